@@ -1,0 +1,40 @@
+// Bad input or a bad environment. Thrown, and caught only in main and in the HTTP handler.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace larder {
+
+enum class ErrorKind {
+  kInvalidArgument,  // the caller's parameter or file is wrong
+  kNotFound,         // a file, a model, a route
+  kUnauthorized,
+  kTooLarge,     // over a stated limit
+  kUnavailable,  // the machine cannot, now: memory, port, disk
+};
+
+class Error : public std::runtime_error {
+ public:
+  // message: one line that names the field, the limit and the fix.
+  // param: the request's field, empty when there is none.
+  Error(ErrorKind kind, std::string message, std::string param = {})
+      : std::runtime_error(std::move(message)), kind_(kind), param_(std::move(param)) {}
+
+  ErrorKind kind() const { return kind_; }
+  const std::string& param() const { return param_; }
+
+ private:
+  ErrorKind kind_;
+  std::string param_;
+};
+
+template <class... Args>
+[[noreturn]] void throw_invalid(fmt::format_string<Args...> format, Args&&... args) {
+  throw Error(ErrorKind::kInvalidArgument, fmt::format(format, std::forward<Args>(args)...));
+}
+
+}  // namespace larder

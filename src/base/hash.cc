@@ -1,0 +1,21 @@
+#include "base/hash.h"
+
+#include <openssl/sha.h>
+
+#include <fmt/format.h>
+
+namespace larder {
+
+Digest sha256(std::span<const std::byte> bytes) {
+  Digest digest;
+  SHA256(reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(), digest.data());
+  return digest;
+}
+
+std::string to_hex(const Digest& digest) {
+  std::string text;
+  for (std::uint8_t byte : digest) text += fmt::format("{:02x}", byte);
+  return text;
+}
+
+}  // namespace larder

@@ -1,0 +1,27 @@
+// SHA-256: content addresses of KV blocks and files.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+
+namespace larder {
+
+using Digest = std::array<std::uint8_t, 32>;
+
+Digest sha256(std::span<const std::byte> bytes);
+std::string to_hex(const Digest& digest);
+
+// For unordered containers: a digest is already uniform.
+struct DigestHash {
+  std::size_t operator()(const Digest& digest) const {
+    std::size_t value;
+    std::memcpy(&value, digest.data(), sizeof value);
+    return value;
+  }
+};
+
+}  // namespace larder

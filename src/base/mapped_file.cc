@@ -1,0 +1,49 @@
+#include "base/mapped_file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/error.h"
+
+namespace larder {
+
+MappedFile::MappedFile(const std::string& path) : path_(path) {
+  const auto fail = [&] {
+    throw Error(ErrorKind::kNotFound, fmt::format("{}: {}", path, std::strerror(errno)));
+  };
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) fail();
+  struct stat status {};
+  if (::fstat(fd, &status) != 0 || !S_ISREG(status.st_mode)) {
+    if (errno == 0 || S_ISDIR(status.st_mode)) errno = EISDIR;
+    ::close(fd);
+    fail();
+  }
+  size_bytes_ = static_cast<std::size_t>(status.st_size);
+  if (size_bytes_ > 0) {
+    void* data = ::mmap(nullptr, size_bytes_, PROT_READ, MAP_SHARED, fd, 0);
+    if (data == MAP_FAILED) {
+      ::close(fd);
+      fail();
+    }
+    data_ = static_cast<const std::byte*>(data);
+  }
+  ::close(fd);
+}
+
+MappedFile::~MappedFile() {
+  if (data_) ::munmap(const_cast<std::byte*>(data_), size_bytes_);
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : path_(std::move(other.path_)),
+      data_(std::exchange(other.data_, nullptr)),
+      size_bytes_(std::exchange(other.size_bytes_, 0)) {}
+
+}  // namespace larder

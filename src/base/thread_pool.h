@@ -1,0 +1,53 @@
+// Fork and join for kernels: the caller and num_threads - 1 workers share out a counted loop.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <thread>
+#include <vector>
+
+namespace larder {
+
+// Tasks are handed out one by one, so which thread runs which task varies from run to run: a task's
+// result must not depend on it. Workers spin for a short while between loops, then sleep.
+// Thread: one caller at a time. No allocation after construction.
+class ThreadPool {
+ public:
+  explicit ThreadPool(int num_threads);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  int num_threads() const { return static_cast<int>(workers_.size()) + 1; }
+
+  // Calls function(task, thread) for every task in [0, num_tasks), thread in [0, num_threads()),
+  // and returns when all have ended. The function must not throw.
+  template <class Function>
+  void parallel_for(int num_tasks, Function&& function) {
+    if (num_tasks <= 1 || workers_.empty()) {
+      for (int task = 0; task < num_tasks; ++task) function(task, 0);
+      return;
+    }
+    run(num_tasks, [](void* context, int task, int thread) {
+      (*static_cast<std::remove_reference_t<Function>*>(context))(task, thread);
+    }, &function);
+  }
+
+ private:
+  using Body = void (*)(void* context, int task, int thread);
+
+  void run(int num_tasks, Body body, void* context);
+  void work(int thread);
+  void drain(int thread);
+
+  std::vector<std::thread> workers_;
+  Body body_ = nullptr;
+  void* context_ = nullptr;
+  int num_tasks_ = 0;
+  alignas(64) std::atomic<std::uint32_t> generation_{0};
+  alignas(64) std::atomic<int> next_task_{0};
+  alignas(64) std::atomic<int> num_working_{0};
+  std::atomic<bool> stop_{false};
+};
+
+}  // namespace larder

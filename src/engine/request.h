@@ -1,0 +1,86 @@
+// What a client asks of the engine, and what it hears back.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/types.h"
+
+namespace larder {
+
+// How the next token is drawn. Defaults leave the model's distribution as it is.
+struct SamplingParams {
+  float temperature = 1;         // 0 = greedy
+  float top_p = 1;               // (0, 1]
+  int top_k = 0;                 // 0 = all
+  float min_p = 0;               // [0, 1], relative to the best token
+  float repetition_penalty = 1;  // > 0, over prompt and output (CTRL, arXiv:1909.05858)
+  float frequency_penalty = 0;   // [-2, 2], over output
+  float presence_penalty = 0;    // [-2, 2], over output
+  std::vector<std::pair<TokenId, float>> logit_bias;  // added before anything else
+  std::optional<std::uint64_t> seed;                  // nullopt: drawn by the engine
+  std::vector<TokenId> stop_token_ids;  // beside the model's end tokens; the stop token is not text
+  int min_tokens = 0;                   // no end or stop token before that many
+  int max_tokens = 16;                  // 0 = prompt only (with prompt_logprobs)
+  bool ignore_eos = false;
+  int num_logprobs = -1;         // -1 = none; 0 = of the chosen token; k = and of the k best
+  int num_prompt_logprobs = -1;  // likewise for every prompt token but the first
+};
+
+struct TokenLogprob {
+  TokenId token = 0;
+  float logprob = 0;
+};
+
+struct OutputToken {
+  TokenId token = 0;
+  float logprob = 0;               // of the model's distribution before temperature and filters
+  std::vector<TokenLogprob> best;  // the num_logprobs best, best first
+};
+
+enum class FinishReason { kNone, kStop, kLength, kCancelled };
+
+// Nanoseconds of the engine's clock; 0 = not reached.
+struct RequestTimes {
+  std::int64_t arrived_ns = 0;
+  std::int64_t scheduled_ns = 0;    // first time in a batch
+  std::int64_t first_token_ns = 0;
+  std::int64_t last_token_ns = 0;
+};
+
+struct RequestUsage {
+  int num_prompt_tokens = 0;
+  int num_cached_tokens = 0;  // of the prompt, not computed for this request
+  int num_output_tokens = 0;  // of this choice
+  int num_preemptions = 0;
+};
+
+// One step's news of one choice.
+struct RequestUpdate {
+  int choice = 0;                       // [0, n)
+  std::vector<OutputToken> tokens;      // new ones, in order; an end or stop token is not among them
+  std::vector<OutputToken> prompt_logprobs;  // once, with the choice's first update, if asked for
+  FinishReason finish = FinishReason::kNone;
+  std::optional<TokenId> stop_token;    // which token ended it
+  RequestUsage usage;
+  RequestTimes times;
+};
+
+// Called on the engine thread for every update, in order; must not block and must not throw.
+using UpdateCallback = std::function<void(RequestUpdate&&)>;
+
+struct Request {
+  std::uint64_t id = 0;  // given by Engine::submit
+  std::vector<TokenId> prompt;
+  SamplingParams sampling;
+  int n = 1;         // choices; the prompt is computed once
+  int priority = 0;  // lower goes first; equal ones in order of arrival
+  std::string salt;  // KV is shared only among equal salts
+  UpdateCallback on_update;
+};
+
+}  // namespace larder

@@ -1,0 +1,167 @@
+// What a device must be able to compute, as plain argument structs and a table of functions.
+//
+// Promise 1 lives here: a row of any result depends on that row's inputs alone. Every kernel sums in one
+// fixed order whatever the number of rows, the range that it was asked for and the thread that runs it,
+// and attention cuts the keys at fixed positions. The order may differ between instruction sets.
+//
+// The sources under cpu/ are compiled once per instruction set, each in its own namespace. They include
+// no header with inline functions of external linkage, since the linker could keep the copy that holds
+// instructions that another machine has not got.
+//
+// Thread: each function computes the range that it is given; ops.h shares ranges out over a ThreadPool.
+// Nothing here allocates or throws; sizes were checked where the model was loaded.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/types.h"
+#include "kernels/ggml_types.h"
+
+namespace larder {
+
+enum class Isa { kGeneric, kAvx2, kAvx512, kAmx };
+
+// How weights lie in memory after repacking: panels of kPanelRows output rows side by side, so that one
+// vector holds the same input column of 16 outputs, and a matrix is read once, front to back.
+inline constexpr int kPanelRows = 16;
+inline constexpr int kActivationGroup = 32;
+
+enum class PackedFormat : std::uint8_t {
+  kF32, kF16, kBF16,  // values
+  kW4,                // 4-bit codes, per 32: f16 scale (Q4_0), and f16 minimum (Q4_1)
+  kW4K,               // 4-bit codes, per 32: scale and minimum in two levels (Q4_K)
+  kW8,                // 8-bit codes, per 32: f16 scale (Q8_0, Q5_0)
+  kW8Min,             // 8-bit codes, per 32: f32 scale and minimum (Q5_1, Q5_K)
+  kW8Fine,            // 8-bit codes, per 16: f32 scale and minimum (Q2_K, Q3_K, Q6_K)
+};
+
+// A view of one repacked weight matrix, [num_rows, num_cols] = [outputs, inputs].
+struct PackedMatrix {
+  PackedFormat format = PackedFormat::kF32;
+  bool has_min = false;  // kW4: a minimum stands beside each scale
+  int num_rows = 0;      // the last panel is filled up with zero rows
+  int num_cols = 0;
+  const std::byte* data = nullptr;
+  std::int64_t panel_stride_bytes = 0;
+
+  int num_panels() const { return (num_rows + kPanelRows - 1) / kPanelRows; }
+};
+
+// Activations in 8 bits: value = scale[row, g] * q[row, c] for each group g of 32 columns.
+struct QuantizedRows {
+  std::int8_t* q = nullptr;         // [num_rows, num_cols]
+  float* scale = nullptr;           // [num_rows, num_cols / 32]
+  std::int32_t* sum = nullptr;      // [num_rows, num_cols / 16], sum of q over each 16 columns
+  int num_cols = 0;
+};
+
+// y[r, n] = sum over c of x[r, c] * w[n, c] (+ bias[n]).
+// With xq the sums over a group are exact integers; with x they are FP32 in order of c. Both forms take
+// any number of rows and give each row the same bits.
+struct MatmulArgs {
+  const PackedMatrix* w = nullptr;
+  const float* x = nullptr;           // [num_rows, ldx], used when xq is null
+  const QuantizedRows* xq = nullptr;  // only for kW* formats
+  const float* bias = nullptr;        // [w->num_rows] or null
+  float* y = nullptr;                 // [num_rows, ldy]
+  int num_rows = 0;
+  std::int64_t ldx = 0;
+  std::int64_t ldy = 0;
+};
+
+// One layer's keys and values inside the blocks of its group, stored as FP16. In a block, K lies as
+// [num_kv_heads, head_dim, kBlockSize] (a vector of lanes holds one dimension of 16 tokens), V as
+// [num_kv_heads, kBlockSize, head_dim].
+struct PagedKvView {
+  std::byte* base = nullptr;
+  std::int64_t block_stride_bytes = 0;
+  std::int64_t k_offset_bytes = 0;  // of this layer within a block
+  std::int64_t v_offset_bytes = 0;
+  int num_kv_heads = 0;
+  int head_dim = 0;
+};
+
+// Writes K and V of rows [row_begin, row_end) to their slots; values past FP16's range are clamped.
+struct StoreKvArgs {
+  PagedKvView kv;
+  const float* k = nullptr;  // [num_rows, ldk], heads side by side
+  const float* v = nullptr;
+  std::int64_t ldk = 0;
+  std::int64_t ldv = 0;
+  const std::int64_t* slots = nullptr;  // [num_rows], block_id * kBlockSize + offset
+};
+
+// Tokens of one sequence in a batch. Its keys [0, context_len) lie in block_table; its queries are the
+// last num_tokens of them, rows [first_row, first_row + num_tokens) of q.
+struct AttentionSequence {
+  int first_row = 0;
+  int num_tokens = 0;
+  int context_len = 0;
+  const BlockId* block_table = nullptr;  // block of position p: block_table[p / kBlockSize]
+};
+
+// Keys per partial softmax. Partials start from nothing at multiples of this position and are merged in
+// order, so a long context can be shared out over threads without changing a bit.
+inline constexpr int kKeySplit = 512;
+
+struct AttentionArgs {
+  PagedKvView kv;
+  const float* q = nullptr;  // [num_rows, ldq], heads side by side, positions applied
+  std::int64_t ldq = 0;
+  float* out = nullptr;      // [num_rows, ldo]
+  std::int64_t ldo = 0;
+  int num_heads = 0;
+  float scale = 1;           // on q . k
+  int window = 0;            // a query at p sees keys in (p - window, p]; 0 = all
+  const AttentionSequence* sequences = nullptr;
+  int num_sequences = 0;
+};
+
+// A piece of attention: query rows [query_begin, query_end) of one sequence (counted within its
+// num_tokens), all query heads of one KV head, one split of the keys.
+struct AttentionTask {
+  int sequence = 0;
+  int kv_head = 0;
+  int query_begin = 0;
+  int query_end = 0;
+};
+
+struct KernelTable {
+  Isa isa;
+  const char* name;
+
+  // Row operations on [row_begin, row_end).
+  void (*rms_norm)(const float* x, const float* weight, float epsilon, float* out, int num_cols,
+                   int row_begin, int row_end);
+  void (*quantize_rows)(const float* x, std::int64_t ldx, const QuantizedRows& out, int row_begin,
+                        int row_end);
+  // out = silu(gate) * up; out may be gate.
+  void (*silu_mul)(const float* gate, const float* up, float* out, std::int64_t num_values);
+  // out = gelu_tanh(gate) * up; out may be gate.
+  void (*gelu_mul)(const float* gate, const float* up, float* out, std::int64_t num_values);
+  // x += y
+  void (*add)(float* x, const float* y, std::int64_t num_values);
+  // Rotates pairs of x [num_rows, ldx] (heads side by side) by cos and sin [num_rows, rope_dim / 2].
+  // interleaved: pairs are (2i, 2i + 1), else (i, i + rope_dim / 2).
+  void (*rope)(float* x, std::int64_t ldx, int num_heads, int head_dim, int rope_dim,
+               const float* cos, const float* sin, bool interleaved, int row_begin, int row_end);
+  void (*store_kv)(const StoreKvArgs& args, int row_begin, int row_end);
+
+  // Output panels [panel_begin, panel_end) of every row.
+  void (*matmul)(const MatmulArgs& args, int panel_begin, int panel_end);
+
+  // One row of the matrix as FP32, for embedding look-ups.
+  void (*unpack_row)(const PackedMatrix& w, int row, float* values);
+
+  // scratch: attention_scratch_bytes() of it, 64-byte aligned, one per thread.
+  void (*attention)(const AttentionArgs& args, const AttentionTask& task, std::byte* scratch);
+};
+
+// The best set that this machine runs, or the one that LARDER_ISA names (generic, avx2, avx512, amx).
+// Throws Error{kInvalidArgument} when the name is unknown or the machine has not got it.
+const KernelTable& select_kernels();
+// nullptr when this machine cannot run it.
+const KernelTable* kernels_for(Isa isa);
+
+}  // namespace larder

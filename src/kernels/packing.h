@@ -1,0 +1,24 @@
+// GGUF tensors -> PackedMatrix. Every weight keeps its exact value except where a note in packing.cc says
+// otherwise (the two-level scales of K-quants are multiplied out in FP32).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "base/thread_pool.h"
+#include "kernels/kernels.h"
+
+namespace larder {
+
+// The layout that a tensor of this type and shape gets; data is null.
+// num_cols must be a multiple of the type's block size.
+PackedMatrix packed_layout(GgmlType type, int num_rows, int num_cols);
+// Bytes that the layout takes.
+std::int64_t packed_size_bytes(const PackedMatrix& layout);
+
+// Repacks `rows` (GGUF bytes, row after row) into `data`, 64-byte aligned, and returns the view.
+PackedMatrix pack_matrix(GgmlType type, std::span<const std::byte> rows, int num_rows, int num_cols,
+                         std::byte* data, ThreadPool& pool);
+
+}  // namespace larder

@@ -1,0 +1,58 @@
+// Where a token's keys and values lie: data, not classes.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/kernels.h"
+
+namespace larder {
+
+// What one layer stores for a token.
+struct KvLayerShape {
+  int num_kv_heads = 0;
+  int head_dim = 0;
+  int window = 0;  // tokens that a query sees, itself included; 0 = all before it
+
+  bool operator==(const KvLayerShape&) const = default;
+};
+
+// Layers that share block ids: one block holds kBlockSize tokens of each of them.
+struct KvGroup {
+  int window = 0;
+  std::vector<int> layers;
+};
+
+// Groups all have the same number of layers, hence blocks of one size, so that a single pool serves full
+// and sliding layers alike and none can run out while another has room. (Gemma 3 270M, 3 full and 15
+// sliding layers: six groups of 3.) Layers with different shapes are padded to the largest.
+// Immutable after construction.
+class KvLayout {
+ public:
+  // shapes: per layer. Group 0 is a full group when the model has one.
+  explicit KvLayout(std::span<const KvLayerShape> shapes);
+
+  int num_layers() const { return static_cast<int>(places_.size()); }
+  int num_groups() const { return static_cast<int>(groups_.size()); }
+  const KvGroup& group(int index) const { return groups_[static_cast<std::size_t>(index)]; }
+  int group_of(int layer) const { return places_[static_cast<std::size_t>(layer)].group; }
+  std::int64_t block_size_bytes() const { return block_size_bytes_; }
+  // Over all layers, every token kept.
+  std::int64_t bytes_per_token() const;
+  // The layer's part of a block; base is null, see KvStorage::view.
+  PagedKvView view(int layer) const;
+
+ private:
+  struct Place {
+    int group = 0;
+    std::int64_t k_offset_bytes = 0;
+    std::int64_t v_offset_bytes = 0;
+    KvLayerShape shape;
+  };
+  std::vector<KvGroup> groups_;
+  std::vector<Place> places_;
+  std::int64_t block_size_bytes_ = 0;
+};
+
+}  // namespace larder

@@ -1,0 +1,55 @@
+// Chat messages -> the prompt text of a model, by the Jinja template in its file.
+//
+// The interpreter is a sandbox: no attribute of the host is reachable, and steps, depth and output are
+// bounded, so that a template from anywhere can be run.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "tokenizer/tokenizer.h"
+
+namespace larder {
+
+struct TemplateLimits {
+  std::int64_t max_steps = 2'000'000;
+  int max_depth = 100;
+  std::size_t max_output_bytes = std::size_t{64} << 20;
+};
+
+struct RenderedPrompt {
+  std::string text;
+  std::vector<TextSpan> spans;  // in order, covering text; only the template's own text is trusted
+};
+
+struct TemplateInput {
+  nlohmann::ordered_json messages = nlohmann::ordered_json::array();  // OpenAI's shape
+  nlohmann::ordered_json tools;                                       // null or an array
+  bool add_generation_prompt = true;
+  std::string bos_token, eos_token;
+  nlohmann::ordered_json extra;  // chat_template_kwargs: null or an object
+};
+
+// Immutable after construction. Thread: any, concurrently.
+class ChatTemplate {
+ public:
+  // source: Jinja; "" = the default (ChatML). Throws Error{kInvalidArgument} with line and reason.
+  explicit ChatTemplate(std::string source, TemplateLimits limits = {});
+  ~ChatTemplate();
+  ChatTemplate(ChatTemplate&&) noexcept;
+
+  // Throws Error{kInvalidArgument} when the template raises (raise_exception) or a bound is reached.
+  RenderedPrompt render(const TemplateInput& input) const;
+  const std::string& source() const;
+
+ private:
+  class Impl;
+  std::unique_ptr<const Impl> impl_;
+};
+
+}  // namespace larder

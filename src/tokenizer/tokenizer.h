@@ -1,0 +1,102 @@
+// Text <-> token ids, exactly as the model was trained.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/types.h"
+
+namespace larder {
+
+// GGUF's tokenizer.ggml.token_type.
+enum class TokenKind : std::uint8_t {
+  kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6,
+};
+
+// What a file says about its tokenizer; plain data, checked by Tokenizer's constructor.
+struct Vocabulary {
+  std::string model;          // "gpt2" (byte-level BPE) or "llama" (SentencePiece)
+  std::string pre_tokenizer;  // smollm, qwen2, llama-bpe, gpt-2, default
+  std::vector<std::string> tokens;
+  std::vector<float> scores;        // SentencePiece; empty otherwise
+  std::vector<TokenKind> kinds;     // empty = all normal
+  std::vector<std::string> merges;  // BPE, "left right" in order of rank
+  std::optional<TokenId> bos, eos, eot, unk, pad;
+  bool add_bos = false;
+  bool add_eos = false;
+  bool add_space_prefix = true;  // SentencePiece
+};
+
+// Where a piece of the text came from. Special tokens are recognised only in trusted text, so that a
+// user who types one gets its characters.
+struct TextSpan {
+  std::size_t begin = 0, end = 0;  // bytes
+  bool trusted = false;
+  std::int32_t message = -1;  // index of the chat message, -1 = the template itself
+};
+
+struct Encoding {
+  std::vector<TokenId> tokens;
+  std::vector<std::int32_t> messages;  // per token, TextSpan::message of its first byte
+};
+
+// Immutable after construction. Thread: any, concurrently. Any bytes are accepted as text: invalid
+// UTF-8 becomes byte tokens (BPE) or U+FFFD, as the reference implementations do.
+class Tokenizer {
+ public:
+  // Throws Error{kInvalidArgument} that names the field when the vocabulary is malformed.
+  explicit Tokenizer(Vocabulary vocabulary);
+  ~Tokenizer();
+  Tokenizer(Tokenizer&&) noexcept;
+
+  // add_special: put BOS/EOS around the text where the model asks for it.
+  // parse_special: the whole text is trusted.
+  std::vector<TokenId> encode(std::string_view text, bool add_special, bool parse_special) const;
+  // Spans must be in order and cover the text. Time is linear in the text's length.
+  Encoding encode(std::string_view text, std::span<const TextSpan> spans, bool add_special) const;
+
+  // The bytes of one token, as they appear in text ("" for control tokens unless show_special).
+  std::string_view token_bytes(TokenId token, bool show_special) const;
+  // The whole text. Invalid UTF-8 becomes U+FFFD.
+  std::string decode(std::span<const TokenId> tokens, bool show_special = false) const;
+
+  int vocab_size() const;
+  std::optional<TokenId> bos() const;
+  std::optional<TokenId> eos() const;
+  // Every token that ends a turn: eos, eot, and those known by name (<|im_end|>, <end_of_turn>, ...).
+  std::span<const TokenId> end_tokens() const;
+  bool is_special(TokenId token) const;
+  // nullopt when no token has that text.
+  std::optional<TokenId> find(std::string_view token_text) const;
+  // The token's text as written in the vocabulary, for templates and for /tokenize.
+  std::string_view token_text(TokenId token) const;
+
+ private:
+  class Impl;
+  std::unique_ptr<const Impl> impl_;
+};
+
+// Tokens to text as they arrive: holds back bytes until they make whole characters.
+// Thread: one at a time.
+class StreamDecoder {
+ public:
+  explicit StreamDecoder(const Tokenizer& tokenizer, bool show_special = false)
+      : tokenizer_(tokenizer), show_special_(show_special) {}
+  // The text that this token completes, often all of it, possibly "".
+  std::string push(TokenId token);
+  // What is left at the end; half a character becomes U+FFFD.
+  std::string finish();
+
+ private:
+  const Tokenizer& tokenizer_;
+  bool show_special_;
+  bool at_start_ = true;
+  std::string pending_;
+};
+
+}  // namespace larder
