@@ -1,0 +1,64 @@
+// What a model is, apart from its weights: shapes and constants, read from a file and checked once.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kv/kv_layout.h"
+#include "model/gguf.h"
+
+namespace larder {
+
+enum class Architecture { kLlama, kQwen2, kGemma3 };
+enum class Activation { kSilu, kGeluTanh };
+
+// Rotary position embedding (arXiv:2104.09864) of the layers that share a base.
+struct RopeConfig {
+  // Radians per position of each pair, scaling included: linear (arXiv:2306.15595), YaRN
+  // (arXiv:2309.00071), or the file's own divisors (rope_freqs.weight). [rope_dim / 2]
+  std::vector<double> frequencies;
+  double magnitude = 1;  // on cos and sin (YaRN)
+};
+
+struct LayerConfig {
+  int window = 0;  // tokens that a query sees, itself included; 0 = all before it
+  int rope = 0;    // index into ModelConfig::ropes
+};
+
+struct ModelConfig {
+  Architecture architecture = Architecture::kLlama;
+  std::string name;     // general.name, may be empty
+  int hidden_size = 0;  // embedding_length
+  int ffn_size = 0;     // feed_forward_length
+  int num_heads = 0;
+  int num_kv_heads = 0;
+  int head_dim = 0;  // of K, V and Q alike
+  int vocab_size = 0;
+  int context_len = 0;         // tokens that the model was trained for
+  float rms_epsilon = 0;
+  float attention_scale = 0;   // on q . k
+  float embedding_scale = 1;   // on the embedding's row (gemma3: sqrt(hidden_size))
+  Activation activation = Activation::kSilu;
+  int rope_dim = 0;              // of a head's values, the first rope_dim rotate; even
+  bool rope_interleaved = true;  // pairs (2i, 2i + 1), else (i, i + rope_dim / 2)
+  bool has_qkv_bias = false;
+  bool has_qk_norm = false;     // RMS norm of each head of Q and K, before the rotation
+  bool has_post_norms = false;  // RMS norm of what attention and MLP add to the residual
+  bool tied_embeddings = false; // the embedding is the output matrix, too
+  std::vector<RopeConfig> ropes;
+  std::vector<LayerConfig> layers;
+
+  int num_layers() const { return static_cast<int>(layers.size()); }
+  int q_size() const { return num_heads * head_dim; }
+  int kv_size() const { return num_kv_heads * head_dim; }
+};
+
+// Reads and checks. Throws Error{kInvalidArgument} naming the field; every size in the result is positive
+// and small enough that products of two of them fit into 63 bits.
+ModelConfig read_model_config(const GgufFile& gguf);
+
+// What each layer stores per token, for KvLayout.
+std::vector<KvLayerShape> kv_layer_shapes(const ModelConfig& config);
+
+}  // namespace larder

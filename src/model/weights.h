@@ -1,0 +1,61 @@
+// A model's weights, repacked for the kernels into one arena whose size is known before it is taken.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <vector>
+
+#include "base/aligned_buffer.h"
+#include "base/thread_pool.h"
+#include "kernels/kernels.h"
+#include "model/gguf.h"
+#include "model/model_config.h"
+
+namespace larder {
+
+// Null pointers where the architecture has no such weight.
+struct LayerWeights {
+  const float* attention_norm = nullptr;  // [hidden_size]
+  PackedMatrix q, k, v;                   // [q_size | kv_size, hidden_size]
+  const float* q_bias = nullptr;
+  const float* k_bias = nullptr;
+  const float* v_bias = nullptr;
+  const float* q_norm = nullptr;  // [head_dim]
+  const float* k_norm = nullptr;
+  PackedMatrix o;                              // [hidden_size, q_size]
+  const float* post_attention_norm = nullptr;  // [hidden_size]
+  const float* ffn_norm = nullptr;             // [hidden_size]
+  PackedMatrix gate, up;                       // [ffn_size, hidden_size]
+  PackedMatrix down;                           // [hidden_size, ffn_size]
+  const float* post_ffn_norm = nullptr;        // [hidden_size]
+};
+
+// Called from the loading thread after each tensor: bytes packed so far and in all.
+using LoadProgress = std::function<void(std::size_t done_bytes, std::size_t total_bytes)>;
+
+// The exact size of the arena that Weights takes. Checks that every tensor is there with its shape:
+// throws Error{kInvalidArgument} naming the tensor.
+std::size_t weights_size_bytes(const ModelConfig& config, const GgufFile& gguf);
+
+// Immutable after construction. Thread: any.
+class Weights {
+ public:
+  // Packs with all threads of the pool. The file is not needed afterwards. Throws like
+  // weights_size_bytes, and Error{kUnavailable} when there is no memory.
+  Weights(const ModelConfig& config, const GgufFile& gguf, ThreadPool& pool,
+          const LoadProgress& progress = {});
+
+  const PackedMatrix& embedding() const { return embedding_; }  // [vocab_size, hidden_size]
+  const PackedMatrix& output() const { return output_; }        // the embedding itself when tied
+  const float* output_norm() const { return output_norm_; }     // [hidden_size]
+  const LayerWeights& layer(int index) const { return layers_[static_cast<std::size_t>(index)]; }
+  std::size_t size_bytes() const { return arena_.size_bytes(); }
+
+ private:
+  AlignedBuffer arena_;
+  PackedMatrix embedding_, output_;
+  const float* output_norm_ = nullptr;
+  std::vector<LayerWeights> layers_;
+};
+
+}  // namespace larder
