@@ -1,0 +1,73 @@
+#include <gtest/gtest.h>
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <string_view>
+#include <vector>
+
+#include "base/aligned_buffer.h"
+#include "base/check.h"
+#include "base/error.h"
+#include "base/hash.h"
+#include "base/histogram.h"
+#include "base/mapped_file.h"
+#include "base/thread_pool.h"
+
+namespace larder {
+namespace {
+
+TEST(ThreadPool, RunsEveryTaskOnceHoweverOften) {
+  for (int num_threads : {1, 2, 4}) {
+    ThreadPool pool(num_threads);
+    for (int round = 0; round < 2000; ++round) {
+      const int num_tasks = round % 9;
+      std::array<std::atomic<int>, 9> counts{};
+      pool.parallel_for(num_tasks, [&](int task, int thread) {
+        ASSERT_LT(thread, num_threads);
+        counts[static_cast<std::size_t>(task)].fetch_add(1);
+      });
+      for (int task = 0; task < 9; ++task)
+        ASSERT_EQ(counts[static_cast<std::size_t>(task)].load(), task < num_tasks ? 1 : 0);
+    }
+  }
+}
+
+TEST(AlignedBuffer, IsZeroedAndRefusesWhatCannotBe) {
+  AlignedBuffer buffer(std::size_t{5} << 20);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(buffer.data()) % 4096, 0u);
+  EXPECT_EQ(buffer.data()[(std::size_t{5} << 20) - 1], std::byte{0});
+  EXPECT_THROW(AlignedBuffer(std::size_t{1} << 60), Error);
+}
+
+TEST(MappedFile, NamesThePathAndTheReason) {
+  try {
+    MappedFile file("/nowhere/model.gguf");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kNotFound);
+    EXPECT_NE(std::string_view(error.what()).find("/nowhere/model.gguf"), std::string_view::npos);
+  }
+  EXPECT_THROW(MappedFile("/"), Error);
+  EXPECT_FALSE(MappedFile(__FILE__).bytes().empty());
+}
+
+TEST(Hash, Sha256OfAbc) {
+  const std::array<std::byte, 3> abc{std::byte{'a'}, std::byte{'b'}, std::byte{'c'}};
+  EXPECT_EQ(to_hex(sha256(abc)), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+}
+
+TEST(Histogram, PutsAValueAtItsUpperBound) {
+  const std::vector<double> bounds = {1, 2};
+  Histogram histogram(bounds);
+  for (double value : {0.5, 1.0, 1.5, 9.0}) histogram.observe(value);
+  EXPECT_EQ(histogram.counts(), (std::vector<std::uint64_t>{2, 1, 1}));
+  EXPECT_DOUBLE_EQ(histogram.sum(), 12);
+}
+
+TEST(CheckDeathTest, PrintsTheValues) {
+  EXPECT_DEATH(CHECK(1 + 1 == 3, 42, "blocks"), "1 \\+ 1 == 3 42 blocks");
+}
+
+}  // namespace
+}  // namespace larder

@@ -1,0 +1,63 @@
+// Memory, planned before any of it is taken (promise 4).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kv/kv_layout.h"
+
+namespace larder {
+
+// What is fixed once a file and the engine's limits are chosen. Bytes.
+struct Footprint {
+  std::int64_t weights_bytes = 0;  // repacked
+  std::int64_t scratch_bytes = 0;  // activations and logits of the largest step, attention partials
+  std::int64_t process_bytes = 0;  // code, vocabulary, templates, threads, connections
+  int context_length = 0;          // what the model was trained for
+  int max_batch_tokens = 0;        // the longest chunk of a prompt in one step
+};
+
+// What the user fixes; 0 = Larder chooses.
+struct PlanOptions {
+  std::int64_t memory_bytes = 0;  // for the whole process
+  std::int64_t kv_bytes = 0;      // for KV blocks, instead of memory_bytes
+  int max_model_len = 0;          // tokens of prompt and output
+};
+
+struct Plan {
+  Footprint footprint;
+  int num_blocks = 0;
+  std::int64_t block_bytes = 0;
+  std::int64_t kv_bytes = 0;
+  std::int64_t kv_bytes_per_token = 0;  // without a window passed
+  int max_model_len = 0;
+  double max_concurrency = 0;           // requests of max_model_len tokens at once
+  std::int64_t kv_capacity_tokens = 0;  // max_concurrency * max_model_len
+
+  std::int64_t total_bytes() const {
+    return footprint.weights_bytes + footprint.scratch_bytes + footprint.process_bytes + kv_bytes;
+  }
+};
+
+// Blocks of all groups that one sequence of num_tokens holds while it runs; sliding groups hold their
+// window and the chunk being computed.
+std::int64_t blocks_per_sequence(const KvLayout& layout, std::int64_t num_tokens,
+                                 int max_batch_tokens);
+
+// available_bytes: what the machine has free before anything of the footprint is taken.
+// Throws Error{kUnavailable} that says how much is missing and which option helps.
+Plan make_plan(const KvLayout& layout, const Footprint& footprint, const PlanOptions& options,
+               std::int64_t available_bytes);
+
+// MemAvailable of this machine, less what a cgroup limit forbids.
+std::int64_t available_memory_bytes();
+// Resident set of this process: what a plan is held against.
+std::int64_t resident_memory_bytes();
+
+// "512 MiB", "1.50 GiB".
+std::string format_bytes(std::int64_t bytes);
+// Bytes of "2GiB", "512M", "1.5g", "4096". Throws Error{kInvalidArgument}.
+std::int64_t parse_bytes(const std::string& text);
+
+}  // namespace larder

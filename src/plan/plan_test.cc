@@ -1,0 +1,84 @@
+#include "plan/plan.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "base/error.h"
+
+namespace larder {
+namespace {
+
+constexpr std::int64_t kMiB = std::int64_t{1} << 20;
+constexpr std::int64_t kGiB = std::int64_t{1} << 30;
+
+KvLayout llama_3_8b() { return KvLayout(std::vector<KvLayerShape>(32, {8, 128, 0})); }
+
+// 5 sliding layers of 512 tokens to each full one, as Gemma 3 270M has them.
+KvLayout gemma_270m() {
+  std::vector<KvLayerShape> shapes;
+  for (int i = 0; i < 18; ++i) shapes.push_back({1, 256, i % 6 == 5 ? 0 : 512});
+  return KvLayout(shapes);
+}
+
+TEST(Plan, Llama3_8bTakesItsPublishedBytesPerToken) {
+  const KvLayout layout = llama_3_8b();
+  EXPECT_EQ(layout.bytes_per_token(), 131072);
+  EXPECT_EQ(blocks_per_sequence(layout, 4096, 512) * layout.block_size_bytes(), 512 * kMiB);
+}
+
+TEST(Plan, ConcurrencyCountsWholeSequences) {
+  const KvLayout layout = llama_3_8b();
+  const Footprint footprint{.weights_bytes = 16 * kGiB, .context_length = 4096,
+                            .max_batch_tokens = 512};
+  const Plan plan = make_plan(layout, footprint, {.memory_bytes = 80 * kGiB}, 80 * kGiB);
+  EXPECT_EQ(plan.max_model_len, 4096);
+  EXPECT_DOUBLE_EQ(plan.max_concurrency, 128);
+  EXPECT_EQ(plan.kv_capacity_tokens, 128 * 4096);
+  EXPECT_EQ(plan.total_bytes(), 80 * kGiB);
+}
+
+TEST(Plan, SlidingLayersHoldTheirWindowAndAChunk) {
+  const KvLayout layout = gemma_270m();
+  ASSERT_EQ(layout.num_groups(), 6);
+  // Short: every group holds all of it. Long: five groups stop at (512 + 512) / 16 + 1 blocks.
+  EXPECT_EQ(blocks_per_sequence(layout, 160, 512), 6 * 10);
+  EXPECT_EQ(blocks_per_sequence(layout, 32768, 512), 2048 + 5 * 65);
+}
+
+TEST(Plan, AContextThatDoesNotFitIsCutUnlessItWasAskedFor) {
+  const KvLayout layout = llama_3_8b();
+  const Footprint footprint{.context_length = 131072, .max_batch_tokens = 512};
+  const Plan plan = make_plan(layout, footprint, {.kv_bytes = kGiB}, 8 * kGiB);
+  EXPECT_EQ(plan.max_model_len, 8192);
+  EXPECT_DOUBLE_EQ(plan.max_concurrency, 1);
+  EXPECT_THROW(
+      make_plan(layout, footprint, {.kv_bytes = kGiB, .max_model_len = 8193}, 8 * kGiB), Error);
+}
+
+TEST(Plan, RefusesWhatTheMachineHasNot) {
+  const Footprint footprint{.weights_bytes = 4 * kGiB, .context_length = 4096,
+                            .max_batch_tokens = 512};
+  EXPECT_THROW(make_plan(llama_3_8b(), footprint, {.kv_bytes = 5 * kGiB}, 8 * kGiB), Error);
+  EXPECT_THROW(make_plan(llama_3_8b(), footprint, {}, 4 * kGiB), Error);
+  // Less than the weights alone: nothing is left for KV.
+  EXPECT_THROW(make_plan(llama_3_8b(), footprint, {.memory_bytes = kGiB}, 8 * kGiB), Error);
+}
+
+TEST(Memory, SizesAreReadAndWritten) {
+  EXPECT_EQ(parse_bytes("4096"), 4096);
+  EXPECT_EQ(parse_bytes("2GiB"), 2 * kGiB);
+  EXPECT_EQ(parse_bytes("1.5 g"), 3 * kGiB / 2);
+  EXPECT_EQ(parse_bytes("512MB"), 512 * kMiB);
+  for (const char* bad : {"", "x", "-1", "1q", "1gx", "1e30", "nan"})
+    EXPECT_THROW(parse_bytes(bad), Error) << bad;
+  EXPECT_EQ(format_bytes(3 * kGiB / 2), "1.50 GiB");
+}
+
+TEST(Memory, TheMachineAnswers) {
+  EXPECT_GT(available_memory_bytes(), 0);
+  EXPECT_GT(resident_memory_bytes(), 0);
+}
+
+}  // namespace
+}  // namespace larder
