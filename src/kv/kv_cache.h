@@ -1,11 +1,11 @@
 // The KV cache as the scheduler sees it: match, extend, publish, release.
 //
-// A sequence's KV lives in blocks that its BlockTable holds. Completed positions are published into the
-// PrefixCache, a tree of blocks keyed by a SHA-256 chain over (parent, tokens, salt), where any later
-// sequence with the same tokens and salt finds them, also while the first still runs. A match is
-// token-exact: where two sequences part inside a block, the shared part is copied into a block of its own.
-// Released blocks stay findable until their room is needed: least recently used first, leaves first;
-// blocks in use are never evicted.
+// A sequence's KV lives in blocks that its BlockTable holds. Completed positions are published into
+// the PrefixCache, a tree of blocks keyed by a SHA-256 chain over (parent, tokens, salt), where any
+// later sequence with the same tokens and salt finds them, also while the first still runs. A match
+// is token-exact: where two sequences part inside a block, the shared part is copied into a block
+// of its own. Released blocks stay findable until their room is needed: least recently used first,
+// leaves first; blocks in use are never evicted.
 #pragma once
 
 #include <cstdint>
@@ -25,14 +25,15 @@ namespace larder {
 class BlockPool;
 class PrefixCache;
 
-// The blocks of one sequence: for each group, entry i holds positions [16 i, 16 i + 16), or kNone where the
-// window has passed it. Filled and emptied by KvCache only. Move-only; must be released before it dies.
+// The blocks of one sequence: for each group, entry i holds positions [16 i, 16 i + 16), or kNone
+// where the window has passed it. Filled and emptied by KvCache only. Move-only; must be released
+// before it dies.
 class BlockTable;
 
 struct KvStats {
   int num_blocks = 0;
-  int num_held = 0;       // in use by a running sequence
-  int num_cached = 0;     // free, but findable
+  int num_held = 0;                 // in use by a running sequence
+  int num_cached = 0;               // free, but findable
   std::int64_t num_slots_held = 0;  // held blocks * kBlockSize
   std::int64_t num_slots_used = 0;  // of those, slots that hold a computed token
   std::uint64_t num_evicted = 0;
@@ -46,17 +47,18 @@ class KvCache {
   ~KvCache();
 
   // Takes the longest computed prefix of tokens, at most max_tokens of it, into the empty table.
-  // Returns the number of tokens that need not be computed. salt: prompts with other salts never share.
-  // In sliding groups only the blocks that a continuation still sees are needed and taken.
+  // Returns the number of tokens that need not be computed. salt: prompts with other salts never
+  // share. In sliding groups only the blocks that a continuation still sees are needed and taken.
   [[nodiscard]] int match(BlockTable& table, std::span<const TokenId> tokens, std::string_view salt,
                           int max_tokens);
 
-  // Room for positions up to num_tokens, evicting what is not in use; shared blocks that would be written
-  // are copied first. false = not enough, and nothing has changed: the caller preempts or waits.
+  // Room for positions up to num_tokens, evicting what is not in use; shared blocks that would be
+  // written are copied first. false = not enough, and nothing has changed: the caller preempts or
+  // waits.
   [[nodiscard]] bool extend(BlockTable& table, int num_tokens);
 
-  // Positions [0, num_computed) of tokens are in storage now: makes them findable, and gives back blocks
-  // that no later position of a sliding group sees.
+  // Positions [0, num_computed) of tokens are in storage now: makes them findable, and gives back
+  // blocks that no later position of a sliding group sees.
   void publish(BlockTable& table, std::span<const TokenId> tokens, int num_computed);
 
   // Another table over the same blocks (n > 1); the first to write a shared block copies it.

@@ -21,16 +21,18 @@ struct KvLayerShape {
 // Layers that share block ids: one block holds kBlockSize tokens of each of them.
 struct KvGroup {
   int window = 0;
-  std::vector<int> layers;
+  std::vector<int> layers;  // ascending
 };
 
-// Groups all have the same number of layers, hence blocks of one size, so that a single pool serves full
-// and sliding layers alike and none can run out while another has room. (Gemma 3 270M, 3 full and 15
-// sliding layers: six groups of 3.) Layers with different shapes are padded to the largest.
-// Immutable after construction.
+// Groups have one number of layers, hence blocks of one size, so that a single pool serves full and
+// sliding layers alike and none can run out while another has room. (Gemma 3 270M, 3 full and 15
+// sliding layers: six groups of 3.) Where the counts have no good common divisor, the last group of
+// a window may have fewer layers than its block has room for. Layers with different shapes are
+// padded to the largest. Immutable after construction.
 class KvLayout {
  public:
-  // shapes: per layer. Group 0 is a full group when the model has one.
+  // shapes: per layer, at least one. Full groups come first, then sliding ones by ascending window.
+  // Throws Error{kInvalidArgument} for sizes that are not positive or too large.
   explicit KvLayout(std::span<const KvLayerShape> shapes);
 
   int num_layers() const { return static_cast<int>(places_.size()); }
@@ -38,8 +40,12 @@ class KvLayout {
   const KvGroup& group(int index) const { return groups_[static_cast<std::size_t>(index)]; }
   int group_of(int layer) const { return places_[static_cast<std::size_t>(layer)].group; }
   std::int64_t block_size_bytes() const { return block_size_bytes_; }
-  // Over all layers, every token kept.
+  // Over all layers, every token kept, padding included.
   std::int64_t bytes_per_token() const;
+  // The most blocks, over all groups, that one sequence holds at any time on its way to num_tokens
+  // when at most max_step_tokens of them are computed in a step. Group 0 is kept whole, also if it
+  // slides.
+  std::int64_t num_blocks_for(int num_tokens, int max_step_tokens) const;
   // The layer's part of a block; base is null, see KvStorage::view.
   PagedKvView view(int layer) const;
 
@@ -50,8 +56,12 @@ class KvLayout {
     std::int64_t v_offset_bytes = 0;
     KvLayerShape shape;
   };
+
+  void add_groups(std::span<const KvLayerShape> shapes, int window, int layers_per_group);
+
   std::vector<KvGroup> groups_;
   std::vector<Place> places_;
+  std::int64_t layer_size_bytes_ = 0;  // of a block, padding included
   std::int64_t block_size_bytes_ = 0;
 };
 

@@ -11,17 +11,22 @@ namespace larder {
 // Thread: engine and the kernels that it forks. No allocation after construction.
 class KvStorage {
  public:
-  // Takes num_blocks * layout.block_size_bytes() now and zeroes it, so that the plan is what the process
-  // has. Throws Error{kUnavailable}.
+  // Takes num_blocks * layout.block_size_bytes() now and zeroes it, so that the plan is what the
+  // process has. Throws Error{kUnavailable}. layout must outlive the storage.
   KvStorage(const KvLayout& layout, int num_blocks);
 
+  int num_blocks() const { return num_blocks_; }
   PagedKvView view(int layer) const;
   void copy_block(BlockId from, BlockId to);
   std::size_t size_bytes() const { return bytes_.size_bytes(); }
 
  private:
+  std::byte* block(BlockId id);
+
   const KvLayout& layout_;
+  int num_blocks_;
   AlignedBuffer bytes_;
+  std::byte* base_;
 };
 
 }  // namespace larder

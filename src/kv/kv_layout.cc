@@ -1,0 +1,115 @@
+#include "kv/kv_layout.h"
+
+#include <algorithm>
+#include <map>
+
+#include "base/check.h"
+#include "base/error.h"
+
+namespace larder {
+namespace {
+
+constexpr std::int64_t kValueBytes = 2;  // FP16
+constexpr std::int64_t kAlignment = 64;
+constexpr int kMaxHeadsTimesDim = 1 << 20;
+
+// Bytes of a layer's keys (or values) in a block.
+std::int64_t plane_size_bytes(const KvLayerShape& shape) {
+  const std::int64_t size_bytes =
+      std::int64_t{shape.num_kv_heads} * shape.head_dim * kBlockSize * kValueBytes;
+  return (size_bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+void validate(const KvLayerShape& shape) {
+  if (shape.num_kv_heads <= 0 || shape.head_dim <= 0 || shape.window < 0 ||
+      shape.num_kv_heads > kMaxHeadsTimesDim / shape.head_dim) {
+    throw_invalid("KV layer of {} heads of {} values with window {} is out of range",
+                  shape.num_kv_heads, shape.head_dim, shape.window);
+  }
+}
+
+// The most layers per group for which at most one block layer in 16 is padding. Fewer, larger
+// groups mean shorter tables; one layer per group never pads.
+int choose_layers_per_group(const std::map<int, int>& num_layers_by_window, int num_layers) {
+  int most = num_layers;
+  for (const auto& [window, count] : num_layers_by_window) most = std::min(most, count);
+  for (int size = most; size > 1; --size) {
+    int num_padded = 0;
+    for (const auto& [window, count] : num_layers_by_window) {
+      num_padded += (size - count % size) % size;
+    }
+    if (num_padded * 16 <= num_layers) return size;
+  }
+  return 1;
+}
+
+}  // namespace
+
+KvLayout::KvLayout(std::span<const KvLayerShape> shapes) {
+  if (shapes.empty()) throw_invalid("a model without layers has no KV layout");
+  std::map<int, int> num_layers_by_window;  // 0, the full layers, is the first key
+  for (const KvLayerShape& shape : shapes) {
+    validate(shape);
+    ++num_layers_by_window[shape.window];
+    layer_size_bytes_ = std::max(layer_size_bytes_, 2 * plane_size_bytes(shape));
+  }
+  places_.resize(shapes.size());
+  const int layers_per_group =
+      choose_layers_per_group(num_layers_by_window, static_cast<int>(shapes.size()));
+  block_size_bytes_ = layers_per_group * layer_size_bytes_;
+  for (const auto& [window, count] : num_layers_by_window) {
+    add_groups(shapes, window, layers_per_group);
+  }
+}
+
+void KvLayout::add_groups(std::span<const KvLayerShape> shapes, int window, int layers_per_group) {
+  int place_in_group = layers_per_group;
+  for (std::size_t layer = 0; layer < shapes.size(); ++layer) {
+    if (shapes[layer].window != window) continue;
+    if (place_in_group == layers_per_group) {
+      groups_.push_back({window, {}});
+      place_in_group = 0;
+    }
+    groups_.back().layers.push_back(static_cast<int>(layer));
+    Place& place = places_[layer];
+    place.group = num_groups() - 1;
+    place.shape = shapes[layer];
+    place.k_offset_bytes = place_in_group * layer_size_bytes_;
+    place.v_offset_bytes = place.k_offset_bytes + plane_size_bytes(place.shape);
+    ++place_in_group;
+  }
+}
+
+std::int64_t KvLayout::bytes_per_token() const {
+  return num_groups() * block_size_bytes_ / kBlockSize;
+}
+
+std::int64_t KvLayout::num_blocks_for(int num_tokens, int max_step_tokens) const {
+  const auto blocks_of = [](std::int64_t tokens) { return (tokens + kBlockSize - 1) / kBlockSize; };
+  std::int64_t num_blocks = 0;
+  for (int index = 0; index < num_groups(); ++index) {
+    std::int64_t num_held = blocks_of(num_tokens);
+    const std::int64_t window = group(index).window;
+    // The window before the step's first token and the step itself; one more as they start
+    // anywhere.
+    if (index > 0 && window > 0) {
+      num_held = std::min(num_held, blocks_of(window - 1 + max_step_tokens) + 1);
+    }
+    num_blocks += num_held;
+  }
+  return num_blocks;
+}
+
+PagedKvView KvLayout::view(int layer) const {
+  CHECK(layer >= 0 && layer < num_layers(), layer);
+  const Place& place = places_[static_cast<std::size_t>(layer)];
+  PagedKvView view;
+  view.block_stride_bytes = block_size_bytes_;
+  view.k_offset_bytes = place.k_offset_bytes;
+  view.v_offset_bytes = place.v_offset_bytes;
+  view.num_kv_heads = place.shape.num_kv_heads;
+  view.head_dim = place.shape.head_dim;
+  return view;
+}
+
+}  // namespace larder
