@@ -1,4 +1,5 @@
-// Anonymous memory for weights, KV blocks and scratch: page-aligned, zeroed, huge pages where offered.
+// Anonymous memory for weights, KV blocks and scratch: page-aligned, zeroed, huge pages where
+// offered.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +21,9 @@ class AlignedBuffer {
   const std::byte* data() const { return data_; }
   std::size_t size_bytes() const { return size_bytes_; }
   template <class T>
-  T* as() { return reinterpret_cast<T*>(data_); }
+  T* as() {
+    return reinterpret_cast<T*>(data_);
+  }
 
  private:
   std::byte* data_ = nullptr;

@@ -54,7 +54,8 @@ TEST(MappedFile, NamesThePathAndTheReason) {
 
 TEST(Hash, Sha256OfAbc) {
   const std::array<std::byte, 3> abc{std::byte{'a'}, std::byte{'b'}, std::byte{'c'}};
-  EXPECT_EQ(to_hex(sha256(abc)), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  EXPECT_EQ(to_hex(sha256(abc)),
+            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
 }
 
 TEST(Histogram, PutsAValueAtItsUpperBound) {

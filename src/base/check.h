@@ -1,4 +1,5 @@
-// CHECK(condition, values...): a bug if it fails. Always on; prints the place and the values, aborts.
+// CHECK(condition, values...): a bug if it fails. Always on; prints the place and the values,
+// aborts.
 #pragma once
 
 #include <fmt/format.h>
@@ -19,9 +20,9 @@ std::string describe_values(const Values&... values) {
 
 }  // namespace larder::internal
 
-#define CHECK(condition, ...)                                                      \
-  do {                                                                             \
-    if (!(condition)) [[unlikely]]                                                 \
-      ::larder::internal::check_failed(#condition, __FILE__, __LINE__,             \
+#define CHECK(condition, ...)                                                             \
+  do {                                                                                    \
+    if (!(condition)) [[unlikely]]                                                        \
+      ::larder::internal::check_failed(#condition, __FILE__, __LINE__,                    \
                                        ::larder::internal::describe_values(__VA_ARGS__)); \
   } while (false)

@@ -1,8 +1,7 @@
 #include "base/hash.h"
 
-#include <openssl/sha.h>
-
 #include <fmt/format.h>
+#include <openssl/sha.h>
 
 namespace larder {
 

@@ -19,7 +19,7 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
   };
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) fail();
-  struct stat status {};
+  struct stat status{};
   if (::fstat(fd, &status) != 0 || !S_ISREG(status.st_mode)) {
     if (errno == 0 || S_ISDIR(status.st_mode)) errno = EISDIR;
     ::close(fd);
@@ -45,5 +45,9 @@ MappedFile::MappedFile(MappedFile&& other) noexcept
     : path_(std::move(other.path_)),
       data_(std::exchange(other.data_, nullptr)),
       size_bytes_(std::exchange(other.size_bytes_, 0)) {}
+
+void MappedFile::drop_pages() const {
+  if (data_) ::madvise(const_cast<std::byte*>(data_), size_bytes_, MADV_DONTNEED);
+}
 
 }  // namespace larder

@@ -17,6 +17,8 @@ class MappedFile {
 
   std::span<const std::byte> bytes() const { return {data_, size_bytes_}; }
   const std::string& path() const { return path_; }
+  // Takes the pages out of this process's resident set; they come back when read.
+  void drop_pages() const;
 
  private:
   std::string path_;

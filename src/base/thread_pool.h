@@ -28,9 +28,12 @@ class ThreadPool {
       for (int task = 0; task < num_tasks; ++task) function(task, 0);
       return;
     }
-    run(num_tasks, [](void* context, int task, int thread) {
-      (*static_cast<std::remove_reference_t<Function>*>(context))(task, thread);
-    }, &function);
+    run(
+        num_tasks,
+        [](void* context, int task, int thread) {
+          (*static_cast<std::remove_reference_t<Function>*>(context))(task, thread);
+        },
+        &function);
   }
 
  private:
