@@ -1,9 +1,9 @@
 // Reader of GGUF files, versions 2 and 3, little-endian.
 //
-// Any bytes may come in: whatever is malformed is refused with the field and the reason before memory is
-// taken for it. Values and tensors are views into the file's bytes, so parsing allocates only the two
-// indexes, whose sizes the file's own length bounds.
-// Source: the published GGUF specification.
+// Any bytes may come in: whatever is malformed is refused with the field and the reason before
+// memory is taken for it. Values and tensors are views into the file's bytes, so parsing allocates
+// only the two indexes, whose sizes the file's own length bounds. Source: the published GGUF
+// specification.
 #pragma once
 
 #include <array>
@@ -21,11 +21,23 @@
 namespace larder {
 
 enum class GgufType : std::uint32_t {
-  kUint8 = 0, kInt8 = 1, kUint16 = 2, kInt16 = 3, kUint32 = 4, kInt32 = 5, kFloat32 = 6,
-  kBool = 7, kString = 8, kArray = 9, kUint64 = 10, kInt64 = 11, kFloat64 = 12,
+  kUint8 = 0,
+  kInt8 = 1,
+  kUint16 = 2,
+  kInt16 = 3,
+  kUint32 = 4,
+  kInt32 = 5,
+  kFloat32 = 6,
+  kBool = 7,
+  kString = 8,
+  kArray = 9,
+  kUint64 = 10,
+  kInt64 = 11,
+  kFloat64 = 12,
 };
 
-// One metadata value, already checked. bytes: a scalar's bytes, a string's text, an array's elements.
+// One metadata value, already checked. bytes: a scalar's bytes, a string's text, an array's
+// elements.
 struct GgufValue {
   GgufType type = GgufType::kUint8;
   GgufType element_type = GgufType::kUint8;  // of an array
@@ -36,8 +48,8 @@ struct GgufValue {
 struct GgufTensor {
   std::string_view name;
   GgmlType type = GgmlType::kF32;
-  // Innermost first, as in the file: a matrix is [num_cols, num_rows]. Unused dimensions are 1, so that
-  // num_cols() * num_rows() is the number of values.
+  // Innermost first, as in the file: a matrix is [num_cols, num_rows]. Unused dimensions are 1, so
+  // that num_cols() * num_rows() is the number of values.
   std::array<std::int64_t, 4> dims = {1, 1, 1, 1};
   int num_dims = 0;
   std::span<const std::byte> data;
@@ -60,8 +72,8 @@ class GgufFile {
   const GgufValue* find(std::string_view key) const;
   const GgufTensor* find_tensor(std::string_view name) const;
 
-  // nullopt when absent. They throw Error{kInvalidArgument} naming the key when the value has another
-  // type; any integer type serves as an integer, if it is not negative.
+  // nullopt when absent. They throw Error{kInvalidArgument} naming the key when the value has
+  // another type; any integer type serves as an integer, if it is not negative.
   std::optional<std::uint64_t> find_uint(std::string_view key) const;
   std::optional<double> find_float(std::string_view key) const;
   std::optional<bool> find_bool(std::string_view key) const;
