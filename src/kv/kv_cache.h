@@ -9,7 +9,6 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -17,48 +16,54 @@
 #include "base/clock.h"
 #include "base/histogram.h"
 #include "base/types.h"
+#include "kv/block_pool.h"
+#include "kv/block_table.h"
 #include "kv/kv_layout.h"
 #include "kv/kv_storage.h"
+#include "kv/prefix_cache.h"
 
 namespace larder {
-
-class BlockPool;
-class PrefixCache;
-
-// The blocks of one sequence: for each group, entry i holds positions [16 i, 16 i + 16), or kNone
-// where the window has passed it. Filled and emptied by KvCache only. Move-only; must be released
-// before it dies.
-class BlockTable;
 
 struct KvStats {
   int num_blocks = 0;
   int num_held = 0;                 // in use by a running sequence
-  int num_cached = 0;               // free, but findable
+  int num_cached = 0;               // idle, but findable
   std::int64_t num_slots_held = 0;  // held blocks * kBlockSize
   std::int64_t num_slots_used = 0;  // of those, slots that hold a computed token
   std::uint64_t num_evicted = 0;
   std::uint64_t num_copied_on_write = 0;
 };
 
-// Thread: engine only. Nothing throws.
+// Seconds in a block's life.
+struct KvHistograms {
+  Histogram lifetime;           // from allocation until it is free again
+  Histogram idle_before_evict;  // from its last use
+  Histogram reuse_gap;          // from its last use until it is used again
+  KvHistograms();
+};
+
+// Thread: engine only. Nothing throws; no allocation of block bytes after construction.
 class KvCache {
  public:
+  // References must outlive the cache. num_blocks: those of the storage that it may use.
   KvCache(const KvLayout& layout, KvStorage& storage, const Clock& clock, int num_blocks);
-  ~KvCache();
 
   // Takes the longest computed prefix of tokens, at most max_tokens of it, into the empty table.
   // Returns the number of tokens that need not be computed. salt: prompts with other salts never
   // share. In sliding groups only the blocks that a continuation still sees are needed and taken.
   [[nodiscard]] int match(BlockTable& table, std::span<const TokenId> tokens, std::string_view salt,
                           int max_tokens);
+  // What match() would return now, if a block for a shared part can be had.
+  int peek(std::span<const TokenId> tokens, std::string_view salt, int max_tokens) const;
 
-  // Room for positions up to num_tokens, evicting what is not in use; shared blocks that would be
-  // written are copied first. false = not enough, and nothing has changed: the caller preempts or
+  // Room for positions up to num_tokens, evicting what is not in use; a shared block that would be
+  // written is copied first. false = not enough, and nothing has changed: the caller preempts or
   // waits.
   [[nodiscard]] bool extend(BlockTable& table, int num_tokens);
 
   // Positions [0, num_computed) of tokens are in storage now: makes them findable, and gives back
-  // blocks that no later position of a sliding group sees.
+  // blocks that no later position of a sliding group sees. Where an equal full block is known
+  // already, the table takes that one and its own is free.
   void publish(BlockTable& table, std::span<const TokenId> tokens, int num_computed);
 
   // Another table over the same blocks (n > 1); the first to write a shared block copies it.
@@ -69,12 +74,56 @@ class KvCache {
 
   // Blocks that extend(table, num_tokens) would take, and those that it could have.
   int num_blocks_needed(const BlockTable& table, int num_tokens) const;
-  int num_blocks_available() const;
+  int num_blocks_available() const { return pool_.num_free() + cache_.num_idle(); }
+  // Blocks that the sequence will take at most, beyond those that it has, until num_tokens are
+  // computed, at most max_step_tokens in a step: windows give blocks back on the way.
+  std::int64_t num_blocks_to_reach(const BlockTable& table, int num_tokens,
+                                   int max_step_tokens) const;
 
   // Forgets everything that is not in use (/reset_prefix_cache).
   void clear();
 
+  int num_groups() const { return layout_.num_groups(); }
+  const KvLayout& layout() const { return layout_; }
   KvStats stats() const;
+  const KvHistograms& histograms() const { return histograms_; }
+
+ private:
+  // What happened to a block, for stats.
+  struct BlockLife {
+    int num_used = 0;  // computed slots
+    std::int64_t allocated_ns = 0;
+    std::int64_t last_used_ns = 0;
+  };
+
+  BlockLife& life(BlockId block) { return lives_[static_cast<std::size_t>(to_index(block))]; }
+  BlockId allocate();
+  void hold(BlockId block);
+  void drop(BlockId block);
+  void drop_blocks(BlockTable& table);
+  void evict_next();
+  void set_num_used(BlockId block, int num_used);
+  void take_path(BlockTable& table);
+  bool take_tail(BlockTable& table);
+  void publish_block(BlockTable& table, std::span<const TokenId> tokens, int index);
+  void adopt(BlockTable& table, NodeId node, int index);
+  void give_back_passed(BlockTable& table);
+  void forget_if_redundant(NodeId node);
+  // Index of the table's last block if it is partly computed and thus written next, else -1.
+  int open_block(const BlockTable& table) const;
+
+  const KvLayout& layout_;
+  KvStorage& storage_;
+  const Clock& clock_;
+  BlockPool pool_;
+  PrefixCache cache_;
+  std::vector<BlockLife> lives_;  // [num_blocks]
+  PrefixMatch match_;             // scratch
+  std::vector<BlockId> blocks_;   // scratch, [num_groups]
+  std::int64_t num_slots_used_ = 0;
+  std::uint64_t num_evicted_ = 0;
+  std::uint64_t num_copied_on_write_ = 0;
+  KvHistograms histograms_;
 };
 
 }  // namespace larder

@@ -84,7 +84,7 @@ std::int64_t KvLayout::bytes_per_token() const {
   return num_groups() * block_size_bytes_ / kBlockSize;
 }
 
-std::int64_t KvLayout::num_blocks_for(int num_tokens, int max_step_tokens) const {
+std::int64_t KvLayout::num_blocks_for(std::int64_t num_tokens, int max_step_tokens) const {
   const auto blocks_of = [](std::int64_t tokens) { return (tokens + kBlockSize - 1) / kBlockSize; };
   std::int64_t num_blocks = 0;
   for (int index = 0; index < num_groups(); ++index) {

@@ -45,7 +45,7 @@ class KvLayout {
   // The most blocks, over all groups, that one sequence holds at any time on its way to num_tokens
   // when at most max_step_tokens of them are computed in a step. Group 0 is kept whole, also if it
   // slides.
-  std::int64_t num_blocks_for(int num_tokens, int max_step_tokens) const;
+  std::int64_t num_blocks_for(std::int64_t num_tokens, int max_step_tokens) const;
   // The layer's part of a block; base is null, see KvStorage::view.
   PagedKvView view(int layer) const;
 

@@ -1,0 +1,54 @@
+// The blocks of one sequence.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "base/types.h"
+
+namespace larder {
+
+// For each group, entry i holds positions [16 i, 16 i + 16), or kNone where the window has passed
+// it. Filled and emptied by KvCache only, which must release it before it dies. Move-only.
+class BlockTable {
+ public:
+  BlockTable() = default;
+  ~BlockTable() { CHECK(groups_.empty()); }
+  BlockTable(BlockTable&& other) noexcept { swap(other); }
+  BlockTable& operator=(BlockTable&& other) noexcept {
+    CHECK(groups_.empty());
+    swap(other);
+    return *this;
+  }
+
+  // True before match() and after release().
+  bool empty() const { return groups_.empty(); }
+  std::span<const BlockId> blocks(int group) const {
+    return groups_[static_cast<std::size_t>(group)].blocks;
+  }
+  // Tokens whose keys and values are in storage, as of the last match() or publish().
+  int num_computed() const { return num_computed_; }
+
+ private:
+  friend class KvCache;
+
+  struct Group {
+    std::vector<BlockId> blocks;
+    int first_live = 0;  // entries before it are kNone
+  };
+
+  void swap(BlockTable& other) {
+    std::swap(groups_, other.groups_);
+    std::swap(root_, other.root_);
+    std::swap(num_computed_, other.num_computed_);
+  }
+
+  std::vector<Group> groups_;
+  std::int32_t root_ = -1;  // PrefixCache's node of the salt
+  int num_computed_ = 0;
+};
+
+}  // namespace larder

@@ -1,0 +1,327 @@
+#include "kv/kv_cache.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/check.h"
+
+namespace larder {
+namespace {
+
+constexpr std::array<double, 12> kSecondBounds = {0.001, 0.01, 0.1, 1,   5,    10,
+                                                  30,    60,   300, 600, 1800, 3600};
+
+int num_blocks_of(int num_tokens) { return (num_tokens + kBlockSize - 1) / kBlockSize; }
+
+double seconds(std::int64_t begin_ns, std::int64_t end_ns) {
+  return static_cast<double>(end_ns - begin_ns) * 1e-9;
+}
+
+}  // namespace
+
+KvHistograms::KvHistograms()
+    : lifetime(kSecondBounds), idle_before_evict(kSecondBounds), reuse_gap(kSecondBounds) {}
+
+KvCache::KvCache(const KvLayout& layout, KvStorage& storage, const Clock& clock, int num_blocks)
+    : layout_(layout),
+      storage_(storage),
+      clock_(clock),
+      pool_(num_blocks),
+      cache_(layout, pool_),
+      lives_(static_cast<std::size_t>(num_blocks)),
+      blocks_(static_cast<std::size_t>(layout.num_groups()), BlockId::kNone) {
+  CHECK(num_blocks <= storage.num_blocks(), num_blocks, storage.num_blocks());
+}
+
+int KvCache::match(BlockTable& table, std::span<const TokenId> tokens, std::string_view salt,
+                   int max_tokens) {
+  CHECK(table.empty());
+  table.root_ = cache_.hold_root(salt);
+  table.groups_.resize(static_cast<std::size_t>(num_groups()));
+  for (;;) {
+    cache_.find(table.root_, tokens, max_tokens, match_);
+    take_path(table);
+    if (match_.tail == kNoNode || take_tail(table)) break;
+    // No block for the shared part: end where a block does. That may need blocks further back.
+    max_tokens = static_cast<int>(match_.path.size()) * kBlockSize;
+    drop_blocks(table);
+  }
+  table.num_computed_ = match_.num_tokens;
+  return match_.num_tokens;
+}
+
+int KvCache::peek(std::span<const TokenId> tokens, std::string_view salt, int max_tokens) const {
+  PrefixMatch found;
+  cache_.find(cache_.find_root(salt), tokens, max_tokens, found);
+  return found.num_tokens;
+}
+
+void KvCache::take_path(BlockTable& table) {
+  for (int group = 0; group < num_groups(); ++group) {
+    BlockTable::Group& entries = table.groups_[static_cast<std::size_t>(group)];
+    entries.first_live = cache_.first_block_needed(group, match_.num_tokens);
+    for (std::size_t index = 0; index < match_.path.size(); ++index) {
+      const bool is_seen = static_cast<int>(index) >= entries.first_live;
+      entries.blocks.push_back(is_seen ? cache_.block(match_.path[index], group) : BlockId::kNone);
+      if (is_seen) hold(entries.blocks.back());
+    }
+  }
+}
+
+bool KvCache::take_tail(BlockTable& table) {
+  const int num_shared = match_.num_tokens - static_cast<int>(match_.path.size()) * kBlockSize;
+  bool is_idle = true;
+  for (int group = 0; group < num_groups(); ++group) {
+    is_idle = is_idle && cache_.num_users(cache_.block(match_.tail, group)) == 0;
+  }
+  const bool is_whole = cache_.num_tokens(match_.tail) == num_shared;
+  // Held, the sources of the copies cannot be evicted for their targets.
+  for (int group = 0; group < num_groups(); ++group) hold(cache_.block(match_.tail, group));
+  const bool can_copy = num_blocks_available() >= num_groups();
+  // Nobody writes into a wholly matched idle block: the sequence may go on in it. So it may in a
+  // full one.
+  const bool is_taken = is_whole && (is_idle || num_shared == kBlockSize);
+  for (int group = 0; group < num_groups(); ++group) {
+    std::vector<BlockId>& entries = table.groups_[static_cast<std::size_t>(group)].blocks;
+    const BlockId source = cache_.block(match_.tail, group);
+    if (is_taken) {
+      entries.push_back(source);
+      continue;
+    }
+    if (can_copy) {
+      entries.push_back(allocate());
+      storage_.copy_block(source, entries.back());
+      set_num_used(entries.back(), num_shared);
+    }
+    drop(source);
+  }
+  return is_taken || can_copy;
+}
+
+bool KvCache::extend(BlockTable& table, int num_tokens) {
+  CHECK(!table.empty() && num_tokens >= table.num_computed_, num_tokens, table.num_computed_);
+  if (num_blocks_needed(table, num_tokens) > num_blocks_available()) return false;
+  const int open = num_tokens > table.num_computed_ ? open_block(table) : -1;
+  for (BlockTable::Group& group : table.groups_) {
+    if (open >= 0) {
+      BlockId& written = group.blocks[static_cast<std::size_t>(open)];
+      if (cache_.num_users(written) > 1) {
+        const BlockId copy = allocate();
+        storage_.copy_block(written, copy);
+        set_num_used(copy, table.num_computed_ - open * kBlockSize);
+        drop(written);
+        written = copy;
+        ++num_copied_on_write_;
+      }
+    }
+    while (static_cast<int>(group.blocks.size()) < num_blocks_of(num_tokens)) {
+      group.blocks.push_back(allocate());
+    }
+  }
+  return true;
+}
+
+int KvCache::open_block(const BlockTable& table) const {
+  return table.num_computed_ % kBlockSize == 0 ? -1 : table.num_computed_ / kBlockSize;
+}
+
+int KvCache::num_blocks_needed(const BlockTable& table, int num_tokens) const {
+  const int open = num_tokens > table.num_computed_ ? open_block(table) : -1;
+  int num_needed = 0;
+  for (const BlockTable::Group& group : table.groups_) {
+    num_needed += std::max(0, num_blocks_of(num_tokens) - static_cast<int>(group.blocks.size()));
+    if (open >= 0 && cache_.num_users(group.blocks[static_cast<std::size_t>(open)]) > 1)
+      ++num_needed;
+  }
+  return num_needed;
+}
+
+std::int64_t KvCache::num_blocks_to_reach(const BlockTable& table, int num_tokens,
+                                          int max_step_tokens) const {
+  std::int64_t num_live = 0;
+  for (const BlockTable::Group& group : table.groups_) {
+    num_live += static_cast<int>(group.blocks.size()) - group.first_live;
+  }
+  const std::int64_t num_most = layout_.num_blocks_for(num_tokens, max_step_tokens);
+  return std::max<std::int64_t>(num_most - num_live, 0);
+}
+
+void KvCache::publish(BlockTable& table, std::span<const TokenId> tokens, int num_computed) {
+  CHECK(num_computed >= table.num_computed_ && num_computed <= static_cast<int>(tokens.size()),
+        num_computed, table.num_computed_, tokens.size());
+  CHECK(num_blocks_of(num_computed) <= static_cast<int>(table.groups_[0].blocks.size()));
+  if (num_computed == table.num_computed_) return;
+  const int first = table.num_computed_ / kBlockSize;
+  for (int index = first; index < num_blocks_of(num_computed); ++index) {
+    const int begin = index * kBlockSize;
+    const int num_tokens = std::min(kBlockSize, num_computed - begin);
+    publish_block(
+        table,
+        tokens.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(num_tokens)),
+        index);
+  }
+  table.num_computed_ = num_computed;
+  give_back_passed(table);
+}
+
+void KvCache::publish_block(BlockTable& table, std::span<const TokenId> tokens, int index) {
+  const auto place = static_cast<std::size_t>(index);
+  const std::vector<BlockId>& kept = table.groups_[0].blocks;
+  const NodeId parent = index == 0 ? table.root_ : cache_.node_of(kept[place - 1]);
+  CHECK(parent != kNoNode, index);
+  const NodeId own = cache_.node_of(kept[place]);
+  if (tokens.size() == kBlockSize) {
+    const NodeId known = cache_.find_full(parent, tokens);
+    if (known != kNoNode) {
+      if (known == own) return;
+      if (own != kNoNode) cache_.remove(own);
+      return adopt(table, known, index);
+    }
+  }
+  for (int group = 0; group < num_groups(); ++group) {
+    blocks_[static_cast<std::size_t>(group)] =
+        table.groups_[static_cast<std::size_t>(group)].blocks[place];
+    set_num_used(blocks_[static_cast<std::size_t>(group)], static_cast<int>(tokens.size()));
+  }
+  if (own == kNoNode) {
+    cache_.insert(parent, tokens, blocks_);
+  } else if (cache_.num_tokens(own) < static_cast<int>(tokens.size())) {
+    cache_.grow(own, tokens);
+  }
+}
+
+// The node's blocks hold the same bits as the table's: one of the two is enough.
+void KvCache::adopt(BlockTable& table, NodeId node, int index) {
+  for (int group = 0; group < num_groups(); ++group) {
+    BlockId& own =
+        table.groups_[static_cast<std::size_t>(group)].blocks[static_cast<std::size_t>(index)];
+    const BlockId known = cache_.block(node, group);
+    if (known == BlockId::kNone) {
+      set_num_used(own, kBlockSize);
+      cache_.add_block(node, group, own);
+    } else {
+      hold(known);
+      drop(own);
+      own = known;
+    }
+  }
+}
+
+void KvCache::give_back_passed(BlockTable& table) {
+  for (int index = 1; index < num_groups(); ++index) {
+    BlockTable::Group& group = table.groups_[static_cast<std::size_t>(index)];
+    const int first_needed = cache_.first_block_needed(index, table.num_computed_);
+    for (; group.first_live < first_needed; ++group.first_live) {
+      BlockId& passed = group.blocks[static_cast<std::size_t>(group.first_live)];
+      drop(passed);
+      passed = BlockId::kNone;
+    }
+  }
+}
+
+BlockTable KvCache::fork(const BlockTable& table) {
+  CHECK(!table.empty());
+  BlockTable copy;
+  copy.groups_ = table.groups_;
+  copy.root_ = table.root_;
+  copy.num_computed_ = table.num_computed_;
+  cache_.hold_root(copy.root_);
+  for (const BlockTable::Group& group : copy.groups_) {
+    for (const BlockId block : group.blocks) {
+      if (block != BlockId::kNone) hold(block);
+    }
+  }
+  return copy;
+}
+
+void KvCache::release(BlockTable& table) {
+  if (table.empty()) return;
+  const int open = open_block(table);
+  const NodeId open_node =
+      open < 0 ? kNoNode : cache_.node_of(table.groups_[0].blocks[static_cast<std::size_t>(open)]);
+  drop_blocks(table);
+  if (open_node != kNoNode) forget_if_redundant(open_node);
+  table.groups_.clear();
+  cache_.release_root(table.root_);
+  table.root_ = kNoNode;
+  table.num_computed_ = 0;
+}
+
+// Deepest first: the order that eviction relies on.
+void KvCache::drop_blocks(BlockTable& table) {
+  for (std::size_t index = table.groups_[0].blocks.size(); index-- > 0;) {
+    for (const BlockTable::Group& group : table.groups_) {
+      if (group.blocks[index] != BlockId::kNone) drop(group.blocks[index]);
+    }
+  }
+  for (BlockTable::Group& group : table.groups_) group = {};
+}
+
+// A partial node that another one covers is of no use once its sequence has gone.
+void KvCache::forget_if_redundant(NodeId node) {
+  if (cache_.num_users(cache_.block(node, 0)) > 0) return;
+  if (cache_.is_redundant(node)) cache_.remove(node);
+}
+
+void KvCache::clear() {
+  while (cache_.num_idle() > 0) evict_next();
+}
+
+BlockId KvCache::allocate() {
+  std::optional<BlockId> block = pool_.allocate();
+  while (!block) {
+    evict_next();
+    block = pool_.allocate();
+  }
+  life(*block) = {0, clock_.now_ns(), 0};
+  return *block;
+}
+
+void KvCache::evict_next() {
+  const BlockId block = cache_.next_to_evict();
+  CHECK(block != BlockId::kNone);
+  const std::int64_t now_ns = clock_.now_ns();
+  histograms_.lifetime.observe(seconds(life(block).allocated_ns, now_ns));
+  histograms_.idle_before_evict.observe(seconds(life(block).last_used_ns, now_ns));
+  num_evicted_ += static_cast<std::uint64_t>(cache_.evict(block));
+}
+
+void KvCache::hold(BlockId block) {
+  if (cache_.num_users(block) == 0) {
+    cache_.leave_order(block);
+    num_slots_used_ += life(block).num_used;
+    histograms_.reuse_gap.observe(seconds(life(block).last_used_ns, clock_.now_ns()));
+  }
+  pool_.hold(block);
+}
+
+void KvCache::drop(BlockId block) {
+  pool_.release(block);
+  if (pool_.ref_count(block) == 0) {
+    num_slots_used_ -= life(block).num_used;
+  } else if (cache_.num_users(block) == 0) {
+    num_slots_used_ -= life(block).num_used;
+    life(block).last_used_ns = clock_.now_ns();
+    cache_.enter_order(block);
+  }
+}
+
+// Of a block that a table holds.
+void KvCache::set_num_used(BlockId block, int num_used) {
+  num_slots_used_ += num_used - life(block).num_used;
+  life(block).num_used = num_used;
+}
+
+KvStats KvCache::stats() const {
+  KvStats stats;
+  stats.num_blocks = pool_.num_blocks();
+  stats.num_cached = cache_.num_idle();
+  stats.num_held = pool_.num_held() - stats.num_cached;
+  stats.num_slots_held = std::int64_t{stats.num_held} * kBlockSize;
+  stats.num_slots_used = num_slots_used_;
+  stats.num_evicted = num_evicted_;
+  stats.num_copied_on_write = num_copied_on_write_;
+  return stats;
+}
+
+}  // namespace larder

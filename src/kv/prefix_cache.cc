@@ -1,0 +1,334 @@
+#include "kv/prefix_cache.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/check.h"
+
+namespace larder {
+namespace {
+
+int common_length(std::span<const TokenId> left, std::span<const TokenId> right) {
+  const auto [end, other] = std::mismatch(left.begin(), left.end(), right.begin(), right.end());
+  return static_cast<int>(end - left.begin());
+}
+
+}  // namespace
+
+bool PrefixCache::Before::operator()(NodeId left, NodeId right) const {
+  const Node& a = cache->node(left);
+  const Node& b = cache->node(right);
+  if (a.parent != b.parent) return a.parent < b.parent;
+  const int num_common = common_length(a.span(), b.span());
+  if (num_common < a.num_tokens && num_common < b.num_tokens) {
+    const auto place = static_cast<std::size_t>(num_common);
+    return a.tokens[place] < b.tokens[place];
+  }
+  return a.num_tokens != b.num_tokens ? a.num_tokens < b.num_tokens : left < right;
+}
+
+bool PrefixCache::Before::operator()(NodeId left, const Key& right) const {
+  const Node& a = cache->node(left);
+  if (a.parent != right.parent) return a.parent < right.parent;
+  return std::ranges::lexicographical_compare(a.span(), right.tokens);
+}
+
+bool PrefixCache::Before::operator()(const Key& left, NodeId right) const {
+  const Node& b = cache->node(right);
+  if (left.parent != b.parent) return left.parent < b.parent;
+  return !std::ranges::lexicographical_compare(b.span(), left.tokens);
+}
+
+PrefixCache::PrefixCache(const KvLayout& layout, BlockPool& pool)
+    : layout_(layout),
+      pool_(pool),
+      order_(Before{this}),
+      owners_(static_cast<std::size_t>(pool.num_blocks())),
+      links_(owners_.size() + 1) {
+  const auto end = static_cast<std::int32_t>(owners_.size());
+  links_.back() = {end, end};
+  full_nodes_.reserve(owners_.size());
+}
+
+NodeId PrefixCache::find_root(std::string_view salt) const {
+  const auto found = roots_.find(std::string(salt));
+  return found == roots_.end() ? kNoNode : found->second;
+}
+
+NodeId PrefixCache::hold_root(std::string_view salt) {
+  const auto [entry, is_new] = roots_.try_emplace(std::string(salt), kNoNode);
+  if (is_new) {
+    entry->second = allocate_node();
+    node(entry->second).digest = sha256(std::as_bytes(std::span(salt)));
+    node(entry->second).salt = &entry->first;
+  }
+  hold_root(entry->second);
+  return entry->second;
+}
+
+void PrefixCache::release_root(NodeId root) {
+  Node& released = node(root);
+  if (--released.num_users > 0 || released.num_children > 0) return;
+  roots_.erase(roots_.find(*released.salt));
+  free_node(root);
+}
+
+int PrefixCache::first_block_needed(int group, int num_computed) const {
+  if (is_kept(group)) return 0;
+  return std::max(0, num_computed - layout_.group(group).window + 1) / kBlockSize;
+}
+
+int PrefixCache::last_gap(const std::vector<NodeId>& path, int num_path, int num_tokens) const {
+  int gap = -1;
+  for (int group = 0; group < layout_.num_groups(); ++group) {
+    if (is_kept(group)) continue;
+    const int first = std::max(first_block_needed(group, num_tokens), gap + 1);
+    for (int index = num_path - 1; index >= first; --index) {
+      if (block(path[static_cast<std::size_t>(index)], group) != BlockId::kNone) continue;
+      gap = index;
+      break;
+    }
+  }
+  return gap;
+}
+
+void PrefixCache::find(NodeId root, std::span<const TokenId> tokens, int max_tokens,
+                       PrefixMatch& match) const {
+  const int num_usable = std::clamp(max_tokens, 0, static_cast<int>(tokens.size()));
+  match.path.clear();
+  match.tail = kNoNode;
+  match.num_tokens = 0;
+  if (root == kNoNode) return;
+  const auto span_at = [&](int block_index) {
+    const int begin = block_index * kBlockSize;
+    return tokens.subspan(static_cast<std::size_t>(begin),
+                          static_cast<std::size_t>(std::min(kBlockSize, num_usable - begin)));
+  };
+  NodeId parent = root;
+  while (static_cast<int>(match.path.size() + 1) * kBlockSize <= num_usable) {
+    parent = find_full(parent, span_at(static_cast<int>(match.path.size())));
+    if (parent == kNoNode) break;
+    match.path.push_back(parent);
+  }
+  // From the longest candidate down: the path's first blocks, with or without a tail. Where a
+  // window has a gap, every candidate that ends beyond the gap's block sees it, so the next one
+  // ends there.
+  int num_path = static_cast<int>(match.path.size());
+  for (;;) {
+    const int boundary = num_path * kBlockSize;
+    if (boundary < num_usable) {
+      parent = num_path == 0 ? root : match.path[static_cast<std::size_t>(num_path - 1)];
+      const auto [child, num_shared] = closest_child(parent, span_at(num_path));
+      if (num_shared > 0 && last_gap(match.path, num_path, boundary + num_shared) < 0) {
+        match.tail = child;
+        match.num_tokens = boundary + num_shared;
+        break;
+      }
+    }
+    const int gap = last_gap(match.path, num_path, boundary);
+    if (gap < 0) {
+      match.num_tokens = boundary;
+      break;
+    }
+    num_path = gap;
+  }
+  match.path.resize(static_cast<std::size_t>(num_path));
+}
+
+NodeId PrefixCache::find_full(NodeId parent, std::span<const TokenId> tokens) const {
+  const auto found = full_nodes_.find(chain(parent, tokens));
+  if (found == full_nodes_.end()) return kNoNode;
+  const Node& candidate = node(found->second);
+  if (candidate.parent != parent || !std::ranges::equal(candidate.span(), tokens)) return kNoNode;
+  return found->second;
+}
+
+std::pair<NodeId, int> PrefixCache::closest_child(NodeId parent,
+                                                  std::span<const TokenId> tokens) const {
+  const auto after = order_.lower_bound(Key{parent, tokens});
+  std::pair<NodeId, int> closest{kNoNode, 0};
+  const auto consider = [&](NodeId id) {
+    if (node(id).parent != parent) return;
+    const int num_shared = common_length(node(id).span(), tokens);
+    if (num_shared > closest.second) closest = {id, num_shared};
+  };
+  // The one before it first: a node that is wholly a prefix of tokens may be taken without a copy.
+  if (after != order_.begin()) consider(*std::prev(after));
+  if (after != order_.end()) consider(*after);
+  return closest;
+}
+
+Digest PrefixCache::chain(NodeId parent, std::span<const TokenId> tokens) const {
+  CHECK(tokens.size() == kBlockSize, tokens.size());
+  constexpr std::size_t kTokensBytes = kBlockSize * sizeof(TokenId);
+  std::array<std::byte, sizeof(Digest) + kTokensBytes> bytes;
+  std::memcpy(bytes.data(), node(parent).digest.data(), sizeof(Digest));
+  std::memcpy(bytes.data() + sizeof(Digest), tokens.data(), kTokensBytes);
+  return sha256(bytes);
+}
+
+NodeId PrefixCache::insert(NodeId parent, std::span<const TokenId> tokens,
+                           std::span<const BlockId> blocks) {
+  CHECK(!tokens.empty() && tokens.size() <= kBlockSize, tokens.size());
+  const NodeId id = allocate_node();
+  Node& added = node(id);
+  added.parent = parent;
+  added.num_tokens = static_cast<int>(tokens.size());
+  std::ranges::copy(tokens, added.tokens.begin());
+  ++node(parent).num_children;
+  for (int group = 0; group < layout_.num_groups(); ++group) {
+    add_block(id, group, blocks[static_cast<std::size_t>(group)]);
+  }
+  if (added.num_tokens == kBlockSize) become_full(id);
+  return id;
+}
+
+void PrefixCache::grow(NodeId id, std::span<const TokenId> tokens) {
+  Node& grown = node(id);
+  CHECK(static_cast<int>(tokens.size()) > grown.num_tokens && tokens.size() <= kBlockSize);
+  const auto begin = static_cast<std::size_t>(grown.num_tokens);
+  CHECK(std::ranges::equal(grown.span(), tokens.first(begin)));
+  // Out and in again, unless the next one in order stays the next one: the usual case.
+  bool moves = grown.is_ordered;
+  if (grown.is_ordered) {
+    const auto next = order_.upper_bound(id);
+    moves = next != order_.end() && node(*next).parent == grown.parent &&
+            common_length(node(*next).span(), grown.span()) == grown.num_tokens;
+  }
+  if (moves) take_from_order(id);
+  std::ranges::copy(tokens.subspan(begin), grown.tokens.begin() + grown.num_tokens);
+  grown.num_tokens = static_cast<int>(tokens.size());
+  if (moves) put_in_order(id);
+  if (grown.num_tokens == kBlockSize) become_full(id);
+}
+
+void PrefixCache::become_full(NodeId id) {
+  Node& full = node(id);
+  full.digest = chain(full.parent, full.span());
+  full_nodes_.try_emplace(full.digest, id);
+}
+
+bool PrefixCache::is_redundant(NodeId id) const {
+  const Node& candidate = node(id);
+  if (!candidate.is_ordered || candidate.num_children > 0) return false;
+  const auto covers = [&](NodeId other) {
+    return node(other).parent == candidate.parent &&
+           common_length(node(other).span(), candidate.span()) == candidate.num_tokens;
+  };
+  const auto place = order_.find(id);
+  return (std::next(place) != order_.end() && covers(*std::next(place))) ||
+         (place != order_.begin() && covers(*std::prev(place)));
+}
+
+void PrefixCache::add_block(NodeId id, int group, BlockId block) {
+  CHECK(block != BlockId::kNone && node_of(block) == kNoNode, to_index(block));
+  CHECK(this->block(id, group) == BlockId::kNone, id, group);
+  pool_.hold(block);
+  blocks_[place_of(id, group)] = block;
+  owners_[index_of(block)] = {id, group};
+  if (is_complete(id)) put_in_order(id);
+}
+
+void PrefixCache::remove_block(NodeId id, int group) {
+  BlockId& removed = blocks_[place_of(id, group)];
+  if (num_users(removed) == 0) leave_order(removed);
+  owners_[index_of(removed)] = {};
+  pool_.release(removed);
+  removed = BlockId::kNone;
+}
+
+void PrefixCache::remove(NodeId id) {
+  Node& removed = node(id);
+  CHECK(removed.num_children == 0, id, removed.num_children);
+  take_from_order(id);
+  const auto found = full_nodes_.find(removed.digest);
+  if (found != full_nodes_.end() && found->second == id) full_nodes_.erase(found);
+  for (int group = 0; group < layout_.num_groups(); ++group) {
+    if (block(id, group) != BlockId::kNone) remove_block(id, group);
+  }
+  const NodeId parent = removed.parent;
+  free_node(id);
+  --node(parent).num_children;
+  if (node(parent).parent == kNoNode) {
+    ++node(parent).num_users;
+    release_root(parent);
+  }
+}
+
+bool PrefixCache::is_complete(NodeId id) const {
+  for (int group = 0; group < layout_.num_groups(); ++group) {
+    if (block(id, group) == BlockId::kNone) return false;
+  }
+  return true;
+}
+
+void PrefixCache::put_in_order(NodeId id) {
+  order_.insert(id);
+  node(id).is_ordered = true;
+}
+
+void PrefixCache::take_from_order(NodeId id) {
+  if (!node(id).is_ordered) return;
+  order_.erase(id);
+  node(id).is_ordered = false;
+}
+
+NodeId PrefixCache::allocate_node() {
+  if (!free_nodes_.empty()) {
+    const NodeId id = free_nodes_.back();
+    free_nodes_.pop_back();
+    return id;
+  }
+  nodes_.emplace_back();
+  blocks_.resize(nodes_.size() * static_cast<std::size_t>(layout_.num_groups()), BlockId::kNone);
+  return static_cast<NodeId>(nodes_.size()) - 1;
+}
+
+void PrefixCache::free_node(NodeId id) {
+  node(id) = Node{};
+  free_nodes_.push_back(id);
+}
+
+void PrefixCache::leave_order(BlockId block) {
+  Link& link = links_[index_of(block)];
+  CHECK(link.next >= 0, to_index(block));
+  links_[static_cast<std::size_t>(link.previous)].next = link.next;
+  links_[static_cast<std::size_t>(link.next)].previous = link.previous;
+  link = {};
+  --num_idle_;
+}
+
+void PrefixCache::enter_order(BlockId block) {
+  Link& link = links_[index_of(block)];
+  CHECK(link.next < 0 && node_of(block) != kNoNode, to_index(block));
+  Link& ring = links_.back();
+  link = {ring.previous, static_cast<std::int32_t>(links_.size()) - 1};
+  links_[static_cast<std::size_t>(ring.previous)].next = to_index(block);
+  ring.previous = to_index(block);
+  ++num_idle_;
+}
+
+BlockId PrefixCache::next_to_evict() const {
+  return num_idle_ == 0 ? BlockId::kNone : BlockId{links_.back().next};
+}
+
+int PrefixCache::evict(BlockId block) {
+  const auto [id, group] = owners_[index_of(block)];
+  const int num_free = pool_.num_free();
+  if (is_kept(group)) {
+    remove(id);
+  } else {
+    // Blocks of groups with one window are needed together, or not at all.
+    take_from_order(id);
+    const int window = layout_.group(group).window;
+    for (int other = 1; other < layout_.num_groups(); ++other) {
+      if (layout_.group(other).window != window || this->block(id, other) == BlockId::kNone)
+        continue;
+      if (num_users(this->block(id, other)) == 0) remove_block(id, other);
+    }
+  }
+  return pool_.num_free() - num_free;
+}
+
+}  // namespace larder
