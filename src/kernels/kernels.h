@@ -27,23 +27,36 @@ enum class Isa { kGeneric, kAvx2, kAvx512, kAmx };
 inline constexpr int kPanelRows = 16;
 inline constexpr int kActivationGroup = 32;
 
+//
+// A quantised weight is scale * (code - offset) + minimum. Within a panel lie, one array after another:
+//   codes    per 32 columns 8 quads of [16 outputs][4 columns], one byte a code. 4-bit codes: byte i of
+//            64 holds byte i of quad 2v below and of quad 2v + 1 above.
+//   scales   [groups][16 outputs]; in two levels, scale = super scale * scale code (exact in FP32)
+//   minima   the same, when has_min
+//   supers   two levels: per 256 columns [16] f16 super scales, and when has_min [16] f16 super minima,
+//            minimum = -super minimum * minimum code
+// kF32, kF16: [num_cols][16]; kBF16: [num_cols / 2, rounded up][16][2].
 enum class PackedFormat : std::uint8_t {
   kF32, kF16, kBF16,  // values
-  kW4,                // 4-bit codes, per 32: f16 scale (Q4_0), and f16 minimum (Q4_1)
-  kW4K,               // 4-bit codes, per 32: scale and minimum in two levels (Q4_K)
-  kW8,                // 8-bit codes, per 32: f16 scale (Q8_0, Q5_0)
+  kW4,                // 4-bit codes, per 32: f16 scale, offset 8 (Q4_0) or f16 minimum (Q4_1)
+  kW4K,               // 4-bit codes, per 32: 8-bit scale and minimum codes (Q4_K)
+  kW8,                // 8-bit codes, per 32: f16 scale, offset 128 (Q8_0, Q5_0)
   kW8Min,             // 8-bit codes, per 32: f32 scale and minimum (Q5_1, Q5_K)
-  kW8Fine,            // 8-bit codes, per 16: f32 scale and minimum (Q2_K, Q3_K, Q6_K)
+  kW8Fine,            // 8-bit codes, per 16: 8-bit signed scale code, offset 128 (Q3_K, Q6_K) or
+                      // minimum code (Q2_K)
 };
 
 // A view of one repacked weight matrix, [num_rows, num_cols] = [outputs, inputs].
 struct PackedMatrix {
   PackedFormat format = PackedFormat::kF32;
-  bool has_min = false;  // kW4: a minimum stands beside each scale
+  bool has_min = false;  // minima stand beside the scales, and codes have no offset
   int num_rows = 0;      // the last panel is filled up with zero rows
   int num_cols = 0;
   const std::byte* data = nullptr;
   std::int64_t panel_stride_bytes = 0;
+  std::int64_t scale_offset_bytes = 0;  // of the arrays within a panel; 0: the format has none
+  std::int64_t min_offset_bytes = 0;
+  std::int64_t super_offset_bytes = 0;
 
   int num_panels() const { return (num_rows + kPanelRows - 1) / kPanelRows; }
 };
@@ -118,14 +131,38 @@ struct AttentionArgs {
   int num_sequences = 0;
 };
 
-// A piece of attention: query rows [query_begin, query_end) of one sequence (counted within its
-// num_tokens), all query heads of one KV head, one split of the keys.
+// A piece of attention: queries [query_begin, query_end) of one sequence (counted within its
+// num_tokens), all query heads of one KV head: (query_end - query_begin) * num_heads / num_kv_heads rows.
 struct AttentionTask {
   int sequence = 0;
   int kv_head = 0;
   int query_begin = 0;
   int query_end = 0;
+  // The partial softmax of keys [kKeySplit * split, + kKeySplit) alone, left in the scratch; -1: all of
+  // the keys, written to out.
+  int split = -1;
 };
+
+// The splits that the task's queries see.
+struct SplitRange {
+  int begin = 0;
+  int end = 0;
+};
+SplitRange attention_splits(const AttentionArgs& args, const AttentionTask& task);
+
+// Rows of one attention task at most, so that its scratch stays in the second-level cache.
+inline constexpr int kMaxAttentionRows = 64;
+
+// Bytes of a partial softmax: per row [head_dim rounded up to 16] weighted sums, its maximum, its sum.
+static constexpr std::int64_t attention_partial_size_bytes(int num_rows, int head_dim) {
+  return (std::int64_t{num_rows} * ((head_dim + 15) / 16 * 16 + 2) * 4 + 63) / 64 * 64;
+}
+// Scratch of one attention call: two partials at its start, then per row the scaled query, 64 scores and
+// a factor.
+static constexpr std::int64_t attention_scratch_size_bytes(int num_rows, int head_dim) {
+  return 2 * attention_partial_size_bytes(num_rows, head_dim) +
+         (std::int64_t{num_rows} * ((head_dim + 15) / 16 * 16 + 64 + 1) * 4 + 63) / 64 * 64;
+}
 
 struct KernelTable {
   Isa isa;
@@ -154,8 +191,12 @@ struct KernelTable {
   // One row of the matrix as FP32, for embedding look-ups.
   void (*unpack_row)(const PackedMatrix& w, int row, float* values);
 
-  // scratch: attention_scratch_bytes() of it, 64-byte aligned, one per thread.
+  // scratch: attention_scratch_size_bytes() for the task's rows, 64-byte aligned.
   void (*attention)(const AttentionArgs& args, const AttentionTask& task, std::byte* scratch);
+  // Merges the partials of the task's queries, `stride_bytes` apart, for every split that a query sees
+  // (attention_splits()), into the first, and writes out. Same bits as attention() with split -1.
+  void (*merge_attention)(const AttentionArgs& args, const AttentionTask& task,
+                          std::byte* partials, std::int64_t stride_bytes);
 };
 
 // The best set that this machine runs, or the one that LARDER_ISA names (generic, avx2, avx512, amx).

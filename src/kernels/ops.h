@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "base/aligned_buffer.h"
 #include "base/thread_pool.h"
@@ -14,7 +15,8 @@ namespace larder {
 // Several products that do not depend on one another, in one fork and join (Q, K and V; gate and up).
 void matmul(const KernelTable& kernels, ThreadPool& pool, std::span<const MatmulArgs> products);
 
-// Attention of a whole batch. Scratch is sized at construction.
+// Attention of a whole batch. Scratch is sized at construction; args.num_heads and the heads' dimension
+// may be smaller than what it was sized for.
 class AttentionOp {
  public:
   // max_rows: query rows of a batch; max_context_len: the longest sequence.
@@ -23,8 +25,29 @@ class AttentionOp {
   std::size_t scratch_size_bytes() const { return scratch_.size_bytes(); }
 
  private:
+  // A task and its place among the partials, should its keys be shared out.
+  struct Piece {
+    AttentionTask task;
+    SplitRange splits;
+    std::int64_t offset_bytes = 0;
+    std::int64_t stride_bytes = 0;  // from one split's partial to the next
+  };
+  struct SplitTask {
+    int piece = 0;
+    int split = 0;
+  };
+
+  void list_pieces(const AttentionArgs& args);
+  void run_split(const KernelTable& kernels, const AttentionArgs& args);
+  std::byte* thread_scratch(int thread) { return scratch_.data() + thread * thread_bytes_; }
+
   ThreadPool& pool_;
-  AlignedBuffer scratch_;
+  AlignedBuffer scratch_;  // one part per thread, then partials
+  std::int64_t thread_bytes_ = 0;
+  std::int64_t partial_bytes_ = 0;
+  std::int64_t num_partial_bytes_ = 0;  // that this batch would need
+  std::vector<Piece> pieces_;
+  std::vector<SplitTask> split_tasks_;
 };
 
 }  // namespace larder

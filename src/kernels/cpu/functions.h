@@ -1,0 +1,28 @@
+// The functions of one instruction set; table.cc collects them. See kernels.h for what they compute.
+#pragma once
+
+#include "kernels/cpu/simd.h"
+
+namespace larder::LARDER_ISA_NAMESPACE {
+
+void rms_norm(const float* x, const float* weight, float epsilon, float* out, int num_cols,
+              int row_begin, int row_end);
+void quantize_rows(const float* x, int64_t ldx, const QuantizedRows& out, int row_begin,
+                   int row_end);
+void silu_mul(const float* gate, const float* up, float* out, int64_t num_values);
+void gelu_mul(const float* gate, const float* up, float* out, int64_t num_values);
+void add_values(float* x, const float* y, int64_t num_values);
+void rope(float* x, int64_t ldx, int num_heads, int head_dim, int rope_dim, const float* cos,
+          const float* sin, bool interleaved, int row_begin, int row_end);
+void store_kv(const StoreKvArgs& args, int row_begin, int row_end);
+
+void matmul(const MatmulArgs& args, int panel_begin, int panel_end);
+void matmul_int8(const MatmulArgs& args, int panel_begin, int panel_end);
+void matmul_float(const MatmulArgs& args, int panel_begin, int panel_end);
+void unpack_row(const PackedMatrix& w, int row, float* values);
+
+void attention(const AttentionArgs& args, const AttentionTask& task, std::byte* scratch);
+void merge_attention(const AttentionArgs& args, const AttentionTask& task,
+                     std::byte* partials, int64_t stride_bytes);
+
+}  // namespace larder::LARDER_ISA_NAMESPACE

@@ -1,0 +1,163 @@
+// Operations on rows and on flat arrays of values.
+#include "kernels/cpu/functions.h"
+
+namespace larder::LARDER_ISA_NAMESPACE {
+
+// Sum of squares: lane i of the vectors takes columns i, i + 16, ...; then the lanes are folded.
+static float sum_of_squares(const float* x, int num_cols) {
+  V16 sum = zero();
+  int col = 0;
+  for (; col + 16 <= num_cols; col += 16) {
+    const V16 v = load(x + col);
+    sum = fma(v, v, sum);
+  }
+  if (col < num_cols) {
+    const V16 v = load_partial(x + col, num_cols - col);
+    sum = fma(v, v, sum);
+  }
+  return reduce_add(sum);
+}
+
+void rms_norm(const float* x, const float* weight, float epsilon, float* out, int num_cols,
+              int row_begin, int row_end) {
+  for (int row = row_begin; row < row_end; ++row) {
+    const float* in = x + int64_t{row} * num_cols;
+    float* to = out + int64_t{row} * num_cols;
+    const float mean = sum_of_squares(in, num_cols) / static_cast<float>(num_cols);
+    const V16 scale = set1(1.0F / __builtin_sqrtf(mean + epsilon));
+    int col = 0;
+    for (; col + 16 <= num_cols; col += 16) {
+      store(to + col, mul(mul(load(in + col), scale), load(weight + col)));
+    }
+    const int rest = num_cols - col;
+    if (rest > 0) {
+      const V16 v = mul(mul(load_partial(in + col, rest), scale), load_partial(weight + col, rest));
+      store_partial(to + col, v, rest);
+    }
+  }
+}
+
+// One group of 32 columns. Division and rounding are IEEE's: the same bits on every instruction set.
+static void quantize_group(const float* x, int8_t* q, float* scale, int32_t* sum) {
+  const V16 low = load(x);
+  const V16 high = load(x + 16);
+  const float largest = reduce_max(max(abs(low), abs(high)));
+  // Below this 127 / largest would be infinite; such a group is nothing beside any other.
+  const bool tiny = !(largest > 1e-30F);
+  const V16 inverse = set1(tiny ? 0.0F : 127.0F / largest);
+  const I16 q_low = to_int(mul(low, inverse));
+  const I16 q_high = to_int(mul(high, inverse));
+  store_int8(q, q_low);
+  store_int8(q + 16, q_high);
+  *scale = tiny ? 0.0F : largest / 127.0F;
+  sum[0] = reduce_add_int(q_low);
+  sum[1] = reduce_add_int(q_high);
+}
+
+void quantize_rows(const float* x, int64_t ldx, const QuantizedRows& out, int row_begin,
+                   int row_end) {
+  const int groups = out.num_cols / kActivationGroup;
+  for (int row = row_begin; row < row_end; ++row) {
+    for (int group = 0; group < groups; ++group) {
+      const int64_t index = int64_t{row} * groups + group;
+      quantize_group(x + row * ldx + group * kActivationGroup, out.q + index * kActivationGroup,
+                     out.scale + index, out.sum + 2 * index);
+    }
+  }
+}
+
+LARDER_INLINE V16 silu(V16 x) { return div(x, add(set1(1.0F), exp(sub(zero(), x)))); }
+
+// 0.5 x (1 + tanh u) = x / (1 + e^-2u), u = sqrt(2 / pi) (x + 0.044715 x^3).
+LARDER_INLINE V16 gelu(V16 x) {
+  const V16 cubic = fma(mul(x, x), set1(0.044715F), set1(1.0F));
+  const V16 minus_2u = mul(mul(set1(-2.0F * 0.7978845608028654F), x), cubic);
+  return div(x, add(set1(1.0F), exp(minus_2u)));
+}
+
+void silu_mul(const float* gate, const float* up, float* out, int64_t num_values) {
+  int64_t i = 0;
+  for (; i + 16 <= num_values; i += 16) {
+    store(out + i, mul(silu(load(gate + i)), load(up + i)));
+  }
+  const int rest = static_cast<int>(num_values - i);
+  if (rest > 0) {
+    const V16 v = mul(silu(load_partial(gate + i, rest)), load_partial(up + i, rest));
+    store_partial(out + i, v, rest);
+  }
+}
+
+void gelu_mul(const float* gate, const float* up, float* out, int64_t num_values) {
+  int64_t i = 0;
+  for (; i + 16 <= num_values; i += 16) {
+    store(out + i, mul(gelu(load(gate + i)), load(up + i)));
+  }
+  const int rest = static_cast<int>(num_values - i);
+  if (rest > 0) {
+    const V16 v = mul(gelu(load_partial(gate + i, rest)), load_partial(up + i, rest));
+    store_partial(out + i, v, rest);
+  }
+}
+
+void add_values(float* x, const float* y, int64_t num_values) {
+  int64_t i = 0;
+  for (; i + 16 <= num_values; i += 16) store(x + i, add(load(x + i), load(y + i)));
+  const int rest = static_cast<int>(num_values - i);
+  if (rest > 0) store_partial(x + i, add(load_partial(x + i, rest), load_partial(y + i, rest)), rest);
+}
+
+// Scalar: two multiplications and one addition each, rounded apart on every instruction set.
+static void rotate_head(float* x, int half, const float* cos, const float* sin, bool interleaved) {
+  const int step = interleaved ? 2 : 1;
+  float* second = interleaved ? x + 1 : x + half;
+  for (int i = 0; i < half; ++i) {
+    const float a = x[i * step];
+    const float b = second[i * step];
+    x[i * step] = a * cos[i] - b * sin[i];
+    second[i * step] = a * sin[i] + b * cos[i];
+  }
+}
+
+void rope(float* x, int64_t ldx, int num_heads, int head_dim, int rope_dim, const float* cos,
+          const float* sin, bool interleaved, int row_begin, int row_end) {
+  const int half = rope_dim / 2;
+  for (int row = row_begin; row < row_end; ++row) {
+    for (int head = 0; head < num_heads; ++head) {
+      rotate_head(x + row * ldx + int64_t{head} * head_dim, half, cos + int64_t{row} * half,
+                  sin + int64_t{row} * half, interleaved);
+    }
+  }
+}
+
+// NaN becomes 0 and infinity the largest FP16 value, so that a key that a mask hides times 0 is 0.
+LARDER_INLINE V16 finite_half(V16 v) {
+  const V16 number = select_ge(abs(v), zero(), v, zero());
+  return min(max(number, set1(-65504.0F)), set1(65504.0F));
+}
+
+void store_kv(const StoreKvArgs& args, int row_begin, int row_end) {
+  const PagedKvView& kv = args.kv;
+  const int dim = kv.head_dim;
+  for (int row = row_begin; row < row_end; ++row) {
+    const int64_t slot = args.slots[row];
+    const int offset = static_cast<int>(slot % kBlockSize);
+    std::byte* block = kv.base + slot / kBlockSize * kv.block_stride_bytes;
+    for (int head = 0; head < kv.num_kv_heads; ++head) {
+      const int64_t of_head = int64_t{head} * dim * kBlockSize;
+      auto* k_to = reinterpret_cast<uint16_t*>(block + kv.k_offset_bytes) + of_head + offset;
+      auto* v_to = reinterpret_cast<uint16_t*>(block + kv.v_offset_bytes) + of_head +
+                   int64_t{offset} * dim;
+      const float* k = args.k + row * args.ldk + int64_t{head} * dim;
+      const float* v = args.v + row * args.ldv + int64_t{head} * dim;
+      for (int d = 0; d < dim; d += 16) {
+        const int lanes = min_of(16, dim - d);
+        uint16_t halves[16];
+        store_f16_partial(halves, finite_half(load_partial(k + d, lanes)), 16);
+        for (int i = 0; i < lanes; ++i) k_to[(d + i) * kBlockSize] = halves[i];
+        store_f16_partial(v_to + d, finite_half(load_partial(v + d, lanes)), lanes);
+      }
+    }
+  }
+}
+
+}  // namespace larder::LARDER_ISA_NAMESPACE

@@ -1,0 +1,53 @@
+// Sixteen lanes of float or int32, the same operations for every instruction set.
+//
+// Exactly one of the headers below is compiled into an object, inside the namespace LARDER_ISA_NAMESPACE,
+// and everything in it is static and always inlined, so no object can lend its code to another.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "kernels/kernels.h"
+
+#define LARDER_INLINE static inline __attribute__((always_inline))
+
+#if defined(LARDER_ISA_GENERIC)
+#define LARDER_ISA_NAMESPACE isa_generic
+#include "kernels/cpu/simd_generic.h"
+#elif defined(LARDER_ISA_AVX2)
+#define LARDER_ISA_NAMESPACE isa_avx2
+#include "kernels/cpu/simd_avx2.h"
+#elif defined(LARDER_ISA_AVX512)
+#define LARDER_ISA_NAMESPACE isa_avx512
+#include "kernels/cpu/simd_avx512.h"
+#elif defined(LARDER_ISA_AMX)
+#define LARDER_ISA_NAMESPACE isa_amx
+#include "kernels/cpu/simd_avx512.h"
+#else
+#error "Compile with one of LARDER_ISA_GENERIC, _AVX2, _AVX512, _AMX"
+#endif
+
+namespace larder::LARDER_ISA_NAMESPACE {
+
+LARDER_INLINE int min_of(int a, int b) { return a < b ? a : b; }
+LARDER_INLINE int max_of(int a, int b) { return a > b ? a : b; }
+
+// e^x to about 1 ulp: exactly 1 at 0, exactly 0 below -87.3, capped near FP32's end.
+LARDER_INLINE V16 exp(V16 x) {
+  const V16 clamped = min(max(x, set1(-87.3F)), set1(88.3F));
+  const V16 n = round_to_int(mul(clamped, set1(1.44269504088896341F)));
+  // ln 2 in two parts, so that n * ln 2 loses nothing.
+  V16 r = fma(n, set1(-0.693359375F), clamped);
+  r = fma(n, set1(2.12194440e-4F), r);
+  V16 p = set1(1.9875691500e-4F);
+  p = fma(p, r, set1(1.3981999507e-3F));
+  p = fma(p, r, set1(8.3334519073e-3F));
+  p = fma(p, r, set1(4.1665795894e-2F));
+  p = fma(p, r, set1(1.6666665459e-1F));
+  p = fma(p, r, set1(5.0000001201e-1F));
+  const V16 y = add(fma(mul(r, r), p, r), set1(1.0F));
+  return select_ge(x, set1(-87.3F), mul(y, power_of_two(n)), zero());
+}
+
+}  // namespace larder::LARDER_ISA_NAMESPACE

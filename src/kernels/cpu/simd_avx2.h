@@ -1,0 +1,198 @@
+// AVX2, FMA, F16C: a vector is two registers. See simd.h.
+#pragma once
+
+#include <immintrin.h>
+
+namespace larder::LARDER_ISA_NAMESPACE {
+
+struct V16 {
+  __m256 a, b;
+};
+struct I16 {
+  __m256i a, b;
+};
+using Bytes64 = I16;
+using Mask16 = I16;
+
+// 16 registers.
+inline constexpr int kTileRows = 2;
+inline constexpr int kTilePanels = 1;
+inline constexpr int kAttentionRows = 2;
+inline constexpr int kAttentionVectors = 2;
+
+LARDER_INLINE V16 zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
+LARDER_INLINE V16 set1(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+LARDER_INLINE V16 load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+LARDER_INLINE void store(float* p, V16 v) {
+  _mm256_storeu_ps(p, v.a);
+  _mm256_storeu_ps(p + 8, v.b);
+}
+LARDER_INLINE V16 load_partial(const float* p, int n) {
+  float lanes[16] = {};
+  memcpy(lanes, p, sizeof(float) * static_cast<size_t>(n));
+  return load(lanes);
+}
+LARDER_INLINE void store_partial(float* p, V16 v, int n) {
+  float lanes[16];
+  store(lanes, v);
+  memcpy(p, lanes, sizeof(float) * static_cast<size_t>(n));
+}
+LARDER_INLINE V16 load_f16(const uint16_t* p) {
+  return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
+          _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 8)))};
+}
+LARDER_INLINE V16 load_f16_partial(const uint16_t* p, int n) {
+  uint16_t lanes[16] = {};
+  memcpy(lanes, p, sizeof(uint16_t) * static_cast<size_t>(n));
+  return load_f16(lanes);
+}
+LARDER_INLINE void store_f16_partial(uint16_t* p, V16 v, int n) {
+  uint16_t lanes[16];
+  constexpr int kNearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(lanes), _mm256_cvtps_ph(v.a, kNearest));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(lanes + 8), _mm256_cvtps_ph(v.b, kNearest));
+  memcpy(p, lanes, sizeof(uint16_t) * static_cast<size_t>(n));
+}
+
+LARDER_INLINE V16 add(V16 x, V16 y) { return {_mm256_add_ps(x.a, y.a), _mm256_add_ps(x.b, y.b)}; }
+LARDER_INLINE V16 sub(V16 x, V16 y) { return {_mm256_sub_ps(x.a, y.a), _mm256_sub_ps(x.b, y.b)}; }
+LARDER_INLINE V16 mul(V16 x, V16 y) { return {_mm256_mul_ps(x.a, y.a), _mm256_mul_ps(x.b, y.b)}; }
+LARDER_INLINE V16 div(V16 x, V16 y) { return {_mm256_div_ps(x.a, y.a), _mm256_div_ps(x.b, y.b)}; }
+LARDER_INLINE V16 fma(V16 x, V16 y, V16 z) {
+  return {_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)};
+}
+// As the instruction: y when either is NaN.
+LARDER_INLINE V16 max(V16 x, V16 y) { return {_mm256_max_ps(x.a, y.a), _mm256_max_ps(x.b, y.b)}; }
+LARDER_INLINE V16 min(V16 x, V16 y) { return {_mm256_min_ps(x.a, y.a), _mm256_min_ps(x.b, y.b)}; }
+LARDER_INLINE V16 abs(V16 x) {
+  const __m256 sign = _mm256_set1_ps(-0.0F);
+  return {_mm256_andnot_ps(sign, x.a), _mm256_andnot_ps(sign, x.b)};
+}
+
+LARDER_INLINE V16 select(Mask16 mask, V16 yes, V16 no) {
+  return {_mm256_blendv_ps(no.a, yes.a, _mm256_castsi256_ps(mask.a)),
+          _mm256_blendv_ps(no.b, yes.b, _mm256_castsi256_ps(mask.b))};
+}
+// Per lane x >= y ? yes : no (no when NaN).
+LARDER_INLINE V16 select_ge(V16 x, V16 y, V16 yes, V16 no) {
+  return {_mm256_blendv_ps(no.a, yes.a, _mm256_cmp_ps(x.a, y.a, _CMP_GE_OQ)),
+          _mm256_blendv_ps(no.b, yes.b, _mm256_cmp_ps(x.b, y.b, _CMP_GE_OQ))};
+}
+// Lanes i with begin <= i < end; begin and end may lie outside [0, 16].
+LARDER_INLINE Mask16 lanes_between(int begin, int end) {
+  const __m256i low = _mm256_set_epi32(7, 6, 5, 4, 3, 2, 1, 0);
+  const __m256i high = _mm256_set_epi32(15, 14, 13, 12, 11, 10, 9, 8);
+  const __m256i before = _mm256_set1_epi32(begin);
+  const __m256i past = _mm256_set1_epi32(end);
+  return {_mm256_andnot_si256(_mm256_cmpgt_epi32(before, low), _mm256_cmpgt_epi32(past, low)),
+          _mm256_andnot_si256(_mm256_cmpgt_epi32(before, high), _mm256_cmpgt_epi32(past, high))};
+}
+
+// Nearest even.
+LARDER_INLINE V16 round_to_int(V16 x) {
+  constexpr int kNearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+  return {_mm256_round_ps(x.a, kNearest), _mm256_round_ps(x.b, kNearest)};
+}
+LARDER_INLINE __m256 power_of_two_half(__m256 n) {
+  return _mm256_castsi256_ps(
+      _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23));
+}
+// 2^n for whole n in [-126, 127].
+LARDER_INLINE V16 power_of_two(V16 n) { return {power_of_two_half(n.a), power_of_two_half(n.b)}; }
+// ((0 + 8) + (4 + 12)) + ...: halves folded onto each other.
+LARDER_INLINE float reduce_add(V16 v) {
+  const __m256 a = _mm256_add_ps(v.a, v.b);
+  const __m128 b = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+  const __m128 c = _mm_add_ps(b, _mm_movehl_ps(b, b));
+  return _mm_cvtss_f32(_mm_add_ss(c, _mm_shuffle_ps(c, c, 1)));
+}
+LARDER_INLINE float reduce_max(V16 v) {
+  const __m256 a = _mm256_max_ps(v.a, v.b);
+  const __m128 b = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+  const __m128 c = _mm_max_ps(b, _mm_movehl_ps(b, b));
+  return _mm_cvtss_f32(_mm_max_ss(c, _mm_shuffle_ps(c, c, 1)));
+}
+
+LARDER_INLINE I16 set1_int(int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
+LARDER_INLINE V16 to_float(I16 v) { return {_mm256_cvtepi32_ps(v.a), _mm256_cvtepi32_ps(v.b)}; }
+LARDER_INLINE I16 to_int(V16 v) { return {_mm256_cvtps_epi32(v.a), _mm256_cvtps_epi32(v.b)}; }
+LARDER_INLINE int32_t reduce_add_int(I16 v) {
+  const __m256i a = _mm256_add_epi32(v.a, v.b);
+  const __m128i b = _mm_add_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
+  const __m128i c = _mm_add_epi32(b, _mm_shuffle_epi32(b, 0x4E));
+  return _mm_cvtsi128_si32(_mm_add_epi32(c, _mm_shuffle_epi32(c, 0xB1)));
+}
+LARDER_INLINE void store_int8(int8_t* p, I16 v) {
+  const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(v.a, v.b), 0xD8);
+  const __m128i bytes =
+      _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), bytes);
+}
+LARDER_INLINE V16 load_u8(const uint8_t* p) {
+  const __m128i v = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return to_float({_mm256_cvtepu8_epi32(v), _mm256_cvtepu8_epi32(_mm_srli_si128(v, 8))});
+}
+LARDER_INLINE V16 load_i8(const int8_t* p) {
+  const __m128i v = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return to_float({_mm256_cvtepi8_epi32(v), _mm256_cvtepi8_epi32(_mm_srli_si128(v, 8))});
+}
+// 32 bfloat16 values in pairs: the even ones, the odd ones.
+LARDER_INLINE void load_bf16_pairs(const uint16_t* p, V16& even, V16& odd) {
+  const __m256i a = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  const __m256i b = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 16));
+  const __m256i upper = _mm256_set1_epi32(~0xFFFF);
+  even = {_mm256_castsi256_ps(_mm256_slli_epi32(a, 16)),
+          _mm256_castsi256_ps(_mm256_slli_epi32(b, 16))};
+  odd = {_mm256_castsi256_ps(_mm256_and_si256(a, upper)),
+         _mm256_castsi256_ps(_mm256_and_si256(b, upper))};
+}
+
+LARDER_INLINE Bytes64 load_bytes(const uint8_t* p) {
+  return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)),
+          _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 32))};
+}
+LARDER_INLINE Bytes64 low_nibbles(Bytes64 v) {
+  const __m256i mask = _mm256_set1_epi8(0x0F);
+  return {_mm256_and_si256(v.a, mask), _mm256_and_si256(v.b, mask)};
+}
+LARDER_INLINE Bytes64 high_nibbles(Bytes64 v) {
+  return low_nibbles({_mm256_srli_epi16(v.a, 4), _mm256_srli_epi16(v.b, 4)});
+}
+// Four activation bytes for every lane.
+LARDER_INLINE Bytes64 broadcast4(const int8_t* p) {
+  int32_t bits;
+  memcpy(&bits, p, 4);
+  return set1_int(bits);
+}
+LARDER_INLINE __m256i dot_u4s8_half(__m256i sum, __m256i w, __m256i a) {
+  const __m256i pairs = _mm256_maddubs_epi16(w, a);  // at most 2 * 15 * 127: cannot saturate
+  return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+}
+// maddubs would saturate with 8-bit codes: even and odd bytes apart, as 16-bit products.
+LARDER_INLINE __m256i dot_u8s8_half(__m256i sum, __m256i w, __m256i a) {
+  const __m256i w_even = _mm256_and_si256(w, _mm256_set1_epi16(0xFF));
+  const __m256i w_odd = _mm256_srli_epi16(w, 8);
+  const __m256i a_even = _mm256_srai_epi16(_mm256_slli_epi16(a, 8), 8);
+  const __m256i a_odd = _mm256_srai_epi16(a, 8);
+  return _mm256_add_epi32(sum, _mm256_add_epi32(_mm256_madd_epi16(w_even, a_even),
+                                                _mm256_madd_epi16(w_odd, a_odd)));
+}
+// sum[i] += w[4i] * a[0] + ... + w[4i + 3] * a[3], w unsigned, a signed; exact. u4: w at most 15.
+LARDER_INLINE I16 dot_u4s8(I16 sum, Bytes64 w, Bytes64 x) {
+  return {dot_u4s8_half(sum.a, w.a, x.a), dot_u4s8_half(sum.b, w.b, x.b)};
+}
+LARDER_INLINE I16 dot_u8s8(I16 sum, Bytes64 w, Bytes64 x) {
+  return {dot_u8s8_half(sum.a, w.a, x.a), dot_u8s8_half(sum.b, w.b, x.b)};
+}
+LARDER_INLINE __m256 byte_of_quad_half(__m256i v, int j) {
+  return _mm256_cvtepi32_ps(_mm256_and_si256(_mm256_srlv_epi32(v, _mm256_set1_epi32(8 * j)),
+                                             _mm256_set1_epi32(0xFF)));
+}
+// Lane of column 4 * quad + j in byte 4 * lane + j, as float.
+LARDER_INLINE V16 byte_of_quad(Bytes64 v, int j) {
+  return {byte_of_quad_half(v.a, j), byte_of_quad_half(v.b, j)};
+}
+
+LARDER_INLINE void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+
+}  // namespace larder::LARDER_ISA_NAMESPACE

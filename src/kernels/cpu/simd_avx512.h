@@ -1,0 +1,129 @@
+// AVX-512 F, BW, DQ, VL, VNNI: a vector is one register. See simd.h.
+#pragma once
+
+#include <immintrin.h>
+
+namespace larder::LARDER_ISA_NAMESPACE {
+
+using V16 = __m512;
+using I16 = __m512i;
+using Bytes64 = __m512i;
+using Mask16 = __mmask16;
+
+// Register tiles: 32 registers hold 6 x 2 integer and 6 x 2 float sums, weights and broadcasts.
+inline constexpr int kTileRows = 6;
+inline constexpr int kTilePanels = 2;
+inline constexpr int kAttentionRows = 6;
+inline constexpr int kAttentionVectors = 4;
+
+LARDER_INLINE V16 zero() { return _mm512_setzero_ps(); }
+LARDER_INLINE V16 set1(float x) { return _mm512_set1_ps(x); }
+LARDER_INLINE V16 load(const float* p) { return _mm512_loadu_ps(p); }
+LARDER_INLINE void store(float* p, V16 v) { _mm512_storeu_ps(p, v); }
+LARDER_INLINE Mask16 first_lanes(int n) { return static_cast<Mask16>((1U << n) - 1U); }
+LARDER_INLINE V16 load_partial(const float* p, int n) {
+  return _mm512_maskz_loadu_ps(first_lanes(n), p);
+}
+LARDER_INLINE void store_partial(float* p, V16 v, int n) {
+  _mm512_mask_storeu_ps(p, first_lanes(n), v);
+}
+LARDER_INLINE V16 load_f16(const uint16_t* p) {
+  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+LARDER_INLINE V16 load_f16_partial(const uint16_t* p, int n) {
+  return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(first_lanes(n), p));
+}
+LARDER_INLINE void store_f16_partial(uint16_t* p, V16 v, int n) {
+  const __m256i half = _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  _mm256_mask_storeu_epi16(p, first_lanes(n), half);
+}
+
+LARDER_INLINE V16 add(V16 a, V16 b) { return _mm512_add_ps(a, b); }
+LARDER_INLINE V16 sub(V16 a, V16 b) { return _mm512_sub_ps(a, b); }
+LARDER_INLINE V16 mul(V16 a, V16 b) { return _mm512_mul_ps(a, b); }
+LARDER_INLINE V16 div(V16 a, V16 b) { return _mm512_div_ps(a, b); }
+LARDER_INLINE V16 fma(V16 a, V16 b, V16 c) { return _mm512_fmadd_ps(a, b, c); }
+// As the instruction: b when either is NaN.
+LARDER_INLINE V16 max(V16 a, V16 b) { return _mm512_max_ps(a, b); }
+LARDER_INLINE V16 min(V16 a, V16 b) { return _mm512_min_ps(a, b); }
+LARDER_INLINE V16 abs(V16 a) { return _mm512_abs_ps(a); }
+
+LARDER_INLINE V16 select(Mask16 mask, V16 yes, V16 no) {
+  return _mm512_mask_blend_ps(mask, no, yes);
+}
+// Per lane a >= b ? yes : no (no when NaN).
+LARDER_INLINE V16 select_ge(V16 a, V16 b, V16 yes, V16 no) {
+  return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_GE_OQ), no, yes);
+}
+// Lanes i with begin <= i < end; begin and end may lie outside [0, 16].
+LARDER_INLINE Mask16 lanes_between(int begin, int end) {
+  const __m512i lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+  return _mm512_cmpge_epi32_mask(lane, _mm512_set1_epi32(begin)) &
+         _mm512_cmplt_epi32_mask(lane, _mm512_set1_epi32(end));
+}
+
+// Nearest even.
+LARDER_INLINE V16 round_to_int(V16 a) {
+  return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+// 2^n for whole n in [-126, 127].
+LARDER_INLINE V16 power_of_two(V16 n) {
+  return _mm512_castsi512_ps(
+      _mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127)), 23));
+}
+// ((0 + 8) + (4 + 12)) + ...: halves folded onto each other.
+LARDER_INLINE float reduce_add(V16 v) {
+  const __m256 a = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+  const __m128 b = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+  const __m128 c = _mm_add_ps(b, _mm_movehl_ps(b, b));
+  return _mm_cvtss_f32(_mm_add_ss(c, _mm_shuffle_ps(c, c, 1)));
+}
+LARDER_INLINE float reduce_max(V16 v) { return _mm512_reduce_max_ps(v); }
+
+LARDER_INLINE I16 set1_int(int32_t x) { return _mm512_set1_epi32(x); }
+LARDER_INLINE V16 to_float(I16 v) { return _mm512_cvtepi32_ps(v); }
+LARDER_INLINE I16 to_int(V16 v) { return _mm512_cvtps_epi32(v); }
+LARDER_INLINE int32_t reduce_add_int(I16 v) { return _mm512_reduce_add_epi32(v); }
+LARDER_INLINE void store_int8(int8_t* p, I16 v) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(v));
+}
+LARDER_INLINE V16 load_u8(const uint8_t* p) {
+  return _mm512_cvtepi32_ps(
+      _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+}
+LARDER_INLINE V16 load_i8(const int8_t* p) {
+  return _mm512_cvtepi32_ps(
+      _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+}
+// 32 bfloat16 values in pairs: the even ones, the odd ones.
+LARDER_INLINE void load_bf16_pairs(const uint16_t* p, V16& even, V16& odd) {
+  const __m512i v = _mm512_loadu_si512(p);
+  even = _mm512_castsi512_ps(_mm512_slli_epi32(v, 16));
+  odd = _mm512_castsi512_ps(_mm512_and_si512(v, _mm512_set1_epi32(~0xFFFF)));
+}
+
+LARDER_INLINE Bytes64 load_bytes(const uint8_t* p) { return _mm512_loadu_si512(p); }
+LARDER_INLINE Bytes64 low_nibbles(Bytes64 v) {
+  return _mm512_and_si512(v, _mm512_set1_epi8(0x0F));
+}
+LARDER_INLINE Bytes64 high_nibbles(Bytes64 v) {
+  return _mm512_and_si512(_mm512_srli_epi16(v, 4), _mm512_set1_epi8(0x0F));
+}
+// Four activation bytes for every lane.
+LARDER_INLINE Bytes64 broadcast4(const int8_t* p) {
+  int32_t bits;
+  memcpy(&bits, p, 4);
+  return _mm512_set1_epi32(bits);
+}
+// sum[i] += w[4i] * a[0] + ... + w[4i + 3] * a[3], w unsigned, a signed; exact.
+LARDER_INLINE I16 dot_u4s8(I16 sum, Bytes64 w, Bytes64 a) { return _mm512_dpbusd_epi32(sum, w, a); }
+LARDER_INLINE I16 dot_u8s8(I16 sum, Bytes64 w, Bytes64 a) { return _mm512_dpbusd_epi32(sum, w, a); }
+// Lane of column 4 * quad + j in byte 4 * lane + j, as float.
+LARDER_INLINE V16 byte_of_quad(Bytes64 v, int j) {
+  return _mm512_cvtepi32_ps(_mm512_and_si512(
+      _mm512_srlv_epi32(v, _mm512_set1_epi32(8 * j)), _mm512_set1_epi32(0xFF)));
+}
+
+LARDER_INLINE void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+
+}  // namespace larder::LARDER_ISA_NAMESPACE

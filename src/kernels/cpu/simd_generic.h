@@ -1,0 +1,162 @@
+// Any processor: the compiler's own vectors. Multiply and add round apart. See simd.h.
+#pragma once
+
+namespace larder::LARDER_ISA_NAMESPACE {
+
+typedef float V16 __attribute__((vector_size(64)));
+typedef int32_t I16 __attribute__((vector_size(64)));
+typedef uint32_t U16 __attribute__((vector_size(64)));
+typedef U16 Bytes64;  // as the machine's own 32-bit words, byte j of lane i at bits 8j on every machine
+typedef I16 Mask16;
+
+inline constexpr int kTileRows = 2;
+inline constexpr int kTilePanels = 1;
+inline constexpr int kAttentionRows = 2;
+inline constexpr int kAttentionVectors = 2;
+
+LARDER_INLINE V16 set1(float x) {
+  return V16{x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x};
+}
+LARDER_INLINE I16 set1_int(int32_t x) {
+  return I16{x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x};
+}
+LARDER_INLINE V16 zero() { return set1(0.0F); }
+LARDER_INLINE V16 load(const float* p) {
+  V16 v;
+  memcpy(&v, p, sizeof v);
+  return v;
+}
+LARDER_INLINE void store(float* p, V16 v) { memcpy(p, &v, sizeof v); }
+LARDER_INLINE V16 load_partial(const float* p, int n) {
+  V16 v = zero();
+  memcpy(&v, p, sizeof(float) * static_cast<size_t>(n));
+  return v;
+}
+LARDER_INLINE void store_partial(float* p, V16 v, int n) {
+  memcpy(p, &v, sizeof(float) * static_cast<size_t>(n));
+}
+LARDER_INLINE V16 load_f16_partial(const uint16_t* p, int n) {
+  V16 v = zero();
+  for (int i = 0; i < n; ++i) v[i] = half_to_float(p[i]);
+  return v;
+}
+LARDER_INLINE V16 load_f16(const uint16_t* p) { return load_f16_partial(p, 16); }
+LARDER_INLINE void store_f16_partial(uint16_t* p, V16 v, int n) {
+  for (int i = 0; i < n; ++i) p[i] = float_to_half(v[i]);
+}
+
+LARDER_INLINE V16 add(V16 a, V16 b) { return a + b; }
+LARDER_INLINE V16 sub(V16 a, V16 b) { return a - b; }
+LARDER_INLINE V16 mul(V16 a, V16 b) { return a * b; }
+LARDER_INLINE V16 div(V16 a, V16 b) { return a / b; }
+LARDER_INLINE V16 fma(V16 a, V16 b, V16 c) { return a * b + c; }
+// As x86's instruction: b when either is NaN.
+LARDER_INLINE V16 max(V16 a, V16 b) { return a > b ? a : b; }
+LARDER_INLINE V16 min(V16 a, V16 b) { return a < b ? a : b; }
+LARDER_INLINE V16 abs(V16 a) {
+  I16 bits;
+  memcpy(&bits, &a, sizeof bits);
+  bits &= set1_int(0x7FFFFFFF);
+  memcpy(&a, &bits, sizeof bits);
+  return a;
+}
+
+LARDER_INLINE V16 select(Mask16 mask, V16 yes, V16 no) { return mask ? yes : no; }
+// Per lane a >= b ? yes : no (no when NaN).
+LARDER_INLINE V16 select_ge(V16 a, V16 b, V16 yes, V16 no) { return a >= b ? yes : no; }
+// Lanes i with begin <= i < end; begin and end may lie outside [0, 16].
+LARDER_INLINE Mask16 lanes_between(int begin, int end) {
+  const I16 lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  return (lane >= set1_int(begin)) & (lane < set1_int(end));
+}
+
+// Nearest even: FP32 has no fraction bits above 2^23. For |a| < 2^22.
+LARDER_INLINE V16 round_to_int(V16 a) {
+  const V16 shift = set1(12582912.0F);
+  return (a + shift) - shift;
+}
+LARDER_INLINE V16 to_float(I16 v) { return __builtin_convertvector(v, V16); }
+LARDER_INLINE I16 to_int(V16 v) { return __builtin_convertvector(round_to_int(v), I16); }
+// 2^n for whole n in [-126, 127].
+LARDER_INLINE V16 power_of_two(V16 n) {
+  const I16 bits = (to_int(n) + set1_int(127)) << 23;
+  V16 v;
+  memcpy(&v, &bits, sizeof v);
+  return v;
+}
+// ((0 + 8) + (4 + 12)) + ...: halves folded onto each other.
+LARDER_INLINE float reduce_add(V16 v) {
+  for (int half = 8; half > 0; half /= 2) {
+    for (int i = 0; i < half; ++i) v[i] += v[i + half];
+  }
+  return v[0];
+}
+LARDER_INLINE float reduce_max(V16 v) {
+  float largest = v[0];
+  for (int i = 1; i < 16; ++i) largest = v[i] > largest ? v[i] : largest;
+  return largest;
+}
+
+LARDER_INLINE int32_t reduce_add_int(I16 v) {
+  int32_t sum = 0;
+  for (int i = 0; i < 16; ++i) sum += v[i];
+  return sum;
+}
+LARDER_INLINE void store_int8(int8_t* p, I16 v) {
+  for (int i = 0; i < 16; ++i) p[i] = static_cast<int8_t>(v[i]);
+}
+LARDER_INLINE V16 load_u8(const uint8_t* p) {
+  V16 v;
+  for (int i = 0; i < 16; ++i) v[i] = static_cast<float>(p[i]);
+  return v;
+}
+LARDER_INLINE V16 load_i8(const int8_t* p) {
+  V16 v;
+  for (int i = 0; i < 16; ++i) v[i] = static_cast<float>(p[i]);
+  return v;
+}
+// 32 bfloat16 values in pairs: the even ones, the odd ones.
+LARDER_INLINE void load_bf16_pairs(const uint16_t* p, V16& even, V16& odd) {
+  for (int i = 0; i < 16; ++i) {
+    even[i] = bfloat16_to_float(p[2 * i]);
+    odd[i] = bfloat16_to_float(p[2 * i + 1]);
+  }
+}
+
+LARDER_INLINE Bytes64 load_bytes(const uint8_t* p) {
+  Bytes64 v;
+  for (int i = 0; i < 16; ++i) {
+    v[i] = uint32_t{p[4 * i]} | uint32_t{p[4 * i + 1]} << 8 | uint32_t{p[4 * i + 2]} << 16 |
+           uint32_t{p[4 * i + 3]} << 24;
+  }
+  return v;
+}
+LARDER_INLINE Bytes64 low_nibbles(Bytes64 v) { return v & 0x0F0F0F0FU; }
+LARDER_INLINE Bytes64 high_nibbles(Bytes64 v) { return (v >> 4) & 0x0F0F0F0FU; }
+// Four activation bytes for every lane.
+LARDER_INLINE Bytes64 broadcast4(const int8_t* p) {
+  const uint32_t bits = uint32_t{static_cast<uint8_t>(p[0])} |
+                        uint32_t{static_cast<uint8_t>(p[1])} << 8 |
+                        uint32_t{static_cast<uint8_t>(p[2])} << 16 |
+                        uint32_t{static_cast<uint8_t>(p[3])} << 24;
+  Bytes64 v = {};
+  return v + bits;
+}
+// sum[i] += w[4i] * a[0] + ... + w[4i + 3] * a[3], w unsigned, a signed; exact.
+LARDER_INLINE I16 dot_u8s8(I16 sum, Bytes64 w, Bytes64 a) {
+  for (int j = 0; j < 4; ++j) {
+    const I16 weight = __builtin_convertvector((w >> (8 * j)) & 0xFFU, I16);
+    const I16 value = __builtin_convertvector(a << (24 - 8 * j), I16) >> 24;
+    sum += weight * value;
+  }
+  return sum;
+}
+LARDER_INLINE I16 dot_u4s8(I16 sum, Bytes64 w, Bytes64 a) { return dot_u8s8(sum, w, a); }
+// Lane of column 4 * quad + j in byte 4 * lane + j, as float.
+LARDER_INLINE V16 byte_of_quad(Bytes64 v, int j) {
+  return to_float(__builtin_convertvector((v >> (8 * j)) & 0xFFU, I16));
+}
+
+LARDER_INLINE void prefetch(const void* p) { __builtin_prefetch(p); }
+
+}  // namespace larder::LARDER_ISA_NAMESPACE

@@ -1,0 +1,37 @@
+#include "kernels/cpu/tables.h"
+
+#include "kernels/cpu/functions.h"
+
+namespace larder::LARDER_ISA_NAMESPACE {
+
+#if defined(LARDER_ISA_GENERIC)
+static constexpr Isa kIsa = Isa::kGeneric;
+static constexpr const char* kName = "generic";
+#elif defined(LARDER_ISA_AVX2)
+static constexpr Isa kIsa = Isa::kAvx2;
+static constexpr const char* kName = "avx2";
+#elif defined(LARDER_ISA_AVX512)
+static constexpr Isa kIsa = Isa::kAvx512;
+static constexpr const char* kName = "avx512";
+#else
+static constexpr Isa kIsa = Isa::kAmx;
+static constexpr const char* kName = "amx";
+#endif
+
+constexpr KernelTable kTable = {
+    .isa = kIsa,
+    .name = kName,
+    .rms_norm = rms_norm,
+    .quantize_rows = quantize_rows,
+    .silu_mul = silu_mul,
+    .gelu_mul = gelu_mul,
+    .add = add_values,
+    .rope = rope,
+    .store_kv = store_kv,
+    .matmul = matmul,
+    .unpack_row = unpack_row,
+    .attention = attention,
+    .merge_attention = merge_attention,
+};
+
+}  // namespace larder::LARDER_ISA_NAMESPACE

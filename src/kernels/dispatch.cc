@@ -1,0 +1,92 @@
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <string_view>
+
+#include "base/error.h"
+#include "kernels/cpu/tables.h"
+
+namespace larder {
+namespace {
+
+// Registers that the operating system saves and restores, from XCR0.
+std::uint64_t saved_state() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  if (__get_cpuid(1, &a, &b, &c, &d) == 0 || (c & bit_OSXSAVE) == 0) return 0;
+  std::uint32_t low = 0, high = 0;
+  __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  return std::uint64_t{high} << 32 | low;
+}
+
+struct Features {
+  std::uint64_t saved = saved_state();
+  unsigned leaf1_c = 0;
+  unsigned leaf7_b = 0, leaf7_c = 0, leaf7_d = 0;
+  unsigned leaf7_1_a = 0;
+
+  Features() {
+    unsigned a = 0, b = 0, d = 0;
+    __get_cpuid(1, &a, &b, &leaf1_c, &d);
+    unsigned max_subleaf = 0;
+    if (__get_cpuid_count(7, 0, &max_subleaf, &leaf7_b, &leaf7_c, &leaf7_d) != 0 &&
+        max_subleaf >= 1) {
+      unsigned c = 0;
+      __get_cpuid_count(7, 1, &leaf7_1_a, &b, &c, &d);
+    }
+  }
+  bool saves(std::uint64_t state) const { return (saved & state) == state; }
+};
+
+bool has_avx2(const Features& f) {
+  constexpr unsigned kLeaf1 = bit_FMA | bit_F16C | bit_AVX;
+  return f.saves(0x6) && (f.leaf1_c & kLeaf1) == kLeaf1 && (f.leaf7_b & bit_AVX2) != 0;
+}
+
+bool has_avx512(const Features& f) {
+  constexpr unsigned kLeaf7 = bit_AVX512F | bit_AVX512DQ | bit_AVX512BW | bit_AVX512VL;
+  return has_avx2(f) && f.saves(0xE6) && (f.leaf7_b & kLeaf7) == kLeaf7 &&
+         (f.leaf7_c & bit_AVX512VNNI) != 0;
+}
+
+// Linux lends the tile registers on request only, and then to every thread.
+bool ask_for_tiles() {
+  constexpr long kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM
+  constexpr long kTileData = 18;               // XFEATURE_XTILEDATA
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
+
+bool has_amx(const Features& f) {
+  constexpr unsigned kTile = 1U << 24, kInt8 = 1U << 25;
+  return has_avx512(f) && f.saves(0x60000) && (f.leaf7_d & kTile) != 0 &&
+         (f.leaf7_d & kInt8) != 0 && ask_for_tiles();
+}
+
+}  // namespace
+
+const KernelTable* kernels_for(Isa isa) {
+  static const Features features;
+  switch (isa) {
+    case Isa::kGeneric: return &isa_generic::kTable;
+    case Isa::kAvx2: return has_avx2(features) ? &isa_avx2::kTable : nullptr;
+    case Isa::kAvx512: return has_avx512(features) ? &isa_avx512::kTable : nullptr;
+    case Isa::kAmx: return has_amx(features) ? &isa_amx::kTable : nullptr;
+  }
+  return nullptr;
+}
+
+const KernelTable& select_kernels() {
+  constexpr Isa kBestFirst[] = {Isa::kAmx, Isa::kAvx512, Isa::kAvx2, Isa::kGeneric};
+  constexpr std::string_view kNames[] = {"amx", "avx512", "avx2", "generic"};
+  const char* wanted = std::getenv("LARDER_ISA");
+  const bool any = wanted == nullptr || *wanted == '\0';
+  for (int i = 0; i < 4; ++i) {
+    if (!any && kNames[i] != wanted) continue;
+    if (const KernelTable* table = kernels_for(kBestFirst[i])) return *table;
+    if (!any) throw_invalid("LARDER_ISA={}: this machine has not got it; leave it unset", wanted);
+  }
+  throw_invalid("LARDER_ISA={}: unknown; use generic, avx2, avx512 or amx", wanted);
+}
+
+}  // namespace larder

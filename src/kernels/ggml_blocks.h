@@ -1,0 +1,32 @@
+// The quantised blocks of GGUF files taken apart into codes and scales. Inside this folder only.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/ggml_types.h"
+
+namespace larder {
+
+// value[i] = scale * (code[i] - offset) + minimum, where for group = i / group_size
+// scale = d * scale_code[group] and minimum = m * min_code[group].
+// Every product is exact in FP32; the sum rounds once.
+struct GgmlBlock {
+  float d = 0;
+  float m = 0;  // negated in K-quants, whose minimum is taken off
+  int offset = 0;
+  int group_size = 32;
+  std::int8_t scale_code[16] = {};
+  std::uint8_t min_code[16] = {};
+  std::uint8_t code[256] = {};
+  bool has_min = false;
+  std::uint16_t d_half = 0;  // d and m as stored, m not negated
+  std::uint16_t m_half = 0;
+};
+
+// type: a quantised one.
+void unpack_block(GgmlType type, const std::byte* bytes, GgmlBlock& block);
+float group_scale(const GgmlBlock& block, int group);
+float group_minimum(const GgmlBlock& block, int group);
+
+}  // namespace larder

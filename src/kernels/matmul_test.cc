@@ -1,0 +1,216 @@
+// Products of every format and instruction set: against double precision, and bit against bit.
+#include <cmath>
+
+#include "kernels/ops.h"
+#include "kernels/test_util.h"
+
+namespace larder {
+namespace {
+
+using test::TestActivations;
+using test::TestMatrix;
+
+constexpr int kRows = 37;  // of the matrix: the last of three panels is partial
+constexpr int kMaxBatch = 33;
+
+int cols_of(GgmlType type) { return test::is_quantised(type) ? 768 : 77; }
+
+MatmulArgs args_of(const PackedMatrix& w, const std::vector<float>& x, std::vector<float>& y,
+                   int rows) {
+  MatmulArgs args;
+  args.w = &w;
+  args.x = x.data();
+  args.y = y.data();
+  args.num_rows = rows;
+  args.ldx = w.num_cols;
+  args.ldy = w.num_rows;
+  return args;
+}
+
+std::vector<float> product(const KernelTable& table, const TestMatrix& w,
+                           const std::vector<float>& x, int rows, bool int8) {
+  std::vector<float> y(static_cast<std::size_t>(rows * w.packed.num_rows), -1);
+  MatmulArgs args = args_of(w.packed, x, y, rows);
+  if (!int8) {
+    table.matmul(args, 0, w.packed.num_panels());
+    return y;
+  }
+  const TestActivations activations(table, x, rows, w.packed.num_cols);
+  args.xq = &activations.view;
+  table.matmul(args, 0, w.packed.num_panels());
+  return y;
+}
+
+// With the values that the kernel is given, so that only its own rounding is left.
+void expect_near_reference(const TestMatrix& w, const std::vector<float>& x,
+                           const std::vector<float>& y, int rows, const char* name) {
+  const int cols = w.packed.num_cols;
+  for (int r = 0; r < rows; ++r) {
+    for (int n = 0; n < w.packed.num_rows; ++n) {
+      double sum = 0;
+      double size = 0;
+      for (int c = 0; c < cols; ++c) {
+        const double term = double{x[static_cast<std::size_t>(r * cols + c)]} *
+                            w.values[static_cast<std::size_t>(n * cols + c)];
+        sum += term;
+        size += std::abs(term);
+      }
+      ASSERT_NEAR(y[static_cast<std::size_t>(r * w.packed.num_rows + n)], sum, size * 1e-5)
+          << name << " format " << static_cast<int>(w.packed.format) << " row " << r << " out " << n;
+    }
+  }
+}
+
+std::vector<float> dequantised(const TestActivations& a, int rows, int cols) {
+  std::vector<float> x(static_cast<std::size_t>(rows * cols));
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    x[i] = static_cast<float>(a.q[i]) * a.scale[i / 32];
+  }
+  return x;
+}
+
+TEST(Matmul, FloatActivationsMatchDoublePrecision) {
+  for (const GgmlType type : test::kAllTypes) {
+    const TestMatrix w(type, kRows, cols_of(type));
+    const auto x = test::random_values(static_cast<std::size_t>(kMaxBatch * cols_of(type)), 5);
+    for (const KernelTable* table : test::tables()) {
+      const auto y = product(*table, w, x, kMaxBatch, false);
+      expect_near_reference(w, x, y, kMaxBatch, table->name);
+    }
+  }
+}
+
+TEST(Matmul, Int8ActivationsMatchDoublePrecision) {
+  for (const GgmlType type : test::kAllTypes) {
+    if (!test::is_quantised(type)) continue;
+    const int cols = cols_of(type);
+    const TestMatrix w(type, kRows, cols);
+    const auto x = test::random_values(static_cast<std::size_t>(kMaxBatch * cols), 5);
+    for (const KernelTable* table : test::tables()) {
+      const auto y = product(*table, w, x, kMaxBatch, true);
+      const TestActivations activations(*table, x, kMaxBatch, cols);
+      expect_near_reference(w, dequantised(activations, kMaxBatch, cols), y, kMaxBatch,
+                            table->name);
+    }
+  }
+}
+
+// The greatest codes on both sides: nothing may saturate.
+TEST(Matmul, ExtremeCodesDoNotSaturate) {
+  const int cols = 64;
+  std::vector<std::byte> source;
+  for (int row = 0; row < 16; ++row) {
+    for (int block = 0; block < 2; ++block) {
+      const std::uint16_t one = float_to_half(1);
+      source.push_back(std::byte(one & 255));
+      source.push_back(std::byte(one >> 8));
+      for (int i = 0; i < 32; ++i) source.push_back(std::byte(row % 2 == 0 ? 0x7F : 0x80));
+    }
+  }
+  ThreadPool pool(1);
+  AlignedBuffer memory(static_cast<std::size_t>(
+      packed_size_bytes(packed_layout(GgmlType::kQ8_0, 16, cols))));
+  const PackedMatrix w = pack_matrix(GgmlType::kQ8_0, source, 16, cols, memory.data(), pool);
+  for (const float sign : {1.0F, -1.0F}) {
+    const std::vector<float> x(static_cast<std::size_t>(cols), sign * 127);
+    for (const KernelTable* table : test::tables()) {
+      const TestActivations activations(*table, x, 1, cols);
+      std::vector<float> y(16);
+      MatmulArgs args = args_of(w, x, y, 1);
+      args.xq = &activations.view;
+      table->matmul(args, 0, 1);
+      for (std::size_t n = 0; n < 16; ++n) {
+        EXPECT_EQ(y[n], sign * (n % 2 == 0 ? 127.0F : -128.0F) * 127 * 64) << table->name;
+      }
+    }
+  }
+}
+
+TEST(Matmul, ARowHasTheSameBitsInEveryBatch) {
+  for (const GgmlType type : test::kAllTypes) {
+    const int cols = cols_of(type);
+    const TestMatrix w(type, kRows, cols);
+    const auto x = test::random_values(static_cast<std::size_t>(kMaxBatch * cols), 5);
+    for (const KernelTable* table : test::tables()) {
+      for (const bool int8 : {false, true}) {
+        if (int8 && !test::is_quantised(type)) continue;
+        std::vector<float> alone;
+        for (int r = 0; r < kMaxBatch; ++r) {
+          const std::vector<float> row(x.begin() + r * cols, x.begin() + (r + 1) * cols);
+          const auto y = product(*table, w, row, 1, int8);
+          alone.insert(alone.end(), y.begin(), y.end());
+        }
+        for (int rows = 1; rows <= kMaxBatch; ++rows) {
+          const auto y = product(*table, w, x, rows, int8);
+          ASSERT_EQ(std::memcmp(y.data(), alone.data(), y.size() * sizeof(float)), 0)
+              << table->name << " type " << static_cast<int>(type) << " int8 " << int8 << " rows "
+              << rows;
+        }
+      }
+    }
+  }
+}
+
+TEST(Matmul, RangesOfPanelsAndThreadsDoNotChangeABit) {
+  const int rows = 200;
+  const int cols = 256;
+  const TestMatrix a(GgmlType::kQ4_0, 300, cols);
+  const TestMatrix b(GgmlType::kQ6_K, 90, cols);
+  const auto x = test::random_values(static_cast<std::size_t>(rows * cols), 5);
+  for (const KernelTable* table : test::tables()) {
+    const TestActivations activations(*table, x, rows, cols);
+    std::vector<float> whole_a(300 * rows), whole_b(90 * rows);
+    std::vector<float> y_a(300 * rows), y_b(90 * rows);
+    MatmulArgs products[] = {args_of(a.packed, x, y_a, rows), args_of(b.packed, x, y_b, rows)};
+    for (MatmulArgs& args : products) args.xq = &activations.view;
+    const auto expect_whole = [&] {
+      EXPECT_TRUE(test::same_bits(y_a, whole_a)) << table->name;
+      EXPECT_TRUE(test::same_bits(y_b, whole_b)) << table->name;
+      std::fill(y_a.begin(), y_a.end(), 0.0F);
+      std::fill(y_b.begin(), y_b.end(), 0.0F);
+    };
+    for (const MatmulArgs& args : products) table->matmul(args, 0, args.w->num_panels());
+    whole_a = y_a;
+    whole_b = y_b;
+    std::fill(y_a.begin(), y_a.end(), 0.0F);
+    std::fill(y_b.begin(), y_b.end(), 0.0F);
+    for (const MatmulArgs& args : products) {
+      for (int panel = args.w->num_panels() - 1; panel >= 0; --panel) {
+        table->matmul(args, panel, panel + 1);
+      }
+    }
+    expect_whole();
+    for (const int threads : {1, 2, 3}) {
+      ThreadPool pool(threads);
+      matmul(*table, pool, products);
+      expect_whole();
+    }
+  }
+}
+
+TEST(Matmul, BiasIsAddedAndLeadingDimensionsAreKept) {
+  const int rows = 5;
+  const int cols = 96;
+  const TestMatrix w(GgmlType::kQ8_0, 21, cols);
+  const auto bias = test::random_values(21, 9);
+  const auto x = test::random_values(rows * 100, 5);
+  for (const KernelTable* table : test::tables()) {
+    std::vector<float> plain(rows * 21);
+    std::vector<float> y(rows * 40, 7);
+    MatmulArgs args = args_of(w.packed, x, plain, rows);
+    args.ldx = 100;
+    table->matmul(args, 0, 2);
+    args.y = y.data();
+    args.ldy = 40;
+    args.bias = bias.data();
+    table->matmul(args, 0, 2);
+    for (std::size_t r = 0; r < rows; ++r) {
+      for (std::size_t n = 0; n < 40; ++n) {
+        EXPECT_EQ(y[r * 40 + n], n < 21 ? plain[r * 21 + n] + bias[n] : 7.0F);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace larder

@@ -1,0 +1,57 @@
+#include "kernels/packing.h"
+
+#include "kernels/test_util.h"
+
+namespace larder {
+namespace {
+
+TEST(Packing, EveryRowComesBackExactly) {
+  for (const GgmlType type : test::kAllTypes) {
+    const int cols = test::is_quantised(type) ? 768 : 77;
+    const int rows = 37;
+    const test::TestMatrix matrix(type, rows, cols);
+    for (const KernelTable* table : test::tables()) {
+      std::vector<float> row(static_cast<std::size_t>(cols));
+      for (int r = 0; r < rows; ++r) {
+        table->unpack_row(matrix.packed, r, row.data());
+        for (int c = 0; c < cols; ++c) {
+          ASSERT_EQ(row[static_cast<std::size_t>(c)],
+                    matrix.values[static_cast<std::size_t>(r * cols + c)])
+              << table->name << " type " << static_cast<int>(type) << " row " << r << " col " << c;
+        }
+      }
+    }
+  }
+}
+
+TEST(Packing, SizesStayNearTheFiles) {
+  // Bits per weight of a wide matrix.
+  const auto bits = [](GgmlType type) {
+    const PackedMatrix layout = packed_layout(type, 1024, 2048);
+    return static_cast<double>(packed_size_bytes(layout)) * 8 / (1024 * 2048);
+  };
+  EXPECT_DOUBLE_EQ(bits(GgmlType::kQ4_0), 4.5);
+  EXPECT_DOUBLE_EQ(bits(GgmlType::kQ4_1), 5.0);
+  EXPECT_DOUBLE_EQ(bits(GgmlType::kQ4_K), 4.625);
+  EXPECT_DOUBLE_EQ(bits(GgmlType::kQ8_0), 8.5);
+  EXPECT_DOUBLE_EQ(bits(GgmlType::kQ6_K), 8.5625);
+  EXPECT_DOUBLE_EQ(bits(GgmlType::kBF16), 16);
+}
+
+TEST(Packing, ThreadsDoNotChangeABit) {
+  const int rows = 100;
+  const int cols = 512;
+  const std::vector<std::byte> source = test::random_rows(GgmlType::kQ4_K, rows, cols, 3);
+  const auto size = static_cast<std::size_t>(
+      packed_size_bytes(packed_layout(GgmlType::kQ4_K, rows, cols)));
+  AlignedBuffer one(size);
+  AlignedBuffer two(size);
+  ThreadPool single(1);
+  ThreadPool pair(2);
+  pack_matrix(GgmlType::kQ4_K, source, rows, cols, one.data(), single);
+  pack_matrix(GgmlType::kQ4_K, source, rows, cols, two.data(), pair);
+  EXPECT_EQ(std::memcmp(one.data(), two.data(), size), 0);
+}
+
+}  // namespace
+}  // namespace larder

@@ -1,0 +1,181 @@
+// Row operations of every instruction set, against double precision and bit against bit.
+#include <cmath>
+#include <limits>
+
+#include "kernels/test_util.h"
+
+namespace larder {
+namespace {
+
+using test::random_values;
+
+TEST(RowOps, RmsNormMatchesDoublePrecision) {
+  for (const KernelTable* table : test::tables()) {
+    for (const int cols : {1, 15, 16, 64, 80, 577, 2048}) {
+      const int rows = 5;
+      const auto x = random_values(static_cast<std::size_t>(rows * cols), 1, 3);
+      const auto weight = random_values(static_cast<std::size_t>(cols), 2);
+      std::vector<float> out(x.size());
+      table->rms_norm(x.data(), weight.data(), 1e-5F, out.data(), cols, 0, rows);
+      for (int r = 0; r < rows; ++r) {
+        double squares = 0;
+        for (int c = 0; c < cols; ++c) squares += std::pow(double{x[r * cols + c]}, 2);
+        const double scale = 1 / std::sqrt(squares / cols + 1e-5);
+        for (int c = 0; c < cols; ++c) {
+          const double expected = x[r * cols + c] * scale * weight[c];
+          ASSERT_NEAR(out[r * cols + c], expected, std::abs(expected) * 1e-6) << table->name;
+        }
+      }
+      // In place and from another row on.
+      auto again = x;
+      table->rms_norm(again.data(), weight.data(), 1e-5F, again.data(), cols, 2, rows);
+      EXPECT_EQ(std::memcmp(again.data() + 2 * cols, out.data() + 2 * cols, 12 * cols), 0);
+      EXPECT_EQ(std::memcmp(again.data(), x.data(), 8 * cols), 0);
+    }
+  }
+}
+
+TEST(RowOps, QuantizedRowsHaveTheSameBitsEverywhere) {
+  const int rows = 7;
+  const int cols = 160;
+  auto x = random_values(static_cast<std::size_t>(rows * cols), 1, 3);
+  for (int c = 0; c < 32; ++c) x[c] = 0;         // a group of zeros
+  for (int c = 32; c < 64; ++c) x[c] = 1e-35F;   // and one of next to nothing
+  for (int c = 64; c < 96; ++c) x[c] = c - 80.5F;  // and one with ties
+  const test::TestActivations reference(*kernels_for(Isa::kGeneric), x, rows, cols);
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const float scale = reference.scale[i / 32];
+    ASSERT_NEAR(scale * reference.q[i], x[i], scale * 0.5001 + 1e-30);
+  }
+  for (std::size_t i = 0; i < reference.sum.size(); ++i) {
+    int sum = 0;
+    for (std::size_t j = 0; j < 16; ++j) sum += reference.q[i * 16 + j];
+    ASSERT_EQ(reference.sum[i], sum);
+  }
+  for (const KernelTable* table : test::tables()) {
+    const test::TestActivations other(*table, x, rows, cols);
+    EXPECT_EQ(other.q, reference.q) << table->name;
+    EXPECT_EQ(other.sum, reference.sum) << table->name;
+    EXPECT_TRUE(test::same_bits(other.scale, reference.scale)) << table->name;
+  }
+}
+
+double silu(double x) { return x / (1 + std::exp(-x)); }
+double gelu(double x) {
+  // 1 + tanh u = 2 / (1 + e^-2u), which keeps its digits where tanh is near -1.
+  return x / (1 + std::exp(-2 * std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+}
+
+TEST(RowOps, ActivationsMatchDoublePrecision) {
+  std::vector<float> gate;
+  for (float x = -12; x < 12; x += 0.003F) gate.push_back(x);
+  for (const float x : {0.0F, 30.0F, -30.0F, 1000.0F, -1000.0F, 1e-20F, 1e20F, -1e20F}) {
+    gate.push_back(x);
+  }
+  const auto up = random_values(gate.size(), 4);
+  for (const KernelTable* table : test::tables()) {
+    std::vector<float> out(gate.size());
+    const auto count = static_cast<std::int64_t>(gate.size());
+    for (const bool is_silu : {true, false}) {
+      const auto run = is_silu ? table->silu_mul : table->gelu_mul;
+      const auto reference = is_silu ? silu : gelu;
+      run(gate.data(), up.data(), out.data(), count);
+      for (std::size_t i = 0; i < gate.size(); ++i) {
+        const double expected = reference(gate[i]) * up[i];
+        // Relative, down to where e^-x leaves FP32's range.
+        ASSERT_NEAR(out[i], expected, std::abs(expected) * 4e-6 + 1e-30) << gate[i];
+      }
+      auto in_place = gate;
+      run(in_place.data(), up.data(), in_place.data(), count);
+      EXPECT_TRUE(test::same_bits(in_place, out));
+      // A value's bits do not depend on its place in the array.
+      std::vector<float> shifted(gate.size());
+      run(gate.data() + 3, up.data() + 3, shifted.data() + 3, count - 3);
+      EXPECT_EQ(std::memcmp(shifted.data() + 3, out.data() + 3, (gate.size() - 3) * 4), 0);
+    }
+  }
+}
+
+TEST(RowOps, AddAddsEveryValue) {
+  for (const KernelTable* table : test::tables()) {
+    for (const std::int64_t count : {1, 16, 33}) {
+      auto x = random_values(40, 1);
+      const auto before = x;
+      const auto y = random_values(40, 2);
+      table->add(x.data(), y.data(), count);
+      for (std::size_t i = 0; i < 40; ++i) {
+        EXPECT_EQ(x[i], static_cast<std::int64_t>(i) < count ? before[i] + y[i] : before[i]);
+      }
+    }
+  }
+}
+
+TEST(RowOps, RopeTurnsPairsAndLeavesTheRest) {
+  const int rows = 3, heads = 2, dim = 10, rope_dim = 6, ldx = 25;
+  const auto cos = random_values(rows * rope_dim / 2, 5);
+  const auto sin = random_values(rows * rope_dim / 2, 6);
+  const auto x = random_values(rows * ldx, 7);
+  for (const bool interleaved : {false, true}) {
+    std::vector<float> expected = x;
+    for (int r = 1; r < rows; ++r) {
+      for (int h = 0; h < heads; ++h) {
+        for (int i = 0; i < rope_dim / 2; ++i) {
+          const int base = r * ldx + h * dim;
+          const int first = base + (interleaved ? 2 * i : i);
+          const int second = base + (interleaved ? 2 * i + 1 : i + rope_dim / 2);
+          const float c = cos[r * rope_dim / 2 + i];
+          const float s = sin[r * rope_dim / 2 + i];
+          expected[first] = x[first] * c - x[second] * s;
+          expected[second] = x[first] * s + x[second] * c;
+        }
+      }
+    }
+    for (const KernelTable* table : test::tables()) {
+      auto y = x;
+      table->rope(y.data(), ldx, heads, dim, rope_dim, cos.data(), sin.data(), interleaved, 1, rows);
+      EXPECT_TRUE(test::same_bits(y, expected)) << table->name;
+    }
+  }
+}
+
+TEST(RowOps, StoreKvRoundsClampsAndTakesNoNan) {
+  const int dim = 18, heads = 2, rows = 3;
+  auto k = random_values(rows * 40, 1);
+  auto v = random_values(rows * 40, 2);
+  k[0] = 1e6F;
+  k[1] = -std::numeric_limits<float>::infinity();
+  v[2] = std::numeric_limits<float>::quiet_NaN();
+  const std::int64_t slots[] = {5 * 16 + 3, 0, 2 * 16 + 15};
+  const std::int64_t layer_halves = heads * dim * 16;
+  for (const KernelTable* table : test::tables()) {
+    std::vector<std::uint16_t> memory(static_cast<std::size_t>(6 * 2 * layer_halves + 8));
+    StoreKvArgs args;
+    args.kv = {reinterpret_cast<std::byte*>(memory.data()), 4 * layer_halves, 0, 2 * layer_halves,
+               heads, dim};
+    args.k = k.data();
+    args.v = v.data();
+    args.ldk = args.ldv = 40;
+    args.slots = slots;
+    table->store_kv(args, 0, rows);
+    std::vector<std::uint16_t> expected(memory.size());
+    for (int r = 0; r < rows; ++r) {
+      for (int h = 0; h < heads; ++h) {
+        for (int d = 0; d < dim; ++d) {
+          const auto half = [&](float value) {
+            if (std::isnan(value)) value = 0;
+            return float_to_half(std::min(std::max(value, -65504.0F), 65504.0F));
+          };
+          const std::int64_t block = slots[r] / 16 * 2 * layer_halves;
+          const std::int64_t offset = slots[r] % 16;
+          expected[block + h * dim * 16 + d * 16 + offset] = half(k[r * 40 + h * dim + d]);
+          expected[block + layer_halves + h * dim * 16 + offset * dim + d] =
+              half(v[r * 40 + h * dim + d]);
+        }
+      }
+    }
+    EXPECT_EQ(memory, expected) << table->name;
+  }
+}
+
+}  // namespace
+}  // namespace larder

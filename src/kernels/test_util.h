@@ -1,0 +1,118 @@
+// What the kernels' tests share: tables to run, random data, packed matrices.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "base/aligned_buffer.h"
+#include "base/thread_pool.h"
+#include "kernels/ggml_types.h"
+#include "kernels/kernels.h"
+#include "kernels/packing.h"
+
+namespace larder::test {
+
+// Every instruction set that this machine runs.
+inline std::vector<const KernelTable*> tables() {
+  std::vector<const KernelTable*> found;
+  for (const Isa isa : {Isa::kGeneric, Isa::kAvx2, Isa::kAvx512, Isa::kAmx}) {
+    if (const KernelTable* table = kernels_for(isa)) found.push_back(table);
+  }
+  return found;
+}
+
+inline std::vector<float> random_values(std::size_t count, unsigned seed, float spread = 1) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal(0, spread);
+  std::vector<float> values(count);
+  for (float& value : values) value = normal(random);
+  return values;
+}
+
+inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+inline constexpr GgmlType kAllTypes[] = {
+    GgmlType::kF32,  GgmlType::kF16,  GgmlType::kBF16, GgmlType::kQ4_0, GgmlType::kQ4_1,
+    GgmlType::kQ5_0, GgmlType::kQ5_1, GgmlType::kQ8_0, GgmlType::kQ2_K, GgmlType::kQ3_K,
+    GgmlType::kQ4_K, GgmlType::kQ5_K, GgmlType::kQ6_K};
+
+inline bool is_quantised(GgmlType type) {
+  return ggml_type_traits(static_cast<std::uint32_t>(type))->block_size > 1;
+}
+
+// Random GGUF rows whose FP16 fields are small numbers.
+inline std::vector<std::byte> random_rows(GgmlType type, int rows, int cols, unsigned seed) {
+  const GgmlTypeTraits traits = *ggml_type_traits(static_cast<std::uint32_t>(type));
+  const std::size_t blocks = static_cast<std::size_t>(rows) *
+                             static_cast<std::size_t>(cols / traits.block_size);
+  const auto block_bytes = static_cast<std::size_t>(traits.block_size_bytes);
+  std::vector<std::byte> data(blocks * block_bytes);
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal(0, 0.05F);
+  const auto put_half = [&](std::size_t at) {
+    const std::uint16_t half = float_to_half(normal(random));
+    std::memcpy(data.data() + at, &half, 2);
+  };
+  for (std::size_t block = 0; block < blocks; ++block) {
+    const std::size_t begin = block * block_bytes;
+    if (type == GgmlType::kF32) {
+      const float value = normal(random);
+      std::memcpy(data.data() + begin, &value, 4);
+      continue;
+    }
+    if (type == GgmlType::kBF16) {
+      const std::uint16_t value = float_to_bfloat16(normal(random));
+      std::memcpy(data.data() + begin, &value, 2);
+      continue;
+    }
+    for (std::size_t i = 0; i < block_bytes; ++i) data[begin + i] = std::byte(random() & 255);
+    switch (type) {
+      case GgmlType::kQ2_K: put_half(begin + 80); put_half(begin + 82); break;
+      case GgmlType::kQ3_K: put_half(begin + 108); break;
+      case GgmlType::kQ6_K: put_half(begin + 208); break;
+      case GgmlType::kQ4_1: case GgmlType::kQ5_1: case GgmlType::kQ4_K: case GgmlType::kQ5_K:
+        put_half(begin); put_half(begin + 2); break;
+      default: put_half(begin);
+    }
+  }
+  return data;
+}
+
+// A random matrix, packed, and its values.
+struct TestMatrix {
+  TestMatrix(GgmlType type, int rows, int cols, unsigned seed = 1) {
+    const std::vector<std::byte> source = random_rows(type, rows, cols, seed);
+    ThreadPool pool(1);
+    const PackedMatrix layout = packed_layout(type, rows, cols);
+    memory = AlignedBuffer(static_cast<std::size_t>(packed_size_bytes(layout)));
+    packed = pack_matrix(type, source, rows, cols, memory.data(), pool);
+    values.resize(static_cast<std::size_t>(rows) * static_cast<std::size_t>(cols));
+    dequantize_row(type, source.data(), values.data(), static_cast<std::int64_t>(values.size()));
+  }
+
+  AlignedBuffer memory;
+  PackedMatrix packed;
+  std::vector<float> values;  // [rows, cols]
+};
+
+// Quantised activations with their memory.
+struct TestActivations {
+  TestActivations(const KernelTable& table, const std::vector<float>& x, int rows, int cols)
+      : q(x.size()), scale(x.size() / 32), sum(x.size() / 16) {
+    view = {q.data(), scale.data(), sum.data(), cols};
+    table.quantize_rows(x.data(), cols, view, 0, rows);
+  }
+
+  std::vector<std::int8_t> q;
+  std::vector<float> scale;
+  std::vector<std::int32_t> sum;
+  QuantizedRows view;
+};
+
+}  // namespace larder::test
