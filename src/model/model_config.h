@@ -35,17 +35,17 @@ struct ModelConfig {
   int num_kv_heads = 0;
   int head_dim = 0;  // of K, V and Q alike
   int vocab_size = 0;
-  int context_len = 0;         // tokens that the model was trained for
+  int context_len = 0;  // tokens that the model was trained for
   float rms_epsilon = 0;
-  float attention_scale = 0;   // on q . k
-  float embedding_scale = 1;   // on the embedding's row (gemma3: sqrt(hidden_size))
+  float attention_scale = 0;  // on q . k
+  float embedding_scale = 1;  // on the embedding's row (gemma3: sqrt(hidden_size))
   Activation activation = Activation::kSilu;
   int rope_dim = 0;              // of a head's values, the first rope_dim rotate; even
   bool rope_interleaved = true;  // pairs (2i, 2i + 1), else (i, i + rope_dim / 2)
   bool has_qkv_bias = false;
-  bool has_qk_norm = false;     // RMS norm of each head of Q and K, before the rotation
-  bool has_post_norms = false;  // RMS norm of what attention and MLP add to the residual
-  bool tied_embeddings = false; // the embedding is the output matrix, too
+  bool has_qk_norm = false;      // RMS norm of each head of Q and K, before the rotation
+  bool has_post_norms = false;   // RMS norm of what attention and MLP add to the residual
+  bool tied_embeddings = false;  // the embedding is the output matrix, too
   std::vector<RopeConfig> ropes;
   std::vector<LayerConfig> layers;
 
@@ -54,8 +54,8 @@ struct ModelConfig {
   int kv_size() const { return num_kv_heads * head_dim; }
 };
 
-// Reads and checks. Throws Error{kInvalidArgument} naming the field; every size in the result is positive
-// and small enough that products of two of them fit into 63 bits.
+// Reads and checks. Throws Error{kInvalidArgument} naming the field; every size in the result is
+// positive and small enough that products of two of them fit into 63 bits.
 ModelConfig read_model_config(const GgufFile& gguf);
 
 // What each layer stores per token, for KvLayout.

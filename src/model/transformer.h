@@ -1,8 +1,9 @@
 // The forward pass of decoder-only transformers: tokens in, logits out.
 //
-// A row's bits depend on that row's token, its position and the keys and values before it, never on the
-// other rows of the batch, the chunking of the prompt or the number of threads (promise 1). K and V are
-// written to the blocks and read back from them as stored, also by the pass that wrote them.
+// A row's bits depend on that row's token, its position and the keys and values before it, never on
+// the other rows of the batch, the chunking of the prompt or the number of threads (promise 1). K
+// and V are written to the blocks and read back from them as stored, also by the pass that wrote
+// them.
 #pragma once
 
 #include <cstddef>
@@ -36,17 +37,17 @@ struct TransformerLimits {
 // One layer group's view of a batch: block ids differ from group to group, tokens do not.
 struct GroupBatch {
   std::span<const std::int64_t> slots;  // [num_tokens], where each token's K and V go
-  // [num_sequences], in order of rows and covering all of them. Positions of a sequence's rows are the
-  // last num_tokens before context_len.
+  // [num_sequences], in order of rows and covering all of them. Positions of a sequence's rows are
+  // the last num_tokens before context_len.
   std::span<const AttentionSequence> sequences;
 };
 
 // Flat arrays that the caller owns; nothing is kept.
 struct ForwardBatch {
-  std::span<const TokenId> tokens;          // [num_tokens], each in [0, vocab_size)
-  std::span<const std::int32_t> positions;  // [num_tokens]
-  std::span<const GroupBatch> groups;       // [KvLayout::num_groups()]
-  std::span<const std::int32_t> logit_rows; // rows that want logits, may be empty
+  std::span<const TokenId> tokens;           // [num_tokens], each in [0, vocab_size)
+  std::span<const std::int32_t> positions;   // [num_tokens]
+  std::span<const GroupBatch> groups;        // [KvLayout::num_groups()]
+  std::span<const std::int32_t> logit_rows;  // rows that want logits, may be empty
 };
 
 // Thread: one at a time. No allocation after construction; nothing throws.
@@ -56,8 +57,8 @@ class Transformer {
   Transformer(const ModelConfig& config, const Weights& weights, const KvLayout& layout,
               const KernelTable& kernels, ThreadPool& pool, const TransformerLimits& limits);
 
-  // Computes K and V of every token and the logits of logit_rows: [num_logit_rows, vocab_size], in the
-  // order of logit_rows, valid until the next call. A batch over the limits is a bug (CHECK).
+  // Computes K and V of every token and the logits of logit_rows: [num_logit_rows, vocab_size], in
+  // the order of logit_rows, valid until the next call. A batch over the limits is a bug (CHECK).
   std::span<const float> forward(const ForwardBatch& batch, const KvStorage& storage);
 
   const ModelConfig& config() const { return config_; }
@@ -68,26 +69,40 @@ class Transformer {
  private:
   // Views into scratch_, see transformer.cc.
   struct Buffers {
-    float* hidden = nullptr;     // [max_batch_tokens, hidden_size], the residual stream
-    float* normed = nullptr;     // [max_batch_tokens, hidden_size]
-    float* q = nullptr;          // [max_batch_tokens, q_size]
-    float* k = nullptr;          // [max_batch_tokens, kv_size]
+    float* hidden = nullptr;  // [max_batch_tokens, hidden_size], the residual stream
+    float* normed = nullptr;  // [max_batch_tokens, hidden_size]
+    float* q = nullptr;       // [max_batch_tokens, q_size]
+    float* k = nullptr;       // [max_batch_tokens, kv_size]
     float* v = nullptr;
     float* attention = nullptr;  // [max_batch_tokens, q_size]
     float* gate = nullptr;       // [max_batch_tokens, ffn_size]
     float* up = nullptr;
-    float* cos = nullptr;        // [num_ropes, max_batch_tokens, rope_dim / 2]
+    float* cos = nullptr;  // [num_ropes, max_batch_tokens, rope_dim / 2]
     float* sin = nullptr;
-    float* logits = nullptr;     // [max_logit_rows, vocab_size]
-    QuantizedRows quantized;     // [max_batch_tokens, the widest input]
+    float* logits = nullptr;  // [max_logit_rows, vocab_size]
+    QuantizedRows quantized;  // [max_batch_tokens, the widest input]
   };
   friend struct ScratchPlan;
+
+  // y = w x + bias
+  struct Product {
+    const PackedMatrix* w = nullptr;
+    const float* bias = nullptr;
+    float* y = nullptr;
+  };
 
   void embed(const ForwardBatch& batch);
   void compute_rotations(std::span<const std::int32_t> positions);
   void run_attention(const ForwardBatch& batch, const KvStorage& storage, int layer);
   void run_mlp(int num_rows, int layer);
   std::span<const float> compute_logits(std::span<const std::int32_t> rows);
+
+  // Products of one input, which lies in buffers_.quantized, too, where a matrix wants that.
+  void multiply(const float* x, int num_rows, std::span<const Product> products);
+  bool wants_int8(const PackedMatrix& matrix) const;
+  void quantize_input(const float* x, int num_cols, int row_begin, int row_end);
+  void rotate(int layer, int row_begin, int row_end);
+  void add_residual(const float* post_norm, int row_begin, int row_end);
 
   const ModelConfig& config_;
   const Weights& weights_;

@@ -8,8 +8,8 @@
 
 namespace larder {
 
-// Throws Error{kInvalidArgument} naming the field: no tokens, lists of different lengths, an id out of
-// range, or another number of tokens than the embedding has rows.
+// Throws Error{kInvalidArgument} naming the field: no tokens, lists of different lengths, an id out
+// of range, or another number of tokens than the embedding has rows.
 Vocabulary read_vocabulary(const GgufFile& gguf);
 
 // tokenizer.chat_template; "" when the file has none.

@@ -1,4 +1,5 @@
-// A model's weights, repacked for the kernels into one arena whose size is known before it is taken.
+// A model's weights, repacked for the kernels into one arena whose size is known before it is
+// taken.
 #pragma once
 
 #include <cstddef>

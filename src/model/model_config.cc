@@ -1,0 +1,283 @@
+#include "model/model_config.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "base/error.h"
+
+namespace larder {
+namespace {
+
+constexpr std::uint64_t kMaxLayers = 1024;
+constexpr std::uint64_t kMaxSize = 1 << 24;  // of any dimension
+constexpr std::uint64_t kMaxContextLen = std::uint64_t{1} << 30;
+
+// The file's keys under "<architecture>.", with limits.
+class ConfigReader {
+ public:
+  ConfigReader(const GgufFile& gguf, std::string_view prefix) : gguf_(gguf), prefix_(prefix) {}
+
+  const GgufFile& gguf() const { return gguf_; }
+  std::string key(std::string_view name) const { return fmt::format("{}.{}", prefix_, name); }
+  bool has(std::string_view name) const { return gguf_.find(key(name)) != nullptr; }
+
+  std::optional<int> find_size(std::string_view name, std::uint64_t max = kMaxSize) const {
+    const auto value = gguf_.find_uint(key(name));
+    if (!value) return std::nullopt;
+    if (*value < 1 || *value > max)
+      throw_invalid("GGUF: {}: {} is not in [1, {}]", key(name), *value, max);
+    return static_cast<int>(*value);
+  }
+
+  int size(std::string_view name, std::uint64_t max = kMaxSize) const {
+    const auto value = find_size(name, max);
+    if (!value) throw_invalid("GGUF: {}: the key is missing", key(name));
+    return *value;
+  }
+
+  // A size that some files state once and others per layer.
+  int uniform_size(std::string_view name, int num_layers) const {
+    const GgufValue* value = gguf_.find(key(name));
+    if (!value || value->type != GgufType::kArray) return size(name);
+    if (value->count != static_cast<std::uint64_t>(num_layers))
+      throw_invalid("GGUF: {}: {} values for {} layers", key(name), value->count, num_layers);
+    const auto sizes = *gguf_.find_ints(key(name));
+    if (std::ranges::any_of(sizes, [&](std::int64_t other) { return other != sizes[0]; }))
+      throw_invalid("GGUF: {}: layers of different sizes are not supported", key(name));
+    if (sizes[0] < 1 || sizes[0] > static_cast<std::int64_t>(kMaxSize))
+      throw_invalid("GGUF: {}: {} is not in [1, {}]", key(name), sizes[0], kMaxSize);
+    return static_cast<int>(sizes[0]);
+  }
+
+  // Finite and more than 0.
+  std::optional<double> find_positive(std::string_view name) const {
+    const auto value = gguf_.find_float(key(name));
+    if (value && !(std::isfinite(*value) && *value > 0))
+      throw_invalid("GGUF: {}: {} is not a positive number", key(name), *value);
+    return value;
+  }
+
+  // Something that changes what the model computes, and that Larder does not compute.
+  void refuse_nonzero(std::string_view name) const {
+    const GgufValue* value = gguf_.find(key(name));
+    if (!value) return;
+    const bool is_float = value->type == GgufType::kFloat32 || value->type == GgufType::kFloat64;
+    if (is_float ? *gguf_.find_float(key(name)) != 0 : *gguf_.find_uint(key(name)) != 0)
+      throw_invalid("GGUF: {}: this feature is not supported", key(name));
+  }
+
+ private:
+  const GgufFile& gguf_;
+  std::string_view prefix_;
+};
+
+Architecture read_architecture(const GgufFile& gguf) {
+  const auto name = gguf.find_string("general.architecture");
+  if (!name) throw_invalid("GGUF: general.architecture: the key is missing");
+  if (*name == "llama") return Architecture::kLlama;
+  if (*name == "qwen2") return Architecture::kQwen2;
+  if (*name == "gemma3") return Architecture::kGemma3;
+  throw_invalid("GGUF: general.architecture: '{}' is not supported; llama, qwen2 and gemma3 are",
+                name->substr(0, 40));
+}
+
+// Radians per position without any scaling: base^(-2i / rope_dim).
+std::vector<double> plain_frequencies(double base, int rope_dim) {
+  std::vector<double> frequencies;
+  for (int i = 0; i < rope_dim; i += 2)
+    frequencies.push_back(std::pow(base, -static_cast<double>(i) / rope_dim));
+  return frequencies;
+}
+
+// YaRN: pairs that turn often within the original context keep their frequency, those that turn
+// less than once are interpolated, and a ramp lies between.
+void apply_yarn(RopeConfig& rope, const ConfigReader& reader, double base, double factor) {
+  const double original_len = reader.size("rope.scaling.original_context_length", kMaxContextLen);
+  const double beta_fast = reader.find_positive("rope.scaling.yarn_beta_fast").value_or(32);
+  const double beta_slow = reader.find_positive("rope.scaling.yarn_beta_slow").value_or(1);
+  const double num_pairs = static_cast<double>(rope.frequencies.size());
+  const auto pair_of_rotations = [&](double rotations) {
+    return num_pairs * std::log(original_len / (rotations * 2 * M_PI)) / std::log(base);
+  };
+  const double low = std::max(std::floor(pair_of_rotations(beta_fast)), 0.0);
+  const double high = std::min(std::ceil(pair_of_rotations(beta_slow)), 2 * num_pairs - 1);
+  const double width = high == low ? 0.001 : high - low;
+  for (std::size_t i = 0; i < rope.frequencies.size(); ++i) {
+    const double ramp = std::clamp((static_cast<double>(i) - low) / width, 0.0, 1.0);
+    rope.frequencies[i] *= (1 - ramp) + ramp / factor;
+  }
+  rope.magnitude = reader.find_positive("rope.scaling.attn_factor").value_or(1) *
+                   (factor > 1 ? 0.1 * std::log(factor) + 1 : 1);
+}
+
+// One divisor per pair (Llama 3's way of stretching the low frequencies).
+void apply_divisors(RopeConfig& rope, const GgufTensor& tensor) {
+  if (tensor.type != GgmlType::kF32 || tensor.num_rows() != 1 ||
+      tensor.num_cols() != static_cast<std::int64_t>(rope.frequencies.size()))
+    throw_invalid("GGUF: tensor '{}': {} x {} values; F32 and {} x 1 is expected", tensor.name,
+                  tensor.num_cols(), tensor.num_rows(), rope.frequencies.size());
+  std::vector<float> divisors(rope.frequencies.size());
+  dequantize_row(tensor.type, tensor.data.data(), divisors.data(), tensor.num_cols());
+  for (std::size_t i = 0; i < divisors.size(); ++i) {
+    if (!(std::isfinite(divisors[i]) && divisors[i] > 0))
+      throw_invalid("GGUF: tensor '{}': divisor {} is {}", tensor.name, i, divisors[i]);
+    rope.frequencies[i] /= divisors[i];
+  }
+}
+
+// The rotation of the layers that see the whole context.
+RopeConfig read_global_rope(const ConfigReader& reader, int rope_dim) {
+  const double base = reader.find_positive("rope.freq_base").value_or(10000);
+  RopeConfig rope{.frequencies = plain_frequencies(base, rope_dim)};
+  const auto type = reader.gguf().find_string(reader.key("rope.scaling.type"));
+  double factor = reader.find_positive("rope.scaling.factor").value_or(1);
+  if (!type && !reader.has("rope.scaling.factor"))
+    factor = reader.find_positive("rope.scale_linear").value_or(1);
+  if (!type || *type == "linear") {
+    for (double& frequency : rope.frequencies) frequency /= factor;
+  } else if (*type == "yarn") {
+    if (base == 1) throw_invalid("GGUF: {}: 1 cannot be scaled", reader.key("rope.freq_base"));
+    apply_yarn(rope, reader, base, factor);
+  } else if (*type != "none") {
+    throw_invalid("GGUF: {}: '{}' is not supported; none, linear and yarn are",
+                  reader.key("rope.scaling.type"), type->substr(0, 40));
+  }
+  if (const GgufTensor* divisors = reader.gguf().find_tensor("rope_freqs.weight"))
+    apply_divisors(rope, *divisors);
+  return rope;
+}
+
+// Which layers slide: for each layer, or every layer but each `pattern`-th.
+std::vector<bool> read_sliding_layers(const ConfigReader& reader, int num_layers,
+                                      int default_pattern) {
+  const auto count = static_cast<std::size_t>(num_layers);
+  std::vector<bool> sliding(count, true);
+  const std::string key = reader.key("attention.sliding_window_pattern");
+  const GgufValue* value = reader.gguf().find(key);
+  if (value && value->type == GgufType::kArray) {
+    const auto flags = reader.gguf().find_ints(key);
+    if (flags->size() != count)
+      throw_invalid("GGUF: {}: {} values for {} layers", key, flags->size(), num_layers);
+    for (std::size_t i = 0; i < count; ++i) sliding[i] = (*flags)[i] != 0;
+    return sliding;
+  }
+  const int pattern =
+      reader.find_size("attention.sliding_window_pattern", kMaxLayers).value_or(default_pattern);
+  if (pattern > 0)
+    for (std::size_t i = 0; i < count; ++i)
+      sliding[i] = (i + 1) % static_cast<std::size_t>(pattern) != 0;
+  return sliding;
+}
+
+void read_layers(ModelConfig& config, const ConfigReader& reader, int num_layers) {
+  const bool is_gemma3 = config.architecture == Architecture::kGemma3;
+  config.layers.assign(static_cast<std::size_t>(num_layers), LayerConfig{});
+  config.ropes.push_back(read_global_rope(reader, config.rope_dim));
+  const auto window = reader.find_size("attention.sliding_window", kMaxContextLen);
+  if (!window) {
+    if (is_gemma3) reader.size("attention.sliding_window");  // required: throws
+    return;
+  }
+  if (is_gemma3) {
+    const double base = reader.find_positive("rope.freq_base_swa").value_or(10000);
+    config.ropes.push_back({.frequencies = plain_frequencies(base, config.rope_dim)});
+  }
+  const auto sliding = read_sliding_layers(reader, num_layers, is_gemma3 ? 6 : 0);
+  for (std::size_t i = 0; i < sliding.size(); ++i)
+    if (sliding[i]) config.layers[i] = {.window = *window, .rope = is_gemma3 ? 1 : 0};
+}
+
+void read_heads(ModelConfig& config, const ConfigReader& reader, int num_layers) {
+  config.num_heads = reader.uniform_size("attention.head_count", num_layers);
+  config.num_kv_heads = reader.has("attention.head_count_kv")
+                            ? reader.uniform_size("attention.head_count_kv", num_layers)
+                            : config.num_heads;
+  if (config.num_heads % config.num_kv_heads != 0)
+    throw_invalid("GGUF: {}: {} does not divide the {} heads",
+                  reader.key("attention.head_count_kv"), config.num_kv_heads, config.num_heads);
+  if (const auto head_dim = reader.find_size("attention.key_length")) {
+    config.head_dim = *head_dim;
+  } else {
+    if (config.hidden_size % config.num_heads != 0)
+      throw_invalid("GGUF: {}: {} heads do not divide {}", reader.key("attention.head_count"),
+                    config.num_heads, config.hidden_size);
+    config.head_dim = config.hidden_size / config.num_heads;
+  }
+  const int value_dim = reader.find_size("attention.value_length").value_or(config.head_dim);
+  if (value_dim != config.head_dim)
+    throw_invalid("GGUF: {}: {}, but keys have {}: different sizes are not supported",
+                  reader.key("attention.value_length"), value_dim, config.head_dim);
+  if (config.head_dim > 1024)
+    throw_invalid("GGUF: {}: {} is more than 1024", reader.key("attention.key_length"),
+                  config.head_dim);
+  if (std::uint64_t{kMaxSize} / static_cast<std::uint64_t>(config.head_dim) <
+      static_cast<std::uint64_t>(config.num_heads))
+    throw_invalid("GGUF: {}: {} heads of {} are too many", reader.key("attention.head_count"),
+                  config.num_heads, config.head_dim);
+  config.rope_dim = reader.find_size("rope.dimension_count").value_or(config.head_dim);
+  if (config.rope_dim % 2 != 0 || config.rope_dim > config.head_dim)
+    throw_invalid("GGUF: {}: {} is not even and at most the head's {}",
+                  reader.key("rope.dimension_count"), config.rope_dim, config.head_dim);
+}
+
+void set_architecture_traits(ModelConfig& config, const ConfigReader& reader) {
+  const bool is_gemma3 = config.architecture == Architecture::kGemma3;
+  config.rope_interleaved = config.architecture == Architecture::kLlama;
+  config.has_qkv_bias = config.architecture == Architecture::kQwen2;
+  config.has_qk_norm = is_gemma3;
+  config.has_post_norms = is_gemma3;
+  config.activation = is_gemma3 ? Activation::kGeluTanh : Activation::kSilu;
+  if (is_gemma3) config.embedding_scale = static_cast<float>(std::sqrt(config.hidden_size));
+  // Gemma 3 27B, told by its 62 layers, scales by hidden_size / num_heads instead of head_dim.
+  const bool is_gemma3_27b = is_gemma3 && config.num_layers() == 62;
+  const double scaled_dim = is_gemma3_27b
+                                ? static_cast<double>(config.hidden_size) / config.num_heads
+                                : static_cast<double>(config.head_dim);
+  config.attention_scale = static_cast<float>(
+      reader.find_positive("attention.scale").value_or(1 / std::sqrt(scaled_dim)));
+}
+
+}  // namespace
+
+ModelConfig read_model_config(const GgufFile& gguf) {
+  ModelConfig config;
+  config.architecture = read_architecture(gguf);
+  const ConfigReader reader(gguf, *gguf.find_string("general.architecture"));
+  config.name = gguf.find_string("general.name").value_or("");
+  for (const char* name : {"expert_count", "attn_logit_softcapping", "final_logit_softcapping",
+                           "attention.max_alibi_bias", "attention.clamp_kqv"})
+    reader.refuse_nonzero(name);
+
+  const int num_layers = reader.size("block_count", kMaxLayers);
+  config.hidden_size = reader.size("embedding_length");
+  config.ffn_size = reader.uniform_size("feed_forward_length", num_layers);
+  config.context_len = reader.size("context_length", kMaxContextLen);
+  const auto epsilon = reader.find_positive("attention.layer_norm_rms_epsilon");
+  if (!epsilon)
+    throw_invalid("GGUF: {}: the key is missing", reader.key("attention.layer_norm_rms_epsilon"));
+  config.rms_epsilon = static_cast<float>(*epsilon);
+
+  read_heads(config, reader, num_layers);
+  read_layers(config, reader, num_layers);
+  set_architecture_traits(config, reader);
+
+  const GgufTensor* embedding = gguf.find_tensor("token_embd.weight");
+  if (!embedding) throw_invalid("GGUF: tensor 'token_embd.weight' is missing");
+  if (embedding->num_rows() > static_cast<std::int64_t>(kMaxSize))
+    throw_invalid("GGUF: tensor 'token_embd.weight': {} rows are more than {}",
+                  embedding->num_rows(), kMaxSize);
+  config.vocab_size = static_cast<int>(embedding->num_rows());
+  config.tied_embeddings = gguf.find_tensor("output.weight") == nullptr;
+  return config;
+}
+
+std::vector<KvLayerShape> kv_layer_shapes(const ModelConfig& config) {
+  std::vector<KvLayerShape> shapes;
+  for (const LayerConfig& layer : config.layers)
+    shapes.push_back(
+        {.num_kv_heads = config.num_kv_heads, .head_dim = config.head_dim, .window = layer.window});
+  return shapes;
+}
+
+}  // namespace larder

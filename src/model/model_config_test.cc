@@ -1,0 +1,194 @@
+#include "model/model_config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "base/error.h"
+#include "model/gguf_builder.h"
+#include "model/weights.h"
+
+namespace larder {
+namespace {
+
+using ::testing::HasSubstr;
+
+GgufBuilder small_model(const std::string& arch) {
+  GgufBuilder builder;
+  builder.add_string("general.architecture", arch)
+      .add_string("general.name", "small")
+      .add_uint(arch + ".embedding_length", 64)
+      .add_uint(arch + ".context_length", 2048)
+      .add_uint(arch + ".attention.head_count", 4)
+      .add_float(arch + ".attention.layer_norm_rms_epsilon", 1e-5f)
+      .add_tensor("token_embd.weight", {64, 10}, GgmlType::kF32, 2560);
+  return builder;
+}
+
+GgufBuilder small_llama() {
+  return small_model("llama")
+      .add_uint("llama.block_count", 2)
+      .add_uint("llama.feed_forward_length", 128);
+}
+
+ModelConfig read(const GgufBuilder& builder) {
+  const auto bytes = builder.build();
+  return read_model_config(GgufFile(bytes));
+}
+
+std::string error_of(const GgufBuilder& builder) {
+  try {
+    read(builder);
+    return "";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument);
+    return error.what();
+  }
+}
+
+TEST(ModelConfig, Llama) {
+  const ModelConfig config = read(small_llama()
+                                      .add_uint("llama.attention.head_count_kv", 2)
+                                      .add_uint("llama.rope.dimension_count", 8)
+                                      .add_float("llama.rope.freq_base", 100.0f));
+  EXPECT_EQ(config.architecture, Architecture::kLlama);
+  EXPECT_EQ(config.name, "small");
+  EXPECT_EQ(config.hidden_size, 64);
+  EXPECT_EQ(config.ffn_size, 128);
+  EXPECT_EQ(config.num_layers(), 2);
+  EXPECT_EQ(config.num_heads, 4);
+  EXPECT_EQ(config.num_kv_heads, 2);
+  EXPECT_EQ(config.head_dim, 16);
+  EXPECT_EQ(config.vocab_size, 10);
+  EXPECT_EQ(config.context_len, 2048);
+  EXPECT_FLOAT_EQ(config.rms_epsilon, 1e-5f);
+  EXPECT_FLOAT_EQ(config.attention_scale, 0.25f);
+  EXPECT_EQ(config.embedding_scale, 1);
+  EXPECT_TRUE(config.rope_interleaved);
+  EXPECT_TRUE(config.tied_embeddings);
+  EXPECT_FALSE(config.has_qkv_bias);
+  ASSERT_EQ(config.ropes.size(), 1u);
+  ASSERT_EQ(config.ropes[0].frequencies.size(), 4u);
+  EXPECT_DOUBLE_EQ(config.ropes[0].frequencies[0], 1);
+  EXPECT_DOUBLE_EQ(config.ropes[0].frequencies[2], 0.1);
+  EXPECT_EQ(config.layers[1].window, 0);
+}
+
+TEST(ModelConfig, Gemma3SlidesInFiveLayersOfSix) {
+  const ModelConfig config = read(small_model("gemma3")
+                                      .add_uint("gemma3.block_count", 13)
+                                      .add_uint("gemma3.feed_forward_length", 128)
+                                      .add_uint("gemma3.attention.key_length", 32)
+                                      .add_uint("gemma3.attention.value_length", 32)
+                                      .add_uint("gemma3.attention.sliding_window", 512)
+                                      .add_float("gemma3.rope.freq_base", 1e6f)
+                                      .add_string("gemma3.rope.scaling.type", "linear")
+                                      .add_float("gemma3.rope.scaling.factor", 8.0f));
+  EXPECT_EQ(config.head_dim, 32);
+  EXPECT_EQ(config.num_kv_heads, 4);  // as many as heads where the file is silent
+  EXPECT_FLOAT_EQ(config.embedding_scale, 8);
+  EXPECT_FLOAT_EQ(config.attention_scale, static_cast<float>(1 / std::sqrt(32.0)));
+  EXPECT_TRUE(config.has_qk_norm);
+  EXPECT_TRUE(config.has_post_norms);
+  EXPECT_FALSE(config.rope_interleaved);
+  EXPECT_EQ(config.activation, Activation::kGeluTanh);
+  for (int i = 0; i < 13; ++i) {
+    const bool is_global = i == 5 || i == 11;
+    EXPECT_EQ(config.layers[static_cast<std::size_t>(i)].window, is_global ? 0 : 512) << i;
+    EXPECT_EQ(config.layers[static_cast<std::size_t>(i)].rope, is_global ? 0 : 1) << i;
+  }
+  // The global base is scaled, the local one is not.
+  EXPECT_DOUBLE_EQ(config.ropes[0].frequencies[0], 1.0 / 8);
+  EXPECT_DOUBLE_EQ(config.ropes[1].frequencies[0], 1.0);
+  EXPECT_DOUBLE_EQ(config.ropes[1].frequencies[8], 0.01);
+  const auto shapes = kv_layer_shapes(config);
+  EXPECT_EQ(shapes[0], (KvLayerShape{.num_kv_heads = 4, .head_dim = 32, .window = 512}));
+  EXPECT_EQ(shapes[5], (KvLayerShape{.num_kv_heads = 4, .head_dim = 32, .window = 0}));
+}
+
+TEST(ModelConfig, YarnInterpolatesSlowPairsOnly) {
+  const ModelConfig config = read(small_model("qwen2")
+                                      .add_uint("qwen2.block_count", 1)
+                                      .add_uint("qwen2.feed_forward_length", 128)
+                                      .add_string("qwen2.rope.scaling.type", "yarn")
+                                      .add_float("qwen2.rope.scaling.factor", 4.0f)
+                                      .add_uint("qwen2.rope.scaling.original_context_length", 64));
+  EXPECT_TRUE(config.has_qkv_bias);
+  EXPECT_FALSE(config.rope_interleaved);
+  const auto& frequencies = config.ropes[0].frequencies;
+  EXPECT_DOUBLE_EQ(frequencies[0], 1);
+  EXPECT_DOUBLE_EQ(frequencies[7], std::pow(10000.0, -14.0 / 16) / 4);
+  EXPECT_NEAR(config.ropes[0].magnitude, 0.1 * std::log(4.0) + 1, 1e-12);
+}
+
+TEST(ModelConfig, DivisorsComeFromTheirTensor) {
+  GgufBuilder builder = small_llama();
+  builder.add_tensor("rope_freqs.weight", {8}, GgmlType::kF32, 32);
+  EXPECT_THAT(error_of(builder), HasSubstr("divisor 0 is 0"));
+  for (int i = 0; i < 8; ++i) {
+    const float divisor = i < 4 ? 1 : 8;
+    std::memcpy(builder.data().data() + 2560 + i * 4, &divisor, 4);
+  }
+  const ModelConfig config = read(builder);
+  EXPECT_DOUBLE_EQ(config.ropes[0].frequencies[0], 1);
+  EXPECT_DOUBLE_EQ(config.ropes[0].frequencies[4], 0.01 / 8);
+}
+
+TEST(ModelConfig, PerLayerListsMustAgree) {
+  const auto with_kv_heads = [](std::vector<std::uint32_t> counts) {
+    return small_llama().add_array("llama.attention.head_count_kv", GgufType::kUint32, counts);
+  };
+  EXPECT_EQ(read(with_kv_heads({2, 2})).num_kv_heads, 2);
+  EXPECT_THAT(error_of(with_kv_heads({2, 4})), HasSubstr("llama.attention.head_count_kv"));
+  EXPECT_THAT(error_of(with_kv_heads({2})), HasSubstr("1 values for 2 layers"));
+  EXPECT_THAT(error_of(with_kv_heads({0, 0})), HasSubstr("llama.attention.head_count_kv"));
+}
+
+TEST(ModelConfig, BadFieldsAreNamed) {
+  EXPECT_THAT(error_of(GgufBuilder{}), HasSubstr("general.architecture: the key is missing"));
+  EXPECT_THAT(error_of(small_model("mamba")), HasSubstr("'mamba' is not supported"));
+  EXPECT_THAT(error_of(small_model("llama")), HasSubstr("llama.block_count: the key is missing"));
+  const auto expect = [](const GgufBuilder& builder, const char* field) {
+    EXPECT_THAT(error_of(builder), HasSubstr(field));
+  };
+  const auto with_uint = [](const std::string& key, std::uint32_t value) {
+    return small_llama().add_uint("llama." + key, value);
+  };
+  expect(with_uint("attention.head_count_kv", 0), "llama.attention.head_count_kv: 0 is not in");
+  expect(with_uint("attention.head_count_kv", 3), "llama.attention.head_count_kv: 3 does not");
+  expect(with_uint("attention.key_length", 1 << 20), "llama.attention.key_length");
+  expect(with_uint("attention.value_length", 8), "llama.attention.value_length");
+  expect(with_uint("rope.dimension_count", 7), "llama.rope.dimension_count: 7");
+  expect(with_uint("rope.dimension_count", 18), "llama.rope.dimension_count: 18");
+  expect(with_uint("expert_count", 8), "llama.expert_count: this feature is not supported");
+  expect(with_uint("attention.sliding_window", 0), "llama.attention.sliding_window: 0");
+  for (const float value : {0.0f, -1.0f, NAN, INFINITY})
+    expect(small_llama().add_float("llama.rope.freq_base", value), "llama.rope.freq_base");
+  expect(small_llama().add_string("llama.rope.scaling.type", "longrope"), "'longrope'");
+  expect(small_llama().add_string("llama.rope.freq_base", "x"), "llama.rope.freq_base");
+  GgufBuilder many;
+  many.add_string("general.architecture", "llama").add_uint("llama.block_count", 0x7fffffff);
+  expect(many, "llama.block_count: 2147483647 is not in");
+}
+
+TEST(ModelConfig, MissingAndMisshapenTensorsAreNamed) {
+  const auto size_error = [](const GgufBuilder& builder) -> std::string {
+    const auto bytes = builder.build();
+    const GgufFile file(bytes);
+    try {
+      weights_size_bytes(read_model_config(file), file);
+      return "";
+    } catch (const Error& error) {
+      return error.what();
+    }
+  };
+  GgufBuilder builder = small_llama();
+  EXPECT_THAT(size_error(builder), HasSubstr("tensor 'blk.0.attn_norm.weight' is missing"));
+  builder.add_tensor("blk.0.attn_norm.weight", {32}, GgmlType::kF32, 128);
+  EXPECT_THAT(size_error(builder), HasSubstr("1 rows of 32 values; 1 of 64 are expected"));
+}
+
+}  // namespace
+}  // namespace larder

@@ -1,0 +1,328 @@
+#include "model/transformer.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "base/check.h"
+
+namespace larder {
+
+// Places the buffers of a Transformer one after another. With base null it only counts.
+struct ScratchPlan {
+  Transformer::Buffers buffers;
+  std::size_t size_bytes = 0;
+
+  ScratchPlan(const ModelConfig& config, const TransformerLimits& limits, std::byte* base) {
+    const auto rows = static_cast<std::size_t>(limits.max_batch_tokens);
+    const auto hidden = static_cast<std::size_t>(config.hidden_size);
+    const auto q_size = static_cast<std::size_t>(config.q_size());
+    const auto kv_size = static_cast<std::size_t>(config.kv_size());
+    const auto ffn = static_cast<std::size_t>(config.ffn_size);
+    buffers.hidden = place<float>(base, rows * hidden);
+    buffers.normed = place<float>(base, rows * hidden);
+    buffers.q = place<float>(base, rows * q_size);
+    buffers.k = place<float>(base, rows * kv_size);
+    buffers.v = place<float>(base, rows * kv_size);
+    buffers.attention = place<float>(base, rows * q_size);
+    buffers.gate = place<float>(base, rows * ffn);
+    buffers.up = place<float>(base, rows * ffn);
+    const auto num_pairs = static_cast<std::size_t>(config.rope_dim) / 2;
+    buffers.cos = place<float>(base, config.ropes.size() * rows * num_pairs);
+    buffers.sin = place<float>(base, config.ropes.size() * rows * num_pairs);
+    buffers.logits = place<float>(base, static_cast<std::size_t>(limits.max_logit_rows) *
+                                            static_cast<std::size_t>(config.vocab_size));
+    if (limits.activations == ActivationType::kInt8) {
+      const std::size_t widest = std::max({hidden, q_size, ffn});
+      buffers.quantized.q = place<std::int8_t>(base, rows * widest);
+      buffers.quantized.scale = place<float>(base, rows * (widest / kActivationGroup + 1));
+      buffers.quantized.sum = place<std::int32_t>(base, rows * (widest / 16 + 1));
+    }
+  }
+
+ private:
+  template <class T>
+  T* place(std::byte* base, std::size_t count) {
+    constexpr std::size_t kAlignment = 64;
+    // A vector's width beyond the end: kernels may load, though not use, what lies there.
+    const std::size_t end = size_bytes + count * sizeof(T) + kAlignment;
+    T* placed = base ? reinterpret_cast<T*>(base + size_bytes) : nullptr;
+    size_bytes = (end + kAlignment - 1) / kAlignment * kAlignment;
+    return placed;
+  }
+};
+
+namespace {
+
+// Fewer rows are not worth a fork and join.
+constexpr int kMinSharedRows = 16;
+constexpr int kRowsPerTask = 8;
+
+// function(row_begin, row_end) over all rows, in pieces.
+template <class Function>
+void for_rows(ThreadPool& pool, int num_rows, Function&& function) {
+  if (num_rows < kMinSharedRows || pool.num_threads() == 1) return function(0, num_rows);
+  const int num_tasks = (num_rows + kRowsPerTask - 1) / kRowsPerTask;
+  pool.parallel_for(num_tasks, [&](int task, int) {
+    const int begin = task * kRowsPerTask;
+    function(begin, std::min(begin + kRowsPerTask, num_rows));
+  });
+}
+
+bool is_quantized(const PackedMatrix& matrix) {
+  switch (matrix.format) {
+    case PackedFormat::kF32:
+    case PackedFormat::kF16:
+    case PackedFormat::kBF16:
+      return false;
+    case PackedFormat::kW4:
+    case PackedFormat::kW4K:
+    case PackedFormat::kW8:
+    case PackedFormat::kW8Min:
+    case PackedFormat::kW8Fine:
+      return true;
+  }
+  return false;
+}
+
+AttentionOp make_attention(const ModelConfig& config, const TransformerLimits& limits,
+                           ThreadPool& pool) {
+  return {pool, limits.max_batch_tokens, config.num_heads, config.head_dim, limits.max_context_len};
+}
+
+}  // namespace
+
+Transformer::Transformer(const ModelConfig& config, const Weights& weights, const KvLayout& layout,
+                         const KernelTable& kernels, ThreadPool& pool,
+                         const TransformerLimits& limits)
+    : config_(config),
+      weights_(weights),
+      layout_(layout),
+      kernels_(kernels),
+      pool_(pool),
+      limits_(limits),
+      attention_op_(make_attention(config, limits, pool)),
+      scratch_(ScratchPlan(config, limits, nullptr).size_bytes),
+      buffers_(ScratchPlan(config, limits, scratch_.data()).buffers) {
+  CHECK(limits.max_batch_tokens > 0 && limits.max_logit_rows > 0, limits.max_batch_tokens,
+        limits.max_logit_rows);
+  CHECK(limits.max_logit_rows <= limits.max_batch_tokens, limits.max_logit_rows);
+  CHECK(layout.num_layers() == config.num_layers(), layout.num_layers());
+}
+
+std::size_t Transformer::scratch_size_bytes() const {
+  return scratch_.size_bytes() + attention_op_.scratch_size_bytes();
+}
+
+std::size_t transformer_scratch_size_bytes(const ModelConfig& config,
+                                           const TransformerLimits& limits, ThreadPool& pool) {
+  // Reserving attention's scratch for a moment takes address space, not memory.
+  return ScratchPlan(config, limits, nullptr).size_bytes +
+         make_attention(config, limits, pool).scratch_size_bytes();
+}
+
+std::span<const float> Transformer::forward(const ForwardBatch& batch, const KvStorage& storage) {
+  const auto num_tokens = static_cast<int>(batch.tokens.size());
+  CHECK(num_tokens > 0 && num_tokens <= limits_.max_batch_tokens, num_tokens);
+  CHECK(batch.positions.size() == batch.tokens.size(), batch.positions.size());
+  CHECK(static_cast<int>(batch.groups.size()) == layout_.num_groups(), batch.groups.size());
+  CHECK(static_cast<int>(batch.logit_rows.size()) <= limits_.max_logit_rows,
+        batch.logit_rows.size());
+  for (const GroupBatch& group : batch.groups)
+    CHECK(group.slots.size() == batch.tokens.size(), group.slots.size());
+
+  embed(batch);
+  compute_rotations(batch.positions);
+  for (int layer = 0; layer < config_.num_layers(); ++layer) {
+    run_attention(batch, storage, layer);
+    run_mlp(num_tokens, layer);
+  }
+  return compute_logits(batch.logit_rows);
+}
+
+void Transformer::embed(const ForwardBatch& batch) {
+  const int hidden_size = config_.hidden_size;
+  for_rows(pool_, static_cast<int>(batch.tokens.size()), [&](int begin, int end) {
+    for (int row = begin; row < end; ++row) {
+      const TokenId token = batch.tokens[static_cast<std::size_t>(row)];
+      CHECK(token >= 0 && token < config_.vocab_size, token);
+      float* values = buffers_.hidden + std::int64_t{row} * hidden_size;
+      kernels_.unpack_row(weights_.embedding(), token, values);
+      if (config_.embedding_scale == 1) continue;
+      for (int i = 0; i < hidden_size; ++i) values[i] *= config_.embedding_scale;
+    }
+  });
+}
+
+// Angles in double precision: at position 100,000 a float's would be off by a hundredth.
+void Transformer::compute_rotations(std::span<const std::int32_t> positions) {
+  const std::int64_t num_pairs = config_.rope_dim / 2;
+  for (std::size_t rope = 0; rope < config_.ropes.size(); ++rope) {
+    const RopeConfig& constants = config_.ropes[rope];
+    const std::int64_t first = static_cast<std::int64_t>(rope) * limits_.max_batch_tokens;
+    for_rows(pool_, static_cast<int>(positions.size()), [&](int begin, int end) {
+      for (int row = begin; row < end; ++row) {
+        const double position = positions[static_cast<std::size_t>(row)];
+        float* cos = buffers_.cos + (first + row) * num_pairs;
+        float* sin = buffers_.sin + (first + row) * num_pairs;
+        for (std::int64_t i = 0; i < num_pairs; ++i) {
+          const double angle = position * constants.frequencies[static_cast<std::size_t>(i)];
+          cos[i] = static_cast<float>(std::cos(angle) * constants.magnitude);
+          sin[i] = static_cast<float>(std::sin(angle) * constants.magnitude);
+        }
+      }
+    });
+  }
+}
+
+void Transformer::multiply(const float* x, int num_rows, std::span<const Product> products) {
+  std::array<MatmulArgs, 3> args;
+  CHECK(products.size() <= args.size());
+  for (std::size_t i = 0; i < products.size(); ++i) {
+    const Product& product = products[i];
+    args[i] = {.w = product.w,
+               .x = x,
+               .xq = wants_int8(*product.w) ? &buffers_.quantized : nullptr,
+               .bias = product.bias,
+               .y = product.y,
+               .num_rows = num_rows,
+               .ldx = product.w->num_cols,
+               .ldy = product.w->num_rows};
+  }
+  matmul(kernels_, pool_, std::span(args).first(products.size()));
+}
+
+bool Transformer::wants_int8(const PackedMatrix& matrix) const {
+  return limits_.activations == ActivationType::kInt8 && is_quantized(matrix);
+}
+
+void Transformer::quantize_input(const float* x, int num_cols, int row_begin, int row_end) {
+  kernels_.quantize_rows(x, num_cols, buffers_.quantized, row_begin, row_end);
+}
+
+void Transformer::run_attention(const ForwardBatch& batch, const KvStorage& storage, int layer) {
+  const LayerWeights& w = weights_.layer(layer);
+  const int num_rows = static_cast<int>(batch.tokens.size());
+  const int hidden_size = config_.hidden_size;
+  const bool int8_input = wants_int8(w.q) || wants_int8(w.k) || wants_int8(w.v);
+  buffers_.quantized.num_cols = hidden_size;
+  for_rows(pool_, num_rows, [&](int begin, int end) {
+    kernels_.rms_norm(buffers_.hidden, w.attention_norm, config_.rms_epsilon, buffers_.normed,
+                      hidden_size, begin, end);
+    if (int8_input) quantize_input(buffers_.normed, hidden_size, begin, end);
+  });
+  multiply(buffers_.normed, num_rows,
+           std::array{Product{&w.q, w.q_bias, buffers_.q}, Product{&w.k, w.k_bias, buffers_.k},
+                      Product{&w.v, w.v_bias, buffers_.v}});
+
+  const GroupBatch& group = batch.groups[static_cast<std::size_t>(layout_.group_of(layer))];
+  const PagedKvView kv = storage.view(layer);
+  for_rows(pool_, num_rows, [&](int begin, int end) {
+    rotate(layer, begin, end);
+    kernels_.store_kv({.kv = kv,
+                       .k = buffers_.k,
+                       .v = buffers_.v,
+                       .ldk = config_.kv_size(),
+                       .ldv = config_.kv_size(),
+                       .slots = group.slots.data()},
+                      begin, end);
+  });
+  attention_op_.run(kernels_, {.kv = kv,
+                               .q = buffers_.q,
+                               .ldq = config_.q_size(),
+                               .out = buffers_.attention,
+                               .ldo = config_.q_size(),
+                               .num_heads = config_.num_heads,
+                               .scale = config_.attention_scale,
+                               .window = config_.layers[static_cast<std::size_t>(layer)].window,
+                               .sequences = group.sequences.data(),
+                               .num_sequences = static_cast<int>(group.sequences.size())});
+
+  buffers_.quantized.num_cols = config_.q_size();
+  if (wants_int8(w.o))
+    for_rows(pool_, num_rows, [&](int begin, int end) {
+      quantize_input(buffers_.attention, config_.q_size(), begin, end);
+    });
+  multiply(buffers_.attention, num_rows, std::array{Product{&w.o, nullptr, buffers_.normed}});
+}
+
+// Q and K of some rows: norm of each head where the model has one, then their positions.
+void Transformer::rotate(int layer, int row_begin, int row_end) {
+  const LayerWeights& w = weights_.layer(layer);
+  const int head_dim = config_.head_dim;
+  if (config_.has_qk_norm) {
+    kernels_.rms_norm(buffers_.q, w.q_norm, config_.rms_epsilon, buffers_.q, head_dim,
+                      row_begin * config_.num_heads, row_end * config_.num_heads);
+    kernels_.rms_norm(buffers_.k, w.k_norm, config_.rms_epsilon, buffers_.k, head_dim,
+                      row_begin * config_.num_kv_heads, row_end * config_.num_kv_heads);
+  }
+  const std::int64_t table = std::int64_t{config_.layers[static_cast<std::size_t>(layer)].rope} *
+                             limits_.max_batch_tokens * (config_.rope_dim / 2);
+  kernels_.rope(buffers_.q, config_.q_size(), config_.num_heads, head_dim, config_.rope_dim,
+                buffers_.cos + table, buffers_.sin + table, config_.rope_interleaved, row_begin,
+                row_end);
+  kernels_.rope(buffers_.k, config_.kv_size(), config_.num_kv_heads, head_dim, config_.rope_dim,
+                buffers_.cos + table, buffers_.sin + table, config_.rope_interleaved, row_begin,
+                row_end);
+}
+
+// hidden += normed, which holds what attention or the MLP has to add; post_norm may be null.
+void Transformer::add_residual(const float* post_norm, int row_begin, int row_end) {
+  const std::int64_t hidden_size = config_.hidden_size;
+  if (post_norm)
+    kernels_.rms_norm(buffers_.normed, post_norm, config_.rms_epsilon, buffers_.normed,
+                      config_.hidden_size, row_begin, row_end);
+  kernels_.add(buffers_.hidden + row_begin * hidden_size, buffers_.normed + row_begin * hidden_size,
+               (row_end - row_begin) * hidden_size);
+}
+
+void Transformer::run_mlp(int num_rows, int layer) {
+  const LayerWeights& w = weights_.layer(layer);
+  const int hidden_size = config_.hidden_size;
+  const std::int64_t ffn_size = config_.ffn_size;
+  const bool int8_input = wants_int8(w.gate) || wants_int8(w.up);
+  buffers_.quantized.num_cols = hidden_size;
+  for_rows(pool_, num_rows, [&](int begin, int end) {
+    add_residual(w.post_attention_norm, begin, end);
+    kernels_.rms_norm(buffers_.hidden, w.ffn_norm, config_.rms_epsilon, buffers_.normed,
+                      hidden_size, begin, end);
+    if (int8_input) quantize_input(buffers_.normed, hidden_size, begin, end);
+  });
+  multiply(
+      buffers_.normed, num_rows,
+      std::array{Product{&w.gate, nullptr, buffers_.gate}, Product{&w.up, nullptr, buffers_.up}});
+
+  const auto activate =
+      config_.activation == Activation::kSilu ? kernels_.silu_mul : kernels_.gelu_mul;
+  buffers_.quantized.num_cols = config_.ffn_size;
+  for_rows(pool_, num_rows, [&](int begin, int end) {
+    activate(buffers_.gate + begin * ffn_size, buffers_.up + begin * ffn_size,
+             buffers_.gate + begin * ffn_size, (end - begin) * ffn_size);
+    if (wants_int8(w.down)) quantize_input(buffers_.gate, config_.ffn_size, begin, end);
+  });
+  multiply(buffers_.gate, num_rows, std::array{Product{&w.down, nullptr, buffers_.normed}});
+  for_rows(pool_, num_rows, [&](int begin, int end) { add_residual(w.post_ffn_norm, begin, end); });
+}
+
+std::span<const float> Transformer::compute_logits(std::span<const std::int32_t> rows) {
+  if (rows.empty()) return {};
+  const std::int64_t hidden_size = config_.hidden_size;
+  const int num_rows = static_cast<int>(rows.size());
+  buffers_.quantized.num_cols = config_.hidden_size;
+  for_rows(pool_, num_rows, [&](int begin, int end) {
+    for (int i = begin; i < end; ++i) {
+      const std::int32_t row = rows[static_cast<std::size_t>(i)];
+      CHECK(row >= 0 && row < limits_.max_batch_tokens, row);
+      kernels_.rms_norm(buffers_.hidden + row * hidden_size, weights_.output_norm(),
+                        config_.rms_epsilon, buffers_.normed + i * hidden_size, config_.hidden_size,
+                        0, 1);
+    }
+    if (wants_int8(weights_.output()))
+      quantize_input(buffers_.normed, config_.hidden_size, begin, end);
+  });
+  multiply(buffers_.normed, num_rows,
+           std::array{Product{&weights_.output(), nullptr, buffers_.logits}});
+  return {buffers_.logits, rows.size() * static_cast<std::size_t>(config_.vocab_size)};
+}
+
+}  // namespace larder

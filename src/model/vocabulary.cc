@@ -1,0 +1,101 @@
+#include "model/vocabulary.h"
+
+#include <limits>
+
+#include "base/error.h"
+
+namespace larder {
+namespace {
+
+constexpr std::size_t kMaxTokens = std::size_t{1} << 24;
+
+std::string key(std::string_view name) { return fmt::format("tokenizer.ggml.{}", name); }
+
+std::optional<TokenId> find_token(const GgufFile& gguf, std::string_view name,
+                                  std::size_t num_tokens) {
+  const auto id = gguf.find_uint(key(name));
+  if (!id) return std::nullopt;
+  if (*id >= num_tokens)
+    throw_invalid("GGUF: {}: {} is not one of the {} tokens", key(name), *id, num_tokens);
+  return static_cast<TokenId>(*id);
+}
+
+// Refuses before the lists are copied: an array may claim as many elements as the file has bytes.
+void check_lengths(const GgufFile& gguf) {
+  const GgufValue* tokens = gguf.find(key("tokens"));
+  if (!tokens) throw_invalid("GGUF: {}: the key is missing", key("tokens"));
+  if (tokens->count < 1 || tokens->count > kMaxTokens)
+    throw_invalid("GGUF: {}: {} tokens are not in [1, {}]", key("tokens"), tokens->count,
+                  kMaxTokens);
+  const GgufTensor* embedding = gguf.find_tensor("token_embd.weight");
+  if (embedding && static_cast<std::uint64_t>(embedding->num_rows()) != tokens->count)
+    throw_invalid("GGUF: {}: {} tokens, but token_embd.weight has {} rows", key("tokens"),
+                  tokens->count, embedding->num_rows());
+  for (const char* name : {"scores", "token_type"})
+    if (const GgufValue* list = gguf.find(key(name)); list && list->count != tokens->count)
+      throw_invalid("GGUF: {}: {} values for {} tokens", key(name), list->count, tokens->count);
+  if (const GgufValue* merges = gguf.find(key("merges")); merges && merges->count > 2 * kMaxTokens)
+    throw_invalid("GGUF: {}: {} merges are more than {}", key("merges"), merges->count,
+                  2 * kMaxTokens);
+}
+
+std::vector<TokenKind> read_kinds(const GgufFile& gguf) {
+  const auto numbers = gguf.find_ints(key("token_type"));
+  if (!numbers) return {};
+  std::vector<TokenKind> kinds;
+  kinds.reserve(numbers->size());
+  for (const std::int64_t number : *numbers) {
+    if (number < static_cast<int>(TokenKind::kNormal) ||
+        number > static_cast<int>(TokenKind::kByte))
+      throw_invalid("GGUF: {}: kind {} of token {} is unknown", key("token_type"), number,
+                    kinds.size());
+    kinds.push_back(static_cast<TokenKind>(number));
+  }
+  return kinds;
+}
+
+}  // namespace
+
+Vocabulary read_vocabulary(const GgufFile& gguf) {
+  check_lengths(gguf);
+  Vocabulary vocabulary;
+  const auto model = gguf.find_string(key("model"));
+  if (!model) throw_invalid("GGUF: {}: the key is missing", key("model"));
+  if (*model != "gpt2" && *model != "llama")
+    throw_invalid("GGUF: {}: '{}' is not supported; gpt2 and llama are", key("model"),
+                  model->substr(0, 40));
+  vocabulary.model = *model;
+  vocabulary.pre_tokenizer = gguf.find_string(key("pre")).value_or("default");
+  const auto tokens = gguf.find_strings(key("tokens"));
+  vocabulary.tokens.assign(tokens->begin(), tokens->end());
+  vocabulary.kinds = read_kinds(gguf);
+  const std::size_t num_tokens = vocabulary.tokens.size();
+  if (vocabulary.model == "llama") {
+    auto scores = gguf.find_floats(key("scores"));
+    if (!scores) throw_invalid("GGUF: {}: the key is missing", key("scores"));
+    vocabulary.scores = std::move(*scores);
+  } else if (const auto merges = gguf.find_strings(key("merges"))) {
+    vocabulary.merges.assign(merges->begin(), merges->end());
+  } else {
+    throw_invalid("GGUF: {}: the key is missing", key("merges"));
+  }
+  vocabulary.bos = find_token(gguf, "bos_token_id", num_tokens);
+  vocabulary.eos = find_token(gguf, "eos_token_id", num_tokens);
+  vocabulary.eot = find_token(gguf, "eot_token_id", num_tokens);
+  vocabulary.unk = find_token(gguf, "unknown_token_id", num_tokens);
+  vocabulary.pad = find_token(gguf, "padding_token_id", num_tokens);
+  // Where a file does not say: SentencePiece models and Llama 3 begin with BOS, other byte-level
+  // ones do not.
+  const bool is_sentence_piece = vocabulary.model == "llama";
+  vocabulary.add_bos = gguf.find_bool(key("add_bos_token"))
+                           .value_or(is_sentence_piece || vocabulary.pre_tokenizer == "llama-bpe");
+  vocabulary.add_eos = gguf.find_bool(key("add_eos_token")).value_or(false);
+  vocabulary.add_space_prefix = gguf.find_bool(key("add_space_prefix")).value_or(is_sentence_piece);
+  return vocabulary;
+}
+
+std::string read_chat_template(const GgufFile& gguf) {
+  return std::string(gguf.find_string("tokenizer.chat_template").value_or(""));
+}
+
+}  // namespace larder

@@ -1,0 +1,93 @@
+#include "model/vocabulary.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "model/gguf_builder.h"
+
+namespace larder {
+namespace {
+
+using ::testing::HasSubstr;
+
+GgufBuilder byte_level() {
+  GgufBuilder builder;
+  builder.add_string("tokenizer.ggml.model", "gpt2")
+      .add_string("tokenizer.ggml.pre", "smollm")
+      .add_array<std::string>("tokenizer.ggml.tokens", GgufType::kString, {"<s>", "a", "b", "ab"})
+      .add_array<std::string>("tokenizer.ggml.merges", GgufType::kString, {"a b"});
+  return builder;
+}
+
+GgufBuilder sentence_piece(std::size_t num_scores) {
+  GgufBuilder builder;
+  builder.add_string("tokenizer.ggml.model", "llama")
+      .add_array<std::string>("tokenizer.ggml.tokens", GgufType::kString, {"<s>", "a", "b"})
+      .add_array("tokenizer.ggml.scores", GgufType::kFloat32, std::vector<float>(num_scores));
+  return builder;
+}
+
+Vocabulary read(const GgufBuilder& builder) {
+  const auto bytes = builder.build();
+  return read_vocabulary(GgufFile(bytes));
+}
+
+std::string error_of(const GgufBuilder& builder) {
+  try {
+    read(builder);
+    return "";
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+TEST(Vocabulary, ByteLevel) {
+  const Vocabulary vocabulary = read(
+      byte_level()
+          .add_uint("tokenizer.ggml.eos_token_id", 3)
+          .add_array<std::int32_t>("tokenizer.ggml.token_type", GgufType::kInt32, {3, 1, 1, 1}));
+  EXPECT_EQ(vocabulary.model, "gpt2");
+  EXPECT_EQ(vocabulary.pre_tokenizer, "smollm");
+  EXPECT_EQ(vocabulary.tokens.size(), 4u);
+  EXPECT_EQ(vocabulary.merges, std::vector<std::string>{"a b"});
+  EXPECT_EQ(vocabulary.kinds[0], TokenKind::kControl);
+  EXPECT_EQ(vocabulary.eos, 3);
+  EXPECT_EQ(vocabulary.bos, std::nullopt);
+  EXPECT_FALSE(vocabulary.add_bos);
+}
+
+TEST(Vocabulary, SentencePiece) {
+  const Vocabulary vocabulary =
+      read(sentence_piece(3).add_bool("tokenizer.ggml.add_space_prefix", false));
+  EXPECT_EQ(vocabulary.scores.size(), 3u);
+  EXPECT_TRUE(vocabulary.add_bos);
+  EXPECT_FALSE(vocabulary.add_space_prefix);
+}
+
+TEST(Vocabulary, BadFieldsAreNamed) {
+  EXPECT_THAT(error_of(GgufBuilder{}), HasSubstr("tokenizer.ggml.tokens: the key is missing"));
+  EXPECT_THAT(error_of(sentence_piece(2)), HasSubstr("tokenizer.ggml.scores: 2 values for 3"));
+  EXPECT_THAT(error_of(byte_level().add_uint("tokenizer.ggml.bos_token_id", 4)),
+              HasSubstr("tokenizer.ggml.bos_token_id: 4 is not one of the 4 tokens"));
+  EXPECT_THAT(error_of(byte_level().add("tokenizer.ggml.bos_token_id", GgufType::kInt32, -1)),
+              HasSubstr("tokenizer.ggml.bos_token_id"));
+  EXPECT_THAT(error_of(byte_level().add_array<std::int32_t>("tokenizer.ggml.token_type",
+                                                            GgufType::kInt32, {3, 1, 1, 7})),
+              HasSubstr("kind 7 of token 3"));
+  EXPECT_THAT(error_of(byte_level().add_tensor("token_embd.weight", {8, 3}, GgmlType::kF32, 96)),
+              HasSubstr("4 tokens, but token_embd.weight has 3 rows"));
+  GgufBuilder builder;
+  builder.add_uint("tokenizer.ggml.tokens", 3).add_string("tokenizer.ggml.model", "gpt2");
+  EXPECT_THAT(error_of(builder), HasSubstr("tokenizer.ggml.tokens"));
+}
+
+TEST(Vocabulary, ChatTemplate) {
+  auto bytes = byte_level().build();
+  EXPECT_EQ(read_chat_template(GgufFile(bytes)), "");
+  bytes = byte_level().add_string("tokenizer.chat_template", "{{ x }}").build();
+  EXPECT_EQ(read_chat_template(GgufFile(bytes)), "{{ x }}");
+}
+
+}  // namespace
+}  // namespace larder

@@ -1,0 +1,155 @@
+#include "model/weights.h"
+
+#include <string>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "kernels/packing.h"
+
+namespace larder {
+namespace {
+
+constexpr std::size_t kArenaAlignment = 64;
+
+// One tensor's way into the arena: exactly one of matrix and vector is set, to where its view goes.
+struct WeightEntry {
+  std::string name;
+  int num_rows = 0;
+  int num_cols = 0;
+  PackedMatrix* matrix = nullptr;
+  const float** vector = nullptr;
+  const GgufTensor* tensor = nullptr;
+  std::size_t offset = 0;  // in the arena
+};
+
+// The list of all weights in the order in which a forward pass reads them, with their places.
+class WeightPlan {
+ public:
+  WeightPlan(const ModelConfig& config, const GgufFile& gguf) : config_(config), gguf_(gguf) {}
+
+  const std::vector<WeightEntry>& entries() const { return entries_; }
+  std::size_t size_bytes() const { return size_bytes_; }
+
+  void add_matrix(std::string name, int num_rows, int num_cols, PackedMatrix& matrix) {
+    WeightEntry& entry = add({.name = std::move(name), .num_rows = num_rows, .num_cols = num_cols});
+    entry.matrix = &matrix;
+    size_bytes_ += static_cast<std::size_t>(
+        packed_size_bytes(packed_layout(entry.tensor->type, num_rows, num_cols)));
+  }
+
+  void add_vector(std::string name, int size, const float*& vector) {
+    WeightEntry& entry = add({.name = std::move(name), .num_rows = 1, .num_cols = size});
+    entry.vector = &vector;
+    size_bytes_ += static_cast<std::size_t>(size) * sizeof(float);
+  }
+
+  void add_layer(int index, LayerWeights& layer) {
+    const auto name = [&](const char* part) { return fmt::format("blk.{}.{}", index, part); };
+    const int hidden = config_.hidden_size;
+    add_vector(name("attn_norm.weight"), hidden, layer.attention_norm);
+    add_matrix(name("attn_q.weight"), config_.q_size(), hidden, layer.q);
+    add_matrix(name("attn_k.weight"), config_.kv_size(), hidden, layer.k);
+    add_matrix(name("attn_v.weight"), config_.kv_size(), hidden, layer.v);
+    if (config_.has_qkv_bias) {
+      add_vector(name("attn_q.bias"), config_.q_size(), layer.q_bias);
+      add_vector(name("attn_k.bias"), config_.kv_size(), layer.k_bias);
+      add_vector(name("attn_v.bias"), config_.kv_size(), layer.v_bias);
+    }
+    if (config_.has_qk_norm) {
+      add_vector(name("attn_q_norm.weight"), config_.head_dim, layer.q_norm);
+      add_vector(name("attn_k_norm.weight"), config_.head_dim, layer.k_norm);
+    }
+    add_matrix(name("attn_output.weight"), hidden, config_.q_size(), layer.o);
+    if (config_.has_post_norms)
+      add_vector(name("post_attention_norm.weight"), hidden, layer.post_attention_norm);
+    add_vector(name("ffn_norm.weight"), hidden, layer.ffn_norm);
+    add_matrix(name("ffn_gate.weight"), config_.ffn_size, hidden, layer.gate);
+    add_matrix(name("ffn_up.weight"), config_.ffn_size, hidden, layer.up);
+    add_matrix(name("ffn_down.weight"), hidden, config_.ffn_size, layer.down);
+    if (config_.has_post_norms)
+      add_vector(name("post_ffw_norm.weight"), hidden, layer.post_ffn_norm);
+  }
+
+ private:
+  // Finds the tensor and gives it the next aligned place.
+  WeightEntry& add(WeightEntry entry) {
+    entry.tensor = gguf_.find_tensor(entry.name);
+    if (!entry.tensor) throw_invalid("GGUF: tensor '{}' is missing", entry.name);
+    if (entry.tensor->num_cols() != entry.num_cols || entry.tensor->num_rows() != entry.num_rows)
+      throw_invalid("GGUF: tensor '{}': {} rows of {} values; {} of {} are expected", entry.name,
+                    entry.tensor->num_rows(), entry.tensor->num_cols(), entry.num_rows,
+                    entry.num_cols);
+    size_bytes_ = (size_bytes_ + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
+    entry.offset = size_bytes_;
+    entries_.push_back(std::move(entry));
+    return entries_.back();
+  }
+
+  const ModelConfig& config_;
+  const GgufFile& gguf_;
+  std::vector<WeightEntry> entries_;
+  std::size_t size_bytes_ = 0;
+};
+
+// Where the views of all weights go, apart from the class so that a plan can be made without one.
+struct WeightViews {
+  PackedMatrix embedding, output;
+  const float* output_norm = nullptr;
+  std::vector<LayerWeights> layers;
+};
+
+// A tensor that no rule knows would be left out of the computation in silence: refuse the ones that
+// belong to a layer.
+void refuse_unknown_tensors(const WeightPlan& plan, const GgufFile& gguf) {
+  std::unordered_map<std::string_view, bool> known;
+  for (const WeightEntry& entry : plan.entries()) known.emplace(entry.name, true);
+  for (const GgufTensor& tensor : gguf.tensors())
+    if (tensor.name.starts_with("blk.") && !known.contains(tensor.name))
+      throw_invalid("GGUF: tensor '{}' is not part of a model of this architecture", tensor.name);
+}
+
+WeightPlan plan_weights(const ModelConfig& config, const GgufFile& gguf, WeightViews& views) {
+  WeightPlan plan(config, gguf);
+  views.layers.resize(config.layers.size());
+  plan.add_matrix("token_embd.weight", config.vocab_size, config.hidden_size, views.embedding);
+  for (int i = 0; i < config.num_layers(); ++i)
+    plan.add_layer(i, views.layers[static_cast<std::size_t>(i)]);
+  plan.add_vector("output_norm.weight", config.hidden_size, views.output_norm);
+  if (!config.tied_embeddings)
+    plan.add_matrix("output.weight", config.vocab_size, config.hidden_size, views.output);
+  refuse_unknown_tensors(plan, gguf);
+  return plan;
+}
+
+}  // namespace
+
+std::size_t weights_size_bytes(const ModelConfig& config, const GgufFile& gguf) {
+  WeightViews views;
+  return plan_weights(config, gguf, views).size_bytes();
+}
+
+Weights::Weights(const ModelConfig& config, const GgufFile& gguf, ThreadPool& pool,
+                 const LoadProgress& progress) {
+  WeightViews views;
+  const WeightPlan plan = plan_weights(config, gguf, views);
+  arena_ = AlignedBuffer(plan.size_bytes());
+  for (const WeightEntry& entry : plan.entries()) {
+    std::byte* place = arena_.data() + entry.offset;
+    if (entry.matrix) {
+      *entry.matrix = pack_matrix(entry.tensor->type, entry.tensor->data, entry.num_rows,
+                                  entry.num_cols, place, pool);
+    } else {
+      auto* values = reinterpret_cast<float*>(place);
+      dequantize_row(entry.tensor->type, entry.tensor->data.data(), values, entry.num_cols);
+      *entry.vector = values;
+    }
+    if (progress) progress(entry.offset, plan.size_bytes());
+  }
+  if (progress) progress(plan.size_bytes(), plan.size_bytes());
+  embedding_ = views.embedding;
+  output_ = config.tied_embeddings ? views.embedding : views.output;
+  output_norm_ = views.output_norm;
+  layers_ = std::move(views.layers);
+}
+
+}  // namespace larder
