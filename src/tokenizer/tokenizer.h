@@ -15,7 +15,12 @@ namespace larder {
 
 // GGUF's tokenizer.ggml.token_type.
 enum class TokenKind : std::uint8_t {
-  kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6,
+  kNormal = 1,
+  kUnknown = 2,
+  kControl = 3,
+  kUserDefined = 4,
+  kUnused = 5,
+  kByte = 6,
 };
 
 // What a file says about its tokenizer; plain data, checked by Tokenizer's constructor.
@@ -32,8 +37,8 @@ struct Vocabulary {
   bool add_space_prefix = true;  // SentencePiece
 };
 
-// Where a piece of the text came from. Special tokens are recognised only in trusted text, so that a
-// user who types one gets its characters.
+// Where a piece of the text came from. Special tokens are recognised only in trusted text, so that
+// a user who types one gets its characters.
 struct TextSpan {
   std::size_t begin = 0, end = 0;  // bytes
   bool trusted = false;
@@ -46,7 +51,8 @@ struct Encoding {
 };
 
 // Immutable after construction. Thread: any, concurrently. Any bytes are accepted as text: invalid
-// UTF-8 becomes byte tokens (BPE) or U+FFFD, as the reference implementations do.
+// UTF-8 becomes byte tokens (BPE) or U+FFFD (SentencePiece). Texts of 2^31 bytes or more throw
+// Error{kTooLarge}.
 class Tokenizer {
  public:
   // Throws Error{kInvalidArgument} that names the field when the vocabulary is malformed.
@@ -57,7 +63,10 @@ class Tokenizer {
   // add_special: put BOS/EOS around the text where the model asks for it.
   // parse_special: the whole text is trusted.
   std::vector<TokenId> encode(std::string_view text, bool add_special, bool parse_special) const;
-  // Spans must be in order and cover the text. Time is linear in the text's length.
+  // Spans must be in order and cover the text. What lies between special tokens is encoded as one
+  // text, whatever spans it is made of; a special token may lie across spans if all are trusted.
+  // User-defined tokens that mark nothing (a run of spaces, an HTML tag) are taken in any text.
+  // Time: linear in the length of the text; n log n in that of its longest word.
   Encoding encode(std::string_view text, std::span<const TextSpan> spans, bool add_special) const;
 
   // The bytes of one token, as they appear in text ("" for control tokens unless show_special).
@@ -68,7 +77,8 @@ class Tokenizer {
   int vocab_size() const;
   std::optional<TokenId> bos() const;
   std::optional<TokenId> eos() const;
-  // Every token that ends a turn: eos, eot, and those known by name (<|im_end|>, <end_of_turn>, ...).
+  // Every token that ends a turn: eos, eot, and those known by name (<|im_end|>, <end_of_turn>,
+  // ...).
   std::span<const TokenId> end_tokens() const;
   bool is_special(TokenId token) const;
   // nullopt when no token has that text.
@@ -77,6 +87,7 @@ class Tokenizer {
   std::string_view token_text(TokenId token) const;
 
  private:
+  friend class StreamDecoder;
   class Impl;
   std::unique_ptr<const Impl> impl_;
 };

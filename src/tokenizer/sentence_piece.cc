@@ -1,0 +1,213 @@
+#include "tokenizer/sentence_piece.h"
+
+#include <algorithm>
+#include <functional>
+#include <unordered_map>
+
+#include "base/error.h"
+#include "tokenizer/utf8.h"
+#include "tokenizer/vocabulary_check.h"
+
+namespace larder {
+namespace {
+
+constexpr std::string_view kEscapedSpace = "\u2581";
+
+// The text with spaces for U+2581 and U+FFFD for every byte that is not UTF-8.
+// origin: per byte of the result, its offset in the text.
+std::string rewrite(std::string_view text, bool add_prefix, std::vector<std::uint32_t>& origin) {
+  std::string result;
+  result.reserve(text.size() + 1);
+  const auto put = [&](std::string_view bytes, std::size_t from, bool one_to_one) {
+    for (std::size_t k = 0; k < bytes.size(); ++k)
+      origin.push_back(static_cast<std::uint32_t>(one_to_one ? from + k : from));
+    result.append(bytes);
+  };
+  if (add_prefix) put(" ", 0, true);
+  for (std::size_t i = 0; i < text.size();) {
+    const Utf8Char c = read_utf8(text, i);
+    const std::string_view bytes = text.substr(i, c.length);
+    if (!c.valid) {
+      for (std::uint32_t k = 0; k < c.length; ++k) put("\uFFFD", i + k, false);
+    } else if (bytes == kEscapedSpace) {
+      put(" ", i, true);
+    } else {
+      put(bytes, i, true);
+    }
+    i += c.length;
+  }
+  return result;
+}
+
+}  // namespace
+
+// One stretch of text that no merge crosses.
+struct SentencePiece::Word {
+  std::string_view text;  // of the whole text
+  std::uint32_t begin = 0, end = 0;
+  // How unused pieces came about: where they fall apart again. Of several ways, the last counts.
+  std::unordered_map<TokenId, std::uint32_t> splits = {};
+
+  std::uint32_t end_of(const std::vector<Symbol>& symbols, const Symbol& symbol) const {
+    return symbol.next == Symbol::kNone ? end : symbols[symbol.next].begin;
+  }
+};
+
+SentencePiece::SentencePiece(const Vocabulary& vocabulary, const StringPool& pieces,
+                             std::span<const std::uint8_t> is_special)
+    : pieces_(pieces),
+      by_piece_(pieces, vocabulary.tokens.size()),
+      is_unused_(vocabulary.tokens.size()),
+      adds_space_prefix_(vocabulary.add_space_prefix) {
+  rank_scores(vocabulary.scores);
+  add_bytes(vocabulary);
+  add_pieces(vocabulary, is_special);
+  if (has_bytes_) return;
+  if (!vocabulary.unk)
+    throw_invalid("tokenizer.ggml.unknown_token_id: needed where no token stands for single bytes");
+  unknown_ = *vocabulary.unk;
+}
+
+void SentencePiece::rank_scores(std::span<const float> scores) {
+  std::vector<float> distinct(scores.begin(), scores.end());
+  std::sort(distinct.begin(), distinct.end(), std::greater<>());
+  distinct.erase(std::unique(distinct.begin(), distinct.end()), distinct.end());
+  priorities_.reserve(scores.size());
+  for (const float score : scores) {
+    const auto place = std::lower_bound(distinct.begin(), distinct.end(), score, std::greater<>());
+    priorities_.push_back(static_cast<std::uint32_t>(place - distinct.begin()));
+  }
+}
+
+void SentencePiece::add_bytes(const Vocabulary& vocabulary) {
+  byte_tokens_.fill(-1);
+  int num_bytes = 0;
+  for (std::size_t id = 0; id < vocabulary.tokens.size(); ++id) {
+    if (!is_byte_token(vocabulary, static_cast<TokenId>(id))) continue;
+    const auto byte = static_cast<std::uint8_t>(pieces_[static_cast<TokenId>(id)][0]);
+    if (byte_tokens_[byte] >= 0)
+      throw_invalid("tokenizer.ggml.tokens[{}]: a second token for the byte {:#04x}", id, byte);
+    byte_tokens_[byte] = static_cast<TokenId>(id);
+    ++num_bytes;
+  }
+  if (num_bytes != 0 && num_bytes != 256)
+    throw_invalid("tokenizer.ggml.tokens: byte tokens for {} of the 256 bytes", num_bytes);
+  has_bytes_ = num_bytes == 256;
+}
+
+void SentencePiece::add_pieces(const Vocabulary& vocabulary,
+                               std::span<const std::uint8_t> is_special) {
+  for (TokenId id = 0; id < pieces_.size(); ++id) {
+    if (is_special[id] || is_byte_token(vocabulary, id)) continue;
+    const std::string_view piece = pieces_[id];
+    if (by_piece_.insert(id) >= 0) continue;
+    is_unused_[id] = !vocabulary.kinds.empty() && vocabulary.kinds[id] == TokenKind::kUnused;
+    max_piece_bytes_ = std::max(max_piece_bytes_, piece.size());
+    char32_t previous = ' ';
+    for (std::size_t i = 0; i < piece.size();) {
+      const Utf8Char c = read_utf8(piece, i);
+      if (c.code_point == ' ' && previous != ' ') joins_space_.insert(previous);
+      previous = c.code_point;
+      i += c.length;
+    }
+  }
+}
+
+void SentencePiece::encode(std::string_view text, bool at_start, EncodeScratch& scratch,
+                           std::vector<PlacedToken>& out) const {
+  const std::size_t first = out.size();
+  const bool adds_prefix = adds_space_prefix_ && at_start;
+  if (!adds_prefix && text.find(kEscapedSpace) == text.npos && is_valid_utf8(text)) {
+    encode_words(text, scratch, out);
+  } else {
+    std::vector<std::uint32_t> origin;
+    const std::string& rewritten =
+        scratch.normalized.emplace_back(rewrite(text, adds_prefix, origin));
+    encode_words(rewritten, scratch, out);
+    for (std::size_t i = first; i < out.size(); ++i) out[i].begin = origin[out[i].begin];
+  }
+  if (has_bytes_) return;
+  // Neighbouring unknown characters are one unknown token.
+  const auto is_repeat = [this](const PlacedToken& left, const PlacedToken& right) {
+    return left.token == unknown_ && right.token == unknown_;
+  };
+  out.erase(std::unique(out.begin() + static_cast<std::ptrdiff_t>(first), out.end(), is_repeat),
+            out.end());
+}
+
+void SentencePiece::encode_words(std::string_view text, EncodeScratch& scratch,
+                                 std::vector<PlacedToken>& out) const {
+  Word word{text};
+  const auto finish = [&](std::size_t end) {
+    word.end = static_cast<std::uint32_t>(end);
+    const std::string_view bytes = text.substr(word.begin, end - word.begin);
+    if (!scratch.cache.replay(bytes, word.begin, out)) {
+      const std::size_t first = out.size();
+      encode_word(word, scratch, out);
+      scratch.cache.remember(bytes, word.begin, out, first);
+    }
+    word.begin = word.end;
+  };
+  char32_t previous = ' ';
+  for (std::size_t i = 0; i < text.size();) {
+    const Utf8Char c = read_utf8(text, i);
+    if (c.code_point == ' ' && previous != ' ' && !joins_space_.contains(previous)) finish(i);
+    previous = c.code_point;
+    i += c.length;
+  }
+  if (word.begin < text.size()) finish(text.size());
+}
+
+void SentencePiece::encode_word(Word& word, EncodeScratch& scratch,
+                                std::vector<PlacedToken>& out) const {
+  auto& symbols = scratch.symbols;
+  symbols.clear();
+  word.splits.clear();
+  for (std::uint32_t i = word.begin; i < word.end; i += read_utf8(word.text, i).length)
+    symbols.push_back({i});
+  merge_symbols(symbols, scratch.queue, [&](const Symbol& left, const Symbol& right) -> Merge {
+    const std::size_t size = word.end_of(symbols, right) - left.begin;
+    if (size > max_piece_bytes_) return {};
+    const TokenId id = by_piece_.find(word.text.substr(left.begin, size));
+    if (id < 0) return {};
+    if (is_unused_[id]) word.splits[id] = right.begin - left.begin;
+    return {priorities_[id], id};
+  });
+  for (std::uint32_t i = 0; i != Symbol::kNone; i = symbols[i].next) {
+    const Symbol& symbol = symbols[i];
+    if (symbol.id >= 0 && !is_unused_[symbol.id]) {
+      out.push_back({symbol.id, symbol.begin});
+    } else {
+      const std::uint32_t end = word.end_of(symbols, symbol);
+      emit(word, word.text.substr(symbol.begin, end - symbol.begin), symbol.begin, out);
+    }
+  }
+}
+
+// Recursion is as deep as a piece is long, which the vocabulary's check bounds.
+void SentencePiece::emit(const Word& word, std::string_view piece, std::uint32_t begin,
+                         std::vector<PlacedToken>& out) const {
+  const TokenId id = by_piece_.find(piece);
+  if (id < 0) return emit_unknown(piece, begin, out);
+  if (is_unused_[id]) {
+    if (const auto split = word.splits.find(id); split != word.splits.end()) {
+      emit(word, piece.substr(0, split->second), begin, out);
+      emit(word, piece.substr(split->second), begin + split->second, out);
+      return;
+    }
+  }
+  out.push_back({id, begin});
+}
+
+void SentencePiece::emit_unknown(std::string_view character, std::uint32_t begin,
+                                 std::vector<PlacedToken>& out) const {
+  if (!has_bytes_) {
+    out.push_back({unknown_, begin});
+    return;
+  }
+  for (std::size_t k = 0; k < character.size(); ++k)
+    out.push_back({byte_tokens_[static_cast<std::uint8_t>(character[k])],
+                   begin + static_cast<std::uint32_t>(k)});
+}
+
+}  // namespace larder
