@@ -47,7 +47,7 @@ enum class FinishReason { kNone, kStop, kLength, kCancelled };
 // Nanoseconds of the engine's clock; 0 = not reached.
 struct RequestTimes {
   std::int64_t arrived_ns = 0;
-  std::int64_t scheduled_ns = 0;    // first time in a batch
+  std::int64_t scheduled_ns = 0;  // first time in a batch
   std::int64_t first_token_ns = 0;
   std::int64_t last_token_ns = 0;
 };
@@ -61,11 +61,11 @@ struct RequestUsage {
 
 // One step's news of one choice.
 struct RequestUpdate {
-  int choice = 0;                       // [0, n)
-  std::vector<OutputToken> tokens;      // new ones, in order; an end or stop token is not among them
+  int choice = 0;                   // [0, n)
+  std::vector<OutputToken> tokens;  // new ones, in order; an end or stop token is not among them
   std::vector<OutputToken> prompt_logprobs;  // once, with the choice's first update, if asked for
   FinishReason finish = FinishReason::kNone;
-  std::optional<TokenId> stop_token;    // which token ended it
+  std::optional<TokenId> stop_token;  // which token ended it
   RequestUsage usage;
   RequestTimes times;
 };

@@ -1,0 +1,71 @@
+// Output tokens to text as it may be shown: whole characters, and nothing of a stop string.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/types.h"
+#include "tokenizer/tokenizer.h"
+
+namespace larder {
+
+// Finds the first of several strings to be completed in text that arrives piecewise; what may yet
+// become one is held back. Linear in the text for each string (Knuth, Morris, Pratt 1977), however
+// it is cut. Thread: one at a time.
+class StopFinder {
+ public:
+  // Empty strings are ignored.
+  explicit StopFinder(std::vector<std::string> stops);
+
+  // The text that is certainly before any stop string. After found(): "".
+  std::string push(std::string_view text);
+  // What was held back, as no more text follows.
+  std::string finish();
+
+  bool found() const { return found_ >= 0; }
+  // The one that was found, else "". Of two that end together, the longer.
+  const std::string& stop() const;
+
+ private:
+  struct Pattern {
+    std::string text;
+    std::vector<std::size_t> fallback;  // longest proper border of text[0, i]
+    std::size_t num_matched = 0;
+  };
+
+  void advance(char next);
+
+  std::vector<Pattern> patterns_;
+  std::string held_;
+  int found_ = -1;  // index into patterns_
+};
+
+// Thread: one at a time. The tokenizer must outlive it.
+class TextStream {
+ public:
+  // include_stop: the stop string is part of the text.
+  TextStream(const Tokenizer& tokenizer, std::vector<std::string> stops, bool include_stop = false,
+             bool show_special = false)
+      : decoder_(tokenizer, show_special), finder_(std::move(stops)), include_stop_(include_stop) {}
+
+  // The text that this token completes, often all of it, possibly "". Ends at the stop string,
+  // after which there is no more: the owner cancels the request.
+  std::string push(TokenId token) { return stopped() ? "" : find(decoder_.push(token)); }
+  // What was held back; call once, when no token follows. May stop, too.
+  std::string finish();
+
+  bool stopped() const { return finder_.found(); }
+  const std::string& stop_string() const { return finder_.stop(); }
+
+ private:
+  std::string find(std::string_view text);
+
+  StreamDecoder decoder_;
+  StopFinder finder_;
+  bool include_stop_;
+};
+
+}  // namespace larder
