@@ -68,10 +68,14 @@ bool has_amx(const Features& f) {
 const KernelTable* kernels_for(Isa isa) {
   static const Features features;
   switch (isa) {
-    case Isa::kGeneric: return &isa_generic::kTable;
-    case Isa::kAvx2: return has_avx2(features) ? &isa_avx2::kTable : nullptr;
-    case Isa::kAvx512: return has_avx512(features) ? &isa_avx512::kTable : nullptr;
-    case Isa::kAmx: return has_amx(features) ? &isa_amx::kTable : nullptr;
+    case Isa::kGeneric:
+      return &isa_generic::kTable;
+    case Isa::kAvx2:
+      return has_avx2(features) ? &isa_avx2::kTable : nullptr;
+    case Isa::kAvx512:
+      return has_avx512(features) ? &isa_avx512::kTable : nullptr;
+    case Isa::kAmx:
+      return has_amx(features) ? &isa_amx::kTable : nullptr;
   }
   return nullptr;
 }

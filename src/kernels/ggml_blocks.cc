@@ -31,8 +31,7 @@ void one_level(GgmlBlock& block, int offset) {
 void unpack_nibbles(const std::uint8_t* nibbles, std::uint32_t high_bits, std::uint8_t* code) {
   for (int i = 0; i < 16; ++i) {
     code[i] = static_cast<std::uint8_t>((nibbles[i] & 15) | ((high_bits >> i) & 1) << 4);
-    code[i + 16] =
-        static_cast<std::uint8_t>(nibbles[i] >> 4 | ((high_bits >> (i + 16)) & 1) << 4);
+    code[i + 16] = static_cast<std::uint8_t>(nibbles[i] >> 4 | ((high_bits >> (i + 16)) & 1) << 4);
   }
 }
 
@@ -83,10 +82,8 @@ void unpack_k_scales(const std::uint8_t* packed, GgmlBlock& block) {
   for (int j = 0; j < 4; ++j) {
     block.scale_code[j] = static_cast<std::int8_t>(packed[j] & 63);
     block.min_code[j] = packed[j + 4] & 63;
-    block.scale_code[j + 4] =
-        static_cast<std::int8_t>((packed[j + 8] & 15) | packed[j] >> 6 << 4);
-    block.min_code[j + 4] =
-        static_cast<std::uint8_t>(packed[j + 8] >> 4 | packed[j + 4] >> 6 << 4);
+    block.scale_code[j + 4] = static_cast<std::int8_t>((packed[j + 8] & 15) | packed[j] >> 6 << 4);
+    block.min_code[j + 4] = static_cast<std::uint8_t>(packed[j + 8] >> 4 | packed[j + 4] >> 6 << 4);
   }
 }
 
@@ -153,14 +150,23 @@ void unpack_block(GgmlType type, const std::byte* data, GgmlBlock& block) {
       set_scales(block, bytes, nullptr);
       for (int i = 0; i < 32; ++i) block.code[i] = bytes[2 + i] ^ 0x80;
       return;
-    case GgmlType::kQ2_K: block.group_size = 16; return unpack_q2_k(bytes, block);
-    case GgmlType::kQ3_K: block.group_size = 16; return unpack_q3_k(bytes, block);
-    case GgmlType::kQ4_K: return unpack_q4_k(bytes, block);
-    case GgmlType::kQ5_K: return unpack_q5_k(bytes, block);
-    case GgmlType::kQ6_K: block.group_size = 16; return unpack_q6_k(bytes, block);
+    case GgmlType::kQ2_K:
+      block.group_size = 16;
+      return unpack_q2_k(bytes, block);
+    case GgmlType::kQ3_K:
+      block.group_size = 16;
+      return unpack_q3_k(bytes, block);
+    case GgmlType::kQ4_K:
+      return unpack_q4_k(bytes, block);
+    case GgmlType::kQ5_K:
+      return unpack_q5_k(bytes, block);
+    case GgmlType::kQ6_K:
+      block.group_size = 16;
+      return unpack_q6_k(bytes, block);
     case GgmlType::kF32:
     case GgmlType::kF16:
-    case GgmlType::kBF16: break;
+    case GgmlType::kBF16:
+      break;
   }
   CHECK(false, static_cast<std::uint32_t>(type));
 }

@@ -10,19 +10,32 @@ namespace larder {
 
 std::optional<GgmlTypeTraits> ggml_type_traits(std::uint32_t type) {
   switch (static_cast<GgmlType>(type)) {
-    case GgmlType::kF32: return GgmlTypeTraits{"F32", 1, 4};
-    case GgmlType::kF16: return GgmlTypeTraits{"F16", 1, 2};
-    case GgmlType::kBF16: return GgmlTypeTraits{"BF16", 1, 2};
-    case GgmlType::kQ4_0: return GgmlTypeTraits{"Q4_0", 32, 18};
-    case GgmlType::kQ4_1: return GgmlTypeTraits{"Q4_1", 32, 20};
-    case GgmlType::kQ5_0: return GgmlTypeTraits{"Q5_0", 32, 22};
-    case GgmlType::kQ5_1: return GgmlTypeTraits{"Q5_1", 32, 24};
-    case GgmlType::kQ8_0: return GgmlTypeTraits{"Q8_0", 32, 34};
-    case GgmlType::kQ2_K: return GgmlTypeTraits{"Q2_K", 256, 84};
-    case GgmlType::kQ3_K: return GgmlTypeTraits{"Q3_K", 256, 110};
-    case GgmlType::kQ4_K: return GgmlTypeTraits{"Q4_K", 256, 144};
-    case GgmlType::kQ5_K: return GgmlTypeTraits{"Q5_K", 256, 176};
-    case GgmlType::kQ6_K: return GgmlTypeTraits{"Q6_K", 256, 210};
+    case GgmlType::kF32:
+      return GgmlTypeTraits{"F32", 1, 4};
+    case GgmlType::kF16:
+      return GgmlTypeTraits{"F16", 1, 2};
+    case GgmlType::kBF16:
+      return GgmlTypeTraits{"BF16", 1, 2};
+    case GgmlType::kQ4_0:
+      return GgmlTypeTraits{"Q4_0", 32, 18};
+    case GgmlType::kQ4_1:
+      return GgmlTypeTraits{"Q4_1", 32, 20};
+    case GgmlType::kQ5_0:
+      return GgmlTypeTraits{"Q5_0", 32, 22};
+    case GgmlType::kQ5_1:
+      return GgmlTypeTraits{"Q5_1", 32, 24};
+    case GgmlType::kQ8_0:
+      return GgmlTypeTraits{"Q8_0", 32, 34};
+    case GgmlType::kQ2_K:
+      return GgmlTypeTraits{"Q2_K", 256, 84};
+    case GgmlType::kQ3_K:
+      return GgmlTypeTraits{"Q3_K", 256, 110};
+    case GgmlType::kQ4_K:
+      return GgmlTypeTraits{"Q4_K", 256, 144};
+    case GgmlType::kQ5_K:
+      return GgmlTypeTraits{"Q5_K", 256, 176};
+    case GgmlType::kQ6_K:
+      return GgmlTypeTraits{"Q6_K", 256, 210};
   }
   return std::nullopt;
 }

@@ -1,15 +1,16 @@
 // What a device must be able to compute, as plain argument structs and a table of functions.
 //
-// Promise 1 lives here: a row of any result depends on that row's inputs alone. Every kernel sums in one
-// fixed order whatever the number of rows, the range that it was asked for and the thread that runs it,
-// and attention cuts the keys at fixed positions. The order may differ between instruction sets.
+// Promise 1 lives here: a row of any result depends on that row's inputs alone. Every kernel sums
+// in one fixed order whatever the number of rows, the range that it was asked for and the thread
+// that runs it, and attention cuts the keys at fixed positions. The order may differ between
+// instruction sets.
 //
-// The sources under cpu/ are compiled once per instruction set, each in its own namespace. They include
-// no header with inline functions of external linkage, since the linker could keep the copy that holds
-// instructions that another machine has not got.
+// The sources under cpu/ are compiled once per instruction set, each in its own namespace. They
+// include no header with inline functions of external linkage, since the linker could keep the copy
+// that holds instructions that another machine has not got.
 //
-// Thread: each function computes the range that it is given; ops.h shares ranges out over a ThreadPool.
-// Nothing here allocates or throws; sizes were checked where the model was loaded.
+// Thread: each function computes the range that it is given; ops.h shares ranges out over a
+// ThreadPool. Nothing here allocates or throws; sizes were checked where the model was loaded.
 #pragma once
 
 #include <cstddef>
@@ -22,28 +23,33 @@ namespace larder {
 
 enum class Isa { kGeneric, kAvx2, kAvx512, kAmx };
 
-// How weights lie in memory after repacking: panels of kPanelRows output rows side by side, so that one
-// vector holds the same input column of 16 outputs, and a matrix is read once, front to back.
+// How weights lie in memory after repacking: panels of kPanelRows output rows side by side, so that
+// one vector holds the same input column of 16 outputs, and a matrix is read once, front to back.
 inline constexpr int kPanelRows = 16;
 inline constexpr int kActivationGroup = 32;
 
 //
-// A quantised weight is scale * (code - offset) + minimum. Within a panel lie, one array after another:
-//   codes    per 32 columns 8 quads of [16 outputs][4 columns], one byte a code. 4-bit codes: byte i of
+// A quantised weight is scale * (code - offset) + minimum. Within a panel lie, one array after
+// another:
+//   codes    per 32 columns 8 quads of [16 outputs][4 columns], one byte a code. 4-bit codes: byte
+//   i of
 //            64 holds byte i of quad 2v below and of quad 2v + 1 above.
 //   scales   [groups][16 outputs]; in two levels, scale = super scale * scale code (exact in FP32)
 //   minima   the same, when has_min
-//   supers   two levels: per 256 columns [16] f16 super scales, and when has_min [16] f16 super minima,
+//   supers   two levels: per 256 columns [16] f16 super scales, and when has_min [16] f16 super
+//   minima,
 //            minimum = -super minimum * minimum code
 // kF32, kF16: [num_cols][16]; kBF16: [num_cols / 2, rounded up][16][2].
 enum class PackedFormat : std::uint8_t {
-  kF32, kF16, kBF16,  // values
-  kW4,                // 4-bit codes, per 32: f16 scale, offset 8 (Q4_0) or f16 minimum (Q4_1)
-  kW4K,               // 4-bit codes, per 32: 8-bit scale and minimum codes (Q4_K)
-  kW8,                // 8-bit codes, per 32: f16 scale, offset 128 (Q8_0, Q5_0)
-  kW8Min,             // 8-bit codes, per 32: f32 scale and minimum (Q5_1, Q5_K)
-  kW8Fine,            // 8-bit codes, per 16: 8-bit signed scale code, offset 128 (Q3_K, Q6_K) or
-                      // minimum code (Q2_K)
+  kF32,
+  kF16,
+  kBF16,    // values
+  kW4,      // 4-bit codes, per 32: f16 scale, offset 8 (Q4_0) or f16 minimum (Q4_1)
+  kW4K,     // 4-bit codes, per 32: 8-bit scale and minimum codes (Q4_K)
+  kW8,      // 8-bit codes, per 32: f16 scale, offset 128 (Q8_0, Q5_0)
+  kW8Min,   // 8-bit codes, per 32: f32 scale and minimum (Q5_1, Q5_K)
+  kW8Fine,  // 8-bit codes, per 16: 8-bit signed scale code, offset 128 (Q3_K, Q6_K) or
+            // minimum code (Q2_K)
 };
 
 // A view of one repacked weight matrix, [num_rows, num_cols] = [outputs, inputs].
@@ -63,15 +69,15 @@ struct PackedMatrix {
 
 // Activations in 8 bits: value = scale[row, g] * q[row, c] for each group g of 32 columns.
 struct QuantizedRows {
-  std::int8_t* q = nullptr;         // [num_rows, num_cols]
-  float* scale = nullptr;           // [num_rows, num_cols / 32]
-  std::int32_t* sum = nullptr;      // [num_rows, num_cols / 16], sum of q over each 16 columns
+  std::int8_t* q = nullptr;     // [num_rows, num_cols]
+  float* scale = nullptr;       // [num_rows, num_cols / 32]
+  std::int32_t* sum = nullptr;  // [num_rows, num_cols / 16], sum of q over each 16 columns
   int num_cols = 0;
 };
 
 // y[r, n] = sum over c of x[r, c] * w[n, c] (+ bias[n]).
-// With xq the sums over a group are exact integers; with x they are FP32 in order of c. Both forms take
-// any number of rows and give each row the same bits.
+// With xq the sums over a group are exact integers; with x they are FP32 in order of c. Both forms
+// take any number of rows and give each row the same bits.
 struct MatmulArgs {
   const PackedMatrix* w = nullptr;
   const float* x = nullptr;           // [num_rows, ldx], used when xq is null
@@ -105,8 +111,8 @@ struct StoreKvArgs {
   const std::int64_t* slots = nullptr;  // [num_rows], block_id * kBlockSize + offset
 };
 
-// Tokens of one sequence in a batch. Its keys [0, context_len) lie in block_table; its queries are the
-// last num_tokens of them, rows [first_row, first_row + num_tokens) of q.
+// Tokens of one sequence in a batch. Its keys [0, context_len) lie in block_table; its queries are
+// the last num_tokens of them, rows [first_row, first_row + num_tokens) of q.
 struct AttentionSequence {
   int first_row = 0;
   int num_tokens = 0;
@@ -114,32 +120,33 @@ struct AttentionSequence {
   const BlockId* block_table = nullptr;  // block of position p: block_table[p / kBlockSize]
 };
 
-// Keys per partial softmax. Partials start from nothing at multiples of this position and are merged in
-// order, so a long context can be shared out over threads without changing a bit.
+// Keys per partial softmax. Partials start from nothing at multiples of this position and are
+// merged in order, so a long context can be shared out over threads without changing a bit.
 inline constexpr int kKeySplit = 512;
 
 struct AttentionArgs {
   PagedKvView kv;
   const float* q = nullptr;  // [num_rows, ldq], heads side by side, positions applied
   std::int64_t ldq = 0;
-  float* out = nullptr;      // [num_rows, ldo]
+  float* out = nullptr;  // [num_rows, ldo]
   std::int64_t ldo = 0;
   int num_heads = 0;
-  float scale = 1;           // on q . k
-  int window = 0;            // a query at p sees keys in (p - window, p]; 0 = all
+  float scale = 1;  // on q . k
+  int window = 0;   // a query at p sees keys in (p - window, p]; 0 = all
   const AttentionSequence* sequences = nullptr;
   int num_sequences = 0;
 };
 
 // A piece of attention: queries [query_begin, query_end) of one sequence (counted within its
-// num_tokens), all query heads of one KV head: (query_end - query_begin) * num_heads / num_kv_heads rows.
+// num_tokens), all query heads of one KV head: (query_end - query_begin) * num_heads / num_kv_heads
+// rows.
 struct AttentionTask {
   int sequence = 0;
   int kv_head = 0;
   int query_begin = 0;
   int query_end = 0;
-  // The partial softmax of keys [kKeySplit * split, + kKeySplit) alone, left in the scratch; -1: all of
-  // the keys, written to out.
+  // The partial softmax of keys [kKeySplit * split, + kKeySplit) alone, left in the scratch; -1:
+  // all of the keys, written to out.
   int split = -1;
 };
 
@@ -153,12 +160,13 @@ SplitRange attention_splits(const AttentionArgs& args, const AttentionTask& task
 // Rows of one attention task at most, so that its scratch stays in the second-level cache.
 inline constexpr int kMaxAttentionRows = 64;
 
-// Bytes of a partial softmax: per row [head_dim rounded up to 16] weighted sums, its maximum, its sum.
+// Bytes of a partial softmax: per row [head_dim rounded up to 16] weighted sums, its maximum, its
+// sum.
 static constexpr std::int64_t attention_partial_size_bytes(int num_rows, int head_dim) {
   return (std::int64_t{num_rows} * ((head_dim + 15) / 16 * 16 + 2) * 4 + 63) / 64 * 64;
 }
-// Scratch of one attention call: two partials at its start, then per row the scaled query, 64 scores and
-// a factor.
+// Scratch of one attention call: two partials at its start, then per row the scaled query, 64
+// scores and a factor.
 static constexpr std::int64_t attention_scratch_size_bytes(int num_rows, int head_dim) {
   return 2 * attention_partial_size_bytes(num_rows, head_dim) +
          (std::int64_t{num_rows} * ((head_dim + 15) / 16 * 16 + 64 + 1) * 4 + 63) / 64 * 64;
@@ -179,8 +187,8 @@ struct KernelTable {
   void (*gelu_mul)(const float* gate, const float* up, float* out, std::int64_t num_values);
   // x += y
   void (*add)(float* x, const float* y, std::int64_t num_values);
-  // Rotates pairs of x [num_rows, ldx] (heads side by side) by cos and sin [num_rows, rope_dim / 2].
-  // interleaved: pairs are (2i, 2i + 1), else (i, i + rope_dim / 2).
+  // Rotates pairs of x [num_rows, ldx] (heads side by side) by cos and sin [num_rows, rope_dim /
+  // 2]. interleaved: pairs are (2i, 2i + 1), else (i, i + rope_dim / 2).
   void (*rope)(float* x, std::int64_t ldx, int num_heads, int head_dim, int rope_dim,
                const float* cos, const float* sin, bool interleaved, int row_begin, int row_end);
   void (*store_kv)(const StoreKvArgs& args, int row_begin, int row_end);
@@ -193,14 +201,15 @@ struct KernelTable {
 
   // scratch: attention_scratch_size_bytes() for the task's rows, 64-byte aligned.
   void (*attention)(const AttentionArgs& args, const AttentionTask& task, std::byte* scratch);
-  // Merges the partials of the task's queries, `stride_bytes` apart, for every split that a query sees
-  // (attention_splits()), into the first, and writes out. Same bits as attention() with split -1.
-  void (*merge_attention)(const AttentionArgs& args, const AttentionTask& task,
-                          std::byte* partials, std::int64_t stride_bytes);
+  // Merges the partials of the task's queries, `stride_bytes` apart, for every split that a query
+  // sees (attention_splits()), into the first, and writes out. Same bits as attention() with split
+  // -1.
+  void (*merge_attention)(const AttentionArgs& args, const AttentionTask& task, std::byte* partials,
+                          std::int64_t stride_bytes);
 };
 
-// The best set that this machine runs, or the one that LARDER_ISA names (generic, avx2, avx512, amx).
-// Throws Error{kInvalidArgument} when the name is unknown or the machine has not got it.
+// The best set that this machine runs, or the one that LARDER_ISA names (generic, avx2, avx512,
+// amx). Throws Error{kInvalidArgument} when the name is unknown or the machine has not got it.
 const KernelTable& select_kernels();
 // nullptr when this machine cannot run it.
 const KernelTable* kernels_for(Isa isa);

@@ -56,7 +56,8 @@ void expect_near_reference(const TestMatrix& w, const std::vector<float>& x,
         size += std::abs(term);
       }
       ASSERT_NEAR(y[static_cast<std::size_t>(r * w.packed.num_rows + n)], sum, size * 1e-5)
-          << name << " format " << static_cast<int>(w.packed.format) << " row " << r << " out " << n;
+          << name << " format " << static_cast<int>(w.packed.format) << " row " << r << " out "
+          << n;
     }
   }
 }
@@ -108,8 +109,8 @@ TEST(Matmul, ExtremeCodesDoNotSaturate) {
     }
   }
   ThreadPool pool(1);
-  AlignedBuffer memory(static_cast<std::size_t>(
-      packed_size_bytes(packed_layout(GgmlType::kQ8_0, 16, cols))));
+  AlignedBuffer memory(
+      static_cast<std::size_t>(packed_size_bytes(packed_layout(GgmlType::kQ8_0, 16, cols))));
   const PackedMatrix w = pack_matrix(GgmlType::kQ8_0, source, 16, cols, memory.data(), pool);
   for (const float sign : {1.0F, -1.0F}) {
     const std::vector<float> x(static_cast<std::size_t>(cols), sign * 127);

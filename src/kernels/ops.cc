@@ -8,8 +8,9 @@
 namespace larder {
 namespace {
 
-// A task of matrix work takes at least this many bytes of weights times rows, so that handing it out
-// costs nothing beside it, and there are several per thread, so that none waits long for the last.
+// A task of matrix work takes at least this many bytes of weights times rows, so that handing it
+// out costs nothing beside it, and there are several per thread, so that none waits long for the
+// last.
 constexpr std::int64_t kMinTaskBytes = 64 * 1024;
 constexpr int kTasksPerThread = 4;
 
@@ -22,7 +23,8 @@ int task_panels(const MatmulArgs& product, int num_threads) {
   const int panels = product.w->num_panels();
   const std::int64_t work = product.w->panel_stride_bytes * std::max(product.num_rows, 1);
   const int for_balance = divide_up(panels, std::int64_t{num_threads} * kTasksPerThread);
-  const int for_size = static_cast<int>(std::min<std::int64_t>(divide_up(kMinTaskBytes, work), panels));
+  const int for_size =
+      static_cast<int>(std::min<std::int64_t>(divide_up(kMinTaskBytes, work), panels));
   return (std::max({2, for_balance, for_size}) + 1) / 2 * 2;
 }
 
@@ -35,8 +37,7 @@ void matmul(const KernelTable& kernels, ThreadPool& pool, std::span<const Matmul
   int panels_per_task[kMaxProducts] = {};
   for (std::size_t i = 0; i < products.size(); ++i) {
     panels_per_task[i] = task_panels(products[i], pool.num_threads());
-    first_task[i + 1] =
-        first_task[i] + divide_up(products[i].w->num_panels(), panels_per_task[i]);
+    first_task[i + 1] = first_task[i] + divide_up(products[i].w->num_panels(), panels_per_task[i]);
   }
   pool.parallel_for(first_task[products.size()], [&](int task, int) {
     std::size_t i = 0;
@@ -60,16 +61,17 @@ AttentionOp::AttentionOp(ThreadPool& pool, int max_rows, int num_heads, int head
     : pool_(pool) {
   const int task_rows = std::max(kMaxAttentionRows, num_heads);
   thread_bytes_ = attention_scratch_size_bytes(task_rows, head_dim);
-  // Room for the partials of a few queries; longer batches have tasks enough without splitting keys.
+  // Room for the partials of a few queries; longer batches have tasks enough without splitting
+  // keys.
   constexpr int kSplitQueries = 2;
   const std::int64_t max_splits = divide_up(max_context_len, kKeySplit);
   partial_bytes_ =
       kSplitQueries * num_heads * max_splits * attention_partial_size_bytes(1, head_dim);
-  scratch_ = AlignedBuffer(
-      static_cast<std::size_t>(pool.num_threads() * thread_bytes_ + partial_bytes_));
+  scratch_ =
+      AlignedBuffer(static_cast<std::size_t>(pool.num_threads() * thread_bytes_ + partial_bytes_));
   pieces_.reserve(static_cast<std::size_t>(max_rows) * static_cast<std::size_t>(num_heads));
-  split_tasks_.reserve(static_cast<std::size_t>(
-      std::int64_t{num_heads} * kSplitQueries * std::max<std::int64_t>(max_splits, 1)));
+  split_tasks_.reserve(static_cast<std::size_t>(std::int64_t{num_heads} * kSplitQueries *
+                                                std::max<std::int64_t>(max_splits, 1)));
 }
 
 void AttentionOp::list_pieces(const AttentionArgs& args) {
@@ -110,7 +112,8 @@ void AttentionOp::run(const KernelTable& kernels, const AttentionArgs& args) {
       num_partial_bytes_ <= partial_bytes_) {
     for (int i = 0; i < num_pieces; ++i) {
       const SplitRange splits = pieces_[static_cast<std::size_t>(i)].splits;
-      for (int split = splits.begin; split < splits.end; ++split) split_tasks_.push_back({i, split});
+      for (int split = splits.begin; split < splits.end; ++split)
+        split_tasks_.push_back({i, split});
     }
   }
   if (static_cast<int>(split_tasks_.size()) > num_pieces) return run_split(kernels, args);
@@ -127,9 +130,9 @@ void AttentionOp::run_split(const KernelTable& kernels, const AttentionArgs& arg
     AttentionTask task = piece.task;
     task.split = split.split;
     kernels.attention(args, task, thread_scratch(thread));
-    std::memcpy(partials + piece.offset_bytes +
-                    (split.split - piece.splits.begin) * piece.stride_bytes,
-                thread_scratch(thread), static_cast<std::size_t>(piece.stride_bytes));
+    std::memcpy(
+        partials + piece.offset_bytes + (split.split - piece.splits.begin) * piece.stride_bytes,
+        thread_scratch(thread), static_cast<std::size_t>(piece.stride_bytes));
   });
   pool_.parallel_for(static_cast<int>(pieces_.size()), [&](int i, int) {
     const Piece& piece = pieces_[static_cast<std::size_t>(i)];

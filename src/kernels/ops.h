@@ -12,11 +12,12 @@
 
 namespace larder {
 
-// Several products that do not depend on one another, in one fork and join (Q, K and V; gate and up).
+// Several products that do not depend on one another, in one fork and join (Q, K and V; gate and
+// up).
 void matmul(const KernelTable& kernels, ThreadPool& pool, std::span<const MatmulArgs> products);
 
-// Attention of a whole batch. Scratch is sized at construction; args.num_heads and the heads' dimension
-// may be smaller than what it was sized for.
+// Attention of a whole batch. Scratch is sized at construction; args.num_heads and the heads'
+// dimension may be smaller than what it was sized for.
 class AttentionOp {
  public:
   // max_rows: query rows of a batch; max_context_len: the longest sequence.

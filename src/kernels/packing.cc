@@ -21,14 +21,22 @@ struct FormatShape {
 
 FormatShape shape_of(PackedFormat format) {
   switch (format) {
-    case PackedFormat::kF32: return {2048, 0, 0, false};
-    case PackedFormat::kF16: return {1024, 0, 0, false};
-    case PackedFormat::kBF16: return {1024, 0, 0, false};
-    case PackedFormat::kW4: return {256, 32, 2, false};
-    case PackedFormat::kW4K: return {256, 32, 1, true};
-    case PackedFormat::kW8: return {512, 32, 2, false};
-    case PackedFormat::kW8Min: return {512, 32, 4, false};
-    case PackedFormat::kW8Fine: return {512, 16, 1, true};
+    case PackedFormat::kF32:
+      return {2048, 0, 0, false};
+    case PackedFormat::kF16:
+      return {1024, 0, 0, false};
+    case PackedFormat::kBF16:
+      return {1024, 0, 0, false};
+    case PackedFormat::kW4:
+      return {256, 32, 2, false};
+    case PackedFormat::kW4K:
+      return {256, 32, 1, true};
+    case PackedFormat::kW8:
+      return {512, 32, 2, false};
+    case PackedFormat::kW8Min:
+      return {512, 32, 4, false};
+    case PackedFormat::kW8Fine:
+      return {512, 16, 1, true};
   }
   CHECK(false, static_cast<int>(format));
 }
@@ -133,19 +141,43 @@ PackedMatrix packed_layout(GgmlType type, int num_rows, int num_cols) {
   layout.num_rows = num_rows;
   layout.num_cols = num_cols;
   switch (type) {
-    case GgmlType::kF32: layout.format = PackedFormat::kF32; break;
-    case GgmlType::kF16: layout.format = PackedFormat::kF16; break;
-    case GgmlType::kBF16: layout.format = PackedFormat::kBF16; break;
-    case GgmlType::kQ4_0: layout.format = PackedFormat::kW4; break;
-    case GgmlType::kQ4_1: layout.format = PackedFormat::kW4; layout.has_min = true; break;
-    case GgmlType::kQ4_K: layout.format = PackedFormat::kW4K; layout.has_min = true; break;
+    case GgmlType::kF32:
+      layout.format = PackedFormat::kF32;
+      break;
+    case GgmlType::kF16:
+      layout.format = PackedFormat::kF16;
+      break;
+    case GgmlType::kBF16:
+      layout.format = PackedFormat::kBF16;
+      break;
+    case GgmlType::kQ4_0:
+      layout.format = PackedFormat::kW4;
+      break;
+    case GgmlType::kQ4_1:
+      layout.format = PackedFormat::kW4;
+      layout.has_min = true;
+      break;
+    case GgmlType::kQ4_K:
+      layout.format = PackedFormat::kW4K;
+      layout.has_min = true;
+      break;
     case GgmlType::kQ5_0:
-    case GgmlType::kQ8_0: layout.format = PackedFormat::kW8; break;
+    case GgmlType::kQ8_0:
+      layout.format = PackedFormat::kW8;
+      break;
     case GgmlType::kQ5_1:
-    case GgmlType::kQ5_K: layout.format = PackedFormat::kW8Min; layout.has_min = true; break;
-    case GgmlType::kQ2_K: layout.format = PackedFormat::kW8Fine; layout.has_min = true; break;
+    case GgmlType::kQ5_K:
+      layout.format = PackedFormat::kW8Min;
+      layout.has_min = true;
+      break;
+    case GgmlType::kQ2_K:
+      layout.format = PackedFormat::kW8Fine;
+      layout.has_min = true;
+      break;
     case GgmlType::kQ3_K:
-    case GgmlType::kQ6_K: layout.format = PackedFormat::kW8Fine; break;
+    case GgmlType::kQ6_K:
+      layout.format = PackedFormat::kW8Fine;
+      break;
   }
   const FormatShape shape = shape_of(layout.format);
   const std::int64_t cols = num_cols;

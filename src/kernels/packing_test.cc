@@ -42,8 +42,8 @@ TEST(Packing, ThreadsDoNotChangeABit) {
   const int rows = 100;
   const int cols = 512;
   const std::vector<std::byte> source = test::random_rows(GgmlType::kQ4_K, rows, cols, 3);
-  const auto size = static_cast<std::size_t>(
-      packed_size_bytes(packed_layout(GgmlType::kQ4_K, rows, cols)));
+  const auto size =
+      static_cast<std::size_t>(packed_size_bytes(packed_layout(GgmlType::kQ4_K, rows, cols)));
   AlignedBuffer one(size);
   AlignedBuffer two(size);
   ThreadPool single(1);

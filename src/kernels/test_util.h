@@ -49,8 +49,8 @@ inline bool is_quantised(GgmlType type) {
 // Random GGUF rows whose FP16 fields are small numbers.
 inline std::vector<std::byte> random_rows(GgmlType type, int rows, int cols, unsigned seed) {
   const GgmlTypeTraits traits = *ggml_type_traits(static_cast<std::uint32_t>(type));
-  const std::size_t blocks = static_cast<std::size_t>(rows) *
-                             static_cast<std::size_t>(cols / traits.block_size);
+  const std::size_t blocks =
+      static_cast<std::size_t>(rows) * static_cast<std::size_t>(cols / traits.block_size);
   const auto block_bytes = static_cast<std::size_t>(traits.block_size_bytes);
   std::vector<std::byte> data(blocks * block_bytes);
   std::mt19937 random(seed);
@@ -73,12 +73,25 @@ inline std::vector<std::byte> random_rows(GgmlType type, int rows, int cols, uns
     }
     for (std::size_t i = 0; i < block_bytes; ++i) data[begin + i] = std::byte(random() & 255);
     switch (type) {
-      case GgmlType::kQ2_K: put_half(begin + 80); put_half(begin + 82); break;
-      case GgmlType::kQ3_K: put_half(begin + 108); break;
-      case GgmlType::kQ6_K: put_half(begin + 208); break;
-      case GgmlType::kQ4_1: case GgmlType::kQ5_1: case GgmlType::kQ4_K: case GgmlType::kQ5_K:
-        put_half(begin); put_half(begin + 2); break;
-      default: put_half(begin);
+      case GgmlType::kQ2_K:
+        put_half(begin + 80);
+        put_half(begin + 82);
+        break;
+      case GgmlType::kQ3_K:
+        put_half(begin + 108);
+        break;
+      case GgmlType::kQ6_K:
+        put_half(begin + 208);
+        break;
+      case GgmlType::kQ4_1:
+      case GgmlType::kQ5_1:
+      case GgmlType::kQ4_K:
+      case GgmlType::kQ5_K:
+        put_half(begin);
+        put_half(begin + 2);
+        break;
+      default:
+        put_half(begin);
     }
   }
   return data;

@@ -1,9 +1,12 @@
-// Attention over paged keys and values with an online softmax (Milakov & Gimelshein 2018; Dao et al. 2022).
+// Attention over paged keys and values with an online softmax (Milakov & Gimelshein 2018; Dao et
+// al. 2022).
 //
-// Why a row's bits depend on that row alone: scores sum over dimensions in order, values over keys in
-// order, and the running maximum moves at fixed positions, every kKeyTile keys. A masked key adds exactly
-// +-0 to a sum, and a tile or a split that a row does not see multiplies its sums by exactly 1, so what
-// else shares the task decides at most the sign of a zero; write_out() makes every zero positive.
+// Why a row's bits depend on that row alone: scores sum over dimensions in order, values over keys
+// in order, and the running maximum moves at fixed positions, every kKeyTile keys. A masked key
+// adds exactly
+// +-0 to a sum, and a tile or a split that a row does not see multiplies its sums by exactly 1, so
+// what else shares the task decides at most the sign of a zero; write_out() makes every zero
+// positive.
 #include "kernels/cpu/functions.h"
 
 namespace larder::LARDER_ISA_NAMESPACE {
@@ -19,27 +22,29 @@ static_assert(kTileBlocks % kAttentionVectors == 0);
 // A maximum below every score. Finite, so that a difference of two of them is 0 and not NaN.
 constexpr float kNothing = -1e30F;
 
-// Sums of a partial softmax, per row: sum of exp(score - max) * value, max, sum of exp(score - max).
+// Sums of a partial softmax, per row: sum of exp(score - max) * value, max, sum of exp(score -
+// max).
 struct Partial {
   float* values;  // [rows, padded_dim]
   float* max;     // [rows]
   float* sum;     // [rows]
 };
 
-// A task and where its operands lie. Row r: query query_begin + r / group, head r % group of the KV head.
+// A task and where its operands lie. Row r: query query_begin + r / group, head r % group of the KV
+// head.
 struct Work {
   const AttentionArgs& args;
   const AttentionSequence& sequence;
   int kv_head;
-  int group;       // query heads per KV head
+  int group;  // query heads per KV head
   int rows;
   int dim;
   int padded_dim;
   int first_position;  // of query_begin
   int query_begin;
-  float* q;        // [rows, padded_dim], scaled
-  float* scores;   // [rows, kKeyTile]
-  float* factor;   // [rows]: what the sums so far are multiplied by in this tile
+  float* q;       // [rows, padded_dim], scaled
+  float* scores;  // [rows, kKeyTile]
+  float* factor;  // [rows]: what the sums so far are multiplied by in this tile
 
   int position(int row) const { return first_position + row / group; }
   int first_key(int row) const {
@@ -56,8 +61,7 @@ LARDER_INLINE Partial partial_at(std::byte* memory, int rows, int padded_dim) {
 LARDER_INLINE const uint16_t* block_half(const Work& work, int position, int64_t offset_bytes) {
   const PagedKvView& kv = work.args.kv;
   const auto block = static_cast<int32_t>(work.sequence.block_table[position / kBlockSize]);
-  return reinterpret_cast<const uint16_t*>(kv.base + block * kv.block_stride_bytes +
-                                           offset_bytes) +
+  return reinterpret_cast<const uint16_t*>(kv.base + block * kv.block_stride_bytes + offset_bytes) +
          int64_t{work.kv_head} * work.dim * kBlockSize;
 }
 
@@ -205,8 +209,8 @@ void run_split(const Work& work, int split, const Partial& partial) {
   const int begin = max_of(split * kKeySplit, work.first_key(0) / kKeyTile * kKeyTile);
   const int end = min_of((split + 1) * kKeySplit, last_position + 1);
   for (int key = begin; key < end; key += kKeyTile) {
-    // Rows that see a key of this tile: from the first whose position has come to the last whose window
-    // has not passed.
+    // Rows that see a key of this tile: from the first whose position has come to the last whose
+    // window has not passed.
     int first_row = 0;
     if (work.first_position < key) first_row = (key - work.first_position) * work.group;
     int row_end = work.rows;
@@ -259,8 +263,8 @@ Work work_of(const AttentionArgs& args, const AttentionTask& task, std::byte* sc
   const int first = sequence.context_len - sequence.num_tokens + task.query_begin;
   auto* q = reinterpret_cast<float*>(scratch);
   float* scores = q + int64_t{rows} * padded_dim;
-  return {args, sequence, task.kv_head, group, rows, dim, padded_dim, first, task.query_begin,
-          q, scores, scores + int64_t{rows} * kKeyTile};
+  return {args,       sequence, task.kv_head,     group, rows,   dim,
+          padded_dim, first,    task.query_begin, q,     scores, scores + int64_t{rows} * kKeyTile};
 }
 
 void scale_queries(const Work& work) {
@@ -276,8 +280,7 @@ void scale_queries(const Work& work) {
 }  // namespace
 
 void attention(const AttentionArgs& args, const AttentionTask& task, std::byte* scratch) {
-  const int rows =
-      (task.query_end - task.query_begin) * (args.num_heads / args.kv.num_kv_heads);
+  const int rows = (task.query_end - task.query_begin) * (args.num_heads / args.kv.num_kv_heads);
   const int64_t partial_bytes = attention_partial_size_bytes(rows, args.kv.head_dim);
   const Work work = work_of(args, task, scratch + 2 * partial_bytes);
   scale_queries(work);

@@ -1,4 +1,5 @@
-// The functions of one instruction set; table.cc collects them. See kernels.h for what they compute.
+// The functions of one instruction set; table.cc collects them. See kernels.h for what they
+// compute.
 #pragma once
 
 #include "kernels/cpu/simd.h"
@@ -22,7 +23,7 @@ void matmul_float(const MatmulArgs& args, int panel_begin, int panel_end);
 void unpack_row(const PackedMatrix& w, int row, float* values);
 
 void attention(const AttentionArgs& args, const AttentionTask& task, std::byte* scratch);
-void merge_attention(const AttentionArgs& args, const AttentionTask& task,
-                     std::byte* partials, int64_t stride_bytes);
+void merge_attention(const AttentionArgs& args, const AttentionTask& task, std::byte* partials,
+                     int64_t stride_bytes);
 
 }  // namespace larder::LARDER_ISA_NAMESPACE

@@ -1,4 +1,5 @@
-// Products with 8-bit activations: exact integers over a group of columns, then FP32 over the groups.
+// Products with 8-bit activations: exact integers over a group of columns, then FP32 over the
+// groups.
 #include "kernels/cpu/functions.h"
 #include "kernels/cpu/panel.h"
 
@@ -54,8 +55,8 @@ void tile(const MatmulArgs& args, const Activations& x, int row, int panel) {
           const Bytes64 a = broadcast4(x.q + int64_t{r} * num_cols + col + (q + half) * 4);
           for (int p = 0; p < kPanels; ++p) {
             const Bytes64 w = half == 0 ? even[p] : odd[p];
-            isum[r][p] = Format::kCodeBytes == 256 ? dot_u4s8(isum[r][p], w, a)
-                                                   : dot_u8s8(isum[r][p], w, a);
+            isum[r][p] =
+                Format::kCodeBytes == 256 ? dot_u4s8(isum[r][p], w, a) : dot_u8s8(isum[r][p], w, a);
           }
         }
       }
@@ -130,9 +131,8 @@ void multiply_panels(const MatmulArgs& args, int panel_begin, int panel_end) {
 }  // namespace
 
 void matmul_int8(const MatmulArgs& args, int panel_begin, int panel_end) {
-  with_code_format(*args.w, [&]<class Format>() {
-    multiply_panels<Format>(args, panel_begin, panel_end);
-  });
+  with_code_format(*args.w,
+                   [&]<class Format>() { multiply_panels<Format>(args, panel_begin, panel_end); });
 }
 
 void matmul(const MatmulArgs& args, int panel_begin, int panel_end) {

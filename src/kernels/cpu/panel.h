@@ -114,15 +114,19 @@ LARDER_INLINE void with_code_format(const PackedMatrix& w, const Function& funct
     case PackedFormat::kW4:
       return w.has_min ? function.template operator()<FormatW4<true>>()
                        : function.template operator()<FormatW4<false>>();
-    case PackedFormat::kW4K: return function.template operator()<FormatW4K>();
-    case PackedFormat::kW8: return function.template operator()<FormatW8>();
-    case PackedFormat::kW8Min: return function.template operator()<FormatW8Min>();
+    case PackedFormat::kW4K:
+      return function.template operator()<FormatW4K>();
+    case PackedFormat::kW8:
+      return function.template operator()<FormatW8>();
+    case PackedFormat::kW8Min:
+      return function.template operator()<FormatW8Min>();
     case PackedFormat::kW8Fine:
       return w.has_min ? function.template operator()<FormatW8Fine<true>>()
                        : function.template operator()<FormatW8Fine<false>>();
     case PackedFormat::kF32:
     case PackedFormat::kF16:
-    case PackedFormat::kBF16: return;
+    case PackedFormat::kBF16:
+      return;
   }
 }
 
@@ -170,7 +174,8 @@ LARDER_INLINE void unpack_columns(const PackedMatrix& w, const Panel& p, int beg
         store(values + (c + 1) * 16, odd);
       }
       return;
-    default: with_code_format(w, [&]<class Format>() { unpack_codes<Format>(p, begin, values); });
+    default:
+      with_code_format(w, [&]<class Format>() { unpack_codes<Format>(p, begin, values); });
   }
 }
 

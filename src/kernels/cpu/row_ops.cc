@@ -37,7 +37,8 @@ void rms_norm(const float* x, const float* weight, float epsilon, float* out, in
   }
 }
 
-// One group of 32 columns. Division and rounding are IEEE's: the same bits on every instruction set.
+// One group of 32 columns. Division and rounding are IEEE's: the same bits on every instruction
+// set.
 static void quantize_group(const float* x, int8_t* q, float* scale, int32_t* sum) {
   const V16 low = load(x);
   const V16 high = load(x + 16);
@@ -66,13 +67,19 @@ void quantize_rows(const float* x, int64_t ldx, const QuantizedRows& out, int ro
   }
 }
 
-LARDER_INLINE V16 silu(V16 x) { return div(x, add(set1(1.0F), exp(sub(zero(), x)))); }
+// x / (1 + e^u); 0 where e^u leaves FP32's range.
+LARDER_INLINE V16 sigmoid_product(V16 x, V16 u) {
+  const V16 y = div(x, add(set1(1.0F), exp(u)));
+  return select_ge(u, set1(88.0F), zero(), y);
+}
+
+LARDER_INLINE V16 silu(V16 x) { return sigmoid_product(x, sub(zero(), x)); }
 
 // 0.5 x (1 + tanh u) = x / (1 + e^-2u), u = sqrt(2 / pi) (x + 0.044715 x^3).
 LARDER_INLINE V16 gelu(V16 x) {
   const V16 cubic = fma(mul(x, x), set1(0.044715F), set1(1.0F));
   const V16 minus_2u = mul(mul(set1(-2.0F * 0.7978845608028654F), x), cubic);
-  return div(x, add(set1(1.0F), exp(minus_2u)));
+  return sigmoid_product(x, minus_2u);
 }
 
 void silu_mul(const float* gate, const float* up, float* out, int64_t num_values) {
@@ -103,7 +110,8 @@ void add_values(float* x, const float* y, int64_t num_values) {
   int64_t i = 0;
   for (; i + 16 <= num_values; i += 16) store(x + i, add(load(x + i), load(y + i)));
   const int rest = static_cast<int>(num_values - i);
-  if (rest > 0) store_partial(x + i, add(load_partial(x + i, rest), load_partial(y + i, rest)), rest);
+  if (rest > 0)
+    store_partial(x + i, add(load_partial(x + i, rest), load_partial(y + i, rest)), rest);
 }
 
 // Scalar: two multiplications and one addition each, rounded apart on every instruction set.
@@ -145,8 +153,8 @@ void store_kv(const StoreKvArgs& args, int row_begin, int row_end) {
     for (int head = 0; head < kv.num_kv_heads; ++head) {
       const int64_t of_head = int64_t{head} * dim * kBlockSize;
       auto* k_to = reinterpret_cast<uint16_t*>(block + kv.k_offset_bytes) + of_head + offset;
-      auto* v_to = reinterpret_cast<uint16_t*>(block + kv.v_offset_bytes) + of_head +
-                   int64_t{offset} * dim;
+      auto* v_to =
+          reinterpret_cast<uint16_t*>(block + kv.v_offset_bytes) + of_head + int64_t{offset} * dim;
       const float* k = args.k + row * args.ldk + int64_t{head} * dim;
       const float* v = args.v + row * args.ldv + int64_t{head} * dim;
       for (int d = 0; d < dim; d += 16) {

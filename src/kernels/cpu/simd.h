@@ -1,7 +1,8 @@
 // Sixteen lanes of float or int32, the same operations for every instruction set.
 //
-// Exactly one of the headers below is compiled into an object, inside the namespace LARDER_ISA_NAMESPACE,
-// and everything in it is static and always inlined, so no object can lend its code to another.
+// Exactly one of the headers below is compiled into an object, inside the namespace
+// LARDER_ISA_NAMESPACE, and everything in it is static and always inlined, so no object can lend
+// its code to another.
 #pragma once
 
 #include <stddef.h>

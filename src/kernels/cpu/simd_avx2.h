@@ -174,8 +174,8 @@ LARDER_INLINE __m256i dot_u8s8_half(__m256i sum, __m256i w, __m256i a) {
   const __m256i w_odd = _mm256_srli_epi16(w, 8);
   const __m256i a_even = _mm256_srai_epi16(_mm256_slli_epi16(a, 8), 8);
   const __m256i a_odd = _mm256_srai_epi16(a, 8);
-  return _mm256_add_epi32(sum, _mm256_add_epi32(_mm256_madd_epi16(w_even, a_even),
-                                                _mm256_madd_epi16(w_odd, a_odd)));
+  return _mm256_add_epi32(
+      sum, _mm256_add_epi32(_mm256_madd_epi16(w_even, a_even), _mm256_madd_epi16(w_odd, a_odd)));
 }
 // sum[i] += w[4i] * a[0] + ... + w[4i + 3] * a[3], w unsigned, a signed; exact. u4: w at most 15.
 LARDER_INLINE I16 dot_u4s8(I16 sum, Bytes64 w, Bytes64 x) {
@@ -185,14 +185,16 @@ LARDER_INLINE I16 dot_u8s8(I16 sum, Bytes64 w, Bytes64 x) {
   return {dot_u8s8_half(sum.a, w.a, x.a), dot_u8s8_half(sum.b, w.b, x.b)};
 }
 LARDER_INLINE __m256 byte_of_quad_half(__m256i v, int j) {
-  return _mm256_cvtepi32_ps(_mm256_and_si256(_mm256_srlv_epi32(v, _mm256_set1_epi32(8 * j)),
-                                             _mm256_set1_epi32(0xFF)));
+  return _mm256_cvtepi32_ps(
+      _mm256_and_si256(_mm256_srlv_epi32(v, _mm256_set1_epi32(8 * j)), _mm256_set1_epi32(0xFF)));
 }
 // Lane of column 4 * quad + j in byte 4 * lane + j, as float.
 LARDER_INLINE V16 byte_of_quad(Bytes64 v, int j) {
   return {byte_of_quad_half(v.a, j), byte_of_quad_half(v.b, j)};
 }
 
-LARDER_INLINE void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+LARDER_INLINE void prefetch(const void* p) {
+  _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0);
+}
 
 }  // namespace larder::LARDER_ISA_NAMESPACE

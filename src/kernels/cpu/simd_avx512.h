@@ -103,9 +103,7 @@ LARDER_INLINE void load_bf16_pairs(const uint16_t* p, V16& even, V16& odd) {
 }
 
 LARDER_INLINE Bytes64 load_bytes(const uint8_t* p) { return _mm512_loadu_si512(p); }
-LARDER_INLINE Bytes64 low_nibbles(Bytes64 v) {
-  return _mm512_and_si512(v, _mm512_set1_epi8(0x0F));
-}
+LARDER_INLINE Bytes64 low_nibbles(Bytes64 v) { return _mm512_and_si512(v, _mm512_set1_epi8(0x0F)); }
 LARDER_INLINE Bytes64 high_nibbles(Bytes64 v) {
   return _mm512_and_si512(_mm512_srli_epi16(v, 4), _mm512_set1_epi8(0x0F));
 }
@@ -120,10 +118,12 @@ LARDER_INLINE I16 dot_u4s8(I16 sum, Bytes64 w, Bytes64 a) { return _mm512_dpbusd
 LARDER_INLINE I16 dot_u8s8(I16 sum, Bytes64 w, Bytes64 a) { return _mm512_dpbusd_epi32(sum, w, a); }
 // Lane of column 4 * quad + j in byte 4 * lane + j, as float.
 LARDER_INLINE V16 byte_of_quad(Bytes64 v, int j) {
-  return _mm512_cvtepi32_ps(_mm512_and_si512(
-      _mm512_srlv_epi32(v, _mm512_set1_epi32(8 * j)), _mm512_set1_epi32(0xFF)));
+  return _mm512_cvtepi32_ps(
+      _mm512_and_si512(_mm512_srlv_epi32(v, _mm512_set1_epi32(8 * j)), _mm512_set1_epi32(0xFF)));
 }
 
-LARDER_INLINE void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+LARDER_INLINE void prefetch(const void* p) {
+  _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0);
+}
 
 }  // namespace larder::LARDER_ISA_NAMESPACE

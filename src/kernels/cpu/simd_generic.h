@@ -6,7 +6,8 @@ namespace larder::LARDER_ISA_NAMESPACE {
 typedef float V16 __attribute__((vector_size(64)));
 typedef int32_t I16 __attribute__((vector_size(64)));
 typedef uint32_t U16 __attribute__((vector_size(64)));
-typedef U16 Bytes64;  // as the machine's own 32-bit words, byte j of lane i at bits 8j on every machine
+typedef U16
+    Bytes64;  // as the machine's own 32-bit words, byte j of lane i at bits 8j on every machine
 typedef I16 Mask16;
 
 inline constexpr int kTileRows = 2;
@@ -14,9 +15,7 @@ inline constexpr int kTilePanels = 1;
 inline constexpr int kAttentionRows = 2;
 inline constexpr int kAttentionVectors = 2;
 
-LARDER_INLINE V16 set1(float x) {
-  return V16{x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x};
-}
+LARDER_INLINE V16 set1(float x) { return V16{x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x}; }
 LARDER_INLINE I16 set1_int(int32_t x) {
   return I16{x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x};
 }
@@ -35,12 +34,28 @@ LARDER_INLINE V16 load_partial(const float* p, int n) {
 LARDER_INLINE void store_partial(float* p, V16 v, int n) {
   memcpy(p, &v, sizeof(float) * static_cast<size_t>(n));
 }
-LARDER_INLINE V16 load_f16_partial(const uint16_t* p, int n) {
-  V16 v = zero();
-  for (int i = 0; i < n; ++i) v[i] = half_to_float(p[i]);
+LARDER_INLINE V16 load_f16(const uint16_t* p) {
+  typedef uint16_t Halves __attribute__((vector_size(32)));
+  Halves halves;
+  memcpy(&halves, p, sizeof halves);
+  const U16 bits = __builtin_convertvector(halves, U16);
+  // Exponent and fraction at FP32's place are 2^-112 of the value, FP16's subnormals among them.
+  const U16 placed = (bits & 0x7FFFU) << 13;
+  V16 v;
+  memcpy(&v, &placed, sizeof v);
+  v *= 0x1p112F;
+  U16 result;
+  memcpy(&result, &v, sizeof result);
+  const U16 infinite = (bits & 0x7C00U) == 0x7C00U ? U16{} + 0x7F800000U : U16{};
+  result |= infinite | (bits & 0x8000U) << 16;
+  memcpy(&v, &result, sizeof v);
   return v;
 }
-LARDER_INLINE V16 load_f16(const uint16_t* p) { return load_f16_partial(p, 16); }
+LARDER_INLINE V16 load_f16_partial(const uint16_t* p, int n) {
+  uint16_t lanes[16] = {};
+  memcpy(lanes, p, sizeof(uint16_t) * static_cast<size_t>(n));
+  return load_f16(lanes);
+}
 LARDER_INLINE void store_f16_partial(uint16_t* p, V16 v, int n) {
   for (int i = 0; i < n; ++i) p[i] = float_to_half(v[i]);
 }
@@ -135,10 +150,9 @@ LARDER_INLINE Bytes64 low_nibbles(Bytes64 v) { return v & 0x0F0F0F0FU; }
 LARDER_INLINE Bytes64 high_nibbles(Bytes64 v) { return (v >> 4) & 0x0F0F0F0FU; }
 // Four activation bytes for every lane.
 LARDER_INLINE Bytes64 broadcast4(const int8_t* p) {
-  const uint32_t bits = uint32_t{static_cast<uint8_t>(p[0])} |
-                        uint32_t{static_cast<uint8_t>(p[1])} << 8 |
-                        uint32_t{static_cast<uint8_t>(p[2])} << 16 |
-                        uint32_t{static_cast<uint8_t>(p[3])} << 24;
+  const uint32_t bits =
+      uint32_t{static_cast<uint8_t>(p[0])} | uint32_t{static_cast<uint8_t>(p[1])} << 8 |
+      uint32_t{static_cast<uint8_t>(p[2])} << 16 | uint32_t{static_cast<uint8_t>(p[3])} << 24;
   Bytes64 v = {};
   return v + bits;
 }

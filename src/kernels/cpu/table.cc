@@ -1,6 +1,5 @@
-#include "kernels/cpu/tables.h"
-
 #include "kernels/cpu/functions.h"
+#include "kernels/cpu/tables.h"
 
 namespace larder::LARDER_ISA_NAMESPACE {
 

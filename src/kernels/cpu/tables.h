@@ -4,8 +4,16 @@
 #include "kernels/kernels.h"
 
 namespace larder {
-namespace isa_generic { extern const KernelTable kTable; }
-namespace isa_avx2 { extern const KernelTable kTable; }
-namespace isa_avx512 { extern const KernelTable kTable; }
-namespace isa_amx { extern const KernelTable kTable; }
+namespace isa_generic {
+extern const KernelTable kTable;
+}
+namespace isa_avx2 {
+extern const KernelTable kTable;
+}
+namespace isa_avx512 {
+extern const KernelTable kTable;
+}
+namespace isa_amx {
+extern const KernelTable kTable;
+}
 }  // namespace larder

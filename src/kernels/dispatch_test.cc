@@ -1,0 +1,34 @@
+#include <cstdlib>
+
+#include "base/error.h"
+#include "kernels/test_util.h"
+
+namespace larder {
+namespace {
+
+TEST(Dispatch, NamesWhatThisMachineRuns) {
+  std::string names;
+  for (const KernelTable* table : test::tables()) names += std::string(" ") + table->name;
+  std::printf("[  ISAs   ]%s\n", names.c_str());
+  EXPECT_EQ(names.substr(0, 8), " generic");
+}
+
+TEST(Dispatch, TheEnvironmentChoosesOrIsRefused) {
+  ASSERT_EQ(unsetenv("LARDER_ISA"), 0);
+  EXPECT_EQ(&select_kernels(), test::tables().back());
+  for (const KernelTable* table : test::tables()) {
+    setenv("LARDER_ISA", table->name, 1);
+    EXPECT_EQ(&select_kernels(), table);
+    EXPECT_EQ(kernels_for(table->isa), table);
+  }
+  setenv("LARDER_ISA", "mmx", 1);
+  EXPECT_THROW(select_kernels(), Error);
+  if (kernels_for(Isa::kAmx) == nullptr) {
+    setenv("LARDER_ISA", "amx", 1);
+    EXPECT_THROW(select_kernels(), Error);
+  }
+  unsetenv("LARDER_ISA");
+}
+
+}  // namespace
+}  // namespace larder
