@@ -1,0 +1,49 @@
+// Router's handlers that make the engine work.
+#include <utility>
+
+#include "server/router.h"
+
+namespace larder {
+
+Reply Router::generate(const HttpRequest& request, GenerationJob job, Mailbox::Wake wake) const {
+  const std::optional<Digest> key =
+      keys_.empty() ? std::nullopt : keys_.match(request.authorization);
+  job.salt = derive_salt(key, job.options.cache_salt);
+  job.max_waiting_bytes = config_.limits.max_stream_buffer_bytes;
+  job.writer->set_options(job.options);
+  return {{}, Generation::start(model_, std::move(job), metrics_, std::move(wake))};
+}
+
+Reply Router::chat(const HttpRequest& request, Mailbox::Wake wake) const {
+  ChatRequest chat = parse_chat_request(parse_body(request), rules());
+  require_model(chat.options.model);
+  GenerationJob job;
+  job.prompts.push_back(prepare_chat(chat, model_));
+  job.writer = make_chat_writer(model_.name, model_.tokenizer);
+  if (chat.options.return_token_ids) job.writer->set_prompts({job.prompts.front().tokens});
+  job.options = std::move(chat.options);
+  return generate(request, std::move(job), std::move(wake));
+}
+
+Reply Router::completions(const HttpRequest& request, Mailbox::Wake wake) const {
+  CompletionRequest completion = parse_completion_request(parse_body(request), rules());
+  require_model(completion.options.model);
+  GenerationJob job;
+  job.prompts = prepare_completion(completion, model_);
+  std::vector<std::string> echo;
+  std::vector<std::vector<TokenId>> tokens;
+  for (std::size_t i = 0; i < job.prompts.size(); ++i) {
+    const bool shown = completion.echo || completion.options.return_token_ids;
+    if (shown) tokens.push_back(job.prompts[i].tokens);
+    if (!completion.echo) continue;
+    const auto* text = std::get_if<std::string>(&completion.prompts[i]);
+    const bool whole = text != nullptr && !completion.options.truncate_prompt_tokens;
+    echo.push_back(whole ? *text : model_.tokenizer.decode(job.prompts[i].tokens, true));
+  }
+  job.writer = make_completion_writer(model_.name, model_.tokenizer, std::move(echo));
+  job.writer->set_prompts(std::move(tokens));
+  job.options = std::move(completion.options);
+  return generate(request, std::move(job), std::move(wake));
+}
+
+}  // namespace larder

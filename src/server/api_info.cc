@@ -1,0 +1,136 @@
+// Router's handlers that answer at once.
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "server/json_fields.h"
+#include "server/router.h"
+#include "server/utf8.h"
+
+namespace larder {
+namespace {
+
+int hex_value(char c) {
+  if (c >= '0' && c <= '9') return c - '0';
+  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+  return -1;
+}
+
+// Model names may have slashes, which clients send as %2F.
+std::string percent_decode(std::string_view text) {
+  std::string result;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const bool escape = text[i] == '%' && i + 2 < text.size();
+    const int high = escape ? hex_value(text[i + 1]) : -1;
+    const int low = escape ? hex_value(text[i + 2]) : -1;
+    if (high < 0 || low < 0) {
+      result += text[i];
+    } else {
+      result += static_cast<char>(high * 16 + low);
+      i += 2;
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+Json Router::describe_model() const {
+  Json model = {{"id", model_.name},
+                {"object", "model"},
+                {"created", model_.created_s},
+                {"owned_by", "larder"},
+                {"root", model_.name},
+                {"parent", nullptr},
+                {"max_model_len", model_.max_model_len}};
+  model["permission"] = Json::array();
+  model["aliases"] = model_.aliases;
+  model["meta"] = model_.metadata;
+  return model;
+}
+
+Reply Router::models(const HttpRequest&, Mailbox::Wake) const {
+  Json list = {{"object", "list"}};
+  list["data"] = Json::array({describe_model()});
+  return {json_response(list), nullptr};
+}
+
+Reply Router::one_model(const HttpRequest& request, Mailbox::Wake) const {
+  const std::string name = to_valid_utf8(
+      percent_decode(std::string_view(request.path).substr(sizeof("/v1/models/") - 1)));
+  require_model(name);
+  return {json_response(describe_model()), nullptr};
+}
+
+Reply Router::tokenize(const HttpRequest& request, Mailbox::Wake) const {
+  const Json body = parse_body(request);
+  const Fields fields(body, "");
+  require_model(fields.string("model", request.body.size()).value_or(""));
+  std::vector<TokenId> tokens;
+  if (fields.has("messages")) {
+    ChatRequest chat;
+    chat.options.truncate_prompt_tokens = -1;  // counting is allowed beyond the model's length
+    read_chat_prompt(body, chat);
+    tokens = encode_chat(chat, model_);
+  } else {
+    const auto prompt = fields.string("prompt", request.body.size());
+    if (!prompt) fields.fail("prompt", "is missing; send a string, or messages for a chat");
+    tokens = model_.tokenizer.encode(*prompt, fields.boolean("add_special_tokens", true), true);
+  }
+  Json reply = {{"count", tokens.size()}, {"max_model_len", model_.max_model_len}};
+  reply["tokens"] = tokens;
+  reply["token_strs"] = nullptr;
+  if (fields.boolean("return_token_strs", false)) {
+    reply["token_strs"] = Json::array();
+    for (const TokenId token : tokens) {
+      reply["token_strs"].push_back(to_valid_utf8(model_.tokenizer.token_text(token)));
+    }
+  }
+  return {json_response(reply), nullptr};
+}
+
+Reply Router::detokenize(const HttpRequest& request, Mailbox::Wake) const {
+  const Json body = parse_body(request);
+  const Fields fields(body, "");
+  require_model(fields.string("model", request.body.size()).value_or(""));
+  const Json* tokens = fields.find("tokens");
+  if (tokens == nullptr) fields.fail("tokens", "is missing; send an array of token ids");
+  const auto ids = read_token_ids(*tokens, "tokens", model_.tokenizer.vocab_size());
+  Json reply = Json::object();
+  reply["prompt"] = model_.tokenizer.decode(ids, true);
+  return {json_response(reply), nullptr};
+}
+
+Reply Router::health(const HttpRequest&, Mailbox::Wake) const {
+  if (model_.engine.alive()) return {{.content_type = "", .body = {}, .headers = {}}, nullptr};
+  return {error_response({.status = 503,
+                          .code = "engine_dead",
+                          .message = "the engine has ended; restart the server",
+                          .param = {}}),
+          nullptr};
+}
+
+Reply Router::version(const HttpRequest&, Mailbox::Wake) const {
+  return {json_response(Json::object({{"version", LARDER_VERSION}})), nullptr};
+}
+
+Reply Router::metrics_page(const HttpRequest&, Mailbox::Wake) const {
+  const Engine& engine = model_.engine;
+  HttpResponse response{.content_type = "text/plain; version=0.0.4; charset=utf-8",
+                        .body = metrics_.serialize(engine.stats(), engine.config(), engine.alive(),
+                                                   gauges_.num_connections.load()),
+                        .headers = {}};
+  return {std::move(response), nullptr};
+}
+
+Reply Router::load(const HttpRequest&, Mailbox::Wake) const {
+  return {json_response(Json::object({{"server_load", gauges_.num_generations.load()}})), nullptr};
+}
+
+Reply Router::reset_prefix_cache(const HttpRequest&, Mailbox::Wake) const {
+  model_.engine.reset_prefix_cache();
+  return {{.content_type = "", .body = {}, .headers = {}}, nullptr};
+}
+
+}  // namespace larder

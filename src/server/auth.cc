@@ -1,0 +1,58 @@
+#include "server/auth.h"
+
+#include <cstddef>
+#include <span>
+
+namespace larder {
+namespace {
+
+Digest digest_of(std::string_view text) {
+  return sha256(std::as_bytes(std::span(text.data(), text.size())));
+}
+
+bool equal_in_constant_time(const Digest& a, const Digest& b) {
+  unsigned difference = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) difference |= static_cast<unsigned>(a[i] ^ b[i]);
+  return difference == 0;
+}
+
+bool is_bearer(std::string_view scheme) {
+  constexpr std::string_view kBearer = "bearer ";
+  if (scheme.size() != kBearer.size()) return false;
+  for (std::size_t i = 0; i < scheme.size(); ++i) {
+    const char lower =
+        scheme[i] >= 'A' && scheme[i] <= 'Z' ? static_cast<char>(scheme[i] + 32) : scheme[i];
+    if (lower != kBearer[i]) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+ApiKeys::ApiKeys(const std::vector<std::string>& keys) {
+  for (const std::string& key : keys) {
+    if (!key.empty()) digests_.push_back(digest_of(key));
+  }
+}
+
+std::optional<Digest> ApiKeys::match(std::string_view authorization) const {
+  constexpr std::size_t kPrefix = 7;
+  if (!is_bearer(authorization.substr(0, kPrefix))) return std::nullopt;
+  const Digest given = digest_of(authorization.substr(kPrefix));
+  bool known = false;
+  for (const Digest& digest : digests_) known |= equal_in_constant_time(given, digest);
+  if (!known) return std::nullopt;
+  return given;
+}
+
+std::string derive_salt(const std::optional<Digest>& key, std::string_view client_salt) {
+  if (!key && client_salt.empty()) return {};
+  std::string text = "larder salt 1\n";
+  if (key) text.append(reinterpret_cast<const char*>(key->data()), key->size());
+  text += '\n';
+  text += client_salt;
+  const Digest digest = digest_of(text);
+  return std::string(reinterpret_cast<const char*>(digest.data()), digest.size());
+}
+
+}  // namespace larder

@@ -1,0 +1,32 @@
+// Who may use the server, and whose KV is whose.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/hash.h"
+
+namespace larder {
+
+// Immutable. Thread: any.
+class ApiKeys {
+ public:
+  explicit ApiKeys(const std::vector<std::string>& keys);
+
+  bool empty() const { return digests_.empty(); }
+  // The digest of the key in "Bearer KEY", nullopt if it is none of ours. Takes the same time for
+  // every wrong key: digests are compared, all of them, without an early end.
+  std::optional<Digest> match(std::string_view authorization) const;
+
+ private:
+  std::vector<Digest> digests_;
+};
+
+// The salt under which a request's KV is shared: SHA-256 over the key's digest and what the client
+// sent. A client can copy another's cache_salt but not its key, so that it cannot share or time its
+// cache. Without both it is "", which all such requests share.
+std::string derive_salt(const std::optional<Digest>& key, std::string_view client_salt);
+
+}  // namespace larder

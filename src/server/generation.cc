@@ -1,0 +1,235 @@
+#include "server/generation.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+
+#include "server/sse.h"
+
+namespace larder {
+
+std::unique_ptr<Generation> Generation::start(const ServedModel& model, GenerationJob job,
+                                              ServerMetrics& metrics, Mailbox::Wake wake) {
+  std::vector<PreparedPrompt> prompts = std::move(job.prompts);
+  const std::string salt = std::move(job.salt);
+  job.prompts.resize(prompts.size());
+  // Not a unique_ptr's constructor call: it is private.
+  std::unique_ptr<Generation> generation(
+      new Generation(model, std::move(job), metrics, std::move(wake)));
+  generation->submit(std::move(prompts), salt);
+  return generation;
+}
+
+Generation::Generation(const ServedModel& model, GenerationJob job, ServerMetrics& metrics,
+                       Mailbox::Wake wake)
+    : model_(model),
+      options_(std::move(job.options)),
+      metrics_(metrics),
+      writer_(std::move(job.writer)),
+      mailbox_(std::make_shared<Mailbox>(std::move(wake), job.max_waiting_bytes)) {
+  const int num_prompts = static_cast<int>(job.prompts.size());
+  num_unfinished_ = num_prompts * options_.best_of;
+  num_open_.assign(job.prompts.size(), options_.best_of);
+  choices_.reserve(static_cast<std::size_t>(num_unfinished_));
+  for (int prompt = 0; prompt < num_prompts; ++prompt) {
+    for (int i = 0; i < options_.best_of; ++i) {
+      Choice& choice = choices_.emplace_back(TextStream(
+          model.tokenizer, options_.stop, options_.include_stop, !options_.skip_special_tokens));
+      choice.index = static_cast<int>(choices_.size()) - 1;
+      choice.prompt = prompt;
+    }
+  }
+}
+
+Generation::~Generation() {
+  mailbox_->close();
+  for (std::size_t prompt = 0; prompt < request_ids_.size(); ++prompt) {
+    if (num_open_[prompt] > 0) model_.engine.cancel(request_ids_[prompt]);
+  }
+  if (done_) return;
+  for (const Choice& choice : choices_) {
+    if (!choice.done()) observe_finished(choice, "abort");
+  }
+}
+
+void Generation::submit(std::vector<PreparedPrompt> prompts, const std::string& salt) {
+  request_ids_.reserve(prompts.size());
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    Request request;
+    request.prompt = std::move(prompts[i].tokens);
+    request.sampling = options_.sampling;
+    request.sampling.max_tokens = prompts[i].max_tokens;
+    request.n = options_.best_of;
+    request.priority = options_.priority;
+    request.salt = salt;
+    request.on_update = [mailbox = mailbox_, prompt = static_cast<int>(i)](RequestUpdate&& update) {
+      mailbox->push(prompt, std::move(update));
+    };
+    request_ids_.push_back(model_.engine.submit(std::move(request)));
+  }
+}
+
+std::string Generation::advance(std::size_t max_bytes) {
+  std::string out;
+  while (!done_ && out.size() < max_bytes) {
+    std::optional<Mailbox::Item> item = mailbox_->pop();
+    if (!item) {
+      if (!model_.engine.alive()) fail(out);
+      break;
+    }
+    take(std::move(*item), out);
+  }
+  return out;
+}
+
+void Generation::take(Mailbox::Item item, std::string& out) {
+  const int best_of = options_.best_of;
+  Choice& choice =
+      choices_.at(static_cast<std::size_t>(item.prompt * best_of + item.update.choice));
+  RequestUpdate& update = item.update;
+  const bool engine_ended_it = update.finish != FinishReason::kNone;
+  if (engine_ended_it) --num_open_[static_cast<std::size_t>(item.prompt)];
+  if (choice.done()) return;  // a stop string ended it before the engine knew
+  if (update.finish == FinishReason::kCancelled) return fail(out);
+
+  observe(choice, update);
+  ChoiceDelta delta = absorb(choice, update);
+  if (choice.done()) {
+    --num_unfinished_;
+    observe_finished(choice, choice.finish == FinishReason::kStop ? "stop" : "length");
+    cancel_if_complete(item.prompt);
+  }
+  emit(choice, std::move(delta), out);
+  if (num_unfinished_ == 0) finish(out);
+}
+
+// Decodes the update's tokens, up to the stop string if there is one.
+ChoiceDelta Generation::absorb(Choice& choice, RequestUpdate& update) {
+  ChoiceDelta delta;
+  delta.prompt_logprobs = std::move(update.prompt_logprobs);
+  choice.usage = update.usage;
+  choice.times = update.times;
+  for (OutputToken& token : update.tokens) {
+    delta.text += choice.text_stream.push(token.token);
+    choice.sum_logprob += token.logprob;
+    ++choice.num_tokens;
+    delta.tokens.push_back(std::move(token));
+    if (choice.text_stream.stopped()) {
+      choice.finish = FinishReason::kStop;
+      choice.stop_string = choice.text_stream.stop_string();
+      return delta;
+    }
+  }
+  choice.finish = update.finish;
+  choice.stop_token = update.stop_token;
+  if (!choice.done()) return delta;
+  delta.text += choice.text_stream.finish();
+  if (choice.text_stream.stopped()) {  // what was held back made a stop string after all
+    choice.finish = FinishReason::kStop;
+    choice.stop_string = choice.text_stream.stop_string();
+  }
+  return delta;
+}
+
+void Generation::observe(Choice& choice, const RequestUpdate& update) {
+  if (update.tokens.empty()) return;
+  const RequestTimes& times = update.times;
+  if (choice.num_tokens == 0) {
+    metrics_.observe_first_token(static_cast<double>(times.first_token_ns - times.arrived_ns) *
+                                 1e-9);
+  } else {
+    metrics_.observe_inter_token(
+        static_cast<double>(times.last_token_ns - choice.times.last_token_ns) * 1e-9);
+  }
+}
+
+void Generation::observe_finished(const Choice& choice, const char* reason) {
+  metrics_.observe_finished({.reason = reason,
+                             .num_prompt_tokens = choice.usage.num_prompt_tokens,
+                             .num_cached_tokens = choice.usage.num_cached_tokens,
+                             .num_output_tokens = choice.num_tokens,
+                             .max_tokens = options_.sampling.max_tokens,
+                             .n = options_.n,
+                             .times = choice.times});
+}
+
+// Stop strings end choices behind the engine's back: once they all have ended, it may stop, too.
+void Generation::cancel_if_complete(int prompt) {
+  const auto index = static_cast<std::size_t>(prompt);
+  if (num_open_[index] == 0) return;
+  const auto first = choices_.begin() + prompt * options_.best_of;
+  const bool complete = std::all_of(first, first + options_.best_of,
+                                    [](const Choice& choice) { return choice.done(); });
+  if (!complete) return;
+  model_.engine.cancel(request_ids_[index]);
+  num_open_[index] = 0;
+}
+
+void Generation::emit(Choice& choice, ChoiceDelta delta, std::string& out) {
+  if (!options_.stream) {
+    choice.text += delta.text;
+    const auto append = [](std::vector<OutputToken>& to, std::vector<OutputToken>& from) {
+      to.insert(to.end(), std::make_move_iterator(from.begin()),
+                std::make_move_iterator(from.end()));
+    };
+    append(choice.prompt_logprobs, delta.prompt_logprobs);
+    if (options_.sampling.num_logprobs >= 0 || options_.return_token_ids) {
+      append(choice.tokens, delta.tokens);
+    }
+    return;
+  }
+  const bool shows_tokens = options_.sampling.num_logprobs >= 0 || options_.return_token_ids;
+  const bool has_news = !delta.text.empty() || choice.done() || !delta.prompt_logprobs.empty() ||
+                        (shows_tokens && !delta.tokens.empty());
+  if (!has_news) return;  // everything is held back for now
+  Json event = writer_->chunk(choice, std::move(delta));
+  if (options_.continuous_usage) event["usage"] = usage_json({&choice, 1});
+  if (num_unfinished_ == 0 && !options_.include_usage) event["timings"] = timings_json(choices_);
+  append_event(out, event);
+}
+
+void Generation::finish(std::string& out) {
+  done_ = true;
+  if (options_.stream) {
+    if (options_.include_usage) append_event(out, writer_->usage_chunk(choices_));
+    out += kSseDone;
+    return;
+  }
+  std::vector<Choice*> shown = chosen();
+  out = dump_json(writer_->reply(shown, choices_));
+}
+
+void Generation::fail(std::string& out) {
+  done_ = true;
+  failure_ = ApiError{.status = 503,
+                      .code = "engine_stopped",
+                      .message = "the engine has stopped before the answer was complete; try again",
+                      .param = {}};
+  for (const Choice& choice : choices_) {
+    if (!choice.done()) observe_finished(choice, "error");
+  }
+  if (!options_.stream) return;
+  append_event(out, error_json(*failure_));
+  out += kSseDone;
+}
+
+// Of each prompt's best_of choices the n with the greatest mean logprob, numbered anew.
+std::vector<Choice*> Generation::chosen() {
+  const auto mean = [](const Choice* choice) {
+    return choice->num_tokens > 0 ? choice->sum_logprob / choice->num_tokens : -1e30;
+  };
+  std::vector<Choice*> shown;
+  for (auto first = choices_.begin(); first != choices_.end(); first += options_.best_of) {
+    std::vector<Choice*> group;
+    for (int i = 0; i < options_.best_of; ++i) group.push_back(&first[i]);
+    if (options_.n < options_.best_of) {
+      std::stable_sort(group.begin(), group.end(),
+                       [&](const Choice* a, const Choice* b) { return mean(a) > mean(b); });
+    }
+    shown.insert(shown.end(), group.begin(), group.begin() + options_.n);
+  }
+  for (std::size_t i = 0; i < shown.size(); ++i) shown[i]->index = static_cast<int>(i);
+  return shown;
+}
+
+}  // namespace larder

@@ -1,0 +1,83 @@
+// One HTTP request's work in the engine: from prompts to the bytes of its reply.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "server/http_message.h"
+#include "server/mailbox.h"
+#include "server/metrics.h"
+#include "server/openai_request.h"
+#include "server/prompt.h"
+#include "server/reply_writer.h"
+#include "server/server_config.h"
+
+namespace larder {
+
+struct GenerationJob {
+  GenerationOptions options;
+  std::vector<PreparedPrompt> prompts;  // at least one
+  std::string salt;                     // derived, see auth.h
+  std::unique_ptr<ReplyWriter> writer;
+  std::size_t max_waiting_bytes = 0;  // beyond that the client is woken for, see Mailbox
+};
+
+// Two halves meet here: the engine thread, which only drops updates into the mailbox, and the
+// connection's strand, which takes them, decodes, looks for stop strings and writes JSON.
+// Destruction cancels whatever the engine has not finished: a client that is gone frees its blocks.
+// Thread: start() any; the rest the connection's strand.
+class Generation {
+ public:
+  // Submits every prompt. wake is called whenever advance() has something to do. Throws Error as
+  // Engine::submit does; nothing runs then.
+  static std::unique_ptr<Generation> start(const ServedModel& model, GenerationJob job,
+                                           ServerMetrics& metrics, Mailbox::Wake wake);
+  ~Generation();
+  Generation(const Generation&) = delete;
+  Generation& operator=(const Generation&) = delete;
+
+  bool streaming() const { return options_.stream; }
+  bool done() const { return done_; }
+
+  // Works off what has arrived. Streaming: returns events to send, about max_bytes at most; call
+  // again until it returns "". Otherwise returns "" until done, then the whole body.
+  std::string advance(std::size_t max_bytes);
+  // Set when done without a result: the engine has ended or was told to stop.
+  const std::optional<ApiError>& failure() const { return failure_; }
+
+  // Of updates not yet worked off: grows while the client does not read.
+  std::size_t waiting_bytes() const { return mailbox_->size_bytes(); }
+
+ private:
+  Generation(const ServedModel& model, GenerationJob job, ServerMetrics& metrics,
+             Mailbox::Wake wake);
+
+  void submit(std::vector<PreparedPrompt> prompts, const std::string& salt);
+  void take(Mailbox::Item item, std::string& out);
+  ChoiceDelta absorb(Choice& choice, RequestUpdate& update);
+  void observe(Choice& choice, const RequestUpdate& update);
+  void observe_finished(const Choice& choice, const char* reason);
+  void cancel_if_complete(int prompt);
+  void emit(Choice& choice, ChoiceDelta delta, std::string& out);
+  void finish(std::string& out);
+  void fail(std::string& out);
+  std::vector<Choice*> chosen();
+
+  const ServedModel& model_;
+  const GenerationOptions options_;
+  ServerMetrics& metrics_;
+  std::unique_ptr<ReplyWriter> writer_;
+  std::shared_ptr<Mailbox> mailbox_;
+  std::vector<Choice> choices_;             // [num_prompts * best_of]
+  std::vector<std::uint64_t> request_ids_;  // per prompt, the engine's
+  std::vector<int> num_open_;               // per prompt, choices the engine still works on
+  int num_unfinished_ = 0;                  // choices
+  bool done_ = false;
+  std::optional<ApiError> failure_;
+};
+
+}  // namespace larder

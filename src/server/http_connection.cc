@@ -1,0 +1,439 @@
+#include "server/http_connection.h"
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <array>
+#include <boost/asio/bind_executor.hpp>
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/redirect_error.hpp>
+#include <boost/asio/write.hpp>
+#include <boost/beast/http.hpp>
+#include <exception>
+#include <utility>
+
+namespace larder {
+namespace {
+
+namespace http = boost::beast::http;
+using boost::system::error_code;
+using std::chrono::milliseconds;
+
+// Bytes taken off the socket while a request is worked on; more stay in the kernel.
+constexpr std::size_t kMaxPipelinedBytes = std::size_t{64} << 10;
+constexpr std::size_t kReadBytes = 4096;
+constexpr std::size_t kBodyReadBytes = std::size_t{64} << 10;
+constexpr std::size_t kWriteBytes = std::size_t{64} << 10;  // what stall_timeout is for
+constexpr std::size_t kMaxLingerBytes = std::size_t{32} << 20;
+constexpr milliseconds kLingerTimeout{2000};
+
+std::string to_string(boost::beast::string_view text) { return {text.data(), text.size()}; }
+
+}  // namespace
+
+struct HttpConnection::Incoming {
+  explicit Incoming(MemoryBudget& budget) : share(budget) {}
+
+  http::request_parser<http::buffer_body> parser;
+  HttpRequest request;
+  BudgetShare share;  // of the body
+  bool keep_alive = false;
+  bool is_http_1_0 = false;
+  bool is_head = false;
+};
+
+HttpConnection::HttpConnection(Socket socket, ConnectionContext& context)
+    : socket_(std::move(socket)),
+      context_(context),
+      limits_(context.config.limits),
+      deadline_(socket_.get_executor()),
+      event_(socket_.get_executor()),
+      buffer_(limits_.max_header_bytes + kMaxPipelinedBytes) {
+  ++context_.gauges.num_connections;
+}
+
+void HttpConnection::start() {
+  asio::co_spawn(
+      socket_.get_executor(), [self = shared_from_this()] { return self->serve(); },
+      asio::detached);
+}
+
+void HttpConnection::start_refusing(std::string reason) {
+  ApiError error{.status = 503, .code = "too_many_connections", .message = {}, .param = {}};
+  error.message = std::move(reason);
+  auto refusing = [](std::shared_ptr<HttpConnection> self, ApiError reply) -> Task<void> {
+    co_await self->refuse(std::move(reply));
+    self->close_socket();
+    self->context_.on_closed(self.get());
+  };
+  asio::co_spawn(socket_.get_executor(), refusing(shared_from_this(), std::move(error)),
+                 asio::detached);
+}
+
+void HttpConnection::drain() {
+  asio::post(socket_.get_executor(), [self = shared_from_this()] {
+    self->draining_ = true;
+    if (self->idle_) self->close_socket();
+  });
+}
+
+void HttpConnection::close() {
+  asio::post(socket_.get_executor(), [self = shared_from_this()] {
+    self->disconnected_ = true;
+    self->close_socket();
+    self->notify();
+  });
+}
+
+void HttpConnection::poke() {
+  asio::post(socket_.get_executor(), [self = shared_from_this()] { self->notify(); });
+}
+
+Task<void> HttpConnection::serve() {
+  const auto self = shared_from_this();
+  try {
+    bool more = true;
+    while (more && co_await wait_for_request()) more = co_await serve_one();
+  } catch (const std::exception& error) {
+    spdlog::error("connection: {}", error.what());
+  }
+  close_socket();
+  context_.on_closed(this);
+}
+
+Task<bool> HttpConnection::wait_for_request() {
+  if (draining_ || disconnected_) co_return false;
+  if (buffer_.size() > 0) co_return true;
+  idle_ = true;
+  set_deadline(limits_.idle_timeout);
+  error_code error;
+  // Waits without a buffer: most connections are idle most of the time.
+  co_await socket_.async_wait(Socket::wait_read, asio::redirect_error(kUseTask, error));
+  clear_deadline();
+  idle_ = false;
+  co_return !error;
+}
+
+// Returns whether the connection can take another request.
+Task<bool> HttpConnection::serve_one() {
+  Incoming incoming(context_.body_budget);
+  if (!co_await read_head(incoming)) co_return false;
+  if (std::optional<HttpResponse> refusal = context_.router.check_head(incoming.request)) {
+    // A body that nobody wants is not read.
+    const bool keep_alive = incoming.keep_alive && incoming.parser.is_done();
+    context_.router.add_cors(incoming.request, *refusal);
+    const bool written =
+        co_await write_response(std::move(*refusal), keep_alive, !incoming.is_head);
+    if (written && !keep_alive) co_await linger();
+    co_return written&& keep_alive;
+  }
+  if (!co_await read_body(incoming)) co_return false;
+  co_return co_await answer(incoming);
+}
+
+Task<bool> HttpConnection::read_head(Incoming& incoming) {
+  auto& parser = incoming.parser;
+  parser.header_limit(static_cast<std::uint32_t>(limits_.max_header_bytes));
+  parser.body_limit(limits_.max_body_bytes);
+  set_deadline(limits_.header_timeout);
+  error_code error;
+  co_await http::async_read_header(socket_, buffer_, parser, asio::redirect_error(kUseTask, error));
+  clear_deadline();
+  if (error) co_return co_await refuse(describe_unreadable(error));
+
+  const auto& message = parser.get();
+  HttpRequest& request = incoming.request;
+  request.method = to_string(message.method_string());
+  const auto target = message.target();
+  request.path = to_string(target.substr(0, target.find('?')));
+  request.authorization = to_string(message[http::field::authorization]);
+  request.content_type = to_string(message[http::field::content_type]);
+  request.content_encoding = to_string(message[http::field::content_encoding]);
+  request.origin = to_string(message[http::field::origin]);
+  incoming.is_http_1_0 = message.version() < 11;
+  incoming.is_head = message.method() == http::verb::head;
+  incoming.keep_alive = message.keep_alive() && !draining_;
+  // A coding that we do not undo, or one that a proxy in front may read otherwise.
+  const bool bad_coding =
+      message.count(http::field::transfer_encoding) > 0 &&
+      (!parser.chunked() || incoming.is_http_1_0 || message.count(http::field::content_length) > 0);
+  if (bad_coding) {
+    co_return co_await refuse(describe_unreadable(http::error::bad_transfer_encoding));
+  }
+  co_return true;
+}
+
+Task<bool> HttpConnection::read_body(Incoming& incoming) {
+  auto& parser = incoming.parser;
+  auto& body = incoming.request.body;
+  if (parser.is_done()) co_return true;
+  set_deadline(limits_.body_timeout);
+  if (boost::beast::iequals(parser.get()[http::field::expect], "100-continue")) {
+    if (!co_await write("HTTP/1.1 100 Continue\r\n\r\n")) co_return false;
+    set_deadline(limits_.body_timeout);
+  }
+  const auto piece = std::make_unique<std::array<char, kBodyReadBytes>>();
+  while (!parser.is_done()) {
+    auto& target = parser.get().body();
+    target.data = piece->data();
+    target.size = piece->size();
+    error_code error;
+    co_await http::async_read_some(socket_, buffer_, parser, asio::redirect_error(kUseTask, error));
+    if (error == http::error::need_buffer) error = {};
+    if (error) co_return co_await refuse(describe_unreadable(error));
+    const std::size_t num_bytes = piece->size() - target.size;
+    if (!incoming.share.grow(num_bytes)) {
+      context_.metrics.count_rejection("body_memory");
+      ApiError busy{.status = 503, .code = "body_memory", .message = {}, .param = {}};
+      busy.message = fmt::format("the requests being read have {} bytes already; try again",
+                                 limits_.max_total_body_bytes);
+      co_return co_await refuse(std::move(busy));
+    }
+    body.append(piece->data(), num_bytes);
+  }
+  clear_deadline();
+  co_return true;
+}
+
+// Sends an error and ends the connection in a way that lets the client read it. Always returns
+// false.
+Task<bool> HttpConnection::refuse(ApiError error) {
+  if (error.status == 0) co_return false;
+  HttpResponse response = error_response(error);
+  if (co_await write_response(std::move(response), false, true)) co_await linger();
+  co_return false;
+}
+
+// status 0: the client went, there is nobody to answer.
+ApiError HttpConnection::describe_unreadable(error_code error) const {
+  const auto reply = [](int status, const char* code, std::string message) {
+    return ApiError{.status = status, .code = code, .message = std::move(message), .param = {}};
+  };
+  if (timed_out_) {
+    return reply(
+        408, "request_timeout",
+        fmt::format("the request did not arrive in time: {} ms for headers, {} ms for the body",
+                    limits_.header_timeout.count(), limits_.body_timeout.count()));
+  }
+  if (error == http::error::header_limit || error == http::error::buffer_overflow) {
+    return reply(431, "headers_too_large",
+                 fmt::format("the headers are over {} bytes", limits_.max_header_bytes));
+  }
+  if (error == http::error::body_limit) {
+    return reply(413, "body_too_large",
+                 fmt::format("the body is over {} bytes; send less or raise --max-body-bytes",
+                             limits_.max_body_bytes));
+  }
+  const bool malformed = error.category() == make_error_code(http::error::bad_method).category() &&
+                         error != http::error::end_of_stream &&
+                         error != http::error::partial_message;
+  if (!malformed) return reply(0, "", {});
+  return reply(400, "bad_request", "this is not HTTP/1.1 as it should be: " + error.message());
+}
+
+Task<bool> HttpConnection::answer(Incoming& incoming) {
+  keep_watching_ = true;
+  watch();
+  asio::post(context_.prepare_pool, [self = shared_from_this(), &incoming] {
+    // The coroutine waits for the reply, so that incoming stays.
+    const auto wake = [weak = self->weak_from_this(), executor = self->socket_.get_executor()] {
+      asio::post(executor, [weak] {
+        if (const auto connection = weak.lock()) connection->on_wake();
+      });
+    };
+    auto reply = std::make_shared<Reply>(self->context_.router.route(incoming.request, wake));
+    asio::post(self->socket_.get_executor(), [self, reply] {
+      self->reply_ = std::move(*reply);
+      self->notify();
+    });
+  });
+  while (!reply_) co_await wait_for_event();
+  const Reply reply = take_reply();
+  incoming.request.body = {};
+  incoming.share.release();
+
+  bool written = false;
+  if (reply.generation != nullptr) {
+    ++context_.gauges.num_generations;
+    written = co_await answer_from_engine(incoming, *reply.generation);
+    --context_.gauges.num_generations;
+  } else if (!disconnected_) {
+    HttpResponse response = reply.response;
+    context_.router.add_cors(incoming.request, response);
+    written = co_await write_response(std::move(response), incoming.keep_alive && !draining_,
+                                      !incoming.is_head);
+  }
+  co_await stop_watching();
+  co_return written&& incoming.keep_alive && !draining_;
+}
+
+Reply HttpConnection::take_reply() {
+  Reply reply = std::move(*reply_);
+  reply_.reset();
+  return reply;
+}
+
+Task<bool> HttpConnection::answer_from_engine(const Incoming& incoming, Generation& generation) {
+  if (generation.streaming()) co_return co_await stream(incoming, generation);
+  std::string body;
+  while (!disconnected_) {
+    body += generation.advance(kWriteBytes);
+    if (generation.done()) break;
+    co_await wait_for_event();
+  }
+  if (disconnected_) co_return false;
+  HttpResponse response{.body = std::move(body), .headers = {}};
+  if (generation.failure()) response = error_response(*generation.failure());
+  context_.router.add_cors(incoming.request, response);
+  co_return co_await write_response(std::move(response), incoming.keep_alive && !draining_, true);
+}
+
+Task<bool> HttpConnection::stream(const Incoming& incoming, Generation& generation) {
+  const bool chunked = !incoming.is_http_1_0;
+  const bool keep_alive = chunked && incoming.keep_alive && !draining_;
+  HttpResponse head{.content_type = "text/event-stream; charset=utf-8",
+                    .body = {},
+                    .headers = {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}}};
+  context_.router.add_cors(incoming.request, head);
+  streaming_ = &generation;
+  const std::string head_bytes =
+      format_head(head, keep_alive, chunked ? Framing::kChunked : Framing::kUntilClose);
+  bool written = co_await write(head_bytes);
+  while (written && !disconnected_) {
+    const std::string events = generation.advance(kWriteBytes);
+    if (!events.empty()) {
+      const std::string bytes = chunked ? frame_chunk(events) : events;
+      written = co_await write(bytes);
+    } else if (generation.done()) {
+      break;
+    } else {
+      co_await wait_for_event();
+    }
+  }
+  streaming_ = nullptr;
+  if (!written || disconnected_) {
+    if (timed_out_) context_.metrics.count_dropped_stream();
+    co_return false;
+  }
+  if (chunked) written = co_await write("0\r\n\r\n");
+  co_return written&& keep_alive;
+}
+
+// Runs on the strand whenever the engine has left something.
+void HttpConnection::on_wake() {
+  // A client that does not read leaves its updates in the mailbox, up to a bound.
+  if (streaming_ != nullptr && streaming_->waiting_bytes() > limits_.max_stream_buffer_bytes) {
+    context_.metrics.count_dropped_stream();
+    disconnected_ = true;
+    close_socket();
+  }
+  notify();
+}
+
+Task<bool> HttpConnection::write_response(HttpResponse response, bool keep_alive, bool with_body) {
+  std::string bytes = format_head(response, keep_alive, Framing::kLength);
+  if (with_body) bytes += response.body;
+  co_return co_await write(bytes);
+}
+
+Task<bool> HttpConnection::write(std::string_view bytes) {
+  while (!bytes.empty()) {
+    const std::string_view piece = bytes.substr(0, kWriteBytes);
+    set_deadline(limits_.stall_timeout);
+    error_code error;
+    co_await asio::async_write(socket_, asio::buffer(piece.data(), piece.size()),
+                               asio::redirect_error(kUseTask, error));
+    clear_deadline();
+    if (error) co_return false;
+    bytes.remove_prefix(piece.size());
+  }
+  co_return true;
+}
+
+// Closing with unread bytes would reset the connection, and the client would never see the reply:
+// reads them away for a while.
+Task<void> HttpConnection::linger() {
+  error_code error;
+  socket_.shutdown(Socket::shutdown_send, error);
+  set_deadline(kLingerTimeout);
+  const auto waste = std::make_unique<std::array<char, kBodyReadBytes>>();
+  std::size_t num_read = 0;
+  while (!error && num_read < kMaxLingerBytes) {
+    num_read += co_await socket_.async_read_some(asio::buffer(*waste),
+                                                 asio::redirect_error(kUseTask, error));
+  }
+  clear_deadline();
+}
+
+Task<void> HttpConnection::wait_for_event() {
+  error_code error;
+  event_.expires_at(Timer::time_point::max());
+  co_await event_.async_wait(asio::redirect_error(kUseTask, error));
+}
+
+// Reads while the request is worked on: the end of the stream means that nobody waits for the reply
+// any more. Bytes of a pipelined request are kept.
+void HttpConnection::watch() {
+  if (buffer_.size() + kReadBytes > kMaxPipelinedBytes) return;
+  watching_ = true;
+  auto on_read = [self = shared_from_this()](error_code error, std::size_t num_bytes) {
+    self->watching_ = false;
+    self->buffer_.commit(num_bytes);
+    if (!error && self->keep_watching_) return self->watch();
+    if (error && error != asio::error::operation_aborted) self->disconnected_ = true;
+    self->notify();
+  };
+  socket_.async_read_some(buffer_.prepare(kReadBytes), std::move(on_read));
+}
+
+Task<void> HttpConnection::stop_watching() {
+  keep_watching_ = false;
+  error_code ignored;
+  if (watching_) socket_.cancel(ignored);
+  while (watching_) co_await wait_for_event();
+}
+
+void HttpConnection::set_deadline(milliseconds timeout) {
+  timed_out_ = false;
+  const std::uint64_t number = ++deadline_number_;
+  deadline_.expires_after(timeout);
+  deadline_.async_wait([self = shared_from_this(), number](error_code error) {
+    if (error || number != self->deadline_number_) return;
+    self->timed_out_ = true;
+    error_code ignored;
+    self->socket_.cancel(ignored);
+  });
+}
+
+void HttpConnection::clear_deadline() {
+  ++deadline_number_;
+  deadline_.cancel();
+}
+
+void HttpConnection::close_socket() {
+  clear_deadline();
+  error_code ignored;
+  socket_.close(ignored);
+}
+
+std::string format_head(const HttpResponse& response, bool keep_alive, Framing framing) {
+  std::string head = fmt::format("HTTP/1.1 {} {}\r\nServer: larder\r\n", response.status,
+                                 status_text(response.status));
+  if (!response.content_type.empty()) head += "Content-Type: " + response.content_type + "\r\n";
+  for (const auto& [name, value] : response.headers) head += name + ": " + value + "\r\n";
+  if (framing == Framing::kChunked) head += "Transfer-Encoding: chunked\r\n";
+  if (framing == Framing::kLength)
+    head += fmt::format("Content-Length: {}\r\n", response.body.size());
+  head += keep_alive ? "Connection: keep-alive\r\n\r\n" : "Connection: close\r\n\r\n";
+  return head;
+}
+
+std::string frame_chunk(std::string_view data) {
+  return fmt::format("{:x}\r\n{}\r\n", data.size(), data);
+}
+
+}  // namespace larder

@@ -1,0 +1,102 @@
+// One client's socket: reads requests, has them answered, writes the replies.
+#pragma once
+
+#include <boost/beast/core/flat_buffer.hpp>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "server/asio_types.h"
+#include "server/http_message.h"
+#include "server/memory_budget.h"
+#include "server/router.h"
+#include "server/server_config.h"
+
+namespace larder {
+
+class HttpConnection;
+
+// What all connections share. Outlives them.
+struct ConnectionContext {
+  const ServerConfig& config;
+  const Router& router;
+  ServerMetrics& metrics;
+  ServerGauges& gauges;
+  asio::thread_pool& prepare_pool;  // for Router::route
+  MemoryBudget& body_budget;
+  std::function<void(HttpConnection*)> on_closed;
+};
+
+// A coroutine on the socket's strand, which owns all state; a second reader watches for the
+// client's going while a request is worked on. Kept alive by its pending operations.
+class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
+ public:
+  HttpConnection(Socket socket, ConnectionContext& context);
+
+  // Thread of all: any.
+  void start();
+  // Says 503 and goes.
+  void start_refusing(std::string reason);
+  // Ends after the running request, or now when there is none.
+  void drain();
+  void close();
+  // Has it look at its generation again (the engine may have ended).
+  void poke();
+
+ private:
+  struct Incoming;  // a request being read, see http_connection.cc
+
+  Task<void> serve();
+  Task<bool> wait_for_request();
+  Task<bool> serve_one();
+  Task<bool> read_head(Incoming& incoming);
+  Task<bool> read_body(Incoming& incoming);
+  Task<bool> refuse(ApiError error);
+  ApiError describe_unreadable(boost::system::error_code error) const;
+  Task<bool> answer(Incoming& incoming);
+  Task<bool> answer_from_engine(const Incoming& incoming, Generation& generation);
+  Task<bool> stream(const Incoming& incoming, Generation& generation);
+  Task<bool> write_response(HttpResponse response, bool keep_alive, bool with_body);
+  Task<bool> write(std::string_view bytes);
+  Task<void> linger();
+  Task<void> wait_for_event();
+  Task<void> stop_watching();
+
+  void watch();
+  void on_wake();
+  void notify() { event_.cancel(); }
+  void set_deadline(std::chrono::milliseconds timeout);
+  void clear_deadline();
+  void close_socket();
+  Reply take_reply();
+
+  Socket socket_;
+  ConnectionContext& context_;
+  const ServerLimits& limits_;
+  Timer deadline_;  // cancels the socket's operations
+  Timer event_;     // never expires; cancelled to wake the coroutine
+  boost::beast::flat_buffer buffer_;
+  std::optional<Reply> reply_;       // from the prepare pool
+  Generation* streaming_ = nullptr;  // while its events are being written
+  std::uint64_t deadline_number_ = 0;
+  bool timed_out_ = false;
+  bool watching_ = false;  // the second reader has a read pending
+  bool keep_watching_ = false;
+  bool disconnected_ = false;
+  bool idle_ = false;
+  bool draining_ = false;
+};
+
+// How a client knows where a body ends.
+enum class Framing { kLength, kChunked, kUntilClose };
+
+// The bytes before a reply's body.
+std::string format_head(const HttpResponse& response, bool keep_alive, Framing framing);
+std::string frame_chunk(std::string_view data);
+
+}  // namespace larder

@@ -1,0 +1,301 @@
+#include "server/http_server.h"
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <atomic>
+#include <boost/asio/bind_executor.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/redirect_error.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <csignal>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "server/http_connection.h"
+#include "server/stats_log.h"
+
+namespace larder {
+namespace {
+
+using asio::ip::tcp;
+using boost::system::error_code;
+using std::chrono::milliseconds;
+
+constexpr int kBacklog = 4096;
+constexpr int kSendBufferBytes = 128 << 10;  // the kernel doubles it: 256 KiB a stream
+constexpr milliseconds kTick{500};
+constexpr milliseconds kAcceptPause{100};
+constexpr int kReservedFiles = 64;  // for the model, the log, the listener
+
+tcp::endpoint resolve(const ServerConfig& config) {
+  if (config.port < 0 || config.port > 65535) {
+    throw Error(ErrorKind::kInvalidArgument,
+                fmt::format("port: must be between 0 and 65535, it is {}", config.port), "port");
+  }
+  error_code error;
+  const std::string host = config.host == "localhost" ? "127.0.0.1" : config.host;
+  const auto address = asio::ip::make_address(host, error);
+  if (error) {
+    throw Error(
+        ErrorKind::kInvalidArgument,
+        fmt::format("host: \"{}\" is not an IP address; use 127.0.0.1 or 0.0.0.0", config.host),
+        "host");
+  }
+  if (!address.is_loopback() && config.api_keys.empty() && !config.allow_open_network) {
+    throw Error(
+        ErrorKind::kInvalidArgument,
+        fmt::format("host: {} can be reached by others and there is no API key; give --api-key, "
+                    "or --allow-open-network to let everyone in",
+                    config.host),
+        "host");
+  }
+  return {address, static_cast<unsigned short>(config.port)};
+}
+
+// As many files as the system lets us have. Returns that number.
+rlim_t raise_file_limit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 1024;
+  if (limit.rlim_cur < limit.rlim_max) {
+    limit.rlim_cur = limit.rlim_max;
+    if (setrlimit(RLIMIT_NOFILE, &limit) != 0) getrlimit(RLIMIT_NOFILE, &limit);
+  }
+  return limit.rlim_cur;
+}
+
+}  // namespace
+
+class HttpServer::Impl {
+ public:
+  Impl(ServerConfig config, const ServedModel& model);
+
+  int port() const { return port_; }
+  void run();
+  void shutdown(bool drain);
+
+ private:
+  using Acceptor = asio::basic_socket_acceptor<tcp, Strand>;
+
+  void listen();
+  Task<void> accept_all();
+  void admit(Socket socket);
+  void await_signal();
+  void tick();
+  void begin_drain();
+  void end_now();
+  std::vector<std::shared_ptr<HttpConnection>> connections();
+  void forget(HttpConnection* connection);
+  void finish_if_empty();
+
+  const ServerConfig config_;
+  const ServedModel& model_;
+  int max_connections_ = 0;
+  ServerMetrics metrics_;
+  ServerGauges gauges_;
+  const Router router_;
+  MemoryBudget body_budget_;
+  // Destroyed in the opposite order: the pool's jobs end before the sockets that they answer to.
+  asio::io_context io_;
+  asio::thread_pool prepare_pool_;
+  Strand control_;  // owns everything below but the connections' table
+  Acceptor acceptor_;
+  asio::signal_set signals_;
+  Timer ticker_;
+  Timer accept_pause_;
+  ConnectionContext context_;
+  int port_ = 0;
+  bool ending_ = false;
+  std::chrono::steady_clock::time_point drain_deadline_;
+  std::chrono::steady_clock::time_point last_line_;
+  StatsLog log_;
+  std::mutex mutex_;
+  std::unordered_map<HttpConnection*, std::weak_ptr<HttpConnection>> connections_;  // by mutex_
+};
+
+HttpServer::Impl::Impl(ServerConfig config, const ServedModel& model)
+    : config_(std::move(config)),
+      model_(model),
+      metrics_(model.name, model.max_model_len),
+      router_(config_, model_, metrics_, gauges_),
+      body_budget_(config_.limits.max_total_body_bytes),
+      io_(std::max(config_.num_io_threads, 1)),
+      prepare_pool_(static_cast<std::size_t>(std::max(config_.num_prepare_threads, 1))),
+      control_(io_.get_executor()),
+      acceptor_(control_),
+      signals_(io_),
+      ticker_(control_),
+      accept_pause_(control_),
+      context_{.config = config_,
+               .router = router_,
+               .metrics = metrics_,
+               .gauges = gauges_,
+               .prepare_pool = prepare_pool_,
+               .body_budget = body_budget_,
+               .on_closed = [this](HttpConnection* connection) { forget(connection); }} {
+  const auto num_files = static_cast<long long>(std::min<rlim_t>(raise_file_limit(), 1 << 20));
+  max_connections_ = static_cast<int>(std::clamp<long long>(
+      num_files - kReservedFiles, 1, std::max(config_.limits.max_connections, 1)));
+  listen();
+}
+
+void HttpServer::Impl::listen() {
+  const tcp::endpoint endpoint = resolve(config_);
+  try {
+    acceptor_.open(endpoint.protocol());
+    acceptor_.set_option(Acceptor::reuse_address(true));
+    acceptor_.bind(endpoint);
+    acceptor_.listen(kBacklog);
+    port_ = acceptor_.local_endpoint().port();
+  } catch (const boost::system::system_error& error) {
+    throw Error(ErrorKind::kUnavailable,
+                fmt::format("port: cannot listen on {}:{}: {}; choose another with --port",
+                            config_.host, config_.port, error.code().message()),
+                "port");
+  }
+}
+
+void HttpServer::Impl::run() {
+  signals_.add(SIGINT);
+  signals_.add(SIGTERM);
+  await_signal();
+  last_line_ = std::chrono::steady_clock::now();
+  asio::co_spawn(control_, [this] { return accept_all(); }, asio::detached);
+  asio::post(control_, [this] { tick(); });
+  std::vector<std::thread> threads;
+  for (int i = 1; i < config_.num_io_threads; ++i) threads.emplace_back([this] { io_.run(); });
+  io_.run();
+  for (std::thread& thread : threads) thread.join();
+  prepare_pool_.join();
+}
+
+Task<void> HttpServer::Impl::accept_all() {
+  while (acceptor_.is_open()) {
+    error_code error;
+    Socket socket = co_await acceptor_.async_accept(asio::make_strand(io_),
+                                                    asio::redirect_error(kUseTask, error));
+    if (!error) {
+      admit(std::move(socket));
+    } else if (error != asio::error::operation_aborted &&
+               error != asio::error::connection_aborted) {
+      // No file descriptors, no memory: the connections that are open go first.
+      spdlog::warn("cannot accept: {}", error.message());
+      accept_pause_.expires_after(kAcceptPause);
+      co_await accept_pause_.async_wait(asio::redirect_error(kUseTask, error));
+    }
+  }
+}
+
+void HttpServer::Impl::admit(Socket socket) {
+  if (ending_) return;
+  error_code ignored;
+  socket.set_option(tcp::no_delay(true), ignored);
+  socket.set_option(asio::socket_base::send_buffer_size(kSendBufferBytes), ignored);
+  const bool full = gauges_.num_connections.load() >= max_connections_;
+  const auto connection = std::make_shared<HttpConnection>(std::move(socket), context_);
+  {
+    const std::lock_guard lock(mutex_);
+    connections_.emplace(connection.get(), connection);
+  }
+  if (!full) return connection->start();
+  metrics_.count_rejection("too_many_connections");
+  connection->start_refusing(
+      fmt::format("there are {} connections, as many as are allowed; close idle ones, raise "
+                  "--max-connections or the limit of open files",
+                  max_connections_));
+}
+
+void HttpServer::Impl::await_signal() {
+  signals_.async_wait(asio::bind_executor(control_, [this](error_code error, int number) {
+    if (error) return;
+    spdlog::info("signal {}: {}", number,
+                 ending_ ? "ending now" : "ending after the running requests");
+    ending_ ? end_now() : begin_drain();
+    await_signal();
+  }));
+}
+
+void HttpServer::Impl::shutdown(bool drain) {
+  asio::post(control_, [this, drain] { drain ? begin_drain() : end_now(); });
+}
+
+void HttpServer::Impl::begin_drain() {
+  if (ending_) return;
+  ending_ = true;
+  drain_deadline_ = std::chrono::steady_clock::now() + config_.drain_timeout;
+  error_code ignored;
+  acceptor_.close(ignored);
+  for (const auto& connection : connections()) connection->drain();
+  finish_if_empty();
+}
+
+void HttpServer::Impl::end_now() {
+  begin_drain();
+  for (const auto& connection : connections()) connection->close();
+}
+
+void HttpServer::Impl::tick() {
+  const auto now = std::chrono::steady_clock::now();
+  if (ending_ && now >= drain_deadline_) end_now();
+  if (!model_.engine.alive()) {
+    for (const auto& connection : connections()) connection->poke();
+  }
+  if (config_.log_interval.count() > 0 && now - last_line_ >= config_.log_interval) {
+    const std::chrono::duration<double> elapsed = now - std::exchange(last_line_, now);
+    if (const auto line = log_.line(model_.engine.stats(), elapsed.count()))
+      spdlog::info("{}", *line);
+  }
+  ticker_.expires_after(kTick);
+  ticker_.async_wait([this](error_code error) {
+    if (!error) tick();
+  });
+  if (ending_) finish_if_empty();
+}
+
+std::vector<std::shared_ptr<HttpConnection>> HttpServer::Impl::connections() {
+  std::vector<std::shared_ptr<HttpConnection>> result;
+  const std::lock_guard lock(mutex_);
+  for (const auto& [key, weak] : connections_) {
+    if (auto connection = weak.lock()) result.push_back(std::move(connection));
+  }
+  return result;
+}
+
+void HttpServer::Impl::forget(HttpConnection* connection) {
+  --gauges_.num_connections;
+  {
+    const std::lock_guard lock(mutex_);
+    connections_.erase(connection);
+  }
+  asio::post(control_, [this] {
+    if (ending_) finish_if_empty();
+  });
+}
+
+// Takes away the last pending operations, so that run() returns.
+void HttpServer::Impl::finish_if_empty() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!connections_.empty()) return;
+  }
+  error_code ignored;
+  signals_.cancel(ignored);
+  ticker_.cancel();
+  accept_pause_.cancel();
+}
+
+HttpServer::HttpServer(ServerConfig config, const ServedModel& model)
+    : impl_(std::make_unique<Impl>(std::move(config), model)) {}
+HttpServer::~HttpServer() = default;
+int HttpServer::port() const { return impl_->port(); }
+void HttpServer::run() { impl_->run(); }
+void HttpServer::shutdown(bool drain) { impl_->shutdown(drain); }
+
+}  // namespace larder

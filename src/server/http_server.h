@@ -1,0 +1,34 @@
+// The server: listens, accepts, counts, drains.
+#pragma once
+
+#include <memory>
+
+#include "server/server_config.h"
+
+namespace larder {
+
+// One per process: run() handles SIGINT and SIGTERM.
+class HttpServer {
+ public:
+  // Binds and listens. Throws Error: kUnavailable when the address is taken, kInvalidArgument when
+  // it is none, or beyond loopback without an API key and without allow_open_network.
+  HttpServer(ServerConfig config, const ServedModel& model);
+  ~HttpServer();
+
+  // The port that is bound, also when the config said 0.
+  int port() const;
+
+  // Serves until shutdown() or a signal. The first SIGINT or SIGTERM drains; the second ends at
+  // once. The engine is left running: whoever started it stops it.
+  void run();
+
+  // drain: no new connections, running requests may end within drain_timeout; else ends at once,
+  // which cancels them. Thread: any. run() returns soon after.
+  void shutdown(bool drain);
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace larder

@@ -1,0 +1,56 @@
+// Typed reading of a request's fields, with errors that name them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/types.h"
+#include "server/json_reader.h"
+
+namespace larder {
+
+template <class Number>
+struct Range {
+  Number min;
+  Number max;
+};
+
+// A view of one JSON object of a request. A field that is null counts as absent. Every getter
+// throws Error{kInvalidArgument} with the field's path as param when the type or the range is
+// wrong.
+class Fields {
+ public:
+  // path: how messages name the object, "" for the request itself.
+  Fields(const Json& object, std::string path);
+
+  const Json* find(std::string_view name) const;
+  bool has(std::string_view name) const { return find(name) != nullptr; }
+
+  bool boolean(std::string_view name, bool otherwise) const;
+  std::optional<std::int64_t> integer(std::string_view name, Range<std::int64_t> range) const;
+  std::optional<double> number(std::string_view name, Range<double> range) const;
+  std::optional<std::string> string(std::string_view name, std::size_t max_bytes) const;
+
+  // "messages[2].content"
+  std::string path_of(std::string_view name) const;
+  [[noreturn]] void fail(std::string_view name, std::string reason) const;
+
+ private:
+  const Json& object_;
+  std::string path_;
+};
+
+// Throws Error{kInvalidArgument} with param, message "param: reason".
+[[noreturn]] void fail_field(const std::string& param, const std::string& reason);
+
+// "an array", "a string": for messages.
+std::string_view describe_type(const Json& value);
+
+// An array of ids in [0, vocab_size).
+std::vector<TokenId> read_token_ids(const Json& array, const std::string& param, int vocab_size);
+
+}  // namespace larder

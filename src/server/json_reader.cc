@@ -1,0 +1,129 @@
+#include "server/json_reader.h"
+
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+
+namespace larder {
+namespace {
+
+// Receives the parser's events and builds the value. nlohmann's own builder looks through an
+// ordered object's keys for every insertion, which a long object turns into hours.
+class Builder final : public nlohmann::json_sax<Json> {
+ public:
+  explicit Builder(const JsonLimits& limits) : limits_(limits) {}
+
+  Json take() { return std::move(root_); }
+
+  bool null() override { return add(nullptr); }
+  bool boolean(bool value) override { return add(value); }
+  bool number_integer(number_integer_t value) override { return add(value); }
+  bool number_unsigned(number_unsigned_t value) override { return add(value); }
+  bool number_float(number_float_t value, const string_t&) override { return add(value); }
+  bool string(string_t& value) override { return add(std::move(value)); }
+  bool binary(binary_t&) override { return false; }
+
+  bool start_object(std::size_t) override { return open(Json::object()); }
+  bool start_array(std::size_t) override { return open(Json::array()); }
+
+  bool key(string_t& name) override {
+    auto& members = open_.back()->get_ref<Json::object_t&>();
+    members.emplace_back(std::move(name), nullptr);
+    slot_ = &members.back().second;
+    return true;
+  }
+
+  bool end_object() override {
+    refuse_same_keys(open_.back()->get_ref<const Json::object_t&>());
+    return close();
+  }
+  bool end_array() override { return close(); }
+
+  bool parse_error(std::size_t position, const std::string&,
+                   const nlohmann::detail::exception& error) override {
+    std::string_view reason = error.what();
+    if (const auto end = reason.find("] "); end != std::string_view::npos) {
+      reason.remove_prefix(end + 2);  // the library's own error code
+    }
+    throw_invalid("the body is not valid JSON at byte {}: {}", position, shorten(reason, 200));
+  }
+
+ private:
+  template <class Value>
+  bool add(Value&& value) {
+    place(Json(std::forward<Value>(value)));
+    return true;
+  }
+
+  Json* place(Json&& value) {
+    if (++num_values_ > limits_.max_values) {
+      throw_invalid("the body has more than {} JSON values; split the request", limits_.max_values);
+    }
+    if (open_.empty()) {
+      root_ = std::move(value);
+      return &root_;
+    }
+    if (open_.back()->is_array()) {
+      auto& items = open_.back()->get_ref<Json::array_t&>();
+      items.push_back(std::move(value));
+      return &items.back();
+    }
+    *slot_ = std::move(value);
+    return slot_;
+  }
+
+  bool open(Json&& value) {
+    if (open_.size() >= static_cast<std::size_t>(limits_.max_depth)) {
+      throw_invalid("the body nests arrays and objects deeper than {} levels", limits_.max_depth);
+    }
+    open_.push_back(place(std::move(value)));
+    return true;
+  }
+
+  bool close() {
+    open_.pop_back();
+    return true;
+  }
+
+  static void refuse_same_keys(const Json::object_t& members) {
+    if (members.size() < 2) return;
+    std::unordered_set<std::string_view> seen;
+    seen.reserve(members.size());
+    for (const auto& [name, value] : members) {
+      if (!seen.insert(name).second) {
+        throw_invalid("the body has the key \"{}\" twice in one object; send it once",
+                      shorten(name));
+      }
+    }
+  }
+
+  const JsonLimits limits_;
+  Json root_;
+  std::vector<Json*> open_;  // containers that have begun, outermost first
+  Json* slot_ = nullptr;     // where the value of the last key goes
+  std::size_t num_values_ = 0;
+};
+
+}  // namespace
+
+Json parse_json(std::string_view text, const JsonLimits& limits) {
+  if (text.empty()) throw_invalid("the body is empty; send a JSON object");
+  Builder builder(limits);
+  Json::sax_parse(text.begin(), text.end(), &builder);
+  return builder.take();
+}
+
+std::string dump_json(const Json& value) {
+  return value.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+std::string shorten(std::string_view text, std::size_t max_bytes) {
+  if (text.size() <= max_bytes) return std::string(text);
+  std::size_t end = max_bytes;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
+  return std::string(text.substr(0, end)) + "...";
+}
+
+}  // namespace larder

@@ -1,0 +1,31 @@
+// Strict JSON from strangers.
+#pragma once
+
+#include <cstddef>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+namespace larder {
+
+// The order of keys is kept: chat templates print tools and arguments in it.
+using Json = nlohmann::ordered_json;
+
+struct JsonLimits {
+  int max_depth = 64;
+  std::size_t max_values = 2'000'000;
+};
+
+// Time and memory are linear in the text, without recursion. Throws Error{kInvalidArgument} for
+// anything that is not RFC 8259 JSON in UTF-8, for lone surrogates, for numbers beyond a double
+// (NaN, 1e400), for an object with the same key twice (readers differ in which one they take, so
+// neither is), and for more levels or values than the limits allow.
+Json parse_json(std::string_view text, const JsonLimits& limits);
+
+// Compact JSON in valid UTF-8: bytes that are not become U+FFFD.
+std::string dump_json(const Json& value);
+
+// At most max_bytes of the text, cut between characters, for showing it in a message.
+std::string shorten(std::string_view text, std::size_t max_bytes = 80);
+
+}  // namespace larder

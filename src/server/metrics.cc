@@ -1,0 +1,282 @@
+#include "server/metrics.h"
+
+#include <prometheus/metric_family.h>
+#include <prometheus/text_serializer.h>
+
+#include <algorithm>
+#include <sstream>
+#include <utility>
+
+#include "base/check.h"
+
+namespace larder {
+namespace {
+
+using prometheus::ClientMetric;
+using prometheus::MetricFamily;
+using prometheus::MetricType;
+using Labels = std::vector<ClientMetric::Label>;
+
+// vLLM's bounds, which its dashboards' quantiles are made for.
+constexpr double kFirstTokenBounds[] = {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1,
+                                        0.25,  0.5,   0.75, 1,    2.5,  5,    7.5,  10,
+                                        20,    40,    80,   160,  640,  2560};
+constexpr double kTokenBounds[] = {0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5,
+                                   0.75, 1,     2.5,  5,     7.5, 10,   20,  40,  80};
+constexpr double kLatencyBounds[] = {0.3, 0.5, 0.8, 1,  1.5, 2,   2.5, 5,   10,   15,  20,
+                                     30,  40,  50,  60, 120, 240, 480, 960, 1920, 7680};
+constexpr double kNBounds[] = {1, 2, 5, 10, 20};
+
+// 1, 2, 5, 10, 20, ... up to the greatest value.
+std::vector<double> one_two_five_bounds(int greatest) {
+  std::vector<double> bounds;
+  for (std::int64_t decade = 1; decade <= greatest; decade *= 10) {
+    for (const std::int64_t factor : {1, 2, 5}) {
+      if (factor * decade <= greatest) bounds.push_back(static_cast<double>(factor * decade));
+    }
+  }
+  return bounds;
+}
+
+double seconds(std::int64_t from_ns, std::int64_t to_ns) {
+  return from_ns != 0 && to_ns > from_ns ? static_cast<double>(to_ns - from_ns) * 1e-9 : 0;
+}
+
+// Appends families that share the labels model_name and engine.
+class Page {
+ public:
+  Page(std::vector<MetricFamily>& families, const std::string& model_name)
+      : families_(families), labels_{{"model_name", model_name}, {"engine", "0"}} {}
+
+  void begin(const char* name, const char* help, MetricType type) {
+    families_.push_back({name, help, type, {}});
+  }
+  void value(double number, const Labels& more = {}) {
+    ClientMetric metric = labelled(more);
+    (families_.back().type == MetricType::Counter ? metric.counter.value : metric.gauge.value) =
+        number;
+    families_.back().metric.push_back(std::move(metric));
+  }
+  void gauge(const char* name, const char* help, double number) {
+    begin(name, help, MetricType::Gauge);
+    value(number);
+  }
+  void counter(const char* name, const char* help, std::uint64_t number) {
+    begin(name, help, MetricType::Counter);
+    value(static_cast<double>(number));
+  }
+  void histogram(const char* name, const char* help, const Histogram& histogram) {
+    begin(name, help, MetricType::Histogram);
+    ClientMetric metric = labelled({});
+    metric.histogram.sample_count = histogram.num_observed();
+    metric.histogram.sample_sum = histogram.sum();
+    std::uint64_t cumulative = 0;
+    for (std::size_t i = 0; i < histogram.bounds().size(); ++i) {
+      cumulative += histogram.counts()[i];
+      metric.histogram.bucket.push_back({cumulative, histogram.bounds()[i]});
+    }
+    families_.back().metric.push_back(std::move(metric));
+  }
+
+ private:
+  ClientMetric labelled(const Labels& more) const {
+    ClientMetric metric;
+    metric.label = labels_;
+    metric.label.insert(metric.label.end(), more.begin(), more.end());
+    return metric;
+  }
+
+  std::vector<MetricFamily>& families_;
+  const Labels labels_;
+};
+
+void add_engine_gauges(Page& page, const EngineStats& stats, const EngineConfig& config) {
+  page.gauge("vllm:num_requests_running", "Requests in the batch.", stats.num_running);
+  page.gauge("vllm:num_requests_waiting", "Requests in line.", stats.num_waiting);
+  page.begin("vllm:num_requests_waiting_by_reason", "Requests in line, by what they wait for.",
+             MetricType::Gauge);
+  page.value(stats.num_waiting, {{"reason", "capacity"}});
+  page.value(0, {{"reason", "deferred"}});
+  const KvStats& kv = stats.kv;
+  page.gauge("vllm:kv_cache_usage_perc", "Share of KV blocks in use, 1 = all.",
+             kv.num_blocks > 0 ? static_cast<double>(kv.num_held) / kv.num_blocks : 0);
+  page.begin("vllm:cache_config_info", "The KV cache's sizes.", MetricType::Gauge);
+  page.value(1, {{"block_size", std::to_string(kBlockSize)},
+                 {"num_gpu_blocks", std::to_string(config.num_blocks)},
+                 {"enable_prefix_caching", "True"},
+                 {"cache_dtype", "auto"}});
+  page.gauge("larder:kv_waste_perc", "Share of held KV slots without a token, 1 = all.",
+             kv.num_slots_held > 0 ? static_cast<double>(kv.num_slots_held - kv.num_slots_used) /
+                                         static_cast<double>(kv.num_slots_held)
+                                   : 0);
+  page.gauge("larder:kv_blocks", "KV blocks in all.", kv.num_blocks);
+  page.gauge("larder:kv_blocks_held", "KV blocks of running requests.", kv.num_held);
+  page.gauge("larder:kv_blocks_cached", "Free KV blocks that a later prompt can hit.",
+             kv.num_cached);
+}
+
+void add_engine_counters(Page& page, const EngineStats& stats) {
+  page.counter("vllm:prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.",
+               stats.num_prefix_queries);
+  page.counter("vllm:prefix_cache_hits_total", "Prompt tokens found in the prefix cache.",
+               stats.num_prefix_hits);
+  page.counter("vllm:external_prefix_cache_queries_total",
+               "Prompt tokens looked up in caches of other processes.", 0);
+  page.counter("vllm:external_prefix_cache_hits_total",
+               "Prompt tokens found in caches of other processes.", 0);
+  page.counter("vllm:num_preemptions_total", "Requests put back in line for want of KV blocks.",
+               stats.num_preemptions);
+  page.counter("vllm:prompt_tokens_total", "Prompt tokens of scheduled requests.",
+               stats.num_prompt_tokens);
+  page.counter("vllm:prompt_tokens_cached_total", "Of those, tokens that were not computed again.",
+               stats.num_prompt_tokens_cached);
+  const auto cached = static_cast<double>(stats.num_prompt_tokens_cached);
+  page.begin("vllm:prompt_tokens_by_source_total", "Prompt tokens, by where their KV came from.",
+             MetricType::Counter);
+  page.value(static_cast<double>(stats.num_prompt_tokens) - cached, {{"source", "local_compute"}});
+  page.value(cached, {{"source", "local_cache_hit"}});
+  page.value(0, {{"source", "external_kv_transfer"}});
+  page.begin("vllm:prompt_tokens_cached_by_source_total", "Cached prompt tokens, by tier.",
+             MetricType::Counter);
+  page.value(cached, {{"source", "device"}});
+  page.counter("vllm:generation_tokens_total", "Tokens generated.", stats.num_generated_tokens);
+  page.counter("larder:engine_steps_total", "Forward passes.", stats.num_steps);
+  page.counter("larder:kv_blocks_evicted_total", "Cached KV blocks given up for room.",
+               stats.kv.num_evicted);
+  page.counter("larder:kv_blocks_copied_total", "Shared KV blocks copied before a write.",
+               stats.kv.num_copied_on_write);
+}
+
+}  // namespace
+
+ServerMetrics::ServerMetrics(std::string model_name, int max_model_len)
+    : model_name_(std::move(model_name)) {
+  const std::vector<double> token_counts = one_two_five_bounds(max_model_len);
+  for (int id = 0; id < kNumHistograms; ++id) {
+    switch (id) {
+      case kFirstToken:
+        histograms_.emplace_back(kFirstTokenBounds);
+        break;
+      case kInterToken:
+      case kTimePerOutputToken:
+        histograms_.emplace_back(kTokenBounds);
+        break;
+      case kN:
+        histograms_.emplace_back(kNBounds);
+        break;
+      case kPromptTokens:
+      case kGenerationTokens:
+      case kMaxTokens:
+      case kComputedTokens:
+        histograms_.emplace_back(token_counts);
+        break;
+      default:
+        histograms_.emplace_back(kLatencyBounds);
+    }
+  }
+  for (const char* reason : {"stop", "length", "abort", "error"}) finished_[reason] = 0;
+  for (const char* reason : {"queue_full", "too_many_connections", "body_memory"}) {
+    rejections_[reason] = 0;
+  }
+}
+
+void ServerMetrics::observe_first_token(double value) {
+  const std::lock_guard lock(mutex_);
+  histograms_[kFirstToken].observe(value);
+}
+
+void ServerMetrics::observe_inter_token(double value) {
+  const std::lock_guard lock(mutex_);
+  histograms_[kInterToken].observe(value);
+}
+
+void ServerMetrics::observe_finished(const FinishedRequest& request) {
+  const std::lock_guard lock(mutex_);
+  ++finished_[request.reason];
+  if (request.reason == "abort" || request.reason == "error") return;
+  const RequestTimes& times = request.times;
+  const double decode = seconds(times.first_token_ns, times.last_token_ns);
+  histograms_[kEndToEnd].observe(seconds(times.arrived_ns, times.last_token_ns));
+  histograms_[kQueue].observe(seconds(times.arrived_ns, times.scheduled_ns));
+  histograms_[kPrefill].observe(seconds(times.scheduled_ns, times.first_token_ns));
+  histograms_[kDecode].observe(decode);
+  histograms_[kInference].observe(seconds(times.scheduled_ns, times.last_token_ns));
+  if (request.num_output_tokens > 1) {
+    histograms_[kTimePerOutputToken].observe(decode / (request.num_output_tokens - 1));
+  }
+  histograms_[kPromptTokens].observe(request.num_prompt_tokens);
+  histograms_[kComputedTokens].observe(request.num_prompt_tokens - request.num_cached_tokens);
+  histograms_[kGenerationTokens].observe(request.num_output_tokens);
+  histograms_[kMaxTokens].observe(request.max_tokens);
+  histograms_[kN].observe(request.n);
+}
+
+void ServerMetrics::count_rejection(const std::string& reason) {
+  const std::lock_guard lock(mutex_);
+  ++rejections_[reason];
+}
+
+void ServerMetrics::count_dropped_stream() {
+  const std::lock_guard lock(mutex_);
+  ++num_dropped_streams_;
+}
+
+void ServerMetrics::add_histograms(std::vector<MetricFamily>& families) const {
+  struct Name {
+    const char* name;
+    const char* help;
+  };
+  static constexpr Name kNames[kNumHistograms] = {
+      {"vllm:time_to_first_token_seconds", "From arrival to the first token."},
+      {"vllm:inter_token_latency_seconds", "From one token to the next."},
+      {"vllm:request_time_per_output_token_seconds", "Mean of a request's inter-token latencies."},
+      {"vllm:e2e_request_latency_seconds", "From arrival to the last token."},
+      {"vllm:request_queue_time_seconds", "From arrival to the first batch."},
+      {"vllm:request_prefill_time_seconds", "From the first batch to the first token."},
+      {"vllm:request_decode_time_seconds", "From the first to the last token."},
+      {"vllm:request_inference_time_seconds", "From the first batch to the last token."},
+      {"vllm:request_prompt_tokens", "Prompt tokens of a request."},
+      {"vllm:request_generation_tokens", "Tokens generated for a request."},
+      {"vllm:request_params_max_tokens", "max_tokens of a request."},
+      {"vllm:request_params_n", "n of a request."},
+      {"vllm:request_prefill_kv_computed_tokens", "Prompt tokens computed, without cached ones."},
+  };
+  Page page(families, model_name_);
+  for (std::size_t id = 0; id < kNumHistograms; ++id) {
+    page.histogram(kNames[id].name, kNames[id].help, histograms_[id]);
+  }
+}
+
+void ServerMetrics::add_counters(std::vector<MetricFamily>& families) const {
+  Page page(families, model_name_);
+  page.begin("vllm:request_success_total", "Finished requests.", MetricType::Counter);
+  for (const auto& [reason, count] : finished_) {
+    page.value(static_cast<double>(count), {{"finished_reason", reason}});
+  }
+  page.begin("vllm:admission_rejections_total", "Requests refused for load.", MetricType::Counter);
+  for (const auto& [reason, count] : rejections_) {
+    page.value(static_cast<double>(count), {{"reason", reason}});
+  }
+  page.counter("larder:dropped_streams_total", "Streams dropped because the reader was too slow.",
+               num_dropped_streams_);
+}
+
+std::string ServerMetrics::serialize(const EngineStats& stats, const EngineConfig& config,
+                                     bool alive, int num_connections) const {
+  std::vector<MetricFamily> families;
+  Page page(families, model_name_);
+  add_engine_gauges(page, stats, config);
+  add_engine_counters(page, stats);
+  page.gauge("larder:engine_alive", "1 while the engine runs.", alive ? 1 : 0);
+  page.gauge("larder:open_connections", "Sockets of clients.", num_connections);
+  {
+    const std::lock_guard lock(mutex_);
+    add_counters(families);
+    add_histograms(families);
+  }
+  std::ostringstream text;
+  prometheus::TextSerializer().Serialize(text, families);
+  return text.str();
+}
+
+}  // namespace larder

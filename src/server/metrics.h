@@ -1,0 +1,76 @@
+// What /metrics shows, under vLLM's names, so that its dashboards and routers work unchanged.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/histogram.h"
+#include "engine/engine.h"
+
+namespace prometheus {
+struct MetricFamily;
+}
+
+namespace larder {
+
+// One finished choice. Times in seconds.
+struct FinishedRequest {
+  std::string reason;  // stop, length, abort, error
+  int num_prompt_tokens = 0;
+  int num_cached_tokens = 0;
+  int num_output_tokens = 0;
+  int max_tokens = 0;
+  int n = 1;
+  RequestTimes times;
+};
+
+// Counts of the server's own, and a view of the engine's. Thread: any.
+class ServerMetrics {
+ public:
+  ServerMetrics(std::string model_name, int max_model_len);
+
+  void observe_first_token(double seconds);
+  void observe_inter_token(double seconds);
+  void observe_finished(const FinishedRequest& request);
+  void count_rejection(
+      const std::string& reason);  // queue_full, draining, too_many_connections, ...
+  void count_dropped_stream();     // a reader too slow
+
+  // The text exposition format, all families. num_connections: open now.
+  std::string serialize(const EngineStats& stats, const EngineConfig& config, bool alive,
+                        int num_connections) const;
+
+ private:
+  enum Id {
+    kFirstToken,
+    kInterToken,
+    kTimePerOutputToken,
+    kEndToEnd,
+    kQueue,
+    kPrefill,
+    kDecode,
+    kInference,
+    kPromptTokens,
+    kGenerationTokens,
+    kMaxTokens,
+    kN,
+    kComputedTokens,
+    kNumHistograms,
+  };
+
+  void add_histograms(std::vector<prometheus::MetricFamily>& families) const;
+  void add_counters(std::vector<prometheus::MetricFamily>& families) const;
+
+  const std::string model_name_;
+  mutable std::mutex mutex_;
+  std::vector<Histogram> histograms_;                // [kNumHistograms]
+  std::map<std::string, std::uint64_t> finished_;    // by reason
+  std::map<std::string, std::uint64_t> rejections_;  // by reason
+  std::uint64_t num_dropped_streams_ = 0;
+};
+
+}  // namespace larder

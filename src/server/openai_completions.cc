@@ -1,0 +1,119 @@
+// The shape of completions, with echo and logprobs as lm-evaluation-harness reads them.
+#include <algorithm>
+#include <utility>
+
+#include "server/reply_writer.h"
+#include "server/request_id.h"
+#include "server/utf8.h"
+
+namespace larder {
+namespace {
+
+class CompletionWriter final : public ReplyWriter {
+ public:
+  CompletionWriter(std::string model_name, const Tokenizer& tokenizer,
+                   std::vector<std::string> echo)
+      : ReplyWriter("cmpl-" + make_request_id(), std::move(model_name), tokenizer),
+        echo_(std::move(echo)) {}
+
+ private:
+  std::string_view object_name(bool) const override { return "text_completion"; }
+
+  Json stream_choice(Choice& choice, ChoiceDelta& delta) override {
+    Json result = {{"index", choice.index}};
+    const bool echo = !choice.begun && !echo_.empty();
+    result["text"] = echo ? echo_of(choice) + delta.text : std::move(delta.text);
+    result["logprobs"] =
+        wants_logprobs() ? logprobs(choice, echo, delta.prompt_logprobs, delta.tokens) : Json();
+    result["finish_reason"] = finish_reason(choice);
+    if (choice.done()) result["stop_reason"] = stop_reason(choice);
+    if (options_.return_token_ids) {
+      if (!choice.begun) result["prompt_token_ids"] = prompt_tokens(choice);
+      result["token_ids"] = token_ids(delta.tokens);
+    }
+    return result;
+  }
+
+  Json whole_choice(Choice& choice) override {
+    Json result = {{"index", choice.index}};
+    const bool echo = !echo_.empty();
+    result["text"] = echo ? echo_of(choice) + choice.text : std::move(choice.text);
+    result["logprobs"] =
+        wants_logprobs() ? logprobs(choice, echo, choice.prompt_logprobs, choice.tokens) : Json();
+    result["finish_reason"] = finish_reason(choice);
+    result["stop_reason"] = stop_reason(choice);
+    if (options_.return_token_ids) {
+      result["prompt_token_ids"] = prompt_tokens(choice);
+      result["token_ids"] = token_ids(choice.tokens);
+    }
+    return result;
+  }
+
+  const std::string& echo_of(const Choice& choice) const {
+    return echo_.at(static_cast<std::size_t>(choice.prompt));
+  }
+
+  // Parallel arrays, one entry per token. The prompt's first token has no logprob: null.
+  Json logprobs(Choice& choice, bool echo, std::span<const OutputToken> prompt,
+                std::span<const OutputToken> tokens) const {
+    Json result = {{"text_offset", Json::array()},
+                   {"token_logprobs", Json::array()},
+                   {"tokens", Json::array()},
+                   {"top_logprobs", Json::array()}};
+    if (echo) {
+      add_token(result, choice, prompt_tokens(choice).front());
+      result["token_logprobs"].push_back(nullptr);
+      result["top_logprobs"].push_back(nullptr);
+      add_tokens(result, choice, prompt);
+    }
+    add_tokens(result, choice, tokens);
+    return result;
+  }
+
+  void add_tokens(Json& result, Choice& choice, std::span<const OutputToken> tokens) const {
+    for (const OutputToken& token : tokens) {
+      add_token(result, choice, token.token);
+      result["token_logprobs"].push_back(finite_logprob(token.logprob));
+      result["top_logprobs"].push_back(best_of(token));
+    }
+  }
+
+  void add_token(Json& result, Choice& choice, TokenId token) const {
+    std::string text = to_valid_utf8(token_text(token));
+    result["text_offset"].push_back(choice.num_characters);
+    choice.num_characters += count_characters(text);
+    result["tokens"].push_back(std::move(text));
+  }
+
+  // Text -> logprob of the best tokens and the chosen one. Where two have the same text (halves of
+  // characters all read U+FFFD), the likelier stays, so that the greatest value is the model's
+  // best.
+  Json best_of(const OutputToken& token) const {
+    Json best = Json::object();
+    const auto add = [&](TokenId id, float logprob) {
+      const std::string text = to_valid_utf8(token_text(id));
+      const double value = finite_logprob(logprob);
+      const auto known = best.find(text);
+      if (known == best.end()) {
+        best[text] = value;
+      } else {
+        *known = std::max(known->get<double>(), value);
+      }
+    };
+    for (const TokenLogprob& other : token.best) add(other.token, other.logprob);
+    add(token.token, token.logprob);
+    return best;
+  }
+
+  const std::vector<std::string> echo_;
+};
+
+}  // namespace
+
+std::unique_ptr<ReplyWriter> make_completion_writer(std::string model_name,
+                                                    const Tokenizer& tokenizer,
+                                                    std::vector<std::string> echo) {
+  return std::make_unique<CompletionWriter>(std::move(model_name), tokenizer, std::move(echo));
+}
+
+}  // namespace larder

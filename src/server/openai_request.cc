@@ -1,0 +1,375 @@
+#include "server/openai_request.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdint>
+#include <limits>
+#include <utility>
+
+#include "base/error.h"
+#include "server/json_fields.h"
+
+namespace larder {
+namespace {
+
+constexpr std::size_t kMaxNameBytes = 4096;
+constexpr std::int64_t kMaxInt32 = std::numeric_limits<std::int32_t>::max();
+
+// Accepting these and then not obeying them would answer another question than the one asked.
+void refuse_missing_features(const Fields& fields) {
+  for (const char* name : {"guided_json", "guided_regex", "guided_choice", "guided_grammar",
+                           "structured_outputs", "grammar", "json_schema"}) {
+    if (fields.has(name)) fields.fail(name, "constrained output is not supported; leave it out");
+  }
+  if (fields.boolean("use_beam_search", false)) {
+    fields.fail("use_beam_search", "beam search is not supported; use best_of");
+  }
+  if (const Json* format = fields.find("response_format")) {
+    const Fields inner(*format, "response_format");
+    const auto type = inner.string("type", kMaxNameBytes).value_or("");
+    if (type != "text") {
+      inner.fail("type", fmt::format("only \"text\" is supported, it is \"{}\"", shorten(type)));
+    }
+  }
+}
+
+void read_logit_bias(const Fields& fields, const RequestRules& rules, SamplingParams& sampling) {
+  const Json* map = fields.find("logit_bias");
+  if (map == nullptr) return;
+  if (!map->is_object()) fields.fail("logit_bias", "must be an object of token id: bias");
+  for (const auto& [key, bias] : map->get_ref<const Json::object_t&>()) {
+    TokenId token = -1;
+    const auto parsed = std::from_chars(key.data(), key.data() + key.size(), token);
+    const bool whole = parsed.ec == std::errc() && parsed.ptr == key.data() + key.size();
+    if (!whole || token < 0 || token >= rules.vocab_size) {
+      fields.fail("logit_bias", fmt::format("\"{}\" is not a token id from 0 to {}", shorten(key),
+                                            rules.vocab_size - 1));
+    }
+    if (!bias.is_number() || !(bias.get<double>() >= -100 && bias.get<double>() <= 100)) {
+      fields.fail("logit_bias",
+                  fmt::format("the bias of token {} must be a number between -100 and 100", token));
+    }
+    sampling.logit_bias.emplace_back(token, bias.get<float>());
+  }
+}
+
+void read_sampling(const Fields& fields, const RequestRules& rules, SamplingParams& sampling) {
+  const auto number = [&](const char* name, Range<double> range, float& value) {
+    if (const auto given = fields.number(name, range)) value = static_cast<float>(*given);
+  };
+  number("temperature", {0, 2}, sampling.temperature);
+  number("top_p", {0, 1}, sampling.top_p);
+  if (sampling.top_p <= 0)
+    fields.fail("top_p", "must be above 0; for greedy choice use temperature 0");
+  number("min_p", {0, 1}, sampling.min_p);
+  number("repetition_penalty", {0, 10}, sampling.repetition_penalty);
+  if (sampling.repetition_penalty <= 0)
+    fields.fail("repetition_penalty", "must be above 0; 1 is none");
+  number("frequency_penalty", {-2, 2}, sampling.frequency_penalty);
+  number("presence_penalty", {-2, 2}, sampling.presence_penalty);
+  if (const auto k = fields.integer("top_k", {-1, kMaxInt32})) {
+    sampling.top_k = static_cast<int>(std::max<std::int64_t>(*k, 0));  // -1 and 0: all
+  }
+  if (const auto seed = fields.integer("seed", {std::numeric_limits<std::int64_t>::min(),
+                                                std::numeric_limits<std::int64_t>::max()})) {
+    sampling.seed = static_cast<std::uint64_t>(*seed);
+  }
+  if (const Json* ids = fields.find("stop_token_ids")) {
+    sampling.stop_token_ids = read_token_ids(*ids, "stop_token_ids", rules.vocab_size);
+  }
+  sampling.min_tokens =
+      static_cast<int>(fields.integer("min_tokens", {0, rules.max_model_len}).value_or(0));
+  sampling.ignore_eos = fields.boolean("ignore_eos", false);
+  read_logit_bias(fields, rules, sampling);
+}
+
+std::vector<std::string> read_stop(const Fields& fields, const ServerLimits& limits) {
+  const Json* value = fields.find("stop");
+  if (value == nullptr) return {};
+  std::vector<std::string> stop;
+  const auto add = [&](const Json& item) {
+    if (!item.is_string()) {
+      fields.fail("stop", fmt::format("must hold strings, there is {}", describe_type(item)));
+    }
+    const auto& text = item.get_ref<const std::string&>();
+    if (text.size() > limits.max_stop_bytes) {
+      fields.fail("stop", fmt::format("a stop string may have {} bytes, one has {}",
+                                      limits.max_stop_bytes, text.size()));
+    }
+    if (!text.empty()) stop.push_back(text);  // lm-evaluation-harness sends [""] for none
+  };
+  if (!value->is_array()) {
+    add(*value);
+    return stop;
+  }
+  if (value->size() > static_cast<std::size_t>(limits.max_stop_strings)) {
+    fields.fail("stop", fmt::format("at most {} stop strings, there are {}",
+                                    limits.max_stop_strings, value->size()));
+  }
+  for (const Json& item : *value) add(item);
+  return stop;
+}
+
+void read_stream(const Fields& fields, GenerationOptions& options) {
+  options.stream = fields.boolean("stream", false);
+  const Json* value = fields.find("stream_options");
+  if (value == nullptr) return;
+  if (!options.stream) fields.fail("stream_options", "is for \"stream\": true only; leave it out");
+  const Fields inner(*value, "stream_options");
+  options.include_usage = inner.boolean("include_usage", false);
+  options.continuous_usage = inner.boolean("continuous_usage_stats", false);
+}
+
+void read_truncation(const Fields& fields, const RequestRules& rules, GenerationOptions& options) {
+  const auto given = fields.integer("truncate_prompt_tokens", {-1, rules.max_model_len});
+  if (!given) return;
+  if (*given == 0) {
+    fields.fail("truncate_prompt_tokens", "must be at least 1, or -1 for as many as fit");
+  }
+  options.truncate_prompt_tokens = static_cast<int>(*given);
+}
+
+GenerationOptions read_options(const Fields& fields, const RequestRules& rules) {
+  refuse_missing_features(fields);
+  GenerationOptions options;
+  options.model = fields.string("model", kMaxNameBytes).value_or("");
+  read_sampling(fields, rules, options.sampling);
+  const ServerLimits& limits = rules.limits;
+  options.n = static_cast<int>(fields.integer("n", {1, limits.max_n}).value_or(1));
+  options.best_of = options.n;
+  options.stop = read_stop(fields, limits);
+  options.include_stop = fields.boolean("include_stop_str_in_output", false);
+  options.skip_special_tokens = fields.boolean("skip_special_tokens", true);
+  read_stream(fields, options);
+  options.return_token_ids = fields.boolean("return_token_ids", false);
+  options.logprobs_by_id = fields.boolean("return_tokens_as_token_ids", false);
+  options.priority =
+      static_cast<int>(fields.integer("priority", {-kMaxInt32, kMaxInt32}).value_or(0));
+  options.cache_salt = fields.string("cache_salt", kMaxNameBytes).value_or("");
+  read_truncation(fields, rules, options);
+  return options;
+}
+
+void set_max_tokens(const Fields& fields, const char* name, std::int64_t min,
+                    GenerationOptions& options) {
+  // More than the model's length is not an error: it means "as many as there is room for".
+  const auto given = fields.integer(name, {min, kMaxInt32});
+  if (!given) return;
+  options.sampling.max_tokens = static_cast<int>(*given);
+  options.has_max_tokens = true;
+}
+
+// Text parts become one string: what templates of text models expect.
+Json flatten_content(const Json& content, const std::string& param) {
+  if (content.is_null() || content.is_string()) return content;
+  if (!content.is_array()) {
+    fail_field(param, fmt::format("must be a string or an array of parts, it is {}",
+                                  describe_type(content)));
+  }
+  std::string text;
+  for (std::size_t i = 0; i < content.size(); ++i) {
+    const Fields part(content[i], fmt::format("{}[{}]", param, i));
+    const auto type = part.string("type", kMaxNameBytes).value_or("text");
+    if (type != "text" && type != "refusal") {
+      part.fail("type",
+                fmt::format("\"{}\" is not supported, this model reads text only", shorten(type)));
+    }
+    const Json* part_text = part.find(type);
+    if (part_text == nullptr || !part_text->is_string()) part.fail(type, "must be a string");
+    if (i > 0) text += '\n';
+    text += part_text->get_ref<const std::string&>();
+  }
+  return text;
+}
+
+// OpenAI sends a call's arguments as a string of JSON; templates print them as an object.
+void parse_tool_arguments(Json& message, const std::string& path) {
+  const auto calls = message.find("tool_calls");
+  if (calls == message.end() || calls->is_null()) return;
+  if (!calls->is_array()) fail_field(path + ".tool_calls", "must be an array");
+  for (Json& call : *calls) {
+    if (!call.is_object() || !call.contains("function") || !call["function"].is_object()) continue;
+    Json& function = call["function"];
+    const auto arguments = function.find("arguments");
+    if (arguments == function.end() || !arguments->is_string()) continue;
+    try {
+      Json parsed = parse_json(arguments->get_ref<const std::string&>(), {});
+      if (parsed.is_object()) *arguments = std::move(parsed);
+    } catch (const Error&) {
+      // A model may have written broken JSON into the history; the template then gets its text.
+    }
+  }
+}
+
+Json read_messages(const Json& value) {
+  if (!value.is_array() || value.empty()) {
+    fail_field("messages", "must be an array with at least one message");
+  }
+  Json messages = value;
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    Json& message = messages[i];
+    const std::string path = fmt::format("messages[{}]", i);
+    const Fields fields(message, path);
+    const auto role = fields.string("role", kMaxNameBytes);
+    if (!role || role->empty())
+      fields.fail("role", "is missing; send system, user, assistant or tool");
+    const bool has_content = message.contains("content");
+    const bool may_lack =
+        *role == "assistant" && (fields.has("tool_calls") || fields.has("refusal"));
+    if (!fields.has("content") && !may_lack) fields.fail("content", "is missing; send a string");
+    if (has_content) message["content"] = flatten_content(message["content"], path + ".content");
+    parse_tool_arguments(message, path);
+    // OpenAI's newer name for the same role, unknown to most templates.
+    if (*role == "developer") message["role"] = "system";
+  }
+  return messages;
+}
+
+void read_tools(const Fields& fields, ChatRequest& request) {
+  std::string choice = "auto";
+  if (const Json* value = fields.find("tool_choice")) {
+    if (!value->is_string()) {
+      fields.fail("tool_choice", "a named function is not supported; send \"auto\" or \"none\"");
+    }
+    choice = value->get<std::string>();
+    if (choice != "auto" && choice != "none") {
+      fields.fail("tool_choice", fmt::format("\"{}\" is not supported; send \"auto\" or \"none\"",
+                                             shorten(choice)));
+    }
+  }
+  const Json* tools = fields.find("tools");
+  if (tools == nullptr) return;
+  if (!tools->is_array()) {
+    fields.fail("tools", fmt::format("must be an array, it is {}", describe_type(*tools)));
+  }
+  for (std::size_t i = 0; i < tools->size(); ++i) {
+    Fields((*tools)[i], fmt::format("tools[{}]", i));
+  }
+  if (choice == "auto" && !tools->empty()) request.tools = *tools;
+}
+
+std::vector<Prompt> read_prompts(const Fields& fields, const RequestRules& rules) {
+  const Json* value = fields.find("prompt");
+  if (value == nullptr) {
+    fields.fail("prompt",
+                "is missing; send a string, an array of strings, token ids, or arrays of them");
+  }
+  if (value->is_string()) return {value->get<std::string>()};
+  if (!value->is_array() || value->empty()) {
+    fields.fail("prompt",
+                "must be a string, an array of strings, token ids, or arrays of them, not empty");
+  }
+  if (value->front().is_number()) return {read_token_ids(*value, "prompt", rules.vocab_size)};
+  if (value->size() > static_cast<std::size_t>(rules.limits.max_prompts)) {
+    fields.fail("prompt", fmt::format("at most {} prompts in a request, there are {}; split it",
+                                      rules.limits.max_prompts, value->size()));
+  }
+  std::vector<Prompt> prompts;
+  for (std::size_t i = 0; i < value->size(); ++i) {
+    const Json& item = (*value)[i];
+    if (item.is_string()) {
+      prompts.emplace_back(item.get<std::string>());
+    } else {
+      prompts.emplace_back(read_token_ids(item, fmt::format("prompt[{}]", i), rules.vocab_size));
+    }
+  }
+  return prompts;
+}
+
+void read_completion_logprobs(const Fields& fields, const RequestRules& rules,
+                              CompletionRequest& request) {
+  SamplingParams& sampling = request.options.sampling;
+  // Some clients send false for none.
+  const Json* value = fields.find("logprobs");
+  if (value != nullptr && value->is_boolean() && !value->get<bool>()) return;
+  if (const auto k = fields.integer("logprobs", {0, rules.limits.max_logprobs})) {
+    sampling.num_logprobs = static_cast<int>(*k);
+    if (request.echo) sampling.num_prompt_logprobs = static_cast<int>(*k);
+  }
+  // Harnesses that score a prompt ask for one token more and drop the last entry of the arrays. An
+  // end token has no entry, so that they would drop a token of the prompt: here it is a token like
+  // others.
+  const bool scores_prompt = request.echo && sampling.num_logprobs >= 0 && sampling.max_tokens == 1;
+  if (scores_prompt) sampling.ignore_eos = true;
+}
+
+void read_best_of(const Fields& fields, const RequestRules& rules, CompletionRequest& request) {
+  GenerationOptions& options = request.options;
+  const auto given = fields.integer("best_of", {1, rules.limits.max_n});
+  if (given) options.best_of = static_cast<int>(*given);
+  if (options.best_of < options.n) {
+    fields.fail("best_of", fmt::format("must be at least n, which is {}", options.n));
+  }
+  if (options.best_of > options.n) {
+    if (options.stream) fields.fail("best_of", "cannot be streamed above n; set \"stream\": false");
+    options.sampling.num_logprobs = std::max(options.sampling.num_logprobs, 0);
+  }
+  const std::size_t num_choices =
+      request.prompts.size() * static_cast<std::size_t>(options.best_of);
+  if (num_choices > static_cast<std::size_t>(rules.limits.max_choices)) {
+    fields.fail("prompt",
+                fmt::format("{} prompts times {} choices are {}, at most {}; split the request",
+                            request.prompts.size(), options.best_of, num_choices,
+                            rules.limits.max_choices));
+  }
+}
+
+}  // namespace
+
+void read_chat_prompt(const Json& body, ChatRequest& request) {
+  const Fields fields(body, "");
+  const Json* messages = fields.find("messages");
+  if (messages == nullptr) fields.fail("messages", "is missing; send an array of messages");
+  request.messages = read_messages(*messages);
+  read_tools(fields, request);
+  if (const Json* kwargs = fields.find("chat_template_kwargs")) {
+    Fields(*kwargs, "chat_template_kwargs");
+    request.template_kwargs = *kwargs;
+  }
+  request.continue_final_message = fields.boolean("continue_final_message", false);
+  request.add_generation_prompt =
+      fields.boolean("add_generation_prompt", !request.continue_final_message);
+  if (request.continue_final_message && request.add_generation_prompt) {
+    fields.fail("continue_final_message", "excludes add_generation_prompt; set that to false");
+  }
+  request.add_special_tokens = fields.boolean("add_special_tokens", false);
+}
+
+ChatRequest parse_chat_request(const Json& body, const RequestRules& rules) {
+  const Fields fields(body, "");
+  ChatRequest request;
+  request.options = read_options(fields, rules);
+  GenerationOptions& options = request.options;
+  set_max_tokens(fields, "max_tokens", 1, options);
+  set_max_tokens(fields, "max_completion_tokens", 1, options);  // the newer name wins
+  const auto top = fields.integer("top_logprobs", {0, rules.limits.max_logprobs});
+  if (fields.boolean("logprobs", false)) {
+    options.sampling.num_logprobs = static_cast<int>(top.value_or(0));
+  } else if (top.value_or(0) > 0) {
+    fields.fail("top_logprobs", "needs \"logprobs\": true");
+  }
+  read_chat_prompt(body, request);
+  return request;
+}
+
+CompletionRequest parse_completion_request(const Json& body, const RequestRules& rules) {
+  const Fields fields(body, "");
+  CompletionRequest request;
+  request.options = read_options(fields, rules);
+  if (const auto suffix = fields.string("suffix", kMaxNameBytes); suffix && !suffix->empty()) {
+    fields.fail("suffix", "insertion is not supported; leave it out");
+  }
+  request.echo = fields.boolean("echo", false);
+  request.add_special_tokens = fields.boolean("add_special_tokens", true);
+  // 0 = look at the prompt only.
+  set_max_tokens(fields, "max_tokens", request.echo ? 0 : 1, request.options);
+  request.options.has_max_tokens = true;  // OpenAI's default of 16 otherwise
+  read_completion_logprobs(fields, rules, request);
+  request.prompts = read_prompts(fields, rules);
+  read_best_of(fields, rules, request);
+  return request;
+}
+
+}  // namespace larder

@@ -1,0 +1,76 @@
+// OpenAI's completions and chat completions requests, with what clients of vLLM add to them,
+// checked.
+//
+// Unknown fields are ignored, as other servers do; a known field of the wrong type, out of its
+// range or asking for what is not there is an error that names it.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/types.h"
+#include "engine/request.h"
+#include "server/json_reader.h"
+#include "server/server_config.h"
+
+namespace larder {
+
+// What a request is checked against.
+struct RequestRules {
+  const ServerLimits& limits;
+  int vocab_size = 0;
+  int max_model_len = 0;
+};
+
+// What chat and completions have in common.
+struct GenerationOptions {
+  std::string model;  // "" = not given
+  SamplingParams
+      sampling;  // max_tokens is set by the prompt's length when not given, see has_max_tokens
+  bool has_max_tokens = false;
+  int n = 1;
+  int best_of = 1;  // choices computed, of which the n likeliest are returned; >= n
+  std::vector<std::string> stop;
+  bool include_stop = false;        // the stop string stays in the text
+  bool skip_special_tokens = true;  // false: control tokens are shown in the text
+  bool stream = false;
+  bool include_usage = false;     // in a last chunk of the stream
+  bool continuous_usage = false;  // in every chunk
+  bool return_token_ids = false;
+  bool logprobs_by_id = false;  // "token_id:17" in place of the text
+  int priority = 0;
+  std::string cache_salt;  // the client's own; never used as it is
+  // Only the last tokens of the prompt are kept: that many, or -1 = as many as max_model_len
+  // allows.
+  std::optional<int> truncate_prompt_tokens;
+};
+
+struct ChatRequest {
+  GenerationOptions options;
+  Json messages = Json::array();  // contents are strings or null
+  Json tools;                     // null or an array
+  Json template_kwargs;           // null or an object
+  bool add_generation_prompt = true;
+  bool continue_final_message = false;
+  bool add_special_tokens = false;  // the template writes BOS itself
+};
+
+using Prompt = std::variant<std::string, std::vector<TokenId>>;
+
+struct CompletionRequest {
+  GenerationOptions options;
+  std::vector<Prompt> prompts;  // at least one
+  bool echo = false;
+  bool add_special_tokens = true;
+};
+
+// All throw Error{kInvalidArgument} with the field as param. Thread: any.
+ChatRequest parse_chat_request(const Json& body, const RequestRules& rules);
+CompletionRequest parse_completion_request(const Json& body, const RequestRules& rules);
+
+// The fields that make a chat prompt, for /tokenize, too.
+void read_chat_prompt(const Json& body, ChatRequest& request);
+
+}  // namespace larder

@@ -1,0 +1,107 @@
+#include "server/prompt.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+
+#include "base/error.h"
+#include "server/json_fields.h"
+
+namespace larder {
+namespace {
+
+[[noreturn]] void fail_too_long(const std::string& param, std::string_view num_tokens,
+                                const ServedModel& model) {
+  fail_field(param,
+             fmt::format("the prompt has {} tokens, the model takes {} and at least one must be "
+                         "left for the answer; shorten it or send truncate_prompt_tokens",
+                         num_tokens, model.max_model_len));
+}
+
+// A text this long cannot fit whatever its tokens are: spares the encoding of megabytes.
+void refuse_hopeless_text(std::string_view text, const std::string& param,
+                          const GenerationOptions& options, const ServedModel& model) {
+  constexpr std::size_t kMaxBytesPerToken = 1024;
+  const auto max_bytes = static_cast<std::size_t>(model.max_model_len) * kMaxBytesPerToken;
+  if (text.size() <= max_bytes || options.truncate_prompt_tokens) return;
+  fail_too_long(param, fmt::format("more than {}", model.max_model_len), model);
+}
+
+PreparedPrompt finish_prompt(std::vector<TokenId> tokens, const std::string& param,
+                             const GenerationOptions& options, const ServedModel& model) {
+  const int wanted = options.has_max_tokens ? options.sampling.max_tokens : model.max_model_len;
+  if (options.truncate_prompt_tokens) {
+    const int answer = options.has_max_tokens ? std::max(wanted, 1) : 1;
+    const int most = std::max(model.max_model_len - answer, 1);
+    const int keep = *options.truncate_prompt_tokens < 0 ? most : *options.truncate_prompt_tokens;
+    const auto num_kept = std::min(tokens.size(), static_cast<std::size_t>(keep));
+    tokens.erase(tokens.begin(), tokens.end() - static_cast<std::ptrdiff_t>(num_kept));
+  }
+  if (tokens.empty()) fail_field(param, "is empty; send at least one token");
+  const auto max_model_len = static_cast<std::size_t>(model.max_model_len);
+  if (tokens.size() + 1 > max_model_len) {
+    fail_too_long(param, std::to_string(tokens.size()), model);
+  }
+  const int room = model.max_model_len - static_cast<int>(tokens.size());
+  return {.tokens = std::move(tokens), .max_tokens = std::min(wanted, room)};
+}
+
+// Ends the prompt where the last message's own text ends, so that the model goes on with it.
+void cut_after_last_message(RenderedPrompt& prompt, std::size_t num_messages) {
+  const auto last = static_cast<std::int32_t>(num_messages) - 1;
+  while (!prompt.spans.empty() && prompt.spans.back().message != last) prompt.spans.pop_back();
+  if (prompt.spans.empty()) {
+    fail_field("continue_final_message", "the template does not print the last message");
+  }
+  prompt.text.resize(prompt.spans.back().end);
+}
+
+}  // namespace
+
+std::vector<TokenId> encode_chat(const ChatRequest& request, const ServedModel& model) {
+  const Tokenizer& tokenizer = model.tokenizer;
+  TemplateInput input;
+  input.messages = request.messages;
+  input.tools = request.tools;
+  input.extra = request.template_kwargs;
+  input.add_generation_prompt = request.add_generation_prompt;
+  if (const auto bos = tokenizer.bos()) input.bos_token = tokenizer.token_text(*bos);
+  if (const auto eos = tokenizer.eos()) input.eos_token = tokenizer.token_text(*eos);
+  RenderedPrompt prompt;
+  try {
+    prompt = model.chat_template.render(input);
+  } catch (const Error& error) {
+    throw Error(error.kind(),
+                fmt::format("messages: the chat template refuses them: {}", error.what()),
+                "messages");
+  }
+  if (request.continue_final_message) cut_after_last_message(prompt, request.messages.size());
+  refuse_hopeless_text(prompt.text, "messages", request.options, model);
+  return tokenizer.encode(prompt.text, prompt.spans, request.add_special_tokens).tokens;
+}
+
+PreparedPrompt prepare_chat(const ChatRequest& request, const ServedModel& model) {
+  return finish_prompt(encode_chat(request, model), "messages", request.options, model);
+}
+
+std::vector<PreparedPrompt> prepare_completion(const CompletionRequest& request,
+                                               const ServedModel& model) {
+  std::vector<PreparedPrompt> prepared;
+  prepared.reserve(request.prompts.size());
+  for (const Prompt& prompt : request.prompts) {
+    std::vector<TokenId> tokens;
+    if (const auto* text = std::get_if<std::string>(&prompt)) {
+      refuse_hopeless_text(*text, "prompt", request.options, model);
+      // Raw text is the whole prompt, so that its writer may use special tokens.
+      tokens = model.tokenizer.encode(*text, request.add_special_tokens, true);
+    } else {
+      tokens = std::get<std::vector<TokenId>>(prompt);
+    }
+    prepared.push_back(finish_prompt(std::move(tokens), "prompt", request.options, model));
+  }
+  return prepared;
+}
+
+}  // namespace larder

@@ -1,0 +1,29 @@
+// A checked request -> the token ids that the engine gets.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/types.h"
+#include "server/openai_request.h"
+#include "server/server_config.h"
+
+namespace larder {
+
+struct PreparedPrompt {
+  std::vector<TokenId> tokens;
+  int max_tokens = 0;  // what the request asks for, cut to what max_model_len leaves
+};
+
+// Renders the template and encodes; only the template's own text can make special tokens.
+// Both throw Error{kInvalidArgument} with the field as param: an empty prompt, or one that leaves
+// no room for a token (the message has both numbers). Thread: any; takes as long as the text is
+// long.
+PreparedPrompt prepare_chat(const ChatRequest& request, const ServedModel& model);
+std::vector<PreparedPrompt> prepare_completion(const CompletionRequest& request,
+                                               const ServedModel& model);
+
+// The chat prompt's tokens, without a look at their number.
+std::vector<TokenId> encode_chat(const ChatRequest& request, const ServedModel& model);
+
+}  // namespace larder

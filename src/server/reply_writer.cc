@@ -1,0 +1,155 @@
+#include "server/reply_writer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <set>
+#include <utility>
+
+namespace larder {
+namespace {
+
+std::int64_t unix_time_s() {
+  return std::chrono::duration_cast<std::chrono::seconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+// Sums over the choices of a request; what belongs to the prompt counts once per prompt.
+struct Totals {
+  std::int64_t num_prompt_tokens = 0;
+  std::int64_t num_cached_tokens = 0;
+  std::int64_t num_output_tokens = 0;
+
+  explicit Totals(std::span<const Choice> choices) {
+    std::set<int> prompts;
+    for (const Choice& choice : choices) {
+      num_output_tokens += choice.num_tokens;
+      if (!prompts.insert(choice.prompt).second) continue;
+      num_prompt_tokens += choice.usage.num_prompt_tokens;
+      num_cached_tokens += choice.usage.num_cached_tokens;
+    }
+  }
+};
+
+// A time and its rates, under llama.cpp's names.
+void add_phase(Json& timings, const char* prefix, std::int64_t num_tokens, double ms) {
+  const auto key = [&](const char* suffix) { return std::string(prefix) + suffix; };
+  timings[key("_n")] = num_tokens;
+  timings[key("_ms")] = ms;
+  timings[key("_per_token_ms")] = num_tokens > 0 ? ms / static_cast<double>(num_tokens) : 0.0;
+  timings[key("_per_second")] = ms > 0 ? static_cast<double>(num_tokens) * 1e3 / ms : 0.0;
+}
+
+}  // namespace
+
+double finite_logprob(float logprob) {
+  return std::isfinite(logprob) ? static_cast<double>(logprob) : -9999.0;
+}
+
+Json usage_json(std::span<const Choice> choices) {
+  const Totals totals(choices);
+  return {{"prompt_tokens", totals.num_prompt_tokens},
+          {"completion_tokens", totals.num_output_tokens},
+          {"total_tokens", totals.num_prompt_tokens + totals.num_output_tokens},
+          {"prompt_tokens_details",
+           {{"cached_tokens", totals.num_cached_tokens},
+            {"cache_write_tokens", totals.num_prompt_tokens - totals.num_cached_tokens}}}};
+}
+
+Json timings_json(std::span<const Choice> choices) {
+  std::int64_t begin = std::numeric_limits<std::int64_t>::max(), first = begin, last = 0;
+  for (const Choice& choice : choices) {
+    if (choice.times.scheduled_ns != 0) begin = std::min(begin, choice.times.scheduled_ns);
+    if (choice.times.first_token_ns != 0) first = std::min(first, choice.times.first_token_ns);
+    last = std::max(last, choice.times.last_token_ns);
+  }
+  const auto ms = [](std::int64_t from, std::int64_t to) {
+    return to > from ? static_cast<double>(to - from) * 1e-6 : 0.0;
+  };
+  const Totals totals(choices);
+  Json timings;
+  timings["cache_n"] = totals.num_cached_tokens;
+  const bool has_token = last != 0;
+  add_phase(timings, "prompt", totals.num_prompt_tokens - totals.num_cached_tokens,
+            has_token ? ms(begin, first) : 0.0);
+  add_phase(timings, "predicted", totals.num_output_tokens, has_token ? ms(first, last) : 0.0);
+  return timings;
+}
+
+ReplyWriter::ReplyWriter(std::string id, std::string model_name, const Tokenizer& tokenizer)
+    : tokenizer_(tokenizer),
+      id_(std::move(id)),
+      model_name_(std::move(model_name)),
+      created_s_(unix_time_s()) {}
+
+Json ReplyWriter::envelope(bool streaming) const {
+  return {{"id", id_},
+          {"object", object_name(streaming)},
+          {"created", created_s_},
+          {"model", model_name_},
+          {"choices", Json::array()}};
+}
+
+Json ReplyWriter::chunk(Choice& choice, ChoiceDelta delta) {
+  Json event = envelope(true);
+  if (options_.return_token_ids && !choice.begun) add_prompt_tokens(event);
+  event["choices"].push_back(stream_choice(choice, delta));
+  choice.begun = true;
+  return event;
+}
+
+Json ReplyWriter::usage_chunk(std::span<const Choice> choices) const {
+  Json event = envelope(true);
+  event["usage"] = usage_json(choices);
+  event["timings"] = timings_json(choices);
+  return event;
+}
+
+Json ReplyWriter::reply(std::span<Choice*> choices, std::span<const Choice> all_choices) {
+  Json body = envelope(false);
+  if (options_.return_token_ids) add_prompt_tokens(body);
+  for (Choice* choice : choices) body["choices"].push_back(whole_choice(*choice));
+  body["usage"] = usage_json(all_choices);
+  body["timings"] = timings_json(all_choices);
+  return body;
+}
+
+Json ReplyWriter::finish_reason(const Choice& choice) {
+  switch (choice.finish) {
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kLength:
+      return "length";
+    default:
+      return nullptr;
+  }
+}
+
+Json ReplyWriter::stop_reason(const Choice& choice) const {
+  if (!choice.stop_string.empty()) return choice.stop_string;
+  const auto& ids = options_.sampling.stop_token_ids;
+  const bool asked_for =
+      choice.stop_token && std::ranges::find(ids, *choice.stop_token) != ids.end();
+  return asked_for ? Json(*choice.stop_token) : Json();
+}
+
+Json ReplyWriter::token_ids(std::span<const OutputToken> tokens) {
+  Json ids = Json::array();
+  for (const OutputToken& token : tokens) ids.push_back(token.token);
+  return ids;
+}
+
+std::string ReplyWriter::token_text(TokenId token) const {
+  if (options_.logprobs_by_id) return fmt::format("token_id:{}", token);
+  return std::string(tokenizer_.token_bytes(token, true));
+}
+
+const std::vector<TokenId>& ReplyWriter::prompt_tokens(const Choice& choice) const {
+  return prompts_.at(static_cast<std::size_t>(choice.prompt));
+}
+
+}  // namespace larder

@@ -1,0 +1,176 @@
+#include "server/router.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "server/json_fields.h"
+
+namespace larder {
+
+using Handler = Reply (Router::*)(const HttpRequest&, Mailbox::Wake) const;
+
+struct Router::Route {
+  std::string_view method;
+  std::string_view path;  // ends in '/' = and whatever follows
+  bool is_public;         // needs no API key
+  bool takes_json;
+  Handler handler;
+};
+
+const Router::Route Router::kRoutes[] = {
+    {"POST", "/v1/chat/completions", false, true, &Router::chat},
+    {"POST", "/v1/completions", false, true, &Router::completions},
+    {"GET", "/v1/models", false, false, &Router::models},
+    {"GET", "/v1/models/", false, false, &Router::one_model},
+    {"POST", "/tokenize", false, true, &Router::tokenize},
+    {"POST", "/detokenize", false, true, &Router::detokenize},
+    {"GET", "/health", true, false, &Router::health},
+    {"GET", "/version", true, false, &Router::version},
+    {"GET", "/metrics", false, false, &Router::metrics_page},
+    {"GET", "/load", false, false, &Router::load},
+    {"POST", "/reset_prefix_cache", false, false, &Router::reset_prefix_cache},
+};
+
+Router::Router(const ServerConfig& config, const ServedModel& model, ServerMetrics& metrics,
+               const ServerGauges& gauges)
+    : config_(config), model_(model), metrics_(metrics), gauges_(gauges), keys_(config.api_keys) {}
+
+namespace {
+
+// HEAD is a GET whose body is not sent.
+std::string_view method_of(const HttpRequest& request) {
+  return request.method == "HEAD" ? std::string_view("GET") : std::string_view(request.method);
+}
+
+bool path_matches(std::string_view pattern, std::string_view path) {
+  if (pattern.back() == '/') return path.size() > pattern.size() && path.starts_with(pattern);
+  return path == pattern;
+}
+
+// "application/json", whatever its parameters. Browsers send no such body to other sites unasked,
+// so that no web page can make its visitor's server work.
+bool is_json_type(std::string_view content_type) {
+  std::string type(content_type.substr(0, content_type.find(';')));
+  while (!type.empty() && (type.back() == ' ' || type.back() == '\t')) type.pop_back();
+  std::ranges::transform(type, type.begin(), [](unsigned char c) {
+    return static_cast<char>(c >= 'A' && c <= 'Z' ? c + 32 : c);
+  });
+  return type == "application/json";
+}
+
+}  // namespace
+
+const Router::Route* Router::find(const HttpRequest& request) {
+  for (const Route& route : kRoutes) {
+    if (route.method == method_of(request) && path_matches(route.path, request.path)) return &route;
+  }
+  return nullptr;
+}
+
+ApiError Router::unknown_path(const HttpRequest& request) const {
+  for (const Route& route : kRoutes) {
+    if (!path_matches(route.path, request.path)) continue;
+    return {.status = 405,
+            .code = "method_not_allowed",
+            .message = fmt::format("{} takes {}, not {}", shorten(request.path), route.method,
+                                   shorten(request.method)),
+            .param = {}};
+  }
+  return {.status = 404,
+          .code = "unknown_path",
+          .message =
+              fmt::format("there is no {}; see /v1/chat/completions, /v1/completions, /v1/models",
+                          shorten(request.path)),
+          .param = {}};
+}
+
+bool Router::allows_origin(const std::string& origin) const {
+  return !origin.empty() &&
+         std::ranges::any_of(config_.cors_origins, [&](const std::string& allowed) {
+           return allowed == "*" || allowed == origin;
+         });
+}
+
+void Router::add_cors(const HttpRequest& request, HttpResponse& response) const {
+  if (!allows_origin(request.origin)) return;
+  response.headers.emplace_back("Access-Control-Allow-Origin", request.origin);
+  response.headers.emplace_back("Vary", "Origin");
+}
+
+std::optional<HttpResponse> Router::check_head(const HttpRequest& head) const {
+  if (head.method == "OPTIONS" && allows_origin(head.origin)) {
+    return HttpResponse{.status = 204,
+                        .content_type = "",
+                        .body = {},
+                        .headers = {{"Access-Control-Allow-Methods", "GET, POST"},
+                                    {"Access-Control-Allow-Headers", "Authorization, Content-Type"},
+                                    {"Access-Control-Max-Age", "86400"}}};
+  }
+  const Route* route = find(head);
+  if (route == nullptr) return error_response(unknown_path(head));
+  if (!route->is_public && !keys_.empty() && !keys_.match(head.authorization)) {
+    return error_response(
+        {.status = 401,
+         .code = "invalid_api_key",
+         .message = "the API key is missing or wrong; send \"Authorization: Bearer KEY\"",
+         .param = {}});
+  }
+  if (!head.content_encoding.empty() && head.content_encoding != "identity") {
+    return error_response(
+        {.status = 415,
+         .code = "unsupported_encoding",
+         .message = "compressed bodies are not taken; send it without Content-Encoding",
+         .param = {}});
+  }
+  if (route->takes_json && !is_json_type(head.content_type)) {
+    return error_response(
+        {.status = 415,
+         .code = "unsupported_media_type",
+         .message = "the body must be JSON; send \"Content-Type: application/json\"",
+         .param = {}});
+  }
+  return std::nullopt;
+}
+
+Reply Router::route(const HttpRequest& request, Mailbox::Wake wake) const {
+  try {
+    const Route* found = find(request);
+    if (found == nullptr) return {error_response(unknown_path(request)), nullptr};
+    return (this->*found->handler)(request, std::move(wake));
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::kUnavailable) metrics_.count_rejection("queue_full");
+    return {error_response(to_api_error(error)), nullptr};
+  } catch (const std::exception& error) {
+    spdlog::error("{} {}: {}", request.method, shorten(request.path), error.what());
+    return {error_response({.status = 500,
+                            .code = "internal_error",
+                            .message = "the server failed on this request; its log has the reason",
+                            .param = {}}),
+            nullptr};
+  }
+}
+
+Json Router::parse_body(const HttpRequest& request) const {
+  const ServerLimits& limits = config_.limits;
+  return parse_json(request.body,
+                    {.max_depth = limits.max_json_depth, .max_values = limits.max_json_values});
+}
+
+RequestRules Router::rules() const {
+  return {.limits = config_.limits,
+          .vocab_size = model_.tokenizer.vocab_size(),
+          .max_model_len = model_.max_model_len};
+}
+
+void Router::require_model(const std::string& name) const {
+  if (name.empty() || model_.answers_to(name)) return;
+  throw Error(
+      ErrorKind::kNotFound,
+      fmt::format("model: there is no \"{}\"; this server has \"{}\"", shorten(name), model_.name),
+      "model");
+}
+
+}  // namespace larder

@@ -1,0 +1,76 @@
+// From a request's path to what answers it.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <optional>
+
+#include "server/auth.h"
+#include "server/generation.h"
+#include "server/http_message.h"
+#include "server/metrics.h"
+#include "server/server_config.h"
+
+namespace larder {
+
+// Either a response that is ready, or work in the engine that will make one.
+struct Reply {
+  HttpResponse response;
+  std::unique_ptr<Generation> generation;
+};
+
+// What handlers may ask about the server around them.
+struct ServerGauges {
+  std::atomic<int> num_connections{0};
+  std::atomic<int> num_generations{0};  // requests being answered by the engine
+};
+
+// Thread: any, concurrently. References must outlive it.
+class Router {
+ public:
+  Router(const ServerConfig& config, const ServedModel& model, ServerMetrics& metrics,
+         const ServerGauges& gauges);
+
+  // An error to send before the body is even read: wrong path, method, key, type of content.
+  // Also answers CORS preflights.
+  std::optional<HttpResponse> check_head(const HttpRequest& head) const;
+  // The whole request. Never throws: an Error becomes its response, anything else a 500. May take
+  // long (JSON, template, tokenizer): not for I/O threads. wake: see Generation::start.
+  Reply route(const HttpRequest& request, Mailbox::Wake wake) const;
+  // Headers that every reply to this request carries.
+  void add_cors(const HttpRequest& request, HttpResponse& response) const;
+
+ private:
+  struct Route;
+  static const Route kRoutes[];
+
+  static const Route* find(const HttpRequest& request);
+  bool allows_origin(const std::string& origin) const;
+  ApiError unknown_path(const HttpRequest& request) const;
+
+  Reply chat(const HttpRequest& request, Mailbox::Wake wake) const;
+  Reply completions(const HttpRequest& request, Mailbox::Wake wake) const;
+  Reply tokenize(const HttpRequest& request, Mailbox::Wake wake) const;
+  Reply detokenize(const HttpRequest& request, Mailbox::Wake wake) const;
+  Reply models(const HttpRequest& request, Mailbox::Wake wake) const;
+  Reply one_model(const HttpRequest& request, Mailbox::Wake wake) const;
+  Reply health(const HttpRequest& request, Mailbox::Wake wake) const;
+  Reply version(const HttpRequest& request, Mailbox::Wake wake) const;
+  Reply metrics_page(const HttpRequest& request, Mailbox::Wake wake) const;
+  Reply load(const HttpRequest& request, Mailbox::Wake wake) const;
+  Reply reset_prefix_cache(const HttpRequest& request, Mailbox::Wake wake) const;
+
+  Json parse_body(const HttpRequest& request) const;
+  RequestRules rules() const;
+  Json describe_model() const;
+  void require_model(const std::string& name) const;
+  Reply generate(const HttpRequest& request, GenerationJob job, Mailbox::Wake wake) const;
+
+  const ServerConfig& config_;
+  const ServedModel& model_;
+  ServerMetrics& metrics_;
+  const ServerGauges& gauges_;
+  const ApiKeys keys_;
+};
+
+}  // namespace larder

@@ -1,0 +1,72 @@
+// How the server listens, whom it lets in and what it refuses; and the model that it serves.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+#include "tokenizer/chat_template.h"
+#include "tokenizer/tokenizer.h"
+
+namespace larder {
+
+// Every bound on what a client may send or hold. Going over one is an error that names it.
+struct ServerLimits {
+  std::size_t max_header_bytes = std::size_t{16} << 10;
+  std::size_t max_body_bytes = std::size_t{16} << 20;
+  std::size_t max_total_body_bytes = std::size_t{256} << 20;  // of all requests being read
+  int max_connections = 16384;                                // more are answered 503 and closed
+  int max_json_depth = 64;                                    // levels of arrays and objects
+  std::size_t max_json_values = 2'000'000;
+  int max_n = 128;        // n and best_of
+  int max_prompts = 256;  // of one completions request
+  int max_choices = 256;  // prompts * n
+  int max_stop_strings = 16;
+  std::size_t max_stop_bytes = 1024;  // of one stop string
+  int max_logprobs = 20;
+  std::size_t max_stream_buffer_bytes = std::size_t{256} << 10;  // unsent, per connection
+  std::chrono::milliseconds idle_timeout{120'000};               // between requests of a connection
+  std::chrono::milliseconds header_timeout{
+      10'000};  // from a request's first byte to the end of headers
+  std::chrono::milliseconds body_timeout{60'000};   // from there to the end of the body
+  std::chrono::milliseconds stall_timeout{60'000};  // for the client to take 64 KiB of reply
+};
+
+struct ServerConfig {
+  std::string host = "127.0.0.1";     // address to bind; names are not looked up, except localhost
+  int port = 8000;                    // 0 = any free one, see HttpServer::port
+  std::vector<std::string> api_keys;  // empty = open to everyone who can connect
+  bool allow_open_network = false;    // bind beyond loopback though there is no API key
+  std::vector<std::string> cors_origins;            // "*" = all; empty = no CORS headers
+  int num_io_threads = 1;                           // sockets, detokenising, JSON replies
+  int num_prepare_threads = 2;                      // JSON parsing, chat templates, tokenising
+  std::chrono::milliseconds drain_timeout{30'000};  // for running requests after SIGTERM
+  std::chrono::milliseconds log_interval{5'000};    // of the statistics line while busy; 0 = never
+  ServerLimits limits;
+};
+
+// References must outlive the server.
+struct ServedModel {
+  std::string name;
+  std::vector<std::string> aliases;  // also answered to; "default" always is
+  const Tokenizer& tokenizer;
+  const ChatTemplate& chat_template;
+  Engine& engine;
+  int max_model_len = 0;            // tokens of prompt and output
+  std::int64_t created_s = 0;       // Unix time of the file
+  nlohmann::ordered_json metadata;  // what /v1/models tells about the file; null or an object
+
+  bool answers_to(const std::string& model) const {
+    if (model == name || model == "default") return true;
+    for (const std::string& alias : aliases) {
+      if (model == alias) return true;
+    }
+    return false;
+  }
+};
+
+}  // namespace larder
