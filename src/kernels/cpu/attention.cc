@@ -65,7 +65,7 @@ LARDER_INLINE const uint16_t* block_half(const Work& work, int position, int64_t
          int64_t{work.kv_head} * work.dim * kBlockSize;
 }
 
-// The blocks of a tile of keys. Blocks from num_blocks on repeat the first: masked, never used.
+// The blocks of a tile of keys. Those that no row sees repeat one that is seen: masked, never used.
 struct KeyTile {
   int begin;
   int num_blocks;
@@ -186,12 +186,15 @@ void tile_all_rows(const Work& work, const KeyTile& tile, int row, int row_end,
   if constexpr (kRows > 1) tile_all_rows<kRows - 1>(work, tile, row, row_end, partial);
 }
 
+// Blocks that no row sees, behind the window (they may be kNone) and past the end, are never read.
 KeyTile key_tile(const Work& work, int begin, int end) {
   KeyTile tile;
   tile.begin = begin;
   tile.num_blocks = min_of(kTileBlocks, (end - begin + kBlockSize - 1) / kBlockSize);
+  const int first_seen = max_of(begin, work.first_key(0) / kBlockSize * kBlockSize);
+  const int last_seen = begin + (tile.num_blocks - 1) * kBlockSize;
   for (int b = 0; b < kTileBlocks; ++b) {
-    const int position = begin + (b < tile.num_blocks ? b * kBlockSize : 0);
+    const int position = min_of(max_of(begin + b * kBlockSize, first_seen), last_seen);
     tile.k[b] = block_half(work, position, work.args.kv.k_offset_bytes);
     tile.v[b] = block_half(work, position, work.args.kv.v_offset_bytes);
   }

@@ -1,0 +1,91 @@
+// The recorded results of tests/golden/model, and how far a runner is from them. For tests.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "model/test_model.h"
+
+namespace larder {
+
+struct Golden {
+  std::string name;
+  std::vector<TokenId> tokens;
+  std::vector<double> logprobs;  // of tokens[1..]
+  std::vector<TokenId> greedy;   // what follows them
+  std::vector<double> margins;   // best logit less second best, per greedy token
+};
+
+inline nlohmann::json read_json(const std::string& path) {
+  std::ifstream file(path);
+  CHECK(file.good(), path);
+  return nlohmann::json::parse(file);
+}
+
+inline Golden to_golden(const nlohmann::json& json) {
+  return {.name = json.value("name", ""),
+          .tokens = json.at("tokens"),
+          .logprobs = json.at("logprobs"),
+          .greedy = json.at("greedy"),
+          .margins = json.at("margins")};
+}
+
+struct Distance {
+  double sum = 0;
+  double largest = 0;
+  std::size_t count = 0;
+
+  double mean() const { return sum / static_cast<double>(count); }
+  void add(double difference) {
+    sum += std::abs(difference);
+    largest = std::max(largest, std::abs(difference));
+    ++count;
+  }
+};
+
+// Over every prompt token but the first, computed in pieces of the runner's max_logit_rows.
+inline Distance logprob_distance(TestRunner& runner, const Golden& golden) {
+  runner.reset();
+  TestSequence sequence{.tokens = golden.tokens, .num_computed = 0, .tables = {}};
+  const auto num_tokens = static_cast<int>(golden.tokens.size());
+  const auto vocab_size = static_cast<std::size_t>(runner.transformer().config().vocab_size);
+  Distance distance;
+  while (sequence.num_computed < num_tokens) {
+    const int begin = sequence.num_computed;
+    const int count = std::min(runner.transformer().limits().max_logit_rows, num_tokens - begin);
+    const TestStep step{&sequence, count};
+    const auto logits = runner.run({&step, 1}, true);
+    for (int i = 0; i < count && begin + i + 1 < num_tokens; ++i) {
+      const auto position = static_cast<std::size_t>(begin + i);
+      const auto row = logits.subspan(static_cast<std::size_t>(i) * vocab_size, vocab_size);
+      distance.add(log_probability(row, golden.tokens[position + 1]) - golden.logprobs[position]);
+    }
+  }
+  return distance;
+}
+
+// Places where the best token after the golden's own text is not the golden's though its margin is
+// larger than `margin`. Each is asked after the recorded text, so that one difference stays one.
+inline int num_greedy_differences(TestRunner& runner, const Golden& golden, double margin) {
+  runner.reset();
+  TestSequence sequence{.tokens = golden.tokens, .num_computed = 0, .tables = {}};
+  int differences = 0;
+  for (std::size_t i = 0; i < golden.greedy.size(); ++i) {
+    std::span<const float> logits;
+    while (sequence.num_computed < static_cast<int>(sequence.tokens.size())) {
+      const int rest = static_cast<int>(sequence.tokens.size()) - sequence.num_computed;
+      const TestStep step{&sequence,
+                          std::min(runner.transformer().limits().max_batch_tokens, rest)};
+      logits = runner.run({&step, 1}, false);
+    }
+    if (golden.margins[i] > margin && best_token(logits) != golden.greedy[i]) ++differences;
+    sequence.tokens.push_back(golden.greedy[i]);
+  }
+  return differences;
+}
+
+}  // namespace larder

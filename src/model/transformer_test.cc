@@ -1,0 +1,108 @@
+#include "model/transformer.h"
+
+#include <gtest/gtest.h>
+
+#include "model/exactness.h"
+#include "model/golden.h"
+
+namespace larder {
+namespace {
+
+const std::string kFolder = LARDER_SOURCE_DIR "/tests/golden/model/";
+const char* const kModels[] = {"tiny_llama", "tiny_qwen2", "tiny_gemma3", "tiny_mixed"};
+
+std::vector<const KernelTable*> all_kernels() {
+  std::vector<const KernelTable*> tables;
+  for (const Isa isa : {Isa::kGeneric, Isa::kAvx2, Isa::kAvx512, Isa::kAmx})
+    if (const KernelTable* kernels = kernels_for(isa)) tables.push_back(kernels);
+  return tables;
+}
+
+class TinyModel : public ::testing::TestWithParam<const char*> {
+ protected:
+  TestModel model_{kFolder + GetParam() + ".gguf"};
+  nlohmann::json json_ = read_json(kFolder + GetParam() + ".json");
+  Golden golden_ = to_golden(json_);
+};
+
+TEST_P(TinyModel, AgreesWithTheReference) {
+  for (const KernelTable* kernels : all_kernels()) {
+    TestRunner runner(model_, *kernels, 2,
+                      {.max_batch_tokens = 64,
+                       .max_logit_rows = 64,
+                       .max_context_len = 128,
+                       .activations = ActivationType::kF32},
+                      blocks_for(model_, 128, 1));
+    const Distance distance = logprob_distance(runner, golden_);
+    EXPECT_EQ(distance.count, golden_.logprobs.size());
+    EXPECT_LE(distance.mean(), 0.002) << kernels->name;
+    EXPECT_LE(distance.largest, 0.01) << kernels->name;
+    EXPECT_EQ(num_greedy_differences(runner, golden_, 0.02), 0) << kernels->name;
+
+    const auto logits = logits_in_chunks(runner, golden_.tokens, 64);
+    const std::vector<double> expected = json_.at("last_logits");
+    ASSERT_EQ(logits.size(), expected.size());
+    for (std::size_t i = 0; i < logits.size(); ++i)
+      EXPECT_NEAR(logits[i], expected[i], 0.02) << kernels->name << " " << i;
+  }
+}
+
+TEST_P(TinyModel, RowsDoNotDependOnTheirCompany) {
+  for (const KernelTable* kernels : all_kernels())
+    for (const ActivationType activations : {ActivationType::kF32, ActivationType::kInt8})
+      expect_exact(model_, *kernels, 600, activations);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, TinyModel, ::testing::ValuesIn(kModels));
+
+TEST(Transformer, EightBitActivationsStayNearTheReference) {
+  const TestModel model(kFolder + "tiny_mixed.gguf");
+  const Golden golden = to_golden(read_json(kFolder + "tiny_mixed.json"));
+  for (const KernelTable* kernels : all_kernels()) {
+    TestRunner runner(model, *kernels, 2,
+                      {.max_batch_tokens = 64, .max_logit_rows = 64, .max_context_len = 128},
+                      blocks_for(model, 128, 1));
+    const Distance distance = logprob_distance(runner, golden);
+    EXPECT_LE(distance.mean(), 0.1) << kernels->name;
+    EXPECT_GT(distance.mean(), 0.001) << kernels->name << " took the FP32 path";
+    EXPECT_EQ(num_greedy_differences(runner, golden, 0.5), 0) << kernels->name;
+  }
+}
+
+TEST(Transformer, SizesAreKnownBefore) {
+  const MappedFile file(kFolder + "tiny_mixed.gguf");
+  const GgufFile gguf(file.bytes());
+  const ModelConfig config = read_model_config(gguf);
+  ThreadPool pool(2);
+  std::size_t reported = 0;
+  const Weights weights(config, gguf, pool, [&](std::size_t done, std::size_t total) {
+    EXPECT_LE(reported, done);
+    reported = done;
+    EXPECT_EQ(total, weights_size_bytes(config, gguf));
+  });
+  EXPECT_EQ(reported, weights.size_bytes());
+  EXPECT_EQ(weights.size_bytes(), weights_size_bytes(config, gguf));
+
+  const KvLayout layout(kv_layer_shapes(config));
+  const TransformerLimits limits{.max_batch_tokens = 33, .max_logit_rows = 5};
+  const Transformer transformer(config, weights, layout, *kernels_for(Isa::kGeneric), pool, limits);
+  EXPECT_EQ(transformer.scratch_size_bytes(), transformer_scratch_size_bytes(config, limits, pool));
+}
+
+TEST(Transformer, LogitsComeInTheOrderAskedFor) {
+  const TestModel model(kFolder + "tiny_llama.gguf");
+  TestRunner runner(model, *kernels_for(Isa::kGeneric), 1,
+                    {.max_batch_tokens = 32, .max_logit_rows = 8, .max_context_len = 64},
+                    blocks_for(model, 32, 2));
+  TestSequence first{.tokens = arbitrary_tokens(5, 128, 1), .num_computed = 0, .tables = {}};
+  TestSequence second{.tokens = arbitrary_tokens(9, 128, 2), .num_computed = 0, .tables = {}};
+  const std::vector<TestStep> steps{{&first, 5}, {&second, 9}};
+  const auto both = runner.run(steps, false);
+  ASSERT_EQ(both.size(), 2u * 128);
+  const std::vector<float> copy(both.begin(), both.end());
+  EXPECT_TRUE(same_bits(std::span(copy).first(128), logits_in_chunks(runner, first.tokens, 5)));
+  EXPECT_TRUE(same_bits(std::span(copy).last(128), logits_in_chunks(runner, second.tokens, 9)));
+}
+
+}  // namespace
+}  // namespace larder
