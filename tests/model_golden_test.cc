@@ -1,0 +1,96 @@
+// Real models against what transformers computes in FP32 with the same weights, see
+// tests/golden/model. Set LARDER_TEST_SMOLLM2 and LARDER_TEST_GEMMA3 to their GGUF files.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "kernels/kernels.h"
+#include "model/exactness.h"
+#include "model/golden.h"
+
+namespace larder {
+namespace {
+
+constexpr int kMaxPromptTokens = 1300 + 64;
+
+struct RealModel {
+  const char* variable;
+  const char* golden;
+};
+
+class ModelGolden : public ::testing::TestWithParam<RealModel> {
+ protected:
+  void SetUp() override {
+    const char* path = std::getenv(GetParam().variable);
+    if (!path) GTEST_SKIP() << GetParam().variable << " is not set";
+    model_ = std::make_unique<TestModel>(path);
+    json_ = read_json(std::string(LARDER_SOURCE_DIR "/tests/golden/model/") + GetParam().golden);
+  }
+
+  TestRunner make_runner(ActivationType activations) const {
+    return {*model_,
+            select_kernels(),
+            2,
+            {.max_batch_tokens = 512,
+             .max_logit_rows = 256,
+             .max_context_len = kMaxPromptTokens,
+             .activations = activations},
+            blocks_for(*model_, kMaxPromptTokens, 1)};
+  }
+
+  std::unique_ptr<TestModel> model_;
+  nlohmann::json json_;
+};
+
+TEST_P(ModelGolden, ReferencePathAgrees) {
+  TestRunner runner = make_runner(ActivationType::kF32);
+  for (const auto& prompt : json_.at("prompts")) {
+    const Golden golden = to_golden(prompt);
+    const Distance distance = logprob_distance(runner, golden);
+    ASSERT_EQ(distance.count, golden.logprobs.size());
+    EXPECT_LE(distance.mean(), 0.002) << golden.name;
+    EXPECT_EQ(num_greedy_differences(runner, golden, 0.02), 0) << golden.name;
+    std::printf("  %-10s f32: mean |difference| of log-probability %.5f, largest %.4f\n",
+                golden.name.c_str(), distance.mean(), distance.largest);
+  }
+}
+
+TEST_P(ModelGolden, FastPathIsNoFartherThanItsPeer) {
+  TestRunner runner = make_runner(ActivationType::kInt8);
+  Distance total;
+  for (const auto& prompt : json_.at("prompts")) {
+    const Golden golden = to_golden(prompt);
+    const Distance distance = logprob_distance(runner, golden);
+    total.sum += distance.sum;
+    total.count += distance.count;
+    EXPECT_EQ(num_greedy_differences(runner, golden, 0.5), 0) << golden.name;
+    std::printf("  %-10s int8: mean |difference| of log-probability %.5f, largest %.4f\n",
+                golden.name.c_str(), distance.mean(), distance.largest);
+  }
+  const double peer = json_.at("llama_cpp").at("mean_distance");
+  std::printf("  all %.5f, llama.cpp %.5f\n", total.mean(), peer);
+  EXPECT_LE(total.mean(), peer);
+}
+
+TEST_P(ModelGolden, RowsDoNotDependOnTheirCompany) {
+  for (const Isa isa : {Isa::kGeneric, Isa::kAvx2, Isa::kAvx512, Isa::kAmx}) {
+    const KernelTable* kernels = kernels_for(isa);
+    if (!kernels) continue;
+    // The portable path is slow, and its windows and splits are tested with the tiny models.
+    const int num_tokens = isa == Isa::kGeneric ? 18 : 601;
+    for (const ActivationType activations : {ActivationType::kInt8, ActivationType::kF32})
+      if (isa != Isa::kGeneric || activations == ActivationType::kInt8)
+        expect_exact(*model_, *kernels, num_tokens, activations);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, ModelGolden,
+                         ::testing::Values(RealModel{"LARDER_TEST_SMOLLM2", "smollm2.json"},
+                                           RealModel{"LARDER_TEST_GEMMA3", "gemma3.json"}),
+                         [](const auto& test) {
+                           return std::string(test.param.golden,
+                                              std::strlen(test.param.golden) - 5);
+                         });
+
+}  // namespace
+}  // namespace larder
