@@ -1,16 +1,15 @@
 // Chat messages -> the prompt text of a model, by the Jinja template in its file.
 //
-// The interpreter is a sandbox: no attribute of the host is reachable, and steps, depth and output are
-// bounded, so that a template from anywhere can be run.
+// The interpreter is a sandbox: no attribute of the host is reachable, and steps, depth and output
+// are bounded, so that a template from anywhere can be run.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
-
-#include <nlohmann/json.hpp>
 
 #include "tokenizer/tokenizer.h"
 
@@ -33,6 +32,7 @@ struct TemplateInput {
   bool add_generation_prompt = true;
   std::string bos_token, eos_token;
   nlohmann::ordered_json extra;  // chat_template_kwargs: null or an object
+  std::int64_t now_s = 0;  // Unix time, for templates that print the date; 0 = the system's clock
 };
 
 // Immutable after construction. Thread: any, concurrently.
@@ -43,7 +43,8 @@ class ChatTemplate {
   ~ChatTemplate();
   ChatTemplate(ChatTemplate&&) noexcept;
 
-  // Throws Error{kInvalidArgument} when the template raises (raise_exception) or a bound is reached.
+  // Throws Error{kInvalidArgument} when the template raises (raise_exception) or a bound is
+  // reached.
   RenderedPrompt render(const TemplateInput& input) const;
   const std::string& source() const;
 

@@ -1,0 +1,17 @@
+// JSON in and out of a template's values.
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include "tokenizer/jinja_runtime.h"
+
+namespace larder::jinja {
+
+// The caller's JSON, all of one origin. Not charged as the template's: its size is bounded before.
+// Fails when nested deeper than the budget's depth.
+Value from_json(Runtime& runtime, const nlohmann::ordered_json& json, Origin origin);
+
+// json.dumps, with its separators and order; always untrusted, whatever went in.
+Value to_json(Runtime& runtime, const Value& value, const Args& args);
+
+}  // namespace larder::jinja

@@ -1,0 +1,64 @@
+#include "tokenizer/jinja_loop.h"
+
+namespace larder::jinja {
+
+void Loop::set_recursive(const Stmt& stmt, ScopeRef scope) {
+  recursive_ = &stmt;
+  scope_ = std::move(scope);
+}
+
+void Loop::release() {
+  items_.reset();
+  scope_.reset();
+  last_changed_ = Value();
+}
+
+std::optional<Value> Loop::attribute(Runtime& runtime, std::string_view name) {
+  const auto number = [](std::size_t value) { return Value::integer(static_cast<Int128>(value)); };
+  const auto neighbour = [&](bool exists, std::size_t index, std::string_view which) {
+    if (exists && items_ != nullptr) return items_->items[index];
+    return Value::undefined(fmt::format("there is no {} item", which));
+  };
+  if (name == "index") return number(index0_ + 1);
+  if (name == "index0") return number(index0_);
+  if (name == "length") return number(length_);
+  if (name == "revindex") return number(length_ - index0_);
+  if (name == "revindex0") return number(length_ - index0_ - 1);
+  if (name == "first") return Value::boolean(index0_ == 0);
+  if (name == "last") return Value::boolean(index0_ + 1 == length_);
+  if (name == "depth") return Value::integer(depth0_ + 1);
+  if (name == "depth0") return Value::integer(depth0_);
+  if (name == "previtem") return neighbour(index0_ > 0, index0_ - 1, "previous");
+  if (name == "nextitem") return neighbour(index0_ + 1 < length_, index0_ + 1, "next");
+  if (name != "cycle" && name != "changed") return std::nullopt;
+  return Value(
+      static_cast<Object*>(runtime.make<BoundMethod>(Value(static_cast<Object*>(this)), name)));
+}
+
+void Loop::append_repr(Budget&, TextBuilder& out, Origin origin) const {
+  out.append(fmt::format("<LoopContext {}/{}>", index0_ + 1, length_), origin);
+}
+
+Value Loop::call(Runtime& runtime, std::string_view method, const Args& args) {
+  if (method == "cycle") {
+    if (args.positional.empty()) fail("no items for cycling given");
+    return args.positional[index0_ % args.positional.size()];
+  }
+  if (method == "changed") return changed(runtime, args);
+  if (recursive_ == nullptr || scope_ == nullptr) {
+    fail("The loop must have the 'recursive' marker to be called recursively.");
+  }
+  const auto bound = args.bind("loop", {"iterable"}, 1);
+  return interpreter_.recurse(*recursive_, scope_, *bound[0], depth0_ + 1);
+}
+
+Value Loop::changed(Runtime& runtime, const Args& args) {
+  ListBuilder values(runtime);
+  for (const Value& value : args.positional) values.push(value);
+  const Value now = values.finish(ListKind::kTuple);
+  const bool is_same_again = are_equal(runtime.budget(), now, last_changed_);
+  if (!is_same_again) last_changed_ = now;
+  return Value::boolean(!is_same_again);
+}
+
+}  // namespace larder::jinja
