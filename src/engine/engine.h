@@ -1,8 +1,12 @@
 // The engine: one thread that owns the scheduler, the cache and the model, and steps.
 #pragma once
 
+#include <array>
+#include <condition_variable>
 #include <cstdint>
 #include <memory>
+#include <mutex>
+#include <random>
 #include <span>
 #include <string>
 #include <thread>
@@ -10,7 +14,10 @@
 
 #include "base/clock.h"
 #include "base/histogram.h"
+#include "engine/model_runner.h"
 #include "engine/request.h"
+#include "engine/sampler.h"
+#include "engine/scheduler.h"
 #include "kv/kv_cache.h"
 #include "model/transformer.h"
 
@@ -25,46 +32,112 @@ struct EngineConfig {
   int max_waiting = 4096;        // requests in line before submit refuses
 };
 
+// Upper ends of EngineStats::step_token_counts; one more bucket takes the rest.
+inline constexpr std::array<double, 13> kStepTokenBounds = {1,   2,   4,   8,    16,   32,  64,
+                                                            128, 256, 512, 1024, 2048, 4096};
+
 // Everything that /metrics and the log line show; a copy, consistent as of one step.
 struct EngineStats {
   int num_running = 0;
   int num_waiting = 0;
   KvStats kv;
+  KvHistograms kv_histograms;
   std::uint64_t num_steps = 0;
   std::uint64_t num_preemptions = 0;
   std::uint64_t num_prompt_tokens = 0;  // of scheduled requests
   std::uint64_t num_prompt_tokens_cached = 0;
   std::uint64_t num_generated_tokens = 0;
-  std::uint64_t num_prefix_queries = 0;  // tokens looked up
-  std::uint64_t num_prefix_hits = 0;     // tokens found
-  std::vector<std::uint64_t>
-      step_token_counts;  // histogram of tokens per step, see kStepTokenBounds
+  std::uint64_t num_prefix_queries = 0;          // tokens looked up
+  std::uint64_t num_prefix_hits = 0;             // tokens found
+  std::vector<std::uint64_t> step_token_counts;  // histogram of tokens per step
+  std::int64_t num_step_tokens = 0;              // over all steps
+  std::int64_t forward_ns = 0;                   // in the model, over all steps
+  std::int64_t sample_ns = 0;                    // in the sampler
+  std::int64_t schedule_ns = 0;                  // in the rest of the step
 };
 
-// Thread: submit, cancel and stats from any; the rest on the engine's own thread.
+// Thread: submit, cancel, reset_prefix_cache, stop, alive and stats from any; step only where no
+// thread was started.
 class Engine {
  public:
-  // References must outlive the engine.
+  // References must outlive the engine. Throws Error{kInvalidArgument} when a limit does not fit
+  // the model's, or the cache is too small for one sequence of max_model_len.
   Engine(const EngineConfig& config, Transformer& model, KvStorage& storage, const KvLayout& layout,
          std::span<const TokenId> end_tokens, const Clock& clock);
-  ~Engine();  // stop() and join
+  ~Engine();  // stop(false) and join
 
+  // Starts the engine's thread. It sleeps while there is nothing to do.
   void start();
   // Lets running and waiting requests end if drain, else cancels them; then the thread ends.
+  // Returns when it has. Afterwards submit refuses.
   void stop(bool drain);
 
   // Queues a request and returns its id. Throws Error{kInvalidArgument} naming the field when the
   // request cannot ever run (empty prompt, prompt + 1 > max_model_len, token out of range),
-  // Error{kUnavailable} when the line is full. max_tokens is cut to what max_model_len leaves.
+  // Error{kUnavailable} when the line is full or the engine stops. max_tokens is cut to what
+  // max_model_len leaves.
   std::uint64_t submit(Request request);
   // The request's blocks are free within one step; a last update with kCancelled follows per open
-  // choice.
+  // choice. Unknown and ended requests are ignored.
   void cancel(std::uint64_t request_id);
   void reset_prefix_cache();
 
+  // Takes what was submitted and cancelled, and computes one batch. False = nothing was left to
+  // compute. For owners that drive the engine themselves.
+  bool step();
+
   bool alive() const;  // false once the engine thread has ended
   EngineStats stats() const;
-  const EngineConfig& config() const;
+  const EngineConfig& config() const { return config_; }
+
+ private:
+  struct Arrival {
+    Request request;
+    std::uint64_t seed = 0;
+    std::int64_t arrived_ns = 0;
+  };
+  // What other threads asked for since the last step.
+  struct Inbox {
+    std::vector<Arrival> arrivals;
+    std::vector<std::uint64_t> cancellations;
+    bool resets_cache = false;
+    bool cancels_all = false;
+
+    bool empty() const {
+      return arrivals.empty() && cancellations.empty() && !resets_cache && !cancels_all;
+    }
+  };
+
+  void run();
+  void take(Inbox inbox);
+  void sample(const Batch& batch, std::span<const float> logits);
+  void update_stats();
+
+  const EngineConfig config_;
+  const Clock& clock_;
+  const int vocab_size_;
+  // The engine thread's.
+  KvCache cache_;
+  ModelRunner runner_;
+  Sampler sampler_;
+  Scheduler scheduler_;
+  BatchResults results_;
+  Histogram step_tokens_;
+  std::int64_t forward_ns_ = 0;
+  std::int64_t sample_ns_ = 0;
+  std::int64_t schedule_ns_ = 0;
+
+  mutable std::mutex mutex_;  // guards what follows
+  std::condition_variable changed_;
+  Inbox inbox_;
+  EngineStats stats_;
+  std::uint64_t next_id_ = 1;
+  int num_in_line_ = 0;  // submitted, and not running as of the last step
+  bool stops_ = false;
+  bool ended_ = false;
+  std::mt19937_64 seeds_;
+
+  std::thread thread_;
 };
 
 }  // namespace larder

@@ -1,0 +1,60 @@
+#include "engine/batch.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace larder {
+
+int num_prompt_logits(const Sequence& sequence, int num_tokens) {
+  const ActiveRequest& request = *sequence.request;
+  if (!request.wants_prompt_logprobs()) return 0;
+  // The row at position p is about token p + 1; that of the prompt's last token is sampled from.
+  const int begin = std::max(sequence.num_computed(), request.first_prompt_row());
+  const int end = std::min(sequence.num_computed() + num_tokens, request.num_prompt - 1);
+  return std::max(0, end - begin);
+}
+
+void Batch::clear() {
+  entries_.clear();
+  tokens_.clear();
+  positions_.clear();
+  logit_rows_.clear();
+  for (Group& group : groups_) {
+    group.slots.clear();
+    group.sequences.clear();
+  }
+}
+
+void Batch::add(Sequence& sequence, int num_tokens, int num_samples) {
+  const int first = sequence.num_computed();
+  const int end = first + num_tokens;
+  CHECK(num_tokens > 0 && end <= sequence.num_tokens(), num_tokens, first, sequence.num_tokens());
+  BatchEntry entry;
+  entry.sequence = &sequence;
+  entry.num_tokens = num_tokens;
+  entry.first_row = this->num_tokens();
+  entry.first_logit = static_cast<int>(logit_rows_.size());
+  entry.num_prompt_logits = num_prompt_logits(sequence, num_tokens);
+  entry.num_samples = num_samples;
+  const int row_of_first = entry.first_row - first;
+  for (int i = 0; i < entry.num_prompt_logits; ++i) {
+    const int position = std::max(first, sequence.request->first_prompt_row()) + i;
+    logit_rows_.push_back(row_of_first + position);
+  }
+  if (num_samples > 0) logit_rows_.push_back(entry.first_row + num_tokens - 1);
+  tokens_.insert(tokens_.end(), sequence.tokens.begin() + first, sequence.tokens.begin() + end);
+  for (int position = first; position < end; ++position) positions_.push_back(position);
+  for (std::size_t index = 0; index < groups_.size(); ++index) {
+    const std::span<const BlockId> blocks = sequence.table.blocks(static_cast<int>(index));
+    for (int position = first; position < end; ++position) {
+      const BlockId block = blocks[static_cast<std::size_t>(position / kBlockSize)];
+      groups_[index].slots.push_back(std::int64_t{to_index(block)} * kBlockSize +
+                                     position % kBlockSize);
+    }
+    groups_[index].sequences.push_back({entry.first_row, num_tokens, end, blocks.data()});
+  }
+  entries_.push_back(entry);
+}
+
+}  // namespace larder

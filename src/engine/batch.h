@@ -1,0 +1,60 @@
+// One step's work as flat arrays, in the model's terms.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/types.h"
+#include "engine/sequence.h"
+#include "kernels/kernels.h"
+
+namespace larder {
+
+// Tokens of one sequence to compute: rows [first_row, first_row + num_tokens).
+struct BatchEntry {
+  Sequence* sequence = nullptr;
+  int num_tokens = 0;
+  int first_row = 0;
+  // Logits, counted among the batch's: rows of the prompt first, then the one to sample from.
+  int first_logit = 0;
+  int num_prompt_logits = 0;
+  int num_samples = 0;  // 0 = more of the sequence is missing; n where the choices part; else 1
+};
+
+// Filled by the scheduler. No allocation once it has seen its largest step.
+// Thread: engine only.
+class Batch {
+ public:
+  struct Group {
+    std::vector<std::int64_t> slots;           // [num_tokens]
+    std::vector<AttentionSequence> sequences;  // [entries]; block tables as they are now
+  };
+
+  explicit Batch(int num_groups) : groups_(static_cast<std::size_t>(num_groups)) {}
+
+  void clear();
+  // The next num_tokens of a sequence, whose table has room for them. prompt_rows: the first
+  // positions whose logits are wanted for the prompt's logprobs.
+  void add(Sequence& sequence, int num_tokens, int num_samples);
+
+  bool empty() const { return entries_.empty(); }
+  int num_tokens() const { return static_cast<int>(tokens_.size()); }
+  std::span<const BatchEntry> entries() const { return entries_; }
+  std::span<const TokenId> tokens() const { return tokens_; }
+  std::span<const std::int32_t> positions() const { return positions_; }
+  std::span<const Group> groups() const { return groups_; }
+  std::span<const std::int32_t> logit_rows() const { return logit_rows_; }
+
+ private:
+  std::vector<BatchEntry> entries_;
+  std::vector<TokenId> tokens_;
+  std::vector<std::int32_t> positions_;
+  std::vector<Group> groups_;
+  std::vector<std::int32_t> logit_rows_;
+};
+
+// Rows of the sequence's next num_tokens whose logits the prompt's logprobs want.
+int num_prompt_logits(const Sequence& sequence, int num_tokens);
+
+}  // namespace larder

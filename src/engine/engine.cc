@@ -1,0 +1,237 @@
+#include "engine/engine.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "engine/request_check.h"
+
+namespace larder {
+namespace {
+
+EngineConfig validated(const EngineConfig& config, const Transformer& model,
+                       const KvLayout& layout) {
+  const TransformerLimits& limits = model.limits();
+  if (config.max_batch_tokens < 1 || config.max_batch_tokens > limits.max_batch_tokens) {
+    throw_invalid("max_batch_tokens {} is not between 1 and the model's {}",
+                  config.max_batch_tokens, limits.max_batch_tokens);
+  }
+  if (config.max_model_len < 2 || config.max_model_len > limits.max_context_len) {
+    throw_invalid("max_model_len {} is not between 2 and the model's {}", config.max_model_len,
+                  limits.max_context_len);
+  }
+  if (config.max_sequences < 1 || config.max_prefill_tokens < 1 || config.max_waiting < 1) {
+    throw_invalid("max_sequences, max_prefill_tokens and max_waiting must be at least 1");
+  }
+  const auto num_needed = layout.num_blocks_for(config.max_model_len, config.max_batch_tokens);
+  if (config.num_blocks < num_needed) {
+    throw_invalid("{} KV blocks are too few: a sequence of max_model_len {} needs {}",
+                  config.num_blocks, config.max_model_len, num_needed);
+  }
+  return config;
+}
+
+SchedulerConfig scheduler_config(const EngineConfig& config, const Transformer& model) {
+  SchedulerConfig result;
+  result.max_model_len = config.max_model_len;
+  result.max_batch_tokens = config.max_batch_tokens;
+  result.max_logit_rows = model.limits().max_logit_rows;
+  result.max_sequences = config.max_sequences;
+  result.max_prefill_tokens = config.max_prefill_tokens;
+  return result;
+}
+
+}  // namespace
+
+Engine::Engine(const EngineConfig& config, Transformer& model, KvStorage& storage,
+               const KvLayout& layout, std::span<const TokenId> end_tokens, const Clock& clock)
+    : config_(validated(config, model, layout)),
+      clock_(clock),
+      vocab_size_(model.config().vocab_size),
+      cache_(layout, storage, clock, config.num_blocks),
+      runner_(model, storage),
+      sampler_(vocab_size_),
+      scheduler_(scheduler_config(config_, model), cache_, end_tokens, clock),
+      step_tokens_(kStepTokenBounds),
+      seeds_(std::random_device{}()) {
+  update_stats();
+}
+
+Engine::~Engine() { stop(false); }
+
+void Engine::start() {
+  CHECK(!thread_.joinable());
+  thread_ = std::thread([this] { run(); });
+}
+
+void Engine::stop(bool drain) {
+  {
+    const std::lock_guard lock(mutex_);
+    stops_ = true;
+    if (!drain) inbox_.cancels_all = true;
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) {
+    thread_.join();
+  } else {
+    while (step()) {
+    }
+    const std::lock_guard lock(mutex_);
+    ended_ = true;
+  }
+}
+
+std::uint64_t Engine::submit(Request request) {
+  check_request(request, {vocab_size_, config_.max_model_len, config_.max_sequences});
+  const std::int64_t arrived_ns = clock_.now_ns();
+  std::uint64_t id = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    if (stops_) throw Error(ErrorKind::kUnavailable, "the engine is stopping");
+    if (num_in_line_ >= config_.max_waiting) {
+      throw Error(ErrorKind::kUnavailable,
+                  fmt::format("{} requests are waiting already; try again later", num_in_line_));
+    }
+    ++num_in_line_;
+    id = request.id = next_id_++;
+    const std::uint64_t seed = request.sampling.seed.value_or(seeds_());
+    inbox_.arrivals.push_back({std::move(request), seed, arrived_ns});
+  }
+  changed_.notify_one();
+  return id;
+}
+
+void Engine::cancel(std::uint64_t request_id) {
+  {
+    const std::lock_guard lock(mutex_);
+    inbox_.cancellations.push_back(request_id);
+  }
+  changed_.notify_one();
+}
+
+void Engine::reset_prefix_cache() {
+  {
+    const std::lock_guard lock(mutex_);
+    inbox_.resets_cache = true;
+  }
+  changed_.notify_one();
+}
+
+bool Engine::alive() const {
+  const std::lock_guard lock(mutex_);
+  return !ended_;
+}
+
+EngineStats Engine::stats() const {
+  const std::lock_guard lock(mutex_);
+  EngineStats stats = stats_;
+  stats.num_waiting = num_in_line_;
+  return stats;
+}
+
+void Engine::run() {
+  for (;;) {
+    while (step()) {
+    }
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return stops_ || !inbox_.empty(); });
+    if (!inbox_.empty()) continue;
+    ended_ = true;
+    return;
+  }
+}
+
+bool Engine::step() {
+  const std::int64_t begin_ns = clock_.now_ns();
+  {
+    std::unique_lock lock(mutex_);
+    Inbox inbox = std::exchange(inbox_, {});
+    lock.unlock();
+    take(std::move(inbox));
+  }
+  const Batch& batch = scheduler_.schedule();
+  if (batch.empty()) {
+    CHECK(!scheduler_.has_work(), scheduler_.num_running(), scheduler_.num_waiting());
+    update_stats();
+    return false;
+  }
+  const std::int64_t scheduled_ns = clock_.now_ns();
+  const std::span<const float> logits = runner_.forward(batch);
+  const std::int64_t computed_ns = clock_.now_ns();
+  sample(batch, logits);
+  const std::int64_t sampled_ns = clock_.now_ns();
+  step_tokens_.observe(batch.num_tokens());
+  scheduler_.commit(batch, results_);
+  forward_ns_ += computed_ns - scheduled_ns;
+  sample_ns_ += sampled_ns - computed_ns;
+  schedule_ns_ += scheduled_ns - begin_ns + (clock_.now_ns() - sampled_ns);
+  update_stats();
+  return true;
+}
+
+void Engine::take(Inbox inbox) {
+  for (Arrival& arrival : inbox.arrivals) {
+    scheduler_.add(std::move(arrival.request), arrival.seed, arrival.arrived_ns);
+  }
+  for (const std::uint64_t id : inbox.cancellations) scheduler_.cancel(id);
+  if (inbox.cancels_all) scheduler_.cancel_all();
+  if (inbox.resets_cache) cache_.clear();
+}
+
+void Engine::sample(const Batch& batch, std::span<const float> logits) {
+  results_.prompt_logprobs.clear();
+  results_.samples.clear();
+  const auto row_of = [&](int index) {
+    const auto size = static_cast<std::size_t>(vocab_size_);
+    return logits.subspan(static_cast<std::size_t>(index) * size, size);
+  };
+  for (const BatchEntry& entry : batch.entries()) {
+    const ActiveRequest& request = *entry.sequence->request;
+    const SamplingParams& params = request.request.sampling;
+    const std::span<const TokenId> tokens = entry.sequence->tokens;
+    const auto num_prompt = static_cast<std::size_t>(request.num_prompt);
+    for (int i = 0; i < entry.num_prompt_logits; ++i) {
+      const int logit = entry.first_logit + i;
+      const auto row =
+          static_cast<std::size_t>(batch.logit_rows()[static_cast<std::size_t>(logit)]);
+      const auto next = static_cast<std::size_t>(batch.positions()[row]) + 1;
+      results_.prompt_logprobs.push_back(
+          sampler_.score(row_of(logit), tokens[next], params.num_prompt_logprobs));
+    }
+    for (int i = 0; i < entry.num_samples; ++i) {
+      const SampleContext context{
+          .params = params,
+          .prompt = tokens.first(num_prompt),
+          .output = tokens.subspan(num_prompt),
+          .end_tokens = params.ignore_eos ? std::span<const TokenId>{} : scheduler_.end_tokens(),
+          .seed = request.seed,
+          .choice = entry.sequence->choice + i};
+      results_.samples.push_back(
+          sampler_.sample(row_of(entry.first_logit + entry.num_prompt_logits), context));
+    }
+  }
+}
+
+void Engine::update_stats() {
+  const SchedulerStats& scheduled = scheduler_.stats();
+  const std::lock_guard lock(mutex_);
+  num_in_line_ = scheduler_.num_waiting() + static_cast<int>(inbox_.arrivals.size());
+  stats_.num_running = scheduler_.num_running();
+  stats_.kv = cache_.stats();
+  stats_.kv_histograms = cache_.histograms();
+  stats_.num_steps = step_tokens_.num_observed();
+  stats_.num_preemptions = scheduled.num_preemptions;
+  stats_.num_prompt_tokens = scheduled.num_prompt_tokens;
+  stats_.num_prompt_tokens_cached = scheduled.num_prompt_tokens_cached;
+  stats_.num_generated_tokens = scheduled.num_generated_tokens;
+  stats_.num_prefix_queries = scheduled.num_prefix_queries;
+  stats_.num_prefix_hits = scheduled.num_prefix_hits;
+  stats_.step_token_counts = step_tokens_.counts();
+  stats_.num_step_tokens = static_cast<std::int64_t>(step_tokens_.sum());
+  stats_.forward_ns = forward_ns_;
+  stats_.sample_ns = sample_ns_;
+  stats_.schedule_ns = schedule_ns_;
+}
+
+}  // namespace larder

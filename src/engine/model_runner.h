@@ -1,0 +1,31 @@
+// A batch through the model.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "engine/batch.h"
+#include "kv/kv_storage.h"
+#include "model/transformer.h"
+
+namespace larder {
+
+// Thread: engine only.
+class ModelRunner {
+ public:
+  // References must outlive it.
+  ModelRunner(Transformer& model, const KvStorage& storage) : model_(model), storage_(storage) {}
+
+  // Writes K and V of every token of the batch and returns [logit_rows, vocab_size], valid until
+  // the next call.
+  std::span<const float> forward(const Batch& batch);
+
+  const Transformer& model() const { return model_; }
+
+ private:
+  Transformer& model_;
+  const KvStorage& storage_;
+  std::vector<GroupBatch> groups_;
+};
+
+}  // namespace larder

@@ -1,0 +1,71 @@
+#include "engine/request_check.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "base/error.h"
+
+namespace larder {
+namespace {
+
+void require(bool condition, const char* field, std::string message) {
+  if (!condition) throw Error(ErrorKind::kInvalidArgument, std::move(message), field);
+}
+
+void require_range(const char* field, float value, float least, float most) {
+  require(value >= least && value <= most, field,
+          fmt::format("{} must be between {} and {}, not {}", field, least, most, value));
+}
+
+void require_token(const char* field, TokenId token, const RequestLimits& limits) {
+  require(
+      token >= 0 && token < limits.vocab_size, field,
+      fmt::format("{}: token {} is not in the vocabulary of {}", field, token, limits.vocab_size));
+}
+
+void check_sampling(SamplingParams& params, const RequestLimits& limits) {
+  require(std::isfinite(params.temperature) && params.temperature >= 0, "temperature",
+          "temperature must be a finite number of at least 0");
+  require(params.top_p > 0, "top_p", "top_p must be above 0");
+  require_range("top_p", params.top_p, 0, 1);
+  require_range("min_p", params.min_p, 0, 1);
+  require(params.top_k >= 0, "top_k", "top_k must be at least 0 (0 = all)");
+  require(std::isfinite(params.repetition_penalty) && params.repetition_penalty > 0,
+          "repetition_penalty", "repetition_penalty must be a finite number above 0");
+  require_range("frequency_penalty", params.frequency_penalty, -2, 2);
+  require_range("presence_penalty", params.presence_penalty, -2, 2);
+  require(params.min_tokens >= 0, "min_tokens", "min_tokens must be at least 0");
+  require(params.max_tokens >= 0, "max_tokens", "max_tokens must be at least 0");
+  require(params.min_tokens <= params.max_tokens, "min_tokens",
+          "min_tokens must be at most max_tokens");
+  for (const auto& [token, bias] : params.logit_bias) {
+    require_token("logit_bias", token, limits);
+    require(std::isfinite(bias), "logit_bias", "logit_bias must be finite");
+  }
+  for (const TokenId token : params.stop_token_ids) {
+    require_token("stop_token_ids", token, limits);
+  }
+  params.num_logprobs = std::clamp(params.num_logprobs, -1, limits.vocab_size);
+  params.num_prompt_logprobs = std::clamp(params.num_prompt_logprobs, -1, limits.vocab_size);
+}
+
+}  // namespace
+
+void check_request(Request& request, const RequestLimits& limits) {
+  require(!request.prompt.empty(), "prompt", "prompt is empty: at least one token is needed");
+  const auto most = static_cast<std::size_t>(limits.max_model_len);
+  require(request.prompt.size() < most, "prompt",
+          fmt::format("prompt has {} tokens; at most {} fit, as the model's length is {} with one "
+                      "token of output",
+                      request.prompt.size(), most - 1, most));
+  for (const TokenId token : request.prompt) require_token("prompt", token, limits);
+  require(request.n >= 1 && request.n <= limits.max_choices, "n",
+          fmt::format("n must be between 1 and {}, not {}", limits.max_choices, request.n));
+  check_sampling(request.sampling, limits);
+  const int room = limits.max_model_len - static_cast<int>(request.prompt.size());
+  request.sampling.max_tokens = std::min(request.sampling.max_tokens, room);
+}
+
+}  // namespace larder

@@ -1,0 +1,18 @@
+// What a request must be to run at all.
+#pragma once
+
+#include "engine/request.h"
+
+namespace larder {
+
+struct RequestLimits {
+  int vocab_size = 0;
+  int max_model_len = 0;
+  int max_choices = 0;
+};
+
+// Throws Error{kInvalidArgument} with the field's name. Cuts max_tokens to what max_model_len
+// leaves and logprob counts to the vocabulary.
+void check_request(Request& request, const RequestLimits& limits);
+
+}  // namespace larder

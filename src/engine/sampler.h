@@ -1,0 +1,59 @@
+// Logits to a token.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/types.h"
+#include "engine/request.h"
+
+namespace larder {
+
+// What a draw depends on, beside the logits: never on the batch or on time.
+struct SampleContext {
+  const SamplingParams& params;
+  std::span<const TokenId> prompt;
+  std::span<const TokenId> output;  // so far
+  // Not before params.min_tokens; empty with ignore_eos.
+  std::span<const TokenId> end_tokens;
+  std::uint64_t seed = 0;
+  int choice = 0;
+};
+
+// Logit bias, penalties (over prompt and output, or output), end tokens barred, temperature, top-k,
+// top-p (arXiv:1904.09751), min-p (arXiv:2407.01082); then one draw, from a generator that is a
+// function of (seed, choice, output index). Temperature 0: the first of the best. Linear in the
+// vocabulary unless top-p keeps most of a flat distribution; no allocation after the first calls.
+// Thread: one at a time.
+class Sampler {
+ public:
+  explicit Sampler(int vocab_size);
+
+  // logits: [vocab_size], as the model gave them.
+  OutputToken sample(std::span<const float> logits, const SampleContext& context);
+  // A token that was not drawn but given: its logprob, and the num_best best.
+  OutputToken score(std::span<const float> logits, TokenId token, int num_best);
+
+ private:
+  struct Candidate {
+    float logit;  // or weight, see where
+    TokenId token;
+  };
+
+  std::span<const float> adjust(std::span<const float> logits, const SampleContext& context);
+  void penalize(const SampleContext& context);
+  TokenId draw(std::span<const float> logits, const SampleContext& context);
+  TokenId draw_from_all(std::span<const float> logits, const SamplingParams& params,
+                        double uniform);
+  void select_top_k(std::span<const float> logits, int k);
+  void select_top_p(std::span<const float> logits, float temperature, float top_p);
+  TokenId draw_from_candidates(const SamplingParams& params, double uniform);
+
+  std::vector<float> adjusted_;       // [vocab_size]
+  std::vector<float> weights_;        // [vocab_size]
+  std::vector<std::int32_t> counts_;  // [vocab_size], zero between calls
+  std::vector<Candidate> candidates_;
+};
+
+}  // namespace larder

@@ -1,0 +1,275 @@
+#include "engine/scheduler.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace larder {
+namespace {
+
+constexpr int kMostCandidates = 64;  // waiting sequences looked at in a step
+
+int common_length(const std::vector<TokenId>& left, const std::vector<TokenId>& right, int most) {
+  const auto length = std::min({left.size(), right.size(), static_cast<std::size_t>(most)});
+  const auto end = left.begin() + static_cast<std::ptrdiff_t>(length);
+  return static_cast<int>(std::mismatch(left.begin(), end, right.begin()).first - left.begin());
+}
+
+// Fewer run at once than a step has rows, so that a prompt always gets one of them.
+SchedulerConfig bounded(SchedulerConfig config) {
+  const int most = config.max_logit_rows > 1 ? std::max(1, config.max_batch_tokens - 1) : 1;
+  config.max_sequences = std::min(config.max_sequences, most);
+  return config;
+}
+
+}  // namespace
+
+Scheduler::Scheduler(const SchedulerConfig& config, KvCache& cache,
+                     std::span<const TokenId> end_tokens, const Clock& clock)
+    : config_(bounded(config)),
+      cache_(cache),
+      end_tokens_(end_tokens.begin(), end_tokens.end()),
+      clock_(clock),
+      batch_(cache.num_groups()) {
+  CHECK(config_.max_batch_tokens > 0 && config_.max_logit_rows > 0 && config_.max_sequences > 0);
+  CHECK(config_.max_prefill_tokens > 0 && config_.max_model_len > 1);
+  const std::int64_t num_most =
+      cache.layout().num_blocks_for(config_.max_model_len, config_.max_batch_tokens);
+  CHECK(num_most <= cache.stats().num_blocks, num_most, cache.stats().num_blocks);
+}
+
+Scheduler::~Scheduler() {
+  for (Sequence* sequence : running_) cache_.release(sequence->table);
+}
+
+void Scheduler::add(Request request, std::uint64_t seed, std::int64_t arrived_ns) {
+  auto active = std::make_unique<ActiveRequest>();
+  active->seed = seed;
+  active->times.arrived_ns = arrived_ns;
+  active->num_prompt = static_cast<int>(request.prompt.size());
+  auto sequence = std::make_unique<Sequence>();
+  sequence->request = active.get();
+  sequence->tokens = std::move(request.prompt);
+  const std::uint64_t id = request.id;
+  active->request = std::move(request);
+  waiting_.insert(sequence.get());
+  active->choices.push_back(std::move(sequence));
+  const bool is_new = requests_.emplace(id, std::move(active)).second;
+  CHECK(is_new, id);
+}
+
+const Batch& Scheduler::schedule() {
+  num_tokens_left_ = config_.max_batch_tokens;
+  num_logits_left_ = config_.max_logit_rows;
+  has_preempted_ = false;
+  planned_.clear();
+  schedule_decodes();
+  num_tokens_left_ = std::min(num_tokens_left_, most_prefill_tokens());
+  schedule_prefills();
+  if (!has_preempted_) admit_waiting();
+  batch_.clear();
+  for (const Planned& planned : planned_) {
+    batch_.add(*planned.sequence, planned.num_tokens, planned.num_samples);
+  }
+  return batch_;
+}
+
+int Scheduler::most_prefill_tokens() const {
+  return planned_.empty() ? config_.max_batch_tokens : config_.max_prefill_tokens;
+}
+
+// Sequences that miss one token. Where they are too many, they take turns.
+void Scheduler::schedule_decodes() {
+  int num_decodes = 0;
+  for (const Sequence* sequence : running_) num_decodes += sequence->num_missing() == 1;
+  const int num_running = static_cast<int>(running_.size());
+  // A row is kept for whoever completes a prompt.
+  const bool has_prefill = num_decodes < num_running || !waiting_.empty();
+  const int reserved = has_prefill && config_.max_logit_rows > 1 ? 1 : 0;
+  const int most = std::min(config_.max_logit_rows - reserved, config_.max_batch_tokens);
+  std::vector<Sequence*>& order = decode_order_;
+  order.clear();
+  for (Sequence* sequence : running_) {
+    if (sequence->num_missing() == 1) order.push_back(sequence);
+  }
+  if (num_decodes <= most) {
+    next_decode_ = 0;
+  } else {
+    next_decode_ %= order.size();
+    std::ranges::rotate(order, order.begin() + static_cast<std::ptrdiff_t>(next_decode_));
+    order.resize(static_cast<std::size_t>(most));
+    next_decode_ += static_cast<std::size_t>(most);
+  }
+  for (Sequence* sequence : order) {
+    // It may have been preempted for one before it.
+    if (!sequence->table.empty()) plan(*sequence, 1);
+  }
+}
+
+void Scheduler::schedule_prefills() {
+  // By index: planning may preempt, which takes sequences from the end.
+  for (std::size_t i = 0; i < running_.size() && num_tokens_left_ > 0; ++i) {
+    if (running_[i]->num_missing() > 1) plan(*running_[i], num_tokens_left_);
+  }
+}
+
+void Scheduler::admit_waiting() {
+  int num_candidates = 0;
+  for (auto next = waiting_.begin(); next != waiting_.end();) {
+    Sequence& sequence = **next;
+    if (num_tokens_left_ <= 0 || num_logits_left_ <= 0 || ++num_candidates > kMostCandidates)
+      return;
+    const int num_wanted = sequence.request->is_forked ? 1 : sequence.request->request.n;
+    const int num_reserved = num_sequences_reserved();
+    if (num_reserved > 0 && num_reserved + num_wanted > config_.max_sequences) return;
+    if (waits_for_leader(sequence)) {
+      ++next;
+      continue;
+    }
+    if (!admit(sequence)) return;
+    next = waiting_.erase(next);
+    running_.insert(std::ranges::upper_bound(running_, &sequence, GoesBefore{}), &sequence);
+    if (!plan(sequence, num_tokens_left_) || has_preempted_) return;
+  }
+}
+
+int Scheduler::num_sequences_reserved() const {
+  int num_reserved = 0;
+  for (const Sequence* sequence : running_) {
+    num_reserved += sequence->request->is_forked ? 1 : sequence->request->request.n;
+  }
+  return num_reserved;
+}
+
+// The last token is always computed, as its logits are wanted; so are all rows that logprobs need.
+int Scheduler::max_match(const Sequence& sequence) const {
+  const ActiveRequest& request = *sequence.request;
+  const int most = sequence.num_tokens() - 1;
+  const bool misses_rows = request.first_prompt_row() < request.num_prompt - 1;
+  return request.wants_prompt_logprobs() && misses_rows ? std::min(most, request.first_prompt_row())
+                                                        : most;
+}
+
+bool Scheduler::waits_for_leader(Sequence& sequence) {
+  int num_shared = 0;
+  std::uint64_t leader_id = 0;
+  for (const Sequence* running : running_) {
+    const int num_prompt = running->request->num_prompt;
+    if (running->num_computed() >= num_prompt) continue;
+    if (running->request->request.salt != sequence.request->request.salt) continue;
+    if (running->request->request.id == sequence.leader_id) {
+      if (running->num_computed() < sequence.num_shared_with_leader) return true;
+      continue;
+    }
+    const int most = std::min(num_prompt, max_match(sequence));
+    const int length = common_length(running->tokens, sequence.tokens, most);
+    if (length <= running->num_computed() || length <= num_shared) continue;
+    num_shared = length;
+    leader_id = running->request->request.id;
+  }
+  sequence.leader_id = 0;
+  if (leader_id == 0) return false;
+  const int num_found =
+      cache_.peek(sequence.tokens, sequence.request->request.salt, max_match(sequence));
+  if (num_shared <= num_found) return false;
+  sequence.leader_id = leader_id;
+  sequence.num_shared_with_leader = num_shared;
+  return true;
+}
+
+// Blocks that running sequences were admitted for and have not taken yet.
+std::int64_t Scheduler::num_blocks_claimed() const {
+  std::int64_t num_claimed = 0;
+  for (const Sequence* sequence : running_) {
+    if (sequence->num_missing() <= 1) continue;
+    num_claimed += cache_.num_blocks_to_reach(sequence->table, sequence->num_tokens(),
+                                              config_.max_batch_tokens);
+  }
+  return num_claimed;
+}
+
+bool Scheduler::admit(Sequence& sequence) {
+  ActiveRequest& request = *sequence.request;
+  const std::int64_t num_claimed = num_blocks_claimed();
+  const std::int64_t num_open = cache_.num_blocks_available() - num_claimed;
+  if (!running_.empty() && num_open < sequence.num_blocks_wanted) return false;
+  const int most = max_match(sequence);
+  const int num_matched = cache_.match(sequence.table, sequence.tokens, request.request.salt, most);
+  std::int64_t num_needed =
+      cache_.num_blocks_to_reach(sequence.table, sequence.num_tokens(), config_.max_batch_tokens);
+  // Choices part in a block each.
+  if (!request.is_forked) num_needed += std::int64_t{request.request.n - 1} * cache_.num_groups();
+  const std::int64_t num_short = num_needed - (cache_.num_blocks_available() - num_claimed);
+  if (num_short > 0 && !running_.empty()) {
+    cache_.release(sequence.table);
+    sequence.num_blocks_wanted = cache_.num_blocks_available() - num_claimed + num_short;
+    return false;
+  }
+  sequence.num_blocks_wanted = 0;
+  stats_.num_prefix_queries += static_cast<std::uint64_t>(sequence.num_tokens());
+  stats_.num_prefix_hits += static_cast<std::uint64_t>(num_matched);
+  if (request.num_cached < 0) {
+    request.num_cached = num_matched;
+    request.times.scheduled_ns = clock_.now_ns();
+    stats_.num_prompt_tokens += static_cast<std::uint64_t>(request.num_prompt);
+    stats_.num_prompt_tokens_cached += static_cast<std::uint64_t>(num_matched);
+  }
+  return true;
+}
+
+bool Scheduler::plan(Sequence& sequence, int max_tokens) {
+  int num_tokens = std::min({sequence.num_missing(), max_tokens, num_tokens_left_});
+  // Not more rows of logits than there are, the sampled one included.
+  const auto num_logits = [&](int count) {
+    return num_prompt_logits(sequence, count) + (count == sequence.num_missing() ? 1 : 0);
+  };
+  if (num_logits(num_tokens) > num_logits_left_) {
+    num_tokens -= num_logits(num_tokens) - num_logits_left_;
+  }
+  if (num_tokens <= 0) return true;
+  if (!make_room(sequence, sequence.num_computed() + num_tokens)) return false;
+  const bool is_complete = num_tokens == sequence.num_missing();
+  const ActiveRequest& request = *sequence.request;
+  const bool parts = is_complete && !request.is_forked;
+  num_tokens_left_ -= num_tokens;
+  num_logits_left_ -= num_logits(num_tokens);
+  planned_.push_back({&sequence, num_tokens, is_complete ? (parts ? request.request.n : 1) : 0});
+  return true;
+}
+
+// Blocks for num_tokens of the sequence, taken from those behind it if need be.
+bool Scheduler::make_room(Sequence& sequence, int num_tokens) {
+  while (!cache_.extend(sequence.table, num_tokens)) {
+    Sequence& last = *running_.back();
+    // Alone it has room: max_model_len was held against the cache.
+    CHECK(running_.size() > 1, num_tokens, cache_.num_blocks_available());
+    preempt(last);
+    if (&last == &sequence) return false;
+  }
+  return true;
+}
+
+void Scheduler::preempt(Sequence& sequence) {
+  has_preempted_ = true;
+  ++stats_.num_preemptions;
+  ++sequence.request->num_preemptions;
+  const auto place = std::ranges::find(planned_, &sequence,
+                                       [](const Planned& planned) { return planned.sequence; });
+  if (place != planned_.end()) {
+    num_tokens_left_ += place->num_tokens;
+    num_logits_left_ += num_prompt_logits(sequence, place->num_tokens) + (place->num_samples > 0);
+    planned_.erase(place);
+  }
+  detach(sequence);
+  waiting_.insert(&sequence);
+}
+
+// Out of line and of the running, without its blocks.
+void Scheduler::detach(Sequence& sequence) {
+  cache_.release(sequence.table);
+  std::erase(running_, &sequence);
+  waiting_.erase(&sequence);
+}
+
+}  // namespace larder

@@ -1,0 +1,121 @@
+// Which tokens are computed next, and for whom there is room.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "base/clock.h"
+#include "engine/batch.h"
+#include "engine/request.h"
+#include "engine/sequence.h"
+#include "kv/kv_cache.h"
+
+namespace larder {
+
+struct SchedulerConfig {
+  int max_model_len = 0;
+  int max_batch_tokens = 512;
+  int max_logit_rows = 64;
+  int max_sequences = 256;
+  int max_prefill_tokens = 128;  // of a step, while others decode
+};
+
+struct SchedulerStats {
+  std::uint64_t num_preemptions = 0;
+  std::uint64_t num_prompt_tokens = 0;
+  std::uint64_t num_prompt_tokens_cached = 0;
+  std::uint64_t num_generated_tokens = 0;
+  std::uint64_t num_prefix_queries = 0;
+  std::uint64_t num_prefix_hits = 0;
+};
+
+// What came of a batch's logits, one per row, in order.
+struct BatchResults {
+  std::vector<OutputToken> prompt_logprobs;  // of all entries' prompt rows
+  std::vector<OutputToken> samples;          // of all entries, num_samples each
+};
+
+// In a step, every sequence that misses one token goes first, then the others in order with what
+// the budget leaves, then those that wait. A sequence is admitted when the blocks for all its
+// tokens are there; who waits does so in order of GoesBefore, except that a sequence lets others
+// pass while a running one computes a prefix that it shares: it will find it. When a running
+// sequence finds no block, the last in order gives up its own and waits again; since blocks stay
+// findable, often little is computed twice. Nothing is refused here: add() is for requests that fit
+// into the cache alone. Thread: engine only.
+class Scheduler {
+ public:
+  // References must outlive it. end_tokens: the model's.
+  Scheduler(const SchedulerConfig& config, KvCache& cache, std::span<const TokenId> end_tokens,
+            const Clock& clock);
+  ~Scheduler();  // releases everything, without a word to anyone
+
+  // seed: of all its draws. arrived_ns: of the clock.
+  void add(Request request, std::uint64_t seed, std::int64_t arrived_ns);
+  // Releases the request's blocks and reports kCancelled for every open choice. Unknown ids are
+  // ignored.
+  void cancel(std::uint64_t request_id);
+  void cancel_all();
+
+  // The next step's work, valid until the next call; empty when there is none.
+  const Batch& schedule();
+  // The batch has been computed: publishes, appends what was sampled, ends and reports.
+  void commit(const Batch& batch, BatchResults& results);
+
+  bool has_work() const { return !requests_.empty(); }
+  int num_running() const { return static_cast<int>(running_.size()); }
+  int num_waiting() const { return static_cast<int>(waiting_.size()); }
+  const SchedulerStats& stats() const { return stats_; }
+  std::span<const TokenId> end_tokens() const { return end_tokens_; }
+
+ private:
+  struct Planned {
+    Sequence* sequence;
+    int num_tokens;
+    int num_samples;
+  };
+
+  void schedule_decodes();
+  void schedule_prefills();
+  void admit_waiting();
+  bool admit(Sequence& sequence);
+  bool waits_for_leader(Sequence& sequence);
+  // Plans up to max_tokens of the sequence's missing ones. false = it was preempted.
+  bool plan(Sequence& sequence, int max_tokens);
+  bool make_room(Sequence& sequence, int num_tokens);
+  void preempt(Sequence& sequence);
+  int max_match(const Sequence& sequence) const;
+  int most_prefill_tokens() const;
+  std::int64_t num_blocks_claimed() const;
+  int num_sequences_reserved() const;
+
+  void commit_entry(const BatchEntry& entry, std::span<OutputToken> samples);
+  void fork_choices(ActiveRequest& request);
+  void append(Sequence& sequence, OutputToken token);
+  void report(Sequence& sequence, RequestUpdate update);
+  void finish(Sequence& sequence, RequestUpdate update);
+  FinishReason finish_reason(const Sequence& sequence, TokenId token) const;
+  void detach(Sequence& sequence);
+
+  const SchedulerConfig config_;
+  KvCache& cache_;
+  const std::vector<TokenId> end_tokens_;
+  const Clock& clock_;
+  std::unordered_map<std::uint64_t, std::unique_ptr<ActiveRequest>> requests_;
+  std::set<Sequence*, GoesBefore> waiting_;
+  std::vector<Sequence*> running_;  // in order of GoesBefore
+  Batch batch_;
+  std::vector<Sequence*> decode_order_;  // scratch
+  std::vector<Planned> planned_;         // this step's
+  int num_tokens_left_ = 0;
+  int num_logits_left_ = 0;
+  bool has_preempted_ = false;
+  std::size_t next_decode_ = 0;  // whose turn it is where not all can decode in one step
+  std::int64_t now_ns_ = 0;      // of the commit
+  SchedulerStats stats_;
+};
+
+}  // namespace larder

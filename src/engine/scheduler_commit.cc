@@ -1,0 +1,137 @@
+// The second half of a step: what was computed becomes known, what was sampled is reported.
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "base/check.h"
+#include "engine/scheduler.h"
+
+namespace larder {
+
+void Scheduler::commit(const Batch& batch, BatchResults& results) {
+  now_ns_ = clock_.now_ns();
+  std::span<OutputToken> prompt_logprobs = results.prompt_logprobs;
+  std::span<OutputToken> samples = results.samples;
+  for (const BatchEntry& entry : batch.entries()) {
+    const auto num_rows = static_cast<std::size_t>(entry.num_prompt_logits);
+    const auto num_samples = static_cast<std::size_t>(entry.num_samples);
+    std::ranges::move(prompt_logprobs.first(num_rows),
+                      std::back_inserter(entry.sequence->request->prompt_logprobs));
+    commit_entry(entry, samples.first(num_samples));
+    prompt_logprobs = prompt_logprobs.subspan(num_rows);
+    samples = samples.subspan(num_samples);
+  }
+  CHECK(prompt_logprobs.empty() && samples.empty(), prompt_logprobs.size(), samples.size());
+}
+
+void Scheduler::commit_entry(const BatchEntry& entry, std::span<OutputToken> samples) {
+  Sequence& sequence = *entry.sequence;
+  ActiveRequest& request = *sequence.request;
+  cache_.publish(sequence.table, sequence.tokens, sequence.num_computed() + entry.num_tokens);
+  if (samples.empty()) return;
+  if (samples.size() == 1 && request.is_forked) return append(sequence, std::move(samples[0]));
+  // The prompt is complete: its choices go their own ways from here.
+  fork_choices(request);
+  std::vector<Sequence*> choices;
+  for (const auto& choice : request.choices) choices.push_back(choice.get());
+  for (std::size_t i = 0; i < choices.size(); ++i) append(*choices[i], std::move(samples[i]));
+}
+
+void Scheduler::fork_choices(ActiveRequest& request) {
+  request.is_forked = true;
+  const Sequence& first = *request.choices.front();
+  for (int index = 1; index < request.request.n; ++index) {
+    auto choice = std::make_unique<Sequence>();
+    choice->request = &request;
+    choice->choice = index;
+    choice->tokens = first.tokens;
+    choice->table = cache_.fork(first.table);
+    running_.insert(std::ranges::upper_bound(running_, choice.get(), GoesBefore{}), choice.get());
+    request.choices.push_back(std::move(choice));
+  }
+}
+
+void Scheduler::append(Sequence& sequence, OutputToken token) {
+  const SamplingParams& params = sequence.request->request.sampling;
+  RequestUpdate update;
+  if (params.max_tokens == 0) {
+    update.finish = FinishReason::kLength;
+    return finish(sequence, std::move(update));
+  }
+  ++stats_.num_generated_tokens;
+  if (sequence.first_token_ns == 0) sequence.first_token_ns = now_ns_;
+  sequence.last_token_ns = now_ns_;
+  update.finish = finish_reason(sequence, token.token);
+  if (update.finish == FinishReason::kStop) {
+    update.stop_token = token.token;
+  } else {
+    sequence.tokens.push_back(token.token);
+    ++sequence.num_output;
+    update.tokens.push_back(std::move(token));
+  }
+  if (update.finish == FinishReason::kNone) return report(sequence, std::move(update));
+  finish(sequence, std::move(update));
+}
+
+// Were token to follow.
+FinishReason Scheduler::finish_reason(const Sequence& sequence, TokenId token) const {
+  const SamplingParams& params = sequence.request->request.sampling;
+  if (sequence.num_output >= params.min_tokens) {
+    const bool is_end =
+        !params.ignore_eos && std::ranges::find(end_tokens_, token) != end_tokens_.end();
+    const bool is_stop =
+        std::ranges::find(params.stop_token_ids, token) != params.stop_token_ids.end();
+    if (is_end || is_stop) return FinishReason::kStop;
+  }
+  const bool is_long = sequence.num_output + 1 >= params.max_tokens ||
+                       sequence.num_tokens() + 1 >= config_.max_model_len;
+  return is_long ? FinishReason::kLength : FinishReason::kNone;
+}
+
+void Scheduler::report(Sequence& sequence, RequestUpdate update) {
+  const ActiveRequest& request = *sequence.request;
+  update.choice = sequence.choice;
+  if (!std::exchange(sequence.is_reported, true)) update.prompt_logprobs = request.prompt_logprobs;
+  update.usage = {request.num_prompt, std::max(0, request.num_cached), sequence.num_output,
+                  request.num_preemptions};
+  update.times = request.times;
+  update.times.first_token_ns = sequence.first_token_ns;
+  update.times.last_token_ns = sequence.last_token_ns;
+  if (request.request.on_update) request.request.on_update(std::move(update));
+}
+
+void Scheduler::finish(Sequence& sequence, RequestUpdate update) {
+  ActiveRequest& request = *sequence.request;
+  detach(sequence);
+  report(sequence, std::move(update));
+  std::erase_if(request.choices, [&](const auto& choice) { return choice.get() == &sequence; });
+  if (request.choices.empty()) requests_.erase(request.request.id);
+}
+
+void Scheduler::cancel(std::uint64_t request_id) {
+  const auto found = requests_.find(request_id);
+  if (found == requests_.end()) return;
+  const std::unique_ptr<ActiveRequest> request = std::move(found->second);
+  requests_.erase(found);
+  for (const auto& choice : request->choices) detach(*choice);
+  const int num_unborn = request->is_forked ? 0 : request->request.n - 1;
+  for (const auto& choice : request->choices) {
+    RequestUpdate update;
+    update.finish = FinishReason::kCancelled;
+    report(*choice, std::move(update));
+  }
+  for (int index = 1; index <= num_unborn; ++index) {
+    Sequence unborn;
+    unborn.request = request.get();
+    unborn.choice = index;
+    RequestUpdate update;
+    update.finish = FinishReason::kCancelled;
+    report(unborn, std::move(update));
+  }
+}
+
+void Scheduler::cancel_all() {
+  while (!requests_.empty()) cancel(requests_.begin()->first);
+}
+
+}  // namespace larder

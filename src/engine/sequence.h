@@ -1,0 +1,69 @@
+// A request at work: its choices, and what is known of each.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/types.h"
+#include "engine/request.h"
+#include "kv/block_table.h"
+
+namespace larder {
+
+struct ActiveRequest;
+
+// One choice of a request. There is no prefill and no decode: num_computed() catches up with
+// tokens.size(), and whenever it has, a token is sampled and appended.
+// Waiting: the table is empty. Running: it holds blocks. Gone once finished.
+struct Sequence {
+  ActiveRequest* request = nullptr;
+  int choice = 0;
+  std::vector<TokenId> tokens;  // prompt, then output
+  int num_output = 0;           // that were reported: a stop token is not among them
+  BlockTable table;
+  bool is_reported = false;  // its first update has gone out
+  std::int64_t first_token_ns = 0;
+  std::int64_t last_token_ns = 0;
+
+  // While it waits for another sequence to compute the prefix that they share.
+  std::uint64_t leader_id = 0;  // a request, 0 = none
+  int num_shared_with_leader = 0;
+  // Blocks that must be free of other claims before another attempt at admission can succeed.
+  std::int64_t num_blocks_wanted = 0;
+
+  int num_tokens() const { return static_cast<int>(tokens.size()); }
+  int num_computed() const { return table.num_computed(); }
+  int num_missing() const { return num_tokens() - num_computed(); }
+};
+
+// Owned by the scheduler from add() until its last choice has ended.
+struct ActiveRequest {
+  Request request;
+  std::uint64_t seed = 0;  // of all choices, with choice and position
+  RequestTimes times;
+  int num_prompt = 0;
+  int num_cached = -1;  // -1 = never scheduled
+  int num_preemptions = 0;
+  // Tokens of the prompt whose logprobs are known: the first needs none.
+  std::vector<OutputToken> prompt_logprobs;
+  std::vector<std::unique_ptr<Sequence>> choices;  // those that have not ended; only 0 until forked
+  bool is_forked = false;
+
+  bool wants_prompt_logprobs() const { return request.sampling.num_prompt_logprobs >= 0; }
+  // Rows whose logits are still wanted for the prompt begin at this position.
+  int first_prompt_row() const { return static_cast<int>(prompt_logprobs.size()); }
+};
+
+// Who goes first: by priority, then by arrival, then by choice. The last one is preempted.
+struct GoesBefore {
+  bool operator()(const Sequence* left, const Sequence* right) const {
+    const Request& a = left->request->request;
+    const Request& b = right->request->request;
+    if (a.priority != b.priority) return a.priority < b.priority;
+    if (a.id != b.id) return a.id < b.id;
+    return left->choice < right->choice;
+  }
+};
+
+}  // namespace larder
