@@ -68,13 +68,13 @@ void ByteLevelBpe::add_merges(const Vocabulary& vocabulary, const StringIndex& b
   };
   for (const std::string& merge : vocabulary.merges) {
     const std::size_t space = merge.find(' ');
-    if (space == 0 || space + 1 >= merge.size() || merge.find(' ', space + 1) != merge.npos)
+    if (space == 0 || space == merge.npos || space + 1 == merge.size() ||
+        merge.find(' ', space + 1) != merge.npos)
       throw_invalid("tokenizer.ggml.merges[{}]: not two tokens with a space between", rank);
-    const auto left = std::string_view(merge).substr(0, space);
-    const auto right = std::string_view(merge).substr(space + 1);
-    joined.assign(left).append(right);
-    const Merge value{rank, find(joined, "what they make")};
-    if (!merges_.insert(find(left, "the left one"), find(right, "the right one"), value))
+    const TokenId left = find(std::string_view(merge).substr(0, space), "the left one");
+    const TokenId right = find(std::string_view(merge).substr(space + 1), "the right one");
+    joined.assign(merge).erase(space, 1);
+    if (!merges_.insert(left, right, {rank, find(joined, "what they make")}))
       throw_invalid("tokenizer.ggml.merges[{}]: the pair stands above already", rank);
     ++rank;
   }
@@ -126,9 +126,11 @@ void ByteLevelBpe::encode_word(std::string_view word, std::uint32_t begin, Encod
     }
   }
   scratch.symbols.clear();
+  scratch.symbols.reserve(word.size());
   for (std::size_t i = 0; i < word.size(); ++i) {
     const TokenId id = byte_tokens_[static_cast<std::uint8_t>(word[i])];
-    if (id >= 0) scratch.symbols.push_back({begin + static_cast<std::uint32_t>(i), id});
+    const std::uint32_t at = begin + static_cast<std::uint32_t>(i);
+    if (id >= 0) scratch.symbols.push_back({at, at + 1, id});
   }
   if (scratch.symbols.empty()) return;
   merge_symbols(scratch.symbols, scratch.queue, [this](const Symbol& left, const Symbol& right) {

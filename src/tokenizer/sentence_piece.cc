@@ -47,10 +47,6 @@ struct SentencePiece::Word {
   std::uint32_t begin = 0, end = 0;
   // How unused pieces came about: where they fall apart again. Of several ways, the last counts.
   std::unordered_map<TokenId, std::uint32_t> splits = {};
-
-  std::uint32_t end_of(const std::vector<Symbol>& symbols, const Symbol& symbol) const {
-    return symbol.next == Symbol::kNone ? end : symbols[symbol.next].begin;
-  }
 };
 
 SentencePiece::SentencePiece(const Vocabulary& vocabulary, const StringPool& pieces,
@@ -102,6 +98,7 @@ void SentencePiece::add_pieces(const Vocabulary& vocabulary,
     const std::string_view piece = pieces_[id];
     if (by_piece_.insert(id) >= 0) continue;
     is_unused_[id] = !vocabulary.kinds.empty() && vocabulary.kinds[id] == TokenKind::kUnused;
+    has_unused_ |= is_unused_[id];
     max_piece_bytes_ = std::max(max_piece_bytes_, piece.size());
     char32_t previous = ' ';
     for (std::size_t i = 0; i < piece.size();) {
@@ -163,23 +160,24 @@ void SentencePiece::encode_word(Word& word, EncodeScratch& scratch,
   auto& symbols = scratch.symbols;
   symbols.clear();
   word.splits.clear();
-  for (std::uint32_t i = word.begin; i < word.end; i += read_utf8(word.text, i).length)
-    symbols.push_back({i});
-  merge_symbols(symbols, scratch.queue, [&](const Symbol& left, const Symbol& right) -> Merge {
-    const std::size_t size = word.end_of(symbols, right) - left.begin;
+  for (std::uint32_t i = word.begin; i < word.end; i = symbols.back().end)
+    symbols.push_back({i, i + read_utf8(word.text, i).length});
+  const auto lookup = [&](const Symbol& left, const Symbol& right) -> Merge {
+    const std::size_t size = right.end - left.begin;
     if (size > max_piece_bytes_) return {};
     const TokenId id = by_piece_.find(word.text.substr(left.begin, size));
     if (id < 0) return {};
     if (is_unused_[id]) word.splits[id] = right.begin - left.begin;
     return {priorities_[id], id};
-  });
+  };
+  // Where pieces fall apart again depends on how the whole word was merged.
+  merge_symbols(symbols, scratch.queue, lookup, has_unused_ ? word.end : kMergeChunkSize);
   for (std::uint32_t i = 0; i != Symbol::kNone; i = symbols[i].next) {
     const Symbol& symbol = symbols[i];
     if (symbol.id >= 0 && !is_unused_[symbol.id]) {
       out.push_back({symbol.id, symbol.begin});
     } else {
-      const std::uint32_t end = word.end_of(symbols, symbol);
-      emit(word, word.text.substr(symbol.begin, end - symbol.begin), symbol.begin, out);
+      emit(word, word.text.substr(symbol.begin, symbol.end - symbol.begin), symbol.begin, out);
     }
   }
 }

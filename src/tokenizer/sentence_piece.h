@@ -43,8 +43,9 @@ class SentencePiece : public TextEncoder {
   const StringPool& pieces_;
   StringIndex by_piece_;
   std::size_t max_piece_bytes_ = 0;
-  std::vector<std::uint32_t> priorities_;     // per token; equal scores, equal priority
-  std::vector<bool> is_unused_;               // pieces that joining may pass through but not end in
+  std::vector<std::uint32_t> priorities_;  // per token; equal scores, equal priority
+  std::vector<bool> is_unused_;            // pieces that joining may pass through but not end in
+  bool has_unused_ = false;
   std::unordered_set<char32_t> joins_space_;  // characters that some piece has before a space
   bool has_bytes_ = false;
   std::array<TokenId, 256> byte_tokens_{};

@@ -68,7 +68,10 @@ class Tokenizer {
   // User-defined tokens that mark nothing (a run of spaces, an HTML tag) are taken in any text.
   // Time: linear in the length of the text; n log n in that of its longest word.
   Encoding encode(std::string_view text, std::span<const TextSpan> spans, bool add_special) const;
+  // An array of spans would otherwise turn into a bool.
+  void encode(std::string_view text, const TextSpan* spans, bool add_special) const = delete;
 
+  // Ids that are passed in must be in [0, vocab_size()), here and below.
   // The bytes of one token, as they appear in text ("" for control tokens unless show_special).
   std::string_view token_bytes(TokenId token, bool show_special) const;
   // The whole text. Invalid UTF-8 becomes U+FFFD.

@@ -1,0 +1,65 @@
+#include "tokenizer/pre_tokenizer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace larder {
+namespace {
+
+using ::testing::ElementsAre;
+
+std::vector<std::string> split(const char* name, std::string_view text) {
+  std::vector<std::uint32_t> ends;
+  PreTokenizer(name).split(text, ends);
+  std::vector<std::string> words;
+  std::uint32_t begin = 0;
+  for (const std::uint32_t end : ends) {
+    words.emplace_back(text.substr(begin, end - begin));
+    begin = end;
+  }
+  EXPECT_EQ(begin, text.size());
+  return words;
+}
+
+TEST(PreTokenizer, TheLastOfSeveralSpacesGoesWithTheWord) {
+  EXPECT_THAT(split("gpt-2", "a   b \n"), ElementsAre("a", "  ", " b", " \n"));
+  EXPECT_THAT(split("qwen2", "a   b \n c"), ElementsAre("a", "  ", " b", " \n", " c"));
+  // A digit by itself leaves all of them behind.
+  EXPECT_THAT(split("smollm", "a   1"), ElementsAre("a", "   ", "1"));
+  EXPECT_THAT(split("gpt-2", "a   1"), ElementsAre("a", "  ", " 1"));
+}
+
+TEST(PreTokenizer, NumbersAreCutAsEachFamilyDoes) {
+  EXPECT_THAT(split("gpt-2", "x12345"), ElementsAre("x", "12345"));
+  EXPECT_THAT(split("smollm", "x123"), ElementsAre("x", "1", "2", "3"));
+  EXPECT_THAT(split("qwen2", "x123"), ElementsAre("x", "1", "2", "3"));
+  EXPECT_THAT(split("llama-bpe", "x12345"), ElementsAre("x", "123", "45"));
+  EXPECT_THAT(split("default", "x 12345"), ElementsAre("x", " ", "123", "45"));
+}
+
+TEST(PreTokenizer, ContractionsIgnoreCaseInLaterFamiliesOnly) {
+  EXPECT_THAT(split("gpt-2", "we'LL we'll"), ElementsAre("we", "'", "LL", " we", "'ll"));
+  EXPECT_THAT(split("llama-bpe", "we'LL we'll"), ElementsAre("we", "'LL", " we", "'ll"));
+  EXPECT_THAT(split("qwen2", "x'\u017Fe"), ElementsAre("x", "'\u017F", "e"));
+}
+
+TEST(PreTokenizer, LaterFamiliesTakePunctuationBeforeAWordAndLineBreaksAfterIt) {
+  EXPECT_THAT(split("llama-bpe", "(ab);\n\nx"), ElementsAre("(ab", ");\n\n", "x"));
+  EXPECT_THAT(split("gpt-2", "(ab);\n\nx"), ElementsAre("(", "ab", ");", "\n", "\n", "x"));
+  EXPECT_THAT(split("qwen2", " \t\n\n  \n  x"), ElementsAre(" \t\n\n  \n", " ", " x"));
+}
+
+TEST(PreTokenizer, BytesThatAreNotUtf8AreSymbols) {
+  EXPECT_THAT(split("gpt-2", "a\xFF\xFE b\xE4\xB8"),
+              ElementsAre("a", "\xFF\xFE", " b", "\xE4\xB8"));
+}
+
+TEST(PreTokenizer, NoTextHasNoWords) {
+  for (const char* name : {"gpt-2", "smollm", "qwen2", "llama-bpe", "default"})
+    EXPECT_TRUE(split(name, "").empty());
+}
+
+}  // namespace
+}  // namespace larder

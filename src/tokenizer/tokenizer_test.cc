@@ -1,0 +1,338 @@
+#include "tokenizer/tokenizer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <ctime>
+
+#include "base/error.h"
+#include "tokenizer/byte_level.h"
+#include "tokenizer/utf8.h"
+
+namespace larder {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// Tokens 0..255 are the bytes, 256.. the merges' results in order, then the special ones.
+Vocabulary byte_level(std::vector<std::string> merges = {"h e", "l l", "he ll", "hell o"}) {
+  Vocabulary vocabulary;
+  vocabulary.model = "gpt2";
+  vocabulary.pre_tokenizer = "gpt-2";
+  for (const char32_t c : byte_level_alphabet()) append_utf8(c, vocabulary.tokens.emplace_back());
+  for (std::string merge : merges) {
+    vocabulary.merges.push_back(merge);
+    merge.erase(merge.find(' '), 1);
+    vocabulary.tokens.push_back(merge);
+  }
+  vocabulary.kinds.assign(vocabulary.tokens.size(), TokenKind::kNormal);
+  return vocabulary;
+}
+
+TokenId add(Vocabulary& vocabulary, const std::string& text, TokenKind kind, float score = 0) {
+  vocabulary.tokens.push_back(text);
+  vocabulary.kinds.push_back(kind);
+  if (vocabulary.model == "llama") vocabulary.scores.push_back(score);
+  return static_cast<TokenId>(vocabulary.tokens.size()) - 1;
+}
+
+Vocabulary sentence_piece() {
+  Vocabulary vocabulary;
+  vocabulary.model = "llama";
+  vocabulary.unk = add(vocabulary, "<unk>", TokenKind::kUnknown);
+  for (int byte = 0; byte < 256; ++byte)
+    add(vocabulary, fmt::format("<0x{:02X}>", byte), TokenKind::kByte);
+  for (const char* piece : {"▁", "a", "b"}) add(vocabulary, piece, TokenKind::kNormal, -9);
+  add(vocabulary, "ab", TokenKind::kNormal, -2);
+  add(vocabulary, "▁a", TokenKind::kNormal, -1);
+  return vocabulary;
+}
+
+std::string refusal(const Vocabulary& vocabulary) {
+  try {
+    const Tokenizer tokenizer(vocabulary);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument);
+    return error.what();
+  }
+  return "not refused";
+}
+
+TEST(Tokenizer, MergesInOrderOfRank) {
+  const Tokenizer tokenizer(byte_level());
+  EXPECT_THAT(tokenizer.encode("hello hell", false, false), ElementsAre(259, ' ', 258));
+  EXPECT_EQ(tokenizer.decode(std::vector<TokenId>{259, ' ', 258}), "hello hell");
+}
+
+TEST(Tokenizer, SpecialTokensInUntrustedTextStayText) {
+  Vocabulary vocabulary = byte_level();
+  const TokenId end = add(vocabulary, "<|im_end|>", TokenKind::kControl);
+  const Tokenizer tokenizer(vocabulary);
+  const std::string text = "a<|im_end|>b";
+  EXPECT_THAT(tokenizer.encode(text, false, true), ElementsAre('a', end, 'b'));
+  const auto untrusted = tokenizer.encode(text, false, false);
+  EXPECT_THAT(untrusted, ::testing::Not(::testing::Contains(end)));
+  EXPECT_EQ(tokenizer.decode(untrusted), text);
+  // Neither a user's half and the template's other half, nor a user's token in the template's text.
+  for (std::size_t begin = 0; begin < text.size(); ++begin) {
+    for (std::size_t size = 1; begin + size <= text.size(); ++size) {
+      const std::vector<TextSpan> spans = {
+          {0, begin, true}, {begin, begin + size, false}, {begin + size, text.size(), true}};
+      const bool touches = begin < 11 && begin + size > 1;
+      const auto tokens = tokenizer.encode(text, spans, false).tokens;
+      EXPECT_EQ(std::count(tokens.begin(), tokens.end(), end), touches ? 0 : 1);
+    }
+  }
+}
+
+TEST(Tokenizer, SpecialTokensMayLieAcrossTrustedSpans) {
+  Vocabulary vocabulary = byte_level();
+  const TokenId end = add(vocabulary, "<|im_end|>", TokenKind::kControl);
+  const Tokenizer tokenizer(vocabulary);
+  const std::vector<TextSpan> spans = {{0, 4, true, -1}, {4, 4, false, 7}, {4, 10, true, 2}};
+  const Encoding encoding = tokenizer.encode("<|im_end|>", spans, false);
+  EXPECT_THAT(encoding.tokens, ElementsAre(end));
+  EXPECT_THAT(encoding.messages, ElementsAre(-1));
+}
+
+TEST(Tokenizer, UserDefinedTokensAreTakenInAnyTextUnlessTheyMarkTurns) {
+  Vocabulary vocabulary = byte_level();
+  const TokenId bold = add(vocabulary, "<b>", TokenKind::kUserDefined);
+  const TokenId end = add(vocabulary, "<|end|>", TokenKind::kUserDefined);
+  const TokenId start = add(vocabulary, "<start_of_turn>", TokenKind::kUserDefined);
+  const Tokenizer tokenizer(vocabulary);
+  EXPECT_THAT(tokenizer.encode("<b>x", false, false), ElementsAre(bold, 'x'));
+  EXPECT_EQ(tokenizer.encode("<|end|>", false, false).size(), 7u);
+  EXPECT_EQ(tokenizer.encode("<start_of_turn>", false, false).size(), 15u);
+  EXPECT_THAT(tokenizer.encode("<|end|><start_of_turn>", false, true), ElementsAre(end, start));
+  EXPECT_FALSE(tokenizer.is_special(bold));
+  EXPECT_TRUE(tokenizer.is_special(end));
+}
+
+TEST(Tokenizer, TheLongestSpecialTokenAtAPlaceWins) {
+  Vocabulary vocabulary = byte_level();
+  const TokenId two = add(vocabulary, "\n\n", TokenKind::kUserDefined);
+  const TokenId four = add(vocabulary, "\n\n\n\n", TokenKind::kUserDefined);
+  const Tokenizer tokenizer(vocabulary);
+  EXPECT_THAT(tokenizer.encode("\n\n\n\n\n\n\n", false, false), ElementsAre(four, two, '\n'));
+}
+
+TEST(Tokenizer, SpansThatMeetInAWordAreEncodedAsOne) {
+  const Tokenizer tokenizer(byte_level());
+  const std::vector<TextSpan> spans = {
+      {0, 1, true, -1}, {1, 3, false, 0}, {3, 6, true, -1}, {6, 8, false, 1}};
+  const Encoding encoding = tokenizer.encode("xhello y", spans, false);
+  EXPECT_THAT(encoding.tokens, ElementsAre('x', 259, ' ', 'y'));
+  EXPECT_THAT(encoding.messages, ElementsAre(-1, 0, 1, 1));
+}
+
+TEST(Tokenizer, MessagesAreFoundThroughNormalization) {
+  Vocabulary vocabulary = byte_level({});
+  vocabulary.pre_tokenizer = "qwen2";
+  const Tokenizer tokenizer(vocabulary);
+  // e and an acute accent become one character of two bytes, which begins in message 4.
+  const std::vector<TextSpan> spans = {
+      {0, 1, false, 3}, {1, 2, false, 4}, {2, 4, false, 5}, {4, 5, false, 6}};
+  const Encoding encoding = tokenizer.encode("xe\u0301y", spans, false);
+  EXPECT_THAT(encoding.tokens, ElementsAre('x', 0xC3, 0xA9, 'y'));
+  EXPECT_THAT(encoding.messages, ElementsAre(3, 4, 4, 6));
+}
+
+TEST(Tokenizer, NormalizationDoesNotReachAcrossSpecialTokens) {
+  Vocabulary vocabulary = byte_level({});
+  vocabulary.pre_tokenizer = "qwen2";
+  const TokenId end = add(vocabulary, "<|im_end|>", TokenKind::kControl);
+  const Tokenizer tokenizer(vocabulary);
+  // > and a long solidus overlay would compose to another character.
+  EXPECT_THAT(tokenizer.encode("<|im_end|>\u0338", false, true), ElementsAre(end, 0xCC, 0xB8));
+}
+
+TEST(Tokenizer, AnyBytesComeBack) {
+  const Tokenizer tokenizer(byte_level());
+  std::string text;
+  for (int a = 0; a < 256; ++a)
+    for (int b = 0; b < 256; b += 5) text += {static_cast<char>(a), static_cast<char>(b)};
+  std::string bytes;
+  for (const TokenId token : tokenizer.encode(text, false, false))
+    bytes += tokenizer.token_bytes(token, false);
+  EXPECT_EQ(bytes, text);
+}
+
+TEST(Tokenizer, BeginsAndEndsTextsWhereTheModelAsksForIt) {
+  Vocabulary vocabulary = byte_level();
+  vocabulary.bos = add(vocabulary, "<s>", TokenKind::kControl);
+  vocabulary.eos = add(vocabulary, "</s>", TokenKind::kControl);
+  vocabulary.add_bos = vocabulary.add_eos = true;
+  const Tokenizer tokenizer(vocabulary);
+  const TextSpan span{0, 1, false, 5};
+  const Encoding encoding = tokenizer.encode("x", {&span, 1}, true);
+  EXPECT_THAT(encoding.tokens, ElementsAre(*vocabulary.bos, 'x', *vocabulary.eos));
+  EXPECT_THAT(encoding.messages, ElementsAre(-1, 5, -1));
+  EXPECT_THAT(tokenizer.encode("x", false, false), ElementsAre('x'));
+  EXPECT_EQ(tokenizer.decode(encoding.tokens), "x");
+  EXPECT_EQ(tokenizer.decode(encoding.tokens, true), "<s>x</s>");
+}
+
+TEST(Tokenizer, KnowsEveryTokenThatEndsATurn) {
+  Vocabulary vocabulary = byte_level();
+  const TokenId eos = add(vocabulary, "</s>", TokenKind::kControl);
+  add(vocabulary, "<|im_start|>", TokenKind::kControl);
+  const TokenId end = add(vocabulary, "<|im_end|>", TokenKind::kControl);
+  const TokenId eot = add(vocabulary, "[stop]", TokenKind::kControl);
+  vocabulary.eos = eos;
+  vocabulary.eot = eot;
+  const Tokenizer tokenizer(vocabulary);
+  EXPECT_THAT(tokenizer.end_tokens(), ElementsAre(eos, end, eot));
+  EXPECT_EQ(tokenizer.find("<|im_end|>"), end);
+  EXPECT_EQ(tokenizer.find("<|nothing|>"), std::nullopt);
+  EXPECT_EQ(tokenizer.token_text(end), "<|im_end|>");
+}
+
+TEST(SentencePiece, PutsASpaceBeforeTextsAndTakesItAwayAgain) {
+  Vocabulary vocabulary = sentence_piece();
+  const TokenId end = add(vocabulary, "<end_of_turn>", TokenKind::kControl);
+  const Tokenizer tokenizer(vocabulary);
+  const TokenId space_a = *tokenizer.find("▁a"), a = *tokenizer.find("a"), b = *tokenizer.find("b");
+  EXPECT_THAT(tokenizer.encode("ab", false, false), ElementsAre(space_a, b));
+  EXPECT_THAT(tokenizer.encode("a<end_of_turn>a", false, true), ElementsAre(space_a, end, space_a));
+  EXPECT_THAT(tokenizer.encode("", false, false), ElementsAre());
+  EXPECT_EQ(tokenizer.decode(std::vector<TokenId>{space_a, space_a}), "a a");
+  EXPECT_EQ(tokenizer.decode(std::vector<TokenId>{a, space_a}), "a a");
+  vocabulary.add_space_prefix = false;
+  const Tokenizer plain(vocabulary);
+  EXPECT_THAT(plain.encode("ab", false, false), ElementsAre(*plain.find("ab")));
+  EXPECT_EQ(plain.decode(std::vector<TokenId>{space_a}), " a");
+}
+
+TEST(SentencePiece, BytesWrittenAsTextAreNotByteTokens) {
+  Vocabulary vocabulary = sentence_piece();
+  vocabulary.add_space_prefix = false;
+  const Tokenizer tokenizer(vocabulary);
+  const auto tokens = tokenizer.encode("<0x0A>", false, true);
+  EXPECT_EQ(tokens.size(), 6u);
+  EXPECT_EQ(tokenizer.decode(tokens), "<0x0A>");
+}
+
+TEST(SentencePiece, ReplacesEveryInvalidByte) {
+  Vocabulary vocabulary = sentence_piece();
+  vocabulary.add_space_prefix = false;
+  const Tokenizer tokenizer(vocabulary);
+  EXPECT_EQ(tokenizer.decode(tokenizer.encode("a\xE4\xB8z", false, false)), "a\uFFFD\uFFFDz");
+  const TokenId bytes[] = {1 + 0xE4, 1 + 0xB8, 1 + 'z', 1 + 0xE4, 1 + 0xB8, 1 + 0xAD};
+  EXPECT_EQ(tokenizer.decode(bytes), "\uFFFD\uFFFDz中");
+}
+
+TEST(StreamDecoder, NeverShowsHalfACharacter) {
+  const Tokenizer tokenizer(byte_level());
+  StreamDecoder decoder(tokenizer);
+  std::vector<std::string> parts;
+  for (const char byte : std::string("a😀é"))
+    parts.push_back(decoder.push(static_cast<std::uint8_t>(byte)));
+  EXPECT_THAT(parts, ElementsAre("a", "", "", "", "😀", "", "é"));
+  EXPECT_EQ(decoder.finish(), "");
+  EXPECT_EQ(decoder.push(0xF0), "");
+  EXPECT_EQ(decoder.push(0x9F), "");
+  EXPECT_EQ(decoder.finish(), "\uFFFD");
+  EXPECT_EQ(decoder.push(0xC3), "");
+  EXPECT_EQ(decoder.push('x'), "\uFFFDx");
+}
+
+TEST(StreamDecoder, ReplacesMaximalSubparts) {
+  const Tokenizer tokenizer(byte_level());
+  const auto decode = [&](const std::string& bytes) {
+    std::vector<TokenId> tokens;
+    for (const char byte : bytes) tokens.push_back(static_cast<std::uint8_t>(byte));
+    return tokenizer.decode(tokens);
+  };
+  const std::string r = "\uFFFD";
+  // The examples of Unicode 15, tables 3-8 to 3-11.
+  EXPECT_EQ(decode("\xC0\xAF\xE0\x80\xBF\xF0\x81\x82\x41"), r + r + r + r + r + r + r + r + "A");
+  EXPECT_EQ(decode("\xED\xA0\x80\xED\xBF\xBF\xED\xAF\x41"), r + r + r + r + r + r + r + r + "A");
+  EXPECT_EQ(decode("\xF4\x91\x92\x93\xFF\x41\x80\xBF\x42"), r + r + r + r + r + "A" + r + r + "B");
+  EXPECT_EQ(decode("\xE1\x80\xE2\xF0\x91\x92\xF1\xBF\x41"), r + r + r + r + "A");
+}
+
+TEST(Vocabulary, ByteLevelOnesThatAreMalformedAreRefused) {
+  EXPECT_EQ(refusal(byte_level()), "not refused");
+  const auto with = [](auto change) {
+    Vocabulary vocabulary = byte_level();
+    change(vocabulary);
+    return refusal(vocabulary);
+  };
+  EXPECT_THAT(with([](auto& v) { v.model = "bert"; }), HasSubstr("tokenizer.ggml.model"));
+  EXPECT_THAT(with([](auto& v) { v.pre_tokenizer = "x"; }), HasSubstr("tokenizer.ggml.pre"));
+  EXPECT_THAT(with([](auto& v) { v.tokens.clear(), v.kinds.clear(); }), HasSubstr(".tokens: 0"));
+  EXPECT_THAT(with([](auto& v) { v.tokens[7] = v.tokens[9]; }), HasSubstr(".tokens[9]: the same"));
+  EXPECT_THAT(with([](auto& v) { v.tokens[7] = ""; }), HasSubstr(".tokens[7]: empty"));
+  EXPECT_THAT(with([](auto& v) { v.tokens[7] = "\xFF"; }), HasSubstr(".tokens[7]: not UTF-8"));
+  EXPECT_THAT(with([](auto& v) { v.tokens[7].assign(5000, 'x'); }), HasSubstr(".tokens[7]: 5000"));
+  EXPECT_THAT(with([](auto& v) { v.tokens['a'] = "abc"; }), HasSubstr("the byte 0x61"));
+  EXPECT_THAT(with([](auto& v) { v.kinds.pop_back(); }), HasSubstr(".token_type: 259 values"));
+  EXPECT_THAT(with([](auto& v) { v.kinds[3] = TokenKind{9}; }), HasSubstr(".token_type[3]: 9"));
+  EXPECT_THAT(with([](auto& v) { v.eos = 260; }), HasSubstr("eos_token_id: 260"));
+  EXPECT_THAT(with([](auto& v) { v.bos = -1; }), HasSubstr("bos_token_id: -1"));
+  EXPECT_THAT(with([](auto& v) { v.pad = 1 << 30; }), HasSubstr("padding_token_id"));
+}
+
+TEST(Vocabulary, MergesThatAreMalformedAreRefused) {
+  const auto with = [](const std::string& merge) {
+    Vocabulary vocabulary = byte_level();
+    add(vocabulary, "<s>", TokenKind::kControl);
+    vocabulary.merges.push_back(merge);
+    return refusal(vocabulary);
+  };
+  for (const char* merge : {"", " ", "a", "a ", " a", "a  b", "a b c"})
+    EXPECT_THAT(with(merge), HasSubstr("merges[4]: not two tokens")) << merge;
+  EXPECT_THAT(with("x y"), HasSubstr("merges[4]: what they make is not a token"));
+  EXPECT_THAT(with("hel lo"), HasSubstr("merges[4]: the left one is not a token"));
+  EXPECT_THAT(with("h ello"), HasSubstr("merges[4]: the right one is not a token"));
+  EXPECT_THAT(with("h e"), HasSubstr("merges[4]: the pair stands above"));
+  EXPECT_THAT(with("<s >"), HasSubstr("merges[4]: the left one is not a token"));
+  EXPECT_THAT(with("<s> a"), HasSubstr("merges[4]: the left one is a special token"));
+}
+
+TEST(Vocabulary, SentencePieceOnesThatAreMalformedAreRefused) {
+  EXPECT_EQ(refusal(sentence_piece()), "not refused");
+  const auto with = [](auto change) {
+    Vocabulary vocabulary = sentence_piece();
+    change(vocabulary);
+    return refusal(vocabulary);
+  };
+  EXPECT_THAT(with([](auto& v) { v.scores.pop_back(); }), HasSubstr("scores: 261 values"));
+  EXPECT_THAT(with([](auto& v) { v.scores[8] = NAN; }), HasSubstr("scores[8]"));
+  EXPECT_THAT(with([](auto& v) { v.tokens[3] = "<0x2>"; }), HasSubstr("tokens[3]: a byte token"));
+  EXPECT_THAT(with([](auto& v) { v.kinds[3] = TokenKind::kNormal; }), HasSubstr("255 of the 256"));
+  EXPECT_THAT(with([](auto& v) {
+                for (int i = 1; i <= 256; ++i) v.kinds[i] = TokenKind::kNormal;
+                v.unk.reset();
+              }),
+              HasSubstr("unknown_token_id"));
+}
+
+// Ten times the text takes ten times as long, with room for a busy machine; n^2 would take a
+// hundred.
+TEST(Tokenizer, LongWordsTakeNoLongerPerByte) {
+  const Tokenizer tokenizer(byte_level({"a a", "aa aa", "aaaa a", "b a", "c b", "cb a", "d e"}));
+  const auto seconds = [&](const std::string& text) {
+    double best = 1e9;
+    for (int run = 0; run < 3; ++run) {
+      const std::clock_t start = std::clock();  // of this process alone
+      EXPECT_FALSE(tokenizer.encode(text, false, false).empty());
+      best = std::min(best, static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC);
+    }
+    return best;
+  };
+  for (const std::string& word : {std::string("a"), std::string("cbadeaab"), std::string("😀")}) {
+    std::string text;
+    while (text.size() < 30'000) text += word;
+    std::string longer;
+    for (int k = 0; k < 10; ++k) longer += text;
+    EXPECT_LT(seconds(longer), 40 * seconds(text)) << word;
+  }
+}
+
+}  // namespace
+}  // namespace larder
