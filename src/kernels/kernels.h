@@ -29,8 +29,8 @@ inline constexpr int kPanelRows = 16;
 inline constexpr int kActivationGroup = 32;
 
 //
-// A quantised weight is scale * (code - offset) + minimum. Within a panel lie, one array after
-// another:
+// A quantised weight is scale * (code - offset) + minimum. A panel is a row of chunks, and a chunk
+// holds, one array after another (packed_shape.h says where):
 //   codes    per 32 columns 8 quads of [16 outputs][4 columns], one byte a code. 4-bit codes: byte
 //   i of
 //            64 holds byte i of quad 2v below and of quad 2v + 1 above.
@@ -60,9 +60,6 @@ struct PackedMatrix {
   int num_cols = 0;
   const std::byte* data = nullptr;
   std::int64_t panel_stride_bytes = 0;
-  std::int64_t scale_offset_bytes = 0;  // of the arrays within a panel; 0: the format has none
-  std::int64_t min_offset_bytes = 0;
-  std::int64_t super_offset_bytes = 0;
 
   int num_panels() const { return (num_rows + kPanelRows - 1) / kPanelRows; }
 };

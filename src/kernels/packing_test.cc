@@ -34,7 +34,7 @@ TEST(Packing, SizesStayNearTheFiles) {
   EXPECT_DOUBLE_EQ(bits(GgmlType::kQ4_1), 5.0);
   EXPECT_DOUBLE_EQ(bits(GgmlType::kQ4_K), 4.625);
   EXPECT_DOUBLE_EQ(bits(GgmlType::kQ8_0), 8.5);
-  EXPECT_DOUBLE_EQ(bits(GgmlType::kQ6_K), 8.5625);
+  EXPECT_DOUBLE_EQ(bits(GgmlType::kQ6_K), 8.625);
   EXPECT_DOUBLE_EQ(bits(GgmlType::kBF16), 16);
 }
 

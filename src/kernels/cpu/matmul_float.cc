@@ -40,7 +40,7 @@ void multiply_panel(const MatmulArgs& args, int panel, int row_begin, int rows) 
   alignas(64) float sums[kRowBlock * 16];
   alignas(64) float values[kUnpackCols * 16];
   for (int r = 0; r < rows; ++r) store(sums + r * 16, zero());
-  const Panel p = panel_of(w, panel);
+  const std::byte* p = panel_of(w, panel);
   const float* x = args.x + row_begin * args.ldx;
   for (int col = 0; col < w.num_cols; col += kUnpackCols) {
     unpack_columns(w, p, col, values);
@@ -69,7 +69,7 @@ void matmul_float(const MatmulArgs& args, int panel_begin, int panel_end) {
 
 void unpack_row(const PackedMatrix& w, int row, float* values) {
   alignas(64) float block[kUnpackCols * 16];
-  const Panel p = panel_of(w, row / kPanelRows);
+  const std::byte* p = panel_of(w, row / kPanelRows);
   for (int col = 0; col < w.num_cols; col += kUnpackCols) {
     unpack_columns(w, p, col, block);
     const int cols = min_of(kUnpackCols, w.num_cols - col);

@@ -17,6 +17,18 @@ struct Activations {
   int num_cols;
 };
 
+// One row is bound by memory, and the processor's own prefetcher stops at every page. A prefetch
+// past the end of the matrix does nothing.
+constexpr int kPrefetchBytes = 4096;
+
+template <class Format>
+LARDER_INLINE void prefetch_group(const std::byte* panel, int g) {
+  const uint8_t* ahead = Format::codes(panel, g) + kPrefetchBytes;
+  for (int i = 0; i < Format::kShape.chunk_bytes / Format::kGroupsPerChunk; i += 64) {
+    prefetch(ahead + i);
+  }
+}
+
 // Rows x panels of output, every column.
 // Per lane and group: sum = fma(float(integer sum), weight scale * activation scale, sum), then
 // sum = fma(minimum, activation scale * float(sum of q), sum).
@@ -25,7 +37,7 @@ void tile(const MatmulArgs& args, const Activations& x, int row, int panel) {
   constexpr int kQuads = Format::kGroup / 4;
   const int num_cols = x.num_cols;
   const int num_groups = num_cols / Format::kGroup;
-  Panel panels[kPanels];
+  const std::byte* panels[kPanels];
   for (int p = 0; p < kPanels; ++p) panels[p] = panel_of(*args.w, panel + p);
   V16 total[kRows][kPanels];
   for (int r = 0; r < kRows; ++r) {
@@ -43,12 +55,12 @@ void tile(const MatmulArgs& args, const Activations& x, int row, int panel) {
       for (int p = 0; p < kPanels; ++p) isum[r][p] = set1_int(-Format::kOffset * q_sum);
     }
     const int col = g * Format::kGroup;
+    if constexpr (kRows == 1) prefetch_group<Format>(panels[0], g);
     for (int q = 0; q < kQuads; q += 2) {
       Bytes64 even[kPanels];
       Bytes64 odd[kPanels];
       for (int p = 0; p < kPanels; ++p) {
-        const uint8_t* codes = panels[p].codes + int64_t{col / 32} * Format::kCodeBytes;
-        load_quads<Format>(codes, (col % 32) / 8 + q / 2, even[p], odd[p]);
+        Format::load_quads(Format::codes(panels[p], g), q / 2, even[p], odd[p]);
       }
       for (int half = 0; half < 2; ++half) {
         for (int r = 0; r < kRows; ++r) {
@@ -56,7 +68,7 @@ void tile(const MatmulArgs& args, const Activations& x, int row, int panel) {
           for (int p = 0; p < kPanels; ++p) {
             const Bytes64 w = half == 0 ? even[p] : odd[p];
             isum[r][p] =
-                Format::kCodeBytes == 256 ? dot_u4s8(isum[r][p], w, a) : dot_u8s8(isum[r][p], w, a);
+                Format::kBits == 4 ? dot_u4s8(isum[r][p], w, a) : dot_u8s8(isum[r][p], w, a);
           }
         }
       }

@@ -1,0 +1,269 @@
+// Kernels against the machine: GB/s of weights beside the read bandwidth, GOP/s beside the peak.
+//
+//   kernels_bench --benchmark_filter=Matmul.*W4    LARDER_ISA and LARDER_THREADS (2) choose the
+//   rest
+#include <benchmark/benchmark.h>
+#include <fmt/format.h>
+#include <time.h>
+
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/ops.h"
+#include "kernels/packing.h"
+#include "machine_limits.h"
+
+namespace larder {
+namespace {
+
+int num_threads() {
+  const char* value = std::getenv("LARDER_THREADS");
+  return value == nullptr ? 2 : std::max(1, std::atoi(value));
+}
+
+ThreadPool& pool() {
+  static ThreadPool threads(num_threads());
+  return threads;
+}
+
+const MachineLimits& limits() {
+  switch (select_kernels().isa) {
+    case Isa::kGeneric:
+      return isa_generic::kLimits;
+    case Isa::kAvx2:
+      return isa_avx2::kLimits;
+    default:
+      return isa_avx512::kLimits;
+  }
+}
+
+double seconds_now() {
+  if (num_threads() == 1) {
+    timespec time;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
+  }
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// The best of several runs on all threads, in units per second.
+template <class Work>
+double best_rate(const Work& work) {
+  double best = 0;
+  for (int run = 0; run < 10; ++run) {
+    const double start = seconds_now();
+    std::vector<std::int64_t> done(static_cast<std::size_t>(num_threads()));
+    pool().parallel_for(num_threads(),
+                        [&](int task, int) { done[static_cast<std::size_t>(task)] = work(task); });
+    const double seconds = seconds_now() - start;
+    double total = 0;
+    for (const std::int64_t units : done) total += static_cast<double>(units);
+    best = std::max(best, total / seconds);
+  }
+  return best;
+}
+
+struct Peaks {
+  double bytes = 0;
+  double int8_ops = 0;
+  double float_ops = 0;
+
+  Peaks() {
+    constexpr std::int64_t kBytes = 256 << 20;
+    AlignedBuffer memory(kBytes, true);
+    const std::int64_t part = kBytes / num_threads() / 64 * 64;
+    bytes = best_rate([&](int task) {
+      const std::int64_t sum = limits().read(memory.data() + task * part, part);
+      return part + (sum == 1 ? 1 : 0);
+    });
+    int8_ops = best_rate([](int) { return limits().multiply_int8(200000); });
+    float_ops = best_rate([](int) { return limits().multiply_float(200000); });
+  }
+};
+
+const Peaks& peaks() {
+  static const Peaks measured;
+  return measured;
+}
+
+void report(benchmark::State& state, double bytes, double ops, double peak_ops) {
+  const auto rate = [&](double units) {
+    return benchmark::Counter(units, benchmark::Counter::kIsIterationInvariantRate);
+  };
+  state.counters["GB/s"] = rate(bytes / 1e9);
+  state.counters["GOP/s"] = rate(ops / 1e9);
+  state.counters["of_bandwidth"] = rate(bytes / peaks().bytes);
+  state.counters["of_peak"] = rate(ops / peak_ops);
+}
+
+struct Weights {
+  const char* name;
+  GgmlType type;
+};
+constexpr Weights kWeights[] = {{"W4_Q4_0", GgmlType::kQ4_0},     {"W4_Q4_1", GgmlType::kQ4_1},
+                                {"W4K_Q4_K", GgmlType::kQ4_K},    {"W8_Q8_0", GgmlType::kQ8_0},
+                                {"W8Fine_Q6_K", GgmlType::kQ6_K}, {"F16", GgmlType::kF16},
+                                {"BF16", GgmlType::kBF16}};
+
+std::vector<float> random_values(std::size_t count) {
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal;
+  std::vector<float> values(count);
+  for (float& value : values) value = normal(random);
+  return values;
+}
+
+// As many copies of one matrix as the caches cannot hold: each product reads its weights from
+// memory.
+struct Matrices {
+  Matrices(GgmlType type, int rows, int cols, std::int64_t total_bytes) {
+    const GgmlTypeTraits traits = *ggml_type_traits(static_cast<std::uint32_t>(type));
+    std::vector<std::byte> source(static_cast<std::size_t>(
+        std::int64_t{rows} * cols / traits.block_size * traits.block_size_bytes));
+    const PackedMatrix layout = packed_layout(type, rows, cols);
+    const std::int64_t size = packed_size_bytes(layout);
+    const std::int64_t copies = std::max<std::int64_t>(1, total_bytes / size);
+    memory = AlignedBuffer(static_cast<std::size_t>(copies * size), true);
+    const PackedMatrix first = pack_matrix(type, source, rows, cols, memory.data(), pool());
+    for (std::int64_t i = 0; i < copies; ++i) {
+      std::byte* copy = memory.data() + i * size;
+      if (i > 0) std::memcpy(copy, memory.data(), static_cast<std::size_t>(size));
+      packed.push_back(first);
+      packed.back().data = copy;
+    }
+  }
+  AlignedBuffer memory;
+  std::vector<PackedMatrix> packed;
+};
+
+void matmul_benchmark(benchmark::State& state, GgmlType type, int outputs, int inputs, int rows,
+                      bool int8) {
+  const KernelTable& kernels = select_kernels();
+  const Matrices w(type, outputs, inputs, rows == 1 ? 256 << 20 : 0);
+  const auto count = static_cast<std::size_t>(rows) * static_cast<std::size_t>(inputs);
+  const std::vector<float> x = random_values(count);
+  std::vector<std::int8_t> q(count);
+  std::vector<float> scale(count / 32);
+  std::vector<std::int32_t> sum(count / 16);
+  const QuantizedRows xq{q.data(), scale.data(), sum.data(), inputs};
+  kernels.quantize_rows(x.data(), inputs, xq, 0, rows);
+  std::vector<float> y(static_cast<std::size_t>(rows) * static_cast<std::size_t>(outputs));
+  std::size_t next = 0;
+  for (auto _ : state) {
+    MatmulArgs args;
+    args.w = &w.packed[next++ % w.packed.size()];
+    args.x = x.data();
+    args.xq = int8 ? &xq : nullptr;
+    args.y = y.data();
+    args.num_rows = rows;
+    args.ldx = inputs;
+    args.ldy = outputs;
+    matmul(kernels, pool(), {&args, 1});
+    benchmark::DoNotOptimize(y.data());
+  }
+  report(state, static_cast<double>(packed_size_bytes(w.packed[0])), 2.0 * rows * outputs * inputs,
+         int8 ? peaks().int8_ops : peaks().float_ops);
+}
+
+struct Heads {
+  const char* name;
+  int num_heads, num_kv_heads, head_dim;
+};
+constexpr Heads kHeads[] = {{"1B", 32, 8, 64}, {"SmolLM2", 9, 3, 64}, {"Gemma3", 4, 1, 256}};
+
+void attention_benchmark(benchmark::State& state, const Heads& heads, int num_tokens, int context) {
+  const KernelTable& kernels = select_kernels();
+  const int blocks = (context + kBlockSize - 1) / kBlockSize;
+  const std::int64_t half_bytes =
+      std::int64_t{heads.num_kv_heads} * heads.head_dim * kBlockSize * 2;
+  // Decode goes round several sequences, as a model goes round its layers.
+  const int copies =
+      num_tokens == 1 ? static_cast<int>(1 + (128 << 20) / (blocks * 2 * half_bytes)) : 1;
+  AlignedBuffer memory(static_cast<std::size_t>(copies * blocks * 2 * half_bytes), true);
+  std::vector<BlockId> table;
+  for (int i = 0; i < copies * blocks; ++i) table.push_back(static_cast<BlockId>(i));
+  const int width = heads.num_heads * heads.head_dim;
+  const auto q =
+      random_values(static_cast<std::size_t>(num_tokens) * static_cast<std::size_t>(width));
+  std::vector<float> out(q.size());
+  AttentionOp op(pool(), num_tokens, heads.num_heads, heads.head_dim, context);
+  std::size_t next = 0;
+  for (auto _ : state) {
+    const AttentionSequence sequence{0, num_tokens, context,
+                                     table.data() + (next++ % static_cast<std::size_t>(copies)) *
+                                                        static_cast<std::size_t>(blocks)};
+    AttentionArgs args;
+    args.kv = {memory.data(), 2 * half_bytes, 0, half_bytes, heads.num_kv_heads, heads.head_dim};
+    args.q = q.data();
+    args.out = out.data();
+    args.ldq = args.ldo = width;
+    args.num_heads = heads.num_heads;
+    args.scale = 1 / std::sqrt(static_cast<float>(heads.head_dim));
+    args.sequences = &sequence;
+    args.num_sequences = 1;
+    op.run(kernels, args);
+    benchmark::DoNotOptimize(out.data());
+  }
+  const double pairs = num_tokens * (context - (num_tokens - 1) / 2.0);
+  report(state, static_cast<double>(blocks * 2 * half_bytes), pairs * width * 4, peaks().float_ops);
+}
+
+void add(benchmark::internal::Benchmark* benchmark) {
+  if (num_threads() > 1) benchmark->UseRealTime();
+}
+
+void register_matmul(const char* model, int outputs, int inputs) {
+  for (const Weights& weights : kWeights) {
+    const bool quantised =
+        ggml_type_traits(static_cast<std::uint32_t>(weights.type))->block_size > 1;
+    if (inputs % ggml_type_traits(static_cast<std::uint32_t>(weights.type))->block_size != 0)
+      continue;
+    for (const int rows : {1, 4, 16, 64, 512}) {
+      add(benchmark::RegisterBenchmark(
+          fmt::format("Matmul/{}/{}/{}x{}/rows:{}", model, weights.name, outputs, inputs, rows)
+              .c_str(),
+          [=](benchmark::State& state) {
+            matmul_benchmark(state, weights.type, outputs, inputs, rows, quantised);
+          }));
+    }
+  }
+}
+
+void register_all() {
+  register_matmul("1B", 8192, 2048);
+  register_matmul("1B", 2048, 8192);
+  register_matmul("1B", 2048, 2048);
+  register_matmul("SmolLM2", 1536, 576);
+  register_matmul("SmolLM2", 576, 1536);
+  register_matmul("SmolLM2", 576, 576);
+  for (const Heads& heads : kHeads) {
+    for (const auto& [tokens, context] : {std::pair{1, 512}, {1, 4096}, {512, 512}, {512, 4096}}) {
+      add(benchmark::RegisterBenchmark(
+          fmt::format("Attention/{}/tokens:{}/context:{}", heads.name, tokens, context).c_str(),
+          [&heads, tokens = tokens, context = context](benchmark::State& state) {
+            attention_benchmark(state, heads, tokens, context);
+          }));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace larder
+
+int main(int argc, char** argv) {
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
+  const larder::Peaks& peaks = larder::peaks();
+  benchmark::AddCustomContext("isa", larder::select_kernels().name);
+  benchmark::AddCustomContext("threads", fmt::format("{}", larder::num_threads()));
+  benchmark::AddCustomContext("read", fmt::format("{:.1f} GB/s", peaks.bytes / 1e9));
+  benchmark::AddCustomContext("int8", fmt::format("{:.0f} GOP/s", peaks.int8_ops / 1e9));
+  benchmark::AddCustomContext("fp32", fmt::format("{:.0f} GFLOP/s", peaks.float_ops / 1e9));
+  larder::register_all();
+  benchmark::RunSpecifiedBenchmarks();
+}

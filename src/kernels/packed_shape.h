@@ -1,0 +1,70 @@
+// Where the parts of a packed panel lie. See PackedFormat. Inside this folder only.
+#pragma once
+
+#include "kernels/kernels.h"
+
+namespace larder {
+
+// A panel is a row of chunks, each complete: codes, then scales, minima and super scales of its
+// columns, so that a matrix is one stream from memory. The last chunk is filled up with zeros.
+struct PackedShape {
+  int chunk_cols = 0;
+  int group_cols = 0;   // columns that share a scale; 0: values, not codes
+  int code_bits = 0;    // also of a value
+  int scale_bytes = 0;  // of one scale or minimum
+  bool two_level = false;
+  int scale_offset = 0;  // in bytes from the chunk's start; 0: the format has none
+  int min_offset = 0;
+  int super_offset = 0;  // [16] f16 scales, then when has_min [16] f16 minima
+  int chunk_bytes = 0;
+};
+
+// static: an inline function could be given to a program in the form that another instruction set
+// got.
+static constexpr PackedShape packed_shape(PackedFormat format, bool has_min) {
+  PackedShape shape;
+  switch (format) {
+    case PackedFormat::kF32:
+      shape = {2, 0, 32};
+      break;
+    case PackedFormat::kF16:
+      shape = {2, 0, 16};
+      break;
+    case PackedFormat::kBF16:
+      shape = {2, 0, 16};
+      break;
+    case PackedFormat::kW4:
+      shape = {64, 32, 4, 2};
+      break;
+    case PackedFormat::kW4K:
+      shape = {256, 32, 4, 1, true};
+      break;
+    case PackedFormat::kW8:
+      shape = {64, 32, 8, 2};
+      break;
+    case PackedFormat::kW8Min:
+      shape = {64, 32, 8, 4};
+      break;
+    case PackedFormat::kW8Fine:
+      shape = {256, 16, 8, 1, true};
+      break;
+  }
+  int end = shape.chunk_cols * kPanelRows * shape.code_bits / 8;
+  if (shape.group_cols > 0) {
+    const int array_bytes = shape.chunk_cols / shape.group_cols * kPanelRows * shape.scale_bytes;
+    shape.scale_offset = end;
+    end += array_bytes;
+    if (has_min) {
+      shape.min_offset = end;
+      end += array_bytes;
+    }
+    if (shape.two_level) {
+      shape.super_offset = end;
+      end += kPanelRows * 2 * (has_min ? 2 : 1);
+    }
+  }
+  shape.chunk_bytes = (end + 63) / 64 * 64;
+  return shape;
+}
+
+}  // namespace larder
