@@ -30,12 +30,10 @@ Merge merge_of(std::uint32_t table, const Symbol& left, const Symbol& right) {
   return {hash >> 8 & 15, static_cast<TokenId>(hash >> 16 & 15)};
 }
 
-Row merge(const std::vector<TokenId>& ids, std::uint32_t table, std::uint32_t chunk_size) {
+template <class Lookup>
+Row merge(const std::vector<TokenId>& ids, Lookup lookup, std::uint32_t chunk_size) {
   std::vector<Symbol> symbols = make_symbols(ids);
   std::vector<std::uint64_t> queue;
-  const auto lookup = [table](const Symbol& left, const Symbol& right) {
-    return merge_of(table, left, right);
-  };
   merge_symbols(symbols, queue, lookup, chunk_size);
   Row row;
   for (std::uint32_t i = 0; i != Symbol::kNone; i = symbols[i].next)
@@ -44,14 +42,15 @@ Row merge(const std::vector<TokenId>& ids, std::uint32_t table, std::uint32_t ch
 }
 
 // The definition: the best pair of all, the leftmost of equals, again and again.
-Row merge_by_definition(const std::vector<TokenId>& ids, std::uint32_t table) {
+template <class Lookup>
+Row merge_by_definition(const std::vector<TokenId>& ids, Lookup lookup) {
   std::vector<Symbol> symbols = make_symbols(ids);
   for (Symbol& symbol : symbols) symbol.id = symbol.initial;
   while (true) {
     std::size_t best = 0;
     Merge found;
     for (std::size_t i = 0; i + 1 < symbols.size(); ++i) {
-      const Merge here = merge_of(table, symbols[i], symbols[i + 1]);
+      const Merge here = lookup(symbols[i], symbols[i + 1]);
       if (here.priority < found.priority) found = here, best = i;
     }
     if (found.priority == Merge::kNever) break;
@@ -64,6 +63,14 @@ Row merge_by_definition(const std::vector<TokenId>& ids, std::uint32_t table) {
   return row;
 }
 
+template <class Lookup>
+std::size_t expect_definition(const std::vector<TokenId>& ids, Lookup lookup) {
+  const Row expected = merge_by_definition(ids, lookup);
+  for (const std::uint32_t chunk_size : {1u, 3u, 8u, 33u, 101u, 1000u})
+    EXPECT_EQ(merge(ids, lookup, chunk_size), expected) << "in chunks of " << chunk_size;
+  return ids.size() - expected.size();
+}
+
 TEST(SymbolMerger, FollowsTheDefinitionWholeAndInChunks) {
   std::mt19937 random(1);
   std::size_t num_merged = 0;
@@ -71,12 +78,33 @@ TEST(SymbolMerger, FollowsTheDefinitionWholeAndInChunks) {
     std::vector<TokenId> ids(1 + random() % 200);
     const std::uint32_t alphabet = 1 + random() % 6;
     for (TokenId& id : ids) id = static_cast<TokenId>(random() % alphabet);
-    const Row expected = merge_by_definition(ids, table);
-    num_merged += ids.size() - expected.size();
-    for (const std::uint32_t chunk_size : {1u, 3u, 8u, 33u, 1000u})
-      EXPECT_EQ(merge(ids, table, chunk_size), expected) << table << " in chunks of " << chunk_size;
+    num_merged += expect_definition(ids, [table](const Symbol& left, const Symbol& right) {
+      return merge_of(table, left, right);
+    });
   }
   EXPECT_GT(num_merged, 5000u);
+}
+
+// Pairs of equals: which are the pairs depends on how far away the row began.
+TEST(SymbolMerger, SettlesSeamsWhoseEffectReachesRight) {
+  const std::vector<TokenId> ids(700, 0);
+  const auto lookup = [](const Symbol& left, const Symbol& right) {
+    return left.id == 0 && right.id == 0 ? Merge{0, 1} : Merge{};
+  };
+  EXPECT_EQ(expect_definition(ids, lookup), 350u);
+}
+
+// The last pair goes first, then the last before it: what the pairs are depends on how far away the
+// stretch ends.
+TEST(SymbolMerger, SettlesSeamsWhoseEffectReachesLeft) {
+  constexpr TokenId kStretch = 61;
+  std::vector<TokenId> ids;
+  for (TokenId i = 0; i < 700; ++i) ids.push_back(i % kStretch);
+  const auto lookup = [](const Symbol& left, const Symbol& right) {
+    if (left.id >= kStretch || right.id != left.id + 1) return Merge{};
+    return Merge{static_cast<std::uint32_t>(kStretch - left.id), kStretch + left.id};
+  };
+  EXPECT_GT(expect_definition(ids, lookup), 300u);
 }
 
 }  // namespace
