@@ -8,15 +8,15 @@
 namespace larder {
 namespace {
 
-// Without options: room for eight full contexts, at least 1 GiB and at most 4 GiB, and never more than
-// half of what is left, since other programs live here too.
+// Without options: room for eight full contexts, at least 1 GiB and at most 4 GiB, and never more
+// than half of what is left, since other programs live here too.
 constexpr std::int64_t kDefaultContexts = 8;
 constexpr std::int64_t kDefaultMinBytes = std::int64_t{1} << 30;
 constexpr std::int64_t kDefaultMaxBytes = std::int64_t{4} << 30;
 
 std::int64_t default_kv_bytes(std::int64_t bytes_per_context, std::int64_t left_bytes) {
-  const std::int64_t wanted = std::clamp(bytes_per_context * kDefaultContexts, kDefaultMinBytes,
-                                         kDefaultMaxBytes);
+  const std::int64_t wanted =
+      std::clamp(bytes_per_context * kDefaultContexts, kDefaultMinBytes, kDefaultMaxBytes);
   return std::min(wanted, left_bytes / 2);
 }
 
@@ -28,7 +28,7 @@ std::int64_t chosen_kv_bytes(const KvLayout& layout, const Footprint& footprint,
   if (options.memory_bytes > 0) return options.memory_bytes - fixed_bytes;
   const int context = options.max_model_len > 0 ? options.max_model_len : footprint.context_length;
   return default_kv_bytes(
-      blocks_per_sequence(layout, context, footprint.max_batch_tokens) * layout.block_size_bytes(),
+      layout.num_blocks_for(context, footprint.max_batch_tokens) * layout.block_size_bytes(),
       available_bytes - fixed_bytes);
 }
 
@@ -37,7 +37,7 @@ int longest_sequence(const KvLayout& layout, std::int64_t num_blocks, int limit,
   std::int64_t low = 0, high = limit;
   while (low < high) {
     const std::int64_t middle = (low + high + 1) / 2;
-    if (blocks_per_sequence(layout, middle, chunk) <= num_blocks)
+    if (layout.num_blocks_for(middle, chunk) <= num_blocks)
       low = middle;
     else
       high = middle - 1;
@@ -46,19 +46,6 @@ int longest_sequence(const KvLayout& layout, std::int64_t num_blocks, int limit,
 }
 
 }  // namespace
-
-std::int64_t blocks_per_sequence(const KvLayout& layout, std::int64_t num_tokens,
-                                 int max_batch_tokens) {
-  const auto blocks = [](std::int64_t tokens) { return (tokens + kBlockSize - 1) / kBlockSize; };
-  std::int64_t total = 0;
-  for (int i = 0; i < layout.num_groups(); ++i) {
-    const int window = layout.group(i).window;
-    // One block more, since a window seldom begins where a block does.
-    const std::int64_t all = blocks(num_tokens);
-    total += window == 0 ? all : std::min(all, blocks(window + max_batch_tokens) + 1);
-  }
-  return total;
-}
 
 Plan make_plan(const KvLayout& layout, const Footprint& footprint, const PlanOptions& options,
                std::int64_t available_bytes) {
@@ -81,23 +68,22 @@ Plan make_plan(const KvLayout& layout, const Footprint& footprint, const PlanOpt
                             format_bytes(plan.kv_bytes), format_bytes(footprint.scratch_bytes),
                             format_bytes(footprint.process_bytes), format_bytes(available_bytes)));
   const int asked = options.max_model_len > 0 ? options.max_model_len : footprint.context_length;
-  plan.max_model_len =
-      longest_sequence(layout, plan.num_blocks, asked, footprint.max_batch_tokens);
+  plan.max_model_len = longest_sequence(layout, plan.num_blocks, asked, footprint.max_batch_tokens);
   if (plan.max_model_len < std::min(asked, 2 * kBlockSize) ||
       (options.max_model_len > 0 && plan.max_model_len < options.max_model_len))
-    throw Error(ErrorKind::kUnavailable,
-                fmt::format("{} of KV hold {} tokens at most, and --max-model-len asks for {}: give "
-                            "--kv-size {} or --memory {}",
-                            format_bytes(std::max<std::int64_t>(kv_bytes, 0)), plan.max_model_len,
-                            asked,
-                            format_bytes(blocks_per_sequence(layout, asked, footprint.max_batch_tokens) *
-                                         plan.block_bytes),
-                            format_bytes(fixed_bytes +
-                                         blocks_per_sequence(layout, asked, footprint.max_batch_tokens) *
-                                             plan.block_bytes)));
-  plan.max_concurrency = static_cast<double>(plan.num_blocks) /
-                         static_cast<double>(blocks_per_sequence(layout, plan.max_model_len,
-                                                                 footprint.max_batch_tokens));
+    throw Error(
+        ErrorKind::kUnavailable,
+        fmt::format(
+            "{} of KV hold {} tokens at most, and --max-model-len asks for {}: give "
+            "--kv-size {} or --memory {}",
+            format_bytes(std::max<std::int64_t>(kv_bytes, 0)), plan.max_model_len, asked,
+            format_bytes(layout.num_blocks_for(asked, footprint.max_batch_tokens) *
+                         plan.block_bytes),
+            format_bytes(fixed_bytes + layout.num_blocks_for(asked, footprint.max_batch_tokens) *
+                                           plan.block_bytes)));
+  plan.max_concurrency =
+      static_cast<double>(plan.num_blocks) /
+      static_cast<double>(layout.num_blocks_for(plan.max_model_len, footprint.max_batch_tokens));
   plan.kv_capacity_tokens =
       static_cast<std::int64_t>(plan.max_concurrency * static_cast<double>(plan.max_model_len));
   return plan;

@@ -40,11 +40,6 @@ struct Plan {
   }
 };
 
-// Blocks of all groups that one sequence of num_tokens holds while it runs; sliding groups hold their
-// window and the chunk being computed.
-std::int64_t blocks_per_sequence(const KvLayout& layout, std::int64_t num_tokens,
-                                 int max_batch_tokens);
-
 // available_bytes: what the machine has free before anything of the footprint is taken.
 // Throws Error{kUnavailable} that says how much is missing and which option helps.
 Plan make_plan(const KvLayout& layout, const Footprint& footprint, const PlanOptions& options,

@@ -24,13 +24,13 @@ KvLayout gemma_270m() {
 TEST(Plan, Llama3_8bTakesItsPublishedBytesPerToken) {
   const KvLayout layout = llama_3_8b();
   EXPECT_EQ(layout.bytes_per_token(), 131072);
-  EXPECT_EQ(blocks_per_sequence(layout, 4096, 512) * layout.block_size_bytes(), 512 * kMiB);
+  EXPECT_EQ(layout.num_blocks_for(4096, 512) * layout.block_size_bytes(), 512 * kMiB);
 }
 
 TEST(Plan, ConcurrencyCountsWholeSequences) {
   const KvLayout layout = llama_3_8b();
-  const Footprint footprint{.weights_bytes = 16 * kGiB, .context_length = 4096,
-                            .max_batch_tokens = 512};
+  const Footprint footprint{
+      .weights_bytes = 16 * kGiB, .context_length = 4096, .max_batch_tokens = 512};
   const Plan plan = make_plan(layout, footprint, {.memory_bytes = 80 * kGiB}, 80 * kGiB);
   EXPECT_EQ(plan.max_model_len, 4096);
   EXPECT_DOUBLE_EQ(plan.max_concurrency, 128);
@@ -42,8 +42,8 @@ TEST(Plan, SlidingLayersHoldTheirWindowAndAChunk) {
   const KvLayout layout = gemma_270m();
   ASSERT_EQ(layout.num_groups(), 6);
   // Short: every group holds all of it. Long: five groups stop at (512 + 512) / 16 + 1 blocks.
-  EXPECT_EQ(blocks_per_sequence(layout, 160, 512), 6 * 10);
-  EXPECT_EQ(blocks_per_sequence(layout, 32768, 512), 2048 + 5 * 65);
+  EXPECT_EQ(layout.num_blocks_for(160, 512), 6 * 10);
+  EXPECT_EQ(layout.num_blocks_for(32768, 512), 2048 + 5 * 65);
 }
 
 TEST(Plan, AContextThatDoesNotFitIsCutUnlessItWasAskedFor) {
@@ -52,13 +52,13 @@ TEST(Plan, AContextThatDoesNotFitIsCutUnlessItWasAskedFor) {
   const Plan plan = make_plan(layout, footprint, {.kv_bytes = kGiB}, 8 * kGiB);
   EXPECT_EQ(plan.max_model_len, 8192);
   EXPECT_DOUBLE_EQ(plan.max_concurrency, 1);
-  EXPECT_THROW(
-      make_plan(layout, footprint, {.kv_bytes = kGiB, .max_model_len = 8193}, 8 * kGiB), Error);
+  EXPECT_THROW(make_plan(layout, footprint, {.kv_bytes = kGiB, .max_model_len = 8193}, 8 * kGiB),
+               Error);
 }
 
 TEST(Plan, RefusesWhatTheMachineHasNot) {
-  const Footprint footprint{.weights_bytes = 4 * kGiB, .context_length = 4096,
-                            .max_batch_tokens = 512};
+  const Footprint footprint{
+      .weights_bytes = 4 * kGiB, .context_length = 4096, .max_batch_tokens = 512};
   EXPECT_THROW(make_plan(llama_3_8b(), footprint, {.kv_bytes = 5 * kGiB}, 8 * kGiB), Error);
   EXPECT_THROW(make_plan(llama_3_8b(), footprint, {}, 4 * kGiB), Error);
   // Less than the weights alone: nothing is left for KV.

@@ -1,0 +1,153 @@
+// larder bench: tokens per second, and what the cache makes of the first token.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <memory>
+#include <random>
+#include <string>
+
+#include "base/error.h"
+#include "cli/commands.h"
+#include "cli/local_client.h"
+#include "cli/runtime.h"
+
+namespace larder {
+namespace {
+
+struct BenchOptions {
+  RuntimeOptions runtime;
+  std::vector<int> prompts = {512, 4096};
+  std::vector<int> outputs = {128};
+  int repetitions = 3;
+};
+
+struct Measured {
+  double mean = 0;
+  double deviation = 0;
+};
+
+Measured summarize(const std::vector<double>& values) {
+  Measured result;
+  for (const double value : values) result.mean += value / static_cast<double>(values.size());
+  for (const double value : values)
+    result.deviation += (value - result.mean) * (value - result.mean);
+  if (values.size() > 1)
+    result.deviation = std::sqrt(result.deviation / static_cast<double>(values.size() - 1));
+  else
+    result.deviation = 0;
+  return result;
+}
+
+class Bench {
+ public:
+  explicit Bench(const BenchOptions& options) : options_(options), runtime_(options.runtime) {}
+
+  void run() {
+    print_start(runtime_);
+    request(64, 8, "warm up");
+    std::puts("| model | size | params | backend | threads | test | t/s |");
+    std::puts("| --- | ---: | ---: | --- | ---: | ---: | ---: |");
+    for (const int length : options_.prompts)
+      if (fits("pp", length, 1)) row(fmt::format("pp{}", length), prefill_rates(length));
+    for (const int length : options_.outputs)
+      if (fits("tg", 1, length)) row(fmt::format("tg{}", length), decode_rates(length));
+    std::puts("\n| prompt | cold TTFT, ms | warm TTFT, ms | cached tokens |");
+    std::puts("| ---: | ---: | ---: | ---: |");
+    for (const int length : options_.prompts)
+      if (fits("pp", length, 1)) ttft_row(length);
+  }
+
+ private:
+  // Random tokens: the cost does not depend on what they mean. A salt of its own keeps a run cold.
+  std::vector<TokenId> random_tokens(int length) {
+    std::uniform_int_distribution<TokenId> any(0, runtime_.config().vocab_size - 1);
+    std::vector<TokenId> tokens(static_cast<std::size_t>(length));
+    for (TokenId& token : tokens) token = any(random_);
+    return tokens;
+  }
+
+  Completion request(int prompt, int output, const std::string& salt) {
+    return request(random_tokens(prompt), output, salt);
+  }
+
+  Completion request(std::vector<TokenId> prompt, int output, const std::string& salt) {
+    SamplingParams sampling;
+    sampling.temperature = 0;
+    sampling.max_tokens = output;
+    sampling.ignore_eos = true;
+    return complete(runtime_, std::move(prompt), sampling, {}, salt);
+  }
+
+  bool fits(const char* test, int prompt, int output) const {
+    if (prompt + output <= runtime_.plan().max_model_len) return true;
+    std::fprintf(stderr, "%s%d: longer than the %d tokens that fit, left out\n", test,
+                 std::max(prompt, output), runtime_.plan().max_model_len);
+    return false;
+  }
+
+  std::vector<double> prefill_rates(int length) {
+    std::vector<double> rates;
+    for (int i = 0; i < options_.repetitions; ++i)
+      rates.push_back(length / request(length, 1, next_salt()).prefill_seconds());
+    return rates;
+  }
+
+  std::vector<double> decode_rates(int length) {
+    std::vector<double> rates;
+    for (int i = 0; i < options_.repetitions; ++i)
+      rates.push_back(request(1, length + 1, next_salt()).decode_rate());
+    return rates;
+  }
+
+  void row(const std::string& test, const std::vector<double>& rates) const {
+    const ModelConfig& config = runtime_.config();
+    const Measured rate = summarize(rates);
+    std::printf("| %s | %s | %.2f M | %s | %d | %s | %.2f ± %.2f |\n", config.name.c_str(),
+                format_bytes(runtime_.file().file_bytes).c_str(), num_parameters() / 1e6,
+                runtime_.kernels().name, runtime_.num_threads(), test.c_str(), rate.mean,
+                rate.deviation);
+    std::fflush(stdout);
+  }
+
+  void ttft_row(int length) {
+    const std::vector<TokenId> prompt = random_tokens(length);
+    const std::string salt = next_salt();
+    const Completion cold = request(prompt, 1, salt);
+    const Completion warm = request(prompt, 1, salt);
+    std::printf("| %d | %.1f | %.1f | %d |\n", length, cold.first_token_seconds() * 1e3,
+                warm.first_token_seconds() * 1e3, warm.usage.num_cached_tokens);
+  }
+
+  double num_parameters() const {
+    const ModelConfig& c = runtime_.config();
+    const double layer = static_cast<double>(c.hidden_size) *
+                         (2.0 * c.q_size() + 2.0 * c.kv_size() + 3.0 * c.ffn_size);
+    return c.num_layers() * layer +
+           static_cast<double>(c.vocab_size) * c.hidden_size * (c.tied_embeddings ? 1 : 2);
+  }
+
+  std::string next_salt() { return fmt::format("bench {}", num_salts_++); }
+
+  const BenchOptions& options_;
+  Runtime runtime_;
+  std::mt19937 random_{1};
+  int num_salts_ = 0;
+};
+
+}  // namespace
+
+void add_bench_command(CLI::App& app) {
+  auto options = std::make_shared<BenchOptions>();
+  CLI::App* command = app.add_subcommand(
+      "bench", "Tokens per second in prefill and decode, time to first token cold and warm");
+  add_runtime_options(*command, options->runtime);
+  command->add_option("--pp", options->prompts, "Lengths of prompts (default 512 4096)")
+      ->check(CLI::Range(1, 1 << 24));
+  command->add_option("--tg", options->outputs, "Tokens to generate (default 128)")
+      ->check(CLI::Range(1, 1 << 24));
+  command->add_option("-r,--repetitions", options->repetitions, "Runs of each test (default 3)")
+      ->check(CLI::Range(1, 1000));
+  command->callback([options] { Bench(*options).run(); });
+}
+
+}  // namespace larder

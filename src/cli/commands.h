@@ -1,0 +1,31 @@
+// The commands of the binary. Each adds itself to the app and runs when it was the one given.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+
+#include "engine/request.h"
+
+namespace larder {
+
+class Runtime;
+
+void add_serve_command(CLI::App& app);
+void add_chat_command(CLI::App& app);
+void add_generate_command(CLI::App& app);
+void add_bench_command(CLI::App& app);
+void add_perplexity_command(CLI::App& app);
+void add_tokenize_command(CLI::App& app);
+void add_pull_command(CLI::App& app);
+void add_plan_command(CLI::App& app);
+
+// --temperature, --top-p, ... and -n, on a command.
+void add_sampling_options(CLI::App& command, SamplingParams& sampling);
+
+// The lines that every start prints: machine, model, plan.
+void print_start(const Runtime& runtime);
+
+// A whole file, or standard input for "-". Throws Error{kNotFound}.
+std::string read_input(const std::string& path);
+
+}  // namespace larder

@@ -1,0 +1,65 @@
+// What several commands share.
+#include <cstdio>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+
+#include "base/error.h"
+#include "cli/commands.h"
+#include "cli/runtime.h"
+
+namespace larder {
+
+void add_sampling_options(CLI::App& command, SamplingParams& sampling) {
+  command.add_option("-n,--max-tokens", sampling.max_tokens, "Tokens to generate, at most")
+      ->check(CLI::Range(1, 1 << 24))
+      ->capture_default_str();
+  command
+      .add_option("--temperature,--temp", sampling.temperature, "0 = always the likeliest token")
+      ->check(CLI::Range(0.0, 100.0))
+      ->capture_default_str();
+  command.add_option("--top-p", sampling.top_p, "Draw from the likeliest tokens that sum to this")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  command.add_option("--top-k", sampling.top_k, "Draw from the k likeliest tokens, 0 = all")
+      ->check(CLI::Range(0, 1 << 24))
+      ->capture_default_str();
+  command.add_option("--min-p", sampling.min_p, "Drop tokens below this share of the likeliest's")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  command.add_option("--repetition-penalty", sampling.repetition_penalty, "Above 1: fewer repeats")
+      ->check(CLI::Range(0.01, 100.0))
+      ->capture_default_str();
+  command.add_option("--seed", sampling.seed, "The same seed gives the same text");
+}
+
+void print_start(const Runtime& runtime) {
+  const Plan& plan = runtime.plan();
+  const ModelConfig& config = runtime.config();
+  const Footprint& footprint = plan.footprint;
+  std::fprintf(stderr, "Machine: %s kernels, %d threads\n", runtime.kernels().name,
+               runtime.num_threads());
+  std::fprintf(stderr, "Model: %s (%d layers, hidden %d, %d/%d heads, vocabulary %d)\n",
+               config.name.empty() ? runtime.file().path.c_str() : config.name.c_str(),
+               config.num_layers(), config.hidden_size, config.num_heads, config.num_kv_heads,
+               config.vocab_size);
+  std::fprintf(stderr, "Memory: %s = weights %s + KV %s + scratch %s + process %s\n",
+               format_bytes(plan.total_bytes()).c_str(),
+               format_bytes(footprint.weights_bytes).c_str(), format_bytes(plan.kv_bytes).c_str(),
+               format_bytes(footprint.scratch_bytes).c_str(),
+               format_bytes(footprint.process_bytes).c_str());
+  std::fprintf(stderr, "KV cache size: %lld tokens, %d blocks of %d, %lld bytes/token\n",
+               static_cast<long long>(plan.kv_capacity_tokens), plan.num_blocks, kBlockSize,
+               static_cast<long long>(plan.kv_bytes_per_token));
+  std::fprintf(stderr, "Maximum concurrency for %d tokens per request: %.2fx\n", plan.max_model_len,
+               plan.max_concurrency);
+}
+
+std::string read_input(const std::string& path) {
+  if (path == "-") return {std::istreambuf_iterator<char>(std::cin), {}};
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw Error(ErrorKind::kNotFound, fmt::format("{}: cannot be read", path));
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+}  // namespace larder

@@ -1,0 +1,51 @@
+// Requests to the engine of this process, waited for.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cli/runtime.h"
+#include "engine/request.h"
+
+namespace larder {
+
+struct Completion {
+  std::vector<TokenId> tokens;
+  std::string text;
+  std::vector<OutputToken> prompt_logprobs;
+  FinishReason finish = FinishReason::kNone;
+  RequestUsage usage;
+  RequestTimes times;
+
+  double prefill_seconds() const {
+    return static_cast<double>(times.first_token_ns - times.scheduled_ns) * 1e-9;
+  }
+  double first_token_seconds() const {
+    return static_cast<double>(times.first_token_ns - times.arrived_ns) * 1e-9;
+  }
+  double decode_seconds() const {
+    return static_cast<double>(times.last_token_ns - times.first_token_ns) * 1e-9;
+  }
+  // Tokens after the first, per second.
+  double decode_rate() const {
+    const int num_steps = usage.num_output_tokens - 1;
+    return num_steps > 0 && decode_seconds() > 0 ? num_steps / decode_seconds() : 0;
+  }
+};
+
+// Runs one request (n = 1) to its end. on_text, if any, gets whole characters as they come, and
+// ends the request early by returning false. Throws what Engine::submit throws.
+Completion complete(Runtime& runtime, std::vector<TokenId> prompt, const SamplingParams& sampling,
+                    const std::function<bool(std::string_view)>& on_text = {},
+                    const std::string& salt = {});
+
+// The tokens of a conversation (OpenAI's messages), by the model's chat template.
+std::vector<TokenId> encode_messages(const Runtime& runtime,
+                                     const nlohmann::ordered_json& messages);
+
+// Prints as it comes; for complete().
+bool print_text(std::string_view text);
+
+}  // namespace larder

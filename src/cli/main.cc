@@ -1,0 +1,66 @@
+// The binary: where the parts are put together.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <string>
+
+#include "base/error.h"
+#include "cli/commands.h"
+#include "kernels/kernels.h"
+
+namespace {
+
+constexpr const char* kDescription =
+    "Larder serves large language models, and keeps what it computed.\n\n"
+    "  larder                          serve the default model on 127.0.0.1:8080\n"
+    "  larder serve -m model.gguf      serve a file\n"
+    "  larder chat                     talk to it here\n"
+    "  larder generate -p \"Once\"       continue a text\n"
+    "  larder bench -m model.gguf      tokens per second, time to first token\n"
+    "  larder plan -m model.gguf       what it will take, before it takes it\n\n"
+    "LARDER_ISA=generic|avx2|avx512|amx chooses the instruction set (default: the machine's best).";
+
+// What the machine runs, best last: "generic avx2 avx512".
+void print_isas() {
+  using larder::Isa;
+  std::string names;
+  for (const Isa isa : {Isa::kGeneric, Isa::kAvx2, Isa::kAvx512, Isa::kAmx})
+    if (const larder::KernelTable* table = larder::kernels_for(isa))
+      names += std::string(names.empty() ? "" : " ") + table->name;
+  std::puts(names.c_str());
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app(kDescription, "larder");
+  app.set_version_flag("--version", std::string("larder ") + LARDER_VERSION);
+  app.require_subcommand(0, 1);
+  app.add_flag_callback(
+      "--isa-list",
+      [] {
+        print_isas();
+        throw CLI::Success();
+      },
+      "Print the instruction sets that this machine runs");
+  larder::add_serve_command(app);
+  larder::add_chat_command(app);
+  larder::add_generate_command(app);
+  larder::add_bench_command(app);
+  larder::add_perplexity_command(app);
+  larder::add_tokenize_command(app);
+  larder::add_pull_command(app);
+  larder::add_plan_command(app);
+  try {
+    if (argc == 1) {
+      app.parse("serve", false);
+    } else {
+      app.parse(argc, argv);
+    }
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "larder: %s\n", error.what());
+    return 1;
+  }
+  return 0;
+}

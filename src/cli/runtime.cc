@@ -1,0 +1,157 @@
+#include "cli/runtime.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+#include <thread>
+
+#include "base/error.h"
+#include "base/mapped_file.h"
+#include "cli/pull.h"
+#include "model/gguf.h"
+#include "model/vocabulary.h"
+
+namespace larder {
+namespace {
+
+// Beside what is measured after the vocabulary is loaded: heap of requests in flight, connections,
+// I/O threads' stacks.
+constexpr std::int64_t kServingBytes = std::int64_t{12} << 20;
+// Rows of logits computed at once: one for each sequence that decodes in a step, and chunks of a
+// prompt whose log-probabilities are asked for.
+constexpr int kMaxLogitRows = 64;
+
+std::string read_text_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw Error(ErrorKind::kNotFound, fmt::format("{}: cannot be read", path));
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+ModelFile read_model_file(const RuntimeOptions& options) {
+  ModelFile file;
+  file.path = find_model(options.model);
+  const MappedFile mapped(file.path);
+  try {
+    const GgufFile gguf(mapped.bytes());
+    file.file_bytes = static_cast<std::int64_t>(mapped.bytes().size());
+    file.config = read_model_config(gguf);
+    file.weights_bytes = static_cast<std::int64_t>(weights_size_bytes(file.config, gguf));
+    file.tokenizer = std::make_unique<Tokenizer>(read_vocabulary(gguf));
+    file.chat_template = std::make_unique<ChatTemplate>(
+        options.chat_template_file.empty() ? read_chat_template(gguf)
+                                           : read_text_file(options.chat_template_file));
+  } catch (const Error& error) {
+    throw Error(error.kind(), fmt::format("{}: {}", file.path, error.what()));
+  }
+  return file;
+}
+
+TransformerLimits transformer_limits(const RuntimeOptions& options, const ModelConfig& config) {
+  TransformerLimits limits;
+  limits.max_batch_tokens = options.max_batch_tokens;
+  limits.max_logit_rows = std::min(kMaxLogitRows, options.max_batch_tokens);
+  limits.max_context_len = options.max_model_len > 0 ? options.max_model_len : config.context_len;
+  limits.activations = options.activations == "f32" ? ActivationType::kF32 : ActivationType::kInt8;
+  return limits;
+}
+
+// A bar on a terminal, nothing in a log.
+void show_progress(std::size_t done_bytes, std::size_t total_bytes) {
+  if (!::isatty(STDERR_FILENO) || total_bytes == 0) return;
+  std::fprintf(stderr, "\rLoading weights %3zu %%", done_bytes * 100 / total_bytes);
+  if (done_bytes == total_bytes) std::fprintf(stderr, "\r\033[K");
+}
+
+}  // namespace
+
+void add_runtime_options(CLI::App& command, RuntimeOptions& options) {
+  command.add_option("-m,--model", options.model,
+                     "A GGUF file, or a name that `larder pull` knows (default smollm2-135m)");
+  command.add_option("-t,--threads", options.num_threads, "Threads (default: the cores)")
+      ->check(CLI::Range(1, 1024));
+  command
+      .add_option("--activations", options.activations,
+                  "int8: fast (default); f32: the reference path, several times slower")
+      ->check(CLI::IsMember({"int8", "f32"}));
+  command.add_option("--kv-size", options.kv_size,
+                     "Memory of the KV cache, such as 2GiB (default: room for eight full contexts, "
+                     "1 to 4 GiB)");
+  command.add_option("--memory", options.memory,
+                     "Memory of the whole process, such as 8GiB; the KV cache takes what is left");
+  command
+      .add_option("-c,--max-model-len", options.max_model_len,
+                  "Longest prompt and output together, in tokens (default: the model's own, if "
+                  "the KV cache holds it)")
+      ->check(CLI::Range(32, 1 << 24));
+  command
+      .add_option("--batch-tokens", options.max_batch_tokens,
+                  "Tokens computed in one step, at most (default 512)")
+      ->check(CLI::Range(1, 8192));
+  command
+      .add_option("--prefill-tokens", options.max_prefill_tokens,
+                  "Of those, prompt tokens while other requests decode: smaller keeps their "
+                  "tokens coming evenly (default 128)")
+      ->check(CLI::Range(1, 8192));
+  command
+      .add_option("--max-sequences", options.max_sequences,
+                  "Requests running at once; more wait in line (default 256)")
+      ->check(CLI::Range(1, 65536));
+  command.add_option("--chat-template", options.chat_template_file,
+                     "A Jinja file to use instead of the model's own chat template");
+}
+
+PlannedModel plan_model(const RuntimeOptions& options, ThreadPool& pool) {
+  if (!options.kv_size.empty() && !options.memory.empty())
+    throw_invalid("--kv-size and --memory: give one of them");
+  const std::int64_t available_bytes = available_memory_bytes() + resident_memory_bytes();
+  PlannedModel planned;
+  planned.file = read_model_file(options);
+  const ModelConfig& config = planned.file.config;
+  planned.layout = std::make_unique<KvLayout>(kv_layer_shapes(config));
+  planned.limits = transformer_limits(options, config);
+
+  Footprint footprint;
+  footprint.weights_bytes = planned.file.weights_bytes;
+  footprint.scratch_bytes =
+      static_cast<std::int64_t>(transformer_scratch_size_bytes(config, planned.limits, pool));
+  footprint.process_bytes = resident_memory_bytes() + kServingBytes;
+  footprint.context_length = config.context_len;
+  footprint.max_batch_tokens = options.max_batch_tokens;
+
+  PlanOptions plan_options;
+  if (!options.kv_size.empty()) plan_options.kv_bytes = parse_bytes(options.kv_size);
+  if (!options.memory.empty()) plan_options.memory_bytes = parse_bytes(options.memory);
+  plan_options.max_model_len = options.max_model_len;
+  planned.plan = make_plan(*planned.layout, footprint, plan_options, available_bytes);
+  return planned;
+}
+
+Runtime::Runtime(const RuntimeOptions& options)
+    : kernels_(select_kernels()),
+      pool_(options.num_threads > 0
+                ? options.num_threads
+                : std::max(1, static_cast<int>(std::thread::hardware_concurrency()))),
+      planned_(plan_model(options, pool_)) {
+  {
+    const MappedFile mapped(planned_.file.path);
+    weights_ = std::make_unique<Weights>(config(), GgufFile(mapped.bytes()), pool_, show_progress);
+  }
+  const Plan& plan = planned_.plan;
+  storage_ = std::make_unique<KvStorage>(*planned_.layout, plan.num_blocks);
+  transformer_ = std::make_unique<Transformer>(config(), *weights_, *planned_.layout, kernels_,
+                                               pool_, planned_.limits);
+  EngineConfig engine_config;
+  engine_config.num_blocks = plan.num_blocks;
+  engine_config.max_model_len = plan.max_model_len;
+  engine_config.max_batch_tokens = options.max_batch_tokens;
+  engine_config.max_prefill_tokens = std::min(options.max_prefill_tokens, options.max_batch_tokens);
+  engine_config.max_sequences = options.max_sequences;
+  engine_ = std::make_unique<Engine>(engine_config, *transformer_, *storage_, *planned_.layout,
+                                     tokenizer().end_tokens(), clock_);
+  engine_->start();
+}
+
+}  // namespace larder

@@ -1,0 +1,85 @@
+// Everything that a command needs to run a model, built in order: file, plan, memory, engine.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+#include <memory>
+#include <string>
+
+#include "base/clock.h"
+#include "base/thread_pool.h"
+#include "engine/engine.h"
+#include "kv/kv_layout.h"
+#include "kv/kv_storage.h"
+#include "model/model_config.h"
+#include "model/transformer.h"
+#include "model/weights.h"
+#include "plan/plan.h"
+#include "tokenizer/chat_template.h"
+#include "tokenizer/tokenizer.h"
+
+namespace larder {
+
+struct RuntimeOptions {
+  std::string model = "smollm2-135m";  // a path to a GGUF, or a name that `larder pull` knows
+  int num_threads = 0;                 // 0 = the machine's cores
+  std::string activations = "int8";    // or f32, the reference path
+  std::string kv_size;                 // bytes of KV blocks; "" = chosen by the plan
+  std::string memory;                  // bytes of the whole process; "" = chosen by the plan
+  int max_model_len = 0;               // 0 = what the model and the memory allow
+  int max_batch_tokens = 512;
+  int max_prefill_tokens = 128;
+  int max_sequences = 256;
+  std::string chat_template_file;  // "" = the one in the model's file
+};
+
+// The options above, on a command.
+void add_runtime_options(CLI::App& command, RuntimeOptions& options);
+
+// What a file says, without its weights.
+struct ModelFile {
+  std::string path;
+  std::int64_t file_bytes = 0;
+  std::int64_t weights_bytes = 0;  // repacked
+  ModelConfig config;
+  std::unique_ptr<Tokenizer> tokenizer;
+  std::unique_ptr<ChatTemplate> chat_template;
+};
+
+// The plan of a file under these options; nothing of it is taken yet.
+struct PlannedModel {
+  ModelFile file;
+  std::unique_ptr<KvLayout> layout;
+  TransformerLimits limits;
+  Plan plan;
+};
+
+PlannedModel plan_model(const RuntimeOptions& options, ThreadPool& pool);
+
+// A model in memory with its engine, started. Progress goes to stderr.
+class Runtime {
+ public:
+  explicit Runtime(const RuntimeOptions& options);
+
+  Engine& engine() { return *engine_; }
+  const Tokenizer& tokenizer() const { return *planned_.file.tokenizer; }
+  const ChatTemplate& chat_template() const { return *planned_.file.chat_template; }
+  const ModelConfig& config() const { return planned_.file.config; }
+  const ModelFile& file() const { return planned_.file; }
+  const Plan& plan() const { return planned_.plan; }
+  const KernelTable& kernels() const { return kernels_; }
+  int num_threads() const { return pool_.num_threads(); }
+  const Clock& clock() const { return clock_; }
+
+ private:
+  const KernelTable& kernels_;
+  SteadyClock clock_;
+  ThreadPool pool_;
+  PlannedModel planned_;
+  std::unique_ptr<Weights> weights_;
+  std::unique_ptr<KvStorage> storage_;
+  std::unique_ptr<Transformer> transformer_;
+  std::unique_ptr<Engine> engine_;
+};
+
+}  // namespace larder

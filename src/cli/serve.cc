@@ -1,0 +1,115 @@
+// larder serve: the HTTP server over one model.
+#include <spdlog/spdlog.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "cli/commands.h"
+#include "cli/runtime.h"
+#include "server/http_server.h"
+
+namespace larder {
+namespace {
+
+struct ServeOptions {
+  RuntimeOptions runtime;
+  ServerConfig server;
+  std::string name;
+  std::string api_key_file;
+  double drain_seconds = 30;
+  double log_seconds = 5;
+};
+
+// One key per line; empty lines and those that begin with # do not count.
+void read_api_keys(const std::string& path, std::vector<std::string>& keys) {
+  std::ifstream file(path);
+  if (!file)
+    throw Error(ErrorKind::kNotFound, fmt::format("--api-key-file {}: cannot be read", path));
+  for (std::string line; std::getline(file, line);) {
+    while (!line.empty() && (line.back() == '\r' || line.back() == ' ')) line.pop_back();
+    if (!line.empty() && line[0] != '#') keys.push_back(line);
+  }
+}
+
+nlohmann::ordered_json describe(const ModelFile& file) {
+  const ModelConfig& config = file.config;
+  return {{"size_bytes", file.file_bytes},
+          {"num_layers", config.num_layers()},
+          {"hidden_size", config.hidden_size},
+          {"vocab_size", config.vocab_size},
+          {"context_length", config.context_len}};
+}
+
+void serve(const ServeOptions& options) {
+  ServerConfig config = options.server;
+  if (!options.api_key_file.empty()) read_api_keys(options.api_key_file, config.api_keys);
+  config.drain_timeout =
+      std::chrono::milliseconds(static_cast<std::int64_t>(options.drain_seconds * 1e3));
+  config.log_interval =
+      std::chrono::milliseconds(static_cast<std::int64_t>(options.log_seconds * 1e3));
+
+  Runtime runtime(options.runtime);
+  print_start(runtime);
+  const std::filesystem::path path = runtime.file().path;
+  struct stat status{};
+  ServedModel model{.name = options.name.empty() ? path.stem().string() : options.name,
+                    .aliases = {runtime.file().path, options.runtime.model},
+                    .tokenizer = runtime.tokenizer(),
+                    .chat_template = runtime.chat_template(),
+                    .engine = runtime.engine(),
+                    .max_model_len = runtime.plan().max_model_len,
+                    .created_s = ::stat(path.c_str(), &status) == 0 ? status.st_mtime : 0,
+                    .metadata = describe(runtime.file())};
+  HttpServer server(config, model);
+  const bool is_v6 = config.host.find(':') != std::string::npos;
+  std::fprintf(stderr, "Ready: %s at http://%s%s%s:%d (Ctrl-C to stop)\n", model.name.c_str(),
+               is_v6 ? "[" : "", config.host.c_str(), is_v6 ? "]" : "", server.port());
+  server.run();
+  runtime.engine().stop(false);
+}
+
+}  // namespace
+
+void add_serve_command(CLI::App& app) {
+  auto options = std::make_shared<ServeOptions>();
+  options->server.port = 8080;
+  CLI::App* command = app.add_subcommand("serve", "Serve a model over HTTP (the default)");
+  add_runtime_options(*command, options->runtime);
+  ServerConfig& server = options->server;
+  command->add_option("--host", server.host, "Address to listen on (default 127.0.0.1)");
+  command->add_option("--port", server.port, "Port (default 8080; 0 = any free one)")
+      ->check(CLI::Range(0, 65535));
+  command->add_option("--name", options->name,
+                      "The model's name for clients (default: the file's)");
+  command->add_option("--api-key", server.api_keys,
+                      "A key that clients must send; may be given several times");
+  command->add_option("--api-key-file", options->api_key_file, "A file of keys, one per line");
+  command->add_flag("--open", server.allow_open_network,
+                    "Listen beyond this machine although there is no API key");
+  command->add_option("--cors", server.cors_origins,
+                      "Origins of web pages that may call, * = all (default: none)");
+  command
+      ->add_option("--max-connections", server.limits.max_connections,
+                   "Connections at once (default 16384)")
+      ->check(CLI::Range(1, 1 << 20));
+  command->add_option("--max-body-bytes", server.limits.max_body_bytes,
+                      "Bytes of one request (default 16 MiB)");
+  command
+      ->add_option("--drain-seconds", options->drain_seconds,
+                   "Time for running requests after SIGTERM (default 30)")
+      ->check(CLI::Range(0.0, 86400.0));
+  command
+      ->add_option("--log-seconds", options->log_seconds,
+                   "Time between lines of statistics while busy, 0 = none (default 5)")
+      ->check(CLI::Range(0.0, 86400.0));
+  command->callback([options] { serve(*options); });
+}
+
+}  // namespace larder

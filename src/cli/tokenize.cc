@@ -1,0 +1,54 @@
+// larder tokenize: a text as token ids.
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "base/mapped_file.h"
+#include "cli/commands.h"
+#include "cli/pull.h"
+#include "model/gguf.h"
+#include "model/vocabulary.h"
+#include "tokenizer/tokenizer.h"
+
+namespace larder {
+namespace {
+
+struct TokenizeOptions {
+  std::string model = "smollm2-135m";
+  std::string text;
+  std::string file = "-";
+  bool special = false;
+  bool ids_only = false;
+  bool no_bos = false;
+};
+
+void tokenize(const TokenizeOptions& options) {
+  const MappedFile mapped(find_model(options.model));
+  const Tokenizer tokenizer(read_vocabulary(GgufFile(mapped.bytes())));
+  const std::string text = options.text.empty() ? read_input(options.file) : options.text;
+  const auto tokens = tokenizer.encode(text, !options.no_bos, options.special);
+  for (const TokenId token : tokens) {
+    if (options.ids_only)
+      std::printf("%d ", token);
+    else
+      std::printf("%7d  '%s'\n", token, std::string(tokenizer.token_bytes(token, true)).c_str());
+  }
+  if (options.ids_only) std::puts("");
+  std::fprintf(stderr, "%zu tokens\n", tokens.size());
+}
+
+}  // namespace
+
+void add_tokenize_command(CLI::App& app) {
+  auto options = std::make_shared<TokenizeOptions>();
+  CLI::App* command = app.add_subcommand("tokenize", "Show a text as the model's tokens");
+  command->add_option("-m,--model", options->model, "A GGUF file, or a known name");
+  command->add_option("-p,--prompt", options->text, "The text");
+  command->add_option("-f,--file", options->file, "Read it from a file (default: stdin)");
+  command->add_flag("--special", options->special, "Recognise special tokens in the text");
+  command->add_flag("--no-bos", options->no_bos, "Leave out the model's first and last token");
+  command->add_flag("--ids", options->ids_only, "Ids alone, on one line");
+  command->callback([options] { tokenize(*options); });
+}
+
+}  // namespace larder

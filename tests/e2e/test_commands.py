@@ -1,0 +1,92 @@
+"""The commands as a person runs them."""
+import os
+import re
+import subprocess
+
+import pytest
+
+BIN = os.environ.get("LARDER_BIN", "")
+MODELS = {"smollm2": os.environ.get("LARDER_TEST_SMOLLM2"), "gemma3": os.environ.get("LARDER_TEST_GEMMA3")}
+
+
+def larder(*arguments, stdin="", code=0):
+    result = subprocess.run([BIN, *map(str, arguments)], input=stdin, capture_output=True, text=True, timeout=300)
+    assert result.returncode == code, result.stderr
+    return result
+
+
+def test_help_teaches():
+    text = larder("--help").stdout
+    for command in ("serve", "chat", "generate", "bench", "perplexity", "tokenize", "pull", "plan"):
+        assert command in text
+        assert "--" in larder(command, "--help").stdout
+
+
+@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
+def test_generate_is_repeatable_and_knows_a_fact(model):
+    runs = [larder("generate", "-m", model, "-p", "The capital of France is", "-n", 8).stdout for _ in range(2)]
+    assert runs[0] == runs[1]
+    assert "Paris" in runs[0]
+
+
+def test_generate_answers_by_the_chat_template():
+    out = larder("generate", "-m", MODELS["smollm2"], "--chat", "-p", "What is the capital of France?", "-n", 32)
+    assert "Paris" in out.stdout
+    assert "<|im_end|>" not in out.stdout
+
+
+def test_chat_reuses_the_turn_before():
+    out = larder("chat", "-m", MODELS["smollm2"], "--temp", 0, "-n", 24,
+                 stdin="My name is Ada and I like gardens.\nWhat is my name?\n/reset\n")
+    turns = re.findall(r"\[(\d+) prompt tokens, (\d+) cached; first token \d+ ms; (\d+) tokens, [\d.]+/s\]", out.stderr)
+    assert len(turns) == 2
+    assert int(turns[0][1]) == 0
+    # All of the first turn, its prompt and its answer but for the answer's last token, is there.
+    assert int(turns[1][1]) >= int(turns[0][0]) + int(turns[0][2]) - 1
+
+
+def test_tokenize_reads_back():
+    ids = larder("tokenize", "-m", MODELS["smollm2"], "--ids", "-p", "Hello world").stdout.split()
+    assert len(ids) == 2
+    lines = larder("tokenize", "-m", MODELS["smollm2"], "-p", "Hello world").stdout
+    assert "'Hello'" in lines and "' world'" in lines
+
+
+@pytest.mark.parametrize("model, kv", [("smollm2", 23040), ("gemma3", 18432)])
+def test_plan_states_bytes_per_token(model, kv):
+    out = larder("plan", "-m", MODELS[model]).stdout
+    assert re.search(rf"KV bytes per token\s+{kv}\b", out)
+    assert "at once" in out
+
+
+def test_bench_prints_the_table():
+    out = larder("bench", "-m", MODELS["smollm2"], "--pp", 64, "--tg", 8, "-r", 1).stdout
+    assert re.search(r"\| pp64 \| [\d.]+ ±", out) and re.search(r"\| tg8 \| [\d.]+ ±", out)
+    cold, warm, cached = re.search(r"\| 64 \| ([\d.]+) \| ([\d.]+) \| (\d+) \|", out).groups()
+    assert int(cached) == 63
+
+
+def test_perplexity_of_english_is_low_and_of_noise_is_high(tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("The river runs from the mountains to the sea, and the people who live beside it fish. " * 20)
+    low = float(re.search(r"perplexity ([\d.]+)", larder("perplexity", "-m", MODELS["smollm2"], text).stdout).group(1))
+    text.write_text("zq xv jk wq pf vb mz lx " * 3 + "kk jq zx vv qq " * 3)
+    high = float(re.search(r"perplexity ([\d.]+)", larder("perplexity", "-m", MODELS["smollm2"], text).stdout).group(1))
+    assert low < 5 < high
+
+
+@pytest.mark.parametrize("arguments, words", [
+    (("serve", "-m", "/nowhere.gguf"), ["/nowhere.gguf", "smollm2-135m"]),
+    (("plan", "--kv-size", "lots"), ["lots", "512MiB"]),
+    (("plan", "--kv-size", "1GiB", "--memory", "2GiB"), ["--kv-size", "--memory"]),
+    (("plan", "--kv-size", "900TiB"), ["--kv-size", "available"]),
+    (("serve", "--host", "0.0.0.0"), ["--api-key"]),
+    (("generate",), ["-p"]),
+])
+def test_errors_are_one_line_that_helps(arguments, words):
+    if arguments[0] in ("plan", "serve") and "-m" not in arguments:
+        arguments = (*arguments, "-m", MODELS["smollm2"])
+    error = larder(*arguments, code=1).stderr.strip().splitlines()[-1]
+    assert error.startswith("larder: ")
+    for word in words:
+        assert word in error
