@@ -11,7 +11,9 @@ Reply Router::generate(const HttpRequest& request, GenerationJob job, Mailbox::W
   job.salt = derive_salt(key, job.options.cache_salt);
   job.max_waiting_bytes = config_.limits.max_stream_buffer_bytes;
   job.writer->set_options(job.options);
-  return {{}, Generation::start(model_, std::move(job), metrics_, std::move(wake))};
+  Reply reply;
+  reply.generation = Generation::start(model_, std::move(job), metrics_, std::move(wake));
+  return reply;
 }
 
 Reply Router::chat(const HttpRequest& request, Mailbox::Wake wake) const {

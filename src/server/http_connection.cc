@@ -96,8 +96,9 @@ void HttpConnection::poke() {
 Task<void> HttpConnection::serve() {
   const auto self = shared_from_this();
   try {
-    bool more = true;
-    while (more && co_await wait_for_request()) more = co_await serve_one();
+    while (co_await wait_for_request()) {
+      if (!co_await serve_one()) break;
+    }
   } catch (const std::exception& error) {
     spdlog::error("connection: {}", error.what());
   }
@@ -160,7 +161,9 @@ Task<bool> HttpConnection::read_head(Incoming& incoming) {
   // A coding that we do not undo, or one that a proxy in front may read otherwise.
   const bool bad_coding =
       message.count(http::field::transfer_encoding) > 0 &&
-      (!parser.chunked() || incoming.is_http_1_0 || message.count(http::field::content_length) > 0);
+      (message.count(http::field::transfer_encoding) > 1 || incoming.is_http_1_0 ||
+       message.count(http::field::content_length) > 0 ||
+       !boost::beast::iequals(message[http::field::transfer_encoding], "chunked"));
   if (bad_coding) {
     co_return co_await refuse(describe_unreadable(http::error::bad_transfer_encoding));
   }

@@ -53,7 +53,7 @@ tcp::endpoint resolve(const ServerConfig& config) {
     throw Error(
         ErrorKind::kInvalidArgument,
         fmt::format("host: {} can be reached by others and there is no API key; give --api-key, "
-                    "or --allow-open-network to let everyone in",
+                    "or --open to let everyone in",
                     config.host),
         "host");
   }

@@ -13,7 +13,7 @@ using Json = nlohmann::ordered_json;
 
 struct JsonLimits {
   int max_depth = 64;
-  std::size_t max_values = 2'000'000;
+  std::size_t max_values = 1'000'000;
 };
 
 // Time and memory are linear in the text, without recursion. Throws Error{kInvalidArgument} for

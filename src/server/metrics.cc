@@ -25,6 +25,7 @@ constexpr double kTokenBounds[] = {0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3
                                    0.75, 1,     2.5,  5,     7.5, 10,   20,  40,  80};
 constexpr double kLatencyBounds[] = {0.3, 0.5, 0.8, 1,  1.5, 2,   2.5, 5,   10,   15,  20,
                                      30,  40,  50,  60, 120, 240, 480, 960, 1920, 7680};
+constexpr double kStepBounds[] = {1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384};
 constexpr double kNBounds[] = {1, 2, 5, 10, 20};
 
 // 1, 2, 5, 10, 20, ... up to the greatest value.
@@ -66,7 +67,6 @@ class Page {
     value(static_cast<double>(number));
   }
   void histogram(const char* name, const char* help, const Histogram& histogram) {
-    begin(name, help, MetricType::Histogram);
     ClientMetric metric = labelled({});
     metric.histogram.sample_count = histogram.num_observed();
     metric.histogram.sample_sum = histogram.sum();
@@ -75,6 +75,24 @@ class Page {
       cumulative += histogram.counts()[i];
       metric.histogram.bucket.push_back({cumulative, histogram.bounds()[i]});
     }
+    begin(name, help, MetricType::Histogram);
+    families_.back().metric.push_back(std::move(metric));
+  }
+  // Tokens of each step, which the engine counts by bounds of its own, told by vLLM's.
+  void step_histogram(const EngineStats& stats) {
+    ClientMetric metric = labelled({});
+    metric.histogram.sample_sum = static_cast<double>(stats.num_step_tokens);
+    for (const double bound : kStepBounds) metric.histogram.bucket.push_back({0, bound});
+    for (std::size_t i = 0; i < stats.step_token_counts.size(); ++i) {
+      metric.histogram.sample_count += stats.step_token_counts[i];
+      if (i >= kStepTokenBounds.size()) continue;
+      for (auto& bucket : metric.histogram.bucket) {
+        if (kStepTokenBounds[i] <= bucket.upper_bound) {
+          bucket.cumulative_count += stats.step_token_counts[i];
+        }
+      }
+    }
+    begin("vllm:iteration_tokens_total", "Tokens computed in a step.", MetricType::Histogram);
     families_.back().metric.push_back(std::move(metric));
   }
 
@@ -141,10 +159,29 @@ void add_engine_counters(Page& page, const EngineStats& stats) {
   page.value(cached, {{"source", "device"}});
   page.counter("vllm:generation_tokens_total", "Tokens generated.", stats.num_generated_tokens);
   page.counter("larder:engine_steps_total", "Forward passes.", stats.num_steps);
+  const auto add_seconds = [&](const char* part, std::int64_t ns) {
+    page.value(static_cast<double>(ns) * 1e-9, {{"part", part}});
+  };
+  page.begin("larder:engine_seconds_total", "Time of the engine's steps, by part.",
+             MetricType::Counter);
+  add_seconds("forward", stats.forward_ns);
+  add_seconds("sample", stats.sample_ns);
+  add_seconds("schedule", stats.schedule_ns);
   page.counter("larder:kv_blocks_evicted_total", "Cached KV blocks given up for room.",
                stats.kv.num_evicted);
   page.counter("larder:kv_blocks_copied_total", "Shared KV blocks copied before a write.",
                stats.kv.num_copied_on_write);
+}
+
+void add_engine_histograms(Page& page, const EngineStats& stats) {
+  page.step_histogram(stats);
+  const KvHistograms& kv = stats.kv_histograms;
+  page.histogram("vllm:kv_block_lifetime_seconds", "From a KV block's allocation until it is free.",
+                 kv.lifetime);
+  page.histogram("vllm:kv_block_idle_before_evict_seconds",
+                 "From a KV block's last use until its eviction.", kv.idle_before_evict);
+  page.histogram("vllm:kv_block_reuse_gap_seconds", "From one use of a KV block to the next.",
+                 kv.reuse_gap);
 }
 
 }  // namespace
@@ -267,6 +304,7 @@ std::string ServerMetrics::serialize(const EngineStats& stats, const EngineConfi
   Page page(families, model_name_);
   add_engine_gauges(page, stats, config);
   add_engine_counters(page, stats);
+  add_engine_histograms(page, stats);
   page.gauge("larder:engine_alive", "1 while the engine runs.", alive ? 1 : 0);
   page.gauge("larder:open_connections", "Sockets of clients.", num_connections);
   {

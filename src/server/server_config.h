@@ -18,10 +18,10 @@ namespace larder {
 struct ServerLimits {
   std::size_t max_header_bytes = std::size_t{16} << 10;
   std::size_t max_body_bytes = std::size_t{16} << 20;
-  std::size_t max_total_body_bytes = std::size_t{256} << 20;  // of all requests being read
-  int max_connections = 16384;                                // more are answered 503 and closed
-  int max_json_depth = 64;                                    // levels of arrays and objects
-  std::size_t max_json_values = 2'000'000;
+  std::size_t max_total_body_bytes = std::size_t{64} << 20;  // of all requests being read
+  int max_connections = 16384;                               // more are answered 503 and closed
+  int max_json_depth = 64;                                   // levels of arrays and objects
+  std::size_t max_json_values = 1'000'000;
   int max_n = 128;        // n and best_of
   int max_prompts = 256;  // of one completions request
   int max_choices = 256;  // prompts * n

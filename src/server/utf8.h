@@ -7,7 +7,7 @@
 
 namespace larder {
 
-// Each byte that is not part of a well-formed character becomes U+FFFD.
+// What is not a well-formed character becomes U+FFFD.
 std::string to_valid_utf8(std::string_view bytes);
 
 // Characters of a well-formed text, as Python counts them.

@@ -1,0 +1,186 @@
+// Bytes that no honest client sends: each gets a clear error or a closed connection, and the server
+// goes on.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <vector>
+
+#include "server/server_test_support.h"
+
+namespace larder {
+namespace {
+
+using std::chrono::milliseconds;
+
+const std::string kHead =
+    "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n";
+const std::string kGood = R"({"prompt":"abc","max_tokens":3,"ignore_eos":true})";
+
+ServerConfig impatient() {
+  ServerConfig config;
+  config.limits.header_timeout = config.limits.body_timeout = milliseconds(300);
+  config.limits.idle_timeout = milliseconds(600);
+  config.limits.max_body_bytes = 100'000;
+  return config;
+}
+
+TEST(HttpFaults, MalformedRequests) {
+  TestServer server(impatient());
+  const struct {
+    std::string bytes;
+    int status;
+  } cases[] = {
+      {std::string("\x00\xff\x01 garbage\r\n\r\n", 14), 400},
+      {"GET /\r\n\r\n", 400},
+      {"GET / HTTP/1.1\n\n", 400},
+      {"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400},
+      {"GET / HTTP/1.1\r\nno colon\r\n\r\n", 400},
+      {"GET / HTTP/1.1\r\nX: " + std::string(100'000, 'a'), 431},
+      {kHead + "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400},
+      {kHead + "Transfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n", 400},
+      {kHead + "Transfer-Encoding: gzip\r\n\r\n", 400},
+      {kHead + "Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", 400},
+      {kHead + "Transfer-Encoding: identity\r\n\r\n", 400},
+      {"POST /v1/completions HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400},
+      {kHead + "Content-Length: 5\r\nContent-Length: 6\r\n\r\n12345", 400},
+      {kHead + "Content-Length: -5\r\n\r\n12345", 400},
+      {kHead + "Content-Length: 99999999999999999999999\r\n\r\n", 400},
+      {kHead + "Content-Length: 100001\r\n\r\n", 413},
+      {kHead + "Transfer-Encoding: chunked\r\n\r\n-5\r\nabc", 400},
+      {kHead + "Transfer-Encoding: chunked\r\n\r\nFFFFFFFFFFFFFFFFF\r\nabc", 400},
+      {kHead + "Transfer-Encoding: chunked\r\n\r\n7FFFFFFFFFFFFFFF\r\nabc", 413},
+      {kHead + "Transfer-Encoding: chunked\r\n\r\n5\r\nabcdefgh\r\n0\r\n\r\n", 400},
+      {kHead + "Transfer-Encoding: chunked\r\n\r\n5;" + std::string(300'000, 'a'), 431},
+      {kHead + "Content-Length: 3\r\nContent-Encoding: gzip\r\nConnection: close\r\n\r\nabc", 415},
+      {"GET /%0d%0aX:1 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", 404},
+  };
+  for (const auto& [bytes, status] : cases) {
+    const auto answer = server.exchange(bytes);
+    EXPECT_EQ(answer.status, status) << bytes.substr(0, 150);
+    if (answer.status != 0) {
+      EXPECT_FALSE(answer.json()["error"]["message"].get<std::string>().empty());
+    }
+  }
+  EXPECT_EQ(server.post("/v1/completions", kGood).status, 200);
+}
+
+TEST(HttpFaults, HeaderWithoutEndIsCutOff) {
+  TestServer server;
+  RawClient client(server.port());
+  client.send("GET / HTTP/1.1\r\n");
+  const std::string line = "X: " + std::string(1000, 'a') + "\r\n";
+  int num_lines = 0;  // 100 MB, were they taken
+  while (num_lines < 100'000 && client.send(line)) ++num_lines;
+  EXPECT_LT(num_lines, 100'000);
+}
+
+TEST(HttpFaults, SlowClientsAreTimedOut) {
+  TestServer server(impatient());
+  RawClient silent(server.port());
+  RawClient slow_header(server.port()), slow_body(server.port());
+  slow_header.send("GET /health HT");
+  slow_body.send(kHead + "Content-Length: 100\r\n\r\n{");
+  EXPECT_EQ(TestServer::split(slow_header.receive()).status, 408);
+  EXPECT_EQ(TestServer::split(slow_body.receive()).status, 408);
+  // A trickle does not help: the whole header has one deadline.
+  RawClient trickle(server.port());
+  const auto begin = std::chrono::steady_clock::now();
+  trickle.send("GET /health HTTP/1.1\r\n");
+  while (trickle.send("X: y\r\n") &&
+         std::chrono::steady_clock::now() - begin < std::chrono::seconds(10)) {
+    std::this_thread::sleep_for(milliseconds(50));
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
+  EXPECT_EQ(silent.receive(), "");
+  EXPECT_TRUE(silent.closed_by_server());
+}
+
+TEST(HttpFaults, TruncatedBodyIsDropped) {
+  TestServer server;
+  RawClient client(server.port());
+  client.send(kHead + "Content-Length: 100\r\n\r\n{\"prompt\"");
+  client.close();
+  EXPECT_EQ(server.post("/v1/completions", kGood).status, 200);
+  EXPECT_EQ(server.engine().stats().num_waiting, 0);
+}
+
+TEST(HttpFaults, PipelinedGarbageEndsAfterTheGoodReply) {
+  TestServer server;
+  const std::string text = [&] {
+    RawClient client(server.port());
+    client.send(TestServer::request("/v1/completions", kGood, "") + "\x01\x02 garbage\r\n\r\n");
+    return client.receive();
+  }();
+  EXPECT_EQ(text.find("HTTP/1.1 200"), 0u);
+  EXPECT_NE(text.find("HTTP/1.1 400"), std::string::npos);
+}
+
+TEST(HttpFaults, PipelinedRequestsAreAnsweredInOrder) {
+  TestServer server;
+  RawClient client(server.port());
+  std::string bytes;
+  for (int i = 0; i < 20; ++i)
+    bytes += "GET /nothing" + std::to_string(i) + " HTTP/1.1\r\nHost: x\r\n\r\n";
+  bytes += "GET /version HTTP/1.1\r\nConnection: close\r\n\r\n";
+  client.send(bytes);
+  const std::string text = client.receive();
+  std::size_t at = 0;
+  for (int i = 0; i < 20; ++i) {
+    at = text.find("/nothing" + std::to_string(i), at);
+    ASSERT_NE(at, std::string::npos) << i;
+  }
+  EXPECT_NE(text.find("\"version\"", at), std::string::npos);
+}
+
+TEST(HttpFaults, BodiesShareABudget) {
+  ServerConfig config = impatient();
+  config.limits.max_total_body_bytes = 50'000;
+  config.limits.body_timeout = milliseconds(3000);
+  TestServer server(config);
+  const std::string part(30'000, ' ');
+  RawClient first(server.port());
+  first.send(kHead + "Content-Length: 60000\r\n\r\n" + part);
+  std::this_thread::sleep_for(milliseconds(200));
+  EXPECT_EQ(server.post("/v1/completions", part).status, 503);
+  first.close();
+  std::this_thread::sleep_for(milliseconds(200));
+  EXPECT_EQ(server.post("/v1/completions", part).status, 400);  // read, and not JSON
+}
+
+TEST(HttpFaults, ConnectionsBeyondTheLimitAreTold) {
+  ServerConfig config;
+  config.limits.max_connections = 3;
+  TestServer server(config);
+  std::vector<std::unique_ptr<RawClient>> idle;
+  for (int i = 0; i < 3; ++i) idle.push_back(std::make_unique<RawClient>(server.port()));
+  std::this_thread::sleep_for(milliseconds(100));
+  EXPECT_EQ(server.get("/health").status, 503);
+  idle.clear();
+  std::this_thread::sleep_for(milliseconds(100));
+  EXPECT_EQ(server.get("/health").status, 200);
+}
+
+TEST(HttpFaults, ManyIdleSocketsDoNotHinder) {
+  TestServer server;
+  std::vector<std::unique_ptr<RawClient>> idle;
+  for (int i = 0; i < 400; ++i) idle.push_back(std::make_unique<RawClient>(server.port()));
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_EQ(server.post("/v1/completions", kGood).status, 200);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+}
+
+TEST(HttpFaults, JsonFaultsOverTheWire) {
+  TestServer server;
+  for (const std::string& body :
+       {std::string(100'000, '['), std::string("{\"prompt\":\"\xff\"}"),
+        std::string(R"({"prompt":"\ud800"})"), std::string(R"({"prompt":"a","prompt":"b"})"),
+        std::string(R"({"prompt":"a","temperature":1e400})"), std::string(), std::string("[]"),
+        std::string("null")}) {
+    const auto answer = server.post("/v1/completions", body);
+    EXPECT_EQ(answer.status, 400) << body.substr(0, 60);
+    EXPECT_TRUE(answer.json()["error"]["param"].is_null());
+  }
+}
+
+}  // namespace
+}  // namespace larder

@@ -1,0 +1,418 @@
+// The API over real sockets, with a tiny random model behind it.
+#include "server/http_server.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "server/server_test_support.h"
+
+namespace larder {
+namespace {
+
+using std::chrono::milliseconds;
+
+const std::string kStreamForever =
+    R"({"prompt":"abc","max_tokens":230,"ignore_eos":true,"stream":true,"n":8})";
+
+// Not operator+ with a literal in front: GCC 12 warns of an overlap that is none.
+std::string braced(const std::string& fields) { return fmt::format("{{{}}}", fields); }
+
+TEST(HttpServer, PublicPages) {
+  TestServer server;
+  EXPECT_EQ(server.get("/health").status, 200);
+  EXPECT_TRUE(server.get("/version").json()["version"].is_string());
+  const Json models = server.get("/v1/models").json();
+  EXPECT_EQ(models["data"][0]["id"], "tiny");
+  EXPECT_EQ(models["data"][0]["max_model_len"], TestServer::kMaxModelLen);
+  EXPECT_EQ(server.get("/v1/models/t%69ny").json()["id"], "tiny");
+  EXPECT_EQ(server.get("/v1/models/other").status, 404);
+  EXPECT_EQ(server.get("/load").json()["server_load"], 0);
+  EXPECT_EQ(server.get("/nothing").status, 404);
+  EXPECT_EQ(server.get("/v1/chat/completions").status, 405);
+  EXPECT_EQ(server.exchange("HEAD /version HTTP/1.1\r\nConnection: close\r\n\r\n").body, "");
+}
+
+TEST(HttpServer, CompletionIsDeterministicAndCached) {
+  TestServer server;
+  const std::string body =
+      R"({"model":"small","prompt":"the quick brown fox jumps over the lazy dog","max_tokens":8,)"
+      R"("temperature":0,"ignore_eos":true})";
+  const Json first = server.post("/v1/completions", body).json();
+  const Json second = server.post("/v1/completions", body).json();
+  EXPECT_EQ(first["choices"][0]["finish_reason"], "length");
+  EXPECT_EQ(first["choices"][0]["text"], second["choices"][0]["text"]);
+  EXPECT_EQ(first["usage"]["completion_tokens"], 8);
+  EXPECT_EQ(first["usage"]["prompt_tokens"], 43);
+  EXPECT_EQ(first["usage"]["prompt_tokens_details"]["cached_tokens"], 0);
+  EXPECT_EQ(second["usage"]["prompt_tokens_details"]["cached_tokens"], 42);
+  EXPECT_EQ(second["timings"]["cache_n"], 42);
+  EXPECT_EQ(second["timings"]["prompt_n"], 1);
+  EXPECT_EQ(
+      server.exchange("POST /reset_prefix_cache HTTP/1.1\r\nConnection: close\r\n\r\n").status,
+      200);
+  const Json third = server.post("/v1/completions", body).json();
+  EXPECT_EQ(third["usage"]["prompt_tokens_details"]["cached_tokens"], 0);
+}
+
+TEST(HttpServer, SaltsKeepCachesApart) {
+  TestServer server;
+  const auto cached = [&](const std::string& salt) {
+    return server
+        .post(
+            "/v1/completions",
+            R"({"prompt":"the quick brown fox jumps over the lazy dog","max_tokens":1,"cache_salt":")" +
+                salt + "\"}")
+        .json()["usage"]["prompt_tokens_details"]["cached_tokens"]
+        .get<int>();
+  };
+  EXPECT_EQ(cached("a"), 0);
+  EXPECT_EQ(cached("b"), 0);
+  EXPECT_GT(cached("a"), 0);
+}
+
+// The data of every event, [DONE] included.
+std::vector<std::string> events_of(const std::string& body) {
+  std::vector<std::string> events;
+  std::size_t at = 0;
+  while ((at = body.find("data: ", at)) != std::string::npos) {
+    at += 6;
+    events.push_back(body.substr(at, body.find("\n\n", at) - at));
+  }
+  return events;
+}
+
+TEST(HttpServer, StreamSaysWhatTheWholeReplySays) {
+  TestServer server;
+  const std::string fields =
+      R"("messages":[{"role":"user","content":"hello"}],"max_tokens":12,"temperature":0,"ignore_eos":true)";
+  const Json whole = server.post("/v1/chat/completions", braced(fields)).json();
+  const auto events = events_of(
+      server
+          .post("/v1/chat/completions",
+                braced(fields + R"(,"stream":true,"stream_options":{"include_usage":true})"))
+          .body);
+  ASSERT_GT(events.size(), 3u);
+  EXPECT_EQ(events.back(), "[DONE]");
+  std::string text;
+  for (std::size_t i = 0; i + 2 < events.size(); ++i) {
+    const Json event = parse_json(events[i], {});
+    const Json& choice = event["choices"][0];
+    EXPECT_EQ(choice["delta"].contains("role"), i == 0);
+    if (choice["delta"].contains("content")) text += choice["delta"]["content"].get<std::string>();
+    EXPECT_EQ(choice["finish_reason"].is_null(), i + 3 < events.size());
+  }
+  EXPECT_EQ(text, whole["choices"][0]["message"]["content"].get<std::string>());
+  const Json usage = parse_json(events[events.size() - 2], {});
+  EXPECT_TRUE(usage["choices"].empty());
+  EXPECT_EQ(usage["usage"]["completion_tokens"], whole["usage"]["completion_tokens"]);
+}
+
+TEST(HttpServer, StopStringEndsTextAndUsage) {
+  TestServer server;
+  const std::string fields = R"("prompt":"abc","max_tokens":40,"temperature":0,"ignore_eos":true)";
+  const Json whole = server.post("/v1/completions", braced(fields)).json();
+  const auto text = whole["choices"][0]["text"].get<std::string>();
+  ASSERT_GT(text.size(), 12u);
+  const std::string stop = text.substr(6, 3);
+  const Json stopped =
+      server.post("/v1/completions", braced(fields + ",\"stop\":" + Json(stop).dump())).json();
+  const Json& choice = stopped["choices"][0];
+  EXPECT_EQ(choice["text"], text.substr(0, text.find(stop)));
+  EXPECT_EQ(choice["finish_reason"], "stop");
+  EXPECT_EQ(choice["stop_reason"], stop);
+  EXPECT_LT(stopped["usage"]["completion_tokens"], 40);
+  EXPECT_TRUE(server.becomes_idle());
+}
+
+TEST(HttpServer, EchoWithLogprobsHasAnEntryPerToken) {
+  TestServer server;
+  const Json reply =
+      server
+          .post("/v1/completions",
+                R"({"prompt":[[1,2,3,4],[5,6]],"max_tokens":1,"logprobs":1,"echo":true,)"
+                R"("temperature":0,"seed":1234})")
+          .json();
+  for (int i = 0; i < 2; ++i) {
+    const Json& logprobs = reply["choices"][i]["logprobs"];
+    const std::size_t count = i == 0 ? 5 : 3;
+    for (const char* name : {"tokens", "token_logprobs", "top_logprobs", "text_offset"}) {
+      EXPECT_EQ(logprobs[name].size(), count) << name;
+    }
+    EXPECT_TRUE(logprobs["token_logprobs"][0].is_null() && logprobs["top_logprobs"][0].is_null());
+    for (std::size_t k = 1; k < count; ++k) {
+      const double logprob = logprobs["token_logprobs"][k];
+      EXPECT_LT(logprob, 0);
+      double best = -1e9;
+      for (const auto& [text, value] : logprobs["top_logprobs"][k].items())
+        best = std::max(best, value.get<double>());
+      EXPECT_GE(best, logprob);
+      if (k + 1 == count) {
+        EXPECT_EQ(best, logprob);  // greedy
+      }
+    }
+  }
+  EXPECT_EQ(reply["choices"][0]["text"].get<std::string>().substr(0, 4), "\"#$%");
+  const Json prompt_only =
+      server
+          .post("/v1/completions",
+                R"({"prompt":[1,2,3,4],"max_tokens":0,"logprobs":0,"echo":true})")
+          .json();
+  EXPECT_EQ(prompt_only["choices"][0]["logprobs"]["tokens"].size(), 4u);
+  EXPECT_EQ(prompt_only["usage"]["completion_tokens"], 0);
+}
+
+TEST(HttpServer, ManyChoices) {
+  TestServer server;
+  const Json reply =
+      server
+          .post("/v1/completions", R"({"prompt":["a","bc"],"max_tokens":4,"n":3,"seed":7,)"
+                                   R"("ignore_eos":true,"return_token_ids":true})")
+          .json();
+  ASSERT_EQ(reply["choices"].size(), 6u);
+  for (int i = 0; i < 6; ++i) {
+    EXPECT_EQ(reply["choices"][i]["index"], i);
+    EXPECT_EQ(reply["choices"][i]["token_ids"].size(), 4u);
+    EXPECT_EQ(reply["choices"][i]["prompt_token_ids"].size(), i < 3 ? 1u : 2u);
+  }
+  EXPECT_EQ(reply["usage"]["prompt_tokens"], 3);
+  EXPECT_EQ(reply["usage"]["completion_tokens"], 24);
+  const Json best =
+      server
+          .post("/v1/completions", R"({"prompt":"a","max_tokens":4,"n":1,"best_of":4,"seed":7,)"
+                                   R"("ignore_eos":true})")
+          .json();
+  EXPECT_EQ(best["choices"].size(), 1u);
+  EXPECT_EQ(best["usage"]["completion_tokens"], 16);
+}
+
+TEST(HttpServer, TokensRoundTrip) {
+  TestServer server;
+  const Json tokens =
+      server.post("/tokenize", R"({"prompt":"hi you","return_token_strs":true})").json();
+  EXPECT_EQ(tokens["count"], 6);
+  EXPECT_EQ(tokens["max_model_len"], TestServer::kMaxModelLen);
+  EXPECT_EQ(tokens["token_strs"][0], "h");
+  const Json text =
+      server.post("/detokenize", braced("\"tokens\":" + tokens["tokens"].dump())).json();
+  EXPECT_EQ(text["prompt"], "hi you");
+  const Json chat =
+      server.post("/tokenize", R"({"messages":[{"role":"user","content":"hi"}]})").json();
+  EXPECT_GT(chat["count"], 2);
+  EXPECT_EQ(server.post("/tokenize", "{}").param(), "prompt");
+  EXPECT_EQ(server.post("/detokenize", R"({"tokens":[128]})").param(), "tokens");
+}
+
+TEST(HttpServer, TooLongPromptTellsBothNumbers) {
+  TestServer server;
+  const auto answer =
+      server.post("/v1/completions", "{\"prompt\":\"" + std::string(500, 'a') + "\"}");
+  EXPECT_EQ(answer.status, 400);
+  EXPECT_NE(answer.body.find("500 tokens"), std::string::npos);
+  EXPECT_NE(answer.body.find("240"), std::string::npos);
+  const auto cut =
+      server.post("/v1/completions", "{\"prompt\":\"" + std::string(500, 'a') +
+                                         R"(","truncate_prompt_tokens":10,"max_tokens":1})");
+  EXPECT_EQ(cut.json()["usage"]["prompt_tokens"], 10);
+  EXPECT_EQ(server.post("/v1/completions", R"({"prompt":""})").param(), "prompt");
+}
+
+TEST(HttpServer, SpecialTokensInUserTextStayText) {
+  TestServer server;
+  const Json plain =
+      server.post("/tokenize", R"({"messages":[{"role":"user","content":""}]})").json();
+  const Json typed =
+      server.post("/tokenize", R"({"messages":[{"role":"user","content":"<|im_end|>"}]})").json();
+  EXPECT_EQ(typed["count"].get<int>(), plain["count"].get<int>() + 10);
+}
+
+TEST(HttpServer, ApiKeys) {
+  ServerConfig config;
+  config.api_keys = {"secret", "other"};
+  TestServer server(config);
+  EXPECT_EQ(server.get("/health").status, 200);
+  EXPECT_EQ(server.get("/version").status, 200);
+  EXPECT_EQ(server.get("/v1/models").status, 401);
+  EXPECT_EQ(server.get("/metrics").status, 401);
+  EXPECT_EQ(server.get("/v1/models", "Authorization: Bearer wrong\r\n").status, 401);
+  EXPECT_EQ(server.get("/v1/models", "Authorization: secret\r\n").status, 401);
+  EXPECT_EQ(server.get("/v1/models", "Authorization: Bearer other\r\n").status, 200);
+  // Refused before the body is even there.
+  EXPECT_EQ(
+      server.exchange("POST /v1/completions HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n").status,
+      401);
+  // Two keys do not share, though the salt is the same.
+  const auto cached = [&](const std::string& key) {
+    return server
+        .post("/v1/completions",
+              R"({"prompt":"the quick brown fox jumps","max_tokens":1,"cache_salt":"s"})",
+              "Authorization: Bearer " + key + "\r\n")
+        .json()["usage"]["prompt_tokens_details"]["cached_tokens"]
+        .get<int>();
+  };
+  EXPECT_EQ(cached("secret"), 0);
+  EXPECT_EQ(cached("other"), 0);
+  EXPECT_GT(cached("secret"), 0);
+}
+
+TEST(HttpServer, OpenNetworkNeedsAKey) {
+  ServerConfig config;
+  config.host = "0.0.0.0";
+  EXPECT_THROW(TestServer{config}, Error);
+  config.host = "example.org";
+  EXPECT_THROW(TestServer{config}, Error);
+  config.host = "0.0.0.0";
+  config.api_keys = {"k"};
+  EXPECT_EQ(TestServer(config).get("/health").status, 200);
+}
+
+TEST(HttpServer, WebPagesAreLetInOnlyWhenNamed) {
+  const std::string preflight =
+      "OPTIONS /v1/models HTTP/1.1\r\nOrigin: http://a\r\nAccess-Control-Request-Method: GET\r\n"
+      "Connection: close\r\n\r\n";
+  TestServer closed;
+  EXPECT_EQ(closed.exchange(preflight).status, 405);
+  EXPECT_EQ(closed.get("/v1/models", "Origin: http://a\r\n").head.find("Access-Control"),
+            std::string::npos);
+  EXPECT_EQ(
+      closed
+          .exchange(
+              "POST /v1/completions HTTP/1.1\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n"
+              "Connection: close\r\n\r\n{}")
+          .status,
+      415);
+  ServerConfig config;
+  config.cors_origins = {"http://a"};
+  TestServer open(config);
+  EXPECT_EQ(open.exchange(preflight).status, 204);
+  EXPECT_NE(open.get("/v1/models", "Origin: http://a\r\n").head.find("Allow-Origin: http://a"),
+            std::string::npos);
+  EXPECT_EQ(open.get("/v1/models", "Origin: http://b\r\n").head.find("Allow-Origin"),
+            std::string::npos);
+}
+
+TEST(HttpServer, DisconnectFreesBlocks) {
+  TestServer server;
+  for (const bool streaming : {true, false}) {
+    std::string body = kStreamForever;
+    if (!streaming) body.replace(body.find("true,\"n\""), 4, "false");
+    RawClient client(server.port());
+    client.send(TestServer::request("/v1/completions", body));
+    if (streaming) client.receive("data: ");
+    while (server.engine().stats().num_running == 0) std::this_thread::sleep_for(milliseconds(1));
+    client.close();
+    EXPECT_TRUE(server.becomes_idle(2));
+  }
+  EXPECT_LT(server.engine().stats().num_generated_tokens, 2u * 8 * 230);
+  EXPECT_NE(server.get("/metrics").body.find("finished_reason=\"abort\"} 1"), std::string::npos);
+}
+
+TEST(HttpServer, FullLineIsRefused) {
+  EngineConfig engine = TestServer::default_engine();
+  engine.max_sequences = 1;
+  engine.max_waiting = 1;
+  TestServer server({}, engine);
+  std::vector<std::unique_ptr<RawClient>> clients;
+  int num_refused = 0;
+  for (int i = 0; i < 6; ++i) {
+    clients.push_back(std::make_unique<RawClient>(server.port()));
+    clients.back()->send(TestServer::request("/v1/completions",
+                                             R"({"prompt":"abc","max_tokens":200,)"
+                                             R"("ignore_eos":true})"));
+  }
+  for (auto& client : clients) {
+    const auto answer = TestServer::split(client->receive());
+    EXPECT_TRUE(answer.status == 200 || answer.status == 503) << answer.status;
+    num_refused += answer.status == 503;
+  }
+  EXPECT_GT(num_refused, 0);
+  EXPECT_LT(num_refused, 6);
+}
+
+TEST(HttpServer, DrainLetsRunningRequestsEnd) {
+  TestServer server;
+  RawClient running(server.port()), idle(server.port());
+  running.send(TestServer::request("/v1/completions", kStreamForever, ""));
+  running.receive("data: ");
+  server.server().shutdown(true);
+  EXPECT_NE(running.receive("[DONE]").find("[DONE]"), std::string::npos);
+  EXPECT_EQ(idle.receive(), "");
+  EXPECT_TRUE(idle.closed_by_server());
+  server.join();
+}
+
+TEST(HttpServer, DrainHasADeadline) {
+  ServerConfig config;
+  config.drain_timeout = milliseconds(0);
+  TestServer server(config);
+  RawClient running(server.port());
+  running.send(TestServer::request("/v1/completions", kStreamForever));
+  running.receive("data: ");
+  server.server().shutdown(true);
+  server.join();
+  EXPECT_TRUE(server.becomes_idle());
+}
+
+TEST(HttpServer, DeadEngineIsTold) {
+  TestServer server;
+  RawClient running(server.port());
+  running.send(TestServer::request("/v1/completions", kStreamForever));
+  running.receive("data: ");
+  server.engine().stop(false);
+  EXPECT_NE(running.receive("[DONE]").find("engine_stopped"), std::string::npos);
+  EXPECT_EQ(server.get("/health").status, 503);
+  EXPECT_EQ(server.post("/v1/completions", R"({"prompt":"a"})").status, 503);
+}
+
+// A client that does not read is dropped, and its request with it.
+TEST(HttpServer, StalledReaderIsDropped) {
+  ServerConfig config;
+  config.limits.stall_timeout = milliseconds(300);
+  TestServer server(config);
+  RawClient stalled(server.port());
+  const std::string many =
+      R"({"prompt":"abc","max_tokens":230,"ignore_eos":true,"stream":true,"n":64,"logprobs":20})";
+  stalled.send(TestServer::request("/v1/completions", many));
+  EXPECT_TRUE(server.becomes_idle(60));
+  for (int i = 0; i < 400; ++i) {
+    if (server.get("/metrics")
+            .body.find("larder:dropped_streams_total{model_name=\"tiny\",engine=\"0\"} 1") !=
+        std::string::npos) {
+      return;
+    }
+    std::this_thread::sleep_for(milliseconds(20));
+  }
+  FAIL() << "the stream was not dropped";
+}
+
+TEST(HttpServer, MetricsUnderTheNamesOfVllm) {
+  TestServer server;
+  server.post("/v1/completions", R"({"prompt":"abc","max_tokens":4,"ignore_eos":true})");
+  const std::string page = server.get("/metrics").body;
+  const std::string labels = "{model_name=\"tiny\",engine=\"0\"";
+  for (const char* name :
+       {"num_requests_running", "num_requests_waiting", "kv_cache_usage_perc",
+        "prefix_cache_queries_total", "prefix_cache_hits_total", "num_preemptions_total",
+        "time_to_first_token_seconds_bucket", "inter_token_latency_seconds_sum",
+        "request_time_per_output_token_seconds_count", "e2e_request_latency_seconds_count",
+        "request_queue_time_seconds_count", "request_prefill_time_seconds_count",
+        "request_decode_time_seconds_count", "request_inference_time_seconds_count",
+        "request_prompt_tokens_sum", "iteration_tokens_total_bucket",
+        "kv_block_lifetime_seconds_count", "kv_block_idle_before_evict_seconds_count",
+        "kv_block_reuse_gap_seconds_count"}) {
+    EXPECT_NE(page.find(fmt::format("\nvllm:{}{}", name, labels)), std::string::npos) << name;
+  }
+  const auto expect_line = [&](const std::string& line) {
+    EXPECT_NE(page.find(fmt::format("\n{}\n", line)), std::string::npos) << line;
+  };
+  expect_line("vllm:generation_tokens_total" + labels + "} 4");
+  expect_line("vllm:prompt_tokens_total" + labels + "} 3");
+  expect_line("vllm:request_success_total" + labels + ",finished_reason=\"length\"} 1");
+  expect_line("vllm:request_generation_tokens_bucket" + labels + ",le=\"5\"} 1");
+  expect_line("vllm:request_generation_tokens_bucket" + labels + ",le=\"2\"} 0");
+  EXPECT_NE(page.find("vllm:cache_config_info" + labels + ",block_size=\"16\""), std::string::npos);
+  EXPECT_NE(page.find("larder:kv_waste_perc"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace larder

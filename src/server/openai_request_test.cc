@@ -1,0 +1,247 @@
+#include "server/openai_request.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "base/error.h"
+
+namespace larder {
+namespace {
+
+const ServerLimits kLimits;
+const RequestRules kRules{.limits = kLimits, .vocab_size = 100, .max_model_len = 512};
+
+ChatRequest chat(const std::string& fields) {
+  const std::string body = R"({"messages":[{"role":"user","content":"hi"}])" +
+                           (fields.empty() ? "" : "," + fields) + "}";
+  return parse_chat_request(parse_json(body, {}), kRules);
+}
+
+CompletionRequest completion(const std::string& fields) {
+  return parse_completion_request(parse_json("{" + fields + "}", {}), kRules);
+}
+
+// The param of the error, "" if there is none.
+template <class Parse>
+std::string param_of(Parse parse) {
+  try {
+    parse();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument);
+    EXPECT_EQ(std::string(error.what()).rfind(error.param(), 0), 0u) << error.what();
+    return error.param();
+  }
+  return "";
+}
+
+TEST(OpenAiRequest, ChatDefaults) {
+  const ChatRequest request = chat("");
+  const SamplingParams& sampling = request.options.sampling;
+  EXPECT_EQ(sampling.temperature, 1);
+  EXPECT_EQ(sampling.num_logprobs, -1);
+  EXPECT_FALSE(request.options.has_max_tokens);
+  EXPECT_FALSE(request.options.stream);
+  EXPECT_TRUE(request.add_generation_prompt);
+  EXPECT_EQ(request.options.n, 1);
+}
+
+TEST(OpenAiRequest, ReadsEveryField) {
+  const ChatRequest request =
+      chat(R"("model":"m","temperature":0.5,"top_p":0.9,"top_k":40,"min_p":0.1,
+    "repetition_penalty":1.2,"frequency_penalty":-1,"presence_penalty":2,"logit_bias":{"7":-100,"9":1.5},
+    "seed":-1,"stop":["a","bc"],"stop_token_ids":[3,4],"min_tokens":2,"max_completion_tokens":9,
+    "ignore_eos":true,"logprobs":true,"top_logprobs":5,"n":3,"stream":true,
+    "stream_options":{"include_usage":true,"continuous_usage_stats":true},"priority":-4,
+    "cache_salt":"s","truncate_prompt_tokens":100,"return_token_ids":true,
+    "include_stop_str_in_output":true,"skip_special_tokens":false,
+    "chat_template_kwargs":{"enable_thinking":false},"add_generation_prompt":false,
+    "response_format":{"type":"text"},"tools":[{"type":"function"}],"unknown_field":[1])");
+  const GenerationOptions& options = request.options;
+  const SamplingParams& sampling = options.sampling;
+  EXPECT_FLOAT_EQ(sampling.temperature, 0.5f);
+  EXPECT_FLOAT_EQ(sampling.top_p, 0.9f);
+  EXPECT_EQ(sampling.top_k, 40);
+  EXPECT_FLOAT_EQ(sampling.min_p, 0.1f);
+  EXPECT_FLOAT_EQ(sampling.repetition_penalty, 1.2f);
+  EXPECT_FLOAT_EQ(sampling.frequency_penalty, -1);
+  EXPECT_FLOAT_EQ(sampling.presence_penalty, 2);
+  ASSERT_EQ(sampling.logit_bias.size(), 2u);
+  EXPECT_EQ(sampling.logit_bias[1], (std::pair<TokenId, float>(9, 1.5f)));
+  EXPECT_EQ(sampling.seed, UINT64_MAX);
+  EXPECT_EQ(options.stop, (std::vector<std::string>{"a", "bc"}));
+  EXPECT_EQ(sampling.stop_token_ids, (std::vector<TokenId>{3, 4}));
+  EXPECT_EQ(sampling.min_tokens, 2);
+  EXPECT_EQ(sampling.max_tokens, 9);
+  EXPECT_TRUE(options.has_max_tokens && sampling.ignore_eos && options.stream);
+  EXPECT_EQ(sampling.num_logprobs, 5);
+  EXPECT_EQ(options.n, 3);
+  EXPECT_TRUE(options.include_usage && options.continuous_usage && options.return_token_ids);
+  EXPECT_EQ(options.priority, -4);
+  EXPECT_EQ(options.cache_salt, "s");
+  EXPECT_EQ(options.truncate_prompt_tokens, 100);
+  EXPECT_TRUE(options.include_stop && !options.skip_special_tokens);
+  EXPECT_FALSE(request.add_generation_prompt);
+  EXPECT_EQ(request.tools.size(), 1u);
+  EXPECT_EQ(request.template_kwargs["enable_thinking"], false);
+}
+
+TEST(OpenAiRequest, NullIsAbsentAndWholeFloatsAreIntegers) {
+  const ChatRequest request =
+      chat(R"("max_tokens":16.0,"temperature":null,"stop":null,"n":null,"seed":null)");
+  EXPECT_EQ(request.options.sampling.max_tokens, 16);
+  EXPECT_EQ(request.options.sampling.temperature, 1);
+  EXPECT_FALSE(request.options.sampling.seed.has_value());
+}
+
+// Each line: a bad field and the param that its error must name.
+TEST(OpenAiRequest, ErrorsNameTheField) {
+  const struct {
+    const char* fields;
+    const char* param;
+  } cases[] = {
+      {R"("model":5)", "model"},
+      {R"("temperature":"hot")", "temperature"},
+      {R"("temperature":-0.1)", "temperature"},
+      {R"("temperature":2.1)", "temperature"},
+      {R"("top_p":0)", "top_p"},
+      {R"("top_p":1.1)", "top_p"},
+      {R"("top_k":-2)", "top_k"},
+      {R"("top_k":1.5)", "top_k"},
+      {R"("top_k":2147483648)", "top_k"},
+      {R"("min_p":-1)", "min_p"},
+      {R"("repetition_penalty":0)", "repetition_penalty"},
+      {R"("n":0)", "n"},
+      {R"("n":2147483648)", "n"},
+      {R"("n":129)", "n"},
+      {R"("n":18446744073709551617)", "n"},
+      {R"("n":true)", "n"},
+      {R"("max_tokens":0)", "max_tokens"},
+      {R"("max_tokens":-1)", "max_tokens"},
+      {R"("max_completion_tokens":0)", "max_completion_tokens"},
+      {R"("min_tokens":-1)", "min_tokens"},
+      {R"("min_tokens":513)", "min_tokens"},
+      {R"("truncate_prompt_tokens":0)", "truncate_prompt_tokens"},
+      {R"("truncate_prompt_tokens":-2)", "truncate_prompt_tokens"},
+      {R"("seed":"x")", "seed"},
+      {R"("seed":9223372036854775808)", "seed"},
+      {R"("stop":5)", "stop"},
+      {R"("stop":["a",5])", "stop"},
+      {R"("stop_token_ids":[100])", "stop_token_ids"},
+      {R"("stop_token_ids":[-1])", "stop_token_ids"},
+      {R"("stop_token_ids":[18446744073709551615])", "stop_token_ids"},
+      {R"("stop_token_ids":[1.5])", "stop_token_ids"},
+      {R"("logit_bias":{"100":1})", "logit_bias"},
+      {R"("logit_bias":{"x":1})", "logit_bias"},
+      {R"("logit_bias":{"1":101})", "logit_bias"},
+      {R"("logit_bias":{"1":"a"})", "logit_bias"},
+      {R"("logit_bias":[1])", "logit_bias"},
+      {R"("stream":"yes")", "stream"},
+      {R"("stream_options":{"include_usage":true})", "stream_options"},
+      {R"("stream":true,"stream_options":5)", "stream_options"},
+      {R"("stream":true,"stream_options":{"include_usage":1})", "stream_options.include_usage"},
+      {R"("top_logprobs":3)", "top_logprobs"},
+      {R"("logprobs":true,"top_logprobs":21)", "top_logprobs"},
+      {R"("logprobs":5)", "logprobs"},
+      {R"("response_format":{"type":"json_object"})", "response_format.type"},
+      {R"("response_format":"text")", "response_format"},
+      {R"("guided_json":{})", "guided_json"},
+      {R"("structured_outputs":{})", "structured_outputs"},
+      {R"("use_beam_search":true)", "use_beam_search"},
+      {R"("tool_choice":"required")", "tool_choice"},
+      {R"("tool_choice":{"type":"function"})", "tool_choice"},
+      {R"("tools":{})", "tools"},
+      {R"("tools":[1])", "tools[0]"},
+      {R"("chat_template_kwargs":[])", "chat_template_kwargs"},
+      {R"("continue_final_message":true,"add_generation_prompt":true)", "continue_final_message"},
+      {R"("priority":2147483648)", "priority"},
+      {R"("cache_salt":5)", "cache_salt"},
+  };
+  for (const auto& [fields, param] : cases) {
+    EXPECT_EQ(param_of([&] { chat(fields); }), param) << fields;
+  }
+}
+
+TEST(OpenAiRequest, StopListsAreBounded) {
+  EXPECT_EQ(param_of([] { chat("\"stop\":\"" + std::string(1 << 20, 'x') + "\""); }), "stop");
+  std::string many = "\"stop\":[\"a\"";
+  for (int i = 0; i < 16; ++i) many += ",\"a\"";
+  EXPECT_EQ(param_of([&] { chat(many + "]"); }), "stop");
+  EXPECT_TRUE(chat(R"("stop":[""])").options.stop.empty());
+}
+
+TEST(OpenAiRequest, MessagesAreChecked) {
+  const auto parse = [](const std::string& messages) {
+    return parse_chat_request(parse_json("{\"messages\":" + messages + "}", {}), kRules);
+  };
+  const auto param = [&](const std::string& messages) {
+    return param_of([&] { parse(messages); });
+  };
+  EXPECT_EQ(param_of([] { parse_chat_request(parse_json("{}", {}), kRules); }), "messages");
+  EXPECT_EQ(param("[]"), "messages");
+  EXPECT_EQ(param("\"hi\""), "messages");
+  EXPECT_EQ(param("[1]"), "messages[0]");
+  EXPECT_EQ(param(R"([{"content":"a"}])"), "messages[0].role");
+  EXPECT_EQ(param(R"([{"role":"user"}])"), "messages[0].content");
+  EXPECT_EQ(param(R"([{"role":"user","content":5}])"), "messages[0].content");
+  EXPECT_EQ(
+      param(
+          R"([{"role":"user","content":[{"type":"image_url","image_url":{"url":"file:///x"}}]}])"),
+      "messages[0].content[0].type");
+  EXPECT_EQ(param(R"([{"role":"user","content":[{"type":"text"}]}])"),
+            "messages[0].content[0].text");
+
+  const ChatRequest request = parse(
+      R"([{"role":"developer","content":"d"},
+          {"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]},
+          {"role":"assistant","content":null,"tool_calls":[{"function":{"name":"f","arguments":"{\"x\":1}"}}]},
+          {"role":"tool","content":"r"}])");
+  EXPECT_EQ(request.messages[0]["role"], "system");
+  EXPECT_EQ(request.messages[1]["content"], "a\nb");
+  EXPECT_EQ(request.messages[2]["tool_calls"][0]["function"]["arguments"]["x"], 1);
+}
+
+TEST(OpenAiRequest, ToolChoiceNoneHidesTheTools) {
+  EXPECT_TRUE(chat(R"("tools":[{"type":"function"}],"tool_choice":"none")").tools.is_null());
+  EXPECT_FALSE(chat(R"("tools":[{"type":"function"}],"tool_choice":"auto")").tools.is_null());
+}
+
+TEST(OpenAiRequest, PromptsComeInFourShapes) {
+  EXPECT_EQ(std::get<std::string>(completion(R"("prompt":"abc")").prompts.at(0)), "abc");
+  EXPECT_EQ(completion(R"("prompt":["a","b"])").prompts.size(), 2u);
+  EXPECT_EQ(std::get<std::vector<TokenId>>(completion(R"("prompt":[1,2])").prompts.at(0)),
+            (std::vector<TokenId>{1, 2}));
+  EXPECT_EQ(completion(R"("prompt":[[1,2],[3]])").prompts.size(), 2u);
+  for (const char* prompt :
+       {R"("x":1)", R"("prompt":[])", R"("prompt":5)", R"("prompt":{})", R"("prompt":[1,"a"])",
+        R"("prompt":[100])", R"("prompt":[-1])", R"("prompt":[1.5])"}) {
+    EXPECT_EQ(param_of([&] { completion(prompt); }), "prompt") << prompt;
+  }
+  EXPECT_EQ(param_of([] { completion(R"("prompt":[[1],[200]])"); }), "prompt[1]");
+  EXPECT_EQ(param_of([] { completion(R"("prompt":["a","b"],"n":128,"best_of":128,"x":1)"); }), "");
+  EXPECT_EQ(param_of([] { completion(R"("prompt":["a","b","c"],"n":128)"); }), "prompt");
+}
+
+TEST(OpenAiRequest, CompletionsSpecials) {
+  EXPECT_EQ(completion(R"("prompt":"a")").options.sampling.max_tokens, 16);
+  EXPECT_EQ(param_of([] { completion(R"("prompt":"a","max_tokens":0)"); }), "max_tokens");
+  EXPECT_EQ(completion(R"("prompt":"a","max_tokens":0,"echo":true)").options.sampling.max_tokens,
+            0);
+  EXPECT_EQ(param_of([] { completion(R"("prompt":"a","suffix":"b")"); }), "suffix");
+  EXPECT_EQ(param_of([] { completion(R"("prompt":"a","best_of":2,"n":3)"); }), "best_of");
+  EXPECT_EQ(param_of([] { completion(R"("prompt":"a","best_of":2,"stream":true)"); }), "best_of");
+  EXPECT_EQ(completion(R"("prompt":"a","best_of":3)").options.sampling.num_logprobs, 0);
+}
+
+// As lm-evaluation-harness asks for the likelihood of a continuation.
+TEST(OpenAiRequest, ScoringAPromptCountsTheEndTokenAsOne) {
+  const CompletionRequest request = completion(
+      R"("prompt":[[1,2,3]],"temperature":0,"max_tokens":1,"logprobs":1,"seed":1234,"echo":true)");
+  EXPECT_EQ(request.options.sampling.num_prompt_logprobs, 1);
+  EXPECT_EQ(request.options.sampling.num_logprobs, 1);
+  EXPECT_TRUE(request.options.sampling.ignore_eos);
+  EXPECT_FALSE(completion(R"("prompt":[[1,2,3]],"max_tokens":1)").options.sampling.ignore_eos);
+}
+
+}  // namespace
+}  // namespace larder

@@ -1,0 +1,104 @@
+// The small parts: mailbox, keys and salts, the log line, what replies need of UTF-8.
+#include <gtest/gtest.h>
+
+#include "server/auth.h"
+#include "server/mailbox.h"
+#include "server/memory_budget.h"
+#include "server/stats_log.h"
+#include "server/utf8.h"
+
+namespace larder {
+namespace {
+
+RequestUpdate update_of(int num_tokens) {
+  RequestUpdate update;
+  update.tokens.resize(static_cast<std::size_t>(num_tokens));
+  return update;
+}
+
+TEST(Mailbox, WakesOncePerDrainAndOnceMoreWhenItOverflows) {
+  int num_wakes = 0;
+  Mailbox mailbox([&] { ++num_wakes; }, 2000);
+  mailbox.push(0, update_of(1));
+  mailbox.push(1, update_of(1));
+  EXPECT_EQ(num_wakes, 1);
+  EXPECT_EQ(mailbox.pop()->prompt, 0);
+  EXPECT_EQ(mailbox.pop()->prompt, 1);
+  EXPECT_FALSE(mailbox.pop().has_value());
+  EXPECT_EQ(mailbox.size_bytes(), 0u);
+  mailbox.push(0, update_of(1));
+  EXPECT_EQ(num_wakes, 2);
+  mailbox.push(0, update_of(100));
+  mailbox.push(0, update_of(100));
+  EXPECT_EQ(num_wakes, 3);
+  EXPECT_GT(mailbox.size_bytes(), 2000u);
+  mailbox.close();
+  mailbox.push(0, update_of(1));
+  EXPECT_EQ(num_wakes, 3);
+  EXPECT_FALSE(mailbox.pop().has_value());
+}
+
+TEST(ApiKeys, MatchWholeKeysOnly) {
+  const ApiKeys keys({"abc", ""});
+  EXPECT_TRUE(keys.match("Bearer abc").has_value());
+  EXPECT_TRUE(keys.match("bearer abc").has_value());
+  for (const char* wrong :
+       {"", "abc", "Bearer", "Bearer ", "Bearer ab", "Bearer abcd", "Bearer  abc", "Basic abc"}) {
+    EXPECT_FALSE(keys.match(wrong).has_value()) << wrong;
+  }
+}
+
+TEST(Salt, DependsOnKeyAndClient) {
+  const auto a = ApiKeys({"a"}).match("Bearer a"), b = ApiKeys({"b"}).match("Bearer b");
+  EXPECT_EQ(derive_salt(std::nullopt, ""), "");
+  EXPECT_NE(derive_salt(std::nullopt, "x"), "");
+  EXPECT_NE(derive_salt(a, ""), derive_salt(b, ""));
+  EXPECT_NE(derive_salt(a, "x"), derive_salt(b, "x"));
+  EXPECT_NE(derive_salt(a, "x"), derive_salt(a, "y"));
+  EXPECT_EQ(derive_salt(a, "x"), derive_salt(a, "x"));
+  EXPECT_EQ(derive_salt(a, "x").size(), 32u);
+}
+
+TEST(MemoryBudget, SharesAreGivenBack) {
+  MemoryBudget budget(100);
+  {
+    BudgetShare share(budget);
+    EXPECT_TRUE(share.grow(60));
+    BudgetShare other(budget);
+    EXPECT_FALSE(other.grow(41));
+    EXPECT_TRUE(other.grow(40));
+  }
+  EXPECT_EQ(budget.used(), 0u);
+}
+
+TEST(StatsLog, SpeaksWhileBusyAndOnceAfter) {
+  StatsLog log;
+  EngineStats stats;
+  EXPECT_FALSE(log.line(stats, 5).has_value());
+  stats.num_prompt_tokens = 50;
+  stats.num_generated_tokens = 10;
+  stats.num_prefix_queries = 50;
+  stats.num_prefix_hits = 25;
+  stats.num_running = 2;
+  stats.kv.num_blocks = 10;
+  stats.kv.num_held = 5;
+  EXPECT_EQ(
+      log.line(stats, 5),
+      "Engine 000: Avg prompt throughput: 10.0 tokens/s, Avg generation throughput: 2.0 tokens/s, "
+      "Running: 2 reqs, Waiting: 0 reqs, KV cache usage: 50.0%, Prefix cache hit rate: 50.0%");
+  stats.num_running = 0;
+  EXPECT_TRUE(log.line(stats, 5).has_value());
+  EXPECT_FALSE(log.line(stats, 5).has_value());
+}
+
+TEST(Utf8, RepairsAndCounts) {
+  EXPECT_EQ(to_valid_utf8("a\xFF"
+                          "b\xC3\xA9"),
+            "a\xEF\xBF\xBD"
+            "b\xC3\xA9");
+  EXPECT_EQ(to_valid_utf8("\xF0\x9F\x98"), "\xEF\xBF\xBD");
+  EXPECT_EQ(count_characters("aé😀"), 3u);
+}
+
+}  // namespace
+}  // namespace larder
