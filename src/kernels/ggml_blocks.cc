@@ -22,7 +22,6 @@ void set_scales(GgmlBlock& block, const std::uint8_t* d, const std::uint8_t* m) 
 
 void one_level(GgmlBlock& block, int offset) {
   block.offset = offset;
-  block.group_size = 32;
   block.scale_code[0] = 1;
   block.min_code[0] = 1;
 }
@@ -127,7 +126,11 @@ void unpack_q6_k(const std::uint8_t* bytes, GgmlBlock& block) {
 
 void unpack_block(GgmlType type, const std::byte* data, GgmlBlock& block) {
   const auto* bytes = reinterpret_cast<const std::uint8_t*>(data);
-  block = GgmlBlock{};
+  block.m = 0;
+  block.m_half = 0;
+  block.has_min = false;
+  block.offset = 0;
+  block.group_size = 32;
   switch (type) {
     case GgmlType::kQ4_0:
       one_level(block, 8);

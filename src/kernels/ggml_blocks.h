@@ -18,10 +18,10 @@ struct GgmlBlock {
   int group_size = 32;
   std::int8_t scale_code[16] = {};
   std::uint8_t min_code[16] = {};
-  std::uint8_t code[256] = {};
   bool has_min = false;
   std::uint16_t d_half = 0;  // d and m as stored, m not negated
   std::uint16_t m_half = 0;
+  std::uint8_t code[256];  // as many as the type's block has
 };
 
 // type: a quantised one.

@@ -28,14 +28,23 @@ struct PanelWriter {
     std::memcpy(to, &value, sizeof(T));
   }
 
-  void put_code(int col, int lane, std::uint8_t code) const {
-    auto* codes = reinterpret_cast<std::uint8_t*>(chunk_of(col));
-    const int quad = col % shape.chunk_cols / 4;
-    const int byte = lane * 4 + col % 4;
-    if (shape.code_bits == 8) {
-      codes[quad * 64 + byte] = code;
-    } else {
-      codes[quad / 2 * 64 + byte] |= static_cast<std::uint8_t>(quad % 2 == 0 ? code : code << 4);
+  // The codes of `count` columns of one chunk, each with `shift` added; four or eight go as one
+  // word.
+  void put_codes(int col, int lane, const std::uint8_t* codes, int count, int shift) const {
+    const std::uint32_t shifts = static_cast<std::uint32_t>(shift) * 0x01010101U;
+    const int step = shape.code_bits == 8 ? 4 : 8;
+    const int first = col % shape.chunk_cols;
+    std::byte* to = chunk_of(col) + first / step * 64 + lane * 4;
+    for (int i = 0; i < count; i += step, to += 64) {
+      std::uint32_t word;
+      std::memcpy(&word, codes + i, 4);
+      word += shifts;  // no byte exceeds 255
+      if (step == 8) {
+        std::uint32_t above;
+        std::memcpy(&above, codes + i + 4, 4);
+        word |= (above + shifts) << 4;
+      }
+      std::memcpy(to, &word, 4);
     }
   }
 
@@ -58,13 +67,16 @@ struct PanelWriter {
     }
   }
 
-  // Codes that the kernels take as scale * (code - offset), with the format's own offset.
+  // Codes that the kernels take as scale * (code - offset), with the format's own offset. A block
+  // never reaches past its chunk.
   void put_block(int col, int lane, const GgmlBlock& block, int block_size) const {
     const int stored_offset = layout.has_min ? 0 : (shape.code_bits == 4 ? 8 : 128);
-    const int shift = stored_offset - block.offset;
-    for (int i = 0; i < block_size; ++i) {
-      put_code(col + i, lane, static_cast<std::uint8_t>(block.code[i] + shift));
-      if (i % block.group_size == 0) put_group(col + i, lane, block, i / block.group_size);
+    const int part = std::min(block_size, shape.chunk_cols);
+    for (int i = 0; i < block_size; i += part) {
+      put_codes(col + i, lane, block.code + i, part, stored_offset - block.offset);
+    }
+    for (int group = 0; group < block_size / block.group_size; ++group) {
+      put_group(col + group * block.group_size, lane, block, group);
     }
     if (shape.two_level) put_super(col, lane, block);
   }
