@@ -33,14 +33,21 @@ struct ScratchPlan {
     buffers.logits = place<float>(base, static_cast<std::size_t>(limits.max_logit_rows) *
                                             static_cast<std::size_t>(config.vocab_size));
     if (limits.activations == ActivationType::kInt8) {
-      const std::size_t widest = std::max({hidden, q_size, ffn});
-      buffers.quantized.q = place<std::int8_t>(base, rows * widest);
-      buffers.quantized.scale = place<float>(base, rows * (widest / kActivationGroup + 1));
-      buffers.quantized.sum = place<std::int32_t>(base, rows * (widest / 16 + 1));
+      buffers.quantized = place_quantized(base, rows, std::max({hidden, q_size, ffn}));
+      buffers.quantized_rest = place_quantized(base, rows, hidden);
+      buffers.quantized_rest.num_cols = config.hidden_size;
+      buffers.rest = place<float>(base, rows * hidden);
+      buffers.v_rest = place<float>(base, rows * kv_size);
     }
   }
 
  private:
+  QuantizedRows place_quantized(std::byte* base, std::size_t rows, std::size_t num_cols) {
+    return {.q = place<std::int8_t>(base, rows * num_cols),
+            .scale = place<float>(base, rows * (num_cols / kActivationGroup + 1)),
+            .sum = place<std::int32_t>(base, rows * (num_cols / 16 + 1))};
+  }
+
   template <class T>
   T* place(std::byte* base, std::size_t count) {
     constexpr std::size_t kAlignment = 64;
@@ -176,13 +183,15 @@ void Transformer::compute_rotations(std::span<const std::int32_t> positions) {
 }
 
 void Transformer::multiply(const float* x, int num_rows, std::span<const Product> products) {
-  std::array<MatmulArgs, 3> args;
+  std::array<MatmulArgs, 4> args;
   CHECK(products.size() <= args.size());
   for (std::size_t i = 0; i < products.size(); ++i) {
     const Product& product = products[i];
     args[i] = {.w = product.w,
                .x = x,
-               .xq = wants_int8(*product.w) ? &buffers_.quantized : nullptr,
+               .xq = !wants_int8(*product.w) ? nullptr
+                     : product.x             ? product.x
+                                             : &buffers_.quantized,
                .bias = product.bias,
                .y = product.y,
                .num_rows = num_rows,
@@ -200,6 +209,18 @@ void Transformer::quantize_input(const float* x, int num_cols, int row_begin, in
   kernels_.quantize_rows(x, num_cols, buffers_.quantized, row_begin, row_end);
 }
 
+// V takes its input in 16 bits, as two terms of 8: the matrix is small, and an error in V stays in
+// the cache, where every later token reads it.
+void Transformer::refine_input(int row_begin, int row_end) {
+  const std::int64_t hidden_size = config_.hidden_size;
+  const QuantizedRows& q = buffers_.quantized;
+  for (std::int64_t group = row_begin * hidden_size / kActivationGroup;
+       group < row_end * hidden_size / kActivationGroup; ++group)
+    for (std::int64_t i = group * kActivationGroup; i < (group + 1) * kActivationGroup; ++i)
+      buffers_.rest[i] = buffers_.normed[i] - q.scale[group] * static_cast<float>(q.q[i]);
+  kernels_.quantize_rows(buffers_.rest, hidden_size, buffers_.quantized_rest, row_begin, row_end);
+}
+
 void Transformer::run_attention(const ForwardBatch& batch, const KvStorage& storage, int layer) {
   const LayerWeights& w = weights_.layer(layer);
   const int num_rows = static_cast<int>(batch.tokens.size());
@@ -210,15 +231,23 @@ void Transformer::run_attention(const ForwardBatch& batch, const KvStorage& stor
     kernels_.rms_norm(buffers_.hidden, w.attention_norm, config_.rms_epsilon, buffers_.normed,
                       hidden_size, begin, end);
     if (int8_input) quantize_input(buffers_.normed, hidden_size, begin, end);
+    if (wants_int8(w.v)) refine_input(begin, end);
   });
-  multiply(buffers_.normed, num_rows,
-           std::array{Product{&w.q, w.q_bias, buffers_.q}, Product{&w.k, w.k_bias, buffers_.k},
-                      Product{&w.v, w.v_bias, buffers_.v}});
+  const std::array products{Product{&w.q, w.q_bias, buffers_.q},
+                            Product{&w.k, w.k_bias, buffers_.k},
+                            Product{&w.v, w.v_bias, buffers_.v},
+                            Product{&w.v, nullptr, buffers_.v_rest, &buffers_.quantized_rest}};
+  multiply(buffers_.normed, num_rows, std::span(products).first(wants_int8(w.v) ? 4 : 3));
 
   const GroupBatch& group = batch.groups[static_cast<std::size_t>(layout_.group_of(layer))];
   const PagedKvView kv = storage.view(layer);
   for_rows(pool_, num_rows, [&](int begin, int end) {
     rotate(layer, begin, end);
+    if (wants_int8(w.v)) {
+      const std::int64_t kv_size = config_.kv_size();
+      kernels_.add(buffers_.v + begin * kv_size, buffers_.v_rest + begin * kv_size,
+                   (end - begin) * kv_size);
+    }
     kernels_.store_kv({.kv = kv,
                        .k = buffers_.k,
                        .v = buffers_.v,

@@ -81,6 +81,10 @@ class Transformer {
     float* sin = nullptr;
     float* logits = nullptr;  // [max_logit_rows, vocab_size]
     QuantizedRows quantized;  // [max_batch_tokens, the widest input]
+    // What 8 bits leave over of attention's input, in 8 bits again: for V, see refine_input().
+    float* rest = nullptr;  // [max_batch_tokens, hidden_size]
+    QuantizedRows quantized_rest;
+    float* v_rest = nullptr;  // [max_batch_tokens, kv_size]
   };
   friend struct ScratchPlan;
 
@@ -89,6 +93,7 @@ class Transformer {
     const PackedMatrix* w = nullptr;
     const float* bias = nullptr;
     float* y = nullptr;
+    const QuantizedRows* x = nullptr;  // in place of buffers_.quantized
   };
 
   void embed(const ForwardBatch& batch);
@@ -101,6 +106,7 @@ class Transformer {
   void multiply(const float* x, int num_rows, std::span<const Product> products);
   bool wants_int8(const PackedMatrix& matrix) const;
   void quantize_input(const float* x, int num_cols, int row_begin, int row_end);
+  void refine_input(int row_begin, int row_end);
   void rotate(int layer, int row_begin, int row_end);
   void add_residual(const float* post_norm, int row_begin, int row_end);
 
