@@ -1,7 +1,7 @@
 // Attributes, items and slices, with Jinja's fallbacks between the first two.
 #include <algorithm>
 
-#include "tokenizer/jinja_runtime.h"
+#include "tokenizer/jinja_operators.h"
 #include "tokenizer/jinja_unicode.h"
 
 namespace larder::jinja {
@@ -67,6 +67,11 @@ Value Runtime::own_attribute(const Value& value, std::string_view name, bool& is
     if (name == "stop") return Value::integer(list->range_stop);
     if (name == "step") return Value::integer(list->range_step);
   }
+  if (is_number(value)) {
+    if (name == "real" || (name == "numerator" && is_integral(value))) return plus(value);
+    if (name == "imag" && is_integral(value)) return Value::integer(0);
+    if (name == "denominator" && is_integral(value)) return Value::integer(1);
+  }
   if (const auto* object = value.get_if<Object*>()) {
     if (std::optional<Value> found = (*object)->attribute(*this, name)) return *std::move(found);
   }
@@ -75,6 +80,8 @@ Value Runtime::own_attribute(const Value& value, std::string_view name, bool& is
 }
 
 Value Runtime::attribute(const Value& value, std::string_view name) {
+  // The reference finds its host's own class there, and then hides it.
+  if (value.is_undefined() && name == "__class__") return missing(value, name);
   require_defined(value);
   bool is_known = false;
   Value found = own_attribute(value, name, is_known);
@@ -88,7 +95,7 @@ Value Runtime::attribute(const Value& value, std::string_view name) {
 Value Runtime::element_at(const Value& value, const Value& key, bool& is_found) {
   is_found = true;
   if (const Dict* dict = value.dict()) {
-    if (is_hashable(key)) {
+    if (is_hashable(budget_, key)) {
       if (const Value* found = dict->find(budget_, key)) return *found;
     }
   } else if (is_integral(key)) {

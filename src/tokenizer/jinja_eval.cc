@@ -70,8 +70,9 @@ Value Interpreter::eval_composite(const Expr& expr) {
 }
 
 Value Interpreter::eval_name(const Expr& expr) {
-  if (const Value* found = scope_->find(expr.name)) return *found;
-  return Value::undefined(fmt::format("'{}' is undefined", expr.name));
+  if (const Value* found = scope_->find(budget(), expr.name)) return *found;
+  return Value::undefined(
+      fmt::format("'{}' is undefined", std::string_view(expr.name).substr(0, 100)));
 }
 
 Value Interpreter::eval_sequence(const Expr& expr) {

@@ -53,13 +53,14 @@ Value to_int(Runtime& runtime, const Value& value, const Args& args) {
   std::optional<double> real;
   if (is_integral(value)) return Value::integer(to_integer(value), origin);
   if (const Text* text = value.text()) {
-    runtime.budget().scan(text->size());
+    runtime.budget().step(text->size() / 8);
     const Int128 base = bound[1] != nullptr ? integer_argument(*bound[1], "base") : 10;
+    const std::string digits = with_ascii_digits(text->bytes());
     if (base == 0 || (base >= 2 && base <= 36)) {
-      const auto whole = parse_integer(text->bytes(), static_cast<int>(base));
+      const auto whole = parse_integer(digits, static_cast<int>(base));
       if (whole) return Value::integer(*whole, origin);
     }
-    real = parse_real(text->bytes());
+    real = parse_real(digits);
   } else if (const auto* own = value.get_if<double>()) {
     real = *own;
     if (std::isinf(*own)) fail("cannot convert float infinity to integer");
@@ -74,8 +75,9 @@ Value to_float(Runtime& runtime, const Value& value, const Args& args) {
   require_defined(value);
   if (is_number(value)) return Value::real(to_double(value), value.origin());
   if (const Text* text = value.text()) {
-    runtime.budget().scan(text->size());
-    if (const auto real = parse_real(text->bytes())) return Value::real(*real, value.origin());
+    runtime.budget().step(text->size() / 8);
+    const auto real = parse_real(with_ascii_digits(text->bytes()));
+    if (real) return Value::real(*real, value.origin());
   }
   return bound[0] != nullptr ? *bound[0] : Value::real(0);
 }

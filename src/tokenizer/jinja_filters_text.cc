@@ -65,40 +65,19 @@ Value replace(Runtime& runtime, const Value& value, const Args& args) {
   const auto bound = args.bind("replace", {"old", "new", "count"}, 2);
   const bool is_limited = bound[2] != nullptr && !bound[2]->is_none();
   const std::ptrdiff_t most = is_limited ? index_argument(*bound[2], "count") : -1;
-  return Value(replaced(runtime, as_text(runtime, value), *as_text(runtime, *bound[0]),
-                        *as_text(runtime, *bound[1]), most));
+  const TextRef plain = as_markup(runtime, as_text(runtime, value), false);
+  return Value(
+      replaced(runtime, plain, *as_text(runtime, *bound[0]), *as_text(runtime, *bound[1]), most));
+}
+
+Value safe(Runtime& runtime, const Value& value, const Args& args) {
+  args.bind("safe", {});
+  return Value(as_markup(runtime, as_text(runtime, value), true));
 }
 
 Value escape(Runtime& runtime, const Value& value, const Args& args) {
   args.bind("escape", {});
-  const TextRef text = as_text(runtime, value);
-  TextBuilder out(runtime.budget());
-  runtime.budget().step(text->size() / 16);
-  text->for_each_run(0, text->size(), [&](std::size_t begin, std::size_t end, Origin origin) {
-    for (std::size_t at = begin; at < end;) {
-      const std::size_t next = std::min(text->bytes().find_first_of("&<>\"'", at), end);
-      out.append(text->bytes().substr(at, next - at), origin);
-      if (next == end) return;
-      switch (text->bytes()[next]) {
-        case '&':
-          out.append("&amp;", origin);
-          break;
-        case '<':
-          out.append("&lt;", origin);
-          break;
-        case '>':
-          out.append("&gt;", origin);
-          break;
-        case '"':
-          out.append("&#34;", origin);
-          break;
-        default:
-          out.append("&#39;", origin);
-      }
-      at = next + 1;
-    }
-  });
-  return Value(out.finish());
+  return Value(escaped(runtime, as_text(runtime, value)));
 }
 
 Value indent(Runtime& runtime, const Value& value, const Args& args) {
@@ -243,7 +222,7 @@ const FilterTable& text_filters() {
       {"title", title},
       {"trim", trim},
       {"string", string},
-      {"safe", string},
+      {"safe", safe},
       {"replace", replace},
       {"escape", escape},
       {"e", escape},

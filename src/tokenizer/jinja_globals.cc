@@ -144,6 +144,7 @@ Value strftime_now(Runtime& runtime, const Args& args) {
   const auto bound = args.bind("strftime_now", {"format"}, 1);
   const std::string format(text_argument(*bound[0], "format").bytes());
   if (format.size() > 1000) fail("a date format is too long");
+  runtime.budget().step(100 + 4 * format.size());
   const std::time_t now =
       runtime.now_s != 0 ? static_cast<std::time_t>(runtime.now_s)
                          : std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());

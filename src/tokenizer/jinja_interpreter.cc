@@ -6,8 +6,14 @@
 #include "tokenizer/jinja_loop.h"
 
 namespace larder::jinja {
+namespace {
 
-void Scope::set(std::string_view name, Value value) {
+constexpr std::size_t kNamesPerStep = 32;
+
+}  // namespace
+
+void Scope::set(Budget& budget, std::string_view name, Value value) {
+  budget.step(names.size() / kNamesPerStep);
   for (auto& [own, held] : names) {
     if (own != name) continue;
     held = std::move(value);
@@ -16,8 +22,9 @@ void Scope::set(std::string_view name, Value value) {
   names.emplace_back(name, std::move(value));
 }
 
-const Value* Scope::find(std::string_view name) const {
+const Value* Scope::find(Budget& budget, std::string_view name) const {
   for (const Scope* scope = this; scope != nullptr; scope = scope->parent.get()) {
+    budget.step(scope->names.size() / kNamesPerStep);
     for (const auto& [own, held] : scope->names) {
       if (own == name) return &held;
     }
@@ -102,7 +109,7 @@ class Macro final : public Object {
 
 void Interpreter::define(std::string_view name, Value value) {
   keys_.push_back(std::make_unique<std::string>(name));
-  scope_->set(*keys_.back(), std::move(value));
+  scope_->set(budget(), *keys_.back(), std::move(value));
 }
 
 Text Interpreter::run(const Block& body) {
@@ -143,7 +150,7 @@ Interpreter::Flow Interpreter::execute(const Stmt& stmt) {
     case StmtKind::kSetBlock:
       return execute_set_block(stmt);
     case StmtKind::kMacro:
-      scope_->set(stmt.macro->name, make_macro(*stmt.macro));
+      scope_->set(budget(), stmt.macro->name, make_macro(*stmt.macro));
       break;
     case StmtKind::kCallBlock:
       call_block(stmt);
@@ -223,7 +230,8 @@ ListRef Interpreter::filter_items(const Stmt& stmt, ListRef items) {
   ListBuilder kept(*this);
   for (const Value& item : items->items) {
     const ScopeChange change(*this, inner_scope(scope_));
-    scope_->set("loop", Value::undefined("'loop' is undefined in the condition of a loop"));
+    scope_->set(budget(), "loop",
+                Value::undefined("'loop' is undefined in the condition of a loop"));
     assign(*stmt.target, item);
     if (is_true(eval(*condition))) kept.push(item);
   }
@@ -247,7 +255,7 @@ void Interpreter::run_loop(const Stmt& stmt, const Value& iterable, int depth0) 
     }
     const ScopeChange change(*this, inner);
     loop->go_to(i);
-    inner->set("loop", Value(static_cast<Object*>(loop)));
+    inner->set(budget(), "loop", Value(static_cast<Object*>(loop)));
     assign(*stmt.target, items->items[i]);
     const Flow flow = execute(stmt.body);
     if (flow == Flow::kBreak) break;
@@ -268,7 +276,7 @@ Value Interpreter::recurse(const Stmt& stmt, const ScopeRef& scope, const Value&
 }
 
 void Interpreter::assign(const Expr& target, Value value) {
-  if (target.kind == ExprKind::kName) return scope_->set(target.name, std::move(value));
+  if (target.kind == ExprKind::kName) return scope_->set(budget(), target.name, std::move(value));
   if (target.kind == ExprKind::kAttribute) return assign_attribute(target, std::move(value));
   const ListRef items = elements(value);
   if (items->items.size() != target.children.size()) {
@@ -318,6 +326,7 @@ Value Interpreter::call_macro(const MacroDefinition& macro, const ScopeRef& clos
 void Interpreter::bind_parameters(const MacroDefinition& macro, const Args& args, Scope& scope) {
   std::vector<bool> is_used(args.keyword.size(), false);
   const auto keyword = [&](std::string_view name) -> const Value* {
+    budget().step(args.keyword.size() / kNamesPerStep);
     for (std::size_t i = 0; i < args.keyword.size(); ++i) {
       if (args.keyword[i].first != name) continue;
       is_used[i] = true;
@@ -333,16 +342,18 @@ void Interpreter::bind_parameters(const MacroDefinition& macro, const Args& args
     has_caller_parameter = has_caller_parameter || name == "caller";
     const Value* given = i < args.positional.size() ? &args.positional[i] : keyword(name);
     if (given != nullptr) {
-      scope.set(name, *given);
+      scope.set(budget(), name, *given);
     } else if (i >= first_default) {
-      scope.set(name, eval(*macro.defaults[i - first_default]));
+      scope.set(budget(), name, eval(*macro.defaults[i - first_default]));
     } else {
-      scope.set(name, Value::undefined(fmt::format("parameter '{}' was not provided", name)));
+      scope.set(budget(), name,
+                Value::undefined(fmt::format("parameter '{}' was not provided", name)));
     }
   }
   if (macro.uses_caller && !has_caller_parameter) {
     const Value* caller = keyword("caller");
-    scope.set("caller", caller != nullptr ? *caller : Value::undefined("No caller defined"));
+    scope.set(budget(), "caller",
+              caller != nullptr ? *caller : Value::undefined("No caller defined"));
   }
   Dict others(budget());
   for (std::size_t i = 0; i < args.keyword.size(); ++i) {
@@ -352,7 +363,7 @@ void Interpreter::bind_parameters(const MacroDefinition& macro, const Args& args
       fail("macro '{}' takes no keyword argument '{}'", macro.name, name.substr(0, 60));
     others.set(budget(), text(name), value);
   }
-  if (macro.uses_kwargs) scope.set("kwargs", dict(std::move(others)));
+  if (macro.uses_kwargs) scope.set(budget(), "kwargs", dict(std::move(others)));
   if (args.positional.size() > num_parameters && !macro.uses_varargs) {
     fail("macro '{}' takes not more than {} argument(s)", macro.name, num_parameters);
   }
@@ -360,7 +371,7 @@ void Interpreter::bind_parameters(const MacroDefinition& macro, const Args& args
   ListBuilder rest(*this);
   for (std::size_t i = num_parameters; i < args.positional.size(); ++i)
     rest.push(args.positional[i]);
-  scope.set("varargs", rest.finish(ListKind::kTuple));
+  scope.set(budget(), "varargs", rest.finish(ListKind::kTuple));
 }
 
 }  // namespace larder::jinja

@@ -19,8 +19,9 @@ struct Scope {
   std::vector<std::pair<std::string_view, Value>>
       names;  // views of the tree or of Interpreter::keys_
 
-  void set(std::string_view name, Value value);
-  const Value* find(std::string_view name) const;
+  // The budget pays for the names looked through.
+  void set(Budget& budget, std::string_view name, Value value);
+  const Value* find(Budget& budget, std::string_view name) const;
 };
 using ScopeRef = std::shared_ptr<Scope>;
 

@@ -163,7 +163,7 @@ class Writer {
   }
 
   void write_text(std::string_view bytes) {
-    runtime_.budget().scan(bytes.size() * 8);
+    runtime_.budget().step(bytes.size() / 4);
     put("\"");
     std::size_t plain = 0;
     for (std::size_t at = 0; at < bytes.size();) {

@@ -26,7 +26,7 @@ const Names kDictMethods = {"copy", "fromkeys", "get", "items", "keys", "values"
 const Names kDictChanges = {"clear", "pop", "popitem", "setdefault", "update"};
 const Names kListMethods = {"copy", "count", "index"};
 const Names kListChanges = {"append", "clear",  "extend",  "insert",
-                                "pop",    "remove", "reverse", "sort"};
+                            "pop",    "remove", "reverse", "sort"};
 
 Value dict_view(Runtime& runtime, const Value& self, ListKind kind) {
   ListBuilder items(runtime);

@@ -138,8 +138,12 @@ bool is_plain_sequence(const Value& value) {
 Value add_sequences(Runtime& runtime, const Value& a, const Value& b) {
   if (a.text() != nullptr) {
     TextBuilder out(runtime.budget());
-    out.append(*a.text());
-    out.append(*b.text());
+    const bool is_markup = a.text()->is_markup() || b.text()->is_markup();
+    out.set_markup(is_markup);
+    for (const Value* part : {&a, &b}) {
+      const auto& text = *part->get_if<TextRef>();
+      out.append(is_markup ? *escaped(runtime, text) : *text);
+    }
     return Value(out.finish());
   }
   ListBuilder items(runtime);
@@ -155,6 +159,7 @@ Value repeat(Runtime& runtime, const Value& sequence, const Value& times) {
       count < 0 ? 0 : std::min<Int128>(count, std::numeric_limits<std::int64_t>::max()));
   if (sequence.text() != nullptr) {
     TextBuilder out(runtime.budget());
+    out.set_markup(sequence.text()->is_markup());
     out.append_repeated(*sequence.text(), bounded);
     return Value(out.finish());
   }

@@ -484,9 +484,9 @@ ExprPtr ExpressionParser::test(ExprPtr value) {
   ExprPtr node = make(ExprKind::kTest, line);
   node->name = expect_name();
   while (skip_op(".")) {
-      node->name += '.';
-      node->name += expect_name();
-    }
+    node->name += '.';
+    node->name += expect_name();
+  }
   adopt(*node, std::move(value));
   const TokenKind kind = current().kind;
   if (is_op("(")) {

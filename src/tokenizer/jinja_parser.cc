@@ -114,9 +114,18 @@ class Parser final : private ExpressionParser {
     }
   }
 
+  void forbid_loop(const Expr& target) const {
+    if (target.kind == ExprKind::kName && target.name == "loop") {
+      fail_at(target.line, "Can't assign to special loop variable");
+    }
+    if (target.kind != ExprKind::kTuple) return;
+    for (const ExprPtr& child : target.children) forbid_loop(*child);
+  }
+
   StmtPtr for_statement(int line) {
     StmtPtr made = make_stmt(StmtKind::kFor, line);
     made->target = target(false, {"in"});
+    forbid_loop(*made->target);
     if (!skip_word("in")) fail_unexpected();
     made->expressions.push_back(tuple(false, {"recursive"}));
     made->expressions.push_back(skip_word("if") ? expression() : nullptr);
@@ -131,6 +140,7 @@ class Parser final : private ExpressionParser {
   StmtPtr set_statement(int line) {
     StmtPtr made = make_stmt(StmtKind::kSet, line);
     made->target = target(true);
+    if (num_loops_ > 0) forbid_loop(*made->target);
     if (skip_op("=")) {
       made->expressions.push_back(tuple());
       return made;

@@ -27,7 +27,7 @@ bool is_int(const Value& value) { return value.is<Integer>(); }
 bool is_float(const Value& value) { return value.is<double>(); }
 bool is_string(const Value& value) { return value.text() != nullptr; }
 bool is_mapping(const Value& value) { return value.dict() != nullptr; }
-bool is_escaped(const Value&) { return false; }
+bool is_escaped(const Value& value) { return value.text() != nullptr && value.text()->is_markup(); }
 
 // What has a length and can be indexed.
 bool is_sequence(const Value& value) {
@@ -83,13 +83,15 @@ bool is_in_case(Runtime& runtime, const Value& value, const Args& args) {
   return is_true(call_method(runtime, text, kLower ? "islower" : "isupper", {}));
 }
 
-bool is_filter(Runtime&, const Value& value, const Args& args) {
+bool is_filter(Runtime& runtime, const Value& value, const Args& args) {
   args.bind("filter", {});
+  if (value.text() != nullptr) runtime.budget().scan(value.text()->size());
   return value.text() != nullptr && find_filter(value.text()->bytes()) != nullptr;
 }
 
-bool is_test(Runtime&, const Value& value, const Args& args) {
+bool is_test(Runtime& runtime, const Value& value, const Args& args) {
   args.bind("test", {});
+  if (value.text() != nullptr) runtime.budget().scan(value.text()->size());
   return value.text() != nullptr && tests().count(value.text()->bytes()) > 0;
 }
 

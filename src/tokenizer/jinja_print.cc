@@ -18,7 +18,7 @@ void append_escape(TextBuilder& out, std::int32_t code_point, Origin origin) {
 }
 
 void append_text_repr(Budget& budget, TextBuilder& out, std::string_view bytes, Origin origin) {
-  budget.step(1 + bytes.size() / 16);
+  budget.step(1 + bytes.size() / 4);
   const bool has_single = bytes.find('\'') != std::string_view::npos;
   const char quote = has_single && bytes.find('"') == std::string_view::npos ? '"' : '\'';
   const std::string_view quote_text(&quote, 1);
@@ -134,7 +134,12 @@ void append_repr(Budget& budget, TextBuilder& out, const Value& value, Origin or
     return out.append(integer_text(*integer), origin);
   }
   if (const auto* real = value.get_if<double>()) return out.append(float_repr(*real), origin);
-  if (const Text* text = value.text()) return append_text_repr(budget, out, text->bytes(), origin);
+  if (const Text* text = value.text()) {
+    if (text->is_markup()) out.append("Markup(", origin);
+    append_text_repr(budget, out, text->bytes(), origin);
+    if (text->is_markup()) out.append(")", origin);
+    return;
+  }
   if (const List* list = value.list()) return append_list(budget, out, *list, origin);
   if (const Dict* dict = value.dict()) return append_dict(budget, out, *dict, origin);
   if (const auto* object = value.get_if<Object*>()) {

@@ -59,6 +59,7 @@ Value Runtime::text(std::string_view bytes, Origin origin) {
 Value Runtime::substring(const TextRef& text, std::size_t begin, std::size_t end) {
   if (begin == 0 && end == text->size()) return Value(text);
   TextBuilder out(budget_);
+  out.set_markup(text->is_markup());
   out.append(*text, begin, end);
   return Value(out.finish());
 }
@@ -113,6 +114,8 @@ bool Runtime::is_iterable(const Value& value) const {
 std::size_t Runtime::length(const Value& value) {
   if (const Text* text = value.text()) {
     budget_.scan(text->size());
+    if (is_ascii(text->bytes())) return text->size();
+    budget_.step(text->size() / 16);
     return count_characters(text->bytes());
   }
   if (const List* list = value.list()) return list->items.size();

@@ -42,6 +42,7 @@ void TextBuilder::append_run(std::string_view bytes, Origin origin) {
     text_.origin_ = origin;
   } else if (last_ != origin) {
     text_.charge_.add(sizeof(Run));
+    budget_.step();
     if (text_.runs_.empty()) text_.runs_.push_back({text_.bytes_.size(), last_});
     text_.runs_.push_back({text_.bytes_.size(), origin});
     text_.origin_ = merge(text_.origin_, origin);

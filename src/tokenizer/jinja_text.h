@@ -36,6 +36,8 @@ class Text {
   // Of the whole: the first untrusted origin in it.
   Origin origin() const { return origin_; }
   bool is_uniform() const { return runs_.empty(); }
+  // Marked as safe HTML by `safe` or `escape`: what is then added to it is escaped first.
+  bool is_markup() const { return is_markup_; }
 
   // Calls visit(begin, end, origin) for each run inside [begin, end), in order.
   template <class Visit>
@@ -55,6 +57,7 @@ class Text {
 
   std::string bytes_;
   Origin origin_ = Origin::kTrusted;
+  bool is_markup_ = false;
   std::vector<Run> runs_;  // empty: all of one origin. Neighbours differ.
   Charge charge_;
 };
@@ -71,6 +74,7 @@ class TextBuilder {
   void append(const Text& text, std::size_t begin, std::size_t end);
   void append_repeated(const Text& text, std::uint64_t count);
   std::size_t size() const { return text_.bytes_.size(); }
+  void set_markup(bool is_markup) { text_.is_markup_ = is_markup; }
   // The builder is spent.
   Text take();
   TextRef finish();

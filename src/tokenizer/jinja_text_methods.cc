@@ -131,7 +131,8 @@ Value change_case_by_character(const Call& call) {
     const std::string_view one = call.bytes().substr(at, c.num_bytes);
     Case to = follows_cased ? Case::kLower : Case::kTitle;
     if (!is_title_case) to = is_upper(c.code_point) ? Case::kLower : Case::kUpper;
-    changed += map_case(one, to);
+    const bool is_lowered_sigma = c.code_point == 0x3A3 && to == Case::kLower;
+    changed += is_lowered_sigma && is_final_sigma(call.bytes(), at) ? "ς" : map_case(one, to);
     follows_cased = is_upper(c.code_point) || is_lower(c.code_point) || is_title(c.code_point);
     at += c.num_bytes;
   }
@@ -187,8 +188,7 @@ Value split_space_from_right(const Call& call, std::ptrdiff_t most) {
   };
   for (std::size_t end = skip(call.bytes().size(), true); end > 0; --most) {
     const std::size_t begin = most == 0 ? 0 : skip(end, false);
-    const Value part = call.runtime.substring(call.self, begin, end);
-    parts.push(strip(call.runtime, *part.get_if<TextRef>(), nullptr, Side::kLeft));
+    parts.push(call.runtime.substring(call.self, begin, end));
     end = skip(begin, true);
   }
   return reversed(call.runtime, parts.take());
@@ -236,8 +236,13 @@ Value partition(const Call& call) {
 Value replace(const Call& call) {
   const auto bound = call.args.bind("replace", {"old", "new", "count"}, 2);
   const std::ptrdiff_t most = bound[2] != nullptr ? index_argument(*bound[2], "count") : -1;
-  return call.make(replaced(call.runtime, call.self, text_argument(*bound[0], "old"),
-                            text_argument(*bound[1], "new"), most));
+  const Text& old_part = text_argument(*bound[0], "old");
+  text_argument(*bound[1], "new");
+  TextRef new_part = *bound[1]->get_if<TextRef>();
+  const bool is_markup = call.self->is_markup();
+  if (is_markup) new_part = escaped(call.runtime, new_part);
+  const TextRef made = replaced(call.runtime, call.self, old_part, *new_part, most);
+  return call.make(as_markup(call.runtime, made, is_markup));
 }
 
 Value remove_affix(const Call& call) {

@@ -23,6 +23,10 @@ ListRef split_lines(Runtime& runtime, const TextRef& text, bool keeps_ends);
 // fill: one character.
 TextRef padded(Runtime& runtime, const TextRef& text, std::ptrdiff_t width, const Text& fill,
                Side blanks_on);
+// For HTML, and marked as such; what is marked already stays as it is.
+TextRef escaped(Runtime& runtime, const TextRef& text);
+// The same text with or without the mark.
+TextRef as_markup(Runtime& runtime, const TextRef& text, bool is_markup);
 // Maps the bytes, keeping each byte's origin where no byte moves.
 TextRef mapped(Runtime& runtime, const TextRef& text, std::string bytes);
 // The byte of the first (or last) occurrence, or npos. Linear in the text.

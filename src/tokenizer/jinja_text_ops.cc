@@ -26,6 +26,7 @@ std::size_t find_bytes(Budget& budget, std::string_view text, std::string_view p
 
 TextRef mapped(Runtime& runtime, const TextRef& text, std::string bytes) {
   TextBuilder out(runtime.budget());
+  out.set_markup(text->is_markup());
   if (text->is_uniform() || bytes.size() != text->size() || !is_ascii(text->bytes())) {
     out.append(bytes, text->origin());
   } else {
@@ -34,6 +35,46 @@ TextRef mapped(Runtime& runtime, const TextRef& text, std::string bytes) {
       out.append(view.substr(begin, end - begin), origin);
     });
   }
+  return out.finish();
+}
+
+TextRef as_markup(Runtime& runtime, const TextRef& text, bool is_markup) {
+  if (text->is_markup() == is_markup) return text;
+  TextBuilder out(runtime.budget());
+  out.append(*text);
+  out.set_markup(is_markup);
+  return out.finish();
+}
+
+TextRef escaped(Runtime& runtime, const TextRef& text) {
+  if (text->is_markup()) return text;
+  TextBuilder out(runtime.budget());
+  out.set_markup(true);
+  runtime.budget().step(text->size() / 16);
+  text->for_each_run(0, text->size(), [&](std::size_t begin, std::size_t end, Origin origin) {
+    while (begin < end) {
+      const std::size_t next = std::min(text->bytes().find_first_of("&<>\"'", begin), end);
+      out.append(text->bytes().substr(begin, next - begin), origin);
+      if (next == end) return;
+      switch (text->bytes()[next]) {
+        case '&':
+          out.append("&amp;", origin);
+          break;
+        case '<':
+          out.append("&lt;", origin);
+          break;
+        case '>':
+          out.append("&gt;", origin);
+          break;
+        case '"':
+          out.append("&#34;", origin);
+          break;
+        default:
+          out.append("&#39;", origin);
+      }
+      begin = next + 1;
+    }
+  });
   return out.finish();
 }
 
@@ -74,6 +115,7 @@ Value strip(Runtime& runtime, const TextRef& text, const Text* chars, Side side)
     if (!is_stripped(end - c.num_bytes, c)) break;
     end -= c.num_bytes;
   }
+  runtime.budget().step((begin + bytes.size() - end) / 16);
   return runtime.substring(text, begin, end);
 }
 
@@ -111,14 +153,20 @@ TextRef replaced(Runtime& runtime, const TextRef& text, const Text& old_part, co
 TextRef joined(Runtime& runtime, const Text& separator, const std::vector<Value>& parts,
                bool converts) {
   TextBuilder out(runtime.budget());
+  const bool is_markup = separator.is_markup() && !converts;
   for (std::size_t i = 0; i < parts.size(); ++i) {
     runtime.budget().step();
     if (i > 0) out.append(separator);
     if (!converts && parts[i].text() == nullptr) {
       fail("sequence item {}: expected str instance, {} found", i, type_name(parts[i]));
     }
-    append_str(runtime.budget(), out, parts[i]);
+    if (is_markup) {
+      out.append(*escaped(runtime, to_str(runtime.budget(), parts[i])));
+    } else {
+      append_str(runtime.budget(), out, parts[i]);
+    }
   }
+  out.set_markup(is_markup);
   return out.finish();
 }
 
@@ -139,8 +187,7 @@ Value split_at_space(Runtime& runtime, const TextRef& text, std::ptrdiff_t max_c
   for (std::size_t at = skip(0, true); at < bytes.size();) {
     std::size_t end = skip(at, false);
     if (max_count >= 0 && static_cast<std::ptrdiff_t>(parts.size()) == max_count) {
-      const Value rest = runtime.substring(text, at, bytes.size());
-      parts.push(strip(runtime, *rest.get_if<TextRef>(), nullptr, Side::kRight));
+      parts.push(runtime.substring(text, at, bytes.size()));
       break;
     }
     parts.push(runtime.substring(text, at, end));
@@ -198,6 +245,7 @@ TextRef padded(Runtime& runtime, const TextRef& text, std::ptrdiff_t width, cons
   if (blanks_on == Side::kBoth)
     left = blanks / 2 + (blanks & static_cast<std::uint64_t>(width) & 1);
   TextBuilder out(runtime.budget());
+  out.set_markup(text->is_markup());
   out.append_repeated(fill, left);
   out.append(*text);
   out.append_repeated(fill, blanks - left);

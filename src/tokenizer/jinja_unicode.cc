@@ -27,9 +27,13 @@ using Mapping = std::int32_t (*)(const UCaseMap*, char*, std::int32_t, const cha
 
 std::string map_with(Mapping mapping, std::string_view bytes) {
   if (bytes.size() > std::numeric_limits<std::int32_t>::max() / 4) fail("a string is too long");
+  // Opened once: mapping leaves it as it is.
+  static const CaseMap map = [] {
+    UErrorCode error = U_ZERO_ERROR;
+    return CaseMap(ucasemap_open("", 0, &error));
+  }();
+  if (map == nullptr) fail("no case mapping");
   UErrorCode status = U_ZERO_ERROR;
-  const CaseMap map(ucasemap_open("", 0, &status));
-  if (U_FAILURE(status)) fail("no case mapping: {}", u_errorName(status));
   std::string mapped(bytes.size() + 16, '\0');
   for (;;) {
     status = U_ZERO_ERROR;
@@ -132,6 +136,43 @@ bool is_identifier_start(std::int32_t c) {
 
 bool is_identifier_part(std::int32_t c) {
   return c == '_' || (c >= 0 && u_hasBinaryProperty(c, UCHAR_XID_CONTINUE));
+}
+
+bool is_final_sigma(std::string_view bytes, std::size_t position) {
+  const auto is_ignored = [](std::int32_t c) {
+    return c >= 0 && u_hasBinaryProperty(c, UCHAR_CASE_IGNORABLE);
+  };
+  const auto is_cased = [](std::int32_t c) {
+    return c >= 0 && u_hasBinaryProperty(c, UCHAR_CASED);
+  };
+  std::int32_t before = -1, after = -1;
+  for (std::size_t at = position; at > 0;) {
+    const Character c = character_before(bytes, at);
+    before = c.code_point;
+    if (!is_ignored(before)) break;
+    at -= c.num_bytes;
+  }
+  for (std::size_t at = position + 2; at < bytes.size();) {
+    const Character c = character_at(bytes, at);
+    after = c.code_point;
+    if (!is_ignored(after)) break;
+    at += c.num_bytes;
+  }
+  return is_cased(before) && !is_cased(after);
+}
+
+std::string with_ascii_digits(std::string_view bytes) {
+  std::string made;
+  for (std::size_t at = 0; at < bytes.size();) {
+    const Character c = character_at(bytes, at);
+    if (c.code_point >= 0x80 && is_decimal(c.code_point)) {
+      made += static_cast<char>('0' + u_charDigitValue(c.code_point));
+    } else {
+      made += bytes.substr(at, c.num_bytes);
+    }
+    at += c.num_bytes;
+  }
+  return made;
 }
 
 std::string map_case(std::string_view bytes, Case to) {

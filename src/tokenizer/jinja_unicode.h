@@ -37,6 +37,11 @@ bool is_title(std::int32_t code_point);
 bool is_identifier_start(std::int32_t code_point);
 bool is_identifier_part(std::int32_t code_point);
 
+// Whether the capital sigma at position becomes the small one that ends a word.
+bool is_final_sigma(std::string_view bytes, std::size_t position);
+// Every decimal digit of any script as 0 to 9.
+std::string with_ascii_digits(std::string_view bytes);
+
 enum class Case { kUpper, kLower, kTitle, kFold };
 // Full mappings (ß -> SS), as str.upper and the like; kTitle takes the first character of the text
 // alone, and leaves the rest.

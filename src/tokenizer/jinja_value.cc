@@ -22,8 +22,11 @@ const Value* Dict::find(std::string_view key) const {
 }
 
 const Value* Dict::find(Budget& budget, const Value& key) const {
-  if (const Text* text = key.text()) return find(text->bytes());
-  if (!is_hashable(key)) fail("unhashable type: '{}'", type_name(key));
+  if (const Text* text = key.text()) {
+    budget.scan(text->size());
+    return find(text->bytes());
+  }
+  if (!is_hashable(budget, key)) fail("unhashable type: '{}'", type_name(key));
   for (const auto& [name, value] : entries_) {
     budget.step();
     if (name.text() == nullptr && are_equal(budget, name, key)) return &value;
@@ -94,12 +97,14 @@ std::string_view type_name(const Value& value) {
   return (*value.get_if<Object*>())->type_name();
 }
 
-bool is_hashable(const Value& value) {
+bool is_hashable(Budget& budget, const Value& value) {
+  budget.step();
   if (value.dict() != nullptr) return false;
   const List* list = value.list();
   if (list == nullptr || list->kind == ListKind::kRange) return true;
   return list->kind == ListKind::kTuple &&
-         std::all_of(list->items.begin(), list->items.end(), is_hashable);
+         std::all_of(list->items.begin(), list->items.end(),
+                     [&](const Value& item) { return is_hashable(budget, item); });
 }
 
 bool is_true(const Value& value) {

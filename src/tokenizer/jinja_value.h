@@ -172,7 +172,7 @@ inline std::optional<Value> Object::attribute(Runtime&, std::string_view) { retu
 
 int depth_of(const Value& value);
 std::string_view type_name(const Value& value);  // Python's: str, int, NoneType, ...
-bool is_hashable(const Value& value);
+bool is_hashable(Budget& budget, const Value& value);
 bool is_true(const Value& value);
 // bool, int and float; bools count as 0 and 1.
 bool is_number(const Value& value);
