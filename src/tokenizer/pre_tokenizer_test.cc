@@ -39,6 +39,12 @@ TEST(PreTokenizer, NumbersAreCutAsEachFamilyDoes) {
   EXPECT_THAT(split("default", "x 12345"), ElementsAre("x", " ", "123", "45"));
 }
 
+// Newer than the patterns' \p{N}, yet digits to the step that splits them.
+TEST(PreTokenizer, KnowsTheDigitsOfLaterUnicodeVersions) {
+  EXPECT_THAT(split("smollm", "\U00011DE0\U00011DE1"), ElementsAre("\U00011DE0", "\U00011DE1"));
+  EXPECT_THAT(split("gpt-2", "\U00011DE0\U00011DE1"), ElementsAre("\U00011DE0\U00011DE1"));
+}
+
 TEST(PreTokenizer, ContractionsIgnoreCaseInLaterFamiliesOnly) {
   EXPECT_THAT(split("gpt-2", "we'LL we'll"), ElementsAre("we", "'", "LL", " we", "'ll"));
   EXPECT_THAT(split("llama-bpe", "we'LL we'll"), ElementsAre("we", "'LL", " we", "'ll"));

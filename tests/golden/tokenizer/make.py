@@ -6,9 +6,11 @@
 
 Byte-level BPE: the `tokenizers` package, set up as the published tokenizer.json of each family.
 SentencePiece: the `sentencepiece` package; a GGUF's vocabulary is put back into its model format.
-A file holds {vocabulary, cases: [[text, ids]...], trusted: [[text, ids]...], decodes: [[ids, text]...]};
-cases have their special tokens as plain text, trusted has them recognised.
+A file holds {vocabulary, cases: [[text, ids]...], trusted: [[text, ids]...],
+decodes: [[ids, text]...]}; cases have their special tokens as plain text, trusted has them
+recognised.
 """
+
 import io
 import json
 import pathlib
@@ -20,8 +22,10 @@ import strings
 
 HERE = pathlib.Path(__file__).parent
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
-LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
-          r"|\s+(?!\S)|\s+")
+LLAMA3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 QWEN2 = LLAMA3.replace("{1,3}", "")
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 DEFAULT = [r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", r"[0-9][0-9][0-9]"]
@@ -29,20 +33,25 @@ DEFAULT = [r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", r"[0-9][0-9][0-9]"]
 
 # --- byte-level BPE
 
+
 def pre_tokenizer(name):
     from tokenizers import Regex, pre_tokenizers as pre
+
     split = lambda pattern: pre.Split(Regex(pattern), behavior="isolated")
     byte_level = pre.ByteLevel(add_prefix_space=False, use_regex=False)
     with_gpt2 = pre.ByteLevel(add_prefix_space=False, use_regex=True)
-    return {"gpt-2": with_gpt2,
-            "smollm": pre.Sequence([pre.Digits(individual_digits=True), with_gpt2]),
-            "qwen2": pre.Sequence([split(QWEN2), byte_level]),
-            "llama-bpe": pre.Sequence([split(LLAMA3), byte_level]),
-            "default": pre.Sequence([split(p) for p in DEFAULT] + [byte_level])}[name]
+    return {
+        "gpt-2": with_gpt2,
+        "smollm": pre.Sequence([pre.Digits(individual_digits=True), with_gpt2]),
+        "qwen2": pre.Sequence([split(QWEN2), byte_level]),
+        "llama-bpe": pre.Sequence([split(LLAMA3), byte_level]),
+        "default": pre.Sequence([split(p) for p in DEFAULT] + [byte_level]),
+    }[name]
 
 
 def bpe(vocabulary, with_special):
     from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers
+
     name = vocabulary["pre_tokenizer"]
     ids = {token: i for i, token in enumerate(vocabulary["tokens"])}
     merges = [tuple(merge.split(" ")) for merge in vocabulary["merges"]]
@@ -52,15 +61,22 @@ def bpe(vocabulary, with_special):
     tokenizer.pre_tokenizer = pre_tokenizer(name)
     tokenizer.decoder = decoders.ByteLevel()
     kinds = list(zip(vocabulary["tokens"], vocabulary["kinds"]))
-    tokenizer.add_tokens([AddedToken(t, normalized=False) for t, kind in kinds if kind == USER_DEFINED])
+    tokenizer.add_tokens(
+        [AddedToken(t, normalized=False) for t, kind in kinds if kind == USER_DEFINED]
+    )
     if with_special:
-        tokenizer.add_special_tokens([AddedToken(t, normalized=False, special=True) for t, kind in kinds if kind == CONTROL])
-    return (lambda text: tokenizer.encode(text, add_special_tokens=False).ids,
-            lambda some: tokenizer.decode(some, skip_special_tokens=False))
+        tokenizer.add_special_tokens(
+            [AddedToken(t, normalized=False, special=True) for t, kind in kinds if kind == CONTROL]
+        )
+    return (
+        lambda text: tokenizer.encode(text, add_special_tokens=False).ids,
+        lambda some: tokenizer.decode(some, skip_special_tokens=False),
+    )
 
 
 def train_bpe(name, corpus):
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+
     tokenizer = Tokenizer(models.BPE())
     if name == "qwen2":
         tokenizer.normalizer = normalizers.NFC()
@@ -68,10 +84,16 @@ def train_bpe(name, corpus):
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     if name == "smollm":
         alphabet = [c for c in alphabet if c not in "ĀĄµ"]  # bytes that no token stands for
-    trainer = trainers.BpeTrainer(vocab_size=700, initial_alphabet=alphabet, limit_alphabet=len(alphabet), show_progress=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=700, initial_alphabet=alphabet, limit_alphabet=len(alphabet), show_progress=False
+    )
     tokenizer.train_from_iterator(corpus, trainer)
     model = json.loads(tokenizer.to_str())["model"]
-    tokens = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"] + sorted(model["vocab"], key=model["vocab"].get) + ["<b>", "</b>", "\n\n\n"]
+    tokens = (
+        ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+        + sorted(model["vocab"], key=model["vocab"].get)
+        + ["<b>", "</b>", "\n\n\n"]
+    )
     merges = [" ".join(merge) for merge in model["merges"]]
     if name == "smollm":
         tokens = [t for t in tokens if not set(t) & set("ĀĄµ")]
@@ -82,14 +104,23 @@ def train_bpe(name, corpus):
         known = made | set(alphabet)
         merges = [m for m in merges if set(m.split(" ")) <= known]
     kinds = [CONTROL] * 3 + [NORMAL] * (len(tokens) - 6) + [USER_DEFINED] * 3
-    return {"model": "gpt2", "pre_tokenizer": name, "tokens": tokens, "merges": merges, "kinds": kinds, "add_space_prefix": False}
+    return {
+        "model": "gpt2",
+        "pre_tokenizer": name,
+        "tokens": tokens,
+        "merges": merges,
+        "kinds": kinds,
+        "add_space_prefix": False,
+    }
 
 
 # --- SentencePiece
 
+
 def sentence_piece(vocabulary, with_special):
     import sentencepiece
     from sentencepiece import sentencepiece_model_pb2 as pb
+
     proto = pb.ModelProto()
     for text, score, kind in zip(vocabulary["tokens"], vocabulary["scores"], vocabulary["kinds"]):
         if kind == USER_DEFINED:
@@ -105,37 +136,79 @@ def sentence_piece(vocabulary, with_special):
     if not with_special:
         return processor.EncodeAsIds, processor.DecodeIds
     # The library never takes control tokens from text: what lies between them is encoded by itself.
-    marked = {t: i for i, (t, kind) in enumerate(zip(vocabulary["tokens"], vocabulary["kinds"])) if kind in (CONTROL, UNKNOWN)}
-    pattern = re.compile("(" + "|".join(re.escape(t) for t in sorted(marked, key=len, reverse=True)) + ")")
+    marked = {
+        t: i
+        for i, (t, kind) in enumerate(zip(vocabulary["tokens"], vocabulary["kinds"]))
+        if kind in (CONTROL, UNKNOWN)
+    }
+    pattern = re.compile(
+        "(" + "|".join(re.escape(t) for t in sorted(marked, key=len, reverse=True)) + ")"
+    )
 
     def encode(text):
-        return [i for part in pattern.split(text) if part for i in ([marked[part]] if part in marked else processor.EncodeAsIds(part))]
+        return [
+            i
+            for part in pattern.split(text)
+            if part
+            for i in ([marked[part]] if part in marked else processor.EncodeAsIds(part))
+        ]
+
     return encode, processor.DecodeIds
 
 
 def train_sentence_piece(name, corpus):
     import sentencepiece
     from sentencepiece import sentencepiece_model_pb2 as pb
-    options = {"sp-bytes": dict(byte_fallback=True, add_dummy_prefix=False, user_defined_symbols=["\n", "\n\n", "▁▁", "▁▁▁", "<b>"]),
-               "sp-prefix": dict(byte_fallback=True, add_dummy_prefix=True, user_defined_symbols=["<b>", "</b>"]),
-               "sp-unknown": dict(byte_fallback=False, add_dummy_prefix=True)}[name]
+
+    options = {
+        "sp-bytes": dict(
+            byte_fallback=True,
+            add_dummy_prefix=False,
+            user_defined_symbols=["\n", "\n\n", "▁▁", "▁▁▁", "<b>"],
+        ),
+        "sp-prefix": dict(
+            byte_fallback=True, add_dummy_prefix=True, user_defined_symbols=["<b>", "</b>"]
+        ),
+        "sp-unknown": dict(byte_fallback=False, add_dummy_prefix=True),
+    }[name]
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.Train(
-        sentence_iterator=iter(corpus), model_writer=model, model_type="bpe", vocab_size=1600, character_coverage=0.98,
-        normalization_rule_name="identity", remove_extra_whitespaces=False, control_symbols=["<start_of_turn>", "<end_of_turn>"],
-        split_by_whitespace=name != "sp-bytes", allow_whitespace_only_pieces=True, minloglevel=2, **options)
+        sentence_iterator=iter(corpus),
+        model_writer=model,
+        model_type="bpe",
+        vocab_size=1600,
+        character_coverage=0.98,
+        normalization_rule_name="identity",
+        remove_extra_whitespaces=False,
+        control_symbols=["<start_of_turn>", "<end_of_turn>"],
+        split_by_whitespace=name != "sp-bytes",
+        allow_whitespace_only_pieces=True,
+        minloglevel=2,
+        **options,
+    )
     proto = pb.ModelProto.FromString(model.getvalue())
-    vocabulary = {"model": "llama", "pre_tokenizer": "default", "tokens": [p.piece for p in proto.pieces],
-                  "scores": [p.score for p in proto.pieces], "kinds": [p.type for p in proto.pieces], "unk": 0,
-                  "add_space_prefix": options["add_dummy_prefix"]}
+    vocabulary = {
+        "model": "llama",
+        "pre_tokenizer": "default",
+        "tokens": [p.piece for p in proto.pieces],
+        "scores": [p.score for p in proto.pieces],
+        "kinds": [p.type for p in proto.pieces],
+        "unk": 0,
+        "add_space_prefix": options["add_dummy_prefix"],
+    }
     if name == "sp-bytes":  # pieces that merging passes through and splits again
-        normal = [i for i, kind in enumerate(vocabulary["kinds"]) if kind == NORMAL and len(vocabulary["tokens"][i]) > 1]
+        normal = [
+            i
+            for i, kind in enumerate(vocabulary["kinds"])
+            if kind == NORMAL and len(vocabulary["tokens"][i]) > 1
+        ]
         for i in normal[5:60:7]:
             vocabulary["kinds"][i] = UNUSED
     return vocabulary
 
 
 # --- files
+
 
 def golden(vocabulary, texts, num_decodes, make, seed):
     encode, _ = make(vocabulary, False)
@@ -144,41 +217,92 @@ def golden(vocabulary, texts, num_decodes, make, seed):
     plain = [i for i, kind in enumerate(vocabulary["kinds"]) if kind not in (CONTROL, UNKNOWN)]
     decodes = []
     for i in range(num_decodes):
-        pool = plain if i % 2 else [t for t in plain if vocabulary["kinds"][t] == BYTE or len(vocabulary["tokens"][t]) < 3]
+        pool = (
+            plain
+            if i % 2
+            else [
+                t
+                for t in plain
+                if vocabulary["kinds"][t] == BYTE or len(vocabulary["tokens"][t]) < 3
+            ]
+        )
         ids = [rng.choice(pool) for _ in range(rng.randint(1, 12))]
         decodes.append([ids, decode(ids)])
     marked = [text for text in texts if "<" in text]
-    return {"cases": [[text, encode(text)] for text in texts], "trusted": [[text, encode_trusted(text)] for text in marked], "decodes": decodes}
+    return {
+        "cases": [[text, encode(text)] for text in texts],
+        "trusted": [[text, encode_trusted(text)] for text in marked],
+        "decodes": decodes,
+    }
 
 
 def write(name, content):
     path = HERE / f"{name}.json"
     rows = []
     for key, value in content.items():
-        lines = [json.dumps(item, ensure_ascii=False, separators=(",", ":")) for item in value] if isinstance(value, list) else None
-        rows.append(json.dumps(key) + ":" + ("[\n" + ",\n".join(lines) + "]" if lines is not None else json.dumps(value, ensure_ascii=False, separators=(",", ":"))))
+        lines = (
+            [json.dumps(item, ensure_ascii=False, separators=(",", ":")) for item in value]
+            if isinstance(value, list)
+            else None
+        )
+        rows.append(
+            json.dumps(key)
+            + ":"
+            + (
+                "[\n" + ",\n".join(lines) + "]"
+                if lines is not None
+                else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+            )
+        )
     path.write_text("{" + ",\n".join(rows) + "}\n", encoding="utf-8")
-    print(path.name, path.stat().st_size, {key: len(value) for key, value in content.items() if isinstance(value, list)})
+    print(
+        path.name,
+        path.stat().st_size,
+        {key: len(value) for key, value in content.items() if isinstance(value, list)},
+    )
 
 
 def read_gguf(path):
     from gguf import GGUFReader
+
     fields = GGUFReader(path).fields
-    get = lambda key, default=None: fields["tokenizer.ggml." + key].contents() if "tokenizer.ggml." + key in fields else default
-    return {"model": get("model"), "pre_tokenizer": get("pre"), "tokens": get("tokens"), "scores": get("scores"), "kinds": get("token_type"),
-            "merges": get("merges"), "add_space_prefix": get("add_space_prefix")}
+    get = lambda key, default=None: (
+        fields["tokenizer.ggml." + key].contents() if "tokenizer.ggml." + key in fields else default
+    )
+    return {
+        "model": get("model"),
+        "pre_tokenizer": get("pre"),
+        "tokens": get("tokens"),
+        "scores": get("scores"),
+        "kinds": get("token_type"),
+        "merges": get("merges"),
+        "add_space_prefix": get("add_space_prefix"),
+    }
 
 
 def main():
     if sys.argv[1] == "tiny":
-        corpus = [text for text in strings.texts(400, 1) for _ in range(2)] + strings.SCRIPTS * 3 + strings.CODE * 3
+        corpus = (
+            [text for text in strings.texts(400, 1) for _ in range(2)]
+            + strings.SCRIPTS * 3
+            + strings.CODE * 3
+        )
         for name in ["gpt-2", "smollm", "qwen2", "llama-bpe", "default"]:
             vocabulary = train_bpe(name, corpus)
-            write(name, {"vocabulary": vocabulary, **golden(vocabulary, strings.texts(400, 2), 60, bpe, 3)})
+            write(
+                name,
+                {"vocabulary": vocabulary, **golden(vocabulary, strings.texts(400, 2), 60, bpe, 3)},
+            )
         sentences = [line for text in corpus for line in text.replace("\0", "").split("\n") if line]
         for name in ["sp-bytes", "sp-prefix", "sp-unknown"]:
             vocabulary = train_sentence_piece(name, sentences)
-            write(name, {"vocabulary": vocabulary, **golden(vocabulary, strings.texts(400, 2), 60, sentence_piece, 3)})
+            write(
+                name,
+                {
+                    "vocabulary": vocabulary,
+                    **golden(vocabulary, strings.texts(400, 2), 60, sentence_piece, 3),
+                },
+            )
     else:
         texts = strings.texts(2000, 4)
         write("smollm2", golden(read_gguf(sys.argv[2]), texts, 200, bpe, 5))

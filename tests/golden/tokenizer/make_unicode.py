@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Writes src/tokenizer/unicode_ranges.inc: the character classes that the pre-tokenizers' patterns use.
+"""Writes src/tokenizer/unicode_ranges.inc: the character classes of the pre-tokenizers' patterns.
 
-The classes are asked of the `tokenizers` package itself (its regex engine for \\p{L}, \\p{N}, \\s and
-\\p{P}; its Digits step for "numeric"), so that a new letter means here what it means there, whatever
-Unicode version this machine's libraries have.
+The classes are asked of the `tokenizers` package itself (its regex engine for \\p{L}, \\p{N}, \\s
+and \\p{P}; its Digits step for "numeric"), so that a new letter means here what it means there,
+whatever Unicode version this machine's libraries have.
 
     make_unicode.py > src/tokenizer/unicode_ranges.inc
 """
+
 import importlib.metadata
 
 from tokenizers import Regex, pre_tokenizers
@@ -25,16 +26,27 @@ def digits():
 
 
 def main():
-    classes = [matching(r"\p{L}"), matching(r"\p{N}"), matching(r"\s"), matching(r"\p{P}"), digits()]
-    flags = [sum(1 << bit for bit, members in enumerate(classes) if c in members) for c in range(0x110000)]
+    classes = [
+        matching(r"\p{L}"),
+        matching(r"\p{N}"),
+        matching(r"\s"),
+        matching(r"\p{P}"),
+        digits(),
+    ]
+    flags = [
+        sum(1 << bit for bit, members in enumerate(classes) if c in members)
+        for c in range(0x110000)
+    ]
     ranges, first = [], 0
     for c in range(1, 0x110001):
         if c == 0x110000 or flags[c] != flags[first]:
             if flags[first]:
                 ranges.append(f"{{{first:#x}, {c - 1:#x}, {flags[first]}}},")
             first = c
-    print("// Made by tests/golden/tokenizer/make_unicode.py from tokenizers "
-          f"{importlib.metadata.version('tokenizers')}: {{first, last, CharClass bits}}.")
+    print(
+        "// Made by tests/golden/tokenizer/make_unicode.py from tokenizers "
+        f"{importlib.metadata.version('tokenizers')}: {{first, last, CharClass bits}}."
+    )
     line = ""
     for item in ranges:
         if len(line) + 1 + len(item) > 100:
