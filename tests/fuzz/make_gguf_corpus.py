@@ -1,0 +1,132 @@
+#!/usr/bin/env python3
+"""Makes the seeds of gguf_fuzz: small models as they should be, and files that lie.
+
+make_gguf_corpus.py CORPUS_FOLDER
+"""
+import pathlib
+import struct
+import sys
+
+UINT8, INT32, UINT32, FLOAT32, BOOL, STRING, ARRAY, UINT64 = 0, 5, 4, 6, 7, 8, 9, 10
+FORMATS = {UINT8: "<B", INT32: "<i", UINT32: "<I", FLOAT32: "<f", BOOL: "<B", UINT64: "<Q"}
+
+
+def text(value):
+    data = value.encode() if isinstance(value, str) else value
+    return struct.pack("<Q", len(data)) + data
+
+
+def payload(kind, value):
+    if kind == STRING:
+        return text(value)
+    if kind == ARRAY:
+        element, values = value
+        return struct.pack("<IQ", element, len(values)) + b"".join(
+            payload(element, item) for item in values)
+    return struct.pack(FORMATS[kind], value)
+
+
+def entry(key, kind, value):
+    return text(key) + struct.pack("<I", kind) + payload(kind, value)
+
+
+def tensor(name, dims, kind, offset):
+    return text(name) + struct.pack(f"<I{len(dims)}QIQ", len(dims), *dims, kind, offset)
+
+
+def gguf(entries, tensors, data=b"", version=3, num_entries=None, num_tensors=None):
+    head = struct.pack("<4sIQQ", b"GGUF", version,
+                       len(tensors) if num_tensors is None else num_tensors,
+                       len(entries) if num_entries is None else num_entries)
+    body = head + b"".join(entries) + b"".join(tensors)
+    return body + b"\0" * (-len(body) % 32) + data
+
+
+def model(arch, extra=()):
+    """A complete model of one layer, 32 wide, with 4 tokens; all weights are zero."""
+    entries = [entry("general.architecture", STRING, arch)]
+    for key, value in [("block_count", 1), ("context_length", 64), ("embedding_length", 32),
+                       ("feed_forward_length", 32), ("attention.head_count", 2),
+                       ("attention.head_count_kv", 1), *extra]:
+        entries.append(entry(f"{arch}.{key}", UINT32, value))
+    entries += [
+        entry(f"{arch}.attention.layer_norm_rms_epsilon", FLOAT32, 1e-5),
+        entry(f"{arch}.rope.freq_base", FLOAT32, 10000.0),
+        entry("tokenizer.ggml.model", STRING, "gpt2" if arch != "gemma3" else "llama"),
+        entry("tokenizer.ggml.pre", STRING, "default"),
+        entry("tokenizer.ggml.tokens", ARRAY, (STRING, ["<s>", "a", "b", "ab"])),
+        entry("tokenizer.ggml.scores", ARRAY, (FLOAT32, [0.0, -1.0, -2.0, -3.0])),
+        entry("tokenizer.ggml.token_type", ARRAY, (INT32, [3, 1, 1, 1])),
+        entry("tokenizer.ggml.merges", ARRAY, (STRING, ["a b"])),
+        entry("tokenizer.ggml.bos_token_id", UINT32, 0),
+        entry("tokenizer.ggml.add_bos_token", BOOL, 1),
+        entry("tokenizer.chat_template", STRING, "{{ messages[0].content }}"),
+    ]
+    f32, q8_0, q4_0, q4_1 = 0, 8, 2, 3
+    shapes = [("token_embd.weight", (32, 4), q8_0, 136), ("blk.0.attn_norm.weight", (32,), f32, 128),
+              ("blk.0.attn_q.weight", (32, 32), q4_0, 576),
+              ("blk.0.attn_k.weight", (32, 16), q4_1, 320),
+              ("blk.0.attn_v.weight", (32, 16), q4_1, 320),
+              ("blk.0.attn_output.weight", (32, 32), q4_0, 576),
+              ("blk.0.ffn_norm.weight", (32,), f32, 128),
+              ("blk.0.ffn_gate.weight", (32, 32), q4_0, 576),
+              ("blk.0.ffn_up.weight", (32, 32), q4_0, 576),
+              ("blk.0.ffn_down.weight", (32, 32), q4_0, 576),
+              ("output_norm.weight", (32,), f32, 128)]
+    if arch == "qwen2":
+        shapes += [(f"blk.0.attn_{part}.bias", (size,), f32, size * 4)
+                   for part, size in [("q", 32), ("k", 16), ("v", 16)]]
+    if arch == "gemma3":
+        shapes += [(f"blk.0.{name}.weight", (size,), f32, size * 4)
+                   for name, size in [("attn_q_norm", 16), ("attn_k_norm", 16),
+                                      ("post_attention_norm", 32), ("post_ffw_norm", 32)]]
+    tensors, offset = [], 0
+    for name, dims, kind, size in shapes:
+        tensors.append(tensor(name, dims, kind, offset))
+        offset += size + -size % 32
+    return gguf(entries, tensors, b"\0" * offset)
+
+
+def nested(depth):
+    value = struct.pack("<IQ", UINT8, 0)
+    for _ in range(depth):
+        value = struct.pack("<IQ", ARRAY, 1) + value
+    return text("deep") + struct.pack("<I", ARRAY) + value
+
+
+def seeds():
+    yield "llama", model("llama")
+    yield "qwen2", model("qwen2")
+    yield "gemma3", model("gemma3", [("attention.sliding_window", 8)])
+    yield "version2", gguf([entry("a", UINT32, 1)], [], version=2)
+    yield "empty", b""
+    yield "magic_only", b"GGUF"
+    yield "big_endian", struct.pack(">4sIQQ", b"GGUF", 3, 0, 0)
+    yield "huge_counts", gguf([], [], num_entries=2**63, num_tensors=2**63)
+    yield "huge_string", gguf([struct.pack("<Q", 2**64 - 1) + b"k" * 32], [])
+    yield "huge_array", gguf([text("a") + struct.pack("<IIQ", ARRAY, STRING, 2**61)], [])
+    yield "nested", gguf([nested(3)], [])
+    yield "nested_deep", gguf([nested(200)], [])
+    yield "twice", gguf([entry("a", UINT32, 1)] * 2, [])
+    yield "alignment_0", gguf([entry("general.alignment", UINT32, 0)], [])
+    yield "alignment_huge", gguf([entry("general.alignment", UINT32, 2**31)],
+                                 [tensor("t", (8,), 0, 2**31)])
+    yield "dims_overflow", gguf([], [tensor("t", (2**32, 2**32, 1, 4), 0, 0)], b"\0" * 64)
+    yield "bytes_overflow", gguf([], [tensor("t", (2**31, 2**31), 0, 0)], b"\0" * 64)
+    yield "offset_overflow", gguf([], [tensor("t", (8,), 0, 2**64 - 32)], b"\0" * 64)
+    yield "overlap", gguf([], [tensor("t", (16,), 0, 0), tensor("u", (8,), 0, 32)], b"\0" * 64)
+    yield "truncated", model("llama")[:-64]
+    yield "every_type", gguf([], [tensor(f"t{kind}", (256,), kind, i * 1024)
+                                  for i, kind in enumerate([0, 1, 2, 3, 6, 7, 8, 10, 11, 12, 13, 14,
+                                                            30])], b"\x7f" * 1024 * 13)
+
+
+def main():
+    folder = pathlib.Path(sys.argv[1])
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, data in seeds():
+        (folder / name).write_bytes(data)
+
+
+if __name__ == "__main__":
+    main()
