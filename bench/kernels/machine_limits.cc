@@ -12,7 +12,7 @@ std::int64_t read(const std::byte* data, std::int64_t size_bytes) {
   I16 sum = set1_int(0);
   const Bytes64 ones = broadcast4(reinterpret_cast<const int8_t*>("\1\1\1\1"));
   for (std::int64_t i = 0; i + 64 <= size_bytes; i += 64) {
-    sum = dot_u4s8(sum, load_bytes(reinterpret_cast<const uint8_t*>(data) + i), ones);
+    sum = dot_u8(sum, load_bytes(reinterpret_cast<const uint8_t*>(data) + i), ones);
   }
   return reduce_add_int(sum);
 }
@@ -25,7 +25,7 @@ std::int64_t multiply_int8(int rounds) {
   I16 sum[kSums];
   for (I16& s : sum) s = set1_int(0);
   for (int i = 0; i < rounds; ++i) {
-    for (I16& s : sum) s = dot_u4s8(s, w, a);
+    for (I16& s : sum) s = dot_u8(s, w, a);
   }
   std::int64_t total = 0;
   for (const I16& s : sum) total += reduce_add_int(s);

@@ -29,67 +29,98 @@ LARDER_INLINE void prefetch_group(const std::byte* panel, int g) {
   }
 }
 
-// Rows x panels of output, every column.
-// Per lane and group: sum = fma(float(integer sum), weight scale * activation scale, sum), then
-// sum = fma(minimum, activation scale * float(sum of q), sum).
+// A tile's rows x panels: integers of one group of columns, and what the groups add up to.
+template <int kRows, int kPanels>
+struct Sums {
+  I16 group[kRows][kPanels];
+  V16 total[kRows][kPanels];
+};
+
+// Sum of q over the g-th group of kGroup columns of row r, and its scale.
+template <int kGroup>
+LARDER_INLINE int32_t q_sum(const Activations& x, int r, int g) {
+  const int32_t* sums = x.sum + int64_t{r} * (x.num_cols / 16) + g * (kGroup / 16);
+  return kGroup == 32 ? sums[0] + sums[1] : sums[0];
+}
+template <int kGroup>
+LARDER_INLINE float q_scale(const Activations& x, int r, int g) {
+  return x.scale[int64_t{r} * (x.num_cols / kActivationGroup) + g * kGroup / kActivationGroup];
+}
+
+template <class Format, int kRows, int kPanels>
+LARDER_INLINE void add_integers(const Activations& x, const std::byte* const* panels, int g,
+                                Sums<kRows, kPanels>& sums) {
+  for (int r = 0; r < kRows; ++r) {
+    const int32_t start = -Format::kOffset * q_sum<Format::kGroup>(x, r, g);
+    for (int p = 0; p < kPanels; ++p) {
+      sums.group[r][p] = Format::kBits == 4 ? begin_u4(start) : begin_u8(start);
+    }
+  }
+  const int8_t* q = x.q + int64_t{g} * Format::kGroup;
+  for (int pair = 0; pair < Format::kGroup / 8; ++pair, q += 8) {
+    Bytes64 quads[2][kPanels];
+    for (int p = 0; p < kPanels; ++p) {
+      Format::load_quads(Format::codes(panels[p], g), pair, quads[0][p], quads[1][p]);
+    }
+    for (int half = 0; half < 2; ++half) {
+      for (int r = 0; r < kRows; ++r) {
+        const Bytes64 a = broadcast4(q + int64_t{r} * x.num_cols + half * 4);
+        for (int p = 0; p < kPanels; ++p) {
+          I16& sum = sums.group[r][p];
+          sum =
+              Format::kBits == 4 ? dot_u4(sum, quads[half][p], a) : dot_u8(sum, quads[half][p], a);
+        }
+      }
+    }
+  }
+  if constexpr (Format::kBits == 4) {
+    for (int r = 0; r < kRows; ++r) {
+      const int32_t start = -Format::kOffset * q_sum<Format::kGroup>(x, r, g);
+      for (int p = 0; p < kPanels; ++p) sums.group[r][p] = end_u4(sums.group[r][p], start);
+    }
+  }
+}
+
+// Per lane: total = fma(float(integers), weight scale * activation scale, total), then
+// total = fma(minimum, activation scale * float(sum of q), total).
+template <class Format, int kRows, int kPanels>
+LARDER_INLINE void add_group(const Activations& x, const std::byte* const* panels, int g,
+                             Sums<kRows, kPanels>& sums) {
+  for (int p = 0; p < kPanels; ++p) {
+    const V16 scale = Format::scale(panels[p], g);
+    const V16 minimum = Format::minimum(panels[p], g);
+    for (int r = 0; r < kRows; ++r) {
+      const float a_scale = q_scale<Format::kGroup>(x, r, g);
+      V16& total = sums.total[r][p];
+      total = fma(to_float(sums.group[r][p]), mul(scale, set1(a_scale)), total);
+      if constexpr (Format::kHasMin) {
+        const auto group_sum = static_cast<float>(q_sum<Format::kGroup>(x, r, g));
+        total = fma(minimum, set1(a_scale * group_sum), total);
+      }
+    }
+  }
+}
+
+// Rows [row, row + kRows) of panels [panel, panel + kPanels), every column.
 template <class Format, int kRows, int kPanels>
 void tile(const MatmulArgs& args, const Activations& x, int row, int panel) {
-  constexpr int kQuads = Format::kGroup / 4;
-  const int num_cols = x.num_cols;
-  const int num_groups = num_cols / Format::kGroup;
   const std::byte* panels[kPanels];
   for (int p = 0; p < kPanels; ++p) panels[p] = panel_of(*args.w, panel + p);
-  V16 total[kRows][kPanels];
+  Sums<kRows, kPanels> sums;
   for (int r = 0; r < kRows; ++r) {
-    for (int p = 0; p < kPanels; ++p) total[r][p] = zero();
+    for (int p = 0; p < kPanels; ++p) sums.total[r][p] = zero();
   }
+  const int num_groups = x.num_cols / Format::kGroup;
   for (int g = 0; g < num_groups; ++g) {
-    constexpr int kPerActivationGroup = kActivationGroup / Format::kGroup;
-    const int64_t activation_groups = num_cols / kActivationGroup;
-    I16 isum[kRows][kPanels];
-    float group_sum[kRows];
-    for (int r = 0; r < kRows; ++r) {
-      const int32_t* s = x.sum + (r * activation_groups) * 2 + g * (Format::kGroup / 16);
-      const int32_t q_sum = Format::kGroup == 32 ? s[0] + s[1] : s[0];
-      group_sum[r] = static_cast<float>(q_sum);
-      for (int p = 0; p < kPanels; ++p) isum[r][p] = set1_int(-Format::kOffset * q_sum);
-    }
-    const int col = g * Format::kGroup;
     if constexpr (kRows == 1) prefetch_group<Format>(panels[0], g);
-    for (int q = 0; q < kQuads; q += 2) {
-      Bytes64 even[kPanels];
-      Bytes64 odd[kPanels];
-      for (int p = 0; p < kPanels; ++p) {
-        Format::load_quads(Format::codes(panels[p], g), q / 2, even[p], odd[p]);
-      }
-      for (int half = 0; half < 2; ++half) {
-        for (int r = 0; r < kRows; ++r) {
-          const Bytes64 a = broadcast4(x.q + int64_t{r} * num_cols + col + (q + half) * 4);
-          for (int p = 0; p < kPanels; ++p) {
-            const Bytes64 w = half == 0 ? even[p] : odd[p];
-            isum[r][p] =
-                Format::kBits == 4 ? dot_u4s8(isum[r][p], w, a) : dot_u8s8(isum[r][p], w, a);
-          }
-        }
-      }
-    }
-    for (int p = 0; p < kPanels; ++p) {
-      const V16 scale = Format::scale(panels[p], g);
-      const V16 minimum = Format::minimum(panels[p], g);
-      for (int r = 0; r < kRows; ++r) {
-        const float a_scale = x.scale[r * activation_groups + g / kPerActivationGroup];
-        total[r][p] = fma(to_float(isum[r][p]), mul(scale, set1(a_scale)), total[r][p]);
-        if constexpr (Format::kHasMin) {
-          total[r][p] = fma(minimum, set1(a_scale * group_sum[r]), total[r][p]);
-        }
-      }
-    }
+    add_integers<Format>(x, panels, g, sums);
+    add_group<Format>(x, panels, g, sums);
   }
   for (int p = 0; p < kPanels; ++p) {
     const int first = (panel + p) * kPanelRows;
     const int lanes = min_of(kPanelRows, args.w->num_rows - first);
     for (int r = 0; r < kRows; ++r) {
-      V16 v = total[r][p];
+      V16 v = sums.total[r][p];
       if (args.bias != nullptr) v = add(v, load_partial(args.bias + first, lanes));
       store_partial(args.y + (row + r) * args.ldy + first, v, lanes);
     }
