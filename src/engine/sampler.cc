@@ -263,49 +263,60 @@ void Sampler::select_top_k(std::span<const float> logits, int k) {
   std::sort_heap(candidates_.begin(), candidates_.end(), before);
 }
 
-// candidates_ = weights of the fewest best tokens that make up top_p, in order.
+// candidates_ = weights of the fewest best tokens that make up top_p, in no order. Linear: only
+// tokens about as likely as the last one are sorted, since a float's leading bits tell the others
+// apart.
 void Sampler::select_top_p(std::span<const float> logits, float temperature, float top_p) {
+  constexpr int kShift = 20;  // leaves sign, exponent and 3 bits: 8 buckets for each doubling
+  constexpr std::uint32_t kLast = 0x3f800000u >> kShift;  // of 1, the largest weight
+  const auto bucket_of = [](float weight) {
+    const std::uint32_t bucket = std::bit_cast<std::uint32_t>(weight) >> kShift;
+    return bucket < kLast ? bucket : kLast;
+  };
   fill_weights(logits, temperature, weights_);
-  const double sum = sum_in_runs(weights_);
-  // All tokens below this weight together make up less than 1 - top_p, hence none of them is
-  // needed.
-  const auto least = static_cast<float>(0.5 * sum * (1.0 - static_cast<double>(top_p)) /
-                                        static_cast<double>(logits.size()));
-  candidates_.clear();
-  for (std::size_t i = 0; i < weights_.size(); ++i) {
-    if (weights_[i] > least) candidates_.push_back({weights_[i], static_cast<TokenId>(i)});
-  }
-  const auto before = goes_before<Candidate>;
+  std::array<double, kLast + 1> sums{};
+  for (const float weight : weights_) sums[bucket_of(weight)] += weight;
+  double sum = 0;
+  for (const double each : sums) sum += each;
   double kept = 0;
-  std::size_t num_kept = 0, num_sorted = 0;
-  for (std::size_t step = 64; num_sorted < candidates_.size(); step *= 4) {
-    const auto begin = candidates_.begin() + static_cast<std::ptrdiff_t>(num_sorted);
-    num_sorted = std::min(candidates_.size(), num_sorted + step);
-    const auto end = candidates_.begin() + static_cast<std::ptrdiff_t>(num_sorted);
-    if (end != candidates_.end()) std::nth_element(begin, end, candidates_.end(), before);
-    std::sort(begin, end, before);
-    while (num_kept < num_sorted && (num_kept == 0 || kept < top_p * sum)) {
-      kept += candidates_[num_kept++].logit;
+  std::uint32_t edge = kLast;
+  while (edge > 0 && kept + sums[edge] < top_p * sum) kept += sums[edge--];
+  candidates_.clear();
+  std::size_t num_certain = 0;
+  for (const bool at_edge : {false, true}) {
+    for (std::size_t i = 0; i < weights_.size(); ++i) {
+      const std::uint32_t bucket = bucket_of(weights_[i]);
+      if (at_edge ? bucket == edge : bucket > edge) {
+        candidates_.push_back({weights_[i], static_cast<TokenId>(i)});
+      }
     }
-    if (num_kept < num_sorted) break;
+    if (!at_edge) num_certain = candidates_.size();
+  }
+  std::sort(candidates_.begin() + static_cast<std::ptrdiff_t>(num_certain), candidates_.end(),
+            goes_before<Candidate>);
+  std::size_t num_kept = num_certain;
+  while (num_kept < candidates_.size() && (num_kept == 0 || kept < top_p * sum)) {
+    kept += candidates_[num_kept++].logit;
   }
   candidates_.resize(num_kept);
 }
 
-// candidates_: weights in falling order.
+// candidates_: weights, the best one's being 1.
 TokenId Sampler::draw_from_candidates(const SamplingParams& params, double uniform) {
-  const float least = params.min_p * candidates_.front().logit;
   double sum = 0;
-  std::size_t num_kept = 0;
-  while (num_kept < candidates_.size() && (num_kept == 0 || candidates_[num_kept].logit >= least)) {
-    sum += candidates_[num_kept++].logit;
+  for (Candidate& candidate : candidates_) {
+    if (candidate.logit < params.min_p) candidate.logit = 0;
+    sum += candidate.logit;
   }
   double left = uniform * sum;
-  for (std::size_t i = 0; i < num_kept; ++i) {
-    left -= candidates_[i].logit;
-    if (left < 0) return candidates_[i].token;
+  TokenId last_possible = candidates_.front().token;
+  for (const Candidate& candidate : candidates_) {
+    if (candidate.logit <= 0) continue;
+    last_possible = candidate.token;
+    left -= candidate.logit;
+    if (left < 0) break;
   }
-  return candidates_.front().token;
+  return last_possible;
 }
 
 }  // namespace larder

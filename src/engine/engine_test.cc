@@ -1,0 +1,278 @@
+#include "engine/engine.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <ctime>
+#include <future>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/error.h"
+#include "engine/engine_test_support.h"
+
+namespace larder {
+namespace {
+
+using namespace std::chrono_literals;
+
+// Collects what one request's choices hear, for the thread that waits.
+struct Listener {
+  explicit Listener(int num_choices) : num_open(num_choices) {}
+  UpdateCallback callback() {
+    return [this](RequestUpdate&& update) {
+      for (const OutputToken& token : update.tokens) tokens.push_back(token.token);
+      num_tokens += static_cast<int>(update.tokens.size());
+      if (update.finish == FinishReason::kNone) return;
+      finish = update.finish;
+      times = update.times;
+      if (--num_open == 0) done.set_value();
+    };
+  }
+  // False after a time that no test should take.
+  bool wait() { return done.get_future().wait_for(60s) == std::future_status::ready; }
+
+  int num_open;
+  std::vector<TokenId> tokens;
+  std::atomic<int> num_tokens = 0;
+  FinishReason finish = FinishReason::kNone;
+  RequestTimes times;
+  std::promise<void> done;
+};
+
+class EngineTest : public ::testing::Test {
+ protected:
+  static constexpr int kNumBlocks = 200;
+  static constexpr int kMaxModelLen = 400;
+
+  EngineTest()
+      : storage_(model_.layout, kNumBlocks),
+        transformer_(model_.config, model_.weights, model_.layout, select_kernels(), model_.pool,
+                     {.max_batch_tokens = 128, .max_logit_rows = 64, .max_context_len = 512}),
+        end_tokens_{1},
+        engine_(config(), transformer_, storage_, model_.layout, end_tokens_, clock_) {}
+
+  static EngineConfig config() {
+    EngineConfig config;
+    config.num_blocks = kNumBlocks;
+    config.max_model_len = kMaxModelLen;
+    config.max_batch_tokens = 128;
+    config.max_prefill_tokens = 64;
+    config.max_sequences = 64;
+    config.max_waiting = 100;
+    return config;
+  }
+
+  static Request request(std::vector<TokenId> prompt, int max_tokens) {
+    Request request;
+    request.prompt = std::move(prompt);
+    request.sampling.max_tokens = max_tokens;
+    request.sampling.ignore_eos = true;
+    request.sampling.seed = 3;
+    return request;
+  }
+
+  std::uint64_t submit(Listener& listener, std::vector<TokenId> prompt, int max_tokens, int n = 1) {
+    Request made = request(std::move(prompt), max_tokens);
+    made.n = n;
+    made.on_update = listener.callback();
+    return engine_.submit(std::move(made));
+  }
+
+  void expect_refused(Request refused, ErrorKind kind, const std::string& param) {
+    try {
+      engine_.submit(std::move(refused));
+      ADD_FAILURE() << "accepted: " << param;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), kind) << error.what();
+      EXPECT_EQ(error.param(), param) << error.what();
+    }
+  }
+
+  TinyModel model_{"tiny_llama"};
+  SteadyClock clock_;
+  KvStorage storage_;
+  Transformer transformer_;
+  std::vector<TokenId> end_tokens_;
+  Engine engine_;
+};
+
+TEST_F(EngineTest, RunsRequestsOfManyThreads) {
+  engine_.start();
+  constexpr int kNumThreads = 4, kNumRequests = 12;
+  std::vector<std::vector<std::vector<TokenId>>> heard(kNumThreads);
+  std::vector<std::thread> threads;
+  for (int thread = 0; thread < kNumThreads; ++thread) {
+    threads.emplace_back([&, thread] {
+      for (std::uint32_t i = 0; i < kNumRequests; ++i) {
+        Listener listener(1);
+        submit(listener, random_tokens(20 + static_cast<int>(i), i), 10);
+        EXPECT_TRUE(listener.wait());
+        EXPECT_EQ(listener.finish, FinishReason::kLength);
+        EXPECT_LE(listener.times.arrived_ns, listener.times.scheduled_ns);
+        EXPECT_LE(listener.times.scheduled_ns, listener.times.first_token_ns);
+        EXPECT_LT(listener.times.first_token_ns, listener.times.last_token_ns);
+        heard[static_cast<std::size_t>(thread)].push_back(listener.tokens);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const auto& each : heard) EXPECT_EQ(each, heard[0]);
+  engine_.stop(true);
+  const EngineStats stats = engine_.stats();
+  EXPECT_EQ(stats.kv.num_held, 0);
+  EXPECT_EQ(stats.num_generated_tokens, 10u * kNumThreads * kNumRequests);
+  EXPECT_GT(stats.num_prefix_hits, 0u);
+  EXPECT_LE(stats.num_prefix_hits, stats.num_prefix_queries);
+  EXPECT_FALSE(engine_.alive());
+}
+
+TEST_F(EngineTest, CancelFreesTheBlocksSoon) {
+  engine_.start();
+  Listener listener(3);
+  const std::uint64_t id = submit(listener, random_tokens(50, 1), 300, 3);
+  while (listener.num_tokens < 6) std::this_thread::sleep_for(1ms);
+  EXPECT_GT(engine_.stats().kv.num_held, 0);
+  const auto begin = std::chrono::steady_clock::now();
+  engine_.cancel(id);
+  EXPECT_TRUE(listener.wait());
+  EXPECT_EQ(listener.finish, FinishReason::kCancelled);
+  while (engine_.stats().kv.num_held > 0) {
+    ASSERT_LT(std::chrono::steady_clock::now() - begin, 5s);
+    std::this_thread::sleep_for(1ms);
+  }
+  engine_.cancel(id);
+  engine_.cancel(123456);
+  Listener next(1);
+  submit(next, random_tokens(50, 2), 5);
+  EXPECT_TRUE(next.wait());
+}
+
+TEST_F(EngineTest, StopDrainsOrCancels) {
+  engine_.start();
+  Listener listener(1);
+  submit(listener, random_tokens(50, 1), 40);
+  engine_.stop(true);
+  EXPECT_EQ(listener.finish, FinishReason::kLength);
+  EXPECT_EQ(listener.tokens.size(), 40u);
+  expect_refused(request({2}, 1), ErrorKind::kUnavailable, "");
+}
+
+TEST_F(EngineTest, StopWithoutDrainCancels) {
+  engine_.start();
+  Listener listener(2);
+  submit(listener, random_tokens(300, 1), 90, 2);
+  engine_.stop(false);
+  EXPECT_EQ(listener.finish, FinishReason::kCancelled);
+  EXPECT_EQ(listener.num_open, 0);
+  EXPECT_EQ(engine_.stats().kv.num_held, 0);
+}
+
+TEST_F(EngineTest, SleepsWhenIdle) {
+  engine_.start();
+  Listener listener(1);
+  submit(listener, random_tokens(10, 1), 3);
+  EXPECT_TRUE(listener.wait());
+  std::this_thread::sleep_for(50ms);  // the pool's workers spin for a while
+  const std::clock_t begin = std::clock();
+  std::this_thread::sleep_for(200ms);
+  const double seconds = static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
+  EXPECT_LT(seconds, 0.05);
+}
+
+TEST_F(EngineTest, ResetForgetsThePrefixes) {
+  const auto cached = [&] { return engine_.stats().num_prompt_tokens_cached; };
+  for (const bool resets : {false, true}) {
+    const std::uint64_t before = cached();
+    Listener first(1), second(1);
+    submit(first, random_tokens(60, resets), 2);
+    while (engine_.step()) {
+    }
+    if (resets) engine_.reset_prefix_cache();
+    submit(second, random_tokens(60, resets), 2);
+    while (engine_.step()) {
+    }
+    EXPECT_EQ(cached() - before, resets ? 0u : 59u);
+  }
+}
+
+TEST_F(EngineTest, RefusesWhatCannotRun) {
+  const auto invalid = [&](const char* param, auto change) {
+    Request made = request({2, 3}, 5);
+    change(made);
+    expect_refused(std::move(made), ErrorKind::kInvalidArgument, param);
+  };
+  invalid("prompt", [](Request& r) { r.prompt.clear(); });
+  invalid("prompt", [](Request& r) { r.prompt.assign(kMaxModelLen, 1); });
+  invalid("prompt", [](Request& r) { r.prompt = {128}; });
+  invalid("prompt", [](Request& r) { r.prompt = {-1}; });
+  invalid("n", [](Request& r) { r.n = 0; });
+  invalid("n", [](Request& r) { r.n = 2147483647; });
+  invalid("temperature", [](Request& r) { r.sampling.temperature = -1; });
+  invalid("temperature", [](Request& r) { r.sampling.temperature = std::nanf(""); });
+  invalid("top_p", [](Request& r) { r.sampling.top_p = 0; });
+  invalid("top_p", [](Request& r) { r.sampling.top_p = 1.5f; });
+  invalid("min_p", [](Request& r) { r.sampling.min_p = -0.1f; });
+  invalid("top_k", [](Request& r) { r.sampling.top_k = -2; });
+  invalid("repetition_penalty", [](Request& r) { r.sampling.repetition_penalty = 0; });
+  invalid("frequency_penalty", [](Request& r) { r.sampling.frequency_penalty = 3; });
+  invalid("presence_penalty", [](Request& r) { r.sampling.presence_penalty = -3; });
+  invalid("max_tokens", [](Request& r) { r.sampling.max_tokens = -1; });
+  invalid("min_tokens", [](Request& r) { r.sampling.min_tokens = 6; });
+  invalid("logit_bias", [](Request& r) { r.sampling.logit_bias = {{128, 1.0f}}; });
+  invalid("stop_token_ids", [](Request& r) { r.sampling.stop_token_ids = {-5}; });
+  for (int i = 0; i < 100; ++i) engine_.submit(request({2, 3}, 1));
+  expect_refused(request({2, 3}, 1), ErrorKind::kUnavailable, "");
+  EXPECT_EQ(engine_.stats().num_waiting, 100);
+  while (engine_.step()) {
+  }
+  EXPECT_EQ(engine_.stats().num_waiting, 0);
+}
+
+TEST_F(EngineTest, RefusesSizesThatDoNotFit) {
+  const auto refused = [&](auto change) {
+    EngineConfig made = config();
+    change(made);
+    EXPECT_THROW(Engine(made, transformer_, storage_, model_.layout, end_tokens_, clock_), Error);
+  };
+  refused([](EngineConfig& c) { c.max_batch_tokens = 129; });
+  refused([](EngineConfig& c) { c.max_batch_tokens = 0; });
+  refused([](EngineConfig& c) { c.max_model_len = 513; });
+  refused([](EngineConfig& c) { c.num_blocks = 24; });
+  refused([](EngineConfig& c) { c.max_sequences = 0; });
+}
+
+TEST_F(EngineTest, CutsMaxTokensToTheModelsLength) {
+  Listener listener(1);
+  submit(listener, random_tokens(kMaxModelLen - 4, 1), 1000000);
+  while (engine_.step()) {
+  }
+  EXPECT_EQ(listener.tokens.size(), 4u);
+}
+
+// A record, not a limit: what a step costs beside the model and the sampler.
+TEST_F(EngineTest, StepOverhead) {
+  std::vector<std::unique_ptr<Listener>> listeners;
+  for (std::uint32_t i = 0; i < 63; ++i) {
+    listeners.push_back(std::make_unique<Listener>(1));
+    submit(*listeners.back(), random_tokens(4, i), 30);
+  }
+  for (int i = 0; i < 6; ++i) engine_.step();
+  double least_us = 1e9;
+  for (int i = 0; i < 20; ++i) {
+    const std::int64_t before = engine_.stats().schedule_ns;
+    engine_.step();
+    least_us = std::min(least_us, static_cast<double>(engine_.stats().schedule_ns - before) * 1e-3);
+  }
+  EXPECT_EQ(engine_.stats().num_running, 63);
+  std::printf("step of 63 sequences: %.1f us beside model and sampler\n", least_us);
+  while (engine_.step()) {
+  }
+}
+
+}  // namespace
+}  // namespace larder

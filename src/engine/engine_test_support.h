@@ -1,0 +1,205 @@
+// A tiny random model, and the engine's parts around it, driven step by step.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <random>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/mapped_file.h"
+#include "base/thread_pool.h"
+#include "engine/model_runner.h"
+#include "engine/sampler.h"
+#include "engine/scheduler.h"
+#include "kv/kv_cache.h"
+#include "model/transformer.h"
+
+namespace larder {
+
+struct TinyModel {
+  explicit TinyModel(const std::string& name, int num_threads = 2)
+      : file(LARDER_SOURCE_DIR "/tests/golden/model/" + name + ".gguf"),
+        gguf(file.bytes()),
+        config(read_model_config(gguf)),
+        pool(num_threads),
+        weights(config, gguf, pool),
+        layout(kv_layer_shapes(config)) {}
+
+  MappedFile file;
+  GgufFile gguf;
+  ModelConfig config;
+  ThreadPool pool;
+  Weights weights;
+  KvLayout layout;
+};
+
+inline std::vector<TokenId> random_tokens(int num_tokens, std::uint32_t seed) {
+  std::mt19937 random(seed);
+  std::vector<TokenId> tokens;
+  for (int i = 0; i < num_tokens; ++i) tokens.push_back(static_cast<TokenId>(random() % 120));
+  return tokens;
+}
+
+inline std::vector<TokenId> joined(std::vector<TokenId> left, const std::vector<TokenId>& right) {
+  left.insert(left.end(), right.begin(), right.end());
+  return left;
+}
+
+// What one choice heard.
+struct Heard {
+  std::vector<TokenId> tokens;
+  std::vector<OutputToken> output;
+  std::vector<OutputToken> prompt_logprobs;
+  std::vector<std::vector<float>> logits;  // of each draw
+  std::vector<int> steps;                  // in which each token came
+  FinishReason finish = FinishReason::kNone;
+  std::optional<TokenId> stop_token;
+  RequestUsage usage;
+  int num_updates = 0;
+};
+
+// Request, choice.
+using HeardByChoice = std::map<std::pair<std::uint64_t, int>, Heard>;
+
+struct RigConfig {
+  int num_blocks = 4000;
+  int max_batch_tokens = 512;
+  int max_prefill_tokens = 128;
+  int max_sequences = 256;
+  int max_logit_rows = 64;
+  int max_model_len = 240;
+};
+
+// What Engine::step does, with every row of logits kept.
+class Rig {
+ public:
+  static constexpr int kMaxModelLen = 240;  // RigConfig's default
+
+  Rig(TinyModel& model, const RigConfig& config)
+      : storage_(model.layout, config.num_blocks),
+        cache(model.layout, storage_, clock_, config.num_blocks),
+        transformer_(model.config, model.weights, model.layout, select_kernels(), model.pool,
+                     {.max_batch_tokens = config.max_batch_tokens,
+                      .max_logit_rows = std::min(config.max_logit_rows, config.max_batch_tokens),
+                      .max_context_len = config.max_model_len}),
+        runner_(transformer_, storage_),
+        sampler_(model.config.vocab_size),
+        scheduler(
+            {.max_model_len = config.max_model_len,
+             .max_batch_tokens = config.max_batch_tokens,
+             .max_logit_rows = std::min(config.max_logit_rows, config.max_batch_tokens),
+             .max_sequences = config.max_sequences,
+             .max_prefill_tokens = std::min(config.max_prefill_tokens, config.max_batch_tokens)},
+            cache, {}, clock_) {}
+
+  std::uint64_t add(std::vector<TokenId> prompt, SamplingParams params, int n = 1,
+                    int priority = 0) {
+    Request request;
+    const std::uint64_t id = request.id = ++num_requests_;
+    request.prompt = std::move(prompt);
+    request.sampling = std::move(params);
+    request.n = n;
+    request.priority = priority;
+    request.on_update = [this, id](RequestUpdate&& update) { hear(id, std::move(update)); };
+    const std::uint64_t seed = request.sampling.seed.value_or(0);
+    scheduler.add(std::move(request), seed, 0);
+    return id;
+  }
+
+  bool step() {
+    const Batch& batch = scheduler.schedule();
+    if (batch.empty()) return false;
+    ++num_steps;
+    num_computed += batch.num_tokens();
+    most_tokens = std::max(most_tokens, batch.num_tokens());
+    const std::span<const float> logits = runner_.forward(batch);
+    BatchResults results;
+    const auto vocab = static_cast<std::size_t>(transformer_.config().vocab_size);
+    for (const BatchEntry& entry : batch.entries()) {
+      const ActiveRequest& request = *entry.sequence->request;
+      const std::span<const TokenId> tokens = entry.sequence->tokens;
+      const auto num_prompt = static_cast<std::size_t>(request.num_prompt);
+      for (int i = 0; i < entry.num_prompt_logits; ++i) {
+        const auto logit = static_cast<std::size_t>(entry.first_logit + i);
+        const auto row = static_cast<std::size_t>(batch.logit_rows()[logit]);
+        const auto next = static_cast<std::size_t>(batch.positions()[row] + 1);
+        results.prompt_logprobs.push_back(
+            sampler_.score(logits.subspan(logit * vocab, vocab), tokens[next], 2));
+      }
+      for (int i = 0; i < entry.num_samples; ++i) {
+        const auto logit = static_cast<std::size_t>(entry.first_logit + entry.num_prompt_logits);
+        const auto row = logits.subspan(logit * vocab, vocab);
+        const int choice = entry.sequence->choice + i;
+        results.samples.push_back(sampler_.sample(row, {.params = request.request.sampling,
+                                                        .prompt = tokens.first(num_prompt),
+                                                        .output = tokens.subspan(num_prompt),
+                                                        .end_tokens = {},
+                                                        .seed = request.seed,
+                                                        .choice = choice}));
+        heard[{request.request.id, choice}].logits.emplace_back(row.begin(), row.end());
+      }
+    }
+    scheduler.commit(batch, results);
+    return true;
+  }
+
+  // Steps until nothing is left. Returns what the choice heard.
+  void run() {
+    while (step()) {
+    }
+  }
+
+ private:
+  void hear(std::uint64_t id, RequestUpdate&& update) {
+    Heard& choice = heard[{id, update.choice}];
+    ++choice.num_updates;
+    for (OutputToken& token : update.tokens) {
+      choice.tokens.push_back(token.token);
+      choice.steps.push_back(num_steps);
+      choice.output.push_back(std::move(token));
+    }
+    if (!update.prompt_logprobs.empty()) choice.prompt_logprobs = std::move(update.prompt_logprobs);
+    choice.finish = update.finish;
+    choice.stop_token = update.stop_token;
+    choice.usage = update.usage;
+  }
+
+  ManualClock clock_;
+  KvStorage storage_;
+
+ public:
+  KvCache cache;
+
+ private:
+  Transformer transformer_;
+  ModelRunner runner_;
+  Sampler sampler_;
+  std::uint64_t num_requests_ = 0;
+
+ public:
+  Scheduler scheduler;
+  HeardByChoice heard;
+  int num_steps = 0;
+  int num_computed = 0;
+  int most_tokens = 0;
+};
+
+inline bool same_bits(const Heard& left, const Heard& right) {
+  if (left.tokens != right.tokens || left.logits.size() != right.logits.size()) return false;
+  for (std::size_t i = 0; i < left.logits.size(); ++i) {
+    const auto& a = left.logits[i];
+    const auto& b = right.logits[i];
+    if (a.size() != b.size() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) != 0) {
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace larder

@@ -1,0 +1,205 @@
+// A hit equals a miss, bit for bit: whatever was cached, however the prompt was cut, whoever shared
+// the batch, the logits of every draw are the same.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/engine_test_support.h"
+
+namespace larder {
+namespace {
+
+constexpr int kNumOutput = 20;
+
+SamplingParams drawn(std::uint64_t seed, int max_tokens = kNumOutput) {
+  SamplingParams params;
+  params.temperature = 0.9f;
+  params.top_p = 0.95f;
+  params.repetition_penalty = 1.1f;
+  params.seed = seed;
+  params.max_tokens = max_tokens;
+  return params;
+}
+
+class Exactness : public ::testing::TestWithParam<const char*> {
+ protected:
+  // Alone, with nothing cached, in one piece.
+  Heard cold(const std::vector<TokenId>& prompt, std::uint64_t seed, int max_tokens = kNumOutput) {
+    Rig rig(model_, {});
+    const std::uint64_t id = rig.add(prompt, drawn(seed, max_tokens));
+    rig.run();
+    return rig.heard.at({id, 0});
+  }
+
+  TinyModel model_{GetParam()};
+  const std::vector<TokenId> prompt_ = random_tokens(150, 1);
+};
+
+TEST_P(Exactness, ColdRunsAgreeAndSeedsMatter) {
+  const Heard first = cold(prompt_, 5);
+  ASSERT_EQ(first.tokens.size(), static_cast<std::size_t>(kNumOutput));
+  EXPECT_EQ(first.finish, FinishReason::kLength);
+  EXPECT_TRUE(same_bits(first, cold(prompt_, 5)));
+  EXPECT_NE(first.tokens, cold(prompt_, 6).tokens);
+}
+
+TEST_P(Exactness, Warm) {
+  const Heard expected = cold(prompt_, 5);
+  Rig rig(model_, {});
+  for (int round = 0; round < 3; ++round) {
+    const std::uint64_t id = rig.add(prompt_, drawn(5));
+    rig.run();
+    const Heard& heard = rig.heard.at({id, 0});
+    EXPECT_EQ(heard.usage.num_cached_tokens, round == 0 ? 0 : 149);
+    EXPECT_TRUE(same_bits(heard, expected)) << round;
+  }
+}
+
+TEST_P(Exactness, PartlyWarm) {
+  const Heard expected = cold(prompt_, 5);
+  for (const int num_shared : {1, 15, 16, 17, 40, 70, 128, 149}) {
+    Rig rig(model_, {});
+    const auto shared = std::vector<TokenId>(prompt_.begin(), prompt_.begin() + num_shared);
+    rig.add(joined(shared, random_tokens(60, 99)), drawn(1));
+    rig.run();
+    const std::uint64_t id = rig.add(prompt_, drawn(5));
+    rig.run();
+    const Heard& heard = rig.heard.at({id, 0});
+    EXPECT_GE(heard.usage.num_cached_tokens, num_shared);
+    EXPECT_TRUE(same_bits(heard, expected)) << num_shared;
+  }
+}
+
+TEST_P(Exactness, NextTurnOfAConversation) {
+  Rig rig(model_, {});
+  const std::uint64_t first = rig.add(prompt_, drawn(5));
+  rig.run();
+  const auto prompt =
+      joined(joined(prompt_, rig.heard.at({first, 0}).tokens), random_tokens(20, 77));
+  const std::uint64_t id = rig.add(prompt, drawn(8));
+  rig.run();
+  // All but the last token of the answer, which was never computed.
+  EXPECT_EQ(rig.heard.at({id, 0}).usage.num_cached_tokens, 150 + kNumOutput - 1);
+  EXPECT_TRUE(same_bits(rig.heard.at({id, 0}), cold(prompt, 8)));
+}
+
+TEST_P(Exactness, Chunked) {
+  const Heard expected = cold(prompt_, 5);
+  for (const int max_batch_tokens : {1, 7, 16, 100}) {
+    Rig rig(model_, {.max_batch_tokens = max_batch_tokens});
+    const std::uint64_t id = rig.add(prompt_, drawn(5));
+    rig.run();
+    EXPECT_LE(rig.most_tokens, max_batch_tokens);
+    EXPECT_TRUE(same_bits(rig.heard.at({id, 0}), expected)) << max_batch_tokens;
+  }
+}
+
+// Prompts that share beginnings of many lengths, and their cold runs.
+struct Company {
+  std::vector<std::vector<TokenId>> prompts;
+  std::vector<Heard> expected;
+};
+
+TEST_P(Exactness, InABatchOf16) {
+  Company company;
+  for (int i = 0; i < 16; ++i) {
+    const auto shared = std::vector<TokenId>(prompt_.begin(), prompt_.begin() + i * 9);
+    company.prompts.push_back(
+        joined(shared, random_tokens(20 + i, 1000u + static_cast<unsigned>(i))));
+    company.expected.push_back(cold(company.prompts.back(), static_cast<std::uint64_t>(i)));
+  }
+  for (const int max_batch_tokens : {17, 40, 512}) {
+    Rig rig(model_, {.max_batch_tokens = max_batch_tokens});
+    for (int i = 0; i < 16; ++i) {
+      rig.add(company.prompts[static_cast<std::size_t>(i)], drawn(static_cast<std::uint64_t>(i)));
+      if (i % 3 == 0) rig.step();
+    }
+    rig.run();
+    for (std::size_t i = 0; i < 16; ++i) {
+      EXPECT_TRUE(same_bits(rig.heard.at({i + 1, 0}), company.expected[i])) << i;
+    }
+  }
+}
+
+TEST_P(Exactness, PreemptedAndResumed) {
+  std::vector<std::vector<TokenId>> prompts;
+  std::vector<Heard> expected;
+  for (std::uint64_t i = 0; i < 6; ++i) {
+    prompts.push_back(random_tokens(60, static_cast<std::uint32_t>(50 + i)));
+    expected.push_back(cold(prompts.back(), i, 120));
+  }
+  // Room for one sequence of the greatest length, and little more: growing ones push each other
+  // out.
+  const auto num_blocks = static_cast<int>(model_.layout.num_blocks_for(Rig::kMaxModelLen, 64)) + 2;
+  Rig rig(model_, {.num_blocks = num_blocks, .max_batch_tokens = 64});
+  for (std::uint64_t i = 0; i < 6; ++i) rig.add(prompts[i], drawn(i, 120));
+  rig.run();
+  EXPECT_GT(rig.scheduler.stats().num_preemptions, 0u);
+  for (std::uint64_t i = 0; i < 6; ++i) {
+    EXPECT_TRUE(same_bits(rig.heard.at({i + 1, 0}), expected[i])) << i;
+  }
+  EXPECT_EQ(rig.cache.stats().num_held, 0);
+}
+
+TEST_P(Exactness, ChoicesAreThoseOfRequestsOfTheirOwn) {
+  Rig rig(model_, {});
+  const std::uint64_t id = rig.add(prompt_, drawn(5), 4);
+  rig.run();
+  EXPECT_EQ(rig.num_computed, 150 + 4 * (kNumOutput - 1));
+  EXPECT_GT(rig.cache.stats().num_copied_on_write, 0u);
+  EXPECT_TRUE(same_bits(rig.heard.at({id, 0}), cold(prompt_, 5)));
+  for (int choice = 1; choice < 4; ++choice) {
+    const Heard& heard = rig.heard.at({id, choice});
+    EXPECT_NE(heard.tokens, rig.heard.at({id, 0}).tokens);
+    // Recomputed cold: what led to every draw is what a prompt with the same tokens gives.
+    for (const std::size_t length : {std::size_t{1}, std::size_t{10}, heard.tokens.size() - 1}) {
+      const std::vector<TokenId> output(heard.tokens.begin(),
+                                        heard.tokens.begin() + static_cast<long>(length));
+      const Heard direct = cold(joined(prompt_, output), 1, 1);
+      EXPECT_EQ(direct.logits.front(), heard.logits[length]) << choice << " " << length;
+    }
+  }
+  // Again under a storm of preemptions.
+  const auto num_blocks = static_cast<int>(model_.layout.num_blocks_for(Rig::kMaxModelLen, 32));
+  Rig small(model_, {.num_blocks = num_blocks, .max_batch_tokens = 32});
+  const std::uint64_t again = small.add(prompt_, drawn(5), 4);
+  small.add(random_tokens(100, 3), drawn(9));
+  small.run();
+  for (int choice = 0; choice < 4; ++choice) {
+    EXPECT_TRUE(same_bits(small.heard.at({again, choice}), rig.heard.at({id, choice}))) << choice;
+  }
+}
+
+TEST_P(Exactness, PromptLogprobsDoNotDependOnTheCache) {
+  SamplingParams params = drawn(5);
+  params.num_prompt_logprobs = 2;
+  std::vector<OutputToken> expected;
+  for (const int max_batch_tokens : {512, 64, 9}) {
+    Rig rig(model_, {.max_batch_tokens = max_batch_tokens, .max_logit_rows = 40});
+    rig.add(prompt_, drawn(5));
+    rig.run();
+    const std::uint64_t id = rig.add(prompt_, params);
+    const std::uint64_t other = rig.add(random_tokens(90, 4), params);
+    rig.run();
+    const Heard& heard = rig.heard.at({id, 0});
+    ASSERT_EQ(heard.prompt_logprobs.size(), prompt_.size() - 1);
+    EXPECT_EQ(rig.heard.at({other, 0}).prompt_logprobs.size(), 89u);
+    EXPECT_EQ(heard.usage.num_cached_tokens, 0);
+    EXPECT_TRUE(same_bits(heard, cold(prompt_, 5)));
+    if (expected.empty()) expected = heard.prompt_logprobs;
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      EXPECT_EQ(heard.prompt_logprobs[i].token, prompt_[i + 1]);
+      EXPECT_EQ(heard.prompt_logprobs[i].logprob, expected[i].logprob);
+      ASSERT_EQ(heard.prompt_logprobs[i].best.size(), 2u);
+      EXPECT_GE(heard.prompt_logprobs[i].best[0].logprob, heard.prompt_logprobs[i].logprob);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, Exactness, ::testing::Values("tiny_llama", "tiny_gemma3"),
+                         [](const auto& test) { return std::string(test.param); });
+
+}  // namespace
+}  // namespace larder

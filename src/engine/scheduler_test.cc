@@ -1,0 +1,240 @@
+#include "engine/scheduler.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/engine_test_support.h"
+
+namespace larder {
+namespace {
+
+SamplingParams greedy(int max_tokens) {
+  SamplingParams params;
+  params.temperature = 0;
+  params.max_tokens = max_tokens;
+  return params;
+}
+
+class SchedulerTest : public ::testing::Test {
+ protected:
+  TinyModel model_{"tiny_llama"};
+
+  int blocks_for(int num_tokens) const {
+    return static_cast<int>(model_.layout.num_blocks_for(num_tokens, 512));
+  }
+};
+
+TEST_F(SchedulerTest, ManyRequestsOnABudgetForFewAllFinish) {
+  // A sequence of 100 + 60 tokens takes 10 blocks: there is room for 8 at once.
+  Rig rig(model_, {.num_blocks = 80, .max_batch_tokens = 64});
+  for (std::uint32_t i = 0; i < 64; ++i) rig.add(random_tokens(100, i), greedy(60));
+  int most_running = 0;
+  while (rig.step()) {
+    most_running = std::max(most_running, rig.scheduler.num_running());
+    const KvStats stats = rig.cache.stats();
+    ASSERT_LE(stats.num_held, 80);
+  }
+  for (std::uint64_t id = 1; id <= 64; ++id) {
+    EXPECT_EQ(rig.heard.at({id, 0}).tokens.size(), 60u) << id;
+    EXPECT_EQ(rig.heard.at({id, 0}).finish, FinishReason::kLength);
+  }
+  EXPECT_GE(most_running, 8);
+  EXPECT_LE(most_running, 12);
+  EXPECT_EQ(rig.cache.stats().num_held, 0);
+  EXPECT_EQ(rig.cache.stats().num_slots_used, 0);
+  EXPECT_FALSE(rig.scheduler.has_work());
+}
+
+TEST_F(SchedulerTest, ALongPromptDoesNotStallThoseThatDecode) {
+  Rig rig(model_, {.max_batch_tokens = 64, .max_prefill_tokens = 16});
+  std::vector<std::uint64_t> decoding;
+  for (std::uint32_t i = 0; i < 8; ++i) {
+    decoding.push_back(rig.add(random_tokens(10, i), greedy(60)));
+  }
+  for (int i = 0; i < 6; ++i) rig.step();
+  const int before = rig.num_steps;
+  const std::uint64_t id = rig.add(random_tokens(200, 99), greedy(5));
+  while (rig.heard[{id, 0}].tokens.empty()) {
+    const int num_computed = rig.num_computed;
+    ASSERT_TRUE(rig.step());
+    EXPECT_LE(rig.num_computed - num_computed, 8 + 16);
+  }
+  EXPECT_EQ(rig.num_steps - before, (200 + 15) / 16);
+  for (const std::uint64_t each : decoding) {
+    const std::vector<int>& steps = rig.heard.at({each, 0}).steps;
+    for (std::size_t i = 1; i < steps.size(); ++i) EXPECT_EQ(steps[i], steps[i - 1] + 1);
+  }
+}
+
+TEST_F(SchedulerTest, AllAdvanceWhereNotAllFitIntoAStep) {
+  for (const RigConfig& config :
+       {RigConfig{.max_batch_tokens = 4}, RigConfig{.max_batch_tokens = 64, .max_logit_rows = 4},
+        RigConfig{.max_batch_tokens = 1}, RigConfig{.max_logit_rows = 1}}) {
+    Rig rig(model_, config);
+    for (std::uint32_t i = 0; i < 12; ++i) rig.add(random_tokens(20, i), greedy(12));
+    rig.add(random_tokens(9, 70), greedy(12), 6);
+    while (rig.step()) {
+      ASSERT_LE(rig.most_tokens, config.max_batch_tokens);
+      ASSERT_LT(rig.num_steps, 1000);
+    }
+    for (const auto& [key, heard] : rig.heard) EXPECT_EQ(heard.tokens.size(), 12u);
+    EXPECT_EQ(rig.heard.size(), 18u);
+  }
+}
+
+TEST_F(SchedulerTest, PriorityThenArrival) {
+  Rig rig(model_, {.max_sequences = 1});
+  const std::uint64_t first = rig.add(random_tokens(20, 1), greedy(4));
+  rig.step();
+  const std::uint64_t late = rig.add(random_tokens(20, 2), greedy(4), 1, 5);
+  const std::uint64_t middle = rig.add(random_tokens(20, 3), greedy(4));
+  const std::uint64_t urgent = rig.add(random_tokens(20, 4), greedy(4), 1, -1);
+  rig.run();
+  const auto end = [&](std::uint64_t id) { return rig.heard.at({id, 0}).steps.back(); };
+  EXPECT_LT(end(first), end(urgent));
+  EXPECT_LT(end(urgent), end(middle));
+  EXPECT_LT(end(middle), end(late));
+}
+
+TEST_F(SchedulerTest, TheLastInOrderIsPreempted) {
+  Rig rig(model_, {.num_blocks = 20});
+  const std::uint64_t low = rig.add(random_tokens(100, 1), greedy(100), 1, 1);
+  rig.step();
+  const std::uint64_t high = rig.add(random_tokens(100, 2), greedy(100), 1, 0);
+  rig.run();
+  EXPECT_GT(rig.heard.at({low, 0}).usage.num_preemptions, 0);
+  EXPECT_EQ(rig.heard.at({high, 0}).usage.num_preemptions, 0);
+  EXPECT_EQ(rig.heard.at({low, 0}).tokens.size(), 100u);
+  EXPECT_EQ(rig.heard.at({high, 0}).tokens.size(), 100u);
+}
+
+TEST_F(SchedulerTest, EqualPrefixesThatArriveTogetherAreComputedOnce) {
+  const std::vector<TokenId> shared = random_tokens(180, 7);
+  Rig rig(model_, {.max_batch_tokens = 32});
+  std::vector<std::uint64_t> ids;
+  for (std::uint32_t i = 0; i < 5; ++i) {
+    ids.push_back(rig.add(joined(shared, random_tokens(10, 20 + i)), greedy(1)));
+  }
+  rig.run();
+  EXPECT_EQ(rig.num_computed, 180 + 5 * 10);
+  for (std::size_t i = 1; i < 5; ++i) {
+    EXPECT_EQ(rig.heard.at({ids[i], 0}).usage.num_cached_tokens, 180);
+  }
+}
+
+TEST_F(SchedulerTest, OthersPassWhoeverWaitsForAPrefix) {
+  const std::vector<TokenId> shared = random_tokens(180, 7);
+  Rig rig(model_, {.max_batch_tokens = 100});
+  rig.add(joined(shared, {1}), greedy(3));
+  rig.step();
+  const std::uint64_t follower = rig.add(joined(shared, {2}), greedy(3));
+  rig.add(random_tokens(5, 8), greedy(3));
+  rig.step();
+  EXPECT_EQ(rig.scheduler.num_running(), 2);
+  EXPECT_EQ(rig.scheduler.num_waiting(), 1);
+  rig.run();
+  EXPECT_EQ(rig.heard.at({follower, 0}).usage.num_cached_tokens, 180);
+}
+
+TEST_F(SchedulerTest, AFollowerGoesOnWhenItsLeaderIsGone) {
+  const std::vector<TokenId> shared = random_tokens(180, 7);
+  Rig rig(model_, {.max_batch_tokens = 32});
+  const std::uint64_t leader = rig.add(joined(shared, {1}), greedy(3));
+  const std::uint64_t follower = rig.add(joined(shared, {2}), greedy(3));
+  rig.step();
+  rig.step();
+  EXPECT_EQ(rig.scheduler.num_waiting(), 1);
+  rig.scheduler.cancel(leader);
+  rig.run();
+  EXPECT_EQ(rig.heard.at({leader, 0}).finish, FinishReason::kCancelled);
+  EXPECT_EQ(rig.heard.at({follower, 0}).tokens.size(), 3u);
+  EXPECT_EQ(rig.heard.at({follower, 0}).usage.num_cached_tokens, 64);
+}
+
+TEST_F(SchedulerTest, CancellationFreesEverythingInEveryState) {
+  Rig rig(model_, {.num_blocks = 40, .max_batch_tokens = 32});
+  const std::uint64_t decoding = rig.add(random_tokens(10, 1), greedy(100));
+  const std::uint64_t forked = rig.add(random_tokens(21, 2), greedy(100), 3);
+  for (int i = 0; i < 4; ++i) rig.step();
+  const std::uint64_t prefilling = rig.add(random_tokens(150, 3), greedy(10), 2);
+  rig.step();
+  const std::uint64_t in_line = rig.add(random_tokens(200, 4), greedy(10));
+  rig.step();
+  EXPECT_EQ(rig.scheduler.num_waiting(), 1);
+  EXPECT_TRUE(rig.heard[(std::pair{prefilling, 0})].tokens.empty());
+  for (const std::uint64_t id : {in_line, prefilling, forked, decoding}) {
+    const int held = rig.cache.stats().num_held;
+    rig.scheduler.cancel(id);
+    EXPECT_LT(rig.cache.stats().num_held, id == in_line ? held + 1 : held);
+    rig.scheduler.cancel(id);
+  }
+  EXPECT_EQ(rig.cache.stats().num_held, 0);
+  EXPECT_EQ(rig.cache.num_blocks_available(), 40);
+  EXPECT_FALSE(rig.scheduler.has_work());
+  EXPECT_FALSE(rig.step());
+  for (const auto& [id, n] : {std::pair{decoding, 1}, std::pair{forked, 3},
+                              std::pair{prefilling, 2}, std::pair{in_line, 1}}) {
+    for (int choice = 0; choice < n; ++choice) {
+      EXPECT_EQ(rig.heard.at({id, choice}).finish, FinishReason::kCancelled) << id;
+    }
+  }
+}
+
+TEST_F(SchedulerTest, StopsAtStopTokensButNotBeforeMinTokens) {
+  Rig rig(model_, {});
+  const std::vector<TokenId> prompt = random_tokens(30, 1);
+  const std::uint64_t plain = rig.add(prompt, greedy(30));
+  rig.run();
+  const std::vector<TokenId> tokens = rig.heard.at({plain, 0}).tokens;
+  SamplingParams params = greedy(30);
+  params.stop_token_ids = {tokens[5]};
+  const auto first = std::ranges::find(tokens, tokens[5]) - tokens.begin();
+  const std::uint64_t stopped = rig.add(prompt, params);
+  params.min_tokens = 12;
+  const std::uint64_t later = rig.add(prompt, params);
+  rig.run();
+  const Heard& heard = rig.heard.at({stopped, 0});
+  EXPECT_EQ(heard.tokens, std::vector<TokenId>(tokens.begin(), tokens.begin() + first));
+  EXPECT_EQ(heard.finish, FinishReason::kStop);
+  EXPECT_EQ(heard.stop_token, tokens[5]);
+  EXPECT_GE(rig.heard.at({later, 0}).tokens.size(), 12u);
+  const auto& others = rig.heard.at({later, 0}).tokens;
+  EXPECT_EQ(std::ranges::find(others, tokens[5]), others.end());
+}
+
+TEST_F(SchedulerTest, EndsAtTheModelsLength) {
+  Rig rig(model_, {});
+  const std::uint64_t id = rig.add(random_tokens(Rig::kMaxModelLen - 3, 1), greedy(100));
+  const std::uint64_t none = rig.add(random_tokens(50, 2), greedy(0));
+  rig.run();
+  EXPECT_EQ(rig.heard.at({id, 0}).tokens.size(), 3u);
+  EXPECT_EQ(rig.heard.at({id, 0}).finish, FinishReason::kLength);
+  EXPECT_TRUE(rig.heard.at({none, 0}).tokens.empty());
+  EXPECT_EQ(rig.heard.at({none, 0}).finish, FinishReason::kLength);
+  EXPECT_EQ(rig.heard.at({none, 0}).num_updates, 1);
+}
+
+TEST_F(SchedulerTest, LittleIsWastedInAMixedLoad) {
+  std::mt19937 random(3);
+  Rig rig(model_, {.num_blocks = 600, .max_batch_tokens = 128, .max_model_len = 800});
+  std::int64_t num_held = 0, num_used = 0;
+  for (std::uint32_t i = 0; i < 60; ++i) {
+    const int num_prompt = 50 + static_cast<int>(random() % 600);
+    rig.add(random_tokens(num_prompt, i), greedy(1 + static_cast<int>(random() % 100)));
+  }
+  while (rig.step()) {
+    const KvStats stats = rig.cache.stats();
+    num_held += stats.num_slots_held;
+    num_used += stats.num_slots_used;
+  }
+  const double waste = 1 - static_cast<double>(num_used) / static_cast<double>(num_held);
+  std::printf("waste %.2f %%\n", 100 * waste);
+  EXPECT_LT(waste, 0.04);
+}
+
+}  // namespace
+}  // namespace larder
