@@ -30,10 +30,15 @@ class Input {
     return value;
   }
   std::string string(std::size_t max_size) {
-    const std::size_t size = std::min<std::size_t>(byte() % (max_size + 1), bytes_.size());
-    const std::string text(bytes_.substr(0, size));
-    bytes_.remove_prefix(size);
+    const std::size_t wanted = byte() % (max_size + 1);
+    const std::string text(bytes_.substr(0, wanted));
+    bytes_.remove_prefix(text.size());
     return text;
+  }
+  // In [0, limit).
+  std::size_t number(std::size_t limit) {
+    const std::size_t high = byte();
+    return (high * 256 + byte()) % limit;
   }
   std::string_view rest() const { return bytes_; }
 
@@ -75,8 +80,8 @@ Vocabulary make_bpe(Input& input, Plan& plan) {
   }
   for (int left = input.byte() % 48; left > 0; --left) {
     const std::size_t size = vocabulary.tokens.size();
-    const std::string a = vocabulary.tokens[(input.byte() * 3 + input.byte()) % size];
-    const std::string b = vocabulary.tokens[(input.byte() * 3 + input.byte()) % size];
+    const std::string a = vocabulary.tokens[input.number(size)];
+    const std::string b = vocabulary.tokens[input.number(size)];
     if (a.size() + b.size() > 400) continue;
     add(vocabulary, a + b, TokenKind::kNormal, 0);
     const std::string merge = a + " " + b;
@@ -100,8 +105,8 @@ Vocabulary make_sentence_piece(Input& input, Plan& plan) {
     add(vocabulary, text, TokenKind::kNormal, -100);
   for (int left = input.byte() % 48; left > 0; --left) {
     const std::size_t first = plan.has_bytes ? 257 : 1, size = vocabulary.tokens.size() - first;
-    std::string text = vocabulary.tokens[first + input.byte() % size] +
-                       vocabulary.tokens[first + input.byte() % size];
+    std::string text = vocabulary.tokens[first + input.byte() % size];
+    text += vocabulary.tokens[first + input.byte() % size];
     if (text.size() > 400) continue;
     const std::uint8_t score = input.byte();
     add(vocabulary, std::move(text), score % 16 == 1 ? TokenKind::kUnused : TokenKind::kNormal,
@@ -112,25 +117,24 @@ Vocabulary make_sentence_piece(Input& input, Plan& plan) {
 
 // Something a damaged or hostile file could say.
 void damage(Vocabulary& vocabulary, Input& input) {
-  const auto any = [&](std::size_t size) { return (input.byte() * 256u + input.byte()) % size; };
   switch (input.byte() % 10) {
     case 0:
-      vocabulary.eos = static_cast<TokenId>(any(65536)) - 300;
+      vocabulary.eos = static_cast<TokenId>(input.number(65536)) - 300;
       break;
     case 1:
-      vocabulary.scores.resize(any(600));
+      vocabulary.scores.resize(input.number(600));
       break;
     case 2:
-      vocabulary.kinds.resize(any(600), static_cast<TokenKind>(input.byte()));
+      vocabulary.kinds.resize(input.number(600), TokenKind::kUserDefined);
       break;
     case 3:
-      vocabulary.tokens[any(vocabulary.tokens.size())] = input.string(40);
+      vocabulary.tokens[input.number(vocabulary.tokens.size())] = input.string(40);
       break;
     case 4:
       vocabulary.merges.push_back(input.string(40));
       break;
     case 5:
-      vocabulary.tokens.resize(any(600));
+      vocabulary.tokens.resize(input.number(600));
       break;
     case 6:
       vocabulary.model = input.string(8);
@@ -139,11 +143,12 @@ void damage(Vocabulary& vocabulary, Input& input) {
       vocabulary.pre_tokenizer = input.string(8);
       break;
     case 8:
-      vocabulary.kinds[any(vocabulary.kinds.size())] = static_cast<TokenKind>(input.byte());
+      vocabulary.kinds[input.number(vocabulary.kinds.size())] =
+          static_cast<TokenKind>(input.byte());
       break;
     default:
       if (!vocabulary.merges.empty())
-        vocabulary.merges[any(vocabulary.merges.size())] = input.string(40);
+        vocabulary.merges[input.number(vocabulary.merges.size())] = input.string(40);
   }
 }
 
