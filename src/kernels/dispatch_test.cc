@@ -15,12 +15,17 @@ TEST(Dispatch, NamesWhatThisMachineRuns) {
 
 TEST(Dispatch, TheEnvironmentChoosesOrIsRefused) {
   ASSERT_EQ(unsetenv("LARDER_ISA"), 0);
-  EXPECT_EQ(&select_kernels(), test::tables().back());
-  for (const KernelTable* table : test::tables()) {
+  const KernelTable* best = nullptr;
+  for (const Isa isa : {Isa::kGeneric, Isa::kAvx2, Isa::kAvx512, Isa::kAmx}) {
+    const KernelTable* table = kernels_for(isa);
+    if (table == nullptr) continue;
+    best = table;
     setenv("LARDER_ISA", table->name, 1);
     EXPECT_EQ(&select_kernels(), table);
-    EXPECT_EQ(kernels_for(table->isa), table);
+    EXPECT_EQ(table->isa, isa);
   }
+  unsetenv("LARDER_ISA");
+  EXPECT_EQ(&select_kernels(), best);
   setenv("LARDER_ISA", "mmx", 1);
   EXPECT_THROW(select_kernels(), Error);
   if (kernels_for(Isa::kAmx) == nullptr) {

@@ -74,7 +74,7 @@ TEST(Matmul, FloatActivationsMatchDoublePrecision) {
   for (const GgmlType type : test::kAllTypes) {
     const TestMatrix w(type, kRows, cols_of(type));
     const auto x = test::random_values(static_cast<std::size_t>(kMaxBatch * cols_of(type)), 5);
-    for (const KernelTable* table : test::tables()) {
+    for (const KernelTable* table : test::tables_of_products()) {
       const auto y = product(*table, w, x, kMaxBatch, false);
       expect_near_reference(w, x, y, kMaxBatch, table->name);
     }
@@ -87,7 +87,7 @@ TEST(Matmul, Int8ActivationsMatchDoublePrecision) {
     const int cols = cols_of(type);
     const TestMatrix w(type, kRows, cols);
     const auto x = test::random_values(static_cast<std::size_t>(kMaxBatch * cols), 5);
-    for (const KernelTable* table : test::tables()) {
+    for (const KernelTable* table : test::tables_of_products()) {
       const auto y = product(*table, w, x, kMaxBatch, true);
       const TestActivations activations(*table, x, kMaxBatch, cols);
       expect_near_reference(w, dequantised(activations, kMaxBatch, cols), y, kMaxBatch,
@@ -114,7 +114,7 @@ TEST(Matmul, ExtremeCodesDoNotSaturate) {
   const PackedMatrix w = pack_matrix(GgmlType::kQ8_0, source, 16, cols, memory.data(), pool);
   for (const float sign : {1.0F, -1.0F}) {
     const std::vector<float> x(static_cast<std::size_t>(cols), sign * 127);
-    for (const KernelTable* table : test::tables()) {
+    for (const KernelTable* table : test::tables_of_products()) {
       const TestActivations activations(*table, x, 1, cols);
       std::vector<float> y(16);
       MatmulArgs args = args_of(w, x, y, 1);
@@ -132,7 +132,7 @@ TEST(Matmul, ARowHasTheSameBitsInEveryBatch) {
     const int cols = cols_of(type);
     const TestMatrix w(type, kRows, cols);
     const auto x = test::random_values(static_cast<std::size_t>(kMaxBatch * cols), 5);
-    for (const KernelTable* table : test::tables()) {
+    for (const KernelTable* table : test::tables_of_products()) {
       for (const bool int8 : {false, true}) {
         if (int8 && !test::is_quantised(type)) continue;
         std::vector<float> alone;
@@ -152,13 +152,29 @@ TEST(Matmul, ARowHasTheSameBitsInEveryBatch) {
   }
 }
 
+// AMX takes whole tiles of rows, and must do so in AVX-512's order.
+TEST(Matmul, AmxHasTheBitsOfAvx512) {
+  const KernelTable* avx512 = kernels_for(Isa::kAvx512);
+  if (avx512 == nullptr) GTEST_SKIP() << "needs AVX-512";
+  for (const GgmlType type : test::kAllTypes) {
+    if (!test::is_quantised(type)) continue;
+    const TestMatrix w(type, 53, 1024);
+    const auto x = test::random_values(85 * 1024, 5);
+    for (const int rows : {15, 16, 33, 48, 85}) {
+      EXPECT_TRUE(test::same_bits(product(isa_amx_emulated::kTable, w, x, rows, true),
+                                  product(*avx512, w, x, rows, true)))
+          << "type " << static_cast<int>(type) << " rows " << rows;
+    }
+  }
+}
+
 TEST(Matmul, RangesOfPanelsAndThreadsDoNotChangeABit) {
   const int rows = 200;
   const int cols = 256;
   const TestMatrix a(GgmlType::kQ4_0, 300, cols);
   const TestMatrix b(GgmlType::kQ6_K, 90, cols);
   const auto x = test::random_values(static_cast<std::size_t>(rows * cols), 5);
-  for (const KernelTable* table : test::tables()) {
+  for (const KernelTable* table : test::tables_of_products()) {
     const TestActivations activations(*table, x, rows, cols);
     std::vector<float> whole_a(300 * rows), whole_b(90 * rows);
     std::vector<float> y_a(300 * rows), y_b(90 * rows);
@@ -195,7 +211,7 @@ TEST(Matmul, BiasIsAddedAndLeadingDimensionsAreKept) {
   const TestMatrix w(GgmlType::kQ8_0, 21, cols);
   const auto bias = test::random_values(21, 9);
   const auto x = test::random_values(rows * 100, 5);
-  for (const KernelTable* table : test::tables()) {
+  for (const KernelTable* table : test::tables_of_products()) {
     std::vector<float> plain(rows * 21);
     std::vector<float> y(rows * 40, 7);
     MatmulArgs args = args_of(w.packed, x, plain, rows);

@@ -10,6 +10,7 @@
 
 #include "base/aligned_buffer.h"
 #include "base/thread_pool.h"
+#include "kernels/cpu/tables.h"
 #include "kernels/ggml_types.h"
 #include "kernels/kernels.h"
 #include "kernels/packing.h"
@@ -22,6 +23,13 @@ inline std::vector<const KernelTable*> tables() {
   for (const Isa isa : {Isa::kGeneric, Isa::kAvx2, Isa::kAvx512, Isa::kAmx}) {
     if (const KernelTable* table = kernels_for(isa)) found.push_back(table);
   }
+  return found;
+}
+
+// And AMX emulated where there is AVX-512: its products alone differ from AVX-512's.
+inline std::vector<const KernelTable*> tables_of_products() {
+  std::vector<const KernelTable*> found = tables();
+  if (kernels_for(Isa::kAvx512) != nullptr) found.push_back(&isa_amx_emulated::kTable);
   return found;
 }
 

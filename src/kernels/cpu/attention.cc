@@ -19,6 +19,10 @@ static_assert(kBlockSize == kLanes, "a vector holds one block's keys");
 static_assert(kKeySplit % kKeyTile == 0);
 static_assert(kTileBlocks % kAttentionVectors == 0);
 
+// With so few rows (decode) a tile is bound by memory: the next one's keys and values are fetched
+// ahead.
+constexpr int kFetchRows = 4;
+
 // A maximum below every score. Finite, so that a difference of two of them is 0 and not NaN.
 constexpr float kNothing = -1e30F;
 
@@ -71,6 +75,8 @@ struct KeyTile {
   int num_blocks;
   const uint16_t* k[kTileBlocks];
   const uint16_t* v[kTileBlocks];
+  const uint16_t* next_k[kTileBlocks];  // of the tile after it, to be fetched ahead
+  const uint16_t* next_v[kTileBlocks];
 };
 
 // scores[r][16 b + lane] = sum over d in order of q[r][d] * k[b][d][lane].
@@ -84,7 +90,10 @@ void score_rows(const Work& work, const KeyTile& tile, int row) {
     }
     for (int d = 0; d < work.dim; ++d) {
       V16 k[kAttentionVectors];
-      for (int v = 0; v < kAttentionVectors; ++v) k[v] = load_f16(tile.k[b + v] + d * kLanes);
+      for (int v = 0; v < kAttentionVectors; ++v) {
+        k[v] = load_f16(tile.k[b + v] + d * kLanes);
+        if constexpr (kRows <= kFetchRows) prefetch(tile.next_k[b + v] + d * kLanes);
+      }
       for (int r = 0; r < kRows; ++r) {
         const V16 x = set1(q[r * work.padded_dim + d]);
         for (int v = 0; v < kAttentionVectors; ++v) sum[r][v] = fma(x, k[v], sum[r][v]);
@@ -143,6 +152,11 @@ void add_values_of(const Work& work, const KeyTile& tile, int row, int d, int la
   for (int b = 0; b < tile.num_blocks; ++b) {
     for (int i = 0; i < kBlockSize; ++i) {
       const uint16_t* from = tile.v[b] + i * work.dim + d;
+      if constexpr (kRows <= kFetchRows) {
+        for (int v = 0; v < kVectors; v += 2) {
+          prefetch(tile.next_v[b] + i * work.dim + d + v * kLanes);
+        }
+      }
       V16 x[kVectors];
       for (int v = 0; v < kVectors; ++v) {
         x[v] = lanes == kLanes ? load_f16(from + v * kLanes) : load_f16_partial(from, lanes);
@@ -187,16 +201,18 @@ void tile_all_rows(const Work& work, const KeyTile& tile, int row, int row_end,
 }
 
 // Blocks that no row sees, behind the window (they may be kNone) and past the end, are never read.
+// Keys [begin, min(end, begin + kKeyTile)).
 KeyTile key_tile(const Work& work, int begin, int end) {
   KeyTile tile;
   tile.begin = begin;
   tile.num_blocks = min_of(kTileBlocks, (end - begin + kBlockSize - 1) / kBlockSize);
-  const int first_seen = max_of(begin, work.first_key(0) / kBlockSize * kBlockSize);
-  const int last_seen = begin + (tile.num_blocks - 1) * kBlockSize;
   for (int b = 0; b < kTileBlocks; ++b) {
-    const int position = min_of(max_of(begin + b * kBlockSize, first_seen), last_seen);
+    const int position = begin + (b < tile.num_blocks ? b * kBlockSize : 0);
+    const int next = position + kKeyTile < end ? position + kKeyTile : position;
     tile.k[b] = block_half(work, position, work.args.kv.k_offset_bytes);
     tile.v[b] = block_half(work, position, work.args.kv.v_offset_bytes);
+    tile.next_k[b] = block_half(work, next, work.args.kv.k_offset_bytes);
+    tile.next_v[b] = block_half(work, next, work.args.kv.v_offset_bytes);
   }
   return tile;
 }

@@ -1,21 +1,22 @@
 // Products with 8-bit activations: exact integers over a group of columns, then FP32 over the
 // groups.
 #include "kernels/cpu/functions.h"
-#include "kernels/cpu/panel.h"
+#include "kernels/cpu/int8_rows.h"
+#if defined(LARDER_ISA_AMX)
+#include "kernels/cpu/amx_tile.h"
+#endif
 
 namespace larder::LARDER_ISA_NAMESPACE {
 namespace {
 
+#if defined(LARDER_ISA_AMX)
+constexpr int kRowStep = 2 * kAmxRows;
+#else
+constexpr int kRowStep = kTileRows;
+#endif
+
 // Rows of activations that stay in the second-level cache while the panels go by.
 constexpr int64_t kRowBlockBytes = 512 * 1024;
-
-// Activations of a tile's rows.
-struct Activations {
-  const int8_t* q;
-  const float* scale;
-  const int32_t* sum;
-  int num_cols;
-};
 
 // One row is bound by memory, and the processor's own prefetcher stops at every page. A prefetch
 // past the end of the matrix does nothing.
@@ -35,17 +36,6 @@ struct Sums {
   I16 group[kRows][kPanels];
   V16 total[kRows][kPanels];
 };
-
-// Sum of q over the g-th group of kGroup columns of row r, and its scale.
-template <int kGroup>
-LARDER_INLINE int32_t q_sum(const Activations& x, int r, int g) {
-  const int32_t* sums = x.sum + int64_t{r} * (x.num_cols / 16) + g * (kGroup / 16);
-  return kGroup == 32 ? sums[0] + sums[1] : sums[0];
-}
-template <int kGroup>
-LARDER_INLINE float q_scale(const Activations& x, int r, int g) {
-  return x.scale[int64_t{r} * (x.num_cols / kActivationGroup) + g * kGroup / kActivationGroup];
-}
 
 template <class Format, int kRows, int kPanels>
 LARDER_INLINE void add_integers(const Activations& x, const std::byte* const* panels, int g,
@@ -81,26 +71,6 @@ LARDER_INLINE void add_integers(const Activations& x, const std::byte* const* pa
   }
 }
 
-// Per lane: total = fma(float(integers), weight scale * activation scale, total), then
-// total = fma(minimum, activation scale * float(sum of q), total).
-template <class Format, int kRows, int kPanels>
-LARDER_INLINE void add_group(const Activations& x, const std::byte* const* panels, int g,
-                             Sums<kRows, kPanels>& sums) {
-  for (int p = 0; p < kPanels; ++p) {
-    const V16 scale = Format::scale(panels[p], g);
-    const V16 minimum = Format::minimum(panels[p], g);
-    for (int r = 0; r < kRows; ++r) {
-      const float a_scale = q_scale<Format::kGroup>(x, r, g);
-      V16& total = sums.total[r][p];
-      total = fma(to_float(sums.group[r][p]), mul(scale, set1(a_scale)), total);
-      if constexpr (Format::kHasMin) {
-        const auto group_sum = static_cast<float>(q_sum<Format::kGroup>(x, r, g));
-        total = fma(minimum, set1(a_scale * group_sum), total);
-      }
-    }
-  }
-}
-
 // Rows [row, row + kRows) of panels [panel, panel + kPanels), every column.
 template <class Format, int kRows, int kPanels>
 void tile(const MatmulArgs& args, const Activations& x, int row, int panel) {
@@ -114,29 +84,32 @@ void tile(const MatmulArgs& args, const Activations& x, int row, int panel) {
   for (int g = 0; g < num_groups; ++g) {
     if constexpr (kRows == 1) prefetch_group<Format>(panels[0], g);
     add_integers<Format>(x, panels, g, sums);
-    add_group<Format>(x, panels, g, sums);
-  }
-  for (int p = 0; p < kPanels; ++p) {
-    const int first = (panel + p) * kPanelRows;
-    const int lanes = min_of(kPanelRows, args.w->num_rows - first);
-    for (int r = 0; r < kRows; ++r) {
-      V16 v = sums.total[r][p];
-      if (args.bias != nullptr) v = add(v, load_partial(args.bias + first, lanes));
-      store_partial(args.y + (row + r) * args.ldy + first, v, lanes);
+    for (int p = 0; p < kPanels; ++p) {
+      const V16 scale = Format::scale(panels[p], g);
+      const V16 minimum = Format::minimum(panels[p], g);
+      for (int r = 0; r < kRows; ++r) {
+        sums.total[r][p] =
+            add_group<Format>(sums.total[r][p], sums.group[r][p], scale, minimum, x, r, g);
+      }
     }
   }
-}
-
-LARDER_INLINE Activations rows_from(const QuantizedRows& x, int row) {
-  const int64_t groups = x.num_cols / kActivationGroup;
-  return {x.q + int64_t{row} * x.num_cols, x.scale + row * groups, x.sum + 2 * row * groups,
-          x.num_cols};
+  for (int p = 0; p < kPanels; ++p) {
+    for (int r = 0; r < kRows; ++r) write_sums(args, row + r, panel + p, sums.total[r][p]);
+  }
 }
 
 // Rows [row, row_end) of kPanels panels: full tiles, then the rest in powers of two.
 template <class Format, int kPanels>
 void multiply_rows(const MatmulArgs& args, int row, int row_end, int panel) {
   const QuantizedRows& x = *args.xq;
+#if defined(LARDER_ISA_AMX)
+  for (; row + 2 * kAmxRows <= row_end; row += 2 * kAmxRows) {
+    amx_tile<Format, 2, kPanels>(args, rows_from(x, row), row, panel);
+  }
+  for (; row + kAmxRows <= row_end; row += kAmxRows) {
+    amx_tile<Format, 1, kPanels>(args, rows_from(x, row), row, panel);
+  }
+#endif
   for (; row + kTileRows <= row_end; row += kTileRows) {
     tile<Format, kTileRows, kPanels>(args, rows_from(x, row), row, panel);
   }
@@ -155,8 +128,8 @@ void multiply_rows(const MatmulArgs& args, int row, int row_end, int panel) {
 
 template <class Format>
 void multiply_panels(const MatmulArgs& args, int panel_begin, int panel_end) {
-  const int64_t block = kRowBlockBytes / args.xq->num_cols / kTileRows * kTileRows;
-  const int row_block = block < kTileRows ? kTileRows : static_cast<int>(block);
+  const int64_t block = kRowBlockBytes / args.xq->num_cols / kRowStep * kRowStep;
+  const int row_block = block < kRowStep ? kRowStep : static_cast<int>(block);
   for (int row = 0; row < args.num_rows; row += row_block) {
     const int row_end = min_of(row + row_block, args.num_rows);
     int panel = panel_begin;
@@ -174,8 +147,16 @@ void multiply_panels(const MatmulArgs& args, int panel_begin, int panel_end) {
 }  // namespace
 
 void matmul_int8(const MatmulArgs& args, int panel_begin, int panel_end) {
-  with_code_format(*args.w,
-                   [&]<class Format>() { multiply_panels<Format>(args, panel_begin, panel_end); });
+  with_code_format(*args.w, [&]<class Format>() {
+#if defined(LARDER_ISA_AMX)
+    if (args.num_rows < kAmxRows) return multiply_panels<Format>(args, panel_begin, panel_end);
+    tiles_begin(amx_shapes<Format>());
+    multiply_panels<Format>(args, panel_begin, panel_end);
+    tiles_end();
+#else
+    multiply_panels<Format>(args, panel_begin, panel_end);
+#endif
+  });
 }
 
 void matmul(const MatmulArgs& args, int panel_begin, int panel_end) {

@@ -22,6 +22,9 @@
 #elif defined(LARDER_ISA_AVX512)
 #define LARDER_ISA_NAMESPACE isa_avx512
 #include "kernels/cpu/simd_avx512.h"
+#elif defined(LARDER_AMX_EMULATED)  // beside LARDER_ISA_AMX, for the tests
+#define LARDER_ISA_NAMESPACE isa_amx_emulated
+#include "kernels/cpu/simd_avx512.h"
 #elif defined(LARDER_ISA_AMX)
 #define LARDER_ISA_NAMESPACE isa_amx
 #include "kernels/cpu/simd_avx512.h"

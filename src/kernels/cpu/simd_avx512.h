@@ -81,6 +81,8 @@ LARDER_INLINE float reduce_add(V16 v) {
 LARDER_INLINE float reduce_max(V16 v) { return _mm512_reduce_max_ps(v); }
 
 LARDER_INLINE I16 set1_int(int32_t x) { return _mm512_set1_epi32(x); }
+LARDER_INLINE I16 load_int(const int32_t* p) { return _mm512_loadu_si512(p); }
+LARDER_INLINE I16 sub_int(I16 a, I16 b) { return _mm512_sub_epi32(a, b); }
 LARDER_INLINE V16 to_float(I16 v) { return _mm512_cvtepi32_ps(v); }
 LARDER_INLINE I16 to_int(V16 v) { return _mm512_cvtps_epi32(v); }
 LARDER_INLINE int32_t reduce_add_int(I16 v) { return _mm512_reduce_add_epi32(v); }
@@ -103,6 +105,7 @@ LARDER_INLINE void load_bf16_pairs(const uint16_t* p, V16& even, V16& odd) {
 }
 
 LARDER_INLINE Bytes64 load_bytes(const uint8_t* p) { return _mm512_loadu_si512(p); }
+LARDER_INLINE void store_bytes(uint8_t* p, Bytes64 v) { _mm512_storeu_si512(p, v); }
 LARDER_INLINE Bytes64 low_nibbles(Bytes64 v) { return _mm512_and_si512(v, _mm512_set1_epi8(0x0F)); }
 LARDER_INLINE Bytes64 high_nibbles(Bytes64 v) {
   return _mm512_and_si512(_mm512_srli_epi16(v, 4), _mm512_set1_epi8(0x0F));

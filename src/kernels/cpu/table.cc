@@ -12,6 +12,9 @@ static constexpr const char* kName = "avx2";
 #elif defined(LARDER_ISA_AVX512)
 static constexpr Isa kIsa = Isa::kAvx512;
 static constexpr const char* kName = "avx512";
+#elif defined(LARDER_AMX_EMULATED)
+static constexpr Isa kIsa = Isa::kAmx;
+static constexpr const char* kName = "amx, emulated";
 #else
 static constexpr Isa kIsa = Isa::kAmx;
 static constexpr const char* kName = "amx";

@@ -16,4 +16,8 @@ extern const KernelTable kTable;
 namespace isa_amx {
 extern const KernelTable kTable;
 }
+// Compiled into the tests alone: isa_amx with its tile instructions written in C++.
+namespace isa_amx_emulated {
+extern const KernelTable kTable;
+}
 }  // namespace larder
