@@ -93,7 +93,7 @@ class EngineTest : public ::testing::Test {
     }
   }
 
-  TinyModel model_{"tiny_llama"};
+  TinyModel model_{"tiny_llama", 2};
   SteadyClock clock_;
   KvStorage storage_;
   Transformer transformer_;

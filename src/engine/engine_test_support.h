@@ -23,7 +23,7 @@
 namespace larder {
 
 struct TinyModel {
-  explicit TinyModel(const std::string& name, int num_threads = 2)
+  explicit TinyModel(const std::string& name, int num_threads = 1)
       : file(LARDER_SOURCE_DIR "/tests/golden/model/" + name + ".gguf"),
         gguf(file.bytes()),
         config(read_model_config(gguf)),

@@ -2,7 +2,9 @@
 // the batch, the logits of every draw are the same.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -196,6 +198,64 @@ TEST_P(Exactness, PromptLogprobsDoNotDependOnTheCache) {
       EXPECT_GE(heard.prompt_logprobs[i].best[0].logprob, heard.prompt_logprobs[i].logprob);
     }
   }
+}
+
+// Arrivals, choices, priorities, salts and cancellations at random, in a cache that holds two
+// sequences.
+TEST_P(Exactness, AStorm) {
+  std::mt19937 random(11);
+  struct Asked {
+    std::vector<TokenId> prompt;
+    SamplingParams params;
+    int n;
+  };
+  std::vector<Asked> all;
+  for (std::uint64_t i = 0; i < 40; ++i) {
+    const auto num_shared = static_cast<long>(random() % 150);
+    const auto shared = std::vector<TokenId>(prompt_.begin(), prompt_.begin() + num_shared);
+    const auto rest = random_tokens(1 + static_cast<int>(random() % 40), random() % 3);
+    all.push_back({joined(shared, rest), drawn(i, 1 + static_cast<int>(random() % 40)),
+                   random() % 4 == 0 ? 3 : 1});
+    if (random() % 5 == 0) all.back().params.num_prompt_logprobs = 2;
+  }
+  const auto num_blocks = static_cast<int>(model_.layout.num_blocks_for(Rig::kMaxModelLen, 48)) * 2;
+  Rig rig(model_, {.num_blocks = num_blocks, .max_batch_tokens = 48, .max_logit_rows = 12});
+  std::vector<std::uint64_t> cancelled;
+  for (const Asked& asked : all) {
+    const std::uint64_t id =
+        rig.add(asked.prompt, asked.params, asked.n, static_cast<int>(random() % 2));
+    for (unsigned i = 0; i < random() % 6; ++i) rig.step();
+    if (random() % 6 != 0) continue;
+    cancelled.push_back(1 + random() % id);
+    rig.scheduler.cancel(cancelled.back());
+  }
+  rig.run();
+  EXPECT_EQ(rig.cache.stats().num_held, 0);
+  EXPECT_EQ(rig.cache.stats().num_slots_used, 0);
+  EXPECT_GT(rig.scheduler.stats().num_preemptions, 0u);
+  EXPECT_GT(rig.cache.stats().num_evicted, 0u);
+  int num_finished = 0;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    Rig alone(model_, {});
+    alone.add(all[i].prompt, all[i].params, all[i].n);
+    alone.run();
+    for (int choice = 0; choice < all[i].n; ++choice) {
+      const Heard& heard = rig.heard.at({i + 1, choice});
+      ASSERT_NE(heard.finish, FinishReason::kNone) << i;
+      if (heard.finish == FinishReason::kCancelled) {
+        EXPECT_NE(std::ranges::find(cancelled, i + 1), cancelled.end());
+        continue;
+      }
+      ++num_finished;
+      const Heard& expected = alone.heard.at({1, choice});
+      EXPECT_TRUE(same_bits(heard, expected)) << i << " " << choice;
+      EXPECT_EQ(heard.prompt_logprobs.size(), expected.prompt_logprobs.size());
+      for (std::size_t row = 0; row < expected.prompt_logprobs.size(); ++row) {
+        EXPECT_EQ(heard.prompt_logprobs[row].logprob, expected.prompt_logprobs[row].logprob);
+      }
+    }
+  }
+  EXPECT_GT(num_finished, 30);
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, Exactness, ::testing::Values("tiny_llama", "tiny_gemma3"),
