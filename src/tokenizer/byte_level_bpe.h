@@ -34,7 +34,7 @@ class MergeTable {
 // vocabularies exist (SmolLM2's lacks some control characters and bytes that no UTF-8 text holds).
 class ByteLevelBpe : public TextEncoder {
  public:
-  // texts: the vocabulary's tokens as written, indexed by by_text; is_special: per token.
+  // by_text: finds a token by its text as the vocabulary writes it. is_special: per token.
   // Throws Error{kInvalidArgument} for a malformed vocabulary.
   ByteLevelBpe(const Vocabulary& vocabulary, const StringIndex& by_text,
                std::span<const std::uint8_t> is_special);
