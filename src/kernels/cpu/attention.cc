@@ -206,8 +206,10 @@ KeyTile key_tile(const Work& work, int begin, int end) {
   KeyTile tile;
   tile.begin = begin;
   tile.num_blocks = min_of(kTileBlocks, (end - begin + kBlockSize - 1) / kBlockSize);
+  const int first_seen = max_of(begin, work.first_key(0) / kBlockSize * kBlockSize);
+  const int last_seen = begin + (tile.num_blocks - 1) * kBlockSize;
   for (int b = 0; b < kTileBlocks; ++b) {
-    const int position = begin + (b < tile.num_blocks ? b * kBlockSize : 0);
+    const int position = min_of(max_of(begin + b * kBlockSize, first_seen), last_seen);
     const int next = position + kKeyTile < end ? position + kKeyTile : position;
     tile.k[b] = block_half(work, position, work.args.kv.k_offset_bytes);
     tile.v[b] = block_half(work, position, work.args.kv.v_offset_bytes);
