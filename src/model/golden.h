@@ -47,13 +47,21 @@ struct Distance {
   }
 };
 
-// Over every prompt token but the first, computed in pieces of the runner's max_logit_rows.
-inline Distance logprob_distance(TestRunner& runner, const Golden& golden) {
+struct Comparison {
+  Distance logprobs;  // over every prompt token but the first
+  // Places where the best token is not the golden's though its margin is larger than asked. Each is
+  // looked at after the recorded text, so that one difference stays one.
+  int greedy_differences = 0;
+};
+
+// Computes the prompt in pieces of the runner's max_logit_rows, then the recorded continuation.
+inline Comparison compare(TestRunner& runner, const Golden& golden, double margin) {
   runner.reset();
   TestSequence sequence{.tokens = golden.tokens, .num_computed = 0, .tables = {}};
   const auto num_tokens = static_cast<int>(golden.tokens.size());
   const auto vocab_size = static_cast<std::size_t>(runner.transformer().config().vocab_size);
-  Distance distance;
+  Comparison comparison;
+  TokenId best = 0;
   while (sequence.num_computed < num_tokens) {
     const int begin = sequence.num_computed;
     const int count = std::min(runner.transformer().limits().max_logit_rows, num_tokens - begin);
@@ -62,30 +70,18 @@ inline Distance logprob_distance(TestRunner& runner, const Golden& golden) {
     for (int i = 0; i < count && begin + i + 1 < num_tokens; ++i) {
       const auto position = static_cast<std::size_t>(begin + i);
       const auto row = logits.subspan(static_cast<std::size_t>(i) * vocab_size, vocab_size);
-      distance.add(log_probability(row, golden.tokens[position + 1]) - golden.logprobs[position]);
+      comparison.logprobs.add(log_probability(row, golden.tokens[position + 1]) -
+                              golden.logprobs[position]);
     }
+    best = best_token(logits.last(vocab_size));
   }
-  return distance;
-}
-
-// Places where the best token after the golden's own text is not the golden's though its margin is
-// larger than `margin`. Each is asked after the recorded text, so that one difference stays one.
-inline int num_greedy_differences(TestRunner& runner, const Golden& golden, double margin) {
-  runner.reset();
-  TestSequence sequence{.tokens = golden.tokens, .num_computed = 0, .tables = {}};
-  int differences = 0;
   for (std::size_t i = 0; i < golden.greedy.size(); ++i) {
-    std::span<const float> logits;
-    while (sequence.num_computed < static_cast<int>(sequence.tokens.size())) {
-      const int rest = static_cast<int>(sequence.tokens.size()) - sequence.num_computed;
-      const TestStep step{&sequence,
-                          std::min(runner.transformer().limits().max_batch_tokens, rest)};
-      logits = runner.run({&step, 1}, false);
-    }
-    if (golden.margins[i] > margin && best_token(logits) != golden.greedy[i]) ++differences;
+    if (golden.margins[i] > margin && best != golden.greedy[i]) ++comparison.greedy_differences;
     sequence.tokens.push_back(golden.greedy[i]);
+    const TestStep step{&sequence, 1};
+    best = best_token(runner.run({&step, 1}, false));
   }
-  return differences;
+  return comparison;
 }
 
 }  // namespace larder

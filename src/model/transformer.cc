@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstring>
 
 #include "base/check.h"
 
@@ -137,14 +138,38 @@ std::span<const float> Transformer::forward(const ForwardBatch& batch, const KvS
         batch.logit_rows.size());
   for (const GroupBatch& group : batch.groups)
     CHECK(group.slots.size() == batch.tokens.size(), group.slots.size());
+  for (std::size_t i = 0; i < batch.logit_rows.size(); ++i)
+    CHECK(batch.logit_rows[i] < num_tokens &&
+              batch.logit_rows[i] > (i == 0 ? -1 : batch.logit_rows[i - 1]),
+          batch.logit_rows[i]);
 
   embed(batch);
   compute_rotations(batch.positions);
+  int num_rows = num_tokens;
   for (int layer = 0; layer < config_.num_layers(); ++layer) {
     run_attention(batch, storage, layer);
-    run_mlp(num_tokens, layer);
+    if (layer + 1 == config_.num_layers()) {
+      gather_rows(batch.logit_rows);
+      num_rows = static_cast<int>(batch.logit_rows.size());
+    }
+    if (num_rows == 0) break;
+    project_attention(num_rows, layer);
+    run_mlp(num_rows, layer);
   }
-  return compute_logits(batch.logit_rows);
+  return compute_logits(num_rows);
+}
+
+// Moves the rows that want logits to the front: behind the last layer's attention nobody reads the
+// others.
+void Transformer::gather_rows(std::span<const std::int32_t> rows) {
+  const auto move = [&](float* values, int num_cols) {
+    const auto size = static_cast<std::size_t>(num_cols);
+    for (std::size_t i = 0; i < rows.size(); ++i)
+      std::memmove(values + i * size, values + static_cast<std::size_t>(rows[i]) * size,
+                   size * sizeof(float));
+  };
+  move(buffers_.hidden, config_.hidden_size);
+  move(buffers_.attention, config_.q_size());
 }
 
 void Transformer::embed(const ForwardBatch& batch) {
@@ -266,7 +291,10 @@ void Transformer::run_attention(const ForwardBatch& batch, const KvStorage& stor
                                .window = config_.layers[static_cast<std::size_t>(layer)].window,
                                .sequences = group.sequences.data(),
                                .num_sequences = static_cast<int>(group.sequences.size())});
+}
 
+void Transformer::project_attention(int num_rows, int layer) {
+  const LayerWeights& w = weights_.layer(layer);
   buffers_.quantized.num_cols = config_.q_size();
   if (wants_int8(w.o))
     for_rows(pool_, num_rows, [&](int begin, int end) {
@@ -333,25 +361,19 @@ void Transformer::run_mlp(int num_rows, int layer) {
   for_rows(pool_, num_rows, [&](int begin, int end) { add_residual(w.post_ffn_norm, begin, end); });
 }
 
-std::span<const float> Transformer::compute_logits(std::span<const std::int32_t> rows) {
-  if (rows.empty()) return {};
-  const std::int64_t hidden_size = config_.hidden_size;
-  const int num_rows = static_cast<int>(rows.size());
+std::span<const float> Transformer::compute_logits(int num_rows) {
+  if (num_rows == 0) return {};
   buffers_.quantized.num_cols = config_.hidden_size;
   for_rows(pool_, num_rows, [&](int begin, int end) {
-    for (int i = begin; i < end; ++i) {
-      const std::int32_t row = rows[static_cast<std::size_t>(i)];
-      CHECK(row >= 0 && row < limits_.max_batch_tokens, row);
-      kernels_.rms_norm(buffers_.hidden + row * hidden_size, weights_.output_norm(),
-                        config_.rms_epsilon, buffers_.normed + i * hidden_size, config_.hidden_size,
-                        0, 1);
-    }
+    kernels_.rms_norm(buffers_.hidden, weights_.output_norm(), config_.rms_epsilon, buffers_.normed,
+                      config_.hidden_size, begin, end);
     if (wants_int8(weights_.output()))
       quantize_input(buffers_.normed, config_.hidden_size, begin, end);
   });
   multiply(buffers_.normed, num_rows,
            std::array{Product{&weights_.output(), nullptr, buffers_.logits}});
-  return {buffers_.logits, rows.size() * static_cast<std::size_t>(config_.vocab_size)};
+  return {buffers_.logits,
+          static_cast<std::size_t>(num_rows) * static_cast<std::size_t>(config_.vocab_size)};
 }
 
 }  // namespace larder

@@ -47,7 +47,7 @@ struct ForwardBatch {
   std::span<const TokenId> tokens;           // [num_tokens], each in [0, vocab_size)
   std::span<const std::int32_t> positions;   // [num_tokens]
   std::span<const GroupBatch> groups;        // [KvLayout::num_groups()]
-  std::span<const std::int32_t> logit_rows;  // rows that want logits, may be empty
+  std::span<const std::int32_t> logit_rows;  // rows that want logits, ascending; may be empty
 };
 
 // Thread: one at a time. No allocation after construction; nothing throws.
@@ -99,8 +99,10 @@ class Transformer {
   void embed(const ForwardBatch& batch);
   void compute_rotations(std::span<const std::int32_t> positions);
   void run_attention(const ForwardBatch& batch, const KvStorage& storage, int layer);
+  void gather_rows(std::span<const std::int32_t> rows);
+  void project_attention(int num_rows, int layer);
   void run_mlp(int num_rows, int layer);
-  std::span<const float> compute_logits(std::span<const std::int32_t> rows);
+  std::span<const float> compute_logits(int num_rows);
 
   // Products of one input, which lies in buffers_.quantized, too, where a matrix wants that.
   void multiply(const float* x, int num_rows, std::span<const Product> products);

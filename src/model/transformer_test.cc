@@ -33,11 +33,11 @@ TEST_P(TinyModel, AgreesWithTheReference) {
                        .max_context_len = 128,
                        .activations = ActivationType::kF32},
                       blocks_for(model_, 128, 1));
-    const Distance distance = logprob_distance(runner, golden_);
-    EXPECT_EQ(distance.count, golden_.logprobs.size());
-    EXPECT_LE(distance.mean(), 0.002) << kernels->name;
-    EXPECT_LE(distance.largest, 0.01) << kernels->name;
-    EXPECT_EQ(num_greedy_differences(runner, golden_, 0.02), 0) << kernels->name;
+    const Comparison comparison = compare(runner, golden_, 0.02);
+    EXPECT_EQ(comparison.logprobs.count, golden_.logprobs.size());
+    EXPECT_LE(comparison.logprobs.mean(), 0.002) << kernels->name;
+    EXPECT_LE(comparison.logprobs.largest, 0.01) << kernels->name;
+    EXPECT_EQ(comparison.greedy_differences, 0) << kernels->name;
 
     const auto logits = logits_in_chunks(runner, golden_.tokens, 64);
     const std::vector<double> expected = json_.at("last_logits");
@@ -62,10 +62,10 @@ TEST(Transformer, EightBitActivationsStayNearTheReference) {
     TestRunner runner(model, *kernels, 2,
                       {.max_batch_tokens = 64, .max_logit_rows = 64, .max_context_len = 128},
                       blocks_for(model, 128, 1));
-    const Distance distance = logprob_distance(runner, golden);
-    EXPECT_LE(distance.mean(), 0.1) << kernels->name;
-    EXPECT_GT(distance.mean(), 0.001) << kernels->name << " took the FP32 path";
-    EXPECT_EQ(num_greedy_differences(runner, golden, 0.5), 0) << kernels->name;
+    const Comparison comparison = compare(runner, golden, 0.5);
+    EXPECT_LE(comparison.logprobs.mean(), 0.1) << kernels->name;
+    EXPECT_GT(comparison.logprobs.mean(), 0.001) << kernels->name << " took the FP32 path";
+    EXPECT_EQ(comparison.greedy_differences, 0) << kernels->name;
   }
 }
 
