@@ -217,8 +217,9 @@ void HttpServer::Impl::await_signal() {
     if (error) return;
     spdlog::info("signal {}: {}", number,
                  ending_ ? "ending now" : "ending after the running requests");
-    ending_ ? end_now() : begin_drain();
+    // First, since ending takes this wait away again when nobody is connected.
     await_signal();
+    ending_ ? end_now() : begin_drain();
   }));
 }
 
