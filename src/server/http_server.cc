@@ -215,10 +215,9 @@ void HttpServer::Impl::admit(Socket socket) {
 void HttpServer::Impl::await_signal() {
   signals_.async_wait(asio::bind_executor(control_, [this](error_code error, int number) {
     if (error) return;
+    await_signal();  // first: the end takes it away again
     spdlog::info("signal {}: {}", number,
                  ending_ ? "ending now" : "ending after the running requests");
-    // First, since ending takes this wait away again when nobody is connected.
-    await_signal();
     ending_ ? end_now() : begin_drain();
   }));
 }

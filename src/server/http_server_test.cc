@@ -353,6 +353,19 @@ TEST(HttpServer, DrainHasADeadline) {
   EXPECT_TRUE(server.becomes_idle());
 }
 
+TEST(HttpServer, SecondShutdownEndsAtOnce) {
+  ServerConfig config;
+  config.drain_timeout = std::chrono::hours(1);
+  TestServer server(config);
+  RawClient running(server.port());
+  running.send(TestServer::request("/v1/completions", kStreamForever, ""));
+  running.receive("data: ");
+  server.server().shutdown(true);
+  server.server().shutdown(false);
+  server.join();
+  EXPECT_TRUE(server.becomes_idle());
+}
+
 TEST(HttpServer, DeadEngineIsTold) {
   TestServer server;
   RawClient running(server.port());

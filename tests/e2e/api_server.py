@@ -1,0 +1,67 @@
+"""The binary's server as a client sees it: started on a free port, stopped at the end."""
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import threading
+
+import openai
+import requests
+
+BIN = os.environ.get("LARDER_BIN", "")
+MODEL = os.environ.get("LARDER_TEST_SMOLLM2", "")
+
+
+class Server:
+    def __init__(self, *arguments, key=None):
+        command = [BIN, "serve", "-m", MODEL, "--port", "0", "--name", "smollm2", *map(str, arguments)]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+        self.lines = []
+        for line in self.process.stderr:
+            self.lines.append(line)
+            ready = re.search(r"Ready: .* at (http://\S+)", line)
+            if ready:
+                break
+        else:
+            raise RuntimeError("the server did not start: " + "".join(self.lines))
+        self.url = ready[1]
+        # Somebody has to read on, or the pipe fills and the server's log blocks.
+        self.reader = threading.Thread(target=lambda: self.lines.extend(self.process.stderr), daemon=True)
+        self.reader.start()
+        self.headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self.client = openai.OpenAI(base_url=self.url + "/v1", api_key=key or "none", max_retries=0, timeout=300)
+
+    @property
+    def port(self):
+        return int(self.url.rsplit(":", 1)[1])
+
+    def get(self, path):
+        return requests.get(self.url + path, headers=self.headers, timeout=60)
+
+    def post(self, path, body):
+        return requests.post(self.url + path, json=body, headers=self.headers, timeout=300)
+
+    def metrics(self):
+        """name{labels beside model_name and engine} -> value"""
+        values = {}
+        for line in self.get("/metrics").text.splitlines():
+            if not line.startswith("#"):
+                name, value = line.rsplit(" ", 1)
+                values[re.sub(r'model_name="[^"]*",engine="0",?', "", name).replace("{}", "")] = float(value)
+        return values
+
+    def stop(self, number=signal.SIGTERM):
+        self.process.send_signal(number)
+        return self.process.wait(timeout=60)
+
+
+@contextlib.contextmanager
+def serving(*arguments, key=None):
+    server = Server(*arguments, key=key)
+    try:
+        yield server
+    finally:
+        if server.process.poll() is None:
+            server.process.kill()
+            server.process.wait()

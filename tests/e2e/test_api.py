@@ -1,0 +1,345 @@
+"""OpenAI's API through OpenAI's own client, and the server under load and at its end."""
+import asyncio
+import concurrent.futures
+import json
+import resource
+import signal
+import socket
+import time
+
+import aiohttp
+import openai
+import pytest
+import requests
+
+from api_server import serving
+
+QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
+STORY = "Once upon a time, in a small village at the foot of a mountain, there lived an old clockmaker who "
+
+
+@pytest.fixture(scope="module")
+def server():
+    with serving() as running:
+        yield running
+
+
+def wait_until(condition, seconds):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(0.01)
+    return condition()
+
+
+def test_chat_reports_usage_and_timings(server):
+    reply = server.client.chat.completions.create(model="smollm2", messages=QUESTION, max_tokens=24, temperature=0)
+    assert reply.choices[0].message.role == "assistant" and reply.choices[0].message.content
+    assert reply.choices[0].finish_reason in ("stop", "length")
+    assert reply.object == "chat.completion" and reply.model == "smollm2"
+    usage = reply.usage
+    assert usage.total_tokens == usage.prompt_tokens + usage.completion_tokens
+    assert 0 < usage.completion_tokens <= 24
+    timings = reply.model_extra["timings"]
+    assert timings["cache_n"] + timings["prompt_n"] == usage.prompt_tokens
+    assert timings["predicted_n"] == usage.completion_tokens and timings["predicted_per_second"] > 0
+
+
+def test_completion_knows_a_fact(server):
+    reply = server.client.completions.create(model="default", prompt="The capital of France is", max_tokens=8, temperature=0)
+    assert "Paris" in reply.choices[0].text and reply.object == "text_completion"
+
+
+def test_stream_equals_whole(server):
+    options = dict(model="smollm2", messages=QUESTION, max_tokens=24, temperature=0)
+    whole = server.client.chat.completions.create(**options)
+    text, roles, reasons, usages = "", 0, [], []
+    for chunk in server.client.chat.completions.create(**options, stream=True, stream_options={"include_usage": True}):
+        if chunk.usage:
+            usages.append(chunk.usage)
+            assert not chunk.choices
+            continue
+        delta = chunk.choices[0].delta
+        roles += delta.role == "assistant"
+        text += delta.content or ""
+        reasons.append(chunk.choices[0].finish_reason)
+    assert text == whole.choices[0].message.content
+    assert roles == 1 and reasons[-1] == whole.choices[0].finish_reason and set(reasons[:-1]) <= {None}
+    assert len(usages) == 1 and usages[0].completion_tokens == whole.usage.completion_tokens
+
+
+def test_continuous_usage_counts_up(server):
+    counts = [chunk.usage.completion_tokens for chunk in server.client.completions.create(
+        model="smollm2", prompt=STORY, max_tokens=6, stream=True, extra_body={"ignore_eos": True},
+        stream_options={"include_usage": True, "continuous_usage_stats": True})]
+    assert counts == sorted(counts) and counts[-1] == 6
+
+
+def test_second_call_is_cached_and_equal(server):
+    options = dict(model="smollm2", prompt=f"{time.time()} {STORY * 4}", max_tokens=16, temperature=0,
+                   extra_body={"return_token_ids": True, "ignore_eos": True})
+    first, second = (server.client.completions.create(**options) for _ in range(2))
+    assert first.usage.prompt_tokens_details.cached_tokens <= 1
+    assert second.usage.prompt_tokens_details.cached_tokens == second.usage.prompt_tokens - 1
+    assert first.choices[0].token_ids == second.choices[0].token_ids
+    assert first.choices[0].text == second.choices[0].text
+
+
+def test_salts_do_not_share(server):
+    options = dict(model="smollm2", prompt=f"{time.time()} {STORY}", max_tokens=1)
+    cached = [server.client.completions.create(**options, extra_body={"cache_salt": salt}).usage.prompt_tokens_details
+              .cached_tokens for salt in ("a", "b", "a")]
+    assert cached[0] <= 1 and cached[1] <= 1 and cached[2] > 1
+
+
+def test_n_and_seed(server):
+    options = dict(model="smollm2", prompt=STORY, max_tokens=8, n=4, seed=7, temperature=1)
+    first, second = (server.client.completions.create(**options) for _ in range(2))
+    texts = [choice.text for choice in first.choices]
+    assert texts == [choice.text for choice in second.choices]
+    assert len(set(texts)) > 1
+    assert [choice.index for choice in first.choices] == [0, 1, 2, 3]
+
+
+def test_stop_string_and_stop_token(server):
+    options = dict(model="smollm2", prompt="1, 2, 3, 4, 5,", max_tokens=32, temperature=0)
+    reply = server.client.completions.create(**options, stop=["9", "zzz"])
+    assert reply.choices[0].finish_reason == "stop" and reply.choices[0].stop_reason == "9"
+    assert "8" in reply.choices[0].text and "9" not in reply.choices[0].text
+    assert reply.usage.completion_tokens < 32
+    streamed = "".join(chunk.choices[0].text for chunk in server.client.completions.create(
+        **options, stop=["9", "zzz"], stream=True))
+    assert streamed == reply.choices[0].text
+    nine = server.post("/tokenize", {"prompt": "9", "add_special_tokens": False}).json()["tokens"]
+    by_token = server.client.completions.create(**options, extra_body={"stop_token_ids": nine})
+    assert by_token.choices[0].stop_reason == nine[0] and by_token.choices[0].text == reply.choices[0].text
+
+
+def test_chat_logprobs(server):
+    reply = server.client.chat.completions.create(model="smollm2", messages=QUESTION, max_tokens=5, temperature=0,
+                                                  logprobs=True, top_logprobs=3)
+    content = reply.choices[0].logprobs.content
+    assert "".join(entry.token for entry in content) == reply.choices[0].message.content
+    for entry in content:
+        assert bytes(entry.bytes).decode() == entry.token
+        assert len(entry.top_logprobs) == 3
+        assert entry.top_logprobs[0].logprob == max(best.logprob for best in entry.top_logprobs) == entry.logprob
+
+
+def lm_eval_request(server, context, continuation):
+    """What lm-evaluation-harness's local-completions sends and reads to score a continuation."""
+    context, whole = (server.post("/tokenize", {"prompt": text}).json()["tokens"]
+                      for text in (context, context + continuation))
+    reply = server.post("/v1/completions", {"model": "smollm2", "prompt": [whole], "temperature": 0, "max_tokens": 1,
+                                            "logprobs": 1, "seed": 1234, "echo": True}).json()
+    logprobs = reply["choices"][0]["logprobs"]
+    assert len(logprobs["token_logprobs"]) == len(logprobs["top_logprobs"]) == len(whole) + 1
+    scores = logprobs["token_logprobs"][len(context):-1]
+    best = logprobs["top_logprobs"][len(context):-1]
+    return sum(scores), all(score == max(top.values()) for score, top in zip(scores, best))
+
+
+def test_lm_evaluation_harness_can_score(server):
+    right, right_is_greedy = lm_eval_request(server, "The capital of France is", " Paris")
+    wrong, wrong_is_greedy = lm_eval_request(server, "The capital of France is", " Berlin")
+    assert right > wrong and right_is_greedy and not wrong_is_greedy
+    # At the end of a turn the best next token is an end token: no entry of the prompt may be lost.
+    lm_eval_request(server, "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n", "Hello!<|im_end|>")
+
+
+def test_echo_logprobs_do_not_depend_on_the_cache(server):
+    body = {"prompt": f"{time.time()} {STORY}", "max_tokens": 1, "logprobs": 2, "echo": True, "temperature": 0}
+    first, second = (server.post("/v1/completions", body).json()["choices"][0] for _ in range(2))
+    assert first == second
+    assert first["logprobs"]["token_logprobs"][0] is None
+    assert "".join(first["logprobs"]["tokens"]) == first["text"]
+    offsets = first["logprobs"]["text_offset"]
+    assert offsets[0] == 0 and first["text"][offsets[3]:].startswith(first["logprobs"]["tokens"][3])
+
+
+def test_prompts_in_all_shapes(server):
+    tokens = server.post("/tokenize", {"prompt": STORY}).json()["tokens"]
+    for prompt, count in ((STORY, 1), ([STORY, "1 2 3"], 2), (tokens, 1), ([tokens, tokens[:3]], 2)):
+        reply = server.client.completions.create(model="smollm2", prompt=prompt, max_tokens=2, temperature=0)
+        assert len(reply.choices) == count
+
+
+def test_tokens_round_trip(server):
+    for text in ("Hello world", "naïve café 😀 日本語", "  two  spaces\n\ttab", "<|im_start|> as text"):
+        tokens = server.post("/tokenize", {"prompt": text, "return_token_strs": True}).json()
+        assert tokens["count"] == len(tokens["tokens"]) == len(tokens["token_strs"])
+        assert server.post("/detokenize", {"tokens": tokens["tokens"]}).json()["prompt"] == text
+    chat = server.post("/tokenize", {"messages": QUESTION}).json()
+    usage = server.client.chat.completions.create(model="smollm2", messages=QUESTION, max_tokens=1).usage
+    assert chat["count"] == usage.prompt_tokens
+
+
+def test_models(server):
+    models = server.client.models.list().data
+    assert models[0].id == "smollm2" and models[0].max_model_len > 0
+    assert server.client.models.retrieve("smollm2").id == "smollm2"
+
+
+@pytest.mark.parametrize("fields, status, param", [
+    ({"model": "nope"}, 404, "model"),
+    ({"temperature": "hot"}, 400, "temperature"),
+    ({"n": 2**31}, 400, "n"),
+    ({"max_tokens": -1}, 400, "max_tokens"),
+    ({"prompt": ""}, 400, "prompt"),
+    ({"prompt": "word " * 100_000}, 400, "prompt"),
+    ({"prompt": [10**9]}, 400, "prompt"),
+    ({"stop": ["x" * 2**20]}, 400, "stop"),
+    ({"response_format": {"type": "json_object"}}, 400, "response_format.type"),
+    ({"suffix": "end"}, 400, "suffix"),
+])
+def test_errors_name_the_field(server, fields, status, param):
+    reply = server.post("/v1/completions", {"prompt": "a", **fields})
+    error = reply.json()["error"]
+    assert reply.status_code == status and error["param"] == param
+    assert set(error) == {"message", "type", "param", "code"} and param.split(".")[0] in error["message"]
+
+
+def test_client_raises_the_right_errors(server):
+    with pytest.raises(openai.NotFoundError):
+        server.client.completions.create(model="nope", prompt="a")
+    with pytest.raises(openai.BadRequestError) as caught:
+        server.client.chat.completions.create(model="smollm2", messages=[])
+    assert caught.value.param == "messages"
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_disconnect_frees_the_blocks(server, stream):
+    before = server.metrics()
+    body = json.dumps({"prompt": STORY, "max_tokens": 1500, "ignore_eos": True, "stream": stream})
+    client = socket.create_connection(("127.0.0.1", server.port))
+    client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                   b"Content-Length: %d\r\n\r\n" % len(body) + body.encode())
+    assert wait_until(lambda: server.metrics()["vllm:num_requests_running"] == 1, 10)
+    client.close()
+    assert wait_until(lambda: server.metrics()["larder:kv_blocks_held"] == 0, 1)
+    after = server.metrics()
+    name = 'vllm:request_success_total{finished_reason="abort"}'
+    assert after[name] == before[name] + 1
+
+
+def test_sixty_four_clients_share_a_prefix(server):
+    prefix = f"{time.time()} {STORY * 6}"
+    server.client.completions.create(model="smollm2", prompt=prefix, max_tokens=1)
+    before = server.metrics()
+
+    def ask(i):
+        return server.client.completions.create(model="smollm2", prompt=f"{prefix}{i}", max_tokens=4, temperature=0,
+                                                extra_body={"ignore_eos": True})
+
+    with concurrent.futures.ThreadPoolExecutor(64) as pool:
+        replies = list(pool.map(ask, range(64)))
+    assert all(reply.usage.completion_tokens == 4 for reply in replies)
+    cached = sum(reply.usage.prompt_tokens_details.cached_tokens for reply in replies)
+    assert cached > 0.9 * sum(reply.usage.prompt_tokens for reply in replies)
+    # Who shared the batch changes nothing.
+    assert ask(17).choices[0].text == replies[17].choices[0].text
+    after = server.metrics()
+    assert after["vllm:prefix_cache_hits_total"] - before["vllm:prefix_cache_hits_total"] >= cached
+
+
+async def stream_once(session, url, body):
+    """Number of events of one stream, [DONE] included."""
+    count = 0
+    async with session.post(url + "/v1/completions", json=body) as reply:
+        assert reply.status == 200
+        async for line in reply.content:
+            count += line.startswith(b"data: ")
+    assert line == b"\n"
+    return count
+
+
+def test_a_thousand_live_streams(server):
+    async def run():
+        body = {"prompt": STORY, "max_tokens": 4, "stream": True, "ignore_eos": True, "stream_options": {"include_usage": True}}
+        timeout = aiohttp.ClientTimeout(total=600)
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as session:
+            return await asyncio.gather(*(stream_once(session, server.url, body) for _ in range(1000)))
+
+    begin = time.monotonic()
+    counts = asyncio.run(run())
+    print(f"1000 streams of 4 tokens: {time.monotonic() - begin:.1f} s")
+    assert len(counts) == 1000 and min(counts) >= 3
+    assert wait_until(lambda: server.metrics()["larder:kv_blocks_held"] == 0, 2)
+
+
+def test_ten_thousand_idle_sockets_do_not_hinder(server):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 10_200:
+        pytest.skip(f"the limit of open files is {hard}, 10,200 are needed here and in the server")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    server.client.completions.create(model="smollm2", prompt="warm", max_tokens=4)
+    idle = []
+    try:
+        begin = time.monotonic()
+        server.client.completions.create(model="smollm2", prompt="quick", max_tokens=4)
+        alone = time.monotonic() - begin
+        for _ in range(10_000):
+            idle.append(socket.create_connection(("127.0.0.1", server.port)))
+        assert wait_until(lambda: server.metrics()["larder:open_connections"] >= 10_000, 30)
+        begin = time.monotonic()
+        server.client.completions.create(model="smollm2", prompt="quick", max_tokens=4)
+        beside = time.monotonic() - begin
+        print(f"one request: {alone:.3f} s alone, {beside:.3f} s beside 10,000 idle sockets")
+        assert beside < 5 * alone + 1
+    finally:
+        for client in idle:
+            client.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert wait_until(lambda: server.metrics()["larder:open_connections"] < 100, 30)
+
+
+def test_metrics_have_the_names_that_dashboards_read(server):
+    metrics = server.metrics()
+    for name in ("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc",
+                 "vllm:prefix_cache_queries_total", "vllm:prefix_cache_hits_total", "vllm:prompt_tokens_total",
+                 "vllm:generation_tokens_total", "vllm:time_to_first_token_seconds_count",
+                 "vllm:inter_token_latency_seconds_count", "vllm:e2e_request_latency_seconds_sum"):
+        assert name in metrics, name
+    assert metrics["vllm:time_to_first_token_seconds_count"] > 0
+
+
+def test_api_key():
+    with serving("--api-key", "secret", key="secret") as server:
+        assert requests.get(server.url + "/health", timeout=10).status_code == 200
+        assert requests.get(server.url + "/v1/models", timeout=10).status_code == 401
+        with pytest.raises(openai.AuthenticationError):
+            server.client.with_options(api_key="wrong").models.list()
+        assert server.client.models.list().data[0].id == "smollm2"
+
+
+def test_sigterm_drains():
+    with serving("--drain-seconds", 60) as server:
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            running = pool.submit(server.post, "/v1/completions",
+                                  {"prompt": STORY, "max_tokens": 100, "ignore_eos": True})
+            assert wait_until(lambda: server.metrics()["vllm:num_requests_running"] == 1, 10)
+            server.process.send_signal(signal.SIGTERM)
+            time.sleep(0.2)
+            with pytest.raises(requests.ConnectionError):
+                server.get("/health")
+            assert running.result().json()["usage"]["completion_tokens"] == 100
+        assert server.process.wait(timeout=30) == 0
+
+
+def test_sigterm_ends_an_idle_server():
+    with serving() as server:
+        server.get("/health")
+        assert server.stop() == 0
+
+
+def test_second_signal_ends_at_once():
+    with serving("--drain-seconds", 600) as server:
+        body = {"prompt": STORY, "max_tokens": 1500, "ignore_eos": True, "stream": True}
+        reply = requests.post(server.url + "/v1/completions", json=body, stream=True, timeout=60)
+        lines = reply.iter_lines()
+        next(lines)
+        server.process.send_signal(signal.SIGTERM)
+        time.sleep(0.2)
+        assert server.process.poll() is None
+        assert server.stop() == 0
