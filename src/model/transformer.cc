@@ -110,7 +110,7 @@ Transformer::Transformer(const ModelConfig& config, const Weights& weights, cons
       pool_(pool),
       limits_(limits),
       attention_op_(make_attention(config, limits, pool)),
-      scratch_(ScratchPlan(config, limits, nullptr).size_bytes),
+      scratch_(ScratchPlan(config, limits, nullptr).size_bytes, true),
       buffers_(ScratchPlan(config, limits, scratch_.data()).buffers) {
   CHECK(limits.max_batch_tokens > 0 && limits.max_logit_rows > 0, limits.max_batch_tokens,
         limits.max_logit_rows);
