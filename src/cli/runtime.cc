@@ -19,7 +19,7 @@ namespace {
 
 // Beside what is measured after the vocabulary is loaded: heap of requests in flight, connections,
 // I/O threads' stacks.
-constexpr std::int64_t kServingBytes = std::int64_t{12} << 20;
+constexpr std::int64_t kServingBytes = std::int64_t{6} << 20;
 // Rows of logits computed at once: one for each sequence that decodes in a step, and chunks of a
 // prompt whose log-probabilities are asked for.
 constexpr int kMaxLogitRows = 64;

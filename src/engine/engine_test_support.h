@@ -24,7 +24,8 @@ namespace larder {
 
 struct TinyModel {
   explicit TinyModel(const std::string& name, int num_threads = 1)
-      : file(LARDER_SOURCE_DIR "/tests/golden/model/" + name + ".gguf"),
+      : file(name.starts_with('/') ? name
+                                   : LARDER_SOURCE_DIR "/tests/golden/model/" + name + ".gguf"),
         gguf(file.bytes()),
         config(read_model_config(gguf)),
         pool(num_threads),
@@ -79,12 +80,13 @@ struct RigConfig {
 // What Engine::step does, with every row of logits kept.
 class Rig {
  public:
-  static constexpr int kMaxModelLen = 240;  // RigConfig's default
+  static constexpr int kMaxModelLen = 240;  // by default  // RigConfig's default
 
   Rig(TinyModel& model, const RigConfig& config)
       : storage_(model.layout, config.num_blocks),
         cache(model.layout, storage_, clock_, config.num_blocks),
-        transformer_(model.config, model.weights, model.layout, select_kernels(), model.pool,
+        transformer_(model.config, model.weights, model.layout,
+                     config.kernels != nullptr ? *config.kernels : select_kernels(), model.pool,
                      {.max_batch_tokens = config.max_batch_tokens,
                       .max_logit_rows = std::min(config.max_logit_rows, config.max_batch_tokens),
                       .max_context_len = config.max_model_len}),

@@ -67,8 +67,8 @@ AttentionOp::AttentionOp(ThreadPool& pool, int max_rows, int num_heads, int head
   const std::int64_t max_splits = divide_up(max_context_len, kKeySplit);
   partial_bytes_ =
       kSplitQueries * num_heads * max_splits * attention_partial_size_bytes(1, head_dim);
-  scratch_ =
-      AlignedBuffer(static_cast<std::size_t>(pool.num_threads() * thread_bytes_ + partial_bytes_), true);
+  scratch_ = AlignedBuffer(
+      static_cast<std::size_t>(pool.num_threads() * thread_bytes_ + partial_bytes_), true);
   pieces_.reserve(static_cast<std::size_t>(max_rows) * static_cast<std::size_t>(num_heads));
   split_tasks_.reserve(static_cast<std::size_t>(std::int64_t{num_heads} * kSplitQueries *
                                                 std::max<std::int64_t>(max_splits, 1)));

@@ -1,0 +1,145 @@
+// A hit equals a miss on the real models, on every instruction set of this machine: the logits of
+// every draw, compared bit for bit through the scheduler and the cache.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "engine/engine_test_support.h"
+
+namespace larder {
+namespace {
+
+constexpr int kNumOutput = 6;
+constexpr int kMaxModelLen = 1024;
+
+// Model's variable, instruction set.
+using Case = std::tuple<const char*, Isa>;
+
+class RealExactness : public ::testing::TestWithParam<Case> {
+ protected:
+  void SetUp() override {
+    const char* path = std::getenv(std::get<0>(GetParam()));
+    if (path == nullptr) GTEST_SKIP() << std::get<0>(GetParam()) << " is not set";
+    kernels_ = kernels_for(std::get<1>(GetParam()));
+    if (kernels_ == nullptr) GTEST_SKIP() << "not on this machine";
+    std::printf("on %s\n", kernels_->name);
+    model_ = std::make_unique<TinyModel>(path);
+    // Gemma's window is 512: its sliding layers forget the prompt's beginning. The generic set is
+    // slow, and the tiny Gemma takes it past a window.
+    const int length = std::get<1>(GetParam()) == Isa::kGeneric ? 60 : 600;
+    prompt_ = random_tokens(length, 1);
+  }
+
+  RigConfig config(int max_batch_tokens = 512) const {
+    RigConfig result;
+    result.num_blocks = 3000;
+    result.max_batch_tokens = max_batch_tokens;
+    result.max_prefill_tokens = max_batch_tokens;
+    result.max_model_len = kMaxModelLen;
+    result.kernels = kernels_;
+    return result;
+  }
+
+  static SamplingParams params(std::uint64_t seed) {
+    SamplingParams result;
+    result.temperature = 0.8f;
+    result.seed = seed;
+    result.max_tokens = kNumOutput;
+    result.ignore_eos = true;
+    return result;
+  }
+
+  Heard run(Rig& rig, const std::vector<TokenId>& prompt, std::uint64_t seed = 5) {
+    const std::uint64_t id = rig.add(prompt, params(seed));
+    rig.run();
+    return rig.heard.at({id, 0});
+  }
+
+  Heard cold(const std::vector<TokenId>& prompt, std::uint64_t seed = 5) {
+    Rig rig(*model_, config());
+    return run(rig, prompt, seed);
+  }
+
+  std::vector<TokenId> prefix(int num_tokens) const {
+    return {prompt_.begin(), prompt_.begin() + num_tokens};
+  }
+
+  const KernelTable* kernels_ = nullptr;
+  std::unique_ptr<TinyModel> model_;
+  std::vector<TokenId> prompt_;
+};
+
+TEST_P(RealExactness, WarmAndPartlyWarm) {
+  const Heard expected = cold(prompt_);
+  const int length = static_cast<int>(prompt_.size());
+  Rig rig(*model_, config());
+  // In turn: others that share a part, then the prompt itself, twice.
+  for (const int num_shared : {3, length / 2 + 1, length - 5}) {
+    run(rig, joined(prefix(num_shared), random_tokens(40, 99)), 1);
+    Rig fresh(*model_, config());
+    run(fresh, joined(prefix(num_shared), random_tokens(40, 99)), 1);
+    const Heard partly = run(fresh, prompt_);
+    EXPECT_GE(partly.usage.num_cached_tokens, num_shared);
+    EXPECT_TRUE(same_bits(partly, expected)) << num_shared;
+  }
+  for (int round = 0; round < 2; ++round) {
+    const Heard warm = run(rig, prompt_);
+    EXPECT_TRUE(same_bits(warm, expected)) << round;
+    if (round == 1) {
+      EXPECT_EQ(warm.usage.num_cached_tokens, length - 1);
+    }
+  }
+}
+
+TEST_P(RealExactness, ChunkedAndOnOneThread) {
+  const Heard expected = cold(prompt_);
+  for (const int max_batch_tokens : {7, 16, 100}) {
+    Rig rig(*model_, config(max_batch_tokens));
+    EXPECT_TRUE(same_bits(run(rig, prompt_), expected)) << max_batch_tokens;
+  }
+  const auto short_prompt = prefix(50);
+  Rig one_by_one(*model_, config(1));
+  EXPECT_TRUE(same_bits(run(one_by_one, short_prompt), cold(short_prompt)));
+  TinyModel single(model_->file.path(), 1);
+  Rig rig(single, config());
+  EXPECT_TRUE(same_bits(run(rig, prompt_), expected));
+}
+
+TEST_P(RealExactness, InABatchOf16AndPreempted) {
+  const int length = static_cast<int>(prompt_.size());
+  std::vector<std::vector<TokenId>> prompts;
+  std::vector<Heard> expected;
+  for (std::uint64_t i = 0; i < 16; ++i) {
+    prompts.push_back(
+        joined(prefix(length / 2 * static_cast<int>(i % 2)),
+               random_tokens(20 + static_cast<int>(i), static_cast<std::uint32_t>(i))));
+    expected.push_back(cold(prompts.back(), i));
+  }
+  Rig together(*model_, config());
+  for (std::uint64_t i = 0; i < 16; ++i) together.add(prompts[i], params(i));
+  together.run();
+  // Room for one sequence of the greatest length, and three blocks: growing ones push others out.
+  RigConfig scarce = config(64);
+  scarce.max_model_len = length + 64;
+  scarce.num_blocks = static_cast<int>(model_->layout.num_blocks_for(scarce.max_model_len, 64)) + 3;
+  Rig pressed(*model_, scarce);
+  for (std::uint64_t i = 0; i < 16; ++i) pressed.add(prompts[i], params(i));
+  pressed.run();
+  for (std::uint64_t i = 0; i < 16; ++i) {
+    EXPECT_TRUE(same_bits(together.heard.at({i + 1, 0}), expected[i])) << i;
+    EXPECT_TRUE(same_bits(pressed.heard.at({i + 1, 0}), expected[i])) << i;
+  }
+  std::printf("%d preemptions\n", static_cast<int>(pressed.scheduler.stats().num_preemptions));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Models, RealExactness,
+    ::testing::Combine(::testing::Values("LARDER_TEST_SMOLLM2", "LARDER_TEST_GEMMA3"),
+                       ::testing::Values(Isa::kGeneric, Isa::kAvx2, Isa::kAvx512, Isa::kAmx)));
+
+}  // namespace
+}  // namespace larder
