@@ -75,12 +75,13 @@ struct RigConfig {
   int max_sequences = 256;
   int max_logit_rows = 64;
   int max_model_len = 240;
+  const KernelTable* kernels = nullptr;  // the machine's best
 };
 
 // What Engine::step does, with every row of logits kept.
 class Rig {
  public:
-  static constexpr int kMaxModelLen = 240;  // by default  // RigConfig's default
+  static constexpr int kMaxModelLen = 240;  // RigConfig's default
 
   Rig(TinyModel& model, const RigConfig& config)
       : storage_(model.layout, config.num_blocks),
