@@ -4,6 +4,7 @@
 
 #include "tokenizer/jinja_filters.h"
 #include "tokenizer/jinja_operators.h"
+#include "tokenizer/jinja_sort.h"
 #include "tokenizer/jinja_text_methods.h"
 
 namespace larder::jinja {
@@ -29,13 +30,12 @@ struct KeyOf {
   }
 };
 
-// The positions of keys in stable order. A merge sort stays inside its bounds whatever the order
-// says.
+// The positions of keys in stable order.
 std::vector<std::size_t> sorted_positions(Runtime& runtime, const std::vector<Value>& keys,
                                           bool is_reversed) {
   std::vector<std::size_t> positions(keys.size());
   std::iota(positions.begin(), positions.end(), std::size_t{0});
-  std::stable_sort(positions.begin(), positions.end(), [&](std::size_t a, std::size_t b) {
+  merge_sort(positions, [&](std::size_t a, std::size_t b) {
     if (is_reversed) std::swap(a, b);
     return compares(runtime, CompareOp::kLess, keys[a], keys[b]);
   });
@@ -172,7 +172,8 @@ Value unique(Runtime& runtime, const Value& value, const Args& args) {
   const KeyOf key_of{runtime, bound[1], bound[0] != nullptr && is_true(*bound[0])};
   Dict seen(runtime.budget());
   ListBuilder kept(runtime);
-  for (const Value& item : runtime.elements(value)->items) {
+  const ListRef items = runtime.elements(value);
+  for (const Value& item : items->items) {
     const Value key = key_of(item);
     if (seen.find(runtime.budget(), key) != nullptr) continue;
     seen.set(runtime.budget(), key, Value::none());
@@ -202,7 +203,8 @@ Value sum(Runtime& runtime, const Value& value, const Args& args) {
   const auto bound = args.bind("sum", {"attribute", "start"});
   Value total = bound[1] != nullptr ? *bound[1] : Value::integer(0);
   if (total.text() != nullptr) fail("sum() can't sum strings [use ''.join(seq) instead]");
-  for (const Value& item : runtime.elements(value)->items) {
+  const ListRef items = runtime.elements(value);
+  for (const Value& item : items->items) {
     runtime.budget().step();
     total = binary(runtime, BinaryOp::kAdd, total,
                    is_set(bound[0]) ? runtime.attribute_path(item, *bound[0]) : item);

@@ -51,7 +51,8 @@ Value select(Runtime& runtime, const Value& value, const Args& args) {
   const bool has_test = args.positional.size() > offset;
   const Args rest = rest_of(args, has_test ? offset + 1 : offset);
   ListBuilder selected(runtime);
-  for (const Value& item : runtime.elements(value)->items) {
+  const ListRef items = runtime.elements(value);
+  for (const Value& item : items->items) {
     const Value subject = kByAttribute ? runtime.attribute_path(item, args.positional[0]) : item;
     bool is_match = false;
     if (has_test) {

@@ -111,7 +111,6 @@ Value indent(Runtime& runtime, const Value& value, const Args& args) {
 
 Value truncate(Runtime& runtime, const Value& value, const Args& args) {
   const auto bound = args.bind("truncate", {"length", "killwords", "end", "leeway"});
-  const TextRef text = as_text(runtime, value);
   static const Text kDots("...", Origin::kTrusted);
   const Text& end = bound[2] != nullptr ? text_argument(*bound[2], "end") : kDots;
   const auto end_length = static_cast<std::ptrdiff_t>(count_characters(end.bytes()));
@@ -120,8 +119,10 @@ Value truncate(Runtime& runtime, const Value& value, const Args& args) {
   const std::ptrdiff_t leeway = has_leeway ? index_argument(*bound[3], "leeway") : 5;
   if (length < end_length) fail("expected length >= {}, got {}", end_length, length);
   if (leeway < 0) fail("expected leeway >= 0, got {}", leeway);
-  const auto size = static_cast<std::ptrdiff_t>(runtime.length(Value(text)));
-  if (size <= length + leeway) return Value(text);
+  const auto size = static_cast<std::ptrdiff_t>(runtime.length(value));
+  if (size <= length + leeway) return value;
+  text_argument(value, "the text to truncate");
+  const TextRef text = *value.get_if<TextRef>();
   std::size_t cut = byte_offset(text->bytes(), static_cast<std::size_t>(length - end_length));
   if (bound[1] == nullptr || !is_true(*bound[1])) {
     const std::size_t blank = text->bytes().substr(0, cut).rfind(' ');
@@ -197,7 +198,8 @@ Value urlencode(Runtime& runtime, const Value& value, const Args& args) {
   }
   const Value pairs = value.dict() != nullptr ? call_method(runtime, value, "items", {}) : value;
   bool is_first = true;
-  for (const Value& pair : runtime.elements(pairs)->items) {
+  const ListRef elements = runtime.elements(pairs);
+  for (const Value& pair : elements->items) {
     const ListRef parts = runtime.elements(pair);
     if (parts->items.size() != 2) fail("urlencode needs pairs");
     if (!is_first) out.append("&", Origin::kTrusted);

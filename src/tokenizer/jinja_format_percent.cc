@@ -27,7 +27,11 @@ class PercentFormatter {
       reader_.at = percent;
       if (reader_.skip('%')) directive();
     }
-    const bool is_mapping = value_.dict() != nullptr;
+    // Python takes whatever can be indexed for a mapping, and a mapping need not be used up.
+    const List* list = value_.list();
+    const bool is_mapping =
+        value_.is_undefined() || value_.dict() != nullptr ||
+        (list != nullptr && (list->kind == ListKind::kList || list->kind == ListKind::kRange));
     if (tuple_ != nullptr ? next_ < tuple_->items.size() : next_ == 0 && !is_mapping) {
       fail("not all arguments converted during string formatting");
     }

@@ -19,7 +19,8 @@ Dict make_dict(Runtime& runtime, const Args& args) {
     if (const Dict* dict = source.dict()) {
       for (const auto& [key, value] : dict->entries()) made.set(runtime.budget(), key, value);
     } else {
-      for (const Value& pair : runtime.elements(source)->items) {
+      const ListRef pairs = runtime.elements(source);
+      for (const Value& pair : pairs->items) {
         const ListRef parts = runtime.elements(pair);
         if (parts->items.size() != 2) fail("dict update sequence elements must be pairs");
         made.set(runtime.budget(), parts->items[0], parts->items[1]);

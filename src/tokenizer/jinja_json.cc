@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "tokenizer/jinja_sort.h"
 #include "tokenizer/jinja_text_methods.h"
 
 namespace larder::jinja {
@@ -130,7 +131,7 @@ class Writer {
     std::vector<const Dict::Entry*> entries;
     for (const auto& entry : dict.entries()) entries.push_back(&entry);
     if (sorts_keys_) {
-      std::stable_sort(entries.begin(), entries.end(), [&](const auto* a, const auto* b) {
+      merge_sort(entries, [&](const auto* a, const auto* b) {
         return compare(runtime_.budget(), a->first, b->first) < 0;
       });
     }

@@ -54,7 +54,8 @@ Value call_dict_method(Runtime& runtime, const Value& self, std::string_view nam
   if (name == "fromkeys") {
     const auto bound = args.bind("fromkeys", {"iterable", "value"}, 1);
     Dict made(runtime.budget());
-    for (const Value& key : runtime.elements(*bound[0])->items) {
+    const ListRef keys = runtime.elements(*bound[0]);
+    for (const Value& key : keys->items) {
       made.set(runtime.budget(), key, bound[1] != nullptr ? *bound[1] : Value::none());
     }
     return runtime.dict(std::move(made));

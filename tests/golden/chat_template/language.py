@@ -77,6 +77,8 @@ line" | "" ~ '' | "%" ~ "}" | "{{" ~ "}}" | "{%" ~ "%}"
 d.items()|map("first")|list | d.items()|sort|list | d.values()|list|sort|reverse|list | d.keys()|map("upper")|join | d|dictsort|map("last")|sum | nested.x.y|length | nested.x.y|map("string")|list | d.items()[0] | d.keys()|first | d.fromkeys(["q"], 1)
 big + 1 | big * big | 10 ** 38 | big|tojson | 9007199254740993 == 9007199254740992.0 | 1.0|string | 100000000000000000000.0 | 1e22 | 1.0e-5 | 0.0001 | -0.0 | 5e-324 | 1.7976931348623157e308 | 3.0 == 3 | 0.1 + 0.7 | 1e15 | 1e17 // 3
 users[0].name[0] | users[-1]["age"] | users|length > 2 | users[0].items()|list | users|map(attribute="name")|map("lower")|list | users|last | (users|first).name | users[1:]|map(attribute="age")|list | users|selectattr("age", "lt", 30)|first
+"abc"|select|list | "aab"|unique|list | d|select("in", ["a"])|list | "abc"|map("upper")|select|reverse|list | dict(["ab", "cd"]) | [("a", 1), ("b", "x y")]|urlencode | "abc"|sum | u|unique|join | (u|list)|select("upper")|list | d|sort(attribute="0") | d|groupby(0) | "ab"|batch(1)|list
+"abc" % [1] | "a" % nope | "%s" % nope | "abc" % {} | "abc" % (1,) | "abc" % range(2) | d|truncate(9) | n|truncate(9) | {1: 2}|truncate(1) | [3, 1, 1e999 - 1e999, 2]|sort|length | [2, 1e999 - 1e999, 1]|max | 1e999 - 1e999 == 1e999 - 1e999 | (1e999 - 1e999)|int | 1e999|string
 "abc"[1] | "abc"[-1:] | "abc"[:1] ~ "abc"[1:] | "abc"|list | "abc"|sort|join | "hello"|batch(2)|map("join")|list | "aXbX".split("X")|select|list | "a=b=c".split("=", 1)[1] | "</think>x".split("</think>")[-1].lstrip("\n") | "a" < "B"|lower
 """
 
