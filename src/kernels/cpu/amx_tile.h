@@ -72,7 +72,8 @@ LARDER_INLINE void multiply_group(const Activations& x, const std::byte* const* 
 
 // Rows [row, row + 16 * kRowTiles) of panels [panel, panel + kPanels), every column.
 template <class Format, int kRowTiles, int kPanels>
-void amx_tile(const MatmulArgs& args, const Activations& x, int row, int panel) {
+void amx_tile(const MatmulArgs& args, int row, int panel) {
+  const Activations x = rows_from(*args.xq, row);
   constexpr int kRows = kAmxRows * kRowTiles;
   alignas(64) float totals[kRows][kPanels][16];
   alignas(64) int32_t integers[2][2][kAmxRows][16];

@@ -1,9 +1,91 @@
-// Products with FP32 activations: sums of fused products in order of the columns.
+// Products with FP32 activations: sums of fused products in order of the columns. Few rows take the
+// weights straight from memory; many unpack a panel's columns once for all of them.
 #include "kernels/cpu/functions.h"
 #include "kernels/cpu/panel.h"
 
 namespace larder::LARDER_ISA_NAMESPACE {
 namespace {
+
+constexpr int kFewRows = 16;
+constexpr int kFewPanels = kTilePanels;
+constexpr int kFetchAheadBytes = 4096;
+
+// Two columns of a panel of values, and how many bytes they take.
+template <PackedFormat kFormat>
+LARDER_INLINE void load_two_columns(const std::byte* at, V16& even, V16& odd) {
+  const auto* halves = reinterpret_cast<const uint16_t*>(at);
+  const auto* floats = reinterpret_cast<const float*>(at);
+  if constexpr (kFormat == PackedFormat::kBF16) {
+    load_bf16_pairs(halves, even, odd);
+  } else if constexpr (kFormat == PackedFormat::kF16) {
+    even = load_f16(halves);
+    odd = load_f16(halves + kPanelRows);
+  } else {
+    even = load(floats);
+    odd = load(floats + kPanelRows);
+  }
+}
+
+LARDER_INLINE void write_sums(const MatmulArgs& args, int row, int panel, V16 sum) {
+  const int first = panel * kPanelRows;
+  const int lanes = min_of(kPanelRows, args.w->num_rows - first);
+  if (args.bias != nullptr) sum = add(sum, load_partial(args.bias + first, lanes));
+  store_partial(args.y + row * args.ldy + first, sum, lanes);
+}
+
+// Rows [row, row + kRows) of panels of values [panel, panel + kPanels).
+template <PackedFormat kFormat, int kRows, int kPanels>
+void few_rows(const MatmulArgs& args, int row, int panel) {
+  constexpr int kPairBytes = packed_shape(kFormat, false).chunk_bytes;  // two columns
+  const int cols = args.w->num_cols;
+  const float* x = args.x + row * args.ldx;
+  const std::byte* at[kPanels];
+  V16 sum[kRows][kPanels];
+  for (int p = 0; p < kPanels; ++p) {
+    at[p] = panel_of(*args.w, panel + p);
+    for (int r = 0; r < kRows; ++r) sum[r][p] = zero();
+  }
+  for (int c = 0; c < cols; c += 2) {
+    for (int p = 0; p < kPanels; ++p) {
+      V16 even;
+      V16 odd;
+      load_two_columns<kFormat>(at[p], even, odd);
+      for (int i = 0; i < kPairBytes; i += 64) prefetch(at[p] + kFetchAheadBytes + i);
+      at[p] += kPairBytes;
+      for (int r = 0; r < kRows; ++r) {
+        sum[r][p] = fma(even, set1(x[r * args.ldx + c]), sum[r][p]);
+        if (c + 1 < cols) sum[r][p] = fma(odd, set1(x[r * args.ldx + c + 1]), sum[r][p]);
+      }
+    }
+  }
+  for (int p = 0; p < kPanels; ++p) {
+    for (int r = 0; r < kRows; ++r) write_sums(args, row + r, panel + p, sum[r][p]);
+  }
+}
+
+// Every row of kPanels panels, four rows at a time: after the first four the panels are in the
+// cache.
+template <PackedFormat kFormat, int kPanels>
+void all_rows(const MatmulArgs& args, int panel) {
+  int row = 0;
+  for (; row + 4 <= args.num_rows; row += 4) few_rows<kFormat, 4, kPanels>(args, row, panel);
+  switch (args.num_rows - row) {
+    case 1:
+      return few_rows<kFormat, 1, kPanels>(args, row, panel);
+    case 2:
+      return few_rows<kFormat, 2, kPanels>(args, row, panel);
+    case 3:
+      return few_rows<kFormat, 3, kPanels>(args, row, panel);
+  }
+}
+
+template <PackedFormat kFormat>
+void multiply_few_rows(const MatmulArgs& args, int panel, int panel_end) {
+  for (; panel + kFewPanels <= panel_end; panel += kFewPanels) {
+    all_rows<kFormat, kFewPanels>(args, panel);
+  }
+  for (; panel < panel_end; ++panel) all_rows<kFormat, 1>(args, panel);
+}
 
 // Rows whose sums are kept while a panel is read once.
 constexpr int kRowBlock = 64;
@@ -47,19 +129,25 @@ void multiply_panel(const MatmulArgs& args, int panel, int row_begin, int rows) 
     add_columns_of_rows(x + col, args.ldx, values, min_of(kUnpackCols, w.num_cols - col), sums,
                         rows);
   }
-  const int first = panel * kPanelRows;
-  const int lanes = min_of(kPanelRows, w.num_rows - first);
-  const V16 bias = args.bias != nullptr ? load_partial(args.bias + first, lanes) : zero();
-  for (int r = 0; r < rows; ++r) {
-    float* y = args.y + (row_begin + r) * args.ldy + first;
-    const V16 sum = load(sums + r * 16);
-    store_partial(y, args.bias != nullptr ? add(sum, bias) : sum, lanes);
-  }
+  for (int r = 0; r < rows; ++r) write_sums(args, row_begin + r, panel, load(sums + r * 16));
 }
 
 }  // namespace
 
 void matmul_float(const MatmulArgs& args, int panel_begin, int panel_end) {
+  if (args.num_rows <= kFewRows) {
+    using enum PackedFormat;
+    switch (args.w->format) {
+      case kF32:
+        return multiply_few_rows<kF32>(args, panel_begin, panel_end);
+      case kF16:
+        return multiply_few_rows<kF16>(args, panel_begin, panel_end);
+      case kBF16:
+        return multiply_few_rows<kBF16>(args, panel_begin, panel_end);
+      default:
+        break;
+    }
+  }
   for (int panel = panel_begin; panel < panel_end; ++panel) {
     for (int row = 0; row < args.num_rows; row += kRowBlock) {
       multiply_panel(args, panel, row, min_of(kRowBlock, args.num_rows - row));

@@ -18,15 +18,21 @@ constexpr int kRowStep = kTileRows;
 // Rows of activations that stay in the second-level cache while the panels go by.
 constexpr int64_t kRowBlockBytes = 512 * 1024;
 
-// One row is bound by memory, and the processor's own prefetcher stops at every page. A prefetch
-// past the end of the matrix does nothing.
-constexpr int kPrefetchBytes = 4096;
+// Weights that are fetched ahead of their use, since the processor's own prefetcher stops at every
+// page. One row is bound by memory and reads its panel once: a page ahead, into the first-level
+// cache. A tile of several rows fetches the panels after its own, into the second. Fetching past
+// the end does nothing.
+constexpr int kFetchAheadBytes = 4096;
 
-template <class Format>
-LARDER_INLINE void prefetch_group(const std::byte* panel, int g) {
-  const uint8_t* ahead = Format::codes(panel, g) + kPrefetchBytes;
+template <class Format, int kRows>
+LARDER_INLINE void fetch_ahead(const std::byte* panel, int g, int64_t distance) {
+  const uint8_t* ahead = Format::codes(panel, g) + distance;
   for (int i = 0; i < Format::kShape.chunk_bytes / Format::kGroupsPerChunk; i += 64) {
-    prefetch(ahead + i);
+    if constexpr (kRows == 1) {
+      prefetch(ahead + i);
+    } else {
+      prefetch_l2(ahead + i);
+    }
   }
 }
 
@@ -71,9 +77,12 @@ LARDER_INLINE void add_integers(const Activations& x, const std::byte* const* pa
   }
 }
 
-// Rows [row, row + kRows) of panels [panel, panel + kPanels), every column.
+// Rows [row, row + kRows) of panels [panel, panel + kPanels), every column. fetch: the first rows
+// to come by, for whom the weights are still in memory.
 template <class Format, int kRows, int kPanels>
-void tile(const MatmulArgs& args, const Activations& x, int row, int panel) {
+void tile(const MatmulArgs& args, int row, int panel, bool fetch) {
+  const Activations x = rows_from(*args.xq, row);
+  const int64_t distance = kRows == 1 ? kFetchAheadBytes : kPanels * args.w->panel_stride_bytes;
   const std::byte* panels[kPanels];
   for (int p = 0; p < kPanels; ++p) panels[p] = panel_of(*args.w, panel + p);
   Sums<kRows, kPanels> sums;
@@ -82,7 +91,9 @@ void tile(const MatmulArgs& args, const Activations& x, int row, int panel) {
   }
   const int num_groups = x.num_cols / Format::kGroup;
   for (int g = 0; g < num_groups; ++g) {
-    if constexpr (kRows == 1) prefetch_group<Format>(panels[0], g);
+    if (fetch) {
+      for (int p = 0; p < kPanels; ++p) fetch_ahead<Format, kRows>(panels[p], g, distance);
+    }
     add_integers<Format>(x, panels, g, sums);
     for (int p = 0; p < kPanels; ++p) {
       const V16 scale = Format::scale(panels[p], g);
@@ -98,32 +109,30 @@ void tile(const MatmulArgs& args, const Activations& x, int row, int panel) {
   }
 }
 
-// Rows [row, row_end) of kPanels panels: full tiles, then the rest in powers of two.
+// Rows [row_begin, row_end) of kPanels panels: full tiles, then the rest in powers of two.
 template <class Format, int kPanels>
-void multiply_rows(const MatmulArgs& args, int row, int row_end, int panel) {
-  const QuantizedRows& x = *args.xq;
+void multiply_rows(const MatmulArgs& args, int row_begin, int row_end, int panel) {
+  int row = row_begin;
 #if defined(LARDER_ISA_AMX)
   for (; row + 2 * kAmxRows <= row_end; row += 2 * kAmxRows) {
-    amx_tile<Format, 2, kPanels>(args, rows_from(x, row), row, panel);
+    amx_tile<Format, 2, kPanels>(args, row, panel);
   }
   for (; row + kAmxRows <= row_end; row += kAmxRows) {
-    amx_tile<Format, 1, kPanels>(args, rows_from(x, row), row, panel);
+    amx_tile<Format, 1, kPanels>(args, row, panel);
   }
 #endif
   for (; row + kTileRows <= row_end; row += kTileRows) {
-    tile<Format, kTileRows, kPanels>(args, rows_from(x, row), row, panel);
+    tile<Format, kTileRows, kPanels>(args, row, panel, row == row_begin);
   }
   if constexpr (kTileRows > 4) {
-    for (; row + 4 <= row_end; row += 4) {
-      tile<Format, 4, kPanels>(args, rows_from(x, row), row, panel);
-    }
+    for (; row + 4 <= row_end; row += 4)
+      tile<Format, 4, kPanels>(args, row, panel, row == row_begin);
   }
   if constexpr (kTileRows > 2) {
-    for (; row + 2 <= row_end; row += 2) {
-      tile<Format, 2, kPanels>(args, rows_from(x, row), row, panel);
-    }
+    for (; row + 2 <= row_end; row += 2)
+      tile<Format, 2, kPanels>(args, row, panel, row == row_begin);
   }
-  for (; row < row_end; ++row) tile<Format, 1, kPanels>(args, rows_from(x, row), row, panel);
+  for (; row < row_end; ++row) tile<Format, 1, kPanels>(args, row, panel, row == row_begin);
 }
 
 template <class Format>

@@ -200,8 +200,12 @@ LARDER_INLINE V16 byte_of_quad(Bytes64 v, int j) {
   return {byte_of_quad_half(v.a, j), byte_of_quad_half(v.b, j)};
 }
 
+// Into the first-level cache, or the second.
 LARDER_INLINE void prefetch(const void* p) {
   _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0);
+}
+LARDER_INLINE void prefetch_l2(const void* p) {
+  _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1);
 }
 
 }  // namespace larder::LARDER_ISA_NAMESPACE

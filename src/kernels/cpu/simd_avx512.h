@@ -130,8 +130,12 @@ LARDER_INLINE V16 byte_of_quad(Bytes64 v, int j) {
       _mm512_and_si512(_mm512_srlv_epi32(v, _mm512_set1_epi32(8 * j)), _mm512_set1_epi32(0xFF)));
 }
 
+// Into the first-level cache, or the second.
 LARDER_INLINE void prefetch(const void* p) {
   _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0);
+}
+LARDER_INLINE void prefetch_l2(const void* p) {
+  _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1);
 }
 
 }  // namespace larder::LARDER_ISA_NAMESPACE

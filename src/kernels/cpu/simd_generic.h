@@ -176,6 +176,8 @@ LARDER_INLINE V16 byte_of_quad(Bytes64 v, int j) {
   return to_float(__builtin_convertvector((v >> (8 * j)) & 0xFFU, I16));
 }
 
+// Into the first-level cache, or the second.
 LARDER_INLINE void prefetch(const void* p) { __builtin_prefetch(p); }
+LARDER_INLINE void prefetch_l2(const void* p) { __builtin_prefetch(p, 0, 2); }
 
 }  // namespace larder::LARDER_ISA_NAMESPACE
