@@ -8,6 +8,9 @@ namespace {
 // About 50 us: longer than the gap between two kernels of a step, shorter than a wasted time slice.
 constexpr int kSpins = 2000;
 
+// Bit of gate_: workers may enter. The bits below count those inside.
+constexpr std::uint32_t kOpen = std::uint32_t{1} << 31;
+
 void pause_cpu() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -30,21 +33,23 @@ ThreadPool::~ThreadPool() {
 }
 
 void ThreadPool::run(int num_tasks, Body body, void* context) {
+  // The gate is shut and nobody is inside, so nobody reads these now.
   body_ = body;
   context_ = context;
   num_tasks_ = num_tasks;
   next_task_.store(0, std::memory_order_relaxed);
-  num_working_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
+  gate_.store(kOpen, std::memory_order_release);
   generation_.fetch_add(1, std::memory_order_release);
   generation_.notify_all();
   drain(0);
+  gate_.fetch_and(~kOpen, std::memory_order_acq_rel);
   for (int spin = 0;; ++spin) {
-    const int working = num_working_.load(std::memory_order_acquire);
-    if (working == 0) return;
+    const std::uint32_t inside = gate_.load(std::memory_order_acquire);
+    if (inside == 0) return;
     if (spin < kSpins)
       pause_cpu();
     else
-      num_working_.wait(working, std::memory_order_acquire);
+      gate_.wait(inside, std::memory_order_acquire);
   }
 }
 
@@ -57,11 +62,21 @@ void ThreadPool::work(int thread) {
       else
         generation_.wait(seen, std::memory_order_acquire);
     }
-    ++seen;
+    seen = generation_.load(std::memory_order_acquire);
     if (stop_.load()) return;
+    if (!enter()) continue;
     drain(thread);
-    if (num_working_.fetch_sub(1, std::memory_order_acq_rel) == 1) num_working_.notify_one();
+    if (gate_.fetch_sub(1, std::memory_order_acq_rel) == 1) gate_.notify_one();
   }
+}
+
+bool ThreadPool::enter() {
+  std::uint32_t gate = gate_.load(std::memory_order_relaxed);
+  while (gate & kOpen)
+    if (gate_.compare_exchange_weak(gate, gate + 1, std::memory_order_acquire,
+                                    std::memory_order_relaxed))
+      return true;
+  return false;
 }
 
 void ThreadPool::drain(int thread) {

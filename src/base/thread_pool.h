@@ -9,7 +9,9 @@
 namespace larder {
 
 // Tasks are handed out one by one, so which thread runs which task varies from run to run: a task's
-// result must not depend on it. Workers spin for a short while between loops, then sleep.
+// result must not depend on it. Workers spin for a short while between loops, then sleep. A loop waits
+// only for workers that have begun on it: where other processes take the cores, the caller does the
+// work of those that do not come.
 // Thread: one caller at a time. No allocation after construction.
 class ThreadPool {
  public:
@@ -41,6 +43,7 @@ class ThreadPool {
 
   void run(int num_tasks, Body body, void* context);
   void work(int thread);
+  bool enter();  // false: the loop is over
   void drain(int thread);
 
   std::vector<std::thread> workers_;
@@ -49,7 +52,7 @@ class ThreadPool {
   int num_tasks_ = 0;
   alignas(64) std::atomic<std::uint32_t> generation_{0};
   alignas(64) std::atomic<int> next_task_{0};
-  alignas(64) std::atomic<int> num_working_{0};
+  alignas(64) std::atomic<std::uint32_t> gate_{0};
   std::atomic<bool> stop_{false};
 };
 
