@@ -9,10 +9,10 @@
 namespace larder {
 
 // Tasks are handed out one by one, so which thread runs which task varies from run to run: a task's
-// result must not depend on it. Workers spin for a short while between loops, then sleep. A loop waits
-// only for workers that have begun on it: where other processes take the cores, the caller does the
-// work of those that do not come.
-// Thread: one caller at a time. No allocation after construction.
+// result must not depend on it. Workers spin for a short while between loops, then sleep. A loop
+// waits only for workers that have begun on it: where other processes take the cores, the caller
+// does the work of those that do not come. Thread: one caller at a time. No allocation after
+// construction.
 class ThreadPool {
  public:
   explicit ThreadPool(int num_threads);
