@@ -329,6 +329,14 @@ TEST_F(ChatTemplateTest, HostileTemplatesFailSoon) {
       "{% set x = ('a' * 3000000) %}{% set y = 'a' * 1500000 ~ 'b' %}{% for i in range(99999) %}{{ "
       "x.find(y) }}{% endfor %}",
       "{% set x = 'é' * 2000000 %}{% for i in range(99999) %}{{ x[i] }}{% endfor %}",
+      "{% set x = [0] * 100000 %}{% for i in range(99999) %}{% set y = x|select|list %}{% endfor "
+      "%}",
+      "{% set x = ['é'] * 100000 %}{% for i in range(99999) %}{% set y = x|unique|list %}{% endfor "
+      "%}",
+      "{% set x = [''] * 100000 %}{% for i in range(99999) %}{% set y = x|max %}{% endfor %}",
+      "{% set x = ' ' * 9000000 %}{% for i in range(99999) %}{% set y = x|trim %}{% endfor %}",
+      "{% set ns = namespace(t=(1,)) %}{% for i in range(60) %}{% set ns.t = (ns.t, ns.t) %}{% "
+      "endfor %}{{ {ns.t: 1} }}",
       "{% set x = 'é' * 2000000 %}{% for i in range(99999) %}{{ x.upper()|length }}{% endfor %}",
   };
   TemplateLimits limits;

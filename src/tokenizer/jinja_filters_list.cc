@@ -25,6 +25,7 @@ struct KeyOf {
   bool is_case_sensitive;
 
   Value operator()(const Value& item) const {
+    runtime.budget().step();
     Value key = is_set(attribute) ? runtime.attribute_path(item, *attribute) : item;
     return is_case_sensitive ? key : without_case(runtime, key);
   }

@@ -53,6 +53,7 @@ Value select(Runtime& runtime, const Value& value, const Args& args) {
   ListBuilder selected(runtime);
   const ListRef items = runtime.elements(value);
   for (const Value& item : items->items) {
+    runtime.budget().step();
     const Value subject = kByAttribute ? runtime.attribute_path(item, args.positional[0]) : item;
     bool is_match = false;
     if (has_test) {

@@ -200,6 +200,7 @@ Value urlencode(Runtime& runtime, const Value& value, const Args& args) {
   bool is_first = true;
   const ListRef elements = runtime.elements(pairs);
   for (const Value& pair : elements->items) {
+    runtime.budget().step();
     const ListRef parts = runtime.elements(pair);
     if (parts->items.size() != 2) fail("urlencode needs pairs");
     if (!is_first) out.append("&", Origin::kTrusted);

@@ -11,6 +11,7 @@ std::size_t Text::first_run_after(std::size_t position) const {
 }
 
 TextBuilder::TextBuilder(Budget& budget) : budget_(budget) {
+  budget.step();
   text_.charge_ = Charge(budget);
   text_.charge_.add(sizeof(Text));
 }
