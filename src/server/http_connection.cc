@@ -109,6 +109,7 @@ Task<void> HttpConnection::serve() {
 Task<bool> HttpConnection::wait_for_request() {
   if (draining_ || disconnected_) co_return false;
   if (buffer_.size() > 0) co_return true;
+  buffer_.shrink_to_fit();
   idle_ = true;
   set_deadline(limits_.idle_timeout);
   error_code error;
@@ -238,22 +239,31 @@ ApiError HttpConnection::describe_unreadable(error_code error) const {
   return reply(400, "bad_request", "this is not HTTP/1.1 as it should be: " + error.message());
 }
 
-Task<bool> HttpConnection::answer(Incoming& incoming) {
-  keep_watching_ = true;
-  watch();
-  asio::post(context_.prepare_pool, [self = shared_from_this(), &incoming] {
-    // The coroutine waits for the reply, so that incoming stays.
+// Has the router work on another thread; the reply comes back through the strand.
+void HttpConnection::start_routing(const HttpRequest& request) {
+  // The coroutine waits for the reply, so that the request stays.
+  asio::post(context_.prepare_pool, [self = shared_from_this(), &request] {
     const auto wake = [weak = self->weak_from_this(), executor = self->socket_.get_executor()] {
       asio::post(executor, [weak] {
         if (const auto connection = weak.lock()) connection->on_wake();
       });
     };
-    auto reply = std::make_shared<Reply>(self->context_.router.route(incoming.request, wake));
+    auto reply = std::make_shared<Reply>(self->context_.router.route(request, wake));
     asio::post(self->socket_.get_executor(), [self, reply] {
       self->reply_ = std::move(*reply);
       self->notify();
     });
   });
+}
+
+Task<bool> HttpConnection::answer(Incoming& incoming) {
+  keep_watching_ = true;
+  watch();
+  if (context_.router.is_quick(incoming.request)) {
+    reply_ = context_.router.route(incoming.request, [] {});  // /health must not wait for encoders
+  } else {
+    start_routing(incoming.request);
+  }
   while (!reply_) co_await wait_for_event();
   const Reply reply = take_reply();
   incoming.request.body = {};
@@ -329,7 +339,8 @@ Task<bool> HttpConnection::stream(const Incoming& incoming, Generation& generati
 // Runs on the strand whenever the engine has left something.
 void HttpConnection::on_wake() {
   // A client that does not read leaves its updates in the mailbox, up to a bound.
-  if (streaming_ != nullptr && streaming_->waiting_bytes() > limits_.max_stream_buffer_bytes) {
+  const bool is_streaming = streaming_ != nullptr && !disconnected_;
+  if (is_streaming && streaming_->waiting_bytes() > limits_.max_stream_buffer_bytes) {
     context_.metrics.count_dropped_stream();
     disconnected_ = true;
     close_socket();

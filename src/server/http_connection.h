@@ -67,6 +67,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   Task<void> wait_for_event();
   Task<void> stop_watching();
 
+  void start_routing(const HttpRequest& request);
   void watch();
   void on_wake();
   void notify() { event_.cancel(); }

@@ -135,6 +135,11 @@ std::optional<HttpResponse> Router::check_head(const HttpRequest& head) const {
   return std::nullopt;
 }
 
+bool Router::is_quick(const HttpRequest& request) const {
+  const Route* route = find(request);
+  return route == nullptr || !route->takes_json;
+}
+
 Reply Router::route(const HttpRequest& request, Mailbox::Wake wake) const {
   try {
     const Route* found = find(request);

@@ -175,6 +175,15 @@ def test_tokens_round_trip(server):
     assert chat["count"] == usage.prompt_tokens
 
 
+def test_final_message_can_be_continued(server):
+    messages = [*QUESTION, {"role": "assistant", "content": "The capital of France is"}]
+    fields = {"messages": messages, "continue_final_message": True}
+    tokens = server.post("/tokenize", fields).json()["tokens"]
+    assert server.post("/detokenize", {"tokens": tokens}).json()["prompt"].endswith("assistant\nThe capital of France is")
+    reply = server.post("/v1/chat/completions", {**fields, "max_tokens": 4, "temperature": 0}).json()
+    assert reply["choices"][0]["message"]["content"].startswith(" ")
+
+
 def test_models(server):
     models = server.client.models.list().data
     assert models[0].id == "smollm2" and models[0].max_model_len > 0
