@@ -35,31 +35,35 @@ constexpr std::string_view kDefaultTemplate =
                 failure.message);
 }
 
-// Templates read reasoning under either of two names, whatever the client called it.
-Json with_reasoning_names(const Json& message) {
+// Templates read reasoning under either of two names, whatever the client called it. nullptr: none.
+const Json* find_reasoning(const Json& message) {
   for (const char* name : {"reasoning_content", "thinking", "reasoning"}) {
     const auto found = message.find(name);
-    if (found == message.end() || found->is_null()) continue;
-    const Json reasoning = *found;
-    Json named = Json::object();
-    named["thinking"] = reasoning;
-    for (const auto& [key, value] : message.items()) named[key] = value;
-    named["reasoning_content"] = reasoning;
-    return named;
+    if (found != message.end() && !found->is_null()) return &*found;
   }
-  return message;
+  return nullptr;
+}
+
+jinja::Value convert_message(jinja::Runtime& runtime, const Json& message, jinja::Origin origin) {
+  const Json* reasoning = find_reasoning(message);
+  if (reasoning == nullptr) return jinja::from_json(runtime, message, origin);
+  Json named = Json::object();
+  named["thinking"] = *reasoning;
+  for (const auto& [key, value] : message.items()) named[key] = value;
+  named["reasoning_content"] = *reasoning;
+  return jinja::from_json(runtime, named, origin);
 }
 
 jinja::Value convert_messages(jinja::Runtime& runtime, const Json& messages) {
-  if (!messages.is_array())
+  if (!messages.is_array()) {
     throw Error(ErrorKind::kInvalidArgument, "messages must be an array", "messages");
+  }
   jinja::ListBuilder list(runtime);
   for (std::size_t i = 0; i < messages.size(); ++i) {
     if (!messages[i].is_object()) {
       throw Error(ErrorKind::kInvalidArgument, "each message must be an object", "messages");
     }
-    list.push(jinja::from_json(runtime, with_reasoning_names(messages[i]),
-                               static_cast<jinja::Origin>(i)));
+    list.push(convert_message(runtime, messages[i], static_cast<jinja::Origin>(i)));
   }
   return list.finish(jinja::ListKind::kList, jinja::Origin::kOutside);
 }
