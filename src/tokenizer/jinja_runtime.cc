@@ -86,7 +86,9 @@ ListRef Runtime::elements(const Value& value) {
     const std::string_view bytes = (*text)->bytes();
     for (std::size_t at = 0; at < bytes.size();) {
       const std::size_t next = at + character_at(bytes, at).num_bytes;
-      items.push(substring(*text, at, next));
+      TextBuilder one(budget_);  // never markup, even of markup
+      one.append(**text, at, next);
+      items.push(Value(one.finish()));
       at = next;
     }
   } else if (const Dict* dict = value.dict()) {
