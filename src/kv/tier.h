@@ -1,0 +1,93 @@
+// Where completed KV blocks live beyond the pool: a disk, a server that others share.
+//
+// A tier stores the bytes of one block (16 tokens of one layer group, exactly as KvStorage holds
+// them) under what they are: TierBlock. What it gives back has been compared with all of that and
+// with its checksum; anything else (absent, torn, of another model, late, a lie) is a miss. A tier
+// never throws after construction and never stops the engine: its faults cost time, not answers.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "base/hash.h"
+#include "base/types.h"
+
+namespace larder {
+
+// What every block of a store must have been made with. Blocks of another one are never used.
+struct TierFormat {
+  Digest fingerprint{};               // of weights, layout, KV types, instruction set, block size
+  std::int64_t block_size_bytes = 0;  // KvLayout::block_size_bytes()
+};
+
+// A block's identity. digest alone names its content (a SHA-256 chain from the salt over all tokens
+// up to and with these, see PrefixCache); the rest is stored beside it and compared.
+struct TierBlock {
+  Digest digest{};
+  Digest parent{};  // digest of the 16 tokens before; the salt's for the first block
+  Digest salt{};    // digest of the salt
+  std::array<TokenId, kBlockSize> tokens{};
+  int group = 0;
+
+  bool operator==(const TierBlock&) const = default;
+};
+
+enum class TierPresence {
+  kAbsent,
+  kPresent,
+  kUnknown,  // asking costs a round trip: get() finds out
+};
+
+// Blocks to read, and who hears of it. Both spans stay valid until done has been called.
+struct TierRead {
+  std::span<const TierBlock> blocks;
+  std::span<std::byte> bytes;  // [blocks.size() * block_size_bytes]
+  // Called once, on a thread of the tier or within get(): how many of the blocks, from the first
+  // on, are in bytes now. The first that is missing or wrong ends the count.
+  std::function<void(int num_found)> done;
+};
+
+// Since start, but for the gauges.
+struct TierStats {
+  std::uint64_t num_written = 0;  // blocks
+  std::uint64_t num_read = 0;     // blocks that were found and right
+  std::uint64_t num_missed = 0;   // asked for and not there
+  std::uint64_t num_refused = 0;  // put() that found the queue full or the tier off
+  std::uint64_t num_evicted = 0;  // for room, or expired
+  std::uint64_t num_io_errors = 0;
+  std::uint64_t num_corrupt = 0;     // wrong checksum, length or identity
+  std::uint64_t num_timeouts = 0;
+  std::int64_t bytes_written = 0;
+  std::int64_t bytes_read = 0;
+  std::int64_t write_ns = 0;  // in the device
+  std::int64_t read_ns = 0;
+  // Gauges.
+  std::int64_t bytes_stored = 0;  // 0 where unknown
+  std::int64_t num_stored = 0;
+  std::int64_t num_pending = 0;  // blocks in the queue of writes
+  bool is_on = true;             // false while faults keep it out of use
+};
+
+// Thread: put, presence and get from the engine's, which they never keep waiting for the device;
+// stats from any. The destructor writes what is queued (within a bound), ends its threads and calls
+// what is left of done.
+class KvTier {
+ public:
+  virtual ~KvTier() = default;
+
+  virtual const char* name() const = 0;  // "disk", "remote"
+  // Copies bytes and writes them behind. A block that is stored already is done at once. false =
+  // not now, the queue is full; the caller may offer it again.
+  [[nodiscard]] virtual bool put(const TierBlock& block, std::span<const std::byte> bytes) = 0;
+  [[nodiscard]] virtual TierPresence presence(const TierBlock& block) const = 0;
+  virtual void get(TierRead read) = 0;
+  // What reading num_blocks will take, by what was measured at start and since; huge while off.
+  virtual double estimate_read_seconds(std::int64_t num_blocks) const = 0;
+  virtual TierStats stats() const = 0;
+};
+
+}  // namespace larder
