@@ -194,9 +194,11 @@ void attention_benchmark(benchmark::State& state, const Heads& heads, int num_to
   AttentionOp op(pool(), num_tokens, heads.num_heads, heads.head_dim, context);
   std::size_t next = 0;
   for (auto _ : state) {
-    const AttentionSequence sequence{0, num_tokens, context,
-                                     table.data() + (next++ % static_cast<std::size_t>(copies)) *
-                                                        static_cast<std::size_t>(blocks)};
+    AttentionSequence sequence;
+    sequence.num_tokens = num_tokens;
+    sequence.context_len = context;
+    sequence.block_table = table.data() + (next++ % static_cast<std::size_t>(copies)) *
+                                              static_cast<std::size_t>(blocks);
     AttentionArgs args;
     args.kv = {memory.data(), 2 * half_bytes, 0, half_bytes, heads.num_kv_heads, heads.head_dim};
     args.q = q.data();

@@ -74,6 +74,7 @@ class Sequence {
     args.num_heads = shape_.num_heads;
     args.scale = 1 / std::sqrt(static_cast<float>(shape_.head_dim));
     args.window = shape_.window;
+    if (!q_sinks.empty()) args.q_sinks = q_sinks.data();
     return args;
   }
 
@@ -83,9 +84,8 @@ class Sequence {
     AttentionOp op(pool, chunk, shape_.num_heads, shape_.head_dim, length_);
     for (int begin = 0; begin < length_; begin += chunk) {
       const int end = std::min(begin + chunk, length_);
-      const std::vector<BlockId> known(block_table.begin(),
-                                       block_table.begin() + (end + 15) / kBlockSize);
-      const AttentionSequence sequence{begin, end - begin, end, known.data()};
+      const std::vector<BlockId> known = known_blocks(begin, end);
+      const AttentionSequence sequence{begin, end - begin, end, known.data(), window, num_sinks};
       AttentionArgs call = args(out);
       call.sequences = &sequence;
       call.num_sequences = 1;
@@ -94,21 +94,36 @@ class Sequence {
     return out;
   }
 
+  // The table as queries [begin, end) need it: no block that they do not see.
+  std::vector<BlockId> known_blocks(int begin, int end) const {
+    std::vector<BlockId> known(block_table.begin(), block_table.begin() + (end + 15) / kBlockSize);
+    for (int block = 0; block < static_cast<int>(known.size()); ++block) {
+      if ((block + 1) * kBlockSize > first_seen(begin) || block * kBlockSize < sinks()) continue;
+      known[static_cast<std::size_t>(block)] = BlockId::kNone;
+    }
+    return known;
+  }
+
   // Token t, head h, in double precision, from what FP16 keeps of K and V.
   std::vector<double> reference(int t, int head) const {
     const int dim = shape_.head_dim;
     const int kv_head = head / (shape_.num_heads / shape_.num_kv_heads);
-    const int first = shape_.window > 0 ? std::max(0, t - shape_.window + 1) : 0;
+    const int first = first_seen(t);
+    std::vector<int> keys;
+    for (int key = 0; key <= t; ++key) {
+      if (key < sinks() || key >= first) keys.push_back(key);
+    }
     const auto stored = [&](const std::vector<float>& from, int token, int d) {
       const int at = (token * shape_.num_kv_heads + kv_head) * dim + d;
       return double{half_to_float(float_to_half(from[static_cast<std::size_t>(at)]))};
     };
     std::vector<double> weights;
-    for (int key = first; key <= t; ++key) {
+    for (const int key : keys) {
       double score = 0;
+      const std::vector<float>& from = key < sinks() && sinks() < first ? q_sinks : q;
       for (int d = 0; d < dim; ++d) {
         score += stored(k_, key, d) *
-                 q[static_cast<std::size_t>((t * shape_.num_heads + head) * dim + d)];
+                 from[static_cast<std::size_t>((t * shape_.num_heads + head) * dim + d)];
       }
       weights.push_back(score / std::sqrt(dim));
     }
@@ -116,17 +131,29 @@ class Sequence {
     double total = 0;
     std::vector<double> out(static_cast<std::size_t>(dim));
     for (double& weight : weights) total += weight = std::exp(weight - largest);
-    for (int key = first; key <= t; ++key) {
-      const double weight = weights[static_cast<std::size_t>(key - first)] / total;
-      for (int d = 0; d < dim; ++d) out[static_cast<std::size_t>(d)] += weight * stored(v_, key, d);
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      const double weight = weights[i] / total;
+      for (int d = 0; d < dim; ++d)
+        out[static_cast<std::size_t>(d)] += weight * stored(v_, keys[i], d);
     }
     return out;
   }
 
   std::vector<BlockId> block_table;
   PagedKvView view;
+  int window = 0;  // the sequence's
+  int num_sinks = 0;
+  std::vector<float> q_sinks;
 
  private:
+  int sinks() const { return shape_.window == 0 && window > 0 ? num_sinks : 0; }
+  int first_seen(int t) const {
+    int first = 0;
+    for (const int size : {shape_.window, window}) {
+      if (size > 0) first = std::max(first, t - size + 1);
+    }
+    return first;
+  }
   std::size_t size(int heads) const {
     return static_cast<std::size_t>(length_ * heads * shape_.head_dim);
   }
@@ -190,6 +217,80 @@ TEST(Attention, ChunksThreadsAndBlocksDoNotChangeABit) {
   }
 }
 
+struct Streaming {
+  int layer_window;
+  int window;
+  int num_sinks;
+};
+constexpr Streaming kStreaming[] = {{0, 100, 16},  {0, 37, 48},   {0, 600, 64}, {0, 512, 512},
+                                    {300, 100, 16}, {100, 300, 16}, {0, 1, 128},  {0, 90, 0}};
+
+Sequence streaming_sequence(const Streaming& streaming, int length) {
+  Sequence sequence({4, 2, 24, streaming.layer_window}, length, 11);
+  sequence.window = streaming.window;
+  sequence.num_sinks = streaming.num_sinks;
+  sequence.q_sinks = random_values(sequence.q.size(), 77, 1.5F);
+  return sequence;
+}
+
+TEST(Attention, SequencesWithWindowAndSinksMatchDoublePrecision) {
+  ThreadPool pool(2);
+  const int length = 1300;
+  for (const Streaming& streaming : kStreaming) {
+    Sequence sequence = streaming_sequence(streaming, length);
+    for (const KernelTable* table : test::tables()) {
+      sequence.store(*table, 1);
+      const auto out = sequence.run(*table, pool, length);
+      for (const int t : {0, 15, 36, 63, 84, 85, 115, 116, 117, 300, 663, 664, 1023, 1024, 1299}) {
+        for (int head = 0; head < 4; ++head) {
+          const auto expected = sequence.reference(t, head);
+          for (int d = 0; d < 24; ++d) {
+            ASSERT_NEAR(out[static_cast<std::size_t>((t * 4 + head) * 24 + d)],
+                        expected[static_cast<std::size_t>(d)], 5e-6)
+                << table->name << " window " << streaming.window << " sinks "
+                << streaming.num_sinks << " token " << t;
+          }
+        }
+      }
+    }
+  }
+}
+
+// The blocks of unseen tokens are kNone in each call.
+TEST(Attention, SequencesWithWindowAndSinksAreExact) {
+  ThreadPool one(1);
+  ThreadPool two(2);
+  const int length = 1300;
+  for (const Streaming& streaming : kStreaming) {
+    Sequence sequence = streaming_sequence(streaming, length);
+    for (const KernelTable* table : test::tables()) {
+      sequence.store(*table, 1);
+      const auto whole = sequence.run(*table, one, length);
+      for (const int chunk : {1, 7, 100}) {
+        ASSERT_TRUE(test::same_bits(sequence.run(*table, two, chunk), whole))
+            << table->name << " window " << streaming.window << " chunk " << chunk;
+      }
+    }
+  }
+}
+
+// What a token costs does not grow with its position.
+TEST(Attention, SplitsAreBoundedByWindowAndSinks) {
+  AttentionArgs args;
+  AttentionSequence sequence{0, 1, 100000, nullptr, 1024, 64};
+  args.sequences = &sequence;
+  args.num_sequences = 1;
+  SplitRange splits = attention_splits(args, {0, 0, 0, 1, -1});
+  EXPECT_EQ(num_splits(splits), 4);
+  EXPECT_EQ(split_at(splits, 0), 0);
+  EXPECT_EQ(split_at(splits, 1), (100000 - 1024) / kKeySplit);
+  EXPECT_EQ(split_at(splits, 3), 99999 / kKeySplit);
+  sequence.num_sinks = 0;
+  splits = attention_splits(args, {0, 0, 0, 1, -1});
+  EXPECT_EQ(num_splits(splits), 3);
+  EXPECT_EQ(split_at(splits, 0), (100000 - 1024) / kKeySplit);
+}
+
 // Several sequences in a batch, prefill beside decode, each as if alone.
 TEST(Attention, NeighboursInABatchDoNotChangeABit) {
   ThreadPool pool(2);
@@ -208,8 +309,10 @@ TEST(Attention, NeighboursInABatchDoNotChangeABit) {
     std::vector<float> q;
     std::vector<float> expected;
     for (const Piece& piece : pieces) {
-      sequences.push_back({static_cast<int>(q.size()) / dim, piece.end - piece.begin, piece.end,
-                           sequence.block_table.data()});
+      sequences.push_back({.first_row = static_cast<int>(q.size()) / dim,
+                           .num_tokens = piece.end - piece.begin,
+                           .context_len = piece.end,
+                           .block_table = sequence.block_table.data()});
       q.insert(q.end(), sequence.q.begin() + piece.begin * dim,
                sequence.q.begin() + piece.end * dim);
       expected.insert(expected.end(), whole.begin() + piece.begin * dim,
@@ -236,7 +339,7 @@ TEST(Attention, SplitsMergedApartHaveTheSameBits) {
       Sequence sequence(windowed, 2100, 3);
       sequence.store(*table, 5);
       std::vector<float> direct(sequence.q.size()), merged(sequence.q.size());
-      const AttentionSequence tokens{2090, 10, 2100, sequence.block_table.data()};
+      const AttentionSequence tokens{2090, 10, 2100, sequence.block_table.data(), 0, 0};
       AttentionArgs args = sequence.args(direct);
       args.sequences = &tokens;
       args.num_sequences = 1;
@@ -252,10 +355,10 @@ TEST(Attention, SplitsMergedApartHaveTheSameBits) {
         const SplitRange splits = attention_splits(args, task);
         EXPECT_EQ(splits.begin, window == 0 ? 0 : 2);
         EXPECT_EQ(splits.end, 5);
-        for (int split = splits.begin; split < splits.end; ++split) {
-          task.split = split;
+        for (int index = 0; index < num_splits(splits); ++index) {
+          task.split = split_at(splits, index);
           table->attention(args, task, scratch.data());
-          std::memcpy(partials.data() + (split - splits.begin) * stride, scratch.data(),
+          std::memcpy(partials.data() + index * stride, scratch.data(),
                       static_cast<std::size_t>(stride));
         }
         table->merge_attention(args, task, partials.data(), stride);

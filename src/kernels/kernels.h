@@ -109,12 +109,18 @@ struct StoreKvArgs {
 };
 
 // Tokens of one sequence in a batch. Its keys [0, context_len) lie in block_table; its queries are
-// the last num_tokens of them, rows [first_row, first_row + num_tokens) of q.
+// the last num_tokens of them, rows [first_row, first_row + num_tokens) of q. Entries of the block
+// table that none of its queries sees are never read and may be kNone.
 struct AttentionSequence {
   int first_row = 0;
   int num_tokens = 0;
   int context_len = 0;
   const BlockId* block_table = nullptr;  // block of position p: block_table[p / kBlockSize]
+  // StreamingLLM (Xiao et al. 2024): a query at p sees keys in (p - window, p] and the sinks,
+  // keys [0, num_sinks); 0 = all before it. Layers with a window of their own have no sinks, and
+  // the narrower window counts. num_sinks: a multiple of kBlockSize, at most kKeySplit.
+  int window = 0;
+  int num_sinks = 0;
 };
 
 // Keys per partial softmax. Partials start from nothing at multiples of this position and are
@@ -132,7 +138,20 @@ struct AttentionArgs {
   int window = 0;   // a query at p sees keys in (p - window, p]; 0 = all
   const AttentionSequence* sequences = nullptr;
   int num_sequences = 0;
+  // [num_rows, ldq] or null: the queries at positions nearer to the sinks. A query takes it for the
+  // sinks once keys between them and its window are out of its sight, that is from position
+  // window + num_sinks on.
+  const float* q_sinks = nullptr;
 };
+
+// What the queries of a sequence see in this layer; 0 = no window, no sinks.
+static constexpr int seen_window(const AttentionArgs& args, const AttentionSequence& sequence) {
+  if (args.window == 0 || sequence.window == 0) return args.window + sequence.window;
+  return args.window < sequence.window ? args.window : sequence.window;
+}
+static constexpr int seen_sinks(const AttentionArgs& args, const AttentionSequence& sequence) {
+  return args.window == 0 && sequence.window > 0 ? sequence.num_sinks : 0;
+}
 
 // A piece of attention: queries [query_begin, query_end) of one sequence (counted within its
 // num_tokens), all query heads of one KV head: (query_end - query_begin) * num_heads / num_kv_heads
@@ -147,11 +166,20 @@ struct AttentionTask {
   int split = -1;
 };
 
-// The splits that the task's queries see.
+// The splits that the task's queries see: [begin, end), and split 0 before them where it holds
+// sinks.
 struct SplitRange {
   int begin = 0;
   int end = 0;
+  bool sinks = false;  // begin > 0 then
 };
+static constexpr int num_splits(const SplitRange& splits) {
+  return splits.end - splits.begin + (splits.sinks ? 1 : 0);
+}
+static constexpr int split_at(const SplitRange& splits, int index) {
+  if (!splits.sinks) return splits.begin + index;
+  return index == 0 ? 0 : splits.begin + index - 1;
+}
 SplitRange attention_splits(const AttentionArgs& args, const AttentionTask& task);
 
 // Rows of one attention task at most, so that its scratch stays in the second-level cache.
@@ -162,11 +190,11 @@ inline constexpr int kMaxAttentionRows = 64;
 static constexpr std::int64_t attention_partial_size_bytes(int num_rows, int head_dim) {
   return (std::int64_t{num_rows} * ((head_dim + 15) / 16 * 16 + 2) * 4 + 63) / 64 * 64;
 }
-// Scratch of one attention call: two partials at its start, then per row the scaled query, 64
-// scores and a factor.
+// Scratch of one attention call: two partials at its start, then per row the scaled query, that for
+// the sinks, 64 scores and a factor.
 static constexpr std::int64_t attention_scratch_size_bytes(int num_rows, int head_dim) {
   return 2 * attention_partial_size_bytes(num_rows, head_dim) +
-         (std::int64_t{num_rows} * ((head_dim + 15) / 16 * 16 + 64 + 1) * 4 + 63) / 64 * 64;
+         (std::int64_t{num_rows} * (2 * ((head_dim + 15) / 16 * 16) + 64 + 1) * 4 + 63) / 64 * 64;
 }
 
 struct KernelTable {
@@ -199,7 +227,7 @@ struct KernelTable {
   // scratch: attention_scratch_size_bytes() for the task's rows, 64-byte aligned.
   void (*attention)(const AttentionArgs& args, const AttentionTask& task, std::byte* scratch);
   // Merges the partials of the task's queries, `stride_bytes` apart, for every split that a query
-  // sees (attention_splits()), into the first, and writes out. Same bits as attention() with split
+  // sees (attention_splits(), in its order), into the first, and writes out. Same bits as attention() with split
   // -1.
   void (*merge_attention)(const AttentionArgs& args, const AttentionTask& task, std::byte* partials,
                           std::int64_t stride_bytes);

@@ -52,8 +52,10 @@ SplitRange attention_splits(const AttentionArgs& args, const AttentionTask& task
   const AttentionSequence& sequence = args.sequences[task.sequence];
   const int first = sequence.context_len - sequence.num_tokens + task.query_begin;
   const int last = sequence.context_len - sequence.num_tokens + task.query_end - 1;
-  const int first_key = args.window > 0 ? std::max(0, first - args.window + 1) : 0;
-  return {first_key / kKeySplit, last / kKeySplit + 1};
+  const int window = seen_window(args, sequence);
+  const int first_key = window > 0 ? std::max(0, first - window + 1) : 0;
+  const int begin = first_key / kKeySplit;
+  return {begin, last / kKeySplit + 1, begin > 0 && seen_sinks(args, sequence) > 0};
 }
 
 AttentionOp::AttentionOp(ThreadPool& pool, int max_rows, int num_heads, int head_dim,
@@ -97,7 +99,7 @@ void AttentionOp::list_pieces(const AttentionArgs& args) {
         const std::int64_t stride =
             attention_partial_size_bytes((end - begin) * group, args.kv.head_dim);
         pieces_.push_back({task, splits, offset, stride});
-        offset += (splits.end - splits.begin) * stride;
+        offset += num_splits(splits) * stride;
       }
     }
   }
@@ -112,8 +114,7 @@ void AttentionOp::run(const KernelTable& kernels, const AttentionArgs& args) {
       num_partial_bytes_ <= partial_bytes_) {
     for (int i = 0; i < num_pieces; ++i) {
       const SplitRange splits = pieces_[static_cast<std::size_t>(i)].splits;
-      for (int split = splits.begin; split < splits.end; ++split)
-        split_tasks_.push_back({i, split});
+      for (int index = 0; index < num_splits(splits); ++index) split_tasks_.push_back({i, index});
     }
   }
   if (static_cast<int>(split_tasks_.size()) > num_pieces) return run_split(kernels, args);
@@ -128,11 +129,10 @@ void AttentionOp::run_split(const KernelTable& kernels, const AttentionArgs& arg
     const SplitTask& split = split_tasks_[static_cast<std::size_t>(i)];
     const Piece& piece = pieces_[static_cast<std::size_t>(split.piece)];
     AttentionTask task = piece.task;
-    task.split = split.split;
+    task.split = split_at(piece.splits, split.index);
     kernels.attention(args, task, thread_scratch(thread));
-    std::memcpy(
-        partials + piece.offset_bytes + (split.split - piece.splits.begin) * piece.stride_bytes,
-        thread_scratch(thread), static_cast<std::size_t>(piece.stride_bytes));
+    std::memcpy(partials + piece.offset_bytes + split.index * piece.stride_bytes,
+                thread_scratch(thread), static_cast<std::size_t>(piece.stride_bytes));
   });
   pool_.parallel_for(static_cast<int>(pieces_.size()), [&](int i, int) {
     const Piece& piece = pieces_[static_cast<std::size_t>(i)];

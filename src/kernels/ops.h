@@ -35,7 +35,7 @@ class AttentionOp {
   };
   struct SplitTask {
     int piece = 0;
-    int split = 0;
+    int index = 0;  // within the piece's splits
   };
 
   void list_pieces(const AttentionArgs& args);

@@ -46,14 +46,19 @@ struct Work {
   int padded_dim;
   int first_position;  // of query_begin
   int query_begin;
-  float* q;       // [rows, padded_dim], scaled
-  float* scores;  // [rows, kKeyTile]
-  float* factor;  // [rows]: what the sums so far are multiplied by in this tile
+  int window;      // 0 = none
+  int sinks;       // keys [0, sinks) are seen whatever the window
+  float* q;        // [rows, padded_dim], scaled
+  float* q_sinks;  // the same, for the sinks
+  float* scores;   // [rows, kKeyTile]
+  float* factor;   // [rows]: what the sums so far are multiplied by in this tile
 
   int position(int row) const { return first_position + row / group; }
-  int first_key(int row) const {
-    return args.window > 0 ? max_of(0, position(row) - args.window + 1) : 0;
-  }
+  // Of the window.
+  int first_key(int row) const { return window > 0 ? max_of(0, position(row) - window + 1) : 0; }
+  bool past_sinks(int row) const { return args.q_sinks != nullptr && first_key(row) > sinks; }
+  // Whether a row sees a key of [begin, end), as far as the first row's window and the sinks say.
+  bool sees(int begin, int end) const { return begin < sinks || end > first_key(0); }
 };
 
 LARDER_INLINE Partial partial_at(std::byte* memory, int rows, int padded_dim) {
@@ -81,8 +86,7 @@ struct KeyTile {
 
 // scores[r][16 b + lane] = sum over d in order of q[r][d] * k[b][d][lane].
 template <int kRows>
-void score_rows(const Work& work, const KeyTile& tile, int row) {
-  const float* q = work.q + int64_t{row} * work.padded_dim;
+void score_rows(const Work& work, const KeyTile& tile, const float* q, float* scores) {
   for (int b = 0; b < kTileBlocks; b += kAttentionVectors) {
     V16 sum[kRows][kAttentionVectors];
     for (int r = 0; r < kRows; ++r) {
@@ -101,21 +105,31 @@ void score_rows(const Work& work, const KeyTile& tile, int row) {
     }
     for (int r = 0; r < kRows; ++r) {
       for (int v = 0; v < kAttentionVectors; ++v) {
-        store(work.scores + (row + r) * kKeyTile + (b + v) * kLanes, sum[r][v]);
+        store(scores + r * kKeyTile + (b + v) * kLanes, sum[r][v]);
       }
     }
   }
 }
 
+// The scores of the sinks in this tile, once the row's window has left them behind.
+void score_sinks(const Work& work, const KeyTile& tile, int row) {
+  float scores[kKeyTile];
+  score_rows<1>(work, tile, work.q_sinks + int64_t{row} * work.padded_dim, scores);
+  const int num_sinks = min_of(work.sinks - tile.begin, kKeyTile);
+  memcpy(work.scores + row * kKeyTile, scores, sizeof(float) * static_cast<size_t>(num_sinks));
+}
+
 // Scores of one row to exp(score - max); moves its maximum and sum.
 void softmax_row(const Work& work, const KeyTile& tile, int row, const Partial& partial) {
   float* scores = work.scores + row * kKeyTile;
-  const int first = work.first_key(row) - tile.begin;
   const int end = work.position(row) + 1 - tile.begin;
   V16 s[kTileBlocks];
   V16 largest = set1(partial.max[row]);
+  int first[kTileBlocks];  // seen in each block, whole blocks being sinks or not
   for (int b = 0; b < kTileBlocks; ++b) {
-    const Mask16 seen = lanes_between(first - b * kLanes, end - b * kLanes);
+    const int begin = tile.begin + b * kLanes;
+    first[b] = begin < work.sinks ? 0 : work.first_key(row) - begin;
+    const Mask16 seen = lanes_between(first[b], end - b * kLanes);
     s[b] = select(seen, load(scores + b * kLanes), set1(kNothing));
     largest = max(largest, s[b]);
   }
@@ -123,7 +137,7 @@ void softmax_row(const Work& work, const KeyTile& tile, int row, const Partial& 
   const V16 factor = exp(set1(partial.max[row] - new_max));
   V16 total = zero();
   for (int b = 0; b < kTileBlocks; ++b) {
-    const Mask16 seen = lanes_between(first - b * kLanes, end - b * kLanes);
+    const Mask16 seen = lanes_between(first[b], end - b * kLanes);
     const V16 p = select(seen, exp(sub(s[b], set1(new_max))), zero());
     store(scores + b * kLanes, p);
     total = add(total, p);
@@ -187,7 +201,13 @@ void add_values_rows(const Work& work, const KeyTile& tile, int row, const Parti
 
 template <int kRows>
 void tile_rows(const Work& work, const KeyTile& tile, int row, const Partial& partial) {
-  score_rows<kRows>(work, tile, row);
+  score_rows<kRows>(work, tile, work.q + int64_t{row} * work.padded_dim,
+                    work.scores + row * kKeyTile);
+  if (tile.begin < work.sinks) {
+    for (int r = row; r < row + kRows; ++r) {
+      if (work.past_sinks(r)) score_sinks(work, tile, r);
+    }
+  }
   for (int r = row; r < row + kRows; ++r) softmax_row(work, tile, r, partial);
   add_values_rows<kRows>(work, tile, row, partial);
 }
@@ -200,19 +220,22 @@ void tile_all_rows(const Work& work, const KeyTile& tile, int row, int row_end,
   if constexpr (kRows > 1) tile_all_rows<kRows - 1>(work, tile, row, row_end, partial);
 }
 
-// Blocks that no row sees, behind the window (they may be kNone) and past the end, are never read.
-// Keys [begin, min(end, begin + kKeyTile)).
+// Keys [begin, min(end, begin + kKeyTile)). Blocks that no row sees, outside the window and the
+// sinks (they may be kNone) and past the end, are never read.
 KeyTile key_tile(const Work& work, int begin, int end) {
   KeyTile tile;
   tile.begin = begin;
   tile.num_blocks = min_of(kTileBlocks, (end - begin + kBlockSize - 1) / kBlockSize);
-  const int first_seen = max_of(begin, work.first_key(0) / kBlockSize * kBlockSize);
-  const int last_seen = begin + (tile.num_blocks - 1) * kBlockSize;
+  const auto is_seen = [&](int position) {
+    return position < end && work.sees(position, position + kBlockSize);
+  };
+  int seen = begin;
+  while (!is_seen(seen)) seen += kBlockSize;
   for (int b = 0; b < kTileBlocks; ++b) {
-    const int position = min_of(max_of(begin + b * kBlockSize, first_seen), last_seen);
-    const int next = position + kKeyTile < end ? position + kKeyTile : position;
-    tile.k[b] = block_half(work, position, work.args.kv.k_offset_bytes);
-    tile.v[b] = block_half(work, position, work.args.kv.v_offset_bytes);
+    if (is_seen(begin + b * kBlockSize)) seen = begin + b * kBlockSize;
+    const int next = is_seen(seen + kKeyTile) ? seen + kKeyTile : seen;
+    tile.k[b] = block_half(work, seen, work.args.kv.k_offset_bytes);
+    tile.v[b] = block_half(work, seen, work.args.kv.v_offset_bytes);
     tile.next_k[b] = block_half(work, next, work.args.kv.k_offset_bytes);
     tile.next_v[b] = block_half(work, next, work.args.kv.v_offset_bytes);
   }
@@ -227,16 +250,16 @@ void run_split(const Work& work, int split, const Partial& partial) {
     partial.sum[r] = 0;
   }
   const int last_position = work.position(work.rows - 1);
-  const int begin = max_of(split * kKeySplit, work.first_key(0) / kKeyTile * kKeyTile);
   const int end = min_of((split + 1) * kKeySplit, last_position + 1);
-  for (int key = begin; key < end; key += kKeyTile) {
+  for (int key = split * kKeySplit; key < end; key += kKeyTile) {
+    if (!work.sees(key, key + kKeyTile)) continue;
     // Rows that see a key of this tile: from the first whose position has come to the last whose
     // window has not passed.
     int first_row = 0;
     if (work.first_position < key) first_row = (key - work.first_position) * work.group;
     int row_end = work.rows;
-    if (work.args.window > 0) {
-      const int last_seeing = key + kKeyTile - 1 + work.args.window - 1;
+    if (work.window > 0 && key >= work.sinks) {
+      const int last_seeing = key + kKeyTile - 1 + work.window - 1;
       row_end = min_of(row_end, (last_seeing - work.first_position + 1) * work.group);
     }
     tile_all_rows<kAttentionRows>(work, key_tile(work, key, end), first_row, row_end, partial);
@@ -282,18 +305,33 @@ Work work_of(const AttentionArgs& args, const AttentionTask& task, std::byte* sc
   const int dim = args.kv.head_dim;
   const int padded_dim = (dim + kLanes - 1) / kLanes * kLanes;
   const int first = sequence.context_len - sequence.num_tokens + task.query_begin;
-  auto* q = reinterpret_cast<float*>(scratch);
-  float* scores = q + int64_t{rows} * padded_dim;
-  return {args,       sequence, task.kv_head,     group, rows,   dim,
-          padded_dim, first,    task.query_begin, q,     scores, scores + int64_t{rows} * kKeyTile};
+  Work work{.args = args,
+            .sequence = sequence,
+            .kv_head = task.kv_head,
+            .group = group,
+            .rows = rows,
+            .dim = dim,
+            .padded_dim = padded_dim,
+            .first_position = first,
+            .query_begin = task.query_begin,
+            .window = seen_window(args, sequence),
+            .sinks = seen_sinks(args, sequence),
+            .q = reinterpret_cast<float*>(scratch),
+            .q_sinks = nullptr,
+            .scores = nullptr,
+            .factor = nullptr};
+  work.q_sinks = work.q + int64_t{rows} * padded_dim;
+  work.scores = work.q_sinks + int64_t{rows} * padded_dim;
+  work.factor = work.scores + int64_t{rows} * kKeyTile;
+  return work;
 }
 
-void scale_queries(const Work& work) {
+void scale_queries(const Work& work, const float* q, float* scaled) {
   for (int r = 0; r < work.rows; ++r) {
     const int query = work.sequence.first_row + work.query_begin + r / work.group;
     const int head = work.kv_head * work.group + r % work.group;
-    const float* from = work.args.q + query * work.args.ldq + int64_t{head} * work.dim;
-    float* to = work.q + int64_t{r} * work.padded_dim;
+    const float* from = q + query * work.args.ldq + int64_t{head} * work.dim;
+    float* to = scaled + int64_t{r} * work.padded_dim;
     for (int d = 0; d < work.dim; ++d) to[d] = from[d] * work.args.scale;
   }
 }
@@ -304,14 +342,15 @@ void attention(const AttentionArgs& args, const AttentionTask& task, std::byte* 
   const int rows = (task.query_end - task.query_begin) * (args.num_heads / args.kv.num_kv_heads);
   const int64_t partial_bytes = attention_partial_size_bytes(rows, args.kv.head_dim);
   const Work work = work_of(args, task, scratch + 2 * partial_bytes);
-  scale_queries(work);
+  scale_queries(work, args.q, work.q);
+  if (args.q_sinks != nullptr && work.sinks > 0) scale_queries(work, args.q_sinks, work.q_sinks);
   const Partial total = partial_at(scratch, rows, work.padded_dim);
   if (task.split >= 0) return run_split(work, task.split, total);
   const Partial next = partial_at(scratch + partial_bytes, rows, work.padded_dim);
   const SplitRange splits = attention_splits(args, task);
-  run_split(work, splits.begin, total);
-  for (int split = splits.begin + 1; split < splits.end; ++split) {
-    run_split(work, split, next);
+  run_split(work, split_at(splits, 0), total);
+  for (int index = 1; index < num_splits(splits); ++index) {
+    run_split(work, split_at(splits, index), next);
     merge(work, total, next);
   }
   write_out(work, total);
@@ -322,8 +361,8 @@ void merge_attention(const AttentionArgs& args, const AttentionTask& task, std::
   const Work work = work_of(args, task, nullptr);
   const SplitRange splits = attention_splits(args, task);
   const Partial total = partial_at(partials, work.rows, work.padded_dim);
-  for (int split = splits.begin + 1; split < splits.end; ++split) {
-    std::byte* next = partials + (split - splits.begin) * stride_bytes;
+  for (int index = 1; index < num_splits(splits); ++index) {
+    std::byte* next = partials + index * stride_bytes;
     merge(work, total, partial_at(next, work.rows, work.padded_dim));
   }
   write_out(work, total);
