@@ -1,6 +1,8 @@
 #include "engine/engine.h"
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 #include <utility>
 
 #include "base/check.h"
@@ -9,6 +11,10 @@
 
 namespace larder {
 namespace {
+
+constexpr int kMeasuredTokens = 64;  // a batch whose speed speaks for prompts
+constexpr std::chrono::milliseconds kTierPatience{20};
+constexpr std::chrono::seconds kSavePatience{5};
 
 EngineConfig validated(const EngineConfig& config, const Transformer& model,
                        const KvLayout& layout) {
@@ -45,20 +51,40 @@ SchedulerConfig scheduler_config(const EngineConfig& config, const Transformer& 
 }  // namespace
 
 Engine::Engine(const EngineConfig& config, Transformer& model, KvStorage& storage,
-               const KvLayout& layout, std::span<const TokenId> end_tokens, const Clock& clock)
+               const KvLayout& layout, std::span<const TokenId> end_tokens, const Clock& clock,
+               KvTiers* tiers)
     : config_(validated(config, model, layout)),
       clock_(clock),
       vocab_size_(model.config().vocab_size),
-      cache_(layout, storage, clock, config.num_blocks),
+      tiers_(tiers),
+      cache_(layout, storage, clock, config.num_blocks, tiers),
       runner_(model, storage),
       sampler_(vocab_size_),
       scheduler_(scheduler_config(config_, model), cache_, end_tokens, clock),
       step_tokens_(kStepTokenBounds),
       seeds_(std::random_device{}()) {
+  if (tiers_ != nullptr) {
+    const int num_tokens = std::min({kMeasuredTokens, config_.max_batch_tokens,
+                                     config_.max_model_len});
+    tiers_->set_seconds_per_token(
+        runner_.measure_seconds_per_token(num_tokens, layout.num_groups()));
+    tiers_->loader().set_wake([this] {
+      {
+        const std::lock_guard lock(mutex_);
+        has_tier_news_ = true;
+      }
+      changed_.notify_one();
+    });
+    for (int i = 0; i < tiers_->num_tiers(); ++i)
+      stats_.tier_names.push_back(tiers_->tier(i).name());
+  }
   update_stats();
 }
 
-Engine::~Engine() { stop(false); }
+Engine::~Engine() {
+  stop(false);
+  if (tiers_ != nullptr) tiers_->loader().set_wake({});
+}
 
 void Engine::start() {
   CHECK(!thread_.joinable());
@@ -75,8 +101,9 @@ void Engine::stop(bool drain) {
   if (thread_.joinable()) {
     thread_.join();
   } else {
-    while (step()) {
+    while (step() || scheduler_.is_loading()) {
     }
+    save_what_is_left();
     const std::lock_guard lock(mutex_);
     ended_ = true;
   }
@@ -135,10 +162,31 @@ void Engine::run() {
     while (step()) {
     }
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return stops_ || !inbox_.empty(); });
-    if (!inbox_.empty()) continue;
+    const bool has_work = scheduler_.has_work();
+    const auto is_woken = [&] { return (stops_ && !has_work) || !inbox_.empty() || has_tier_news_; };
+    if (waits_for_tiers()) {
+      changed_.wait_for(lock, kTierPatience, is_woken);
+    } else {
+      changed_.wait(lock, is_woken);
+    }
+    has_tier_news_ = false;
+    if (!stops_ || !inbox_.empty() || has_work) continue;
+    lock.unlock();
+    save_what_is_left();
+    lock.lock();
     ended_ = true;
     return;
+  }
+}
+
+// Before the end: what is complete goes to the tiers, if they take it soon.
+void Engine::save_what_is_left() {
+  if (tiers_ == nullptr) return;
+  const auto until = std::chrono::steady_clock::now() + kSavePatience;
+  while (cache_.has_unsaved() && std::chrono::steady_clock::now() < until) {
+    const std::int64_t num_unsaved = cache_.stats().num_unsaved;
+    cache_.poll_tiers();
+    if (cache_.stats().num_unsaved == num_unsaved) std::this_thread::sleep_for(kTierPatience);
   }
 }
 
@@ -150,9 +198,11 @@ bool Engine::step() {
     lock.unlock();
     take(std::move(inbox));
   }
+  scheduler_.poll_tiers();
   const Batch& batch = scheduler_.schedule();
   if (batch.empty()) {
-    CHECK(!scheduler_.has_work(), scheduler_.num_running(), scheduler_.num_waiting());
+    CHECK(!scheduler_.has_work() || scheduler_.is_loading(), scheduler_.num_running(),
+          scheduler_.num_waiting());
     update_stats();
     return false;
   }
@@ -163,11 +213,19 @@ bool Engine::step() {
   const std::int64_t sampled_ns = clock_.now_ns();
   step_tokens_.observe(batch.num_tokens());
   scheduler_.commit(batch, results_);
+  if (tiers_ != nullptr) observe_speed(batch.num_tokens(), computed_ns - scheduled_ns);
   forward_ns_ += computed_ns - scheduled_ns;
   sample_ns_ += sampled_ns - computed_ns;
   schedule_ns_ += scheduled_ns - begin_ns + (clock_.now_ns() - sampled_ns);
   update_stats();
   return true;
+}
+
+// Long prompts cost more per token than short ones: what was seen last counts most.
+void Engine::observe_speed(int num_tokens, std::int64_t forward_ns) {
+  if (num_tokens < kMeasuredTokens) return;
+  const double seconds = static_cast<double>(forward_ns) * 1e-9 / num_tokens;
+  tiers_->set_seconds_per_token(0.8 * tiers_->seconds_per_token() + 0.2 * seconds);
 }
 
 void Engine::take(Inbox inbox) {
@@ -232,6 +290,11 @@ void Engine::update_stats() {
   stats_.forward_ns = forward_ns_;
   stats_.sample_ns = sample_ns_;
   stats_.schedule_ns = schedule_ns_;
+  if (tiers_ == nullptr) return;
+  stats_.tiers = tiers_->stats();
+  stats_.num_prompt_tokens_loaded = scheduled.num_prompt_tokens_loaded;
+  stats_.num_loaded_by_tier = scheduled.num_loaded_by_tier;
+  stats_.num_loaded_by_tier.resize(stats_.tiers.size());
 }
 
 }  // namespace larder

@@ -54,6 +54,11 @@ struct EngineStats {
   std::int64_t forward_ns = 0;                   // in the model, over all steps
   std::int64_t sample_ns = 0;                    // in the sampler
   std::int64_t schedule_ns = 0;                  // in the rest of the step
+  // Of the tiers, in order; empty without one.
+  std::vector<const char*> tier_names;
+  std::vector<TierStats> tiers;
+  std::uint64_t num_prompt_tokens_loaded = 0;     // of the cached ones, those that a tier had
+  std::vector<std::uint64_t> num_loaded_by_tier;  // tokens
 };
 
 // Thread: submit, cancel, reset_prefix_cache, stop, alive and stats from any; step only where no
@@ -61,9 +66,9 @@ struct EngineStats {
 class Engine {
  public:
   // References must outlive the engine. Throws Error{kInvalidArgument} when a limit does not fit
-  // the model's, or the cache is too small for one sequence of max_model_len.
+  // the model's, or the cache is too small for one sequence of max_model_len. tiers: null = none.
   Engine(const EngineConfig& config, Transformer& model, KvStorage& storage, const KvLayout& layout,
-         std::span<const TokenId> end_tokens, const Clock& clock);
+         std::span<const TokenId> end_tokens, const Clock& clock, KvTiers* tiers = nullptr);
   ~Engine();  // stop(false) and join
 
   // Starts the engine's thread. It sleeps while there is nothing to do.
@@ -109,6 +114,9 @@ class Engine {
   };
 
   void run();
+  bool waits_for_tiers() const { return scheduler_.is_loading() || cache_.has_unsaved(); }
+  void save_what_is_left();
+  void observe_speed(int num_tokens, std::int64_t forward_ns);
   void take(Inbox inbox);
   void sample(const Batch& batch, std::span<const float> logits);
   void update_stats();
@@ -116,6 +124,7 @@ class Engine {
   const EngineConfig config_;
   const Clock& clock_;
   const int vocab_size_;
+  KvTiers* const tiers_;
   // The engine thread's.
   KvCache cache_;
   ModelRunner runner_;
@@ -134,6 +143,7 @@ class Engine {
   std::uint64_t next_id_ = 1;
   int num_in_line_ = 0;  // submitted, and not running as of the last step
   bool stops_ = false;
+  bool has_tier_news_ = false;
   bool ended_ = false;
   std::mt19937_64 seeds_;
 

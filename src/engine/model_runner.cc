@@ -1,5 +1,9 @@
 #include "engine/model_runner.h"
 
+#include <algorithm>
+#include <chrono>
+#include <limits>
+
 namespace larder {
 
 std::span<const float> ModelRunner::forward(const Batch& batch) {
@@ -12,6 +16,32 @@ std::span<const float> ModelRunner::forward(const Batch& batch) {
   forward_batch.groups = groups_;
   forward_batch.logit_rows = batch.logit_rows();
   return model_.forward(forward_batch, storage_);
+}
+
+double ModelRunner::measure_seconds_per_token(int num_tokens, int num_groups) {
+  constexpr int kRuns = 3;  // the first one warms up
+  const std::vector<TokenId> tokens(static_cast<std::size_t>(num_tokens));
+  std::vector<std::int32_t> positions;
+  std::vector<std::int64_t> slots;
+  for (int i = 0; i < num_tokens; ++i) {
+    positions.push_back(i);
+    slots.push_back(i);
+  }
+  std::vector<BlockId> blocks;
+  for (int i = 0; i * kBlockSize < num_tokens; ++i) blocks.push_back(BlockId{i});
+  const AttentionSequence sequence{
+      .first_row = 0, .num_tokens = num_tokens, .context_len = num_tokens,
+      .block_table = blocks.data()};
+  groups_.assign(static_cast<std::size_t>(num_groups), {slots, {&sequence, 1}});
+  double best = std::numeric_limits<double>::max();
+  for (int run = 0; run < kRuns; ++run) {
+    const auto begin = std::chrono::steady_clock::now();
+    model_.forward({.tokens = tokens, .positions = positions, .groups = groups_, .logit_rows = {}},
+                   storage_);
+    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
+    best = std::min(best, elapsed.count() / num_tokens);
+  }
+  return best;
 }
 
 }  // namespace larder

@@ -20,6 +20,10 @@ class ModelRunner {
   // the next call.
   std::span<const float> forward(const Batch& batch);
 
+  // Time of a forward pass over num_tokens of a prompt, per token, in seconds. Writes into the
+  // storage's first blocks, which nobody may hold yet.
+  double measure_seconds_per_token(int num_tokens, int num_groups);
+
   const Transformer& model() const { return model_; }
 
  private:

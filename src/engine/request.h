@@ -55,6 +55,7 @@ struct RequestTimes {
 struct RequestUsage {
   int num_prompt_tokens = 0;
   int num_cached_tokens = 0;  // of the prompt, not computed for this request
+  int num_loaded_tokens = 0;  // of those, from a tier beyond the pool
   int num_output_tokens = 0;  // of this choice
   int num_preemptions = 0;
 };

@@ -59,6 +59,36 @@ void Scheduler::add(Request request, std::uint64_t seed, std::int64_t arrived_ns
   CHECK(is_new, id);
 }
 
+void Scheduler::poll_tiers() {
+  for (const EndedLoad& ended : cache_.poll_tiers()) {
+    const auto found = std::ranges::find_if(running_, [&](const Sequence* sequence) {
+      return sequence->table.load_id() == ended.id;
+    });
+    CHECK(found != running_.end(), ended.id);
+    finish_load(**found, ended);
+  }
+}
+
+void Scheduler::finish_load(Sequence& sequence, const EndedLoad& ended) {
+  ActiveRequest& request = *sequence.request;
+  const LoadedTokens loaded =
+      cache_.finish_load(sequence.table, sequence.tokens, request.request.salt, ended);
+  --num_loading_;
+  stats_.num_loaded_by_tier.resize(loaded.num_by_tier.size());
+  for (std::size_t tier = 0; tier < loaded.num_by_tier.size(); ++tier) {
+    const int num_tokens = loaded.num_by_tier[tier];
+    stats_.num_loaded_by_tier[tier] += static_cast<std::uint64_t>(num_tokens);
+    if (request.num_preemptions == 0) request.num_loaded += num_tokens;
+  }
+  // What the prompt owes to the cache is known only now.
+  const int num_more = std::min(loaded.num_matched, request.num_prompt) - request.num_cached;
+  if (request.num_preemptions == 0 && num_more > 0) {
+    request.num_cached += num_more;
+    stats_.num_prompt_tokens_cached += static_cast<std::uint64_t>(num_more);
+    stats_.num_prompt_tokens_loaded += static_cast<std::uint64_t>(num_more);
+  }
+}
+
 const Batch& Scheduler::schedule() {
   num_tokens_left_ = config_.max_batch_tokens;
   num_logits_left_ = config_.max_logit_rows;
@@ -110,7 +140,8 @@ void Scheduler::schedule_decodes() {
 void Scheduler::schedule_prefills() {
   // By index: planning may preempt, which takes sequences from the end.
   for (std::size_t i = 0; i < running_.size() && num_tokens_left_ > 0; ++i) {
-    if (running_[i]->num_missing() > 1) plan(*running_[i], num_tokens_left_);
+    if (running_[i]->num_missing() > 1 && !running_[i]->table.is_loading())
+      plan(*running_[i], num_tokens_left_);
   }
 }
 
@@ -130,6 +161,10 @@ void Scheduler::admit_waiting() {
     if (!admit(sequence)) return;
     next = waiting_.erase(next);
     running_.insert(std::ranges::upper_bound(running_, &sequence, GoesBefore{}), &sequence);
+    if (cache_.begin_load(sequence.table, sequence.tokens, max_match(sequence))) {
+      ++num_loading_;
+      continue;
+    }
     if (!plan(sequence, num_tokens_left_) || has_preempted_) return;
   }
 }
@@ -267,6 +302,7 @@ void Scheduler::preempt(Sequence& sequence) {
 
 // Out of line and of the running, without its blocks.
 void Scheduler::detach(Sequence& sequence) {
+  num_loading_ -= sequence.table.is_loading();
   cache_.release(sequence.table);
   std::erase(running_, &sequence);
   waiting_.erase(&sequence);

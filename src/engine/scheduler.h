@@ -31,6 +31,8 @@ struct SchedulerStats {
   std::uint64_t num_generated_tokens = 0;
   std::uint64_t num_prefix_queries = 0;
   std::uint64_t num_prefix_hits = 0;
+  std::uint64_t num_prompt_tokens_loaded = 0;     // of the cached ones, those that a tier had
+  std::vector<std::uint64_t> num_loaded_by_tier;  // tokens, those of preempted sequences too
 };
 
 // What came of a batch's logits, one per row, in order.
@@ -60,12 +62,16 @@ class Scheduler {
   void cancel(std::uint64_t request_id);
   void cancel_all();
 
+  // Takes what tiers have brought. Before schedule().
+  void poll_tiers();
   // The next step's work, valid until the next call; empty when there is none.
   const Batch& schedule();
   // The batch has been computed: publishes, appends what was sampled, ends and reports.
   void commit(const Batch& batch, BatchResults& results);
 
   bool has_work() const { return !requests_.empty(); }
+  // Sequences that wait for a tier: with nothing else to do, schedule() is empty until it answers.
+  bool is_loading() const { return num_loading_ > 0; }
   int num_running() const { return static_cast<int>(running_.size()); }
   int num_waiting() const { return static_cast<int>(waiting_.size()); }
   const SchedulerStats& stats() const { return stats_; }
@@ -83,6 +89,7 @@ class Scheduler {
   void admit_waiting();
   bool admit(Sequence& sequence);
   bool waits_for_leader(Sequence& sequence);
+  void finish_load(Sequence& sequence, const EndedLoad& ended);
   // Plans up to max_tokens of the sequence's missing ones. false = it was preempted.
   bool plan(Sequence& sequence, int max_tokens);
   bool make_room(Sequence& sequence, int num_tokens);
@@ -113,6 +120,7 @@ class Scheduler {
   int num_tokens_left_ = 0;
   int num_logits_left_ = 0;
   bool has_preempted_ = false;
+  int num_loading_ = 0;
   std::size_t next_decode_ = 0;  // whose turn it is where not all can decode in one step
   std::int64_t now_ns_ = 0;      // of the commit
   SchedulerStats stats_;

@@ -92,8 +92,11 @@ void Scheduler::report(Sequence& sequence, RequestUpdate update) {
   const ActiveRequest& request = *sequence.request;
   update.choice = sequence.choice;
   if (!std::exchange(sequence.is_reported, true)) update.prompt_logprobs = request.prompt_logprobs;
-  update.usage = {request.num_prompt, std::max(0, request.num_cached), sequence.num_output,
-                  request.num_preemptions};
+  update.usage = {.num_prompt_tokens = request.num_prompt,
+                  .num_cached_tokens = std::max(0, request.num_cached),
+                  .num_loaded_tokens = request.num_loaded,
+                  .num_output_tokens = sequence.num_output,
+                  .num_preemptions = request.num_preemptions};
   update.times = request.times;
   update.times.first_token_ns = sequence.first_token_ns;
   update.times.last_token_ns = sequence.last_token_ns;

@@ -44,6 +44,7 @@ struct ActiveRequest {
   RequestTimes times;
   int num_prompt = 0;
   int num_cached = -1;  // -1 = never scheduled
+  int num_loaded = 0;   // of those, from tiers
   int num_preemptions = 0;
   // Tokens of the prompt whose logprobs are known: the first needs none.
   std::vector<OutputToken> prompt_logprobs;

@@ -31,6 +31,10 @@ class BlockTable {
   }
   // Tokens whose keys and values are in storage, as of the last match() or publish().
   int num_computed() const { return num_computed_; }
+  // Blocks after the computed ones are on their way from a tier: nothing may be computed until
+  // KvCache::finish_load.
+  bool is_loading() const { return load_ != 0; }
+  std::uint64_t load_id() const { return load_; }
 
  private:
   friend class KvCache;
@@ -44,11 +48,13 @@ class BlockTable {
     std::swap(groups_, other.groups_);
     std::swap(root_, other.root_);
     std::swap(num_computed_, other.num_computed_);
+    std::swap(load_, other.load_);
   }
 
   std::vector<Group> groups_;
   std::int32_t root_ = -1;  // PrefixCache's node of the salt
   int num_computed_ = 0;
+  std::uint64_t load_ = 0;  // TierLoader's id, 0 = none
 };
 
 }  // namespace larder

@@ -22,14 +22,17 @@ double seconds(std::int64_t begin_ns, std::int64_t end_ns) {
 KvHistograms::KvHistograms()
     : lifetime(kSecondBounds), idle_before_evict(kSecondBounds), reuse_gap(kSecondBounds) {}
 
-KvCache::KvCache(const KvLayout& layout, KvStorage& storage, const Clock& clock, int num_blocks)
+KvCache::KvCache(const KvLayout& layout, KvStorage& storage, const Clock& clock, int num_blocks,
+                 KvTiers* tiers)
     : layout_(layout),
       storage_(storage),
       clock_(clock),
+      tiers_(tiers),
       pool_(num_blocks),
       cache_(layout, pool_),
       lives_(static_cast<std::size_t>(num_blocks)),
-      blocks_(static_cast<std::size_t>(layout.num_groups()), BlockId::kNone) {
+      blocks_(static_cast<std::size_t>(layout.num_groups()), BlockId::kNone),
+      unsaved_(tiers == nullptr ? 0 : static_cast<std::size_t>(tiers->num_tiers())) {
   CHECK(num_blocks <= storage.num_blocks(), num_blocks, storage.num_blocks());
 }
 
@@ -173,20 +176,20 @@ void KvCache::publish_block(BlockTable& table, std::span<const TokenId> tokens, 
   if (tokens.size() == kBlockSize) {
     const NodeId known = cache_.find_full(parent, tokens);
     if (known != kNoNode) {
-      if (known == own) return;
-      if (own != kNoNode) cache_.remove(own);
+      if (own != kNoNode && own != known) cache_.remove(own);
       return adopt(table, known, index);
     }
   }
   for (int group = 0; group < num_groups(); ++group) {
-    blocks_[static_cast<std::size_t>(group)] =
-        table.groups_[static_cast<std::size_t>(group)].blocks[place];
-    set_num_used(blocks_[static_cast<std::size_t>(group)], static_cast<int>(tokens.size()));
+    const BlockId block = table.groups_[static_cast<std::size_t>(group)].blocks[place];
+    blocks_[static_cast<std::size_t>(group)] = block;
+    if (block != BlockId::kNone) set_num_used(block, static_cast<int>(tokens.size()));
   }
   if (own == kNoNode) {
-    cache_.insert(parent, tokens, blocks_);
+    queue_save(cache_.insert(parent, tokens, blocks_));
   } else if (cache_.num_tokens(own) < static_cast<int>(tokens.size())) {
     cache_.grow(own, tokens);
+    queue_save(own);
   }
 }
 
@@ -195,11 +198,13 @@ void KvCache::adopt(BlockTable& table, NodeId node, int index) {
   for (int group = 0; group < num_groups(); ++group) {
     BlockId& own =
         table.groups_[static_cast<std::size_t>(group)].blocks[static_cast<std::size_t>(index)];
+    if (own == BlockId::kNone) continue;  // loaded past it: no query sees it any more
     const BlockId known = cache_.block(node, group);
     if (known == BlockId::kNone) {
       set_num_used(own, kBlockSize);
       cache_.add_block(node, group, own);
-    } else {
+      queue_save(node);
+    } else if (known != own) {
       hold(known);
       drop(own);
       own = known;
@@ -213,14 +218,14 @@ void KvCache::give_back_passed(BlockTable& table) {
     const int first_needed = cache_.first_block_needed(index, table.num_computed_);
     for (; group.first_live < first_needed; ++group.first_live) {
       BlockId& passed = group.blocks[static_cast<std::size_t>(group.first_live)];
-      drop(passed);
+      if (passed != BlockId::kNone) drop(passed);
       passed = BlockId::kNone;
     }
   }
 }
 
 BlockTable KvCache::fork(const BlockTable& table) {
-  CHECK(!table.empty());
+  CHECK(!table.empty() && !table.is_loading());
   BlockTable copy;
   copy.groups_ = table.groups_;
   copy.root_ = table.root_;
@@ -236,6 +241,7 @@ BlockTable KvCache::fork(const BlockTable& table) {
 
 void KvCache::release(BlockTable& table) {
   if (table.empty()) return;
+  cancel_load(table);
   const int open = open_block(table);
   const NodeId open_node =
       open < 0 ? kNoNode : cache_.node_of(table.groups_[0].blocks[static_cast<std::size_t>(open)]);
@@ -273,13 +279,15 @@ BlockId KvCache::allocate() {
     evict_next();
     block = pool_.allocate();
   }
-  life(*block) = {0, clock_.now_ns(), 0};
+  const std::uint32_t ticket = life(*block).ticket + 1;
+  life(*block) = {.allocated_ns = clock_.now_ns(), .ticket = ticket};
   return *block;
 }
 
 void KvCache::evict_next() {
   const BlockId block = cache_.next_to_evict();
   CHECK(block != BlockId::kNone);
+  if (tiers_ != nullptr) save_before_eviction(block);
   const std::int64_t now_ns = clock_.now_ns();
   histograms_.lifetime.observe(seconds(life(block).allocated_ns, now_ns));
   histograms_.idle_before_evict.observe(seconds(life(block).last_used_ns, now_ns));
@@ -321,6 +329,8 @@ KvStats KvCache::stats() const {
   stats.num_slots_used = num_slots_used_;
   stats.num_evicted = num_evicted_;
   stats.num_copied_on_write = num_copied_on_write_;
+  stats.num_evicted_unsaved = num_evicted_unsaved_;
+  for (const auto& queue : unsaved_) stats.num_unsaved += static_cast<std::int64_t>(queue.size());
   return stats;
 }
 

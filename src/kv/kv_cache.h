@@ -9,8 +9,10 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <span>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "base/clock.h"
@@ -20,6 +22,7 @@
 #include "kv/block_table.h"
 #include "kv/kv_layout.h"
 #include "kv/kv_storage.h"
+#include "kv/kv_tiers.h"
 #include "kv/prefix_cache.h"
 
 namespace larder {
@@ -32,6 +35,8 @@ struct KvStats {
   std::int64_t num_slots_used = 0;  // of those, slots that hold a computed token
   std::uint64_t num_evicted = 0;
   std::uint64_t num_copied_on_write = 0;
+  std::uint64_t num_evicted_unsaved = 0;  // complete, and a tier could not take them in time
+  std::int64_t num_unsaved = 0;           // complete blocks that wait for a tier
 };
 
 // Seconds in a block's life.
@@ -42,11 +47,23 @@ struct KvHistograms {
   KvHistograms();
 };
 
+// What a load brought.
+struct LoadedTokens {
+  int num_matched = 0;           // tokens that need not be computed now, as match() returns
+  std::vector<int> num_by_tier;  // of those that came from tiers
+};
+
+// With tiers, complete blocks are also written behind, and a prefix that only a tier has can be
+// loaded in place of computing it: match, then begin_load; the table's sequence waits, others go on,
+// until poll_tiers() names the load and finish_load() makes its blocks known.
+//
 // Thread: engine only. Nothing throws; no allocation of block bytes after construction.
 class KvCache {
  public:
-  // References must outlive the cache. num_blocks: those of the storage that it may use.
-  KvCache(const KvLayout& layout, KvStorage& storage, const Clock& clock, int num_blocks);
+  // References must outlive the cache. num_blocks: those of the storage that it may use. tiers: null
+  // = none.
+  KvCache(const KvLayout& layout, KvStorage& storage, const Clock& clock, int num_blocks,
+          KvTiers* tiers = nullptr);
 
   // Takes the longest computed prefix of tokens, at most max_tokens of it, into the empty table.
   // Returns the number of tokens that need not be computed. salt: prompts with other salts never
@@ -55,6 +72,17 @@ class KvCache {
                           int max_tokens);
   // What match() would return now, if a block for a shared part can be had.
   int peek(std::span<const TokenId> tokens, std::string_view salt, int max_tokens) const;
+
+  // Begins to load what the tiers have beyond the matched part of tokens, at most to max_tokens, if
+  // that is cheaper than computing it. true = the table is loading.
+  [[nodiscard]] bool begin_load(BlockTable& table, std::span<const TokenId> tokens, int max_tokens);
+  // Takes what the tiers have brought and gives them what is complete; returns the loads that have
+  // ended, valid until the next call. Each must be finished.
+  std::span<const EndedLoad> poll_tiers();
+  LoadedTokens finish_load(BlockTable& table, std::span<const TokenId> tokens,
+                           std::string_view salt, const EndedLoad& ended);
+  // Whether complete blocks wait for a tier to take them.
+  bool has_unsaved() const;
 
   // Room for positions up to num_tokens, evicting what is not in use; a shared block that would be
   // written is copied first. false = not enough, and nothing has changed: the caller preempts or
@@ -94,6 +122,41 @@ class KvCache {
     int num_used = 0;  // computed slots
     std::int64_t allocated_ns = 0;
     std::int64_t last_used_ns = 0;
+    std::uint32_t ticket = 0;  // counts the block's lives
+    std::uint32_t saved = 0;   // bit per tier that has it
+    bool is_queued = false;    // for tiers, or was
+  };
+  // A block of a certain life that a tier has not got yet.
+  struct Unsaved {
+    BlockId block;
+    std::uint32_t ticket;
+  };
+  // Blocks that follow a table's, by their tokens.
+  struct LoadPath {
+    struct Step {
+      TierBlock block;
+      NodeId node;  // kNoNode: not in the pool
+    };
+    int begin = 0;  // index of the first
+    std::vector<Step> steps;
+  };
+  struct Missing {
+    int index;
+    LoadBlock load;
+  };
+  struct Wanted {
+    std::vector<Missing> missing;  // from the pool; a tier may have them
+    int num_in_pool = 0;
+    int hole = -1;  // index of a block that is nowhere
+  };
+  // A load in flight: its blocks in order.
+  struct Loading {
+    struct Block {
+      int index, group, tier;
+    };
+    int begin = 0;
+    int end = 0;  // indices
+    std::vector<Block> blocks;
   };
 
   BlockLife& life(BlockId block) { return lives_[static_cast<std::size_t>(to_index(block))]; }
@@ -109,12 +172,22 @@ class KvCache {
   void adopt(BlockTable& table, NodeId node, int index);
   void give_back_passed(BlockTable& table);
   void forget_if_redundant(NodeId node);
+  void queue_save(NodeId node);
+  bool save(BlockId block, int tier);
+  void save_some();
+  void save_before_eviction(BlockId block);
+  LoadPath load_path(const BlockTable& table, std::span<const TokenId> tokens, int begin) const;
+  Wanted wanted_blocks(const LoadPath& path, int end) const;
+  bool is_worth_loading(std::span<const Missing> missing, int num_tokens) const;
+  void start_load(BlockTable& table, const LoadPath& path, std::vector<Missing> missing, int end);
+  void cancel_load(BlockTable& table);
   // Index of the table's last block if it is partly computed and thus written next, else -1.
   int open_block(const BlockTable& table) const;
 
   const KvLayout& layout_;
   KvStorage& storage_;
   const Clock& clock_;
+  KvTiers* const tiers_;
   BlockPool pool_;
   PrefixCache cache_;
   std::vector<BlockLife> lives_;  // [num_blocks]
@@ -124,6 +197,10 @@ class KvCache {
   std::uint64_t num_evicted_ = 0;
   std::uint64_t num_copied_on_write_ = 0;
   KvHistograms histograms_;
+  std::vector<std::deque<Unsaved>> unsaved_;  // [num_tiers], oldest first
+  std::unordered_map<std::uint64_t, Loading> loads_;
+  std::vector<EndedLoad> ended_;  // scratch
+  std::uint64_t num_evicted_unsaved_ = 0;
 };
 
 }  // namespace larder

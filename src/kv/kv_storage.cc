@@ -40,7 +40,16 @@ void KvStorage::copy_block(BlockId from, BlockId to) {
   std::memcpy(block(to), block(from), static_cast<std::size_t>(layout_.block_size_bytes()));
 }
 
-std::byte* KvStorage::block(BlockId id) {
+std::span<const std::byte> KvStorage::read_block(BlockId id) const {
+  return {block(id), static_cast<std::size_t>(layout_.block_size_bytes())};
+}
+
+void KvStorage::write_block(BlockId id, std::span<const std::byte> bytes) {
+  CHECK(static_cast<std::int64_t>(bytes.size()) == layout_.block_size_bytes(), bytes.size());
+  std::memcpy(block(id), bytes.data(), bytes.size());
+}
+
+std::byte* KvStorage::block(BlockId id) const {
   CHECK(to_index(id) >= 0 && to_index(id) < num_blocks_, to_index(id), num_blocks_);
   return base_ + to_index(id) * layout_.block_size_bytes();
 }

@@ -1,6 +1,9 @@
 // The bytes of all KV blocks.
 #pragma once
 
+#include <cstddef>
+#include <span>
+
 #include "base/aligned_buffer.h"
 #include "base/types.h"
 #include "kernels/kernels.h"
@@ -18,10 +21,13 @@ class KvStorage {
   int num_blocks() const { return num_blocks_; }
   PagedKvView view(int layer) const;
   void copy_block(BlockId from, BlockId to);
+  // All bytes of a block, [layout.block_size_bytes()], for tiers.
+  std::span<const std::byte> read_block(BlockId id) const;
+  void write_block(BlockId id, std::span<const std::byte> bytes);
   std::size_t size_bytes() const { return bytes_.size_bytes(); }
 
  private:
-  std::byte* block(BlockId id);
+  std::byte* block(BlockId id) const;
 
   const KvLayout& layout_;
   int num_blocks_;

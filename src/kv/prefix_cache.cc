@@ -16,6 +16,15 @@ int common_length(std::span<const TokenId> left, std::span<const TokenId> right)
 
 }  // namespace
 
+Digest chain_digest(const Digest& parent, std::span<const TokenId> tokens) {
+  CHECK(tokens.size() == kBlockSize, tokens.size());
+  constexpr std::size_t kTokensBytes = kBlockSize * sizeof(TokenId);
+  std::array<std::byte, sizeof(Digest) + kTokensBytes> bytes;
+  std::memcpy(bytes.data(), parent.data(), sizeof(Digest));
+  std::memcpy(bytes.data() + sizeof(Digest), tokens.data(), kTokensBytes);
+  return sha256(bytes);
+}
+
 bool PrefixCache::Before::operator()(NodeId left, NodeId right) const {
   const Node& a = cache->node(left);
   const Node& b = cache->node(right);
@@ -62,6 +71,7 @@ NodeId PrefixCache::hold_root(std::string_view salt) {
     entry->second = allocate_node();
     node(entry->second).digest = sha256(std::as_bytes(std::span(salt)));
     node(entry->second).salt = &entry->first;
+    node(entry->second).root = entry->second;
   }
   hold_root(entry->second);
   return entry->second;
@@ -137,7 +147,7 @@ void PrefixCache::find(NodeId root, std::span<const TokenId> tokens, int max_tok
 }
 
 NodeId PrefixCache::find_full(NodeId parent, std::span<const TokenId> tokens) const {
-  const auto found = full_nodes_.find(chain(parent, tokens));
+  const auto found = full_nodes_.find(chain_digest(digest(parent), tokens));
   if (found == full_nodes_.end()) return kNoNode;
   const Node& candidate = node(found->second);
   if (candidate.parent != parent || !std::ranges::equal(candidate.span(), tokens)) return kNoNode;
@@ -159,26 +169,20 @@ std::pair<NodeId, int> PrefixCache::closest_child(NodeId parent,
   return closest;
 }
 
-Digest PrefixCache::chain(NodeId parent, std::span<const TokenId> tokens) const {
-  CHECK(tokens.size() == kBlockSize, tokens.size());
-  constexpr std::size_t kTokensBytes = kBlockSize * sizeof(TokenId);
-  std::array<std::byte, sizeof(Digest) + kTokensBytes> bytes;
-  std::memcpy(bytes.data(), node(parent).digest.data(), sizeof(Digest));
-  std::memcpy(bytes.data() + sizeof(Digest), tokens.data(), kTokensBytes);
-  return sha256(bytes);
-}
-
 NodeId PrefixCache::insert(NodeId parent, std::span<const TokenId> tokens,
                            std::span<const BlockId> blocks) {
   CHECK(!tokens.empty() && tokens.size() <= kBlockSize, tokens.size());
   const NodeId id = allocate_node();
   Node& added = node(id);
   added.parent = parent;
+  added.root = node(parent).root;
   added.num_tokens = static_cast<int>(tokens.size());
   std::ranges::copy(tokens, added.tokens.begin());
   ++node(parent).num_children;
   for (int group = 0; group < layout_.num_groups(); ++group) {
-    add_block(id, group, blocks[static_cast<std::size_t>(group)]);
+    const BlockId block = blocks[static_cast<std::size_t>(group)];
+    CHECK(block != BlockId::kNone || !is_kept(group), group);
+    if (block != BlockId::kNone) add_block(id, group, block);
   }
   if (added.num_tokens == kBlockSize) become_full(id);
   return id;
@@ -205,7 +209,7 @@ void PrefixCache::grow(NodeId id, std::span<const TokenId> tokens) {
 
 void PrefixCache::become_full(NodeId id) {
   Node& full = node(id);
-  full.digest = chain(full.parent, full.span());
+  full.digest = chain_digest(digest(full.parent), full.span());
   full_nodes_.try_emplace(full.digest, id);
 }
 
@@ -219,6 +223,12 @@ bool PrefixCache::is_redundant(NodeId id) const {
   const auto place = order_.find(id);
   return (std::next(place) != order_.end() && covers(*std::next(place))) ||
          (place != order_.begin() && covers(*std::prev(place)));
+}
+
+TierBlock PrefixCache::identity(NodeId id, int group) const {
+  const Node& full = node(id);
+  CHECK(full.num_tokens == kBlockSize, id, full.num_tokens);
+  return {full.digest, digest(full.parent), digest(full.root), full.tokens, group};
 }
 
 void PrefixCache::add_block(NodeId id, int group, BlockId block) {

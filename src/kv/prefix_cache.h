@@ -14,6 +14,7 @@
 #include "base/types.h"
 #include "kv/block_pool.h"
 #include "kv/kv_layout.h"
+#include "kv/tier.h"
 
 namespace larder {
 
@@ -26,6 +27,9 @@ struct PrefixMatch {
   NodeId tail = kNoNode;     // a node that begins with the tokens after them
   int num_tokens = 0;        // 16 * path.size(), and those shared with tail
 };
+
+// The address of a full block that follows the one with that digest.
+Digest chain_digest(const Digest& parent, std::span<const TokenId> tokens);
 
 // A tree: each node is a span of at most kBlockSize tokens that follows its parent's, with one
 // block per layer group (kNone where a sliding group has none). Roots stand for salts. Full nodes
@@ -53,7 +57,8 @@ class PrefixCache {
   NodeId find_root(std::string_view salt) const;
   NodeId find_full(NodeId parent, std::span<const TokenId> tokens) const;
 
-  // A new node with these blocks, [num_groups], none of which has a node yet.
+  // A new node with these blocks, [num_groups], none of which has a node yet; kNone where a sliding
+  // group has no block.
   NodeId insert(NodeId parent, std::span<const TokenId> tokens, std::span<const BlockId> blocks);
   // The node's span is now tokens, of which what it had is a prefix.
   void grow(NodeId id, std::span<const TokenId> tokens);
@@ -63,13 +68,18 @@ class PrefixCache {
   void remove(NodeId id);
   // Whether a sibling begins with all tokens of the node.
   bool is_redundant(NodeId id) const;
+  // What a tier knows the block of a full node by.
+  TierBlock identity(NodeId id, int group) const;
 
   // The node of a block, kNoNode if it has none.
   NodeId node_of(BlockId block) const { return owners_[index_of(block)].node; }
+  int group_of(BlockId block) const { return owners_[index_of(block)].group; }
   int num_tokens(NodeId id) const { return node(id).num_tokens; }
   BlockId block(NodeId id, int group) const { return blocks_[place_of(id, group)]; }
-  // SHA-256 over everything up to and with a full node's tokens: the address of its content.
+  // SHA-256 over everything up to and with a full node's tokens: the address of its content. A
+  // root's: over its salt.
   const Digest& digest(NodeId id) const { return node(id).digest; }
+  NodeId parent(NodeId id) const { return node(id).parent; }
   bool is_kept(int group) const { return group == 0 || layout_.group(group).window == 0; }
   // First block of a group that a query at position num_computed sees.
   int first_block_needed(int group, int num_computed) const;
@@ -90,6 +100,7 @@ class PrefixCache {
  private:
   struct Node {
     NodeId parent = kNoNode;
+    NodeId root = kNoNode;  // of a root: itself
     int num_children = 0;
     int num_users = 0;                  // of a root: tables
     const std::string* salt = nullptr;  // of a root: its key in roots_
@@ -132,7 +143,6 @@ class PrefixCache {
   }
   NodeId allocate_node();
   void free_node(NodeId id);
-  Digest chain(NodeId parent, std::span<const TokenId> tokens) const;
   void become_full(NodeId id);
   void put_in_order(NodeId id);
   void take_from_order(NodeId id);

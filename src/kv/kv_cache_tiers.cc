@@ -1,0 +1,235 @@
+// The part of KvCache that deals with tiers: blocks written behind, and prefixes loaded.
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "kv/kv_cache.h"
+
+namespace larder {
+namespace {
+
+// Copied for the tiers between two steps, at most, so that no step waits long.
+constexpr std::int64_t kMaxSaveBytes = std::int64_t{32} << 20;
+
+}  // namespace
+
+// Blocks that are complete and that a tier has not got: their turn comes in poll_tiers().
+void KvCache::queue_save(NodeId node) {
+  if (tiers_ == nullptr || cache_.num_tokens(node) < kBlockSize) return;
+  for (int group = 0; group < num_groups(); ++group) {
+    const BlockId block = cache_.block(node, group);
+    if (block == BlockId::kNone || life(block).is_queued) continue;
+    life(block).is_queued = true;
+    for (int tier = 0; tier < tiers_->num_tiers(); ++tier) {
+      if (life(block).saved >> tier & 1) continue;
+      std::deque<Unsaved>& queue = unsaved_[static_cast<std::size_t>(tier)];
+      queue.push_back({block, life(block).ticket});
+      // With a tier that takes nothing for long, the oldest have gone from the pool by now.
+      if (queue.size() > lives_.size()) queue.pop_front();
+    }
+  }
+}
+
+bool KvCache::save(BlockId block, int tier) {
+  const NodeId node = cache_.node_of(block);
+  const TierBlock identity = cache_.identity(node, cache_.group_of(block));
+  if (!tiers_->tier(tier).put(identity, storage_.read_block(block))) return false;
+  life(block).saved |= 1U << tier;
+  return true;
+}
+
+void KvCache::save_some() {
+  std::int64_t num_left = std::max<std::int64_t>(1, kMaxSaveBytes / layout_.block_size_bytes());
+  for (int tier = 0; tier < tiers_->num_tiers(); ++tier) {
+    std::deque<Unsaved>& queue = unsaved_[static_cast<std::size_t>(tier)];
+    for (; !queue.empty() && num_left > 0; queue.pop_front()) {
+      const auto [block, ticket] = queue.front();
+      const BlockLife& of_block = life(block);
+      const bool is_gone = of_block.ticket != ticket || cache_.node_of(block) == kNoNode;
+      if (is_gone || (of_block.saved >> tier & 1)) continue;
+      if (!save(block, tier)) break;
+      --num_left;
+    }
+  }
+}
+
+// The last chance of what is about to be evicted.
+void KvCache::save_before_eviction(BlockId block) {
+  const NodeId node = cache_.node_of(block);
+  if (cache_.num_tokens(node) < kBlockSize) return;
+  for (int group = 0; group < num_groups(); ++group) {
+    const BlockId own = cache_.block(node, group);
+    if (own == BlockId::kNone || cache_.num_users(own) > 0) continue;
+    for (int tier = 0; tier < tiers_->num_tiers(); ++tier) {
+      if (!(life(own).saved >> tier & 1) && !save(own, tier)) ++num_evicted_unsaved_;
+    }
+  }
+}
+
+bool KvCache::has_unsaved() const {
+  return std::ranges::any_of(unsaved_, [](const auto& queue) { return !queue.empty(); });
+}
+
+std::span<const EndedLoad> KvCache::poll_tiers() {
+  ended_.clear();
+  if (tiers_ == nullptr) return ended_;
+  tiers_->loader().poll(ended_);
+  save_some();
+  return ended_;
+}
+
+// What a continuation at block `end` sees of the path, by where it is: in order.
+KvCache::Wanted KvCache::wanted_blocks(const LoadPath& path, int end) const {
+  Wanted wanted;
+  for (int index = path.begin; index < end; ++index) {
+    const auto& step = path.steps[static_cast<std::size_t>(index - path.begin)];
+    for (int group = 0; group < num_groups(); ++group) {
+      if (index < cache_.first_block_needed(group, end * kBlockSize)) continue;
+      if (step.node != kNoNode && cache_.block(step.node, group) != BlockId::kNone) {
+        ++wanted.num_in_pool;
+        continue;
+      }
+      TierBlock block = step.block;
+      block.group = group;
+      const int tier = tiers_->find(block);
+      if (tier < 0) {
+        wanted.hole = index;
+        return wanted;
+      }
+      wanted.missing.push_back({index, {block, BlockId::kNone, tier}});
+    }
+  }
+  return wanted;
+}
+
+// The blocks after the first `begin` of tokens, as far as the pool or a tier may have those of kept
+// groups.
+KvCache::LoadPath KvCache::load_path(const BlockTable& table, std::span<const TokenId> tokens,
+                                     int begin) const {
+  LoadPath path;
+  path.begin = begin;
+  const std::span<const BlockId> kept = table.blocks(0);
+  NodeId node = begin == 0 ? table.root_ : cache_.node_of(kept[static_cast<std::size_t>(begin - 1)]);
+  CHECK(node != kNoNode, begin);
+  TierBlock block;
+  block.digest = cache_.digest(node);
+  block.salt = cache_.digest(table.root_);
+  for (int index = begin; (index + 1) * kBlockSize <= static_cast<int>(tokens.size()); ++index) {
+    const auto span = tokens.subspan(static_cast<std::size_t>(index) * kBlockSize, kBlockSize);
+    block.parent = block.digest;
+    block.digest = chain_digest(block.parent, span);
+    std::ranges::copy(span, block.tokens.begin());
+    if (node != kNoNode) node = cache_.find_full(node, span);
+    if (node == kNoNode && tiers_->find(block) < 0) break;
+    path.steps.push_back({block, node});
+  }
+  return path;
+}
+
+bool KvCache::is_worth_loading(std::span<const Missing> missing, int num_tokens) const {
+  std::vector<std::int64_t> num_blocks(static_cast<std::size_t>(tiers_->num_tiers()));
+  for (const Missing& one : missing) ++num_blocks[static_cast<std::size_t>(one.load.tier)];
+  double seconds = 0;
+  for (int tier = 0; tier < tiers_->num_tiers(); ++tier) {
+    seconds += tiers_->read_seconds(tier, num_blocks[static_cast<std::size_t>(tier)]);
+  }
+  return seconds < num_tokens * tiers_->seconds_per_token();
+}
+
+bool KvCache::begin_load(BlockTable& table, std::span<const TokenId> tokens, int max_tokens) {
+  CHECK(table.load_ == 0 && !table.empty());
+  if (tiers_ == nullptr) return false;
+  const int begin = table.num_computed_ / kBlockSize;
+  const int num_usable = std::clamp(max_tokens, 0, static_cast<int>(tokens.size()));
+  const LoadPath path =
+      load_path(table, tokens.first(static_cast<std::size_t>(num_usable)), begin);
+  int end = begin + static_cast<int>(path.steps.size());
+  Wanted wanted = wanted_blocks(path, end);
+  // A hole in a window is seen from every end between it and this one.
+  while (wanted.hole >= 0) {
+    end = wanted.hole;
+    wanted = wanted_blocks(path, end);
+  }
+  if (wanted.missing.empty() || end * kBlockSize <= table.num_computed_) return false;
+  if (!is_worth_loading(wanted.missing, end * kBlockSize - table.num_computed_)) return false;
+  const auto num_taken = static_cast<int>(wanted.missing.size()) + wanted.num_in_pool;
+  if (num_taken > num_blocks_available()) return false;
+  start_load(table, path, std::move(wanted.missing), end);
+  return true;
+}
+
+void KvCache::start_load(BlockTable& table, const LoadPath& path, std::vector<Missing> missing,
+                         int end) {
+  // A shared part of the next block, if any, makes way for the whole of it.
+  for (BlockTable::Group& group : table.groups_) {
+    while (static_cast<int>(group.blocks.size()) > path.begin) {
+      if (group.blocks.back() != BlockId::kNone) drop(group.blocks.back());
+      group.blocks.pop_back();
+    }
+  }
+  Loading loading;
+  loading.begin = path.begin;
+  loading.end = end;
+  table.num_computed_ = path.begin * kBlockSize;
+  // What is in the pool is held first, so that it cannot be evicted for what is not.
+  for (int index = path.begin; index < end; ++index) {
+    const NodeId node = path.steps[static_cast<std::size_t>(index - path.begin)].node;
+    for (int group = 0; group < num_groups(); ++group) {
+      const bool is_seen = index >= cache_.first_block_needed(group, end * kBlockSize);
+      const BlockId known =
+          is_seen && node != kNoNode ? cache_.block(node, group) : BlockId::kNone;
+      if (known != BlockId::kNone) hold(known);
+      table.groups_[static_cast<std::size_t>(group)].blocks.push_back(known);
+    }
+  }
+  std::vector<LoadBlock> blocks;
+  for (Missing& one : missing) {
+    one.load.target = allocate();
+    const auto group = static_cast<std::size_t>(one.load.block.group);
+    table.groups_[group].blocks[static_cast<std::size_t>(one.index)] = one.load.target;
+    loading.blocks.push_back({one.index, one.load.block.group, one.load.tier});
+    blocks.push_back(one.load);
+  }
+  table.load_ = tiers_->loader().start(std::move(blocks));
+  loads_.emplace(table.load_, std::move(loading));
+}
+
+LoadedTokens KvCache::finish_load(BlockTable& table, std::span<const TokenId> tokens,
+                                  std::string_view salt, const EndedLoad& ended) {
+  CHECK(table.load_ == ended.id && ended.id != 0, ended.id);
+  const Loading loading = std::move(loads_.extract(ended.id).mapped());
+  table.load_ = 0;
+  const bool is_whole = ended.num_loaded == static_cast<int>(loading.blocks.size());
+  // Index of the first block that is not there in all groups.
+  const int end = is_whole
+                      ? loading.end
+                      : loading.blocks[static_cast<std::size_t>(ended.num_loaded)].index;
+  LoadedTokens loaded;
+  loaded.num_by_tier.resize(static_cast<std::size_t>(tiers_->num_tiers()));
+  for (int i = 0; i < ended.num_loaded; ++i) {
+    const auto& [index, group, tier] = loading.blocks[static_cast<std::size_t>(i)];
+    const BlockId block =
+        table.groups_[static_cast<std::size_t>(group)].blocks[static_cast<std::size_t>(index)];
+    // Those further away than the one that had it need not have it back.
+    for (int known = tier; known < tiers_->num_tiers(); ++known) life(block).saved |= 1U << known;
+    if (group == 0 && index < end) loaded.num_by_tier[static_cast<std::size_t>(tier)] += kBlockSize;
+  }
+  if (end > loading.begin) publish(table, tokens, end * kBlockSize);
+  if (!is_whole) {
+    // Windows were loaded for another end: begin again with what is known now.
+    release(table);
+    loaded.num_matched = match(table, tokens, salt, end * kBlockSize);
+    return loaded;
+  }
+  loaded.num_matched = table.num_computed_;
+  return loaded;
+}
+
+void KvCache::cancel_load(BlockTable& table) {
+  if (table.load_ == 0) return;
+  tiers_->loader().cancel(table.load_);
+  loads_.erase(table.load_);
+  table.load_ = 0;
+}
+
+}  // namespace larder

@@ -1,0 +1,44 @@
+#include "kv/kv_tiers.h"
+
+#include <utility>
+
+#include "base/check.h"
+
+namespace larder {
+namespace {
+
+std::vector<KvTier*> pointers(const std::vector<std::unique_ptr<KvTier>>& tiers) {
+  std::vector<KvTier*> result;
+  for (const auto& tier : tiers) result.push_back(tier.get());
+  return result;
+}
+
+}  // namespace
+
+KvTiers::KvTiers(std::vector<std::unique_ptr<KvTier>> tiers, KvStorage& storage,
+                 std::int64_t block_size_bytes, std::int64_t staging_bytes)
+    : tiers_(std::move(tiers)),
+      loader_(pointers(tiers_), storage, block_size_bytes, staging_bytes) {
+  CHECK(!tiers_.empty());
+}
+
+int KvTiers::find(const TierBlock& block) const {
+  for (std::size_t i = 0; i < tiers_.size(); ++i) {
+    if (tiers_[i]->presence(block) != TierPresence::kAbsent) return static_cast<int>(i);
+  }
+  return -1;
+}
+
+double KvTiers::read_seconds(int tier, std::int64_t num_blocks) const {
+  return num_blocks == 0
+             ? 0
+             : tiers_[static_cast<std::size_t>(tier)]->estimate_read_seconds(num_blocks);
+}
+
+std::vector<TierStats> KvTiers::stats() const {
+  std::vector<TierStats> result;
+  for (const auto& tier : tiers_) result.push_back(tier->stats());
+  return result;
+}
+
+}  // namespace larder

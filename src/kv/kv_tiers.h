@@ -1,0 +1,42 @@
+// The tiers behind a pool, nearest first, and what they cost against computing.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "kv/kv_storage.h"
+#include "kv/tier.h"
+#include "kv/tier_loader.h"
+
+namespace larder {
+
+// Thread: engine only, but for stats().
+class KvTiers {
+ public:
+  // At least one tier. storage must outlive it. staging_bytes: of loads on their way into the pool.
+  KvTiers(std::vector<std::unique_ptr<KvTier>> tiers, KvStorage& storage,
+          std::int64_t block_size_bytes, std::int64_t staging_bytes);
+
+  int num_tiers() const { return static_cast<int>(tiers_.size()); }
+  KvTier& tier(int index) { return *tiers_[static_cast<std::size_t>(index)]; }
+  TierLoader& loader() { return loader_; }
+
+  // The nearest tier that has the block, or may have it; -1 = none.
+  [[nodiscard]] int find(const TierBlock& block) const;
+  double read_seconds(int tier, std::int64_t num_blocks) const;
+  std::vector<TierStats> stats() const;
+
+  // Of the model's forward pass over a prompt; what a load is held against. Measured at start and
+  // kept up to date by the engine.
+  void set_seconds_per_token(double seconds) { seconds_per_token_ = seconds; }
+  double seconds_per_token() const { return seconds_per_token_; }
+
+ private:
+  const std::vector<std::unique_ptr<KvTier>> tiers_;
+  TierLoader loader_;
+  double seconds_per_token_ = 1e9;  // until told: anything is cheaper than computing
+};
+
+}  // namespace larder

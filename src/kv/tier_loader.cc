@@ -1,0 +1,174 @@
+#include "kv/tier_loader.h"
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "base/check.h"
+
+namespace larder {
+namespace {
+
+constexpr std::size_t kMaxBuffersPerLoad = 2;
+constexpr std::int64_t kBufferBytes = std::int64_t{4} << 20;
+
+}  // namespace
+
+// A piece of a load in flight: blocks [first, first + size) of it.
+struct TierLoader::Buffer {
+  std::byte* bytes = nullptr;
+  std::vector<TierBlock> blocks;
+  std::uint64_t load_id = 0;
+  int first = 0;
+  bool has_arrived = false;
+  int num_found = 0;
+};
+
+struct TierLoader::Load {
+  std::uint64_t id = 0;
+  std::vector<LoadBlock> blocks;
+  int num_issued = 0;
+  int num_loaded = 0;
+  bool is_short = false;  // a block was missing: nothing after it is wanted
+  std::deque<Buffer*> in_flight;
+
+  bool has_ended() const {
+    return in_flight.empty() && (is_short || num_loaded == static_cast<int>(blocks.size()));
+  }
+};
+
+TierLoader::TierLoader(std::span<KvTier* const> tiers, KvStorage& storage,
+                       std::int64_t block_size_bytes, std::int64_t staging_bytes)
+    : tiers_(tiers.begin(), tiers.end()), storage_(storage), block_size_bytes_(block_size_bytes) {
+  CHECK(block_size_bytes > 0, block_size_bytes);
+  blocks_per_buffer_ =
+      static_cast<int>(std::max<std::int64_t>(1, kBufferBytes / block_size_bytes));
+  const std::int64_t buffer_bytes = blocks_per_buffer_ * block_size_bytes;
+  const std::int64_t num_buffers = std::max<std::int64_t>(2, staging_bytes / buffer_bytes);
+  staging_ = AlignedBuffer(static_cast<std::size_t>(num_buffers * buffer_bytes), true);
+  for (std::int64_t i = 0; i < num_buffers; ++i) {
+    buffers_.push_back(std::make_unique<Buffer>());
+    buffers_.back()->bytes = staging_.data() + i * buffer_bytes;
+    free_.push_back(buffers_.back().get());
+  }
+}
+
+TierLoader::~TierLoader() {
+  std::vector<EndedLoad> ended;
+  while (!loads_.empty()) cancel(loads_.front()->id);
+  while (free_.size() < buffers_.size()) {
+    poll(ended);
+    std::this_thread::yield();
+  }
+}
+
+void TierLoader::set_wake(std::function<void()> wake) {
+  const std::lock_guard lock(mutex_);
+  wake_ = std::move(wake);
+}
+
+std::uint64_t TierLoader::start(std::vector<LoadBlock> blocks) {
+  CHECK(!blocks.empty());
+  auto load = std::make_unique<Load>();
+  load->id = next_id_++;
+  load->blocks = std::move(blocks);
+  loads_.push_back(std::move(load));
+  issue_all();
+  return next_id_ - 1;
+}
+
+void TierLoader::cancel(std::uint64_t id) {
+  std::erase_if(loads_, [&](const auto& load) {
+    if (load->id != id) return false;
+    for (Buffer* buffer : load->in_flight) {
+      if (buffer->has_arrived) free_.push_back(buffer);
+    }
+    return true;  // the other buffers come back with their answers, and find no load to go to
+  });
+}
+
+void TierLoader::issue_all() {
+  for (const auto& load : loads_) {
+    if (free_.empty()) return;
+    issue(*load);
+  }
+}
+
+void TierLoader::issue(Load& load) {
+  const int num_blocks = static_cast<int>(load.blocks.size());
+  while (!load.is_short && load.num_issued < num_blocks && !free_.empty() &&
+         load.in_flight.size() < kMaxBuffersPerLoad) {
+    Buffer& buffer = *free_.back();
+    free_.pop_back();
+    buffer.blocks.clear();
+    buffer.load_id = load.id;
+    buffer.first = load.num_issued;
+    buffer.has_arrived = false;
+    const int tier = load.blocks[static_cast<std::size_t>(load.num_issued)].tier;
+    while (load.num_issued < num_blocks &&
+           static_cast<int>(buffer.blocks.size()) < blocks_per_buffer_) {
+      const LoadBlock& next = load.blocks[static_cast<std::size_t>(load.num_issued)];
+      if (next.tier != tier) break;
+      buffer.blocks.push_back(next.block);
+      ++load.num_issued;
+    }
+    load.in_flight.push_back(&buffer);
+    const auto size_bytes = buffer.blocks.size() * static_cast<std::size_t>(block_size_bytes_);
+    tiers_[static_cast<std::size_t>(tier)]->get(
+        {buffer.blocks, {buffer.bytes, size_bytes}, [this, &buffer](int num_found) {
+           std::function<void()> wake;
+           {
+             const std::lock_guard lock(mutex_);
+             arrived_.push_back({&buffer, num_found});
+             wake = wake_;
+           }
+           if (wake) wake();
+         }});
+  }
+}
+
+void TierLoader::take(const Arrived& arrived) {
+  Buffer& buffer = *arrived.buffer;
+  buffer.has_arrived = true;
+  buffer.num_found = arrived.num_found;
+  const auto found = std::ranges::find_if(
+      loads_, [&](const auto& load) { return load->id == buffer.load_id; });
+  if (found == loads_.end()) {
+    free_.push_back(&buffer);
+    return;
+  }
+  // In the order in which they were asked for, whichever came first.
+  Load& load = **found;
+  while (!load.in_flight.empty() && load.in_flight.front()->has_arrived) {
+    Buffer& next = *load.in_flight.front();
+    load.in_flight.pop_front();
+    const int num_wanted = static_cast<int>(next.blocks.size());
+    const int num_usable = load.is_short ? 0 : std::clamp(next.num_found, 0, num_wanted);
+    for (int i = 0; i < num_usable; ++i) {
+      storage_.write_block(load.blocks[static_cast<std::size_t>(next.first + i)].target,
+                           {next.bytes + i * block_size_bytes_,
+                            static_cast<std::size_t>(block_size_bytes_)});
+    }
+    load.num_loaded += num_usable;
+    load.is_short = load.is_short || num_usable < num_wanted;
+    free_.push_back(&next);
+  }
+}
+
+void TierLoader::poll(std::vector<EndedLoad>& ended) {
+  std::vector<Arrived> arrived;
+  {
+    const std::lock_guard lock(mutex_);
+    arrived.swap(arrived_);
+  }
+  for (const Arrived& one : arrived) take(one);
+  std::erase_if(loads_, [&](const auto& load) {
+    if (!load->has_ended()) return false;
+    ended.push_back({load->id, load->num_loaded});
+    return true;
+  });
+  issue_all();
+}
+
+}  // namespace larder

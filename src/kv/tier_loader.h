@@ -1,0 +1,83 @@
+// Brings blocks from the tiers into the pool while the engine computes for others.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "base/aligned_buffer.h"
+#include "base/types.h"
+#include "kv/kv_storage.h"
+#include "kv/tier.h"
+
+namespace larder {
+
+// A block to load and the pool's block that it goes to.
+struct LoadBlock {
+  TierBlock block;
+  BlockId target = BlockId::kNone;
+  int tier = 0;  // which of the tiers has it
+};
+
+// How a load went: the first num_loaded of its blocks are in storage.
+struct EndedLoad {
+  std::uint64_t id = 0;
+  int num_loaded = 0;
+};
+
+// A load is a list of blocks in order; it ends with the first that its tier has not got. Tiers write
+// into a fixed set of staging buffers and only the engine's thread copies from there into storage,
+// so a load can be dropped at any time and its targets used for something else: what arrives late
+// goes nowhere. Loads take turns, and one has at most two buffers, so that reading and copying
+// overlap. Thread: engine only, but for the tiers' answers.
+class TierLoader {
+ public:
+  // References must outlive it. Staging of staging_bytes, at least two blocks, is taken now. wake:
+  // called on a tier's thread when poll() has something to do.
+  TierLoader(std::span<KvTier* const> tiers, KvStorage& storage, std::int64_t block_size_bytes,
+             std::int64_t staging_bytes);
+  ~TierLoader();  // waits for the tiers' answers
+
+  void set_wake(std::function<void()> wake);
+
+  // Begins a load of at least one block. Returns its id, never 0.
+  std::uint64_t start(std::vector<LoadBlock> blocks);
+  // Its targets are the caller's again at once.
+  void cancel(std::uint64_t id);
+  // Copies what has arrived, asks for more; ended loads that were not cancelled are appended.
+  void poll(std::vector<EndedLoad>& ended);
+
+  bool is_busy() const { return !loads_.empty(); }
+
+ private:
+  struct Buffer;
+  struct Load;
+  struct Arrived {
+    Buffer* buffer;
+    int num_found;
+  };
+
+  void issue(Load& load);
+  void issue_all();
+  void take(const Arrived& arrived);
+
+  const std::vector<KvTier*> tiers_;
+  KvStorage& storage_;
+  const std::int64_t block_size_bytes_;
+  int blocks_per_buffer_ = 1;
+  AlignedBuffer staging_;
+  std::vector<std::unique_ptr<Buffer>> buffers_;
+  std::vector<Buffer*> free_;
+  std::deque<std::unique_ptr<Load>> loads_;  // in order of arrival
+  std::uint64_t next_id_ = 1;
+
+  std::mutex mutex_;  // guards what follows
+  std::vector<Arrived> arrived_;
+  std::function<void()> wake_;
+};
+
+}  // namespace larder
