@@ -1,0 +1,14 @@
+// BlockIo through io_uring.
+#pragma once
+
+#include <memory>
+
+#include "kv/block_io.h"
+
+namespace larder {
+
+// nullptr where the kernel or a container's rules forbid it, or, where required,
+// Error{kUnavailable}.
+std::unique_ptr<BlockIo> make_uring_io(int num_in_flight, bool required);
+
+}  // namespace larder

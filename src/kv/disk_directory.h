@@ -1,0 +1,63 @@
+// The disk tier's directory: who may use it, which segments are in it, and its size.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kv/block_io.h"
+#include "kv/disk_segment.h"
+#include "kv/tier.h"
+
+namespace larder {
+
+// Holds DIR/lock, so that one process uses the directory. Files named segment-NNNNNNNN.kv are the
+// tier's; all others are left alone. A segment of another format (model, KV type, instruction set,
+// version) or with a damaged header is kept, never read, and the first to go when room is needed,
+// oldest first. Together they never pass size_bytes. Thread: one at a time.
+class DiskDirectory {
+ public:
+  // Makes the directory, locks it, and deletes what is over the limit. Throws
+  // Error{kInvalidArgument} for a size that holds no block, Error{kUnavailable} for a directory
+  // that cannot be used or that another process uses.
+  DiskDirectory(std::string path, const TierFormat& format, std::int64_t size_bytes);
+  ~DiskDirectory();
+  DiskDirectory(const DiskDirectory&) = delete;
+  DiskDirectory& operator=(const DiskDirectory&) = delete;
+
+  // The segments of this format that were there at construction; once.
+  std::vector<std::unique_ptr<SegmentFile>> take_segments() { return std::move(found_); }
+  // A new, empty segment; what is foreign makes room for it. nullptr: the limit is reached
+  // (error 0) or the file cannot be made (error is errno).
+  std::unique_ptr<SegmentFile> create_segment(BlockIo& io, int& error);
+  // false: there is none.
+  bool delete_oldest_foreign();
+
+  const std::string& path() const { return path_; }
+
+ private:
+  struct Foreign {
+    std::string path;
+    std::int64_t size_bytes;
+  };
+  struct Listed;
+
+  void lock();
+  std::vector<Listed> list_segments();
+  void open_segment(const Listed& listed);
+  std::string segment_path(std::uint32_t number) const;
+
+  const std::string path_;
+  const TierFormat format_;
+  const std::int64_t limit_bytes_;
+  int lock_fd_ = -1;
+  std::int32_t slots_per_segment_ = 0;
+  std::vector<std::unique_ptr<SegmentFile>> found_;
+  std::deque<Foreign> foreign_;   // oldest first
+  std::int64_t total_bytes_ = 0;  // of all segments, full
+  std::uint32_t last_number_ = 0;
+};
+
+}  // namespace larder

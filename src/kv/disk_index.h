@@ -1,0 +1,90 @@
+// Which block is in which slot of which segment, and which slot goes next. Bookkeeping only.
+#pragma once
+
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "kv/tier_key.h"
+
+namespace larder {
+
+struct SlotId {
+  std::int32_t segment = -1;
+  std::int32_t slot = -1;
+
+  auto operator<=>(const SlotId&) const = default;
+};
+
+// A slot is free, taken (its owner writes it), stored (found by its key) or lost (not used again).
+// Blocks go least recently used first, and a block that others in the store follow does not go
+// before them: without it they would be of no use. Who reads a slot pins it, and it stays.
+// Thread: the owner's lock. O(log n) where the order of eviction changes, else O(1).
+class DiskIndex {
+ public:
+  // Adds a segment with num_slots free slots and returns its number.
+  std::int32_t add_segment(std::int32_t num_slots);
+
+  std::optional<SlotId> find(const BlockKey& key) const;
+  // The free slot that lies before all others in its segment, now taken.
+  std::optional<SlotId> take_free();
+  // free -> taken, for what lies in it at start.
+  void take(SlotId id);
+  // Forgets the block whose turn it is; its slot is now taken. nullopt: all are pinned or taken.
+  std::optional<SlotId> evict();
+  // taken -> stored. age: as in touch().
+  void store(SlotId id, const BlockKey& key, const BlockKey& parent, std::uint64_t age);
+  // taken or stored -> free. Forgets the block.
+  void release(SlotId id);
+  // taken or stored -> lost: the device fails there.
+  void lose(SlotId id);
+
+  // Used at age, which never falls.
+  void touch(SlotId id, std::uint64_t age);
+  void pin(SlotId id) { ++slot(id).num_pins; }
+  void unpin(SlotId id) { --slot(id).num_pins; }
+  // What the slot holds now, if it is stored.
+  bool holds(SlotId id, const BlockKey& key) const;
+  // Whether something, valid or not, may lie in the slot's header on disk.
+  bool was_used(SlotId id) const { return slot(id).was_used; }
+  void mark_used(SlotId id) { slot(id).was_used = true; }
+  // Some that are stored, as chance has it.
+  std::vector<SlotId> sample_stored(std::size_t max_num) const;
+
+  std::int64_t num_stored() const { return static_cast<std::int64_t>(slots_by_key_.size()); }
+
+ private:
+  enum class State : std::uint8_t { kFree, kTaken, kStored, kLost };
+  struct Slot {
+    BlockKey key;
+    BlockKey parent;
+    std::uint64_t age = 0;
+    std::int32_t num_pins = 0;
+    State state = State::kFree;
+    bool was_used = false;
+  };
+  struct Segment {
+    std::vector<Slot> slots;
+    std::int32_t first_free = 0;  // no slot before it is free
+  };
+
+  Slot& slot(SlotId id) {
+    return segments_[static_cast<std::size_t>(id.segment)].slots[static_cast<std::size_t>(id.slot)];
+  }
+  const Slot& slot(SlotId id) const { return const_cast<DiskIndex*>(this)->slot(id); }
+  bool is_leaf(const BlockKey& key) const { return !num_children_.contains(key); }
+  void forget(SlotId id);
+
+  std::vector<Segment> segments_;
+  std::unordered_map<BlockKey, SlotId, BlockKeyHash> slots_by_key_;
+  // Of blocks, stored or not, that stored ones follow.
+  std::unordered_map<BlockKey, std::int32_t, BlockKeyHash> num_children_;
+  std::set<std::pair<std::uint64_t, SlotId>> leaves_;  // stored, without children, by age
+};
+
+}  // namespace larder

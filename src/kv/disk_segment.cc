@@ -1,0 +1,98 @@
+#include "kv/disk_segment.h"
+
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <limits>
+
+namespace larder {
+namespace {
+
+constexpr std::int64_t kMaxBlockSizeBytes = std::int64_t{1} << 32;
+constexpr std::array<char, 8> kMagic = {'L', 'A', 'R', 'D', 'E', 'R', 'K', 'V'};
+
+struct RawSegment {
+  std::array<char, 8> magic;
+  std::uint32_t version;
+  std::uint16_t record_version;
+  std::uint16_t record_size_bytes;
+  Digest fingerprint;
+  std::int64_t block_size_bytes;
+  std::int64_t num_slots;
+  std::uint64_t header_hash;  // XXH3-64 of all that comes before
+};
+static_assert(sizeof(RawSegment) == 72);
+
+std::int64_t round_up_to_page(std::int64_t size_bytes) {
+  return (size_bytes + kSegmentPageBytes - 1) / kSegmentPageBytes * kSegmentPageBytes;
+}
+
+std::uint64_t hash_header(const RawSegment& raw) {
+  return XXH3_64bits(&raw, offsetof(RawSegment, header_hash));
+}
+
+}  // namespace
+
+std::int64_t SegmentShape::payload_stride_bytes() const {
+  return round_up_to_page(format.block_size_bytes);
+}
+
+std::int64_t SegmentShape::header_offset(std::int32_t slot) const {
+  return kSegmentPageBytes + slot * std::int64_t{kRecordHeaderSizeBytes};
+}
+
+std::int64_t SegmentShape::payload_offset(std::int32_t slot) const {
+  return kSegmentPageBytes + round_up_to_page(table_size_bytes()) + slot * payload_stride_bytes();
+}
+
+std::int32_t slots_within(std::int64_t size_bytes, std::int64_t block_size_bytes) {
+  const std::int64_t per_slot_bytes =
+      round_up_to_page(block_size_bytes) + std::int64_t{kRecordHeaderSizeBytes};
+  std::int64_t num_slots =
+      std::max<std::int64_t>(0, size_bytes - kSegmentPageBytes) / per_slot_bytes;
+  num_slots = std::min<std::int64_t>(num_slots, std::numeric_limits<std::int32_t>::max());
+  SegmentShape shape{.format = {.fingerprint = {}, .block_size_bytes = block_size_bytes},
+                     .num_slots = static_cast<std::int32_t>(num_slots)};
+  // The table's rounding may take what a slot needs.
+  while (shape.num_slots > 0 && shape.file_size_bytes() > size_bytes) --shape.num_slots;
+  return shape.num_slots;
+}
+
+SegmentHeader encode_segment_header(const SegmentShape& shape) {
+  RawSegment raw{.magic = kMagic,
+                 .version = kSegmentVersion,
+                 .record_version = kRecordVersion,
+                 .record_size_bytes = kRecordHeaderSizeBytes,
+                 .fingerprint = shape.format.fingerprint,
+                 .block_size_bytes = shape.format.block_size_bytes,
+                 .num_slots = shape.num_slots,
+                 .header_hash = 0};
+  raw.header_hash = hash_header(raw);
+  SegmentHeader header{};
+  std::memcpy(header.data(), &raw, sizeof raw);
+  return header;
+}
+
+std::optional<SegmentShape> decode_segment_header(std::span<const std::byte> bytes) {
+  RawSegment raw;
+  if (bytes.size() < sizeof raw) return std::nullopt;
+  std::memcpy(&raw, bytes.data(), sizeof raw);
+  if (raw.magic != kMagic || raw.version != kSegmentVersion ||
+      raw.record_version != kRecordVersion || raw.record_size_bytes != kRecordHeaderSizeBytes ||
+      raw.header_hash != hash_header(raw))
+    return std::nullopt;
+  if (raw.block_size_bytes < 1 || raw.block_size_bytes > kMaxBlockSizeBytes) return std::nullopt;
+  // So that no offset overflows: at most 2^31 slots of 2^32 bytes and their headers.
+  if (raw.num_slots < 1 || raw.num_slots >= std::numeric_limits<std::int32_t>::max())
+    return std::nullopt;
+  return SegmentShape{
+      .format = {.fingerprint = raw.fingerprint, .block_size_bytes = raw.block_size_bytes},
+      .num_slots = static_cast<std::int32_t>(raw.num_slots)};
+}
+
+SegmentFile::~SegmentFile() { ::close(fd_); }
+
+}  // namespace larder

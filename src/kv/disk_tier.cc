@@ -1,0 +1,220 @@
+#include "kv/disk_tier.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/check.h"
+#include "base/clock.h"
+
+namespace larder {
+namespace {
+
+constexpr std::int64_t kNsPerMs = 1'000'000;
+constexpr int kNumInFlight = 64;
+constexpr int kNumReadFailuresToOff = 3;
+constexpr double kOffSeconds = 1e9;
+constexpr std::size_t kScanChunkBytes = std::size_t{4} << 20;
+// Until a read has been measured. Rather too fast: what is never tried is never measured.
+constexpr double kAssumedSecondsPerByte = 1e-9;
+constexpr double kSecondsPerRequest = 100e-6;
+constexpr std::int64_t kMeasureBytes = std::int64_t{16} << 20;
+constexpr std::int64_t kMeasureNs = 50 * kNsPerMs;
+constexpr std::size_t kMeasureBatch = 8;
+
+std::int64_t now_ns() { return SteadyClock().now_ns(); }
+
+std::unique_ptr<BlockIo> make_io(const DiskTierConfig& config) {
+  return config.make_io ? config.make_io() : make_block_io(config.io, kNumInFlight);
+}
+
+TierBreaker::Config breaker_config(const DiskTierConfig& config, int num_failures_to_off) {
+  return {.num_failures_to_off = num_failures_to_off,
+          .first_retry_ns = config.first_retry_ms * kNsPerMs,
+          .max_retry_ns = config.max_retry_ms * kNsPerMs};
+}
+
+}  // namespace
+
+DiskTier::DiskTier(const DiskTierConfig& config, const TierFormat& format)
+    : config_(config),
+      format_(format),
+      read_io_(make_io(config)),
+      write_io_(make_io(config)),
+      directory_(config.directory, format, config.size_bytes),
+      staging_(format.block_size_bytes, config.staging_size_bytes),
+      read_breaker_(breaker_config(config, kNumReadFailuresToOff)),
+      write_breaker_(breaker_config(config, 1)),
+      growth_breaker_(breaker_config(config, 1)) {
+  for (std::unique_ptr<SegmentFile>& segment : directory_.take_segments()) {
+    const std::int32_t id = index_.add_segment(segment->shape().num_slots);
+    segments_.push_back(std::move(segment));
+    scan(id);
+  }
+  measure_reads();
+  writer_ = std::thread([this] { write_loop(); });
+  reader_ = std::thread([this] { read_loop(); });
+}
+
+DiskTier::~DiskTier() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+    drain_until_ns_ = now_ns() + config_.drain_ms * kNsPerMs;
+  }
+  read_wake_.notify_all();
+  write_wake_.notify_all();
+  reader_.join();
+  writer_.join();
+}
+
+void DiskTier::scan(std::int32_t segment) {
+  const SegmentFile& file = *segments_[static_cast<std::size_t>(segment)];
+  const std::int64_t table_bytes = file.shape().table_size_bytes();
+  std::vector<std::byte> chunk(std::min<std::size_t>(kScanChunkBytes, table_bytes));
+  std::int32_t slot = 0;
+  for (std::int64_t done_bytes = 0; done_bytes < table_bytes;) {
+    const auto size_bytes =
+        std::min(static_cast<std::int64_t>(chunk.size()), table_bytes - done_bytes);
+    IoRequest request{.fd = file.fd(),
+                      .offset_bytes = file.shape().header_offset(slot),
+                      .data = chunk.data(),
+                      .size_bytes = size_bytes};
+    transfer_all(*read_io_, IoDirection::kRead, {&request, 1});
+    if (request.result < 0) {
+      // Unknown, so neither found nor written to.
+      ++stats_.num_io_errors;
+      for (std::int64_t i = 0; i < size_bytes; i += kRecordHeaderSizeBytes) {
+        index_.take({segment, slot});
+        index_.lose({segment, slot++});
+      }
+    } else {
+      for (std::int64_t i = 0; i < size_bytes; i += kRecordHeaderSizeBytes)
+        index_slot({segment, slot++},
+                   std::span(chunk).subspan(static_cast<std::size_t>(i), kRecordHeaderSizeBytes));
+    }
+    done_bytes += size_bytes;
+  }
+}
+
+void DiskTier::index_slot(SlotId id, std::span<const std::byte> header) {
+  static constexpr RecordHeader kFree{};
+  if (std::memcmp(header.data(), kFree.data(), kFree.size()) == 0) return;
+  index_.take(id);
+  index_.mark_used(id);
+  const auto record = decode_record(header);
+  if (!record || record->encoding != RecordEncoding::kPlain || !is_record_in(*record, format_)) {
+    ++stats_.num_corrupt;
+    index_.release(id);
+    return;
+  }
+  const BlockKey key(record->block.digest, record->block.group);
+  if (index_.find(key)) {
+    index_.release(id);
+    return;
+  }
+  index_.store(id, key, BlockKey(record->block.parent, record->block.group), record->sequence);
+  next_age_ = std::max(next_age_, record->sequence + 1);
+}
+
+// Of blocks that lie all over the store.
+void DiskTier::measure_reads() {
+  seconds_per_byte_ = kAssumedSecondsPerByte;
+  std::vector<SlotId> slots = index_.sample_stored(static_cast<std::size_t>(
+      std::max<std::int64_t>(1, kMeasureBytes / format_.block_size_bytes)));
+  if (slots.empty()) return;
+  const auto block_bytes = static_cast<std::size_t>(format_.block_size_bytes);
+  std::vector<std::byte> scratch(std::min(kMeasureBatch, slots.size()) * block_bytes);
+  const std::int64_t start_ns = now_ns();
+  std::int64_t num_bytes = 0;
+  for (std::size_t i = 0; i < slots.size() && now_ns() - start_ns < kMeasureNs;) {
+    std::vector<IoRequest> requests;
+    for (; i < slots.size() && requests.size() < kMeasureBatch; ++i) {
+      const SegmentFile& file = *segments_[static_cast<std::size_t>(slots[i].segment)];
+      requests.push_back({.fd = file.fd(),
+                          .offset_bytes = file.shape().payload_offset(slots[i].slot),
+                          .data = scratch.data() + requests.size() * block_bytes,
+                          .size_bytes = format_.block_size_bytes});
+    }
+    transfer_all(*read_io_, IoDirection::kRead, requests);
+    for (const IoRequest& request : requests)
+      num_bytes += std::max<std::int64_t>(0, request.result);
+  }
+  if (num_bytes > 0)
+    seconds_per_byte_ =
+        static_cast<double>(now_ns() - start_ns) * 1e-9 / static_cast<double>(num_bytes);
+}
+
+bool DiskTier::put(const TierBlock& block, std::span<const std::byte> bytes) {
+  CHECK(static_cast<std::int64_t>(bytes.size()) == format_.block_size_bytes, bytes.size());
+  const BlockKey key(block.digest, block.group);
+  int buffer;
+  {
+    const std::lock_guard lock(mutex_);
+    if (staging_.find(key)) return true;
+    if (const auto slot = index_.find(key)) {
+      index_.touch(*slot, next_age_++);
+      return true;
+    }
+    const auto reserved =
+        write_breaker_.is_on(now_ns()) ? staging_.reserve() : std::optional<int>();
+    if (!reserved) {
+      ++stats_.num_refused;
+      return false;
+    }
+    buffer = *reserved;
+  }
+  std::memcpy(staging_.bytes(buffer).data(), bytes.data(), bytes.size());
+  {
+    const std::lock_guard lock(mutex_);
+    staging_.enqueue(buffer, block);
+  }
+  write_wake_.notify_one();
+  return true;
+}
+
+TierPresence DiskTier::presence(const TierBlock& block) const {
+  const BlockKey key(block.digest, block.group);
+  const std::lock_guard lock(mutex_);
+  if (!read_breaker_.is_on(now_ns())) return TierPresence::kAbsent;
+  return staging_.find(key) || index_.find(key) ? TierPresence::kPresent : TierPresence::kAbsent;
+}
+
+void DiskTier::get(TierRead read) {
+  CHECK(
+      read.bytes.size() == read.blocks.size() * static_cast<std::size_t>(format_.block_size_bytes),
+      read.bytes.size());
+  {
+    const std::lock_guard lock(mutex_);
+    if (read_breaker_.is_on(now_ns()) &&
+        reads_.size() < static_cast<std::size_t>(config_.max_queued_reads)) {
+      num_queued_blocks_ += static_cast<std::int64_t>(read.blocks.size());
+      reads_.push_back(std::move(read));
+      read_wake_.notify_one();
+      return;
+    }
+    ++stats_.num_missed;
+  }
+  read.done(0);
+}
+
+double DiskTier::estimate_read_seconds(std::int64_t num_blocks) const {
+  const std::lock_guard lock(mutex_);
+  if (!read_breaker_.is_on(now_ns())) return kOffSeconds;
+  const auto num_bytes =
+      static_cast<double>((num_blocks + num_queued_blocks_) * format_.block_size_bytes);
+  return kSecondsPerRequest + num_bytes * seconds_per_byte_;
+}
+
+TierStats DiskTier::stats() const {
+  const std::lock_guard lock(mutex_);
+  TierStats stats = stats_;
+  stats.num_stored = index_.num_stored();
+  stats.bytes_stored = stats.num_stored * format_.block_size_bytes;
+  stats.num_pending = staging_.num_pending();
+  const std::int64_t now = now_ns();
+  stats.is_on = read_breaker_.is_on(now) && write_breaker_.is_on(now);
+  return stats;
+}
+
+}  // namespace larder

@@ -1,0 +1,116 @@
+// KV blocks on a disk: they outlive the process, also one that was killed.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "kv/block_io.h"
+#include "kv/disk_directory.h"
+#include "kv/disk_index.h"
+#include "kv/disk_segment.h"
+#include "kv/tier.h"
+#include "kv/tier_breaker.h"
+#include "kv/tier_staging.h"
+
+namespace larder {
+
+struct DiskTierConfig {
+  std::string directory;        // made where it is missing; this process's alone
+  std::int64_t size_bytes = 0;  // of all segment files in it, other models' too
+  std::int64_t staging_size_bytes = std::int64_t{64} << 20;  // copies that wait to be written
+  int max_queued_reads = 256;                                // get() calls; more find nothing
+  int drain_ms = 5000;  // how long the destructor writes what is queued
+  // How long faults keep it out of use: doubles from the first to the second.
+  int first_retry_ms = 1000;
+  int max_retry_ms = 60'000;
+  BlockIoKind io = BlockIoKind::kAuto;
+  // For tests: the reader's and the writer's device. Empty = make_block_io(io).
+  std::function<std::unique_ptr<BlockIo>()> make_io;
+};
+
+// A directory of segments (see DiskSegment), an index of it in memory (about 100 bytes a block), a
+// thread that writes and one that reads. A block counts as stored once its header is written; until
+// then it is served from its copy.
+//
+// Faults: a write that fails (no space, EIO) drops the block and stops writes for a while; reads go
+// on. Three reads in a row that fail stop reads, too. is_on is false while either is stopped. A
+// wrong byte costs the one block. Thread: see KvTier; everything behind mutex_, but for the I/O
+// itself.
+class DiskTier final : public KvTier {
+ public:
+  // Reads the tables of all segments: about 5 ms per 1,000 blocks on a cold disk. Throws as
+  // DiskDirectory does, and Error{kUnavailable} for io_uring where it is required and forbidden.
+  DiskTier(const DiskTierConfig& config, const TierFormat& format);
+  ~DiskTier() override;
+
+  const char* name() const override { return "disk"; }
+  [[nodiscard]] bool put(const TierBlock& block, std::span<const std::byte> bytes) override;
+  [[nodiscard]] TierPresence presence(const TierBlock& block) const override;
+  void get(TierRead read) override;
+  double estimate_read_seconds(std::int64_t num_blocks) const override;
+  TierStats stats() const override;
+
+  // "io_uring" or "threads".
+  const char* io_name() const { return read_io_->name(); }
+
+ private:
+  struct Write;
+  struct Read;
+
+  // At construction.
+  void scan(std::int32_t segment);
+  void index_slot(SlotId id, std::span<const std::byte> header);
+  void measure_reads();
+
+  void write_loop();
+  void write_batch(std::vector<int> buffers);
+  std::vector<Write> plan_writes(const std::vector<int>& buffers);
+  std::optional<SlotId> take_slot(std::unique_lock<std::mutex>& lock);
+  void transfer_writes(std::vector<Write>& writes);
+  int finish_writes(std::vector<Write>& writes);
+  void fail_writes(int error);
+
+  void read_loop();
+  int read_blocks(const TierRead& read);
+  int read_chunk(const TierRead& read, std::size_t first, std::size_t count);
+  std::vector<Read> plan_reads(const TierRead& read, std::size_t first, std::size_t count);
+  void transfer_reads(std::vector<Read>& reads);
+  int finish_reads(std::vector<Read>& reads, std::int64_t elapsed_ns);
+  void drop_unreadable(const Read& read);
+
+  const DiskTierConfig config_;
+  const TierFormat format_;
+  std::unique_ptr<BlockIo> read_io_;   // reader's
+  std::unique_ptr<BlockIo> write_io_;  // writer's
+  int growth_error_ = 0;               // writer's: why there is no new segment, 0 = the limit
+  DiskDirectory directory_;            // writer's
+
+  mutable std::mutex mutex_;  // of all that follows, but for the threads
+  std::condition_variable write_wake_;
+  std::condition_variable read_wake_;
+  std::vector<std::unique_ptr<SegmentFile>> segments_;  // grows only
+  DiskIndex index_;
+  TierStaging staging_;
+  std::deque<TierRead> reads_;
+  std::int64_t num_queued_blocks_ = 0;  // in reads_ and being read
+  TierBreaker read_breaker_;
+  TierBreaker write_breaker_;
+  TierBreaker growth_breaker_;  // of new segments: without them, old blocks make room
+  TierStats stats_;
+  std::uint64_t next_age_ = 1;
+  double seconds_per_byte_ = 0;  // of reads, a moving average
+  bool stop_ = false;
+  std::int64_t drain_until_ns_ = 0;
+
+  std::thread writer_;
+  std::thread reader_;
+};
+
+}  // namespace larder

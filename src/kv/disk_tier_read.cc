@@ -1,0 +1,187 @@
+// The disk tier's reader.
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/clock.h"
+#include "kv/disk_tier.h"
+
+namespace larder {
+namespace {
+
+// What is read before it is verified: enough for the device, little enough for the caches.
+constexpr std::int64_t kChunkBytes = std::int64_t{8} << 20;
+constexpr std::int64_t kMaxChunk = 64;
+constexpr double kAverageWeight = 0.2;
+
+std::int64_t now_ns() { return SteadyClock().now_ns(); }
+
+}  // namespace
+
+struct DiskTier::Read {
+  enum class Result { kFound, kFailed, kWrong };
+
+  const TierBlock* block = nullptr;
+  std::span<std::byte> bytes;
+  int buffer = -1;  // still staged there, else:
+  SlotId slot{};
+  const SegmentFile* file = nullptr;
+  RecordHeader header{};
+  Result result = Result::kFound;
+};
+
+void DiskTier::read_loop() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    read_wake_.wait(lock, [this] { return stop_ || !reads_.empty(); });
+    if (reads_.empty()) return;
+    const TierRead read = std::move(reads_.front());
+    reads_.pop_front();
+    const bool skip = stop_ || !read_breaker_.is_on(now_ns());
+    lock.unlock();
+    const int num_found = skip ? 0 : read_blocks(read);
+    lock.lock();
+    num_queued_blocks_ -= static_cast<std::int64_t>(read.blocks.size());
+    lock.unlock();
+    read.done(num_found);
+    lock.lock();
+  }
+}
+
+int DiskTier::read_blocks(const TierRead& read) {
+  const auto chunk = static_cast<std::size_t>(
+      std::clamp(kChunkBytes / format_.block_size_bytes, std::int64_t{1}, kMaxChunk));
+  int num_found = 0;
+  for (std::size_t first = 0; first < read.blocks.size(); first += chunk) {
+    const std::size_t count = std::min(chunk, read.blocks.size() - first);
+    const int num = read_chunk(read, first, count);
+    num_found += num;
+    if (num < static_cast<int>(count)) break;
+  }
+  return num_found;
+}
+
+int DiskTier::read_chunk(const TierRead& read, std::size_t first, std::size_t count) {
+  std::vector<Read> reads = plan_reads(read, first, count);
+  const std::int64_t start_ns = now_ns();
+  transfer_reads(reads);
+  const std::int64_t elapsed_ns = now_ns() - start_ns;
+  return finish_reads(reads, elapsed_ns);
+}
+
+std::vector<DiskTier::Read> DiskTier::plan_reads(const TierRead& read, std::size_t first,
+                                                 std::size_t count) {
+  const auto block_bytes = static_cast<std::size_t>(format_.block_size_bytes);
+  std::vector<Read> reads;
+  const std::lock_guard lock(mutex_);
+  for (std::size_t i = first; i < first + count; ++i) {
+    const TierBlock& block = read.blocks[i];
+    const BlockKey key(block.digest, block.group);
+    Read one{.block = &block, .bytes = read.bytes.subspan(i * block_bytes, block_bytes)};
+    if (const auto buffer = staging_.find(key)) {
+      one.buffer = *buffer;
+      staging_.hold(*buffer);
+    } else if (const auto slot = index_.find(key)) {
+      one.slot = *slot;
+      one.file = segments_[static_cast<std::size_t>(slot->segment)].get();
+      index_.pin(*slot);
+    } else {
+      ++stats_.num_missed;
+      break;
+    }
+    reads.push_back(one);
+  }
+  return reads;
+}
+
+void DiskTier::transfer_reads(std::vector<Read>& reads) {
+  std::vector<IoRequest> requests;
+  std::vector<Read*> owners;
+  const auto add = [&](Read& read, std::int64_t offset_bytes, std::span<std::byte> bytes) {
+    requests.push_back({.fd = read.file->fd(),
+                        .offset_bytes = offset_bytes,
+                        .data = bytes.data(),
+                        .size_bytes = static_cast<std::int64_t>(bytes.size())});
+    owners.push_back(&read);
+  };
+  for (Read& read : reads) {
+    if (read.buffer >= 0) continue;
+    add(read, read.file->shape().header_offset(read.slot.slot), read.header);
+    add(read, read.file->shape().payload_offset(read.slot.slot), read.bytes);
+  }
+  if (!requests.empty()) transfer_all(*read_io_, IoDirection::kRead, requests);
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    if (requests[i].result < 0) owners[i]->result = Read::Result::kFailed;
+  }
+  for (Read& read : reads) {
+    if (read.buffer >= 0) {
+      std::memcpy(read.bytes.data(), staging_.bytes(read.buffer).data(), read.bytes.size());
+      if (staging_.block(read.buffer) != *read.block) read.result = Read::Result::kWrong;
+    } else if (read.result == Read::Result::kFound) {
+      const auto record = decode_record(read.header);
+      if (!record || record->encoding != RecordEncoding::kPlain ||
+          !is_record_of(*record, format_, *read.block) ||
+          record->payload_hash != hash_payload(read.bytes))
+        read.result = Read::Result::kWrong;
+    }
+  }
+}
+
+int DiskTier::finish_reads(std::vector<Read>& reads, std::int64_t elapsed_ns) {
+  const std::lock_guard lock(mutex_);
+  int num_found = 0;
+  bool ended = false;
+  std::int64_t bytes_transferred = 0;
+  for (const Read& read : reads) {
+    const bool found = read.result == Read::Result::kFound;
+    ended = ended || !found;
+    if (!ended) ++num_found;
+    if (read.buffer >= 0) {
+      staging_.release(read.buffer);
+      if (!found) ++stats_.num_corrupt;
+      continue;
+    }
+    index_.unpin(read.slot);
+    if (found) {
+      bytes_transferred += format_.block_size_bytes;
+      read_breaker_.succeed();
+    } else {
+      drop_unreadable(read);
+    }
+  }
+  // What comes first is used last, so that a chain goes from its end.
+  for (auto read = reads.rbegin(); read != reads.rend(); ++read) {
+    // One block may be in it twice, and the second time unreadable.
+    if (read->buffer < 0 &&
+        index_.holds(read->slot, BlockKey(read->block->digest, read->block->group)))
+      index_.touch(read->slot, next_age_++);
+  }
+  stats_.num_read += static_cast<std::uint64_t>(num_found);
+  stats_.bytes_read += num_found * format_.block_size_bytes;
+  stats_.read_ns += elapsed_ns;
+  if (bytes_transferred > 0) {
+    const double measured =
+        static_cast<double>(elapsed_ns) * 1e-9 / static_cast<double>(bytes_transferred);
+    seconds_per_byte_ += kAverageWeight * (measured - seconds_per_byte_);
+  }
+  return num_found;
+}
+
+// Under the lock.
+void DiskTier::drop_unreadable(const Read& read) {
+  if (!index_.holds(read.slot, BlockKey(read.block->digest, read.block->group))) return;
+  if (read.result == Read::Result::kWrong) {
+    ++stats_.num_corrupt;
+    index_.release(read.slot);
+    return;
+  }
+  ++stats_.num_io_errors;
+  index_.lose(read.slot);
+  if (read_breaker_.fail(now_ns()))
+    spdlog::warn("disk tier {}: no reads for {} ms: too many failed", directory_.path(),
+                 read_breaker_.pause_ns() / 1'000'000);
+}
+
+}  // namespace larder

@@ -1,0 +1,191 @@
+// The disk tier's writer.
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+#include "base/clock.h"
+#include "kv/disk_tier.h"
+
+namespace larder {
+namespace {
+
+// Blocks that are written together: the destructor's bound is looked at in between.
+constexpr std::int64_t kBatchBytes = std::int64_t{8} << 20;
+constexpr std::int64_t kMaxBatch = 64;
+
+std::int64_t now_ns() { return SteadyClock().now_ns(); }
+
+bool is_full(int error) { return error == ENOSPC || error == EDQUOT; }
+
+}  // namespace
+
+struct DiskTier::Write {
+  int buffer = -1;
+  SlotId slot{};
+  const SegmentFile* file = nullptr;
+  bool was_used = false;
+  std::uint64_t sequence = 0;
+  RecordHeader header{};
+  int error = 0;
+};
+
+void DiskTier::write_loop() {
+  const auto batch = static_cast<std::size_t>(
+      std::clamp(kBatchBytes / format_.block_size_bytes, std::int64_t{1}, kMaxBatch));
+  std::unique_lock lock(mutex_);
+  while (true) {
+    const std::int64_t off_ns = write_breaker_.off_until_ns() - now_ns();
+    if (stop_ && (!staging_.has_queued() || off_ns > 0 || now_ns() >= drain_until_ns_)) return;
+    if (!staging_.has_queued()) {
+      write_wake_.wait(lock);
+    } else if (off_ns > 0) {
+      write_wake_.wait_for(lock, std::chrono::nanoseconds(off_ns));
+    } else {
+      std::vector<int> buffers = staging_.take_queued(batch);
+      lock.unlock();
+      write_batch(std::move(buffers));
+      lock.lock();
+    }
+  }
+}
+
+void DiskTier::write_batch(std::vector<int> buffers) {
+  std::vector<Write> writes = plan_writes(buffers);
+  const std::int64_t start_ns = now_ns();
+  transfer_writes(writes);
+  const std::int64_t elapsed_ns = now_ns() - start_ns;
+  int error;
+  {
+    const std::lock_guard lock(mutex_);
+    stats_.write_ns += elapsed_ns;
+    error = writes.empty() ? growth_error_ : finish_writes(writes);
+    for (const int buffer : buffers) {
+      staging_.remove(buffer);
+      staging_.release(buffer);
+    }
+  }
+  if (error != 0) fail_writes(error);
+}
+
+std::vector<DiskTier::Write> DiskTier::plan_writes(const std::vector<int>& buffers) {
+  std::vector<Write> writes;
+  std::unique_lock lock(mutex_);
+  for (const int buffer : buffers) {
+    const auto slot = take_slot(lock);
+    if (!slot) {
+      ++stats_.num_refused;
+      continue;
+    }
+    writes.push_back({.buffer = buffer,
+                      .slot = *slot,
+                      .file = segments_[static_cast<std::size_t>(slot->segment)].get(),
+                      .was_used = index_.was_used(*slot),
+                      .sequence = next_age_++});
+    index_.mark_used(*slot);
+  }
+  return writes;
+}
+
+// A free slot, else one of a new segment, else the one whose turn it is.
+std::optional<SlotId> DiskTier::take_slot(std::unique_lock<std::mutex>& lock) {
+  if (const auto slot = index_.take_free()) return slot;
+  if (growth_breaker_.is_on(now_ns())) {
+    lock.unlock();
+    std::unique_ptr<SegmentFile> segment = directory_.create_segment(*write_io_, growth_error_);
+    lock.lock();
+    if (segment) {
+      growth_breaker_.succeed();
+      index_.add_segment(segment->shape().num_slots);
+      segments_.push_back(std::move(segment));
+      return index_.take_free();
+    }
+    if (growth_error_ != 0) {
+      ++stats_.num_io_errors;
+      growth_breaker_.fail(now_ns());
+    }
+  }
+  const auto slot = index_.evict();
+  if (slot) ++stats_.num_evicted;
+  return slot;
+}
+
+// The old header goes first, the new one comes last.
+void DiskTier::transfer_writes(std::vector<Write>& writes) {
+  static RecordHeader free_header{};  // only read
+  std::vector<IoRequest> requests;
+  std::vector<Write*> owners;
+  const auto transfer = [&] {
+    transfer_all(*write_io_, IoDirection::kWrite, requests);
+    for (std::size_t i = 0; i < requests.size(); ++i) {
+      if (requests[i].result < 0) owners[i]->error = static_cast<int>(-requests[i].result);
+    }
+    requests.clear();
+    owners.clear();
+  };
+  const auto add = [&](Write& write, std::int64_t offset_bytes, std::span<std::byte> bytes) {
+    requests.push_back({.fd = write.file->fd(),
+                        .offset_bytes = offset_bytes,
+                        .data = bytes.data(),
+                        .size_bytes = static_cast<std::int64_t>(bytes.size())});
+    owners.push_back(&write);
+  };
+  for (Write& write : writes) {
+    if (write.was_used) add(write, write.file->shape().header_offset(write.slot.slot), free_header);
+  }
+  transfer();
+  for (Write& write : writes) {
+    if (write.error != 0) continue;
+    const std::span<std::byte> bytes = staging_.bytes(write.buffer);
+    TierRecord record = make_record(format_, staging_.block(write.buffer), bytes);
+    record.sequence = write.sequence;
+    write.header = encode_record(record);
+    add(write, write.file->shape().payload_offset(write.slot.slot), bytes);
+  }
+  transfer();
+  for (Write& write : writes) {
+    if (write.error == 0)
+      add(write, write.file->shape().header_offset(write.slot.slot), write.header);
+  }
+  transfer();
+}
+
+// Returns the last error, 0 where there was none.
+int DiskTier::finish_writes(std::vector<Write>& writes) {
+  int error = 0;
+  bool wrote = false;
+  for (const Write& write : writes) {
+    const TierBlock& block = staging_.block(write.buffer);
+    if (write.error == 0) {
+      index_.store(write.slot, BlockKey(block.digest, block.group),
+                   BlockKey(block.parent, block.group), write.sequence);
+      ++stats_.num_written;
+      stats_.bytes_written += format_.block_size_bytes;
+      wrote = true;
+      continue;
+    }
+    ++stats_.num_io_errors;
+    error = write.error;
+    if (is_full(error)) {
+      index_.release(write.slot);
+    } else {
+      index_.lose(write.slot);
+    }
+  }
+  if (error == 0 && wrote) write_breaker_.succeed();
+  return error;
+}
+
+void DiskTier::fail_writes(int error) {
+  // What no model here reads is the first to go.
+  if (is_full(error) && directory_.delete_oldest_foreign()) return;
+  const std::lock_guard lock(mutex_);
+  if (write_breaker_.fail(now_ns()))
+    spdlog::warn("disk tier {}: no writes for {} ms: {}", directory_.path(),
+                 write_breaker_.pause_ns() / 1'000'000, std::strerror(error));
+}
+
+}  // namespace larder
