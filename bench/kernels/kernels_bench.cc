@@ -176,17 +176,59 @@ struct Heads {
 };
 constexpr Heads kHeads[] = {{"1B", 32, 8, 64}, {"SmolLM2", 9, 3, 64}, {"Gemma3", 4, 1, 256}};
 
-void attention_benchmark(benchmark::State& state, const Heads& heads, int num_tokens, int context) {
+struct Types {
+  const char* name;
+  KvTypes types;
+};
+constexpr Types kTypes[] = {{"f16", {KvType::kF16, KvType::kF16}},
+                            {"bf16", {KvType::kBF16, KvType::kBF16}},
+                            {"int8", {KvType::kInt8, KvType::kInt8}}};
+
+// Blocks of one sequence after another, with random tokens.
+struct KvBlocks {
+  KvBlocks(const Heads& heads, KvTypes types, int num_blocks) {
+    const std::int64_t k_bytes = heads.num_kv_heads * kv_head_size_bytes(types.k, heads.head_dim);
+    const std::int64_t v_bytes = heads.num_kv_heads * kv_head_size_bytes(types.v, heads.head_dim);
+    memory = AlignedBuffer(static_cast<std::size_t>(num_blocks * (k_bytes + v_bytes)), true);
+    view = {.base = memory.data(),
+            .block_stride_bytes = k_bytes + v_bytes,
+            .k_offset_bytes = 0,
+            .v_offset_bytes = k_bytes,
+            .num_kv_heads = heads.num_kv_heads,
+            .head_dim = heads.head_dim,
+            .types = types};
+    for (int i = 0; i < num_blocks; ++i) table.push_back(static_cast<BlockId>(i));
+    const std::int64_t width = std::int64_t{heads.num_kv_heads} * heads.head_dim;
+    const auto k = random_values(static_cast<std::size_t>(kBlockSize * width));
+    std::vector<std::int64_t> slots(kBlockSize);
+    for (int block = 0; block < num_blocks; ++block) {
+      for (int i = 0; i < kBlockSize; ++i)
+        slots[static_cast<std::size_t>(i)] = block * kBlockSize + i;
+      select_kernels().store_kv({view, k.data(), k.data(), width, width, slots.data()}, 0,
+                                kBlockSize);
+    }
+  }
+  AlignedBuffer memory;
+  PagedKvView view;
+  std::vector<BlockId> table;
+};
+
+struct AttentionCase {
+  Heads heads;
+  KvTypes types;
+  int num_tokens, context;
+};
+
+void attention_benchmark(benchmark::State& state, const AttentionCase& test) {
+  const auto& [heads, types, num_tokens, context] = test;
   const KernelTable& kernels = select_kernels();
   const int blocks = (context + kBlockSize - 1) / kBlockSize;
-  const std::int64_t half_bytes =
-      std::int64_t{heads.num_kv_heads} * heads.head_dim * kBlockSize * 2;
+  const std::int64_t bytes = std::int64_t{blocks} * heads.num_kv_heads *
+                             (kv_head_size_bytes(types.k, heads.head_dim) +
+                              kv_head_size_bytes(types.v, heads.head_dim));
   // Decode goes round several sequences, as a model goes round its layers.
-  const int copies =
-      num_tokens == 1 ? static_cast<int>(1 + (128 << 20) / (blocks * 2 * half_bytes)) : 1;
-  AlignedBuffer memory(static_cast<std::size_t>(copies * blocks * 2 * half_bytes), true);
-  std::vector<BlockId> table;
-  for (int i = 0; i < copies * blocks; ++i) table.push_back(static_cast<BlockId>(i));
+  const int copies = num_tokens == 1 ? static_cast<int>(1 + (128 << 20) / bytes) : 1;
+  const KvBlocks kv(heads, types, copies * blocks);
   const int width = heads.num_heads * heads.head_dim;
   const auto q =
       random_values(static_cast<std::size_t>(num_tokens) * static_cast<std::size_t>(width));
@@ -197,10 +239,10 @@ void attention_benchmark(benchmark::State& state, const Heads& heads, int num_to
     AttentionSequence sequence;
     sequence.num_tokens = num_tokens;
     sequence.context_len = context;
-    sequence.block_table = table.data() + (next++ % static_cast<std::size_t>(copies)) *
-                                              static_cast<std::size_t>(blocks);
+    sequence.block_table = kv.table.data() + (next++ % static_cast<std::size_t>(copies)) *
+                                                 static_cast<std::size_t>(blocks);
     AttentionArgs args;
-    args.kv = {memory.data(), 2 * half_bytes, 0, half_bytes, heads.num_kv_heads, heads.head_dim};
+    args.kv = kv.view;
     args.q = q.data();
     args.out = out.data();
     args.ldq = args.ldo = width;
@@ -212,7 +254,7 @@ void attention_benchmark(benchmark::State& state, const Heads& heads, int num_to
     benchmark::DoNotOptimize(out.data());
   }
   const double pairs = num_tokens * (context - (num_tokens - 1) / 2.0);
-  report(state, static_cast<double>(blocks * 2 * half_bytes), pairs * width * 4, peaks().float_ops);
+  report(state, static_cast<double>(bytes), pairs * width * 4, peaks().float_ops);
 }
 
 void add(benchmark::internal::Benchmark* benchmark) {
@@ -236,6 +278,17 @@ void register_matmul(const char* model, int outputs, int inputs) {
   }
 }
 
+void register_attention(const Heads& heads, const Types& types) {
+  for (const auto& [tokens, context] :
+       {std::pair{1, 512}, {1, 4096}, {1, 32768}, {512, 512}, {512, 4096}}) {
+    const AttentionCase test = {heads, types.types, tokens, context};
+    add(benchmark::RegisterBenchmark(
+        fmt::format("Attention/{}/{}/tokens:{}/context:{}", heads.name, types.name, tokens, context)
+            .c_str(),
+        [test](benchmark::State& state) { attention_benchmark(state, test); }));
+  }
+}
+
 void register_all() {
   register_matmul("1B", 8192, 2048);
   register_matmul("1B", 2048, 8192);
@@ -244,13 +297,7 @@ void register_all() {
   register_matmul("SmolLM2", 576, 1536);
   register_matmul("SmolLM2", 576, 576);
   for (const Heads& heads : kHeads) {
-    for (const auto& [tokens, context] : {std::pair{1, 512}, {1, 4096}, {512, 512}, {512, 4096}}) {
-      add(benchmark::RegisterBenchmark(
-          fmt::format("Attention/{}/tokens:{}/context:{}", heads.name, tokens, context).c_str(),
-          [&heads, tokens = tokens, context = context](benchmark::State& state) {
-            attention_benchmark(state, heads, tokens, context);
-          }));
-    }
+    for (const Types& types : kTypes) register_attention(heads, types);
   }
 }
 

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "cli/commands.h"
 #include "cli/runtime.h"
+#include "kv/kv_type_names.h"
 
 namespace larder {
 
@@ -48,9 +49,10 @@ void print_start(const Runtime& runtime) {
                format_bytes(footprint.weights_bytes).c_str(), format_bytes(plan.kv_bytes).c_str(),
                format_bytes(footprint.scratch_bytes).c_str(),
                format_bytes(footprint.process_bytes).c_str());
-  std::fprintf(stderr, "KV cache size: %lld tokens, %d blocks of %d, %lld bytes/token\n",
+  std::fprintf(stderr, "KV cache size: %lld tokens, %d blocks of %d, %lld bytes/token, %s\n",
                static_cast<long long>(plan.kv_capacity_tokens), plan.num_blocks, kBlockSize,
-               static_cast<long long>(plan.kv_bytes_per_token));
+               static_cast<long long>(plan.kv_bytes_per_token),
+               format_kv_types(runtime.layout().types()).c_str());
   std::fprintf(stderr, "Maximum concurrency for %d tokens per request: %.2fx\n", plan.max_model_len,
                plan.max_concurrency);
 }

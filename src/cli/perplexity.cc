@@ -9,6 +9,7 @@
 #include "cli/commands.h"
 #include "cli/local_client.h"
 #include "cli/runtime.h"
+#include "kv/kv_type_names.h"
 
 namespace larder {
 namespace {
@@ -52,9 +53,10 @@ void perplexity(const PerplexityOptions& options) {
                  std::exp(sum / static_cast<double>(count)));
   }
   std::fprintf(stderr, "\n");
-  std::printf("perplexity %.5f over %zu tokens, %s activations, %s\n",
+  std::printf("perplexity %.5f over %zu tokens, %s activations, %s KV, %s\n",
               std::exp(sum / static_cast<double>(count)), count,
-              options.runtime.activations.c_str(), runtime.kernels().name);
+              options.runtime.activations.c_str(),
+              format_kv_types(runtime.layout().types()).c_str(), runtime.kernels().name);
 }
 
 }  // namespace

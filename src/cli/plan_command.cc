@@ -6,6 +6,7 @@
 
 #include "cli/commands.h"
 #include "cli/runtime.h"
+#include "kv/kv_type_names.h"
 
 namespace larder {
 namespace {
@@ -24,6 +25,7 @@ void print_plan(const RuntimeOptions& options) {
   row("Process", format_bytes(plan.footprint.process_bytes));
   row("KV cache", format_bytes(plan.kv_bytes));
   row("Total", format_bytes(plan.total_bytes()));
+  row("KV type", format_kv_types(planned.layout->types()));
   row("KV bytes per token", fmt::format("{}", plan.kv_bytes_per_token));
   row("KV blocks", fmt::format("{} of {}", plan.num_blocks, format_bytes(plan.block_bytes)));
   row("Longest prompt and output, tokens", fmt::format("{}", plan.max_model_len));

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/mapped_file.h"
 #include "cli/pull.h"
+#include "kv/kv_type_names.h"
 #include "model/gguf.h"
 #include "model/vocabulary.h"
 
@@ -76,6 +77,9 @@ void add_runtime_options(CLI::App& command, RuntimeOptions& options) {
       .add_option("--activations", options.activations,
                   "int8: fast (default); f32: the reference path, several times slower")
       ->check(CLI::IsMember({"int8", "f32"}));
+  command.add_option("--kv-type", options.kv_type,
+                     "How keys and values are stored: f16 (default), bf16 or int8; "
+                     "k=int8,v=f16 apart");
   command.add_option("--kv-size", options.kv_size,
                      "Memory of the KV cache, such as 2GiB (default: room for eight full contexts, "
                      "1 to 4 GiB)");
@@ -106,11 +110,12 @@ void add_runtime_options(CLI::App& command, RuntimeOptions& options) {
 PlannedModel plan_model(const RuntimeOptions& options, ThreadPool& pool) {
   if (!options.kv_size.empty() && !options.memory.empty())
     throw_invalid("--kv-size and --memory: give one of them");
+  const KvTypes types = parse_kv_types(options.kv_type);
   const std::int64_t available_bytes = available_memory_bytes() + resident_memory_bytes();
   PlannedModel planned;
   planned.file = read_model_file(options);
   const ModelConfig& config = planned.file.config;
-  planned.layout = std::make_unique<KvLayout>(kv_layer_shapes(config));
+  planned.layout = std::make_unique<KvLayout>(kv_layer_shapes(config), types);
   planned.limits = transformer_limits(options, config);
 
   Footprint footprint;

@@ -24,6 +24,7 @@ struct RuntimeOptions {
   std::string model = "smollm2-135m";  // a path to a GGUF, or a name that `larder pull` knows
   int num_threads = 0;                 // 0 = the machine's cores
   std::string activations = "int8";    // or f32, the reference path
+  std::string kv_type = "f16";         // for parse_kv_types()
   std::string kv_size;                 // bytes of KV blocks; "" = chosen by the plan
   std::string memory;                  // bytes of the whole process; "" = chosen by the plan
   int max_model_len = 0;               // 0 = what the model and the memory allow
@@ -67,6 +68,7 @@ class Runtime {
   const ModelConfig& config() const { return planned_.file.config; }
   const ModelFile& file() const { return planned_.file; }
   const Plan& plan() const { return planned_.plan; }
+  const KvLayout& layout() const { return *planned_.layout; }
   const KernelTable& kernels() const { return kernels_; }
   int num_threads() const { return pool_.num_threads(); }
   const Clock& clock() const { return clock_; }

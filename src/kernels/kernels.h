@@ -18,6 +18,7 @@
 
 #include "base/types.h"
 #include "kernels/ggml_types.h"
+#include "kernels/kv_type.h"
 
 namespace larder {
 
@@ -86,9 +87,7 @@ struct MatmulArgs {
   std::int64_t ldy = 0;
 };
 
-// One layer's keys and values inside the blocks of its group, stored as FP16. In a block, K lies as
-// [num_kv_heads, head_dim, kBlockSize] (a vector of lanes holds one dimension of 16 tokens), V as
-// [num_kv_heads, kBlockSize, head_dim].
+// One layer's keys and values inside the blocks of its group; kv_type.h says how they lie.
 struct PagedKvView {
   std::byte* base = nullptr;
   std::int64_t block_stride_bytes = 0;
@@ -96,9 +95,11 @@ struct PagedKvView {
   std::int64_t v_offset_bytes = 0;
   int num_kv_heads = 0;
   int head_dim = 0;
+  KvTypes types;
 };
 
-// Writes K and V of rows [row_begin, row_end) to their slots; values past FP16's range are clamped.
+// Writes K and V of rows [row_begin, row_end) to their slots; values past the type's range are
+// clamped. Rows may be written by several threads, also into one block.
 struct StoreKvArgs {
   PagedKvView kv;
   const float* k = nullptr;  // [num_rows, ldk], heads side by side
@@ -190,11 +191,11 @@ inline constexpr int kMaxAttentionRows = 64;
 static constexpr std::int64_t attention_partial_size_bytes(int num_rows, int head_dim) {
   return (std::int64_t{num_rows} * ((head_dim + 15) / 16 * 16 + 2) * 4 + 63) / 64 * 64;
 }
-// Scratch of one attention call: two partials at its start, then per row the scaled query, that for
-// the sinks, 64 scores and a factor.
+// Scratch of one attention call: two partials at its start, then per row the scaled query and that
+// for the sinks (FP32, 16 bits, their scale and sums), 64 scores and a factor.
 static constexpr std::int64_t attention_scratch_size_bytes(int num_rows, int head_dim) {
   return 2 * attention_partial_size_bytes(num_rows, head_dim) +
-         (std::int64_t{num_rows} * (2 * ((head_dim + 15) / 16 * 16) + 64 + 1) * 4 + 63) / 64 * 64;
+         (std::int64_t{num_rows} * (2 * ((head_dim + 31) / 32 * 49 + 1) + 64 + 1) * 4 + 63) / 64 * 64;
 }
 
 struct KernelTable {

@@ -157,7 +157,8 @@ TEST(RowOps, StoreKvRoundsClampsAndTakesNoNan) {
                0,
                2 * layer_halves,
                heads,
-               dim};
+               dim,
+               {}};
     args.k = k.data();
     args.v = v.data();
     args.ldk = args.ldv = 40;

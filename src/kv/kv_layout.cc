@@ -9,14 +9,12 @@
 namespace larder {
 namespace {
 
-constexpr std::int64_t kValueBytes = 2;  // FP16
 constexpr std::int64_t kAlignment = 64;
 constexpr int kMaxHeadsTimesDim = 1 << 20;
 
 // Bytes of a layer's keys (or values) in a block.
-std::int64_t plane_size_bytes(const KvLayerShape& shape) {
-  const std::int64_t size_bytes =
-      std::int64_t{shape.num_kv_heads} * shape.head_dim * kBlockSize * kValueBytes;
+std::int64_t plane_size_bytes(const KvLayerShape& shape, KvType type) {
+  const std::int64_t size_bytes = shape.num_kv_heads * kv_head_size_bytes(type, shape.head_dim);
   return (size_bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
@@ -45,13 +43,14 @@ int choose_layers_per_group(const std::map<int, int>& num_layers_by_window, int 
 
 }  // namespace
 
-KvLayout::KvLayout(std::span<const KvLayerShape> shapes) {
+KvLayout::KvLayout(std::span<const KvLayerShape> shapes, KvTypes types) : types_(types) {
   if (shapes.empty()) throw_invalid("a model without layers has no KV layout");
   std::map<int, int> num_layers_by_window;  // 0, the full layers, is the first key
   for (const KvLayerShape& shape : shapes) {
     validate(shape);
     ++num_layers_by_window[shape.window];
-    layer_size_bytes_ = std::max(layer_size_bytes_, 2 * plane_size_bytes(shape));
+    layer_size_bytes_ = std::max(
+        layer_size_bytes_, plane_size_bytes(shape, types.k) + plane_size_bytes(shape, types.v));
   }
   places_.resize(shapes.size());
   const int layers_per_group =
@@ -75,7 +74,7 @@ void KvLayout::add_groups(std::span<const KvLayerShape> shapes, int window, int 
     place.group = num_groups() - 1;
     place.shape = shapes[layer];
     place.k_offset_bytes = place_in_group * layer_size_bytes_;
-    place.v_offset_bytes = place.k_offset_bytes + plane_size_bytes(place.shape);
+    place.v_offset_bytes = place.k_offset_bytes + plane_size_bytes(place.shape, types_.k);
     ++place_in_group;
   }
 }
@@ -109,6 +108,7 @@ PagedKvView KvLayout::view(int layer) const {
   view.v_offset_bytes = place.v_offset_bytes;
   view.num_kv_heads = place.shape.num_kv_heads;
   view.head_dim = place.shape.head_dim;
+  view.types = types_;
   return view;
 }
 

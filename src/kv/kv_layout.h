@@ -32,15 +32,17 @@ struct KvGroup {
 class KvLayout {
  public:
   // shapes: per layer, at least one. Full groups come first, then sliding ones by ascending window.
+  // types: as which every layer's keys and values are stored.
   // Throws Error{kInvalidArgument} for sizes that are not positive or too large.
-  explicit KvLayout(std::span<const KvLayerShape> shapes);
+  explicit KvLayout(std::span<const KvLayerShape> shapes, KvTypes types = {});
 
   int num_layers() const { return static_cast<int>(places_.size()); }
   int num_groups() const { return static_cast<int>(groups_.size()); }
   const KvGroup& group(int index) const { return groups_[static_cast<std::size_t>(index)]; }
   int group_of(int layer) const { return places_[static_cast<std::size_t>(layer)].group; }
+  KvTypes types() const { return types_; }
   std::int64_t block_size_bytes() const { return block_size_bytes_; }
-  // Over all layers, every token kept, padding included.
+  // Over all layers, every token kept, scales and padding included.
   std::int64_t bytes_per_token() const;
   // The most blocks, over all groups, that one sequence holds at any time on its way to num_tokens
   // when at most max_step_tokens of them are computed in a step. Group 0 is kept whole, also if it
@@ -59,6 +61,7 @@ class KvLayout {
 
   void add_groups(std::span<const KvLayerShape> shapes, int window, int layers_per_group);
 
+  KvTypes types_;
   std::vector<KvGroup> groups_;
   std::vector<Place> places_;
   std::int64_t layer_size_bytes_ = 0;  // of a block, padding included

@@ -41,6 +41,31 @@ TEST(KvLayout, MixedModelHasGroupsOfOneSize) {
   }
 }
 
+// Scales and padding counted.
+TEST(KvLayout, CodesTakeTheirShareOfMemory) {
+  const std::vector<KvLayerShape> smollm2(30, KvLayerShape{3, 64, 0});
+  const std::vector<KvLayerShape> llama_1b(16, KvLayerShape{8, 64, 0});
+  for (const auto& shapes : {smollm2, llama_1b, gemma_like(18, 6)}) {
+    const auto bytes = [&](KvTypes types) {
+      return static_cast<double>(KvLayout(shapes, types).bytes_per_token());
+    };
+    const double f16 = bytes({});
+    EXPECT_EQ(bytes({KvType::kBF16, KvType::kBF16}), f16);
+    EXPECT_LE(bytes({KvType::kInt8, KvType::kInt8}), 0.54 * f16);
+  }
+  // Three heads of 66 bytes per key, filled up to 64 bytes in a block, beside three of 128 per value.
+  EXPECT_EQ(KvLayout(smollm2, {KvType::kInt8, KvType::kF16}).bytes_per_token(), 30 * (200 + 384));
+}
+
+TEST(KvLayout, ViewsKnowTheirTypes) {
+  const std::vector<KvLayerShape> shapes(2, KvLayerShape{3, 64, 0});
+  const KvTypes types = {KvType::kInt8, KvType::kBF16};
+  const KvLayout layout(shapes, types);
+  EXPECT_EQ(layout.types(), types);
+  EXPECT_EQ(layout.view(1).types, types);
+  EXPECT_GE(layout.view(1).v_offset_bytes - layout.view(1).k_offset_bytes, 3 * 66 * kBlockSize);
+}
+
 TEST(KvLayout, PadsAtMostOneLayerIn16) {
   for (int num_layers = 1; num_layers <= 64; ++num_layers) {
     const KvLayout layout(gemma_like(num_layers, 6));

@@ -2,64 +2,15 @@
 // al. 2022).
 //
 // Why a row's bits depend on that row alone: scores sum over dimensions in order, values over keys
-// in order, and the running maximum moves at fixed positions, every kKeyTile keys. A masked key
-// adds exactly
-// +-0 to a sum, and a tile or a split that a row does not see multiplies its sums by exactly 1, so
+// in order (or as exact integers, in types that have codes), and the running maximum moves at fixed
+// positions, every kKeyTile keys. A masked key adds exactly +-0 to a sum, and a tile or a split that a row does not see multiplies its sums by exactly 1, so
 // what else shares the task decides at most the sign of a zero; write_out() makes every zero
 // positive.
-#include "kernels/cpu/functions.h"
+#include "kernels/cpu/attention_float.h"
+#include "kernels/cpu/attention_int8.h"
 
 namespace larder::LARDER_ISA_NAMESPACE {
 namespace {
-
-constexpr int kKeyTile = 64;
-constexpr int kTileBlocks = kKeyTile / kBlockSize;
-constexpr int kLanes = 16;
-static_assert(kBlockSize == kLanes, "a vector holds one block's keys");
-static_assert(kKeySplit % kKeyTile == 0);
-static_assert(kTileBlocks % kAttentionVectors == 0);
-
-// With so few rows (decode) a tile is bound by memory: the next one's keys and values are fetched
-// ahead.
-constexpr int kFetchRows = 4;
-
-// A maximum below every score. Finite, so that a difference of two of them is 0 and not NaN.
-constexpr float kNothing = -1e30F;
-
-// Sums of a partial softmax, per row: sum of exp(score - max) * value, max, sum of exp(score -
-// max).
-struct Partial {
-  float* values;  // [rows, padded_dim]
-  float* max;     // [rows]
-  float* sum;     // [rows]
-};
-
-// A task and where its operands lie. Row r: query query_begin + r / group, head r % group of the KV
-// head.
-struct Work {
-  const AttentionArgs& args;
-  const AttentionSequence& sequence;
-  int kv_head;
-  int group;  // query heads per KV head
-  int rows;
-  int dim;
-  int padded_dim;
-  int first_position;  // of query_begin
-  int query_begin;
-  int window;      // 0 = none
-  int sinks;       // keys [0, sinks) are seen whatever the window
-  float* q;        // [rows, padded_dim], scaled
-  float* q_sinks;  // the same, for the sinks
-  float* scores;   // [rows, kKeyTile]
-  float* factor;   // [rows]: what the sums so far are multiplied by in this tile
-
-  int position(int row) const { return first_position + row / group; }
-  // Of the window.
-  int first_key(int row) const { return window > 0 ? max_of(0, position(row) - window + 1) : 0; }
-  bool past_sinks(int row) const { return args.q_sinks != nullptr && first_key(row) > sinks; }
-  // Whether a row sees a key of [begin, end), as far as the first row's window and the sinks say.
-  bool sees(int begin, int end) const { return begin < sinks || end > first_key(0); }
-};
 
 LARDER_INLINE Partial partial_at(std::byte* memory, int rows, int padded_dim) {
   auto* values = reinterpret_cast<float*>(memory);
@@ -67,54 +18,42 @@ LARDER_INLINE Partial partial_at(std::byte* memory, int rows, int padded_dim) {
   return {values, max, max + rows};
 }
 
-LARDER_INLINE const uint16_t* block_half(const Work& work, int position, int64_t offset_bytes) {
+LARDER_INLINE const std::byte* head_in_block(const Work& work, int position,
+                                            int64_t offset_bytes) {
   const PagedKvView& kv = work.args.kv;
   const auto block = static_cast<int32_t>(work.sequence.block_table[position / kBlockSize]);
-  return reinterpret_cast<const uint16_t*>(kv.base + block * kv.block_stride_bytes + offset_bytes) +
-         int64_t{work.kv_head} * work.dim * kBlockSize;
+  return kv.base + block * kv.block_stride_bytes + offset_bytes;
 }
 
-// The blocks of a tile of keys. Those that no row sees repeat one that is seen: masked, never used.
-struct KeyTile {
-  int begin;
-  int num_blocks;
-  const uint16_t* k[kTileBlocks];
-  const uint16_t* v[kTileBlocks];
-  const uint16_t* next_k[kTileBlocks];  // of the tile after it, to be fetched ahead
-  const uint16_t* next_v[kTileBlocks];
-};
-
-// scores[r][16 b + lane] = sum over d in order of q[r][d] * k[b][d][lane].
+// Into scores, from row q on.
 template <int kRows>
-void score_rows(const Work& work, const KeyTile& tile, const float* q, float* scores) {
-  for (int b = 0; b < kTileBlocks; b += kAttentionVectors) {
-    V16 sum[kRows][kAttentionVectors];
-    for (int r = 0; r < kRows; ++r) {
-      for (int v = 0; v < kAttentionVectors; ++v) sum[r][v] = zero();
-    }
-    for (int d = 0; d < work.dim; ++d) {
-      V16 k[kAttentionVectors];
-      for (int v = 0; v < kAttentionVectors; ++v) {
-        k[v] = load_f16(tile.k[b + v] + d * kLanes);
-        if constexpr (kRows <= kFetchRows) prefetch(tile.next_k[b + v] + d * kLanes);
-      }
-      for (int r = 0; r < kRows; ++r) {
-        const V16 x = set1(q[r * work.padded_dim + d]);
-        for (int v = 0; v < kAttentionVectors; ++v) sum[r][v] = fma(x, k[v], sum[r][v]);
-      }
-    }
-    for (int r = 0; r < kRows; ++r) {
-      for (int v = 0; v < kAttentionVectors; ++v) {
-        store(scores + r * kKeyTile + (b + v) * kLanes, sum[r][v]);
-      }
-    }
+void score_rows(const Work& work, const KeyTile& tile, const Queries& q, float* scores) {
+  switch (work.args.kv.types.k) {
+    case KvType::kF16:
+      return score_rows_float<KvType::kF16, kRows>(work, tile, q.values, scores);
+    case KvType::kBF16:
+      return score_rows_float<KvType::kBF16, kRows>(work, tile, q.values, scores);
+    case KvType::kInt8:
+      return score_rows_int8<kRows>(work, tile, q, scores);
+  }
+}
+
+template <int kRows>
+void add_values(const Work& work, const KeyTile& tile, int row, const Partial& partial) {
+  switch (work.args.kv.types.v) {
+    case KvType::kF16:
+      return add_values_float<KvType::kF16, kRows>(work, tile, row, partial);
+    case KvType::kBF16:
+      return add_values_float<KvType::kBF16, kRows>(work, tile, row, partial);
+    case KvType::kInt8:
+      return add_values_int8<kRows>(work, tile, row, partial);
   }
 }
 
 // The scores of the sinks in this tile, once the row's window has left them behind.
 void score_sinks(const Work& work, const KeyTile& tile, int row) {
   float scores[kKeyTile];
-  score_rows<1>(work, tile, work.q_sinks + int64_t{row} * work.padded_dim, scores);
+  score_rows<1>(work, tile, work.q_sinks.row(row, work.padded_dim, work.num_groups), scores);
   const int num_sinks = min_of(work.sinks - tile.begin, kKeyTile);
   memcpy(work.scores + row * kKeyTile, scores, sizeof(float) * static_cast<size_t>(num_sinks));
 }
@@ -149,59 +88,9 @@ void softmax_row(const Work& work, const KeyTile& tile, int row, const Partial& 
   partial.sum[row] = partial.sum[row] * factor_lanes[0] + reduce_add(total);
 }
 
-// values[r][d..] = values * factor + sum over keys in order of p[r][key] * v[key][d..], kVectors of
-// 16 dimensions; lanes: how many of the last vector's exist.
-template <int kRows, int kVectors>
-void add_values_of(const Work& work, const KeyTile& tile, int row, int d, int lanes,
-                   const Partial& partial) {
-  float* values = partial.values + int64_t{row} * work.padded_dim + d;
-  const float* p = work.scores + row * kKeyTile;
-  V16 sum[kRows][kVectors];
-  for (int r = 0; r < kRows; ++r) {
-    const V16 factor = set1(work.factor[row + r]);
-    for (int v = 0; v < kVectors; ++v) {
-      sum[r][v] = mul(load(values + r * work.padded_dim + v * kLanes), factor);
-    }
-  }
-  for (int b = 0; b < tile.num_blocks; ++b) {
-    for (int i = 0; i < kBlockSize; ++i) {
-      const uint16_t* from = tile.v[b] + i * work.dim + d;
-      if constexpr (kRows <= kFetchRows) {
-        for (int v = 0; v < kVectors; v += 2) {
-          prefetch(tile.next_v[b] + i * work.dim + d + v * kLanes);
-        }
-      }
-      V16 x[kVectors];
-      for (int v = 0; v < kVectors; ++v) {
-        x[v] = lanes == kLanes ? load_f16(from + v * kLanes) : load_f16_partial(from, lanes);
-      }
-      for (int r = 0; r < kRows; ++r) {
-        const V16 weight = set1(p[r * kKeyTile + b * kBlockSize + i]);
-        for (int v = 0; v < kVectors; ++v) sum[r][v] = fma(weight, x[v], sum[r][v]);
-      }
-    }
-  }
-  for (int r = 0; r < kRows; ++r) {
-    for (int v = 0; v < kVectors; ++v) {
-      store(values + r * work.padded_dim + v * kLanes, sum[r][v]);
-    }
-  }
-}
-
-template <int kRows>
-void add_values_rows(const Work& work, const KeyTile& tile, int row, const Partial& partial) {
-  int d = 0;
-  for (; d + kAttentionVectors * kLanes <= work.dim; d += kAttentionVectors * kLanes) {
-    add_values_of<kRows, kAttentionVectors>(work, tile, row, d, kLanes, partial);
-  }
-  for (; d < work.dim; d += kLanes) {
-    add_values_of<kRows, 1>(work, tile, row, d, min_of(kLanes, work.dim - d), partial);
-  }
-}
-
 template <int kRows>
 void tile_rows(const Work& work, const KeyTile& tile, int row, const Partial& partial) {
-  score_rows<kRows>(work, tile, work.q + int64_t{row} * work.padded_dim,
+  score_rows<kRows>(work, tile, work.q.row(row, work.padded_dim, work.num_groups),
                     work.scores + row * kKeyTile);
   if (tile.begin < work.sinks) {
     for (int r = row; r < row + kRows; ++r) {
@@ -209,7 +98,7 @@ void tile_rows(const Work& work, const KeyTile& tile, int row, const Partial& pa
     }
   }
   for (int r = row; r < row + kRows; ++r) softmax_row(work, tile, r, partial);
-  add_values_rows<kRows>(work, tile, row, partial);
+  add_values<kRows>(work, tile, row, partial);
 }
 
 // Calls tile_rows for rows [row, row_end), kRows at a time and the rest with fewer.
@@ -223,6 +112,11 @@ void tile_all_rows(const Work& work, const KeyTile& tile, int row, int row_end,
 // Keys [begin, min(end, begin + kKeyTile)). Blocks that no row sees, outside the window and the
 // sinks (they may be kNone) and past the end, are never read.
 KeyTile key_tile(const Work& work, int begin, int end) {
+  const PagedKvView& kv = work.args.kv;
+  const int64_t k_offset =
+      kv.k_offset_bytes + work.kv_head * kv_head_size_bytes(kv.types.k, work.dim);
+  const int64_t v_offset =
+      kv.v_offset_bytes + work.kv_head * kv_head_size_bytes(kv.types.v, work.dim);
   KeyTile tile;
   tile.begin = begin;
   tile.num_blocks = min_of(kTileBlocks, (end - begin + kBlockSize - 1) / kBlockSize);
@@ -234,10 +128,10 @@ KeyTile key_tile(const Work& work, int begin, int end) {
   for (int b = 0; b < kTileBlocks; ++b) {
     if (is_seen(begin + b * kBlockSize)) seen = begin + b * kBlockSize;
     const int next = is_seen(seen + kKeyTile) ? seen + kKeyTile : seen;
-    tile.k[b] = block_half(work, seen, work.args.kv.k_offset_bytes);
-    tile.v[b] = block_half(work, seen, work.args.kv.v_offset_bytes);
-    tile.next_k[b] = block_half(work, next, work.args.kv.k_offset_bytes);
-    tile.next_v[b] = block_half(work, next, work.args.kv.v_offset_bytes);
+    tile.k[b] = head_in_block(work, seen, k_offset);
+    tile.v[b] = head_in_block(work, seen, v_offset);
+    tile.next_k[b] = head_in_block(work, next, k_offset);
+    tile.next_v[b] = head_in_block(work, next, v_offset);
   }
   return tile;
 }
@@ -298,41 +192,62 @@ void write_out(const Work& work, const Partial& partial) {
   }
 }
 
-Work work_of(const AttentionArgs& args, const AttentionTask& task, std::byte* scratch) {
+// Takes the scratch bit by bit.
+struct Scratch {
+  std::byte* next;
+
+  template <class T>
+  T* take(int64_t count) {
+    T* taken = reinterpret_cast<T*>(next);
+    next += count * static_cast<int64_t>(sizeof(T));
+    return taken;
+  }
+  Queries take_queries(int64_t rows, int padded_dim, int num_groups) {
+    float* values = take<float>(rows * padded_dim);
+    int32_t* words = take<int32_t>(rows * (padded_dim / 2));
+    float* scale = take<float>(rows);
+    return {values, words, scale, take<int32_t>(rows * num_groups)};
+  }
+};
+
+Work work_of(const AttentionArgs& args, const AttentionTask& task, std::byte* memory) {
   const AttentionSequence& sequence = args.sequences[task.sequence];
   const int group = args.num_heads / args.kv.num_kv_heads;
   const int rows = (task.query_end - task.query_begin) * group;
   const int dim = args.kv.head_dim;
   const int padded_dim = (dim + kLanes - 1) / kLanes * kLanes;
-  const int first = sequence.context_len - sequence.num_tokens + task.query_begin;
-  Work work{.args = args,
-            .sequence = sequence,
-            .kv_head = task.kv_head,
-            .group = group,
-            .rows = rows,
-            .dim = dim,
-            .padded_dim = padded_dim,
-            .first_position = first,
-            .query_begin = task.query_begin,
-            .window = seen_window(args, sequence),
-            .sinks = seen_sinks(args, sequence),
-            .q = reinterpret_cast<float*>(scratch),
-            .q_sinks = nullptr,
-            .scores = nullptr,
-            .factor = nullptr};
-  work.q_sinks = work.q + int64_t{rows} * padded_dim;
-  work.scores = work.q_sinks + int64_t{rows} * padded_dim;
-  work.factor = work.scores + int64_t{rows} * kKeyTile;
-  return work;
+  const int num_groups = kv_num_groups(dim);
+  Scratch scratch{memory};
+  const Queries q = scratch.take_queries(rows, padded_dim, num_groups);
+  const Queries q_sinks = scratch.take_queries(rows, padded_dim, num_groups);
+  float* scores = scratch.take<float>(int64_t{rows} * kKeyTile);
+  return {.args = args,
+          .sequence = sequence,
+          .kv_head = task.kv_head,
+          .group = group,
+          .rows = rows,
+          .dim = dim,
+          .padded_dim = padded_dim,
+          .num_groups = num_groups,
+          .first_position = sequence.context_len - sequence.num_tokens + task.query_begin,
+          .query_begin = task.query_begin,
+          .window = seen_window(args, sequence),
+          .sinks = seen_sinks(args, sequence),
+          .q = q,
+          .q_sinks = q_sinks,
+          .scores = scores,
+          .factor = scratch.take<float>(rows)};
 }
 
-void scale_queries(const Work& work, const float* q, float* scaled) {
+void prepare_queries(const Work& work, const float* q, const Queries& to) {
   for (int r = 0; r < work.rows; ++r) {
     const int query = work.sequence.first_row + work.query_begin + r / work.group;
     const int head = work.kv_head * work.group + r % work.group;
     const float* from = q + query * work.args.ldq + int64_t{head} * work.dim;
-    float* to = scaled + int64_t{r} * work.padded_dim;
-    for (int d = 0; d < work.dim; ++d) to[d] = from[d] * work.args.scale;
+    const Queries row = to.row(r, work.padded_dim, work.num_groups);
+    for (int d = 0; d < work.dim; ++d) row.values[d] = from[d] * work.args.scale;
+    for (int d = work.dim; d < work.padded_dim; ++d) row.values[d] = 0;
+    if (work.args.kv.types.k == KvType::kInt8) quantize_query(work, row);
   }
 }
 
@@ -342,8 +257,8 @@ void attention(const AttentionArgs& args, const AttentionTask& task, std::byte* 
   const int rows = (task.query_end - task.query_begin) * (args.num_heads / args.kv.num_kv_heads);
   const int64_t partial_bytes = attention_partial_size_bytes(rows, args.kv.head_dim);
   const Work work = work_of(args, task, scratch + 2 * partial_bytes);
-  scale_queries(work, args.q, work.q);
-  if (args.q_sinks != nullptr && work.sinks > 0) scale_queries(work, args.q_sinks, work.q_sinks);
+  prepare_queries(work, args.q, work.q);
+  if (args.q_sinks != nullptr && work.sinks > 0) prepare_queries(work, args.q_sinks, work.q_sinks);
   const Partial total = partial_at(scratch, rows, work.padded_dim);
   if (task.split >= 0) return run_split(work, task.split, total);
   const Partial next = partial_at(scratch + partial_bytes, rows, work.padded_dim);

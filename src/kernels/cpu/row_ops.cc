@@ -137,35 +137,4 @@ void rope(float* x, int64_t ldx, int num_heads, int head_dim, int rope_dim, cons
   }
 }
 
-// NaN becomes 0 and infinity the largest FP16 value, so that a key that a mask hides times 0 is 0.
-LARDER_INLINE V16 finite_half(V16 v) {
-  const V16 number = select_ge(abs(v), zero(), v, zero());
-  return min(max(number, set1(-65504.0F)), set1(65504.0F));
-}
-
-void store_kv(const StoreKvArgs& args, int row_begin, int row_end) {
-  const PagedKvView& kv = args.kv;
-  const int dim = kv.head_dim;
-  for (int row = row_begin; row < row_end; ++row) {
-    const int64_t slot = args.slots[row];
-    const int offset = static_cast<int>(slot % kBlockSize);
-    std::byte* block = kv.base + slot / kBlockSize * kv.block_stride_bytes;
-    for (int head = 0; head < kv.num_kv_heads; ++head) {
-      const int64_t of_head = int64_t{head} * dim * kBlockSize;
-      auto* k_to = reinterpret_cast<uint16_t*>(block + kv.k_offset_bytes) + of_head + offset;
-      auto* v_to =
-          reinterpret_cast<uint16_t*>(block + kv.v_offset_bytes) + of_head + int64_t{offset} * dim;
-      const float* k = args.k + row * args.ldk + int64_t{head} * dim;
-      const float* v = args.v + row * args.ldv + int64_t{head} * dim;
-      for (int d = 0; d < dim; d += 16) {
-        const int lanes = min_of(16, dim - d);
-        uint16_t halves[16];
-        store_f16_partial(halves, finite_half(load_partial(k + d, lanes)), 16);
-        for (int i = 0; i < lanes; ++i) k_to[(d + i) * kBlockSize] = halves[i];
-        store_f16_partial(v_to + d, finite_half(load_partial(v + d, lanes)), lanes);
-      }
-    }
-  }
-}
-
 }  // namespace larder::LARDER_ISA_NAMESPACE

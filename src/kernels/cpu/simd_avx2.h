@@ -17,8 +17,8 @@ using Mask16 = I16;
 // 16 registers.
 inline constexpr int kTileRows = 2;
 inline constexpr int kTilePanels = 1;
-inline constexpr int kAttentionRows = 2;
-inline constexpr int kAttentionVectors = 2;
+inline constexpr int kAttentionRows = 4;
+inline constexpr int kAttentionVectors = 1;
 
 LARDER_INLINE V16 zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
 LARDER_INLINE V16 set1(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
@@ -52,6 +52,19 @@ LARDER_INLINE void store_f16_partial(uint16_t* p, V16 v, int n) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(lanes), _mm256_cvtps_ph(v.a, kNearest));
   _mm_storeu_si128(reinterpret_cast<__m128i*>(lanes + 8), _mm256_cvtps_ph(v.b, kNearest));
   memcpy(p, lanes, sizeof(uint16_t) * static_cast<size_t>(n));
+}
+
+LARDER_INLINE __m256 load_bf16_half(const uint16_t* p) {
+  const __m128i v = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(v), 16));
+}
+LARDER_INLINE V16 load_bf16(const uint16_t* p) {
+  return {load_bf16_half(p), load_bf16_half(p + 8)};
+}
+LARDER_INLINE V16 load_bf16_partial(const uint16_t* p, int n) {
+  uint16_t lanes[16] = {};
+  memcpy(lanes, p, sizeof(uint16_t) * static_cast<size_t>(n));
+  return load_bf16(lanes);
 }
 
 LARDER_INLINE V16 add(V16 x, V16 y) { return {_mm256_add_ps(x.a, y.a), _mm256_add_ps(x.b, y.b)}; }
@@ -198,6 +211,27 @@ LARDER_INLINE __m256 byte_of_quad_half(__m256i v, int j) {
 // Lane of column 4 * quad + j in byte 4 * lane + j, as float.
 LARDER_INLINE V16 byte_of_quad(Bytes64 v, int j) {
   return {byte_of_quad_half(v.a, j), byte_of_quad_half(v.b, j)};
+}
+
+// Of each 16-bit word of v the kBits from kShift on, as a word.
+template <int kShift, int kBits>
+LARDER_INLINE Bytes64 word_bits(Bytes64 v) {
+  const Bytes64 shifted = {_mm256_srli_epi16(v.a, kShift), _mm256_srli_epi16(v.b, kShift)};
+  if constexpr (kShift + kBits == 16) return shifted;
+  const __m256i mask = _mm256_set1_epi16((1 << kBits) - 1);
+  return {_mm256_and_si256(shifted.a, mask), _mm256_and_si256(shifted.b, mask)};
+}
+// Two words for every lane.
+LARDER_INLINE Bytes64 broadcast_words(const int32_t* p) { return set1_int(*p); }
+// sum[i] += w[2i] * x[2i] + w[2i + 1] * x[2i + 1], signed words; exact.
+LARDER_INLINE I16 dot_words(I16 sum, Bytes64 w, Bytes64 x) {
+  return {_mm256_add_epi32(sum.a, _mm256_madd_epi16(w.a, x.a)),
+          _mm256_add_epi32(sum.b, _mm256_madd_epi16(w.b, x.b))};
+}
+// p[i], 8 of them = lane i as a word below and lane i + 8 as a word above.
+LARDER_INLINE void store_word_pairs(int32_t* p, I16 v) {
+  const __m256i pairs = _mm256_blend_epi16(v.a, _mm256_slli_epi32(v.b, 16), 0xAA);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), pairs);
 }
 
 // Into the first-level cache, or the second.

@@ -38,6 +38,15 @@ LARDER_INLINE void store_f16_partial(uint16_t* p, V16 v, int n) {
   _mm256_mask_storeu_epi16(p, first_lanes(n), half);
 }
 
+LARDER_INLINE V16 load_bf16(const uint16_t* p) {
+  const __m256i v = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(v), 16));
+}
+LARDER_INLINE V16 load_bf16_partial(const uint16_t* p, int n) {
+  const __m256i v = _mm256_maskz_loadu_epi16(first_lanes(n), p);
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(v), 16));
+}
+
 LARDER_INLINE V16 add(V16 a, V16 b) { return _mm512_add_ps(a, b); }
 LARDER_INLINE V16 sub(V16 a, V16 b) { return _mm512_sub_ps(a, b); }
 LARDER_INLINE V16 mul(V16 a, V16 b) { return _mm512_mul_ps(a, b); }
@@ -128,6 +137,26 @@ LARDER_INLINE I16 end_u4(I16 sum, int32_t) { return sum; }
 LARDER_INLINE V16 byte_of_quad(Bytes64 v, int j) {
   return _mm512_cvtepi32_ps(
       _mm512_and_si512(_mm512_srlv_epi32(v, _mm512_set1_epi32(8 * j)), _mm512_set1_epi32(0xFF)));
+}
+
+// Of each 16-bit word of v the kBits from kShift on, as a word.
+template <int kShift, int kBits>
+LARDER_INLINE Bytes64 word_bits(Bytes64 v) {
+  const Bytes64 shifted = _mm512_srli_epi16(v, kShift);
+  if constexpr (kShift + kBits == 16) return shifted;
+  return _mm512_and_si512(shifted, _mm512_set1_epi16((1 << kBits) - 1));
+}
+// Two words for every lane.
+LARDER_INLINE Bytes64 broadcast_words(const int32_t* p) { return set1_int(*p); }
+// sum[i] += w[2i] * x[2i] + w[2i + 1] * x[2i + 1], signed words; exact.
+LARDER_INLINE I16 dot_words(I16 sum, Bytes64 w, Bytes64 x) {
+  return _mm512_dpwssd_epi32(sum, w, x);
+}
+// p[i], 8 of them = lane i as a word below and lane i + 8 as a word above.
+LARDER_INLINE void store_word_pairs(int32_t* p, I16 v) {
+  const __m256i above = _mm256_slli_epi32(_mm512_extracti64x4_epi64(v, 1), 16);
+  const __m256i pairs = _mm256_blend_epi16(_mm512_castsi512_si256(v), above, 0xAA);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), pairs);
 }
 
 // Into the first-level cache, or the second.

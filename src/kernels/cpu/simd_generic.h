@@ -60,6 +60,15 @@ LARDER_INLINE void store_f16_partial(uint16_t* p, V16 v, int n) {
   for (int i = 0; i < n; ++i) p[i] = float_to_half(v[i]);
 }
 
+LARDER_INLINE V16 load_bf16_partial(const uint16_t* p, int n) {
+  U16 bits = {};
+  for (int i = 0; i < n; ++i) bits[i] = uint32_t{p[i]} << 16;
+  V16 v;
+  memcpy(&v, &bits, sizeof v);
+  return v;
+}
+LARDER_INLINE V16 load_bf16(const uint16_t* p) { return load_bf16_partial(p, 16); }
+
 LARDER_INLINE V16 add(V16 a, V16 b) { return a + b; }
 LARDER_INLINE V16 sub(V16 a, V16 b) { return a - b; }
 LARDER_INLINE V16 mul(V16 a, V16 b) { return a * b; }
@@ -174,6 +183,32 @@ LARDER_INLINE I16 end_u4(I16 sum, int32_t) { return sum; }
 // Lane of column 4 * quad + j in byte 4 * lane + j, as float.
 LARDER_INLINE V16 byte_of_quad(Bytes64 v, int j) {
   return to_float(__builtin_convertvector((v >> (8 * j)) & 0xFFU, I16));
+}
+
+// Of each 16-bit word of v the kBits from kShift on, as a word.
+template <int kShift, int kBits>
+LARDER_INLINE Bytes64 word_bits(Bytes64 v) {
+  return (v >> kShift) & (((1U << kBits) - 1U) * 0x10001U);
+}
+// Two words for every lane.
+LARDER_INLINE Bytes64 broadcast_words(const int32_t* p) {
+  return Bytes64{} + static_cast<uint32_t>(*p);
+}
+// sum[i] += w[2i] * x[2i] + w[2i + 1] * x[2i + 1], signed words; exact.
+LARDER_INLINE I16 dot_words(I16 sum, Bytes64 w, Bytes64 x) {
+  for (int j = 0; j < 2; ++j) {
+    const I16 a = __builtin_convertvector(w << (16 - 16 * j), I16) >> 16;
+    const I16 b = __builtin_convertvector(x << (16 - 16 * j), I16) >> 16;
+    sum += a * b;
+  }
+  return sum;
+}
+// p[i], 8 of them = lane i as a word below and lane i + 8 as a word above.
+LARDER_INLINE void store_word_pairs(int32_t* p, I16 v) {
+  for (int i = 0; i < 8; ++i) {
+    p[i] = static_cast<int32_t>((static_cast<uint32_t>(v[i]) & 0xFFFFU) |
+                                static_cast<uint32_t>(v[i + 8]) << 16);
+  }
 }
 
 // Into the first-level cache, or the second.

@@ -1,0 +1,228 @@
+// A sequence whose keys and values lie in shuffled blocks, with attention over it in double
+// precision.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <ostream>
+#include <span>
+#include <vector>
+
+#include "kernels/ops.h"
+#include "kernels/test_util.h"
+
+namespace larder {
+
+struct Shape {
+  int num_heads;
+  int num_kv_heads;
+  int head_dim;
+  int window = 0;
+  KvTypes types = {};
+};
+
+inline std::ostream& operator<<(std::ostream& out, const Shape& shape) {
+  return out << "dim " << shape.head_dim << " types " << static_cast<int>(shape.types.k) << ' '
+             << static_cast<int>(shape.types.v);
+}
+
+// Bytes that a block may hold where no token is stored: for floats any finite value, for codes and
+// their scales anything.
+inline void fill_with_garbage(KvType type, std::span<std::byte> bytes, std::mt19937& random) {
+  if (type == KvType::kInt8) {
+    for (std::byte& byte : bytes) byte = std::byte(random() & 255);
+    return;
+  }
+  for (std::size_t i = 0; i < bytes.size(); i += 2) {
+    const float value = static_cast<float>(random() % 131008) - 65504;
+    const std::uint16_t bits =
+        type == KvType::kF16 ? float_to_half(value) : float_to_bfloat16(value);
+    std::memcpy(&bytes[i], &bits, 2);
+  }
+}
+
+// As kv_type.h says it.
+inline double stored_value(KvType type, bool is_key, const std::byte* head, int offset, int d,
+                           int head_dim) {
+  std::uint16_t bits = 0;
+  if (type == KvType::kInt8) {
+    const int tiles = (head_dim + 15) / 16;
+    std::memcpy(&bits, head + tiles * 256 + (d / 64 * 16 + offset) * 2, 2);
+    const std::byte* tile = head + d / 16 * 256;
+    const int i = is_key ? d % 16 : offset;
+    const int lane = is_key ? offset : d % 16;
+    const int code = std::to_integer<int>(tile[i % 8 / 2 * 64 + lane * 4 + i % 2 + i / 8 * 2]);
+    return double{bfloat16_to_float(bits)} * (code - 128);
+  }
+  std::memcpy(&bits, head + (is_key ? d * 16 + offset : offset * head_dim + d) * 2, 2);
+  return type == KvType::kF16 ? half_to_float(bits) : bfloat16_to_float(bits);
+}
+
+// A sequence's keys and values in blocks, the queries of all of its tokens.
+class Sequence {
+ public:
+  Sequence(const Shape& shape, int length, unsigned seed)
+      : shape_(shape),
+        length_(length),
+        q(test::random_values(size(shape.num_heads), seed, 1.5F)),
+        k_(test::random_values(size(shape.num_kv_heads), seed + 1, 1.5F)),
+        v_(test::random_values(size(shape.num_kv_heads), seed + 2)) {}
+
+  // Blocks in the order that `seed` shuffles; every slot that holds no token is full of garbage.
+  void store(const KernelTable& table, unsigned seed) {
+    const int blocks = (length_ + kBlockSize - 1) / kBlockSize;
+    block_table.resize(static_cast<std::size_t>(blocks));
+    std::vector<int> ids(static_cast<std::size_t>(blocks + 3));
+    std::iota(ids.begin(), ids.end(), 0);
+    std::mt19937 random(seed);
+    std::shuffle(ids.begin(), ids.end(), random);
+    for (std::size_t i = 0; i < block_table.size(); ++i)
+      block_table[i] = static_cast<BlockId>(ids[i]);
+    const std::int64_t k_bytes = plane_size_bytes(shape_.types.k);
+    const std::int64_t v_bytes = plane_size_bytes(shape_.types.v);
+    memory_.resize(static_cast<std::size_t>((blocks + 3) * (k_bytes + v_bytes)));
+    for (int block = 0; block < blocks + 3; ++block) {
+      std::byte* at = memory_.data() + block * (k_bytes + v_bytes);
+      fill_with_garbage(shape_.types.k, {at, static_cast<std::size_t>(k_bytes)}, random);
+      fill_with_garbage(shape_.types.v, {at + k_bytes, static_cast<std::size_t>(v_bytes)}, random);
+    }
+    StoreKvArgs args;
+    args.kv = view = {.base = memory_.data(),
+                      .block_stride_bytes = k_bytes + v_bytes,
+                      .k_offset_bytes = 0,
+                      .v_offset_bytes = k_bytes,
+                      .num_kv_heads = shape_.num_kv_heads,
+                      .head_dim = shape_.head_dim,
+                      .types = shape_.types};
+    std::vector<std::int64_t> slots;
+    for (int t = 0; t < length_; ++t) {
+      slots.push_back(std::int64_t{to_index(block_table[static_cast<std::size_t>(t / 16)])} * 16 +
+                      t % 16);
+    }
+    args.k = k_.data();
+    args.v = v_.data();
+    args.ldk = args.ldv = std::int64_t{shape_.num_kv_heads} * shape_.head_dim;
+    args.slots = slots.data();
+    table.store_kv(args, 0, length_);
+  }
+
+  AttentionArgs args(std::vector<float>& out) const {
+    AttentionArgs args;
+    args.kv = view;
+    args.q = q.data();
+    args.out = out.data();
+    args.ldq = args.ldo = std::int64_t{shape_.num_heads} * shape_.head_dim;
+    args.num_heads = shape_.num_heads;
+    args.scale = 1 / std::sqrt(static_cast<float>(shape_.head_dim));
+    args.window = shape_.window;
+    if (!q_sinks.empty()) args.q_sinks = q_sinks.data();
+    return args;
+  }
+
+  // Queries in chunks, one call each.
+  std::vector<float> run(const KernelTable& table, ThreadPool& pool, int chunk) const {
+    std::vector<float> out(q.size(), NAN);
+    AttentionOp op(pool, chunk, shape_.num_heads, shape_.head_dim, length_);
+    for (int begin = 0; begin < length_; begin += chunk) {
+      const int end = std::min(begin + chunk, length_);
+      const std::vector<BlockId> known = known_blocks(begin, end);
+      const AttentionSequence sequence{begin, end - begin, end, known.data(), window, num_sinks};
+      AttentionArgs call = args(out);
+      call.sequences = &sequence;
+      call.num_sequences = 1;
+      op.run(table, call);
+    }
+    return out;
+  }
+
+  // What the bytes of a key or value stand for.
+  double stored(bool is_key, int token, int kv_head, int d) const {
+    const KvType type = is_key ? shape_.types.k : shape_.types.v;
+    const auto block = to_index(block_table[static_cast<std::size_t>(token / kBlockSize)]);
+    const std::byte* head = view.base + block * view.block_stride_bytes +
+                            (is_key ? view.k_offset_bytes : view.v_offset_bytes) +
+                            kv_head * kv_head_size_bytes(type, shape_.head_dim);
+    return stored_value(type, is_key, head, token % kBlockSize, d, shape_.head_dim);
+  }
+  double original(bool is_key, int token, int kv_head, int d) const {
+    const int at = (token * shape_.num_kv_heads + kv_head) * shape_.head_dim + d;
+    return (is_key ? k_ : v_)[static_cast<std::size_t>(at)];
+  }
+
+  // The table as queries [begin, end) need it: no block that they do not see.
+  std::vector<BlockId> known_blocks(int begin, int end) const {
+    std::vector<BlockId> known(block_table.begin(), block_table.begin() + (end + 15) / kBlockSize);
+    for (int block = 0; block < static_cast<int>(known.size()); ++block) {
+      if ((block + 1) * kBlockSize > first_seen(begin) || block * kBlockSize < sinks()) continue;
+      known[static_cast<std::size_t>(block)] = BlockId::kNone;
+    }
+    return known;
+  }
+
+  // Token t, head h, in double precision, from K and V as stored.
+  std::vector<double> reference(int t, int head) const {
+    const int dim = shape_.head_dim;
+    const int kv_head = head / (shape_.num_heads / shape_.num_kv_heads);
+    const int first = first_seen(t);
+    std::vector<int> keys;
+    for (int key = 0; key <= t; ++key) {
+      if (key < sinks() || key >= first) keys.push_back(key);
+    }
+    std::vector<double> weights;
+    for (const int key : keys) {
+      double score = 0;
+      const std::vector<float>& from = key < sinks() && sinks() < first ? q_sinks : q;
+      for (int d = 0; d < dim; ++d) {
+        score += stored(true, key, kv_head, d) *
+                 from[static_cast<std::size_t>((t * shape_.num_heads + head) * dim + d)];
+      }
+      weights.push_back(score / std::sqrt(dim));
+    }
+    const double largest = *std::max_element(weights.begin(), weights.end());
+    double total = 0;
+    std::vector<double> out(static_cast<std::size_t>(dim));
+    for (double& weight : weights) total += weight = std::exp(weight - largest);
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      const double weight = weights[i] / total;
+      for (int d = 0; d < dim; ++d)
+        out[static_cast<std::size_t>(d)] += weight * stored(false, keys[i], kv_head, d);
+    }
+    return out;
+  }
+
+  std::vector<BlockId> block_table;
+  PagedKvView view;
+  int window = 0;  // the sequence's
+  int num_sinks = 0;
+  std::vector<float> q_sinks;
+
+ private:
+  int sinks() const { return shape_.window == 0 && window > 0 ? num_sinks : 0; }
+  int first_seen(int t) const {
+    int first = 0;
+    for (const int size : {shape_.window, window}) {
+      if (size > 0) first = std::max(first, t - size + 1);
+    }
+    return first;
+  }
+  std::int64_t plane_size_bytes(KvType type) const {
+    return shape_.num_kv_heads * kv_head_size_bytes(type, shape_.head_dim);
+  }
+  std::size_t size(int heads) const {
+    return static_cast<std::size_t>(length_ * heads * shape_.head_dim);
+  }
+
+  Shape shape_;
+  int length_;
+
+ public:
+  std::vector<float> q;
+
+ private:
+  std::vector<float> k_;
+  std::vector<float> v_;
+  std::vector<std::byte> memory_;
+};
+
+}  // namespace larder

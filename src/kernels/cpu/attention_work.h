@@ -1,0 +1,85 @@
+// What the parts of attention share: a task, a tile of keys, a partial softmax. Included by
+// attention.cc alone.
+#pragma once
+
+#include "kernels/cpu/functions.h"
+
+namespace larder::LARDER_ISA_NAMESPACE {
+namespace {
+
+constexpr int kKeyTile = 64;
+constexpr int kTileBlocks = kKeyTile / kBlockSize;
+constexpr int kLanes = 16;
+static_assert(kBlockSize == kLanes, "a vector holds one block's keys");
+static_assert(kKeySplit % kKeyTile == 0);
+static_assert(kTileBlocks % kAttentionVectors == 0);
+
+// With so few rows (decode) a tile is bound by memory: the next one's keys and values are fetched
+// ahead.
+constexpr int kFetchRows = 4;
+
+// A maximum below every score. Finite, so that a difference of two of them is 0 and not NaN.
+constexpr float kNothing = -1e30F;
+
+// Sums of a partial softmax, per row: sum of exp(score - max) * value, max, sum of exp(score -
+// max).
+struct Partial {
+  float* values;  // [rows, padded_dim]
+  float* max;     // [rows]
+  float* sum;     // [rows]
+};
+
+// Queries of a task, scaled. For integer keys also in 16 bits: value = scale * word.
+struct Queries {
+  float* values;   // [rows, padded_dim]
+  int32_t* words;  // [rows, padded_dim / 2]: per 16 dimensions, dimensions i and i + 8 as a pair
+  float* scale;    // [rows]
+  int32_t* start;  // [rows, kv_num_groups()]: what takes the codes' offset off a group's sum
+
+  Queries row(int r, int padded_dim, int num_groups) const {
+    return {values + int64_t{r} * padded_dim, words + int64_t{r} * (padded_dim / 2), scale + r,
+            start + int64_t{r} * num_groups};
+  }
+};
+
+// A task and where its operands lie. Row r: query query_begin + r / group, head r % group of the KV
+// head.
+struct Work {
+  const AttentionArgs& args;
+  const AttentionSequence& sequence;
+  int kv_head;
+  int group;  // query heads per KV head
+  int rows;
+  int dim;
+  int padded_dim;
+  int num_groups;  // of dimensions with one scale
+  int first_position;  // of query_begin
+  int query_begin;
+  int window;  // 0 = none
+  int sinks;   // keys [0, sinks) are seen whatever the window
+  Queries q;
+  Queries q_sinks;
+  float* scores;  // [rows, kKeyTile]
+  float* factor;  // [rows]: what the sums so far are multiplied by in this tile
+
+  int position(int row) const { return first_position + row / group; }
+  // Of the window.
+  int first_key(int row) const { return window > 0 ? max_of(0, position(row) - window + 1) : 0; }
+  bool past_sinks(int row) const { return args.q_sinks != nullptr && first_key(row) > sinks; }
+  // Whether a row sees a key of [begin, end), as far as the first row's window and the sinks say.
+  bool sees(int begin, int end) const { return begin < sinks || end > first_key(0); }
+};
+
+// The blocks of a tile of keys, this head's part. Those that no row sees repeat one that is seen:
+// masked, never used.
+struct KeyTile {
+  int begin;
+  int num_blocks;
+  const std::byte* k[kTileBlocks];
+  const std::byte* v[kTileBlocks];
+  const std::byte* next_k[kTileBlocks];  // of the tile after it, to be fetched ahead
+  const std::byte* next_v[kTileBlocks];
+};
+
+}  // namespace
+}  // namespace larder::LARDER_ISA_NAMESPACE

@@ -1,0 +1,123 @@
+// Keys and values into their slots, in the types of kv_type.h. Every step is a single IEEE
+// operation: the same bytes on every instruction set.
+#include "kernels/cpu/functions.h"
+
+namespace larder::LARDER_ISA_NAMESPACE {
+namespace {
+
+constexpr int kLanes = 16;
+
+// One head of one token, and where it goes.
+struct HeadSlot {
+  const float* values;
+  std::byte* block;  // of this head
+  int offset;        // the token's place in the block
+  int dim;
+};
+
+// NaN becomes 0 and what is beyond `largest` becomes that, so that a key that a mask hides times 0
+// is 0.
+LARDER_INLINE V16 finite(V16 v, float largest) {
+  const V16 number = select_ge(abs(v), zero(), v, zero());
+  return min(max(number, set1(-largest)), set1(largest));
+}
+
+constexpr float kLargestHalf = 65504;
+constexpr float kLargestBf16 = 0x1.FEp127F;
+
+// The nearest FP16 or BF16 values of lanes [0, lanes) of x.
+template <KvType kType>
+void round_values(const float* x, int lanes, uint16_t* rounded) {
+  const V16 v = load_partial(x, lanes);
+  if constexpr (kType == KvType::kF16) {
+    store_f16_partial(rounded, finite(v, kLargestHalf), kLanes);
+  } else {
+    float values[kLanes];
+    store(values, finite(v, kLargestBf16));
+    for (int i = 0; i < lanes; ++i) rounded[i] = float_to_bfloat16(values[i]);
+  }
+}
+
+template <KvType kType>
+void store_float(const HeadSlot& slot, bool is_key) {
+  auto* to = reinterpret_cast<uint16_t*>(slot.block);
+  for (int d = 0; d < slot.dim; d += kLanes) {
+    const int lanes = min_of(kLanes, slot.dim - d);
+    uint16_t rounded[kLanes];
+    round_values<kType>(slot.values + d, lanes, rounded);
+    for (int i = 0; i < lanes; ++i) {
+      to[is_key ? (d + i) * kBlockSize + slot.offset : slot.offset * slot.dim + d + i] = rounded[i];
+    }
+  }
+}
+
+// Codes of dimensions [begin, end) and their scale.
+void store_int8_group(const HeadSlot& slot, bool is_key, int begin, int end, uint16_t* scale_to) {
+  V16 values[kInt8Group / kLanes];
+  V16 largest = zero();
+  for (int d = begin; d < end; d += kLanes) {
+    const V16 v = finite(load_partial(slot.values + d, min_of(kLanes, end - d)), kLargestBf16);
+    values[(d - begin) / kLanes] = v;
+    largest = max(largest, abs(v));
+  }
+  const uint16_t rounded = float_to_bfloat16(reduce_max(largest) / 127.0F);
+  scale_to[slot.offset] = rounded;
+  const float scale = bfloat16_to_float(rounded);
+  // Below this 1 / scale would be infinite; such a group is nothing beside any other.
+  const V16 inverse = set1(scale > 1e-37F ? 1.0F / scale : 0.0F);
+  auto* tiles = reinterpret_cast<uint8_t*>(slot.block);
+  for (int d = begin; d < end; d += kLanes) {
+    int8_t codes[kLanes];
+    const V16 v = mul(values[(d - begin) / kLanes], inverse);
+    store_int8(codes, to_int(min(max(v, set1(-127.0F)), set1(127.0F))));
+    uint8_t* tile = tiles + d * kBlockSize;
+    for (int i = 0; i < kLanes; ++i) {
+      const int at = is_key ? kv_code_offset(i, slot.offset) : kv_code_offset(slot.offset, i);
+      tile[at] = static_cast<uint8_t>(codes[i] + 128);
+    }
+  }
+}
+
+void store_int8(const HeadSlot& slot, bool is_key) {
+  const int num_tiles = (slot.dim + kCodeTile - 1) / kCodeTile;
+  auto* scales =
+      reinterpret_cast<uint16_t*>(slot.block + int64_t{num_tiles} * kCodeTile * kBlockSize);
+  for (int begin = 0; begin < slot.dim; begin += kInt8Group) {
+    store_int8_group(slot, is_key, begin, min_of(slot.dim, begin + kInt8Group), scales);
+    scales += kBlockSize;
+  }
+}
+
+void store_head(KvType type, const HeadSlot& slot, bool is_key) {
+  switch (type) {
+    case KvType::kF16:
+      return store_float<KvType::kF16>(slot, is_key);
+    case KvType::kBF16:
+      return store_float<KvType::kBF16>(slot, is_key);
+    case KvType::kInt8:
+      return store_int8(slot, is_key);
+  }
+}
+
+}  // namespace
+
+void store_kv(const StoreKvArgs& args, int row_begin, int row_end) {
+  const PagedKvView& kv = args.kv;
+  const int64_t k_bytes = kv_head_size_bytes(kv.types.k, kv.head_dim);
+  const int64_t v_bytes = kv_head_size_bytes(kv.types.v, kv.head_dim);
+  for (int row = row_begin; row < row_end; ++row) {
+    const int64_t slot = args.slots[row];
+    const int offset = static_cast<int>(slot % kBlockSize);
+    std::byte* block = kv.base + slot / kBlockSize * kv.block_stride_bytes;
+    for (int head = 0; head < kv.num_kv_heads; ++head) {
+      const float* k = args.k + row * args.ldk + int64_t{head} * kv.head_dim;
+      const float* v = args.v + row * args.ldv + int64_t{head} * kv.head_dim;
+      std::byte* k_to = block + kv.k_offset_bytes + head * k_bytes;
+      std::byte* v_to = block + kv.v_offset_bytes + head * v_bytes;
+      store_head(kv.types.k, {k, k_to, offset, kv.head_dim}, true);
+      store_head(kv.types.v, {v, v_to, offset, kv.head_dim}, false);
+    }
+  }
+}
+
+}  // namespace larder::LARDER_ISA_NAMESPACE
