@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -25,6 +27,13 @@ inline std::vector<std::uint64_t> prefix_hashes(std::span<const TokenId> tokens)
 struct TestCache {
   TestCache(std::vector<KvLayerShape> shapes, int num_blocks)
       : layout(shapes), storage(layout, num_blocks), cache(layout, storage, clock, num_blocks) {}
+  // With tiers, and buffers of one or two blocks each for what they bring.
+  TestCache(std::vector<KvLayerShape> shapes, int num_blocks,
+            std::vector<std::unique_ptr<KvTier>> of_tiers)
+      : layout(shapes),
+        storage(layout, num_blocks),
+        tiers(std::make_unique<KvTiers>(std::move(of_tiers), storage, layout.block_size_bytes(), 0)),
+        cache(layout, storage, clock, num_blocks, tiers.get()) {}
 
   std::uint16_t* slot(int layer, BlockId block, int offset, int element) {
     const PagedKvView view = storage.view(layer);
@@ -64,6 +73,7 @@ struct TestCache {
   ManualClock clock;
   KvLayout layout;
   KvStorage storage;
+  std::unique_ptr<KvTiers> tiers;
   KvCache cache;
 
  private:

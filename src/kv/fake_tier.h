@@ -1,0 +1,77 @@
+// A tier in memory that answers when it is told to, and lies if asked.
+#pragma once
+
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "kv/tier.h"
+
+namespace larder {
+
+// What outlives a tier, as a disk does.
+struct FakeStore {
+  std::map<std::pair<Digest, int>, std::vector<std::byte>> blocks;
+};
+
+class FakeTier final : public KvTier {
+ public:
+  explicit FakeTier(FakeStore& store) : store_(store) {}
+  ~FakeTier() override { answer(); }
+
+  const char* name() const override { return "fake"; }
+  bool put(const TierBlock& block, std::span<const std::byte> bytes) override {
+    if (refuses) return false;
+    ++num_puts;
+    store_.blocks[key(block)].assign(bytes.begin(), bytes.end());
+    return true;
+  }
+  TierPresence presence(const TierBlock& block) const override {
+    if (is_vague) return TierPresence::kUnknown;
+    return store_.blocks.contains(key(block)) ? TierPresence::kPresent : TierPresence::kAbsent;
+  }
+  void get(TierRead read) override {
+    ++num_gets;
+    waiting_.push_back(std::move(read));
+    if (answers_at_once) answer();
+  }
+  double estimate_read_seconds(std::int64_t) const override { return read_seconds; }
+  TierStats stats() const override { return {}; }
+
+  // Answers what was asked, last question first.
+  void answer() {
+    while (!waiting_.empty()) {
+      const TierRead read = std::move(waiting_.back());
+      waiting_.pop_back();
+      const std::size_t size = read.bytes.size() / read.blocks.size();
+      int num_found = 0;
+      for (const TierBlock& block : read.blocks) {
+        const auto found = store_.blocks.find(key(block));
+        if (found == store_.blocks.end() || lost.contains(found->first)) break;
+        std::memcpy(read.bytes.data() + static_cast<std::size_t>(num_found) * size,
+                    found->second.data(), size);
+        ++num_found;
+      }
+      read.done(num_found);
+    }
+  }
+
+  static std::pair<Digest, int> key(const TierBlock& block) { return {block.digest, block.group}; }
+
+  bool refuses = false;          // put() finds the queue full
+  bool is_vague = false;         // presence() does not know
+  bool answers_at_once = false;  // within get()
+  double read_seconds = 0;
+  std::set<std::pair<Digest, int>> lost;  // present, but get() finds them gone
+  int num_puts = 0;
+  int num_gets = 0;
+
+ private:
+  FakeStore& store_;
+  std::vector<TierRead> waiting_;
+};
+
+}  // namespace larder

@@ -1,0 +1,295 @@
+// Loads and writes behind, against a tier that answers when it is told to.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kv/kv_test_support.h"
+#include "kv/fake_tier.h"
+
+namespace larder {
+namespace {
+
+using Tokens = std::vector<TokenId>;
+
+Tokens counting(int num_tokens, TokenId first = 0) {
+  Tokens tokens;
+  for (int i = 0; i < num_tokens; ++i) tokens.push_back(first + i);
+  return tokens;
+}
+
+// One full layer; or one full and two that slide over 20 tokens, in groups of one layer.
+std::vector<KvLayerShape> full_layer() { return {KvLayerShape{1, 4, 0}}; }
+std::vector<KvLayerShape> sliding_layers() {
+  return {KvLayerShape{1, 4, 0}, KvLayerShape{1, 4, 20}, KvLayerShape{1, 4, 20}};
+}
+
+// A cache over stores that outlive it.
+struct Server {
+  Server(std::vector<KvLayerShape> shapes, int num_blocks, std::vector<FakeStore*> stores)
+      : test(std::move(shapes), num_blocks, make_tiers(stores)) {}
+  ~Server() {
+    for (FakeTier* tier : fakes) tier->answer();
+  }
+
+  std::vector<std::unique_ptr<KvTier>> make_tiers(const std::vector<FakeStore*>& stores) {
+    std::vector<std::unique_ptr<KvTier>> tiers;
+    for (FakeStore* store : stores) {
+      tiers.push_back(std::make_unique<FakeTier>(*store));
+      fakes.push_back(static_cast<FakeTier*>(tiers.back().get()));
+    }
+    return tiers;
+  }
+
+  // Matches, loads what there is, computes the rest. Returns how much was computed.
+  int run(const Tokens& tokens, std::string_view salt = {}) {
+    BlockTable table;
+    const int most = static_cast<int>(tokens.size()) - 1;
+    int num_known = test.cache.match(table, tokens, salt, most);
+    EXPECT_TRUE(test.holds(table, tokens, num_known));
+    if (test.cache.begin_load(table, tokens, most)) {
+      num_known = finish(table, tokens, salt).num_matched;
+      EXPECT_EQ(table.num_computed(), num_known);
+      EXPECT_TRUE(test.holds(table, tokens, num_known));
+    }
+    compute(table, tokens);
+    test.cache.poll_tiers();
+    test.cache.release(table);
+    return static_cast<int>(tokens.size()) - num_known;
+  }
+
+  LoadedTokens finish(BlockTable& table, const Tokens& tokens, std::string_view salt = {}) {
+    for (int round = 0; round < 1000; ++round) {
+      for (FakeTier* tier : fakes) tier->answer();
+      for (const EndedLoad& ended : test.cache.poll_tiers()) {
+        EXPECT_EQ(ended.id, table.load_id());
+        return test.cache.finish_load(table, tokens, salt, ended);
+      }
+    }
+    ADD_FAILURE() << "the load does not end";
+    return {};
+  }
+
+  void compute(BlockTable& table, const Tokens& tokens) {
+    const int begin = table.num_computed();
+    const int end = static_cast<int>(tokens.size());
+    ASSERT_TRUE(test.cache.extend(table, end));
+    test.write(table, tokens, begin, end);
+    test.cache.publish(table, tokens, end);
+    EXPECT_TRUE(test.holds(table, tokens, end));
+  }
+
+  std::vector<FakeTier*> fakes;
+  TestCache test;
+};
+
+TEST(KvCacheTiers, ARestartComputesOnlyTheLastBlock) {
+  FakeStore store;
+  {
+    Server first(full_layer(), 16, {&store});
+    EXPECT_EQ(first.run(counting(100)), 100);
+    EXPECT_EQ(store.blocks.size(), 6u);
+    EXPECT_FALSE(first.test.cache.has_unsaved());
+  }
+  Server second(full_layer(), 16, {&store});
+  EXPECT_EQ(second.run(counting(100)), 4);
+  EXPECT_EQ(second.run(counting(100)), 1);                 // in the pool, to the token
+  EXPECT_EQ(second.fakes[0]->num_puts, 0);                 // what came from there is there
+  EXPECT_EQ(second.test.cache.stats().num_held, 0);
+}
+
+TEST(KvCacheTiers, TheLastTokenIsNeverLoaded) {
+  FakeStore store;
+  Server(full_layer(), 16, {&store}).run(counting(64));
+  Server second(full_layer(), 16, {&store});
+  EXPECT_EQ(second.run(counting(64)), 16);
+}
+
+TEST(KvCacheTiers, OtherSaltsFindNothing) {
+  FakeStore store;
+  Server(full_layer(), 16, {&store}).run(counting(64), "a");
+  Server second(full_layer(), 16, {&store});
+  EXPECT_EQ(second.run(counting(64), "b"), 64);
+  EXPECT_EQ(second.run(counting(64)), 64);
+  EXPECT_EQ(second.run(counting(65), "a"), 1);
+}
+
+TEST(KvCacheTiers, WhatWasEvictedIsLoadedAgain) {
+  FakeStore store;
+  Server server(full_layer(), 8, {&store});
+  EXPECT_EQ(server.run(counting(100)), 100);
+  EXPECT_EQ(server.run(counting(100, 1000)), 100);
+  EXPECT_EQ(server.run(counting(100)), 4);
+  EXPECT_GT(server.test.cache.stats().num_evicted, 0u);
+  EXPECT_EQ(server.test.cache.stats().num_evicted_unsaved, 0u);
+}
+
+TEST(KvCacheTiers, ASharedPartOfABlockMakesWayForTheWholeOne) {
+  FakeStore store;
+  Server(full_layer(), 16, {&store}).run(counting(80));
+  Server second(full_layer(), 16, {&store});
+  Tokens other = counting(80);
+  other.resize(25);
+  other.push_back(999);
+  EXPECT_EQ(second.run(other), 10);  // 16 from the tier
+  // 25 of it match in the pool, 64 in the tier.
+  EXPECT_EQ(second.run(counting(80)), 16);
+}
+
+TEST(KvCacheTiers, WindowsAreLoadedWhereTheyAreSeen) {
+  FakeStore store;
+  Server(sliding_layers(), 64, {&store}).run(counting(200));
+  EXPECT_EQ(store.blocks.size(), 3u * 12u);
+  Server second(sliding_layers(), 64, {&store});
+  EXPECT_EQ(second.run(counting(200)), 8);
+  // 12 full blocks; of the two sliding groups only the last 20 tokens: 2 blocks each.
+  EXPECT_EQ(second.test.cache.stats().num_cached, 12 + 2 * 2 + 3);
+}
+
+TEST(KvCacheTiers, AHoleInAWindowEndsTheLoadBeforeIt) {
+  FakeStore store;
+  Server(sliding_layers(), 64, {&store}).run(counting(200));
+  // Position 176 sees blocks 9 and 10 of the sliding groups; block 10 of one of them is gone.
+  std::erase_if(store.blocks, [n = 0](const auto& entry) mutable {
+    return entry.first.second == 1 && ++n % 3 == 0;
+  });
+  Server second(sliding_layers(), 64, {&store});
+  const int num_computed = second.run(counting(200));
+  EXPECT_GT(num_computed, 8);
+  EXPECT_EQ(second.run(counting(200)), 1);
+}
+
+TEST(KvCacheTiers, ABlockThatIsGoneAfterAllEndsTheLoadThere) {
+  for (const bool slides : {false, true}) {
+    for (int victim = 0; victim < 12; ++victim) {
+      FakeStore store;
+      const auto shapes = slides ? sliding_layers() : full_layer();
+      Server(shapes, 64, {&store}).run(counting(200));
+      Server second(shapes, 64, {&store});
+      auto entry = store.blocks.begin();
+      std::advance(entry, victim);
+      second.fakes[0]->lost.insert(entry->first);
+      const int num_computed = second.run(counting(200));
+      EXPECT_GE(num_computed, 8);
+      EXPECT_EQ(second.run(counting(200)), 1);
+      EXPECT_EQ(second.test.cache.stats().num_held, 0);
+    }
+  }
+}
+
+TEST(KvCacheTiers, ACancelledLoadGoesNowhere) {
+  FakeStore store;
+  Server(full_layer(), 16, {&store}).run(counting(200));
+  Server second(full_layer(), 16, {&store});
+  BlockTable table;
+  EXPECT_EQ(second.test.cache.match(table, counting(200), {}, 199), 0);
+  ASSERT_TRUE(second.test.cache.begin_load(table, counting(200), 199));
+  EXPECT_TRUE(table.is_loading());
+  second.test.cache.release(table);
+  EXPECT_EQ(second.test.cache.stats().num_held, 0);
+  // Its blocks are another's by the time that the tier answers.
+  EXPECT_EQ(second.run(counting(200, 5000)), 200);
+  for (FakeTier* tier : second.fakes) tier->answer();
+  EXPECT_TRUE(second.test.cache.poll_tiers().empty());
+  EXPECT_EQ(second.run(counting(200, 5000)), 1);
+}
+
+TEST(KvCacheTiers, ComputesWhereThatIsCheaper) {
+  FakeStore store;
+  Server(full_layer(), 16, {&store}).run(counting(100));
+  Server second(full_layer(), 16, {&store});
+  second.test.tiers->set_seconds_per_token(0.01);
+  second.fakes[0]->read_seconds = 0.97;  // for 96 tokens
+  EXPECT_EQ(second.run(counting(100)), 100);
+  second.test.cache.clear();
+  second.fakes[0]->read_seconds = 0.95;
+  EXPECT_EQ(second.run(counting(100)), 4);
+}
+
+TEST(KvCacheTiers, TheNearestTierAnswersAndGetsWhatItMissed) {
+  FakeStore disk, remote;
+  Server(full_layer(), 16, {&disk, &remote}).run(counting(100));
+  EXPECT_EQ(disk.blocks.size(), 6u);
+  EXPECT_EQ(remote.blocks.size(), 6u);
+  FakeStore empty;
+  Server second(full_layer(), 16, {&empty, &remote});
+  second.fakes[1]->is_vague = true;
+  EXPECT_EQ(second.run(counting(100)), 4);
+  second.test.cache.poll_tiers();
+  EXPECT_EQ(empty.blocks.size(), 6u);
+  EXPECT_EQ(second.fakes[1]->num_puts, 0);
+}
+
+TEST(KvCacheTiers, AVagueTierThatHasNothingCostsNothingButTheQuestion) {
+  FakeStore store;
+  for (const auto& shapes : {full_layer(), sliding_layers()}) {
+    Server server(shapes, 64, {&store});
+    server.fakes[0]->is_vague = true;
+    server.fakes[0]->refuses = true;
+    EXPECT_EQ(server.run(counting(100)), 100);
+    EXPECT_EQ(server.run(counting(100)), 1);
+    EXPECT_EQ(server.test.cache.stats().num_held, 0);
+  }
+}
+
+TEST(KvCacheTiers, ATierThatTakesNothingGetsItLater) {
+  FakeStore store;
+  Server server(full_layer(), 16, {&store});
+  server.fakes[0]->refuses = true;
+  server.run(counting(100));
+  EXPECT_TRUE(store.blocks.empty());
+  EXPECT_TRUE(server.test.cache.has_unsaved());
+  server.fakes[0]->refuses = false;
+  server.test.cache.poll_tiers();
+  EXPECT_EQ(store.blocks.size(), 6u);
+  EXPECT_FALSE(server.test.cache.has_unsaved());
+}
+
+TEST(KvCacheTiers, BlocksEvictedWhileTheTierTakesNothingAreCounted) {
+  FakeStore store;
+  Server server(full_layer(), 8, {&store});
+  server.fakes[0]->refuses = true;
+  server.run(counting(100));
+  server.run(counting(100, 1000));
+  EXPECT_GT(server.test.cache.stats().num_evicted_unsaved, 0u);
+}
+
+// Many sequences at once, restarts, holes, cancellations: what is found has the right bits always.
+TEST(KvCacheTiers, RandomLoadsHoldTheRightBits) {
+  for (const bool slides : {false, true}) {
+    std::mt19937 random(slides ? 7 : 3);
+    FakeStore store;
+    for (int restart = 0; restart < 12; ++restart) {
+      Server server(slides ? sliding_layers() : full_layer(), slides ? 90 : 40, {&store});
+      FakeTier& tier = *server.fakes[0];
+      tier.answers_at_once = restart % 2 == 0;
+      tier.is_vague = restart % 3 == 0;
+      for (int i = 0; i < 60; ++i) {
+        tier.refuses = random() % 8 == 0;
+        tier.lost.clear();
+        for (const auto& [key, bytes] : store.blocks) {
+          if (random() % 40 == 0) tier.lost.insert(key);
+        }
+        Tokens tokens = counting(1 + static_cast<int>(random() % 20) * 16);
+        const std::size_t parts_at = random() % tokens.size();
+        const int branch = static_cast<int>(random() % 3);
+        for (std::size_t p = parts_at; p < tokens.size(); ++p) tokens[p] += 1000 * branch;
+        if (random() % 5 == 0) {
+          BlockTable table;
+          static_cast<void>(server.test.cache.match(table, tokens, {}, 300));
+          static_cast<void>(server.test.cache.begin_load(table, tokens, 300));
+          if (random() % 2 == 0) tier.answer();
+          server.test.cache.release(table);
+        } else {
+          server.run(tokens);
+        }
+      }
+      EXPECT_EQ(server.test.cache.stats().num_held, 0);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace larder
