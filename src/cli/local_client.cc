@@ -43,6 +43,8 @@ Completion complete(Runtime& runtime, std::vector<TokenId> prompt, const Samplin
   request.prompt = std::move(prompt);
   request.sampling = sampling;
   request.salt = salt;
+  request.attention_window = runtime.attention().window;
+  request.attention_sinks = runtime.attention().num_sinks;
   request.on_update = [&queue](RequestUpdate&& update) { queue.push(std::move(update)); };
   const std::uint64_t id = runtime.engine().submit(std::move(request));
 

@@ -31,8 +31,9 @@ void perplexity(const PerplexityOptions& options) {
   std::vector<TokenId> tokens = tokenizer.encode(text, false, false);
   if (options.max_tokens > 0 && tokens.size() > static_cast<std::size_t>(options.max_tokens))
     tokens.resize(static_cast<std::size_t>(options.max_tokens));
-  const std::size_t window =
-      static_cast<std::size_t>(std::min(options.window, runtime.plan().max_model_len)) - 1;
+  const bool is_endless = options.runtime.attention.window > 0;
+  const int longest = is_endless ? kMaxEndlessTokens : runtime.plan().max_model_len;
+  const std::size_t window = static_cast<std::size_t>(std::min(options.window, longest)) - 1;
   if (tokens.size() < 2) throw_invalid("{}: too short, 2 tokens at least", options.file);
 
   SamplingParams sampling;

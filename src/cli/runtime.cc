@@ -103,6 +103,16 @@ void add_runtime_options(CLI::App& command, RuntimeOptions& options) {
       .add_option("--max-sequences", options.max_sequences,
                   "Requests running at once; more wait in line (default 256)")
       ->check(CLI::Range(1, 65536));
+  command
+      .add_option("--attention-window", options.attention.window,
+                  "Endless context: a token sees that many tokens before it and the first "
+                  "--attention-sinks; memory stays constant (default: off, the context ends)")
+      ->check(CLI::Range(0, 1 << 20));
+  command
+      .add_option("--attention-sinks", options.attention.num_sinks,
+                  "With --attention-window: tokens at the beginning that stay in sight (16 is "
+                  "usual)")
+      ->check(CLI::Range(0, 512));
   command.add_option("--chat-template", options.chat_template_file,
                      "A Jinja file to use instead of the model's own chat template");
 }
@@ -136,6 +146,7 @@ PlannedModel plan_model(const RuntimeOptions& options, ThreadPool& pool) {
 
 Runtime::Runtime(const RuntimeOptions& options)
     : kernels_(select_kernels()),
+      attention_(options.attention),
       pool_(options.num_threads > 0
                 ? options.num_threads
                 : std::max(1, static_cast<int>(std::thread::hardware_concurrency()))),

@@ -31,6 +31,7 @@ struct RuntimeOptions {
   int max_batch_tokens = 512;
   int max_prefill_tokens = 128;
   int max_sequences = 256;
+  AttentionSpan attention;  // endless context, where a request does not say; window 0 = off
   std::string chat_template_file;  // "" = the one in the model's file
 };
 
@@ -72,9 +73,11 @@ class Runtime {
   const KernelTable& kernels() const { return kernels_; }
   int num_threads() const { return pool_.num_threads(); }
   const Clock& clock() const { return clock_; }
+  const AttentionSpan& attention() const { return attention_; }
 
  private:
   const KernelTable& kernels_;
+  const AttentionSpan attention_;
   SteadyClock clock_;
   ThreadPool pool_;
   PlannedModel planned_;

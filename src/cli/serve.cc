@@ -65,6 +65,7 @@ void serve(const ServeOptions& options) {
                     .chat_template = runtime.chat_template(),
                     .engine = runtime.engine(),
                     .max_model_len = runtime.plan().max_model_len,
+                    .attention = options.runtime.attention,
                     .created_s = ::stat(path.c_str(), &status) == 0 ? status.st_mtime : 0,
                     .metadata = describe(runtime.file())};
   HttpServer server(config, model);

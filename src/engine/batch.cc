@@ -19,6 +19,8 @@ void Batch::clear() {
   entries_.clear();
   tokens_.clear();
   positions_.clear();
+  sink_positions_.clear();
+  has_sinks_ = false;
   logit_rows_.clear();
   for (Group& group : groups_) {
     group.slots.clear();
@@ -44,7 +46,14 @@ void Batch::add(Sequence& sequence, int num_tokens, int num_samples) {
   }
   if (num_samples > 0) logit_rows_.push_back(entry.first_row + num_tokens - 1);
   tokens_.insert(tokens_.end(), sequence.tokens.begin() + first, sequence.tokens.begin() + end);
-  for (int position = first; position < end; ++position) positions_.push_back(position);
+  const AttentionSpan span = sequence.request->span();
+  for (int position = first; position < end; ++position) {
+    positions_.push_back(position);
+    // As if what lies between the sinks and the window were not there.
+    const int most = span.num_sinks > 0 ? span.num_sinks + span.window - 1 : position;
+    sink_positions_.push_back(std::min(position, most));
+    has_sinks_ = has_sinks_ || most < position;
+  }
   for (std::size_t index = 0; index < groups_.size(); ++index) {
     const std::span<const BlockId> blocks = sequence.table.blocks(static_cast<int>(index));
     for (int position = first; position < end; ++position) {
@@ -52,7 +61,12 @@ void Batch::add(Sequence& sequence, int num_tokens, int num_samples) {
       groups_[index].slots.push_back(std::int64_t{to_index(block)} * kBlockSize +
                                      position % kBlockSize);
     }
-    groups_[index].sequences.push_back({entry.first_row, num_tokens, end, blocks.data()});
+    groups_[index].sequences.push_back({.first_row = entry.first_row,
+                                        .num_tokens = num_tokens,
+                                        .context_len = end,
+                                        .block_table = blocks.data(),
+                                        .window = span.window,
+                                        .num_sinks = span.num_sinks});
   }
   entries_.push_back(entry);
 }

@@ -43,6 +43,11 @@ class Batch {
   std::span<const BatchEntry> entries() const { return entries_; }
   std::span<const TokenId> tokens() const { return tokens_; }
   std::span<const std::int32_t> positions() const { return positions_; }
+  // [num_tokens], from where queries look at sinks; empty when all look from their own positions.
+  std::span<const std::int32_t> sink_positions() const {
+    return has_sinks_ ? std::span<const std::int32_t>(sink_positions_)
+                      : std::span<const std::int32_t>();
+  }
   std::span<const Group> groups() const { return groups_; }
   std::span<const std::int32_t> logit_rows() const { return logit_rows_; }
 
@@ -50,6 +55,8 @@ class Batch {
   std::vector<BatchEntry> entries_;
   std::vector<TokenId> tokens_;
   std::vector<std::int32_t> positions_;
+  std::vector<std::int32_t> sink_positions_;
+  bool has_sinks_ = false;
   std::vector<Group> groups_;
   std::vector<std::int32_t> logit_rows_;
 };

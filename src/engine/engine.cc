@@ -110,7 +110,8 @@ void Engine::stop(bool drain) {
 }
 
 std::uint64_t Engine::submit(Request request) {
-  check_request(request, {vocab_size_, config_.max_model_len, config_.max_sequences});
+  check_request(request, {vocab_size_, config_.max_model_len, config_.max_sequences,
+                          config_.max_batch_tokens});
   const std::int64_t arrived_ns = clock_.now_ns();
   std::uint64_t id = 0;
   {

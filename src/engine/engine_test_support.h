@@ -76,7 +76,36 @@ struct RigConfig {
   int max_logit_rows = 64;
   int max_model_len = 240;
   const KernelTable* kernels = nullptr;  // the machine's best
+  AttentionSpan attention = {};          // of every request
+  std::vector<KvTier*> tiers = {};       // not owned; they answer by themselves
 };
+
+// A tier that somebody else owns.
+class BorrowedTier final : public KvTier {
+ public:
+  explicit BorrowedTier(KvTier& tier) : tier_(tier) {}
+  const char* name() const override { return tier_.name(); }
+  bool put(const TierBlock& block, std::span<const std::byte> bytes) override {
+    return tier_.put(block, bytes);
+  }
+  TierPresence presence(const TierBlock& block) const override { return tier_.presence(block); }
+  void get(TierRead read) override { tier_.get(std::move(read)); }
+  double estimate_read_seconds(std::int64_t num_blocks) const override {
+    return tier_.estimate_read_seconds(num_blocks);
+  }
+  TierStats stats() const override { return tier_.stats(); }
+
+ private:
+  KvTier& tier_;
+};
+
+inline std::unique_ptr<KvTiers> borrow_tiers(const std::vector<KvTier*>& tiers, KvStorage& storage,
+                                             const KvLayout& layout) {
+  if (tiers.empty()) return nullptr;
+  std::vector<std::unique_ptr<KvTier>> borrowed;
+  for (KvTier* tier : tiers) borrowed.push_back(std::make_unique<BorrowedTier>(*tier));
+  return std::make_unique<KvTiers>(std::move(borrowed), storage, layout.block_size_bytes(), 0);
+}
 
 // What Engine::step does, with every row of logits kept.
 class Rig {
@@ -84,8 +113,10 @@ class Rig {
   static constexpr int kMaxModelLen = 240;  // RigConfig's default
 
   Rig(TinyModel& model, const RigConfig& config)
-      : storage_(model.layout, config.num_blocks),
-        cache(model.layout, storage_, clock_, config.num_blocks),
+      : attention_(config.attention),
+        storage_(model.layout, config.num_blocks),
+        tiers_(borrow_tiers(config.tiers, storage_, model.layout)),
+        cache(model.layout, storage_, clock_, config.num_blocks, tiers_.get()),
         transformer_(model.config, model.weights, model.layout,
                      config.kernels != nullptr ? *config.kernels : select_kernels(), model.pool,
                      {.max_batch_tokens = config.max_batch_tokens,
@@ -109,6 +140,8 @@ class Rig {
     request.sampling = std::move(params);
     request.n = n;
     request.priority = priority;
+    request.attention_window = attention_.window;
+    request.attention_sinks = attention_.num_sinks;
     request.on_update = [this, id](RequestUpdate&& update) { hear(id, std::move(update)); };
     const std::uint64_t seed = request.sampling.seed.value_or(0);
     scheduler.add(std::move(request), seed, 0);
@@ -116,8 +149,9 @@ class Rig {
   }
 
   bool step() {
+    scheduler.poll_tiers();
     const Batch& batch = scheduler.schedule();
-    if (batch.empty()) return false;
+    if (batch.empty()) return scheduler.is_loading();
     ++num_steps;
     num_computed += batch.num_tokens();
     most_tokens = std::max(most_tokens, batch.num_tokens());
@@ -173,8 +207,10 @@ class Rig {
     choice.usage = update.usage;
   }
 
+  const AttentionSpan attention_;
   ManualClock clock_;
   KvStorage storage_;
+  std::unique_ptr<KvTiers> tiers_;
 
  public:
   KvCache cache;

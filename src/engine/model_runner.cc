@@ -13,6 +13,7 @@ std::span<const float> ModelRunner::forward(const Batch& batch) {
   ForwardBatch forward_batch;
   forward_batch.tokens = batch.tokens();
   forward_batch.positions = batch.positions();
+  forward_batch.sink_positions = batch.sink_positions();
   forward_batch.groups = groups_;
   forward_batch.logit_rows = batch.logit_rows();
   return model_.forward(forward_batch, storage_);
@@ -36,7 +37,8 @@ double ModelRunner::measure_seconds_per_token(int num_tokens, int num_groups) {
   double best = std::numeric_limits<double>::max();
   for (int run = 0; run < kRuns; ++run) {
     const auto begin = std::chrono::steady_clock::now();
-    model_.forward({.tokens = tokens, .positions = positions, .groups = groups_, .logit_rows = {}},
+    model_.forward({.tokens = tokens, .positions = positions, .sink_positions = {}, .groups = groups_,
+                    .logit_rows = {}},
                    storage_);
     const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
     best = std::min(best, elapsed.count() / num_tokens);

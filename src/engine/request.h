@@ -74,6 +74,10 @@ struct RequestUpdate {
 // Called on the engine thread for every update, in order; must not block and must not throw.
 using UpdateCallback = std::function<void(RequestUpdate&&)>;
 
+// Tokens of an endless request, prompt and output: its positions and its list of tokens are held to
+// that.
+inline constexpr int kMaxEndlessTokens = 1 << 24;
+
 struct Request {
   std::uint64_t id = 0;  // given by Engine::submit
   std::vector<TokenId> prompt;
@@ -81,6 +85,11 @@ struct Request {
   int n = 1;         // choices; the prompt is computed once
   int priority = 0;  // lower goes first; equal ones in order of arrival
   std::string salt;  // KV is shared only among equal salts
+  // Endless context (StreamingLLM, Xiao et al. 2024): a token sees the attention_window tokens up to
+  // itself and the first attention_sinks of all; what lies between is forgotten, and the length is
+  // not bounded by max_model_len. Both multiples of kBlockSize; 0 = everything is seen.
+  int attention_window = 0;
+  int attention_sinks = 0;
   UpdateCallback on_update;
 };
 

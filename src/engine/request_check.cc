@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "base/error.h"
+#include "kernels/kernels.h"
+#include "kv/kv_cache.h"
 
 namespace larder {
 namespace {
@@ -51,11 +53,34 @@ void check_sampling(SamplingParams& params, const RequestLimits& limits) {
   params.num_prompt_logprobs = std::clamp(params.num_prompt_logprobs, -1, limits.vocab_size);
 }
 
+void check_span(const Request& request, const RequestLimits& limits) {
+  const int window = request.attention_window;
+  const int num_sinks = request.attention_sinks;
+  if (window == 0 && num_sinks == 0) return;
+  require(window > 0, "attention_sinks", "attention_sinks needs an attention_window");
+  require(window % kBlockSize == 0, "attention_window",
+          fmt::format("attention_window must be a multiple of {}, not {}", kBlockSize, window));
+  require(num_sinks >= 0 && num_sinks % kBlockSize == 0 && num_sinks <= kKeySplit &&
+              num_sinks <= window,
+          "attention_sinks",
+          fmt::format("attention_sinks must be a multiple of {}, at most {} and at most the window, "
+                      "not {}",
+                      kBlockSize, kKeySplit, num_sinks));
+  const std::int64_t num_needed =
+      KvCache::num_endless_tokens({window, num_sinks}, limits.max_batch_tokens);
+  require(num_needed <= limits.max_model_len, "attention_window",
+          fmt::format("attention_window {} with {} sinks takes the room of {} tokens, more than the "
+                      "{} that fit; use a smaller window",
+                      window, num_sinks, num_needed, limits.max_model_len));
+}
+
 }  // namespace
 
 void check_request(Request& request, const RequestLimits& limits) {
   require(!request.prompt.empty(), "prompt", "prompt is empty: at least one token is needed");
-  const auto most = static_cast<std::size_t>(limits.max_model_len);
+  check_span(request, limits);
+  const int max_len = request.attention_window > 0 ? kMaxEndlessTokens : limits.max_model_len;
+  const auto most = static_cast<std::size_t>(max_len);
   require(request.prompt.size() < most, "prompt",
           fmt::format("prompt has {} tokens; at most {} fit, as the model's length is {} with one "
                       "token of output",
@@ -64,7 +89,7 @@ void check_request(Request& request, const RequestLimits& limits) {
   require(request.n >= 1 && request.n <= limits.max_choices, "n",
           fmt::format("n must be between 1 and {}, not {}", limits.max_choices, request.n));
   check_sampling(request.sampling, limits);
-  const int room = limits.max_model_len - static_cast<int>(request.prompt.size());
+  const int room = max_len - static_cast<int>(request.prompt.size());
   request.sampling.max_tokens = std::min(request.sampling.max_tokens, room);
 }
 

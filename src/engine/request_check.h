@@ -9,6 +9,7 @@ struct RequestLimits {
   int vocab_size = 0;
   int max_model_len = 0;
   int max_choices = 0;
+  int max_batch_tokens = 0;
 };
 
 // Throws Error{kInvalidArgument} with the field's name. Cuts max_tokens to what max_model_len

@@ -182,8 +182,10 @@ int Scheduler::max_match(const Sequence& sequence) const {
   const ActiveRequest& request = *sequence.request;
   const int most = sequence.num_tokens() - 1;
   const bool misses_rows = request.first_prompt_row() < request.num_prompt - 1;
-  return request.wants_prompt_logprobs() && misses_rows ? std::min(most, request.first_prompt_row())
-                                                        : most;
+  const int found = std::min(most, request.span().num_shareable());
+  return request.wants_prompt_logprobs() && misses_rows
+             ? std::min(found, request.first_prompt_row())
+             : found;
 }
 
 bool Scheduler::waits_for_leader(Sequence& sequence) {
@@ -197,7 +199,8 @@ bool Scheduler::waits_for_leader(Sequence& sequence) {
       if (running->num_computed() < sequence.num_shared_with_leader) return true;
       continue;
     }
-    const int most = std::min(num_prompt, max_match(sequence));
+    const int most = std::min({num_prompt, max_match(sequence),
+                               running->request->span().num_shareable()});
     const int length = common_length(running->tokens, sequence.tokens, most);
     if (length <= running->num_computed() || length <= num_shared) continue;
     num_shared = length;
@@ -230,7 +233,8 @@ bool Scheduler::admit(Sequence& sequence) {
   const std::int64_t num_open = cache_.num_blocks_available() - num_claimed;
   if (!running_.empty() && num_open < sequence.num_blocks_wanted) return false;
   const int most = max_match(sequence);
-  const int num_matched = cache_.match(sequence.table, sequence.tokens, request.request.salt, most);
+  const int num_matched = cache_.match(sequence.table, sequence.tokens, request.request.salt, most,
+                                       request.span());
   std::int64_t num_needed =
       cache_.num_blocks_to_reach(sequence.table, sequence.num_tokens(), config_.max_batch_tokens);
   // Choices part in a block each.

@@ -83,8 +83,9 @@ FinishReason Scheduler::finish_reason(const Sequence& sequence, TokenId token) c
         std::ranges::find(params.stop_token_ids, token) != params.stop_token_ids.end();
     if (is_end || is_stop) return FinishReason::kStop;
   }
+  const bool is_endless = sequence.request->request.attention_window > 0;
   const bool is_long = sequence.num_output + 1 >= params.max_tokens ||
-                       sequence.num_tokens() + 1 >= config_.max_model_len;
+                       (!is_endless && sequence.num_tokens() + 1 >= config_.max_model_len);
   return is_long ? FinishReason::kLength : FinishReason::kNone;
 }
 

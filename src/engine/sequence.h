@@ -51,6 +51,7 @@ struct ActiveRequest {
   std::vector<std::unique_ptr<Sequence>> choices;  // those that have not ended; only 0 until forked
   bool is_forked = false;
 
+  AttentionSpan span() const { return {request.attention_window, request.attention_sinks}; }
   bool wants_prompt_logprobs() const { return request.sampling.num_prompt_logprobs >= 0; }
   // Rows whose logits are still wanted for the prompt begin at this position.
   int first_prompt_row() const { return static_cast<int>(prompt_logprobs.size()); }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <utility>
 #include <vector>
@@ -10,6 +11,17 @@
 #include "base/types.h"
 
 namespace larder {
+
+// What a sequence's tokens see: all before them, or with window > 0 the window tokens up to
+// themselves and the first num_sinks of all. Multiples of kBlockSize.
+struct AttentionSpan {
+  int window = 0;
+  int num_sinks = 0;
+
+  // Up to here nothing has left the window, so that keys and values are those of any sequence with
+  // these tokens. Beyond, they are the sequence's own and never published.
+  int num_shareable() const { return window > 0 ? window : std::numeric_limits<int>::max(); }
+};
 
 // For each group, entry i holds positions [16 i, 16 i + 16), or kNone where the window has passed
 // it. Filled and emptied by KvCache only, which must release it before it dies. Move-only.
@@ -49,10 +61,12 @@ class BlockTable {
     std::swap(root_, other.root_);
     std::swap(num_computed_, other.num_computed_);
     std::swap(load_, other.load_);
+    std::swap(span_, other.span_);
   }
 
   std::vector<Group> groups_;
   std::int32_t root_ = -1;  // PrefixCache's node of the salt
+  AttentionSpan span_;
   int num_computed_ = 0;
   std::uint64_t load_ = 0;  // TierLoader's id, 0 = none
 };

@@ -37,8 +37,11 @@ KvCache::KvCache(const KvLayout& layout, KvStorage& storage, const Clock& clock,
 }
 
 int KvCache::match(BlockTable& table, std::span<const TokenId> tokens, std::string_view salt,
-                   int max_tokens) {
+                   int max_tokens, AttentionSpan span) {
   CHECK(table.empty());
+  CHECK(span.window % kBlockSize == 0 && span.num_sinks % kBlockSize == 0, span.window);
+  max_tokens = std::min(max_tokens, span.num_shareable());
+  table.span_ = span;
   table.root_ = cache_.hold_root(salt);
   table.groups_.resize(static_cast<std::size_t>(num_groups()));
   for (;;) {
@@ -145,7 +148,10 @@ std::int64_t KvCache::num_blocks_to_reach(const BlockTable& table, int num_token
   for (const BlockTable::Group& group : table.groups_) {
     num_live += static_cast<int>(group.blocks.size()) - group.first_live;
   }
-  const std::int64_t num_most = layout_.num_blocks_for(num_tokens, max_step_tokens);
+  std::int64_t num_kept = num_tokens;
+  if (table.span_.window > 0)
+    num_kept = std::min(num_kept, num_endless_tokens(table.span_, max_step_tokens));
+  const std::int64_t num_most = layout_.num_blocks_for(num_kept, max_step_tokens);
   return std::max<std::int64_t>(num_most - num_live, 0);
 }
 
@@ -157,6 +163,13 @@ void KvCache::publish(BlockTable& table, std::span<const TokenId> tokens, int nu
   const int first = table.num_computed_ / kBlockSize;
   for (int index = first; index < num_blocks_of(num_computed); ++index) {
     const int begin = index * kBlockSize;
+    if (begin >= table.span_.num_shareable()) {
+      for (const BlockTable::Group& group : table.groups_) {
+        set_num_used(group.blocks[static_cast<std::size_t>(index)],
+                     std::min(kBlockSize, num_computed - begin));
+      }
+      continue;
+    }
     const int num_tokens = std::min(kBlockSize, num_computed - begin);
     publish_block(
         table,
@@ -165,6 +178,33 @@ void KvCache::publish(BlockTable& table, std::span<const TokenId> tokens, int nu
   }
   table.num_computed_ = num_computed;
   give_back_passed(table);
+  if (table.span_.window > 0) give_back_unseen(table);
+}
+
+// Between the sinks and the window of a span, in kept groups. Blocks with a node are given back
+// together, deepest first, as eviction wants them.
+void KvCache::give_back_unseen(BlockTable& table) {
+  const AttentionSpan& span = table.span_;
+  const int first_seen = std::max(0, table.num_computed_ - span.window + 1) / kBlockSize;
+  const int first_own = span.window / kBlockSize;
+  const int first_after_sinks = span.num_sinks / kBlockSize;
+  if (first_seen < first_own) return;
+  for (int index = 0; index < num_groups(); ++index) {
+    if (!cache_.is_kept(index)) continue;
+    BlockTable::Group& group = table.groups_[static_cast<std::size_t>(index)];
+    const auto give_back = [&](int place) {
+      BlockId& block = group.blocks[static_cast<std::size_t>(place)];
+      if (block != BlockId::kNone) drop(block);
+      block = BlockId::kNone;
+    };
+    // first_live counts what is given back beyond the sinks.
+    int& first_live = group.first_live;
+    if (first_live == 0) {
+      for (int place = first_own; place-- > first_after_sinks;) give_back(place);
+      first_live = std::max(first_own, first_after_sinks);
+    }
+    for (; first_live < first_seen; ++first_live) give_back(first_live);
+  }
 }
 
 void KvCache::publish_block(BlockTable& table, std::span<const TokenId> tokens, int index) {
@@ -216,6 +256,7 @@ void KvCache::give_back_passed(BlockTable& table) {
   for (int index = 1; index < num_groups(); ++index) {
     BlockTable::Group& group = table.groups_[static_cast<std::size_t>(index)];
     const int first_needed = cache_.first_block_needed(index, table.num_computed_);
+    if (cache_.is_kept(index)) continue;
     for (; group.first_live < first_needed; ++group.first_live) {
       BlockId& passed = group.blocks[static_cast<std::size_t>(group.first_live)];
       if (passed != BlockId::kNone) drop(passed);
@@ -230,6 +271,7 @@ BlockTable KvCache::fork(const BlockTable& table) {
   copy.groups_ = table.groups_;
   copy.root_ = table.root_;
   copy.num_computed_ = table.num_computed_;
+  copy.span_ = table.span_;
   cache_.hold_root(copy.root_);
   for (const BlockTable::Group& group : copy.groups_) {
     for (const BlockId block : group.blocks) {
@@ -251,6 +293,7 @@ void KvCache::release(BlockTable& table) {
   cache_.release_root(table.root_);
   table.root_ = kNoNode;
   table.num_computed_ = 0;
+  table.span_ = {};
 }
 
 // Deepest first: the order that eviction relies on.

@@ -68,8 +68,9 @@ class KvCache {
   // Takes the longest computed prefix of tokens, at most max_tokens of it, into the empty table.
   // Returns the number of tokens that need not be computed. salt: prompts with other salts never
   // share. In sliding groups only the blocks that a continuation still sees are needed and taken.
+  // span: what the sequence's tokens see; a match ends where they no longer see all.
   [[nodiscard]] int match(BlockTable& table, std::span<const TokenId> tokens, std::string_view salt,
-                          int max_tokens);
+                          int max_tokens, AttentionSpan span = {});
   // What match() would return now, if a block for a shared part can be had.
   int peek(std::span<const TokenId> tokens, std::string_view salt, int max_tokens) const;
 
@@ -105,8 +106,14 @@ class KvCache {
   int num_blocks_available() const { return pool_.num_free() + cache_.num_idle(); }
   // Blocks that the sequence will take at most, beyond those that it has, until num_tokens are
   // computed, at most max_step_tokens in a step: windows give blocks back on the way.
+  // With a span's window no more than num_endless_tokens() are ever held at once.
   std::int64_t num_blocks_to_reach(const BlockTable& table, int num_tokens,
                                    int max_step_tokens) const;
+
+  static std::int64_t num_endless_tokens(const AttentionSpan& span, int max_step_tokens) {
+    // What was published is given back as a whole, once the window has left all of it.
+    return 2 * std::int64_t{span.window} + span.num_sinks + max_step_tokens + kBlockSize;
+  }
 
   // Forgets everything that is not in use (/reset_prefix_cache).
   void clear();
@@ -171,6 +178,7 @@ class KvCache {
   void publish_block(BlockTable& table, std::span<const TokenId> tokens, int index);
   void adopt(BlockTable& table, NodeId node, int index);
   void give_back_passed(BlockTable& table);
+  void give_back_unseen(BlockTable& table);
   void forget_if_redundant(NodeId node);
   void queue_save(NodeId node);
   bool save(BlockId block, int tier);

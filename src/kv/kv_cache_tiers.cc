@@ -140,7 +140,8 @@ bool KvCache::begin_load(BlockTable& table, std::span<const TokenId> tokens, int
   CHECK(table.load_ == 0 && !table.empty());
   if (tiers_ == nullptr) return false;
   const int begin = table.num_computed_ / kBlockSize;
-  const int num_usable = std::clamp(max_tokens, 0, static_cast<int>(tokens.size()));
+  const int num_usable = std::clamp(std::min(max_tokens, table.span_.num_shareable()), 0,
+                                    static_cast<int>(tokens.size()));
   const LoadPath path =
       load_path(table, tokens.first(static_cast<std::size_t>(num_usable)), begin);
   int end = begin + static_cast<int>(path.steps.size());
@@ -217,8 +218,9 @@ LoadedTokens KvCache::finish_load(BlockTable& table, std::span<const TokenId> to
   if (end > loading.begin) publish(table, tokens, end * kBlockSize);
   if (!is_whole) {
     // Windows were loaded for another end: begin again with what is known now.
+    const AttentionSpan span = table.span_;
     release(table);
-    loaded.num_matched = match(table, tokens, salt, end * kBlockSize);
+    loaded.num_matched = match(table, tokens, salt, end * kBlockSize, span);
     return loaded;
   }
   loaded.num_matched = table.num_computed_;

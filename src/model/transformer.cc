@@ -23,14 +23,15 @@ struct ScratchPlan {
     buffers.hidden = place<float>(base, rows * hidden);
     buffers.normed = place<float>(base, rows * hidden);
     buffers.q = place<float>(base, rows * q_size);
+    buffers.q_sinks = place<float>(base, rows * q_size);
     buffers.k = place<float>(base, rows * kv_size);
     buffers.v = place<float>(base, rows * kv_size);
     buffers.attention = place<float>(base, rows * q_size);
     buffers.gate = place<float>(base, rows * ffn);
     buffers.up = place<float>(base, rows * ffn);
     const auto num_pairs = static_cast<std::size_t>(config.rope_dim) / 2;
-    buffers.cos = place<float>(base, config.ropes.size() * rows * num_pairs);
-    buffers.sin = place<float>(base, config.ropes.size() * rows * num_pairs);
+    buffers.cos = place<float>(base, 2 * config.ropes.size() * rows * num_pairs);
+    buffers.sin = place<float>(base, 2 * config.ropes.size() * rows * num_pairs);
     buffers.logits = place<float>(base, static_cast<std::size_t>(limits.max_logit_rows) *
                                             static_cast<std::size_t>(config.vocab_size));
     if (limits.activations == ActivationType::kInt8) {
@@ -144,7 +145,11 @@ std::span<const float> Transformer::forward(const ForwardBatch& batch, const KvS
           batch.logit_rows[i]);
 
   embed(batch);
-  compute_rotations(batch.positions);
+  compute_rotations(batch.positions, 0);
+  if (!batch.sink_positions.empty()) {
+    CHECK(batch.sink_positions.size() == batch.tokens.size(), batch.sink_positions.size());
+    compute_rotations(batch.sink_positions, static_cast<std::int64_t>(config_.ropes.size()));
+  }
   int num_rows = num_tokens;
   for (int layer = 0; layer < config_.num_layers(); ++layer) {
     run_attention(batch, storage, layer);
@@ -187,11 +192,13 @@ void Transformer::embed(const ForwardBatch& batch) {
 }
 
 // Angles in double precision: at position 100,000 a float's would be off by a hundredth.
-void Transformer::compute_rotations(std::span<const std::int32_t> positions) {
+void Transformer::compute_rotations(std::span<const std::int32_t> positions,
+                                    std::int64_t first_table) {
   const std::int64_t num_pairs = config_.rope_dim / 2;
   for (std::size_t rope = 0; rope < config_.ropes.size(); ++rope) {
     const RopeConfig& constants = config_.ropes[rope];
-    const std::int64_t first = static_cast<std::int64_t>(rope) * limits_.max_batch_tokens;
+    const std::int64_t first =
+        (first_table + static_cast<std::int64_t>(rope)) * limits_.max_batch_tokens;
     for_rows(pool_, static_cast<int>(positions.size()), [&](int begin, int end) {
       for (int row = begin; row < end; ++row) {
         const double position = positions[static_cast<std::size_t>(row)];
@@ -266,8 +273,10 @@ void Transformer::run_attention(const ForwardBatch& batch, const KvStorage& stor
 
   const GroupBatch& group = batch.groups[static_cast<std::size_t>(layout_.group_of(layer))];
   const PagedKvView kv = storage.view(layer);
+  const int window = config_.layers[static_cast<std::size_t>(layer)].window;
+  const bool has_sinks = !batch.sink_positions.empty() && window == 0;
   for_rows(pool_, num_rows, [&](int begin, int end) {
-    rotate(layer, begin, end);
+    rotate(layer, has_sinks, begin, end);
     if (wants_int8(w.v)) {
       const std::int64_t kv_size = config_.kv_size();
       kernels_.add(buffers_.v + begin * kv_size, buffers_.v_rest + begin * kv_size,
@@ -288,9 +297,10 @@ void Transformer::run_attention(const ForwardBatch& batch, const KvStorage& stor
                                .ldo = config_.q_size(),
                                .num_heads = config_.num_heads,
                                .scale = config_.attention_scale,
-                               .window = config_.layers[static_cast<std::size_t>(layer)].window,
+                               .window = window,
                                .sequences = group.sequences.data(),
-                               .num_sequences = static_cast<int>(group.sequences.size())});
+                               .num_sequences = static_cast<int>(group.sequences.size()),
+                               .q_sinks = has_sinks ? buffers_.q_sinks : nullptr});
 }
 
 void Transformer::project_attention(int num_rows, int layer) {
@@ -304,7 +314,7 @@ void Transformer::project_attention(int num_rows, int layer) {
 }
 
 // Q and K of some rows: norm of each head where the model has one, then their positions.
-void Transformer::rotate(int layer, int row_begin, int row_end) {
+void Transformer::rotate(int layer, bool has_sinks, int row_begin, int row_end) {
   const LayerWeights& w = weights_.layer(layer);
   const int head_dim = config_.head_dim;
   if (config_.has_qk_norm) {
@@ -313,8 +323,20 @@ void Transformer::rotate(int layer, int row_begin, int row_end) {
     kernels_.rms_norm(buffers_.k, w.k_norm, config_.rms_epsilon, buffers_.k, head_dim,
                       row_begin * config_.num_kv_heads, row_end * config_.num_kv_heads);
   }
-  const std::int64_t table = std::int64_t{config_.layers[static_cast<std::size_t>(layer)].rope} *
-                             limits_.max_batch_tokens * (config_.rope_dim / 2);
+  const std::int64_t table_size =
+      std::int64_t{limits_.max_batch_tokens} * (config_.rope_dim / 2);
+  const int rope = config_.layers[static_cast<std::size_t>(layer)].rope;
+  const std::int64_t table = rope * table_size;
+  if (has_sinks) {
+    const std::int64_t q_size = config_.q_size();
+    const std::int64_t of_sinks =
+        (static_cast<std::int64_t>(config_.ropes.size()) + rope) * table_size;
+    std::memcpy(buffers_.q_sinks + row_begin * q_size, buffers_.q + row_begin * q_size,
+                static_cast<std::size_t>((row_end - row_begin) * q_size) * sizeof(float));
+    kernels_.rope(buffers_.q_sinks, q_size, config_.num_heads, head_dim, config_.rope_dim,
+                  buffers_.cos + of_sinks, buffers_.sin + of_sinks, config_.rope_interleaved,
+                  row_begin, row_end);
+  }
   kernels_.rope(buffers_.q, config_.q_size(), config_.num_heads, head_dim, config_.rope_dim,
                 buffers_.cos + table, buffers_.sin + table, config_.rope_interleaved, row_begin,
                 row_end);

@@ -46,6 +46,8 @@ struct GroupBatch {
 struct ForwardBatch {
   std::span<const TokenId> tokens;           // [num_tokens], each in [0, vocab_size)
   std::span<const std::int32_t> positions;   // [num_tokens]
+  // [num_tokens] or empty: the positions from which queries look at their sequence's sinks.
+  std::span<const std::int32_t> sink_positions;
   std::span<const GroupBatch> groups;        // [KvLayout::num_groups()]
   std::span<const std::int32_t> logit_rows;  // rows that want logits, ascending; may be empty
 };
@@ -77,7 +79,9 @@ class Transformer {
     float* attention = nullptr;  // [max_batch_tokens, q_size]
     float* gate = nullptr;       // [max_batch_tokens, ffn_size]
     float* up = nullptr;
-    float* cos = nullptr;  // [num_ropes, max_batch_tokens, rope_dim / 2]
+    float* q_sinks = nullptr;  // [max_batch_tokens, q_size], see AttentionArgs
+    // [2, num_ropes, max_batch_tokens, rope_dim / 2]: of positions, of sink_positions
+    float* cos = nullptr;
     float* sin = nullptr;
     float* logits = nullptr;  // [max_logit_rows, vocab_size]
     QuantizedRows quantized;  // [max_batch_tokens, the widest input]
@@ -97,7 +101,7 @@ class Transformer {
   };
 
   void embed(const ForwardBatch& batch);
-  void compute_rotations(std::span<const std::int32_t> positions);
+  void compute_rotations(std::span<const std::int32_t> positions, std::int64_t first_table);
   void run_attention(const ForwardBatch& batch, const KvStorage& storage, int layer);
   void gather_rows(std::span<const std::int32_t> rows);
   void project_attention(int num_rows, int layer);
@@ -109,7 +113,7 @@ class Transformer {
   bool wants_int8(const PackedMatrix& matrix) const;
   void quantize_input(const float* x, int num_cols, int row_begin, int row_end);
   void refine_input(int row_begin, int row_end);
-  void rotate(int layer, int row_begin, int row_end);
+  void rotate(int layer, bool has_sinks, int row_begin, int row_end);
   void add_residual(const float* post_norm, int row_begin, int row_end);
 
   const ModelConfig& config_;

@@ -62,6 +62,8 @@ void Generation::submit(std::vector<PreparedPrompt> prompts, const std::string& 
     request.n = options_.best_of;
     request.priority = options_.priority;
     request.salt = salt;
+    request.attention_window = options_.attention.window;
+    request.attention_sinks = options_.attention.num_sinks;
     request.on_update = [mailbox = mailbox_, prompt = static_cast<int>(i)](RequestUpdate&& update) {
       mailbox->push(prompt, std::move(update));
     };

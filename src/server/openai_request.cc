@@ -131,6 +131,17 @@ void read_truncation(const Fields& fields, const RequestRules& rules, Generation
   options.truncate_prompt_tokens = static_cast<int>(*given);
 }
 
+// What fits together is the engine's to say.
+void read_attention(const Fields& fields, const RequestRules& rules, GenerationOptions& options) {
+  options.attention = rules.attention;
+  if (const auto window = fields.integer("attention_window", {0, kMaxEndlessTokens})) {
+    options.attention = {.window = static_cast<int>(*window), .num_sinks = 0};
+  }
+  if (const auto num_sinks = fields.integer("attention_sinks", {0, kMaxEndlessTokens})) {
+    options.attention.num_sinks = static_cast<int>(*num_sinks);
+  }
+}
+
 GenerationOptions read_options(const Fields& fields, const RequestRules& rules) {
   refuse_missing_features(fields);
   GenerationOptions options;
@@ -148,6 +159,7 @@ GenerationOptions read_options(const Fields& fields, const RequestRules& rules) 
   options.priority =
       static_cast<int>(fields.integer("priority", {-kMaxInt32, kMaxInt32}).value_or(0));
   options.cache_salt = fields.string("cache_salt", kMaxNameBytes).value_or("");
+  read_attention(fields, rules, options);
   read_truncation(fields, rules, options);
   return options;
 }

@@ -22,6 +22,7 @@ struct RequestRules {
   const ServerLimits& limits;
   int vocab_size = 0;
   int max_model_len = 0;
+  AttentionSpan attention = {};  // where a request does not say
 };
 
 // What chat and completions have in common.
@@ -42,6 +43,7 @@ struct GenerationOptions {
   bool logprobs_by_id = false;  // "token_id:17" in place of the text
   int priority = 0;
   std::string cache_salt;  // the client's own; never used as it is
+  AttentionSpan attention;
   // Only the last tokens of the prompt are kept: that many, or -1 = as many as max_model_len
   // allows.
   std::optional<int> truncate_prompt_tokens;

@@ -12,6 +12,10 @@
 namespace larder {
 namespace {
 
+int max_len(const GenerationOptions& options, const ServedModel& model) {
+  return options.attention.window > 0 ? kMaxEndlessTokens : model.max_model_len;
+}
+
 [[noreturn]] void fail_too_long(const std::string& param, std::string_view num_tokens,
                                 const ServedModel& model) {
   fail_field(param,
@@ -24,7 +28,7 @@ namespace {
 void refuse_hopeless_text(std::string_view text, const std::string& param,
                           const GenerationOptions& options, const ServedModel& model) {
   constexpr std::size_t kMaxBytesPerToken = 1024;
-  const auto max_bytes = static_cast<std::size_t>(model.max_model_len) * kMaxBytesPerToken;
+  const auto max_bytes = static_cast<std::size_t>(max_len(options, model)) * kMaxBytesPerToken;
   if (text.size() <= max_bytes || options.truncate_prompt_tokens) return;
   fail_too_long(param, fmt::format("more than {}", model.max_model_len), model);
 }
@@ -34,17 +38,17 @@ PreparedPrompt finish_prompt(std::vector<TokenId> tokens, const std::string& par
   const int wanted = options.has_max_tokens ? options.sampling.max_tokens : model.max_model_len;
   if (options.truncate_prompt_tokens) {
     const int answer = options.has_max_tokens ? std::max(wanted, 1) : 1;
-    const int most = std::max(model.max_model_len - answer, 1);
+    const int most = std::max(max_len(options, model) - answer, 1);
     const int keep = *options.truncate_prompt_tokens < 0 ? most : *options.truncate_prompt_tokens;
     const auto num_kept = std::min(tokens.size(), static_cast<std::size_t>(keep));
     tokens.erase(tokens.begin(), tokens.end() - static_cast<std::ptrdiff_t>(num_kept));
   }
   if (tokens.empty()) fail_field(param, "is empty; send at least one token");
-  const auto max_model_len = static_cast<std::size_t>(model.max_model_len);
-  if (tokens.size() + 1 > max_model_len) {
+  const auto most = static_cast<std::size_t>(max_len(options, model));
+  if (tokens.size() + 1 > most) {
     fail_too_long(param, std::to_string(tokens.size()), model);
   }
-  const int room = model.max_model_len - static_cast<int>(tokens.size());
+  const int room = max_len(options, model) - static_cast<int>(tokens.size());
   return {.tokens = std::move(tokens), .max_tokens = std::min(wanted, room)};
 }
 

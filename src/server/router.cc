@@ -167,7 +167,8 @@ Json Router::parse_body(const HttpRequest& request) const {
 RequestRules Router::rules() const {
   return {.limits = config_.limits,
           .vocab_size = model_.tokenizer.vocab_size(),
-          .max_model_len = model_.max_model_len};
+          .max_model_len = model_.max_model_len,
+          .attention = model_.attention};
 }
 
 void Router::require_model(const std::string& name) const {

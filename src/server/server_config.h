@@ -57,6 +57,7 @@ struct ServedModel {
   const ChatTemplate& chat_template;
   Engine& engine;
   int max_model_len = 0;            // tokens of prompt and output
+  AttentionSpan attention = {};     // of requests that do not say; see Request::attention_window
   std::int64_t created_s = 0;       // Unix time of the file
   nlohmann::ordered_json metadata;  // what /v1/models tells about the file; null or an object
 
