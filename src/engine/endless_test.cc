@@ -77,9 +77,10 @@ TEST_P(Endless, SeesEverythingUntilTheWindowMoves) {
 TEST_P(Endless, SharesTheBeginningWithSequencesThatSeeEverything) {
   const std::vector<TokenId> prompt = random_tokens(100, 5);
   const Heard cold = run_one(model, {.attention = kSpan}, prompt, 30);
-  Rig rig(model, {.attention = kSpan});
+  Rig rig(model, {});
   rig.add(random_tokens(100, 5), greedy(1));
   rig.run();
+  rig.attention = kSpan;
   rig.add(prompt, greedy(30));
   rig.run();
   EXPECT_TRUE(same_bits(cold, rig.heard[{2, 0}]));
@@ -105,8 +106,8 @@ TEST_P(Endless, ChoicesPartWithinTheWindow) {
 TEST_P(Endless, ComesBackFromPreemptionWithTheSameBits) {
   const std::vector<TokenId> prompt = random_tokens(150, 7);
   const Heard alone = run_one(model, {.attention = kSpan}, prompt, 120);
-  Rig rig(model, {.num_blocks = 17 * model.layout.num_groups(), .max_batch_tokens = 32,
-                  .max_sequences = 8, .max_model_len = 160, .attention = kSpan});
+  const auto num_blocks = static_cast<int>(model.layout.num_blocks_for(160, 32)) + 4;
+  Rig rig(model, {.num_blocks = num_blocks, .max_batch_tokens = 32, .max_sequences = 8, .max_model_len = 160, .attention = kSpan});
   for (std::uint32_t i = 0; i < 3; ++i) rig.add(random_tokens(40, 20 + i), greedy(110));
   rig.add(prompt, greedy(120));
   rig.run();

@@ -113,8 +113,7 @@ class Rig {
   static constexpr int kMaxModelLen = 240;  // RigConfig's default
 
   Rig(TinyModel& model, const RigConfig& config)
-      : attention_(config.attention),
-        storage_(model.layout, config.num_blocks),
+      : storage_(model.layout, config.num_blocks),
         tiers_(borrow_tiers(config.tiers, storage_, model.layout)),
         cache(model.layout, storage_, clock_, config.num_blocks, tiers_.get()),
         transformer_(model.config, model.weights, model.layout,
@@ -130,7 +129,8 @@ class Rig {
              .max_logit_rows = std::min(config.max_logit_rows, config.max_batch_tokens),
              .max_sequences = config.max_sequences,
              .max_prefill_tokens = std::min(config.max_prefill_tokens, config.max_batch_tokens)},
-            cache, {}, clock_) {}
+            cache, {}, clock_),
+        attention(config.attention) {}
 
   std::uint64_t add(std::vector<TokenId> prompt, SamplingParams params, int n = 1,
                     int priority = 0) {
@@ -140,8 +140,8 @@ class Rig {
     request.sampling = std::move(params);
     request.n = n;
     request.priority = priority;
-    request.attention_window = attention_.window;
-    request.attention_sinks = attention_.num_sinks;
+    request.attention_window = attention.window;
+    request.attention_sinks = attention.num_sinks;
     request.on_update = [this, id](RequestUpdate&& update) { hear(id, std::move(update)); };
     const std::uint64_t seed = request.sampling.seed.value_or(0);
     scheduler.add(std::move(request), seed, 0);
@@ -207,7 +207,6 @@ class Rig {
     choice.usage = update.usage;
   }
 
-  const AttentionSpan attention_;
   ManualClock clock_;
   KvStorage storage_;
   std::unique_ptr<KvTiers> tiers_;
@@ -227,6 +226,7 @@ class Rig {
   int num_steps = 0;
   int num_computed = 0;
   int most_tokens = 0;
+  AttentionSpan attention;
 };
 
 inline bool same_bits(const Heard& left, const Heard& right) {
