@@ -85,7 +85,10 @@ inline std::vector<std::byte> test_bytes(const TierBlock& block, std::int64_t si
   std::memcpy(&seed, block.digest.data(), sizeof seed);
   std::mt19937_64 random(seed + static_cast<std::uint64_t>(block.group));
   std::vector<std::byte> bytes(static_cast<std::size_t>(size_bytes));
-  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
+  for (std::size_t i = 0; i < bytes.size(); i += sizeof seed) {
+    const std::uint64_t value = random();
+    std::memcpy(&bytes[i], &value, std::min(sizeof value, bytes.size() - i));
+  }
   return bytes;
 }
 

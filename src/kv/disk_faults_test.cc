@@ -1,0 +1,349 @@
+// Faults 33 (a full disk), 34 (EIO, flipped bits) and 35 (kill -9 during a save).
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <spdlog/spdlog.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <filesystem>
+#include <memory>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "kv/block_io_faulty.h"
+#include "kv/disk_tier.h"
+#include "kv/tier_test_support.h"
+
+namespace larder {
+namespace {
+
+constexpr std::int64_t kBlockBytes = 5000;
+constexpr std::int64_t kMiB = std::int64_t{1} << 20;
+constexpr int kNeverMs = 1'000'000'000;
+
+class DiskFaultsTest : public testing::Test {
+ protected:
+  DiskFaultsTest() { spdlog::set_level(spdlog::level::off); }  // what is tested is warned of
+  ~DiskFaultsTest() override { spdlog::set_level(spdlog::level::info); }
+
+  DiskTierConfig config(int retry_ms) {
+    DiskTierConfig config;
+    config.directory = dir_.path();
+    config.size_bytes = 8 * kMiB;
+    config.staging_size_bytes = 1 * kMiB;
+    config.first_retry_ms = config.max_retry_ms = retry_ms;
+    config.make_io = [this] {
+      return std::make_unique<FaultyIo>(make_block_io(BlockIoKind::kAuto, 4), faults_);
+    };
+    return config;
+  }
+  std::unique_ptr<DiskTier> open(int retry_ms) {
+    return std::make_unique<DiskTier>(config(retry_ms), test_format(kBlockBytes));
+  }
+
+  TempDir dir_;
+  DiskFaults faults_;
+};
+
+int count_one_by_one(KvTier& tier, const std::vector<TierBlock>& blocks) {
+  int num_found = 0;
+  for (const TierBlock& block : blocks) num_found += count_right(tier, {&block, 1}, kBlockBytes);
+  return num_found;
+}
+
+TEST_F(DiskFaultsTest, AFullDiskDropsBlocksAndServesTheOthers) {
+  const auto before = test_chain(1, 50);
+  const auto during = test_chain(2, 50);
+  auto tier = open(kNeverMs);
+  put_all(*tier, before, kBlockBytes);
+  faults_.bytes_until_full = 7 * kBlockBytes + 1234;
+  int num_taken = 0;
+  for (const TierBlock& block : during) num_taken += put_block(*tier, block, kBlockBytes) ? 1 : 0;
+  EXPECT_GT(num_taken, 0);
+  wait_until([&] { return !tier->stats().is_on; });
+  EXPECT_GT(tier->stats().num_io_errors, 0u);
+  EXPECT_FALSE(put_block(*tier, test_block(3, 0), kBlockBytes));
+  EXPECT_EQ(count_right(*tier, before, kBlockBytes), 50);
+  count_one_by_one(*tier, during);  // whatever is found is right
+  tier.reset();                     // does not hang on what cannot be written
+  faults_.bytes_until_full = INT64_MAX;
+  tier = open(kNeverMs);
+  EXPECT_EQ(count_right(*tier, before, kBlockBytes), 50);
+  EXPECT_EQ(count_one_by_one(*tier, during), tier->stats().num_stored - 50);
+  put_all(*tier, during, kBlockBytes);
+  EXPECT_EQ(count_right(*tier, during, kBlockBytes), 50);
+}
+
+// At every byte of a write: header zeroed, payload, new header, also in place of older blocks.
+TEST_F(DiskFaultsTest, AWriteCutAnywhereLeavesNothingWrong) {
+  const std::int64_t cycle_bytes = 2 * 256 + kBlockBytes;
+  auto setup = config(1);
+  setup.size_bytes = 200'000;  // a few slots, so that most writes replace
+  std::vector<TierBlock> all;
+  for (int round = 0; round < 60; ++round) {
+    DiskTier tier(setup, test_format(kBlockBytes));
+    faults_.bytes_until_full = 2 * cycle_bytes + round * cycle_bytes / 60;
+    for (int i = 0; i < 4; ++i) {
+      all.push_back(test_block(round + 1, i));
+      (void)put_block(tier, all.back(), kBlockBytes);
+    }
+    wait_until([&] {
+      if (tier.stats().num_io_errors > 0) faults_.bytes_until_full = INT64_MAX;
+      return tier.stats().num_pending == 0;
+    });
+    faults_.bytes_until_full = INT64_MAX;
+    ASSERT_EQ(count_one_by_one(tier, all), tier.stats().num_stored);
+  }
+  DiskTier tier(setup, test_format(kBlockBytes));
+  EXPECT_GT(tier.stats().num_stored, 5);
+  EXPECT_EQ(count_one_by_one(tier, all), tier.stats().num_stored);
+  EXPECT_EQ(tier.stats().num_corrupt, 0u);
+}
+
+TEST_F(DiskFaultsTest, ComesBackWhenTheDiskHasRoomAgain) {
+  auto tier = open(1);
+  faults_.write_error = ENOSPC;
+  EXPECT_TRUE(put_block(*tier, test_block(1, 0), kBlockBytes));
+  wait_until([&] { return tier->stats().num_io_errors > 0; });
+  faults_.write_error = 0;
+  put_all(*tier, test_chain(2, 30), kBlockBytes);
+  EXPECT_EQ(count_right(*tier, test_chain(2, 30), kBlockBytes), 30);
+  EXPECT_TRUE(tier->stats().is_on);
+}
+
+// No room for another segment: what is oldest makes room in those that are there.
+TEST_F(DiskFaultsTest, GoesOnInPlaceWhenItCannotGrow) {
+  auto setup = config(kNeverMs);
+  DiskTier tier(setup, test_format(kBlockBytes));
+  // The first segment's slots, all used.
+  int num_blocks = 0;
+  while (dir_.segments().size() < 2) {
+    const TierBlock block = test_block(1, num_blocks++);
+    put_all(tier, {&block, 1}, kBlockBytes);
+  }
+  std::filesystem::permissions(
+      dir_.path(), std::filesystem::perms::owner_read | std::filesystem::perms::owner_exec);
+  if (::access(dir_.path().c_str(), W_OK) == 0) {
+    // Root may write anywhere; a directory in the next segment's place stops it as well.
+    for (int number = 3; number < 20; ++number)
+      std::filesystem::create_directory(fmt::format("{}/segment-{:08}.kv", dir_.path(), number));
+  }
+  for (int chain = 2; chain < 20; ++chain) {
+    put_all(tier, test_chain(chain, 50), kBlockBytes);
+    ASSERT_EQ(count_right(tier, test_chain(chain, 50), kBlockBytes), 50);
+  }
+  EXPECT_TRUE(tier.stats().is_on);
+  EXPECT_GT(tier.stats().num_evicted, 0u);
+  EXPECT_GT(tier.stats().num_io_errors, 0u);
+  std::filesystem::permissions(dir_.path(), std::filesystem::perms::owner_all);
+}
+
+TEST_F(DiskFaultsTest, AFailedWriteLosesTheSlotNotTheTier) {
+  auto tier = open(1);
+  faults_.write_error = EIO;
+  EXPECT_TRUE(put_block(*tier, test_block(1, 0), kBlockBytes));
+  wait_until([&] { return tier->stats().num_io_errors > 0; });
+  faults_.write_error = 0;
+  put_all(*tier, test_chain(1, 20), kBlockBytes);
+  EXPECT_EQ(count_right(*tier, test_chain(1, 20), kBlockBytes), 20);
+}
+
+TEST_F(DiskFaultsTest, AnUnreadableBlockIsAMiss) {
+  const auto blocks = test_chain(1, 10);
+  auto tier = open(kNeverMs);
+  put_all(*tier, blocks, kBlockBytes);
+  faults_.num_read_errors = 1;
+  faults_.read_error = EIO;
+  EXPECT_EQ(count_right(*tier, blocks, kBlockBytes), 0);
+  EXPECT_EQ(tier->stats().num_io_errors, 1u);
+  EXPECT_TRUE(tier->stats().is_on);
+  EXPECT_EQ(tier->presence(blocks[0]), TierPresence::kAbsent);
+  EXPECT_EQ(count_right(*tier, std::span(blocks).subspan(1), kBlockBytes), 9);
+  put_all(*tier, blocks, kBlockBytes);
+  EXPECT_EQ(count_right(*tier, blocks, kBlockBytes), 10);
+}
+
+TEST_F(DiskFaultsTest, ADeadDiskTurnsReadsOff) {
+  const auto blocks = test_chain(1, 10);
+  auto tier = open(kNeverMs);
+  put_all(*tier, blocks, kBlockBytes);
+  faults_.read_error = EIO;
+  wait_until([&] {
+    EXPECT_EQ(count_right(*tier, blocks, kBlockBytes), 0);
+    return !tier->stats().is_on;
+  });
+  EXPECT_EQ(tier->presence(blocks[9]), TierPresence::kAbsent);
+  EXPECT_GT(tier->estimate_read_seconds(1), 1e6);
+  tier.reset();
+  // Its headers cannot be read: nothing is found, nothing is overwritten.
+  tier = open(kNeverMs);
+  EXPECT_EQ(tier->stats().num_stored, 0);
+  tier.reset();
+  faults_.read_error = 0;
+  EXPECT_EQ(count_right(*open(kNeverMs), blocks, kBlockBytes), 10);
+}
+
+TEST_F(DiskFaultsTest, FlippedBitsOnTheWayAreMisses) {
+  const auto blocks = test_chain(1, 10);
+  auto tier = open(kNeverMs);
+  put_all(*tier, blocks, kBlockBytes);
+  faults_.flip_bits = true;
+  EXPECT_EQ(count_right(*tier, blocks, kBlockBytes), 0);
+  EXPECT_EQ(tier->stats().num_corrupt, 10u);
+  EXPECT_TRUE(tier->stats().is_on);
+}
+
+TEST_F(DiskFaultsTest, ShortAndInterruptedTransfersAreFinished) {
+  const auto blocks = test_chain(1, 100);
+  faults_.short_transfers = true;
+  auto tier = open(kNeverMs);
+  put_all(*tier, blocks, kBlockBytes);
+  EXPECT_EQ(count_right(*tier, blocks, kBlockBytes), 100);
+  tier.reset();
+  tier = open(kNeverMs);
+  EXPECT_EQ(count_right(*tier, blocks, kBlockBytes), 100);
+  EXPECT_EQ(tier->stats().num_io_errors + tier->stats().num_corrupt, 0u);
+}
+
+TEST_F(DiskFaultsTest, ASlowDiskRefusesRatherThanWaits) {
+  auto setup = config(kNeverMs);
+  setup.staging_size_bytes = 4 * kBlockBytes;
+  setup.drain_ms = 0;
+  faults_.write_delay_ms = 20;
+  const auto blocks = test_chain(1, 50);
+  int num_taken = 0;
+  {
+    DiskTier tier(setup, test_format(kBlockBytes));
+    for (const TierBlock& block : blocks) {
+      if (!put_block(tier, block, kBlockBytes)) break;
+      // Served from its copy, whatever the disk does.
+      EXPECT_EQ(tier.presence(block), TierPresence::kPresent);
+      EXPECT_EQ(count_right(tier, {&block, 1}, kBlockBytes), 1);
+      ++num_taken;
+    }
+    EXPECT_GE(num_taken, 4);
+    EXPECT_LT(num_taken, 50);
+    EXPECT_GT(tier.stats().num_refused, 0u);
+  }
+  faults_.write_delay_ms = 0;
+  auto tier = open(kNeverMs);
+  EXPECT_EQ(count_one_by_one(*tier, blocks), tier->stats().num_stored);
+}
+
+TEST_F(DiskFaultsTest, CallsWhatIsLeftOfDone) {
+  auto tier = open(kNeverMs);
+  const auto blocks = test_chain(1, 50);
+  put_all(*tier, blocks, kBlockBytes);
+  std::vector<std::vector<std::byte>> bytes(200, std::vector<std::byte>(50 * kBlockBytes));
+  std::atomic<int> num_done = 0;
+  for (auto& destination : bytes)
+    tier->get({.blocks = blocks, .bytes = destination, .done = [&](int) { ++num_done; }});
+  tier.reset();
+  EXPECT_EQ(num_done, 200);
+}
+
+// Puts blocks for ever, and says over the pipe how many are written.
+[[noreturn]] void save_until_killed(const DiskTierConfig& config, int pipe_fd) {
+  DiskTier tier(config, test_format(kBlockBytes));
+  for (int chain = 1;; ++chain) {
+    put_all(tier, test_chain(chain, 25), kBlockBytes);
+    if (::write(pipe_fd, &chain, sizeof chain) != sizeof chain) ::_exit(1);
+  }
+}
+
+TEST_F(DiskFaultsTest, KilledDuringASaveItHasAllThatWasWritten) {
+  std::mt19937 random(7);
+  for (int round = 0; round < 20; ++round) {
+    const TempDir dir;
+    DiskTierConfig setup = config(kNeverMs);
+    setup.make_io = nullptr;
+    setup.io = round % 2 == 0 ? BlockIoKind::kAuto : BlockIoKind::kThreads;
+    setup.directory = dir.path();
+    setup.size_bytes = 64 * kMiB;
+    int fds[2];
+    ASSERT_EQ(::pipe(fds), 0);
+    const pid_t child = ::fork();
+    if (child == 0) save_until_killed(setup, fds[1]);
+    ::close(fds[1]);
+    int num_chains = 0;
+    while (num_chains < 1 + round % 5 &&
+           ::read(fds[0], &num_chains, sizeof num_chains) == sizeof num_chains) {
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 5000));
+    ::kill(child, SIGKILL);
+    ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+    int more = 0;
+    while (::read(fds[0], &more, sizeof more) == sizeof more) num_chains = more;
+    ::close(fds[0]);
+
+    DiskTier tier(setup, test_format(kBlockBytes));
+    for (int chain = 1; chain <= num_chains; ++chain)
+      ASSERT_EQ(count_right(tier, test_chain(chain, 25), kBlockBytes), 25) << chain;
+    const int num_more = count_right(tier, test_chain(num_chains + 1, 25), kBlockBytes);
+    ASSERT_EQ(tier.stats().num_stored, num_chains * 25 + num_more);
+    ASSERT_EQ(tier.stats().num_corrupt, 0u);
+  }
+}
+
+// Killed again and again over the same slots, which are full and replaced in place.
+TEST_F(DiskFaultsTest, KilledWhileItReplacesBlocksItServesNoWrongOne) {
+  DiskTierConfig setup = config(kNeverMs);
+  setup.make_io = nullptr;
+  setup.size_bytes = 1 * kMiB;
+  for (int round = 0; round < 10; ++round) {
+    int fds[2];
+    ASSERT_EQ(::pipe(fds), 0);
+    const pid_t child = ::fork();
+    if (child == 0) save_until_killed(setup, fds[1]);
+    ::close(fds[1]);
+    int num_chains = 0;
+    while (num_chains < 10 + round &&
+           ::read(fds[0], &num_chains, sizeof num_chains) == sizeof num_chains) {
+    }
+    ::kill(child, SIGKILL);
+    ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+    ::close(fds[0]);
+    DiskTier tier(setup, test_format(kBlockBytes));
+    ASSERT_GT(tier.stats().num_stored, 50);
+    const std::int64_t num_stored = tier.stats().num_stored;
+    int num_found = 0;
+    for (int chain = 1; num_found < num_stored && chain < num_chains + 200; ++chain)
+      num_found += count_one_by_one(tier, test_chain(chain, 25));
+    ASSERT_EQ(num_found, num_stored);
+  }
+}
+
+// Readers and the writer at once, over slots that are replaced all the time.
+TEST_F(DiskFaultsTest, ReadsAndWritesAtOnce) {
+  for (const BlockIoKind io : {BlockIoKind::kAuto, BlockIoKind::kThreads}) {
+    DiskTierConfig setup = config(kNeverMs);
+    setup.make_io = nullptr;
+    setup.io = io;
+    setup.size_bytes = 1 * kMiB;
+    DiskTier tier(setup, test_format(kBlockBytes));
+    std::atomic<bool> stop = false;
+    std::thread watcher([&] {
+      while (!stop) (void)tier.stats();
+    });
+    int num_found = 0;
+    for (int chain = 1; chain <= 60; ++chain) {
+      const auto blocks = test_chain(chain, 10);
+      for (const TierBlock& block : blocks) {
+        (void)put_block(tier, block, kBlockBytes);
+        num_found += count_right(tier, {&block, 1}, kBlockBytes);
+      }
+      num_found += count_right(tier, test_chain(std::max(1, chain - 5), 10), kBlockBytes);
+    }
+    stop = true;
+    watcher.join();
+    EXPECT_GT(num_found, 1000);
+    EXPECT_EQ(tier.stats().num_corrupt + tier.stats().num_io_errors, 0u);
+  }
+}
+
+}  // namespace
+}  // namespace larder
