@@ -20,12 +20,18 @@ constexpr double kAssumedSecondsPerByte = 1e-9;
 constexpr double kSecondsPerRequest = 100e-6;
 constexpr std::int64_t kMeasureBytes = std::int64_t{16} << 20;
 constexpr std::int64_t kMeasureNs = 50 * kNsPerMs;
-constexpr std::size_t kMeasureBatch = 8;
+constexpr std::int64_t kMeasureBatchBytes = std::int64_t{4} << 20;
 
 std::int64_t now_ns() { return SteadyClock().now_ns(); }
 
-std::unique_ptr<BlockIo> make_io(const DiskTierConfig& config) {
+std::unique_ptr<BlockIo> make_read_io(const DiskTierConfig& config) {
   return config.make_io ? config.make_io() : make_block_io(config.io, kNumInFlight);
+}
+
+// Writes end in the page cache. There io_uring only hands them to threads of its own, and the
+// kernel lets one in at a time: measured, one thread with pwrite is no slower.
+std::unique_ptr<BlockIo> make_write_io(const DiskTierConfig& config) {
+  return config.make_io ? config.make_io() : make_block_io(BlockIoKind::kThreads, 1);
 }
 
 TierBreaker::Config breaker_config(const DiskTierConfig& config, int num_failures_to_off) {
@@ -39,8 +45,8 @@ TierBreaker::Config breaker_config(const DiskTierConfig& config, int num_failure
 DiskTier::DiskTier(const DiskTierConfig& config, const TierFormat& format)
     : config_(config),
       format_(format),
-      read_io_(make_io(config)),
-      write_io_(make_io(config)),
+      read_io_(make_read_io(config)),
+      write_io_(make_write_io(config)),
       directory_(config.directory, format, config.size_bytes),
       staging_(format.block_size_bytes, config.staging_size_bytes),
       read_breaker_(breaker_config(config, kNumReadFailuresToOff)),
@@ -124,12 +130,14 @@ void DiskTier::measure_reads() {
       std::max<std::int64_t>(1, kMeasureBytes / format_.block_size_bytes)));
   if (slots.empty()) return;
   const auto block_bytes = static_cast<std::size_t>(format_.block_size_bytes);
-  std::vector<std::byte> scratch(std::min(kMeasureBatch, slots.size()) * block_bytes);
+  const std::size_t batch = std::clamp(static_cast<std::size_t>(kMeasureBatchBytes) / block_bytes,
+                                       std::size_t{1}, slots.size());
+  std::vector<std::byte> scratch(batch * block_bytes);
   const std::int64_t start_ns = now_ns();
   std::int64_t num_bytes = 0;
   for (std::size_t i = 0; i < slots.size() && now_ns() - start_ns < kMeasureNs;) {
     std::vector<IoRequest> requests;
-    for (; i < slots.size() && requests.size() < kMeasureBatch; ++i) {
+    for (; i < slots.size() && requests.size() < batch; ++i) {
       const SegmentFile& file = *segments_[static_cast<std::size_t>(slots[i].segment)];
       requests.push_back({.fd = file.fd(),
                           .offset_bytes = file.shape().payload_offset(slots[i].slot),

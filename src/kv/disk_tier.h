@@ -30,8 +30,8 @@ struct DiskTierConfig {
   // How long faults keep it out of use: doubles from the first to the second.
   int first_retry_ms = 1000;
   int max_retry_ms = 60'000;
-  BlockIoKind io = BlockIoKind::kAuto;
-  // For tests: the reader's and the writer's device. Empty = make_block_io(io).
+  BlockIoKind io = BlockIoKind::kAuto;  // of reads; writes are a thread's
+  // For tests: the reader's and the writer's device.
   std::function<std::unique_ptr<BlockIo>()> make_io;
 };
 

@@ -1,0 +1,264 @@
+#include "kv/remote_connection.h"
+
+#include <fmt/format.h>
+#include <hiredis/read.h>
+#include <netdb.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/check.h"
+#include "base/clock.h"
+
+namespace larder {
+namespace {
+
+constexpr std::size_t kBufferBytes = std::size_t{256} << 10;
+constexpr std::size_t kMaxPiecesAtOnce = 64;
+constexpr std::int64_t kNsPerMs = 1'000'000;
+constexpr std::int64_t kStopPollMs = 50;
+constexpr std::int64_t kMaxHandshakeBytes = 4096;
+
+std::int64_t now_ns() { return SteadyClock().now_ns(); }
+
+// What hiredis parses goes straight to the exchange's callback, so nothing is allocated for it.
+struct ReplySink {
+  const RemoteExchange* exchange;
+  int index = 0;
+};
+
+// Any pointer but null means success.
+char parsed_object;
+
+RemoteReply::Kind kind_of(int type) {
+  if (type == REDIS_REPLY_STATUS) return RemoteReply::Kind::kStatus;
+  return type == REDIS_REPLY_ERROR ? RemoteReply::Kind::kError : RemoteReply::Kind::kString;
+}
+
+void* deliver(const redisReadTask* task, const RemoteReply& reply) {
+  auto* sink = static_cast<ReplySink*>(task->privdata);
+  sink->exchange->on_reply(sink->index, reply);
+  return &parsed_object;
+}
+
+void* on_string(const redisReadTask* task, char* text, std::size_t size) {
+  return deliver(task,
+                 {.kind = kind_of(task->type), .bytes = std::as_bytes(std::span(text, size))});
+}
+
+// No command that is sent has an array for an answer.
+void* on_array(const redisReadTask*, int) { return nullptr; }
+
+void* on_integer(const redisReadTask* task, long long value) {
+  return deliver(task, {.kind = RemoteReply::Kind::kInteger, .bytes = {}, .integer = value});
+}
+
+void* on_nil(const redisReadTask* task) { return deliver(task, {}); }
+
+void on_free(void*) {}
+
+redisReplyObjectFunctions reply_functions = {on_string, on_array, on_integer, on_nil, on_free};
+
+}  // namespace
+
+struct RemoteConnection::Progress {
+  std::size_t piece = 0;         // the first that is not sent
+  std::size_t piece_offset = 0;  // and how much of it is
+  std::int64_t received_bytes = 0;
+  ReplySink sink;
+};
+
+void append_command_head(std::string& request, std::initializer_list<std::string_view> args,
+                         std::size_t tail_bytes) {
+  fmt::format_to(std::back_inserter(request), "*{}\r\n", args.size() + 1);
+  for (const std::string_view arg : args)
+    fmt::format_to(std::back_inserter(request), "${}\r\n{}\r\n", arg.size(), arg);
+  fmt::format_to(std::back_inserter(request), "${}\r\n", tail_bytes);
+}
+
+void append_command(std::string& request, std::initializer_list<std::string_view> args) {
+  fmt::format_to(std::back_inserter(request), "*{}\r\n", args.size());
+  for (const std::string_view arg : args)
+    fmt::format_to(std::back_inserter(request), "${}\r\n{}\r\n", arg.size(), arg);
+}
+
+RemoteConnection::RemoteConnection(RemoteUrl url, const std::atomic<bool>& stop)
+    : url_(std::move(url)), stop_(stop), buffer_(new char[kBufferBytes]) {}
+
+RemoteConnection::~RemoteConnection() { close(); }
+
+void RemoteConnection::close() {
+  if (fd_ >= 0) ::close(fd_);
+  fd_ = -1;
+  if (reader_) redisReaderFree(reader_);
+  reader_ = nullptr;
+}
+
+RemoteOutcome RemoteConnection::fail(RemoteOutcome outcome, std::string error) {
+  error_ = std::move(error);
+  close();
+  return outcome;
+}
+
+RemoteOutcome RemoteConnection::open(std::int64_t deadline_ns) {
+  close();
+  if (const RemoteOutcome outcome = connect(deadline_ns); outcome != RemoteOutcome::kOk)
+    return outcome;
+  reader_ = redisReaderCreateWithFunctions(&reply_functions);
+  CHECK(reader_ != nullptr);
+  reader_->maxbuf = 0;  // keep what has grown to a batch's size
+  std::string request;
+  RemoteExchange handshake;
+  if (!url_.password.empty()) {
+    append_command(request, {"AUTH", url_.password});
+    ++handshake.num_replies;
+  }
+  if (url_.db != 0) {
+    append_command(request, {"SELECT", std::to_string(url_.db)});
+    ++handshake.num_replies;
+  }
+  append_command(request, {"PING"});
+  ++handshake.num_replies;
+  handshake.pieces = {std::as_bytes(std::span(request))};
+  handshake.max_reply_bytes = kMaxHandshakeBytes;
+  std::string refusal;
+  handshake.on_reply = [&](int, const RemoteReply& reply) {
+    if (reply.kind == RemoteReply::Kind::kStatus || !refusal.empty()) return;
+    refusal = reply.kind == RemoteReply::Kind::kError ? std::string(reply.text())
+                                                      : "not an answer to AUTH, SELECT or PING";
+  };
+  const std::int64_t start_ns = now_ns();
+  const RemoteOutcome outcome = exchange(handshake, deadline_ns);
+  if (outcome != RemoteOutcome::kOk) return outcome;
+  round_trip_ns_ = now_ns() - start_ns;
+  return refusal.empty() ? RemoteOutcome::kOk : fail(RemoteOutcome::kFailed, refusal);
+}
+
+RemoteOutcome RemoteConnection::connect(std::int64_t deadline_ns) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  const std::string port = std::to_string(url_.port);
+  if (const int error = ::getaddrinfo(url_.host.c_str(), port.c_str(), &hints, &found))
+    return fail(RemoteOutcome::kFailed, ::gai_strerror(error));
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> addresses(found, ::freeaddrinfo);
+  RemoteOutcome outcome = RemoteOutcome::kFailed;
+  for (const addrinfo* address = found; address; address = address->ai_next) {
+    fd_ = ::socket(address->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd_ < 0) {
+      error_ = std::strerror(errno);
+      continue;
+    }
+    const int yes = 1;
+    ::setsockopt(fd_, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+    int error = 0;
+    if (::connect(fd_, address->ai_addr, address->ai_addrlen) != 0) error = errno;
+    if (error == EINPROGRESS) {
+      outcome = wait(POLLOUT, deadline_ns);
+      if (outcome != RemoteOutcome::kOk) return outcome;
+      socklen_t size = sizeof error;
+      if (::getsockopt(fd_, SOL_SOCKET, SO_ERROR, &error, &size) != 0) error = errno;
+    }
+    if (error == 0) return RemoteOutcome::kOk;
+    outcome = fail(RemoteOutcome::kFailed, std::strerror(error));
+  }
+  return outcome;
+}
+
+RemoteOutcome RemoteConnection::exchange(const RemoteExchange& exchange, std::int64_t deadline_ns) {
+  CHECK(is_open());
+  // What nobody asked for would be taken for the answer; and a server that is gone shows here.
+  char unasked;
+  const ssize_t size = ::recv(fd_, &unasked, 1, MSG_DONTWAIT | MSG_PEEK);
+  if (size > 0) return fail(RemoteOutcome::kFailed, "an answer that nobody asked for");
+  if (size == 0) return fail(RemoteOutcome::kFailed, "closed by the server");
+  Progress progress{.sink = {.exchange = &exchange}};
+  reader_->privdata = &progress.sink;
+  return run(exchange, progress, deadline_ns);
+}
+
+RemoteOutcome RemoteConnection::run(const RemoteExchange& exchange, Progress& progress,
+                                    std::int64_t deadline_ns) {
+  while (progress.piece < exchange.pieces.size() || progress.sink.index < exchange.num_replies) {
+    const bool has_more = progress.piece < exchange.pieces.size();
+    RemoteOutcome outcome = wait(has_more ? POLLIN | POLLOUT : POLLIN, deadline_ns);
+    if (outcome == RemoteOutcome::kOk && has_more) outcome = send_some(exchange, progress);
+    if (outcome == RemoteOutcome::kOk) outcome = receive_some(exchange, progress);
+    if (outcome != RemoteOutcome::kOk) return outcome;
+  }
+  return RemoteOutcome::kOk;
+}
+
+RemoteOutcome RemoteConnection::wait(short events, std::int64_t deadline_ns) {
+  while (true) {
+    const std::int64_t left_ms = (deadline_ns - now_ns()) / kNsPerMs;
+    if (left_ms <= 0) return fail(RemoteOutcome::kTimeout, "no answer in time");
+    if (stop_.load(std::memory_order_relaxed)) return fail(RemoteOutcome::kTimeout, "stopped");
+    pollfd entry{.fd = fd_, .events = events, .revents = 0};
+    const int num = ::poll(&entry, 1, static_cast<int>(std::min(left_ms, kStopPollMs)));
+    if (num > 0) return RemoteOutcome::kOk;  // errors show when it is used
+    if (num < 0 && errno != EINTR) return fail(RemoteOutcome::kFailed, std::strerror(errno));
+  }
+}
+
+RemoteOutcome RemoteConnection::send_some(const RemoteExchange& exchange, Progress& progress) {
+  std::array<iovec, kMaxPiecesAtOnce> vectors;
+  std::size_t num_vectors = 0;
+  for (std::size_t i = progress.piece; i < exchange.pieces.size() && num_vectors < vectors.size();
+       ++i) {
+    const std::size_t offset = i == progress.piece ? progress.piece_offset : 0;
+    const std::span<const std::byte> piece = exchange.pieces[i].subspan(offset);
+    vectors[num_vectors++] = {.iov_base = const_cast<std::byte*>(piece.data()),
+                              .iov_len = piece.size()};
+  }
+  msghdr message{};
+  message.msg_iov = vectors.data();
+  message.msg_iovlen = num_vectors;
+  const ssize_t sent = ::sendmsg(fd_, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (sent < 0) {
+    if (errno == EAGAIN || errno == EINTR) return RemoteOutcome::kOk;
+    return fail(RemoteOutcome::kFailed, std::strerror(errno));
+  }
+  progress.piece_offset += static_cast<std::size_t>(sent);
+  while (progress.piece < exchange.pieces.size() &&
+         progress.piece_offset >= exchange.pieces[progress.piece].size()) {
+    progress.piece_offset -= exchange.pieces[progress.piece].size();
+    ++progress.piece;
+  }
+  return RemoteOutcome::kOk;
+}
+
+RemoteOutcome RemoteConnection::receive_some(const RemoteExchange& exchange, Progress& progress) {
+  const ssize_t received = ::recv(fd_, buffer_.get(), kBufferBytes, MSG_DONTWAIT);
+  if (received < 0) {
+    if (errno == EAGAIN || errno == EINTR) return RemoteOutcome::kOk;
+    return fail(RemoteOutcome::kFailed, std::strerror(errno));
+  }
+  if (received == 0) return fail(RemoteOutcome::kFailed, "closed by the server");
+  progress.received_bytes += received;
+  if (progress.received_bytes > exchange.max_reply_bytes)
+    return fail(RemoteOutcome::kFailed, "an answer longer than asked for");
+  redisReaderFeed(reader_, buffer_.get(), static_cast<std::size_t>(received));
+  while (true) {
+    void* parsed = nullptr;
+    // A reply too many would be taken for the next exchange's, so the parser sees it only there.
+    if (progress.sink.index == exchange.num_replies) {
+      if (reader_->len > reader_->pos) return fail(RemoteOutcome::kFailed, "an answer too many");
+      return RemoteOutcome::kOk;
+    }
+    if (redisReaderGetReply(reader_, &parsed) != REDIS_OK)
+      return fail(RemoteOutcome::kFailed, fmt::format("not the protocol: {}", reader_->errstr));
+    if (!parsed) return RemoteOutcome::kOk;
+    ++progress.sink.index;
+  }
+}
+
+}  // namespace larder

@@ -1,0 +1,295 @@
+// Faults 36 and 37: servers that hang, lie, die in the middle of an answer. And what needs none:
+// addresses and values.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <spdlog/spdlog.h>
+
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "kv/remote_test_server.h"
+#include "kv/remote_tier.h"
+#include "kv/remote_url.h"
+#include "kv/remote_value.h"
+#include "kv/tier_test_support.h"
+
+namespace larder {
+namespace {
+
+constexpr std::int64_t kBlockBytes = 50'000;
+constexpr int kNeverMs = 1'000'000'000;
+using Action = ScriptedServer::Action;
+
+std::string value_of(const TierBlock& block, const TierFormat& format = test_format(kBlockBytes)) {
+  const auto bytes = test_bytes(block, format.block_size_bytes);
+  const RemoteValue value = encode_remote_value(format, block, bytes, 0);
+  std::string text(reinterpret_cast<const char*>(value.header.data()), value.header.size());
+  text.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  return text;
+}
+
+class RemoteFaultsTest : public testing::Test {
+ protected:
+  RemoteFaultsTest() { spdlog::set_level(spdlog::level::off); }
+  ~RemoteFaultsTest() override { spdlog::set_level(spdlog::level::info); }
+
+  static RemoteTierConfig config(const std::string& url) {
+    RemoteTierConfig config;
+    config.url = url;
+    config.connect_timeout_ms = config.batch_timeout_ms = 20'000;
+    config.first_retry_ms = config.max_retry_ms = kNeverMs;
+    config.drain_ms = 100;
+    return config;
+  }
+
+  // What is found of three blocks where the server answers GETRANGE number i with answers[i].
+  struct Seen {
+    int num_found;
+    TierStats stats;
+  };
+  static Seen ask(const std::vector<Action>& answers, int batch_timeout_ms = 20'000) {
+    std::atomic<std::size_t> next = 0;
+    const ScriptedServer server([&](const std::vector<std::string>& command) -> Action {
+      if (command[0] == "PING") return {.bytes = "+PONG\r\n"};
+      return next < answers.size() ? answers[next++] : Action{.bytes = "$-1\r\n"};
+    });
+    RemoteTierConfig setup = config(server.url());
+    setup.batch_timeout_ms = batch_timeout_ms;
+    RemoteTier tier(setup, test_format(kBlockBytes));
+    const int num_found = count_right(tier, blocks(), kBlockBytes);
+    return {num_found, tier.stats()};
+  }
+  static std::vector<TierBlock> blocks() { return test_chain(1, 3); }
+  static Action right(int i) {
+    return {.bytes = ScriptedServer::bulk(value_of(blocks()[static_cast<std::size_t>(i)]))};
+  }
+};
+
+TEST_F(RemoteFaultsTest, TheScriptedServerCanBeRight) {
+  const Seen seen = ask({right(0), right(1), right(2)});
+  EXPECT_EQ(seen.num_found, 3);
+  EXPECT_TRUE(seen.stats.is_on);
+  EXPECT_EQ(ask({right(0), {.bytes = "$-1\r\n"}, right(2)}).num_found, 1);
+}
+
+// The blocks before it have arrived and been verified: they count.
+TEST_F(RemoteFaultsTest, APeerThatDiesInATransferEndsIt) {
+  const std::string whole = right(1).bytes;
+  for (const std::size_t size :
+       {std::size_t{0}, std::size_t{1}, std::size_t{5}, std::size_t{200}, std::size_t{300},
+        std::size_t{40'000}, whole.size() - 2, whole.size() - 1}) {
+    const Seen seen = ask({right(0), {.bytes = whole.substr(0, size), .then_close = true}});
+    EXPECT_EQ(seen.num_found, 1) << size;
+    EXPECT_FALSE(seen.stats.is_on);
+    EXPECT_EQ(seen.stats.num_io_errors, 1u);
+    EXPECT_EQ(seen.stats.num_corrupt, 0u);
+  }
+}
+
+TEST_F(RemoteFaultsTest, AServerThatHangsInATransferTimesOut) {
+  const std::string whole = right(1).bytes;
+  const Seen seen = ask({right(0), {.bytes = whole.substr(0, 30'000), .then_hang = true}}, 500);
+  EXPECT_EQ(seen.num_found, 1);
+  EXPECT_FALSE(seen.stats.is_on);
+  EXPECT_EQ(seen.stats.num_timeouts, 1u);
+}
+
+TEST_F(RemoteFaultsTest, NonsenseTurnsItOff) {
+  for (const std::string& text : std::vector<std::string>{
+           "HTTP/1.1 400 Bad Request\r\n\r\n", std::string(1000, '\0'), "$abc\r\n", "$-5\r\n",
+           "*2\r\n$1\r\na\r\n$1\r\nb\r\n", "*1000000000\r\n", "*-1000\r\n",
+           ":99999999999999999999\r\n", "$9223372036854775807\r\n", std::string(300'000, '+')}) {
+    const Seen seen = ask({{.bytes = text, .then_hang = true}, {}}, 1000);
+    EXPECT_EQ(seen.num_found, 0) << text.substr(0, 40);
+    EXPECT_FALSE(seen.stats.is_on) << text.substr(0, 40);
+  }
+}
+
+// More than any answer may be: cut off, not kept in memory.
+TEST_F(RemoteFaultsTest, AnEndlessAnswerIsCutOff) {
+  const std::string endless = "$500000000\r\n" + std::string(4'000'000, 'x');
+  const Seen seen = ask({{.bytes = endless, .then_hang = true}});
+  EXPECT_EQ(seen.num_found, 0);
+  EXPECT_FALSE(seen.stats.is_on);
+  EXPECT_EQ(seen.stats.num_timeouts, 0u);
+}
+
+TEST_F(RemoteFaultsTest, WrongValuesAreMisses) {
+  const std::string good = value_of(blocks()[0]);
+  std::string flipped = good;
+  flipped[33'333] ^= 1;
+  std::string header = good;
+  header[60] ^= 1;
+  for (const std::string& value : std::vector<std::string>{
+           "x", good.substr(0, 255), good.substr(0, 256), good.substr(0, good.size() - 1),
+           good + "x", flipped, header, value_of(blocks()[1]),
+           value_of(blocks()[0], test_format(kBlockBytes, 2)),
+           value_of(blocks()[0], test_format(kBlockBytes - 1))}) {
+    const Seen seen = ask({{.bytes = ScriptedServer::bulk(value)}, right(1), right(2)});
+    EXPECT_EQ(seen.num_found, 0) << value.size();
+    EXPECT_EQ(seen.stats.num_corrupt, 1u) << value.size();
+    EXPECT_TRUE(seen.stats.is_on);
+  }
+}
+
+TEST_F(RemoteFaultsTest, ErrorsForAnswersAreMisses) {
+  const Seen wrong = ask({right(0), {.bytes = "-WRONGTYPE not a string\r\n"}, right(2)});
+  EXPECT_EQ(wrong.num_found, 1);
+  EXPECT_TRUE(wrong.stats.is_on);
+  const Seen loading = ask({{.bytes = "-LOADING wait\r\n"}, {.bytes = "-LOADING wait\r\n"}});
+  EXPECT_EQ(loading.num_found, 0);
+  EXPECT_FALSE(loading.stats.is_on);
+}
+
+// Each answer comes one late. Nothing wrong is served, and the connection is given up.
+TEST_F(RemoteFaultsTest, AnswersOutOfStepAreMisses) {
+  const Seen seen = ask({{.bytes = "$-1\r\n" + right(0).bytes}, right(1), right(2)});
+  EXPECT_EQ(seen.num_found, 0);
+}
+
+TEST_F(RemoteFaultsTest, AServerThatHangsAtOnceStartsOff) {
+  const ScriptedServer server(
+      [](const auto&) -> Action { return {.bytes = "", .then_hang = true}; });
+  RemoteTierConfig setup = config(server.url());
+  setup.connect_timeout_ms = 100;
+  const RemoteTier tier(setup, test_format(kBlockBytes));
+  EXPECT_FALSE(tier.stats().is_on);
+  EXPECT_EQ(tier.stats().num_timeouts, 1u);
+}
+
+// A server that dies at every block: each time one short failure, then a pause.
+TEST_F(RemoteFaultsTest, AServerThatDiesAtEveryWriteIsLeftAlone) {
+  const ScriptedServer server([](const std::vector<std::string>& command) -> Action {
+    if (command[0] == "PING") return {.bytes = "+PONG\r\n"};
+    return {.bytes = "", .then_close = true};
+  });
+  RemoteTier tier(config(server.url()), test_format(kBlockBytes));
+  EXPECT_TRUE(put_block(tier, test_block(1, 0), kBlockBytes));
+  wait_until([&] { return !tier.stats().is_on; });
+  const int num_commands = server.num_commands();
+  for (int i = 1; i < 100; ++i) EXPECT_FALSE(put_block(tier, test_block(1, i), kBlockBytes));
+  EXPECT_EQ(count_right(tier, blocks(), kBlockBytes), 0);
+  EXPECT_EQ(server.num_commands(), num_commands);
+}
+
+TEST_F(RemoteFaultsTest, CallsWhatIsLeftOfDone) {
+  const ScriptedServer server([](const std::vector<std::string>& command) -> Action {
+    if (command[0] == "PING") return {.bytes = "+PONG\r\n"};
+    return {.bytes = "", .then_hang = true};
+  });
+  const auto chain = blocks();
+  std::vector<std::vector<std::byte>> bytes(20, std::vector<std::byte>(3 * kBlockBytes));
+  std::atomic<int> num_done = 0;
+  {
+    RemoteTier tier(config(server.url()), test_format(kBlockBytes));
+    for (auto& destination : bytes)
+      tier.get({.blocks = chain, .bytes = destination, .done = [&](int) { ++num_done; }});
+  }
+  EXPECT_EQ(num_done, 20);
+}
+
+TEST(RemoteValue, ABombIsCutOff) {
+  const TierFormat format = test_format(kBlockBytes);
+  const TierBlock block = test_block(1, 0);
+  // Says that it is a block, and grows to a thousand of them.
+  const std::vector<std::byte> zeros(1000 * kBlockBytes);
+  TierFormat huge = format;
+  huge.block_size_bytes = static_cast<std::int64_t>(zeros.size());
+  const RemoteValue bomb = encode_remote_value(huge, block, zeros, 3);
+  TierRecord record = *decode_record(bomb.header);
+  record.payload_size_bytes = format.block_size_bytes;
+  record.payload_hash = hash_payload(std::span(zeros).first(kBlockBytes));
+  const RecordHeader header = encode_record(record);
+  std::vector<std::byte> value(header.begin(), header.end());
+  value.insert(value.end(), bomb.compressed.begin(), bomb.compressed.end());
+  std::vector<std::byte> bytes(kBlockBytes);
+  EXPECT_FALSE(decode_remote_value(value, format, block, bytes));
+}
+
+TEST(RemoteValue, RoundTripsAndComparesEverything) {
+  const TierFormat format = test_format(1000);
+  const TierBlock block = test_block(1, 2, 1);
+  std::vector<std::byte> bytes = test_bytes(block, 1000);
+  std::fill(bytes.begin(), bytes.begin() + 700, std::byte{7});
+  for (const int level : {0, 1, 19}) {
+    const RemoteValue encoded = encode_remote_value(format, block, bytes, level);
+    std::vector<std::byte> value(encoded.header.begin(), encoded.header.end());
+    const auto& payload = encoded.compressed.empty() ? bytes : encoded.compressed;
+    value.insert(value.end(), payload.begin(), payload.end());
+    EXPECT_EQ(encoded.compressed.empty(), level == 0);
+    std::vector<std::byte> out(1000);
+    ASSERT_TRUE(decode_remote_value(value, format, block, out));
+    EXPECT_EQ(out, bytes);
+    // Any one bit.
+    for (std::size_t i = 0; i < value.size(); ++i) {
+      value[i] ^= std::byte{1};
+      // zstd does not look at every bit of its own frame; the bytes that come out are right then.
+      if (decode_remote_value(value, format, block, out)) {
+        ASSERT_GT(level, 0);
+        ASSERT_EQ(out, bytes) << i;
+      }
+      value[i] ^= std::byte{1};
+    }
+    TierBlock other = block;
+    other.group = 0;
+    EXPECT_FALSE(decode_remote_value(value, format, other, out));
+  }
+}
+
+TEST(RemoteUrl, IsRead) {
+  const RemoteUrl plain = parse_remote_url("redis://cache.example");
+  EXPECT_EQ(plain.host, "cache.example");
+  EXPECT_EQ(plain.port, 6379);
+  EXPECT_EQ(plain.db, 0);
+  const RemoteUrl full = parse_remote_url("redis://:p%3Aq@10.0.0.1:7000/12");
+  EXPECT_EQ(full.password, "p:q");
+  EXPECT_EQ(full.host, "10.0.0.1");
+  EXPECT_EQ(full.port, 7000);
+  EXPECT_EQ(full.db, 12);
+  const RemoteUrl ipv6 = parse_remote_url("redis://[::1]:7000/");
+  EXPECT_EQ(ipv6.host, "::1");
+  EXPECT_EQ(ipv6.display(), "[::1]:7000");
+}
+
+TEST(RemoteUrl, SaysWhatIsWrong) {
+  for (const char* url : {"",
+                          "redis:",
+                          "redis://",
+                          "http://h",
+                          "rediss://h",
+                          "redis://h:",
+                          "redis://h:0",
+                          "redis://h:65536",
+                          "redis://h:6379x",
+                          "redis://h:-1",
+                          "redis://h/x",
+                          "redis://h/-1",
+                          "redis://h/1/2",
+                          "redis://user:secret@h",
+                          "redis://:secret@",
+                          "redis://:@h",
+                          "redis://a b",
+                          "redis://:secret%4@h",
+                          "redis://:secret%zz@h",
+                          "redis://[::1",
+                          "redis://[::1]x",
+                          "redis://h?db=1",
+                          "redis://h#f",
+                          "redis://:secret@h:99999"}) {
+    try {
+      parse_remote_url(url);
+      ADD_FAILURE() << url;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument);
+      EXPECT_THAT(error.what(), testing::HasSubstr("redis://[:password@]host[:port][/db]"));
+      EXPECT_THAT(error.what(), testing::Not(testing::HasSubstr("secret")));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace larder

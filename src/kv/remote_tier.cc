@@ -1,0 +1,202 @@
+#include "kv/remote_tier.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "kv/remote_value.h"
+
+namespace larder {
+namespace {
+
+constexpr std::int64_t kNsPerMs = 1'000'000;
+constexpr double kOffSeconds = 1e9;
+// Until a read has been measured. Rather too fast: what is never tried is never measured.
+constexpr double kAssumedSecondsPerByte = 1e-9;
+constexpr std::int64_t kSlowestBytesPerMs = 50'000;
+constexpr std::int64_t kMaxBatch = 64;
+constexpr std::size_t kMaxPrefix = 64;
+constexpr int kMaxCompressionLevel = 19;
+
+std::int64_t now_ns() { return SteadyClock().now_ns(); }
+
+const RemoteTierConfig& validated(const RemoteTierConfig& config) {
+  const auto is_allowed = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
+           c == '_' || c == '.' || c == ':';
+  };
+  const std::string& prefix = config.key_prefix;
+  if (prefix.empty() || prefix.size() > kMaxPrefix ||
+      !std::all_of(prefix.begin(), prefix.end(), is_allowed))
+    throw_invalid("remote tier: the key prefix must be 1 to {} letters, digits or -_.:",
+                  kMaxPrefix);
+  if (config.compression_level < 0 || config.compression_level > kMaxCompressionLevel)
+    throw_invalid("remote tier: the compression level must be 0 to {}", kMaxCompressionLevel);
+  if (config.ttl_seconds < 0) throw_invalid("remote tier: the time to live must not be negative");
+  return config;
+}
+
+}  // namespace
+
+RemoteTier::RemoteTier(const RemoteTierConfig& config, const TierFormat& format)
+    : config_(validated(config)),
+      format_(format),
+      url_(parse_remote_url(config.url)),
+      max_value_bytes_(max_remote_value_bytes(format.block_size_bytes)),
+      read_connection_(url_, stop_reads_),
+      write_connection_(url_, stop_writes_),
+      staging_(format.block_size_bytes, config.staging_size_bytes),
+      seconds_per_byte_(kAssumedSecondsPerByte) {
+  probe();
+  writer_ = std::thread([this] { write_loop(); });
+  reader_ = std::thread([this] { read_loop(); });
+}
+
+RemoteTier::~RemoteTier() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+    drain_until_ns_ = now_ns() + config_.drain_ms * kNsPerMs;
+  }
+  stop_reads_ = true;
+  read_wake_.notify_all();
+  write_wake_.notify_all();
+  reader_.join();
+  {
+    std::unique_lock lock(mutex_);
+    write_wake_.wait_for(lock, std::chrono::milliseconds(config_.drain_ms),
+                         [this] { return writer_ended_; });
+  }
+  stop_writes_ = true;
+  writer_.join();
+}
+
+bool RemoteTier::put(const TierBlock& block, std::span<const std::byte> bytes) {
+  CHECK(static_cast<std::int64_t>(bytes.size()) == format_.block_size_bytes, bytes.size());
+  int buffer;
+  {
+    const std::lock_guard lock(mutex_);
+    if (staging_.find(BlockKey(block.digest, block.group))) return true;
+    const bool takes = is_on_ && now_ns() >= no_writes_until_ns_;
+    const auto reserved = takes ? staging_.reserve() : std::optional<int>();
+    if (!reserved) {
+      ++stats_.num_refused;
+      return false;
+    }
+    buffer = *reserved;
+  }
+  std::memcpy(staging_.bytes(buffer).data(), bytes.data(), bytes.size());
+  {
+    const std::lock_guard lock(mutex_);
+    staging_.enqueue(buffer, block);
+  }
+  write_wake_.notify_one();
+  return true;
+}
+
+TierPresence RemoteTier::presence(const TierBlock&) const {
+  const std::lock_guard lock(mutex_);
+  return is_on_ ? TierPresence::kUnknown : TierPresence::kAbsent;
+}
+
+void RemoteTier::get(TierRead read) {
+  CHECK(
+      read.bytes.size() == read.blocks.size() * static_cast<std::size_t>(format_.block_size_bytes),
+      read.bytes.size());
+  {
+    const std::lock_guard lock(mutex_);
+    if (is_on_ && reads_.size() < static_cast<std::size_t>(config_.max_queued_reads)) {
+      num_queued_blocks_ += static_cast<std::int64_t>(read.blocks.size());
+      reads_.push_back(std::move(read));
+      read_wake_.notify_one();
+      return;
+    }
+    ++stats_.num_missed;
+  }
+  read.done(0);
+}
+
+double RemoteTier::estimate_read_seconds(std::int64_t num_blocks) const {
+  const std::lock_guard lock(mutex_);
+  if (!is_on_) return kOffSeconds;
+  const auto num_bytes =
+      static_cast<double>((num_blocks + num_queued_blocks_) * format_.block_size_bytes);
+  return round_trip_seconds_ + num_bytes * seconds_per_byte_;
+}
+
+TierStats RemoteTier::stats() const {
+  const std::lock_guard lock(mutex_);
+  TierStats stats = stats_;
+  stats.num_pending = staging_.num_pending();
+  stats.is_on = is_on_ && now_ns() >= no_writes_until_ns_;
+  return stats;
+}
+
+// With a deadline of its own. A connection that the server closed since it was last used is opened
+// again, once.
+RemoteOutcome RemoteTier::exchange(RemoteConnection& connection, const RemoteExchange& exchange,
+                                   std::int64_t request_bytes) {
+  const std::int64_t timeout_ms =
+      config_.batch_timeout_ms + (request_bytes + exchange.max_reply_bytes) / kSlowestBytesPerMs;
+  bool any_reply = false;
+  RemoteExchange watched = exchange;
+  watched.on_reply = [&](int index, const RemoteReply& reply) {
+    any_reply = true;
+    exchange.on_reply(index, reply);
+  };
+  RemoteOutcome outcome = RemoteOutcome::kFailed;
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    const bool was_open = connection.is_open();
+    outcome = was_open ? RemoteOutcome::kOk
+                       : connection.open(now_ns() + config_.connect_timeout_ms * kNsPerMs);
+    if (outcome == RemoteOutcome::kOk)
+      outcome = connection.exchange(watched, now_ns() + timeout_ms * kNsPerMs);
+    if (outcome != RemoteOutcome::kFailed || !was_open || any_reply) break;
+  }
+  if (outcome != RemoteOutcome::kOk) turn_off(outcome, connection.error());
+  return outcome;
+}
+
+std::string RemoteTier::key_of(const TierBlock& block) const {
+  return remote_key(config_.key_prefix, format_, block);
+}
+
+std::size_t RemoteTier::blocks_per_batch() const {
+  return static_cast<std::size_t>(
+      std::clamp(config_.batch_size_bytes / max_value_bytes_, std::int64_t{1}, kMaxBatch));
+}
+
+void RemoteTier::turn_off(RemoteOutcome outcome, const std::string& reason) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (stop_) return;
+    ++(outcome == RemoteOutcome::kTimeout ? stats_.num_timeouts : stats_.num_io_errors);
+    const bool was_probe = !is_on_ && now_ns() >= probe_at_ns_;
+    if (!is_on_ && !was_probe) return;
+    is_on_ = false;
+    pause_ns_ = std::clamp(2 * pause_ns_, config_.first_retry_ms * kNsPerMs,
+                           config_.max_retry_ms * kNsPerMs);
+    probe_at_ns_ = now_ns() + pause_ns_;
+    if (was_probe) return;
+  }
+  spdlog::warn("remote tier {}: off: {}", url_.display(), reason);
+  write_wake_.notify_one();
+}
+
+void RemoteTier::stop_writes(const std::string& reason) {
+  {
+    const std::lock_guard lock(mutex_);
+    no_writes_until_ns_ = now_ns() + config_.max_retry_ms * kNsPerMs;
+  }
+  spdlog::warn("remote tier {}: no writes for {} ms: {}", url_.display(), config_.max_retry_ms,
+               reason);
+}
+
+}  // namespace larder

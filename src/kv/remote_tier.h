@@ -1,0 +1,115 @@
+// KV blocks on a Redis or Valkey server, which other processes and machines share.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <span>
+#include <string>
+#include <thread>
+#include <unordered_set>
+#include <vector>
+
+#include "kv/remote_connection.h"
+#include "kv/remote_url.h"
+#include "kv/tier.h"
+#include "kv/tier_key.h"
+#include "kv/tier_staging.h"
+
+namespace larder {
+
+struct RemoteTierConfig {
+  std::string url;                    // redis://[:password@]host[:port][/db]
+  std::string key_prefix = "larder";  // of all keys: up to 64 letters, digits and -_.:
+  int compression_level = 0;          // of zstd, 1 to 19; 0 = none
+  int ttl_seconds = 0;                // after the last write or rewrite; 0 = for ever
+  std::int64_t staging_size_bytes = std::int64_t{64} << 20;  // copies that wait to be sent
+  std::int64_t batch_size_bytes = std::int64_t{8} << 20;     // in flight on each of two connections
+  int max_queued_reads = 256;                                // get() calls; more find nothing
+  int connect_timeout_ms = 250;
+  int batch_timeout_ms = 1000;  // and the time for its bytes at 50 MB/s
+  int drain_ms = 5000;          // how long the destructor sends what is queued
+  // How long the server is left alone after a fault: doubles from the first to the second.
+  int first_retry_ms = 500;
+  int max_retry_ms = 30'000;
+};
+
+// Two connections, each with a thread: one reads, one writes and, while the tier is off, looks
+// whether the server is there again. Values that have the right length already are not sent again.
+//
+// Faults: whatever a key holds, it is this block or a miss. A server that does not answer in time,
+// closes or talks nonsense puts the tier off: get() then finds nothing at once, put() refuses. So a
+// hung server costs one timeout. A server that cannot store (out of memory, read only) stops writes
+// in the same way.
+// Thread: see KvTier; everything behind mutex_, but for the connections.
+class RemoteTier final : public KvTier {
+ public:
+  // Throws Error{kInvalidArgument} for a bad configuration. A server that is not there is no error:
+  // the tier starts off.
+  RemoteTier(const RemoteTierConfig& config, const TierFormat& format);
+  ~RemoteTier() override;
+
+  const char* name() const override { return "remote"; }
+  [[nodiscard]] bool put(const TierBlock& block, std::span<const std::byte> bytes) override;
+  // kUnknown, or kAbsent while off.
+  [[nodiscard]] TierPresence presence(const TierBlock& block) const override;
+  void get(TierRead read) override;
+  double estimate_read_seconds(std::int64_t num_blocks) const override;
+  TierStats stats() const override;
+
+ private:
+  struct Batch;
+
+  void write_loop();
+  void probe();
+  void write_batch(const std::vector<int>& buffers);
+  RemoteOutcome find_stored(const std::vector<int>& buffers, std::vector<int>& missing);
+  RemoteOutcome send_blocks(const std::vector<int>& buffers);
+
+  void read_loop();
+  int read_blocks(const TierRead& read);
+  int read_batch(const TierRead& read, std::size_t first, std::size_t count);
+  int finish_batch(std::span<const TierBlock> blocks, const Batch& batch);
+
+  RemoteOutcome exchange(RemoteConnection& connection, const RemoteExchange& exchange,
+                         std::int64_t request_bytes);
+  std::string key_of(const TierBlock& block) const;
+  std::size_t blocks_per_batch() const;
+  void turn_off(RemoteOutcome outcome, const std::string& reason);
+  void stop_writes(const std::string& reason);
+
+  const RemoteTierConfig config_;
+  const TierFormat format_;
+  const RemoteUrl url_;
+  const std::int64_t max_value_bytes_;
+  std::atomic<bool> stop_reads_{false};
+  std::atomic<bool> stop_writes_{false};
+  RemoteConnection read_connection_;   // reader's
+  RemoteConnection write_connection_;  // writer's
+
+  mutable std::mutex mutex_;  // of all that follows, but for the threads
+  std::condition_variable read_wake_;
+  std::condition_variable write_wake_;
+  TierStaging staging_;
+  std::deque<TierRead> reads_;
+  std::int64_t num_queued_blocks_ = 0;  // in reads_ and being read
+  // Whose value was wrong when it was read: sent again, whatever its length.
+  std::unordered_set<BlockKey, BlockKeyHash> wrong_;
+  TierStats stats_;
+  bool is_on_ = false;
+  std::int64_t probe_at_ns_ = 0;  // while off
+  std::int64_t pause_ns_ = 0;     // the last one; 0 once an exchange has ended well
+  std::int64_t no_writes_until_ns_ = 0;
+  double round_trip_seconds_ = 0;
+  double seconds_per_byte_ = 0;  // of reads, a moving average
+  bool stop_ = false;
+  std::int64_t drain_until_ns_ = 0;
+  bool writer_ended_ = false;
+
+  std::thread writer_;
+  std::thread reader_;
+};
+
+}  // namespace larder

@@ -1,0 +1,139 @@
+// The remote tier's reader.
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "kv/remote_tier.h"
+#include "kv/remote_value.h"
+
+namespace larder {
+namespace {
+
+// What a value's answer has around it.
+constexpr std::int64_t kReplyFrameBytes = 1024;
+constexpr double kAverageWeight = 0.2;
+constexpr std::size_t kMaxWrong = 4096;
+
+std::int64_t now_ns() { return SteadyClock().now_ns(); }
+
+}  // namespace
+
+// What came of the blocks that were asked for together.
+struct RemoteTier::Batch {
+  enum class Result { kMissing, kFound, kWrong, kRefused };
+
+  std::vector<Result> results;
+  std::string refusal;  // what the server said instead of an answer
+  bool is_whole = false;
+  std::int64_t elapsed_ns = 0;
+};
+
+void RemoteTier::read_loop() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    read_wake_.wait(lock, [this] { return stop_ || !reads_.empty(); });
+    if (reads_.empty()) return;
+    const TierRead read = std::move(reads_.front());
+    reads_.pop_front();
+    const bool skip = stop_ || !is_on_;
+    lock.unlock();
+    const int num_found = skip ? 0 : read_blocks(read);
+    lock.lock();
+    if (skip) ++stats_.num_missed;
+    num_queued_blocks_ -= static_cast<std::int64_t>(read.blocks.size());
+    lock.unlock();
+    read.done(num_found);
+    lock.lock();
+  }
+}
+
+int RemoteTier::read_blocks(const TierRead& read) {
+  int num_found = 0;
+  for (std::size_t first = 0; first < read.blocks.size(); first += blocks_per_batch()) {
+    const std::size_t count = std::min(blocks_per_batch(), read.blocks.size() - first);
+    const int num = read_batch(read, first, count);
+    num_found += num;
+    if (num < static_cast<int>(count)) break;
+  }
+  return num_found;
+}
+
+int RemoteTier::read_batch(const TierRead& read, std::size_t first, std::size_t count) {
+  using Result = Batch::Result;
+  const auto block_bytes = static_cast<std::size_t>(format_.block_size_bytes);
+  std::string request;
+  // One byte more than the longest right value, so that a longer one shows.
+  for (const TierBlock& block : read.blocks.subspan(first, count))
+    append_command(request, {"GETRANGE", key_of(block), "0", std::to_string(max_value_bytes_)});
+  Batch batch;
+  batch.results.assign(count, Result::kMissing);
+  RemoteExchange fetch{
+      .pieces = {std::as_bytes(std::span(request))},
+      .num_replies = static_cast<int>(count),
+      .max_reply_bytes = static_cast<std::int64_t>(count) * (max_value_bytes_ + kReplyFrameBytes)};
+  fetch.on_reply = [&](int index, const RemoteReply& reply) {
+    const std::size_t i = first + static_cast<std::size_t>(index);
+    Result& result = batch.results[static_cast<std::size_t>(index)];
+    if (reply.kind == RemoteReply::Kind::kNil ||
+        (reply.kind == RemoteReply::Kind::kString && reply.bytes.empty()))
+      return;
+    result = Result::kWrong;
+    if (reply.kind == RemoteReply::Kind::kString) {
+      if (decode_remote_value(reply.bytes, format_, read.blocks[i],
+                              read.bytes.subspan(i * block_bytes, block_bytes)))
+        result = Result::kFound;
+    } else if (reply.kind == RemoteReply::Kind::kError && !reply.text().starts_with("WRONGTYPE")) {
+      result = Result::kRefused;
+      batch.refusal = reply.text();
+    }
+  };
+  const std::int64_t start_ns = now_ns();
+  const RemoteOutcome outcome =
+      exchange(read_connection_, fetch, static_cast<std::int64_t>(request.size()));
+  // Loading, no rights: as good as not there.
+  if (!batch.refusal.empty()) turn_off(RemoteOutcome::kFailed, batch.refusal);
+  batch.elapsed_ns = now_ns() - start_ns;
+  batch.is_whole = outcome == RemoteOutcome::kOk && batch.refusal.empty();
+  return finish_batch(read.blocks.subspan(first, count), batch);
+}
+
+// What was read and right before a failure counts.
+int RemoteTier::finish_batch(std::span<const TierBlock> blocks, const Batch& batch) {
+  using Result = Batch::Result;
+  const std::lock_guard lock(mutex_);
+  int num_found = 0;
+  bool ended = false;
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    const Result result = batch.results[i];
+    if (result == Result::kWrong) {
+      ++stats_.num_corrupt;
+      if (wrong_.size() < kMaxWrong) wrong_.emplace(blocks[i].digest, blocks[i].group);
+    }
+    if (ended) continue;
+    if (result == Result::kFound) {
+      ++num_found;
+    } else {
+      ended = true;
+      if (result == Result::kMissing) ++stats_.num_missed;
+    }
+  }
+  stats_.num_read += static_cast<std::uint64_t>(num_found);
+  stats_.bytes_read += num_found * format_.block_size_bytes;
+  stats_.read_ns += batch.elapsed_ns;
+  if (!batch.is_whole) return num_found;
+  pause_ns_ = 0;
+  const auto num_transferred =
+      std::count(batch.results.begin(), batch.results.end(), Result::kFound);
+  if (num_transferred > 0) {
+    const double seconds =
+        std::max(0.0, static_cast<double>(batch.elapsed_ns) * 1e-9 - round_trip_seconds_);
+    const double measured =
+        seconds / static_cast<double>(num_transferred * format_.block_size_bytes);
+    seconds_per_byte_ += kAverageWeight * (measured - seconds_per_byte_);
+  }
+  return num_found;
+}
+
+}  // namespace larder

@@ -1,0 +1,183 @@
+// The remote tier's writer, which also looks after a server that is gone.
+#include <spdlog/spdlog.h>
+
+#include <chrono>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "kv/remote_tier.h"
+#include "kv/remote_value.h"
+
+namespace larder {
+namespace {
+
+constexpr std::int64_t kNsPerMs = 1'000'000;
+constexpr std::int64_t kMaxShortReplyBytes = 1024;
+constexpr double kNsPerSecond = 1e9;
+
+std::int64_t now_ns() { return SteadyClock().now_ns(); }
+
+std::span<const std::byte> bytes_of(std::string_view text) {
+  return std::as_bytes(std::span(text.data(), text.size()));
+}
+
+}  // namespace
+
+void RemoteTier::write_loop() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    const std::int64_t now = now_ns();
+    const std::int64_t off_ns = is_on_ ? no_writes_until_ns_ - now : probe_at_ns_ - now;
+    if (stop_ && (!is_on_ || off_ns > 0 || !staging_.has_queued() || now >= drain_until_ns_)) {
+      writer_ended_ = true;
+      write_wake_.notify_all();
+      return;
+    }
+    if (is_on_ && !staging_.has_queued()) {
+      write_wake_.wait(lock);
+    } else if (off_ns > 0) {
+      write_wake_.wait_for(lock, std::chrono::nanoseconds(off_ns));
+    } else if (!is_on_) {
+      lock.unlock();
+      probe();
+      lock.lock();
+    } else {
+      const std::vector<int> buffers = staging_.take_queued(blocks_per_batch());
+      lock.unlock();
+      write_batch(buffers);
+      lock.lock();
+      for (const int buffer : buffers) {
+        staging_.remove(buffer);
+        staging_.release(buffer);
+      }
+    }
+  }
+}
+
+void RemoteTier::probe() {
+  const RemoteOutcome outcome =
+      write_connection_.open(now_ns() + config_.connect_timeout_ms * kNsPerMs);
+  if (outcome != RemoteOutcome::kOk) {
+    bool was_on;
+    {
+      const std::lock_guard lock(mutex_);
+      was_on = pause_ns_ == 0;
+    }
+    // Once, not for every attempt.
+    if (was_on) spdlog::warn("remote tier {}: {}", url_.display(), write_connection_.error());
+    turn_off(outcome, write_connection_.error());
+    return;
+  }
+  const std::lock_guard lock(mutex_);
+  is_on_ = true;
+  round_trip_seconds_ = static_cast<double>(write_connection_.round_trip_ns()) / kNsPerSecond;
+  spdlog::info("remote tier {}: on", url_.display());
+}
+
+void RemoteTier::write_batch(const std::vector<int>& buffers) {
+  const std::int64_t start_ns = now_ns();
+  std::vector<int> missing;
+  if (find_stored(buffers, missing) == RemoteOutcome::kOk && !missing.empty()) send_blocks(missing);
+  const std::lock_guard lock(mutex_);
+  stats_.write_ns += now_ns() - start_ns;
+}
+
+// Those that have no value of a right length, or one that was wrong, are missing.
+RemoteOutcome RemoteTier::find_stored(const std::vector<int>& buffers, std::vector<int>& missing) {
+  std::string request;
+  for (const int buffer : buffers)
+    append_command(request, {"STRLEN", key_of(staging_.block(buffer))});
+  std::vector<std::int64_t> lengths(buffers.size(), 0);
+  RemoteExchange lookup{
+      .pieces = {bytes_of(request)},
+      .num_replies = static_cast<int>(buffers.size()),
+      .max_reply_bytes = static_cast<std::int64_t>(buffers.size()) * kMaxShortReplyBytes};
+  lookup.on_reply = [&](int index, const RemoteReply& reply) {
+    if (reply.kind == RemoteReply::Kind::kInteger)
+      lengths[static_cast<std::size_t>(index)] = reply.integer;
+  };
+  const RemoteOutcome outcome =
+      exchange(write_connection_, lookup, static_cast<std::int64_t>(request.size()));
+  if (outcome != RemoteOutcome::kOk) return outcome;
+  const auto plain_bytes =
+      format_.block_size_bytes + static_cast<std::int64_t>(kRecordHeaderSizeBytes);
+  std::string renewal;
+  RemoteExchange renew;
+  {
+    const std::lock_guard lock(mutex_);
+    for (std::size_t i = 0; i < buffers.size(); ++i) {
+      const TierBlock& block = staging_.block(buffers[i]);
+      const bool may_be_right =
+          lengths[i] == plain_bytes || (config_.compression_level > 0 && lengths[i] < plain_bytes &&
+                                        lengths[i] > std::int64_t{kRecordHeaderSizeBytes});
+      if (wrong_.erase(BlockKey(block.digest, block.group)) > 0 || !may_be_right) {
+        missing.push_back(buffers[i]);
+      } else if (config_.ttl_seconds > 0) {
+        append_command(renewal, {"EXPIRE", key_of(block), std::to_string(config_.ttl_seconds)});
+        ++renew.num_replies;
+      }
+    }
+  }
+  if (renew.num_replies == 0) return outcome;
+  renew.pieces = {bytes_of(renewal)};
+  renew.max_reply_bytes = renew.num_replies * kMaxShortReplyBytes;
+  renew.on_reply = [](int, const RemoteReply&) {};
+  return exchange(write_connection_, renew, static_cast<std::int64_t>(renewal.size()));
+}
+
+RemoteOutcome RemoteTier::send_blocks(const std::vector<int>& buffers) {
+  std::vector<RemoteValue> values;
+  std::vector<std::string> heads;
+  std::int64_t request_bytes = 0;
+  RemoteExchange store{
+      .pieces = {},
+      .num_replies = static_cast<int>(buffers.size()),
+      .max_reply_bytes = static_cast<std::int64_t>(buffers.size()) * kMaxShortReplyBytes};
+  // Reserved, since the pieces point into them.
+  values.reserve(buffers.size());
+  heads.reserve(buffers.size());
+  for (const int buffer : buffers) {
+    const TierBlock& block = staging_.block(buffer);
+    const std::span<const std::byte> bytes = staging_.bytes(buffer);
+    const RemoteValue& value =
+        values.emplace_back(encode_remote_value(format_, block, bytes, config_.compression_level));
+    const std::span<const std::byte> payload =
+        value.compressed.empty() ? bytes : std::span<const std::byte>(value.compressed);
+    std::string& head = heads.emplace_back();
+    const std::size_t size_bytes = value.header.size() + payload.size();
+    if (config_.ttl_seconds > 0) {
+      const std::string ttl = std::to_string(config_.ttl_seconds);
+      append_command_head(head, {"SETEX", key_of(block), ttl}, size_bytes);
+    } else {
+      append_command_head(head, {"SET", key_of(block)}, size_bytes);
+    }
+    for (const std::span<const std::byte> piece :
+         {bytes_of(head), std::span<const std::byte>(value.header), payload, bytes_of("\r\n")}) {
+      store.pieces.push_back(piece);
+      request_bytes += static_cast<std::int64_t>(piece.size());
+    }
+  }
+  int num_stored = 0;
+  std::string refusal;
+  store.on_reply = [&](int, const RemoteReply& reply) {
+    if (reply.kind == RemoteReply::Kind::kStatus) {
+      ++num_stored;
+    } else {
+      refusal =
+          reply.kind == RemoteReply::Kind::kError ? std::string(reply.text()) : "no answer to SET";
+    }
+  };
+  const RemoteOutcome outcome = exchange(write_connection_, store, request_bytes);
+  if (!refusal.empty()) stop_writes(refusal);
+  const std::lock_guard lock(mutex_);
+  stats_.num_written += static_cast<std::uint64_t>(num_stored);
+  stats_.bytes_written += num_stored * format_.block_size_bytes;
+  if (outcome == RemoteOutcome::kOk && refusal.empty()) pause_ns_ = 0;
+  if (outcome == RemoteOutcome::kOk)
+    stats_.num_io_errors += buffers.size() - static_cast<std::size_t>(num_stored);
+  return outcome;
+}
+
+}  // namespace larder

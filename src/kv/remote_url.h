@@ -1,0 +1,23 @@
+// redis://[:password@]host[:port][/db]
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace larder {
+
+struct RemoteUrl {
+  std::string host;  // a name, an IPv4 or, without its brackets, an IPv6 address
+  int port = 6379;
+  std::string password;  // empty = no AUTH
+  int db = 0;
+
+  // Without the password, for messages.
+  std::string display() const;
+};
+
+// Throws Error{kInvalidArgument} that says what is wrong, never with the password. %XX in the
+// password is decoded.
+RemoteUrl parse_remote_url(std::string_view url);
+
+}  // namespace larder
