@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/mapped_file.h"
 #include "cli/pull.h"
+#include "cli/tiers.h"
 #include "kv/kv_type_names.h"
 #include "model/gguf.h"
 #include "model/vocabulary.h"
@@ -113,6 +114,7 @@ void add_runtime_options(CLI::App& command, RuntimeOptions& options) {
                   "With --attention-window: tokens at the beginning that stay in sight (16 is "
                   "usual)")
       ->check(CLI::Range(0, 512));
+  add_tier_options(command, options);
   command.add_option("--chat-template", options.chat_template_file,
                      "A Jinja file to use instead of the model's own chat template");
 }
@@ -132,7 +134,7 @@ PlannedModel plan_model(const RuntimeOptions& options, ThreadPool& pool) {
   footprint.weights_bytes = planned.file.weights_bytes;
   footprint.scratch_bytes =
       static_cast<std::int64_t>(transformer_scratch_size_bytes(config, planned.limits, pool));
-  footprint.process_bytes = resident_memory_bytes() + kServingBytes;
+  footprint.process_bytes = resident_memory_bytes() + kServingBytes + tier_buffers_bytes(options);
   footprint.context_length = config.context_len;
   footprint.max_batch_tokens = options.max_batch_tokens;
 
@@ -157,6 +159,7 @@ Runtime::Runtime(const RuntimeOptions& options)
   }
   const Plan& plan = planned_.plan;
   storage_ = std::make_unique<KvStorage>(*planned_.layout, plan.num_blocks);
+  tiers_ = make_tiers(options, planned_, kernels_, *storage_);
   transformer_ = std::make_unique<Transformer>(config(), *weights_, *planned_.layout, kernels_,
                                                pool_, planned_.limits);
   EngineConfig engine_config;
@@ -166,7 +169,7 @@ Runtime::Runtime(const RuntimeOptions& options)
   engine_config.max_prefill_tokens = std::min(options.max_prefill_tokens, options.max_batch_tokens);
   engine_config.max_sequences = options.max_sequences;
   engine_ = std::make_unique<Engine>(engine_config, *transformer_, *storage_, *planned_.layout,
-                                     tokenizer().end_tokens(), clock_);
+                                     tokenizer().end_tokens(), clock_, tiers_.get());
   engine_->start();
 }
 

@@ -33,6 +33,11 @@ struct RuntimeOptions {
   int max_sequences = 256;
   AttentionSpan attention;  // endless context, where a request does not say; window 0 = off
   std::string chat_template_file;  // "" = the one in the model's file
+  std::string kv_disk;             // directory of the disk tier; "" = none
+  std::string kv_disk_size = "10GiB";
+  std::string kv_remote;           // redis://host:port of the remote tier; "" = none
+  double kv_remote_ttl_seconds = 0;  // of what is written there; 0 = for ever
+  int kv_remote_compression = 0;     // zstd's level, 0 = none
 };
 
 // The options above, on a command.
@@ -69,6 +74,7 @@ class Runtime {
   const ModelConfig& config() const { return planned_.file.config; }
   const ModelFile& file() const { return planned_.file; }
   const Plan& plan() const { return planned_.plan; }
+  KvTiers* tiers() const { return tiers_.get(); }
   const KvLayout& layout() const { return *planned_.layout; }
   const KernelTable& kernels() const { return kernels_; }
   int num_threads() const { return pool_.num_threads(); }
@@ -83,6 +89,7 @@ class Runtime {
   PlannedModel planned_;
   std::unique_ptr<Weights> weights_;
   std::unique_ptr<KvStorage> storage_;
+  std::unique_ptr<KvTiers> tiers_;  // null = none
   std::unique_ptr<Transformer> transformer_;
   std::unique_ptr<Engine> engine_;
 };

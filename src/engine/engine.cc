@@ -293,7 +293,6 @@ void Engine::update_stats() {
   stats_.schedule_ns = schedule_ns_;
   if (tiers_ == nullptr) return;
   stats_.tiers = tiers_->stats();
-  stats_.num_prompt_tokens_loaded = scheduled.num_prompt_tokens_loaded;
   stats_.num_loaded_by_tier = scheduled.num_loaded_by_tier;
   stats_.num_loaded_by_tier.resize(stats_.tiers.size());
 }

@@ -57,8 +57,7 @@ struct EngineStats {
   // Of the tiers, in order; empty without one.
   std::vector<const char*> tier_names;
   std::vector<TierStats> tiers;
-  std::uint64_t num_prompt_tokens_loaded = 0;     // of the cached ones, those that a tier had
-  std::vector<std::uint64_t> num_loaded_by_tier;  // tokens
+  std::vector<std::uint64_t> num_loaded_by_tier;  // of the cached ones, those that it had
 };
 
 // Thread: submit, cancel, reset_prefix_cache, stop, alive and stats from any; step only where no

@@ -77,15 +77,15 @@ void Scheduler::finish_load(Sequence& sequence, const EndedLoad& ended) {
   stats_.num_loaded_by_tier.resize(loaded.num_by_tier.size());
   for (std::size_t tier = 0; tier < loaded.num_by_tier.size(); ++tier) {
     const int num_tokens = loaded.num_by_tier[tier];
+    if (request.num_preemptions > 0) continue;
     stats_.num_loaded_by_tier[tier] += static_cast<std::uint64_t>(num_tokens);
-    if (request.num_preemptions == 0) request.num_loaded += num_tokens;
+    request.num_loaded += num_tokens;
   }
   // What the prompt owes to the cache is known only now.
   const int num_more = std::min(loaded.num_matched, request.num_prompt) - request.num_cached;
   if (request.num_preemptions == 0 && num_more > 0) {
     request.num_cached += num_more;
     stats_.num_prompt_tokens_cached += static_cast<std::uint64_t>(num_more);
-    stats_.num_prompt_tokens_loaded += static_cast<std::uint64_t>(num_more);
   }
 }
 

@@ -31,8 +31,7 @@ struct SchedulerStats {
   std::uint64_t num_generated_tokens = 0;
   std::uint64_t num_prefix_queries = 0;
   std::uint64_t num_prefix_hits = 0;
-  std::uint64_t num_prompt_tokens_loaded = 0;     // of the cached ones, those that a tier had
-  std::vector<std::uint64_t> num_loaded_by_tier;  // tokens, those of preempted sequences too
+  std::vector<std::uint64_t> num_loaded_by_tier;  // of the cached ones, those that a tier had
 };
 
 // What came of a batch's logits, one per row, in order.

@@ -138,10 +138,13 @@ void add_engine_counters(Page& page, const EngineStats& stats) {
                stats.num_prefix_queries);
   page.counter("vllm:prefix_cache_hits_total", "Prompt tokens found in the prefix cache.",
                stats.num_prefix_hits);
+  const std::uint64_t num_loaded = std::accumulate(
+      stats.num_loaded_by_tier.begin(), stats.num_loaded_by_tier.end(), std::uint64_t{0});
   page.counter("vllm:external_prefix_cache_queries_total",
-               "Prompt tokens looked up in caches of other processes.", 0);
-  page.counter("vllm:external_prefix_cache_hits_total",
-               "Prompt tokens found in caches of other processes.", 0);
+               "Prompt tokens that the pool had not got and that were looked up in the tiers.",
+               stats.tiers.empty() ? 0 : stats.num_prefix_queries - stats.num_prefix_hits);
+  page.counter("vllm:external_prefix_cache_hits_total", "Of those, tokens loaded from a tier.",
+               num_loaded);
   page.counter("vllm:num_preemptions_total", "Requests put back in line for want of KV blocks.",
                stats.num_preemptions);
   page.counter("vllm:prompt_tokens_total", "Prompt tokens of scheduled requests.",
@@ -152,11 +155,18 @@ void add_engine_counters(Page& page, const EngineStats& stats) {
   page.begin("vllm:prompt_tokens_by_source_total", "Prompt tokens, by where their KV came from.",
              MetricType::Counter);
   page.value(static_cast<double>(stats.num_prompt_tokens) - cached, {{"source", "local_compute"}});
-  page.value(cached, {{"source", "local_cache_hit"}});
-  page.value(0, {{"source", "external_kv_transfer"}});
+  const double in_pool = std::max(0.0, cached - static_cast<double>(num_loaded));
+  page.value(in_pool, {{"source", "local_cache_hit"}});
+  page.value(cached - in_pool, {{"source", "external_kv_transfer"}});
   page.begin("vllm:prompt_tokens_cached_by_source_total", "Cached prompt tokens, by tier.",
              MetricType::Counter);
-  page.value(cached, {{"source", "device"}});
+  page.value(in_pool, {{"source", "device"}});
+  for (std::size_t i = 0; i < stats.num_loaded_by_tier.size(); ++i) {
+    // vLLM's word for what another server had.
+    const std::string name = stats.tier_names[i];
+    page.value(static_cast<double>(stats.num_loaded_by_tier[i]),
+               {{"source", name == "remote" ? "p2p" : name}});
+  }
   page.counter("vllm:generation_tokens_total", "Tokens generated.", stats.num_generated_tokens);
   page.counter("larder:engine_steps_total", "Forward passes.", stats.num_steps);
   const auto add_seconds = [&](const char* part, std::int64_t ns) {
@@ -171,6 +181,59 @@ void add_engine_counters(Page& page, const EngineStats& stats) {
                stats.kv.num_evicted);
   page.counter("larder:kv_blocks_copied_total", "Shared KV blocks copied before a write.",
                stats.kv.num_copied_on_write);
+}
+
+// One family, a line for each tier and each of its parts.
+template <class Part>
+using TierParts = std::vector<std::pair<const char*, Part TierStats::*>>;
+
+template <class Part>
+void add_tier_family(Page& page, const EngineStats& stats, const TierParts<Part>& parts,
+                     double unit) {
+  for (std::size_t i = 0; i < stats.tiers.size(); ++i) {
+    for (const auto& [name, part] : parts) {
+      page.value(static_cast<double>(stats.tiers[i].*part) * unit,
+                 {{"tier", stats.tier_names[i]}, {"op", name}});
+    }
+  }
+}
+
+void add_tier_metrics(Page& page, const EngineStats& stats) {
+  if (stats.tiers.empty()) return;
+  page.begin("larder:tier_blocks_total", "KV blocks, by tier and what became of them.",
+             MetricType::Counter);
+  add_tier_family<std::uint64_t>(page, stats,
+                                 {{"read", &TierStats::num_read},
+                                  {"written", &TierStats::num_written},
+                                  {"missed", &TierStats::num_missed},
+                                  {"refused", &TierStats::num_refused},
+                                  {"evicted", &TierStats::num_evicted}},
+                                 1);
+  page.begin("larder:tier_bytes_total", "Bytes moved, by tier.", MetricType::Counter);
+  add_tier_family<std::int64_t>(
+      page, stats, {{"read", &TierStats::bytes_read}, {"written", &TierStats::bytes_written}}, 1);
+  page.begin("larder:tier_seconds_total", "Time in the tier's device.", MetricType::Counter);
+  add_tier_family<std::int64_t>(
+      page, stats, {{"read", &TierStats::read_ns}, {"written", &TierStats::write_ns}}, 1e-9);
+  page.begin("larder:tier_faults_total", "Faults survived, by tier.", MetricType::Counter);
+  add_tier_family<std::uint64_t>(page, stats,
+                                 {{"io_error", &TierStats::num_io_errors},
+                                  {"corrupt", &TierStats::num_corrupt},
+                                  {"timeout", &TierStats::num_timeouts}},
+                                 1);
+  page.begin("larder:tier_blocks", "KV blocks in a tier now, or on their way there.",
+             MetricType::Gauge);
+  add_tier_family<std::int64_t>(
+      page, stats, {{"stored", &TierStats::num_stored}, {"pending", &TierStats::num_pending}}, 1);
+  page.begin("larder:tier_stored_bytes", "Bytes in a tier.", MetricType::Gauge);
+  add_tier_family<std::int64_t>(page, stats, {{"stored", &TierStats::bytes_stored}}, 1);
+  page.begin("larder:tier_on", "1 while the tier is used, 0 while faults keep it off.",
+             MetricType::Gauge);
+  for (std::size_t i = 0; i < stats.tiers.size(); ++i)
+    page.value(stats.tiers[i].is_on ? 1 : 0, {{"tier", stats.tier_names[i]}});
+  page.counter("larder:kv_blocks_evicted_unsaved_total",
+               "Complete KV blocks evicted before a tier had taken them.",
+               stats.kv.num_evicted_unsaved);
 }
 
 void add_engine_histograms(Page& page, const EngineStats& stats) {
@@ -304,6 +367,7 @@ std::string ServerMetrics::serialize(const EngineStats& stats, const EngineConfi
   Page page(families, model_name_);
   add_engine_gauges(page, stats, config);
   add_engine_counters(page, stats);
+  add_tier_metrics(page, stats);
   add_engine_histograms(page, stats);
   page.gauge("larder:engine_alive", "1 while the engine runs.", alive ? 1 : 0);
   page.gauge("larder:open_connections", "Sockets of clients.", num_connections);

@@ -1,0 +1,75 @@
+#include "cli/tiers.h"
+
+#include <xxhash.h>
+
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "base/hash.h"
+#include "base/mapped_file.h"
+#include "kv/disk_tier.h"
+
+namespace larder {
+namespace {
+
+// Counts up whenever the same model and options give other bytes in a block than before.
+constexpr int kBlockVersion = 1;
+
+constexpr std::int64_t kLoadBufferBytes = std::int64_t{32} << 20;
+constexpr std::int64_t kWriteBufferBytes = std::int64_t{64} << 20;
+
+// All that a block's bytes depend on beside its tokens: whoever agrees in this may use it.
+Digest fingerprint(const RuntimeOptions& options, const PlannedModel& planned,
+                   const KernelTable& kernels) {
+  const MappedFile file(planned.file.path);
+  const XXH128_hash_t weights = XXH3_128bits(file.bytes().data(), file.bytes().size());
+  std::string text = fmt::format("larder {} {:016x}{:016x} {} {} {} ", kBlockVersion,
+                                 weights.high64, weights.low64, file.bytes().size(), kernels.name,
+                                 options.activations);
+  const KvLayout& layout = *planned.layout;
+  text += fmt::format("{} {}", kBlockSize, layout.block_size_bytes());
+  for (int index = 0; index < layout.num_groups(); ++index) {
+    text += fmt::format(" [{}", layout.group(index).window);
+    for (const int layer : layout.group(index).layers) text += fmt::format(" {}", layer);
+    text += "]";
+  }
+  return sha256(std::as_bytes(std::span(text)));
+}
+
+}  // namespace
+
+void add_tier_options(CLI::App& command, RuntimeOptions& options) {
+  command.add_option("--kv-disk", options.kv_disk,
+                     "A directory where complete KV blocks are kept, to be found again after a "
+                     "restart (default: none)");
+  command.add_option("--kv-disk-size", options.kv_disk_size,
+                     "Bytes that it may take (default 10GiB)");
+}
+
+std::int64_t tier_buffers_bytes(const RuntimeOptions& options) {
+  if (options.kv_disk.empty() && options.kv_remote.empty()) return 0;
+  return kLoadBufferBytes + (options.kv_disk.empty() ? 0 : kWriteBufferBytes) +
+         (options.kv_remote.empty() ? 0 : kWriteBufferBytes);
+}
+
+std::unique_ptr<KvTiers> make_tiers(const RuntimeOptions& options, const PlannedModel& planned,
+                                    const KernelTable& kernels, KvStorage& storage) {
+  if (options.kv_disk.empty() && options.kv_remote.empty()) return nullptr;
+  const TierFormat format{.fingerprint = fingerprint(options, planned, kernels),
+                          .block_size_bytes = planned.layout->block_size_bytes()};
+  std::vector<std::unique_ptr<KvTier>> tiers;
+  if (!options.kv_disk.empty()) {
+    DiskTierConfig config;
+    config.directory = options.kv_disk;
+    config.size_bytes = parse_bytes(options.kv_disk_size);
+    config.staging_size_bytes = kWriteBufferBytes;
+    tiers.push_back(std::make_unique<DiskTier>(config, format));
+  }
+  return std::make_unique<KvTiers>(std::move(tiers), storage, format.block_size_bytes,
+                                   kLoadBufferBytes);
+}
+
+}  // namespace larder

@@ -1,0 +1,23 @@
+// The tiers that a command's options ask for.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "cli/runtime.h"
+#include "kv/kv_tiers.h"
+
+namespace larder {
+
+// --kv-disk, --kv-remote and what belongs to them, on a command.
+void add_tier_options(CLI::App& command, RuntimeOptions& options);
+
+// Memory for blocks on their way to and from the tiers.
+std::int64_t tier_buffers_bytes(const RuntimeOptions& options);
+
+// Null when the options name none. Throws Error for a directory or an address that cannot be used;
+// a remote server that is merely down is not an error.
+std::unique_ptr<KvTiers> make_tiers(const RuntimeOptions& options, const PlannedModel& planned,
+                                    const KernelTable& kernels, KvStorage& storage);
+
+}  // namespace larder
