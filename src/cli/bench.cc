@@ -1,10 +1,12 @@
 // larder bench: tokens per second, and what the cache makes of the first token.
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <memory>
 #include <random>
 #include <string>
+#include <thread>
 
 #include "base/error.h"
 #include "cli/commands.h"
@@ -19,6 +21,7 @@ struct BenchOptions {
   std::vector<int> prompts = {512, 4096};
   std::vector<int> outputs = {128};
   int repetitions = 3;
+  bool tiers = false;
 };
 
 struct Measured {
@@ -55,6 +58,7 @@ class Bench {
     std::puts("| ---: | ---: | ---: | ---: |");
     for (const int length : options_.prompts)
       if (fits("pp", length, 1)) ttft_row(length);
+    if (options_.tiers) tier_rows();
   }
 
  private:
@@ -118,6 +122,51 @@ class Bench {
                 warm.first_token_seconds() * 1e3, warm.usage.num_cached_tokens);
   }
 
+  // The same prompt computed, then found in the pool, then, with the pool forgotten, in the tiers.
+  void tier_rows() {
+    if (runtime_.tiers() == nullptr)
+      throw_invalid("--tiers: there is none; add --kv-disk DIR or --kv-remote redis://HOST:PORT");
+    std::puts("\n| prompt | from | tokens | TTFT, ms | of computing |");
+    std::puts("| ---: | --- | ---: | ---: | ---: |");
+    for (const int length : options_.prompts) {
+      if (!fits("pp", length, 1)) continue;
+      const std::vector<TokenId> prompt = random_tokens(length);
+      const std::string salt = fmt::format("{} {}", std::random_device{}(), next_salt());
+      const Completion cold = request(prompt, 1, salt);
+      const double computing = cold.first_token_seconds();
+      tier_row("computing", cold, computing);
+      tier_row("pool", request(prompt, 1, salt), computing);
+      wait_until_saved();
+      runtime_.engine().reset_prefix_cache();
+      const auto before = runtime_.engine().stats().num_loaded_by_tier;
+      const Completion loaded = request(prompt, 1, salt);
+      const EngineStats stats = runtime_.engine().stats();
+      std::string from;
+      for (std::size_t i = 0; i < before.size(); ++i)
+        if (stats.num_loaded_by_tier[i] > before[i])
+          from += fmt::format("{}{}", from.empty() ? "" : ", ", stats.tier_names[i]);
+      tier_row(from.empty() ? "nowhere: computing was cheaper" : from, loaded, computing);
+    }
+  }
+
+  void tier_row(const std::string& from, const Completion& completion, double computing) const {
+    std::printf("| %d | %s | %d | %.1f | %.4f |\n", completion.usage.num_prompt_tokens, from.c_str(),
+                completion.usage.num_cached_tokens, completion.first_token_seconds() * 1e3,
+                completion.first_token_seconds() / computing);
+    std::fflush(stdout);
+  }
+
+  void wait_until_saved() {
+    const auto is_saved = [&] {
+      const EngineStats stats = runtime_.engine().stats();
+      std::int64_t num_waiting = stats.kv.num_unsaved;
+      for (const TierStats& tier : stats.tiers) num_waiting += tier.num_pending;
+      return num_waiting == 0;
+    };
+    for (int i = 0; i < 600 && !is_saved(); ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+
   double num_parameters() const {
     const ModelConfig& c = runtime_.config();
     const double layer = static_cast<double>(c.hidden_size) *
@@ -147,6 +196,8 @@ void add_bench_command(CLI::App& app) {
       ->check(CLI::Range(1, 1 << 24));
   command->add_option("-r,--repetitions", options->repetitions, "Runs of each test (default 3)")
       ->check(CLI::Range(1, 1000));
+  command->add_flag("--tiers", options->tiers,
+                    "Also time to first token from --kv-disk or --kv-remote, against computing");
   command->callback([options] { Bench(*options).run(); });
 }
 

@@ -36,8 +36,8 @@ struct RuntimeOptions {
   std::string kv_disk;             // directory of the disk tier; "" = none
   std::string kv_disk_size = "10GiB";
   std::string kv_remote;           // redis://host:port of the remote tier; "" = none
-  double kv_remote_ttl_seconds = 0;  // of what is written there; 0 = for ever
-  int kv_remote_compression = 0;     // zstd's level, 0 = none
+  int kv_remote_ttl_seconds = 0;   // of what is written there; 0 = for ever
+  int kv_remote_compression = 0;   // zstd's level, 0 = none
 };
 
 // The options above, on a command.

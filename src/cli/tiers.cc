@@ -11,6 +11,8 @@
 #include "base/hash.h"
 #include "base/mapped_file.h"
 #include "kv/disk_tier.h"
+#include "kv/kv_type_names.h"
+#include "kv/remote_tier.h"
 
 namespace larder {
 namespace {
@@ -30,7 +32,8 @@ Digest fingerprint(const RuntimeOptions& options, const PlannedModel& planned,
                                  weights.high64, weights.low64, file.bytes().size(), kernels.name,
                                  options.activations);
   const KvLayout& layout = *planned.layout;
-  text += fmt::format("{} {}", kBlockSize, layout.block_size_bytes());
+  text += fmt::format("{} {} {}", format_kv_types(layout.types()), kBlockSize,
+                      layout.block_size_bytes());
   for (int index = 0; index < layout.num_groups(); ++index) {
     text += fmt::format(" [{}", layout.group(index).window);
     for (const int layer : layout.group(index).layers) text += fmt::format(" {}", layer);
@@ -47,6 +50,17 @@ void add_tier_options(CLI::App& command, RuntimeOptions& options) {
                      "restart (default: none)");
   command.add_option("--kv-disk-size", options.kv_disk_size,
                      "Bytes that it may take (default 10GiB)");
+  command.add_option("--kv-remote", options.kv_remote,
+                     "A Redis or Valkey server that shares complete KV blocks with other servers: "
+                     "redis://[:password@]host[:port][/db] (default: none)");
+  command
+      .add_option("--kv-remote-ttl", options.kv_remote_ttl_seconds,
+                  "Seconds that it keeps a block; 0 = until it needs the room (default)")
+      ->check(CLI::Range(0, 365 * 86400));
+  command
+      .add_option("--kv-remote-compression", options.kv_remote_compression,
+                  "zstd's level for what is sent there; 0 = none (default)")
+      ->check(CLI::Range(0, 19));
 }
 
 std::int64_t tier_buffers_bytes(const RuntimeOptions& options) {
@@ -67,6 +81,14 @@ std::unique_ptr<KvTiers> make_tiers(const RuntimeOptions& options, const Planned
     config.size_bytes = parse_bytes(options.kv_disk_size);
     config.staging_size_bytes = kWriteBufferBytes;
     tiers.push_back(std::make_unique<DiskTier>(config, format));
+  }
+  if (!options.kv_remote.empty()) {
+    RemoteTierConfig config;
+    config.url = options.kv_remote;
+    config.ttl_seconds = options.kv_remote_ttl_seconds;
+    config.compression_level = options.kv_remote_compression;
+    config.staging_size_bytes = kWriteBufferBytes;
+    tiers.push_back(std::make_unique<RemoteTier>(config, format));
   }
   return std::make_unique<KvTiers>(std::move(tiers), storage, format.block_size_bytes,
                                    kLoadBufferBytes);

@@ -155,6 +155,7 @@ EngineStats Engine::stats() const {
   const std::lock_guard lock(mutex_);
   EngineStats stats = stats_;
   stats.num_waiting = num_in_line_;
+  if (tiers_ != nullptr) stats.tiers = tiers_->stats();  // they go on while the engine sleeps
   return stats;
 }
 
@@ -292,9 +293,8 @@ void Engine::update_stats() {
   stats_.sample_ns = sample_ns_;
   stats_.schedule_ns = schedule_ns_;
   if (tiers_ == nullptr) return;
-  stats_.tiers = tiers_->stats();
   stats_.num_loaded_by_tier = scheduled.num_loaded_by_tier;
-  stats_.num_loaded_by_tier.resize(stats_.tiers.size());
+  stats_.num_loaded_by_tier.resize(stats_.tier_names.size());
 }
 
 }  // namespace larder
