@@ -23,14 +23,14 @@
 namespace larder {
 
 struct TinyModel {
-  explicit TinyModel(const std::string& name, int num_threads = 1)
+  explicit TinyModel(const std::string& name, int num_threads = 1, KvTypes types = {})
       : file(name.starts_with('/') ? name
                                    : LARDER_SOURCE_DIR "/tests/golden/model/" + name + ".gguf"),
         gguf(file.bytes()),
         config(read_model_config(gguf)),
         pool(num_threads),
         weights(config, gguf, pool),
-        layout(kv_layer_shapes(config)) {}
+        layout(kv_layer_shapes(config), types) {}
 
   MappedFile file;
   GgufFile gguf;
