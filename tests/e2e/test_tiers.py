@@ -1,0 +1,343 @@
+"""The tiers through the binary: kill -9, faults of disk and network, two servers on one store."""
+import contextlib
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+import time
+
+import pytest
+import requests
+
+from api_server import BIN, MODEL, Server, serving
+
+BLOCK = 16
+NUM_KILLS = int(os.environ.get("LARDER_TEST_KILLS", "6"))
+
+WORDS = ("the larder keeps what was cooked once so that nobody has to cook it again and whoever comes late finds "
+         "bread cheese apples and a note that says who ate the cake").split()
+
+
+def text(seed, num_words):
+    words = random.Random(seed)
+    return " ".join(words.choice(WORDS) for _ in range(num_words))
+
+
+# Some share their beginning, as sessions under one system prompt do.
+PROMPTS = [text(i % 3, 60 + 40 * (i % 4)) + " " + text(100 + i, 80 + 23 * i) for i in range(10)]
+
+
+def ask(server, prompt, max_tokens=6, **more):
+    reply = server.post("/v1/completions", {"model": "smollm2", "prompt": prompt, "temperature": 0,
+                                            "max_tokens": max_tokens, "logprobs": 3, **more})
+    assert reply.status_code == 200, reply.text
+    return reply.json()
+
+
+def answer(reply):
+    choice = reply["choices"][0]
+    return choice["text"], choice["logprobs"]["token_logprobs"], choice["logprobs"]["top_logprobs"]
+
+
+def cached(reply):
+    return reply["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+
+def full_blocks(reply):
+    """Tokens of a prompt that a tier can have: whole blocks, never the last token."""
+    return (reply["usage"]["prompt_tokens"] - 1) // BLOCK * BLOCK
+
+
+@pytest.fixture(scope="module")
+def expected():
+    """Every prompt's answer, computed from nothing."""
+    with serving() as server:
+        answers = []
+        for prompt in PROMPTS:
+            reply = ask(server, prompt)
+            assert server.post("/reset_prefix_cache", {}).status_code == 200
+            answers.append(answer(reply))
+        return answers
+
+
+def wait_until_saved(server, tier="disk"):
+    for _ in range(200):
+        metrics = server.metrics()
+        if not metrics[f'larder:tier_blocks{{tier="{tier}",op="pending"}}']:
+            return metrics
+        time.sleep(0.05)
+    raise AssertionError("blocks still wait to be written")
+
+
+def check_all(server, expected, prompts=PROMPTS):
+    """Every answer is bit-equal to the one from nothing; returns the replies."""
+    replies = [ask(server, prompt) for prompt in prompts]
+    for prompt, reply in zip(prompts, replies):
+        assert answer(reply) == expected[PROMPTS.index(prompt)]
+    return replies
+
+
+def test_a_restart_finds_everything(tmp_path, expected):
+    with serving("--kv-disk", tmp_path) as server:
+        check_all(server, expected)
+        wait_until_saved(server)
+        assert server.stop() == 0
+    with serving("--kv-disk", tmp_path) as server:
+        reply = ask(server, PROMPTS[0])
+        assert cached(reply) == full_blocks(reply)
+        check_all(server, expected)
+        metrics = server.metrics()
+        assert metrics['vllm:prompt_tokens_cached_by_source_total{source="disk"}'] >= full_blocks(reply)
+        assert metrics["vllm:external_prefix_cache_hits_total"] >= full_blocks(reply)
+        assert metrics['larder:tier_bytes_total{tier="disk",op="read"}'] > 0
+
+
+def test_kill_9_under_load(tmp_path, expected):
+    """Fault 35. What was complete a second before is found, and no answer is ever another one."""
+    chance = random.Random(os.environ.get("LARDER_TEST_SEED", "1"))
+    num_expected = num_found = 0
+    slowest = 0.0
+    for kill in range(NUM_KILLS):
+        began = time.monotonic()
+        server = Server("--kv-disk", tmp_path, "--kv-disk-size", "2GiB")
+        slowest = max(slowest, time.monotonic() - began)
+        done = []
+
+        def load(seed):
+            order = random.Random(seed)
+            with contextlib.suppress(requests.RequestException):
+                while True:
+                    fresh = order.random() < 0.5
+                    prompt = text(order.random(), 150) if fresh else order.choice(PROMPTS)
+                    reply = ask(server, prompt, max_tokens=order.choice([1, 6, 20]) if fresh else 6)
+                    done.append((time.monotonic(), prompt, reply))
+
+        threads = [threading.Thread(target=load, args=(f"{kill}.{i}",)) for i in range(3)]
+        for thread in threads:
+            thread.start()
+        time.sleep(chance.uniform(1.2, 3.5))
+        server.stop(signal.SIGKILL)
+        killed = time.monotonic()
+        for thread in threads:
+            thread.join()
+        for _, prompt, reply in done:
+            if prompt in PROMPTS:
+                assert answer(reply) == expected[PROMPTS.index(prompt)]
+        old = [(prompt, reply) for at, prompt, reply in done if at < killed - 1]
+        with serving("--kv-disk", tmp_path, "--kv-disk-size", "2GiB") as again:
+            for prompt, reply in chance.sample(old, min(6, len(old))):
+                num_expected += full_blocks(reply)
+                now = ask(again, prompt, max_tokens=6)
+                num_found += min(cached(now), full_blocks(reply))
+                if prompt in PROMPTS:
+                    assert answer(now) == expected[PROMPTS.index(prompt)]
+            metrics = again.metrics()
+            assert metrics['larder:tier_faults_total{tier="disk",op="io_error"}'] == 0
+            again.stop(signal.SIGKILL)
+    print(f"{NUM_KILLS} kills: {num_found} of {num_expected} tokens found, slowest start {slowest:.2f} s")
+    assert num_expected > 0
+    assert num_found >= 0.99 * num_expected
+    assert slowest < 5
+
+
+def test_flipped_bits_are_misses(tmp_path, expected):
+    """Fault 34."""
+    with serving("--kv-disk", tmp_path) as server:
+        check_all(server, expected)
+        wait_until_saved(server)
+        server.stop(signal.SIGKILL)
+    chance = random.Random(7)
+    segments = [path for path in tmp_path.iterdir() if path.suffix == ".kv"]
+    assert segments
+    for path in segments:
+        with open(path, "r+b") as file:
+            for _ in range(200):
+                place = chance.randrange(os.path.getsize(path))
+                file.seek(place)
+                byte = file.read(1)
+                file.seek(place)
+                file.write(bytes([byte[0] ^ 1 << chance.randrange(8)]))
+    with serving("--kv-disk", tmp_path) as server:
+        check_all(server, expected)
+
+
+def test_a_truncated_or_foreign_file_is_survived(tmp_path, expected):
+    with serving("--kv-disk", tmp_path) as server:
+        check_all(server, expected, PROMPTS[:3])
+        wait_until_saved(server)
+        server.stop(signal.SIGKILL)
+    for path in tmp_path.iterdir():
+        if path.suffix == ".kv":
+            os.truncate(path, os.path.getsize(path) * 2 // 3)
+    (tmp_path / "notes.txt").write_text("not a segment")
+    (tmp_path / "999999.kv").write_bytes(os.urandom(70000))
+    with serving("--kv-disk", tmp_path) as server:
+        check_all(server, expected)
+    assert (tmp_path / "notes.txt").read_text() == "not a segment"
+
+
+def test_types_in_one_directory_do_not_mix(tmp_path, expected):
+    """Fault 38."""
+    with serving("--kv-disk", tmp_path, "--kv-type", "int8") as server:
+        first = answer(ask(server, PROMPTS[0]))
+        wait_until_saved(server)
+    with serving("--kv-disk", tmp_path) as server:
+        reply = ask(server, PROMPTS[0])
+        assert cached(reply) == 0
+        assert answer(reply) == expected[0]
+        wait_until_saved(server)
+    with serving("--kv-disk", tmp_path, "--activations", "f32") as server:
+        assert cached(ask(server, PROMPTS[0])) == 0
+    with serving("--kv-disk", tmp_path, "--kv-type", "int8") as server:
+        reply = ask(server, PROMPTS[0])
+        assert cached(reply) == full_blocks(reply)
+        assert answer(reply) == first
+
+
+def test_a_second_server_on_the_directory_is_refused(tmp_path):
+    with serving("--kv-disk", tmp_path):
+        second = subprocess.run([BIN, "serve", "-m", MODEL, "--port", "0", "--kv-disk", tmp_path],
+                                capture_output=True, text=True, timeout=60)
+        assert second.returncode != 0
+        assert str(tmp_path) in second.stderr
+
+
+def test_a_full_disk_is_a_miss(tmp_path, expected):
+    """Fault 33, on a file system of 24 MiB; needs root to mount it."""
+    if os.geteuid() != 0 or not shutil.which("mount"):
+        pytest.skip("cannot mount")
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", tmp_path], capture_output=True)
+    if mounted.returncode != 0:
+        pytest.skip("cannot mount")
+    try:
+        with serving("--kv-disk", tmp_path) as server:
+            for _ in range(2):
+                check_all(server, expected)
+            assert server.metrics()['larder:tier_faults_total{tier="disk",op="io_error"}'] > 0
+            server.stop(signal.SIGKILL)
+        with serving("--kv-disk", tmp_path) as server:
+            check_all(server, expected)
+    finally:
+        subprocess.run(["umount", "-l", tmp_path], check=True)
+
+
+@pytest.fixture
+def redis():
+    if not shutil.which("redis-server"):
+        pytest.skip("redis-server is not installed")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    process = subprocess.Popen(["redis-server", "--port", str(port), "--save", "", "--appendonly", "no"],
+                               stdout=subprocess.DEVNULL)
+    for _ in range(100):
+        with contextlib.suppress(OSError):
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            break
+        time.sleep(0.05)
+    process.url = f"redis://127.0.0.1:{port}"
+    yield process
+    with contextlib.suppress(ProcessLookupError):
+        process.send_signal(signal.SIGCONT)
+        process.kill()
+    process.wait()
+
+
+def test_two_servers_share_what_either_computed(redis, expected):
+    with serving("--kv-remote", redis.url) as one, serving("--kv-remote", redis.url) as two:
+        check_all(one, expected, PROMPTS[:4])
+        wait_until_saved(one, "remote")
+        reply = check_all(two, expected, PROMPTS[:4])[0]
+        assert cached(reply) == full_blocks(reply)
+        check_all(two, expected, PROMPTS[4:6])
+        wait_until_saved(two, "remote")
+        reply = check_all(one, expected, PROMPTS[4:6])[0]
+        assert cached(reply) >= full_blocks(reply)
+        assert one.metrics()['vllm:prompt_tokens_cached_by_source_total{source="p2p"}'] > 0
+
+
+def test_a_remote_that_hangs_or_dies_costs_time_not_answers(redis, expected):
+    """Faults 36 and 37."""
+    with serving("--kv-remote", redis.url) as server:
+        check_all(server, expected, PROMPTS[:5])
+        wait_until_saved(server, "remote")
+        server.post("/reset_prefix_cache", {})
+        redis.send_signal(signal.SIGSTOP)
+        check_all(server, expected, PROMPTS[:3])
+        began = time.monotonic()
+        ask(server, "a short one", max_tokens=1)
+        assert time.monotonic() - began < 1  # the breaker is open: nobody waits for it any more
+        assert server.metrics()['larder:tier_on{tier="remote"}'] == 0
+        redis.send_signal(signal.SIGCONT)
+        redis.kill()
+        server.post("/reset_prefix_cache", {})
+        check_all(server, expected)
+
+
+def test_a_remote_that_lies_is_a_miss(redis, expected):
+    with serving("--kv-remote", redis.url) as server:
+        check_all(server, expected, PROMPTS[:4])
+        wait_until_saved(server, "remote")
+        keys = subprocess.run(["redis-cli", "-u", redis.url, "keys", "*"], capture_output=True, text=True).stdout.split()
+        assert keys
+        for i, key in enumerate(keys):
+            lie = [["set", key, "short"], ["del", key], ["setrange", key, "5000", "xx"], ["set", key, ""]][i % 4]
+            subprocess.run(["redis-cli", "-u", redis.url, *lie], capture_output=True, check=True)
+        server.post("/reset_prefix_cache", {})
+        check_all(server, expected)
+
+
+def test_a_server_without_its_remote_starts_all_the_same(expected):
+    with serving("--kv-remote", "redis://127.0.0.1:9") as server:
+        check_all(server, expected, PROMPTS[:2])
+
+
+def test_a_disconnect_during_a_load_frees_its_blocks(tmp_path, expected):
+    """Fault 31."""
+    with serving("--kv-disk", tmp_path) as server:
+        check_all(server, expected)
+        wait_until_saved(server)
+    with serving("--kv-disk", tmp_path) as server:
+        for i in range(20):
+            body = ('{"model":"smollm2","max_tokens":50,"temperature":0,"prompt":"%s"}' % PROMPTS[i % 10]).encode()
+            with socket.create_connection(("127.0.0.1", server.port)) as client:
+                client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                               b"Content-Length: %d\r\n\r\n" % len(body) + body)
+                time.sleep(0.003 * i)
+            server.post("/reset_prefix_cache", {})
+        for _ in range(100):
+            metrics = server.metrics()
+            if not metrics["larder:kv_blocks_held"] and not metrics["vllm:num_requests_running"]:
+                break
+            time.sleep(0.05)
+        assert metrics["larder:kv_blocks_held"] == 0
+        check_all(server, expected)
+
+
+def test_endless_context_holds_its_memory():
+    with serving("-c", "1024", "--kv-size", "96MiB") as server:
+        plain = ask(server, "once upon a time", max_tokens=5000, ignore_eos=True)
+        assert plain["choices"][0]["finish_reason"] == "length"
+        assert plain["usage"]["total_tokens"] == 1024
+        most = []
+        ended = threading.Event()
+
+        def watch():
+            while not ended.wait(0.2):
+                most.append(server.metrics()["larder:kv_blocks_held"])
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        endless = ask(server, "once upon a time", max_tokens=2500, ignore_eos=True, attention_window=128,
+                      attention_sinks=16)
+        ended.set()
+        watcher.join()
+        assert endless["usage"]["completion_tokens"] == 2500
+        assert endless["choices"][0]["finish_reason"] == "length"
+        assert max(most) <= (2 * 128 + 16 + 512) / BLOCK + 1
+        wrong = server.post("/v1/completions", {"model": "smollm2", "prompt": "x", "attention_window": 100})
+        assert wrong.status_code == 400
+        assert wrong.json()["error"]["param"] == "attention_window"
