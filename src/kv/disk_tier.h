@@ -35,7 +35,7 @@ struct DiskTierConfig {
   std::function<std::unique_ptr<BlockIo>()> make_io;
 };
 
-// A directory of segments (see DiskSegment), an index of it in memory (about 100 bytes a block), a
+// A directory of segments (see DiskSegment), an index of it in memory (about 200 bytes a block), a
 // thread that writes and one that reads. A block counts as stored once its header is written; until
 // then it is served from its copy.
 //

@@ -159,9 +159,13 @@ int DiskTier::finish_writes(std::vector<Write>& writes) {
   bool wrote = false;
   for (const Write& write : writes) {
     const TierBlock& block = staging_.block(write.buffer);
+    const BlockKey key(block.digest, block.group);
+    if (write.error == 0 && index_.find(key)) {
+      index_.release(write.slot);  // put twice at once
+      continue;
+    }
     if (write.error == 0) {
-      index_.store(write.slot, BlockKey(block.digest, block.group),
-                   BlockKey(block.parent, block.group), write.sequence);
+      index_.store(write.slot, key, BlockKey(block.parent, block.group), write.sequence);
       ++stats_.num_written;
       stats_.bytes_written += format_.block_size_bytes;
       wrote = true;

@@ -1,0 +1,189 @@
+#include "kv/disk_index.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <random>
+#include <vector>
+
+#include "kv/disk_segment.h"
+#include "kv/tier_record.h"
+#include "kv/tier_test_support.h"
+
+namespace larder {
+namespace {
+
+BlockKey key(std::uint64_t value) { return {test_digest(value), 0}; }
+
+// An index of one segment, whose blocks go by numbers.
+struct Index {
+  explicit Index(std::int32_t num_slots) { index.add_segment(num_slots); }
+
+  SlotId store(std::uint64_t block, std::uint64_t parent) {
+    const SlotId id = *index.take_free();
+    index.store(id, key(block), key(parent), age++);
+    return id;
+  }
+  // Which block goes next; nullopt = none.
+  std::optional<SlotId> evict() {
+    const auto id = index.evict();
+    if (id) index.release(*id);
+    return id;
+  }
+
+  DiskIndex index;
+  std::uint64_t age = 1;
+};
+
+TEST(DiskIndex, GivesSlotsInOrderAndReleasedOnesAgain) {
+  Index test(3);
+  const SlotId first = test.store(1, 100);
+  EXPECT_EQ(first, (SlotId{0, 0}));
+  EXPECT_EQ(test.store(2, 100), (SlotId{0, 1}));
+  EXPECT_EQ(test.store(3, 100), (SlotId{0, 2}));
+  EXPECT_FALSE(test.index.take_free());
+  test.index.release(first);
+  EXPECT_FALSE(test.index.find(key(1)));
+  EXPECT_EQ(test.index.take_free(), first);
+  test.index.lose(first);
+  EXPECT_FALSE(test.index.take_free());
+  EXPECT_EQ(test.index.add_segment(1), 1);
+  EXPECT_EQ(test.index.take_free(), (SlotId{1, 0}));
+}
+
+// 1 <- 2 <- 3, and 4 alone; stored in an order that is not that of use.
+TEST(DiskIndex, EvictsTheLeastRecentlyUsedThatNobodyFollows) {
+  Index test(8);
+  const SlotId three = test.store(3, 2);
+  const SlotId one = test.store(1, 100);
+  const SlotId two = test.store(2, 1);
+  const SlotId four = test.store(4, 100);
+  test.index.touch(three, test.age++);
+  EXPECT_EQ(test.evict(), four);
+  EXPECT_EQ(test.evict(), three);
+  EXPECT_EQ(test.evict(), two);
+  EXPECT_EQ(test.evict(), one);
+  EXPECT_EQ(test.evict(), std::nullopt);
+  EXPECT_EQ(test.index.num_stored(), 0);
+}
+
+TEST(DiskIndex, WhatIsPinnedStays) {
+  Index test(4);
+  const SlotId one = test.store(1, 100);
+  const SlotId two = test.store(2, 100);
+  test.index.pin(one);
+  EXPECT_EQ(test.evict(), two);
+  EXPECT_EQ(test.evict(), std::nullopt);
+  test.index.unpin(one);
+  EXPECT_EQ(test.evict(), one);
+}
+
+// Only a directory that someone made up has this. Nothing goes, nothing hangs.
+TEST(DiskIndex, SurvivesBlocksThatFollowEachOther) {
+  Index test(4);
+  test.store(1, 2);
+  test.store(2, 1);
+  const SlotId self = test.store(3, 3);
+  EXPECT_EQ(test.evict(), self);
+  EXPECT_EQ(test.evict(), std::nullopt);
+}
+
+// Against a list that is searched from the front.
+TEST(DiskIndex, KeepsToItsRulesWhateverHappens) {
+  struct Stored {
+    std::uint64_t block;
+    SlotId id;
+    std::uint64_t age;
+  };
+  constexpr std::uint64_t kNumBlocks = 60;
+  const auto parent_of = [](std::uint64_t block) { return block / 2 + (block < 2 ? 1000 : 0); };
+  std::mt19937 random(3);
+  Index test(30);
+  std::vector<Stored> model;
+  const auto has = [&](std::uint64_t block) {
+    return std::any_of(model.begin(), model.end(),
+                       [&](const Stored& s) { return s.block == block; });
+  };
+  for (int step = 0; step < 20'000; ++step) {
+    const std::uint64_t block = random() % kNumBlocks;
+    const unsigned action = random() % 10;
+    if (action < 6) {
+      if (const auto id = test.index.find(key(block))) {
+        ASSERT_TRUE(has(block));
+        test.index.touch(*id, test.age);
+        for (Stored& stored : model)
+          if (stored.block == block) stored.age = test.age;
+        ++test.age;
+      } else if (model.size() < 30) {
+        ASSERT_FALSE(has(block));
+        const std::uint64_t age = test.age;
+        model.push_back({block, test.store(block, parent_of(block)), age});
+      }
+    } else if (action < 9) {
+      auto oldest = model.end();
+      for (auto s = model.begin(); s != model.end(); ++s) {
+        const bool followed = std::any_of(model.begin(), model.end(), [&](const Stored& other) {
+          return other.block != s->block && parent_of(other.block) == s->block;
+        });
+        if (!followed && (oldest == model.end() || s->age < oldest->age)) oldest = s;
+      }
+      const auto evicted = test.evict();
+      ASSERT_EQ(evicted.has_value(), oldest != model.end());
+      if (!evicted) continue;
+      ASSERT_EQ(*evicted, oldest->id);
+      model.erase(oldest);
+    } else if (!model.empty()) {
+      const std::size_t which = random() % model.size();
+      test.index.release(model[which].id);
+      model.erase(model.begin() + static_cast<std::ptrdiff_t>(which));
+    }
+    ASSERT_EQ(test.index.num_stored(), static_cast<std::int64_t>(model.size()));
+  }
+}
+
+TEST(TierRecord, ChangesWithEveryField) {
+  const TierFormat format = test_format(100);
+  const TierBlock block = test_block(1, 1, 2);
+  const auto bytes = test_bytes(block, 100);
+  const RecordHeader header = encode_record(make_record(format, block, bytes));
+  const auto record = decode_record(header);
+  ASSERT_TRUE(record);
+  EXPECT_TRUE(is_record_of(*record, format, block));
+  EXPECT_EQ(record->payload_hash, hash_payload(bytes));
+  for (std::size_t i = 0; i < header.size(); ++i) {
+    for (int bit = 0; bit < 8; ++bit) {
+      RecordHeader flipped = header;
+      flipped[i] ^= static_cast<std::byte>(1 << bit);
+      ASSERT_FALSE(decode_record(flipped)) << i;
+    }
+  }
+  EXPECT_FALSE(decode_record(std::span(header).first(255)));
+  EXPECT_FALSE(is_record_of(*record, test_format(101), block));
+  EXPECT_FALSE(is_record_of(*record, test_format(100, 2), block));
+  EXPECT_FALSE(is_record_of(*record, format, test_block(1, 1, 1)));
+  EXPECT_FALSE(is_record_of(*record, format, test_block(1, 2, 2)));
+}
+
+TEST(SegmentShape, FillsWhatItIsGivenAndNoMore) {
+  for (const std::int64_t block_bytes : {1, 4095, 4096, 4097, 368'640}) {
+    for (const std::int64_t size_bytes : {0, 4096, 8192, 12'288, 12'289, 1 << 20, 100'000'001}) {
+      SegmentShape shape{.format = test_format(block_bytes),
+                         .num_slots = slots_within(size_bytes, block_bytes)};
+      ASSERT_GE(shape.num_slots, 0);
+      if (shape.num_slots > 0) {
+        EXPECT_LE(shape.file_size_bytes(), size_bytes);
+        const auto read = decode_segment_header(encode_segment_header(shape));
+        ASSERT_TRUE(read);
+        EXPECT_EQ(read->num_slots, shape.num_slots);
+        EXPECT_EQ(read->format.block_size_bytes, block_bytes);
+      }
+      ++shape.num_slots;
+      EXPECT_GT(shape.file_size_bytes(), size_bytes);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace larder
