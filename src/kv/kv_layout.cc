@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "base/check.h"
 #include "base/error.h"
@@ -97,6 +98,16 @@ std::int64_t KvLayout::num_blocks_for(std::int64_t num_tokens, int max_step_toke
     num_blocks += num_held;
   }
   return num_blocks;
+}
+
+void KvLayout::set_key_basis(std::vector<KeyBasis> basis) {
+  CHECK(basis.empty() || basis.size() == places_.size(), basis.size());
+  for (std::size_t layer = 0; layer < basis.size(); ++layer) {
+    const KvLayerShape& shape = places_[layer].shape;
+    const auto size = static_cast<std::size_t>(shape.num_kv_heads * shape.head_dim);
+    CHECK(basis[layer].balance.size() == size && basis[layer].order.size() == size, layer);
+  }
+  key_basis_ = std::move(basis);
 }
 
 PagedKvView KvLayout::view(int layer) const {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/kernels.h"
+#include "kv/key_basis.h"
 
 namespace larder {
 
@@ -28,7 +29,7 @@ struct KvGroup {
 // sliding layers alike and none can run out while another has room. (Gemma 3 270M, 3 full and 15
 // sliding layers: six groups of 3.) Where the counts have no good common divisor, the last group of
 // a window may have fewer layers than its block has room for. Layers with different shapes are
-// padded to the largest. Immutable after construction.
+// padded to the largest. Immutable after construction, but for the keys' basis.
 class KvLayout {
  public:
   // shapes: per layer, at least one. Full groups come first, then sliding ones by ascending window.
@@ -48,6 +49,10 @@ class KvLayout {
   // when at most max_step_tokens of them are computed in a step. Group 0 is kept whole, also if it
   // slides.
   std::int64_t num_blocks_for(std::int64_t num_tokens, int max_step_tokens) const;
+  // Per layer, [num_layers] or none: what keys of type kInt4 are stored in. Before anything is
+  // stored; nothing that was stored with another one may be read with it.
+  void set_key_basis(std::vector<KeyBasis> basis);
+  std::span<const KeyBasis> key_basis() const { return key_basis_; }
   // The layer's part of a block; base is null, see KvStorage::view.
   PagedKvView view(int layer) const;
 
@@ -64,6 +69,7 @@ class KvLayout {
   KvTypes types_;
   std::vector<KvGroup> groups_;
   std::vector<Place> places_;
+  std::vector<KeyBasis> key_basis_;
   std::int64_t layer_size_bytes_ = 0;  // of a block, padding included
   std::int64_t block_size_bytes_ = 0;
 };

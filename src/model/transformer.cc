@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "model/key_calibration.h"
 
 namespace larder {
 
@@ -290,6 +291,8 @@ void Transformer::run_attention(const ForwardBatch& batch, const KvStorage& stor
                        .slots = group.slots.data()},
                       begin, end);
   });
+  if (key_statistics_ != nullptr)
+    key_statistics_->add(layer, buffers_.q, buffers_.k, batch.positions);
   attention_op_.run(kernels_, {.kv = kv,
                                .q = buffers_.q,
                                .ldq = config_.q_size(),

@@ -47,10 +47,12 @@ struct ForwardBatch {
   std::span<const TokenId> tokens;           // [num_tokens], each in [0, vocab_size)
   std::span<const std::int32_t> positions;   // [num_tokens]
   // [num_tokens] or empty: the positions from which queries look at their sequence's sinks.
-  std::span<const std::int32_t> sink_positions;
+  std::span<const std::int32_t> sink_positions = {};
   std::span<const GroupBatch> groups;        // [KvLayout::num_groups()]
   std::span<const std::int32_t> logit_rows;  // rows that want logits, ascending; may be empty
 };
+
+class KeyStatistics;
 
 // Thread: one at a time. No allocation after construction; nothing throws.
 class Transformer {
@@ -62,6 +64,9 @@ class Transformer {
   // Computes K and V of every token and the logits of logit_rows: [num_logit_rows, vocab_size], in
   // the order of logit_rows, valid until the next call. A batch over the limits is a bug (CHECK).
   std::span<const float> forward(const ForwardBatch& batch, const KvStorage& storage);
+
+  // From now on statistics hears every layer's queries and keys; null = nobody.
+  void observe_keys(KeyStatistics* statistics) { key_statistics_ = statistics; }
 
   const ModelConfig& config() const { return config_; }
   const TransformerLimits& limits() const { return limits_; }
@@ -125,6 +130,7 @@ class Transformer {
   AttentionOp attention_op_;
   AlignedBuffer scratch_;
   Buffers buffers_;
+  KeyStatistics* key_statistics_ = nullptr;
 };
 
 // What Transformer::scratch_size_bytes() will say, for the planner.
