@@ -24,6 +24,8 @@ constexpr std::string_view kPrefix = "segment-";
 constexpr std::string_view kSuffix = ".kv";
 constexpr std::size_t kDigits = 8;
 constexpr std::uint32_t kMaxNumber = 99'999'999;
+// More is taken for this much; the sum of many files that claim to be longer does not overflow.
+constexpr std::int64_t kMaxSizeBytes = std::int64_t{1} << 50;
 
 std::optional<std::uint32_t> number_of(std::string_view name) {
   if (name.size() != kPrefix.size() + kDigits + kSuffix.size() || !name.starts_with(kPrefix) ||
@@ -60,7 +62,7 @@ struct DiskDirectory::Listed {
 };
 
 DiskDirectory::DiskDirectory(std::string path, const TierFormat& format, std::int64_t size_bytes)
-    : path_(std::move(path)), format_(format), limit_bytes_(size_bytes) {
+    : path_(std::move(path)), format_(format), limit_bytes_(std::min(size_bytes, kMaxSizeBytes)) {
   slots_per_segment_ = slots_per_segment(limit_bytes_, format_.block_size_bytes);
   if (slots_per_segment_ == 0)
     throw_invalid("disk tier: {} bytes do not hold one KV block of {} bytes and its header",
@@ -126,6 +128,7 @@ std::vector<DiskDirectory::Listed> DiskDirectory::list_segments() {
                           segment.shape->format.block_size_bytes != format_.block_size_bytes))
       segment.shape = std::nullopt;
     if (segment.shape) segment.size_bytes = segment.shape->file_size_bytes();
+    segment.size_bytes = std::min(segment.size_bytes, limit_bytes_ + 1);  // too much by itself
     listed.push_back(std::move(segment));
   }
   if (error) throw_unavailable(path_, error.message());
@@ -133,7 +136,8 @@ std::vector<DiskDirectory::Listed> DiskDirectory::list_segments() {
 }
 
 void DiskDirectory::open_segment(const Listed& listed) {
-  const int fd = listed.shape ? ::open(listed.path.c_str(), O_RDWR | O_CLOEXEC) : -1;
+  const bool is_ours = listed.shape && listed.size_bytes <= limit_bytes_;
+  const int fd = is_ours ? ::open(listed.path.c_str(), O_RDWR | O_CLOEXEC) : -1;
   // A file that was cut gets its length back; what it lacks reads as free slots.
   if (fd >= 0 && ::ftruncate(fd, listed.size_bytes) == 0) {
     found_.push_back(std::make_unique<SegmentFile>(listed.path, fd, *listed.shape));

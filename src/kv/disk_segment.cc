@@ -11,7 +11,8 @@
 namespace larder {
 namespace {
 
-constexpr std::int64_t kMaxBlockSizeBytes = std::int64_t{1} << 32;
+// So that no offset overflows: with at most 2^31 slots, a file stays below 2^62.
+constexpr std::int64_t kMaxBlockSizeBytes = std::int64_t{1} << 30;
 constexpr std::array<char, 8> kMagic = {'L', 'A', 'R', 'D', 'E', 'R', 'K', 'V'};
 
 struct RawSegment {
@@ -85,7 +86,6 @@ std::optional<SegmentShape> decode_segment_header(std::span<const std::byte> byt
       raw.header_hash != hash_header(raw))
     return std::nullopt;
   if (raw.block_size_bytes < 1 || raw.block_size_bytes > kMaxBlockSizeBytes) return std::nullopt;
-  // So that no offset overflows: at most 2^31 slots of 2^32 bytes and their headers.
   if (raw.num_slots < 1 || raw.num_slots >= std::numeric_limits<std::int32_t>::max())
     return std::nullopt;
   return SegmentShape{

@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -223,6 +224,22 @@ TEST_P(DiskTierTest, SurvivesDamagedSegments) {
     for (const TierBlock& block : blocks) count_right(*tier, {&block, 1}, kBlockBytes);
     EXPECT_TRUE(tier->stats().is_on);
   }
+}
+
+TEST_P(DiskTierTest, SurvivesSegmentsThatClaimToBeHuge) {
+  const auto blocks = test_chain(1, 50);
+  for (int number = 1; number < 12; ++number) {
+    const SegmentHeader header =
+        encode_segment_header({.format = test_format(kBlockBytes, number % 2 + 1),
+                               .num_slots = std::numeric_limits<std::int32_t>::max() - 1});
+    std::ofstream(fmt::format("{}/segment-{:08}.kv", dir_.path(), number), std::ios::binary)
+        .write(reinterpret_cast<const char*>(header.data()), header.size());
+  }
+  std::filesystem::resize_file(dir_.segments().front(), std::uintmax_t{1} << 40);
+  auto tier = open();
+  EXPECT_LE(dir_.segments_size_bytes(), 8 * kMiB);
+  put_all(*tier, blocks, kBlockBytes);
+  EXPECT_EQ(count_right(*tier, blocks, kBlockBytes), 50);
 }
 
 // Fault 34: every byte counts, in a header and in a payload.

@@ -38,6 +38,7 @@ def main():
         "segment_version": segment(version=2),
         "segment_no_slots": segment(slots=0),
         "segment_many_slots": segment(slots=2**31 - 2, block=2**32),
+        "segment_longest": segment(slots=2**31 - 2, block=2**30),
         "segment_negative": segment(slots=-1, block=-1),
         "segment_short": segment()[:40],
         "record": record(),
