@@ -96,13 +96,18 @@ def test_a_restart_finds_everything(tmp_path, expected):
 
 
 def test_kill_9_under_load(tmp_path, expected):
-    """Fault 35. What was complete a second before is found, and no answer is ever another one."""
+    """Fault 35. What was complete a second before is found, and no answer is ever another one.
+
+    LARDER_TEST_KILLS=200 LARDER_TEST_KILL_DIR=DIR goes on for longer, with what is in DIR already.
+    """
+    tmp_path = os.environ.get("LARDER_TEST_KILL_DIR", tmp_path)
     chance = random.Random(os.environ.get("LARDER_TEST_SEED", "1"))
     num_expected = num_found = 0
     slowest = 0.0
+    stored = 0
     for kill in range(NUM_KILLS):
         began = time.monotonic()
-        server = Server("--kv-disk", tmp_path, "--kv-disk-size", "2GiB")
+        server = Server("--kv-disk", tmp_path, "--kv-disk-size", "8GiB")
         slowest = max(slowest, time.monotonic() - began)
         done = []
 
@@ -127,7 +132,7 @@ def test_kill_9_under_load(tmp_path, expected):
             if prompt in PROMPTS:
                 assert answer(reply) == expected[PROMPTS.index(prompt)]
         old = [(prompt, reply) for at, prompt, reply in done if at < killed - 1]
-        with serving("--kv-disk", tmp_path, "--kv-disk-size", "2GiB") as again:
+        with serving("--kv-disk", tmp_path, "--kv-disk-size", "8GiB") as again:
             for prompt, reply in chance.sample(old, min(6, len(old))):
                 num_expected += full_blocks(reply)
                 now = ask(again, prompt, max_tokens=6)
@@ -136,8 +141,10 @@ def test_kill_9_under_load(tmp_path, expected):
                     assert answer(now) == expected[PROMPTS.index(prompt)]
             metrics = again.metrics()
             assert metrics['larder:tier_faults_total{tier="disk",op="io_error"}'] == 0
+            stored = metrics['larder:tier_stored_bytes{tier="disk",op="stored"}']
             again.stop(signal.SIGKILL)
-    print(f"{NUM_KILLS} kills: {num_found} of {num_expected} tokens found, slowest start {slowest:.2f} s")
+    print(f"{NUM_KILLS} kills: {num_found} of {num_expected} tokens found, slowest start {slowest:.2f} s, "
+          f"{stored / 2**30:.2f} GiB stored")
     assert num_expected > 0
     assert num_found >= 0.99 * num_expected
     assert slowest < 5

@@ -1,0 +1,137 @@
+// The engine's thread, a disk tier's threads and clients' threads together, across restarts.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <future>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "engine/engine.h"
+#include "engine/engine_test_support.h"
+#include "kv/disk_tier.h"
+#include "kv/tier_test_support.h"
+
+namespace larder {
+namespace {
+
+using namespace std::chrono_literals;
+
+// A model with an engine over a disk; short of blocks, so that the disk is used all the time.
+class Process {
+ public:
+  Process(TinyModel& model, const TempDir* dir)
+      : storage_(model.layout, num_blocks(model)),
+        tiers_(make_tiers(model, dir)),
+        transformer_(model.config, model.weights, model.layout, select_kernels(), model.pool,
+                     {.max_batch_tokens = 64, .max_logit_rows = 16, .max_context_len = 512}),
+        engine_(config(model), transformer_, storage_, model.layout, {}, clock_, tiers_.get()) {
+    engine_.start();
+  }
+
+  std::future<std::vector<TokenId>> ask(const std::vector<TokenId>& prompt,
+                                        std::uint64_t* id = nullptr) {
+    struct Heard {
+      std::vector<TokenId> tokens;
+      std::promise<std::vector<TokenId>> done;
+    };
+    auto heard = std::make_shared<Heard>();
+    Request request;
+    request.prompt = prompt;
+    request.sampling.max_tokens = 6;
+    request.sampling.ignore_eos = true;
+    request.sampling.seed = 3;
+    request.on_update = [heard](RequestUpdate&& update) {
+      for (const OutputToken& token : update.tokens) heard->tokens.push_back(token.token);
+      if (update.finish != FinishReason::kNone) heard->done.set_value(heard->tokens);
+    };
+    std::future<std::vector<TokenId>> future = heard->done.get_future();
+    const std::uint64_t given = engine_.submit(std::move(request));
+    if (id != nullptr) *id = given;
+    return future;
+  }
+
+  Engine& engine() { return engine_; }
+
+ private:
+  static int num_blocks(const TinyModel& model) {
+    return static_cast<int>(model.layout.num_blocks_for(300, 64)) + 20;
+  }
+  static EngineConfig config(const TinyModel& model) {
+    EngineConfig config;
+    config.num_blocks = num_blocks(model);
+    config.max_model_len = 300;
+    config.max_batch_tokens = 64;
+    config.max_prefill_tokens = 32;
+    return config;
+  }
+  std::unique_ptr<KvTiers> make_tiers(const TinyModel& model, const TempDir* dir) {
+    if (dir == nullptr) return nullptr;
+    DiskTierConfig config;
+    config.directory = dir->path();
+    config.size_bytes = std::int64_t{64} << 20;
+    const std::int64_t size_bytes = model.layout.block_size_bytes();
+    std::vector<std::unique_ptr<KvTier>> tiers;
+    tiers.push_back(std::make_unique<DiskTier>(config, test_format(size_bytes)));
+    return std::make_unique<KvTiers>(std::move(tiers), storage_, size_bytes, 0);
+  }
+
+  SteadyClock clock_;
+  KvStorage storage_;
+  std::unique_ptr<KvTiers> tiers_;
+  Transformer transformer_;
+  Engine engine_;
+};
+
+std::vector<std::vector<TokenId>> prompts() {
+  std::vector<std::vector<TokenId>> result;
+  for (std::uint32_t i = 0; i < 12; ++i)
+    result.push_back(joined(random_tokens(48 * static_cast<int>(i % 4), 1), random_tokens(90, i)));
+  return result;
+}
+
+TEST(EngineTiers, ManyClientsHearTheSameAcrossRestarts) {
+  for (const char* name : {"tiny_llama", "tiny_gemma3"}) {
+    TinyModel model(name, 2);
+    std::vector<std::vector<TokenId>> expected;
+    {
+      Process plain(model, nullptr);
+      for (const auto& prompt : prompts()) expected.push_back(plain.ask(prompt).get());
+    }
+    const TempDir dir;
+    for (int restart = 0; restart < 3; ++restart) {
+      Process process(model, &dir);
+      std::vector<std::thread> clients;
+      for (int client = 0; client < 3; ++client) {
+        clients.emplace_back([&, client] {
+          for (std::size_t i = 0; i < expected.size(); ++i) {
+            const std::size_t which = (i * 5 + static_cast<std::size_t>(client) * 3) % 12;
+            auto answer = process.ask(prompts()[which]);
+            ASSERT_EQ(answer.wait_for(60s), std::future_status::ready);
+            EXPECT_EQ(answer.get(), expected[which]);
+          }
+        });
+      }
+      for (int i = 0; i < 40; ++i) {
+        process.engine().reset_prefix_cache();
+        // One that goes away again: in line, in a load or while it computes.
+        std::uint64_t id = 0;
+        auto own = process.ask(prompts()[static_cast<std::size_t>(i) % 12], &id);
+        std::this_thread::sleep_for(std::chrono::microseconds(i * 50));
+        process.engine().cancel(id);
+        ASSERT_EQ(own.wait_for(60s), std::future_status::ready);
+      }
+      for (std::thread& client : clients) client.join();
+      const EngineStats stats = process.engine().stats();
+      if (restart > 0) {
+        EXPECT_GT(stats.num_loaded_by_tier.at(0), 0u);
+      }
+      process.engine().stop(true);
+      EXPECT_EQ(process.engine().stats().kv.num_held, 0);
+      EXPECT_EQ(process.engine().stats().kv.num_unsaved, 0);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace larder
