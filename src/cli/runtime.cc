@@ -134,7 +134,8 @@ PlannedModel plan_model(const RuntimeOptions& options, ThreadPool& pool) {
   footprint.weights_bytes = planned.file.weights_bytes;
   footprint.scratch_bytes =
       static_cast<std::int64_t>(transformer_scratch_size_bytes(config, planned.limits, pool));
-  footprint.process_bytes = resident_memory_bytes() + kServingBytes + tier_buffers_bytes(options);
+  footprint.process_bytes = resident_memory_bytes() + kServingBytes +
+                            tier_memory_bytes(options, *planned.layout);
   footprint.context_length = config.context_len;
   footprint.max_batch_tokens = options.max_batch_tokens;
 

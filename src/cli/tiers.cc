@@ -21,6 +21,7 @@ namespace {
 constexpr int kBlockVersion = 1;
 
 constexpr std::int64_t kLoadBufferBytes = std::int64_t{32} << 20;
+constexpr std::int64_t kIndexBytesPerBlock = 200;
 constexpr std::int64_t kWriteBufferBytes = std::int64_t{64} << 20;
 
 // All that a block's bytes depend on beside its tokens: whoever agrees in this may use it.
@@ -63,10 +64,15 @@ void add_tier_options(CLI::App& command, RuntimeOptions& options) {
       ->check(CLI::Range(0, 19));
 }
 
-std::int64_t tier_buffers_bytes(const RuntimeOptions& options) {
+std::int64_t tier_memory_bytes(const RuntimeOptions& options, const KvLayout& layout) {
   if (options.kv_disk.empty() && options.kv_remote.empty()) return 0;
-  return kLoadBufferBytes + (options.kv_disk.empty() ? 0 : kWriteBufferBytes) +
-         (options.kv_remote.empty() ? 0 : kWriteBufferBytes);
+  std::int64_t size_bytes = kLoadBufferBytes;
+  if (!options.kv_disk.empty()) {
+    const std::int64_t num_blocks = parse_bytes(options.kv_disk_size) / layout.block_size_bytes();
+    size_bytes += kWriteBufferBytes + num_blocks * kIndexBytesPerBlock;
+  }
+  if (!options.kv_remote.empty()) size_bytes += kWriteBufferBytes;
+  return size_bytes;
 }
 
 std::unique_ptr<KvTiers> make_tiers(const RuntimeOptions& options, const PlannedModel& planned,

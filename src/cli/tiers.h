@@ -12,8 +12,8 @@ namespace larder {
 // --kv-disk, --kv-remote and what belongs to them, on a command.
 void add_tier_options(CLI::App& command, RuntimeOptions& options);
 
-// Memory for blocks on their way to and from the tiers.
-std::int64_t tier_buffers_bytes(const RuntimeOptions& options);
+// Memory for blocks on their way to and from the tiers, and for the disk's index.
+std::int64_t tier_memory_bytes(const RuntimeOptions& options, const KvLayout& layout);
 
 // Null when the options name none. Throws Error for a directory or an address that cannot be used;
 // a remote server that is merely down is not an error.
