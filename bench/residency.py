@@ -95,11 +95,13 @@ def main():
     best = {}
     for engine, expected in ((Llama, tokens // (a.shared + a.private)), (Larder, (tokens - a.shared) // a.private)):
         best[engine.name] = 0
-        # One more than should fit shows the limit; then down to what does.
-        for count in (expected + 1, expected, expected - 1, expected - 2, expected - 3):
-            if num_resident(a, engine(a, count), count) == count:
-                best[engine.name] = count
-                break
+        # Down to what fits; from there up to what no longer does.
+        count = expected
+        while count > 0 and num_resident(a, engine(a, count), count) < count:
+            count -= 1
+        while count >= expected and num_resident(a, engine(a, count + 1), count + 1) == count + 1:
+            count += 1
+        best[engine.name] = count
     print(f"| KV memory | Larder | llama-server | ratio |\n| ---: | ---: | ---: | ---: |\n| {a.kv_bytes / 2**30:.2f} GiB | "
           f"{best['Larder']} | {best['llama-server']} | {best['Larder'] / max(1, best['llama-server']):.2f} |")
 
