@@ -30,6 +30,8 @@ struct EngineConfig {
   int max_sequences = 256;       // running at once; more wait in line
   int max_prefill_tokens = 128;  // of a step, while others decode: bounds their inter-token latency
   int max_waiting = 4096;        // requests in line before submit refuses
+  EvictionKind eviction = EvictionKind::kDensity;
+  double max_pinned_share = 0.5;  // of the blocks; what would pin more is not pinned
 };
 
 // Upper ends of EngineStats::step_token_counts; one more bucket takes the rest.

@@ -115,7 +115,7 @@ class Rig {
   Rig(TinyModel& model, const RigConfig& config)
       : storage_(model.layout, config.num_blocks),
         tiers_(borrow_tiers(config.tiers, storage_, model.layout)),
-        cache(model.layout, storage_, clock_, config.num_blocks, tiers_.get()),
+        cache(model.layout, storage_, clock_, {.num_blocks = config.num_blocks, .tiers = tiers_.get()}),
         transformer_(model.config, model.weights, model.layout,
                      config.kernels != nullptr ? *config.kernels : select_kernels(), model.pool,
                      {.max_batch_tokens = config.max_batch_tokens,

@@ -38,6 +38,9 @@ class BlockTable {
 
   // True before match() and after release().
   bool empty() const { return groups_.empty(); }
+  // What the table gives back from now on is of high priority: it stays longer (EvictionPolicy),
+  // until it is used again.
+  void keep_longer() { keeps_longer_ = true; }
   std::span<const BlockId> blocks(int group) const {
     return groups_[static_cast<std::size_t>(group)].blocks;
   }
@@ -62,6 +65,7 @@ class BlockTable {
     std::swap(num_computed_, other.num_computed_);
     std::swap(load_, other.load_);
     std::swap(span_, other.span_);
+    std::swap(keeps_longer_, other.keeps_longer_);
   }
 
   std::vector<Group> groups_;
@@ -69,6 +73,7 @@ class BlockTable {
   AttentionSpan span_;
   int num_computed_ = 0;
   std::uint64_t load_ = 0;  // TierLoader's id, 0 = none
+  bool keeps_longer_ = false;
 };
 
 }  // namespace larder

@@ -22,18 +22,20 @@ double seconds(std::int64_t begin_ns, std::int64_t end_ns) {
 KvHistograms::KvHistograms()
     : lifetime(kSecondBounds), idle_before_evict(kSecondBounds), reuse_gap(kSecondBounds) {}
 
-KvCache::KvCache(const KvLayout& layout, KvStorage& storage, const Clock& clock, int num_blocks,
-                 KvTiers* tiers)
+KvCache::KvCache(const KvLayout& layout, KvStorage& storage, const Clock& clock,
+                 const KvCacheConfig& config)
     : layout_(layout),
       storage_(storage),
       clock_(clock),
-      tiers_(tiers),
-      pool_(num_blocks),
-      cache_(layout, pool_),
-      lives_(static_cast<std::size_t>(num_blocks)),
+      tiers_(config.tiers),
+      pool_(config.num_blocks),
+      policy_(make_eviction_policy(config.eviction, config.num_blocks)),
+      max_pinned_(static_cast<int>(config.max_pinned_share * config.num_blocks)),
+      cache_(layout, pool_, *policy_),
+      lives_(static_cast<std::size_t>(config.num_blocks)),
       blocks_(static_cast<std::size_t>(layout.num_groups()), BlockId::kNone),
-      unsaved_(tiers == nullptr ? 0 : static_cast<std::size_t>(tiers->num_tiers())) {
-  CHECK(num_blocks <= storage.num_blocks(), num_blocks, storage.num_blocks());
+      unsaved_(tiers_ == nullptr ? 0 : static_cast<std::size_t>(tiers_->num_tiers())) {
+  CHECK(config.num_blocks <= storage.num_blocks(), config.num_blocks, storage.num_blocks());
 }
 
 int KvCache::match(BlockTable& table, std::span<const TokenId> tokens, std::string_view salt,
@@ -99,7 +101,7 @@ bool KvCache::take_tail(BlockTable& table) {
       storage_.copy_block(source, entries.back());
       set_num_used(entries.back(), num_shared);
     }
-    drop(source);
+    drop(source, table.keeps_longer_);
   }
   return is_taken || can_copy;
 }
@@ -115,7 +117,7 @@ bool KvCache::extend(BlockTable& table, int num_tokens) {
         const BlockId copy = allocate();
         storage_.copy_block(written, copy);
         set_num_used(copy, table.num_computed_ - open * kBlockSize);
-        drop(written);
+        drop(written, table.keeps_longer_);
         written = copy;
         ++num_copied_on_write_;
       }
@@ -194,7 +196,7 @@ void KvCache::give_back_unseen(BlockTable& table) {
     BlockTable::Group& group = table.groups_[static_cast<std::size_t>(index)];
     const auto give_back = [&](int place) {
       BlockId& block = group.blocks[static_cast<std::size_t>(place)];
-      if (block != BlockId::kNone) drop(block);
+      if (block != BlockId::kNone) drop(block, table.keeps_longer_);
       block = BlockId::kNone;
     };
     // first_live counts what is given back beyond the sinks.
@@ -246,7 +248,7 @@ void KvCache::adopt(BlockTable& table, NodeId node, int index) {
       queue_save(node);
     } else if (known != own) {
       hold(known);
-      drop(own);
+      drop(own, table.keeps_longer_);
       own = known;
     }
   }
@@ -259,7 +261,7 @@ void KvCache::give_back_passed(BlockTable& table) {
     if (cache_.is_kept(index)) continue;
     for (; group.first_live < first_needed; ++group.first_live) {
       BlockId& passed = group.blocks[static_cast<std::size_t>(group.first_live)];
-      if (passed != BlockId::kNone) drop(passed);
+      if (passed != BlockId::kNone) drop(passed, table.keeps_longer_);
       passed = BlockId::kNone;
     }
   }
@@ -272,6 +274,7 @@ BlockTable KvCache::fork(const BlockTable& table) {
   copy.root_ = table.root_;
   copy.num_computed_ = table.num_computed_;
   copy.span_ = table.span_;
+  copy.keeps_longer_ = table.keeps_longer_;
   cache_.hold_root(copy.root_);
   for (const BlockTable::Group& group : copy.groups_) {
     for (const BlockId block : group.blocks) {
@@ -294,13 +297,35 @@ void KvCache::release(BlockTable& table) {
   table.root_ = kNoNode;
   table.num_computed_ = 0;
   table.span_ = {};
+  table.keeps_longer_ = false;
+  cache_.expire_pins(clock_.now_ns());
+}
+
+std::optional<int> KvCache::pin(const BlockTable& table, std::int64_t ttl_ns) {
+  CHECK(!table.empty() && !table.is_loading() && ttl_ns > 0, ttl_ns);
+  const std::int64_t now_ns = clock_.now_ns();
+  cache_.expire_pins(now_ns);
+  std::vector<BlockId> blocks;
+  int num_new = 0;
+  const int end = num_blocks_of(table.num_computed_);
+  for (int group = 0; group < num_groups(); ++group) {
+    for (int index = cache_.first_block_needed(group, table.num_computed_); index < end; ++index) {
+      const BlockId block = table.blocks(group)[static_cast<std::size_t>(index)];
+      if (block == BlockId::kNone || cache_.node_of(block) == kNoNode) continue;
+      blocks.push_back(block);
+      num_new += cache_.is_pinned(block) ? 0 : 1;
+    }
+  }
+  if (cache_.num_pinned() + num_new > max_pinned_) return std::nullopt;
+  for (const BlockId block : blocks) cache_.pin(block, now_ns + ttl_ns);
+  return table.num_computed_;
 }
 
 // Deepest first: the order that eviction relies on.
 void KvCache::drop_blocks(BlockTable& table) {
   for (std::size_t index = table.groups_[0].blocks.size(); index-- > 0;) {
     for (const BlockTable::Group& group : table.groups_) {
-      if (group.blocks[index] != BlockId::kNone) drop(group.blocks[index]);
+      if (group.blocks[index] != BlockId::kNone) drop(group.blocks[index], table.keeps_longer_);
     }
   }
   for (BlockTable::Group& group : table.groups_) group = {};
@@ -328,10 +353,11 @@ BlockId KvCache::allocate() {
 }
 
 void KvCache::evict_next() {
+  const std::int64_t now_ns = clock_.now_ns();
+  cache_.expire_pins(now_ns);
   const BlockId block = cache_.next_to_evict();
   CHECK(block != BlockId::kNone);
   if (tiers_ != nullptr) save_before_eviction(block);
-  const std::int64_t now_ns = clock_.now_ns();
   histograms_.lifetime.observe(seconds(life(block).allocated_ns, now_ns));
   histograms_.idle_before_evict.observe(seconds(life(block).last_used_ns, now_ns));
   num_evicted_ += static_cast<std::uint64_t>(cache_.evict(block));
@@ -346,14 +372,14 @@ void KvCache::hold(BlockId block) {
   pool_.hold(block);
 }
 
-void KvCache::drop(BlockId block) {
+void KvCache::drop(BlockId block, bool keeps_longer) {
   pool_.release(block);
   if (pool_.ref_count(block) == 0) {
     num_slots_used_ -= life(block).num_used;
   } else if (cache_.num_users(block) == 0) {
     num_slots_used_ -= life(block).num_used;
     life(block).last_used_ns = clock_.now_ns();
-    cache_.enter_order(block);
+    cache_.enter_order(block, keeps_longer);
   }
 }
 
@@ -367,6 +393,7 @@ KvStats KvCache::stats() const {
   KvStats stats;
   stats.num_blocks = pool_.num_blocks();
   stats.num_cached = cache_.num_idle();
+  stats.num_pinned = cache_.num_pinned();
   stats.num_held = pool_.num_held() - stats.num_cached;
   stats.num_slots_held = std::int64_t{stats.num_held} * kBlockSize;
   stats.num_slots_used = num_slots_used_;

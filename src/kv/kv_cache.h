@@ -4,12 +4,14 @@
 // the PrefixCache, a tree of blocks keyed by a SHA-256 chain over (parent, tokens, salt), where any
 // later sequence with the same tokens and salt finds them, also while the first still runs. A match
 // is token-exact: where two sequences part inside a block, the shared part is copied into a block
-// of its own. Released blocks stay findable until their room is needed: least recently used first,
-// leaves first; blocks in use are never evicted.
+// of its own. Released blocks stay findable until their room is needed: which of them goes is the
+// EvictionPolicy's choice, leaves first; blocks in use are never evicted.
 #pragma once
 
 #include <cstdint>
 #include <deque>
+#include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <unordered_map>
@@ -20,6 +22,7 @@
 #include "base/types.h"
 #include "kv/block_pool.h"
 #include "kv/block_table.h"
+#include "kv/eviction.h"
 #include "kv/kv_layout.h"
 #include "kv/kv_storage.h"
 #include "kv/kv_tiers.h"
@@ -27,10 +30,18 @@
 
 namespace larder {
 
+struct KvCacheConfig {
+  int num_blocks = 0;        // those of the storage that the cache may use
+  KvTiers* tiers = nullptr;  // must outlive the cache; null = none
+  EvictionKind eviction = EvictionKind::kDensity;
+  double max_pinned_share = 0.5;  // of num_blocks, [0, 1]
+};
+
 struct KvStats {
   int num_blocks = 0;
   int num_held = 0;                 // in use by a running sequence
   int num_cached = 0;               // idle, but findable
+  int num_pinned = 0;               // in use or idle
   std::int64_t num_slots_held = 0;  // held blocks * kBlockSize
   std::int64_t num_slots_used = 0;  // of those, slots that hold a computed token
   std::uint64_t num_evicted = 0;
@@ -60,10 +71,9 @@ struct LoadedTokens {
 // Thread: engine only. Nothing throws; no allocation of block bytes after construction.
 class KvCache {
  public:
-  // References must outlive the cache. num_blocks: those of the storage that it may use. tiers: null
-  // = none.
-  KvCache(const KvLayout& layout, KvStorage& storage, const Clock& clock, int num_blocks,
-          KvTiers* tiers = nullptr);
+  // References must outlive the cache.
+  KvCache(const KvLayout& layout, KvStorage& storage, const Clock& clock,
+          const KvCacheConfig& config);
 
   // Takes the longest computed prefix of tokens, at most max_tokens of it, into the empty table.
   // Returns the number of tokens that need not be computed. salt: prompts with other salts never
@@ -100,6 +110,12 @@ class KvCache {
 
   // Gives all blocks back, deepest first. The table is empty afterwards.
   void release(BlockTable& table);
+
+  // What a sequence at num_computed() needs to go on shall stay for ttl_ns from now, or for as long
+  // as it is pinned already. Only where nothing else is left is it evicted earlier, what would have
+  // expired first before the rest. Returns the number of tokens; nullopt = nothing was pinned, as
+  // more than the share of the pool would be.
+  [[nodiscard]] std::optional<int> pin(const BlockTable& table, std::int64_t ttl_ns);
 
   // Blocks that extend(table, num_tokens) would take, and those that it could have.
   int num_blocks_needed(const BlockTable& table, int num_tokens) const;
@@ -169,7 +185,7 @@ class KvCache {
   BlockLife& life(BlockId block) { return lives_[static_cast<std::size_t>(to_index(block))]; }
   BlockId allocate();
   void hold(BlockId block);
-  void drop(BlockId block);
+  void drop(BlockId block, bool keeps_longer);
   void drop_blocks(BlockTable& table);
   void evict_next();
   void set_num_used(BlockId block, int num_used);
@@ -197,6 +213,8 @@ class KvCache {
   const Clock& clock_;
   KvTiers* const tiers_;
   BlockPool pool_;
+  const std::unique_ptr<EvictionPolicy> policy_;
+  const int max_pinned_;  // blocks
   PrefixCache cache_;
   std::vector<BlockLife> lives_;  // [num_blocks]
   PrefixMatch match_;             // scratch

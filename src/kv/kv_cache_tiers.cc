@@ -164,7 +164,7 @@ void KvCache::start_load(BlockTable& table, const LoadPath& path, std::vector<Mi
   // A shared part of the next block, if any, makes way for the whole of it.
   for (BlockTable::Group& group : table.groups_) {
     while (static_cast<int>(group.blocks.size()) > path.begin) {
-      if (group.blocks.back() != BlockId::kNone) drop(group.blocks.back());
+      if (group.blocks.back() != BlockId::kNone) drop(group.blocks.back(), false);
       group.blocks.pop_back();
     }
   }

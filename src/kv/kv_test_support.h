@@ -25,15 +25,18 @@ inline std::vector<std::uint64_t> prefix_hashes(std::span<const TokenId> tokens)
 }
 
 struct TestCache {
-  TestCache(std::vector<KvLayerShape> shapes, int num_blocks)
-      : layout(shapes), storage(layout, num_blocks), cache(layout, storage, clock, num_blocks) {}
+  TestCache(std::vector<KvLayerShape> shapes, int num_blocks,
+            EvictionKind eviction = EvictionKind::kDensity)
+      : layout(shapes),
+        storage(layout, num_blocks),
+        cache(layout, storage, clock, {.num_blocks = num_blocks, .eviction = eviction}) {}
   // With tiers, and buffers of one or two blocks each for what they bring.
   TestCache(std::vector<KvLayerShape> shapes, int num_blocks,
             std::vector<std::unique_ptr<KvTier>> of_tiers)
       : layout(shapes),
         storage(layout, num_blocks),
         tiers(std::make_unique<KvTiers>(std::move(of_tiers), storage, layout.block_size_bytes(), 0)),
-        cache(layout, storage, clock, num_blocks, tiers.get()) {}
+        cache(layout, storage, clock, {.num_blocks = num_blocks, .tiers = tiers.get()}) {}
 
   std::uint16_t* slot(int layer, BlockId block, int offset, int element) {
     const PagedKvView view = storage.view(layer);

@@ -49,14 +49,13 @@ bool PrefixCache::Before::operator()(const Key& left, NodeId right) const {
   return !std::ranges::lexicographical_compare(b.span(), left.tokens);
 }
 
-PrefixCache::PrefixCache(const KvLayout& layout, BlockPool& pool)
+PrefixCache::PrefixCache(const KvLayout& layout, BlockPool& pool, EvictionPolicy& policy)
     : layout_(layout),
       pool_(pool),
       order_(Before{this}),
       owners_(static_cast<std::size_t>(pool.num_blocks())),
-      links_(owners_.size() + 1) {
-  const auto end = static_cast<std::int32_t>(owners_.size());
-  links_.back() = {end, end};
+      policy_(policy),
+      pins_(pool.num_blocks()) {
   full_nodes_.reserve(owners_.size());
 }
 
@@ -176,6 +175,7 @@ NodeId PrefixCache::insert(NodeId parent, std::span<const TokenId> tokens,
   Node& added = node(id);
   added.parent = parent;
   added.root = node(parent).root;
+  added.depth = node(parent).depth + 1;
   added.num_tokens = static_cast<int>(tokens.size());
   std::ranges::copy(tokens, added.tokens.begin());
   ++node(parent).num_children;
@@ -210,7 +210,17 @@ void PrefixCache::grow(NodeId id, std::span<const TokenId> tokens) {
 void PrefixCache::become_full(NodeId id) {
   Node& full = node(id);
   full.digest = chain_digest(digest(full.parent), full.span());
+  full.is_full = true;
   full_nodes_.try_emplace(full.digest, id);
+  for (int group = 0; group < layout_.num_groups(); ++group) {
+    if (block(id, group) != BlockId::kNone) name_block(id, group);
+  }
+}
+
+void PrefixCache::name_block(NodeId id, int group) {
+  std::uint64_t key;
+  std::memcpy(&key, node(id).digest.data(), sizeof key);
+  policy_.name(block(id, group), key + static_cast<std::uint64_t>(group));
 }
 
 bool PrefixCache::is_redundant(NodeId id) const {
@@ -236,13 +246,16 @@ void PrefixCache::add_block(NodeId id, int group, BlockId block) {
   CHECK(this->block(id, group) == BlockId::kNone, id, group);
   pool_.hold(block);
   blocks_[place_of(id, group)] = block;
-  owners_[index_of(block)] = {id, group};
+  owners_[index_of(block)] = {id, group, false};
+  if (node(id).is_full) name_block(id, group);
   if (is_complete(id)) put_in_order(id);
 }
 
 void PrefixCache::remove_block(NodeId id, int group) {
   BlockId& removed = blocks_[place_of(id, group)];
-  if (num_users(removed) == 0) leave_order(removed);
+  if (owners_[index_of(removed)].is_idle) --num_idle_;
+  pins_.unpin(removed);
+  policy_.forget(removed);
   owners_[index_of(removed)] = {};
   pool_.release(removed);
   removed = BlockId::kNone;
@@ -260,7 +273,12 @@ void PrefixCache::remove(NodeId id) {
   const NodeId parent = removed.parent;
   free_node(id);
   --node(parent).num_children;
-  if (node(parent).parent == kNoNode) {
+  if (node(parent).parent != kNoNode) {
+    for (int group = 0; group < layout_.num_groups(); ++group) {
+      if (is_kept(group) && owners_[index_of(block(parent, group))].is_idle)
+        offer(block(parent, group));
+    }
+  } else {
     ++node(parent).num_users;
     release_root(parent);
   }
@@ -301,30 +319,54 @@ void PrefixCache::free_node(NodeId id) {
 }
 
 void PrefixCache::leave_order(BlockId block) {
-  Link& link = links_[index_of(block)];
-  CHECK(link.next >= 0, to_index(block));
-  links_[static_cast<std::size_t>(link.previous)].next = link.next;
-  links_[static_cast<std::size_t>(link.next)].previous = link.previous;
-  link = {};
+  Owner& owner = owners_[index_of(block)];
+  CHECK(owner.is_idle, to_index(block));
+  owner.is_idle = false;
   --num_idle_;
+  policy_.take(block);
+  if (pins_.is_pinned(block)) pins_.set_idle(block, false);
 }
 
-void PrefixCache::enter_order(BlockId block) {
-  Link& link = links_[index_of(block)];
-  CHECK(link.next < 0 && node_of(block) != kNoNode, to_index(block));
-  Link& ring = links_.back();
-  link = {ring.previous, static_cast<std::int32_t>(links_.size()) - 1};
-  links_[static_cast<std::size_t>(ring.previous)].next = to_index(block);
-  ring.previous = to_index(block);
+void PrefixCache::enter_order(BlockId block, bool keeps_longer) {
+  Owner& owner = owners_[index_of(block)];
+  CHECK(!owner.is_idle && owner.node != kNoNode, to_index(block));
+  owner.is_idle = true;
   ++num_idle_;
+  policy_.give_back(block, {node(owner.node).num_children == 0, keeps_longer});
+  if (pins_.is_pinned(block)) pins_.set_idle(block, true);
+  offer(block);
+}
+
+void PrefixCache::offer(BlockId block) {
+  const Owner& owner = owners_[index_of(block)];
+  if (pins_.is_pinned(block)) return;
+  if (is_kept(owner.group) && node(owner.node).num_children > 0) return;
+  policy_.offer(block);
 }
 
 BlockId PrefixCache::next_to_evict() const {
-  return num_idle_ == 0 ? BlockId::kNone : BlockId{links_.back().next};
+  const BlockId block = policy_.next();
+  return block != BlockId::kNone ? block : pins_.first_idle();
+}
+
+void PrefixCache::pin(BlockId block, std::int64_t until_ns) {
+  const Owner& owner = owners_[index_of(block)];
+  CHECK(owner.node != kNoNode && !owner.is_idle, to_index(block));
+  pins_.pin(block, until_ns, node(owner.node).depth);
+}
+
+void PrefixCache::expire_pins(std::int64_t now_ns) {
+  for (;;) {
+    const BlockId block = pins_.first_expired(now_ns);
+    if (block == BlockId::kNone) return;
+    pins_.unpin(block);
+    if (owners_[index_of(block)].is_idle) offer(block);
+  }
 }
 
 int PrefixCache::evict(BlockId block) {
-  const auto [id, group] = owners_[index_of(block)];
+  const NodeId id = node_of(block);
+  const int group = group_of(block);
   const int num_free = pool_.num_free();
   if (is_kept(group)) {
     remove(id);

@@ -13,7 +13,9 @@
 #include "base/hash.h"
 #include "base/types.h"
 #include "kv/block_pool.h"
+#include "kv/eviction.h"
 #include "kv/kv_layout.h"
+#include "kv/pins.h"
 #include "kv/tier.h"
 
 namespace larder {
@@ -38,13 +40,15 @@ Digest chain_digest(const Digest& parent, std::span<const TokenId> tokens);
 // their parent, where the one that shares most tokens with a continuation is next to its place.
 //
 // The cache holds one reference on every block of its nodes. A block on which nobody else holds one
-// is idle and stands in the order of eviction, least recently used first. Who holds a node's block
-// of group 0 holds those of all its ancestors, and gives them back deepest first: so a node without
-// idle children goes before its parent, always. Thread: engine only.
+// is idle. The policy chooses among those idle blocks that may go: of kept groups, which the nodes
+// below need, those of nodes without children; of sliding groups, all. A node is thus offered when
+// its last child goes, and never before. Pinned blocks are not offered until their time is up, but
+// go where nothing else is left. Who holds a node's block of group 0 holds those of all its
+// ancestors, so what hangs on an idle node is idle. Thread: engine only.
 class PrefixCache {
  public:
   // References must outlive the cache.
-  PrefixCache(const KvLayout& layout, BlockPool& pool);
+  PrefixCache(const KvLayout& layout, BlockPool& pool, EvictionPolicy& policy);
 
   // The root of a salt; it lives as long as it has users or children.
   NodeId hold_root(std::string_view salt);
@@ -90,12 +94,19 @@ class PrefixCache {
   }
   // The block, which has a node, got its first user, or lost its last.
   void leave_order(BlockId block);
-  void enter_order(BlockId block);
+  void enter_order(BlockId block, bool keeps_longer);
   int num_idle() const { return num_idle_; }
   // The next block to go; kNone when none is idle.
   BlockId next_to_evict() const;
   // Forgets it and what is of no use without it. Returns the number of blocks freed.
   int evict(BlockId block);
+
+  // The block, which has a node and a user, and whose ancestors are pinned as long, stays until then.
+  void pin(BlockId block, std::int64_t until_ns);
+  bool is_pinned(BlockId block) const { return pins_.is_pinned(block); }
+  int num_pinned() const { return pins_.num_pinned(); }
+  // Ends what is over.
+  void expire_pins(std::int64_t now_ns);
 
  private:
   struct Node {
@@ -105,6 +116,8 @@ class PrefixCache {
     int num_users = 0;                  // of a root: tables
     const std::string* salt = nullptr;  // of a root: its key in roots_
     int num_tokens = 0;
+    int depth = 0;            // of a root: 0
+    bool is_full = false;     // its digest is known
     bool is_ordered = false;  // stands in order_
     std::array<TokenId, kBlockSize> tokens{};
     Digest digest{};
@@ -116,6 +129,7 @@ class PrefixCache {
   struct Owner {
     NodeId node = kNoNode;
     int group = 0;
+    bool is_idle = false;
   };
   struct Key {
     NodeId parent;
@@ -129,11 +143,6 @@ class PrefixCache {
     bool operator()(NodeId left, const Key& right) const;
     bool operator()(const Key& left, NodeId right) const;
   };
-  struct Link {
-    std::int32_t previous = -1;
-    std::int32_t next = -1;
-  };
-
   Node& node(NodeId id) { return nodes_[static_cast<std::size_t>(id)]; }
   const Node& node(NodeId id) const { return nodes_[static_cast<std::size_t>(id)]; }
   static std::size_t index_of(BlockId block) { return static_cast<std::size_t>(to_index(block)); }
@@ -147,6 +156,9 @@ class PrefixCache {
   void put_in_order(NodeId id);
   void take_from_order(NodeId id);
   void remove_block(NodeId id, int group);
+  void name_block(NodeId id, int group);
+  // Offers the idle block to the policy, if it may go.
+  void offer(BlockId block);
   bool is_complete(NodeId id) const;
   // The child that shares most tokens, and how many.
   std::pair<NodeId, int> closest_child(NodeId parent, std::span<const TokenId> tokens) const;
@@ -163,7 +175,8 @@ class PrefixCache {
   std::unordered_map<Digest, NodeId, DigestHash> full_nodes_;
   std::set<NodeId, Before> order_;
   std::vector<Owner> owners_;  // [num_blocks]
-  std::vector<Link> links_;    // [num_blocks + 1]: eviction order, a ring closed by the last entry
+  EvictionPolicy& policy_;
+  Pins pins_;
   int num_idle_ = 0;
 };
 

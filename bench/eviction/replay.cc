@@ -1,0 +1,93 @@
+#include "replay.h"
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <set>
+#include <unordered_map>
+#include <vector>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "kv/kv_cache.h"
+
+namespace larder {
+namespace {
+
+std::span<const std::int32_t> fitting(const std::vector<std::int32_t>& request, int capacity) {
+  return std::span(request).first(std::min(request.size(), static_cast<std::size_t>(capacity)));
+}
+
+}  // namespace
+
+ReplayResult replay(const Trace& trace, EvictionKind eviction, int capacity) {
+  const std::vector<KvLayerShape> shapes = {{.num_kv_heads = 1, .head_dim = 2}};
+  const KvLayout layout(shapes);
+  KvStorage storage(layout, capacity);
+  ManualClock clock;
+  KvCache cache(layout, storage, clock, {.num_blocks = capacity, .eviction = eviction});
+  ReplayResult result;
+  std::vector<TokenId> tokens;
+  std::chrono::nanoseconds spent{0};
+  for (const auto& request : trace.requests) {
+    const auto blocks = fitting(request, capacity);
+    tokens.assign(blocks.size() * kBlockSize, 0);
+    for (std::size_t i = 0; i < blocks.size(); ++i) tokens[i * kBlockSize] = blocks[i];
+    const int num_tokens = static_cast<int>(tokens.size());
+    const auto begin = std::chrono::steady_clock::now();
+    BlockTable table;
+    result.num_hits += cache.match(table, tokens, "", num_tokens) / kBlockSize;
+    const bool has_room = cache.extend(table, num_tokens);
+    CHECK(has_room, num_tokens);
+    cache.publish(table, tokens, num_tokens);
+    cache.release(table);
+    spent += std::chrono::steady_clock::now() - begin;
+    result.num_blocks += static_cast<std::int64_t>(blocks.size());
+  }
+  result.ns_per_block = static_cast<double>(spent.count()) / static_cast<double>(result.num_blocks);
+  return result;
+}
+
+ReplayResult replay_belady(const Trace& trace, int capacity) {
+  constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
+  // For each block of each request, the request that has it next.
+  std::vector<std::vector<std::int64_t>> next_use(trace.requests.size());
+  std::unordered_map<std::int32_t, std::int64_t> seen;
+  for (std::size_t i = trace.requests.size(); i-- > 0;) {
+    for (const std::int32_t block : fitting(trace.requests[i], capacity)) {
+      const auto [place, is_first] = seen.try_emplace(block, kNever);
+      next_use[i].push_back(place->second);
+      place->second = static_cast<std::int64_t>(i);
+    }
+  }
+  ReplayResult result;
+  std::set<std::tuple<std::int64_t, int, std::int32_t>> idle;  // next use, depth, block
+  std::unordered_map<std::int32_t, std::int64_t> cached;       // next use
+  for (std::size_t i = 0; i < trace.requests.size(); ++i) {
+    const auto blocks = fitting(trace.requests[i], capacity);
+    bool is_hit = true;
+    std::size_t num_missing = 0;
+    for (std::size_t depth = 0; depth < blocks.size(); ++depth) {
+      const auto found = cached.find(blocks[depth]);
+      is_hit = is_hit && found != cached.end();
+      result.num_hits += is_hit;
+      if (found == cached.end())
+        ++num_missing;
+      else
+        idle.erase({found->second, static_cast<int>(depth), blocks[depth]});
+    }
+    while (cached.size() + num_missing > static_cast<std::size_t>(capacity)) {
+      const auto last = std::prev(idle.end());
+      cached.erase(std::get<2>(*last));
+      idle.erase(last);
+    }
+    for (std::size_t depth = 0; depth < blocks.size(); ++depth) {
+      cached[blocks[depth]] = next_use[i][depth];
+      idle.insert({next_use[i][depth], static_cast<int>(depth), blocks[depth]});
+    }
+    result.num_blocks += static_cast<std::int64_t>(blocks.size());
+  }
+  return result;
+}
+
+}  // namespace larder

@@ -1,0 +1,28 @@
+// Traces through the real cache, and through one that knows the future.
+#pragma once
+
+#include <cstdint>
+
+#include "kv/eviction.h"
+#include "trace.h"
+
+namespace larder {
+
+struct ReplayResult {
+  std::int64_t num_blocks = 0;  // of all requests
+  std::int64_t num_hits = 0;    // of those, found with all that are before them in the request
+  double ns_per_block = 0;      // in KvCache: match, extend, publish, release
+
+  double hit_ratio() const {
+    return num_blocks == 0 ? 0 : static_cast<double>(num_hits) / static_cast<double>(num_blocks);
+  }
+};
+
+// One request after the other, one block of the trace as one block of the pool. What a request has
+// beyond the pool's capacity is left out.
+ReplayResult replay(const Trace& trace, EvictionKind eviction, int capacity);
+
+// Evicts what is used furthest in the future, deepest first (Belady, 1966), under the same rules.
+ReplayResult replay_belady(const Trace& trace, int capacity);
+
+}  // namespace larder
