@@ -93,7 +93,8 @@ void DensityPolicy::offer(BlockId block) {
   Entry& offered = entry(to_index(block));
   CHECK(offered.is_aging && !offered.is_offered, to_index(block));
   offered.is_offered = true;
-  enter_cell(to_index(block), true);
+  // Not given back just now: what hung on it has gone, and it goes next among its like.
+  enter_cell(to_index(block), clock_ != offered.given_back);
 }
 
 void DensityPolicy::withdraw(BlockId block) {
@@ -127,16 +128,13 @@ double DensityPolicy::density_of(int cell) const {
   return cell % 2 == 1 ? density * kPriorityFactor : density;
 }
 
-// is_older: goes before those of its cell that were given back later.
-void DensityPolicy::enter_cell(int index, bool is_older) {
+void DensityPolicy::enter_cell(int index, bool is_first) {
   const int cell = cell_of(entry(index));
   if (cells_.empty(cell)) order_.push(cell, density_of(cell));
-  const int first = cells_.front(cell);
-  if (is_older && first != IndexLists::kNone && entry(index).given_back < entry(first).given_back) {
+  if (is_first)
     cells_.push_front(cell, index);
-  } else {
+  else
     cells_.push_back(cell, index);
-  }
 }
 
 void DensityPolicy::leave_cell(int index) {

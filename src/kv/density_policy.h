@@ -52,7 +52,7 @@ class DensityPolicy : public EvictionPolicy {
   const Entry& entry(int index) const { return entries_[static_cast<std::size_t>(index)]; }
   int cell_of(const Entry& entry) const;
   double density_of(int cell) const;
-  void enter_cell(int index, bool is_older);
+  void enter_cell(int index, bool is_first);
   void leave_cell(int index);
   // The block is used: age and class have led to this.
   void observe_use(Entry& used);

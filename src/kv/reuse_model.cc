@@ -12,7 +12,7 @@ constexpr std::array<int, ReuseModel::kNumUses> kLeastUses = {1, 2, 3, 4, 5, 7, 
 
 // In pools: observations that weigh as much as what the terms start from, and the most that is
 // remembered.
-constexpr double kPriorPools = 0.1;
+constexpr double kPriorPools = 0.02;
 constexpr double kUsesPriorPools = 1;
 constexpr double kMemoryPools = 32;
 
@@ -27,7 +27,7 @@ ReuseModel::ReuseModel(int num_blocks)
       densities_(counts_.size()) {
   double begin = 0;
   for (std::size_t bucket = 0; bucket < ends_.size(); ++bucket) {
-    const double end = num_blocks_ / 4 * std::exp2(static_cast<double>(bucket) / 2);
+    const double end = num_blocks_ * std::exp2(static_cast<double>(bucket) / 2);
     ends_[bucket] = std::max<std::int64_t>(static_cast<std::int64_t>(end), 1);
     // The last one has no end: what reaches it is as good as gone.
     widths_[bucket] = bucket + 1 < ends_.size() ? end - begin : 3 * begin;

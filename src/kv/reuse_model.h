@@ -9,7 +9,7 @@ namespace larder {
 
 // Blocks fall into classes by what is known of them: how often they were used, how far apart, and
 // whether a sequence ended in them. Ages, in blocks given back since the block itself was, fall into
-// buckets whose bounds grow by the square root of two, from a quarter of the pool to 64 pools. The
+// buckets whose bounds grow by the square root of two, from one pool to 256 pools. The
 // model is the chance that a block that reaches a bucket is used again in it, as discrete-time
 // survival analysis has it: logit(chance) = base[bucket] + shift[gap][bucket] + uses[level] +
 // end[is_end]. Its terms start from what is true of most loads (chances even over logarithmic age, so
