@@ -46,7 +46,9 @@ TEST(IndexedHeap, GivesTheSmallestOfWhatIsThere) {
       heap.update([&](int other) { return keys[static_cast<std::size_t>(other)]; });
     }
     ASSERT_EQ(heap.empty(), reference.empty());
-    if (!heap.empty()) ASSERT_EQ(heap.top(), reference.begin()->second);
+    if (!heap.empty()) {
+      ASSERT_EQ(heap.top(), reference.begin()->second);
+    }
   }
 }
 
@@ -151,8 +153,9 @@ TEST(DensityPolicy, OffersAreKept) {
     const BlockId next = policy.next();
     const auto num_offered = std::ranges::count(states, State::kOffered);
     ASSERT_EQ(next == BlockId::kNone, num_offered == 0);
-    if (next != BlockId::kNone)
+    if (next != BlockId::kNone) {
       ASSERT_EQ(states[static_cast<std::size_t>(to_index(next))], State::kOffered);
+    }
   }
 }
 

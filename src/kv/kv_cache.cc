@@ -101,9 +101,13 @@ bool KvCache::take_tail(BlockTable& table) {
       storage_.copy_block(source, entries.back());
       set_num_used(entries.back(), num_shared);
     }
-    drop(source, table.keeps_longer_);
   }
-  return is_taken || can_copy;
+  if (is_taken) return true;
+  // Not before the last copy: an idle source might go for the next target.
+  for (int group = 0; group < num_groups(); ++group) {
+    drop(cache_.block(match_.tail, group), table.keeps_longer_);
+  }
+  return can_copy;
 }
 
 bool KvCache::extend(BlockTable& table, int num_tokens) {
