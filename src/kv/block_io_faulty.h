@@ -1,12 +1,14 @@
 // A disk that fails as it is told to. For tests.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstdint>
 #include <memory>
 #include <random>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -17,6 +19,7 @@ namespace larder {
 // What the disk does; shared by all that use it, and changed while they do.
 struct DiskFaults {
   std::atomic<std::int64_t> bytes_until_full{INT64_MAX};  // then ENOSPC
+  std::atomic<bool> has_room_in_place{false};             // not for what was written there before
   std::atomic<int> write_error{0};                        // errno of every write
   std::atomic<int> read_error{0};
   std::atomic<int> num_read_errors{INT32_MAX};  // how many reads get read_error
@@ -49,8 +52,14 @@ class FaultyIo final : public BlockIo {
       request.result = -error;
       return;
     }
+    const bool is_new = written_.emplace(request.fd, request.offset_bytes).second;
+    if (faults_.has_room_in_place && !is_new) {
+      move(IoDirection::kWrite, request, request.size_bytes);
+      return;
+    }
     const std::int64_t left_bytes = faults_.bytes_until_full.fetch_sub(request.size_bytes);
     if (left_bytes <= 0) {
+      written_.erase({request.fd, request.offset_bytes});
       request.result = -ENOSPC;
       return;
     }
@@ -86,6 +95,7 @@ class FaultyIo final : public BlockIo {
   std::unique_ptr<BlockIo> disk_;
   DiskFaults& faults_;
   std::mt19937_64 random_{42};
+  std::set<std::pair<int, std::int64_t>> written_;  // where writes began
 };
 
 }  // namespace larder

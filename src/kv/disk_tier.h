@@ -39,7 +39,8 @@ struct DiskTierConfig {
 // thread that writes and one that reads. A block counts as stored once its header is written; until
 // then it is served from its copy.
 //
-// Faults: a write that fails (no space, EIO) drops the block and stops writes for a while; reads go
+// Faults: a full disk costs the blocks that did not fit; for a while older ones then make room. A
+// write that fails otherwise, or in place, drops the block and stops writes for a while; reads go
 // on. Three reads in a row that fail stop reads, too. is_on is false while either is stopped. A
 // wrong byte costs the one block. Thread: see KvTier; everything behind mutex_, but for the I/O
 // itself.
@@ -102,7 +103,7 @@ class DiskTier final : public KvTier {
   std::int64_t num_queued_blocks_ = 0;  // in reads_ and being read
   TierBreaker read_breaker_;
   TierBreaker write_breaker_;
-  TierBreaker growth_breaker_;  // of new segments: without them, old blocks make room
+  TierBreaker growth_breaker_;  // of the files: while they may not grow, old blocks make room
   TierStats stats_;
   std::uint64_t next_age_ = 1;
   double seconds_per_byte_ = 0;  // of reads, a moving average

@@ -90,10 +90,12 @@ std::vector<DiskTier::Write> DiskTier::plan_writes(const std::vector<int>& buffe
   return writes;
 }
 
-// A free slot, else one of a new segment, else the one whose turn it is.
+// A free slot, else one of a new segment, else the one whose turn it is. While the disk is full
+// that one comes first: its bytes are there already, a free slot's may be a hole.
 std::optional<SlotId> DiskTier::take_slot(std::unique_lock<std::mutex>& lock) {
-  if (const auto slot = index_.take_free()) return slot;
-  if (growth_breaker_.is_on(now_ns())) {
+  const bool may_grow = growth_breaker_.is_on(now_ns());
+  if (may_grow) {
+    if (const auto slot = index_.take_free()) return slot;
     lock.unlock();
     std::unique_ptr<SegmentFile> segment = directory_.create_segment(*write_io_, growth_error_);
     lock.lock();
@@ -108,9 +110,11 @@ std::optional<SlotId> DiskTier::take_slot(std::unique_lock<std::mutex>& lock) {
       growth_breaker_.fail(now_ns());
     }
   }
-  const auto slot = index_.evict();
-  if (slot) ++stats_.num_evicted;
-  return slot;
+  if (const auto slot = index_.evict()) {
+    ++stats_.num_evicted;
+    return slot;
+  }
+  return may_grow ? std::nullopt : index_.take_free();
 }
 
 // The old header goes first, the new one comes last.
@@ -157,6 +161,7 @@ void DiskTier::transfer_writes(std::vector<Write>& writes) {
 int DiskTier::finish_writes(std::vector<Write>& writes) {
   int error = 0;
   bool wrote = false;
+  bool grew = false;
   for (const Write& write : writes) {
     const TierBlock& block = staging_.block(write.buffer);
     const BlockKey key(block.digest, block.group);
@@ -169,6 +174,7 @@ int DiskTier::finish_writes(std::vector<Write>& writes) {
       ++stats_.num_written;
       stats_.bytes_written += format_.block_size_bytes;
       wrote = true;
+      grew = grew || !write.was_used;
       continue;
     }
     ++stats_.num_io_errors;
@@ -180,6 +186,7 @@ int DiskTier::finish_writes(std::vector<Write>& writes) {
     }
   }
   if (error == 0 && wrote) write_breaker_.succeed();
+  if (error == 0 && grew) growth_breaker_.succeed();
   return error;
 }
 
@@ -187,6 +194,11 @@ void DiskTier::fail_writes(int error) {
   // What no model here reads is the first to go.
   if (is_full(error) && directory_.delete_oldest_foreign()) return;
   const std::lock_guard lock(mutex_);
+  if (is_full(error) && index_.num_stored() > 0 && growth_breaker_.fail(now_ns())) {
+    spdlog::warn("disk tier {}: full; for {} ms only older blocks make room", directory_.path(),
+                 growth_breaker_.pause_ns() / 1'000'000);
+    return;
+  }
   if (write_breaker_.fail(now_ns()))
     spdlog::warn("disk tier {}: no writes for {} ms: {}", directory_.path(),
                  write_breaker_.pause_ns() / 1'000'000, std::strerror(error));
