@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/engine_test_support.h"
+#include "kv/kv_type_names.h"
 
 namespace larder {
 namespace {
@@ -16,8 +17,8 @@ namespace {
 constexpr int kNumOutput = 4;
 constexpr int kMaxModelLen = 1024;
 
-// Model's variable, instruction set.
-using Case = std::tuple<const char*, Isa>;
+// Model's variable, instruction set, KV type.
+using Case = std::tuple<const char*, Isa, const char*>;
 
 class RealExactness : public ::testing::TestWithParam<Case> {
  protected:
@@ -27,11 +28,14 @@ class RealExactness : public ::testing::TestWithParam<Case> {
     kernels_ = kernels_for(std::get<1>(GetParam()));
     if (kernels_ == nullptr) GTEST_SKIP() << "not on this machine";
     std::printf("on %s\n", kernels_->name);
-    model_ = std::make_unique<TinyModel>(path);
+    const KvTypes types = parse_kv_types(std::get<2>(GetParam()));
+    if (types != KvTypes{} && kernels_->isa != select_kernels().isa)
+      GTEST_SKIP() << "codes are tested on the machine's best set, and in the kernels' own tests";
+    model_ = std::make_unique<TinyModel>(path, 1, types);
     // Gemma's window is 512: its sliding layers forget the prompt's beginning. The generic set is
     // slow, and the tiny Gemma takes it past a window.
-    const int length = std::get<1>(GetParam()) == Isa::kGeneric ? 48 : 600;
-    prompt_ = random_tokens(length, 1);
+    const int length = types == KvTypes{} ? 600 : 120;
+    prompt_ = random_tokens(std::get<1>(GetParam()) == Isa::kGeneric ? 48 : length, 1);
   }
 
   RigConfig config(int max_batch_tokens = 512) const {
@@ -104,7 +108,7 @@ TEST_P(RealExactness, ChunkedAndOnOneThread) {
   const auto short_prompt = prefix(30);
   Rig one_by_one(*model_, config(1));
   EXPECT_TRUE(same_bits(run(one_by_one, short_prompt), cold(short_prompt)));
-  TinyModel single(model_->file.path(), 1);
+  TinyModel single(model_->file.path(), 1, model_->layout.types());
   Rig rig(single, config());
   EXPECT_TRUE(same_bits(run(rig, prompt_), expected));
 }
@@ -142,7 +146,8 @@ TEST_P(RealExactness, InABatchOf16AndPreempted) {
 INSTANTIATE_TEST_SUITE_P(
     Models, RealExactness,
     ::testing::Combine(::testing::Values("LARDER_TEST_SMOLLM2", "LARDER_TEST_GEMMA3"),
-                       ::testing::Values(Isa::kGeneric, Isa::kAvx2, Isa::kAvx512, Isa::kAmx)));
+                       ::testing::Values(Isa::kGeneric, Isa::kAvx2, Isa::kAvx512, Isa::kAmx),
+                       ::testing::Values("f16", "int8", "int4")));
 
 }  // namespace
 }  // namespace larder

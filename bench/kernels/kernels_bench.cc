@@ -182,13 +182,14 @@ struct Types {
 };
 constexpr Types kTypes[] = {{"f16", {KvType::kF16, KvType::kF16}},
                             {"bf16", {KvType::kBF16, KvType::kBF16}},
-                            {"int8", {KvType::kInt8, KvType::kInt8}}};
+                            {"int8", {KvType::kInt8, KvType::kInt8}},
+                            {"int4", {KvType::kInt4, KvType::kInt4}}};
 
 // Blocks of one sequence after another, with random tokens.
 struct KvBlocks {
   KvBlocks(const Heads& heads, KvTypes types, int num_blocks) {
-    const std::int64_t k_bytes = heads.num_kv_heads * kv_head_size_bytes(types.k, heads.head_dim);
-    const std::int64_t v_bytes = heads.num_kv_heads * kv_head_size_bytes(types.v, heads.head_dim);
+    const std::int64_t k_bytes = heads.num_kv_heads * kv_key_size_bytes(types.k, heads.head_dim);
+    const std::int64_t v_bytes = heads.num_kv_heads * kv_value_size_bytes(types.v, heads.head_dim);
     memory = AlignedBuffer(static_cast<std::size_t>(num_blocks * (k_bytes + v_bytes)), true);
     view = {.base = memory.data(),
             .block_stride_bytes = k_bytes + v_bytes,
@@ -224,8 +225,8 @@ void attention_benchmark(benchmark::State& state, const AttentionCase& test) {
   const KernelTable& kernels = select_kernels();
   const int blocks = (context + kBlockSize - 1) / kBlockSize;
   const std::int64_t bytes = std::int64_t{blocks} * heads.num_kv_heads *
-                             (kv_head_size_bytes(types.k, heads.head_dim) +
-                              kv_head_size_bytes(types.v, heads.head_dim));
+                             (kv_key_size_bytes(types.k, heads.head_dim) +
+                              kv_value_size_bytes(types.v, heads.head_dim));
   // Decode goes round several sequences, as a model goes round its layers.
   const int copies = num_tokens == 1 ? static_cast<int>(1 + (128 << 20) / bytes) : 1;
   const KvBlocks kv(heads, types, copies * blocks);

@@ -20,6 +20,7 @@ struct BenchOptions {
   RuntimeOptions runtime;
   std::vector<int> prompts = {512, 4096};
   std::vector<int> outputs = {128};
+  std::vector<int> depths;  // tokens before those that are generated
   int repetitions = 3;
   bool tiers = false;
 };
@@ -54,6 +55,10 @@ class Bench {
       if (fits("pp", length, 1)) row(fmt::format("pp{}", length), prefill_rates(length));
     for (const int length : options_.outputs)
       if (fits("tg", 1, length)) row(fmt::format("tg{}", length), decode_rates(length));
+    for (const int depth : options_.depths)
+      for (const int length : options_.outputs)
+        if (fits("depth ", depth, length + 1))
+          row(fmt::format("tg{} @ d{}", length, depth), decode_rates(length, depth));
     std::puts("\n| prompt | cold TTFT, ms | warm TTFT, ms | cached tokens |");
     std::puts("| ---: | ---: | ---: | ---: |");
     for (const int length : options_.prompts)
@@ -100,6 +105,16 @@ class Bench {
     std::vector<double> rates;
     for (int i = 0; i < options_.repetitions; ++i)
       rates.push_back(request(1, length + 1, next_salt()).decode_rate());
+    return rates;
+  }
+
+  // The depth is computed once and found in the cache again.
+  std::vector<double> decode_rates(int length, int depth) {
+    const std::vector<TokenId> prompt = random_tokens(depth);
+    const std::string salt = next_salt();
+    std::vector<double> rates;
+    for (int i = 0; i < options_.repetitions; ++i)
+      rates.push_back(request(prompt, length + 1, salt).decode_rate());
     return rates;
   }
 
@@ -193,6 +208,9 @@ void add_bench_command(CLI::App& app) {
   command->add_option("--pp", options->prompts, "Lengths of prompts (default 512 4096)")
       ->check(CLI::Range(1, 1 << 24));
   command->add_option("--tg", options->outputs, "Tokens to generate (default 128)")
+      ->check(CLI::Range(1, 1 << 24));
+  command->add_option("-d,--depth", options->depths,
+                      "Tokens in the context before --tg, such as 512 8192 32768 (default: none)")
       ->check(CLI::Range(1, 1 << 24));
   command->add_option("-r,--repetitions", options->repetitions, "Runs of each test (default 3)")
       ->check(CLI::Range(1, 1000));

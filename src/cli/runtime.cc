@@ -14,6 +14,7 @@
 #include "cli/tiers.h"
 #include "kv/kv_type_names.h"
 #include "model/gguf.h"
+#include "model/key_calibration.h"
 #include "model/vocabulary.h"
 
 namespace larder {
@@ -79,8 +80,8 @@ void add_runtime_options(CLI::App& command, RuntimeOptions& options) {
                   "int8: fast (default); f32: the reference path, several times slower")
       ->check(CLI::IsMember({"int8", "f32"}));
   command.add_option("--kv-type", options.kv_type,
-                     "How keys and values are stored: f16 (default), bf16 or int8; "
-                     "k=int8,v=f16 apart");
+                     "How keys and values are stored: f16 (default), bf16, int8 or "
+                     "int4; k=int8,v=int4 apart");
   command.add_option("--kv-size", options.kv_size,
                      "Memory of the KV cache, such as 2GiB (default: room for eight full contexts, "
                      "1 to 4 GiB)");
@@ -158,6 +159,10 @@ Runtime::Runtime(const RuntimeOptions& options)
     const MappedFile mapped(planned_.file.path);
     weights_ = std::make_unique<Weights>(config(), GgufFile(mapped.bytes()), pool_, show_progress);
   }
+  if (planned_.layout->types().k == KvType::kInt4)
+    planned_.layout->set_key_basis(
+        calibrate_keys(config(), *weights_, kernels_, pool_,
+                       tokenizer().encode(kKeyCalibrationText, true, false)));
   const Plan& plan = planned_.plan;
   storage_ = std::make_unique<KvStorage>(*planned_.layout, plan.num_blocks);
   tiers_ = make_tiers(options, planned_, kernels_, *storage_);

@@ -18,9 +18,17 @@
 #include "engine/sampler.h"
 #include "engine/scheduler.h"
 #include "kv/kv_cache.h"
+#include "model/key_calibration.h"
 #include "model/transformer.h"
 
 namespace larder {
+
+inline std::vector<TokenId> random_tokens(int num_tokens, std::uint32_t seed) {
+  std::mt19937 random(seed);
+  std::vector<TokenId> tokens;
+  for (int i = 0; i < num_tokens; ++i) tokens.push_back(static_cast<TokenId>(random() % 120));
+  return tokens;
+}
 
 struct TinyModel {
   explicit TinyModel(const std::string& name, int num_threads = 1, KvTypes types = {})
@@ -30,7 +38,11 @@ struct TinyModel {
         config(read_model_config(gguf)),
         pool(num_threads),
         weights(config, gguf, pool),
-        layout(kv_layer_shapes(config), types) {}
+        layout(kv_layer_shapes(config), types) {
+    if (types.k == KvType::kInt4)
+      layout.set_key_basis(
+          calibrate_keys(config, weights, select_kernels(), pool, random_tokens(100, 77)));
+  }
 
   MappedFile file;
   GgufFile gguf;
@@ -39,13 +51,6 @@ struct TinyModel {
   Weights weights;
   KvLayout layout;
 };
-
-inline std::vector<TokenId> random_tokens(int num_tokens, std::uint32_t seed) {
-  std::mt19937 random(seed);
-  std::vector<TokenId> tokens;
-  for (int i = 0; i < num_tokens; ++i) tokens.push_back(static_cast<TokenId>(random() % 120));
-  return tokens;
-}
 
 inline std::vector<TokenId> joined(std::vector<TokenId> left, const std::vector<TokenId>& right) {
   left.insert(left.end(), right.begin(), right.end());

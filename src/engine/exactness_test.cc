@@ -6,9 +6,11 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "engine/engine_test_support.h"
+#include "kv/kv_type_names.h"
 
 namespace larder {
 namespace {
@@ -25,7 +27,8 @@ SamplingParams drawn(std::uint64_t seed, int max_tokens = kNumOutput) {
   return params;
 }
 
-class Exactness : public ::testing::TestWithParam<const char*> {
+// Model, KV type.
+class Exactness : public ::testing::TestWithParam<std::tuple<const char*, const char*>> {
  protected:
   // Alone, with nothing cached, in one piece.
   Heard cold(const std::vector<TokenId>& prompt, std::uint64_t seed, int max_tokens = kNumOutput) {
@@ -35,7 +38,7 @@ class Exactness : public ::testing::TestWithParam<const char*> {
     return rig.heard.at({id, 0});
   }
 
-  TinyModel model_{GetParam()};
+  TinyModel model_{std::get<0>(GetParam()), 1, parse_kv_types(std::get<1>(GetParam()))};
   const std::vector<TokenId> prompt_ = random_tokens(150, 1);
 };
 
@@ -258,8 +261,13 @@ TEST_P(Exactness, AStorm) {
   EXPECT_GT(num_finished, 30);
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, Exactness, ::testing::Values("tiny_llama", "tiny_gemma3"),
-                         [](const auto& test) { return std::string(test.param); });
+INSTANTIATE_TEST_SUITE_P(Models, Exactness,
+                         ::testing::Combine(::testing::Values("tiny_llama", "tiny_gemma3"),
+                                            ::testing::Values("f16", "int8", "int4")),
+                         [](const auto& test) {
+                           return std::string(std::get<0>(test.param)) + "_" +
+                                  std::get<1>(test.param);
+                         });
 
 }  // namespace
 }  // namespace larder

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <numeric>
 #include <ostream>
@@ -30,7 +31,7 @@ inline std::ostream& operator<<(std::ostream& out, const Shape& shape) {
 // Bytes that a block may hold where no token is stored: for floats any finite value, for codes and
 // their scales anything.
 inline void fill_with_garbage(KvType type, std::span<std::byte> bytes, std::mt19937& random) {
-  if (type == KvType::kInt8) {
+  if (has_codes(type)) {
     for (std::byte& byte : bytes) byte = std::byte(random() & 255);
     return;
   }
@@ -42,21 +43,76 @@ inline void fill_with_garbage(KvType type, std::span<std::byte> bytes, std::mt19
   }
 }
 
+inline int byte_at(const std::byte* p, int at) { return std::to_integer<int>(p[at]); }
+
+inline double scale8_at(const std::byte* p, int at) {
+  const int code = byte_at(p, at);
+  return std::ldexp(1 + code % 8 / 8.0, code / 8 - 17);
+}
+
+// Place i of a key of 4-bit codes, in the key basis.
+inline double stored_int4_key(const std::byte* head, int offset, int i, int head_dim) {
+  const int wide = kv_num_wide(head_dim);
+  const int narrow = kv_num_narrow(head_dim);
+  const int groups = kv_num_groups(head_dim);
+  const int scales = (wide + narrow / 2) * 16;
+  const bool is_wide = i < wide;
+  const int vector = is_wide ? i / 4 : (i - wide) / 8;
+  const int num_vectors = is_wide ? wide / 4 : narrow / 8;
+  int group = 0;
+  while (vector >= num_vectors * (group + 1) / groups) ++group;
+  const double scale = scale8_at(head, scales + ((is_wide ? 0 : groups) + group) * 16 + offset);
+  if (is_wide) return scale * (byte_at(head, vector * 64 + offset * 4 + i % 4) - 127.5);
+  const int j = (i - wide) % 8;
+  const int both = byte_at(head, wide * 16 + vector * 64 + offset * 4 + j % 4);
+  return scale * ((j < 4 ? both & 15 : both >> 4) - 7.5);
+}
+
+// Dimension d of a turned value of 4-bit codes.
+inline double stored_int4_value(const std::byte* head, int offset, int d, int head_dim) {
+  const int padded_dim = (head_dim + 31) / 32 * 32;
+  const int at = d / 32 * 256 + offset % 8 / 2 * 64 + d % 16 * 4 + offset % 2 + offset / 8 * 2;
+  const int code = d % 32 < 16 ? byte_at(head, at) & 15 : byte_at(head, at) >> 4;
+  return scale8_at(head, padded_dim * 8 + d / 32 * 16 + offset) * kNormalLevelStep *
+         kNormalLevels[code];
+}
+
 // As kv_type.h says it.
 inline double stored_value(KvType type, bool is_key, const std::byte* head, int offset, int d,
                            int head_dim) {
   std::uint16_t bits = 0;
+  if (type == KvType::kInt4) {
+    return is_key ? stored_int4_key(head, offset, d, head_dim)
+                  : stored_int4_value(head, offset, d, head_dim);
+  }
   if (type == KvType::kInt8) {
     const int tiles = (head_dim + 15) / 16;
     std::memcpy(&bits, head + tiles * 256 + (d / 64 * 16 + offset) * 2, 2);
-    const std::byte* tile = head + d / 16 * 256;
     const int i = is_key ? d % 16 : offset;
     const int lane = is_key ? offset : d % 16;
-    const int code = std::to_integer<int>(tile[i % 8 / 2 * 64 + lane * 4 + i % 2 + i / 8 * 2]);
-    return double{bfloat16_to_float(bits)} * (code - 128);
+    const int at = d / 16 * 256 + i % 8 / 2 * 64 + lane * 4 + i % 2 + i / 8 * 2;
+    return double{bfloat16_to_float(bits)} * (byte_at(head, at) - 128);
   }
   std::memcpy(&bits, head + (is_key ? d * 16 + offset : offset * head_dim + d) * 2, 2);
   return type == KvType::kF16 ? half_to_float(bits) : bfloat16_to_float(bits);
+}
+
+// Orthonormal, from its definition, in blocks of the largest powers of two that fit.
+inline void turn(double* x, int size) {
+  while (size > 0) {
+    int block = 1;
+    while (2 * block <= size) block *= 2;
+    std::vector<double> turned(static_cast<std::size_t>(block));
+    for (int i = 0; i < block; ++i) {
+      for (int j = 0; j < block; ++j)
+        turned[static_cast<std::size_t>(i)] +=
+            (std::popcount(static_cast<unsigned>(i & j)) % 2 == 0 ? x[j] : -x[j]) /
+            std::sqrt(block);
+    }
+    std::copy(turned.begin(), turned.end(), x);
+    x += block;
+    size -= block;
+  }
 }
 
 // A sequence's keys and values in blocks, the queries of all of its tokens.
@@ -79,8 +135,10 @@ class Sequence {
     std::shuffle(ids.begin(), ids.end(), random);
     for (std::size_t i = 0; i < block_table.size(); ++i)
       block_table[i] = static_cast<BlockId>(ids[i]);
-    const std::int64_t k_bytes = plane_size_bytes(shape_.types.k);
-    const std::int64_t v_bytes = plane_size_bytes(shape_.types.v);
+    const std::int64_t k_bytes =
+        shape_.num_kv_heads * kv_key_size_bytes(shape_.types.k, shape_.head_dim);
+    const std::int64_t v_bytes =
+        shape_.num_kv_heads * kv_value_size_bytes(shape_.types.v, shape_.head_dim);
     memory_.resize(static_cast<std::size_t>((blocks + 3) * (k_bytes + v_bytes)));
     for (int block = 0; block < blocks + 3; ++block) {
       std::byte* at = memory_.data() + block * (k_bytes + v_bytes);
@@ -95,6 +153,11 @@ class Sequence {
                       .num_kv_heads = shape_.num_kv_heads,
                       .head_dim = shape_.head_dim,
                       .types = shape_.types};
+    if (!balance_.empty()) {
+      view.key_balance = balance_.data();
+      view.key_order = order_.data();
+    }
+    args.kv = view;
     std::vector<std::int64_t> slots;
     for (int t = 0; t < length_; ++t) {
       slots.push_back(std::int64_t{to_index(block_table[static_cast<std::size_t>(t / 16)])} * 16 +
@@ -105,18 +168,37 @@ class Sequence {
     args.ldk = args.ldv = std::int64_t{shape_.num_kv_heads} * shape_.head_dim;
     args.slots = slots.data();
     table.store_kv(args, 0, length_);
+    q_basis_ = q;
+    const std::int64_t ldq = std::int64_t{shape_.num_heads} * shape_.head_dim;
+    table.to_key_basis(view, shape_.num_heads, q_basis_.data(), ldq, 0, length_);
+    q_sinks_basis_ = q_sinks;
+    if (!q_sinks.empty())
+      table.to_key_basis(view, shape_.num_heads, q_sinks_basis_.data(), ldq, 0, length_);
+  }
+
+  // In place of ones in order.
+  void use_random_basis(unsigned seed) {
+    std::mt19937 random(seed);
+    for (int head = 0; head < shape_.num_kv_heads; ++head) {
+      std::vector<std::int16_t> order(static_cast<std::size_t>(shape_.head_dim));
+      std::iota(order.begin(), order.end(), std::int16_t{0});
+      std::shuffle(order.begin(), order.end(), random);
+      order_.insert(order_.end(), order.begin(), order.end());
+      for (int d = 0; d < shape_.head_dim; ++d)
+        balance_.push_back(0.5F + static_cast<float>(random() % 1000) / 500);
+    }
   }
 
   AttentionArgs args(std::vector<float>& out) const {
     AttentionArgs args;
     args.kv = view;
-    args.q = q.data();
+    args.q = q_basis_.data();
     args.out = out.data();
     args.ldq = args.ldo = std::int64_t{shape_.num_heads} * shape_.head_dim;
     args.num_heads = shape_.num_heads;
     args.scale = 1 / std::sqrt(static_cast<float>(shape_.head_dim));
     args.window = shape_.window;
-    if (!q_sinks.empty()) args.q_sinks = q_sinks.data();
+    if (!q_sinks.empty()) args.q_sinks = q_sinks_basis_.data();
     return args;
   }
 
@@ -142,12 +224,9 @@ class Sequence {
     const auto block = to_index(block_table[static_cast<std::size_t>(token / kBlockSize)]);
     const std::byte* head = view.base + block * view.block_stride_bytes +
                             (is_key ? view.k_offset_bytes : view.v_offset_bytes) +
-                            kv_head * kv_head_size_bytes(type, shape_.head_dim);
+                            kv_head * (is_key ? kv_key_size_bytes(type, shape_.head_dim)
+                                              : kv_value_size_bytes(type, shape_.head_dim));
     return stored_value(type, is_key, head, token % kBlockSize, d, shape_.head_dim);
-  }
-  double original(bool is_key, int token, int kv_head, int d) const {
-    const int at = (token * shape_.num_kv_heads + kv_head) * shape_.head_dim + d;
-    return (is_key ? k_ : v_)[static_cast<std::size_t>(at)];
   }
 
   // The table as queries [begin, end) need it: no block that they do not see.
@@ -172,7 +251,8 @@ class Sequence {
     std::vector<double> weights;
     for (const int key : keys) {
       double score = 0;
-      const std::vector<float>& from = key < sinks() && sinks() < first ? q_sinks : q;
+      const std::vector<float>& from =
+          key < sinks() && sinks() < first ? q_sinks_basis_ : q_basis_;
       for (int d = 0; d < dim; ++d) {
         score += stored(true, key, kv_head, d) *
                  from[static_cast<std::size_t>((t * shape_.num_heads + head) * dim + d)];
@@ -188,6 +268,7 @@ class Sequence {
       for (int d = 0; d < dim; ++d)
         out[static_cast<std::size_t>(d)] += weight * stored(false, keys[i], kv_head, d);
     }
+    if (shape_.types.v == KvType::kInt4) turn(out.data(), dim);
     return out;
   }
 
@@ -206,9 +287,6 @@ class Sequence {
     }
     return first;
   }
-  std::int64_t plane_size_bytes(KvType type) const {
-    return shape_.num_kv_heads * kv_head_size_bytes(type, shape_.head_dim);
-  }
   std::size_t size(int heads) const {
     return static_cast<std::size_t>(length_ * heads * shape_.head_dim);
   }
@@ -218,10 +296,15 @@ class Sequence {
 
  public:
   std::vector<float> q;
+  // In the basis of the stored keys, after store().
+  const std::vector<float>& q_basis() const { return q_basis_; }
 
  private:
   std::vector<float> k_;
   std::vector<float> v_;
+  std::vector<float> q_basis_, q_sinks_basis_;
+  std::vector<float> balance_;
+  std::vector<std::int16_t> order_;
   std::vector<std::byte> memory_;
 };
 

@@ -96,6 +96,10 @@ struct PagedKvView {
   int num_kv_heads = 0;
   int head_dim = 0;
   KvTypes types;
+  // For keys as kInt4; null = ones, and in order. Dimension key_order[head, i] of a key times its
+  // key_balance[head, dimension] comes at place i. [num_kv_heads, head_dim] both.
+  const float* key_balance = nullptr;
+  const std::int16_t* key_order = nullptr;
 };
 
 // Writes K and V of rows [row_begin, row_end) to their slots; values past the type's range are
@@ -130,7 +134,8 @@ inline constexpr int kKeySplit = 512;
 
 struct AttentionArgs {
   PagedKvView kv;
-  const float* q = nullptr;  // [num_rows, ldq], heads side by side, positions applied
+  // [num_rows, ldq], heads side by side, positions applied, in the key basis (to_key_basis())
+  const float* q = nullptr;
   std::int64_t ldq = 0;
   float* out = nullptr;  // [num_rows, ldo]
   std::int64_t ldo = 0;
@@ -192,10 +197,14 @@ static constexpr std::int64_t attention_partial_size_bytes(int num_rows, int hea
   return (std::int64_t{num_rows} * ((head_dim + 15) / 16 * 16 + 2) * 4 + 63) / 64 * 64;
 }
 // Scratch of one attention call: two partials at its start, then per row the scaled query and that
-// for the sinks (FP32, 16 bits, their scale and sums), 64 scores and a factor.
+// for the sinks (FP32, pairs of 16 bits, their scale, what their sums start from), 64 scores and a
+// factor.
+static constexpr int attention_words(int head_dim) { return (head_dim + 15) / 16 * 8 + 8; }
 static constexpr std::int64_t attention_scratch_size_bytes(int num_rows, int head_dim) {
+  const int query = (head_dim + 15) / 16 * 16 + attention_words(head_dim) + 1 +
+                    2 * kv_num_groups(head_dim);
   return 2 * attention_partial_size_bytes(num_rows, head_dim) +
-         (std::int64_t{num_rows} * (2 * ((head_dim + 31) / 32 * 49 + 1) + 64 + 1) * 4 + 63) / 64 * 64;
+         (std::int64_t{num_rows} * (2 * query + 64 + 1) * 4 + 63) / 64 * 64;
 }
 
 struct KernelTable {
@@ -218,6 +227,10 @@ struct KernelTable {
   void (*rope)(float* x, std::int64_t ldx, int num_heads, int head_dim, int rope_dim,
                const float* cos, const float* sin, bool interleaved, int row_begin, int row_end);
   void (*store_kv)(const StoreKvArgs& args, int row_begin, int row_end);
+  // Queries [num_rows, ldq] to where attention multiplies them with keys as they are stored; does
+  // nothing unless keys are codes.
+  void (*to_key_basis)(const PagedKvView& kv, int num_heads, float* q, std::int64_t ldq,
+                       int row_begin, int row_end);
 
   // Output panels [panel_begin, panel_end) of every row.
   void (*matmul)(const MatmulArgs& args, int panel_begin, int panel_end);
@@ -228,8 +241,8 @@ struct KernelTable {
   // scratch: attention_scratch_size_bytes() for the task's rows, 64-byte aligned.
   void (*attention)(const AttentionArgs& args, const AttentionTask& task, std::byte* scratch);
   // Merges the partials of the task's queries, `stride_bytes` apart, for every split that a query
-  // sees (attention_splits(), in its order), into the first, and writes out. Same bits as attention() with split
-  // -1.
+  // sees (attention_splits(), in its order), into the first, and writes out. Same bits as
+  // attention() with split -1.
   void (*merge_attention)(const AttentionArgs& args, const AttentionTask& task, std::byte* partials,
                           std::int64_t stride_bytes);
 };

@@ -6,13 +6,31 @@
 // kF16, kBF16: K as [head_dim][16 tokens], V as [16 tokens][head_dim], the order in which attention
 // reads them.
 //
-// kInt8: value = scale * (code - 128), one scale (bfloat16: it has FP32's range, and codes are
-// chosen for the rounded scale) per token and kInt8Group dimensions. Codes lie in tiles of 16
-// dimensions by 16 tokens, bytes [4 quads][16 lanes][4]; K's lanes are tokens and its quads
-// dimensions, V's lanes are dimensions and its quads tokens, so that both are sums over quads of
-// the same form. What is summed over is at quad (i % 8) / 2, byte i % 2 + 2 * (i / 8): the even
-// bytes of a quad, as 16-bit words, are items i and i + 8, and so are the odd ones. Behind the
-// codes lie the scales, [groups][16 tokens].
+// Keys of types with codes are stored in a basis of their own, into which
+// KernelTable::to_key_basis brings queries.
+//
+// Codes lie in vectors of 64 bytes, [16 lanes][4]: K's lanes are tokens and a quad holds four
+// dimensions, V's lanes are dimensions and a quad holds four tokens, so that both are sums over
+// quads of the same form. Behind a head's codes lie its scales, [groups][16 tokens].
+//
+// kInt8: K is turned by a Hadamard transform of the head, in blocks of powers of two (QuaRot,
+// Ashkboos et al. 2024): no dimension stands out then, which would take the others' precision.
+// value = scale * (code - 128), one scale (bfloat16: it has FP32's range, and codes are chosen for
+// the rounded scale) per token and kCodeGroup dimensions. Vectors come in fours, for 16 dimensions
+// by 16 tokens. What is summed over is at quad (i % 8) / 2, byte i % 2 + 2 * (i / 8): the even
+// bytes of a quad, as 16-bit words, are items i and i + 8, and so are the odd ones.
+//
+// kInt4: scales are one byte each, 2^-17 to 2^14 in steps of an eighth (kScale8Bias).
+// K's dimensions are scaled and put in order of their importance. The first kv_num_wide() have
+// codes of 8 bits, value = scale * (code - 127.5), 4 in a quad in order. The others are turned by a
+// Hadamard transform in blocks of powers of two and have codes of 4 bits, value = scale * (code -
+// 7.5); a vector holds two quads, in the lower and the upper bits. Both parts are cut into
+// kv_num_groups() groups of whole vectors, and the wide groups' scales come first.
+// V is turned by a Hadamard transform of the head, and its codes of 4 bits stand for kNormalLevels
+// times a scale per kLevelGroup dimensions. Vectors come in fours, for 32 dimensions by 16 tokens:
+// the lower bits for the first 16 dimensions, in kInt8's order, the upper bits for the others.
+// (The wide part is after Atom's outlier channels, Zhao et al. 2024; the levels are Lloyd's and
+// Max's.)
 #pragma once
 
 #include <cstdint>
@@ -21,7 +39,7 @@
 
 namespace larder {
 
-enum class KvType : std::uint8_t { kF16, kBF16, kInt8 };
+enum class KvType : std::uint8_t { kF16, kBF16, kInt8, kInt4 };
 
 struct KvTypes {
   KvType k = KvType::kF16;
@@ -30,21 +48,58 @@ struct KvTypes {
   bool operator==(const KvTypes&) const = default;
 };
 
-inline constexpr int kInt8Group = 64;
-inline constexpr int kCodeTile = 16;  // dimensions and tokens of a tile of codes
+inline constexpr int kMaxCodeDim = 1024;  // the largest head_dim of types with codes
+inline constexpr int kCodeGroup = 64;     // dimensions with one scale
+inline constexpr int kLevelGroup = 32;    // the same, of values as kInt4
+inline constexpr int kCodeTile = 16;      // lanes of a vector of codes
+inline constexpr int kCodeVector = 64;    // bytes
+inline constexpr int kCodeQuads = 4;      // vectors for 16 items to be summed over
 
-static constexpr int kv_num_groups(int head_dim) { return (head_dim + kInt8Group - 1) / kInt8Group; }
+// The best 16 levels for values of a normal distribution with variance 1, in 8 bits: level =
+// kNormalLevels[code] * kNormalLevelStep.
+inline constexpr std::int8_t kNormalLevels[16] = {-127, -96, -75, -58, -44, -31, -18, -6,
+                                                  6,    18,  31,  44,  58,  75,  96,  127};
+inline constexpr float kNormalLevelStep = 2.732590F / 127;
 
-// Bytes of one head's keys (or values) in a block.
-static constexpr std::int64_t kv_head_size_bytes(KvType type, int head_dim) {
-  if (type != KvType::kInt8) return std::int64_t{head_dim} * kBlockSize * 2;
-  const std::int64_t num_tiles = (head_dim + kCodeTile - 1) / kCodeTile;
-  return (num_tiles * kCodeTile + kv_num_groups(head_dim) * 2) * kBlockSize;
+static constexpr bool has_codes(KvType type) {
+  return type == KvType::kInt8 || type == KvType::kInt4;
+}
+static constexpr int kv_num_groups(int head_dim) {
+  return (head_dim + kCodeGroup - 1) / kCodeGroup;
+}
+// kInt4's keys: whole quads, and room for the others in whole vectors of two quads.
+static constexpr int kv_num_wide(int head_dim) { return 3 * head_dim / 8 / 4 * 4; }
+static constexpr int kv_num_narrow(int head_dim) {
+  return (head_dim - kv_num_wide(head_dim) + 7) / 8 * 8;
 }
 
-// Of item i of the 16 that are summed over, in `lane` of a tile.
+// Bytes of one head's keys in a block.
+static constexpr std::int64_t kv_key_size_bytes(KvType type, int head_dim) {
+  const int num_groups = kv_num_groups(head_dim);
+  switch (type) {
+    case KvType::kInt8:
+      return std::int64_t{kBlockSize} * ((head_dim + 15) / 16 * 16 + 2 * num_groups);
+    case KvType::kInt4:
+      return std::int64_t{kBlockSize} *
+             (kv_num_wide(head_dim) + kv_num_narrow(head_dim) / 2 + 2 * num_groups);
+    default:
+      return std::int64_t{kBlockSize} * head_dim * 2;
+  }
+}
+// Bytes of one head's values in a block.
+static constexpr std::int64_t kv_value_size_bytes(KvType type, int head_dim) {
+  if (type != KvType::kInt4) return kv_key_size_bytes(type, head_dim);
+  const int num_groups = (head_dim + kLevelGroup - 1) / kLevelGroup;
+  return std::int64_t{kBlockSize} * num_groups * (kLevelGroup / 2 + 1);
+}
+
+// Of item i of the 16 that are summed over, in `lane` of four vectors.
 static constexpr int kv_code_offset(int i, int lane) {
-  return i % 8 / 2 * (4 * kCodeTile) + lane * 4 + i % 2 + i / 8 * 2;
+  return i % 8 / 2 * kCodeVector + lane * 4 + i % 2 + i / 8 * 2;
 }
+
+// The exponent and the first three fraction bits of a scale's FP32, less these bits.
+inline constexpr std::int32_t kScale8Bias = (127 - 17) << 3;
+inline constexpr int kScale8Shift = 20;
 
 }  // namespace larder

@@ -13,13 +13,22 @@ namespace {
 constexpr std::int64_t kAlignment = 64;
 constexpr int kMaxHeadsTimesDim = 1 << 20;
 
-// Bytes of a layer's keys (or values) in a block.
-std::int64_t plane_size_bytes(const KvLayerShape& shape, KvType type) {
-  const std::int64_t size_bytes = shape.num_kv_heads * kv_head_size_bytes(type, shape.head_dim);
+std::int64_t aligned(std::int64_t size_bytes) {
   return (size_bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-void validate(const KvLayerShape& shape) {
+// Bytes of a layer's keys, and of its values, in a block.
+std::int64_t keys_size_bytes(const KvLayerShape& shape, KvType type) {
+  return aligned(shape.num_kv_heads * kv_key_size_bytes(type, shape.head_dim));
+}
+std::int64_t values_size_bytes(const KvLayerShape& shape, KvType type) {
+  return aligned(shape.num_kv_heads * kv_value_size_bytes(type, shape.head_dim));
+}
+
+void validate(const KvLayerShape& shape, KvTypes types) {
+  if ((has_codes(types.k) || has_codes(types.v)) && shape.head_dim > kMaxCodeDim)
+    throw_invalid("--kv-type: heads of {} values are too large for int8 and int4, which take {}",
+                  shape.head_dim, kMaxCodeDim);
   if (shape.num_kv_heads <= 0 || shape.head_dim <= 0 || shape.window < 0 ||
       shape.num_kv_heads > kMaxHeadsTimesDim / shape.head_dim) {
     throw_invalid("KV layer of {} heads of {} values with window {} is out of range",
@@ -48,10 +57,10 @@ KvLayout::KvLayout(std::span<const KvLayerShape> shapes, KvTypes types) : types_
   if (shapes.empty()) throw_invalid("a model without layers has no KV layout");
   std::map<int, int> num_layers_by_window;  // 0, the full layers, is the first key
   for (const KvLayerShape& shape : shapes) {
-    validate(shape);
+    validate(shape, types);
     ++num_layers_by_window[shape.window];
     layer_size_bytes_ = std::max(
-        layer_size_bytes_, plane_size_bytes(shape, types.k) + plane_size_bytes(shape, types.v));
+        layer_size_bytes_, keys_size_bytes(shape, types.k) + values_size_bytes(shape, types.v));
   }
   places_.resize(shapes.size());
   const int layers_per_group =
@@ -75,7 +84,7 @@ void KvLayout::add_groups(std::span<const KvLayerShape> shapes, int window, int 
     place.group = num_groups() - 1;
     place.shape = shapes[layer];
     place.k_offset_bytes = place_in_group * layer_size_bytes_;
-    place.v_offset_bytes = place.k_offset_bytes + plane_size_bytes(place.shape, types_.k);
+    place.v_offset_bytes = place.k_offset_bytes + keys_size_bytes(place.shape, types_.k);
     ++place_in_group;
   }
 }
@@ -120,6 +129,11 @@ PagedKvView KvLayout::view(int layer) const {
   view.num_kv_heads = place.shape.num_kv_heads;
   view.head_dim = place.shape.head_dim;
   view.types = types_;
+  if (!key_basis_.empty()) {
+    const KeyBasis& basis = key_basis_[static_cast<std::size_t>(layer)];
+    view.key_balance = basis.balance.data();
+    view.key_order = basis.order.data();
+  }
   return view;
 }
 

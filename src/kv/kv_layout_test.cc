@@ -52,6 +52,7 @@ TEST(KvLayout, CodesTakeTheirShareOfMemory) {
     const double f16 = bytes({});
     EXPECT_EQ(bytes({KvType::kBF16, KvType::kBF16}), f16);
     EXPECT_LE(bytes({KvType::kInt8, KvType::kInt8}), 0.54 * f16);
+    EXPECT_LE(bytes({KvType::kInt4, KvType::kInt4}), 0.32 * f16);
   }
   // Three heads of 66 bytes per key, filled up to 64 bytes in a block, beside three of 128 per value.
   EXPECT_EQ(KvLayout(smollm2, {KvType::kInt8, KvType::kF16}).bytes_per_token(), 30 * (200 + 384));
@@ -110,6 +111,9 @@ TEST(KvLayout, RefusesShapesOutOfRange) {
     EXPECT_THROW(KvLayout(std::vector<KvLayerShape>{shape}), Error);
   }
   EXPECT_THROW(KvLayout(std::vector<KvLayerShape>{}), Error);
+  const std::vector<KvLayerShape> large = {{1, 2 * kMaxCodeDim, 0}};
+  EXPECT_NO_THROW(KvLayout{large});
+  EXPECT_THROW(KvLayout(large, {KvType::kF16, KvType::kInt8}), Error);
 }
 
 TEST(KvStorage, CopiesOneBlockAndNoMore) {

@@ -13,7 +13,11 @@ struct Name {
   KvType type;
 };
 constexpr Name kNames[] = {
-    {"f16", KvType::kF16}, {"bf16", KvType::kBF16}, {"int8", KvType::kInt8}};
+    {"f16", KvType::kF16},
+    {"bf16", KvType::kBF16},
+    {"int8", KvType::kInt8},
+    {"int4", KvType::kInt4},
+};
 
 std::optional<KvType> find_type(std::string_view text) {
   for (const Name& name : kNames) {
@@ -47,7 +51,7 @@ KvTypes parse_kv_types(const std::string& text) {
     if (k && v) return {*k, *v};
   }
   throw_invalid(
-      "--kv-type '{}': write f16, bf16 or int8, or keys and values apart as k=int8,v=f16", text);
+      "--kv-type '{}': write f16, bf16, int8 or int4, or keys and values apart as k=int8,v=int4", text);
 }
 
 std::string format_kv_types(KvTypes types) {

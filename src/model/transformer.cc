@@ -290,6 +290,10 @@ void Transformer::run_attention(const ForwardBatch& batch, const KvStorage& stor
                        .ldv = config_.kv_size(),
                        .slots = group.slots.data()},
                       begin, end);
+    const std::int64_t q_size = config_.q_size();
+    kernels_.to_key_basis(kv, config_.num_heads, buffers_.q, q_size, begin, end);
+    if (has_sinks)
+      kernels_.to_key_basis(kv, config_.num_heads, buffers_.q_sinks, q_size, begin, end);
   });
   if (key_statistics_ != nullptr)
     key_statistics_->add(layer, buffers_.q, buffers_.k, batch.positions);

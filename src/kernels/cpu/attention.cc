@@ -3,11 +3,12 @@
 //
 // Why a row's bits depend on that row alone: scores sum over dimensions in order, values over keys
 // in order (or as exact integers, in types that have codes), and the running maximum moves at fixed
-// positions, every kKeyTile keys. A masked key adds exactly +-0 to a sum, and a tile or a split that a row does not see multiplies its sums by exactly 1, so
-// what else shares the task decides at most the sign of a zero; write_out() makes every zero
-// positive.
+// positions, every kKeyTile keys. A masked key adds exactly +-0 to a sum, and a tile or a split
+// that a row does not see multiplies its sums by exactly 1, so what else shares the task decides at
+// most the sign of a zero; write_out() makes every zero positive.
+#include "kernels/cpu/attention_codes.h"
 #include "kernels/cpu/attention_float.h"
-#include "kernels/cpu/attention_int8.h"
+#include "kernels/cpu/hadamard.h"
 
 namespace larder::LARDER_ISA_NAMESPACE {
 namespace {
@@ -35,6 +36,8 @@ void score_rows(const Work& work, const KeyTile& tile, const Queries& q, float* 
       return score_rows_float<KvType::kBF16, kRows>(work, tile, q.values, scores);
     case KvType::kInt8:
       return score_rows_int8<kRows>(work, tile, q, scores);
+    case KvType::kInt4:
+      return score_rows_int4<kRows>(work, tile, q, scores);
   }
 }
 
@@ -46,14 +49,16 @@ void add_values(const Work& work, const KeyTile& tile, int row, const Partial& p
     case KvType::kBF16:
       return add_values_float<KvType::kBF16, kRows>(work, tile, row, partial);
     case KvType::kInt8:
-      return add_values_int8<kRows>(work, tile, row, partial);
+      return add_values_codes<KvType::kInt8, kRows>(work, tile, row, partial);
+    case KvType::kInt4:
+      return add_values_codes<KvType::kInt4, kRows>(work, tile, row, partial);
   }
 }
 
 // The scores of the sinks in this tile, once the row's window has left them behind.
 void score_sinks(const Work& work, const KeyTile& tile, int row) {
   float scores[kKeyTile];
-  score_rows<1>(work, tile, work.q_sinks.row(row, work.padded_dim, work.num_groups), scores);
+  score_rows<1>(work, tile, work.q_sinks.row(row, work.dim), scores);
   const int num_sinks = min_of(work.sinks - tile.begin, kKeyTile);
   memcpy(work.scores + row * kKeyTile, scores, sizeof(float) * static_cast<size_t>(num_sinks));
 }
@@ -90,7 +95,7 @@ void softmax_row(const Work& work, const KeyTile& tile, int row, const Partial& 
 
 template <int kRows>
 void tile_rows(const Work& work, const KeyTile& tile, int row, const Partial& partial) {
-  score_rows<kRows>(work, tile, work.q.row(row, work.padded_dim, work.num_groups),
+  score_rows<kRows>(work, tile, work.q.row(row, work.dim),
                     work.scores + row * kKeyTile);
   if (tile.begin < work.sinks) {
     for (int r = row; r < row + kRows; ++r) {
@@ -114,9 +119,9 @@ void tile_all_rows(const Work& work, const KeyTile& tile, int row, int row_end,
 KeyTile key_tile(const Work& work, int begin, int end) {
   const PagedKvView& kv = work.args.kv;
   const int64_t k_offset =
-      kv.k_offset_bytes + work.kv_head * kv_head_size_bytes(kv.types.k, work.dim);
+      kv.k_offset_bytes + work.kv_head * kv_key_size_bytes(kv.types.k, work.dim);
   const int64_t v_offset =
-      kv.v_offset_bytes + work.kv_head * kv_head_size_bytes(kv.types.v, work.dim);
+      kv.v_offset_bytes + work.kv_head * kv_value_size_bytes(kv.types.v, work.dim);
   KeyTile tile;
   tile.begin = begin;
   tile.num_blocks = min_of(kTileBlocks, (end - begin + kBlockSize - 1) / kBlockSize);
@@ -185,8 +190,10 @@ void write_out(const Work& work, const Partial& partial) {
     const int head = work.kv_head * work.group + r % work.group;
     float* out = work.args.out + query * work.args.ldo + int64_t{head} * work.dim;
     const V16 inverse = set1(1.0F / partial.sum[r]);
+    float* values = partial.values + int64_t{r} * work.padded_dim;
+    if (work.args.kv.types.v == KvType::kInt4) hadamard_blocks(values, work.dim);  // back
     for (int d = 0; d < work.dim; d += kLanes) {
-      const V16 v = mul(load(partial.values + int64_t{r} * work.padded_dim + d), inverse);
+      const V16 v = mul(load(values + d), inverse);
       store_partial(out + d, add(v, zero()), min_of(kLanes, work.dim - d));
     }
   }
@@ -202,11 +209,11 @@ struct Scratch {
     next += count * static_cast<int64_t>(sizeof(T));
     return taken;
   }
-  Queries take_queries(int64_t rows, int padded_dim, int num_groups) {
-    float* values = take<float>(rows * padded_dim);
-    int32_t* words = take<int32_t>(rows * (padded_dim / 2));
+  Queries take_queries(int64_t rows, int dim) {
+    float* values = take<float>(rows * ((dim + kLanes - 1) / kLanes * kLanes));
+    int32_t* words = take<int32_t>(rows * attention_words(dim));
     float* scale = take<float>(rows);
-    return {values, words, scale, take<int32_t>(rows * num_groups)};
+    return {values, words, scale, take<int32_t>(rows * 2 * kv_num_groups(dim))};
   }
 };
 
@@ -216,10 +223,9 @@ Work work_of(const AttentionArgs& args, const AttentionTask& task, std::byte* me
   const int rows = (task.query_end - task.query_begin) * group;
   const int dim = args.kv.head_dim;
   const int padded_dim = (dim + kLanes - 1) / kLanes * kLanes;
-  const int num_groups = kv_num_groups(dim);
   Scratch scratch{memory};
-  const Queries q = scratch.take_queries(rows, padded_dim, num_groups);
-  const Queries q_sinks = scratch.take_queries(rows, padded_dim, num_groups);
+  const Queries q = scratch.take_queries(rows, dim);
+  const Queries q_sinks = scratch.take_queries(rows, dim);
   float* scores = scratch.take<float>(int64_t{rows} * kKeyTile);
   return {.args = args,
           .sequence = sequence,
@@ -228,7 +234,7 @@ Work work_of(const AttentionArgs& args, const AttentionTask& task, std::byte* me
           .rows = rows,
           .dim = dim,
           .padded_dim = padded_dim,
-          .num_groups = num_groups,
+          .num_groups = kv_num_groups(dim),
           .first_position = sequence.context_len - sequence.num_tokens + task.query_begin,
           .query_begin = task.query_begin,
           .window = seen_window(args, sequence),
@@ -244,10 +250,11 @@ void prepare_queries(const Work& work, const float* q, const Queries& to) {
     const int query = work.sequence.first_row + work.query_begin + r / work.group;
     const int head = work.kv_head * work.group + r % work.group;
     const float* from = q + query * work.args.ldq + int64_t{head} * work.dim;
-    const Queries row = to.row(r, work.padded_dim, work.num_groups);
+    const Queries row = to.row(r, work.dim);
     for (int d = 0; d < work.dim; ++d) row.values[d] = from[d] * work.args.scale;
     for (int d = work.dim; d < work.padded_dim; ++d) row.values[d] = 0;
-    if (work.args.kv.types.k == KvType::kInt8) quantize_query(work, row);
+    if (work.args.kv.types.k == KvType::kInt8) quantize_query_int8(work, row);
+    if (work.args.kv.types.k == KvType::kInt4) quantize_query_int4(work, row);
   }
 }
 

@@ -29,16 +29,17 @@ struct Partial {
   float* sum;     // [rows]
 };
 
-// Queries of a task, scaled. For integer keys also in 16 bits: value = scale * word.
+// Queries of a task, scaled. For keys that are codes also in 16 bits: value = scale * word.
 struct Queries {
   float* values;   // [rows, padded_dim]
-  int32_t* words;  // [rows, padded_dim / 2]: per 16 dimensions, dimensions i and i + 8 as a pair
+  int32_t* words;  // [rows, attention_words()], in pairs that share a 32-bit word
   float* scale;    // [rows]
-  int32_t* start;  // [rows, kv_num_groups()]: what takes the codes' offset off a group's sum
+  int32_t* start;  // [rows, 2 num_groups]: what takes the codes' offset off a group's sum
 
-  Queries row(int r, int padded_dim, int num_groups) const {
-    return {values + int64_t{r} * padded_dim, words + int64_t{r} * (padded_dim / 2), scale + r,
-            start + int64_t{r} * num_groups};
+  Queries row(int r, int dim) const {
+    const int64_t padded_dim = (dim + kLanes - 1) / kLanes * kLanes;
+    return {values + r * padded_dim, words + int64_t{r} * attention_words(dim), scale + r,
+            start + int64_t{r} * 2 * kv_num_groups(dim)};
   }
 };
 

@@ -16,6 +16,8 @@ void add_values(float* x, const float* y, int64_t num_values);
 void rope(float* x, int64_t ldx, int num_heads, int head_dim, int rope_dim, const float* cos,
           const float* sin, bool interleaved, int row_begin, int row_end);
 void store_kv(const StoreKvArgs& args, int row_begin, int row_end);
+void to_key_basis(const PagedKvView& kv, int num_heads, float* q, int64_t ldq, int row_begin,
+                  int row_end);
 
 void matmul(const MatmulArgs& args, int panel_begin, int panel_end);
 void matmul_int8(const MatmulArgs& args, int panel_begin, int panel_end);

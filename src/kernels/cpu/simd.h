@@ -37,6 +37,13 @@ namespace larder::LARDER_ISA_NAMESPACE {
 LARDER_INLINE int min_of(int a, int b) { return a < b ? a : b; }
 LARDER_INLINE int max_of(int a, int b) { return a > b ? a : b; }
 
+// p, of which the compiler does not know that it is p: a load through it stays a load.
+template <class T>
+LARDER_INLINE const T* opaque(const T* p) {
+  __asm__("" : "+r"(p));
+  return p;
+}
+
 // e^x to about 1 ulp: exactly 1 at 0, exactly 0 below -87.3, capped near FP32's end.
 LARDER_INLINE V16 exp(V16 x) {
   const V16 clamped = min(max(x, set1(-87.3F)), set1(88.3F));

@@ -221,17 +221,45 @@ LARDER_INLINE Bytes64 word_bits(Bytes64 v) {
   const __m256i mask = _mm256_set1_epi16((1 << kBits) - 1);
   return {_mm256_and_si256(shifted.a, mask), _mm256_and_si256(shifted.b, mask)};
 }
-// Two words for every lane.
-LARDER_INLINE Bytes64 broadcast_words(const int32_t* p) { return set1_int(*p); }
-// sum[i] += w[2i] * x[2i] + w[2i + 1] * x[2i + 1], signed words; exact.
-LARDER_INLINE I16 dot_words(I16 sum, Bytes64 w, Bytes64 x) {
-  return {_mm256_add_epi32(sum.a, _mm256_madd_epi16(w.a, x.a)),
-          _mm256_add_epi32(sum.b, _mm256_madd_epi16(w.b, x.b))};
+// sum[i] += w[2i] * x[0] + w[2i + 1] * x[1], where x are two signed words; exact. In assembly,
+// since GCC 12 hoists and keeps more products than there are registers.
+LARDER_INLINE I16 dot_words(I16 sum, Bytes64 w, const int32_t* x) {
+  __m256i both, product;
+  __asm__(
+      "vpbroadcastd %[x], %[both]\n\t"
+      "vpmaddwd %[both], %[wa], %[product]\n\t"
+      "vpmaddwd %[both], %[wb], %[both]\n\t"
+      "vpaddd %[product], %[a], %[a]\n\t"
+      "vpaddd %[both], %[b], %[b]"
+      : [a] "+x"(sum.a), [b] "+x"(sum.b), [both] "=&x"(both), [product] "=&x"(product)
+      : [wa] "x"(w.a), [wb] "x"(w.b), [x] "m"(*x));
+  return sum;
 }
 // p[i], 8 of them = lane i as a word below and lane i + 8 as a word above.
 LARDER_INLINE void store_word_pairs(int32_t* p, I16 v) {
   const __m256i pairs = _mm256_blend_epi16(v.a, _mm256_slli_epi32(v.b, 16), 0xAA);
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), pairs);
+}
+
+// Byte i of the result = table[v's byte i], which is below 16.
+LARDER_INLINE Bytes64 look_up(const uint8_t* table, Bytes64 v) {
+  const __m256i both =
+      _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table)));
+  return {_mm256_shuffle_epi8(both, v.a), _mm256_shuffle_epi8(both, v.b)};
+}
+LARDER_INLINE void store_int(int32_t* p, I16 v) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), v.a);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 8), v.b);
+}
+LARDER_INLINE __m256 scale8_half(__m256i codes) {
+  return _mm256_castsi256_ps(
+      _mm256_slli_epi32(_mm256_add_epi32(codes, _mm256_set1_epi32(kScale8Bias)), kScale8Shift));
+}
+// Scales of one byte each, see kv_type.h.
+LARDER_INLINE V16 load_scale8(const uint8_t* p) {
+  const __m128i v = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return {scale8_half(_mm256_cvtepu8_epi32(v)),
+          scale8_half(_mm256_cvtepu8_epi32(_mm_srli_si128(v, 8)))};
 }
 
 // Into the first-level cache, or the second.

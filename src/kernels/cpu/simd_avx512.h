@@ -146,17 +146,29 @@ LARDER_INLINE Bytes64 word_bits(Bytes64 v) {
   if constexpr (kShift + kBits == 16) return shifted;
   return _mm512_and_si512(shifted, _mm512_set1_epi16((1 << kBits) - 1));
 }
-// Two words for every lane.
-LARDER_INLINE Bytes64 broadcast_words(const int32_t* p) { return set1_int(*p); }
-// sum[i] += w[2i] * x[2i] + w[2i + 1] * x[2i + 1], signed words; exact.
-LARDER_INLINE I16 dot_words(I16 sum, Bytes64 w, Bytes64 x) {
-  return _mm512_dpwssd_epi32(sum, w, x);
+// sum[i] += w[2i] * x[0] + w[2i + 1] * x[1], where x are two signed words; exact.
+LARDER_INLINE I16 dot_words(I16 sum, Bytes64 w, const int32_t* x) {
+  return _mm512_dpwssd_epi32(sum, w, _mm512_set1_epi32(*x));
 }
 // p[i], 8 of them = lane i as a word below and lane i + 8 as a word above.
 LARDER_INLINE void store_word_pairs(int32_t* p, I16 v) {
   const __m256i above = _mm256_slli_epi32(_mm512_extracti64x4_epi64(v, 1), 16);
   const __m256i pairs = _mm256_blend_epi16(_mm512_castsi512_si256(v), above, 0xAA);
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), pairs);
+}
+
+// Byte i of the result = table[v's byte i], which is below 16.
+LARDER_INLINE Bytes64 look_up(const uint8_t* table, Bytes64 v) {
+  const __m128i once = _mm_loadu_si128(reinterpret_cast<const __m128i*>(table));
+  return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(once), v);
+}
+LARDER_INLINE void store_int(int32_t* p, I16 v) { _mm512_storeu_si512(p, v); }
+// Scales of one byte each, see kv_type.h.
+LARDER_INLINE V16 load_scale8(const uint8_t* p) {
+  const __m512i codes =
+      _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  return _mm512_castsi512_ps(
+      _mm512_slli_epi32(_mm512_add_epi32(codes, _mm512_set1_epi32(kScale8Bias)), kScale8Shift));
 }
 
 // Into the first-level cache, or the second.

@@ -190,18 +190,11 @@ template <int kShift, int kBits>
 LARDER_INLINE Bytes64 word_bits(Bytes64 v) {
   return (v >> kShift) & (((1U << kBits) - 1U) * 0x10001U);
 }
-// Two words for every lane.
-LARDER_INLINE Bytes64 broadcast_words(const int32_t* p) {
-  return Bytes64{} + static_cast<uint32_t>(*p);
-}
-// sum[i] += w[2i] * x[2i] + w[2i + 1] * x[2i + 1], signed words; exact.
-LARDER_INLINE I16 dot_words(I16 sum, Bytes64 w, Bytes64 x) {
-  for (int j = 0; j < 2; ++j) {
-    const I16 a = __builtin_convertvector(w << (16 - 16 * j), I16) >> 16;
-    const I16 b = __builtin_convertvector(x << (16 - 16 * j), I16) >> 16;
-    sum += a * b;
-  }
-  return sum;
+// sum[i] += w[2i] * x[0] + w[2i + 1] * x[1], where x are two signed words; exact.
+LARDER_INLINE I16 dot_words(I16 sum, Bytes64 w, const int32_t* x) {
+  const I16 low = __builtin_convertvector(w << 16, I16) >> 16;
+  const I16 high = __builtin_convertvector(w, I16) >> 16;
+  return sum + low * static_cast<int16_t>(*x & 0xFFFF) + high * (*x >> 16);
 }
 // p[i], 8 of them = lane i as a word below and lane i + 8 as a word above.
 LARDER_INLINE void store_word_pairs(int32_t* p, I16 v) {
@@ -209,6 +202,25 @@ LARDER_INLINE void store_word_pairs(int32_t* p, I16 v) {
     p[i] = static_cast<int32_t>((static_cast<uint32_t>(v[i]) & 0xFFFFU) |
                                 static_cast<uint32_t>(v[i + 8]) << 16);
   }
+}
+
+// Byte i of the result = table[v's byte i], which is below 16.
+LARDER_INLINE Bytes64 look_up(const uint8_t* table, Bytes64 v) {
+  Bytes64 found;
+  for (int i = 0; i < 16; ++i) {
+    found[i] = uint32_t{table[v[i] & 15]} | uint32_t{table[v[i] >> 8 & 15]} << 8 |
+               uint32_t{table[v[i] >> 16 & 15]} << 16 | uint32_t{table[v[i] >> 24 & 15]} << 24;
+  }
+  return found;
+}
+LARDER_INLINE void store_int(int32_t* p, I16 v) { memcpy(p, &v, sizeof v); }
+// Scales of one byte each, see kv_type.h.
+LARDER_INLINE V16 load_scale8(const uint8_t* p) {
+  I16 bits;
+  for (int i = 0; i < 16; ++i) bits[i] = (p[i] + kScale8Bias) << kScale8Shift;
+  V16 v;
+  memcpy(&v, &bits, sizeof v);
+  return v;
 }
 
 // Into the first-level cache, or the second.

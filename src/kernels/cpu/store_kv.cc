@@ -1,6 +1,7 @@
 // Keys and values into their slots, in the types of kv_type.h. Every step is a single IEEE
 // operation: the same bytes on every instruction set.
 #include "kernels/cpu/functions.h"
+#include "kernels/cpu/store_int4.h"
 
 namespace larder::LARDER_ISA_NAMESPACE {
 namespace {
@@ -51,9 +52,16 @@ void store_float(const HeadSlot& slot, bool is_key) {
   }
 }
 
+void finite_values(const HeadSlot& slot, float* values) {
+  for (int d = 0; d < slot.dim; d += kLanes) {
+    const int lanes = min_of(kLanes, slot.dim - d);
+    store_partial(values + d, finite(load_partial(slot.values + d, lanes), kLargestHalf), lanes);
+  }
+}
+
 // Codes of dimensions [begin, end) and their scale.
 void store_int8_group(const HeadSlot& slot, bool is_key, int begin, int end, uint16_t* scale_to) {
-  V16 values[kInt8Group / kLanes];
+  V16 values[kCodeGroup / kLanes];
   V16 largest = zero();
   for (int d = begin; d < end; d += kLanes) {
     const V16 v = finite(load_partial(slot.values + d, min_of(kLanes, end - d)), kLargestBf16);
@@ -82,20 +90,37 @@ void store_int8(const HeadSlot& slot, bool is_key) {
   const int num_tiles = (slot.dim + kCodeTile - 1) / kCodeTile;
   auto* scales =
       reinterpret_cast<uint16_t*>(slot.block + int64_t{num_tiles} * kCodeTile * kBlockSize);
-  for (int begin = 0; begin < slot.dim; begin += kInt8Group) {
-    store_int8_group(slot, is_key, begin, min_of(slot.dim, begin + kInt8Group), scales);
+  for (int begin = 0; begin < slot.dim; begin += kCodeGroup) {
+    store_int8_group(slot, is_key, begin, min_of(slot.dim, begin + kCodeGroup), scales);
     scales += kBlockSize;
   }
 }
 
-void store_head(KvType type, const HeadSlot& slot, bool is_key) {
+void store_turned_int8(const HeadSlot& slot) {
+  float turned[kMaxCodeDim];
+  finite_values(slot, turned);
+  hadamard_blocks(turned, slot.dim);
+  store_int8({turned, slot.block, slot.offset, slot.dim}, true);
+}
+
+void store_int4(const PagedKvView& kv, int head, const HeadSlot& slot, bool is_key) {
+  float values[kMaxCodeDim];
+  finite_values(slot, values);
+  if (is_key) return store_key_int4(kv, head, values, slot.block, slot.offset);
+  store_value_int4(kv, values, slot.block, slot.offset);
+}
+
+void store_head(const PagedKvView& kv, int head, const HeadSlot& slot, bool is_key) {
+  const KvType type = is_key ? kv.types.k : kv.types.v;
   switch (type) {
     case KvType::kF16:
       return store_float<KvType::kF16>(slot, is_key);
     case KvType::kBF16:
       return store_float<KvType::kBF16>(slot, is_key);
     case KvType::kInt8:
-      return store_int8(slot, is_key);
+      return is_key ? store_turned_int8(slot) : store_int8(slot, false);
+    case KvType::kInt4:
+      return store_int4(kv, head, slot, is_key);
   }
 }
 
@@ -103,8 +128,8 @@ void store_head(KvType type, const HeadSlot& slot, bool is_key) {
 
 void store_kv(const StoreKvArgs& args, int row_begin, int row_end) {
   const PagedKvView& kv = args.kv;
-  const int64_t k_bytes = kv_head_size_bytes(kv.types.k, kv.head_dim);
-  const int64_t v_bytes = kv_head_size_bytes(kv.types.v, kv.head_dim);
+  const int64_t k_bytes = kv_key_size_bytes(kv.types.k, kv.head_dim);
+  const int64_t v_bytes = kv_value_size_bytes(kv.types.v, kv.head_dim);
   for (int row = row_begin; row < row_end; ++row) {
     const int64_t slot = args.slots[row];
     const int offset = static_cast<int>(slot % kBlockSize);
@@ -114,8 +139,26 @@ void store_kv(const StoreKvArgs& args, int row_begin, int row_end) {
       const float* v = args.v + row * args.ldv + int64_t{head} * kv.head_dim;
       std::byte* k_to = block + kv.k_offset_bytes + head * k_bytes;
       std::byte* v_to = block + kv.v_offset_bytes + head * v_bytes;
-      store_head(kv.types.k, {k, k_to, offset, kv.head_dim}, true);
-      store_head(kv.types.v, {v, v_to, offset, kv.head_dim}, false);
+      store_head(kv, head, {k, k_to, offset, kv.head_dim}, true);
+      store_head(kv, head, {v, v_to, offset, kv.head_dim}, false);
+    }
+  }
+}
+
+void to_key_basis(const PagedKvView& kv, int num_heads, float* q, int64_t ldq, int row_begin,
+                  int row_end) {
+  if (!has_codes(kv.types.k)) return;
+  const int group = num_heads / kv.num_kv_heads;
+  float turned[kMaxCodeDim];
+  for (int row = row_begin; row < row_end; ++row) {
+    for (int head = 0; head < num_heads; ++head) {
+      float* values = q + row * ldq + int64_t{head} * kv.head_dim;
+      if (kv.types.k == KvType::kInt8) {
+        hadamard_blocks(values, kv.head_dim);
+        continue;
+      }
+      into_key_basis(kv, head / group, values, true, turned);
+      memcpy(values, turned, sizeof(float) * static_cast<size_t>(kv.head_dim));
     }
   }
 }

@@ -30,6 +30,7 @@ constexpr KernelTable kTable = {
     .add = add_values,
     .rope = rope,
     .store_kv = store_kv,
+    .to_key_basis = to_key_basis,
     .matmul = matmul,
     .unpack_row = unpack_row,
     .attention = attention,

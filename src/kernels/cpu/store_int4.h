@@ -1,0 +1,168 @@
+// Keys and values as kInt4 (kv_type.h). Included by store_kv.cc alone.
+#pragma once
+
+#include "kernels/cpu/functions.h"
+#include "kernels/cpu/hadamard.h"
+
+namespace larder::LARDER_ISA_NAMESPACE {
+namespace {
+
+LARDER_INLINE uint8_t encode_scale8(float scale) {
+  int32_t bits;
+  memcpy(&bits, &scale, sizeof bits);
+  const int32_t code = ((bits + (1 << (kScale8Shift - 1))) >> kScale8Shift) - kScale8Bias;
+  return static_cast<uint8_t>(min_of(255, max_of(0, code)));
+}
+LARDER_INLINE float decode_scale8(uint8_t code) {
+  const int32_t bits = (code + kScale8Bias) << kScale8Shift;
+  float scale;
+  memcpy(&scale, &bits, sizeof scale);
+  return scale;
+}
+
+// Of one head: place i gets dimension order[i], times its balance or divided by it; then the
+// narrow part is turned. `to` has room for its padding.
+inline void into_key_basis(const PagedKvView& kv, int head, const float* from, bool is_query,
+                           float* to) {
+  const int dim = kv.head_dim;
+  const float* balance = kv.key_balance != nullptr ? kv.key_balance + head * dim : nullptr;
+  const int16_t* order = kv.key_order != nullptr ? kv.key_order + head * dim : nullptr;
+  for (int i = 0; i < dim; ++i) {
+    const int d = order != nullptr ? order[i] : i;
+    const float factor = balance != nullptr ? balance[d] : 1.0F;
+    to[i] = is_query ? from[d] / factor : from[d] * factor;
+  }
+  const int wide = kv_num_wide(dim);
+  hadamard_blocks(to + wide, dim - wide);
+}
+
+// codes[i] = x / scale rounded to the nearest of (code - offset + 0.5); returns the scale's code.
+inline uint8_t round_group(const float* x, int size, int offset, uint8_t* codes) {
+  float largest = 0;
+  for (int i = 0; i < size; ++i) {
+    const float magnitude = __builtin_fabsf(x[i]);
+    largest = magnitude > largest ? magnitude : largest;
+  }
+  const uint8_t scale = encode_scale8(largest / (static_cast<float>(offset) - 0.5F));
+  const float inverse = 1.0F / decode_scale8(scale);
+  for (int i = 0; i < size; ++i) {
+    const float place = __builtin_floorf(x[i] * inverse) + static_cast<float>(offset);
+    const float last = static_cast<float>(2 * offset - 1);
+    codes[i] = static_cast<uint8_t>(place < 0 ? 0 : place > last ? last : place);
+  }
+  return scale;
+}
+
+// `values`: [head_dim], finite.
+inline void store_key_int4(const PagedKvView& kv, int head, const float* values, std::byte* to,
+                           int offset) {
+  const int num_wide = kv_num_wide(kv.head_dim);
+  const int num_narrow = kv_num_narrow(kv.head_dim);
+  const int num_groups = kv_num_groups(kv.head_dim);
+  float basis[kMaxCodeDim + 16] = {};
+  uint8_t codes[kMaxCodeDim + 16];
+  into_key_basis(kv, head, values, false, basis);
+  auto* wide = reinterpret_cast<uint8_t*>(to);
+  uint8_t* narrow = wide + num_wide * kBlockSize;
+  uint8_t* scales = narrow + num_narrow / 2 * kBlockSize + offset;
+  for (int g = 0; g < num_groups; ++g) {
+    const int wide_begin = num_wide / 4 * g / num_groups * 4;
+    const int wide_end = num_wide / 4 * (g + 1) / num_groups * 4;
+    scales[g * kBlockSize] =
+        round_group(basis + wide_begin, wide_end - wide_begin, 128, codes + wide_begin);
+    const int begin = num_wide + num_narrow / 8 * g / num_groups * 8;
+    const int end = num_wide + num_narrow / 8 * (g + 1) / num_groups * 8;
+    scales[(num_groups + g) * kBlockSize] =
+        round_group(basis + begin, end - begin, 8, codes + begin);
+  }
+  for (int i = 0; i < num_wide; ++i) wide[i / 4 * kCodeVector + offset * 4 + i % 4] = codes[i];
+  for (int i = 0; i < num_narrow; i += 8) {
+    const uint8_t* from = codes + num_wide + i;
+    for (int j = 0; j < 4; ++j) {
+      narrow[i / 8 * kCodeVector + offset * 4 + j] =
+          static_cast<uint8_t>(from[j] | from[4 + j] << 4);
+    }
+  }
+}
+
+// The nearest levels of |x|, x in steps: their place above zero (0 to 7) and themselves.
+struct Levels {
+  V16 place;
+  V16 level;
+};
+LARDER_INLINE Levels nearest_levels(V16 magnitude) {
+  Levels nearest = {zero(), set1(kNormalLevels[8])};
+  for (int i = 8; i < 15; ++i) {
+    const float low = kNormalLevels[i];
+    const float high = kNormalLevels[i + 1];
+    const V16 middle = set1((low + high) / 2);
+    nearest.place = add(nearest.place, select_ge(magnitude, middle, set1(1), zero()));
+    nearest.level = add(nearest.level, select_ge(magnitude, middle, set1(high - low), zero()));
+  }
+  return nearest;
+}
+
+// The code of the scale with the least squared error, of nine around the values' deviation.
+// x: [num_vectors * 16], of which `size` exist and the rest is 0.
+inline uint8_t best_scale(const float* x, int size, int num_vectors) {
+  V16 squares = zero();
+  for (int v = 0; v < num_vectors; ++v) {
+    const V16 value = load(x + 16 * v);
+    squares = add(squares, mul(value, value));
+  }
+  const float deviation = __builtin_sqrtf(reduce_add(squares) / static_cast<float>(size));
+  uint8_t best = 0;
+  float least = 0;
+  for (int i = 0; i <= 8; ++i) {
+    const uint8_t code = encode_scale8(deviation * (0.75F + 0.075F * static_cast<float>(i)));
+    if (i > 0 && code == best) continue;
+    const float step = decode_scale8(code) * kNormalLevelStep;
+    const V16 inverse = set1(1.0F / step);
+    V16 sum = zero();
+    for (int v = 0; v < num_vectors; ++v) {
+      const V16 magnitude = mul(abs(load(x + 16 * v)), inverse);
+      const V16 error = sub(magnitude, nearest_levels(magnitude).level);
+      sum = add(sum, mul(error, error));
+    }
+    const float error = reduce_add(sum) * step * step;
+    if (i > 0 && !(error < least)) continue;
+    best = code;
+    least = error;
+  }
+  return best;
+}
+
+// `values`: [head_dim], finite.
+inline void store_value_int4(const PagedKvView& kv, const float* values, std::byte* to,
+                             int offset) {
+  const int dim = kv.head_dim;
+  const int padded_dim = (dim + 31) / 32 * 32;
+  float turned[kMaxCodeDim + 32] = {};
+  uint8_t codes[kMaxCodeDim + 32];
+  memcpy(turned, values, sizeof(float) * static_cast<size_t>(dim));
+  hadamard_blocks(turned, dim);
+  auto* tiles = reinterpret_cast<uint8_t*>(to);
+  uint8_t* scales = tiles + padded_dim / 2 * kBlockSize + offset;
+  for (int begin = 0; begin < dim; begin += kLevelGroup, scales += kBlockSize) {
+    const int end = begin + kLevelGroup;
+    *scales = best_scale(turned + begin, min_of(kLevelGroup, dim - begin), kLevelGroup / 16);
+    const V16 inverse = set1(1.0F / (decode_scale8(*scales) * kNormalLevelStep));
+    for (int d = begin; d < end; d += 16) {
+      float places[16];
+      store(places, nearest_levels(mul(abs(load(turned + d)), inverse)).place);
+      for (int i = 0; i < 16; ++i) {
+        const int place = static_cast<int>(places[i]);
+        codes[d + i] = static_cast<uint8_t>(turned[d + i] < 0 ? 7 - place : 8 + place);
+      }
+    }
+  }
+  for (int d = 0; d < padded_dim; d += 32) {
+    uint8_t* tile = tiles + d / 2 * kBlockSize;
+    for (int i = 0; i < 16; ++i) {
+      tile[kv_code_offset(offset, i)] = static_cast<uint8_t>(codes[d + i] | codes[d + 16 + i] << 4);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace larder::LARDER_ISA_NAMESPACE
