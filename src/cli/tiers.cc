@@ -40,6 +40,11 @@ Digest fingerprint(const RuntimeOptions& options, const PlannedModel& planned,
     for (const int layer : layout.group(index).layers) text += fmt::format(" {}", layer);
     text += "]";
   }
+  // What was measured at this start: another instruction set may round it differently.
+  for (const KeyBasis& basis : layout.key_basis()) {
+    text += to_hex(sha256(std::as_bytes(std::span(basis.balance))));
+    text += to_hex(sha256(std::as_bytes(std::span(basis.order))));
+  }
   return sha256(std::as_bytes(std::span(text)));
 }
 
