@@ -59,8 +59,9 @@ inline double stored_int4_key(const std::byte* head, int offset, int i, int head
   const bool is_wide = i < wide;
   const int vector = is_wide ? i / 4 : (i - wide) / 8;
   const int num_vectors = is_wide ? wide / 4 : narrow / 8;
+  const int groups_of_part = is_wide ? groups : 2 * groups;
   int group = 0;
-  while (vector >= num_vectors * (group + 1) / groups) ++group;
+  while (vector >= num_vectors * (group + 1) / groups_of_part) ++group;
   const double scale = scale8_at(head, scales + ((is_wide ? 0 : groups) + group) * 16 + offset);
   if (is_wide) return scale * (byte_at(head, vector * 64 + offset * 4 + i % 4) - 127.5);
   const int j = (i - wide) % 8;

@@ -202,7 +202,7 @@ static constexpr std::int64_t attention_partial_size_bytes(int num_rows, int hea
 static constexpr int attention_words(int head_dim) { return (head_dim + 15) / 16 * 8 + 8; }
 static constexpr std::int64_t attention_scratch_size_bytes(int num_rows, int head_dim) {
   const int query = (head_dim + 15) / 16 * 16 + attention_words(head_dim) + 1 +
-                    2 * kv_num_groups(head_dim);
+                    3 * kv_num_groups(head_dim);
   return 2 * attention_partial_size_bytes(num_rows, head_dim) +
          (std::int64_t{num_rows} * (2 * query + 64 + 1) * 4 + 63) / 64 * 64;
 }

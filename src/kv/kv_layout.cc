@@ -19,10 +19,12 @@ std::int64_t aligned(std::int64_t size_bytes) {
 
 // Bytes of a layer's keys, and of its values, in a block.
 std::int64_t keys_size_bytes(const KvLayerShape& shape, KvType type) {
-  return aligned(shape.num_kv_heads * kv_key_size_bytes(type, shape.head_dim));
+  const std::int64_t size_bytes = shape.num_kv_heads * kv_key_size_bytes(type, shape.head_dim);
+  // Heads in 4 bits begin anywhere in a cache line as it is: no room is lost between keys and values.
+  return type == KvType::kInt4 ? size_bytes : aligned(size_bytes);
 }
 std::int64_t values_size_bytes(const KvLayerShape& shape, KvType type) {
-  return aligned(shape.num_kv_heads * kv_value_size_bytes(type, shape.head_dim));
+  return shape.num_kv_heads * kv_value_size_bytes(type, shape.head_dim);
 }
 
 void validate(const KvLayerShape& shape, KvTypes types) {
@@ -59,8 +61,9 @@ KvLayout::KvLayout(std::span<const KvLayerShape> shapes, KvTypes types) : types_
   for (const KvLayerShape& shape : shapes) {
     validate(shape, types);
     ++num_layers_by_window[shape.window];
-    layer_size_bytes_ = std::max(
-        layer_size_bytes_, keys_size_bytes(shape, types.k) + values_size_bytes(shape, types.v));
+    layer_size_bytes_ =
+        std::max(layer_size_bytes_, aligned(keys_size_bytes(shape, types.k) +
+                                            values_size_bytes(shape, types.v)));
   }
   places_.resize(shapes.size());
   const int layers_per_group =

@@ -213,7 +213,7 @@ struct Scratch {
     float* values = take<float>(rows * ((dim + kLanes - 1) / kLanes * kLanes));
     int32_t* words = take<int32_t>(rows * attention_words(dim));
     float* scale = take<float>(rows);
-    return {values, words, scale, take<int32_t>(rows * 2 * kv_num_groups(dim))};
+    return {values, words, scale, take<int32_t>(rows * 3 * kv_num_groups(dim))};
   }
 };
 

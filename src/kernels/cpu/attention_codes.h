@@ -94,7 +94,8 @@ struct KeyParts {
   int num_groups;
 
   int wide_begin(int group) const { return num_wide * group / num_groups; }
-  int narrow_begin(int group) const { return num_narrow * group / num_groups; }
+  // Of twice as many groups.
+  int narrow_begin(int group) const { return num_narrow * group / (2 * num_groups); }
 };
 LARDER_INLINE KeyParts key_parts(const Work& work) {
   return {kv_num_wide(work.dim) / 4, kv_num_narrow(work.dim) / 8, work.num_groups};
@@ -113,9 +114,11 @@ void quantize_query_int4(const Work& work, const Queries& q) {
   const int32_t* narrow = rounded + 4 * parts.num_wide;
   for (int g = 0; g < work.num_groups; ++g) {
     const int wide_quads = parts.wide_begin(g + 1) - parts.wide_begin(g);
-    const int narrow_pairs = parts.narrow_begin(g + 1) - parts.narrow_begin(g);
     // Codes stand for halves: the offset is rounded to a 32767th of the largest query value.
     q.start[g] = -255 * sum_of(rounded + 4 * parts.wide_begin(g), 4 * wide_quads) / 2;
+  }
+  for (int g = 0; g < 2 * work.num_groups; ++g) {
+    const int narrow_pairs = parts.narrow_begin(g + 1) - parts.narrow_begin(g);
     q.start[work.num_groups + g] =
         -15 * sum_of(narrow + 8 * parts.narrow_begin(g), 8 * narrow_pairs) / 2;
   }
@@ -130,7 +133,7 @@ void score_rows_int8(const Work& work, const KeyTile& tile, const Queries& q, fl
     for (int r = 0; r < kRows; ++r) total[r] = zero();
     for (int g = 0; g < work.num_groups; ++g) {
       I16 sum[kRows];
-      for (int r = 0; r < kRows; ++r) sum[r] = set1_int(q.start[r * 2 * work.num_groups + g]);
+      for (int r = 0; r < kRows; ++r) sum[r] = set1_int(q.start[r * 3 * work.num_groups + g]);
       const int end = min_of(work.padded_dim, (g + 1) * kCodeGroup) / 4;
       for (int quad = g * kCodeGroup / 4; quad < end; ++quad) {
         fetch<kRows>(tile.next_k[b], quad * kCodeVector);
@@ -161,15 +164,18 @@ void score_rows_int4(const Work& work, const KeyTile& tile, const Queries& q, fl
     for (int g = 0; g < parts.num_groups; ++g) {
       const int32_t* start = q.start + g;
       I16 sum[kRows];
-      for (int r = 0; r < kRows; ++r) sum[r] = set1_int(start[r * 2 * parts.num_groups]);
+      for (int r = 0; r < kRows; ++r) sum[r] = set1_int(start[r * 3 * parts.num_groups]);
       for (int quad = parts.wide_begin(g); quad < parts.wide_begin(g + 1); ++quad) {
         fetch<kRows>(tile.next_k[b], quad * kCodeVector);
         dot_quad<kRows, 0>(sum, wide + quad * kCodeVector, q.words + 2 * quad, stride);
       }
       const V16 wide_scale = load_scale8(scales + g * kBlockSize);
       for (int r = 0; r < kRows; ++r) total[r] = fma(to_float(sum[r]), wide_scale, total[r]);
-      start += parts.num_groups;
-      for (int r = 0; r < kRows; ++r) sum[r] = set1_int(start[r * 2 * parts.num_groups]);
+    }
+    for (int g = 0; g < 2 * parts.num_groups; ++g) {
+      const int32_t* start = q.start + parts.num_groups + g;
+      I16 sum[kRows];
+      for (int r = 0; r < kRows; ++r) sum[r] = set1_int(start[r * 3 * parts.num_groups]);
       for (int v = parts.narrow_begin(g); v < parts.narrow_begin(g + 1); ++v) {
         const uint8_t* codes = narrow + v * kCodeVector;
         fetch<kRows>(tile.next_k[b], (parts.num_wide + v) * kCodeVector);

@@ -34,12 +34,12 @@ struct Queries {
   float* values;   // [rows, padded_dim]
   int32_t* words;  // [rows, attention_words()], in pairs that share a 32-bit word
   float* scale;    // [rows]
-  int32_t* start;  // [rows, 2 num_groups]: what takes the codes' offset off a group's sum
+  int32_t* start;  // [rows, 3 num_groups]: what takes the codes' offset off a group's sum
 
   Queries row(int r, int dim) const {
     const int64_t padded_dim = (dim + kLanes - 1) / kLanes * kLanes;
     return {values + r * padded_dim, words + int64_t{r} * attention_words(dim), scale + r,
-            start + int64_t{r} * 2 * kv_num_groups(dim)};
+            start + int64_t{r} * 3 * kv_num_groups(dim)};
   }
 };
 

@@ -70,8 +70,11 @@ inline void store_key_int4(const PagedKvView& kv, int head, const float* values,
     const int wide_end = num_wide / 4 * (g + 1) / num_groups * 4;
     scales[g * kBlockSize] =
         round_group(basis + wide_begin, wide_end - wide_begin, 128, codes + wide_begin);
-    const int begin = num_wide + num_narrow / 8 * g / num_groups * 8;
-    const int end = num_wide + num_narrow / 8 * (g + 1) / num_groups * 8;
+  }
+  const int num_narrow_groups = 2 * num_groups;
+  for (int g = 0; g < num_narrow_groups; ++g) {
+    const int begin = num_wide + num_narrow / 8 * g / num_narrow_groups * 8;
+    const int end = num_wide + num_narrow / 8 * (g + 1) / num_narrow_groups * 8;
     scales[(num_groups + g) * kBlockSize] =
         round_group(basis + begin, end - begin, 8, codes + begin);
   }
