@@ -202,12 +202,12 @@ struct KvBlocks {
     const std::int64_t width = std::int64_t{heads.num_kv_heads} * heads.head_dim;
     const auto k = random_values(static_cast<std::size_t>(kBlockSize * width));
     std::vector<std::int64_t> slots(kBlockSize);
-    for (int block = 0; block < num_blocks; ++block) {
-      for (int i = 0; i < kBlockSize; ++i)
-        slots[static_cast<std::size_t>(i)] = block * kBlockSize + i;
-      select_kernels().store_kv({view, k.data(), k.data(), width, width, slots.data()}, 0,
-                                kBlockSize);
-    }
+    for (int i = 0; i < kBlockSize; ++i) slots[static_cast<std::size_t>(i)] = i;
+    select_kernels().store_kv({view, k.data(), k.data(), width, width, slots.data()}, 0,
+                              kBlockSize);
+    for (int block = 1; block < num_blocks; ++block)
+      std::memcpy(memory.data() + block * view.block_stride_bytes, memory.data(),
+                  static_cast<std::size_t>(view.block_stride_bytes));
   }
   AlignedBuffer memory;
   PagedKvView view;
