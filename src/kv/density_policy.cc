@@ -16,10 +16,15 @@ constexpr int kLeastGhosts = 1 << 15;
 constexpr int kMostGhosts = 1 << 20;
 constexpr double kPriorityFactor = 4;
 // Of the latest gap in the mean of its logarithm.
-constexpr float kGapShare = 0.3F;
+constexpr float kGapShare = 0.25F;
 // Between two lessons, in pools, and in blocks at least: a lesson takes some 50 us.
 constexpr int kLessonsPerPool = 16;
-constexpr int kLeastLearnInterval = 128;
+constexpr int kLeastLearnInterval = 256;
+
+int num_ghosts_for(int num_blocks) {
+  const std::int64_t wanted = std::int64_t{num_blocks} * kGhostsPerBlock;
+  return static_cast<int>(std::clamp<std::int64_t>(wanted, kLeastGhosts, kMostGhosts));
+}
 
 }  // namespace
 
@@ -28,10 +33,25 @@ std::unique_ptr<EvictionPolicy> make_eviction_policy(EvictionKind kind, int num_
   return std::make_unique<DensityPolicy>(num_blocks);
 }
 
+std::int64_t eviction_policy_size_bytes(EvictionKind kind, int num_blocks) {
+  return kind == EvictionKind::kLru ? LruPolicy::size_bytes(num_blocks)
+                                    : DensityPolicy::size_bytes(num_blocks);
+}
+
+std::int64_t DensityPolicy::size_bytes(int num_blocks) {
+  constexpr std::int64_t kLinkBytes = 8, kIndexBytes = 4;
+  constexpr std::int64_t kCellBytes = 64;  // with the model's share
+  constexpr std::int64_t kNumCells =
+      std::int64_t{ReuseModel::kNumClasses} * ReuseModel::kNumBuckets * 2;
+  const std::int64_t num_ghosts = num_ghosts_for(num_blocks);
+  const std::int64_t num_entries = num_blocks + num_ghosts;
+  return num_entries * (std::int64_t{sizeof(Entry)} + kLinkBytes) + num_blocks * kLinkBytes +
+         num_ghosts * 3 * kIndexBytes + kNumCells * kCellBytes;
+}
+
 DensityPolicy::DensityPolicy(int num_blocks)
     : num_blocks_(num_blocks),
-      num_ghosts_(static_cast<int>(std::clamp<std::int64_t>(std::int64_t{num_blocks} * kGhostsPerBlock,
-                                                            kLeastGhosts, kMostGhosts))),
+      num_ghosts_(num_ghosts_for(num_blocks)),
       model_(num_blocks),
       entries_(static_cast<std::size_t>(num_blocks_ + num_ghosts_)),
       ages_(ReuseModel::kNumBuckets, num_blocks_ + num_ghosts_),
@@ -40,6 +60,10 @@ DensityPolicy::DensityPolicy(int num_blocks)
       ghost_heads_(std::bit_ceil(static_cast<std::size_t>(num_ghosts_)), IndexLists::kNone),
       ghost_next_(static_cast<std::size_t>(num_ghosts_), IndexLists::kNone),
       learn_interval_(std::max(kLeastLearnInterval, num_blocks / kLessonsPerPool)) {}
+
+void DensityPolicy::follow(BlockId block, BlockId parent) {
+  entry(to_index(block)).mean_gap_log2 = entry(to_index(parent)).mean_gap_log2;
+}
 
 void DensityPolicy::name(BlockId block, std::uint64_t key) {
   Entry& named = entry(to_index(block));
@@ -85,8 +109,8 @@ void DensityPolicy::observe_use(Entry& used) {
   model_.observe(used.block_class, used.bucket, true);
   const auto age = static_cast<float>(std::max<std::int64_t>(clock_ - used.given_back, 1));
   const float gap_log2 = std::log2(age);
-  used.mean_gap_log2 +=
-      used.num_uses <= 1 ? gap_log2 - used.mean_gap_log2 : (gap_log2 - used.mean_gap_log2) * kGapShare;
+  const float share = used.mean_gap_log2 == ReuseModel::kNoGap ? 1 : kGapShare;
+  used.mean_gap_log2 += (gap_log2 - used.mean_gap_log2) * share;
 }
 
 void DensityPolicy::offer(BlockId block) {

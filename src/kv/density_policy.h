@@ -11,21 +11,24 @@
 
 namespace larder {
 
-// Every idle block has an age and a class, hence a density (ReuseModel). Blocks of one class, bucket
-// of age and priority stand in one cell; the cell of least density gives the next one, the one that
-// was given back first before its like, and then what it hung on: sequences go whole, not all by a
-// bit. What a request of high priority gave back counts four times its density.
+// Every idle block has an age and a class, hence a density (ReuseModel). Blocks of one class,
+// bucket of age and priority stand in one cell; the cell of least density gives the next one, the
+// one that was given back first before its like, and then what it hung on: sequences go whole, not
+// all by a bit. What a request of high priority gave back counts four times its density.
 //
 // Blocks that went are remembered for a while as ghosts (their key, class and age, no bytes): they
 // tell the model of uses that came too late, and give a block that returns its history back. There
-// are 16 times the pool of them, at least 32,768 and at most 1,048,576, at 40 bytes each.
+// are 16 times the pool of them, at least 32,768 and at most 1,048,576, at some 50 bytes each.
 //
 // name, give_back, take, offer and forget are O(log c) amortised in the number of cells, next is
 // O(1).
 class DensityPolicy : public EvictionPolicy {
  public:
   explicit DensityPolicy(int num_blocks);
+  // What one takes, at most.
+  static std::int64_t size_bytes(int num_blocks);
 
+  void follow(BlockId block, BlockId parent) override;
   void name(BlockId block, std::uint64_t key) override;
   void give_back(BlockId block, BlockUse use) override;
   void take(BlockId block) override;
@@ -39,7 +42,7 @@ class DensityPolicy : public EvictionPolicy {
   struct Entry {
     std::uint64_t key = 0;       // 0 = the content is not complete, or there is none
     std::int64_t given_back = 0;  // clock_
-    float mean_gap_log2 = 0;
+    float mean_gap_log2 = ReuseModel::kNoGap;
     std::uint16_t num_uses = 0;  // saturates
     std::uint8_t block_class = 0;
     std::uint8_t bucket = 0;

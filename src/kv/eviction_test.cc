@@ -108,6 +108,35 @@ TEST(DensityPolicy, WhatIsUsedOftenAndWhatIsOfHighPriorityStays) {
   EXPECT_EQ(policy.next(), BlockId{2});
 }
 
+// A block that goes on where one ends that is used every so often is expected back as soon.
+TEST(DensityPolicy, WhatFollowsHasTheRhythmOfWhatItFollows) {
+  constexpr int kNumBlocks = 64;
+  DensityPolicy policy(kNumBlocks);
+  // Block 0 is used at every 32nd block given back; what is met once never comes back.
+  std::uint64_t fresh = 1000;
+  for (int round = 0; round < 400; ++round) {
+    if (round == 0)
+      policy.name(BlockId{0}, 1);
+    else
+      policy.take(BlockId{0});
+    policy.give_back(BlockId{0}, {});
+    for (int index = 3; index < 34; ++index) {
+      if (round > 0) policy.forget(BlockId{index});
+      policy.name(BlockId{index}, fresh++);
+      policy.give_back(BlockId{index}, {});
+    }
+  }
+  policy.take(BlockId{0});
+  policy.follow(BlockId{1}, BlockId{0});
+  policy.name(BlockId{1}, fresh++);
+  policy.name(BlockId{2}, fresh++);
+  policy.give_back(BlockId{1}, {});
+  policy.give_back(BlockId{2}, {});
+  policy.offer(BlockId{1});
+  policy.offer(BlockId{2});
+  EXPECT_EQ(policy.next(), BlockId{2});
+}
+
 // A ghost gives its history back: the block has been used twice now, the other once.
 TEST(DensityPolicy, RemembersWhatWent) {
   DensityPolicy policy(4);

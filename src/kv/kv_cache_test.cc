@@ -172,7 +172,7 @@ TEST(KvCache, TheForkedFromMayWriteFirst) {
 }
 
 TEST(KvCache, EvictsTheLeastRecentlyUsedLeavesFirst) {
-  TestCache test(full_layers(), 6);
+  TestCache test(full_layers(), 6, EvictionKind::kLru);
   {
     Load run(test, counting(48), 48);
   }

@@ -14,8 +14,13 @@ namespace larder {
 class LruPolicy : public EvictionPolicy {
  public:
   explicit LruPolicy(int num_blocks)
-      : bonus_(3.0 * num_blocks), keys_(static_cast<std::size_t>(num_blocks)), offered_(num_blocks) {}
+      : bonus_(3.0 * num_blocks),
+        keys_(static_cast<std::size_t>(num_blocks)),
+        offered_(num_blocks) {}
 
+  static std::int64_t size_bytes(int num_blocks) { return std::int64_t{num_blocks} * 28; }
+
+  void follow(BlockId, BlockId) override {}
   void name(BlockId, std::uint64_t) override {}
   void give_back(BlockId block, BlockUse use) override {
     keys_[static_cast<std::size_t>(to_index(block))] = ++clock_ + (use.keeps_longer ? bonus_ : 0);

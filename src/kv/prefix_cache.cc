@@ -184,8 +184,20 @@ NodeId PrefixCache::insert(NodeId parent, std::span<const TokenId> tokens,
     CHECK(block != BlockId::kNone || !is_kept(group), group);
     if (block != BlockId::kNone) add_block(id, group, block);
   }
+  follow_parent(id);
   if (added.num_tokens == kBlockSize) become_full(id);
   return id;
+}
+
+// Where many go on from one place, they have less in common with it.
+void PrefixCache::follow_parent(NodeId id) {
+  constexpr int kMostSiblings = 2;
+  const NodeId parent = node(id).parent;
+  if (node(parent).parent == kNoNode || node(parent).num_children > kMostSiblings) return;
+  for (int group = 0; group < layout_.num_groups(); ++group) {
+    const BlockId own = block(id, group), before = block(parent, group);
+    if (own != BlockId::kNone && before != BlockId::kNone) policy_.follow(own, before);
+  }
 }
 
 void PrefixCache::grow(NodeId id, std::span<const TokenId> tokens) {

@@ -101,7 +101,8 @@ class PrefixCache {
   // Forgets it and what is of no use without it. Returns the number of blocks freed.
   int evict(BlockId block);
 
-  // The block, which has a node and a user, and whose ancestors are pinned as long, stays until then.
+  // The block, which has a node and a user, and whose ancestors are pinned as long, stays until
+  // then.
   void pin(BlockId block, std::int64_t until_ns);
   bool is_pinned(BlockId block) const { return pins_.is_pinned(block); }
   int num_pinned() const { return pins_.num_pinned(); }
@@ -156,6 +157,7 @@ class PrefixCache {
   void put_in_order(NodeId id);
   void take_from_order(NodeId id);
   void remove_block(NodeId id, int group);
+  void follow_parent(NodeId id);
   void name_block(NodeId id, int group);
   // Offers the idle block to the policy, if it may go.
   void offer(BlockId block);

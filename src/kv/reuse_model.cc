@@ -13,11 +13,11 @@ constexpr std::array<int, ReuseModel::kNumUses> kLeastUses = {1, 2, 3, 4, 5, 7, 
 // In pools: observations that weigh as much as what the terms start from, and the most that is
 // remembered.
 constexpr double kPriorPools = 0.02;
-constexpr double kUsesPriorPools = 1;
+constexpr double kUsesPriorPools = 0.1;
 constexpr double kMemoryPools = 32;
 
 // Chance of a use in any bucket before anything is known.
-constexpr double kPriorChance = 0.02;
+constexpr double kPriorChance = 0.05;
 
 }  // namespace
 
@@ -27,7 +27,8 @@ ReuseModel::ReuseModel(int num_blocks)
       densities_(counts_.size()) {
   double begin = 0;
   for (std::size_t bucket = 0; bucket < ends_.size(); ++bucket) {
-    const double end = num_blocks_ * std::exp2(static_cast<double>(bucket) / 2);
+    const auto place = static_cast<double>(bucket);
+    const double end = num_blocks_ * (bucket < 2 ? std::exp2(place - 2) : std::exp2(place / 2 - 1));
     ends_[bucket] = std::max<std::int64_t>(static_cast<std::int64_t>(end), 1);
     // The last one has no end: what reaches it is as good as gone.
     widths_[bucket] = bucket + 1 < ends_.size() ? end - begin : 3 * begin;
@@ -48,7 +49,7 @@ ReuseModel::ReuseModel(int num_blocks)
 int ReuseModel::class_of(int num_uses, float mean_gap_log2, bool is_end) const {
   const auto level = std::ranges::upper_bound(kLeastUses, num_uses) - kLeastUses.begin() - 1;
   int gap = 0;
-  if (num_uses > 1) {
+  if (mean_gap_log2 != kNoGap) {
     const double octave = mean_gap_log2 - std::log2(num_blocks_ / 2);
     gap = 1 + std::clamp(static_cast<int>(std::floor(octave)) + 1, 0, kNumGaps - 2);
   }

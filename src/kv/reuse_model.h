@@ -9,13 +9,14 @@ namespace larder {
 
 // Blocks fall into classes by what is known of them: how often they were used, how far apart, and
 // whether a sequence ended in them. Ages, in blocks given back since the block itself was, fall into
-// buckets whose bounds grow by the square root of two, from one pool to 256 pools. The
-// model is the chance that a block that reaches a bucket is used again in it, as discrete-time
-// survival analysis has it: logit(chance) = base[bucket] + shift[gap][bucket] + uses[level] +
-// end[is_end]. Its terms start from what is true of most loads (chances even over logarithmic age, so
-// that the older goes first, and odds in proportion to the number of uses), and follow what is
-// observed, by steps of Newton's method on the diagonal whose weight is what has been seen, at most
-// 32 pools of it: old habits fade. It has no constants in seconds or tokens.
+// buckets that end at a quarter, a half and one pool, and then at steps of the square root of two,
+// up to 128 pools. The model is the chance that a block that reaches a bucket is used again in it,
+// as discrete-time survival analysis has it:
+//     logit(chance) = base[bucket] + shift[gap][bucket] + uses[level] + end[is_end].
+// Its terms start from what is true of most loads (chances even over logarithmic age, so that the
+// older goes first, and odds in proportion to the number of uses), and follow what is observed, by
+// steps of Newton's method on the diagonal; each weighs against what was seen before, at most 32
+// pools of it, so that old habits fade. It has no constants in seconds or tokens.
 //
 // What decides is a block's density: the hits to be expected per unit of time that it stays, if it
 // goes at the best moment from now (Gittins' index). After LHD (Beckmann, Chen, Cidon, NSDI 2018).
@@ -23,12 +24,13 @@ class ReuseModel {
  public:
   static constexpr int kNumBuckets = 18;
   static constexpr int kNumUses = 10;  // levels
-  static constexpr int kNumGaps = 9;   // levels; 0 = used only once
+  static constexpr int kNumGaps = 9;   // levels; 0 = not known
+  static constexpr float kNoGap = -1;
   static constexpr int kNumClasses = kNumUses * kNumGaps * 2;
 
   explicit ReuseModel(int num_blocks);
 
-  // mean_gap_log2: of the times between uses, ignored where num_uses is 1.
+  // mean_gap_log2: of the times between uses, kNoGap where they are not known.
   int class_of(int num_uses, float mean_gap_log2, bool is_end) const;
   // Age at which the bucket ends; the last has no end.
   std::int64_t end_of(int bucket) const { return ends_[static_cast<std::size_t>(bucket)]; }
