@@ -61,6 +61,10 @@ TransformerLimits transformer_limits(const RuntimeOptions& options, const ModelC
   return limits;
 }
 
+EvictionKind eviction_kind(const RuntimeOptions& options) {
+  return options.eviction == "lru" ? EvictionKind::kLru : EvictionKind::kDensity;
+}
+
 // A bar on a terminal, nothing in a log.
 void show_progress(std::size_t done_bytes, std::size_t total_bytes) {
   if (!::isatty(STDERR_FILENO) || total_bytes == 0) return;
@@ -115,6 +119,14 @@ void add_runtime_options(CLI::App& command, RuntimeOptions& options) {
                   "With --attention-window: tokens at the beginning that stay in sight (16 is "
                   "usual)")
       ->check(CLI::Range(0, 512));
+  command
+      .add_option("--eviction", options.eviction,
+                  "Which cached blocks go first: density, the fewest expected hits (default); lru")
+      ->check(CLI::IsMember({"density", "lru"}));
+  command
+      .add_option("--pin-percent", options.pin_percent,
+                  "Part of the KV cache that requests may pin by a TTL (default 50)")
+      ->check(CLI::Range(0, 100));
   add_tier_options(command, options);
   command.add_option("--chat-template", options.chat_template_file,
                      "A Jinja file to use instead of the model's own chat template");
@@ -145,6 +157,10 @@ PlannedModel plan_model(const RuntimeOptions& options, ThreadPool& pool) {
   if (!options.memory.empty()) plan_options.memory_bytes = parse_bytes(options.memory);
   plan_options.max_model_len = options.max_model_len;
   planned.plan = make_plan(*planned.layout, footprint, plan_options, available_bytes);
+  // What is kept beside the blocks grows with their number, which is at most this now.
+  footprint.process_bytes +=
+      eviction_policy_size_bytes(eviction_kind(options), planned.plan.num_blocks);
+  planned.plan = make_plan(*planned.layout, footprint, plan_options, available_bytes);
   return planned;
 }
 
@@ -174,6 +190,8 @@ Runtime::Runtime(const RuntimeOptions& options)
   engine_config.max_batch_tokens = options.max_batch_tokens;
   engine_config.max_prefill_tokens = std::min(options.max_prefill_tokens, options.max_batch_tokens);
   engine_config.max_sequences = options.max_sequences;
+  engine_config.eviction = eviction_kind(options);
+  engine_config.max_pinned_share = options.pin_percent / 100.0;
   engine_ = std::make_unique<Engine>(engine_config, *transformer_, *storage_, *planned_.layout,
                                      tokenizer().end_tokens(), clock_, tiers_.get());
   engine_->start();

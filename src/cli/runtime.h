@@ -32,6 +32,8 @@ struct RuntimeOptions {
   int max_prefill_tokens = 128;
   int max_sequences = 256;
   AttentionSpan attention;  // endless context, where a request does not say; window 0 = off
+  std::string eviction = "density";  // or lru
+  int pin_percent = 50;              // of the KV blocks, at most, that requests may pin
   std::string chat_template_file;  // "" = the one in the model's file
   std::string kv_disk;             // directory of the disk tier; "" = none
   std::string kv_disk_size = "10GiB";

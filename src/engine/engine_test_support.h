@@ -120,7 +120,8 @@ class Rig {
   Rig(TinyModel& model, const RigConfig& config)
       : storage_(model.layout, config.num_blocks),
         tiers_(borrow_tiers(config.tiers, storage_, model.layout)),
-        cache(model.layout, storage_, clock_, {.num_blocks = config.num_blocks, .tiers = tiers_.get()}),
+        cache(model.layout, storage_, clock_,
+              {.num_blocks = config.num_blocks, .tiers = tiers_.get()}),
         transformer_(model.config, model.weights, model.layout,
                      config.kernels != nullptr ? *config.kernels : select_kernels(), model.pool,
                      {.max_batch_tokens = config.max_batch_tokens,
@@ -145,6 +146,7 @@ class Rig {
     request.sampling = std::move(params);
     request.n = n;
     request.priority = priority;
+    request.pin_ttl_s = pin_ttl_s;
     request.attention_window = attention.window;
     request.attention_sinks = attention.num_sinks;
     request.on_update = [this, id](RequestUpdate&& update) { hear(id, std::move(update)); };
@@ -232,6 +234,7 @@ class Rig {
   int num_computed = 0;
   int most_tokens = 0;
   AttentionSpan attention;
+  int pin_ttl_s = 0;  // of requests to come
 };
 
 inline bool same_bits(const Heard& left, const Heard& right) {

@@ -83,7 +83,10 @@ struct Request {
   std::vector<TokenId> prompt;
   SamplingParams sampling;
   int n = 1;         // choices; the prompt is computed once
-  int priority = 0;  // lower goes first; equal ones in order of arrival
+  // Lower goes first; equal ones in order of arrival. What a request below 0 leaves in the cache
+  // stays longer (EvictionPolicy), until another one uses it.
+  int priority = 0;
+  int pin_ttl_s = 0;  // the prompt, once computed, is pinned for so long (KvCache::pin); 0 = not
   std::string salt;  // KV is shared only among equal salts
   // Endless context (StreamingLLM, Xiao et al. 2024): a token sees the attention_window tokens up to
   // itself and the first attention_sinks of all; what lies between is forgotten, and the length is

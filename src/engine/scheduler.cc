@@ -246,6 +246,7 @@ bool Scheduler::admit(Sequence& sequence) {
     return false;
   }
   sequence.num_blocks_wanted = 0;
+  if (request.request.priority < 0) sequence.table.keep_longer();
   stats_.num_prefix_queries += static_cast<std::uint64_t>(sequence.num_tokens());
   stats_.num_prefix_hits += static_cast<std::uint64_t>(num_matched);
   if (request.num_cached < 0) {

@@ -31,6 +31,10 @@ void Scheduler::commit_entry(const BatchEntry& entry, std::span<OutputToken> sam
   if (samples.empty()) return;
   if (samples.size() == 1 && request.is_forked) return append(sequence, std::move(samples[0]));
   // The prompt is complete: its choices go their own ways from here.
+  if (const int ttl_s = request.request.pin_ttl_s; ttl_s > 0) {
+    // Refused or not, the request goes on; KvStats counts.
+    (void)cache_.pin(sequence.table, ttl_s * std::int64_t{1'000'000'000});
+  }
   fork_choices(request);
   std::vector<Sequence*> choices;
   for (const auto& choice : request.choices) choices.push_back(choice.get());

@@ -218,6 +218,28 @@ TEST_F(SchedulerTest, EndsAtTheModelsLength) {
   EXPECT_EQ(rig.heard.at({none, 0}).num_updates, 1);
 }
 
+TEST_F(SchedulerTest, PinnedPromptsAndThoseOfHighPriorityStay) {
+  for (const bool is_pinned : {true, false}) {
+    Rig rig(model_, {.num_blocks = 40});
+    const auto kept = random_tokens(160, 1), other = random_tokens(160, 2);
+    rig.pin_ttl_s = is_pinned ? 60 : 0;
+    rig.add(kept, greedy(4), 1, is_pinned ? 0 : -1);
+    rig.pin_ttl_s = 0;
+    rig.add(other, greedy(4));
+    rig.run();
+    EXPECT_EQ(rig.cache.stats().num_pinned, is_pinned ? 10 : 0);
+    for (std::uint32_t i = 3; i < 8; ++i) {
+      rig.add(random_tokens(100, i), greedy(4));
+      rig.run();
+    }
+    const std::uint64_t kept_again = rig.add(kept, greedy(1));
+    const std::uint64_t other_again = rig.add(other, greedy(1));
+    rig.run();
+    EXPECT_EQ(rig.heard.at({kept_again, 0}).usage.num_cached_tokens, 159);
+    EXPECT_LT(rig.heard.at({other_again, 0}).usage.num_cached_tokens, 159);
+  }
+}
+
 TEST_F(SchedulerTest, LittleIsWastedInAMixedLoad) {
   std::mt19937 random(3);
   Rig rig(model_, {.num_blocks = 600, .max_batch_tokens = 128, .max_model_len = 800});

@@ -320,7 +320,10 @@ std::optional<int> KvCache::pin(const BlockTable& table, std::int64_t ttl_ns) {
       num_new += cache_.is_pinned(block) ? 0 : 1;
     }
   }
-  if (cache_.num_pinned() + num_new > max_pinned_) return std::nullopt;
+  if (cache_.num_pinned() + num_new > max_pinned_) {
+    ++num_pins_refused_;
+    return std::nullopt;
+  }
   for (const BlockId block : blocks) cache_.pin(block, now_ns + ttl_ns);
   return table.num_computed_;
 }
@@ -398,6 +401,7 @@ KvStats KvCache::stats() const {
   stats.num_blocks = pool_.num_blocks();
   stats.num_cached = cache_.num_idle();
   stats.num_pinned = cache_.num_pinned();
+  stats.num_pins_refused = num_pins_refused_;
   stats.num_held = pool_.num_held() - stats.num_cached;
   stats.num_slots_held = std::int64_t{stats.num_held} * kBlockSize;
   stats.num_slots_used = num_slots_used_;

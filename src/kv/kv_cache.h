@@ -46,6 +46,7 @@ struct KvStats {
   std::int64_t num_slots_used = 0;  // of those, slots that hold a computed token
   std::uint64_t num_evicted = 0;
   std::uint64_t num_copied_on_write = 0;
+  std::uint64_t num_pins_refused = 0;     // calls of pin()
   std::uint64_t num_evicted_unsaved = 0;  // complete, and a tier could not take them in time
   std::int64_t num_unsaved = 0;           // complete blocks that wait for a tier
 };
@@ -222,6 +223,7 @@ class KvCache {
   std::int64_t num_slots_used_ = 0;
   std::uint64_t num_evicted_ = 0;
   std::uint64_t num_copied_on_write_ = 0;
+  std::uint64_t num_pins_refused_ = 0;
   KvHistograms histograms_;
   std::vector<std::deque<Unsaved>> unsaved_;  // [num_tiers], oldest first
   std::unordered_map<std::uint64_t, Loading> loads_;

@@ -164,7 +164,7 @@ void KvCache::start_load(BlockTable& table, const LoadPath& path, std::vector<Mi
   // A shared part of the next block, if any, makes way for the whole of it.
   for (BlockTable::Group& group : table.groups_) {
     while (static_cast<int>(group.blocks.size()) > path.begin) {
-      if (group.blocks.back() != BlockId::kNone) drop(group.blocks.back(), false);
+      if (group.blocks.back() != BlockId::kNone) drop(group.blocks.back(), table.keeps_longer_);
       group.blocks.pop_back();
     }
   }
@@ -219,8 +219,10 @@ LoadedTokens KvCache::finish_load(BlockTable& table, std::span<const TokenId> to
   if (!is_whole) {
     // Windows were loaded for another end: begin again with what is known now.
     const AttentionSpan span = table.span_;
+    const bool keeps_longer = table.keeps_longer_;
     release(table);
     loaded.num_matched = match(table, tokens, salt, end * kBlockSize, span);
+    table.keeps_longer_ = keeps_longer;
     return loaded;
   }
   loaded.num_matched = table.num_computed_;

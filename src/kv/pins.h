@@ -10,8 +10,8 @@
 
 namespace larder {
 
-// Who pins a block pins its ancestors for as long or longer, and those are less deep: so leaves come
-// first here, too. Thread: engine only. O(log n) for a pinned block, O(1) for others.
+// Who pins a block pins its ancestors for as long or longer, and those are less deep: so leaves
+// come first here, too. Thread: engine only. O(log n) for a pinned block, O(1) for others.
 class Pins {
  public:
   explicit Pins(int num_blocks) : pins_(static_cast<std::size_t>(num_blocks)) {}
@@ -61,7 +61,9 @@ class Pins {
   };
 
   Pin& pin_of(BlockId block) { return pins_[static_cast<std::size_t>(to_index(block))]; }
-  const Pin& pin_of(BlockId block) const { return pins_[static_cast<std::size_t>(to_index(block))]; }
+  const Pin& pin_of(BlockId block) const {
+    return pins_[static_cast<std::size_t>(to_index(block))];
+  }
   Key key_of(BlockId block) const { return {pin_of(block).until_ns, -pin_of(block).depth, block}; }
 
   std::vector<Pin> pins_;  // [num_blocks]

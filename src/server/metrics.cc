@@ -131,6 +131,7 @@ void add_engine_gauges(Page& page, const EngineStats& stats, const EngineConfig&
   page.gauge("larder:kv_blocks_held", "KV blocks of running requests.", kv.num_held);
   page.gauge("larder:kv_blocks_cached", "Free KV blocks that a later prompt can hit.",
              kv.num_cached);
+  page.gauge("larder:kv_blocks_pinned", "KV blocks that requests keep for a time.", kv.num_pinned);
 }
 
 void add_engine_counters(Page& page, const EngineStats& stats) {
@@ -179,6 +180,8 @@ void add_engine_counters(Page& page, const EngineStats& stats) {
   add_seconds("schedule", stats.schedule_ns);
   page.counter("larder:kv_blocks_evicted_total", "Cached KV blocks given up for room.",
                stats.kv.num_evicted);
+  page.counter("larder:kv_pins_refused_total", "Requests whose prompt was not pinned: too much is.",
+               stats.kv.num_pins_refused);
   page.counter("larder:kv_blocks_copied_total", "Shared KV blocks copied before a write.",
                stats.kv.num_copied_on_write);
 }

@@ -142,6 +142,32 @@ void read_attention(const Fields& fields, const RequestRules& rules, GenerationO
   }
 }
 
+// How long the prompt is to stay in the cache; 0 = as long as its room is not needed.
+int read_pin_ttl_s(const Fields& fields) {
+  constexpr int kMinute = 60;
+  const auto one_of = [](const Fields& owner, const char* name, const char* first,
+                         const char* second) -> std::string {
+    const auto value = owner.string(name, kMaxNameBytes);
+    if (value && *value != first && *value != second) {
+      owner.fail(name, fmt::format("must be \"{}\" or \"{}\", it is \"{}\"", first, second,
+                                   shorten(*value)));
+    }
+    return value.value_or("");
+  };
+  // The older form.
+  const bool is_long = one_of(fields, "prompt_cache_retention", "in_memory", "24h") == "24h";
+  const Json* value = fields.find("prompt_cache_options");
+  if (value == nullptr) return is_long ? 24 * 60 * kMinute : 0;
+  const Fields options(*value, "prompt_cache_options");
+  const bool is_explicit = one_of(options, "mode", "implicit", "explicit") == "explicit";
+  const auto ttl = options.string("ttl", kMaxNameBytes);
+  if (ttl && *ttl != "30m") {
+    options.fail("ttl", fmt::format("must be \"30m\", it is \"{}\"", shorten(*ttl)));
+  }
+  // Explicit: only what the request marks is to be kept, and here are no marks.
+  return ttl && !is_explicit ? 30 * kMinute : 0;
+}
+
 GenerationOptions read_options(const Fields& fields, const RequestRules& rules) {
   refuse_missing_features(fields);
   GenerationOptions options;
@@ -158,6 +184,7 @@ GenerationOptions read_options(const Fields& fields, const RequestRules& rules) 
   options.logprobs_by_id = fields.boolean("return_tokens_as_token_ids", false);
   options.priority =
       static_cast<int>(fields.integer("priority", {-kMaxInt32, kMaxInt32}).value_or(0));
+  options.pin_ttl_s = read_pin_ttl_s(fields);
   options.cache_salt = fields.string("cache_salt", kMaxNameBytes).value_or("");
   read_attention(fields, rules, options);
   read_truncation(fields, rules, options);

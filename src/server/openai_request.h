@@ -42,6 +42,7 @@ struct GenerationOptions {
   bool return_token_ids = false;
   bool logprobs_by_id = false;  // "token_id:17" in place of the text
   int priority = 0;
+  int pin_ttl_s = 0;  // Request::pin_ttl_s
   std::string cache_salt;  // the client's own; never used as it is
   AttentionSpan attention;
   // Only the last tokens of the prompt are kept: that many, or -1 = as many as max_model_len

@@ -53,6 +53,7 @@ TEST(OpenAiRequest, ReadsEveryField) {
     "seed":-1,"stop":["a","bc"],"stop_token_ids":[3,4],"min_tokens":2,"max_completion_tokens":9,
     "ignore_eos":true,"logprobs":true,"top_logprobs":5,"n":3,"stream":true,
     "stream_options":{"include_usage":true,"continuous_usage_stats":true},"priority":-4,
+    "prompt_cache_options":{"mode":"implicit","ttl":"30m"},
     "cache_salt":"s","truncate_prompt_tokens":100,"return_token_ids":true,
     "include_stop_str_in_output":true,"skip_special_tokens":false,
     "chat_template_kwargs":{"enable_thinking":false},"add_generation_prompt":false,
@@ -78,6 +79,7 @@ TEST(OpenAiRequest, ReadsEveryField) {
   EXPECT_EQ(options.n, 3);
   EXPECT_TRUE(options.include_usage && options.continuous_usage && options.return_token_ids);
   EXPECT_EQ(options.priority, -4);
+  EXPECT_EQ(options.pin_ttl_s, 30 * 60);
   EXPECT_EQ(options.cache_salt, "s");
   EXPECT_EQ(options.truncate_prompt_tokens, 100);
   EXPECT_TRUE(options.include_stop && !options.skip_special_tokens);
@@ -156,10 +158,26 @@ TEST(OpenAiRequest, ErrorsNameTheField) {
       {R"("continue_final_message":true,"add_generation_prompt":true)", "continue_final_message"},
       {R"("priority":2147483648)", "priority"},
       {R"("cache_salt":5)", "cache_salt"},
+      {R"("prompt_cache_options":"30m")", "prompt_cache_options"},
+      {R"("prompt_cache_options":{"ttl":"12h"})", "prompt_cache_options.ttl"},
+      {R"("prompt_cache_options":{"ttl":1800})", "prompt_cache_options.ttl"},
+      {R"("prompt_cache_options":{"mode":"Implicit"})", "prompt_cache_options.mode"},
+      {R"("prompt_cache_retention":"1h")", "prompt_cache_retention"},
   };
   for (const auto& [fields, param] : cases) {
     EXPECT_EQ(param_of([&] { chat(fields); }), param) << fields;
   }
+}
+
+TEST(OpenAiRequest, HowLongThePromptIsKept) {
+  const auto ttl_s = [](const char* fields) { return chat(fields).options.pin_ttl_s; };
+  EXPECT_EQ(ttl_s(R"("n":1)"), 0);
+  EXPECT_EQ(ttl_s(R"("prompt_cache_options":{"ttl":"30m"})"), 1800);
+  EXPECT_EQ(ttl_s(R"("prompt_cache_options":{"mode":"implicit"})"), 0);
+  EXPECT_EQ(ttl_s(R"("prompt_cache_options":{"mode":"explicit","ttl":"30m"})"), 0);
+  EXPECT_EQ(ttl_s(R"("prompt_cache_retention":"in_memory")"), 0);
+  EXPECT_EQ(ttl_s(R"("prompt_cache_retention":"24h")"), 86400);
+  EXPECT_EQ(ttl_s(R"("prompt_cache_retention":"24h","prompt_cache_options":{"ttl":"30m"})"), 1800);
 }
 
 TEST(OpenAiRequest, StopListsAreBounded) {
