@@ -151,7 +151,8 @@ void generate_rag(Generator& generator) {
     std::array<int, 3> found;
     for (int& one : found) one = generator.zipf(3000, 0.8);
     std::ranges::sort(found);
-    for (const int one : found) Generator::append_document(contents, one, generator.zipf(3, 0) + 4);
+    // The same document in as many blocks, always.
+    for (const int one : found) Generator::append_document(contents, one, 4 + one % 3);
     generator.append_fresh(contents, 1);
     generator.request(contents);
     if (generator.uniform() < 0.25) {

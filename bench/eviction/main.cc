@@ -1,7 +1,7 @@
 // eviction_bench [--blocks N...] [LOAD...]: hits of each eviction policy on each load.
 //
-// A load is a generator's name, - for a trace on stdin, or a file (one JSON object a line, hash_ids).
-// With --perturb, recorded traces are also replayed in part, from the middle, and mixed with others.
+// A load is a generator's name, - for a trace on stdin, or a file (one JSON object a line,
+// hash_ids). With --perturb, loads are also replayed in part, from the middle, and mixed with others.
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <fstream>
@@ -29,20 +29,16 @@ std::vector<Trace> perturbed(const Trace& trace) {
           mix(trace, generate_trace("agent")), mix(trace, generate_trace("rag"))};
 }
 
-void print_rows(const Trace& trace, int capacity) {
-  const double lru = replay(trace, EvictionKind::kLru, capacity).hit_ratio();
-  const double belady = replay_belady(trace, capacity).hit_ratio();
-  const auto print = [&](const char* policy, const ReplayResult& result) {
-    fmt::print("| {} | {} | {} | {:.2f} % | {:.2f} | {:.2f} | {:.0f} |\n", trace.name, capacity,
-               policy, 100 * result.hit_ratio(), result.hit_ratio() / lru,
-               result.hit_ratio() / belady, result.ns_per_block);
-  };
-  print("lru", replay(trace, EvictionKind::kLru, capacity));
-  print("density", replay(trace, EvictionKind::kDensity, capacity));
-  ReplayResult best;
-  best.num_blocks = 1'000'000;
-  best.num_hits = static_cast<std::int64_t>(belady * 1e6);
-  print("belady", best);
+void print_row(const Trace& trace, int capacity) {
+  const ReplayResult lru = replay(trace, EvictionKind::kLru, capacity);
+  const ReplayResult density = replay(trace, EvictionKind::kDensity, capacity);
+  const ReplayResult belady = replay_belady(trace, capacity);
+  const std::string of_lru =
+      lru.num_hits > 0 ? fmt::format("{:.2f}", density.hit_ratio() / lru.hit_ratio()) : "-";
+  fmt::print("| {} | {} | {:.2f} % | {:.2f} % | {:.2f} % | {} | {:.2f} | {:.0f} | {:.0f} |\n",
+             trace.name, capacity, 100 * lru.hit_ratio(), 100 * density.hit_ratio(),
+             100 * belady.hit_ratio(), of_lru, density.hit_ratio() / belady.hit_ratio(),
+             lru.ns_per_block, density.ns_per_block);
   std::fflush(stdout);
 }
 
@@ -52,19 +48,20 @@ int run(int argc, char** argv) {
   std::vector<std::string> names;
   bool perturbs = false;
   app.add_option("--blocks", capacities, "Capacities of the pool")->check(CLI::Range(16, 1 << 24));
-  app.add_flag("--perturb", perturbs, "Replay recorded traces in other ways, too");
+  app.add_flag("--perturb", perturbs, "Replay each load in other ways, too");
   app.add_option("loads", names, "Generators' names, files, or - (default: all generators)");
   CLI11_PARSE(app, argc, argv);
   if (names.empty()) names.assign(trace_generators().begin(), trace_generators().end());
-  fmt::print("| load | blocks | policy | token hits | of LRU | of Belady | ns per block |\n");
-  fmt::print("|---|---|---|---|---|---|---|\n");
+  fmt::print(
+      "| load | blocks | lru | density | Belady | of lru | of Belady | lru, ns a block | density, ns "
+      "a block |\n|---|---:|---:|---:|---:|---:|---:|---:|---:|\n");
   for (const std::string& name : names) {
     std::vector<Trace> traces = {load(name)};
     if (perturbs) {
       for (Trace& other : perturbed(traces.front())) traces.push_back(std::move(other));
     }
     for (const Trace& trace : traces) {
-      for (const int capacity : capacities) print_rows(trace, capacity);
+      for (const int capacity : capacities) print_row(trace, capacity);
     }
   }
   return 0;

@@ -11,14 +11,14 @@ Trace read_trace(std::istream& input) {
   Trace trace;
   trace.name = "trace";
   std::string line;
-  while (std::getline(input, line)) {
+  for (int number = 1; std::getline(input, line); ++number) {
     if (line.empty()) continue;
     try {
-      trace.requests.push_back(
-          nlohmann::json::parse(line).at("hash_ids").get<std::vector<std::int32_t>>());
+      auto blocks = nlohmann::json::parse(line).at("hash_ids").get<std::vector<std::int32_t>>();
+      if (!blocks.empty()) trace.requests.push_back(std::move(blocks));
     } catch (const nlohmann::json::exception& error) {
       throw Error(ErrorKind::kInvalidArgument,
-                  fmt::format("line {}: {}", trace.requests.size() + 1, error.what()));
+                  fmt::format("line {}: {}", number, error.what()));
     }
   }
   return trace;
@@ -27,7 +27,7 @@ Trace read_trace(std::istream& input) {
 Trace keep_sessions(const Trace& trace, double share) {
   Trace kept{trace.name + "-part", {}};
   for (const auto& request : trace.requests) {
-    const auto id = static_cast<std::uint32_t>(request[std::min<std::size_t>(1, request.size() - 1)]);
+    const auto id = static_cast<std::uint32_t>(request.size() > 1 ? request[1] : request[0]);
     if ((id * 2654435761U) < share * 4294967296.0) kept.requests.push_back(request);
   }
   return kept;

@@ -25,8 +25,8 @@ Trace read_trace(std::istream& input);
 std::span<const std::string_view> trace_generators();
 Trace generate_trace(std::string_view name);
 
-// What a policy that has learned from a trace may not rely on: part of its sessions, chosen by a hash
-// of their second block; its requests from a fraction of it on; requests of another load in between.
+// What a policy that fits one trace may not rely on: part of its sessions, chosen by a hash of their
+// second block; its requests from a fraction of it on; requests of another load in between.
 Trace keep_sessions(const Trace& trace, double share);
 Trace from_fraction(const Trace& trace, double begin);
 Trace mix(const Trace& left, const Trace& right);
