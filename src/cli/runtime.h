@@ -3,6 +3,8 @@
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
+
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -40,6 +42,8 @@ struct RuntimeOptions {
   std::string kv_remote;           // redis://host:port of the remote tier; "" = none
   int kv_remote_ttl_seconds = 0;   // of what is written there; 0 = for ever
   int kv_remote_compression = 0;   // zstd's level, 0 = none
+  // One more tier, nearer than the others; for benchmarks.
+  std::function<std::unique_ptr<KvTier>()> make_tier;
 };
 
 // The options above, on a command.

@@ -82,10 +82,11 @@ std::int64_t tier_memory_bytes(const RuntimeOptions& options, const KvLayout& la
 
 std::unique_ptr<KvTiers> make_tiers(const RuntimeOptions& options, const PlannedModel& planned,
                                     const KernelTable& kernels, KvStorage& storage) {
-  if (options.kv_disk.empty() && options.kv_remote.empty()) return nullptr;
+  if (options.kv_disk.empty() && options.kv_remote.empty() && !options.make_tier) return nullptr;
   const TierFormat format{.fingerprint = fingerprint(options, planned, kernels),
                           .block_size_bytes = planned.layout->block_size_bytes()};
   std::vector<std::unique_ptr<KvTier>> tiers;
+  if (options.make_tier) tiers.push_back(options.make_tier());
   if (!options.kv_disk.empty()) {
     DiskTierConfig config;
     config.directory = options.kv_disk;
