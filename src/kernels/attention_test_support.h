@@ -59,7 +59,7 @@ inline double stored_int4_key(const std::byte* head, int offset, int i, int head
   const bool is_wide = i < wide;
   const int vector = is_wide ? i / 4 : (i - wide) / 8;
   const int num_vectors = is_wide ? wide / 4 : narrow / 8;
-  const int groups_of_part = is_wide ? groups : 2 * groups;
+  const int groups_of_part = is_wide ? groups : kv_num_narrow_groups(head_dim);
   int group = 0;
   while (vector >= num_vectors * (group + 1) / groups_of_part) ++group;
   const double scale = scale8_at(head, scales + ((is_wide ? 0 : groups) + group) * 16 + offset);

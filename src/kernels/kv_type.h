@@ -25,7 +25,8 @@
 // codes of 8 bits, value = scale * (code - 127.5), 4 in a quad in order. The others are turned by a
 // Hadamard transform in blocks of powers of two and have codes of 4 bits, value = scale * (code -
 // 7.5); a vector holds two quads, in the lower and the upper bits. The parts are cut into
-// kv_num_groups() and twice as many groups of whole vectors, and the wide groups' scales come first.
+// kv_num_groups() and kv_num_narrow_groups() groups of whole vectors, and the wide groups' scales
+// come first.
 // V is turned by a Hadamard transform of the head, and its codes of 4 bits stand for kNormalLevels
 // times a scale per kLevelGroup dimensions. Vectors come in fours, for 32 dimensions by 16 tokens:
 // the lower bits for the first 16 dimensions, in kInt8's order, the upper bits for the others.
@@ -73,6 +74,11 @@ static constexpr int kv_num_narrow(int head_dim) {
   return (head_dim - kv_num_wide(head_dim) + 7) / 8 * 8;
 }
 
+// Small heads have few dimensions to average over: two scales for them.
+static constexpr int kv_num_narrow_groups(int head_dim) {
+  return (head_dim < 128 ? 2 : 1) * kv_num_groups(head_dim);
+}
+
 // Bytes of one head's keys in a block.
 static constexpr std::int64_t kv_key_size_bytes(KvType type, int head_dim) {
   const int num_groups = kv_num_groups(head_dim);
@@ -81,7 +87,8 @@ static constexpr std::int64_t kv_key_size_bytes(KvType type, int head_dim) {
       return std::int64_t{kBlockSize} * ((head_dim + 15) / 16 * 16 + 2 * num_groups);
     case KvType::kInt4:
       return std::int64_t{kBlockSize} *
-             (kv_num_wide(head_dim) + kv_num_narrow(head_dim) / 2 + 3 * num_groups);
+             (kv_num_wide(head_dim) + kv_num_narrow(head_dim) / 2 + num_groups +
+              kv_num_narrow_groups(head_dim));
     default:
       return std::int64_t{kBlockSize} * head_dim * 2;
   }

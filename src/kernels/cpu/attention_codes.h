@@ -91,14 +91,15 @@ void quantize_query_int8(const Work& work, const Queries& q) {
 struct KeyParts {
   int num_wide;
   int num_narrow;
-  int num_groups;
+  int num_groups;         // of the wide part
+  int num_narrow_groups;
 
   int wide_begin(int group) const { return num_wide * group / num_groups; }
-  // Of twice as many groups.
-  int narrow_begin(int group) const { return num_narrow * group / (2 * num_groups); }
+  int narrow_begin(int group) const { return num_narrow * group / num_narrow_groups; }
 };
 LARDER_INLINE KeyParts key_parts(const Work& work) {
-  return {kv_num_wide(work.dim) / 4, kv_num_narrow(work.dim) / 8, work.num_groups};
+  return {kv_num_wide(work.dim) / 4, kv_num_narrow(work.dim) / 8, work.num_groups,
+          kv_num_narrow_groups(work.dim)};
 }
 
 void quantize_query_int4(const Work& work, const Queries& q) {
@@ -117,7 +118,7 @@ void quantize_query_int4(const Work& work, const Queries& q) {
     // Codes stand for halves: the offset is rounded to a 32767th of the largest query value.
     q.start[g] = -255 * sum_of(rounded + 4 * parts.wide_begin(g), 4 * wide_quads) / 2;
   }
-  for (int g = 0; g < 2 * work.num_groups; ++g) {
+  for (int g = 0; g < parts.num_narrow_groups; ++g) {
     const int narrow_pairs = parts.narrow_begin(g + 1) - parts.narrow_begin(g);
     q.start[work.num_groups + g] =
         -15 * sum_of(narrow + 8 * parts.narrow_begin(g), 8 * narrow_pairs) / 2;
@@ -172,7 +173,7 @@ void score_rows_int4(const Work& work, const KeyTile& tile, const Queries& q, fl
       const V16 wide_scale = load_scale8(scales + g * kBlockSize);
       for (int r = 0; r < kRows; ++r) total[r] = fma(to_float(sum[r]), wide_scale, total[r]);
     }
-    for (int g = 0; g < 2 * parts.num_groups; ++g) {
+    for (int g = 0; g < parts.num_narrow_groups; ++g) {
       const int32_t* start = q.start + parts.num_groups + g;
       I16 sum[kRows];
       for (int r = 0; r < kRows; ++r) sum[r] = set1_int(start[r * 3 * parts.num_groups]);

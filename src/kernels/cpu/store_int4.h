@@ -71,7 +71,7 @@ inline void store_key_int4(const PagedKvView& kv, int head, const float* values,
     scales[g * kBlockSize] =
         round_group(basis + wide_begin, wide_end - wide_begin, 128, codes + wide_begin);
   }
-  const int num_narrow_groups = 2 * num_groups;
+  const int num_narrow_groups = kv_num_narrow_groups(kv.head_dim);
   for (int g = 0; g < num_narrow_groups; ++g) {
     const int begin = num_wide + num_narrow / 8 * g / num_narrow_groups * 8;
     const int end = num_wide + num_narrow / 8 * (g + 1) / num_narrow_groups * 8;
