@@ -1,4 +1,4 @@
-// eviction_bench [--blocks N...] [LOAD...]: hits of each eviction policy on each load.
+// eviction_bench [--blocks N,N...] [LOAD...]: hits of each eviction policy on each load.
 //
 // A load is a generator's name, - for a trace on stdin, or a file (one JSON object a line,
 // hash_ids). With --perturb, loads are also replayed in part, from the middle, and mixed with others.
@@ -47,7 +47,10 @@ int run(int argc, char** argv) {
   std::vector<int> capacities = {1000, 3000, 10000};
   std::vector<std::string> names;
   bool perturbs = false;
-  app.add_option("--blocks", capacities, "Capacities of the pool")->check(CLI::Range(16, 1 << 24));
+  app.add_option("--blocks", capacities, "Capacities of the pool")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->check(CLI::Range(16, 1 << 24));
   app.add_flag("--perturb", perturbs, "Replay each load in other ways, too");
   app.add_option("loads", names, "Generators' names, files, or - (default: all generators)");
   CLI11_PARSE(app, argc, argv);
