@@ -117,13 +117,10 @@ void TierLoader::issue(Load& load) {
     const auto size_bytes = buffer.blocks.size() * static_cast<std::size_t>(block_size_bytes_);
     tiers_[static_cast<std::size_t>(tier)]->get(
         {buffer.blocks, {buffer.bytes, size_bytes}, [this, &buffer](int num_found) {
-           std::function<void()> wake;
-           {
-             const std::lock_guard lock(mutex_);
-             arrived_.push_back({&buffer, num_found});
-             wake = wake_;
-           }
-           if (wake) wake();
+           // Under the lock: whoever takes wake_ away may be gone the moment after.
+           const std::lock_guard lock(mutex_);
+           arrived_.push_back({&buffer, num_found});
+           if (wake_) wake_();
          }});
   }
 }

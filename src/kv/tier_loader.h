@@ -37,7 +37,7 @@ struct EndedLoad {
 class TierLoader {
  public:
   // References must outlive it. Staging of staging_bytes, at least two blocks, is taken now. wake:
-  // called on a tier's thread when poll() has something to do.
+  // called on a tier's thread when poll() has something to do; it must not call the loader.
   TierLoader(std::span<KvTier* const> tiers, KvStorage& storage, std::int64_t block_size_bytes,
              std::int64_t staging_bytes);
   ~TierLoader();  // waits for the tiers' answers
