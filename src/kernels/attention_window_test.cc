@@ -20,14 +20,19 @@ Sequence streaming_sequence(const Streaming& streaming, int length, KvTypes type
   return sequence;
 }
 
-TEST(Attention, SequencesWithWindowAndSinksMatchDoublePrecision) {
-  ThreadPool pool(2);
-  const int length = 1300;
+// Every span in FP16, and one of them in every other type.
+std::vector<std::pair<Streaming, KvTypes>> streaming_cases() {
   std::vector<std::pair<Streaming, KvTypes>> cases;
   for (const Streaming& streaming : kStreaming) cases.push_back({streaming, {}});
   for (const KvType type : {KvType::kBF16, KvType::kInt8, KvType::kInt4})
     cases.push_back({kStreaming[1], {type, type}});
-  for (const auto& [streaming, types] : cases) {
+  return cases;
+}
+
+TEST(Attention, SequencesWithWindowAndSinksMatchDoublePrecision) {
+  ThreadPool pool(2);
+  const int length = 1300;
+  for (const auto& [streaming, types] : streaming_cases()) {
     Sequence sequence = streaming_sequence(streaming, length, types);
     for (const KernelTable* table : test::tables()) {
       sequence.store(*table, 1);
@@ -53,11 +58,7 @@ TEST(Attention, SequencesWithWindowAndSinksAreExact) {
   ThreadPool one(1);
   ThreadPool two(2);
   const int length = 1300;
-  std::vector<std::pair<Streaming, KvTypes>> cases;
-  for (const Streaming& streaming : kStreaming) cases.push_back({streaming, {}});
-  for (const KvType type : {KvType::kBF16, KvType::kInt8, KvType::kInt4})
-    cases.push_back({kStreaming[1], {type, type}});
-  for (const auto& [streaming, types] : cases) {
+  for (const auto& [streaming, types] : streaming_cases()) {
     Sequence sequence = streaming_sequence(streaming, length, types);
     for (const KernelTable* table : test::tables()) {
       sequence.store(*table, 1);
