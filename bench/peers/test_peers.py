@@ -1,0 +1,160 @@
+"""What can be tested without a peer: percentiles, tables, plots, plans, the store, and a load against a server of our own."""
+import json
+import math
+import pathlib
+import sys
+import threading
+import types
+import xml.dom.minidom
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+from peers import install, load, measure, models, report, stats, svg  # noqa: E402
+
+
+def request(start, times, prompt=10, cached=4):
+    return {"start": start, "times": times, "prompt_tokens": prompt, "cached_tokens": cached, "output_tokens": len(times)}
+
+
+def test_percentile_is_the_nearest_rank():
+    values = list(range(100, 0, -1))
+    assert [stats.percentile(values, p) for p in (0, 50, 90, 99, 100)] == [1, 50, 90, 99, 100]
+    assert stats.percentile([7], 99) == 7
+    assert math.isnan(stats.percentile([], 50))
+
+
+def test_summary_of_a_load():
+    s = stats.summarize({"wall_s": 2.0, "requests": [request(0, [1.0, 1.5]), request(1.0, [1.25, 2.0, 2.25])]})
+    assert (s["ttft_p50"], s["ttft_p99"]) == (250, 1000)
+    assert (s["itl_p50"], s["itl_p99"]) == (500, 750)
+    assert s["output_rate"] == 2.5 and s["cached_share"] == 0.4
+    assert math.isnan(stats.summarize({"wall_s": 1, "requests": [request(0, [1], cached=None)]})["cached_share"])
+
+
+def test_interference_tells_gaps_before_from_gaps_during():
+    stream = request(0, [1.0, 1.1, 1.2, 1.7, 2.3, 2.4])
+    s = stats.summarize_interference({"requests": [stream, request(1.2, [2.0])]})
+    assert s["idle_p99"] == pytest.approx(100) and s["busy_p50"] == pytest.approx(500)
+    assert s["busy_p99"] == pytest.approx(600) and s["long_ttft_s"] == pytest.approx(0.8)
+
+
+def test_plans_share_no_more_than_meant():
+    shared, unique = (load.many_plan(1, 16, s)["requests"] for s in (True, False))
+    assert len({tuple(r["prompt"]) for r in shared}) == 16 and len({tuple(r["prompt"][:500]) for r in shared}) == 1
+    assert len({tuple(r["prompt"][:4]) for r in unique}) == 16
+    assert all(len(r["prompt"]) == 560 for r in shared + unique)
+    assert shared[0]["prompt"][:8] != load.many_plan(2, 16, True)["requests"][0]["prompt"][:8]
+
+
+def test_section_is_replaced_and_the_rest_kept():
+    once = report.replace_section("# Results\n\nby hand\n", "first")
+    twice = report.replace_section(once + "\nafter\n", r"second \1")
+    assert "by hand" in twice and "after" in twice and r"second \1" in twice and "first" not in twice
+    assert twice.count(report.BEGIN) == twice.count(report.END) == 1
+
+
+def test_ticks_span_the_values():
+    for top in (0.3, 7, 95, 1307, 9.9e6):
+        ticks = svg.linear_ticks(top)
+        assert ticks[0] == 0 and ticks[-1] >= top > ticks[-2] and 4 <= len(ticks) <= 10
+    for low, high in ((3, 900), (0.02, 25000), (7, 7)):
+        ticks = svg.log_ticks(low, high)
+        assert ticks[0] <= low and ticks[-1] >= high
+
+
+def test_figure_is_an_image_with_every_series():
+    panels = [svg.Panel("a < b", ("x", "t/s"), {"A": [(1, 5), (64, 7)], "B": [(16, 1)], "C": []}),
+              svg.Panel("words", ("x", "ms"), {"B": [("p50", 1), ("p99", 9000)]}, log_y=True),
+              svg.Panel("empty", ("x", "y"), {"A": []})]
+    image = xml.dom.minidom.parseString(svg.figure(panels, ["A", "B", "C"]))
+    words = [t.firstChild.data for t in image.getElementsByTagName("text")]
+    assert {"A", "B", "a < b", "p99", "64", "t/s"} <= set(words) and not {"C", "empty"} & set(words)
+    assert svg.figure(panels[2:], ["A"]) is None
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch):
+    monkeypatch.setattr(install, "PEERS", tmp_path)
+    binary = tmp_path / "larder"
+    binary.write_text("a binary")
+    return measure.Store(types.SimpleNamespace(larder=str(binary), threads=2, quick=True))
+
+
+class FakeEngine:
+    def __init__(self, name, rate, refusal=None):
+        self.name = name
+        self.rate = rate
+        self.reason = refusal
+        self.num_calls = 0
+
+    def refusal(self, model):
+        return self.reason
+
+    def prefill_rates(self, model, lengths):
+        self.num_calls += 1
+        if self.rate is None:
+            raise RuntimeError("broke")
+        return {n: self.rate + self.num_calls for n in lengths}
+
+
+def test_run_goes_on_where_it_was_and_the_report_names_what_is_missing(store):
+    todo = [measure.Measurement("prefill.tiny", "prefill", "tiny", (64, 128), 3)]
+    tiny = {"tiny": models.Model("tiny", "Tiny Q4_1", "Q4_1", 1024, 16)}
+    ours, broken, refusing = FakeEngine("Larder", 100.0), FakeEngine("llama.cpp", None), FakeEngine("vLLM", 1, "reads no GGUF")
+    for _ in range(2):
+        assert measure.run(todo, [ours, broken, refusing], tiny, store, math.inf)
+    assert ours.num_calls == 3, "what is done is kept"
+    assert broken.num_calls == 6 and refusing.num_calls == 0, "what failed is tried again"
+
+    rep = report.Report(store, todo, tiny, ["Larder", "llama.cpp", "OpenVINO GenAI", "vLLM"])
+    facts = report.facts_of("run", "Machine.", {"Larder": "1"})
+    section = rep.section(facts, {"OpenVINO GenAI": "no wheel"}, {("vLLM", "reads no GGUF"): ["Tiny Q4_1"]})
+    assert "| Tiny Q4_1 | pp64 | 102.0 | - | - | - | - |" in section
+    assert "OpenVINO GenAI is absent: no wheel." in section and "vLLM without Tiny Q4_1: reads no GGUF." in section
+    assert "llama.cpp, prefill.tiny: RuntimeError: broke." in section and "not measured" not in section
+    assert list(rep.plots()) == ["prefill.svg"]
+
+
+def test_run_stops_when_time_is_up(store):
+    todo = [measure.Measurement("prefill.tiny", "prefill", "tiny", (64,), 1)]
+    tiny = {"tiny": models.Model("tiny", "Tiny", "Q4_1", 1024, 16)}
+    assert not measure.run(todo, [FakeEngine("Larder", 1)], tiny, store, -math.inf)
+    rep = report.Report(store, todo, tiny, ["Larder"])
+    assert "Larder, prefill.tiny: not measured" in "\n".join(rep.gaps({}, {}))
+
+
+class Streamer(BaseHTTPRequestHandler):
+    """As many events with text as tokens are asked for; records the order in which requests came."""
+    order = []
+
+    def log_message(self, *_):
+        pass
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        Streamer.order.append(len(body["prompt"]))
+        self.send_response(200)
+        self.end_headers()
+        for i in range(body["max_tokens"]):
+            self.event({"choices": [{"text": "x"}]})
+        usage = {"prompt_tokens": len(body["prompt"]), "completion_tokens": body["max_tokens"]}
+        self.event({"choices": [], "usage": usage})
+        self.wfile.write(b"data: [DONE]\n\n")
+
+    def event(self, data):
+        self.wfile.write(b"data: " + json.dumps(data).encode() + b"\n\n")
+
+
+def test_load_over_http_keeps_the_order_of_the_plan():
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Streamer)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        result = load.run_plan(f"http://127.0.0.1:{server.server_port}", load.interference_plan(1, 500))
+    finally:
+        server.shutdown()
+    stream, late = result["requests"]
+    assert Streamer.order == [32, 500]
+    assert (len(stream["times"]), len(late["times"]), late["prompt_tokens"]) == (384, 1, 500)
+    assert stream["cached_tokens"] is None and late["start"] >= stream["times"][63]
