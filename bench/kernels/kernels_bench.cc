@@ -70,6 +70,7 @@ double best_rate(const Work& work) {
 
 struct Peaks {
   double bytes = 0;
+  double int4_ops = 0;
   double int8_ops = 0;
   double float_ops = 0;
 
@@ -81,6 +82,7 @@ struct Peaks {
       const std::int64_t sum = limits().read(memory.data() + task * part, part);
       return part + (sum == 1 ? 1 : 0);
     });
+    int4_ops = best_rate([](int) { return limits().multiply_int4(200000); });
     int8_ops = best_rate([](int) { return limits().multiply_int8(200000); });
     float_ops = best_rate([](int) { return limits().multiply_float(200000); });
   }
@@ -141,6 +143,12 @@ struct Matrices {
   std::vector<PackedMatrix> packed;
 };
 
+double code_ops(GgmlType type) {
+  const PackedFormat format = packed_layout(type, kPanelRows, 256).format;
+  const bool four_bits = format == PackedFormat::kW4 || format == PackedFormat::kW4K;
+  return four_bits ? peaks().int4_ops : peaks().int8_ops;
+}
+
 void matmul_benchmark(benchmark::State& state, GgmlType type, int outputs, int inputs, int rows,
                       bool int8) {
   const KernelTable& kernels = select_kernels();
@@ -167,7 +175,7 @@ void matmul_benchmark(benchmark::State& state, GgmlType type, int outputs, int i
     benchmark::DoNotOptimize(y.data());
   }
   report(state, static_cast<double>(packed_size_bytes(w.packed[0])), 2.0 * rows * outputs * inputs,
-         int8 ? peaks().int8_ops : peaks().float_ops);
+         int8 ? code_ops(type) : peaks().float_ops);
 }
 
 struct Heads {
@@ -312,6 +320,7 @@ int main(int argc, char** argv) {
   benchmark::AddCustomContext("isa", larder::select_kernels().name);
   benchmark::AddCustomContext("threads", fmt::format("{}", larder::num_threads()));
   benchmark::AddCustomContext("read", fmt::format("{:.1f} GB/s", peaks.bytes / 1e9));
+  benchmark::AddCustomContext("int4", fmt::format("{:.0f} GOP/s", peaks.int4_ops / 1e9));
   benchmark::AddCustomContext("int8", fmt::format("{:.0f} GOP/s", peaks.int8_ops / 1e9));
   benchmark::AddCustomContext("fp32", fmt::format("{:.0f} GFLOP/s", peaks.float_ops / 1e9));
   larder::register_all();

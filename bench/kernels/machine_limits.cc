@@ -1,6 +1,6 @@
 #include "machine_limits.h"
 
-#include "kernels/cpu/simd.h"
+#include "kernels/cpu/group_dot.h"
 
 namespace larder::LARDER_ISA_NAMESPACE {
 namespace {
@@ -9,27 +9,32 @@ namespace {
 constexpr int kSums = 12;
 
 std::int64_t read(const std::byte* data, std::int64_t size_bytes) {
-  I16 sum = set1_int(0);
-  const Bytes64 ones = broadcast4(reinterpret_cast<const int8_t*>("\1\1\1\1"));
+  const auto* bytes = reinterpret_cast<const uint8_t*>(data);
+  V16 largest = zero();  // cheaper than memory on every machine
   for (std::int64_t i = 0; i + 64 <= size_bytes; i += 64) {
-    sum = dot_u8(sum, load_bytes(reinterpret_cast<const uint8_t*>(data) + i), ones);
+    largest = max(load(reinterpret_cast<const float*>(bytes + i)), largest);
   }
-  return reduce_add_int(sum);
+  float lanes[16];
+  store(lanes, largest);
+  return lanes[0] > 0 ? 1 : 0;
 }
 
-std::int64_t multiply_int8(int rounds) {
+// As many sums as a tile has: each needs its codes and activations in registers and the cache.
+template <CodeRange kRange>
+std::int64_t multiply_codes(int rounds) {
+  using Dot = GroupDot<kRange>;
   alignas(64) uint8_t bytes[64];
   for (int i = 0; i < 64; ++i) bytes[i] = static_cast<uint8_t>(i % 15);
-  const Bytes64 w = load_bytes(bytes);
-  const Bytes64 a = broadcast4(reinterpret_cast<const int8_t*>(bytes));
-  I16 sum[kSums];
-  for (I16& s : sum) s = set1_int(0);
+  const auto w = Dot::prepare(load_bytes(bytes));
+  I16 sum[kTileRows * kTilePanels];
+  for (I16& s : sum) s = Dot::begin(0);
   for (int i = 0; i < rounds; ++i) {
-    for (I16& s : sum) s = dot_u8(s, w, a);
+    const auto x = Dot::quad(reinterpret_cast<const int8_t*>(opaque(bytes)));
+    for (I16& s : sum) s = Dot::dot(s, w, x);
   }
   std::int64_t total = 0;
-  for (const I16& s : sum) total += reduce_add_int(s);
-  return int64_t{rounds} * kSums * 128 + (total == 1 ? 1 : 0);
+  for (const I16& s : sum) total += reduce_add_int(Dot::end(s, 0));
+  return int64_t{rounds} * kTileRows * kTilePanels * 128 + (total == 1 ? 1 : 0);
 }
 
 std::int64_t multiply_float(int rounds) {
@@ -47,6 +52,7 @@ std::int64_t multiply_float(int rounds) {
 
 }  // namespace
 
-constexpr MachineLimits kLimits = {read, multiply_int8, multiply_float};
+constexpr MachineLimits kLimits = {read, multiply_codes<CodeRange::kFourBits>,
+                                   multiply_codes<CodeRange::kEightBits>, multiply_float};
 
 }  // namespace larder::LARDER_ISA_NAMESPACE

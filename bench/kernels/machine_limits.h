@@ -9,7 +9,9 @@ namespace larder {
 struct MachineLimits {
   // Reads [data, data + size_bytes), 64-byte aligned, and returns something that depends on it.
   std::int64_t (*read)(const std::byte* data, std::int64_t size_bytes);
-  // 8-bit multiplications and additions in registers, as many as it returns.
+  // Multiplications of 8-bit activations by codes of 4 and of 8 bits, and additions, in registers;
+  // as many as they return.
+  std::int64_t (*multiply_int4)(int rounds);
   std::int64_t (*multiply_int8)(int rounds);
   // The same with FP32.
   std::int64_t (*multiply_float)(int rounds);

@@ -96,32 +96,61 @@ TEST(Matmul, Int8ActivationsMatchDoublePrecision) {
   }
 }
 
+// A block of a type whose scale is 1 and whose codes' bytes are all the same.
+struct ExtremeBlock {
+  GgmlType type;
+  int cols;            // of a block
+  int codes_bytes;     // first, or behind the scale
+  bool scale_is_last;  // behind 16 scale codes of 1
+  std::uint8_t low, high;
+  float low_value, high_value;
+};
+
+std::vector<std::byte> bytes_of(const ExtremeBlock& block, bool high) {
+  const std::uint16_t one = float_to_half(1);
+  const std::vector<std::byte> scale = {std::byte(one & 255), std::byte(one >> 8)};
+  std::vector<std::byte> bytes(static_cast<std::size_t>(block.codes_bytes),
+                               std::byte(high ? block.high : block.low));
+  if (!block.scale_is_last) {
+    bytes.insert(bytes.begin(), scale.begin(), scale.end());
+  } else {
+    bytes.insert(bytes.end(), 16, std::byte{1});
+    bytes.insert(bytes.end(), scale.begin(), scale.end());
+  }
+  return bytes;
+}
+
 // The greatest codes on both sides: nothing may saturate.
 TEST(Matmul, ExtremeCodesDoNotSaturate) {
-  const int cols = 64;
-  std::vector<std::byte> source;
-  for (int row = 0; row < 16; ++row) {
-    for (int block = 0; block < 2; ++block) {
-      const std::uint16_t one = float_to_half(1);
-      source.push_back(std::byte(one & 255));
-      source.push_back(std::byte(one >> 8));
-      for (int i = 0; i < 32; ++i) source.push_back(std::byte(row % 2 == 0 ? 0x7F : 0x80));
-    }
-  }
+  constexpr ExtremeBlock kBlocks[] = {
+      {GgmlType::kQ4_0, 32, 16, false, 0x00, 0xFF, -8, 7},
+      {GgmlType::kQ8_0, 32, 32, false, 0x80, 0x7F, -128, 127},
+      {GgmlType::kQ6_K, 256, 192, true, 0x00, 0xFF, -32, 31},
+  };
   ThreadPool pool(1);
-  AlignedBuffer memory(
-      static_cast<std::size_t>(packed_size_bytes(packed_layout(GgmlType::kQ8_0, 16, cols))));
-  const PackedMatrix w = pack_matrix(GgmlType::kQ8_0, source, 16, cols, memory.data(), pool);
-  for (const float sign : {1.0F, -1.0F}) {
-    const std::vector<float> x(static_cast<std::size_t>(cols), sign * 127);
-    for (const KernelTable* table : test::tables_of_products()) {
-      const TestActivations activations(*table, x, 1, cols);
-      std::vector<float> y(16);
-      MatmulArgs args = args_of(w, x, y, 1);
-      args.xq = &activations.view;
-      table->matmul(args, 0, 1);
-      for (std::size_t n = 0; n < 16; ++n) {
-        EXPECT_EQ(y[n], sign * (n % 2 == 0 ? 127.0F : -128.0F) * 127 * 64) << table->name;
+  for (const ExtremeBlock& block : kBlocks) {
+    std::vector<std::byte> source;
+    for (int row = 0; row < 16; ++row) {
+      for (int col = 0; col < 256; col += block.cols) {
+        const auto bytes = bytes_of(block, row % 2 == 0);
+        source.insert(source.end(), bytes.begin(), bytes.end());
+      }
+    }
+    AlignedBuffer memory(
+        static_cast<std::size_t>(packed_size_bytes(packed_layout(block.type, 16, 256))));
+    const PackedMatrix w = pack_matrix(block.type, source, 16, 256, memory.data(), pool);
+    for (const float sign : {1.0F, -1.0F}) {
+      const std::vector<float> x(4 * 256, sign * 127);
+      for (const KernelTable* table : test::tables_of_products()) {
+        const TestActivations activations(*table, x, 4, 256);
+        std::vector<float> y(4 * 16);
+        MatmulArgs args = args_of(w, x, y, 4);
+        args.xq = &activations.view;
+        table->matmul(args, 0, 1);
+        for (std::size_t n = 0; n < y.size(); ++n) {
+          const float value = n % 2 == 0 ? block.high_value : block.low_value;
+          EXPECT_EQ(y[n], sign * value * 127 * 256) << table->name;
+        }
       }
     }
   }

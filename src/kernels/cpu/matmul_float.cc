@@ -1,13 +1,11 @@
-// Products with FP32 activations: sums of fused products in order of the columns. Few rows take the
-// weights straight from memory; many unpack a panel's columns once for all of them.
+// Products with FP32 activations: sums of fused products in order of the columns. Panels of values
+// are taken as they lie; those of codes are unpacked, a few columns at a time for many rows.
 #include "kernels/cpu/functions.h"
 #include "kernels/cpu/panel.h"
 
 namespace larder::LARDER_ISA_NAMESPACE {
 namespace {
 
-constexpr int kFewRows = 16;
-constexpr int kFewPanels = kTilePanels;
 constexpr int kFetchAheadBytes = 4096;
 
 // Two columns of a panel of values, and how many bytes they take.
@@ -35,7 +33,7 @@ LARDER_INLINE void write_sums(const MatmulArgs& args, int row, int panel, V16 su
 
 // Rows [row, row + kRows) of panels of values [panel, panel + kPanels).
 template <PackedFormat kFormat, int kRows, int kPanels>
-void few_rows(const MatmulArgs& args, int row, int panel) {
+void value_rows(const MatmulArgs& args, int row, int panel) {
   constexpr int kPairBytes = packed_shape(kFormat, false).chunk_bytes;  // two columns
   const int cols = args.w->num_cols;
   const float* x = args.x + row * args.ldx;
@@ -68,21 +66,21 @@ void few_rows(const MatmulArgs& args, int row, int panel) {
 template <PackedFormat kFormat, int kPanels>
 void all_rows(const MatmulArgs& args, int panel) {
   int row = 0;
-  for (; row + 4 <= args.num_rows; row += 4) few_rows<kFormat, 4, kPanels>(args, row, panel);
+  for (; row + 4 <= args.num_rows; row += 4) value_rows<kFormat, 4, kPanels>(args, row, panel);
   switch (args.num_rows - row) {
     case 1:
-      return few_rows<kFormat, 1, kPanels>(args, row, panel);
+      return value_rows<kFormat, 1, kPanels>(args, row, panel);
     case 2:
-      return few_rows<kFormat, 2, kPanels>(args, row, panel);
+      return value_rows<kFormat, 2, kPanels>(args, row, panel);
     case 3:
-      return few_rows<kFormat, 3, kPanels>(args, row, panel);
+      return value_rows<kFormat, 3, kPanels>(args, row, panel);
   }
 }
 
 template <PackedFormat kFormat>
-void multiply_few_rows(const MatmulArgs& args, int panel, int panel_end) {
-  for (; panel + kFewPanels <= panel_end; panel += kFewPanels) {
-    all_rows<kFormat, kFewPanels>(args, panel);
+void multiply_values(const MatmulArgs& args, int panel, int panel_end) {
+  for (; panel + kTilePanels <= panel_end; panel += kTilePanels) {
+    all_rows<kFormat, kTilePanels>(args, panel);
   }
   for (; panel < panel_end; ++panel) all_rows<kFormat, 1>(args, panel);
 }
@@ -135,18 +133,16 @@ void multiply_panel(const MatmulArgs& args, int panel, int row_begin, int rows) 
 }  // namespace
 
 void matmul_float(const MatmulArgs& args, int panel_begin, int panel_end) {
-  if (args.num_rows <= kFewRows) {
-    using enum PackedFormat;
-    switch (args.w->format) {
-      case kF32:
-        return multiply_few_rows<kF32>(args, panel_begin, panel_end);
-      case kF16:
-        return multiply_few_rows<kF16>(args, panel_begin, panel_end);
-      case kBF16:
-        return multiply_few_rows<kBF16>(args, panel_begin, panel_end);
-      default:
-        break;
-    }
+  using enum PackedFormat;
+  switch (args.w->format) {
+    case kF32:
+      return multiply_values<kF32>(args, panel_begin, panel_end);
+    case kF16:
+      return multiply_values<kF16>(args, panel_begin, panel_end);
+    case kBF16:
+      return multiply_values<kBF16>(args, panel_begin, panel_end);
+    default:
+      break;
   }
   for (int panel = panel_begin; panel < panel_end; ++panel) {
     for (int row = 0; row < args.num_rows; row += kRowBlock) {

@@ -46,11 +46,10 @@ struct Sums {
 template <class Format, int kRows, int kPanels>
 LARDER_INLINE void add_integers(const Activations& x, const std::byte* const* panels, int g,
                                 Sums<kRows, kPanels>& sums) {
+  using Dot = GroupDot<Format::kRange>;
   for (int r = 0; r < kRows; ++r) {
-    const int32_t start = -Format::kOffset * q_sum<Format::kGroup>(x, r, g);
-    for (int p = 0; p < kPanels; ++p) {
-      sums.group[r][p] = Format::kBits == 4 ? begin_u4(start) : begin_u8(start);
-    }
+    const I16 start = Dot::begin(q_sum<Format::kGroup>(x, r, g));
+    for (int p = 0; p < kPanels; ++p) sums.group[r][p] = start;
   }
   const int8_t* q = x.q + int64_t{g} * Format::kGroup;
   for (int pair = 0; pair < Format::kGroup / 8; ++pair, q += 8) {
@@ -59,20 +58,20 @@ LARDER_INLINE void add_integers(const Activations& x, const std::byte* const* pa
       Format::load_quads(Format::codes(panels[p], g), pair, quads[0][p], quads[1][p]);
     }
     for (int half = 0; half < 2; ++half) {
+      typename Dot::Codes codes[kPanels];
+      for (int p = 0; p < kPanels; ++p) codes[p] = Dot::prepare(quads[half][p]);
       for (int r = 0; r < kRows; ++r) {
-        const Bytes64 a = broadcast4(q + int64_t{r} * x.num_cols + half * 4);
+        const auto a = Dot::quad(q + int64_t{r} * x.num_cols + half * 4);
         for (int p = 0; p < kPanels; ++p) {
-          I16& sum = sums.group[r][p];
-          sum =
-              Format::kBits == 4 ? dot_u4(sum, quads[half][p], a) : dot_u8(sum, quads[half][p], a);
+          sums.group[r][p] = Dot::dot(sums.group[r][p], codes[p], a);
         }
       }
     }
   }
-  if constexpr (Format::kBits == 4) {
-    for (int r = 0; r < kRows; ++r) {
-      const int32_t start = -Format::kOffset * q_sum<Format::kGroup>(x, r, g);
-      for (int p = 0; p < kPanels; ++p) sums.group[r][p] = end_u4(sums.group[r][p], start);
+  for (int r = 0; r < kRows; ++r) {
+    const int32_t activation_sum = q_sum<Format::kGroup>(x, r, g);
+    for (int p = 0; p < kPanels; ++p) {
+      sums.group[r][p] = Dot::end(sums.group[r][p], activation_sum);
     }
   }
 }

@@ -1,13 +1,26 @@
 // Reading one panel of a PackedMatrix: scales, minima, codes. See PackedFormat for the layout.
 #pragma once
 
-#include "kernels/cpu/simd.h"
+#include "kernels/cpu/group_dot.h"
 #include "kernels/packed_shape.h"
 
 namespace larder::LARDER_ISA_NAMESPACE {
 
 LARDER_INLINE const std::byte* panel_of(const PackedMatrix& w, int index) {
   return w.data + index * w.panel_stride_bytes;
+}
+
+static constexpr CodeRange code_range(PackedFormat format, bool has_min) {
+  switch (format) {
+    case PackedFormat::kW4:
+      return has_min ? CodeRange::kFourBits : CodeRange::kFourBitsCentred;
+    case PackedFormat::kW4K:
+      return CodeRange::kFourBits;
+    case PackedFormat::kW8Fine:  // with minima, codes of 2 bits
+      return has_min ? CodeRange::kFourBits : CodeRange::kSixBits;
+    default:
+      return has_min ? CodeRange::kUnsigned : CodeRange::kEightBits;
+  }
 }
 
 // A format of codes: value = scale * (code - kOffset) [+ minimum]. g counts groups of kGroup
@@ -18,7 +31,8 @@ struct CodeFormat {
   static constexpr int kGroup = kShape.group_cols;
   static constexpr int kBits = kShape.code_bits;
   static constexpr bool kHasMin = kMin;
-  static constexpr int kOffset = kMin ? 0 : (kBits == 4 ? 8 : 128);
+  static constexpr CodeRange kRange = code_range(kFormat, kMin);
+  static constexpr int kOffset = code_offset(kRange);
   static constexpr int kGroupsPerChunk = kShape.chunk_cols / kGroup;
   static constexpr int kGroupBytes = kGroup * kPanelRows * kBits / 8;
 

@@ -15,7 +15,7 @@ using Bytes64 = I16;
 using Mask16 = I16;
 
 // 16 registers.
-inline constexpr int kTileRows = 2;
+inline constexpr int kTileRows = 4;
 inline constexpr int kTilePanels = 1;
 inline constexpr int kAttentionRows = 4;
 inline constexpr int kAttentionVectors = 1;
@@ -170,39 +170,6 @@ LARDER_INLINE Bytes64 low_nibbles(Bytes64 v) {
 }
 LARDER_INLINE Bytes64 high_nibbles(Bytes64 v) {
   return low_nibbles({_mm256_srli_epi16(v.a, 4), _mm256_srli_epi16(v.b, 4)});
-}
-// Four activation bytes for every lane.
-LARDER_INLINE Bytes64 broadcast4(const int8_t* p) {
-  int32_t bits;
-  memcpy(&bits, p, 4);
-  return set1_int(bits);
-}
-// Integer sums of a group of columns: begin(start), then dots, then for u4 end(sum, start); exact.
-// dot: sum[i] += w[4i] * a[0] + ... + w[4i + 3] * a[3], w unsigned, a signed. u4: codes of 4 bits,
-// at most 8 dots, whose 16-bit sums reach 8 * 2 * 15 * 127 = 30480.
-LARDER_INLINE I16 begin_u4(int32_t) { return set1_int(0); }
-LARDER_INLINE I16 dot_u4(I16 sum, Bytes64 w, Bytes64 x) {
-  return {_mm256_add_epi16(sum.a, _mm256_maddubs_epi16(w.a, x.a)),
-          _mm256_add_epi16(sum.b, _mm256_maddubs_epi16(w.b, x.b))};
-}
-LARDER_INLINE I16 end_u4(I16 sum, int32_t start) {
-  const __m256i ones = _mm256_set1_epi16(1);
-  const __m256i begin = _mm256_set1_epi32(start);
-  return {_mm256_add_epi32(begin, _mm256_madd_epi16(sum.a, ones)),
-          _mm256_add_epi32(begin, _mm256_madd_epi16(sum.b, ones))};
-}
-// maddubs would saturate with 8-bit codes: even and odd bytes apart, as 16-bit products.
-LARDER_INLINE __m256i dot_u8_half(__m256i sum, __m256i w, __m256i a) {
-  const __m256i w_even = _mm256_and_si256(w, _mm256_set1_epi16(0xFF));
-  const __m256i w_odd = _mm256_srli_epi16(w, 8);
-  const __m256i a_even = _mm256_srai_epi16(_mm256_slli_epi16(a, 8), 8);
-  const __m256i a_odd = _mm256_srai_epi16(a, 8);
-  return _mm256_add_epi32(
-      sum, _mm256_add_epi32(_mm256_madd_epi16(w_even, a_even), _mm256_madd_epi16(w_odd, a_odd)));
-}
-LARDER_INLINE I16 begin_u8(int32_t start) { return set1_int(start); }
-LARDER_INLINE I16 dot_u8(I16 sum, Bytes64 w, Bytes64 x) {
-  return {dot_u8_half(sum.a, w.a, x.a), dot_u8_half(sum.b, w.b, x.b)};
 }
 LARDER_INLINE __m256 byte_of_quad_half(__m256i v, int j) {
   return _mm256_cvtepi32_ps(

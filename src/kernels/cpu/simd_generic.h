@@ -165,10 +165,7 @@ LARDER_INLINE Bytes64 broadcast4(const int8_t* p) {
   Bytes64 v = {};
   return v + bits;
 }
-// Integer sums of a group of columns: begin(start), then dots, then for u4 end(sum, start); exact.
-// dot: sum[i] += w[4i] * a[0] + ... + w[4i + 3] * a[3], w unsigned, a signed. u4: codes of 4 bits,
-// at most 8 dots.
-LARDER_INLINE I16 begin_u8(int32_t start) { return set1_int(start); }
+// sum[i] += w[4i] * a[0] + ... + w[4i + 3] * a[3], w unsigned, a signed; exact.
 LARDER_INLINE I16 dot_u8(I16 sum, Bytes64 w, Bytes64 a) {
   for (int j = 0; j < 4; ++j) {
     const I16 weight = __builtin_convertvector((w >> (8 * j)) & 0xFFU, I16);
@@ -177,9 +174,6 @@ LARDER_INLINE I16 dot_u8(I16 sum, Bytes64 w, Bytes64 a) {
   }
   return sum;
 }
-LARDER_INLINE I16 begin_u4(int32_t start) { return begin_u8(start); }
-LARDER_INLINE I16 dot_u4(I16 sum, Bytes64 w, Bytes64 a) { return dot_u8(sum, w, a); }
-LARDER_INLINE I16 end_u4(I16 sum, int32_t) { return sum; }
 // Lane of column 4 * quad + j in byte 4 * lane + j, as float.
 LARDER_INLINE V16 byte_of_quad(Bytes64 v, int j) {
   return to_float(__builtin_convertvector((v >> (8 * j)) & 0xFFU, I16));
