@@ -106,6 +106,18 @@ void add_runtime_options(CLI::App& command, RuntimeOptions& options) {
                   "tokens coming evenly (default 128)")
       ->check(CLI::Range(1, 8192));
   command
+      .add_option("--step-slowdown", options.max_step_slowdown,
+                  "And so few of them that a step lasts at most so many times as long as without "
+                  "(default 2; 0: no limit, prompts are computed faster)")
+      ->check(CLI::Validator(
+          [](std::string& text) {
+            const double value = std::strtod(text.c_str(), nullptr);
+            return value == 0 || (value > 1 && value <= 1000)
+                       ? std::string()
+                       : "must be 0 or above 1, at most 1000, such as 2";
+          },
+          "FLOAT"));
+  command
       .add_option("--max-sequences", options.max_sequences,
                   "Requests running at once; more wait in line (default 256)")
       ->check(CLI::Range(1, 65536));
@@ -189,6 +201,7 @@ Runtime::Runtime(const RuntimeOptions& options)
   engine_config.max_model_len = plan.max_model_len;
   engine_config.max_batch_tokens = options.max_batch_tokens;
   engine_config.max_prefill_tokens = std::min(options.max_prefill_tokens, options.max_batch_tokens);
+  engine_config.max_step_slowdown = options.max_step_slowdown;
   engine_config.max_sequences = options.max_sequences;
   engine_config.eviction = eviction_kind(options);
   engine_config.max_pinned_share = options.pin_percent / 100.0;

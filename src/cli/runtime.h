@@ -32,6 +32,7 @@ struct RuntimeOptions {
   int max_model_len = 0;               // 0 = what the model and the memory allow
   int max_batch_tokens = 512;
   int max_prefill_tokens = 128;
+  double max_step_slowdown = 2;
   int max_sequences = 256;
   AttentionSpan attention;  // endless context, where a request does not say; window 0 = off
   std::string eviction = "density";  // or lru

@@ -45,6 +45,7 @@ SchedulerConfig scheduler_config(const EngineConfig& config, const Transformer& 
   result.max_logit_rows = model.limits().max_logit_rows;
   result.max_sequences = config.max_sequences;
   result.max_prefill_tokens = config.max_prefill_tokens;
+  result.max_step_slowdown = config.max_step_slowdown;
   return result;
 }
 
@@ -222,7 +223,9 @@ bool Engine::step() {
   if (tiers_ != nullptr) observe_speed(batch.num_tokens(), computed_ns - scheduled_ns);
   forward_ns_ += computed_ns - scheduled_ns;
   sample_ns_ += sampled_ns - computed_ns;
-  schedule_ns_ += scheduled_ns - begin_ns + (clock_.now_ns() - sampled_ns);
+  const std::int64_t ended_ns = clock_.now_ns();
+  schedule_ns_ += scheduled_ns - begin_ns + (ended_ns - sampled_ns);
+  scheduler_.observe_step(batch, ended_ns - begin_ns);
   update_stats();
   return true;
 }

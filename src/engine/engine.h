@@ -29,6 +29,7 @@ struct EngineConfig {
   int max_batch_tokens = 512;    // tokens computed in a step
   int max_sequences = 256;       // running at once; more wait in line
   int max_prefill_tokens = 128;  // of a step, while others decode: bounds their inter-token latency
+  double max_step_slowdown = 0;  // by them: a step lasts at most so many times as long; 0 = any
   int max_waiting = 4096;        // requests in line before submit refuses
   EvictionKind eviction = EvictionKind::kDensity;
   double max_pinned_share = 0.5;  // of the blocks; what would pin more is not pinned

@@ -31,7 +31,8 @@ Scheduler::Scheduler(const SchedulerConfig& config, KvCache& cache,
       cache_(cache),
       end_tokens_(end_tokens.begin(), end_tokens.end()),
       clock_(clock),
-      batch_(cache.num_groups()) {
+      batch_(cache.num_groups()),
+      pace_(config.max_step_slowdown) {
   CHECK(config_.max_batch_tokens > 0 && config_.max_logit_rows > 0 && config_.max_sequences > 0);
   CHECK(config_.max_prefill_tokens > 0 && config_.max_model_len > 1);
   const std::int64_t num_most =
@@ -105,8 +106,14 @@ const Batch& Scheduler::schedule() {
   return batch_;
 }
 
-int Scheduler::most_prefill_tokens() const {
-  return planned_.empty() ? config_.max_batch_tokens : config_.max_prefill_tokens;
+int Scheduler::most_prefill_tokens() {
+  num_decodes_ = static_cast<int>(planned_.size());
+  if (num_decodes_ == 0) return config_.max_batch_tokens;
+  return pace_.num_prefill_tokens(num_decodes_, config_.max_prefill_tokens);
+}
+
+void Scheduler::observe_step(const Batch& batch, std::int64_t duration_ns) {
+  pace_.observe(num_decodes_, batch.num_tokens() - num_decodes_, duration_ns);
 }
 
 // Sequences that miss one token. Where they are too many, they take turns.

@@ -12,6 +12,7 @@
 #include "engine/batch.h"
 #include "engine/request.h"
 #include "engine/sequence.h"
+#include "engine/step_pace.h"
 #include "kv/kv_cache.h"
 
 namespace larder {
@@ -22,6 +23,7 @@ struct SchedulerConfig {
   int max_logit_rows = 64;
   int max_sequences = 256;
   int max_prefill_tokens = 128;  // of a step, while others decode
+  double max_step_slowdown = 0;  // by those tokens, see StepPace; 0 = any
 };
 
 struct SchedulerStats {
@@ -67,6 +69,8 @@ class Scheduler {
   const Batch& schedule();
   // The batch has been computed: publishes, appends what was sampled, ends and reports.
   void commit(const Batch& batch, BatchResults& results);
+  // How long the whole step took, so that the next ones fit.
+  void observe_step(const Batch& batch, std::int64_t duration_ns);
 
   bool has_work() const { return !requests_.empty(); }
   // Sequences that wait for a tier: with nothing else to do, schedule() is empty until it answers.
@@ -94,7 +98,7 @@ class Scheduler {
   bool make_room(Sequence& sequence, int num_tokens);
   void preempt(Sequence& sequence);
   int max_match(const Sequence& sequence) const;
-  int most_prefill_tokens() const;
+  int most_prefill_tokens();
   std::int64_t num_blocks_claimed() const;
   int num_sequences_reserved() const;
 
@@ -119,6 +123,8 @@ class Scheduler {
   int num_tokens_left_ = 0;
   int num_logits_left_ = 0;
   bool has_preempted_ = false;
+  int num_decodes_ = 0;  // of this step
+  StepPace pace_;
   int num_loading_ = 0;
   std::size_t next_decode_ = 0;  // whose turn it is where not all can decode in one step
   std::int64_t now_ns_ = 0;      // of the commit

@@ -1,0 +1,36 @@
+// How many prompt tokens a step takes while other sequences decode, so that their tokens keep
+// coming: chunked prefill (Agrawal et al. 2024) with the chunk's size found by measuring.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+namespace larder {
+
+// Learns how long steps take that only decode, by number of sequences, and what a prompt's token
+// adds, which grows with its depth. What it says decides speed, never results. Thread: engine only.
+class StepPace {
+ public:
+  // A step with prompt tokens shall last at most most_slowdown times one without; 0 = any time.
+  explicit StepPace(double most_slowdown) : most_slowdown_(most_slowdown) {}
+
+  // Prompt tokens for a step in which num_decodes > 0 sequences decode, at most `most`. 0 where a
+  // step without them has to be measured first, which a later step then is not.
+  int num_prefill_tokens(int num_decodes, int most) const;
+
+  // A step has ended that decoded for num_decodes sequences and computed num_prefill tokens.
+  void observe(int num_decodes, int num_prefill, std::int64_t duration_ns);
+
+ private:
+  static constexpr int kSizes = 16;     // of batches, in powers of two
+  static constexpr int kStaleAfter = 128;  // steps with prompt tokens since one without
+
+  static std::size_t size_of(int num_decodes);
+
+  const double most_slowdown_;
+  std::array<double, kSizes> decode_ns_ = {};  // 0 = not known
+  double prefill_ns_ = 0;                      // of a token
+  int num_mixed_ = 0;                          // steps since one that only decoded
+};
+
+}  // namespace larder
