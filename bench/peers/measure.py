@@ -39,23 +39,25 @@ def measurements(quick, long, rounds):
             Measurement("serve-4.smollm2-q8_0", "serve", "smollm2-q8_0", (4,), 1),
             Measurement("interference.smollm2-q8_0", "interference", "smollm2-q8_0", (1024,), 1),
         ]
-    lengths = {"smollm2-q4_1": (512, 4096), "smollm2-q8_0": (512, 4096), "gemma3-q4_k_m": (512, 4096, 16384),
-               "1b-q4_0": (512, 4096), "1b-q8_0": (512,), "1b-q4_k": (512,), "1b-bf16": (512,)}
-    depths = {"smollm2-q4_1": (0, 512, 2048, 8000), "smollm2-q8_0": (0, 512, 2048, 8000),
-              "gemma3-q4_k_m": (0, 512, 2048, 8192, 32000), "1b-q4_0": (0, 512, 2048, 8192), "1b-q8_0": (0, 512, 2048),
-              "1b-q4_k": (0, 512), "1b-bf16": (0, 512)}
+    lengths = {"smollm2-q8_0": (512, 4096), "1b-q4_0": (512, 4096), "gemma3-q4_k_m": (512, 4096, 16384),
+               "smollm2-q4_1": (512, 4096), "1b-q8_0": (512,), "1b-q4_k": (512,), "1b-bf16": (512,)}
+    depths = {"smollm2-q8_0": (0, 512, 2048, 8000), "1b-q4_0": (0, 512, 2048, 8192),
+              "gemma3-q4_k_m": (0, 512, 2048, 8192, 32000), "smollm2-q4_1": (0, 512, 2048, 8000),
+              "1b-q8_0": (0, 512, 2048), "1b-q4_k": (0, 512), "1b-bf16": (0, 512)}
     if long:
         lengths["1b-q4_0"] += (16384,)
         depths["1b-q4_0"] += (32768,)
-    all_ = [Measurement(f"serve-{n}.smollm2-q8_0", "serve", "smollm2-q8_0", (n,), 1 if n > 16 else min(2, rounds))
-            for n in (16, 1, 4, 64)]
-    all_.append(Measurement("interference.smollm2-q8_0", "interference", "smollm2-q8_0", (7600,), min(2, rounds)))
+
+    def serve(count):
+        return Measurement(f"serve-{count}.smollm2-q8_0", "serve", "smollm2-q8_0", (count,), rounds if count <= 16 else 1)
+
+    rates = []
     for model in lengths:
-        costly = max(lengths[model]) > 8192 or model == "1b-q4_0"
-        all_.append(Measurement(f"prefill.{model}", "prefill", model, lengths[model], min(2, rounds) if costly else rounds))
-        costly = max(depths[model]) > 8192
-        all_.append(Measurement(f"decode.{model}", "decode", model, depths[model], 1 if costly else min(2, rounds)))
-    return all_
+        rates.append(Measurement(f"prefill.{model}", "prefill", model, lengths[model], rounds))
+        decode_rounds = rounds if max(depths[model]) < 32000 else 1
+        rates.append(Measurement(f"decode.{model}", "decode", model, depths[model], decode_rounds))
+    interference = Measurement("interference.smollm2-q8_0", "interference", "smollm2-q8_0", (7600,), rounds)
+    return [serve(16), interference, *rates[:8], serve(4), serve(1), *rates[8:], serve(64)]
 
 
 def perform(measurement, engine, model, round_):

@@ -11,7 +11,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import torch
 source, target = map(pathlib.Path, sys.argv[1:])
 AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name).save_pretrained(target)
-AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name, dtype=torch.bfloat16).save_pretrained(target)
+model = AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name, dtype=torch.bfloat16)
+# The weights are plain now; it would not save what it takes for quantised.
+model.hf_quantizer = None
+if hasattr(model.config, "quantization_config"):
+    del model.config.quantization_config
+model.save_pretrained(target)
 """
 
 

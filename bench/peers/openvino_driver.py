@@ -52,23 +52,23 @@ def serve(job):
     scheduler.max_num_seqs = max(16, job["sequences"])
     pipeline = genai.ContinuousBatchingPipeline(job["model"], scheduler, "CPU", {"INFERENCE_NUM_THREADS": job["threads"]})
     warm_up = {"concurrency": 1, "requests": [{"prompt": list(range(2000, 2064)), "out": 8, "after": 0}]}
-    Run(pipeline, warm_up, 1 << 20, job).go()
-    return [Run(pipeline, plan, (number + 2) << 20, job).go() for number, plan in enumerate(job["plans"])]
+    Run(pipeline, warm_up, 1 << 20).go()
+    return [Run(pipeline, plan, (number + 2) << 20).go() for number, plan in enumerate(job["plans"])]
 
 
 class Run:
     """One plan: requests are added as others end, and every step's new tokens get the step's time."""
 
-    def __init__(self, pipeline, plan, first_id, job):
+    def __init__(self, pipeline, plan, first_id):
         self.pipeline = pipeline
         self.requests = plan["requests"]
         self.concurrency = plan["concurrency"]
         self.first_id = first_id
-        self.job = job
         self.waiting = list(range(len(self.requests)))
         self.running = {}
         self.starts, self.times, self.counts = {}, {}, dict.fromkeys(self.waiting, 0)
-        self.kv_peak_percent = 0.0
+        self.kv_peak_bytes = 0.0
+        self.kv_reserved_bytes = 0
 
     def add_what_may_run(self):
         for index in list(self.waiting):
@@ -97,12 +97,14 @@ class Run:
             if not self.pipeline.has_non_finished_requests():
                 raise RuntimeError("requests neither run nor ended")
             self.pipeline.step()
-            self.kv_peak_percent = max(self.kv_peak_percent, self.pipeline.get_metrics().cache_usage)
+            metrics = self.pipeline.get_metrics()
+            self.kv_reserved_bytes = metrics.kv_cache_size_in_bytes
+            self.kv_peak_bytes = max(self.kv_peak_bytes, metrics.cache_usage / 100 * self.kv_reserved_bytes)
             self.read()
             self.add_what_may_run()
         return {"wall_s": time.perf_counter() - start, "requests": [self.result(i) for i in range(len(self.requests))],
-                "peak_rss_bytes": peak_rss_bytes(), "kv_reserved_bytes": self.job["kv_bytes"],
-                "kv_bytes": self.kv_peak_percent / 100 * self.job["kv_bytes"]}
+                "peak_rss_bytes": peak_rss_bytes(), "kv_reserved_bytes": self.kv_reserved_bytes,
+                "kv_bytes": self.kv_peak_bytes}
 
     def result(self, index):
         return {"start": self.starts[index], "times": self.times[index], "prompt_tokens": len(self.requests[index]["prompt"]),

@@ -37,6 +37,13 @@ class Report:
     def of_kind(self, kind):
         return [m for m in self.measurements if m.kind == kind]
 
+    def rounds_words(self):
+        done = [n for m in self.measurements for name in self.names if (n := len(self.store.outcomes(m, name)))]
+        if not done or max(done) == 1:
+            return "every figure is of one round."
+        return f"the figures are medians over {max(done)} rounds" + (
+            ", where time allowed no more over fewer." if min(done) < max(done) else ".")
+
     def rate(self, measurement, engine, point):
         return stats.median([o[str(point)] for o in self.store.outcomes(measurement, engine) if str(point) in o])
 
@@ -102,29 +109,30 @@ class Report:
         rate_head = ["model", "test", *[">" + n + ", t/s" for n in self.names], ">Larder / best peer"]
         loads = self.of_kind("serve")
         parts = ["## Larder and its peers", f"    {facts['command']}",
-                 f"{facts['date']}. {facts['machine']} {facts['versions']} The engines take turns; the figures are medians over "
-                 "rounds.", *(["\n".join(self.gaps(absent, refusals))]),
+                 f"{facts['date']}. {facts['machine']} {facts['versions']} The engines take turns; {self.rounds_words()}",
+                 "\n".join(self.gaps(absent, refusals)),
                  "### Prefill, one stream", plot("prefill"), table(rate_head, self.rate_rows("prefill", lambda n: f"pp{n}")),
                  "### Decode behind a context, one stream", plot("decode"),
                  table(rate_head, self.rate_rows("decode", lambda n: f"tg64 @ d{n}"))]
         if loads:
             parts += [
                 "### Many requests at once",
-                f"{self.models[loads[0].model].title} (vLLM: the same weights in BF16), prompts of 560 tokens, 32 tokens out, "
-                "over HTTP with streaming; OpenVINO GenAI within its own process. Shared: 500 tokens are the same in all "
+                f"{self.models[loads[0].model].title} (vLLM: the same weights, dequantised), prompts of 560 tokens, 32 tokens "
+                "out, over HTTP with streaming; OpenVINO GenAI within its own process. Shared: 500 tokens are the same in all "
                 "prompts. Times in milliseconds.", plot("throughput"), plot("latency"),
                 table(["prompts", ">at once", "engine", ">wall, s", ">tokens out/s", ">TTFT p50", ">p90", ">p99", ">ITL p50",
                        ">p90", ">p99", ">from the cache"], self.serve_rows()),
                 "### Memory of these loads, MiB",
-                "KV in use at its peak as each engine counts it; llama.cpp sets every slot's part aside at the start. All are "
-                "given the memory that the requests take if nothing is shared (one full context at least; vLLM whole GiB). The "
-                "resident set is the process tree's peak, with the weights and what the engine keeps besides.", plot("memory"),
+                "KV in use at its peak as each engine counts it; llama.cpp sets every slot's part aside at the start, and "
+                "OpenVINO GenAI keeps 8 bits by default where the others keep 16 (vLLM in FP32: 32). All are given room for "
+                "the requests' tokens if nothing is shared (one full context at least; vLLM whole GiB). The resident set is "
+                "the process tree's peak, with the weights and what the engine keeps besides.", plot("memory"),
                 table([">at once", "engine", ">KV, shared prompts", ">KV, unique", ">KV set aside", ">peak resident set"],
                       self.memory_rows())]
         for m in self.of_kind("interference"):
             parts += ["### A running stream while a long prompt comes",
-                      f"{self.models[m.model].title}: the time between tokens of one stream alone, and while another's prompt of "
-                      f"{m.points[0]:,} tokens is computed, in milliseconds.",
+                      f"{self.models[m.model].title}: the time between tokens of one stream alone, and while another's prompt "
+                      f"of {m.points[0]:,} tokens is computed, in milliseconds.",
                       table(["engine", ">alone, p50", ">p99", ">with the prompt, p50", ">p99", ">p99 / p99 alone",
                              ">the prompt's TTFT, s"], self.interference_rows())]
         return "\n\n".join(p for p in parts if p)
