@@ -1,0 +1,82 @@
+#!/usr/bin/env python3
+"""Generates far past a model's context with attention sinks, and shows that memory and speed stay and the text holds.
+
+endless.py --larder build/larder -m MODEL.gguf [--tokens 100000] [--window 1024] [--sinks 16] [--temperature 0.7]
+
+One streamed request; every tenth of the way a row: tokens per second, the process's resident memory, KV blocks held, and
+the perplexity of what was generated (the model's own log-probability of each token, under the window).
+"""
+import argparse
+import http.client
+import json
+import math
+import subprocess
+import time
+import urllib.request
+
+from compare import free_port, wait_ready
+
+
+def resident_mib(pid):
+    with open(f"/proc/{pid}/status") as status:
+        return next(int(line.split()[1]) / 1024 for line in status if line.startswith("VmRSS"))
+
+
+def blocks_held(base):
+    metrics = urllib.request.urlopen(base + "/metrics").read().decode()
+    return next(float(line.split()[-1]) for line in metrics.splitlines() if line.startswith("larder:kv_blocks_held"))
+
+
+def log_probabilities(port, a):
+    """Of the tokens, as they come."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=600)
+    body = {"model": "default", "prompt": a.prompt, "max_tokens": a.tokens, "ignore_eos": True, "stream": True,
+            "temperature": a.temperature, "seed": 1, "logprobs": 0, "attention_window": a.window,
+            "attention_sinks": a.sinks}
+    connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+    for line in connection.getresponse():
+        if line.startswith(b"data: {"):
+            for choice in json.loads(line[6:]).get("choices", []):
+                yield from (choice.get("logprobs") or {}).get("token_logprobs", [])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--larder", default="build/larder")
+    parser.add_argument("-m", "--model", required=True)
+    parser.add_argument("--tokens", type=int, default=100000)
+    parser.add_argument("--window", type=int, default=1024)
+    parser.add_argument("--sinks", type=int, default=16)
+    parser.add_argument("--temperature", type=float, default=0.7)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--prompt", default="The history of the sea begins")
+    a = parser.parse_args()
+    port = free_port()
+    base = f"http://127.0.0.1:{port}"
+    server = subprocess.Popen([a.larder, "serve", "-m", a.model, "--port", str(port), "-c", "4096", "--kv-size", "256MiB",
+                               "-t", str(a.threads)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_ready(base, server)
+        print("| tokens | tokens/s | resident, MiB | KV blocks held | perplexity |\n| ---: | ---: | ---: | ---: | ---: |")
+        part = a.tokens // 10
+        total = part_sum = 0.0
+        began = time.monotonic()
+        count = 0
+        for count, logprob in enumerate(log_probabilities(port, a), 1):
+            total += logprob
+            part_sum += logprob
+            if count % part == 0:
+                rate = part / (time.monotonic() - began)
+                print(f"| {count} | {rate:.1f} | {resident_mib(server.pid):.1f} | {blocks_held(base):.0f} | "
+                      f"{math.exp(-part_sum / part):.2f} |", flush=True)
+                began = time.monotonic()
+                part_sum = 0.0
+        assert count == a.tokens, f"{count} tokens came"
+        print(f"\nPerplexity of all {count}: {math.exp(-total / count):.2f}")
+    finally:
+        server.terminate()
+        server.wait()
+
+
+if __name__ == "__main__":
+    main()
