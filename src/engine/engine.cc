@@ -64,7 +64,8 @@ Engine::Engine(const EngineConfig& config, Transformer& model, KvStorage& storag
               .eviction = config.eviction,
               .max_pinned_share = config.max_pinned_share}),
       runner_(model, storage),
-      sampler_(vocab_size_),
+      pool_(model.pool()),
+      samplers_(static_cast<std::size_t>(model.pool().num_threads()), Sampler(vocab_size_)),
       scheduler_(scheduler_config(config_, model), cache_, end_tokens, clock),
       step_tokens_(kStepTokenBounds),
       seeds_(std::random_device{}()) {
@@ -247,37 +248,53 @@ void Engine::take(Inbox inbox) {
 }
 
 void Engine::sample(const Batch& batch, std::span<const float> logits) {
-  results_.prompt_logprobs.clear();
-  results_.samples.clear();
-  const auto row_of = [&](int index) {
-    const auto size = static_cast<std::size_t>(vocab_size_);
-    return logits.subspan(static_cast<std::size_t>(index) * size, size);
-  };
+  int num_scored = 0;
+  int num_samples = 0;
   for (const BatchEntry& entry : batch.entries()) {
-    const ActiveRequest& request = *entry.sequence->request;
-    const SamplingParams& params = request.request.sampling;
-    const std::span<const TokenId> tokens = entry.sequence->tokens;
-    const auto num_prompt = static_cast<std::size_t>(request.num_prompt);
+    num_scored += entry.num_prompt_logits;
+    num_samples += entry.num_samples;
+  }
+  results_.prompt_logprobs.assign(static_cast<std::size_t>(num_scored), {});
+  results_.samples.assign(static_cast<std::size_t>(num_samples), {});
+  draws_.clear();
+  OutputToken* scored = results_.prompt_logprobs.data();
+  OutputToken* sampled = results_.samples.data();
+  for (const BatchEntry& entry : batch.entries()) {
     for (int i = 0; i < entry.num_prompt_logits; ++i) {
-      const int logit = entry.first_logit + i;
-      const auto row =
-          static_cast<std::size_t>(batch.logit_rows()[static_cast<std::size_t>(logit)]);
-      const auto next = static_cast<std::size_t>(batch.positions()[row]) + 1;
-      results_.prompt_logprobs.push_back(
-          sampler_.score(row_of(logit), tokens[next], params.num_prompt_logprobs));
+      draws_.push_back({&entry, entry.first_logit + i, -1, scored++});
     }
     for (int i = 0; i < entry.num_samples; ++i) {
-      const SampleContext context{
-          .params = params,
-          .prompt = tokens.first(num_prompt),
-          .output = tokens.subspan(num_prompt),
-          .end_tokens = params.ignore_eos ? std::span<const TokenId>{} : scheduler_.end_tokens(),
-          .seed = request.seed,
-          .choice = entry.sequence->choice + i};
-      results_.samples.push_back(
-          sampler_.sample(row_of(entry.first_logit + entry.num_prompt_logits), context));
+      draws_.push_back({&entry, entry.first_logit + entry.num_prompt_logits, i, sampled++});
     }
   }
+  const auto size = static_cast<std::size_t>(vocab_size_);
+  pool_.parallel_for(static_cast<int>(draws_.size()), [&](int task, int thread) {
+    const Draw& draw = draws_[static_cast<std::size_t>(task)];
+    const auto row = logits.subspan(static_cast<std::size_t>(draw.logit) * size, size);
+    *draw.result = drawn(batch, draw, row, samplers_[static_cast<std::size_t>(thread)]);
+  });
+}
+
+OutputToken Engine::drawn(const Batch& batch, const Draw& draw, std::span<const float> logits,
+                          Sampler& sampler) const {
+  const Sequence& sequence = *draw.entry->sequence;
+  const ActiveRequest& request = *sequence.request;
+  const SamplingParams& params = request.request.sampling;
+  const std::span<const TokenId> tokens = sequence.tokens;
+  if (draw.sample < 0) {
+    const auto row =
+        static_cast<std::size_t>(batch.logit_rows()[static_cast<std::size_t>(draw.logit)]);
+    const auto next = static_cast<std::size_t>(batch.positions()[row]) + 1;
+    return sampler.score(logits, tokens[next], params.num_prompt_logprobs);
+  }
+  const auto num_prompt = static_cast<std::size_t>(request.num_prompt);
+  return sampler.sample(
+      logits, {.params = params,
+               .prompt = tokens.first(num_prompt),
+               .output = tokens.subspan(num_prompt),
+               .end_tokens = params.ignore_eos ? std::span<const TokenId>{} : scheduler_.end_tokens(),
+               .seed = request.seed,
+               .choice = sequence.choice + draw.sample});
 }
 
 void Engine::update_stats() {

@@ -115,12 +115,22 @@ class Engine {
     }
   };
 
+  // A row of logits, and what becomes of it.
+  struct Draw {
+    const BatchEntry* entry;
+    int logit;
+    int sample;  // of the entry; -1: a prompt's token is scored
+    OutputToken* result;
+  };
+
   void run();
   bool waits_for_tiers() const { return scheduler_.is_loading() || cache_.has_unsaved(); }
   void save_what_is_left();
   void observe_speed(int num_tokens, std::int64_t forward_ns);
   void take(Inbox inbox);
   void sample(const Batch& batch, std::span<const float> logits);
+  OutputToken drawn(const Batch& batch, const Draw& draw, std::span<const float> logits,
+                    Sampler& sampler) const;
   void update_stats();
 
   const EngineConfig config_;
@@ -130,9 +140,11 @@ class Engine {
   // The engine thread's.
   KvCache cache_;
   ModelRunner runner_;
-  Sampler sampler_;
+  ThreadPool& pool_;
+  std::vector<Sampler> samplers_;  // one per thread of the pool
   Scheduler scheduler_;
   BatchResults results_;
+  std::vector<Draw> draws_;  // scratch
   Histogram step_tokens_;
   std::int64_t forward_ns_ = 0;
   std::int64_t sample_ns_ = 0;

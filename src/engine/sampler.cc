@@ -50,9 +50,21 @@ float max_of(std::span<const float> values) {
   return most;
 }
 
+// The best run first, so that only it is searched.
 TokenId first_of_best(std::span<const float> logits) {
-  const auto best = std::ranges::find(logits, max_of(logits));
-  return best == logits.end() ? 0 : static_cast<TokenId>(best - logits.begin());
+  constexpr std::size_t kSearched = 2048;
+  float most = -kInfinity;
+  std::size_t best_begin = 0;
+  for (std::size_t begin = 0; begin < logits.size(); begin += kSearched) {
+    const float value = max_of(logits.subspan(begin, std::min(kSearched, logits.size() - begin)));
+    if (value > most) {
+      most = value;
+      best_begin = begin;
+    }
+  }
+  const auto run = logits.subspan(best_begin, std::min(kSearched, logits.size() - best_begin));
+  const auto best = std::ranges::find(run, most);
+  return best == run.end() ? 0 : static_cast<TokenId>(best - logits.begin());
 }
 
 double sum_of(std::span<const float> values) {

@@ -70,6 +70,7 @@ class Transformer {
 
   const ModelConfig& config() const { return config_; }
   const TransformerLimits& limits() const { return limits_; }
+  ThreadPool& pool() { return pool_; }  // idle between calls of forward()
   // Everything that it holds: activations, logits, attention's scratch.
   std::size_t scratch_size_bytes() const;
 
