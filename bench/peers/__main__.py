@@ -79,6 +79,8 @@ def main():
     if options.list:
         print("\n".join(f"{m.name}: {m.points}, {m.rounds} rounds" for m in todo))
         return
+    if not pathlib.Path(options.larder).is_file():
+        sys.exit(f"no {options.larder}: build it with ./run --help, or name it with --larder")
     install.PEERS.mkdir(parents=True, exist_ok=True)
     there, absent = engines.set_up(options, options.engines)
     for name, reason in absent.items():

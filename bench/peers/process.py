@@ -67,7 +67,7 @@ def peak_rss_bytes(pid):
 class Server:
     """A server that answers /health with 200 when it is ready."""
 
-    def __init__(self, command, port, log, env=None, ready_s=300):
+    def __init__(self, command, port, log, env=None, ready_s=600):
         self.base = f"http://127.0.0.1:{port}"
         self.log = log
         with open(log, "w") as out:

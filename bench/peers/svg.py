@@ -78,7 +78,7 @@ class Canvas:
             yield f'<path d="M{self.left} {y:.1f}h{self.width}" stroke="#ddd"/>'
             yield text(self.left - 5, y + 4, short(tick), "end")
         for value in p.xs:
-            yield text(self.x(value), bottom + 16, short(value) if isinstance(value, (int, float)) else value, "middle")
+            yield text(self.x(value), bottom + 16, f"{value:,}" if isinstance(value, (int, float)) else value, "middle")
         yield f'<path d="M{self.left} {self.top}v{self.height}h{self.width}" stroke="#333" fill="none"/>'
         yield text(middle, bottom + 34, p.x_title, "middle")
         x, y = self.left - 46, self.top + self.height / 2
