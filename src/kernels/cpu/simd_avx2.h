@@ -17,7 +17,7 @@ using Mask16 = I16;
 // 16 registers.
 inline constexpr int kTileRows = 4;
 inline constexpr int kTilePanels = 1;
-inline constexpr int kAttentionRows = 4;
+inline constexpr int kAttentionRows = 6;
 inline constexpr int kAttentionVectors = 1;
 
 LARDER_INLINE V16 zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
