@@ -9,6 +9,8 @@ refusal(model)                 -> why it cannot run that file, or None
 process. Raises process.Failed.
 """
 import json
+import pathlib
+import random
 import re
 
 from peers import install, load, models
@@ -119,7 +121,7 @@ class OpenVino:
     def drive(self, job):
         job_file = install.PEERS / "openvino-job.json"
         job_file.write_text(json.dumps(job))
-        driver = install.pathlib.Path(__file__).with_name("openvino_driver.py")
+        driver = pathlib.Path(__file__).with_name("openvino_driver.py")
         return json.loads(run_command([self.python, driver, job_file], self.log, 1800).splitlines()[-1])
 
     def rates(self, model, tests):
@@ -187,13 +189,13 @@ class Vllm:
 
 
 def has_bf16():
-    flags = install.pathlib.Path("/proc/cpuinfo").read_text()
+    flags = pathlib.Path("/proc/cpuinfo").read_text()
     return "avx512_bf16" in flags or "amx_bf16" in flags
 
 
 def one_stream(server, num_prompt, num_output):
     """Seconds to the first token, from there to the last, and tokens in that time."""
-    plan = {"concurrency": 1, "requests": [{"prompt": load.random_tokens(load.random.Random(), num_prompt),
+    plan = {"concurrency": 1, "requests": [{"prompt": load.random_tokens(random.Random(), num_prompt),
                                             "out": num_output, "after": 0}]}
     request = load.run_plan(server.base, plan)["requests"][0]
     times = request["times"]

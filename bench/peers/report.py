@@ -110,10 +110,13 @@ class Report:
         loads = self.of_kind("serve")
         parts = ["## Larder and its peers", f"    {facts['command']}",
                  f"{facts['date']}. {facts['machine']} {facts['versions']} The engines take turns; {self.rounds_words()}",
-                 "\n".join(self.gaps(absent, refusals)),
-                 "### Prefill, one stream", plot("prefill"), table(rate_head, self.rate_rows("prefill", lambda n: f"pp{n}")),
-                 "### Decode behind a context, one stream", plot("decode"),
-                 table(rate_head, self.rate_rows("decode", lambda n: f"tg64 @ d{n}"))]
+                 "\n".join(self.gaps(absent, refusals))]
+        if self.of_kind("prefill"):
+            parts += ["### Prefill, one stream", plot("prefill"),
+                      table(rate_head, self.rate_rows("prefill", lambda n: f"pp{n}"))]
+        if self.of_kind("decode"):
+            parts += ["### Decode behind a context, one stream", plot("decode"),
+                      table(rate_head, self.rate_rows("decode", lambda n: f"tg64 @ d{n}"))]
         if loads:
             parts += [
                 "### Many requests at once",
