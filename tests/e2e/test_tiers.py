@@ -103,12 +103,12 @@ def test_kill_9_under_load(tmp_path, expected):
     tmp_path = os.environ.get("LARDER_TEST_KILL_DIR", tmp_path)
     chance = random.Random(os.environ.get("LARDER_TEST_SEED", "1"))
     num_expected = num_found = 0
-    slowest = 0.0
+    starts = []
     stored = 0
     for kill in range(NUM_KILLS):
         began = time.monotonic()
         server = Server("--kv-disk", tmp_path, "--kv-disk-size", "8GiB")
-        slowest = max(slowest, time.monotonic() - began)
+        starts.append(time.monotonic() - began)
         done = []
 
         def load(seed):
@@ -143,11 +143,12 @@ def test_kill_9_under_load(tmp_path, expected):
             assert metrics['larder:tier_faults_total{tier="disk",op="io_error"}'] == 0
             stored = metrics['larder:tier_stored_bytes{tier="disk",op="stored"}']
             again.stop(signal.SIGKILL)
-    print(f"{NUM_KILLS} kills: {num_found} of {num_expected} tokens found, slowest start {slowest:.2f} s, "
-          f"{stored / 2**30:.2f} GiB stored")
+    starts.sort()
+    print(f"{NUM_KILLS} kills: {num_found} of {num_expected} tokens found, {stored / 2**30:.2f} GiB stored; starts: median "
+          f"{starts[NUM_KILLS // 2]:.2f} s, slowest {', '.join(f'{start:.2f}' for start in starts[-5:])} s")
     assert num_expected > 0
     assert num_found >= 0.99 * num_expected
-    assert slowest < 5
+    assert starts[-1] < 5
 
 
 def test_flipped_bits_are_misses(tmp_path, expected):
