@@ -57,6 +57,7 @@ enum class PackedFormat : std::uint8_t {
 struct PackedMatrix {
   PackedFormat format = PackedFormat::kF32;
   bool has_min = false;  // minima stand beside the scales, and codes have no offset
+  bool five_bits = false;  // of kW8: codes lie within 128 - 16 and 128 + 15 (Q5_0)
   int num_rows = 0;      // the last panel is filled up with zero rows
   int num_cols = 0;
   const std::byte* data = nullptr;

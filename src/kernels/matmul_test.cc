@@ -124,6 +124,7 @@ std::vector<std::byte> bytes_of(const ExtremeBlock& block, bool high) {
 TEST(Matmul, ExtremeCodesDoNotSaturate) {
   constexpr ExtremeBlock kBlocks[] = {
       {GgmlType::kQ4_0, 32, 16, false, 0x00, 0xFF, -8, 7},
+      {GgmlType::kQ5_0, 32, 20, false, 0x00, 0xFF, -16, 15},
       {GgmlType::kQ8_0, 32, 32, false, 0x80, 0x7F, -128, 127},
       {GgmlType::kQ6_K, 256, 192, true, 0x00, 0xFF, -32, 31},
   };

@@ -140,6 +140,7 @@ PackedMatrix packed_layout(GgmlType type, int num_rows, int num_cols) {
     case GgmlType::kQ5_0:
     case GgmlType::kQ8_0:
       layout.format = PackedFormat::kW8;
+      layout.five_bits = type == GgmlType::kQ5_0;
       break;
     case GgmlType::kQ5_1:
     case GgmlType::kQ5_K:

@@ -13,6 +13,7 @@ namespace larder::LARDER_ISA_NAMESPACE {
 enum class CodeRange {
   kFourBits,         // 0 to 15; at most 8 quads a group
   kFourBitsCentred,  // 0 to 15, less 8
+  kFiveBits,         // 112 to 143, less 128; at most 8 quads a group
   kSixBits,          // 96 to 159, less 128; at most 4 quads a group
   kEightBits,        // 0 to 255, less 128
   kUnsigned,         // 0 to 255

@@ -85,6 +85,10 @@ struct GroupDot<CodeRange::kSixBits> {
   LARDER_INLINE I16 end(I16 sum, int32_t) { return widen_pairs(sum); }
 };
 
+// Codes of 5 bits: 8 quads of two pairs reach 8 * 2 * 16 * 127 = 32512, too.
+template <>
+struct GroupDot<CodeRange::kFiveBits> : GroupDot<CodeRange::kSixBits> {};
+
 // Codes of 8 bits: one pair reaches 2 * 128 * 127 = 32512, so each is widened at once.
 template <>
 struct GroupDot<CodeRange::kEightBits> {

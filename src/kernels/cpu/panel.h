@@ -25,13 +25,13 @@ static constexpr CodeRange code_range(PackedFormat format, bool has_min) {
 
 // A format of codes: value = scale * (code - kOffset) [+ minimum]. g counts groups of kGroup
 // columns.
-template <PackedFormat kFormat, bool kMin>
+template <PackedFormat kFormat, bool kMin, CodeRange kCodes = code_range(kFormat, kMin)>
 struct CodeFormat {
   static constexpr PackedShape kShape = packed_shape(kFormat, kMin);
   static constexpr int kGroup = kShape.group_cols;
   static constexpr int kBits = kShape.code_bits;
   static constexpr bool kHasMin = kMin;
-  static constexpr CodeRange kRange = code_range(kFormat, kMin);
+  static constexpr CodeRange kRange = kCodes;
   static constexpr int kOffset = code_offset(kRange);
   static constexpr int kGroupsPerChunk = kShape.chunk_cols / kGroup;
   static constexpr int kGroupBytes = kGroup * kPanelRows * kBits / 8;
@@ -88,6 +88,7 @@ struct CodeFormat {
 template <class Function>
 LARDER_INLINE void with_code_format(const PackedMatrix& w, const Function& function) {
   using enum PackedFormat;
+  using enum CodeRange;
   switch (w.format) {
     case kW4:
       return w.has_min ? function.template operator()<CodeFormat<kW4, true>>()
@@ -95,7 +96,8 @@ LARDER_INLINE void with_code_format(const PackedMatrix& w, const Function& funct
     case kW4K:
       return function.template operator()<CodeFormat<kW4K, true>>();
     case kW8:
-      return function.template operator()<CodeFormat<kW8, false>>();
+      return w.five_bits ? function.template operator()<CodeFormat<kW8, false, kFiveBits>>()
+                         : function.template operator()<CodeFormat<kW8, false>>();
     case kW8Min:
       return function.template operator()<CodeFormat<kW8Min, true>>();
     case kW8Fine:
