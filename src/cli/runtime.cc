@@ -107,8 +107,8 @@ void add_runtime_options(CLI::App& command, RuntimeOptions& options) {
       ->check(CLI::Range(1, 8192));
   command
       .add_option("--step-slowdown", options.max_step_slowdown,
-                  "And so few of them that a step lasts at most so many times as long as without "
-                  "(default 2; 0: no limit, prompts are computed faster)")
+                  "And so few of them that a step lasts at most so many times as long as without, "
+                  "longer where more requests wait than decode (default 2; 0: no limit)")
       ->check(CLI::Validator(
           [](std::string& text) {
             const double value = std::strtod(text.c_str(), nullptr);

@@ -109,7 +109,8 @@ const Batch& Scheduler::schedule() {
 int Scheduler::most_prefill_tokens() {
   num_decodes_ = static_cast<int>(planned_.size());
   if (num_decodes_ == 0) return config_.max_batch_tokens;
-  return pace_.num_prefill_tokens(num_decodes_, config_.max_prefill_tokens);
+  const auto num_prompts = static_cast<int>(running_.size() + waiting_.size()) - num_decodes_;
+  return pace_.num_prefill_tokens(num_decodes_, num_prompts, config_.max_prefill_tokens);
 }
 
 void Scheduler::observe_step(const Batch& batch, std::int64_t duration_ns) {

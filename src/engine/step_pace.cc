@@ -29,12 +29,13 @@ std::size_t StepPace::size_of(int num_decodes) {
   return static_cast<std::size_t>(std::min(width, kSizes) - 1);
 }
 
-int StepPace::num_prefill_tokens(int num_decodes, int most) const {
+int StepPace::num_prefill_tokens(int num_decodes, int num_prompts, int most) const {
   if (most_slowdown_ <= 0) return most;
   const double decode_ns = decode_ns_[size_of(num_decodes)];
   if (decode_ns == 0 || num_mixed_ >= kStaleAfter) return 0;
   if (prefill_ns_ == 0) return std::min(most, kLeastTokens);
-  const double room_ns = std::max(0.0, (most_slowdown_ - 1) * kMargin * decode_ns);
+  const double share = std::max(1.0, static_cast<double>(num_prompts) / num_decodes);
+  const double room_ns = std::max(0.0, (most_slowdown_ - 1) * share * kMargin * decode_ns);
   const double num_tokens = std::min(room_ns / prefill_ns_, static_cast<double>(most));
   return std::min(most, std::max(kLeastTokens, static_cast<int>(num_tokens)));
 }

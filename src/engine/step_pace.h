@@ -11,12 +11,14 @@ namespace larder {
 // adds, which grows with its depth. What it says decides speed, never results. Thread: engine only.
 class StepPace {
  public:
-  // A step with prompt tokens shall last at most most_slowdown times one without; 0 = any time.
+  // With no more prompts than decoding sequences, a step with prompt tokens shall last at most
+  // most_slowdown times one without; 0 = any time. With more prompts, what it lasts beyond grows in
+  // proportion: whoever waits for a first token counts as much as whoever waits for the next.
   explicit StepPace(double most_slowdown) : most_slowdown_(most_slowdown) {}
 
-  // Prompt tokens for a step in which num_decodes > 0 sequences decode, at most `most`. 0 where a
-  // step without them has to be measured first, which a later step then is not.
-  int num_prefill_tokens(int num_decodes, int most) const;
+  // Prompt tokens for a step in which num_decodes > 0 sequences decode and num_prompts have not got
+  // so far, at most `most`. 0 where a step without them has to be measured first.
+  int num_prefill_tokens(int num_decodes, int num_prompts, int most) const;
 
   // A step has ended that decoded for num_decodes sequences and computed num_prefill tokens.
   void observe(int num_decodes, int num_prefill, std::int64_t duration_ns);

@@ -11,7 +11,7 @@ constexpr double kDecodeNs = 10e6;
 double slowest_step_ns(StepPace& pace, int num_steps, int num_decodes, double token_ns) {
   double slowest = 0;
   for (int i = 0; i < num_steps; ++i) {
-    const int num_tokens = pace.num_prefill_tokens(num_decodes, 512);
+    const int num_tokens = pace.num_prefill_tokens(num_decodes, 1, 512);
     const double step_ns = kDecodeNs + num_tokens * token_ns;
     pace.observe(num_decodes, num_tokens, static_cast<std::int64_t>(step_ns));
     if (i >= num_steps / 2) slowest = std::max(slowest, step_ns);
@@ -20,16 +20,16 @@ double slowest_step_ns(StepPace& pace, int num_steps, int num_decodes, double to
 }
 
 TEST(StepPace, WithoutALimitTakesAllThereIs) {
-  EXPECT_EQ(StepPace(0).num_prefill_tokens(3, 77), 77);
+  EXPECT_EQ(StepPace(0).num_prefill_tokens(3, 1, 77), 77);
 }
 
 TEST(StepPace, MeasuresAStepWithoutPromptsFirst) {
   StepPace pace(2);
-  EXPECT_EQ(pace.num_prefill_tokens(1, 512), 0);
+  EXPECT_EQ(pace.num_prefill_tokens(1, 1, 512), 0);
   pace.observe(1, 0, 10'000'000);
-  EXPECT_GT(pace.num_prefill_tokens(1, 512), 0);
-  EXPECT_EQ(pace.num_prefill_tokens(4, 512), 0) << "another size of batch";
-  EXPECT_LE(pace.num_prefill_tokens(1, 2), 2);
+  EXPECT_GT(pace.num_prefill_tokens(1, 1, 512), 0);
+  EXPECT_EQ(pace.num_prefill_tokens(4, 1, 512), 0) << "another size of batch";
+  EXPECT_LE(pace.num_prefill_tokens(1, 1, 2), 2);
 }
 
 TEST(StepPace, HoldsTheSlowdownAndUsesTheRoom) {
@@ -39,6 +39,14 @@ TEST(StepPace, HoldsTheSlowdownAndUsesTheRoom) {
     EXPECT_LE(slowest, 2 * kDecodeNs) << token_ns;
     EXPECT_GE(slowest, 1.5 * kDecodeNs) << token_ns;
   }
+}
+
+TEST(StepPace, PromptsThatOutnumberDecodesGetTheirShare) {
+  StepPace pace(2);
+  slowest_step_ns(pace, 60, 2, 500e3);
+  const int with_few = pace.num_prefill_tokens(2, 2, 512);
+  EXPECT_EQ(pace.num_prefill_tokens(2, 1, 512), with_few);
+  EXPECT_NEAR(pace.num_prefill_tokens(2, 8, 512), 4 * with_few, 4);
 }
 
 TEST(StepPace, FollowsTokensThatGetDearer) {
@@ -52,11 +60,11 @@ TEST(StepPace, FollowsTokensThatGetDearer) {
 TEST(StepPace, OneSlowStepDoesNotStopPrompts) {
   StepPace pace(2);
   slowest_step_ns(pace, 20, 1, 100e3);
-  const int before = pace.num_prefill_tokens(1, 512);
+  const int before = pace.num_prefill_tokens(1, 1, 512);
   pace.observe(1, before, 900'000'000);
-  EXPECT_GE(pace.num_prefill_tokens(1, 512), before / 2);
+  EXPECT_GE(pace.num_prefill_tokens(1, 1, 512), before / 2);
   pace.observe(1, before, 1);
-  EXPECT_LE(pace.num_prefill_tokens(1, 512), 2 * before);
+  EXPECT_LE(pace.num_prefill_tokens(1, 1, 512), 2 * before);
 }
 
 TEST(StepPace, AlwaysMovesOn) {
@@ -69,7 +77,7 @@ TEST(StepPace, MeasuresAgainAfterLongPrompts) {
   pace.observe(1, 0, 10'000'000);
   int num_without = 0;
   for (int i = 0; i < 400; ++i) {
-    const int num_tokens = pace.num_prefill_tokens(1, 512);
+    const int num_tokens = pace.num_prefill_tokens(1, 1, 512);
     num_without += num_tokens == 0;
     pace.observe(1, num_tokens, 15'000'000);
   }
