@@ -7,7 +7,7 @@ namespace larder {
 
 Reply Router::generate(const HttpRequest& request, GenerationJob job, Mailbox::Wake wake) const {
   const std::optional<Digest> key =
-      keys_.empty() ? std::nullopt : keys_.match(request.authorization);
+      keys_.empty() ? std::nullopt : key_of(request);
   job.salt = derive_salt(key, job.options.cache_salt);
   job.max_waiting_bytes = config_.limits.max_stream_buffer_bytes;
   job.writer->set_options(job.options);

@@ -38,7 +38,11 @@ ApiKeys::ApiKeys(const std::vector<std::string>& keys) {
 std::optional<Digest> ApiKeys::match(std::string_view authorization) const {
   constexpr std::size_t kPrefix = 7;
   if (!is_bearer(authorization.substr(0, kPrefix))) return std::nullopt;
-  const Digest given = digest_of(authorization.substr(kPrefix));
+  return match_key(authorization.substr(kPrefix));
+}
+
+std::optional<Digest> ApiKeys::match_key(std::string_view key) const {
+  const Digest given = digest_of(key);
   bool known = false;
   for (const Digest& digest : digests_) known |= equal_in_constant_time(given, digest);
   if (!known) return std::nullopt;

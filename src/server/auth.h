@@ -19,6 +19,8 @@ class ApiKeys {
   // The digest of the key in "Bearer KEY", nullopt if it is none of ours. Takes the same time for
   // every wrong key: digests are compared, all of them, without an early end.
   std::optional<Digest> match(std::string_view authorization) const;
+  // Likewise of a key as it is (x-api-key).
+  std::optional<Digest> match_key(std::string_view key) const;
 
  private:
   std::vector<Digest> digests_;

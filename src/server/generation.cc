@@ -4,8 +4,6 @@
 #include <cstddef>
 #include <utility>
 
-#include "server/sse.h"
-
 namespace larder {
 
 std::unique_ptr<Generation> Generation::start(const ServedModel& model, GenerationJob job,
@@ -74,6 +72,7 @@ void Generation::submit(std::vector<PreparedPrompt> prompts, const std::string& 
 
 std::string Generation::advance(std::size_t max_bytes) {
   std::string out;
+  if (options_.stream && !std::exchange(begun_, true)) writer_->begin(out);
   while (!done_ && out.size() < max_bytes) {
     std::optional<Mailbox::Item> item = mailbox_->pop();
     if (!item) {
@@ -84,6 +83,14 @@ std::string Generation::advance(std::size_t max_bytes) {
   }
   return out;
 }
+
+std::string Generation::ping() {
+  std::string out;
+  if (options_.stream && !done_) writer_->ping(out);
+  return out;
+}
+
+HttpResponse Generation::failure_response() const { return writer_->failure_response(*failure_); }
 
 void Generation::take(Mailbox::Item item, std::string& out) {
   const int best_of = options_.best_of;
@@ -185,21 +192,14 @@ void Generation::emit(Choice& choice, ChoiceDelta delta, std::string& out) {
   const bool has_news = !delta.text.empty() || choice.done() || !delta.prompt_logprobs.empty() ||
                         (shows_tokens && !delta.tokens.empty());
   if (!has_news) return;  // everything is held back for now
-  Json event = writer_->chunk(choice, std::move(delta));
-  if (options_.continuous_usage) event["usage"] = usage_json({&choice, 1});
-  if (num_unfinished_ == 0 && !options_.include_usage) event["timings"] = timings_json(choices_);
-  append_event(out, event);
+  writer_->delta(choice, std::move(delta), choices_, out);
 }
 
 void Generation::finish(std::string& out) {
   done_ = true;
-  if (options_.stream) {
-    if (options_.include_usage) append_event(out, writer_->usage_chunk(choices_));
-    out += kSseDone;
-    return;
-  }
+  if (options_.stream) return writer_->end(choices_, out);
   std::vector<Choice*> shown = chosen();
-  out = dump_json(writer_->reply(shown, choices_));
+  out = writer_->whole(shown, choices_);
 }
 
 void Generation::fail(std::string& out) {
@@ -211,9 +211,7 @@ void Generation::fail(std::string& out) {
   for (const Choice& choice : choices_) {
     if (!choice.done()) observe_finished(choice, "error");
   }
-  if (!options_.stream) return;
-  append_event(out, error_json(*failure_));
-  out += kSseDone;
+  if (options_.stream) writer_->failure(*failure_, out);
 }
 
 // Of each prompt's best_of choices the n with the greatest mean logprob, numbered anew.

@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "server/http_message.h"
@@ -47,7 +48,12 @@ class Generation {
   // again until it returns "". Otherwise returns "" until done, then the whole body.
   std::string advance(std::size_t max_bytes);
   // Set when done without a result: the engine has ended or was told to stop.
-  const std::optional<ApiError>& failure() const { return failure_; }
+  bool failed() const { return failure_.has_value(); }
+  HttpResponse failure_response() const;
+  // Bytes for a stream in which nothing has happened for a while; "" = none.
+  std::string ping();
+  // Headers of the reply, whichever it becomes.
+  std::vector<std::pair<std::string, std::string>> headers() const { return writer_->headers(); }
 
   // Of updates not yet worked off: grows while the client does not read.
   std::size_t waiting_bytes() const { return mailbox_->size_bytes(); }
@@ -76,6 +82,7 @@ class Generation {
   std::vector<std::uint64_t> request_ids_;  // per prompt, the engine's
   std::vector<int> num_open_;               // per prompt, choices the engine still works on
   int num_unfinished_ = 0;                  // choices
+  bool begun_ = false;
   bool done_ = false;
   std::optional<ApiError> failure_;
 };

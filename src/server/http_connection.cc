@@ -153,6 +153,7 @@ Task<bool> HttpConnection::read_head(Incoming& incoming) {
   const auto target = message.target();
   request.path = to_string(target.substr(0, target.find('?')));
   request.authorization = to_string(message[http::field::authorization]);
+  request.api_key = to_string(message["x-api-key"]);
   request.content_type = to_string(message[http::field::content_type]);
   request.content_encoding = to_string(message[http::field::content_encoding]);
   request.origin = to_string(message[http::field::origin]);
@@ -166,7 +167,8 @@ Task<bool> HttpConnection::read_head(Incoming& incoming) {
        message.count(http::field::content_length) > 0 ||
        !boost::beast::iequals(message[http::field::transfer_encoding], "chunked"));
   if (bad_coding) {
-    co_return co_await refuse(describe_unreadable(http::error::bad_transfer_encoding));
+    co_return co_await refuse(describe_unreadable(http::error::bad_transfer_encoding),
+                              request.path);
   }
   co_return true;
 }
@@ -188,14 +190,16 @@ Task<bool> HttpConnection::read_body(Incoming& incoming) {
     error_code error;
     co_await http::async_read_some(socket_, buffer_, parser, asio::redirect_error(kUseTask, error));
     if (error == http::error::need_buffer) error = {};
-    if (error) co_return co_await refuse(describe_unreadable(error));
+    if (error) {
+      co_return co_await refuse(describe_unreadable(error), incoming.request.path);
+    }
     const std::size_t num_bytes = piece->size() - target.size;
     if (!incoming.share.grow(num_bytes)) {
       context_.metrics.count_rejection("body_memory");
       ApiError busy{.status = 503, .code = "body_memory", .message = {}, .param = {}};
       busy.message = fmt::format("the requests being read have {} bytes already; try again",
                                  limits_.max_total_body_bytes);
-      co_return co_await refuse(std::move(busy));
+      co_return co_await refuse(std::move(busy), incoming.request.path);
     }
     body.append(piece->data(), num_bytes);
   }
@@ -205,9 +209,9 @@ Task<bool> HttpConnection::read_body(Incoming& incoming) {
 
 // Sends an error and ends the connection in a way that lets the client read it. Always returns
 // false.
-Task<bool> HttpConnection::refuse(ApiError error) {
+Task<bool> HttpConnection::refuse(ApiError error, std::string path) {
   if (error.status == 0) co_return false;
-  HttpResponse response = error_response(error);
+  HttpResponse response = error_response(error, path);
   if (co_await write_response(std::move(response), false, true)) co_await linger();
   co_return false;
 }
@@ -299,8 +303,8 @@ Task<bool> HttpConnection::answer_from_engine(const Incoming& incoming, Generati
     co_await wait_for_event();
   }
   if (disconnected_) co_return false;
-  HttpResponse response{.body = std::move(body), .headers = {}};
-  if (generation.failure()) response = error_response(*generation.failure());
+  HttpResponse response{.body = std::move(body), .headers = generation.headers()};
+  if (generation.failed()) response = generation.failure_response();
   context_.router.add_cors(incoming.request, response);
   co_return co_await write_response(std::move(response), incoming.keep_alive && !draining_, true);
 }
@@ -311,20 +315,25 @@ Task<bool> HttpConnection::stream(const Incoming& incoming, Generation& generati
   HttpResponse head{.content_type = "text/event-stream; charset=utf-8",
                     .body = {},
                     .headers = {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}}};
+  for (auto& header : generation.headers()) head.headers.push_back(std::move(header));
   context_.router.add_cors(incoming.request, head);
   streaming_ = &generation;
   const std::string head_bytes =
       format_head(head, keep_alive, chunked ? Framing::kChunked : Framing::kUntilClose);
   bool written = co_await write(head_bytes);
+  auto ping_at = std::chrono::steady_clock::now() + limits_.ping_interval;
   while (written && !disconnected_) {
-    const std::string events = generation.advance(kWriteBytes);
+    std::string events = generation.advance(kWriteBytes);
+    const auto now = std::chrono::steady_clock::now();
+    if (events.empty() && now >= ping_at) events = generation.ping();
+    if (!events.empty() || now >= ping_at) ping_at = now + limits_.ping_interval;
     if (!events.empty()) {
       const std::string bytes = chunked ? frame_chunk(events) : events;
       written = co_await write(bytes);
     } else if (generation.done()) {
       break;
     } else {
-      co_await wait_for_event();
+      co_await wait_for_event(ping_at);
     }
   }
   streaming_ = nullptr;
@@ -383,9 +392,9 @@ Task<void> HttpConnection::linger() {
   clear_deadline();
 }
 
-Task<void> HttpConnection::wait_for_event() {
+Task<void> HttpConnection::wait_for_event(Timer::time_point end) {
   error_code error;
-  event_.expires_at(Timer::time_point::max());
+  event_.expires_at(end);
   co_await event_.async_wait(asio::redirect_error(kUseTask, error));
 }
 

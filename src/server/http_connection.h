@@ -56,7 +56,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   Task<bool> serve_one();
   Task<bool> read_head(Incoming& incoming);
   Task<bool> read_body(Incoming& incoming);
-  Task<bool> refuse(ApiError error);
+  Task<bool> refuse(ApiError error, std::string path = {});
   ApiError describe_unreadable(boost::system::error_code error) const;
   Task<bool> answer(Incoming& incoming);
   Task<bool> answer_from_engine(const Incoming& incoming, Generation& generation);
@@ -64,7 +64,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   Task<bool> write_response(HttpResponse response, bool keep_alive, bool with_body);
   Task<bool> write(std::string_view bytes);
   Task<void> linger();
-  Task<void> wait_for_event();
+  Task<void> wait_for_event(Timer::time_point end = Timer::time_point::max());
   Task<void> stop_watching();
 
   void start_routing(const HttpRequest& request);
@@ -80,7 +80,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   ConnectionContext& context_;
   const ServerLimits& limits_;
   Timer deadline_;  // cancels the socket's operations
-  Timer event_;     // never expires; cancelled to wake the coroutine
+  Timer event_;     // cancelled to wake the coroutine
   boost::beast::flat_buffer buffer_;
   std::optional<Reply> reply_;       // from the prepare pool
   Generation* streaming_ = nullptr;  // while its events are being written

@@ -1,5 +1,7 @@
 #include "server/http_message.h"
 
+#include "server/request_id.h"
+
 namespace larder {
 namespace {
 
@@ -20,7 +22,42 @@ std::string_view error_type(int status) {
   }
 }
 
+std::string_view anthropic_error_type(int status) {
+  switch (status) {
+    case 401:
+      return "authentication_error";
+    case 403:
+      return "permission_error";
+    case 404:
+      return "not_found_error";
+    case 408:
+      return "timeout_error";
+    case 413:
+      return "request_too_large";
+    case 429:
+      return "rate_limit_error";
+    case 500:
+      return "api_error";
+    case 503:
+      return "overloaded_error";
+    default:
+      return "invalid_request_error";
+  }
+}
+
+void add_error_headers(HttpResponse& response, int status) {
+  if (status == 401) response.headers.emplace_back("WWW-Authenticate", "Bearer");
+  if (status == 503) response.headers.emplace_back("Retry-After", "1");
+}
+
 }  // namespace
+
+ApiStyle style_of(std::string_view path) {
+  constexpr std::string_view kMessages = "/v1/messages";
+  const bool is_messages = path.starts_with(kMessages) &&
+                           (path.size() == kMessages.size() || path[kMessages.size()] == '/');
+  return is_messages ? ApiStyle::kAnthropic : ApiStyle::kOpenAi;
+}
 
 std::string_view status_text(int status) {
   switch (status) {
@@ -50,6 +87,8 @@ std::string_view status_text(int status) {
       return "Internal Server Error";
     case 503:
       return "Service Unavailable";
+    case 529:
+      return "Overloaded";
     default:
       return "Error";
   }
@@ -66,11 +105,31 @@ Json error_json(const ApiError& error) {
   return {{"error", std::move(inner)}};
 }
 
+Json anthropic_error_json(const ApiError& error, const std::string& request_id) {
+  Json body = {{"type", "error"}};
+  body["error"] = {{"type", anthropic_error_type(error.status)}, {"message", error.message}};
+  body["request_id"] = request_id;
+  return body;
+}
+
 HttpResponse error_response(const ApiError& error) {
   HttpResponse response = json_response(error_json(error), error.status);
-  if (error.status == 401) response.headers.emplace_back("WWW-Authenticate", "Bearer");
-  if (error.status == 503) response.headers.emplace_back("Retry-After", "1");
+  add_error_headers(response, error.status);
   return response;
+}
+
+HttpResponse anthropic_error_response(const ApiError& error, const std::string& request_id) {
+  // Clients know its type by a status of its own.
+  const int status = error.status == 503 ? 529 : error.status;
+  HttpResponse response = json_response(anthropic_error_json(error, request_id), status);
+  add_error_headers(response, error.status);
+  response.headers.emplace_back("request-id", request_id);
+  return response;
+}
+
+HttpResponse error_response(const ApiError& error, std::string_view path) {
+  if (style_of(path) == ApiStyle::kOpenAi) return error_response(error);
+  return anthropic_error_response(error, "req_" + make_request_id());
 }
 
 ApiError to_api_error(const Error& error) {

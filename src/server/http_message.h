@@ -15,6 +15,7 @@ struct HttpRequest {
   std::string method;         // GET, POST, ...
   std::string path;           // without the query, still percent-encoded
   std::string authorization;  // header values, "" when absent
+  std::string api_key;        // x-api-key
   std::string content_type;
   std::string content_encoding;
   std::string origin;
@@ -32,7 +33,10 @@ std::string_view status_text(int status);
 
 HttpResponse json_response(const Json& value, int status = 200);
 
-// OpenAI's error body: {"error": {message, type, param, code}}.
+// Whose shape an error takes.
+enum class ApiStyle { kOpenAi, kAnthropic };
+ApiStyle style_of(std::string_view path);
+
 struct ApiError {
   int status = 400;
   std::string code;  // "invalid_value", "context_length_exceeded", ...
@@ -40,8 +44,15 @@ struct ApiError {
   std::string param;  // "" = null
 };
 
+// OpenAI's error body: {"error": {message, type, param, code}}.
 Json error_json(const ApiError& error);
+// Anthropic's: {"type": "error", "error": {type, message}, "request_id"}.
+Json anthropic_error_json(const ApiError& error, const std::string& request_id);
+
 HttpResponse error_response(const ApiError& error);
+HttpResponse anthropic_error_response(const ApiError& error, const std::string& request_id);
+// In the style of the path that was asked for.
+HttpResponse error_response(const ApiError& error, std::string_view path);
 ApiError to_api_error(const Error& error);
 
 }  // namespace larder

@@ -1,17 +1,17 @@
 // The shape of chat completions.
 #include <utility>
 
-#include "server/reply_writer.h"
+#include "server/choices_writer.h"
 #include "server/request_id.h"
 #include "server/utf8.h"
 
 namespace larder {
 namespace {
 
-class ChatWriter final : public ReplyWriter {
+class ChatWriter final : public ChoicesWriter {
  public:
   ChatWriter(std::string model_name, const Tokenizer& tokenizer)
-      : ReplyWriter("chatcmpl-" + make_request_id(), std::move(model_name), tokenizer) {}
+      : ChoicesWriter("chatcmpl-" + make_request_id(), std::move(model_name), tokenizer) {}
 
  private:
   std::string_view object_name(bool streaming) const override {

@@ -2,18 +2,18 @@
 #include <algorithm>
 #include <utility>
 
-#include "server/reply_writer.h"
+#include "server/choices_writer.h"
 #include "server/request_id.h"
 #include "server/utf8.h"
 
 namespace larder {
 namespace {
 
-class CompletionWriter final : public ReplyWriter {
+class CompletionWriter final : public ChoicesWriter {
  public:
   CompletionWriter(std::string model_name, const Tokenizer& tokenizer,
                    std::vector<std::string> echo)
-      : ReplyWriter("cmpl-" + make_request_id(), std::move(model_name), tokenizer),
+      : ChoicesWriter("cmpl-" + make_request_id(), std::move(model_name), tokenizer),
         echo_(std::move(echo)) {}
 
  private:

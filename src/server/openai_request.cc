@@ -185,6 +185,7 @@ GenerationOptions read_options(const Fields& fields, const RequestRules& rules) 
   options.priority =
       static_cast<int>(fields.integer("priority", {-kMaxInt32, kMaxInt32}).value_or(0));
   options.pin_ttl_s = read_pin_ttl_s(fields);
+  options.prompt_cache_key = fields.string("prompt_cache_key", kMaxNameBytes).value_or("");
   options.cache_salt = fields.string("cache_salt", kMaxNameBytes).value_or("");
   read_attention(fields, rules, options);
   read_truncation(fields, rules, options);

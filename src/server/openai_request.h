@@ -44,6 +44,10 @@ struct GenerationOptions {
   int priority = 0;
   int pin_ttl_s = 0;  // Request::pin_ttl_s
   std::string cache_salt;  // the client's own; never used as it is
+  std::string prompt_cache_key;  // the client's name for prompts that share a prefix; "" = none
+  // The earlier reply that diagnostics compare this one's prompt with.
+  std::optional<std::string> comparison_id;
+  bool wants_diagnostics = false;  // the reply says why tokens of the prompt were computed
   AttentionSpan attention;
   // Only the last tokens of the prompt are kept: that many, or -1 = as many as max_model_len
   // allows.

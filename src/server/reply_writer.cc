@@ -1,9 +1,6 @@
 #include "server/reply_writer.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <limits>
 #include <set>
@@ -11,12 +8,6 @@
 
 namespace larder {
 namespace {
-
-std::int64_t unix_time_s() {
-  return std::chrono::duration_cast<std::chrono::seconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
 
 // Sums over the choices of a request; what belongs to the prompt counts once per prompt.
 struct Totals {
@@ -80,73 +71,8 @@ Json timings_json(std::span<const Choice> choices) {
   return timings;
 }
 
-ReplyWriter::ReplyWriter(std::string id, std::string model_name, const Tokenizer& tokenizer)
-    : tokenizer_(tokenizer),
-      id_(std::move(id)),
-      model_name_(std::move(model_name)),
-      created_s_(unix_time_s()) {}
-
-Json ReplyWriter::envelope(bool streaming) const {
-  return {{"id", id_},
-          {"object", object_name(streaming)},
-          {"created", created_s_},
-          {"model", model_name_},
-          {"choices", Json::array()}};
-}
-
-Json ReplyWriter::chunk(Choice& choice, ChoiceDelta delta) {
-  Json event = envelope(true);
-  if (options_.return_token_ids && !choice.begun) add_prompt_tokens(event);
-  event["choices"].push_back(stream_choice(choice, delta));
-  choice.begun = true;
-  return event;
-}
-
-Json ReplyWriter::usage_chunk(std::span<const Choice> choices) const {
-  Json event = envelope(true);
-  event["usage"] = usage_json(choices);
-  event["timings"] = timings_json(choices);
-  return event;
-}
-
-Json ReplyWriter::reply(std::span<Choice*> choices, std::span<const Choice> all_choices) {
-  Json body = envelope(false);
-  if (options_.return_token_ids) add_prompt_tokens(body);
-  for (Choice* choice : choices) body["choices"].push_back(whole_choice(*choice));
-  body["usage"] = usage_json(all_choices);
-  body["timings"] = timings_json(all_choices);
-  return body;
-}
-
-Json ReplyWriter::finish_reason(const Choice& choice) {
-  switch (choice.finish) {
-    case FinishReason::kStop:
-      return "stop";
-    case FinishReason::kLength:
-      return "length";
-    default:
-      return nullptr;
-  }
-}
-
-Json ReplyWriter::stop_reason(const Choice& choice) const {
-  if (!choice.stop_string.empty()) return choice.stop_string;
-  const auto& ids = options_.sampling.stop_token_ids;
-  const bool asked_for =
-      choice.stop_token && std::ranges::find(ids, *choice.stop_token) != ids.end();
-  return asked_for ? Json(*choice.stop_token) : Json();
-}
-
-Json ReplyWriter::token_ids(std::span<const OutputToken> tokens) {
-  Json ids = Json::array();
-  for (const OutputToken& token : tokens) ids.push_back(token.token);
-  return ids;
-}
-
-std::string ReplyWriter::token_text(TokenId token) const {
-  if (options_.logprobs_by_id) return fmt::format("token_id:{}", token);
-  return std::string(tokenizer_.token_bytes(token, true));
-}
+ReplyWriter::ReplyWriter(std::string id, std::string model_name)
+    : id_(std::move(id)), model_name_(std::move(model_name)) {}
 
 const std::vector<TokenId>& ReplyWriter::prompt_tokens(const Choice& choice) const {
   return prompts_.at(static_cast<std::size_t>(choice.prompt));

@@ -1,7 +1,6 @@
-// The shape of a reply: what chat and completions have in common, and where they differ.
+// What every API knows of an answer, and how each writes its replies.
 #pragma once
 
-#include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
@@ -12,6 +11,7 @@
 
 #include "engine/request.h"
 #include "engine/text_stream.h"
+#include "server/http_message.h"
 #include "server/json_reader.h"
 #include "server/openai_request.h"
 #include "tokenizer/tokenizer.h"
@@ -38,6 +38,7 @@ struct Choice {
   std::string text;
   std::vector<OutputToken> tokens;
   std::vector<OutputToken> prompt_logprobs;
+  Json cache_report;  // why tokens of the prompt were computed; null = not asked for
 
   bool done() const { return finish != FinishReason::kNone; }
 };
@@ -50,51 +51,52 @@ struct ChoiceDelta {
   std::vector<OutputToken> prompt_logprobs;
 };
 
-// Turns choices into JSON. Thread: the connection's strand.
+// How one API writes a reply, whole or as a stream of events. A stream is begin(), then delta() for
+// every step's news of a choice, then end(); failure() may end it at any time. Events are appended to
+// out as they go over the wire (sse.h). Thread: the connection's strand; the setters before the first
+// reply.
 class ReplyWriter {
  public:
-  ReplyWriter(std::string id, std::string model_name, const Tokenizer& tokenizer);
+  ReplyWriter(std::string id, std::string model_name);
   virtual ~ReplyWriter() = default;
 
-  // One event of a stream, without usage.
-  Json chunk(Choice& choice, ChoiceDelta delta);
-  // The last event of a stream that asked for usage.
-  Json usage_chunk(std::span<const Choice> choices) const;
-  // The whole reply; choices are those to be shown, all_choices those that were computed.
-  Json reply(std::span<Choice*> choices, std::span<const Choice> all_choices);
+  // What the client is to call this reply.
+  const std::string& id() const { return id_; }
 
-  // Both before the first reply.
   void set_options(const GenerationOptions& options) { options_ = options; }
   void set_prompts(std::vector<std::vector<TokenId>> prompts) { prompts_ = std::move(prompts); }
 
- protected:
-  virtual std::string_view object_name(bool streaming) const = 0;
-  virtual Json stream_choice(Choice& choice, ChoiceDelta& delta) = 0;
-  virtual Json whole_choice(Choice& choice) = 0;
-  // Beside choices, when return_token_ids asks for it.
-  virtual void add_prompt_tokens(Json& body) const { (void)body; }
+  // Once, as soon as the request is in the engine: nothing is known of the prompt's usage.
+  virtual void begin(std::string& out) { (void)out; }
+  // all: every choice of the reply, this one among them; usage is complete from the first on.
+  virtual void delta(Choice& choice, ChoiceDelta delta, std::span<const Choice> all,
+                     std::string& out) = 0;
+  // All choices have ended.
+  virtual void end(std::span<const Choice> all, std::string& out) = 0;
+  // Nothing was sent for a while: what keeps the connection alive.
+  virtual void ping(std::string& out) { (void)out; }
+  // In place of what is missing, end() included.
+  virtual void failure(const ApiError& error, std::string& out) = 0;
 
-  // "stop", "length" or null.
-  static Json finish_reason(const Choice& choice);
-  // The stop string or the stop_token_ids entry that ended it, else null.
-  Json stop_reason(const Choice& choice) const;
-  static Json token_ids(std::span<const OutputToken> tokens);
-  // The token's text as shown in logprobs; its own bytes, perhaps half a character.
-  std::string token_text(TokenId token) const;
+  // The body of a reply that is not streamed; shown are the choices to show, all those computed.
+  virtual std::string whole(std::span<Choice*> shown, std::span<const Choice> all) = 0;
+  // In its place.
+  virtual HttpResponse failure_response(const ApiError& error) const = 0;
+
+  // Headers of every reply.
+  virtual std::vector<std::pair<std::string, std::string>> headers() const { return {}; }
+
+ protected:
+  const std::string& model_name() const { return model_name_; }
   // Kept only when the reply shows them: with return_token_ids or echo.
   const std::vector<TokenId>& prompt_tokens(const Choice& choice) const;
-  bool wants_logprobs() const { return options_.sampling.num_logprobs >= 0; }
 
-  const Tokenizer& tokenizer_;
   GenerationOptions options_;
   std::vector<std::vector<TokenId>> prompts_;
 
  private:
-  Json envelope(bool streaming) const;
-
   const std::string id_;
   const std::string model_name_;
-  const std::int64_t created_s_;
 };
 
 std::unique_ptr<ReplyWriter> make_chat_writer(std::string model_name, const Tokenizer& tokenizer);

@@ -100,6 +100,11 @@ void Router::add_cors(const HttpRequest& request, HttpResponse& response) const 
   response.headers.emplace_back("Vary", "Origin");
 }
 
+std::optional<Digest> Router::key_of(const HttpRequest& request) const {
+  const auto bearer = keys_.match(request.authorization);
+  return bearer ? bearer : keys_.match_key(request.api_key);
+}
+
 std::optional<HttpResponse> Router::check_head(const HttpRequest& head) const {
   if (head.method == "OPTIONS" && allows_origin(head.origin)) {
     return HttpResponse{.status = 204,
@@ -110,27 +115,32 @@ std::optional<HttpResponse> Router::check_head(const HttpRequest& head) const {
                                     {"Access-Control-Max-Age", "86400"}}};
   }
   const Route* route = find(head);
-  if (route == nullptr) return error_response(unknown_path(head));
-  if (!route->is_public && !keys_.empty() && !keys_.match(head.authorization)) {
+  if (route == nullptr) return error_response(unknown_path(head), head.path);
+  if (!route->is_public && !keys_.empty() && !key_of(head)) {
+    const bool is_openai = style_of(head.path) == ApiStyle::kOpenAi;
     return error_response(
         {.status = 401,
          .code = "invalid_api_key",
-         .message = "the API key is missing or wrong; send \"Authorization: Bearer KEY\"",
-         .param = {}});
+         .message = fmt::format("the API key is missing or wrong; send \"{}\"",
+                                is_openai ? "Authorization: Bearer KEY" : "x-api-key: KEY"),
+         .param = {}},
+        head.path);
   }
   if (!head.content_encoding.empty() && head.content_encoding != "identity") {
     return error_response(
         {.status = 415,
          .code = "unsupported_encoding",
          .message = "compressed bodies are not taken; send it without Content-Encoding",
-         .param = {}});
+         .param = {}},
+        head.path);
   }
   if (route->takes_json && !is_json_type(head.content_type)) {
     return error_response(
         {.status = 415,
          .code = "unsupported_media_type",
          .message = "the body must be JSON; send \"Content-Type: application/json\"",
-         .param = {}});
+         .param = {}},
+        head.path);
   }
   return std::nullopt;
 }
@@ -143,17 +153,18 @@ bool Router::is_quick(const HttpRequest& request) const {
 Reply Router::route(const HttpRequest& request, Mailbox::Wake wake) const {
   try {
     const Route* found = find(request);
-    if (found == nullptr) return {error_response(unknown_path(request)), nullptr};
+    if (found == nullptr) return {error_response(unknown_path(request), request.path), nullptr};
     return (this->*found->handler)(request, std::move(wake));
   } catch (const Error& error) {
     if (error.kind() == ErrorKind::kUnavailable) metrics_.count_rejection("queue_full");
-    return {error_response(to_api_error(error)), nullptr};
+    return {error_response(to_api_error(error), request.path), nullptr};
   } catch (const std::exception& error) {
     spdlog::error("{} {}: {}", request.method, shorten(request.path), error.what());
     return {error_response({.status = 500,
                             .code = "internal_error",
                             .message = "the server failed on this request; its log has the reason",
-                            .param = {}}),
+                            .param = {}},
+                           request.path),
             nullptr};
   }
 }

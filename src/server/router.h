@@ -46,6 +46,7 @@ class Router {
   struct Route;
   static const Route kRoutes[];
 
+  std::optional<Digest> key_of(const HttpRequest& request) const;
   static const Route* find(const HttpRequest& request);
   bool allows_origin(const std::string& origin) const;
   ApiError unknown_path(const HttpRequest& request) const;

@@ -1,4 +1,4 @@
-// Server-sent events, as OpenAI's streams use them: lines of data, no names, no ids.
+// Server-sent events: a line of data, named where an API types its events.
 #pragma once
 
 #include <string>
@@ -15,6 +15,14 @@ inline void append_event(std::string& out, const Json& event) {
   out += "data: ";
   out += dump_json(event);
   out += "\n\n";
+}
+
+// What APIs with typed events send; the type also stands in the event.
+inline void append_named_event(std::string& out, std::string_view name, const Json& event) {
+  out += "event: ";
+  out += name;
+  out += '\n';
+  append_event(out, event);
 }
 
 }  // namespace larder

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "server/auth.h"
+#include "server/http_message.h"
 #include "server/mailbox.h"
 #include "server/memory_budget.h"
 #include "server/stats_log.h"
@@ -46,6 +47,27 @@ TEST(ApiKeys, MatchWholeKeysOnly) {
        {"", "abc", "Bearer", "Bearer ", "Bearer ab", "Bearer abcd", "Bearer  abc", "Basic abc"}) {
     EXPECT_FALSE(keys.match(wrong).has_value()) << wrong;
   }
+}
+
+TEST(ApiKeys, MatchWithoutAScheme) {
+  const ApiKeys keys({"abc"});
+  EXPECT_EQ(keys.match_key("abc"), keys.match("Bearer abc"));
+  EXPECT_FALSE(keys.match_key("").has_value());
+  EXPECT_FALSE(keys.match_key("Bearer abc").has_value());
+}
+
+TEST(ApiError, TakesTheShapeOfThePath) {
+  const ApiError error{.status = 503, .code = "busy", .message = "later", .param = {}};
+  const HttpResponse openai = error_response(error, "/v1/messagesx");
+  EXPECT_EQ(openai.status, 503);
+  EXPECT_EQ(parse_json(openai.body, {})["error"]["code"], "busy");
+  const HttpResponse anthropic = error_response(error, "/v1/messages/count_tokens");
+  EXPECT_EQ(anthropic.status, 529);
+  const Json body = parse_json(anthropic.body, {});
+  EXPECT_EQ(body["type"], "error");
+  EXPECT_EQ(body["error"], (Json{{"type", "overloaded_error"}, {"message", "later"}}));
+  const std::pair<std::string, std::string> header("request-id", body["request_id"]);
+  EXPECT_EQ(anthropic.headers.back(), header);
 }
 
 TEST(Salt, DependsOnKeyAndClient) {

@@ -1,0 +1,106 @@
+#include "server/choices_writer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "server/sse.h"
+
+namespace larder {
+namespace {
+
+std::int64_t unix_time_s() {
+  return std::chrono::duration_cast<std::chrono::seconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+}  // namespace
+
+ChoicesWriter::ChoicesWriter(std::string id, std::string model_name,
+                             const Tokenizer& tokenizer)
+    : ReplyWriter(std::move(id), std::move(model_name)),
+      tokenizer_(tokenizer),
+      created_s_(unix_time_s()) {}
+
+Json ChoicesWriter::envelope(bool streaming) const {
+  return {{"id", id()},
+          {"object", object_name(streaming)},
+          {"created", created_s_},
+          {"model", model_name()},
+          {"choices", Json::array()}};
+}
+
+void ChoicesWriter::delta(Choice& choice, ChoiceDelta delta, std::span<const Choice> all,
+                          std::string& out) {
+  Json event = envelope(true);
+  if (options_.return_token_ids && !choice.begun) add_prompt_tokens(event);
+  event["choices"].push_back(stream_choice(choice, delta));
+  choice.begun = true;
+  if (options_.continuous_usage) event["usage"] = usage_json({&choice, 1});
+  const bool is_last = choice.done() && std::ranges::all_of(all, &Choice::done);
+  if (is_last && !options_.include_usage) event["timings"] = timings_json(all);
+  append_event(out, event);
+}
+
+void ChoicesWriter::end(std::span<const Choice> all, std::string& out) {
+  if (options_.include_usage) {
+    Json event = envelope(true);
+    event["usage"] = usage_json(all);
+    event["timings"] = timings_json(all);
+    append_event(out, event);
+  }
+  out += kSseDone;
+}
+
+void ChoicesWriter::failure(const ApiError& error, std::string& out) {
+  append_event(out, error_json(error));
+  out += kSseDone;
+}
+
+std::string ChoicesWriter::whole(std::span<Choice*> shown, std::span<const Choice> all) {
+  Json body = envelope(false);
+  if (options_.return_token_ids) add_prompt_tokens(body);
+  for (Choice* choice : shown) body["choices"].push_back(whole_choice(*choice));
+  body["usage"] = usage_json(all);
+  body["timings"] = timings_json(all);
+  return dump_json(body);
+}
+
+HttpResponse ChoicesWriter::failure_response(const ApiError& error) const {
+  return error_response(error);
+}
+
+Json ChoicesWriter::finish_reason(const Choice& choice) {
+  switch (choice.finish) {
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kLength:
+      return "length";
+    default:
+      return nullptr;
+  }
+}
+
+Json ChoicesWriter::stop_reason(const Choice& choice) const {
+  if (!choice.stop_string.empty()) return choice.stop_string;
+  const auto& ids = options_.sampling.stop_token_ids;
+  const bool asked_for =
+      choice.stop_token && std::ranges::find(ids, *choice.stop_token) != ids.end();
+  return asked_for ? Json(*choice.stop_token) : Json();
+}
+
+Json ChoicesWriter::token_ids(std::span<const OutputToken> tokens) {
+  Json ids = Json::array();
+  for (const OutputToken& token : tokens) ids.push_back(token.token);
+  return ids;
+}
+
+std::string ChoicesWriter::token_text(TokenId token) const {
+  if (options_.logprobs_by_id) return fmt::format("token_id:{}", token);
+  return std::string(tokenizer_.token_bytes(token, true));
+}
+
+}  // namespace larder

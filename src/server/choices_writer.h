@@ -1,0 +1,50 @@
+// The shape that OpenAI's chat and completions share: envelopes with a list of choices.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "server/reply_writer.h"
+#include "tokenizer/tokenizer.h"
+
+namespace larder {
+
+// Thread: as ReplyWriter.
+class ChoicesWriter : public ReplyWriter {
+ public:
+  ChoicesWriter(std::string id, std::string model_name, const Tokenizer& tokenizer);
+
+  void delta(Choice& choice, ChoiceDelta delta, std::span<const Choice> all,
+             std::string& out) final;
+  void end(std::span<const Choice> all, std::string& out) final;
+  void failure(const ApiError& error, std::string& out) final;
+  std::string whole(std::span<Choice*> shown, std::span<const Choice> all) final;
+  HttpResponse failure_response(const ApiError& error) const final;
+
+ protected:
+  virtual std::string_view object_name(bool streaming) const = 0;
+  virtual Json stream_choice(Choice& choice, ChoiceDelta& delta) = 0;
+  virtual Json whole_choice(Choice& choice) = 0;
+  // Beside choices, when return_token_ids asks for it.
+  virtual void add_prompt_tokens(Json& body) const { (void)body; }
+
+  // "stop", "length" or null.
+  static Json finish_reason(const Choice& choice);
+  // The stop string or the stop_token_ids entry that ended it, else null.
+  Json stop_reason(const Choice& choice) const;
+  static Json token_ids(std::span<const OutputToken> tokens);
+  // The token's text as shown in logprobs; its own bytes, perhaps half a character.
+  std::string token_text(TokenId token) const;
+  bool wants_logprobs() const { return options_.sampling.num_logprobs >= 0; }
+
+  const Tokenizer& tokenizer_;
+
+ private:
+  Json envelope(bool streaming) const;
+
+  const std::int64_t created_s_;
+};
+
+}  // namespace larder
