@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/types.h"
+#include "kv/miss.h"
 
 namespace larder {
 
@@ -60,6 +61,13 @@ struct RequestUsage {
   int num_preemptions = 0;
 };
 
+// Where a prompt's tokens came from, as of the time when it was first scheduled.
+struct CacheFacts {
+  std::vector<int> num_loaded_by_tier;  // of RequestUsage::num_loaded_tokens; empty = none
+  // Of the tokens that were computed: those that the cache can tell about, in order.
+  std::vector<MissedSpan> missed;
+};
+
 // One step's news of one choice.
 struct RequestUpdate {
   int choice = 0;                   // [0, n)
@@ -69,6 +77,7 @@ struct RequestUpdate {
   std::optional<TokenId> stop_token;  // which token ended it
   RequestUsage usage;
   RequestTimes times;
+  CacheFacts cache;  // once, with the first update of choice 0
 };
 
 // Called on the engine thread for every update, in order; must not block and must not throw.

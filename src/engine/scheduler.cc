@@ -82,6 +82,7 @@ void Scheduler::finish_load(Sequence& sequence, const EndedLoad& ended) {
     stats_.num_loaded_by_tier[tier] += static_cast<std::uint64_t>(num_tokens);
     request.num_loaded += num_tokens;
   }
+  if (request.num_preemptions == 0) note_loaded(request, loaded);
   // What the prompt owes to the cache is known only now.
   const int num_more = std::min(loaded.num_matched, request.num_prompt) - request.num_cached;
   if (request.num_preemptions == 0 && num_more > 0) {
@@ -169,7 +170,10 @@ void Scheduler::admit_waiting() {
     if (!admit(sequence)) return;
     next = waiting_.erase(next);
     running_.insert(std::ranges::upper_bound(running_, &sequence, GoesBefore{}), &sequence);
-    if (cache_.begin_load(sequence.table, sequence.tokens, max_match(sequence))) {
+    const LoadPlan load =
+        cache_.begin_load(sequence.table, sequence.tokens, max_match(sequence));
+    if (sequence.request->num_preemptions == 0) note_load(*sequence.request, load);
+    if (load) {
       ++num_loading_;
       continue;
     }
@@ -262,8 +266,45 @@ bool Scheduler::admit(Sequence& sequence) {
     request.times.scheduled_ns = clock_.now_ns();
     stats_.num_prompt_tokens += static_cast<std::uint64_t>(request.num_prompt);
     stats_.num_prompt_tokens_cached += static_cast<std::uint64_t>(num_matched);
+    note_miss(sequence, num_matched);
   }
   return true;
+}
+
+// What the cache can tell of the part of a prompt that it had not.
+void Scheduler::note_miss(Sequence& sequence, int num_matched) {
+  ActiveRequest& request = *sequence.request;
+  const int most = max_match(sequence);
+  std::vector<MissedSpan>& missed = request.facts.missed;
+  if (num_matched < most) {
+    const std::span<const TokenId> prompt(sequence.tokens);
+    cache_.explain_miss(sequence.table, prompt.first(static_cast<std::size_t>(most)), missed);
+  }
+  const int last = request.num_prompt - 1;
+  const int bypassed_from = std::max(most, num_matched);
+  if (bypassed_from < last)
+    missed.push_back({.begin = bypassed_from, .end = last, .cause = MissCause::kBypassed});
+  missed.push_back({.begin = last, .end = last + 1, .cause = MissCause::kTooShort});
+}
+
+// Up to load.end the tiers say better what becomes of the tokens.
+void Scheduler::note_load(ActiveRequest& request, const LoadPlan& load) {
+  if (load.end <= request.num_cached) return;
+  std::vector<MissedSpan>& missed = request.facts.missed;
+  std::erase_if(missed, [&](const MissedSpan& span) { return span.end <= load.end; });
+  if (!missed.empty()) missed.front().begin = std::max(missed.front().begin, load.end);
+  missed.insert(missed.begin(), {.begin = request.num_cached,
+                                 .end = load.end,
+                                 .cause = load ? MissCause::kTierFailed : MissCause::kTooShort});
+}
+
+// The load that note_load() counted as failed has brought tokens up to num_matched.
+void Scheduler::note_loaded(ActiveRequest& request, const LoadedTokens& loaded) {
+  std::vector<MissedSpan>& missed = request.facts.missed;
+  const int num_matched = std::min(loaded.num_matched, request.num_prompt);
+  std::erase_if(missed, [&](const MissedSpan& span) { return span.end <= num_matched; });
+  if (!missed.empty()) missed.front().begin = std::max(missed.front().begin, num_matched);
+  request.facts.num_loaded_by_tier = loaded.num_by_tier;
 }
 
 bool Scheduler::plan(Sequence& sequence, int max_tokens) {

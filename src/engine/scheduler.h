@@ -93,6 +93,9 @@ class Scheduler {
   bool admit(Sequence& sequence);
   bool waits_for_leader(Sequence& sequence);
   void finish_load(Sequence& sequence, const EndedLoad& ended);
+  void note_miss(Sequence& sequence, int num_matched);
+  static void note_load(ActiveRequest& request, const LoadPlan& load);
+  static void note_loaded(ActiveRequest& request, const LoadedTokens& loaded);
   // Plans up to max_tokens of the sequence's missing ones. false = it was preempted.
   bool plan(Sequence& sequence, int max_tokens);
   bool make_room(Sequence& sequence, int num_tokens);

@@ -96,7 +96,10 @@ FinishReason Scheduler::finish_reason(const Sequence& sequence, TokenId token) c
 void Scheduler::report(Sequence& sequence, RequestUpdate update) {
   const ActiveRequest& request = *sequence.request;
   update.choice = sequence.choice;
-  if (!std::exchange(sequence.is_reported, true)) update.prompt_logprobs = request.prompt_logprobs;
+  if (!std::exchange(sequence.is_reported, true)) {
+    update.prompt_logprobs = request.prompt_logprobs;
+    if (sequence.choice == 0) update.cache = request.facts;
+  }
   update.usage = {.num_prompt_tokens = request.num_prompt,
                   .num_cached_tokens = std::max(0, request.num_cached),
                   .num_loaded_tokens = request.num_loaded,

@@ -46,6 +46,7 @@ struct ActiveRequest {
   int num_cached = -1;  // -1 = never scheduled
   int num_loaded = 0;   // of those, from tiers
   int num_preemptions = 0;
+  CacheFacts facts;  // of the first time that it was scheduled
   // Tokens of the prompt whose logprobs are known: the first needs none.
   std::vector<OutputToken> prompt_logprobs;
   std::vector<std::unique_ptr<Sequence>> choices;  // those that have not ended; only 0 until forked

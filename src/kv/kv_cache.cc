@@ -34,6 +34,7 @@ KvCache::KvCache(const KvLayout& layout, KvStorage& storage, const Clock& clock,
       cache_(layout, pool_, *policy_),
       lives_(static_cast<std::size_t>(config.num_blocks)),
       blocks_(static_cast<std::size_t>(layout.num_groups()), BlockId::kNone),
+      evicted_(config.num_blocks),
       unsaved_(tiers_ == nullptr ? 0 : static_cast<std::size_t>(tiers_->num_tiers())) {
   CHECK(config.num_blocks <= storage.num_blocks(), config.num_blocks, storage.num_blocks());
 }
@@ -324,7 +325,10 @@ std::optional<int> KvCache::pin(const BlockTable& table, std::int64_t ttl_ns) {
     ++num_pins_refused_;
     return std::nullopt;
   }
-  for (const BlockId block : blocks) cache_.pin(block, now_ns + ttl_ns);
+  for (const BlockId block : blocks) {
+    cache_.pin(block, now_ns + ttl_ns);
+    life(block).was_pinned = true;
+  }
   return table.num_computed_;
 }
 
@@ -345,7 +349,7 @@ void KvCache::forget_if_redundant(NodeId node) {
 }
 
 void KvCache::clear() {
-  while (cache_.num_idle() > 0) evict_next();
+  while (cache_.num_idle() > 0) evict_next(true);
 }
 
 BlockId KvCache::allocate() {
@@ -359,12 +363,13 @@ BlockId KvCache::allocate() {
   return *block;
 }
 
-void KvCache::evict_next() {
+void KvCache::evict_next(bool is_cleared) {
   const std::int64_t now_ns = clock_.now_ns();
   cache_.expire_pins(now_ns);
   const BlockId block = cache_.next_to_evict();
   CHECK(block != BlockId::kNone);
   if (tiers_ != nullptr) save_before_eviction(block);
+  remember_evicted(block, is_cleared);
   histograms_.lifetime.observe(seconds(life(block).allocated_ns, now_ns));
   histograms_.idle_before_evict.observe(seconds(life(block).last_used_ns, now_ns));
   num_evicted_ += static_cast<std::uint64_t>(cache_.evict(block));

@@ -23,9 +23,11 @@
 #include "kv/block_pool.h"
 #include "kv/block_table.h"
 #include "kv/eviction.h"
+#include "kv/evicted_blocks.h"
 #include "kv/kv_layout.h"
 #include "kv/kv_storage.h"
 #include "kv/kv_tiers.h"
+#include "kv/miss.h"
 #include "kv/prefix_cache.h"
 
 namespace larder {
@@ -59,6 +61,14 @@ struct KvHistograms {
   KvHistograms();
 };
 
+// What begin_load() found in the tiers.
+struct LoadPlan {
+  bool has_begun = false;  // the table is loading
+  int end = 0;             // tokens that the pool and the tiers have together; 0 = nothing to load
+
+  explicit operator bool() const { return has_begun; }
+};
+
 // What a load brought.
 struct LoadedTokens {
   int num_matched = 0;           // tokens that need not be computed now, as match() returns
@@ -86,8 +96,14 @@ class KvCache {
   int peek(std::span<const TokenId> tokens, std::string_view salt, int max_tokens) const;
 
   // Begins to load what the tiers have beyond the matched part of tokens, at most to max_tokens, if
-  // that is cheaper than computing it. true = the table is loading.
-  [[nodiscard]] bool begin_load(BlockTable& table, std::span<const TokenId> tokens, int max_tokens);
+  // that is cheaper than computing it.
+  [[nodiscard]] LoadPlan begin_load(BlockTable& table, std::span<const TokenId> tokens,
+                                    int max_tokens);
+  // Appends what is known of tokens [table.num_computed(), tokens.size()) of a prompt that was just
+  // matched, in order and without overlap; what is not covered is unknown. Before begin_load: it
+  // may change what the tiers are asked. Costs a SHA-256 per block that it can tell about.
+  void explain_miss(const BlockTable& table, std::span<const TokenId> tokens,
+                    std::vector<MissedSpan>& missed) const;
   // Takes what the tiers have brought and gives them what is complete; returns the loads that have
   // ended, valid until the next call. Each must be finished.
   std::span<const EndedLoad> poll_tiers();
@@ -149,6 +165,7 @@ class KvCache {
     std::uint32_t ticket = 0;  // counts the block's lives
     std::uint32_t saved = 0;   // bit per tier that has it
     bool is_queued = false;    // for tiers, or was
+    bool was_pinned = false;
   };
   // A block of a certain life that a tier has not got yet.
   struct Unsaved {
@@ -188,7 +205,9 @@ class KvCache {
   void hold(BlockId block);
   void drop(BlockId block, bool keeps_longer);
   void drop_blocks(BlockTable& table);
-  void evict_next();
+  void evict_next(bool is_cleared = false);
+  void remember_evicted(BlockId block, bool is_cleared);
+  bool tier_is_off(std::uint8_t saved) const;
   void set_num_used(BlockId block, int num_used);
   void take_path(BlockTable& table);
   bool take_tail(BlockTable& table);
@@ -225,6 +244,7 @@ class KvCache {
   std::uint64_t num_copied_on_write_ = 0;
   std::uint64_t num_pins_refused_ = 0;
   KvHistograms histograms_;
+  EvictedBlocks evicted_;
   std::vector<std::deque<Unsaved>> unsaved_;  // [num_tiers], oldest first
   std::unordered_map<std::uint64_t, Loading> loads_;
   std::vector<EndedLoad> ended_;  // scratch

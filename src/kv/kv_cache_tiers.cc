@@ -136,9 +136,10 @@ bool KvCache::is_worth_loading(std::span<const Missing> missing, int num_tokens)
   return seconds < num_tokens * tiers_->seconds_per_token();
 }
 
-bool KvCache::begin_load(BlockTable& table, std::span<const TokenId> tokens, int max_tokens) {
+LoadPlan KvCache::begin_load(BlockTable& table, std::span<const TokenId> tokens,
+                             int max_tokens) {
   CHECK(table.load_ == 0 && !table.empty());
-  if (tiers_ == nullptr) return false;
+  if (tiers_ == nullptr) return {};
   const int begin = table.num_computed_ / kBlockSize;
   const int num_usable = std::clamp(std::min(max_tokens, table.span_.num_shareable()), 0,
                                     static_cast<int>(tokens.size()));
@@ -151,12 +152,14 @@ bool KvCache::begin_load(BlockTable& table, std::span<const TokenId> tokens, int
     end = wanted.hole;
     wanted = wanted_blocks(path, end);
   }
-  if (wanted.missing.empty() || end * kBlockSize <= table.num_computed_) return false;
-  if (!is_worth_loading(wanted.missing, end * kBlockSize - table.num_computed_)) return false;
+  if (wanted.missing.empty() || end * kBlockSize <= table.num_computed_) return {};
+  LoadPlan plan{.has_begun = false, .end = end * kBlockSize};
+  if (!is_worth_loading(wanted.missing, plan.end - table.num_computed_)) return plan;
   const auto num_taken = static_cast<int>(wanted.missing.size()) + wanted.num_in_pool;
-  if (num_taken > num_blocks_available()) return false;
+  if (num_taken > num_blocks_available()) return plan;
   start_load(table, path, std::move(wanted.missing), end);
-  return true;
+  plan.has_begun = true;
+  return plan;
 }
 
 void KvCache::start_load(BlockTable& table, const LoadPath& path, std::vector<Missing> missing,
