@@ -55,7 +55,8 @@ class Tokenizer::Impl {
  public:
   explicit Impl(Vocabulary vocabulary);
 
-  std::vector<PlacedToken> encode(std::string_view text, std::span<const TextSpan> spans) const;
+  std::vector<PlacedToken> encode(std::string_view text, std::span<const TextSpan> spans,
+                                  std::span<const ExactSpan> exact) const;
   // Moves whole characters from pending to out; with at_end all of it, incomplete ones as U+FFFD.
   void move_characters(std::string& pending, bool at_end, std::string& out) const;
 
@@ -139,7 +140,8 @@ void Tokenizer::Impl::add_added_tokens(const Vocabulary& vocabulary) {
 }
 
 std::vector<PlacedToken> Tokenizer::Impl::encode(std::string_view text,
-                                                 std::span<const TextSpan> spans) const {
+                                                 std::span<const TextSpan> spans,
+                                                 std::span<const ExactSpan> exact) const {
   const auto stretches = trusted_stretches(spans);
   auto stretch = stretches.begin();
   std::vector<PlacedToken> tokens;
@@ -153,12 +155,25 @@ std::vector<PlacedToken> Tokenizer::Impl::encode(std::string_view text,
       tokens[i].begin += static_cast<std::uint32_t>(begin);
   };
   for (std::size_t at = 0; at < text.size();) {
+    if (!exact.empty() && exact.front().begin == at) {
+      if (begin < at) encode_until(at);
+      for (const TokenId token : exact.front().tokens) {
+        tokens.push_back({token, static_cast<std::uint32_t>(at)});
+        at += bytes[token].size();
+      }
+      begin = at;
+      at_start = false;
+      exact = exact.subspan(1);
+      continue;
+    }
+    const std::string_view rest =
+        text.substr(at, (exact.empty() ? text.size() : exact.front().begin) - at);
     AddedTokens::Match match;
-    if (user_defined_.may_begin(text[at])) match = user_defined_.match(text.substr(at));
+    if (user_defined_.may_begin(text[at])) match = user_defined_.match(rest);
     if (markers_.may_begin(text[at])) {
       while (stretch != stretches.end() && stretch->second <= at) ++stretch;
       if (stretch != stretches.end() && stretch->first <= at) {
-        const auto marker = markers_.match(text.substr(at, stretch->second - at));
+        const auto marker = markers_.match(rest.substr(0, stretch->second - at));
         if (marker.length >= match.length) match = marker;
       }
     }
@@ -207,12 +222,34 @@ std::vector<TokenId> Tokenizer::encode(std::string_view text, bool add_special,
   return encode(text, {&whole, 1}, add_special).tokens;
 }
 
+std::optional<std::size_t> Tokenizer::spells(std::span<const TokenId> tokens,
+                                             std::string_view text) const {
+  std::size_t at = 0;
+  for (const TokenId token : tokens) {
+    const std::string_view bytes = impl_->bytes_of(token, true);
+    if (is_special(token) || !text.substr(at).starts_with(bytes)) return std::nullopt;
+    at += bytes.size();
+  }
+  return at;
+}
+
 Encoding Tokenizer::encode(std::string_view text, std::span<const TextSpan> spans,
                            bool add_special) const {
+  return encode(text, spans, add_special, {});
+}
+
+Encoding Tokenizer::encode(std::string_view text, std::span<const TextSpan> spans,
+                           bool add_special, std::span<const ExactSpan> exact) const {
   check_spans(text, spans);
+  std::size_t last_end = 0;
+  for (const ExactSpan& span : exact) {
+    CHECK(last_end <= span.begin && span.begin < span.end && span.end <= text.size(), span.begin);
+    CHECK(spells(span.tokens, text.substr(span.begin)) == span.end - span.begin, span.begin);
+    last_end = span.end;
+  }
   if (text.size() > std::numeric_limits<std::int32_t>::max())
     throw Error(ErrorKind::kTooLarge, "a text of 2 GiB or more cannot be encoded");
-  const std::vector<PlacedToken> placed = impl_->encode(text, spans);
+  const std::vector<PlacedToken> placed = impl_->encode(text, spans, exact);
   Encoding encoding;
   encoding.tokens.reserve(placed.size() + 2);
   encoding.messages.reserve(placed.size() + 2);

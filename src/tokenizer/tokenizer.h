@@ -45,6 +45,13 @@ struct TextSpan {
   std::int32_t message = -1;  // index of the chat message, -1 = the template itself
 };
 
+// Text whose tokens are known, as they were generated: text[begin, end) becomes these, whatever
+// encoding it would make of it. Their bytes must be that text, see spells().
+struct ExactSpan {
+  std::size_t begin = 0, end = 0;  // bytes
+  std::span<const TokenId> tokens;
+};
+
 struct Encoding {
   std::vector<TokenId> tokens;
   std::vector<std::int32_t> messages;  // per token, TextSpan::message of its first byte
@@ -68,6 +75,12 @@ class Tokenizer {
   // User-defined tokens that mark nothing (a run of spaces, an HTML tag) are taken in any text.
   // Time: linear in the length of the text; n log n in that of its longest word.
   Encoding encode(std::string_view text, std::span<const TextSpan> spans, bool add_special) const;
+  // exact: in order, apart from each other; no token is made of text on both sides of their edges.
+  Encoding encode(std::string_view text, std::span<const TextSpan> spans, bool add_special,
+                  std::span<const ExactSpan> exact) const;
+  // Whether the tokens, none of them special, are together the beginning of the text; if so, how
+  // many bytes of it, else nullopt.
+  std::optional<std::size_t> spells(std::span<const TokenId> tokens, std::string_view text) const;
   // An array of spans would otherwise turn into a bool.
   void encode(std::string_view text, const TextSpan* spans, bool add_special) const = delete;
 

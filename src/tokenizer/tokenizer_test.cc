@@ -120,6 +120,33 @@ TEST(Tokenizer, TheLongestSpecialTokenAtAPlaceWins) {
   EXPECT_THAT(tokenizer.encode("\n\n\n\n\n\n\n", false, false), ElementsAre(four, two, '\n'));
 }
 
+TEST(Tokenizer, ExactSpansKeepTheirTokens) {
+  Vocabulary vocabulary = byte_level();
+  const TokenId end = add(vocabulary, "<|im_end|>", TokenKind::kControl);
+  const TokenId spaces = add(vocabulary, "  ", TokenKind::kUserDefined);
+  const Tokenizer tokenizer(vocabulary);
+  const std::string text = "hello hello hello<|im_end|>hell";
+  const std::vector<TextSpan> spans = {{0, 6, true, -1}, {6, 17, false, 3}, {17, 31, true, -1}};
+  const std::vector<TokenId> other = {'h', 256};
+  const std::vector<TokenId> first = {'h', 'e', 257, 'o', ' ', 258};
+  ASSERT_EQ(tokenizer.spells(first, "hello hello"), 10);
+  const ExactSpan exact{6, 16, first};
+  const Encoding encoding = tokenizer.encode(text, spans, false, {&exact, 1});
+  EXPECT_THAT(encoding.tokens,
+              ElementsAre(259, ' ', 'h', 'e', 257, 'o', ' ', 258, 'o', end, 258));
+  EXPECT_THAT(encoding.messages, ElementsAre(-1, -1, 3, 3, 3, 3, 3, 3, 3, -1, -1));
+  EXPECT_EQ(tokenizer.decode(encoding.tokens, true), text);
+  EXPECT_EQ(tokenizer.spells(other, "hello hello"), std::nullopt) << "other text";
+  EXPECT_EQ(tokenizer.spells(std::vector<TokenId>{end}, "<|im_end|>"), std::nullopt) << "special";
+
+  // No token lies across an edge, as none did when the span was generated.
+  const std::vector<TextSpan> whole = {{0, 4, false, 0}};
+  const std::vector<TokenId> space = {' '};
+  const ExactSpan middle{1, 2, space};
+  EXPECT_THAT(tokenizer.encode("    ", whole, false, {&middle, 1}).tokens,
+              ElementsAre(' ', ' ', spaces));
+}
+
 TEST(Tokenizer, SpansThatMeetInAWordAreEncodedAsOne) {
   const Tokenizer tokenizer(byte_level());
   const std::vector<TextSpan> spans = {
