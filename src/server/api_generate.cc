@@ -5,10 +5,26 @@
 
 namespace larder {
 
+std::string Router::salt_of(const HttpRequest& request, const GenerationOptions& options) const {
+  const std::optional<Digest> key = keys_.empty() ? std::nullopt : key_of(request);
+  return derive_salt(key, options.cache_salt);
+}
+
+GenerationJob Router::prepare_job(const HttpRequest& request, ChatRequest& chat) const {
+  GenerationJob job;
+  job.salt = salt_of(request, chat.options);
+  chat.known_turns = history_->recall(job.salt, chat.messages);
+  job.prompts.push_back(prepare_chat(chat, model_));
+  // An endless answer never comes back, and half of one does not come back alone.
+  if (chat.options.attention.window == 0 && !chat.continue_final_message) {
+    job.history = history_.get();
+    job.asked = chat.messages.back();
+  }
+  return job;
+}
+
 Reply Router::generate(const HttpRequest& request, GenerationJob job, Mailbox::Wake wake) const {
-  const std::optional<Digest> key =
-      keys_.empty() ? std::nullopt : key_of(request);
-  job.salt = derive_salt(key, job.options.cache_salt);
+  if (job.salt.empty()) job.salt = salt_of(request, job.options);
   job.max_waiting_bytes = config_.limits.max_stream_buffer_bytes;
   job.writer->set_options(job.options);
   Reply reply;
@@ -19,8 +35,7 @@ Reply Router::generate(const HttpRequest& request, GenerationJob job, Mailbox::W
 Reply Router::chat(const HttpRequest& request, Mailbox::Wake wake) const {
   ChatRequest chat = parse_chat_request(parse_body(request), rules());
   require_model(chat.options.model);
-  GenerationJob job;
-  job.prompts.push_back(prepare_chat(chat, model_));
+  GenerationJob job = prepare_job(request, chat);
   job.writer = make_chat_writer(model_.name, model_.tokenizer);
   if (chat.options.return_token_ids) job.writer->set_prompts({job.prompts.front().tokens});
   job.options = std::move(chat.options);

@@ -72,7 +72,7 @@ Reply Router::tokenize(const HttpRequest& request, Mailbox::Wake) const {
     ChatRequest chat;
     chat.options.truncate_prompt_tokens = -1;  // counting is allowed beyond the model's length
     read_chat_prompt(body, chat);
-    tokens = encode_chat(chat, model_);
+    tokens = encode_chat(chat, model_).tokens;
   } else {
     const auto prompt = fields.string("prompt", request.body.size());
     if (!prompt) fields.fail("prompt", "is missing; send a string, or messages for a chat");

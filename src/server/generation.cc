@@ -9,12 +9,11 @@ namespace larder {
 std::unique_ptr<Generation> Generation::start(const ServedModel& model, GenerationJob job,
                                               ServerMetrics& metrics, Mailbox::Wake wake) {
   std::vector<PreparedPrompt> prompts = std::move(job.prompts);
-  const std::string salt = std::move(job.salt);
   job.prompts.resize(prompts.size());
   // Not a unique_ptr's constructor call: it is private.
   std::unique_ptr<Generation> generation(
       new Generation(model, std::move(job), metrics, std::move(wake)));
-  generation->submit(std::move(prompts), salt);
+  generation->submit(std::move(prompts));
   return generation;
 }
 
@@ -24,6 +23,9 @@ Generation::Generation(const ServedModel& model, GenerationJob job, ServerMetric
       options_(std::move(job.options)),
       metrics_(metrics),
       writer_(std::move(job.writer)),
+      history_(job.history),
+      asked_(std::move(job.asked)),
+      salt_(std::move(job.salt)),
       mailbox_(std::make_shared<Mailbox>(std::move(wake), job.max_waiting_bytes)) {
   const int num_prompts = static_cast<int>(job.prompts.size());
   num_unfinished_ = num_prompts * options_.best_of;
@@ -50,9 +52,10 @@ Generation::~Generation() {
   }
 }
 
-void Generation::submit(std::vector<PreparedPrompt> prompts, const std::string& salt) {
+void Generation::submit(std::vector<PreparedPrompt> prompts) {
   request_ids_.reserve(prompts.size());
   for (std::size_t i = 0; i < prompts.size(); ++i) {
+    metrics_.count_kept_turns(prompts[i].num_kept_turns, prompts[i].num_kept_tokens);
     Request request;
     request.prompt = std::move(prompts[i].tokens);
     request.sampling = options_.sampling;
@@ -60,7 +63,7 @@ void Generation::submit(std::vector<PreparedPrompt> prompts, const std::string& 
     request.n = options_.best_of;
     request.priority = options_.priority;
     request.pin_ttl_s = options_.pin_ttl_s;
-    request.salt = salt;
+    request.salt = salt_;
     request.attention_window = options_.attention.window;
     request.attention_sinks = options_.attention.num_sinks;
     request.on_update = [mailbox = mailbox_, prompt = static_cast<int>(i)](RequestUpdate&& update) {
@@ -104,8 +107,10 @@ void Generation::take(Mailbox::Item item, std::string& out) {
 
   observe(choice, update);
   ChoiceDelta delta = absorb(choice, update);
+  keep(choice, delta);
   if (choice.done()) {
     --num_unfinished_;
+    remember(choice);
     observe_finished(choice, choice.finish == FinishReason::kStop ? "stop" : "length");
     cancel_if_complete(item.prompt);
   }
@@ -139,6 +144,18 @@ ChoiceDelta Generation::absorb(Choice& choice, RequestUpdate& update) {
     choice.stop_string = choice.text_stream.stop_string();
   }
   return delta;
+}
+
+// Of a stream only what will be remembered: an endless one is to take no memory.
+void Generation::keep(Choice& choice, const ChoiceDelta& delta) const {
+  if (history_ != nullptr) {
+    for (const OutputToken& token : delta.tokens) choice.token_ids.push_back(token.token);
+  }
+  if (history_ != nullptr || !options_.stream) choice.text += delta.text;
+}
+
+void Generation::remember(const Choice& choice) const {
+  if (history_ != nullptr) history_->remember(salt_, asked_, choice.text, choice.token_ids);
 }
 
 void Generation::observe(Choice& choice, const RequestUpdate& update) {
@@ -177,7 +194,6 @@ void Generation::cancel_if_complete(int prompt) {
 
 void Generation::emit(Choice& choice, ChoiceDelta delta, std::string& out) {
   if (!options_.stream) {
-    choice.text += delta.text;
     const auto append = [](std::vector<OutputToken>& to, std::vector<OutputToken>& from) {
       to.insert(to.end(), std::make_move_iterator(from.begin()),
                 std::make_move_iterator(from.end()));

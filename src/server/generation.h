@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "server/history_tokens.h"
 #include "server/http_message.h"
 #include "server/mailbox.h"
 #include "server/metrics.h"
@@ -25,6 +26,9 @@ struct GenerationJob {
   std::string salt;                     // derived, see auth.h
   std::unique_ptr<ReplyWriter> writer;
   std::size_t max_waiting_bytes = 0;  // beyond that the client is woken for, see Mailbox
+  // Where the answers' tokens are remembered, for when they come back as history; null = nowhere.
+  HistoryTokens* history = nullptr;
+  Json asked;  // the message that they answer
 };
 
 // Two halves meet here: the engine thread, which only drops updates into the mailbox, and the
@@ -62,11 +66,13 @@ class Generation {
   Generation(const ServedModel& model, GenerationJob job, ServerMetrics& metrics,
              Mailbox::Wake wake);
 
-  void submit(std::vector<PreparedPrompt> prompts, const std::string& salt);
+  void submit(std::vector<PreparedPrompt> prompts);
   void take(Mailbox::Item item, std::string& out);
   ChoiceDelta absorb(Choice& choice, RequestUpdate& update);
   void observe(Choice& choice, const RequestUpdate& update);
   void observe_finished(const Choice& choice, const char* reason);
+  void keep(Choice& choice, const ChoiceDelta& delta) const;
+  void remember(const Choice& choice) const;
   void cancel_if_complete(int prompt);
   void emit(Choice& choice, ChoiceDelta delta, std::string& out);
   void finish(std::string& out);
@@ -77,6 +83,9 @@ class Generation {
   const GenerationOptions options_;
   ServerMetrics& metrics_;
   std::unique_ptr<ReplyWriter> writer_;
+  HistoryTokens* const history_;
+  const Json asked_;
+  std::string salt_;
   std::shared_ptr<Mailbox> mailbox_;
   std::vector<Choice> choices_;             // [num_prompts * best_of]
   std::vector<std::uint64_t> request_ids_;  // per prompt, the engine's

@@ -324,6 +324,13 @@ void ServerMetrics::count_dropped_stream() {
   ++num_dropped_streams_;
 }
 
+void ServerMetrics::count_kept_turns(int num_turns, int num_tokens) {
+  if (num_turns == 0) return;
+  const std::lock_guard lock(mutex_);
+  num_kept_turns_ += static_cast<std::uint64_t>(num_turns);
+  num_kept_tokens_ += static_cast<std::uint64_t>(num_tokens);
+}
+
 void ServerMetrics::add_histograms(std::vector<MetricFamily>& families) const {
   struct Name {
     const char* name;
@@ -362,6 +369,9 @@ void ServerMetrics::add_counters(std::vector<MetricFamily>& families) const {
   }
   page.counter("larder:dropped_streams_total", "Streams dropped because the reader was too slow.",
                num_dropped_streams_);
+  page.counter("larder:history_turns_kept_total",
+               "Answers in prompts that were encoded as they were generated.", num_kept_turns_);
+  page.counter("larder:history_tokens_kept_total", "Tokens of those answers.", num_kept_tokens_);
 }
 
 std::string ServerMetrics::serialize(const EngineStats& stats, const EngineConfig& config,

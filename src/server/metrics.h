@@ -39,6 +39,8 @@ class ServerMetrics {
   void count_rejection(
       const std::string& reason);  // queue_full, draining, too_many_connections, ...
   void count_dropped_stream();     // a reader too slow
+  // Answers of a prompt that were encoded as they were generated, and their tokens.
+  void count_kept_turns(int num_turns, int num_tokens);
 
   // The text exposition format, all families. num_connections: open now.
   std::string serialize(const EngineStats& stats, const EngineConfig& config, bool alive,
@@ -71,6 +73,8 @@ class ServerMetrics {
   std::map<std::string, std::uint64_t> finished_;    // by reason
   std::map<std::string, std::uint64_t> rejections_;  // by reason
   std::uint64_t num_dropped_streams_ = 0;
+  std::uint64_t num_kept_turns_ = 0;
+  std::uint64_t num_kept_tokens_ = 0;
 };
 
 }  // namespace larder

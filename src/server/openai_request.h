@@ -12,6 +12,7 @@
 
 #include "base/types.h"
 #include "engine/request.h"
+#include "server/history_tokens.h"
 #include "server/json_reader.h"
 #include "server/server_config.h"
 
@@ -62,6 +63,7 @@ struct ChatRequest {
   bool add_generation_prompt = true;
   bool continue_final_message = false;
   bool add_special_tokens = false;  // the template writes BOS itself
+  std::vector<KnownTurn> known_turns;  // answers that are encoded as they were generated
 };
 
 using Prompt = std::variant<std::string, std::vector<TokenId>>;

@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <optional>
+#include <span>
+#include <string_view>
 #include <utility>
 
 #include "base/error.h"
@@ -49,7 +52,10 @@ PreparedPrompt finish_prompt(std::vector<TokenId> tokens, const std::string& par
     fail_too_long(param, std::to_string(tokens.size()), model);
   }
   const int room = max_len(options, model) - static_cast<int>(tokens.size());
-  return {.tokens = std::move(tokens), .max_tokens = std::min(wanted, room)};
+  PreparedPrompt prompt;
+  prompt.tokens = std::move(tokens);
+  prompt.max_tokens = std::min(wanted, room);
+  return prompt;
 }
 
 // Ends the prompt where the last message's own text ends, so that the model goes on with it.
@@ -62,9 +68,53 @@ void cut_after_last_message(RenderedPrompt& prompt, std::size_t num_messages) {
   prompt.text.resize(prompt.spans.back().end);
 }
 
+std::string_view trimmed(std::string_view text) {
+  constexpr std::string_view kSpace = " \t\r\n";
+  const auto begin = text.find_first_not_of(kSpace);
+  if (begin == text.npos) return {};
+  return text.substr(begin, text.find_last_not_of(kSpace) + 1 - begin);
+}
+
+// The span as far as it prints what was generated; nullopt: it prints something else. Many templates
+// trim an answer.
+std::optional<ExactSpan> match_turn(std::string_view text, const Json& message,
+                                    std::span<const TokenId> tokens, const Tokenizer& tokenizer) {
+  const auto content = message.find("content");
+  if (content == message.end() || !content->is_string()) return std::nullopt;
+  if (trimmed(text) != trimmed(content->get_ref<const std::string&>())) return std::nullopt;
+  const Spelling spelling = tokenizer.spell(tokens, text);
+  if (spelling.num_bytes == 0) return std::nullopt;
+  return ExactSpan{.begin = 0, .end = spelling.num_bytes, .tokens = tokens.first(spelling.num_tokens)};
+}
+
+// Where the template prints known answers.
+std::vector<ExactSpan> find_turns(const RenderedPrompt& prompt, const ChatRequest& request,
+                                  const Tokenizer& tokenizer) {
+  if (request.known_turns.empty()) return {};
+  std::vector<const KnownTurn*> turns(request.messages.size());
+  for (const KnownTurn& turn : request.known_turns) turns.at(turn.message) = &turn;
+  std::vector<ExactSpan> found;
+  std::int32_t last_message = -1;
+  for (const TextSpan& span : prompt.spans) {
+    if (span.trusted || span.message < 0) continue;
+    const auto index = static_cast<std::size_t>(span.message);
+    if (index >= turns.size() || turns[index] == nullptr) continue;
+    const auto text = std::string_view(prompt.text).substr(span.begin, span.end - span.begin);
+    auto exact = match_turn(text, request.messages[index], *turns[index]->tokens, tokenizer);
+    if (!exact) continue;
+    exact->begin += span.begin;
+    exact->end += span.begin;
+    // The role's name may read the same as the answer, and stands before it.
+    if (last_message == span.message) found.pop_back();
+    last_message = span.message;
+    found.push_back(*exact);
+  }
+  return found;
+}
+
 }  // namespace
 
-std::vector<TokenId> encode_chat(const ChatRequest& request, const ServedModel& model) {
+PreparedPrompt encode_chat(const ChatRequest& request, const ServedModel& model) {
   const Tokenizer& tokenizer = model.tokenizer;
   TemplateInput input;
   input.messages = request.messages;
@@ -83,11 +133,24 @@ std::vector<TokenId> encode_chat(const ChatRequest& request, const ServedModel& 
   }
   if (request.continue_final_message) cut_after_last_message(prompt, request.messages.size());
   refuse_hopeless_text(prompt.text, "messages", request.options, model);
-  return tokenizer.encode(prompt.text, prompt.spans, request.add_special_tokens).tokens;
+  const std::vector<ExactSpan> exact = find_turns(prompt, request, tokenizer);
+  PreparedPrompt encoded;
+  encoded.tokens =
+      tokenizer.encode(prompt.text, prompt.spans, request.add_special_tokens, exact).tokens;
+  encoded.num_kept_turns = static_cast<int>(exact.size());
+  for (const ExactSpan& span : exact) {
+    encoded.num_kept_tokens += static_cast<int>(span.tokens.size());
+  }
+  return encoded;
 }
 
 PreparedPrompt prepare_chat(const ChatRequest& request, const ServedModel& model) {
-  return finish_prompt(encode_chat(request, model), "messages", request.options, model);
+  PreparedPrompt encoded = encode_chat(request, model);
+  PreparedPrompt prompt =
+      finish_prompt(std::move(encoded.tokens), "messages", request.options, model);
+  prompt.num_kept_turns = encoded.num_kept_turns;
+  prompt.num_kept_tokens = encoded.num_kept_tokens;
+  return prompt;
 }
 
 std::vector<PreparedPrompt> prepare_completion(const CompletionRequest& request,

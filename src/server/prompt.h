@@ -13,6 +13,8 @@ namespace larder {
 struct PreparedPrompt {
   std::vector<TokenId> tokens;
   int max_tokens = 0;  // what the request asks for, cut to what max_model_len leaves
+  int num_kept_turns = 0;   // answers encoded as they were generated
+  int num_kept_tokens = 0;  // theirs
 };
 
 // Renders the template and encodes; only the template's own text can make special tokens.
@@ -23,7 +25,7 @@ PreparedPrompt prepare_chat(const ChatRequest& request, const ServedModel& model
 std::vector<PreparedPrompt> prepare_completion(const CompletionRequest& request,
                                                const ServedModel& model);
 
-// The chat prompt's tokens, without a look at their number.
-std::vector<TokenId> encode_chat(const ChatRequest& request, const ServedModel& model);
+// The chat prompt's tokens, without a look at their number. max_tokens stays 0.
+PreparedPrompt encode_chat(const ChatRequest& request, const ServedModel& model);
 
 }  // namespace larder

@@ -34,8 +34,9 @@ struct Choice {
   double sum_logprob = 0;          // for best_of
   std::size_t num_characters = 0;  // of tokens shown, for text_offset
   bool begun = false;              // a chunk was sent
-  // Everything, for a reply that is not streamed.
+  // Everything, for a reply that is not streamed, and where answers are remembered.
   std::string text;
+  std::vector<TokenId> token_ids;  // only where answers are remembered
   std::vector<OutputToken> tokens;
   std::vector<OutputToken> prompt_logprobs;
   Json cache_report;  // why tokens of the prompt were computed; null = not asked for

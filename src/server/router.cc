@@ -36,7 +36,12 @@ const Router::Route Router::kRoutes[] = {
 
 Router::Router(const ServerConfig& config, const ServedModel& model, ServerMetrics& metrics,
                const ServerGauges& gauges)
-    : config_(config), model_(model), metrics_(metrics), gauges_(gauges), keys_(config.api_keys) {}
+    : config_(config),
+      model_(model),
+      metrics_(metrics),
+      gauges_(gauges),
+      keys_(config.api_keys),
+      history_(std::make_unique<HistoryTokens>(config.limits.max_history_bytes)) {}
 
 namespace {
 

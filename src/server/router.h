@@ -7,6 +7,7 @@
 
 #include "server/auth.h"
 #include "server/generation.h"
+#include "server/history_tokens.h"
 #include "server/http_message.h"
 #include "server/metrics.h"
 #include "server/server_config.h"
@@ -67,6 +68,10 @@ class Router {
   RequestRules rules() const;
   Json describe_model() const;
   void require_model(const std::string& name) const;
+  // Under which the request's KV is shared.
+  std::string salt_of(const HttpRequest& request, const GenerationOptions& options) const;
+  // A job for a chat's prompt, whose answer will be known when it comes back. Without a writer.
+  GenerationJob prepare_job(const HttpRequest& request, ChatRequest& chat) const;
   Reply generate(const HttpRequest& request, GenerationJob job, Mailbox::Wake wake) const;
 
   const ServerConfig& config_;
@@ -74,6 +79,7 @@ class Router {
   ServerMetrics& metrics_;
   const ServerGauges& gauges_;
   const ApiKeys keys_;
+  const std::unique_ptr<HistoryTokens> history_;
 };
 
 }  // namespace larder

@@ -222,15 +222,15 @@ std::vector<TokenId> Tokenizer::encode(std::string_view text, bool add_special,
   return encode(text, {&whole, 1}, add_special).tokens;
 }
 
-std::optional<std::size_t> Tokenizer::spells(std::span<const TokenId> tokens,
-                                             std::string_view text) const {
-  std::size_t at = 0;
+Spelling Tokenizer::spell(std::span<const TokenId> tokens, std::string_view text) const {
+  Spelling result;
   for (const TokenId token : tokens) {
     const std::string_view bytes = impl_->bytes_of(token, true);
-    if (is_special(token) || !text.substr(at).starts_with(bytes)) return std::nullopt;
-    at += bytes.size();
+    if (is_special(token) || !text.substr(result.num_bytes).starts_with(bytes)) break;
+    result.num_bytes += bytes.size();
+    ++result.num_tokens;
   }
-  return at;
+  return result;
 }
 
 Encoding Tokenizer::encode(std::string_view text, std::span<const TextSpan> spans,
@@ -244,7 +244,9 @@ Encoding Tokenizer::encode(std::string_view text, std::span<const TextSpan> span
   std::size_t last_end = 0;
   for (const ExactSpan& span : exact) {
     CHECK(last_end <= span.begin && span.begin < span.end && span.end <= text.size(), span.begin);
-    CHECK(spells(span.tokens, text.substr(span.begin)) == span.end - span.begin, span.begin);
+    const Spelling spelling = spell(span.tokens, text.substr(span.begin));
+    CHECK(spelling.num_tokens == span.tokens.size() && span.begin + spelling.num_bytes == span.end,
+          span.begin, span.end, spelling.num_bytes);
     last_end = span.end;
   }
   if (text.size() > std::numeric_limits<std::int32_t>::max())

@@ -46,10 +46,15 @@ struct TextSpan {
 };
 
 // Text whose tokens are known, as they were generated: text[begin, end) becomes these, whatever
-// encoding it would make of it. Their bytes must be that text, see spells().
+// encoding it would make of it. Their bytes must be that text, see spell().
 struct ExactSpan {
   std::size_t begin = 0, end = 0;  // bytes
   std::span<const TokenId> tokens;
+};
+
+struct Spelling {
+  std::size_t num_tokens = 0;
+  std::size_t num_bytes = 0;
 };
 
 struct Encoding {
@@ -78,9 +83,9 @@ class Tokenizer {
   // exact: in order, apart from each other; no token is made of text on both sides of their edges.
   Encoding encode(std::string_view text, std::span<const TextSpan> spans, bool add_special,
                   std::span<const ExactSpan> exact) const;
-  // Whether the tokens, none of them special, are together the beginning of the text; if so, how
-  // many bytes of it, else nullopt.
-  std::optional<std::size_t> spells(std::span<const TokenId> tokens, std::string_view text) const;
+  // How many of the tokens spell the beginning of the text, and how much of it; a special token
+  // spells nothing.
+  Spelling spell(std::span<const TokenId> tokens, std::string_view text) const;
   // An array of spans would otherwise turn into a bool.
   void encode(std::string_view text, const TextSpan* spans, bool add_special) const = delete;
 

@@ -1,0 +1,101 @@
+#include "server/history_tokens.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+
+#include "server/server_test_support.h"
+
+namespace larder {
+namespace {
+
+Json message(const std::string& role, const std::string& content) {
+  return {{"role", role}, {"content", content}};
+}
+
+Json chat(const std::string& question, const std::string& answer) {
+  return Json::array({message("user", question), message("assistant", answer)});
+}
+
+TEST(HistoryTokens, RecallsAnAnswerAfterItsQuestionUnderItsSalt) {
+  HistoryTokens history(1 << 20);
+  history.remember("salt", message("user", "hi"), "hello", {1, 2, 3});
+  const auto turns = history.recall("salt", chat("hi", "hello"));
+  ASSERT_EQ(turns.size(), 1u);
+  EXPECT_EQ(turns[0].message, 1u);
+  EXPECT_EQ(*turns[0].tokens, (std::vector<TokenId>{1, 2, 3}));
+  EXPECT_TRUE(history.recall("other", chat("hi", "hello")).empty());
+  EXPECT_TRUE(history.recall("salt", chat("hi", "hello!")).empty());
+  EXPECT_TRUE(history.recall("salt", chat("ho", "hello")).empty());
+  EXPECT_TRUE(history.recall("salt", Json::array({message("assistant", "hello")})).empty());
+  Json users = chat("hi", "hello");
+  users[1]["role"] = "user";
+  EXPECT_TRUE(history.recall("salt", users).empty());
+}
+
+TEST(HistoryTokens, TheSameTextTwiceKeepsTheLastTokens) {
+  HistoryTokens history(1 << 20);
+  history.remember("", message("user", "hi"), "hello", {1});
+  history.remember("", message("user", "hi"), "hello", {2});
+  ASSERT_EQ(history.recall("", chat("hi", "hello")).size(), 1u);
+  EXPECT_EQ(history.recall("", chat("hi", "hello"))[0].tokens->front(), 2);
+}
+
+TEST(HistoryTokens, StaysWithinItsBytesAndDropsWhatIsLongestUnused) {
+  HistoryTokens history(10'000);
+  const std::vector<TokenId> tokens(100, 7);
+  history.remember("", message("user", "first"), "a", tokens);
+  for (int i = 0; i < 100; ++i) {
+    history.remember("", message("user", std::to_string(i)), "a", tokens);
+    ASSERT_EQ(history.recall("", chat("first", "a")).size(), 1u) << "used again and again";
+    ASSERT_LE(history.size_bytes(), 10'000u);
+  }
+  EXPECT_TRUE(history.recall("", chat("0", "a")).empty());
+  EXPECT_FALSE(history.recall("", chat("99", "a")).empty());
+  history.remember("", message("user", "big"), "a", std::vector<TokenId>(10'000, 1));
+  EXPECT_TRUE(history.recall("", chat("big", "a")).empty()) << "larger than everything together";
+  EXPECT_FALSE(history.recall("", chat("99", "a")).empty());
+}
+
+// Its vocabulary has tokens like "x99", which the tokenizer never makes: it has no merges.
+TEST(HistoryTokens, AnAnswerThatComesBackIsPromptedAsItWasGenerated) {
+  TestServer server;
+  for (const bool streams : {false, true}) {
+    const std::string question = streams ? "hi" : "ho";
+    Json body = {{"messages", Json::array({message("user", question)})},
+                 {"max_tokens", 60},
+                 {"seed", 3},
+                 {"logit_bias", {{"100", 3}, {"101", 3}, {"96", -100}, {"97", -100}}},
+                 {"return_token_ids", true}};
+    const Json first = server.post("/v1/chat/completions", body.dump()).json();
+    const Json answer = first["choices"][0];
+    const auto generated = answer["token_ids"].get<std::vector<TokenId>>();
+    ASSERT_TRUE(std::ranges::find(generated, 100) != generated.end());
+    if (streams) {  // the same seed gives the same answer, remembered here by the stream alone
+      body["stream"] = true;
+      body["cache_salt"] = "streams";
+      server.post("/v1/chat/completions", body.dump());
+      body["stream"] = false;
+    }
+    body["messages"].push_back(message("assistant", answer["message"]["content"]));
+    body["messages"].push_back(message("user", "go on"));
+    body["max_tokens"] = 1;
+    const Json second = server.post("/v1/chat/completions", body.dump()).json();
+    const auto prompt = second["prompt_token_ids"].get<std::vector<TokenId>>();
+    EXPECT_FALSE(std::ranges::search(prompt, generated).empty());
+    const int num_reusable = first["usage"]["total_tokens"].get<int>() - 1;
+    EXPECT_GE(second["usage"]["prompt_tokens_details"]["cached_tokens"].get<int>(), num_reusable);
+    // Another salt has not heard of it, and encodes the text.
+    body["cache_salt"] = "other" + question;
+    const Json other = server.post("/v1/chat/completions", body.dump()).json();
+    EXPECT_GT(other["usage"]["prompt_tokens"].get<int>(),
+              second["usage"]["prompt_tokens"].get<int>());
+  }
+  const std::string metrics = server.get("/metrics").body;
+  EXPECT_NE(metrics.find("larder:history_turns_kept_total{model_name=\"tiny\",engine=\"0\"} 2"),
+            metrics.npos);
+}
+
+}  // namespace
+}  // namespace larder
