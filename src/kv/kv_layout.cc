@@ -24,6 +24,7 @@ std::int64_t keys_size_bytes(const KvLayerShape& shape, KvType type) {
   return type == KvType::kInt4 ? size_bytes : aligned(size_bytes);
 }
 std::int64_t values_size_bytes(const KvLayerShape& shape, KvType type) {
+  if (shape.is_latent) return 0;
   return shape.num_kv_heads * kv_value_size_bytes(type, shape.head_dim);
 }
 
@@ -125,6 +126,7 @@ void KvLayout::set_key_basis(std::vector<KeyBasis> basis) {
 PagedKvView KvLayout::view(int layer) const {
   CHECK(layer >= 0 && layer < num_layers(), layer);
   const Place& place = places_[static_cast<std::size_t>(layer)];
+  CHECK(!place.shape.is_latent, layer);
   PagedKvView view;
   view.block_stride_bytes = block_size_bytes_;
   view.k_offset_bytes = place.k_offset_bytes;

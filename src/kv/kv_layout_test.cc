@@ -105,6 +105,14 @@ TEST(KvLayout, CountsBlocksThatAWindowGivesBack) {
   EXPECT_EQ(layout.num_blocks_for(8192, 128), 512 + 5 * 41);
 }
 
+TEST(KvLayout, StoresALatentOnce) {
+  const std::vector<KvLayerShape> pair(2, {1, 576, 0});
+  const std::vector<KvLayerShape> latent(2, {1, 576, 0, true});
+  EXPECT_EQ(KvLayout(pair).bytes_per_token(), 2 * 2 * 576 * 2);
+  EXPECT_EQ(KvLayout(latent).bytes_per_token(), 2 * 576 * 2);
+  EXPECT_LT(KvLayout(latent, {KvType::kInt8, KvType::kInt8}).bytes_per_token(), 2 * 600);
+}
+
 TEST(KvLayout, RefusesShapesOutOfRange) {
   for (const KvLayerShape& shape : std::vector<KvLayerShape>{
            {0, 64, 0}, {1, 0, 0}, {-1, 64, 0}, {1, 64, -1}, {1 << 30, 1 << 30, 0}}) {

@@ -1,0 +1,169 @@
+#include "plan/capacity.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "base/error.h"
+#include "plan/plan.h"
+
+namespace larder {
+namespace {
+
+constexpr double kInfinite = std::numeric_limits<double>::infinity();
+
+// Tokens of a prompt that are not computed. Whole blocks are found, and the last token never.
+int cached_tokens(int prompt_len, double share) {
+  const int found = static_cast<int>(share * prompt_len) / kBlockSize * kBlockSize;
+  return std::clamp(found, 0, prompt_len - 1);
+}
+
+double prompt_seconds(const StepSpeed& speed, const Deployment& deployment,
+                      const Workload& workload) {
+  return prefill_seconds(speed, deployment, workload.prompt_len,
+                         cached_tokens(workload.prompt_len, workload.cached_share));
+}
+
+// A request in the middle of its output stands for all.
+double step_seconds(const StepSpeed& speed, const Deployment& deployment, const Workload& workload,
+                    double num_sequences) {
+  double num_tokens = workload.prompt_len + workload.output_len / 2.0;
+  if (workload.attention_window > 0)
+    num_tokens = std::min<double>(num_tokens, workload.attention_window);
+  return decode_step_seconds(speed, deployment.shape, num_sequences, num_tokens);
+}
+
+// Of one request at its end, on one device.
+double request_bytes(const Deployment& deployment, const Workload& workload) {
+  int num_tokens = workload.request_len();
+  if (workload.attention_window > 0)
+    num_tokens =
+        std::min(num_tokens, workload.attention_window + deployment.max_batch_tokens);
+  return static_cast<double>(
+      kv_bytes_for(deployment.device_layout(), num_tokens, deployment.max_batch_tokens));
+}
+
+// The largest value in [0, limit] for which holds() is true, if it is for all below.
+template <class Holds>
+std::int64_t largest(std::int64_t limit, const Holds& holds) {
+  std::int64_t low = 0, high = limit;
+  while (low < high) {
+    const std::int64_t middle = (low + high + 1) / 2;
+    if (holds(middle))
+      low = middle;
+    else
+      high = middle - 1;
+  }
+  return low;
+}
+
+double budget_of(const Deployment& deployment, double kv_budget_bytes) {
+  if (kv_budget_bytes > 0) return kv_budget_bytes;
+  return static_cast<double>(deployment.machine.memory_bytes) - deployment.device_weights_bytes();
+}
+
+}  // namespace
+
+std::int64_t max_context_for_budget(double memory_bytes, double model_weights_bytes,
+                                    double kv_bytes_per_token, double num_sequences) {
+  const double left = std::max(0.0, memory_bytes - model_weights_bytes);
+  return static_cast<std::int64_t>(left / num_sequences / kv_bytes_per_token);
+}
+
+std::int64_t max_context_for_budget(const KvLayout& layout, double kv_budget_bytes,
+                                    double num_sequences, const Deployment& deployment) {
+  return largest(deployment.shape.context_len, [&](std::int64_t num_tokens) {
+    return static_cast<double>(kv_bytes_for(layout, num_tokens, deployment.max_batch_tokens)) *
+               num_sequences <=
+           kv_budget_bytes;
+  });
+}
+
+double requests_present(const StepSpeed& speed, const Deployment& deployment,
+                        const Workload& workload) {
+  // Prompts take their share of the time; the others' tokens come in what is left.
+  const double prompt = prompt_seconds(speed, deployment, workload);
+  const double left = 1 - workload.rate * prompt;
+  if (left <= 0) return kInfinite;
+  constexpr double kTooMany = 1e5;
+  double present = 0;
+  for (int i = 0; i < 1000; ++i) {
+    const double step = step_seconds(speed, deployment, workload, std::max(present, 1.0));
+    const double next = workload.rate * (prompt + workload.output_len * step / left);
+    if (next > kTooMany) return kInfinite;
+    if (std::abs(next - present) <= 1e-6 * next) return next;
+    present = next;
+  }
+  return present;
+}
+
+Capacity plan_capacity(const Deployment& deployment, const StepSpeed& speed,
+                       const Workload& workload, double kv_budget_bytes) {
+  const KvLayout layout = deployment.device_layout();
+  Capacity capacity;
+  capacity.kv_budget_bytes = budget_of(deployment, kv_budget_bytes);
+  capacity.request_kv_bytes = request_bytes(deployment, workload);
+  capacity.memory_requests =
+      std::max(0.0, capacity.kv_budget_bytes / capacity.request_kv_bytes);
+  capacity.longest_request =
+      max_context_for_budget(layout, std::max(0.0, capacity.kv_budget_bytes), 1, deployment);
+  capacity.ttft_seconds = prompt_seconds(speed, deployment, workload);
+  capacity.decode_rate_alone = 1 / step_seconds(speed, deployment, workload, 1);
+  if (workload.rate > 0)
+    capacity.requests_present = requests_present(speed, deployment, workload);
+  if (!capacity.fits()) return capacity;
+  const double at_once =
+      std::min(std::floor(capacity.memory_requests), static_cast<double>(workload.max_sequences));
+  const double step = step_seconds(speed, deployment, workload, at_once);
+  capacity.decode_rate_full = at_once / step;
+  capacity.max_rate = 1 / (capacity.ttft_seconds + workload.output_len * step / at_once);
+  return capacity;
+}
+
+int longest_prompt_within(const StepSpeed& speed, const Deployment& deployment, double seconds,
+                          double cached_share) {
+  return static_cast<int>(largest(deployment.shape.context_len, [&](std::int64_t length) {
+    const int prompt = static_cast<int>(length);
+    return prefill_seconds(speed, deployment, prompt, cached_tokens(prompt, cached_share)) <=
+           seconds;
+  }));
+}
+
+std::string shortage(const Deployment& deployment, const Workload& workload,
+                     double kv_budget_bytes) {
+  const auto fits = [&](const Deployment& changed) {
+    return budget_of(changed, 0) >= request_bytes(changed, workload);
+  };
+  const double one_request = request_bytes(deployment, workload);
+  if (budget_of(deployment, kv_budget_bytes) >= one_request) return "";
+  const double weights = deployment.device_weights_bytes();
+  std::string text = fmt::format(
+      "does not fit: needs {} ({} of weights and {} of KV for one request of {} tokens){}, has {}",
+      format_bytes(static_cast<std::int64_t>(weights + one_request)),
+      format_bytes(static_cast<std::int64_t>(weights)),
+      format_bytes(static_cast<std::int64_t>(one_request)), workload.request_len(),
+      deployment.num_devices > 1 ? " on each device" : "",
+      format_bytes(static_cast<std::int64_t>(
+          kv_budget_bytes > 0 ? kv_budget_bytes + weights
+                              : static_cast<double>(deployment.machine.memory_bytes))));
+  std::vector<std::string> ways;
+  Deployment changed = deployment;
+  for (const WeightFormat& format : weight_formats()) {
+    if (format.name == "mxfp4" && deployment.shape.num_experts == 0) continue;
+    changed.weights = format;
+    if (changed.device_weights_bytes() >= weights || !fits(changed)) continue;
+    ways.push_back("--weights " + format.name);
+    break;
+  }
+  changed = deployment;
+  while (!deployment.machine.is_measured && changed.num_devices < 64) {
+    changed.num_devices *= 2;
+    if (!fits(changed)) continue;
+    ways.push_back(fmt::format("--tp {}", changed.num_devices));
+    break;
+  }
+  if (ways.empty()) ways.push_back("a smaller model");
+  return text + "; use " + ways[0] + (ways.size() > 1 ? " or " + ways[1] : "");
+}
+
+}  // namespace larder

@@ -1,0 +1,170 @@
+#include "plan/capacity.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/error.h"
+#include "plan/levers.h"
+#include "plan/published_models.h"
+
+namespace larder {
+namespace {
+
+Deployment deploy(const char* model, const char* machine, int num_devices = 1) {
+  return {.shape = *find_published_model(model),
+          .weights = published_weight_format(model),
+          .machine = find_machine(machine),
+          .num_devices = num_devices};
+}
+
+TEST(Capacity, Llama8bServes128RequestsOf4096TokensBeside16GiB) {
+  Deployment deployment = deploy("Llama 3 8B", "H100");
+  const Capacity capacity =
+      plan_capacity(deployment, roofline(deployment), {.prompt_len = 3840, .output_len = 256},
+                    static_cast<double>(std::int64_t{80 - 16} << 30));
+  EXPECT_DOUBLE_EQ(capacity.request_kv_bytes, 512.0 * (1 << 20));
+  EXPECT_DOUBLE_EQ(capacity.memory_requests, 128);
+  // The same from the model's own weights, 15 GiB.
+  EXPECT_NEAR(plan_capacity(deployment, roofline(deployment), {.prompt_len = 3840})
+                  .memory_requests, 130, 0.5);
+}
+
+TEST(Capacity, AHundredUsersOfThe70bTake134GB) {
+  const Deployment deployment = deploy("Llama 3 70B", "H100", 1);
+  const double kv = 100 * static_cast<double>(kv_bytes_for(deployment.device_layout(), 4096, 512));
+  EXPECT_NEAR(kv, 134e9, 0.5e9);
+  EXPECT_NEAR(kv + 140e9, 274e9, 0.5e9);
+}
+
+TEST(Capacity, ABudgetOf320GBHolds10986TokensOf50Users) {
+  const double bytes_per_token = 80 * 2 * 8 * 128 * 2;
+  EXPECT_EQ(max_context_for_budget(320e9, 140e9, bytes_per_token, 50), 10986);
+  EXPECT_EQ(max_context_for_budget(100e9, 140e9, bytes_per_token, 50), 0);
+  Deployment deployment = deploy("Llama 3.1 70B", "H100");
+  EXPECT_EQ(max_context_for_budget(deployment.device_layout(), 180e9, 50, deployment), 10986);
+}
+
+TEST(Capacity, WindowsStretchABudget) {
+  Deployment deployment = deploy("Gemma 3 27B", "H100");
+  const double budget = 8e9;
+  const std::int64_t mixed =
+      max_context_for_budget(deployment.device_layout(), budget, 1, deployment);
+  for (KvLayerShape& layer : deployment.shape.kv_layers) layer.window = 0;
+  const std::int64_t full =
+      max_context_for_budget(deployment.device_layout(), budget, 1, deployment);
+  EXPECT_GT(mixed, 4 * full);
+  deployment.shape.context_len = 100;
+  EXPECT_EQ(max_context_for_budget(deployment.device_layout(), budget, 1, deployment), 100);
+}
+
+TEST(Roofline, The70bDecodes24TokensASecondOnOneH100) {
+  // 3.35 TB/s through 140 GB.
+  Deployment deployment = deploy("Llama 3 70B", "H100");
+  StepSpeed speed = roofline(deployment);
+  EXPECT_NEAR(1 / decode_step_seconds(speed, deployment.shape, 1, 0), 23.9, 0.25);
+  // Two devices read at once, and tokens behind it cost.
+  deployment.num_devices = 2;
+  speed = roofline(deployment);
+  EXPECT_NEAR(1 / decode_step_seconds(speed, deployment.shape, 1, 0), 2 * 23.9, 0.5);
+  EXPECT_LT(1 / decode_step_seconds(speed, deployment.shape, 1, 100000), 45);
+}
+
+TEST(Roofline, ABatchIsFreeUntilProductsTakeLongerThanReading) {
+  const Deployment deployment = deploy("Llama 3 8B", "H100");
+  const StepSpeed speed = roofline(deployment);
+  EXPECT_DOUBLE_EQ(speed.decode.seconds(64), speed.decode.seconds(1));
+  EXPECT_NEAR(speed.decode.seconds(4096) / speed.decode.seconds(2048), 2, 0.01);
+  // 989 TFLOP/s through 2 * 7.5 G operations a token.
+  EXPECT_NEAR(prefill_seconds(speed, deployment, 8192, 0), 8192 * 2 * 7.0e9 / 989e12, 0.02);
+  EXPECT_LT(prefill_seconds(speed, deployment, 8192, 8176), 0.01);
+}
+
+TEST(Roofline, MoreDevicesThanHeadsKeepTheSameHeads) {
+  EXPECT_EQ(deploy("Llama 3 70B", "H100", 8).device_layout().bytes_per_token(), 320 * 1024 / 8);
+  EXPECT_EQ(deploy("Llama 3 70B", "H100", 16).device_layout().bytes_per_token(), 320 * 1024 / 8);
+  EXPECT_EQ(deploy("DeepSeek V3", "H200", 8).device_layout().bytes_per_token(), 61 * 576 * 2);
+}
+
+TEST(Capacity, LittlesLaw) {
+  const Deployment deployment = deploy("Llama 3 8B", "H100");
+  const StepSpeed speed = roofline(deployment);
+  Workload workload{.prompt_len = 1000, .output_len = 200, .rate = 1};
+  const double alone = prefill_seconds(speed, deployment, 1000, 0) +
+                       200 * decode_step_seconds(speed, deployment.shape, 1, 1100);
+  // Few requests: nobody waits, and each is there for as long as it takes alone.
+  EXPECT_NEAR(requests_present(speed, deployment, workload), alone, 0.05 * alone);
+  workload.rate = 10;
+  EXPECT_GT(requests_present(speed, deployment, workload), 10 * alone);
+  workload.rate = 1 / prefill_seconds(speed, deployment, 1000, 0) + 1;
+  EXPECT_TRUE(std::isinf(requests_present(speed, deployment, workload)));
+}
+
+TEST(Capacity, TheLongestPromptOfATargetJustMeetsIt) {
+  const Deployment deployment = deploy("Llama 3.1 8B", "L4");
+  const StepSpeed speed = roofline(deployment);
+  for (const LatencyTarget& target : kLatencyTargets) {
+    const int length = longest_prompt_within(speed, deployment, target.seconds, 0);
+    ASSERT_GT(length, 0) << target.name;
+    EXPECT_LE(prefill_seconds(speed, deployment, length, 0), target.seconds);
+    EXPECT_GT(prefill_seconds(speed, deployment, length + 1, 0), target.seconds);
+    EXPECT_GT(longest_prompt_within(speed, deployment, target.seconds, 0.9), 4 * length);
+  }
+}
+
+TEST(Capacity, ShortageSaysWhatIsMissingAndWhatHelps) {
+  const Deployment deployment = deploy("Llama 3 70B", "H100");
+  const std::string text = shortage(deployment, {});
+  EXPECT_EQ(text.find("does not fit: needs 132.1"), 0U) << text;
+  EXPECT_NE(text.find("has 80.00 GiB"), std::string::npos) << text;
+  EXPECT_NE(text.find("use --weights fp8 or --tp 2"), std::string::npos) << text;
+  EXPECT_EQ(shortage(deploy("Llama 3 70B", "H100", 2), {}), "");
+  EXPECT_FALSE(plan_capacity(deployment, roofline(deployment), {}).fits());
+}
+
+TEST(Levers, ComeInOrderAndWithTheirFigures) {
+  const Deployment deployment = deploy("Llama 3.1 8B", "L4");
+  const StepSpeed speed = roofline(deployment);
+  const Workload workload{.prompt_len = 4000, .output_len = 400};
+  const Capacity now = plan_capacity(deployment, speed, workload);
+  const std::vector<Lever> levers = list_levers(deployment, speed, workload, 0);
+  ASSERT_GE(levers.size(), 4U);
+  for (std::size_t i = 0; i < levers.size(); ++i) {
+    if (i > 0) {
+      EXPECT_LE(levers[i].after.max_rate, levers[i - 1].after.max_rate);
+    }
+    EXPECT_TRUE(levers[i].after.max_rate > now.max_rate ||
+                levers[i].after.ttft_seconds < now.ttft_seconds)
+        << levers[i].name;
+  }
+  const auto kv = std::find_if(levers.begin(), levers.end(),
+                               [](const Lever& l) { return l.option == "--kv-type int8"; });
+  ASSERT_NE(kv, levers.end());
+  EXPECT_GT(kv->after.memory_requests, 1.8 * now.memory_requests);
+}
+
+TEST(Levers, OfAModelThatDoesNotFitAreThoseThatMakeItFit) {
+  const Deployment deployment = deploy("Llama 3 70B", "H100");
+  const std::vector<Lever> levers = list_levers(deployment, roofline(deployment), {}, 0);
+  ASSERT_FALSE(levers.empty());
+  EXPECT_TRUE(levers.front().after.fits());
+}
+
+TEST(Machines, AreFoundByTheirUsualNames) {
+  EXPECT_EQ(find_machine("h100").name, "H100 SXM");
+  EXPECT_EQ(find_machine("rtx-4090").name, "RTX 4090");
+  EXPECT_EQ(find_machine("4090").name, "RTX 4090");
+  EXPECT_EQ(find_machine("a100").name, "A100 80G");
+  EXPECT_THROW((void)find_machine("h"), Error);
+  EXPECT_THROW((void)find_machine("tpu"), Error);
+}
+
+TEST(Machines, ThisOneHasPeaks) {
+  ThreadPool pool(1);
+  const Machine machine = measure_machine(select_kernels(), pool);
+  EXPECT_GT(machine.read_bytes_per_s, 1e8);
+  for (const double peak : machine.ops_per_s) EXPECT_GT(peak, 1e8);
+}
+
+}  // namespace
+}  // namespace larder

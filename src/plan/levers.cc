@@ -1,0 +1,114 @@
+#include "plan/levers.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace larder {
+namespace {
+
+constexpr double kReusedShare = 0.9;
+constexpr int kWindow = 1024;
+
+class LeverList {
+ public:
+  LeverList(const Deployment& deployment, const StepSpeed& speed, const Workload& workload,
+            double kv_budget_bytes)
+      : deployment_(deployment),
+        speed_(speed),
+        workload_(workload),
+        kv_budget_bytes_(kv_budget_bytes),
+        now_(plan_capacity(deployment, speed, workload, kv_budget_bytes)) {}
+
+  std::vector<Lever> run() {
+    add_kv_types();
+    add_weights();
+    add_devices();
+    add_reuse();
+    add_window();
+    std::stable_sort(levers_.begin(), levers_.end(), [](const Lever& a, const Lever& b) {
+      if (a.after.max_rate != b.after.max_rate) return a.after.max_rate > b.after.max_rate;
+      return a.after.ttft_seconds < b.after.ttft_seconds;
+    });
+    return std::move(levers_);
+  }
+
+ private:
+  void add(std::string name, std::string option, const Deployment& changed,
+           const Workload& workload) {
+    // A budget that was given for KV grows by what the weights give back.
+    double budget = kv_budget_bytes_;
+    if (budget > 0)
+      budget += deployment_.device_weights_bytes() - changed.device_weights_bytes();
+    const Capacity after =
+        plan_capacity(changed, scaled_speed(speed_, deployment_, changed), workload, budget);
+    // What slows the machine down or changes little is no lever.
+    if (after.max_rate < now_.max_rate * 1.01 && after.ttft_seconds > now_.ttft_seconds * 0.99)
+      return;
+    levers_.push_back({std::move(name), std::move(option), after});
+  }
+
+  void add_kv_types() {
+    const KvLayout layout = deployment_.device_layout();
+    for (const auto& [type, name] : {std::pair{KvType::kInt8, "int8"}, {KvType::kInt4, "int4"}}) {
+      Deployment changed = deployment_;
+      changed.kv_types = {type, type};
+      if (changed.device_layout().bytes_per_token() >= layout.bytes_per_token()) continue;
+      add(fmt::format("keys and values as {}", name), fmt::format("--kv-type {}", name), changed,
+          workload_);
+    }
+  }
+
+  void add_weights() {
+    const double bytes = weights_bytes(deployment_.shape, deployment_.weights);
+    for (const WeightFormat& format : weight_formats()) {
+      Deployment changed = deployment_;
+      changed.weights = format;
+      if (format.name == "mxfp4" || format.name == "fp8") continue;  // where published so
+      if (weights_bytes(changed.shape, format) > 0.9 * bytes) continue;
+      const bool is_file = deployment_.weights.name == "file";
+      add(fmt::format("weights as {}", format.name),
+          is_file ? "" : fmt::format("--weights {}", format.name), changed, workload_);
+    }
+  }
+
+  void add_devices() {
+    if (deployment_.machine.is_measured) return;
+    Deployment changed = deployment_;
+    changed.num_devices *= 2;
+    add(fmt::format("{} devices", changed.num_devices),
+        fmt::format("--tp {}", changed.num_devices), changed, workload_);
+  }
+
+  void add_reuse() {
+    Workload reused = workload_;
+    reused.cached_share = kReusedShare;
+    if (workload_.cached_share < kReusedShare)
+      add("prompts of which 90 % begin as an earlier one did", "", deployment_, reused);
+  }
+
+  void add_window() {
+    if (workload_.attention_window > 0 || workload_.request_len() <= kWindow) return;
+    if (deployment_.shape.kv_layers.front().is_latent) return;
+    Workload bounded = workload_;
+    bounded.attention_window = kWindow;
+    add(fmt::format("a window of {} tokens: what is older is out of sight", kWindow),
+        fmt::format("--attention-window {} --attention-sinks 16", kWindow), deployment_, bounded);
+  }
+
+  const Deployment& deployment_;
+  const StepSpeed& speed_;
+  const Workload& workload_;
+  double kv_budget_bytes_;
+  Capacity now_;
+  std::vector<Lever> levers_;
+};
+
+}  // namespace
+
+std::vector<Lever> list_levers(const Deployment& deployment, const StepSpeed& speed,
+                               const Workload& workload, double kv_budget_bytes) {
+  return LeverList(deployment, speed, workload, kv_budget_bytes).run();
+}
+
+}  // namespace larder

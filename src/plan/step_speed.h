@@ -1,0 +1,62 @@
+// How long steps take: by the roofline (Williams et al. 2009) of a machine, or measured.
+#pragma once
+
+#include <vector>
+
+#include "kernels/kv_type.h"
+#include "plan/machines.h"
+#include "plan/model_shape.h"
+
+namespace larder {
+
+// Seconds of a step without attention over what lies before it, by its rows: linear between the
+// samples, in proportion beyond the last.
+struct StepCurve {
+  struct Sample {
+    double num_rows = 0;
+    double seconds = 0;
+  };
+  std::vector<Sample> samples;  // ascending, at least one
+
+  double seconds(double num_rows) const;
+};
+
+struct StepSpeed {
+  StepCurve decode;   // one row for each of so many sequences, all with logits
+  StepCurve prefill;  // so many tokens of one prompt, logits of the last
+  // Attention, of one layer: reading a token's keys and values for one query row; a query and a key
+  // of a prompt's chunk.
+  double decode_key_seconds = 0;
+  double prefill_pair_seconds = 0;
+};
+
+// What is planned: a model in a format on so many devices of a machine.
+struct Deployment {
+  ModelShape shape;
+  WeightFormat weights;
+  KvTypes kv_types = {};
+  Machine machine;
+  int num_devices = 1;         // weights and KV heads are shared out over them
+  int max_batch_tokens = 512;  // of a step
+
+  double device_weights_bytes() const { return weights_bytes(shape, weights) / num_devices; }
+  // Of one device. Heads are not cut in pieces: where there are more devices than KV heads, several
+  // keep the same (and all of them MLA's latent).
+  KvLayout device_layout() const;
+};
+
+// Nothing is faster: bytes at the machine's bandwidth or operations at its peak, whichever takes
+// longer; the links between devices are not counted.
+StepSpeed roofline(const Deployment& deployment);
+
+// What a decode step of num_sequences takes, each with num_tokens before it.
+double decode_step_seconds(const StepSpeed& speed, const ModelShape& shape, double num_sequences,
+                           double num_tokens);
+// What computing a prompt of num_tokens takes, the first num_cached of which are there.
+double prefill_seconds(const StepSpeed& speed, const Deployment& deployment, int num_tokens,
+                       int num_cached);
+
+// A measured speed changed as much as the roofline changes from one deployment to another.
+StepSpeed scaled_speed(const StepSpeed& measured, const Deployment& from, const Deployment& to);
+
+}  // namespace larder
