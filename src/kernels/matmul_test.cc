@@ -1,5 +1,6 @@
 // Products of every format and instruction set: against double precision, and bit against bit.
 #include <cmath>
+#include <numeric>
 
 #include "kernels/ops.h"
 #include "kernels/test_util.h"
@@ -120,6 +121,21 @@ std::vector<std::byte> bytes_of(const ExtremeBlock& block, bool high) {
   return bytes;
 }
 
+// Rows of 127, or of 127 and -127 or 0 by turns of 1, 2, 4, 8 and 16 columns, so that every part of
+// a sum that is kept apart meets its greatest values; and each with the signs changed.
+std::vector<float> extreme_activations(int rows, int cols) {
+  std::vector<float> x;
+  for (int row = 0; row < rows; ++row) {
+    const int period = row / 2 % 6;
+    for (int col = 0; col < cols; ++col) {
+      const bool odd = period > 0 && (col >> (period - 1)) % 2 == 1;
+      const float value = row % 2 == 0 ? 127 : -127;
+      x.push_back(!odd ? value : row < 12 ? -value : 0);
+    }
+  }
+  return x;
+}
+
 // The greatest codes on both sides: nothing may saturate.
 TEST(Matmul, ExtremeCodesDoNotSaturate) {
   constexpr ExtremeBlock kBlocks[] = {
@@ -140,17 +156,19 @@ TEST(Matmul, ExtremeCodesDoNotSaturate) {
     AlignedBuffer memory(
         static_cast<std::size_t>(packed_size_bytes(packed_layout(block.type, 16, 256))));
     const PackedMatrix w = pack_matrix(block.type, source, 16, 256, memory.data(), pool);
-    for (const float sign : {1.0F, -1.0F}) {
-      const std::vector<float> x(4 * 256, sign * 127);
+    for (const int rows : {1, 4, 25}) {
+      const auto x = extreme_activations(rows, 256);
       for (const KernelTable* table : test::tables_of_products()) {
-        const TestActivations activations(*table, x, 4, 256);
-        std::vector<float> y(4 * 16);
-        MatmulArgs args = args_of(w, x, y, 4);
+        const TestActivations activations(*table, x, rows, 256);
+        std::vector<float> y(static_cast<std::size_t>(rows) * 16);
+        MatmulArgs args = args_of(w, x, y, rows);
         args.xq = &activations.view;
         table->matmul(args, 0, 1);
-        for (std::size_t n = 0; n < y.size(); ++n) {
-          const float value = n % 2 == 0 ? block.high_value : block.low_value;
-          EXPECT_EQ(y[n], sign * value * 127 * 256) << table->name;
+        for (std::size_t i = 0; i < y.size(); ++i) {
+          const auto row = x.begin() + static_cast<std::ptrdiff_t>(i / 16 * 256);
+          const float value = i % 2 == 0 ? block.high_value : block.low_value;
+          EXPECT_EQ(y[i], std::accumulate(row, row + 256, 0.0F) * value)
+              << table->name << " type " << static_cast<int>(block.type) << " row " << i / 16;
         }
       }
     }

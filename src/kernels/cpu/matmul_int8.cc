@@ -4,6 +4,8 @@
 #include "kernels/cpu/int8_rows.h"
 #if defined(LARDER_ISA_AMX)
 #include "kernels/cpu/amx_tile.h"
+#elif defined(LARDER_ISA_AVX2)
+#include "kernels/cpu/blocked_avx2.h"
 #endif
 
 namespace larder::LARDER_ISA_NAMESPACE {
@@ -134,11 +136,31 @@ void multiply_rows(const MatmulArgs& args, int row_begin, int row_end, int panel
   for (; row < row_end; ++row) tile<Format, 1, kPanels>(args, row, panel, row == row_begin);
 }
 
+// As many rows from the first on as were multiplied in blocks of many.
+template <class Format>
+int multiply_blocks([[maybe_unused]] const MatmulArgs& args, [[maybe_unused]] int panel_begin,
+                    [[maybe_unused]] int panel_end) {
+#if defined(LARDER_ISA_AVX2)
+  // Fewer do not pay for unpacking.
+  constexpr int kMinRows = Format::kRange == CodeRange::kEightBits ? 16 : 8;
+  const int block = block_rows<Format>(args.xq->num_cols);
+  if (args.num_rows < kMinRows || block < kMinRows) return 0;
+  const int rows = args.num_rows / kBlockedRows * kBlockedRows;
+  for (int row = 0; row < rows; row += block) {
+    blocked_rows<Format>(args, row, min_of(row + block, rows), panel_begin, panel_end);
+  }
+  return rows;
+#else
+  return 0;
+#endif
+}
+
 template <class Format>
 void multiply_panels(const MatmulArgs& args, int panel_begin, int panel_end) {
   const int64_t block = kRowBlockBytes / args.xq->num_cols / kRowStep * kRowStep;
   const int row_block = block < kRowStep ? kRowStep : static_cast<int>(block);
-  for (int row = 0; row < args.num_rows; row += row_block) {
+  for (int row = multiply_blocks<Format>(args, panel_begin, panel_end); row < args.num_rows;
+       row += row_block) {
     const int row_end = min_of(row + row_block, args.num_rows);
     int panel = panel_begin;
     if constexpr (kTilePanels > 1) {

@@ -39,7 +39,7 @@ LARDER_INLINE int max_of(int a, int b) { return a > b ? a : b; }
 
 // p, of which the compiler does not know that it is p: a load through it stays a load.
 template <class T>
-LARDER_INLINE const T* opaque(const T* p) {
+LARDER_INLINE T* opaque(T* p) {
   __asm__("" : "+r"(p));
   return p;
 }

@@ -1,0 +1,295 @@
+// Products of many rows on AVX2. A piece of a panel is unpacked once, into the first-level cache,
+// and four rows at a time go by it; what a group of columns needs of its rows is worked out once
+// for all panels. The integers are exact and the FP32 sums take int8_rows.h's order, so the bits
+// are those of a row alone.
+//
+// Codes that are centred by an offset are multiplied as they are, below 64 and so in 16 bits, which
+// wrap: the offset's part is where the sum starts, and what they come to fits again. Codes of 8 bits
+// are multiplied as words, which takes as many instructions as their signs would.
+#pragma once
+
+#include "kernels/cpu/int8_rows.h"
+
+namespace larder::LARDER_ISA_NAMESPACE {
+
+inline constexpr int kBlockedRows = 4;    // of a tile
+inline constexpr int kBlockedCols = 256;  // of a piece of a panel
+inline constexpr int kMaxBlockRows = 128;
+// Of what a block of rows brings, at most; that is read front to back, so that it need not fit in
+// the second-level cache.
+inline constexpr int kBlockBytes = 640 * 1024;
+
+// How a format's codes are multiplied.
+enum class BlockedCodes {
+  kPlain,    // 0 to 15, no offset
+  kOffset,   // 0 to 15, less 8
+  kWrapped,  // 0 to 63, less 32, or 0 to 31, less 16: the sum of a group fits in 16 bits
+  kWords,    // 0 to 255, less 128 or nothing: as 16-bit words
+};
+static constexpr BlockedCodes blocked_codes(CodeRange range) {
+  switch (range) {
+    case CodeRange::kFourBits:
+      return BlockedCodes::kPlain;
+    case CodeRange::kFourBitsCentred:
+      return BlockedCodes::kOffset;
+    case CodeRange::kFiveBits:
+    case CodeRange::kSixBits:
+      return BlockedCodes::kWrapped;
+    default:
+      return BlockedCodes::kWords;
+  }
+}
+
+template <class Format>
+inline constexpr bool kWords = blocked_codes(Format::kRange) == BlockedCodes::kWords;
+
+// Of kWords the columns 0 and 2 of all quads, then 1 and 3.
+template <class Format>
+struct RowCodes {
+  static constexpr int kDwords = Format::kGroup / (kWords<Format> ? 2 : 4);
+  int32_t dword[kDwords];
+};
+
+// What four rows bring to a group of columns.
+template <class Format>
+struct RowGroup {
+  RowCodes<Format> q[kBlockedRows];
+  float scale[kBlockedRows];
+  union {
+    float minimum[kBlockedRows];  // kPlain with minima: scale * sum of q
+    int32_t start[kBlockedRows];  // kOffset: -8 * sum of q; kWrapped: two words, see start_words()
+  };
+};
+
+// A piece of one panel. Of kWords, each group's words are in the order of RowCodes.
+template <class Format>
+struct Piece {
+  static constexpr int kGroups = kBlockedCols / Format::kGroup;
+  Bytes64 codes[kGroups][RowCodes<Format>::kDwords];
+  V16 scale[kGroups];
+  V16 minimum[Format::kHasMin ? kGroups : 1];
+};
+
+// Rows in the order in which they are read: [piece][tile][group of the piece].
+template <class Format>
+struct RowBlock {
+  static constexpr int kGroups = kBlockBytes / sizeof(RowGroup<Format>);
+  alignas(64) RowGroup<Format> groups[kGroups];
+  V16 totals[kMaxBlockRows];
+};
+
+// The least code that is stored, of formats whose codes are moved down to 0.
+static constexpr int stored_base(CodeRange range) {
+  switch (range) {
+    case CodeRange::kFiveBits:
+      return 112;
+    case CodeRange::kSixBits:
+      return 96;
+    default:
+      return 0;
+  }
+}
+
+// The codes of quad i of a group as they are multiplied.
+template <class Format>
+LARDER_INLINE void put_quad(Bytes64 codes, int i, Bytes64* to) {
+  if constexpr (kWords<Format>) {
+    const __m256i offset = _mm256_set1_epi16(Format::kOffset);
+    const Bytes64 even = word_bits<0, 8>(codes);
+    const Bytes64 odd = word_bits<8, 8>(codes);
+    to[i] = {_mm256_sub_epi16(even.a, offset), _mm256_sub_epi16(even.b, offset)};
+    to[i + Format::kGroup / 4] = {_mm256_sub_epi16(odd.a, offset), _mm256_sub_epi16(odd.b, offset)};
+  } else {
+    const __m256i base = _mm256_set1_epi8(stored_base(Format::kRange));
+    to[i] = {_mm256_sub_epi8(codes.a, base), _mm256_sub_epi8(codes.b, base)};
+  }
+}
+
+template <class Format>
+LARDER_INLINE void unpack_piece(const std::byte* panel, int first_group, int groups,
+                                int64_t distance, Piece<Format>& piece) {
+  for (int i = 0; i < groups; ++i) {
+    const int g = first_group + i;
+    const uint8_t* codes = Format::codes(panel, g);
+    for (int at = 0; at < Format::kGroupBytes; at += 64) prefetch_l2(codes + distance + at);
+    for (int pair = 0; pair < Format::kGroup / 8; ++pair) {
+      Bytes64 quads[2];
+      Format::load_quads(codes, pair, quads[0], quads[1]);
+      put_quad<Format>(quads[0], 2 * pair, piece.codes[i]);
+      put_quad<Format>(quads[1], 2 * pair + 1, piece.codes[i]);
+    }
+    piece.scale[i] = Format::scale(panel, g);
+    if constexpr (Format::kHasMin) piece.minimum[i] = Format::minimum(panel, g);
+  }
+}
+
+// Of each quad of a group its first two q and its last two are summed as words, as the products
+// are, and each sum is taken -offset times.
+template <int kGroup>
+LARDER_INLINE int32_t start_words(const int8_t* q, int offset) {
+  const __m128i ones = _mm_set1_epi8(1);
+  __m128i sums = _mm_maddubs_epi16(ones, _mm_loadu_si128(reinterpret_cast<const __m128i*>(q)));
+  if constexpr (kGroup == 32) {
+    const __m128i upper = _mm_loadu_si128(reinterpret_cast<const __m128i*>(q + 16));
+    sums = _mm_add_epi16(sums, _mm_maddubs_epi16(ones, upper));
+  }
+  sums = _mm_add_epi16(sums, _mm_shuffle_epi32(sums, 0x4E));
+  sums = _mm_add_epi16(sums, _mm_shuffle_epi32(sums, 0xB1));
+  return _mm_cvtsi128_si32(_mm_mullo_epi16(sums, _mm_set1_epi16(static_cast<int16_t>(-offset))));
+}
+
+template <class Format>
+LARDER_INLINE void put_row(const int8_t* q, RowCodes<Format>& to) {
+  if constexpr (kWords<Format>) {
+    const __m256i all = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(q));
+    auto* words = reinterpret_cast<__m256i*>(to.dword);
+    _mm256_storeu_si256(words, _mm256_srai_epi16(_mm256_slli_epi16(all, 8), 8));
+    _mm256_storeu_si256(words + 1, _mm256_srai_epi16(all, 8));
+  } else {
+    memcpy(to.dword, q, Format::kGroup);
+  }
+}
+
+template <class Format>
+LARDER_INLINE void fill_group(const Activations& x, int g, RowGroup<Format>& group) {
+  constexpr BlockedCodes kCodes = blocked_codes(Format::kRange);
+  for (int r = 0; r < kBlockedRows; ++r) {
+    const int8_t* q = x.q + int64_t{r} * x.num_cols + int64_t{g} * Format::kGroup;
+    put_row<Format>(q, group.q[r]);
+    group.scale[r] = q_scale<Format::kGroup>(x, r, g);
+    if constexpr (kCodes == BlockedCodes::kWrapped) {
+      group.start[r] = start_words<Format::kGroup>(q, Format::kOffset - stored_base(Format::kRange));
+    } else if constexpr (kCodes == BlockedCodes::kOffset) {
+      group.start[r] = -Format::kOffset * q_sum<Format::kGroup>(x, r, g);
+    } else if constexpr (Format::kHasMin) {
+      group.minimum[r] =
+          group.scale[r] * static_cast<float>(q_sum<Format::kGroup>(x, r, g));
+    }
+  }
+}
+
+// Rows [row, row + 4 * tiles), each read front to back.
+template <class Format>
+LARDER_INLINE void fill_block(const QuantizedRows& x, int row, int tiles, RowGroup<Format>* to) {
+  constexpr int kPieceGroups = Piece<Format>::kGroups;
+  const int num_groups = x.num_cols / Format::kGroup;
+  for (int tile = 0; tile < tiles; ++tile) {
+    const Activations rows = rows_from(x, row + tile * kBlockedRows);
+    for (int piece = 0; piece < num_groups; piece += kPieceGroups) {
+      const int groups = min_of(kPieceGroups, num_groups - piece);
+      RowGroup<Format>* at = to + piece * tiles + tile * groups;
+      for (int g = 0; g < groups; ++g) fill_group<Format>(rows, piece + g, at[g]);
+    }
+  }
+}
+
+// A group's first products, and those that are added to them: in 16 bits, or of kWords in 32. In
+// assembly as in group_dot_avx2.h.
+LARDER_INLINE I16 first_bytes(const Bytes64& w, const int32_t* x) {
+  I16 sum;
+  __asm__(
+      "vpbroadcastd %[x], %[b]\n\t"
+      "vpmaddubsw %[b], %[wa], %[a]\n\t"
+      "vpmaddubsw %[b], %[wb], %[b]"
+      : [a] "=&x"(sum.a), [b] "=&x"(sum.b)
+      : [wa] "x"(w.a), [wb] "x"(w.b), [x] "m"(*x));
+  return sum;
+}
+LARDER_INLINE I16 first_words(const Bytes64& w, const int32_t* x) {
+  I16 sum;
+  __asm__(
+      "vpbroadcastd %[x], %[b]\n\t"
+      "vpmaddwd %[b], %[wa], %[a]\n\t"
+      "vpmaddwd %[b], %[wb], %[b]"
+      : [a] "=&x"(sum.a), [b] "=&x"(sum.b)
+      : [wa] "x"(w.a), [wb] "x"(w.b), [x] "m"(*x));
+  return sum;
+}
+
+template <class Format, int kDword>
+LARDER_INLINE void multiply_dword(const Bytes64* codes, const RowGroup<Format>& rows, I16* sums) {
+  const Bytes64 w = codes[kDword];
+  for (int r = 0; r < kBlockedRows; ++r) {
+    const int32_t* x = rows.q[r].dword + kDword;
+    if constexpr (kWords<Format>) {
+      sums[r] = kDword == 0 ? first_words(w, x) : dot_words(sums[r], w, x);
+    } else {
+      sums[r] = kDword == 0 ? first_bytes(w, x)
+                            : GroupDot<CodeRange::kFourBits>::dot(sums[r], w, {x});
+    }
+  }
+}
+
+// The integers of one group; a loop would not be unrolled.
+template <class Format, int kDword = 0>
+LARDER_INLINE void multiply_group(const Bytes64* codes, const RowGroup<Format>& rows, I16* sums) {
+  multiply_dword<Format, kDword>(codes, rows, sums);
+  if constexpr (kDword + 1 < RowCodes<Format>::kDwords) {
+    multiply_group<Format, kDword + 1>(codes, rows, sums);
+  }
+}
+
+// Groups [0, num_groups) of a piece for four rows.
+template <class Format>
+void blocked_tile(const Piece<Format>& piece, int num_groups, const RowGroup<Format>* groups,
+                  V16* totals) {
+  constexpr BlockedCodes kCodes = blocked_codes(Format::kRange);
+  for (int g = 0; g < num_groups; ++g) {
+    const RowGroup<Format>& rows = groups[g];
+    I16 sums[kBlockedRows];
+    multiply_group<Format>(piece.codes[g], rows, sums);
+    // In memory between the groups: GCC would keep them there in any case, and store them twice.
+    V16* total_of = opaque(totals);
+    for (int r = 0; r < kBlockedRows; ++r) {
+      I16 sum = sums[r];
+      const __m256i start = _mm256_set1_epi32(rows.start[r]);
+      if constexpr (kCodes == BlockedCodes::kWrapped) {
+        sum = {_mm256_add_epi16(sum.a, start), _mm256_add_epi16(sum.b, start)};
+      }
+      if constexpr (!kWords<Format>) sum = widen_pairs(sum);
+      if constexpr (kCodes == BlockedCodes::kOffset) {
+        sum = {_mm256_add_epi32(sum.a, start), _mm256_add_epi32(sum.b, start)};
+      }
+      V16 total = fma(to_float(sum), mul(piece.scale[g], set1(rows.scale[r])), total_of[r]);
+      if constexpr (Format::kHasMin) total = fma(piece.minimum[g], set1(rows.minimum[r]), total);
+      total_of[r] = total;
+    }
+  }
+}
+
+// How many rows blocked_rows() takes at a time: a multiple of a tile's, 0 if columns are too many.
+template <class Format>
+LARDER_INLINE int block_rows(int num_cols) {
+  const int tiles = RowBlock<Format>::kGroups / (num_cols / Format::kGroup);
+  return min_of(tiles * kBlockedRows, kMaxBlockRows);
+}
+
+// Rows [row_begin, row_end), at most block_rows() and a multiple of a tile's, of panels
+// [panel_begin, panel_end).
+template <class Format>
+void blocked_rows(const MatmulArgs& args, int row_begin, int row_end, int panel_begin,
+                  int panel_end) {
+  constexpr int kPieceGroups = Piece<Format>::kGroups;
+  const int num_groups = args.xq->num_cols / Format::kGroup;
+  const int tiles = (row_end - row_begin) / kBlockedRows;
+  RowBlock<Format> block;
+  fill_block<Format>(*args.xq, row_begin, tiles, block.groups);
+  for (int panel = panel_begin; panel < panel_end; ++panel) {
+    memset(block.totals, 0, static_cast<size_t>(row_end - row_begin) * sizeof(V16));
+    const RowGroup<Format>* groups = block.groups;
+    for (int g = 0; g < num_groups; g += kPieceGroups) {
+      const int piece_groups = min_of(kPieceGroups, num_groups - g);
+      Piece<Format> piece;
+      unpack_piece<Format>(panel_of(*args.w, panel), g, piece_groups, args.w->panel_stride_bytes,
+                           piece);
+      for (int tile = 0; tile < tiles; ++tile, groups += piece_groups) {
+        blocked_tile<Format>(piece, piece_groups, groups, block.totals + tile * kBlockedRows);
+      }
+    }
+    for (int row = row_begin; row < row_end; ++row) {
+      write_sums(args, row, panel, block.totals[row - row_begin]);
+    }
+  }
+}
+
+}  // namespace larder::LARDER_ISA_NAMESPACE
