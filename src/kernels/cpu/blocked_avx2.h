@@ -108,10 +108,12 @@ LARDER_INLINE void put_quad(Bytes64 codes, int i, Bytes64* to) {
 template <class Format>
 LARDER_INLINE void unpack_piece(const std::byte* panel, int first_group, int groups,
                                 int64_t distance, Piece<Format>& piece) {
+  const uint8_t* ahead = Format::chunk(panel, first_group) + distance;
+  const int bytes = groups / Format::kGroupsPerChunk * Format::kShape.chunk_bytes;
+  for (int at = 0; at < bytes; at += 64) prefetch_l2(ahead + at);
   for (int i = 0; i < groups; ++i) {
     const int g = first_group + i;
     const uint8_t* codes = Format::codes(panel, g);
-    for (int at = 0; at < Format::kGroupBytes; at += 64) prefetch_l2(codes + distance + at);
     for (int pair = 0; pair < Format::kGroup / 8; ++pair) {
       Bytes64 quads[2];
       Format::load_quads(codes, pair, quads[0], quads[1]);
@@ -156,6 +158,7 @@ LARDER_INLINE void fill_group(const Activations& x, int g, RowGroup<Format>& gro
   for (int r = 0; r < kBlockedRows; ++r) {
     const int8_t* q = x.q + int64_t{r} * x.num_cols + int64_t{g} * Format::kGroup;
     put_row<Format>(q, group.q[r]);
+    prefetch(q + int64_t{kBlockedRows} * x.num_cols);
     group.scale[r] = q_scale<Format::kGroup>(x, r, g);
     if constexpr (kCodes == BlockedCodes::kWrapped) {
       group.start[r] = start_words<Format::kGroup>(q, Format::kOffset - stored_base(Format::kRange));
@@ -264,6 +267,13 @@ LARDER_INLINE int block_rows(int num_cols) {
   return min_of(tiles * kBlockedRows, kMaxBlockRows);
 }
 
+// What write_sums() will write of a tile: each row lies in a page of its own.
+LARDER_INLINE void prefetch_sums(const MatmulArgs& args, int row, int panel) {
+  for (int r = 0; r < kBlockedRows; ++r) {
+    __builtin_prefetch(args.y + (row + r) * args.ldy + panel * kPanelRows, 1);
+  }
+}
+
 // Rows [row_begin, row_end), at most block_rows() and a multiple of a tile's, of panels
 // [panel_begin, panel_end).
 template <class Format>
@@ -282,7 +292,9 @@ void blocked_rows(const MatmulArgs& args, int row_begin, int row_end, int panel_
       Piece<Format> piece;
       unpack_piece<Format>(panel_of(*args.w, panel), g, piece_groups, args.w->panel_stride_bytes,
                            piece);
+      const bool last = g + kPieceGroups >= num_groups;
       for (int tile = 0; tile < tiles; ++tile, groups += piece_groups) {
+        if (last) prefetch_sums(args, row_begin + tile * kBlockedRows, panel);
         blocked_tile<Format>(piece, piece_groups, groups, block.totals + tile * kBlockedRows);
       }
     }
