@@ -48,7 +48,7 @@ enum class PackedFormat : std::uint8_t {
   kW4,      // 4-bit codes, per 32: f16 scale, offset 8 (Q4_0) or f16 minimum (Q4_1)
   kW4K,     // 4-bit codes, per 32: 8-bit scale and minimum codes (Q4_K)
   kW8,      // 8-bit codes, per 32: f16 scale, offset 128 (Q8_0, Q5_0)
-  kW8Min,   // 8-bit codes, per 32: f32 scale and minimum (Q5_1, Q5_K)
+  kW8Min,   // codes of 5 bits as bytes, per 32: f32 scale and minimum (Q5_1, Q5_K)
   kW8Fine,  // 8-bit codes, per 16: 8-bit signed scale code, offset 128 (Q3_K, Q6_K) or
             // minimum code (Q2_K)
 };

@@ -97,11 +97,11 @@ TEST(Matmul, Int8ActivationsMatchDoublePrecision) {
   }
 }
 
-// A block of a type whose scale is 1 and whose codes' bytes are all the same.
+// A block of a type whose scale is 1, whose minimum is 0 and whose codes' bytes are all the same.
 struct ExtremeBlock {
   GgmlType type;
   int cols;            // of a block
-  int codes_bytes;     // first, or behind the scale
+  int codes_bytes;     // first, or behind the scale and minimum
   bool scale_is_last;  // behind 16 scale codes of 1
   std::uint8_t low, high;
   float low_value, high_value;
@@ -113,6 +113,8 @@ std::vector<std::byte> bytes_of(const ExtremeBlock& block, bool high) {
   std::vector<std::byte> bytes(static_cast<std::size_t>(block.codes_bytes),
                                std::byte(high ? block.high : block.low));
   if (!block.scale_is_last) {
+    const bool has_min = block.type == GgmlType::kQ4_1 || block.type == GgmlType::kQ5_1;
+    bytes.insert(bytes.begin(), has_min ? 2 : 0, std::byte{0});
     bytes.insert(bytes.begin(), scale.begin(), scale.end());
   } else {
     bytes.insert(bytes.end(), 16, std::byte{1});
@@ -140,7 +142,9 @@ std::vector<float> extreme_activations(int rows, int cols) {
 TEST(Matmul, ExtremeCodesDoNotSaturate) {
   constexpr ExtremeBlock kBlocks[] = {
       {GgmlType::kQ4_0, 32, 16, false, 0x00, 0xFF, -8, 7},
+      {GgmlType::kQ4_1, 32, 16, false, 0x00, 0xFF, 0, 15},
       {GgmlType::kQ5_0, 32, 20, false, 0x00, 0xFF, -16, 15},
+      {GgmlType::kQ5_1, 32, 20, false, 0x00, 0xFF, 0, 31},
       {GgmlType::kQ8_0, 32, 32, false, 0x80, 0x7F, -128, 127},
       {GgmlType::kQ6_K, 256, 192, true, 0x00, 0xFF, -32, 31},
   };

@@ -4,8 +4,8 @@
 // are those of a row alone.
 //
 // Codes that are centred by an offset are multiplied as they are, below 64 and so in 16 bits, which
-// wrap: the offset's part is where the sum starts, and what they come to fits again. Codes of 8 bits
-// are multiplied as words, which takes as many instructions as their signs would.
+// wrap: the offset's part is added at the end, and what they come to fits again. Codes of 8 bits are
+// multiplied as words, which takes as many instructions as their signs would.
 #pragma once
 
 #include "kernels/cpu/int8_rows.h"
@@ -21,10 +21,11 @@ inline constexpr int kBlockBytes = 640 * 1024;
 
 // How a format's codes are multiplied.
 enum class BlockedCodes {
-  kPlain,    // 0 to 15, no offset
-  kOffset,   // 0 to 15, less 8
-  kWrapped,  // 0 to 63, less 32, or 0 to 31, less 16: the sum of a group fits in 16 bits
-  kWords,    // 0 to 255, less 128 or nothing: as 16-bit words
+  kPlain,     // 0 to 15, no offset
+  kOffset,    // 0 to 15, less 8
+  kWrapped,   // 0 to 63, less 32, or 0 to 31, less 16: the sum of a group fits in 16 bits
+  kRestored,  // 0 to 31, no offset: as if less 16, which is put back afterwards
+  kWords,     // 0 to 255, less 128: as 16-bit words
 };
 static constexpr BlockedCodes blocked_codes(CodeRange range) {
   switch (range) {
@@ -35,6 +36,8 @@ static constexpr BlockedCodes blocked_codes(CodeRange range) {
     case CodeRange::kFiveBits:
     case CodeRange::kSixBits:
       return BlockedCodes::kWrapped;
+    case CodeRange::kFiveBitsPlain:
+      return BlockedCodes::kRestored;
     default:
       return BlockedCodes::kWords;
   }
@@ -50,15 +53,24 @@ struct RowCodes {
   int32_t dword[kDwords];
 };
 
+// A value for each of four rows, of formats that need it.
+template <class T, bool kNeeded>
+struct PerRow {
+  T of[kBlockedRows];
+};
+template <class T>
+struct PerRow<T, false> {};
+
 // What four rows bring to a group of columns.
 template <class Format>
 struct RowGroup {
+  static constexpr BlockedCodes kCodes = blocked_codes(Format::kRange);
+  static constexpr bool kStarts = kCodes != BlockedCodes::kPlain && kCodes != BlockedCodes::kWords;
   RowCodes<Format> q[kBlockedRows];
-  float scale[kBlockedRows];
-  union {
-    float minimum[kBlockedRows];  // kPlain with minima: scale * sum of q
-    int32_t start[kBlockedRows];  // kOffset: -8 * sum of q; kWrapped: two words, see start_words()
-  };
+  PerRow<float, true> scale;
+  // kOffset: -8 * sum of q; kWrapped and kRestored: two words, see start_words().
+  [[no_unique_address]] PerRow<int32_t, kStarts> start;
+  [[no_unique_address]] PerRow<float, Format::kHasMin> minimum;  // scale * sum of q
 };
 
 // A piece of one panel. Of kWords, each group's words are in the order of RowCodes.
@@ -88,6 +100,11 @@ static constexpr int stored_base(CodeRange range) {
     default:
       return 0;
   }
+}
+
+// What a sum in 16 bits takes off the codes as they are multiplied.
+static constexpr int wrapped_offset(CodeRange range) {
+  return range == CodeRange::kSixBits ? 32 : 16;
 }
 
 // The codes of quad i of a group as they are multiplied.
@@ -159,15 +176,15 @@ LARDER_INLINE void fill_group(const Activations& x, int g, RowGroup<Format>& gro
     const int8_t* q = x.q + int64_t{r} * x.num_cols + int64_t{g} * Format::kGroup;
     put_row<Format>(q, group.q[r]);
     prefetch(q + int64_t{kBlockedRows} * x.num_cols);
-    group.scale[r] = q_scale<Format::kGroup>(x, r, g);
-    if constexpr (kCodes == BlockedCodes::kWrapped) {
-      group.start[r] = start_words<Format::kGroup>(q, Format::kOffset - stored_base(Format::kRange));
+    const float scale = q_scale<Format::kGroup>(x, r, g);
+    const int32_t sum = q_sum<Format::kGroup>(x, r, g);
+    group.scale.of[r] = scale;
+    if constexpr (kCodes == BlockedCodes::kWrapped || kCodes == BlockedCodes::kRestored) {
+      group.start.of[r] = start_words<Format::kGroup>(q, wrapped_offset(Format::kRange));
     } else if constexpr (kCodes == BlockedCodes::kOffset) {
-      group.start[r] = -Format::kOffset * q_sum<Format::kGroup>(x, r, g);
-    } else if constexpr (Format::kHasMin) {
-      group.minimum[r] =
-          group.scale[r] * static_cast<float>(q_sum<Format::kGroup>(x, r, g));
+      group.start.of[r] = -Format::kOffset * sum;
     }
+    if constexpr (Format::kHasMin) group.minimum.of[r] = scale * static_cast<float>(sum);
   }
 }
 
@@ -232,11 +249,32 @@ LARDER_INLINE void multiply_group(const Bytes64* codes, const RowGroup<Format>& 
   }
 }
 
+// Row r's integers in 32 bits from those of multiply_group().
+template <class Format>
+LARDER_INLINE I16 group_sum(I16 sum, const RowGroup<Format>& rows, int r) {
+  constexpr BlockedCodes kCodes = blocked_codes(Format::kRange);
+  if constexpr (kCodes == BlockedCodes::kWords) {
+    return sum;
+  } else if constexpr (kCodes == BlockedCodes::kPlain) {
+    return widen_pairs(sum);
+  } else {
+    const __m256i start = _mm256_set1_epi32(rows.start.of[r]);
+    if constexpr (kCodes == BlockedCodes::kOffset) {
+      const I16 wide = widen_pairs(sum);
+      return {_mm256_add_epi32(wide.a, start), _mm256_add_epi32(wide.b, start)};
+    }
+    const I16 wide =
+        widen_pairs({_mm256_add_epi16(sum.a, start), _mm256_add_epi16(sum.b, start)});
+    if constexpr (kCodes == BlockedCodes::kWrapped) return wide;
+    const __m256i taken = _mm256_madd_epi16(start, _mm256_set1_epi16(1));
+    return {_mm256_sub_epi32(wide.a, taken), _mm256_sub_epi32(wide.b, taken)};
+  }
+}
+
 // Groups [0, num_groups) of a piece for four rows.
 template <class Format>
 void blocked_tile(const Piece<Format>& piece, int num_groups, const RowGroup<Format>* groups,
                   V16* totals) {
-  constexpr BlockedCodes kCodes = blocked_codes(Format::kRange);
   for (int g = 0; g < num_groups; ++g) {
     const RowGroup<Format>& rows = groups[g];
     I16 sums[kBlockedRows];
@@ -244,17 +282,9 @@ void blocked_tile(const Piece<Format>& piece, int num_groups, const RowGroup<For
     // In memory between the groups: GCC would keep them there in any case, and store them twice.
     V16* total_of = opaque(totals);
     for (int r = 0; r < kBlockedRows; ++r) {
-      I16 sum = sums[r];
-      const __m256i start = _mm256_set1_epi32(rows.start[r]);
-      if constexpr (kCodes == BlockedCodes::kWrapped) {
-        sum = {_mm256_add_epi16(sum.a, start), _mm256_add_epi16(sum.b, start)};
-      }
-      if constexpr (!kWords<Format>) sum = widen_pairs(sum);
-      if constexpr (kCodes == BlockedCodes::kOffset) {
-        sum = {_mm256_add_epi32(sum.a, start), _mm256_add_epi32(sum.b, start)};
-      }
-      V16 total = fma(to_float(sum), mul(piece.scale[g], set1(rows.scale[r])), total_of[r]);
-      if constexpr (Format::kHasMin) total = fma(piece.minimum[g], set1(rows.minimum[r]), total);
+      const I16 sum = group_sum<Format>(sums[r], rows, r);
+      V16 total = fma(to_float(sum), mul(piece.scale[g], set1(rows.scale.of[r])), total_of[r]);
+      if constexpr (Format::kHasMin) total = fma(piece.minimum[g], set1(rows.minimum.of[r]), total);
       total_of[r] = total;
     }
   }

@@ -16,12 +16,12 @@ enum class CodeRange {
   kFiveBits,         // 112 to 143, less 128; at most 8 quads a group
   kSixBits,          // 96 to 159, less 128; at most 4 quads a group
   kEightBits,        // 0 to 255, less 128
-  kUnsigned,         // 0 to 255
+  kFiveBitsPlain,    // 0 to 31
 };
 static constexpr int code_offset(CodeRange range) {
   switch (range) {
     case CodeRange::kFourBits:
-    case CodeRange::kUnsigned:
+    case CodeRange::kFiveBitsPlain:
       return 0;
     case CodeRange::kFourBitsCentred:
       return 8;

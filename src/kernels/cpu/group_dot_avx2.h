@@ -117,9 +117,10 @@ struct GroupDot<CodeRange::kEightBits> {
   LARDER_INLINE I16 end(I16 sum, int32_t) { return sum; }
 };
 
-// No sign and 8 bits: even and odd bytes apart, as 16-bit products.
+// Codes of 5 bits without an offset, of which 16 bits hold no sum of a group: even and odd bytes
+// apart, as words.
 template <>
-struct GroupDot<CodeRange::kUnsigned> {
+struct GroupDot<CodeRange::kFiveBitsPlain> {
   struct Codes {
     Bytes64 even, odd;
   };

@@ -19,7 +19,7 @@ static constexpr CodeRange code_range(PackedFormat format, bool has_min) {
     case PackedFormat::kW8Fine:  // with minima, codes of 2 bits
       return has_min ? CodeRange::kFourBits : CodeRange::kSixBits;
     default:
-      return has_min ? CodeRange::kUnsigned : CodeRange::kEightBits;
+      return has_min ? CodeRange::kFiveBitsPlain : CodeRange::kEightBits;
   }
 }
 
