@@ -1,0 +1,207 @@
+#include "server/session_store.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace larder {
+
+AccountedBytes::AccountedBytes(Account account, std::size_t bytes)
+    : account_(std::move(account)), bytes_(bytes) {
+  if (account_) account_->fetch_add(bytes_);
+}
+
+AccountedBytes& AccountedBytes::operator=(const AccountedBytes& other) {
+  if (this == &other) return *this;
+  reset();
+  account_ = other.account_;
+  bytes_ = other.bytes_;
+  if (account_) account_->fetch_add(bytes_);
+  return *this;
+}
+
+void AccountedBytes::reset() {
+  if (account_) account_->fetch_sub(bytes_);
+  account_.reset();
+}
+
+// A chain of thousands would otherwise end in as many nested calls.
+StoredResponse::~StoredResponse() {
+  std::shared_ptr<const StoredResponse> next = std::move(previous);
+  while (next != nullptr && next.use_count() == 1) {
+    // Nobody else can see it any more.
+    next = std::move(const_cast<StoredResponse&>(*next).previous);
+  }
+}
+
+std::vector<ItemPtr> StoredResponse::history() const {
+  std::vector<const StoredResponse*> chain;
+  for (const StoredResponse* at = this; at != nullptr; at = at->previous.get()) chain.push_back(at);
+  std::ranges::reverse(chain);
+  std::vector<ItemPtr> items;
+  for (const StoredResponse* response : chain) {
+    for (const auto* part : {&response->context, &response->input, &response->output}) {
+      items.insert(items.end(), part->begin(), part->end());
+    }
+  }
+  return items;
+}
+
+std::size_t memory_of(const Json& value) {
+  constexpr std::size_t kInPlace = 15;  // characters that a std::string holds without the heap
+  const auto heap_of = [](const std::string& text) {
+    return text.capacity() > kInPlace ? text.capacity() + 1 : 0;
+  };
+  std::size_t bytes = sizeof(Json);
+  if (value.is_string()) {
+    bytes += sizeof(std::string) + heap_of(value.get_ref<const std::string&>());
+  } else if (value.is_array()) {
+    for (const Json& item : value) bytes += memory_of(item);
+  } else if (value.is_object()) {
+    for (const auto& [key, item] : value.get_ref<const Json::object_t&>()) {
+      bytes += sizeof(std::string) + heap_of(key) + memory_of(item);
+    }
+  }
+  return bytes;
+}
+
+namespace {
+
+// The entry's place in the list and the map, and the values' own shells.
+constexpr std::size_t kEntryBytes = 512;
+
+std::size_t memory_of_pointers(const std::vector<ItemPtr>& items) {
+  return items.size() * sizeof(ItemPtr);
+}
+
+}  // namespace
+
+SessionStore::SessionStore(Limits limits)
+    : limits_(limits), account_(std::make_shared<std::atomic<std::size_t>>(0)) {}
+
+ItemPtr SessionStore::make_item(Json json, TokenList tokens) const {
+  constexpr std::size_t kShellBytes = sizeof(StoredItem) + 64;
+  auto item = std::make_shared<StoredItem>();
+  const std::size_t token_bytes = tokens ? tokens->capacity() * sizeof(TokenId) : 0;
+  item->bytes = AccountedBytes(account_, kShellBytes + memory_of(json) + token_bytes);
+  item->json = std::move(json);
+  item->tokens = std::move(tokens);
+  return item;
+}
+
+void SessionStore::put(const std::string& owner, std::shared_ptr<StoredResponse> response) {
+  const std::size_t pointers = memory_of_pointers(response->context) +
+                               memory_of_pointers(response->input) +
+                               memory_of_pointers(response->output);
+  response->bytes =
+      AccountedBytes(account_, kEntryBytes + pointers + memory_of(response->body));
+  const std::string id = response->id;
+  insert({id, owner, ResponsePtr(std::move(response))});
+}
+
+void SessionStore::put(const std::string& owner, Conversation conversation) {
+  conversation.bytes =
+      AccountedBytes(account_, kEntryBytes + memory_of_pointers(conversation.items) +
+                                   memory_of(conversation.metadata));
+  const std::string id = conversation.id;
+  insert({id, owner, std::make_shared<const Conversation>(std::move(conversation))});
+}
+
+void SessionStore::insert(Entry entry) {
+  const std::lock_guard lock(mutex_);
+  if (const auto found = by_id_.find(entry.id); found != by_id_.end()) {
+    entries_.erase(found->second);
+    by_id_.erase(found);
+  }
+  entries_.push_front(std::move(entry));
+  by_id_[entries_.front().id] = entries_.begin();
+  trim();
+}
+
+void SessionStore::trim() {
+  while (!entries_.empty() &&
+         (account_->load() > limits_.max_bytes || entries_.size() > limits_.max_count)) {
+    by_id_.erase(entries_.back().id);
+    entries_.pop_back();
+  }
+}
+
+template <class Pointer>
+Pointer* SessionStore::find(const std::string& owner, const std::string& id) {
+  const auto found = by_id_.find(id);
+  if (found == by_id_.end() || found->second->owner != owner) return nullptr;
+  Pointer* value = std::get_if<Pointer>(&found->second->value);
+  if (value != nullptr) entries_.splice(entries_.begin(), entries_, found->second);
+  return value;
+}
+
+template <class Pointer>
+bool SessionStore::remove(const std::string& owner, const std::string& id) {
+  const std::lock_guard lock(mutex_);
+  if (find<Pointer>(owner, id) == nullptr) return false;
+  const auto found = by_id_.find(id);
+  entries_.erase(found->second);
+  by_id_.erase(found);
+  return true;
+}
+
+ResponsePtr SessionStore::find_response(const std::string& owner, const std::string& id) {
+  const std::lock_guard lock(mutex_);
+  const ResponsePtr* found = find<ResponsePtr>(owner, id);
+  return found == nullptr ? nullptr : *found;
+}
+
+ConversationPtr SessionStore::find_conversation(const std::string& owner, const std::string& id) {
+  const std::lock_guard lock(mutex_);
+  const ConversationPtr* found = find<ConversationPtr>(owner, id);
+  return found == nullptr ? nullptr : *found;
+}
+
+std::vector<ItemPtr> SessionStore::find_items(const std::string& owner,
+                                              const std::set<std::string>& ids) {
+  std::vector<ItemPtr> found;
+  if (ids.empty()) return found;
+  const auto look_in = [&](const std::vector<ItemPtr>& items) {
+    std::ranges::copy_if(items, std::back_inserter(found),
+                         [&](const ItemPtr& item) { return ids.contains(item->id()); });
+  };
+  const std::lock_guard lock(mutex_);
+  for (const Entry& entry : entries_) {
+    if (entry.owner != owner) continue;
+    if (const auto* response = std::get_if<ResponsePtr>(&entry.value)) {
+      look_in((*response)->input);
+      look_in((*response)->output);
+    } else {
+      look_in(std::get<ConversationPtr>(entry.value)->items);
+    }
+  }
+  return found;
+}
+
+bool SessionStore::modify(const std::string& owner, const std::string& id,
+                          const std::function<void(Conversation&)>& change) {
+  const std::lock_guard lock(mutex_);
+  ConversationPtr* found = find<ConversationPtr>(owner, id);
+  if (found == nullptr) return false;
+  auto changed = std::make_shared<Conversation>(**found);
+  change(*changed);
+  changed->bytes = AccountedBytes(account_, kEntryBytes + memory_of_pointers(changed->items) +
+                                                memory_of(changed->metadata));
+  *found = std::move(changed);
+  trim();
+  return true;
+}
+
+bool SessionStore::remove_response(const std::string& owner, const std::string& id) {
+  return remove<ResponsePtr>(owner, id);
+}
+
+bool SessionStore::remove_conversation(const std::string& owner, const std::string& id) {
+  return remove<ConversationPtr>(owner, id);
+}
+
+std::size_t SessionStore::count() const {
+  const std::lock_guard lock(mutex_);
+  return entries_.size();
+}
+
+}  // namespace larder

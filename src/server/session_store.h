@@ -1,0 +1,136 @@
+// What clients have the server remember: responses, conversations, and the items they are made of.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <variant>
+#include <vector>
+
+#include "server/history_tokens.h"
+#include "server/json_reader.h"
+
+namespace larder {
+
+// Bytes that count against a limit for as long as this lives. Thread: any.
+class AccountedBytes {
+ public:
+  using Account = std::shared_ptr<std::atomic<std::size_t>>;
+
+  AccountedBytes() = default;
+  AccountedBytes(Account account, std::size_t bytes);
+  ~AccountedBytes() { reset(); }
+  AccountedBytes(const AccountedBytes& other) : AccountedBytes(other.account_, other.bytes_) {}
+  AccountedBytes& operator=(const AccountedBytes& other);
+
+ private:
+  void reset();
+
+  Account account_;
+  std::size_t bytes_ = 0;
+};
+
+// One item of a conversation, in the API's shape: a message, a call of a tool, its output, ... with
+// its "id". Immutable.
+struct StoredItem {
+  Json json;
+  TokenList tokens;  // of an answer: as it was generated; else null
+  AccountedBytes bytes;
+
+  const std::string& id() const { return json["id"].get_ref<const std::string&>(); }
+};
+using ItemPtr = std::shared_ptr<const StoredItem>;
+
+// Immutable. The chain of previous responses lives as long as its last one.
+struct StoredResponse {
+  std::string id;
+  Json body;                                       // as it was sent
+  std::shared_ptr<const StoredResponse> previous;  // null: none
+  std::vector<ItemPtr> context;                    // what came before the input, without a previous
+  std::vector<ItemPtr> input;
+  std::vector<ItemPtr> output;
+  AccountedBytes bytes;
+
+  StoredResponse() = default;
+  ~StoredResponse();
+  StoredResponse(const StoredResponse&) = delete;
+  StoredResponse& operator=(const StoredResponse&) = delete;
+
+  // Everything up to the end of the output, in order.
+  std::vector<ItemPtr> history() const;
+};
+using ResponsePtr = std::shared_ptr<const StoredResponse>;
+
+struct Conversation {
+  std::string id;
+  std::int64_t created_s = 0;
+  Json metadata = Json::object();
+  std::vector<ItemPtr> items;
+  AccountedBytes bytes;
+};
+using ConversationPtr = std::shared_ptr<const Conversation>;
+
+// Bounded in bytes and number; what was longest unused goes. Everything has an owner (the salt of
+// its API key), and for others it is not there. Kept in memory only. Thread: any.
+class SessionStore {
+ public:
+  struct Limits {
+    std::size_t max_bytes = 0;
+    std::size_t max_count = 0;  // responses and conversations
+  };
+
+  explicit SessionStore(Limits limits);
+
+  // The only way to make them, so that their bytes count. json has an "id".
+  ItemPtr make_item(Json json, TokenList tokens = nullptr) const;
+  void put(const std::string& owner, std::shared_ptr<StoredResponse> response);
+  void put(const std::string& owner, Conversation conversation);
+
+  // null: there is none, or it is another's.
+  ResponsePtr find_response(const std::string& owner, const std::string& id);
+  ConversationPtr find_conversation(const std::string& owner, const std::string& id);
+  // Whatever was found of those ids, in no order; one walk over all that the owner has.
+  std::vector<ItemPtr> find_items(const std::string& owner, const std::set<std::string>& ids);
+
+  // change gets a copy that then takes its place; it must not call the store. false: see find.
+  bool modify(const std::string& owner, const std::string& id,
+              const std::function<void(Conversation&)>& change);
+  bool remove_response(const std::string& owner, const std::string& id);
+  bool remove_conversation(const std::string& owner, const std::string& id);
+
+  std::size_t size_bytes() const { return account_->load(); }
+  std::size_t count() const;
+
+ private:
+  struct Entry {
+    std::string id, owner;
+    std::variant<ResponsePtr, ConversationPtr> value;
+  };
+  using Entries = std::list<Entry>;
+
+  template <class Pointer>
+  Pointer* find(const std::string& owner, const std::string& id);
+  template <class Pointer>
+  bool remove(const std::string& owner, const std::string& id);
+  void insert(Entry entry);
+  void trim();
+
+  const Limits limits_;
+  const AccountedBytes::Account account_;
+  mutable std::mutex mutex_;
+  Entries entries_;  // the one last used first
+  std::unordered_map<std::string, Entries::iterator> by_id_;
+};
+
+// Memory that a value takes, about.
+std::size_t memory_of(const Json& value);
+
+}  // namespace larder
