@@ -10,10 +10,18 @@ std::string Router::salt_of(const HttpRequest& request, const GenerationOptions&
   return derive_salt(key, options.cache_salt);
 }
 
+std::vector<KnownTurn> Router::recall_turns(const std::string& salt,
+                                            const ChatRequest& chat) const {
+  std::vector<KnownTurn> turns = history_->recall(salt, chat.messages);
+  // What the request itself knows counts last, and so more.
+  turns.insert(turns.end(), chat.known_turns.begin(), chat.known_turns.end());
+  return turns;
+}
+
 GenerationJob Router::prepare_job(const HttpRequest& request, ChatRequest& chat) const {
   GenerationJob job;
   job.salt = salt_of(request, chat.options);
-  chat.known_turns = history_->recall(job.salt, chat.messages);
+  chat.known_turns = recall_turns(job.salt, chat);
   job.prompts.push_back(prepare_chat(chat, model_));
   // An endless answer never comes back, and half of one does not come back alone.
   if (chat.options.attention.window == 0 && !chat.continue_final_message) {

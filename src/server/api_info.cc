@@ -5,36 +5,10 @@
 
 #include "server/json_fields.h"
 #include "server/router.h"
+#include "server/url.h"
 #include "server/utf8.h"
 
 namespace larder {
-namespace {
-
-int hex_value(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-  return -1;
-}
-
-// Model names may have slashes, which clients send as %2F.
-std::string percent_decode(std::string_view text) {
-  std::string result;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const bool escape = text[i] == '%' && i + 2 < text.size();
-    const int high = escape ? hex_value(text[i + 1]) : -1;
-    const int low = escape ? hex_value(text[i + 2]) : -1;
-    if (high < 0 || low < 0) {
-      result += text[i];
-    } else {
-      result += static_cast<char>(high * 16 + low);
-      i += 2;
-    }
-  }
-  return result;
-}
-
-}  // namespace
 
 Json Router::describe_model() const {
   Json model = {{"id", model_.name},
@@ -57,8 +31,8 @@ Reply Router::models(const HttpRequest&, Mailbox::Wake) const {
 }
 
 Reply Router::one_model(const HttpRequest& request, Mailbox::Wake) const {
-  const std::string name = to_valid_utf8(
-      percent_decode(std::string_view(request.path).substr(sizeof("/v1/models/") - 1)));
+  const std::string name = 
+      percent_decode(std::string_view(request.path).substr(sizeof("/v1/models/") - 1));
   require_model(name);
   return {json_response(describe_model()), nullptr};
 }

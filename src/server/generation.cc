@@ -25,6 +25,7 @@ Generation::Generation(const ServedModel& model, GenerationJob job, ServerMetric
       writer_(std::move(job.writer)),
       history_(job.history),
       asked_(std::move(job.asked)),
+      keeps_answer_(job.keeps_answer || history_ != nullptr),
       salt_(std::move(job.salt)),
       mailbox_(std::make_shared<Mailbox>(std::move(wake), job.max_waiting_bytes)) {
   const int num_prompts = static_cast<int>(job.prompts.size());
@@ -146,12 +147,12 @@ ChoiceDelta Generation::absorb(Choice& choice, RequestUpdate& update) {
   return delta;
 }
 
-// Of a stream only what will be remembered: an endless one is to take no memory.
+// Of a stream only what will be needed: an endless one is to take no memory.
 void Generation::keep(Choice& choice, const ChoiceDelta& delta) const {
-  if (history_ != nullptr) {
+  if (keeps_answer_) {
     for (const OutputToken& token : delta.tokens) choice.token_ids.push_back(token.token);
   }
-  if (history_ != nullptr || !options_.stream) choice.text += delta.text;
+  if (keeps_answer_ || !options_.stream) choice.text += delta.text;
 }
 
 void Generation::remember(const Choice& choice) const {

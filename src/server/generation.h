@@ -29,6 +29,7 @@ struct GenerationJob {
   // Where the answers' tokens are remembered, for when they come back as history; null = nowhere.
   HistoryTokens* history = nullptr;
   Json asked;  // the message that they answer
+  bool keeps_answer = false;  // the writer needs Choice::text and token_ids of a stream, too
 };
 
 // Two halves meet here: the engine thread, which only drops updates into the mailbox, and the
@@ -85,6 +86,7 @@ class Generation {
   std::unique_ptr<ReplyWriter> writer_;
   HistoryTokens* const history_;
   const Json asked_;
+  const bool keeps_answer_;
   std::string salt_;
   std::shared_ptr<Mailbox> mailbox_;
   std::vector<Choice> choices_;             // [num_prompts * best_of]

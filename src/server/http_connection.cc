@@ -152,6 +152,9 @@ Task<bool> HttpConnection::read_head(Incoming& incoming) {
   request.method = to_string(message.method_string());
   const auto target = message.target();
   request.path = to_string(target.substr(0, target.find('?')));
+  if (target.size() > request.path.size()) {
+    request.query = to_string(target.substr(request.path.size() + 1));
+  }
   request.authorization = to_string(message[http::field::authorization]);
   request.api_key = to_string(message["x-api-key"]);
   request.content_type = to_string(message[http::field::content_type]);

@@ -14,6 +14,7 @@ namespace larder {
 struct HttpRequest {
   std::string method;         // GET, POST, ...
   std::string path;           // without the query, still percent-encoded
+  std::string query;          // what follows the '?', likewise
   std::string authorization;  // header values, "" when absent
   std::string api_key;        // x-api-key
   std::string content_type;

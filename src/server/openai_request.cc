@@ -143,7 +143,7 @@ void read_attention(const Fields& fields, const RequestRules& rules, GenerationO
 }
 
 // How long the prompt is to stay in the cache; 0 = as long as its room is not needed.
-int read_pin_ttl_s(const Fields& fields) {
+int read_pin_ttl_s(const Fields& fields, bool takes_long) {
   constexpr int kMinute = 60;
   const auto one_of = [](const Fields& owner, const char* name, const char* first,
                          const char* second) -> std::string {
@@ -161,35 +161,14 @@ int read_pin_ttl_s(const Fields& fields) {
   const Fields options(*value, "prompt_cache_options");
   const bool is_explicit = one_of(options, "mode", "implicit", "explicit") == "explicit";
   const auto ttl = options.string("ttl", kMaxNameBytes);
-  if (ttl && *ttl != "30m") {
-    options.fail("ttl", fmt::format("must be \"30m\", it is \"{}\"", shorten(*ttl)));
+  const bool is_half_day = takes_long && ttl == "12h";
+  if (ttl && *ttl != "30m" && !is_half_day) {
+    options.fail("ttl", fmt::format("must be \"30m\"{}, it is \"{}\"",
+                                    takes_long ? " or \"12h\"" : "", shorten(*ttl)));
   }
   // Explicit: only what the request marks is to be kept, and here are no marks.
-  return ttl && !is_explicit ? 30 * kMinute : 0;
-}
-
-GenerationOptions read_options(const Fields& fields, const RequestRules& rules) {
-  refuse_missing_features(fields);
-  GenerationOptions options;
-  options.model = fields.string("model", kMaxNameBytes).value_or("");
-  read_sampling(fields, rules, options.sampling);
-  const ServerLimits& limits = rules.limits;
-  options.n = static_cast<int>(fields.integer("n", {1, limits.max_n}).value_or(1));
-  options.best_of = options.n;
-  options.stop = read_stop(fields, limits);
-  options.include_stop = fields.boolean("include_stop_str_in_output", false);
-  options.skip_special_tokens = fields.boolean("skip_special_tokens", true);
-  read_stream(fields, options);
-  options.return_token_ids = fields.boolean("return_token_ids", false);
-  options.logprobs_by_id = fields.boolean("return_tokens_as_token_ids", false);
-  options.priority =
-      static_cast<int>(fields.integer("priority", {-kMaxInt32, kMaxInt32}).value_or(0));
-  options.pin_ttl_s = read_pin_ttl_s(fields);
-  options.prompt_cache_key = fields.string("prompt_cache_key", kMaxNameBytes).value_or("");
-  options.cache_salt = fields.string("cache_salt", kMaxNameBytes).value_or("");
-  read_attention(fields, rules, options);
-  read_truncation(fields, rules, options);
-  return options;
+  if (!ttl || is_explicit) return 0;
+  return (is_half_day ? 12 * 60 : 30) * kMinute;
 }
 
 void set_max_tokens(const Fields& fields, const char* name, std::int64_t min,
@@ -358,6 +337,30 @@ void read_best_of(const Fields& fields, const RequestRules& rules, CompletionReq
 
 }  // namespace
 
+GenerationOptions read_generation_options(const Fields& fields, const RequestRules& rules) {
+  refuse_missing_features(fields);
+  GenerationOptions options;
+  options.model = fields.string("model", kMaxNameBytes).value_or("");
+  read_sampling(fields, rules, options.sampling);
+  const ServerLimits& limits = rules.limits;
+  options.n = static_cast<int>(fields.integer("n", {1, limits.max_n}).value_or(1));
+  options.best_of = options.n;
+  options.stop = read_stop(fields, limits);
+  options.include_stop = fields.boolean("include_stop_str_in_output", false);
+  options.skip_special_tokens = fields.boolean("skip_special_tokens", true);
+  read_stream(fields, options);
+  options.return_token_ids = fields.boolean("return_token_ids", false);
+  options.logprobs_by_id = fields.boolean("return_tokens_as_token_ids", false);
+  options.priority =
+      static_cast<int>(fields.integer("priority", {-kMaxInt32, kMaxInt32}).value_or(0));
+  options.pin_ttl_s = read_pin_ttl_s(fields, rules.takes_long_ttl);
+  options.prompt_cache_key = fields.string("prompt_cache_key", kMaxNameBytes).value_or("");
+  options.cache_salt = fields.string("cache_salt", kMaxNameBytes).value_or("");
+  read_attention(fields, rules, options);
+  read_truncation(fields, rules, options);
+  return options;
+}
+
 void read_chat_prompt(const Json& body, ChatRequest& request) {
   const Fields fields(body, "");
   const Json* messages = fields.find("messages");
@@ -380,7 +383,7 @@ void read_chat_prompt(const Json& body, ChatRequest& request) {
 ChatRequest parse_chat_request(const Json& body, const RequestRules& rules) {
   const Fields fields(body, "");
   ChatRequest request;
-  request.options = read_options(fields, rules);
+  request.options = read_generation_options(fields, rules);
   GenerationOptions& options = request.options;
   set_max_tokens(fields, "max_tokens", 1, options);
   set_max_tokens(fields, "max_completion_tokens", 1, options);  // the newer name wins
@@ -397,7 +400,7 @@ ChatRequest parse_chat_request(const Json& body, const RequestRules& rules) {
 CompletionRequest parse_completion_request(const Json& body, const RequestRules& rules) {
   const Fields fields(body, "");
   CompletionRequest request;
-  request.options = read_options(fields, rules);
+  request.options = read_generation_options(fields, rules);
   if (const auto suffix = fields.string("suffix", kMaxNameBytes); suffix && !suffix->empty()) {
     fields.fail("suffix", "insertion is not supported; leave it out");
   }

@@ -18,12 +18,15 @@
 
 namespace larder {
 
+class Fields;
+
 // What a request is checked against.
 struct RequestRules {
   const ServerLimits& limits;
   int vocab_size = 0;
   int max_model_len = 0;
   AttentionSpan attention = {};  // where a request does not say
+  bool takes_long_ttl = false;   // prompt_cache_options.ttl may be "12h", too (Responses)
 };
 
 // What chat and completions have in common.
@@ -78,6 +81,9 @@ struct CompletionRequest {
 // All throw Error{kInvalidArgument} with the field as param. Thread: any.
 ChatRequest parse_chat_request(const Json& body, const RequestRules& rules);
 CompletionRequest parse_completion_request(const Json& body, const RequestRules& rules);
+
+// What all of OpenAI's APIs have in common.
+GenerationOptions read_generation_options(const Fields& fields, const RequestRules& rules);
 
 // The fields that make a chat prompt, for /tokenize, too.
 void read_chat_prompt(const Json& body, ChatRequest& request);

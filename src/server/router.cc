@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "server/json_fields.h"
+#include "server/url.h"
 
 namespace larder {
 
@@ -14,7 +15,7 @@ using Handler = Reply (Router::*)(const HttpRequest&, Mailbox::Wake) const;
 
 struct Router::Route {
   std::string_view method;
-  std::string_view path;  // ends in '/' = and whatever follows
+  std::string_view path;  // a pattern, see url.h
   bool is_public;         // needs no API key
   bool takes_json;
   Handler handler;
@@ -23,6 +24,19 @@ struct Router::Route {
 const Router::Route Router::kRoutes[] = {
     {"POST", "/v1/chat/completions", false, true, &Router::chat},
     {"POST", "/v1/completions", false, true, &Router::completions},
+    {"POST", "/v1/responses", false, true, &Router::create_response},
+    {"POST", "/v1/responses/input_tokens", false, true, &Router::count_input_tokens},
+    {"GET", "/v1/responses/{id}", false, false, &Router::get_response},
+    {"DELETE", "/v1/responses/{id}", false, false, &Router::delete_response},
+    {"GET", "/v1/responses/{id}/input_items", false, false, &Router::list_input_items},
+    {"POST", "/v1/conversations", false, true, &Router::create_conversation},
+    {"GET", "/v1/conversations/{id}", false, false, &Router::get_conversation},
+    {"POST", "/v1/conversations/{id}", false, true, &Router::update_conversation},
+    {"DELETE", "/v1/conversations/{id}", false, false, &Router::delete_conversation},
+    {"GET", "/v1/conversations/{id}/items", false, false, &Router::list_items},
+    {"POST", "/v1/conversations/{id}/items", false, true, &Router::create_items},
+    {"GET", "/v1/conversations/{id}/items/{item}", false, false, &Router::get_item},
+    {"DELETE", "/v1/conversations/{id}/items/{item}", false, false, &Router::delete_item},
     {"GET", "/v1/models", false, false, &Router::models},
     {"GET", "/v1/models/", false, false, &Router::one_model},
     {"POST", "/tokenize", false, true, &Router::tokenize},
@@ -41,18 +55,16 @@ Router::Router(const ServerConfig& config, const ServedModel& model, ServerMetri
       metrics_(metrics),
       gauges_(gauges),
       keys_(config.api_keys),
-      history_(std::make_unique<HistoryTokens>(config.limits.max_history_bytes)) {}
+      history_(std::make_unique<HistoryTokens>(config.limits.max_history_bytes)),
+      sessions_(std::make_unique<SessionStore>(
+          SessionStore::Limits{.max_bytes = config.limits.max_session_bytes,
+                               .max_count = config.limits.max_sessions})) {}
 
 namespace {
 
 // HEAD is a GET whose body is not sent.
 std::string_view method_of(const HttpRequest& request) {
   return request.method == "HEAD" ? std::string_view("GET") : std::string_view(request.method);
-}
-
-bool path_matches(std::string_view pattern, std::string_view path) {
-  if (pattern.back() == '/') return path.size() > pattern.size() && path.starts_with(pattern);
-  return path == pattern;
 }
 
 // "application/json", whatever its parameters. Browsers send no such body to other sites unasked,
@@ -87,7 +99,7 @@ ApiError Router::unknown_path(const HttpRequest& request) const {
   return {.status = 404,
           .code = "unknown_path",
           .message =
-              fmt::format("there is no {}; see /v1/chat/completions, /v1/completions, /v1/models",
+              fmt::format("there is no {}; see /v1/chat/completions, /v1/completions, /v1/responses, /v1/models",
                           shorten(request.path)),
           .param = {}};
 }
@@ -115,7 +127,7 @@ std::optional<HttpResponse> Router::check_head(const HttpRequest& head) const {
     return HttpResponse{.status = 204,
                         .content_type = "",
                         .body = {},
-                        .headers = {{"Access-Control-Allow-Methods", "GET, POST"},
+                        .headers = {{"Access-Control-Allow-Methods", "GET, POST, DELETE"},
                                     {"Access-Control-Allow-Headers", "Authorization, Content-Type"},
                                     {"Access-Control-Max-Age", "86400"}}};
   }

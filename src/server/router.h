@@ -10,7 +10,9 @@
 #include "server/history_tokens.h"
 #include "server/http_message.h"
 #include "server/metrics.h"
+#include "server/responses_request.h"
 #include "server/server_config.h"
+#include "server/session_store.h"
 
 namespace larder {
 
@@ -54,6 +56,19 @@ class Router {
 
   Reply chat(const HttpRequest& request, Mailbox::Wake wake) const;
   Reply completions(const HttpRequest& request, Mailbox::Wake wake) const;
+  Reply create_response(const HttpRequest& request, Mailbox::Wake wake) const;
+  Reply count_input_tokens(const HttpRequest& request, Mailbox::Wake wake) const;
+  Reply get_response(const HttpRequest& request, Mailbox::Wake wake) const;
+  Reply delete_response(const HttpRequest& request, Mailbox::Wake wake) const;
+  Reply list_input_items(const HttpRequest& request, Mailbox::Wake wake) const;
+  Reply create_conversation(const HttpRequest& request, Mailbox::Wake wake) const;
+  Reply get_conversation(const HttpRequest& request, Mailbox::Wake wake) const;
+  Reply update_conversation(const HttpRequest& request, Mailbox::Wake wake) const;
+  Reply delete_conversation(const HttpRequest& request, Mailbox::Wake wake) const;
+  Reply list_items(const HttpRequest& request, Mailbox::Wake wake) const;
+  Reply create_items(const HttpRequest& request, Mailbox::Wake wake) const;
+  Reply get_item(const HttpRequest& request, Mailbox::Wake wake) const;
+  Reply delete_item(const HttpRequest& request, Mailbox::Wake wake) const;
   Reply tokenize(const HttpRequest& request, Mailbox::Wake wake) const;
   Reply detokenize(const HttpRequest& request, Mailbox::Wake wake) const;
   Reply models(const HttpRequest& request, Mailbox::Wake wake) const;
@@ -64,12 +79,22 @@ class Router {
   Reply load(const HttpRequest& request, Mailbox::Wake wake) const;
   Reply reset_prefix_cache(const HttpRequest& request, Mailbox::Wake wake) const;
 
+  // Whose responses and conversations the request sees.
+  std::string owner_of(const HttpRequest& request) const;
+  // The request's items, references resolved.
+  std::vector<ItemPtr> make_items(const std::string& owner, const std::vector<Json>& items,
+                                  const std::string& param) const;
+  struct ResponsePlan;
+  ResponsePlan plan_response(const HttpRequest& request, ResponsesRequest parsed) const;
+  ConversationPtr require_conversation(const HttpRequest& request, const std::string& id) const;
   Json parse_body(const HttpRequest& request) const;
   RequestRules rules() const;
   Json describe_model() const;
   void require_model(const std::string& name) const;
   // Under which the request's KV is shared.
   std::string salt_of(const HttpRequest& request, const GenerationOptions& options) const;
+  // Answers among the chat's messages whose tokens are known.
+  std::vector<KnownTurn> recall_turns(const std::string& salt, const ChatRequest& chat) const;
   // A job for a chat's prompt, whose answer will be known when it comes back. Without a writer.
   GenerationJob prepare_job(const HttpRequest& request, ChatRequest& chat) const;
   Reply generate(const HttpRequest& request, GenerationJob job, Mailbox::Wake wake) const;
@@ -80,6 +105,7 @@ class Router {
   const ServerGauges& gauges_;
   const ApiKeys keys_;
   const std::unique_ptr<HistoryTokens> history_;
+  const std::unique_ptr<SessionStore> sessions_;
 };
 
 }  // namespace larder

@@ -31,6 +31,9 @@ struct ServerLimits {
   std::size_t max_stream_buffer_bytes = std::size_t{256} << 10;  // unsent, per connection
   // Of answers' tokens, for when they come back as history (HistoryTokens).
   std::size_t max_history_bytes = std::size_t{64} << 20;
+  // Of stored responses and conversations, all owners together (SessionStore).
+  std::size_t max_session_bytes = std::size_t{256} << 20;
+  std::size_t max_sessions = 10'000;
   std::chrono::milliseconds idle_timeout{120'000};               // between requests of a connection
   std::chrono::milliseconds header_timeout{
       10'000};  // from a request's first byte to the end of headers

@@ -1,0 +1,158 @@
+// Router's handlers of OpenAI's Responses API.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <unordered_map>
+#include <utility>
+
+#include "base/error.h"
+#include "server/item_page.h"
+#include "server/json_fields.h"
+#include "server/response_items.h"
+#include "server/responses_writer.h"
+#include "server/router.h"
+#include "server/url.h"
+
+namespace larder {
+namespace {
+
+[[noreturn]] void fail_not_found(const char* what, const std::string& id, const char* param) {
+  throw Error(ErrorKind::kNotFound,
+              fmt::format("{}: there is no {} \"{}\"; it was never stored, deleted, or dropped when "
+                          "the store was full",
+                          param, what, shorten(id)),
+              param);
+}
+
+std::string response_id(const HttpRequest& request) {
+  return path_values("/v1/responses/{id}", request.path).at(0);
+}
+
+}  // namespace
+
+// A request, with all that it refers to.
+struct Router::ResponsePlan {
+  ResponsesRequest parsed;
+  ChatRequest chat;
+  ResponseDraft draft;
+};
+
+std::string Router::owner_of(const HttpRequest& request) const {
+  return derive_salt(keys_.empty() ? std::nullopt : key_of(request), {});
+}
+
+std::vector<ItemPtr> Router::make_items(const std::string& owner, const std::vector<Json>& items,
+                                        const std::string& param) const {
+  std::set<std::string> wanted;
+  for (const Json& item : items) {
+    if (is_reference(item)) wanted.insert(item["id"].get<std::string>());
+  }
+  std::unordered_map<std::string, ItemPtr> found;
+  for (ItemPtr& item : sessions_->find_items(owner, wanted)) found[item->id()] = item;
+  std::vector<ItemPtr> made;
+  made.reserve(items.size());
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    if (!is_reference(items[i])) {
+      made.push_back(sessions_->make_item(items[i]));
+      continue;
+    }
+    const auto item = found.find(items[i]["id"].get<std::string>());
+    if (item == found.end()) {
+      const std::string path = fmt::format("{}[{}].id", param, i);
+      fail_not_found("item", items[i]["id"], path.c_str());
+    }
+    made.push_back(item->second);
+  }
+  return made;
+}
+
+Router::ResponsePlan Router::plan_response(const HttpRequest& request,
+                                           ResponsesRequest parsed) const {
+  require_model(parsed.options.model);
+  ResponseDraft draft;
+  draft.owner = owner_of(request);
+  std::vector<ItemPtr> items;
+  if (const std::string& id = parsed.previous_response_id; !id.empty()) {
+    draft.previous = sessions_->find_response(draft.owner, id);
+    if (draft.previous == nullptr) fail_not_found("response", id, "previous_response_id");
+    items = draft.previous->history();
+  } else if (!parsed.conversation_id.empty()) {
+    const ConversationPtr conversation =
+        sessions_->find_conversation(draft.owner, parsed.conversation_id);
+    if (conversation == nullptr) {
+      fail_not_found("conversation", parsed.conversation_id, "conversation");
+    }
+    draft.conversation_id = parsed.conversation_id;
+    draft.context = conversation->items;
+    items = conversation->items;
+  }
+  draft.input = make_items(draft.owner, parsed.input, "input");
+  items.insert(items.end(), draft.input.begin(), draft.input.end());
+  draft.prewarms = parsed.prewarms;
+  draft.wants_logprobs = parsed.wants_logprobs;
+  draft.keeps_response = parsed.stores;
+  if (parsed.stores || !draft.conversation_id.empty()) draft.store = sessions_.get();
+
+  ItemChat spelled = to_chat(parsed.instructions, items);
+  if (spelled.messages.empty()) {
+    fail_field("input", "there is nothing to answer; send a message");
+  }
+  ChatRequest chat;
+  chat.options = parsed.options;
+  Json body = {{"messages", std::move(spelled.messages)}};
+  body["tools"] = std::move(parsed.tools);
+  body["chat_template_kwargs"] = std::move(parsed.template_kwargs);
+  read_chat_prompt(body, chat);
+  chat.known_turns = std::move(spelled.known_turns);
+  draft.echo = std::move(parsed.echo);
+  return {std::move(parsed), std::move(chat), std::move(draft)};
+}
+
+Reply Router::create_response(const HttpRequest& request, Mailbox::Wake wake) const {
+  ResponsePlan plan = plan_response(request, parse_responses_request(parse_body(request), rules()));
+  GenerationJob job = prepare_job(request, plan.chat);
+  job.keeps_answer = true;
+  job.writer = make_responses_writer(model_.name, model_.tokenizer, std::move(plan.draft));
+  job.options = std::move(plan.chat.options);
+  return generate(request, std::move(job), std::move(wake));
+}
+
+Reply Router::count_input_tokens(const HttpRequest& request, Mailbox::Wake) const {
+  ResponsePlan plan =
+      plan_response(request, parse_responses_request(parse_body(request), rules(), true));
+  plan.chat.options.truncate_prompt_tokens = -1;  // counting is allowed beyond the model's length
+  plan.chat.known_turns = recall_turns(salt_of(request, plan.chat.options), plan.chat);
+  const PreparedPrompt prompt = encode_chat(plan.chat, model_);
+  return {json_response(Json::object({{"object", "response.input_tokens"},
+                                      {"input_tokens", prompt.tokens.size()}})),
+          nullptr};
+}
+
+Reply Router::get_response(const HttpRequest& request, Mailbox::Wake) const {
+  if (query_parameter(request.query, "stream") == "true") {
+    fail_field("stream", "a stored response is not streamed again; leave it out");
+  }
+  const std::string id = response_id(request);
+  const ResponsePtr response = sessions_->find_response(owner_of(request), id);
+  if (response == nullptr) fail_not_found("response", id, "response_id");
+  return {json_response(response->body), nullptr};
+}
+
+Reply Router::delete_response(const HttpRequest& request, Mailbox::Wake) const {
+  const std::string id = response_id(request);
+  if (!sessions_->remove_response(owner_of(request), id)) {
+    fail_not_found("response", id, "response_id");
+  }
+  return {json_response(Json::object({{"id", id}, {"object", "response"}, {"deleted", true}})),
+          nullptr};
+}
+
+Reply Router::list_input_items(const HttpRequest& request, Mailbox::Wake) const {
+  const std::string id = path_values("/v1/responses/{id}/input_items", request.path).at(0);
+  const ResponsePtr response = sessions_->find_response(owner_of(request), id);
+  if (response == nullptr) fail_not_found("response", id, "response_id");
+  return {json_response(page_of(response->input, request.query)), nullptr};
+}
+
+}  // namespace larder

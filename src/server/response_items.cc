@@ -1,0 +1,265 @@
+#include "server/response_items.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "server/json_fields.h"
+#include "server/request_id.h"
+
+namespace larder {
+namespace {
+
+constexpr std::size_t kMaxNameBytes = 512;
+
+bool is_one_of(std::string_view value, std::initializer_list<std::string_view> all) {
+  return std::ranges::find(all, value) != all.end();
+}
+
+std::string require_string(const Fields& fields, const char* name) {
+  const Json* value = fields.find(name);
+  if (value == nullptr) fields.fail(name, "is missing; send a string");
+  if (!value->is_string()) {
+    fields.fail(name, fmt::format("must be a string, it is {}", describe_type(*value)));
+  }
+  return value->get<std::string>();
+}
+
+Json read_part(const Json& value, const std::string& path) {
+  const Fields fields(value, path);
+  const std::string type = fields.string("type", kMaxNameBytes).value_or("");
+  if (!is_one_of(type, {"input_text", "output_text", "text", "refusal", "summary_text"})) {
+    fields.fail("type", fmt::format("\"{}\" is not supported, this model reads text only; send "
+                                    "input_text or output_text",
+                                    shorten(type)));
+  }
+  require_string(fields, type == "refusal" ? "refusal" : "text");
+  Json part = value;
+  if (type == "output_text") {
+    if (!fields.has("annotations")) part["annotations"] = Json::array();
+    if (!fields.has("logprobs")) part["logprobs"] = Json::array();
+  }
+  return part;
+}
+
+// A string or a list of parts -> a list of parts.
+Json read_content(const Json& value, const std::string& path, const char* type_of_text) {
+  Json parts = Json::array();
+  if (value.is_string()) {
+    Json part = {{"type", type_of_text}, {"text", value}};
+    parts.push_back(read_part(part, path));
+    return parts;
+  }
+  if (!value.is_array()) {
+    fail_field(path, fmt::format("must be a string or an array of parts, it is {}",
+                                 describe_type(value)));
+  }
+  for (std::size_t i = 0; i < value.size(); ++i) {
+    parts.push_back(read_part(value[i], fmt::format("{}[{}]", path, i)));
+  }
+  return parts;
+}
+
+Json begin_item(const Fields& fields, const char* type, std::string_view id_prefix) {
+  const std::string id = fields.string("id", kMaxNameBytes).value_or("");
+  return {{"id", id.empty() ? make_id(id_prefix) : id},
+          {"type", type},
+          {"status", fields.string("status", kMaxNameBytes).value_or("completed")}};
+}
+
+Json read_message(const Fields& fields) {
+  Json item = begin_item(fields, "message", "msg_");
+  const std::string role = fields.string("role", kMaxNameBytes).value_or("");
+  if (!is_one_of(role, {"user", "assistant", "system", "developer"})) {
+    fields.fail("role", fmt::format("must be user, assistant, system or developer, it is \"{}\"",
+                                    shorten(role)));
+  }
+  item["role"] = role;
+  const Json* content = fields.find("content");
+  if (content == nullptr) fields.fail("content", "is missing; send a string or a list of parts");
+  item["content"] = read_content(*content, fields.path_of("content"),
+                                 role == "assistant" ? "output_text" : "input_text");
+  return item;
+}
+
+Json read_function_call(const Fields& fields) {
+  Json item = begin_item(fields, "function_call", "fc_");
+  for (const char* name : {"call_id", "name", "arguments"}) {
+    item[name] = require_string(fields, name);
+  }
+  return item;
+}
+
+Json read_function_call_output(const Fields& fields) {
+  Json item = begin_item(fields, "function_call_output", "fco_");
+  item["call_id"] = require_string(fields, "call_id");
+  const Json* output = fields.find("output");
+  if (output == nullptr) fields.fail("output", "is missing; send a string or a list of parts");
+  item["output"] =
+      output->is_string() ? *output : read_content(*output, fields.path_of("output"), "input_text");
+  return item;
+}
+
+// Kept for whoever lists the items; the template never sees it.
+Json read_reasoning(const Json& value, const Fields& fields) {
+  Json item = value;
+  if (fields.string("id", kMaxNameBytes).value_or("").empty()) item["id"] = make_id("rs_");
+  if (!fields.has("summary")) item["summary"] = Json::array();
+  return item;
+}
+
+Json read_compaction(const Fields& fields) {
+  const std::string id = fields.string("id", kMaxNameBytes).value_or("");
+  return {{"id", id.empty() ? make_id("cmp_") : id},
+          {"type", "compaction"},
+          {"encrypted_content", require_string(fields, "encrypted_content")}};
+}
+
+std::string_view type_of(const Json& item) { return item["type"].get_ref<const std::string&>(); }
+
+// The chat API's form of a list of parts: a string where there is nothing but one text.
+Json chat_content(const Json& parts) {
+  if (parts.is_string()) return parts;
+  if (parts.size() == 1 && parts[0].contains("text") &&
+      !parts[0].contains("prompt_cache_breakpoint")) {
+    return parts[0]["text"];
+  }
+  Json content = Json::array();
+  for (const Json& part : parts) {
+    Json text = {{"type", "text"}, {"text", part.contains("text") ? part["text"] : part["refusal"]}};
+    if (part.contains("prompt_cache_breakpoint")) {
+      text["prompt_cache_breakpoint"] = part["prompt_cache_breakpoint"];
+    }
+    content.push_back(std::move(text));
+  }
+  return content;
+}
+
+class ChatBuilder {
+ public:
+  void add(const ItemPtr& item, std::size_t index) {
+    const Json& json = item->json;
+    const std::string_view type = type_of(json);
+    if (type == "message") {
+      begin(json["role"], index)["content"] = chat_content(json["content"]);
+      if (item->tokens) {
+        chat_.known_turns.push_back({.message = chat_.messages.size() - 1, .tokens = item->tokens});
+      }
+    } else if (type == "function_call") {
+      add_call(json, index);
+    } else if (type == "function_call_output") {
+      Json& message = begin("tool", index);
+      message["tool_call_id"] = json["call_id"];
+      message["content"] = chat_content(json["output"]);
+    }
+  }
+
+  ItemChat finish() { return std::move(chat_); }
+
+  Json& begin(const Json& role, std::size_t index) {
+    chat_.item_of.push_back(index);
+    chat_.messages.push_back({{"role", role}});
+    return chat_.messages.back();
+  }
+
+ private:
+  // Calls belong to the answer that they end.
+  void add_call(const Json& json, std::size_t index) {
+    const bool is_new = chat_.messages.empty() || chat_.messages.back()["role"] != "assistant";
+    Json& message = is_new ? begin("assistant", index) : chat_.messages.back();
+    if (!message.contains("content")) message["content"] = "";
+    Json function = {{"name", json["name"]}, {"arguments", json["arguments"]}};
+    message["tool_calls"].push_back(
+        {{"id", json["call_id"]}, {"type", "function"}, {"function", std::move(function)}});
+  }
+
+  ItemChat chat_;
+};
+
+}  // namespace
+
+std::string make_id(std::string_view prefix) { return std::string(prefix) + make_request_id(); }
+
+bool is_reference(const Json& item) { return type_of(item) == "item_reference"; }
+
+Json normalize_item(const Json& value, const std::string& path) {
+  const Fields fields(value, path);
+  const char* otherwise = fields.has("role") ? "message" : "item_reference";
+  const std::string type = fields.string("type", kMaxNameBytes).value_or(otherwise);
+  if (type == "message") return read_message(fields);
+  if (type == "function_call") return read_function_call(fields);
+  if (type == "function_call_output") return read_function_call_output(fields);
+  if (type == "reasoning") return read_reasoning(value, fields);
+  if (type == "compaction") return read_compaction(fields);
+  if (type == "item_reference") {
+    return {{"id", require_string(fields, "id")}, {"type", "item_reference"}};
+  }
+  fields.fail("type", fmt::format("\"{}\" is not supported; there are message, function_call, "
+                                  "function_call_output, reasoning, compaction, item_reference",
+                                  shorten(type)));
+}
+
+std::vector<Json> normalize_items(const Json& value, const std::string& path) {
+  if (value.is_string()) {
+    return {normalize_item({{"role", "user"}, {"content", value}}, path)};
+  }
+  if (!value.is_array()) {
+    fail_field(path, fmt::format("must be a string or an array of items, it is {}",
+                                 describe_type(value)));
+  }
+  std::vector<Json> items;
+  items.reserve(value.size());
+  for (std::size_t i = 0; i < value.size(); ++i) {
+    items.push_back(normalize_item(value[i], fmt::format("{}[{}]", path, i)));
+  }
+  return items;
+}
+
+Json make_output_message(const std::string& id, const std::string& text, bool is_complete,
+                         Json logprobs) {
+  Json part = {{"type", "output_text"}, {"annotations", Json::array()}};
+  part["logprobs"] = std::move(logprobs);
+  part["text"] = text;
+  Json item = {{"id", id},
+               {"type", "message"},
+               {"status", is_complete ? "completed" : "incomplete"},
+               {"role", "assistant"}};
+  item["content"] = Json::array();
+  item["content"].push_back(std::move(part));
+  return item;
+}
+
+std::string text_of(const Json& item) {
+  const char* names[] = {"content", "output", "arguments"};
+  for (const char* name : names) {
+    const auto found = item.find(name);
+    if (found == item.end()) continue;
+    if (found->is_string()) return *found;
+    std::string text;
+    for (const Json& part : *found) {
+      const auto inner = part.find(part.contains("text") ? "text" : "refusal");
+      if (inner == part.end() || !inner->is_string()) continue;
+      if (!text.empty()) text += '\n';
+      text += inner->get_ref<const std::string&>();
+    }
+    return text;
+  }
+  return {};
+}
+
+ItemChat to_chat(std::string_view instructions, const std::vector<ItemPtr>& items) {
+  std::string system(instructions);
+  for (const ItemPtr& item : items) {
+    if (type_of(item->json) != "compaction") continue;
+    if (!system.empty()) system += "\n\n";
+    system += kSummaryHeading;
+    system += item->json["encrypted_content"].get_ref<const std::string&>();
+  }
+  ChatBuilder builder;
+  if (!system.empty()) builder.begin("system", 0)["content"] = system;
+  for (std::size_t i = 0; i < items.size(); ++i) builder.add(items[i], i);
+  return builder.finish();
+}
+
+}  // namespace larder

@@ -1,0 +1,46 @@
+// The items of OpenAI's Responses API: what conversations are made of, and the chat that they spell.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "server/history_tokens.h"
+#include "server/json_reader.h"
+#include "server/session_store.h"
+
+namespace larder {
+
+// One item as a client sent it -> with its type, an id, a status and, for messages, a list of parts.
+// An item_reference keeps its id and is for the caller to resolve. path: how errors name the item.
+// Throws Error{kInvalidArgument} for what is malformed and for what a model of text cannot read.
+Json normalize_item(const Json& value, const std::string& path);
+// "input": a string is one user message. "items" likewise, but for the string.
+std::vector<Json> normalize_items(const Json& value, const std::string& path);
+
+bool is_reference(const Json& item);
+
+// A message of the assistant, complete.
+Json make_output_message(const std::string& id, const std::string& text, bool is_complete,
+                         Json logprobs = Json::array());
+
+// A chat for the template: OpenAI's chat messages, not yet checked, with the answers whose tokens are
+// known. Reasoning is left out. A compaction's summary joins the system message.
+struct ItemChat {
+  Json messages = Json::array();
+  std::vector<KnownTurn> known_turns;
+  std::vector<std::size_t> item_of;  // per message, the first item in it; instructions: 0
+};
+// instructions: "" = none; they go first.
+ItemChat to_chat(std::string_view instructions, const std::vector<ItemPtr>& items);
+
+// All text of an item's content or output.
+std::string text_of(const Json& item);
+
+// What opens the summary of a conversation in the system message.
+inline constexpr std::string_view kSummaryHeading = "Summary of the conversation so far:\n";
+
+// Random ids: "msg_" + 32 digits.
+std::string make_id(std::string_view prefix);
+
+}  // namespace larder

@@ -1,0 +1,104 @@
+#include "server/response_items.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+
+namespace larder {
+namespace {
+
+std::string param_of(const std::string& text) {
+  try {
+    normalize_items(parse_json(text, {}), "input");
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument);
+    return error.param();
+  }
+  return "not refused";
+}
+
+std::vector<ItemPtr> items_of(const std::string& text) {
+  SessionStore store({.max_bytes = 1 << 20, .max_count = 10});
+  std::vector<ItemPtr> items;
+  for (const Json& json : normalize_items(parse_json(text, {}), "input")) {
+    items.push_back(store.make_item(json));
+  }
+  return items;
+}
+
+TEST(ResponseItems, GetTypeIdStatusAndParts) {
+  const Json item = normalize_items("hello", "input").at(0);
+  EXPECT_EQ(item["type"], "message");
+  EXPECT_EQ(item["role"], "user");
+  EXPECT_EQ(item["status"], "completed");
+  EXPECT_TRUE(item["id"].get<std::string>().starts_with("msg_"));
+  EXPECT_EQ(item["content"], Json::parse(R"([{"type": "input_text", "text": "hello"}])"));
+  const Json kept = normalize_item(
+      Json::parse(R"({"id": "msg_1", "role": "assistant", "content": "yes"})"), "input[0]");
+  EXPECT_EQ(kept["id"], "msg_1");
+  EXPECT_EQ(kept["content"][0]["type"], "output_text");
+  EXPECT_TRUE(kept["content"][0]["annotations"].is_array());
+  EXPECT_TRUE(is_reference(normalize_item(Json::parse(R"({"id": "msg_1"})"), "input[0]")));
+}
+
+TEST(ResponseItems, ErrorsNameTheField) {
+  EXPECT_EQ(param_of("3"), "input");
+  EXPECT_EQ(param_of(R"([3])"), "input[0]");
+  EXPECT_EQ(param_of(R"([{"role": "robot", "content": "x"}])"), "input[0].role");
+  EXPECT_EQ(param_of(R"([{"role": "user"}])"), "input[0].content");
+  EXPECT_EQ(param_of(R"([{"role": "user", "content": 3}])"), "input[0].content");
+  EXPECT_EQ(param_of(R"([{"role": "user", "content": "x"},
+                         {"role": "user", "content": [{"type": "input_image"}]}])"),
+            "input[1].content[0].type");
+  EXPECT_EQ(param_of(R"([{"role": "user", "content": [{"type": "input_text"}]}])"),
+            "input[0].content[0].text");
+  EXPECT_EQ(param_of(R"([{"type": "computer_call"}])"), "input[0].type");
+  EXPECT_EQ(param_of(R"([{"type": "function_call", "call_id": "a", "name": "b"}])"),
+            "input[0].arguments");
+  EXPECT_EQ(param_of(R"([{"type": "function_call_output", "call_id": "a"}])"), "input[0].output");
+}
+
+TEST(ResponseItems, SpellAChat) {
+  const ItemChat chat = to_chat("Be brief.", items_of(R"([
+      {"role": "user", "content": [{"type": "input_text", "text": "a"}]},
+      {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"text": "hidden"}]},
+      {"role": "assistant", "content": "let me look"},
+      {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{\"x\": 1}"},
+      {"type": "function_call", "call_id": "2", "name": "g", "arguments": "{}"},
+      {"type": "function_call_output", "call_id": "1", "output": "one"},
+      {"type": "function_call_output", "call_id": "2",
+       "output": [{"type": "input_text", "text": "two"}]}])"));
+  EXPECT_EQ(chat.messages, Json::parse(R"([
+      {"role": "system", "content": "Be brief."},
+      {"role": "user", "content": "a"},
+      {"role": "assistant", "content": "let me look", "tool_calls": [
+        {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"x\": 1}"}},
+        {"id": "2", "type": "function", "function": {"name": "g", "arguments": "{}"}}]},
+      {"role": "tool", "tool_call_id": "1", "content": "one"},
+      {"role": "tool", "tool_call_id": "2", "content": "two"}])"));
+  EXPECT_EQ(chat.item_of, (std::vector<std::size_t>{0, 0, 2, 5, 6}));
+}
+
+TEST(ResponseItems, ASummaryJoinsTheSystemMessage) {
+  const ItemChat chat = to_chat("Be brief.", items_of(R"([
+      {"type": "compaction", "encrypted_content": "They met."},
+      {"role": "user", "content": "a"}])"));
+  ASSERT_EQ(chat.messages.size(), 2u);
+  EXPECT_EQ(chat.messages[0]["content"],
+            "Be brief.\n\n" + std::string(kSummaryHeading) + "They met.");
+}
+
+TEST(ResponseItems, MarksStayWithTheirParts) {
+  const ItemChat chat = to_chat("", items_of(R"([{"role": "user", "content": [
+      {"type": "input_text", "text": "a", "prompt_cache_breakpoint": {"mode": "explicit"}},
+      {"type": "input_text", "text": "b"}]}])"));
+  EXPECT_EQ(chat.messages[0]["content"], Json::parse(R"([
+      {"type": "text", "text": "a", "prompt_cache_breakpoint": {"mode": "explicit"}},
+      {"type": "text", "text": "b"}])"));
+}
+
+}  // namespace
+}  // namespace larder

@@ -1,0 +1,239 @@
+#include "server/responses_request.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "server/json_fields.h"
+#include "server/response_items.h"
+
+namespace larder {
+namespace {
+
+constexpr std::size_t kMaxNameBytes = 4096;
+
+// Doing something else than was asked would be worse than refusing.
+void refuse_missing_features(const Fields& fields) {
+  if (fields.boolean("background", false)) {
+    fields.fail("background", "is not supported; send false, and \"stream\": true for long answers");
+  }
+  for (const char* name : {"prompt", "moderation"}) {
+    if (fields.has(name)) fields.fail(name, "is not supported; leave it out");
+  }
+  const Json* text = fields.find("text");
+  if (text == nullptr) return;
+  const Fields inner(*text, "text");
+  const Json* format = inner.find("format");
+  if (format == nullptr) return;
+  const Fields format_fields(*format, "text.format");
+  const std::string type = format_fields.string("type", kMaxNameBytes).value_or("");
+  if (type != "text") {
+    format_fields.fail("type",
+                       fmt::format("only \"text\" is supported, it is \"{}\"", shorten(type)));
+  }
+}
+
+// The API's flat shape -> the one that templates know.
+Json chat_tool(const Json& tool, const std::string& path) {
+  const Fields fields(tool, path);
+  const std::string type = fields.string("type", kMaxNameBytes).value_or("");
+  if (type != "function") {
+    fields.fail("type", fmt::format("only \"function\" is supported, it is \"{}\"", shorten(type)));
+  }
+  if (!fields.has("name")) fields.fail("name", "is missing; send the function's name");
+  Json function = Json::object();
+  function["name"] = *fields.string("name", kMaxNameBytes);
+  for (const char* name : {"description", "parameters"}) {
+    if (const Json* value = fields.find(name)) function[name] = *value;
+  }
+  Json shaped = {{"type", "function"}};
+  shaped["function"] = std::move(function);
+  return shaped;
+}
+
+void read_tools(const Fields& fields, ResponsesRequest& request) {
+  std::string choice = "auto";
+  if (const Json* value = fields.find("tool_choice")) {
+    choice = value->is_string() ? value->get<std::string>() : std::string("an object");
+    if (choice != "auto" && choice != "none") {
+      fields.fail("tool_choice", fmt::format("{} is not supported; send \"auto\" or \"none\"",
+                                             shorten(choice)));
+    }
+  }
+  request.echo["tool_choice"] = choice;
+  request.echo["tools"] = Json::array();
+  const Json* tools = fields.find("tools");
+  if (tools == nullptr) return;
+  if (!tools->is_array()) {
+    fields.fail("tools", fmt::format("must be an array, it is {}", describe_type(*tools)));
+  }
+  Json shaped = Json::array();
+  for (std::size_t i = 0; i < tools->size(); ++i) {
+    shaped.push_back(chat_tool((*tools)[i], fmt::format("tools[{}]", i)));
+  }
+  request.echo["tools"] = *tools;
+  if (choice == "auto" && !shaped.empty()) request.tools = std::move(shaped);
+}
+
+void read_sessions(const Fields& fields, ResponsesRequest& request) {
+  request.previous_response_id =
+      fields.string("previous_response_id", kMaxNameBytes).value_or("");
+  if (const Json* value = fields.find("conversation")) {
+    if (value->is_string()) {
+      request.conversation_id = value->get<std::string>();
+    } else {
+      const Fields inner(*value, "conversation");
+      request.conversation_id = inner.string("id", kMaxNameBytes).value_or("");
+      if (request.conversation_id.empty()) inner.fail("id", "is missing; send the conversation's id");
+    }
+  }
+  if (!request.previous_response_id.empty() && !request.conversation_id.empty()) {
+    fields.fail("previous_response_id",
+                "excludes conversation, which has its own history; send one of them");
+  }
+}
+
+void read_input(const Fields& fields, ResponsesRequest& request) {
+  request.instructions = fields.string("instructions", std::string::npos).value_or("");
+  const Json* input = fields.find("input");
+  if (input != nullptr) request.input = normalize_items(*input, "input");
+  const bool has_history =
+      !request.previous_response_id.empty() || !request.conversation_id.empty();
+  if (request.input.empty() && !has_history) {
+    fields.fail("input", "is missing; send a string or an array of items");
+  }
+}
+
+void read_logprobs(const Fields& fields, const RequestRules& rules, ResponsesRequest& request) {
+  if (const Json* include = fields.find("include")) {
+    if (!include->is_array()) fields.fail("include", "must be an array of strings");
+    request.wants_logprobs = std::ranges::find(*include, "message.output_text.logprobs") !=
+                             include->end();
+  }
+  const auto top = fields.integer("top_logprobs", {0, rules.limits.max_logprobs}).value_or(0);
+  if (request.wants_logprobs) request.options.sampling.num_logprobs = static_cast<int>(top);
+  request.echo["top_logprobs"] = top;
+}
+
+void read_length(const Fields& fields, ResponsesRequest& request) {
+  GenerationOptions& options = request.options;
+  const auto given = fields.integer("max_output_tokens", {1, INT32_MAX});
+  if (given) {
+    options.sampling.max_tokens = static_cast<int>(*given);
+    options.has_max_tokens = true;
+  }
+  request.echo["max_output_tokens"] = given ? Json(*given) : Json();
+  if (request.prewarms) {
+    options.sampling.max_tokens = 0;
+    options.sampling.min_tokens = 0;
+    options.has_max_tokens = true;
+  }
+}
+
+// What is Responses' own about the cache; the rest is read as chat's.
+void read_cache(const Fields& fields, ResponsesRequest& request) {
+  GenerationOptions& options = request.options;
+  const auto read = [&](const Fields& from) {
+    request.prewarms |= from.boolean("prewarm", false);
+    if (const auto id = from.string("comparison_response_id", kMaxNameBytes)) {
+      options.comparison_id = *id;
+      options.wants_diagnostics = true;
+    }
+  };
+  read(fields);
+  const Json* value = fields.find("prompt_cache_options");
+  Json shown = {{"mode", "implicit"}, {"ttl", "30m"}};
+  if (value != nullptr) {
+    const Fields inner(*value, "prompt_cache_options");
+    read(inner);
+    for (const char* name : {"mode", "ttl"}) {
+      if (const Json* given = inner.find(name)) shown[name] = *given;
+    }
+  }
+  if (options.comparison_id) shown["comparison_response_id"] = *options.comparison_id;
+  request.echo["prompt_cache_options"] = std::move(shown);
+  options.prompt_cache_key = fields.string("prompt_cache_key", kMaxNameBytes).value_or("");
+}
+
+void echo_as_given(const Fields& fields, ResponsesRequest& request) {
+  for (const char* name :
+       {"instructions", "previous_response_id", "prompt_cache_key", "prompt_cache_retention",
+        "safety_identifier", "user", "max_tool_calls"}) {
+    const Json* value = fields.find(name);
+    request.echo[name] = value == nullptr ? Json() : *value;
+  }
+  request.echo["parallel_tool_calls"] = fields.boolean("parallel_tool_calls", true);
+  request.echo["truncation"] = request.truncates ? "auto" : "disabled";
+  request.echo["temperature"] = fields.number("temperature", {0, 2}).value_or(1);
+  request.echo["top_p"] = fields.number("top_p", {0, 1}).value_or(1);
+  Json text = {{"format", {{"type", "text"}}}};
+  if (const Json* given = fields.find("text"); given != nullptr && given->contains("verbosity")) {
+    text["verbosity"] = (*given)["verbosity"];
+  }
+  request.echo["text"] = std::move(text);
+  const Json* reasoning = fields.find("reasoning");
+  request.echo["reasoning"] =
+      reasoning == nullptr ? Json({{"effort", nullptr}, {"summary", nullptr}}) : *reasoning;
+  request.echo["background"] = false;
+  request.echo["service_tier"] = "default";
+}
+
+}  // namespace
+
+Json read_metadata(const Json& body) {
+  constexpr std::size_t kMaxEntries = 16, kMaxKeyBytes = 64, kMaxValueBytes = 512;
+  const Fields fields(body, "");
+  const Json* value = fields.find("metadata");
+  if (value == nullptr) return Json::object();
+  const Fields inner(*value, "metadata");
+  if (value->size() > kMaxEntries) {
+    fields.fail("metadata",
+                fmt::format("at most {} entries, there are {}", kMaxEntries, value->size()));
+  }
+  for (const auto& [key, text] : value->items()) {
+    if (key.size() > kMaxKeyBytes) {
+      fields.fail("metadata", fmt::format("a key may have {} bytes, one has {}", kMaxKeyBytes,
+                                          key.size()));
+    }
+    if (!text.is_string() || text.get_ref<const std::string&>().size() > kMaxValueBytes) {
+      inner.fail(key, fmt::format("must be a string of at most {} bytes", kMaxValueBytes));
+    }
+  }
+  return *value;
+}
+
+ResponsesRequest parse_responses_request(const Json& body, const RequestRules& rules,
+                                         bool is_count) {
+  const Fields fields(body, "");
+  refuse_missing_features(fields);
+  ResponsesRequest request;
+  RequestRules longer = rules;
+  longer.takes_long_ttl = true;
+  request.options = read_generation_options(fields, longer);
+  request.options.n = request.options.best_of = 1;
+  if (is_count) request.options.stream = false;
+  read_cache(fields, request);
+  read_length(fields, request);
+  read_logprobs(fields, rules, request);
+  read_sessions(fields, request);
+  read_input(fields, request);
+  read_tools(fields, request);
+  const std::string truncation = fields.string("truncation", kMaxNameBytes).value_or("disabled");
+  if (truncation != "auto" && truncation != "disabled") {
+    fields.fail("truncation", fmt::format("must be \"auto\" or \"disabled\", it is \"{}\"",
+                                          shorten(truncation)));
+  }
+  request.truncates = truncation == "auto";
+  request.stores = fields.boolean("store", true);
+  request.echo["metadata"] = read_metadata(body);
+  request.echo["store"] = request.stores;
+  if (const Json* kwargs = fields.find("chat_template_kwargs")) {
+    (void)Fields(*kwargs, "chat_template_kwargs");
+    request.template_kwargs = *kwargs;
+  }
+  echo_as_given(fields, request);
+  return request;
+}
+
+}  // namespace larder

@@ -1,0 +1,253 @@
+// The Responses API and conversations over HTTP.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "server/server_test_support.h"
+
+namespace larder {
+namespace {
+
+
+class Responses : public ::testing::Test {
+ protected:
+  static Json body(const std::string& input, int max_output_tokens = 8) {
+    return {{"input", input},
+            {"max_output_tokens", max_output_tokens},
+            {"logit_bias", {{"100", 3}, {"101", 3}, {"96", -100}, {"97", -100}}}};
+  }
+  Json create(const Json& request) {
+    const auto answer = server_.post("/v1/responses", request.dump());
+    EXPECT_EQ(answer.status, 200) << answer.body;
+    return answer.json();
+  }
+  std::string refusal(const Json& request) {
+    const auto answer = server_.post("/v1/responses", request.dump());
+    EXPECT_EQ(answer.status, 400) << answer.body;
+    return answer.param();
+  }
+  TestServer::Answer remove(const std::string& path, const std::string& headers = "") {
+    return server_.exchange("DELETE " + path + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" +
+                            headers + "\r\n");
+  }
+  // The events of a stream, whose names are their types and whose numbers count up.
+  std::vector<Json> events(const std::string& text) {
+    std::vector<Json> list;
+    std::size_t at = 0;
+    for (std::size_t end; (end = text.find("\n\n", at)) != std::string::npos; at = end + 2) {
+      const auto begin = text.find("event: ", at);
+      const auto data = text.find("\ndata: ", begin);
+      const auto line_end = text.find('\n', data + 1);
+      if (begin == std::string::npos || data > end) continue;
+      list.push_back(parse_json(text.substr(data + 7, line_end - data - 7), {}));
+      EXPECT_EQ(text.substr(begin + 7, data - begin - 7), list.back()["type"]);
+      EXPECT_EQ(list.back()["sequence_number"], list.size() - 1);
+    }
+    return list;
+  }
+
+  TestServer server_;
+};
+
+TEST_F(Responses, HaveTheirShape) {
+  Json request = body("hello");
+  request["metadata"] = {{"a", "b"}};
+  request["instructions"] = "Be brief.";
+  request["prompt_cache_key"] = "key";
+  const Json response = create(request);
+  EXPECT_EQ(response["object"], "response");
+  EXPECT_EQ(response["status"], "incomplete");
+  EXPECT_EQ(response["incomplete_details"]["reason"], "max_output_tokens");
+  EXPECT_EQ(response["metadata"]["a"], "b");
+  EXPECT_EQ(response["instructions"], "Be brief.");
+  EXPECT_EQ(response["prompt_cache_key"], "key");
+  ASSERT_EQ(response["output"].size(), 1u);
+  EXPECT_EQ(response["output"][0]["content"][0]["type"], "output_text");
+  const Json usage = response["usage"];
+  EXPECT_EQ(usage["output_tokens"], 8);
+  EXPECT_EQ(usage["total_tokens"], usage["input_tokens"].get<int>() + 8);
+  request.erase("max_output_tokens");
+  const auto counted = server_.post("/v1/responses/input_tokens", request.dump()).json();
+  EXPECT_EQ(counted["input_tokens"], usage["input_tokens"]);
+}
+
+TEST_F(Responses, StreamTypedEvents) {
+  Json request = body("hello");
+  request["seed"] = 1;
+  const Json whole = create(request);
+  request["stream"] = true;
+  const auto list = events(server_.post("/v1/responses", request.dump()).body);
+  std::string text;
+  std::vector<std::string> types;
+  for (const Json& event : list) {
+    if (event["type"] == "response.output_text.delta") text += event["delta"];
+    if (types.empty() || types.back() != event["type"]) types.push_back(event["type"]);
+  }
+  EXPECT_EQ(types, (std::vector<std::string>{
+                       "response.created", "response.in_progress", "response.output_item.added",
+                       "response.content_part.added", "response.output_text.delta",
+                       "response.output_text.done", "response.content_part.done",
+                       "response.output_item.done", "response.incomplete"}));
+  EXPECT_EQ(text, whole["output"][0]["content"][0]["text"]);
+  const Json last = list.back()["response"];
+  EXPECT_EQ(last["output"][0]["content"][0]["text"], text);
+  EXPECT_EQ(last["usage"]["output_tokens"], whole["usage"]["output_tokens"]);
+  EXPECT_EQ(last["id"], list.front()["response"]["id"]);
+  EXPECT_EQ(server_.get("/v1/responses/" + last["id"].get<std::string>()).json(), last);
+}
+
+// Every turn is prompted with the tokens that were generated, although the text would be encoded
+// otherwise (see tiny_vocabulary).
+TEST_F(Responses, AChainReusesEverything) {
+  std::string previous;
+  int num_known = 0;
+  for (int turn = 0; turn < 6; ++turn) {
+    Json request = body("turn", 10);
+    if (!previous.empty()) request["previous_response_id"] = previous;
+    const auto counted = server_.post("/v1/responses/input_tokens", request.dump()).json();
+    const Json response = create(request);
+    const Json usage = response["usage"];
+    EXPECT_EQ(counted["input_tokens"], usage["input_tokens"]);
+    EXPECT_GE(usage["input_tokens_details"]["cached_tokens"].get<int>(), num_known);
+    num_known = usage["total_tokens"].get<int>() - 1;
+    previous = response["id"];
+    EXPECT_EQ(response["previous_response_id"].is_null(), turn == 0);
+  }
+  const auto items = server_.get("/v1/responses/" + previous + "/input_items").json();
+  EXPECT_EQ(items["data"].size(), 1u);
+  EXPECT_EQ(remove("/v1/responses/" + previous).json()["deleted"], true);
+  EXPECT_EQ(server_.get("/v1/responses/" + previous).status, 404);
+  Json request = body("turn");
+  request["previous_response_id"] = previous;
+  EXPECT_EQ(server_.post("/v1/responses", request.dump()).status, 404);
+}
+
+TEST_F(Responses, PrewarmFillsTheCacheAndSaysNothing) {
+  Json request = body("a longer question about many things");
+  request["prompt_cache_options"] = {{"prewarm", true}};
+  for (const bool streams : {false, true}) {
+    request["stream"] = streams;
+    const std::string text = server_.post("/v1/responses", request.dump()).body;
+    const Json response = streams ? events(text).back()["response"] : parse_json(text, {});
+    EXPECT_EQ(response["status"], "completed");
+    EXPECT_TRUE(response["output"].empty());
+    EXPECT_EQ(response["usage"]["output_tokens"], 0);
+  }
+  const Json usage = create(body("a longer question about many things"))["usage"];
+  EXPECT_EQ(usage["input_tokens_details"]["cached_tokens"],
+            usage["input_tokens"].get<int>() - 1);
+}
+
+TEST_F(Responses, RefusalsNameTheField) {
+  const auto with = [](const char* name, const Json& value) {
+    Json request = body("x");
+    request[name] = value;
+    return request;
+  };
+  EXPECT_EQ(refusal(Json::object()), "input");
+  EXPECT_EQ(refusal(with("max_output_tokens", 0)), "max_output_tokens");
+  EXPECT_EQ(refusal(with("background", true)), "background");
+  EXPECT_EQ(refusal(with("truncation", "some")), "truncation");
+  EXPECT_EQ(refusal(with("tools", {{{"type", "web_search"}}})), "tools[0].type");
+  EXPECT_EQ(refusal(with("tool_choice", "required")), "tool_choice");
+  EXPECT_EQ(refusal(with("text", {{"format", {{"type", "json_object"}}}})), "text.format.type");
+  EXPECT_EQ(refusal(with("metadata", {{"a", 3}})), "metadata.a");
+  EXPECT_EQ(refusal(with("prompt_cache_options", {{"ttl", "1h"}})), "prompt_cache_options.ttl");
+  Json both = with("conversation", "conv_1");
+  both["previous_response_id"] = "resp_1";
+  EXPECT_EQ(refusal(both), "previous_response_id");
+  EXPECT_EQ(server_.post("/v1/responses", with("conversation", {{"id", "conv_1"}}).dump()).status,
+            404);
+}
+
+TEST_F(Responses, ConversationsGrowAndCanBeEdited) {
+  Json made = {{"metadata", {{"topic", "x"}}}};
+  made["items"] = Json::parse(R"([{"role": "user", "content": "one"}])");
+  const Json conversation = server_.post("/v1/conversations", made.dump()).json();
+  const std::string path = "/v1/conversations/" + conversation["id"].get<std::string>();
+  EXPECT_EQ(conversation["object"], "conversation");
+  EXPECT_EQ(server_.get(path).json(), conversation);
+
+  Json request = body("two");
+  request["conversation"] = {{"id", conversation["id"]}};
+  request["store"] = false;
+  const Json response = create(request);
+  EXPECT_EQ(response["conversation"]["id"], conversation["id"]);
+  EXPECT_EQ(server_.get("/v1/responses/" + response["id"].get<std::string>()).status, 404);
+  const Json more = {{"items", Json::parse(R"([{"role": "user", "content": "three"},
+                                               {"role": "user", "content": "four"}])")}};
+  EXPECT_EQ(server_.post(path + "/items", more.dump()).json()["data"].size(), 2u);
+
+  // Page by page, both ways.
+  for (const char* order : {"asc", "desc"}) {
+    std::vector<std::string> texts;
+    std::string after;
+    bool has_more = true;
+    while (has_more) {
+      const Json page =
+          server_.get(path + "/items?limit=2&order=" + order + after).json();
+      for (const Json& item : page["data"]) texts.push_back(item["content"][0]["text"]);
+      after = "&after=" + page["last_id"].get<std::string>();
+      has_more = page["has_more"];
+    }
+    const std::string answer = response["output"][0]["content"][0]["text"];
+    std::vector<std::string> wanted = {"one", "two", answer, "three", "four"};
+    if (std::string(order) == "desc") std::ranges::reverse(wanted);
+    EXPECT_EQ(texts, wanted);
+  }
+  EXPECT_EQ(server_.get(path + "/items?limit=0").param(), "limit");
+  EXPECT_EQ(server_.get(path + "/items?after=none").param(), "after");
+
+  const std::string answer_path =
+      path + "/items/" + response["output"][0]["id"].get<std::string>();
+  EXPECT_EQ(server_.get(answer_path).json(), response["output"][0]);
+  EXPECT_EQ(remove(answer_path).json()["id"], conversation["id"]);
+  EXPECT_EQ(server_.get(answer_path).status, 404);
+  const auto updated = server_.post(path, R"({"metadata": {"topic": "y"}})").json();
+  EXPECT_EQ(updated["metadata"]["topic"], "y");
+  EXPECT_EQ(remove(path).json()["object"], "conversation.deleted");
+  EXPECT_EQ(server_.get(path).status, 404);
+}
+
+TEST_F(Responses, ItemsCanBeReferredTo) {
+  const Json first = create(body("hello"));
+  Json request = body("x");
+  request["input"] = Json::array({{{"role", "user"}, {"content", "hello"}},
+                                  {{"type", "item_reference"}, {"id", first["output"][0]["id"]}},
+                                  {{"role", "user"}, {"content", "again"}}});
+  const Json usage = create(request)["usage"];
+  EXPECT_GE(usage["input_tokens_details"]["cached_tokens"].get<int>(),
+            first["usage"]["total_tokens"].get<int>() - 1);
+  request["input"][1]["id"] = "msg_none";
+  const auto answer = server_.post("/v1/responses", request.dump());
+  EXPECT_EQ(answer.status, 404);
+  EXPECT_EQ(answer.param(), "input[1].id");
+}
+
+TEST(ResponsesOfKeys, AreTheirOwn) {
+  ServerConfig config;
+  config.api_keys = {"one", "two"};
+  TestServer server(config);
+  const std::string one = "Authorization: Bearer one\r\n", two = "Authorization: Bearer two\r\n";
+  const std::string request = R"({"input": "hi", "max_output_tokens": 2})";
+  const std::string response =
+      server.post("/v1/responses", request, one).json()["id"].get<std::string>();
+  const std::string conversation =
+      server.post("/v1/conversations", "{}", one).json()["id"].get<std::string>();
+  for (const std::string& path :
+       {"/v1/responses/" + response, "/v1/responses/" + response + "/input_items",
+        "/v1/conversations/" + conversation, "/v1/conversations/" + conversation + "/items"}) {
+    EXPECT_EQ(server.get(path, one).status, 200);
+    EXPECT_EQ(server.get(path, two).status, 404);
+    EXPECT_EQ(server.get(path).status, 401);
+  }
+  Json follow = parse_json(request, {});
+  follow["previous_response_id"] = response;
+  EXPECT_EQ(server.post("/v1/responses", follow.dump(), two).status, 404);
+  EXPECT_EQ(server.post("/v1/responses", follow.dump(), one).status, 200);
+}
+
+}  // namespace
+}  // namespace larder

@@ -1,0 +1,23 @@
+// The parts of a request's target.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace larder {
+
+// "%2F" -> "/". What is no escape stays as it is; the result is valid UTF-8.
+std::string percent_decode(std::string_view text);
+
+// The value of a parameter of "a=1&b=2", decoded; nullopt: it is not there.
+std::optional<std::string> query_parameter(std::string_view query, std::string_view name);
+
+// Whether a path is of the form of a pattern like "/v1/responses/{id}/input_items": "{...}" stands for
+// one segment that is not empty, a last "/" for whatever follows it, if anything does.
+bool path_matches(std::string_view pattern, std::string_view path);
+// The segments that stand for the pattern's "{...}", decoded. The path matches.
+std::vector<std::string> path_values(std::string_view pattern, std::string_view path);
+
+}  // namespace larder
