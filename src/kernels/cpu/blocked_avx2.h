@@ -4,8 +4,8 @@
 // are those of a row alone.
 //
 // Codes that are centred by an offset are multiplied as they are, below 64 and so in 16 bits, which
-// wrap: the offset's part is added at the end, and what they come to fits again. Codes of 8 bits are
-// multiplied as words, which takes as many instructions as their signs would.
+// wrap: the offset's part is added at the end, and what they come to fits again. Codes of 8 bits
+// are multiplied as words, which takes as many instructions as their signs would.
 #pragma once
 
 #include "kernels/cpu/int8_rows.h"
