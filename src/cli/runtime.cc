@@ -12,17 +12,21 @@
 #include "base/mapped_file.h"
 #include "cli/pull.h"
 #include "cli/tiers.h"
+#include "engine/sampler.h"
 #include "kv/kv_type_names.h"
 #include "model/gguf.h"
 #include "model/key_calibration.h"
 #include "model/vocabulary.h"
+#include "server/server_config.h"
 
 namespace larder {
 namespace {
 
 // Beside what is measured after the vocabulary is loaded: heap of requests in flight, connections,
 // I/O threads' stacks.
-constexpr std::int64_t kServingBytes = std::int64_t{6} << 20;
+constexpr std::int64_t kServingBytes = std::int64_t{4} << 20;
+// Pages of the model's file that may stay in memory beside what was packed from them.
+constexpr std::size_t kFileWindowBytes = std::size_t{32} << 20;
 // Rows of logits computed at once: one for each sequence that decodes in a step, and chunks of a
 // prompt whose log-probabilities are asked for.
 constexpr int kMaxLogitRows = 64;
@@ -144,6 +148,10 @@ void add_runtime_options(CLI::App& command, RuntimeOptions& options) {
                      "A Jinja file to use instead of the model's own chat template");
 }
 
+std::int64_t bookkeeping_bytes(const ServerLimits& limits) {
+  return static_cast<std::int64_t>(limits.max_history_bytes);
+}
+
 PlannedModel plan_model(const RuntimeOptions& options, ThreadPool& pool) {
   if (!options.kv_size.empty() && !options.memory.empty())
     throw_invalid("--kv-size and --memory: give one of them");
@@ -158,9 +166,11 @@ PlannedModel plan_model(const RuntimeOptions& options, ThreadPool& pool) {
   Footprint footprint;
   footprint.weights_bytes = planned.file.weights_bytes;
   footprint.scratch_bytes =
-      static_cast<std::int64_t>(transformer_scratch_size_bytes(config, planned.limits, pool));
+      static_cast<std::int64_t>(transformer_scratch_size_bytes(config, planned.limits, pool)) +
+      pool.num_threads() * Sampler::size_bytes(config.vocab_size);
   footprint.process_bytes = resident_memory_bytes() + kServingBytes +
                             tier_memory_bytes(options, *planned.layout);
+  footprint.bookkeeping_bytes = options.bookkeeping_bytes;
   footprint.context_length = config.context_len;
   footprint.max_batch_tokens = options.max_batch_tokens;
 
@@ -184,8 +194,16 @@ Runtime::Runtime(const RuntimeOptions& options)
                 : std::max(1, static_cast<int>(std::thread::hardware_concurrency()))),
       planned_(plan_model(options, pool_)) {
   {
+    // The peak of memory is to be what the process then takes: the file goes as it is packed.
     const MappedFile mapped(planned_.file.path);
-    weights_ = std::make_unique<Weights>(config(), GgufFile(mapped.bytes()), pool_, show_progress);
+    std::size_t dropped_bytes = 0;
+    const auto progress = [&](std::size_t done_bytes, std::size_t total_bytes) {
+      show_progress(done_bytes, total_bytes);
+      if (done_bytes < dropped_bytes + kFileWindowBytes) return;
+      mapped.drop_pages();
+      dropped_bytes = done_bytes;
+    };
+    weights_ = std::make_unique<Weights>(config(), GgufFile(mapped.bytes()), pool_, progress);
   }
   if (planned_.layout->types().k == KvType::kInt4)
     planned_.layout->set_key_basis(

@@ -22,6 +22,8 @@
 
 namespace larder {
 
+struct ServerLimits;
+
 struct RuntimeOptions {
   std::string model = "smollm2-135m";  // a path to a GGUF, or a name that `larder pull` knows
   int num_threads = 0;                 // 0 = the machine's cores
@@ -43,9 +45,14 @@ struct RuntimeOptions {
   std::string kv_remote;           // redis://host:port of the remote tier; "" = none
   int kv_remote_ttl_seconds = 0;   // of what is written there; 0 = for ever
   int kv_remote_compression = 0;   // zstd's level, 0 = none
+  // What a server keeps of requests, at most; see bookkeeping_bytes().
+  std::int64_t bookkeeping_bytes = 0;
   // One more tier, nearer than the others; for benchmarks.
   std::function<std::unique_ptr<KvTier>()> make_tier;
 };
+
+// All that grows with the requests of a server, to its bounds.
+std::int64_t bookkeeping_bytes(const ServerLimits& limits);
 
 // The options above, on a command.
 void add_runtime_options(CLI::App& command, RuntimeOptions& options);

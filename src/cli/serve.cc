@@ -55,7 +55,9 @@ void serve(const ServeOptions& options) {
   config.log_interval =
       std::chrono::milliseconds(static_cast<std::int64_t>(options.log_seconds * 1e3));
 
-  Runtime runtime(options.runtime);
+  RuntimeOptions runtime_options = options.runtime;
+  runtime_options.bookkeeping_bytes = bookkeeping_bytes(config.limits);
+  Runtime runtime(runtime_options);
   print_start(runtime);
   const std::filesystem::path path = runtime.file().path;
   struct stat status{};

@@ -2,6 +2,8 @@
 
 #include <xxhash.h>
 
+#include <algorithm>
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
@@ -24,11 +26,26 @@ constexpr std::int64_t kLoadBufferBytes = std::int64_t{32} << 20;
 constexpr std::int64_t kIndexBytesPerBlock = 200;
 constexpr std::int64_t kWriteBufferBytes = std::int64_t{64} << 20;
 
+// Of the whole file, of which little is in memory at a time.
+XXH128_hash_t hash_of(const MappedFile& file) {
+  constexpr std::size_t kPieceBytes = std::size_t{32} << 20;
+  const std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> state(XXH3_createState(),
+                                                                              XXH3_freeState);
+  XXH3_128bits_reset(state.get());
+  for (std::span<const std::byte> rest = file.bytes(); !rest.empty();) {
+    const auto piece = rest.first(std::min(rest.size(), kPieceBytes));
+    XXH3_128bits_update(state.get(), piece.data(), piece.size());
+    file.drop_pages();
+    rest = rest.subspan(piece.size());
+  }
+  return XXH3_128bits_digest(state.get());
+}
+
 // All that a block's bytes depend on beside its tokens: whoever agrees in this may use it.
 Digest fingerprint(const RuntimeOptions& options, const PlannedModel& planned,
                    const KernelTable& kernels) {
   const MappedFile file(planned.file.path);
-  const XXH128_hash_t weights = XXH3_128bits(file.bytes().data(), file.bytes().size());
+  const XXH128_hash_t weights = hash_of(file);
   std::string text = fmt::format("larder {} {:016x}{:016x} {} {} {} ", kBlockVersion,
                                  weights.high64, weights.low64, file.bytes().size(), kernels.name,
                                  options.activations);

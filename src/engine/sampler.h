@@ -29,6 +29,8 @@ struct SampleContext {
 class Sampler {
  public:
   explicit Sampler(int vocab_size);
+  // What one takes when it is made, for the planner.
+  static std::int64_t size_bytes(int vocab_size) { return std::int64_t{vocab_size} * 12; }
 
   // logits: [vocab_size], as the model gave them.
   OutputToken sample(std::span<const float> logits, const SampleContext& context);

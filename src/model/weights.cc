@@ -1,5 +1,6 @@
 #include "model/weights.h"
 
+#include <algorithm>
 #include <string>
 
 #include "base/check.h"
@@ -108,16 +109,17 @@ void refuse_unknown_tensors(const WeightPlan& plan, const GgufFile& gguf) {
       throw_invalid("GGUF: tensor '{}' is not part of a model of this architecture", tensor.name);
 }
 
-WeightPlan plan_weights(const ModelConfig& config, const GgufFile& gguf, WeightViews& views) {
+WeightPlan plan_weights(const ModelConfig& config, const GgufFile& gguf, int num_layers,
+                        WeightViews& views) {
   WeightPlan plan(config, gguf);
-  views.layers.resize(config.layers.size());
+  num_layers = std::min(num_layers, config.num_layers());
+  views.layers.resize(static_cast<std::size_t>(num_layers));
   plan.add_matrix("token_embd.weight", config.vocab_size, config.hidden_size, views.embedding);
-  for (int i = 0; i < config.num_layers(); ++i)
-    plan.add_layer(i, views.layers[static_cast<std::size_t>(i)]);
+  for (int i = 0; i < num_layers; ++i) plan.add_layer(i, views.layers[static_cast<std::size_t>(i)]);
   plan.add_vector("output_norm.weight", config.hidden_size, views.output_norm);
   if (!config.tied_embeddings)
     plan.add_matrix("output.weight", config.vocab_size, config.hidden_size, views.output);
-  refuse_unknown_tensors(plan, gguf);
+  if (num_layers == config.num_layers()) refuse_unknown_tensors(plan, gguf);
   return plan;
 }
 
@@ -125,13 +127,13 @@ WeightPlan plan_weights(const ModelConfig& config, const GgufFile& gguf, WeightV
 
 std::size_t weights_size_bytes(const ModelConfig& config, const GgufFile& gguf) {
   WeightViews views;
-  return plan_weights(config, gguf, views).size_bytes();
+  return plan_weights(config, gguf, config.num_layers(), views).size_bytes();
 }
 
 Weights::Weights(const ModelConfig& config, const GgufFile& gguf, ThreadPool& pool,
-                 const LoadProgress& progress) {
+                 const LoadProgress& progress, int num_layers) {
   WeightViews views;
-  const WeightPlan plan = plan_weights(config, gguf, views);
+  const WeightPlan plan = plan_weights(config, gguf, num_layers, views);
   arena_ = AlignedBuffer(plan.size_bytes());
   for (const WeightEntry& entry : plan.entries()) {
     std::byte* place = arena_.data() + entry.offset;

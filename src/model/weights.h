@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <limits>
 #include <vector>
 
 #include "base/aligned_buffer.h"
@@ -43,8 +44,9 @@ class Weights {
  public:
   // Packs with all threads of the pool. The file is not needed afterwards. Throws like
   // weights_size_bytes, and Error{kUnavailable} when there is no memory.
+  // num_layers: only so many layers, for one that measures; default all.
   Weights(const ModelConfig& config, const GgufFile& gguf, ThreadPool& pool,
-          const LoadProgress& progress = {});
+          const LoadProgress& progress = {}, int num_layers = std::numeric_limits<int>::max());
 
   const PackedMatrix& embedding() const { return embedding_; }  // [vocab_size, hidden_size]
   const PackedMatrix& output() const { return output_; }        // the embedding itself when tied

@@ -23,7 +23,41 @@ std::int64_t read_number(const std::string& path, std::int64_t fallback) {
   return file >> value ? value : fallback;
 }
 
+// Of the form "name number" a line, in a file.
+std::int64_t read_field(const std::string& path, const std::string& name) {
+  std::ifstream file(path);
+  std::string key;
+  for (std::int64_t value = 0; file >> key >> value;)
+    if (key == name) return value;
+  return 0;
+}
+
+// A container's memory: its limit, and what it uses less the files that it could let go.
+struct MemoryLimit {
+  std::int64_t limit_bytes = 0;  // 0 = none
+  std::int64_t used_bytes = 0;
+};
+
+MemoryLimit memory_limit() {
+  const std::string folder = "/sys/fs/cgroup/";
+  MemoryLimit limit;
+  // Version 2 of control groups, then version 1, where no limit is a number near 2^63.
+  limit.limit_bytes = read_number(folder + "memory.max", 0);
+  limit.used_bytes = read_number(folder + "memory.current", 0) -
+                     read_field(folder + "memory.stat", "inactive_file");
+  if (limit.limit_bytes == 0) {
+    limit.limit_bytes = read_number(folder + "memory/memory.limit_in_bytes", 0);
+    limit.used_bytes = read_number(folder + "memory/memory.usage_in_bytes", 0) -
+                       read_field(folder + "memory/memory.stat", "total_inactive_file");
+  }
+  constexpr std::int64_t kNone = std::int64_t{1} << 60;
+  if (limit.limit_bytes >= kNone) limit.limit_bytes = 0;
+  return limit;
+}
+
 }  // namespace
+
+std::int64_t memory_limit_bytes() { return memory_limit().limit_bytes; }
 
 std::int64_t available_memory_bytes() {
   std::int64_t available_bytes = 0;
@@ -36,11 +70,10 @@ std::int64_t available_memory_bytes() {
     }
     meminfo.ignore(std::numeric_limits<std::streamsize>::max(), '\n');
   }
-  constexpr std::int64_t kNone = std::numeric_limits<std::int64_t>::max();
-  const std::int64_t limit = read_number("/sys/fs/cgroup/memory.max", kNone);
-  if (limit == kNone) return available_bytes;
-  const std::int64_t used = read_number("/sys/fs/cgroup/memory.current", 0);
-  return std::min(available_bytes, std::max<std::int64_t>(limit - used, 0));
+  const MemoryLimit limit = memory_limit();
+  if (limit.limit_bytes == 0) return available_bytes;
+  return std::min(available_bytes,
+                  std::max<std::int64_t>(limit.limit_bytes - limit.used_bytes, 0));
 }
 
 std::int64_t resident_memory_bytes() {

@@ -20,10 +20,15 @@ std::int64_t default_kv_bytes(std::int64_t bytes_per_context, std::int64_t left_
   return std::min(wanted, left_bytes / 2);
 }
 
+// All but KV.
+std::int64_t fixed_bytes_of(const Footprint& footprint) {
+  return footprint.weights_bytes + footprint.scratch_bytes + footprint.process_bytes +
+         footprint.bookkeeping_bytes;
+}
+
 std::int64_t chosen_kv_bytes(const KvLayout& layout, const Footprint& footprint,
                              const PlanOptions& options, std::int64_t available_bytes) {
-  const std::int64_t fixed_bytes =
-      footprint.weights_bytes + footprint.scratch_bytes + footprint.process_bytes;
+  const std::int64_t fixed_bytes = fixed_bytes_of(footprint);
   if (options.kv_bytes > 0) return options.kv_bytes;
   if (options.memory_bytes > 0) return options.memory_bytes - fixed_bytes;
   const int context = options.max_model_len > 0 ? options.max_model_len : footprint.context_length;
@@ -49,8 +54,7 @@ int longest_sequence(const KvLayout& layout, std::int64_t num_blocks, int limit,
 
 Plan make_plan(const KvLayout& layout, const Footprint& footprint, const PlanOptions& options,
                std::int64_t available_bytes) {
-  const std::int64_t fixed_bytes =
-      footprint.weights_bytes + footprint.scratch_bytes + footprint.process_bytes;
+  const std::int64_t fixed_bytes = fixed_bytes_of(footprint);
   const std::int64_t kv_bytes = chosen_kv_bytes(layout, footprint, options, available_bytes);
   Plan plan;
   plan.footprint = footprint;
@@ -60,13 +64,16 @@ Plan make_plan(const KvLayout& layout, const Footprint& footprint, const PlanOpt
       kv_bytes / plan.block_bytes, 0, std::numeric_limits<std::int32_t>::max() / kBlockSize));
   plan.kv_bytes = plan.num_blocks * plan.block_bytes;
 
-  if (plan.total_bytes() > available_bytes)
-    throw Error(ErrorKind::kUnavailable,
-                fmt::format("{} are needed (weights {}, KV {}, scratch {}, process {}) and {} are "
-                            "available: take a smaller --kv-size or a smaller model",
-                            format_bytes(plan.total_bytes()), format_bytes(footprint.weights_bytes),
-                            format_bytes(plan.kv_bytes), format_bytes(footprint.scratch_bytes),
-                            format_bytes(footprint.process_bytes), format_bytes(available_bytes)));
+  if (plan.most_bytes() > available_bytes)
+    throw Error(
+        ErrorKind::kUnavailable,
+        fmt::format("does not fit: {} are needed (weights {}, KV {}, scratch {}, process {}, "
+                    "bookkeeping {}) and {} are available: take a smaller --kv-size or a smaller "
+                    "model",
+                    format_bytes(plan.most_bytes()), format_bytes(footprint.weights_bytes),
+                    format_bytes(plan.kv_bytes), format_bytes(footprint.scratch_bytes),
+                    format_bytes(footprint.process_bytes),
+                    format_bytes(footprint.bookkeeping_bytes), format_bytes(available_bytes)));
   const int asked = options.max_model_len > 0 ? options.max_model_len : footprint.context_length;
   plan.max_model_len = longest_sequence(layout, plan.num_blocks, asked, footprint.max_batch_tokens);
   if (plan.max_model_len < std::min(asked, 2 * kBlockSize) ||

@@ -14,6 +14,8 @@ struct Footprint {
   std::int64_t weights_bytes = 0;  // repacked
   std::int64_t scratch_bytes = 0;  // activations and logits of the largest step, attention partials
   std::int64_t process_bytes = 0;  // code, vocabulary, templates, threads, connections
+  // What grows to this as requests come, and starts at nothing: recent prompts, answers' tokens.
+  std::int64_t bookkeeping_bytes = 0;
   int context_length = 0;          // what the model was trained for
   int max_batch_tokens = 0;        // the longest chunk of a prompt in one step
 };
@@ -35,9 +37,12 @@ struct Plan {
   double max_concurrency = 0;           // requests of max_model_len tokens at once
   std::int64_t kv_capacity_tokens = 0;  // max_concurrency * max_model_len
 
+  // What the process takes when it begins to serve.
   std::int64_t total_bytes() const {
     return footprint.weights_bytes + footprint.scratch_bytes + footprint.process_bytes + kv_bytes;
   }
+  // And what it never passes.
+  std::int64_t most_bytes() const { return total_bytes() + footprint.bookkeeping_bytes; }
 };
 
 // available_bytes: what the machine has free before anything of the footprint is taken.
@@ -47,6 +52,8 @@ Plan make_plan(const KvLayout& layout, const Footprint& footprint, const PlanOpt
 
 // MemAvailable of this machine, less what a cgroup limit forbids.
 std::int64_t available_memory_bytes();
+// The limit of the container that this process is in; 0 = none.
+std::int64_t memory_limit_bytes();
 // Resident set of this process: what a plan is held against.
 std::int64_t resident_memory_bytes();
 

@@ -38,6 +38,18 @@ TEST(Plan, ConcurrencyCountsWholeSequences) {
   EXPECT_EQ(plan.total_bytes(), 80 * kGiB);
 }
 
+TEST(Plan, BookkeepingIsKeptFreeButNotTakenAtFirst) {
+  const Footprint footprint{.weights_bytes = 16 * kGiB,
+                            .bookkeeping_bytes = kGiB,
+                            .context_length = 4096,
+                            .max_batch_tokens = 512};
+  const Plan plan = make_plan(llama_3_8b(), footprint, {.memory_bytes = 81 * kGiB}, 81 * kGiB);
+  EXPECT_DOUBLE_EQ(plan.max_concurrency, 128);
+  EXPECT_EQ(plan.total_bytes(), 80 * kGiB);
+  EXPECT_EQ(plan.most_bytes(), 81 * kGiB);
+  EXPECT_THROW(make_plan(llama_3_8b(), footprint, {.kv_bytes = 64 * kGiB}, 81 * kGiB - 1), Error);
+}
+
 TEST(Plan, SlidingLayersHoldTheirWindowAndAChunk) {
   const KvLayout layout = gemma_270m();
   ASSERT_EQ(layout.num_groups(), 6);
