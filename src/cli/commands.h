@@ -18,6 +18,7 @@ void add_perplexity_command(CLI::App& app);
 void add_tokenize_command(CLI::App& app);
 void add_pull_command(CLI::App& app);
 void add_plan_command(CLI::App& app);
+void add_doctor_command(CLI::App& app);
 
 // --temperature, --top-p, ... and -n, on a command.
 void add_sampling_options(CLI::App& command, SamplingParams& sampling);

@@ -16,7 +16,8 @@ constexpr const char* kDescription =
     "  larder chat                     talk to it here\n"
     "  larder generate -p \"Once\"       continue a text\n"
     "  larder bench -m model.gguf      tokens per second, time to first token\n"
-    "  larder plan -m model.gguf       what it will take, before it takes it\n\n"
+    "  larder plan -m model.gguf       what it will take, before it takes it\n"
+    "  larder doctor                   what would keep it from starting, or slow it down\n\n"
     "LARDER_ISA=generic|avx2|avx512|amx chooses the instruction set (default: the machine's best).";
 
 // What the machine runs, best last: "generic avx2 avx512".
@@ -50,6 +51,7 @@ int main(int argc, char** argv) {
   larder::add_tokenize_command(app);
   larder::add_pull_command(app);
   larder::add_plan_command(app);
+  larder::add_doctor_command(app);
   try {
     if (argc == 1) {
       app.parse("serve", false);

@@ -1,53 +1,200 @@
-// larder plan: what a model takes, before anything is taken.
+// larder plan: what a model takes and how fast it can be, before anything is taken.
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <thread>
 
+#include "base/error.h"
+#include "base/mapped_file.h"
 #include "cli/commands.h"
+#include "cli/plan_report.h"
+#include "cli/pull.h"
 #include "cli/runtime.h"
 #include "kv/kv_type_names.h"
+#include "plan/calibrate.h"
+#include "plan/published_models.h"
+#include "server/server_config.h"
 
 namespace larder {
 namespace {
 
-void print_plan(const RuntimeOptions& options) {
-  ThreadPool pool(options.num_threads > 0
-                      ? options.num_threads
-                      : std::max(1, static_cast<int>(std::thread::hardware_concurrency())));
-  const PlannedModel planned = plan_model(options, pool);
-  const Plan& plan = planned.plan;
-  const auto row = [](const char* name, const std::string& value) {
-    std::printf("%-34s %s\n", name, value.c_str());
-  };
-  row("Weights", format_bytes(plan.footprint.weights_bytes));
-  row("Scratch of a step", format_bytes(plan.footprint.scratch_bytes));
-  row("Process", format_bytes(plan.footprint.process_bytes));
-  row("KV cache", format_bytes(plan.kv_bytes));
-  row("Total", format_bytes(plan.total_bytes()));
-  row("KV type", format_kv_types(planned.layout->types()));
-  row("KV bytes per token", fmt::format("{}", plan.kv_bytes_per_token));
-  row("KV blocks", fmt::format("{} of {}", plan.num_blocks, format_bytes(plan.block_bytes)));
-  row("Longest prompt and output, tokens", fmt::format("{}", plan.max_model_len));
-  row("KV capacity, tokens", fmt::format("{}", plan.kv_capacity_tokens));
-  for (int length = 512; length < 2 * plan.max_model_len; length *= 4) {
-    const int tokens = std::min(length, plan.max_model_len);
-    const std::int64_t blocks =
-        planned.layout->num_blocks_for(tokens, plan.footprint.max_batch_tokens);
-    row(fmt::format("Requests of {} tokens at once", tokens).c_str(),
-        fmt::format("{:.1f}", static_cast<double>(plan.num_blocks) / static_cast<double>(blocks)));
-    if (tokens == plan.max_model_len) break;
+struct PlanCommandOptions {
+  RuntimeOptions runtime;
+  Workload workload;
+  std::string machine = "this";
+  std::string weights;  // "" = the file's, or as published
+  int num_devices = 1;
+  double cached_percent = 0;
+  bool json = false;
+  bool no_measure = false;
+  bool list = false;
+};
+
+bool is_this_machine(const PlanCommandOptions& options) { return options.machine == "this"; }
+
+// A file comes before a published name, as far as it is there or can be fetched.
+bool is_published(const std::string& name) {
+  if (std::filesystem::exists(name) || !find_published_model(name)) return false;
+  return std::ranges::none_of(known_models(),
+                              [&](const KnownModel& known) { return name == known.name; });
+}
+
+std::string not_found_text(const std::string& name) {
+  std::string similar;
+  for (const std::string& known : similar_model_names(name))
+    similar += (similar.empty() ? "; published models like it: " : ", ") + known;
+  return similar + " (larder plan --list shows all)";
+}
+
+class Planner {
+ public:
+  explicit Planner(const PlanCommandOptions& options)
+      : options_(options),
+        pool_(options.runtime.num_threads > 0
+                  ? options.runtime.num_threads
+                  : std::max(1, static_cast<int>(std::thread::hardware_concurrency()))) {}
+
+  PlanReport run() {
+    Deployment& d = report_.deployment;
+    d.kv_types = parse_kv_types(options_.runtime.kv_type);
+    d.num_devices = options_.num_devices;
+    d.max_batch_tokens = options_.runtime.max_batch_tokens;
+    if (is_published(options_.runtime.model)) {
+      d.shape = *find_published_model(options_.runtime.model);
+      d.weights = published_weight_format(options_.runtime.model);
+      choose_machine();
+    } else {
+      plan_file();
+    }
+    if (!options_.weights.empty()) d.weights = parse_weight_format(options_.weights);
+    fill_workload();
+    if (report_.kv_budget_bytes == 0)
+      report_.kv_budget_bytes =
+          static_cast<double>(d.machine.memory_bytes) - d.device_weights_bytes();
+    report_.shortage = shortage(d, report_.workload, report_.server ? report_.kv_budget_bytes : 0);
+    if (!report_.speed && d.machine.read_bytes_per_s > 0) report_.speed = roofline(d);
+    if (report_.speed) {
+      const double budget = report_.server ? report_.kv_budget_bytes : 0;
+      report_.capacity = plan_capacity(d, *report_.speed, report_.workload, budget);
+      report_.levers = list_levers(d, *report_.speed, report_.workload, budget);
+    }
+    return std::move(report_);
   }
+
+ private:
+  void choose_machine() {
+    Machine& machine = report_.deployment.machine;
+    if (!is_this_machine(options_)) {
+      machine = find_machine(options_.machine);
+      return;
+    }
+    const std::int64_t available_bytes = available_memory_bytes();
+    if (options_.no_measure) {
+      machine.name = "this machine";
+      machine.is_measured = true;
+    } else {
+      machine = measure_machine(select_kernels(), pool_);
+    }
+    machine.memory_bytes = available_bytes;
+  }
+
+  void plan_file() {
+    PlannedModel planned;
+    try {
+      planned = plan_model(options_.runtime, pool_);
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::kNotFound) throw;
+      throw Error(error.kind(), error.what() + not_found_text(options_.runtime.model));
+    }
+    Deployment& d = report_.deployment;
+    const MappedFile mapped(planned.file.path);
+    const GgufFile gguf(mapped.bytes());
+    d.shape = model_shape(planned.file.config, gguf);
+    if (d.shape.name.empty()) d.shape.name = planned.file.path;
+    d.weights = file_weight_format(d.shape, gguf, planned.file.weights_bytes);
+    choose_machine();
+    if (!is_this_machine(options_) || !options_.weights.empty()) return;
+    report_.server = planned.plan;
+    report_.kv_budget_bytes = static_cast<double>(planned.plan.kv_bytes);
+    if (options_.no_measure) return;
+    report_.speed = calibrate(planned.file.config, gguf,
+                              {.kv_types = d.kv_types, .limits = planned.limits}, pool_);
+    report_.is_calibrated = true;
+  }
+
+  void fill_workload() {
+    Workload& w = report_.workload;
+    w = options_.workload;
+    w.cached_share = options_.cached_percent / 100;
+    w.max_sequences = options_.runtime.max_sequences;
+    w.attention_window = options_.runtime.attention.window;
+    int longest = report_.deployment.shape.context_len;
+    if (report_.server) longest = std::min(longest, report_.server->max_model_len);
+    w.output_len = std::min(w.output_len, std::max(1, longest / 2));
+    w.prompt_len = std::min(w.prompt_len, longest - w.output_len);
+  }
+
+  const PlanCommandOptions& options_;
+  ThreadPool pool_;
+  PlanReport report_;
+};
+
+void plan(const PlanCommandOptions& options) {
+  const PlanReport report = Planner(options).run();
+  if (options.json)
+    std::puts(plan_json(report).dump(2).c_str());
+  else
+    print_plan(report);
+  std::fflush(stdout);
+  if (!report.shortage.empty()) throw Error(ErrorKind::kUnavailable, report.shortage);
+}
+
+void list() {
+  std::puts("Models, beside files and those that `larder pull` knows:");
+  for (const std::string& name : published_model_names()) std::printf("  %s\n", name.c_str());
+  std::puts("Machines:\n  this");
+  for (const Machine& machine : named_machines()) std::printf("  %s\n", machine.name.c_str());
+  std::puts("Weights:\n  f16");
+  for (const WeightFormat& format : weight_formats()) std::printf("  %s\n", format.name.c_str());
 }
 
 }  // namespace
 
 void add_plan_command(CLI::App& app) {
-  auto options = std::make_shared<RuntimeOptions>();
+  auto options = std::make_shared<PlanCommandOptions>();
+  options->runtime.bookkeeping_bytes = bookkeeping_bytes(ServerLimits{});
   CLI::App* command = app.add_subcommand(
-      "plan", "What a model takes: weights, KV bytes per token, capacity, concurrency");
-  add_runtime_options(*command, *options);
-  command->callback([options] { print_plan(*options); });
+      "plan",
+      "What a model takes and brings: memory, context, concurrency, speed, and what to change");
+  add_runtime_options(*command, options->runtime);
+  command->add_option("--machine", options->machine,
+                      "this one, measured (default), or H100, H200, A100, L4, \"RTX 4090\"");
+  command
+      ->add_option("--tp,--devices", options->num_devices,
+                   "So many of the machine, which share out weights and KV heads (default 1)")
+      ->check(CLI::Range(1, 1024));
+  command->add_option("--weights", options->weights,
+                      "Plan for weights as f32, bf16, fp8, q8_0, mxfp4 or q4_0 (default: as "
+                      "the file has them or the model is published)");
+  command->add_option("--prompt", options->workload.prompt_len, "Tokens of a prompt (default 2048)")
+      ->check(CLI::Range(1, 1 << 24));
+  command->add_option("--output", options->workload.output_len, "Tokens of an answer (default 256)")
+      ->check(CLI::Range(1, 1 << 24));
+  command->add_option("--rate", options->workload.rate, "Requests a second that come in")
+      ->check(CLI::Range(0.0, 1e9));
+  command->add_option("--cached", options->cached_percent,
+                      "Percent of a prompt that the cache has (default 0)")
+      ->check(CLI::Range(0.0, 100.0));
+  command->add_flag("--json", options->json, "For programs");
+  command->add_flag("--no-measure", options->no_measure, "Memory alone: measure no speed here");
+  command->add_flag("--list", options->list, "The published models and the machines");
+  command->callback([options] {
+    if (options->list) return list();
+    if (options->num_devices > 1 && is_this_machine(*options))
+      throw_invalid("--tp: this machine is one device; name another by --machine");
+    plan(*options);
+  });
 }
 
 }  // namespace larder

@@ -149,7 +149,7 @@ void add_runtime_options(CLI::App& command, RuntimeOptions& options) {
 }
 
 std::int64_t bookkeeping_bytes(const ServerLimits& limits) {
-  return static_cast<std::int64_t>(limits.max_history_bytes);
+  return static_cast<std::int64_t>(limits.max_history_bytes + limits.max_session_bytes);
 }
 
 PlannedModel plan_model(const RuntimeOptions& options, ThreadPool& pool) {

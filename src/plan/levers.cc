@@ -42,7 +42,8 @@ class LeverList {
       budget += deployment_.device_weights_bytes() - changed.device_weights_bytes();
     const Capacity after =
         plan_capacity(changed, scaled_speed(speed_, deployment_, changed), workload, budget);
-    // What slows the machine down or changes little is no lever.
+    // What does not help enough, slows the machine down or changes little is no lever.
+    if (!after.fits()) return;
     if (after.max_rate < now_.max_rate * 1.01 && after.ttft_seconds > now_.ttft_seconds * 0.99)
       return;
     levers_.push_back({std::move(name), std::move(option), after});
@@ -84,7 +85,7 @@ class LeverList {
     Workload reused = workload_;
     reused.cached_share = kReusedShare;
     if (workload_.cached_share < kReusedShare)
-      add("prompts of which 90 % begin as an earlier one did", "", deployment_, reused);
+      add("90 % of each prompt begins as an earlier one did", "", deployment_, reused);
   }
 
   void add_window() {
@@ -92,7 +93,7 @@ class LeverList {
     if (deployment_.shape.kv_layers.front().is_latent) return;
     Workload bounded = workload_;
     bounded.attention_window = kWindow;
-    add(fmt::format("a window of {} tokens: what is older is out of sight", kWindow),
+    add(fmt::format("a window of {} tokens", kWindow),
         fmt::format("--attention-window {} --attention-sinks 16", kWindow), deployment_, bounded);
   }
 

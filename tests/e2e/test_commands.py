@@ -17,7 +17,7 @@ def larder(*arguments, stdin="", code=0):
 
 def test_help_teaches():
     text = larder("--help").stdout
-    for command in ("serve", "chat", "generate", "bench", "perplexity", "tokenize", "pull", "plan"):
+    for command in ("serve", "chat", "generate", "bench", "perplexity", "tokenize", "pull", "plan", "doctor"):
         assert command in text
         assert "--" in larder(command, "--help").stdout
 

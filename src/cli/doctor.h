@@ -1,0 +1,46 @@
+// What `larder doctor` looks at. Each check adds its findings: one line for one thing.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cli/runtime.h"
+
+namespace larder {
+
+enum class Verdict { kOk, kWarn, kFail };
+
+struct Finding {
+  std::string what;  // "memory", "model", ...
+  Verdict verdict = Verdict::kOk;
+  std::string text;  // what was found
+  std::string fix;   // what to do about it; "" when OK
+};
+
+class Findings {
+ public:
+  void ok(std::string what, std::string text) {
+    list_.push_back({std::move(what), Verdict::kOk, std::move(text), ""});
+  }
+  void warn(std::string what, std::string text, std::string fix) {
+    list_.push_back({std::move(what), Verdict::kWarn, std::move(text), std::move(fix)});
+  }
+  void fail(std::string what, std::string text, std::string fix) {
+    list_.push_back({std::move(what), Verdict::kFail, std::move(text), std::move(fix)});
+  }
+  const std::vector<Finding>& list() const { return list_; }
+
+ private:
+  std::vector<Finding> list_;
+};
+
+// Instruction sets, cores, memory, limits of a container and of the shell, huge pages.
+void check_machine(const RuntimeOptions& options, Findings& findings);
+// The file, its tensors, tokenizer and template, and whether it fits. Fetches nothing.
+void check_model(const RuntimeOptions& options, Findings& findings);
+void check_port(const std::string& host, int port, Findings& findings);
+// Those that the options name. The disk is written to, for a moment, and left as it was.
+void check_disk_tier(const RuntimeOptions& options, Findings& findings);
+void check_remote_tier(const RuntimeOptions& options, Findings& findings);
+
+}  // namespace larder

@@ -1,0 +1,92 @@
+// larder doctor: what would keep a server from starting or slow it down, one line each.
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cli/commands.h"
+#include "cli/doctor.h"
+#include "server/server_config.h"
+
+namespace larder {
+namespace {
+
+struct DoctorOptions {
+  RuntimeOptions runtime;
+  std::string host = "127.0.0.1";
+  int port = 8080;
+  bool json = false;
+};
+
+const char* word_of(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::kOk:
+      return "OK";
+    case Verdict::kWarn:
+      return "WARN";
+    case Verdict::kFail:
+      return "FAIL";
+  }
+  return "";
+}
+
+void print(const Findings& findings) {
+  const bool has_colors = ::isatty(STDOUT_FILENO) != 0;
+  for (const Finding& finding : findings.list()) {
+    constexpr const char* kColors[] = {"\033[32m", "\033[33m", "\033[31m"};
+    const char* color = has_colors ? kColors[static_cast<int>(finding.verdict)] : "";
+    std::printf("%s%-4s%s %-14s %s%s%s\n", color, word_of(finding.verdict),
+                has_colors ? "\033[0m" : "", finding.what.c_str(), finding.text.c_str(),
+                finding.fix.empty() ? "" : "; fix: ", finding.fix.c_str());
+  }
+}
+
+void print_json(const Findings& findings, bool is_well) {
+  nlohmann::ordered_json json = {{"ok", is_well}, {"checks", nlohmann::ordered_json::array()}};
+  for (const Finding& finding : findings.list())
+    json["checks"].push_back({{"check", finding.what},
+                              {"verdict", word_of(finding.verdict)},
+                              {"text", finding.text},
+                              {"fix", finding.fix}});
+  std::puts(json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace).c_str());
+}
+
+void examine(const DoctorOptions& options) {
+  Findings findings;
+  check_machine(options.runtime, findings);
+  check_model(options.runtime, findings);
+  check_port(options.host, options.port, findings);
+  check_disk_tier(options.runtime, findings);
+  check_remote_tier(options.runtime, findings);
+  const bool is_well = std::ranges::none_of(
+      findings.list(), [](const Finding& f) { return f.verdict == Verdict::kFail; });
+  if (options.json)
+    print_json(findings, is_well);
+  else
+    print(findings);
+  std::fflush(stdout);
+  if (!is_well) throw CLI::RuntimeError(1);
+}
+
+}  // namespace
+
+void add_doctor_command(CLI::App& app) {
+  auto options = std::make_shared<DoctorOptions>();
+  options->runtime.bookkeeping_bytes = bookkeeping_bytes(ServerLimits{});
+  CLI::App* command = app.add_subcommand(
+      "doctor", "Looks for what would keep a server from starting, or slow it down");
+  add_runtime_options(*command, options->runtime);
+  command->add_option("--host", options->host, "Address that the server will listen on");
+  command->add_option("--port", options->port, "Its port (default 8080)")
+      ->check(CLI::Range(0, 65535));
+  command->add_flag("--json", options->json, "For programs");
+  // Other examinations are subcommands of this one, each with a callback of its own.
+  command->require_subcommand(0, 1);
+  command->callback([options, command] {
+    if (command->get_subcommands().empty()) examine(*options);
+  });
+}
+
+}  // namespace larder

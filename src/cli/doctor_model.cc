@@ -1,0 +1,107 @@
+// Whether a model file can be served.
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <thread>
+
+#include "base/error.h"
+#include "base/mapped_file.h"
+#include "cli/commands.h"
+#include "cli/doctor.h"
+#include "cli/pull.h"
+#include "model/vocabulary.h"
+
+namespace larder {
+namespace {
+
+// "" where the file still has to be fetched; the finding is made then.
+std::string model_path(const std::string& name, Findings& findings) {
+  const auto known = std::ranges::find_if(
+      known_models(), [&](const KnownModel& model) { return name == model.name; });
+  const std::string path =
+      known == known_models().end() ? name : models_folder() + "/" + known->file;
+  if (std::filesystem::exists(path)) return path;
+  if (known == known_models().end())
+    findings.fail("model", path + ": no such file, and not a name that Larder knows",
+                  "-m FILE.gguf, or a name of `larder pull --help`");
+  else
+    findings.warn("model", name + " is not here yet: the first start fetches it",
+                  "larder pull " + name);
+  return "";
+}
+
+void check_tensors(const GgufFile& gguf, Findings& findings) {
+  std::map<std::string, int> counts;
+  for (const GgufTensor& tensor : gguf.tensors()) {
+    const auto traits = ggml_type_traits(static_cast<std::uint32_t>(tensor.type));
+    ++counts[traits ? std::string(traits->name) : "?"];
+  }
+  std::string text;
+  for (const auto& [name, count] : counts)
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", count, name);
+  const ModelConfig config = read_model_config(gguf);
+  const auto size_bytes = static_cast<std::int64_t>(weights_size_bytes(config, gguf));
+  findings.ok("weights", fmt::format("{} layers, {}; {} in memory", config.num_layers(), text,
+                                     format_bytes(size_bytes)));
+}
+
+void check_text(const GgufFile& gguf, const RuntimeOptions& options, Findings& findings) {
+  const Tokenizer tokenizer(read_vocabulary(gguf));
+  const std::string sample = "Larder keeps 42 jars.\n";
+  const std::vector<TokenId> tokens = tokenizer.encode(sample, false, false);
+  const bool reads_back = tokenizer.decode(tokens) == sample;
+  if (reads_back)
+    findings.ok("tokenizer", fmt::format("{} tokens", tokenizer.vocab_size()));
+  else
+    findings.warn("tokenizer", "a text is not read back as it was written",
+                  "convert the model again with a newer converter");
+
+  const bool own = !options.chat_template_file.empty();
+  const std::string source =
+      own ? read_input(options.chat_template_file) : read_chat_template(gguf);
+  if (source.empty())
+    findings.warn("chat template", "the file has none: chats take ChatML",
+                  "--chat-template FILE.jinja, if it was trained with another");
+  const ChatTemplate chat_template(source);
+  TemplateInput input;
+  input.messages = {{{"role", "user"}, {"content", "Hello"}}};
+  (void)chat_template.render(input);
+  if (!source.empty())
+    findings.ok("chat template", own ? options.chat_template_file : "the file's own, and it runs");
+}
+
+}  // namespace
+
+void check_model(const RuntimeOptions& options, Findings& findings) {
+  const std::string path = model_path(options.model, findings);
+  if (path.empty()) return;
+  const char* what = "model";
+  try {
+    const MappedFile mapped(path);
+    const GgufFile gguf(mapped.bytes());
+    const ModelConfig config = read_model_config(gguf);
+    const auto size_bytes = static_cast<std::int64_t>(mapped.bytes().size());
+    findings.ok("model", fmt::format("{} ({}), {}", path, config.name, format_bytes(size_bytes)));
+    what = "weights";
+    check_tensors(gguf, findings);
+    what = "tokenizer and template";
+    check_text(gguf, options, findings);
+    what = "fit";
+    ThreadPool pool(options.num_threads > 0
+                        ? options.num_threads
+                        : std::max(1, static_cast<int>(std::thread::hardware_concurrency())));
+    const PlannedModel planned = plan_model(options, pool);
+    findings.ok("fit", fmt::format("{} of {} available; {:.1f} requests of {} tokens at once",
+                                   format_bytes(planned.plan.total_bytes()),
+                                   format_bytes(available_memory_bytes()),
+                                   planned.plan.max_concurrency, planned.plan.max_model_len));
+  } catch (const Error& error) {
+    const std::string fix = std::string_view(what) == "fit"
+                                ? "a smaller --kv-size, --max-model-len or model; see `larder plan`"
+                                : "another file, or a conversion of it to a type that is served";
+    findings.fail(what, error.what(), fix);
+  }
+}
+
+}  // namespace larder

@@ -1,0 +1,27 @@
+// How fast this machine runs the steps of a model file, measured by running a part of it.
+#pragma once
+
+#include "base/thread_pool.h"
+#include "kernels/kernels.h"
+#include "model/gguf.h"
+#include "model/model_config.h"
+#include "model/transformer.h"
+#include "plan/step_speed.h"
+
+namespace larder {
+
+struct CalibrationOptions {
+  KvTypes kv_types = {};
+  TransformerLimits limits = {};
+  // Of layers to load: several times what a third-level cache holds.
+  double layer_bytes = 128e6;
+};
+
+// Loads as many of the file's layers as exceed any cache, runs steps of several sizes with and
+// without tokens before them through the forward pass that serves, and extrapolates to all layers,
+// which are alike. Takes a few seconds and, beside the weights of those layers, the scratch that
+// limits ask for. Throws like Weights.
+StepSpeed calibrate(const ModelConfig& config, const GgufFile& gguf,
+                    const CalibrationOptions& options, ThreadPool& pool);
+
+}  // namespace larder

@@ -1,0 +1,139 @@
+"""larder plan and larder doctor as a person and a program run them."""
+import json
+import os
+import socket
+import subprocess
+
+import pytest
+
+from api_server import serving
+
+BIN = os.environ.get("LARDER_BIN", "")
+SMOLLM2 = os.environ.get("LARDER_TEST_SMOLLM2")
+GEMMA3 = os.environ.get("LARDER_TEST_GEMMA3")
+
+
+def larder(*arguments, code=0):
+    result = subprocess.run([BIN, *map(str, arguments)], capture_output=True, text=True, timeout=300)
+    assert result.returncode == code, result.stdout + result.stderr
+    return result
+
+
+def plan(*arguments, code=0):
+    return json.loads(larder("plan", "--json", *arguments, code=code).stdout)
+
+
+def test_plan_of_a_file_is_measured_and_complete():
+    out = plan("-m", SMOLLM2, "--kv-size", "200MiB", "--rate", 1)
+    assert out["memory"]["kv_bytes_per_token"] == 23040
+    assert out["model"]["parameters"] == 134515008
+    assert out["server"]["total_bytes"] >= out["server"]["kv_bytes"] + out["server"]["weights_bytes"]
+    assert out["speed"]["source"] == "measured"
+    assert out["capacity"]["max_requests_per_second"] > 0
+    assert out["capacity"]["requests_by_littles_law"] is None or out["capacity"]["requests_by_littles_law"] > 0
+    cold = [row["seconds"] for row in out["speed"]["first_token"]]
+    assert cold == sorted(cold) and all(row["seconds_all_cached"] < row["seconds"] for row in out["speed"]["first_token"])
+    rates = [lever["max_requests_per_second"] for lever in out["levers"]]
+    assert rates and rates == sorted(rates, reverse=True)
+    assert set(out["speed"]["targets"]) == {"voice", "code", "chat", "batch"}
+
+
+@pytest.mark.parametrize("model, bytes_per_token", [
+    ("llama-3-8b", 131072), ("Llama 3 70B", 327680), ("llama-3.1-405b", 516096), ("deepseek-v3", 70272)])
+def test_plan_of_published_models(model, bytes_per_token):
+    out = plan("-m", model, "--machine", "h200", "--tp", 16)
+    assert out["memory"]["kv_bytes_per_token"] == bytes_per_token
+    assert out["fits"] and out["capacity"]["requests_by_memory"] > 1
+
+
+def test_plan_says_what_is_missing_and_still_shows_the_ceiling():
+    run = larder("plan", "-m", "llama-3-70b", "--machine", "h100", code=1)
+    assert "does not fit: needs" in run.stderr and "--tp 2" in run.stderr
+    out = plan("-m", "llama-3-70b", "--machine", "h100", code=1)
+    alone = [d for d in out["speed"]["decode"] if d["context"] == 0 and d["requests"] == 1][0]["tokens_per_second"]
+    assert 23.6 < alone < 24.2
+    assert out["shortage"] in run.stderr
+
+
+def test_plan_of_a_published_model_on_this_machine():
+    out = plan("-m", "llama-3.2-1b", "--weights", "q4_0", "--prompt", 512, "--output", 64)
+    assert out["machine"]["read_bytes_per_second"] > 1e9
+    assert out["speed"]["source"] == "roofline"
+
+
+def test_plan_without_measuring_is_about_memory():
+    out = larder("plan", "-m", GEMMA3, "--no-measure").stdout
+    assert "KV bytes per token" in out and "first token" not in out
+
+
+@pytest.mark.parametrize("arguments, words", [
+    (("-m", "llama-3-9b"), ["llama-3-9b", "Llama 3 8B", "--list"]),
+    (("-m", "llama-3-8b", "--machine", "tpu"), ["tpu", "H100"]),
+    (("-m", "llama-3-8b", "--weights", "q3"), ["q3", "q4_0"]),
+    (("-m", "llama-3-8b", "--tp", 2), ["--tp", "--machine"]),
+])
+def test_plan_errors_help(arguments, words):
+    error = larder("plan", *arguments, code=1).stderr.strip().splitlines()[-1]
+    for word in words:
+        assert word in error
+
+
+def test_plan_lists_what_it_knows():
+    out = larder("plan", "--list").stdout
+    assert "gpt-oss 120B" in out and "RTX 4090" in out
+
+
+def doctor(*arguments, code=0):
+    report = json.loads(larder("doctor", "--json", "-m", SMOLLM2, *arguments, code=code).stdout)
+    assert report["ok"] == (code == 0)
+    return {check["check"]: check for check in report["checks"]}
+
+
+def test_doctor_of_a_healthy_set_up(tmp_path):
+    checks = doctor("--port", 0, "--kv-size", "64MiB", "--kv-disk", tmp_path / "new" / "kv", "--kv-disk-size", "64MiB")
+    for name in ("instructions", "memory", "model", "weights", "tokenizer", "chat template", "fit", "port", "disk", "disk room"):
+        assert checks[name]["verdict"] == "OK", checks[name]
+    assert not (tmp_path / "new").exists()
+    lines = larder("doctor", "-m", SMOLLM2, "--port", 0).stdout.splitlines()
+    assert all(line.split()[0] in ("OK", "WARN", "FAIL") for line in lines)
+    assert all("; fix: " in line for line in lines if not line.startswith("OK"))
+
+
+def test_doctor_finds_a_taken_port():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        check = doctor("--port", taken.getsockname()[1], code=1)["port"]
+    assert check["verdict"] == "FAIL" and "--port" in check["fix"]
+
+
+def test_doctor_finds_a_damaged_model(tmp_path):
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(open(SMOLLM2, "rb").read(1000))
+    run = larder("doctor", "--port", 0, "-m", broken, code=1)
+    assert any(line.startswith("FAIL") and "broken.gguf" in line or "GGUF" in line for line in run.stdout.splitlines())
+    assert "FAIL" in larder("doctor", "--port", 0, "-m", tmp_path / "none.gguf", code=1).stdout
+
+
+def test_doctor_finds_what_does_not_fit():
+    assert doctor("--port", 0, "--kv-size", "900TiB", code=1)["fit"]["verdict"] == "FAIL"
+
+
+def test_doctor_finds_the_disk_in_use(tmp_path):
+    options = ("--kv-disk", tmp_path, "--kv-disk-size", "64MiB")
+    with serving("--kv-size", "64MiB", *options):
+        check = doctor("--port", 0, *options, code=1)["disk"]
+        assert check["verdict"] == "FAIL" and "another process" in check["text"]
+    assert doctor("--port", 0, *options)["disk"]["verdict"] == "OK"
+    assert not list(tmp_path.glob("doctor-*"))
+
+
+def test_doctor_warns_of_a_disk_without_room(tmp_path):
+    check = doctor("--port", 0, "--kv-disk", tmp_path, "--kv-disk-size", "900TiB", code=1)
+    assert check["disk room"]["verdict"] == "WARN"
+
+
+def test_doctor_finds_no_redis():
+    check = doctor("--port", 0, "--kv-remote", "redis://127.0.0.1:1", code=1)["remote"]
+    assert check["verdict"] == "FAIL" and "--kv-remote" in check["fix"]
+    assert doctor("--port", 0, "--kv-remote", "http://x", code=1)["remote"]["verdict"] == "FAIL"
