@@ -59,7 +59,7 @@ def fill(base, plan, seed):
     """Prompts until more tokens were sent than the cache holds, by several clients at once."""
     rng = random.Random(seed)
     length = min(plan["max_model_len"] - 16, 480)
-    left = [plan["kv_capacity_tokens"] * 5 // 4 + CLIENTS * length]
+    left = [plan["kv_capacity_tokens"] + length]
     lock = threading.Lock()
     errors = []
 
