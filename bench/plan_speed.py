@@ -3,8 +3,8 @@
 
 plan_speed.py --larder build/larder MODEL.gguf... [--rounds 3] [--kv-type f16]
 
-Plan and bench take turns; the table shows medians over the rounds. Fails when one is off by more than --within percent. On
-a machine that others use the plan, which takes the best of a few tries, is ahead of the bench, which takes means.
+Plan and bench take turns; the table shows medians over the rounds. Fails when one is off by more than --within percent, as
+it may on a machine that others use.
 """
 import argparse
 import json
