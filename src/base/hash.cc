@@ -17,4 +17,12 @@ std::string to_hex(const Digest& digest) {
   return text;
 }
 
+std::uint64_t hash_text(std::string_view text) {
+  if (text.empty()) return 0;
+  const Digest digest = sha256(std::as_bytes(std::span(text)));
+  std::uint64_t hash;
+  std::memcpy(&hash, digest.data(), sizeof hash);
+  return hash | 1;
+}
+
 }  // namespace larder

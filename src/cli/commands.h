@@ -19,6 +19,7 @@ void add_tokenize_command(CLI::App& app);
 void add_pull_command(CLI::App& app);
 void add_plan_command(CLI::App& app);
 void add_doctor_command(CLI::App& app);
+void add_doctor_cache_command(CLI::App& doctor);
 
 // --temperature, --top-p, ... and -n, on a command.
 void add_sampling_options(CLI::App& command, SamplingParams& sampling);

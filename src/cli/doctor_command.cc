@@ -83,6 +83,7 @@ void add_doctor_command(CLI::App& app) {
       ->check(CLI::Range(0, 65535));
   command->add_flag("--json", options->json, "For programs");
   // Other examinations are subcommands of this one, each with a callback of its own.
+  add_doctor_cache_command(*command);
   command->require_subcommand(0, 1);
   command->callback([options, command] {
     if (command->get_subcommands().empty()) examine(*options);

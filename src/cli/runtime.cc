@@ -17,6 +17,7 @@
 #include "model/gguf.h"
 #include "model/key_calibration.h"
 #include "model/vocabulary.h"
+#include "server/cache_log.h"
 #include "server/server_config.h"
 
 namespace larder {
@@ -149,7 +150,9 @@ void add_runtime_options(CLI::App& command, RuntimeOptions& options) {
 }
 
 std::int64_t bookkeeping_bytes(const ServerLimits& limits) {
-  return static_cast<std::int64_t>(limits.max_history_bytes + limits.max_session_bytes);
+  const CacheLogLimits of_log{.max_ledger_bytes = limits.max_ledger_bytes};
+  return static_cast<std::int64_t>(limits.max_history_bytes + limits.max_session_bytes +
+                                   of_log.max_bytes());
 }
 
 PlannedModel plan_model(const RuntimeOptions& options, ThreadPool& pool) {

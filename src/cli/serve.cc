@@ -23,18 +23,24 @@ struct ServeOptions {
   ServerConfig server;
   std::string name;
   std::string api_key_file;
+  std::vector<std::string> normalise;
   double drain_seconds = 30;
   double log_seconds = 5;
 };
 
-// One key per line; empty lines and those that begin with # do not count.
-void read_api_keys(const std::string& path, std::vector<std::string>& keys) {
+// One key per line, perhaps with a group after a space; empty lines and those that begin with # do
+// not count.
+void read_api_keys(const std::string& path, ServerConfig& config) {
   std::ifstream file(path);
   if (!file)
     throw Error(ErrorKind::kNotFound, fmt::format("--api-key-file {}: cannot be read", path));
   for (std::string line; std::getline(file, line);) {
     while (!line.empty() && (line.back() == '\r' || line.back() == ' ')) line.pop_back();
-    if (!line.empty() && line[0] != '#') keys.push_back(line);
+    if (line.empty() || line[0] == '#') continue;
+    const auto space = line.find_first_of(" \t");
+    config.api_keys.push_back(line.substr(0, space));
+    if (space == std::string::npos) continue;
+    config.api_key_groups[config.api_keys.back()] = line.substr(line.find_first_not_of(" \t", space));
   }
 }
 
@@ -49,7 +55,12 @@ nlohmann::ordered_json describe(const ModelFile& file) {
 
 void serve(const ServeOptions& options) {
   ServerConfig config = options.server;
-  if (!options.api_key_file.empty()) read_api_keys(options.api_key_file, config.api_keys);
+  if (!options.api_key_file.empty()) read_api_keys(options.api_key_file, config);
+  for (const std::string& name : options.normalise) {
+    if (!add_normalisation(name, config.normalisation))
+      throw Error(ErrorKind::kInvalidArgument,
+                  fmt::format("--normalise {}: must be {}", name, kNormalisations));
+  }
   config.drain_timeout =
       std::chrono::milliseconds(static_cast<std::int64_t>(options.drain_seconds * 1e3));
   config.log_interval =
@@ -93,7 +104,12 @@ void add_serve_command(CLI::App& app) {
                       "The model's name for clients (default: the file's)");
   command->add_option("--api-key", server.api_keys,
                       "A key that clients must send; may be given several times");
-  command->add_option("--api-key-file", options->api_key_file, "A file of keys, one per line");
+  command->add_option("--api-key-file", options->api_key_file, "A file of keys, one per line; KEY GROUP: keys of a group share their cache");
+  command
+      ->add_option("--normalise", options->normalise,
+                   "Change chats so that more is reused: nonce_headers, tool_keys, timestamps or all "
+                   "(default: none)")
+      ->delimiter(',');
   command->add_flag("--open", server.allow_open_network,
                     "Listen beyond this machine although there is no API key");
   command->add_option("--cors", server.cors_origins,

@@ -7,7 +7,8 @@ namespace larder {
 
 std::string Router::salt_of(const HttpRequest& request, const GenerationOptions& options) const {
   const std::optional<Digest> key = keys_.empty() ? std::nullopt : key_of(request);
-  return derive_salt(key, options.cache_salt);
+  return derive_salt(key ? std::optional(keys_.cache_owner(*key)) : std::nullopt,
+                     options.cache_salt);
 }
 
 std::vector<KnownTurn> Router::recall_turns(const std::string& salt,
@@ -21,8 +22,12 @@ std::vector<KnownTurn> Router::recall_turns(const std::string& salt,
 GenerationJob Router::prepare_job(const HttpRequest& request, ChatRequest& chat) const {
   GenerationJob job;
   job.salt = salt_of(request, chat.options);
+  std::vector<std::string> normalised =
+      normalise(chat.options.normalisation, chat.messages, chat.tools);
+  for (const std::string& name : normalised) metrics_.count_normalisation(name);
   chat.known_turns = recall_turns(job.salt, chat);
   job.prompts.push_back(prepare_chat(chat, model_));
+  job.prompts.back().normalised = std::move(normalised);
   // An endless answer never comes back, and half of one does not come back alone.
   if (chat.options.attention.window == 0 && !chat.continue_final_message) {
     job.history = history_.get();
@@ -31,8 +36,15 @@ GenerationJob Router::prepare_job(const HttpRequest& request, ChatRequest& chat)
   return job;
 }
 
+std::uint64_t Router::tenant_of(const HttpRequest& request) const {
+  const std::optional<Digest> key = keys_.empty() ? std::nullopt : key_of(request);
+  return key ? hash_text(to_hex(*key)) : 0;
+}
+
 Reply Router::generate(const HttpRequest& request, GenerationJob job, Mailbox::Wake wake) const {
   if (job.salt.empty()) job.salt = salt_of(request, job.options);
+  job.cache_log = cache_log_.get();
+  job.tenant = tenant_of(request);
   job.max_waiting_bytes = config_.limits.max_stream_buffer_bytes;
   job.writer->set_options(job.options);
   Reply reply;

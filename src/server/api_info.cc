@@ -102,6 +102,25 @@ Reply Router::load(const HttpRequest&, Mailbox::Wake) const {
   return {json_response(Json::object({{"server_load", gauges_.num_generations.load()}})), nullptr};
 }
 
+Reply Router::cache_reports(const HttpRequest& request, Mailbox::Wake) const {
+  constexpr std::size_t kMost = 1000;
+  Json list = {{"object", "list"}};
+  list["data"] = cache_log_->list(tenant_of(request), kMost);
+  return {json_response(list), nullptr};
+}
+
+Reply Router::cache_report(const HttpRequest& request, Mailbox::Wake) const {
+  const std::string_view prefix = "/v1/cache/requests/";
+  const std::string id =
+      to_valid_utf8(percent_decode(std::string_view(request.path).substr(prefix.size())));
+  const std::optional<Json> report = cache_log_->find(id, tenant_of(request));
+  if (report) return {json_response(*report), nullptr};
+  throw Error(ErrorKind::kNotFound,
+              fmt::format("id: there is no report of \"{}\"; the last {} are kept, from when their "
+                          "first token comes", shorten(id), CacheLogLimits{}.max_reports),
+              "id");
+}
+
 Reply Router::reset_prefix_cache(const HttpRequest&, Mailbox::Wake) const {
   model_.engine.reset_prefix_cache();
   return {{.content_type = "", .body = {}, .headers = {}}, nullptr};

@@ -29,10 +29,19 @@ bool is_bearer(std::string_view scheme) {
 
 }  // namespace
 
-ApiKeys::ApiKeys(const std::vector<std::string>& keys) {
+ApiKeys::ApiKeys(const std::vector<std::string>& keys,
+                 const std::map<std::string, std::string>& groups) {
   for (const std::string& key : keys) {
     if (!key.empty()) digests_.push_back(digest_of(key));
   }
+  for (const auto& [key, group] : groups) {
+    if (!group.empty()) groups_[digest_of(key)] = digest_of("larder group\n" + group);
+  }
+}
+
+Digest ApiKeys::cache_owner(const Digest& key) const {
+  const auto group = groups_.find(key);
+  return group == groups_.end() ? key : group->second;
 }
 
 std::optional<Digest> ApiKeys::match(std::string_view authorization) const {

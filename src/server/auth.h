@@ -1,6 +1,7 @@
 // Who may use the server, and whose KV is whose.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -13,7 +14,9 @@ namespace larder {
 // Immutable. Thread: any.
 class ApiKeys {
  public:
-  explicit ApiKeys(const std::vector<std::string>& keys);
+  // groups: key -> a name; keys of one name share their cache.
+  explicit ApiKeys(const std::vector<std::string>& keys,
+                   const std::map<std::string, std::string>& groups = {});
 
   bool empty() const { return digests_.empty(); }
   // The digest of the key in "Bearer KEY", nullopt if it is none of ours. Takes the same time for
@@ -21,9 +24,12 @@ class ApiKeys {
   std::optional<Digest> match(std::string_view authorization) const;
   // Likewise of a key as it is (x-api-key).
   std::optional<Digest> match_key(std::string_view key) const;
+  // Whose cache a key's requests use: its own, or its group's.
+  Digest cache_owner(const Digest& key) const;
 
  private:
   std::vector<Digest> digests_;
+  std::map<Digest, Digest> groups_;
 };
 
 // The salt under which a request's KV is shared: SHA-256 over the key's digest and what the client

@@ -41,7 +41,10 @@ void ChoicesWriter::delta(Choice& choice, ChoiceDelta delta, std::span<const Cho
   choice.begun = true;
   if (options_.continuous_usage) event["usage"] = usage_json({&choice, 1});
   const bool is_last = choice.done() && std::ranges::all_of(all, &Choice::done);
-  if (is_last && !options_.include_usage) event["timings"] = timings_json(all);
+  if (is_last && !options_.include_usage) {
+    event["timings"] = timings_json(all);
+    add_reports(event, all);
+  }
   append_event(out, event);
 }
 
@@ -50,9 +53,20 @@ void ChoicesWriter::end(std::span<const Choice> all, std::string& out) {
     Json event = envelope(true);
     event["usage"] = usage_json(all);
     event["timings"] = timings_json(all);
+    add_reports(event, all);
     append_event(out, event);
   }
   out += kSseDone;
+}
+
+void ChoicesWriter::add_reports(Json& body, std::span<const Choice> all) const {
+  if (!options_.wants_cache_report) return;
+  Json reports = Json::array();
+  for (const Choice& choice : all) {
+    if (choice.cache_report) reports.push_back(cache_report_json(*choice.cache_report));
+  }
+  // One prompt is the rule; completions may have several.
+  body["larder"] = {{"cache", reports.size() == 1 ? std::move(reports[0]) : std::move(reports)}};
 }
 
 void ChoicesWriter::failure(const ApiError& error, std::string& out) {
@@ -66,6 +80,7 @@ std::string ChoicesWriter::whole(std::span<Choice*> shown, std::span<const Choic
   for (Choice* choice : shown) body["choices"].push_back(whole_choice(*choice));
   body["usage"] = usage_json(all);
   body["timings"] = timings_json(all);
+  add_reports(body, all);
   return dump_json(body);
 }
 

@@ -42,6 +42,7 @@ class ChoicesWriter : public ReplyWriter {
   const Tokenizer& tokenizer_;
 
  private:
+  void add_reports(Json& body, std::span<const Choice> all) const;
   Json envelope(bool streaming) const;
 
   const std::int64_t created_s_;

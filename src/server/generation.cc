@@ -1,5 +1,7 @@
 #include "server/generation.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <utility>
@@ -24,6 +26,8 @@ Generation::Generation(const ServedModel& model, GenerationJob job, ServerMetric
       metrics_(metrics),
       writer_(std::move(job.writer)),
       history_(job.history),
+      cache_log_(job.cache_log),
+      tenant_(job.tenant),
       asked_(std::move(job.asked)),
       keeps_answer_(job.keeps_answer || history_ != nullptr),
       salt_(std::move(job.salt)),
@@ -57,6 +61,7 @@ void Generation::submit(std::vector<PreparedPrompt> prompts) {
   request_ids_.reserve(prompts.size());
   for (std::size_t i = 0; i < prompts.size(); ++i) {
     metrics_.count_kept_turns(prompts[i].num_kept_turns, prompts[i].num_kept_tokens);
+    if (cache_log_ != nullptr) open(prompts[i], i);
     Request request;
     request.prompt = std::move(prompts[i].tokens);
     request.sampling = options_.sampling;
@@ -72,6 +77,29 @@ void Generation::submit(std::vector<PreparedPrompt> prompts) {
     };
     request_ids_.push_back(model_.engine.submit(std::move(request)));
   }
+}
+
+void Generation::open(PreparedPrompt& prompt, std::size_t index) {
+  PromptOrigin origin = std::move(prompt.origin);
+  origin.id = writer_->id();
+  if (index > 0) origin.id = fmt::format("{}-{}", origin.id, index);
+  origin.tenant = tenant_;
+  origin.salt = hash_text(salt_);
+  origin.conversation = hash_text(options_.prompt_cache_key);
+  OpenPrompt open = cache_log_->open(std::move(origin), prompt.tokens, options_.comparison_id);
+  open.normalised = std::move(prompt.normalised);
+  open.num_kept_tokens = prompt.num_kept_tokens;
+  open_prompts_.push_back(std::move(open));
+}
+
+// Of the first choice's first update, and once more when it has ended.
+void Generation::report(Choice& choice, const RequestUpdate& update) {
+  const auto prompt = static_cast<std::size_t>(choice.prompt);
+  if (cache_log_ == nullptr || update.choice != 0) return;
+  if (!choice.cache_report) {
+    choice.cache_report = cache_log_->explain(open_prompts_[prompt], update);
+  }
+  if (choice.done()) cache_log_->complete(open_prompts_[prompt], choice.token_ids);
 }
 
 std::string Generation::advance(std::size_t max_bytes) {
@@ -109,6 +137,7 @@ void Generation::take(Mailbox::Item item, std::string& out) {
   observe(choice, update);
   ChoiceDelta delta = absorb(choice, update);
   keep(choice, delta);
+  report(choice, update);
   if (choice.done()) {
     --num_unfinished_;
     remember(choice);
@@ -149,7 +178,7 @@ ChoiceDelta Generation::absorb(Choice& choice, RequestUpdate& update) {
 
 // Of a stream only what will be needed: an endless one is to take no memory.
 void Generation::keep(Choice& choice, const ChoiceDelta& delta) const {
-  if (keeps_answer_) {
+  if (options_.attention.window == 0) {
     for (const OutputToken& token : delta.tokens) choice.token_ids.push_back(token.token);
   }
   if (keeps_answer_ || !options_.stream) choice.text += delta.text;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "server/history_tokens.h"
+#include "server/cache_log.h"
 #include "server/http_message.h"
 #include "server/mailbox.h"
 #include "server/metrics.h"
@@ -25,6 +26,8 @@ struct GenerationJob {
   std::vector<PreparedPrompt> prompts;  // at least one
   std::string salt;                     // derived, see auth.h
   std::unique_ptr<ReplyWriter> writer;
+  CacheLog* cache_log = nullptr;        // outlives the generation; null = no reports
+  std::uint64_t tenant = 0;             // of the API key, for the log
   std::size_t max_waiting_bytes = 0;  // beyond that the client is woken for, see Mailbox
   // Where the answers' tokens are remembered, for when they come back as history; null = nowhere.
   HistoryTokens* history = nullptr;
@@ -68,6 +71,8 @@ class Generation {
              Mailbox::Wake wake);
 
   void submit(std::vector<PreparedPrompt> prompts);
+  void open(PreparedPrompt& prompt, std::size_t index);
+  void report(Choice& choice, const RequestUpdate& update);
   void take(Mailbox::Item item, std::string& out);
   ChoiceDelta absorb(Choice& choice, RequestUpdate& update);
   void observe(Choice& choice, const RequestUpdate& update);
@@ -85,6 +90,9 @@ class Generation {
   ServerMetrics& metrics_;
   std::unique_ptr<ReplyWriter> writer_;
   HistoryTokens* const history_;
+  CacheLog* const cache_log_;
+  const std::uint64_t tenant_;
+  std::vector<OpenPrompt> open_prompts_;  // per prompt
   const Json asked_;
   const bool keeps_answer_;
   std::string salt_;

@@ -331,6 +331,21 @@ void ServerMetrics::count_kept_turns(int num_turns, int num_tokens) {
   num_kept_tokens_ += static_cast<std::uint64_t>(num_tokens);
 }
 
+void ServerMetrics::count_missed(const std::string& reason, int num_tokens) {
+  const std::lock_guard lock(mutex_);
+  missed_[reason] += static_cast<std::uint64_t>(num_tokens);
+}
+
+void ServerMetrics::count_divergence(const std::string& kind) {
+  const std::lock_guard lock(mutex_);
+  ++divergences_[kind];
+}
+
+void ServerMetrics::count_normalisation(const std::string& name) {
+  const std::lock_guard lock(mutex_);
+  ++normalisations_[name];
+}
+
 void ServerMetrics::add_histograms(std::vector<MetricFamily>& families) const {
   struct Name {
     const char* name;
@@ -362,6 +377,21 @@ void ServerMetrics::add_counters(std::vector<MetricFamily>& families) const {
   page.begin("vllm:request_success_total", "Finished requests.", MetricType::Counter);
   for (const auto& [reason, count] : finished_) {
     page.value(static_cast<double>(count), {{"finished_reason", reason}});
+  }
+  page.begin("larder:prompt_tokens_missed_total", "Prompt tokens computed, by why they were.",
+             MetricType::Counter);
+  for (const auto& [reason, count] : missed_) {
+    page.value(static_cast<double>(count), {{"reason", reason}});
+  }
+  page.begin("larder:prompt_divergences_total", "Prompts that parted from a recent one, by how.",
+             MetricType::Counter);
+  for (const auto& [kind, count] : divergences_) {
+    page.value(static_cast<double>(count), {{"class", kind}});
+  }
+  page.begin("larder:prompt_normalisations_total", "Prompts that were changed on request, by how.",
+             MetricType::Counter);
+  for (const auto& [name, count] : normalisations_) {
+    page.value(static_cast<double>(count), {{"name", name}});
   }
   page.begin("vllm:admission_rejections_total", "Requests refused for load.", MetricType::Counter);
   for (const auto& [reason, count] : rejections_) {

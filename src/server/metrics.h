@@ -41,6 +41,10 @@ class ServerMetrics {
   void count_dropped_stream();     // a reader too slow
   // Answers of a prompt that were encoded as they were generated, and their tokens.
   void count_kept_turns(int num_turns, int num_tokens);
+  // Tokens of prompts that were computed, by reason; and prompts that parted from a relative.
+  void count_missed(const std::string& reason, int num_tokens);
+  void count_divergence(const std::string& kind);
+  void count_normalisation(const std::string& name);
 
   // The text exposition format, all families. num_connections: open now.
   std::string serialize(const EngineStats& stats, const EngineConfig& config, bool alive,
@@ -73,6 +77,9 @@ class ServerMetrics {
   std::map<std::string, std::uint64_t> finished_;    // by reason
   std::map<std::string, std::uint64_t> rejections_;  // by reason
   std::uint64_t num_dropped_streams_ = 0;
+  std::map<std::string, std::uint64_t> missed_;       // tokens by reason
+  std::map<std::string, std::uint64_t> divergences_;  // by class
+  std::map<std::string, std::uint64_t> normalisations_;  // by name
   std::uint64_t num_kept_turns_ = 0;
   std::uint64_t num_kept_tokens_ = 0;
 };

@@ -337,6 +337,24 @@ void read_best_of(const Fields& fields, const RequestRules& rules, CompletionReq
 
 }  // namespace
 
+void read_larder_options(const Fields& fields, const RequestRules& rules,
+                         GenerationOptions& options) {
+  options.normalisation = rules.normalisation;
+  const Json* value = fields.find("larder");
+  if (value == nullptr) return;
+  const Fields own(*value, "larder");
+  options.wants_cache_report = own.boolean("cache_report", false);
+  const Json* names = own.find("normalise");
+  if (names == nullptr) return;
+  options.normalisation = {};
+  if (!names->is_array()) own.fail("normalise", "must be an array of names; [] is none");
+  for (const Json& name : *names) {
+    const bool is_known =
+        name.is_string() && add_normalisation(name.get<std::string>(), options.normalisation);
+    if (!is_known) own.fail("normalise", fmt::format("may hold {}", kNormalisations));
+  }
+}
+
 GenerationOptions read_generation_options(const Fields& fields, const RequestRules& rules) {
   refuse_missing_features(fields);
   GenerationOptions options;
@@ -356,6 +374,7 @@ GenerationOptions read_generation_options(const Fields& fields, const RequestRul
   options.pin_ttl_s = read_pin_ttl_s(fields, rules.takes_long_ttl);
   options.prompt_cache_key = fields.string("prompt_cache_key", kMaxNameBytes).value_or("");
   options.cache_salt = fields.string("cache_salt", kMaxNameBytes).value_or("");
+  read_larder_options(fields, rules, options);
   read_attention(fields, rules, options);
   read_truncation(fields, rules, options);
   return options;

@@ -14,6 +14,7 @@
 #include "engine/request.h"
 #include "server/history_tokens.h"
 #include "server/json_reader.h"
+#include "server/normalise.h"
 #include "server/server_config.h"
 
 namespace larder {
@@ -26,6 +27,7 @@ struct RequestRules {
   int vocab_size = 0;
   int max_model_len = 0;
   AttentionSpan attention = {};  // where a request does not say
+  Normalisation normalisation = {};  // likewise
   bool takes_long_ttl = false;   // prompt_cache_options.ttl may be "12h", too (Responses)
 };
 
@@ -47,6 +49,8 @@ struct GenerationOptions {
   bool logprobs_by_id = false;  // "token_id:17" in place of the text
   int priority = 0;
   int pin_ttl_s = 0;  // Request::pin_ttl_s
+  Normalisation normalisation;
+  bool wants_cache_report = false;  // "larder": {"cache_report": true}
   std::string cache_salt;  // the client's own; never used as it is
   std::string prompt_cache_key;  // the client's name for prompts that share a prefix; "" = none
   // The earlier reply that diagnostics compare this one's prompt with.
@@ -84,6 +88,10 @@ CompletionRequest parse_completion_request(const Json& body, const RequestRules&
 
 // What all of OpenAI's APIs have in common.
 GenerationOptions read_generation_options(const Fields& fields, const RequestRules& rules);
+
+// "larder": {"cache_report", "normalise"}: Larder's own options, in any API's request.
+void read_larder_options(const Fields& fields, const RequestRules& rules,
+                         GenerationOptions& options);
 
 // The fields that make a chat prompt, for /tokenize, too.
 void read_chat_prompt(const Json& body, ChatRequest& request);

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/hash.h"
 #include "server/json_fields.h"
 
 namespace larder {
@@ -112,6 +113,47 @@ std::vector<ExactSpan> find_turns(const RenderedPrompt& prompt, const ChatReques
   return found;
 }
 
+// Which message each token belongs to: what a template prints before a message is counted to it.
+std::vector<PromptPart> parts_of(std::span<const std::int32_t> messages) {
+  std::vector<PromptPart> parts;
+  int begin = 0;
+  std::int32_t last = -1;
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    if (messages[i] < 0) continue;
+    if (messages[i] != last || parts.empty()) parts.push_back({begin, messages[i]});
+    last = messages[i];
+    begin = static_cast<int>(i) + 1;
+  }
+  if (begin < static_cast<int>(messages.size())) parts.push_back({begin, -1});
+  return parts;
+}
+
+PromptOrigin origin_of(const ChatRequest& request, std::span<const std::int32_t> messages) {
+  PromptOrigin origin;
+  origin.parts = parts_of(messages);
+  for (const Json& message : request.messages) {
+    origin.roles.push_back(message.value("role", std::string()));
+  }
+  if (request.tools.is_null()) return origin;
+  origin.tools = hash_text(dump_json(request.tools));
+  origin.sorted_tools = hash_text(nlohmann::json(request.tools).dump(
+      -1, ' ', false, nlohmann::json::error_handler_t::replace));
+  const auto is_turn = [](const std::string& role) { return role != "system" && role != "developer"; };
+  const auto first = std::ranges::find_if(origin.roles, is_turn) - origin.roles.begin();
+  const auto begin = std::ranges::find(messages, static_cast<std::int32_t>(first));
+  origin.tools_end = static_cast<int>(begin - messages.begin());
+  return origin;
+}
+
+// The first num_tokens of the prompt have been cut off.
+void cut_origin(PromptOrigin& origin, int num_tokens) {
+  for (PromptPart& part : origin.parts) part.begin = std::max(0, part.begin - num_tokens);
+  while (origin.parts.size() > 1 && origin.parts[1].begin == 0) {
+    origin.parts.erase(origin.parts.begin());
+  }
+  origin.tools_end = std::max(0, origin.tools_end - num_tokens);
+}
+
 }  // namespace
 
 PreparedPrompt encode_chat(const ChatRequest& request, const ServedModel& model) {
@@ -135,8 +177,10 @@ PreparedPrompt encode_chat(const ChatRequest& request, const ServedModel& model)
   refuse_hopeless_text(prompt.text, "messages", request.options, model);
   const std::vector<ExactSpan> exact = find_turns(prompt, request, tokenizer);
   PreparedPrompt encoded;
-  encoded.tokens =
-      tokenizer.encode(prompt.text, prompt.spans, request.add_special_tokens, exact).tokens;
+  Encoding encoding =
+      tokenizer.encode(prompt.text, prompt.spans, request.add_special_tokens, exact);
+  encoded.origin = origin_of(request, encoding.messages);
+  encoded.tokens = std::move(encoding.tokens);
   encoded.num_kept_turns = static_cast<int>(exact.size());
   for (const ExactSpan& span : exact) {
     encoded.num_kept_tokens += static_cast<int>(span.tokens.size());
@@ -146,10 +190,13 @@ PreparedPrompt encode_chat(const ChatRequest& request, const ServedModel& model)
 
 PreparedPrompt prepare_chat(const ChatRequest& request, const ServedModel& model) {
   PreparedPrompt encoded = encode_chat(request, model);
+  const auto num_encoded = static_cast<int>(encoded.tokens.size());
   PreparedPrompt prompt =
       finish_prompt(std::move(encoded.tokens), "messages", request.options, model);
   prompt.num_kept_turns = encoded.num_kept_turns;
   prompt.num_kept_tokens = encoded.num_kept_tokens;
+  prompt.origin = std::move(encoded.origin);
+  cut_origin(prompt.origin, num_encoded - static_cast<int>(prompt.tokens.size()));
   return prompt;
 }
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/types.h"
+#include "engine/ledger.h"
 #include "server/openai_request.h"
 #include "server/server_config.h"
 
@@ -15,6 +16,8 @@ struct PreparedPrompt {
   int max_tokens = 0;  // what the request asks for, cut to what max_model_len leaves
   int num_kept_turns = 0;   // answers encoded as they were generated
   int num_kept_tokens = 0;  // theirs
+  std::vector<std::string> normalised;  // what normalise() did to the request
+  PromptOrigin origin;      // what the prompt itself tells: parts, roles, tools
 };
 
 // Renders the template and encodes; only the template's own text can make special tokens.

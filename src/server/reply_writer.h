@@ -12,6 +12,7 @@
 #include "engine/request.h"
 #include "engine/text_stream.h"
 #include "server/http_message.h"
+#include "server/cache_report.h"
 #include "server/json_reader.h"
 #include "server/openai_request.h"
 #include "tokenizer/tokenizer.h"
@@ -39,7 +40,8 @@ struct Choice {
   std::vector<TokenId> token_ids;  // only where answers are remembered
   std::vector<OutputToken> tokens;
   std::vector<OutputToken> prompt_logprobs;
-  Json cache_report;  // why tokens of the prompt were computed; null = not asked for
+  // Why tokens of the prompt were computed: from the first update on, in its first choice.
+  std::optional<CacheReport> cache_report;
 
   bool done() const { return finish != FinishReason::kNone; }
 };

@@ -83,6 +83,12 @@ class ResponsesWriter final : public ReplyWriter {
     return body;
   }
 
+  void add_report(const CacheReport& report, Json& body) const {
+    Json told = openai_diagnostics(report);
+    if (!told.is_null()) body["prompt_cache_diagnostics"] = std::move(told);
+    if (options_.wants_cache_report) body["larder"]["cache"] = cache_report_json(report);
+  }
+
   // The response as it ended, which is stored now.
   Json complete(const Choice& choice) {
     const bool is_complete = draft_.prewarms || choice.finish != FinishReason::kLength;
@@ -97,7 +103,7 @@ class ResponsesWriter final : public ReplyWriter {
           make_output_message(item_id_, choice.text, is_complete, std::move(logprobs_)));
     }
     body["usage"] = responses_usage_json(choice);
-    if (!choice.cache_report.is_null()) body["prompt_cache_diagnostics"] = choice.cache_report;
+    if (choice.cache_report) add_report(*choice.cache_report, body);
     body["timings"] = timings_json({&choice, 1});
     keep(body, choice);
     return body;

@@ -45,8 +45,19 @@ const Router::Route Router::kRoutes[] = {
     {"GET", "/version", true, false, &Router::version},
     {"GET", "/metrics", false, false, &Router::metrics_page},
     {"GET", "/load", false, false, &Router::load},
+    {"GET", "/v1/cache/requests", false, false, &Router::cache_reports},
+    {"GET", "/v1/cache/requests/", false, false, &Router::cache_report},
     {"POST", "/reset_prefix_cache", false, false, &Router::reset_prefix_cache},
 };
+
+namespace {
+
+std::vector<std::string> tier_names(const Engine& engine) {
+  const EngineStats stats = engine.stats();
+  return {stats.tier_names.begin(), stats.tier_names.end()};
+}
+
+}  // namespace
 
 Router::Router(const ServerConfig& config, const ServedModel& model, ServerMetrics& metrics,
                const ServerGauges& gauges)
@@ -54,11 +65,14 @@ Router::Router(const ServerConfig& config, const ServedModel& model, ServerMetri
       model_(model),
       metrics_(metrics),
       gauges_(gauges),
-      keys_(config.api_keys),
+      keys_(config.api_keys, config.api_key_groups),
       history_(std::make_unique<HistoryTokens>(config.limits.max_history_bytes)),
       sessions_(std::make_unique<SessionStore>(
           SessionStore::Limits{.max_bytes = config.limits.max_session_bytes,
-                               .max_count = config.limits.max_sessions})) {}
+                               .max_count = config.limits.max_sessions})),
+      cache_log_(std::make_unique<CacheLog>(
+          model.tokenizer, metrics, tier_names(model.engine),
+          CacheLogLimits{.max_ledger_bytes = config.limits.max_ledger_bytes})) {}
 
 namespace {
 
@@ -196,7 +210,8 @@ RequestRules Router::rules() const {
   return {.limits = config_.limits,
           .vocab_size = model_.tokenizer.vocab_size(),
           .max_model_len = model_.max_model_len,
-          .attention = model_.attention};
+          .attention = model_.attention,
+          .normalisation = config_.normalisation};
 }
 
 void Router::require_model(const std::string& name) const {

@@ -77,6 +77,8 @@ class Router {
   Reply version(const HttpRequest& request, Mailbox::Wake wake) const;
   Reply metrics_page(const HttpRequest& request, Mailbox::Wake wake) const;
   Reply load(const HttpRequest& request, Mailbox::Wake wake) const;
+  Reply cache_reports(const HttpRequest& request, Mailbox::Wake wake) const;
+  Reply cache_report(const HttpRequest& request, Mailbox::Wake wake) const;
   Reply reset_prefix_cache(const HttpRequest& request, Mailbox::Wake wake) const;
 
   // Whose responses and conversations the request sees.
@@ -87,6 +89,8 @@ class Router {
   struct ResponsePlan;
   ResponsePlan plan_response(const HttpRequest& request, ResponsesRequest parsed) const;
   ConversationPtr require_conversation(const HttpRequest& request, const std::string& id) const;
+  // Whose prompts the request may hear of.
+  std::uint64_t tenant_of(const HttpRequest& request) const;
   Json parse_body(const HttpRequest& request) const;
   RequestRules rules() const;
   Json describe_model() const;
@@ -106,6 +110,7 @@ class Router {
   const ApiKeys keys_;
   const std::unique_ptr<HistoryTokens> history_;
   const std::unique_ptr<SessionStore> sessions_;
+  const std::unique_ptr<CacheLog> cache_log_;
 };
 
 }  // namespace larder

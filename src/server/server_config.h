@@ -4,11 +4,13 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "engine/engine.h"
+#include "server/normalise.h"
 #include "tokenizer/chat_template.h"
 #include "tokenizer/tokenizer.h"
 
@@ -30,6 +32,7 @@ struct ServerLimits {
   int max_logprobs = 20;
   std::size_t max_stream_buffer_bytes = std::size_t{256} << 10;  // unsent, per connection
   // Of answers' tokens, for when they come back as history (HistoryTokens).
+  std::size_t max_ledger_bytes = std::size_t{32} << 20;  // recent prompts, to explain misses by
   std::size_t max_history_bytes = std::size_t{64} << 20;
   // Of stored responses and conversations, all owners together (SessionStore).
   std::size_t max_session_bytes = std::size_t{256} << 20;
@@ -46,12 +49,14 @@ struct ServerConfig {
   std::string host = "127.0.0.1";     // address to bind; names are not looked up, except localhost
   int port = 8000;                    // 0 = any free one, see HttpServer::port
   std::vector<std::string> api_keys;  // empty = open to everyone who can connect
+  std::map<std::string, std::string> api_key_groups;  // keys of one name share their cache
   bool allow_open_network = false;    // bind beyond loopback though there is no API key
   std::vector<std::string> cors_origins;            // "*" = all; empty = no CORS headers
   int num_io_threads = 1;                           // sockets, detokenising, JSON replies
   int num_prepare_threads = 2;                      // JSON parsing, chat templates, tokenising
   std::chrono::milliseconds drain_timeout{30'000};  // for running requests after SIGTERM
   std::chrono::milliseconds log_interval{5'000};    // of the statistics line while busy; 0 = never
+  Normalisation normalisation;  // of chats that do not say
   ServerLimits limits;
 };
 

@@ -1,0 +1,195 @@
+// larder doctor cache: why prompts missed the cache, from a running server or a list of requests.
+#include <cstdio>
+#include <fstream>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/error.h"
+#include "cli/commands.h"
+#include "cli/http_get.h"
+#include "cli/runtime.h"
+#include "server/cache_log.h"
+#include "server/cache_losses.h"
+#include "server/prompt.h"
+
+namespace larder {
+namespace {
+
+constexpr int kMostShown = 12;
+
+struct DoctorCacheOptions {
+  RuntimeOptions runtime;
+  std::string source;
+  std::string api_key;
+  bool json = false;
+};
+
+// Requests as a client sent them, one after another, against a cache that forgets nothing: what they
+// would have missed in it is the client's doing.
+class Replay {
+ public:
+  explicit Replay(const RuntimeOptions& options)
+      : runtime_(options),
+        model_{.name = "replay",
+               .aliases = {},
+               .tokenizer = runtime_.tokenizer(),
+               .chat_template = runtime_.chat_template(),
+               .engine = runtime_.engine(),
+               .max_model_len = 1 << 24,
+               .metadata = {}},
+        metrics_("replay", model_.max_model_len),
+        log_(model_.tokenizer, metrics_, {}, {.max_ledger_bytes = std::size_t{1} << 30}) {}
+
+  Json report(const Json& body) {
+    ChatRequest request = parse_chat_request(
+        body, {.limits = limits_, .vocab_size = model_.tokenizer.vocab_size(),
+               .max_model_len = model_.max_model_len});
+    PreparedPrompt prompt = prepare_chat(request, model_);
+    PromptOrigin origin = std::move(prompt.origin);
+    origin.id = fmt::format("request {}", ++num_requests_);
+    origin.salt = hash_text(request.options.cache_salt);
+    origin.conversation = hash_text(request.options.prompt_cache_key);
+    const OpenPrompt open = log_.open(std::move(origin), prompt.tokens, std::nullopt);
+    const int num_prompt = static_cast<int>(prompt.tokens.size());
+    RequestUpdate update;
+    update.usage.num_prompt_tokens = num_prompt;
+    update.usage.num_cached_tokens = std::min(open.comparison.num_common, num_prompt - 1);
+    update.cache.missed = {{num_prompt - 1, num_prompt, MissCause::kTooShort}};
+    return cache_report_json(log_.explain(open, update));
+  }
+
+ private:
+  Runtime runtime_;
+  const ServerLimits limits_;
+  const ServedModel model_;
+  ServerMetrics metrics_;
+  CacheLog log_;
+  int num_requests_ = 0;
+};
+
+// Anthropic's requests have the system prompt beside the messages.
+Json as_chat(Json body) {
+  const auto system = body.find("system");
+  if (system == body.end() || system->is_null()) return body;
+  body["messages"].insert(body["messages"].begin(),
+                          Json{{"role", "system"}, {"content", *system}});
+  body.erase("system");
+  return body;
+}
+
+// A file of JSON, one object per line: cache reports, or requests as they were sent.
+void read_log(const DoctorCacheOptions& options, CacheLosses& losses) {
+  std::ifstream file(options.source);
+  if (!file) throw Error(ErrorKind::kNotFound, options.source + ": cannot be read");
+  std::unique_ptr<Replay> replay;
+  int number = 0, num_skipped = 0;
+  for (std::string line; std::getline(file, line);) {
+    ++number;
+    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+    try {
+      Json json = parse_json(line, {});
+      for (const char* wrapper : {"request", "body"}) {
+        if (json.is_object() && json.contains(wrapper)) json = Json(json[wrapper]);
+      }
+      if (json.is_object() && json.contains("messages")) {
+        if (!replay) replay = std::make_unique<Replay>(options.runtime);
+        json = replay->report(as_chat(std::move(json)));
+      }
+      losses.add(json);
+    } catch (const Error& error) {
+      if (++num_skipped <= 3)
+        std::fprintf(stderr, "%s:%d: left out: %s\n", options.source.c_str(), number, error.what());
+    }
+  }
+  if (num_skipped > 3) std::fprintf(stderr, "%d lines were left out\n", num_skipped);
+  if (losses.num_requests() == 0)
+    throw_invalid("{}: has neither cache reports nor chat requests, one JSON object per line",
+                  options.source);
+}
+
+void read_server(const DoctorCacheOptions& options, CacheLosses& losses) {
+  const Json list =
+      parse_json(http_get(options.source, "/v1/cache/requests", options.api_key), {});
+  const auto data = list.find("data");
+  if (data == list.end() || !data->is_array())
+    throw_invalid("{}: answers, but not as Larder does", options.source);
+  for (const Json& report : *data) losses.add(report);
+}
+
+std::string one_line(const std::string& text) {
+  std::string line;
+  for (const char c : shorten(text, 48)) line += static_cast<unsigned char>(c) < ' ' ? ' ' : c;
+  return line;
+}
+
+double percent(std::int64_t part, std::int64_t whole) {
+  return whole == 0 ? 0 : 100.0 * static_cast<double>(part) / static_cast<double>(whole);
+}
+
+void print(const CacheLosses& losses) {
+  const std::int64_t num_prompt = losses.num_prompt_tokens();
+  const std::int64_t num_lost = num_prompt - losses.num_cached_tokens() - losses.num_new_tokens();
+  std::printf("%lld requests, %lld prompt tokens: %.1f %% reused, %.1f %% new, %.1f %% lost\n",
+              static_cast<long long>(losses.num_requests()), static_cast<long long>(num_prompt),
+              percent(losses.num_cached_tokens(), num_prompt),
+              percent(losses.num_new_tokens(), num_prompt), percent(num_lost, num_prompt));
+  int num_shown = 0;
+  for (const CacheLoss& loss : losses.sorted()) {
+    if (++num_shown > kMostShown) break;
+    std::printf("\n%10lld tokens in %lld requests: %s%s%s\n", static_cast<long long>(loss.num_tokens),
+                static_cast<long long>(loss.num_requests), loss.why.c_str(),
+                loss.segment.empty() ? "" : " in ", loss.segment.c_str());
+    if (!loss.new_text.empty())
+      std::printf("           \"%s\" became \"%s\"\n", one_line(loss.old_text).c_str(),
+                  one_line(loss.new_text).c_str());
+    std::printf("           %s\n", loss.advice.c_str());
+  }
+}
+
+void print_json(const CacheLosses& losses) {
+  Json json = {{"requests", losses.num_requests()},
+               {"prompt_tokens", losses.num_prompt_tokens()},
+               {"cached_tokens", losses.num_cached_tokens()},
+               {"new_tokens", losses.num_new_tokens()},
+               {"losses", Json::array()}};
+  for (const CacheLoss& loss : losses.sorted()) {
+    json["losses"].push_back({{"why", loss.why},
+                              {"segment", loss.segment},
+                              {"tokens", loss.num_tokens},
+                              {"requests", loss.num_requests},
+                              {"advice", loss.advice},
+                              {"old_text", loss.old_text},
+                              {"new_text", loss.new_text}});
+  }
+  std::printf("%s\n", dump_json(json).c_str());
+}
+
+void examine_cache(const DoctorCacheOptions& options) {
+  CacheLosses losses;
+  if (options.source.find("://") != std::string::npos) {
+    read_server(options, losses);
+  } else {
+    read_log(options, losses);
+  }
+  if (options.json) return print_json(losses);
+  print(losses);
+}
+
+}  // namespace
+
+void add_doctor_cache_command(CLI::App& doctor) {
+  auto options = std::make_shared<DoctorCacheOptions>();
+  CLI::App* command = doctor.add_subcommand(
+      "cache", "Says why prompts missed the cache, and what to change in the client");
+  command
+      ->add_option("source", options->source,
+                   "A server (http://HOST:PORT) or a file: cache reports or requests, one per line")
+      ->required();
+  add_runtime_options(*command, options->runtime);
+  command->add_option("--api-key", options->api_key, "The server's");
+  command->add_flag("--json", options->json, "For programs");
+  command->callback([options] { examine_cache(*options); });
+}
+
+}  // namespace larder

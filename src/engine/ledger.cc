@@ -1,0 +1,302 @@
+#include "engine/ledger.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace larder {
+namespace {
+
+// A run of equal tokens after what differs that chance or a template's own text does not make.
+constexpr int kTellingRun = 16;
+constexpr int kLeastLikeness = 4;  // of kSketchSize shingles
+// Beside tokens and hashes: nodes of the indices (some 40 bytes a hash, three indices).
+constexpr std::size_t kBytesPerHash = 48;
+
+int num_equal(std::span<const TokenId> left, std::span<const TokenId> right) {
+  const auto [end, other] = std::mismatch(left.begin(), left.end(), right.begin(), right.end());
+  return static_cast<int>(end - left.begin());
+}
+
+std::uint64_t seed_of(const PromptOrigin& origin) { return mix64(origin.salt, origin.tenant); }
+
+std::size_t size_of(const PromptOrigin& origin) {
+  std::size_t size = origin.id.size() * 2 + origin.parts.size() * sizeof(PromptPart) + 512;
+  for (const std::string& role : origin.roles) size += role.size() + sizeof(std::string);
+  return size;
+}
+
+MissReason reason_of(MissCause cause) {
+  switch (cause) {
+    case MissCause::kEvicted:
+      return MissReason::kEvicted;
+    case MissCause::kExpired:
+      return MissReason::kExpired;
+    case MissCause::kWindowSlid:
+      return MissReason::kWindowSlid;
+    case MissCause::kTierFailed:
+      return MissReason::kTierFailed;
+    case MissCause::kTooShort:
+      return MissReason::kTooShort;
+    case MissCause::kBypassed:
+      return MissReason::kBypassed;
+    case MissCause::kUnknown:
+      break;
+  }
+  return MissReason::kNeverSeen;
+}
+
+}  // namespace
+
+const char* miss_reason_name(MissReason reason) {
+  constexpr const char* kNames[kNumMissReasons] = {
+      "never_seen",  "diverged",    "evicted",     "expired",   "other_salt",
+      "other_model", "window_slid", "tier_failed", "too_short", "bypassed"};
+  return kNames[static_cast<std::size_t>(reason)];
+}
+
+const Ledger::Entry* Ledger::find(std::uint64_t number) const {
+  const auto found = by_number_.find(number);
+  return found == by_number_.end() ? nullptr : found->second;
+}
+
+Comparison Ledger::compare(PromptOrigin origin, std::span<const TokenId> prompt,
+                           std::int64_t now_ns) {
+  Entry entry;
+  entry.prompt.tokens.assign(prompt.begin(), prompt.end());
+  entry.prompt.num_prompt = static_cast<int>(prompt.size());
+  entry.prompt.arrived_ns = now_ns;
+  entry.prompt.origin = std::move(origin);
+  const std::uint64_t seed = seed_of(entry.prompt.origin);
+  entry.prefixes = prefix_hashes(prompt, seed);
+  entry.tenant_prefixes = prefix_hashes(prompt, entry.prompt.origin.tenant);
+  entry.sketch = make_sketch(prompt, seed);
+
+  const std::lock_guard lock(mutex_);
+  Comparison comparison = compare_to(nearest(entry), prompt);
+  comparison.num_other_salt = num_known_to_other_salts(entry);
+  comparison.entry = entry.number = next_number_++;
+  entries_.push_back(std::move(entry));
+  by_number_.emplace(comparison.entry, &entries_.back());
+  index(entries_.back(), 0);
+  measure(entries_.back());
+  shrink();
+  return comparison;
+}
+
+std::optional<Comparison> Ledger::compare_with(const std::string& id, const PromptOrigin& origin,
+                                               std::span<const TokenId> prompt) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = by_id_.find(id);
+  const Entry* entry = found == by_id_.end() ? nullptr : find(found->second);
+  if (entry == nullptr || seed_of(entry->prompt.origin) != seed_of(origin)) return std::nullopt;
+  return compare_to(entry, prompt);
+}
+
+Comparison Ledger::compare_to(const Entry* relative, std::span<const TokenId> prompt) const {
+  Comparison comparison;
+  if (relative == nullptr) return comparison;
+  comparison.relative = relative->prompt;
+  const std::vector<TokenId>& known = relative->prompt.tokens;
+  comparison.num_common = num_equal(prompt, known);
+  const auto num_common = static_cast<std::size_t>(comparison.num_common);
+  if (num_common == prompt.size() || num_common == known.size()) return comparison;
+  comparison.realigned = realign(prompt, known, comparison.num_common);
+  comparison.diverged = comparison.realigned.num_equal >= kTellingRun;
+  return comparison;
+}
+
+// Of the prompts that share most from the start, that share content, and that the client names as
+// one conversation: the one of which most tokens could be of use.
+const Ledger::Entry* Ledger::nearest(const Entry& entry) const {
+  std::unordered_map<std::uint64_t, int> likeness;  // entry -> shingles in common
+  const PromptSketch& sketch = entry.sketch;
+  for (std::size_t i = 0; i < sketch.size; ++i) {
+    const auto found = by_shingle_.find(sketch.smallest[i]);
+    if (found != by_shingle_.end()) ++likeness[found->second];
+  }
+  for (auto hash = entry.prefixes.rbegin(); hash != entry.prefixes.rend(); ++hash) {
+    const auto found = by_prefix_.find(*hash);
+    if (found == by_prefix_.end()) continue;
+    likeness.try_emplace(found->second, 0);
+    break;
+  }
+  const PromptOrigin& origin = entry.prompt.origin;
+  if (origin.conversation != 0) {
+    const auto found = by_conversation_.find(mix64(origin.conversation, seed_of(origin)));
+    if (found != by_conversation_.end()) likeness.try_emplace(found->second, 0);
+  }
+  const Entry* best = nullptr;
+  double best_score = 0;
+  for (const auto& [number, num_shared] : likeness) {
+    const Entry* candidate = find(number);
+    if (candidate == nullptr) continue;
+    const int num_common = num_equal(entry.prompt.tokens, candidate->prompt.tokens);
+    // A few tokens of a template in common make no relative.
+    if (num_common < kBlockSize && num_shared < kLeastLikeness) continue;
+    const double share = sketch.size == 0 ? 0 : static_cast<double>(num_shared) /
+                                                    static_cast<double>(sketch.size);
+    const double score = std::max<double>(num_common, share * entry.prompt.num_prompt);
+    const bool is_newer = best != nullptr && score == best_score && number > best->number;
+    if (score > best_score || is_newer) {
+      best = candidate;
+      best_score = score;
+    }
+  }
+  return best;
+}
+
+// Beyond what its own salt has, that is.
+int Ledger::num_known_to_other_salts(const Entry& entry) const {
+  int num_blocks = 0;
+  for (std::size_t i = 0; i < entry.tenant_prefixes.size(); ++i) {
+    if (by_prefix_.contains(entry.prefixes[i])) continue;
+    const auto found = by_tenant_prefix_.find(entry.tenant_prefixes[i]);
+    if (found == by_tenant_prefix_.end()) break;
+    const Entry* other = find(found->second);
+    const auto num_needed = static_cast<int>(i + 1) * kBlockSize;
+    if (other == nullptr || other->prompt.num_computed < num_needed) break;
+    num_blocks = static_cast<int>(i) + 1;
+  }
+  return num_blocks * kBlockSize;
+}
+
+// num_indexed: prefixes that are in the index already.
+void Ledger::index(const Entry& entry, std::size_t num_indexed) {
+  const PromptOrigin& origin = entry.prompt.origin;
+  for (std::size_t i = num_indexed; i < entry.prefixes.size(); ++i) {
+    by_prefix_[entry.prefixes[i]] = entry.number;
+    by_tenant_prefix_[entry.tenant_prefixes[i]] = entry.number;
+  }
+  if (num_indexed > 0) return;
+  for (std::size_t i = 0; i < entry.sketch.size; ++i)
+    by_shingle_[entry.sketch.smallest[i]] = entry.number;
+  if (origin.conversation != 0)
+    by_conversation_[mix64(origin.conversation, seed_of(origin))] = entry.number;
+  if (!origin.id.empty()) by_id_[origin.id] = entry.number;
+}
+
+void Ledger::measure(Entry& entry) {
+  size_bytes_ -= entry.size_bytes;
+  const std::size_t num_hashes =
+      entry.prefixes.size() + entry.tenant_prefixes.size() + entry.sketch.size;
+  entry.size_bytes = size_of(entry.prompt.origin) + sizeof(Entry) + num_hashes * kBytesPerHash +
+                     entry.prompt.tokens.capacity() * sizeof(TokenId);
+  size_bytes_ += entry.size_bytes;
+}
+
+void Ledger::remove(const Entry& entry) {
+  const auto erase = [&](auto& map, const auto& key) {
+    const auto found = map.find(key);
+    if (found != map.end() && found->second == entry.number) map.erase(found);
+  };
+  const PromptOrigin& origin = entry.prompt.origin;
+  for (const std::uint64_t hash : entry.prefixes) erase(by_prefix_, hash);
+  for (const std::uint64_t hash : entry.tenant_prefixes) erase(by_tenant_prefix_, hash);
+  for (std::size_t i = 0; i < entry.sketch.size; ++i) erase(by_shingle_, entry.sketch.smallest[i]);
+  if (origin.conversation != 0)
+    erase(by_conversation_, mix64(origin.conversation, seed_of(origin)));
+  erase(by_id_, origin.id);
+  by_number_.erase(entry.number);
+  size_bytes_ -= entry.size_bytes;
+}
+
+void Ledger::shrink() {
+  while (size_bytes_ > max_bytes_ && !entries_.empty()) {
+    remove(entries_.front());
+    entries_.pop_front();
+  }
+}
+
+void Ledger::complete(std::uint64_t number, std::span<const TokenId> generated) {
+  const std::lock_guard lock(mutex_);
+  const auto found = by_number_.find(number);
+  if (found == by_number_.end()) return;
+  Entry& entry = *found->second;
+  RememberedPrompt& prompt = entry.prompt;
+  prompt.tokens.resize(static_cast<std::size_t>(prompt.num_prompt));
+  prompt.tokens.insert(prompt.tokens.end(), generated.begin(), generated.end());
+  // The last token's own keys and values are computed with the next one only.
+  const int num_generated = static_cast<int>(generated.size());
+  const std::size_t num_indexed = entry.prefixes.size();
+  prompt.num_computed = prompt.num_prompt + std::max(0, num_generated - 1);
+  if (num_generated == 0) return;
+  const std::span<const TokenId> computed(prompt.tokens.data(),
+                                          static_cast<std::size_t>(prompt.num_computed));
+  entry.prefixes = prefix_hashes(computed, seed_of(prompt.origin));
+  entry.tenant_prefixes = prefix_hashes(computed, prompt.origin.tenant);
+  index(entry, num_indexed);
+  measure(entry);
+  shrink();
+}
+
+std::size_t Ledger::num_prompts() const {
+  const std::lock_guard lock(mutex_);
+  return entries_.size();
+}
+
+std::size_t Ledger::size_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return size_bytes_;
+}
+
+namespace {
+
+// Appends [begin, end), joined with what precedes it where the reason is the same.
+void append(std::vector<MissedTokens>& missed, MissedTokens span) {
+  if (span.begin >= span.end) return;
+  if (!missed.empty() && missed.back().reason == span.reason && missed.back().end == span.begin) {
+    missed.back().end = span.end;
+    return;
+  }
+  missed.push_back(span);
+}
+
+}  // namespace
+
+std::vector<MissedTokens> explain(const Comparison& comparison, const CacheFacts& facts,
+                                  int num_prompt, int num_cached) {
+  CHECK(num_cached >= 0 && num_cached <= num_prompt, num_cached, num_prompt);
+  int num_known = 0;     // were once in the cache, by the ledger
+  int diverged_end = 0;  // could have been, had the prompts not parted
+  if (comparison.relative) {
+    const RememberedPrompt& relative = *comparison.relative;
+    num_known = std::min(comparison.num_common, relative.num_computed);
+    const int shift = comparison.realigned.left_end - comparison.realigned.right_end;
+    if (comparison.diverged) {
+      const int end = static_cast<int>(relative.tokens.size()) + shift;
+      diverged_end = std::min(num_prompt, std::max(comparison.realigned.left_end, end));
+    }
+  }
+  std::vector<MissedTokens> missed;
+  int place = num_cached;
+  // What the cache says nothing about.
+  const auto fill = [&](int end) {
+    const auto step = [&](int limit, MissReason reason) {
+      const int to = std::min(end, limit);
+      append(missed, {.begin = place, .end = to, .reason = reason});
+      place = std::max(place, to);
+    };
+    step(num_known, MissReason::kEvicted);
+    step(comparison.num_other_salt, MissReason::kOtherSalt);
+    step(std::min(comparison.num_common, diverged_end), MissReason::kNeverSeen);
+    step(diverged_end, MissReason::kDiverged);
+    step(num_prompt, MissReason::kNeverSeen);
+  };
+  for (const MissedSpan& span : facts.missed) {
+    if (span.end <= place) continue;
+    fill(std::max(place, std::min(span.begin, num_prompt)));
+    append(missed, {.begin = place,
+                    .end = std::min(span.end, num_prompt),
+                    .reason = reason_of(span.cause),
+                    .evicted_ns = span.evicted_ns,
+                    .pool_in_use = span.pool_in_use,
+                    .was_cleared = span.was_cleared});
+    place = std::max(place, std::min(span.end, num_prompt));
+  }
+  fill(num_prompt);
+  return missed;
+}
+
+}  // namespace larder

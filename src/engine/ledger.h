@@ -1,0 +1,142 @@
+// Why a prompt's tokens had to be computed: what the cache knows, joined with the prompts that came
+// before.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "base/types.h"
+#include "engine/prompt_sketch.h"
+#include "engine/request.h"
+
+namespace larder {
+
+enum class MissReason : std::uint8_t {
+  kNeverSeen,   // no prompt with this prefix is remembered
+  kDiverged,    // a recent prompt had what follows, but not at this place or not in these tokens
+  kEvicted,
+  kExpired,     // a pin had kept it until its time was up
+  kOtherSalt,   // computed for the same API key under another cache_salt
+  kOtherModel,  // stored for another model, KV type or instruction set
+  kWindowSlid,
+  kTierFailed,
+  kTooShort,    // computing is cheaper than loading it; and always the last token
+  kBypassed,    // the request itself asked for it
+};
+inline constexpr int kNumMissReasons = 10;
+const char* miss_reason_name(MissReason reason);  // "never_seen", ...
+
+// Tokens from begin up to the next part's came from that message.
+struct PromptPart {
+  int begin = 0;
+  int message = -1;  // index in the request; -1 = the template's own end (the generation prompt)
+};
+
+// What a client sent, as far as the ledger compares it. Hashes: 0 = there is none.
+struct PromptOrigin {
+  std::string id;                  // of the reply
+  std::uint64_t tenant = 0;        // whose text this is: nobody else's ledger entries meet it
+  std::uint64_t salt = 0;          // within the tenant
+  std::uint64_t tools = 0;         // of the tools as they were sent
+  std::uint64_t sorted_tools = 0;  // of the tools with the keys of their objects in order
+  std::uint64_t conversation = 0;  // of what the client says belongs together (prompt_cache_key)
+  std::uint64_t settings = 0;      // of other things that change a prompt's meaning
+  int tools_end = 0;               // tokens of the prompt before the first turn's own text
+  std::vector<PromptPart> parts;   // in order; empty = one text
+  std::vector<std::string> roles;  // of the messages
+};
+
+struct RememberedPrompt {
+  PromptOrigin origin;
+  std::vector<TokenId> tokens;  // the prompt, then what was generated
+  int num_prompt = 0;
+  int num_computed = 0;         // tokens whose keys and values were once in the cache
+  std::int64_t arrived_ns = 0;
+};
+
+// A new prompt beside its nearest relative.
+struct Comparison {
+  std::uint64_t entry = 0;  // the new prompt's place in the ledger
+  std::optional<RememberedPrompt> relative;
+  int num_common = 0;      // tokens that both begin with: the index of the first different one
+  Realignment realigned;   // left: the new prompt; right: the relative
+  int num_other_salt = 0;  // tokens that another salt of the tenant begins with, too
+  // The relative goes on where the new prompt says something else, and both are one conversation or
+  // one prompt by the look of the rest.
+  bool diverged = false;
+};
+
+// A span of computed tokens of a prompt, and why.
+struct MissedTokens {
+  int begin = 0;
+  int end = 0;
+  MissReason reason = MissReason::kNeverSeen;
+  std::int64_t evicted_ns = 0;  // as MissedSpan
+  float pool_in_use = 0;
+  bool was_cleared = false;
+};
+
+// The last prompts of every tenant, at most max_bytes of them, oldest out first. Relatives are found
+// through hashes of prefixes and of content (see PromptSketch), never by a scan.
+// Thread: any.
+class Ledger {
+ public:
+  explicit Ledger(std::size_t max_bytes) : max_bytes_(max_bytes) {}
+
+  // Finds the relative of a prompt and remembers it. now_ns: any clock that goes on.
+  Comparison compare(PromptOrigin origin, std::span<const TokenId> prompt, std::int64_t now_ns);
+  // The same against one reply, by its id; nullopt = not remembered, or not this tenant's and
+  // salt's.
+  std::optional<Comparison> compare_with(const std::string& id, const PromptOrigin& origin,
+                                         std::span<const TokenId> prompt) const;
+  // The entry's prompt was computed, and these tokens were generated after it.
+  void complete(std::uint64_t entry, std::span<const TokenId> generated);
+
+  std::size_t num_prompts() const;
+  std::size_t size_bytes() const;
+
+ private:
+  struct Entry {
+    std::uint64_t number = 0;
+    RememberedPrompt prompt;
+    std::vector<std::uint64_t> prefixes;         // seeded by tenant and salt
+    std::vector<std::uint64_t> tenant_prefixes;  // by tenant
+    PromptSketch sketch;
+    std::size_t size_bytes = 0;
+  };
+  using Index = std::unordered_map<std::uint64_t, std::uint64_t>;
+
+  const Entry* find(std::uint64_t number) const;
+  Comparison compare_to(const Entry* relative, std::span<const TokenId> prompt) const;
+  const Entry* nearest(const Entry& entry) const;
+  int num_known_to_other_salts(const Entry& entry) const;
+  void index(const Entry& entry, std::size_t num_indexed);
+  void measure(Entry& entry);
+  void remove(const Entry& entry);
+  void shrink();
+
+  const std::size_t max_bytes_;
+  mutable std::mutex mutex_;
+  std::uint64_t next_number_ = 1;
+  std::size_t size_bytes_ = 0;
+  std::list<Entry> entries_;  // oldest first
+  std::unordered_map<std::uint64_t, Entry*> by_number_;
+  std::unordered_map<std::string, std::uint64_t> by_id_;
+  // Hash -> the number of the newest entry that has it.
+  Index by_prefix_, by_tenant_prefix_, by_shingle_, by_conversation_;
+};
+
+// The computed tokens of a prompt, in order, each with one reason: what the cache tells goes first,
+// then what the comparison does. They cover the prompt but for its cached tokens, exactly.
+std::vector<MissedTokens> explain(const Comparison& comparison, const CacheFacts& facts,
+                                  int num_prompt, int num_cached);
+
+}  // namespace larder

@@ -1,0 +1,214 @@
+// Relatives among many prompts, and reasons that add up.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <vector>
+
+#include "engine/ledger.h"
+
+namespace larder {
+namespace {
+
+using Tokens = std::vector<TokenId>;
+
+Tokens random_text(int num_tokens, std::uint32_t seed) {
+  std::mt19937 random(seed);
+  Tokens tokens;
+  for (int i = 0; i < num_tokens; ++i) tokens.push_back(static_cast<TokenId>(random() % 50000));
+  return tokens;
+}
+
+Tokens operator+(Tokens left, const Tokens& right) {
+  left.insert(left.end(), right.begin(), right.end());
+  return left;
+}
+
+PromptOrigin of(const std::string& id, std::uint64_t tenant = 0, std::uint64_t salt = 0) {
+  PromptOrigin origin;
+  origin.id = id;
+  origin.tenant = tenant;
+  origin.salt = salt;
+  return origin;
+}
+
+// Remembers a prompt that was computed and answered.
+void serve(Ledger& ledger, PromptOrigin origin, const Tokens& prompt, const Tokens& answer = {}) {
+  const Comparison comparison = ledger.compare(std::move(origin), prompt, 0);
+  ledger.complete(comparison.entry, answer);
+}
+
+int num_of(const std::vector<MissedTokens>& missed, MissReason reason) {
+  int sum = 0;
+  for (const MissedTokens& span : missed) {
+    if (span.reason == reason) sum += span.end - span.begin;
+  }
+  return sum;
+}
+
+TEST(PromptSketch, FindsContentThatMoved) {
+  const Tokens text = random_text(3000, 1);
+  const PromptSketch whole = make_sketch(text, 7);
+  const PromptSketch moved = make_sketch(random_text(500, 2) + text, 7);
+  const auto num_shared = [&](const PromptSketch& other) {
+    return std::ranges::count_if(whole.smallest, [&](std::uint64_t hash) {
+      return std::ranges::find(other.smallest, hash) != other.smallest.end();
+    });
+  };
+  EXPECT_GT(num_shared(moved), 12);
+  EXPECT_EQ(num_shared(make_sketch(text, 8)), 0);
+  EXPECT_EQ(num_shared(make_sketch(random_text(3000, 3), 7)), 0);
+  EXPECT_TRUE(std::ranges::is_sorted(whole.smallest));
+  EXPECT_EQ(make_sketch(random_text(9, 4), 7).size, 4u);
+  EXPECT_EQ(make_sketch(random_text(5, 4), 7).size, 0u);
+}
+
+TEST(PromptSketch, PrefixHashesAreOfWholePrefixes) {
+  const Tokens text = random_text(100, 1);
+  const auto hashes = prefix_hashes(text, 3);
+  EXPECT_EQ(hashes.size(), 6u);
+  Tokens other = text;
+  other[20] ^= 1;
+  const auto others = prefix_hashes(other, 3);
+  EXPECT_EQ(hashes[0], others[0]);
+  for (std::size_t i = 1; i < hashes.size(); ++i) EXPECT_NE(hashes[i], others[i]);
+}
+
+TEST(Realign, FindsWhereTwoPromptsMeetAgain) {
+  const Tokens head = random_text(50, 1), tail = random_text(60, 2);
+  const Tokens left = head + random_text(7, 3) + tail, right = head + random_text(12, 4) + tail;
+  const Realignment met = realign(left, right, 50);
+  EXPECT_EQ(met.left_end, 57);
+  EXPECT_EQ(met.right_end, 62);
+  EXPECT_EQ(met.num_equal, 60);
+  // A short end in common.
+  const Tokens end = {9, 8, 7};
+  const Realignment short_end = realign(head + Tokens{1} + end, head + Tokens{2, 3} + end, 50);
+  EXPECT_EQ(short_end.left_end, 51);
+  EXPECT_EQ(short_end.num_equal, 3);
+  EXPECT_EQ(realign(head + random_text(30, 5), head + random_text(30, 6), 50).num_equal, 0);
+  // One of them has ended.
+  EXPECT_EQ(realign(head, head + tail, 50).num_equal, 0);
+}
+
+TEST(Ledger, FindsTheConversationThatGoesOn) {
+  Ledger ledger(1 << 24);
+  const Tokens system = random_text(300, 1);
+  Tokens history[20];
+  for (std::uint32_t i = 0; i < 20; ++i) {
+    history[i] = system + random_text(200, 100 + i);
+    serve(ledger, of("reply" + std::to_string(i)), history[i], random_text(40, 200 + i));
+  }
+  const Tokens answer = random_text(40, 205);
+  const Comparison next =
+      ledger.compare(of("next"), history[5] + answer + random_text(30, 999), 0);
+  ASSERT_TRUE(next.relative);
+  EXPECT_EQ(next.relative->origin.id, "reply5");
+  EXPECT_EQ(next.num_common, 540);
+  EXPECT_FALSE(next.diverged);
+}
+
+TEST(Ledger, FindsARelativeWhoseBeginningChanged) {
+  Ledger ledger(1 << 24);
+  for (std::uint32_t i = 0; i < 50; ++i)
+    serve(ledger, of("reply" + std::to_string(i)), Tokens{1, 2, 3} + random_text(500, 100 + i));
+  Tokens changed = Tokens{1, 2, 3} + random_text(500, 117);
+  changed[4] += 1;
+  const Comparison found = ledger.compare(of("next"), changed, 0);
+  ASSERT_TRUE(found.relative);
+  EXPECT_EQ(found.relative->origin.id, "reply17");
+  EXPECT_EQ(found.num_common, 4);
+  EXPECT_TRUE(found.diverged);
+  EXPECT_EQ(found.realigned.left_end, 5);
+  EXPECT_FALSE(ledger.compare(of("other"), random_text(500, 4711), 0).relative);
+}
+
+TEST(Ledger, KeepsTenantsAndSaltsApart) {
+  Ledger ledger(1 << 24);
+  const Tokens text = random_text(320, 1);
+  serve(ledger, of("a", 1, 1), text);
+  const Comparison other_tenant = ledger.compare(of("b", 2, 2), text, 0);
+  EXPECT_FALSE(other_tenant.relative);
+  EXPECT_EQ(other_tenant.num_other_salt, 0);
+  const Comparison other_salt = ledger.compare(of("c", 1, 3), text, 0);
+  EXPECT_FALSE(other_salt.relative);
+  EXPECT_EQ(other_salt.num_other_salt, 320);
+  EXPECT_FALSE(ledger.compare_with("a", of("d", 2, 2), text));
+  EXPECT_FALSE(ledger.compare_with("a", of("d", 1, 3), text));
+  ASSERT_TRUE(ledger.compare_with("a", of("d", 1, 1), text));
+  EXPECT_FALSE(ledger.compare_with("unknown", of("d", 1, 1), text));
+}
+
+TEST(Ledger, StaysWithinItsBytes) {
+  constexpr std::size_t kMost = 1 << 20;
+  Ledger ledger(kMost);
+  for (std::uint32_t i = 0; i < 300; ++i) {
+    serve(ledger, of("reply" + std::to_string(i)), random_text(1000, i), random_text(100, 1000 + i));
+    ASSERT_LE(ledger.size_bytes(), kMost);
+  }
+  EXPECT_GT(ledger.num_prompts(), 10u);
+  EXPECT_FALSE(ledger.compare(of("x"), random_text(1000, 0), 0).relative);  // long gone
+  ASSERT_TRUE(ledger.compare(of("x"), random_text(1000, 299), 0).relative);
+  // A prompt that is too much by itself leaves nothing behind.
+  serve(ledger, of("huge"), random_text(400000, 1));
+  EXPECT_LE(ledger.size_bytes(), kMost);
+}
+
+TEST(Explain, CoversWhatWasComputedOnce) {
+  Ledger ledger(1 << 24);
+  const Tokens text = random_text(200, 1);
+  serve(ledger, of("a"), text, random_text(50, 2));
+  Tokens edited = text + random_text(50, 2) + random_text(100, 3);
+  edited[120] ^= 1;
+  const Comparison comparison = ledger.compare(of("b"), edited, 0);
+  EXPECT_TRUE(comparison.diverged);
+  CacheFacts facts;
+  facts.missed = {{.begin = 96, .end = 112, .cause = MissCause::kEvicted},
+                  {.begin = 349, .end = 350, .cause = MissCause::kTooShort}};
+  const auto missed = explain(comparison, facts, 350, 80);
+  int place = 80;
+  for (const MissedTokens& span : missed) {
+    EXPECT_EQ(span.begin, place);
+    place = span.end;
+  }
+  EXPECT_EQ(place, 350);
+  EXPECT_EQ(num_of(missed, MissReason::kEvicted), 40);   // up to the first different token
+  EXPECT_EQ(num_of(missed, MissReason::kDiverged), 130);  // up to the end of the relative's answer
+  EXPECT_EQ(num_of(missed, MissReason::kNeverSeen), 99);
+  EXPECT_EQ(num_of(missed, MissReason::kTooShort), 1);
+}
+
+TEST(Explain, AddsUpWhateverTheFacts) {
+  std::mt19937 random(5);
+  const auto below = [&](int most) { return static_cast<int>(random() % static_cast<unsigned>(most)); };
+  for (int round = 0; round < 2000; ++round) {
+    Comparison comparison;
+    const int num_prompt = 1 + below(300);
+    const int num_cached = below(num_prompt + 1);
+    if (below(3) > 0) {
+      comparison.relative.emplace();
+      comparison.relative->num_prompt = below(400);
+      comparison.relative->num_computed = below(400);
+      comparison.num_common = below(num_prompt + 1);
+      comparison.realigned = {comparison.num_common + below(50), comparison.num_common + below(50), 5};
+      comparison.diverged = below(2) == 0;
+    }
+    comparison.num_other_salt = below(2) * below(300);
+    CacheFacts facts;
+    for (int place = num_cached + below(20); place < num_prompt; place += below(80)) {
+      const int end = std::min(num_prompt, place + 1 + below(40));
+      facts.missed.push_back({place, end, static_cast<MissCause>(below(7))});
+      place = end;
+    }
+    int place = num_cached;
+    for (const MissedTokens& span : explain(comparison, facts, num_prompt, num_cached)) {
+      ASSERT_EQ(span.begin, place);
+      ASSERT_LT(span.begin, span.end);
+      place = span.end;
+    }
+    ASSERT_EQ(place, num_prompt);
+  }
+}
+
+}  // namespace
+}  // namespace larder

@@ -1,0 +1,74 @@
+#include "server/cache_losses.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace larder {
+namespace {
+
+const char* advice_for(const std::string& reason) {
+  if (reason == "evicted")
+    return "Give the cache more room (--kv-size, a smaller --kv-type, --kv-disk), or pin what "
+           "comes back.";
+  if (reason == "expired") return "Ask for a longer ttl, or come back sooner.";
+  if (reason == "other_salt") return "Send one cache_salt for what may be shared.";
+  if (reason == "other_model") return "Keep one model and KV type per tier, or accept a cold start.";
+  if (reason == "window_slid")
+    return "Give the cache more room: sliding layers keep only what the last tokens see.";
+  if (reason == "tier_failed") return "Look at the tier: larder doctor, and its counters in /metrics.";
+  if (reason == "bypassed") return "Ask for logprobs of the prompt only where they are used.";
+  return "";
+}
+
+bool is_new(const std::string& reason) { return reason == "never_seen" || reason == "too_short"; }
+
+std::string text_of(const Json& object, const char* name) {
+  const auto found = object.find(name);
+  return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
+}
+
+}  // namespace
+
+void CacheLosses::add(const Json& report) {
+  if (!report.is_object() || text_of(report, "object") != "cache.report")
+    throw_invalid("this is no cache report: it lacks \"object\": \"cache.report\"");
+  ++num_requests_;
+  num_prompt_tokens_ += report.value("prompt_tokens", std::int64_t{0});
+  num_cached_tokens_ += report.value("cached_tokens", std::int64_t{0});
+  const auto divergence = report.find("divergence");
+  const bool has_diverged = divergence != report.end() && divergence->is_object();
+  std::map<std::string, std::int64_t> sums;
+  for (const Json& miss : report.value("misses", Json::array()))
+    sums[text_of(miss, "reason")] += miss.value("tokens", std::int64_t{0});
+  for (const auto& [reason, num_tokens] : sums) {
+    if (is_new(reason)) {
+      num_new_tokens_ += num_tokens;
+      continue;
+    }
+    const bool is_divergence = reason == "diverged" && has_diverged;
+    const std::string why = is_divergence ? text_of(*divergence, "class") : reason;
+    const std::string segment = is_divergence ? text_of(*divergence, "segment") : "";
+    CacheLoss& loss = losses_[why + '\n' + segment];
+    if (loss.num_requests == 0) {
+      loss.why = why;
+      loss.segment = segment;
+      loss.advice = is_divergence ? text_of(*divergence, "advice") : advice_for(reason);
+      if (is_divergence) {
+        loss.old_text = text_of(*divergence, "old_text");
+        loss.new_text = text_of(*divergence, "new_text");
+      }
+    }
+    loss.num_tokens += num_tokens;
+    ++loss.num_requests;
+  }
+}
+
+std::vector<CacheLoss> CacheLosses::sorted() const {
+  std::vector<CacheLoss> sorted;
+  for (const auto& [key, loss] : losses_) sorted.push_back(loss);
+  std::ranges::stable_sort(sorted, std::greater<>{}, &CacheLoss::num_tokens);
+  return sorted;
+}
+
+}  // namespace larder

@@ -1,0 +1,194 @@
+// Reports over real sockets, with a tiny random model behind them.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+
+#include "server/cache_report.h"
+#include "server/server_test_support.h"
+
+namespace larder {
+namespace {
+
+std::string chat(const std::string& system, const std::string& question,
+                 const std::string& more = "") {
+  const Json messages = {{{"role", "system"}, {"content", system}},
+                         {{"role", "user"}, {"content", question}}};
+  return fmt::format(R"({{"messages":{},"max_tokens":2,"temperature":0,"ignore_eos":true{}}})",
+                     messages.dump(), more);
+}
+
+constexpr const char* kReport = R"(,"larder":{"cache_report":true})";
+
+// Tokens by reason; and that the report adds up.
+std::map<std::string, int> reasons(const Json& report) {
+  std::map<std::string, int> sums;
+  int place = report["cached_tokens"].get<int>();
+  for (const Json& miss : report["misses"]) {
+    EXPECT_EQ(miss["begin"], place);
+    place += miss["tokens"].get<int>();
+    sums[miss["reason"].get<std::string>()] += miss["tokens"].get<int>();
+  }
+  EXPECT_EQ(place, report["prompt_tokens"].get<int>());
+  int from_sources = 0;
+  for (const auto& [source, count] : report["cached_by_source"].items())
+    from_sources += count.get<int>();
+  EXPECT_EQ(from_sources, report["cached_tokens"].get<int>());
+  return sums;
+}
+
+TEST(CacheReport, ComesOnRequestAndByItsId) {
+  TestServer server;
+  const std::string system = "You answer in few words. It is 10:41:07.";
+  const Json first =
+      server.post("/v1/chat/completions", chat(system, "How are you today?", kReport)).json();
+  EXPECT_GT(reasons(first["larder"]["cache"])["never_seen"], 50);
+  EXPECT_TRUE(first["larder"]["cache"]["divergence"].is_null());
+  EXPECT_TRUE(first["larder"]["cache"]["nearest"].is_null());
+
+  const Json plain = server.post("/v1/chat/completions", chat(system, "How are you today?")).json();
+  EXPECT_FALSE(plain.contains("larder"));
+  const std::string id = plain["id"];
+  const Json kept = server.get("/v1/cache/requests/" + id).json();
+  EXPECT_EQ(kept["id"], id);
+  EXPECT_EQ(kept["nearest"]["id"], first["id"]);
+  EXPECT_EQ(reasons(kept), (std::map<std::string, int>{{"too_short", 1}}));
+  EXPECT_EQ(server.get("/v1/cache/requests").json()["data"].size(), 2u);
+  EXPECT_EQ(server.get("/v1/cache/requests/nothing").status, 404);
+
+  const std::string later = "You answer in few words. It is 11:02:55.";
+  const Json second =
+      server.post("/v1/chat/completions", chat(later, "How are you today?", kReport)).json();
+  const Json& report = second["larder"]["cache"];
+  EXPECT_GT(reasons(report)["diverged"], 30);
+  EXPECT_EQ(report["divergence"]["class"], "timestamp");
+  EXPECT_EQ(report["divergence"]["message"], 0);
+  EXPECT_EQ(report["divergence"]["segment"], "system");
+  EXPECT_EQ(report["divergence"]["token"], report["cached_tokens"]);
+  const std::string metrics = server.get("/metrics").body;
+  EXPECT_NE(metrics.find("class=\"timestamp\"} 1"), std::string::npos);
+  EXPECT_NE(metrics.find("larder:prompt_tokens_missed_total{"), std::string::npos);
+}
+
+TEST(CacheReport, StreamsItWithTheLastChunk) {
+  TestServer server;
+  const std::string body =
+      server.post("/v1/chat/completions", chat("Be brief.", "Hello", std::string(kReport) +
+                                               R"(,"stream":true)")).body;
+  EXPECT_NE(body.find("\"larder\":{\"cache\":{\"id\":"), std::string::npos);
+}
+
+TEST(CacheReport, TellsOfWhatWasCleared) {
+  TestServer server;
+  server.post("/v1/chat/completions", chat("Be brief and kind to all.", "Hello there, friend."));
+  server.exchange("POST /reset_prefix_cache HTTP/1.1\r\nConnection: close\r\n\r\n");
+  const Json again = server.post("/v1/chat/completions",
+                                 chat("Be brief and kind to all.", "Hello there, friend.", kReport))
+                         .json();
+  const Json& report = again["larder"]["cache"];
+  EXPECT_EQ(report["cached_tokens"], 0);
+  EXPECT_GT(reasons(report)["evicted"], 60);
+  EXPECT_EQ(report["misses"][0]["cleared"], true);
+}
+
+TEST(CacheReport, SaltsOfOneKeyAreToldApart) {
+  TestServer server;
+  const auto ask = [&](const std::string& salt) {
+    const std::string more = fmt::format(R"({},"cache_salt":"{}")", kReport, salt);
+    const std::string body = chat("Be brief and kind to all.", "Hello there, friend.", more);
+    return server.post("/v1/chat/completions", body).json()["larder"]["cache"];
+  };
+  ask("one");
+  const Json other = ask("two");
+  EXPECT_GT(reasons(other)["other_salt"], 60);
+  EXPECT_TRUE(other["nearest"].is_null());
+  EXPECT_TRUE(other["divergence"].is_null());
+}
+
+TEST(CacheReport, KeysNeverHearOfEachOther) {
+  ServerConfig config;
+  config.api_keys = {"alpha", "beta"};
+  TestServer server(config);
+  const auto ask = [&](const std::string& key) {
+    return server
+        .post("/v1/chat/completions", chat("Be brief and kind to all.", "Hello there.", kReport),
+              "Authorization: Bearer " + key + "\r\n")
+        .json()["larder"]["cache"];
+  };
+  const Json first = ask("alpha");
+  const Json other = ask("beta");
+  EXPECT_EQ(other["cached_tokens"], 0);
+  EXPECT_TRUE(other["nearest"].is_null());
+  // Word for word what it would be, had the first one never asked.
+  EXPECT_EQ(other["misses"], first["misses"]);
+  const std::string id = first["id"];
+  const auto status = [&](const std::string& key) {
+    return server.get("/v1/cache/requests/" + id, "Authorization: Bearer " + key + "\r\n").status;
+  };
+  EXPECT_EQ(status("beta"), 404);
+  EXPECT_EQ(status("alpha"), 200);
+}
+
+TEST(CacheReport, KeysOfAGroupShareTheirCache) {
+  ServerConfig config;
+  config.api_keys = {"alpha", "beta", "gamma"};
+  config.api_key_groups = {{"alpha", "team"}, {"beta", "team"}};
+  TestServer server(config);
+  const auto cached = [&](const std::string& key) {
+    const Json reply = server
+                           .post("/v1/chat/completions", chat("Be brief and kind.", "Hello there."),
+                                 "Authorization: Bearer " + key + "\r\n")
+                           .json();
+    return reply["usage"]["prompt_tokens_details"]["cached_tokens"].get<int>();
+  };
+  EXPECT_EQ(cached("alpha"), 0);
+  EXPECT_GT(cached("beta"), 40);
+  EXPECT_EQ(cached("gamma"), 0);
+}
+
+TEST(CacheReport, NormalisesOnRequest) {
+  TestServer server;
+  const auto ask = [&](const char* nonce) {
+    const std::string system =
+        fmt::format("x-anthropic-billing-header: cch={};\nYou are a clerk who is brief.", nonce);
+    return server
+        .post("/v1/chat/completions",
+              chat(system, "Hello there.",
+                   R"(,"larder":{"cache_report":true,"normalise":["nonce_headers"]})"))
+        .json()["larder"]["cache"];
+  };
+  EXPECT_EQ(ask("1a2b3")["normalised"].dump(), R"(["nonce_headers"])");
+  const Json second = ask("9f8e7");
+  EXPECT_EQ(second["cached_tokens"].get<int>(), second["prompt_tokens"].get<int>() - 1);
+  const auto refused = server.post("/v1/chat/completions",
+                                   chat("a", "b", R"(,"larder":{"normalise":["spaces"]})"));
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_EQ(refused.param(), "larder.normalise");
+}
+
+TEST(CacheReport, SpeaksBothVendorsWords) {
+  CacheReport report;
+  EXPECT_TRUE(openai_diagnostics(report).is_null());
+  EXPECT_TRUE(anthropic_diagnostics(report).is_null());
+  using Outcome = RequestedComparison::Outcome;
+  report.requested = {.outcome = Outcome::kMiss, .num_reusable = 20, .num_missed = 30,
+                      .tools_changed = true, .system_changed = true};
+  EXPECT_EQ(openai_diagnostics(report).dump(),
+            R"({"type":"cache_miss","reason":"tools_changed","cache_missed_tokens":30,)"
+            R"("comparison_reusable_tokens":20})");
+  EXPECT_EQ(anthropic_diagnostics(report).dump(),
+            R"({"cache_miss_reason":{"type":"tools_changed","cache_missed_input_tokens":30}})");
+  report.requested->tools_changed = false;
+  EXPECT_EQ(openai_diagnostics(report)["reason"], "input_changed");
+  EXPECT_EQ(anthropic_diagnostics(report)["cache_miss_reason"]["type"], "system_changed");
+  report.requested->outcome = Outcome::kHit;
+  EXPECT_EQ(openai_diagnostics(report)["type"], "cache_hit");
+  EXPECT_TRUE(anthropic_diagnostics(report).is_null());
+  report.requested->outcome = Outcome::kNotFound;
+  EXPECT_EQ(openai_diagnostics(report)["type"], "comparison_response_not_found");
+  EXPECT_EQ(anthropic_diagnostics(report)["cache_miss_reason"]["type"],
+            "previous_message_not_found");
+}
+
+}  // namespace
+}  // namespace larder

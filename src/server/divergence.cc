@@ -1,0 +1,358 @@
+#include "server/divergence.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <string_view>
+#include <utility>
+
+#include "server/json_reader.h"
+#include "server/text_pattern.h"
+#include "server/utf8.h"
+
+namespace larder {
+namespace {
+
+using Tokens = std::span<const TokenId>;
+
+constexpr int kContextTokens = 32;    // shown to the patterns around what differs
+constexpr int kUnalignedTokens = 96;  // where the prompts never meet again
+constexpr int kMostPartTokens = 6000; // of a message that is searched for JSON
+
+// Dates, times, days and seconds since 1970, each by itself.
+constexpr const char* kTimestampPattern = R"(
+  \b \d{4} [-/.] \d{1,2} [-/.] \d{1,2} (?: T (?=\d) )?
+  | \b \d{1,2} [-/.] \d{1,2} [-/.] \d{2,4} \b
+  | \b \d{1,2} (?:st|nd|rd|th)? [ ]
+    (?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]* \.? (?: ,? [ ] \d{4} )? \b
+  | \b (?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]* \.? [ ]
+    \d{1,2} (?:st|nd|rd|th)? \b (?! :) (?: ,? [ ] \d{4} )?
+  | \b (?:january|february|march|april|may|june|july|august|september|october|november|december)
+    [ ] \d{4} \b
+  | \d{1,2} : \d{2} (?: : \d{2} (?: [.,] \d{1,9} )? )? (?: [ ]? [ap] \.? m \b \.? )?
+    (?: [ ]? (?: Z | UTC | GMT | [+-] \d{2} :? \d{2} ) \b )?
+  | \b (?: mon | tue | tues | wed | wednes | thu | thur | thurs | fri | sat | satur | sun )
+    (?: day )? \b
+  | \b 1[4-9]\d{8} (?: \d{3} | \d{6} | \d{9} | \. \d{1,9} )? \b
+)";
+
+// Ids that look like chance, or are named as such.
+constexpr const char* kNoncePattern = R"(
+  \b [0-9a-f]{8} - (?: [0-9a-f]{4} - ){3} [0-9a-f]{12} \b
+  | \b (?: nonce | cch | (?: request | req | session | trace | run ) [-_ ]? id | seed )
+    ["']? \s* [=:\#] \s* ["']? [\w./+-]+ =*
+  | \b [a-z]{2,8} _ (?= [0-9a-z]* \d ) [0-9a-z]{6,} \b
+  | \b (?= [a-z]* \d ) (?= \d* [a-z] ) [0-9a-z]{8,} (?: [-_] [0-9a-z]+ )* =*
+  | \b (?= [\w+/-]* \d ) (?= [\w+/-]* [a-z] ) [\w+/-]{16,} =*
+  | \# \d{3,} \b
+  | \b \d{5,} \b
+)";
+
+const TextPattern& timestamps() {
+  static const TextPattern pattern(kTimestampPattern);
+  return pattern;
+}
+const TextPattern& nonces() {
+  static const TextPattern pattern(kNoncePattern);
+  return pattern;
+}
+const TextPattern& spaces() {
+  static const TextPattern pattern(R"([\s\x{00}]+)");
+  return pattern;
+}
+const TextPattern& thoughts() {
+  static const TextPattern pattern(R"( <(think|thinking|reasoning)> [\s\S]*? </\1> \s* )");
+  return pattern;
+}
+
+// One of the two prompts, around the first difference.
+struct Side {
+  Tokens tokens;
+  int part_begin = 0, part_end = 0;  // the part that the first different token belongs to
+  int message = -1;
+  std::string role;
+  std::string text;  // around what differs, from the same token in both
+};
+
+int end_of(Tokens tokens) { return static_cast<int>(tokens.size()); }
+
+Tokens slice(Tokens tokens, int begin, int end) {
+  end = std::clamp(end, 0, end_of(tokens));
+  begin = std::clamp(begin, 0, end);
+  return tokens.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
+}
+
+void locate(Side& side, const PromptOrigin& origin, int token) {
+  side.part_end = end_of(side.tokens);
+  const auto after = std::ranges::upper_bound(origin.parts, token, {}, &PromptPart::begin);
+  if (after == origin.parts.begin()) return;
+  const PromptPart& part = *std::prev(after);
+  side.part_begin = part.begin;
+  if (after != origin.parts.end()) side.part_end = after->begin;
+  side.message = part.message;
+  const auto index = static_cast<std::size_t>(part.message);
+  if (part.message >= 0 && index < origin.roles.size()) side.role = origin.roles[index];
+}
+
+// Equal up to where the shorter one ends, which may be cut within a word.
+bool begin_alike(const std::string& left, const std::string& right) {
+  constexpr std::size_t kSlack = 8, kLeast = 16;
+  const std::size_t size = std::min(left.size(), right.size());
+  if (size < kLeast + kSlack) return false;
+  return left.compare(0, size - kSlack, right, 0, size - kSlack) == 0;
+}
+
+class Classifier {
+ public:
+  Classifier(const Comparison& comparison, const PromptOrigin& origin, Tokens prompt,
+             const Tokenizer& tokenizer)
+      : comparison_(comparison),
+        relative_(*comparison.relative),
+        origin_(origin),
+        tokenizer_(tokenizer),
+        first_(comparison.num_common),
+        is_aligned_(comparison.realigned.num_equal > 0) {
+    new_.tokens = prompt;
+    old_.tokens = relative_.tokens;
+    locate(new_, origin, first_);
+    locate(old_, relative_.origin, first_);
+    const Realignment& met = comparison.realigned;
+    const int reach = is_aligned_ ? std::min(met.num_equal, kContextTokens) : kUnalignedTokens;
+    const int begin = std::max(0, first_ - kContextTokens);
+    new_.text = decode(slice(prompt, begin, (is_aligned_ ? met.left_end : first_) + reach));
+    old_.text = decode(slice(old_.tokens, begin, (is_aligned_ ? met.right_end : first_) + reach));
+  }
+
+  // nullopt = nothing of which one could say that it changed.
+  std::optional<DivergenceKind> kind() const {
+    if (first_ >= relative_.num_prompt && is_rethought()) return DivergenceKind::kRerenderedThinking;
+    if (are_equal(new_.text, old_.text)) return DivergenceKind::kRetokenisedGeneration;
+    if (is_in_tools()) {
+      return origin_.sorted_tools == relative_.origin.sorted_tools
+                 ? DivergenceKind::kReorderedJsonKeys
+                 : DivergenceKind::kChangedTools;
+    }
+    if (equal_without(spaces(), "")) return DivergenceKind::kWhitespace;
+    if (has_equal_json()) return DivergenceKind::kReorderedJsonKeys;
+    if (is_rethought()) return DivergenceKind::kRerenderedThinking;
+    if (is_small() && equal_without(timestamps(), "@")) return DivergenceKind::kTimestamp;
+    if (is_small() && has_other_nonces()) return DivergenceKind::kNonce;
+    if (is_truncated()) return DivergenceKind::kTruncatedHistory;
+    if (!comparison_.diverged && !was_generated()) return std::nullopt;
+    if (origin_.parts.empty()) return DivergenceKind::kEditedText;
+    const bool is_system = new_.role == "system" || new_.role == "developer";
+    return is_system || old_.role == "system" ? DivergenceKind::kChangedSystemPrompt
+                                              : DivergenceKind::kEditedHistory;
+  }
+
+  Divergence describe(DivergenceKind kind) const {
+    constexpr std::size_t kShared = 40, kShown = 80;
+    const auto [in_new, in_old] = std::mismatch(new_.text.begin(), new_.text.end(),
+                                                old_.text.begin(), old_.text.end());
+    const auto place = static_cast<std::size_t>(in_new - new_.text.begin());
+    const auto piece = [](const std::string& text, std::size_t begin, std::size_t size) {
+      return to_valid_utf8(text.substr(begin, size));
+    };
+    const std::size_t shared = std::min(place, kShared);
+    return {.kind = kind,
+            .token = first_,
+            .message = new_.message,
+            .role = kind == DivergenceKind::kChangedTools ? "tools" : new_.role,
+            .shared_text = piece(new_.text, place - shared, shared),
+            .old_text = piece(old_.text, place, kShown),
+            .new_text = piece(new_.text, place, kShown)};
+  }
+
+ private:
+  std::string decode(Tokens tokens) const { return tokenizer_.decode(tokens, true); }
+
+  bool are_equal(const std::string& left, const std::string& right) const {
+    return is_aligned_ ? left == right : begin_alike(left, right);
+  }
+
+  bool equal_without(const TextPattern& pattern, std::string_view replacement) const {
+    return are_equal(pattern.replace_all(new_.text, replacement),
+                     pattern.replace_all(old_.text, replacement));
+  }
+
+  // A timestamp beside a nonce is a nonce, too.
+  bool has_other_nonces() const {
+    const auto masked = [](const std::string& text) {
+      return nonces().replace_all(timestamps().replace_all(text, "@"), "@");
+    };
+    return are_equal(masked(new_.text), masked(old_.text)) || equal_without(nonces(), "@");
+  }
+
+  // Of a few dozen tokens: whatever else it is, it is no other text.
+  bool is_small() const {
+    const Realignment& met = comparison_.realigned;
+    return !is_aligned_ || (met.left_end - first_ < 200 && met.right_end - first_ < 200);
+  }
+
+  bool was_generated() const { return first_ >= relative_.num_prompt; }
+
+  // Tools stand in what a template prints before the first turn.
+  bool is_in_tools() const {
+    if (origin_.tools == relative_.origin.tools) return false;
+    return first_ < origin_.tools_end;
+  }
+
+  bool is_rethought() const {
+    const std::string in_new = thoughts().replace_all(new_.text, "");
+    const std::string in_old = thoughts().replace_all(old_.text, "");
+    const bool had_some = in_new.size() != new_.text.size() || in_old.size() != old_.text.size();
+    if (had_some) return are_equal(spaces().replace_all(in_new, ""), spaces().replace_all(in_old, ""));
+    // A long thought ends beyond the text that is looked at.
+    const auto opens = [](const std::string& text) {
+      return text.find("<think") != std::string::npos ||
+             text.find("<reasoning>") != std::string::npos;
+    };
+    return opens(new_.text) != opens(old_.text);
+  }
+
+  // Messages of the relative are left out between two that stay.
+  bool is_truncated() const {
+    const Realignment& met = comparison_.realigned;
+    if (!is_aligned_ || met.num_equal < kShingle) return false;
+    const int num_new = met.left_end - first_;
+    const int num_old = met.right_end - first_;
+    if (num_old <= num_new || num_new > kContextTokens / 2) return false;
+    const auto message_at = [](const PromptOrigin& origin, int token) {
+      const auto after = std::ranges::upper_bound(origin.parts, token, {}, &PromptPart::begin);
+      return after == origin.parts.begin() ? -1 : std::prev(after)->message;
+    };
+    // Where the run begins inside a message, its first token tells which one it is.
+    return message_at(relative_.origin, met.right_end) - message_at(relative_.origin, first_) >
+           message_at(origin_, met.left_end) - message_at(origin_, first_);
+  }
+
+  // An object or array around the difference that says the same in both.
+  bool has_equal_json() const {
+    if (new_.part_end - new_.part_begin > kMostPartTokens ||
+        old_.part_end - old_.part_begin > kMostPartTokens)
+      return false;
+    const std::string in_new = decode(slice(new_.tokens, new_.part_begin, new_.part_end));
+    const std::string in_old = decode(slice(old_.tokens, old_.part_begin, old_.part_end));
+    const auto [place, other] =
+        std::mismatch(in_new.begin(), in_new.end(), in_old.begin(), in_old.end());
+    const auto difference = static_cast<std::size_t>(place - in_new.begin());
+    int num_tries = 0;
+    for (std::size_t begin = 0; begin <= difference && begin < in_new.size(); ++begin) {
+      if (in_new[begin] != '{' && in_new[begin] != '[') continue;
+      const std::size_t new_end = json_end(in_new, begin);
+      const std::size_t old_end = json_end(in_old, begin);
+      if (new_end <= difference || old_end <= difference) continue;
+      if (++num_tries > 8) return false;
+      if (same_json(in_new.substr(begin, new_end - begin), in_old.substr(begin, old_end - begin)))
+        return true;
+    }
+    return false;
+  }
+
+  // One past the bracket that closes the one at begin; 0 = none does.
+  static std::size_t json_end(const std::string& text, std::size_t begin) {
+    int depth = 0;
+    bool in_string = false;
+    for (std::size_t i = begin; i < text.size(); ++i) {
+      const char c = text[i];
+      if (in_string) {
+        if (c == '\\') ++i;
+        in_string = c != '"';
+        continue;
+      }
+      if (c == '"') in_string = true;
+      if (c == '{' || c == '[') ++depth;
+      if ((c == '}' || c == ']') && --depth == 0) return i + 1;
+    }
+    return 0;
+  }
+
+  static bool same_json(const std::string& left, const std::string& right) {
+    // Without regard to the order of keys, unlike Json.
+    const auto parsed_left = nlohmann::json::parse(left, nullptr, false);
+    if (parsed_left.is_discarded()) return false;
+    return parsed_left == nlohmann::json::parse(right, nullptr, false);
+  }
+
+  const Comparison& comparison_;
+  const RememberedPrompt& relative_;
+  const PromptOrigin& origin_;
+  const Tokenizer& tokenizer_;
+  const int first_;
+  const bool is_aligned_;
+  Side new_, old_;
+};
+
+}  // namespace
+
+const char* divergence_name(DivergenceKind kind) {
+  switch (kind) {
+    case DivergenceKind::kTimestamp:
+      return "timestamp";
+    case DivergenceKind::kNonce:
+      return "nonce";
+    case DivergenceKind::kReorderedJsonKeys:
+      return "reordered_json_keys";
+    case DivergenceKind::kWhitespace:
+      return "whitespace";
+    case DivergenceKind::kChangedTools:
+      return "changed_tools";
+    case DivergenceKind::kChangedSystemPrompt:
+      return "changed_system_prompt";
+    case DivergenceKind::kEditedHistory:
+      return "edited_history";
+    case DivergenceKind::kTruncatedHistory:
+      return "truncated_history";
+    case DivergenceKind::kRerenderedThinking:
+      return "rerendered_thinking";
+    case DivergenceKind::kRetokenisedGeneration:
+      return "retokenised_generation";
+    case DivergenceKind::kEditedText:
+      break;
+  }
+  return "edited_text";
+}
+
+const char* divergence_advice(DivergenceKind kind) {
+  switch (kind) {
+    case DivergenceKind::kTimestamp:
+      return "Put the time at the end of the last message, or round it to the day.";
+    case DivergenceKind::kNonce:
+      return "Leave ids that change with each request out of the prompt, or put them at its end.";
+    case DivergenceKind::kReorderedJsonKeys:
+      return "Write JSON with its keys in one order, as json.dumps(..., sort_keys=True) does.";
+    case DivergenceKind::kWhitespace:
+      return "Send what stays the same byte for byte: do not trim or reformat it.";
+    case DivergenceKind::kChangedTools:
+      return "Send one list of tools in one order; use tool_choice to allow fewer of them.";
+    case DivergenceKind::kChangedSystemPrompt:
+      return "Keep the system prompt; send what changes in a later message.";
+    case DivergenceKind::kEditedHistory:
+      return "Append to the history rather than edit it.";
+    case DivergenceKind::kTruncatedHistory:
+      return "Drop old turns rarely and many at a time, so that the rest is reused between.";
+    case DivergenceKind::kRerenderedThinking:
+      return "Send the turns' reasoning back as it came, or never.";
+    case DivergenceKind::kRetokenisedGeneration:
+      return "Send the answer back unchanged as an assistant message, so that its tokens are kept.";
+    case DivergenceKind::kEditedText:
+      break;
+  }
+  return "Put what changes at the end of the prompt.";
+}
+
+std::optional<Divergence> find_divergence(Comparison& comparison, const PromptOrigin& origin,
+                                          std::span<const TokenId> prompt,
+                                          const Tokenizer& tokenizer) {
+  if (!comparison.relative) return std::nullopt;
+  const int num_common = comparison.num_common;
+  const bool ends = num_common >= end_of(prompt) ||
+                    num_common >= end_of(comparison.relative->tokens);
+  if (ends) return std::nullopt;
+  const Classifier classifier(comparison, origin, prompt, tokenizer);
+  const std::optional<DivergenceKind> kind = classifier.kind();
+  comparison.diverged = kind.has_value();
+  if (!kind) return std::nullopt;
+  return classifier.describe(*kind);
+}
+
+}  // namespace larder
