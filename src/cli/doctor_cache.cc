@@ -1,4 +1,6 @@
 // larder doctor cache: why prompts missed the cache, from a running server or a list of requests.
+#include <spdlog/spdlog.h>
+
 #include <cstdio>
 #include <fstream>
 #include <memory>
@@ -166,6 +168,7 @@ void print_json(const CacheLosses& losses) {
 }
 
 void examine_cache(const DoctorCacheOptions& options) {
+  spdlog::set_level(spdlog::level::warn);  // what the log would say of each request is summed up here
   CacheLosses losses;
   if (options.source.find("://") != std::string::npos) {
     read_server(options, losses);

@@ -14,8 +14,9 @@ MODEL = os.environ.get("LARDER_TEST_SMOLLM2", "")
 
 
 class Server:
-    def __init__(self, *arguments, key=None):
-        command = [BIN, "serve", "-m", MODEL, "--port", "0", "--name", "smollm2", *map(str, arguments)]
+    def __init__(self, *arguments, key=None, model=None):
+        self.model = model or MODEL
+        command = [BIN, "serve", "-m", self.model, "--port", "0", "--name", "smollm2", *map(str, arguments)]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
         self.lines = []
         for line in self.process.stderr:
@@ -57,8 +58,8 @@ class Server:
 
 
 @contextlib.contextmanager
-def serving(*arguments, key=None):
-    server = Server(*arguments, key=key)
+def serving(*arguments, key=None, model=None):
+    server = Server(*arguments, key=key, model=model)
     try:
         yield server
     finally:

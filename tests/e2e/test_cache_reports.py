@@ -1,0 +1,147 @@
+"""Why prompts were computed: reports, normalisation, isolation and the doctor, with real models and OpenAI's client."""
+import json
+import os
+import statistics
+import subprocess
+import time
+import uuid
+
+import pytest
+import requests
+
+from api_server import serving
+
+RULES = " ".join(f"Rule {i}: answer question {i} in one short sentence and never speak of rule {i} itself." for i in range(24))
+TOOLS = [{"type": "function", "function": {"name": f"tool_{i}", "description": f"Does thing number {i}.",
+          "parameters": {"type": "object", "properties": {"first": {"type": "string"}, "second": {"type": "integer"}}}}}
+         for i in range(3)]
+
+
+@pytest.fixture(scope="module", params=["LARDER_TEST_SMOLLM2", "LARDER_TEST_GEMMA3"])
+def server(request):
+    with serving(model=os.environ[request.param]) as running:
+        yield running
+
+
+def ask(server, system, question, key=None, **body):
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    body = {"messages": [{"role": "system", "content": system}, {"role": "user", "content": question}],
+            "max_tokens": 4, "temperature": 0, "larder": {"cache_report": True}, **body}
+    reply = requests.post(f"{server.url}/v1/chat/completions", json=body, headers=headers, timeout=120)
+    assert reply.status_code == 200, reply.text
+    return reply.json()
+
+
+def check_sums(reply):
+    report, usage = reply["larder"]["cache"], reply["usage"]
+    assert report["prompt_tokens"] == usage["prompt_tokens"]
+    assert report["cached_tokens"] == usage["prompt_tokens_details"]["cached_tokens"]
+    assert sum(report["cached_by_source"].values()) == report["cached_tokens"]
+    place = report["cached_tokens"]
+    for miss in report["misses"]:
+        assert miss["begin"] == place and miss["tokens"] > 0
+        place += miss["tokens"]
+    assert place == report["prompt_tokens"]
+    return report
+
+
+def lost(report, reason):
+    return sum(miss["tokens"] for miss in report["misses"] if miss["reason"] == reason)
+
+
+CHANGES = {
+    "timestamp": (f"The time is 10:41:07.\n{RULES}", f"The time is 11:02:33.\n{RULES}"),
+    "nonce": (f"Session {uuid.UUID(int=7)}.\n{RULES}", f"Session {uuid.UUID(int=2**100 + 9)}.\n{RULES}"),
+    "reordered_json_keys": (f'Data: {{"alpha": 1, "beta": 2}}\n{RULES}', f'Data: {{"beta": 2, "alpha": 1}}\n{RULES}'),
+    "whitespace": (f"Be kind.\n{RULES}", f"Be kind.\n\n{RULES}"),
+    "changed_system_prompt": (f"You are a baker.\n{RULES}", f"You are a carpenter.\n{RULES}"),
+}
+
+
+@pytest.mark.parametrize("kind", CHANGES)
+def test_the_class_of_a_change(server, kind):
+    before, after = CHANGES[kind]
+    salt = f"class of {kind}"
+    first = ask(server, before, "What is bread?", cache_salt=salt)
+    second = ask(server, after, "What is bread?", cache_salt=salt)
+    report = check_sums(second)
+    assert report["nearest"]["id"] == first["id"]
+    assert report["divergence"]["class"] == kind and report["divergence"]["message"] == 0
+    assert report["divergence"]["token"] == report["nearest"]["shared_tokens"]
+    assert lost(report, "diverged") > 300
+    kept = requests.get(f"{server.url}/v1/cache/requests/{second['id']}", timeout=10).json()
+    assert kept == report
+
+
+def test_a_conversation_loses_nothing(server):
+    """An agent with tools: each turn computes what is new, and 99 % of what could be reused is."""
+    messages = [{"role": "system", "content": RULES}]
+    reusable, reused, known = 0, 0, 0
+    for turn in range(8):
+        messages.append({"role": "user", "content": f"Question {turn}: name one more thing that floats."})
+        reply = server.client.chat.completions.create(
+            model="default", messages=messages, tools=TOOLS, max_tokens=24, temperature=0, extra_body={"cache_salt": "agent"})
+        usage = reply.usage
+        reusable += known
+        reused += min(known, usage.prompt_tokens_details.cached_tokens)
+        # Of an answer that was cut short the last token was drawn, not computed.
+        is_cut = reply.choices[0].finish_reason == "length"
+        known = usage.prompt_tokens + usage.completion_tokens - is_cut
+        messages.append({"role": "assistant", "content": reply.choices[0].message.content})
+    assert reused >= 0.99 * reusable, (reused, reusable)
+
+
+def test_normalisation_makes_a_hit_of_a_nonce(server):
+    def header(nonce):
+        return f"x-anthropic-billing-header: cc_version=2.0; cch={nonce};\n{RULES}"
+    options = dict(cache_salt="billing", larder={"cache_report": True, "normalise": ["nonce_headers"]})
+    ask(server, header("1a2b3"), "What is bread?", **options)
+    report = check_sums(ask(server, header("9f8e7"), "What is bread?", **options))
+    assert report["normalised"] == ["nonce_headers"]
+    assert report["cached_tokens"] == report["prompt_tokens"] - 1
+
+
+def test_the_doctor_names_the_greatest_loss(server, tmp_path):
+    binary = os.environ["LARDER_BIN"]
+    for minute in range(4):
+        ask(server, f"The time is 10:{minute}7:00.\n{RULES}", "What is a doctor?", cache_salt="doctor")
+    told = json.loads(subprocess.run([binary, "doctor", "cache", server.url, "--json"], check=True, capture_output=True,
+                                     text=True, timeout=60).stdout)
+    assert told["losses"][0]["tokens"] >= told["losses"][-1]["tokens"]
+    timestamp = next(loss for loss in told["losses"] if loss["why"] == "timestamp")
+    assert timestamp["tokens"] > 900 and "time" in timestamp["advice"]
+    # The same from what a client recorded, without a server.
+    log = tmp_path / "requests.jsonl"
+    log.write_text("".join(json.dumps({"messages": [{"role": "system", "content": f"The time is 10:{minute}7:00.\n{RULES}"},
+                                                    {"role": "user", "content": "What is a doctor?"}]}) + "\n"
+                           for minute in range(4)) + "not json\n")
+    run = subprocess.run([binary, "doctor", "cache", str(log), "-m", server.model, "--json"], check=True, capture_output=True,
+                         text=True, timeout=120)
+    told = json.loads(run.stdout)
+    assert told["requests"] == 4 and told["losses"][0]["why"] == "timestamp" and told["losses"][0]["requests"] == 3
+    assert "requests.jsonl:5" in run.stderr
+    text = subprocess.run([binary, "doctor", "cache", server.url], check=True, capture_output=True, text=True).stdout
+    assert "timestamp in system" in text
+
+
+def test_keys_cannot_tell_what_others_asked():
+    """One prompt, two keys: no hit, no word of it, and no difference in time to a prompt that nobody asked before."""
+    with serving("--api-key", "alpha", "--api-key", "beta", model=os.environ["LARDER_TEST_SMOLLM2"]) as server:
+        known, unknown, own = [], [], set()
+        for i in range(9):
+            secret = f"Secret {i * 7919}: {RULES}"
+            ask(server, secret, "What is it?", key="alpha")
+            for system, times in ((secret, known), (f"Guess {i * 7919}: {RULES}", unknown)):
+                begin = time.monotonic()
+                reply = ask(server, system, "What is it?", key="beta", max_tokens=1)
+                times.append(time.monotonic() - begin)
+                report = check_sums(reply)
+            # Its own earlier prompts it may hear of; of the other key's not even a count.
+            assert lost(report, "other_salt") == 0
+        # A hit is some ten times as fast as a miss; these are both misses.
+        ratio = statistics.median(known) / statistics.median(unknown)
+        assert 0.6 < ratio < 1.6, (ratio, known, unknown)
+        begin = time.monotonic()
+        again = ask(server, f"Secret {8 * 7919}: {RULES}", "What is it?", key="alpha", max_tokens=1)
+        hit = time.monotonic() - begin
+        assert again["larder"]["cache"]["cached_tokens"] > 400 and hit < 0.5 * statistics.median(known)
