@@ -1,7 +1,9 @@
 #include "tokenizer/chat_template.h"
 
+#include <algorithm>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 #include "base/error.h"
 #include "tokenizer/jinja_interpreter.h"
@@ -44,31 +46,114 @@ const Json* find_reasoning(const Json& message) {
   return nullptr;
 }
 
-jinja::Value convert_message(jinja::Runtime& runtime, const Json& message, jinja::Origin origin) {
-  const Json* reasoning = find_reasoning(message);
-  if (reasoning == nullptr) return jinja::from_json(runtime, message, origin);
-  Json named = Json::object();
-  named["thinking"] = *reasoning;
-  for (const auto& [key, value] : message.items()) named[key] = value;
-  named["reasoning_content"] = *reasoning;
-  return jinja::from_json(runtime, named, origin);
-}
+// What an origin stands for, beside TextSpan's bytes.
+struct Source {
+  std::int32_t message = -1;
+  std::int32_t part = 0;
+  std::int32_t tool = -1;
+};
 
-jinja::Value convert_messages(jinja::Runtime& runtime, const Json& messages) {
-  if (!messages.is_array()) {
-    throw Error(ErrorKind::kInvalidArgument, "messages must be an array", "messages");
-  }
-  jinja::ListBuilder list(runtime);
-  for (std::size_t i = 0; i < messages.size(); ++i) {
-    if (!messages[i].is_object()) {
-      throw Error(ErrorKind::kInvalidArgument, "each message must be an object", "messages");
+// The request as a template's values, each of which knows its source.
+class InputConverter {
+ public:
+  explicit InputConverter(jinja::Runtime& runtime) : runtime_(runtime) {}
+
+  jinja::Value messages(const TemplateInput& input) {
+    const Json& messages = input.messages;
+    if (!messages.is_array()) {
+      throw Error(ErrorKind::kInvalidArgument, "messages must be an array", "messages");
     }
-    list.push(convert_message(runtime, messages[i], static_cast<jinja::Origin>(i)));
+    jinja::ListBuilder list(runtime_);
+    for (std::size_t i = 0; i < messages.size(); ++i) {
+      if (!messages[i].is_object()) {
+        throw Error(ErrorKind::kInvalidArgument, "each message must be an object", "messages");
+      }
+      message_ = static_cast<std::int32_t>(i);
+      list.push(convert_message(messages[i], i < input.parts.size() ? input.parts[i] : kNoParts));
+    }
+    return list.finish(jinja::ListKind::kList, jinja::Origin::kOutside);
   }
-  return list.finish(jinja::ListKind::kList, jinja::Origin::kOutside);
-}
 
-void define_input(jinja::Interpreter& interpreter, const TemplateInput& input) {
+  jinja::Value tools(const Json& tools) {
+    if (!tools.is_array()) return jinja::from_json(runtime_, tools, jinja::Origin::kOutside);
+    jinja::ListBuilder list(runtime_);
+    for (std::size_t i = 0; i < tools.size(); ++i) {
+      const jinja::Origin origin = add({.tool = static_cast<std::int32_t>(i)});
+      list.push(jinja::from_json(runtime_, tools[i], origin));
+    }
+    return list.finish(jinja::ListKind::kList, jinja::Origin::kOutside);
+  }
+
+  // By origin.
+  const std::vector<Source>& sources() const { return sources_; }
+
+ private:
+  static inline const std::vector<ContentPart> kNoParts;
+
+  jinja::Origin add(const Source& source) {
+    sources_.push_back(source);
+    return static_cast<jinja::Origin>(sources_.size() - 1);
+  }
+
+  jinja::Value convert_message(const Json& message, const std::vector<ContentPart>& parts) {
+    const Json* reasoning = find_reasoning(message);
+    const jinja::Origin origin = add({.message = message_});
+    jinja::Dict dict;
+    const auto set = [&](const std::string& key, jinja::Value value) {
+      dict.set(runtime_.budget(),
+               jinja::Value(std::make_shared<const jinja::Text>(key, origin)), std::move(value));
+    };
+    if (reasoning != nullptr) set("thinking", jinja::from_json(runtime_, *reasoning, origin));
+    for (const auto& [key, value] : message.items()) {
+      if (key == "content" && value.is_string() && !parts.empty()) {
+        set(key, convert_content(value.get_ref<const std::string&>(), parts, origin));
+      } else if (key == "tool_calls" && value.is_array()) {
+        set(key, convert_calls(value, std::max<std::size_t>(parts.size(), 1)));
+      } else {
+        set(key, jinja::from_json(runtime_, value, origin));
+      }
+    }
+    if (reasoning != nullptr) {
+      set("reasoning_content", jinja::from_json(runtime_, *reasoning, origin));
+    }
+    return runtime_.dict(std::move(dict), origin);
+  }
+
+  jinja::Value convert_content(const std::string& content, const std::vector<ContentPart>& parts,
+                               jinja::Origin origin) {
+    std::vector<jinja::Run> runs;
+    std::size_t begin = 0;
+    for (std::size_t i = 0; i < parts.size() && begin < content.size(); ++i) {
+      const bool is_last = i + 1 == parts.size();
+      const std::size_t end = is_last ? content.size() : std::min(parts[i].end, content.size());
+      if (end <= begin) continue;
+      const bool is_plain = i == 0 && parts[i].tool < 0;
+      const auto part = static_cast<std::int32_t>(i);
+      const Source source = parts[i].tool < 0 ? Source{message_, part, -1}
+                                              : Source{-1, 0, parts[i].tool};
+      runs.push_back({end, is_plain ? origin : add(source)});
+      begin = end;
+    }
+    if (runs.empty()) return jinja::Value(std::make_shared<const jinja::Text>(content, origin));
+    return jinja::Value(std::make_shared<const jinja::Text>(content, std::move(runs)));
+  }
+
+  jinja::Value convert_calls(const Json& calls, std::size_t first_part) {
+    jinja::ListBuilder list(runtime_);
+    for (std::size_t i = 0; i < calls.size(); ++i) {
+      const auto part = static_cast<std::int32_t>(first_part + i);
+      list.push(jinja::from_json(runtime_, calls[i], add({.message = message_, .part = part})));
+    }
+    const auto last = static_cast<jinja::Origin>(sources_.size() - 1);
+    return list.finish(jinja::ListKind::kList, last);
+  }
+
+  jinja::Runtime& runtime_;
+  std::vector<Source> sources_;
+  std::int32_t message_ = 0;  // that is being converted
+};
+
+std::vector<Source> define_input(jinja::Interpreter& interpreter, const TemplateInput& input) {
   for (const auto& [name, value] : jinja::make_globals(interpreter))
     interpreter.define(name, value);
   interpreter.define("documents", jinja::Value::none());
@@ -80,18 +165,25 @@ void define_input(jinja::Interpreter& interpreter, const TemplateInput& input) {
     }
   }
   // Last: no extra argument may stand in for what the request itself says.
-  interpreter.define("messages", convert_messages(interpreter, input.messages));
-  interpreter.define("tools", jinja::from_json(interpreter, input.tools, jinja::Origin::kOutside));
+  InputConverter converter(interpreter);
+  interpreter.define("messages", converter.messages(input));
+  interpreter.define("tools", converter.tools(input.tools));
   interpreter.define("add_generation_prompt", jinja::Value::boolean(input.add_generation_prompt));
+  return converter.sources();
 }
 
-RenderedPrompt finish(const jinja::Text& text) {
+RenderedPrompt finish(const jinja::Text& text, const std::vector<Source>& sources) {
   RenderedPrompt prompt;
   prompt.text = text.bytes();
   text.for_each_run(0, text.size(), [&](std::size_t begin, std::size_t end, jinja::Origin origin) {
-    const bool is_trusted = origin == jinja::Origin::kTrusted;
-    prompt.spans.push_back(
-        {begin, end, is_trusted, is_trusted ? -1 : static_cast<std::int32_t>(origin)});
+    const auto index = static_cast<std::int32_t>(origin);
+    const Source source = index < 0 ? Source{} : sources.at(static_cast<std::size_t>(index));
+    prompt.spans.push_back({.begin = begin,
+                            .end = end,
+                            .trusted = origin == jinja::Origin::kTrusted,
+                            .message = source.message,
+                            .part = source.part,
+                            .tool = source.tool});
   });
   return prompt;
 }
@@ -114,8 +206,8 @@ class ChatTemplate::Impl {
     jinja::Interpreter interpreter(limits_.max_steps, limits_.max_output_bytes, limits_.max_depth);
     interpreter.now_s = input.now_s;
     try {
-      define_input(interpreter, input);
-      return finish(interpreter.run(body_));
+      const std::vector<Source> sources = define_input(interpreter, input);
+      return finish(interpreter.run(body_), sources);
     } catch (const jinja::Failure& failure) {
       rethrow(failure, interpreter.line());
     }

@@ -28,8 +28,16 @@ struct RenderedPrompt {
   std::vector<TextSpan> spans;  // in order, covering text; only the template's own text is trusted
 };
 
+// A stretch of a message's content; it begins where the one before ends.
+struct ContentPart {
+  std::size_t end = 0;     // bytes of the content, which is a string
+  std::int32_t tool = -1;  // it is the definition of that tool, as TextSpan::tool; -1 = not one
+};
+
 struct TemplateInput {
   nlohmann::ordered_json messages = nlohmann::ordered_json::array();  // OpenAI's shape
+  // Per message, for spans to tell them apart; none where messages or parts end early.
+  std::vector<std::vector<ContentPart>> parts;
   nlohmann::ordered_json tools;                                       // null or an array
   bool add_generation_prompt = true;
   std::string bos_token, eos_token;

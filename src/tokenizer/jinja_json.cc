@@ -56,7 +56,7 @@ Value convert(Runtime& runtime, const nlohmann::ordered_json& json, Origin origi
   }
 }
 
-// The output is wholly untrusted, so it is written as plain bytes of one origin.
+// The output is wholly untrusted, so it is written as plain bytes, of one origin per element.
 class Writer {
  public:
   Writer(Runtime& runtime, const Value& value, const Args& args)
@@ -104,6 +104,13 @@ class Writer {
   }
 
   void write_value(const Value& value, int depth) {
+    const Origin around = origin_;
+    if (value.origin() != Origin::kTrusted) origin_ = value.origin();
+    write_plain_value(value, depth);
+    origin_ = around;
+  }
+
+  void write_plain_value(const Value& value, int depth) {
     runtime_.budget().step();
     if (value.is_none()) return put("null");
     if (const auto* boolean = value.get_if<bool>()) return put(*boolean ? "true" : "false");

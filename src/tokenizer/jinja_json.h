@@ -11,7 +11,8 @@ namespace larder::jinja {
 // Fails when nested deeper than the budget's depth.
 Value from_json(Runtime& runtime, const nlohmann::ordered_json& json, Origin origin);
 
-// json.dumps, with its separators and order; always untrusted, whatever went in.
+// json.dumps, with its separators and order; always untrusted, whatever went in. An element with an
+// origin of its own keeps it.
 Value to_json(Runtime& runtime, const Value& value, const Args& args);
 
 }  // namespace larder::jinja

@@ -4,6 +4,11 @@
 
 namespace larder::jinja {
 
+Text::Text(std::string bytes, std::vector<Run> runs)
+    : bytes_(std::move(bytes)), origin_(runs.front().origin) {
+  if (runs.size() > 1) runs_ = std::move(runs);
+}
+
 std::size_t Text::first_run_after(std::size_t position) const {
   const auto run = std::upper_bound(runs_.begin(), runs_.end(), position,
                                     [](std::size_t at, const Run& r) { return at < r.end; });

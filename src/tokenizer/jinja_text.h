@@ -12,8 +12,8 @@
 
 namespace larder::jinja {
 
-// kTrusted: the template's own text. Otherwise from outside: kOutside, or the message's index (>=
-// 0).
+// kTrusted: the template's own text. Otherwise from outside: kOutside, or one of the caller's
+// sources (>= 0).
 enum class Origin : std::int32_t { kTrusted = -2, kOutside = -1 };
 
 // Of two parts of one whole: untrusted when either is, and then of the first that is.
@@ -29,6 +29,8 @@ class Text {
  public:
   Text() = default;
   Text(std::string bytes, Origin origin) : bytes_(std::move(bytes)), origin_(origin) {}
+  // runs: at least one, in order, covering the bytes, of which none is trusted.
+  Text(std::string bytes, std::vector<Run> runs);
 
   std::string_view bytes() const { return bytes_; }
   std::size_t size() const { return bytes_.size(); }

@@ -255,18 +255,29 @@ Encoding Tokenizer::encode(std::string_view text, std::span<const TextSpan> span
   Encoding encoding;
   encoding.tokens.reserve(placed.size() + 2);
   encoding.messages.reserve(placed.size() + 2);
-  const auto put = [&](TokenId token, std::int32_t message) {
+  encoding.begins.reserve(placed.size() + 2);
+  const auto put = [&](TokenId token, std::int32_t message, std::size_t begin) {
     encoding.tokens.push_back(token);
     encoding.messages.push_back(message);
+    encoding.begins.push_back(static_cast<std::uint32_t>(begin));
   };
-  if (add_special && impl_->add_bos) put(*impl_->bos, -1);
+  if (add_special && impl_->add_bos) put(*impl_->bos, -1, 0);
   auto span = spans.begin();
   for (const PlacedToken& token : placed) {
     while (span->end <= token.begin) ++span;
-    put(token.token, span->message);
+    put(token.token, span->message, token.begin);
   }
-  if (add_special && impl_->add_eos) put(*impl_->eos, -1);
+  if (add_special && impl_->add_eos) put(*impl_->eos, -1, text.size());
   return encoding;
+}
+
+int num_tokens_within(const Encoding& encoding, std::size_t num_bytes, std::size_t text_size) {
+  const auto& begins = encoding.begins;
+  const auto next = std::ranges::lower_bound(begins, num_bytes);
+  const auto num_begun = static_cast<int>(next - begins.begin());
+  // The last one ends where the next begins.
+  const std::size_t end = next == begins.end() ? text_size : *next;
+  return end <= num_bytes ? num_begun : std::max(num_begun - 1, 0);
 }
 
 std::string_view Tokenizer::token_bytes(TokenId token, bool show_special) const {

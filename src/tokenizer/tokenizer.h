@@ -42,7 +42,11 @@ struct Vocabulary {
 struct TextSpan {
   std::size_t begin = 0, end = 0;  // bytes
   bool trusted = false;
-  std::int32_t message = -1;  // index of the chat message, -1 = the template itself
+  std::int32_t message = -1;  // index of the chat message, -1 = the template itself or a tool
+  // Of the message: index of the part of its content, or behind those, of its tool call. What is in
+  // neither (role, name) counts to part 0.
+  std::int32_t part = 0;
+  std::int32_t tool = -1;  // index of the tool's definition; -1 = not of one
 };
 
 // Text whose tokens are known, as they were generated: text[begin, end) becomes these, whatever
@@ -60,7 +64,11 @@ struct Spelling {
 struct Encoding {
   std::vector<TokenId> tokens;
   std::vector<std::int32_t> messages;  // per token, TextSpan::message of its first byte
+  std::vector<std::uint32_t> begins;   // per token, offset of its first byte
 };
+
+// How many tokens lie in the first num_bytes of the text, the last of them wholly.
+int num_tokens_within(const Encoding& encoding, std::size_t num_bytes, std::size_t text_size);
 
 // Immutable after construction. Thread: any, concurrently. Any bytes are accepted as text: invalid
 // UTF-8 becomes byte tokens (BPE) or U+FFFD (SentencePiece). Texts of 2^31 bytes or more throw
