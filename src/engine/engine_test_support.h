@@ -146,7 +146,7 @@ class Rig {
     request.sampling = std::move(params);
     request.n = n;
     request.priority = priority;
-    request.pin_ttl_s = pin_ttl_s;
+    request.pins = pins;
     request.attention_window = attention.window;
     request.attention_sinks = attention.num_sinks;
     request.on_update = [this, id](RequestUpdate&& update) { hear(id, std::move(update)); };
@@ -234,7 +234,7 @@ class Rig {
   int num_computed = 0;
   int most_tokens = 0;
   AttentionSpan attention;
-  int pin_ttl_s = 0;  // of requests to come
+  std::vector<PromptPin> pins;  // of requests to come
 };
 
 inline bool same_bits(const Heard& left, const Heard& right) {

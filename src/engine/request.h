@@ -1,6 +1,7 @@
 // What a client asks of the engine, and what it hears back.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -53,12 +54,34 @@ struct RequestTimes {
   std::int64_t last_token_ns = 0;
 };
 
+// A place in the prompt up to which the cache is to keep it.
+struct PromptPin {
+  int num_tokens = 0;  // of the prompt, from its beginning
+  int ttl_s = 0;       // KvCache::pin, once the prompt is computed; 0 = only counted as written
+};
+inline constexpr int kMaxPins = 5;  // of a request
+
+// Tokens that a request has put into the cache, up to one of its pins.
+struct WrittenTokens {
+  int ttl_s = 0;
+  int num_tokens = 0;
+};
+
+// num_prompt_tokens = num_cached_tokens + those written + those beyond the last pin.
 struct RequestUsage {
   int num_prompt_tokens = 0;
   int num_cached_tokens = 0;  // of the prompt, not computed for this request
   int num_loaded_tokens = 0;  // of those, from a tier beyond the pool
   int num_output_tokens = 0;  // of this choice
   int num_preemptions = 0;
+  // Per pin, what was computed beyond the pin before it.
+  std::array<WrittenTokens, kMaxPins> written{};
+
+  int num_written_tokens() const {
+    int sum = 0;
+    for (const WrittenTokens& tokens : written) sum += tokens.num_tokens;
+    return sum;
+  }
 };
 
 // Where a prompt's tokens came from, as of the time when it was first scheduled.
@@ -95,7 +118,7 @@ struct Request {
   // Lower goes first; equal ones in order of arrival. What a request below 0 leaves in the cache
   // stays longer (EvictionPolicy), until another one uses it.
   int priority = 0;
-  int pin_ttl_s = 0;  // the prompt, once computed, is pinned for so long (KvCache::pin); 0 = not
+  std::vector<PromptPin> pins;  // at most kMaxPins, each of more tokens than the one before
   std::string salt;  // KV is shared only among equal salts
   // Endless context (StreamingLLM, Xiao et al. 2024): a token sees the attention_window tokens up to
   // itself and the first attention_sinks of all; what lies between is forgotten, and the length is

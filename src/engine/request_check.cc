@@ -74,6 +74,20 @@ void check_span(const Request& request, const RequestLimits& limits) {
                       window, num_sinks, num_needed, limits.max_model_len));
 }
 
+void check_pins(const Request& request) {
+  require(request.pins.size() <= static_cast<std::size_t>(kMaxPins), "pins",
+          fmt::format("a request has at most {} pins, not {}", kMaxPins, request.pins.size()));
+  int num_tokens = 0;
+  for (const PromptPin& pin : request.pins) {
+    const bool fits = pin.num_tokens > num_tokens &&
+                      pin.num_tokens <= static_cast<int>(request.prompt.size()) && pin.ttl_s >= 0;
+    require(fits, "pins",
+            fmt::format("a pin of {} tokens for {} s does not fit a prompt of {} after one of {}",
+                        pin.num_tokens, pin.ttl_s, request.prompt.size(), num_tokens));
+    num_tokens = pin.num_tokens;
+  }
+}
+
 }  // namespace
 
 void check_request(Request& request, const RequestLimits& limits) {
@@ -89,6 +103,7 @@ void check_request(Request& request, const RequestLimits& limits) {
   require(request.n >= 1 && request.n <= limits.max_choices, "n",
           fmt::format("n must be between 1 and {}, not {}", limits.max_choices, request.n));
   check_sampling(request.sampling, limits);
+  check_pins(request);
   const int room = max_len - static_cast<int>(request.prompt.size());
   request.sampling.max_tokens = std::min(request.sampling.max_tokens, room);
 }

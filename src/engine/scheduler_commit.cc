@@ -7,6 +7,21 @@
 #include "engine/scheduler.h"
 
 namespace larder {
+namespace {
+
+std::array<WrittenTokens, kMaxPins> written_tokens(const ActiveRequest& request) {
+  std::array<WrittenTokens, kMaxPins> written{};
+  int begin = std::max(0, request.num_cached);
+  for (std::size_t i = 0; i < request.request.pins.size(); ++i) {
+    const PromptPin& pin = request.request.pins[i];
+    const int num_tokens = std::max(0, pin.num_tokens - begin);
+    written.at(i) = {.ttl_s = pin.ttl_s, .num_tokens = num_tokens};
+    begin += num_tokens;
+  }
+  return written;
+}
+
+}  // namespace
 
 void Scheduler::commit(const Batch& batch, BatchResults& results) {
   now_ns_ = clock_.now_ns();
@@ -31,9 +46,10 @@ void Scheduler::commit_entry(const BatchEntry& entry, std::span<OutputToken> sam
   if (samples.empty()) return;
   if (samples.size() == 1 && request.is_forked) return append(sequence, std::move(samples[0]));
   // The prompt is complete: its choices go their own ways from here.
-  if (const int ttl_s = request.request.pin_ttl_s; ttl_s > 0) {
+  for (const PromptPin& pin : request.request.pins) {
     // Refused or not, the request goes on; KvStats counts.
-    (void)cache_.pin(sequence.table, ttl_s * std::int64_t{1'000'000'000});
+    if (pin.ttl_s > 0)
+      (void)cache_.pin(sequence.table, pin.num_tokens, pin.ttl_s * std::int64_t{1'000'000'000});
   }
   fork_choices(request);
   std::vector<Sequence*> choices;
@@ -104,7 +120,8 @@ void Scheduler::report(Sequence& sequence, RequestUpdate update) {
                   .num_cached_tokens = std::max(0, request.num_cached),
                   .num_loaded_tokens = request.num_loaded,
                   .num_output_tokens = sequence.num_output,
-                  .num_preemptions = request.num_preemptions};
+                  .num_preemptions = request.num_preemptions,
+                  .written = written_tokens(request)};
   update.times = request.times;
   update.times.first_token_ns = sequence.first_token_ns;
   update.times.last_token_ns = sequence.last_token_ns;

@@ -222,9 +222,9 @@ TEST_F(SchedulerTest, PinnedPromptsAndThoseOfHighPriorityStay) {
   for (const bool is_pinned : {true, false}) {
     Rig rig(model_, {.num_blocks = 40});
     const auto kept = random_tokens(160, 1), other = random_tokens(160, 2);
-    rig.pin_ttl_s = is_pinned ? 60 : 0;
+    if (is_pinned) rig.pins = {{.num_tokens = 160, .ttl_s = 60}};
     rig.add(kept, greedy(4), 1, is_pinned ? 0 : -1);
-    rig.pin_ttl_s = 0;
+    rig.pins.clear();
     rig.add(other, greedy(4));
     rig.run();
     EXPECT_EQ(rig.cache.stats().num_pinned, is_pinned ? 10 : 0);
@@ -238,6 +238,35 @@ TEST_F(SchedulerTest, PinnedPromptsAndThoseOfHighPriorityStay) {
     EXPECT_EQ(rig.heard.at({kept_again, 0}).usage.num_cached_tokens, 159);
     EXPECT_LT(rig.heard.at({other_again, 0}).usage.num_cached_tokens, 159);
   }
+}
+
+TEST_F(SchedulerTest, PinsAtPlacesOfThePrompt) {
+  Rig rig(model_, {.num_blocks = 40});
+  const auto prompt = random_tokens(160, 1);
+  const auto serve = [&](std::vector<PromptPin> pins) {
+    rig.pins = std::move(pins);
+    const std::uint64_t id = rig.add(prompt, greedy(2));
+    rig.run();
+    return rig.heard.at({id, 0}).usage;
+  };
+  const RequestUsage first = serve({{20, 3600}, {100, 300}});
+  EXPECT_EQ(rig.cache.stats().num_pinned, 7);
+  EXPECT_EQ(first.written[0].num_tokens, 20);
+  EXPECT_EQ(first.written[0].ttl_s, 3600);
+  EXPECT_EQ(first.written[1].num_tokens, 80);
+  EXPECT_EQ(first.num_written_tokens(), 100);
+  rig.pins.clear();
+  for (std::uint32_t i = 3; i < 8; ++i) {
+    rig.add(random_tokens(200, i), greedy(4));
+    rig.run();
+  }
+  const RequestUsage last = serve({{100, 300}, {140, 0}});
+  EXPECT_EQ(last.num_cached_tokens, 112);  // the blocks that hold 100 tokens
+  EXPECT_EQ(last.written[0].num_tokens, 0);
+  EXPECT_EQ(last.written[1].num_tokens, 28);
+  // All but the last token is cached now; that one is written when a pin covers it.
+  EXPECT_EQ(serve({{100, 300}}).num_written_tokens(), 0);
+  EXPECT_EQ(serve({{160, 0}}).num_written_tokens(), 1);
 }
 
 TEST_F(SchedulerTest, LittleIsWastedInAMixedLoad) {

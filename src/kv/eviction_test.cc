@@ -317,18 +317,19 @@ class PinTest : public testing::Test {
     const int num_matched = test_.cache.match(table, tokens, "", kBlockSize * 4);
     EXPECT_TRUE(test_.cache.extend(table, kBlockSize * 4));
     test_.cache.publish(table, tokens, kBlockSize * 4);
-    if (ttl_s > 0) pinned_ = test_.cache.pin(table, ttl_s * kSecond);
+    if (ttl_s > 0) pinned_ = test_.cache.pin(table, num_pinned_tokens_, ttl_s * kSecond);
     test_.cache.release(table);
     return num_matched;
   }
 
   TestCache test_{{{1, 2, 0}}, 20};
-  std::optional<int> pinned_;
+  int num_pinned_tokens_ = kBlockSize * 4;
+  bool pinned_ = false;
 };
 
 TEST_F(PinTest, StaysUntilItsTimeIsUp) {
   serve(1, 10);
-  EXPECT_EQ(pinned_, kBlockSize * 4);
+  EXPECT_TRUE(pinned_);
   EXPECT_EQ(test_.cache.stats().num_pinned, 4);
   for (int other = 2; other < 50; ++other) serve(other, 0);
   EXPECT_EQ(serve(1, 0), kBlockSize * 4);
@@ -369,6 +370,14 @@ TEST_F(PinTest, GivesWayWhereNothingElseIsLeft) {
   EXPECT_EQ(test_.cache.stats().num_pinned, 0);
 }
 
+TEST_F(PinTest, KeepsTheBlocksOfItsTokensOnly) {
+  num_pinned_tokens_ = kBlockSize + 1;
+  serve(1, 10);
+  EXPECT_EQ(test_.cache.stats().num_pinned, 2);
+  for (int other = 2; other < 50; ++other) serve(other, 0);
+  EXPECT_EQ(serve(1, 0), kBlockSize * 2);
+}
+
 // A pin keeps what a continuation sees: the window's blocks, too.
 TEST(Pin, KeepsTheWindow) {
   TestCache test({{1, 2, 0}, {1, 2, 20}}, 60);
@@ -378,7 +387,7 @@ TEST(Pin, KeepsTheWindow) {
   EXPECT_EQ(test.cache.match(table, tokens, "", num_tokens), 0);
   ASSERT_TRUE(test.cache.extend(table, num_tokens));
   test.cache.publish(table, tokens, num_tokens);
-  EXPECT_TRUE(test.cache.pin(table, 1000));
+  EXPECT_TRUE(test.cache.pin(table, num_tokens, 1000));
   EXPECT_EQ(test.cache.stats().num_pinned, 8 + 2);
   test.cache.release(table);
   for (int other = 2; other < 40; ++other) {
@@ -389,6 +398,36 @@ TEST(Pin, KeepsTheWindow) {
     test.cache.release(table);
   }
   EXPECT_EQ(test.cache.peek(tokens, "", num_tokens), num_tokens);
+}
+
+// Also of a place that the sequence's window has left: its blocks are idle by then.
+TEST(Pin, KeepsTheWindowOfAnEarlierPlace) {
+  for (const bool is_pinned : {true, false}) {
+    TestCache test({{1, 2, 0}, {1, 2, 20}}, 60);
+    const std::vector<TokenId> tokens(kBlockSize * 8, 1);
+    const int num_tokens = kBlockSize * 8, num_kept = kBlockSize * 4 + 3;
+    const auto serve = [&](const std::vector<TokenId>& prompt) {
+      BlockTable table;
+      EXPECT_EQ(test.cache.match(table, prompt, "", num_tokens), 0);
+      for (int end = kBlockSize; end <= num_tokens; end += kBlockSize) {
+        EXPECT_TRUE(test.cache.extend(table, end));
+        test.cache.publish(table, prompt, end);
+      }
+      return table;
+    };
+    BlockTable first = serve(tokens);
+    // Of the window of 20 before position 67 block 3, and the block that the position is in.
+    if (is_pinned) {
+      EXPECT_TRUE(test.cache.pin(first, num_kept, 1000));
+    }
+    EXPECT_EQ(test.cache.stats().num_pinned, is_pinned ? 5 + 2 : 0);
+    test.cache.release(first);
+    for (int other = 2; other < 40; ++other) {
+      BlockTable filler = serve(std::vector<TokenId>(kBlockSize * 8, other));
+      test.cache.release(filler);
+    }
+    EXPECT_EQ(test.cache.peek(tokens, "", num_kept), is_pinned ? num_kept : 0);
+  }
 }
 
 }  // namespace

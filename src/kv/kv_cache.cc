@@ -306,30 +306,40 @@ void KvCache::release(BlockTable& table) {
   cache_.expire_pins(clock_.now_ns());
 }
 
-std::optional<int> KvCache::pin(const BlockTable& table, std::int64_t ttl_ns) {
+bool KvCache::pin(const BlockTable& table, int num_tokens, std::int64_t ttl_ns) {
   CHECK(!table.empty() && !table.is_loading() && ttl_ns > 0, ttl_ns);
+  CHECK(num_tokens > 0 && num_tokens <= table.num_computed_, num_tokens, table.num_computed_);
   const std::int64_t now_ns = clock_.now_ns();
   cache_.expire_pins(now_ns);
   std::vector<BlockId> blocks;
   int num_new = 0;
-  const int end = num_blocks_of(table.num_computed_);
+  const int end = num_blocks_of(num_tokens);
   for (int group = 0; group < num_groups(); ++group) {
-    for (int index = cache_.first_block_needed(group, table.num_computed_); index < end; ++index) {
-      const BlockId block = table.blocks(group)[static_cast<std::size_t>(index)];
-      if (block == BlockId::kNone || cache_.node_of(block) == kNoNode) continue;
+    for (int index = cache_.first_block_needed(group, num_tokens); index < end; ++index) {
+      const BlockId block = findable_block(table, group, index);
+      if (block == BlockId::kNone) continue;
       blocks.push_back(block);
       num_new += cache_.is_pinned(block) ? 0 : 1;
     }
   }
   if (cache_.num_pinned() + num_new > max_pinned_) {
     ++num_pins_refused_;
-    return std::nullopt;
+    return false;
   }
   for (const BlockId block : blocks) {
     cache_.pin(block, now_ns + ttl_ns);
     life(block).was_pinned = true;
   }
-  return table.num_computed_;
+  return true;
+}
+
+BlockId KvCache::findable_block(const BlockTable& table, int group, int index) const {
+  const auto place = static_cast<std::size_t>(index);
+  const BlockId own = table.blocks(group)[place];
+  if (own != BlockId::kNone) return cache_.node_of(own) == kNoNode ? BlockId::kNone : own;
+  const BlockId kept = table.blocks(0)[place];
+  const NodeId node = kept == BlockId::kNone ? kNoNode : cache_.node_of(kept);
+  return node == kNoNode ? BlockId::kNone : cache_.block(node, group);
 }
 
 // Deepest first: the order that eviction relies on.

@@ -128,11 +128,11 @@ class KvCache {
   // Gives all blocks back, deepest first. The table is empty afterwards.
   void release(BlockTable& table);
 
-  // What a sequence at num_computed() needs to go on shall stay for ttl_ns from now, or for as long
-  // as it is pinned already. Only where nothing else is left is it evicted earlier, what would have
-  // expired first before the rest. Returns the number of tokens; nullopt = nothing was pinned, as
+  // What a sequence that has the first num_tokens of the computed ones needs to go on shall stay for
+  // ttl_ns from now, or for as long as it is pinned already. Only where nothing else is left is it
+  // evicted earlier, what would have expired first before the rest. false = nothing was pinned, as
   // more than the share of the pool would be.
-  [[nodiscard]] std::optional<int> pin(const BlockTable& table, std::int64_t ttl_ns);
+  [[nodiscard]] bool pin(const BlockTable& table, int num_tokens, std::int64_t ttl_ns);
 
   // Blocks that extend(table, num_tokens) would take, and those that it could have.
   int num_blocks_needed(const BlockTable& table, int num_tokens) const;
@@ -216,6 +216,8 @@ class KvCache {
   void give_back_passed(BlockTable& table);
   void give_back_unseen(BlockTable& table);
   void forget_if_redundant(NodeId node);
+  // The table's block, or where it has given it back, the one that is still findable.
+  BlockId findable_block(const BlockTable& table, int group, int index) const;
   void queue_save(NodeId node);
   bool save(BlockId block, int tier);
   void save_some();

@@ -19,8 +19,8 @@ class Pins {
   int num_pinned() const { return static_cast<int>(all_.size()); }
   bool is_pinned(BlockId block) const { return pin_of(block).until_ns > 0; }
 
-  // A block in use, until then, or later if it is pinned for longer already. depth: in blocks from
-  // the root.
+  // Until then, or later if it is pinned for longer already. depth: in blocks from the root. For an
+  // idle block set_idle() must follow.
   void pin(BlockId block, std::int64_t until_ns, int depth) {
     if (until_ns <= pin_of(block).until_ns) return;
     unpin(block);

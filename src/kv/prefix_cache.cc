@@ -363,8 +363,11 @@ BlockId PrefixCache::next_to_evict() const {
 
 void PrefixCache::pin(BlockId block, std::int64_t until_ns) {
   const Owner& owner = owners_[index_of(block)];
-  CHECK(owner.node != kNoNode && !owner.is_idle, to_index(block));
+  CHECK(owner.node != kNoNode, to_index(block));
+  // Idle blocks of sliding groups have been offered unless they are pinned already.
+  if (owner.is_idle && !pins_.is_pinned(block)) policy_.withdraw(block);
   pins_.pin(block, until_ns, node(owner.node).depth);
+  if (owner.is_idle) pins_.set_idle(block, true);
 }
 
 void PrefixCache::expire_pins(std::int64_t now_ns) {

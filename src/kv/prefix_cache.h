@@ -101,8 +101,7 @@ class PrefixCache {
   // Forgets it and what is of no use without it. Returns the number of blocks freed.
   int evict(BlockId block);
 
-  // The block, which has a node and a user, and whose ancestors are pinned as long, stays until
-  // then.
+  // The block, which has a node, and whose ancestors are pinned as long, stays until then.
   void pin(BlockId block, std::int64_t until_ns);
   bool is_pinned(BlockId block) const { return pins_.is_pinned(block); }
   int num_pinned() const { return pins_.num_pinned(); }

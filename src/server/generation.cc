@@ -68,7 +68,7 @@ void Generation::submit(std::vector<PreparedPrompt> prompts) {
     request.sampling.max_tokens = prompts[i].max_tokens;
     request.n = options_.best_of;
     request.priority = options_.priority;
-    request.pin_ttl_s = options_.pin_ttl_s;
+    request.pins = std::move(prompts[i].pins);
     request.salt = salt_;
     request.attention_window = options_.attention.window;
     request.attention_sinks = options_.attention.num_sinks;

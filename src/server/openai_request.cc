@@ -142,33 +142,37 @@ void read_attention(const Fields& fields, const RequestRules& rules, GenerationO
   }
 }
 
-// How long the prompt is to stay in the cache; 0 = as long as its room is not needed.
-int read_pin_ttl_s(const Fields& fields, bool takes_long) {
-  constexpr int kMinute = 60;
-  const auto one_of = [](const Fields& owner, const char* name, const char* first,
-                         const char* second) -> std::string {
-    const auto value = owner.string(name, kMaxNameBytes);
-    if (value && *value != first && *value != second) {
-      owner.fail(name, fmt::format("must be \"{}\" or \"{}\", it is \"{}\"", first, second,
-                                   shorten(*value)));
-    }
-    return value.value_or("");
-  };
+constexpr int kMinute = 60;
+
+std::string one_of(const Fields& fields, const char* name, const char* first, const char* second) {
+  const auto value = fields.string(name, kMaxNameBytes);
+  if (value && *value != first && *value != second) {
+    fields.fail(name, fmt::format("must be \"{}\" or \"{}\", it is \"{}\"", first, second,
+                                  shorten(*value)));
+  }
+  return value.value_or("");
+}
+
+// Whether, and how long, the whole prompt is to stay in the cache.
+void read_cache_options(const Fields& fields, bool takes_long, GenerationOptions& options) {
   // The older form.
   const bool is_long = one_of(fields, "prompt_cache_retention", "in_memory", "24h") == "24h";
   const Json* value = fields.find("prompt_cache_options");
-  if (value == nullptr) return is_long ? 24 * 60 * kMinute : 0;
-  const Fields options(*value, "prompt_cache_options");
-  const bool is_explicit = one_of(options, "mode", "implicit", "explicit") == "explicit";
-  const auto ttl = options.string("ttl", kMaxNameBytes);
+  if (value == nullptr) {
+    options.pin_ttl_s = is_long ? 24 * 60 * kMinute : 0;
+    return;
+  }
+  const Fields inner(*value, "prompt_cache_options");
+  // Explicit: only what the request marks is to be kept.
+  options.marks_whole_prompt = one_of(inner, "mode", "implicit", "explicit") != "explicit";
+  const auto ttl = inner.string("ttl", kMaxNameBytes);
   const bool is_half_day = takes_long && ttl == "12h";
   if (ttl && *ttl != "30m" && !is_half_day) {
-    options.fail("ttl", fmt::format("must be \"30m\"{}, it is \"{}\"",
-                                    takes_long ? " or \"12h\"" : "", shorten(*ttl)));
+    inner.fail("ttl", fmt::format("must be \"30m\"{}, it is \"{}\"",
+                                  takes_long ? " or \"12h\"" : "", shorten(*ttl)));
   }
-  // Explicit: only what the request marks is to be kept, and here are no marks.
-  if (!ttl || is_explicit) return 0;
-  return (is_half_day ? 12 * 60 : 30) * kMinute;
+  options.cache_ttl_s = (is_half_day ? 12 * 60 : 30) * kMinute;
+  if (ttl && options.marks_whole_prompt) options.pin_ttl_s = options.cache_ttl_s;
 }
 
 void set_max_tokens(const Fields& fields, const char* name, std::int64_t min,
@@ -180,8 +184,22 @@ void set_max_tokens(const Fields& fields, const char* name, std::int64_t min,
   options.has_max_tokens = true;
 }
 
-// Text parts become one string: what templates of text models expect.
-Json flatten_content(const Json& content, const std::string& param) {
+// A content part's breakpoint, if it has one.
+std::optional<CacheMark> read_breakpoint(const Fields& part, int default_ttl_s) {
+  const Json* value = part.find("prompt_cache_breakpoint");
+  if (value == nullptr) return std::nullopt;
+  const Fields inner(*value, part.path_of("prompt_cache_breakpoint"));
+  const auto mode = inner.string("mode", kMaxNameBytes);
+  if (mode != "explicit") inner.fail("mode", "must be \"explicit\"");
+  const std::string ttl = one_of(inner, "ttl", "30m", "12h");
+  if (ttl.empty()) return CacheMark{.ttl_s = default_ttl_s};
+  return CacheMark{.ttl_s = ttl == "12h" ? 12 * 60 * kMinute : 30 * kMinute};
+}
+
+// Text parts become one string: what templates of text models expect. The request learns where the
+// parts of the message are, and which of them are marked.
+Json flatten_content(const Json& content, const std::string& param, std::size_t message,
+                     ChatRequest& request) {
   if (content.is_null() || content.is_string()) return content;
   if (!content.is_array()) {
     fail_field(param, fmt::format("must be a string or an array of parts, it is {}",
@@ -199,6 +217,12 @@ Json flatten_content(const Json& content, const std::string& param) {
     if (part_text == nullptr || !part_text->is_string()) part.fail(type, "must be a string");
     if (i > 0) text += '\n';
     text += part_text->get_ref<const std::string&>();
+    request.parts[message].push_back({.end = text.size()});
+    if (auto mark = read_breakpoint(part, request.options.cache_ttl_s)) {
+      mark->message = static_cast<int>(message);
+      mark->part = static_cast<int>(i);
+      request.marks.push_back(*mark);
+    }
   }
   return text;
 }
@@ -222,11 +246,12 @@ void parse_tool_arguments(Json& message, const std::string& path) {
   }
 }
 
-Json read_messages(const Json& value) {
+void read_messages(const Json& value, ChatRequest& request) {
   if (!value.is_array() || value.empty()) {
     fail_field("messages", "must be an array with at least one message");
   }
   Json messages = value;
+  request.parts.assign(messages.size(), {});
   for (std::size_t i = 0; i < messages.size(); ++i) {
     Json& message = messages[i];
     const std::string path = fmt::format("messages[{}]", i);
@@ -238,12 +263,15 @@ Json read_messages(const Json& value) {
     const bool may_lack =
         *role == "assistant" && (fields.has("tool_calls") || fields.has("refusal"));
     if (!fields.has("content") && !may_lack) fields.fail("content", "is missing; send a string");
-    if (has_content) message["content"] = flatten_content(message["content"], path + ".content");
+    if (has_content) {
+      message["content"] = flatten_content(message["content"], path + ".content", i, request);
+    }
     parse_tool_arguments(message, path);
     // OpenAI's newer name for the same role, unknown to most templates.
     if (*role == "developer") message["role"] = "system";
   }
-  return messages;
+  request.messages = std::move(messages);
+  request.marks = choose_marks(std::move(request.marks), kMaxCacheMarks);
 }
 
 void read_tools(const Fields& fields, ChatRequest& request) {
@@ -371,7 +399,7 @@ GenerationOptions read_generation_options(const Fields& fields, const RequestRul
   options.logprobs_by_id = fields.boolean("return_tokens_as_token_ids", false);
   options.priority =
       static_cast<int>(fields.integer("priority", {-kMaxInt32, kMaxInt32}).value_or(0));
-  options.pin_ttl_s = read_pin_ttl_s(fields, rules.takes_long_ttl);
+  read_cache_options(fields, rules.takes_long_ttl, options);
   options.prompt_cache_key = fields.string("prompt_cache_key", kMaxNameBytes).value_or("");
   options.cache_salt = fields.string("cache_salt", kMaxNameBytes).value_or("");
   read_larder_options(fields, rules, options);
@@ -384,7 +412,7 @@ void read_chat_prompt(const Json& body, ChatRequest& request) {
   const Fields fields(body, "");
   const Json* messages = fields.find("messages");
   if (messages == nullptr) fields.fail("messages", "is missing; send an array of messages");
-  request.messages = read_messages(*messages);
+  read_messages(*messages, request);
   read_tools(fields, request);
   if (const Json* kwargs = fields.find("chat_template_kwargs")) {
     Fields(*kwargs, "chat_template_kwargs");

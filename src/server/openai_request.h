@@ -12,6 +12,7 @@
 
 #include "base/types.h"
 #include "engine/request.h"
+#include "server/cache_marks.h"
 #include "server/history_tokens.h"
 #include "server/json_reader.h"
 #include "server/normalise.h"
@@ -48,23 +49,32 @@ struct GenerationOptions {
   bool return_token_ids = false;
   bool logprobs_by_id = false;  // "token_id:17" in place of the text
   int priority = 0;
-  int pin_ttl_s = 0;  // Request::pin_ttl_s
   Normalisation normalisation;
   bool wants_cache_report = false;  // "larder": {"cache_report": true}
+  // A breakpoint at the end of the prompt beside those that the request marks: all that is computed
+  // counts as written to the cache, and is pinned for so long (PromptPin).
+  bool marks_whole_prompt = true;
+  int pin_ttl_s = 0;
+  int cache_ttl_s = 30 * 60;  // of marks that name no time
   std::string cache_salt;  // the client's own; never used as it is
   std::string prompt_cache_key;  // the client's name for prompts that share a prefix; "" = none
   // The earlier reply that diagnostics compare this one's prompt with.
   std::optional<std::string> comparison_id;
   bool wants_diagnostics = false;  // the reply says why tokens of the prompt were computed
+  bool reads_tool_calls = false;   // <tool_call> in the answer is a call, see tool_calls.h
   AttentionSpan attention;
   // Only the last tokens of the prompt are kept: that many, or -1 = as many as max_model_len
   // allows.
   std::optional<int> truncate_prompt_tokens;
 };
 
+inline constexpr std::size_t kMaxCacheMarks = kMaxPins - 1;  // the whole prompt is another one
+
 struct ChatRequest {
   GenerationOptions options;
   Json messages = Json::array();  // contents are strings or null
+  std::vector<std::vector<ContentPart>> parts;  // TemplateInput::parts
+  std::vector<CacheMark> marks;   // in order, at most kMaxCacheMarks
   Json tools;                     // null or an array
   Json template_kwargs;           // null or an object
   bool add_generation_prompt = true;

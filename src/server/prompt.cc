@@ -37,8 +37,24 @@ void refuse_hopeless_text(std::string_view text, const std::string& param,
   fail_too_long(param, fmt::format("more than {}", model.max_model_len), model);
 }
 
-PreparedPrompt finish_prompt(std::vector<TokenId> tokens, const std::string& param,
-                             const GenerationOptions& options, const ServedModel& model) {
+// Pins move with the tokens when the first ones go; the whole prompt may be another one.
+void finish_pins(PreparedPrompt& prompt, std::size_t num_dropped, const GenerationOptions& options) {
+  for (PromptPin& pin : prompt.pins) pin.num_tokens -= static_cast<int>(num_dropped);
+  std::erase_if(prompt.pins, [](const PromptPin& pin) { return pin.num_tokens < kBlockSize; });
+  if (!options.marks_whole_prompt) return;
+  const auto num_tokens = static_cast<int>(prompt.tokens.size());
+  if (prompt.pins.empty() || prompt.pins.back().num_tokens < num_tokens) {
+    prompt.pins.push_back({.num_tokens = num_tokens, .ttl_s = options.pin_ttl_s});
+  } else {
+    prompt.pins.back().ttl_s = std::max(prompt.pins.back().ttl_s, options.pin_ttl_s);
+  }
+}
+
+// From an encoded prompt to one that can be computed.
+void finish_prompt(PreparedPrompt& prompt, const std::string& param,
+                   const GenerationOptions& options, const ServedModel& model) {
+  std::vector<TokenId>& tokens = prompt.tokens;
+  const std::size_t num_before = tokens.size();
   const int wanted = options.has_max_tokens ? options.sampling.max_tokens : model.max_model_len;
   if (options.truncate_prompt_tokens) {
     const int answer = options.has_max_tokens ? std::max(wanted, 1) : 1;
@@ -53,10 +69,8 @@ PreparedPrompt finish_prompt(std::vector<TokenId> tokens, const std::string& par
     fail_too_long(param, std::to_string(tokens.size()), model);
   }
   const int room = max_len(options, model) - static_cast<int>(tokens.size());
-  PreparedPrompt prompt;
-  prompt.tokens = std::move(tokens);
   prompt.max_tokens = std::min(wanted, room);
-  return prompt;
+  finish_pins(prompt, num_before - tokens.size(), options);
 }
 
 // Ends the prompt where the last message's own text ends, so that the model goes on with it.
@@ -160,6 +174,7 @@ PreparedPrompt encode_chat(const ChatRequest& request, const ServedModel& model)
   const Tokenizer& tokenizer = model.tokenizer;
   TemplateInput input;
   input.messages = request.messages;
+  input.parts = request.parts;
   input.tools = request.tools;
   input.extra = request.template_kwargs;
   input.add_generation_prompt = request.add_generation_prompt;
@@ -180,6 +195,7 @@ PreparedPrompt encode_chat(const ChatRequest& request, const ServedModel& model)
   Encoding encoding =
       tokenizer.encode(prompt.text, prompt.spans, request.add_special_tokens, exact);
   encoded.origin = origin_of(request, encoding.messages);
+  encoded.pins = place_marks(request.marks, prompt, encoding);
   encoded.tokens = std::move(encoding.tokens);
   encoded.num_kept_turns = static_cast<int>(exact.size());
   for (const ExactSpan& span : exact) {
@@ -189,13 +205,9 @@ PreparedPrompt encode_chat(const ChatRequest& request, const ServedModel& model)
 }
 
 PreparedPrompt prepare_chat(const ChatRequest& request, const ServedModel& model) {
-  PreparedPrompt encoded = encode_chat(request, model);
-  const auto num_encoded = static_cast<int>(encoded.tokens.size());
-  PreparedPrompt prompt =
-      finish_prompt(std::move(encoded.tokens), "messages", request.options, model);
-  prompt.num_kept_turns = encoded.num_kept_turns;
-  prompt.num_kept_tokens = encoded.num_kept_tokens;
-  prompt.origin = std::move(encoded.origin);
+  PreparedPrompt prompt = encode_chat(request, model);
+  const auto num_encoded = static_cast<int>(prompt.tokens.size());
+  finish_prompt(prompt, "messages", request.options, model);
   cut_origin(prompt.origin, num_encoded - static_cast<int>(prompt.tokens.size()));
   return prompt;
 }
@@ -205,15 +217,15 @@ std::vector<PreparedPrompt> prepare_completion(const CompletionRequest& request,
   std::vector<PreparedPrompt> prepared;
   prepared.reserve(request.prompts.size());
   for (const Prompt& prompt : request.prompts) {
-    std::vector<TokenId> tokens;
+    PreparedPrompt& made = prepared.emplace_back();
     if (const auto* text = std::get_if<std::string>(&prompt)) {
       refuse_hopeless_text(*text, "prompt", request.options, model);
       // Raw text is the whole prompt, so that its writer may use special tokens.
-      tokens = model.tokenizer.encode(*text, request.add_special_tokens, true);
+      made.tokens = model.tokenizer.encode(*text, request.add_special_tokens, true);
     } else {
-      tokens = std::get<std::vector<TokenId>>(prompt);
+      made.tokens = std::get<std::vector<TokenId>>(prompt);
     }
-    prepared.push_back(finish_prompt(std::move(tokens), "prompt", request.options, model));
+    finish_prompt(made, "prompt", request.options, model);
   }
   return prepared;
 }

@@ -13,6 +13,7 @@ namespace {
 struct Totals {
   std::int64_t num_prompt_tokens = 0;
   std::int64_t num_cached_tokens = 0;
+  std::int64_t num_written_tokens = 0;
   std::int64_t num_output_tokens = 0;
 
   explicit Totals(std::span<const Choice> choices) {
@@ -22,6 +23,7 @@ struct Totals {
       if (!prompts.insert(choice.prompt).second) continue;
       num_prompt_tokens += choice.usage.num_prompt_tokens;
       num_cached_tokens += choice.usage.num_cached_tokens;
+      num_written_tokens += choice.usage.num_written_tokens();
     }
   }
 };
@@ -48,7 +50,7 @@ Json usage_json(std::span<const Choice> choices) {
           {"total_tokens", totals.num_prompt_tokens + totals.num_output_tokens},
           {"prompt_tokens_details",
            {{"cached_tokens", totals.num_cached_tokens},
-            {"cache_write_tokens", totals.num_prompt_tokens - totals.num_cached_tokens}}}};
+            {"cache_write_tokens", totals.num_written_tokens}}}};
 }
 
 Json timings_json(std::span<const Choice> choices) {
