@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "server/router.h"
+#include "server/tool_prompt.h"
 
 namespace larder {
 
@@ -25,6 +26,7 @@ GenerationJob Router::prepare_job(const HttpRequest& request, ChatRequest& chat)
   std::vector<std::string> normalised =
       normalise(chat.options.normalisation, chat.messages, chat.tools);
   for (const std::string& name : normalised) metrics_.count_normalisation(name);
+  adapt_tools(chat, model_.chat_template);
   chat.known_turns = recall_turns(job.salt, chat);
   job.prompts.push_back(prepare_chat(chat, model_));
   job.prompts.back().normalised = std::move(normalised);

@@ -5,6 +5,7 @@
 
 #include "server/json_fields.h"
 #include "server/router.h"
+#include "server/tool_prompt.h"
 #include "server/url.h"
 #include "server/utf8.h"
 
@@ -46,6 +47,7 @@ Reply Router::tokenize(const HttpRequest& request, Mailbox::Wake) const {
     ChatRequest chat;
     chat.options.truncate_prompt_tokens = -1;  // counting is allowed beyond the model's length
     read_chat_prompt(body, chat);
+    adapt_tools(chat, model_.chat_template);
     tokens = encode_chat(chat, model_).tokens;
   } else {
     const auto prompt = fields.string("prompt", request.body.size());

@@ -1,8 +1,12 @@
 // The shape of chat completions.
+#include <algorithm>
+#include <iterator>
+#include <map>
 #include <utility>
 
 #include "server/choices_writer.h"
 #include "server/request_id.h"
+#include "server/tool_calls.h"
 #include "server/utf8.h"
 
 namespace larder {
@@ -14,6 +18,12 @@ class ChatWriter final : public ChoicesWriter {
       : ChoicesWriter("chatcmpl-" + make_request_id(), std::move(model_name), tokenizer) {}
 
  private:
+  // What a stream's text has had of calls.
+  struct Calls {
+    ToolCallScanner scanner{true};
+    int num_calls = 0;
+  };
+
   std::string_view object_name(bool streaming) const override {
     return streaming ? "chat.completion.chunk" : "chat.completion";
   }
@@ -21,25 +31,65 @@ class ChatWriter final : public ChoicesWriter {
   Json stream_choice(Choice& choice, ChoiceDelta& delta) override {
     Json message = Json::object();
     if (!choice.begun) message["role"] = "assistant";
+    Calls* calls = options_.reads_tool_calls ? &calls_[choice.index] : nullptr;
+    if (calls != nullptr) take_calls(choice, *calls, delta.text, message);
     if (!choice.begun || !delta.text.empty()) message["content"] = std::move(delta.text);
     Json result = {{"index", choice.index}, {"delta", std::move(message)}};
     result["logprobs"] =
         wants_logprobs() && !delta.tokens.empty() ? logprobs(delta.tokens) : Json();
-    result["finish_reason"] = finish_reason(choice);
+    result["finish_reason"] = finish_reason(choice, calls != nullptr && calls->num_calls > 0);
     if (choice.done()) result["stop_reason"] = stop_reason(choice);
     if (options_.return_token_ids) result["token_ids"] = token_ids(delta.tokens);
     return result;
   }
 
   Json whole_choice(Choice& choice) override {
-    Json message = {{"role", "assistant"}, {"content", std::move(choice.text)}};
+    Json calls = Json::array();
+    std::string text;
+    if (options_.reads_tool_calls) {
+      for (const AnswerPiece& piece : split_answer(choice.text, true)) {
+        if (piece.call) calls.push_back(call_json(*piece.call));
+        text += piece.text;
+      }
+    } else {
+      text = std::move(choice.text);
+    }
+    Json message = {{"role", "assistant"}};
+    message["content"] = text.empty() && !calls.empty() ? Json() : Json(std::move(text));
     message["refusal"] = nullptr;
+    const bool has_calls = !calls.empty();
+    if (has_calls) message["tool_calls"] = std::move(calls);
     Json result = {{"index", choice.index}, {"message", std::move(message)}};
     result["logprobs"] = wants_logprobs() ? logprobs(choice.tokens) : Json();
-    result["finish_reason"] = finish_reason(choice);
+    result["finish_reason"] = finish_reason(choice, has_calls);
     result["stop_reason"] = stop_reason(choice);
     if (options_.return_token_ids) result["token_ids"] = token_ids(choice.tokens);
     return result;
+  }
+
+  // Leaves of the text what is none.
+  static void take_calls(const Choice& choice, Calls& calls, std::string& text, Json& message) {
+    std::vector<AnswerPiece> pieces = calls.scanner.push(text);
+    if (choice.done()) std::ranges::move(calls.scanner.finish(), std::back_inserter(pieces));
+    text.clear();
+    for (const AnswerPiece& piece : pieces) {
+      text += piece.text;
+      if (!piece.call) continue;
+      Json call = {{"index", calls.num_calls++}};
+      call.update(call_json(*piece.call));
+      message["tool_calls"].push_back(std::move(call));
+    }
+  }
+
+  static Json call_json(const ToolCall& call) {
+    return {{"id", "call_" + make_request_id()},
+            {"type", "function"},
+            {"function", {{"name", call.name}, {"arguments", dump_json(call.arguments)}}}};
+  }
+
+  static Json finish_reason(const Choice& choice, bool has_calls) {
+    const bool is_call = has_calls && choice.finish == FinishReason::kStop;
+    return is_call ? Json("tool_calls") : ChoicesWriter::finish_reason(choice);
   }
 
   void add_prompt_tokens(Json& body) const override {
@@ -67,6 +117,8 @@ class ChatWriter final : public ChoicesWriter {
             {"logprob", finite_logprob(logprob)},
             {"bytes", std::move(bytes)}};
   }
+
+  std::map<int, Calls> calls_;  // by choice
 };
 
 }  // namespace

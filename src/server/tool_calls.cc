@@ -1,0 +1,137 @@
+#include "server/tool_calls.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "base/error.h"
+
+namespace larder {
+namespace {
+
+constexpr std::string_view kBegin = "<tool_call>";
+constexpr std::string_view kEnd = "</tool_call>";
+constexpr std::string_view kSpace = " \t\r\n";
+
+std::optional<ToolCall> parse_call(std::string_view text) {
+  Json json;
+  try {
+    json = parse_json(text, {});
+  } catch (const Error&) {
+    return std::nullopt;  // a model may write anything
+  }
+  if (!json.is_object() || !json.contains("name") || !json["name"].is_string()) return std::nullopt;
+  ToolCall call{.name = json["name"].get<std::string>(), .arguments = Json::object()};
+  for (const char* key : {"arguments", "parameters"}) {
+    const auto found = json.find(key);
+    if (found == json.end() || found->is_null()) continue;
+    if (!found->is_object()) return std::nullopt;
+    call.arguments = std::move(*found);
+    break;
+  }
+  return call;
+}
+
+// Where white space and a beginning of the tag end the text; its size if they do not.
+std::size_t possible_tag(std::string_view text) {
+  std::size_t at = text.size();
+  for (std::size_t length = std::min(kBegin.size() - 1, text.size()); length > 0; --length) {
+    if (text.ends_with(kBegin.substr(0, length))) {
+      at = text.size() - length;
+      break;
+    }
+  }
+  while (at > 0 && kSpace.find(text[at - 1]) != kSpace.npos) --at;
+  return at;
+}
+
+}  // namespace
+
+std::vector<AnswerPiece> ToolCallScanner::push(std::string_view text) {
+  std::vector<AnswerPiece> pieces;
+  if (!is_active_) {
+    if (!text.empty()) pieces.push_back({.text = std::string(text), .call = {}});
+    return pieces;
+  }
+  held_ += text;
+  scan(pieces);
+  return pieces;
+}
+
+std::vector<AnswerPiece> ToolCallScanner::finish() {
+  std::vector<AnswerPiece> pieces;
+  if (is_in_call_) {
+    // The end token may have come in place of the closing tag.
+    if (auto call = parse_call(held_)) {
+      pieces.push_back({.text = {}, .call = std::move(call)});
+    } else {
+      emit(std::string(kBegin) + held_, pieces);
+    }
+  } else {
+    emit(held_, pieces);
+  }
+  held_.clear();
+  return pieces;
+}
+
+void ToolCallScanner::scan(std::vector<AnswerPiece>& pieces) {
+  while (is_in_call_ ? scan_call(pieces) : scan_text(pieces)) {
+  }
+}
+
+// Both return whether there is more to be found.
+bool ToolCallScanner::scan_text(std::vector<AnswerPiece>& pieces) {
+  const auto begin = held_.find(kBegin);
+  if (begin == held_.npos) {
+    const std::size_t safe = possible_tag(held_);
+    emit(std::string_view(held_).substr(0, safe), pieces);
+    held_.erase(0, safe);
+    return false;
+  }
+  const std::string_view before = std::string_view(held_).substr(0, begin);
+  emit(before.substr(0, before.find_last_not_of(kSpace) + 1), pieces);  // npos + 1 = 0
+  held_.erase(0, begin + kBegin.size());
+  is_in_call_ = true;
+  return true;
+}
+
+bool ToolCallScanner::scan_call(std::vector<AnswerPiece>& pieces) {
+  const auto end = held_.find(kEnd);
+  if (end == held_.npos) return false;
+  is_in_call_ = false;
+  if (auto call = parse_call(std::string_view(held_).substr(0, end))) {
+    pieces.push_back({.text = {}, .call = std::move(call)});
+    follows_call_ = true;
+  } else {
+    emit(std::string(kBegin) + held_.substr(0, end + kEnd.size()), pieces);
+  }
+  held_.erase(0, end + kEnd.size());
+  return true;
+}
+
+void ToolCallScanner::emit(std::string_view text, std::vector<AnswerPiece>& pieces) {
+  if (follows_call_) {
+    text.remove_prefix(std::min(text.find_first_not_of(kSpace), text.size()));
+  }
+  if (text.empty()) return;
+  follows_call_ = false;
+  pieces.push_back({.text = std::string(text), .call = {}});
+}
+
+std::vector<AnswerPiece> split_answer(std::string_view text, bool reads_tool_calls) {
+  ToolCallScanner scanner(reads_tool_calls);
+  std::vector<AnswerPiece> pieces = scanner.push(text);
+  std::ranges::move(scanner.finish(), std::back_inserter(pieces));
+  // Text that was held back follows its beginning.
+  std::vector<AnswerPiece> joined;
+  for (AnswerPiece& piece : pieces) {
+    if (!piece.call && !joined.empty() && !joined.back().call) {
+      joined.back().text += piece.text;
+    } else {
+      joined.push_back(std::move(piece));
+    }
+  }
+  return joined;
+}
+
+}  // namespace larder

@@ -1,0 +1,50 @@
+// Calls of tools in a generated text.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "server/json_reader.h"
+
+namespace larder {
+
+struct ToolCall {
+  std::string name;
+  Json arguments;  // an object
+};
+
+// A call, or else text that is not empty.
+struct AnswerPiece {
+  std::string text;
+  std::optional<ToolCall> call;
+};
+
+// Finds <tool_call>{"name": ..., "arguments": {...}}</tool_call>, as Hermes, Qwen and others write a
+// call. What is no such call stays text, tags included; white space around a call goes. Text that may
+// become a call is held back: push() everything, then finish(). Thread: one.
+class ToolCallScanner {
+ public:
+  // Not active: text goes through as it is.
+  explicit ToolCallScanner(bool is_active) : is_active_(is_active) {}
+
+  std::vector<AnswerPiece> push(std::string_view text);
+  std::vector<AnswerPiece> finish();
+
+ private:
+  void scan(std::vector<AnswerPiece>& pieces);
+  bool scan_text(std::vector<AnswerPiece>& pieces);
+  bool scan_call(std::vector<AnswerPiece>& pieces);
+  void emit(std::string_view text, std::vector<AnswerPiece>& pieces);
+
+  const bool is_active_;
+  bool is_in_call_ = false;
+  bool follows_call_ = false;
+  std::string held_;
+};
+
+// The pieces of a whole answer.
+std::vector<AnswerPiece> split_answer(std::string_view text, bool reads_tool_calls);
+
+}  // namespace larder

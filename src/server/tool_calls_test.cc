@@ -1,0 +1,60 @@
+#include "server/tool_calls.h"
+
+#include <gtest/gtest.h>
+
+namespace larder {
+namespace {
+
+// "text" and "name{arguments}", as the pieces come.
+std::string show(const std::vector<AnswerPiece>& pieces) {
+  std::string shown;
+  for (const AnswerPiece& piece : pieces) {
+    shown += piece.call ? "[" + piece.call->name + piece.call->arguments.dump() + "]" : piece.text;
+  }
+  return shown;
+}
+
+std::string by_bytes(const std::string& text) {
+  ToolCallScanner scanner(true);
+  std::string shown;
+  for (const char byte : text) shown += show(scanner.push({&byte, 1}));
+  return shown + show(scanner.finish());
+}
+
+TEST(ToolCalls, FoundHoweverTheTextComes) {
+  const struct {
+    const char* text;
+    const char* shown;
+  } cases[] = {
+      {"", ""},
+      {"plain text\n", "plain text\n"},
+      {"a < b <tool", "a < b <tool"},
+      {R"(<tool_call>{"name":"f","arguments":{"x":1}}</tool_call>)", R"([f{"x":1}])"},
+      {"Hm.\n<tool_call>\n{\"name\": \"f\"}\n</tool_call>\n", "Hm.[f{}]"},
+      {"\n<tool_call>{\"name\":\"f\",\"parameters\":{}}</tool_call>\n<tool_call>{\"name\":\"g\"}"
+       "</tool_call> so",
+       "[f{}][g{}]so"},
+      {"<tool_call>{\"name\":\"f\"}", "[f{}]"},
+      {"<tool_call>{\"name\":", "<tool_call>{\"name\":"},
+      {"<tool_call>no</tool_call> x", "<tool_call>no</tool_call> x"},
+      {R"(<tool_call>{"name":"f","arguments":"{}"}</tool_call>)",
+       R"(<tool_call>{"name":"f","arguments":"{}"}</tool_call>)"},
+      {"<tool_call><tool_call>{}</tool_call>", "<tool_call><tool_call>{}</tool_call>"},
+  };
+  for (const auto& [text, shown] : cases) {
+    EXPECT_EQ(show(split_answer(text, true)), shown) << text;
+    EXPECT_EQ(by_bytes(text), shown) << text;
+    EXPECT_EQ(show(split_answer(text, false)), text);
+  }
+}
+
+TEST(ToolCalls, TextIsNotHeldBackWithoutNeed) {
+  ToolCallScanner scanner(true);
+  EXPECT_EQ(show(scanner.push("one two")), "one two");
+  EXPECT_EQ(show(scanner.push(" ")), "");
+  EXPECT_EQ(show(scanner.push("three <too")), " three");
+  EXPECT_EQ(show(scanner.push("l>")), " <tool>");
+}
+
+}  // namespace
+}  // namespace larder

@@ -1,0 +1,212 @@
+#include "server/tool_prompt.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace larder {
+namespace {
+
+// As Python's json.dumps writes it, which is what models have seen.
+void append_json(const Json& value, std::string& out) {
+  if (value.is_object()) {
+    out += '{';
+    bool is_first = true;
+    for (const auto& [key, item] : value.items()) {
+      if (!std::exchange(is_first, false)) out += ", ";
+      out += dump_json(key) + ": ";
+      append_json(item, out);
+    }
+    out += '}';
+  } else if (value.is_array()) {
+    out += '[';
+    for (std::size_t i = 0; i < value.size(); ++i) {
+      if (i > 0) out += ", ";
+      append_json(value[i], out);
+    }
+    out += ']';
+  } else {
+    out += dump_json(value);
+  }
+}
+
+// A message's content and where its parts end.
+struct Content {
+  std::string text;
+  std::vector<ContentPart> parts;
+
+  // Message parts keep their numbers: content without parts is one.
+  Content(const Json& message, std::vector<ContentPart> ends) : parts(std::move(ends)) {
+    const auto found = message.find("content");
+    if (found != message.end() && found->is_string()) text = found->get<std::string>();
+    if (parts.empty()) parts.push_back({.end = text.size()});
+    parts.back().end = text.size();
+  }
+  void append(std::string_view more, int tool = -1) {
+    text += more;
+    parts.push_back({.end = text.size(), .tool = tool});
+  }
+};
+
+bool has_role(const Json& message, std::string_view role) {
+  const auto found = message.find("role");
+  return found != message.end() && found->is_string() &&
+         found->get_ref<const std::string&>() == role;
+}
+
+class Adapter {
+ public:
+  explicit Adapter(ChatRequest& request) : request_(request) {}
+
+  void run() {
+    request_.parts.resize(request_.messages.size());
+    if (request_.tools.is_array() && !request_.tools.empty() &&
+        !has_role(request_.messages.front(), "system")) {
+      add({{"role", "system"}}, Content(Json::object(), {}));
+    }
+    for (std::size_t i = 0; i < request_.messages.size(); ++i) move_message(i);
+    if (request_.tools.is_array() && !request_.tools.empty()) add_tools();
+    for (CacheMark& mark : request_.marks) move_mark(mark);
+    for (KnownTurn& turn : request_.known_turns) {
+      turn.message = static_cast<std::size_t>(places_.at(turn.message).message);
+    }
+    request_.messages = Json::array();
+    request_.parts.clear();
+    for (std::size_t i = 0; i < messages_.size(); ++i) {
+      messages_[i]["content"] = std::move(contents_[i].text);
+      request_.messages.push_back(std::move(messages_[i]));
+      request_.parts.push_back(std::move(contents_[i].parts));
+    }
+    request_.tools = nullptr;
+  }
+
+ private:
+  // Where a message has gone to.
+  struct Place {
+    int message = 0;
+    int first_part = 0;
+  };
+
+  void add(Json message, Content content) {
+    messages_.push_back(std::move(message));
+    contents_.push_back(std::move(content));
+  }
+
+  void move_message(std::size_t index) {
+    Json message = request_.messages[index];
+    Content content(message, std::move(request_.parts[index]));
+    const bool is_result = has_role(message, "tool");
+    if (is_result) {
+      message = {{"role", "user"}};
+      content = as_result(content);
+    } else {
+      write_calls(message, content);
+    }
+    const bool goes_on = was_result_ && (is_result || has_role(message, "user"));
+    if (goes_on) {
+      places_.push_back(join(content));
+    } else {
+      places_.push_back({static_cast<int>(messages_.size()), 0});
+      add(std::move(message), std::move(content));
+    }
+    was_result_ = is_result;
+  }
+
+  static Content as_result(const Content& content) {
+    constexpr std::string_view kBegin = "<tool_response>\n";
+    Content result(Json::object(), {});
+    result.text = kBegin;
+    result.text += content.text;
+    result.parts = content.parts;
+    for (ContentPart& part : result.parts) part.end += kBegin.size();
+    result.text += "\n</tool_response>";
+    result.parts.back().end = result.text.size();
+    return result;
+  }
+
+  static void write_calls(Json& message, Content& content) {
+    const auto calls = message.find("tool_calls");
+    if (calls == message.end()) return;
+    if (calls->is_array()) {
+      for (const Json& call : *calls) {
+        const bool is_wrapped = call.is_object() && call.contains("function");
+        const Json& function = is_wrapped ? call["function"] : call;
+        std::string text = content.text.empty() ? "<tool_call>\n" : "\n<tool_call>\n";
+        Json shown = Json::object();
+        for (const char* key : {"name", "arguments"}) {
+          if (function.is_object() && function.contains(key)) shown[key] = function[key];
+        }
+        append_json(shown, text);
+        content.append(text + "\n</tool_call>");
+      }
+    }
+    message.erase("tool_calls");
+  }
+
+  // Behind the last message, which is of the user, too: many templates want roles to take turns.
+  Place join(const Content& more) {
+    Content& content = contents_.back();
+    content.text += '\n';
+    const Place place{static_cast<int>(contents_.size()) - 1,
+                      static_cast<int>(content.parts.size())};
+    for (const ContentPart& part : more.parts) {
+      content.parts.push_back({.end = content.text.size() + part.end, .tool = part.tool});
+    }
+    content.text += more.text;
+    return place;
+  }
+
+  void add_tools() {
+    Content& content = contents_.front();
+    std::string text = content.text.empty() ? "" : "\n\n";
+    text +=
+        "# Tools\n\nYou may call one or more functions to assist with the user query.\n\nYou are "
+        "provided with function signatures within <tools></tools> XML tags:\n<tools>";
+    for (std::size_t i = 0; i < request_.tools.size(); ++i) {
+      text += '\n';
+      append_json(request_.tools[i], text);
+      if (i + 1 == request_.tools.size()) {
+        text +=
+            "\n</tools>\n\nFor each function call, return a json object with function name and "
+            "arguments within <tool_call></tool_call> XML tags:\n<tool_call>\n{\"name\": "
+            "<function-name>, \"arguments\": <args-json-object>}\n</tool_call>";
+      }
+      content.append(text, static_cast<int>(i));
+      text.clear();
+    }
+  }
+
+  void move_mark(CacheMark& mark) const {
+    if (mark.message < 0) return;
+    const Place& place = places_.at(static_cast<std::size_t>(mark.message));
+    mark.message = place.message;
+    mark.part += place.first_part;
+  }
+
+  ChatRequest& request_;
+  std::vector<Json> messages_;
+  std::vector<Content> contents_;  // theirs
+  std::vector<Place> places_;      // of the request's messages
+  bool was_result_ = false;        // the last one
+};
+
+bool speaks_of_tools(const ChatRequest& request) {
+  if (request.tools.is_array() && !request.tools.empty()) return true;
+  return std::ranges::any_of(request.messages, [](const Json& message) {
+    return has_role(message, "tool") || message.contains("tool_calls");
+  });
+}
+
+}  // namespace
+
+void adapt_tools(ChatRequest& request, const ChatTemplate& chat_template) {
+  const bool has_tools = request.tools.is_array() && !request.tools.empty();
+  const std::string& source = chat_template.source();
+  const bool knows_tools = source.find("tools") != source.npos;
+  request.options.reads_tool_calls =
+      has_tools && (!knows_tools || source.find("<tool_call>") != source.npos);
+  if (!knows_tools && speaks_of_tools(request)) Adapter(request).run();
+}
+
+}  // namespace larder
