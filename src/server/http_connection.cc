@@ -145,13 +145,13 @@ Task<bool> HttpConnection::read_head(Incoming& incoming) {
   error_code error;
   co_await http::async_read_header(socket_, buffer_, parser, asio::redirect_error(kUseTask, error));
   clear_deadline();
-  if (error) co_return co_await refuse(describe_unreadable(error));
-
   const auto& message = parser.get();
   HttpRequest& request = incoming.request;
-  request.method = to_string(message.method_string());
-  const auto target = message.target();
+  const auto target = message.target();  // known also where the body is refused by its length
   request.path = to_string(target.substr(0, target.find('?')));
+  if (error) co_return co_await refuse(describe_unreadable(error), request.path);
+
+  request.method = to_string(message.method_string());
   if (target.size() > request.path.size()) {
     request.query = to_string(target.substr(request.path.size() + 1));
   }

@@ -102,6 +102,7 @@ class ReplyWriter {
   const std::string model_name_;
 };
 
+std::unique_ptr<ReplyWriter> make_messages_writer(std::string model_name);
 std::unique_ptr<ReplyWriter> make_chat_writer(std::string model_name, const Tokenizer& tokenizer);
 // echo: per prompt the text to put first; empty = no echo.
 std::unique_ptr<ReplyWriter> make_completion_writer(std::string model_name,

@@ -37,6 +37,8 @@ const Router::Route Router::kRoutes[] = {
     {"POST", "/v1/conversations/{id}/items", false, true, &Router::create_items},
     {"GET", "/v1/conversations/{id}/items/{item}", false, false, &Router::get_item},
     {"DELETE", "/v1/conversations/{id}/items/{item}", false, false, &Router::delete_item},
+    {"POST", "/v1/messages", false, true, &Router::messages},
+    {"POST", "/v1/messages/count_tokens", false, true, &Router::count_tokens},
     {"GET", "/v1/models", false, false, &Router::models},
     {"GET", "/v1/models/", false, false, &Router::one_model},
     {"POST", "/tokenize", false, true, &Router::tokenize},
@@ -113,7 +115,8 @@ ApiError Router::unknown_path(const HttpRequest& request) const {
   return {.status = 404,
           .code = "unknown_path",
           .message =
-              fmt::format("there is no {}; see /v1/chat/completions, /v1/completions, /v1/responses, /v1/models",
+              fmt::format("there is no {}; see /v1/chat/completions, /v1/completions, /v1/responses, "
+                          "/v1/messages, /v1/models",
                           shorten(request.path)),
           .param = {}};
 }
@@ -142,7 +145,9 @@ std::optional<HttpResponse> Router::check_head(const HttpRequest& head) const {
                         .content_type = "",
                         .body = {},
                         .headers = {{"Access-Control-Allow-Methods", "GET, POST, DELETE"},
-                                    {"Access-Control-Allow-Headers", "Authorization, Content-Type"},
+                                    {"Access-Control-Allow-Headers",
+                                     "Authorization, Content-Type, X-Api-Key, Anthropic-Version, "
+                                     "Anthropic-Beta, Anthropic-Dangerous-Direct-Browser-Access"},
                                     {"Access-Control-Max-Age", "86400"}}};
   }
   const Route* route = find(head);

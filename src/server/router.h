@@ -69,6 +69,8 @@ class Router {
   Reply create_items(const HttpRequest& request, Mailbox::Wake wake) const;
   Reply get_item(const HttpRequest& request, Mailbox::Wake wake) const;
   Reply delete_item(const HttpRequest& request, Mailbox::Wake wake) const;
+  Reply messages(const HttpRequest& request, Mailbox::Wake wake) const;
+  Reply count_tokens(const HttpRequest& request, Mailbox::Wake wake) const;
   Reply tokenize(const HttpRequest& request, Mailbox::Wake wake) const;
   Reply detokenize(const HttpRequest& request, Mailbox::Wake wake) const;
   Reply models(const HttpRequest& request, Mailbox::Wake wake) const;

@@ -1,12 +1,15 @@
-// Bytes -> the JSON reader -> the readers of both kinds of request.
+// Bytes -> the JSON reader -> the readers of every kind of request.
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
 
 #include "base/check.h"
 #include "base/error.h"
+#include "server/anthropic_request.h"
 #include "server/json_reader.h"
 #include "server/openai_request.h"
+#include "server/tool_calls.h"
+#include "server/tool_prompt.h"
 
 namespace {
 
@@ -20,6 +23,21 @@ void expect_error_or_value(Parse parse) {
     CHECK(error.kind() == larder::ErrorKind::kInvalidArgument);
     CHECK(std::string_view(error.what()).size() < 4096);
   }
+}
+
+// With tools as text; every mark has its part.
+void render(larder::ChatRequest request) {
+  static const larder::ChatTemplate chat_template("");
+  CHECK(request.marks.size() <= larder::kMaxCacheMarks, request.marks.size());
+  larder::adapt_tools(request, chat_template);
+  for (const larder::CacheMark& mark : request.marks) {
+    CHECK(mark.message < static_cast<int>(request.messages.size()), mark.message);
+    CHECK(mark.part >= 0, mark.part);
+  }
+  larder::TemplateInput input;
+  input.messages = request.messages;
+  input.parts = request.parts;
+  chat_template.render(input);
 }
 
 }  // namespace
@@ -38,7 +56,15 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   expect_error_or_value([&] {
     const larder::ChatRequest request = larder::parse_chat_request(body, rules);
     CHECK(!request.messages.empty() && request.options.n >= 1 && request.options.n <= limits.max_n);
+    render(request);
   });
+  expect_error_or_value([&] {
+    const larder::ChatRequest request = larder::parse_messages_request(body, rules);
+    CHECK(!request.messages.empty() && request.options.sampling.max_tokens >= 0);
+    render(request);
+  });
+  expect_error_or_value([&] { larder::parse_count_tokens_request(body, rules); });
+  larder::split_answer(text, true);
   expect_error_or_value([&] {
     const larder::CompletionRequest request = larder::parse_completion_request(body, rules);
     CHECK(!request.prompts.empty() && request.options.best_of >= request.options.n);

@@ -1,0 +1,285 @@
+// Anthropic's API over real sockets, with a tiny random model behind it.
+#include <gtest/gtest.h>
+
+#include "server/reply_writer.h"
+#include "server/server_test_support.h"
+
+namespace larder {
+namespace {
+
+struct Event {
+  std::string name;
+  Json data;
+};
+
+std::vector<Event> events_of(const std::string& body) {
+  std::vector<Event> events;
+  for (std::size_t at = 0; (at = body.find("event: ", at)) != std::string::npos;) {
+    const auto line_end = body.find('\n', at);
+    const auto end = body.find("\n\n", at);
+    const std::string name = body.substr(at + 7, line_end - at - 7);
+    const std::string data = body.substr(line_end + 7, end - line_end - 7);
+    events.push_back({name, parse_json(data, {})});
+    at = end;
+  }
+  return events;
+}
+
+std::string with(const std::string& fields) {
+  return R"({"model":"tiny","max_tokens":12,"temperature":0,)" + fields + "}";
+}
+
+const std::string kHello = R"("messages":[{"role":"user","content":"hello"}])";
+
+TEST(AnthropicMessages, StreamSaysWhatTheWholeReplySays) {
+  TestServer server;
+  const auto answer = server.post("/v1/messages", with(kHello));
+  EXPECT_EQ(answer.status, 200);
+  EXPECT_NE(answer.head.find("request-id: req_"), std::string::npos);
+  const Json whole = answer.json();
+  EXPECT_EQ(whole["type"], "message");
+  EXPECT_EQ(whole["role"], "assistant");
+  EXPECT_TRUE(whole["id"].get<std::string>().starts_with("msg_"));
+  EXPECT_TRUE(whole["diagnostics"].is_null());
+  const auto events = events_of(server.post("/v1/messages", with(kHello + R"(,"stream":true)")).body);
+  ASSERT_GT(events.size(), 5u);
+  std::string text;
+  std::vector<std::string> order;
+  for (const Event& event : events) {
+    EXPECT_EQ(event.data["type"], event.name);
+    if (order.empty() || order.back() != event.name) order.push_back(event.name);
+    if (event.name == "content_block_delta") text += event.data["delta"]["text"].get<std::string>();
+  }
+  EXPECT_EQ(order, (std::vector<std::string>{"message_start", "ping", "content_block_start",
+                                             "content_block_delta", "content_block_stop",
+                                             "message_delta", "message_stop"}));
+  EXPECT_EQ(text, whole["content"][0]["text"].get<std::string>());
+  const Json& last = events[events.size() - 2].data;
+  EXPECT_EQ(last["delta"]["stop_reason"], whole["stop_reason"]);
+  EXPECT_EQ(last["usage"]["output_tokens"], whole["usage"]["output_tokens"]);
+  EXPECT_TRUE(events[0].data["message"]["content"].empty());
+}
+
+std::string marked(const std::string& text, const char* ttl) {
+  return R"({"type":"text","text":")" + text + R"(","cache_control":{"type":"ephemeral","ttl":")" +
+         ttl + "\"}}";
+}
+
+int sum_of(const Json& usage) {
+  return usage["input_tokens"].get<int>() + usage["cache_creation_input_tokens"].get<int>() +
+         usage["cache_read_input_tokens"].get<int>();
+}
+
+TEST(AnthropicMessages, UsageAddsUp) {
+  TestServer server;
+  const std::string system = R"("system":[)" + marked("You speak in riddles.", "1h") + "]";
+  const auto prompt = [&](const std::string& question) {
+    return system + R"(,"messages":[{"role":"user","content":[)" + marked(question, "5m") + "]}]";
+  };
+  const auto usage = [&](const std::string& question) {
+    return server.post("/v1/messages", with(prompt(question))).json()["usage"];
+  };
+  const int total = server.post("/v1/messages/count_tokens", with(prompt("Who am I?")))
+                        .json()["input_tokens"]
+                        .get<int>();
+  const Json first = usage("Who am I?");
+  EXPECT_EQ(sum_of(first), total);
+  EXPECT_EQ(first["cache_read_input_tokens"], 0);
+  // <|im_start|>, "system\n", the text.
+  EXPECT_EQ(first["cache_creation"]["ephemeral_1h_input_tokens"], 1 + 7 + 21);
+  EXPECT_EQ(first["cache_creation"]["ephemeral_5m_input_tokens"], 2 + 1 + 5 + 9);
+  EXPECT_EQ(first["input_tokens"], 2 + 1 + 10);  // <|im_end|>, "\n", <|im_start|>, "assistant\n"
+  const Json second = usage("Who am I?");
+  EXPECT_EQ(sum_of(second), total);
+  EXPECT_EQ(second["cache_creation_input_tokens"], 0);
+  EXPECT_EQ(second["cache_read_input_tokens"], total - 1);
+  const Json other = usage("Who are you?");
+  EXPECT_EQ(sum_of(other), total + 3);
+  EXPECT_EQ(other["cache_read_input_tokens"], 29 + 2 + 1 + 5 + 5);  // to "Who a"
+  EXPECT_EQ(other["cache_creation_input_tokens"], 12 - 5);
+  EXPECT_EQ(other["cache_creation"]["ephemeral_5m_input_tokens"], 12 - 5);
+  EXPECT_EQ(server.engine().stats().kv.num_pinned, 5);
+}
+
+TEST(AnthropicMessages, WithoutBreakpointsNothingIsWritten) {
+  TestServer server;
+  const Json usage = server.post("/v1/messages", with(kHello)).json()["usage"];
+  EXPECT_EQ(usage["cache_creation_input_tokens"], 0);
+  EXPECT_GT(usage["input_tokens"], 20);
+}
+
+TEST(AnthropicMessages, StopReasons) {
+  TestServer server;
+  const auto post = [&](const std::string& fields) {
+    return server.post("/v1/messages", "{" + kHello + "," + fields + "}").json();
+  };
+  EXPECT_EQ(post(R"("max_tokens":3,"temperature":0)")["stop_reason"], "max_tokens");
+  const Json none = post(R"("max_tokens":0)");
+  EXPECT_EQ(none["stop_reason"], "max_tokens");
+  EXPECT_EQ(none["usage"]["output_tokens"], 0);
+  EXPECT_TRUE(none["content"].empty());
+  const Json all = post(R"("max_tokens":30,"temperature":0)");
+  const auto text = all["content"][0]["text"].get<std::string>();
+  ASSERT_GT(text.size(), 9u);
+  const Json stopped = post(R"("max_tokens":30,"temperature":0,"stop_sequences":[)" +
+                            Json(text.substr(4, 3)).dump() + "]");
+  EXPECT_EQ(stopped["stop_reason"], "stop_sequence");
+  EXPECT_EQ(stopped["stop_sequence"], text.substr(4, 3));
+  EXPECT_LT(stopped["content"][0]["text"].get<std::string>().size(), text.size());
+}
+
+TEST(AnthropicMessages, ErrorsHaveTheirOwnShape) {
+  ServerConfig config;
+  config.api_keys = {"secret"};
+  TestServer server(config);
+  const std::string key = "x-api-key: secret\r\n";
+  const auto expect = [](const TestServer::Answer& answer, int status, const char* type) {
+    EXPECT_EQ(answer.status, status) << answer.body;
+    const Json body = answer.json();
+    EXPECT_EQ(body["type"], "error");
+    EXPECT_EQ(body["error"]["type"], type) << answer.body;
+    EXPECT_TRUE(body["error"]["message"].is_string());
+    const auto id = body["request_id"].get<std::string>();
+    EXPECT_NE(answer.head.find("request-id: " + id), std::string::npos) << answer.head;
+  };
+  expect(server.post("/v1/messages", with(kHello)), 401, "authentication_error");
+  expect(server.post("/v1/messages", with(kHello), "x-api-key: wrong\r\n"), 401,
+         "authentication_error");
+  EXPECT_EQ(server.post("/v1/messages", with(kHello), key).status, 200);
+  EXPECT_EQ(server.post("/v1/messages", with(kHello), "Authorization: Bearer secret\r\n").status,
+            200);
+  expect(server.post("/v1/messages", "{", key), 400, "invalid_request_error");
+  expect(server.post("/v1/messages", R"({"messages":[]})", key), 400, "invalid_request_error");
+  expect(server.post("/v1/messages/none", "{}", key), 404, "not_found_error");
+  expect(server.get("/v1/messages", key), 405, "invalid_request_error");
+  expect(server.post("/v1/messages",
+                     R"({"model":"other","max_tokens":1,"messages":[{"role":"user","content":"x"}]})", key),
+         404, "not_found_error");
+  expect(server.exchange("POST /v1/messages HTTP/1.1\r\nConnection: close\r\n" + key + "\r\n"), 415,
+         "invalid_request_error");
+  expect(server.exchange("POST /v1/messages HTTP/1.1\r\nConnection: close\r\nContent-Type: "
+                         "application/json\r\nContent-Length: 99999999\r\n" +
+                         key + "\r\n"),
+         413, "request_too_large");
+}
+
+TEST(AnthropicMessages, ContextThatIsFull) {
+  TestServer server;
+  for (int seed = 0; seed < 20; ++seed) {
+    const Json reply =
+        server.post("/v1/messages", R"({"max_tokens":1000,)" + kHello + "}").json();
+    if (reply["stop_reason"] == "end_turn") continue;  // the random model ended by itself
+    EXPECT_EQ(reply["stop_reason"], "model_context_window_exceeded");
+    EXPECT_EQ(sum_of(reply["usage"]) + reply["usage"]["output_tokens"].get<int>(),
+              TestServer::kMaxModelLen);
+    return;
+  }
+  GTEST_SKIP() << "no answer was long enough";
+}
+
+// A choice that says the text, in pieces.
+std::string stream_of(ReplyWriter& writer, const std::vector<std::string>& pieces) {
+  const Tokenizer tokenizer(tiny_vocabulary());
+  std::vector<Choice> choices;
+  choices.emplace_back(TextStream(tokenizer, {}, false, false));
+  std::string out;
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    if (i + 1 == pieces.size()) choices[0].finish = FinishReason::kStop;
+    writer.delta(choices[0], {.text = pieces[i], .tokens = {}, .prompt_logprobs = {}}, choices, out);
+  }
+  writer.end(choices, out);
+  return out;
+}
+
+std::string whole_of(ReplyWriter& writer, const std::string& text) {
+  const Tokenizer tokenizer(tiny_vocabulary());
+  std::vector<Choice> choices;
+  choices.emplace_back(TextStream(tokenizer, {}, false, false));
+  choices[0].text = text;
+  choices[0].finish = FinishReason::kStop;
+  Choice* shown[] = {&choices[0]};
+  return writer.whole(shown, choices);
+}
+
+const std::vector<std::string> kCallInPieces = {
+    "Let me see.\n<tool", "_call>\n{\"name\": \"f\", ", "\"arguments\": {\"a\": [1]}}\n</tool_call>",
+    "\n"};
+const std::string kCall =
+    "Let me see.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": [1]}}\n</tool_call>\n";
+
+TEST(AnthropicMessages, CallsAreBlocks) {
+  GenerationOptions options;
+  options.reads_tool_calls = true;
+  const auto writer = make_messages_writer("m");
+  writer->set_options(options);
+  std::string shape;
+  for (const Event& event : events_of(stream_of(*writer, kCallInPieces))) {
+    if (event.name == "content_block_start") {
+      shape += "[" + event.data["content_block"]["type"].get<std::string>() +
+               std::to_string(event.data["index"].get<int>());
+    } else if (event.name == "content_block_delta") {
+      const Json& delta = event.data["delta"];
+      shape += ":" + (delta.contains("text") ? delta["text"] : delta["partial_json"]).get<std::string>();
+    } else if (event.name == "content_block_stop") {
+      shape += "]";
+    } else if (event.name == "message_delta") {
+      shape += event.data["delta"]["stop_reason"].get<std::string>();
+    }
+  }
+  EXPECT_EQ(shape, "[text0:Let me see.][tool_use1:{\"a\":[1]}]tool_use");
+  const Json whole = parse_json(whole_of(*writer, kCall), {});
+  EXPECT_EQ(whole["content"][0], (Json{{"type", "text"}, {"text", "Let me see."}}));
+  EXPECT_EQ(whole["content"][1]["name"], "f");
+  EXPECT_EQ(whole["content"][1]["input"], parse_json(R"({"a":[1]})", {}));
+  EXPECT_EQ(whole["stop_reason"], "tool_use");
+}
+
+TEST(OpenAiChat, CallsAreToolCalls) {
+  GenerationOptions options;
+  options.reads_tool_calls = true;
+  const Tokenizer tokenizer(tiny_vocabulary());
+  const auto writer = make_chat_writer("m", tokenizer);
+  writer->set_options(options);
+  const Json whole = parse_json(whole_of(*writer, kCall), {})["choices"][0];
+  EXPECT_EQ(whole["finish_reason"], "tool_calls");
+  EXPECT_EQ(whole["message"]["content"], "Let me see.");
+  EXPECT_EQ(whole["message"]["tool_calls"][0]["function"],
+            parse_json(R"({"name":"f","arguments":"{\"a\":[1]}"})", {}));
+  std::string text, reason, calls;
+  const std::string stream = stream_of(*writer, kCallInPieces);
+  for (std::size_t at = 0; (at = stream.find("data: {", at)) != std::string::npos; ++at) {
+    const Json event = parse_json(stream.substr(at + 6, stream.find('\n', at) - at - 6), {});
+    const Json& choice = event["choices"][0];
+    if (choice["delta"].contains("content")) text += choice["delta"]["content"].get<std::string>();
+    if (choice["delta"].contains("tool_calls")) calls += choice["delta"]["tool_calls"][0]["function"].dump();
+    if (choice["finish_reason"].is_string()) reason = choice["finish_reason"].get<std::string>();
+  }
+  EXPECT_EQ(text, "Let me see.");
+  EXPECT_EQ(calls, R"({"name":"f","arguments":"{\"a\":[1]}"})");
+  EXPECT_EQ(reason, "tool_calls");
+  options.reads_tool_calls = false;
+  writer->set_options(options);
+  EXPECT_EQ(parse_json(whole_of(*writer, kCall), {})["choices"][0]["message"]["content"], kCall);
+}
+
+TEST(AnthropicMessages, AClientThatGoesFreesItsBlocks) {
+  TestServer server;
+  RawClient client(server.port());
+  client.send(TestServer::request(
+      "/v1/messages", R"({"max_tokens":200,"stream":true,)" + kHello + "}"));
+  EXPECT_NE(client.receive("content_block_delta").find("message_start"), std::string::npos);
+  client.close();
+  EXPECT_TRUE(server.becomes_idle());
+}
+
+TEST(AnthropicMessages, PingsWhileNothingHappens) {
+  ServerConfig config;
+  config.limits.ping_interval = std::chrono::milliseconds(1);
+  TestServer server(config);
+  const auto events = events_of(
+      server.post("/v1/messages", R"({"max_tokens":150,"stream":true,)" + kHello + "}").body);
+  EXPECT_EQ(events.back().name, "message_stop");
+}
+
+}  // namespace
+}  // namespace larder

@@ -1,0 +1,390 @@
+#include "server/anthropic_request.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+
+#include "base/error.h"
+#include "server/json_fields.h"
+
+namespace larder {
+namespace {
+
+constexpr std::size_t kMaxNameBytes = 4096;
+constexpr std::size_t kAnyBytes = std::numeric_limits<std::size_t>::max();
+constexpr std::int64_t kMaxInt32 = std::numeric_limits<std::int32_t>::max();
+constexpr std::size_t kMaxBreakpoints = 4;
+constexpr int kShortTtl_s = 5 * 60;
+constexpr int kLongTtl_s = 60 * 60;
+
+// A cache_control's time to live.
+std::optional<int> read_cache_control(const Fields& owner) {
+  const Json* value = owner.find("cache_control");
+  if (value == nullptr) return std::nullopt;
+  const Fields fields(*value, owner.path_of("cache_control"));
+  if (fields.string("type", kMaxNameBytes) != "ephemeral") {
+    fields.fail("type", "must be \"ephemeral\"");
+  }
+  const auto ttl = fields.string("ttl", kMaxNameBytes).value_or("5m");
+  if (ttl != "5m" && ttl != "1h") {
+    fields.fail("ttl", fmt::format("must be \"5m\" or \"1h\", it is \"{}\"", shorten(ttl)));
+  }
+  return ttl == "1h" ? kLongTtl_s : kShortTtl_s;
+}
+
+std::string required_string(const Fields& fields, const char* name) {
+  auto value = fields.string(name, kAnyBytes);
+  if (!value) fields.fail(name, "is missing; send a string");
+  return std::move(*value);
+}
+
+// Builds the messages of a chat from blocks, and the marks at their ends.
+class ChatBuilder {
+ public:
+  explicit ChatBuilder(ChatRequest& request) : request_(request) {}
+
+  void add_text(std::string_view role, std::string_view text, std::optional<int> ttl_s) {
+    if (text.empty()) return;
+    auto& content = turn_of(role)["content"].get_ref<std::string&>();
+    auto& parts = request_.parts.back();
+    if (!parts.empty()) {
+      content += '\n';
+      shift_calls(static_cast<int>(parts.size()));
+    }
+    content += text;
+    parts.push_back({.end = content.size()});
+    mark(static_cast<int>(parts.size()) - 1, ttl_s);
+  }
+
+  void add_call(const Fields& block, std::optional<int> ttl_s) {
+    const Json* input = block.find("input");
+    if (input == nullptr || !input->is_object()) block.fail("input", "must be an object");
+    Json call = {{"id", required_string(block, "id")}, {"type", "function"}};
+    call["function"] = {{"name", required_string(block, "name")}, {"arguments", *input}};
+    names_[call["id"].get<std::string>()] = call["function"]["name"].get<std::string>();
+    Json& message = turn_of("assistant");
+    if (!message.contains("tool_calls")) message["tool_calls"] = Json::array();
+    Json& calls = message["tool_calls"];
+    calls.push_back(std::move(call));
+    const std::size_t num_parts = std::max<std::size_t>(request_.parts.back().size(), 1);
+    mark(static_cast<int>(num_parts + calls.size()) - 1, ttl_s);
+  }
+
+  void add_reasoning(std::string_view text) {
+    Json& message = turn_of("assistant");
+    Json& reasoning = message["reasoning_content"];
+    if (reasoning.is_null()) {
+      reasoning = std::string(text);
+    } else {
+      reasoning.get_ref<std::string&>().append("\n").append(text);
+    }
+  }
+
+  void begin_result(const Fields& block) {
+    Json message = {{"role", "tool"}, {"content", ""}};
+    const std::string id = required_string(block, "tool_use_id");
+    message["tool_call_id"] = id;
+    if (const auto name = names_.find(id); name != names_.end()) message["name"] = name->second;
+    request_.messages.push_back(std::move(message));
+    request_.parts.emplace_back();
+  }
+  // Marks the end of the result.
+  void end_result(std::optional<int> ttl_s) {
+    mark(std::max(static_cast<int>(request_.parts.back().size()) - 1, 0), ttl_s);
+  }
+
+  void add_tool_mark(std::size_t tool, std::optional<int> ttl_s) {
+    if (ttl_s) request_.marks.push_back({-1, static_cast<int>(tool), *ttl_s});
+  }
+  void mark_end(int ttl_s) {
+    const bool is_marked =
+        !request_.marks.empty() && request_.marks.back().message == last_.message &&
+        request_.marks.back().part == last_.part;
+    if (!is_marked) {
+      request_.marks.push_back({last_.message, last_.part, ttl_s});
+    } else if (request_.marks.back().ttl_s != ttl_s) {
+      fail_field("cache_control", "the last block has a cache_control of another ttl");
+    }
+  }
+
+ private:
+  // The message that a block of this role goes to.
+  Json& turn_of(std::string_view role) {
+    const bool goes_on =
+        !request_.messages.empty() && request_.messages.back()["role"] == std::string(role);
+    if (!goes_on) {
+      request_.messages.push_back({{"role", std::string(role)}, {"content", ""}});
+      request_.parts.emplace_back();
+    }
+    return request_.messages.back();
+  }
+
+  // The calls of a turn are numbered behind its texts, whatever their order: one more comes.
+  void shift_calls(int num_parts) {
+    const int message = static_cast<int>(request_.messages.size()) - 1;
+    for (auto mark = request_.marks.rbegin(); mark != request_.marks.rend(); ++mark) {
+      if (mark->message != message) break;
+      if (mark->part >= num_parts) ++mark->part;
+    }
+  }
+
+  void mark(int part, std::optional<int> ttl_s) {
+    last_ = {static_cast<int>(request_.messages.size()) - 1, part, 0};
+    if (!ttl_s) return;
+    const bool is_same = !request_.marks.empty() && request_.marks.back().message == last_.message &&
+                         request_.marks.back().part == last_.part;
+    if (is_same) {  // the last text of a result, and the result
+      request_.marks.back().ttl_s = std::max(request_.marks.back().ttl_s, *ttl_s);
+    } else {
+      request_.marks.push_back({last_.message, last_.part, *ttl_s});
+    }
+  }
+
+  ChatRequest& request_;
+  CacheMark last_;  // the last block's place
+  std::unordered_map<std::string, std::string> names_;  // of tools, by the call's id
+};
+
+[[noreturn]] void fail_block(const Fields& block, const std::string& type) {
+  block.fail("type", fmt::format("\"{}\" is not supported here, this model reads text only",
+                                 shorten(type)));
+}
+
+std::string type_of(const Fields& block) {
+  const auto type = block.string("type", kMaxNameBytes);
+  if (!type) block.fail("type", "is missing; send text, tool_use, tool_result");
+  return *type;
+}
+
+// Text alone or a list of text blocks, of system and of tool results.
+void read_texts(const Json& value, const std::string& path, std::string_view role,
+                ChatBuilder& builder) {
+  if (value.is_string()) {
+    return builder.add_text(role, value.get_ref<const std::string&>(), std::nullopt);
+  }
+  if (!value.is_array()) {
+    fail_field(path, fmt::format("must be a string or an array of blocks, it is {}",
+                                 describe_type(value)));
+  }
+  for (std::size_t i = 0; i < value.size(); ++i) {
+    const Fields block(value[i], fmt::format("{}[{}]", path, i));
+    if (const std::string type = type_of(block); type != "text") fail_block(block, type);
+    builder.add_text(role, required_string(block, "text"), read_cache_control(block));
+  }
+}
+
+void read_result(const Fields& block, ChatBuilder& builder) {
+  builder.begin_result(block);
+  if (const Json* content = block.find("content")) {
+    read_texts(*content, block.path_of("content"), "tool", builder);
+  }
+  builder.end_result(read_cache_control(block));
+}
+
+void read_block(const Fields& block, const std::string& role, ChatBuilder& builder) {
+  const std::string type = type_of(block);
+  const bool is_assistant = role == "assistant";
+  if (type == "text") {
+    const std::string text = required_string(block, "text");
+    const auto ttl_s = read_cache_control(block);
+    if (text.empty() && ttl_s) block.fail("cache_control", "cannot be set on an empty text");
+    builder.add_text(role, text, ttl_s);
+  } else if (type == "tool_use" && is_assistant) {
+    builder.add_call(block, read_cache_control(block));
+  } else if (type == "tool_result" && role == "user") {
+    read_result(block, builder);
+  } else if ((type == "thinking" || type == "redacted_thinking") && is_assistant) {
+    if (block.has("cache_control")) block.fail("cache_control", "cannot be set on thinking");
+    // Nobody but its writer can read redacted thinking.
+    if (type == "thinking") builder.add_reasoning(required_string(block, "thinking"));
+  } else {
+    fail_block(block, type);
+  }
+}
+
+void read_message(const Json& value, const std::string& path, ChatBuilder& builder) {
+  const Fields message(value, path);
+  const auto role = message.string("role", kMaxNameBytes).value_or("");
+  if (role != "user" && role != "assistant" && role != "system") {
+    message.fail("role", "must be \"user\" or \"assistant\"");
+  }
+  const Json* content = message.find("content");
+  if (content == nullptr) message.fail("content", "is missing; send a string or blocks");
+  if (content->is_string()) {
+    return builder.add_text(role, content->get_ref<const std::string&>(), std::nullopt);
+  }
+  const std::string content_path = message.path_of("content");
+  if (!content->is_array()) {
+    fail_field(content_path, fmt::format("must be a string or an array of blocks, it is {}",
+                                         describe_type(*content)));
+  }
+  if (content->empty() && role != "assistant") {
+    fail_field(content_path, "must have at least one block");
+  }
+  for (std::size_t i = 0; i < content->size(); ++i) {
+    read_block(Fields((*content)[i], fmt::format("{}[{}]", content_path, i)), role, builder);
+  }
+}
+
+bool wants_tools(const Fields& fields) {
+  const Json* value = fields.find("tool_choice");
+  if (value == nullptr) return true;
+  const Fields choice(*value, "tool_choice");
+  const auto type = choice.string("type", kMaxNameBytes).value_or("");
+  if (type != "auto" && type != "none") {
+    choice.fail("type", fmt::format("\"{}\" is not supported, as output cannot be constrained; send "
+                                    "\"auto\" or \"none\"",
+                                    shorten(type)));
+  }
+  return type == "auto";
+}
+
+void read_tools(const Fields& fields, ChatRequest& request, ChatBuilder& builder) {
+  const bool is_wanted = wants_tools(fields);
+  const Json* tools = fields.find("tools");
+  if (tools == nullptr) return;
+  if (!tools->is_array()) {
+    fields.fail("tools", fmt::format("must be an array, it is {}", describe_type(*tools)));
+  }
+  Json list = Json::array();
+  for (std::size_t i = 0; i < tools->size(); ++i) {
+    const Fields tool((*tools)[i], fmt::format("tools[{}]", i));
+    const auto type = tool.string("type", kMaxNameBytes).value_or("custom");
+    if (type != "custom") {
+      tool.fail("type", fmt::format("\"{}\" is a tool of the server, of which this one has none",
+                                    shorten(type)));
+    }
+    Json function = {{"name", required_string(tool, "name")}};
+    if (auto text = tool.string("description", kAnyBytes)) function["description"] = *text;
+    const Json* schema = tool.find("input_schema");
+    if (schema == nullptr || !schema->is_object()) tool.fail("input_schema", "must be an object");
+    function["parameters"] = *schema;
+    list.push_back({{"type", "function"}, {"function", std::move(function)}});
+    const auto ttl_s = read_cache_control(tool);
+    if (is_wanted) builder.add_tool_mark(i, ttl_s);
+  }
+  if (is_wanted && !list.empty()) request.tools = std::move(list);
+}
+
+void check_marks(const std::vector<CacheMark>& marks) {
+  if (marks.size() > kMaxBreakpoints) {
+    fail_field("cache_control", fmt::format("at most {} blocks may have a cache_control, there are {}",
+                                            kMaxBreakpoints, marks.size()));
+  }
+  for (std::size_t i = 1; i < marks.size(); ++i) {
+    if (marks[i].ttl_s <= marks[i - 1].ttl_s) continue;
+    fail_field("cache_control",
+               "a ttl of \"1h\" must not come after one of \"5m\"; blocks are processed in the order "
+               "tools, system, messages");
+  }
+}
+
+void read_prompt(const Fields& fields, ChatRequest& request) {
+  ChatBuilder builder(request);
+  read_tools(fields, request, builder);
+  if (const Json* system = fields.find("system")) read_texts(*system, "system", "system", builder);
+  const Json* messages = fields.find("messages");
+  if (messages == nullptr) fields.fail("messages", "is missing; send an array of messages");
+  if (!messages->is_array() || messages->empty()) {
+    fields.fail("messages", "must be an array with at least one message");
+  }
+  const std::size_t num_before = request.messages.size();
+  for (std::size_t i = 0; i < messages->size(); ++i) {
+    read_message((*messages)[i], fmt::format("messages[{}]", i), builder);
+  }
+  if (request.messages.size() == num_before) fields.fail("messages", "are all empty");
+  if (const auto ttl_s = read_cache_control(fields)) builder.mark_end(*ttl_s);
+  check_marks(request.marks);
+  request.continue_final_message = request.messages.back()["role"] == "assistant";
+  request.add_generation_prompt = !request.continue_final_message;
+}
+
+void read_sampling(const Fields& fields, const RequestRules& rules, GenerationOptions& options) {
+  SamplingParams& sampling = options.sampling;
+  if (const auto given = fields.number("temperature", {0, 1})) {
+    sampling.temperature = static_cast<float>(*given);
+  }
+  if (const auto given = fields.number("top_p", {0, 1})) {
+    sampling.top_p = static_cast<float>(*given);
+    if (sampling.top_p <= 0) fields.fail("top_p", "must be above 0");
+  }
+  sampling.top_k = static_cast<int>(fields.integer("top_k", {0, kMaxInt32}).value_or(0));
+  const Json* stop = fields.find("stop_sequences");
+  if (stop == nullptr) return;
+  const ServerLimits& limits = rules.limits;
+  if (!stop->is_array() || stop->size() > static_cast<std::size_t>(limits.max_stop_strings)) {
+    fields.fail("stop_sequences",
+                fmt::format("must be an array of at most {} strings", limits.max_stop_strings));
+  }
+  for (const Json& item : *stop) {
+    const bool fits = item.is_string() && !item.get_ref<const std::string&>().empty() &&
+                      item.get_ref<const std::string&>().size() <= limits.max_stop_bytes;
+    if (!fits) {
+      fields.fail("stop_sequences",
+                  fmt::format("each must be a string of 1 to {} bytes", limits.max_stop_bytes));
+    }
+    options.stop.push_back(item.get<std::string>());
+  }
+}
+
+void read_thinking(const Fields& fields, ChatRequest& request) {
+  if (const Json* value = fields.find("thinking")) {
+    const Fields thinking(*value, "thinking");
+    const auto type = thinking.string("type", kMaxNameBytes).value_or("");
+    request.template_kwargs = {{"enable_thinking", type != "disabled"}};
+  }
+  if (const Json* value = fields.find("output_config")) {
+    const Fields config(*value, "output_config");
+    if (config.has("format")) config.fail("format", "constrained output is not supported");
+  }
+}
+
+void read_diagnostics(const Fields& fields, GenerationOptions& options) {
+  const Json* value = fields.find("diagnostics");
+  if (value == nullptr) return;
+  const Fields diagnostics(*value, "diagnostics");
+  options.wants_diagnostics = true;
+  options.comparison_id = diagnostics.string("previous_message_id", kMaxNameBytes);
+}
+
+ChatRequest read_request(const Fields& fields, const RequestRules& rules) {
+  ChatRequest request;
+  GenerationOptions& options = request.options;
+  options.model = fields.string("model", kMaxNameBytes).value_or("");
+  options.cache_salt = fields.string("cache_salt", kMaxNameBytes).value_or("");
+  options.attention = rules.attention;
+  read_larder_options(fields, rules, options);
+  options.marks_whole_prompt = false;
+  options.has_max_tokens = true;
+  read_prompt(fields, request);
+  read_thinking(fields, request);
+  return request;
+}
+
+}  // namespace
+
+ChatRequest parse_messages_request(const Json& body, const RequestRules& rules) {
+  const Fields fields(body, "");
+  ChatRequest request = read_request(fields, rules);
+  GenerationOptions& options = request.options;
+  // 0 fills the cache and answers nothing.
+  const auto max_tokens = fields.integer("max_tokens", {0, kMaxInt32});
+  if (!max_tokens) fields.fail("max_tokens", "is missing; send a number of at least 0");
+  options.sampling.max_tokens = static_cast<int>(*max_tokens);
+  options.stream = fields.boolean("stream", false);
+  read_sampling(fields, rules, options);
+  read_diagnostics(fields, options);
+  if (const Json* metadata = fields.find("metadata")) Fields(*metadata, "metadata");
+  return request;
+}
+
+ChatRequest parse_count_tokens_request(const Json& body, const RequestRules& rules) {
+  return read_request(Fields(body, ""), rules);
+}
+
+}  // namespace larder

@@ -1,0 +1,21 @@
+// Anthropic's Messages API requests, checked: as a chat, in the shape that templates take.
+//
+// Fields that change what is asked for and that this server cannot do are errors; others that it
+// does not know are ignored.
+#pragma once
+
+#include "server/json_reader.h"
+#include "server/openai_request.h"
+
+namespace larder {
+
+// The blocks of system and messages become messages and their parts: text joins by a new line,
+// tool_use becomes a call, tool_result a message of its own, and turns of one role in a row become
+// one. cache_control becomes marks; without one nothing counts as written to the cache. An answer
+// that has begun (the last turn is the assistant's) is gone on with. All throw
+// Error{kInvalidArgument} with the field as param. Thread: any.
+ChatRequest parse_messages_request(const Json& body, const RequestRules& rules);
+// Needs no max_tokens: what is counted is the prompt.
+ChatRequest parse_count_tokens_request(const Json& body, const RequestRules& rules);
+
+}  // namespace larder

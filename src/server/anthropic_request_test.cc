@@ -1,0 +1,182 @@
+#include "server/anthropic_request.h"
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+
+namespace larder {
+namespace {
+
+const ServerLimits kLimits;
+const RequestRules kRules{.limits = kLimits, .vocab_size = 100, .max_model_len = 512};
+
+ChatRequest parse(const std::string& fields) {
+  return parse_messages_request(parse_json(R"({"max_tokens":5,)" + fields + "}", {}), kRules);
+}
+
+ChatRequest parse_contents(const std::string& messages) {
+  return parse(R"("messages":[)" + messages + "]");
+}
+
+// The param of the error, "" if there is none.
+std::string param(const std::string& fields) {
+  try {
+    parse(fields);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument);
+    return error.param();
+  }
+  return "";
+}
+
+const std::string kHi = R"("messages":[{"role":"user","content":"hi"}])";
+
+TEST(AnthropicRequest, Defaults) {
+  const ChatRequest request = parse(kHi);
+  EXPECT_EQ(request.messages, parse_json(R"([{"role":"user","content":"hi"}])", {}));
+  EXPECT_EQ(request.options.sampling.max_tokens, 5);
+  EXPECT_EQ(request.options.sampling.temperature, 1);
+  EXPECT_TRUE(request.options.has_max_tokens);
+  EXPECT_FALSE(request.options.stream);
+  EXPECT_FALSE(request.options.marks_whole_prompt);
+  EXPECT_FALSE(request.options.wants_diagnostics);
+  EXPECT_TRUE(request.add_generation_prompt);
+  EXPECT_TRUE(request.marks.empty());
+}
+
+TEST(AnthropicRequest, ReadsEveryField) {
+  const ChatRequest request = parse(
+      kHi + R"(,"model":"m","temperature":0.5,"top_p":0.9,"top_k":3,"stop_sequences":["a","b"],
+      "stream":true,"metadata":{"user_id":"u"},"system":"S","thinking":{"type":"disabled"},
+      "diagnostics":{"previous_message_id":"msg_1"},"service_tier":"auto","cache_salt":"s",
+      "tool_choice":{"type":"auto"},"tools":[{"name":"f","description":"d","input_schema":{"type":"object"}}])");
+  EXPECT_EQ(request.options.model, "m");
+  EXPECT_FLOAT_EQ(request.options.sampling.temperature, 0.5F);
+  EXPECT_EQ(request.options.sampling.top_k, 3);
+  EXPECT_EQ(request.options.stop, (std::vector<std::string>{"a", "b"}));
+  EXPECT_TRUE(request.options.stream);
+  EXPECT_TRUE(request.options.wants_diagnostics);
+  EXPECT_EQ(request.options.comparison_id, "msg_1");
+  EXPECT_EQ(request.options.cache_salt, "s");
+  EXPECT_EQ(request.messages[0], parse_json(R"({"role":"system","content":"S"})", {}));
+  EXPECT_EQ(request.template_kwargs["enable_thinking"], false);
+  EXPECT_EQ(request.tools, parse_json(R"([{"type":"function","function":{"name":"f","description":"d",
+                                          "parameters":{"type":"object"}}}])",
+                                      {}));
+}
+
+TEST(AnthropicRequest, BlocksBecomeMessages) {
+  const ChatRequest request = parse_contents(
+      R"({"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]},
+         {"role":"user","content":"c"},
+         {"role":"assistant","content":[{"type":"thinking","thinking":"hm","signature":"x"},
+           {"type":"redacted_thinking","data":"x"},{"type":"text","text":"d"},
+           {"type":"tool_use","id":"t","name":"f","input":{"k":[1]}}]},
+         {"role":"user","content":[{"type":"tool_result","tool_use_id":"t","content":"r"},
+           {"type":"text","text":"e"}]})");
+  EXPECT_EQ(request.messages, parse_json(R"([{"role":"user","content":"a\nb\nc"},
+      {"role":"assistant","content":"d","reasoning_content":"hm","tool_calls":[{"id":"t","type":"function",
+        "function":{"name":"f","arguments":{"k":[1]}}}]},
+      {"role":"tool","content":"r","tool_call_id":"t","name":"f"},{"role":"user","content":"e"}])",
+                                         {}));
+}
+
+TEST(AnthropicRequest, AnAnswerThatHasBegunIsGoneOnWith) {
+  const ChatRequest request = parse_contents(
+      R"({"role":"user","content":"a"},{"role":"assistant","content":"The answer is ("})");
+  EXPECT_TRUE(request.continue_final_message);
+  EXPECT_FALSE(request.add_generation_prompt);
+}
+
+TEST(AnthropicRequest, ErrorsNameTheField) {
+  const std::pair<std::string, const char*> cases[] = {
+      {kHi + R"(,"temperature":1.5)", "temperature"},
+      {kHi + R"(,"top_p":0)", "top_p"},
+      {kHi + R"(,"stop_sequences":"a")", "stop_sequences"},
+      {kHi + R"(,"stop_sequences":[""])", "stop_sequences"},
+      {kHi + R"(,"tool_choice":{"type":"any"})", "tool_choice.type"},
+      {kHi + R"(,"tools":[{"name":"f"}])", "tools[0].input_schema"},
+      {kHi + R"(,"tools":[{"type":"web_search_20250305","name":"f"}])", "tools[0].type"},
+      {kHi + R"(,"output_config":{"format":{}})", "output_config.format"},
+      {kHi + R"(,"system":5)", "system"},
+      {kHi + R"(,"system":[{"type":"image"}])", "system[0].type"},
+      {kHi + R"(,"cache_control":{"type":"other"})", "cache_control.type"},
+      {kHi + R"(,"cache_control":{"type":"ephemeral","ttl":"2h"})", "cache_control.ttl"},
+      {R"("messages":[])", "messages"},
+      {R"("messages":[{"role":"user","content":""}])", "messages"},
+      {R"("messages":[{"role":"tool","content":"x"}])", "messages[0].role"},
+      {R"("messages":[{"role":"user"}])", "messages[0].content"},
+      {R"("messages":[{"role":"user","content":[]}])", "messages[0].content"},
+      {R"("messages":[{"role":"user","content":[{"type":"image","source":{}}]}])",
+       "messages[0].content[0].type"},
+      {R"("messages":[{"role":"user","content":[{"type":"tool_use"}]}])",
+       "messages[0].content[0].type"},
+      {R"("messages":[{"role":"user","content":[{"type":"text","text":"","cache_control":{"type":"ephemeral"}}]}])",
+       "messages[0].content[0].cache_control"},
+  };
+  for (const auto& [fields, name] : cases) EXPECT_EQ(param(fields), name) << fields;
+  EXPECT_THROW(parse_messages_request(parse_json("{" + kHi + "}", {}), kRules), Error);
+  EXPECT_NO_THROW(parse_count_tokens_request(parse_json("{" + kHi + "}", {}), kRules));
+}
+
+// A request with tools, system and a message, each with a cache_control or without ("").
+std::string marked(const std::string& tool, const std::string& system, const std::string& text,
+                   const std::string& top) {
+  const auto control = [](const std::string& ttl) {
+    return ttl.empty() ? "" : R"(,"cache_control":{"type":"ephemeral","ttl":")" + ttl + "\"}";
+  };
+  return R"("tools":[{"name":"f","input_schema":{})" + control(tool) +
+         R"(}],"system":[{"type":"text","text":"s")" + control(system) +
+         R"(}],"messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b")" +
+         control(text) + "}]}]" + control(top);
+}
+
+TEST(AnthropicRequest, BreakpointsAreInOrder) {
+  const auto marks = parse(marked("1h", "1h", "5m", "")).marks;
+  ASSERT_EQ(marks.size(), 3u);
+  EXPECT_EQ(marks[0].message, -1);
+  EXPECT_EQ(marks[0].ttl_s, 3600);
+  EXPECT_EQ(marks[1].message, 0);
+  EXPECT_EQ(marks[2].message, 1);
+  EXPECT_EQ(marks[2].part, 1);
+  EXPECT_EQ(marks[2].ttl_s, 300);
+  EXPECT_EQ(param(marked("5m", "1h", "", "")), "cache_control");
+  EXPECT_EQ(param(marked("", "5m", "1h", "")), "cache_control");
+  EXPECT_EQ(param(marked("", "5m", "", "1h")), "cache_control");
+}
+
+TEST(AnthropicRequest, TheTopLevelMarksTheLastBlock) {
+  const auto marks = parse(marked("", "", "", "5m")).marks;
+  ASSERT_EQ(marks.size(), 1u);
+  EXPECT_EQ(marks[0].message, 1);
+  EXPECT_EQ(marks[0].part, 1);
+  EXPECT_EQ(parse(marked("", "", "5m", "5m")).marks.size(), 1u);
+  EXPECT_EQ(param(marked("", "", "1h", "5m")), "cache_control");
+}
+
+TEST(AnthropicRequest, FourBreakpointsAtMost) {
+  const auto request = [](int num_blocks) {
+    std::string blocks;
+    for (int i = 0; i < num_blocks; ++i) {
+      blocks += i > 0 ? "," : "";
+      blocks += R"({"type":"text","text":"x","cache_control":{"type":"ephemeral"}})";
+    }
+    return R"("messages":[{"role":"user","content":[)" + blocks + "]}]";
+  };
+  EXPECT_EQ(parse(request(4)).marks.size(), 4u);
+  EXPECT_EQ(param(request(5)), "cache_control");
+}
+
+// Calls are numbered behind a turn's texts, in whichever order they come.
+TEST(AnthropicRequest, MarksOfCallsBetweenTexts) {
+  const ChatRequest request = parse_contents(
+      R"({"role":"user","content":"a"},{"role":"assistant","content":[{"type":"text","text":"b"},
+         {"type":"tool_use","id":"t","name":"f","input":{},"cache_control":{"type":"ephemeral"}},
+         {"type":"text","text":"c"}]})");
+  EXPECT_EQ(request.parts[1].size(), 2u);
+  ASSERT_EQ(request.marks.size(), 1u);
+  EXPECT_EQ(request.marks[0].part, 2);
+}
+
+}  // namespace
+}  // namespace larder

@@ -1,0 +1,198 @@
+"""Anthropic's API through Anthropic's own client."""
+import time
+
+import anthropic
+import pytest
+
+from api_server import serving
+
+QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
+RULES = "You are the clerk of a small town library. " + "Answer briefly, politely and in full sentences. " * 12
+TOOLS = [{"name": "find_book", "description": "Find a book by its title.",
+          "input_schema": {"type": "object", "properties": {"title": {"type": "string"}}, "required": ["title"]}}]
+
+
+def connect(server, key="none", **options):
+    return anthropic.Anthropic(base_url=server.url, api_key=key, max_retries=0, timeout=300, **options)
+
+
+@pytest.fixture(scope="module")
+def server():
+    with serving() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(server):
+    return connect(server)
+
+
+def create(client, **options):
+    body = {"temperature": 0, **options.pop("extra_body", {})}
+    return client.messages.create(**{"model": "smollm2", "max_tokens": 24, "messages": QUESTION, **options}, extra_body=body)
+
+
+def cached(text, ttl="5m"):
+    return {"type": "text", "text": text, "cache_control": {"type": "ephemeral", "ttl": ttl}}
+
+
+def total(usage):
+    assert usage.cache_creation_input_tokens == (
+        usage.cache_creation.ephemeral_5m_input_tokens + usage.cache_creation.ephemeral_1h_input_tokens)
+    return usage.input_tokens + usage.cache_creation_input_tokens + usage.cache_read_input_tokens
+
+
+def count(client, **options):
+    return client.messages.count_tokens(**{"model": "smollm2", "messages": QUESTION, **options}).input_tokens
+
+
+def test_text(client):
+    reply = create(client)
+    assert reply.type == "message" and reply.role == "assistant" and reply.model == "smollm2"
+    assert reply.id.startswith("msg_") and reply._request_id.startswith("req_")
+    assert "Paris" in reply.content[0].text
+    assert reply.stop_reason in ("end_turn", "max_tokens")
+    assert total(reply.usage) == count(client) and 0 < reply.usage.output_tokens <= 24
+
+
+def test_stream_equals_whole(client):
+    whole = create(client)
+    kinds = []
+    with client.messages.stream(model="smollm2", max_tokens=24, messages=QUESTION, extra_body={"temperature": 0}) as stream:
+        for event in stream:
+            kinds.append(event.type)
+        final = stream.get_final_message()
+    assert final.content[0].text == whole.content[0].text
+    assert final.stop_reason == whole.stop_reason
+    assert final.usage.output_tokens == whole.usage.output_tokens
+    assert total(final.usage) == total(whole.usage)
+    raw = [kind for kind in kinds if kind not in ("text",)]
+    assert raw[0] == "message_start" and raw[1] == "content_block_start" and raw[-1] == "message_stop"
+    assert raw[-3:-1] == ["content_block_stop", "message_delta"]
+
+
+def test_stop_sequence_and_prefill(client):
+    reply = create(client, stop_sequences=["Paris"])
+    assert reply.stop_reason == "stop_sequence" and reply.stop_sequence == "Paris" and "Paris" not in reply.content[0].text
+    begun = create(client, messages=QUESTION + [{"role": "assistant", "content": "The capital of France is"}], max_tokens=4)
+    assert "Paris" in begun.content[0].text
+
+
+def test_prewarming_generates_nothing(client):
+    system = [cached(f"{time.time()} {RULES}", "1h")]
+    warm = create(client, system=system, max_tokens=0)
+    assert warm.content == [] and warm.usage.output_tokens == 0 and warm.usage.cache_creation.ephemeral_1h_input_tokens > 100
+    reply = create(client, system=system)
+    assert reply.usage.cache_creation_input_tokens == 0
+    assert reply.usage.cache_read_input_tokens >= warm.usage.cache_creation_input_tokens
+
+
+def test_usage_with_breakpoints(client):
+    system = [{"type": "text", "text": f"Ticket {time.time()}."}, cached(RULES, "1h")]
+    turns = [{"role": "user", "content": [cached("Where do I find books on gardening?")]}]
+    first = create(client, system=system, messages=turns)
+    assert total(first.usage) == count(client, system=system, messages=turns)
+    assert first.usage.cache_read_input_tokens < 20  # what all prompts of this template begin with
+    assert first.usage.cache_creation.ephemeral_1h_input_tokens > 100
+    assert 0 < first.usage.cache_creation.ephemeral_5m_input_tokens < 30
+    turns += [{"role": "assistant", "content": first.content[0].text},
+              {"role": "user", "content": [cached("And on trees?")]}]
+    second = create(client, system=system, messages=turns)
+    written = total(first.usage) - first.usage.input_tokens
+    assert total(second.usage) == count(client, system=system, messages=turns)
+    assert second.usage.cache_read_input_tokens >= written
+    assert second.usage.cache_creation.ephemeral_1h_input_tokens == 0
+    assert 0 < second.usage.cache_creation.ephemeral_5m_input_tokens < total(second.usage) - written
+
+
+def test_a_prefix_is_found_however_many_blocks_back(client):
+    system = [cached(f"{time.time()} {RULES}")]
+    first = create(client, system=system, max_tokens=1)
+    many = [{"role": "user", "content": [{"type": "text", "text": f"Note {i}."} for i in range(30)] + [cached("Thanks.")]}]
+    second = create(client, system=system, messages=many, max_tokens=1)
+    assert second.usage.cache_read_input_tokens >= total(first.usage) - first.usage.input_tokens
+
+
+def test_top_level_cache_control_and_short_prefixes(client):
+    nonce = f"{time.time()} {RULES}"
+    reply = create(client, system=nonce, max_tokens=1, cache_control={"type": "ephemeral"})
+    assert reply.usage.cache_creation.ephemeral_5m_input_tokens > 100 and reply.usage.input_tokens < 10
+    short = create(client, messages=[{"role": "user", "content": [{"type": "text", "text": "Hi"}]}],
+                   system=[cached("Hm.")], max_tokens=1)
+    assert short.usage.cache_creation_input_tokens == 0
+
+
+def test_tools_and_their_results(client):
+    history = [{"role": "user", "content": "Do you have 'Emma'?"},
+               {"role": "assistant", "content": [{"type": "text", "text": "I will look."}, {
+                   "type": "tool_use", "id": "toolu_1", "name": "find_book", "input": {"title": "Emma"}}]},
+               {"role": "user", "content": [
+                   {"type": "tool_result", "tool_use_id": "toolu_1", "content": [{"type": "text", "text": "Shelf 12."}]},
+                   {"type": "text", "text": "On which shelf?"}]}]
+    tools = [{**TOOLS[0], "cache_control": {"type": "ephemeral", "ttl": "1h"}}]
+    options = dict(system=RULES, tools=tools, messages=history)
+    first, second = (create(client, **options) for _ in range(2))
+    assert first.content[0].text == second.content[0].text
+    assert total(first.usage) == count(client, **options)
+    assert second.usage.cache_read_input_tokens == total(second.usage) - 1
+    assert count(client, **options) > count(client, system=RULES, messages=history)
+    assert count(client, **options, tool_choice={"type": "none"}) == count(client, system=RULES, messages=history)
+
+
+def test_a_call_comes_as_a_block(client):
+    # The answer is begun so that a small model writes a call.
+    begun = [{"role": "user", "content": "Find 'Emma'."},
+             {"role": "assistant", "content": '<tool_call>\n{"name": "find_book", "arguments": {"title": "Emma"}}\n</tool_call>\n'
+                                              '<tool_call>\n{"name": "find_book", "arguments": {"title": "Emma"}}\n</tool_call>\n'}]
+    reply = create(client, tools=TOOLS, messages=begun, max_tokens=40)
+    with client.messages.stream(model="smollm2", max_tokens=40, messages=begun, tools=TOOLS, extra_body={"temperature": 0}) as stream:
+        final = stream.get_final_message()
+    assert [block.type for block in final.content] == [block.type for block in reply.content]
+    calls = [block for block in reply.content if block.type == "tool_use"]
+    if not calls:
+        pytest.skip("the model wrote no call")
+    assert calls[0].name and isinstance(calls[0].input, dict) and calls[0].id.startswith("toolu_")
+    assert [block.input for block in final.content if block.type == "tool_use"] == [call.input for call in calls]
+
+
+@pytest.mark.parametrize("options", [
+    {"system": [cached("a", "5m"), cached("b", "1h")]},
+    {"tools": [{**TOOLS[0], "cache_control": {"type": "ephemeral"}}], "system": [cached("b", "1h")]},
+    {"messages": [{"role": "user", "content": [cached(str(i)) for i in range(5)]}]},
+    {"messages": [{"role": "user", "content": [{"type": "image", "source": {
+        "type": "base64", "media_type": "image/png", "data": "AA=="}}]}]},
+    {"tool_choice": {"type": "any"}, "tools": TOOLS},
+    {"messages": []},
+    {"messages": [{"role": "user", "content": "word " * 10_000}]},
+])
+def test_bad_requests(client, options):
+    with pytest.raises(anthropic.BadRequestError) as caught:
+        create(client, **options)
+    assert caught.value.body["error"]["type"] == "invalid_request_error"
+    assert caught.value.request_id == caught.value.body["request_id"]
+
+
+def test_errors_are_the_clients_classes(server):
+    with pytest.raises(anthropic.NotFoundError):
+        create(connect(server), model="claude-of-nowhere")
+    with pytest.raises(anthropic.NotFoundError):
+        connect(server).get("/v1/messages/batches/none", cast_to=object)
+    with serving("--api-key", "secret", key="secret") as locked:
+        with pytest.raises(anthropic.AuthenticationError) as caught:
+            create(connect(locked, "wrong"))
+        assert caught.value.body["error"]["type"] == "authentication_error"
+        assert create(connect(locked, "secret"), max_tokens=1).type == "message"
+        bearer = anthropic.Anthropic(base_url=locked.url, auth_token="secret", api_key=None, max_retries=0)
+        assert create(bearer, max_tokens=1).type == "message"
+
+
+def test_a_client_that_goes_is_not_worked_for(server, client):
+    before = server.metrics()['vllm:request_success_total{finished_reason="abort"}']
+    with client.messages.stream(model="smollm2", max_tokens=2000, messages=[
+            {"role": "user", "content": "Write a very long story about a lighthouse."}]) as stream:
+        next(iter(stream.text_stream))
+    end = time.monotonic() + 20
+    while time.monotonic() < end and server.metrics()["vllm:num_requests_running"] > 0:
+        time.sleep(0.05)
+    assert server.metrics()["vllm:num_requests_running"] == 0
+    assert server.metrics()['vllm:request_success_total{finished_reason="abort"}'] >= before
