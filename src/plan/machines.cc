@@ -1,9 +1,9 @@
 #include "plan/machines.h"
 
 #include <algorithm>
-#include <cctype>
 
 #include "base/error.h"
+#include "plan/name_key.h"
 
 namespace larder {
 namespace {
@@ -19,14 +19,6 @@ Machine machine(const char* name, std::int64_t memory_bytes, double read_bytes_p
           memory_bytes,
           read_bytes_per_s,
           {peaks[0] * kTera, peaks[1] * kTera, peaks[2] * kTera, peaks[1] * kTera}};
-}
-
-std::string key_of(std::string_view name) {
-  std::string key;
-  for (const char c : name)
-    if (std::isalnum(static_cast<unsigned char>(c)))
-      key += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return key;
 }
 
 }  // namespace

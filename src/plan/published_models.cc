@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 
 #include "base/error.h"
+#include "plan/name_key.h"
 
 namespace larder {
 namespace {
@@ -172,14 +172,6 @@ std::vector<ModelShape> all_shapes() {
   shapes.push_back(gpt_oss("gpt-oss 20B", 24, 32));
   shapes.push_back(gpt_oss("gpt-oss 120B", 36, 128));
   return shapes;
-}
-
-std::string key_of(std::string_view name) {
-  std::string key;
-  for (const char c : name)
-    if (std::isalnum(static_cast<unsigned char>(c)))
-      key += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return key;
 }
 
 }  // namespace

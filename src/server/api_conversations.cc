@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "base/error.h"
@@ -10,6 +9,7 @@
 #include "server/json_fields.h"
 #include "server/response_items.h"
 #include "server/router.h"
+#include "server/unix_time.h"
 #include "server/url.h"
 
 namespace larder {
@@ -62,9 +62,7 @@ Reply Router::create_conversation(const HttpRequest& request, Mailbox::Wake) con
   const Json body = parse_body(request);
   Conversation conversation;
   conversation.id = make_id("conv_");
-  conversation.created_s = std::chrono::duration_cast<std::chrono::seconds>(
-                               std::chrono::system_clock::now().time_since_epoch())
-                               .count();
+  conversation.created_s = unix_time_s();
   conversation.metadata = read_metadata(body);
   const std::string owner = owner_of(request);
   conversation.items = make_items(owner, read_items(body, false), "items");

@@ -32,7 +32,7 @@ Reply Router::models(const HttpRequest&, Mailbox::Wake) const {
 }
 
 Reply Router::one_model(const HttpRequest& request, Mailbox::Wake) const {
-  const std::string name = 
+  const std::string name =
       percent_decode(std::string_view(request.path).substr(sizeof("/v1/models/") - 1));
   require_model(name);
   return {json_response(describe_model()), nullptr};
@@ -114,7 +114,7 @@ Reply Router::cache_reports(const HttpRequest& request, Mailbox::Wake) const {
 Reply Router::cache_report(const HttpRequest& request, Mailbox::Wake) const {
   const std::string_view prefix = "/v1/cache/requests/";
   const std::string id =
-      to_valid_utf8(percent_decode(std::string_view(request.path).substr(prefix.size())));
+      percent_decode(std::string_view(request.path).substr(prefix.size()));
   const std::optional<Json> report = cache_log_->find(id, tenant_of(request));
   if (report) return {json_response(*report), nullptr};
   throw Error(ErrorKind::kNotFound,

@@ -3,22 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "server/sse.h"
+#include "server/unix_time.h"
 
 namespace larder {
-namespace {
-
-std::int64_t unix_time_s() {
-  return std::chrono::duration_cast<std::chrono::seconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
-
-}  // namespace
-
 ChoicesWriter::ChoicesWriter(std::string id, std::string model_name,
                              const Tokenizer& tokenizer)
     : ReplyWriter(std::move(id), std::move(model_name)),

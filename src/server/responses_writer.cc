@@ -1,20 +1,14 @@
 #include "server/responses_writer.h"
 
-#include <chrono>
 #include <utility>
 
 #include "server/response_items.h"
 #include "server/sse.h"
+#include "server/unix_time.h"
 #include "server/utf8.h"
 
 namespace larder {
 namespace {
-
-std::int64_t unix_time_s() {
-  return std::chrono::duration_cast<std::chrono::seconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
 
 class ResponsesWriter final : public ReplyWriter {
  public:
