@@ -48,7 +48,6 @@ struct PromptOrigin {
   std::uint64_t tools = 0;         // of the tools as they were sent
   std::uint64_t sorted_tools = 0;  // of the tools with the keys of their objects in order
   std::uint64_t conversation = 0;  // of what the client says belongs together (prompt_cache_key)
-  std::uint64_t settings = 0;      // of other things that change a prompt's meaning
   int tools_end = 0;               // tokens of the prompt before the first turn's own text
   std::vector<PromptPart> parts;   // in order; empty = one text
   std::vector<std::string> roles;  // of the messages

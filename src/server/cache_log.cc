@@ -54,7 +54,6 @@ void CacheLog::compare_as_requested(const std::string& id, const PromptOrigin& o
   requested.num_reusable = found->num_common;
   requested.num_missed = std::max(0, relative.num_prompt - found->num_common);
   requested.key_changed = relative.origin.conversation != origin.conversation;
-  requested.settings_changed = relative.origin.settings != origin.settings;
   // Only the prompt counts: what was generated may come back in other words.
   const bool is_whole = found->num_common >= relative.num_prompt;
   requested.outcome = is_whole ? Outcome::kHit : Outcome::kMiss;

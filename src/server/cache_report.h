@@ -22,7 +22,6 @@ struct RequestedComparison {
   bool tools_changed = false;
   bool system_changed = false;
   bool was_truncated = false;
-  bool settings_changed = false;
 };
 
 // misses cover the prompt but for its cached tokens, exactly.
