@@ -49,6 +49,9 @@ void print_start(const Runtime& runtime) {
                format_bytes(footprint.weights_bytes).c_str(), format_bytes(plan.kv_bytes).c_str(),
                format_bytes(footprint.scratch_bytes).c_str(),
                format_bytes(footprint.process_bytes).c_str());
+  if (footprint.bookkeeping_bytes > 0)
+    std::fprintf(stderr, "Bookkeeping: up to %s more, as requests come\n",
+                 format_bytes(footprint.bookkeeping_bytes).c_str());
   std::fprintf(stderr, "KV cache size: %lld tokens, %d blocks of %d, %lld bytes/token, %s\n",
                static_cast<long long>(plan.kv_capacity_tokens), plan.num_blocks, kBlockSize,
                static_cast<long long>(plan.kv_bytes_per_token),

@@ -25,7 +25,7 @@ namespace {
 
 // Beside what is measured after the vocabulary is loaded: heap of requests in flight, connections,
 // I/O threads' stacks.
-constexpr std::int64_t kServingBytes = std::int64_t{4} << 20;
+constexpr std::int64_t kServingBytes = std::int64_t{5} << 20;
 // Pages of the model's file that may stay in memory beside what was packed from them.
 constexpr std::size_t kFileWindowBytes = std::size_t{32} << 20;
 // Rows of logits computed at once: one for each sequence that decodes in a step, and chunks of a

@@ -93,9 +93,13 @@ Reply Router::version(const HttpRequest&, Mailbox::Wake) const {
 
 Reply Router::metrics_page(const HttpRequest&, Mailbox::Wake) const {
   const Engine& engine = model_.engine;
+  const ServerState state{.engine_alive = engine.alive(),
+                          .num_connections = gauges_.num_connections.load(),
+                          .bookkeeping = {.prompt_bytes = cache_log_->size_bytes(),
+                                          .answer_bytes = history_->size_bytes(),
+                                          .session_bytes = sessions_->size_bytes()}};
   HttpResponse response{.content_type = "text/plain; version=0.0.4; charset=utf-8",
-                        .body = metrics_.serialize(engine.stats(), engine.config(), engine.alive(),
-                                                   gauges_.num_connections.load()),
+                        .body = metrics_.serialize(engine.stats(), engine.config(), state),
                         .headers = {}};
   return {std::move(response), nullptr};
 }

@@ -116,12 +116,19 @@ void CacheLog::keep(std::uint64_t tenant, const CacheReport& report) {
   std::string json = dump_json(cache_report_json(report));
   const std::lock_guard lock(mutex_);
   reports_.push_back({tenant, report.id, std::move(json)});
+  report_bytes_ += reports_.back().size_bytes();
   places_[report.id] = num_dropped_ + reports_.size() - 1;
   if (reports_.size() <= limits_.max_reports) return;
   const auto oldest = places_.find(reports_.front().id);
   if (oldest != places_.end() && oldest->second == num_dropped_) places_.erase(oldest);
+  report_bytes_ -= reports_.front().size_bytes();
   reports_.pop_front();
   ++num_dropped_;
+}
+
+std::size_t CacheLog::size_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return ledger_.size_bytes() + report_bytes_;
 }
 
 std::optional<Json> CacheLog::find(const std::string& id, std::uint64_t tenant) const {

@@ -58,13 +58,16 @@ class CacheLog {
   std::optional<Json> find(const std::string& id, std::uint64_t tenant) const;
   // The newest first, at most num_most.
   Json list(std::uint64_t tenant, std::size_t num_most) const;
-  std::size_t ledger_size_bytes() const { return ledger_.size_bytes(); }
+  std::size_t size_bytes() const;
 
  private:
   struct Kept {
     std::uint64_t tenant;
     std::string id;
     std::string report;
+
+    // The id stands in the table of places, too.
+    std::size_t size_bytes() const { return 256 + 2 * id.capacity() + report.capacity(); }
   };
 
   void compare_as_requested(const std::string& id, const PromptOrigin& origin,
@@ -78,6 +81,7 @@ class CacheLog {
   Ledger ledger_;
   mutable std::mutex mutex_;  // guards what follows
   std::deque<Kept> reports_;  // oldest first
+  std::size_t report_bytes_ = 0;
   std::uint64_t num_dropped_ = 0;
   std::unordered_map<std::string, std::uint64_t> places_;  // id -> index since the start
 };

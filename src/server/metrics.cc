@@ -405,15 +405,20 @@ void ServerMetrics::add_counters(std::vector<MetricFamily>& families) const {
 }
 
 std::string ServerMetrics::serialize(const EngineStats& stats, const EngineConfig& config,
-                                     bool alive, int num_connections) const {
+                                     const ServerState& state) const {
   std::vector<MetricFamily> families;
   Page page(families, model_name_);
   add_engine_gauges(page, stats, config);
   add_engine_counters(page, stats);
   add_tier_metrics(page, stats);
   add_engine_histograms(page, stats);
-  page.gauge("larder:engine_alive", "1 while the engine runs.", alive ? 1 : 0);
-  page.gauge("larder:open_connections", "Sockets of clients.", num_connections);
+  page.gauge("larder:engine_alive", "1 while the engine runs.", state.engine_alive ? 1 : 0);
+  page.gauge("larder:open_connections", "Sockets of clients.", state.num_connections);
+  page.begin("larder:bookkeeping_bytes", "Memory beside the plan's, in use.", MetricType::Gauge);
+  const Bookkeeping& kept = state.bookkeeping;
+  page.value(static_cast<double>(kept.prompt_bytes), {{"of", "prompts"}});
+  page.value(static_cast<double>(kept.answer_bytes), {{"of", "answers"}});
+  page.value(static_cast<double>(kept.session_bytes), {{"of", "sessions"}});
   {
     const std::lock_guard lock(mutex_);
     add_counters(families);

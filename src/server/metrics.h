@@ -28,6 +28,21 @@ struct FinishedRequest {
   RequestTimes times;
 };
 
+// What is kept beside the plan's memory, in bytes in use; it grows with the requests to its bounds
+// (see ServerLimits).
+struct Bookkeeping {
+  std::size_t prompt_bytes = 0;   // recent prompts and their reports
+  std::size_t answer_bytes = 0;   // tokens of answers
+  std::size_t session_bytes = 0;  // stored responses and conversations
+};
+
+// What the page shows of the server around the engine.
+struct ServerState {
+  bool engine_alive = false;
+  int num_connections = 0;  // open now
+  Bookkeeping bookkeeping;
+};
+
 // Counts of the server's own, and a view of the engine's. Thread: any.
 class ServerMetrics {
  public:
@@ -46,9 +61,9 @@ class ServerMetrics {
   void count_divergence(const std::string& kind);
   void count_normalisation(const std::string& name);
 
-  // The text exposition format, all families. num_connections: open now.
-  std::string serialize(const EngineStats& stats, const EngineConfig& config, bool alive,
-                        int num_connections) const;
+  // The text exposition format, all families.
+  std::string serialize(const EngineStats& stats, const EngineConfig& config,
+                        const ServerState& state) const;
 
  private:
   enum Id {
