@@ -37,6 +37,8 @@ MissReason reason_of(MissCause cause) {
       return MissReason::kWindowSlid;
     case MissCause::kTierFailed:
       return MissReason::kTierFailed;
+    case MissCause::kOtherModel:
+      return MissReason::kOtherModel;
     case MissCause::kTooShort:
       return MissReason::kTooShort;
     case MissCause::kBypassed:

@@ -23,6 +23,7 @@ constexpr std::int64_t kMiB = std::int64_t{1} << 20;
 constexpr std::string_view kPrefix = "segment-";
 constexpr std::string_view kSuffix = ".kv";
 constexpr std::size_t kDigits = 8;
+constexpr std::size_t kMaxForeignBlocks = std::size_t{1} << 18;  // 4 million tokens in 2 MiB
 constexpr std::uint32_t kMaxNumber = 99'999'999;
 // More is taken for this much; the sum of many files that claim to be longer does not overflow.
 constexpr std::int64_t kMaxSizeBytes = std::int64_t{1} << 50;
@@ -58,7 +59,8 @@ struct DiskDirectory::Listed {
   std::uint32_t number = 0;
   std::int64_t size_bytes = 0;
   std::filesystem::file_time_type written{};
-  std::optional<SegmentShape> shape{};  // nullopt: foreign
+  std::optional<SegmentShape> shape{};  // nullopt: no header that can be read
+  bool is_foreign = true;
 };
 
 DiskDirectory::DiskDirectory(std::string path, const TierFormat& format, std::int64_t size_bytes)
@@ -72,8 +74,8 @@ DiskDirectory::DiskDirectory(std::string path, const TierFormat& format, std::in
     std::vector<Listed> listed = list_segments();
     // In the order in which they are given up.
     std::sort(listed.begin(), listed.end(), [](const Listed& a, const Listed& b) {
-      return std::tuple(a.shape.has_value(), a.written, a.number) <
-             std::tuple(b.shape.has_value(), b.written, b.number);
+      return std::tuple(!a.is_foreign, a.written, a.number) <
+             std::tuple(!b.is_foreign, b.written, b.number);
     });
     for (const Listed& segment : listed) total_bytes_ += segment.size_bytes;
     for (const Listed& segment : listed) {
@@ -124,10 +126,10 @@ std::vector<DiskDirectory::Listed> DiskDirectory::list_segments() {
     const ssize_t size = ::pread(fd, header.data(), header.size(), 0);
     ::close(fd);
     if (size == static_cast<ssize_t>(header.size())) segment.shape = decode_segment_header(header);
-    if (segment.shape && (segment.shape->format.fingerprint != format_.fingerprint ||
-                          segment.shape->format.block_size_bytes != format_.block_size_bytes))
-      segment.shape = std::nullopt;
-    if (segment.shape) segment.size_bytes = segment.shape->file_size_bytes();
+    segment.is_foreign = !segment.shape ||
+                         segment.shape->format.fingerprint != format_.fingerprint ||
+                         segment.shape->format.block_size_bytes != format_.block_size_bytes;
+    if (!segment.is_foreign) segment.size_bytes = segment.shape->file_size_bytes();
     segment.size_bytes = std::min(segment.size_bytes, limit_bytes_ + 1);  // too much by itself
     listed.push_back(std::move(segment));
   }
@@ -136,7 +138,7 @@ std::vector<DiskDirectory::Listed> DiskDirectory::list_segments() {
 }
 
 void DiskDirectory::open_segment(const Listed& listed) {
-  const bool is_ours = listed.shape && listed.size_bytes <= limit_bytes_;
+  const bool is_ours = !listed.is_foreign && listed.size_bytes <= limit_bytes_;
   const int fd = is_ours ? ::open(listed.path.c_str(), O_RDWR | O_CLOEXEC) : -1;
   // A file that was cut gets its length back; what it lacks reads as free slots.
   if (fd >= 0 && ::ftruncate(fd, listed.size_bytes) == 0) {
@@ -144,7 +146,17 @@ void DiskDirectory::open_segment(const Listed& listed) {
     return;
   }
   if (fd >= 0) ::close(fd);
-  foreign_.push_back({.path = listed.path, .size_bytes = listed.size_bytes});
+  foreign_.push_back(
+      {.path = listed.path, .size_bytes = listed.size_bytes, .shape = listed.shape});
+}
+
+ForeignBlocks DiskDirectory::read_foreign() const {
+  ForeignBlocks blocks(kMaxForeignBlocks);
+  for (auto segment = foreign_.rbegin(); segment != foreign_.rend(); ++segment) {
+    if (segment->shape) blocks.add_segment(segment->path, *segment->shape);
+  }
+  blocks.sort();
+  return blocks;
 }
 
 std::unique_ptr<SegmentFile> DiskDirectory::create_segment(BlockIo& io, int& error) {

@@ -4,11 +4,13 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "kv/block_io.h"
 #include "kv/disk_segment.h"
+#include "kv/foreign_blocks.h"
 #include "kv/tier.h"
 
 namespace larder {
@@ -35,12 +37,16 @@ class DiskDirectory {
   // false: there is none.
   bool delete_oldest_foreign();
 
+  // What the segments of other formats hold, the newest first, as far as it can be told.
+  ForeignBlocks read_foreign() const;
+
   const std::string& path() const { return path_; }
 
  private:
   struct Foreign {
     std::string path;
     std::int64_t size_bytes;
+    std::optional<SegmentShape> shape;  // nullopt: not even its header can be read
   };
   struct Listed;
 

@@ -48,6 +48,7 @@ DiskTier::DiskTier(const DiskTierConfig& config, const TierFormat& format)
       read_io_(make_read_io(config)),
       write_io_(make_write_io(config)),
       directory_(config.directory, format, config.size_bytes),
+      foreign_(directory_.read_foreign()),
       staging_(format.block_size_bytes, config.staging_size_bytes),
       read_breaker_(breaker_config(config, kNumReadFailuresToOff)),
       write_breaker_(breaker_config(config, 1)),

@@ -55,6 +55,9 @@ class DiskTier final : public KvTier {
   [[nodiscard]] bool put(const TierBlock& block, std::span<const std::byte> bytes) override;
   [[nodiscard]] TierPresence presence(const TierBlock& block) const override;
   void get(TierRead read) override;
+  bool is_stored_for_another(const Digest& digest) const override {
+    return foreign_.contains(digest);
+  }
   double estimate_read_seconds(std::int64_t num_blocks) const override;
   TierStats stats() const override;
 
@@ -92,6 +95,7 @@ class DiskTier final : public KvTier {
   std::unique_ptr<BlockIo> write_io_;  // writer's
   int growth_error_ = 0;               // writer's: why there is no new segment, 0 = the limit
   DiskDirectory directory_;            // writer's
+  const ForeignBlocks foreign_;        // at start
 
   mutable std::mutex mutex_;  // of all that follows, but for the threads
   std::condition_variable write_wake_;

@@ -165,6 +165,9 @@ TEST_P(DiskTierTest, NeverUsesAnotherFormatsBlocks) {
     auto tier = open();
     EXPECT_EQ(tier->presence(blocks[0]), TierPresence::kAbsent);
     EXPECT_EQ(count_right(*tier, blocks, kBlockBytes), 0);
+    // But it can tell that they are there.
+    for (const TierBlock& block : blocks) EXPECT_TRUE(tier->is_stored_for_another(block.digest));
+    EXPECT_FALSE(tier->is_stored_for_another(test_chain(2, 1)[0].digest));
     put_all(*tier, blocks, kBlockBytes);
     EXPECT_EQ(count_right(*tier, blocks, kBlockBytes), 50);
   }

@@ -51,6 +51,8 @@ void KvCache::explain_miss(const BlockTable& table, std::span<const TokenId> tok
       found.evicted_ns = evicted->evicted_ns;
       found.pool_in_use = evicted->pool_in_use;
       found.was_cleared = evicted->was_cleared;
+    } else if (tiers_ != nullptr && tiers_->are_stored_for_another(digest)) {
+      found.cause = MissCause::kOtherModel;
     } else {
       return;
     }

@@ -1,5 +1,6 @@
 #include "kv/kv_tiers.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/check.h"
@@ -27,6 +28,11 @@ int KvTiers::find(const TierBlock& block) const {
     if (tiers_[i]->presence(block) != TierPresence::kAbsent) return static_cast<int>(i);
   }
   return -1;
+}
+
+bool KvTiers::are_stored_for_another(const Digest& digest) const {
+  return std::ranges::any_of(
+      tiers_, [&](const auto& tier) { return tier->is_stored_for_another(digest); });
 }
 
 double KvTiers::read_seconds(int tier, std::int64_t num_blocks) const {

@@ -25,6 +25,8 @@ class KvTiers {
 
   // The nearest tier that has the block, or may have it; -1 = none.
   [[nodiscard]] int find(const TierBlock& block) const;
+  // See KvTier.
+  bool are_stored_for_another(const Digest& digest) const;
   double read_seconds(int tier, std::int64_t num_blocks) const;
   std::vector<TierStats> stats() const;
 

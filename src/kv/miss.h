@@ -12,6 +12,7 @@ enum class MissCause : std::uint8_t {
   kExpired,     // a pin had kept it, and its time was up
   kWindowSlid,  // blocks of sliding layers that a query there still sees have been given up
   kTierFailed,  // a tier had it and did not deliver
+  kOtherModel,  // a tier has it, of another model, KV type or instruction set
   kTooShort,    // cheaper to compute than to load; and the last token, whose logits are wanted
   kBypassed,    // the request itself wants it computed: logprobs of the prompt, its own window
 };

@@ -85,6 +85,9 @@ class KvTier {
   [[nodiscard]] virtual bool put(const TierBlock& block, std::span<const std::byte> bytes) = 0;
   [[nodiscard]] virtual TierPresence presence(const TierBlock& block) const = 0;
   virtual void get(TierRead read) = 0;
+  // Whether it held a block with this digest in another format when it was opened; false where that
+  // is not known.
+  virtual bool is_stored_for_another(const Digest&) const { return false; }
   // What reading num_blocks will take, by what was measured at start and since; huge while off.
   virtual double estimate_read_seconds(std::int64_t num_blocks) const = 0;
   virtual TierStats stats() const = 0;
