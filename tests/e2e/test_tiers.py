@@ -5,6 +5,7 @@ import random
 import shutil
 import signal
 import socket
+import statistics
 import subprocess
 import threading
 import time
@@ -193,9 +194,11 @@ def test_types_in_one_directory_do_not_mix(tmp_path, expected):
         first = answer(ask(server, PROMPTS[0]))
         wait_until_saved(server)
     with serving("--kv-disk", tmp_path) as server:
-        reply = ask(server, PROMPTS[0])
+        reply = ask(server, PROMPTS[0], larder={"cache_report": True})
         assert cached(reply) == 0
         assert answer(reply) == expected[0]
+        misses = {miss["reason"]: miss["tokens"] for miss in reply["larder"]["cache"]["misses"]}
+        assert misses["other_model"] == full_blocks(reply)
         wait_until_saved(server)
     with serving("--kv-disk", tmp_path, "--activations", "f32") as server:
         assert cached(ask(server, PROMPTS[0])) == 0
@@ -265,6 +268,41 @@ def test_two_servers_share_what_either_computed(redis, expected):
         reply = check_all(one, expected, PROMPTS[4:6])[0]
         assert cached(reply) >= full_blocks(reply)
         assert one.metrics()['vllm:prompt_tokens_cached_by_source_total{source="p2p"}'] > 0
+
+
+@pytest.mark.parametrize("tier", ["disk", "remote"])
+def test_keys_do_not_meet_in_a_tier(tier, tmp_path, redis):
+    """One prompt, two keys: the tier gives it to the one that computed it, and the other cannot tell from its time."""
+    where = ("--kv-disk", tmp_path) if tier == "disk" else ("--kv-remote", redis.url)
+    with serving(*where, "--api-key", "alpha", "--api-key", "beta", key="alpha") as alpha:
+        def timed(key, prompt):
+            alpha.headers["Authorization"] = f"Bearer {key}"
+            begin = time.monotonic()
+            reply = ask(alpha, prompt, max_tokens=1)
+            return time.monotonic() - begin, cached(reply), full_blocks(reply)
+
+        known, unknown, own = [], [], []
+        for i in range(7):
+            prompt = text(500 + i, 500)
+            timed("alpha", prompt)
+            wait_until_saved(alpha, tier)
+            assert alpha.post("/reset_prefix_cache", {}).status_code == 200
+            asked = [(prompt, known), (text(900 + i, 500), unknown)]
+            for asked_prompt, times in asked[::1 if i % 2 else -1]:
+                seconds, found, _ = timed("beta", asked_prompt)
+                assert found == 0
+                times.append(seconds)
+            seconds, found, could_be = timed("alpha", prompt)
+            assert found == could_be
+            own.append(seconds)
+        metrics = alpha.metrics()
+        source = {"disk": "disk", "remote": "p2p"}[tier]
+        assert metrics[f'vllm:prompt_tokens_cached_by_source_total{{source="{source}"}}'] > 0
+        ratio = statistics.median(known) / statistics.median(unknown)
+        print(f"{tier}: {statistics.median(known):.4f} s where another key knows it, {statistics.median(unknown):.4f} s "
+              f"where none does, {statistics.median(own):.4f} s from the tier")
+        assert 0.6 < ratio < 1.6, (known, unknown)
+        assert statistics.median(own) < 0.5 * statistics.median(known)
 
 
 def test_a_remote_that_hangs_or_dies_costs_time_not_answers(redis, expected):
