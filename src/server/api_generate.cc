@@ -24,7 +24,7 @@ GenerationJob Router::prepare_job(const HttpRequest& request, ChatRequest& chat)
   GenerationJob job;
   job.salt = salt_of(request, chat.options);
   std::vector<std::string> normalised =
-      normalise(chat.options.normalisation, chat.messages, chat.tools);
+      normalise(chat.options.normalisation, chat.messages, chat.parts, chat.tools);
   for (const std::string& name : normalised) metrics_.count_normalisation(name);
   adapt_tools(chat, model_.chat_template);
   chat.known_turns = recall_turns(job.salt, chat);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <utility>
 
 #include "server/text_pattern.h"
@@ -22,37 +23,54 @@ std::string* text_of(Json& message) {
   return content->get_ptr<std::string*>();
 }
 
-std::vector<std::string> lines_of(const std::string& text) {
-  std::vector<std::string> lines(1);
-  for (const char c : text) {
-    if (c == '\n') {
-      lines.emplace_back();
-    } else {
-      lines.back() += c;
+// The lines of a text that are to stay, and what becomes of places in it.
+struct SplitText {
+  std::string kept;
+  std::vector<std::string> taken;
+  std::vector<std::pair<std::size_t, std::size_t>> gaps;  // [begin, end) of what is taken, ascending
+
+  std::size_t place_of(std::size_t old_place) const {
+    std::size_t place = old_place;
+    for (const auto& [begin, end] : gaps) {
+      if (begin < old_place) place -= std::min(end, old_place) - begin;
     }
+    return std::min(place, kept.size());
   }
-  return lines;
+};
+
+template <class Condition>
+SplitText split_text(const std::string& text, Condition condition) {
+  SplitText result;
+  bool has_kept = false;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    std::string line = text.substr(begin, end - begin);
+    if (condition(line)) {
+      result.taken.push_back(std::move(line));
+      result.gaps.emplace_back(begin, std::min(end + 1, text.size()));
+    } else {
+      if (std::exchange(has_kept, true)) result.kept += '\n';
+      result.kept += line;
+    }
+    begin = end + 1;
+  }
+  return result;
 }
 
 // Takes the lines that the condition wants out of the system prompt.
 template <class Condition>
-std::vector<std::string> take_lines(Json& messages, Condition condition) {
+std::vector<std::string> take_lines(Json& messages, MessageParts& parts, Condition condition) {
   std::vector<std::string> taken;
-  for (Json& message : messages) {
-    std::string* text = is_system(message) ? text_of(message) : nullptr;
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    std::string* text = is_system(messages[i]) ? text_of(messages[i]) : nullptr;
     if (text == nullptr) continue;
-    std::string kept;
-    bool has_kept = false, has_taken = false;
-    for (std::string& line : lines_of(*text)) {
-      if (condition(line)) {
-        taken.push_back(std::move(line));
-        has_taken = true;
-        continue;
-      }
-      if (std::exchange(has_kept, true)) kept += '\n';
-      kept += line;
+    SplitText split = split_text(*text, condition);
+    if (split.taken.empty()) continue;
+    if (i < parts.size()) {
+      for (ContentPart& part : parts[i]) part.end = split.place_of(part.end);
     }
-    if (has_taken) *text = std::move(kept);
+    std::ranges::move(split.taken, std::back_inserter(taken));
+    *text = std::move(split.kept);
   }
   return taken;
 }
@@ -70,13 +88,13 @@ bool tells_the_time(const std::string& line) {
   return pattern.replace_all(line, "") != line;
 }
 
-bool move_timestamps(Json& messages) {
+bool move_timestamps(Json& messages, MessageParts& parts) {
   std::string* text = nullptr;
   for (Json& message : messages) {
     if (message.value("role", std::string()) == "user") text = text_of(message);
   }
   if (text == nullptr) return false;
-  const std::vector<std::string> moved = take_lines(messages, tells_the_time);
+  const std::vector<std::string> moved = take_lines(messages, parts, tells_the_time);
   for (const std::string& line : moved) {
     *text += "\n\n";
     *text += line;
@@ -133,12 +151,13 @@ bool add_normalisation(std::string_view name, Normalisation& normalisation) {
   return is_known;
 }
 
-std::vector<std::string> normalise(const Normalisation& normalisation, Json& messages, Json& tools) {
+std::vector<std::string> normalise(const Normalisation& normalisation, Json& messages,
+                                   MessageParts& parts, Json& tools) {
   std::vector<std::string> done;
-  if (normalisation.nonce_headers && !take_lines(messages, has_nonce_header).empty())
+  if (normalisation.nonce_headers && !take_lines(messages, parts, has_nonce_header).empty())
     done.emplace_back("nonce_headers");
   if (normalisation.tool_keys && sort_tools(tools)) done.emplace_back("tool_keys");
-  if (normalisation.timestamps && move_timestamps(messages)) done.emplace_back("timestamps");
+  if (normalisation.timestamps && move_timestamps(messages, parts)) done.emplace_back("timestamps");
   return done;
 }
 

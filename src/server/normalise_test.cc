@@ -18,11 +18,16 @@ Normalisation all() {
   return normalisation;
 }
 
+std::vector<std::string> run(const Normalisation& normalisation, Json& messages, Json& tools) {
+  MessageParts none;
+  return normalise(normalisation, messages, none, tools);
+}
+
 TEST(Normalise, DoesNothingUnasked) {
   Json messages = chat("x-anthropic-billing-header: cch=1;\nIt is 10:02.", "Hi");
   const Json before = messages;
   Json tools;
-  EXPECT_TRUE(normalise({}, messages, tools).empty());
+  EXPECT_TRUE(run({}, messages, tools).empty());
   EXPECT_EQ(messages, before);
   Normalisation none;
   EXPECT_FALSE(add_normalisation("spaces", none));
@@ -32,17 +37,17 @@ TEST(Normalise, DoesNothingUnasked) {
 TEST(Normalise, DropsTheBillingHeader) {
   Json messages = chat("x-anthropic-billing-header: cc_version=1; cch=ab12;\nYou are a clerk.\nBe kind.", "Hi");
   Json tools;
-  EXPECT_EQ(normalise(all(), messages, tools), std::vector<std::string>{"nonce_headers"});
+  EXPECT_EQ(run(all(), messages, tools), std::vector<std::string>{"nonce_headers"});
   EXPECT_EQ(messages[0]["content"], "You are a clerk.\nBe kind.");
   // A user may speak of it.
   Json other = chat("You are a clerk.", "x-anthropic-billing-header: what is it?");
-  EXPECT_TRUE(normalise(all(), other, tools).empty());
+  EXPECT_TRUE(run(all(), other, tools).empty());
 }
 
 TEST(Normalise, MovesTheTimeToTheEnd) {
   Json messages = chat("You are a clerk.\nThe time is 2026-11-22 10:02:33 UTC.\nBe kind.", "What now?");
   Json tools;
-  EXPECT_EQ(normalise(all(), messages, tools), std::vector<std::string>{"timestamps"});
+  EXPECT_EQ(run(all(), messages, tools), std::vector<std::string>{"timestamps"});
   EXPECT_EQ(messages[0]["content"], "You are a clerk.\nBe kind.");
   EXPECT_EQ(messages[1]["content"], "Hello");
   EXPECT_EQ(messages[3]["content"], "What now?\n\nThe time is 2026-11-22 10:02:33 UTC.");
@@ -51,7 +56,7 @@ TEST(Normalise, MovesTheTimeToTheEnd) {
                                  std::string(180, 'x') + " at 10:02 it was time to go home",
                                  std::string("Today is 2026-11-22.")}) {
     Json kept = chat("You are a clerk.\n" + line, "What now?");
-    EXPECT_TRUE(normalise(all(), kept, tools).empty()) << line;
+    EXPECT_TRUE(run(all(), kept, tools).empty()) << line;
   }
 }
 
@@ -60,11 +65,37 @@ TEST(Normalise, PutsTheKeysOfToolsInOrder) {
   Json one = tool(R"({"function":{"parameters":{"type":"object","properties":{"b":{"type":"string"},"a":{"enum":["y","x"]}}},"name":"f"},"type":"function"})");
   Json other = tool(R"({"type":"function","function":{"name":"f","parameters":{"properties":{"a":{"enum":["y","x"]},"b":{"type":"string"}},"type":"object"}}})");
   Json messages = chat("You are a clerk.", "Hi");
-  EXPECT_EQ(normalise(all(), messages, one), std::vector<std::string>{"tool_keys"});
-  EXPECT_TRUE(normalise(all(), messages, other).empty());
+  EXPECT_EQ(run(all(), messages, one), std::vector<std::string>{"tool_keys"});
+  EXPECT_TRUE(run(all(), messages, other).empty());
   EXPECT_EQ(one.dump(), other.dump());
   // The order of lists says something.
   EXPECT_EQ(one[0]["function"]["parameters"]["properties"]["a"]["enum"].dump(), R"(["y","x"])");
+}
+
+// The marks of a prompt are at the ends of parts.
+TEST(Normalise, KeepsThePlacesOfParts) {
+  const std::string header = "x-anthropic-billing-header: cch=1;";
+  const std::vector<std::string> texts = {header + "\nYou are a clerk.", "It is 10:02.\nBe kind.",
+                                          "Be brief.\nIt is 10:02."};
+  const std::vector<std::string> kept = {"You are a clerk.", "Be kind.", "Be brief."};
+  Json messages = chat("", "Hi"), tools;
+  MessageParts parts(messages.size());
+  std::string text;
+  for (const std::string& part : texts) {
+    if (!text.empty()) text += '\n';
+    text += part;
+    parts[0].push_back({.end = text.size()});
+  }
+  messages[0]["content"] = text;
+  EXPECT_EQ(normalise(all(), messages, parts, tools).size(), 2u);
+  EXPECT_EQ(messages[0]["content"], "You are a clerk.\nBe kind.\nBe brief.");
+  const std::string now = messages[0]["content"];
+  std::size_t expected = 0;
+  for (std::size_t i = 0; i < kept.size(); ++i) {
+    expected += kept[i].size() + (i > 0 ? 1 : 0);
+    EXPECT_EQ(parts[0][i].end, expected) << i;
+  }
+  EXPECT_EQ(now.size(), expected);
 }
 
 }  // namespace
