@@ -127,7 +127,7 @@ def test_the_doctor_names_the_greatest_loss(server, tmp_path):
 def test_keys_cannot_tell_what_others_asked():
     """One prompt, two keys: no hit, no word of it, and no difference in time to a prompt that nobody asked before."""
     with serving("--api-key", "alpha", "--api-key", "beta", model=os.environ["LARDER_TEST_SMOLLM2"]) as server:
-        known, unknown, own = [], [], set()
+        known, unknown = [], []
         for i in range(9):
             secret = f"Secret {i * 7919}: {RULES}"
             ask(server, secret, "What is it?", key="alpha")

@@ -137,3 +137,22 @@ def test_doctor_finds_no_redis():
     check = doctor("--port", 0, "--kv-remote", "redis://127.0.0.1:1", code=1)["remote"]
     assert check["verdict"] == "FAIL" and "--kv-remote" in check["fix"]
     assert doctor("--port", 0, "--kv-remote", "http://x", code=1)["remote"]["verdict"] == "FAIL"
+
+
+def test_doctor_of_a_redis(redis):
+    """Without a bound, with one at which nothing goes, and as it should be."""
+    def check():
+        checks = doctor("--port", 0, "--kv-remote", redis.url)
+        assert checks["remote"]["verdict"] == "OK" and "answers in" in checks["remote"]["text"]
+        return checks["remote memory"]
+
+    def configure(*setting):
+        subprocess.run(["redis-cli", "-u", redis.url, "config", "set", *setting], check=True, capture_output=True)
+
+    unbounded = check()
+    assert unbounded["verdict"] == "WARN" and "maxmemory" in unbounded["fix"]
+    configure("maxmemory", "64mb")
+    full = check()
+    assert full["verdict"] == "WARN" and "allkeys-lru" in full["fix"]
+    configure("maxmemory-policy", "allkeys-lru")
+    assert check()["verdict"] == "OK"

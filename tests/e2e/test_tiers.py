@@ -235,28 +235,6 @@ def test_a_full_disk_is_a_miss(tmp_path, expected):
         subprocess.run(["umount", "-l", tmp_path], check=True)
 
 
-@pytest.fixture
-def redis():
-    if not shutil.which("redis-server"):
-        pytest.skip("redis-server is not installed")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    process = subprocess.Popen(["redis-server", "--port", str(port), "--save", "", "--appendonly", "no"],
-                               stdout=subprocess.DEVNULL)
-    for _ in range(100):
-        with contextlib.suppress(OSError):
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-            break
-        time.sleep(0.05)
-    process.url = f"redis://127.0.0.1:{port}"
-    yield process
-    with contextlib.suppress(ProcessLookupError):
-        process.send_signal(signal.SIGCONT)
-        process.kill()
-    process.wait()
-
-
 def test_two_servers_share_what_either_computed(redis, expected):
     with serving("--kv-remote", redis.url) as one, serving("--kv-remote", redis.url) as two:
         check_all(one, expected, PROMPTS[:4])

@@ -1,0 +1,32 @@
+"""What tests of several files need."""
+import contextlib
+import shutil
+import signal
+import socket
+import subprocess
+import time
+
+import pytest
+
+
+@pytest.fixture
+def redis():
+    """A redis-server of the test's own, at .url."""
+    if not shutil.which("redis-server"):
+        pytest.skip("redis-server is not installed")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    process = subprocess.Popen(["redis-server", "--port", str(port), "--save", "", "--appendonly", "no"],
+                               stdout=subprocess.DEVNULL)
+    for _ in range(100):
+        with contextlib.suppress(OSError):
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            break
+        time.sleep(0.05)
+    process.url = f"redis://127.0.0.1:{port}"
+    yield process
+    with contextlib.suppress(ProcessLookupError):
+        process.send_signal(signal.SIGCONT)
+        process.kill()
+    process.wait()
