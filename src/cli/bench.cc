@@ -21,7 +21,8 @@ struct BenchOptions {
   RuntimeOptions runtime;
   std::vector<int> prompts = {512, 4096};
   std::vector<int> outputs = {128};
-  std::vector<int> depths;  // tokens before those that are generated
+  std::vector<int> depths;   // tokens before those that are generated
+  std::vector<int> batches;  // sequences that decode at once
   int repetitions = 3;
   bool tiers = false;
   bool made_up = false;
@@ -76,6 +77,9 @@ class Bench {
       for (const int length : options_.outputs)
         if (fits("depth ", depth, length + 1))
           row(fmt::format("tg{} @ d{}", length, depth), decode_rates(length, depth));
+    for (const int batch : options_.batches)
+      for (const int depth : options_.depths.empty() ? std::vector{1} : options_.depths)
+        batch_rows(batch, depth);
     std::puts("\n| prompt | cold TTFT, ms | warm TTFT, ms | cached tokens |");
     std::puts("| ---: | ---: | ---: | ---: |");
     for (const int length : options_.prompts)
@@ -132,6 +136,46 @@ class Bench {
     std::vector<double> rates;
     for (int i = 0; i < options_.repetitions; ++i)
       rates.push_back(request(prompt, length + 1, salt).decode_rate());
+    return rates;
+  }
+
+  void batch_rows(int batch, int depth) {
+    for (const int length : options_.outputs) {
+      if (!fits("depth ", depth, length + 1)) continue;
+      const std::string test = fmt::format("{} x tg{} @ d{}", batch, length, depth);
+      if (std::int64_t{batch} * (depth + length + 2 * kBlockSize) >
+          runtime_.plan().kv_capacity_tokens) {
+        std::fprintf(stderr, "%s: more than the KV cache holds, left out\n", test.c_str());
+        continue;
+      }
+      row(test, batch_rates(batch, length, depth));
+    }
+  }
+
+  // Of all sequences together. Their contexts differ, and are found in the cache, so that all decode
+  // from the same step on.
+  std::vector<double> batch_rates(int batch, int length, int depth) {
+    const std::string salt = next_salt();
+    std::vector<std::vector<TokenId>> prompts;
+    for (int i = 0; i < batch; ++i) {
+      prompts.push_back(random_tokens(depth));
+      request(prompts.back(), 1, salt);
+    }
+    std::vector<double> rates;
+    for (int repetition = 0; repetition < options_.repetitions; ++repetition) {
+      std::vector<Completion> completions(prompts.size());
+      std::vector<std::thread> clients;
+      for (std::size_t i = 0; i < prompts.size(); ++i)
+        clients.emplace_back([&, i] { completions[i] = request(prompts[i], length + 1, salt); });
+      for (std::thread& client : clients) client.join();
+      std::int64_t begin_ns = completions[0].times.first_token_ns, end_ns = begin_ns;
+      for (const Completion& completion : completions) {
+        begin_ns = std::min(begin_ns, completion.times.first_token_ns);
+        end_ns = std::max(end_ns, completion.times.last_token_ns);
+      }
+      rates.push_back(static_cast<double>(batch) * length * 1e9 /
+                      static_cast<double>(std::max<std::int64_t>(1, end_ns - begin_ns)));
+    }
     return rates;
   }
 
@@ -229,6 +273,10 @@ void add_bench_command(CLI::App& app) {
   command->add_option("-d,--depth", options->depths,
                       "Tokens in the context before --tg, such as 512 8192 32768 (default: none)")
       ->check(CLI::Range(1, 1 << 24));
+  command->add_option("--batch", options->batches,
+                      "Sequences that decode at once, such as 1 4 16 64, behind each depth; the "
+                      "rate is of all together (default: none)")
+      ->check(CLI::Range(1, 256));
   command->add_flag("--made-up", options->made_up,
                     "Make up the KV of prompts in place of computing it, to get to long depths soon");
   command->add_option("-r,--repetitions", options->repetitions, "Runs of each test (default 3)")

@@ -61,7 +61,8 @@ def test_plan_states_bytes_per_token(model, kv):
 
 
 def test_bench_prints_the_table():
-    out = larder("bench", "-m", MODELS["smollm2"], "--pp", 64, "--tg", 8, "-r", 1).stdout
+    out = larder("bench", "-m", MODELS["smollm2"], "--pp", 64, "--tg", 8, "-d", 32, "--batch", 3, "-r", 1).stdout
+    assert re.search(r"\| 3 x tg8 @ d32 \| [1-9][\d.]+ ±", out)
     assert re.search(r"\| pp64 \| [\d.]+ ±", out) and re.search(r"\| tg8 \| [\d.]+ ±", out)
     cold, warm, cached = re.search(r"\| 64 \| ([\d.]+) \| ([\d.]+) \| (\d+) \|", out).groups()
     assert int(cached) == 63
