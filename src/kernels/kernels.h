@@ -32,32 +32,34 @@ inline constexpr int kActivationGroup = 32;
 //
 // A quantised weight is scale * (code - offset) + minimum. A panel is a row of chunks, and a chunk
 // holds, one array after another (packed_shape.h says where):
-//   codes    per 32 columns 8 quads of [16 outputs][4 columns], one byte a code. 4-bit codes: byte
-//   i of
-//            64 holds byte i of quad 2v below and of quad 2v + 1 above.
+//   codes    per group its quads of [16 outputs][4 columns]: 64 bytes, one a code. Below 8 bits, the
+//            lower 4 first: byte i of 64 holds those of byte i of quad 2v below and of quad 2v + 1
+//            above. Then the upper ones in 64 bytes: byte i holds those of byte i of quad q from its
+//            bit q (5-bit codes) or 2q (6-bit codes) on.
 //   scales   [groups][16 outputs]; in two levels, scale = super scale * scale code (exact in FP32)
 //   minima   the same, when has_min
 //   supers   two levels: per 256 columns [16] f16 super scales, and when has_min [16] f16 super
 //   minima,
 //            minimum = -super minimum * minimum code
+// Without minima a code's offset is half its range. A group is 32 columns; where "fine", 16.
 // kF32, kF16: [num_cols][16]; kBF16: [num_cols / 2, rounded up][16][2].
 enum class PackedFormat : std::uint8_t {
   kF32,
   kF16,
   kBF16,    // values
-  kW4,      // 4-bit codes, per 32: f16 scale, offset 8 (Q4_0) or f16 minimum (Q4_1)
-  kW4K,     // 4-bit codes, per 32: 8-bit scale and minimum codes (Q4_K)
-  kW8,      // 8-bit codes, per 32: f16 scale, offset 128 (Q8_0, Q5_0)
-  kW8Min,   // codes of 5 bits as bytes, per 32: f32 scale and minimum (Q5_1, Q5_K)
-  kW8Fine,  // 8-bit codes, per 16: 8-bit signed scale code, offset 128 (Q3_K, Q6_K) or
-            // minimum code (Q2_K)
+  kW4,      // 4-bit codes, f16 scale (Q4_0) and minimum (Q4_1)
+  kW4K,     // 4-bit codes, 8-bit scale and minimum codes (Q4_K)
+  kW4Fine,  // codes of 2 and 3 bits as 4, 8-bit signed scale code (Q3_K) and minimum code (Q2_K)
+  kW5,      // 5-bit codes, f16 scale (Q5_0) and minimum (Q5_1)
+  kW5K,     // 5-bit codes, 8-bit scale and minimum codes (Q5_K)
+  kW6Fine,  // 6-bit codes, 8-bit signed scale code (Q6_K)
+  kW8,      // 8-bit codes, f16 scale (Q8_0)
 };
 
 // A view of one repacked weight matrix, [num_rows, num_cols] = [outputs, inputs].
 struct PackedMatrix {
   PackedFormat format = PackedFormat::kF32;
   bool has_min = false;  // minima stand beside the scales, and codes have no offset
-  bool five_bits = false;  // of kW8: codes lie within 128 - 16 and 128 + 15 (Q5_0)
   int num_rows = 0;      // the last panel is filled up with zero rows
   int num_cols = 0;
   const std::byte* data = nullptr;

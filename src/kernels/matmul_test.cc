@@ -179,6 +179,35 @@ TEST(Matmul, ExtremeCodesDoNotSaturate) {
   }
 }
 
+// The same values in 8 bits: what a format of fewer bits unpacks to must be the same integers, and
+// what it adds up to in the same order.
+TEST(Matmul, CodesOfFiveBitsHaveTheBitsOfEight) {
+  constexpr int kCols = 352;  // a half-filled last chunk
+  const auto narrow = test::random_rows(GgmlType::kQ5_0, kRows, kCols, 3);
+  std::vector<std::byte> wide;
+  for (std::size_t at = 0; at < narrow.size(); at += 22) {
+    float values[32];
+    dequantize_row(GgmlType::kQ5_0, narrow.data() + at, values, 32);
+    std::uint16_t half;
+    std::memcpy(&half, narrow.data() + at, 2);
+    const float scale = half_to_float(half);
+    wide.insert(wide.end(), {narrow[at], narrow[at + 1]});
+    for (const float value : values) {
+      wide.push_back(std::byte(static_cast<std::int8_t>(std::lround(value / scale))));
+    }
+  }
+  const TestMatrix five(GgmlType::kQ5_0, kRows, kCols, narrow);
+  const TestMatrix eight(GgmlType::kQ8_0, kRows, kCols, wide);
+  const auto x = test::random_values(std::size_t{kMaxBatch} * kCols, 5);
+  for (const KernelTable* table : test::tables_of_products()) {
+    for (const int rows : {1, 3, 7, 8, 20, kMaxBatch}) {
+      EXPECT_TRUE(test::same_bits(product(*table, five, x, rows, true),
+                                  product(*table, eight, x, rows, true)))
+          << table->name << " rows " << rows;
+    }
+  }
+}
+
 TEST(Matmul, ARowHasTheSameBitsInEveryBatch) {
   for (const GgmlType type : test::kAllTypes) {
     const int cols = cols_of(type);

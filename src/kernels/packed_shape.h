@@ -39,14 +39,20 @@ static constexpr PackedShape packed_shape(PackedFormat format, bool has_min) {
     case PackedFormat::kW4K:
       shape = {256, 32, 4, 1, true};
       break;
+    case PackedFormat::kW4Fine:
+      shape = {256, 16, 4, 1, true};
+      break;
+    case PackedFormat::kW5:
+      shape = {64, 32, 5, 2};
+      break;
+    case PackedFormat::kW5K:
+      shape = {256, 32, 5, 1, true};
+      break;
+    case PackedFormat::kW6Fine:
+      shape = {256, 16, 6, 1, true};
+      break;
     case PackedFormat::kW8:
       shape = {64, 32, 8, 2};
-      break;
-    case PackedFormat::kW8Min:
-      shape = {64, 32, 8, 4};
-      break;
-    case PackedFormat::kW8Fine:
-      shape = {256, 16, 8, 1, true};
       break;
   }
   int end = shape.chunk_cols * kPanelRows * shape.code_bits / 8;

@@ -28,23 +28,31 @@ struct PanelWriter {
     std::memcpy(to, &value, sizeof(T));
   }
 
-  // The codes of `count` columns of one chunk, each with `shift` added; four or eight go as one
-  // word.
-  void put_codes(int col, int lane, const std::uint8_t* codes, int count, int shift) const {
+  // The codes of one group, each with `shift` added; four or eight go as one word.
+  void put_codes(int col, int lane, const std::uint8_t* codes, int shift) const {
+    constexpr std::uint32_t kLower = 0x0F0F0F0FU;
     const std::uint32_t shifts = static_cast<std::uint32_t>(shift) * 0x01010101U;
-    const int step = shape.code_bits == 8 ? 4 : 8;
-    const int first = col % shape.chunk_cols;
-    std::byte* to = chunk_of(col) + first / step * 64 + lane * 4;
-    for (int i = 0; i < count; i += step, to += 64) {
-      std::uint32_t word;
-      std::memcpy(&word, codes + i, 4);
-      word += shifts;  // no byte exceeds 255
-      if (step == 8) {
-        std::uint32_t above;
-        std::memcpy(&above, codes + i + 4, 4);
-        word |= (above + shifts) << 4;
+    const int group = col % shape.chunk_cols / shape.group_cols;
+    std::byte* to =
+        chunk_of(col) + group * shape.group_cols * kPanelRows * shape.code_bits / 8 + lane * 4;
+    const int upper_bits = shape.code_bits - 4;
+    std::uint32_t upper = 0;
+    for (int pair = 0; pair < shape.group_cols / 8; ++pair) {
+      std::uint32_t quads[2];
+      std::memcpy(quads, codes + 8 * pair, 8);
+      for (std::uint32_t& quad : quads) quad += shifts;  // no byte exceeds 255
+      if (shape.code_bits == 8) {
+        std::memcpy(to + pair * 128, &quads[0], 4);
+        std::memcpy(to + pair * 128 + 64, &quads[1], 4);
+        continue;
       }
-      std::memcpy(to, &word, 4);
+      const std::uint32_t lower = (quads[0] & kLower) | (quads[1] & kLower) << 4;
+      std::memcpy(to + pair * 64, &lower, 4);
+      upper |= (quads[0] >> 4 & kLower) << 2 * pair * upper_bits;
+      upper |= (quads[1] >> 4 & kLower) << (2 * pair + 1) * upper_bits;
+    }
+    if (upper_bits == 1 || upper_bits == 2) {
+      std::memcpy(to + shape.group_cols / 8 * 64, &upper, 4);
     }
   }
 
@@ -58,25 +66,19 @@ struct PanelWriter {
     if (shape.two_level) {
       put(col, shape.scale_offset, lane, block.scale_code[group]);
       if (layout.has_min) put(col, shape.min_offset, lane, block.min_code[group]);
-    } else if (shape.scale_bytes == 4) {
-      put(col, shape.scale_offset, lane, group_scale(block, group));
-      put(col, shape.min_offset, lane, group_minimum(block, group));
     } else {
       put(col, shape.scale_offset, lane, block.d_half);
       if (layout.has_min) put(col, shape.min_offset, lane, block.m_half);
     }
   }
 
-  // Codes that the kernels take as scale * (code - offset), with the format's own offset. A block
-  // never reaches past its chunk.
+  // Codes that the kernels take as scale * (code - offset), with the format's own offset.
   void put_block(int col, int lane, const GgmlBlock& block, int block_size) const {
-    const int stored_offset = layout.has_min ? 0 : (shape.code_bits == 4 ? 8 : 128);
-    const int part = std::min(block_size, shape.chunk_cols);
-    for (int i = 0; i < block_size; i += part) {
-      put_codes(col + i, lane, block.code + i, part, stored_offset - block.offset);
-    }
+    const int stored_offset = layout.has_min ? 0 : 1 << (shape.code_bits - 1);
     for (int group = 0; group < block_size / block.group_size; ++group) {
-      put_group(col + group * block.group_size, lane, block, group);
+      const int first = group * block.group_size;
+      put_codes(col + first, lane, block.code + first, stored_offset - block.offset);
+      put_group(col + first, lane, block, group);
     }
     if (shape.two_level) put_super(col, lane, block);
   }
@@ -138,22 +140,28 @@ PackedMatrix packed_layout(GgmlType type, int num_rows, int num_cols) {
       layout.has_min = true;
       break;
     case GgmlType::kQ5_0:
-    case GgmlType::kQ8_0:
-      layout.format = PackedFormat::kW8;
-      layout.five_bits = type == GgmlType::kQ5_0;
+      layout.format = PackedFormat::kW5;
       break;
     case GgmlType::kQ5_1:
-    case GgmlType::kQ5_K:
-      layout.format = PackedFormat::kW8Min;
+      layout.format = PackedFormat::kW5;
       layout.has_min = true;
       break;
+    case GgmlType::kQ8_0:
+      layout.format = PackedFormat::kW8;
+      break;
     case GgmlType::kQ2_K:
-      layout.format = PackedFormat::kW8Fine;
+      layout.format = PackedFormat::kW4Fine;
       layout.has_min = true;
       break;
     case GgmlType::kQ3_K:
+      layout.format = PackedFormat::kW4Fine;
+      break;
+    case GgmlType::kQ5_K:
+      layout.format = PackedFormat::kW5K;
+      layout.has_min = true;
+      break;
     case GgmlType::kQ6_K:
-      layout.format = PackedFormat::kW8Fine;
+      layout.format = PackedFormat::kW6Fine;
       break;
   }
   const PackedShape shape = packed_shape(layout.format, layout.has_min);

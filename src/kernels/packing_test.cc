@@ -34,7 +34,12 @@ TEST(Packing, SizesStayNearTheFiles) {
   EXPECT_DOUBLE_EQ(bits(GgmlType::kQ4_1), 5.0);
   EXPECT_DOUBLE_EQ(bits(GgmlType::kQ4_K), 4.625);
   EXPECT_DOUBLE_EQ(bits(GgmlType::kQ8_0), 8.5);
-  EXPECT_DOUBLE_EQ(bits(GgmlType::kQ6_K), 8.625);
+  EXPECT_DOUBLE_EQ(bits(GgmlType::kQ5_0), 5.5);
+  EXPECT_DOUBLE_EQ(bits(GgmlType::kQ5_1), 6.0);
+  EXPECT_DOUBLE_EQ(bits(GgmlType::kQ5_K), 5.625);
+  EXPECT_DOUBLE_EQ(bits(GgmlType::kQ6_K), 6.625);
+  EXPECT_DOUBLE_EQ(bits(GgmlType::kQ2_K), 5.125);
+  EXPECT_DOUBLE_EQ(bits(GgmlType::kQ3_K), 4.625);
   EXPECT_DOUBLE_EQ(bits(GgmlType::kBF16), 16);
 }
 

@@ -107,8 +107,9 @@ inline std::vector<std::byte> random_rows(GgmlType type, int rows, int cols, uns
 
 // A random matrix, packed, and its values.
 struct TestMatrix {
-  TestMatrix(GgmlType type, int rows, int cols, unsigned seed = 1) {
-    const std::vector<std::byte> source = random_rows(type, rows, cols, seed);
+  TestMatrix(GgmlType type, int rows, int cols, unsigned seed = 1)
+      : TestMatrix(type, rows, cols, random_rows(type, rows, cols, seed)) {}
+  TestMatrix(GgmlType type, int rows, int cols, const std::vector<std::byte>& source) {
     ThreadPool pool(1);
     const PackedMatrix layout = packed_layout(type, rows, cols);
     memory = AlignedBuffer(static_cast<std::size_t>(packed_size_bytes(layout)));

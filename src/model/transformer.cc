@@ -87,9 +87,11 @@ bool is_quantized(const PackedMatrix& matrix) {
       return false;
     case PackedFormat::kW4:
     case PackedFormat::kW4K:
+    case PackedFormat::kW4Fine:
+    case PackedFormat::kW5:
+    case PackedFormat::kW5K:
+    case PackedFormat::kW6Fine:
     case PackedFormat::kW8:
-    case PackedFormat::kW8Min:
-    case PackedFormat::kW8Fine:
       return true;
   }
   return false;

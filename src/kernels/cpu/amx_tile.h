@@ -29,13 +29,13 @@ LARDER_INLINE void load_weights(const std::byte* panel, int g, uint8_t* unpacked
   if constexpr (Format::kBits == 8) {
     tile_load<kTile>(codes, 64);
   } else {
-    for (int pair = 0; pair < Format::kGroup / 8; ++pair) {
+    for_each_pair<Format>([&]<int kPair>() LARDER_INLINE_LAMBDA {
       Bytes64 even;
       Bytes64 odd;
-      Format::load_quads(codes, pair, even, odd);
-      store_bytes(unpacked + pair * 128, even);
-      store_bytes(unpacked + pair * 128 + 64, odd);
-    }
+      Format::template load_quads<kPair>(codes, even, odd);
+      store_bytes(unpacked + kPair * 128, even);
+      store_bytes(unpacked + kPair * 128 + 64, odd);
+    });
     tile_load<kTile>(unpacked, 64);
   }
 }

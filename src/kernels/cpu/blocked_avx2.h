@@ -33,10 +33,10 @@ static constexpr BlockedCodes blocked_codes(CodeRange range) {
       return BlockedCodes::kPlain;
     case CodeRange::kFourBitsCentred:
       return BlockedCodes::kOffset;
-    case CodeRange::kFiveBits:
-    case CodeRange::kSixBits:
+    case CodeRange::kFiveBitsCentred:
+    case CodeRange::kSixBitsCentred:
       return BlockedCodes::kWrapped;
-    case CodeRange::kFiveBitsPlain:
+    case CodeRange::kFiveBits:
       return BlockedCodes::kRestored;
     default:
       return BlockedCodes::kWords;
@@ -90,21 +90,9 @@ struct RowBlock {
   V16 totals[kMaxBlockRows];
 };
 
-// The least code that is stored, of formats whose codes are moved down to 0.
-static constexpr int stored_base(CodeRange range) {
-  switch (range) {
-    case CodeRange::kFiveBits:
-      return 112;
-    case CodeRange::kSixBits:
-      return 96;
-    default:
-      return 0;
-  }
-}
-
 // What a sum in 16 bits takes off the codes as they are multiplied.
 static constexpr int wrapped_offset(CodeRange range) {
-  return range == CodeRange::kSixBits ? 32 : 16;
+  return range == CodeRange::kSixBitsCentred ? 32 : 16;
 }
 
 // The codes of quad i of a group as they are multiplied.
@@ -117,8 +105,7 @@ LARDER_INLINE void put_quad(Bytes64 codes, int i, Bytes64* to) {
     to[i] = {_mm256_sub_epi16(even.a, offset), _mm256_sub_epi16(even.b, offset)};
     to[i + Format::kGroup / 4] = {_mm256_sub_epi16(odd.a, offset), _mm256_sub_epi16(odd.b, offset)};
   } else {
-    const __m256i base = _mm256_set1_epi8(stored_base(Format::kRange));
-    to[i] = {_mm256_sub_epi8(codes.a, base), _mm256_sub_epi8(codes.b, base)};
+    to[i] = codes;
   }
 }
 
@@ -131,12 +118,12 @@ LARDER_INLINE void unpack_piece(const std::byte* panel, int first_group, int gro
   for (int i = 0; i < groups; ++i) {
     const int g = first_group + i;
     const uint8_t* codes = Format::codes(panel, g);
-    for (int pair = 0; pair < Format::kGroup / 8; ++pair) {
+    for_each_pair<Format>([&]<int kPair>() LARDER_INLINE_LAMBDA {
       Bytes64 quads[2];
-      Format::load_quads(codes, pair, quads[0], quads[1]);
-      put_quad<Format>(quads[0], 2 * pair, piece.codes[i]);
-      put_quad<Format>(quads[1], 2 * pair + 1, piece.codes[i]);
-    }
+      Format::template load_quads<kPair>(codes, quads[0], quads[1]);
+      put_quad<Format>(quads[0], 2 * kPair, piece.codes[i]);
+      put_quad<Format>(quads[1], 2 * kPair + 1, piece.codes[i]);
+    });
     piece.scale[i] = Format::scale(panel, g);
     if constexpr (Format::kHasMin) piece.minimum[i] = Format::minimum(panel, g);
   }

@@ -20,16 +20,23 @@ LARDER_INLINE I16 widen_pairs(I16 sum) {
   return {_mm256_madd_epi16(sum.a, ones), _mm256_madd_epi16(sum.b, ones)};
 }
 
-// Codes of 4 bits: 8 quads of two pairs reach 8 * 2 * 15 * 127 = 30480 in 16 bits.
+// Codes below 8 bits as they are, the offset apart. In 16 bits 8 quads of two pairs of 4-bit codes
+// reach 8 * 2 * 15 * 127 = 30480; 4 quads of 5 bits reach 31496, and 2 of 6 bits 32004.
 template <CodeRange kRange>
 struct GroupDot {
-  static_assert(kRange == CodeRange::kFourBits || kRange == CodeRange::kFourBitsCentred);
   using Codes = Bytes64;
+  static constexpr int kPartQuads = kRange == CodeRange::kSixBitsCentred ? 2
+                                    : kRange == CodeRange::kFiveBits ||
+                                            kRange == CodeRange::kFiveBitsCentred
+                                        ? 4
+                                        : 8;
 
   LARDER_INLINE Codes prepare(Bytes64 codes) { return codes; }
   LARDER_INLINE ActivationQuad quad(const int8_t* x) { return activation_quad(x); }
-  LARDER_INLINE I16 begin(int32_t) { return set1_int(0); }
-  LARDER_INLINE I16 dot(I16 sum, Codes w, ActivationQuad x) {
+  LARDER_INLINE I16 start(int32_t activation_sum) {
+    return set1_int(-code_offset(kRange) * activation_sum);
+  }
+  LARDER_INLINE I16 dot(I16 part, Codes w, ActivationQuad x) {
     __m256i both, product;
     __asm__(
         "vpbroadcastd %[x], %[both]\n\t"
@@ -37,15 +44,13 @@ struct GroupDot {
         "vpmaddubsw %[both], %[wb], %[both]\n\t"
         "vpaddw %[product], %[a], %[a]\n\t"
         "vpaddw %[both], %[b], %[b]"
-        : [a] "+x"(sum.a), [b] "+x"(sum.b), [both] "=&x"(both), [product] "=&x"(product)
+        : [a] "+x"(part.a), [b] "+x"(part.b), [both] "=&x"(both), [product] "=&x"(product)
         : [wa] "x"(w.a), [wb] "x"(w.b), [x] "m"(*x.bits));
-    return sum;
+    return part;
   }
-  LARDER_INLINE I16 end(I16 sum, int32_t activation_sum) {
-    const I16 wide = widen_pairs(sum);
-    if constexpr (code_offset(kRange) == 0) return wide;
-    const __m256i start = _mm256_set1_epi32(-code_offset(kRange) * activation_sum);
-    return {_mm256_add_epi32(wide.a, start), _mm256_add_epi32(wide.b, start)};
+  LARDER_INLINE I16 add_part(I16 sum, I16 part) {
+    const I16 wide = widen_pairs(part);
+    return {_mm256_add_epi32(sum.a, wide.a), _mm256_add_epi32(sum.b, wide.b)};
   }
 };
 
@@ -59,44 +64,15 @@ LARDER_INLINE CentredCodes centre(Bytes64 codes) {
   return {centred, {_mm256_abs_epi8(centred.a), _mm256_abs_epi8(centred.b)}};
 }
 
-// Codes of 6 bits: 4 quads of two pairs reach 4 * 2 * 32 * 127 = 32512 in 16 bits.
-template <>
-struct GroupDot<CodeRange::kSixBits> {
-  using Codes = CentredCodes;
-
-  LARDER_INLINE Codes prepare(Bytes64 codes) { return centre(codes); }
-  LARDER_INLINE ActivationQuad quad(const int8_t* x) { return activation_quad(x); }
-  LARDER_INLINE I16 begin(int32_t) { return set1_int(0); }
-  LARDER_INLINE I16 dot(I16 sum, const Codes& w, ActivationQuad x) {
-    __m256i both, product;
-    __asm__(
-        "vpbroadcastd %[x], %[both]\n\t"
-        "vpsignb %[sa], %[both], %[product]\n\t"
-        "vpsignb %[sb], %[both], %[both]\n\t"
-        "vpmaddubsw %[product], %[wa], %[product]\n\t"
-        "vpmaddubsw %[both], %[wb], %[both]\n\t"
-        "vpaddw %[product], %[a], %[a]\n\t"
-        "vpaddw %[both], %[b], %[b]"
-        : [a] "+x"(sum.a), [b] "+x"(sum.b), [both] "=&x"(both), [product] "=&x"(product)
-        : [wa] "x"(w.magnitude.a), [wb] "x"(w.magnitude.b), [sa] "x"(w.centred.a),
-          [sb] "x"(w.centred.b), [x] "m"(*x.bits));
-    return sum;
-  }
-  LARDER_INLINE I16 end(I16 sum, int32_t) { return widen_pairs(sum); }
-};
-
-// Codes of 5 bits: 8 quads of two pairs reach 8 * 2 * 16 * 127 = 32512, too.
-template <>
-struct GroupDot<CodeRange::kFiveBits> : GroupDot<CodeRange::kSixBits> {};
-
 // Codes of 8 bits: one pair reaches 2 * 128 * 127 = 32512, so each is widened at once.
 template <>
-struct GroupDot<CodeRange::kEightBits> {
+struct GroupDot<CodeRange::kEightBitsCentred> {
   using Codes = CentredCodes;
+  static constexpr int kPartQuads = 0;
 
   LARDER_INLINE Codes prepare(Bytes64 codes) { return centre(codes); }
   LARDER_INLINE ActivationQuad quad(const int8_t* x) { return activation_quad(x); }
-  LARDER_INLINE I16 begin(int32_t) { return set1_int(0); }
+  LARDER_INLINE I16 start(int32_t) { return set1_int(0); }
   LARDER_INLINE I16 dot(I16 sum, const Codes& w, ActivationQuad x) {
     __m256i both, product;
     __asm__(
@@ -114,32 +90,6 @@ struct GroupDot<CodeRange::kEightBits> {
           [sb] "x"(w.centred.b), [ones] "x"(_mm256_set1_epi16(1)), [x] "m"(*x.bits));
     return sum;
   }
-  LARDER_INLINE I16 end(I16 sum, int32_t) { return sum; }
-};
-
-// Codes of 5 bits without an offset, of which 16 bits hold no sum of a group: even and odd bytes
-// apart, as words.
-template <>
-struct GroupDot<CodeRange::kFiveBitsPlain> {
-  struct Codes {
-    Bytes64 even, odd;
-  };
-
-  LARDER_INLINE Codes prepare(Bytes64 codes) {
-    return {word_bits<0, 8>(codes), word_bits<8, 8>(codes)};
-  }
-  LARDER_INLINE ActivationQuad quad(const int8_t* x) { return activation_quad(x); }
-  LARDER_INLINE I16 begin(int32_t) { return set1_int(0); }
-  LARDER_INLINE I16 dot(I16 sum, const Codes& w, ActivationQuad x) {
-    const __m256i both = _mm256_set1_epi32(*x.bits);
-    const __m256i even = _mm256_srai_epi16(_mm256_slli_epi16(both, 8), 8);
-    const __m256i odd = _mm256_srai_epi16(both, 8);
-    return {_mm256_add_epi32(sum.a, _mm256_add_epi32(_mm256_madd_epi16(w.even.a, even),
-                                                     _mm256_madd_epi16(w.odd.a, odd))),
-            _mm256_add_epi32(sum.b, _mm256_add_epi32(_mm256_madd_epi16(w.even.b, even),
-                                                     _mm256_madd_epi16(w.odd.b, odd)))};
-  }
-  LARDER_INLINE I16 end(I16 sum, int32_t) { return sum; }
 };
 
 }  // namespace larder::LARDER_ISA_NAMESPACE

@@ -50,32 +50,40 @@ LARDER_INLINE void add_integers(const Activations& x, const std::byte* const* pa
                                 Sums<kRows, kPanels>& sums) {
   using Dot = GroupDot<Format::kRange>;
   for (int r = 0; r < kRows; ++r) {
-    const I16 start = Dot::begin(q_sum<Format::kGroup>(x, r, g));
+    const I16 start = Dot::start(q_sum<Format::kGroup>(x, r, g));
     for (int p = 0; p < kPanels; ++p) sums.group[r][p] = start;
   }
+  I16 parts[kRows][kPanels];
   const int8_t* q = x.q + int64_t{g} * Format::kGroup;
-  for (int pair = 0; pair < Format::kGroup / 8; ++pair, q += 8) {
+  for_each_pair<Format>([&]<int kPair>() LARDER_INLINE_LAMBDA {
+    constexpr int kPartPairs = Dot::kPartQuads / 2;
     Bytes64 quads[2][kPanels];
     for (int p = 0; p < kPanels; ++p) {
-      Format::load_quads(Format::codes(panels[p], g), pair, quads[0][p], quads[1][p]);
+      Format::template load_quads<kPair>(Format::codes(panels[p], g), quads[0][p], quads[1][p]);
     }
     for (int half = 0; half < 2; ++half) {
       typename Dot::Codes codes[kPanels];
       for (int p = 0; p < kPanels; ++p) codes[p] = Dot::prepare(quads[half][p]);
       for (int r = 0; r < kRows; ++r) {
-        const auto a = Dot::quad(q + int64_t{r} * x.num_cols + half * 4);
+        const auto a = Dot::quad(q + int64_t{r} * x.num_cols + kPair * 8 + half * 4);
         for (int p = 0; p < kPanels; ++p) {
-          sums.group[r][p] = Dot::dot(sums.group[r][p], codes[p], a);
+          I16& sum = kPartPairs > 0 ? parts[r][p] : sums.group[r][p];
+          if constexpr (kPartPairs > 0) {
+            if (kPair % kPartPairs == 0 && half == 0) sum = set1_int(0);
+          }
+          sum = Dot::dot(sum, codes[p], a);
         }
       }
     }
-  }
-  for (int r = 0; r < kRows; ++r) {
-    const int32_t activation_sum = q_sum<Format::kGroup>(x, r, g);
-    for (int p = 0; p < kPanels; ++p) {
-      sums.group[r][p] = Dot::end(sums.group[r][p], activation_sum);
+    if constexpr (kPartPairs > 0) {
+      if (kPair % kPartPairs != kPartPairs - 1 && kPair != Format::kGroup / 8 - 1) return;
+      for (int r = 0; r < kRows; ++r) {
+        for (int p = 0; p < kPanels; ++p) {
+          sums.group[r][p] = Dot::add_part(sums.group[r][p], parts[r][p]);
+        }
+      }
     }
-  }
+  });
 }
 
 // Rows [row, row + kRows) of panels [panel, panel + kPanels), every column. fetch: the first rows
@@ -142,7 +150,7 @@ int multiply_blocks([[maybe_unused]] const MatmulArgs& args, [[maybe_unused]] in
                     [[maybe_unused]] int panel_end) {
 #if defined(LARDER_ISA_AVX2)
   // Fewer do not pay for unpacking.
-  constexpr int kMinRows = Format::kRange == CodeRange::kEightBits ? 16 : 8;
+  constexpr int kMinRows = Format::kRange == CodeRange::kEightBitsCentred ? 16 : 8;
   const int block = block_rows<Format>(args.xq->num_cols);
   if (args.num_rows < kMinRows || block < kMinRows) return 0;
   const int rows = args.num_rows / kBlockedRows * kBlockedRows;

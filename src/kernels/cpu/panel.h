@@ -11,27 +11,27 @@ LARDER_INLINE const std::byte* panel_of(const PackedMatrix& w, int index) {
 }
 
 static constexpr CodeRange code_range(PackedFormat format, bool has_min) {
-  switch (format) {
-    case PackedFormat::kW4:
+  switch (packed_shape(format, has_min).code_bits) {
+    case 4:
       return has_min ? CodeRange::kFourBits : CodeRange::kFourBitsCentred;
-    case PackedFormat::kW4K:
-      return CodeRange::kFourBits;
-    case PackedFormat::kW8Fine:  // with minima, codes of 2 bits
-      return has_min ? CodeRange::kFourBits : CodeRange::kSixBits;
+    case 5:
+      return has_min ? CodeRange::kFiveBits : CodeRange::kFiveBitsCentred;
+    case 6:
+      return CodeRange::kSixBitsCentred;
     default:
-      return has_min ? CodeRange::kFiveBitsPlain : CodeRange::kEightBits;
+      return CodeRange::kEightBitsCentred;
   }
 }
 
 // A format of codes: value = scale * (code - kOffset) [+ minimum]. g counts groups of kGroup
 // columns.
-template <PackedFormat kFormat, bool kMin, CodeRange kCodes = code_range(kFormat, kMin)>
+template <PackedFormat kFormat, bool kMin>
 struct CodeFormat {
   static constexpr PackedShape kShape = packed_shape(kFormat, kMin);
   static constexpr int kGroup = kShape.group_cols;
   static constexpr int kBits = kShape.code_bits;
   static constexpr bool kHasMin = kMin;
-  static constexpr CodeRange kRange = kCodes;
+  static constexpr CodeRange kRange = code_range(kFormat, kMin);
   static constexpr int kOffset = code_offset(kRange);
   static constexpr int kGroupsPerChunk = kShape.chunk_cols / kGroup;
   static constexpr int kGroupBytes = kGroup * kPanelRows * kBits / 8;
@@ -50,8 +50,6 @@ struct CodeFormat {
     if constexpr (kShape.two_level) {
       return mul(load_f16(reinterpret_cast<const uint16_t*>(base + kShape.super_offset)),
                  load_i8(reinterpret_cast<const int8_t*>(at)));
-    } else if constexpr (kShape.scale_bytes == 4) {
-      return load(reinterpret_cast<const float*>(at));
     } else {
       return load_f16(reinterpret_cast<const uint16_t*>(at));
     }
@@ -65,44 +63,61 @@ struct CodeFormat {
     } else if constexpr (kShape.two_level) {
       const auto* super = reinterpret_cast<const uint16_t*>(base + kShape.super_offset);
       return sub(zero(), mul(load_f16(super + kPanelRows), load_u8(at)));
-    } else if constexpr (kShape.scale_bytes == 4) {
-      return load(reinterpret_cast<const float*>(at));
     } else {
       return load_f16(reinterpret_cast<const uint16_t*>(at));
     }
   }
-  // Quads 2 * pair and 2 * pair + 1 of the group whose codes() these are.
-  LARDER_INLINE void load_quads(const uint8_t* codes, int pair, Bytes64& even, Bytes64& odd) {
-    if constexpr (kBits == 4) {
-      const Bytes64 both = load_bytes(codes + pair * 64);
+  // Quads 2 * kPair and 2 * kPair + 1 of the group whose codes() these are.
+  template <int kPair>
+  LARDER_INLINE void load_quads(const uint8_t* codes, Bytes64& even, Bytes64& odd) {
+    if constexpr (kBits == 8) {
+      even = load_bytes(codes + kPair * 128);
+      odd = load_bytes(codes + kPair * 128 + 64);
+    } else {
+      const Bytes64 both = load_bytes(codes + kPair * 64);
       even = low_nibbles(both);
       odd = high_nibbles(both);
-    } else {
-      even = load_bytes(codes + pair * 128);
-      odd = load_bytes(codes + pair * 128 + 64);
+    }
+    if constexpr (kBits == 5 || kBits == 6) {
+      constexpr int kUpper = kBits - 4;
+      const Bytes64 upper = load_bytes(codes + kGroup / 8 * 64);
+      even = put_upper<kUpper, 2 * kPair * kUpper>(even, upper);
+      odd = put_upper<kUpper, (2 * kPair + 1) * kUpper>(odd, upper);
     }
   }
 };
+
+// Calls function.template operator()<pair>() for the pairs of quads of a group, unrolled.
+template <class Format, int kPair = 0, class Function>
+LARDER_INLINE void for_each_pair(const Function& function) {
+  if constexpr (kPair < Format::kGroup / 8) {
+    function.template operator()<kPair>();
+    for_each_pair<Format, kPair + 1>(function);
+  }
+}
 
 // Calls function.template operator()<Format>() for the format of w, which holds codes.
 template <class Function>
 LARDER_INLINE void with_code_format(const PackedMatrix& w, const Function& function) {
   using enum PackedFormat;
-  using enum CodeRange;
   switch (w.format) {
     case kW4:
       return w.has_min ? function.template operator()<CodeFormat<kW4, true>>()
                        : function.template operator()<CodeFormat<kW4, false>>();
     case kW4K:
       return function.template operator()<CodeFormat<kW4K, true>>();
+    case kW4Fine:
+      return w.has_min ? function.template operator()<CodeFormat<kW4Fine, true>>()
+                       : function.template operator()<CodeFormat<kW4Fine, false>>();
+    case kW5:
+      return w.has_min ? function.template operator()<CodeFormat<kW5, true>>()
+                       : function.template operator()<CodeFormat<kW5, false>>();
+    case kW5K:
+      return function.template operator()<CodeFormat<kW5K, true>>();
+    case kW6Fine:
+      return function.template operator()<CodeFormat<kW6Fine, false>>();
     case kW8:
-      return w.five_bits ? function.template operator()<CodeFormat<kW8, false, kFiveBits>>()
-                         : function.template operator()<CodeFormat<kW8, false>>();
-    case kW8Min:
-      return function.template operator()<CodeFormat<kW8Min, true>>();
-    case kW8Fine:
-      return w.has_min ? function.template operator()<CodeFormat<kW8Fine, true>>()
-                       : function.template operator()<CodeFormat<kW8Fine, false>>();
+      return function.template operator()<CodeFormat<kW8, false>>();
     case kF32:
     case kF16:
     case kBF16:
@@ -120,9 +135,9 @@ LARDER_INLINE void unpack_codes(const std::byte* panel, int begin, float* values
     const uint8_t* codes = Format::codes(panel, g);
     const V16 scale = Format::scale(panel, g);
     const V16 minimum = Format::minimum(panel, g);
-    for (int pair = 0; pair < Format::kGroup / 8; ++pair) {
+    for_each_pair<Format>([&]<int kPair>() LARDER_INLINE_LAMBDA {
       Bytes64 quads[2];
-      Format::load_quads(codes, pair, quads[0], quads[1]);
+      Format::template load_quads<kPair>(codes, quads[0], quads[1]);
       for (int c = 0; c < 8; ++c) {
         const V16 code = byte_of_quad(quads[c / 4], c % 4);
         V16 value = mul(scale, sub(code, set1(static_cast<float>(Format::kOffset))));
@@ -130,7 +145,7 @@ LARDER_INLINE void unpack_codes(const std::byte* panel, int begin, float* values
         store(values, value);
         values += kPanelRows;
       }
-    }
+    });
   }
 }
 

@@ -12,6 +12,7 @@
 #include "kernels/kernels.h"
 
 #define LARDER_INLINE static inline __attribute__((always_inline))
+#define LARDER_INLINE_LAMBDA __attribute__((always_inline))
 
 #if defined(LARDER_ISA_GENERIC)
 #define LARDER_ISA_NAMESPACE isa_generic

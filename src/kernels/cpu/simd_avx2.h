@@ -171,6 +171,22 @@ LARDER_INLINE Bytes64 low_nibbles(Bytes64 v) {
 LARDER_INLINE Bytes64 high_nibbles(Bytes64 v) {
   return low_nibbles({_mm256_srli_epi16(v.a, 4), _mm256_srli_epi16(v.b, 4)});
 }
+// Each byte of low, below 16, with the kBits from kShift on of upper's byte above its 4 bits.
+template <int kBits, int kShift>
+LARDER_INLINE __m256i put_upper_half(__m256i low, __m256i upper) {
+  if constexpr (kShift < 4) {
+    upper = _mm256_slli_epi16(upper, 4 - kShift);
+  } else if constexpr (kShift > 4) {
+    upper = _mm256_srli_epi16(upper, kShift - 4);
+  }
+  const __m256i mask = _mm256_set1_epi8(((1 << kBits) - 1) << 4);
+  return _mm256_or_si256(low, _mm256_and_si256(upper, mask));
+}
+template <int kBits, int kShift>
+LARDER_INLINE Bytes64 put_upper(Bytes64 low, Bytes64 upper) {
+  return {put_upper_half<kBits, kShift>(low.a, upper.a),
+          put_upper_half<kBits, kShift>(low.b, upper.b)};
+}
 LARDER_INLINE __m256 byte_of_quad_half(__m256i v, int j) {
   return _mm256_cvtepi32_ps(
       _mm256_and_si256(_mm256_srlv_epi32(v, _mm256_set1_epi32(8 * j)), _mm256_set1_epi32(0xFF)));

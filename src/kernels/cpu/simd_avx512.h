@@ -119,6 +119,17 @@ LARDER_INLINE Bytes64 low_nibbles(Bytes64 v) { return _mm512_and_si512(v, _mm512
 LARDER_INLINE Bytes64 high_nibbles(Bytes64 v) {
   return _mm512_and_si512(_mm512_srli_epi16(v, 4), _mm512_set1_epi8(0x0F));
 }
+// Each byte of low, below 16, with the kBits from kShift on of upper's byte above its 4 bits.
+template <int kBits, int kShift>
+LARDER_INLINE Bytes64 put_upper(Bytes64 low, Bytes64 upper) {
+  if constexpr (kShift < 4) {
+    upper = _mm512_slli_epi16(upper, 4 - kShift);
+  } else if constexpr (kShift > 4) {
+    upper = _mm512_srli_epi16(upper, kShift - 4);
+  }
+  const __m512i mask = _mm512_set1_epi8(((1 << kBits) - 1) << 4);
+  return _mm512_or_si512(low, _mm512_and_si512(upper, mask));
+}
 // Four activation bytes for every lane.
 LARDER_INLINE Bytes64 broadcast4(const int8_t* p) {
   int32_t bits;

@@ -157,6 +157,11 @@ LARDER_INLINE Bytes64 load_bytes(const uint8_t* p) {
 }
 LARDER_INLINE Bytes64 low_nibbles(Bytes64 v) { return v & 0x0F0F0F0FU; }
 LARDER_INLINE Bytes64 high_nibbles(Bytes64 v) { return (v >> 4) & 0x0F0F0F0FU; }
+// Each byte of low, below 16, with the kBits from kShift on of upper's byte above its 4 bits.
+template <int kBits, int kShift>
+LARDER_INLINE Bytes64 put_upper(Bytes64 low, Bytes64 upper) {
+  return low | (upper >> kShift & (((1U << kBits) - 1U) * 0x01010101U)) << 4;
+}
 // Four activation bytes for every lane.
 LARDER_INLINE Bytes64 broadcast4(const int8_t* p) {
   const uint32_t bits =
