@@ -22,7 +22,8 @@ int num_equal(std::span<const TokenId> left, std::span<const TokenId> right) {
 std::uint64_t seed_of(const PromptOrigin& origin) { return mix64(origin.salt, origin.tenant); }
 
 std::size_t size_of(const PromptOrigin& origin) {
-  std::size_t size = origin.id.size() * 2 + origin.parts.size() * sizeof(PromptPart) + 512;
+  std::size_t size = origin.id.size() * 2 + origin.parts.size() * sizeof(PromptPart) +
+                     origin.sent_as.size() * sizeof(int) + 512;
   for (const std::string& role : origin.roles) size += role.size() + sizeof(std::string);
   return size;
 }

@@ -51,6 +51,7 @@ struct PromptOrigin {
   int tools_end = 0;               // tokens of the prompt before the first turn's own text
   std::vector<PromptPart> parts;   // in order; empty = one text
   std::vector<std::string> roles;  // of the messages
+  std::vector<int> sent_as;        // their indices as the client sent them; empty = the same
 };
 
 struct RememberedPrompt {

@@ -48,6 +48,9 @@ class ChatBuilder {
  public:
   explicit ChatBuilder(ChatRequest& request) : request_(request) {}
 
+  // What follows is of the client's message with this index; of the system prompt before.
+  void begin_message(std::size_t index) { sent_as_ = static_cast<int>(index); }
+
   void add_text(std::string_view role, std::string_view text, std::optional<int> ttl_s) {
     if (text.empty()) return;
     auto& content = turn_of(role)["content"].get_ref<std::string&>();
@@ -90,8 +93,7 @@ class ChatBuilder {
     const std::string id = required_string(block, "tool_use_id");
     message["tool_call_id"] = id;
     if (const auto name = names_.find(id); name != names_.end()) message["name"] = name->second;
-    request_.messages.push_back(std::move(message));
-    request_.parts.emplace_back();
+    add_message(std::move(message));
   }
   // Marks the end of the result.
   void end_result(std::optional<int> ttl_s) {
@@ -117,11 +119,14 @@ class ChatBuilder {
   Json& turn_of(std::string_view role) {
     const bool goes_on =
         !request_.messages.empty() && request_.messages.back()["role"] == std::string(role);
-    if (!goes_on) {
-      request_.messages.push_back({{"role", std::string(role)}, {"content", ""}});
-      request_.parts.emplace_back();
-    }
+    if (!goes_on) add_message({{"role", std::string(role)}, {"content", ""}});
     return request_.messages.back();
+  }
+
+  void add_message(Json message) {
+    request_.messages.push_back(std::move(message));
+    request_.parts.emplace_back();
+    request_.sent_as.push_back(sent_as_);
   }
 
   // The calls of a turn are numbered behind its texts, whatever their order: one more comes.
@@ -147,6 +152,7 @@ class ChatBuilder {
 
   ChatRequest& request_;
   CacheMark last_;  // the last block's place
+  int sent_as_ = -1;
   std::unordered_map<std::string, std::string> names_;  // of tools, by the call's id
 };
 
@@ -295,6 +301,7 @@ void read_prompt(const Fields& fields, ChatRequest& request) {
   }
   const std::size_t num_before = request.messages.size();
   for (std::size_t i = 0; i < messages->size(); ++i) {
+    builder.begin_message(i);
     read_message((*messages)[i], fmt::format("messages[{}]", i), builder);
   }
   if (request.messages.size() == num_before) fields.fail("messages", "are all empty");

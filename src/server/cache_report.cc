@@ -122,10 +122,11 @@ std::string describe_report(const CacheReport& report) {
   for (const std::string& name : report.normalised) line += ", normalised " + name;
   if (!report.divergence) return line;
   // Never the texts themselves: logs are read by others than their writers.
-  return line + fmt::format("; {} at token {} ({} {}) against {}",
-                            divergence_name(report.divergence->kind), report.divergence->token,
-                            report.divergence->role, report.divergence->message,
-                            report.relative_id);
+  const Divergence& found = *report.divergence;
+  line += fmt::format("; {} at token {}", divergence_name(found.kind), found.token);
+  if (!found.role.empty()) line += " of " + found.role;
+  if (found.message >= 0) line += fmt::format(", message {}", found.message);
+  return line + " against " + report.relative_id;
 }
 
 }  // namespace larder

@@ -155,8 +155,8 @@ class Classifier {
     const std::size_t shared = std::min(place, kShared);
     return {.kind = kind,
             .token = first_,
-            .message = new_.message,
-            .role = kind == DivergenceKind::kChangedTools ? "tools" : new_.role,
+            .message = is_in_tools() ? -1 : sent_as(new_.message),
+            .role = is_in_tools() ? "tools" : new_.role,
             .shared_text = piece(new_.text, place - shared, shared),
             .old_text = piece(old_.text, place, kShown),
             .new_text = piece(new_.text, place, kShown)};
@@ -189,6 +189,11 @@ class Classifier {
   }
 
   bool was_generated() const { return first_ >= relative_.num_prompt; }
+
+  int sent_as(int message) const {
+    const auto index = static_cast<std::size_t>(message);
+    return message >= 0 && index < origin_.sent_as.size() ? origin_.sent_as[index] : message;
+  }
 
   // Tools stand in what a template prints before the first turn.
   bool is_in_tools() const {

@@ -148,9 +148,11 @@ PromptOrigin origin_of(const ChatRequest& request, std::span<const std::int32_t>
   for (const Json& message : request.messages) {
     origin.roles.push_back(message.value("role", std::string()));
   }
-  if (request.tools.is_null()) return origin;
-  origin.tools = hash_text(dump_json(request.tools));
-  origin.sorted_tools = hash_text(nlohmann::json(request.tools).dump(
+  origin.sent_as = request.sent_as;
+  const Json& tools = request.tools.is_null() ? request.adapted_tools : request.tools;
+  if (tools.is_null()) return origin;
+  origin.tools = hash_text(dump_json(tools));
+  origin.sorted_tools = hash_text(nlohmann::json(tools).dump(
       -1, ' ', false, nlohmann::json::error_handler_t::replace));
   const auto is_turn = [](const std::string& role) { return role != "system" && role != "developer"; };
   const auto first = std::ranges::find_if(origin.roles, is_turn) - origin.roles.begin();

@@ -63,7 +63,7 @@ class Adapter {
     request_.parts.resize(request_.messages.size());
     if (request_.tools.is_array() && !request_.tools.empty() &&
         !has_role(request_.messages.front(), "system")) {
-      add({{"role", "system"}}, Content(Json::object(), {}));
+      add({{"role", "system"}}, Content(Json::object(), {}), -1);
     }
     for (std::size_t i = 0; i < request_.messages.size(); ++i) move_message(i);
     if (request_.tools.is_array() && !request_.tools.empty()) add_tools();
@@ -78,7 +78,9 @@ class Adapter {
       request_.messages.push_back(std::move(messages_[i]));
       request_.parts.push_back(std::move(contents_[i].parts));
     }
+    request_.adapted_tools = std::move(request_.tools);
     request_.tools = nullptr;
+    request_.sent_as = std::move(sent_as_);
   }
 
  private:
@@ -88,9 +90,10 @@ class Adapter {
     int first_part = 0;
   };
 
-  void add(Json message, Content content) {
+  void add(Json message, Content content, int sent_as) {
     messages_.push_back(std::move(message));
     contents_.push_back(std::move(content));
+    sent_as_.push_back(sent_as);
   }
 
   void move_message(std::size_t index) {
@@ -108,7 +111,9 @@ class Adapter {
       places_.push_back(join(content));
     } else {
       places_.push_back({static_cast<int>(messages_.size()), 0});
-      add(std::move(message), std::move(content));
+      const std::vector<int>& sent_as = request_.sent_as;
+      add(std::move(message), std::move(content),
+          sent_as.empty() ? static_cast<int>(index) : sent_as.at(index));
     }
     was_result_ = is_result;
   }
@@ -187,6 +192,7 @@ class Adapter {
   ChatRequest& request_;
   std::vector<Json> messages_;
   std::vector<Content> contents_;  // theirs
+  std::vector<int> sent_as_;       // ChatRequest::sent_as of them
   std::vector<Place> places_;      // of the request's messages
   bool was_result_ = false;        // the last one
 };

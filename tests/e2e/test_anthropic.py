@@ -111,6 +111,33 @@ def test_usage_with_breakpoints(client):
     assert 0 < second.usage.cache_creation.ephemeral_5m_input_tokens < total(second.usage) - written
 
 
+def test_diagnostics_name_what_changed(client):
+    def reason(before, **options):
+        """What is said of a prompt against an earlier one; the stream says the same."""
+        options = {"max_tokens": 1, "diagnostics": {"previous_message_id": before}, **options}
+        reply = create(client, **options)
+        body = {"model": "smollm2", "messages": QUESTION, **options}
+        with client.messages.stream(**body) as stream:
+            streamed = stream.get_final_message()
+        for message in (reply, streamed):
+            yield message.diagnostics and message.diagnostics.cache_miss_reason
+
+    system, turns = f"{time.time()} {RULES}", [{"role": "user", "content": "Where are the maps? " * 12}]
+    first = create(client, system=system, messages=turns, tools=TOOLS, max_tokens=4)
+    longer = [*turns, {"role": "assistant", "content": first.content[0].text}, {"role": "user", "content": "And the atlas?"}]
+    assert list(reason(first.id, system=system, messages=longer, tools=TOOLS)) == [None, None]
+    other = [{"role": "user", "content": "Where are the books? " * 12}]
+    tool = {**TOOLS[0], "description": "Find any book."}
+    for expected, at_least, options in (
+            ("system_changed", 100, {"system": f"{time.time()} {RULES}", "messages": turns, "tools": TOOLS}),
+            ("tools_changed", 40, {"system": system, "messages": turns, "tools": [tool]}),
+            ("messages_changed", 30, {"system": system, "messages": other, "tools": TOOLS})):
+        for told in reason(first.id, **options):
+            assert told.type == expected and told.cache_missed_input_tokens >= at_least
+    for told in reason("msg_of_nobody", system=system):
+        assert told.type == "previous_message_not_found"
+
+
 def test_a_prefix_is_found_however_many_blocks_back(client):
     system = [cached(f"{time.time()} {RULES}")]
     first = create(client, system=system, max_tokens=1)

@@ -174,6 +174,32 @@ def test_conversations(server):
         client.conversations.retrieve(made.id)
 
 
+def test_diagnostics_name_what_changed(server):
+    def told(before, **options):
+        """What is said of a prompt against an earlier one; the stream says the same."""
+        options = {"model": "smollm2", "max_output_tokens": 1, "prompt_cache_options": {"comparison_response_id": before}, **options}
+        whole = server.client.responses.create(**options)
+        *_, last = server.client.responses.create(**options, stream=True)
+        for response in (whole, last.response):
+            yield response.prompt_cache_diagnostics.to_dict()
+
+    rules, question = f"{time.time()} {STORY * 4}", "Where did the clockmaker live? " * 8
+    base = dict(instructions=rules, input=question, tools=[WEATHER], prompt_cache_key="one")
+    first = server.client.responses.create(model="smollm2", max_output_tokens=4, **base)
+    size = first.usage.input_tokens
+    for diagnosis in told(first.id, **base):
+        assert diagnosis == {"type": "cache_hit"}
+    for reason, change in (("input_changed", {"input": "Who was he? " * 8}),
+                           ("tools_changed", {"tools": [{**WEATHER, "description": "Rain or sun?"}]}),
+                           ("prompt_cache_key_changed", {"prompt_cache_key": "two", "instructions": "Be brief."})):
+        for diagnosis in told(first.id, **{**base, **change}):
+            assert diagnosis["type"] == "cache_miss" and diagnosis["reason"] == reason
+            assert diagnosis["cache_missed_tokens"] + diagnosis["comparison_reusable_tokens"] == size
+            assert diagnosis["cache_missed_tokens"] > 20
+    for diagnosis in told("resp_of_nobody", **base):
+        assert diagnosis == {"type": "comparison_response_not_found"}
+
+
 def test_prewarm_then_a_hit(server):
     options = dict(model="smollm2", input=f"{time.time()} {STORY * 8} Who lived there?", max_output_tokens=4)
     warm = server.client.responses.create(**options, prompt_cache_options={"prewarm": True})

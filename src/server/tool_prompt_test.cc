@@ -1,0 +1,65 @@
+// Tools as text: what the ledger still knows of the request as it was sent.
+#include "server/tool_prompt.h"
+
+#include <gtest/gtest.h>
+
+#include "server/anthropic_request.h"
+#include "server/server_test_support.h"
+
+namespace larder {
+namespace {
+
+const ServerLimits kLimits;
+const RequestRules kRules{.limits = kLimits, .vocab_size = 128, .max_model_len = 100'000};
+// Speaks of no tools.
+const std::string kTemplate =
+    "{% for message in messages %}<{{ message['role'] }}>{{ message['content'] }}{% endfor %}";
+
+constexpr const char* kTools =
+    R"("tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object"}}}])";
+constexpr const char* kTurns =
+    R"({"role":"user","content":"a"},
+       {"role":"assistant","content":"","tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{}"}}]},
+       {"role":"tool","tool_call_id":"1","content":"b"},{"role":"user","content":"c"},
+       {"role":"assistant","content":"d"},{"role":"user","content":"e"})";
+
+ChatRequest adapted(ChatRequest request) {
+  adapt_tools(request, ChatTemplate(kTemplate));
+  return request;
+}
+
+ChatRequest chat(const std::string& messages) {
+  return adapted(parse_chat_request(
+      parse_json(std::string("{\"model\":\"m\",") + kTools + ",\"messages\":[" + messages + "]}", {}),
+      kRules));
+}
+
+TEST(ToolPrompt, KeepsTheToolsForTheLedger) {
+  const ChatRequest request = chat(kTurns);
+  EXPECT_TRUE(request.tools.is_null());
+  ASSERT_EQ(request.adapted_tools.size(), 1u);
+  EXPECT_NE(request.messages[0]["content"].get<std::string>().find("\"name\": \"f\""),
+            std::string::npos);
+}
+
+TEST(ToolPrompt, KnowsWhichMessageWasTheClients) {
+  // A system prompt is put in, and the tool's result goes with the question behind it.
+  EXPECT_EQ(chat(kTurns).sent_as, (std::vector<int>{-1, 0, 1, 2, 4, 5}));
+  EXPECT_EQ(chat(std::string(R"({"role":"system","content":"s"},)") + kTurns).sent_as,
+            (std::vector<int>{0, 1, 2, 3, 5, 6}));
+}
+
+TEST(ToolPrompt, KnowsAnthropicsMessagesToo) {
+  const ChatRequest request = adapted(parse_messages_request(
+      parse_json(R"({"max_tokens":1,"system":"s","tools":[{"name":"f","input_schema":{"type":"object"}}],
+        "messages":[{"role":"user","content":"a"},
+          {"role":"assistant","content":[{"type":"tool_use","id":"1","name":"f","input":{}}]},
+          {"role":"user","content":[{"type":"tool_result","tool_use_id":"1","content":"b"},{"type":"text","text":"c"}]},
+          {"role":"assistant","content":"d"},{"role":"user","content":"e"}]})", {}),
+      kRules));
+  EXPECT_EQ(request.sent_as, (std::vector<int>{-1, 0, 1, 2, 3, 4}));
+  EXPECT_EQ(request.messages.size(), request.sent_as.size());
+}
+
+}  // namespace
+}  // namespace larder
