@@ -35,8 +35,10 @@ class RealExactness : public ::testing::TestWithParam<Case> {
     // Gemma's window is 512: its sliding layers forget the prompt's beginning. The generic set is
     // slow, and the tiny Gemma takes it past a window.
     const int length = types == KvTypes{} ? 600 : 120;
-    prompt_ = random_tokens(std::get<1>(GetParam()) == Isa::kGeneric ? 48 : length, 1);
+    prompt_ = random_tokens(is_generic() ? 2 * kBlockSize + 2 : length, 1);
   }
+
+  static bool is_generic() { return std::get<1>(GetParam()) == Isa::kGeneric; }
 
   RigConfig config(int max_batch_tokens = 512) const {
     RigConfig result;
@@ -106,7 +108,7 @@ TEST_P(RealExactness, ChunkedAndOnOneThread) {
     Rig rig(*model_, config(max_batch_tokens));
     EXPECT_TRUE(same_bits(run(rig, prompt_), expected)) << max_batch_tokens;
   }
-  const auto short_prompt = prefix(30);
+  const auto short_prompt = prefix(is_generic() ? kBlockSize + 2 : 30);
   Rig one_by_one(*model_, config(1));
   EXPECT_TRUE(same_bits(run(one_by_one, short_prompt), cold(short_prompt)));
   TinyModel single(model_->file.path(), 1, model_->layout.types());
@@ -118,7 +120,7 @@ TEST_P(RealExactness, InABatchOf16AndPreempted) {
   if (std::string(std::get<2>(GetParam())) != "f16") GTEST_SKIP() << "of one type";
   const int length = static_cast<int>(prompt_.size());
   const int half = length / 2 / kBlockSize * kBlockSize;
-  const std::uint64_t num_prompts = std::get<1>(GetParam()) == Isa::kGeneric ? 5 : 16;
+  const std::uint64_t num_prompts = is_generic() ? 5 : 16;
   std::vector<std::vector<TokenId>> prompts;
   std::vector<Heard> expected;
   for (std::uint64_t i = 0; i < num_prompts; ++i) {

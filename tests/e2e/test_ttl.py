@@ -64,10 +64,13 @@ def test_a_pin_ends_with_its_ttl(vendor):
         api = vendor(server)
         api.ask()
         flood(server)
-        for _ in range(2):  # a hit begins the time anew
-            time.sleep(vendor.ttl_s * 0.6)
+        begin = asked = time.monotonic()
+        while time.monotonic() - begin < vendor.ttl_s * 1.2:  # a hit begins the time anew
+            time.sleep(vendor.ttl_s * 0.4)
             flood(server)
+            assert time.monotonic() - asked < vendor.ttl_s, "the machine is too slow for this test"
             found, reply_id = api.ask()
+            asked = time.monotonic()
             assert found > 350 and expired_tokens(server, reply_id) == 0
         time.sleep(vendor.ttl_s + 5)
         flood(server)
