@@ -233,6 +233,38 @@ TEST(Matmul, ARowHasTheSameBitsInEveryBatch) {
   }
 }
 
+// Many rows of many columns go in several blocks, one after another.
+TEST(Matmul, WideRowsHaveTheSameBitsInEveryBatch) {
+  constexpr int kWide = 30 * 256;
+  constexpr std::size_t kBatch = 21;
+  const auto bias = test::random_values(kRows, 9);
+  for (const GgmlType type :
+       {GgmlType::kQ4_0, GgmlType::kQ5_1, GgmlType::kQ6_K, GgmlType::kQ8_0}) {
+    const TestMatrix w(type, kRows, kWide);
+    const auto x = test::random_values(kBatch * kWide, 5);
+    for (const KernelTable* table : test::tables_of_products()) {
+      const TestActivations activations(*table, x, kBatch, kWide);
+      std::vector<float> together(kBatch * kRows, 7), alone(kBatch * kRows);
+      MatmulArgs args = args_of(w.packed, x, together, kBatch);
+      args.xq = &activations.view;
+      args.bias = bias.data();
+      table->matmul(args, 0, w.packed.num_panels());
+      args.num_rows = 1;
+      for (std::size_t row = 0; row < kBatch; ++row) {
+        QuantizedRows one = activations.view;
+        one.q += row * kWide;
+        one.scale += row * kWide / kActivationGroup;
+        one.sum += row * kWide / 16;
+        args.xq = &one;
+        args.y = alone.data() + row * kRows;
+        table->matmul(args, 0, w.packed.num_panels());
+      }
+      EXPECT_TRUE(test::same_bits(together, alone))
+          << table->name << " type " << static_cast<int>(type);
+    }
+  }
+}
+
 // AMX takes whole tiles of rows, and must do so in AVX-512's order.
 TEST(Matmul, AmxHasTheBitsOfAvx512) {
   const KernelTable* avx512 = kernels_for(Isa::kAvx512);

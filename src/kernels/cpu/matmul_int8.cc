@@ -21,10 +21,10 @@ constexpr int kRowStep = kTileRows;
 constexpr int64_t kRowBlockBytes = 512 * 1024;
 
 // Weights that are fetched ahead of their use, since the processor's own prefetcher stops at every
-// page. One row is bound by memory and reads its panel once: a page ahead, into the first-level
+// page. One row is bound by memory and reads its panel once: half a page ahead, into the first-level
 // cache. A tile of several rows fetches the panels after its own, into the second. Fetching past
 // the end does nothing.
-constexpr int kFetchAheadBytes = 4096;
+constexpr int kFetchAheadBytes = 2048;
 
 template <class Format, int kRows>
 LARDER_INLINE void fetch_ahead(const std::byte* panel, int g, int64_t distance) {
@@ -151,11 +151,10 @@ int multiply_blocks([[maybe_unused]] const MatmulArgs& args, [[maybe_unused]] in
 #if defined(LARDER_ISA_AVX2)
   // Fewer do not pay for unpacking.
   constexpr int kMinRows = Format::kRange == CodeRange::kEightBitsCentred ? 16 : 8;
-  const int block = block_rows<Format>(args.xq->num_cols);
-  if (args.num_rows < kMinRows || block < kMinRows) return 0;
+  if (args.num_rows < kMinRows) return 0;
   const int rows = args.num_rows / kBlockedRows * kBlockedRows;
-  for (int row = 0; row < rows; row += block) {
-    blocked_rows<Format>(args, row, min_of(row + block, rows), panel_begin, panel_end);
+  for (int row = 0; row < rows; row += kMaxBlockRows) {
+    blocked_rows<Format>(args, {row, min_of(row + kMaxBlockRows, rows), panel_begin, panel_end});
   }
   return rows;
 #else
