@@ -33,6 +33,24 @@ TEST(ThreadPool, RunsEveryTaskOnceHoweverOften) {
   }
 }
 
+TEST(ThreadPool, RunsWhatComesFirstBeforeEveryTask) {
+  for (int num_threads : {1, 2, 4}) {
+    ThreadPool pool(num_threads);
+    for (int round = 0; round < 2000; ++round) {
+      const int num_tasks = round % 9;
+      int made = -1;
+      std::array<int, 9> seen{};
+      pool.parallel_for_after(
+          [&] { made = round; }, num_tasks,
+          [&](int task, const std::atomic<bool>*) { ASSERT_LT(task, num_tasks); },
+          [&](int task, int) { seen[static_cast<std::size_t>(task)] += made + 1; });
+      ASSERT_EQ(made, round);
+      for (int task = 0; task < 9; ++task)
+        ASSERT_EQ(seen[static_cast<std::size_t>(task)], task < num_tasks ? round + 1 : 0);
+    }
+  }
+}
+
 TEST(AlignedBuffer, IsZeroedAndRefusesWhatCannotBe) {
   AlignedBuffer buffer(std::size_t{5} << 20);
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(buffer.data()) % 4096, 0u);

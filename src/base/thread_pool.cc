@@ -79,6 +79,15 @@ bool ThreadPool::enter() {
   return false;
 }
 
+void ThreadPool::wait_until(const std::atomic<bool>& ready) {
+  for (int spin = 0; !ready.load(std::memory_order_acquire); ++spin) {
+    if (spin < kSpins)
+      pause_cpu();
+    else
+      ready.wait(false, std::memory_order_acquire);
+  }
+}
+
 void ThreadPool::drain(int thread) {
   while (true) {
     const int task = next_task_.fetch_add(1, std::memory_order_relaxed);

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <type_traits>
 #include <thread>
 #include <vector>
 
@@ -38,6 +39,33 @@ class ThreadPool {
         &function);
   }
 
+  // As parallel_for(), but first() runs before every task, on the calling thread. Meanwhile each
+  // worker takes a task and calls ahead(task, ready) for it, which may get things ready and should
+  // return once ready is true; the calling thread calls ahead(task, nullptr) before first().
+  template <class First, class Ahead, class Function>
+  void parallel_for_after(First&& first, int num_tasks, Ahead&& ahead, Function&& function) {
+    // With fewer tasks than threads the caller might find none left.
+    if (num_tasks < num_threads() || workers_.empty()) {
+      first();
+      return parallel_for(num_tasks, function);
+    }
+    std::atomic<bool> ready{false};
+    parallel_for(num_tasks, [&](int task, int thread) {
+      if (!ready.load(std::memory_order_acquire)) {
+        if (thread == 0) {
+          ahead(task, static_cast<const std::atomic<bool>*>(nullptr));
+          first();
+          ready.store(true, std::memory_order_release);
+          ready.notify_all();
+        } else {
+          ahead(task, static_cast<const std::atomic<bool>*>(&ready));
+          wait_until(ready);
+        }
+      }
+      function(task, thread);
+    });
+  }
+
  private:
   using Body = void (*)(void* context, int task, int thread);
 
@@ -45,6 +73,7 @@ class ThreadPool {
   void work(int thread);
   bool enter();  // false: the loop is over
   void drain(int thread);
+  static void wait_until(const std::atomic<bool>& ready);
 
   std::vector<std::thread> workers_;
   Body body_ = nullptr;

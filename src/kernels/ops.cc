@@ -1,6 +1,7 @@
 #include "kernels/ops.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 #include "base/check.h"
@@ -9,43 +10,118 @@ namespace larder {
 namespace {
 
 // A task of matrix work takes at least this many bytes of weights times rows, so that handing it
-// out costs nothing beside it, and there are several per thread, so that none waits long for the
-// last.
-constexpr std::int64_t kMinTaskBytes = 64 * 1024;
+// out costs little beside it.
+constexpr std::int64_t kMinTaskBytes = 16 * 1024;
+// And of many rows, which each task puts in order for itself, so many panels.
+constexpr int kManyRows = 8;
+constexpr int kMinPanelsOfManyRows = 16;
+constexpr int kManyRowsTasksPerThread = 8;
+
+// Tasks of attention per thread, so that none waits long for the last.
 constexpr int kTasksPerThread = 4;
 
 int divide_up(std::int64_t value, std::int64_t by) {
   return static_cast<int>((value + by - 1) / by);
 }
 
-// Panels per task; even, since the kernels take two panels at a time.
-int task_panels(const MatmulArgs& product, int num_threads) {
-  const int panels = product.w->num_panels();
-  const std::int64_t work = product.w->panel_stride_bytes * std::max(product.num_rows, 1);
-  const int for_balance = divide_up(panels, std::int64_t{num_threads} * kTasksPerThread);
-  const int for_size =
-      static_cast<int>(std::min<std::int64_t>(divide_up(kMinTaskBytes, work), panels));
-  return (std::max({2, for_balance, for_size}) + 1) / 2 * 2;
+// Several products' panels in a row, in pairs, since the kernels take two at a time, cut into tasks.
+// Few rows are bound by memory, which long tasks read faster: half of what is left goes in one task
+// per thread, then half of the rest, so that all threads end together though none is sure to get its
+// share of the machine. Many rows go in tasks of one size.
+class MatmulTasks {
+ public:
+  MatmulTasks(std::span<const MatmulArgs> products, int num_threads)
+      : products_(products), per_round_(num_threads), last_round_(2 * num_threads) {
+    CHECK(products.size() <= kMaxProducts, products.size());
+    std::int64_t bytes = 0;
+    bool many_rows = false;
+    for (std::size_t i = 0; i < products.size(); ++i) {
+      const PackedMatrix& w = *products[i].w;
+      first_pair_[i + 1] = first_pair_[i] + divide_up(w.num_panels(), 2);
+      bytes += w.num_panels() * w.panel_stride_bytes * std::max(products[i].num_rows, 1);
+      many_rows = many_rows || products[i].num_rows >= kManyRows;
+    }
+    if (many_rows) {
+      last_round_ = std::clamp(static_cast<int>(num_pairs() / (kMinPanelsOfManyRows / 2)),
+                               num_threads, kManyRowsTasksPerThread * num_threads);
+      last_round_ = last_round_ / num_threads * num_threads;
+      return;
+    }
+    while (bytes >> (num_halvings_ + 1) >= last_round_ * kMinTaskBytes &&
+           num_pairs() >> (num_halvings_ + 1) >= last_round_)
+      ++num_halvings_;
+  }
+
+  int count() const { return num_halvings_ * per_round_ + last_round_; }
+
+  // function(product, panel_begin, panel_end) for each product that the task has a part of.
+  template <class Function>
+  void for_parts(int task, Function&& function) const {
+    const std::int64_t begin = first_pair_of(task);
+    const std::int64_t end = first_pair_of(task + 1);
+    for (std::size_t i = 0; i < products_.size(); ++i) {
+      const std::int64_t from = std::max(begin, first_pair_[i]);
+      const std::int64_t to = std::min(end, first_pair_[i + 1]);
+      if (from >= to) continue;
+      function(products_[i], static_cast<int>(2 * (from - first_pair_[i])),
+               std::min(static_cast<int>(2 * (to - first_pair_[i])), products_[i].w->num_panels()));
+    }
+  }
+
+ private:
+  static constexpr std::size_t kMaxProducts = 8;
+
+  std::int64_t num_pairs() const { return first_pair_[products_.size()]; }
+
+  std::int64_t first_pair_of(int task) const {
+    const int round = std::min(task / per_round_, num_halvings_);
+    const std::int64_t tasks = std::int64_t{last_round_} << round;  // would all be of this size
+    const std::int64_t before = tasks - last_round_ + (task - round * per_round_);
+    return num_pairs() * before / tasks;
+  }
+
+  std::span<const MatmulArgs> products_;
+  int per_round_;
+  int last_round_;  // tasks of one size
+  int num_halvings_ = 0;
+  std::int64_t first_pair_[kMaxProducts + 1] = {};
+};
+
+// Brings the first weights of a task near, while nothing else can be done for it.
+void fetch_weights(const MatmulArgs& product, int panel_begin, int panel_end,
+                   const std::atomic<bool>* ready) {
+  constexpr std::int64_t kLine = 64;
+  constexpr std::int64_t kLinesAtOnce = 16;
+  // Of the calling thread, which has work to do; of others, at most what their cache holds.
+  const std::int64_t most = ready == nullptr ? 2 * 1024 : 128 * 1024;
+  const std::byte* at = product.w->data + panel_begin * product.w->panel_stride_bytes;
+  const std::int64_t bytes =
+      std::min(most, (panel_end - panel_begin) * product.w->panel_stride_bytes);
+  for (std::int64_t i = 0; i < bytes; i += kLine) {
+    if (i % (kLine * kLinesAtOnce) == 0 && ready != nullptr &&
+        ready->load(std::memory_order_relaxed))
+      return;
+    __builtin_prefetch(at + i, 0, 2);
+  }
 }
 
 }  // namespace
 
-void matmul(const KernelTable& kernels, ThreadPool& pool, std::span<const MatmulArgs> products) {
-  constexpr std::size_t kMaxProducts = 8;
-  CHECK(products.size() <= kMaxProducts, products.size());
-  int first_task[kMaxProducts + 1] = {};
-  int panels_per_task[kMaxProducts] = {};
-  for (std::size_t i = 0; i < products.size(); ++i) {
-    panels_per_task[i] = task_panels(products[i], pool.num_threads());
-    first_task[i + 1] = first_task[i] + divide_up(products[i].w->num_panels(), panels_per_task[i]);
-  }
-  pool.parallel_for(first_task[products.size()], [&](int task, int) {
-    std::size_t i = 0;
-    while (task >= first_task[i + 1]) ++i;
-    const int begin = (task - first_task[i]) * panels_per_task[i];
-    const int end = std::min(begin + panels_per_task[i], products[i].w->num_panels());
-    kernels.matmul(products[i], begin, end);
-  });
+void matmul(const KernelTable& kernels, ThreadPool& pool, std::span<const MatmulArgs> products,
+            const std::function<void()>& prepare) {
+  const MatmulTasks tasks(products, pool.num_threads());
+  auto run = [&](int task, int) {
+    tasks.for_parts(task, kernels.matmul);
+  };
+  if (!prepare) return pool.parallel_for(tasks.count(), run);
+  pool.parallel_for_after(
+      prepare, tasks.count(),
+      [&](int task, const std::atomic<bool>* ready) {
+        tasks.for_parts(task, [&](const MatmulArgs& product, int begin, int end) {
+          fetch_weights(product, begin, end, ready);
+        });
+      },
+      run);
 }
 
 SplitRange attention_splits(const AttentionArgs& args, const AttentionTask& task) {

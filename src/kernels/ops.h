@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -13,8 +14,10 @@
 namespace larder {
 
 // Several products that do not depend on one another, in one fork and join (Q, K and V; gate and
-// up).
-void matmul(const KernelTable& kernels, ThreadPool& pool, std::span<const MatmulArgs> products);
+// up). prepare, when set, makes their input, on the calling thread: meanwhile the others fetch
+// weights.
+void matmul(const KernelTable& kernels, ThreadPool& pool, std::span<const MatmulArgs> products,
+            const std::function<void()>& prepare = {});
 
 // Attention of a whole batch. Scratch is sized at construction; args.num_heads and the heads'
 // dimension may be smaller than what it was sized for.

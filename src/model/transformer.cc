@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <functional>
 
 #include "base/check.h"
 #include "model/key_calibration.h"
@@ -26,7 +27,7 @@ struct ScratchPlan {
     buffers.q = place<float>(base, rows * q_size);
     buffers.q_sinks = place<float>(base, rows * q_size);
     buffers.k = place<float>(base, rows * kv_size);
-    buffers.v = place<float>(base, rows * kv_size);
+    buffers.v = place<float>(base, 2 * rows * kv_size);
     buffers.attention = place<float>(base, rows * q_size);
     buffers.gate = place<float>(base, rows * ffn);
     buffers.up = place<float>(base, rows * ffn);
@@ -36,11 +37,8 @@ struct ScratchPlan {
     buffers.logits = place<float>(base, static_cast<std::size_t>(limits.max_logit_rows) *
                                             static_cast<std::size_t>(config.vocab_size));
     if (limits.activations == ActivationType::kInt8) {
-      buffers.quantized = place_quantized(base, rows, std::max({hidden, q_size, ffn}));
-      buffers.quantized_rest = place_quantized(base, rows, hidden);
-      buffers.quantized_rest.num_cols = config.hidden_size;
+      buffers.quantized = place_quantized(base, rows, std::max({2 * hidden, q_size, ffn}));
       buffers.rest = place<float>(base, rows * hidden);
-      buffers.v_rest = place<float>(base, rows * kv_size);
     }
   }
 
@@ -68,10 +66,14 @@ namespace {
 constexpr int kMinSharedRows = 16;
 constexpr int kRowsPerTask = 8;
 
+bool shares_rows(const ThreadPool& pool, int num_rows) {
+  return num_rows >= kMinSharedRows && pool.num_threads() > 1;
+}
+
 // function(row_begin, row_end) over all rows, in pieces.
 template <class Function>
 void for_rows(ThreadPool& pool, int num_rows, Function&& function) {
-  if (num_rows < kMinSharedRows || pool.num_threads() == 1) return function(0, num_rows);
+  if (!shares_rows(pool, num_rows)) return function(0, num_rows);
   const int num_tasks = (num_rows + kRowsPerTask - 1) / kRowsPerTask;
   pool.parallel_for(num_tasks, [&](int task, int) {
     const int begin = task * kRowsPerTask;
@@ -217,23 +219,29 @@ void Transformer::compute_rotations(std::span<const std::int32_t> positions,
   }
 }
 
-void Transformer::multiply(const float* x, int num_rows, std::span<const Product> products) {
-  std::array<MatmulArgs, 4> args;
+template <class Prepare>
+void Transformer::multiply(const float* x, int num_rows, std::span<const Product> products,
+                           const Prepare& prepare) {
+  std::array<MatmulArgs, 3> args;
   CHECK(products.size() <= args.size());
   for (std::size_t i = 0; i < products.size(); ++i) {
     const Product& product = products[i];
     args[i] = {.w = product.w,
                .x = x,
-               .xq = !wants_int8(*product.w) ? nullptr
-                     : product.x             ? product.x
-                                             : &buffers_.quantized,
+               .xq = wants_int8(*product.w) ? &buffers_.quantized : nullptr,
                .bias = product.bias,
                .y = product.y,
-               .num_rows = num_rows,
+               .num_rows = product.twice ? 2 * num_rows : num_rows,
                .ldx = product.w->num_cols,
                .ldy = product.w->num_rows};
   }
-  matmul(kernels_, pool_, std::span(args).first(products.size()));
+  const auto used = std::span(args).first(products.size());
+  if (shares_rows(pool_, num_rows)) {
+    for_rows(pool_, num_rows, prepare);
+    return matmul(kernels_, pool_, used);
+  }
+  const auto prepare_all = [&] { prepare(0, num_rows); };
+  matmul(kernels_, pool_, used, std::ref(prepare_all));
 }
 
 bool Transformer::wants_int8(const PackedMatrix& matrix) const {
@@ -245,34 +253,49 @@ void Transformer::quantize_input(const float* x, int num_cols, int row_begin, in
 }
 
 // V takes its input in 16 bits, as two terms of 8: the matrix is small, and an error in V stays in
-// the cache, where every later token reads it.
-void Transformer::refine_input(int row_begin, int row_end) {
+// the cache, where every later token reads it. The second terms are num_rows rows more behind the
+// first, and so are their products.
+void Transformer::refine_input(int num_rows, int row_begin, int row_end) {
   const std::int64_t hidden_size = config_.hidden_size;
   const QuantizedRows& q = buffers_.quantized;
   for (std::int64_t group = row_begin * hidden_size / kActivationGroup;
        group < row_end * hidden_size / kActivationGroup; ++group)
     for (std::int64_t i = group * kActivationGroup; i < (group + 1) * kActivationGroup; ++i)
       buffers_.rest[i] = buffers_.normed[i] - q.scale[group] * static_cast<float>(q.q[i]);
-  kernels_.quantize_rows(buffers_.rest, hidden_size, buffers_.quantized_rest, row_begin, row_end);
+  const std::int64_t first = num_rows * hidden_size;
+  const QuantizedRows behind = {.q = q.q + first,
+                                .scale = q.scale + first / kActivationGroup,
+                                .sum = q.sum + first / 16,
+                                .num_cols = config_.hidden_size};
+  kernels_.quantize_rows(buffers_.rest, hidden_size, behind, row_begin, row_end);
+}
+
+void Transformer::add_rests_of_v(int num_rows, const float* bias, int row_begin, int row_end) {
+  const std::int64_t kv_size = config_.kv_size();
+  for (int row = row_begin; row < row_end; ++row) {
+    float* v = buffers_.v + row * kv_size;
+    if (bias != nullptr) kernels_.add(v, bias, kv_size);
+    kernels_.add(v, v + num_rows * kv_size, kv_size);
+  }
 }
 
 void Transformer::run_attention(const ForwardBatch& batch, const KvStorage& storage, int layer) {
   const LayerWeights& w = weights_.layer(layer);
   const int num_rows = static_cast<int>(batch.tokens.size());
   const int hidden_size = config_.hidden_size;
-  const bool int8_input = wants_int8(w.q) || wants_int8(w.k) || wants_int8(w.v);
+  const bool twice = wants_int8(w.v);
+  const bool int8_input = wants_int8(w.q) || wants_int8(w.k) || twice;
   buffers_.quantized.num_cols = hidden_size;
-  for_rows(pool_, num_rows, [&](int begin, int end) {
+  const std::array products{Product{&w.q, w.q_bias, buffers_.q},
+                            Product{&w.k, w.k_bias, buffers_.k},
+                            Product{&w.v, twice ? nullptr : w.v_bias, buffers_.v, twice}};
+  multiply(buffers_.normed, num_rows, products, [&](int begin, int end) {
+    add_layer_before(layer, begin, end);
     kernels_.rms_norm(buffers_.hidden, w.attention_norm, config_.rms_epsilon, buffers_.normed,
                       hidden_size, begin, end);
     if (int8_input) quantize_input(buffers_.normed, hidden_size, begin, end);
-    if (wants_int8(w.v)) refine_input(begin, end);
+    if (twice) refine_input(num_rows, begin, end);
   });
-  const std::array products{Product{&w.q, w.q_bias, buffers_.q},
-                            Product{&w.k, w.k_bias, buffers_.k},
-                            Product{&w.v, w.v_bias, buffers_.v},
-                            Product{&w.v, nullptr, buffers_.v_rest, &buffers_.quantized_rest}};
-  multiply(buffers_.normed, num_rows, std::span(products).first(wants_int8(w.v) ? 4 : 3));
 
   const GroupBatch& group = batch.groups[static_cast<std::size_t>(layout_.group_of(layer))];
   const PagedKvView kv = storage.view(layer);
@@ -280,11 +303,7 @@ void Transformer::run_attention(const ForwardBatch& batch, const KvStorage& stor
   const bool has_sinks = !batch.sink_positions.empty() && window == 0;
   for_rows(pool_, num_rows, [&](int begin, int end) {
     rotate(layer, has_sinks, begin, end);
-    if (wants_int8(w.v)) {
-      const std::int64_t kv_size = config_.kv_size();
-      kernels_.add(buffers_.v + begin * kv_size, buffers_.v_rest + begin * kv_size,
-                   (end - begin) * kv_size);
-    }
+    if (twice) add_rests_of_v(num_rows, w.v_bias, begin, end);
     kernels_.store_kv({.kv = kv,
                        .k = buffers_.k,
                        .v = buffers_.v,
@@ -315,11 +334,11 @@ void Transformer::run_attention(const ForwardBatch& batch, const KvStorage& stor
 void Transformer::project_attention(int num_rows, int layer) {
   const LayerWeights& w = weights_.layer(layer);
   buffers_.quantized.num_cols = config_.q_size();
-  if (wants_int8(w.o))
-    for_rows(pool_, num_rows, [&](int begin, int end) {
-      quantize_input(buffers_.attention, config_.q_size(), begin, end);
-    });
-  multiply(buffers_.attention, num_rows, std::array{Product{&w.o, nullptr, buffers_.normed}});
+  multiply(buffers_.attention, num_rows, std::array{Product{&w.o, nullptr, buffers_.normed}},
+           [&](int begin, int end) {
+             if (wants_int8(w.o))
+               quantize_input(buffers_.attention, config_.q_size(), begin, end);
+           });
 }
 
 // Q and K of some rows: norm of each head where the model has one, then their positions.
@@ -354,6 +373,12 @@ void Transformer::rotate(int layer, bool has_sinks, int row_begin, int row_end) 
                 row_end);
 }
 
+// What the layer before this one left to be added.
+void Transformer::add_layer_before(int layer, int row_begin, int row_end) {
+  if (layer == 0) return;
+  add_residual(weights_.layer(layer - 1).post_ffn_norm, row_begin, row_end);
+}
+
 // hidden += normed, which holds what attention or the MLP has to add; post_norm may be null.
 void Transformer::add_residual(const float* post_norm, int row_begin, int row_end) {
   const std::int64_t hidden_size = config_.hidden_size;
@@ -370,39 +395,39 @@ void Transformer::run_mlp(int num_rows, int layer) {
   const std::int64_t ffn_size = config_.ffn_size;
   const bool int8_input = wants_int8(w.gate) || wants_int8(w.up);
   buffers_.quantized.num_cols = hidden_size;
-  for_rows(pool_, num_rows, [&](int begin, int end) {
-    add_residual(w.post_attention_norm, begin, end);
-    kernels_.rms_norm(buffers_.hidden, w.ffn_norm, config_.rms_epsilon, buffers_.normed,
-                      hidden_size, begin, end);
-    if (int8_input) quantize_input(buffers_.normed, hidden_size, begin, end);
-  });
   multiply(
       buffers_.normed, num_rows,
-      std::array{Product{&w.gate, nullptr, buffers_.gate}, Product{&w.up, nullptr, buffers_.up}});
+      std::array{Product{&w.gate, nullptr, buffers_.gate}, Product{&w.up, nullptr, buffers_.up}},
+      [&](int begin, int end) {
+        add_residual(w.post_attention_norm, begin, end);
+        kernels_.rms_norm(buffers_.hidden, w.ffn_norm, config_.rms_epsilon, buffers_.normed,
+                          hidden_size, begin, end);
+        if (int8_input) quantize_input(buffers_.normed, hidden_size, begin, end);
+      });
 
   const auto activate =
       config_.activation == Activation::kSilu ? kernels_.silu_mul : kernels_.gelu_mul;
   buffers_.quantized.num_cols = config_.ffn_size;
-  for_rows(pool_, num_rows, [&](int begin, int end) {
-    activate(buffers_.gate + begin * ffn_size, buffers_.up + begin * ffn_size,
-             buffers_.gate + begin * ffn_size, (end - begin) * ffn_size);
-    if (wants_int8(w.down)) quantize_input(buffers_.gate, config_.ffn_size, begin, end);
-  });
-  multiply(buffers_.gate, num_rows, std::array{Product{&w.down, nullptr, buffers_.normed}});
-  for_rows(pool_, num_rows, [&](int begin, int end) { add_residual(w.post_ffn_norm, begin, end); });
+  multiply(buffers_.gate, num_rows, std::array{Product{&w.down, nullptr, buffers_.normed}},
+           [&](int begin, int end) {
+             activate(buffers_.gate + begin * ffn_size, buffers_.up + begin * ffn_size,
+                      buffers_.gate + begin * ffn_size, (end - begin) * ffn_size);
+             if (wants_int8(w.down)) quantize_input(buffers_.gate, config_.ffn_size, begin, end);
+           });
 }
 
 std::span<const float> Transformer::compute_logits(int num_rows) {
   if (num_rows == 0) return {};
   buffers_.quantized.num_cols = config_.hidden_size;
-  for_rows(pool_, num_rows, [&](int begin, int end) {
-    kernels_.rms_norm(buffers_.hidden, weights_.output_norm(), config_.rms_epsilon, buffers_.normed,
-                      config_.hidden_size, begin, end);
-    if (wants_int8(weights_.output()))
-      quantize_input(buffers_.normed, config_.hidden_size, begin, end);
-  });
   multiply(buffers_.normed, num_rows,
-           std::array{Product{&weights_.output(), nullptr, buffers_.logits}});
+           std::array{Product{&weights_.output(), nullptr, buffers_.logits}},
+           [&](int begin, int end) {
+             add_layer_before(config_.num_layers(), begin, end);
+             kernels_.rms_norm(buffers_.hidden, weights_.output_norm(), config_.rms_epsilon,
+                               buffers_.normed, config_.hidden_size, begin, end);
+             if (wants_int8(weights_.output()))
+               quantize_input(buffers_.normed, config_.hidden_size, begin, end);
+           });
   return {buffers_.logits,
           static_cast<std::size_t>(num_rows) * static_cast<std::size_t>(config_.vocab_size)};
 }

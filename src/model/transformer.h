@@ -81,7 +81,7 @@ class Transformer {
     float* normed = nullptr;  // [max_batch_tokens, hidden_size]
     float* q = nullptr;       // [max_batch_tokens, q_size]
     float* k = nullptr;       // [max_batch_tokens, kv_size]
-    float* v = nullptr;
+    float* v = nullptr;  // [2 * max_batch_tokens, kv_size], see refine_input()
     float* attention = nullptr;  // [max_batch_tokens, q_size]
     float* gate = nullptr;       // [max_batch_tokens, ffn_size]
     float* up = nullptr;
@@ -90,11 +90,10 @@ class Transformer {
     float* cos = nullptr;
     float* sin = nullptr;
     float* logits = nullptr;  // [max_logit_rows, vocab_size]
-    QuantizedRows quantized;  // [max_batch_tokens, the widest input]
-    // What 8 bits leave over of attention's input, in 8 bits again: for V, see refine_input().
+    // [max_batch_tokens, the widest input], and room for attention's input twice.
+    QuantizedRows quantized;
+    // What 8 bits leave over of attention's input: for V, see refine_input().
     float* rest = nullptr;  // [max_batch_tokens, hidden_size]
-    QuantizedRows quantized_rest;
-    float* v_rest = nullptr;  // [max_batch_tokens, kv_size]
   };
   friend struct ScratchPlan;
 
@@ -103,7 +102,7 @@ class Transformer {
     const PackedMatrix* w = nullptr;
     const float* bias = nullptr;
     float* y = nullptr;
-    const QuantizedRows* x = nullptr;  // in place of buffers_.quantized
+    bool twice = false;  // the input has its rests behind it, see refine_input()
   };
 
   void embed(const ForwardBatch& batch);
@@ -115,10 +114,15 @@ class Transformer {
   std::span<const float> compute_logits(int num_rows);
 
   // Products of one input, which lies in buffers_.quantized, too, where a matrix wants that.
-  void multiply(const float* x, int num_rows, std::span<const Product> products);
+  // prepare(row_begin, row_end) makes that input.
+  template <class Prepare>
+  void multiply(const float* x, int num_rows, std::span<const Product> products,
+                const Prepare& prepare);
   bool wants_int8(const PackedMatrix& matrix) const;
   void quantize_input(const float* x, int num_cols, int row_begin, int row_end);
-  void refine_input(int row_begin, int row_end);
+  void refine_input(int num_rows, int row_begin, int row_end);
+  void add_layer_before(int layer, int row_begin, int row_end);
+  void add_rests_of_v(int num_rows, const float* bias, int row_begin, int row_end);
   void rotate(int layer, bool has_sinks, int row_begin, int row_end);
   void add_residual(const float* post_norm, int row_begin, int row_end);
 
