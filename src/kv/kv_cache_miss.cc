@@ -3,6 +3,13 @@
 #include "kv/kv_cache.h"
 
 namespace larder {
+namespace {
+
+// The table of evicted blocks forgets some before others. A block whose successor is known was known
+// itself, so that a few missing ones do not end the tale.
+constexpr int kMostForgotten = 4;
+
+}  // namespace
 
 // The block of a node that goes: a prefix is not there any more from the first such block on.
 void KvCache::remember_evicted(BlockId block, bool is_cleared) {
@@ -37,6 +44,7 @@ void KvCache::explain_miss(const BlockTable& table, std::span<const TokenId> tok
                            : cache_.node_of(table.blocks(0)[static_cast<std::size_t>(index) - 1]);
   CHECK(node != kNoNode, index);
   Digest digest = cache_.digest(node);
+  int num_forgotten = 0;
   for (int begin = table.num_computed_; (index + 1) * kBlockSize <= num_tokens; ++index) {
     const auto span = tokens.subspan(static_cast<std::size_t>(index) * kBlockSize, kBlockSize);
     digest = chain_digest(digest, span);
@@ -54,8 +62,10 @@ void KvCache::explain_miss(const BlockTable& table, std::span<const TokenId> tok
     } else if (tiers_ != nullptr && tiers_->are_stored_for_another(digest)) {
       found.cause = MissCause::kOtherModel;
     } else {
-      return;
+      if (++num_forgotten > kMostForgotten) return;
+      continue;
     }
+    num_forgotten = 0;
     begin = found.end;
     if (!missed.empty() && missed.back().cause == found.cause && missed.back().end == found.begin) {
       missed.back().end = found.end;

@@ -74,6 +74,20 @@ TEST(KvCacheMiss, TellsWhereAnEvictedEndBegins) {
   EXPECT_EQ(longer.num_matched, 64);
 }
 
+// 600 blocks later the table, of 1,024 places in sets of four, has lost some of the prompt's blocks.
+TEST(KvCacheMiss, TellsOfBlocksBetweenForgottenOnes) {
+  constexpr int kNumBlocks = 40;
+  TestCache test({KvLayerShape{1, 4, 0}}, kNumBlocks);
+  run(test, counting(30 * kBlockSize));
+  for (int i = 1; i <= 16; ++i) run(test, counting(kNumBlocks * kBlockSize, 10'000 * i));
+  const Outcome again = run(test, counting(30 * kBlockSize + 1));
+  EXPECT_EQ(again.num_matched, 0);
+  ASSERT_EQ(again.missed.size(), 1u);
+  EXPECT_EQ(again.missed[0].cause, MissCause::kEvicted);
+  EXPECT_EQ(again.missed[0].begin, 0);
+  EXPECT_GE(again.missed[0].end, 26 * kBlockSize);
+}
+
 TEST(KvCacheMiss, TellsAPinThatExpired) {
   TestCache test({KvLayerShape{1, 4, 0}}, 4);
   run(test, counting(32), 10 * kSecond);

@@ -28,6 +28,7 @@ def expired_tokens(server, reply_id):
 
 class Anthropic:
     ttl_s = 5 * 60
+    kept_s = 6 * 60  # a hit begins the time anew
 
     def __init__(self, server):
         self.client = anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0, timeout=300)
@@ -42,6 +43,7 @@ class Anthropic:
 
 class OpenAI:
     ttl_s = 30 * 60
+    kept_s = 10 * 60
 
     def __init__(self, server):
         self.client = server.client
@@ -65,7 +67,7 @@ def test_a_pin_ends_with_its_ttl(vendor):
         api.ask()
         flood(server)
         begin = asked = time.monotonic()
-        while time.monotonic() - begin < vendor.ttl_s * 1.2:  # a hit begins the time anew
+        while time.monotonic() - begin < vendor.kept_s:
             time.sleep(vendor.ttl_s * 0.4)
             flood(server)
             assert time.monotonic() - asked < vendor.ttl_s, "the machine is too slow for this test"
@@ -76,6 +78,6 @@ def test_a_pin_ends_with_its_ttl(vendor):
         flood(server)
         found, reply_id = api.ask()
         lost = expired_tokens(server, reply_id)
-        print(f"{vendor.__name__}: kept through the time, then {lost} tokens expired")
+        print(f"{vendor.__name__}: kept for {asked - begin:.0f} s, and {vendor.ttl_s + 5} s later {lost} tokens had expired")
         assert found < 50 and lost > 350
         assert api.ask()[0] > 350  # and it is there again
