@@ -24,6 +24,7 @@ struct ServeOptions {
   std::string name;
   std::string api_key_file;
   std::vector<std::string> normalise;
+  std::string history;
   double drain_seconds = 30;
   double log_seconds = 5;
 };
@@ -61,6 +62,7 @@ void serve(const ServeOptions& options) {
       throw Error(ErrorKind::kInvalidArgument,
                   fmt::format("--normalise {}: must be {}", name, kNormalisations));
   }
+  if (!options.history.empty()) config.history = parse_history_options(options.history);
   config.drain_timeout =
       std::chrono::milliseconds(static_cast<std::int64_t>(options.drain_seconds * 1e3));
   config.log_interval =
@@ -120,6 +122,9 @@ void add_serve_command(CLI::App& app) {
       ->check(CLI::Range(1, 1 << 20));
   command->add_option("--max-body-bytes", server.limits.max_body_bytes,
                       "Bytes of one request (default 16 MiB)");
+  command->add_option("--history", options->history,
+                      "What becomes of long conversations: rolling_window, retrieval or summary, with "
+                      "a number of tokens if you like: summary:4096 (default: none)");
   command
       ->add_option("--drain-seconds", options->drain_seconds,
                    "Time for running requests after SIGTERM (default 30)")

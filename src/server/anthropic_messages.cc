@@ -103,6 +103,7 @@ class MessagesWriter final : public ReplyWriter {
         body["larder"]["cache"] = cache_report_json(*choice.cache_report);
       }
     }
+    add_larder(body);
     return body;
   }
 

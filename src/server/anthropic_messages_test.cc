@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "server/reply_writer.h"
+#include "server/responses_writer.h"
 #include "server/server_test_support.h"
 
 namespace larder {
@@ -260,6 +261,41 @@ TEST(OpenAiChat, CallsAreToolCalls) {
   options.reads_tool_calls = false;
   writer->set_options(options);
   EXPECT_EQ(parse_json(whole_of(*writer, kCall), {})["choices"][0]["message"]["content"], kCall);
+}
+
+TEST(OpenAiResponses, CallsAreItems) {
+  GenerationOptions options;
+  options.reads_tool_calls = true;
+  const Tokenizer tokenizer(tiny_vocabulary());
+  const auto make = [&] {
+    auto writer = make_responses_writer("m", tokenizer, {});
+    writer->set_options(options);
+    return writer;
+  };
+  const std::vector<Event> events = events_of(stream_of(*make(), kCallInPieces));
+  std::vector<std::string> names;
+  std::string arguments;
+  for (const Event& event : events) {
+    EXPECT_EQ(event.data.at("sequence_number"), names.size());
+    names.push_back(event.name.substr(std::string("response.").size()));
+    if (event.name == "response.function_call_arguments.done") arguments = event.data.at("arguments");
+    const bool is_of_call = event.name.find("function_call") != std::string::npos;
+    if (is_of_call) EXPECT_EQ(event.data.at("output_index"), 1);
+  }
+  EXPECT_EQ(names, (std::vector<std::string>{
+                       "output_item.added", "content_part.added", "output_text.delta",
+                       "output_text.done", "content_part.done", "output_item.done",
+                       "output_item.added", "function_call_arguments.delta",
+                       "function_call_arguments.done", "output_item.done", "completed"}));
+  EXPECT_EQ(arguments, R"({"a":[1]})");
+  const Json output = parse_json(whole_of(*make(), kCall), {}).at("output");
+  ASSERT_EQ(output.size(), 2u);
+  EXPECT_EQ(output[0].at("content")[0].at("text"), "Let me see.");
+  EXPECT_EQ(output[1].at("type"), "function_call");
+  EXPECT_EQ(output[1].at("name"), "f");
+  EXPECT_EQ(output[1].at("arguments"), arguments);
+  EXPECT_EQ(output[1].at("status"), "completed");
+  EXPECT_TRUE(output[1].at("call_id").get<std::string>().starts_with("call_"));
 }
 
 TEST(AnthropicMessages, AClientThatGoesFreesItsBlocks) {

@@ -4,7 +4,6 @@
 #include "server/anthropic_request.h"
 #include "server/request_id.h"
 #include "server/router.h"
-#include "server/tool_prompt.h"
 
 namespace larder {
 
@@ -21,8 +20,7 @@ Reply Router::count_tokens(const HttpRequest& request, Mailbox::Wake) const {
   ChatRequest chat = parse_count_tokens_request(parse_body(request), rules());
   require_model(chat.options.model);
   chat.options.truncate_prompt_tokens = -1;  // counting is allowed beyond the model's length
-  adapt_tools(chat, model_.chat_template);
-  chat.known_turns = history_->recall(salt_of(request, chat.options), chat.messages);
+  settle_chat(request, chat);
   HttpResponse response =
       json_response(Json::object({{"input_tokens", encode_chat(chat, model_).tokens.size()}}));
   response.headers.emplace_back("request-id", "req_" + make_request_id());

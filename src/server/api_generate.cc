@@ -1,10 +1,30 @@
 // Router's handlers that make the engine work.
+#include <cstdint>
 #include <utility>
 
+#include "base/error.h"
 #include "server/router.h"
 #include "server/tool_prompt.h"
 
 namespace larder {
+namespace {
+
+// What the answers took that the request asked for.
+Json usage_of_answers(const HttpRequest& request) {
+  std::int64_t num_input = 0, num_cached = 0, num_output = 0;
+  for (const auto& [key, body] : request.answers) {
+    const Json usage = parse_json(body, {}).at("usage");
+    num_input += usage.at("prompt_tokens").get<std::int64_t>();
+    num_cached += usage.at("prompt_tokens_details").at("cached_tokens").get<std::int64_t>();
+    num_output += usage.at("completion_tokens").get<std::int64_t>();
+  }
+  return {{"answers", request.answers.size()},
+          {"input_tokens", num_input},
+          {"cached_tokens", num_cached},
+          {"output_tokens", num_output}};
+}
+
+}  // namespace
 
 std::string Router::salt_of(const HttpRequest& request, const GenerationOptions& options) const {
   const std::optional<Digest> key = keys_.empty() ? std::nullopt : key_of(request);
@@ -20,20 +40,42 @@ std::vector<KnownTurn> Router::recall_turns(const std::string& salt,
   return turns;
 }
 
-GenerationJob Router::prepare_job(const HttpRequest& request, ChatRequest& chat) const {
-  GenerationJob job;
-  job.salt = salt_of(request, chat.options);
-  std::vector<std::string> normalised =
-      normalise(chat.options.normalisation, chat.messages, chat.parts, chat.tools);
-  for (const std::string& name : normalised) metrics_.count_normalisation(name);
+Router::SettledChat Router::settle_chat(const HttpRequest& request, ChatRequest& chat) const {
+  SettledChat settled;
+  settled.salt = salt_of(request, chat.options);
+  settled.normalised = normalise(chat.options.normalisation, chat.messages,
+                                 chat.parts, chat.tools);
+  const Summarizer summarizer{
+      .table = *summaries_,
+      .tokenizer = model_.tokenizer,
+      .salt = settled.salt,
+      .measure = [&](const ChatRequest& asked) { return measure(asked); },
+      .ask = [&](const Digest& key, ChatRequest ask) {
+        return answer_to(request, settled.salt, key, std::move(ask));
+      },
+      .max_model_len = model_.max_model_len};
+  settled.history = shorten_history(chat, summarizer);
   adapt_tools(chat, model_.chat_template);
-  chat.known_turns = recall_turns(job.salt, chat);
+  chat.known_turns = recall_turns(settled.salt, chat);
+  settled.last = chat.messages.back();
+  if (!settled.history) return settled;
+  put_quotes(chat, *settled.history);
+  if (!request.answers.empty()) settled.history->summary_usage = usage_of_answers(request);
+  return settled;
+}
+
+GenerationJob Router::prepare_job(const HttpRequest& request, ChatRequest& chat) const {
+  SettledChat settled = settle_chat(request, chat);
+  for (const std::string& name : settled.normalised) metrics_.count_normalisation(name);
+  GenerationJob job;
+  job.salt = std::move(settled.salt);
+  job.history_report = std::move(settled.history);
   job.prompts.push_back(prepare_chat(chat, model_));
-  job.prompts.back().normalised = std::move(normalised);
+  job.prompts.back().normalised = std::move(settled.normalised);
   // An endless answer never comes back, and half of one does not come back alone.
   if (chat.options.attention.window == 0 && !chat.continue_final_message) {
     job.history = history_.get();
-    job.asked = chat.messages.back();
+    job.asked = std::move(settled.last);
   }
   return job;
 }
@@ -43,12 +85,39 @@ std::uint64_t Router::tenant_of(const HttpRequest& request) const {
   return key ? hash_text(to_hex(*key)) : 0;
 }
 
+std::optional<int> Router::measure(ChatRequest chat) const {
+  adapt_tools(chat, model_.chat_template);
+  try {
+    return static_cast<int>(encode_chat(chat, model_).tokens.size());
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+std::optional<std::string> Router::answer_to(const HttpRequest& request, const std::string& salt,
+                                             const Digest& key, ChatRequest chat) const {
+  constexpr std::size_t kMaxErrands = 32;  // of one request
+  if (const auto found = request.answers.find(key); found != request.answers.end()) {
+    return parse_json(found->second, {})["choices"][0]["text"].get<std::string>();
+  }
+  if (request.answers.size() >= kMaxErrands) return std::nullopt;
+  adapt_tools(chat, model_.chat_template);
+  chat.known_turns = recall_turns(salt, chat);
+  GenerationJob job;
+  job.salt = salt;
+  job.prompts.push_back(prepare_chat(chat, model_));
+  job.writer = make_completion_writer(model_.name, model_.tokenizer, {});
+  job.options = std::move(chat.options);
+  throw Errand{key, std::move(job)};
+}
+
 Reply Router::generate(const HttpRequest& request, GenerationJob job, Mailbox::Wake wake) const {
   if (job.salt.empty()) job.salt = salt_of(request, job.options);
   job.cache_log = cache_log_.get();
   job.tenant = tenant_of(request);
   job.max_waiting_bytes = config_.limits.max_stream_buffer_bytes;
   job.writer->set_options(job.options);
+  if (job.history_report) job.writer->set_history(job.history_report->json());
   Reply reply;
   reply.generation = Generation::start(model_, std::move(job), metrics_, std::move(wake));
   return reply;

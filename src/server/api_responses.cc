@@ -36,6 +36,16 @@ struct Router::ResponsePlan {
   ResponsesRequest parsed;
   ChatRequest chat;
   ResponseDraft draft;
+  std::string told_summary;  // the last one that is among the items
+
+  // An item for a summary that the client has not seen; else null.
+  Json compaction(const HistoryReport& report) const {
+    const std::string& summary = report.summary.text;
+    if (report.kept.is_null() || summary.empty() || summary == told_summary) return {};
+    Json kept = report.kept;
+    if (!parsed.instructions.empty()) kept.erase(0);  // each request brings its own
+    return make_compaction(summary, kept);
+  }
 };
 
 std::string Router::owner_of(const HttpRequest& request) const {
@@ -106,13 +116,17 @@ Router::ResponsePlan Router::plan_response(const HttpRequest& request,
   read_chat_prompt(body, chat);
   chat.known_turns = std::move(spelled.known_turns);
   draft.echo = std::move(parsed.echo);
-  return {std::move(parsed), std::move(chat), std::move(draft)};
+  chat.summary = std::move(spelled.summary);
+  return {std::move(parsed), std::move(chat), std::move(draft), std::move(spelled.told_summary)};
 }
 
 Reply Router::create_response(const HttpRequest& request, Mailbox::Wake wake) const {
   ResponsePlan plan = plan_response(request, parse_responses_request(parse_body(request), rules()));
   GenerationJob job = prepare_job(request, plan.chat);
   job.keeps_answer = true;
+  if (job.history_report && plan.parsed.compacts) {
+    plan.draft.compaction = plan.compaction(*job.history_report);
+  }
   job.writer = make_responses_writer(model_.name, model_.tokenizer, std::move(plan.draft));
   job.options = std::move(plan.chat.options);
   return generate(request, std::move(job), std::move(wake));
@@ -122,10 +136,10 @@ Reply Router::count_input_tokens(const HttpRequest& request, Mailbox::Wake) cons
   ResponsePlan plan =
       plan_response(request, parse_responses_request(parse_body(request), rules(), true));
   plan.chat.options.truncate_prompt_tokens = -1;  // counting is allowed beyond the model's length
-  plan.chat.known_turns = recall_turns(salt_of(request, plan.chat.options), plan.chat);
-  const PreparedPrompt prompt = encode_chat(plan.chat, model_);
-  return {json_response(Json::object({{"object", "response.input_tokens"},
-                                      {"input_tokens", prompt.tokens.size()}})),
+  settle_chat(request, plan.chat);
+  const std::size_t num_tokens = encode_chat(plan.chat, model_).tokens.size();
+  return {json_response(
+              Json::object({{"object", "response.input_tokens"}, {"input_tokens", num_tokens}})),
           nullptr};
 }
 

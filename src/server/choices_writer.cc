@@ -34,6 +34,7 @@ void ChoicesWriter::delta(Choice& choice, ChoiceDelta delta, std::span<const Cho
   if (is_last && !options_.include_usage) {
     event["timings"] = timings_json(all);
     add_reports(event, all);
+    add_larder(event);
   }
   append_event(out, event);
 }
@@ -44,6 +45,7 @@ void ChoicesWriter::end(std::span<const Choice> all, std::string& out) {
     event["usage"] = usage_json(all);
     event["timings"] = timings_json(all);
     add_reports(event, all);
+    add_larder(event);
     append_event(out, event);
   }
   out += kSseDone;
@@ -71,6 +73,7 @@ std::string ChoicesWriter::whole(std::span<Choice*> shown, std::span<const Choic
   body["usage"] = usage_json(all);
   body["timings"] = timings_json(all);
   add_reports(body, all);
+  add_larder(body);
   return dump_json(body);
 }
 

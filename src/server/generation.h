@@ -12,6 +12,7 @@
 #include "server/history_tokens.h"
 #include "server/cache_log.h"
 #include "server/http_message.h"
+#include "server/long_history.h"
 #include "server/mailbox.h"
 #include "server/metrics.h"
 #include "server/openai_request.h"
@@ -32,6 +33,7 @@ struct GenerationJob {
   // Where the answers' tokens are remembered, for when they come back as history; null = nowhere.
   HistoryTokens* history = nullptr;
   Json asked;  // the message that they answer
+  std::optional<HistoryReport> history_report;  // what became of a long conversation
   bool keeps_answer = false;  // the writer needs Choice::text and token_ids of a stream, too
 };
 

@@ -2,6 +2,7 @@
 
 #include <span>
 #include <string>
+#include <utility>
 
 namespace larder {
 namespace {
@@ -23,34 +24,13 @@ Digest HistoryTokens::key_of(std::string_view salt, const Json& before, std::str
   return sha256(std::as_bytes(std::span(bytes)));
 }
 
-// The list's node and the map's beside the tokens.
-std::size_t HistoryTokens::bytes_of(const Entry& entry) {
-  constexpr std::size_t kOverhead = 256;
-  return entry.second->capacity() * sizeof(TokenId) + kOverhead;
-}
-
 void HistoryTokens::remember(std::string_view salt, const Json& before, std::string_view text,
                              std::vector<TokenId> tokens) {
   if (text.empty() || tokens.empty()) return;
   tokens.shrink_to_fit();
-  Entry entry(key_of(salt, before, text),
-              std::make_shared<const std::vector<TokenId>>(std::move(tokens)));
-  const std::size_t bytes = bytes_of(entry);
-  if (bytes > max_bytes_) return;
-  const std::lock_guard lock(mutex_);
-  if (const auto found = by_key_.find(entry.first); found != by_key_.end()) {
-    size_bytes_ -= bytes_of(*found->second);
-    entries_.erase(found->second);
-    by_key_.erase(found);
-  }
-  entries_.push_front(std::move(entry));
-  by_key_[entries_.front().first] = entries_.begin();
-  size_bytes_ += bytes;
-  while (size_bytes_ > max_bytes_) {
-    size_bytes_ -= bytes_of(entries_.back());
-    by_key_.erase(entries_.back().first);
-    entries_.pop_back();
-  }
+  const std::size_t bytes = tokens.size() * sizeof(TokenId);
+  table_.put(key_of(salt, before, text),
+             std::make_shared<const std::vector<TokenId>>(std::move(tokens)), bytes);
 }
 
 std::vector<KnownTurn> HistoryTokens::recall(std::string_view salt, const Json& messages) {
@@ -59,19 +39,10 @@ std::vector<KnownTurn> HistoryTokens::recall(std::string_view salt, const Json& 
     const std::string* role = text_of(messages[i], "role");
     const std::string* content = text_of(messages[i], "content");
     if (role == nullptr || *role != "assistant" || content == nullptr || content->empty()) continue;
-    const Digest key = key_of(salt, messages[i - 1], *content);
-    const std::lock_guard lock(mutex_);
-    const auto found = by_key_.find(key);
-    if (found == by_key_.end()) continue;
-    entries_.splice(entries_.begin(), entries_, found->second);
-    turns.push_back({.message = i, .tokens = found->second->second});
+    const auto tokens = table_.find(key_of(salt, messages[i - 1], *content));
+    if (tokens) turns.push_back({.message = i, .tokens = *tokens});
   }
   return turns;
-}
-
-std::size_t HistoryTokens::size_bytes() const {
-  const std::lock_guard lock(mutex_);
-  return size_bytes_;
 }
 
 }  // namespace larder

@@ -5,17 +5,14 @@
 #pragma once
 
 #include <cstddef>
-#include <list>
 #include <memory>
-#include <mutex>
 #include <string_view>
-#include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "base/hash.h"
 #include "base/types.h"
 #include "server/json_reader.h"
+#include "server/lru_table.h"
 
 namespace larder {
 
@@ -31,7 +28,7 @@ struct KnownTurn {
 // unused goes. Two answers of one text to different messages are two entries. Thread: any.
 class HistoryTokens {
  public:
-  explicit HistoryTokens(std::size_t max_bytes) : max_bytes_(max_bytes) {}
+  explicit HistoryTokens(std::size_t max_bytes) : table_(max_bytes) {}
 
   // before: the message that was answered; its role and content count.
   void remember(std::string_view salt, const Json& before, std::string_view text,
@@ -39,19 +36,12 @@ class HistoryTokens {
   // Every assistant message that is remembered. What the tokens spell is for prompt.cc to check.
   std::vector<KnownTurn> recall(std::string_view salt, const Json& messages);
 
-  std::size_t size_bytes() const;
+  std::size_t size_bytes() const { return table_.size_bytes(); }
 
  private:
-  using Entry = std::pair<Digest, TokenList>;
-
   static Digest key_of(std::string_view salt, const Json& before, std::string_view text);
-  static std::size_t bytes_of(const Entry& entry);
 
-  const std::size_t max_bytes_;
-  mutable std::mutex mutex_;
-  std::list<Entry> entries_;  // the one last used first
-  std::unordered_map<Digest, std::list<Entry>::iterator, DigestHash> by_key_;
-  std::size_t size_bytes_ = 0;
+  LruTable<TokenList> table_;
 };
 
 }  // namespace larder

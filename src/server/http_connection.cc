@@ -272,6 +272,7 @@ Task<bool> HttpConnection::answer(Incoming& incoming) {
     start_routing(incoming.request);
   }
   while (!reply_) co_await wait_for_event();
+  while (reply_->errand && !disconnected_) co_await run_errand(incoming.request);
   const Reply reply = take_reply();
   incoming.request.body = {};
   incoming.share.release();
@@ -289,6 +290,30 @@ Task<bool> HttpConnection::answer(Incoming& incoming) {
   }
   co_await stop_watching();
   co_return written&& incoming.keep_alive && !draining_;
+}
+
+// Has the engine answer what routing wanted to know, and routes again. A client that leaves meanwhile
+// takes the question with it.
+Task<void> HttpConnection::run_errand(HttpRequest& request) {
+  {
+    const Reply asked = take_reply();
+    ++context_.gauges.num_generations;
+    std::string body;
+    while (!disconnected_) {
+      body += asked.generation->advance(kWriteBytes);
+      if (asked.generation->done()) break;
+      co_await wait_for_event();
+    }
+    --context_.gauges.num_generations;
+    if (disconnected_ || asked.generation->failed()) {
+      reply_.emplace();  // which nobody reads if the client has gone
+      if (!disconnected_) reply_->response = asked.generation->failure_response();
+      co_return;
+    }
+    request.answers[*asked.errand] = std::move(body);
+  }
+  start_routing(request);
+  while (!reply_) co_await wait_for_event();
 }
 
 Reply HttpConnection::take_reply() {

@@ -59,6 +59,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   Task<bool> refuse(ApiError error, std::string path = {});
   ApiError describe_unreadable(boost::system::error_code error) const;
   Task<bool> answer(Incoming& incoming);
+  Task<void> run_errand(HttpRequest& request);
   Task<bool> answer_from_engine(const Incoming& incoming, Generation& generation);
   Task<bool> stream(const Incoming& incoming, Generation& generation);
   Task<bool> write_response(HttpResponse response, bool keep_alive, bool with_body);

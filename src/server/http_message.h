@@ -3,10 +3,12 @@
 
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "base/error.h"
+#include "base/hash.h"
 #include "server/json_reader.h"
 
 namespace larder {
@@ -21,6 +23,9 @@ struct HttpRequest {
   std::string content_encoding;
   std::string origin;
   std::string body;
+  // What the engine answered to questions that routing the request raised (Reply::errand): bodies of
+  // completions.
+  std::unordered_map<Digest, std::string, DigestHash> answers;
 };
 
 struct HttpResponse {

@@ -419,6 +419,7 @@ std::string ServerMetrics::serialize(const EngineStats& stats, const EngineConfi
   page.value(static_cast<double>(kept.prompt_bytes), {{"of", "prompts"}});
   page.value(static_cast<double>(kept.answer_bytes), {{"of", "answers"}});
   page.value(static_cast<double>(kept.session_bytes), {{"of", "sessions"}});
+  page.value(static_cast<double>(kept.summary_bytes), {{"of", "summaries"}});
   {
     const std::lock_guard lock(mutex_);
     add_counters(families);

@@ -363,15 +363,30 @@ void read_best_of(const Fields& fields, const RequestRules& rules, CompletionReq
   }
 }
 
+void read_history(const Fields& fields, HistoryOptions& options) {
+  const std::string name = fields.string("strategy", kMaxNameBytes).value_or("");
+  const auto strategy = parse_history_strategy(name);
+  if (!strategy) {
+    fields.fail("strategy",
+                fmt::format("must be {}, it is \"{}\"", kHistoryStrategies, shorten(name)));
+  }
+  const auto max_tokens = fields.integer("max_tokens", {1, kMaxInt32});
+  options = {.strategy = *strategy, .max_tokens = static_cast<int>(max_tokens.value_or(0))};
+}
+
 }  // namespace
 
 void read_larder_options(const Fields& fields, const RequestRules& rules,
                          GenerationOptions& options) {
   options.normalisation = rules.normalisation;
+  options.history = rules.history;
   const Json* value = fields.find("larder");
   if (value == nullptr) return;
   const Fields own(*value, "larder");
   options.wants_cache_report = own.boolean("cache_report", false);
+  if (const Json* history = own.find("history")) {
+    read_history(Fields(*history, "larder.history"), options.history);
+  }
   const Json* names = own.find("normalise");
   if (names == nullptr) return;
   options.normalisation = {};

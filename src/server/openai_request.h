@@ -13,6 +13,7 @@
 #include "base/types.h"
 #include "engine/request.h"
 #include "server/cache_marks.h"
+#include "server/history_options.h"
 #include "server/history_tokens.h"
 #include "server/json_reader.h"
 #include "server/normalise.h"
@@ -29,6 +30,7 @@ struct RequestRules {
   int max_model_len = 0;
   AttentionSpan attention = {};  // where a request does not say
   Normalisation normalisation = {};  // likewise
+  HistoryOptions history = {};   // likewise
   bool takes_long_ttl = false;   // prompt_cache_options.ttl may be "12h", too (Responses)
 };
 
@@ -63,6 +65,7 @@ struct GenerationOptions {
   bool wants_diagnostics = false;  // the reply says why tokens of the prompt were computed
   bool reads_tool_calls = false;   // <tool_call> in the answer is a call, see tool_calls.h
   AttentionSpan attention;
+  HistoryOptions history;  // of a chat: what becomes of one too long
   // Only the last tokens of the prompt are kept: that many, or -1 = as many as max_model_len
   // allows.
   std::optional<int> truncate_prompt_tokens;
@@ -85,6 +88,7 @@ struct ChatRequest {
   bool continue_final_message = false;
   bool add_special_tokens = false;  // the template writes BOS itself
   std::vector<KnownTurn> known_turns;  // answers that are encoded as they were generated
+  std::string summary;  // of what came before the messages; "" = none
 };
 
 using Prompt = std::variant<std::string, std::vector<TokenId>>;
@@ -103,7 +107,7 @@ CompletionRequest parse_completion_request(const Json& body, const RequestRules&
 // What all of OpenAI's APIs have in common.
 GenerationOptions read_generation_options(const Fields& fields, const RequestRules& rules);
 
-// "larder": {"cache_report", "normalise"}: Larder's own options, in any API's request.
+// "larder": {"cache_report", "normalise", "history"}: Larder's own options, in any API's request.
 void read_larder_options(const Fields& fields, const RequestRules& rules,
                          GenerationOptions& options);
 

@@ -67,6 +67,8 @@ class ReplyWriter {
   const std::string& id() const { return id_; }
 
   void set_options(const GenerationOptions& options) { options_ = options; }
+  // What became of a long conversation, for the reply's larder.history.
+  void set_history(Json report) { history_ = std::move(report); }
   void set_prompts(std::vector<std::vector<TokenId>> prompts) { prompts_ = std::move(prompts); }
 
   // Once, as soon as the request is in the engine: nothing is known of the prompt's usage.
@@ -94,12 +96,18 @@ class ReplyWriter {
   // Kept only when the reply shows them: with return_token_ids or echo.
   const std::vector<TokenId>& prompt_tokens(const Choice& choice) const;
 
+  // Adds what is Larder's own to a reply, if there is anything.
+  void add_larder(Json& body) const {
+    if (!history_.is_null()) body["larder"]["history"] = history_;
+  }
+
   GenerationOptions options_;
   std::vector<std::vector<TokenId>> prompts_;
 
  private:
   const std::string id_;
   const std::string model_name_;
+  Json history_;
 };
 
 std::unique_ptr<ReplyWriter> make_messages_writer(std::string model_name);

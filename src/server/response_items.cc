@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <exception>
+#include <optional>
 #include <utility>
 
 #include "server/json_fields.h"
@@ -12,6 +14,7 @@ namespace larder {
 namespace {
 
 constexpr std::size_t kMaxNameBytes = 512;
+constexpr std::string_view kOurMark = "{\"larder\":";  // what our compactions begin with
 
 bool is_one_of(std::string_view value, std::initializer_list<std::string_view> all) {
   return std::ranges::find(all, value) != all.end();
@@ -136,11 +139,34 @@ Json chat_content(const Json& parts) {
   return content;
 }
 
+struct OurCompaction {
+  std::string summary;
+  Json messages;
+};
+
+// nullopt: another one's, a text.
+std::optional<OurCompaction> read_ours(const std::string& content) {
+  if (!content.starts_with(kOurMark)) return std::nullopt;
+  try {
+    const Json json = parse_json(content, {});
+    const Json& messages = json.at("messages");
+    const bool is_right = messages.is_array() && std::ranges::all_of(messages, [](const Json& one) {
+      return one.is_object() && one.contains("role") && one["role"].is_string();
+    });
+    if (is_right) return OurCompaction{json.at("summary").get<std::string>(), messages};
+  } catch (const std::exception&) {  // somebody changed it
+  }
+  return std::nullopt;
+}
+
 class ChatBuilder {
  public:
   void add(const ItemPtr& item, std::size_t index) {
     const Json& json = item->json;
     const std::string_view type = type_of(json);
+    ++num_messages_;
+    num_turns_ += !(type == "message" && is_one_of(json["role"].get_ref<const std::string&>(),
+                                                   {"system", "developer"}));
     if (type == "message") {
       begin(json["role"], index)["content"] = chat_content(json["content"]);
       if (item->tokens) {
@@ -153,6 +179,21 @@ class ChatBuilder {
       message["tool_call_id"] = json["call_id"];
       message["content"] = chat_content(json["output"]);
     }
+  }
+
+  void add_compaction(const Json& json, std::size_t index) {
+    const auto& content = json["encrypted_content"].get_ref<const std::string&>();
+    const std::optional<OurCompaction> ours = read_ours(content);
+    if (!ours) return add_summary(content);
+    chat_.told_summary = ours->summary;
+    if (num_turns_ > 0) return;  // what it sums up is there as well
+    const bool has_system = num_messages_ > 0;
+    add_summary(ours->summary);
+    for (const Json& message : ours->messages) {
+      const bool is_system = message.value("role", "") == "system";
+      if (!is_system || !has_system) begin(message["role"], index) = message;
+    }
+    ++num_turns_;
   }
 
   ItemChat finish() { return std::move(chat_); }
@@ -174,7 +215,14 @@ class ChatBuilder {
         {{"id", json["call_id"]}, {"type", "function"}, {"function", std::move(function)}});
   }
 
+  void add_summary(const std::string& text) {
+    if (!chat_.summary.empty()) chat_.summary += "\n\n";
+    chat_.summary += text;
+  }
+
   ItemChat chat_;
+  int num_messages_ = 0;  // items, instructions aside
+  int num_turns_ = 0;     // of these, those that are not the system's
 };
 
 }  // namespace
@@ -248,17 +296,24 @@ std::string text_of(const Json& item) {
   return {};
 }
 
+Json make_compaction(const std::string& summary, const Json& kept) {
+  const Json content = {{"larder", 1}, {"summary", summary}, {"messages", kept}};
+  return {{"id", make_id("cmp_")},
+          {"type", "compaction"},
+          {"encrypted_content", dump_json(content)},
+          {"created_by", "larder"}};
+}
+
 ItemChat to_chat(std::string_view instructions, const std::vector<ItemPtr>& items) {
-  std::string system(instructions);
-  for (const ItemPtr& item : items) {
-    if (type_of(item->json) != "compaction") continue;
-    if (!system.empty()) system += "\n\n";
-    system += kSummaryHeading;
-    system += item->json["encrypted_content"].get_ref<const std::string&>();
-  }
   ChatBuilder builder;
-  if (!system.empty()) builder.begin("system", 0)["content"] = system;
-  for (std::size_t i = 0; i < items.size(); ++i) builder.add(items[i], i);
+  if (!instructions.empty()) builder.begin("system", 0)["content"] = instructions;
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    if (type_of(items[i]->json) == "compaction") {
+      builder.add_compaction(items[i]->json, i);
+    } else {
+      builder.add(items[i], i);
+    }
+  }
   return builder.finish();
 }
 

@@ -24,12 +24,18 @@ bool is_reference(const Json& item);
 Json make_output_message(const std::string& id, const std::string& text, bool is_complete,
                          Json logprobs = Json::array());
 
+// A summary of what came before the messages kept, and these themselves: a chat's.
+Json make_compaction(const std::string& summary, const Json& kept);
+
 // A chat for the template: OpenAI's chat messages, not yet checked, with the answers whose tokens are
-// known. Reasoning is left out. A compaction's summary joins the system message.
+// known. Reasoning is left out. Where what a compaction of ours sums up is there as well, it is passed
+// over; else it stands for that.
 struct ItemChat {
   Json messages = Json::array();
   std::vector<KnownTurn> known_turns;
   std::vector<std::size_t> item_of;  // per message, the first item in it; instructions: 0
+  std::string summary;       // of compactions, for what the messages do not hold; "" = none
+  std::string told_summary;  // of our last compaction
 };
 // instructions: "" = none; they go first.
 ItemChat to_chat(std::string_view instructions, const std::vector<ItemPtr>& items);

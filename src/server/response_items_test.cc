@@ -82,13 +82,42 @@ TEST(ResponseItems, SpellAChat) {
   EXPECT_EQ(chat.item_of, (std::vector<std::size_t>{0, 0, 2, 5, 6}));
 }
 
-TEST(ResponseItems, ASummaryJoinsTheSystemMessage) {
+TEST(ResponseItems, ASummaryStandsForWhatIsNotThere) {
   const ItemChat chat = to_chat("Be brief.", items_of(R"([
       {"type": "compaction", "encrypted_content": "They met."},
       {"role": "user", "content": "a"}])"));
   ASSERT_EQ(chat.messages.size(), 2u);
-  EXPECT_EQ(chat.messages[0]["content"],
-            "Be brief.\n\n" + std::string(kSummaryHeading) + "They met.");
+  EXPECT_EQ(chat.messages[0]["content"], "Be brief.");
+  EXPECT_EQ(chat.summary, "They met.");
+}
+
+TEST(ResponseItems, OurCompactionsStandForWhatTheySumUp) {
+  const SessionStore store({.max_bytes = 1 << 20, .max_count = 10});
+  const Json kept = Json::parse(R"([{"role": "system", "content": "Hm."},
+                                    {"role": "user", "content": "a"}])");
+  const ItemPtr ours = store.make_item(make_compaction("They met.", kept));
+  std::vector<ItemPtr> rest = items_of(R"([{"role": "assistant", "content": "b"}])");
+  rest.insert(rest.begin(), ours);
+  const ItemChat alone = to_chat("", rest);
+  EXPECT_EQ(alone.summary, "They met.");
+  EXPECT_EQ(alone.told_summary, "They met.");
+  ASSERT_EQ(alone.messages.size(), 3u);
+  EXPECT_EQ(alone.messages[1], kept[1]);
+
+  // With all that it sums up before it, or with the system's messages.
+  std::vector<ItemPtr> all = items_of(R"([{"role": "user", "content": "a"}])");
+  all.insert(all.end(), rest.begin(), rest.end());
+  EXPECT_EQ(to_chat("", all).messages.size(), 2u);
+  EXPECT_EQ(to_chat("", all).summary, "");
+  EXPECT_EQ(to_chat("", all).told_summary, "They met.");
+  std::vector<ItemPtr> system = items_of(R"([{"role": "system", "content": "Hm."}])");
+  system.insert(system.end(), rest.begin(), rest.end());
+  EXPECT_EQ(to_chat("", system).messages.size(), 3u);
+
+  // One that somebody changed is a text like another's.
+  const std::string broken = ours->json["encrypted_content"].get<std::string>().substr(0, 30);
+  const ItemPtr item = store.make_item({{"id", "x"}, {"type", "compaction"}, {"encrypted_content", broken}});
+  EXPECT_EQ(to_chat("", {item}).summary, broken);
 }
 
 TEST(ResponseItems, MarksStayWithTheirParts) {

@@ -156,6 +156,34 @@ void read_cache(const Fields& fields, ResponsesRequest& request) {
   options.prompt_cache_key = fields.string("prompt_cache_key", kMaxNameBytes).value_or("");
 }
 
+// What becomes of a long history, where "larder" does not say.
+void read_context(const Fields& fields, ResponsesRequest& request) {
+  const std::string truncation = fields.string("truncation", kMaxNameBytes).value_or("disabled");
+  if (truncation != "auto" && truncation != "disabled") {
+    fields.fail("truncation", fmt::format("must be \"auto\" or \"disabled\", it is \"{}\"",
+                                          shorten(truncation)));
+  }
+  request.echo["truncation"] = truncation;
+  HistoryOptions& history = request.options.history;
+  if (truncation == "auto" && history.strategy == HistoryStrategy::kNone) {
+    history = {.strategy = HistoryStrategy::kRollingWindow, .max_tokens = INT32_MAX};
+  }
+  const Json* entries = fields.find("context_management");
+  if (entries == nullptr) return;
+  if (!entries->is_array()) fields.fail("context_management", "must be an array");
+  for (std::size_t i = 0; i < entries->size(); ++i) {
+    const Fields entry((*entries)[i], fmt::format("context_management[{}]", i));
+    const std::string type = entry.string("type", kMaxNameBytes).value_or("");
+    if (type != "compaction") {
+      entry.fail("type", fmt::format("must be \"compaction\", it is \"{}\"", shorten(type)));
+    }
+    const auto threshold = entry.integer("compact_threshold", {1, INT32_MAX});
+    history = {.strategy = HistoryStrategy::kSummary,
+               .max_tokens = static_cast<int>(threshold.value_or(0))};
+    request.compacts = true;
+  }
+}
+
 void echo_as_given(const Fields& fields, ResponsesRequest& request) {
   for (const char* name :
        {"instructions", "previous_response_id", "prompt_cache_key", "prompt_cache_retention",
@@ -164,7 +192,6 @@ void echo_as_given(const Fields& fields, ResponsesRequest& request) {
     request.echo[name] = value == nullptr ? Json() : *value;
   }
   request.echo["parallel_tool_calls"] = fields.boolean("parallel_tool_calls", true);
-  request.echo["truncation"] = request.truncates ? "auto" : "disabled";
   request.echo["temperature"] = fields.number("temperature", {0, 2}).value_or(1);
   request.echo["top_p"] = fields.number("top_p", {0, 1}).value_or(1);
   Json text = {{"format", {{"type", "text"}}}};
@@ -219,12 +246,7 @@ ResponsesRequest parse_responses_request(const Json& body, const RequestRules& r
   read_sessions(fields, request);
   read_input(fields, request);
   read_tools(fields, request);
-  const std::string truncation = fields.string("truncation", kMaxNameBytes).value_or("disabled");
-  if (truncation != "auto" && truncation != "disabled") {
-    fields.fail("truncation", fmt::format("must be \"auto\" or \"disabled\", it is \"{}\"",
-                                          shorten(truncation)));
-  }
-  request.truncates = truncation == "auto";
+  read_context(fields, request);
   request.stores = fields.boolean("store", true);
   request.echo["metadata"] = read_metadata(body);
   request.echo["store"] = request.stores;

@@ -23,7 +23,7 @@ struct ResponsesRequest {
   std::string conversation_id;         // "" = none; never beside previous_response_id
   bool stores = true;                  // the response can be retrieved and followed
   bool prewarms = false;               // the prompt goes into the cache, nothing is generated
-  bool truncates = false;              // what does not fit is dropped from the beginning
+  bool compacts = false;               // context_management: a summary is an item of the output
   bool wants_logprobs = false;         // in the text's parts
   // The request's fields that the response repeats, under their names.
   Json echo = Json::object();

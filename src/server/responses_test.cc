@@ -226,6 +226,133 @@ TEST_F(Responses, ItemsCanBeReferredTo) {
   EXPECT_EQ(answer.param(), "input[1].id");
 }
 
+// Here a character is a token, so that questions for a summary take hundreds.
+TEST_F(Responses, LongConversationsAreBounded) {
+  EngineConfig engine = TestServer::default_engine();
+  engine.max_model_len = 600;
+  const TestServer larger({}, engine);
+  for (const TestServer* server : {&larger, &std::as_const(server_)}) {
+    for (const char* strategy : {"rolling_window", "retrieval", "summary"}) {
+      const std::string made = server->post("/v1/conversations", "{}").json()["id"];
+      int num_dropped = 0;
+      std::string summary;
+      Json report;
+      for (int turn = 0; turn < 16; ++turn) {
+        Json request = body("turn " + std::to_string(turn), 10);
+        request["conversation"] = made;
+        request["larder"]["history"] = {{"strategy", strategy}, {"max_tokens", 300}};
+        const auto answer = server->post("/v1/responses", request.dump());
+        ASSERT_EQ(answer.status, 200) << answer.body;
+        report = answer.json().at("larder").at("history");
+        EXPECT_EQ(report.at("strategy"), strategy);
+        EXPECT_GE(report.at("dropped_turns"), num_dropped);
+        num_dropped = report.at("dropped_turns");
+        if (report.at("summary").is_string()) summary = report["summary"];
+        EXPECT_LE(answer.json().at("usage").at("input_tokens"), report.at("max_tokens").get<int>() + 4)
+            << report;
+      }
+      EXPECT_GT(num_dropped, 3);
+      const bool sums_up = std::string(strategy) == "summary";
+      EXPECT_EQ(!summary.empty(), sums_up && server == &larger);
+      EXPECT_EQ(report.at("untold_messages") > 0, sums_up && server != &larger) << report;
+      const Json items = server->get("/v1/conversations/" + made + "/items?limit=100").json();
+      EXPECT_EQ(items.at("data").size(), 32u) << "nothing is deleted";
+    }
+  }
+}
+
+TEST_F(Responses, ChatsAreBoundedToo) {
+  Json request = {{"max_tokens", 4}, {"messages", Json::array()}};
+  for (int turn = 0; turn < 20; ++turn) {
+    request["messages"].push_back({{"role", "user"}, {"content", "question"}});
+    request["messages"].push_back({{"role", "assistant"}, {"content", "answer"}});
+  }
+  request["messages"].push_back({{"role", "user"}, {"content", "question"}});
+  EXPECT_EQ(server_.post("/v1/chat/completions", request.dump()).status, 400);
+  request["larder"]["history"] = {{"strategy", "rolling_window"}, {"max_tokens", 150}};
+  const auto answer = server_.post("/v1/chat/completions", request.dump());
+  EXPECT_EQ(answer.status, 200) << answer.body;
+  EXPECT_GT(answer.json()["larder"]["history"]["dropped_turns"], 10);
+  request["larder"]["history"]["strategy"] = "magic";
+  EXPECT_EQ(server_.post("/v1/chat/completions", request.dump()).param(),
+            "larder.history.strategy");
+}
+
+TEST_F(Responses, TruncateAndCompactOnRequest) {
+  EngineConfig engine = TestServer::default_engine();
+  engine.max_model_len = 600;
+  const TestServer server({}, engine);
+  const auto ask = [&](const Json& request) {
+    const auto answer = server.post("/v1/responses", request.dump());
+    EXPECT_EQ(answer.status, 200) << answer.body;
+    return answer.json();
+  };
+  Json request = body("x", 4);
+  request["instructions"] = "Be brief.";
+  request["input"] = Json::array();
+  for (int turn = 0; turn < 30; ++turn) {
+    request["input"].push_back({{"role", "user"}, {"content", "question"}});
+    request["input"].push_back({{"role", "assistant"}, {"content", "answer"}});
+  }
+  request["input"].push_back({{"role", "user"}, {"content", "question"}});
+  EXPECT_EQ(server.post("/v1/responses", request.dump()).param(), "messages");
+  request["truncation"] = "auto";
+  EXPECT_GT(ask(request).at("larder").at("history").at("dropped_turns"), 0);
+
+  request["context_management"] = Json::array({{{"type", "compaction"}, {"compact_threshold", 300}}});
+  const Json whole = ask(request);
+  const Json output = whole.at("output");
+  ASSERT_EQ(output.size(), 2u);
+  EXPECT_EQ(output[0]["type"], "compaction");
+  EXPECT_EQ(output[1]["type"], "message");
+  const Json counted = server.post("/v1/responses/input_tokens", request.dump()).json();
+  EXPECT_EQ(counted.at("input_tokens"), whole.at("usage").at("input_tokens"));
+  request["stream"] = true;
+  const auto list = events(server.post("/v1/responses", request.dump()).body);
+  EXPECT_EQ(list.back().at("response").at("output").size(), 2u);
+  request["stream"] = false;
+
+  // Whoever keeps the compaction only and whoever keeps all are prompted alike, and told once.
+  const Json question = {{"role", "user"}, {"content", "more"}};
+  Json all = request, rest = request;
+  rest["input"] = Json::array();
+  for (const Json& item : output) {
+    all["input"].push_back(item);
+    rest["input"].push_back(item);
+  }
+  all["input"].push_back(question);
+  rest["input"].push_back(question);
+  const Json of_all = ask(all), of_rest = ask(rest);
+  EXPECT_EQ(of_all.at("usage").at("input_tokens"), of_rest.at("usage").at("input_tokens"));
+  EXPECT_GT(of_rest.at("usage").at("input_tokens_details").at("cached_tokens"),
+            whole.at("usage").at("input_tokens").get<int>() - 32);
+  EXPECT_EQ(of_all.at("output").size(), 1u);
+  EXPECT_EQ(of_rest.at("output").size(), 1u);
+  request["context_management"][0]["type"] = "magic";
+  EXPECT_EQ(server.post("/v1/responses", request.dump()).param(), "context_management[0].type");
+}
+
+// A client that leaves takes its summary with it.
+TEST(LongHistories, SummariesEndWithTheirClient) {
+  EngineConfig engine = TestServer::default_engine();
+  engine.max_model_len = 3000;
+  TestServer server({}, engine);
+  Json request = {{"max_tokens", 4}, {"messages", Json::array()}};
+  for (int turn = 0; turn < 150; ++turn) {
+    request["messages"].push_back({{"role", "user"}, {"content", "question"}});
+    request["messages"].push_back({{"role", "assistant"}, {"content", "answer"}});
+  }
+  request["messages"].push_back({{"role", "user"}, {"content", "question"}});
+  request["larder"]["history"] = {{"strategy", "summary"}, {"max_tokens", 2400}};
+  {
+    RawClient client(server.port());
+    client.send(TestServer::request("/v1/chat/completions", request.dump()));
+    while (server.engine().stats().num_steps == 0) std::this_thread::yield();
+  }
+  EXPECT_TRUE(server.becomes_idle());
+  EXPECT_LT(server.engine().stats().num_generated_tokens, 590u) << "the summary would have that many";
+}
+
 TEST(ResponsesOfKeys, AreTheirOwn) {
   ServerConfig config;
   config.api_keys = {"one", "two"};

@@ -1,9 +1,13 @@
 #include "server/responses_writer.h"
 
+#include <algorithm>
+#include <iterator>
+#include <optional>
 #include <utility>
 
 #include "server/response_items.h"
 #include "server/sse.h"
+#include "server/tool_calls.h"
 #include "server/unix_time.h"
 #include "server/utf8.h"
 
@@ -16,8 +20,7 @@ class ResponsesWriter final : public ReplyWriter {
       : ReplyWriter(make_id("resp_"), std::move(model_name)),
         tokenizer_(tokenizer),
         draft_(std::move(draft)),
-        created_s_(unix_time_s()),
-        item_id_(make_id("msg_")) {}
+        created_s_(unix_time_s()) {}
 
   void begin(std::string& out) override {
     for (const char* name : {"response.created", "response.in_progress"}) {
@@ -27,21 +30,11 @@ class ResponsesWriter final : public ReplyWriter {
 
   void delta(Choice& choice, ChoiceDelta delta, std::span<const Choice>,
              std::string& out) override {
-    if (draft_.prewarms) return;
-    if (!std::exchange(choice.begun, true)) open_item(out);
-    Json shown = logprobs(delta.tokens);
-    for (const Json& logprob : shown) logprobs_.push_back(logprob);
-    if (delta.text.empty()) return;
-    Json event = place(true);
-    event["delta"] = std::move(delta.text);
-    event["logprobs"] = std::move(shown);
-    send(out, "response.output_text.delta", std::move(event));
+    if (!draft_.prewarms) take(choice, delta.text, logprobs(delta.tokens), out);
   }
 
   void end(std::span<const Choice> all, std::string& out) override {
-    const Choice& choice = all.front();
-    const Json body = complete(choice);
-    if (!draft_.prewarms) close_item(body["output"][0], out);
+    const Json body = complete(all.front());
     const bool is_complete = body["status"] == "completed";
     send(out, is_complete ? "response.completed" : "response.incomplete", {{"response", body}});
   }
@@ -52,9 +45,12 @@ class ResponsesWriter final : public ReplyWriter {
     send(out, "response.failed", {{"response", std::move(body)}});
   }
 
+  // The stream's events, unsent, make the whole.
   std::string whole(std::span<Choice*> shown, std::span<const Choice>) override {
-    logprobs_ = logprobs(shown.front()->tokens);
-    return dump_json(complete(*shown.front()));
+    std::string events;
+    const Choice& choice = *shown.front();
+    if (!draft_.prewarms) take(choice, choice.text, logprobs(choice.tokens), events);
+    return dump_json(complete(choice));
   }
 
   HttpResponse failure_response(const ApiError& error) const override {
@@ -74,6 +70,7 @@ class ResponsesWriter final : public ReplyWriter {
     body["conversation"] = nullptr;
     if (!draft_.conversation_id.empty()) body["conversation"] = {{"id", draft_.conversation_id}};
     body["usage"] = nullptr;
+    add_larder(body);
     return body;
   }
 
@@ -85,17 +82,14 @@ class ResponsesWriter final : public ReplyWriter {
 
   // The response as it ended, which is stored now.
   Json complete(const Choice& choice) {
-    const bool is_complete = draft_.prewarms || choice.finish != FinishReason::kLength;
+    const bool is_complete = this->is_complete(choice);
     Json body = response(is_complete ? "completed" : "incomplete");
     if (is_complete) {
       body["completed_at"] = unix_time_s();
     } else {
       body["incomplete_details"] = {{"reason", "max_output_tokens"}};
     }
-    if (!draft_.prewarms) {
-      body["output"].push_back(
-          make_output_message(item_id_, choice.text, is_complete, std::move(logprobs_)));
-    }
+    body["output"] = output_;
     body["usage"] = responses_usage_json(choice);
     if (choice.cache_report) add_report(*choice.cache_report, body);
     body["timings"] = timings_json({&choice, 1});
@@ -107,9 +101,11 @@ class ResponsesWriter final : public ReplyWriter {
     if (draft_.store == nullptr) return;
     SessionStore& store = *draft_.store;
     std::vector<ItemPtr> output;
-    for (const Json& item : body["output"]) {
+    for (const Json& item : output_) {
+      // Those tokens are the message's if it is all that was generated.
+      const bool is_all = item["type"] == "message" && text_of(item) == choice.text;
       output.push_back(store.make_item(
-          item, std::make_shared<const std::vector<TokenId>>(choice.token_ids)));
+          item, is_all ? std::make_shared<const std::vector<TokenId>>(choice.token_ids) : nullptr));
     }
     if (!draft_.conversation_id.empty() && !draft_.prewarms) {
       // It may have been deleted meanwhile; then there is nothing to append to.
@@ -130,34 +126,136 @@ class ResponsesWriter final : public ReplyWriter {
     store.put(draft_.owner, std::move(stored));
   }
 
-  // Where a text event belongs.
-  Json place(bool in_part) const {
-    Json event = {{"item_id", item_id_}, {"output_index", 0}};
-    if (in_part) event["content_index"] = 0;
+  bool is_complete(const Choice& choice) const {
+    return draft_.prewarms || choice.finish != FinishReason::kLength;
+  }
+
+  // News of the answer: texts and calls become items.
+  void take(const Choice& choice, std::string_view text, Json logprobs, std::string& out) {
+    if (!std::exchange(begun_, true) && !draft_.compaction.is_null()) {
+      add_item(std::move(draft_.compaction), out);
+    }
+    std::vector<AnswerPiece> pieces = scanner().push(text);
+    if (choice.done()) std::ranges::move(scanner().finish(), std::back_inserter(pieces));
+    for (AnswerPiece& piece : pieces) {
+      if (piece.call) {
+        close_message(true, out);
+        add_call(*piece.call, out);
+      } else {
+        add_text(std::move(piece.text), std::move(logprobs), out);
+        logprobs = Json::array();
+      }
+    }
+    if (!choice.done()) {
+      if (pieces.empty()) keep_for_later(std::move(logprobs));
+      return;
+    }
+    const bool is_silent = num_calls_ == 0 && !message_;
+    if (is_silent) open_message(out);
+    close_message(is_complete(choice), out);
+  }
+
+  ToolCallScanner& scanner() {
+    if (!scanner_) scanner_.emplace(options_.reads_tool_calls);
+    return *scanner_;
+  }
+
+  // Of tokens whose text is held back.
+  void keep_for_later(Json logprobs) {
+    for (Json& logprob : logprobs) waiting_logprobs_.push_back(std::move(logprob));
+  }
+
+  // A message that is being written.
+  struct Message {
+    std::string id, text;
+    Json logprobs = Json::array();
+  };
+
+  // Where an event of the open item belongs.
+  Json place(const std::string& item_id) const {
+    return {{"item_id", item_id}, {"output_index", output_.size()}};
+  }
+  Json place_in_message() const {
+    Json event = place(message_->id);
+    event["content_index"] = 0;
     return event;
   }
 
-  void open_item(std::string& out) {
-    Json item = make_output_message(item_id_, "", true);
+  void add_text(std::string text, Json logprobs, std::string& out) {
+    if (!message_) open_message(out);
+    Json shown = std::exchange(waiting_logprobs_, Json::array());
+    for (Json& logprob : logprobs) shown.push_back(std::move(logprob));
+    for (const Json& logprob : shown) message_->logprobs.push_back(logprob);
+    message_->text += text;
+    Json event = place_in_message();
+    event["delta"] = std::move(text);
+    event["logprobs"] = std::move(shown);
+    send(out, "response.output_text.delta", std::move(event));
+  }
+
+  void open_message(std::string& out) {
+    message_.emplace();
+    message_->id = make_id("msg_");
+    Json item = make_output_message(message_->id, "", true);
     const Json part = item["content"][0];
     item["content"] = Json::array();
-    item["status"] = "in_progress";
-    send(out, "response.output_item.added", {{"output_index", 0}, {"item", std::move(item)}});
-    Json event = place(true);
+    open_item(std::move(item), out);
+    Json event = place_in_message();
     event["part"] = part;
     send(out, "response.content_part.added", std::move(event));
   }
 
-  void close_item(const Json& item, std::string& out) {
+  void close_message(bool is_whole, std::string& out) {
+    if (!message_) return;
+    Json item = make_output_message(message_->id, message_->text, is_whole,
+                                    std::move(message_->logprobs));
     const Json& part = item["content"][0];
-    Json event = place(true);
+    Json event = place_in_message();
     event["text"] = part["text"];
     event["logprobs"] = part["logprobs"];
     send(out, "response.output_text.done", std::move(event));
-    event = place(true);
+    event = place_in_message();
     event["part"] = part;
     send(out, "response.content_part.done", std::move(event));
-    send(out, "response.output_item.done", {{"output_index", 0}, {"item", item}});
+    close_item(std::move(item), out);
+    message_.reset();
+  }
+
+  void add_call(const ToolCall& call, std::string& out) {
+    ++num_calls_;
+    Json item = {{"id", make_id("fc_")}, {"type", "function_call"}, {"status", "completed"}};
+    item["call_id"] = make_id("call_");
+    item["name"] = call.name;
+    item["arguments"] = "";
+    open_item(item, out);
+    item["arguments"] = dump_json(call.arguments);
+    Json event = place(item["id"]);
+    event["delta"] = item["arguments"];
+    send(out, "response.function_call_arguments.delta", std::move(event));
+    event = place(item["id"]);
+    event["name"] = item["name"];
+    event["arguments"] = item["arguments"];
+    send(out, "response.function_call_arguments.done", std::move(event));
+    close_item(std::move(item), out);
+  }
+
+  void add_item(Json item, std::string& out) {
+    Json event = {{"output_index", output_.size()}};
+    event["item"] = item;
+    send(out, "response.output_item.added", std::move(event));
+    close_item(std::move(item), out);
+  }
+  void open_item(Json item, std::string& out) {
+    item["status"] = "in_progress";
+    Json event = {{"output_index", output_.size()}};
+    event["item"] = std::move(item);
+    send(out, "response.output_item.added", std::move(event));
+  }
+  void close_item(Json item, std::string& out) {
+    Json event = {{"output_index", output_.size()}};
+    event["item"] = item;
+    send(out, "response.output_item.done", std::move(event));
+    output_.push_back(std::move(item));
   }
 
   void send(std::string& out, const char* type, Json fields) {
@@ -192,9 +290,13 @@ class ResponsesWriter final : public ReplyWriter {
   const Tokenizer& tokenizer_;
   ResponseDraft draft_;
   const std::int64_t created_s_;
-  const std::string item_id_;
   int sequence_number_ = 0;
-  Json logprobs_ = Json::array();
+  Json output_ = Json::array();  // items that are complete
+  std::optional<Message> message_;
+  std::optional<ToolCallScanner> scanner_;  // once the options are known
+  Json waiting_logprobs_ = Json::array();
+  int num_calls_ = 0;
+  bool begun_ = false;
 };
 
 }  // namespace

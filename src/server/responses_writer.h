@@ -18,6 +18,7 @@ struct ResponseDraft {
   std::string conversation_id;    // its items are appended there; "" = none
   bool prewarms = false;          // there is no output
   bool wants_logprobs = false;    // in the text's part
+  Json compaction;                // goes first among the output; null = none
   SessionStore* store = nullptr;  // null: nothing is kept
   std::string owner;
   bool keeps_response = true;  // it can be retrieved; else only the conversation grows

@@ -74,7 +74,8 @@ Router::Router(const ServerConfig& config, const ServedModel& model, ServerMetri
                                .max_count = config.limits.max_sessions})),
       cache_log_(std::make_unique<CacheLog>(
           model.tokenizer, metrics, tier_names(model.engine),
-          CacheLogLimits{.max_ledger_bytes = config.limits.max_ledger_bytes})) {}
+          CacheLogLimits{.max_ledger_bytes = config.limits.max_ledger_bytes})),
+      summaries_(std::make_unique<Summarizer::Table>(config.limits.max_summary_bytes)) {}
 
 namespace {
 
@@ -186,11 +187,21 @@ bool Router::is_quick(const HttpRequest& request) const {
   return route == nullptr || !route->takes_json;
 }
 
+Reply Router::dispatch(const HttpRequest& request, const Mailbox::Wake& wake) const {
+  const Route* found = find(request);
+  if (found == nullptr) return {error_response(unknown_path(request), request.path), nullptr};
+  try {
+    return (this->*found->handler)(request, wake);
+  } catch (Errand& errand) {
+    Reply reply = generate(request, std::move(errand.job), wake);
+    reply.errand = errand.key;
+    return reply;
+  }
+}
+
 Reply Router::route(const HttpRequest& request, Mailbox::Wake wake) const {
   try {
-    const Route* found = find(request);
-    if (found == nullptr) return {error_response(unknown_path(request), request.path), nullptr};
-    return (this->*found->handler)(request, std::move(wake));
+    return dispatch(request, wake);
   } catch (const Error& error) {
     if (error.kind() == ErrorKind::kUnavailable) metrics_.count_rejection("queue_full");
     return {error_response(to_api_error(error), request.path), nullptr};
@@ -216,7 +227,8 @@ RequestRules Router::rules() const {
           .vocab_size = model_.tokenizer.vocab_size(),
           .max_model_len = model_.max_model_len,
           .attention = model_.attention,
-          .normalisation = config_.normalisation};
+          .normalisation = config_.normalisation,
+          .history = config_.history};
 }
 
 void Router::require_model(const std::string& name) const {

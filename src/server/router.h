@@ -9,6 +9,7 @@
 #include "server/generation.h"
 #include "server/history_tokens.h"
 #include "server/http_message.h"
+#include "server/long_history.h"
 #include "server/metrics.h"
 #include "server/responses_request.h"
 #include "server/server_config.h"
@@ -16,10 +17,12 @@
 
 namespace larder {
 
-// Either a response that is ready, or work in the engine that will make one.
+// Either a response that is ready, or work in the engine that will make one. With an errand that work is
+// done first: its body goes into the request's answers under this key, and the request is routed again.
 struct Reply {
-  HttpResponse response;
-  std::unique_ptr<Generation> generation;
+  HttpResponse response = {};
+  std::unique_ptr<Generation> generation = nullptr;
+  std::optional<Digest> errand = std::nullopt;
 };
 
 // What handlers may ask about the server around them.
@@ -48,9 +51,15 @@ class Router {
  private:
   struct Route;
   static const Route kRoutes[];
+  // Thrown where a request cannot be prepared without an answer of the engine.
+  struct Errand {
+    Digest key;
+    GenerationJob job;
+  };
 
   std::optional<Digest> key_of(const HttpRequest& request) const;
   static const Route* find(const HttpRequest& request);
+  Reply dispatch(const HttpRequest& request, const Mailbox::Wake& wake) const;
   bool allows_origin(const std::string& origin) const;
   ApiError unknown_path(const HttpRequest& request) const;
 
@@ -101,8 +110,23 @@ class Router {
   std::string salt_of(const HttpRequest& request, const GenerationOptions& options) const;
   // Answers among the chat's messages whose tokens are known.
   std::vector<KnownTurn> recall_turns(const std::string& salt, const ChatRequest& chat) const;
+  // A chat as it will be encoded, with all that changes it done.
+  struct SettledChat {
+    std::string salt;
+    std::vector<std::string> normalised;
+    Json last;  // the message to answer, as it will come back
+    std::optional<HistoryReport> history;
+  };
+  // Both may throw an Errand.
+  SettledChat settle_chat(const HttpRequest& request, ChatRequest& chat) const;
   // A job for a chat's prompt, whose answer will be known when it comes back. Without a writer.
   GenerationJob prepare_job(const HttpRequest& request, ChatRequest& chat) const;
+  // How many tokens a chat's prompt has; nullopt: the template refuses it, or it is hopelessly long.
+  std::optional<int> measure(ChatRequest chat) const;
+  // The model's answer to a chat, from the request's answers; throws the Errand that brings it. nullopt:
+  // the request has asked enough.
+  std::optional<std::string> answer_to(const HttpRequest& request, const std::string& salt,
+                                       const Digest& key, ChatRequest chat) const;
   Reply generate(const HttpRequest& request, GenerationJob job, Mailbox::Wake wake) const;
 
   const ServerConfig& config_;
@@ -113,6 +137,7 @@ class Router {
   const std::unique_ptr<HistoryTokens> history_;
   const std::unique_ptr<SessionStore> sessions_;
   const std::unique_ptr<CacheLog> cache_log_;
+  const std::unique_ptr<Summarizer::Table> summaries_;
 };
 
 }  // namespace larder

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "server/history_options.h"
 #include "server/normalise.h"
 #include "tokenizer/chat_template.h"
 #include "tokenizer/tokenizer.h"
@@ -37,6 +38,7 @@ struct ServerLimits {
   // Of stored responses and conversations, all owners together (SessionStore).
   std::size_t max_session_bytes = std::size_t{256} << 20;
   std::size_t max_sessions = 10'000;
+  std::size_t max_summary_bytes = std::size_t{4} << 20;  // of long conversations (Summarizer)
   std::chrono::milliseconds idle_timeout{120'000};               // between requests of a connection
   std::chrono::milliseconds header_timeout{
       10'000};  // from a request's first byte to the end of headers
@@ -57,6 +59,7 @@ struct ServerConfig {
   std::chrono::milliseconds drain_timeout{30'000};  // for running requests after SIGTERM
   std::chrono::milliseconds log_interval{5'000};    // of the statistics line while busy; 0 = never
   Normalisation normalisation;  // of chats that do not say
+  HistoryOptions history;                           // of chats that do not say
   ServerLimits limits;
 };
 

@@ -104,7 +104,7 @@ class TestServer {
         transformer_(tiny_.config, tiny_.weights, tiny_.layout, select_kernels(), tiny_.pool,
                      {.max_batch_tokens = engine_config.max_batch_tokens,
                       .max_logit_rows = 64,
-                      .max_context_len = kMaxModelLen}),
+                      .max_context_len = engine_config.max_model_len}),
         engine_(engine_config, transformer_, storage_, tiny_.layout, tokenizer_.end_tokens(),
                 clock_),
         model_{.name = "tiny",
@@ -112,7 +112,7 @@ class TestServer {
                .tokenizer = tokenizer_,
                .chat_template = template_,
                .engine = engine_,
-               .max_model_len = kMaxModelLen,
+               .max_model_len = engine_config.max_model_len,
                .created_s = 1,
                .metadata = {}} {
     config.port = 0;

@@ -155,6 +155,34 @@ def test_agent_with_tools_reuses_everything(server):
     assert types == ["message", "function_call", "function_call_output", "message"] * 6
 
 
+def test_a_call_comes_as_an_item(server):
+    """The history is such that a small model writes a call; the call and its result go back in."""
+    call = {"type": "function_call", "name": "get_weather"}
+    items = []
+    for number, city in enumerate(["Paris", "Rome", "Oslo"]):
+        items += [{"role": "user", "content": f"What is the weather in {city}?"},
+                  {**call, "call_id": f"c{number}", "arguments": json.dumps({"city": city})},
+                  {"type": "function_call_output", "call_id": f"c{number}", "output": "sunny"},
+                  {"role": "assistant", "content": f"It is sunny in {city}."}]
+    items.append({"role": "user", "content": "What is the weather in Bern?"})
+    options = dict(model="smollm2", tools=[WEATHER], max_output_tokens=60, temperature=0)
+    whole = server.client.responses.create(**options, input=items)
+    with server.client.responses.stream(**options, input=items) as stream:
+        names = [event.type for event in stream]
+        final = stream.get_final_response()
+    calls = [item for item in whole.output if item.type == "function_call"]
+    assert calls, whole.output_text
+    assert [(item.name, item.arguments) for item in final.output if item.type == "function_call"] == [
+        (item.name, item.arguments) for item in calls]
+    assert names.count("response.function_call_arguments.done") == len(calls)
+    assert calls[0].name == "get_weather" and isinstance(json.loads(calls[0].arguments), dict)
+    results = [{"type": "function_call_output", "call_id": item.call_id, "output": "raining"} for item in calls]
+    following = server.client.responses.create(**options, input=results, previous_response_id=whole.id)
+    details = following.usage.input_tokens_details
+    print(f"{len(calls)} calls; then {details.cached_tokens} of {whole.usage.total_tokens} tokens reused")
+    assert details.cached_tokens >= whole.usage.input_tokens - 1
+
+
 def test_conversations(server):
     client = server.client
     made = client.conversations.create(metadata={"topic": "demo"}, items=[{"role": "user", "content": "one"}])

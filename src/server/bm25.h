@@ -1,0 +1,33 @@
+// Which of a few texts are about a question: BM25 (Robertson and Zaragoza 2009).
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+namespace larder {
+
+// Words are runs of letters and digits, in lower case as far as they are ASCII; every byte beyond is a
+// letter. Immutable. Thread: any.
+class Bm25 {
+ public:
+  explicit Bm25(const std::vector<std::string>& texts);
+
+  // Indices of the texts that share a word with the question, the best first, at most so many; of two
+  // that are as good the later one.
+  std::vector<std::size_t> best(std::string_view question, std::size_t most) const;
+
+ private:
+  struct Posting {
+    std::size_t text = 0;
+    int count = 0;
+  };
+
+  std::unordered_map<std::string, std::vector<Posting>> postings_;  // in order of text
+  std::vector<int> lengths_;                                        // words
+  double mean_length_ = 0;
+};
+
+}  // namespace larder

@@ -1,0 +1,243 @@
+#include "server/history_summary.h"
+
+#include <fmt/format.h>
+
+#include <numeric>
+#include <span>
+#include <utility>
+
+#include "server/response_items.h"
+#include "server/utf8.h"
+
+namespace larder {
+namespace {
+
+constexpr std::string_view kSummaryRequest =
+    "Summarize our conversation so far in a few sentences. Keep names, numbers, facts, decisions and "
+    "open tasks. Write only the summary.";
+// Steps that one request makes up for; of what was dropped before them nothing is told.
+constexpr std::size_t kMaxSteps = 32;
+constexpr int kLeastAnswer = 8;          // tokens; less is no summary
+constexpr std::size_t kLeastQuote = 64;  // bytes; less is no quote
+
+std::string_view trimmed(std::string_view text) {
+  constexpr std::string_view kSpace = " \t\r\n";
+  const auto begin = text.find_first_not_of(kSpace);
+  if (begin == text.npos) return {};
+  return text.substr(begin, text.find_last_not_of(kSpace) + 1 - begin);
+}
+
+class SummaryWriter {
+ public:
+  SummaryWriter(const SummaryTask& task, const Summarizer& summarizer)
+      : task_(task),
+        summarizer_(summarizer),
+        max_answer_(task.max_tokens - count_tokens(std::string(kSummaryHeading) + "\n\n")),
+        at_(task.num_head) {
+    summary_.text = task.chat.summary;
+  }
+
+  Summary write() {
+    const std::vector<std::size_t>& steps = task_.steps;
+    const std::size_t first = steps.size() - std::min(steps.size(), kMaxSteps);
+    std::size_t step = steps.size();
+    while (step > first && !recall(steps[step - 1])) --step;
+    if (step == first && first > 0) leave_untold(steps[first - 1]);
+    for (; step < steps.size(); ++step) {
+      while (at_ < steps[step]) advance(steps[step]);
+    }
+    return std::move(summary_);
+  }
+
+ private:
+  Digest key_of(std::size_t end) const {
+    std::string text = fmt::format("{} {}{} {}{} ", summarizer_.salt.size(), summarizer_.salt,
+                                   task_.chat.summary.size(), task_.chat.summary, task_.max_tokens);
+    for (std::size_t i = 0; i < end; ++i) text += dump_json(task_.chat.messages[i]);
+    return sha256(std::as_bytes(std::span(text)));
+  }
+
+  bool recall(std::size_t end) {
+    const auto known = summarizer_.table.find(key_of(end));
+    if (!known) return false;
+    summary_ = **known;
+    at_ = end;
+    return true;
+  }
+
+  void leave_untold(std::size_t end) {
+    summary_.num_untold += end - at_;
+    at_ = end;
+  }
+
+  // Sums up the messages from at_ on, to end if they fit.
+  void advance(std::size_t end) {
+    std::optional<ChatRequest> question;
+    if (max_answer_ >= kLeastAnswer) question = ask_behind(end);
+    if (!question && max_answer_ >= kLeastAnswer) question = ask_quoting(end);
+    if (!question) {
+      leave_untold(end);
+      return remember();
+    }
+    std::optional<std::string> answer = summarizer_.ask(key_of(end), *std::move(question));
+    const std::string_view text = answer ? trimmed(*answer) : std::string_view();
+    if (text.empty()) {
+      leave_untold(end);
+    } else {
+      summary_.text = cut(text);
+      at_ = end;
+    }
+    // Without an answer another request may get one.
+    is_lasting_ = is_lasting_ && answer.has_value();
+    remember();
+  }
+
+  void remember() {
+    if (!is_lasting_) return;
+    summarizer_.table.put(key_of(at_), std::make_shared<const Summary>(summary_),
+                          sizeof(Summary) + summary_.text.size());
+  }
+
+  ChatRequest begin_question() const {
+    const GenerationOptions& options = task_.chat.options;
+    ChatRequest ask;
+    ask.options.sampling.temperature = 0;
+    ask.options.sampling.max_tokens = max_answer_;
+    ask.options.has_max_tokens = true;
+    ask.options.priority = options.priority;
+    ask.options.cache_salt = options.cache_salt;
+    ask.options.prompt_cache_key = options.prompt_cache_key;
+    return ask;
+  }
+  int count_tokens(const std::string& text) const {
+    return static_cast<int>(summarizer_.tokenizer.encode(text, false, false).size());
+  }
+
+  // Text may take more tokens to read than it took to write.
+  std::string cut(std::string_view text) const {
+    std::vector<TokenId> tokens = summarizer_.tokenizer.encode(text, false, false);
+    const auto most = static_cast<std::size_t>(max_answer_);
+    if (tokens.size() <= most) return std::string(text);
+    tokens.resize(most);
+    return to_valid_utf8(summarizer_.tokenizer.decode(tokens));
+  }
+
+  bool fits(const ChatRequest& ask) const {
+    const auto num_tokens = summarizer_.measure(ask);
+    return num_tokens && *num_tokens <= summarizer_.max_model_len - max_answer_;
+  }
+
+  // As the conversation's next message, where the prompt is cached.
+  std::optional<ChatRequest> ask_behind(std::size_t end) const {
+    ChatRequest ask = begin_question();
+    ask.tools = task_.chat.tools;
+    ask.template_kwargs = task_.chat.template_kwargs;
+    const auto place = [&](std::size_t i) {
+      return task_.chat.messages.begin() + static_cast<std::ptrdiff_t>(i);
+    };
+    ask.messages.insert(ask.messages.end(), place(0), place(task_.num_head));
+    ask.messages.insert(ask.messages.end(), place(at_), place(end));
+    ask.messages.push_back({{"role", "user"}, {"content", kSummaryRequest}});
+    if (!summary_.text.empty()) put_summary(ask, summary_.text, summarizer_.measure);
+    return fits(ask) ? std::optional(std::move(ask)) : std::nullopt;
+  }
+
+  // About text, of as many messages as fit; end becomes where they do. Of a long message its beginning.
+  std::optional<ChatRequest> ask_quoting(std::size_t& end) const {
+    ChatRequest ask = begin_question();
+    std::size_t last = end;
+    std::string quotes = quote_messages(task_.chat.messages, at_, last);
+    while (quotes.size() >= kLeastQuote || last == end) {
+      std::string text;
+      if (!summary_.text.empty()) text = fmt::format("{}{}\n\n", kSummaryHeading, summary_.text);
+      text += fmt::format("Our conversation:\n{}\n{}", quotes, kSummaryRequest);
+      ask.messages = Json::array({{{"role", "user"}, {"content", std::move(text)}}});
+      if (fits(ask)) {
+        end = last;
+        return ask;
+      }
+      if (last - at_ > 1) {
+        last -= (last - at_) / 2;
+        quotes = quote_messages(task_.chat.messages, at_, last);
+      } else {
+        if (quotes.size() < kLeastQuote) break;
+        quotes = shorten(quotes, quotes.size() / 2);
+      }
+    }
+    return std::nullopt;
+  }
+
+  const SummaryTask& task_;
+  const Summarizer& summarizer_;
+  const int max_answer_;  // tokens
+  Summary summary_;
+  std::size_t at_;  // messages before are summed up
+  bool is_lasting_ = true;
+};
+
+}  // namespace
+
+std::string text_of_message(const Json& message) {
+  std::string text;
+  if (const auto content = message.find("content"); content != message.end()) {
+    if (content->is_string()) text = content->get<std::string>();
+    else if (!content->is_null()) text = dump_json(*content);
+  }
+  if (const auto calls = message.find("tool_calls"); calls != message.end() && !calls->is_null()) {
+    text += '\n' + dump_json(*calls);
+  }
+  return text;
+}
+
+void number_messages(ChatRequest& chat) {
+  if (!chat.sent_as.empty()) return;
+  chat.sent_as.resize(chat.messages.size());
+  std::iota(chat.sent_as.begin(), chat.sent_as.end(), 0);
+}
+
+std::string quote_messages(const Json& messages, std::size_t begin, std::size_t end) {
+  std::string text;
+  for (std::size_t i = begin; i < end; ++i) {
+    text += fmt::format("{}: {}\n", messages[i]["role"].get_ref<const std::string&>(),
+                        text_of_message(messages[i]));
+  }
+  return text;
+}
+
+Summary sum_up(const SummaryTask& task, const Summarizer& summarizer) {
+  return SummaryWriter(task, summarizer).write();
+}
+
+void put_summary(ChatRequest& chat, const std::string& text,
+                 const std::function<std::optional<int>(const ChatRequest&)>& measure) {
+  auto& messages = chat.messages.get_ref<Json::array_t&>();
+  const std::string summary = std::string(kSummaryHeading) + text;
+  if (messages.empty()) return;
+  const auto has_text = [](const Json& message) {
+    return message.contains("content") && message["content"].is_string();
+  };
+  if (messages[0]["role"] == "system" && has_text(messages[0])) {
+    std::string whole = messages[0]["content"].get<std::string>() + "\n\n" + summary;
+    if (!chat.parts.empty() && !chat.parts[0].empty()) chat.parts[0].back().end = whole.size();
+    messages[0]["content"] = std::move(whole);
+    return;
+  }
+  ChatRequest probe;
+  probe.messages = Json::array({{{"role", "system"}, {"content", "x"}},
+                                {{"role", "user"}, {"content", "x"}}});
+  if (measure(probe) || !has_text(messages[0])) {
+    number_messages(chat);
+    chat.sent_as.insert(chat.sent_as.begin(), -1);
+    messages.insert(messages.begin(), Json{{"role", "system"}, {"content", summary}});
+    if (!chat.parts.empty()) chat.parts.insert(chat.parts.begin(), std::vector<ContentPart>());
+    for (KnownTurn& turn : chat.known_turns) ++turn.message;
+    for (CacheMark& mark : chat.marks) mark.message += mark.message >= 0;
+    return;
+  }
+  const std::string before = summary + "\n\n";
+  messages[0]["content"] = before + messages[0]["content"].get<std::string>();
+  if (chat.parts.empty()) return;
+  for (ContentPart& part : chat.parts[0]) part.end += before.size();
+}
+
+}  // namespace larder
