@@ -145,8 +145,7 @@ struct Matrices {
 
 double code_ops(GgmlType type) {
   const PackedFormat format = packed_layout(type, kPanelRows, 256).format;
-  const bool four_bits = format == PackedFormat::kW4 || format == PackedFormat::kW4K;
-  return four_bits ? peaks().int4_ops : peaks().int8_ops;
+  return format == PackedFormat::kW8 ? peaks().int8_ops : peaks().int4_ops;
 }
 
 void matmul_benchmark(benchmark::State& state, GgmlType type, int outputs, int inputs, int rows,

@@ -19,6 +19,18 @@ std::int64_t read(const std::byte* data, std::int64_t size_bytes) {
   return lanes[0] > 0 ? 1 : 0;
 }
 
+// Quads before the sums may go to memory, as in the kernels; a loop would not be unrolled.
+constexpr int kQuads = 16;
+
+template <CodeRange kRange, int kLeft>
+LARDER_INLINE void multiply_quads(const typename GroupDot<kRange>::Codes& w, uint8_t* bytes,
+                                  I16* sum) {
+  using Dot = GroupDot<kRange>;
+  const auto x = Dot::quad(reinterpret_cast<const int8_t*>(opaque(bytes)));
+  for (int i = 0; i < kTileRows * kTilePanels; ++i) sum[i] = Dot::dot(sum[i], w, x);
+  if constexpr (kLeft > 1) multiply_quads<kRange, kLeft - 1>(w, bytes, sum);
+}
+
 // As many sums as a tile has: each needs its codes and activations in registers and the cache.
 template <CodeRange kRange>
 std::int64_t multiply_codes(int rounds) {
@@ -28,14 +40,7 @@ std::int64_t multiply_codes(int rounds) {
   const auto w = Dot::prepare(load_bytes(bytes));
   I16 sum[kTileRows * kTilePanels];
   for (I16& s : sum) s = set1_int(0);
-  // A group's quads before the sums may go to memory, as in the kernels.
-  constexpr int kQuads = 16;
-  for (int i = 0; i < rounds; i += kQuads) {
-    for (int quad = 0; quad < kQuads; ++quad) {
-      const auto x = Dot::quad(reinterpret_cast<const int8_t*>(opaque(bytes)));
-      for (I16& s : sum) s = Dot::dot(s, w, x);
-    }
-  }
+  for (int i = 0; i < rounds; i += kQuads) multiply_quads<kRange, kQuads>(w, bytes, sum);
   std::int64_t total = 0;
   for (const I16& s : sum) total += reduce_add_int(s);
   return int64_t{rounds} * kTileRows * kTilePanels * 128 + (total == 1 ? 1 : 0);
