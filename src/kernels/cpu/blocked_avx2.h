@@ -15,10 +15,9 @@ namespace larder::LARDER_ISA_NAMESPACE {
 inline constexpr int kBlockedRows = 4;    // of a tile
 inline constexpr int kBlockedCols = 256;  // of a piece of a panel
 inline constexpr int kMaxBlockRows = 128;
-// Of what a block of rows brings of some columns, at most; that is read front to back, so that it
-// need not fit in the second-level cache. The sums of wider rows wait in the result for the columns
-// to come.
-inline constexpr int kBlockBytes = 576 * 1024;
+// Of what a block of rows brings, at most; that is read front to back, so that it need not fit in
+// the second-level cache.
+inline constexpr int kBlockBytes = 640 * 1024;
 
 // How a format's codes are multiplied.
 enum class BlockedCodes {
@@ -86,24 +85,9 @@ struct Piece {
 // Rows in the order in which they are read: [piece][tile][group of the piece].
 template <class Format>
 struct RowBlock {
-  static constexpr int kTileGroups =  // whole pieces
-      kBlockBytes / static_cast<int>(sizeof(RowGroup<Format>)) / (kMaxBlockRows / kBlockedRows) /
-      Piece<Format>::kGroups * Piece<Format>::kGroups;
-  static_assert(kTileGroups > 0);
-  alignas(64) RowGroup<Format> groups[kMaxBlockRows / kBlockedRows * kTileGroups];
+  static constexpr int kGroups = kBlockBytes / sizeof(RowGroup<Format>);
+  alignas(64) RowGroup<Format> groups[kGroups];
   V16 totals[kMaxBlockRows];
-};
-
-// What a call of blocked_rows() computes.
-struct BlockedRange {
-  int row_begin, row_end;  // at most kMaxBlockRows, a multiple of a tile's
-  int panel_begin, panel_end;
-  int tiles() const { return (row_end - row_begin) / kBlockedRows; }
-};
-
-// Groups of columns [begin, end) of all num_groups.
-struct GroupRange {
-  int begin, end, num_groups;
 };
 
 // What a sum in 16 bits takes off the codes as they are multiplied.
@@ -191,17 +175,16 @@ LARDER_INLINE void fill_group(const Activations& x, int g, RowGroup<Format>& gro
   }
 }
 
-// Each row is read front to back.
+// Rows [row, row + 4 * tiles), each read front to back.
 template <class Format>
-LARDER_INLINE void fill_block(const QuantizedRows& x, const BlockedRange& range,
-                              const GroupRange& cols, RowGroup<Format>* to) {
+LARDER_INLINE void fill_block(const QuantizedRows& x, int row, int tiles, RowGroup<Format>* to) {
   constexpr int kPieceGroups = Piece<Format>::kGroups;
-  const int tiles = range.tiles();
+  const int num_groups = x.num_cols / Format::kGroup;
   for (int tile = 0; tile < tiles; ++tile) {
-    const Activations rows = rows_from(x, range.row_begin + tile * kBlockedRows);
-    for (int piece = cols.begin; piece < cols.end; piece += kPieceGroups) {
-      const int groups = min_of(kPieceGroups, cols.end - piece);
-      RowGroup<Format>* at = to + (piece - cols.begin) * tiles + tile * groups;
+    const Activations rows = rows_from(x, row + tile * kBlockedRows);
+    for (int piece = 0; piece < num_groups; piece += kPieceGroups) {
+      const int groups = min_of(kPieceGroups, num_groups - piece);
+      RowGroup<Format>* at = to + piece * tiles + tile * groups;
       for (int g = 0; g < groups; ++g) fill_group<Format>(rows, piece + g, at[g]);
     }
   }
@@ -294,6 +277,13 @@ void blocked_tile(const Piece<Format>& piece, int num_groups, const RowGroup<For
   }
 }
 
+// How many rows blocked_rows() takes at a time: a multiple of a tile's, 0 if columns are too many.
+template <class Format>
+LARDER_INLINE int block_rows(int num_cols) {
+  const int tiles = RowBlock<Format>::kGroups / (num_cols / Format::kGroup);
+  return min_of(tiles * kBlockedRows, kMaxBlockRows);
+}
+
 // What write_sums() will write of a tile: each row lies in a page of its own.
 LARDER_INLINE void prefetch_sums(const MatmulArgs& args, int row, int panel) {
   for (int r = 0; r < kBlockedRows; ++r) {
@@ -301,62 +291,32 @@ LARDER_INLINE void prefetch_sums(const MatmulArgs& args, int row, int panel) {
   }
 }
 
-// The sums of the columns before these: those that wait in the result.
-LARDER_INLINE V16 sums_before(const MatmulArgs& args, int row, int panel) {
-  const int first = panel * kPanelRows;
-  const int lanes = min_of(kPanelRows, args.w->num_rows - first);
-  const float* y = args.y + row * args.ldy + first;
-  return lanes == kPanelRows ? load(y) : load_partial(y, lanes);
-}
-LARDER_INLINE void keep_sums(const MatmulArgs& args, int row, int panel, V16 total) {
-  const int first = panel * kPanelRows;
-  const int lanes = min_of(kPanelRows, args.w->num_rows - first);
-  float* y = args.y + row * args.ldy + first;
-  if (lanes == kPanelRows) return store(y, total);
-  store_partial(y, total, lanes);
-}
-
-// One panel's part of blocked_rows().
+// Rows [row_begin, row_end), at most block_rows() and a multiple of a tile's, of panels
+// [panel_begin, panel_end).
 template <class Format>
-void blocked_panel(const MatmulArgs& args, const BlockedRange& range, const GroupRange& cols,
-                   int panel, RowBlock<Format>& block) {
+void blocked_rows(const MatmulArgs& args, int row_begin, int row_end, int panel_begin,
+                  int panel_end) {
   constexpr int kPieceGroups = Piece<Format>::kGroups;
-  const int tiles = range.tiles();
-  const int rows = range.row_end - range.row_begin;
-  for (int r = 0; r < rows; ++r) {
-    block.totals[r] = cols.begin == 0 ? zero() : sums_before(args, range.row_begin + r, panel);
-  }
-  const RowGroup<Format>* groups = block.groups;
-  for (int g = cols.begin; g < cols.end; g += kPieceGroups) {
-    const int piece_groups = min_of(kPieceGroups, cols.end - g);
-    Piece<Format> piece;
-    unpack_piece<Format>(panel_of(*args.w, panel), g, piece_groups, args.w->panel_stride_bytes,
-                         piece);
-    const bool last = g + kPieceGroups >= cols.end;
-    for (int tile = 0; tile < tiles; ++tile, groups += piece_groups) {
-      if (last) prefetch_sums(args, range.row_begin + tile * kBlockedRows, panel);
-      blocked_tile<Format>(piece, piece_groups, groups, block.totals + tile * kBlockedRows);
-    }
-  }
-  for (int r = 0; r < rows; ++r) {
-    if (cols.end == cols.num_groups) {
-      write_sums(args, range.row_begin + r, panel, block.totals[r]);
-    } else {
-      keep_sums(args, range.row_begin + r, panel, block.totals[r]);
-    }
-  }
-}
-
-template <class Format>
-void blocked_rows(const MatmulArgs& args, const BlockedRange& range) {
-  constexpr int kTileGroups = RowBlock<Format>::kTileGroups;
   const int num_groups = args.xq->num_cols / Format::kGroup;
+  const int tiles = (row_end - row_begin) / kBlockedRows;
   RowBlock<Format> block;
-  for (int begin = 0; begin < num_groups; begin += kTileGroups) {
-    const GroupRange cols = {begin, min_of(begin + kTileGroups, num_groups), num_groups};
-    fill_block<Format>(*args.xq, range, cols, block.groups);
-    for (int panel = range.panel_begin; panel < range.panel_end; ++panel) {
-      blocked_panel<Format>(args, range, cols, panel, block);
+  fill_block<Format>(*args.xq, row_begin, tiles, block.groups);
+  for (int panel = panel_begin; panel < panel_end; ++panel) {
+    memset(block.totals, 0, static_cast<size_t>(row_end - row_begin) * sizeof(V16));
+    const RowGroup<Format>* groups = block.groups;
+    for (int g = 0; g < num_groups; g += kPieceGroups) {
+      const int piece_groups = min_of(kPieceGroups, num_groups - g);
+      Piece<Format> piece;
+      unpack_piece<Format>(panel_of(*args.w, panel), g, piece_groups, args.w->panel_stride_bytes,
+                           piece);
+      const bool last = g + kPieceGroups >= num_groups;
+      for (int tile = 0; tile < tiles; ++tile, groups += piece_groups) {
+        if (last) prefetch_sums(args, row_begin + tile * kBlockedRows, panel);
+        blocked_tile<Format>(piece, piece_groups, groups, block.totals + tile * kBlockedRows);
+      }
+    }
+    for (int row = row_begin; row < row_end; ++row) {
+      write_sums(args, row, panel, block.totals[row - row_begin]);
     }
   }
 }

@@ -151,10 +151,11 @@ int multiply_blocks([[maybe_unused]] const MatmulArgs& args, [[maybe_unused]] in
 #if defined(LARDER_ISA_AVX2)
   // Fewer do not pay for unpacking.
   constexpr int kMinRows = Format::kRange == CodeRange::kEightBitsCentred ? 16 : 8;
-  if (args.num_rows < kMinRows) return 0;
+  const int block = block_rows<Format>(args.xq->num_cols);
+  if (args.num_rows < kMinRows || block < kMinRows) return 0;
   const int rows = args.num_rows / kBlockedRows * kBlockedRows;
-  for (int row = 0; row < rows; row += kMaxBlockRows) {
-    blocked_rows<Format>(args, {row, min_of(row + kMaxBlockRows, rows), panel_begin, panel_end});
+  for (int row = 0; row < rows; row += block) {
+    blocked_rows<Format>(args, row, min_of(row + block, rows), panel_begin, panel_end);
   }
   return rows;
 #else
