@@ -280,7 +280,9 @@ TEST(OpenAiResponses, CallsAreItems) {
     names.push_back(event.name.substr(std::string("response.").size()));
     if (event.name == "response.function_call_arguments.done") arguments = event.data.at("arguments");
     const bool is_of_call = event.name.find("function_call") != std::string::npos;
-    if (is_of_call) EXPECT_EQ(event.data.at("output_index"), 1);
+    if (is_of_call) {
+      EXPECT_EQ(event.data.at("output_index"), 1);
+    }
   }
   EXPECT_EQ(names, (std::vector<std::string>{
                        "output_item.added", "content_part.added", "output_text.delta",
