@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <chrono>
 
+#include "server/message_role.h"
+
 namespace larder {
 namespace {
 
@@ -63,8 +65,8 @@ void CacheLog::compare_as_requested(const std::string& id, const PromptOrigin& o
   const auto part = std::ranges::upper_bound(origin.parts, found->num_common, {}, &PromptPart::begin);
   const int message = part == origin.parts.begin() ? -1 : std::prev(part)->message;
   const auto index = static_cast<std::size_t>(message);
-  requested.system_changed = message >= 0 && index < origin.roles.size() &&
-                             (origin.roles[index] == "system" || origin.roles[index] == "developer");
+  requested.system_changed =
+      message >= 0 && index < origin.roles.size() && is_system_role(origin.roles[index]);
   requested.was_truncated = divergence && divergence->kind == DivergenceKind::kTruncatedHistory;
 }
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "server/json_reader.h"
+#include "server/message_role.h"
 #include "server/text_pattern.h"
 #include "server/utf8.h"
 
@@ -139,7 +140,7 @@ class Classifier {
     if (is_truncated()) return DivergenceKind::kTruncatedHistory;
     if (!comparison_.diverged && !was_generated()) return std::nullopt;
     if (origin_.parts.empty()) return DivergenceKind::kEditedText;
-    const bool is_system = new_.role == "system" || new_.role == "developer";
+    const bool is_system = is_system_role(new_.role);
     return is_system || old_.role == "system" ? DivergenceKind::kChangedSystemPrompt
                                               : DivergenceKind::kEditedHistory;
   }

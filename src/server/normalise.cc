@@ -5,6 +5,7 @@
 #include <iterator>
 #include <utility>
 
+#include "server/message_role.h"
 #include "server/text_pattern.h"
 
 namespace larder {
@@ -13,8 +14,7 @@ namespace {
 constexpr std::size_t kMaxLineBytes = 200;  // a longer one says more than the time
 
 bool is_system(const Json& message) {
-  const std::string role = message.value("role", std::string());
-  return role == "system" || role == "developer";
+  return is_system_role(message.value("role", std::string()));
 }
 
 std::string* text_of(Json& message) {

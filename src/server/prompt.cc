@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "server/json_fields.h"
+#include "server/message_role.h"
 
 namespace larder {
 namespace {
@@ -154,7 +155,7 @@ PromptOrigin origin_of(const ChatRequest& request, std::span<const std::int32_t>
   origin.tools = hash_text(dump_json(tools));
   origin.sorted_tools = hash_text(nlohmann::json(tools).dump(
       -1, ' ', false, nlohmann::json::error_handler_t::replace));
-  const auto is_turn = [](const std::string& role) { return role != "system" && role != "developer"; };
+  const auto is_turn = [](const std::string& role) { return !is_system_role(role); };
   const auto first = std::ranges::find_if(origin.roles, is_turn) - origin.roles.begin();
   const auto begin = std::ranges::find(messages, static_cast<std::int32_t>(first));
   origin.tools_end = static_cast<int>(begin - messages.begin());

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "server/json_fields.h"
+#include "server/message_role.h"
 #include "server/request_id.h"
 
 namespace larder {
@@ -165,8 +166,8 @@ class ChatBuilder {
     const Json& json = item->json;
     const std::string_view type = type_of(json);
     ++num_messages_;
-    num_turns_ += !(type == "message" && is_one_of(json["role"].get_ref<const std::string&>(),
-                                                   {"system", "developer"}));
+    num_turns_ +=
+        !(type == "message" && is_system_role(json["role"].get_ref<const std::string&>()));
     if (type == "message") {
       begin(json["role"], index)["content"] = chat_content(json["content"]);
       if (item->tokens) {
