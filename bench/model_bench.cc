@@ -1,103 +1,151 @@
-// How fast a model's forward pass is, apart from any serving: prompt and decode rates.
+// How fast a model's forward pass is, apart from any serving, asked test by test: bench/duel.py
+// lets two builds take turns every few milliseconds, since what a shared machine gives varies from
+// second to second.
 //
-// model_bench MODEL.gguf [THREADS [TEST|all [f32]]]
-// pp512, pp4096: a prompt of that many tokens in steps of 512. tg128: 128 tokens one by one after
-// none; tg128x8: eight sequences at once. Tokens per second, the best of three.
+// model_bench MODEL.gguf [THREADS [KV_TYPE]]
+// Each line of standard input is a test, answered by seconds and by tokens or bytes:
+//   pp COUNT                  a prompt in steps of 512
+//   tg COUNT DEPTH [BATCH]    one by one behind a made-up context, for as many sequences at once
+//   read                      the weights, by plain loads
+//   fetch                     the weights, by plain loads behind prefetches
+// weights MIB is printed before.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
-#include <ctime>
-#include <functional>
+#include <iostream>
+#include <sstream>
 #include <string>
 
 #include "kernels/kernels.h"
+#include "kernels/machine_limits.h"
+#include "kv/kv_type_names.h"
+#include "model/key_calibration.h"
 #include "model/test_model.h"
 
 namespace larder {
 namespace {
 
 constexpr int kStepTokens = 512;
-constexpr int kLongPrompt = 4096;
-constexpr int kDecodeTokens = 128;
-constexpr int kMaxSequences = 8;
+constexpr int kMaxSequences = 64;
+constexpr std::int64_t kKvBytes = std::int64_t{1} << 30;
 
-struct Cost {
-  double wall_seconds = 0;
-  double cpu_seconds = 0;  // over all threads; less disturbed by other processes
+const MachineLimits& limits() {
+  switch (select_kernels().isa) {
+    case Isa::kGeneric:
+      return isa_generic::kLimits;
+    case Isa::kAvx2:
+      return isa_avx2::kLimits;
+    default:
+      return isa_avx512::kLimits;
+  }
+}
+
+class ModelBench {
+ public:
+  ModelBench(const std::string& path, int num_threads, const std::string& kv_type)
+      : model_(path, num_threads), pool_(num_threads) {
+    model_.layout = std::make_unique<KvLayout>(kv_layer_shapes(model_.config),
+                                               parse_kv_types(kv_type));
+    if (model_.layout->types().k == KvType::kInt4) {
+      std::vector<TokenId> tokens;
+      for (int i = 0; i < 256; ++i) tokens.push_back(i * 7919 % model_.config.vocab_size);
+      model_.layout->set_key_basis(
+          calibrate_keys(model_.config, *model_.weights, select_kernels(), pool_, tokens));
+    }
+    num_blocks_ = static_cast<int>(kKvBytes / model_.layout->block_size_bytes());
+    runner_ = std::make_unique<TestRunner>(
+        model_, select_kernels(), num_threads,
+        TransformerLimits{.max_batch_tokens = kStepTokens,
+                          .max_logit_rows = kMaxSequences,
+                          .max_context_len = num_blocks_ * kBlockSize},
+        num_blocks_);
+  }
+
+  std::size_t weights_bytes() const { return model_.weights->size_bytes(); }
+
+  // Tokens computed.
+  int prefill(int num_tokens) {
+    TestSequence sequence = make_sequence(num_tokens, 1);
+    while (sequence.num_computed < num_tokens) {
+      const TestStep step{&sequence, std::min(kStepTokens, num_tokens - sequence.num_computed)};
+      runner_->run({&step, 1}, false);
+    }
+    return num_tokens;
+  }
+
+  int decode(int num_tokens, int depth, int num_sequences) {
+    std::vector<TestSequence> sequences;
+    for (int i = 0; i < num_sequences; ++i) {
+      sequences.push_back(make_sequence(depth + num_tokens, i));
+      sequences.back().num_computed = depth;  // what a block costs does not depend on what it holds
+    }
+    std::vector<TestStep> steps;
+    for (TestSequence& sequence : sequences) steps.push_back({&sequence, 1});
+    for (int i = 0; i < num_tokens; ++i) runner_->run(steps, false);
+    return num_tokens * num_sequences;
+  }
+
+  std::size_t read(bool fetch) {
+    const auto read_part = fetch ? limits().fetch : limits().read;
+    const auto part = static_cast<std::int64_t>(weights_bytes()) / pool_.num_threads() / 64 * 64;
+    pool_.parallel_for(pool_.num_threads(), [&](int task, int) {
+      sink_ += read_part(model_.weights->data() + task * part, part);
+    });
+    return static_cast<std::size_t>(part * pool_.num_threads());
+  }
+
+  void reset() { runner_->reset(); }
+
+ private:
+  TestSequence make_sequence(int num_tokens, int seed) const {
+    TestSequence sequence;
+    for (int i = 0; i < num_tokens; ++i)
+      sequence.tokens.push_back((i * 7919 + seed * 104729) % model_.config.vocab_size);
+    return sequence;
+  }
+
+  TestModel model_;
+  ThreadPool pool_;
+  int num_blocks_ = 0;
+  std::unique_ptr<TestRunner> runner_;
+  std::atomic<std::int64_t> sink_{0};
 };
 
-Cost cost_of(const std::function<void()>& function) {
-  const auto begin = std::chrono::steady_clock::now();
-  const std::clock_t cpu_begin = std::clock();
-  function();
-  return {std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(),
-          static_cast<double>(std::clock() - cpu_begin) / CLOCKS_PER_SEC};
-}
-
-void report(const std::string& name, int num_tokens, const std::function<void()>& function) {
-  Cost best{1e30, 1e30};
-  for (int i = 0; i < 3; ++i) {
-    const Cost cost = cost_of(function);
-    best.wall_seconds = std::min(best.wall_seconds, cost.wall_seconds);
-    best.cpu_seconds = std::min(best.cpu_seconds, cost.cpu_seconds);
+// Tokens or bytes; 0: no such test.
+std::size_t run_test(ModelBench& bench, std::istringstream& line) {
+  std::string test;
+  int count = 0;
+  int depth = 0;
+  int batch = 1;
+  line >> test;
+  if (test == "pp" && line >> count) return static_cast<std::size_t>(bench.prefill(count));
+  if (test == "tg" && line >> count >> depth) {
+    line >> batch;
+    return static_cast<std::size_t>(bench.decode(count, depth, batch < 1 ? 1 : batch));
   }
-  fmt::print("{:>8} {:10.2f} tokens/s {:10.3f} CPU ms/token\n", name,
-             num_tokens / best.wall_seconds, best.cpu_seconds / num_tokens * 1e3);
-}
-
-TestSequence make_sequence(const TestModel& model, int num_tokens, int seed) {
-  TestSequence sequence;
-  for (int i = 0; i < num_tokens; ++i)
-    sequence.tokens.push_back((i * 7919 + seed * 104729) % model.config.vocab_size);
-  return sequence;
-}
-
-void prefill(TestRunner& runner, const TestModel& model, int num_tokens) {
-  runner.reset();
-  TestSequence sequence = make_sequence(model, num_tokens, 1);
-  while (sequence.num_computed < num_tokens) {
-    const TestStep step{&sequence, std::min(kStepTokens, num_tokens - sequence.num_computed)};
-    runner.run({&step, 1}, false);
-  }
-}
-
-void decode(TestRunner& runner, const TestModel& model, int num_sequences) {
-  runner.reset();
-  std::vector<TestSequence> sequences;
-  for (int i = 0; i < num_sequences; ++i)
-    sequences.push_back(make_sequence(model, kDecodeTokens, i));
-  std::vector<TestStep> steps;
-  for (TestSequence& sequence : sequences) steps.push_back({&sequence, 1});
-  for (int i = 0; i < kDecodeTokens; ++i) runner.run(steps, false);
+  if (test == "read" || test == "fetch") return bench.read(test == "fetch");
+  return 0;
 }
 
 int run(int argc, char** argv) {
-  const int num_threads = argc > 2 ? std::atoi(argv[2]) : 2;
-  const bool is_f32 = argc > 4 && std::string(argv[4]) == "f32";
-  const double load_seconds = cost_of([&] { TestModel(argv[1], num_threads); }).wall_seconds;
-  const TestModel model(argv[1], num_threads);
-  TestRunner runner(
-      model, select_kernels(), num_threads,
-      {.max_batch_tokens = kStepTokens,
-       .max_logit_rows = kMaxSequences,
-       .max_context_len = kLongPrompt,
-       .activations = is_f32 ? ActivationType::kF32 : ActivationType::kInt8},
-      blocks_for(model, kLongPrompt, 1) + blocks_for(model, kDecodeTokens, kMaxSequences));
-  fmt::print("{} {} threads, weights {:.1f} MiB, scratch {:.1f} MiB, loaded in {:.2f} s\n",
-             select_kernels().name, num_threads,
-             static_cast<double>(model.weights->size_bytes()) / (1 << 20),
-             static_cast<double>(runner.transformer().scratch_size_bytes()) / (1 << 20),
-             load_seconds);
-  const std::string wanted = argc > 3 ? argv[3] : "all";
-  const auto measure = [&](const std::string& name, int num_tokens, const auto& function) {
-    if (wanted == "all" || wanted == name) report(name, num_tokens, function);
-  };
-  measure("pp512", 512, [&] { prefill(runner, model, 512); });
-  measure("pp4096", kLongPrompt, [&] { prefill(runner, model, kLongPrompt); });
-  measure("tg128", kDecodeTokens, [&] { decode(runner, model, 1); });
-  measure("tg128x8", kDecodeTokens * 8, [&] { decode(runner, model, 8); });
+  ModelBench bench(argv[1], argc > 2 ? std::atoi(argv[2]) : 2, argc > 3 ? argv[3] : "f16");
+  fmt::print("weights {:.1f}\n", static_cast<double>(bench.weights_bytes()) / (1 << 20));
+  std::fflush(stdout);
+  for (std::string text; std::getline(std::cin, text);) {
+    std::istringstream line(text);
+    bench.reset();
+    const auto begin = std::chrono::steady_clock::now();
+    const std::size_t units = run_test(bench, line);
+    const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
+    if (units == 0) {
+      fmt::print(stderr, "no such test: {}\n", text);
+      return 2;
+    }
+    fmt::print("{:.6f} {}\n", taken.count(), units);
+    std::fflush(stdout);
+  }
   return 0;
 }
 
@@ -106,7 +154,7 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   if (argc < 2) {
-    fmt::print("usage: {} MODEL.gguf [THREADS [TEST|all [f32]]]\n", argv[0]);
+    fmt::print("usage: {} MODEL.gguf [THREADS [KV_TYPE]] < TESTS\n", argv[0]);
     return 2;
   }
   return larder::run(argc, argv);

@@ -8,10 +8,13 @@ namespace {
 // Independent sums, enough to hide an instruction's latency.
 constexpr int kSums = 12;
 
+template <bool kFetch>
 std::int64_t read(const std::byte* data, std::int64_t size_bytes) {
+  constexpr std::int64_t kAheadBytes = 2048;
   const auto* bytes = reinterpret_cast<const uint8_t*>(data);
   V16 largest = zero();  // cheaper than memory on every machine
   for (std::int64_t i = 0; i + 64 <= size_bytes; i += 64) {
+    if constexpr (kFetch) prefetch(bytes + i + kAheadBytes);
     largest = max(load(reinterpret_cast<const float*>(bytes + i)), largest);
   }
   float lanes[16];
@@ -61,7 +64,7 @@ std::int64_t multiply_float(int rounds) {
 
 }  // namespace
 
-constexpr MachineLimits kLimits = {read, multiply_codes<CodeRange::kFourBits>,
+constexpr MachineLimits kLimits = {read<false>, read<true>, multiply_codes<CodeRange::kFourBits>,
                                    multiply_codes<CodeRange::kEightBitsCentred>, multiply_float};
 
 }  // namespace larder::LARDER_ISA_NAMESPACE

@@ -9,6 +9,8 @@ namespace larder {
 struct MachineLimits {
   // Reads [data, data + size_bytes), 64-byte aligned, and returns something that depends on it.
   std::int64_t (*read)(const std::byte* data, std::int64_t size_bytes);
+  // The same behind prefetches, as the products read.
+  std::int64_t (*fetch)(const std::byte* data, std::int64_t size_bytes);
   // Multiplications of 8-bit activations by codes of 4 and of 8 bits, and additions, in registers;
   // as many as they return.
   std::int64_t (*multiply_int4)(int rounds);

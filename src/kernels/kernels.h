@@ -32,15 +32,14 @@ inline constexpr int kActivationGroup = 32;
 //
 // A quantised weight is scale * (code - offset) + minimum. A panel is a row of chunks, and a chunk
 // holds, one array after another (packed_shape.h says where):
+//   scales   [groups][16 outputs]; in two levels, scale = super scale * scale code (exact in FP32)
+//   minima   the same, when has_min
+//   supers   two levels: per 256 columns [16] f16 super scales, and when has_min [16] f16 super
+//            minima, minimum = -super minimum * minimum code
 //   codes    per group its quads of [16 outputs][4 columns]: 64 bytes, one a code. Below 8 bits, the
 //            lower 4 first: byte i of 64 holds those of byte i of quad 2v below and of quad 2v + 1
 //            above. Then the upper ones in 64 bytes: byte i holds those of byte i of quad q from its
 //            bit q (5-bit codes) or 2q (6-bit codes) on.
-//   scales   [groups][16 outputs]; in two levels, scale = super scale * scale code (exact in FP32)
-//   minima   the same, when has_min
-//   supers   two levels: per 256 columns [16] f16 super scales, and when has_min [16] f16 super
-//   minima,
-//            minimum = -super minimum * minimum code
 // Without minima a code's offset is half its range. A group is 32 columns; where "fine", 16.
 // kF32, kF16: [num_cols][16]; kBF16: [num_cols / 2, rounded up][16][2].
 enum class PackedFormat : std::uint8_t {

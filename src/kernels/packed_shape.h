@@ -5,17 +5,19 @@
 
 namespace larder {
 
-// A panel is a row of chunks, each complete: codes, then scales, minima and super scales of its
-// columns, so that a matrix is one stream from memory. The last chunk is filled up with zeros.
+// A panel is a row of chunks, each complete: scales, minima and super scales of its columns, then
+// codes, so that a matrix is one stream from memory and read in order: a group needs its scales as
+// soon as its codes. The last chunk is filled up with zeros.
 struct PackedShape {
   int chunk_cols = 0;
   int group_cols = 0;   // columns that share a scale; 0: values, not codes
   int code_bits = 0;    // also of a value
   int scale_bytes = 0;  // of one scale or minimum
   bool two_level = false;
-  int scale_offset = 0;  // in bytes from the chunk's start; 0: the format has none
+  int scale_offset = 0;  // in bytes from the chunk's start
   int min_offset = 0;
   int super_offset = 0;  // [16] f16 scales, then when has_min [16] f16 minima
+  int code_offset = 0;   // also of values
   int chunk_bytes = 0;
 };
 
@@ -55,7 +57,7 @@ static constexpr PackedShape packed_shape(PackedFormat format, bool has_min) {
       shape = {64, 32, 8, 2};
       break;
   }
-  int end = shape.chunk_cols * kPanelRows * shape.code_bits / 8;
+  int end = 0;
   if (shape.group_cols > 0) {
     const int array_bytes = shape.chunk_cols / shape.group_cols * kPanelRows * shape.scale_bytes;
     shape.scale_offset = end;
@@ -69,7 +71,9 @@ static constexpr PackedShape packed_shape(PackedFormat format, bool has_min) {
       end += kPanelRows * 2 * (has_min ? 2 : 1);
     }
   }
-  shape.chunk_bytes = (end + 63) / 64 * 64;
+  shape.code_offset = (end + 63) / 64 * 64;
+  shape.chunk_bytes =
+      shape.code_offset + (shape.chunk_cols * kPanelRows * shape.code_bits / 8 + 63) / 64 * 64;
   return shape;
 }
 

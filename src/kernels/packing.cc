@@ -33,8 +33,8 @@ struct PanelWriter {
     constexpr std::uint32_t kLower = 0x0F0F0F0FU;
     const std::uint32_t shifts = static_cast<std::uint32_t>(shift) * 0x01010101U;
     const int group = col % shape.chunk_cols / shape.group_cols;
-    std::byte* to =
-        chunk_of(col) + group * shape.group_cols * kPanelRows * shape.code_bits / 8 + lane * 4;
+    const int group_bytes = shape.group_cols * kPanelRows * shape.code_bits / 8;
+    std::byte* to = chunk_of(col) + shape.code_offset + group * group_bytes + lane * 4;
     const int upper_bits = shape.code_bits - 4;
     std::uint32_t upper = 0;
     for (int pair = 0; pair < shape.group_cols / 8; ++pair) {

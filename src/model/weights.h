@@ -53,6 +53,7 @@ class Weights {
   const float* output_norm() const { return output_norm_; }     // [hidden_size]
   const LayerWeights& layer(int index) const { return layers_[static_cast<std::size_t>(index)]; }
   std::size_t size_bytes() const { return arena_.size_bytes(); }
+  const std::byte* data() const { return arena_.data(); }  // [size_bytes()]
 
  private:
   AlignedBuffer arena_;

@@ -6,7 +6,7 @@
 namespace larder::LARDER_ISA_NAMESPACE {
 namespace {
 
-constexpr int kFetchAheadBytes = 4096;
+constexpr int kFetchAheadBytes = 2048;
 
 // Two columns of a panel of values, and how many bytes they take.
 template <PackedFormat kFormat>

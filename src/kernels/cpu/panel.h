@@ -41,7 +41,7 @@ struct CodeFormat {
            int64_t{g / kGroupsPerChunk} * kShape.chunk_bytes;
   }
   LARDER_INLINE const uint8_t* codes(const std::byte* panel, int g) {
-    return chunk(panel, g) + g % kGroupsPerChunk * kGroupBytes;
+    return chunk(panel, g) + kShape.code_offset + g % kGroupsPerChunk * kGroupBytes;
   }
   LARDER_INLINE V16 scale(const std::byte* panel, int g) {
     const uint8_t* base = chunk(panel, g);
