@@ -11,6 +11,9 @@ constexpr int kSpins = 2000;
 // Bit of gate_: workers may enter. The bits below count those inside.
 constexpr std::uint32_t kOpen = std::uint32_t{1} << 31;
 
+// Lines that a waiting thread asks for before it looks again whether there is work.
+constexpr std::int64_t kFetchBytes = 8 * 64;
+
 void pause_cpu() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -19,7 +22,7 @@ void pause_cpu() {
 
 }  // namespace
 
-ThreadPool::ThreadPool(int num_threads) {
+ThreadPool::ThreadPool(int num_threads) : places_(static_cast<std::size_t>(num_threads)) {
   CHECK(num_threads >= 1, num_threads);
   for (int thread = 1; thread < num_threads; ++thread)
     workers_.emplace_back([this, thread] { work(thread); });
@@ -32,36 +35,65 @@ ThreadPool::~ThreadPool() {
   for (std::thread& worker : workers_) worker.join();
 }
 
+void ThreadPool::fetch_while_waiting(int thread, const std::byte* begin, std::int64_t size_bytes) {
+  Place& place = places_[static_cast<std::size_t>(thread)];
+  place.fetch_bytes.store(size_bytes, std::memory_order_relaxed);
+  place.fetch_begin.store(begin, std::memory_order_relaxed);
+}
+
+bool ThreadPool::fetch_some(int thread) {
+  Place& place = places_[static_cast<std::size_t>(thread)];
+  const std::byte* begin = place.fetch_begin.load(std::memory_order_relaxed);
+  if (begin != place.fetched_of) {
+    place.fetched_of = begin;
+    place.num_fetched = 0;
+  }
+  if (place.num_fetched >= place.fetch_bytes.load(std::memory_order_relaxed)) return false;
+  for (std::int64_t i = 0; i < kFetchBytes; i += 64)
+    __builtin_prefetch(begin + place.num_fetched + i, 0, 2);
+  place.num_fetched += kFetchBytes;
+  return true;
+}
+
+// Whether it became ready before it would pay to sleep.
+template <class Ready>
+bool ThreadPool::wait_shortly(int thread, const Ready& ready) {
+  for (int spin = 0; spin < kSpins;) {
+    if (ready()) return true;
+    if (fetch_some(thread)) continue;
+    pause_cpu();
+    ++spin;
+  }
+  return ready();
+}
+
 void ThreadPool::run(int num_tasks, Body body, void* context) {
   // The gate is shut and nobody is inside, so nobody reads these now.
   body_ = body;
   context_ = context;
   num_tasks_ = num_tasks;
-  next_task_.store(0, std::memory_order_relaxed);
+  next_task_.store(num_threads(), std::memory_order_relaxed);
+  const std::uint32_t generation = generation_.load(std::memory_order_relaxed) + 1;
+  loop_ = generation;
   gate_.store(kOpen, std::memory_order_release);
-  generation_.fetch_add(1, std::memory_order_release);
+  generation_.store(generation, std::memory_order_release);
   generation_.notify_all();
   drain(0);
+  for (int task = 1; task < num_threads(); ++task)
+    if (take_own(task)) body(context, task, 0);
   gate_.fetch_and(~kOpen, std::memory_order_acq_rel);
-  for (int spin = 0;; ++spin) {
+  const auto nobody_inside = [&] { return gate_.load(std::memory_order_acquire) == 0; };
+  while (!wait_shortly(0, nobody_inside)) {
     const std::uint32_t inside = gate_.load(std::memory_order_acquire);
-    if (inside == 0) return;
-    if (spin < kSpins)
-      pause_cpu();
-    else
-      gate_.wait(inside, std::memory_order_acquire);
+    if (inside != 0) gate_.wait(inside, std::memory_order_acquire);
   }
 }
 
 void ThreadPool::work(int thread) {
   std::uint32_t seen = 0;
   while (true) {
-    for (int spin = 0; generation_.load(std::memory_order_acquire) == seen; ++spin) {
-      if (spin < kSpins)
-        pause_cpu();
-      else
-        generation_.wait(seen, std::memory_order_acquire);
-    }
+    const auto has_begun = [&] { return generation_.load(std::memory_order_acquire) != seen; };
+    while (!wait_shortly(thread, has_begun)) generation_.wait(seen, std::memory_order_acquire);
     seen = generation_.load(std::memory_order_acquire);
     if (stop_.load()) return;
     if (!enter()) continue;
@@ -79,16 +111,15 @@ bool ThreadPool::enter() {
   return false;
 }
 
-void ThreadPool::wait_until(const std::atomic<bool>& ready) {
-  for (int spin = 0; !ready.load(std::memory_order_acquire); ++spin) {
-    if (spin < kSpins)
-      pause_cpu();
-    else
-      ready.wait(false, std::memory_order_acquire);
-  }
+bool ThreadPool::take_own(int task) {
+  if (task >= num_tasks_) return false;
+  std::atomic<std::uint32_t>& taken_in = places_[static_cast<std::size_t>(task)].taken_in;
+  return taken_in.load(std::memory_order_relaxed) != loop_ &&
+         taken_in.exchange(loop_, std::memory_order_relaxed) != loop_;
 }
 
 void ThreadPool::drain(int thread) {
+  if (take_own(thread)) body_(context_, thread, thread);
   while (true) {
     const int task = next_task_.fetch_add(1, std::memory_order_relaxed);
     if (task >= num_tasks_) return;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <type_traits>
 #include <thread>
@@ -9,8 +10,9 @@
 
 namespace larder {
 
-// Tasks are handed out one by one, so which thread runs which task varies from run to run: a task's
-// result must not depend on it. Workers spin for a short while between loops, then sleep. A loop
+// A thread begins with the task of its own number, if no other has taken that; the rest are handed
+// out one by one, so which thread runs which task varies from run to run: a task's result must not
+// depend on it. Workers spin for a short while between loops, then sleep. A loop
 // waits only for workers that have begun on it: where other processes take the cores, the caller
 // does the work of those that do not come. Thread: one caller at a time. No allocation after
 // construction.
@@ -39,46 +41,39 @@ class ThreadPool {
         &function);
   }
 
-  // As parallel_for(), but first() runs before every task, on the calling thread. Meanwhile each
-  // worker takes a task and calls ahead(task, ready) for it, which may get things ready and should
-  // return once ready is true; the calling thread calls ahead(task, nullptr) before first().
-  template <class First, class Ahead, class Function>
-  void parallel_for_after(First&& first, int num_tasks, Ahead&& ahead, Function&& function) {
-    // With fewer tasks than threads the caller might find none left.
-    if (num_tasks < num_threads() || workers_.empty()) {
-      first();
-      return parallel_for(num_tasks, function);
-    }
-    std::atomic<bool> ready{false};
-    parallel_for(num_tasks, [&](int task, int thread) {
-      if (!ready.load(std::memory_order_acquire)) {
-        if (thread == 0) {
-          ahead(task, static_cast<const std::atomic<bool>*>(nullptr));
-          first();
-          ready.store(true, std::memory_order_release);
-          ready.notify_all();
-        } else {
-          ahead(task, static_cast<const std::atomic<bool>*>(&ready));
-          wait_until(ready);
-        }
-      }
-      function(task, thread);
-    });
-  }
+  // What that thread will read before long. While it waits for a loop to begin or for others to end
+  // one, it brings that near, from the front on. What lies there is never read, so it may be gone.
+  void fetch_while_waiting(int thread, const std::byte* begin, std::int64_t size_bytes);
 
  private:
   using Body = void (*)(void* context, int task, int thread);
+
+  // Of one thread.
+  struct alignas(64) Place {
+    // The loop, by its generation, whose task of the thread's own number somebody has taken.
+    std::atomic<std::uint32_t> taken_in{0};
+    std::atomic<const std::byte*> fetch_begin{nullptr};
+    std::atomic<std::int64_t> fetch_bytes{0};
+    // The thread's own: how much of what it has fetched.
+    const std::byte* fetched_of = nullptr;
+    std::int64_t num_fetched = 0;
+  };
 
   void run(int num_tasks, Body body, void* context);
   void work(int thread);
   bool enter();  // false: the loop is over
   void drain(int thread);
-  static void wait_until(const std::atomic<bool>& ready);
+  bool take_own(int task);
+  bool fetch_some(int thread);  // false: there is nothing more
+  template <class Ready>
+  bool wait_shortly(int thread, const Ready& ready);
 
   std::vector<std::thread> workers_;
+  std::vector<Place> places_;
   Body body_ = nullptr;
   void* context_ = nullptr;
   int num_tasks_ = 0;
+  std::uint32_t loop_ = 0;  // its generation
   alignas(64) std::atomic<std::uint32_t> generation_{0};
   alignas(64) std::atomic<int> next_task_{0};
   alignas(64) std::atomic<std::uint32_t> gate_{0};

@@ -1,7 +1,6 @@
 #include "kernels/ops.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 
 #include "base/check.h"
@@ -17,6 +16,9 @@ constexpr int kManyRows = 8;
 constexpr int kMinPanelsOfManyRows = 16;
 constexpr int kManyRowsTasksPerThread = 8;
 
+// Of a thread's next weights: what its second-level cache holds beside what else is in use.
+constexpr std::int64_t kMostFetchedBytes = 128 * 1024;
+
 // Tasks of attention per thread, so that none waits long for the last.
 constexpr int kTasksPerThread = 4;
 
@@ -24,10 +26,10 @@ int divide_up(std::int64_t value, std::int64_t by) {
   return static_cast<int>((value + by - 1) / by);
 }
 
-// Several products' panels in a row, in pairs, since the kernels take two at a time, cut into tasks.
-// Few rows are bound by memory, which long tasks read faster: half of what is left goes in one task
-// per thread, then half of the rest, so that all threads end together though none is sure to get its
-// share of the machine. Many rows go in tasks of one size.
+// Several products' panels in a row, cut into tasks: one by one for one row, else in pairs, since the
+// kernels take two at a time. Few rows are bound by memory, which long tasks read faster: half of
+// what is left goes in one task per thread, then half of the rest, so that all threads end together
+// though none is sure to get its share of the machine. Many rows go in tasks of one size.
 class MatmulTasks {
  public:
   MatmulTasks(std::span<const MatmulArgs> products, int num_threads)
@@ -35,20 +37,22 @@ class MatmulTasks {
     CHECK(products.size() <= kMaxProducts, products.size());
     std::int64_t bytes = 0;
     bool many_rows = false;
-    for (std::size_t i = 0; i < products.size(); ++i) {
-      const PackedMatrix& w = *products[i].w;
-      first_pair_[i + 1] = first_pair_[i] + divide_up(w.num_panels(), 2);
-      bytes += w.num_panels() * w.panel_stride_bytes * std::max(products[i].num_rows, 1);
-      many_rows = many_rows || products[i].num_rows >= kManyRows;
+    for (const MatmulArgs& product : products) {
+      bytes += product.w->num_panels() * product.w->panel_stride_bytes *
+               std::max(product.num_rows, 1);
+      if (product.num_rows > 1) unit_panels_ = 2;
+      many_rows = many_rows || product.num_rows >= kManyRows;
     }
+    for (std::size_t i = 0; i < products.size(); ++i)
+      first_unit_[i + 1] = first_unit_[i] + divide_up(products[i].w->num_panels(), unit_panels_);
     if (many_rows) {
-      last_round_ = std::clamp(static_cast<int>(num_pairs() / (kMinPanelsOfManyRows / 2)),
+      last_round_ = std::clamp(static_cast<int>(num_units() / (kMinPanelsOfManyRows / 2)),
                                num_threads, kManyRowsTasksPerThread * num_threads);
       last_round_ = last_round_ / num_threads * num_threads;
       return;
     }
     while (bytes >> (num_halvings_ + 1) >= last_round_ * kMinTaskBytes &&
-           num_pairs() >> (num_halvings_ + 1) >= last_round_)
+           num_units() >> (num_halvings_ + 1) >= last_round_)
       ++num_halvings_;
   }
 
@@ -57,71 +61,61 @@ class MatmulTasks {
   // function(product, panel_begin, panel_end) for each product that the task has a part of.
   template <class Function>
   void for_parts(int task, Function&& function) const {
-    const std::int64_t begin = first_pair_of(task);
-    const std::int64_t end = first_pair_of(task + 1);
+    const std::int64_t begin = first_unit_of(task);
+    const std::int64_t end = first_unit_of(task + 1);
     for (std::size_t i = 0; i < products_.size(); ++i) {
-      const std::int64_t from = std::max(begin, first_pair_[i]);
-      const std::int64_t to = std::min(end, first_pair_[i + 1]);
+      const std::int64_t from = std::max(begin, first_unit_[i]) - first_unit_[i];
+      const std::int64_t to = std::min(end, first_unit_[i + 1]) - first_unit_[i];
       if (from >= to) continue;
-      function(products_[i], static_cast<int>(2 * (from - first_pair_[i])),
-               std::min(static_cast<int>(2 * (to - first_pair_[i])), products_[i].w->num_panels()));
+      function(products_[i], static_cast<int>(unit_panels_ * from),
+               std::min(static_cast<int>(unit_panels_ * to), products_[i].w->num_panels()));
     }
   }
 
  private:
   static constexpr std::size_t kMaxProducts = 8;
 
-  std::int64_t num_pairs() const { return first_pair_[products_.size()]; }
+  std::int64_t num_units() const { return first_unit_[products_.size()]; }
 
-  std::int64_t first_pair_of(int task) const {
+  std::int64_t first_unit_of(int task) const {
     const int round = std::min(task / per_round_, num_halvings_);
     const std::int64_t tasks = std::int64_t{last_round_} << round;  // would all be of this size
     const std::int64_t before = tasks - last_round_ + (task - round * per_round_);
-    return num_pairs() * before / tasks;
+    return num_units() * before / tasks;
   }
 
   std::span<const MatmulArgs> products_;
   int per_round_;
   int last_round_;  // tasks of one size
   int num_halvings_ = 0;
-  std::int64_t first_pair_[kMaxProducts + 1] = {};
+  int unit_panels_ = 1;
+  std::int64_t first_unit_[kMaxProducts + 1] = {};
 };
 
-// Brings the first weights of a task near, while nothing else can be done for it.
-void fetch_weights(const MatmulArgs& product, int panel_begin, int panel_end,
-                   const std::atomic<bool>* ready) {
-  constexpr std::int64_t kLine = 64;
-  constexpr std::int64_t kLinesAtOnce = 16;
-  // Of the calling thread, which has work to do; of others, at most what their cache holds.
-  const std::int64_t most = ready == nullptr ? 2 * 1024 : 128 * 1024;
-  const std::byte* at = product.w->data + panel_begin * product.w->panel_stride_bytes;
-  const std::int64_t bytes =
-      std::min(most, (panel_end - panel_begin) * product.w->panel_stride_bytes);
-  for (std::int64_t i = 0; i < bytes; i += kLine) {
-    if (i % (kLine * kLinesAtOnce) == 0 && ready != nullptr &&
-        ready->load(std::memory_order_relaxed))
-      return;
-    __builtin_prefetch(at + i, 0, 2);
+// Has every thread fetch the weights of its own first task, while it waits for that to begin.
+void fetch_while_waiting(ThreadPool& pool, std::span<const MatmulArgs> products) {
+  if (products.empty()) return;
+  const MatmulTasks tasks(products, pool.num_threads());
+  for (int thread = 0; thread < std::min(pool.num_threads(), tasks.count()); ++thread) {
+    bool is_first = true;
+    tasks.for_parts(thread, [&](const MatmulArgs& product, int panel_begin, int panel_end) {
+      if (!is_first) return;
+      is_first = false;
+      const PackedMatrix& w = *product.w;
+      pool.fetch_while_waiting(
+          thread, w.data + panel_begin * w.panel_stride_bytes,
+          std::min(kMostFetchedBytes, (panel_end - panel_begin) * w.panel_stride_bytes));
+    });
   }
 }
 
 }  // namespace
 
 void matmul(const KernelTable& kernels, ThreadPool& pool, std::span<const MatmulArgs> products,
-            const std::function<void()>& prepare) {
+            std::span<const MatmulArgs> next) {
+  fetch_while_waiting(pool, next);
   const MatmulTasks tasks(products, pool.num_threads());
-  auto run = [&](int task, int) {
-    tasks.for_parts(task, kernels.matmul);
-  };
-  if (!prepare) return pool.parallel_for(tasks.count(), run);
-  pool.parallel_for_after(
-      prepare, tasks.count(),
-      [&](int task, const std::atomic<bool>* ready) {
-        tasks.for_parts(task, [&](const MatmulArgs& product, int begin, int end) {
-          fetch_weights(product, begin, end, ready);
-        });
-      },
-      run);
+  pool.parallel_for(tasks.count(), [&](int task, int) { tasks.for_parts(task, kernels.matmul); });
 }
 
 SplitRange attention_splits(const AttentionArgs& args, const AttentionTask& task) {

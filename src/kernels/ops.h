@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <span>
 #include <vector>
 
@@ -14,10 +13,10 @@
 namespace larder {
 
 // Several products that do not depend on one another, in one fork and join (Q, K and V; gate and
-// up). prepare, when set, makes their input, on the calling thread: meanwhile the others fetch
-// weights.
+// up). next: of the products that will come after these, only w and num_rows; threads that wait
+// fetch their weights.
 void matmul(const KernelTable& kernels, ThreadPool& pool, std::span<const MatmulArgs> products,
-            const std::function<void()>& prepare = {});
+            std::span<const MatmulArgs> next = {});
 
 // Attention of a whole batch. Scratch is sized at construction; args.num_heads and the heads'
 // dimension may be smaller than what it was sized for.

@@ -4,7 +4,6 @@
 #include <array>
 #include <cmath>
 #include <cstring>
-#include <functional>
 
 #include "base/check.h"
 #include "model/key_calibration.h"
@@ -219,13 +218,37 @@ void Transformer::compute_rotations(std::span<const std::int32_t> positions,
   }
 }
 
-template <class Prepare>
-void Transformer::multiply(const float* x, int num_rows, std::span<const Product> products,
-                           const Prepare& prepare) {
-  std::array<MatmulArgs, 3> args;
-  CHECK(products.size() <= args.size());
-  for (std::size_t i = 0; i < products.size(); ++i) {
-    const Product& product = products[i];
+Transformer::Products Transformer::attention_products(int layer) {
+  const LayerWeights& w = weights_.layer(layer);
+  const bool twice = wants_int8(w.v);
+  return {{Product{&w.q, w.q_bias, buffers_.q}, Product{&w.k, w.k_bias, buffers_.k},
+           Product{&w.v, twice ? nullptr : w.v_bias, buffers_.v, twice}},
+          3};
+}
+
+Transformer::Products Transformer::output_products(int layer) {
+  return {{Product{&weights_.layer(layer).o, nullptr, buffers_.normed}}, 1};
+}
+
+Transformer::Products Transformer::gate_products(int layer) {
+  const LayerWeights& w = weights_.layer(layer);
+  return {{Product{&w.gate, nullptr, buffers_.gate}, Product{&w.up, nullptr, buffers_.up}}, 2};
+}
+
+Transformer::Products Transformer::down_products(int layer) {
+  return {{Product{&weights_.layer(layer).down, nullptr, buffers_.normed}}, 1};
+}
+
+// The next layer's, or the logits.
+Transformer::Products Transformer::products_behind(int layer) {
+  if (layer + 1 < config_.num_layers()) return attention_products(layer + 1);
+  return {{Product{&weights_.output(), nullptr, buffers_.logits}}, 1};
+}
+
+std::size_t Transformer::to_args(const float* x, int num_rows, const Products& products,
+                                 std::span<MatmulArgs> args) const {
+  for (std::size_t i = 0; i < products.count; ++i) {
+    const Product& product = products.of[i];
     args[i] = {.w = product.w,
                .x = x,
                .xq = wants_int8(*product.w) ? &buffers_.quantized : nullptr,
@@ -235,13 +258,19 @@ void Transformer::multiply(const float* x, int num_rows, std::span<const Product
                .ldx = product.w->num_cols,
                .ldy = product.w->num_rows};
   }
-  const auto used = std::span(args).first(products.size());
-  if (shares_rows(pool_, num_rows)) {
-    for_rows(pool_, num_rows, prepare);
-    return matmul(kernels_, pool_, used);
-  }
-  const auto prepare_all = [&] { prepare(0, num_rows); };
-  matmul(kernels_, pool_, used, std::ref(prepare_all));
+  return products.count;
+}
+
+template <class Prepare>
+void Transformer::multiply(const float* x, int num_rows, const Products& products,
+                           const Products& next, const Prepare& prepare) {
+  std::array<MatmulArgs, 3> args, next_args;
+  const std::size_t count = to_args(x, num_rows, products, args);
+  // Many rows compute longer on what they have read than a fetch takes.
+  const bool is_shared = shares_rows(pool_, num_rows);
+  const std::size_t next_count = is_shared ? 0 : to_args(x, num_rows, next, next_args);
+  for_rows(pool_, num_rows, prepare);
+  matmul(kernels_, pool_, std::span(args).first(count), std::span(next_args).first(next_count));
 }
 
 bool Transformer::wants_int8(const PackedMatrix& matrix) const {
@@ -286,16 +315,14 @@ void Transformer::run_attention(const ForwardBatch& batch, const KvStorage& stor
   const bool twice = wants_int8(w.v);
   const bool int8_input = wants_int8(w.q) || wants_int8(w.k) || twice;
   buffers_.quantized.num_cols = hidden_size;
-  const std::array products{Product{&w.q, w.q_bias, buffers_.q},
-                            Product{&w.k, w.k_bias, buffers_.k},
-                            Product{&w.v, twice ? nullptr : w.v_bias, buffers_.v, twice}};
-  multiply(buffers_.normed, num_rows, products, [&](int begin, int end) {
-    add_layer_before(layer, begin, end);
-    kernels_.rms_norm(buffers_.hidden, w.attention_norm, config_.rms_epsilon, buffers_.normed,
-                      hidden_size, begin, end);
-    if (int8_input) quantize_input(buffers_.normed, hidden_size, begin, end);
-    if (twice) refine_input(num_rows, begin, end);
-  });
+  multiply(buffers_.normed, num_rows, attention_products(layer), output_products(layer),
+           [&](int begin, int end) {
+             add_layer_before(layer, begin, end);
+             kernels_.rms_norm(buffers_.hidden, w.attention_norm, config_.rms_epsilon,
+                               buffers_.normed, hidden_size, begin, end);
+             if (int8_input) quantize_input(buffers_.normed, hidden_size, begin, end);
+             if (twice) refine_input(num_rows, begin, end);
+           });
 
   const GroupBatch& group = batch.groups[static_cast<std::size_t>(layout_.group_of(layer))];
   const PagedKvView kv = storage.view(layer);
@@ -334,7 +361,7 @@ void Transformer::run_attention(const ForwardBatch& batch, const KvStorage& stor
 void Transformer::project_attention(int num_rows, int layer) {
   const LayerWeights& w = weights_.layer(layer);
   buffers_.quantized.num_cols = config_.q_size();
-  multiply(buffers_.attention, num_rows, std::array{Product{&w.o, nullptr, buffers_.normed}},
+  multiply(buffers_.attention, num_rows, output_products(layer), gate_products(layer),
            [&](int begin, int end) {
              if (wants_int8(w.o))
                quantize_input(buffers_.attention, config_.q_size(), begin, end);
@@ -395,20 +422,18 @@ void Transformer::run_mlp(int num_rows, int layer) {
   const std::int64_t ffn_size = config_.ffn_size;
   const bool int8_input = wants_int8(w.gate) || wants_int8(w.up);
   buffers_.quantized.num_cols = hidden_size;
-  multiply(
-      buffers_.normed, num_rows,
-      std::array{Product{&w.gate, nullptr, buffers_.gate}, Product{&w.up, nullptr, buffers_.up}},
-      [&](int begin, int end) {
-        add_residual(w.post_attention_norm, begin, end);
-        kernels_.rms_norm(buffers_.hidden, w.ffn_norm, config_.rms_epsilon, buffers_.normed,
-                          hidden_size, begin, end);
-        if (int8_input) quantize_input(buffers_.normed, hidden_size, begin, end);
-      });
+  multiply(buffers_.normed, num_rows, gate_products(layer), down_products(layer),
+           [&](int begin, int end) {
+             add_residual(w.post_attention_norm, begin, end);
+             kernels_.rms_norm(buffers_.hidden, w.ffn_norm, config_.rms_epsilon, buffers_.normed,
+                               hidden_size, begin, end);
+             if (int8_input) quantize_input(buffers_.normed, hidden_size, begin, end);
+           });
 
   const auto activate =
       config_.activation == Activation::kSilu ? kernels_.silu_mul : kernels_.gelu_mul;
   buffers_.quantized.num_cols = config_.ffn_size;
-  multiply(buffers_.gate, num_rows, std::array{Product{&w.down, nullptr, buffers_.normed}},
+  multiply(buffers_.gate, num_rows, down_products(layer), products_behind(layer),
            [&](int begin, int end) {
              activate(buffers_.gate + begin * ffn_size, buffers_.up + begin * ffn_size,
                       buffers_.gate + begin * ffn_size, (end - begin) * ffn_size);
@@ -419,8 +444,8 @@ void Transformer::run_mlp(int num_rows, int layer) {
 std::span<const float> Transformer::compute_logits(int num_rows) {
   if (num_rows == 0) return {};
   buffers_.quantized.num_cols = config_.hidden_size;
-  multiply(buffers_.normed, num_rows,
-           std::array{Product{&weights_.output(), nullptr, buffers_.logits}},
+  multiply(buffers_.normed, num_rows, products_behind(config_.num_layers() - 1),
+           attention_products(0),  // of the next step
            [&](int begin, int end) {
              add_layer_before(config_.num_layers(), begin, end);
              kernels_.rms_norm(buffers_.hidden, weights_.output_norm(), config_.rms_epsilon,

@@ -6,6 +6,7 @@
 // them.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -104,6 +105,10 @@ class Transformer {
     float* y = nullptr;
     bool twice = false;  // the input has its rests behind it, see refine_input()
   };
+  struct Products {
+    std::array<Product, 3> of;
+    std::size_t count = 0;
+  };
 
   void embed(const ForwardBatch& batch);
   void compute_rotations(std::span<const std::int32_t> positions, std::int64_t first_table);
@@ -113,11 +118,20 @@ class Transformer {
   void run_mlp(int num_rows, int layer);
   std::span<const float> compute_logits(int num_rows);
 
+  // Of a layer or, as its last, of the logits; those that one call of multiply() takes together.
+  Products attention_products(int layer);
+  Products output_products(int layer);
+  Products gate_products(int layer);
+  Products down_products(int layer);
+  Products products_behind(int layer);
+
   // Products of one input, which lies in buffers_.quantized, too, where a matrix wants that.
-  // prepare(row_begin, row_end) makes that input.
+  // prepare(row_begin, row_end) makes that input. next: what will be multiplied after these.
   template <class Prepare>
-  void multiply(const float* x, int num_rows, std::span<const Product> products,
+  void multiply(const float* x, int num_rows, const Products& products, const Products& next,
                 const Prepare& prepare);
+  std::size_t to_args(const float* x, int num_rows, const Products& products,
+                      std::span<MatmulArgs> args) const;
   bool wants_int8(const PackedMatrix& matrix) const;
   void quantize_input(const float* x, int num_cols, int row_begin, int row_end);
   void refine_input(int num_rows, int row_begin, int row_end);
