@@ -61,6 +61,7 @@ class ModelBench {
                           .max_logit_rows = kMaxSequences,
                           .max_context_len = num_blocks_ * kBlockSize},
         num_blocks_);
+    runner_->touch_blocks();
   }
 
   std::size_t weights_bytes() const { return model_.weights->size_bytes(); }

@@ -50,6 +50,14 @@ LARDER_INLINE void fetch(const std::byte* next, int64_t offset) {
   if constexpr (kRows <= kFetchRows) prefetch(next + offset);
 }
 
+// The codes fetch the next tile's codes; the scales lie behind them, in a line of their own.
+template <int kRows>
+LARDER_INLINE void fetch_scales(const Work& work, const KeyTile& tile, int b) {
+  const KvTypes& types = work.args.kv.types;
+  fetch<kRows>(tile.next_k[b], kv_key_size_bytes(types.k, work.dim) - 1);
+  fetch<kRows>(tile.next_v[b], kv_value_size_bytes(types.v, work.dim) - 1);
+}
+
 // The row's query in 16 bits: one scale, and the words as integers in `rounded` [padded_dim].
 void round_query(const Work& work, const Queries& q, int32_t* rounded) {
   V16 largest = zero();
@@ -130,6 +138,7 @@ template <int kRows>
 void score_rows_int8(const Work& work, const KeyTile& tile, const Queries& q, float* scores) {
   const int stride = attention_words(work.dim);
   for (int b = 0; b < tile.num_blocks; ++b) {
+    fetch_scales<kRows>(work, tile, b);
     V16 total[kRows];
     for (int r = 0; r < kRows; ++r) total[r] = zero();
     for (int g = 0; g < work.num_groups; ++g) {
@@ -157,6 +166,7 @@ void score_rows_int4(const Work& work, const KeyTile& tile, const Queries& q, fl
   const KeyParts parts = key_parts(work);
   const int32_t* narrow_words = q.words + 2 * parts.num_wide;
   for (int b = 0; b < tile.num_blocks; ++b) {
+    fetch_scales<kRows>(work, tile, b);
     const uint8_t* wide = bytes_of(tile.k[b]);
     const uint8_t* narrow = wide + parts.num_wide * kCodeVector;
     const uint8_t* scales = narrow + parts.num_narrow * kCodeVector;
