@@ -63,34 +63,73 @@ void score_sinks(const Work& work, const KeyTile& tile, int row) {
   memcpy(work.scores + row * kKeyTile, scores, sizeof(float) * static_cast<size_t>(num_sinks));
 }
 
-// Scores of one row to exp(score - max); moves its maximum and sum.
-void softmax_row(const Work& work, const KeyTile& tile, int row, const Partial& partial) {
-  float* scores = work.scores + row * kKeyTile;
-  const int end = work.position(row) + 1 - tile.begin;
-  V16 s[kTileBlocks];
-  V16 largest = set1(partial.max[row]);
-  int first[kTileBlocks];  // seen in each block, whole blocks being sinks or not
+// Which of a tile's keys a row sees, from each block's begin on; whole blocks are sinks or not.
+struct Seen {
+  int begin[kTileBlocks];
+  int end;  // from the tile's begin
+  bool all;
+
+  Mask16 of(int block) const { return lanes_between(begin[block], end - block * kLanes); }
+};
+LARDER_INLINE Seen seen_keys(const Work& work, const KeyTile& tile, int row) {
+  Seen seen;
+  seen.end = work.position(row) + 1 - tile.begin;
+  seen.all = seen.end >= kKeyTile;
   for (int b = 0; b < kTileBlocks; ++b) {
     const int begin = tile.begin + b * kLanes;
-    first[b] = begin < work.sinks ? 0 : work.first_key(row) - begin;
-    const Mask16 seen = lanes_between(first[b], end - b * kLanes);
-    s[b] = select(seen, load(scores + b * kLanes), set1(kNothing));
-    largest = max(largest, s[b]);
+    seen.begin[b] = begin < work.sinks ? 0 : work.first_key(row) - begin;
+    seen.all = seen.all && seen.begin[b] <= 0;
   }
-  const float new_max = reduce_max(largest);
-  const V16 factor = exp(set1(partial.max[row] - new_max));
+  return seen;
+}
+
+// Scores of a row, those not seen below every score, and the row's new maximum.
+LARDER_INLINE float mask_scores(const Seen& seen, float* scores, float max_before) {
+  V16 largest = set1(max_before);
+  for (int b = 0; b < kTileBlocks; ++b) {
+    V16 s = load(scores + b * kLanes);
+    if (!seen.all) {
+      s = select(seen.of(b), s, set1(kNothing));
+      store(scores + b * kLanes, s);
+    }
+    largest = max(largest, s);
+  }
+  return reduce_max(largest);
+}
+
+// To 2^(score - max), 0 where not seen; their sum.
+LARDER_INLINE float exponentiate(const Seen& seen, float* scores, float max_now) {
   V16 total = zero();
   for (int b = 0; b < kTileBlocks; ++b) {
-    const Mask16 seen = lanes_between(first[b], end - b * kLanes);
-    const V16 p = select(seen, exp(sub(s[b], set1(new_max))), zero());
+    V16 p = exp2_to_one(sub(load(scores + b * kLanes), set1(max_now)));
+    if (!seen.all) p = select(seen.of(b), p, zero());
     store(scores + b * kLanes, p);
     total = add(total, p);
   }
-  float factor_lanes[kLanes];
-  store(factor_lanes, factor);
-  work.factor[row] = factor_lanes[0];
-  partial.max[row] = new_max;
-  partial.sum[row] = partial.sum[row] * factor_lanes[0] + reduce_add(total);
+  return reduce_add(total);
+}
+
+// Scores of rows to 2^(score - max); moves their maxima and sums. By steps, so that rows overlap
+// where one waits for its maximum.
+template <int kRows>
+void softmax_rows(const Work& work, const KeyTile& tile, int row, const Partial& partial) {
+  static_assert(kRows <= kLanes);
+  float* scores = work.scores + row * kKeyTile;
+  Seen seen[kRows];
+  alignas(64) float difference[kLanes] = {};
+  for (int r = 0; r < kRows; ++r) {
+    seen[r] = seen_keys(work, tile, row + r);
+    const float max_before = partial.max[row + r];
+    partial.max[row + r] = mask_scores(seen[r], scores + r * kKeyTile, max_before);
+    difference[r] = max_before - partial.max[row + r];
+  }
+  alignas(64) float factor[kLanes];
+  store(factor, exp2_to_one(load(difference)));
+  for (int r = 0; r < kRows; ++r) {
+    const float sum = exponentiate(seen[r], scores + r * kKeyTile, partial.max[row + r]);
+    partial.sum[row + r] = partial.sum[row + r] * factor[r] + sum;
+    work.factor[row + r] = factor[r];
+  }
 }
 
 template <int kRows>
@@ -102,7 +141,7 @@ void tile_rows(const Work& work, const KeyTile& tile, int row, const Partial& pa
       if (work.past_sinks(r)) score_sinks(work, tile, r);
     }
   }
-  for (int r = row; r < row + kRows; ++r) softmax_row(work, tile, r, partial);
+  softmax_rows<kRows>(work, tile, row, partial);
   add_values<kRows>(work, tile, row, partial);
 }
 
@@ -170,9 +209,9 @@ void merge(const Work& work, const Partial& into, const Partial& partial) {
   for (int r = 0; r < work.rows; ++r) {
     const float max = into.max[r] > partial.max[r] ? into.max[r] : partial.max[r];
     float lanes[kLanes];
-    store(lanes, exp(set1(into.max[r] - max)));
+    store(lanes, exp2_to_one(set1(into.max[r] - max)));
     const float keep = lanes[0];
-    store(lanes, exp(set1(partial.max[r] - max)));
+    store(lanes, exp2_to_one(set1(partial.max[r] - max)));
     const float take = lanes[0];
     into.max[r] = max;
     into.sum[r] = into.sum[r] * keep + partial.sum[r] * take;
@@ -245,13 +284,16 @@ Work work_of(const AttentionArgs& args, const AttentionTask& task, std::byte* me
           .factor = scratch.take<float>(rows)};
 }
 
+// Scores are logarithms to base 2.
 void prepare_queries(const Work& work, const float* q, const Queries& to) {
+  constexpr float kLog2E = 1.44269504088896341F;
+  const float scale = work.args.scale * kLog2E;
   for (int r = 0; r < work.rows; ++r) {
     const int query = work.sequence.first_row + work.query_begin + r / work.group;
     const int head = work.kv_head * work.group + r % work.group;
     const float* from = q + query * work.args.ldq + int64_t{head} * work.dim;
     const Queries row = to.row(r, work.dim);
-    for (int d = 0; d < work.dim; ++d) row.values[d] = from[d] * work.args.scale;
+    for (int d = 0; d < work.dim; ++d) row.values[d] = from[d] * scale;
     for (int d = work.dim; d < work.padded_dim; ++d) row.values[d] = 0;
     if (work.args.kv.types.k == KvType::kInt8) quantize_query_int8(work, row);
     if (work.args.kv.types.k == KvType::kInt4) quantize_query_int4(work, row);

@@ -21,8 +21,7 @@ constexpr int kFetchRows = 4;
 // A maximum below every score. Finite, so that a difference of two of them is 0 and not NaN.
 constexpr float kNothing = -1e30F;
 
-// Sums of a partial softmax, per row: sum of exp(score - max) * value, max, sum of exp(score -
-// max).
+// Sums of a partial softmax, per row: of 2^(score - max) * value, max, of 2^(score - max).
 struct Partial {
   float* values;  // [rows, padded_dim]
   float* max;     // [rows]

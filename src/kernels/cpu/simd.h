@@ -62,4 +62,18 @@ LARDER_INLINE V16 exp(V16 x) {
   return select_ge(x, set1(-87.3F), mul(y, power_of_two(n)), zero());
 }
 
+// 2^x for x up to 0, to 1.6e-7 of it: exactly 1 at 0; as 2^-125 below that.
+LARDER_INLINE V16 exp2_to_one(V16 x) {
+  const V16 clamped = max(x, set1(-125.0F));
+  const V16 n = round_to_int(clamped);
+  const V16 r = sub(clamped, n);
+  V16 p = set1(1.326472731307149e-3F);
+  p = fma(p, r, set1(9.671512991189957e-3F));
+  p = fma(p, r, set1(5.550733581185341e-2F));
+  p = fma(p, r, set1(2.4022242426872253e-1F));
+  p = fma(p, r, set1(6.931470036506653e-1F));
+  p = fma(p, r, set1(1.0F));
+  return mul(p, power_of_two(n));
+}
+
 }  // namespace larder::LARDER_ISA_NAMESPACE
