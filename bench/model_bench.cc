@@ -12,9 +12,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <iostream>
+#include <memory>
 #include <sstream>
 #include <string>
 
@@ -61,7 +63,6 @@ class ModelBench {
                           .max_logit_rows = kMaxSequences,
                           .max_context_len = num_blocks_ * kBlockSize},
         num_blocks_);
-    runner_->touch_blocks();
   }
 
   std::size_t weights_bytes() const { return model_.weights->size_bytes(); }

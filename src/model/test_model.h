@@ -66,12 +66,6 @@ class TestRunner {
 
   Transformer& transformer() { return transformer_; }
 
-  // Writes every block, so that reading one reads memory.
-  void touch_blocks() {
-    const PagedKvView kv = storage_.view(0);
-    std::memset(kv.base, 0, static_cast<std::size_t>(num_blocks_ * kv.block_stride_bytes));
-  }
-
   // One batch; logits of every row, or of each sequence's last.
   std::span<const float> run(std::span<const TestStep> steps, bool all_logits) {
     tokens_.clear();
