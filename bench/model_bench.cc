@@ -33,29 +33,15 @@ constexpr int kStepTokens = 512;
 constexpr int kMaxSequences = 64;
 constexpr std::int64_t kKvBytes = std::int64_t{1} << 30;
 
-const MachineLimits& limits() {
-  switch (select_kernels().isa) {
-    case Isa::kGeneric:
-      return isa_generic::kLimits;
-    case Isa::kAvx2:
-      return isa_avx2::kLimits;
-    default:
-      return isa_avx512::kLimits;
-  }
-}
-
 class ModelBench {
  public:
   ModelBench(const std::string& path, int num_threads, const std::string& kv_type)
       : model_(path, num_threads), pool_(num_threads) {
     model_.layout = std::make_unique<KvLayout>(kv_layer_shapes(model_.config),
                                                parse_kv_types(kv_type));
-    if (model_.layout->types().k == KvType::kInt4) {
-      std::vector<TokenId> tokens;
-      for (int i = 0; i < 256; ++i) tokens.push_back(i * 7919 % model_.config.vocab_size);
-      model_.layout->set_key_basis(
-          calibrate_keys(model_.config, *model_.weights, select_kernels(), pool_, tokens));
-    }
+    if (model_.layout->types().k == KvType::kInt4)
+      model_.layout->set_key_basis(calibrate_keys(model_.config, *model_.weights, select_kernels(),
+                                                  pool_, make_sequence(256, 0).tokens));
     num_blocks_ = static_cast<int>(kKvBytes / model_.layout->block_size_bytes());
     runner_ = std::make_unique<TestRunner>(
         model_, select_kernels(), num_threads,
@@ -90,7 +76,7 @@ class ModelBench {
   }
 
   std::size_t read(bool fetch) {
-    const auto read_part = fetch ? limits().fetch : limits().read;
+    const auto read_part = fetch ? machine_limits().fetch : machine_limits().read;
     const auto part = static_cast<std::int64_t>(weights_bytes()) / pool_.num_threads() / 64 * 64;
     pool_.parallel_for(pool_.num_threads(), [&](int task, int) {
       sink_ += read_part(model_.weights->data() + task * part, part);

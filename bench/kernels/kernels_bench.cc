@@ -31,17 +31,6 @@ ThreadPool& pool() {
   return threads;
 }
 
-const MachineLimits& limits() {
-  switch (select_kernels().isa) {
-    case Isa::kGeneric:
-      return isa_generic::kLimits;
-    case Isa::kAvx2:
-      return isa_avx2::kLimits;
-    default:
-      return isa_avx512::kLimits;
-  }
-}
-
 double seconds_now() {
   if (num_threads() == 1) {
     timespec time;
@@ -79,12 +68,12 @@ struct Peaks {
     AlignedBuffer memory(kBytes, true);
     const std::int64_t part = kBytes / num_threads() / 64 * 64;
     bytes = best_rate([&](int task) {
-      const std::int64_t sum = limits().read(memory.data() + task * part, part);
+      const std::int64_t sum = machine_limits().read(memory.data() + task * part, part);
       return part + (sum == 1 ? 1 : 0);
     });
-    int4_ops = best_rate([](int) { return limits().multiply_int4(200000); });
-    int8_ops = best_rate([](int) { return limits().multiply_int8(200000); });
-    float_ops = best_rate([](int) { return limits().multiply_float(200000); });
+    int4_ops = best_rate([](int) { return machine_limits().multiply_int4(200000); });
+    int8_ops = best_rate([](int) { return machine_limits().multiply_int8(200000); });
+    float_ops = best_rate([](int) { return machine_limits().multiply_float(200000); });
   }
 };
 

@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/kernels.h"
+
 namespace larder {
 
 struct MachineLimits {
@@ -27,6 +29,18 @@ extern const MachineLimits kLimits;
 }
 namespace isa_avx512 {
 extern const MachineLimits kLimits;
+}
+
+// Those of the instruction set that the kernels use.
+inline const MachineLimits& machine_limits() {
+  switch (select_kernels().isa) {
+    case Isa::kGeneric:
+      return isa_generic::kLimits;
+    case Isa::kAvx2:
+      return isa_avx2::kLimits;
+    default:
+      return isa_avx512::kLimits;
+  }
 }
 
 }  // namespace larder
