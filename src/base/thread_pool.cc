@@ -76,16 +76,18 @@ void ThreadPool::run(int num_tasks, Body body, void* context) {
   const std::uint32_t generation = generation_.load(std::memory_order_relaxed) + 1;
   loop_ = generation;
   gate_.store(kOpen, std::memory_order_release);
-  generation_.store(generation, std::memory_order_release);
-  generation_.notify_all();
+  generation_.store(generation);
+  if (num_workers_asleep_.load() > 0) generation_.notify_all();
   drain(0);
   for (int task = 1; task < num_threads(); ++task)
     if (take_own(task)) body(context, task, 0);
   gate_.fetch_and(~kOpen, std::memory_order_acq_rel);
   const auto nobody_inside = [&] { return gate_.load(std::memory_order_acquire) == 0; };
   while (!wait_shortly(0, nobody_inside)) {
-    const std::uint32_t inside = gate_.load(std::memory_order_acquire);
-    if (inside != 0) gate_.wait(inside, std::memory_order_acquire);
+    is_caller_asleep_.store(true);
+    const std::uint32_t inside = gate_.load();
+    if (inside != 0) gate_.wait(inside);
+    is_caller_asleep_.store(false, std::memory_order_relaxed);
   }
 }
 
@@ -93,12 +95,16 @@ void ThreadPool::work(int thread) {
   std::uint32_t seen = 0;
   while (true) {
     const auto has_begun = [&] { return generation_.load(std::memory_order_acquire) != seen; };
-    while (!wait_shortly(thread, has_begun)) generation_.wait(seen, std::memory_order_acquire);
+    while (!wait_shortly(thread, has_begun)) {
+      num_workers_asleep_.fetch_add(1);
+      generation_.wait(seen);
+      num_workers_asleep_.fetch_sub(1, std::memory_order_relaxed);
+    }
     seen = generation_.load(std::memory_order_acquire);
     if (stop_.load()) return;
     if (!enter()) continue;
     drain(thread);
-    if (gate_.fetch_sub(1, std::memory_order_acq_rel) == 1) gate_.notify_one();
+    if (gate_.fetch_sub(1) == 1 && is_caller_asleep_.load()) gate_.notify_one();
   }
 }
 

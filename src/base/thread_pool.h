@@ -77,6 +77,11 @@ class ThreadPool {
   alignas(64) std::atomic<std::uint32_t> generation_{0};
   alignas(64) std::atomic<int> next_task_{0};
   alignas(64) std::atomic<std::uint32_t> gate_{0};
+  // Who may have gone to sleep, so that waking, a system call, is left out when nobody has. Counted
+  // before a sleeper looks a last time, and looked at behind what it looks for: one of the two sees
+  // the other.
+  alignas(64) std::atomic<int> num_workers_asleep_{0};
+  std::atomic<bool> is_caller_asleep_{false};
   std::atomic<bool> stop_{false};
 };
 
