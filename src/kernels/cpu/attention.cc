@@ -84,9 +84,10 @@ LARDER_INLINE Seen seen_keys(const Work& work, const KeyTile& tile, int row) {
 }
 
 // Scores of a row, those not seen below every score, and the row's new maximum.
-LARDER_INLINE float mask_scores(const Seen& seen, float* scores, float max_before) {
+LARDER_INLINE float mask_scores(const Seen& seen, int num_blocks, float* scores,
+                                float max_before) {
   V16 largest = set1(max_before);
-  for (int b = 0; b < kTileBlocks; ++b) {
+  for (int b = 0; b < num_blocks; ++b) {
     V16 s = load(scores + b * kLanes);
     if (!seen.all) {
       s = select(seen.of(b), s, set1(kNothing));
@@ -98,9 +99,9 @@ LARDER_INLINE float mask_scores(const Seen& seen, float* scores, float max_befor
 }
 
 // To 2^(score - max), 0 where not seen; their sum.
-LARDER_INLINE float exponentiate(const Seen& seen, float* scores, float max_now) {
+LARDER_INLINE float exponentiate(const Seen& seen, int num_blocks, float* scores, float max_now) {
   V16 total = zero();
-  for (int b = 0; b < kTileBlocks; ++b) {
+  for (int b = 0; b < num_blocks; ++b) {
     V16 p = exp2_to_one(sub(load(scores + b * kLanes), set1(max_now)));
     if (!seen.all) p = select(seen.of(b), p, zero());
     store(scores + b * kLanes, p);
@@ -110,9 +111,10 @@ LARDER_INLINE float exponentiate(const Seen& seen, float* scores, float max_now)
 }
 
 // Scores of rows to 2^(score - max); moves their maxima and sums. By steps, so that rows overlap
-// where one waits for its maximum.
+// where one waits for its maximum. num_blocks: the tile's, a constant where they are all.
 template <int kRows>
-void softmax_rows(const Work& work, const KeyTile& tile, int row, const Partial& partial) {
+LARDER_INLINE void softmax_blocks(const Work& work, const KeyTile& tile, int num_blocks, int row,
+                                  const Partial& partial) {
   static_assert(kRows <= kLanes);
   float* scores = work.scores + row * kKeyTile;
   Seen seen[kRows];
@@ -120,16 +122,25 @@ void softmax_rows(const Work& work, const KeyTile& tile, int row, const Partial&
   for (int r = 0; r < kRows; ++r) {
     seen[r] = seen_keys(work, tile, row + r);
     const float max_before = partial.max[row + r];
-    partial.max[row + r] = mask_scores(seen[r], scores + r * kKeyTile, max_before);
+    partial.max[row + r] = mask_scores(seen[r], num_blocks, scores + r * kKeyTile, max_before);
     difference[r] = max_before - partial.max[row + r];
   }
   alignas(64) float factor[kLanes];
   store(factor, exp2_to_one(load(difference)));
   for (int r = 0; r < kRows; ++r) {
-    const float sum = exponentiate(seen[r], scores + r * kKeyTile, partial.max[row + r]);
+    const float sum =
+        exponentiate(seen[r], num_blocks, scores + r * kKeyTile, partial.max[row + r]);
     partial.sum[row + r] = partial.sum[row + r] * factor[r] + sum;
     work.factor[row + r] = factor[r];
   }
+}
+
+template <int kRows>
+void softmax_rows(const Work& work, const KeyTile& tile, int row, const Partial& partial) {
+  if (tile.num_blocks == kTileBlocks)
+    softmax_blocks<kRows>(work, tile, kTileBlocks, row, partial);
+  else
+    softmax_blocks<kRows>(work, tile, tile.num_blocks, row, partial);
 }
 
 template <int kRows>

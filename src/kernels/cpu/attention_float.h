@@ -21,10 +21,11 @@ LARDER_INLINE V16 load_value_partial(const uint16_t* p, int n) {
   return load_bf16_partial(p, n);
 }
 
-// scores[r][16 b + lane] = sum over d in order of q[r][d] * k[b][d][lane].
+// scores[r][16 b + lane] = sum over d in order of q[r][d] * k[b][d][lane], for the tile's blocks (and
+// those behind them, up to a multiple of kAttentionVectors).
 template <KvType kType, int kRows>
 void score_rows_float(const Work& work, const KeyTile& tile, const float* q, float* scores) {
-  for (int b = 0; b < kTileBlocks; b += kAttentionVectors) {
+  for (int b = 0; b < tile.num_blocks; b += kAttentionVectors) {
     V16 sum[kRows][kAttentionVectors];
     for (int r = 0; r < kRows; ++r) {
       for (int v = 0; v < kAttentionVectors; ++v) sum[r][v] = zero();
