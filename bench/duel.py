@@ -26,7 +26,10 @@ class Run:
     def rate(self, test):
         self.process.stdin.write(test + "\n")
         self.process.stdin.flush()
-        seconds, units = self.process.stdout.readline().split()
+        answer = self.process.stdout.readline()
+        if not answer:
+            raise SystemExit(f"{self.name} ended at the test {test!r}")
+        seconds, units = answer.split()
         return float(units) / float(seconds)
 
 

@@ -86,6 +86,13 @@ class ModelBench {
 
   void reset() { runner_->reset(); }
 
+  // Of blocks, for that many tokens in each sequence.
+  bool has_room(std::int64_t num_tokens, int num_sequences) const {
+    if (num_tokens < 1 || num_tokens > std::int64_t{num_blocks_} * kBlockSize) return false;
+    return num_sequences > 0 && blocks_for(model_, static_cast<int>(num_tokens), 1) <=
+                                    num_blocks_ / num_sequences;
+  }
+
  private:
   TestSequence make_sequence(int num_tokens, int seed) const {
     TestSequence sequence;
@@ -101,17 +108,19 @@ class ModelBench {
   std::atomic<std::int64_t> sink_{0};
 };
 
-// Tokens or bytes; 0: no such test.
+// Tokens or bytes; 0: no such test, or more tokens than kKvBytes hold.
 std::size_t run_test(ModelBench& bench, std::istringstream& line) {
   std::string test;
   int count = 0;
   int depth = 0;
   int batch = 1;
   line >> test;
-  if (test == "pp" && line >> count) return static_cast<std::size_t>(bench.prefill(count));
+  if (test == "pp" && line >> count && bench.has_room(count, 1))
+    return static_cast<std::size_t>(bench.prefill(count));
   if (test == "tg" && line >> count >> depth) {
-    line >> batch;
-    return static_cast<std::size_t>(bench.decode(count, depth, batch < 1 ? 1 : batch));
+    if (!(line >> batch)) batch = 1;
+    if (depth >= 0 && batch <= kMaxSequences && bench.has_room(std::int64_t{depth} + count, batch))
+      return static_cast<std::size_t>(bench.decode(count, depth, batch));
   }
   if (test == "read" || test == "fetch") return bench.read(test == "fetch");
   return 0;
@@ -128,7 +137,8 @@ int run(int argc, char** argv) {
     const std::size_t units = run_test(bench, line);
     const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
     if (units == 0) {
-      fmt::print(stderr, "no such test: {}\n", text);
+      fmt::print(stderr, "{}: no such test, or more than {} MiB of keys and values or {} sequences\n",
+                 text, kKvBytes >> 20, kMaxSequences);
       return 2;
     }
     fmt::print("{:.6f} {}\n", taken.count(), units);
