@@ -126,9 +126,7 @@ std::vector<DiskDirectory::Listed> DiskDirectory::list_segments() {
     const ssize_t size = ::pread(fd, header.data(), header.size(), 0);
     ::close(fd);
     if (size == static_cast<ssize_t>(header.size())) segment.shape = decode_segment_header(header);
-    segment.is_foreign = !segment.shape ||
-                         segment.shape->format.fingerprint != format_.fingerprint ||
-                         segment.shape->format.block_size_bytes != format_.block_size_bytes;
+    segment.is_foreign = !segment.shape || segment.shape->format != format_;
     if (!segment.is_foreign) segment.size_bytes = segment.shape->file_size_bytes();
     segment.size_bytes = std::min(segment.size_bytes, limit_bytes_ + 1);  // too much by itself
     listed.push_back(std::move(segment));

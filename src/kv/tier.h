@@ -22,6 +22,8 @@ namespace larder {
 struct TierFormat {
   Digest fingerprint{};               // of weights, layout, KV types, instruction set, block size
   std::int64_t block_size_bytes = 0;  // KvLayout::block_size_bytes()
+
+  bool operator==(const TierFormat&) const = default;
 };
 
 // A block's identity. digest alone names its content (a SHA-256 chain from the salt over all tokens
