@@ -3,44 +3,22 @@ import asyncio
 import os
 import pathlib
 import re
-import socket
-import subprocess
-import threading
 import time
-import urllib.request
 
 import aiohttp
 import pytest
+
+from api_server import Server
 
 MODELS = [os.environ.get(name) for name in ("LARDER_TEST_SMOLLM2", "LARDER_TEST_GEMMA3")]
 UNITS = {"GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10}
 
 
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
-class Server:
-    def __init__(self, model, *options):
-        self.port = free_port()
-        self.base = f"http://127.0.0.1:{self.port}"
-        self.process = subprocess.Popen(
-            [os.environ["LARDER_BIN"], "serve", "-m", model, "--port", str(self.port), *options],
-            stderr=subprocess.PIPE, text=True)
-        self.start = []
-        for line in self.process.stderr:
-            self.start.append(line)
-            if "http://" in line:
-                break
-        else:
-            raise RuntimeError("the server ended: " + "".join(self.start))
-        # Nobody reads on, and a full pipe would stop the server.
-        threading.Thread(target=self.process.stderr.read, daemon=True).start()
+class Measured(Server):
+    """A server that says what it planned to take, and what it takes."""
 
     def planned_bytes(self):
-        value, unit = re.search(r"Memory: ([\d.]+) (GiB|MiB|KiB) =", "".join(self.start)).groups()
+        value, unit = re.search(r"Memory: ([\d.]+) (GiB|MiB|KiB) =", "".join(self.lines)).groups()
         return float(value) * UNITS[unit]
 
     def resident_bytes(self):
@@ -48,15 +26,13 @@ class Server:
         return int(re.search(r"VmRSS:\s+(\d+) kB", status).group(1)) * 1024
 
     def metric(self, name):
-        text = urllib.request.urlopen(self.base + "/metrics").read().decode()
-        return sum(float(v) for v in re.findall(rf"^{re.escape(name)}(?:{{[^}}]*}})? (\S+)$", text, re.M))
+        return sum(value for key, value in self.metrics().items() if key.split("{")[0] == name)
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
-        self.process.terminate()
-        assert self.process.wait(timeout=30) == 0
+        assert self.stop() == 0
 
 
 async def ask_all(base, num_requests, prompt_words, max_tokens):
@@ -72,10 +48,10 @@ async def ask_all(base, num_requests, prompt_words, max_tokens):
 
 @pytest.mark.parametrize("model", MODELS, ids=["smollm2", "gemma3"])
 def test_64_requests_on_a_budget_for_8(model):
-    with Server(model, "--kv-size", "96MiB" if "Smol" in model else "80MiB", "-c", "512") as server:
-        concurrency = float(re.search(r"per request: ([\d.]+)x", "".join(server.start)).group(1))
+    with Measured("--kv-size", "96MiB" if "Smol" in model else "80MiB", "-c", "512", model=model) as server:
+        concurrency = float(re.search(r"per request: ([\d.]+)x", "".join(server.lines)).group(1))
         assert concurrency < 12, "the budget must be short of 64 by far"
-        replies = asyncio.run(ask_all(server.base, 64, 60, 100))
+        replies = asyncio.run(ask_all(server.url, 64, 60, 100))
         assert [r["choices"][0]["finish_reason"] for r in replies] == ["length"] * 64
         assert all(r["usage"]["completion_tokens"] == 100 for r in replies)
         assert server.metric("vllm:num_requests_running") == 0
@@ -91,8 +67,8 @@ def test_64_requests_on_a_budget_for_8(model):
 
 @pytest.mark.parametrize("model", MODELS, ids=["smollm2", "gemma3"])
 def test_a_second_start_is_ready_in_two_seconds(model):
-    with Server(model):
+    with Measured(model=model):
         pass
     begin = time.perf_counter()
-    with Server(model):
+    with Measured(model=model):
         assert time.perf_counter() - begin < 2
