@@ -212,6 +212,7 @@ bool Engine::step() {
     CHECK(!scheduler_.has_work() || scheduler_.is_loading(), scheduler_.num_running(),
           scheduler_.num_waiting());
     update_stats();
+    deliver();
     return false;
   }
   const std::int64_t scheduled_ns = clock_.now_ns();
@@ -228,6 +229,7 @@ bool Engine::step() {
   schedule_ns_ += scheduled_ns - begin_ns + (ended_ns - sampled_ns);
   scheduler_.observe_step(batch, ended_ns - begin_ns);
   update_stats();
+  deliver();
   return true;
 }
 
@@ -240,6 +242,11 @@ void Engine::observe_speed(int num_tokens, std::int64_t forward_ns) {
 
 void Engine::take(Inbox inbox) {
   for (Arrival& arrival : inbox.arrivals) {
+    UpdateCallback& on_update = arrival.request.on_update;
+    if (on_update) {
+      on_update = [this, owner = std::make_shared<UpdateCallback>(std::move(on_update))](
+                      RequestUpdate&& update) { outbox_.push_back({owner, std::move(update)}); };
+    }
     scheduler_.add(std::move(arrival.request), arrival.seed, arrival.arrived_ns);
   }
   for (const std::uint64_t id : inbox.cancellations) scheduler_.cancel(id);
@@ -319,6 +326,12 @@ void Engine::update_stats() {
   if (tiers_ == nullptr) return;
   stats_.num_loaded_by_tier = scheduled.num_loaded_by_tier;
   stats_.num_loaded_by_tier.resize(stats_.tier_names.size());
+}
+
+// Behind update_stats(), so that who has an answer finds it in the statistics.
+void Engine::deliver() {
+  for (Outgoing& outgoing : outbox_) (*outgoing.on_update)(std::move(outgoing.update));
+  outbox_.clear();
 }
 
 }  // namespace larder

@@ -115,6 +115,12 @@ class Engine {
     }
   };
 
+  // What a request's owner is told once the step is in the statistics.
+  struct Outgoing {
+    std::shared_ptr<UpdateCallback> on_update;  // the request may have ended
+    RequestUpdate update;
+  };
+
   // A row of logits, and what becomes of it.
   struct Draw {
     const BatchEntry* entry;
@@ -132,6 +138,7 @@ class Engine {
   OutputToken drawn(const Batch& batch, const Draw& draw, std::span<const float> logits,
                     Sampler& sampler) const;
   void update_stats();
+  void deliver();
 
   const EngineConfig config_;
   const Clock& clock_;
@@ -145,6 +152,7 @@ class Engine {
   Scheduler scheduler_;
   BatchResults results_;
   std::vector<Draw> draws_;  // scratch
+  std::vector<Outgoing> outbox_;
   Histogram step_tokens_;
   std::int64_t forward_ns_ = 0;
   std::int64_t sample_ns_ = 0;

@@ -101,6 +101,22 @@ class EngineTest : public ::testing::Test {
   Engine engine_;
 };
 
+TEST_F(EngineTest, WhoHearsOfATokenFindsItCounted) {
+  Request made = request(random_tokens(20, 1), 3);
+  std::vector<std::int64_t> counted;
+  int num_running_at_the_end = -1;
+  made.on_update = [&](RequestUpdate&& update) {
+    const EngineStats stats = engine_.stats();
+    counted.push_back(static_cast<std::int64_t>(stats.num_generated_tokens));
+    if (update.finish != FinishReason::kNone) num_running_at_the_end = stats.num_running;
+  };
+  engine_.submit(std::move(made));
+  while (engine_.step()) {
+  }
+  EXPECT_EQ(counted, (std::vector<std::int64_t>{1, 2, 3}));
+  EXPECT_EQ(num_running_at_the_end, 0);
+}
+
 TEST_F(EngineTest, RunsRequestsOfManyThreads) {
   engine_.start();
   constexpr int kNumThreads = 4, kNumRequests = 12;
