@@ -144,6 +144,9 @@ HttpServer::Impl::Impl(ServerConfig config, const ServedModel& model)
   max_connections_ = static_cast<int>(std::clamp<long long>(
       num_files - kReservedFiles, 1, std::max(config_.limits.max_connections, 1)));
   listen();
+  // From now on, so that whoever reads that the server is ready may end it: run() hears of it then.
+  signals_.add(SIGINT);
+  signals_.add(SIGTERM);
 }
 
 void HttpServer::Impl::listen() {
@@ -163,8 +166,6 @@ void HttpServer::Impl::listen() {
 }
 
 void HttpServer::Impl::run() {
-  signals_.add(SIGINT);
-  signals_.add(SIGTERM);
   await_signal();
   last_line_ = std::chrono::steady_clock::now();
   asio::co_spawn(control_, [this] { return accept_all(); }, asio::detached);

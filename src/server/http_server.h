@@ -7,7 +7,7 @@
 
 namespace larder {
 
-// One per process: run() handles SIGINT and SIGTERM.
+// One per process: it takes SIGINT and SIGTERM from its construction on, and run() handles them.
 class HttpServer {
  public:
   // Binds and listens. Throws Error: kUnavailable when the address is taken, kInvalidArgument when

@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <csignal>
+
 #include "base/error.h"
 #include "server/server_test_support.h"
 
@@ -396,6 +398,17 @@ TEST(HttpServer, StalledReaderIsDropped) {
     std::this_thread::sleep_for(milliseconds(20));
   }
   FAIL() << "the stream was not dropped";
+}
+
+TEST(HttpServer, ASignalBeforeItRunsIsHeard) {
+  TestServer server;
+  server.server().shutdown(false);
+  server.join();
+  ServerConfig config;
+  config.port = 0;
+  HttpServer early(config, server.model());
+  std::raise(SIGTERM);
+  early.run();
 }
 
 TEST(HttpServer, MetricsUnderTheNamesOfVllm) {

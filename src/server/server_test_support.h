@@ -134,6 +134,7 @@ class TestServer {
   int port() const { return server_->port(); }
   Engine& engine() { return engine_; }
   HttpServer& server() { return *server_; }
+  const ServedModel& model() const { return model_; }
   void join() {
     if (thread_.joinable()) thread_.join();
   }
