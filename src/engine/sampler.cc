@@ -4,8 +4,8 @@
 #include <array>
 #include <bit>
 #include <cmath>
-#include <functional>
 #include <limits>
+#include <numeric>
 
 #include "base/check.h"
 
@@ -14,88 +14,8 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kGreedyBelow = 1e-5f;  // temperatures that only the best token survives
-constexpr int kLanes = 16;             // partial sums and maxima, so that loops become vectors
-constexpr int kRun = 256;              // weights summed as one; a multiple of kLanes
-
-// e^x for x <= 0 within 2 units in the last place; 0 below -87. Without branches or calls.
-inline float exp_of_negative(float x) {
-  const float clamped = x < -87.0f ? -87.0f : x;
-  const float power = (clamped * 1.44269504f + 12582912.0f) - 12582912.0f;  // to an integer
-  const float rest = (clamped - power * 0.693359375f) + power * 2.12194440e-4f;
-  float value = 1.9875691500e-4f;
-  value = value * rest + 1.3981999507e-3f;
-  value = value * rest + 8.3334519073e-3f;
-  value = value * rest + 4.1665795894e-2f;
-  value = value * rest + 1.6666665459e-1f;
-  value = value * rest + 5.0000001201e-1f;
-  value = value * rest * rest + rest + 1.0f;
-  const std::int32_t exponent = (static_cast<std::int32_t>(power) + 127) << 23;
-  value *= std::bit_cast<float>(exponent);
-  return x < -87.0f ? 0.0f : value;
-}
-
-float max_of(std::span<const float> values) {
-  std::array<float, kLanes> best;
-  best.fill(-kInfinity);
-  const std::size_t num_whole = values.size() / kLanes * kLanes;
-  for (std::size_t i = 0; i < num_whole; i += kLanes) {
-    for (std::size_t lane = 0; lane < kLanes; ++lane) {
-      const float value = values[i + lane];
-      best[lane] = value > best[lane] ? value : best[lane];
-    }
-  }
-  float most = -kInfinity;
-  for (const float value : best) most = std::max(most, value);
-  for (const float value : values.subspan(num_whole)) most = std::max(most, value);
-  return most;
-}
-
-// The best run first, so that only it is searched.
-TokenId first_of_best(std::span<const float> logits) {
-  constexpr std::size_t kSearched = 2048;
-  float most = -kInfinity;
-  std::size_t best_begin = 0;
-  for (std::size_t begin = 0; begin < logits.size(); begin += kSearched) {
-    const float value = max_of(logits.subspan(begin, std::min(kSearched, logits.size() - begin)));
-    if (value > most) {
-      most = value;
-      best_begin = begin;
-    }
-  }
-  const auto run = logits.subspan(best_begin, std::min(kSearched, logits.size() - best_begin));
-  const auto best = std::ranges::find(run, most);
-  return best == run.end() ? 0 : static_cast<TokenId>(best - logits.begin());
-}
-
-double sum_of(std::span<const float> values) {
-  std::array<float, kLanes> sums{};
-  const std::size_t num_whole = values.size() / kLanes * kLanes;
-  for (std::size_t i = 0; i < num_whole; i += kLanes) {
-    for (std::size_t lane = 0; lane < kLanes; ++lane) sums[lane] += values[i + lane];
-  }
-  double sum = 0;
-  for (const float value : sums) sum += value;
-  for (const float value : values.subspan(num_whole)) sum += value;
-  return sum;
-}
-
-double sum_in_runs(std::span<const float> values) {
-  double sum = 0;
-  for (std::size_t begin = 0; begin < values.size(); begin += kRun) {
-    sum += sum_of(values.subspan(begin, std::min<std::size_t>(kRun, values.size() - begin)));
-  }
-  return sum;
-}
-
-// weights[i] = e^((logits[i] - best) / temperature)
-void fill_weights(std::span<const float> logits, float temperature, std::span<float> weights) {
-  const float best = max_of(logits);
-  const float scale = 1.0f / temperature;
-  const float* from = logits.data();
-  float* to = weights.data();
-  for (std::size_t i = 0; i < logits.size(); ++i) to[i] = exp_of_negative((from[i] - best) * scale);
-}
-
+constexpr std::ptrdiff_t kFewRuns = 8;  // that part of all
+constexpr int kHalvings = 5;            // of the logarithm of a weight
 std::uint64_t mix(std::uint64_t value) {  // the finaliser of SplitMix64 (Steele et al. 2014)
   value += 0x9e3779b97f4a7c15u;
   value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -109,6 +29,16 @@ double uniform_of(std::uint64_t seed, int choice, std::size_t index) {
   return static_cast<double>(mix(stream ^ (index * 0xd1342543de82ef95u)) >> 11) * 0x1p-53;
 }
 
+std::span<const float> run_of(std::span<const float> logits, std::size_t run) {
+  const std::size_t begin = run * kLogitRun;
+  return logits.subspan(begin, std::min<std::size_t>(kLogitRun, logits.size() - begin));
+}
+
+// That weighs so much, or a trifle less.
+float logit_of(float weight, const WeightArgs& args) {
+  return args.best + (std::log(weight) - 1e-3f) / args.scale;
+}
+
 // Larger first; equal ones by token.
 template <class Candidate>
 bool goes_before(const Candidate& left, const Candidate& right) {
@@ -117,9 +47,12 @@ bool goes_before(const Candidate& left, const Candidate& right) {
 
 }  // namespace
 
-Sampler::Sampler(int vocab_size)
-    : adjusted_(static_cast<std::size_t>(vocab_size)),
+Sampler::Sampler(int vocab_size, const KernelTable& kernels)
+    : kernels_(&kernels),
+      adjusted_(static_cast<std::size_t>(vocab_size)),
       weights_(adjusted_.size()),
+      maxima_((adjusted_.size() + kLogitRun - 1) / kLogitRun),
+      sums_(maxima_.size()),
       counts_(adjusted_.size()) {
   CHECK(vocab_size > 0, vocab_size);
 }
@@ -132,9 +65,8 @@ OutputToken Sampler::sample(std::span<const float> logits, const SampleContext& 
 }
 
 OutputToken Sampler::score(std::span<const float> logits, TokenId token, int num_best) {
-  fill_weights(logits, 1, weights_);
-  const double log_sum = std::log(sum_in_runs(weights_));
-  const float best = max_of(logits);
+  const float best = find_maxima(logits);
+  const double log_sum = std::log(sum_weights(logits, {.best = best}));
   const auto logprob_of = [&](float logit) { return static_cast<float>(logit - best - log_sum); };
   OutputToken scored{token, logprob_of(logits[static_cast<std::size_t>(token)]), {}};
   if (num_best > 0) {
@@ -144,6 +76,25 @@ OutputToken Sampler::score(std::span<const float> logits, TokenId token, int num
     }
   }
   return scored;
+}
+
+float Sampler::find_maxima(std::span<const float> logits) {
+  kernels_->run_maxima(logits.data(), static_cast<std::int64_t>(logits.size()), maxima_.data());
+  return *std::ranges::max_element(maxima_);
+}
+
+double Sampler::sum_weights(std::span<const float> logits, const WeightArgs& args) {
+  kernels_->run_weights(logits.data(), static_cast<std::int64_t>(logits.size()), args, sums_.data());
+  return std::accumulate(sums_.begin(), sums_.end(), 0.0);
+}
+
+// 0 where no logit is above -infinity.
+TokenId Sampler::first_of_best(std::span<const float> logits, float best) const {
+  if (best == -kInfinity) return 0;
+  const auto run = static_cast<std::size_t>(std::ranges::find(maxima_, best) - maxima_.begin());
+  const auto within = run_of(logits, run);
+  const auto found = std::ranges::find(within, best);
+  return static_cast<TokenId>(run * kLogitRun + static_cast<std::size_t>(found - within.begin()));
 }
 
 std::span<const float> Sampler::adjust(std::span<const float> logits,
@@ -190,18 +141,17 @@ void Sampler::penalize(const SampleContext& context) {
 
 TokenId Sampler::draw(std::span<const float> logits, const SampleContext& context) {
   const SamplingParams& params = context.params;
-  if (params.temperature < kGreedyBelow || params.top_k == 1) return first_of_best(logits);
-  if (max_of(logits) == -kInfinity) return 0;
+  const float best = find_maxima(logits);
+  if (params.temperature < kGreedyBelow || params.top_k == 1 || best == -kInfinity)
+    return first_of_best(logits, best);
   const double uniform = uniform_of(context.seed, context.choice, context.output.size());
+  const WeightArgs args{.best = best, .scale = 1.0f / params.temperature};
   const int vocab_size = static_cast<int>(logits.size());
   if (params.top_k > 0 && params.top_k < vocab_size) {
     select_top_k(logits, params.top_k);
-    const float best = candidates_.front().logit;
+    weigh_candidates(args);
     double sum = 0;
-    for (Candidate& candidate : candidates_) {
-      candidate.logit = exp_of_negative((candidate.logit - best) / params.temperature);
-      sum += candidate.logit;
-    }
+    for (const Candidate& candidate : candidates_) sum += candidate.logit;
     double kept = 0;
     std::size_t num_kept = 0;
     while (num_kept < candidates_.size() && (num_kept == 0 || kept < params.top_p * sum)) {
@@ -209,39 +159,44 @@ TokenId Sampler::draw(std::span<const float> logits, const SampleContext& contex
     }
     candidates_.resize(num_kept);
   } else if (params.top_p < 1) {
-    select_top_p(logits, params.temperature, params.top_p);
+    select_top_p(logits, args, params.top_p);
   } else {
-    return draw_from_all(logits, params, uniform);
+    return draw_from_all(logits, {.best = best, .scale = args.scale, .least = params.min_p}, uniform);
   }
   return draw_from_candidates(params, uniform);
 }
 
 // In order of token.
-TokenId Sampler::draw_from_all(std::span<const float> logits, const SamplingParams& params,
+TokenId Sampler::draw_from_all(std::span<const float> logits, const WeightArgs& args,
                                double uniform) {
-  fill_weights(logits, params.temperature, weights_);
-  if (params.min_p > 0) {
-    for (float& weight : weights_) weight = weight < params.min_p ? 0.0f : weight;
+  double left = uniform * sum_weights(logits, args);
+  // Rounding may leave a trifle behind the last run that weighs something.
+  std::size_t run = 0;
+  for (std::size_t i = 0; i < sums_.size(); ++i) {
+    if (sums_[i] <= 0) continue;
+    run = i;
+    if (left < sums_[i]) break;
+    left -= sums_[i];
   }
-  double left = uniform * sum_in_runs(weights_);
-  TokenId last_possible = 0;
-  for (std::size_t begin = 0; begin < weights_.size(); begin += kRun) {
-    const std::size_t end = std::min(weights_.size(), begin + kRun);
-    const double sum = sum_of(std::span(weights_).subspan(begin, end - begin));
-    if (left >= sum && end < weights_.size()) {
-      left -= sum;
-      continue;
-    }
-    for (std::size_t token = begin; token < end; ++token) {
-      if (weights_[token] <= 0) continue;
-      last_possible = static_cast<TokenId>(token);
-      left -= weights_[token];
-      if (left < 0) return last_possible;
-    }
+  const auto within = run_of(logits, run);
+  std::array<float, kLogitRun> weights;
+  kernels_->weights(within.data(), static_cast<std::int64_t>(within.size()), args, weights.data());
+  std::size_t last_possible = 0;
+  for (std::size_t i = 0; i < within.size(); ++i) {
+    if (weights[i] <= 0) continue;
+    last_possible = i;
+    left -= weights[i];
+    if (left < 0) break;
   }
-  // Rounding may leave a trifle.
-  return weights_[static_cast<std::size_t>(last_possible)] > 0 ? last_possible
-                                                               : first_of_best(weights_);
+  return static_cast<TokenId>(run * kLogitRun + last_possible);
+}
+
+// The candidates' weights in place of their logits.
+void Sampler::weigh_candidates(const WeightArgs& args) {
+  for (std::size_t i = 0; i < candidates_.size(); ++i) weights_[i] = candidates_[i].logit;
+  kernels_->weights(weights_.data(), static_cast<std::int64_t>(candidates_.size()), args,
+                    weights_.data());
+  for (std::size_t i = 0; i < candidates_.size(); ++i) candidates_[i].logit = weights_[i];
 }
 
 // candidates_ = the k best, in order.
@@ -265,52 +220,83 @@ void Sampler::select_top_k(std::span<const float> logits, int k) {
   }
   std::make_heap(candidates_.begin(), candidates_.end(), before);
   float worst = candidates_.front().logit;
-  for (std::size_t i = num_kept; i < logits.size(); ++i) {
-    if (!(logits[i] > worst)) continue;
-    std::pop_heap(candidates_.begin(), candidates_.end(), before);
-    candidates_.back() = {logits[i], static_cast<TokenId>(i)};
-    std::push_heap(candidates_.begin(), candidates_.end(), before);
-    worst = candidates_.front().logit;
+  for (std::size_t run = num_kept / kLogitRun; run < maxima_.size(); ++run) {
+    if (!(maxima_[run] > worst)) continue;
+    const std::size_t end = std::min(logits.size(), (run + 1) * kLogitRun);
+    for (std::size_t i = std::max(num_kept, run * kLogitRun); i < end; ++i) {
+      if (!(logits[i] > worst)) continue;
+      std::pop_heap(candidates_.begin(), candidates_.end(), before);
+      candidates_.back() = {logits[i], static_cast<TokenId>(i)};
+      std::push_heap(candidates_.begin(), candidates_.end(), before);
+      worst = candidates_.front().logit;
+    }
   }
   std::sort_heap(candidates_.begin(), candidates_.end(), before);
 }
 
-// candidates_ = weights of the fewest best tokens that make up top_p, in no order. Linear: only
-// tokens about as likely as the last one are sorted, since a float's leading bits tell the others
-// apart.
-void Sampler::select_top_p(std::span<const float> logits, float temperature, float top_p) {
+// candidates_ = weights of the fewest best tokens that make up top_p, in no order.
+void Sampler::select_top_p(std::span<const float> logits, const WeightArgs& args, float top_p) {
+  const double sum = sum_weights(logits, args);
+  const double wanted = top_p * sum;
+  // All tokens that weigh less do not make up half of what top_p leaves out.
+  auto least = static_cast<float>((1 - top_p) * sum / static_cast<double>(logits.size()) / 2);
+  least = std::max(least, 1e-36f);
+  // A flat distribution has many that weigh more: the bound between those that make up top_p and
+  // those that do not is looked for first.
+  const auto is_above = [&](float most) { return most >= logit_of(least, args); };
+  if (std::ranges::count_if(maxima_, is_above) > std::ssize(maxima_) / kFewRuns) {
+    float most = 1;
+    for (int halving = 0; halving < kHalvings; ++halving) {
+      const float middle = std::sqrt(least * most);
+      const double above =
+          sum_weights(logits, {.best = args.best, .scale = args.scale, .least = middle});
+      (above >= wanted ? least : most) = middle;
+    }
+  }
+  gather(logits, logit_of(least, args));
+  weigh_candidates(args);
+  keep_top_p(wanted);
+}
+
+// candidates_ = all from least on, in order. Without branches, which nothing could foretell.
+void Sampler::gather(std::span<const float> logits, float least) {
+  std::size_t count = 0;
+  for (std::size_t run = 0; run < maxima_.size(); ++run) {
+    if (maxima_[run] < least) continue;
+    const auto within = run_of(logits, run);
+    if (candidates_.size() < count + kLogitRun) candidates_.resize(count + kLogitRun);
+    for (std::size_t i = 0; i < within.size(); ++i) {
+      candidates_[count] = {within[i], static_cast<TokenId>(run * kLogitRun + i)};
+      count += within[i] >= least ? 1 : 0;
+    }
+  }
+  candidates_.resize(count);
+}
+
+// The fewest of the best candidates that weigh that much. Linear: only those about as likely as the
+// last one are sorted, since a float's leading bits tell the others apart.
+void Sampler::keep_top_p(double wanted) {
   constexpr int kShift = 20;  // leaves sign, exponent and 3 bits: 8 buckets for each doubling
   constexpr std::uint32_t kLast = 0x3f800000u >> kShift;  // of 1, the largest weight
-  const auto bucket_of = [](float weight) {
-    const std::uint32_t bucket = std::bit_cast<std::uint32_t>(weight) >> kShift;
+  const auto bucket_of = [](const Candidate& candidate) {
+    const std::uint32_t bucket = std::bit_cast<std::uint32_t>(candidate.logit) >> kShift;
     return bucket < kLast ? bucket : kLast;
   };
-  fill_weights(logits, temperature, weights_);
   std::array<double, kLast + 1> sums{};
-  for (const float weight : weights_) sums[bucket_of(weight)] += weight;
-  double sum = 0;
-  for (const double each : sums) sum += each;
+  for (const Candidate& candidate : candidates_) sums[bucket_of(candidate)] += candidate.logit;
   double kept = 0;
   std::uint32_t edge = kLast;
-  while (edge > 0 && kept + sums[edge] < top_p * sum) kept += sums[edge--];
-  candidates_.clear();
-  std::size_t num_certain = 0;
-  for (const bool at_edge : {false, true}) {
-    for (std::size_t i = 0; i < weights_.size(); ++i) {
-      const std::uint32_t bucket = bucket_of(weights_[i]);
-      if (at_edge ? bucket == edge : bucket > edge) {
-        candidates_.push_back({weights_[i], static_cast<TokenId>(i)});
-      }
-    }
-    if (!at_edge) num_certain = candidates_.size();
-  }
-  std::sort(candidates_.begin() + static_cast<std::ptrdiff_t>(num_certain), candidates_.end(),
-            goes_before<Candidate>);
-  std::size_t num_kept = num_certain;
-  while (num_kept < candidates_.size() && (num_kept == 0 || kept < top_p * sum)) {
-    kept += candidates_[num_kept++].logit;
-  }
-  candidates_.resize(num_kept);
+  while (edge > 0 && kept + sums[edge] < wanted) kept += sums[edge--];
+  const auto first_at_edge =
+      std::partition(candidates_.begin(), candidates_.end(),
+                     [&](const Candidate& candidate) { return bucket_of(candidate) > edge; });
+  const auto behind_edge =
+      std::partition(first_at_edge, candidates_.end(),
+                     [&](const Candidate& candidate) { return bucket_of(candidate) == edge; });
+  std::sort(first_at_edge, behind_edge, goes_before<Candidate>);
+  auto end = first_at_edge;
+  while (end != behind_edge && (end == candidates_.begin() || kept < wanted)) kept += (end++)->logit;
+  candidates_.erase(end, candidates_.end());
 }
 
 // candidates_: weights, the best one's being 1.

@@ -7,6 +7,7 @@
 
 #include "base/types.h"
 #include "engine/request.h"
+#include "kernels/kernels.h"
 
 namespace larder {
 
@@ -28,7 +29,7 @@ struct SampleContext {
 // Thread: one at a time.
 class Sampler {
  public:
-  explicit Sampler(int vocab_size);
+  explicit Sampler(int vocab_size, const KernelTable& kernels = select_kernels());
   // What one takes when it is made, for the planner.
   static std::int64_t size_bytes(int vocab_size) { return std::int64_t{vocab_size} * 12; }
 
@@ -45,15 +46,25 @@ class Sampler {
 
   std::span<const float> adjust(std::span<const float> logits, const SampleContext& context);
   void penalize(const SampleContext& context);
+  // Of these logits: maxima_, and the best of all.
+  float find_maxima(std::span<const float> logits);
+  // Of weights: sums_, and the sum of all.
+  double sum_weights(std::span<const float> logits, const WeightArgs& args);
+  // The following take maxima_ as of the same logits.
+  TokenId first_of_best(std::span<const float> logits, float best) const;
   TokenId draw(std::span<const float> logits, const SampleContext& context);
-  TokenId draw_from_all(std::span<const float> logits, const SamplingParams& params,
-                        double uniform);
+  TokenId draw_from_all(std::span<const float> logits, const WeightArgs& args, double uniform);
   void select_top_k(std::span<const float> logits, int k);
-  void select_top_p(std::span<const float> logits, float temperature, float top_p);
+  void select_top_p(std::span<const float> logits, const WeightArgs& args, float top_p);
+  void gather(std::span<const float> logits, float least);
+  void weigh_candidates(const WeightArgs& args);
+  void keep_top_p(double wanted);
   TokenId draw_from_candidates(const SamplingParams& params, double uniform);
 
+  const KernelTable* kernels_;
   std::vector<float> adjusted_;       // [vocab_size]
   std::vector<float> weights_;        // [vocab_size]
+  std::vector<float> maxima_, sums_;  // a run of kLogitRun each
   std::vector<std::int32_t> counts_;  // [vocab_size], zero between calls
   std::vector<Candidate> candidates_;
 };

@@ -137,6 +137,12 @@ TEST(Sampler, DrawsFromTheDistribution) {
                         d.output = {2, 5, 5, 5, 4};
                       }),
                       logits);
+  // Few of many runs hold what is likely, and most do.
+  for (const float spread : {6.0f, 0.5f}) {
+    const std::vector<float> many = random_logits(20 * kLogitRun + 3, 5, spread);
+    expect_distribution(with([](Draw& d) { d.params.top_p = 0.9f; }), many);
+    expect_distribution(with([](Draw& d) { d.params.top_k = 40; }), many);
+  }
 }
 
 TEST(Sampler, GreedyTakesTheFirstOfTheBest) {

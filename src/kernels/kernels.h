@@ -209,6 +209,16 @@ static constexpr std::int64_t attention_scratch_size_bytes(int num_rows, int hea
          (std::int64_t{num_rows} * (2 * query + 64 + 1) * 4 + 63) / 64 * 64;
 }
 
+// Logits are looked at in runs of so many, the last one perhaps shorter.
+inline constexpr int kLogitRun = 256;
+
+// The weight of a logit up to best: e^((logit - best) * scale), 0 where that is below least.
+struct WeightArgs {
+  float best = 0;
+  float scale = 1;
+  float least = 0;
+};
+
 struct KernelTable {
   Isa isa;
   const char* name;
@@ -247,6 +257,15 @@ struct KernelTable {
   // attention() with split -1.
   void (*merge_attention)(const AttentionArgs& args, const AttentionTask& task, std::byte* partials,
                           std::int64_t stride_bytes);
+
+  // The largest logit of each run, -infinity where all are NaN.
+  void (*run_maxima)(const float* logits, std::int64_t num_logits, float* maxima);
+  // The weights of each run, summed. A logit that is NaN weighs nothing.
+  void (*run_weights)(const float* logits, std::int64_t num_logits, const WeightArgs& args,
+                      float* sums);
+  // Each weight.
+  void (*weights)(const float* logits, std::int64_t num_logits, const WeightArgs& args,
+                  float* weights);
 };
 
 // The best set that this machine runs, or the one that LARDER_ISA names (generic, avx2, avx512,

@@ -28,4 +28,8 @@ void attention(const AttentionArgs& args, const AttentionTask& task, std::byte* 
 void merge_attention(const AttentionArgs& args, const AttentionTask& task, std::byte* partials,
                      int64_t stride_bytes);
 
+void run_maxima(const float* logits, int64_t num_logits, float* maxima);
+void run_weights(const float* logits, int64_t num_logits, const WeightArgs& args, float* sums);
+void weights(const float* logits, int64_t num_logits, const WeightArgs& args, float* weights);
+
 }  // namespace larder::LARDER_ISA_NAMESPACE

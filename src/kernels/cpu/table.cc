@@ -35,6 +35,9 @@ constexpr KernelTable kTable = {
     .unpack_row = unpack_row,
     .attention = attention,
     .merge_attention = merge_attention,
+    .run_maxima = run_maxima,
+    .run_weights = run_weights,
+    .weights = weights,
 };
 
 }  // namespace larder::LARDER_ISA_NAMESPACE
