@@ -219,6 +219,25 @@ struct WeightArgs {
   float least = 0;
 };
 
+// Rows of the embedding, times scale.
+struct EmbedArgs {
+  const PackedMatrix* w = nullptr;
+  const TokenId* tokens = nullptr;  // [num_rows]
+  float scale = 1;
+  float* out = nullptr;  // [num_rows, w->num_cols]
+};
+
+// Cosine and sine of position * frequency, times magnitude, in double precision: at position
+// 100,000 a float's angle would be off by a hundredth.
+struct RotationArgs {
+  const std::int32_t* positions = nullptr;  // [num_rows]
+  const double* frequencies = nullptr;      // [num_pairs]
+  int num_pairs = 0;
+  double magnitude = 1;
+  float* cos = nullptr;  // [num_rows, num_pairs]
+  float* sin = nullptr;
+};
+
 struct KernelTable {
   Isa isa;
   const char* name;
@@ -228,12 +247,22 @@ struct KernelTable {
                    int row_begin, int row_end);
   void (*quantize_rows)(const float* x, std::int64_t ldx, const QuantizedRows& out, int row_begin,
                         int row_end);
+  // What 8 bits leave over of x [num_rows, q.num_cols]: rests = x - q.
+  void (*quantization_rests)(const float* x, const QuantizedRows& q, float* rests, int row_begin,
+                             int row_end);
+  void (*embed)(const EmbedArgs& args, int row_begin, int row_end);
+  void (*rotations)(const RotationArgs& args, int row_begin, int row_end);
   // out = silu(gate) * up; out may be gate.
   void (*silu_mul)(const float* gate, const float* up, float* out, std::int64_t num_values);
   // out = gelu_tanh(gate) * up; out may be gate.
   void (*gelu_mul)(const float* gate, const float* up, float* out, std::int64_t num_values);
   // x += y
   void (*add)(float* x, const float* y, std::int64_t num_values);
+  // Every row of x [num_rows, num_cols] += bias
+  void (*add_bias)(float* x, const float* bias, int num_cols, int row_begin, int row_end);
+  void (*copy)(float* to, const float* from, std::int64_t num_values);
+  // Row rows[i] of values [.., num_cols] to row i; rows ascend.
+  void (*gather_rows)(float* values, int num_cols, const std::int32_t* rows, int num_rows);
   // Rotates pairs of x [num_rows, ldx] (heads side by side) by cos and sin [num_rows, rope_dim /
   // 2]. interleaved: pairs are (2i, 2i + 1), else (i, i + rope_dim / 2).
   void (*rope)(float* x, std::int64_t ldx, int num_heads, int head_dim, int rope_dim,
@@ -247,7 +276,7 @@ struct KernelTable {
   // Output panels [panel_begin, panel_end) of every row.
   void (*matmul)(const MatmulArgs& args, int panel_begin, int panel_end);
 
-  // One row of the matrix as FP32, for embedding look-ups.
+  // One row of the matrix as FP32.
   void (*unpack_row)(const PackedMatrix& w, int row, float* values);
 
   // scratch: attention_scratch_size_bytes() for the task's rows, 64-byte aligned.

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
-#include <cstring>
 
 #include "base/check.h"
 #include "model/key_calibration.h"
@@ -141,6 +139,7 @@ std::span<const float> Transformer::forward(const ForwardBatch& batch, const KvS
   CHECK(static_cast<int>(batch.groups.size()) == layout_.num_groups(), batch.groups.size());
   CHECK(static_cast<int>(batch.logit_rows.size()) <= limits_.max_logit_rows,
         batch.logit_rows.size());
+  for (const TokenId token : batch.tokens) CHECK(token >= 0 && token < config_.vocab_size, token);
   for (const GroupBatch& group : batch.groups)
     CHECK(group.slots.size() == batch.tokens.size(), group.slots.size());
   for (std::size_t i = 0; i < batch.logit_rows.size(); ++i)
@@ -171,50 +170,35 @@ std::span<const float> Transformer::forward(const ForwardBatch& batch, const KvS
 // Moves the rows that want logits to the front: behind the last layer's attention nobody reads the
 // others.
 void Transformer::gather_rows(std::span<const std::int32_t> rows) {
-  const auto move = [&](float* values, int num_cols) {
-    const auto size = static_cast<std::size_t>(num_cols);
-    for (std::size_t i = 0; i < rows.size(); ++i)
-      std::memmove(values + i * size, values + static_cast<std::size_t>(rows[i]) * size,
-                   size * sizeof(float));
-  };
-  move(buffers_.hidden, config_.hidden_size);
-  move(buffers_.attention, config_.q_size());
+  const auto num_rows = static_cast<int>(rows.size());
+  kernels_.gather_rows(buffers_.hidden, config_.hidden_size, rows.data(), num_rows);
+  kernels_.gather_rows(buffers_.attention, config_.q_size(), rows.data(), num_rows);
 }
 
 void Transformer::embed(const ForwardBatch& batch) {
-  const int hidden_size = config_.hidden_size;
-  for_rows(pool_, static_cast<int>(batch.tokens.size()), [&](int begin, int end) {
-    for (int row = begin; row < end; ++row) {
-      const TokenId token = batch.tokens[static_cast<std::size_t>(row)];
-      CHECK(token >= 0 && token < config_.vocab_size, token);
-      float* values = buffers_.hidden + std::int64_t{row} * hidden_size;
-      kernels_.unpack_row(weights_.embedding(), token, values);
-      if (config_.embedding_scale == 1) continue;
-      for (int i = 0; i < hidden_size; ++i) values[i] *= config_.embedding_scale;
-    }
-  });
+  const EmbedArgs args{.w = &weights_.embedding(),
+                       .tokens = batch.tokens.data(),
+                       .scale = config_.embedding_scale,
+                       .out = buffers_.hidden};
+  for_rows(pool_, static_cast<int>(batch.tokens.size()),
+           [&](int begin, int end) { kernels_.embed(args, begin, end); });
 }
 
-// Angles in double precision: at position 100,000 a float's would be off by a hundredth.
 void Transformer::compute_rotations(std::span<const std::int32_t> positions,
                                     std::int64_t first_table) {
-  const std::int64_t num_pairs = config_.rope_dim / 2;
+  const int num_pairs = config_.rope_dim / 2;
   for (std::size_t rope = 0; rope < config_.ropes.size(); ++rope) {
     const RopeConfig& constants = config_.ropes[rope];
     const std::int64_t first =
         (first_table + static_cast<std::int64_t>(rope)) * limits_.max_batch_tokens;
-    for_rows(pool_, static_cast<int>(positions.size()), [&](int begin, int end) {
-      for (int row = begin; row < end; ++row) {
-        const double position = positions[static_cast<std::size_t>(row)];
-        float* cos = buffers_.cos + (first + row) * num_pairs;
-        float* sin = buffers_.sin + (first + row) * num_pairs;
-        for (std::int64_t i = 0; i < num_pairs; ++i) {
-          const double angle = position * constants.frequencies[static_cast<std::size_t>(i)];
-          cos[i] = static_cast<float>(std::cos(angle) * constants.magnitude);
-          sin[i] = static_cast<float>(std::sin(angle) * constants.magnitude);
-        }
-      }
-    });
+    const RotationArgs args{.positions = positions.data(),
+                            .frequencies = constants.frequencies.data(),
+                            .num_pairs = num_pairs,
+                            .magnitude = constants.magnitude,
+                            .cos = buffers_.cos + first * num_pairs,
+                            .sin = buffers_.sin + first * num_pairs};
+    for_rows(pool_, static_cast<int>(positions.size()),
+             [&](int begin, int end) { kernels_.rotations(args, begin, end); });
   }
 }
 
@@ -287,10 +271,7 @@ void Transformer::quantize_input(const float* x, int num_cols, int row_begin, in
 void Transformer::refine_input(int num_rows, int row_begin, int row_end) {
   const std::int64_t hidden_size = config_.hidden_size;
   const QuantizedRows& q = buffers_.quantized;
-  for (std::int64_t group = row_begin * hidden_size / kActivationGroup;
-       group < row_end * hidden_size / kActivationGroup; ++group)
-    for (std::int64_t i = group * kActivationGroup; i < (group + 1) * kActivationGroup; ++i)
-      buffers_.rest[i] = buffers_.normed[i] - q.scale[group] * static_cast<float>(q.q[i]);
+  kernels_.quantization_rests(buffers_.normed, q, buffers_.rest, row_begin, row_end);
   const std::int64_t first = num_rows * hidden_size;
   const QuantizedRows behind = {.q = q.q + first,
                                 .scale = q.scale + first / kActivationGroup,
@@ -301,11 +282,10 @@ void Transformer::refine_input(int num_rows, int row_begin, int row_end) {
 
 void Transformer::add_rests_of_v(int num_rows, const float* bias, int row_begin, int row_end) {
   const std::int64_t kv_size = config_.kv_size();
-  for (int row = row_begin; row < row_end; ++row) {
-    float* v = buffers_.v + row * kv_size;
-    if (bias != nullptr) kernels_.add(v, bias, kv_size);
-    kernels_.add(v, v + num_rows * kv_size, kv_size);
-  }
+  if (bias != nullptr)
+    kernels_.add_bias(buffers_.v, bias, config_.kv_size(), row_begin, row_end);
+  float* v = buffers_.v + row_begin * kv_size;
+  kernels_.add(v, v + num_rows * kv_size, (row_end - row_begin) * kv_size);
 }
 
 void Transformer::run_attention(const ForwardBatch& batch, const KvStorage& storage, int layer) {
@@ -386,8 +366,8 @@ void Transformer::rotate(int layer, bool has_sinks, int row_begin, int row_end) 
     const std::int64_t q_size = config_.q_size();
     const std::int64_t of_sinks =
         (static_cast<std::int64_t>(config_.ropes.size()) + rope) * table_size;
-    std::memcpy(buffers_.q_sinks + row_begin * q_size, buffers_.q + row_begin * q_size,
-                static_cast<std::size_t>((row_end - row_begin) * q_size) * sizeof(float));
+    kernels_.copy(buffers_.q_sinks + row_begin * q_size, buffers_.q + row_begin * q_size,
+                  (row_end - row_begin) * q_size);
     kernels_.rope(buffers_.q_sinks, q_size, config_.num_heads, head_dim, config_.rope_dim,
                   buffers_.cos + of_sinks, buffers_.sin + of_sinks, config_.rope_interleaved,
                   row_begin, row_end);

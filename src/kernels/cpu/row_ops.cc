@@ -67,6 +67,39 @@ void quantize_rows(const float* x, int64_t ldx, const QuantizedRows& out, int ro
   }
 }
 
+void quantization_rests(const float* x, const QuantizedRows& q, float* rests, int row_begin,
+                        int row_end) {
+  const int64_t groups = q.num_cols / kActivationGroup;
+  for (int64_t group = row_begin * groups; group < row_end * groups; ++group) {
+    for (int64_t i = group * kActivationGroup; i < (group + 1) * kActivationGroup; ++i) {
+      rests[i] = x[i] - q.scale[group] * static_cast<float>(q.q[i]);
+    }
+  }
+}
+
+void embed(const EmbedArgs& args, int row_begin, int row_end) {
+  const int num_cols = args.w->num_cols;
+  for (int row = row_begin; row < row_end; ++row) {
+    float* values = args.out + int64_t{row} * num_cols;
+    unpack_row(*args.w, args.tokens[row], values);
+    if (args.scale == 1) continue;
+    for (int i = 0; i < num_cols; ++i) values[i] *= args.scale;
+  }
+}
+
+void rotations(const RotationArgs& args, int row_begin, int row_end) {
+  for (int row = row_begin; row < row_end; ++row) {
+    const double position = args.positions[row];
+    float* cos = args.cos + int64_t{row} * args.num_pairs;
+    float* sin = args.sin + int64_t{row} * args.num_pairs;
+    for (int i = 0; i < args.num_pairs; ++i) {
+      const double angle = position * args.frequencies[i];
+      cos[i] = static_cast<float>(__builtin_cos(angle) * args.magnitude);
+      sin[i] = static_cast<float>(__builtin_sin(angle) * args.magnitude);
+    }
+  }
+}
+
 // x / (1 + e^u); 0 where e^u leaves FP32's range.
 LARDER_INLINE V16 sigmoid_product(V16 x, V16 u) {
   const V16 y = div(x, add(set1(1.0F), exp(u)));
@@ -112,6 +145,21 @@ void add_values(float* x, const float* y, int64_t num_values) {
   const int rest = static_cast<int>(num_values - i);
   if (rest > 0)
     store_partial(x + i, add(load_partial(x + i, rest), load_partial(y + i, rest)), rest);
+}
+
+void add_bias(float* x, const float* bias, int num_cols, int row_begin, int row_end) {
+  for (int row = row_begin; row < row_end; ++row)
+    add_values(x + int64_t{row} * num_cols, bias, num_cols);
+}
+
+void copy_values(float* to, const float* from, int64_t num_values) {
+  memcpy(to, from, static_cast<size_t>(num_values) * sizeof(float));
+}
+
+void gather_rows(float* values, int num_cols, const int32_t* rows, int num_rows) {
+  const size_t row_bytes = static_cast<size_t>(num_cols) * sizeof(float);
+  for (int i = 0; i < num_rows; ++i)
+    memmove(values + int64_t{i} * num_cols, values + int64_t{rows[i]} * num_cols, row_bytes);
 }
 
 // Scalar: two multiplications and one addition each, rounded apart on every instruction set.
