@@ -76,6 +76,8 @@ const KernelTable* kernels_for(Isa isa) {
       return has_avx512(features) ? &isa_avx512::kTable : nullptr;
     case Isa::kAmx:
       return has_amx(features) ? &isa_amx::kTable : nullptr;
+    case Isa::kCuda:
+      return nullptr;
   }
   return nullptr;
 }

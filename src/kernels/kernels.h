@@ -5,6 +5,9 @@
 // that runs it, and attention cuts the keys at fixed positions. The order may differ between
 // instruction sets.
 //
+// A table is a CPU's or a device's with memory of its own (device.h), where every pointer below is
+// into that memory, but for the argument structs and the PackedMatrix and QuantizedRows themselves.
+//
 // The sources under cpu/ are compiled once per instruction set, each in its own namespace. They
 // include no header with inline functions of external linkage, since the linker could keep the copy
 // that holds instructions that another machine has not got.
@@ -22,7 +25,7 @@
 
 namespace larder {
 
-enum class Isa { kGeneric, kAvx2, kAvx512, kAmx };
+enum class Isa { kGeneric, kAvx2, kAvx512, kAmx, kCuda };
 
 // How weights lie in memory after repacking: panels of kPanelRows output rows side by side, so that
 // one vector holds the same input column of 16 outputs, and a matrix is read once, front to back.
@@ -150,6 +153,9 @@ struct AttentionArgs {
   // sinks once keys between them and its window are out of its sight, that is from position
   // window + num_sinks on.
   const float* q_sinks = nullptr;
+  // Of the whole batch, for attention_batch(): its host cannot read the sequences.
+  int num_rows = 0;
+  int max_context_len = 0;
 };
 
 // What the queries of a sequence see in this layer; 0 = no window, no sinks.
@@ -286,21 +292,32 @@ struct KernelTable {
   // attention() with split -1.
   void (*merge_attention)(const AttentionArgs& args, const AttentionTask& task, std::byte* partials,
                           std::int64_t stride_bytes);
+  // Instead of those two, on a device: the whole batch. The scratch's size decides how keys are
+  // shared out, never a bit. Null on a CPU.
+  void (*attention_batch)(const AttentionArgs& args, std::byte* scratch,
+                          std::int64_t scratch_bytes) = nullptr;
+
+
+  // What follows runs on a CPU alone, and is null on a device.
 
   // The largest logit of each run, -infinity where all are NaN.
-  void (*run_maxima)(const float* logits, std::int64_t num_logits, float* maxima);
+  void (*run_maxima)(const float* logits, std::int64_t num_logits, float* maxima) = nullptr;
   // The weights of each run, summed. A logit that is NaN weighs nothing.
   void (*run_weights)(const float* logits, std::int64_t num_logits, const WeightArgs& args,
-                      float* sums);
+                      float* sums) = nullptr;
   // Each weight.
   void (*weights)(const float* logits, std::int64_t num_logits, const WeightArgs& args,
-                  float* weights);
+                  float* weights) = nullptr;
+
+  // A device launches every call for itself, in order: one call for all rows, all panels, all
+  // sequences costs least. Pointers are then into its memory.
+  bool is_device() const { return attention_batch != nullptr; }
 };
 
 // The best set that this machine runs, or the one that LARDER_ISA names (generic, avx2, avx512,
 // amx). Throws Error{kInvalidArgument} when the name is unknown or the machine has not got it.
 const KernelTable& select_kernels();
-// nullptr when this machine cannot run it.
+// nullptr when this machine cannot run it, and for kCuda: see kernels/device.h.
 const KernelTable* kernels_for(Isa isa);
 
 }  // namespace larder

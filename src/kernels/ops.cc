@@ -19,6 +19,9 @@ constexpr int kManyRowsTasksPerThread = 8;
 // Of a thread's next weights: what its second-level cache holds beside what else is in use.
 constexpr std::int64_t kMostFetchedBytes = 128 * 1024;
 
+// Of a device's attention: room for the partials of so many rows as leave it idle without them.
+constexpr std::int64_t kMostDevicePartialBytes = 64 * 1024 * 1024;
+
 // Tasks of attention per thread, so that none waits long for the last.
 constexpr int kTasksPerThread = 4;
 
@@ -113,6 +116,10 @@ void fetch_while_waiting(ThreadPool& pool, std::span<const MatmulArgs> products)
 
 void matmul(const KernelTable& kernels, ThreadPool& pool, std::span<const MatmulArgs> products,
             std::span<const MatmulArgs> next) {
+  if (kernels.is_device()) {
+    for (const MatmulArgs& product : products) kernels.matmul(product, 0, product.w->num_panels());
+    return;
+  }
   fetch_while_waiting(pool, next);
   const MatmulTasks tasks(products, pool.num_threads());
   pool.parallel_for(tasks.count(), [&](int task, int) { tasks.for_parts(task, kernels.matmul); });
@@ -129,8 +136,16 @@ SplitRange attention_splits(const AttentionArgs& args, const AttentionTask& task
 }
 
 AttentionOp::AttentionOp(ThreadPool& pool, int max_rows, int num_heads, int head_dim,
-                         int max_context_len)
+                         int max_context_len, Device* device)
     : pool_(pool) {
+  if (device != nullptr) {
+    const std::int64_t all_rows_bytes =
+        std::int64_t{max_rows} * num_heads * divide_up(max_context_len, kKeySplit) *
+        attention_partial_size_bytes(1, head_dim);
+    partial_bytes_ = std::min(kMostDevicePartialBytes, all_rows_bytes);
+    scratch_ = DeviceBuffer(device, static_cast<std::size_t>(partial_bytes_));
+    return;
+  }
   const int task_rows = std::max(kMaxAttentionRows, num_heads);
   thread_bytes_ = attention_scratch_size_bytes(task_rows, head_dim);
   // Room for the partials of a few queries; longer batches have tasks enough without splitting
@@ -139,8 +154,8 @@ AttentionOp::AttentionOp(ThreadPool& pool, int max_rows, int num_heads, int head
   const std::int64_t max_splits = divide_up(max_context_len, kKeySplit);
   partial_bytes_ =
       kSplitQueries * num_heads * max_splits * attention_partial_size_bytes(1, head_dim);
-  scratch_ = AlignedBuffer(
-      static_cast<std::size_t>(pool.num_threads() * thread_bytes_ + partial_bytes_), true);
+  scratch_ = DeviceBuffer(
+      nullptr, static_cast<std::size_t>(pool.num_threads() * thread_bytes_ + partial_bytes_), true);
   pieces_.reserve(static_cast<std::size_t>(max_rows) * static_cast<std::size_t>(num_heads));
   split_tasks_.reserve(static_cast<std::size_t>(std::int64_t{num_heads} * kSplitQueries *
                                                 std::max<std::int64_t>(max_splits, 1)));
@@ -177,6 +192,7 @@ void AttentionOp::list_pieces(const AttentionArgs& args) {
 }
 
 void AttentionOp::run(const KernelTable& kernels, const AttentionArgs& args) {
+  if (kernels.is_device()) return kernels.attention_batch(args, scratch_.data(), partial_bytes_);
   list_pieces(args);
   split_tasks_.clear();
   const int num_pieces = static_cast<int>(pieces_.size());

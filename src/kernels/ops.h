@@ -6,8 +6,8 @@
 #include <span>
 #include <vector>
 
-#include "base/aligned_buffer.h"
 #include "base/thread_pool.h"
+#include "kernels/device.h"
 #include "kernels/kernels.h"
 
 namespace larder {
@@ -22,8 +22,10 @@ void matmul(const KernelTable& kernels, ThreadPool& pool, std::span<const Matmul
 // dimension may be smaller than what it was sized for.
 class AttentionOp {
  public:
-  // max_rows: query rows of a batch; max_context_len: the longest sequence.
-  AttentionOp(ThreadPool& pool, int max_rows, int num_heads, int head_dim, int max_context_len);
+  // max_rows: query rows of a batch; max_context_len: the longest sequence. device: whose kernels
+  // run() will be given, null = a CPU's.
+  AttentionOp(ThreadPool& pool, int max_rows, int num_heads, int head_dim, int max_context_len,
+              Device* device = nullptr);
   void run(const KernelTable& kernels, const AttentionArgs& args);
   std::size_t scratch_size_bytes() const { return scratch_.size_bytes(); }
 
@@ -45,7 +47,7 @@ class AttentionOp {
   std::byte* thread_scratch(int thread) { return scratch_.data() + thread * thread_bytes_; }
 
   ThreadPool& pool_;
-  AlignedBuffer scratch_;  // one part per thread, then partials
+  DeviceBuffer scratch_;  // one part per thread, then partials
   std::int64_t thread_bytes_ = 0;
   std::int64_t partial_bytes_ = 0;
   std::int64_t num_partial_bytes_ = 0;  // that this batch would need

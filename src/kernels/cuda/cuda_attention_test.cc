@@ -1,0 +1,248 @@
+// Attention of a device against the generic CPU's, and rows against themselves in other company.
+#include <algorithm>
+#include <numeric>
+
+#include "kernels/attention_test_support.h"
+#include "kernels/cuda/test_device.h"
+
+namespace larder {
+namespace {
+
+using test::OnDevice;
+using test::random_values;
+using test::same_bits;
+
+const KernelTable& host() { return isa_generic::kTable; }
+
+// Queries [begin, end) of a sequence.
+struct Part {
+  int sequence;
+  int begin;
+  int end;
+};
+
+// Sequences in one storage, their blocks shuffled, on the host and on the device.
+class Sequences {
+ public:
+  Sequences(Device& device, const Shape& shape, const std::vector<int>& lengths)
+      : device_(device), shape_(shape) {
+    int num_blocks = 0;
+    for (const int length : lengths) num_blocks += (length + kBlockSize - 1) / kBlockSize;
+    std::vector<int> ids(static_cast<std::size_t>(num_blocks));
+    std::iota(ids.begin(), ids.end(), 0);
+    std::mt19937 random(1);
+    std::shuffle(ids.begin(), ids.end(), random);
+    const std::int64_t k_bytes = shape.num_kv_heads * kv_key_size_bytes(shape.types.k, shape.head_dim);
+    const std::int64_t v_bytes =
+        shape.num_kv_heads * kv_value_size_bytes(shape.types.v, shape.head_dim);
+    bytes_.resize(static_cast<std::size_t>(num_blocks * (k_bytes + v_bytes)));
+    view_ = {.base = bytes_.data(),
+             .block_stride_bytes = k_bytes + v_bytes,
+             .k_offset_bytes = 0,
+             .v_offset_bytes = k_bytes,
+             .num_kv_heads = shape.num_kv_heads,
+             .head_dim = shape.head_dim,
+             .types = shape.types};
+    for (std::size_t i = 0; i < lengths.size(); ++i) {
+      tables_.emplace_back();
+      for (int block = 0; block * kBlockSize < lengths[i]; ++block) {
+        tables_[i].push_back(BlockId{ids.back()});
+        ids.pop_back();
+      }
+      store(tables_[i], lengths[i], static_cast<unsigned>(i));
+      const std::size_t size = static_cast<std::size_t>(lengths[i] * row_size());
+      q_.push_back(random_values(size, 10 + static_cast<unsigned>(i), 1.5F));
+      q_sinks_.push_back(random_values(size, 20 + static_cast<unsigned>(i), 1.5F));
+    }
+    device_bytes_ = std::make_unique<OnDevice<std::byte>>(device, bytes_);
+  }
+
+  int window = 0;  // the sequences' own
+  int num_sinks = 0;
+
+  int row_size() const { return shape_.num_heads * shape_.head_dim; }
+
+  std::vector<float> run_on_host(const std::vector<Part>& parts) {
+    const Call call = prepare(parts);
+    ThreadPool pool(1);
+    AttentionOp op(pool, call.num_rows, shape_.num_heads, shape_.head_dim, call.max_context_len);
+    std::vector<float> out(call.q.size(), NAN);
+    AttentionArgs args = args_of(call);
+    args.kv = view_;
+    args.q = call.q.data();
+    if (num_sinks > 0) args.q_sinks = call.q_sinks.data();
+    args.out = out.data();
+    args.sequences = call.sequences.data();
+    op.run(host(), args);
+    return out;
+  }
+
+  // Keys are shared out over blocks where there is scratch for it.
+  std::vector<float> run(const std::vector<Part>& parts, std::int64_t scratch_bytes) {
+    Call call = prepare(parts);
+    OnDevice<float> q(device_, call.q), q_sinks(device_, call.q_sinks);
+    OnDevice<float> out(device_, std::vector<float>(call.q.size(), NAN));
+    std::vector<std::unique_ptr<OnDevice<BlockId>>> tables;
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      tables.push_back(std::make_unique<OnDevice<BlockId>>(device_, call.tables[i]));
+      call.sequences[i].block_table = tables.back()->data();
+    }
+    OnDevice<AttentionSequence> sequences(device_, call.sequences);
+    DeviceBuffer scratch(&device_, static_cast<std::size_t>(scratch_bytes));
+    AttentionArgs args = args_of(call);
+    args.kv = view_;
+    args.kv.base = device_bytes_->data();
+    args.q = q.data();
+    if (num_sinks > 0) args.q_sinks = q_sinks.data();
+    args.out = out.data();
+    args.sequences = sequences.data();
+    device_.kernels().attention_batch(args, scratch.data(), scratch_bytes);
+    return out.read();
+  }
+
+ private:
+  struct Call {
+    std::vector<AttentionSequence> sequences;
+    std::vector<std::vector<BlockId>> tables;
+    std::vector<float> q, q_sinks;
+    int num_rows = 0;
+    int max_context_len = 0;
+  };
+
+  void store(const std::vector<BlockId>& table, int length, unsigned seed) {
+    const std::size_t size =
+        static_cast<std::size_t>(length * shape_.num_kv_heads * shape_.head_dim);
+    const auto k = random_values(size, 30 + seed, 1.5F);
+    const auto v = random_values(size, 40 + seed);
+    std::vector<std::int64_t> slots;
+    for (int t = 0; t < length; ++t)
+      slots.push_back(std::int64_t{to_index(table[static_cast<std::size_t>(t / kBlockSize)])} *
+                          kBlockSize +
+                      t % kBlockSize);
+    const std::int64_t ld = std::int64_t{shape_.num_kv_heads} * shape_.head_dim;
+    host().store_kv({.kv = view_,
+                     .k = k.data(),
+                     .v = v.data(),
+                     .ldk = ld,
+                     .ldv = ld,
+                     .slots = slots.data()},
+                    0, length);
+  }
+
+  // The table as the part needs it: no block that its queries do not see.
+  std::vector<BlockId> known_blocks(const Part& part) const {
+    std::vector<BlockId> table = tables_[static_cast<std::size_t>(part.sequence)];
+    table.resize(static_cast<std::size_t>((part.end + kBlockSize - 1) / kBlockSize));
+    int first = 0;
+    for (const int size : {shape_.window, window})
+      if (size > 0) first = std::max(first, part.begin - size + 1);
+    const int sinks = shape_.window == 0 && window > 0 ? num_sinks : 0;
+    for (int block = sinks / kBlockSize; (block + 1) * kBlockSize <= first; ++block)
+      table[static_cast<std::size_t>(block)] = BlockId::kNone;
+    return table;
+  }
+
+  Call prepare(const std::vector<Part>& parts) const {
+    Call call;
+    for (const Part& part : parts) call.tables.push_back(known_blocks(part));
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      const Part& part = parts[i];
+      call.sequences.push_back({.first_row = call.num_rows,
+                                .num_tokens = part.end - part.begin,
+                                .context_len = part.end,
+                                .block_table = call.tables[i].data(),
+                                .window = window,
+                                .num_sinks = num_sinks});
+      call.num_rows += part.end - part.begin;
+      call.max_context_len = std::max(call.max_context_len, part.end);
+      const auto append = [&](std::vector<float>& to, const std::vector<float>& from) {
+        to.insert(to.end(), from.begin() + part.begin * row_size(),
+                  from.begin() + part.end * row_size());
+      };
+      append(call.q, q_[static_cast<std::size_t>(part.sequence)]);
+      append(call.q_sinks, q_sinks_[static_cast<std::size_t>(part.sequence)]);
+    }
+    return call;
+  }
+
+  AttentionArgs args_of(const Call& call) const {
+    AttentionArgs args;
+    args.ldq = args.ldo = row_size();
+    args.num_heads = shape_.num_heads;
+    args.scale = 1 / std::sqrt(static_cast<float>(shape_.head_dim));
+    args.window = shape_.window;
+    args.num_sequences = static_cast<int>(call.sequences.size());
+    args.num_rows = call.num_rows;
+    args.max_context_len = call.max_context_len;
+    return args;
+  }
+
+  Device& device_;
+  Shape shape_;
+  PagedKvView view_;
+  std::vector<std::byte> bytes_;
+  std::unique_ptr<OnDevice<std::byte>> device_bytes_;
+  std::vector<std::vector<BlockId>> tables_;
+  std::vector<std::vector<float>> q_, q_sinks_;
+};
+
+constexpr std::int64_t kScratchBytes = 8 << 20;
+
+// Near the CPU's; and the same bits whoever shares the call, however keys are shared out.
+void expect_attention(Sequences& sequences) {
+  const std::vector<Part> parts = {{0, 1071, 1080}, {1, 0, 19}, {2, 520, 523}, {1, 19, 20}};
+  const std::vector<float> all = sequences.run(parts, kScratchBytes);
+  const std::vector<float> expected = sequences.run_on_host(parts);
+  ASSERT_EQ(all.size(), expected.size());
+  for (std::size_t i = 0; i < all.size(); ++i) ASSERT_NEAR(all[i], expected[i], 2e-5) << i;
+
+  EXPECT_TRUE(same_bits(all, sequences.run(parts, 0))) << "keys not shared out";
+  int row = 0;
+  for (const Part& part : parts) {
+    for (int query = part.begin; query < part.end; query += 2, row += 2) {
+      const int end = std::min(query + 2, part.end);
+      const auto from = all.begin() + row * sequences.row_size();
+      const std::vector<float> same(from, from + (end - query) * sequences.row_size());
+      EXPECT_TRUE(same_bits(same, sequences.run({{part.sequence, query, end}}, kScratchBytes)))
+          << part.sequence << " " << query;
+    }
+    row -= (part.end - part.begin) % 2;
+  }
+}
+
+const std::vector<int> kLengths = {1080, 20, 523};
+
+TEST(CudaAttention, OfManyShapes) {
+  const auto device = open_test_device();
+  const KvTypes half{KvType::kF16, KvType::kF16};
+  const KvTypes bf16{KvType::kBF16, KvType::kBF16};
+  const KvTypes mixed{KvType::kF16, KvType::kBF16};
+  for (const Shape& shape :
+       {Shape{3, 1, 64, 0, half}, Shape{2, 2, 30, 0, bf16}, Shape{12, 1, 20, 0, mixed},
+        Shape{4, 2, 136, 0, half}, Shape{2, 1, 264, 0, bf16}}) {
+    SCOPED_TRACE(shape.head_dim);
+    Sequences sequences(*device, shape, kLengths);
+    expect_attention(sequences);
+  }
+}
+
+TEST(CudaAttention, InAWindow) {
+  const auto device = open_test_device();
+  for (const int window : {1, 40, 530}) {
+    Sequences sequences(*device, {3, 1, 32, window}, kLengths);
+    expect_attention(sequences);
+  }
+}
+
+TEST(CudaAttention, WithSinks) {
+  const auto device = open_test_device();
+  for (const int window : {20, 300, 600}) {
+    Sequences sequences(*device, {4, 2, 32, 0}, kLengths);
+    sequences.window = window;
+    sequences.num_sinks = 32;
+    expect_attention(sequences);
+  }
+}
+
+}  // namespace
+}  // namespace larder

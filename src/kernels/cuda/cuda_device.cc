@@ -1,0 +1,127 @@
+#include "kernels/cuda/cuda_device.h"
+
+#include <cuda_runtime_api.h>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "kernels/cuda/limits.h"
+
+namespace larder {
+
+// The kernels' side, compiled by nvcc; see cuda/functions.h and cuda/platform.h.
+namespace cuda {
+
+extern const KernelTable kTable;
+
+void require(bool condition, const char* what) { CHECK(condition, what); }
+void require_launched() {
+  const cudaError_t error = cudaGetLastError();
+  CHECK(error == cudaSuccess, cudaGetErrorString(error));
+}
+
+}  // namespace cuda
+
+namespace {
+
+// The kernels are compiled for this compute capability and, as PTX, for those after it.
+constexpr int kOldestMajor = 9;
+
+void check(cudaError_t error) { CHECK(error == cudaSuccess, cudaGetErrorString(error)); }
+
+[[noreturn]] void throw_unavailable(int index, const std::string& why) {
+  throw Error(ErrorKind::kUnavailable, fmt::format("device cuda:{}: {}", index, why));
+}
+
+class CudaDevice : public Device {
+ public:
+  CudaDevice(int index, const cudaDeviceProp& properties) : index_(index), properties_(properties) {
+    bind();
+  }
+
+  const KernelTable& kernels() const override { return cuda::kTable; }
+
+  std::string describe() const override {
+    return fmt::format("{}, compute capability {}.{}, {} multiprocessors, {} MiB",
+                       properties_.name, properties_.major, properties_.minor,
+                       properties_.multiProcessorCount, properties_.totalGlobalMem >> 20);
+  }
+
+  int max_head_dim() const override { return kCudaMaxHeadDim; }
+
+  std::size_t free_bytes() const override {
+    bind();
+    std::size_t free = 0;
+    std::size_t total = 0;
+    check(cudaMemGetInfo(&free, &total));
+    return free;
+  }
+
+  std::byte* allocate(std::size_t size_bytes) override {
+    bind();
+    void* memory = nullptr;
+    const cudaError_t error = cudaMalloc(&memory, size_bytes);
+    if (error != cudaSuccess) {
+      static_cast<void>(cudaGetLastError());  // forgets it
+      throw_unavailable(index_, fmt::format("cannot reserve {} MiB of its memory: {}",
+                                            size_bytes >> 20, cudaGetErrorString(error)));
+    }
+    check(cudaMemset(memory, 0, size_bytes));
+    return static_cast<std::byte*>(memory);
+  }
+
+  void release(std::byte* memory) noexcept override {
+    static_cast<void>(cudaSetDevice(index_));
+    static_cast<void>(cudaFree(memory));
+  }
+
+  void copy_in(std::byte* to, const std::byte* from, std::size_t size_bytes) override {
+    bind();
+    check(cudaMemcpy(to, from, size_bytes, cudaMemcpyHostToDevice));
+  }
+  void copy_out(std::byte* to, const std::byte* from, std::size_t size_bytes) override {
+    bind();
+    check(cudaMemcpy(to, from, size_bytes, cudaMemcpyDeviceToHost));
+  }
+  void copy_within(std::byte* to, const std::byte* from, std::size_t size_bytes) override {
+    bind();
+    check(cudaMemcpyAsync(to, from, size_bytes, cudaMemcpyDeviceToDevice));
+  }
+  void synchronize() override {
+    bind();
+    check(cudaDeviceSynchronize());
+  }
+
+ private:
+  void bind() const { check(cudaSetDevice(index_)); }
+
+  int index_;
+  cudaDeviceProp properties_;
+};
+
+}  // namespace
+
+std::unique_ptr<Device> open_cuda_device(int index) {
+  int driver_version = 0;
+  int count = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  if (error == cudaErrorInsufficientDriver) {
+    static_cast<void>(cudaDriverGetVersion(&driver_version));
+    if (driver_version == 0) throw_unavailable(index, "no NVIDIA driver on this machine");
+    throw_unavailable(index, fmt::format("the driver knows CUDA {}.{}; this program needs {}.{}",
+                                         driver_version / 1000, driver_version % 1000 / 10,
+                                         CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10));
+  }
+  if (error == cudaErrorNoDevice) throw_unavailable(index, "no NVIDIA GPU on this machine");
+  if (error != cudaSuccess) throw_unavailable(index, cudaGetErrorString(error));
+  if (index < 0 || index >= count)
+    throw_unavailable(index, fmt::format("this machine has {} GPUs, counted from 0", count));
+  cudaDeviceProp properties;
+  check(cudaGetDeviceProperties(&properties, index));
+  if (properties.major < kOldestMajor)
+    throw_unavailable(index, fmt::format("{} has compute capability {}.{}; {}.0 is needed",
+                                         properties.name, properties.major, properties.minor,
+                                         kOldestMajor));
+  return std::make_unique<CudaDevice>(index, properties);
+}
+
+}  // namespace larder

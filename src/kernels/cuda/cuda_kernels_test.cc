@@ -1,0 +1,307 @@
+// Every function of the CUDA table against the generic CPU table, and rows against themselves in
+// other company. Runs on open_test_device(): emulated here, a GPU in tests/gpu.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "kernels/cuda/test_device.h"
+#include "kernels/test_util.h"
+
+namespace larder {
+namespace {
+
+using test::OnDevice;
+using test::random_values;
+using test::same_bits;
+
+const KernelTable& host() { return isa_generic::kTable; }
+
+class CudaKernels : public ::testing::Test {
+ protected:
+  OnDevice<float> floats(const std::vector<float>& values) { return {device(), values}; }
+  Device& device() { return *device_; }
+  const KernelTable& cuda() { return device_->kernels(); }
+
+ private:
+  std::unique_ptr<Device> device_ = open_test_device();
+};
+
+std::size_t to_size(int n) { return static_cast<std::size_t>(n); }
+
+void expect_near(const std::vector<float>& a, const std::vector<float>& b, float relative,
+                 const char* what) {
+  ASSERT_EQ(a.size(), b.size());
+  for (std::size_t i = 0; i < a.size(); ++i)
+    ASSERT_NEAR(a[i], b[i], relative * (std::abs(b[i]) + 1e-3F)) << what << " " << i;
+}
+
+TEST_F(CudaKernels, RmsNorm) {
+  for (const int cols : {1, 15, 64, 80, 577, 2048}) {
+    const int rows = 5;
+    const auto x = random_values(to_size(rows * cols), 1, 3);
+    const auto weight = random_values(to_size(cols), 2);
+    std::vector<float> expected = x;
+    host().rms_norm(x.data(), weight.data(), 1e-5F, expected.data(), cols, 2, rows);
+    OnDevice<float> values = floats(x);  // in place
+    cuda().rms_norm(values.data(), floats(weight).data(), 1e-5F, values.data(), cols, 2, rows);
+    expect_near(values.read(), expected, 2e-6F, "rms_norm");
+  }
+}
+
+TEST_F(CudaKernels, QuantizedRowsHaveTheCpusBits) {
+  const int rows = 7;
+  const int cols = 160;
+  auto x = random_values(to_size(rows * cols), 1, 3);
+  for (std::size_t c = 0; c < 32; ++c) x[c] = 0;
+  for (std::size_t c = 32; c < 64; ++c) x[c] = 1e-35F;
+  for (std::size_t c = 64; c < 96; ++c) x[c] = static_cast<float>(c) - 80.5F;
+  const test::TestActivations expected(host(), x, rows, cols);
+  OnDevice<float> values = floats(x);
+  OnDevice<std::int8_t> q(device(), std::vector<std::int8_t>(x.size()));
+  OnDevice<float> scale(device(), std::vector<float>(expected.scale.size()));
+  OnDevice<std::int32_t> sum(device(), std::vector<std::int32_t>(expected.sum.size()));
+  const QuantizedRows view{q.data(), scale.data(), sum.data(), cols};
+  cuda().quantize_rows(values.data(), cols, view, 0, 3);
+  cuda().quantize_rows(values.data(), cols, view, 3, rows);
+  EXPECT_EQ(q.read(), expected.q);
+  EXPECT_EQ(sum.read(), expected.sum);
+  EXPECT_TRUE(same_bits(scale.read(), expected.scale));
+
+  std::vector<float> rests(x.size());
+  host().quantization_rests(x.data(), expected.view, rests.data(), 1, rows);
+  OnDevice<float> device_rests(device(), std::vector<float>(x.size()));
+  cuda().quantization_rests(values.data(), view, device_rests.data(), 1, rows);
+  EXPECT_TRUE(same_bits(device_rests.read(), rests));
+}
+
+TEST_F(CudaKernels, FlatOperations) {
+  const std::size_t count = 1000;
+  auto gate = random_values(count, 1, 4);
+  gate[0] = -200;
+  gate[1] = 200;
+  const auto up = random_values(count, 2);
+  for (const bool is_silu : {true, false}) {
+    std::vector<float> expected(count);
+    (is_silu ? host().silu_mul : host().gelu_mul)(gate.data(), up.data(), expected.data(), count);
+    OnDevice<float> out = floats(gate);
+    (is_silu ? cuda().silu_mul : cuda().gelu_mul)(out.data(), floats(up).data(), out.data(), count);
+    expect_near(out.read(), expected, 3e-6F, is_silu ? "silu" : "gelu");
+  }
+  std::vector<float> expected = gate;
+  host().add(expected.data(), up.data(), 999);
+  host().add_bias(expected.data(), up.data(), 50, 3, 20);
+  host().copy(expected.data() + 7, up.data(), 31);
+  const std::vector<std::int32_t> rows = {0, 3, 4, 9};
+  host().gather_rows(expected.data(), 100, rows.data(), 4);
+  OnDevice<float> x = floats(gate);
+  OnDevice<float> y = floats(up);
+  cuda().add(x.data(), y.data(), 999);
+  cuda().add_bias(x.data(), y.data(), 50, 3, 20);
+  cuda().copy(x.data() + 7, y.data(), 31);
+  cuda().gather_rows(x.data(), 100, OnDevice<std::int32_t>(device(), rows).data(), 4);
+  EXPECT_TRUE(same_bits(x.read(), expected));
+}
+
+TEST_F(CudaKernels, RotationsAndRope) {
+  const int rows = 5, heads = 3, dim = 20, rope_dim = 12;
+  const std::vector<std::int32_t> positions = {0, 1, 77, 4095, 131071};
+  const std::vector<double> frequencies = {1, 0.3, 0.05, 0.01, 1e-3, 1e-4};
+  std::vector<float> cos(to_size(rows * rope_dim / 2)), sin(cos.size());
+  host().rotations({positions.data(), frequencies.data(), rope_dim / 2, 1.1, cos.data(), sin.data()},
+                   0, rows);
+  OnDevice<float> device_cos(device(), std::vector<float>(cos.size()));
+  OnDevice<float> device_sin(device(), std::vector<float>(cos.size()));
+  OnDevice<std::int32_t> device_positions(device(), positions);
+  OnDevice<double> device_frequencies(device(), frequencies);
+  const RotationArgs args{device_positions.data(), device_frequencies.data(), rope_dim / 2, 1.1,
+                          device_cos.data(), device_sin.data()};
+  cuda().rotations(args, 0, 2);
+  cuda().rotations(args, 2, rows);
+  expect_near(device_cos.read(), cos, 2e-7F, "cos");
+  expect_near(device_sin.read(), sin, 2e-7F, "sin");
+
+  const auto x = random_values(to_size(rows * heads * dim), 3);
+  for (const bool interleaved : {true, false}) {
+    std::vector<float> expected = x;
+    host().rope(expected.data(), heads * dim, heads, dim, rope_dim, cos.data(), sin.data(),
+                interleaved, 1, rows);
+    OnDevice<float> values = floats(x);
+    cuda().rope(values.data(), heads * dim, heads, dim, rope_dim, floats(cos).data(),
+                floats(sin).data(), interleaved, 1, rows);
+    EXPECT_TRUE(same_bits(values.read(), expected)) << interleaved;
+  }
+}
+
+TEST_F(CudaKernels, StoreKvWritesTheCpusBytes) {
+  const int rows = 9, heads = 2, dim = 24, blocks = 3;
+  auto k = random_values(to_size(rows * heads * dim), 1, 3);
+  auto v = random_values(to_size(rows * heads * dim), 2, 3);
+  k[0] = std::numeric_limits<float>::quiet_NaN();
+  k[1] = std::numeric_limits<float>::infinity();
+  v[2] = -1e38F;
+  v[3] = 1e-9F;
+  const std::vector<std::int64_t> slots = {0, 1, 47, 16, 20, 33, 2, 15, 46};
+  for (const KvType type : {KvType::kF16, KvType::kBF16}) {
+    const std::int64_t half = heads * kv_key_size_bytes(type, dim);
+    std::vector<std::byte> bytes(static_cast<std::size_t>(blocks * 2 * half));
+    OnDevice<std::byte> device_bytes(device(), bytes);
+    StoreKvArgs args;
+    args.kv = {.base = bytes.data(),
+               .block_stride_bytes = 2 * half,
+               .k_offset_bytes = 0,
+               .v_offset_bytes = half,
+               .num_kv_heads = heads,
+               .head_dim = dim,
+               .types = {type, type}};
+    args.ldk = args.ldv = heads * dim;
+    StoreKvArgs device_args = args;
+    args.k = k.data();
+    args.v = v.data();
+    args.slots = slots.data();
+    host().store_kv(args, 1, rows);
+    host().store_kv(args, 0, 1);
+    OnDevice<float> device_k = floats(k), device_v = floats(v);
+    OnDevice<std::int64_t> device_slots(device(), slots);
+    device_args.kv.base = device_bytes.data();
+    device_args.k = device_k.data();
+    device_args.v = device_v.data();
+    device_args.slots = device_slots.data();
+    cuda().store_kv(device_args, 0, rows);
+    EXPECT_TRUE(device_bytes.read() == bytes) << static_cast<int>(type);
+  }
+}
+
+// A packed matrix in both memories.
+struct Matrix {
+  Matrix(Device& device, GgmlType type, int rows, int cols)
+      : on_host(type, rows, cols),
+        memory(device, on_host.memory.data(), on_host.memory.size_bytes()),
+        packed(on_host.packed) {
+    packed.data = memory.data();
+  }
+  test::TestMatrix on_host;
+  OnDevice<std::byte> memory;
+  PackedMatrix packed;
+};
+
+// Columns that the type allows and that end inside a segment.
+int odd_cols(GgmlType type) {
+  const int block = ggml_type_traits(static_cast<std::uint32_t>(type))->block_size;
+  return block == 1 ? 301 : block == 32 ? 416 : 768;
+}
+
+TEST_F(CudaKernels, RowsOfMatricesAreExact) {
+  const int rows = 37;
+  for (const GgmlType type : test::kAllTypes) {
+    Matrix w(device(), type, rows, odd_cols(type));
+    const int cols = w.packed.num_cols;
+    const std::vector<TokenId> tokens = {0, 36, 5, 16};
+    std::vector<float> expected(tokens.size() * to_size(cols));
+    host().embed({&w.on_host.packed, tokens.data(), 3.3F, expected.data()}, 0, 4);
+    OnDevice<float> out(device(), std::vector<float>(expected.size()));
+    OnDevice<TokenId> device_tokens(device(), tokens);
+    const EmbedArgs args{&w.packed, device_tokens.data(), 3.3F, out.data()};
+    cuda().embed(args, 0, 1);
+    cuda().embed(args, 1, 4);
+    EXPECT_TRUE(same_bits(out.read(), expected)) << static_cast<int>(type);
+
+    expected.resize(to_size(cols));
+    host().unpack_row(w.on_host.packed, 17, expected.data());
+    OnDevice<float> row(device(), std::vector<float>(expected.size()));
+    cuda().unpack_row(w.packed, 17, row.data());
+    EXPECT_TRUE(same_bits(row.read(), expected)) << static_cast<int>(type);
+  }
+}
+
+// A product of the first num_rows rows.
+class Product {
+ public:
+  Product(Device& device, GgmlType type, int max_rows, bool int8)
+      : device_(device),
+        w_(device, type, 70, odd_cols(type)),
+        cols_(w_.packed.num_cols),
+        int8_(int8),
+        x_(random_values(to_size(max_rows * cols_), 3)),
+        bias_(random_values(70, 4)),
+        device_x_(device, x_),
+        device_bias_(device, bias_),
+        quantized_(host(), int8 ? x_ : std::vector<float>(32), int8 ? max_rows : 1,
+                   int8 ? cols_ : 32),
+        q_(device, quantized_.q),
+        scale_(device, quantized_.scale),
+        sum_(device, quantized_.sum),
+        xq_{q_.data(), scale_.data(), sum_.data(), cols_} {}
+
+  std::vector<float> run(int first_row, int num_rows) {
+    OnDevice<float> y(device_, std::vector<float>(to_size(num_rows * 70), NAN));
+    QuantizedRows xq = xq_;
+    xq.q += std::int64_t{first_row} * cols_;
+    xq.scale += first_row * (cols_ / 32);
+    xq.sum += first_row * (cols_ / 16);
+    device_.kernels().matmul({.w = &w_.packed,
+                              .x = device_x_.data() + std::int64_t{first_row} * cols_,
+                              .xq = int8_ ? &xq : nullptr,
+                              .bias = device_bias_.data(),
+                              .y = y.data(),
+                              .num_rows = num_rows,
+                              .ldx = cols_,
+                              .ldy = 70},
+                             0, w_.packed.num_panels());
+    return y.read();
+  }
+
+  void expect_right(const std::vector<float>& y, int num_rows) {
+    for (int r = 0; r < num_rows; ++r) {
+      for (int n = 0; n < 70; ++n) {
+        double sum = bias_[to_size(n)];
+        double magnitude = std::abs(sum);
+        for (int c = 0; c < cols_; ++c) {
+          const std::size_t at = to_size(r * cols_ + c);
+          const double x = int8_ ? double{quantized_.scale[at / 32]} * quantized_.q[at] : x_[at];
+          const double product = x * w_.on_host.values[to_size(n * cols_ + c)];
+          sum += product;
+          magnitude += std::abs(product);
+        }
+        ASSERT_NEAR(y[to_size(r * 70 + n)], sum, 2e-6 * magnitude) << r << " " << n;
+      }
+    }
+  }
+
+ private:
+  Device& device_;
+  Matrix w_;
+  int cols_;
+  bool int8_;
+  std::vector<float> x_, bias_;
+  OnDevice<float> device_x_, device_bias_;
+  test::TestActivations quantized_;
+  OnDevice<std::int8_t> q_;
+  OnDevice<float> scale_;
+  OnDevice<std::int32_t> sum_;
+  QuantizedRows xq_;
+};
+
+// Every way of computing a row gives it the same bits: alone, among few, in tiles.
+void expect_products(Device& device, GgmlType type, bool int8) {
+  const int max_rows = 67;
+  Product product(device, type, max_rows, int8);
+  const std::vector<float> all = product.run(0, max_rows);
+  product.expect_right(all, max_rows);
+  for (const auto& [first, count] : {std::pair{0, 1}, {66, 1}, {5, 3}, {40, 8}, {1, 16}, {2, 17}}) {
+    const std::vector<float> some = product.run(first, count);
+    const std::vector<float> same(all.begin() + first * 70, all.begin() + (first + count) * 70);
+    EXPECT_TRUE(same_bits(some, same)) << static_cast<int>(type) << " " << first << " " << count;
+  }
+}
+
+TEST_F(CudaKernels, ProductsWithEightBitActivations) {
+  for (const GgmlType type : test::kAllTypes)
+    if (test::is_quantised(type)) expect_products(device(), type, true);
+}
+
+TEST_F(CudaKernels, ProductsWithFloatActivations) {
+  for (const GgmlType type : test::kAllTypes) expect_products(device(), type, false);
+}
+
+}  // namespace
+}  // namespace larder

@@ -1,0 +1,157 @@
+#include "kernels/cuda/emulation.h"
+
+#include <setjmp.h>
+#include <ucontext.h>
+
+#include <memory>
+#include <vector>
+
+#include "base/check.h"
+
+namespace larder::cuda_emulated {
+
+dim3 blockIdx{0, 0, 0};
+
+void require(bool condition, const char* what) { CHECK(condition, what); }
+
+namespace emulator {
+namespace {
+
+constexpr std::size_t kStackBytes = 128 * 1024;
+
+// A thread of the block that runs. It lives on for the next block, since a context takes long to
+// make; between turns only the registers that a call preserves change hands.
+struct Fiber {
+  std::unique_ptr<char[]> stack = std::make_unique<char[]>(kStackBytes);
+  jmp_buf place;
+  bool begun = false;
+  bool ended = true;
+  const std::uint64_t* waits_for = nullptr;  // runs again when this is no longer waited_at
+  std::uint64_t waited_at = 0;
+};
+
+struct Warp {
+  std::uint32_t given[2][kWarp] = {};
+  int num_come = 0;
+  std::uint64_t generation = 0;
+};
+
+struct Block {
+  std::vector<std::unique_ptr<Fiber>> fibers;
+  std::vector<Warp> warps;
+  jmp_buf scheduler;
+  ucontext_t scheduler_context;
+  void (*body)(void*) = nullptr;
+  void* context = nullptr;
+  int num_threads = 0;
+  int num_running = 0;
+  int current = 0;
+  int num_come = 0;  // to the block's barrier
+  std::uint64_t generation = 0;
+};
+
+Block& block() {
+  static Block it;
+  return it;
+}
+
+void leave() {
+  Fiber& fiber = *block().fibers[static_cast<std::size_t>(block().current)];
+  if (_setjmp(fiber.place) == 0) _longjmp(block().scheduler, 1);
+}
+
+void wait_while(const std::uint64_t& generation) {
+  Fiber& fiber = *block().fibers[static_cast<std::size_t>(block().current)];
+  fiber.waits_for = &generation;
+  fiber.waited_at = generation;
+  leave();
+}
+
+void open_if_all_came() {
+  Block& b = block();
+  if (b.num_come == 0 || b.num_come < b.num_running) return;
+  b.num_come = 0;
+  ++b.generation;
+}
+
+void run_fiber() {
+  for (;;) {
+    Block& b = block();
+    b.body(b.context);
+    b.fibers[static_cast<std::size_t>(b.current)]->ended = true;
+    --b.num_running;
+    open_if_all_came();
+    leave();
+  }
+}
+
+void resume(Fiber& fiber) {
+  Block& b = block();
+  if (_setjmp(b.scheduler) != 0) return;
+  if (fiber.begun) _longjmp(fiber.place, 1);
+  fiber.begun = true;
+  ucontext_t context;
+  getcontext(&context);
+  context.uc_stack.ss_sp = fiber.stack.get();
+  context.uc_stack.ss_size = kStackBytes;
+  context.uc_link = nullptr;
+  makecontext(&context, run_fiber, 0);
+  setcontext(&context);
+}
+
+}  // namespace
+
+void run_block(int num_threads, void (*body)(void*), void* context) {
+  Block& b = block();
+  CHECK(num_threads % kWarp == 0 && num_threads <= 1024, num_threads);
+  while (static_cast<int>(b.fibers.size()) < num_threads)
+    b.fibers.push_back(std::make_unique<Fiber>());
+  b.warps.assign(static_cast<std::size_t>(num_threads / kWarp), {});
+  b.body = body;
+  b.context = context;
+  b.num_threads = b.num_running = num_threads;
+  b.num_come = 0;
+  for (int i = 0; i < num_threads; ++i) {
+    b.fibers[static_cast<std::size_t>(i)]->ended = false;
+    b.fibers[static_cast<std::size_t>(i)]->waits_for = nullptr;
+  }
+  while (b.num_running > 0) {
+    bool has_moved = false;
+    for (b.current = 0; b.current < num_threads; ++b.current) {
+      Fiber& fiber = *b.fibers[static_cast<std::size_t>(b.current)];
+      if (fiber.ended) continue;
+      if (fiber.waits_for != nullptr && *fiber.waits_for == fiber.waited_at) continue;
+      fiber.waits_for = nullptr;
+      has_moved = true;
+      resume(fiber);
+    }
+    CHECK(has_moved, "threads wait at different barriers", b.num_running, b.num_come);
+  }
+}
+
+int current_thread() { return block().current; }
+int current_num_threads() { return block().num_threads; }
+
+void wait_for_block() {
+  Block& b = block();
+  ++b.num_come;
+  if (b.num_come == b.num_running) return open_if_all_came();
+  wait_while(b.generation);
+}
+
+const std::uint32_t* exchange(std::uint32_t value) {
+  Block& b = block();
+  Warp& warp = b.warps[static_cast<std::size_t>(b.current / kWarp)];
+  std::uint32_t* given = warp.given[warp.generation % 2];
+  given[b.current % kWarp] = value;
+  if (++warp.num_come == kWarp) {
+    warp.num_come = 0;
+    ++warp.generation;
+  } else {
+    wait_while(warp.generation);
+  }
+  return given;
+}
+
+}  // namespace emulator
+}  // namespace larder::cuda_emulated

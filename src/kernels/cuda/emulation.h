@@ -1,0 +1,92 @@
+// A GPU played by the host, for the tests: kernels compiled as plain C++. Blocks run one after the
+// other; the threads of a block are fibers that take turns at barriers and warp exchanges. It finds
+// errors of arithmetic, of indices and of missing barriers' deadlocks, not races, and says nothing
+// about speed.
+//
+// Thread: one at a time.
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#include "kernels/ggml_types.h"
+
+#define LARDER_CUDA_NAMESPACE cuda_emulated
+#define LARDER_KERNEL static void
+#define LARDER_KERNEL_OF(num_threads) static void
+#define LARDER_DEVICE static inline
+#define LARDER_MEMBER inline
+#define LARDER_SHARED static
+#define LARDER_UNROLL
+#define LARDER_NO_UNROLL
+
+namespace larder::cuda_emulated {
+
+struct dim3 {
+  unsigned x = 1, y = 1, z = 1;
+  dim3(unsigned x_, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
+};
+
+namespace emulator {
+
+inline constexpr int kWarp = 32;
+
+// Runs body in num_threads fibers to their ends.
+void run_block(int num_threads, void (*body)(void* context), void* context);
+// Of the running fiber.
+int current_thread();
+int current_num_threads();
+// Returns when every fiber of the block that has not ended has come.
+void wait_for_block();
+// Gives value to the warp; returns all that its lanes gave, valid until the call after next.
+const std::uint32_t* exchange(std::uint32_t value);
+
+}  // namespace emulator
+
+extern dim3 blockIdx;
+
+void require(bool condition, const char* what);
+
+template <class... Params, class... Args>
+void launch(void (*kernel)(Params...), dim3 grid, int num_threads, const Args&... args) {
+  auto call = [&] { kernel(args...); };
+  const auto body = [](void* context) { (*static_cast<decltype(call)*>(context))(); };
+  for (blockIdx.z = 0; blockIdx.z < grid.z; ++blockIdx.z)
+    for (blockIdx.y = 0; blockIdx.y < grid.y; ++blockIdx.y)
+      for (blockIdx.x = 0; blockIdx.x < grid.x; ++blockIdx.x)
+        emulator::run_block(num_threads, body, &call);
+}
+
+LARDER_DEVICE int thread_index() { return emulator::current_thread(); }
+LARDER_DEVICE int num_block_threads() { return emulator::current_num_threads(); }
+LARDER_DEVICE void sync_block() { emulator::wait_for_block(); }
+
+template <int kWidth, class T, class Function>
+T warp_reduce(T value, const Function& combine) {
+  static_assert(sizeof(T) == 4);
+  const std::uint32_t* given = emulator::exchange(std::bit_cast<std::uint32_t>(value));
+  T lanes[emulator::kWarp], folded[emulator::kWarp];
+  std::memcpy(lanes, given, sizeof(lanes));
+  const int lane = emulator::current_thread() % emulator::kWarp;
+  const int first = lane / kWidth * kWidth;
+  for (int mask = kWidth / 2; mask > 0; mask /= 2) {
+    for (int i = first; i < first + kWidth; ++i) folded[i] = combine(lanes[i], lanes[i ^ mask]);
+    std::memcpy(lanes + first, folded + first, sizeof(T) * kWidth);
+  }
+  return lanes[lane];
+}
+
+LARDER_DEVICE float as_float(std::uint32_t bits) { return std::bit_cast<float>(bits); }
+LARDER_DEVICE std::uint32_t as_bits(float value) { return std::bit_cast<std::uint32_t>(value); }
+LARDER_DEVICE float half_value(std::uint16_t bits) { return half_to_float(bits); }
+LARDER_DEVICE std::uint16_t half_bits(float value) { return float_to_half(value); }
+LARDER_DEVICE int nearest_int(float value) { return static_cast<int>(std::lrintf(value)); }
+LARDER_DEVICE int dot4(int a, int b, int sum) {
+  for (int shift = 0; shift < 32; shift += 8)
+    sum += static_cast<std::int8_t>(a >> shift) * static_cast<std::int8_t>(b >> shift);
+  return sum;
+}
+
+}  // namespace larder::cuda_emulated

@@ -1,0 +1,38 @@
+// The functions of the CUDA table; see kernels.h for what they compute. Each launches kernels and
+// returns; pointers are into the device's memory, except to the argument structs themselves and to
+// the PackedMatrix and QuantizedRows that they name.
+#pragma once
+
+#include "kernels/cuda/limits.h"
+#include "kernels/cuda/platform.h"
+
+namespace larder::LARDER_CUDA_NAMESPACE {
+
+void rms_norm(const float* x, const float* weight, float epsilon, float* out, int num_cols,
+              int row_begin, int row_end);
+void quantize_rows(const float* x, std::int64_t ldx, const QuantizedRows& out, int row_begin,
+                   int row_end);
+void quantization_rests(const float* x, const QuantizedRows& q, float* rests, int row_begin,
+                        int row_end);
+void embed(const EmbedArgs& args, int row_begin, int row_end);
+void rotations(const RotationArgs& args, int row_begin, int row_end);
+void silu_mul(const float* gate, const float* up, float* out, std::int64_t num_values);
+void gelu_mul(const float* gate, const float* up, float* out, std::int64_t num_values);
+void add_values(float* x, const float* y, std::int64_t num_values);
+void add_bias(float* x, const float* bias, int num_cols, int row_begin, int row_end);
+void copy_values(float* to, const float* from, std::int64_t num_values);
+void gather_rows(float* values, int num_cols, const std::int32_t* rows, int num_rows);
+void rope(float* x, std::int64_t ldx, int num_heads, int head_dim, int rope_dim, const float* cos,
+          const float* sin, bool interleaved, int row_begin, int row_end);
+void store_kv(const StoreKvArgs& args, int row_begin, int row_end);
+void to_key_basis(const PagedKvView& kv, int num_heads, float* q, std::int64_t ldq, int row_begin,
+                  int row_end);
+void matmul(const MatmulArgs& args, int panel_begin, int panel_end);
+void matmul_int8(const MatmulArgs& args, int panel_begin, int panel_end);
+void matmul_float(const MatmulArgs& args, int panel_begin, int panel_end);
+void unpack_row(const PackedMatrix& w, int row, float* values);
+void attention_batch(const AttentionArgs& args, std::byte* scratch, std::int64_t scratch_bytes);
+
+extern const KernelTable kTable;
+
+}  // namespace larder::LARDER_CUDA_NAMESPACE

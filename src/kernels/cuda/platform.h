@@ -1,0 +1,112 @@
+// What differs between the kernels compiled by nvcc for a GPU and compiled by the host's compiler
+// for the tests (emulation.h): everything else under cuda/ is the same text.
+//
+// Sums: nvcc is told not to contract a * b + c (-fmad=false), and fmaf() stands where one rounding
+// is wanted, so that two kernels that compute a row give it the same bits.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/kernels.h"
+
+#if defined(__CUDACC__)
+
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#define LARDER_CUDA_NAMESPACE cuda
+#define LARDER_KERNEL __global__ void
+#define LARDER_KERNEL_OF(num_threads) __global__ void __launch_bounds__(num_threads)
+#define LARDER_DEVICE __device__ __forceinline__
+#define LARDER_MEMBER __device__ __forceinline__
+#define LARDER_SHARED __shared__
+#define LARDER_UNROLL _Pragma("unroll")
+#define LARDER_NO_UNROLL _Pragma("unroll 1")
+
+namespace larder::cuda {
+
+// CHECKs of the host's side: nvcc takes no header that includes fmt.
+void require(bool condition, const char* what);
+void require_launched();
+
+// Starts kernel<<<grid, num_threads>>>(args...) behind what the thread has started before.
+template <class... Params, class... Args>
+void launch(void (*kernel)(Params...), dim3 grid, int num_threads, const Args&... args) {
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
+  kernel<<<grid, static_cast<unsigned>(num_threads)>>>(args...);
+  require_launched();
+}
+
+LARDER_DEVICE int thread_index() { return static_cast<int>(threadIdx.x); }
+LARDER_DEVICE int num_block_threads() { return static_cast<int>(blockDim.x); }
+LARDER_DEVICE void sync_block() { __syncthreads(); }
+
+template <class T>
+LARDER_DEVICE T other_lane(T value, int mask) {
+  return __shfl_xor_sync(0xFFFFFFFFU, value, mask);
+}
+template <int kWidth, class T, class Function>
+LARDER_DEVICE T warp_reduce(T value, const Function& combine) {
+  LARDER_UNROLL
+  for (int mask = kWidth / 2; mask > 0; mask /= 2) value = combine(value, other_lane(value, mask));
+  return value;
+}
+
+LARDER_DEVICE float as_float(std::uint32_t bits) { return __uint_as_float(bits); }
+LARDER_DEVICE std::uint32_t as_bits(float value) { return __float_as_uint(value); }
+LARDER_DEVICE float half_value(std::uint16_t bits) { return __half2float(__ushort_as_half(bits)); }
+LARDER_DEVICE std::uint16_t half_bits(float value) {
+  return __half_as_ushort(__float2half_rn(value));
+}
+LARDER_DEVICE int nearest_int(float value) { return __float2int_rn(value); }
+// sum + a[0] b[0] + ... + a[3] b[3] of signed bytes
+LARDER_DEVICE int dot4(int a, int b, int sum) { return __dp4a(a, b, sum); }
+
+}  // namespace larder::cuda
+
+#else
+#include "kernels/cuda/emulation.h"
+#endif
+
+namespace larder::LARDER_CUDA_NAMESPACE {
+
+// Over kWidth neighbouring lanes of a warp, all of which call it: by halves, the same in each lane.
+template <int kWidth = 32, class T>
+LARDER_DEVICE T warp_sum(T value) {
+  return warp_reduce<kWidth>(value, [](T a, T b) { return a + b; });
+}
+template <int kWidth = 32>
+LARDER_DEVICE float warp_max(float value) {
+  return warp_reduce<kWidth>(value, [](float a, float b) { return a > b ? a : b; });
+}
+
+LARDER_DEVICE int min_of(int a, int b) { return a < b ? a : b; }
+LARDER_DEVICE int max_of(int a, int b) { return a > b ? a : b; }
+
+LARDER_DEVICE float bf16_value(std::uint16_t bits) { return as_float(std::uint32_t{bits} << 16); }
+// To the nearest, ties to even; no NaN comes here.
+LARDER_DEVICE std::uint16_t bf16_bits(float value) {
+  const std::uint32_t bits = as_bits(value);
+  return static_cast<std::uint16_t>((bits + 0x7FFFU + (bits >> 16 & 1U)) >> 16);
+}
+
+// 16 bytes, loaded at once.
+struct alignas(16) Words4 {
+  int word[4];
+};
+struct alignas(16) Floats4 {
+  float value[4];
+};
+
+// The thread's place among all threads of a grid of one dimension.
+LARDER_DEVICE std::int64_t grid_index() {
+  return std::int64_t{blockIdx.x} * num_block_threads() + thread_index();
+}
+
+// Blocks of num_threads for count threads.
+inline dim3 blocks_for(std::int64_t count, int num_threads) {
+  return dim3(static_cast<unsigned>((count + num_threads - 1) / num_threads));
+}
+
+}  // namespace larder::LARDER_CUDA_NAMESPACE

@@ -1,0 +1,29 @@
+#include "kernels/cuda/functions.h"
+
+namespace larder::LARDER_CUDA_NAMESPACE {
+
+const KernelTable kTable = {
+    .isa = Isa::kCuda,
+    .name = "cuda",
+    .rms_norm = rms_norm,
+    .quantize_rows = quantize_rows,
+    .quantization_rests = quantization_rests,
+    .embed = embed,
+    .rotations = rotations,
+    .silu_mul = silu_mul,
+    .gelu_mul = gelu_mul,
+    .add = add_values,
+    .add_bias = add_bias,
+    .copy = copy_values,
+    .gather_rows = gather_rows,
+    .rope = rope,
+    .store_kv = store_kv,
+    .to_key_basis = to_key_basis,
+    .matmul = matmul,
+    .unpack_row = unpack_row,
+    .attention = nullptr,
+    .merge_attention = nullptr,
+    .attention_batch = attention_batch,
+};
+
+}  // namespace larder::LARDER_CUDA_NAMESPACE

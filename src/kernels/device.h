@@ -1,0 +1,59 @@
+// Memory that kernels work on where it is not the host's: a GPU's. For the host itself a null
+// Device* stands, and its memory is AlignedBuffer.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "base/aligned_buffer.h"
+#include "kernels/kernels.h"
+
+namespace larder {
+
+// One device with its own memory. Kernels and copies run in the order in which they were called,
+// none of them waits for the host; copy_out() and synchronize() wait for all before them.
+// Thread: one at a time; every call binds its thread to the device, so that kernels launched after
+// it from the same thread run there. An error of the device itself is a bug (CHECK).
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  virtual const KernelTable& kernels() const = 0;
+  virtual std::string describe() const = 0;     // one line for people
+  virtual int max_head_dim() const = 0;         // that attention takes
+  virtual std::size_t free_bytes() const = 0;   // that allocate() could still give
+
+  // Zeroed, aligned to 256 bytes. Throws Error{kUnavailable}.
+  virtual std::byte* allocate(std::size_t size_bytes) = 0;
+  virtual void release(std::byte* memory) noexcept = 0;
+
+  // The host's side may be reused when they return.
+  virtual void copy_in(std::byte* to, const std::byte* from, std::size_t size_bytes) = 0;
+  virtual void copy_out(std::byte* to, const std::byte* from, std::size_t size_bytes) = 0;
+  // From the device's memory to the device's; the two do not overlap.
+  virtual void copy_within(std::byte* to, const std::byte* from, std::size_t size_bytes) = 0;
+  virtual void synchronize() = 0;
+};
+
+// Zeroed memory of a device, or of the host where device is null.
+class DeviceBuffer {
+ public:
+  DeviceBuffer() = default;
+  // Throws Error{kUnavailable}. The device must outlive the buffer. touch: see AlignedBuffer.
+  DeviceBuffer(Device* device, std::size_t size_bytes, bool touch = false);
+  ~DeviceBuffer();
+  DeviceBuffer(DeviceBuffer&& other) noexcept;
+  DeviceBuffer& operator=(DeviceBuffer&& other) noexcept;
+
+  std::byte* data() { return data_; }
+  const std::byte* data() const { return data_; }
+  std::size_t size_bytes() const { return size_bytes_; }
+
+ private:
+  Device* device_ = nullptr;
+  AlignedBuffer host_;
+  std::byte* data_ = nullptr;
+  std::size_t size_bytes_ = 0;
+};
+
+}  // namespace larder
