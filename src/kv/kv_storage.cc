@@ -23,10 +23,11 @@ std::size_t storage_size_bytes(const KvLayout& layout, int num_blocks) {
 
 }  // namespace
 
-KvStorage::KvStorage(const KvLayout& layout, int num_blocks)
+KvStorage::KvStorage(const KvLayout& layout, int num_blocks, Device* device)
     : layout_(layout),
       num_blocks_(num_blocks),
-      bytes_(storage_size_bytes(layout, num_blocks), /*touch=*/true),
+      device_(device),
+      bytes_(device, storage_size_bytes(layout, num_blocks), /*touch=*/true),
       base_(bytes_.data()) {}
 
 PagedKvView KvStorage::view(int layer) const {
@@ -37,15 +38,19 @@ PagedKvView KvStorage::view(int layer) const {
 
 void KvStorage::copy_block(BlockId from, BlockId to) {
   CHECK(from != to, to_index(from));
-  std::memcpy(block(to), block(from), static_cast<std::size_t>(layout_.block_size_bytes()));
+  const auto size = static_cast<std::size_t>(layout_.block_size_bytes());
+  if (device_ != nullptr) return device_->copy_within(block(to), block(from), size);
+  std::memcpy(block(to), block(from), size);
 }
 
 std::span<const std::byte> KvStorage::read_block(BlockId id) const {
+  CHECK(device_ == nullptr);
   return {block(id), static_cast<std::size_t>(layout_.block_size_bytes())};
 }
 
 void KvStorage::write_block(BlockId id, std::span<const std::byte> bytes) {
   CHECK(static_cast<std::int64_t>(bytes.size()) == layout_.block_size_bytes(), bytes.size());
+  if (device_ != nullptr) return device_->copy_in(block(id), bytes.data(), bytes.size());
   std::memcpy(block(id), bytes.data(), bytes.size());
 }
 

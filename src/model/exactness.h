@@ -74,8 +74,9 @@ inline std::vector<float> logits_in_batch(TestRunner& runner, const std::vector<
 }
 
 // Cold, in chunks, in a batch of 16, with one thread and two: equal.
+// device: where the model's weights are.
 inline void expect_exact(const TestModel& model, const KernelTable& kernels, int num_tokens,
-                         ActivationType activations) {
+                         ActivationType activations, Device* device = nullptr) {
   const auto tokens = arbitrary_tokens(num_tokens, model.config.vocab_size, 1);
   const TransformerLimits limits{.max_batch_tokens = std::max(num_tokens, 64),
                                  .max_logit_rows = 16,
@@ -84,7 +85,7 @@ inline void expect_exact(const TestModel& model, const KernelTable& kernels, int
   const int num_blocks = blocks_for(model, num_tokens + 1, 16);
   std::vector<float> cold;
   for (const int num_threads : {1, 2}) {
-    TestRunner runner(model, kernels, num_threads, limits, num_blocks);
+    TestRunner runner(model, kernels, num_threads, limits, num_blocks, device);
     const std::string where = fmt::format("{} with {} threads", kernels.name, num_threads);
     if (cold.empty()) cold = logits_in_chunks(runner, tokens, num_tokens);
     for (const int chunk : {num_tokens, 512, 100, 16, 7, 1}) {

@@ -21,12 +21,13 @@ namespace larder {
 
 // What a file holds, shared by several runners.
 struct TestModel {
-  explicit TestModel(const std::string& path, int num_threads = 2) {
+  explicit TestModel(const std::string& path, int num_threads = 2, Device* device = nullptr) {
     const MappedFile file(path);
     const GgufFile gguf(file.bytes());
     config = read_model_config(gguf);
     ThreadPool pool(num_threads);
     weights = std::make_unique<Weights>(config, gguf, pool);
+    if (device != nullptr) weights->move_to(*device);
     layout = std::make_unique<KvLayout>(kv_layer_shapes(config));
   }
 
@@ -51,17 +52,17 @@ struct TestStep {
 class TestRunner {
  public:
   TestRunner(const TestModel& model, const KernelTable& kernels, int num_threads,
-             const TransformerLimits& limits, int num_blocks)
+             const TransformerLimits& limits, int num_blocks, Device* device = nullptr)
       : model_(model),
         pool_(num_threads),
-        storage_(*model.layout, num_blocks + 1),
-        transformer_(model.config, *model.weights, *model.layout, kernels, pool_, limits),
+        storage_(*model.layout, num_blocks + 1, device),
+        transformer_(model.config, *model.weights, *model.layout, kernels, pool_, limits, device),
         num_blocks_(num_blocks),
         poisoned_(BlockId{num_blocks}) {
-    const PagedKvView kv = storage_.view(0);
-    constexpr unsigned char kNanByte = 0x7f;  // in both bytes of an FP16
-    std::memset(kv.base + num_blocks * kv.block_stride_bytes, kNanByte,
-                static_cast<std::size_t>(kv.block_stride_bytes));
+    constexpr std::byte kNanByte{0x7f};  // in both bytes of an FP16
+    const std::vector<std::byte> poison(
+        static_cast<std::size_t>(model.layout->block_size_bytes()), kNanByte);
+    storage_.write_block(poisoned_, poison);
   }
 
   Transformer& transformer() { return transformer_; }

@@ -63,21 +63,6 @@ namespace {
 constexpr int kMinSharedRows = 16;
 constexpr int kRowsPerTask = 8;
 
-bool shares_rows(const ThreadPool& pool, int num_rows) {
-  return num_rows >= kMinSharedRows && pool.num_threads() > 1;
-}
-
-// function(row_begin, row_end) over all rows, in pieces.
-template <class Function>
-void for_rows(ThreadPool& pool, int num_rows, Function&& function) {
-  if (!shares_rows(pool, num_rows)) return function(0, num_rows);
-  const int num_tasks = (num_rows + kRowsPerTask - 1) / kRowsPerTask;
-  pool.parallel_for(num_tasks, [&](int task, int) {
-    const int begin = task * kRowsPerTask;
-    function(begin, std::min(begin + kRowsPerTask, num_rows));
-  });
-}
-
 bool is_quantized(const PackedMatrix& matrix) {
   switch (matrix.format) {
     case PackedFormat::kF32:
@@ -97,28 +82,62 @@ bool is_quantized(const PackedMatrix& matrix) {
 }
 
 AttentionOp make_attention(const ModelConfig& config, const TransformerLimits& limits,
-                           ThreadPool& pool) {
-  return {pool, limits.max_batch_tokens, config.num_heads, config.head_dim, limits.max_context_len};
+                           ThreadPool& pool, Device* device) {
+  return {pool,   limits.max_batch_tokens, config.num_heads, config.head_dim, limits.max_context_len,
+          device};
 }
 
 }  // namespace
 
 Transformer::Transformer(const ModelConfig& config, const Weights& weights, const KvLayout& layout,
                          const KernelTable& kernels, ThreadPool& pool,
-                         const TransformerLimits& limits)
+                         const TransformerLimits& limits, Device* device)
     : config_(config),
       weights_(weights),
       layout_(layout),
       kernels_(kernels),
       pool_(pool),
       limits_(limits),
-      attention_op_(make_attention(config, limits, pool)),
-      scratch_(ScratchPlan(config, limits, nullptr).size_bytes, true),
-      buffers_(ScratchPlan(config, limits, scratch_.data()).buffers) {
+      attention_op_(make_attention(config, limits, pool, device)),
+      scratch_(device, ScratchPlan(config, limits, nullptr).size_bytes, true),
+      buffers_(ScratchPlan(config, limits, scratch_.data()).buffers),
+      device_(device) {
+  CHECK(kernels.is_device() == (device != nullptr), kernels.name);
   CHECK(limits.max_batch_tokens > 0 && limits.max_logit_rows > 0, limits.max_batch_tokens,
         limits.max_logit_rows);
   CHECK(limits.max_logit_rows <= limits.max_batch_tokens, limits.max_logit_rows);
   CHECK(layout.num_layers() == config.num_layers(), layout.num_layers());
+  for (const RopeConfig& rope : config.ropes) rope_frequencies_.push_back(rope.frequencies.data());
+  if (device != nullptr) prepare_device();
+}
+
+void Transformer::prepare_device() {
+  CHECK(config_.head_dim <= device_->max_head_dim(), config_.head_dim);
+  staging_.emplace(*device_);
+  logits_.resize(static_cast<std::size_t>(limits_.max_logit_rows) *
+                 static_cast<std::size_t>(config_.vocab_size));
+  const auto num_pairs = static_cast<std::size_t>(config_.rope_dim) / 2;
+  const std::size_t table_bytes = num_pairs * sizeof(double);
+  device_frequencies_ = DeviceBuffer(device_, table_bytes * config_.ropes.size());
+  for (std::size_t i = 0; i < config_.ropes.size(); ++i) {
+    std::byte* table = device_frequencies_.data() + i * table_bytes;
+    device_->copy_in(table, reinterpret_cast<const std::byte*>(rope_frequencies_[i]), table_bytes);
+    rope_frequencies_[i] = reinterpret_cast<const double*>(table);
+  }
+}
+
+bool Transformer::shares_rows(int num_rows) const {
+  return device_ == nullptr && num_rows >= kMinSharedRows && pool_.num_threads() > 1;
+}
+
+template <class Function>
+void Transformer::for_rows(int num_rows, Function&& function) {
+  if (!shares_rows(num_rows)) return function(0, num_rows);
+  const int num_tasks = (num_rows + kRowsPerTask - 1) / kRowsPerTask;
+  pool_.parallel_for(num_tasks, [&](int task, int) {
+    const int begin = task * kRowsPerTask;
+    function(begin, std::min(begin + kRowsPerTask, num_rows));
+  });
 }
 
 std::size_t Transformer::scratch_size_bytes() const {
@@ -129,10 +148,10 @@ std::size_t transformer_scratch_size_bytes(const ModelConfig& config,
                                            const TransformerLimits& limits, ThreadPool& pool) {
   // Reserving attention's scratch for a moment takes address space, not memory.
   return ScratchPlan(config, limits, nullptr).size_bytes +
-         make_attention(config, limits, pool).scratch_size_bytes();
+         make_attention(config, limits, pool, nullptr).scratch_size_bytes();
 }
 
-std::span<const float> Transformer::forward(const ForwardBatch& batch, const KvStorage& storage) {
+void Transformer::check(const ForwardBatch& batch) const {
   const auto num_tokens = static_cast<int>(batch.tokens.size());
   CHECK(num_tokens > 0 && num_tokens <= limits_.max_batch_tokens, num_tokens);
   CHECK(batch.positions.size() == batch.tokens.size(), batch.positions.size());
@@ -146,11 +165,21 @@ std::span<const float> Transformer::forward(const ForwardBatch& batch, const KvS
     CHECK(batch.logit_rows[i] < num_tokens &&
               batch.logit_rows[i] > (i == 0 ? -1 : batch.logit_rows[i - 1]),
           batch.logit_rows[i]);
+  CHECK(batch.sink_positions.empty() || batch.sink_positions.size() == batch.tokens.size(),
+        batch.sink_positions.size());
+}
+
+std::span<const float> Transformer::forward(const ForwardBatch& given, const KvStorage& storage) {
+  check(given);
+  const auto num_tokens = static_cast<int>(given.tokens.size());
+  max_context_len_ = 0;
+  for (const AttentionSequence& sequence : given.groups[0].sequences)
+    max_context_len_ = std::max(max_context_len_, sequence.context_len);
+  const ForwardBatch batch = staging_ ? staging_->stage(given) : given;
 
   embed(batch);
   compute_rotations(batch.positions, 0);
   if (!batch.sink_positions.empty()) {
-    CHECK(batch.sink_positions.size() == batch.tokens.size(), batch.sink_positions.size());
     compute_rotations(batch.sink_positions, static_cast<std::int64_t>(config_.ropes.size()));
   }
   int num_rows = num_tokens;
@@ -180,7 +209,7 @@ void Transformer::embed(const ForwardBatch& batch) {
                        .tokens = batch.tokens.data(),
                        .scale = config_.embedding_scale,
                        .out = buffers_.hidden};
-  for_rows(pool_, static_cast<int>(batch.tokens.size()),
+  for_rows(static_cast<int>(batch.tokens.size()),
            [&](int begin, int end) { kernels_.embed(args, begin, end); });
 }
 
@@ -192,12 +221,12 @@ void Transformer::compute_rotations(std::span<const std::int32_t> positions,
     const std::int64_t first =
         (first_table + static_cast<std::int64_t>(rope)) * limits_.max_batch_tokens;
     const RotationArgs args{.positions = positions.data(),
-                            .frequencies = constants.frequencies.data(),
+                            .frequencies = rope_frequencies_[rope],
                             .num_pairs = num_pairs,
                             .magnitude = constants.magnitude,
                             .cos = buffers_.cos + first * num_pairs,
                             .sin = buffers_.sin + first * num_pairs};
-    for_rows(pool_, static_cast<int>(positions.size()),
+    for_rows(static_cast<int>(positions.size()),
              [&](int begin, int end) { kernels_.rotations(args, begin, end); });
   }
 }
@@ -251,9 +280,9 @@ void Transformer::multiply(const float* x, int num_rows, const Products& product
   std::array<MatmulArgs, 3> args, next_args;
   const std::size_t count = to_args(x, num_rows, products, args);
   // Many rows compute longer on what they have read than a fetch takes.
-  const bool is_shared = shares_rows(pool_, num_rows);
+  const bool is_shared = shares_rows(num_rows);
   const std::size_t next_count = is_shared ? 0 : to_args(x, num_rows, next, next_args);
-  for_rows(pool_, num_rows, prepare);
+  for_rows(num_rows, prepare);
   matmul(kernels_, pool_, std::span(args).first(count), std::span(next_args).first(next_count));
 }
 
@@ -308,7 +337,7 @@ void Transformer::run_attention(const ForwardBatch& batch, const KvStorage& stor
   const PagedKvView kv = storage.view(layer);
   const int window = config_.layers[static_cast<std::size_t>(layer)].window;
   const bool has_sinks = !batch.sink_positions.empty() && window == 0;
-  for_rows(pool_, num_rows, [&](int begin, int end) {
+  for_rows(num_rows, [&](int begin, int end) {
     rotate(layer, has_sinks, begin, end);
     if (twice) add_rests_of_v(num_rows, w.v_bias, begin, end);
     kernels_.store_kv({.kv = kv,
@@ -335,7 +364,9 @@ void Transformer::run_attention(const ForwardBatch& batch, const KvStorage& stor
                                .window = window,
                                .sequences = group.sequences.data(),
                                .num_sequences = static_cast<int>(group.sequences.size()),
-                               .q_sinks = has_sinks ? buffers_.q_sinks : nullptr});
+                               .q_sinks = has_sinks ? buffers_.q_sinks : nullptr,
+                               .num_rows = num_rows,
+                               .max_context_len = max_context_len_});
 }
 
 void Transformer::project_attention(int num_rows, int layer) {
@@ -433,8 +464,12 @@ std::span<const float> Transformer::compute_logits(int num_rows) {
              if (wants_int8(weights_.output()))
                quantize_input(buffers_.normed, config_.hidden_size, begin, end);
            });
-  return {buffers_.logits,
-          static_cast<std::size_t>(num_rows) * static_cast<std::size_t>(config_.vocab_size)};
+  const auto count =
+      static_cast<std::size_t>(num_rows) * static_cast<std::size_t>(config_.vocab_size);
+  if (device_ == nullptr) return {buffers_.logits, count};
+  device_->copy_out(reinterpret_cast<std::byte*>(logits_.data()),
+                    reinterpret_cast<const std::byte*>(buffers_.logits), count * sizeof(float));
+  return {logits_.data(), count};
 }
 
 }  // namespace larder

@@ -9,14 +9,17 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
+#include <vector>
 
-#include "base/aligned_buffer.h"
 #include "base/thread_pool.h"
 #include "base/types.h"
 #include "kernels/kernels.h"
 #include "kernels/ops.h"
 #include "kv/kv_storage.h"
+#include "model/batch_staging.h"
+#include "model/forward_batch.h"
 #include "model/model_config.h"
 #include "model/weights.h"
 
@@ -35,38 +38,22 @@ struct TransformerLimits {
   ActivationType activations = ActivationType::kInt8;
 };
 
-// One layer group's view of a batch: block ids differ from group to group, tokens do not.
-struct GroupBatch {
-  std::span<const std::int64_t> slots;  // [num_tokens], where each token's K and V go
-  // [num_sequences], in order of rows and covering all of them. Positions of a sequence's rows are
-  // the last num_tokens before context_len.
-  std::span<const AttentionSequence> sequences;
-};
-
-// Flat arrays that the caller owns; nothing is kept.
-struct ForwardBatch {
-  std::span<const TokenId> tokens;           // [num_tokens], each in [0, vocab_size)
-  std::span<const std::int32_t> positions;   // [num_tokens]
-  // [num_tokens] or empty: the positions from which queries look at their sequence's sinks.
-  std::span<const std::int32_t> sink_positions = {};
-  std::span<const GroupBatch> groups;        // [KvLayout::num_groups()]
-  std::span<const std::int32_t> logit_rows;  // rows that want logits, ascending; may be empty
-};
-
 class KeyStatistics;
 
-// Thread: one at a time. No allocation after construction; nothing throws.
+// Thread: one at a time. On the CPU no allocation after construction; nothing throws.
 class Transformer {
  public:
-  // References must outlive it; the layout is the storage's.
+  // References must outlive it; the layout is the storage's. device: whose kernels these are and
+  // where weights and storage lie, null = the CPU.
   Transformer(const ModelConfig& config, const Weights& weights, const KvLayout& layout,
-              const KernelTable& kernels, ThreadPool& pool, const TransformerLimits& limits);
+              const KernelTable& kernels, ThreadPool& pool, const TransformerLimits& limits,
+              Device* device = nullptr);
 
   // Computes K and V of every token and the logits of logit_rows: [num_logit_rows, vocab_size], in
   // the order of logit_rows, valid until the next call. A batch over the limits is a bug (CHECK).
   std::span<const float> forward(const ForwardBatch& batch, const KvStorage& storage);
 
-  // From now on statistics hears every layer's queries and keys; null = nobody.
+  // From now on statistics hears every layer's queries and keys; null = nobody. On the CPU only.
   void observe_keys(KeyStatistics* statistics) { key_statistics_ = statistics; }
 
   const ModelConfig& config() const { return config_; }
@@ -110,6 +97,9 @@ class Transformer {
     std::size_t count = 0;
   };
 
+  void prepare_device();
+  void check(const ForwardBatch& batch) const;
+  // From here on, the batch's arrays lie where the kernels read them.
   void embed(const ForwardBatch& batch);
   void compute_rotations(std::span<const std::int32_t> positions, std::int64_t first_table);
   void run_attention(const ForwardBatch& batch, const KvStorage& storage, int layer);
@@ -124,6 +114,11 @@ class Transformer {
   Products gate_products(int layer);
   Products down_products(int layer);
   Products products_behind(int layer);
+
+  // function(row_begin, row_end) over all rows, in pieces where threads share them.
+  template <class Function>
+  void for_rows(int num_rows, Function&& function);
+  bool shares_rows(int num_rows) const;
 
   // Products of one input, which lies in buffers_.quantized, too, where a matrix wants that.
   // prepare(row_begin, row_end) makes that input. next: what will be multiplied after these.
@@ -147,8 +142,16 @@ class Transformer {
   ThreadPool& pool_;
   const TransformerLimits limits_;
   AttentionOp attention_op_;
-  AlignedBuffer scratch_;
+  DeviceBuffer scratch_;
   Buffers buffers_;
+  // Where the kernels read them, [num_ropes].
+  std::vector<const double*> rope_frequencies_;
+  int max_context_len_ = 0;  // of this batch
+  // With a device alone.
+  Device* device_;
+  std::optional<BatchStaging> staging_;
+  DeviceBuffer device_frequencies_;
+  std::vector<float> logits_;  // [max_logit_rows, vocab_size], copied back
   KeyStatistics* key_statistics_ = nullptr;
 };
 

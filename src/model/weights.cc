@@ -134,7 +134,7 @@ Weights::Weights(const ModelConfig& config, const GgufFile& gguf, ThreadPool& po
                  const LoadProgress& progress, int num_layers) {
   WeightViews views;
   const WeightPlan plan = plan_weights(config, gguf, num_layers, views);
-  arena_ = AlignedBuffer(plan.size_bytes());
+  arena_ = DeviceBuffer(nullptr, plan.size_bytes());
   for (const WeightEntry& entry : plan.entries()) {
     std::byte* place = arena_.data() + entry.offset;
     if (entry.matrix) {
@@ -152,6 +152,32 @@ Weights::Weights(const ModelConfig& config, const GgufFile& gguf, ThreadPool& po
   output_ = config.tied_embeddings ? views.embedding : views.output;
   output_norm_ = views.output_norm;
   layers_ = std::move(views.layers);
+}
+
+void Weights::move_to(Device& device) {
+  DeviceBuffer moved(&device, arena_.size_bytes());
+  device.copy_in(moved.data(), arena_.data(), arena_.size_bytes());
+  const auto place = [&](const std::byte* at) { return moved.data() + (at - arena_.data()); };
+  const auto move_matrix = [&](PackedMatrix& matrix) {
+    if (matrix.data != nullptr) matrix.data = place(matrix.data);
+  };
+  const auto move_vector = [&](const float*& vector) {
+    if (vector != nullptr)
+      vector = reinterpret_cast<const float*>(place(reinterpret_cast<const std::byte*>(vector)));
+  };
+  move_matrix(embedding_);
+  move_matrix(output_);
+  move_vector(output_norm_);
+  for (LayerWeights& layer : layers_) {
+    for (PackedMatrix* matrix :
+         {&layer.q, &layer.k, &layer.v, &layer.o, &layer.gate, &layer.up, &layer.down})
+      move_matrix(*matrix);
+    for (const float** vector :
+         {&layer.attention_norm, &layer.q_bias, &layer.k_bias, &layer.v_bias, &layer.q_norm,
+          &layer.k_norm, &layer.post_attention_norm, &layer.ffn_norm, &layer.post_ffn_norm})
+      move_vector(*vector);
+  }
+  arena_ = std::move(moved);
 }
 
 }  // namespace larder

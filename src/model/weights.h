@@ -7,8 +7,8 @@
 #include <limits>
 #include <vector>
 
-#include "base/aligned_buffer.h"
 #include "base/thread_pool.h"
+#include "kernels/device.h"
 #include "kernels/kernels.h"
 #include "model/gguf.h"
 #include "model/model_config.h"
@@ -48,6 +48,10 @@ class Weights {
   Weights(const ModelConfig& config, const GgufFile& gguf, ThreadPool& pool,
           const LoadProgress& progress = {}, int num_layers = std::numeric_limits<int>::max());
 
+  // From now on they lie in the device's memory, which must outlive them, and no longer in the
+  // host's. Throws Error{kUnavailable}. Once, before anybody reads them.
+  void move_to(Device& device);
+
   const PackedMatrix& embedding() const { return embedding_; }  // [vocab_size, hidden_size]
   const PackedMatrix& output() const { return output_; }        // the embedding itself when tied
   const float* output_norm() const { return output_norm_; }     // [hidden_size]
@@ -56,7 +60,7 @@ class Weights {
   const std::byte* data() const { return arena_.data(); }  // [size_bytes()]
 
  private:
-  AlignedBuffer arena_;
+  DeviceBuffer arena_;
   PackedMatrix embedding_, output_;
   const float* output_norm_ = nullptr;
   std::vector<LayerWeights> layers_;

@@ -1,0 +1,77 @@
+#include "model/batch_staging.h"
+
+#include <algorithm>
+
+namespace larder {
+namespace {
+
+constexpr std::size_t kAlignment = 16;
+
+std::span<const BlockId> blocks_of(const AttentionSequence& sequence) {
+  const int num_blocks = (sequence.context_len + kBlockSize - 1) / kBlockSize;
+  return {sequence.block_table, static_cast<std::size_t>(num_blocks)};
+}
+
+std::size_t rounded_up(std::size_t size) {
+  return (size + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+std::size_t size_bytes(const ForwardBatch& batch) {
+  std::size_t size = rounded_up(batch.tokens.size_bytes()) +
+                     rounded_up(batch.positions.size_bytes()) +
+                     rounded_up(batch.sink_positions.size_bytes()) +
+                     rounded_up(batch.logit_rows.size_bytes());
+  for (const GroupBatch& group : batch.groups) {
+    size += rounded_up(group.slots.size_bytes()) + rounded_up(group.sequences.size_bytes());
+    for (const AttentionSequence& sequence : group.sequences)
+      size += rounded_up(blocks_of(sequence).size_bytes());
+  }
+  return size;
+}
+
+}  // namespace
+
+template <class T>
+std::size_t BatchStaging::append(std::span<const T> values) {
+  const std::size_t offset = bytes_.size();
+  bytes_.resize(offset + rounded_up(values.size_bytes()));
+  if (!values.empty()) std::memcpy(bytes_.data() + offset, values.data(), values.size_bytes());
+  return offset;
+}
+
+template <class T>
+std::span<const T> BatchStaging::staged(std::size_t offset, std::size_t count) const {
+  return {reinterpret_cast<const T*>(memory_.data() + offset), count};
+}
+
+ForwardBatch BatchStaging::stage(const ForwardBatch& batch) {
+  const std::size_t size = size_bytes(batch);
+  if (size > memory_.size_bytes())
+    memory_ = DeviceBuffer(&device_, std::max(size, 2 * memory_.size_bytes()));
+  bytes_.clear();
+  bytes_.reserve(size);
+  groups_.clear();
+  const auto stage_values = [&]<class T>(std::span<const T> values) {
+    return staged<T>(append(values), values.size());
+  };
+  ForwardBatch on_device;
+  on_device.tokens = stage_values(batch.tokens);
+  on_device.positions = stage_values(batch.positions);
+  on_device.sink_positions = stage_values(batch.sink_positions);
+  on_device.logit_rows = stage_values(batch.logit_rows);
+  for (const GroupBatch& group : batch.groups) {
+    const auto slots = stage_values(group.slots);
+    const std::size_t sequences = append(group.sequences);
+    for (std::size_t i = 0; i < group.sequences.size(); ++i) {
+      AttentionSequence sequence = group.sequences[i];
+      sequence.block_table = stage_values(blocks_of(sequence)).data();
+      std::memcpy(bytes_.data() + sequences + i * sizeof(sequence), &sequence, sizeof(sequence));
+    }
+    groups_.push_back({slots, staged<AttentionSequence>(sequences, group.sequences.size())});
+  }
+  on_device.groups = groups_;
+  device_.copy_in(memory_.data(), bytes_.data(), bytes_.size());
+  return on_device;
+}
+
+}  // namespace larder

@@ -1,0 +1,74 @@
+// The whole forward pass on a device: open_test_device() is an emulated GPU here, a real one in
+// tests/gpu.
+#include <gtest/gtest.h>
+
+#include "kernels/cpu/tables.h"
+#include "kernels/cuda/test_device.h"
+#include "model/exactness.h"
+
+namespace larder {
+namespace {
+
+class CudaTransformer : public ::testing::TestWithParam<const char*> {
+ protected:
+  std::string path() const {
+    return std::string(LARDER_SOURCE_DIR "/tests/golden/model/") + GetParam() + ".gguf";
+  }
+};
+
+// Logits of every row of a prompt.
+std::vector<float> all_logits(TestRunner& runner, const std::vector<TokenId>& tokens) {
+  runner.reset();
+  TestSequence sequence{.tokens = tokens, .num_computed = 0, .tables = {}};
+  const TestStep step{&sequence, static_cast<int>(tokens.size())};
+  const auto logits = runner.run({&step, 1}, true);
+  return {logits.begin(), logits.end()};
+}
+
+TEST_P(CudaTransformer, AgreesWithTheCpu) {
+  const auto device = open_test_device();
+  const TestModel on_host(path());
+  const TestModel on_device(path(), 2, device.get());
+  const int num_tokens = 40;
+  const auto tokens = arbitrary_tokens(num_tokens, on_host.config.vocab_size, 7);
+  for (const ActivationType activations : {ActivationType::kF32, ActivationType::kInt8}) {
+    const TransformerLimits limits{.max_batch_tokens = 64,
+                                   .max_logit_rows = 64,
+                                   .max_context_len = 64,
+                                   .activations = activations};
+    const int num_blocks = blocks_for(on_host, num_tokens, 1);
+    TestRunner host_runner(on_host, isa_generic::kTable, 1, limits, num_blocks);
+    TestRunner runner(on_device, device->kernels(), 2, limits, num_blocks, device.get());
+    const auto expected = all_logits(host_runner, tokens);
+    const auto logits = all_logits(runner, tokens);
+    ASSERT_EQ(logits.size(), expected.size());
+    double squares = 0;
+    double error = 0;
+    for (std::size_t i = 0; i < logits.size(); ++i) {
+      squares += std::pow(double{expected[i]}, 2);
+      error += std::pow(double{logits[i]} - expected[i], 2);
+    }
+    // Codes of activations, and keys and values in FP16, that lie on a border may fall to either
+    // side.
+    EXPECT_LE(std::sqrt(error / squares), activations == ActivationType::kF32 ? 1e-4 : 3e-3);
+  }
+}
+
+TEST_P(CudaTransformer, RowsDoNotDependOnTheirCompany) {
+  const auto device = open_test_device();
+  const TestModel model(path(), 2, device.get());
+  expect_exact(model, device->kernels(), 70, ActivationType::kInt8, device.get());
+}
+
+TEST(CudaTransformerInFloats, RowsDoNotDependOnTheirCompany) {
+  const auto device = open_test_device();
+  const TestModel model(LARDER_SOURCE_DIR "/tests/golden/model/tiny_mixed.gguf", 2, device.get());
+  expect_exact(model, device->kernels(), 20, ActivationType::kF32, device.get());
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, CudaTransformer,
+                         ::testing::Values("tiny_llama", "tiny_qwen2", "tiny_gemma3",
+                                           "tiny_mixed"));
+
+}  // namespace
+}  // namespace larder

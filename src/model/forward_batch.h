@@ -1,0 +1,30 @@
+// What one forward pass computes.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "base/types.h"
+#include "kernels/kernels.h"
+
+namespace larder {
+
+// One layer group's view of a batch: block ids differ from group to group, tokens do not.
+struct GroupBatch {
+  std::span<const std::int64_t> slots;  // [num_tokens], where each token's K and V go
+  // [num_sequences], in order of rows and covering all of them. Positions of a sequence's rows are
+  // the last num_tokens before context_len.
+  std::span<const AttentionSequence> sequences;
+};
+
+// Flat arrays that the caller owns; nothing is kept.
+struct ForwardBatch {
+  std::span<const TokenId> tokens;           // [num_tokens], each in [0, vocab_size)
+  std::span<const std::int32_t> positions;   // [num_tokens]
+  // [num_tokens] or empty: the positions from which queries look at their sequence's sinks.
+  std::span<const std::int32_t> sink_positions = {};
+  std::span<const GroupBatch> groups;        // [KvLayout::num_groups()]
+  std::span<const std::int32_t> logit_rows;  // rows that want logits, ascending; may be empty
+};
+
+}  // namespace larder
