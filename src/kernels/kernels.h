@@ -297,9 +297,7 @@ struct KernelTable {
   void (*attention_batch)(const AttentionArgs& args, std::byte* scratch,
                           std::int64_t scratch_bytes) = nullptr;
 
-
-  // What follows runs on a CPU alone, and is null on a device.
-
+  // The last three are the sampler's, which runs on the CPU: null on a device.
   // The largest logit of each run, -infinity where all are NaN.
   void (*run_maxima)(const float* logits, std::int64_t num_logits, float* maxima) = nullptr;
   // The weights of each run, summed. A logit that is NaN weighs nothing.

@@ -1,0 +1,10 @@
+#pragma once
+
+#include "kernels/device.h"
+
+namespace larder {
+
+// Prints a table of bytes per second: copies, products, attention, a step of a tiny model.
+void run_gpu_bench(Device& device, bool quick);
+
+}  // namespace larder
