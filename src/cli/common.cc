@@ -40,6 +40,8 @@ void print_start(const Runtime& runtime) {
   const Footprint& footprint = plan.footprint;
   std::fprintf(stderr, "Machine: %s kernels, %d threads\n", runtime.kernels().name,
                runtime.num_threads());
+  if (runtime.device() != nullptr)
+    std::fprintf(stderr, "Device: %s\n", runtime.device()->describe().c_str());
   std::fprintf(stderr, "Model: %s (%d layers, hidden %d, %d/%d heads, vocabulary %d)\n",
                config.name.empty() ? runtime.file().path.c_str() : config.name.c_str(),
                config.num_layers(), config.hidden_size, config.num_heads, config.num_kv_heads,

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/mapped_file.h"
+#include "cli/device.h"
 #include "cli/pull.h"
 #include "cli/tiers.h"
 #include "engine/sampler.h"
@@ -85,6 +86,17 @@ void add_runtime_options(CLI::App& command, RuntimeOptions& options) {
   command.add_option("-t,--threads", options.num_threads, "Threads (default: the cores)")
       ->check(CLI::Range(1, 1024));
   command
+      .add_option("--device", options.device,
+                  "Where to compute: cpu (default); cuda:0, an NVIDIA GPU by its number; auto, the "
+                  "first GPU if there is one")
+      ->check(CLI::Validator(
+          [](std::string& text) {
+            return text == "auto" || text == "cpu" || cuda_index(text) >= 0
+                       ? std::string()
+                       : "must be auto, cpu or cuda:N, such as cuda:0";
+          },
+          "DEVICE"));
+  command
       .add_option("--activations", options.activations,
                   "int8: fast (default); f32: the reference path, several times slower")
       ->check(CLI::IsMember({"int8", "f32"}));
@@ -155,11 +167,13 @@ std::int64_t bookkeeping_bytes(const ServerLimits& limits) {
                                    limits.max_summary_bytes + of_log.max_bytes());
 }
 
-PlannedModel plan_model(const RuntimeOptions& options, ThreadPool& pool) {
+PlannedModel plan_model(const RuntimeOptions& options, ThreadPool& pool, Device* device) {
   if (!options.kv_size.empty() && !options.memory.empty())
     throw_invalid("--kv-size and --memory: give one of them");
   const KvTypes types = parse_kv_types(options.kv_type);
-  const std::int64_t available_bytes = available_memory_bytes() + resident_memory_bytes();
+  const std::int64_t available_bytes = device != nullptr
+                                           ? static_cast<std::int64_t>(device->free_bytes())
+                                           : available_memory_bytes() + resident_memory_bytes();
   PlannedModel planned;
   planned.file = read_model_file(options);
   const ModelConfig& config = planned.file.config;
@@ -169,7 +183,7 @@ PlannedModel plan_model(const RuntimeOptions& options, ThreadPool& pool) {
   Footprint footprint;
   footprint.weights_bytes = planned.file.weights_bytes;
   footprint.scratch_bytes =
-      static_cast<std::int64_t>(transformer_scratch_size_bytes(config, planned.limits, pool)) +
+      static_cast<std::int64_t>(transformer_scratch_size_bytes(config, planned.limits, pool, device)) +
       pool.num_threads() * Sampler::size_bytes(config.vocab_size);
   footprint.process_bytes = resident_memory_bytes() + kServingBytes +
                             tier_memory_bytes(options, *planned.layout);
@@ -190,12 +204,14 @@ PlannedModel plan_model(const RuntimeOptions& options, ThreadPool& pool) {
 }
 
 Runtime::Runtime(const RuntimeOptions& options)
-    : kernels_(select_kernels()),
+    : device_(open_device(options)),
+      kernels_(device_ ? device_->kernels() : select_kernels()),
       attention_(options.attention),
       pool_(options.num_threads > 0
                 ? options.num_threads
                 : std::max(1, static_cast<int>(std::thread::hardware_concurrency()))),
-      planned_(plan_model(options, pool_)) {
+      planned_(plan_model(options, pool_, device_.get())) {
+  if (device_) check_device(*device_, planned_);
   {
     // The peak of memory is to be what the process then takes: the file goes as it is packed.
     const MappedFile mapped(planned_.file.path);
@@ -208,15 +224,16 @@ Runtime::Runtime(const RuntimeOptions& options)
     };
     weights_ = std::make_unique<Weights>(config(), GgufFile(mapped.bytes()), pool_, progress);
   }
+  if (device_) weights_->move_to(*device_);
   if (planned_.layout->types().k == KvType::kInt4)
     planned_.layout->set_key_basis(
         calibrate_keys(config(), *weights_, kernels_, pool_,
                        tokenizer().encode(kKeyCalibrationText, true, false)));
   const Plan& plan = planned_.plan;
-  storage_ = std::make_unique<KvStorage>(*planned_.layout, plan.num_blocks);
+  storage_ = std::make_unique<KvStorage>(*planned_.layout, plan.num_blocks, device_.get());
   tiers_ = make_tiers(options, planned_, kernels_, *storage_);
   transformer_ = std::make_unique<Transformer>(config(), *weights_, *planned_.layout, kernels_,
-                                               pool_, planned_.limits);
+                                               pool_, planned_.limits, device_.get());
   EngineConfig engine_config;
   engine_config.num_blocks = plan.num_blocks;
   engine_config.max_model_len = plan.max_model_len;

@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/thread_pool.h"
 #include "engine/engine.h"
+#include "kernels/device.h"
 #include "kv/kv_layout.h"
 #include "kv/kv_storage.h"
 #include "model/model_config.h"
@@ -27,6 +28,7 @@ struct ServerLimits;
 struct RuntimeOptions {
   std::string model = "smollm2-135m";  // a path to a GGUF, or a name that `larder pull` knows
   int num_threads = 0;                 // 0 = the machine's cores
+  std::string device = "cpu";          // or cuda:N, or auto
   std::string activations = "int8";    // or f32, the reference path
   std::string kv_type = "f16";         // for parse_kv_types()
   std::string kv_size;                 // bytes of KV blocks; "" = chosen by the plan
@@ -75,7 +77,8 @@ struct PlannedModel {
   Plan plan;
 };
 
-PlannedModel plan_model(const RuntimeOptions& options, ThreadPool& pool);
+// device: whose memory it is about, null = the host's.
+PlannedModel plan_model(const RuntimeOptions& options, ThreadPool& pool, Device* device = nullptr);
 
 // A model in memory with its engine, started. Progress goes to stderr.
 class Runtime {
@@ -91,11 +94,13 @@ class Runtime {
   KvTiers* tiers() const { return tiers_.get(); }
   const KvLayout& layout() const { return *planned_.layout; }
   const KernelTable& kernels() const { return kernels_; }
+  const Device* device() const { return device_.get(); }
   int num_threads() const { return pool_.num_threads(); }
   const Clock& clock() const { return clock_; }
   const AttentionSpan& attention() const { return attention_; }
 
  private:
+  std::unique_ptr<Device> device_;  // null = the CPU
   const KernelTable& kernels_;
   const AttentionSpan attention_;
   SteadyClock clock_;

@@ -145,10 +145,11 @@ std::size_t Transformer::scratch_size_bytes() const {
 }
 
 std::size_t transformer_scratch_size_bytes(const ModelConfig& config,
-                                           const TransformerLimits& limits, ThreadPool& pool) {
+                                           const TransformerLimits& limits, ThreadPool& pool,
+                                           Device* device) {
   // Reserving attention's scratch for a moment takes address space, not memory.
   return ScratchPlan(config, limits, nullptr).size_bytes +
-         make_attention(config, limits, pool, nullptr).scratch_size_bytes();
+         make_attention(config, limits, pool, device).scratch_size_bytes();
 }
 
 void Transformer::check(const ForwardBatch& batch) const {

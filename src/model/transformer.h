@@ -157,6 +157,7 @@ class Transformer {
 
 // What Transformer::scratch_size_bytes() will say, for the planner.
 std::size_t transformer_scratch_size_bytes(const ModelConfig& config,
-                                           const TransformerLimits& limits, ThreadPool& pool);
+                                           const TransformerLimits& limits, ThreadPool& pool,
+                                           Device* device = nullptr);
 
 }  // namespace larder

@@ -46,6 +46,17 @@ def test_chat_reuses_the_turn_before():
     assert int(turns[1][1]) >= int(turns[0][0]) + int(turns[0][2]) - 1
 
 
+def test_a_device_that_is_not_there_is_one_line():
+    def stderr(*arguments, code):
+        return larder("generate", "-m", MODELS["smollm2"], "-p", "a", "-n", 1, *arguments, code=code).stderr
+
+    lines = stderr("--device", "cuda:99", code=1).strip().splitlines()
+    assert len(lines) == 1 and "device cuda:99: " in lines[0]
+    assert "--kv-disk" in stderr("--device", "cuda:0", "--kv-disk", "/nowhere", code=1)
+    assert "auto, cpu or cuda:N" in stderr("--device", "gpu", code=105)
+    assert "Device: " in stderr("--device", "auto", code=0)
+
+
 def test_tokenize_reads_back():
     ids = larder("tokenize", "-m", MODELS["smollm2"], "--ids", "-p", "Hello world").stdout.split()
     assert len(ids) == 2

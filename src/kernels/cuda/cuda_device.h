@@ -1,4 +1,4 @@
-// NVIDIA GPUs as devices. Compiled in where LARDER_CUDA is, which then defines LARDER_HAS_CUDA.
+// NVIDIA GPUs as devices.
 #pragma once
 
 #include <memory>

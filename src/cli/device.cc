@@ -1,0 +1,59 @@
+#include "cli/device.h"
+
+#include <charconv>
+#include <cstdio>
+
+#include "base/error.h"
+#include "cli/runtime.h"
+#include "kernels/cuda/cuda_device.h"
+#include "kv/kv_type_names.h"
+
+namespace larder {
+namespace {
+
+// What the options ask for that a GPU does not do yet; "" = nothing.
+std::string missing_on_gpu(const RuntimeOptions& options) {
+  if (!options.kv_disk.empty()) return "--kv-disk";
+  if (!options.kv_remote.empty()) return "--kv-remote";
+  if (options.make_tier) return "a KV tier";
+  const KvTypes types = parse_kv_types(options.kv_type);
+  if (has_codes(types.k) || has_codes(types.v)) return "--kv-type " + options.kv_type;
+  return {};
+}
+
+}  // namespace
+
+int cuda_index(const std::string& text) {
+  constexpr std::string_view kPrefix = "cuda:";
+  if (!text.starts_with(kPrefix)) return -1;
+  int index = -1;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data() + kPrefix.size(), end, index);
+  return error == std::errc() && stop == end ? index : -1;
+}
+
+std::unique_ptr<Device> open_device(const RuntimeOptions& options) {
+  if (options.device == "cpu") return nullptr;
+  const std::string missing = missing_on_gpu(options);
+  if (options.device != "auto") {
+    if (!missing.empty())
+      throw_invalid("{}: a GPU does not do this yet; use --device cpu", missing);
+    return open_cuda_device(cuda_index(options.device));
+  }
+  try {
+    if (missing.empty()) return open_cuda_device(0);
+    std::fprintf(stderr, "Device: the CPU (a GPU does not do %s yet)\n", missing.c_str());
+  } catch (const Error& error) {
+    std::fprintf(stderr, "Device: the CPU (%s)\n", error.what());
+  }
+  return nullptr;
+}
+
+void check_device(const Device& device, const PlannedModel& planned) {
+  const int head_dim = planned.file.config.head_dim;
+  if (head_dim > device.max_head_dim())
+    throw_invalid("{}: heads of {} dimensions; a GPU takes {} at most, use --device cpu",
+                  planned.file.path, head_dim, device.max_head_dim());
+}
+
+}  // namespace larder
