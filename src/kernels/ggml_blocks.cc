@@ -86,12 +86,19 @@ void unpack_k_scales(const std::uint8_t* packed, GgmlBlock& block) {
   }
 }
 
+// Values 64 p to 64 p + 31 are low halves, the next 32 the high halves of the same bytes. As loops
+// over bytes that lie together, which become vectors: a start packs hundreds of millions.
 void unpack_q4_k(const std::uint8_t* bytes, GgmlBlock& block) {
   set_k_scales(block, bytes, bytes + 2);
   unpack_k_scales(bytes + 4, block);
   const std::uint8_t* q = bytes + 16;
-  for (int i = 0; i < 256; ++i) {
-    block.code[i] = (q[i / 64 * 32 + i % 32] >> (i % 64 / 32 * 4)) & 15;
+  for (int pair = 0; pair < 4; ++pair) {
+    std::uint8_t* code = block.code + 64 * pair;
+    for (int i = 0; i < 32; ++i) {
+      const std::uint8_t both = q[32 * pair + i];
+      code[i] = both & 15;
+      code[i + 32] = both >> 4;
+    }
   }
 }
 
@@ -100,10 +107,14 @@ void unpack_q5_k(const std::uint8_t* bytes, GgmlBlock& block) {
   unpack_k_scales(bytes + 4, block);
   const std::uint8_t* high = bytes + 16;
   const std::uint8_t* q = bytes + 48;
-  for (int i = 0; i < 256; ++i) {
-    const int low = (q[i / 64 * 32 + i % 32] >> (i % 64 / 32 * 4)) & 15;
-    const int bit = (high[i % 32] >> (i / 32)) & 1;
-    block.code[i] = static_cast<std::uint8_t>(low | bit << 4);
+  for (int pair = 0; pair < 4; ++pair) {
+    std::uint8_t* code = block.code + 64 * pair;
+    for (int i = 0; i < 32; ++i) {
+      const std::uint8_t both = q[32 * pair + i];
+      const int bits = high[i] >> (2 * pair);
+      code[i] = static_cast<std::uint8_t>((both & 15) | (bits & 1) << 4);
+      code[i + 32] = static_cast<std::uint8_t>(both >> 4 | (bits >> 1 & 1) << 4);
+    }
   }
 }
 
@@ -113,12 +124,17 @@ void unpack_q6_k(const std::uint8_t* bytes, GgmlBlock& block) {
   std::memcpy(block.scale_code, bytes + 192, 16);
   set_scales(block, bytes + 208, nullptr);
   block.offset = 32;
-  for (int i = 0; i < 256; ++i) {
-    const int half = i / 128;
-    const int within = i % 128;
-    const int four = (low[half * 64 + within % 64] >> (within / 64 * 4)) & 15;
-    const int two = (high[half * 32 + within % 32] >> (within / 32 * 2)) & 3;
-    block.code[i] = static_cast<std::uint8_t>(four | two << 4);
+  for (int half = 0; half < 2; ++half) {
+    std::uint8_t* code = block.code + 128 * half;
+    for (int i = 0; i < 32; ++i) {
+      const std::uint8_t first = low[64 * half + i];
+      const std::uint8_t second = low[64 * half + 32 + i];
+      const int bits = high[32 * half + i];
+      code[i] = static_cast<std::uint8_t>((first & 15) | (bits & 3) << 4);
+      code[i + 32] = static_cast<std::uint8_t>((second & 15) | (bits >> 2 & 3) << 4);
+      code[i + 64] = static_cast<std::uint8_t>(first >> 4 | (bits >> 4 & 3) << 4);
+      code[i + 96] = static_cast<std::uint8_t>(second >> 4 | (bits >> 6 & 3) << 4);
+    }
   }
 }
 
