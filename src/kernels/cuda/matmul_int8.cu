@@ -194,26 +194,14 @@ LARDER_KERNEL_OF(kTileThreads) many_rows_kernel(Product product) {
   tile_rows(product.outputs, product.x.num_cols / kUnitCols, panel, add_unit);
 }
 
-template <class Format, int kRows>
-void launch_few_rows(const Product& product) {
-  const int segments = (product.x.num_cols + kSegmentCols - 1) / kSegmentCols;
-  const auto num_panels = static_cast<unsigned>(product.panel_end - product.panel_begin);
-  const auto row_blocks = static_cast<unsigned>((product.outputs.num_rows + kRows - 1) / kRows);
-  launch(few_rows_kernel<Format, kRows>, dim3(num_panels, row_blocks), few_rows_threads(segments),
-         product);
-}
-
 template <class Format>
 void launch_product(const Product& product) {
   const int rows = product.outputs.num_rows;
-  if (rows == 1) return launch_few_rows<Format, 1>(product);
-  if (rows <= 4) return launch_few_rows<Format, 4>(product);
-  if (rows <= kMostFewRows) return launch_few_rows<Format, kFewRows>(product);
-  const int num_panels = product.panel_end - product.panel_begin;
-  launch(many_rows_kernel<Format>,
-         dim3(static_cast<unsigned>((num_panels + kTilePanels - 1) / kTilePanels),
-              static_cast<unsigned>((rows + kTileRows - 1) / kTileRows)),
-         kTileThreads, product);
+  if (rows == 1) return launch_few_rows<1>(few_rows_kernel<Format, 1>, product);
+  if (rows <= 4) return launch_few_rows<4>(few_rows_kernel<Format, 4>, product);
+  if (rows <= kMostFewRows)
+    return launch_few_rows<kFewRows>(few_rows_kernel<Format, kFewRows>, product);
+  launch_tiles(many_rows_kernel<Format>, product);
 }
 
 }  // namespace

@@ -71,10 +71,25 @@ LARDER_DEVICE void few_rows(const Outputs& outputs, int num_segments, int first_
     outputs.put(first_row + i / kPanelRows, panel * kPanelRows + i % kPanelRows, totals[i]);
 }
 
-// Threads of a block of few rows: whole warps.
-inline int few_rows_threads(int num_segments) {
-  const int slots = num_segments < kMaxSlots ? num_segments : kMaxSlots;
-  return (slots + 1) / 2 * 2 * kPanelRows;
+// A block for each panel and kRows rows, of whole warps. Product: has panel_begin, panel_end, w and
+// outputs.
+template <int kRows, class Product>
+void launch_few_rows(void (*kernel)(Product), const Product& product) {
+  const int segments = (product.w.num_cols + kSegmentCols - 1) / kSegmentCols;
+  const int slots = segments < kMaxSlots ? segments : kMaxSlots;
+  const auto num_panels = static_cast<unsigned>(product.panel_end - product.panel_begin);
+  const auto row_blocks = static_cast<unsigned>((product.outputs.num_rows + kRows - 1) / kRows);
+  launch(kernel, dim3(num_panels, row_blocks), (slots + 1) / 2 * 2 * kPanelRows, product);
+}
+
+// A block for each tile.
+template <class Product>
+void launch_tiles(void (*kernel)(Product), const Product& product) {
+  const int num_panels = product.panel_end - product.panel_begin;
+  launch(kernel,
+         dim3(static_cast<unsigned>((num_panels + kTilePanels - 1) / kTilePanels),
+              static_cast<unsigned>((product.outputs.num_rows + kTileRows - 1) / kTileRows)),
+         kTileThreads, product);
 }
 
 // A thread's sums in a tile: rows ty * kThreadRows + r, outputs p * kPanelRows + tx.
