@@ -16,6 +16,7 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kGreedyBelow = 1e-5f;  // temperatures that only the best token survives
 constexpr std::ptrdiff_t kFewRuns = 8;  // that part of all
 constexpr int kHalvings = 5;            // of the logarithm of a weight
+
 std::uint64_t mix(std::uint64_t value) {  // the finaliser of SplitMix64 (Steele et al. 2014)
   value += 0x9e3779b97f4a7c15u;
   value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -142,7 +143,7 @@ void Sampler::penalize(const SampleContext& context) {
 TokenId Sampler::draw(std::span<const float> logits, const SampleContext& context) {
   const SamplingParams& params = context.params;
   const float best = find_maxima(logits);
-  if (params.temperature < kGreedyBelow || params.top_k == 1 || best == -kInfinity)
+  if (params.temperature < kGreedyBelow || params.top_k == 1 || !std::isfinite(best))
     return first_of_best(logits, best);
   const double uniform = uniform_of(context.seed, context.choice, context.output.size());
   const WeightArgs args{.best = best, .scale = 1.0f / params.temperature};
@@ -243,7 +244,7 @@ void Sampler::select_top_p(std::span<const float> logits, const WeightArgs& args
   least = std::max(least, 1e-36f);
   // A flat distribution has many that weigh more: the bound between those that make up top_p and
   // those that do not is looked for first.
-  const auto is_above = [&](float most) { return most >= logit_of(least, args); };
+  const auto is_above = [bound = logit_of(least, args)](float most) { return most >= bound; };
   if (std::ranges::count_if(maxima_, is_above) > std::ssize(maxima_) / kFewRuns) {
     float most = 1;
     for (int halving = 0; halving < kHalvings; ++halving) {

@@ -242,8 +242,15 @@ TEST(Sampler, ExtremesStayInRange) {
       }
     }
   }
+  std::vector<float> endless = random_logits(300, 1);
+  endless[200] = infinity;
   std::vector<float> barred(300, -infinity);
   Sampler sampler(300);
+  for (const float top_p : {0.5f, 1.0f}) {
+    Draw draw;
+    draw.params.top_p = top_p;
+    EXPECT_EQ(sample(sampler, endless, draw, 7), 200);
+  }
   EXPECT_EQ(sample(sampler, barred, Draw{}, 1), 0);
 }
 
