@@ -282,9 +282,6 @@ struct KernelTable {
   // Output panels [panel_begin, panel_end) of every row.
   void (*matmul)(const MatmulArgs& args, int panel_begin, int panel_end);
 
-  // One row of the matrix as FP32.
-  void (*unpack_row)(const PackedMatrix& w, int row, float* values);
-
   // scratch: attention_scratch_size_bytes() for the task's rows, 64-byte aligned.
   void (*attention)(const AttentionArgs& args, const AttentionTask& task, std::byte* scratch);
   // Merges the partials of the task's queries, `stride_bytes` apart, for every split that a query

@@ -38,7 +38,6 @@ constexpr KernelTable kTable = {
     .store_kv = store_kv,
     .to_key_basis = to_key_basis,
     .matmul = matmul,
-    .unpack_row = unpack_row,
     .attention = attention,
     .merge_attention = merge_attention,
     .run_maxima = run_maxima,

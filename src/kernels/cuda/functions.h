@@ -30,7 +30,6 @@ void to_key_basis(const PagedKvView& kv, int num_heads, float* q, std::int64_t l
 void matmul(const MatmulArgs& args, int panel_begin, int panel_end);
 void matmul_int8(const MatmulArgs& args, int panel_begin, int panel_end);
 void matmul_float(const MatmulArgs& args, int panel_begin, int panel_end);
-void unpack_row(const PackedMatrix& w, int row, float* values);
 void attention_batch(const AttentionArgs& args, std::byte* scratch, std::int64_t scratch_bytes);
 
 extern const KernelTable kTable;

@@ -155,17 +155,6 @@ struct Embed {
   }
 };
 
-template <class Format>
-struct UnpackRow {
-  PackedMatrix w;
-  int row;
-  float* out;
-  LARDER_MEMBER void operator()(std::int64_t i) const {
-    const std::byte* panel = w.data + row / kPanelRows * w.panel_stride_bytes;
-    out[i] = weight_at<Format>(panel, static_cast<int>(i), row % kPanelRows);
-  }
-};
-
 struct Rotations {
   RotationArgs args;
   std::int64_t first;
@@ -266,10 +255,6 @@ void rope(float* x, std::int64_t ldx, int num_heads, int head_dim, int rope_dim,
   for_each((row_end - row_begin) * pairs_per_row,
            Rope{x, ldx, num_heads, head_dim, rope_dim / 2, cos, sin, interleaved,
                 row_begin * pairs_per_row});
-}
-
-void unpack_row(const PackedMatrix& w, int row, float* values) {
-  with_format(w, [&]<class Format>() { for_each(w.num_cols, UnpackRow<Format>{w, row, values}); });
 }
 
 }  // namespace larder::LARDER_CUDA_NAMESPACE

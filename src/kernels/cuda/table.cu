@@ -20,7 +20,6 @@ const KernelTable kTable = {
     .store_kv = store_kv,
     .to_key_basis = to_key_basis,
     .matmul = matmul,
-    .unpack_row = unpack_row,
     .attention = nullptr,
     .merge_attention = nullptr,
     .attention_batch = attention_batch,
