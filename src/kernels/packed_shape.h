@@ -77,4 +77,46 @@ static constexpr PackedShape packed_shape(PackedFormat format, bool has_min) {
   return shape;
 }
 
+// Calls function.template operator()<Format>() for the CodeFormat of w if it holds codes; false
+// otherwise. Its callers' lambdas keep an instruction set's copies apart.
+template <template <PackedFormat, bool> class CodeFormat, class Function>
+[[gnu::always_inline]] static inline bool with_code_format(const PackedMatrix& w,
+                                                           const Function& function) {
+  using enum PackedFormat;
+  const auto call = [&]<PackedFormat kFormat>() __attribute__((always_inline)) {
+    if (w.has_min)
+      function.template operator()<CodeFormat<kFormat, true>>();
+    else
+      function.template operator()<CodeFormat<kFormat, false>>();
+  };
+  switch (w.format) {
+    case kW4:
+      call.template operator()<kW4>();
+      return true;
+    case kW4K:
+      function.template operator()<CodeFormat<kW4K, true>>();
+      return true;
+    case kW4Fine:
+      call.template operator()<kW4Fine>();
+      return true;
+    case kW5:
+      call.template operator()<kW5>();
+      return true;
+    case kW5K:
+      function.template operator()<CodeFormat<kW5K, true>>();
+      return true;
+    case kW6Fine:
+      function.template operator()<CodeFormat<kW6Fine, false>>();
+      return true;
+    case kW8:
+      function.template operator()<CodeFormat<kW8, false>>();
+      return true;
+    case kF32:
+    case kF16:
+    case kBF16:
+      break;
+  }
+  return false;
+}
+
 }  // namespace larder

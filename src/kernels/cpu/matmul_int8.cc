@@ -187,7 +187,7 @@ void multiply_panels(const MatmulArgs& args, int panel_begin, int panel_end) {
 }  // namespace
 
 void matmul_int8(const MatmulArgs& args, int panel_begin, int panel_end) {
-  with_code_format(*args.w, [&]<class Format>() {
+  with_code_format<CodeFormat>(*args.w, [&]<class Format>() {
 #if defined(LARDER_ISA_AMX)
     if (args.num_rows < kAmxRows) return multiply_panels<Format>(args, panel_begin, panel_end);
     tiles_begin(amx_shapes<Format>());

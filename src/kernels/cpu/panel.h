@@ -96,35 +96,6 @@ LARDER_INLINE void for_each_pair(const Function& function) {
   }
 }
 
-// Calls function.template operator()<Format>() for the format of w, which holds codes.
-template <class Function>
-LARDER_INLINE void with_code_format(const PackedMatrix& w, const Function& function) {
-  using enum PackedFormat;
-  switch (w.format) {
-    case kW4:
-      return w.has_min ? function.template operator()<CodeFormat<kW4, true>>()
-                       : function.template operator()<CodeFormat<kW4, false>>();
-    case kW4K:
-      return function.template operator()<CodeFormat<kW4K, true>>();
-    case kW4Fine:
-      return w.has_min ? function.template operator()<CodeFormat<kW4Fine, true>>()
-                       : function.template operator()<CodeFormat<kW4Fine, false>>();
-    case kW5:
-      return w.has_min ? function.template operator()<CodeFormat<kW5, true>>()
-                       : function.template operator()<CodeFormat<kW5, false>>();
-    case kW5K:
-      return function.template operator()<CodeFormat<kW5K, true>>();
-    case kW6Fine:
-      return function.template operator()<CodeFormat<kW6Fine, false>>();
-    case kW8:
-      return function.template operator()<CodeFormat<kW8, false>>();
-    case kF32:
-    case kF16:
-    case kBF16:
-      return;
-  }
-}
-
 // Columns of a panel that are turned into FP32 at a time.
 inline constexpr int kUnpackCols = 32;
 
@@ -173,7 +144,7 @@ LARDER_INLINE void unpack_columns(const PackedMatrix& w, const std::byte* panel,
       }
       return;
     default:
-      with_code_format(w, [&]<class Format>() { unpack_codes<Format>(panel, begin, values); });
+      with_code_format<CodeFormat>(w, [&]<class Format>() { unpack_codes<Format>(panel, begin, values); });
   }
 }
 

@@ -8,11 +8,10 @@
 namespace larder {
 namespace {
 
+using test::host;
 using test::OnDevice;
 using test::random_values;
 using test::same_bits;
-
-const KernelTable& host() { return isa_generic::kTable; }
 
 // Queries [begin, end) of a sequence.
 struct Part {

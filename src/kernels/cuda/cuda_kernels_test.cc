@@ -10,11 +10,10 @@
 namespace larder {
 namespace {
 
+using test::host;
 using test::OnDevice;
 using test::random_values;
 using test::same_bits;
-
-const KernelTable& host() { return isa_generic::kTable; }
 
 class CudaKernels : public ::testing::Test {
  protected:

@@ -208,7 +208,7 @@ void launch_product(const Product& product) {
 
 void matmul_int8(const MatmulArgs& args, int panel_begin, int panel_end) {
   const Product product{*args.w, *args.xq, outputs_of(args), panel_begin, panel_end};
-  with_code_format(*args.w, [&]<class Format>() { launch_product<Format>(product); });
+  with_code_format<CodeFormat>(*args.w, [&]<class Format>() { launch_product<Format>(product); });
 }
 
 void matmul(const MatmulArgs& args, int panel_begin, int panel_end) {

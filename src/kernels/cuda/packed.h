@@ -94,48 +94,10 @@ struct ValueFormat {
   }
 };
 
-// Calls function.template operator()<Format>() for the format of w, if it holds codes; false
-// otherwise.
-template <class Function>
-bool with_code_format(const PackedMatrix& w, const Function& function) {
-  using enum PackedFormat;
-  switch (w.format) {
-    case kW4:
-      w.has_min ? function.template operator()<CodeFormat<kW4, true>>()
-                : function.template operator()<CodeFormat<kW4, false>>();
-      return true;
-    case kW4K:
-      function.template operator()<CodeFormat<kW4K, true>>();
-      return true;
-    case kW4Fine:
-      w.has_min ? function.template operator()<CodeFormat<kW4Fine, true>>()
-                : function.template operator()<CodeFormat<kW4Fine, false>>();
-      return true;
-    case kW5:
-      w.has_min ? function.template operator()<CodeFormat<kW5, true>>()
-                : function.template operator()<CodeFormat<kW5, false>>();
-      return true;
-    case kW5K:
-      function.template operator()<CodeFormat<kW5K, true>>();
-      return true;
-    case kW6Fine:
-      function.template operator()<CodeFormat<kW6Fine, false>>();
-      return true;
-    case kW8:
-      function.template operator()<CodeFormat<kW8, false>>();
-      return true;
-    case kF32:
-    case kF16:
-    case kBF16:
-      break;
-  }
-  return false;
-}
-
-// The same for every format.
+// Calls function.template operator()<Format>() for the format of w.
 template <class Function>
 void with_format(const PackedMatrix& w, const Function& function) {
-  if (with_code_format(w, function)) return;
+  if (with_code_format<CodeFormat>(w, function)) return;
   if (w.format == PackedFormat::kF32) {
     function.template operator()<ValueFormat<PackedFormat::kF32>>();
   } else if (w.format == PackedFormat::kF16) {

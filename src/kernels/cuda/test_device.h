@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "kernels/cpu/tables.h"
 #include "kernels/device.h"
 
 namespace larder {
@@ -12,6 +13,9 @@ namespace larder {
 std::unique_ptr<Device> open_test_device();
 
 namespace test {
+
+// What a device's results are compared with.
+inline const KernelTable& host() { return isa_generic::kTable; }
 
 template <class T>
 class OnDevice {
