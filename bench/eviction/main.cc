@@ -1,4 +1,4 @@
-// eviction_bench [--blocks N,N...] [LOAD...]: hits of each eviction policy on each load.
+// eviction_bench [--blocks N,N...] [--idle] [LOAD...]: hits of each eviction policy on each load.
 //
 // A load is a generator's name, - for a trace on stdin, or a file (one JSON object a line,
 // hash_ids). With --perturb, loads are also replayed in part, from the middle, and mixed with others.
@@ -29,10 +29,10 @@ std::vector<Trace> perturbed(const Trace& trace) {
           mix(trace, generate_trace("agent")), mix(trace, generate_trace("rag"))};
 }
 
-void print_row(const Trace& trace, int capacity) {
-  const ReplayResult lru = replay(trace, EvictionKind::kLru, capacity);
-  const ReplayResult density = replay(trace, EvictionKind::kDensity, capacity);
-  const ReplayResult belady = replay_belady(trace, capacity);
+void print_row(const Trace& trace, int capacity, CapacityOf of) {
+  const ReplayResult lru = replay(trace, EvictionKind::kLru, capacity, of);
+  const ReplayResult density = replay(trace, EvictionKind::kDensity, capacity, of);
+  const ReplayResult belady = replay_belady(trace, capacity, of);
   const std::string of_lru =
       lru.num_hits > 0 ? fmt::format("{:.2f}", density.hit_ratio() / lru.hit_ratio()) : "-";
   fmt::print("| {} | {} | {:.2f} % | {:.2f} % | {:.2f} % | {} | {:.2f} | {:.0f} | {:.0f} |\n",
@@ -47,11 +47,14 @@ int run(int argc, char** argv) {
   std::vector<int> capacities = {1000, 3000, 10000};
   std::vector<std::string> names;
   bool perturbs = false;
+  bool counts_idle = false;
   app.add_option("--blocks", capacities, "Capacities of the pool")
       ->delimiter(',')
       ->allow_extra_args(false)
       ->check(CLI::Range(16, 1 << 24));
   app.add_flag("--perturb", perturbs, "Replay each load in other ways, too");
+  app.add_flag("--idle", counts_idle,
+               "The capacity is what stays between two requests, not the whole pool");
   app.add_option("loads", names, "Generators' names, files, or - (default: all generators)");
   CLI11_PARSE(app, argc, argv);
   if (names.empty()) names.assign(trace_generators().begin(), trace_generators().end());
@@ -64,7 +67,8 @@ int run(int argc, char** argv) {
       for (Trace& other : perturbed(traces.front())) traces.push_back(std::move(other));
     }
     for (const Trace& trace : traces) {
-      for (const int capacity : capacities) print_row(trace, capacity);
+      for (const int capacity : capacities)
+        print_row(trace, capacity, counts_idle ? CapacityOf::kIdle : CapacityOf::kPool);
     }
   }
   return 0;

@@ -18,14 +18,32 @@ std::span<const std::int32_t> fitting(const std::vector<std::int32_t>& request, 
   return std::span(request).first(std::min(request.size(), static_cast<std::size_t>(capacity)));
 }
 
+// Blocks that the largest request takes.
+int most_running(const Trace& trace, int capacity) {
+  std::size_t most = 0;
+  for (const auto& request : trace.requests) most = std::max(most, fitting(request, capacity).size());
+  return static_cast<int>(most);
+}
+
+// Evicts until so many blocks are free.
+void free_blocks(KvCache& cache, int num_blocks) {
+  if (num_blocks == 0) return;
+  BlockTable room;
+  const int num_matched = cache.match(room, {}, "", 0);
+  const bool has_room = cache.extend(room, num_blocks * kBlockSize);
+  CHECK(num_matched == 0 && has_room, num_blocks);
+  cache.release(room);
+}
+
 }  // namespace
 
-ReplayResult replay(const Trace& trace, EvictionKind eviction, int capacity) {
+ReplayResult replay(const Trace& trace, EvictionKind eviction, int capacity, CapacityOf of) {
   const std::vector<KvLayerShape> shapes = {{.num_kv_heads = 1, .head_dim = 2}};
   const KvLayout layout(shapes);
-  KvStorage storage(layout, capacity);
+  const int room = of == CapacityOf::kIdle ? most_running(trace, capacity) : 0;
+  KvStorage storage(layout, capacity + room);
   ManualClock clock;
-  KvCache cache(layout, storage, clock, {.num_blocks = capacity, .eviction = eviction});
+  KvCache cache(layout, storage, clock, {.num_blocks = capacity + room, .eviction = eviction});
   ReplayResult result;
   std::vector<TokenId> tokens;
   std::chrono::nanoseconds spent{0};
@@ -41,6 +59,7 @@ ReplayResult replay(const Trace& trace, EvictionKind eviction, int capacity) {
     CHECK(has_room, num_tokens);
     cache.publish(table, tokens, num_tokens);
     cache.release(table);
+    free_blocks(cache, room);
     spent += std::chrono::steady_clock::now() - begin;
     result.num_blocks += static_cast<std::int64_t>(blocks.size());
   }
@@ -48,7 +67,7 @@ ReplayResult replay(const Trace& trace, EvictionKind eviction, int capacity) {
   return result;
 }
 
-ReplayResult replay_belady(const Trace& trace, int capacity) {
+ReplayResult replay_belady(const Trace& trace, int capacity, CapacityOf of) {
   constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
   // For each block of each request, the request that has it next.
   std::vector<std::vector<std::int64_t>> next_use(trace.requests.size());
@@ -76,15 +95,20 @@ ReplayResult replay_belady(const Trace& trace, int capacity) {
       else
         idle.erase({found->second, static_cast<int>(depth), blocks[depth]});
     }
-    while (cached.size() + num_missing > static_cast<std::size_t>(capacity)) {
-      const auto last = std::prev(idle.end());
-      cached.erase(std::get<2>(*last));
-      idle.erase(last);
-    }
+    const auto evict_down_to = [&](std::size_t num_left) {
+      while (cached.size() > num_left) {
+        const auto last = std::prev(idle.end());
+        cached.erase(std::get<2>(*last));
+        idle.erase(last);
+      }
+    };
+    const auto most = static_cast<std::size_t>(capacity);
+    if (of == CapacityOf::kPool) evict_down_to(most - num_missing);
     for (std::size_t depth = 0; depth < blocks.size(); ++depth) {
       cached[blocks[depth]] = next_use[i][depth];
       idle.insert({next_use[i][depth], static_cast<int>(depth), blocks[depth]});
     }
+    evict_down_to(most);
     result.num_blocks += static_cast<std::int64_t>(blocks.size());
   }
   return result;

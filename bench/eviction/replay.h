@@ -18,11 +18,15 @@ struct ReplayResult {
   }
 };
 
+// What the capacity holds: with kPool the running request's blocks, too; with kIdle they have room
+// beside it, and only what stays between two requests counts, as in published replays.
+enum class CapacityOf { kPool, kIdle };
+
 // One request after the other, one block of the trace as one block of the pool. What a request has
-// beyond the pool's capacity is left out.
-ReplayResult replay(const Trace& trace, EvictionKind eviction, int capacity);
+// beyond the capacity is left out.
+ReplayResult replay(const Trace& trace, EvictionKind eviction, int capacity, CapacityOf of);
 
 // Evicts what is used furthest in the future, deepest first (Belady, 1966), under the same rules.
-ReplayResult replay_belady(const Trace& trace, int capacity);
+ReplayResult replay_belady(const Trace& trace, int capacity, CapacityOf of);
 
 }  // namespace larder
