@@ -140,7 +140,7 @@ double code_ops(GgmlType type) {
 void matmul_benchmark(benchmark::State& state, GgmlType type, int outputs, int inputs, int rows,
                       bool int8) {
   const KernelTable& kernels = select_kernels();
-  const Matrices w(type, outputs, inputs, rows == 1 ? 256 << 20 : 0);
+  const Matrices w(type, outputs, inputs, rows < 64 ? 256 << 20 : 0);
   const auto count = static_cast<std::size_t>(rows) * static_cast<std::size_t>(inputs);
   const std::vector<float> x = random_values(count);
   std::vector<std::int8_t> q(count);
@@ -264,7 +264,7 @@ void register_matmul(const char* model, int outputs, int inputs) {
         ggml_type_traits(static_cast<std::uint32_t>(weights.type))->block_size > 1;
     if (inputs % ggml_type_traits(static_cast<std::uint32_t>(weights.type))->block_size != 0)
       continue;
-    for (const int rows : {1, 4, 16, 64, 512}) {
+    for (const int rows : {1, 3, 4, 5, 8, 16, 64, 512}) {
       add(benchmark::RegisterBenchmark(
           fmt::format("Matmul/{}/{}/{}x{}/rows:{}", model, weights.name, outputs, inputs, rows)
               .c_str(),

@@ -111,10 +111,7 @@ LARDER_INLINE void put_quad(Bytes64 codes, int i, Bytes64* to) {
 
 template <class Format>
 LARDER_INLINE void unpack_piece(const std::byte* panel, int first_group, int groups,
-                                int64_t distance, Piece<Format>& piece) {
-  const uint8_t* ahead = Format::chunk(panel, first_group) + distance;
-  const int bytes = groups / Format::kGroupsPerChunk * Format::kShape.chunk_bytes;
-  for (int at = 0; at < bytes; at += 64) prefetch_l2(ahead + at);
+                                Piece<Format>& piece) {
   for (int i = 0; i < groups; ++i) {
     const int g = first_group + i;
     const uint8_t* codes = Format::codes(panel, g);
@@ -156,36 +153,42 @@ LARDER_INLINE void put_row(const int8_t* q, RowCodes<Format>& to) {
   }
 }
 
+// rows: how many there are; the last one stands in for those that a tile lacks.
 template <class Format>
-LARDER_INLINE void fill_group(const Activations& x, int g, RowGroup<Format>& group) {
+LARDER_INLINE void fill_group(const Activations& x, int g, int rows, RowGroup<Format>& group) {
   constexpr BlockedCodes kCodes = blocked_codes(Format::kRange);
-  for (int r = 0; r < kBlockedRows; ++r) {
+  for (int i = 0; i < kBlockedRows; ++i) {
+    const int r = min_of(i, rows - 1);
     const int8_t* q = x.q + int64_t{r} * x.num_cols + int64_t{g} * Format::kGroup;
-    put_row<Format>(q, group.q[r]);
+    put_row<Format>(q, group.q[i]);
     prefetch(q + int64_t{kBlockedRows} * x.num_cols);
     const float scale = q_scale<Format::kGroup>(x, r, g);
     const int32_t sum = q_sum<Format::kGroup>(x, r, g);
-    group.scale.of[r] = scale;
+    group.scale.of[i] = scale;
     if constexpr (kCodes == BlockedCodes::kWrapped || kCodes == BlockedCodes::kRestored) {
-      group.start.of[r] = start_words<Format::kGroup>(q, wrapped_offset(Format::kRange));
+      group.start.of[i] = start_words<Format::kGroup>(q, wrapped_offset(Format::kRange));
     } else if constexpr (kCodes == BlockedCodes::kOffset) {
-      group.start.of[r] = -Format::kOffset * sum;
+      group.start.of[i] = -Format::kOffset * sum;
     }
-    if constexpr (Format::kHasMin) group.minimum.of[r] = scale * static_cast<float>(sum);
+    if constexpr (Format::kHasMin) group.minimum.of[i] = scale * static_cast<float>(sum);
   }
 }
 
-// Rows [row, row + 4 * tiles), each read front to back.
+// Rows [row_begin, row_end), each read front to back.
 template <class Format>
-LARDER_INLINE void fill_block(const QuantizedRows& x, int row, int tiles, RowGroup<Format>* to) {
+LARDER_INLINE void fill_block(const QuantizedRows& x, int row_begin, int row_end, int tiles,
+                              RowGroup<Format>* to) {
   constexpr int kPieceGroups = Piece<Format>::kGroups;
   const int num_groups = x.num_cols / Format::kGroup;
   for (int tile = 0; tile < tiles; ++tile) {
-    const Activations rows = rows_from(x, row + tile * kBlockedRows);
+    const int row = row_begin + tile * kBlockedRows;
+    const Activations rows = rows_from(x, row);
     for (int piece = 0; piece < num_groups; piece += kPieceGroups) {
       const int groups = min_of(kPieceGroups, num_groups - piece);
       RowGroup<Format>* at = to + piece * tiles + tile * groups;
-      for (int g = 0; g < groups; ++g) fill_group<Format>(rows, piece + g, at[g]);
+      for (int g = 0; g < groups; ++g) {
+        fill_group<Format>(rows, piece + g, row_end - row, at[g]);
+      }
     }
   }
 }
@@ -277,6 +280,17 @@ void blocked_tile(const Piece<Format>& piece, int num_groups, const RowGroup<For
   }
 }
 
+// A part of what the next panel has in place of a piece, into the second-level cache. All at once
+// would be more than a core can have under way, and it would wait for them as for loads.
+template <class Format>
+LARDER_INLINE void fetch_part(const MatmulArgs& args, int panel, int first_group, int groups,
+                              int part, int parts) {
+  const uint8_t* next =
+      Format::chunk(panel_of(*args.w, panel), first_group) + args.w->panel_stride_bytes;
+  const int lines = groups / Format::kGroupsPerChunk * Format::kShape.chunk_bytes / 64;
+  for (int i = lines * part / parts; i < lines * (part + 1) / parts; ++i) prefetch_l2(next + 64 * i);
+}
+
 // How many rows blocked_rows() takes at a time: a multiple of a tile's, 0 if columns are too many.
 template <class Format>
 LARDER_INLINE int block_rows(int num_cols) {
@@ -285,33 +299,32 @@ LARDER_INLINE int block_rows(int num_cols) {
 }
 
 // What write_sums() will write of a tile: each row lies in a page of its own.
-LARDER_INLINE void prefetch_sums(const MatmulArgs& args, int row, int panel) {
-  for (int r = 0; r < kBlockedRows; ++r) {
-    __builtin_prefetch(args.y + (row + r) * args.ldy + panel * kPanelRows, 1);
+LARDER_INLINE void prefetch_sums(const MatmulArgs& args, int row, int row_end, int panel) {
+  for (int r = row; r < min_of(row + kBlockedRows, row_end); ++r) {
+    __builtin_prefetch(args.y + r * args.ldy + panel * kPanelRows, 1);
   }
 }
 
-// Rows [row_begin, row_end), at most block_rows() and a multiple of a tile's, of panels
-// [panel_begin, panel_end).
+// Rows [row_begin, row_end), at most block_rows(), of panels [panel_begin, panel_end).
 template <class Format>
 void blocked_rows(const MatmulArgs& args, int row_begin, int row_end, int panel_begin,
                   int panel_end) {
   constexpr int kPieceGroups = Piece<Format>::kGroups;
   const int num_groups = args.xq->num_cols / Format::kGroup;
-  const int tiles = (row_end - row_begin) / kBlockedRows;
+  const int tiles = (row_end - row_begin + kBlockedRows - 1) / kBlockedRows;
   RowBlock<Format> block;
-  fill_block<Format>(*args.xq, row_begin, tiles, block.groups);
+  fill_block<Format>(*args.xq, row_begin, row_end, tiles, block.groups);
   for (int panel = panel_begin; panel < panel_end; ++panel) {
-    memset(block.totals, 0, static_cast<size_t>(row_end - row_begin) * sizeof(V16));
+    memset(block.totals, 0, static_cast<size_t>(tiles * kBlockedRows) * sizeof(V16));
     const RowGroup<Format>* groups = block.groups;
     for (int g = 0; g < num_groups; g += kPieceGroups) {
       const int piece_groups = min_of(kPieceGroups, num_groups - g);
       Piece<Format> piece;
-      unpack_piece<Format>(panel_of(*args.w, panel), g, piece_groups, args.w->panel_stride_bytes,
-                           piece);
+      unpack_piece<Format>(panel_of(*args.w, panel), g, piece_groups, piece);
       const bool last = g + kPieceGroups >= num_groups;
       for (int tile = 0; tile < tiles; ++tile, groups += piece_groups) {
-        if (last) prefetch_sums(args, row_begin + tile * kBlockedRows, panel);
+        fetch_part<Format>(args, panel, g, piece_groups, tile, tiles);
+        if (last) prefetch_sums(args, row_begin + tile * kBlockedRows, row_end, panel);
         blocked_tile<Format>(piece, piece_groups, groups, block.totals + tile * kBlockedRows);
       }
     }

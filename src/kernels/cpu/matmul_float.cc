@@ -61,12 +61,14 @@ void value_rows(const MatmulArgs& args, int row, int panel) {
   }
 }
 
-// Every row of kPanels panels, four rows at a time: after the first four the panels are in the
-// cache.
+// Every row of kPanels panels, four rows at a time, which keep the units busy, and up to six at the
+// end, since one alone would take as long: after the first tile the panels are in the cache.
 template <PackedFormat kFormat, int kPanels>
 void all_rows(const MatmulArgs& args, int panel) {
   int row = 0;
-  for (; row + 4 <= args.num_rows; row += 4) value_rows<kFormat, 4, kPanels>(args, row, panel);
+  for (; row + 6 < args.num_rows || row + 4 == args.num_rows; row += 4) {
+    value_rows<kFormat, 4, kPanels>(args, row, panel);
+  }
   switch (args.num_rows - row) {
     case 1:
       return value_rows<kFormat, 1, kPanels>(args, row, panel);
@@ -74,6 +76,10 @@ void all_rows(const MatmulArgs& args, int panel) {
       return value_rows<kFormat, 2, kPanels>(args, row, panel);
     case 3:
       return value_rows<kFormat, 3, kPanels>(args, row, panel);
+    case 5:
+      return value_rows<kFormat, 5, kPanels>(args, row, panel);
+    case 6:
+      return value_rows<kFormat, 6, kPanels>(args, row, panel);
   }
 }
 

@@ -120,7 +120,7 @@ void tile(const MatmulArgs& args, int row, int panel, bool fetch) {
   }
 }
 
-// Rows [row_begin, row_end) of kPanels panels: full tiles, then the rest in powers of two.
+// Rows [row_begin, row_end) of kPanels panels: full tiles, then the rest.
 template <class Format, int kPanels>
 void multiply_rows(const MatmulArgs& args, int row_begin, int row_end, int panel) {
   int row = row_begin;
@@ -139,11 +139,15 @@ void multiply_rows(const MatmulArgs& args, int row_begin, int row_end, int panel
     for (; row + 4 <= row_end; row += 4)
       tile<Format, 4, kPanels>(args, row, panel, row == row_begin);
   }
-  if constexpr (kTileRows > 2) {
-    for (; row + 2 <= row_end; row += 2)
-      tile<Format, 2, kPanels>(args, row, panel, row == row_begin);
+  const bool fetch = row == row_begin;
+  switch (row_end - row) {
+    case 3:
+      return tile<Format, 3, kPanels>(args, row, panel, fetch);
+    case 2:
+      return tile<Format, 2, kPanels>(args, row, panel, fetch);
+    case 1:
+      return tile<Format, 1, kPanels>(args, row, panel, fetch);
   }
-  for (; row < row_end; ++row) tile<Format, 1, kPanels>(args, row, panel, row == row_begin);
 }
 
 // As many rows from the first on as were multiplied in blocks of many.
@@ -155,7 +159,9 @@ int multiply_blocks([[maybe_unused]] const MatmulArgs& args, [[maybe_unused]] in
   constexpr int kMinRows = Format::kRange == CodeRange::kEightBitsCentred ? 16 : 8;
   const int block = block_rows<Format>(args.xq->num_cols);
   if (args.num_rows < kMinRows || block < kMinRows) return 0;
-  const int rows = args.num_rows / kBlockedRows * kBlockedRows;
+  // A tile that lacks one row is cheaper than three rows apart.
+  const int rest = args.num_rows % kBlockedRows;
+  const int rows = rest + 1 == kBlockedRows ? args.num_rows : args.num_rows - rest;
   for (int row = 0; row < rows; row += block) {
     blocked_rows<Format>(args, row, min_of(row + block, rows), panel_begin, panel_end);
   }
