@@ -9,9 +9,9 @@ namespace {
 constexpr double kDecodeWeight = 0.2;   // of a new step in the averages
 constexpr double kPrefillWeight = 0.3;  // depth grows from step to step
 constexpr double kMostGrowth = 2;       // one slow step is the machine's, not the model's
-constexpr double kMargin = 0.85;        // steps vary, and it is the slow ones that are felt
-// Fewer rows than a tile of products has cost as much; also what is tried first.
-constexpr int kLeastTokens = 4;
+// Steps vary by half, and it is the slow ones that are felt.
+constexpr double kMargin = 0.6;
+constexpr int kLeastTokens = 1;  // also what is tried first
 constexpr int kPromptTokens = 64;  // a step without decodes that says what a prompt's token costs
 
 void average(double& value, double observed, double weight) {
