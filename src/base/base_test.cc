@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -53,6 +55,22 @@ TEST(AlignedBuffer, IsZeroedAndRefusesWhatCannotBe) {
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(buffer.data()) % 4096, 0u);
   EXPECT_EQ(buffer.data()[(std::size_t{5} << 20) - 1], std::byte{0});
   EXPECT_THROW(AlignedBuffer(std::size_t{1} << 60), Error);
+}
+
+// Also where several threads share the work.
+TEST(AlignedBuffer, HasItsPagesWhereTheyWereTaken) {
+  constexpr std::size_t kPage = 4096;
+  constexpr std::size_t kSize = (std::size_t{600} << 20) + 1;
+  const auto num_resident = [](std::byte* data) {
+    std::vector<unsigned char> pages(kSize / kPage + 1);
+    EXPECT_EQ(::mincore(data, kSize, pages.data()), 0);
+    return static_cast<std::size_t>(
+        std::ranges::count_if(pages, [](unsigned char page) { return (page & 1) != 0; }));
+  };
+  AlignedBuffer touched(kSize, true);
+  EXPECT_EQ(num_resident(touched.data()), kSize / kPage + 1);
+  AlignedBuffer reserved(kSize);
+  EXPECT_EQ(num_resident(reserved.data()), 0u);
 }
 
 TEST(MappedFile, NamesThePathAndTheReason) {
