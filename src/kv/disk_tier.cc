@@ -50,6 +50,7 @@ DiskTier::DiskTier(const DiskTierConfig& config, const TierFormat& format)
       directory_(config.directory, format, config.size_bytes),
       foreign_(directory_.read_foreign()),
       staging_(format.block_size_bytes, config.staging_size_bytes),
+      read_rate_(kAssumedSecondsPerByte),
       read_breaker_(breaker_config(config, kNumReadFailuresToOff)),
       write_breaker_(breaker_config(config, 1)),
       growth_breaker_(breaker_config(config, 1)) {
@@ -126,7 +127,6 @@ void DiskTier::index_slot(SlotId id, std::span<const std::byte> header) {
 
 // Of blocks that lie all over the store.
 void DiskTier::measure_reads() {
-  seconds_per_byte_ = kAssumedSecondsPerByte;
   std::vector<SlotId> slots = index_.sample_stored(static_cast<std::size_t>(
       std::max<std::int64_t>(1, kMeasureBytes / format_.block_size_bytes)));
   if (slots.empty()) return;
@@ -149,9 +149,9 @@ void DiskTier::measure_reads() {
     for (const IoRequest& request : requests)
       num_bytes += std::max<std::int64_t>(0, request.result);
   }
+  const std::int64_t end_ns = now_ns();
   if (num_bytes > 0)
-    seconds_per_byte_ =
-        static_cast<double>(now_ns() - start_ns) * 1e-9 / static_cast<double>(num_bytes);
+    read_rate_.measure(static_cast<double>(end_ns - start_ns) * 1e-9, num_bytes, end_ns);
 }
 
 bool DiskTier::put(const TierBlock& block, std::span<const std::byte> bytes) {
@@ -209,10 +209,11 @@ void DiskTier::get(TierRead read) {
 
 double DiskTier::estimate_read_seconds(std::int64_t num_blocks) const {
   const std::lock_guard lock(mutex_);
-  if (!read_breaker_.is_on(now_ns())) return kOffSeconds;
+  const std::int64_t now = now_ns();
+  if (!read_breaker_.is_on(now)) return kOffSeconds;
   const auto num_bytes =
       static_cast<double>((num_blocks + num_queued_blocks_) * format_.block_size_bytes);
-  return kSecondsPerRequest + num_bytes * seconds_per_byte_;
+  return kSecondsPerRequest + num_bytes * read_rate_.seconds_per_byte(now);
 }
 
 TierStats DiskTier::stats() const {

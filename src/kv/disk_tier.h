@@ -15,6 +15,7 @@
 #include "kv/disk_directory.h"
 #include "kv/disk_index.h"
 #include "kv/disk_segment.h"
+#include "kv/read_rate.h"
 #include "kv/tier.h"
 #include "kv/tier_breaker.h"
 #include "kv/tier_staging.h"
@@ -105,12 +106,12 @@ class DiskTier final : public KvTier {
   TierStaging staging_;
   std::deque<TierRead> reads_;
   std::int64_t num_queued_blocks_ = 0;  // in reads_ and being read
+  ReadRate read_rate_;
   TierBreaker read_breaker_;
   TierBreaker write_breaker_;
   TierBreaker growth_breaker_;  // of the files: while they may not grow, old blocks make room
   TierStats stats_;
   std::uint64_t next_age_ = 1;
-  double seconds_per_byte_ = 0;  // of reads, a moving average
   bool stop_ = false;
   std::int64_t drain_until_ns_ = 0;
 

@@ -14,7 +14,6 @@ namespace {
 // What is read before it is verified: enough for the device, little enough for the caches.
 constexpr std::int64_t kChunkBytes = std::int64_t{8} << 20;
 constexpr std::int64_t kMaxChunk = 64;
-constexpr double kAverageWeight = 0.2;
 
 std::int64_t now_ns() { return SteadyClock().now_ns(); }
 
@@ -161,11 +160,8 @@ int DiskTier::finish_reads(std::vector<Read>& reads, std::int64_t elapsed_ns) {
   stats_.num_read += static_cast<std::uint64_t>(num_found);
   stats_.bytes_read += num_found * format_.block_size_bytes;
   stats_.read_ns += elapsed_ns;
-  if (bytes_transferred > 0) {
-    const double measured =
-        static_cast<double>(elapsed_ns) * 1e-9 / static_cast<double>(bytes_transferred);
-    seconds_per_byte_ += kAverageWeight * (measured - seconds_per_byte_);
-  }
+  if (bytes_transferred > 0)
+    read_rate_.observe(static_cast<double>(elapsed_ns) * 1e-9, bytes_transferred, now_ns());
   return num_found;
 }
 

@@ -53,7 +53,7 @@ RemoteTier::RemoteTier(const RemoteTierConfig& config, const TierFormat& format)
       read_connection_(url_, stop_reads_),
       write_connection_(url_, stop_writes_),
       staging_(format.block_size_bytes, config.staging_size_bytes),
-      seconds_per_byte_(kAssumedSecondsPerByte) {
+      read_rate_(kAssumedSecondsPerByte) {
   probe();
   writer_ = std::thread([this] { write_loop(); });
   reader_ = std::thread([this] { read_loop(); });
@@ -128,7 +128,7 @@ double RemoteTier::estimate_read_seconds(std::int64_t num_blocks) const {
   if (!is_on_) return kOffSeconds;
   const auto num_bytes =
       static_cast<double>((num_blocks + num_queued_blocks_) * format_.block_size_bytes);
-  return round_trip_seconds_ + num_bytes * seconds_per_byte_;
+  return round_trip_seconds_ + num_bytes * read_rate_.seconds_per_byte(now_ns());
 }
 
 TierStats RemoteTier::stats() const {

@@ -14,6 +14,7 @@
 
 #include "kv/remote_connection.h"
 #include "kv/remote_url.h"
+#include "kv/read_rate.h"
 #include "kv/tier.h"
 #include "kv/tier_key.h"
 #include "kv/tier_staging.h"
@@ -103,7 +104,7 @@ class RemoteTier final : public KvTier {
   std::int64_t pause_ns_ = 0;     // the last one; 0 once an exchange has ended well
   std::int64_t no_writes_until_ns_ = 0;
   double round_trip_seconds_ = 0;
-  double seconds_per_byte_ = 0;  // of reads, a moving average
+  ReadRate read_rate_;
   bool stop_ = false;
   std::int64_t drain_until_ns_ = 0;
   bool writer_ended_ = false;

@@ -13,7 +13,6 @@ namespace {
 
 // What a value's answer has around it.
 constexpr std::int64_t kReplyFrameBytes = 1024;
-constexpr double kAverageWeight = 0.2;
 constexpr std::size_t kMaxWrong = 4096;
 
 std::int64_t now_ns() { return SteadyClock().now_ns(); }
@@ -129,9 +128,7 @@ int RemoteTier::finish_batch(std::span<const TierBlock> blocks, const Batch& bat
   if (num_transferred > 0) {
     const double seconds =
         std::max(0.0, static_cast<double>(batch.elapsed_ns) * 1e-9 - round_trip_seconds_);
-    const double measured =
-        seconds / static_cast<double>(num_transferred * format_.block_size_bytes);
-    seconds_per_byte_ += kAverageWeight * (measured - seconds_per_byte_);
+    read_rate_.observe(seconds, num_transferred * format_.block_size_bytes, now_ns());
   }
   return num_found;
 }
