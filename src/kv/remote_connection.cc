@@ -132,6 +132,8 @@ RemoteOutcome RemoteConnection::open(std::int64_t deadline_ns) {
   std::string refusal;
   handshake.on_reply = [&](int, const RemoteReply& reply) {
     if (reply.kind == RemoteReply::Kind::kStatus || !refusal.empty()) return;
+    // It cannot save its data and takes no writes, and says so to PING, too; it reads all the same.
+    if (reply.kind == RemoteReply::Kind::kError && reply.text().starts_with("MISCONF")) return;
     refusal = reply.kind == RemoteReply::Kind::kError ? std::string(reply.text())
                                                       : "not an answer to AUTH, SELECT or PING";
   };

@@ -76,6 +76,18 @@ TEST_F(RemoteFaultsTest, TheScriptedServerCanBeRight) {
   EXPECT_EQ(ask({right(0), {.bytes = "$-1\r\n"}, right(2)}).num_found, 1);
 }
 
+// It cannot save its data: it takes no writes and no PING, but reads go on.
+TEST_F(RemoteFaultsTest, AServerThatMayNotWriteIsRead) {
+  std::atomic<std::size_t> next = 0;
+  const ScriptedServer server([&](const std::vector<std::string>& command) -> Action {
+    if (command[0] == "PING") return {.bytes = "-MISCONF Errors writing to the disk\r\n"};
+    return right(static_cast<int>(next++ % 3));
+  });
+  RemoteTier tier(config(server.url()), test_format(kBlockBytes));
+  EXPECT_TRUE(tier.stats().is_on);
+  EXPECT_EQ(count_right(tier, blocks(), kBlockBytes), 3);
+}
+
 // The blocks before it have arrived and been verified: they count.
 TEST_F(RemoteFaultsTest, APeerThatDiesInATransferEndsIt) {
   const std::string whole = right(1).bytes;
