@@ -138,8 +138,11 @@ std::vector<DiskDirectory::Listed> DiskDirectory::list_segments() {
 void DiskDirectory::open_segment(const Listed& listed) {
   const bool is_ours = !listed.is_foreign && listed.size_bytes <= limit_bytes_;
   const int fd = is_ours ? ::open(listed.path.c_str(), O_RDWR | O_CLOEXEC) : -1;
-  // A file that was cut gets its length back; what it lacks reads as free slots.
-  if (fd >= 0 && ::ftruncate(fd, listed.size_bytes) == 0) {
+  // A file that was cut gets its length back; what it lacks reads as free slots. Others keep the time
+  // of their last write, by which they are ordered.
+  struct stat now {};
+  if (fd >= 0 && ::fstat(fd, &now) == 0 &&
+      (now.st_size == listed.size_bytes || ::ftruncate(fd, listed.size_bytes) == 0)) {
     found_.push_back(std::make_unique<SegmentFile>(listed.path, fd, *listed.shape));
     return;
   }

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <limits>
@@ -147,6 +149,26 @@ TEST_P(DiskTierTest, ShrinksWhenTheLimitDid) {
   put_all(*tier, test_chain(9, 100), kBlockBytes);
   EXPECT_EQ(count_right(*tier, test_chain(9, 100), kBlockBytes), 100);
   EXPECT_LE(dir_.segments_size_bytes(), 4 * kMiB);
+}
+
+// Segments are given up by their last write, which no start in between renews.
+TEST_P(DiskTierTest, ShrinksByTheLastWritesOfSegments) {
+  namespace fs = std::filesystem;
+  {
+    auto tier = open(8 * kMiB);
+    for (int chain = 1; chain <= 8; ++chain) put_all(*tier, test_chain(chain, 100), kBlockBytes);
+  }
+  std::vector<fs::path> segments = dir_.segments();
+  std::ranges::sort(segments);
+  ASSERT_GE(segments.size(), 3u);
+  // The first is the newest.
+  const auto now = fs::file_time_type::clock::now();
+  for (std::size_t i = 0; i < segments.size(); ++i)
+    fs::last_write_time(segments[i], now - std::chrono::hours(i + 1));
+  open(8 * kMiB);
+  open(4 * kMiB);
+  EXPECT_TRUE(fs::exists(segments.front()));
+  EXPECT_FALSE(fs::exists(segments.back()));
 }
 
 // Fault 38: another model, KV type, instruction set or version in one directory.
