@@ -212,9 +212,11 @@ Runtime::Runtime(const RuntimeOptions& options)
                 : std::max(1, static_cast<int>(std::thread::hardware_concurrency()))),
       planned_(plan_model(options, pool_, device_.get())) {
   if (device_) check_device(*device_, planned_);
+  // One mapping, so that blocks are stored under the very weights that computed them, whatever comes
+  // to lie at the path meanwhile.
+  const MappedFile mapped(planned_.file.path);
   {
     // The peak of memory is to be what the process then takes: the file goes as it is packed.
-    const MappedFile mapped(planned_.file.path);
     std::size_t dropped_bytes = 0;
     const auto progress = [&](std::size_t done_bytes, std::size_t total_bytes) {
       show_progress(done_bytes, total_bytes);
@@ -223,6 +225,7 @@ Runtime::Runtime(const RuntimeOptions& options)
       dropped_bytes = done_bytes;
     };
     weights_ = std::make_unique<Weights>(config(), GgufFile(mapped.bytes()), pool_, progress);
+    mapped.drop_pages();
   }
   if (device_) weights_->move_to(*device_);
   if (planned_.layout->types().k == KvType::kInt4)
@@ -231,7 +234,7 @@ Runtime::Runtime(const RuntimeOptions& options)
                        tokenizer().encode(kKeyCalibrationText, true, false)));
   const Plan& plan = planned_.plan;
   storage_ = std::make_unique<KvStorage>(*planned_.layout, plan.num_blocks, device_.get());
-  tiers_ = make_tiers(options, planned_, kernels_, *storage_);
+  tiers_ = make_tiers(options, planned_, mapped, kernels_, *storage_);
   transformer_ = std::make_unique<Transformer>(config(), *weights_, *planned_.layout, kernels_,
                                                pool_, planned_.limits, device_.get());
   EngineConfig engine_config;

@@ -20,7 +20,7 @@ namespace larder {
 namespace {
 
 // Counts up whenever the same model and options give other bytes in a block than before.
-constexpr int kBlockVersion = 1;
+constexpr int kBlockVersion = 2;
 
 constexpr std::int64_t kLoadBufferBytes = std::int64_t{32} << 20;
 constexpr std::int64_t kIndexBytesPerBlock = 200;
@@ -43,8 +43,7 @@ XXH128_hash_t hash_of(const MappedFile& file) {
 
 // All that a block's bytes depend on beside its tokens: whoever agrees in this may use it.
 Digest fingerprint(const RuntimeOptions& options, const PlannedModel& planned,
-                   const KernelTable& kernels) {
-  const MappedFile file(planned.file.path);
+                   const KernelTable& kernels, const MappedFile& file) {
   const XXH128_hash_t weights = hash_of(file);
   std::string text = fmt::format("larder {} {:016x}{:016x} {} {} {} ", kBlockVersion,
                                  weights.high64, weights.low64, file.bytes().size(), kernels.name,
@@ -98,9 +97,10 @@ std::int64_t tier_memory_bytes(const RuntimeOptions& options, const KvLayout& la
 }
 
 std::unique_ptr<KvTiers> make_tiers(const RuntimeOptions& options, const PlannedModel& planned,
-                                    const KernelTable& kernels, KvStorage& storage) {
+                                    const MappedFile& file, const KernelTable& kernels,
+                                    KvStorage& storage) {
   if (options.kv_disk.empty() && options.kv_remote.empty() && !options.make_tier) return nullptr;
-  const TierFormat format{.fingerprint = fingerprint(options, planned, kernels),
+  const TierFormat format{.fingerprint = fingerprint(options, planned, kernels, file),
                           .block_size_bytes = planned.layout->block_size_bytes()};
   std::vector<std::unique_ptr<KvTier>> tiers;
   if (options.make_tier) tiers.push_back(options.make_tier());
