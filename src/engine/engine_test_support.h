@@ -67,6 +67,7 @@ struct Heard {
   FinishReason finish = FinishReason::kNone;
   std::optional<TokenId> stop_token;
   RequestUsage usage;
+  CacheFacts cache;
   int num_updates = 0;
 };
 
@@ -202,6 +203,7 @@ class Rig {
  private:
   void hear(std::uint64_t id, RequestUpdate&& update) {
     Heard& choice = heard[{id, update.choice}];
+    if (choice.num_updates == 0) choice.cache = std::move(update.cache);
     ++choice.num_updates;
     for (OutputToken& token : update.tokens) {
       choice.tokens.push_back(token.token);

@@ -10,6 +10,7 @@
 #include "engine/engine.h"
 #include "engine/engine_test_support.h"
 #include "kv/disk_tier.h"
+#include "kv/fake_tier.h"
 #include "kv/tier_test_support.h"
 
 namespace larder {
@@ -131,6 +132,92 @@ TEST(EngineTiers, ManyClientsHearTheSameAcrossRestarts) {
       EXPECT_EQ(process.engine().stats().kv.num_unsaved, 0);
     }
   }
+}
+
+SamplingParams one_token() {
+  SamplingParams params;
+  params.max_tokens = 1;
+  return params;
+}
+
+TEST(SchedulerTiers, WhatATierMightHaveHadIsNoFailureOfIt) {
+  TinyModel model("tiny_llama");
+  FakeStore store;
+  FakeTier tier(store);
+  tier.is_vague = tier.answers_at_once = true;
+  for (const double read_seconds : {0.0, 1e12}) {
+    tier.read_seconds = read_seconds;
+    Rig rig(model, {.tiers = {&tier}});
+    rig.add(random_tokens(100, 1), one_token());
+    rig.run();
+    const std::vector<MissedSpan>& missed = rig.heard[{1, 0}].cache.missed;
+    ASSERT_EQ(missed.size(), 1u);
+    EXPECT_EQ(missed[0].cause, MissCause::kTooShort);
+    EXPECT_EQ(missed[0].begin, 99);
+    store.blocks.clear();
+  }
+}
+
+TEST(SchedulerTiers, WhatATierSaidItHadAndDidNotBringIsAFailure) {
+  TinyModel model("tiny_llama");
+  FakeStore store;
+  FakeTier tier(store);
+  tier.answers_at_once = true;
+  for (int run = 0; run < 2; ++run) {
+    Rig rig(model, {.tiers = {&tier}});
+    rig.add(random_tokens(100, 1), one_token());
+    rig.run();
+    if (run == 0) {
+      for (const auto& [key, bytes] : store.blocks) tier.lost.insert(key);
+      continue;
+    }
+    const std::vector<MissedSpan>& missed = rig.heard[{1, 0}].cache.missed;
+    ASSERT_EQ(missed.size(), 2u);
+    EXPECT_EQ(missed[0].cause, MissCause::kTierFailed);
+    EXPECT_EQ(missed[0].end, 96);
+  }
+}
+
+// What was computed is prompts less what was cached: it may not fall while a load ends.
+TEST(SchedulerTiers, NoCounterFallsWhileATierLoads) {
+  TinyModel model("tiny_llama");
+  FakeStore store;
+  FakeTier tier(store);
+  tier.answers_at_once = true;
+  {
+    Rig first(model, {.tiers = {&tier}});
+    first.add(random_tokens(200, 1), one_token());
+    first.run();
+  }
+  Rig rig(model, {.tiers = {&tier}});
+  std::vector<TokenId> part = random_tokens(200, 1);
+  part.resize(57);
+  tier.answers_at_once = true;
+  rig.add(part, one_token());
+  rig.run();
+  tier.answers_at_once = false;
+  rig.add(random_tokens(200, 1), one_token());
+  const auto sums = [&] {
+    const SchedulerStats& stats = rig.scheduler.stats();
+    std::uint64_t num_loaded = 0;
+    for (const std::uint64_t loaded : stats.num_loaded_by_tier) num_loaded += loaded;
+    return std::pair(stats.num_prompt_tokens - stats.num_prompt_tokens_cached,
+                     stats.num_prompt_tokens_cached - num_loaded);
+  };
+  std::pair before = sums();
+  for (int i = 0; i < 1000; ++i) {
+    const bool goes_on = rig.step();
+    const std::pair now = sums();
+    EXPECT_GE(now.first, before.first);
+    EXPECT_GE(now.second, before.second);
+    before = now;
+    if (!goes_on) break;
+    tier.answer();
+  }
+  const RequestUsage& usage = rig.heard[{2, 0}].usage;
+  EXPECT_EQ(usage.num_cached_tokens, 192);
+  EXPECT_EQ(rig.scheduler.stats().num_prompt_tokens, 257u);
+  EXPECT_GT(usage.num_loaded_tokens, 100);
 }
 
 }  // namespace

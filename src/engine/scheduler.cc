@@ -75,19 +75,30 @@ void Scheduler::finish_load(Sequence& sequence, const EndedLoad& ended) {
   const LoadedTokens loaded =
       cache_.finish_load(sequence.table, sequence.tokens, request.request.salt, ended);
   --num_loading_;
-  stats_.num_loaded_by_tier.resize(loaded.num_by_tier.size());
-  for (std::size_t tier = 0; tier < loaded.num_by_tier.size(); ++tier) {
-    const int num_tokens = loaded.num_by_tier[tier];
-    if (request.num_preemptions > 0) continue;
-    stats_.num_loaded_by_tier[tier] += static_cast<std::uint64_t>(num_tokens);
-    request.num_loaded += num_tokens;
+  const bool is_first_run = request.num_preemptions == 0;
+  if (is_first_run) note_loaded(request, loaded);
+  // Each time for a nearer end, so that it comes to one.
+  if (loaded.end > sequence.num_computed() &&
+      cache_.begin_load(sequence.table, sequence.tokens, loaded.end)) {
+    ++num_loading_;
+  } else if (is_first_run) {
+    count_prompt(request);
   }
-  if (request.num_preemptions == 0) note_loaded(request, loaded);
-  // What the prompt owes to the cache is known only now.
-  const int num_more = std::min(loaded.num_matched, request.num_prompt) - request.num_cached;
-  if (request.num_preemptions == 0 && num_more > 0) {
-    request.num_cached += num_more;
-    stats_.num_prompt_tokens_cached += static_cast<std::uint64_t>(num_more);
+}
+
+// What a prompt owes to the cache is known only once nothing more is loaded for it: all at once, since
+// no counter may fall.
+void Scheduler::count_prompt(ActiveRequest& request) {
+  if (std::exchange(request.is_counted, true)) return;
+  stats_.num_prompt_tokens += static_cast<std::uint64_t>(request.num_prompt);
+  stats_.num_prompt_tokens_cached += static_cast<std::uint64_t>(request.num_cached);
+  std::vector<int>& by_tier = request.facts.num_loaded_by_tier;
+  if (stats_.num_loaded_by_tier.size() < by_tier.size())
+    stats_.num_loaded_by_tier.resize(by_tier.size());
+  for (std::size_t tier = 0; tier < by_tier.size(); ++tier) {
+    by_tier[tier] = std::min(by_tier[tier], request.num_cached - request.num_loaded);
+    request.num_loaded += by_tier[tier];
+    stats_.num_loaded_by_tier[tier] += static_cast<std::uint64_t>(by_tier[tier]);
   }
 }
 
@@ -101,6 +112,9 @@ const Batch& Scheduler::schedule() {
   schedule_prefills();
   if (!has_preempted_) admit_waiting();
   batch_.clear();
+  // A decode that was planned may have been preempted since.
+  num_decodes_ = static_cast<int>(std::ranges::count_if(
+      planned_, [](const Planned& planned) { return planned.sequence->num_missing() == 1; }));
   for (const Planned& planned : planned_) {
     batch_.add(*planned.sequence, planned.num_tokens, planned.num_samples);
   }
@@ -177,6 +191,7 @@ void Scheduler::admit_waiting() {
       ++num_loading_;
       continue;
     }
+    count_prompt(*sequence.request);
     if (!plan(sequence, num_tokens_left_) || has_preempted_) return;
   }
 }
@@ -264,8 +279,6 @@ bool Scheduler::admit(Sequence& sequence) {
   if (request.num_cached < 0) {
     request.num_cached = num_matched;
     request.times.scheduled_ns = clock_.now_ns();
-    stats_.num_prompt_tokens += static_cast<std::uint64_t>(request.num_prompt);
-    stats_.num_prompt_tokens_cached += static_cast<std::uint64_t>(num_matched);
     note_miss(sequence, num_matched);
   }
   return true;
@@ -287,14 +300,14 @@ void Scheduler::note_miss(Sequence& sequence, int num_matched) {
   missed.push_back({.begin = last, .end = last + 1, .cause = MissCause::kTooShort});
 }
 
-// Up to load.end the tiers say better what becomes of the tokens.
+// Up to load.sure_end the tiers say better what becomes of the tokens.
 void Scheduler::note_load(ActiveRequest& request, const LoadPlan& load) {
-  if (load.end <= request.num_cached) return;
+  if (load.sure_end <= request.num_cached) return;
   std::vector<MissedSpan>& missed = request.facts.missed;
-  std::erase_if(missed, [&](const MissedSpan& span) { return span.end <= load.end; });
-  if (!missed.empty()) missed.front().begin = std::max(missed.front().begin, load.end);
+  std::erase_if(missed, [&](const MissedSpan& span) { return span.end <= load.sure_end; });
+  if (!missed.empty()) missed.front().begin = std::max(missed.front().begin, load.sure_end);
   missed.insert(missed.begin(), {.begin = request.num_cached,
-                                 .end = load.end,
+                                 .end = load.sure_end,
                                  .cause = load ? MissCause::kTierFailed : MissCause::kTooShort});
 }
 
@@ -304,7 +317,10 @@ void Scheduler::note_loaded(ActiveRequest& request, const LoadedTokens& loaded) 
   const int num_matched = std::min(loaded.num_matched, request.num_prompt);
   std::erase_if(missed, [&](const MissedSpan& span) { return span.end <= num_matched; });
   if (!missed.empty()) missed.front().begin = std::max(missed.front().begin, num_matched);
-  request.facts.num_loaded_by_tier = loaded.num_by_tier;
+  request.num_cached = num_matched;
+  std::vector<int>& by_tier = request.facts.num_loaded_by_tier;
+  by_tier.resize(loaded.num_by_tier.size());
+  for (std::size_t tier = 0; tier < by_tier.size(); ++tier) by_tier[tier] += loaded.num_by_tier[tier];
 }
 
 bool Scheduler::plan(Sequence& sequence, int max_tokens) {
@@ -356,7 +372,10 @@ void Scheduler::preempt(Sequence& sequence) {
 
 // Out of line and of the running, without its blocks.
 void Scheduler::detach(Sequence& sequence) {
-  num_loading_ -= sequence.table.is_loading();
+  if (sequence.table.is_loading()) {
+    --num_loading_;
+    count_prompt(*sequence.request);
+  }
   cache_.release(sequence.table);
   std::erase(running_, &sequence);
   waiting_.erase(&sequence);

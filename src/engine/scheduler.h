@@ -95,6 +95,7 @@ class Scheduler {
   void finish_load(Sequence& sequence, const EndedLoad& ended);
   void note_miss(Sequence& sequence, int num_matched);
   static void note_load(ActiveRequest& request, const LoadPlan& load);
+  void count_prompt(ActiveRequest& request);
   static void note_loaded(ActiveRequest& request, const LoadedTokens& loaded);
   // Plans up to max_tokens of the sequence's missing ones. false = it was preempted.
   bool plan(Sequence& sequence, int max_tokens);

@@ -45,6 +45,7 @@ struct ActiveRequest {
   int num_prompt = 0;
   int num_cached = -1;  // -1 = never scheduled
   int num_loaded = 0;   // of those, from tiers
+  bool is_counted = false;  // in the statistics of prompts
   int num_preemptions = 0;
   CacheFacts facts;  // of the first time that it was scheduled
   // Tokens of the prompt whose logprobs are known: the first needs none.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "base/check.h"
+
 namespace larder {
 namespace {
 
@@ -41,6 +43,7 @@ int StepPace::num_prefill_tokens(int num_decodes, int num_prompts, int most) con
 }
 
 void StepPace::observe(int num_decodes, int num_prefill, std::int64_t duration_ns) {
+  CHECK(num_prefill >= 0, num_prefill);
   const double step_ns = std::max(1.0, static_cast<double>(duration_ns));
   if (num_decodes == 0) {
     if (num_prefill >= kPromptTokens && prefill_ns_ == 0) prefill_ns_ = step_ns / num_prefill;

@@ -262,8 +262,12 @@ void KvCache::adopt(BlockTable& table, NodeId node, int index) {
 void KvCache::give_back_passed(BlockTable& table) {
   for (int index = 1; index < num_groups(); ++index) {
     BlockTable::Group& group = table.groups_[static_cast<std::size_t>(index)];
-    const int first_needed = cache_.first_block_needed(index, table.num_computed_);
     if (cache_.is_kept(index)) continue;
+    int first_needed = cache_.first_block_needed(index, table.num_computed_);
+    // The narrower window counts.
+    if (const int window = table.span_.window; window > 0)
+      first_needed = std::max(first_needed,
+                              std::max(0, table.num_computed_ - window + 1) / kBlockSize);
     for (; group.first_live < first_needed; ++group.first_live) {
       BlockId& passed = group.blocks[static_cast<std::size_t>(group.first_live)];
       if (passed != BlockId::kNone) drop(passed, table.keeps_longer_);

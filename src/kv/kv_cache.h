@@ -64,7 +64,7 @@ struct KvHistograms {
 // What begin_load() found in the tiers.
 struct LoadPlan {
   bool has_begun = false;  // the table is loading
-  int end = 0;             // tokens that the pool and the tiers have together; 0 = nothing to load
+  int sure_end = 0;        // tokens that the pool and the tiers are known to have together
 
   explicit operator bool() const { return has_begun; }
 };
@@ -72,6 +72,7 @@ struct LoadPlan {
 // What a load brought.
 struct LoadedTokens {
   int num_matched = 0;           // tokens that need not be computed now, as match() returns
+  int end = 0;                   // beyond those: to there only windows lack blocks; begin_load() again
   std::vector<int> num_by_tier;  // of those that came from tiers
 };
 
@@ -188,7 +189,8 @@ class KvCache {
   struct Wanted {
     std::vector<Missing> missing;  // from the pool; a tier may have them
     int num_in_pool = 0;
-    int hole = -1;  // index of a block that is nowhere
+    int hole = -1;     // index of a block that is nowhere
+    int sure_end = 0;  // index of the first that a tier only may have, or the end
   };
   // A load in flight: its blocks in order.
   struct Loading {
@@ -197,10 +199,14 @@ class KvCache {
     };
     int begin = 0;
     int end = 0;  // indices
+    int max_tokens = 0;  // that begin_load() was given
     std::vector<Block> blocks;
   };
 
   BlockLife& life(BlockId block) { return lives_[static_cast<std::size_t>(to_index(block))]; }
+  const BlockLife& life(BlockId block) const {
+    return lives_[static_cast<std::size_t>(to_index(block))];
+  }
   BlockId allocate();
   void hold(BlockId block);
   void drop(BlockId block, bool keeps_longer);
@@ -219,6 +225,7 @@ class KvCache {
   // The table's block, or where it has given it back, the one that is still findable.
   BlockId findable_block(const BlockTable& table, int group, int index) const;
   void queue_save(NodeId node);
+  bool is_gone(const Unsaved& unsaved) const;
   bool save(BlockId block, int tier);
   void save_some();
   void save_before_eviction(BlockId block);

@@ -307,5 +307,23 @@ TEST(KvCacheWindow, FarGoalsCountTheWindowOnly) {
   test.cache.release(table);
 }
 
+// A request's own window may be narrower than a layer's.
+TEST(KvCache, HoldsNoMoreThanTheNarrowerWindowSees) {
+  const AttentionSpan span{.window = 32, .num_sinks = 16};
+  constexpr int kStep = 8;
+  TestCache test({KvLayerShape{1, 4, 0}, KvLayerShape{1, 4, 300}}, 64);
+  std::vector<TokenId> tokens(600);
+  for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<TokenId>(i);
+  BlockTable table;
+  EXPECT_EQ(test.cache.match(table, tokens, {}, 599, span), 0);
+  const std::int64_t most = test.layout.num_blocks_for(KvCache::num_endless_tokens(span, kStep), kStep);
+  for (int end = kStep; end <= 600; end += kStep) {
+    ASSERT_TRUE(test.cache.extend(table, end));
+    test.cache.publish(table, tokens, end);
+    ASSERT_LE(test.cache.stats().num_held, most) << end;
+  }
+  test.cache.release(table);
+}
+
 }  // namespace
 }  // namespace larder

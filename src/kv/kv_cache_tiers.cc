@@ -16,6 +16,7 @@ constexpr std::int64_t kMaxSaveBytes = std::int64_t{32} << 20;
 // Blocks that are complete and that a tier has not got: their turn comes in poll_tiers().
 void KvCache::queue_save(NodeId node) {
   if (tiers_ == nullptr || cache_.num_tokens(node) < kBlockSize) return;
+  const auto gone = [this](const Unsaved& unsaved) { return is_gone(unsaved); };
   for (int group = 0; group < num_groups(); ++group) {
     const BlockId block = cache_.block(node, group);
     if (block == BlockId::kNone || life(block).is_queued) continue;
@@ -24,10 +25,14 @@ void KvCache::queue_save(NodeId node) {
       if (life(block).saved >> tier & 1) continue;
       std::deque<Unsaved>& queue = unsaved_[static_cast<std::size_t>(tier)];
       queue.push_back({block, life(block).ticket});
-      // With a tier that takes nothing for long, the oldest have gone from the pool by now.
-      if (queue.size() > lives_.size()) queue.pop_front();
+      // With a tier that takes nothing for long, most have gone from the pool by now.
+      if (queue.size() > 2 * lives_.size()) std::erase_if(queue, gone);
     }
   }
+}
+
+bool KvCache::is_gone(const Unsaved& unsaved) const {
+  return life(unsaved.block).ticket != unsaved.ticket || cache_.node_of(unsaved.block) == kNoNode;
 }
 
 bool KvCache::save(BlockId block, int tier) {
@@ -43,10 +48,8 @@ void KvCache::save_some() {
   for (int tier = 0; tier < tiers_->num_tiers(); ++tier) {
     std::deque<Unsaved>& queue = unsaved_[static_cast<std::size_t>(tier)];
     for (; !queue.empty() && num_left > 0; queue.pop_front()) {
-      const auto [block, ticket] = queue.front();
-      const BlockLife& of_block = life(block);
-      const bool is_gone = of_block.ticket != ticket || cache_.node_of(block) == kNoNode;
-      if (is_gone || (of_block.saved >> tier & 1)) continue;
+      const BlockId block = queue.front().block;
+      if (is_gone(queue.front()) || (life(block).saved >> tier & 1)) continue;
       if (!save(block, tier)) break;
       --num_left;
     }
@@ -61,7 +64,11 @@ void KvCache::save_before_eviction(BlockId block) {
     const BlockId own = cache_.block(node, group);
     if (own == BlockId::kNone || cache_.num_users(own) > 0) continue;
     for (int tier = 0; tier < tiers_->num_tiers(); ++tier) {
-      if (!(life(own).saved >> tier & 1) && !save(own, tier)) ++num_evicted_unsaved_;
+      // What a tier took it may have lost since.
+      const bool is_there =
+          (life(own).saved >> tier & 1) != 0 &&
+          tiers_->tier(tier).presence(cache_.identity(node, group)) != TierPresence::kAbsent;
+      if (!is_there && !save(own, tier)) ++num_evicted_unsaved_;
     }
   }
 }
@@ -81,6 +88,7 @@ std::span<const EndedLoad> KvCache::poll_tiers() {
 // What a continuation at block `end` sees of the path, by where it is: in order.
 KvCache::Wanted KvCache::wanted_blocks(const LoadPath& path, int end) const {
   Wanted wanted;
+  wanted.sure_end = end;
   for (int index = path.begin; index < end; ++index) {
     const auto& step = path.steps[static_cast<std::size_t>(index - path.begin)];
     for (int group = 0; group < num_groups(); ++group) {
@@ -91,12 +99,13 @@ KvCache::Wanted KvCache::wanted_blocks(const LoadPath& path, int end) const {
       }
       TierBlock block = step.block;
       block.group = group;
-      const int tier = tiers_->find(block);
-      if (tier < 0) {
+      const KvTiers::Place place = tiers_->find(block);
+      if (place.tier < 0) {
         wanted.hole = index;
         return wanted;
       }
-      wanted.missing.push_back({index, {block, BlockId::kNone, tier}});
+      if (!place.is_sure) wanted.sure_end = std::min(wanted.sure_end, index);
+      wanted.missing.push_back({index, {block, BlockId::kNone, place.tier}});
     }
   }
   return wanted;
@@ -120,7 +129,7 @@ KvCache::LoadPath KvCache::load_path(const BlockTable& table, std::span<const To
     block.digest = chain_digest(block.parent, span);
     std::ranges::copy(span, block.tokens.begin());
     if (node != kNoNode) node = cache_.find_full(node, span);
-    if (node == kNoNode && tiers_->find(block) < 0) break;
+    if (node == kNoNode && tiers_->find(block).tier < 0) break;
     path.steps.push_back({block, node});
   }
   return path;
@@ -153,11 +162,12 @@ LoadPlan KvCache::begin_load(BlockTable& table, std::span<const TokenId> tokens,
     wanted = wanted_blocks(path, end);
   }
   if (wanted.missing.empty() || end * kBlockSize <= table.num_computed_) return {};
-  LoadPlan plan{.has_begun = false, .end = end * kBlockSize};
-  if (!is_worth_loading(wanted.missing, plan.end - table.num_computed_)) return plan;
+  LoadPlan plan{.has_begun = false, .sure_end = wanted.sure_end * kBlockSize};
+  if (!is_worth_loading(wanted.missing, end * kBlockSize - table.num_computed_)) return plan;
   const auto num_taken = static_cast<int>(wanted.missing.size()) + wanted.num_in_pool;
   if (num_taken > num_blocks_available()) return plan;
   start_load(table, path, std::move(wanted.missing), end);
+  loads_.at(table.load_).max_tokens = num_usable;
   plan.has_begun = true;
   return plan;
 }
@@ -209,22 +219,22 @@ LoadedTokens KvCache::finish_load(BlockTable& table, std::span<const TokenId> to
                       ? loading.end
                       : loading.blocks[static_cast<std::size_t>(ended.num_loaded)].index;
   LoadedTokens loaded;
+  loaded.end = end * kBlockSize;
   loaded.num_by_tier.resize(static_cast<std::size_t>(tiers_->num_tiers()));
   for (int i = 0; i < ended.num_loaded; ++i) {
     const auto& [index, group, tier] = loading.blocks[static_cast<std::size_t>(i)];
     const BlockId block =
         table.groups_[static_cast<std::size_t>(group)].blocks[static_cast<std::size_t>(index)];
-    // Those further away than the one that had it need not have it back.
-    for (int known = tier; known < tiers_->num_tiers(); ++known) life(block).saved |= 1U << known;
+    life(block).saved |= 1U << tier;
     if (group == 0 && index < end) loaded.num_by_tier[static_cast<std::size_t>(tier)] += kBlockSize;
   }
   if (end > loading.begin) publish(table, tokens, end * kBlockSize);
   if (!is_whole) {
-    // Windows were loaded for another end: begin again with what is known now.
+    // Windows were loaded for another end: what is known now may match, and more be asked for.
     const AttentionSpan span = table.span_;
     const bool keeps_longer = table.keeps_longer_;
     release(table);
-    loaded.num_matched = match(table, tokens, salt, end * kBlockSize, span);
+    loaded.num_matched = match(table, tokens, salt, loading.max_tokens, span);
     table.keeps_longer_ = keeps_longer;
     return loaded;
   }

@@ -49,8 +49,11 @@ struct Server {
     const int most = static_cast<int>(tokens.size()) - 1;
     int num_known = test.cache.match(table, tokens, salt, most);
     EXPECT_TRUE(test.holds(table, tokens, num_known));
-    if (test.cache.begin_load(table, tokens, most)) {
-      num_known = finish(table, tokens, salt).num_matched;
+    for (int end = most; end > num_known && test.cache.begin_load(table, tokens, end);) {
+      const LoadedTokens loaded = finish(table, tokens, salt);
+      EXPECT_LT(loaded.end, end + kBlockSize);
+      end = loaded.end;
+      num_known = loaded.num_matched;
       EXPECT_EQ(table.num_computed(), num_known);
       EXPECT_TRUE(test.holds(table, tokens, num_known));
     }
@@ -232,6 +235,79 @@ TEST(KvCacheTiers, AVagueTierThatHasNothingCostsNothingButTheQuestion) {
     EXPECT_EQ(server.run(counting(100)), 1);
     EXPECT_EQ(server.test.cache.stats().num_held, 0);
   }
+}
+
+// Windows are asked for at the end of all that might be there, and again at the end of what is.
+TEST(KvCacheTiers, AVagueTierThatHasLessGivesAllThatItHas) {
+  FakeStore store;
+  for (const auto& shapes : {full_layer(), sliding_layers()}) {
+    Server(shapes, 64, {&store}).run(counting(200));
+    Server second(shapes, 64, {&store});
+    second.fakes[0]->is_vague = true;
+    EXPECT_EQ(second.run(counting(400)), 400 - 192);
+    EXPECT_EQ(second.test.cache.stats().num_held, 0);
+  }
+}
+
+TEST(KvCacheTiers, ALoadThatBringsNothingLeavesTheSharedPartOfABlock) {
+  FakeStore store;
+  Server server(full_layer(), 32, {&store});
+  server.fakes[0]->is_vague = true;
+  server.fakes[0]->refuses = true;
+  server.run(counting(80));
+  Tokens other = counting(37);
+  for (const TokenId token : counting(40, 1000)) other.push_back(token);
+  EXPECT_EQ(server.run(other), 40);
+}
+
+TEST(KvCacheTiers, OnlyWhatATierIsKnownToHaveIsPromised) {
+  FakeStore store;
+  Server(full_layer(), 16, {&store}).run(counting(100));
+  for (const bool is_vague : {false, true}) {
+    Server second(full_layer(), 16, {&store});
+    second.fakes[0]->is_vague = is_vague;
+    BlockTable table;
+    EXPECT_EQ(second.test.cache.match(table, counting(100), {}, 99), 0);
+    const LoadPlan plan = second.test.cache.begin_load(table, counting(100), 99);
+    EXPECT_TRUE(plan.has_begun);
+    EXPECT_EQ(plan.sure_end, is_vague ? 0 : 96);
+    second.test.cache.release(table);
+  }
+}
+
+TEST(KvCacheTiers, WhatTheNearerTierHadTheOtherGets) {
+  FakeStore disk, remote;
+  Server(full_layer(), 16, {&disk}).run(counting(100));
+  Server second(full_layer(), 16, {&disk, &remote});
+  EXPECT_EQ(second.run(counting(100)), 4);
+  second.test.cache.poll_tiers();
+  EXPECT_EQ(remote.blocks.size(), 6u);
+}
+
+TEST(KvCacheTiers, WhatATierLostIsOfferedBeforeItIsEvicted) {
+  FakeStore store;
+  Server server(full_layer(), 8, {&store});
+  server.run(counting(100));
+  EXPECT_EQ(store.blocks.size(), 6u);
+  store.blocks.clear();
+  server.run(counting(100, 1000));
+  EXPECT_EQ(server.run(counting(100)), 4);
+}
+
+// While a tier takes nothing, what stays in the pool stays in line.
+TEST(KvCacheTiers, BlocksThatAreHeldWaitHoweverManyCome) {
+  FakeStore store;
+  Server server(full_layer(), 16, {&store});
+  server.fakes[0]->refuses = true;
+  BlockTable table;
+  EXPECT_EQ(server.test.cache.match(table, counting(64), {}, 63), 0);
+  server.compute(table, counting(64));
+  for (int i = 1; i <= 20; ++i) server.run(counting(100, 1000 * i));
+  server.fakes[0]->refuses = false;
+  server.test.cache.poll_tiers();
+  server.test.cache.release(table);
+  Server second(full_layer(), 16, {&store});
+  EXPECT_EQ(second.run(counting(65)), 1);
 }
 
 TEST(KvCacheTiers, ATierThatTakesNothingGetsItLater) {

@@ -23,11 +23,12 @@ KvTiers::KvTiers(std::vector<std::unique_ptr<KvTier>> tiers, KvStorage& storage,
   CHECK(!tiers_.empty());
 }
 
-int KvTiers::find(const TierBlock& block) const {
-  for (std::size_t i = 0; i < tiers_.size(); ++i) {
-    if (tiers_[i]->presence(block) != TierPresence::kAbsent) return static_cast<int>(i);
+KvTiers::Place KvTiers::find(const TierBlock& block) const {
+  for (int i = 0; i < num_tiers(); ++i) {
+    const TierPresence presence = tiers_[static_cast<std::size_t>(i)]->presence(block);
+    if (presence != TierPresence::kAbsent) return {i, presence == TierPresence::kPresent};
   }
-  return -1;
+  return {};
 }
 
 bool KvTiers::are_stored_for_another(const Digest& digest) const {

@@ -23,8 +23,12 @@ class KvTiers {
   KvTier& tier(int index) { return *tiers_[static_cast<std::size_t>(index)]; }
   TierLoader& loader() { return loader_; }
 
-  // The nearest tier that has the block, or may have it; -1 = none.
-  [[nodiscard]] int find(const TierBlock& block) const;
+  // The nearest tier that has a block, or may have it.
+  struct Place {
+    int tier = -1;         // none
+    bool is_sure = false;  // it has it
+  };
+  [[nodiscard]] Place find(const TierBlock& block) const;
   // See KvTier.
   bool are_stored_for_another(const Digest& digest) const;
   double read_seconds(int tier, std::int64_t num_blocks) const;
