@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,6 +12,7 @@
 #include "base/error.h"
 #include "cli/commands.h"
 #include "cli/runtime.h"
+#include "server/auth.h"
 #include "server/http_server.h"
 
 namespace larder {
@@ -29,22 +29,6 @@ struct ServeOptions {
   double log_seconds = 5;
 };
 
-// One key per line, perhaps with a group after a space; empty lines and those that begin with # do
-// not count.
-void read_api_keys(const std::string& path, ServerConfig& config) {
-  std::ifstream file(path);
-  if (!file)
-    throw Error(ErrorKind::kNotFound, fmt::format("--api-key-file {}: cannot be read", path));
-  for (std::string line; std::getline(file, line);) {
-    while (!line.empty() && (line.back() == '\r' || line.back() == ' ')) line.pop_back();
-    if (line.empty() || line[0] == '#') continue;
-    const auto space = line.find_first_of(" \t");
-    config.api_keys.push_back(line.substr(0, space));
-    if (space == std::string::npos) continue;
-    config.api_key_groups[config.api_keys.back()] = line.substr(line.find_first_not_of(" \t", space));
-  }
-}
-
 nlohmann::ordered_json describe(const ModelFile& file) {
   const ModelConfig& config = file.config;
   return {{"size_bytes", file.file_bytes},
@@ -56,7 +40,9 @@ nlohmann::ordered_json describe(const ModelFile& file) {
 
 void serve(const ServeOptions& options) {
   ServerConfig config = options.server;
-  if (!options.api_key_file.empty()) read_api_keys(options.api_key_file, config);
+  if (!options.api_key_file.empty()) {
+    read_api_keys(options.api_key_file, config.api_keys, config.api_key_groups);
+  }
   for (const std::string& name : options.normalise) {
     if (!add_normalisation(name, config.normalisation))
       throw Error(ErrorKind::kInvalidArgument,

@@ -1,10 +1,17 @@
 #include "server/auth.h"
 
+#include <fmt/format.h>
+
 #include <cstddef>
+#include <fstream>
 #include <span>
+
+#include "base/error.h"
 
 namespace larder {
 namespace {
+
+constexpr const char* kBlanks = " \t\r";
 
 Digest digest_of(std::string_view text) {
   return sha256(std::as_bytes(std::span(text.data(), text.size())));
@@ -56,6 +63,27 @@ std::optional<Digest> ApiKeys::match_key(std::string_view key) const {
   for (const Digest& digest : digests_) known |= equal_in_constant_time(given, digest);
   if (!known) return std::nullopt;
   return given;
+}
+
+void read_api_keys(const std::string& path, std::vector<std::string>& keys,
+                   std::map<std::string, std::string>& groups) {
+  std::ifstream file(path);
+  if (!file)
+    throw Error(ErrorKind::kNotFound, fmt::format("--api-key-file {}: cannot be read", path));
+  const std::size_t num_before = keys.size();
+  for (std::string line; std::getline(file, line);) {
+    line.erase(line.find_last_not_of(kBlanks) + 1);  // npos + 1 = 0
+    line.erase(0, line.find_first_not_of(kBlanks));
+    if (line.empty() || line[0] == '#') continue;
+    const auto blank = line.find_first_of(kBlanks);
+    keys.push_back(line.substr(0, blank));
+    if (blank == std::string::npos) continue;
+    groups[keys.back()] = line.substr(line.find_first_not_of(kBlanks, blank));
+  }
+  if (keys.size() == num_before) {
+    throw Error(ErrorKind::kInvalidArgument,
+                fmt::format("--api-key-file {}: there is no key in it; write one per line", path));
+  }
 }
 
 std::string derive_salt(const std::optional<Digest>& key, std::string_view client_salt) {

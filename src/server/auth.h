@@ -32,6 +32,11 @@ class ApiKeys {
   std::map<Digest, Digest> groups_;
 };
 
+// Adds the keys of a file: one per line, perhaps with a group after a blank; empty lines and those
+// that begin with # do not count. Throws Error where the file cannot be read or has no key.
+void read_api_keys(const std::string& path, std::vector<std::string>& keys,
+                   std::map<std::string, std::string>& groups);
+
 // The salt under which a request's KV is shared: SHA-256 over the key's digest and what the client
 // sent. A client can copy another's cache_salt but not its key, so that it cannot share or time its
 // cache. Without both it is "", which all such requests share.

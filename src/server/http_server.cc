@@ -40,6 +40,12 @@ tcp::endpoint resolve(const ServerConfig& config) {
     throw Error(ErrorKind::kInvalidArgument,
                 fmt::format("port: must be between 0 and 65535, it is {}", config.port), "port");
   }
+  // An empty key is a variable that nobody has set: without this it would open the server.
+  if (std::ranges::find(config.api_keys, "") != config.api_keys.end()) {
+    throw Error(ErrorKind::kInvalidArgument,
+                "api_keys: a key is empty; give one of at least a character, or leave --api-key out",
+                "api_keys");
+  }
   error_code error;
   const std::string host = config.host == "localhost" ? "127.0.0.1" : config.host;
   const auto address = asio::ip::make_address(host, error);

@@ -11,7 +11,8 @@ namespace larder {
 class HttpServer {
  public:
   // Binds and listens. Throws Error: kUnavailable when the address is taken, kInvalidArgument when
-  // it is none, or beyond loopback without an API key and without allow_open_network.
+  // it is none, or beyond loopback without an API key and without allow_open_network, or when an API
+  // key is empty.
   HttpServer(ServerConfig config, const ServedModel& model);
   ~HttpServer();
 

@@ -264,6 +264,11 @@ TEST(HttpServer, OpenNetworkNeedsAKey) {
   config.host = "example.org";
   EXPECT_THROW(TestServer{config}, Error);
   config.host = "0.0.0.0";
+  // --api-key "$KEY" where KEY is not set.
+  config.api_keys = {""};
+  EXPECT_THROW(TestServer{config}, Error);
+  config.api_keys = {"k", ""};
+  EXPECT_THROW(TestServer{config}, Error);
   config.api_keys = {"k"};
   EXPECT_EQ(TestServer(config).get("/health").status, 200);
 }

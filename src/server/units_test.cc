@@ -1,6 +1,13 @@
 // The small parts: mailbox, keys and salts, the log line, what replies need of UTF-8.
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
 #include "server/auth.h"
 #include "server/http_message.h"
 #include "server/mailbox.h"
@@ -54,6 +61,24 @@ TEST(ApiKeys, MatchWithoutAScheme) {
   EXPECT_EQ(keys.match_key("abc"), keys.match("Bearer abc"));
   EXPECT_FALSE(keys.match_key("").has_value());
   EXPECT_FALSE(keys.match_key("Bearer abc").has_value());
+}
+
+TEST(ApiKeys, OfAFile) {
+  const std::string path = testing::TempDir() + "larder_units_test_keys";
+  std::vector<std::string> keys = {"given"};
+  std::map<std::string, std::string> groups;
+  const auto read = [&](const std::string& text) {
+    std::ofstream(path) << text;
+    read_api_keys(path, keys, groups);
+  };
+  read("# ours\r\n\n  first\t\r\n\tsecond \t team\r\n \t \n  # no key\nthird\t");
+  EXPECT_EQ(keys, (std::vector<std::string>{"given", "first", "second", "third"}));
+  EXPECT_EQ(groups, (std::map<std::string, std::string>{{"second", "team"}}));
+  // Nobody asks for keys and means none.
+  for (const char* text : {"", "# key\n", " \n\t\r\n"}) EXPECT_THROW(read(text), Error) << text;
+  std::filesystem::remove(path);
+  EXPECT_THROW(read_api_keys(path, keys, groups), Error);
+  EXPECT_EQ(keys.size(), 4u);
 }
 
 TEST(ApiError, TakesTheShapeOfThePath) {
