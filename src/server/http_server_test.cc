@@ -298,6 +298,24 @@ TEST(HttpServer, WebPagesAreLetInOnlyWhenNamed) {
             std::string::npos);
 }
 
+// Browsers let any page send a POST without a body's type, and only hide the reply.
+TEST(HttpServer, WebPagesThatAreNotNamedChangeNothing) {
+  const auto reset = [](const TestServer& server, const std::string& headers) {
+    return server.exchange("POST /reset_prefix_cache HTTP/1.1\r\nContent-Length: 0\r\n" + headers +
+                           "Connection: close\r\n\r\n");
+  };
+  ServerConfig config;
+  config.cors_origins = {"http://a"};
+  const TestServer closed, open(config);
+  const auto refused = reset(closed, "Origin: http://a\r\n");
+  EXPECT_EQ(refused.status, 403);
+  EXPECT_NE(refused.body.find("--cors http://a"), std::string::npos);
+  EXPECT_EQ(reset(closed, "Origin: null\r\n").status, 403);
+  EXPECT_EQ(reset(closed, "").status, 200);
+  EXPECT_EQ(reset(open, "Origin: http://b\r\n").status, 403);
+  EXPECT_EQ(reset(open, "Origin: http://a\r\n").status, 200);
+}
+
 TEST(HttpServer, DisconnectFreesBlocks) {
   TestServer server;
   for (const bool streaming : {true, false}) {

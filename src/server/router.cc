@@ -140,6 +140,30 @@ std::optional<Digest> Router::key_of(const HttpRequest& request) const {
   return bearer ? bearer : keys_.match_key(request.api_key);
 }
 
+std::optional<HttpResponse> Router::refuse_web_page(const HttpRequest& head,
+                                                    const Route& route) const {
+  if (route.takes_json) {
+    if (is_json_type(head.content_type)) return std::nullopt;
+    return error_response(
+        {.status = 415,
+         .code = "unsupported_media_type",
+         .message = "the body must be JSON; send \"Content-Type: application/json\"",
+         .param = {}},
+        head.path);
+  }
+  // Browsers do send these unasked, and keep but the reply from the page.
+  const bool is_foreign = !head.origin.empty() && !allows_origin(head.origin);
+  if (route.method != "POST" || !is_foreign) return std::nullopt;
+  const std::string origin = shorten(head.origin);
+  return error_response(
+      {.status = 403,
+       .code = "origin_not_allowed",
+       .message = fmt::format("Origin: web pages of {} may not call; let them with --cors {}",
+                              origin, origin),
+       .param = {}},
+      head.path);
+}
+
 std::optional<HttpResponse> Router::check_head(const HttpRequest& head) const {
   if (head.method == "OPTIONS" && allows_origin(head.origin)) {
     return HttpResponse{.status = 204,
@@ -171,15 +195,7 @@ std::optional<HttpResponse> Router::check_head(const HttpRequest& head) const {
          .param = {}},
         head.path);
   }
-  if (route->takes_json && !is_json_type(head.content_type)) {
-    return error_response(
-        {.status = 415,
-         .code = "unsupported_media_type",
-         .message = "the body must be JSON; send \"Content-Type: application/json\"",
-         .param = {}},
-        head.path);
-  }
-  return std::nullopt;
+  return refuse_web_page(head, *route);
 }
 
 bool Router::is_quick(const HttpRequest& request) const {

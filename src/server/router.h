@@ -61,6 +61,8 @@ class Router {
   static const Route* find(const HttpRequest& request);
   Reply dispatch(const HttpRequest& request, const Mailbox::Wake& wake) const;
   bool allows_origin(const std::string& origin) const;
+  // No page that is not named gets to change anything.
+  std::optional<HttpResponse> refuse_web_page(const HttpRequest& head, const Route& route) const;
   ApiError unknown_path(const HttpRequest& request) const;
 
   Reply chat(const HttpRequest& request, Mailbox::Wake wake) const;
