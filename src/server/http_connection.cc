@@ -160,6 +160,7 @@ Task<bool> HttpConnection::read_head(Incoming& incoming) {
   request.content_type = to_string(message[http::field::content_type]);
   request.content_encoding = to_string(message[http::field::content_encoding]);
   request.origin = to_string(message[http::field::origin]);
+  request.asked_headers = to_string(message[http::field::access_control_request_headers]);
   incoming.is_http_1_0 = message.version() < 11;
   incoming.is_head = message.method() == http::verb::head;
   incoming.keep_alive = message.keep_alive() && !draining_;

@@ -22,6 +22,7 @@ struct HttpRequest {
   std::string content_type;
   std::string content_encoding;
   std::string origin;
+  std::string asked_headers;  // access-control-request-headers
   std::string body;
   // What the engine answered to questions that routing the request raised (Reply::errand): bodies of
   // completions.

@@ -292,6 +292,21 @@ TEST(HttpServer, WebPagesAreLetInOnlyWhenNamed) {
   config.cors_origins = {"http://a"};
   TestServer open(config);
   EXPECT_EQ(open.exchange(preflight).status, 204);
+  // The vendors' clients send headers of their own.
+  const auto allowed = [&](const std::string& origin, const std::string& asked) {
+    return open
+        .exchange(fmt::format("OPTIONS /v1/chat/completions HTTP/1.1\r\nOrigin: {}\r\n{}"
+                              "Connection: close\r\n\r\n",
+                              origin, asked))
+        .head;
+  };
+  const std::string asked = "authorization,content-type,x-stainless-os,x-stainless-retry-count";
+  const std::string asking = "Access-Control-Request-Headers: " + asked + "\r\n";
+  EXPECT_NE(allowed("http://a", asking).find("Access-Control-Allow-Headers: " + asked + "\r\n"),
+            std::string::npos);
+  EXPECT_NE(allowed("http://a", "").find("Access-Control-Allow-Headers: Authorization, "),
+            std::string::npos);
+  EXPECT_EQ(allowed("http://b", asking).find("Access-Control"), std::string::npos);
   EXPECT_NE(open.get("/v1/models", "Origin: http://a\r\n").head.find("Allow-Origin: http://a"),
             std::string::npos);
   EXPECT_EQ(open.get("/v1/models", "Origin: http://b\r\n").head.find("Allow-Origin"),

@@ -166,13 +166,17 @@ std::optional<HttpResponse> Router::refuse_web_page(const HttpRequest& head,
 
 std::optional<HttpResponse> Router::check_head(const HttpRequest& head) const {
   if (head.method == "OPTIONS" && allows_origin(head.origin)) {
+    // Clients add headers of their own (x-stainless-*); whoever may call may send them all.
+    const std::string allowed_headers =
+        head.asked_headers.empty()
+            ? "Authorization, Content-Type, X-Api-Key, Anthropic-Version, Anthropic-Beta, "
+              "Anthropic-Dangerous-Direct-Browser-Access"
+            : head.asked_headers;
     return HttpResponse{.status = 204,
                         .content_type = "",
                         .body = {},
                         .headers = {{"Access-Control-Allow-Methods", "GET, POST, DELETE"},
-                                    {"Access-Control-Allow-Headers",
-                                     "Authorization, Content-Type, X-Api-Key, Anthropic-Version, "
-                                     "Anthropic-Beta, Anthropic-Dangerous-Direct-Browser-Access"},
+                                    {"Access-Control-Allow-Headers", allowed_headers},
                                     {"Access-Control-Max-Age", "86400"}}};
   }
   const Route* route = find(head);
