@@ -82,7 +82,6 @@ Comparison Ledger::compare(PromptOrigin origin, std::span<const TokenId> prompt,
   comparison.entry = entry.number = next_number_++;
   entries_.push_back(std::move(entry));
   by_number_.emplace(comparison.entry, &entries_.back());
-  index(entries_.back(), 0);
   measure(entries_.back());
   shrink();
   return comparison;
@@ -166,7 +165,8 @@ int Ledger::num_known_to_other_salts(const Entry& entry) const {
 }
 
 // num_indexed: prefixes that are in the index already.
-void Ledger::index(const Entry& entry, std::size_t num_indexed) {
+void Ledger::index(Entry& entry, std::size_t num_indexed) {
+  entry.is_indexed = true;
   const PromptOrigin& origin = entry.prompt.origin;
   for (std::size_t i = num_indexed; i < entry.prefixes.size(); ++i) {
     by_prefix_[entry.prefixes[i]] = entry.number;
@@ -222,9 +222,12 @@ void Ledger::complete(std::uint64_t number, std::span<const TokenId> generated) 
   prompt.tokens.insert(prompt.tokens.end(), generated.begin(), generated.end());
   // The last token's own keys and values are computed with the next one only.
   const int num_generated = static_cast<int>(generated.size());
-  const std::size_t num_indexed = entry.prefixes.size();
+  const std::size_t num_indexed = entry.is_indexed ? entry.prefixes.size() : 0;
   prompt.num_computed = prompt.num_prompt + std::max(0, num_generated - 1);
-  if (num_generated == 0) return;
+  if (num_generated == 0) {
+    if (!entry.is_indexed) index(entry, 0);
+    return;
+  }
   const std::span<const TokenId> computed(prompt.tokens.data(),
                                           static_cast<std::size_t>(prompt.num_computed));
   entry.prefixes = prefix_hashes(computed, seed_of(prompt.origin));

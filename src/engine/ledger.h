@@ -91,7 +91,8 @@ class Ledger {
  public:
   explicit Ledger(std::size_t max_bytes) : max_bytes_(max_bytes) {}
 
-  // Finds the relative of a prompt and remembers it. now_ns: any clock that goes on.
+  // Finds the relative of a prompt and remembers it. Others find it from complete() on: an attempt
+  // that was refused or given up before is to hide nothing. now_ns: any clock that goes on.
   Comparison compare(PromptOrigin origin, std::span<const TokenId> prompt, std::int64_t now_ns);
   // The same against one reply, by its id; nullopt = not remembered, or not this tenant's and
   // salt's.
@@ -111,6 +112,7 @@ class Ledger {
     std::vector<std::uint64_t> tenant_prefixes;  // by tenant
     PromptSketch sketch;
     std::size_t size_bytes = 0;
+    bool is_indexed = false;
   };
   using Index = std::unordered_map<std::uint64_t, std::uint64_t>;
 
@@ -118,7 +120,7 @@ class Ledger {
   Comparison compare_to(const Entry* relative, std::span<const TokenId> prompt) const;
   const Entry* nearest(const Entry& entry) const;
   int num_known_to_other_salts(const Entry& entry) const;
-  void index(const Entry& entry, std::size_t num_indexed);
+  void index(Entry& entry, std::size_t num_indexed);
   void measure(Entry& entry);
   void remove(const Entry& entry);
   void shrink();

@@ -139,6 +139,29 @@ TEST(Ledger, KeepsTenantsAndSaltsApart) {
   EXPECT_FALSE(ledger.compare_with("unknown", of("d", 1, 1), text));
 }
 
+TEST(Ledger, APromptThatWasNotComputedIsNoRelative) {
+  Ledger ledger(1 << 20);
+  const Tokens text = random_text(500, 1);
+  Tokens changed = text;
+  changed[20] += 1;
+  serve(ledger, of("a"), text);
+  const Comparison refused = ledger.compare(of("refused"), changed, 0);
+  EXPECT_FALSE(ledger.compare_with("refused", of("b"), changed));
+  const Comparison again = ledger.compare(of("b"), changed, 0);
+  ASSERT_TRUE(again.relative);
+  EXPECT_EQ(again.relative->origin.id, "a");
+  EXPECT_TRUE(again.diverged);
+  ledger.complete(again.entry, {});
+  EXPECT_EQ(ledger.compare(of("c"), changed, 0).relative->origin.id, "b");
+  // They go with the others, and leave these their places in the index.
+  for (std::uint32_t i = 0; i < 300; ++i) ledger.compare(of("refused"), random_text(1000, i), 0);
+  EXPECT_LE(ledger.size_bytes(), std::size_t{1} << 20);
+  ledger.complete(refused.entry, {});  // long gone
+  serve(ledger, of("last"), text);
+  ledger.compare(of("refused"), text, 0);
+  EXPECT_EQ(ledger.compare(of("d"), text, 0).relative->origin.id, "last");
+}
+
 TEST(Ledger, StaysWithinItsBytes) {
   constexpr std::size_t kMost = 1 << 20;
   Ledger ledger(kMost);

@@ -70,6 +70,25 @@ TEST(CacheReport, ComesOnRequestAndByItsId) {
   EXPECT_NE(metrics.find("larder:prompt_tokens_missed_total{"), std::string::npos);
 }
 
+// What was refused was never computed: it is nobody's relative, and no request that ended.
+TEST(CacheReport, ARefusedAttemptHidesNothing) {
+  TestServer server;
+  const std::string before = "You answer in few words. It is 10:41:07.";
+  const std::string later = "You answer in few words. It is 11:02:55.";
+  const Json first = server.post("/v1/chat/completions", chat(before, "How are you today?")).json();
+  const auto refused = server.post("/v1/chat/completions",
+                                   chat(later, "How are you today?", R"(,"min_tokens":9)"));
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_EQ(refused.param(), "min_tokens");
+  const Json again =
+      server.post("/v1/chat/completions", chat(later, "How are you today?", kReport)).json();
+  const Json& report = again["larder"]["cache"];
+  EXPECT_EQ(report["nearest"]["id"], first["id"]);
+  EXPECT_GT(reasons(report)["diverged"], 30);
+  EXPECT_EQ(report["divergence"]["class"], "timestamp");
+  EXPECT_EQ(server.get("/metrics").body.find("finished_reason=\"abort\"} 1"), std::string::npos);
+}
+
 TEST(CacheReport, StreamsItWithTheLastChunk) {
   TestServer server;
   const std::string body =

@@ -53,7 +53,8 @@ Generation::~Generation() {
   }
   if (done_) return;
   for (const Choice& choice : choices_) {
-    if (!choice.done()) observe_finished(choice, "abort");
+    const bool was_submitted = static_cast<std::size_t>(choice.prompt) < request_ids_.size();
+    if (was_submitted && !choice.done()) observe_finished(choice, "abort");
   }
 }
 
