@@ -65,7 +65,7 @@ std::vector<AnswerPiece> ToolCallScanner::finish() {
     if (auto call = parse_call(held_)) {
       pieces.push_back({.text = {}, .call = std::move(call)});
     } else {
-      emit(std::string(kBegin) + held_, pieces);
+      emit(gap_ + std::string(kBegin) + held_, pieces);
     }
   } else {
     emit(held_, pieces);
@@ -89,7 +89,9 @@ bool ToolCallScanner::scan_text(std::vector<AnswerPiece>& pieces) {
     return false;
   }
   const std::string_view before = std::string_view(held_).substr(0, begin);
-  emit(before.substr(0, before.find_last_not_of(kSpace) + 1), pieces);  // npos + 1 = 0
+  const std::size_t end = before.find_last_not_of(kSpace) + 1;  // npos + 1 = 0
+  gap_ = before.substr(end);
+  emit(before.substr(0, end), pieces);
   held_.erase(0, begin + kBegin.size());
   is_in_call_ = true;
   return true;
@@ -103,7 +105,7 @@ bool ToolCallScanner::scan_call(std::vector<AnswerPiece>& pieces) {
     pieces.push_back({.text = {}, .call = std::move(call)});
     follows_call_ = true;
   } else {
-    emit(std::string(kBegin) + held_.substr(0, end + kEnd.size()), pieces);
+    emit(gap_ + std::string(kBegin) + held_.substr(0, end + kEnd.size()), pieces);
   }
   held_.erase(0, end + kEnd.size());
   return true;

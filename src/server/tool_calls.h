@@ -42,6 +42,7 @@ class ToolCallScanner {
   bool is_in_call_ = false;
   bool follows_call_ = false;
   std::string held_;
+  std::string gap_;  // white space before the tag, for when no call follows
 };
 
 // The pieces of a whole answer.
