@@ -24,6 +24,29 @@ Json usage_of_answers(const HttpRequest& request) {
           {"output_tokens", num_output}};
 }
 
+// A reply is held until it is whole, a stream only its prompts' part.
+void require_room_for_logprobs(const GenerationJob& job, const ServerLimits& limits) {
+  const GenerationOptions& options = job.options;
+  const SamplingParams& sampling = options.sampling;
+  const std::int64_t per_prompt_token = std::int64_t{1} + sampling.num_prompt_logprobs;  // 0 = none
+  const std::int64_t per_token = options.stream ? 0 : std::int64_t{1} + sampling.num_logprobs;
+  std::int64_t num_of_prompts = 0, num_of_answers = 0;
+  for (const PreparedPrompt& prompt : job.prompts) {
+    num_of_prompts += static_cast<std::int64_t>(prompt.tokens.size()) * per_prompt_token;
+    num_of_answers += prompt.max_tokens * per_token;
+  }
+  num_of_prompts *= options.best_of;
+  const std::int64_t num_entries = num_of_prompts + num_of_answers * options.best_of;
+  if (num_entries <= limits.max_logprob_entries) return;
+  const bool helps_streaming = !options.stream && num_of_prompts <= limits.max_logprob_entries;
+  throw Error(ErrorKind::kInvalidArgument,
+              fmt::format("logprobs: the reply may come to hold {} of them at once, at most {}; {}",
+                          num_entries, limits.max_logprob_entries,
+                          helps_streaming ? "lower max_tokens, split the request or stream it"
+                                          : "split the request"),
+              "logprobs");
+}
+
 }  // namespace
 
 std::string Router::salt_of(const HttpRequest& request, const GenerationOptions& options) const {
@@ -112,6 +135,7 @@ std::optional<std::string> Router::answer_to(const HttpRequest& request, const s
 }
 
 Reply Router::generate(const HttpRequest& request, GenerationJob job, Mailbox::Wake wake) const {
+  require_room_for_logprobs(job, config_.limits);
   if (job.salt.empty()) job.salt = salt_of(request, job.options);
   job.cache_log = cache_log_.get();
   job.tenant = tenant_of(request);

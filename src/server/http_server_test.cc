@@ -164,6 +164,32 @@ TEST(HttpServer, EchoWithLogprobsHasAnEntryPerToken) {
   EXPECT_EQ(prompt_only["usage"]["completion_tokens"], 0);
 }
 
+TEST(HttpServer, LogprobsOfOneReplyAreBounded) {
+  ServerConfig config;
+  config.limits.max_logprob_entries = 48;
+  const TestServer server(config);
+  const auto ask = [&](const std::string& fields) {
+    return server.post("/v1/completions", braced(fields));
+  };
+  // Two prompts of four tokens, each with three logprobs at every place.
+  const std::string echo = R"("prompt":[[1,2,3,4],[5,6,7,8]],"logprobs":2,"echo":true,"n":2)";
+  EXPECT_EQ(ask(echo + R"(,"max_tokens":0)").status, 200);
+  const auto refused = ask(echo + R"(,"max_tokens":1)");
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_EQ(refused.param(), "logprobs");
+  EXPECT_NE(refused.body.find("hold 60 of them at once, at most 48; lower max_tokens"),
+            std::string::npos);
+  // A stream's answers go as they come, its prompts' at once.
+  EXPECT_EQ(ask(echo + R"(,"max_tokens":1,"stream":true)").status, 200);
+  const std::string long_echo = R"("prompt":[1,2,3,4,5,6,7,8,9],"logprobs":5,"echo":true)";
+  const auto streamed = ask(long_echo + R"(,"max_tokens":1,"stream":true)");
+  EXPECT_EQ(streamed.param(), "logprobs");
+  EXPECT_NE(streamed.body.find("hold 54 of them at once, at most 48; split the request"),
+            std::string::npos);
+  // What is not asked for takes nothing.
+  EXPECT_EQ(ask(R"("prompt":"abc","max_tokens":100)").status, 200);
+}
+
 TEST(HttpServer, ManyChoices) {
   TestServer server;
   const Json reply =

@@ -31,6 +31,9 @@ struct ServerLimits {
   int max_stop_strings = 16;
   std::size_t max_stop_bytes = 1024;  // of one stop string
   int max_logprobs = 20;
+  // Logprobs that one reply holds at once, of tokens shown beside the chosen one, too: as JSON some
+  // 50 bytes each.
+  std::int64_t max_logprob_entries = 1'000'000;
   std::size_t max_stream_buffer_bytes = std::size_t{256} << 10;  // unsent, per connection
   // Of answers' tokens, for when they come back as history (HistoryTokens).
   std::size_t max_ledger_bytes = std::size_t{32} << 20;  // recent prompts, to explain misses by
