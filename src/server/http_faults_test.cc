@@ -64,6 +64,16 @@ TEST(HttpFaults, MalformedRequests) {
   EXPECT_EQ(server.post("/v1/completions", kGood).status, 200);
 }
 
+TEST(HttpFaults, LongHeadersAreTaken) {
+  TestServer server;
+  const auto status = [&](int num_bytes) {
+    const std::string value(static_cast<std::size_t>(num_bytes), 'a');
+    return server.post("/v1/completions", kGood, "X-Trace: " + value + "\r\n").status;
+  };
+  EXPECT_EQ(status(40 << 10), 200);
+  EXPECT_EQ(status(65 << 10), 431);
+}
+
 TEST(HttpFaults, HeaderWithoutEndIsCutOff) {
   TestServer server;
   RawClient client(server.port());

@@ -19,7 +19,7 @@ namespace larder {
 
 // Every bound on what a client may send or hold. Going over one is an error that names it.
 struct ServerLimits {
-  std::size_t max_header_bytes = std::size_t{16} << 10;
+  std::size_t max_header_bytes = std::size_t{64} << 10;
   std::size_t max_body_bytes = std::size_t{16} << 20;
   std::size_t max_total_body_bytes = std::size_t{64} << 20;  // of all requests being read
   int max_connections = 16384;                               // more are answered 503 and closed
