@@ -338,6 +338,8 @@ TEST_F(ChatTemplateTest, HostileTemplatesFailSoon) {
       "{% set ns = namespace(t=(1,)) %}{% for i in range(60) %}{% set ns.t = (ns.t, ns.t) %}{% "
       "endfor %}{{ {ns.t: 1} }}",
       "{% set x = 'é' * 2000000 %}{% for i in range(99999) %}{{ x.upper()|length }}{% endfor %}",
+      "{% set ns = namespace(h=1) %}{% for i in range(50000) %}{% set ns.h = namespace(n=[ns.h]) "
+      "%}{% endfor %}{{ ns.h }}",
   };
   TemplateLimits limits;
   limits.max_steps = 2'000'000;

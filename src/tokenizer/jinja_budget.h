@@ -49,11 +49,30 @@ class Budget {
   int max_depth() const { return max_depth_; }
 
  private:
+  friend class PrintGuard;
   static constexpr std::size_t kBytesPerStep = 128;
 
   std::int64_t steps_left_;
   std::size_t bytes_left_;
   int max_depth_;
+  int print_depth_ = 0;
+};
+
+// One more level of a value that is printed; fails before the machine's stack could end. A value
+// is no deeper than max_depth, but namespaces count as flat, and may hold one another in a chain.
+class PrintGuard {
+ public:
+  explicit PrintGuard(Budget& budget) : depth_(budget.print_depth_) {
+    const int max_depth = 2 * budget.max_depth();
+    if (depth_ >= max_depth) fail("a value to print is nested deeper than {}", max_depth);
+    ++depth_;
+  }
+  ~PrintGuard() { --depth_; }
+  PrintGuard(const PrintGuard&) = delete;
+  PrintGuard& operator=(const PrintGuard&) = delete;
+
+ private:
+  int& depth_;
 };
 
 // Bytes taken from a budget for as long as this lives.

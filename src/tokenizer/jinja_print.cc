@@ -125,6 +125,7 @@ std::string float_repr(double value) {
 
 void append_repr(Budget& budget, TextBuilder& out, const Value& value, Origin origin) {
   budget.step();
+  const PrintGuard guard(budget);
   if (value.is_undefined()) return out.append("Undefined", origin);
   if (value.is_none()) return out.append("None", origin);
   if (const auto* boolean = value.get_if<bool>()) {
