@@ -346,6 +346,14 @@ TEST_F(ChatTemplateTest, HostileTemplatesFailSoon) {
   for (const char* source : kSources) {
     EXPECT_THAT(failure_of(source, {}, limits), HasSubstr("line 1")) << source;
   }
+  const char* const kManySteps[] = {
+      "{% for i in range(30) %}{% set x = range(99999) %}{% endfor %}",
+      "{% set b = ['map'] * 5000 %}{{ 'a'|map(*b) }}",
+  };
+  for (const char* source : kManySteps) {
+    EXPECT_THAT(failure_of(source, {}, limits), HasSubstr("more steps")) << source;
+  }
+  EXPECT_THAT(failure_of("{% set b = [1] * 1500000 %}{{ dict(*b) }}"), HasSubstr("more text"));
 }
 
 TEST_F(ChatTemplateTest, DeepSourceFailsWithoutOverflow) {

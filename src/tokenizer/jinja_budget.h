@@ -95,6 +95,11 @@ class Charge {
     budget_->take(num_bytes);
     num_bytes_ += num_bytes;
   }
+  // From this budget, which is the same at every call.
+  void add(Budget& budget, std::size_t num_bytes) {
+    budget_ = &budget;
+    add(num_bytes);
+  }
 
  private:
   Budget* budget_ = nullptr;

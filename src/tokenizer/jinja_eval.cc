@@ -136,8 +136,7 @@ Args Interpreter::eval_arguments(const Expr& expr) {
         break;
       case ArgumentKind::kStar: {
         const ListRef items = elements(value);
-        budget().step(items->items.size());
-        args.positional.insert(args.positional.end(), items->items.begin(), items->items.end());
+        for (const Value& item : items->items) args.copy(budget(), item);
         break;
       }
       case ArgumentKind::kDoubleStar: {
@@ -145,9 +144,8 @@ Args Interpreter::eval_arguments(const Expr& expr) {
         if (value.dict() == nullptr)
           fail("argument after ** must be a mapping, not {}", type_name(value));
         for (const auto& [key, item] : value.dict()->entries()) {
-          budget().step();
           if (key.text() == nullptr) fail("keywords must be strings");
-          args.keyword.emplace_back(key.text()->bytes(), item);
+          args.copy(budget(), key.text()->bytes(), item);
         }
       }
     }

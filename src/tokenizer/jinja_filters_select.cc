@@ -9,11 +9,12 @@ namespace {
 constexpr std::size_t kMaxName = 64;  // looking up a name costs one step
 
 // The arguments behind the first count.
-Args rest_of(const Args& args, std::size_t count) {
+Args rest_of(Budget& budget, const Args& args, std::size_t count) {
   Args rest;
-  rest.positional.assign(args.positional.begin() + static_cast<std::ptrdiff_t>(count),
-                         args.positional.end());
-  rest.keyword = args.keyword;
+  for (std::size_t i = count; i < args.positional.size(); ++i) {
+    rest.copy(budget, args.positional[i]);
+  }
+  for (const auto& [name, value] : args.keyword) rest.copy(budget, name, value);
   return rest;
 }
 
@@ -37,7 +38,7 @@ Value map(Runtime& runtime, const Value& value, const Args& args) {
   if (has_attribute) return map_attribute(runtime, items, args);
   if (args.positional.empty()) fail("map requires a filter argument");
   const std::string_view name = text_argument(args.positional[0], "the filter's name").bytes();
-  const Args rest = rest_of(args, 1);
+  const Args rest = rest_of(runtime.budget(), args, 1);
   ListBuilder mapped(runtime);
   for (const Value& item : items->items) mapped.push(runtime.call_filter(name, item, rest));
   return runtime.generator(mapped.take());
@@ -49,7 +50,7 @@ Value select(Runtime& runtime, const Value& value, const Args& args) {
   const std::size_t offset = kByAttribute ? 1 : 0;
   if (args.positional.size() < offset) fail("Missing parameter for attribute name");
   const bool has_test = args.positional.size() > offset;
-  const Args rest = rest_of(args, has_test ? offset + 1 : offset);
+  const Args rest = rest_of(runtime.budget(), args, has_test ? offset + 1 : offset);
   ListBuilder selected(runtime);
   const ListRef items = runtime.elements(value);
   for (const Value& item : items->items) {

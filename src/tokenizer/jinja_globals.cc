@@ -63,6 +63,7 @@ Value range(Runtime& runtime, const Args& args) {
   const Int128 stride = step > 0 ? step : -step;
   const Int128 count = distance <= 0 ? 0 : (distance + stride - 1) / stride;
   if (count > kMaxRange) fail("Range too big. A template may not have more than 100000 elements.");
+  runtime.budget().step(static_cast<std::size_t>(count));
   auto list = std::make_shared<List>();
   list->charge = Charge(runtime.budget());
   list->charge.add(static_cast<std::size_t>(count) * sizeof(Value));

@@ -29,6 +29,19 @@ std::vector<const Value*> Args::bind(std::string_view function,
   return bound;
 }
 
+void Args::copy(Budget& budget, const Value& value) {
+  budget.step();
+  charge.add(budget, sizeof(Value));
+  positional.push_back(value);
+}
+
+void Args::copy(Budget& budget, std::string_view name, const Value& value) {
+  budget.step();
+  budget.scan(name.size());
+  charge.add(budget, sizeof(keyword[0]) + name.size());
+  keyword.emplace_back(name, value);
+}
+
 ListBuilder::ListBuilder(Runtime& runtime) : runtime_(runtime) {
   list_.charge = Charge(runtime.budget());
   list_.charge.add(sizeof(List));

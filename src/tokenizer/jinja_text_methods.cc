@@ -366,7 +366,7 @@ Value format_map(const Call& call) {
   if (dict == nullptr) fail("format_map() takes a mapping");
   Args args;
   for (const auto& [key, value] : dict->entries()) {
-    if (key.text() != nullptr) args.keyword.emplace_back(key.text()->bytes(), value);
+    if (key.text() != nullptr) args.copy(call.runtime.budget(), key.text()->bytes(), value);
   }
   return brace_format(call.runtime, call.self, args);
 }
