@@ -22,6 +22,10 @@ constexpr std::int64_t kMostFetchedBytes = 128 * 1024;
 // Of a device's attention: room for the partials of so many rows as leave it idle without them.
 constexpr std::int64_t kMostDevicePartialBytes = 64 * 1024 * 1024;
 
+// Of a CPU's: room for the partials of a few queries; longer batches have tasks enough without
+// splitting keys.
+constexpr int kSplitQueries = 2;
+
 // Tasks of attention per thread, so that none waits long for the last.
 constexpr int kTasksPerThread = 4;
 
@@ -135,27 +139,37 @@ SplitRange attention_splits(const AttentionArgs& args, const AttentionTask& task
   return {begin, last / kKeySplit + 1, begin > 0 && seen_sinks(args, sequence) > 0};
 }
 
+AttentionOp::ScratchSizes AttentionOp::scratch_sizes(int max_rows, int num_heads, int head_dim,
+                                                     int max_context_len, const Device* device) {
+  const std::int64_t row_bytes =
+      std::int64_t{num_heads} * divide_up(max_context_len, kKeySplit) *
+      attention_partial_size_bytes(1, head_dim);
+  if (device != nullptr) {
+    return {.partial_bytes = std::min(kMostDevicePartialBytes, max_rows * row_bytes)};
+  }
+  const int task_rows = std::max(kMaxAttentionRows, num_heads);
+  return {.thread_bytes = attention_scratch_size_bytes(task_rows, head_dim),
+          .partial_bytes = kSplitQueries * row_bytes};
+}
+
+std::size_t AttentionOp::scratch_size_bytes(const ThreadPool& pool, int max_rows, int num_heads,
+                                            int head_dim, int max_context_len,
+                                            const Device* device) {
+  const ScratchSizes sizes = scratch_sizes(max_rows, num_heads, head_dim, max_context_len, device);
+  return static_cast<std::size_t>(pool.num_threads() * sizes.thread_bytes + sizes.partial_bytes);
+}
+
 AttentionOp::AttentionOp(ThreadPool& pool, int max_rows, int num_heads, int head_dim,
                          int max_context_len, Device* device)
     : pool_(pool) {
-  if (device != nullptr) {
-    const std::int64_t all_rows_bytes =
-        std::int64_t{max_rows} * num_heads * divide_up(max_context_len, kKeySplit) *
-        attention_partial_size_bytes(1, head_dim);
-    partial_bytes_ = std::min(kMostDevicePartialBytes, all_rows_bytes);
-    scratch_ = DeviceBuffer(device, static_cast<std::size_t>(partial_bytes_));
-    return;
-  }
-  const int task_rows = std::max(kMaxAttentionRows, num_heads);
-  thread_bytes_ = attention_scratch_size_bytes(task_rows, head_dim);
-  // Room for the partials of a few queries; longer batches have tasks enough without splitting
-  // keys.
-  constexpr int kSplitQueries = 2;
-  const std::int64_t max_splits = divide_up(max_context_len, kKeySplit);
-  partial_bytes_ =
-      kSplitQueries * num_heads * max_splits * attention_partial_size_bytes(1, head_dim);
+  const ScratchSizes sizes = scratch_sizes(max_rows, num_heads, head_dim, max_context_len, device);
+  thread_bytes_ = sizes.thread_bytes;
+  partial_bytes_ = sizes.partial_bytes;
   scratch_ = DeviceBuffer(
-      nullptr, static_cast<std::size_t>(pool.num_threads() * thread_bytes_ + partial_bytes_), true);
+      device, scratch_size_bytes(pool, max_rows, num_heads, head_dim, max_context_len, device),
+      device == nullptr);
+  if (device != nullptr) return;
+  const std::int64_t max_splits = divide_up(max_context_len, kKeySplit);
   pieces_.reserve(static_cast<std::size_t>(max_rows) * static_cast<std::size_t>(num_heads));
   split_tasks_.reserve(static_cast<std::size_t>(std::int64_t{num_heads} * kSplitQueries *
                                                 std::max<std::int64_t>(max_splits, 1)));

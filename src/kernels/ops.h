@@ -28,8 +28,15 @@ class AttentionOp {
               Device* device = nullptr);
   void run(const KernelTable& kernels, const AttentionArgs& args);
   std::size_t scratch_size_bytes() const { return scratch_.size_bytes(); }
+  // What it will say of one made with these, for the planner: takes no memory.
+  static std::size_t scratch_size_bytes(const ThreadPool& pool, int max_rows, int num_heads,
+                                        int head_dim, int max_context_len, const Device* device);
 
  private:
+  struct ScratchSizes {
+    std::int64_t thread_bytes = 0;  // per thread
+    std::int64_t partial_bytes = 0;
+  };
   // A task and its place among the partials, should its keys be shared out.
   struct Piece {
     AttentionTask task;
@@ -42,14 +49,16 @@ class AttentionOp {
     int index = 0;  // within the piece's splits
   };
 
+  static ScratchSizes scratch_sizes(int max_rows, int num_heads, int head_dim, int max_context_len,
+                                    const Device* device);
   void list_pieces(const AttentionArgs& args);
   void run_split(const KernelTable& kernels, const AttentionArgs& args);
   std::byte* thread_scratch(int thread) { return scratch_.data() + thread * thread_bytes_; }
 
   ThreadPool& pool_;
-  DeviceBuffer scratch_;  // one part per thread, then partials
   std::int64_t thread_bytes_ = 0;
   std::int64_t partial_bytes_ = 0;
+  DeviceBuffer scratch_;  // one part per thread, then partials
   std::int64_t num_partial_bytes_ = 0;  // that this batch would need
   std::vector<Piece> pieces_;
   std::vector<SplitTask> split_tasks_;

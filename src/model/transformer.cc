@@ -81,12 +81,6 @@ bool is_quantized(const PackedMatrix& matrix) {
   return false;
 }
 
-AttentionOp make_attention(const ModelConfig& config, const TransformerLimits& limits,
-                           ThreadPool& pool, Device* device) {
-  return {pool,   limits.max_batch_tokens, config.num_heads, config.head_dim, limits.max_context_len,
-          device};
-}
-
 }  // namespace
 
 Transformer::Transformer(const ModelConfig& config, const Weights& weights, const KvLayout& layout,
@@ -98,7 +92,8 @@ Transformer::Transformer(const ModelConfig& config, const Weights& weights, cons
       kernels_(kernels),
       pool_(pool),
       limits_(limits),
-      attention_op_(make_attention(config, limits, pool, device)),
+      attention_op_(pool, limits.max_batch_tokens, config.num_heads, config.head_dim,
+                    limits.max_context_len, device),
       scratch_(device, ScratchPlan(config, limits, nullptr).size_bytes, true),
       buffers_(ScratchPlan(config, limits, scratch_.data()).buffers),
       device_(device) {
@@ -145,11 +140,11 @@ std::size_t Transformer::scratch_size_bytes() const {
 }
 
 std::size_t transformer_scratch_size_bytes(const ModelConfig& config,
-                                           const TransformerLimits& limits, ThreadPool& pool,
-                                           Device* device) {
-  // Reserving attention's scratch for a moment takes address space, not memory.
+                                           const TransformerLimits& limits, const ThreadPool& pool,
+                                           const Device* device) {
   return ScratchPlan(config, limits, nullptr).size_bytes +
-         make_attention(config, limits, pool, device).scratch_size_bytes();
+         AttentionOp::scratch_size_bytes(pool, limits.max_batch_tokens, config.num_heads,
+                                         config.head_dim, limits.max_context_len, device);
 }
 
 void Transformer::check(const ForwardBatch& batch) const {

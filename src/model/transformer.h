@@ -155,9 +155,9 @@ class Transformer {
   KeyStatistics* key_statistics_ = nullptr;
 };
 
-// What Transformer::scratch_size_bytes() will say, for the planner.
+// What Transformer::scratch_size_bytes() will say, for the planner. Takes no memory.
 std::size_t transformer_scratch_size_bytes(const ModelConfig& config,
-                                           const TransformerLimits& limits, ThreadPool& pool,
-                                           Device* device = nullptr);
+                                           const TransformerLimits& limits, const ThreadPool& pool,
+                                           const Device* device = nullptr);
 
 }  // namespace larder

@@ -1,6 +1,7 @@
 #include "model/transformer.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include "model/exactness.h"
 #include "model/golden.h"
@@ -84,9 +85,28 @@ TEST(Transformer, SizesAreKnownBefore) {
   EXPECT_EQ(weights.size_bytes(), weights_size_bytes(config, gguf));
 
   const KvLayout layout(kv_layer_shapes(config));
-  const TransformerLimits limits{.max_batch_tokens = 33, .max_logit_rows = 5};
+  const TransformerLimits limits{.max_batch_tokens = 33, .max_logit_rows = 5,
+                                 .max_context_len = 3000};
   const Transformer transformer(config, weights, layout, *kernels_for(Isa::kGeneric), pool, limits);
   EXPECT_EQ(transformer.scratch_size_bytes(), transformer_scratch_size_bytes(config, limits, pool));
+}
+
+TEST(Transformer, TellingAScratchsSizeTakesNone) {
+  const MappedFile file(kFolder + "tiny_mixed.gguf");
+  ModelConfig config = read_model_config(GgufFile(file.bytes()));
+  config.num_heads = 32;
+  ThreadPool pool(2);
+  const auto peak_kib = [] {
+    rusage usage{};
+    getrusage(RUSAGE_SELF, &usage);
+    return usage.ru_maxrss;
+  };
+  const long before_kib = peak_kib();
+  const TransformerLimits limits{.max_batch_tokens = 33, .max_logit_rows = 5,
+                                 .max_context_len = 1 << 24};
+  const std::size_t size_bytes = transformer_scratch_size_bytes(config, limits, pool);
+  EXPECT_GT(size_bytes, std::size_t{256} << 20);
+  EXPECT_LT(peak_kib() - before_kib, 64 << 10);
 }
 
 TEST(Transformer, LogitsComeInTheOrderAskedFor) {
