@@ -125,6 +125,7 @@ void ByteLevelBpe::encode_word(std::string_view word, std::uint32_t begin, Encod
       return;
     }
   }
+  check_word(word.size(), "bytes");
   scratch.symbols.clear();
   scratch.symbols.reserve(word.size());
   for (std::size_t i = 0; i < word.size(); ++i) {

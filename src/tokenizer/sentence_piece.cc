@@ -160,8 +160,10 @@ void SentencePiece::encode_word(Word& word, EncodeScratch& scratch,
   auto& symbols = scratch.symbols;
   symbols.clear();
   word.splits.clear();
-  for (std::uint32_t i = word.begin; i < word.end; i = symbols.back().end)
+  for (std::uint32_t i = word.begin; i < word.end; i = symbols.back().end) {
     symbols.push_back({i, i + read_utf8(word.text, i).length});
+    check_word(symbols.size(), "characters");
+  }
   const auto lookup = [&](const Symbol& left, const Symbol& right) -> Merge {
     const std::size_t size = right.end - left.begin;
     if (size > max_piece_bytes_) return {};

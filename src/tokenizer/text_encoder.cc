@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "base/error.h"
 #include "tokenizer/string_index.h"
 
 namespace larder {
@@ -13,6 +14,14 @@ constexpr std::size_t kBytesPerEntry = 8;
 constexpr std::size_t kMaxWordBytes = 64;
 
 }  // namespace
+
+void check_word(std::size_t num_symbols, const char* what) {
+  if (num_symbols <= kMaxWordSymbols) return;
+  throw Error(ErrorKind::kTooLarge,
+              fmt::format("the text has a word of more than {} {}, the most that is encoded; break "
+                          "it up, by spaces for instance",
+                          kMaxWordSymbols, what));
+}
 
 WordCache::WordCache(std::size_t text_size)
     : entries_(std::bit_ceil(std::min(text_size / kBytesPerEntry, kMaxEntries))) {}

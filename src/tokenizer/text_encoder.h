@@ -40,6 +40,13 @@ class WordCache {
   std::vector<PlacedToken> tokens_;
 };
 
+// A word is merged as a whole, of bytes or characters that take 32 bytes of memory each; a text of
+// one word would take as much memory as no plan has room for.
+inline constexpr std::size_t kMaxWordSymbols = std::size_t{1} << 20;
+
+// what: the symbols. Throws Error{kTooLarge} when a word has too many.
+void check_word(std::size_t num_symbols, const char* what);
+
 // What one call of Tokenizer::encode reuses from word to word.
 struct EncodeScratch {
   explicit EncodeScratch(std::size_t text_size) : cache(text_size) {}
@@ -56,6 +63,7 @@ class TextEncoder {
   virtual ~TextEncoder() = default;
   // Appends the tokens of text, in order of begin. text.size() < 2^31; text outlives scratch.
   // at_start: no text lies before it, or a special token does. text may be empty only then.
+  // Throws Error{kTooLarge}, see check_word().
   virtual void encode(std::string_view text, bool at_start, EncodeScratch& scratch,
                       std::vector<PlacedToken>& out) const = 0;
 };

@@ -86,7 +86,8 @@ class Tokenizer {
   // Spans must be in order and cover the text. What lies between special tokens is encoded as one
   // text, whatever spans it is made of; a special token may lie across spans if all are trusted.
   // User-defined tokens that mark nothing (a run of spaces, an HTML tag) are taken in any text.
-  // Time: linear in the length of the text; n log n in that of its longest word.
+  // Time: linear in the length of the text; n log n in that of its longest word, which is bounded:
+  // encode throws Error{kTooLarge} for a longer one.
   Encoding encode(std::string_view text, std::span<const TextSpan> spans, bool add_special) const;
   // exact: in order, apart from each other; no token is made of text on both sides of their edges.
   Encoding encode(std::string_view text, std::span<const TextSpan> spans, bool add_special,

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "tokenizer/byte_level.h"
+#include "tokenizer/text_encoder.h"
 #include "tokenizer/utf8.h"
 
 namespace larder {
@@ -358,6 +359,22 @@ TEST(Tokenizer, LongWordsTakeNoLongerPerByte) {
     std::string longer;
     for (int k = 0; k < 10; ++k) longer += text;
     EXPECT_LT(seconds(longer), 40 * seconds(text)) << word;
+  }
+}
+
+TEST(Tokenizer, RefusesAWordThatWouldTakeTooMuchMemory) {
+  const Tokenizer bpe(byte_level()), piece(sentence_piece());
+  const std::string longest(kMaxWordSymbols - 1, 'a');  // the space before it is one more symbol
+  for (const Tokenizer* tokenizer : {&bpe, &piece}) {
+    EXPECT_EQ(tokenizer->decode(tokenizer->encode(longest, false, false)), longest);
+    EXPECT_FALSE(tokenizer->encode(longest + " " + longest, false, false).empty());
+    try {
+      tokenizer->encode("b " + longest + "aa", false, false);
+      ADD_FAILURE() << "not refused";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kTooLarge);
+      EXPECT_THAT(error.what(), HasSubstr("a word of more than 1048576"));
+    }
   }
 }
 
