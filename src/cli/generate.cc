@@ -33,7 +33,8 @@ void generate(const GenerateOptions& options) {
   print_start(runtime);
   if (!options.chat && options.prompt_file.empty()) std::fputs(options.prompt.c_str(), stdout);
   const Completion completion =
-      complete(runtime, encode_prompt(runtime, options), options.sampling, print_text);
+      complete(runtime, encode_prompt(runtime, options), options.sampling, print_text, {},
+               /*continues_text=*/!options.chat);
   std::puts("");
   std::fprintf(stderr, "%d prompt tokens in %.0f ms (%.0f/s), %d tokens at %.1f/s, finish: %s\n",
                completion.usage.num_prompt_tokens, completion.prefill_seconds() * 1e3,

@@ -37,7 +37,8 @@ class UpdateQueue {
 }  // namespace
 
 Completion complete(Runtime& runtime, std::vector<TokenId> prompt, const SamplingParams& sampling,
-                    const std::function<bool(std::string_view)>& on_text, const std::string& salt) {
+                    const std::function<bool(std::string_view)>& on_text, const std::string& salt,
+                    bool continues_text) {
   UpdateQueue queue;
   Request request;
   request.prompt = std::move(prompt);
@@ -49,7 +50,7 @@ Completion complete(Runtime& runtime, std::vector<TokenId> prompt, const Samplin
   const std::uint64_t id = runtime.engine().submit(std::move(request));
 
   Completion completion;
-  StreamDecoder decoder(runtime.tokenizer());
+  StreamDecoder decoder(runtime.tokenizer(), false, continues_text);
   bool wanted = true;
   const auto deliver = [&](const std::string& text) {
     if (text.empty() || !wanted) return;

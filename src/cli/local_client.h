@@ -36,10 +36,11 @@ struct Completion {
 };
 
 // Runs one request (n = 1) to its end. on_text, if any, gets whole characters as they come, and
-// ends the request early by returning false. Throws what Engine::submit throws.
+// ends the request early by returning false. continues_text: see StreamDecoder. Throws what
+// Engine::submit throws.
 Completion complete(Runtime& runtime, std::vector<TokenId> prompt, const SamplingParams& sampling,
                     const std::function<bool(std::string_view)>& on_text = {},
-                    const std::string& salt = {});
+                    const std::string& salt = {}, bool continues_text = false);
 
 // The tokens of a conversation (OpenAI's messages), by the model's chat template.
 std::vector<TokenId> encode_messages(const Runtime& runtime,

@@ -46,10 +46,12 @@ class StopFinder {
 // Thread: one at a time. The tokenizer must outlive it.
 class TextStream {
  public:
-  // include_stop: the stop string is part of the text.
+  // include_stop: the stop string is part of the text. The rest: see StreamDecoder.
   TextStream(const Tokenizer& tokenizer, std::vector<std::string> stops, bool include_stop = false,
-             bool show_special = false)
-      : decoder_(tokenizer, show_special), finder_(std::move(stops)), include_stop_(include_stop) {}
+             bool show_special = false, bool continues_text = false)
+      : decoder_(tokenizer, show_special, continues_text),
+        finder_(std::move(stops)),
+        include_stop_(include_stop) {}
 
   // The text that this token completes, often all of it, possibly "". Ends at the stop string,
   // after which there is no more: the owner cancels the request.

@@ -12,6 +12,9 @@ std::unique_ptr<Generation> Generation::start(const ServedModel& model, Generati
                                               ServerMetrics& metrics, Mailbox::Wake wake) {
   std::vector<PreparedPrompt> prompts = std::move(job.prompts);
   job.prompts.resize(prompts.size());
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    job.prompts[i].continues_text = prompts[i].continues_text;
+  }
   // Not a unique_ptr's constructor call: it is private.
   std::unique_ptr<Generation> generation(
       new Generation(model, std::move(job), metrics, std::move(wake)));
@@ -39,7 +42,8 @@ Generation::Generation(const ServedModel& model, GenerationJob job, ServerMetric
   for (int prompt = 0; prompt < num_prompts; ++prompt) {
     for (int i = 0; i < options_.best_of; ++i) {
       Choice& choice = choices_.emplace_back(TextStream(
-          model.tokenizer, options_.stop, options_.include_stop, !options_.skip_special_tokens));
+          model.tokenizer, options_.stop, options_.include_stop, !options_.skip_special_tokens,
+          job.prompts[static_cast<std::size_t>(prompt)].continues_text));
       choice.index = static_cast<int>(choices_.size()) - 1;
       choice.prompt = prompt;
     }

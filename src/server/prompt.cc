@@ -51,6 +51,11 @@ void finish_pins(PreparedPrompt& prompt, std::size_t num_dropped, const Generati
   }
 }
 
+// Behind a special token a text begins anew, with the space that encoding puts before each.
+bool ends_in_text(const std::vector<TokenId>& tokens, const Tokenizer& tokenizer) {
+  return !tokens.empty() && !tokenizer.is_special(tokens.back());
+}
+
 // From an encoded prompt to one that can be computed.
 void finish_prompt(PreparedPrompt& prompt, const std::string& param,
                    const GenerationOptions& options, const ServedModel& model) {
@@ -200,6 +205,8 @@ PreparedPrompt encode_chat(const ChatRequest& request, const ServedModel& model)
   encoded.origin = origin_of(request, encoding.messages);
   encoded.pins = place_marks(request.marks, prompt, encoding);
   encoded.tokens = std::move(encoding.tokens);
+  encoded.continues_text =
+      request.continue_final_message && ends_in_text(encoded.tokens, tokenizer);
   encoded.num_kept_turns = static_cast<int>(exact.size());
   for (const ExactSpan& span : exact) {
     encoded.num_kept_tokens += static_cast<int>(span.tokens.size());
@@ -228,6 +235,7 @@ std::vector<PreparedPrompt> prepare_completion(const CompletionRequest& request,
     } else {
       made.tokens = std::get<std::vector<TokenId>>(prompt);
     }
+    made.continues_text = ends_in_text(made.tokens, model.tokenizer);
     finish_prompt(made, "prompt", request.options, model);
   }
   return prepared;

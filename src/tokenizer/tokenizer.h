@@ -126,8 +126,10 @@ class Tokenizer {
 // Thread: one at a time.
 class StreamDecoder {
  public:
-  explicit StreamDecoder(const Tokenizer& tokenizer, bool show_special = false)
-      : tokenizer_(tokenizer), show_special_(show_special) {}
+  // continues_text: a text lies before the first token, so that its space is no prefix and stays.
+  explicit StreamDecoder(const Tokenizer& tokenizer, bool show_special = false,
+                         bool continues_text = false)
+      : tokenizer_(tokenizer), show_special_(show_special), at_start_(!continues_text) {}
   // The text that this token completes, often all of it, possibly "".
   std::string push(TokenId token);
   // What is left at the end; half a character becomes U+FFFD.
@@ -136,7 +138,7 @@ class StreamDecoder {
  private:
   const Tokenizer& tokenizer_;
   bool show_special_;
-  bool at_start_ = true;
+  bool at_start_;
   std::string pending_;
 };
 

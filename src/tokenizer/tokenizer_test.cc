@@ -229,6 +229,10 @@ TEST(SentencePiece, PutsASpaceBeforeTextsAndTakesItAwayAgain) {
   EXPECT_THAT(tokenizer.encode("", false, false), ElementsAre());
   EXPECT_EQ(tokenizer.decode(std::vector<TokenId>{space_a, space_a}), "a a");
   EXPECT_EQ(tokenizer.decode(std::vector<TokenId>{a, space_a}), "a a");
+  // What continues a text keeps its space.
+  StreamDecoder answer(tokenizer), rest(tokenizer, false, /*continues_text=*/true);
+  EXPECT_EQ(answer.push(space_a), "a");
+  EXPECT_EQ(rest.push(space_a), " a");
   vocabulary.add_space_prefix = false;
   const Tokenizer plain(vocabulary);
   EXPECT_THAT(plain.encode("ab", false, false), ElementsAre(*plain.find("ab")));
