@@ -74,6 +74,7 @@ class Replay {
 Json as_chat(Json body) {
   const auto system = body.find("system");
   if (system == body.end() || system->is_null()) return body;
+  if (!body["messages"].is_array()) throw_invalid("messages must be an array");
   body["messages"].insert(body["messages"].begin(),
                           Json{{"role", "system"}, {"content", *system}});
   body.erase("system");
@@ -99,7 +100,7 @@ void read_log(const DoctorCacheOptions& options, CacheLosses& losses) {
         json = replay->report(as_chat(std::move(json)));
       }
       losses.add(json);
-    } catch (const Error& error) {
+    } catch (const std::exception& error) {  // whatever an odd line makes of it
       if (++num_skipped <= 3)
         std::fprintf(stderr, "%s:%d: left out: %s\n", options.source.c_str(), number, error.what());
     }
@@ -116,7 +117,11 @@ void read_server(const DoctorCacheOptions& options, CacheLosses& losses) {
   const auto data = list.find("data");
   if (data == list.end() || !data->is_array())
     throw_invalid("{}: answers, but not as Larder does", options.source);
-  for (const Json& report : *data) losses.add(report);
+  try {
+    for (const Json& report : *data) losses.add(report);
+  } catch (const Error& error) {
+    throw_invalid("{}: answers, but not as Larder does: {}", options.source, error.what());
+  }
 }
 
 std::string one_line(const std::string& text) {

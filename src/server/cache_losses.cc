@@ -28,19 +28,37 @@ std::string text_of(const Json& object, const char* name) {
   return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
 }
 
+std::int64_t count_of(const Json& object, const char* name) {
+  const auto found = object.find(name);
+  if (found == object.end()) return 0;
+  if (!found->is_number()) throw_invalid("this is no cache report: \"{}\" is no number", name);
+  return found->get<std::int64_t>();
+}
+
+// By reason.
+std::map<std::string, std::int64_t> sum_misses(const Json& report) {
+  std::map<std::string, std::int64_t> sums;
+  const auto misses = report.find("misses");
+  if (misses == report.end() || misses->is_null()) return sums;
+  if (!misses->is_array()) throw_invalid("this is no cache report: \"misses\" is no array");
+  for (const Json& miss : *misses) sums[text_of(miss, "reason")] += count_of(miss, "tokens");
+  return sums;
+}
+
 }  // namespace
 
 void CacheLosses::add(const Json& report) {
   if (!report.is_object() || text_of(report, "object") != "cache.report")
     throw_invalid("this is no cache report: it lacks \"object\": \"cache.report\"");
+  // Read whole before any of it counts.
+  const std::int64_t num_prompt = count_of(report, "prompt_tokens");
+  const std::int64_t num_cached = count_of(report, "cached_tokens");
+  const std::map<std::string, std::int64_t> sums = sum_misses(report);
   ++num_requests_;
-  num_prompt_tokens_ += report.value("prompt_tokens", std::int64_t{0});
-  num_cached_tokens_ += report.value("cached_tokens", std::int64_t{0});
+  num_prompt_tokens_ += num_prompt;
+  num_cached_tokens_ += num_cached;
   const auto divergence = report.find("divergence");
   const bool has_diverged = divergence != report.end() && divergence->is_object();
-  std::map<std::string, std::int64_t> sums;
-  for (const Json& miss : report.value("misses", Json::array()))
-    sums[text_of(miss, "reason")] += miss.value("tokens", std::int64_t{0});
   for (const auto& [reason, num_tokens] : sums) {
     if (is_new(reason)) {
       num_new_tokens_ += num_tokens;

@@ -40,6 +40,14 @@ TEST(CacheLosses, RefusesWhatIsNoReport) {
   CacheLosses losses;
   EXPECT_THROW(losses.add(Json::parse("[]")), Error);
   EXPECT_THROW(losses.add(Json::parse(R"({"object":"list"})")), Error);
+  for (const char* odd : {R"("prompt_tokens":"many")", R"("cached_tokens":null)", R"("misses":7)",
+                          R"("misses":[{"tokens":"all"}])", R"("misses":{"tokens":1})"}) {
+    EXPECT_THROW(
+        losses.add(Json::parse(std::string(R"({"object":"cache.report",)") + odd + "}")), Error)
+        << odd;
+  }
+  losses.add(Json::parse(R"({"object":"cache.report","misses":[7,"x"]})"));
+  EXPECT_EQ(losses.num_requests(), 1) << "what was refused does not count";
 }
 
 }  // namespace
