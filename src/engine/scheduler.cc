@@ -16,6 +16,11 @@ int common_length(const std::vector<TokenId>& left, const std::vector<TokenId>& 
   return static_cast<int>(std::mismatch(left.begin(), end, right.begin()).first - left.begin());
 }
 
+void forget_missed_before(int end, std::vector<MissedSpan>& missed) {
+  std::erase_if(missed, [end](const MissedSpan& span) { return span.end <= end; });
+  if (!missed.empty()) missed.front().begin = std::max(missed.front().begin, end);
+}
+
 // Fewer run at once than a step has rows, so that a prompt always gets one of them.
 SchedulerConfig bounded(SchedulerConfig config) {
   const int most = config.max_logit_rows > 1 ? std::max(1, config.max_batch_tokens - 1) : 1;
@@ -304,8 +309,7 @@ void Scheduler::note_miss(Sequence& sequence, int num_matched) {
 void Scheduler::note_load(ActiveRequest& request, const LoadPlan& load) {
   if (load.sure_end <= request.num_cached) return;
   std::vector<MissedSpan>& missed = request.facts.missed;
-  std::erase_if(missed, [&](const MissedSpan& span) { return span.end <= load.sure_end; });
-  if (!missed.empty()) missed.front().begin = std::max(missed.front().begin, load.sure_end);
+  forget_missed_before(load.sure_end, missed);
   missed.insert(missed.begin(), {.begin = request.num_cached,
                                  .end = load.sure_end,
                                  .cause = load ? MissCause::kTierFailed : MissCause::kTooShort});
@@ -313,11 +317,8 @@ void Scheduler::note_load(ActiveRequest& request, const LoadPlan& load) {
 
 // The load that note_load() counted as failed has brought tokens up to num_matched.
 void Scheduler::note_loaded(ActiveRequest& request, const LoadedTokens& loaded) {
-  std::vector<MissedSpan>& missed = request.facts.missed;
-  const int num_matched = std::min(loaded.num_matched, request.num_prompt);
-  std::erase_if(missed, [&](const MissedSpan& span) { return span.end <= num_matched; });
-  if (!missed.empty()) missed.front().begin = std::max(missed.front().begin, num_matched);
-  request.num_cached = num_matched;
+  request.num_cached = std::min(loaded.num_matched, request.num_prompt);
+  forget_missed_before(request.num_cached, request.facts.missed);
   std::vector<int>& by_tier = request.facts.num_loaded_by_tier;
   by_tier.resize(loaded.num_by_tier.size());
   for (std::size_t tier = 0; tier < by_tier.size(); ++tier) by_tier[tier] += loaded.num_by_tier[tier];

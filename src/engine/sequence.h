@@ -43,8 +43,8 @@ struct ActiveRequest {
   std::uint64_t seed = 0;  // of all choices, with choice and position
   RequestTimes times;
   int num_prompt = 0;
-  int num_cached = -1;  // -1 = never scheduled
-  int num_loaded = 0;   // of those, from tiers
+  int num_cached = -1;      // -1 = never scheduled
+  int num_loaded = 0;       // of those, from tiers
   bool is_counted = false;  // in the statistics of prompts
   int num_preemptions = 0;
   CacheFacts facts;  // of the first time that it was scheduled

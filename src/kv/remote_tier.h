@@ -12,9 +12,9 @@
 #include <unordered_set>
 #include <vector>
 
+#include "kv/read_rate.h"
 #include "kv/remote_connection.h"
 #include "kv/remote_url.h"
-#include "kv/read_rate.h"
 #include "kv/tier.h"
 #include "kv/tier_key.h"
 #include "kv/tier_staging.h"
