@@ -179,7 +179,8 @@ class KvCache {
       TierBlock block;
       NodeId node;  // kNoNode: not in the pool
     };
-    int begin = 0;  // index of the first
+    int begin = 0;       // index of the first
+    int max_tokens = 0;  // that may be loaded, whole blocks or not
     std::vector<Step> steps;
   };
   struct Missing {
@@ -199,7 +200,7 @@ class KvCache {
     };
     int begin = 0;
     int end = 0;  // indices
-    int max_tokens = 0;  // that begin_load() was given
+    int max_tokens = 0;  // the path's
     std::vector<Block> blocks;
   };
 

@@ -117,6 +117,7 @@ KvCache::LoadPath KvCache::load_path(const BlockTable& table, std::span<const To
                                      int begin) const {
   LoadPath path;
   path.begin = begin;
+  path.max_tokens = static_cast<int>(tokens.size());
   const std::span<const BlockId> kept = table.blocks(0);
   NodeId node = begin == 0 ? table.root_ : cache_.node_of(kept[static_cast<std::size_t>(begin - 1)]);
   CHECK(node != kNoNode, begin);
@@ -167,7 +168,6 @@ LoadPlan KvCache::begin_load(BlockTable& table, std::span<const TokenId> tokens,
   const auto num_taken = static_cast<int>(wanted.missing.size()) + wanted.num_in_pool;
   if (num_taken > num_blocks_available()) return plan;
   start_load(table, path, std::move(wanted.missing), end);
-  loads_.at(table.load_).max_tokens = num_usable;
   plan.has_begun = true;
   return plan;
 }
@@ -184,6 +184,7 @@ void KvCache::start_load(BlockTable& table, const LoadPath& path, std::vector<Mi
   Loading loading;
   loading.begin = path.begin;
   loading.end = end;
+  loading.max_tokens = path.max_tokens;
   table.num_computed_ = path.begin * kBlockSize;
   // What is in the pool is held first, so that it cannot be evicted for what is not.
   for (int index = path.begin; index < end; ++index) {
