@@ -163,6 +163,11 @@ void Scheduler::schedule_decodes() {
     // It may have been preempted for one before it.
     if (!sequence->table.empty()) plan(*sequence, 1);
   }
+  // Those whose turn it was may all have lost their place for want of a block; the first in order, who
+  // holds some, goes on then. By index: planning may preempt, which takes sequences from the end.
+  for (std::size_t i = 0; planned_.empty() && i < running_.size(); ++i) {
+    if (running_[i]->num_missing() == 1) plan(*running_[i], 1);
+  }
 }
 
 void Scheduler::schedule_prefills() {

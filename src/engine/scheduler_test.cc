@@ -86,6 +86,16 @@ TEST_F(SchedulerTest, AllAdvanceWhereNotAllFitIntoAStep) {
   }
 }
 
+TEST_F(SchedulerTest, SomebodyAdvancesWhereThoseWhoseTurnItIsLoseTheirPlace) {
+  // The choices part in blocks of their own, and half of those whose turn it is find none.
+  Rig rig(model_, {.num_blocks = 15, .max_logit_rows = 4});
+  const std::uint64_t id = rig.add(random_tokens(176, 1), greedy(20), 8);
+  rig.run();
+  EXPECT_FALSE(rig.scheduler.has_work());
+  for (int choice = 0; choice < 8; ++choice)
+    EXPECT_EQ(rig.heard[std::pair(id, choice)].tokens.size(), 20u) << choice;
+}
+
 TEST_F(SchedulerTest, PriorityThenArrival) {
   Rig rig(model_, {.max_sequences = 1});
   const std::uint64_t first = rig.add(random_tokens(20, 1), greedy(4));
