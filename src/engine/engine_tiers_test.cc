@@ -178,6 +178,33 @@ TEST(SchedulerTiers, WhatATierSaidItHadAndDidNotBringIsAFailure) {
   }
 }
 
+// Its place went to a sequence before it: what the tier brought later is none the less cached.
+TEST(SchedulerTiers, ALoadThatWasCutShortIsToldByTheNext) {
+  TinyModel model("tiny_llama");
+  FakeStore store;
+  FakeTier tier(store);
+  tier.answers_at_once = true;
+  {
+    Rig first(model, {.tiers = {&tier}});
+    first.add(random_tokens(100, 2), one_token());
+    first.run();
+  }
+  tier.answers_at_once = false;
+  Rig rig(model, {.num_blocks = 16, .tiers = {&tier}});
+  SamplingParams many;
+  many.max_tokens = 100;
+  rig.add(random_tokens(100, 1), many);
+  rig.step();
+  const std::uint64_t id = rig.add(random_tokens(100, 2), one_token());
+  while (rig.scheduler.stats().num_preemptions == 0) ASSERT_TRUE(rig.step());
+  while (rig.step()) tier.answer();
+  const Heard& heard = rig.heard[std::pair(id, 0)];
+  EXPECT_EQ(heard.usage.num_cached_tokens, 96);
+  EXPECT_EQ(heard.usage.num_loaded_tokens, 96);
+  for (const MissedSpan& missed : heard.cache.missed)
+    EXPECT_NE(missed.cause, MissCause::kTierFailed) << missed.begin;
+}
+
 // What was computed is prompts less what was cached: it may not fall while a load ends.
 TEST(SchedulerTiers, NoCounterFallsWhileATierLoads) {
   TinyModel model("tiny_llama");

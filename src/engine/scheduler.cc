@@ -80,7 +80,7 @@ void Scheduler::finish_load(Sequence& sequence, const EndedLoad& ended) {
   const LoadedTokens loaded =
       cache_.finish_load(sequence.table, sequence.tokens, request.request.salt, ended);
   --num_loading_;
-  const bool is_first_run = request.num_preemptions == 0;
+  const bool is_first_run = !request.is_counted;
   if (is_first_run) note_loaded(request, loaded);
   // Each time for a nearer end, so that it comes to one.
   if (loaded.end > sequence.num_computed() &&
@@ -196,7 +196,7 @@ void Scheduler::admit_waiting() {
     running_.insert(std::ranges::upper_bound(running_, &sequence, GoesBefore{}), &sequence);
     const LoadPlan load =
         cache_.begin_load(sequence.table, sequence.tokens, max_match(sequence));
-    if (sequence.request->num_preemptions == 0) note_load(*sequence.request, load);
+    if (!sequence.request->is_counted) note_load(*sequence.request, load);
     if (load) {
       ++num_loading_;
       continue;
@@ -288,7 +288,7 @@ bool Scheduler::admit(Sequence& sequence) {
   stats_.num_prefix_hits += static_cast<std::uint64_t>(num_matched);
   if (request.num_cached < 0) {
     request.num_cached = num_matched;
-    request.times.scheduled_ns = clock_.now_ns();
+    if (request.times.scheduled_ns == 0) request.times.scheduled_ns = clock_.now_ns();
     note_miss(sequence, num_matched);
   }
   return true;
@@ -372,6 +372,12 @@ void Scheduler::preempt(Sequence& sequence) {
     num_logits_left_ += num_prompt_logits(sequence, place->num_tokens) + (place->num_samples > 0);
     planned_.erase(place);
   }
+  ActiveRequest& request = *sequence.request;
+  if (sequence.table.is_loading() && !request.is_counted) {
+    // What its first load would have brought comes with the next: admit() tells it anew.
+    request.num_cached = -1;
+    request.facts.missed.clear();
+  }
   detach(sequence);
   waiting_.insert(&sequence);
 }
@@ -380,7 +386,7 @@ void Scheduler::preempt(Sequence& sequence) {
 void Scheduler::detach(Sequence& sequence) {
   if (sequence.table.is_loading()) {
     --num_loading_;
-    count_prompt(*sequence.request);
+    if (sequence.request->num_cached >= 0) count_prompt(*sequence.request);
   }
   cache_.release(sequence.table);
   std::erase(running_, &sequence);
