@@ -10,10 +10,14 @@ TEST(Dispatch, NamesWhatThisMachineRuns) {
   std::string names;
   for (const KernelTable* table : test::tables()) names += std::string(" ") + table->name;
   std::printf("[  ISAs   ]%s\n", names.c_str());
-  EXPECT_EQ(names.substr(0, 8), " generic");
+  if (std::getenv("LARDER_ISA") == nullptr) {
+    EXPECT_EQ(names.substr(0, 8), " generic");
+  }
 }
 
 TEST(Dispatch, TheEnvironmentChoosesOrIsRefused) {
+  const char* named = std::getenv("LARDER_ISA");
+  const std::string outside = named == nullptr ? "" : named;
   ASSERT_EQ(unsetenv("LARDER_ISA"), 0);
   const KernelTable* best = nullptr;
   for (const Isa isa : {Isa::kGeneric, Isa::kAvx2, Isa::kAvx512, Isa::kAmx}) {
@@ -33,6 +37,7 @@ TEST(Dispatch, TheEnvironmentChoosesOrIsRefused) {
     EXPECT_THROW(select_kernels(), Error);
   }
   unsetenv("LARDER_ISA");
+  if (named != nullptr) setenv("LARDER_ISA", outside.c_str(), 1);
 }
 
 }  // namespace
