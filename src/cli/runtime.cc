@@ -13,6 +13,7 @@
 #include "cli/device.h"
 #include "cli/pull.h"
 #include "cli/tiers.h"
+#include "engine/request_check.h"
 #include "engine/sampler.h"
 #include "kv/kv_type_names.h"
 #include "model/gguf.h"
@@ -200,6 +201,9 @@ PlannedModel plan_model(const RuntimeOptions& options, ThreadPool& pool, Device*
   footprint.process_bytes +=
       eviction_policy_size_bytes(eviction_kind(options), planned.plan.num_blocks);
   planned.plan = make_plan(*planned.layout, footprint, plan_options, available_bytes);
+  // Else every request would be refused for a field that it did not send.
+  check_span(options.attention, {.max_model_len = planned.plan.max_model_len,
+                                 .max_batch_tokens = options.max_batch_tokens});
   return planned;
 }
 

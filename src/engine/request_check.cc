@@ -53,9 +53,24 @@ void check_sampling(SamplingParams& params, const RequestLimits& limits) {
   params.num_prompt_logprobs = std::clamp(params.num_prompt_logprobs, -1, limits.vocab_size);
 }
 
-void check_span(const Request& request, const RequestLimits& limits) {
-  const int window = request.attention_window;
-  const int num_sinks = request.attention_sinks;
+void check_pins(const Request& request) {
+  require(request.pins.size() <= static_cast<std::size_t>(kMaxPins), "pins",
+          fmt::format("a request has at most {} pins, not {}", kMaxPins, request.pins.size()));
+  int num_tokens = 0;
+  for (const PromptPin& pin : request.pins) {
+    const bool fits = pin.num_tokens > num_tokens &&
+                      pin.num_tokens <= static_cast<int>(request.prompt.size()) && pin.ttl_s >= 0;
+    require(fits, "pins",
+            fmt::format("a pin of {} tokens for {} s does not fit a prompt of {} after one of {}",
+                        pin.num_tokens, pin.ttl_s, request.prompt.size(), num_tokens));
+    num_tokens = pin.num_tokens;
+  }
+}
+
+}  // namespace
+
+void check_span(const AttentionSpan& span, const RequestLimits& limits) {
+  const auto [window, num_sinks] = span;
   if (window == 0 && num_sinks == 0) return;
   require(window > 0, "attention_sinks", "attention_sinks needs an attention_window");
   require(window % kBlockSize == 0, "attention_window",
@@ -74,25 +89,9 @@ void check_span(const Request& request, const RequestLimits& limits) {
                       window, num_sinks, num_needed, limits.max_model_len));
 }
 
-void check_pins(const Request& request) {
-  require(request.pins.size() <= static_cast<std::size_t>(kMaxPins), "pins",
-          fmt::format("a request has at most {} pins, not {}", kMaxPins, request.pins.size()));
-  int num_tokens = 0;
-  for (const PromptPin& pin : request.pins) {
-    const bool fits = pin.num_tokens > num_tokens &&
-                      pin.num_tokens <= static_cast<int>(request.prompt.size()) && pin.ttl_s >= 0;
-    require(fits, "pins",
-            fmt::format("a pin of {} tokens for {} s does not fit a prompt of {} after one of {}",
-                        pin.num_tokens, pin.ttl_s, request.prompt.size(), num_tokens));
-    num_tokens = pin.num_tokens;
-  }
-}
-
-}  // namespace
-
 void check_request(Request& request, const RequestLimits& limits) {
   require(!request.prompt.empty(), "prompt", "prompt is empty: at least one token is needed");
-  check_span(request, limits);
+  check_span({request.attention_window, request.attention_sinks}, limits);
   const int max_len = request.attention_window > 0 ? kMaxEndlessTokens : limits.max_model_len;
   const auto most = static_cast<std::size_t>(max_len);
   require(request.prompt.size() < most, "prompt",

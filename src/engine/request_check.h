@@ -2,6 +2,7 @@
 #pragma once
 
 #include "engine/request.h"
+#include "kv/block_table.h"
 
 namespace larder {
 
@@ -11,6 +12,9 @@ struct RequestLimits {
   int max_choices = 0;
   int max_batch_tokens = 0;
 };
+
+// Throws Error{kInvalidArgument} with the field's name where no request of that span could run.
+void check_span(const AttentionSpan& span, const RequestLimits& limits);
 
 // Throws Error{kInvalidArgument} with the field's name. Cuts max_tokens to what max_model_len
 // leaves and logprob counts to the vocabulary.

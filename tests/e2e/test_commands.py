@@ -94,6 +94,9 @@ def test_perplexity_of_english_is_low_and_of_noise_is_high(tmp_path):
     (("plan", "--kv-size", "1GiB", "--memory", "2GiB"), ["--kv-size", "--memory"]),
     (("plan", "--kv-size", "900TiB"), ["--kv-size", "available"]),
     (("serve", "--host", "0.0.0.0"), ["--api-key"]),
+    (("serve", "--attention-window", 100), ["attention_window", "multiple of 16"]),
+    (("serve", "--attention-sinks", 16), ["attention_sinks", "attention_window"]),
+    (("serve", "--attention-window", 1 << 20), ["attention_window", "smaller"]),
     (("generate",), ["-p"]),
 ])
 def test_errors_are_one_line_that_helps(arguments, words):
