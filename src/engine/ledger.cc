@@ -223,13 +223,14 @@ void Ledger::complete(std::uint64_t number, std::span<const TokenId> generated) 
   // The last token's own keys and values are computed with the next one only.
   const int num_generated = static_cast<int>(generated.size());
   const std::size_t num_indexed = entry.is_indexed ? entry.prefixes.size() : 0;
-  prompt.num_computed = prompt.num_prompt + std::max(0, num_generated - 1);
+  const int num_computed = prompt.num_prompt + std::max(0, num_generated - 1);
+  prompt.num_computed = std::min(num_computed, prompt.origin.num_shareable);
   if (num_generated == 0) {
     if (!entry.is_indexed) index(entry, 0);
     return;
   }
   const std::span<const TokenId> computed(prompt.tokens.data(),
-                                          static_cast<std::size_t>(prompt.num_computed));
+                                          static_cast<std::size_t>(num_computed));
   entry.prefixes = prefix_hashes(computed, seed_of(prompt.origin));
   entry.tenant_prefixes = prefix_hashes(computed, prompt.origin.tenant);
   index(entry, num_indexed);

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <list>
 #include <mutex>
 #include <optional>
@@ -49,6 +50,8 @@ struct PromptOrigin {
   std::uint64_t sorted_tools = 0;  // of the tools with the keys of their objects in order
   std::uint64_t conversation = 0;  // of what the client says belongs together (prompt_cache_key)
   int tools_end = 0;               // tokens of the prompt before the first turn's own text
+  // Tokens that the cache may keep of it: AttentionSpan's.
+  int num_shareable = std::numeric_limits<int>::max();
   std::vector<PromptPart> parts;   // in order; empty = one text
   std::vector<std::string> roles;  // of the messages
   std::vector<int> sent_as;        // their indices as the client sent them; empty = the same

@@ -201,6 +201,18 @@ TEST(Explain, CoversWhatWasComputedOnce) {
   EXPECT_EQ(num_of(missed, MissReason::kTooShort), 1);
 }
 
+// What an endless request computes beyond its window never is in the cache: it cannot be evicted.
+TEST(Explain, WhatCouldNotBeSharedWasNotEvicted) {
+  Ledger ledger(1 << 24);
+  const Tokens text = random_text(160, 1);
+  PromptOrigin endless = of("a");
+  endless.num_shareable = 64;
+  serve(ledger, endless, text, random_text(20, 2));
+  const auto missed = explain(ledger.compare(of("b"), text, 0), {}, 160, 64);
+  EXPECT_EQ(num_of(missed, MissReason::kEvicted), 0);
+  EXPECT_EQ(num_of(missed, MissReason::kNeverSeen), 96);
+}
+
 TEST(Explain, AddsUpWhateverTheFacts) {
   std::mt19937 random(5);
   const auto below = [&](int most) { return static_cast<int>(random() % static_cast<unsigned>(most)); };
