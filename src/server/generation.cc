@@ -71,6 +71,9 @@ void Generation::submit(std::vector<PreparedPrompt> prompts) {
     request.prompt = std::move(prompts[i].tokens);
     request.sampling = options_.sampling;
     request.sampling.max_tokens = prompts[i].max_tokens;
+    // Where the prompt's length cuts what was asked for, the answer ends by its length.
+    if (!options_.has_max_tokens || options_.sampling.min_tokens <= options_.sampling.max_tokens)
+      request.sampling.min_tokens = std::min(request.sampling.min_tokens, prompts[i].max_tokens);
     request.n = options_.best_of;
     request.priority = options_.priority;
     request.pins = std::move(prompts[i].pins);
@@ -91,6 +94,7 @@ void Generation::open(PreparedPrompt& prompt, std::size_t index) {
   origin.tenant = tenant_;
   origin.salt = hash_text(salt_);
   origin.conversation = hash_text(options_.prompt_cache_key);
+  origin.num_shareable = options_.attention.num_shareable();
   OpenPrompt open = cache_log_->open(std::move(origin), prompt.tokens, options_.comparison_id);
   open.normalised = std::move(prompt.normalised);
   open.num_kept_tokens = prompt.num_kept_tokens;

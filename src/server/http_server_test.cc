@@ -57,6 +57,21 @@ TEST(HttpServer, CompletionIsDeterministicAndCached) {
   EXPECT_EQ(third["usage"]["prompt_tokens_details"]["cached_tokens"], 0);
 }
 
+TEST(HttpServer, AnAnswerCutByTheContextEndsByItsLength) {
+  TestServer server;
+  const std::string prompt(static_cast<std::size_t>(TestServer::kMaxModelLen) - 6, 'a');
+  const auto ask = [&](const char* more) {
+    return server.post("/v1/completions", fmt::format(R"({{"prompt":"{}"{}}})", prompt, more));
+  };
+  for (const char* more : {R"(,"max_tokens":50,"min_tokens":20)", R"(,"max_tokens":50)"}) {
+    const auto reply = ask(more);
+    ASSERT_EQ(reply.status, 200) << reply.body;
+    EXPECT_EQ(reply.json()["choices"][0]["finish_reason"], "length");
+    EXPECT_LT(reply.json()["usage"]["completion_tokens"], 20);
+  }
+  EXPECT_EQ(ask(R"(,"max_tokens":20,"min_tokens":50)").param(), "min_tokens");
+}
+
 TEST(HttpServer, SaltsKeepCachesApart) {
   TestServer server;
   const auto cached = [&](const std::string& salt) {
