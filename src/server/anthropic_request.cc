@@ -101,14 +101,14 @@ class ChatBuilder {
   }
 
   void add_tool_mark(std::size_t tool, std::optional<int> ttl_s) {
-    if (ttl_s) request_.marks.push_back({-1, static_cast<int>(tool), *ttl_s});
+    if (ttl_s) add_mark({-1, static_cast<int>(tool), *ttl_s});
   }
   void mark_end(int ttl_s) {
     const bool is_marked =
         !request_.marks.empty() && request_.marks.back().message == last_.message &&
         request_.marks.back().part == last_.part;
     if (!is_marked) {
-      request_.marks.push_back({last_.message, last_.part, ttl_s});
+      add_mark({last_.message, last_.part, ttl_s});
     } else if (request_.marks.back().ttl_s != ttl_s) {
       fail_field("cache_control", "the last block has a cache_control of another ttl");
     }
@@ -146,8 +146,19 @@ class ChatBuilder {
     if (is_same) {  // the last text of a result, and the result
       request_.marks.back().ttl_s = std::max(request_.marks.back().ttl_s, *ttl_s);
     } else {
-      request_.marks.push_back({last_.message, last_.part, *ttl_s});
+      add_mark({last_.message, last_.part, *ttl_s});
     }
+  }
+
+  // Refuses one too many at once: shift_calls() passes over them for each text.
+  void add_mark(const CacheMark& mark) {
+    if (request_.marks.size() == kMaxBreakpoints) {
+      fail_field("cache_control",
+                 fmt::format("at most {} blocks may have a cache_control, there are more; send the "
+                             "last ones only",
+                             kMaxBreakpoints));
+    }
+    request_.marks.push_back(mark);
   }
 
   ChatRequest& request_;
@@ -278,10 +289,6 @@ void read_tools(const Fields& fields, ChatRequest& request, ChatBuilder& builder
 }
 
 void check_marks(const std::vector<CacheMark>& marks) {
-  if (marks.size() > kMaxBreakpoints) {
-    fail_field("cache_control", fmt::format("at most {} blocks may have a cache_control, there are {}",
-                                            kMaxBreakpoints, marks.size()));
-  }
   for (std::size_t i = 1; i < marks.size(); ++i) {
     if (marks[i].ttl_s <= marks[i - 1].ttl_s) continue;
     fail_field("cache_control",

@@ -155,16 +155,18 @@ TEST(AnthropicRequest, TheTopLevelMarksTheLastBlock) {
 }
 
 TEST(AnthropicRequest, FourBreakpointsAtMost) {
-  const auto request = [](int num_blocks) {
+  const auto request = [](int num_blocks, const std::string& more = "") {
     std::string blocks;
     for (int i = 0; i < num_blocks; ++i) {
       blocks += i > 0 ? "," : "";
       blocks += R"({"type":"text","text":"x","cache_control":{"type":"ephemeral"}})";
     }
-    return R"("messages":[{"role":"user","content":[)" + blocks + "]}]";
+    return R"("messages":[{"role":"user","content":[)" + blocks + more + "]}]";
   };
   EXPECT_EQ(parse(request(4)).marks.size(), 4u);
   EXPECT_EQ(param(request(5)), "cache_control");
+  // Whatever comes behind the fifth is not read: each text there would pass over all marks.
+  EXPECT_EQ(param(request(5, R"(,{"type":"image"})")), "cache_control");
 }
 
 // Calls are numbered behind a turn's texts, in whichever order they come.

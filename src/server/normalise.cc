@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <iterator>
+#include <string_view>
 #include <utility>
 
 #include "server/message_role.h"
@@ -29,12 +30,18 @@ struct SplitText {
   std::vector<std::string> taken;
   std::vector<std::pair<std::size_t, std::size_t>> gaps;  // [begin, end) of what is taken, ascending
 
-  std::size_t place_of(std::size_t old_place) const {
-    std::size_t place = old_place;
-    for (const auto& [begin, end] : gaps) {
-      if (begin < old_place) place -= std::min(end, old_place) - begin;
+  // The ends of parts ascend as the gaps do, and both can be many: one pass over the two.
+  void move_parts(std::vector<ContentPart>& parts) const {
+    auto gap = gaps.begin();
+    std::size_t num_taken = 0;  // bytes of the gaps passed
+    for (ContentPart& part : parts) {
+      for (; gap != gaps.end() && gap->second <= part.end; ++gap) {
+        num_taken += gap->second - gap->first;
+      }
+      const bool is_inside = gap != gaps.end() && gap->first < part.end;
+      part.end -= num_taken + (is_inside ? part.end - gap->first : 0);
+      part.end = std::min(part.end, kept.size());
     }
-    return std::min(place, kept.size());
   }
 };
 
@@ -66,9 +73,7 @@ std::vector<std::string> take_lines(Json& messages, MessageParts& parts, Conditi
     if (text == nullptr) continue;
     SplitText split = split_text(*text, condition);
     if (split.taken.empty()) continue;
-    if (i < parts.size()) {
-      for (ContentPart& part : parts[i]) part.end = split.place_of(part.end);
-    }
+    if (i < parts.size()) split.move_parts(parts[i]);
     std::ranges::move(split.taken, std::back_inserter(taken));
     *text = std::move(split.kept);
   }
@@ -116,14 +121,20 @@ Json with_sorted_keys(const Json& value, bool is_tool) {
     const auto found = std::ranges::find(kFirst, key);
     return is_tool ? static_cast<int>(found - kFirst.begin()) : 0;
   };
-  std::vector<std::string> keys;
-  for (const auto& item : value.items()) keys.push_back(item.key());
-  std::ranges::sort(keys, [&](const std::string& left, const std::string& right) {
-    return std::pair(rank(left), left) < std::pair(rank(right), right);
+  // An ordered object is a list, so that each look-up by name would pass over all of its members.
+  const auto& members = value.get_ref<const Json::object_t&>();
+  std::vector<const Json::object_t::value_type*> order;
+  order.reserve(members.size());
+  for (const auto& member : members) order.push_back(&member);
+  std::ranges::sort(order, {}, [&](const auto* member) {
+    return std::pair(rank(member->first), std::string_view(member->first));
   });
   Json sorted = Json::object();
-  for (const std::string& key : keys) {
-    sorted[key] = with_sorted_keys(value[key], is_tool && key == "function");
+  auto& sorted_members = sorted.get_ref<Json::object_t&>();
+  sorted_members.reserve(members.size());
+  for (const auto* member : order) {
+    sorted_members.emplace_back(
+        member->first, with_sorted_keys(member->second, is_tool && member->first == "function"));
   }
   return sorted;
 }

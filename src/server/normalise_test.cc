@@ -98,5 +98,33 @@ TEST(Normalise, KeepsThePlacesOfParts) {
   EXPECT_EQ(now.size(), expected);
 }
 
+// A request can have so many; in time that grows with their square it would take hours.
+TEST(Normalise, TakesManyKeysAndParts) {
+  constexpr int kMany = 200'000;
+  Json messages = chat("", "Hi"), tools = Json::array({{{"type", "function"}}});
+  Json properties = Json::object();
+  for (int i = kMany; i > 0; --i) {
+    properties.get_ref<Json::object_t&>().emplace_back(std::to_string(1'000'000 + i), i);
+  }
+  tools[0]["function"] = {{"name", "f"}, {"parameters", std::move(properties)}};
+  MessageParts parts(messages.size());
+  std::string text;
+  for (int i = 0; i < kMany; ++i) {
+    text += i == 0 ? "" : "\n";
+    text += i % 2 == 0 ? "x-anthropic-billing-header:" : "kept";
+    parts[0].push_back({.end = text.size()});
+  }
+  messages[0]["content"] = text;
+  EXPECT_EQ(normalise(all(), messages, parts, tools),
+            (std::vector<std::string>{"nonce_headers", "tool_keys"}));
+  const auto& sorted = tools[0]["function"]["parameters"].get_ref<const Json::object_t&>();
+  EXPECT_EQ(sorted.size(), static_cast<std::size_t>(kMany));
+  EXPECT_EQ(sorted.front().first, "1000001");
+  EXPECT_EQ(sorted.back().second, kMany);
+  EXPECT_EQ(messages[0]["content"].get_ref<const std::string&>().size(), kMany / 2 * 5u - 1);
+  EXPECT_EQ(parts[0][1].end, 4u);
+  EXPECT_EQ(parts[0].back().end, kMany / 2 * 5u - 1);
+}
+
 }  // namespace
 }  // namespace larder
