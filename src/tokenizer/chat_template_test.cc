@@ -448,5 +448,17 @@ TEST_F(ChatTemplateTest, ALongConversationIsRenderedInLinearTime) {
   }
 }
 
+// A message can have so many; to look through all of the text for each would take minutes.
+TEST_F(ChatTemplateTest, ManyPartsAreEscapedInLinearTime) {
+  constexpr std::size_t kMany = 300'000;
+  TemplateInput input;
+  input.messages = user(std::string(kMany, 'x') + "&");
+  input.parts.emplace_back();
+  for (std::size_t i = 1; i <= kMany; ++i) input.parts[0].push_back({.end = i});
+  const RenderedPrompt prompt = ChatTemplate("{{ messages[0].content|e }}").render(input);
+  EXPECT_EQ(prompt.text, std::string(kMany, 'x') + "&amp;");
+  EXPECT_EQ(prompt.spans.size(), kMany);
+}
+
 }  // namespace
 }  // namespace larder

@@ -52,8 +52,9 @@ TextRef escaped(Runtime& runtime, const TextRef& text) {
   out.set_markup(true);
   runtime.budget().step(text->size() / 16);
   text->for_each_run(0, text->size(), [&](std::size_t begin, std::size_t end, Origin origin) {
+    const std::string_view run = text->bytes().substr(0, end);  // there may be many: each by itself
     while (begin < end) {
-      const std::size_t next = std::min(text->bytes().find_first_of("&<>\"'", begin), end);
+      const std::size_t next = std::min(run.find_first_of("&<>\"'", begin), end);
       out.append(text->bytes().substr(begin, next - begin), origin);
       if (next == end) return;
       switch (text->bytes()[next]) {
