@@ -156,9 +156,9 @@ std::vector<bool> read_sliding_layers(const ConfigReader& reader, int num_layers
   const std::string key = reader.key("attention.sliding_window_pattern");
   const GgufValue* value = reader.gguf().find(key);
   if (value && value->type == GgufType::kArray) {
+    if (value->count != count)
+      throw_invalid("GGUF: {}: {} values for {} layers", key, value->count, num_layers);
     const auto flags = reader.gguf().find_ints(key);
-    if (flags->size() != count)
-      throw_invalid("GGUF: {}: {} values for {} layers", key, flags->size(), num_layers);
     for (std::size_t i = 0; i < count; ++i) sliding[i] = (*flags)[i] != 0;
     return sliding;
   }

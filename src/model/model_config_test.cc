@@ -144,6 +144,12 @@ TEST(ModelConfig, PerLayerListsMustAgree) {
   EXPECT_THAT(error_of(with_kv_heads({2, 4})), HasSubstr("llama.attention.head_count_kv"));
   EXPECT_THAT(error_of(with_kv_heads({2})), HasSubstr("1 values for 2 layers"));
   EXPECT_THAT(error_of(with_kv_heads({0, 0})), HasSubstr("llama.attention.head_count_kv"));
+  // Counted before it is read: a list may be as long as the file.
+  EXPECT_THAT(error_of(small_llama()
+                           .add_uint("llama.attention.sliding_window", 512)
+                           .add_array<float>("llama.attention.sliding_window_pattern",
+                                             GgufType::kFloat32, {1, 0, 1})),
+              HasSubstr("3 values for 2 layers"));
 }
 
 TEST(ModelConfig, BadFieldsAreNamed) {

@@ -3,11 +3,13 @@
 #include <limits>
 
 #include "base/error.h"
+#include "tokenizer/chat_template.h"
 
 namespace larder {
 namespace {
 
 constexpr std::size_t kMaxTokens = std::size_t{1} << 24;
+constexpr std::string_view kChatTemplate = "tokenizer.chat_template";
 
 std::string key(std::string_view name) { return fmt::format("tokenizer.ggml.{}", name); }
 
@@ -95,7 +97,13 @@ Vocabulary read_vocabulary(const GgufFile& gguf) {
 }
 
 std::string read_chat_template(const GgufFile& gguf) {
-  return std::string(gguf.find_string("tokenizer.chat_template").value_or(""));
+  const std::string_view source = gguf.find_string(kChatTemplate).value_or("");
+  if (source.size() > kMaxTemplateBytes) {
+    throw_invalid("GGUF: {}: it has {} bytes, {} at most are taken; give a shorter one with "
+                  "--chat-template",
+                  kChatTemplate, source.size(), kMaxTemplateBytes);
+  }
+  return std::string(source);
 }
 
 }  // namespace larder

@@ -12,7 +12,8 @@ namespace larder {
 // of range, or another number of tokens than the embedding has rows.
 Vocabulary read_vocabulary(const GgufFile& gguf);
 
-// tokenizer.chat_template; "" when the file has none.
+// tokenizer.chat_template; "" when the file has none. Throws Error{kInvalidArgument} when it is
+// longer than a ChatTemplate takes.
 std::string read_chat_template(const GgufFile& gguf);
 
 }  // namespace larder

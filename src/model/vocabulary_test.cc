@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "model/gguf_builder.h"
+#include "tokenizer/chat_template.h"
 
 namespace larder {
 namespace {
@@ -87,6 +88,14 @@ TEST(Vocabulary, ChatTemplate) {
   EXPECT_EQ(read_chat_template(GgufFile(bytes)), "");
   bytes = byte_level().add_string("tokenizer.chat_template", "{{ x }}").build();
   EXPECT_EQ(read_chat_template(GgufFile(bytes)), "{{ x }}");
+  const std::string longer(kMaxTemplateBytes + 1, 'x');
+  bytes = byte_level().add_string("tokenizer.chat_template", longer).build();
+  try {
+    read_chat_template(GgufFile(bytes));
+    ADD_FAILURE() << "it was read";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("tokenizer.chat_template: it has 1048577 bytes"));
+  }
 }
 
 }  // namespace

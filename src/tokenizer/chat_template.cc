@@ -195,6 +195,10 @@ class ChatTemplate::Impl {
   Impl(std::string source, TemplateLimits limits)
       : source_(source.empty() ? std::string(kDefaultTemplate) : std::move(source)),
         limits_(limits) {
+    if (source_.size() > kMaxTemplateBytes) {
+      throw_invalid("chat template: it has {} bytes, {} at most are taken; give a shorter one",
+                    source_.size(), kMaxTemplateBytes);
+    }
     try {
       body_ = jinja::parse_template(source_, limits_.max_depth);
     } catch (const jinja::Failure& failure) {

@@ -45,10 +45,14 @@ struct TemplateInput {
   std::int64_t now_s = 0;  // Unix time, for templates that print the date; 0 = the system's clock
 };
 
+// Published ones have up to some 20 thousand; parsed, a template takes many times its size.
+inline constexpr std::size_t kMaxTemplateBytes = std::size_t{1} << 20;
+
 // Immutable after construction. Thread: any, concurrently.
 class ChatTemplate {
  public:
-  // source: Jinja; "" = the default (ChatML). Throws Error{kInvalidArgument} with line and reason.
+  // source: Jinja, up to kMaxTemplateBytes; "" = the default (ChatML). Throws
+  // Error{kInvalidArgument} with line and reason.
   explicit ChatTemplate(std::string source, TemplateLimits limits = {});
   ~ChatTemplate();
   ChatTemplate(ChatTemplate&&) noexcept;

@@ -17,6 +17,8 @@ namespace larder {
 namespace {
 
 constexpr std::string_view kEscapedSpace = "\u2581";
+// Real vocabularies have less than 1 MiB; a byte takes a node of 16 in AddedTokens.
+constexpr std::size_t kMaxAddedBytes = std::size_t{16} << 20;
 
 std::string replace_all(std::string_view text, std::string_view from, std::string_view to) {
   std::string result;
@@ -131,6 +133,16 @@ void Tokenizer::Impl::add_bytes(const Vocabulary& vocabulary) {
 }
 
 void Tokenizer::Impl::add_added_tokens(const Vocabulary& vocabulary) {
+  std::size_t num_bytes = 0;
+  for (TokenId id = 0; id < texts.size(); ++id) {
+    const bool is_added = is_special[id] || kind_of(vocabulary, id) == TokenKind::kUserDefined;
+    num_bytes += is_added ? texts[id].size() : 0;
+  }
+  if (num_bytes > kMaxAddedBytes)
+    throw_invalid(
+        "tokenizer.ggml.token_type: the special and the user-defined tokens have {} bytes together, "
+        "{} at most are taken",
+        num_bytes, kMaxAddedBytes);
   for (TokenId id = 0; id < texts.size(); ++id) {
     if (is_special[id])
       markers_.insert(texts[id], id);

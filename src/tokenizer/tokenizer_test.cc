@@ -309,6 +309,17 @@ TEST(Vocabulary, ByteLevelOnesThatAreMalformedAreRefused) {
   EXPECT_THAT(with([](auto& v) { v.pad = 1 << 30; }), HasSubstr("padding_token_id"));
 }
 
+// Each byte of theirs takes many in memory.
+TEST(Vocabulary, SpecialTokensThatAreTooLongTogetherAreRefused) {
+  constexpr int kMost = 4096;  // of as many bytes each
+  Vocabulary vocabulary = byte_level();
+  for (int i = 0; i <= kMost; ++i) {
+    add(vocabulary, std::string(4092, 'x') + std::to_string(1000 + i),
+        i % 2 == 0 ? TokenKind::kControl : TokenKind::kUserDefined);
+  }
+  EXPECT_THAT(refusal(vocabulary), HasSubstr("have 16781312 bytes together, 16777216 at most"));
+}
+
 TEST(Vocabulary, MergesThatAreMalformedAreRefused) {
   const auto with = [](const std::string& merge) {
     Vocabulary vocabulary = byte_level();
