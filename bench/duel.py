@@ -2,7 +2,7 @@
 """Builds, KV types or instruction sets against each other and against memory, a few milliseconds at a time.
 
 duel.py --model MODEL.gguf --run "old=OLD/bench/model_bench" --run "new=NEW/bench/model_bench" --test "tg 16 512" --rounds 60
-duel.py --model MODEL.gguf --run "f16=build/bench/model_bench" --run "int8=build/bench/model_bench {} 2 int8" --test "tg 16 2048"
+duel.py --model MODEL.gguf --run "f16=build-bench/bench/model_bench" --run "int8=build-bench/bench/model_bench {} 2 int8" --test "tg 16 2048"
 
 Each run is a process of bench/model_bench, "{}" standing for the model; all stay loaded, and take turns test by test, so that
 what the machine does from second to second is in all of them. Medians over the rounds, and the median of the ratios to
