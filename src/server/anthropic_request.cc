@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "server/json_fields.h"
+#include "server/prompt.h"
 
 namespace larder {
 namespace {
@@ -314,7 +315,9 @@ void read_prompt(const Fields& fields, ChatRequest& request) {
   if (request.messages.size() == num_before) fields.fail("messages", "are all empty");
   if (const auto ttl_s = read_cache_control(fields)) builder.mark_end(*ttl_s);
   check_marks(request.marks);
-  request.continue_final_message = request.messages.back()["role"] == "assistant";
+  // A turn of thinking alone, or of blanks, has nothing that could be gone on with.
+  const Json& last = request.messages.back();
+  request.continue_final_message = last["role"] == "assistant" && can_be_continued(last);
   request.add_generation_prompt = !request.continue_final_message;
 }
 

@@ -88,6 +88,20 @@ TEST(AnthropicRequest, AnAnswerThatHasBegunIsGoneOnWith) {
   EXPECT_FALSE(request.add_generation_prompt);
 }
 
+TEST(AnthropicRequest, AnAnswerWithoutTextIsBegunAnew) {
+  for (const char* content : {R"([{"type":"thinking","thinking":"hm","signature":"x"}])", R"(" \n")",
+                              R"([{"type":"text","text":" "}])"}) {
+    const ChatRequest request = parse_contents(
+        std::string(R"({"role":"user","content":"a"},{"role":"assistant","content":)") + content + "}");
+    EXPECT_FALSE(request.continue_final_message) << content;
+    EXPECT_TRUE(request.add_generation_prompt) << content;
+  }
+  const ChatRequest call = parse_contents(
+      R"({"role":"user","content":"a"},{"role":"assistant","content":[
+         {"type":"tool_use","id":"t","name":"f","input":{}}]})");
+  EXPECT_TRUE(call.continue_final_message);
+}
+
 TEST(AnthropicRequest, ErrorsNameTheField) {
   const std::pair<std::string, const char*> cases[] = {
       {kHi + R"(,"temperature":1.5)", "temperature"},

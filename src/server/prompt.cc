@@ -13,6 +13,7 @@
 #include "base/hash.h"
 #include "server/json_fields.h"
 #include "server/message_role.h"
+#include "tokenizer/jinja_unicode.h"
 
 namespace larder {
 namespace {
@@ -178,7 +179,26 @@ void cut_origin(PromptOrigin& origin, int num_tokens) {
 
 }  // namespace
 
+bool can_be_continued(const Json& message) {
+  const auto calls = message.find("tool_calls");
+  if (calls != message.end() && !calls->empty()) return true;
+  const auto content = message.find("content");
+  if (content == message.end() || !content->is_string()) return false;
+  const std::string_view text = content->get_ref<const std::string&>();
+  // Templates that trim leave nothing of a blank text.
+  for (std::size_t at = 0; at < text.size();) {
+    const jinja::Character c = jinja::character_at(text, at);
+    if (!jinja::is_space(c.code_point)) return true;
+    at += c.num_bytes;
+  }
+  return false;
+}
+
 PreparedPrompt encode_chat(const ChatRequest& request, const ServedModel& model) {
+  if (request.continue_final_message && !can_be_continued(request.messages.back())) {
+    fail_field("continue_final_message",
+               "the last message is empty; leave it out and set add_generation_prompt");
+  }
   const Tokenizer& tokenizer = model.tokenizer;
   TemplateInput input;
   input.messages = request.messages;

@@ -30,6 +30,9 @@ PreparedPrompt prepare_chat(const ChatRequest& request, const ServedModel& model
 std::vector<PreparedPrompt> prepare_completion(const CompletionRequest& request,
                                                const ServedModel& model);
 
+// Whether there is text or a call in the message that an answer could go on with.
+bool can_be_continued(const Json& message);
+
 // The chat prompt's tokens, without a look at their number. max_tokens stays 0.
 PreparedPrompt encode_chat(const ChatRequest& request, const ServedModel& model);
 
