@@ -230,13 +230,25 @@ TEST_F(ChatTemplateTest, OriginsSurviveTextOperations) {
        {0, -2, 0, -2}},
       {"{{ tools[0] }}", "tool", {-1, -1, -1, -1}},
       {"{{ kwarg }}", "K", {-1}},
+      {"{{ dict(**m.d)|join }}", "Kk", {0, 0}},
+      {"{{ dict(a=1, **m.d)|join }}", "aKk", {-2, 0, 0}},
+      {"{% macro f() %}{{ kwargs|join }}{% endmacro %}{{ f(b=1, **m.d) }}", "bKk", {-2, 0, 0}},
+      {"{% macro f(x) %}{% for k in kwargs %}{{ k }}{% endfor %}{% endmacro %}{{ f(x=1, **m.d) }}",
+       "Kk",
+       {0, 0}},
+      {"{{ ('{:' + c[0] + '>3}').format('q') }}", "XXq", {0, 0, -2}},
+      {"{{ '{:{}>3}'.format('q', c[0]) }}", "XXq", {0, 0, -2}},
+      {"{{ '{:_>{}}'.format('q', m.n) }}", "______q", std::vector<int>(7, -2)},
+      {"{{ ('é{:' + c[0] + '^{}}').format(5, 3) }}", "éX5X", {-2, -2, 0, -2, 0}},
+      {"{{ m.p % () }}{{ '%%' % () }}", "%%", {0, -2}},
       {"{{ bos_token }}", "<s>", {-2, -2, -2}},
       {"{{ messages[1].content[0].text }}", "Z", {1}},
       {"{{ ('é' + c)|upper }}", "ÉXY", {0, 0, 0, 0}},
       {"{% for k in messages[1] %}{{ k }}{% endfor %}", "rolecontent", std::vector<int>(11, 1)},
   };
   TemplateInput input;
-  input.messages = Json::parse(R"([{"role": "user", "content": "Xy", "n": 7},
+  input.messages = Json::parse(R"([{"role": "user", "content": "Xy", "n": 7, "p": "%%",
+                                    "d": {"Kk": "v"}},
                                    {"role": "user", "content": [{"text": "Z"}]}])");
   input.tools = Json::array({"tool"});
   input.extra = {{"kwarg", "K"}};

@@ -132,7 +132,7 @@ Args Interpreter::eval_arguments(const Expr& expr) {
         args.positional.push_back(std::move(value));
         break;
       case ArgumentKind::kKeyword:
-        args.keyword.emplace_back(argument.name, std::move(value));
+        args.keyword.push_back({argument.name, std::move(value)});
         break;
       case ArgumentKind::kStar: {
         const ListRef items = elements(value);
@@ -145,7 +145,7 @@ Args Interpreter::eval_arguments(const Expr& expr) {
           fail("argument after ** must be a mapping, not {}", type_name(value));
         for (const auto& [key, item] : value.dict()->entries()) {
           if (key.text() == nullptr) fail("keywords must be strings");
-          args.copy(budget(), key.text()->bytes(), item);
+          args.copy(budget(), key.text()->bytes(), item, key.origin());
         }
       }
     }
@@ -166,7 +166,7 @@ Value Interpreter::eval_call(const Expr& expr, const Value* caller) {
     function = eval(callee);
   }
   Args args = eval_arguments(expr);
-  if (caller != nullptr) args.keyword.emplace_back("caller", *caller);
+  if (caller != nullptr) args.keyword.push_back({"caller", *caller});
   line_ = expr.line;
   return is_method ? call_method(*this, self, callee.name, args) : call(function, args);
 }

@@ -14,7 +14,7 @@ Args rest_of(Budget& budget, const Args& args, std::size_t count) {
   for (std::size_t i = count; i < args.positional.size(); ++i) {
     rest.copy(budget, args.positional[i]);
   }
-  for (const auto& [name, value] : args.keyword) rest.copy(budget, name, value);
+  for (const auto& [name, value, origin] : args.keyword) rest.copy(budget, name, value, origin);
   return rest;
 }
 
@@ -33,7 +33,7 @@ Value map(Runtime& runtime, const Value& value, const Args& args) {
   if (!is_true(value)) return runtime.generator(ListBuilder(runtime).take());
   const bool has_attribute =
       args.positional.empty() && !args.keyword.empty() &&
-      (args.keyword[0].first == "attribute" || args.keyword.back().first == "attribute");
+      (args.keyword[0].name == "attribute" || args.keyword.back().name == "attribute");
   const ListRef items = runtime.elements(value);
   if (has_attribute) return map_attribute(runtime, items, args);
   if (args.positional.empty()) fail("map requires a filter argument");

@@ -164,8 +164,8 @@ Value format(Runtime& runtime, const Value& value, const Args& args) {
   const TextRef text = as_text(runtime, value);
   if (!args.keyword.empty()) {
     Dict named(runtime.budget());
-    for (const auto& [key, item] : args.keyword)
-      named.set(runtime.budget(), runtime.text(key), item);
+    for (const auto& [key, item, origin] : args.keyword)
+      named.set(runtime.budget(), runtime.text(key, origin), item);
     return percent_format(runtime, text, runtime.dict(std::move(named)));
   }
   ListBuilder values(runtime);

@@ -80,7 +80,7 @@ void append_padded(Runtime& runtime, TextBuilder& out, const Text& body, const S
   const auto blanks = static_cast<std::uint64_t>(std::max<std::ptrdiff_t>(0, spec.width - length));
   runtime.budget().scan(body.size());
   const bool is_zero = spec.is_zero_padded && !spec.is_left && !spec.has_align;
-  const Text fill(is_zero ? "0" : spec.fill, Origin::kTrusted);
+  const Text fill(is_zero ? "0" : spec.fill, is_zero ? Origin::kTrusted : spec.fill_origin);
   if (is_zero || spec.is_after_sign) {
     out.append(body, 0, num_sign);
     out.append_repeated(fill, blanks);

@@ -16,6 +16,7 @@ struct Spec {
   bool is_zero_padded = false, has_comma = false, is_centered = false, is_after_sign = false;
   bool has_align = false;
   std::string fill = " ";
+  Origin fill_origin = Origin::kTrusted;
   std::ptrdiff_t width = 0;
   std::ptrdiff_t precision = -1;  // -1: none
   char type = 's';

@@ -59,8 +59,7 @@ class BraceFormatter {
     }
     if (!inside.empty() && inside[0] != ':') fail("expected ':' after conversion specifier");
     if (inside.size() > kMaxSpec) fail("a format specification is too long");
-    std::string spec(inside.empty() ? inside : inside.substr(1));
-    expand_nested(spec);
+    const Text spec = expand_nested(end - inside.size(), end - 1);
     TextBuilder field_text(runtime_.budget());
     append_value(field_text, value, spec);
     const TextRef text = field_text.finish();
@@ -70,18 +69,23 @@ class BraceFormatter {
     return end;
   }
 
-  // A specification may itself name fields, one level deep: "{:{width}}".
-  void expand_nested(std::string& spec) {
-    for (std::size_t open = spec.find('{'); open != std::string::npos;
-         open = spec.find('{', open)) {
-      const std::size_t close = spec.find('}', open);
-      if (close == std::string::npos) fail("expected '}}' before end of string");
-      const Value value = lookup(std::string_view(spec).substr(open + 1, close - open - 1));
+  // A specification may itself name fields, one level deep: "{:{width}}". [at, end) is its place.
+  Text expand_nested(std::size_t at, std::size_t end) {
+    const std::string_view bytes = format_->bytes().substr(0, end);
+    TextBuilder spec(runtime_.budget());
+    while (at < end) {
+      const std::size_t open = std::min(bytes.find('{', at), end);
+      spec.append(*format_, at, open);
+      if (open == end) break;
+      const std::size_t close = bytes.find('}', open);
+      if (close == std::string_view::npos) fail("expected '}}' before end of string");
+      const Value value = lookup(bytes.substr(open + 1, close - open - 1));
       const TextRef text = to_str(runtime_.budget(), value);
       if (text->size() > kMaxSpec) fail("a format specification is too long");
-      spec.replace(open, close - open + 1, text->bytes());
-      open += text->size();
+      spec.append(*text);
+      at = close + 1;
     }
+    return spec.take();
   }
 
   Value lookup(std::string_view path) {
@@ -117,7 +121,7 @@ class BraceFormatter {
       if (index >= args_.positional.size()) fail("format index {} is out of range", index);
       return args_.positional[index];
     }
-    for (const auto& [key, value] : args_.keyword) {
+    for (const auto& [key, value, origin] : args_.keyword) {
       runtime_.budget().step();
       if (key == name) return value;
     }
@@ -125,7 +129,8 @@ class BraceFormatter {
   }
 
   // [[fill]align][sign][#][0][width][,][.precision][type]
-  Spec parse(std::string_view text, bool is_text) {
+  Spec parse(const Text& from, bool is_text) {
+    const std::string_view text = from.bytes();
     Spec spec;
     Reader reader{text};
     spec.is_left = is_text;
@@ -133,7 +138,12 @@ class BraceFormatter {
     if (!text.empty()) {
       const std::size_t fill = character_at(text, 0).num_bytes;
       const bool has_fill = fill < text.size() && is_align(text[fill]);
-      if (has_fill) spec.fill = text.substr(0, fill);
+      if (has_fill) {
+        spec.fill = text.substr(0, fill);
+        from.for_each_run(0, fill, [&](std::size_t, std::size_t, Origin origin) {
+          spec.fill_origin = merge(spec.fill_origin, origin);
+        });
+      }
       if (has_fill || is_align(text[0])) {
         reader.at = has_fill ? fill : 0;
         const char align = text[reader.at++];
@@ -167,7 +177,7 @@ class BraceFormatter {
 
   static bool is_align(char c) { return c == '<' || c == '>' || c == '^' || c == '='; }
 
-  void append_value(TextBuilder& out, const Value& value, std::string_view text) {
+  void append_value(TextBuilder& out, const Value& value, const Text& text) {
     if (text.empty()) return append_str(runtime_.budget(), out, value);
     const bool is_plain_number = is_number(value);
     Spec spec = parse(text, !is_plain_number);

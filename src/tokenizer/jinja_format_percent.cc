@@ -81,7 +81,7 @@ class PercentFormatter {
     if (reader_.is_end()) fail("incomplete format");
     spec.type = reader_.peek();
     ++reader_.at;
-    if (spec.type == '%') return out_.append("%", Origin::kTrusted);
+    if (spec.type == '%') return out_.append(*format_, reader_.at - 1, reader_.at);
     convert(named != nullptr ? *named : next(), spec);
   }
 

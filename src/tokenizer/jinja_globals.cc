@@ -27,8 +27,8 @@ Dict make_dict(Runtime& runtime, const Args& args) {
       }
     }
   }
-  for (const auto& [name, value] : args.keyword) {
-    made.set(runtime.budget(), runtime.text(name), value);
+  for (const auto& [name, value, origin] : args.keyword) {
+    made.set(runtime.budget(), runtime.text(name, origin), value);
   }
   return made;
 }

@@ -328,9 +328,9 @@ void Interpreter::bind_parameters(const MacroDefinition& macro, const Args& args
   const auto keyword = [&](std::string_view name) -> const Value* {
     budget().step(args.keyword.size() / kNamesPerStep);
     for (std::size_t i = 0; i < args.keyword.size(); ++i) {
-      if (args.keyword[i].first != name) continue;
+      if (args.keyword[i].name != name) continue;
       is_used[i] = true;
-      return &args.keyword[i].second;
+      return &args.keyword[i].value;
     }
     return nullptr;
   };
@@ -358,10 +358,10 @@ void Interpreter::bind_parameters(const MacroDefinition& macro, const Args& args
   Dict others(budget());
   for (std::size_t i = 0; i < args.keyword.size(); ++i) {
     if (is_used[i]) continue;
-    const auto& [name, value] = args.keyword[i];
+    const auto& [name, value, origin] = args.keyword[i];
     if (!macro.uses_kwargs)
       fail("macro '{}' takes no keyword argument '{}'", macro.name, name.substr(0, 60));
-    others.set(budget(), text(name), value);
+    others.set(budget(), text(name, origin), value);
   }
   if (macro.uses_kwargs) scope.set(budget(), "kwargs", dict(std::move(others)));
   if (args.positional.size() > num_parameters && !macro.uses_varargs) {

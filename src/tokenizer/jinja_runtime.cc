@@ -16,7 +16,7 @@ std::vector<const Value*> Args::bind(std::string_view function,
   }
   std::vector<const Value*> bound(parameters.size(), nullptr);
   for (std::size_t i = 0; i < positional.size(); ++i) bound[i] = &positional[i];
-  for (const auto& [name, value] : keyword) {
+  for (const auto& [name, value, origin] : keyword) {
     const auto found = std::find(parameters.begin(), parameters.end(), name);
     if (found == parameters.end()) fail("{} takes no argument '{}'", function, name);
     auto& slot = bound[static_cast<std::size_t>(found - parameters.begin())];
@@ -35,11 +35,11 @@ void Args::copy(Budget& budget, const Value& value) {
   positional.push_back(value);
 }
 
-void Args::copy(Budget& budget, std::string_view name, const Value& value) {
+void Args::copy(Budget& budget, std::string_view name, const Value& value, Origin origin) {
   budget.step();
   budget.scan(name.size());
-  charge.add(budget, sizeof(keyword[0]) + name.size());
-  keyword.emplace_back(name, value);
+  charge.add(budget, sizeof(Keyword) + name.size());
+  keyword.push_back({std::string(name), value, origin});
 }
 
 ListBuilder::ListBuilder(Runtime& runtime) : runtime_(runtime) {

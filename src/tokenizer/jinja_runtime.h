@@ -18,15 +18,22 @@ namespace larder::jinja {
 
 class Runtime;
 
+// name=value in a call.
+struct Keyword {
+  std::string name;
+  Value value;
+  Origin origin = Origin::kTrusted;  // of the name, which ** takes from a dict
+};
+
 // The arguments of one call.
 struct Args {
   std::vector<Value> positional;
-  std::vector<std::pair<std::string, Value>> keyword;
+  std::vector<Keyword> keyword;
   Charge charge;  // for those that were copied: * and ** give as many as a list or dict has
 
   // Copies one more argument; the budget pays for it, by the step and the byte.
   void copy(Budget& budget, const Value& value);
-  void copy(Budget& budget, std::string_view name, const Value& value);
+  void copy(Budget& budget, std::string_view name, const Value& value, Origin origin);
   // Lays the arguments out by parameter; nullptr where none was given. Fails on one too many, on an
   // unknown keyword, and when one of the first num_required is missing. Valid while this lives.
   std::vector<const Value*> bind(std::string_view function,

@@ -366,7 +366,8 @@ Value format_map(const Call& call) {
   if (dict == nullptr) fail("format_map() takes a mapping");
   Args args;
   for (const auto& [key, value] : dict->entries()) {
-    if (key.text() != nullptr) args.copy(call.runtime.budget(), key.text()->bytes(), value);
+    if (key.text() == nullptr) continue;
+    args.copy(call.runtime.budget(), key.text()->bytes(), value, key.origin());
   }
   return brace_format(call.runtime, call.self, args);
 }
