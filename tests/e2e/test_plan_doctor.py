@@ -111,7 +111,7 @@ def test_doctor_finds_a_damaged_model(tmp_path):
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(open(SMOLLM2, "rb").read(1000))
     run = larder("doctor", "--port", 0, "-m", broken, code=1)
-    assert any(line.startswith("FAIL") and "broken.gguf" in line or "GGUF" in line for line in run.stdout.splitlines())
+    assert any(line.startswith("FAIL") and ("broken.gguf" in line or "GGUF" in line) for line in run.stdout.splitlines())
     assert "FAIL" in larder("doctor", "--port", 0, "-m", tmp_path / "none.gguf", code=1).stdout
 
 

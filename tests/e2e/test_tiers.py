@@ -182,7 +182,7 @@ def test_a_truncated_or_foreign_file_is_survived(tmp_path, expected):
         if path.suffix == ".kv":
             os.truncate(path, os.path.getsize(path) * 2 // 3)
     (tmp_path / "notes.txt").write_text("not a segment")
-    (tmp_path / "999999.kv").write_bytes(os.urandom(70000))
+    (tmp_path / "segment-00999999.kv").write_bytes(os.urandom(70000))
     with serving("--kv-disk", tmp_path) as server:
         check_all(server, expected)
     assert (tmp_path / "notes.txt").read_text() == "not a segment"
