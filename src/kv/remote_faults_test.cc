@@ -1,15 +1,19 @@
 // Faults 36 and 37: servers that hang, lie, die in the middle of an answer. And what needs none:
 // addresses and values.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <spdlog/spdlog.h>
 
 #include <atomic>
 #include <cstring>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
+#include "base/check.h"
 #include "base/error.h"
 #include "kv/remote_test_server.h"
 #include "kv/remote_tier.h"
@@ -186,6 +190,112 @@ TEST_F(RemoteFaultsTest, AServerThatDiesAtEveryWriteIsLeftAlone) {
   for (int i = 1; i < 100; ++i) EXPECT_FALSE(put_block(tier, test_block(1, i), kBlockBytes));
   EXPECT_EQ(count_right(tier, blocks(), kBlockBytes), 0);
   EXPECT_EQ(server.num_commands(), num_commands);
+}
+
+// Takes what is stored, but answers the first SET commands otherwise.
+class StoringServer {
+ public:
+  explicit StoringServer(std::vector<Action> first)
+      : first_(std::move(first)), server_([this](const auto& command) { return answer(command); }) {}
+
+  std::string url() const { return server_.url(); }
+  std::vector<std::string> stored() const {
+    const std::lock_guard lock(mutex_);
+    return stored_;
+  }
+  void break_value(const std::string& key) {
+    const std::lock_guard lock(mutex_);
+    values_.at(key)[30'000] ^= 1;
+  }
+  void answer_next(std::vector<Action> next) {
+    const std::lock_guard lock(mutex_);
+    first_ = std::move(next);
+    num_sets_ = 0;
+  }
+
+ private:
+  Action answer(const std::vector<std::string>& command) {
+    const std::lock_guard lock(mutex_);
+    if (command[0] == "PING") return {.bytes = "+PONG\r\n"};
+    const auto found = values_.find(command[1]);
+    const std::string value = found == values_.end() ? "" : found->second;
+    if (command[0] == "STRLEN") return {.bytes = fmt::format(":{}\r\n", value.size())};
+    if (command[0] == "GETRANGE") return {.bytes = ScriptedServer::bulk(value)};
+    CHECK(command[0] == "SET");
+    if (num_sets_ < first_.size()) return first_[num_sets_++];
+    values_[command[1]] = command[2];
+    stored_.push_back(command[1]);
+    return {.bytes = "+OK\r\n"};
+  }
+
+  mutable std::mutex mutex_;
+  std::vector<Action> first_;
+  std::size_t num_sets_ = 0;
+  std::vector<std::string> stored_;
+  std::map<std::string, std::string> values_;
+  ScriptedServer server_;
+};
+
+RemoteTierConfig retrying_config(const std::string& url) {
+  RemoteTierConfig config;
+  config.url = url;
+  config.batch_size_bytes = 3 * (kBlockBytes + 1000);
+  config.batch_timeout_ms = 1000;
+  config.first_retry_ms = config.max_retry_ms = 20;
+  return config;
+}
+
+// What a put() took arrives, once.
+TEST_F(RemoteFaultsTest, WhatWasNotTakenIsSentAgain) {
+  const Action hung{.bytes = "", .then_hang = true};
+  const Action closed{.bytes = "", .then_close = true};
+  const Action refused{.bytes = "-OOM command not allowed\r\n"};
+  for (const std::vector<Action>& fault : std::vector<std::vector<Action>>{
+           {hung}, {closed}, {refused}, {refused, refused, refused, closed}}) {
+    const StoringServer server(fault);
+    RemoteTier tier(retrying_config(server.url()), test_format(kBlockBytes));
+    std::vector<std::string> keys;
+    for (const TierBlock& block : test_chain(1, 10)) {
+      // Refused while the tier leaves the server alone: these are the caller's to offer again.
+      wait_until([&] { return put_block(tier, block, kBlockBytes); });
+      keys.push_back(remote_key("larder", test_format(kBlockBytes), block));
+    }
+    wait_until([&] { return tier.stats().num_pending == 0; });
+    EXPECT_THAT(server.stored(), testing::UnorderedElementsAreArray(keys));
+    EXPECT_EQ(count_right(tier, test_chain(1, 10), kBlockBytes), 10);
+  }
+}
+
+// The length alone would call a wrong value right.
+TEST_F(RemoteFaultsTest, AWrongValueIsReplacedThoughTheFirstAttemptFails) {
+  StoringServer server({});
+  RemoteTier tier(retrying_config(server.url()), test_format(kBlockBytes));
+  const std::vector<TierBlock> chain = test_chain(1, 3);
+  put_all(tier, chain, kBlockBytes);
+  server.break_value(remote_key("larder", test_format(kBlockBytes), chain[0]));
+  EXPECT_EQ(count_right(tier, chain, kBlockBytes), 0);
+  server.answer_next({{.bytes = "-OOM command not allowed\r\n"}});
+  put_all(tier, chain, kBlockBytes);
+  EXPECT_EQ(count_right(tier, chain, kBlockBytes), 3);
+}
+
+// It waits between its attempts, and does not when it ends.
+TEST_F(RemoteFaultsTest, AServerThatRefusesForEverIsAskedNowAndThen) {
+  const ScriptedServer server([](const std::vector<std::string>& command) -> Action {
+    if (command[0] == "PING") return {.bytes = "+PONG\r\n"};
+    if (command[0] == "STRLEN") return {.bytes = ":0\r\n"};
+    return {.bytes = "-OOM command not allowed\r\n"};
+  });
+  RemoteTierConfig setup = config(server.url());
+  setup.drain_ms = kNeverMs;
+  {
+    RemoteTier tier(setup, test_format(kBlockBytes));
+    EXPECT_TRUE(put_block(tier, test_block(1, 0), kBlockBytes));
+    wait_until([&] { return !tier.stats().is_on; });
+    EXPECT_EQ(tier.stats().num_pending, 1);
+    EXPECT_FALSE(put_block(tier, test_block(1, 1), kBlockBytes));
+  }
+  EXPECT_EQ(server.num_commands(), 3);
 }
 
 TEST_F(RemoteFaultsTest, CallsWhatIsLeftOfDone) {

@@ -43,7 +43,8 @@ struct RemoteTierConfig {
 // Faults: whatever a key holds, it is this block or a miss. A server that does not answer in time,
 // closes or talks nonsense puts the tier off: get() then finds nothing at once, put() refuses. So a
 // hung server costs one timeout. A server that cannot store (out of memory, read only) stops writes
-// in the same way.
+// in the same way. What a server did not take is not lost: it stays in the queue, before what came
+// later, and is sent when the pause is over.
 // Thread: see KvTier; everything behind mutex_, but for the connections.
 class RemoteTier final : public KvTier {
  public:
@@ -65,9 +66,10 @@ class RemoteTier final : public KvTier {
 
   void write_loop();
   void probe();
-  void write_batch(const std::vector<int>& buffers);
+  // Both return what the server did not take, in order.
+  std::vector<int> write_batch(const std::vector<int>& buffers);
+  std::vector<int> send_blocks(const std::vector<int>& buffers);
   RemoteOutcome find_stored(const std::vector<int>& buffers, std::vector<int>& missing);
-  RemoteOutcome send_blocks(const std::vector<int>& buffers);
 
   void read_loop();
   int read_blocks(const TierRead& read);
@@ -96,7 +98,7 @@ class RemoteTier final : public KvTier {
   TierStaging staging_;
   std::deque<TierRead> reads_;
   std::int64_t num_queued_blocks_ = 0;  // in reads_ and being read
-  // Whose value was wrong when it was read: sent again, whatever its length.
+  // Whose value was wrong when it was read: sent again, whatever its length, until it is stored.
   std::unordered_set<BlockKey, BlockKeyHash> wrong_;
   TierStats stats_;
   bool is_on_ = false;

@@ -1,6 +1,7 @@
 // The remote tier's writer, which also looks after a server that is gone.
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <chrono>
 #include <string>
 #include <utility>
@@ -46,12 +47,16 @@ void RemoteTier::write_loop() {
     } else {
       const std::vector<int> buffers = staging_.take_queued(blocks_per_batch());
       lock.unlock();
-      write_batch(buffers);
+      const std::vector<int> unsent = write_batch(buffers);
       lock.lock();
       for (const int buffer : buffers) {
+        if (std::ranges::find(unsent, buffer) != unsent.end()) continue;
         staging_.remove(buffer);
         staging_.release(buffer);
       }
+      staging_.put_back(unsent);
+      // The pauses between attempts are longer than there is time now.
+      if (stop_ && !unsent.empty()) drain_until_ns_ = 0;
     }
   }
 }
@@ -76,12 +81,15 @@ void RemoteTier::probe() {
   spdlog::info("remote tier {}: on", url_.display());
 }
 
-void RemoteTier::write_batch(const std::vector<int>& buffers) {
+std::vector<int> RemoteTier::write_batch(const std::vector<int>& buffers) {
   const std::int64_t start_ns = now_ns();
   std::vector<int> missing;
-  if (find_stored(buffers, missing) == RemoteOutcome::kOk && !missing.empty()) send_blocks(missing);
+  std::vector<int> unsent = buffers;
+  if (find_stored(buffers, missing) == RemoteOutcome::kOk)
+    unsent = missing.empty() ? missing : send_blocks(missing);
   const std::lock_guard lock(mutex_);
   stats_.write_ns += now_ns() - start_ns;
+  return unsent;
 }
 
 // Those that have no value of a right length, or one that was wrong, are missing.
@@ -112,7 +120,7 @@ RemoteOutcome RemoteTier::find_stored(const std::vector<int>& buffers, std::vect
       const bool may_be_right =
           lengths[i] == plain_bytes || (config_.compression_level > 0 && lengths[i] < plain_bytes &&
                                         lengths[i] > std::int64_t{kRecordHeaderSizeBytes});
-      if (wrong_.erase(BlockKey(block.digest, block.group)) > 0 || !may_be_right) {
+      if (wrong_.contains(BlockKey(block.digest, block.group)) || !may_be_right) {
         missing.push_back(buffers[i]);
       } else if (config_.ttl_seconds > 0) {
         append_command(renewal, {"EXPIRE", key_of(block), std::to_string(config_.ttl_seconds)});
@@ -127,7 +135,7 @@ RemoteOutcome RemoteTier::find_stored(const std::vector<int>& buffers, std::vect
   return exchange(write_connection_, renew, static_cast<std::int64_t>(renewal.size()));
 }
 
-RemoteOutcome RemoteTier::send_blocks(const std::vector<int>& buffers) {
+std::vector<int> RemoteTier::send_blocks(const std::vector<int>& buffers) {
   std::vector<RemoteValue> values;
   std::vector<std::string> heads;
   std::int64_t request_bytes = 0;
@@ -159,11 +167,11 @@ RemoteOutcome RemoteTier::send_blocks(const std::vector<int>& buffers) {
       request_bytes += static_cast<std::int64_t>(piece.size());
     }
   }
-  int num_stored = 0;
+  std::vector<bool> is_stored(buffers.size(), false);
   std::string refusal;
-  store.on_reply = [&](int, const RemoteReply& reply) {
+  store.on_reply = [&](int index, const RemoteReply& reply) {
     if (reply.kind == RemoteReply::Kind::kStatus) {
-      ++num_stored;
+      is_stored[static_cast<std::size_t>(index)] = true;
     } else {
       refusal =
           reply.kind == RemoteReply::Kind::kError ? std::string(reply.text()) : "no answer to SET";
@@ -171,13 +179,21 @@ RemoteOutcome RemoteTier::send_blocks(const std::vector<int>& buffers) {
   };
   const RemoteOutcome outcome = exchange(write_connection_, store, request_bytes);
   if (!refusal.empty()) stop_writes(refusal);
+  std::vector<int> unsent;
   const std::lock_guard lock(mutex_);
-  stats_.num_written += static_cast<std::uint64_t>(num_stored);
-  stats_.bytes_written += num_stored * format_.block_size_bytes;
+  for (std::size_t i = 0; i < buffers.size(); ++i) {
+    if (!is_stored[i]) {
+      unsent.push_back(buffers[i]);
+      continue;
+    }
+    const TierBlock& block = staging_.block(buffers[i]);
+    wrong_.erase(BlockKey(block.digest, block.group));
+    ++stats_.num_written;
+    stats_.bytes_written += format_.block_size_bytes;
+  }
   if (outcome == RemoteOutcome::kOk && refusal.empty()) pause_ns_ = 0;
-  if (outcome == RemoteOutcome::kOk)
-    stats_.num_io_errors += buffers.size() - static_cast<std::size_t>(num_stored);
-  return outcome;
+  if (outcome == RemoteOutcome::kOk) stats_.num_io_errors += unsent.size();
+  return unsent;
 }
 
 }  // namespace larder

@@ -58,6 +58,10 @@ std::vector<int> TierStaging::take_queued(std::size_t max_num) {
   return taken;
 }
 
+void TierStaging::put_back(std::span<const int> buffers) {
+  queue_.insert(queue_.begin(), buffers.begin(), buffers.end());
+}
+
 void TierStaging::remove(int buffer) {
   const TierBlock& block = entry(buffer).block;
   buffers_by_key_.erase(BlockKey(block.digest, block.group));

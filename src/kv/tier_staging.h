@@ -36,6 +36,8 @@ class TierStaging {
   bool has_queued() const { return !queue_.empty(); }
   // The oldest ones, at most this many; their holds go to the caller.
   std::vector<int> take_queued(std::size_t max_num);
+  // Taken ones, to the front again, in their order; with their holds.
+  void put_back(std::span<const int> buffers);
   // No longer found.
   void remove(int buffer);
   // Queued or being written.
