@@ -15,6 +15,7 @@
 #include "cli/tiers.h"
 #include "engine/request_check.h"
 #include "engine/sampler.h"
+#include "kv/kv_cache.h"
 #include "kv/kv_type_names.h"
 #include "model/gguf.h"
 #include "model/key_calibration.h"
@@ -198,8 +199,14 @@ PlannedModel plan_model(const RuntimeOptions& options, ThreadPool& pool, Device*
   plan_options.max_model_len = options.max_model_len;
   planned.plan = make_plan(*planned.layout, footprint, plan_options, available_bytes);
   // What is kept beside the blocks grows with their number, which is at most this now.
-  footprint.process_bytes +=
-      eviction_policy_size_bytes(eviction_kind(options), planned.plan.num_blocks);
+  const KvBookkeeping of_cache = KvCache::bookkeeping(
+      *planned.layout,
+      {.num_blocks = planned.plan.num_blocks,
+       .eviction = eviction_kind(options),
+       .max_pinned_share = options.pin_percent / 100.0},
+      static_cast<int>(!options.kv_disk.empty()) + static_cast<int>(!options.kv_remote.empty()));
+  footprint.process_bytes += of_cache.fixed_bytes;
+  footprint.bookkeeping_bytes += of_cache.growth_bytes;
   planned.plan = make_plan(*planned.layout, footprint, plan_options, available_bytes);
   // Else every request would be refused for a field that it did not send.
   check_span(options.attention, {.max_model_len = planned.plan.max_model_len,

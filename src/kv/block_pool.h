@@ -22,6 +22,10 @@ class BlockPool {
     for (int index = num_blocks - 1; index >= 0; --index) free_.push_back(BlockId{index});
   }
 
+  static std::int64_t size_bytes(int num_blocks) {
+    return num_blocks * std::int64_t{sizeof(std::int32_t) + sizeof(BlockId)};
+  }
+
   // A block with ref_count 1. nullopt = exhausted, a normal outcome: the caller evicts or preempts.
   [[nodiscard]] std::optional<BlockId> allocate() {
     if (free_.empty()) return std::nullopt;

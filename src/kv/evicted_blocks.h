@@ -6,6 +6,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <vector>
 
 #include "base/hash.h"
@@ -34,9 +35,12 @@ inline std::uint64_t evicted_key(const Digest& digest) {
 // Thread: engine only. No allocation after construction. O(1).
 class EvictedBlocks {
  public:
-  // Room for four times as many blocks as the pool has, some 40 bytes each.
-  explicit EvictedBlocks(int num_blocks)
-      : sets_(std::bit_ceil(static_cast<std::size_t>(std::max(num_blocks, 256)))) {}
+  // Room for at least four times as many blocks as the pool has.
+  explicit EvictedBlocks(int num_blocks) : sets_(num_sets(num_blocks)) {}
+
+  static std::int64_t size_bytes(int num_blocks) {
+    return static_cast<std::int64_t>(num_sets(num_blocks) * sizeof(Set));
+  }
 
   void add(const EvictedBlock& block) {
     Set& set = set_of(block.key);
@@ -61,6 +65,10 @@ class EvictedBlocks {
 
  private:
   using Set = std::array<EvictedBlock, 4>;
+
+  static std::size_t num_sets(int num_blocks) {
+    return std::bit_ceil(static_cast<std::size_t>(std::max(num_blocks, 256)));
+  }
 
   // The low bit is the same in all keys.
   std::size_t place_of(std::uint64_t key) const { return (key >> 1) & (sets_.size() - 1); }

@@ -30,13 +30,29 @@ KvCache::KvCache(const KvLayout& layout, KvStorage& storage, const Clock& clock,
       tiers_(config.tiers),
       pool_(config.num_blocks),
       policy_(make_eviction_policy(config.eviction, config.num_blocks)),
-      max_pinned_(static_cast<int>(config.max_pinned_share * config.num_blocks)),
+      max_pinned_(max_pinned(config)),
       cache_(layout, pool_, *policy_),
       lives_(static_cast<std::size_t>(config.num_blocks)),
       blocks_(static_cast<std::size_t>(layout.num_groups()), BlockId::kNone),
       evicted_(config.num_blocks),
       unsaved_(tiers_ == nullptr ? 0 : static_cast<std::size_t>(tiers_->num_tiers())) {
   CHECK(config.num_blocks <= storage.num_blocks(), config.num_blocks, storage.num_blocks());
+}
+
+KvBookkeeping KvCache::bookkeeping(const KvLayout& layout, const KvCacheConfig& config,
+                                   int num_tiers) {
+  const int num_blocks = config.num_blocks;
+  KvBookkeeping size;
+  size.fixed_bytes = BlockPool::size_bytes(num_blocks) +
+                     eviction_policy_size_bytes(config.eviction, num_blocks) +
+                     PrefixCache::size_bytes(num_blocks) +
+                     num_blocks * std::int64_t{sizeof(BlockLife)} +
+                     EvictedBlocks::size_bytes(num_blocks);
+  size.growth_bytes =
+      PrefixCache::growth_bytes(layout, num_blocks, max_pinned(config)) +
+      num_tiers * static_cast<std::int64_t>(max_unsaved(static_cast<std::size_t>(num_blocks)) *
+                                            sizeof(Unsaved));
+  return size;
 }
 
 int KvCache::match(BlockTable& table, std::span<const TokenId> tokens, std::string_view salt,

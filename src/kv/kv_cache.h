@@ -39,6 +39,12 @@ struct KvCacheConfig {
   double max_pinned_share = 0.5;  // of num_blocks, [0, 1]
 };
 
+// What a cache takes beside the storage of its blocks, in bytes.
+struct KvBookkeeping {
+  std::int64_t fixed_bytes = 0;   // from the start
+  std::int64_t growth_bytes = 0;  // more, at most, as the pool fills
+};
+
 struct KvStats {
   int num_blocks = 0;
   int num_held = 0;                 // in use by a running sequence
@@ -86,6 +92,10 @@ class KvCache {
   // References must outlive the cache.
   KvCache(const KvLayout& layout, KvStorage& storage, const Clock& clock,
           const KvCacheConfig& config);
+
+  // Of a cache with that configuration; num_tiers: that it will have.
+  static KvBookkeeping bookkeeping(const KvLayout& layout, const KvCacheConfig& config,
+                                   int num_tiers);
 
   // Takes the longest computed prefix of tokens, at most max_tokens of it, into the empty table.
   // Returns the number of tokens that need not be computed. salt: prompts with other salts never
@@ -204,6 +214,12 @@ class KvCache {
     std::vector<Block> blocks;
   };
 
+  static int max_pinned(const KvCacheConfig& config) {
+    return static_cast<int>(config.max_pinned_share * config.num_blocks);
+  }
+  // Blocks that may wait for a tier; with one that takes nothing for long, most have gone from the
+  // pool by then.
+  static std::size_t max_unsaved(std::size_t num_blocks) { return 2 * num_blocks; }
   BlockLife& life(BlockId block) { return lives_[static_cast<std::size_t>(to_index(block))]; }
   const BlockLife& life(BlockId block) const {
     return lives_[static_cast<std::size_t>(to_index(block))];

@@ -25,8 +25,7 @@ void KvCache::queue_save(NodeId node) {
       if (life(block).saved >> tier & 1) continue;
       std::deque<Unsaved>& queue = unsaved_[static_cast<std::size_t>(tier)];
       queue.push_back({block, life(block).ticket});
-      // With a tier that takes nothing for long, most have gone from the pool by now.
-      if (queue.size() > 2 * lives_.size()) std::erase_if(queue, gone);
+      if (queue.size() > max_unsaved(lives_.size())) std::erase_if(queue, gone);
     }
   }
 }

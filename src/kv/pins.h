@@ -6,6 +6,7 @@
 #include <set>
 #include <vector>
 
+#include "base/heap_size.h"
 #include "base/types.h"
 
 namespace larder {
@@ -15,6 +16,14 @@ namespace larder {
 class Pins {
  public:
   explicit Pins(int num_blocks) : pins_(static_cast<std::size_t>(num_blocks)) {}
+
+  static std::int64_t size_bytes(int num_blocks) {
+    return num_blocks * std::int64_t{sizeof(Pin)};
+  }
+  // And with so many pinned blocks, all idle.
+  static std::int64_t growth_bytes(int num_pinned) {
+    return num_pinned * 2 * heap_bytes(kSetNodeBytes + sizeof(Key));
+  }
 
   int num_pinned() const { return static_cast<int>(all_.size()); }
   bool is_pinned(BlockId block) const { return pin_of(block).until_ns > 0; }

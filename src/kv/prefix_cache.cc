@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/heap_size.h"
 
 namespace larder {
 namespace {
@@ -12,6 +13,13 @@ namespace {
 int common_length(std::span<const TokenId> left, std::span<const TokenId> right) {
   const auto [end, other] = std::mismatch(left.begin(), left.end(), right.begin(), right.end());
   return static_cast<int>(end - left.begin());
+}
+
+// A node holds a block, and a root is there for a node or for a table that holds a block, but for
+// those that have just been matched.
+std::size_t max_nodes(int num_blocks) {
+  constexpr std::size_t kNumMatched = 1024;
+  return 2 * static_cast<std::size_t>(num_blocks) + kNumMatched;
 }
 
 }  // namespace
@@ -57,6 +65,29 @@ PrefixCache::PrefixCache(const KvLayout& layout, BlockPool& pool, EvictionPolicy
       policy_(policy),
       pins_(pool.num_blocks()) {
   full_nodes_.reserve(owners_.size());
+  // So that they never move. Pages are taken as they are first used.
+  const std::size_t most_nodes = max_nodes(pool.num_blocks());
+  nodes_.reserve(most_nodes);
+  blocks_.reserve(most_nodes * static_cast<std::size_t>(layout.num_groups()));
+  free_nodes_.reserve(most_nodes);
+}
+
+std::int64_t PrefixCache::size_bytes(int num_blocks) {
+  return num_blocks * (std::int64_t{sizeof(Owner)} + kReservedBucketBytes) +
+         Pins::size_bytes(num_blocks);
+}
+
+std::int64_t PrefixCache::growth_bytes(const KvLayout& layout, int num_blocks, int num_pinned) {
+  const std::int64_t of_node = std::int64_t{sizeof(Node) + sizeof(NodeId)} +
+                               layout.num_groups() * std::int64_t{sizeof(BlockId)};
+  constexpr std::int64_t kIndexBytes =
+      heap_bytes(kHashNodeBytes + sizeof(std::pair<const Digest, NodeId>)) +
+      heap_bytes(kSetNodeBytes + sizeof(NodeId));
+  constexpr std::int64_t kSaltBytes =
+      heap_bytes(kHashNodeBytes + sizeof(std::pair<const std::string, NodeId>)) +
+      heap_bytes(sizeof(Digest) + 1) + kGrowingBucketBytes;
+  return static_cast<std::int64_t>(max_nodes(num_blocks)) * of_node +
+         num_blocks * (kIndexBytes + kSaltBytes) + Pins::growth_bytes(num_pinned);
 }
 
 NodeId PrefixCache::find_root(std::string_view salt) const {

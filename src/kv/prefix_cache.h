@@ -50,6 +50,11 @@ class PrefixCache {
   // References must outlive the cache.
   PrefixCache(const KvLayout& layout, BlockPool& pool, EvictionPolicy& policy);
 
+  // What one takes from the start, and what more in a pool that is full of nodes, each a prompt of
+  // its own salt (of 32 bytes), with so many blocks pinned.
+  static std::int64_t size_bytes(int num_blocks);
+  static std::int64_t growth_bytes(const KvLayout& layout, int num_blocks, int num_pinned);
+
   // The root of a salt; it lives as long as it has users or children.
   NodeId hold_root(std::string_view salt);
   void hold_root(NodeId root) { ++node(root).num_users; }

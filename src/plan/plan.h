@@ -13,8 +13,10 @@ namespace larder {
 struct Footprint {
   std::int64_t weights_bytes = 0;  // repacked
   std::int64_t scratch_bytes = 0;  // activations and logits of the largest step, attention partials
-  std::int64_t process_bytes = 0;  // code, vocabulary, templates, threads, connections
-  // What grows to this as requests come, and starts at nothing: recent prompts, answers' tokens.
+  // Code, vocabulary, templates, threads, connections, what the cache keeps of each block.
+  std::int64_t process_bytes = 0;
+  // What grows to this as requests come, and starts at nothing: recent prompts, answers' tokens, the
+  // cache's tree.
   std::int64_t bookkeeping_bytes = 0;
   int context_length = 0;          // what the model was trained for
   int max_batch_tokens = 0;        // the longest chunk of a prompt in one step
