@@ -93,9 +93,9 @@ void check_memory(Findings& findings) {
   const std::int64_t limit_bytes = memory_limit_bytes();
   std::string text = format_bytes(available_bytes) + " available";
   if (limit_bytes > 0)
-    text += fmt::format(", a container's limit of {}", format_bytes(limit_bytes));
+    text += fmt::format(", a container's or a group's limit of {}", format_bytes(limit_bytes));
   if (available_bytes < kLittleMemoryBytes)
-    findings.warn("memory", text, "free some, or raise the container's limit");
+    findings.warn("memory", text, "free some, or raise that limit");
   else
     findings.ok("memory", text);
 

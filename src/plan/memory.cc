@@ -32,36 +32,80 @@ std::int64_t read_field(const std::string& path, const std::string& name) {
   return 0;
 }
 
-// A container's memory: its limit, and what it uses less the files that it could let go.
+// A control group's memory: its limit, and what it uses less the files that it could let go.
 struct MemoryLimit {
   std::int64_t limit_bytes = 0;  // 0 = none
   std::int64_t used_bytes = 0;
+
+  std::int64_t left_bytes() const { return std::max<std::int64_t>(limit_bytes - used_bytes, 0); }
 };
 
-MemoryLimit memory_limit() {
-  const std::string folder = "/sys/fs/cgroup/";
-  MemoryLimit limit;
-  // Version 2 of control groups, then version 1, where no limit is a number near 2^63.
-  limit.limit_bytes = read_number(folder + "memory.max", 0);
-  limit.used_bytes = read_number(folder + "memory.current", 0) -
-                     read_field(folder + "memory.stat", "inactive_file");
-  if (limit.limit_bytes == 0) {
-    limit.limit_bytes = read_number(folder + "memory/memory.limit_in_bytes", 0);
-    limit.used_bytes = read_number(folder + "memory/memory.usage_in_bytes", 0) -
-                       read_field(folder + "memory/memory.stat", "total_inactive_file");
-  }
+// What the two versions of control groups call the same.
+struct GroupFiles {
+  std::string folder;  // of the root, below MemoryFolders::cgroup
+  std::string limit, used, droppable;
+};
+const GroupFiles kVersion2{"", "memory.max", "memory.current", "inactive_file"};
+const GroupFiles kVersion1{"/memory", "memory.limit_in_bytes", "memory.usage_in_bytes",
+                           "total_inactive_file"};
+
+// folder: with the slash. No such folder, no limit.
+MemoryLimit read_group(const std::string& folder, const GroupFiles& files) {
+  // Of version 1, no limit is a number near 2^63.
   constexpr std::int64_t kNone = std::int64_t{1} << 60;
+  MemoryLimit limit;
+  limit.limit_bytes = read_number(folder + files.limit, 0);
+  limit.used_bytes =
+      read_number(folder + files.used, 0) - read_field(folder + "memory.stat", files.droppable);
   if (limit.limit_bytes >= kNone) limit.limit_bytes = 0;
   return limit;
 }
 
+// Where this process stands below the root, "/a/b"; "" = in the root, or not to be seen from here.
+std::string group_path(const MemoryFolders& folders, bool is_version_2) {
+  std::ifstream groups(folders.proc + "/self/cgroup");
+  for (std::string line; std::getline(groups, line);) {
+    const std::size_t names = line.find(':') + 1;
+    const std::size_t path = names == 0 ? 0 : line.find(':', names) + 1;
+    if (path == 0) continue;
+    const std::string controllers = ',' + line.substr(names, path - 1 - names) + ',';
+    const bool is_it = is_version_2 ? line.starts_with("0::")
+                                    : controllers.find(",memory,") != std::string::npos;
+    if (!is_it) continue;
+    const std::string text = line.substr(path);
+    // Above the root of a container's own name space: its files are out of reach.
+    const bool is_below = text.starts_with('/') && text.find("/..") == std::string::npos;
+    return is_below && text != "/" ? text : "";
+  }
+  return "";
+}
+
+// A group may take what all above it leave. A container often sees its own as the root and is told a
+// path from outside, which does not exist here.
+MemoryLimit memory_limit(const MemoryFolders& folders) {
+  MemoryLimit least;
+  for (const GroupFiles* files : {&kVersion2, &kVersion1}) {
+    std::string path = group_path(folders, files == &kVersion2);
+    for (;;) {
+      const MemoryLimit limit = read_group(folders.cgroup + files->folder + path + '/', *files);
+      const bool is_less = least.limit_bytes == 0 || limit.left_bytes() < least.left_bytes();
+      if (limit.limit_bytes > 0 && is_less) least = limit;
+      if (path.empty()) break;
+      path.erase(path.rfind('/'));
+    }
+  }
+  return least;
+}
+
 }  // namespace
 
-std::int64_t memory_limit_bytes() { return memory_limit().limit_bytes; }
+std::int64_t memory_limit_bytes(const MemoryFolders& folders) {
+  return memory_limit(folders).limit_bytes;
+}
 
-std::int64_t available_memory_bytes() {
+std::int64_t available_memory_bytes(const MemoryFolders& folders) {
   std::int64_t available_bytes = 0;
-  std::ifstream meminfo("/proc/meminfo");
+  std::ifstream meminfo(folders.proc + "/meminfo");
   for (std::string key; meminfo >> key;) {
     std::int64_t kib = 0;
     if (key == "MemAvailable:" && meminfo >> kib) {
@@ -70,10 +114,8 @@ std::int64_t available_memory_bytes() {
     }
     meminfo.ignore(std::numeric_limits<std::streamsize>::max(), '\n');
   }
-  const MemoryLimit limit = memory_limit();
-  if (limit.limit_bytes == 0) return available_bytes;
-  return std::min(available_bytes,
-                  std::max<std::int64_t>(limit.limit_bytes - limit.used_bytes, 0));
+  const MemoryLimit limit = memory_limit(folders);
+  return limit.limit_bytes == 0 ? available_bytes : std::min(available_bytes, limit.left_bytes());
 }
 
 std::int64_t resident_memory_bytes() {

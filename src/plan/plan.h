@@ -52,10 +52,16 @@ struct Plan {
 Plan make_plan(const KvLayout& layout, const Footprint& footprint, const PlanOptions& options,
                std::int64_t available_bytes);
 
-// MemAvailable of this machine, less what a cgroup limit forbids.
-std::int64_t available_memory_bytes();
-// The limit of the container that this process is in; 0 = none.
-std::int64_t memory_limit_bytes();
+// Where the system tells about memory.
+struct MemoryFolders {
+  std::string proc = "/proc";
+  std::string cgroup = "/sys/fs/cgroup";
+};
+// MemAvailable of this machine, less what the limits of this process's control group and of those
+// above it forbid.
+std::int64_t available_memory_bytes(const MemoryFolders& folders = {});
+// Of those limits the one that leaves least; 0 = none.
+std::int64_t memory_limit_bytes(const MemoryFolders& folders = {});
 // Resident set of this process: what a plan is held against.
 std::int64_t resident_memory_bytes();
 
