@@ -6,6 +6,9 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <limits>
+#include <memory>
+#include <string>
 #include <thread>
 
 #include "base/error.h"
@@ -16,6 +19,34 @@ namespace {
 // The kernel takes at most this much in one call anyway.
 constexpr std::int64_t kMaxTransferBytes = std::int64_t{1} << 30;
 constexpr auto kBusyWait = std::chrono::milliseconds(1);
+constexpr std::int64_t kNotDone = std::numeric_limits<std::int64_t>::min();  // no request's result
+
+// Interrupted, or short of memory for a moment.
+bool may_pass(int error) {
+  return error == EINTR || error == EAGAIN || error == EBUSY || error == ENOMEM;
+}
+
+[[noreturn]] void throw_forbidden(const std::string& reason) {
+  throw Error(ErrorKind::kUnavailable, fmt::format("io_uring: {}; use threads instead", reason));
+}
+
+// Why a ring that could be made is of no use all the same; "" = it is of use.
+std::string fault_of(io_uring& ring) {
+  const std::unique_ptr<io_uring_probe, void (*)(io_uring_probe*)> probe(
+      io_uring_get_probe_ring(&ring), [](io_uring_probe* freed) { io_uring_free_probe(freed); });
+  if (!probe || !io_uring_opcode_supported(probe.get(), IORING_OP_READ) ||
+      !io_uring_opcode_supported(probe.get(), IORING_OP_WRITE))
+    return "the kernel's has no plain reads and writes yet (5.6 has)";
+  // A container's rules may forbid what hands requests over, and that only.
+  io_uring_prep_nop(io_uring_get_sqe(&ring));
+  int result = -EINTR;
+  while (result == -EINTR) result = io_uring_submit_and_wait(&ring, 1);
+  if (result < 0) return std::strerror(-result);
+  io_uring_cqe* cqe = nullptr;
+  if (io_uring_peek_cqe(&ring, &cqe) != 0 || !cqe) return "a request has got no answer";
+  io_uring_cqe_seen(&ring, cqe);
+  return "";
+}
 
 class UringIo final : public BlockIo {
  public:
@@ -25,6 +56,8 @@ class UringIo final : public BlockIo {
   const char* name() const override { return "io_uring"; }
 
   void transfer(IoDirection direction, std::span<IoRequest> requests) override {
+    for (IoRequest& request : requests) request.result = error_ == 0 ? kNotDone : -error_;
+    if (error_ != 0) return;
     std::size_t next = 0;
     int num_in_flight = 0;
     while (next < requests.size() || num_in_flight > 0) {
@@ -34,9 +67,10 @@ class UringIo final : public BlockIo {
         prepare(sqe, direction, requests[next++]);
         ++num_in_flight;
       }
-      // A negative result (interrupted, short of memory) leaves what is prepared in the ring for
-      // the next turn; buffers are the kernel's until their completion, so there is no way out.
+      // A negative result leaves what is prepared in the ring for the next turn. Buffers are the
+      // kernel's until their completion.
       const int result = io_uring_submit_and_wait(&ring_, 1);
+      if (result < 0 && !may_pass(-result)) return give_up(-result, requests, num_in_flight);
       if (result < 0 && result != -EINTR) std::this_thread::sleep_for(kBusyWait);
       num_in_flight -= reap();
     }
@@ -54,6 +88,16 @@ class UringIo final : public BlockIo {
     io_uring_sqe_set_data(sqe, &request);
   }
 
+  // For good: what the kernel has not got yet stays in the ring and must never get there.
+  void give_up(int error, std::span<IoRequest> requests, int num_in_flight) {
+    error_ = error;
+    num_in_flight -= static_cast<int>(io_uring_sq_ready(&ring_));
+    for (; num_in_flight > 0; num_in_flight -= reap()) std::this_thread::sleep_for(kBusyWait);
+    for (IoRequest& request : requests) {
+      if (request.result == kNotDone) request.result = -error;
+    }
+  }
+
   int reap() {
     int num_ended = 0;
     io_uring_cqe* cqe = nullptr;
@@ -67,6 +111,7 @@ class UringIo final : public BlockIo {
 
   io_uring ring_;
   int depth_;
+  int error_ = 0;  // that ended its use
 };
 
 }  // namespace
@@ -75,9 +120,12 @@ std::unique_ptr<BlockIo> make_uring_io(int num_in_flight, bool required) {
   io_uring ring{};
   const int result = io_uring_queue_init(static_cast<unsigned>(num_in_flight), &ring, 0);
   if (result < 0) {
-    if (required)
-      throw Error(ErrorKind::kUnavailable,
-                  fmt::format("io_uring: {}; use threads instead", std::strerror(-result)));
+    if (required) throw_forbidden(std::strerror(-result));
+    return nullptr;
+  }
+  if (const std::string fault = fault_of(ring); !fault.empty()) {
+    io_uring_queue_exit(&ring);
+    if (required) throw_forbidden(fault);
     return nullptr;
   }
   return std::make_unique<UringIo>(ring, num_in_flight);
