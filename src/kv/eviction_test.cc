@@ -378,6 +378,28 @@ TEST_F(PinTest, KeepsTheBlocksOfItsTokensOnly) {
   EXPECT_EQ(serve(1, 0), kBlockSize * 2);
 }
 
+// The last block that was pinned turns out to be known.
+TEST_F(PinTest, GoesToTheBlockThatIsKeptOfTwoEqualOnes) {
+  serve(1, 0);
+  const std::vector<TokenId> tokens(kBlockSize * 4, 1);
+  for (const int num_tokens : {kBlockSize * 2, kBlockSize + 5}) {
+    BlockTable table;
+    ASSERT_EQ(test_.cache.match(table, tokens, "", kBlockSize + 4), kBlockSize + 4);
+    ASSERT_TRUE(test_.cache.extend(table, kBlockSize * 2));
+    test_.cache.publish(table, tokens, kBlockSize + 5);
+    EXPECT_TRUE(test_.cache.pin(table, kBlockSize + 5, 10 * kSecond));
+    test_.cache.publish(table, tokens, num_tokens);
+    test_.cache.release(table);
+    EXPECT_EQ(test_.cache.stats().num_pinned, 2) << num_tokens;
+    for (int other = 2; other < 50; ++other) serve(other, 0);
+    EXPECT_GE(test_.cache.peek(tokens, "", kBlockSize * 4), kBlockSize + 5);
+    test_.clock.advance_ns(10 * kSecond);
+    serve(2, 0);
+    EXPECT_EQ(test_.cache.stats().num_pinned, 0);
+    serve(1, 0);
+  }
+}
+
 // A pin keeps what a continuation sees: the window's blocks, too.
 TEST(Pin, KeepsTheWindow) {
   TestCache test({{1, 2, 0}, {1, 2, 20}}, 60);

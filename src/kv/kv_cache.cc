@@ -34,6 +34,7 @@ KvCache::KvCache(const KvLayout& layout, KvStorage& storage, const Clock& clock,
       cache_(layout, pool_, *policy_),
       lives_(static_cast<std::size_t>(config.num_blocks)),
       blocks_(static_cast<std::size_t>(layout.num_groups()), BlockId::kNone),
+      pins_(blocks_.size()),
       evicted_(config.num_blocks),
       unsaved_(tiers_ == nullptr ? 0 : static_cast<std::size_t>(tiers_->num_tiers())) {
   CHECK(config.num_blocks <= storage.num_blocks(), config.num_blocks, storage.num_blocks());
@@ -239,8 +240,8 @@ void KvCache::publish_block(BlockTable& table, std::span<const TokenId> tokens, 
   if (tokens.size() == kBlockSize) {
     const NodeId known = cache_.find_full(parent, tokens);
     if (known != kNoNode) {
-      if (own != kNoNode && own != known) cache_.remove(own);
-      return adopt(table, known, index);
+      return own == kNoNode || own == known ? adopt(table, known, index)
+                                            : replace(table, own, known, index);
     }
   }
   for (int group = 0; group < num_groups(); ++group) {
@@ -272,6 +273,24 @@ void KvCache::adopt(BlockTable& table, NodeId node, int index) {
       drop(own, table.keeps_longer_);
       own = known;
     }
+  }
+}
+
+// The table's node, which became equal to another one, goes; its pins stay.
+void KvCache::replace(BlockTable& table, NodeId own, NodeId known, int index) {
+  for (int group = 0; group < num_groups(); ++group) {
+    const BlockId block = cache_.block(own, group);
+    pins_[static_cast<std::size_t>(group)] =
+        block == BlockId::kNone ? 0 : cache_.pinned_until_ns(block);
+  }
+  cache_.remove(own);
+  adopt(table, known, index);
+  for (int group = 0; group < num_groups(); ++group) {
+    const BlockId block = cache_.block(known, group);
+    const std::int64_t until_ns = pins_[static_cast<std::size_t>(group)];
+    if (until_ns == 0 || block == BlockId::kNone) continue;
+    cache_.pin(block, until_ns);
+    life(block).was_pinned = true;
   }
 }
 
@@ -372,9 +391,11 @@ void KvCache::drop_blocks(BlockTable& table) {
   for (BlockTable::Group& group : table.groups_) group = {};
 }
 
-// A partial node that another one covers is of no use once its sequence has gone.
+// A partial node that another one covers is of no use once its sequence has gone, unless it is
+// pinned: the other one may go before.
 void KvCache::forget_if_redundant(NodeId node) {
-  if (cache_.num_users(cache_.block(node, 0)) > 0) return;
+  const BlockId block = cache_.block(node, 0);
+  if (cache_.num_users(block) > 0 || cache_.is_pinned(block)) return;
   if (cache_.is_redundant(node)) cache_.remove(node);
 }
 

@@ -236,6 +236,7 @@ class KvCache {
   bool take_tail(BlockTable& table);
   void publish_block(BlockTable& table, std::span<const TokenId> tokens, int index);
   void adopt(BlockTable& table, NodeId node, int index);
+  void replace(BlockTable& table, NodeId own, NodeId known, int index);
   void give_back_passed(BlockTable& table);
   void give_back_unseen(BlockTable& table);
   void forget_if_redundant(NodeId node);
@@ -262,9 +263,10 @@ class KvCache {
   const std::unique_ptr<EvictionPolicy> policy_;
   const int max_pinned_;  // blocks
   PrefixCache cache_;
-  std::vector<BlockLife> lives_;  // [num_blocks]
-  PrefixMatch match_;             // scratch
-  std::vector<BlockId> blocks_;   // scratch, [num_groups]
+  std::vector<BlockLife> lives_;    // [num_blocks]
+  PrefixMatch match_;               // scratch
+  std::vector<BlockId> blocks_;     // scratch, [num_groups]
+  std::vector<std::int64_t> pins_;  // scratch, [num_groups]
   std::int64_t num_slots_used_ = 0;
   std::uint64_t num_evicted_ = 0;
   std::uint64_t num_copied_on_write_ = 0;

@@ -26,7 +26,9 @@ class Pins {
   }
 
   int num_pinned() const { return static_cast<int>(all_.size()); }
-  bool is_pinned(BlockId block) const { return pin_of(block).until_ns > 0; }
+  bool is_pinned(BlockId block) const { return until_ns(block) > 0; }
+  // 0 = not pinned.
+  std::int64_t until_ns(BlockId block) const { return pin_of(block).until_ns; }
 
   // Until then, or later if it is pinned for longer already. depth: in blocks from the root. For an
   // idle block set_idle() must follow.

@@ -109,6 +109,7 @@ class PrefixCache {
   // The block, which has a node, and whose ancestors are pinned as long, stays until then.
   void pin(BlockId block, std::int64_t until_ns);
   bool is_pinned(BlockId block) const { return pins_.is_pinned(block); }
+  std::int64_t pinned_until_ns(BlockId block) const { return pins_.until_ns(block); }
   int num_pinned() const { return pins_.num_pinned(); }
   // Ends what is over.
   void expire_pins(std::int64_t now_ns);
