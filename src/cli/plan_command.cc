@@ -128,7 +128,7 @@ class Planner {
     w = options_.workload;
     w.cached_share = options_.cached_percent / 100;
     w.max_sequences = options_.runtime.max_sequences;
-    w.attention_window = options_.runtime.attention.window;
+    w.attention = options_.runtime.attention;
     int longest = report_.deployment.shape.context_len;
     if (report_.server) longest = std::min(longest, report_.server->max_model_len);
     w.output_len = std::min(w.output_len, std::max(1, longest / 2));

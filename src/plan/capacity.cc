@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "kv/kv_cache.h"
 #include "plan/plan.h"
 
 namespace larder {
@@ -28,17 +29,17 @@ double prompt_seconds(const StepSpeed& speed, const Deployment& deployment,
 double step_seconds(const StepSpeed& speed, const Deployment& deployment, const Workload& workload,
                     double num_sequences) {
   double num_tokens = workload.prompt_len + workload.output_len / 2.0;
-  if (workload.attention_window > 0)
-    num_tokens = std::min<double>(num_tokens, workload.attention_window);
+  if (const AttentionSpan& span = workload.attention; span.window > 0)
+    num_tokens = std::min<double>(num_tokens, span.window + span.num_sinks);
   return decode_step_seconds(speed, deployment.shape, num_sequences, num_tokens);
 }
 
 // Of one request at its end, on one device.
 double request_bytes(const Deployment& deployment, const Workload& workload) {
-  int num_tokens = workload.request_len();
-  if (workload.attention_window > 0)
-    num_tokens =
-        std::min(num_tokens, workload.attention_window + deployment.max_batch_tokens);
+  std::int64_t num_tokens = workload.request_len();
+  if (workload.attention.window > 0)
+    num_tokens = std::min(num_tokens, KvCache::num_endless_tokens(workload.attention,
+                                                                  deployment.max_batch_tokens));
   return static_cast<double>(
       kv_bytes_for(deployment.device_layout(), num_tokens, deployment.max_batch_tokens));
 }

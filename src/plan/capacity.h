@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "kv/block_table.h"
 #include "plan/step_speed.h"
 
 namespace larder {
@@ -16,7 +17,7 @@ struct Workload {
   double rate = 0;          // requests a second that come in; 0 = not said
   double cached_share = 0;  // of a prompt, found in the cache
   int max_sequences = 256;  // at once, whatever the memory
-  int attention_window = 0;  // endless context: tokens that stay; 0 = all
+  AttentionSpan attention{};  // endless context: tokens that stay; window 0 = all
 
   int request_len() const { return prompt_len + output_len; }
 };

@@ -122,6 +122,19 @@ TEST(Capacity, ShortageSaysWhatIsMissingAndWhatHelps) {
   EXPECT_FALSE(plan_capacity(deployment, roofline(deployment), {}).fits());
 }
 
+TEST(Capacity, AnEndlessRequestHoldsTwiceItsWindow) {
+  const Deployment deployment = deploy("Llama 3 8B", "H100");
+  const auto bytes = [&](Workload workload) {
+    return plan_capacity(deployment, roofline(deployment), workload).request_kv_bytes;
+  };
+  Workload workload{.prompt_len = 6000, .output_len = 1000, .attention = {.window = 4096}};
+  EXPECT_DOUBLE_EQ(bytes(workload), 7000.0 * 131072);
+  workload.prompt_len = 100'000;
+  EXPECT_DOUBLE_EQ(bytes(workload), (2 * 4096 + 512 + 16) * 131072.0);
+  workload.attention.num_sinks = 64;
+  EXPECT_DOUBLE_EQ(bytes(workload), (2 * 4096 + 64 + 512 + 16) * 131072.0);
+}
+
 TEST(Levers, ComeInOrderAndWithTheirFigures) {
   const Deployment deployment = deploy("Llama 3.1 8B", "L4");
   const StepSpeed speed = roofline(deployment);

@@ -9,6 +9,7 @@ namespace {
 
 constexpr double kReusedShare = 0.9;
 constexpr int kWindow = 1024;
+constexpr int kNumSinks = 16;
 
 class LeverList {
  public:
@@ -89,12 +90,13 @@ class LeverList {
   }
 
   void add_window() {
-    if (workload_.attention_window > 0 || workload_.request_len() <= kWindow) return;
+    if (workload_.attention.window > 0 || workload_.request_len() <= kWindow) return;
     if (deployment_.shape.kv_layers.front().is_latent) return;
     Workload bounded = workload_;
-    bounded.attention_window = kWindow;
+    bounded.attention = {.window = kWindow, .num_sinks = kNumSinks};
     add(fmt::format("a window of {} tokens", kWindow),
-        fmt::format("--attention-window {} --attention-sinks 16", kWindow), deployment_, bounded);
+        fmt::format("--attention-window {} --attention-sinks {}", kWindow, kNumSinks), deployment_,
+        bounded);
   }
 
   const Deployment& deployment_;
