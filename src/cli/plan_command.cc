@@ -100,9 +100,14 @@ class Planner {
   }
 
   void plan_file() {
+    // What this machine has is asked only where the plan is for it, with the weights of the file.
+    const bool is_for_server = is_this_machine(options_) && options_.weights.empty();
     PlannedModel planned;
     try {
-      planned = plan_model(options_.runtime, pool_);
+      if (is_for_server)
+        planned = plan_model(options_.runtime, pool_);
+      else
+        planned.file = read_model_file(options_.runtime);
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::kNotFound) throw;
       throw Error(error.kind(), error.what() + not_found_text(options_.runtime.model));
@@ -114,7 +119,7 @@ class Planner {
     if (d.shape.name.empty()) d.shape.name = planned.file.path;
     d.weights = file_weight_format(d.shape, gguf, planned.file.weights_bytes);
     choose_machine();
-    if (!is_this_machine(options_) || !options_.weights.empty()) return;
+    if (!is_for_server) return;
     report_.server = planned.plan;
     report_.kv_budget_bytes = static_cast<double>(planned.plan.kv_bytes);
     if (options_.no_measure) return;

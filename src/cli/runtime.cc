@@ -41,25 +41,6 @@ std::string read_text_file(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-ModelFile read_model_file(const RuntimeOptions& options) {
-  ModelFile file;
-  file.path = find_model(options.model);
-  const MappedFile mapped(file.path);
-  try {
-    const GgufFile gguf(mapped.bytes());
-    file.file_bytes = static_cast<std::int64_t>(mapped.bytes().size());
-    file.config = read_model_config(gguf);
-    file.weights_bytes = static_cast<std::int64_t>(weights_size_bytes(file.config, gguf));
-    file.tokenizer = std::make_unique<Tokenizer>(read_vocabulary(gguf));
-    file.chat_template = std::make_unique<ChatTemplate>(
-        options.chat_template_file.empty() ? read_chat_template(gguf)
-                                           : read_text_file(options.chat_template_file));
-  } catch (const Error& error) {
-    throw Error(error.kind(), fmt::format("{}: {}", file.path, error.what()));
-  }
-  return file;
-}
-
 TransformerLimits transformer_limits(const RuntimeOptions& options, const ModelConfig& config) {
   TransformerLimits limits;
   limits.max_batch_tokens = options.max_batch_tokens;
@@ -81,6 +62,25 @@ void show_progress(std::size_t done_bytes, std::size_t total_bytes) {
 }
 
 }  // namespace
+
+ModelFile read_model_file(const RuntimeOptions& options) {
+  ModelFile file;
+  file.path = find_model(options.model);
+  const MappedFile mapped(file.path);
+  try {
+    const GgufFile gguf(mapped.bytes());
+    file.file_bytes = static_cast<std::int64_t>(mapped.bytes().size());
+    file.config = read_model_config(gguf);
+    file.weights_bytes = static_cast<std::int64_t>(weights_size_bytes(file.config, gguf));
+    file.tokenizer = std::make_unique<Tokenizer>(read_vocabulary(gguf));
+    file.chat_template = std::make_unique<ChatTemplate>(
+        options.chat_template_file.empty() ? read_chat_template(gguf)
+                                           : read_text_file(options.chat_template_file));
+  } catch (const Error& error) {
+    throw Error(error.kind(), fmt::format("{}: {}", file.path, error.what()));
+  }
+  return file;
+}
 
 void add_runtime_options(CLI::App& command, RuntimeOptions& options) {
   command.add_option("-m,--model", options.model,

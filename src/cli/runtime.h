@@ -69,6 +69,9 @@ struct ModelFile {
   std::unique_ptr<ChatTemplate> chat_template;
 };
 
+// Throws Error{kNotFound} where there is none, and what its parts throw.
+ModelFile read_model_file(const RuntimeOptions& options);
+
 // The plan of a file under these options; nothing of it is taken yet.
 struct PlannedModel {
   ModelFile file;

@@ -61,6 +61,11 @@ def test_plan_of_a_published_model_on_this_machine():
     assert out["speed"]["source"] == "roofline"
 
 
+@pytest.mark.parametrize("arguments", [("--machine", "h100"), ("--weights", "q4_0", "--no-measure")])
+def test_plan_of_a_file_for_another_case_does_not_ask_this_machine(arguments):
+    larder("plan", "-m", SMOLLM2, "--kv-size", "100TiB", *arguments)
+
+
 def test_plan_without_measuring_is_about_memory():
     out = larder("plan", "-m", GEMMA3, "--no-measure").stdout
     assert "KV bytes per token" in out and "first token" not in out
