@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdint>
+#include <iterator>
 #include <limits>
 #include <utility>
 
@@ -230,7 +231,7 @@ Json flatten_content(const Json& content, const std::string& param, std::size_t 
 // OpenAI sends a call's arguments as a string of JSON; templates print them as an object.
 void parse_tool_arguments(Json& message, const std::string& path) {
   const auto calls = message.find("tool_calls");
-  if (calls == message.end() || calls->is_null()) return;
+  if (calls == message.end()) return;
   if (!calls->is_array()) fail_field(path + ".tool_calls", "must be an array");
   for (Json& call : *calls) {
     if (!call.is_object() || !call.contains("function") || !call["function"].is_object()) continue;
@@ -243,6 +244,16 @@ void parse_tool_arguments(Json& message, const std::string& path) {
     } catch (const Error&) {
       // A model may have written broken JSON into the history; the template then gets its text.
     }
+  }
+}
+
+// Clients send back what they were sent, with null for what there is not; to templates, such a member
+// is there.
+void drop_absent_members(Json& message) {
+  for (auto member = message.begin(); member != message.end();) {
+    const bool is_absent = (member->is_null() && member.key() != "content") ||
+                           (member.key() == "tool_calls" && *member == Json::array());
+    member = is_absent ? message.erase(member) : std::next(member);
   }
 }
 
@@ -266,6 +277,7 @@ void read_messages(const Json& value, ChatRequest& request) {
     if (has_content) {
       message["content"] = flatten_content(message["content"], path + ".content", i, request);
     }
+    drop_absent_members(message);
     parse_tool_arguments(message, path);
     // OpenAI's newer name for the same role, unknown to most templates.
     if (*role == "developer") message["role"] = "system";

@@ -2,9 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <iterator>
 #include <string>
 
 #include "base/error.h"
+#include "tokenizer/chat_template.h"
 
 namespace larder {
 namespace {
@@ -217,6 +220,28 @@ TEST(OpenAiRequest, MessagesAreChecked) {
   EXPECT_EQ(request.messages[0]["role"], "system");
   EXPECT_EQ(request.messages[1]["content"], "a\nb");
   EXPECT_EQ(request.messages[2]["tool_calls"][0]["function"]["arguments"]["x"], 1);
+}
+
+// As openai's model_dump() writes an answer: with null, or an empty list, for what there is not.
+TEST(OpenAiRequest, AbsentMembersOfAMessageAreHiddenFromTemplates) {
+  std::ifstream file(LARDER_SOURCE_DIR "/tests/golden/chat_template/templates/llama3.2.jinja");
+  const ChatTemplate llama(std::string(std::istreambuf_iterator<char>(file), {}));
+  for (const char* calls : {"null", "[]"}) {
+    const ChatRequest request = parse_chat_request(
+        parse_json(R"({"messages":[{"role":"user","content":"hi","name":null},
+            {"role":"assistant","content":"Hello.","refusal":null,"annotations":[],"audio":null,
+             "function_call":null,"tool_calls":)" + std::string(calls) + R"(},
+            {"role":"assistant","content":null,"tool_calls":[{"function":{"name":"f"}}]}]})", {}),
+        kRules);
+    EXPECT_EQ(dump_json(request.messages[0]), R"({"role":"user","content":"hi"})");
+    EXPECT_EQ(dump_json(request.messages[1]),
+              R"({"role":"assistant","content":"Hello.","annotations":[]})");
+    EXPECT_TRUE(request.messages[2]["content"].is_null());
+    TemplateInput input;
+    input.messages = {request.messages[0], request.messages[1]};
+    EXPECT_NE(llama.render(input).text.find("assistant<|end_header_id|>\n\nHello.<|eot_id|>"),
+              std::string::npos);
+  }
 }
 
 TEST(OpenAiRequest, ToolChoiceNoneHidesTheTools) {
