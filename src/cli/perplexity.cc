@@ -33,7 +33,8 @@ void perplexity(const PerplexityOptions& options) {
     tokens.resize(static_cast<std::size_t>(options.max_tokens));
   const bool is_endless = options.runtime.attention.window > 0;
   const int longest = is_endless ? kMaxEndlessTokens : runtime.plan().max_model_len;
-  const std::size_t window = static_cast<std::size_t>(std::min(options.window, longest)) - 1;
+  // One token of the context is left for output, and one of the window for BOS.
+  const std::size_t window = static_cast<std::size_t>(std::min(options.window, longest - 1)) - 1;
   if (tokens.size() < 2) throw_invalid("{}: too short, 2 tokens at least", options.file);
 
   SamplingParams sampling;

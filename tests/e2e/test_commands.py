@@ -88,6 +88,13 @@ def test_perplexity_of_english_is_low_and_of_noise_is_high(tmp_path):
     assert low < 5 < high
 
 
+def test_perplexity_takes_windows_as_long_as_the_context(tmp_path):
+    """Of a model with BOS, which takes a token of each."""
+    text = tmp_path / "text.txt"
+    text.write_text("The river runs from the mountains to the sea, and the people who live beside it fish. " * 20)
+    assert "perplexity" in larder("perplexity", "-m", MODELS["smollm2"], "-c", 64, text).stdout
+
+
 @pytest.mark.parametrize("arguments, words", [
     (("serve", "-m", "/nowhere.gguf"), ["/nowhere.gguf", "smollm2-135m"]),
     (("plan", "--kv-size", "lots"), ["lots", "512MiB"]),
