@@ -144,17 +144,34 @@ TEST(HttpFaults, PipelinedRequestsAreAnsweredInOrder) {
 
 TEST(HttpFaults, BodiesShareABudget) {
   ServerConfig config = impatient();
+  config.limits.max_body_bytes = 40'000;
   config.limits.max_total_body_bytes = 50'000;
   config.limits.body_timeout = milliseconds(3000);
   TestServer server(config);
   const std::string part(30'000, ' ');
   RawClient first(server.port());
-  first.send(kHead + "Content-Length: 60000\r\n\r\n" + part);
+  first.send(kHead + "Content-Length: 40000\r\n\r\n" + part);
   std::this_thread::sleep_for(milliseconds(200));
-  EXPECT_EQ(server.post("/v1/completions", part).status, 503);
+  const auto refusal = server.post("/v1/completions", part);
+  EXPECT_EQ(refusal.status, 503);
+  EXPECT_NE(refusal.body.find("50000 bytes"), std::string::npos) << refusal.body;
   first.close();
   std::this_thread::sleep_for(milliseconds(200));
   EXPECT_EQ(server.post("/v1/completions", part).status, 400);  // read, and not JSON
+}
+
+TEST(HttpFaults, TheBudgetHoldsTheLargestBody) {
+  ServerConfig config = impatient();
+  config.limits.max_total_body_bytes = 50'000;  // below max_body_bytes
+  config.limits.body_timeout = milliseconds(3000);
+  TestServer server(config);
+  EXPECT_EQ(server.post("/v1/completions", std::string(100'000, ' ')).status, 400);  // not JSON
+  RawClient first(server.port());
+  first.send(kHead + "Content-Length: 100000\r\n\r\n" + std::string(90'000, ' '));
+  std::this_thread::sleep_for(milliseconds(200));
+  const auto refusal = server.post("/v1/completions", std::string(30'000, ' '));
+  EXPECT_EQ(refusal.status, 503);
+  EXPECT_NE(refusal.body.find("100000 bytes"), std::string::npos) << refusal.body;
 }
 
 TEST(HttpFaults, ConnectionsBeyondTheLimitAreTold) {

@@ -66,6 +66,13 @@ tcp::endpoint resolve(const ServerConfig& config) {
   return {address, static_cast<unsigned short>(config.port)};
 }
 
+// Else no request of the largest size could ever be read.
+ServerConfig with_room_for_a_body(ServerConfig config) {
+  ServerLimits& limits = config.limits;
+  limits.max_total_body_bytes = std::max(limits.max_total_body_bytes, limits.max_body_bytes);
+  return config;
+}
+
 // As many files as the system lets us have. Returns that number.
 rlim_t raise_file_limit() {
   rlimit limit{};
@@ -127,7 +134,7 @@ class HttpServer::Impl {
 };
 
 HttpServer::Impl::Impl(ServerConfig config, const ServedModel& model)
-    : config_(std::move(config)),
+    : config_(with_room_for_a_body(std::move(config))),
       model_(model),
       metrics_(model.name, model.max_model_len),
       router_(config_, model_, metrics_, gauges_),

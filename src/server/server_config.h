@@ -21,7 +21,8 @@ namespace larder {
 struct ServerLimits {
   std::size_t max_header_bytes = std::size_t{64} << 10;
   std::size_t max_body_bytes = std::size_t{16} << 20;
-  std::size_t max_total_body_bytes = std::size_t{64} << 20;  // of all requests being read
+  // Of all requests being read; max_body_bytes at least.
+  std::size_t max_total_body_bytes = std::size_t{64} << 20;
   int max_connections = 16384;                               // more are answered 503 and closed
   int max_json_depth = 64;                                   // levels of arrays and objects
   std::size_t max_json_values = 1'000'000;
