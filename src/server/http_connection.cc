@@ -159,6 +159,7 @@ Task<bool> HttpConnection::read_head(Incoming& incoming) {
   request.api_key = to_string(message["x-api-key"]);
   request.content_type = to_string(message[http::field::content_type]);
   request.content_encoding = to_string(message[http::field::content_encoding]);
+  request.host = to_string(message[http::field::host]);
   request.origin = to_string(message[http::field::origin]);
   request.asked_headers = to_string(message[http::field::access_control_request_headers]);
   incoming.is_http_1_0 = message.version() < 11;

@@ -13,7 +13,7 @@ namespace {
 using std::chrono::milliseconds;
 
 const std::string kHead =
-    "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n";
+    "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n";
 const std::string kGood = R"({"prompt":"abc","max_tokens":3,"ignore_eos":true})";
 
 ServerConfig impatient() {
@@ -52,7 +52,7 @@ TEST(HttpFaults, MalformedRequests) {
       {kHead + "Transfer-Encoding: chunked\r\n\r\n5\r\nabcdefgh\r\n0\r\n\r\n", 400},
       {kHead + "Transfer-Encoding: chunked\r\n\r\n5;" + std::string(300'000, 'a'), 431},
       {kHead + "Content-Length: 3\r\nContent-Encoding: gzip\r\nConnection: close\r\n\r\nabc", 415},
-      {"GET /%0d%0aX:1 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", 404},
+      {"GET /%0d%0aX:1 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", 404},
   };
   for (const auto& [bytes, status] : cases) {
     const auto answer = server.exchange(bytes);
@@ -130,7 +130,7 @@ TEST(HttpFaults, PipelinedRequestsAreAnsweredInOrder) {
   RawClient client(server.port());
   std::string bytes;
   for (int i = 0; i < 20; ++i)
-    bytes += "GET /nothing" + std::to_string(i) + " HTTP/1.1\r\nHost: x\r\n\r\n";
+    bytes += "GET /nothing" + std::to_string(i) + " HTTP/1.1\r\nHost: localhost\r\n\r\n";
   bytes += "GET /version HTTP/1.1\r\nConnection: close\r\n\r\n";
   client.send(bytes);
   const std::string text = client.receive();

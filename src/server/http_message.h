@@ -21,6 +21,7 @@ struct HttpRequest {
   std::string api_key;        // x-api-key
   std::string content_type;
   std::string content_encoding;
+  std::string host;
   std::string origin;
   std::string asked_headers;  // access-control-request-headers
   std::string body;

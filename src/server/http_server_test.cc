@@ -372,6 +372,40 @@ TEST(HttpServer, WebPagesThatAreNotNamedChangeNothing) {
   EXPECT_EQ(reset(open, "Origin: http://a\r\n").status, 200);
 }
 
+// A page's own name may come to point to this machine; the server is then of its origin.
+TEST(HttpServer, NamesThatAreNotTheServersAreRefused) {
+  const auto status = [](const TestServer& server, const std::string& host) {
+    return server
+        .exchange("GET /v1/models HTTP/1.1\r\n" + host + "Connection: close\r\n" +
+                  "Authorization: Bearer k\r\n\r\n")
+        .status;
+  };
+  const TestServer closed;
+  for (const char* host : {"", "Host: \r\n", "Host: 127.0.0.1:8080\r\n", "Host: [::1]:8080\r\n",
+                           "Host: LOCALHOST:1\r\n", "Host: a.localhost\r\n"}) {
+    EXPECT_EQ(status(closed, host), 200) << host;
+  }
+  for (const char* host : {"Host: evil.example:8080\r\n", "Host: 127.0.0.1.evil.example\r\n",
+                           "Host: localhost.evil.example\r\n", "Host: app.example\r\n"}) {
+    EXPECT_EQ(status(closed, host), 403) << host;
+  }
+  const auto refused =
+      closed.exchange("GET /v1/models HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n");
+  EXPECT_EQ(refused.json()["error"]["code"], "host_not_allowed");
+  EXPECT_NE(refused.body.find("--cors http://evil.example"), std::string::npos);
+  ServerConfig config;
+  config.cors_origins = {"https://app.example:3000"};
+  EXPECT_EQ(status(TestServer(config), "Host: app.example\r\n"), 200);
+  EXPECT_EQ(status(TestServer(config), "Host: evil.example\r\n"), 403);
+  config.cors_origins = {"*"};
+  EXPECT_EQ(status(TestServer(config), "Host: evil.example\r\n"), 200);
+  ServerConfig with_key, open;
+  with_key.api_keys = {"k"};
+  EXPECT_EQ(status(TestServer(with_key), "Host: a.example\r\n"), 200);
+  open.allow_open_network = true;
+  EXPECT_EQ(status(TestServer(open), "Host: a.example\r\n"), 200);
+}
+
 TEST(HttpServer, DisconnectFreesBlocks) {
   TestServer server;
   for (const bool streaming : {true, false}) {

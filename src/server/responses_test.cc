@@ -29,7 +29,7 @@ class Responses : public ::testing::Test {
     return answer.param();
   }
   TestServer::Answer remove(const std::string& path, const std::string& headers = "") {
-    return server_.exchange("DELETE " + path + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" +
+    return server_.exchange("DELETE " + path + " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n" +
                             headers + "\r\n");
   }
   // The events of a stream, whose names are their types and whose numbers count up.

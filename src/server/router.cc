@@ -140,6 +140,25 @@ std::optional<Digest> Router::key_of(const HttpRequest& request) const {
   return bearer ? bearer : keys_.match_key(request.api_key);
 }
 
+std::optional<HttpResponse> Router::refuse_host(const HttpRequest& head) const {
+  if (!keys_.empty() || config_.allow_open_network || head.host.empty()) return std::nullopt;
+  const std::string host = host_of(head.host);
+  const bool is_allowed =
+      is_fixed_host(host) ||  // as what the server listens on is
+      std::ranges::any_of(config_.cors_origins, [&](const std::string& origin) {
+        return origin == "*" || host_of(origin) == host;
+      });
+  if (is_allowed) return std::nullopt;
+  return error_response(
+      {.status = 403,
+       .code = "host_not_allowed",
+       .message = fmt::format("Host: \"{}\" is no name of this server; call it by its address, such "
+                              "as 127.0.0.1, let that name in with --cors http://{}, or give --api-key",
+                              shorten(host), shorten(host)),
+       .param = {}},
+      head.path);
+}
+
 std::optional<HttpResponse> Router::refuse_web_page(const HttpRequest& head,
                                                     const Route& route) const {
   if (route.takes_json) {
@@ -165,6 +184,7 @@ std::optional<HttpResponse> Router::refuse_web_page(const HttpRequest& head,
 }
 
 std::optional<HttpResponse> Router::check_head(const HttpRequest& head) const {
+  if (auto refusal = refuse_host(head)) return refusal;
   if (head.method == "OPTIONS" && allows_origin(head.origin)) {
     // Clients add headers of their own (x-stainless-*); whoever may call may send them all.
     const std::string allowed_headers =

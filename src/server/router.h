@@ -37,7 +37,8 @@ class Router {
   Router(const ServerConfig& config, const ServedModel& model, ServerMetrics& metrics,
          const ServerGauges& gauges);
 
-  // An error to send before the body is even read: wrong path, method, key, type of content.
+  // An error to send before the body is even read: wrong host, path, method, key, type
+  // of content.
   // Also answers CORS preflights.
   std::optional<HttpResponse> check_head(const HttpRequest& head) const;
   // Whether route() takes microseconds only, so that an I/O thread may call it.
@@ -61,6 +62,8 @@ class Router {
   static const Route* find(const HttpRequest& request);
   Reply dispatch(const HttpRequest& request, const Mailbox::Wake& wake) const;
   bool allows_origin(const std::string& origin) const;
+  // No web page is to read a server without keys by having its own name point to this machine.
+  std::optional<HttpResponse> refuse_host(const HttpRequest& head) const;
   // No page that is not named gets to change anything.
   std::optional<HttpResponse> refuse_web_page(const HttpRequest& head, const Route& route) const;
   ApiError unknown_path(const HttpRequest& request) const;

@@ -166,7 +166,7 @@ class TestServer {
   static std::string request(const std::string& path, const std::string& body,
                              const std::string& headers = "Connection: close\r\n") {
     return "POST " + path +
-           " HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: " +
+           " HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: " +
            std::to_string(body.size()) + "\r\n" + headers + "\r\n" + body;
   }
   Answer post(const std::string& path, const std::string& body,
@@ -174,7 +174,7 @@ class TestServer {
     return exchange(request(path, body, "Connection: close\r\n" + headers));
   }
   Answer get(const std::string& path, const std::string& headers = "") const {
-    return exchange("GET " + path + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + headers +
+    return exchange("GET " + path + " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n" + headers +
                     "\r\n");
   }
 

@@ -1,6 +1,9 @@
 #include "server/url.h"
 
+#include <arpa/inet.h>
+
 #include <algorithm>
+#include <array>
 
 #include "server/utf8.h"
 
@@ -75,6 +78,26 @@ std::vector<std::string> path_values(std::string_view pattern, std::string_view 
     if (is_variable(wanted)) values.push_back(percent_decode(given));
   }
   return values;
+}
+
+std::string host_of(std::string_view authority) {
+  constexpr std::string_view kSchemeEnd = "://";
+  const auto scheme_end = authority.find(kSchemeEnd);
+  if (scheme_end != authority.npos) authority.remove_prefix(scheme_end + kSchemeEnd.size());
+  const bool has_brackets = authority.starts_with('[');
+  if (has_brackets) authority.remove_prefix(1);
+  std::string host(authority.substr(0, authority.find(has_brackets ? ']' : ':')));
+  std::ranges::transform(host, host.begin(), [](char c) {
+    return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c;
+  });
+  return host;
+}
+
+bool is_fixed_host(const std::string& host) {
+  std::array<unsigned char, sizeof(in6_addr)> address{};
+  return host == "localhost" || host.ends_with(".localhost") ||
+         ::inet_pton(AF_INET, host.c_str(), address.data()) == 1 ||
+         ::inet_pton(AF_INET6, host.c_str(), address.data()) == 1;
 }
 
 }  // namespace larder

@@ -20,4 +20,11 @@ bool path_matches(std::string_view pattern, std::string_view path);
 // The segments that stand for the pattern's "{...}", decoded. The path matches.
 std::vector<std::string> path_values(std::string_view pattern, std::string_view path);
 
+// The host of "host:port" or "http://host:port", as in the headers Host and Origin: in lower case,
+// without the brackets of an IPv6 address.
+std::string host_of(std::string_view authority);
+// Whether a host is an IP address, "localhost" or "a.localhost": nobody can make those point
+// elsewhere.
+bool is_fixed_host(const std::string& host);
+
 }  // namespace larder

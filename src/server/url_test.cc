@@ -35,5 +35,21 @@ TEST(Url, ReadsParameters) {
   EXPECT_EQ(percent_decode("%zz%41%ff"), "%zzA\uFFFD");
 }
 
+TEST(Url, TellsHostsThatCannotPointElsewhere) {
+  EXPECT_EQ(host_of("127.0.0.1:8080"), "127.0.0.1");
+  EXPECT_EQ(host_of("[::1]:8080"), "::1");
+  EXPECT_EQ(host_of("[::1]"), "::1");
+  EXPECT_EQ(host_of("LocalHost"), "localhost");
+  EXPECT_EQ(host_of("http://App.example:3000"), "app.example");
+  EXPECT_EQ(host_of("http://[::1]:3000"), "::1");
+  EXPECT_EQ(host_of(""), "");
+  for (const char* host : {"127.0.0.1", "192.168.0.7", "::1", "localhost", "a.localhost"}) {
+    EXPECT_TRUE(is_fixed_host(host)) << host;
+  }
+  for (const char* host : {"x", "localhost.example", "notlocalhost", "127.0.0.1.example", "1.2.3"}) {
+    EXPECT_FALSE(is_fixed_host(host)) << host;
+  }
+}
+
 }  // namespace
 }  // namespace larder

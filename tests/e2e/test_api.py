@@ -222,7 +222,7 @@ def test_disconnect_frees_the_blocks(server, stream):
     before = server.metrics()
     body = json.dumps({"prompt": STORY, "max_tokens": 1500, "ignore_eos": True, "stream": stream})
     client = socket.create_connection(("127.0.0.1", server.port))
-    client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
                    b"Content-Length: %d\r\n\r\n" % len(body) + body.encode())
     assert wait_until(lambda: server.metrics()["vllm:num_requests_running"] == 1, 10)
     client.close()

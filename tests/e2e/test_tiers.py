@@ -328,7 +328,7 @@ def test_a_disconnect_during_a_load_frees_its_blocks(tmp_path, expected):
         for i in range(20):
             body = ('{"model":"smollm2","max_tokens":50,"temperature":0,"prompt":"%s"}' % PROMPTS[i % 10]).encode()
             with socket.create_connection(("127.0.0.1", server.port)) as client:
-                client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
                                b"Content-Length: %d\r\n\r\n" % len(body) + body)
                 time.sleep(0.003 * i)
             server.post("/reset_prefix_cache", {})
