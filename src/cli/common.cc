@@ -8,6 +8,7 @@
 #include "cli/commands.h"
 #include "cli/runtime.h"
 #include "kv/kv_type_names.h"
+#include "server/server_config.h"
 
 namespace larder {
 
@@ -32,6 +33,19 @@ void add_sampling_options(CLI::App& command, SamplingParams& sampling) {
       ->check(CLI::Range(0.01, 100.0))
       ->capture_default_str();
   command.add_option("--seed", sampling.seed, "The same seed gives the same text");
+}
+
+void add_listen_options(CLI::App& command, ServerConfig& server, std::string& api_key_file) {
+  server.port = 8080;
+  command.add_option("--host", server.host, "Address to listen on (default 127.0.0.1)");
+  command.add_option("--port", server.port, "Port (default 8080; 0 = any free one)")
+      ->check(CLI::Range(0, 65535));
+  command.add_option("--api-key", server.api_keys,
+                     "A key that clients must send; may be given several times");
+  command.add_option("--api-key-file", api_key_file,
+                     "A file of keys, one per line; KEY GROUP: keys of a group share their cache");
+  command.add_flag("--open", server.allow_open_network,
+                   "Listen beyond this machine although there is no API key");
 }
 
 void print_start(const Runtime& runtime) {

@@ -4,7 +4,9 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "cli/runtime.h"
+#include "server/server_config.h"
 
 namespace larder {
 
@@ -28,6 +30,13 @@ class Findings {
   void fail(std::string what, std::string text, std::string fix) {
     list_.push_back({std::move(what), Verdict::kFail, std::move(text), std::move(fix)});
   }
+  // What an error says; its own fix if it tells one, behind "; ".
+  void fail(std::string what, const Error& error, std::string otherwise) {
+    const std::string text = error.what();
+    const auto end = text.find("; ");
+    fail(std::move(what), text.substr(0, end),
+         end == text.npos ? std::move(otherwise) : text.substr(end + 2));
+  }
   const std::vector<Finding>& list() const { return list_; }
 
  private:
@@ -36,9 +45,10 @@ class Findings {
 
 // Instruction sets, cores, memory, limits of a container and of the shell, huge pages.
 void check_machine(const RuntimeOptions& options, Findings& findings);
-// The file, its tensors, tokenizer and template, and whether it fits. Fetches nothing.
+// The device, the file, its tensors, tokenizer and template, and whether it fits. Fetches nothing.
 void check_model(const RuntimeOptions& options, Findings& findings);
-void check_port(const std::string& host, int port, Findings& findings);
+// Whether the server could listen there, and would. The file's keys come to those of the config.
+void check_port(ServerConfig server, const std::string& api_key_file, Findings& findings);
 // Those that the options name. The disk is written to, for a moment, and left as it was.
 void check_disk_tier(const RuntimeOptions& options, Findings& findings);
 void check_remote_tier(const RuntimeOptions& options, Findings& findings);

@@ -15,8 +15,8 @@ namespace {
 
 struct DoctorOptions {
   RuntimeOptions runtime;
-  std::string host = "127.0.0.1";
-  int port = 8080;
+  ServerConfig server;
+  std::string api_key_file;
   bool json = false;
 };
 
@@ -57,7 +57,7 @@ void examine(const DoctorOptions& options) {
   Findings findings;
   check_machine(options.runtime, findings);
   check_model(options.runtime, findings);
-  check_port(options.host, options.port, findings);
+  check_port(options.server, options.api_key_file, findings);
   check_disk_tier(options.runtime, findings);
   check_remote_tier(options.runtime, findings);
   const bool is_well = std::ranges::none_of(
@@ -78,9 +78,7 @@ void add_doctor_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
       "doctor", "Looks for what would keep a server from starting, or slow it down");
   add_runtime_options(*command, options->runtime);
-  command->add_option("--host", options->host, "Address that the server will listen on");
-  command->add_option("--port", options->port, "Its port (default 8080)")
-      ->check(CLI::Range(0, 65535));
+  add_listen_options(*command, options->server, options->api_key_file);
   command->add_flag("--json", options->json, "For programs");
   // Other examinations are subcommands of this one, each with a callback of its own.
   add_doctor_cache_command(*command);

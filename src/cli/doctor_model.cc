@@ -2,12 +2,14 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <string>
 #include <thread>
 
 #include "base/error.h"
 #include "base/mapped_file.h"
 #include "cli/commands.h"
+#include "cli/device.h"
 #include "cli/doctor.h"
 #include "cli/pull.h"
 #include "model/vocabulary.h"
@@ -71,9 +73,39 @@ void check_text(const GgufFile& gguf, const RuntimeOptions& options, Findings& f
     findings.ok("chat template", own ? options.chat_template_file : "the file's own, and it runs");
 }
 
+// The device that the server would compute on, null = the CPU. False = it would not start.
+bool find_device(const RuntimeOptions& options, std::unique_ptr<Device>& device,
+                 Findings& findings) {
+  try {
+    device = open_device(options);
+    findings.ok("device", device ? device->describe() : "the CPU");
+    return true;
+  } catch (const Error& error) {
+    findings.fail("device", error, "--device cpu, or auto");
+    return false;
+  }
+}
+
+void check_fit(const RuntimeOptions& options, Device* device, Findings& findings) {
+  ThreadPool pool(options.num_threads > 0
+                      ? options.num_threads
+                      : std::max(1, static_cast<int>(std::thread::hardware_concurrency())));
+  const PlannedModel planned = plan_model(options, pool, device);
+  if (device != nullptr) check_device(*device, planned);
+  const std::int64_t available_bytes = device != nullptr
+                                           ? static_cast<std::int64_t>(device->free_bytes())
+                                           : available_memory_bytes();
+  findings.ok("fit", fmt::format("{} of {} available; {:.1f} requests of {} tokens at once",
+                                 format_bytes(planned.plan.total_bytes()),
+                                 format_bytes(available_bytes), planned.plan.max_concurrency,
+                                 planned.plan.max_model_len));
+}
+
 }  // namespace
 
 void check_model(const RuntimeOptions& options, Findings& findings) {
+  std::unique_ptr<Device> device;
+  const bool has_device = find_device(options, device, findings);
   const std::string path = model_path(options.model, findings);
   if (path.empty()) return;
   const char* what = "model";
@@ -88,14 +120,7 @@ void check_model(const RuntimeOptions& options, Findings& findings) {
     what = "tokenizer and template";
     check_text(gguf, options, findings);
     what = "fit";
-    ThreadPool pool(options.num_threads > 0
-                        ? options.num_threads
-                        : std::max(1, static_cast<int>(std::thread::hardware_concurrency())));
-    const PlannedModel planned = plan_model(options, pool);
-    findings.ok("fit", fmt::format("{} of {} available; {:.1f} requests of {} tokens at once",
-                                   format_bytes(planned.plan.total_bytes()),
-                                   format_bytes(available_memory_bytes()),
-                                   planned.plan.max_concurrency, planned.plan.max_model_len));
+    if (has_device) check_fit(options, device.get(), findings);
   } catch (const Error& error) {
     const std::string fix = std::string_view(what) == "fit"
                                 ? "a smaller --kv-size, --max-model-len or model; see `larder plan`"

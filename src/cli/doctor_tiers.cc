@@ -1,6 +1,5 @@
 // The port and the tiers, looked at as the server will use them.
 #include <fcntl.h>
-#include <netdb.h>
 #include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -9,6 +8,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <boost/asio/ip/tcp.hpp>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -23,6 +23,8 @@
 #include "kv/remote_connection.h"
 #include "kv/remote_url.h"
 #include "plan/plan.h"
+#include "server/auth.h"
+#include "server/endpoint.h"
 
 namespace larder {
 namespace {
@@ -40,25 +42,20 @@ std::int64_t now_ns() {
 }
 
 // "" = free, else why not.
-std::string bind_error(const std::string& host, int port) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_PASSIVE;
-  addrinfo* list = nullptr;
-  const int code = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &list);
-  if (code != 0) return ::gai_strerror(code);
-  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(list, ::freeaddrinfo);
-  const int fd = ::socket(list->ai_family, list->ai_socktype | SOCK_CLOEXEC, 0);
+std::string bind_error(const asio::ip::tcp::endpoint& endpoint) {
+  const int fd = ::socket(endpoint.protocol().family(), SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (fd < 0) return std::strerror(errno);
   const int on = 1;
   ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  const bool failed = ::bind(fd, list->ai_addr, list->ai_addrlen) != 0 || ::listen(fd, 1) != 0;
+  const bool failed =
+      ::bind(fd, endpoint.data(), static_cast<socklen_t>(endpoint.size())) != 0 ||
+      ::listen(fd, 1) != 0;
   const std::string text = failed ? std::strerror(errno) : "";
   ::close(fd);
   return text;
 }
 
-void check_room(const fs::path& folder, const RuntimeOptions& options, Findings& findings) {
+void check_room(const fs::path& folder, std::int64_t wanted_bytes, Findings& findings) {
   struct statvfs status{};
   if (::statvfs(folder.c_str(), &status) != 0) return;
   const auto free_bytes = static_cast<std::int64_t>(status.f_bavail * status.f_frsize);
@@ -69,7 +66,6 @@ void check_room(const fs::path& folder, const RuntimeOptions& options, Findings&
       struct stat file{};
       if (::stat(entry.path().c_str(), &file) == 0) own_bytes += file.st_blocks * 512;
     }
-  const std::int64_t wanted_bytes = parse_bytes(options.kv_disk_size);
   const std::string text = fmt::format("{} free, {} stored, limit {}", format_bytes(free_bytes),
                                        format_bytes(own_bytes), format_bytes(wanted_bytes));
   if (free_bytes + own_bytes < wanted_bytes)
@@ -183,18 +179,30 @@ void report_redis(const RemoteUrl& url, const std::string& info, std::int64_t ro
 
 }  // namespace
 
-void check_port(const std::string& host, int port, Findings& findings) {
-  const std::string name = fmt::format("{}:{}", host, port);
-  const std::string error = bind_error(host, port);
-  if (error.empty())
-    findings.ok("port", name + " is free");
-  else
-    findings.fail("port", fmt::format("{}: {}", name, error),
-                  "--port N or --host ADDRESS, or stop what listens there");
+void check_port(ServerConfig server, const std::string& api_key_file, Findings& findings) {
+  const std::string name = fmt::format("{}:{}", server.host, server.port);
+  try {
+    if (!api_key_file.empty()) read_api_keys(api_key_file, server.api_keys, server.api_key_groups);
+    const std::string reason = bind_error(endpoint_of(server));
+    if (reason.empty())
+      findings.ok("port", name + " is free");
+    else
+      findings.fail("port", fmt::format("{}: {}", name, reason),
+                    "--port N or --host ADDRESS, or stop what listens there");
+  } catch (const Error& error) {
+    findings.fail("port", error, "a file that this user may read");
+  }
 }
 
 void check_disk_tier(const RuntimeOptions& options, Findings& findings) {
   if (options.kv_disk.empty()) return findings.ok("disk", "no --kv-disk");
+  std::int64_t wanted_bytes = 0;
+  try {
+    wanted_bytes = parse_bytes(options.kv_disk_size);
+  } catch (const Error& error) {
+    return findings.fail("disk", fmt::format("--kv-disk-size: {}", error.what()),
+                         "--kv-disk-size 10GiB");
+  }
   fs::path folder = options.kv_disk;
   std::error_code ignored;
   if (fs::exists(folder, ignored)) {
@@ -210,7 +218,7 @@ void check_disk_tier(const RuntimeOptions& options, Findings& findings) {
       folder = folder.parent_path();
     findings.ok("disk", options.kv_disk + " will be made");
   }
-  check_room(folder, options, findings);
+  check_room(folder, wanted_bytes, findings);
   check_disk_io(folder, findings);
 }
 

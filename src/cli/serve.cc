@@ -81,25 +81,17 @@ void serve(const ServeOptions& options) {
 
 void add_serve_command(CLI::App& app) {
   auto options = std::make_shared<ServeOptions>();
-  options->server.port = 8080;
   CLI::App* command = app.add_subcommand("serve", "Serve a model over HTTP (the default)");
   add_runtime_options(*command, options->runtime);
   ServerConfig& server = options->server;
-  command->add_option("--host", server.host, "Address to listen on (default 127.0.0.1)");
-  command->add_option("--port", server.port, "Port (default 8080; 0 = any free one)")
-      ->check(CLI::Range(0, 65535));
+  add_listen_options(*command, server, options->api_key_file);
   command->add_option("--name", options->name,
                       "The model's name for clients (default: the file's)");
-  command->add_option("--api-key", server.api_keys,
-                      "A key that clients must send; may be given several times");
-  command->add_option("--api-key-file", options->api_key_file, "A file of keys, one per line; KEY GROUP: keys of a group share their cache");
   command
       ->add_option("--normalise", options->normalise,
                    "Change chats so that more is reused: nonce_headers, tool_keys, timestamps or all "
                    "(default: none)")
       ->delimiter(',');
-  command->add_flag("--open", server.allow_open_network,
-                    "Listen beyond this machine although there is no API key");
   command->add_option("--cors", server.cors_origins,
                       "Origins of web pages that may call, * = all (default: none)");
   command

@@ -19,6 +19,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/error.h"
+#include "server/endpoint.h"
 #include "server/http_connection.h"
 #include "server/stats_log.h"
 
@@ -34,37 +36,6 @@ constexpr int kSendBufferBytes = 128 << 10;  // the kernel doubles it: 256 KiB a
 constexpr milliseconds kTick{500};
 constexpr milliseconds kAcceptPause{100};
 constexpr int kReservedFiles = 64;  // for the model, the log, the listener
-
-tcp::endpoint resolve(const ServerConfig& config) {
-  if (config.port < 0 || config.port > 65535) {
-    throw Error(ErrorKind::kInvalidArgument,
-                fmt::format("port: must be between 0 and 65535, it is {}", config.port), "port");
-  }
-  // An empty key is a variable that nobody has set: without this it would open the server.
-  if (std::ranges::find(config.api_keys, "") != config.api_keys.end()) {
-    throw Error(ErrorKind::kInvalidArgument,
-                "api_keys: a key is empty; give one of at least a character, or leave --api-key out",
-                "api_keys");
-  }
-  error_code error;
-  const std::string host = config.host == "localhost" ? "127.0.0.1" : config.host;
-  const auto address = asio::ip::make_address(host, error);
-  if (error) {
-    throw Error(
-        ErrorKind::kInvalidArgument,
-        fmt::format("host: \"{}\" is not an IP address; use 127.0.0.1 or 0.0.0.0", config.host),
-        "host");
-  }
-  if (!address.is_loopback() && config.api_keys.empty() && !config.allow_open_network) {
-    throw Error(
-        ErrorKind::kInvalidArgument,
-        fmt::format("host: {} can be reached by others and there is no API key; give --api-key, "
-                    "or --open to let everyone in",
-                    config.host),
-        "host");
-  }
-  return {address, static_cast<unsigned short>(config.port)};
-}
 
 // Else no request of the largest size could ever be read.
 ServerConfig with_room_for_a_body(ServerConfig config) {
@@ -163,7 +134,7 @@ HttpServer::Impl::Impl(ServerConfig config, const ServedModel& model)
 }
 
 void HttpServer::Impl::listen() {
-  const tcp::endpoint endpoint = resolve(config_);
+  const tcp::endpoint endpoint = endpoint_of(config_);
   try {
     acceptor_.open(endpoint.protocol());
     acceptor_.set_option(Acceptor::reuse_address(true));

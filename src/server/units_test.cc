@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "server/auth.h"
+#include "server/endpoint.h"
 #include "server/http_message.h"
 #include "server/mailbox.h"
 #include "server/memory_budget.h"
@@ -79,6 +80,24 @@ TEST(ApiKeys, OfAFile) {
   std::filesystem::remove(path);
   EXPECT_THROW(read_api_keys(path, keys, groups), Error);
   EXPECT_EQ(keys.size(), 4u);
+}
+
+TEST(Endpoint, IsAnAddressThatOthersReachOnlyOnPurpose) {
+  ServerConfig config;
+  config.host = "localhost";
+  EXPECT_EQ(endpoint_of(config).address().to_string(), "127.0.0.1");
+  EXPECT_EQ(endpoint_of(config).port(), 8000);
+  config.host = "example.com";
+  EXPECT_THROW(endpoint_of(config), Error);
+  config.host = "0.0.0.0";
+  EXPECT_THROW(endpoint_of(config), Error);
+  config.allow_open_network = true;
+  EXPECT_EQ(endpoint_of(config).address().to_string(), "0.0.0.0");
+  config.allow_open_network = false;
+  config.api_keys = {"k"};
+  EXPECT_EQ(endpoint_of(config).address().to_string(), "0.0.0.0");
+  config.api_keys = {"k", ""};
+  EXPECT_THROW(endpoint_of(config), Error);
 }
 
 TEST(ApiError, TakesTheShapeOfThePath) {

@@ -112,6 +112,33 @@ def test_doctor_finds_a_taken_port():
     assert check["verdict"] == "FAIL" and "--port" in check["fix"]
 
 
+def test_doctor_looks_at_the_address_as_the_server_does(tmp_path):
+    def port(*arguments, code=0):
+        check = doctor("--port", 0, *arguments, code=code)["port"]
+        assert check["verdict"] == ("FAIL" if code else "OK"), check
+        return check
+
+    keys = tmp_path / "keys"
+    keys.write_text("abc\n")
+    assert "--api-key" in port("--host", "0.0.0.0", code=1)["fix"]
+    for allowed in (("--open",), ("--api-key", "k"), ("--api-key-file", keys)):
+        port("--host", "0.0.0.0", *allowed)
+    port("--host", "localhost")
+    assert "example.com" in port("--host", "example.com", code=1)["text"]
+    assert "none" in port("--api-key-file", tmp_path / "none", code=1)["text"]
+
+
+def test_doctor_finds_no_such_device():
+    checks = doctor("--port", 0, "--device", "cuda:99", code=1)
+    assert checks["device"]["verdict"] == "FAIL" and "cuda:99" in checks["device"]["text"]
+    assert "fit" not in checks
+
+
+def test_doctor_finds_a_size_that_is_none(tmp_path):
+    check = doctor("--port", 0, "--kv-disk", tmp_path, "--kv-disk-size", "10XB", code=1)["disk"]
+    assert check["verdict"] == "FAIL" and "--kv-disk-size" in check["text"]
+
+
 def test_doctor_finds_a_damaged_model(tmp_path):
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(open(SMOLLM2, "rb").read(1000))
