@@ -13,8 +13,9 @@ enum class ErrorKind {
   kInvalidArgument,  // the caller's parameter or file is wrong
   kNotFound,         // a file, a model, a route
   kUnauthorized,
-  kTooLarge,     // over a stated limit
-  kUnavailable,  // the machine cannot, now: memory, port, disk
+  kTooLarge,       // over a stated limit
+  kPromptTooLong,  // for the model
+  kUnavailable,    // the machine cannot, now: memory, port, disk
 };
 
 class Error : public std::runtime_error {

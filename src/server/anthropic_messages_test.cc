@@ -164,6 +164,20 @@ TEST(AnthropicMessages, ErrorsHaveTheirOwnShape) {
          413, "request_too_large");
 }
 
+// Clients compact their history when they read these words.
+TEST(AnthropicMessages, APromptTooLongIsToldInTheirWords) {
+  TestServer server;
+  const std::string text(500, 'a');
+  const auto answer =
+      server.post("/v1/messages", with(R"("messages":[{"role":"user","content":")" + text + R"("}])"));
+  EXPECT_EQ(answer.status, 400);
+  EXPECT_EQ(answer.json()["error"]["type"], "invalid_request_error");
+  const std::string message = answer.json()["error"]["message"].get<std::string>();
+  EXPECT_NE(message.find("prompt is too long: 5"), std::string::npos) << message;
+  EXPECT_NE(message.find(" tokens > 239 maximum"), std::string::npos) << message;
+  EXPECT_EQ(message.find("truncate_prompt_tokens"), std::string::npos) << message;
+}
+
 TEST(AnthropicMessages, ContextThatIsFull) {
   TestServer server;
   for (int seed = 0; seed < 20; ++seed) {

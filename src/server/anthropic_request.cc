@@ -377,6 +377,7 @@ ChatRequest read_request(const Fields& fields, const RequestRules& rules) {
   options.attention = rules.attention;
   read_larder_options(fields, rules, options);
   options.marks_whole_prompt = false;
+  options.takes_truncation = false;
   options.has_max_tokens = true;
   read_prompt(fields, request);
   read_thinking(fields, request);

@@ -148,6 +148,9 @@ ApiError to_api_error(const Error& error) {
     case ErrorKind::kUnauthorized:
       result.status = 401, result.code = "invalid_api_key";
       break;
+    case ErrorKind::kPromptTooLong:
+      result.status = 400, result.code = "context_length_exceeded";
+      break;
     case ErrorKind::kTooLarge:
       result.status = 413, result.code = "too_large";
       break;

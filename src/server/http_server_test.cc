@@ -253,6 +253,9 @@ TEST(HttpServer, TooLongPromptTellsBothNumbers) {
   EXPECT_EQ(answer.status, 400);
   EXPECT_NE(answer.body.find("500 tokens"), std::string::npos);
   EXPECT_NE(answer.body.find("240"), std::string::npos);
+  EXPECT_NE(answer.body.find("truncate_prompt_tokens"), std::string::npos);
+  // By which agents know that they are to compact their history.
+  EXPECT_EQ(answer.json()["error"]["code"], "context_length_exceeded");
   const auto cut =
       server.post("/v1/completions", "{\"prompt\":\"" + std::string(500, 'a') +
                                          R"(","truncate_prompt_tokens":10,"max_tokens":1})");

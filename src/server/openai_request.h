@@ -69,6 +69,7 @@ struct GenerationOptions {
   // Only the last tokens of the prompt are kept: that many, or -1 = as many as max_model_len
   // allows.
   std::optional<int> truncate_prompt_tokens;
+  bool takes_truncation = true;  // the API has that field
 };
 
 inline constexpr std::size_t kMaxCacheMarks = kMaxPins - 1;  // the whole prompt is another one

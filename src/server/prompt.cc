@@ -23,11 +23,18 @@ int max_len(const GenerationOptions& options, const ServedModel& model) {
 }
 
 [[noreturn]] void fail_too_long(const std::string& param, std::string_view num_tokens,
-                                const ServedModel& model) {
-  fail_field(param,
-             fmt::format("the prompt has {} tokens, the model takes {} and at least one must be "
-                         "left for the answer; shorten it or send truncate_prompt_tokens",
-                         num_tokens, model.max_model_len));
+                                const GenerationOptions& options, const ServedModel& model) {
+  const int most = max_len(options, model);
+  // Clients of Anthropic's API know this error by its first words.
+  const std::string reason =
+      options.takes_truncation
+          ? fmt::format("the prompt has {} tokens, the model takes {} and at least one must be left "
+                        "for the answer; shorten it or send truncate_prompt_tokens",
+                        num_tokens, most)
+          : fmt::format("prompt is too long: {} tokens > {} maximum, as the model takes {} and one "
+                        "must be left for the answer; shorten it",
+                        num_tokens, most - 1, most);
+  throw Error(ErrorKind::kPromptTooLong, param + ": " + reason, param);
 }
 
 // A text this long cannot fit whatever its tokens are: spares the encoding of megabytes.
@@ -36,7 +43,7 @@ void refuse_hopeless_text(std::string_view text, const std::string& param,
   constexpr std::size_t kMaxBytesPerToken = 1024;
   const auto max_bytes = static_cast<std::size_t>(max_len(options, model)) * kMaxBytesPerToken;
   if (text.size() <= max_bytes || options.truncate_prompt_tokens) return;
-  fail_too_long(param, fmt::format("more than {}", model.max_model_len), model);
+  fail_too_long(param, fmt::format("more than {}", max_len(options, model)), options, model);
 }
 
 // Pins move with the tokens when the first ones go; the whole prompt may be another one.
@@ -73,7 +80,7 @@ void finish_prompt(PreparedPrompt& prompt, const std::string& param,
   if (tokens.empty()) fail_field(param, "is empty; send at least one token");
   const auto most = static_cast<std::size_t>(max_len(options, model));
   if (tokens.size() + 1 > most) {
-    fail_too_long(param, std::to_string(tokens.size()), model);
+    fail_too_long(param, std::to_string(tokens.size()), options, model);
   }
   const int room = max_len(options, model) - static_cast<int>(tokens.size());
   prompt.max_tokens = std::min(wanted, room);

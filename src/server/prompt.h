@@ -23,8 +23,8 @@ struct PreparedPrompt {
 };
 
 // Renders the template and encodes; only the template's own text can make special tokens.
-// Both throw Error{kInvalidArgument} with the field as param: an empty prompt, or one that leaves
-// no room for a token (the message has both numbers). Thread: any; takes as long as the text is
+// Both throw Error with the field as param: kInvalidArgument for an empty prompt, kPromptTooLong for
+// one that leaves no room for a token (the message has both numbers). Thread: any; takes as long as the text is
 // long.
 PreparedPrompt prepare_chat(const ChatRequest& request, const ServedModel& model);
 std::vector<PreparedPrompt> prepare_completion(const CompletionRequest& request,
