@@ -75,6 +75,9 @@ void Generation::submit(std::vector<PreparedPrompt> prompts) {
     if (!options_.has_max_tokens || options_.sampling.min_tokens <= options_.sampling.max_tokens)
       request.sampling.min_tokens = std::min(request.sampling.min_tokens, prompts[i].max_tokens);
     request.n = options_.best_of;
+    if (options_.best_of > options_.n) {  // they are chosen by what their tokens' logprobs sum to
+      request.sampling.num_logprobs = std::max(request.sampling.num_logprobs, 0);
+    }
     request.priority = options_.priority;
     request.pins = std::move(prompts[i].pins);
     request.salt = salt_;

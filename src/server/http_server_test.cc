@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <csignal>
 
 #include "base/error.h"
@@ -203,6 +204,7 @@ TEST(HttpServer, LogprobsOfOneReplyAreBounded) {
             std::string::npos);
   // What is not asked for takes nothing.
   EXPECT_EQ(ask(R"("prompt":"abc","max_tokens":100)").status, 200);
+  EXPECT_EQ(ask(R"("prompt":"abc","max_tokens":100,"best_of":2)").status, 200);
 }
 
 TEST(HttpServer, ManyChoices) {
@@ -226,6 +228,19 @@ TEST(HttpServer, ManyChoices) {
                                    R"("ignore_eos":true})")
           .json();
   EXPECT_EQ(best["choices"].size(), 1u);
+  EXPECT_TRUE(best["choices"][0]["logprobs"].is_null());
+  const Json all =
+      server
+          .post("/v1/completions", R"({"prompt":"a","max_tokens":4,"n":4,"seed":7,"logprobs":0,)"
+                                   R"("ignore_eos":true})")
+          .json();
+  const auto likelihood = [](const Json& choice) {
+    double sum = 0;
+    for (const Json& logprob : choice["logprobs"]["token_logprobs"]) sum += logprob.get<double>();
+    return sum;
+  };
+  const auto likeliest = std::ranges::max_element(all["choices"], {}, likelihood);
+  EXPECT_EQ(best["choices"][0]["text"], (*likeliest)["text"]);
   EXPECT_EQ(best["usage"]["completion_tokens"], 16);
 }
 

@@ -361,9 +361,8 @@ void read_best_of(const Fields& fields, const RequestRules& rules, CompletionReq
   if (options.best_of < options.n) {
     fields.fail("best_of", fmt::format("must be at least n, which is {}", options.n));
   }
-  if (options.best_of > options.n) {
-    if (options.stream) fields.fail("best_of", "cannot be streamed above n; set \"stream\": false");
-    options.sampling.num_logprobs = std::max(options.sampling.num_logprobs, 0);
+  if (options.best_of > options.n && options.stream) {
+    fields.fail("best_of", "cannot be streamed above n; set \"stream\": false");
   }
   const std::size_t num_choices =
       request.prompts.size() * static_cast<std::size_t>(options.best_of);

@@ -273,7 +273,7 @@ TEST(OpenAiRequest, CompletionsSpecials) {
   EXPECT_EQ(param_of([] { completion(R"("prompt":"a","suffix":"b")"); }), "suffix");
   EXPECT_EQ(param_of([] { completion(R"("prompt":"a","best_of":2,"n":3)"); }), "best_of");
   EXPECT_EQ(param_of([] { completion(R"("prompt":"a","best_of":2,"stream":true)"); }), "best_of");
-  EXPECT_EQ(completion(R"("prompt":"a","best_of":3)").options.sampling.num_logprobs, 0);
+  EXPECT_EQ(completion(R"("prompt":"a","best_of":3)").options.sampling.num_logprobs, -1);
 }
 
 // As lm-evaluation-harness asks for the likelihood of a continuation.
