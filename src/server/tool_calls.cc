@@ -60,16 +60,18 @@ std::vector<AnswerPiece> ToolCallScanner::push(std::string_view text) {
 
 std::vector<AnswerPiece> ToolCallScanner::finish() {
   std::vector<AnswerPiece> pieces;
-  if (is_in_call_) {
+  while (is_in_call_) {
     // The end token may have come in place of the closing tag.
     if (auto call = parse_call(held_)) {
       pieces.push_back({.text = {}, .call = std::move(call)});
+      held_.clear();
+      is_in_call_ = false;
     } else {
-      emit(gap_ + std::string(kBegin) + held_, pieces);
+      give_up_call(pieces);
+      scan(pieces);
     }
-  } else {
-    emit(held_, pieces);
   }
+  emit(held_, pieces);
   held_.clear();
   return pieces;
 }
@@ -94,21 +96,52 @@ bool ToolCallScanner::scan_text(std::vector<AnswerPiece>& pieces) {
   emit(before.substr(0, end), pieces);
   held_.erase(0, begin + kBegin.size());
   is_in_call_ = true;
+  num_seen_ = 0;
+  is_in_string_ = is_escaped_ = false;
   return true;
 }
 
 bool ToolCallScanner::scan_call(std::vector<AnswerPiece>& pieces) {
-  const auto end = held_.find(kEnd);
-  if (end == held_.npos) return false;
-  is_in_call_ = false;
-  if (auto call = parse_call(std::string_view(held_).substr(0, end))) {
-    pieces.push_back({.text = {}, .call = std::move(call)});
-    follows_call_ = true;
-  } else {
-    emit(gap_ + std::string(kBegin) + held_.substr(0, end + kEnd.size()), pieces);
+  const auto end = find_end();
+  if (!end) return false;
+  auto call = parse_call(std::string_view(held_).substr(0, *end));
+  if (!call) {
+    give_up_call(pieces);
+    return true;
   }
-  held_.erase(0, end + kEnd.size());
+  pieces.push_back({.text = {}, .call = std::move(call)});
+  follows_call_ = true;
+  held_.erase(0, *end + kEnd.size());
+  is_in_call_ = false;
   return true;
+}
+
+// Where the closing tag is that no string of the JSON holds.
+std::optional<std::size_t> ToolCallScanner::find_end() {
+  while (num_seen_ < held_.size()) {
+    const char byte = held_[num_seen_++];
+    if (is_escaped_) {
+      is_escaped_ = false;
+    } else if (is_in_string_) {
+      is_escaped_ = byte == '\\';
+      // No string goes on behind a line's end: this is no JSON, and need not be held back for long.
+      if (byte == '"' || byte == '\n') is_in_string_ = false;
+    } else if (byte == '"') {
+      is_in_string_ = true;
+    } else if (byte == '>' && std::string_view(held_).substr(0, num_seen_).ends_with(kEnd)) {
+      return num_seen_ - kEnd.size();
+    }
+  }
+  return std::nullopt;
+}
+
+// What was no call is text up to the first closing tag, wherever that stands, or to the end.
+void ToolCallScanner::give_up_call(std::vector<AnswerPiece>& pieces) {
+  const auto end = held_.find(kEnd);
+  const std::size_t size = end == held_.npos ? held_.size() : end + kEnd.size();
+  emit(gap_ + std::string(kBegin) + held_.substr(0, size), pieces);
+  held_.erase(0, size);
+  is_in_call_ = false;
 }
 
 void ToolCallScanner::emit(std::string_view text, std::vector<AnswerPiece>& pieces) {

@@ -1,6 +1,7 @@
 // Calls of tools in a generated text.
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -22,8 +23,9 @@ struct AnswerPiece {
 };
 
 // Finds <tool_call>{"name": ..., "arguments": {...}}</tool_call>, as Hermes, Qwen and others write a
-// call. What is no such call stays text, tags included; white space around a call goes. Text that may
-// become a call is held back: push() everything, then finish(). Thread: one.
+// call. What is no such call stays text, tags included; white space around a call goes. A closing tag
+// inside a string of the JSON closes nothing. Text that may become a call is held back: push()
+// everything, then finish(). Thread: one.
 class ToolCallScanner {
  public:
   // Not active: text goes through as it is.
@@ -36,12 +38,17 @@ class ToolCallScanner {
   void scan(std::vector<AnswerPiece>& pieces);
   bool scan_text(std::vector<AnswerPiece>& pieces);
   bool scan_call(std::vector<AnswerPiece>& pieces);
+  std::optional<std::size_t> find_end();
+  void give_up_call(std::vector<AnswerPiece>& pieces);
   void emit(std::string_view text, std::vector<AnswerPiece>& pieces);
 
   const bool is_active_;
   bool is_in_call_ = false;
   bool follows_call_ = false;
   std::string held_;
+  std::size_t num_seen_ = 0;  // of a call's bytes, and where in its JSON they end
+  bool is_in_string_ = false;
+  bool is_escaped_ = false;
   std::string gap_;  // white space before the tag, for when no call follows
 };
 

@@ -44,6 +44,18 @@ TEST(ToolCalls, FoundHoweverTheTextComes) {
       {R"(<tool_call>{"name":"f","arguments":"{}"}</tool_call>)",
        R"(<tool_call>{"name":"f","arguments":"{}"}</tool_call>)"},
       {"<tool_call><tool_call>{}</tool_call>", "<tool_call><tool_call>{}</tool_call>"},
+      // A closing tag in a string closes nothing.
+      {R"(<tool_call>{"name":"f","arguments":{"s":"a</tool_call>b"}}</tool_call> so)",
+       R"([f{"s":"a</tool_call>b"}]so)"},
+      {R"(<tool_call>{"name":"f","arguments":{"s":"\"</tool_call>\\"}}</tool_call> so)",
+       R"([f{"s":"\"</tool_call>\\"}]so)"},
+      {R"(<tool_call>{"name":"f","arguments":{"s":"</tool_call>"}})", R"([f{"s":"</tool_call>"}])"},
+      // Unless there is no JSON to hold the string.
+      {R"(<tool_call>not "json</tool_call> after)", R"(<tool_call>not "json</tool_call> after)"},
+      {R"(<tool_call>not "json</tool_call> then <tool_call>{"name":"f"}</tool_call> so)",
+       R"(<tool_call>not "json</tool_call> then[f{}]so)"},
+      {R"(<tool_call>a "b</tool_call> c" d</tool_call> e)",
+       R"(<tool_call>a "b</tool_call> c" d</tool_call> e)"},
   };
   for (const auto& [text, shown] : cases) {
     EXPECT_EQ(show(split_answer(text, true)), shown) << text;
@@ -58,6 +70,8 @@ TEST(ToolCalls, TextIsNotHeldBackWithoutNeed) {
   EXPECT_EQ(show(scanner.push(" ")), "");
   EXPECT_EQ(show(scanner.push("three <too")), " three");
   EXPECT_EQ(show(scanner.push("l>")), " <tool>");
+  const std::string broken = " <tool_call>it is 5\" wide\n</tool_call> and";
+  EXPECT_EQ(show(scanner.push(broken)), broken);
 }
 
 }  // namespace
