@@ -329,7 +329,7 @@ const char* divergence_advice(DivergenceKind kind) {
     case DivergenceKind::kWhitespace:
       return "Send what stays the same byte for byte: do not trim or reformat it.";
     case DivergenceKind::kChangedTools:
-      return "Send one list of tools in one order; use tool_choice to allow fewer of them.";
+      return "Send one list of tools in one order each time, also those that a turn has no use for.";
     case DivergenceKind::kChangedSystemPrompt:
       return "Keep the system prompt; send what changes in a later message.";
     case DivergenceKind::kEditedHistory:
