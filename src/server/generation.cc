@@ -74,6 +74,7 @@ void Generation::submit(std::vector<PreparedPrompt> prompts) {
     // Where the prompt's length cuts what was asked for, the answer ends by its length.
     if (!options_.has_max_tokens || options_.sampling.min_tokens <= options_.sampling.max_tokens)
       request.sampling.min_tokens = std::min(request.sampling.min_tokens, prompts[i].max_tokens);
+    max_tokens_.push_back(prompts[i].max_tokens);
     request.n = options_.best_of;
     if (options_.best_of > options_.n) {  // they are chosen by what their tokens' logprobs sum to
       request.sampling.num_logprobs = std::max(request.sampling.num_logprobs, 0);
@@ -217,7 +218,7 @@ void Generation::observe_finished(const Choice& choice, const char* reason) {
                              .num_prompt_tokens = choice.usage.num_prompt_tokens,
                              .num_cached_tokens = choice.usage.num_cached_tokens,
                              .num_output_tokens = choice.num_tokens,
-                             .max_tokens = options_.sampling.max_tokens,
+                             .max_tokens = max_tokens_.at(static_cast<std::size_t>(choice.prompt)),
                              .n = options_.n,
                              .times = choice.times});
 }

@@ -101,6 +101,7 @@ class Generation {
   std::shared_ptr<Mailbox> mailbox_;
   std::vector<Choice> choices_;             // [num_prompts * best_of]
   std::vector<std::uint64_t> request_ids_;  // per prompt, the engine's
+  std::vector<int> max_tokens_;             // per prompt, as the engine was told
   std::vector<int> num_open_;               // per prompt, choices the engine still works on
   int num_unfinished_ = 0;                  // choices
   bool begun_ = false;

@@ -571,5 +571,16 @@ TEST(HttpServer, MetricsUnderTheNamesOfVllm) {
   EXPECT_NE(page.find("larder:kv_waste_perc"), std::string::npos);
 }
 
+TEST(HttpServer, MaxTokensAreCountedAsTheyApply) {
+  TestServer server;
+  const Json reply =
+      server.post("/v1/chat/completions", R"({"messages":[{"role":"user","content":"hi"}]})").json();
+  const int room = TestServer::kMaxModelLen - reply["usage"]["prompt_tokens"].get<int>();
+  const std::string page = server.get("/metrics").body;
+  const std::string line = fmt::format(
+      "\nvllm:request_params_max_tokens_sum{{model_name=\"tiny\",engine=\"0\"}} {}\n", room);
+  EXPECT_NE(page.find(line), std::string::npos) << line;
+}
+
 }  // namespace
 }  // namespace larder
