@@ -60,6 +60,7 @@ class Generation {
   // Set when done without a result: the engine has ended or was told to stop.
   bool failed() const { return failure_.has_value(); }
   HttpResponse failure_response() const;
+  const ApiError& failure() const { return *failure_; }
   // Bytes for a stream in which nothing has happened for a while; "" = none.
   std::string ping();
   // Headers of the reply, whichever it becomes.

@@ -309,7 +309,9 @@ Task<void> HttpConnection::run_errand(HttpRequest& request) {
     --context_.gauges.num_generations;
     if (disconnected_ || asked.generation->failed()) {
       reply_.emplace();  // which nobody reads if the client has gone
-      if (!disconnected_) reply_->response = asked.generation->failure_response();
+      // The writer that asked is not of the API that the client speaks.
+      if (!disconnected_)
+        reply_->response = error_response(asked.generation->failure(), request.path);
       co_return;
     }
     request.answers[*asked.errand] = std::move(body);

@@ -332,11 +332,8 @@ TEST_F(Responses, TruncateAndCompactOnRequest) {
   EXPECT_EQ(server.post("/v1/responses", request.dump()).param(), "context_management[0].type");
 }
 
-// A client that leaves takes its summary with it.
-TEST(LongHistories, SummariesEndWithTheirClient) {
-  EngineConfig engine = TestServer::default_engine();
-  engine.max_model_len = 3000;
-  TestServer server({}, engine);
+// A conversation whose answer takes a summary first, of a model that takes 3,000 tokens.
+Json request_with_summary() {
   Json request = {{"max_tokens", 4}, {"messages", Json::array()}};
   for (int turn = 0; turn < 150; ++turn) {
     request["messages"].push_back({{"role", "user"}, {"content", "question"}});
@@ -344,6 +341,19 @@ TEST(LongHistories, SummariesEndWithTheirClient) {
   }
   request["messages"].push_back({{"role", "user"}, {"content", "question"}});
   request["larder"]["history"] = {{"strategy", "summary"}, {"max_tokens", 2400}};
+  return request;
+}
+
+EngineConfig engine_of_summaries() {
+  EngineConfig engine = TestServer::default_engine();
+  engine.max_model_len = 3000;
+  return engine;
+}
+
+// A client that leaves takes its summary with it.
+TEST(LongHistories, SummariesEndWithTheirClient) {
+  TestServer server({}, engine_of_summaries());
+  const Json request = request_with_summary();
   {
     RawClient client(server.port());
     client.send(TestServer::request("/v1/chat/completions", request.dump()));
@@ -351,6 +361,20 @@ TEST(LongHistories, SummariesEndWithTheirClient) {
   }
   EXPECT_TRUE(server.becomes_idle());
   EXPECT_LT(server.engine().stats().num_generated_tokens, 590u) << "the summary would have that many";
+}
+
+// As if the answer itself had failed: in the shape of the API.
+TEST(LongHistories, SummariesFailInTheClientsShape) {
+  TestServer server({}, engine_of_summaries());
+  RawClient client(server.port());
+  client.send(TestServer::request("/v1/messages", request_with_summary().dump()));
+  while (server.engine().stats().num_steps == 0) std::this_thread::yield();
+  server.engine().stop(false);
+  const auto answer = TestServer::split(client.receive());
+  EXPECT_EQ(answer.status, 529);
+  EXPECT_NE(answer.head.find("request-id: req_"), std::string::npos);
+  EXPECT_EQ(answer.json()["type"], "error");
+  EXPECT_EQ(answer.json()["error"]["type"], "overloaded_error");
 }
 
 TEST(ResponsesOfKeys, AreTheirOwn) {
