@@ -56,7 +56,9 @@ def main():
             ratio = statistics.median(r / first for r, first in zip(rates[run], rates[runs[0]]))
             line = f"| {run.name} | {test} | {statistics.median(rates[run]):.2f} | {ratio:.3f} |"
             if reads_weights:
-                bytes_per_second = [r * run.weights_bytes for r in rates[run]]
+                # Sequences that decode at once read the weights once: tg COUNT DEPTH [SEQUENCES].
+                num_sequences = int((test.split() + ["1"])[3])
+                bytes_per_second = [r / num_sequences * run.weights_bytes for r in rates[run]]
                 share = statistics.median(b / limit for b, limit in zip(bytes_per_second, bandwidths[run]))
                 line += f" {statistics.median(bytes_per_second) / 1e9:.1f} | {share * 100:.1f} % |"
             else:

@@ -1,7 +1,7 @@
 """A load over HTTP, against any server with /v1/completions; and the plans of what is sent.
 
 A plan is {"concurrency": n, "requests": [{"prompt": [token ids], "out": n, "after": n}]}: `after` holds a request
-back until the first one has that many tokens. Its result is {"wall_s", "requests": [{"start", "times",
+back until the first one has that many tokens; one with "ends_with_rest" is broken off once the others have ended. Its result is {"wall_s", "requests": [{"start", "times",
 "prompt_tokens", "cached_tokens", "output_tokens"}]} in seconds of one clock.
 """
 import asyncio
@@ -28,9 +28,9 @@ def many_plan(seed, concurrency, shared, prompt_tokens=560, output_tokens=32):
 
 
 def interference_plan(seed, long_tokens):
-    """A running stream, and a long prompt that comes when it has 64 tokens."""
+    """A running stream, and a long prompt that comes when it has 64 tokens. The stream outlasts the prompt, on any engine."""
     rng = random.Random(f"{seed} interference")
-    return {"concurrency": 2, "requests": [{"prompt": random_tokens(rng, 32), "out": 384, "after": 0},
+    return {"concurrency": 2, "requests": [{"prompt": random_tokens(rng, 32), "out": 8000, "after": 0, "ends_with_rest": True},
                                            {"prompt": random_tokens(rng, long_tokens), "out": 1, "after": 64}]}
 
 
@@ -40,11 +40,13 @@ class Client:
         self.plan = plan
         self.running = asyncio.Semaphore(plan["concurrency"])
         self.num_of_first = 0
+        self.num_ended = 0
         self.progress = asyncio.Condition()
 
     async def run(self):
         import aiohttp
-        connector = aiohttp.TCPConnector(limit=0)
+        # A connection for each request: llama.cpp's server closes them without a word, also where they could be kept.
+        connector = aiohttp.TCPConnector(limit=0, force_close=True)
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=3600), connector=connector) as session:
             start = time.perf_counter()
             results = await asyncio.gather(*(self.one(session, i) for i in range(len(self.plan["requests"]))))
@@ -55,7 +57,9 @@ class Client:
         async with self.progress:
             await self.progress.wait_for(lambda: self.num_of_first >= request["after"])
         async with self.running:
-            return await self.stream(session, index, request)
+            result = await self.stream(session, index, request)
+        self.num_ended += 1
+        return result
 
     async def stream(self, session, index, request):
         body = {"model": "default", "prompt": request["prompt"], "max_tokens": request["out"], "temperature": 0,
@@ -76,6 +80,9 @@ class Client:
                     times.append(time.perf_counter())
                     if index == 0:
                         await self.count_first(len(times))
+                if request.get("ends_with_rest") and self.num_ended == len(self.plan["requests"]) - 1:
+                    usage = {"prompt_tokens": len(request["prompt"]), "completion_tokens": len(times)}
+                    break
         if not times and wordless is None:
             raise RuntimeError("a stream without tokens")
         times = times or [wordless]  # a single token can be a part of a character, and have no text

@@ -102,6 +102,10 @@ class Run:
             self.kv_peak_bytes = max(self.kv_peak_bytes, metrics.cache_usage / 100 * self.kv_reserved_bytes)
             self.read()
             self.add_what_may_run()
+            if not self.waiting and all(self.requests[i].get("ends_with_rest") for i in self.running):
+                for handle in self.running.values():
+                    handle.stop()
+                self.running.clear()
         return {"wall_s": time.perf_counter() - start, "requests": [self.result(i) for i in range(len(self.requests))],
                 "peak_rss_bytes": peak_rss_bytes(), "kv_reserved_bytes": self.kv_reserved_bytes,
                 "kv_bytes": self.kv_peak_bytes}

@@ -43,6 +43,8 @@ def summarize_interference(result):
     """Of a running stream (the first request): its gaps before the long prompt came, and until that had its first token."""
     stream, long_prompt = result["requests"]
     came, answered = long_prompt["start"], long_prompt["times"][0]
+    if stream["times"][-1] < answered:
+        raise ValueError("the stream ended before the prompt was answered")
     idle, busy = [], []
     for before, after in zip(stream["times"], stream["times"][1:]):
         if after <= came:

@@ -38,6 +38,8 @@ def test_interference_tells_gaps_before_from_gaps_during():
     s = stats.summarize_interference({"requests": [stream, request(1.2, [2.0])]})
     assert s["idle_p99"] == pytest.approx(100) and s["busy_p50"] == pytest.approx(500)
     assert s["busy_p99"] == pytest.approx(600) and s["long_ttft_s"] == pytest.approx(0.8)
+    with pytest.raises(ValueError):  # what came later would not count
+        stats.summarize_interference({"requests": [stream, request(1.2, [2.5])]})
 
 
 def test_plans_share_no_more_than_meant():
@@ -156,5 +158,6 @@ def test_load_over_http_keeps_the_order_of_the_plan():
         server.shutdown()
     stream, late = result["requests"]
     assert Streamer.order == [32, 500]
-    assert (len(stream["times"]), len(late["times"]), late["prompt_tokens"]) == (384, 1, 500)
+    assert (len(late["times"]), late["prompt_tokens"]) == (1, 500)
+    assert stream["output_tokens"] == len(stream["times"]) >= 64
     assert stream["cached_tokens"] is None and late["start"] >= stream["times"][63]
