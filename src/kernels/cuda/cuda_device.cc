@@ -32,10 +32,20 @@ void check(cudaError_t error) { CHECK(error == cudaSuccess, cudaGetErrorString(e
   throw Error(ErrorKind::kUnavailable, fmt::format("device cuda:{}: {}", index, why));
 }
 
+// Before the device is taken an error is the machine's, not a bug: others may hold the GPU for
+// themselves or have filled it, and it may have failed.
+void require_available(int index, cudaError_t error) {
+  if (error == cudaSuccess) return;
+  static_cast<void>(cudaGetLastError());  // forgets it
+  throw_unavailable(index, fmt::format("cannot be taken: {}", cudaGetErrorString(error)));
+}
+
 class CudaDevice : public Device {
  public:
+  // Throws Error{kUnavailable}.
   CudaDevice(int index, const cudaDeviceProp& properties) : index_(index), properties_(properties) {
-    bind();
+    require_available(index, cudaSetDevice(index));
+    require_available(index, cudaFree(nullptr));  // makes the context, if that has not yet
   }
 
   const KernelTable& kernels() const override { return cuda::kTable; }
@@ -116,7 +126,7 @@ std::unique_ptr<Device> open_cuda_device(int index) {
   if (index < 0 || index >= count)
     throw_unavailable(index, fmt::format("this machine has {} GPUs, counted from 0", count));
   cudaDeviceProp properties;
-  check(cudaGetDeviceProperties(&properties, index));
+  require_available(index, cudaGetDeviceProperties(&properties, index));
   if (properties.major < kOldestMajor)
     throw_unavailable(index, fmt::format("{} has compute capability {}.{}; {}.0 is needed",
                                          properties.name, properties.major, properties.minor,
