@@ -46,6 +46,7 @@ TransformerLimits transformer_limits(const RuntimeOptions& options, const ModelC
   limits.max_batch_tokens = options.max_batch_tokens;
   limits.max_logit_rows = std::min(kMaxLogitRows, options.max_batch_tokens);
   limits.max_context_len = options.max_model_len > 0 ? options.max_model_len : config.context_len;
+  limits.max_sequences = options.max_sequences;
   limits.activations = options.activations == "f32" ? ActivationType::kF32 : ActivationType::kInt8;
   return limits;
 }

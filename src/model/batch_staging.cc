@@ -16,7 +16,12 @@ std::size_t rounded_up(std::size_t size) {
   return (size + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-std::size_t size_bytes(const ForwardBatch& batch) {
+template <class T>
+std::size_t array_bytes(int count) {
+  return rounded_up(static_cast<std::size_t>(count) * sizeof(T));
+}
+
+std::size_t size_of(const ForwardBatch& batch) {
   std::size_t size = rounded_up(batch.tokens.size_bytes()) +
                      rounded_up(batch.positions.size_bytes()) +
                      rounded_up(batch.sink_positions.size_bytes()) +
@@ -30,6 +35,18 @@ std::size_t size_bytes(const ForwardBatch& batch) {
 }
 
 }  // namespace
+
+std::size_t BatchStaging::size_bytes(const StagingLimits& limits) {
+  const int table_size = limits.max_context_len / kBlockSize + 1;
+  const std::size_t group_bytes =
+      array_bytes<std::int64_t>(limits.max_tokens) +
+      array_bytes<AttentionSequence>(limits.max_sequences) +
+      static_cast<std::size_t>(limits.max_sequences) * array_bytes<BlockId>(table_size);
+  return array_bytes<TokenId>(limits.max_tokens) +
+         2 * array_bytes<std::int32_t>(limits.max_tokens) +
+         array_bytes<std::int32_t>(limits.max_logit_rows) +
+         static_cast<std::size_t>(limits.num_groups) * group_bytes;
+}
 
 template <class T>
 std::size_t BatchStaging::append(std::span<const T> values) {
@@ -45,7 +62,7 @@ std::span<const T> BatchStaging::staged(std::size_t offset, std::size_t count) c
 }
 
 ForwardBatch BatchStaging::stage(const ForwardBatch& batch) {
-  const std::size_t size = size_bytes(batch);
+  const std::size_t size = size_of(batch);
   if (size > memory_.size_bytes())
     memory_ = DeviceBuffer(&device_, std::max(size, 2 * memory_.size_bytes()));
   bytes_.clear();

@@ -11,11 +11,27 @@
 
 namespace larder {
 
+// What room is reserved for.
+struct StagingLimits {
+  int max_tokens = 0;
+  int max_logit_rows = 0;
+  int max_sequences = 0;
+  int max_context_len = 0;  // of one sequence
+  int num_groups = 0;
+};
+
 // Collects the arrays of a batch, block tables included, and copies them over at once.
-// Grows to the largest batch that it has seen. Thread: one at a time.
+// Grows only for a batch over the limits: an endless context's positions pass every length.
+// Thread: one at a time.
 class BatchStaging {
  public:
-  explicit BatchStaging(Device& device) : device_(device) {}
+  // Throws Error{kUnavailable}.
+  BatchStaging(Device& device, const StagingLimits& limits)
+      : device_(device), memory_(&device, size_bytes(limits)) {}
+
+  // What is reserved under these limits.
+  static std::size_t size_bytes(const StagingLimits& limits);
+  std::size_t size_bytes() const { return memory_.size_bytes(); }
 
   // The same batch with every pointer into the device's memory; valid until the next call. May be
   // called while kernels still read the last one's.

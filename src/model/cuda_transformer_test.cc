@@ -66,6 +66,62 @@ TEST(CudaTransformerInFloats, RowsDoNotDependOnTheirCompany) {
   expect_exact(model, device->kernels(), 20, ActivationType::kF32, device.get());
 }
 
+// A GPU that has filled up since takes no more while requests run.
+class FullDevice : public Device {
+ public:
+  explicit FullDevice(Device& device) : device_(device) {}
+
+  bool is_full = false;
+
+  const KernelTable& kernels() const override { return device_.kernels(); }
+  std::string describe() const override { return device_.describe(); }
+  int max_head_dim() const override { return device_.max_head_dim(); }
+  std::size_t free_bytes() const override { return device_.free_bytes(); }
+  std::byte* allocate(std::size_t size_bytes) override {
+    EXPECT_TRUE(!is_full) << size_bytes;
+    return device_.allocate(size_bytes);
+  }
+  void release(std::byte* memory) noexcept override { device_.release(memory); }
+  void copy_in(std::byte* to, const std::byte* from, std::size_t size_bytes) override {
+    device_.copy_in(to, from, size_bytes);
+  }
+  void copy_out(std::byte* to, const std::byte* from, std::size_t size_bytes) override {
+    device_.copy_out(to, from, size_bytes);
+  }
+  void copy_within(std::byte* to, const std::byte* from, std::size_t size_bytes) override {
+    device_.copy_within(to, from, size_bytes);
+  }
+  void synchronize() override { device_.synchronize(); }
+
+ private:
+  Device& device_;
+};
+
+TEST(CudaTransformerMemory, IsReservedAtTheStart) {
+  const auto inner = open_test_device();
+  FullDevice device(*inner);
+  const TestModel model(LARDER_SOURCE_DIR "/tests/golden/model/tiny_gemma3.gguf", 2, &device);
+  const TransformerLimits limits{.max_batch_tokens = 24,
+                                 .max_logit_rows = 4,
+                                 .max_context_len = 33,
+                                 .max_sequences = 4};
+  TestRunner runner(model, device.kernels(), 1, limits, blocks_for(model, 33, 4), &device);
+  ThreadPool pool(1);
+  EXPECT_EQ(runner.transformer().scratch_size_bytes(),
+            transformer_scratch_size_bytes(model.config, limits, pool, &device));
+
+  device.is_full = true;
+  std::vector<TestSequence> sequences(4);
+  std::vector<TestStep> steps;
+  for (TestSequence& sequence : sequences) {
+    sequence.tokens = arbitrary_tokens(33, model.config.vocab_size, 3);
+    steps.push_back({&sequence, 6});
+  }
+  for (int i = 0; i < 5; ++i) runner.run(steps, false);
+  for (TestStep& step : steps) step.num_tokens = 3;
+  runner.run(steps, false);  // the last, of full contexts
+}
+
 INSTANTIATE_TEST_SUITE_P(Models, CudaTransformer,
                          ::testing::Values("tiny_llama", "tiny_qwen2", "tiny_gemma3",
                                            "tiny_mixed"));

@@ -81,6 +81,14 @@ bool is_quantized(const PackedMatrix& matrix) {
   return false;
 }
 
+StagingLimits staging_limits(const TransformerLimits& limits, int num_groups) {
+  return {.max_tokens = limits.max_batch_tokens,
+          .max_logit_rows = limits.max_logit_rows,
+          .max_sequences = std::min(limits.max_sequences, limits.max_batch_tokens),
+          .max_context_len = limits.max_context_len,
+          .num_groups = num_groups};
+}
+
 }  // namespace
 
 Transformer::Transformer(const ModelConfig& config, const Weights& weights, const KvLayout& layout,
@@ -108,7 +116,7 @@ Transformer::Transformer(const ModelConfig& config, const Weights& weights, cons
 
 void Transformer::prepare_device() {
   CHECK(config_.head_dim <= device_->max_head_dim(), config_.head_dim);
-  staging_.emplace(*device_);
+  staging_.emplace(*device_, staging_limits(limits_, layout_.num_groups()));
   logits_.resize(static_cast<std::size_t>(limits_.max_logit_rows) *
                  static_cast<std::size_t>(config_.vocab_size));
   const auto num_pairs = static_cast<std::size_t>(config_.rope_dim) / 2;
@@ -136,13 +144,16 @@ void Transformer::for_rows(int num_rows, Function&& function) {
 }
 
 std::size_t Transformer::scratch_size_bytes() const {
-  return scratch_.size_bytes() + attention_op_.scratch_size_bytes();
+  return scratch_.size_bytes() + attention_op_.scratch_size_bytes() +
+         (staging_ ? staging_->size_bytes() : 0);
 }
 
 std::size_t transformer_scratch_size_bytes(const ModelConfig& config,
                                            const TransformerLimits& limits, const ThreadPool& pool,
                                            const Device* device) {
+  const int num_groups = KvLayout(kv_layer_shapes(config)).num_groups();
   return ScratchPlan(config, limits, nullptr).size_bytes +
+         (device ? BatchStaging::size_bytes(staging_limits(limits, num_groups)) : 0) +
          AttentionOp::scratch_size_bytes(pool, limits.max_batch_tokens, config.num_heads,
                                          config.head_dim, limits.max_context_len, device);
 }

@@ -35,6 +35,7 @@ struct TransformerLimits {
   int max_batch_tokens = 512;
   int max_logit_rows = 64;
   int max_context_len = 4096;  // of one sequence
+  int max_sequences = 256;     // of a batch; more may come, but a device reserves no room for them
   ActivationType activations = ActivationType::kInt8;
 };
 
@@ -59,7 +60,7 @@ class Transformer {
   const ModelConfig& config() const { return config_; }
   const TransformerLimits& limits() const { return limits_; }
   ThreadPool& pool() { return pool_; }  // idle between calls of forward()
-  // Everything that it holds: activations, logits, attention's scratch.
+  // Everything that it holds: activations, logits, attention's scratch, a device's copy of a batch.
   std::size_t scratch_size_bytes() const;
 
  private:
