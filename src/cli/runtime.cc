@@ -185,30 +185,35 @@ PlannedModel plan_model(const RuntimeOptions& options, ThreadPool& pool, Device*
 
   Footprint footprint;
   footprint.weights_bytes = planned.file.weights_bytes;
-  footprint.scratch_bytes =
-      static_cast<std::int64_t>(transformer_scratch_size_bytes(config, planned.limits, pool, device)) +
-      pool.num_threads() * Sampler::size_bytes(config.vocab_size);
-  footprint.process_bytes = resident_memory_bytes() + kServingBytes +
-                            tier_memory_bytes(options, *planned.layout);
-  footprint.bookkeeping_bytes = options.bookkeeping_bytes;
+  footprint.scratch_bytes = static_cast<std::int64_t>(
+      transformer_scratch_size_bytes(config, planned.limits, pool, device));
   footprint.context_length = config.context_len;
   footprint.max_batch_tokens = options.max_batch_tokens;
+  if (device == nullptr) {
+    // The host's, which a device's memory does not hold.
+    footprint.scratch_bytes += pool.num_threads() * Sampler::size_bytes(config.vocab_size);
+    footprint.process_bytes = resident_memory_bytes() + kServingBytes +
+                              tier_memory_bytes(options, *planned.layout);
+    footprint.bookkeeping_bytes = options.bookkeeping_bytes;
+  }
 
   PlanOptions plan_options;
   if (!options.kv_size.empty()) plan_options.kv_bytes = parse_bytes(options.kv_size);
   if (!options.memory.empty()) plan_options.memory_bytes = parse_bytes(options.memory);
   plan_options.max_model_len = options.max_model_len;
   planned.plan = make_plan(*planned.layout, footprint, plan_options, available_bytes);
-  // What is kept beside the blocks grows with their number, which is at most this now.
-  const KvBookkeeping of_cache = KvCache::bookkeeping(
-      *planned.layout,
-      {.num_blocks = planned.plan.num_blocks,
-       .eviction = eviction_kind(options),
-       .max_pinned_share = options.pin_percent / 100.0},
-      static_cast<int>(!options.kv_disk.empty()) + static_cast<int>(!options.kv_remote.empty()));
-  footprint.process_bytes += of_cache.fixed_bytes;
-  footprint.bookkeeping_bytes += of_cache.growth_bytes;
-  planned.plan = make_plan(*planned.layout, footprint, plan_options, available_bytes);
+  if (device == nullptr) {
+    // What is kept beside the blocks grows with their number, which is at most this now.
+    const KvBookkeeping of_cache = KvCache::bookkeeping(
+        *planned.layout,
+        {.num_blocks = planned.plan.num_blocks,
+         .eviction = eviction_kind(options),
+         .max_pinned_share = options.pin_percent / 100.0},
+        static_cast<int>(!options.kv_disk.empty()) + static_cast<int>(!options.kv_remote.empty()));
+    footprint.process_bytes += of_cache.fixed_bytes;
+    footprint.bookkeeping_bytes += of_cache.growth_bytes;
+    planned.plan = make_plan(*planned.layout, footprint, plan_options, available_bytes);
+  }
   // Else every request would be refused for a field that it did not send.
   check_span(options.attention, {.max_model_len = planned.plan.max_model_len,
                                  .max_batch_tokens = options.max_batch_tokens});
