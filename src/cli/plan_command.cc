@@ -196,6 +196,8 @@ void add_plan_command(CLI::App& app) {
   command->add_flag("--list", options->list, "The published models and the machines");
   command->callback([options] {
     if (options->list) return list();
+    if (options->runtime.device != "cpu")
+      throw_invalid("--device: larder plan knows the CPU only; name a GPU by --machine");
     if (options->num_devices > 1 && is_this_machine(*options))
       throw_invalid("--tp: this machine is one device; name another by --machine");
     plan(*options);

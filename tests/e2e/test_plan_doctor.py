@@ -76,6 +76,7 @@ def test_plan_without_measuring_is_about_memory():
     (("-m", "llama-3-8b", "--machine", "tpu"), ["tpu", "H100"]),
     (("-m", "llama-3-8b", "--weights", "q3"), ["q3", "q4_0"]),
     (("-m", "llama-3-8b", "--tp", 2), ["--tp", "--machine"]),
+    (("-m", "llama-3-8b", "--device", "cuda:0"), ["--device", "CPU only", "--machine"]),
 ])
 def test_plan_errors_help(arguments, words):
     error = larder("plan", *arguments, code=1).stderr.strip().splitlines()[-1]
