@@ -66,12 +66,13 @@ TEST(CudaTransformerInFloats, RowsDoNotDependOnTheirCompany) {
   expect_exact(model, device->kernels(), 20, ActivationType::kF32, device.get());
 }
 
-// A GPU that has filled up since takes no more while requests run.
-class FullDevice : public Device {
+// Counts what it is asked for. A GPU that has filled up since takes no more while requests run.
+class WatchedDevice : public Device {
  public:
-  explicit FullDevice(Device& device) : device_(device) {}
+  explicit WatchedDevice(Device& device) : device_(device) {}
 
   bool is_full = false;
+  int num_waits = 0;
 
   const KernelTable& kernels() const override { return device_.kernels(); }
   std::string describe() const override { return device_.describe(); }
@@ -91,7 +92,10 @@ class FullDevice : public Device {
   void copy_within(std::byte* to, const std::byte* from, std::size_t size_bytes) override {
     device_.copy_within(to, from, size_bytes);
   }
-  void synchronize() override { device_.synchronize(); }
+  void synchronize() override {
+    ++num_waits;
+    device_.synchronize();
+  }
 
  private:
   Device& device_;
@@ -99,7 +103,7 @@ class FullDevice : public Device {
 
 TEST(CudaTransformerMemory, IsReservedAtTheStart) {
   const auto inner = open_test_device();
-  FullDevice device(*inner);
+  WatchedDevice device(*inner);
   const TestModel model(LARDER_SOURCE_DIR "/tests/golden/model/tiny_gemma3.gguf", 2, &device);
   const TransformerLimits limits{.max_batch_tokens = 24,
                                  .max_logit_rows = 4,
@@ -120,6 +124,30 @@ TEST(CudaTransformerMemory, IsReservedAtTheStart) {
   for (int i = 0; i < 5; ++i) runner.run(steps, false);
   for (TestStep& step : steps) step.num_tokens = 3;
   runner.run(steps, false);  // the last, of full contexts
+}
+
+TEST(CudaTransformerSteps, WaitForTheDeviceWithoutLogits) {
+  const auto inner = open_test_device();
+  WatchedDevice device(*inner);
+  const TestModel model(LARDER_SOURCE_DIR "/tests/golden/model/tiny_llama.gguf", 2, &device);
+  ThreadPool pool(1);
+  const KvStorage storage(*model.layout, 1, &device);
+  Transformer transformer(model.config, *model.weights, *model.layout, device.kernels(), pool,
+                          {.max_batch_tokens = 8, .max_logit_rows = 1, .max_context_len = 16},
+                          &device);
+  const std::vector<TokenId> tokens{1};
+  const std::vector<std::int32_t> positions{0};
+  const std::vector<std::int64_t> slots{0};
+  const BlockId block{0};
+  const AttentionSequence sequence{
+      .first_row = 0, .num_tokens = 1, .context_len = 1, .block_table = &block};
+  const std::vector<GroupBatch> groups(static_cast<std::size_t>(model.layout->num_groups()),
+                                       {slots, {&sequence, 1}});
+  const int num_before = device.num_waits;
+  const auto logits = transformer.forward(
+      {.tokens = tokens, .positions = positions, .groups = groups, .logit_rows = {}}, storage);
+  EXPECT_TRUE(logits.empty());
+  EXPECT_EQ(device.num_waits, num_before + 1);
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, CudaTransformer,

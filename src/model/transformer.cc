@@ -460,7 +460,11 @@ void Transformer::run_mlp(int num_rows, int layer) {
 }
 
 std::span<const float> Transformer::compute_logits(int num_rows) {
-  if (num_rows == 0) return {};
+  if (num_rows == 0) {
+    // The caller takes the time of a step, and that it has been computed when this returns.
+    if (device_ != nullptr) device_->synchronize();
+    return {};
+  }
   buffers_.quantized.num_cols = config_.hidden_size;
   multiply(buffers_.normed, num_rows, products_behind(config_.num_layers() - 1),
            attention_products(0),  // of the next step
