@@ -211,7 +211,8 @@ LARDER_DEVICE void softmax(Shared<kMaxDim>& shared) {
       scores[k * 32 + lane] = p;
       sum += p;
     }
-    sum = warp_sum(sum);  // all lanes have read the maximum then
+    sum = warp_sum(sum);
+    sync_warp();  // all lanes have read the maximum then
     if (lane == 0) {
       const float factor = exp2f(max_before - max_now);
       shared.factor[r] = factor;

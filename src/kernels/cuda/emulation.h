@@ -62,6 +62,7 @@ void launch(void (*kernel)(Params...), dim3 grid, int num_threads, const Args&..
 LARDER_DEVICE int thread_index() { return emulator::current_thread(); }
 LARDER_DEVICE int num_block_threads() { return emulator::current_num_threads(); }
 LARDER_DEVICE void sync_block() { emulator::wait_for_block(); }
+LARDER_DEVICE void sync_warp() { static_cast<void>(emulator::exchange(0)); }
 
 template <int kWidth, class T, class Function>
 T warp_reduce(T value, const Function& combine) {

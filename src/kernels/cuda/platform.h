@@ -41,6 +41,7 @@ void launch(void (*kernel)(Params...), dim3 grid, int num_threads, const Args&..
 LARDER_DEVICE int thread_index() { return static_cast<int>(threadIdx.x); }
 LARDER_DEVICE int num_block_threads() { return static_cast<int>(blockDim.x); }
 LARDER_DEVICE void sync_block() { __syncthreads(); }
+LARDER_DEVICE void sync_warp() { __syncwarp(); }
 
 template <class T>
 LARDER_DEVICE T other_lane(T value, int mask) {
