@@ -21,6 +21,14 @@ std::string missing_on_gpu(const RuntimeOptions& options) {
   return {};
 }
 
+// Throws Error{kInvalidArgument} when the model is not for that device.
+void check_device(const Device& device, const PlannedModel& planned) {
+  const int head_dim = planned.file.config.head_dim;
+  if (head_dim > device.max_head_dim())
+    throw_invalid("{}: heads of {} dimensions; a GPU takes {} at most, use --device cpu",
+                  planned.file.path, head_dim, device.max_head_dim());
+}
+
 }  // namespace
 
 int cuda_index(const std::string& text) {
@@ -32,6 +40,10 @@ int cuda_index(const std::string& text) {
   return error == std::errc() && stop == end ? index : -1;
 }
 
+std::string name_of_device(const RuntimeOptions& options) {
+  return options.device == "auto" ? "cuda:0" : options.device;
+}
+
 std::unique_ptr<Device> open_device(const RuntimeOptions& options) {
   if (options.device == "cpu") return nullptr;
   const std::string missing = missing_on_gpu(options);
@@ -41,7 +53,7 @@ std::unique_ptr<Device> open_device(const RuntimeOptions& options) {
     return open_cuda_device(cuda_index(options.device));
   }
   try {
-    if (missing.empty()) return open_cuda_device(0);
+    if (missing.empty()) return open_cuda_device(cuda_index(name_of_device(options)));
     std::fprintf(stderr, "Device: the CPU (a GPU does not do %s yet)\n", missing.c_str());
   } catch (const Error& error) {
     std::fprintf(stderr, "Device: the CPU (%s)\n", error.what());
@@ -49,11 +61,23 @@ std::unique_ptr<Device> open_device(const RuntimeOptions& options) {
   return nullptr;
 }
 
-void check_device(const Device& device, const PlannedModel& planned) {
-  const int head_dim = planned.file.config.head_dim;
-  if (head_dim > device.max_head_dim())
-    throw_invalid("{}: heads of {} dimensions; a GPU takes {} at most, use --device cpu",
-                  planned.file.path, head_dim, device.max_head_dim());
+PlannedModel plan_on(const RuntimeOptions& options, ThreadPool& pool,
+                     std::unique_ptr<Device>& device) {
+  if (device == nullptr) return plan_model(options, pool);
+  std::string why;
+  try {
+    PlannedModel planned = plan_model(options, pool, device.get());
+    check_device(*device, planned);
+    return planned;
+  } catch (const Error& error) {
+    if (options.device != "auto") throw;
+    why = error.what();
+  }
+  device.reset();
+  // What is wrong with the file or the options is so on the CPU as well, and thrown here.
+  PlannedModel planned = plan_model(options, pool);
+  std::fprintf(stderr, "Device: the CPU (%s)\n", why.c_str());
+  return planned;
 }
 
 }  // namespace larder

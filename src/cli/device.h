@@ -8,18 +8,25 @@
 
 namespace larder {
 
+class ThreadPool;
 struct PlannedModel;
 struct RuntimeOptions;
 
 // N of "cuda:N"; -1 for any other text.
 int cuda_index(const std::string& text);
 
+// Of a device that these options open: "cuda:N".
+std::string name_of_device(const RuntimeOptions& options);
+
 // The device that the options name; null = the CPU, which "auto" takes with a line that says why.
 // Throws Error{kUnavailable} when there is none of that number, Error{kInvalidArgument} when an
 // option asks for what a GPU does not do yet.
 std::unique_ptr<Device> open_device(const RuntimeOptions& options);
 
-// Throws Error{kInvalidArgument} when the model is not for that device.
-void check_device(const Device& device, const PlannedModel& planned);
+// The model's plan on that device, null = the CPU. Where the options say "auto" and the model is not
+// for the device, device becomes null, with a line that says why. Throws what plan_model() throws,
+// and Error{kInvalidArgument} when the model is not for a device that the options name.
+PlannedModel plan_on(const RuntimeOptions& options, ThreadPool& pool,
+                     std::unique_ptr<Device>& device);
 
 }  // namespace larder

@@ -86,12 +86,12 @@ bool find_device(const RuntimeOptions& options, std::unique_ptr<Device>& device,
   }
 }
 
-void check_fit(const RuntimeOptions& options, Device* device, Findings& findings) {
+void check_fit(const RuntimeOptions& options, std::unique_ptr<Device>& device,
+               Findings& findings) {
   ThreadPool pool(options.num_threads > 0
                       ? options.num_threads
                       : std::max(1, static_cast<int>(std::thread::hardware_concurrency())));
-  const PlannedModel planned = plan_model(options, pool, device);
-  if (device != nullptr) check_device(*device, planned);
+  const PlannedModel planned = plan_on(options, pool, device);
   const std::int64_t available_bytes = device != nullptr
                                            ? static_cast<std::int64_t>(device->free_bytes())
                                            : available_memory_bytes();
@@ -120,7 +120,7 @@ void check_model(const RuntimeOptions& options, Findings& findings) {
     what = "tokenizer and template";
     check_text(gguf, options, findings);
     what = "fit";
-    if (has_device) check_fit(options, device.get(), findings);
+    if (has_device) check_fit(options, device, findings);
   } catch (const Error& error) {
     const std::string fix = std::string_view(what) == "fit"
                                 ? "a smaller --kv-size, --max-model-len or model; see `larder plan`"

@@ -201,7 +201,12 @@ PlannedModel plan_model(const RuntimeOptions& options, ThreadPool& pool, Device*
   if (!options.kv_size.empty()) plan_options.kv_bytes = parse_bytes(options.kv_size);
   if (!options.memory.empty()) plan_options.memory_bytes = parse_bytes(options.memory);
   plan_options.max_model_len = options.max_model_len;
-  planned.plan = make_plan(*planned.layout, footprint, plan_options, available_bytes);
+  try {
+    planned.plan = make_plan(*planned.layout, footprint, plan_options, available_bytes);
+  } catch (const Error& error) {
+    if (device == nullptr) throw;
+    throw Error(error.kind(), fmt::format("device {}: {}", name_of_device(options), error.what()));
+  }
   if (device == nullptr) {
     // What is kept beside the blocks grows with their number, which is at most this now.
     const KvBookkeeping of_cache = KvCache::bookkeeping(
@@ -222,13 +227,12 @@ PlannedModel plan_model(const RuntimeOptions& options, ThreadPool& pool, Device*
 
 Runtime::Runtime(const RuntimeOptions& options)
     : device_(open_device(options)),
-      kernels_(device_ ? device_->kernels() : select_kernels()),
       attention_(options.attention),
       pool_(options.num_threads > 0
                 ? options.num_threads
                 : std::max(1, static_cast<int>(std::thread::hardware_concurrency()))),
-      planned_(plan_model(options, pool_, device_.get())) {
-  if (device_) check_device(*device_, planned_);
+      planned_(plan_on(options, pool_, device_)),
+      kernels_(device_ ? device_->kernels() : select_kernels()) {
   // One mapping, so that blocks are stored under the very weights that computed them, whatever comes
   // to lie at the path meanwhile.
   const MappedFile mapped(planned_.file.path);

@@ -104,11 +104,11 @@ class Runtime {
 
  private:
   std::unique_ptr<Device> device_;  // null = the CPU
-  const KernelTable& kernels_;
   const AttentionSpan attention_;
   SteadyClock clock_;
   ThreadPool pool_;
-  PlannedModel planned_;
+  PlannedModel planned_;  // may put the model on the CPU after all
+  const KernelTable& kernels_;
   std::unique_ptr<Weights> weights_;
   std::unique_ptr<KvStorage> storage_;
   std::unique_ptr<KvTiers> tiers_;  // null = none
