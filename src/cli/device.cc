@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "cli/runtime.h"
 #include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/limits.h"
 #include "kv/kv_type_names.h"
 
 namespace larder {
@@ -27,6 +28,10 @@ void check_device(const Device& device, const PlannedModel& planned) {
   if (head_dim > device.max_head_dim())
     throw_invalid("{}: heads of {} dimensions; a GPU takes {} at most, use --device cpu",
                   planned.file.path, head_dim, device.max_head_dim());
+  const int num_heads = planned.file.config.num_heads;
+  if (num_heads > static_cast<int>(kCudaMaxGrid))
+    throw_invalid("{}: {} heads; a GPU takes {} at most, use --device cpu", planned.file.path,
+                  num_heads, kCudaMaxGrid);
 }
 
 }  // namespace

@@ -411,7 +411,8 @@ void attention_batch(const AttentionArgs& args, std::byte* scratch, std::int64_t
   const int max_splits = (args.max_context_len + kKeySplit - 1) / kKeySplit;
   const std::int64_t partial_bytes = std::int64_t{args.num_rows} * args.num_heads * max_splits *
                                      (args.kv.head_dim + 2) * std::int64_t{sizeof(float)};
-  const bool shares_keys = max_splits > 1 && partial_bytes <= scratch_bytes &&
+  const bool shares_keys = max_splits > 1 && max_splits <= static_cast<int>(kCudaMaxGrid) &&
+                           partial_bytes <= scratch_bytes &&
                            tiles * args.kv.num_kv_heads < kManyBlocks;
   const Work work{args, group, max_splits,
                   shares_keys ? reinterpret_cast<float*>(scratch) : nullptr};

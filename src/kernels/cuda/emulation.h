@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "kernels/cuda/limits.h"
 #include "kernels/ggml_types.h"
 
 #define LARDER_CUDA_NAMESPACE cuda_emulated
@@ -51,6 +52,7 @@ void require(bool condition, const char* what);
 
 template <class... Params, class... Args>
 void launch(void (*kernel)(Params...), dim3 grid, int num_threads, const Args&... args) {
+  require(grid.y <= kCudaMaxGrid && grid.z <= kCudaMaxGrid, "a grid that a GPU takes");
   auto call = [&] { kernel(args...); };
   const auto body = [](void* context) { (*static_cast<decltype(call)*>(context))(); };
   for (blockIdx.z = 0; blockIdx.z < grid.z; ++blockIdx.z)

@@ -5,5 +5,7 @@ namespace larder {
 
 // The largest head of attention.
 inline constexpr int kCudaMaxHeadDim = 512;
+// Blocks of a grid in y and in z: heads are y of attention's.
+inline constexpr unsigned kCudaMaxGrid = 65535;
 
 }  // namespace larder
