@@ -1,5 +1,8 @@
 // The binary: where the parts are put together.
 #include <CLI/CLI.hpp>
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <cstdio>
 #include <string>
 
@@ -30,9 +33,18 @@ void print_isas() {
   std::puts(names.c_str());
 }
 
+// Where one of them is closed at the start, the next file to be opened would get its number, and the
+// log would be written into a segment of KV blocks.
+void open_standard_streams() {
+  int fd = 0;
+  while (fd >= 0 && fd <= STDERR_FILENO) fd = ::open("/dev/null", O_RDWR);
+  if (fd > STDERR_FILENO) ::close(fd);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  open_standard_streams();
   CLI::App app(kDescription, "larder");
   app.set_version_flag("--version", std::string("larder ") + LARDER_VERSION);
   app.require_subcommand(0, 1);

@@ -216,6 +216,18 @@ def test_a_second_server_on_the_directory_is_refused(tmp_path):
         assert str(tmp_path) in second.stderr
 
 
+def test_closed_standard_streams_keep_out_of_the_segments(tmp_path):
+    """As some service managers start programs: what is opened next would be taken for the log."""
+    for _ in range(2):
+        command = [BIN, "generate", "-m", MODEL, "-p", text(1, 100), "-n", "2", "--kv-disk", str(tmp_path),
+                   "--kv-disk-size", "64MiB"]
+        code = subprocess.run(["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *command], timeout=300).returncode
+        assert code == 0
+    segments = [path for path in tmp_path.rglob("*") if path.is_file() and path.stat().st_size > 1 << 20]
+    assert segments and all(path.open("rb").read(8) == b"LARDERKV" for path in segments)
+    assert (tmp_path / "lock").read_bytes() == b""
+
+
 def test_a_full_disk_is_a_miss(tmp_path, expected):
     """Fault 33, on a file system of 24 MiB; needs root to mount it."""
     if os.geteuid() != 0 or not shutil.which("mount"):
