@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -39,6 +40,8 @@ nlohmann::ordered_json describe(const ModelFile& file) {
 }
 
 void serve(const ServeOptions& options) {
+  // A log whose reader has gone is no reason to drop the requests that run.
+  std::signal(SIGPIPE, SIG_IGN);
   ServerConfig config = options.server;
   if (!options.api_key_file.empty()) {
     read_api_keys(options.api_key_file, config.api_keys, config.api_key_groups);

@@ -14,10 +14,10 @@ MODEL = os.environ.get("LARDER_TEST_SMOLLM2", "")
 
 
 class Server:
-    def __init__(self, *arguments, key=None, model=None):
+    def __init__(self, *arguments, key=None, model=None, stdout=subprocess.DEVNULL):
         self.model = model or MODEL
         command = [BIN, "serve", "-m", self.model, "--port", "0", "--name", "smollm2", *map(str, arguments)]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=stdout, text=True)
         self.lines = []
         for line in self.process.stderr:
             self.lines.append(line)
@@ -58,8 +58,8 @@ class Server:
 
 
 @contextlib.contextmanager
-def serving(*arguments, key=None, model=None):
-    server = Server(*arguments, key=key, model=model)
+def serving(*arguments, **more):
+    server = Server(*arguments, **more)
     try:
         yield server
     finally:

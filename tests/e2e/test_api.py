@@ -2,6 +2,7 @@
 import asyncio
 import concurrent.futures
 import json
+import os
 import resource
 import signal
 import socket
@@ -340,6 +341,20 @@ def test_sigterm_ends_an_idle_server():
     with serving() as server:
         server.get("/health")
         assert server.stop() == 0
+
+
+def test_a_log_that_nobody_reads_does_not_end_a_drain():
+    read_end, write_end = os.pipe()
+    with serving(stdout=write_end) as server:
+        os.close(write_end)
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            running = pool.submit(server.post, "/v1/completions",
+                                  {"prompt": STORY, "max_tokens": 100, "ignore_eos": True})
+            assert wait_until(lambda: server.metrics()["vllm:num_requests_running"] == 1, 10)
+            os.close(read_end)
+            server.process.send_signal(signal.SIGTERM)
+            assert running.result().json()["usage"]["completion_tokens"] == 100
+        assert server.process.wait(timeout=30) == 0
 
 
 def test_second_signal_ends_at_once():
