@@ -41,6 +41,8 @@ void open_standard_streams() {
   if (fd > STDERR_FILENO) ::close(fd);
 }
 
+bool can_write_output() { return std::fflush(stdout) == 0 && std::ferror(stdout) == 0; }
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -74,6 +76,11 @@ int main(int argc, char** argv) {
     return app.exit(error);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "larder: %s\n", error.what());
+    return 1;
+  }
+  // A server's log may be lost: its answers went elsewhere.
+  if (!app.got_subcommand("serve") && !can_write_output()) {
+    std::fputs("larder: standard output: cannot be written\n", stderr);
     return 1;
   }
   return 0;

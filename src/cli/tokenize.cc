@@ -1,6 +1,7 @@
 // larder tokenize: a text as token ids.
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/mapped_file.h"
@@ -15,7 +16,7 @@ namespace {
 
 struct TokenizeOptions {
   std::string model = "smollm2-135m";
-  std::string text;
+  std::optional<std::string> text;  // none: the file's
   std::string file = "-";
   bool special = false;
   bool ids_only = false;
@@ -25,7 +26,7 @@ struct TokenizeOptions {
 void tokenize(const TokenizeOptions& options) {
   const MappedFile mapped(find_model(options.model));
   const Tokenizer tokenizer(read_vocabulary(GgufFile(mapped.bytes())));
-  const std::string text = options.text.empty() ? read_input(options.file) : options.text;
+  const std::string text = options.text ? *options.text : read_input(options.file);
   const auto tokens = tokenizer.encode(text, !options.no_bos, options.special);
   for (const TokenId token : tokens) {
     if (options.ids_only)
@@ -43,8 +44,10 @@ void add_tokenize_command(CLI::App& app) {
   auto options = std::make_shared<TokenizeOptions>();
   CLI::App* command = app.add_subcommand("tokenize", "Show a text as the model's tokens");
   command->add_option("-m,--model", options->model, "A GGUF file, or a known name");
-  command->add_option("-p,--prompt", options->text, "The text");
-  command->add_option("-f,--file", options->file, "Read it from a file (default: stdin)");
+  auto* prompt = command->add_option("-p,--prompt", options->text, "The text");
+  auto* file =
+      command->add_option("-f,--file", options->file, "Read it from a file (default: stdin)");
+  prompt->excludes(file);
   command->add_flag("--special", options->special, "Recognise special tokens in the text");
   command->add_flag("--no-bos", options->no_bos, "Leave out the model's first and last token");
   command->add_flag("--ids", options->ids_only, "Ids alone, on one line");

@@ -64,6 +64,20 @@ def test_tokenize_reads_back():
     assert "'Hello'" in lines and "' world'" in lines
 
 
+def test_tokenize_takes_an_empty_text_for_a_text():
+    assert "0 tokens" in larder("tokenize", "-m", MODELS["smollm2"], "-p", "", stdin="Hello world").stderr
+    assert "2 tokens" in larder("tokenize", "-m", MODELS["smollm2"], stdin="Hello world").stderr
+    assert "-f" in larder("tokenize", "-m", MODELS["smollm2"], "-p", "a", "-f", "-", code=108).stderr
+
+
+def test_output_that_is_lost_is_an_error():
+    with open("/dev/full", "w") as full:
+        run = subprocess.run([BIN, "tokenize", "-m", MODELS["smollm2"], "-p", "a"], stdout=full,
+                             stderr=subprocess.PIPE, text=True, timeout=60)
+    assert run.returncode == 1
+    assert run.stderr.splitlines()[-1] == "larder: standard output: cannot be written"
+
+
 @pytest.mark.parametrize("model, kv", [("smollm2", 23040), ("gemma3", 18432)])
 def test_plan_states_bytes_per_token(model, kv):
     out = larder("plan", "-m", MODELS[model]).stdout
