@@ -28,9 +28,9 @@ struct Completion {
   double decode_seconds() const {
     return static_cast<double>(times.last_token_ns - times.first_token_ns) * 1e-9;
   }
-  // Tokens after the first, per second.
+  // Tokens after the first, per second. A stop token is not output, but took a step.
   double decode_rate() const {
-    const int num_steps = usage.num_output_tokens - 1;
+    const int num_steps = usage.num_output_tokens - (finish == FinishReason::kStop ? 0 : 1);
     return num_steps > 0 && decode_seconds() > 0 ? num_steps / decode_seconds() : 0;
   }
 };

@@ -217,7 +217,7 @@ void Generation::observe_finished(const Choice& choice, const char* reason) {
   metrics_.observe_finished({.reason = reason,
                              .num_prompt_tokens = choice.usage.num_prompt_tokens,
                              .num_cached_tokens = choice.usage.num_cached_tokens,
-                             .num_output_tokens = choice.num_tokens,
+                             .num_output_tokens = choice.num_tokens + (choice.stop_token ? 1 : 0),
                              .max_tokens = max_tokens_.at(static_cast<std::size_t>(choice.prompt)),
                              .n = options_.n,
                              .times = choice.times});

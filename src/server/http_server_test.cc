@@ -571,6 +571,25 @@ TEST(HttpServer, MetricsUnderTheNamesOfVllm) {
   EXPECT_NE(page.find("larder:kv_waste_perc"), std::string::npos);
 }
 
+// It is generated as the others are, though it is not text.
+TEST(HttpServer, AStopTokenIsCountedAsGenerated) {
+  TestServer server;
+  const Json reply = server.post("/v1/completions", R"({"prompt":"abc","max_tokens":9,"min_tokens":3,
+      "temperature":0,"stop_token_ids":[5],"logit_bias":{"5":100}})").json();
+  EXPECT_EQ(reply["usage"]["completion_tokens"], 3);
+  const std::string page = server.get("/metrics").body;
+  const auto value = [&](const std::string& name) {
+    const std::string start = fmt::format("\nvllm:{}{{model_name=\"tiny\",engine=\"0\"}} ", name);
+    const std::size_t place = page.find(start);
+    return place == std::string::npos ? -1 : std::stod(page.substr(place + start.size(), 30));
+  };
+  EXPECT_EQ(value("generation_tokens_total"), 4);
+  EXPECT_EQ(value("request_generation_tokens_sum"), 4);
+  const double decode = value("request_decode_time_seconds_sum");
+  EXPECT_GT(decode, 0);
+  EXPECT_NEAR(value("request_time_per_output_token_seconds_sum"), decode / 3, decode * 1e-3);
+}
+
 TEST(HttpServer, MaxTokensAreCountedAsTheyApply) {
   TestServer server;
   const Json reply =

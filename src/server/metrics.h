@@ -22,7 +22,7 @@ struct FinishedRequest {
   std::string reason;  // stop, length, abort, error
   int num_prompt_tokens = 0;
   int num_cached_tokens = 0;
-  int num_output_tokens = 0;
+  int num_output_tokens = 0;  // a stop token counts
   int max_tokens = 0;
   int n = 1;
   RequestTimes times;
