@@ -36,8 +36,8 @@ struct EngineConfig {
 };
 
 // Upper ends of EngineStats::step_token_counts; one more bucket takes the rest.
-inline constexpr std::array<double, 13> kStepTokenBounds = {1,   2,   4,   8,    16,   32,  64,
-                                                            128, 256, 512, 1024, 2048, 4096};
+inline constexpr std::array<double, 15> kStepTokenBounds = {
+    1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384};
 
 // Everything that /metrics and the log line show; a copy, consistent as of one step.
 struct EngineStats {

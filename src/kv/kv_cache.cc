@@ -1,15 +1,15 @@
 #include "kv/kv_cache.h"
 
 #include <algorithm>
-#include <array>
 
 #include "base/check.h"
 
 namespace larder {
 namespace {
 
-constexpr std::array<double, 12> kSecondBounds = {0.001, 0.01, 0.1, 1,   5,    10,
-                                                  30,    60,   300, 600, 1800, 3600};
+// vLLM's, which its dashboards' quantiles are made for.
+constexpr double kSecondBounds[] = {0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5,  1,   2,
+                                    5,     10,    20,    30,   60,   120,  300, 600, 1200, 1800};
 
 int num_blocks_of(int num_tokens) { return (num_tokens + kBlockSize - 1) / kBlockSize; }
 

@@ -4,6 +4,7 @@
 #include <prometheus/text_serializer.h>
 
 #include <algorithm>
+#include <iterator>
 #include <sstream>
 #include <utility>
 
@@ -26,6 +27,8 @@ constexpr double kTokenBounds[] = {0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3
 constexpr double kLatencyBounds[] = {0.3, 0.5, 0.8, 1,  1.5, 2,   2.5, 5,   10,   15,  20,
                                      30,  40,  50,  60, 120, 240, 480, 960, 1920, 7680};
 constexpr double kStepBounds[] = {1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384};
+// So that no step that has a bucket of vLLM's is counted beyond all of the engine's.
+static_assert(kStepTokenBounds.back() == *std::rbegin(kStepBounds));
 constexpr double kNBounds[] = {1, 2, 5, 10, 20};
 
 // 1, 2, 5, 10, 20, ... up to the greatest value.

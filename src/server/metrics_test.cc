@@ -1,0 +1,78 @@
+// /metrics, as a server shows it after requests.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "server/server_test_support.h"
+
+namespace larder {
+namespace {
+
+TEST(Metrics, MetricsUnderTheNamesOfVllm) {
+  TestServer server;
+  server.post("/v1/completions", R"({"prompt":"abc","max_tokens":4,"ignore_eos":true})");
+  const std::string page = server.get("/metrics").body;
+  const std::string labels = "{model_name=\"tiny\",engine=\"0\"";
+  for (const char* name :
+       {"num_requests_running", "num_requests_waiting", "kv_cache_usage_perc",
+        "prefix_cache_queries_total", "prefix_cache_hits_total", "num_preemptions_total",
+        "time_to_first_token_seconds_bucket", "inter_token_latency_seconds_sum",
+        "request_time_per_output_token_seconds_count", "e2e_request_latency_seconds_count",
+        "request_queue_time_seconds_count", "request_prefill_time_seconds_count",
+        "request_decode_time_seconds_count", "request_inference_time_seconds_count",
+        "request_prompt_tokens_sum", "iteration_tokens_total_bucket",
+        "kv_block_lifetime_seconds_count", "kv_block_idle_before_evict_seconds_count",
+        "kv_block_reuse_gap_seconds_count"}) {
+    EXPECT_NE(page.find(fmt::format("\nvllm:{}{}", name, labels)), std::string::npos) << name;
+  }
+  const auto expect_line = [&](const std::string& line) {
+    EXPECT_NE(page.find(fmt::format("\n{}\n", line)), std::string::npos) << line;
+  };
+  expect_line("vllm:generation_tokens_total" + labels + "} 4");
+  expect_line("vllm:prompt_tokens_total" + labels + "} 3");
+  expect_line("vllm:request_success_total" + labels + ",finished_reason=\"length\"} 1");
+  expect_line("vllm:request_generation_tokens_bucket" + labels + ",le=\"5\"} 1");
+  expect_line("vllm:request_generation_tokens_bucket" + labels + ",le=\"2\"} 0");
+  for (const char* bound : {"0.002", "0.5", "120", "1800"}) {
+    const std::string line = labels + fmt::format(",le=\"{}\"}}", bound);
+    EXPECT_NE(page.find("vllm:kv_block_lifetime_seconds_bucket" + line), std::string::npos) << line;
+  }
+  EXPECT_EQ(page.find("vllm:kv_block_lifetime_seconds_bucket" + labels + ",le=\"3600\"}"),
+            std::string::npos);
+  EXPECT_NE(page.find("vllm:cache_config_info" + labels + ",block_size=\"16\""), std::string::npos);
+  EXPECT_NE(page.find("larder:kv_waste_perc"), std::string::npos);
+}
+
+// It is generated as the others are, though it is not text.
+TEST(Metrics, AStopTokenIsCountedAsGenerated) {
+  TestServer server;
+  const Json reply = server.post("/v1/completions", R"({"prompt":"abc","max_tokens":9,"min_tokens":3,
+      "temperature":0,"stop_token_ids":[5],"logit_bias":{"5":100}})").json();
+  EXPECT_EQ(reply["usage"]["completion_tokens"], 3);
+  const std::string page = server.get("/metrics").body;
+  const auto value = [&](const std::string& name) {
+    const std::string start = fmt::format("\nvllm:{}{{model_name=\"tiny\",engine=\"0\"}} ", name);
+    const std::size_t place = page.find(start);
+    return place == std::string::npos ? -1 : std::stod(page.substr(place + start.size(), 30));
+  };
+  EXPECT_EQ(value("generation_tokens_total"), 4);
+  EXPECT_EQ(value("request_generation_tokens_sum"), 4);
+  const double decode = value("request_decode_time_seconds_sum");
+  EXPECT_GT(decode, 0);
+  EXPECT_NEAR(value("request_time_per_output_token_seconds_sum"), decode / 3, decode * 1e-3);
+}
+
+TEST(Metrics, MaxTokensAreCountedAsTheyApply) {
+  TestServer server;
+  const Json reply =
+      server.post("/v1/chat/completions", R"({"messages":[{"role":"user","content":"hi"}]})").json();
+  const int room = TestServer::kMaxModelLen - reply["usage"]["prompt_tokens"].get<int>();
+  const std::string page = server.get("/metrics").body;
+  const std::string line = fmt::format(
+      "\nvllm:request_params_max_tokens_sum{{model_name=\"tiny\",engine=\"0\"}} {}\n", room);
+  EXPECT_NE(page.find(line), std::string::npos) << line;
+}
+
+}  // namespace
+}  // namespace larder
