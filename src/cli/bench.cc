@@ -66,10 +66,10 @@ class Bench {
 
   void run() {
     print_start(runtime_);
-    request(64, 8, "warm up");
+    request(std::min(64, runtime_.plan().max_model_len - 8), 8, next_salt());
     std::puts("| model | size | params | backend | threads | test | t/s |");
     std::puts("| --- | ---: | ---: | --- | ---: | ---: | ---: |");
-    for (const int length : options_.prompts)
+    for (const int length : computed_prompts())
       if (fits("pp", length, 1)) row(fmt::format("pp{}", length), prefill_rates(length));
     for (const int length : options_.outputs)
       if (fits("tg", 1, length)) row(fmt::format("tg{}", length), decode_rates(length));
@@ -80,14 +80,21 @@ class Bench {
     for (const int batch : options_.batches)
       for (const int depth : options_.depths.empty() ? std::vector{1} : options_.depths)
         batch_rows(batch, depth);
-    std::puts("\n| prompt | cold TTFT, ms | warm TTFT, ms | cached tokens |");
-    std::puts("| ---: | ---: | ---: | ---: |");
-    for (const int length : options_.prompts)
+    if (!computed_prompts().empty()) {
+      std::puts("\n| prompt | cold TTFT, ms | warm TTFT, ms | cached tokens |");
+      std::puts("| ---: | ---: | ---: | ---: |");
+    }
+    for (const int length : computed_prompts())
       if (fits("pp", length, 1)) ttft_row(length);
     if (options_.tiers) tier_rows();
   }
 
  private:
+  // The prompts to time; none where they would be made up.
+  std::vector<int> computed_prompts() const {
+    return options_.made_up ? std::vector<int>{} : options_.prompts;
+  }
+
   // Random tokens: the cost does not depend on what they mean. A salt of its own keeps a run cold.
   std::vector<TokenId> random_tokens(int length) {
     std::uniform_int_distribution<TokenId> any(0, runtime_.config().vocab_size - 1);
@@ -207,7 +214,7 @@ class Bench {
     for (const int length : options_.prompts) {
       if (!fits("pp", length, 1)) continue;
       const std::vector<TokenId> prompt = random_tokens(length);
-      const std::string salt = fmt::format("{} {}", std::random_device{}(), next_salt());
+      const std::string salt = next_salt();
       const Completion cold = request(prompt, 1, salt);
       const double computing = cold.first_token_seconds();
       tier_row("computing", cold, computing);
@@ -251,11 +258,13 @@ class Bench {
            static_cast<double>(c.vocab_size) * c.hidden_size * (c.tied_embeddings ? 1 : 2);
   }
 
-  std::string next_salt() { return fmt::format("bench {}", num_salts_++); }
+  // The tiers still have what an earlier bench left there.
+  std::string next_salt() { return fmt::format("bench {} {}", run_id_, num_salts_++); }
 
   const BenchOptions& options_;
   Runtime runtime_;
   std::mt19937 random_{1};
+  const unsigned run_id_ = std::random_device{}();
   int num_salts_ = 0;
 };
 
@@ -278,12 +287,18 @@ void add_bench_command(CLI::App& app) {
                       "rate is of all together (default: none)")
       ->check(CLI::Range(1, 256));
   command->add_flag("--made-up", options->made_up,
-                    "Make up the KV of prompts in place of computing it, to get to long depths soon");
+                    "Make up the KV of prompts in place of computing it, to get to long depths "
+                    "soon; prompts are not timed");
   command->add_option("-r,--repetitions", options->repetitions, "Runs of each test (default 3)")
       ->check(CLI::Range(1, 1000));
   command->add_flag("--tiers", options->tiers,
                     "Also time to first token from --kv-disk or --kv-remote, against computing");
   command->callback([options] {
+    const RuntimeOptions& runtime = options->runtime;
+    if (options->made_up &&
+        (options->tiers || !runtime.kv_disk.empty() || !runtime.kv_remote.empty()))
+      throw_invalid(
+          "--made-up: nothing made up may get to --tiers, --kv-disk or --kv-remote; leave these out");
     if (options->made_up)
       options->runtime.make_tier = [] { return std::make_unique<MadeUpTier>(); };
     Bench(*options).run();

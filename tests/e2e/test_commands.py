@@ -93,6 +93,25 @@ def test_bench_prints_the_table():
     assert int(cached) == 63
 
 
+def test_bench_is_cold_again_on_the_same_disk(tmp_path):
+    for _ in range(2):
+        out = larder("bench", "-m", MODELS["smollm2"], "--pp", 512, "--tg", 1, "-r", 1,
+                     "--kv-disk", tmp_path, "--kv-disk-size", "512MiB").stdout
+        cold, warm = re.search(r"\| 512 \| ([\d.]+) \| ([\d.]+) \|", out).groups()
+        assert float(cold) > 5 * float(warm)
+
+
+def test_bench_times_nothing_that_is_made_up(tmp_path):
+    arguments = ("bench", "-m", MODELS["smollm2"], "--pp", 64, "--tg", 4, "-d", 64, "-r", 1, "--made-up")
+    out = larder(*arguments).stdout
+    assert re.search(r"\| tg4 @ d64 \| [1-9]", out) and "pp64" not in out and "TTFT" not in out
+    assert "--made-up" in larder(*arguments, "--kv-disk", tmp_path, code=1).stderr
+
+
+def test_bench_of_a_short_context():
+    assert "pp16" in larder("bench", "-m", MODELS["smollm2"], "-c", 64, "--pp", 16, "--tg", 4, "-r", 1).stdout
+
+
 def test_perplexity_of_english_is_low_and_of_noise_is_high(tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("The river runs from the mountains to the sea, and the people who live beside it fish. " * 20)
