@@ -22,6 +22,8 @@ namespace {
 struct PlanCommandOptions {
   RuntimeOptions runtime;
   Workload workload;
+  bool has_prompt_len = false;  // else the workload's may be cut to what fits
+  bool has_output_len = false;
   std::string machine = "this";
   std::string weights;  // "" = the file's, or as published
   int num_devices = 1;
@@ -68,14 +70,15 @@ class Planner {
       plan_file();
     }
     if (!options_.weights.empty()) d.weights = parse_weight_format(options_.weights);
+    if (!report_.server) read_limits();
     fill_workload();
-    if (report_.kv_budget_bytes == 0)
+    const double budget = report_.kv_budget_bytes;
+    if (budget == 0)
       report_.kv_budget_bytes =
           static_cast<double>(d.machine.memory_bytes) - d.device_weights_bytes();
-    report_.shortage = shortage(d, report_.workload, report_.server ? report_.kv_budget_bytes : 0);
+    report_.shortage = shortage(d, report_.workload, budget);
     if (!report_.speed && d.machine.read_bytes_per_s > 0) report_.speed = roofline(d);
     if (report_.speed) {
-      const double budget = report_.server ? report_.kv_budget_bytes : 0;
       report_.capacity = plan_capacity(d, *report_.speed, report_.workload, budget);
       report_.levers = list_levers(d, *report_.speed, report_.workload, budget);
     }
@@ -128,6 +131,18 @@ class Planner {
     report_.is_calibrated = true;
   }
 
+  // What plan_model() reads where the plan is of a server here.
+  void read_limits() {
+    const RuntimeOptions& limits = options_.runtime;
+    if (!limits.kv_size.empty() && !limits.memory.empty())
+      throw_invalid("--kv-size and --memory: give one of them");
+    Deployment& d = report_.deployment;
+    if (!limits.memory.empty()) d.machine.memory_bytes = parse_bytes(limits.memory);
+    if (!limits.kv_size.empty())
+      report_.kv_budget_bytes = static_cast<double>(parse_bytes(limits.kv_size));
+    if (limits.max_model_len > 0) d.shape.context_len = limits.max_model_len;
+  }
+
   void fill_workload() {
     Workload& w = report_.workload;
     w = options_.workload;
@@ -136,8 +151,21 @@ class Planner {
     w.attention = options_.runtime.attention;
     int longest = report_.deployment.shape.context_len;
     if (report_.server) longest = std::min(longest, report_.server->max_model_len);
-    w.output_len = std::min(w.output_len, std::max(1, longest / 2));
-    w.prompt_len = std::min(w.prompt_len, longest - w.output_len);
+    fit_lengths(w, longest);
+  }
+
+  // Cuts the lengths that nobody gave; those that were given must fit.
+  void fit_lengths(Workload& w, int longest) const {
+    const int prompt_len = options_.has_prompt_len ? w.prompt_len : 1;
+    const int output_len = options_.has_output_len ? w.output_len : 1;
+    if (prompt_len + output_len > longest)
+      throw_invalid("{} {}: the context holds {} tokens of prompt and output together; give fewer",
+                    prompt_len >= output_len ? "--prompt" : "--output",
+                    std::max(prompt_len, output_len), longest);
+    if (!options_.has_output_len)
+      w.output_len = std::min(
+          w.output_len, options_.has_prompt_len ? longest - prompt_len : std::max(1, longest / 2));
+    if (!options_.has_prompt_len) w.prompt_len = std::min(w.prompt_len, longest - w.output_len);
   }
 
   const PlanCommandOptions& options_;
@@ -194,7 +222,9 @@ void add_plan_command(CLI::App& app) {
   command->add_flag("--json", options->json, "For programs");
   command->add_flag("--no-measure", options->no_measure, "Memory alone: measure no speed here");
   command->add_flag("--list", options->list, "The published models and the machines");
-  command->callback([options] {
+  command->callback([options, command] {
+    options->has_prompt_len = command->count("--prompt") > 0;
+    options->has_output_len = command->count("--output") > 0;
     if (options->list) return list();
     if (options->runtime.device != "cpu")
       throw_invalid("--device: larder plan knows the CPU only; name a GPU by --machine");

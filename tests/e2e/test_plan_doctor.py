@@ -66,6 +66,21 @@ def test_plan_of_a_file_for_another_case_does_not_ask_this_machine(arguments):
     larder("plan", "-m", SMOLLM2, "--kv-size", "100TiB", *arguments)
 
 
+def test_plan_for_another_machine_takes_its_limits_from_the_options():
+    arguments = ("-m", "llama-3-8b", "--machine", "h100")
+    assert plan(*arguments, "--memory", "40GiB")["machine"]["memory_bytes"] == 40 << 30
+    assert plan(*arguments, "--kv-size", "2GiB")["memory"]["kv_budget_bytes_per_device"] == 2 << 30
+    short = plan(*arguments, "-c", 1000)
+    assert max(row["prompt"] for row in short["speed"]["first_token"]) == 1000
+    assert short["capacity"]["longest_request_tokens"] == 1000
+    assert "does not fit" in larder("plan", *arguments, "--memory", "8GiB", code=1).stderr
+
+
+def test_plan_cuts_no_length_that_was_given():
+    out = larder("plan", "-m", "llama-3-8b", "--machine", "h100", "--prompt", 8100).stdout
+    assert "8100 tokens in, 92 out" in out
+
+
 def test_plan_without_measuring_is_about_memory():
     out = larder("plan", "-m", GEMMA3, "--no-measure").stdout
     assert "KV bytes per token" in out and "first token" not in out
@@ -77,6 +92,11 @@ def test_plan_without_measuring_is_about_memory():
     (("-m", "llama-3-8b", "--weights", "q3"), ["q3", "q4_0"]),
     (("-m", "llama-3-8b", "--tp", 2), ["--tp", "--machine"]),
     (("-m", "llama-3-8b", "--device", "cuda:0"), ["--device", "CPU only", "--machine"]),
+    (("-m", "llama-3-8b", "--machine", "h100", "--kv-size", "lots"), ["lots", "512MiB"]),
+    (("-m", "llama-3-8b", "--machine", "h100", "--memory", "x"), ["x", "512MiB"]),
+    (("-m", "llama-3-8b", "--machine", "h100", "--memory", "8GiB", "--kv-size", "1GiB"), ["--memory", "--kv-size"]),
+    (("-m", "llama-3-8b", "--machine", "h100", "--prompt", 9000), ["--prompt 9000", "8192"]),
+    (("-m", "llama-3-8b", "--machine", "h100", "--output", 9000), ["--output 9000", "8192"]),
 ])
 def test_plan_errors_help(arguments, words):
     error = larder("plan", *arguments, code=1).stderr.strip().splitlines()[-1]
