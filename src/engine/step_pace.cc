@@ -13,7 +13,10 @@ constexpr double kPrefillWeight = 0.3;  // depth grows from step to step
 constexpr double kMostGrowth = 2;       // one slow step is the machine's, not the model's
 // Steps vary by half, and it is the slow ones that are felt.
 constexpr double kMargin = 0.6;
-constexpr int kLeastTokens = 1;  // also what is tried first
+// Tokens behind a long context cost little each, once its keys and values are read: where there is no
+// room for two, these many take hardly longer than one, and the prompt comes to its end.
+constexpr int kLeastTokens = 4;
+constexpr int kFewTokens = 2;
 constexpr int kPromptTokens = 64;  // a step without decodes that says what a prompt's token costs
 
 void average(double& value, double observed, double weight) {
@@ -35,11 +38,11 @@ int StepPace::num_prefill_tokens(int num_decodes, int num_prompts, int most) con
   if (most_slowdown_ <= 0) return most;
   const double decode_ns = decode_ns_[size_of(num_decodes)];
   if (decode_ns == 0 || num_mixed_ >= kStaleAfter) return 0;
-  if (prefill_ns_ == 0) return std::min(most, kLeastTokens);
+  if (prefill_ns_ == 0) return std::min(most, kFewTokens);
   const double share = std::max(1.0, static_cast<double>(num_prompts) / num_decodes);
   const double room_ns = std::max(0.0, (most_slowdown_ - 1) * share * kMargin * decode_ns);
-  const double num_tokens = std::min(room_ns / prefill_ns_, static_cast<double>(most));
-  return std::min(most, std::max(kLeastTokens, static_cast<int>(num_tokens)));
+  const auto num_tokens = static_cast<int>(std::min(room_ns / prefill_ns_, static_cast<double>(most)));
+  return std::min(most, num_tokens < kFewTokens ? kLeastTokens : num_tokens);
 }
 
 void StepPace::observe(int num_decodes, int num_prefill, std::int64_t duration_ns) {

@@ -72,6 +72,22 @@ TEST(StepPace, AlwaysMovesOn) {
   EXPECT_GT(slowest_step_ns(pace, 20, 1, 1e9), kDecodeNs);
 }
 
+// Behind a long context the first token of a chunk pays for reading it, the others for themselves: one a
+// step would take twice as long.
+TEST(StepPace, ALongContextIsReadForSeveralTokens) {
+  StepPace pace(2);
+  double total_ns = 0;
+  for (int num_left = 2000; num_left > 0;) {
+    const int num_tokens = pace.num_prefill_tokens(1, 1, num_left);
+    const double added_ns = num_tokens > 0 ? 6e6 + num_tokens * 1e6 : 0;
+    pace.observe(1, num_tokens, static_cast<std::int64_t>(kDecodeNs + added_ns));
+    EXPECT_LE(added_ns, 10e6);
+    total_ns += kDecodeNs + added_ns;
+    num_left -= num_tokens;
+  }
+  EXPECT_LE(total_ns, 2000 / 3 * 1.1 * 20e6);
+}
+
 TEST(StepPace, MeasuresAgainAfterLongPrompts) {
   StepPace pace(2);
   pace.observe(1, 0, 10'000'000);
