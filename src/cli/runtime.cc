@@ -128,7 +128,8 @@ void add_runtime_options(CLI::App& command, RuntimeOptions& options) {
   command
       .add_option("--step-slowdown", options.max_step_slowdown,
                   "And so few of them that a step lasts at most so many times as long as without, "
-                  "longer where more requests wait than decode (default 2; 0: no limit)")
+                  "longer where more requests wait than decode, or a prompt's context is long "
+                  "(default 2; 0: no limit)")
       ->check(CLI::Validator(
           [](std::string& text) {
             const double value = std::strtod(text.c_str(), nullptr);

@@ -13,7 +13,8 @@ class StepPace {
  public:
   // With no more prompts than decoding sequences, a step with prompt tokens shall last at most
   // most_slowdown times one without; 0 = any time. With more prompts, what it lasts beyond grows in
-  // proportion: whoever waits for a first token counts as much as whoever waits for the next.
+  // proportion: whoever waits for a first token counts as much as whoever waits for the next. Nor
+  // do steps hold to it behind so long a context that there would be no room for two tokens.
   explicit StepPace(double most_slowdown) : most_slowdown_(most_slowdown) {}
 
   // Prompt tokens for a step in which num_decodes > 0 sequences decode and num_prompts have not got
