@@ -5,6 +5,7 @@
 #include <future>
 #include <memory>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "engine/engine.h"
@@ -140,6 +141,14 @@ SamplingParams one_token() {
   return params;
 }
 
+// Computes the prompt in a cache of its own, beside the tier.
+void fill(FakeTier& tier, TinyModel& model, std::vector<TokenId> prompt) {
+  tier.answers_at_once = true;
+  Rig rig(model, {.tiers = {&tier}});
+  rig.add(std::move(prompt), one_token());
+  rig.run();
+}
+
 TEST(SchedulerTiers, WhatATierMightHaveHadIsNoFailureOfIt) {
   TinyModel model("tiny_llama");
   FakeStore store;
@@ -183,12 +192,7 @@ TEST(SchedulerTiers, ALoadThatWasCutShortIsToldByTheNext) {
   TinyModel model("tiny_llama");
   FakeStore store;
   FakeTier tier(store);
-  tier.answers_at_once = true;
-  {
-    Rig first(model, {.tiers = {&tier}});
-    first.add(random_tokens(100, 2), one_token());
-    first.run();
-  }
+  fill(tier, model, random_tokens(100, 2));
   tier.answers_at_once = false;
   Rig rig(model, {.num_blocks = 16, .tiers = {&tier}});
   SamplingParams many;
@@ -210,12 +214,7 @@ TEST(SchedulerTiers, NoCounterFallsWhileATierLoads) {
   TinyModel model("tiny_llama");
   FakeStore store;
   FakeTier tier(store);
-  tier.answers_at_once = true;
-  {
-    Rig first(model, {.tiers = {&tier}});
-    first.add(random_tokens(200, 1), one_token());
-    first.run();
-  }
+  fill(tier, model, random_tokens(200, 1));
   Rig rig(model, {.tiers = {&tier}});
   std::vector<TokenId> part = random_tokens(200, 1);
   part.resize(57);
