@@ -70,10 +70,10 @@ void Generation::submit(std::vector<PreparedPrompt> prompts) {
     Request request;
     request.prompt = std::move(prompts[i].tokens);
     request.sampling = options_.sampling;
-    request.sampling.max_tokens = prompts[i].max_tokens;
-    // Where the prompt's length cuts what was asked for, the answer ends by its length.
-    if (!options_.has_max_tokens || options_.sampling.min_tokens <= options_.sampling.max_tokens)
+    if (!options_.has_max_tokens) {  // else the engine holds it to what the prompt leaves
+      request.sampling.max_tokens = prompts[i].max_tokens;
       request.sampling.min_tokens = std::min(request.sampling.min_tokens, prompts[i].max_tokens);
+    }
     max_tokens_.push_back(prompts[i].max_tokens);
     request.n = options_.best_of;
     if (options_.best_of > options_.n) {  // they are chosen by what their tokens' logprobs sum to
