@@ -45,6 +45,8 @@ SchedulerConfig scheduler_config(const EngineConfig& config, const Transformer& 
   result.max_logit_rows = model.limits().max_logit_rows;
   result.max_sequences = config.max_sequences;
   result.max_prefill_tokens = config.max_prefill_tokens;
+  result.max_chunk_tokens =
+      std::min(model.limits().max_chunk_tokens, config.max_batch_tokens);
   result.max_step_slowdown = config.max_step_slowdown;
   return result;
 }
@@ -208,34 +210,61 @@ bool Engine::step() {
   }
   scheduler_.poll_tiers();
   const Batch& batch = scheduler_.schedule();
-  if (batch.empty()) {
+  const Chunk& chunk = scheduler_.chunk();
+  if (batch.empty() && chunk.empty()) {
     CHECK(!scheduler_.has_work() || scheduler_.is_loading(), scheduler_.num_running(),
           scheduler_.num_waiting());
     update_stats();
     deliver();
     return false;
   }
+  const std::int64_t model_ns = forward_ns_ + sample_ns_;
+  num_step_tokens_ = 0;
   const std::int64_t scheduled_ns = clock_.now_ns();
-  const std::span<const float> logits = runner_.forward(batch);
-  const std::int64_t computed_ns = clock_.now_ns();
-  sample(batch, logits);
-  const std::int64_t sampled_ns = clock_.now_ns();
-  step_tokens_.observe(batch.num_tokens());
-  scheduler_.commit(batch, results_);
-  if (tiers_ != nullptr) observe_speed(batch.num_tokens(), computed_ns - scheduled_ns);
-  forward_ns_ += computed_ns - scheduled_ns;
-  sample_ns_ += sampled_ns - computed_ns;
-  const std::int64_t ended_ns = clock_.now_ns();
-  schedule_ns_ += scheduled_ns - begin_ns + (ended_ns - sampled_ns);
-  scheduler_.observe_step(batch, ended_ns - begin_ns);
+  if (!chunk.empty()) advance(chunk);
+  const std::int64_t chunk_ns = clock_.now_ns() - scheduled_ns;
+  if (!batch.empty()) compute(batch);
+  step_tokens_.observe(num_step_tokens_);
+  const std::int64_t step_ns = clock_.now_ns() - begin_ns;
+  schedule_ns_ += step_ns - (forward_ns_ + sample_ns_ - model_ns);
+  if (!batch.empty()) scheduler_.observe_step(batch, step_ns - chunk_ns);
   update_stats();
   deliver();
   return true;
 }
 
+void Engine::compute(const Batch& batch) {
+  const std::int64_t begin_ns = clock_.now_ns();
+  const std::span<const float> logits = runner_.forward(batch);
+  const std::int64_t forward_ns = clock_.now_ns() - begin_ns;
+  forward_ns_ += forward_ns;
+  num_step_tokens_ += batch.num_tokens();
+  observe_speed(batch.num_tokens(), forward_ns);
+  sample(batch, logits);
+  scheduler_.commit(batch, results_);
+}
+
+// Layers of the chunk while they fit; at least one, so that it comes to its end.
+void Engine::advance(const Chunk& chunk) {
+  const int num_layers = runner_.model().config().num_layers();
+  std::span<const float> logits;
+  do {
+    const std::int64_t begin_ns = clock_.now_ns();
+    logits = runner_.forward_layer(chunk.batch, chunk.num_layers);
+    const std::int64_t layer_ns = clock_.now_ns() - begin_ns;
+    forward_ns_ += layer_ns;
+    scheduler_.passed_layer(layer_ns);
+  } while (chunk.num_layers < num_layers && scheduler_.next_layer_fits());
+  if (chunk.num_layers < num_layers) return;
+  num_step_tokens_ += chunk.batch.num_tokens();
+  observe_speed(chunk.batch.num_tokens(), chunk.spent_ns);
+  sample(chunk.batch, logits);
+  scheduler_.commit_chunk(results_);
+}
+
 // Long prompts cost more per token than short ones: what was seen last counts most.
 void Engine::observe_speed(int num_tokens, std::int64_t forward_ns) {
-  if (num_tokens < kMeasuredTokens) return;
+  if (tiers_ == nullptr || num_tokens < kMeasuredTokens) return;
   const double seconds = static_cast<double>(forward_ns) * 1e-9 / num_tokens;
   tiers_->set_seconds_per_token(0.8 * tiers_->seconds_per_token() + 0.2 * seconds);
 }
@@ -255,6 +284,7 @@ void Engine::take(Inbox inbox) {
 }
 
 void Engine::sample(const Batch& batch, std::span<const float> logits) {
+  const std::int64_t begin_ns = clock_.now_ns();
   int num_scored = 0;
   int num_samples = 0;
   for (const BatchEntry& entry : batch.entries()) {
@@ -280,6 +310,7 @@ void Engine::sample(const Batch& batch, std::span<const float> logits) {
     const auto row = logits.subspan(static_cast<std::size_t>(draw.logit) * size, size);
     *draw.result = drawn(batch, draw, row, samplers_[static_cast<std::size_t>(thread)]);
   });
+  sample_ns_ += clock_.now_ns() - begin_ns;
 }
 
 OutputToken Engine::drawn(const Batch& batch, const Draw& draw, std::span<const float> logits,

@@ -132,6 +132,8 @@ class Engine {
   void run();
   bool waits_for_tiers() const { return scheduler_.is_loading() || cache_.has_unsaved(); }
   void save_what_is_left();
+  void compute(const Batch& batch);
+  void advance(const Chunk& chunk);
   void observe_speed(int num_tokens, std::int64_t forward_ns);
   void take(Inbox inbox);
   void sample(const Batch& batch, std::span<const float> logits);
@@ -154,6 +156,7 @@ class Engine {
   std::vector<Draw> draws_;  // scratch
   std::vector<Outgoing> outbox_;
   Histogram step_tokens_;
+  int num_step_tokens_ = 0;  // of this step
   std::int64_t forward_ns_ = 0;
   std::int64_t sample_ns_ = 0;
   std::int64_t schedule_ns_ = 0;

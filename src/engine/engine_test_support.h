@@ -83,6 +83,8 @@ struct RigConfig {
   int max_model_len = 240;
   const KernelTable* kernels = nullptr;  // the machine's best
   AttentionSpan attention = {};          // of every request
+  double max_step_slowdown = 0;          // above 0: prompts beside decodes are computed in chunks
+  int num_layers_per_step = 1;           // of a chunk
   std::vector<KvTier*> tiers = {};       // not owned; they answer by themselves
 };
 
@@ -135,9 +137,12 @@ class Rig {
              .max_batch_tokens = config.max_batch_tokens,
              .max_logit_rows = std::min(config.max_logit_rows, config.max_batch_tokens),
              .max_sequences = config.max_sequences,
-             .max_prefill_tokens = std::min(config.max_prefill_tokens, config.max_batch_tokens)},
+             .max_prefill_tokens = std::min(config.max_prefill_tokens, config.max_batch_tokens),
+             .max_chunk_tokens = std::min(128, config.max_batch_tokens),
+             .max_step_slowdown = config.max_step_slowdown},
             cache, {}, clock_),
-        attention(config.attention) {}
+        attention(config.attention),
+        num_layers_per_step_(config.num_layers_per_step) {}
 
   std::uint64_t add(std::vector<TokenId> prompt, SamplingParams params, int n = 1,
                     int priority = 0) {
@@ -159,11 +164,44 @@ class Rig {
   bool step() {
     scheduler.poll_tiers();
     const Batch& batch = scheduler.schedule();
-    if (batch.empty()) return scheduler.is_loading();
+    const Chunk& chunk = scheduler.chunk();
+    if (batch.empty() && chunk.empty()) return scheduler.is_loading();
     ++num_steps;
+    if (!chunk.empty()) advance(chunk);
+    if (batch.empty()) return true;
     num_computed += batch.num_tokens();
     most_tokens = std::max(most_tokens, batch.num_tokens());
-    const std::span<const float> logits = runner_.forward(batch);
+    BatchResults results = draw(batch, runner_.forward(batch));
+    scheduler.commit(batch, results);
+    scheduler.observe_step(batch, kTokenNs * batch.num_tokens());
+    return true;
+  }
+
+  // Steps until nothing is left. Returns what the choice heard.
+  void run() {
+    while (step()) {
+    }
+  }
+
+ private:
+  // What steps seem to take: a decode's room is less than a prompt's token, but a layer of a chunk fits.
+  static constexpr std::int64_t kTokenNs = 1'000'000;
+  static constexpr std::int64_t kLayerTokenNs = 20'000;
+
+  void advance(const Chunk& chunk) {
+    std::span<const float> logits;
+    for (int i = 0; i < num_layers_per_step_ || chunk.room_ns > kTokenNs * 1000; ++i) {
+      logits = runner_.forward_layer(chunk.batch, chunk.num_layers);
+      scheduler.passed_layer(kLayerTokenNs * chunk.batch.num_tokens());
+      if (chunk.num_layers < transformer_.config().num_layers()) continue;
+      ++num_chunks;
+      num_computed += chunk.batch.num_tokens();
+      BatchResults results = draw(chunk.batch, logits);
+      return scheduler.commit_chunk(results);
+    }
+  }
+
+  BatchResults draw(const Batch& batch, std::span<const float> logits) {
     BatchResults results;
     const auto vocab = static_cast<std::size_t>(transformer_.config().vocab_size);
     for (const BatchEntry& entry : batch.entries()) {
@@ -190,17 +228,9 @@ class Rig {
         heard[{request.request.id, choice}].logits.emplace_back(row.begin(), row.end());
       }
     }
-    scheduler.commit(batch, results);
-    return true;
+    return results;
   }
 
-  // Steps until nothing is left. Returns what the choice heard.
-  void run() {
-    while (step()) {
-    }
-  }
-
- private:
   void hear(std::uint64_t id, RequestUpdate&& update) {
     Heard& choice = heard[{id, update.choice}];
     if (choice.num_updates == 0) choice.cache = std::move(update.cache);
@@ -235,8 +265,12 @@ class Rig {
   int num_steps = 0;
   int num_computed = 0;
   int most_tokens = 0;
+  int num_chunks = 0;
   AttentionSpan attention;
   std::vector<PromptPin> pins;  // of requests to come
+
+ private:
+  const int num_layers_per_step_;
 };
 
 inline bool same_bits(const Heard& left, const Heard& right) {

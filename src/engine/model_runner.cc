@@ -7,6 +7,14 @@
 namespace larder {
 
 std::span<const float> ModelRunner::forward(const Batch& batch) {
+  return model_.forward(to_forward_batch(batch), storage_);
+}
+
+std::span<const float> ModelRunner::forward_layer(const Batch& batch, int layer) {
+  return model_.forward_layers(to_forward_batch(batch), storage_, layer, layer + 1);
+}
+
+ForwardBatch ModelRunner::to_forward_batch(const Batch& batch) {
   groups_.clear();
   for (const Batch::Group& group : batch.groups())
     groups_.push_back({group.slots, group.sequences});
@@ -16,7 +24,7 @@ std::span<const float> ModelRunner::forward(const Batch& batch) {
   forward_batch.sink_positions = batch.sink_positions();
   forward_batch.groups = groups_;
   forward_batch.logit_rows = batch.logit_rows();
-  return model_.forward(forward_batch, storage_);
+  return forward_batch;
 }
 
 double ModelRunner::measure_seconds_per_token(int num_tokens, int num_groups) {

@@ -19,6 +19,8 @@ class ModelRunner {
   // Writes K and V of every token of the batch and returns [logit_rows, vocab_size], valid until
   // the next call.
   std::span<const float> forward(const Batch& batch);
+  // The same of one layer, see Transformer::forward_layers; nothing before the last.
+  std::span<const float> forward_layer(const Batch& batch, int layer);
 
   // Time of a forward pass over num_tokens of a prompt, per token, in seconds. Writes into the
   // storage's first blocks, which nobody may hold yet.
@@ -27,6 +29,8 @@ class ModelRunner {
   const Transformer& model() const { return model_; }
 
  private:
+  ForwardBatch to_forward_batch(const Batch& batch);
+
   Transformer& model_;
   const KvStorage& storage_;
   std::vector<GroupBatch> groups_;

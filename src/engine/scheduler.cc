@@ -1,6 +1,7 @@
 #include "engine/scheduler.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "base/check.h"
@@ -37,9 +38,11 @@ Scheduler::Scheduler(const SchedulerConfig& config, KvCache& cache,
       end_tokens_(end_tokens.begin(), end_tokens.end()),
       clock_(clock),
       batch_(cache.num_groups()),
-      pace_(config.max_step_slowdown) {
+      chunk_(cache.num_groups()),
+      pace_(config.max_step_slowdown, cache.num_groups()) {
   CHECK(config_.max_batch_tokens > 0 && config_.max_logit_rows > 0 && config_.max_sequences > 0);
   CHECK(config_.max_prefill_tokens > 0 && config_.max_model_len > 1);
+  CHECK(config_.max_chunk_tokens > 0, config_.max_chunk_tokens);
   const std::int64_t num_most =
       cache.layout().num_blocks_for(config_.max_model_len, config_.max_batch_tokens);
   CHECK(num_most <= cache.stats().num_blocks, num_most, cache.stats().num_blocks);
@@ -113,9 +116,15 @@ const Batch& Scheduler::schedule() {
   has_preempted_ = false;
   planned_.clear();
   schedule_decodes();
-  num_tokens_left_ = std::min(num_tokens_left_, most_prefill_tokens());
-  schedule_prefills();
-  if (!has_preempted_) admit_waiting();
+  num_decodes_ = static_cast<int>(planned_.size());
+  room_ = prompt_room();
+  has_prompt_ = false;
+  chunk_.room_ns = room_.chunk_ns;
+  if (chunk_.empty()) {
+    num_tokens_left_ = std::min(num_tokens_left_, room_.num_tokens);
+    schedule_prefills();
+    if (!has_preempted_) admit_waiting();
+  }
   batch_.clear();
   // A decode that was planned may have been preempted since.
   num_decodes_ = static_cast<int>(std::ranges::count_if(
@@ -126,11 +135,14 @@ const Batch& Scheduler::schedule() {
   return batch_;
 }
 
-int Scheduler::most_prefill_tokens() {
-  num_decodes_ = static_cast<int>(planned_.size());
-  if (num_decodes_ == 0) return config_.max_batch_tokens;
+PromptRoom Scheduler::prompt_room() const {
+  if (num_decodes_ == 0) {
+    return {.num_tokens = config_.max_batch_tokens,
+            .chunk_ns = std::numeric_limits<std::int64_t>::max()};
+  }
   const auto num_prompts = static_cast<int>(running_.size() + waiting_.size()) - num_decodes_;
-  return pace_.num_prefill_tokens(num_decodes_, num_prompts, config_.max_prefill_tokens);
+  return pace_.room(num_decodes_, num_prompts, config_.max_prefill_tokens,
+                    config_.max_chunk_tokens);
 }
 
 void Scheduler::observe_step(const Batch& batch, std::int64_t duration_ns) {
@@ -172,9 +184,9 @@ void Scheduler::schedule_decodes() {
 
 void Scheduler::schedule_prefills() {
   // By index: planning may preempt, which takes sequences from the end.
-  for (std::size_t i = 0; i < running_.size() && num_tokens_left_ > 0; ++i) {
+  for (std::size_t i = 0; i < running_.size() && has_prompt_room(); ++i) {
     if (running_[i]->num_missing() > 1 && !running_[i]->table.is_loading())
-      plan(*running_[i], num_tokens_left_);
+      plan_prompt(*running_[i]);
   }
 }
 
@@ -182,7 +194,7 @@ void Scheduler::admit_waiting() {
   int num_candidates = 0;
   for (auto next = waiting_.begin(); next != waiting_.end();) {
     Sequence& sequence = **next;
-    if (num_tokens_left_ <= 0 || num_logits_left_ <= 0 || ++num_candidates > kMostCandidates)
+    if (!has_prompt_room() || num_logits_left_ <= 0 || ++num_candidates > kMostCandidates)
       return;
     const int num_wanted = sequence.request->is_forked ? 1 : sequence.request->request.n;
     const int num_reserved = num_sequences_reserved();
@@ -202,7 +214,7 @@ void Scheduler::admit_waiting() {
       continue;
     }
     count_prompt(*sequence.request);
-    if (!plan(sequence, num_tokens_left_) || has_preempted_) return;
+    if (!plan_prompt(sequence) || has_preempted_) return;
   }
 }
 
@@ -329,23 +341,41 @@ void Scheduler::note_loaded(ActiveRequest& request, const LoadedTokens& loaded) 
   for (std::size_t tier = 0; tier < by_tier.size(); ++tier) by_tier[tier] += loaded.num_by_tier[tier];
 }
 
-bool Scheduler::plan(Sequence& sequence, int max_tokens) {
-  int num_tokens = std::min({sequence.num_missing(), max_tokens, num_tokens_left_});
+Scheduler::Planned Scheduler::next_tokens(Sequence& sequence, int max_tokens, int max_logits) {
+  int num_tokens = std::min(sequence.num_missing(), max_tokens);
   // Not more rows of logits than there are, the sampled one included.
-  const auto num_logits = [&](int count) {
-    return num_prompt_logits(sequence, count) + (count == sequence.num_missing() ? 1 : 0);
-  };
-  if (num_logits(num_tokens) > num_logits_left_) {
-    num_tokens -= num_logits(num_tokens) - num_logits_left_;
-  }
-  if (num_tokens <= 0) return true;
-  if (!make_room(sequence, sequence.num_computed() + num_tokens)) return false;
-  const bool is_complete = num_tokens == sequence.num_missing();
+  const int num_logits = num_prompt_logits(sequence, num_tokens) +
+                         (num_tokens == sequence.num_missing() ? 1 : 0);
+  num_tokens = std::max(0, num_tokens - std::max(0, num_logits - max_logits));
   const ActiveRequest& request = *sequence.request;
-  const bool parts = is_complete && !request.is_forked;
-  num_tokens_left_ -= num_tokens;
-  num_logits_left_ -= num_logits(num_tokens);
-  planned_.push_back({&sequence, num_tokens, is_complete ? (parts ? request.request.n : 1) : 0});
+  const bool is_complete = num_tokens > 0 && num_tokens == sequence.num_missing();
+  return {&sequence, num_tokens,
+          is_complete ? (request.is_forked ? 1 : request.request.n) : 0};
+}
+
+bool Scheduler::plan(Sequence& sequence, int max_tokens) {
+  const Planned planned =
+      next_tokens(sequence, std::min(max_tokens, num_tokens_left_), num_logits_left_);
+  if (planned.num_tokens == 0) return true;
+  if (!make_room(sequence, sequence.num_computed() + planned.num_tokens)) return false;
+  num_tokens_left_ -= planned.num_tokens;
+  num_logits_left_ -=
+      num_prompt_logits(sequence, planned.num_tokens) + (planned.num_samples > 0 ? 1 : 0);
+  planned_.push_back(planned);
+  return true;
+}
+
+bool Scheduler::plan_prompt(Sequence& sequence) {
+  const int num_missing = sequence.num_missing();
+  const bool is_first = !std::exchange(has_prompt_, true);
+  // Who misses one token decodes in the next step at the latest.
+  if (room_.num_chunk_tokens == 0 || num_missing == 1 || num_missing <= num_tokens_left_)
+    return plan(sequence, num_tokens_left_);
+  num_tokens_left_ = 0;
+  if (!is_first) return true;
+  const Planned planned = next_tokens(sequence, room_.num_chunk_tokens, config_.max_logit_rows);
+  if (!make_room(sequence, sequence.num_computed() + planned.num_tokens)) return false;
+  chunk_.begin(sequence, planned.num_tokens, planned.num_samples);
   return true;
 }
 
@@ -388,6 +418,7 @@ void Scheduler::detach(Sequence& sequence) {
     --num_loading_;
     if (sequence.request->num_cached >= 0) count_prompt(*sequence.request);
   }
+  if (chunk_.sequence == &sequence) chunk_.sequence = nullptr;
   cache_.release(sequence.table);
   std::erase(running_, &sequence);
   waiting_.erase(&sequence);

@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "engine/batch.h"
+#include "engine/chunk.h"
 #include "engine/request.h"
 #include "engine/sequence.h"
 #include "engine/step_pace.h"
@@ -23,6 +24,7 @@ struct SchedulerConfig {
   int max_logit_rows = 64;
   int max_sequences = 256;
   int max_prefill_tokens = 128;  // of a step, while others decode
+  int max_chunk_tokens = 128;    // of a chunk beside them, see StepPace
   double max_step_slowdown = 0;  // by those tokens, see StepPace; 0 = any
 };
 
@@ -67,9 +69,16 @@ class Scheduler {
   void poll_tiers();
   // The next step's work, valid until the next call; empty when there is none.
   const Batch& schedule();
+  // What of a prompt is under way beside the batch: one layer of it at least is to be computed in
+  // this step, and more while they fit.
+  const Chunk& chunk() const { return chunk_; }
+  void passed_layer(std::int64_t duration_ns);
+  bool next_layer_fits() const;
   // The batch has been computed: publishes, appends what was sampled, ends and reports.
   void commit(const Batch& batch, BatchResults& results);
-  // How long the whole step took, so that the next ones fit.
+  // The chunk has passed its last layer: the same, and it is empty.
+  void commit_chunk(BatchResults& results);
+  // How long the step took without its chunk's layers, so that the next ones fit.
   void observe_step(const Batch& batch, std::int64_t duration_ns);
 
   bool has_work() const { return !requests_.empty(); }
@@ -97,12 +106,19 @@ class Scheduler {
   static void note_load(ActiveRequest& request, const LoadPlan& load);
   void count_prompt(ActiveRequest& request);
   static void note_loaded(ActiveRequest& request, const LoadedTokens& loaded);
+  // The sequence's next tokens within the limits, as many as are missing.
+  static Planned next_tokens(Sequence& sequence, int max_tokens, int max_logits);
   // Plans up to max_tokens of the sequence's missing ones. false = it was preempted.
   bool plan(Sequence& sequence, int max_tokens);
+  // Plans what there is room for of a prompt's, in the batch or as a chunk. The same.
+  bool plan_prompt(Sequence& sequence);
+  bool has_prompt_room() const {
+    return num_tokens_left_ > 0 || (room_.num_chunk_tokens > 0 && !has_prompt_);
+  }
   bool make_room(Sequence& sequence, int num_tokens);
   void preempt(Sequence& sequence);
   int max_match(const Sequence& sequence) const;
-  int most_prefill_tokens();
+  PromptRoom prompt_room() const;
   std::int64_t num_blocks_claimed() const;
   int num_sequences_reserved() const;
 
@@ -124,6 +140,9 @@ class Scheduler {
   Batch batch_;
   std::vector<Sequence*> decode_order_;  // scratch
   std::vector<Planned> planned_;         // this step's
+  Chunk chunk_;
+  PromptRoom room_;          // of this step
+  bool has_prompt_ = false;  // some of it is taken
   int num_tokens_left_ = 0;
   int num_logits_left_ = 0;
   bool has_preempted_ = false;

@@ -39,6 +39,24 @@ void Scheduler::commit(const Batch& batch, BatchResults& results) {
   CHECK(prompt_logprobs.empty() && samples.empty(), prompt_logprobs.size(), samples.size());
 }
 
+void Scheduler::passed_layer(std::int64_t duration_ns) {
+  const int kind = cache_.layout().group_of(chunk_.num_layers++);
+  chunk_.spent_ns += duration_ns;
+  chunk_.room_ns -= duration_ns;
+  pace_.observe_layer(kind, chunk_.batch.num_tokens(), duration_ns);
+}
+
+bool Scheduler::next_layer_fits() const {
+  const int kind = cache_.layout().group_of(chunk_.num_layers);
+  return pace_.layer_ns(kind, chunk_.batch.num_tokens()) <= static_cast<double>(chunk_.room_ns);
+}
+
+void Scheduler::commit_chunk(BatchResults& results) {
+  chunk_.sequence = nullptr;  // it may end with what was sampled
+  pace_.observe_chunk(chunk_.batch.num_tokens(), chunk_.spent_ns);
+  commit(chunk_.batch, results);
+}
+
 void Scheduler::commit_entry(const BatchEntry& entry, std::span<OutputToken> samples) {
   Sequence& sequence = *entry.sequence;
   ActiveRequest& request = *sequence.request;

@@ -194,6 +194,26 @@ TEST_F(SchedulerTest, CancellationFreesEverythingInEveryState) {
   }
 }
 
+// What a chunk has written is nobody's any more, and who comes next gets its blocks.
+TEST_F(SchedulerTest, CancellationInTheMiddleOfAChunk) {
+  Rig rig(model_, {.num_blocks = 40, .max_step_slowdown = 2});
+  const std::uint64_t decoding = rig.add(random_tokens(10, 1), greedy(100));
+  for (int i = 0; i < 3; ++i) rig.step();
+  const std::uint64_t prompt = rig.add(random_tokens(150, 2), greedy(10));
+  rig.step();
+  ASSERT_FALSE(rig.scheduler.chunk().empty());
+  rig.scheduler.cancel(prompt);
+  EXPECT_TRUE(rig.scheduler.chunk().empty());
+  EXPECT_LE(rig.cache.stats().num_held, 1);
+  const std::uint64_t next = rig.add(random_tokens(150, 3), greedy(10));
+  rig.run();
+  EXPECT_EQ(rig.heard.at({prompt, 0}).finish, FinishReason::kCancelled);
+  EXPECT_TRUE(rig.heard.at({prompt, 0}).tokens.empty());
+  EXPECT_EQ(rig.heard.at({decoding, 0}).tokens.size(), 100u);
+  EXPECT_EQ(rig.heard.at({next, 0}).tokens.size(), 10u);
+  EXPECT_EQ(rig.cache.stats().num_held, 0);
+}
+
 TEST_F(SchedulerTest, StopsAtStopTokensButNotBeforeMinTokens) {
   Rig rig(model_, {});
   const std::vector<TokenId> prompt = random_tokens(30, 1);

@@ -13,11 +13,12 @@ constexpr double kPrefillWeight = 0.3;  // depth grows from step to step
 constexpr double kMostGrowth = 2;       // one slow step is the machine's, not the model's
 // Steps vary by half, and it is the slow ones that are felt.
 constexpr double kMargin = 0.6;
-// Tokens behind a long context cost little each, once its keys and values are read: where there is no
-// room for two, these many take hardly longer than one, and the prompt comes to its end.
-constexpr int kLeastTokens = 4;
-constexpr int kFewTokens = 2;
+constexpr double kChunkMargin = 0.9;  // a chunk's layers stop by the clock
+constexpr double kLayerWeight = 0.1;  // there are many
 constexpr int kPromptTokens = 64;  // a step without decodes that says what a prompt's token costs
+// So many tokens at once make good use of the weights and of the context that are read for them.
+constexpr int kEnoughTokens = 32;
+constexpr int kLeastChunk = 8;
 
 void average(double& value, double observed, double weight) {
   if (value == 0) {
@@ -27,6 +28,11 @@ void average(double& value, double observed, double weight) {
   }
 }
 
+// How many things of this size fit; unknown sizes do not.
+int num_that_fit(double room, double size, int most) {
+  return size > 0 ? static_cast<int>(std::min(room / size, static_cast<double>(most))) : 0;
+}
+
 }  // namespace
 
 std::size_t StepPace::size_of(int num_decodes) {
@@ -34,15 +40,20 @@ std::size_t StepPace::size_of(int num_decodes) {
   return static_cast<std::size_t>(std::min(width, kSizes) - 1);
 }
 
-int StepPace::num_prefill_tokens(int num_decodes, int num_prompts, int most) const {
-  if (most_slowdown_ <= 0) return most;
+PromptRoom StepPace::room(int num_decodes, int num_prompts, int most, int most_chunk) const {
+  if (most_slowdown_ <= 0) return {.num_tokens = most};
   const double decode_ns = decode_ns_[size_of(num_decodes)];
-  if (decode_ns == 0 || num_mixed_ >= kStaleAfter) return 0;
-  if (prefill_ns_ == 0) return std::min(most, kFewTokens);
+  if (decode_ns == 0 || num_mixed_ >= kStaleAfter) return {};
   const double share = std::max(1.0, static_cast<double>(num_prompts) / num_decodes);
-  const double room_ns = std::max(0.0, (most_slowdown_ - 1) * share * kMargin * decode_ns);
-  const auto num_tokens = static_cast<int>(std::min(room_ns / prefill_ns_, static_cast<double>(most)));
-  return std::min(most, num_tokens < kFewTokens ? kLeastTokens : num_tokens);
+  const double room_ns = std::max(0.0, (most_slowdown_ - 1) * share * decode_ns);
+  const double chunk_ns = kChunkMargin * room_ns;
+  PromptRoom room{.num_tokens = num_that_fit(kMargin * room_ns, prefill_ns_, most),
+                  .chunk_ns = static_cast<std::int64_t>(chunk_ns)};
+  const double longest = *std::ranges::max_element(layer_ns_);
+  if (room.num_tokens < std::min(most, kEnoughTokens))
+    room.num_chunk_tokens =
+        std::min(most_chunk, std::max(kLeastChunk, num_that_fit(chunk_ns, longest, most_chunk)));
+  return room;
 }
 
 void StepPace::observe(int num_decodes, int num_prefill, std::int64_t duration_ns) {
@@ -63,6 +74,22 @@ void StepPace::observe(int num_decodes, int num_prefill, std::int64_t duration_n
   // A step that beat the average still had to compute the tokens.
   const double added_ns = std::max(step_ns - decode_ns, 0.05 * step_ns);
   average(prefill_ns_, added_ns / num_prefill, kPrefillWeight);
+}
+
+void StepPace::observe_layer(int kind, int num_tokens, std::int64_t duration_ns) {
+  if (num_tokens < kLeastChunk) return;  // the weights were read for few
+  average(layer_ns_.at(static_cast<std::size_t>(kind)),
+          std::max(1.0, static_cast<double>(duration_ns)) / num_tokens, kLayerWeight);
+}
+
+void StepPace::observe_chunk(int num_tokens, std::int64_t duration_ns) {
+  if (num_tokens < kLeastChunk) return;
+  average(prefill_ns_, std::max(1.0, static_cast<double>(duration_ns)) / num_tokens,
+          kPrefillWeight);
+}
+
+double StepPace::layer_ns(int kind, int num_tokens) const {
+  return layer_ns_.at(static_cast<std::size_t>(kind)) * num_tokens;
 }
 
 }  // namespace larder

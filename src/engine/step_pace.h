@@ -1,11 +1,20 @@
-// How many prompt tokens a step takes while other sequences decode, so that their tokens keep
-// coming: chunked prefill (Agrawal et al. 2024) with the chunk's size found by measuring.
+// How much of prompts a step computes while other sequences decode, so that their tokens keep
+// coming: chunked prefill (Agrawal et al. 2024) and layered prefill (Lee et al. 2025) with sizes
+// found by measuring.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <vector>
 
 namespace larder {
+
+// What a step has room for beside those who decode.
+struct PromptRoom {
+  int num_tokens = 0;        // of prompts, computed together with them
+  int num_chunk_tokens = 0;  // of a prompt that has more: a chunk with steps of its own; 0 = none
+  std::int64_t chunk_ns = 0;  // for a chunk's layers in this step
+};
 
 // Learns how long steps take that only decode, by number of sequences, and what a prompt's token
 // adds, which grows with its depth. What it says decides speed, never results. Thread: engine only.
@@ -13,16 +22,23 @@ class StepPace {
  public:
   // With no more prompts than decoding sequences, a step with prompt tokens shall last at most
   // most_slowdown times one without; 0 = any time. With more prompts, what it lasts beyond grows in
-  // proportion: whoever waits for a first token counts as much as whoever waits for the next. Nor
-  // do steps hold to it behind so long a context that there would be no room for two tokens.
-  explicit StepPace(double most_slowdown) : most_slowdown_(most_slowdown) {}
+  // proportion: whoever waits for a first token counts as much as whoever waits for the next.
+  StepPace(double most_slowdown, int num_layer_kinds)
+      : most_slowdown_(most_slowdown), layer_ns_(static_cast<std::size_t>(num_layer_kinds)) {}
 
-  // Prompt tokens for a step in which num_decodes > 0 sequences decode and num_prompts have not got
-  // so far, at most `most`. 0 where a step without them has to be measured first.
-  int num_prefill_tokens(int num_decodes, int num_prompts, int most) const;
+  // For a step in which num_decodes > 0 sequences decode and num_prompts have not got so far: at
+  // most `most` tokens, or most_chunk in a chunk. Nothing where a step without has to be measured
+  // first.
+  PromptRoom room(int num_decodes, int num_prompts, int most, int most_chunk) const;
 
-  // A step has ended that decoded for num_decodes sequences and computed num_prefill tokens.
+  // A step has ended that decoded for num_decodes sequences and, with them, computed num_prefill
+  // tokens. Without the time that a chunk took.
   void observe(int num_decodes, int num_prefill, std::int64_t duration_ns);
+  // A chunk's layer, and the whole chunk. kind: layers of one kind take alike.
+  void observe_layer(int kind, int num_tokens, std::int64_t duration_ns);
+  void observe_chunk(int num_tokens, std::int64_t duration_ns);
+  // What a layer of that kind is expected to take; 0 = not known.
+  double layer_ns(int kind, int num_tokens) const;
 
  private:
   static constexpr int kSizes = 16;     // of batches, in powers of two
@@ -33,6 +49,7 @@ class StepPace {
   const double most_slowdown_;
   std::array<double, kSizes> decode_ns_ = {};  // 0 = not known
   double prefill_ns_ = 0;                      // of a token
+  std::vector<double> layer_ns_;               // of a token, by kind of layer
   int num_mixed_ = 0;                          // steps since one that only decoded
 };
 

@@ -2,39 +2,58 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+
 namespace larder {
 namespace {
 
 constexpr double kDecodeNs = 10e6;
+constexpr int kNumLayers = 30;
 
 // Steps of a machine that takes this long; returns how long the slowest of the last ones took.
 double slowest_step_ns(StepPace& pace, int num_steps, int num_decodes, double token_ns) {
   double slowest = 0;
   for (int i = 0; i < num_steps; ++i) {
-    const int num_tokens = pace.num_prefill_tokens(num_decodes, 1, 512);
-    const double step_ns = kDecodeNs + num_tokens * token_ns;
+    const PromptRoom room = pace.room(num_decodes, 1, 512, 128);
+    const int num_tokens = room.num_chunk_tokens > 0 ? 0 : room.num_tokens;
+    double step_ns = kDecodeNs + num_tokens * token_ns;
     pace.observe(num_decodes, num_tokens, static_cast<std::int64_t>(step_ns));
+    if (room.num_chunk_tokens > 0) {
+      const double layer_ns = room.num_chunk_tokens * token_ns / kNumLayers;
+      const double num_fit = std::clamp(std::floor(static_cast<double>(room.chunk_ns) / layer_ns),
+                                        1.0, double{kNumLayers});
+      step_ns = kDecodeNs + num_fit * layer_ns;
+      for (int layer = 0; layer < kNumLayers; ++layer)
+        pace.observe_layer(0, room.num_chunk_tokens, static_cast<std::int64_t>(layer_ns));
+      pace.observe_chunk(room.num_chunk_tokens, static_cast<std::int64_t>(kNumLayers * layer_ns));
+    }
     if (i >= num_steps / 2) slowest = std::max(slowest, step_ns);
   }
   return slowest;
 }
 
+int num_tokens(const StepPace& pace, int num_decodes, int num_prompts, int most) {
+  return pace.room(num_decodes, num_prompts, most, 128).num_tokens;
+}
+
 TEST(StepPace, WithoutALimitTakesAllThereIs) {
-  EXPECT_EQ(StepPace(0).num_prefill_tokens(3, 1, 77), 77);
+  EXPECT_EQ(num_tokens(StepPace(0, 1), 3, 1, 77), 77);
 }
 
 TEST(StepPace, MeasuresAStepWithoutPromptsFirst) {
-  StepPace pace(2);
-  EXPECT_EQ(pace.num_prefill_tokens(1, 1, 512), 0);
+  StepPace pace(2, 1);
+  EXPECT_EQ(pace.room(1, 1, 512, 128).num_tokens, 0);
+  EXPECT_EQ(pace.room(1, 1, 512, 128).num_chunk_tokens, 0);
   pace.observe(1, 0, 10'000'000);
-  EXPECT_GT(pace.num_prefill_tokens(1, 1, 512), 0);
-  EXPECT_EQ(pace.num_prefill_tokens(4, 1, 512), 0) << "another size of batch";
-  EXPECT_LE(pace.num_prefill_tokens(1, 1, 2), 2);
+  EXPECT_GT(pace.room(1, 1, 512, 128).num_chunk_tokens, 0);
+  EXPECT_EQ(pace.room(4, 1, 512, 128).num_chunk_tokens, 0) << "another size of batch";
+  EXPECT_LE(pace.room(1, 1, 512, 2).num_chunk_tokens, 2);
 }
 
 TEST(StepPace, HoldsTheSlowdownAndUsesTheRoom) {
   for (const double token_ns : {20e3, 300e3, 2e6}) {
-    StepPace pace(2);
+    StepPace pace(2, 1);
     const double slowest = slowest_step_ns(pace, 60, 2, token_ns);
     EXPECT_LE(slowest, 2 * kDecodeNs) << token_ns;
     EXPECT_GE(slowest, 1.5 * kDecodeNs) << token_ns;
@@ -42,15 +61,15 @@ TEST(StepPace, HoldsTheSlowdownAndUsesTheRoom) {
 }
 
 TEST(StepPace, PromptsThatOutnumberDecodesGetTheirShare) {
-  StepPace pace(2);
+  StepPace pace(2, 1);
   slowest_step_ns(pace, 60, 2, 500e3);
-  const int with_few = pace.num_prefill_tokens(2, 2, 512);
-  EXPECT_EQ(pace.num_prefill_tokens(2, 1, 512), with_few);
-  EXPECT_NEAR(pace.num_prefill_tokens(2, 8, 512), 4 * with_few, 4);
+  const int with_few = num_tokens(pace, 2, 2, 512);
+  EXPECT_EQ(num_tokens(pace, 2, 1, 512), with_few);
+  EXPECT_NEAR(num_tokens(pace, 2, 8, 512), 4 * with_few, 4);
 }
 
 TEST(StepPace, FollowsTokensThatGetDearer) {
-  StepPace pace(2);
+  StepPace pace(2, 1);
   for (int i = 0; i < 100; ++i) {
     const double slowest = slowest_step_ns(pace, 4, 1, 50e3 * (1 + 0.2 * i));
     EXPECT_LE(slowest, 2.2 * kDecodeNs) << i;
@@ -58,44 +77,50 @@ TEST(StepPace, FollowsTokensThatGetDearer) {
 }
 
 TEST(StepPace, OneSlowStepDoesNotStopPrompts) {
-  StepPace pace(2);
+  StepPace pace(2, 1);
   slowest_step_ns(pace, 20, 1, 100e3);
-  const int before = pace.num_prefill_tokens(1, 1, 512);
+  const int before = num_tokens(pace, 1, 1, 512);
   pace.observe(1, before, 900'000'000);
-  EXPECT_GE(pace.num_prefill_tokens(1, 1, 512), before / 2);
+  EXPECT_GE(num_tokens(pace, 1, 1, 512), before / 2);
   pace.observe(1, before, 1);
-  EXPECT_LE(pace.num_prefill_tokens(1, 1, 512), 2 * before);
+  EXPECT_LE(num_tokens(pace, 1, 1, 512), 2 * before);
 }
 
 TEST(StepPace, AlwaysMovesOn) {
-  StepPace pace(1.5);
+  StepPace pace(1.5, 1);
   EXPECT_GT(slowest_step_ns(pace, 20, 1, 1e9), kDecodeNs);
 }
 
-// Behind a long context the first token of a chunk pays for reading it, the others for themselves: one a
-// step would take twice as long.
-TEST(StepPace, ALongContextIsReadForSeveralTokens) {
-  StepPace pace(2);
-  double total_ns = 0;
-  for (int num_left = 2000; num_left > 0;) {
-    const int num_tokens = pace.num_prefill_tokens(1, 1, num_left);
-    const double added_ns = num_tokens > 0 ? 6e6 + num_tokens * 1e6 : 0;
-    pace.observe(1, num_tokens, static_cast<std::int64_t>(kDecodeNs + added_ns));
-    EXPECT_LE(added_ns, 10e6);
-    total_ns += kDecodeNs + added_ns;
-    num_left -= num_tokens;
+TEST(StepPace, PromptsThatFitWellNeedNoChunk) {
+  StepPace pace(2, 1);
+  slowest_step_ns(pace, 60, 1, 100e3);
+  EXPECT_GE(pace.room(1, 1, 512, 128).num_tokens, 50);
+  EXPECT_EQ(pace.room(1, 1, 512, 128).num_chunk_tokens, 0);
+  EXPECT_EQ(pace.room(1, 1, 16, 128).num_chunk_tokens, 0) << "all that may be";
+}
+
+// However dear a token, a chunk's layers fit into a step.
+TEST(StepPace, ChunksAreAsLargeAsALayerAllows) {
+  int before = 129;
+  for (const double token_ns : {1e6, 4e6, 16e6}) {
+    StepPace pace(2, 1);
+    EXPECT_LE(slowest_step_ns(pace, 60, 1, token_ns), 1.95 * kDecodeNs) << token_ns;
+    const int size = pace.room(1, 1, 512, 128).num_chunk_tokens;
+    EXPECT_LT(size, before) << token_ns;
+    before = size;
   }
-  EXPECT_LE(total_ns, 2000 / 3 * 1.1 * 20e6);
+  EXPECT_GE(before, 8);
 }
 
 TEST(StepPace, MeasuresAgainAfterLongPrompts) {
-  StepPace pace(2);
+  StepPace pace(2, 1);
+  pace.observe(0, 64, 6'400'000);
   pace.observe(1, 0, 10'000'000);
   int num_without = 0;
   for (int i = 0; i < 400; ++i) {
-    const int num_tokens = pace.num_prefill_tokens(1, 1, 512);
-    num_without += num_tokens == 0;
-    pace.observe(1, num_tokens, 15'000'000);
+    const int count = num_tokens(pace, 1, 1, 512);
+    num_without += count == 0;
+    pace.observe(1, count, 15'000'000);
   }
   EXPECT_GE(num_without, 2);
   EXPECT_LE(num_without, 5);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "base/check.h"
 #include "model/key_calibration.h"
@@ -19,8 +20,8 @@ struct ScratchPlan {
     const auto q_size = static_cast<std::size_t>(config.q_size());
     const auto kv_size = static_cast<std::size_t>(config.kv_size());
     const auto ffn = static_cast<std::size_t>(config.ffn_size);
-    buffers.hidden = place<float>(base, rows * hidden);
-    buffers.normed = place<float>(base, rows * hidden);
+    static_cast<Transformer::Stream&>(buffers) = place_stream(base, config, limits, rows);
+    buffers.chunk = place_stream(base, config, limits, static_cast<std::size_t>(chunk_rows(limits)));
     buffers.q = place<float>(base, rows * q_size);
     buffers.q_sinks = place<float>(base, rows * q_size);
     buffers.k = place<float>(base, rows * kv_size);
@@ -28,9 +29,6 @@ struct ScratchPlan {
     buffers.attention = place<float>(base, rows * q_size);
     buffers.gate = place<float>(base, rows * ffn);
     buffers.up = place<float>(base, rows * ffn);
-    const auto num_pairs = static_cast<std::size_t>(config.rope_dim) / 2;
-    buffers.cos = place<float>(base, 2 * config.ropes.size() * rows * num_pairs);
-    buffers.sin = place<float>(base, 2 * config.ropes.size() * rows * num_pairs);
     buffers.logits = place<float>(base, static_cast<std::size_t>(limits.max_logit_rows) *
                                             static_cast<std::size_t>(config.vocab_size));
     if (limits.activations == ActivationType::kInt8) {
@@ -39,7 +37,25 @@ struct ScratchPlan {
     }
   }
 
+  static int chunk_rows(const TransformerLimits& limits) {
+    return std::min(limits.max_chunk_tokens, limits.max_batch_tokens);
+  }
+
  private:
+  Transformer::Stream place_stream(std::byte* base, const ModelConfig& config,
+                                   const TransformerLimits& limits, std::size_t rows) {
+    const auto hidden = static_cast<std::size_t>(config.hidden_size);
+    const std::size_t table = 2 * config.ropes.size() *
+                              static_cast<std::size_t>(limits.max_batch_tokens) *
+                              (static_cast<std::size_t>(config.rope_dim) / 2);
+    Transformer::Stream stream;
+    stream.hidden = place<float>(base, rows * hidden);
+    stream.normed = place<float>(base, rows * hidden);
+    stream.cos = place<float>(base, table);
+    stream.sin = place<float>(base, table);
+    return stream;
+  }
+
   QuantizedRows place_quantized(std::byte* base, std::size_t rows, std::size_t num_cols) {
     return {.q = place<std::int8_t>(base, rows * num_cols),
             .scale = place<float>(base, rows * (num_cols / kActivationGroup + 1)),
@@ -176,7 +192,23 @@ void Transformer::check(const ForwardBatch& batch) const {
         batch.sink_positions.size());
 }
 
-std::span<const float> Transformer::forward(const ForwardBatch& given, const KvStorage& storage) {
+std::span<const float> Transformer::forward(const ForwardBatch& batch, const KvStorage& storage) {
+  return run_layers(batch, storage, 0, config_.num_layers());
+}
+
+std::span<const float> Transformer::forward_layers(const ForwardBatch& batch,
+                                                   const KvStorage& storage, int begin, int end) {
+  CHECK(0 <= begin && begin < end && end <= config_.num_layers(), begin, end);
+  CHECK(static_cast<int>(batch.tokens.size()) <= ScratchPlan::chunk_rows(limits_),
+        batch.tokens.size());
+  std::swap(static_cast<Stream&>(buffers_), buffers_.chunk);
+  const std::span<const float> logits = run_layers(batch, storage, begin, end);
+  std::swap(static_cast<Stream&>(buffers_), buffers_.chunk);
+  return logits;
+}
+
+std::span<const float> Transformer::run_layers(const ForwardBatch& given, const KvStorage& storage,
+                                               int begin, int end) {
   check(given);
   const auto num_tokens = static_cast<int>(given.tokens.size());
   max_context_len_ = 0;
@@ -184,13 +216,14 @@ std::span<const float> Transformer::forward(const ForwardBatch& given, const KvS
     max_context_len_ = std::max(max_context_len_, sequence.context_len);
   const ForwardBatch batch = staging_ ? staging_->stage(given) : given;
 
-  embed(batch);
-  compute_rotations(batch.positions, 0);
-  if (!batch.sink_positions.empty()) {
-    compute_rotations(batch.sink_positions, static_cast<std::int64_t>(config_.ropes.size()));
+  if (begin == 0) {
+    embed(batch);
+    compute_rotations(batch.positions, 0);
+    if (!batch.sink_positions.empty())
+      compute_rotations(batch.sink_positions, static_cast<std::int64_t>(config_.ropes.size()));
   }
   int num_rows = num_tokens;
-  for (int layer = 0; layer < config_.num_layers(); ++layer) {
+  for (int layer = begin; layer < end; ++layer) {
     run_attention(batch, storage, layer);
     if (layer + 1 == config_.num_layers()) {
       gather_rows(batch.logit_rows);
@@ -200,7 +233,7 @@ std::span<const float> Transformer::forward(const ForwardBatch& given, const KvS
     project_attention(num_rows, layer);
     run_mlp(num_rows, layer);
   }
-  return compute_logits(num_rows);
+  return compute_logits(end < config_.num_layers() ? 0 : num_rows);
 }
 
 // Moves the rows that want logits to the front: behind the last layer's attention nobody reads the

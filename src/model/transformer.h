@@ -36,6 +36,7 @@ struct TransformerLimits {
   int max_logit_rows = 64;
   int max_context_len = 4096;  // of one sequence
   int max_sequences = 256;     // of a batch; more may come, but a device reserves no room for them
+  int max_chunk_tokens = 128;  // of a batch that forward_layers() computes, at most max_batch_tokens
   ActivationType activations = ActivationType::kInt8;
 };
 
@@ -54,6 +55,12 @@ class Transformer {
   // the order of logit_rows, valid until the next call. A batch over the limits is a bug (CHECK).
   std::span<const float> forward(const ForwardBatch& batch, const KvStorage& storage);
 
+  // The same of a batch of at most max_chunk_tokens in pieces, layers [begin, end) at a time, in order; the last
+  // piece has the logits, those before return none. Calls of forward() may come between the pieces,
+  // another batch's pieces may not.
+  std::span<const float> forward_layers(const ForwardBatch& batch, const KvStorage& storage,
+                                        int begin, int end);
+
   // From now on statistics hears every layer's queries and keys; null = nobody. On the CPU only.
   void observe_keys(KeyStatistics* statistics) { key_statistics_ = statistics; }
 
@@ -64,10 +71,16 @@ class Transformer {
   std::size_t scratch_size_bytes() const;
 
  private:
+  // What a batch takes along from layer to layer.
+  struct Stream {
+    float* hidden = nullptr;  // [rows, hidden_size], the residual stream
+    float* normed = nullptr;  // [rows, hidden_size]; between layers: what is still to be added
+    // [2, num_ropes, max_batch_tokens, rope_dim / 2]: of positions, of sink_positions
+    float* cos = nullptr;
+    float* sin = nullptr;
+  };
   // Views into scratch_, see transformer.cc.
-  struct Buffers {
-    float* hidden = nullptr;  // [max_batch_tokens, hidden_size], the residual stream
-    float* normed = nullptr;  // [max_batch_tokens, hidden_size]
+  struct Buffers : Stream {   // of max_batch_tokens rows
     float* q = nullptr;       // [max_batch_tokens, q_size]
     float* k = nullptr;       // [max_batch_tokens, kv_size]
     float* v = nullptr;  // [2 * max_batch_tokens, kv_size], see refine_input()
@@ -75,14 +88,12 @@ class Transformer {
     float* gate = nullptr;       // [max_batch_tokens, ffn_size]
     float* up = nullptr;
     float* q_sinks = nullptr;  // [max_batch_tokens, q_size], see AttentionArgs
-    // [2, num_ropes, max_batch_tokens, rope_dim / 2]: of positions, of sink_positions
-    float* cos = nullptr;
-    float* sin = nullptr;
     float* logits = nullptr;  // [max_logit_rows, vocab_size]
     // [max_batch_tokens, the widest input], and room for attention's input twice.
     QuantizedRows quantized;
     // What 8 bits leave over of attention's input: for V, see refine_input().
     float* rest = nullptr;  // [max_batch_tokens, hidden_size]
+    Stream chunk;  // of max_chunk_tokens rows, while forward_layers() is between two pieces
   };
   friend struct ScratchPlan;
 
@@ -99,6 +110,8 @@ class Transformer {
   };
 
   void prepare_device();
+  std::span<const float> run_layers(const ForwardBatch& given, const KvStorage& storage, int begin,
+                                    int end);
   void check(const ForwardBatch& batch) const;
   // From here on, the batch's arrays lie where the kernels read them.
   void embed(const ForwardBatch& batch);
