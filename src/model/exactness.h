@@ -73,7 +73,21 @@ inline std::vector<float> logits_in_batch(TestRunner& runner, const std::vector<
   return logits;
 }
 
-// Cold, in chunks, in a batch of 16, with one thread and two: equal.
+// The same in chunks that pass the layers one by one, with passes of another sequence's token between them.
+inline std::vector<float> logits_in_layers(TestRunner& runner, const std::vector<TokenId>& tokens,
+                                           int chunk) {
+  runner.reset();
+  TestSequence sequence{.tokens = tokens, .num_computed = 0, .tables = {}};
+  TestSequence other{.tokens = tokens, .num_computed = 0, .tables = {}};
+  std::span<const float> logits;
+  while (sequence.num_computed < static_cast<int>(tokens.size())) {
+    const int rest = static_cast<int>(tokens.size()) - sequence.num_computed;
+    logits = runner.run_in_layers({&sequence, std::min(chunk, rest)}, {&other, 1});
+  }
+  return {logits.begin(), logits.end()};
+}
+
+// Cold, in chunks, layer by layer, in a batch of 16, with one thread and two: equal.
 // device: where the model's weights are.
 inline void expect_exact(const TestModel& model, const KernelTable& kernels, int num_tokens,
                          ActivationType activations, Device* device = nullptr) {
@@ -95,6 +109,9 @@ inline void expect_exact(const TestModel& model, const KernelTable& kernels, int
       EXPECT_TRUE(same_bits(cold, logits_in_chunks(runner, tokens, chunk)))
           << where << " in chunks of " << chunk;
     }
+    for (const int chunk : {128, 50})
+      EXPECT_TRUE(same_bits(cold, logits_in_layers(runner, tokens, std::min(chunk, num_tokens))))
+          << where << " in layers, in chunks of " << chunk;
     EXPECT_TRUE(same_bits(cold, logits_in_batch(runner, tokens, 15))) << where << " in a batch";
   }
 }

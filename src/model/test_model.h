@@ -69,49 +69,74 @@ class TestRunner {
 
   // One batch; logits of every row, or of each sequence's last.
   std::span<const float> run(std::span<const TestStep> steps, bool all_logits) {
-    tokens_.clear();
-    positions_.clear();
-    logit_rows_.clear();
-    const auto num_groups = static_cast<std::size_t>(model_.layout->num_groups());
-    slots_.assign(num_groups, {});
-    sequences_.assign(num_groups, {});
-    for (const TestStep& step : steps) add(step, all_logits);
-    groups_.clear();
-    for (std::size_t g = 0; g < num_groups; ++g) groups_.push_back({slots_[g], sequences_[g]});
-    return transformer_.forward(
-        {.tokens = tokens_, .positions = positions_, .groups = groups_, .logit_rows = logit_rows_},
-        storage_);
+    lay_out(steps, all_logits, arrays_);
+    return transformer_.forward(arrays_.batch(), storage_);
+  }
+
+  // The logits of step's last row, layer by layer, with a pass of other's between each two.
+  std::span<const float> run_in_layers(const TestStep& step, const TestStep& other) {
+    Arrays between;
+    lay_out({&other, 1}, false, between);
+    lay_out({&step, 1}, false, arrays_);
+    std::span<const float> logits;
+    for (int layer = 0; layer < model_.config.num_layers(); ++layer) {
+      transformer_.forward(between.batch(), storage_);
+      logits = transformer_.forward_layers(arrays_.batch(), storage_, layer, layer + 1);
+    }
+    return logits;
   }
 
   // Forgets all sequences; their blocks keep what was written, as those of an evicted sequence do.
   void reset() { next_block_ = 0; }
 
  private:
-  void add(const TestStep& step, bool all_logits) {
-    TestSequence& sequence = *step.sequence;
-    const int first_row = static_cast<int>(tokens_.size());
-    const int context_len = sequence.num_computed + step.num_tokens;
-    sequence.tables.resize(slots_.size());
-    for (int position = sequence.num_computed; position < context_len; ++position) {
-      tokens_.push_back(sequence.tokens[static_cast<std::size_t>(position)]);
-      positions_.push_back(position);
-      if (all_logits || position + 1 == context_len)
-        logit_rows_.push_back(static_cast<std::int32_t>(tokens_.size()) - 1);
+  struct Arrays {
+    std::vector<TokenId> tokens;
+    std::vector<std::int32_t> positions, logit_rows;
+    std::vector<std::vector<std::int64_t>> slots;
+    std::vector<std::vector<AttentionSequence>> sequences;
+    std::vector<GroupBatch> groups;
+
+    ForwardBatch batch() const {
+      return {.tokens = tokens, .positions = positions, .groups = groups, .logit_rows = logit_rows};
     }
-    for (std::size_t g = 0; g < slots_.size(); ++g) {
+  };
+
+  void lay_out(std::span<const TestStep> steps, bool all_logits, Arrays& arrays) {
+    const auto num_groups = static_cast<std::size_t>(model_.layout->num_groups());
+    arrays = {};
+    arrays.slots.resize(num_groups);
+    arrays.sequences.resize(num_groups);
+    for (const TestStep& step : steps) add(step, all_logits, arrays);
+    for (std::size_t g = 0; g < num_groups; ++g)
+      arrays.groups.push_back({arrays.slots[g], arrays.sequences[g]});
+  }
+
+  void add(const TestStep& step, bool all_logits, Arrays& arrays) {
+    TestSequence& sequence = *step.sequence;
+    const int first_row = static_cast<int>(arrays.tokens.size());
+    const int context_len = sequence.num_computed + step.num_tokens;
+    sequence.tables.resize(arrays.slots.size());
+    for (int position = sequence.num_computed; position < context_len; ++position) {
+      arrays.tokens.push_back(sequence.tokens[static_cast<std::size_t>(position)]);
+      arrays.positions.push_back(position);
+      if (all_logits || position + 1 == context_len)
+        arrays.logit_rows.push_back(static_cast<std::int32_t>(arrays.tokens.size()) - 1);
+    }
+    for (std::size_t g = 0; g < arrays.slots.size(); ++g) {
       auto& table = sequence.tables[g];
       while (static_cast<int>(table.size()) * kBlockSize < context_len)
         table.push_back(take_block());
       drop_passed_blocks(static_cast<int>(g), sequence);
       for (int position = sequence.num_computed; position < context_len; ++position)
-        slots_[g].push_back(
+        arrays.slots[g].push_back(
             std::int64_t{to_index(table[static_cast<std::size_t>(position) / kBlockSize])} *
                 kBlockSize +
             position % kBlockSize);
-      sequences_[g].push_back({.first_row = first_row,
-                               .num_tokens = step.num_tokens,
-                               .context_len = context_len,
-                               .block_table = table.data()});
+      arrays.sequences[g].push_back({.first_row = first_row,
+                                     .num_tokens = step.num_tokens,
+                                     .context_len = context_len,
+                                     .block_table = table.data()});
     }
     sequence.num_computed = context_len;
   }
@@ -138,11 +163,7 @@ class TestRunner {
   int num_blocks_;
   BlockId poisoned_;
   int next_block_ = 0;
-  std::vector<TokenId> tokens_;
-  std::vector<std::int32_t> positions_, logit_rows_;
-  std::vector<std::vector<std::int64_t>> slots_;
-  std::vector<std::vector<AttentionSequence>> sequences_;
-  std::vector<GroupBatch> groups_;
+  Arrays arrays_;
 };
 
 // Blocks that a runner needs for sequences of that many tokens.
