@@ -127,8 +127,8 @@ void add_runtime_options(CLI::App& command, RuntimeOptions& options) {
       ->check(CLI::Range(1, 8192));
   command
       .add_option("--step-slowdown", options.max_step_slowdown,
-                  "And so few of them that a step lasts at most so many times as long as without, "
-                  "longer where more requests wait than decode, or a prompt's context is long "
+                  "And so few of them, or so few layers for more of them, that a step lasts about so many "
+                  "times as long as without, longer where more requests wait than decode "
                   "(default 2; 0: no limit)")
       ->check(CLI::Validator(
           [](std::string& text) {
