@@ -122,8 +122,7 @@ const Batch& Scheduler::schedule() {
   chunk_.room_ns = room_.chunk_ns;
   if (chunk_.empty()) {
     num_tokens_left_ = std::min(num_tokens_left_, room_.num_tokens);
-    schedule_prefills();
-    if (!has_preempted_) admit_waiting();
+    schedule_prompts();
   }
   batch_.clear();
   // A decode that was planned may have been preempted since.
@@ -182,11 +181,46 @@ void Scheduler::schedule_decodes() {
   }
 }
 
+void Scheduler::schedule_prompts() {
+  lets_pass_ = had_long_;
+  passed_priority_ = std::numeric_limits<int>::max();
+  passed_.clear();
+  schedule_prefills();
+  if (!has_preempted_) admit_waiting();
+  if (!std::exchange(lets_pass_, false)) return;
+  schedule_passed();
+  if (!has_preempted_) admit_waiting();
+}
+
+bool Scheduler::is_long(int num_missing) const {
+  return num_missing > std::max(room_.num_tokens, room_.num_chunk_tokens);
+}
+
+bool Scheduler::is_passed(const Sequence& sequence, int num_missing) {
+  const int priority = sequence.request->request.priority;
+  if (!lets_pass_ || (priority <= passed_priority_ && !is_long(num_missing))) return false;
+  passed_priority_ = std::min(passed_priority_, priority);
+  return true;
+}
+
+void Scheduler::schedule_passed() {
+  for (Sequence* sequence : passed_) {
+    // It may have been preempted for one that passed.
+    if (has_prompt_room() && std::ranges::find(running_, sequence) != running_.end())
+      plan_prompt(*sequence);
+  }
+}
+
 void Scheduler::schedule_prefills() {
   // By index: planning may preempt, which takes sequences from the end.
   for (std::size_t i = 0; i < running_.size() && has_prompt_room(); ++i) {
-    if (running_[i]->num_missing() > 1 && !running_[i]->table.is_loading())
-      plan_prompt(*running_[i]);
+    Sequence& sequence = *running_[i];
+    if (sequence.num_missing() <= 1 || sequence.table.is_loading()) continue;
+    if (is_passed(sequence, sequence.num_missing())) {
+      passed_.push_back(&sequence);
+    } else {
+      plan_prompt(sequence);
+    }
   }
 }
 
@@ -199,7 +233,9 @@ void Scheduler::admit_waiting() {
     const int num_wanted = sequence.request->is_forked ? 1 : sequence.request->request.n;
     const int num_reserved = num_sequences_reserved();
     if (num_reserved > 0 && num_reserved + num_wanted > config_.max_sequences) return;
-    if (waits_for_leader(sequence)) {
+    const bool waits = waits_for_leader(sequence) ||
+                       (lets_pass_ && is_passed(sequence, num_not_cached(sequence)));
+    if (waits) {
       ++next;
       continue;
     }
@@ -237,6 +273,11 @@ int Scheduler::max_match(const Sequence& sequence) const {
              : found;
 }
 
+int Scheduler::num_not_cached(const Sequence& sequence) const {
+  return sequence.num_tokens() -
+         cache_.peek(sequence.tokens, sequence.request->request.salt, max_match(sequence));
+}
+
 bool Scheduler::waits_for_leader(Sequence& sequence) {
   int num_shared = 0;
   std::uint64_t leader_id = 0;
@@ -257,9 +298,7 @@ bool Scheduler::waits_for_leader(Sequence& sequence) {
   }
   sequence.leader_id = 0;
   if (leader_id == 0) return false;
-  const int num_found =
-      cache_.peek(sequence.tokens, sequence.request->request.salt, max_match(sequence));
-  if (num_shared <= num_found) return false;
+  if (num_shared <= sequence.num_tokens() - num_not_cached(sequence)) return false;
   sequence.leader_id = leader_id;
   sequence.num_shared_with_leader = num_shared;
   return true;
@@ -368,6 +407,7 @@ bool Scheduler::plan(Sequence& sequence, int max_tokens) {
 bool Scheduler::plan_prompt(Sequence& sequence) {
   const int num_missing = sequence.num_missing();
   const bool is_first = !std::exchange(has_prompt_, true);
+  if (is_first) had_long_ = is_long(num_missing);
   // Who misses one token decodes in the next step at the latest.
   if (room_.num_chunk_tokens == 0 || num_missing == 1 || num_missing <= num_tokens_left_)
     return plan(sequence, num_tokens_left_);

@@ -45,7 +45,8 @@ struct BatchResults {
 };
 
 // In a step, every sequence that misses one token goes first, then the others in order with what
-// the budget leaves, then those that wait. A sequence is admitted when the blocks for all its
+// the budget leaves, then those that wait. A prompt of many steps lets those of its priority that one
+// step completes pass every second time, so that nobody waits for a book. A sequence is admitted when the blocks for all its
 // tokens are there; who waits does so in order of GoesBefore, except that a sequence lets others
 // pass while a running one computes a prefix that it shares: it will find it. When a running
 // sequence finds no block, the last in order gives up its own and waits again; since blocks stay
@@ -97,8 +98,13 @@ class Scheduler {
   };
 
   void schedule_decodes();
+  void schedule_prompts();
   void schedule_prefills();
   void admit_waiting();
+  void schedule_passed();
+  bool is_long(int num_missing) const;  // more than this step has room for
+  // Whether others pass a prompt of that many tokens in this step.
+  bool is_passed(const Sequence& sequence, int num_missing);
   bool admit(Sequence& sequence);
   bool waits_for_leader(Sequence& sequence);
   void finish_load(Sequence& sequence, const EndedLoad& ended);
@@ -118,6 +124,7 @@ class Scheduler {
   bool make_room(Sequence& sequence, int num_tokens);
   void preempt(Sequence& sequence);
   int max_match(const Sequence& sequence) const;
+  int num_not_cached(const Sequence& sequence) const;
   PromptRoom prompt_room() const;
   std::int64_t num_blocks_claimed() const;
   int num_sequences_reserved() const;
@@ -143,6 +150,10 @@ class Scheduler {
   Chunk chunk_;
   PromptRoom room_;          // of this step
   bool has_prompt_ = false;  // some of it is taken
+  bool had_long_ = false;    // the last one that was taken takes more steps
+  bool lets_pass_ = false;   // in this step, those prompts that it completes go first
+  int passed_priority_ = 0;  // of the first prompt that they pass
+  std::vector<Sequence*> passed_;  // those that run
   int num_tokens_left_ = 0;
   int num_logits_left_ = 0;
   bool has_preempted_ = false;

@@ -70,6 +70,29 @@ TEST_F(SchedulerTest, ALongPromptDoesNotStallThoseThatDecode) {
   }
 }
 
+// Beside a decode, in chunks, and alone.
+TEST_F(SchedulerTest, ShortPromptsPassALongOneEverySecondTime) {
+  for (const bool beside_a_decode : {false, true}) {
+    Rig rig(model_, {.max_batch_tokens = 16, .max_step_slowdown = 2, .num_layers_per_step = 100});
+    if (beside_a_decode) rig.add(random_tokens(10, 1), greedy(200));
+    for (int i = 0; i < 3; ++i) rig.step();
+    const std::uint64_t book = rig.add(random_tokens(200, 2), greedy(2));
+    rig.step();
+    std::vector<std::uint64_t> others;
+    for (std::uint32_t i = 0; i < 5; ++i) others.push_back(rig.add(random_tokens(8, 10 + i), greedy(1)));
+    const std::uint64_t second_book = rig.add(random_tokens(200, 3), greedy(2));
+    const std::uint64_t behind = rig.add(random_tokens(8, 20), greedy(1), 1, 1);
+    rig.run();
+    const int of_book = rig.heard.at({book, 0}).steps.front();
+    for (const std::uint64_t id : others)
+      EXPECT_LE(rig.heard.at({id, 0}).steps.front(), 20) << beside_a_decode;
+    EXPECT_GT(of_book, 12);
+    EXPECT_LE(of_book, 40) << "it has its turn, too";
+    EXPECT_LT(of_book, rig.heard.at({second_book, 0}).steps.front());
+    EXPECT_LT(of_book, rig.heard.at({behind, 0}).steps.front()) << "of another priority";
+  }
+}
+
 TEST_F(SchedulerTest, AllAdvanceWhereNotAllFitIntoAStep) {
   for (const RigConfig& config :
        {RigConfig{.max_batch_tokens = 4}, RigConfig{.max_batch_tokens = 64, .max_logit_rows = 4},
