@@ -96,6 +96,8 @@ class BorrowedTier final : public KvTier {
   bool put(const TierBlock& block, std::span<const std::byte> bytes) override {
     return tier_.put(block, bytes);
   }
+  bool touch(const TierBlock& block) override { return tier_.touch(block); }
+  std::int64_t touch_interval_ns() const override { return tier_.touch_interval_ns(); }
   TierPresence presence(const TierBlock& block) const override { return tier_.presence(block); }
   void get(TierRead read) override { tier_.get(std::move(read)); }
   double estimate_read_seconds(std::int64_t num_blocks) const override {

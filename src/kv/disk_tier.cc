@@ -182,6 +182,15 @@ bool DiskTier::put(const TierBlock& block, std::span<const std::byte> bytes) {
   return true;
 }
 
+bool DiskTier::touch(const TierBlock& block) {
+  const BlockKey key(block.digest, block.group);
+  const std::lock_guard lock(mutex_);
+  if (staging_.find(key)) return true;
+  const auto slot = index_.find(key);
+  if (slot) index_.touch(*slot, next_age_++);
+  return slot.has_value();
+}
+
 TierPresence DiskTier::presence(const TierBlock& block) const {
   const BlockKey key(block.digest, block.group);
   const std::lock_guard lock(mutex_);

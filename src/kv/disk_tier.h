@@ -54,6 +54,7 @@ class DiskTier final : public KvTier {
 
   const char* name() const override { return "disk"; }
   [[nodiscard]] bool put(const TierBlock& block, std::span<const std::byte> bytes) override;
+  [[nodiscard]] bool touch(const TierBlock& block) override;
   [[nodiscard]] TierPresence presence(const TierBlock& block) const override;
   void get(TierRead read) override;
   bool is_stored_for_another(const Digest& digest) const override {

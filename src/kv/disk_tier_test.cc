@@ -114,6 +114,20 @@ TEST_P(DiskTierTest, StaysBelowItsSizeAndKeepsWhatIsUsed) {
   EXPECT_EQ(static_cast<std::int64_t>(stats.num_written - stats.num_evicted), stats.num_stored);
 }
 
+// The pool answers for them, so that they are never read here.
+TEST_P(DiskTierTest, KeepsWhatIsTouched) {
+  auto tier = open(2 * kMiB);  // some 240 blocks
+  const auto used = test_chain(1, 50);
+  put_all(*tier, used, kBlockBytes);
+  for (int chain = 2; chain < 40; ++chain) {
+    put_all(*tier, test_chain(chain, 20), kBlockBytes);
+    for (const TierBlock& block : used) ASSERT_TRUE(tier->touch(block));
+  }
+  EXPECT_GT(tier->stats().num_evicted, 0u);
+  EXPECT_FALSE(tier->touch(test_block(2, 19)));
+  EXPECT_EQ(count_right(*tier, used, kBlockBytes), 50);
+}
+
 TEST_P(DiskTierTest, EvictsAChainFromItsEnd) {
   auto tier = open(2 * kMiB);
   const auto old = test_chain(1, 100);

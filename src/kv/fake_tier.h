@@ -29,6 +29,10 @@ class FakeTier final : public KvTier {
     store_.blocks[key(block)].assign(bytes.begin(), bytes.end());
     return true;
   }
+  bool touch(const TierBlock& block) override {
+    ++num_touches;
+    return store_.blocks.contains(key(block));
+  }
   TierPresence presence(const TierBlock& block) const override {
     if (is_vague) return TierPresence::kUnknown;
     return store_.blocks.contains(key(block)) ? TierPresence::kPresent : TierPresence::kAbsent;
@@ -67,6 +71,7 @@ class FakeTier final : public KvTier {
   double read_seconds = 0;
   std::set<std::pair<Digest, int>> lost;  // present, but get() finds them gone
   int num_puts = 0;
+  int num_touches = 0;
   int num_gets = 0;
 
  private:

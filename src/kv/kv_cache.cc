@@ -442,6 +442,7 @@ void KvCache::drop(BlockId block, bool keeps_longer) {
   } else if (cache_.num_users(block) == 0) {
     num_slots_used_ -= life(block).num_used;
     life(block).last_used_ns = clock_.now_ns();
+    if (tiers_ != nullptr) touch_tiers(block);
     cache_.enter_order(block, keeps_longer);
   }
 }

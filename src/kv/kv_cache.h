@@ -173,6 +173,7 @@ class KvCache {
     int num_used = 0;  // computed slots
     std::int64_t allocated_ns = 0;
     std::int64_t last_used_ns = 0;
+    std::int64_t told_ns = 0;  // when its tiers last heard of it
     std::uint32_t ticket = 0;  // counts the block's lives
     std::uint32_t saved = 0;   // bit per tier that has it
     bool is_queued = false;    // for tiers, or was
@@ -245,6 +246,8 @@ class KvCache {
   void queue_save(NodeId node);
   bool is_gone(const Unsaved& unsaved) const;
   bool save(BlockId block, int tier);
+  void queue_for(BlockId block, int tier);
+  void touch_tiers(BlockId block);
   void save_some();
   void save_before_eviction(BlockId block);
   LoadPath load_path(const BlockTable& table, std::span<const TokenId> tokens, int begin) const;

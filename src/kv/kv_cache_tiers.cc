@@ -16,17 +16,34 @@ constexpr std::int64_t kMaxSaveBytes = std::int64_t{32} << 20;
 // Blocks that are complete and that a tier has not got: their turn comes in poll_tiers().
 void KvCache::queue_save(NodeId node) {
   if (tiers_ == nullptr || cache_.num_tokens(node) < kBlockSize) return;
-  const auto gone = [this](const Unsaved& unsaved) { return is_gone(unsaved); };
   for (int group = 0; group < num_groups(); ++group) {
     const BlockId block = cache_.block(node, group);
     if (block == BlockId::kNone || life(block).is_queued) continue;
     life(block).is_queued = true;
     for (int tier = 0; tier < tiers_->num_tiers(); ++tier) {
-      if (life(block).saved >> tier & 1) continue;
-      std::deque<Unsaved>& queue = unsaved_[static_cast<std::size_t>(tier)];
-      queue.push_back({block, life(block).ticket});
-      if (queue.size() > max_unsaved(lives_.size())) std::erase_if(queue, gone);
+      if ((life(block).saved >> tier & 1) == 0) queue_for(block, tier);
     }
+  }
+}
+
+void KvCache::queue_for(BlockId block, int tier) {
+  std::deque<Unsaved>& queue = unsaved_[static_cast<std::size_t>(tier)];
+  queue.push_back({block, life(block).ticket});
+  if (queue.size() > max_unsaved(lives_.size()))
+    std::erase_if(queue, [this](const Unsaved& unsaved) { return is_gone(unsaved); });
+}
+
+// A hit in the pool asks no tier for anything: told of none, they would give up first what is used
+// most.
+void KvCache::touch_tiers(BlockId block) {
+  BlockLife& used = life(block);
+  if (used.saved == 0 || used.last_used_ns - used.told_ns < tiers_->touch_interval_ns()) return;
+  used.told_ns = used.last_used_ns;
+  const TierBlock identity = cache_.identity(cache_.node_of(block), cache_.group_of(block));
+  for (int tier = 0; tier < tiers_->num_tiers(); ++tier) {
+    if ((used.saved >> tier & 1) == 0 || tiers_->tier(tier).touch(identity)) continue;
+    used.saved &= ~(1U << tier);
+    queue_for(block, tier);
   }
 }
 
@@ -39,6 +56,7 @@ bool KvCache::save(BlockId block, int tier) {
   const TierBlock identity = cache_.identity(node, cache_.group_of(block));
   if (!tiers_->tier(tier).put(identity, storage_.read_block(block))) return false;
   life(block).saved |= 1U << tier;
+  life(block).told_ns = clock_.now_ns();
   return true;
 }
 

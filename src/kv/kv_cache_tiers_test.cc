@@ -294,6 +294,28 @@ TEST(KvCacheTiers, WhatATierLostIsOfferedBeforeItIsEvicted) {
   EXPECT_EQ(server.run(counting(100)), 4);
 }
 
+TEST(KvCacheTiers, TiersHearOfAPoolsHitsAndGetWhatTheyLost) {
+  FakeStore store, other;
+  Server server(full_layer(), 32, {&store, &other});
+  const auto run_after = [&](std::int64_t seconds) {
+    server.test.clock.advance_ns(seconds * 1'000'000'000);
+    EXPECT_EQ(server.run(counting(100)), 1);
+    server.test.cache.poll_tiers();
+  };
+  EXPECT_EQ(server.run(counting(100)), 100);
+  run_after(1);
+  EXPECT_EQ(server.fakes[0]->num_touches, 0);  // not after each use
+  run_after(10);
+  run_after(1);
+  EXPECT_EQ(server.fakes[0]->num_touches, 6);
+  EXPECT_EQ(server.fakes[1]->num_touches, 6);
+  store.blocks.erase(store.blocks.begin());
+  run_after(10);
+  EXPECT_EQ(store.blocks.size(), 6u);
+  EXPECT_EQ(server.fakes[0]->num_puts, 7);
+  EXPECT_EQ(server.fakes[1]->num_puts, 6);
+}
+
 // While a tier takes nothing, what stays in the pool stays in line.
 TEST(KvCacheTiers, BlocksThatAreHeldWaitHoweverManyCome) {
   FakeStore store;

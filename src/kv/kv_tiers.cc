@@ -36,6 +36,12 @@ bool KvTiers::are_stored_for_another(const Digest& digest) const {
       tiers_, [&](const auto& tier) { return tier->is_stored_for_another(digest); });
 }
 
+std::int64_t KvTiers::touch_interval_ns() const {
+  std::int64_t interval_ns = INT64_MAX;
+  for (const auto& tier : tiers_) interval_ns = std::min(interval_ns, tier->touch_interval_ns());
+  return interval_ns;
+}
+
 double KvTiers::read_seconds(int tier, std::int64_t num_blocks) const {
   return num_blocks == 0
              ? 0

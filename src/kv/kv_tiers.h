@@ -31,6 +31,8 @@ class KvTiers {
   [[nodiscard]] Place find(const TierBlock& block) const;
   // See KvTier.
   bool are_stored_for_another(const Digest& digest) const;
+  // The shortest of any of them.
+  std::int64_t touch_interval_ns() const;
   double read_seconds(int tier, std::int64_t num_blocks) const;
   std::vector<TierStats> stats() const;
 

@@ -17,6 +17,9 @@ namespace larder {
 namespace {
 
 constexpr std::int64_t kNsPerMs = 1'000'000;
+constexpr std::int64_t kNsPerSecond = 1'000'000'000;
+constexpr std::int64_t kMaxTouchIntervalNs = 60 * kNsPerSecond;
+constexpr std::size_t kMaxTouches = 16384;
 constexpr double kOffSeconds = 1e9;
 // Until a read has been measured. Rather too fast: what is never tried is never measured.
 constexpr double kAssumedSecondsPerByte = 1e-9;
@@ -99,6 +102,25 @@ bool RemoteTier::put(const TierBlock& block, std::span<const std::byte> bytes) {
   }
   write_wake_.notify_one();
   return true;
+}
+
+bool RemoteTier::touch(const TierBlock& block) {
+  const BlockKey key(block.digest, block.group);
+  {
+    const std::lock_guard lock(mutex_);
+    if (gone_.erase(key) > 0) return false;
+    if (!is_on_ || staging_.find(key) || touches_.size() >= kMaxTouches) return true;
+    touches_.push_back(block);
+  }
+  write_wake_.notify_one();
+  return true;
+}
+
+// Often enough that no block in use outlives its time there.
+std::int64_t RemoteTier::touch_interval_ns() const {
+  return config_.ttl_seconds == 0
+             ? kMaxTouchIntervalNs
+             : std::min(kMaxTouchIntervalNs, config_.ttl_seconds * kNsPerSecond / 4);
 }
 
 TierPresence RemoteTier::presence(const TierBlock&) const {

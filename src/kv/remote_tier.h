@@ -25,7 +25,7 @@ struct RemoteTierConfig {
   std::string url;                    // redis://[:password@]host[:port][/db]
   std::string key_prefix = "larder";  // of all keys: up to 64 letters, digits and -_.:
   int compression_level = 0;          // of zstd, 1 to 19; 0 = none
-  int ttl_seconds = 0;                // after the last write or rewrite; 0 = for ever
+  int ttl_seconds = 0;                // after the last write or use; 0 = for ever
   std::int64_t staging_size_bytes = std::int64_t{64} << 20;  // copies that wait to be sent
   std::int64_t batch_size_bytes = std::int64_t{8} << 20;     // in flight on each of two connections
   int max_queued_reads = 256;                                // get() calls; more find nothing
@@ -55,6 +55,9 @@ class RemoteTier final : public KvTier {
 
   const char* name() const override { return "remote"; }
   [[nodiscard]] bool put(const TierBlock& block, std::span<const std::byte> bytes) override;
+  // Asks the server behind: what it has no more is told when the block is touched again.
+  [[nodiscard]] bool touch(const TierBlock& block) override;
+  std::int64_t touch_interval_ns() const override;
   // kUnknown, or kAbsent while off.
   [[nodiscard]] TierPresence presence(const TierBlock& block) const override;
   void get(TierRead read) override;
@@ -69,6 +72,7 @@ class RemoteTier final : public KvTier {
   // Both return what the server did not take, in order.
   std::vector<int> write_batch(const std::vector<int>& buffers);
   std::vector<int> send_blocks(const std::vector<int>& buffers);
+  void send_touches(const std::vector<TierBlock>& blocks);
   RemoteOutcome find_stored(const std::vector<int>& buffers, std::vector<int>& missing);
 
   void read_loop();
@@ -100,6 +104,8 @@ class RemoteTier final : public KvTier {
   std::int64_t num_queued_blocks_ = 0;  // in reads_ and being read
   // Whose value was wrong when it was read: sent again, whatever its length, until it is stored.
   std::unordered_set<BlockKey, BlockKeyHash> wrong_;
+  std::vector<TierBlock> touches_;                   // to be sent
+  std::unordered_set<BlockKey, BlockKeyHash> gone_;  // that the server did not know when touched
   TierStats stats_;
   bool is_on_ = false;
   std::int64_t probe_at_ns_ = 0;  // while off

@@ -102,6 +102,41 @@ TEST_F(RemoteTierTest, CompressesAndExpiresIfTold) {
   EXPECT_GT(std::stoi(server.ask({"TTL", key})), 900);
 }
 
+TEST_F(RemoteTierTest, TouchesRenewTheTimeAndTellWhatHasGone) {
+  const RedisServer server;
+  RemoteTierConfig expiring = config(server);
+  expiring.ttl_seconds = 1000;
+  const TierFormat format = test_format(kBlockBytes);
+  RemoteTier tier(expiring, format);
+  EXPECT_EQ(tier.touch_interval_ns(), 60'000'000'000);
+  const auto blocks = test_chain(1, 2);
+  put_all(tier, blocks, kBlockBytes);
+  const std::string key = remote_key("larder", format, blocks[0]);
+  EXPECT_EQ(server.ask({"EXPIRE", key, "10"}), "1");
+  EXPECT_EQ(server.ask({"DEL", remote_key("larder", format, blocks[1])}), "1");
+  EXPECT_TRUE(tier.touch(blocks[0]));
+  wait_until([&] { return std::stoi(server.ask({"TTL", key})) > 900; });
+  // Found out behind, so that it is said when asked again.
+  wait_until([&] { return !tier.touch(blocks[1]); });
+  EXPECT_TRUE(tier.touch(blocks[0]));
+  put_all(tier, blocks, kBlockBytes);
+  EXPECT_EQ(count_right(tier, blocks, kBlockBytes), 2);
+  EXPECT_EQ(tier.stats().num_written, 3u);
+}
+
+// So that a server that evicts by use keeps what the pool answers for.
+TEST_F(RemoteTierTest, WhatNeverExpiresIsTouchedToo) {
+  const RedisServer server;
+  RemoteTier tier(config(server), test_format(kBlockBytes));
+  const auto blocks = test_chain(1, 2);
+  put_all(tier, {blocks.data(), 1}, kBlockBytes);
+  EXPECT_TRUE(tier.touch(blocks[0]));
+  wait_until([&] {
+    return server.ask({"INFO", "commandstats"}).find("cmdstat_touch") != std::string::npos;
+  });
+  wait_until([&] { return !tier.touch(blocks[1]); });
+}
+
 TEST_F(RemoteTierTest, UsesThePasswordAndTheDatabase) {
   const RedisServer server({}, "p@ss:word/");
   RemoteTierConfig with = config(server);

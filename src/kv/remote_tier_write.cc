@@ -17,6 +17,7 @@ namespace {
 constexpr std::int64_t kNsPerMs = 1'000'000;
 constexpr std::int64_t kMaxShortReplyBytes = 1024;
 constexpr double kNsPerSecond = 1e9;
+constexpr std::size_t kMaxGone = 65536;
 
 std::int64_t now_ns() { return SteadyClock().now_ns(); }
 
@@ -36,13 +37,18 @@ void RemoteTier::write_loop() {
       write_wake_.notify_all();
       return;
     }
-    if (is_on_ && !staging_.has_queued()) {
+    if (is_on_ && !staging_.has_queued() && touches_.empty()) {
       write_wake_.wait(lock);
     } else if (off_ns > 0) {
       write_wake_.wait_for(lock, std::chrono::nanoseconds(off_ns));
     } else if (!is_on_) {
       lock.unlock();
       probe();
+      lock.lock();
+    } else if (!touches_.empty()) {
+      const std::vector<TierBlock> blocks = std::exchange(touches_, {});
+      lock.unlock();
+      send_touches(blocks);
       lock.lock();
     } else {
       const std::vector<int> buffers = staging_.take_queued(blocks_per_batch());
@@ -90,6 +96,34 @@ std::vector<int> RemoteTier::write_batch(const std::vector<int>& buffers) {
   const std::lock_guard lock(mutex_);
   stats_.write_ns += now_ns() - start_ns;
   return unsent;
+}
+
+void RemoteTier::send_touches(const std::vector<TierBlock>& blocks) {
+  const std::string ttl = std::to_string(config_.ttl_seconds);
+  std::string request;
+  for (const TierBlock& block : blocks) {
+    if (config_.ttl_seconds > 0) {
+      append_command(request, {"EXPIRE", key_of(block), ttl});
+    } else {
+      append_command(request, {"TOUCH", key_of(block)});
+    }
+  }
+  std::vector<bool> is_gone(blocks.size(), false);
+  RemoteExchange renew{
+      .pieces = {bytes_of(request)},
+      .num_replies = static_cast<int>(blocks.size()),
+      .max_reply_bytes = static_cast<std::int64_t>(blocks.size()) * kMaxShortReplyBytes};
+  renew.on_reply = [&](int index, const RemoteReply& reply) {
+    is_gone[static_cast<std::size_t>(index)] =
+        reply.kind == RemoteReply::Kind::kInteger && reply.integer == 0;
+  };
+  exchange(write_connection_, renew, static_cast<std::int64_t>(request.size()));
+  const std::lock_guard lock(mutex_);
+  // What is not used again would stay in it for ever.
+  if (gone_.size() > kMaxGone) gone_.clear();
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    if (is_gone[i]) gone_.emplace(blocks[i].digest, blocks[i].group);
+  }
 }
 
 // Those that have no value of a right length, or one that was wrong, are missing.

@@ -74,7 +74,7 @@ struct TierStats {
   bool is_on = true;             // false while faults keep it out of use
 };
 
-// Thread: put, presence and get from the engine's, which they never keep waiting for the device;
+// Thread: put, touch, presence and get from the engine's, which they never keep waiting for the device;
 // stats from any. The destructor writes what is queued (within a bound), ends its threads and calls
 // what is left of done.
 class KvTier {
@@ -85,6 +85,10 @@ class KvTier {
   // Copies bytes and writes them behind. A block that is stored already is done at once. false =
   // not now, the queue is full; the caller may offer it again.
   [[nodiscard]] virtual bool put(const TierBlock& block, std::span<const std::byte> bytes) = 0;
+  // A block that it took has been used again, beside it: it stays longer than what is not. false = it
+  // has it no more; the caller may offer it again. No more often for a block than the interval.
+  [[nodiscard]] virtual bool touch(const TierBlock&) { return true; }
+  virtual std::int64_t touch_interval_ns() const { return 10'000'000'000; }
   [[nodiscard]] virtual TierPresence presence(const TierBlock& block) const = 0;
   virtual void get(TierRead read) = 0;
   // Whether it held a block with this digest in another format when it was opened; false where that
