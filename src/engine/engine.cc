@@ -108,7 +108,7 @@ void Engine::stop(bool drain) {
   changed_.notify_all();
   if (thread_.joinable()) {
     thread_.join();
-  } else {
+  } else if (alive()) {
     while (step() || scheduler_.is_loading()) {
     }
     save_what_is_left();
@@ -193,7 +193,7 @@ void Engine::run() {
 void Engine::save_what_is_left() {
   if (tiers_ == nullptr) return;
   const auto until = std::chrono::steady_clock::now() + kSavePatience;
-  while (cache_.has_unsaved() && std::chrono::steady_clock::now() < until) {
+  while (cache_.can_save() && std::chrono::steady_clock::now() < until) {
     const std::int64_t num_unsaved = cache_.stats().num_unsaved;
     cache_.poll_tiers();
     if (cache_.stats().num_unsaved == num_unsaved) std::this_thread::sleep_for(kTierPatience);

@@ -22,9 +22,10 @@ using namespace std::chrono_literals;
 // A model with an engine over a disk; short of blocks, so that the disk is used all the time.
 class Process {
  public:
-  Process(TinyModel& model, const TempDir* dir)
+  Process(TinyModel& model, const TempDir* dir) : Process(model, open_disk(model, dir)) {}
+  Process(TinyModel& model, std::unique_ptr<KvTier> tier)
       : storage_(model.layout, num_blocks(model)),
-        tiers_(make_tiers(model, dir)),
+        tiers_(make_tiers(model, std::move(tier))),
         transformer_(model.config, model.weights, model.layout, select_kernels(), model.pool,
                      {.max_batch_tokens = 64, .max_logit_rows = 16, .max_context_len = 512}),
         engine_(config(model), transformer_, storage_, model.layout, {}, clock_, tiers_.get()) {
@@ -67,15 +68,18 @@ class Process {
     config.max_prefill_tokens = 32;
     return config;
   }
-  std::unique_ptr<KvTiers> make_tiers(const TinyModel& model, const TempDir* dir) {
+  static std::unique_ptr<KvTier> open_disk(const TinyModel& model, const TempDir* dir) {
     if (dir == nullptr) return nullptr;
     DiskTierConfig config;
     config.directory = dir->path();
     config.size_bytes = std::int64_t{64} << 20;
-    const std::int64_t size_bytes = model.layout.block_size_bytes();
+    return std::make_unique<DiskTier>(config, test_format(model.layout.block_size_bytes()));
+  }
+  std::unique_ptr<KvTiers> make_tiers(const TinyModel& model, std::unique_ptr<KvTier> tier) {
+    if (tier == nullptr) return nullptr;
     std::vector<std::unique_ptr<KvTier>> tiers;
-    tiers.push_back(std::make_unique<DiskTier>(config, test_format(size_bytes)));
-    return std::make_unique<KvTiers>(std::move(tiers), storage_, size_bytes, 0);
+    tiers.push_back(std::move(tier));
+    return std::make_unique<KvTiers>(std::move(tiers), storage_, model.layout.block_size_bytes(), 0);
   }
 
   SteadyClock clock_;
@@ -133,6 +137,26 @@ TEST(EngineTiers, ManyClientsHearTheSameAcrossRestarts) {
       EXPECT_EQ(process.engine().stats().kv.num_unsaved, 0);
     }
   }
+}
+
+// Nor for one that is stopped already.
+TEST(EngineTiers, AnEndWaitsForNoTierThatIsOff) {
+  TinyModel model("tiny_llama", 2);
+  FakeStore store;
+  auto owned = std::make_unique<FakeTier>(store);
+  FakeTier& tier = *owned;
+  tier.refuses = true;
+  tier.is_out = true;
+  Process process(model, std::move(owned));
+  process.ask(prompts()[0]).get();
+  const auto begin = std::chrono::steady_clock::now();
+  process.engine().stop(false);
+  EXPECT_GT(process.engine().stats().kv.num_unsaved, 0);
+  tier.is_out = false;
+  tier.num_offers = 0;
+  process.engine().stop(false);
+  EXPECT_EQ(tier.num_offers, 0);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 4s);
 }
 
 SamplingParams one_token() {

@@ -24,6 +24,7 @@ class FakeTier final : public KvTier {
 
   const char* name() const override { return "fake"; }
   bool put(const TierBlock& block, std::span<const std::byte> bytes) override {
+    ++num_offers;
     if (refuses) return false;
     ++num_puts;
     store_.blocks[key(block)].assign(bytes.begin(), bytes.end());
@@ -43,7 +44,7 @@ class FakeTier final : public KvTier {
     if (answers_at_once) answer();
   }
   double estimate_read_seconds(std::int64_t) const override { return read_seconds; }
-  TierStats stats() const override { return {}; }
+  TierStats stats() const override { return {.is_on = !is_out}; }
 
   // Answers what was asked, last question first.
   void answer() {
@@ -65,11 +66,13 @@ class FakeTier final : public KvTier {
 
   static std::pair<Digest, int> key(const TierBlock& block) { return {block.digest, block.group}; }
 
+  bool is_out = false;           // of use, as stats() say
   bool refuses = false;          // put() finds the queue full
   bool is_vague = false;         // presence() does not know
   bool answers_at_once = false;  // within get()
   double read_seconds = 0;
   std::set<std::pair<Digest, int>> lost;  // present, but get() finds them gone
+  int num_offers = 0;
   int num_puts = 0;
   int num_touches = 0;
   int num_gets = 0;

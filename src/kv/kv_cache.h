@@ -122,6 +122,8 @@ class KvCache {
                            std::string_view salt, const EndedLoad& ended);
   // Whether complete blocks wait for a tier to take them.
   bool has_unsaved() const;
+  // And that tier is on.
+  bool can_save() const;
 
   // Room for positions up to num_tokens, evicting what is not in use; a shared block that would be
   // written is copied first. false = not enough, and nothing has changed: the caller preempts or

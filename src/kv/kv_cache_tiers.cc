@@ -94,6 +94,13 @@ bool KvCache::has_unsaved() const {
   return std::ranges::any_of(unsaved_, [](const auto& queue) { return !queue.empty(); });
 }
 
+bool KvCache::can_save() const {
+  for (int tier = 0; tier < static_cast<int>(unsaved_.size()); ++tier) {
+    if (!unsaved_[static_cast<std::size_t>(tier)].empty() && tiers_->tier(tier).is_on()) return true;
+  }
+  return false;
+}
+
 std::span<const EndedLoad> KvCache::poll_tiers() {
   ended_.clear();
   if (tiers_ == nullptr) return ended_;

@@ -97,6 +97,7 @@ class KvTier {
   // What reading num_blocks will take, by what was measured at start and since; huge while off.
   virtual double estimate_read_seconds(std::int64_t num_blocks) const = 0;
   virtual TierStats stats() const = 0;
+  bool is_on() const { return stats().is_on; }
 };
 
 }  // namespace larder
