@@ -35,6 +35,7 @@ class FakeTier final : public KvTier {
     return store_.blocks.contains(key(block));
   }
   TierPresence presence(const TierBlock& block) const override {
+    if (is_out) return TierPresence::kAbsent;
     if (is_vague) return TierPresence::kUnknown;
     return store_.blocks.contains(key(block)) ? TierPresence::kPresent : TierPresence::kAbsent;
   }

@@ -250,6 +250,7 @@ class KvCache {
   bool save(BlockId block, int tier);
   void queue_for(BlockId block, int tier);
   void touch_tiers(BlockId block);
+  bool is_saved(BlockId block, int tier) const;
   void save_some();
   void save_before_eviction(BlockId block);
   LoadPath load_path(const BlockTable& table, std::span<const TokenId> tokens, int begin) const;

@@ -73,6 +73,15 @@ void KvCache::save_some() {
   }
 }
 
+// What a tier took it may have lost since; one that is off cannot tell.
+bool KvCache::is_saved(BlockId block, int tier) const {
+  if ((life(block).saved >> tier & 1) == 0) return false;
+  const KvTier& taker = tiers_->tier(tier);
+  if (!taker.is_on()) return true;
+  const TierBlock identity = cache_.identity(cache_.node_of(block), cache_.group_of(block));
+  return taker.presence(identity) != TierPresence::kAbsent;
+}
+
 // The last chance of what is about to be evicted.
 void KvCache::save_before_eviction(BlockId block) {
   const NodeId node = cache_.node_of(block);
@@ -81,11 +90,8 @@ void KvCache::save_before_eviction(BlockId block) {
     const BlockId own = cache_.block(node, group);
     if (own == BlockId::kNone || cache_.num_users(own) > 0) continue;
     for (int tier = 0; tier < tiers_->num_tiers(); ++tier) {
-      // What a tier took it may have lost since.
-      const bool is_there =
-          (life(own).saved >> tier & 1) != 0 &&
-          tiers_->tier(tier).presence(cache_.identity(node, group)) != TierPresence::kAbsent;
-      if (!is_there && !save(own, tier)) ++num_evicted_unsaved_;
+      if (is_saved(own, tier)) continue;
+      if (!tiers_->tier(tier).is_on() || !save(own, tier)) ++num_evicted_unsaved_;
     }
   }
 }

@@ -354,6 +354,20 @@ TEST(KvCacheTiers, BlocksEvictedWhileTheTierTakesNothingAreCounted) {
   EXPECT_GT(server.test.cache.stats().num_evicted_unsaved, 0u);
 }
 
+TEST(KvCacheTiers, WhatATierTookIsNotCountedAsUnsavedWhileItIsOff) {
+  FakeStore store;
+  Server server(full_layer(), 8, {&store});
+  server.run(counting(100));
+  server.fakes[0]->is_out = server.fakes[0]->refuses = true;
+  server.fakes[0]->num_offers = 0;
+  server.run(counting(100, 1000));  // in the room of the first, which the tier has
+  const std::uint64_t num_evicted = server.test.cache.stats().num_evicted;
+  EXPECT_GE(num_evicted, 6u);
+  EXPECT_EQ(server.test.cache.stats().num_evicted_unsaved, 0u);
+  server.run(counting(100, 2000));
+  EXPECT_GT(server.test.cache.stats().num_evicted_unsaved, 0u);
+}
+
 // Many sequences at once, restarts, holes, cancellations: what is found has the right bits always.
 TEST(KvCacheTiers, RandomLoadsHoldTheRightBits) {
   for (const bool slides : {false, true}) {
