@@ -167,10 +167,7 @@ bool DiskTier::put(const TierBlock& block, std::span<const std::byte> bytes) {
     }
     const auto reserved =
         write_breaker_.is_on(now_ns()) ? staging_.reserve() : std::optional<int>();
-    if (!reserved) {
-      ++stats_.num_refused;
-      return false;
-    }
+    if (!reserved) return false;
     buffer = *reserved;
   }
   std::memcpy(staging_.bytes(buffer).data(), bytes.data(), bytes.size());

@@ -64,6 +64,7 @@ void KvCache::save_some() {
   std::int64_t num_left = std::max<std::int64_t>(1, kMaxSaveBytes / layout_.block_size_bytes());
   for (int tier = 0; tier < tiers_->num_tiers(); ++tier) {
     std::deque<Unsaved>& queue = unsaved_[static_cast<std::size_t>(tier)];
+    if (queue.empty() || !tiers_->tier(tier).is_on()) continue;
     for (; !queue.empty() && num_left > 0; queue.pop_front()) {
       const BlockId block = queue.front().block;
       if (is_gone(queue.front()) || (life(block).saved >> tier & 1)) continue;
@@ -91,7 +92,9 @@ void KvCache::save_before_eviction(BlockId block) {
     if (own == BlockId::kNone || cache_.num_users(own) > 0) continue;
     for (int tier = 0; tier < tiers_->num_tiers(); ++tier) {
       if (is_saved(own, tier)) continue;
-      if (!tiers_->tier(tier).is_on() || !save(own, tier)) ++num_evicted_unsaved_;
+      if (tiers_->tier(tier).is_on() && save(own, tier)) continue;
+      ++num_evicted_unsaved_;
+      tiers_->count_refused(tier);
     }
   }
 }

@@ -350,8 +350,12 @@ TEST(KvCacheTiers, BlocksEvictedWhileTheTierTakesNothingAreCounted) {
   Server server(full_layer(), 8, {&store});
   server.fakes[0]->refuses = true;
   server.run(counting(100));
+  for (int i = 0; i < 50; ++i) server.test.cache.poll_tiers();
+  EXPECT_EQ(server.test.tiers->stats()[0].num_refused, 0u);  // it waits
   server.run(counting(100, 1000));
-  EXPECT_GT(server.test.cache.stats().num_evicted_unsaved, 0u);
+  const std::uint64_t num_unsaved = server.test.cache.stats().num_evicted_unsaved;
+  EXPECT_GT(num_unsaved, 0u);
+  EXPECT_EQ(server.test.tiers->stats()[0].num_refused, num_unsaved);
 }
 
 TEST(KvCacheTiers, WhatATierTookIsNotCountedAsUnsavedWhileItIsOff) {
@@ -363,6 +367,7 @@ TEST(KvCacheTiers, WhatATierTookIsNotCountedAsUnsavedWhileItIsOff) {
   server.run(counting(100, 1000));  // in the room of the first, which the tier has
   const std::uint64_t num_evicted = server.test.cache.stats().num_evicted;
   EXPECT_GE(num_evicted, 6u);
+  EXPECT_EQ(server.fakes[0]->num_offers, 0);
   EXPECT_EQ(server.test.cache.stats().num_evicted_unsaved, 0u);
   server.run(counting(100, 2000));
   EXPECT_GT(server.test.cache.stats().num_evicted_unsaved, 0u);

@@ -19,6 +19,7 @@ std::vector<KvTier*> pointers(const std::vector<std::unique_ptr<KvTier>>& tiers)
 KvTiers::KvTiers(std::vector<std::unique_ptr<KvTier>> tiers, KvStorage& storage,
                  std::int64_t block_size_bytes, std::int64_t staging_bytes)
     : tiers_(std::move(tiers)),
+      num_refused_(tiers_.size()),
       loader_(pointers(tiers_), storage, block_size_bytes, staging_bytes) {
   CHECK(!tiers_.empty());
 }
@@ -50,7 +51,10 @@ double KvTiers::read_seconds(int tier, std::int64_t num_blocks) const {
 
 std::vector<TierStats> KvTiers::stats() const {
   std::vector<TierStats> result;
-  for (const auto& tier : tiers_) result.push_back(tier->stats());
+  for (std::size_t i = 0; i < tiers_.size(); ++i) {
+    result.push_back(tiers_[i]->stats());
+    result.back().num_refused += num_refused_[i];
+  }
   return result;
 }
 

@@ -1,6 +1,7 @@
 // The tiers behind a pool, nearest first, and what they cost against computing.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -35,6 +36,8 @@ class KvTiers {
   std::int64_t touch_interval_ns() const;
   double read_seconds(int tier, std::int64_t num_blocks) const;
   std::vector<TierStats> stats() const;
+  // A block is gone before the tier took it.
+  void count_refused(int tier) { ++num_refused_[static_cast<std::size_t>(tier)]; }
 
   // Of the model's forward pass over a prompt; what a load is held against. Measured at start and
   // kept up to date by the engine.
@@ -43,6 +46,7 @@ class KvTiers {
 
  private:
   const std::vector<std::unique_ptr<KvTier>> tiers_;
+  std::vector<std::atomic<std::uint64_t>> num_refused_;  // [num_tiers]; beside the tiers' own
   TierLoader loader_;
   double seconds_per_token_ = 1e9;  // until told: anything is cheaper than computing
 };

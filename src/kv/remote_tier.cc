@@ -89,10 +89,7 @@ bool RemoteTier::put(const TierBlock& block, std::span<const std::byte> bytes) {
     if (staging_.find(BlockKey(block.digest, block.group))) return true;
     const bool takes = is_on_ && now_ns() >= no_writes_until_ns_;
     const auto reserved = takes ? staging_.reserve() : std::optional<int>();
-    if (!reserved) {
-      ++stats_.num_refused;
-      return false;
-    }
+    if (!reserved) return false;
     buffer = *reserved;
   }
   std::memcpy(staging_.bytes(buffer).data(), bytes.data(), bytes.size());

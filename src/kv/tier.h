@@ -58,7 +58,7 @@ struct TierStats {
   std::uint64_t num_written = 0;  // blocks
   std::uint64_t num_read = 0;     // blocks that were found and right
   std::uint64_t num_missed = 0;   // asked for and not there
-  std::uint64_t num_refused = 0;  // put() that found the queue full or the tier off
+  std::uint64_t num_refused = 0;  // given up: no room, or gone before it was taken
   std::uint64_t num_evicted = 0;  // for room, or expired
   std::uint64_t num_io_errors = 0;
   std::uint64_t num_corrupt = 0;     // wrong checksum, length or identity
@@ -83,7 +83,7 @@ class KvTier {
 
   virtual const char* name() const = 0;  // "disk", "remote"
   // Copies bytes and writes them behind. A block that is stored already is done at once. false =
-  // not now, the queue is full; the caller may offer it again.
+  // not now, the queue is full or the tier off; the caller may offer it again.
   [[nodiscard]] virtual bool put(const TierBlock& block, std::span<const std::byte> bytes) = 0;
   // A block that it took has been used again, beside it: it stays longer than what is not. false = it
   // has it no more; the caller may offer it again. No more often for a block than the interval.
