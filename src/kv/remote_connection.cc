@@ -152,8 +152,10 @@ RemoteOutcome RemoteConnection::connect(std::int64_t deadline_ns) {
   if (const int error = ::getaddrinfo(url_.host.c_str(), port.c_str(), &hints, &found))
     return fail(RemoteOutcome::kFailed, ::gai_strerror(error));
   const std::unique_ptr<addrinfo, void (*)(addrinfo*)> addresses(found, ::freeaddrinfo);
+  int num_left = 0;
+  for (const addrinfo* address = found; address; address = address->ai_next) ++num_left;
   RemoteOutcome outcome = RemoteOutcome::kFailed;
-  for (const addrinfo* address = found; address; address = address->ai_next) {
+  for (const addrinfo* address = found; address; address = address->ai_next, --num_left) {
     fd_ = ::socket(address->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd_ < 0) {
       error_ = std::strerror(errno);
@@ -164,8 +166,10 @@ RemoteOutcome RemoteConnection::connect(std::int64_t deadline_ns) {
     int error = 0;
     if (::connect(fd_, address->ai_addr, address->ai_addrlen) != 0) error = errno;
     if (error == EINPROGRESS) {
-      outcome = wait(POLLOUT, deadline_ns);
-      if (outcome != RemoteOutcome::kOk) return outcome;
+      // One that does not answer leaves the others their time.
+      const std::int64_t start_ns = now_ns();
+      outcome = wait(POLLOUT, start_ns + (deadline_ns - start_ns) / num_left);
+      if (outcome != RemoteOutcome::kOk) continue;
       socklen_t size = sizeof error;
       if (::getsockopt(fd_, SOL_SOCKET, SO_ERROR, &error, &size) != 0) error = errno;
     }

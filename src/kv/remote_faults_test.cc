@@ -1,8 +1,11 @@
 // Faults 36 and 37: servers that hang, lie, die in the middle of an answer. And what needs none:
 // addresses and values.
+#include <arpa/inet.h>
+#include <dlfcn.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netdb.h>
 #include <spdlog/spdlog.h>
 
 #include <atomic>
@@ -20,6 +23,23 @@
 #include "kv/remote_url.h"
 #include "kv/remote_value.h"
 #include "kv/tier_test_support.h"
+
+namespace {
+
+constexpr const char* kTwoAddresses = "two.test";
+
+}  // namespace
+
+// In place of the library's: one name has the addresses 127.0.0.2 and 127.0.0.1, in this order.
+extern "C" int getaddrinfo(const char* host, const char* port, const addrinfo* hints,
+                           addrinfo** found) {
+  static const auto real =
+      reinterpret_cast<decltype(&getaddrinfo)>(::dlsym(RTLD_NEXT, "getaddrinfo"));
+  if (host == nullptr || std::string_view(host) != kTwoAddresses)
+    return real(host, port, hints, found);
+  if (const int error = real("127.0.0.2", port, hints, found)) return error;
+  return real("127.0.0.1", port, hints, &(*found)->ai_next);
+}
 
 namespace larder {
 namespace {
@@ -411,6 +431,43 @@ TEST(RemoteUrl, SaysWhatIsWrong) {
       EXPECT_THAT(error.what(), testing::Not(testing::HasSubstr("secret")));
     }
   }
+}
+
+// Takes connections until its queue is full, and then answers none.
+class SilentListener {
+ public:
+  explicit SilentListener(int port) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = ::inet_addr("127.0.0.2");
+    address.sin_port = htons(static_cast<std::uint16_t>(port));
+    const auto* name = reinterpret_cast<const sockaddr*>(&address);
+    fds_.push_back(::socket(AF_INET, SOCK_STREAM, 0));
+    CHECK(::bind(fds_[0], name, sizeof address) == 0 && ::listen(fds_[0], 0) == 0);
+    for (int i = 0; i < 3; ++i) {
+      fds_.push_back(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));
+      (void)::connect(fds_.back(), name, sizeof address);
+    }
+  }
+  ~SilentListener() {
+    for (const int fd : fds_) ::close(fd);
+  }
+
+ private:
+  std::vector<int> fds_;
+};
+
+TEST_F(RemoteFaultsTest, AnAddressThatDoesNotAnswerLeavesTheNextItsTime) {
+  const ScriptedServer server(
+      [](const std::vector<std::string>&) -> Action { return {.bytes = "+PONG\r\n"}; });
+  const int port = parse_remote_url(server.url()).port;
+  const SilentListener silent(port);
+  const std::atomic<bool> stop = false;
+  const auto deadline_ns = [] { return SteadyClock().now_ns() + 2'000'000'000; };
+  RemoteConnection alone({.host = "127.0.0.2", .port = port, .password = "", .db = 0}, stop);
+  ASSERT_EQ(alone.open(deadline_ns()), RemoteOutcome::kTimeout);
+  RemoteConnection both({.host = kTwoAddresses, .port = port, .password = "", .db = 0}, stop);
+  EXPECT_EQ(both.open(deadline_ns()), RemoteOutcome::kOk) << both.error();
 }
 
 }  // namespace
