@@ -21,6 +21,7 @@ struct DiskFaults {
   std::atomic<std::int64_t> bytes_until_full{INT64_MAX};  // then ENOSPC
   std::atomic<bool> has_room_in_place{false};             // not for what was written there before
   std::atomic<int> write_error{0};                        // errno of every write
+  std::atomic<int> num_write_errors{INT32_MAX};           // how many writes get write_error
   std::atomic<int> read_error{0};
   std::atomic<int> num_read_errors{INT32_MAX};  // how many reads get read_error
   std::atomic<bool> short_transfers{false};     // some of them interrupted, too
@@ -48,7 +49,8 @@ class FaultyIo final : public BlockIo {
  private:
   void write(IoRequest& request) {
     std::this_thread::sleep_for(std::chrono::milliseconds(faults_.write_delay_ms));
-    if (const int error = faults_.write_error) {
+    const int error = faults_.write_error;
+    if (error != 0 && faults_.num_write_errors.fetch_sub(1) > 0) {
       request.result = -error;
       return;
     }

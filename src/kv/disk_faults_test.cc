@@ -140,6 +140,22 @@ TEST_F(DiskFaultsTest, ComesBackWhenTheDiskHasRoomAgain) {
   EXPECT_TRUE(tier->stats().is_on);
 }
 
+TEST_F(DiskFaultsTest, OnAFullDiskAnotherModelsBlocksGoBeforeItsOwn) {
+  {
+    DiskTier other(config(kNeverMs), test_format(kBlockBytes, 2));
+    put_all(other, test_chain(1, 400), kBlockBytes);
+  }
+  const std::size_t num_foreign = dir_.segments().size();
+  ASSERT_GE(num_foreign, 2u);
+  auto tier = open(kNeverMs);
+  faults_.write_error = ENOSPC;
+  faults_.num_write_errors = 1;  // of the new segment's header
+  put_all(*tier, test_chain(2, 10), kBlockBytes);
+  EXPECT_EQ(count_right(*tier, test_chain(2, 10), kBlockBytes), 10);
+  EXPECT_EQ(tier->stats().num_refused, 0u);
+  EXPECT_EQ(dir_.segments().size(), num_foreign);  // one less, and its own
+}
+
 // No room for another segment: what is oldest makes room in those that are there.
 TEST_F(DiskFaultsTest, GoesOnInPlaceWhenItCannotGrow) {
   auto setup = config(kNeverMs);

@@ -98,6 +98,9 @@ std::optional<SlotId> DiskTier::take_slot(std::unique_lock<std::mutex>& lock) {
     if (const auto slot = index_.take_free()) return slot;
     lock.unlock();
     std::unique_ptr<SegmentFile> segment = directory_.create_segment(*write_io_, growth_error_);
+    // What no model here reads goes before this one's own.
+    while (is_full(growth_error_) && directory_.delete_oldest_foreign())
+      segment = directory_.create_segment(*write_io_, growth_error_);
     lock.lock();
     if (segment) {
       growth_breaker_.succeed();
