@@ -1,9 +1,12 @@
 #include "kv/disk_index.h"
 
 #include <gtest/gtest.h>
+#include <xxhash.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
+#include <cstring>
 #include <optional>
 #include <random>
 #include <vector>
@@ -164,6 +167,49 @@ TEST(TierRecord, ChangesWithEveryField) {
   EXPECT_FALSE(is_record_of(*record, test_format(100, 2), block));
   EXPECT_FALSE(is_record_of(*record, format, test_block(1, 1, 1)));
   EXPECT_FALSE(is_record_of(*record, format, test_block(1, 2, 2)));
+}
+
+// `header` with another number at an offset, and right in itself: hash_at is where its XXH3-64 lies.
+template <class Number, std::size_t kSize>
+std::array<std::byte, kSize> with_number(std::array<std::byte, kSize> header, std::size_t offset,
+                                         int number, std::size_t hash_at) {
+  const auto value = static_cast<Number>(number);
+  std::memcpy(&header[offset], &value, sizeof value);
+  const std::uint64_t hash = XXH3_64bits(header.data(), hash_at);
+  std::memcpy(&header[hash_at], &hash, sizeof hash);
+  return header;
+}
+
+// Fault 38: headers that another version of the format wrote.
+TEST(TierRecord, OtherVersionsAreNotRead) {
+  const TierBlock block = test_block(1, 1);
+  const RecordHeader header =
+      encode_record(make_record(test_format(100), block, test_bytes(block, 100)));
+  const auto with_version = [&](int version) {
+    return with_number<std::uint16_t>(header, 4, version, 248);
+  };
+  EXPECT_EQ(with_version(kRecordVersion), header);
+  EXPECT_FALSE(decode_record(with_version(kRecordVersion - 1)));
+  EXPECT_FALSE(decode_record(with_version(kRecordVersion + 1)));
+}
+
+TEST(SegmentShape, OtherVersionsAreNotRead) {
+  const SegmentHeader header =
+      encode_segment_header({.format = test_format(100), .num_slots = 10});
+  const auto with_version = [&](int version) {
+    return with_number<std::uint32_t>(header, 8, version, 64);
+  };
+  const auto with_record = [&](std::size_t offset, std::size_t number) {
+    return with_number<std::uint16_t>(header, offset, static_cast<int>(number), 64);
+  };
+  EXPECT_EQ(with_version(kSegmentVersion), header);
+  EXPECT_FALSE(decode_segment_header(with_version(kSegmentVersion - 1)));
+  EXPECT_FALSE(decode_segment_header(with_version(kSegmentVersion + 1)));
+  EXPECT_EQ(with_record(12, kRecordVersion), header);
+  EXPECT_FALSE(decode_segment_header(with_record(12, kRecordVersion - 1)));
+  EXPECT_FALSE(decode_segment_header(with_record(12, kRecordVersion + 1)));
+  EXPECT_EQ(with_record(14, kRecordHeaderSizeBytes), header);
+  EXPECT_FALSE(decode_segment_header(with_record(14, kRecordHeaderSizeBytes + 8)));
 }
 
 TEST(SegmentShape, FillsWhatItIsGivenAndNoMore) {

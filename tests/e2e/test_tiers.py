@@ -208,6 +208,45 @@ def test_types_in_one_directory_do_not_mix(tmp_path, expected):
         assert answer(reply) == first
 
 
+def test_models_of_one_shape_in_one_directory_do_not_mix(tmp_path, expected):
+    """Fault 38: they differ in one bit of one weight."""
+    other = tmp_path / "other.gguf"
+    shutil.copyfile(MODEL, other)
+    with open(other, "r+b") as file:
+        file.seek(os.path.getsize(other) - 1000)
+        byte = file.read(1)
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte[0] ^ 1]))
+    directory = tmp_path / "tier"
+    with serving("--kv-disk", directory, model=other) as server:
+        first = answer(ask(server, PROMPTS[0]))
+        wait_until_saved(server)
+    with serving("--kv-disk", directory) as server:
+        reply = ask(server, PROMPTS[0])
+        assert cached(reply) == 0
+        assert answer(reply) == expected[0]
+        wait_until_saved(server)
+    with serving("--kv-disk", directory, model=other) as server:
+        reply = ask(server, PROMPTS[0])
+        assert cached(reply) == full_blocks(reply)
+        assert answer(reply) == first
+
+
+def test_instruction_sets_on_one_remote_do_not_mix(redis, expected, monkeypatch):
+    """Fault 38."""
+    with monkeypatch.context() as patch:
+        patch.setenv("LARDER_ISA", "generic")
+        with serving("--kv-remote", redis.url) as server:
+            ask(server, PROMPTS[0])
+            wait_until_saved(server, "remote")
+    for num_cached_of in (lambda reply: 0, full_blocks):
+        with serving("--kv-remote", redis.url) as server:
+            reply = ask(server, PROMPTS[0])
+            assert cached(reply) == num_cached_of(reply)
+            assert answer(reply) == expected[0]
+            wait_until_saved(server, "remote")
+
+
 def test_a_second_server_on_the_directory_is_refused(tmp_path):
     with serving("--kv-disk", tmp_path):
         second = subprocess.run([BIN, "serve", "-m", MODEL, "--port", "0", "--kv-disk", tmp_path],
