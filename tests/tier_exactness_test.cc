@@ -146,6 +146,7 @@ TEST_P(TierExactness, InAStormOfPreemptions) {
     rig.run();
   }
   EXPECT_GT(rig.scheduler.stats().num_preemptions, 0u);
+  EXPECT_GT(rig.scheduler.stats().num_loaded_by_tier.at(0), 0u);
   for (std::uint64_t i = 0; i < 16; ++i) {
     EXPECT_TRUE(same_bits(rig.heard.at({i + 1, 0}), expected[i % 8])) << i;
   }

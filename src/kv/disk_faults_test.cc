@@ -316,10 +316,13 @@ TEST_F(DiskFaultsTest, KilledDuringASaveItHasAllThatWasWritten) {
     }
     std::this_thread::sleep_for(std::chrono::microseconds(random() % 5000));
     ::kill(child, SIGKILL);
-    ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    ASSERT_TRUE(WIFSIGNALED(status)) << status;  // while it saved, not before
     int more = 0;
     while (::read(fds[0], &more, sizeof more) == sizeof more) num_chains = more;
     ::close(fds[0]);
+    ASSERT_GT(num_chains, 0);
 
     DiskTier tier(setup, test_format(kBlockBytes));
     for (int chain = 1; chain <= num_chains; ++chain)

@@ -171,6 +171,7 @@ def test_flipped_bits_are_misses(tmp_path, expected):
                 file.write(bytes([byte[0] ^ 1 << chance.randrange(8)]))
     with serving("--kv-disk", tmp_path) as server:
         check_all(server, expected)
+        assert server.metrics()['larder:tier_faults_total{tier="disk",op="corrupt"}'] > 0
 
 
 def test_a_truncated_or_foreign_file_is_survived(tmp_path, expected):
@@ -363,6 +364,7 @@ def test_a_remote_that_lies_is_a_miss(redis, expected):
             subprocess.run(["redis-cli", "-u", redis.url, *lie], capture_output=True, check=True)
         server.post("/reset_prefix_cache", {})
         check_all(server, expected)
+        assert server.metrics()['larder:tier_faults_total{tier="remote",op="corrupt"}'] > 0
 
 
 def test_a_server_without_its_remote_starts_all_the_same(expected):
