@@ -1,10 +1,15 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
 #include <string_view>
 #include <vector>
 
@@ -48,6 +53,27 @@ TEST(ThreadPool, RunsEveryTaskWhateverThreadsFetchMeanwhile) {
         ASSERT_EQ(counts[static_cast<std::size_t>(task)], task < round % 9 ? 1 : 0);
     }
   }
+}
+
+// Leaves address space for the stacks of a few threads.
+[[noreturn]] void start_more_threads_than_fit() {
+  std::size_t num_pages = 0;
+  std::ifstream("/proc/self/statm") >> num_pages;
+  const rlim_t limit = num_pages * static_cast<rlim_t>(::sysconf(_SC_PAGESIZE)) + (rlim_t{64} << 20);
+  const rlimit address_space{limit, limit};
+  ::setrlimit(RLIMIT_AS, &address_space);
+  try {
+    const ThreadPool pool(1000);
+  } catch (const Error& error) {
+    std::fputs(error.what(), stderr);
+    std::_Exit(3);
+  }
+  std::_Exit(0);
+}
+
+TEST(ThreadPoolDeathTest, SaysWhichThreadTheSystemRefuses) {
+  EXPECT_EXIT(start_more_threads_than_fit(), ::testing::ExitedWithCode(3),
+              "cannot start thread [0-9]+ of 1000: .*; give a smaller --threads");
 }
 
 TEST(AlignedBuffer, IsZeroedAndRefusesWhatCannotBe) {

@@ -1,6 +1,9 @@
 #include "base/thread_pool.h"
 
+#include <system_error>
+
 #include "base/check.h"
+#include "base/error.h"
 
 namespace larder {
 namespace {
@@ -24,11 +27,21 @@ void pause_cpu() {
 
 ThreadPool::ThreadPool(int num_threads) : places_(static_cast<std::size_t>(num_threads)) {
   CHECK(num_threads >= 1, num_threads);
-  for (int thread = 1; thread < num_threads; ++thread)
-    workers_.emplace_back([this, thread] { work(thread); });
+  workers_.reserve(places_.size() - 1);
+  try {
+    for (int thread = 1; thread < num_threads; ++thread)
+      workers_.emplace_back([this, thread] { work(thread); });
+  } catch (const std::system_error& error) {  // a limit of the user or of the control group
+    stop_and_join();
+    throw Error(ErrorKind::kUnavailable,
+                fmt::format("cannot start thread {} of {}: {}; give a smaller --threads",
+                            workers_.size() + 2, num_threads, error.code().message()));
+  }
 }
 
-ThreadPool::~ThreadPool() {
+ThreadPool::~ThreadPool() { stop_and_join(); }
+
+void ThreadPool::stop_and_join() {
   stop_.store(true);
   generation_.fetch_add(1);
   generation_.notify_all();

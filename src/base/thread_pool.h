@@ -18,6 +18,7 @@ namespace larder {
 // construction.
 class ThreadPool {
  public:
+  // Throws Error{kUnavailable} where the system refuses a thread.
   explicit ThreadPool(int num_threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -61,6 +62,7 @@ class ThreadPool {
 
   void run(int num_tasks, Body body, void* context);
   void work(int thread);
+  void stop_and_join();
   bool enter();  // false: the loop is over
   void drain(int thread);
   bool take_own(int task);
