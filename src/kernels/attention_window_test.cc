@@ -10,7 +10,8 @@ struct Streaming {
   int num_sinks;
 };
 constexpr Streaming kStreaming[] = {{0, 100, 16},  {0, 37, 48},   {0, 600, 64}, {0, 512, 512},
-                                    {300, 100, 16}, {100, 300, 16}, {0, 1, 128},  {0, 90, 0}};
+                                    {300, 100, 16}, {100, 300, 16}, {0, 1, 128},  {0, 90, 0},
+                                    {1 << 30, 0, 0}};
 
 Sequence streaming_sequence(const Streaming& streaming, int length, KvTypes types = {}) {
   Sequence sequence({4, 2, 24, streaming.layer_window, types}, length, 11);

@@ -209,7 +209,8 @@ void run_split(const Work& work, int split, const Partial& partial) {
     int row_end = work.rows;
     if (work.window > 0 && key >= work.sinks) {
       const int last_seeing = key + kKeyTile - 1 + work.window - 1;
-      row_end = min_of(row_end, (last_seeing - work.first_position + 1) * work.group);
+      const int64_t num_seeing = int64_t{last_seeing - work.first_position + 1} * work.group;
+      if (num_seeing < row_end) row_end = static_cast<int>(num_seeing);
     }
     tile_all_rows<kAttentionRows>(work, key_tile(work, key, end), first_row, row_end, partial);
   }
