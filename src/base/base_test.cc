@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,7 +10,9 @@
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -109,6 +112,20 @@ TEST(MappedFile, NamesThePathAndTheReason) {
   }
   EXPECT_THROW(MappedFile("/"), Error);
   EXPECT_FALSE(MappedFile(LARDER_SOURCE_DIR "/README.md").bytes().empty());
+}
+
+TEST(MappedFile, RefusesWhatIsNoRegularFileAtOnce) {
+  const std::string pipe = ::testing::TempDir() + "larder-pipe-" + std::to_string(::getpid());
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  for (const std::string& path : {pipe, std::string("/dev/null"), std::string("/")}) {
+    try {
+      MappedFile file(path);
+      ADD_FAILURE() << path;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.what(), path + ": is not a regular file");
+    }
+  }
+  std::filesystem::remove(pipe);
 }
 
 TEST(Hash, Sha256OfAbc) {

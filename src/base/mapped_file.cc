@@ -17,13 +17,17 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
   const auto fail = [&] {
     throw Error(ErrorKind::kNotFound, fmt::format("{}: {}", path, std::strerror(errno)));
   };
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // Without waiting: a pipe opens only when somebody writes to it.
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) fail();
   struct stat status{};
-  if (::fstat(fd, &status) != 0 || !S_ISREG(status.st_mode)) {
-    if (errno == 0 || S_ISDIR(status.st_mode)) errno = EISDIR;
+  if (::fstat(fd, &status) != 0) {
     ::close(fd);
     fail();
+  }
+  if (!S_ISREG(status.st_mode)) {
+    ::close(fd);
+    throw_invalid("{}: is not a regular file", path);
   }
   size_bytes_ = static_cast<std::size_t>(status.st_size);
   if (size_bytes_ > 0) {
