@@ -175,8 +175,9 @@ class Planner {
 
 void plan(const PlanCommandOptions& options) {
   const PlanReport report = Planner(options).run();
-  if (options.json)
-    std::puts(plan_json(report).dump(2).c_str());
+  using Json = nlohmann::ordered_json;
+  if (options.json)  // a path in it need not be UTF-8
+    std::puts(plan_json(report).dump(2, ' ', false, Json::error_handler_t::replace).c_str());
   else
     print_plan(report);
   std::fflush(stdout);

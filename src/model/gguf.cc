@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "base/printable.h"
 
 namespace larder {
 namespace {
@@ -46,15 +47,6 @@ std::size_t scalar_size_bytes(GgufType type) {
       return 0;
   }
   return 0;
-}
-
-// Keys come from the file: keep an error to one printable line.
-std::string printable(std::string_view text) {
-  constexpr std::size_t kMaxShown = 80;
-  std::string shown;
-  for (const char c : text.substr(0, kMaxShown)) shown += (c >= 0x20 && c < 0x7f) ? c : '?';
-  if (text.size() > kMaxShown) shown += "...";
-  return shown;
 }
 
 template <class T>

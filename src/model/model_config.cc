@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "base/printable.h"
 
 namespace larder {
 namespace {
@@ -79,7 +80,7 @@ Architecture read_architecture(const GgufFile& gguf) {
   if (*name == "qwen2") return Architecture::kQwen2;
   if (*name == "gemma3") return Architecture::kGemma3;
   throw_invalid("GGUF: general.architecture: '{}' is not supported; llama, qwen2 and gemma3 are",
-                name->substr(0, 40));
+                printable(*name));
 }
 
 // Radians per position without any scaling: base^(-2i / rope_dim).
@@ -141,7 +142,7 @@ RopeConfig read_global_rope(const ConfigReader& reader, int rope_dim) {
     apply_yarn(rope, reader, base, factor);
   } else if (*type != "none") {
     throw_invalid("GGUF: {}: '{}' is not supported; none, linear and yarn are",
-                  reader.key("rope.scaling.type"), type->substr(0, 40));
+                  reader.key("rope.scaling.type"), printable(*type));
   }
   if (const GgufTensor* divisors = reader.gguf().find_tensor("rope_freqs.weight"))
     apply_divisors(rope, *divisors);
@@ -244,7 +245,7 @@ ModelConfig read_model_config(const GgufFile& gguf) {
   ModelConfig config;
   config.architecture = read_architecture(gguf);
   const ConfigReader reader(gguf, *gguf.find_string("general.architecture"));
-  config.name = gguf.find_string("general.name").value_or("");
+  config.name = printable(gguf.find_string("general.name").value_or(""));
   for (const char* name : {"expert_count", "attn_logit_softcapping", "final_logit_softcapping",
                            "attention.max_alibi_bias", "attention.clamp_kqv"})
     reader.refuse_nonzero(name);

@@ -15,10 +15,10 @@ namespace {
 
 using ::testing::HasSubstr;
 
-GgufBuilder small_model(const std::string& arch) {
+GgufBuilder small_model(const std::string& arch, std::string_view name = "small") {
   GgufBuilder builder;
   builder.add_string("general.architecture", arch)
-      .add_string("general.name", "small")
+      .add_string("general.name", name)
       .add_uint(arch + ".embedding_length", 64)
       .add_uint(arch + ".context_length", 2048)
       .add_uint(arch + ".attention.head_count", 4)
@@ -27,8 +27,8 @@ GgufBuilder small_model(const std::string& arch) {
   return builder;
 }
 
-GgufBuilder small_llama() {
-  return small_model("llama")
+GgufBuilder small_llama(std::string_view name = "small") {
+  return small_model("llama", name)
       .add_uint("llama.block_count", 2)
       .add_uint("llama.feed_forward_length", 128);
 }
@@ -177,6 +177,13 @@ TEST(ModelConfig, BadFieldsAreNamed) {
   GgufBuilder many;
   many.add_string("general.architecture", "llama").add_uint("llama.block_count", 0x7fffffff);
   expect(many, "llama.block_count: 2147483647 is not in");
+}
+
+TEST(ModelConfig, TextsOfTheFileReachNoTerminalAsTheyAre) {
+  EXPECT_EQ(read(small_llama("a\x1b[2J\xff\n")).name, "a?[2J??");
+  EXPECT_THAT(error_of(small_model("a\x1b")), HasSubstr("'a?' is not supported"));
+  EXPECT_THAT(error_of(small_llama().add_string("llama.rope.scaling.type", "\x1bx")),
+              HasSubstr("'?x' is not supported"));
 }
 
 TEST(ModelConfig, MissingAndMisshapenTensorsAreNamed) {

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "base/printable.h"
 #include "tokenizer/chat_template.h"
 
 namespace larder {
@@ -65,7 +66,7 @@ Vocabulary read_vocabulary(const GgufFile& gguf) {
   if (!model) throw_invalid("GGUF: {}: the key is missing", key("model"));
   if (*model != "gpt2" && *model != "llama")
     throw_invalid("GGUF: {}: '{}' is not supported; gpt2 and llama are", key("model"),
-                  model->substr(0, 40));
+                  printable(*model));
   vocabulary.model = *model;
   vocabulary.pre_tokenizer = gguf.find_string(key("pre")).value_or("default");
   const auto tokens = gguf.find_strings(key("tokens"));

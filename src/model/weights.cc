@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "base/printable.h"
 #include "kernels/packing.h"
 
 namespace larder {
@@ -106,7 +107,8 @@ void refuse_unknown_tensors(const WeightPlan& plan, const GgufFile& gguf) {
   for (const WeightEntry& entry : plan.entries()) known.emplace(entry.name, true);
   for (const GgufTensor& tensor : gguf.tensors())
     if (tensor.name.starts_with("blk.") && !known.contains(tensor.name))
-      throw_invalid("GGUF: tensor '{}' is not part of a model of this architecture", tensor.name);
+      throw_invalid("GGUF: tensor '{}' is not part of a model of this architecture",
+                    printable(tensor.name));
 }
 
 WeightPlan plan_weights(const ModelConfig& config, const GgufFile& gguf, int num_layers,
