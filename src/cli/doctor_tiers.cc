@@ -71,7 +71,7 @@ void check_room(const fs::path& folder, std::int64_t wanted_bytes, Findings& fin
   if (free_bytes + own_bytes < wanted_bytes)
     findings.warn("disk room", text,
                   fmt::format("--kv-disk-size {}, or another disk",
-                              format_bytes((free_bytes + own_bytes) / 10 * 9)));
+                              option_bytes((free_bytes + own_bytes) / 10 * 9)));
   else
     findings.ok("disk room", text);
 }

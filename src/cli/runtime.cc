@@ -196,6 +196,14 @@ PlannedModel plan_model(const RuntimeOptions& options, ThreadPool& pool, Device*
     footprint.process_bytes = resident_memory_bytes() + kServingBytes +
                               tier_memory_bytes(options, *planned.layout);
     footprint.bookkeeping_bytes = options.bookkeeping_bytes;
+    footprint.beside_blocks = [&options, &layout = *planned.layout](int num_blocks) {
+      return KvCache::bookkeeping(
+          layout,
+          {.num_blocks = num_blocks,
+           .eviction = eviction_kind(options),
+           .max_pinned_share = options.pin_percent / 100.0},
+          static_cast<int>(!options.kv_disk.empty()) + static_cast<int>(!options.kv_remote.empty()));
+    };
   }
 
   PlanOptions plan_options;
@@ -207,18 +215,6 @@ PlannedModel plan_model(const RuntimeOptions& options, ThreadPool& pool, Device*
   } catch (const Error& error) {
     if (device == nullptr) throw;
     throw Error(error.kind(), fmt::format("device {}: {}", name_of_device(options), error.what()));
-  }
-  if (device == nullptr) {
-    // What is kept beside the blocks grows with their number, which is at most this now.
-    const KvBookkeeping of_cache = KvCache::bookkeeping(
-        *planned.layout,
-        {.num_blocks = planned.plan.num_blocks,
-         .eviction = eviction_kind(options),
-         .max_pinned_share = options.pin_percent / 100.0},
-        static_cast<int>(!options.kv_disk.empty()) + static_cast<int>(!options.kv_remote.empty()));
-    footprint.process_bytes += of_cache.fixed_bytes;
-    footprint.bookkeeping_bytes += of_cache.growth_bytes;
-    planned.plan = make_plan(*planned.layout, footprint, plan_options, available_bytes);
   }
   // Else every request would be refused for a field that it did not send.
   check_span(options.attention, {.max_model_len = planned.plan.max_model_len,

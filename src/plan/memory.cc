@@ -133,6 +133,11 @@ std::string format_bytes(std::int64_t bytes) {
   return fmt::format("{} B", bytes);
 }
 
+std::string option_bytes(std::int64_t bytes) {
+  constexpr std::int64_t kMiB = std::int64_t{1} << 20;
+  return fmt::format("{}MiB", (bytes + kMiB - 1) / kMiB);
+}
+
 std::int64_t parse_bytes(const std::string& text) {
   const auto fail = [&]() -> std::int64_t {
     throw Error(ErrorKind::kInvalidArgument,

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "plan/largest.h"
 
 namespace larder {
 namespace {
@@ -26,68 +27,87 @@ std::int64_t fixed_bytes_of(const Footprint& footprint) {
          footprint.bookkeeping_bytes;
 }
 
-std::int64_t chosen_kv_bytes(const KvLayout& layout, const Footprint& footprint,
-                             const PlanOptions& options, std::int64_t available_bytes) {
-  const std::int64_t fixed_bytes = fixed_bytes_of(footprint);
-  if (options.kv_bytes > 0) return options.kv_bytes;
-  if (options.memory_bytes > 0) return options.memory_bytes - fixed_bytes;
-  const int context = options.max_model_len > 0 ? options.max_model_len : footprint.context_length;
-  return default_kv_bytes(
-      layout.num_blocks_for(context, footprint.max_batch_tokens) * layout.block_size_bytes(),
-      available_bytes - fixed_bytes);
+KvBookkeeping beside_blocks(const Footprint& footprint, std::int64_t num_blocks) {
+  if (!footprint.beside_blocks || num_blocks == 0) return {};
+  return footprint.beside_blocks(static_cast<int>(num_blocks));
 }
 
-// The longest sequence that num_blocks hold, at most limit.
-int longest_sequence(const KvLayout& layout, std::int64_t num_blocks, int limit, int chunk) {
-  std::int64_t low = 0, high = limit;
-  while (low < high) {
-    const std::int64_t middle = (low + high + 1) / 2;
-    if (layout.num_blocks_for(middle, chunk) <= num_blocks)
-      low = middle;
-    else
-      high = middle - 1;
-  }
-  return static_cast<int>(low);
+// Of that many blocks, with what the cache keeps beside them.
+std::int64_t bytes_with_blocks(const KvLayout& layout, const Footprint& footprint,
+                               std::int64_t num_blocks) {
+  const KvBookkeeping beside = beside_blocks(footprint, num_blocks);
+  return fixed_bytes_of(footprint) + num_blocks * layout.block_size_bytes() + beside.fixed_bytes +
+         beside.growth_bytes;
+}
+
+std::int64_t chosen_num_blocks(const KvLayout& layout, const Footprint& footprint,
+                               const PlanOptions& options, std::int64_t available_bytes) {
+  constexpr std::int64_t kMaxBlocks = std::numeric_limits<std::int32_t>::max() / kBlockSize;
+  const std::int64_t fixed_bytes = fixed_bytes_of(footprint);
+  const auto blocks_of = [&](std::int64_t bytes) {
+    return std::clamp<std::int64_t>(bytes / layout.block_size_bytes(), 0, kMaxBlocks);
+  };
+  if (options.kv_bytes > 0) return blocks_of(options.kv_bytes);
+  if (options.memory_bytes > 0)
+    return largest(blocks_of(options.memory_bytes - fixed_bytes), [&](std::int64_t num_blocks) {
+      return bytes_with_blocks(layout, footprint, num_blocks) <= options.memory_bytes;
+    });
+  const int context = options.max_model_len > 0 ? options.max_model_len : footprint.context_length;
+  return blocks_of(default_kv_bytes(
+      layout.num_blocks_for(context, footprint.max_batch_tokens) * layout.block_size_bytes(),
+      available_bytes - fixed_bytes));
+}
+
+[[noreturn]] void refuse_size(const Plan& plan, std::int64_t available_bytes) {
+  throw Error(
+      ErrorKind::kUnavailable,
+      fmt::format("does not fit: {} are needed (weights {}, KV {}, scratch {}, process {}, "
+                  "bookkeeping {}) and {} are available: take a smaller --kv-size or a smaller "
+                  "model",
+                  format_bytes(plan.most_bytes()), format_bytes(plan.footprint.weights_bytes),
+                  format_bytes(plan.kv_bytes), format_bytes(plan.footprint.scratch_bytes),
+                  format_bytes(plan.footprint.process_bytes),
+                  format_bytes(plan.footprint.bookkeeping_bytes), format_bytes(available_bytes)));
+}
+
+[[noreturn]] void refuse_length(const KvLayout& layout, const Footprint& footprint,
+                                const Plan& plan, int asked) {
+  // The process is not of quite the same size in the next run.
+  constexpr std::int64_t kMarginBytes = std::int64_t{1} << 20;
+  const std::int64_t num_blocks = layout.num_blocks_for(asked, footprint.max_batch_tokens);
+  throw Error(
+      ErrorKind::kUnavailable,
+      fmt::format("{} of KV hold {} tokens at most, and --max-model-len asks for {}: give "
+                  "--kv-size {} or --memory {}",
+                  format_bytes(plan.kv_bytes), plan.max_model_len, asked,
+                  option_bytes(num_blocks * plan.block_bytes),
+                  option_bytes(bytes_with_blocks(layout, footprint, num_blocks) + kMarginBytes)));
 }
 
 }  // namespace
 
 Plan make_plan(const KvLayout& layout, const Footprint& footprint, const PlanOptions& options,
                std::int64_t available_bytes) {
-  const std::int64_t fixed_bytes = fixed_bytes_of(footprint);
-  const std::int64_t kv_bytes = chosen_kv_bytes(layout, footprint, options, available_bytes);
   Plan plan;
   plan.footprint = footprint;
   plan.block_bytes = layout.block_size_bytes();
   plan.kv_bytes_per_token = layout.bytes_per_token();
-  plan.num_blocks = static_cast<int>(std::clamp<std::int64_t>(
-      kv_bytes / plan.block_bytes, 0, std::numeric_limits<std::int32_t>::max() / kBlockSize));
+  plan.num_blocks =
+      static_cast<int>(chosen_num_blocks(layout, footprint, options, available_bytes));
   plan.kv_bytes = plan.num_blocks * plan.block_bytes;
+  const KvBookkeeping beside = beside_blocks(footprint, plan.num_blocks);
+  plan.footprint.process_bytes += beside.fixed_bytes;
+  plan.footprint.bookkeeping_bytes += beside.growth_bytes;
+  plan.footprint.beside_blocks = nullptr;
+  if (plan.most_bytes() > available_bytes) refuse_size(plan, available_bytes);
 
-  if (plan.most_bytes() > available_bytes)
-    throw Error(
-        ErrorKind::kUnavailable,
-        fmt::format("does not fit: {} are needed (weights {}, KV {}, scratch {}, process {}, "
-                    "bookkeeping {}) and {} are available: take a smaller --kv-size or a smaller "
-                    "model",
-                    format_bytes(plan.most_bytes()), format_bytes(footprint.weights_bytes),
-                    format_bytes(plan.kv_bytes), format_bytes(footprint.scratch_bytes),
-                    format_bytes(footprint.process_bytes),
-                    format_bytes(footprint.bookkeeping_bytes), format_bytes(available_bytes)));
   const int asked = options.max_model_len > 0 ? options.max_model_len : footprint.context_length;
-  plan.max_model_len = longest_sequence(layout, plan.num_blocks, asked, footprint.max_batch_tokens);
+  plan.max_model_len = static_cast<int>(largest(asked, [&](std::int64_t length) {
+    return layout.num_blocks_for(length, footprint.max_batch_tokens) <= plan.num_blocks;
+  }));
   if (plan.max_model_len < std::min(asked, 2 * kBlockSize) ||
       (options.max_model_len > 0 && plan.max_model_len < options.max_model_len))
-    throw Error(
-        ErrorKind::kUnavailable,
-        fmt::format(
-            "{} of KV hold {} tokens at most, and --max-model-len asks for {}: give "
-            "--kv-size {} or --memory {}",
-            format_bytes(std::max<std::int64_t>(kv_bytes, 0)), plan.max_model_len, asked,
-            format_bytes(layout.num_blocks_for(asked, footprint.max_batch_tokens) *
-                         plan.block_bytes),
-            format_bytes(fixed_bytes + layout.num_blocks_for(asked, footprint.max_batch_tokens) *
-                                           plan.block_bytes)));
+    refuse_length(layout, footprint, plan, asked);
   plan.max_concurrency =
       static_cast<double>(plan.num_blocks) /
       static_cast<double>(layout.num_blocks_for(plan.max_model_len, footprint.max_batch_tokens));

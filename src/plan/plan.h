@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
+#include "kv/kv_cache.h"
 #include "kv/kv_layout.h"
 
 namespace larder {
@@ -20,6 +22,9 @@ struct Footprint {
   std::int64_t bookkeeping_bytes = 0;
   int context_length = 0;          // what the model was trained for
   int max_batch_tokens = 0;        // the longest chunk of a prompt in one step
+  // What the cache keeps beside so many blocks; empty = nothing. A plan has it in its own process_bytes
+  // and bookkeeping_bytes.
+  std::function<KvBookkeeping(int num_blocks)> beside_blocks{};
 };
 
 // What the user fixes; 0 = Larder chooses.
@@ -67,6 +72,8 @@ std::int64_t resident_memory_bytes();
 
 // "512 MiB", "1.50 GiB".
 std::string format_bytes(std::int64_t bytes);
+// As an option takes them: no fewer, and without a blank, "161MiB".
+std::string option_bytes(std::int64_t bytes);
 // Bytes of "2GiB", "512M", "1.5g", "4096". Throws Error{kInvalidArgument}.
 std::int64_t parse_bytes(const std::string& text);
 

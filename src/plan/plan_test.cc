@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
 #include <vector>
 
 #include "base/error.h"
@@ -68,6 +69,37 @@ TEST(Plan, AContextThatDoesNotFitIsCutUnlessItWasAskedFor) {
                Error);
 }
 
+std::string word_after(const std::string& text, const std::string& option) {
+  const std::size_t begin = text.find(option + " ") + option.size() + 1;
+  return text.substr(begin, text.find(' ', begin) - begin);
+}
+
+TEST(Plan, TheSizesThatItAdvisesSuffice) {
+  const KvLayout layout = gemma_270m();
+  const Footprint footprint{.weights_bytes = 123'456'789,
+                            .context_length = 32768,
+                            .max_batch_tokens = 512,
+                            .beside_blocks = [](int num_blocks) -> KvBookkeeping {
+                              return {num_blocks * 100'000, num_blocks * 50'000 + 1};
+                            }};
+  std::string text;
+  try {
+    (void)make_plan(layout, footprint, {.kv_bytes = kMiB, .max_model_len = 20'000}, 8 * kGiB);
+    FAIL();
+  } catch (const Error& error) {
+    text = error.what();
+  }
+  const std::int64_t kv_bytes = parse_bytes(word_after(text, "--kv-size"));
+  const std::int64_t memory_bytes = parse_bytes(word_after(text, "--memory"));
+  EXPECT_EQ(make_plan(layout, footprint, {.kv_bytes = kv_bytes, .max_model_len = 20'000}, 8 * kGiB)
+                .max_model_len, 20'000);
+  const Plan plan = make_plan(
+      layout, footprint, {.memory_bytes = memory_bytes, .max_model_len = 20'000}, 8 * kGiB);
+  EXPECT_EQ(plan.max_model_len, 20'000);
+  EXPECT_LE(plan.most_bytes(), memory_bytes);
+  EXPECT_GT(plan.most_bytes() + 3 * kMiB, memory_bytes);
+}
+
 TEST(Plan, RefusesWhatTheMachineHasNot) {
   const Footprint footprint{
       .weights_bytes = 4 * kGiB, .context_length = 4096, .max_batch_tokens = 512};
@@ -85,6 +117,7 @@ TEST(Memory, SizesAreReadAndWritten) {
   for (const char* bad : {"", "x", "-1", "1q", "1gx", "1e30", "nan"})
     EXPECT_THROW(parse_bytes(bad), Error) << bad;
   EXPECT_EQ(format_bytes(3 * kGiB / 2), "1.50 GiB");
+  EXPECT_EQ(option_bytes(160 * kMiB + 1), "161MiB");
 }
 
 TEST(Memory, TheMachineAnswers) {
