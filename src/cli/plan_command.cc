@@ -125,6 +125,10 @@ class Planner {
     if (!is_for_server) return;
     report_.server = planned.plan;
     report_.kv_budget_bytes = static_cast<double>(planned.plan.kv_bytes);
+    // It was there when the plan was made, whatever was free a moment later.
+    d.machine.memory_bytes =
+        std::max(d.machine.memory_bytes,
+                 static_cast<std::int64_t>(d.device_weights_bytes()) + planned.plan.kv_bytes + 1);
     if (options_.no_measure) return;
     report_.speed = calibrate(planned.file.config, gguf,
                               {.kv_types = d.kv_types, .limits = planned.limits}, pool_);

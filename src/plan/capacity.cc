@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "kv/kv_cache.h"
+#include "plan/largest.h"
 #include "plan/plan.h"
 
 namespace larder {
@@ -44,23 +45,46 @@ double request_bytes(const Deployment& deployment, const Workload& workload) {
       kv_bytes_for(deployment.device_layout(), num_tokens, deployment.max_batch_tokens));
 }
 
-// The largest value in [0, limit] for which holds() is true, if it is for all below.
-template <class Holds>
-std::int64_t largest(std::int64_t limit, const Holds& holds) {
-  std::int64_t low = 0, high = limit;
-  while (low < high) {
-    const std::int64_t middle = (low + high + 1) / 2;
-    if (holds(middle))
-      low = middle;
-    else
-      high = middle - 1;
-  }
-  return low;
+// What the weights leave of a device's memory.
+double left_bytes(const Deployment& deployment) {
+  return static_cast<double>(deployment.machine.memory_bytes) - deployment.device_weights_bytes();
 }
 
-double budget_of(const Deployment& deployment, double kv_budget_bytes) {
-  if (kv_budget_bytes > 0) return kv_budget_bytes;
-  return static_cast<double>(deployment.machine.memory_bytes) - deployment.device_weights_bytes();
+// Of one device, that its requests may take: none where a budget is more than there is.
+double usable_bytes(const Deployment& deployment, double kv_budget_bytes) {
+  const double left = std::max(0.0, left_bytes(deployment));
+  if (kv_budget_bytes > left) return 0;
+  return kv_budget_bytes > 0 ? kv_budget_bytes : left;
+}
+
+// Options that would make it fit, at most two.
+std::string ways_to_fit(const Deployment& deployment, const Workload& workload,
+                        double kv_budget_bytes) {
+  const double one_request = request_bytes(deployment, workload);
+  const auto fits = [&](const Deployment& changed) {
+    return left_bytes(changed) >= std::max(request_bytes(changed, workload), kv_budget_bytes);
+  };
+  std::vector<std::string> ways;
+  if (kv_budget_bytes > 0 && left_bytes(deployment) >= one_request)
+    ways.push_back("--kv-size " + option_bytes(static_cast<std::int64_t>(one_request)));
+  Deployment changed = deployment;
+  for (const WeightFormat& format : weight_formats()) {
+    if (format.name == "mxfp4" && deployment.shape.num_experts == 0) continue;
+    changed.weights = format;
+    if (changed.device_weights_bytes() >= deployment.device_weights_bytes() || !fits(changed))
+      continue;
+    ways.push_back("--weights " + format.name);
+    break;
+  }
+  changed = deployment;
+  while (!deployment.machine.is_measured && changed.num_devices < 64) {
+    changed.num_devices *= 2;
+    if (!fits(changed)) continue;
+    ways.push_back(fmt::format("--tp {}", changed.num_devices));
+    break;
+  }
+  if (ways.empty()) ways.push_back("a smaller model");
+  return ways[0] + (ways.size() > 1 ? " or " + ways[1] : "");
 }
 
 }  // namespace
@@ -102,12 +126,10 @@ Capacity plan_capacity(const Deployment& deployment, const StepSpeed& speed,
                        const Workload& workload, double kv_budget_bytes) {
   const KvLayout layout = deployment.device_layout();
   Capacity capacity;
-  capacity.kv_budget_bytes = budget_of(deployment, kv_budget_bytes);
+  const double usable = usable_bytes(deployment, kv_budget_bytes);
   capacity.request_kv_bytes = request_bytes(deployment, workload);
-  capacity.memory_requests =
-      std::max(0.0, capacity.kv_budget_bytes / capacity.request_kv_bytes);
-  capacity.longest_request =
-      max_context_for_budget(layout, std::max(0.0, capacity.kv_budget_bytes), 1, deployment);
+  capacity.memory_requests = usable / capacity.request_kv_bytes;
+  capacity.longest_request = max_context_for_budget(layout, usable, 1, deployment);
   capacity.ttft_seconds = prompt_seconds(speed, deployment, workload);
   capacity.decode_rate_alone = 1 / step_seconds(speed, deployment, workload, 1);
   if (workload.rate > 0)
@@ -132,39 +154,22 @@ int longest_prompt_within(const StepSpeed& speed, const Deployment& deployment, 
 
 std::string shortage(const Deployment& deployment, const Workload& workload,
                      double kv_budget_bytes) {
-  const auto fits = [&](const Deployment& changed) {
-    return budget_of(changed, 0) >= request_bytes(changed, workload);
-  };
   const double one_request = request_bytes(deployment, workload);
-  if (budget_of(deployment, kv_budget_bytes) >= one_request) return "";
+  if (usable_bytes(deployment, kv_budget_bytes) >= one_request) return "";
+  const bool is_budget_short = kv_budget_bytes > 0 && kv_budget_bytes < one_request;
   const double weights = deployment.device_weights_bytes();
-  std::string text = fmt::format(
-      "does not fit: needs {} ({} of weights and {} of KV for one request of {} tokens){}, has {}",
-      format_bytes(static_cast<std::int64_t>(weights + one_request)),
-      format_bytes(static_cast<std::int64_t>(weights)),
-      format_bytes(static_cast<std::int64_t>(one_request)), workload.request_len(),
+  const double kv = std::max(one_request, kv_budget_bytes);
+  const double memory = static_cast<double>(deployment.machine.memory_bytes);
+  return fmt::format(
+      "does not fit: needs {} ({} of weights and {} of KV {}){}, has {}; use {}",
+      format_bytes(static_cast<std::int64_t>(weights + kv)),
+      format_bytes(static_cast<std::int64_t>(weights)), format_bytes(static_cast<std::int64_t>(kv)),
+      kv > one_request ? "by --kv-size"
+                       : fmt::format("for one request of {} tokens", workload.request_len()),
       deployment.num_devices > 1 ? " on each device" : "",
       format_bytes(static_cast<std::int64_t>(
-          kv_budget_bytes > 0 ? kv_budget_bytes + weights
-                              : static_cast<double>(deployment.machine.memory_bytes))));
-  std::vector<std::string> ways;
-  Deployment changed = deployment;
-  for (const WeightFormat& format : weight_formats()) {
-    if (format.name == "mxfp4" && deployment.shape.num_experts == 0) continue;
-    changed.weights = format;
-    if (changed.device_weights_bytes() >= weights || !fits(changed)) continue;
-    ways.push_back("--weights " + format.name);
-    break;
-  }
-  changed = deployment;
-  while (!deployment.machine.is_measured && changed.num_devices < 64) {
-    changed.num_devices *= 2;
-    if (!fits(changed)) continue;
-    ways.push_back(fmt::format("--tp {}", changed.num_devices));
-    break;
-  }
-  if (ways.empty()) ways.push_back("a smaller model");
-  return text + "; use " + ways[0] + (ways.size() > 1 ? " or " + ways[1] : "");
+          is_budget_short ? std::min(memory, weights + kv_budget_bytes) : memory)),
+      ways_to_fit(deployment, workload, kv_budget_bytes));
 }
 
 }  // namespace larder

@@ -35,7 +35,6 @@ double requests_present(const StepSpeed& speed, const Deployment& deployment,
                         const Workload& workload);
 
 struct Capacity {
-  double kv_budget_bytes = 0;  // of one device; less than 0: the weights alone do not fit
   double request_kv_bytes = 0;       // of one request at its end, on one device
   double memory_requests = 0;        // such requests at once, by memory
   std::int64_t longest_request = 0;  // tokens, of one alone, at most the model's context

@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <string>
 
 #include "base/error.h"
 #include "plan/levers.h"
@@ -120,6 +122,32 @@ TEST(Capacity, ShortageSaysWhatIsMissingAndWhatHelps) {
   EXPECT_NE(text.find("use --weights fp8 or --tp 2"), std::string::npos) << text;
   EXPECT_EQ(shortage(deploy("Llama 3 70B", "H100", 2), {}), "");
   EXPECT_FALSE(plan_capacity(deployment, roofline(deployment), {}).fits());
+}
+
+TEST(Capacity, ABudgetHasToBeThereAndToHoldARequest) {
+  const Deployment deployment = deploy("Llama 3 8B", "H100");
+  const StepSpeed speed = roofline(deployment);
+  const auto gib = [](int count) { return static_cast<double>(std::int64_t{count} << 30); };
+  EXPECT_EQ(shortage(deployment, {}, gib(64)), "");
+  EXPECT_NE(shortage(deployment, {}, gib(66)).find("has 80.00 GiB; use --kv-size 288MiB"),
+            std::string::npos)
+      << shortage(deployment, {}, gib(66));
+  EXPECT_FALSE(plan_capacity(deployment, speed, {}, gib(66)).fits());
+  EXPECT_NE(shortage(deployment, {}, 1e6).find("use --kv-size 288MiB"), std::string::npos);
+  const double all = static_cast<double>(deployment.machine.memory_bytes);
+  EXPECT_NE(shortage(deployment, {}, all), "");
+  for (const Lever& lever : list_levers(deployment, speed, {}, all))
+    EXPECT_EQ(lever.name, "") << "no lever makes room for a budget of the whole memory";
+}
+
+TEST(Levers, LeaveABudgetThatWasGivenAsItIs) {
+  const Deployment deployment = deploy("Llama 3 8B", "H100");
+  const double budget = 4e9;
+  const Capacity now = plan_capacity(deployment, roofline(deployment), {}, budget);
+  const std::vector<Lever> levers = list_levers(deployment, roofline(deployment), {}, budget);
+  const auto q4 = std::ranges::find(levers, std::string("--weights q4_0"), &Lever::option);
+  ASSERT_NE(q4, levers.end());
+  EXPECT_DOUBLE_EQ(q4->after.memory_requests, now.memory_requests);
 }
 
 TEST(Capacity, AnEndlessRequestHoldsTwiceItsWindow) {

@@ -37,12 +37,8 @@ class LeverList {
  private:
   void add(std::string name, std::string option, const Deployment& changed,
            const Workload& workload) {
-    // A budget that was given for KV grows by what the weights give back.
-    double budget = kv_budget_bytes_;
-    if (budget > 0)
-      budget += deployment_.device_weights_bytes() - changed.device_weights_bytes();
-    const Capacity after =
-        plan_capacity(changed, scaled_speed(speed_, deployment_, changed), workload, budget);
+    const Capacity after = plan_capacity(changed, scaled_speed(speed_, deployment_, changed),
+                                         workload, kv_budget_bytes_);
     // What does not help enough, slows the machine down or changes little is no lever.
     if (!after.fits()) return;
     if (after.max_rate < now_.max_rate * 1.01 && after.ttft_seconds > now_.ttft_seconds * 0.99)

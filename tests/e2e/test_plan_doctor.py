@@ -61,9 +61,11 @@ def test_plan_of_a_published_model_on_this_machine():
     assert out["speed"]["source"] == "roofline"
 
 
-@pytest.mark.parametrize("arguments", [("--machine", "h100"), ("--weights", "q4_0", "--no-measure")])
-def test_plan_of_a_file_for_another_case_does_not_ask_this_machine(arguments):
-    larder("plan", "-m", SMOLLM2, "--kv-size", "100TiB", *arguments)
+def test_plan_of_a_file_for_another_case_does_not_ask_this_machine():
+    larder("plan", "-m", SMOLLM2, "--kv-size", "70GiB", "--machine", "h100")
+    for arguments in (("--machine", "h100"), ("--weights", "q4_0", "--no-measure")):
+        run = larder("plan", "-m", SMOLLM2, "--kv-size", "100TiB", *arguments, code=1)
+        assert "Requests of 128 tokens at once" in run.stdout and "does not fit: needs" in run.stderr
 
 
 def test_plan_for_another_machine_takes_its_limits_from_the_options():
