@@ -132,12 +132,9 @@ void print_workload(const PlanReport& report) {
   if (w.rate <= 0) return;
   const std::string name = fmt::format("At {:g} requests/s", w.rate);
   if (std::isinf(c.requests_present))
-    row(name, "the line grows for ever: more come in than can be computed");
+    row(name, "the line grows for ever: more come in than can be served");
   else
-    row(name, fmt::format("{:.1f} at once (Little's law), {}", c.requests_present,
-                          c.requests_present <= at_once
-                              ? "which fit"
-                              : fmt::format("of which {:.0f} wait", c.requests_present - at_once)));
+    row(name, fmt::format("{:.1f} at once (Little's law)", c.requests_present));
 }
 
 void print_decode(const PlanReport& report) {

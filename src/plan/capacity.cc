@@ -132,14 +132,16 @@ Capacity plan_capacity(const Deployment& deployment, const StepSpeed& speed,
   capacity.longest_request = max_context_for_budget(layout, usable, 1, deployment);
   capacity.ttft_seconds = prompt_seconds(speed, deployment, workload);
   capacity.decode_rate_alone = 1 / step_seconds(speed, deployment, workload, 1);
-  if (workload.rate > 0)
-    capacity.requests_present = requests_present(speed, deployment, workload);
+  if (workload.rate > 0) capacity.requests_present = kInfinite;
   if (!capacity.fits()) return capacity;
   const double at_once =
       std::min(std::floor(capacity.memory_requests), static_cast<double>(workload.max_sequences));
   const double step = step_seconds(speed, deployment, workload, at_once);
   capacity.decode_rate_full = at_once / step;
   capacity.max_rate = 1 / (capacity.ttft_seconds + workload.output_len * step / at_once);
+  // Little's law knows of no limit to those present.
+  if (workload.rate > 0 && workload.rate <= capacity.max_rate)
+    capacity.requests_present = requests_present(speed, deployment, workload);
   return capacity;
 }
 

@@ -29,8 +29,8 @@ std::int64_t max_context_for_budget(double memory_bytes, double model_weights_by
 std::int64_t max_context_for_budget(const KvLayout& layout, double kv_budget_bytes,
                                     double num_sequences, const Deployment& deployment);
 
-// Little's law (1961): requests present = rate * time that each is present. Infinite when requests
-// come in faster than they can be served.
+// Little's law (1961): requests present = rate * time that each is present, however many these are.
+// Infinite when requests come in faster than they can be computed.
 double requests_present(const StepSpeed& speed, const Deployment& deployment,
                         const Workload& workload);
 
@@ -42,7 +42,7 @@ struct Capacity {
   double decode_rate_alone = 0;      // tokens a second of one request
   double decode_rate_full = 0;       // of all together, when the memory is full
   double max_rate = 0;               // requests a second that can go on for ever
-  double requests_present = 0;       // at workload.rate; 0 = no rate
+  double requests_present = 0;       // at workload.rate; 0 = no rate; infinite above max_rate
   bool fits() const { return memory_requests >= 1; }
 };
 

@@ -150,6 +150,22 @@ TEST(Levers, LeaveABudgetThatWasGivenAsItIs) {
   EXPECT_DOUBLE_EQ(q4->after.memory_requests, now.memory_requests);
 }
 
+TEST(Capacity, ARateAboveTheHighestMakesALineWhateverLimitsIt) {
+  const Deployment deployment = deploy("Llama 3 8B", "H100");
+  const StepSpeed speed = roofline(deployment);
+  Workload workload{.prompt_len = 1000, .output_len = 200, .max_sequences = 2};
+  const double most = plan_capacity(deployment, speed, workload).max_rate;
+  workload.rate = 0.9 * most;
+  EXPECT_GT(plan_capacity(deployment, speed, workload).requests_present, 0);
+  EXPECT_LE(plan_capacity(deployment, speed, workload).requests_present, 3);
+  workload.rate = 1.1 * most;
+  EXPECT_TRUE(std::isinf(plan_capacity(deployment, speed, workload).requests_present));
+  // Where memory is what limits it, too.
+  workload.max_sequences = 256;
+  const double two_requests = 2.5 * plan_capacity(deployment, speed, workload).request_kv_bytes;
+  EXPECT_TRUE(std::isinf(plan_capacity(deployment, speed, workload, two_requests).requests_present));
+}
+
 TEST(Capacity, AnEndlessRequestHoldsTwiceItsWindow) {
   const Deployment deployment = deploy("Llama 3 8B", "H100");
   const auto bytes = [&](Workload workload) {
