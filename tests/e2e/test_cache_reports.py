@@ -127,17 +127,25 @@ def test_the_doctor_names_the_greatest_loss(server, tmp_path):
 def test_keys_cannot_tell_what_others_asked():
     """One prompt, two keys: no hit, no word of it, and no difference in time to a prompt that nobody asked before."""
     with serving("--api-key", "alpha", "--api-key", "beta", model=os.environ["LARDER_TEST_SMOLLM2"]) as server:
-        known, unknown = [], []
+        known, unknown, own = [], [], []
         for i in range(9):
             secret = f"Secret {i * 7919}: {RULES}"
-            ask(server, secret, "What is it?", key="alpha")
+            hidden = ask(server, secret, "What is it?", key="alpha")["id"]
             for system, times in ((secret, known), (f"Guess {i * 7919}: {RULES}", unknown)):
                 begin = time.monotonic()
                 reply = ask(server, system, "What is it?", key="beta", max_tokens=1)
                 times.append(time.monotonic() - begin)
                 report = check_sums(reply)
-            # Its own earlier prompts it may hear of; of the other key's not even a count.
-            assert lost(report, "other_salt") == 0
+                # Its own earlier prompts it may hear of; of the other key's not even a count.
+                assert lost(report, "other_salt") == 0
+                assert hidden not in json.dumps(report)
+                assert (report["nearest"]["id"] in own) if own else (report["nearest"] is None)
+                # All of its own prompts begin with the same few tokens, the template's and a word.
+                assert report["cached_tokens"] < (40 if own else 1)
+                if system is secret and own:
+                    told = report["divergence"]
+                    assert str(i * 7919) not in told["shared_text"] + told["old_text"]
+                own.append(reply["id"])
         # A hit is some ten times as fast as a miss; these are both misses.
         ratio = statistics.median(known) / statistics.median(unknown)
         assert 0.6 < ratio < 1.6, (ratio, known, unknown)
