@@ -22,6 +22,7 @@ constexpr std::chrono::seconds kPatience{10};
 constexpr std::uint64_t kMaxBodyBytes = std::uint64_t{256} << 20;
 
 struct Place {
+  std::string authority;  // as the URL has it
   std::string host, port;
 };
 
@@ -33,7 +34,7 @@ Place parse_url(const std::string& url) {
   rest = rest.substr(0, rest.find('/'));
   const auto colon = rest.rfind(':');
   const bool has_port = colon != std::string::npos && rest.find(']', colon) == std::string::npos;
-  Place place{has_port ? rest.substr(0, colon) : rest, has_port ? rest.substr(colon + 1) : "80"};
+  Place place{rest, has_port ? rest.substr(0, colon) : rest, has_port ? rest.substr(colon + 1) : "80"};
   if (place.host.starts_with('[') && place.host.ends_with(']'))
     place.host = place.host.substr(1, place.host.size() - 2);
   if (place.host.empty()) throw_invalid("{}: the host is missing", url);
@@ -47,7 +48,7 @@ std::string http_get(const std::string& url, const std::string& path, const std:
   boost::asio::io_context context;
   beast::tcp_stream stream(context);
   http::request<http::empty_body> request(http::verb::get, path, 11);
-  request.set(http::field::host, place.host);
+  request.set(http::field::host, place.authority);
   request.set(http::field::connection, "close");
   if (!api_key.empty()) request.set(http::field::authorization, "Bearer " + api_key);
   http::response_parser<http::string_body> parser;

@@ -124,6 +124,14 @@ def test_the_doctor_names_the_greatest_loss(server, tmp_path):
     assert "timestamp in system" in text
 
 
+def test_the_doctor_reads_a_server_at_an_ipv6_address():
+    with serving("--host", "::1") as server:
+        ask(server, RULES, "What is bread?")
+        run = subprocess.run([os.environ["LARDER_BIN"], "doctor", "cache", server.url, "--json"], check=True,
+                             capture_output=True, text=True, timeout=60)
+        assert json.loads(run.stdout)["requests"] == 1
+
+
 def test_keys_cannot_tell_what_others_asked():
     """One prompt, two keys: no hit, no word of it, and no difference in time to a prompt that nobody asked before."""
     with serving("--api-key", "alpha", "--api-key", "beta", model=os.environ["LARDER_TEST_SMOLLM2"]) as server:
