@@ -39,6 +39,16 @@ nlohmann::ordered_json describe(const ModelFile& file) {
           {"context_length", config.context_len}};
 }
 
+// What clients may call the model beside its name.
+std::vector<std::string> aliases_of(const ServeOptions& options, const std::string& file) {
+  const std::filesystem::path path = file;
+  std::vector<std::string> aliases;
+  for (const std::string& alias :
+       {file, options.runtime.model, path.filename().string(), path.stem().string()})
+    if (std::ranges::find(aliases, alias) == aliases.end()) aliases.push_back(alias);
+  return aliases;
+}
+
 void serve(const ServeOptions& options) {
   // A log whose reader has gone is no reason to drop the requests that run.
   std::signal(SIGPIPE, SIG_IGN);
@@ -64,7 +74,7 @@ void serve(const ServeOptions& options) {
   const std::filesystem::path path = runtime.file().path;
   struct stat status{};
   ServedModel model{.name = options.name.empty() ? path.stem().string() : options.name,
-                    .aliases = {runtime.file().path, options.runtime.model},
+                    .aliases = aliases_of(options, runtime.file().path),
                     .tokenizer = runtime.tokenizer(),
                     .chat_template = runtime.chat_template(),
                     .engine = runtime.engine(),

@@ -3,6 +3,7 @@ import asyncio
 import concurrent.futures
 import json
 import os
+import pathlib
 import resource
 import signal
 import socket
@@ -188,7 +189,9 @@ def test_final_message_can_be_continued(server):
 def test_models(server):
     models = server.client.models.list().data
     assert models[0].id == "smollm2" and models[0].max_model_len > 0
-    assert server.client.models.retrieve("smollm2").id == "smollm2"
+    file = pathlib.Path(server.model)
+    for name in ("smollm2", "default", file.name, file.stem):
+        assert server.client.models.retrieve(name).id == "smollm2"
 
 
 @pytest.mark.parametrize("fields, status, param", [
