@@ -5,6 +5,7 @@
 
 #include <cstdio>
 #include <string>
+#include <vector>
 
 #include "base/error.h"
 #include "cli/commands.h"
@@ -41,6 +42,15 @@ void open_standard_streams() {
   if (fd > STDERR_FILENO) ::close(fd);
 }
 
+// Options without a command are serve's.
+std::vector<const char*> with_command(const CLI::App& app, int argc, char** argv) {
+  std::vector<const char*> arguments(argv, argv + argc);
+  const bool has_option = argc > 1 && argv[1][0] == '-';
+  if (argc <= 1 || (has_option && app.get_option_no_throw(argv[1]) == nullptr))
+    arguments.insert(arguments.begin() + 1, "serve");
+  return arguments;
+}
+
 bool can_write_output() { return std::fflush(stdout) == 0 && std::ferror(stdout) == 0; }
 
 }  // namespace
@@ -67,11 +77,8 @@ int main(int argc, char** argv) {
   larder::add_plan_command(app);
   larder::add_doctor_command(app);
   try {
-    if (argc == 1) {
-      app.parse("serve", false);
-    } else {
-      app.parse(argc, argv);
-    }
+    const std::vector<const char*> arguments = with_command(app, argc, argv);
+    app.parse(static_cast<int>(arguments.size()), arguments.data());
   } catch (const CLI::ParseError& error) {
     return app.exit(error);
   } catch (const std::exception& error) {

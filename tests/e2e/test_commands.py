@@ -22,6 +22,14 @@ def test_help_teaches():
         assert "--" in larder(command, "--help").stdout
 
 
+@pytest.mark.parametrize("arguments", [("-m", "/nowhere.gguf"), ("--port", 0, "-m", "/nowhere.gguf"), ("--", "-m")])
+def test_options_without_a_command_are_those_of_serve(arguments):
+    bare, served = (subprocess.run([BIN, *words, *map(str, arguments)], capture_output=True, text=True, timeout=60)
+                    for words in ((), ("serve",)))
+    assert bare.returncode == served.returncode != 0
+    assert bare.stderr == served.stderr != ""
+
+
 @pytest.mark.parametrize("model, word", [("smollm2", "Paris"), ("gemma3", "capital of the country")])
 def test_generate_is_repeatable_and_makes_sense(model, word):
     runs = [larder("generate", "-m", MODELS[model], "-p", "The capital of France is", "-n", 16).stdout for _ in range(2)]
