@@ -65,6 +65,7 @@ class Planner {
     if (is_published(options_.runtime.model)) {
       d.shape = *find_published_model(options_.runtime.model);
       d.weights = published_weight_format(options_.runtime.model);
+      warn_beyond_training(options_.runtime, d.shape.context_len);
       choose_machine();
     } else {
       plan_file();

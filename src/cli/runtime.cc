@@ -64,6 +64,16 @@ void show_progress(std::size_t done_bytes, std::size_t total_bytes) {
 
 }  // namespace
 
+void warn_beyond_training(const RuntimeOptions& options, int context_len) {
+  const AttentionSpan& span = options.attention;
+  if (options.max_model_len <= context_len) return;
+  if (span.window > 0 && span.window + span.num_sinks <= context_len) return;
+  std::fprintf(stderr,
+               "Warning: --max-model-len %d goes beyond the %d tokens that the model was trained for, and "
+               "so may its answers; --attention-window has them see the last tokens only\n",
+               options.max_model_len, context_len);
+}
+
 ModelFile read_model_file(const RuntimeOptions& options) {
   ModelFile file;
   file.path = find_model(options.model);
@@ -80,6 +90,7 @@ ModelFile read_model_file(const RuntimeOptions& options) {
   } catch (const Error& error) {
     throw Error(error.kind(), fmt::format("{}: {}", file.path, error.what()));
   }
+  warn_beyond_training(options, file.config.context_len);
   return file;
 }
 

@@ -69,6 +69,9 @@ struct ModelFile {
   std::unique_ptr<ChatTemplate> chat_template;
 };
 
+// A line on standard error where --max-model-len is more than that and no window keeps within it.
+void warn_beyond_training(const RuntimeOptions& options, int context_len);
+
 // Throws Error{kNotFound} where there is none, and what its parts throw.
 ModelFile read_model_file(const RuntimeOptions& options);
 

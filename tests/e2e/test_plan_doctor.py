@@ -78,6 +78,14 @@ def test_plan_for_another_machine_takes_its_limits_from_the_options():
     assert "does not fit" in larder("plan", *arguments, "--memory", "8GiB", code=1).stderr
 
 
+def test_a_context_beyond_the_trained_one_is_told():
+    for model in (SMOLLM2, "llama-3-8b"):
+        arguments = ("plan", "-m", model, "--machine", "h100", "-c", 20000)
+        warning = larder(*arguments).stderr
+        assert "--max-model-len 20000" in warning and " 8192 " in warning and "--attention-window" in warning
+        assert larder(*arguments, "--attention-window", 4096).stderr == ""
+
+
 def test_plan_cuts_no_length_that_was_given():
     out = larder("plan", "-m", "llama-3-8b", "--machine", "h100", "--prompt", 8100).stdout
     assert "8100 tokens in, 92 out" in out
