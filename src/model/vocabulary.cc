@@ -57,6 +57,16 @@ std::vector<TokenKind> read_kinds(const GgufFile& gguf) {
   return kinds;
 }
 
+// Several names stand for one pattern.
+std::string read_pre_tokenizer(const GgufFile& gguf) {
+  const auto name = gguf.find_string(key("pre"));
+  if (!name) return "default";
+  if (*name == "deepseek-r1-qwen") return "qwen2";
+  for (const char* other : {"llama3", "llama-v3", "falcon3", "pixtral"})
+    if (*name == other) return "llama-bpe";
+  return std::string(*name);
+}
+
 }  // namespace
 
 Vocabulary read_vocabulary(const GgufFile& gguf) {
@@ -68,7 +78,7 @@ Vocabulary read_vocabulary(const GgufFile& gguf) {
     throw_invalid("GGUF: {}: '{}' is not supported; gpt2 and llama are", key("model"),
                   printable(*model));
   vocabulary.model = *model;
-  vocabulary.pre_tokenizer = gguf.find_string(key("pre")).value_or("default");
+  vocabulary.pre_tokenizer = read_pre_tokenizer(gguf);
   const auto tokens = gguf.find_strings(key("tokens"));
   vocabulary.tokens.assign(tokens->begin(), tokens->end());
   vocabulary.kinds = read_kinds(gguf);

@@ -12,10 +12,10 @@ namespace {
 
 using ::testing::HasSubstr;
 
-GgufBuilder byte_level() {
+GgufBuilder byte_level(std::string_view pre_tokenizer = "smollm") {
   GgufBuilder builder;
   builder.add_string("tokenizer.ggml.model", "gpt2")
-      .add_string("tokenizer.ggml.pre", "smollm")
+      .add_string("tokenizer.ggml.pre", pre_tokenizer)
       .add_array<std::string>("tokenizer.ggml.tokens", GgufType::kString, {"<s>", "a", "b", "ab"})
       .add_array<std::string>("tokenizer.ggml.merges", GgufType::kString, {"a b"});
   return builder;
@@ -56,6 +56,15 @@ TEST(Vocabulary, ByteLevel) {
   EXPECT_EQ(vocabulary.eos, 3);
   EXPECT_EQ(vocabulary.bos, std::nullopt);
   EXPECT_FALSE(vocabulary.add_bos);
+}
+
+TEST(Vocabulary, OtherNamesOfAPreTokenizerAreRead) {
+  EXPECT_EQ(read(byte_level("deepseek-r1-qwen")).pre_tokenizer, "qwen2");
+  for (const char* name : {"llama3", "llama-v3", "falcon3", "pixtral"}) {
+    const Vocabulary vocabulary = read(byte_level(name));
+    EXPECT_EQ(vocabulary.pre_tokenizer, "llama-bpe") << name;
+    EXPECT_TRUE(vocabulary.add_bos) << name;
+  }
 }
 
 TEST(Vocabulary, SentencePiece) {

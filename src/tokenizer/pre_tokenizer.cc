@@ -1,6 +1,7 @@
 #include "tokenizer/pre_tokenizer.h"
 
 #include "base/error.h"
+#include "base/printable.h"
 
 namespace larder {
 namespace {
@@ -182,9 +183,8 @@ std::vector<PreTokenizer::Stage> stages_of(std::string_view name) {
   // Files converted before they named their pre-tokenizer; the pattern is llama.cpp's.
   if (name == "default") return {punctuation_run, gpt2_word, number_run, digit_triple};
   throw_invalid(
-      "tokenizer.ggml.pre: an unknown pre-tokenizer; smollm, qwen2, llama-bpe, gpt-2 and default "
-      "are "
-      "supported");
+      "tokenizer.ggml.pre: '{}' is not supported; smollm, qwen2, llama-bpe, gpt-2 and default are",
+      printable(name));
 }
 
 }  // namespace

@@ -295,7 +295,7 @@ TEST(Vocabulary, ByteLevelOnesThatAreMalformedAreRefused) {
     return refusal(vocabulary);
   };
   EXPECT_THAT(with([](auto& v) { v.model = "bert"; }), HasSubstr("tokenizer.ggml.model"));
-  EXPECT_THAT(with([](auto& v) { v.pre_tokenizer = "x"; }), HasSubstr("tokenizer.ggml.pre"));
+  EXPECT_THAT(with([](auto& v) { v.pre_tokenizer = "x\n"; }), HasSubstr("tokenizer.ggml.pre: 'x?'"));
   EXPECT_THAT(with([](auto& v) { v.tokens.clear(), v.kinds.clear(); }), HasSubstr(".tokens: 0"));
   EXPECT_THAT(with([](auto& v) { v.tokens[7] = v.tokens[9]; }), HasSubstr(".tokens[9]: the same"));
   EXPECT_THAT(with([](auto& v) { v.tokens[7] = ""; }), HasSubstr(".tokens[7]: empty"));
