@@ -1,8 +1,10 @@
 // larder doctor cache: why prompts missed the cache, from a running server or a list of requests.
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,6 +13,7 @@
 #include "cli/commands.h"
 #include "cli/http_get.h"
 #include "cli/runtime.h"
+#include "server/anthropic_request.h"
 #include "server/cache_log.h"
 #include "server/cache_losses.h"
 #include "server/prompt.h"
@@ -26,6 +29,27 @@ struct DoctorCacheOptions {
   std::string api_key;
   bool json = false;
 };
+
+bool has_part_of(const Json& list, const char* key, std::initializer_list<const char*> values) {
+  if (!list.is_array()) return false;
+  return std::ranges::any_of(list, [&](const Json& part) {
+    const auto value = part.is_object() ? part.find(key) : part.end();
+    return part.is_object() && value != part.end() &&
+           (values.size() == 0 || std::ranges::find(values, *value) != values.end());
+  });
+}
+
+// Whether only Anthropic's API knows what the request has: the system prompt beside the messages, its
+// form of tools, and calls of them.
+bool is_messages_request(const Json& body) {
+  if (body.contains("system")) return true;
+  if (body.contains("tools") && has_part_of(body["tools"], "input_schema", {})) return true;
+  return body["messages"].is_array() &&
+         std::ranges::any_of(body["messages"], [](const Json& message) {
+           return message.is_object() && message.contains("content") &&
+                  has_part_of(message["content"], "type", {"tool_use", "tool_result"});
+         });
+}
 
 // Requests as a client sent them, one after another, against a cache that forgets nothing: what they
 // would have missed in it is the client's doing.
@@ -43,10 +67,13 @@ class Replay {
         metrics_("replay", model_.max_model_len),
         log_(model_.tokenizer, metrics_, {}, {.max_ledger_bytes = std::size_t{1} << 30}) {}
 
-  Json report(const Json& body) {
-    ChatRequest request = parse_chat_request(
-        body, {.limits = limits_, .vocab_size = model_.tokenizer.vocab_size(),
-               .max_model_len = model_.max_model_len});
+  Json report(Json body) {
+    const RequestRules rules{.limits = limits_, .vocab_size = model_.tokenizer.vocab_size(),
+                             .max_model_len = model_.max_model_len};
+    const bool is_messages = is_messages_request(body);
+    if (is_messages && !body.contains("max_tokens")) body["max_tokens"] = 1;
+    ChatRequest request =
+        is_messages ? parse_messages_request(body, rules) : parse_chat_request(body, rules);
     PreparedPrompt prompt = prepare_chat(request, model_);
     PromptOrigin origin = std::move(prompt.origin);
     origin.id = fmt::format("request {}", ++num_requests_);
@@ -70,17 +97,6 @@ class Replay {
   int num_requests_ = 0;
 };
 
-// Anthropic's requests have the system prompt beside the messages.
-Json as_chat(Json body) {
-  const auto system = body.find("system");
-  if (system == body.end() || system->is_null()) return body;
-  if (!body["messages"].is_array()) throw_invalid("messages must be an array");
-  body["messages"].insert(body["messages"].begin(),
-                          Json{{"role", "system"}, {"content", *system}});
-  body.erase("system");
-  return body;
-}
-
 // A file of JSON, one object per line: cache reports, or requests as they were sent.
 void read_log(const DoctorCacheOptions& options, CacheLosses& losses) {
   std::ifstream file(options.source);
@@ -97,7 +113,7 @@ void read_log(const DoctorCacheOptions& options, CacheLosses& losses) {
       }
       if (json.is_object() && json.contains("messages")) {
         if (!replay) replay = std::make_unique<Replay>(options.runtime);
-        json = replay->report(as_chat(std::move(json)));
+        json = replay->report(std::move(json));
       }
       losses.add(json);
     } catch (const std::exception& error) {  // whatever an odd line makes of it

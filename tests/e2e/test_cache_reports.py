@@ -132,6 +132,20 @@ def test_the_doctor_reads_a_server_at_an_ipv6_address():
         assert json.loads(run.stdout)["requests"] == 1
 
 
+def test_the_doctor_reads_anthropics_requests_with_tools(tmp_path):
+    call = {"type": "tool_use", "id": "call_1", "name": "look", "input": {"place": "jar"}}
+    chat = {"model": "x", "max_tokens": 8, "messages": [
+        {"role": "user", "content": f"{RULES} What is in the jar?"}, {"role": "assistant", "content": [call]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "call_1", "content": "jam"}]}]}
+    tools = [{"name": "look", "description": "Looks.", "input_schema": {"type": "object", "properties": {}}}]
+    log = tmp_path / "requests.jsonl"
+    log.write_text("".join(json.dumps(body) + "\n" for body in (
+        chat, {**chat, "system": [{"type": "text", "text": "Be kind."}]}, {**chat, "tools": tools})))
+    run = subprocess.run([os.environ["LARDER_BIN"], "doctor", "cache", str(log), "-m", os.environ["LARDER_TEST_SMOLLM2"],
+                          "--json"], check=True, capture_output=True, text=True, timeout=120)
+    assert json.loads(run.stdout)["requests"] == 3 and "left out" not in run.stderr
+
+
 def test_keys_cannot_tell_what_others_asked():
     """One prompt, two keys: no hit, no word of it, and no difference in time to a prompt that nobody asked before."""
     with serving("--api-key", "alpha", "--api-key", "beta", model=os.environ["LARDER_TEST_SMOLLM2"]) as server:
