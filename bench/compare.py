@@ -116,7 +116,10 @@ def compare_serving(a):
     print(f"\n{a.requests} requests at once, 32 tokens out, {a.serve.rsplit('/', 1)[-1]}\n")
     print("| prompts | engine | wall, s | median TTFT, s | ratio of walls |\n| --- | --- | ---: | ---: | ---: |")
     for shared in (True, False):
-        runs = {e: [serve_once(a, e, shared) for _ in range(a.rounds)] for e in ("Larder", "llama.cpp")}
+        runs = {"Larder": [], "llama.cpp": []}
+        for _ in range(a.rounds):
+            for engine, results in runs.items():
+                results.append(serve_once(a, engine, shared))
         wall = {e: statistics.median(r[0] for r in v) for e, v in runs.items()}
         for engine, values in runs.items():
             ttft = statistics.median(r[1] for r in values)
