@@ -67,10 +67,14 @@ class LlamaCpp:
 
     def __init__(self, options):
         self.bin = install.llama_cpp(options.llama_bin)
+        self.is_given = options.llama_bin is not None
         self.threads = options.threads
         self.log = install.PEERS / "llama.cpp-run.log"
 
     def version(self):
+        if self.is_given:  # it says so on standard error
+            run_command([self.bin / "llama-server", "--version"], self.log, 60)
+            return re.search(r"version: (.*)", self.log.read_text())[1]
         return f"the source in {install.LLAMA_SDIST.replace('==', ' ')}"
 
     def refusal(self, model):
@@ -152,7 +156,7 @@ class Vllm:
         self.log = install.PEERS / "vllm-run.log"
 
     def version(self):
-        return f"{install.version_of(install.VLLM)} for CPU, {self.dtype}"
+        return f"{install.version_of(install.VLLM)} for CPU, {self.dtype}, eager"
 
     def refusal(self, model):
         return None if model.name == "smollm2-q8_0" else "reads no GGUF; its copy of SmolLM2 stands beside Q8_0"

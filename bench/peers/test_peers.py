@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
-from peers import install, load, measure, models, report, stats, svg  # noqa: E402
+from peers import engines, install, load, measure, models, report, stats, svg  # noqa: E402
 
 
 def request(start, times, prompt=10, cached=4):
@@ -147,6 +147,15 @@ class Streamer(BaseHTTPRequestHandler):
 
     def event(self, data):
         self.wfile.write(b"data: " + json.dumps(data).encode() + b"\n\n")
+
+
+def test_llama_cpp_of_ones_own_tells_its_own_version(tmp_path, monkeypatch):
+    monkeypatch.setattr(install, "PEERS", tmp_path)
+    for program in ("llama-bench", "llama-server"):
+        (tmp_path / program).write_text("#!/bin/sh\necho 'version: 7 (abc)' >&2\n")
+        (tmp_path / program).chmod(0o755)
+    options = types.SimpleNamespace(llama_bin=str(tmp_path), threads=1)
+    assert engines.LlamaCpp(options).version() == "7 (abc)"
 
 
 def test_load_over_http_keeps_the_order_of_the_plan():
