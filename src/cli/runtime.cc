@@ -179,7 +179,7 @@ void add_runtime_options(CLI::App& command, RuntimeOptions& options) {
 std::int64_t bookkeeping_bytes(const ServerLimits& limits) {
   const CacheLogLimits of_log{.max_ledger_bytes = limits.max_ledger_bytes};
   return static_cast<std::int64_t>(limits.max_history_bytes + limits.max_session_bytes +
-                                   limits.max_summary_bytes + of_log.max_bytes());
+                                   limits.max_total_draft_bytes + limits.max_summary_bytes + of_log.max_bytes());
 }
 
 PlannedModel plan_model(const RuntimeOptions& options, ThreadPool& pool, Device* device) {

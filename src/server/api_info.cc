@@ -98,6 +98,7 @@ Reply Router::metrics_page(const HttpRequest&, Mailbox::Wake) const {
                           .bookkeeping = {.prompt_bytes = cache_log_->size_bytes(),
                                           .answer_bytes = history_->size_bytes(),
                                           .session_bytes = sessions_->size_bytes(),
+                                          .draft_bytes = drafts_->used(),
                                           .summary_bytes = summaries_->size_bytes()}};
   HttpResponse response{.content_type = "text/plain; version=0.0.4; charset=utf-8",
                         .body = metrics_.serialize(engine.stats(), engine.config(), state),

@@ -25,6 +25,15 @@ namespace {
               param);
 }
 
+// The prompt is made of the items; only those that will be stored have to wait for the answer.
+void drop_unkept(ResponseDraft& draft) {
+  if (!draft.keeps_response) {
+    draft.previous.reset();
+    draft.context.clear();
+  }
+  if (draft.store == nullptr) draft.input.clear();
+}
+
 std::string response_id(const HttpRequest& request) {
   return path_values("/v1/responses/{id}", request.path).at(0);
 }
@@ -64,7 +73,7 @@ std::vector<ItemPtr> Router::make_items(const std::string& owner, const std::vec
   made.reserve(items.size());
   for (std::size_t i = 0; i < items.size(); ++i) {
     if (!is_reference(items[i])) {
-      made.push_back(sessions_->make_item(items[i]));
+      made.push_back(make_item(items[i]));
       continue;
     }
     const auto item = found.find(items[i]["id"].get<std::string>());
@@ -75,6 +84,20 @@ std::vector<ItemPtr> Router::make_items(const std::string& owner, const std::vec
     made.push_back(item->second);
   }
   return made;
+}
+
+void Router::hold(ResponseDraft& draft) const {
+  std::size_t num_bytes = memory_of(draft.echo);
+  for (const ItemPtr& item : draft.input) num_bytes += item->num_bytes;
+  draft.share = std::make_unique<BudgetShare>(*drafts_);
+  // One too large for all of it goes alone.
+  const std::size_t most = config_.limits.max_total_draft_bytes;
+  if (draft.share->grow(std::min(num_bytes, most))) return;
+  throw Error(ErrorKind::kUnavailable,
+              fmt::format("input: the requests being answered hold {} bytes of inputs already; try "
+                          "again",
+                          drafts_->used()),
+              "input");
 }
 
 Router::ResponsePlan Router::plan_response(const HttpRequest& request,
@@ -103,6 +126,9 @@ Router::ResponsePlan Router::plan_response(const HttpRequest& request,
   draft.wants_logprobs = parsed.wants_logprobs;
   draft.keeps_response = parsed.stores;
   if (parsed.stores || !draft.conversation_id.empty()) draft.store = sessions_.get();
+  draft.echo = std::move(parsed.echo);
+  drop_unkept(draft);
+  hold(draft);
 
   ItemChat spelled = to_chat(parsed.instructions, items);
   if (spelled.messages.empty()) {
@@ -115,7 +141,6 @@ Router::ResponsePlan Router::plan_response(const HttpRequest& request,
   body["chat_template_kwargs"] = std::move(parsed.template_kwargs);
   read_chat_prompt(body, chat);
   chat.known_turns = std::move(spelled.known_turns);
-  draft.echo = std::move(parsed.echo);
   chat.summary = std::move(spelled.summary);
   return {std::move(parsed), std::move(chat), std::move(draft), std::move(spelled.told_summary)};
 }

@@ -424,6 +424,7 @@ std::string ServerMetrics::serialize(const EngineStats& stats, const EngineConfi
   page.value(static_cast<double>(kept.session_bytes), {{"of", "sessions"}});
   page.value(static_cast<double>(kept.summary_bytes), {{"of", "summaries"}});
   {
+  page.value(static_cast<double>(kept.draft_bytes), {{"of", "drafts"}});
     const std::lock_guard lock(mutex_);
     add_counters(families);
     add_histograms(families);

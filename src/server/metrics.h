@@ -34,6 +34,7 @@ struct Bookkeeping {
   std::size_t prompt_bytes = 0;   // recent prompts and their reports
   std::size_t answer_bytes = 0;   // tokens of answers
   std::size_t session_bytes = 0;  // stored responses and conversations
+  std::size_t draft_bytes = 0;    // inputs of responses that are being generated
   std::size_t summary_bytes = 0;  // of long conversations
 };
 

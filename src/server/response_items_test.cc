@@ -24,7 +24,7 @@ std::vector<ItemPtr> items_of(const std::string& text) {
   SessionStore store({.max_bytes = 1 << 20, .max_count = 10});
   std::vector<ItemPtr> items;
   for (const Json& json : normalize_items(parse_json(text, {}), "input")) {
-    items.push_back(store.make_item(json));
+    items.push_back(make_item(json));
   }
   return items;
 }
@@ -95,7 +95,7 @@ TEST(ResponseItems, OurCompactionsStandForWhatTheySumUp) {
   const SessionStore store({.max_bytes = 1 << 20, .max_count = 10});
   const Json kept = Json::parse(R"([{"role": "system", "content": "Hm."},
                                     {"role": "user", "content": "a"}])");
-  const ItemPtr ours = store.make_item(make_compaction("They met.", kept));
+  const ItemPtr ours = make_item(make_compaction("They met.", kept));
   std::vector<ItemPtr> rest = items_of(R"([{"role": "assistant", "content": "b"}])");
   rest.insert(rest.begin(), ours);
   const ItemChat alone = to_chat("", rest);
@@ -116,7 +116,7 @@ TEST(ResponseItems, OurCompactionsStandForWhatTheySumUp) {
 
   // One that somebody changed is a text like another's.
   const std::string broken = ours->json["encrypted_content"].get<std::string>().substr(0, 30);
-  const ItemPtr item = store.make_item({{"id", "x"}, {"type", "compaction"}, {"encrypted_content", broken}});
+  const ItemPtr item = make_item({{"id", "x"}, {"type", "compaction"}, {"encrypted_content", broken}});
   EXPECT_EQ(to_chat("", {item}).summary, broken);
 }
 

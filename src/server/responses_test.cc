@@ -124,6 +124,64 @@ TEST_F(Responses, AChainReusesEverything) {
   EXPECT_EQ(server_.post("/v1/responses", request.dump()).status, 404);
 }
 
+// Responses that are being generated, each with an item of that many bytes that no prompt shows.
+class LargeInputs : public ::testing::Test {
+ protected:
+  static ServerConfig config() {
+    ServerConfig config;
+    config.limits.max_session_bytes = 40'000;
+    config.limits.max_total_draft_bytes = 40'000;
+    return config;
+  }
+  static std::string request(std::size_t num_bytes, bool stores, bool ends) {
+    Json body = {{"store", stores}, {"ignore_eos", true}, {"stream", !ends}};
+    body["max_output_tokens"] = ends ? 1 : 1'000'000;
+    if (!ends) body["attention_window"] = 64;  // goes on until the client leaves
+    body["input"] = Json::array({{{"role", "user"}, {"content", "hello"}},
+                                 {{"type", "reasoning"}, {"id", "rs_1"}, {"summary", Json::array()}}});
+    body["input"][1]["encrypted_content"] = std::string(num_bytes, 'x');
+    return body.dump();
+  }
+  // Has begun to answer.
+  std::unique_ptr<RawClient> start(std::size_t num_bytes, bool stores) {
+    auto client = std::make_unique<RawClient>(server_.port());
+    client->send(TestServer::request("/v1/responses", request(num_bytes, stores, false)));
+    const std::string text = client->receive("response.created");
+    EXPECT_NE(text.find("response.created"), std::string::npos) << text;
+    return client;
+  }
+  int status_of(std::size_t num_bytes, bool stores = true) {
+    return server_.post("/v1/responses", request(num_bytes, stores, true)).status;
+  }
+
+  TestServer server_{config(), {.num_blocks = 400, .max_model_len = 1200, .max_batch_tokens = 128}};
+};
+
+TEST_F(LargeInputs, PushNothingOutOfTheStore) {
+  const auto kept = server_.post("/v1/conversations", R"({"metadata":{"a":"b"}})").json();
+  std::vector<std::unique_ptr<RawClient>> clients;
+  for (int i = 0; i < 3; ++i) clients.push_back(start(30'000, false));
+  const auto stored = server_.post("/v1/responses", request(10, true, true));
+  EXPECT_EQ(stored.status, 200) << stored.body;
+  EXPECT_EQ(server_.get("/v1/conversations/" + kept["id"].get<std::string>()).status, 200);
+  EXPECT_EQ(server_.get("/v1/responses/" + stored.json()["id"].get<std::string>()).status, 200);
+}
+
+TEST_F(LargeInputs, WaitForTheirAnswersWithinABudget) {
+  auto first = start(30'000, true);
+  const auto refusal = server_.post("/v1/responses", request(20'000, true, true));
+  EXPECT_EQ(refusal.status, 503) << refusal.body;
+  EXPECT_EQ(refusal.param(), "input");
+  EXPECT_NE(server_.get("/metrics").body.find("reason=\"body_memory\"} 1"), std::string::npos);
+  EXPECT_EQ(status_of(20'000, false), 200) << "of what is not stored nothing waits";
+  first->close();
+  ASSERT_TRUE(server_.becomes_idle());
+  for (int i = 0; i < 400 && status_of(20'000) != 200; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  EXPECT_EQ(status_of(20'000), 200);
+  EXPECT_EQ(status_of(100'000), 200) << "a larger one goes alone";
+}
+
 TEST_F(Responses, PrewarmFillsTheCacheAndSaysNothing) {
   Json request = body("a longer question about many things");
   request["prompt_cache_options"] = {{"prewarm", true}};

@@ -104,7 +104,7 @@ class ResponsesWriter final : public ReplyWriter {
     for (const Json& item : output_) {
       // Those tokens are the message's if it is all that was generated.
       const bool is_all = item["type"] == "message" && text_of(item) == choice.text;
-      output.push_back(store.make_item(
+      output.push_back(make_item(
           item, is_all ? std::make_shared<const std::vector<TokenId>>(choice.token_ids) : nullptr));
     }
     if (!draft_.conversation_id.empty() && !draft_.prewarms) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "server/memory_budget.h"
 #include "server/reply_writer.h"
 #include "server/responses_request.h"
 #include "server/session_store.h"
@@ -22,9 +23,11 @@ struct ResponseDraft {
   SessionStore* store = nullptr;  // null: nothing is kept
   std::string owner;
   bool keeps_response = true;  // it can be retrieved; else only the conversation grows
+  // Empty where nothing of it is kept.
   std::shared_ptr<const StoredResponse> previous;
   std::vector<ItemPtr> context;  // before the input, without a previous
   std::vector<ItemPtr> input;
+  std::unique_ptr<BudgetShare> share;  // of what the request itself brought
 };
 
 std::unique_ptr<ReplyWriter> make_responses_writer(std::string model_name,

@@ -72,6 +72,7 @@ Router::Router(const ServerConfig& config, const ServedModel& model, ServerMetri
       sessions_(std::make_unique<SessionStore>(
           SessionStore::Limits{.max_bytes = config.limits.max_session_bytes,
                                .max_count = config.limits.max_sessions})),
+      drafts_(std::make_unique<MemoryBudget>(config.limits.max_total_draft_bytes)),
       cache_log_(std::make_unique<CacheLog>(
           model.tokenizer, metrics, tier_names(model.engine),
           CacheLogLimits{.max_ledger_bytes = config.limits.max_ledger_bytes})),
@@ -243,7 +244,10 @@ Reply Router::route(const HttpRequest& request, Mailbox::Wake wake) const {
   try {
     return dispatch(request, wake);
   } catch (const Error& error) {
-    if (error.kind() == ErrorKind::kUnavailable) metrics_.count_rejection("queue_full");
+    if (error.kind() == ErrorKind::kUnavailable) {
+      // The queue is no field of the request.
+      metrics_.count_rejection(error.param().empty() ? "queue_full" : "body_memory");
+    }
     return {error_response(to_api_error(error), request.path), nullptr};
   } catch (const std::exception& error) {
     spdlog::error("{} {}: {}", request.method, shorten(request.path), error.what());

@@ -10,12 +10,15 @@
 #include "server/history_tokens.h"
 #include "server/http_message.h"
 #include "server/long_history.h"
+#include "server/memory_budget.h"
 #include "server/metrics.h"
 #include "server/responses_request.h"
 #include "server/server_config.h"
 #include "server/session_store.h"
 
 namespace larder {
+
+struct ResponseDraft;
 
 // Either a response that is ready, or work in the engine that will make one. With an errand that work is
 // done first: its body goes into the request's answers under this key, and the request is routed again.
@@ -103,6 +106,8 @@ class Router {
   std::vector<ItemPtr> make_items(const std::string& owner, const std::vector<Json>& items,
                                   const std::string& param) const;
   struct ResponsePlan;
+  // Has what the draft keeps of its request count until the reply has ended.
+  void hold(ResponseDraft& draft) const;
   ResponsePlan plan_response(const HttpRequest& request, ResponsesRequest parsed) const;
   ConversationPtr require_conversation(const HttpRequest& request, const std::string& id) const;
   // Whose prompts the request may hear of.
@@ -141,6 +146,7 @@ class Router {
   const ApiKeys keys_;
   const std::unique_ptr<HistoryTokens> history_;
   const std::unique_ptr<SessionStore> sessions_;
+  const std::unique_ptr<MemoryBudget> drafts_;  // of responses that are being generated
   const std::unique_ptr<CacheLog> cache_log_;
   const std::unique_ptr<Summarizer::Table> summaries_;
 };

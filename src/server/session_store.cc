@@ -75,17 +75,23 @@ std::size_t memory_of_pointers(const std::vector<ItemPtr>& items) {
 
 }  // namespace
 
-SessionStore::SessionStore(Limits limits)
-    : limits_(limits), account_(std::make_shared<std::atomic<std::size_t>>(0)) {}
-
-ItemPtr SessionStore::make_item(Json json, TokenList tokens) const {
+ItemPtr make_item(Json json, TokenList tokens) {
   constexpr std::size_t kShellBytes = sizeof(StoredItem) + 64;
   auto item = std::make_shared<StoredItem>();
   const std::size_t token_bytes = tokens ? tokens->capacity() * sizeof(TokenId) : 0;
-  item->bytes = AccountedBytes(account_, kShellBytes + memory_of(json) + token_bytes);
+  item->num_bytes = kShellBytes + memory_of(json) + token_bytes;
   item->json = std::move(json);
   item->tokens = std::move(tokens);
   return item;
+}
+
+SessionStore::SessionStore(Limits limits)
+    : limits_(limits), account_(std::make_shared<std::atomic<std::size_t>>(0)) {}
+
+void SessionStore::charge(const std::vector<ItemPtr>& items) {
+  for (const ItemPtr& item : items) {
+    if (item->bytes.empty()) item->bytes = AccountedBytes(account_, item->num_bytes);
+  }
 }
 
 void SessionStore::put(const std::string& owner, std::shared_ptr<StoredResponse> response) {
@@ -95,6 +101,8 @@ void SessionStore::put(const std::string& owner, std::shared_ptr<StoredResponse>
   response->bytes =
       AccountedBytes(account_, kEntryBytes + pointers + memory_of(response->body));
   const std::string id = response->id;
+  const std::lock_guard lock(mutex_);
+  for (const auto* part : {&response->context, &response->input, &response->output}) charge(*part);
   insert({id, owner, ResponsePtr(std::move(response))});
 }
 
@@ -103,11 +111,12 @@ void SessionStore::put(const std::string& owner, Conversation conversation) {
       AccountedBytes(account_, kEntryBytes + memory_of_pointers(conversation.items) +
                                    memory_of(conversation.metadata));
   const std::string id = conversation.id;
+  const std::lock_guard lock(mutex_);
+  charge(conversation.items);
   insert({id, owner, std::make_shared<const Conversation>(std::move(conversation))});
 }
 
 void SessionStore::insert(Entry entry) {
-  const std::lock_guard lock(mutex_);
   if (const auto found = by_id_.find(entry.id); found != by_id_.end()) {
     entries_.erase(found->second);
     by_id_.erase(found);
@@ -184,6 +193,7 @@ bool SessionStore::modify(const std::string& owner, const std::string& id,
   if (found == nullptr) return false;
   auto changed = std::make_shared<Conversation>(**found);
   change(*changed);
+  charge(changed->items);
   changed->bytes = AccountedBytes(account_, kEntryBytes + memory_of_pointers(changed->items) +
                                                 memory_of(changed->metadata));
   *found = std::move(changed);

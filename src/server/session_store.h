@@ -30,6 +30,7 @@ class AccountedBytes {
   ~AccountedBytes() { reset(); }
   AccountedBytes(const AccountedBytes& other) : AccountedBytes(other.account_, other.bytes_) {}
   AccountedBytes& operator=(const AccountedBytes& other);
+  bool empty() const { return account_ == nullptr; }
 
  private:
   void reset();
@@ -42,12 +43,16 @@ class AccountedBytes {
 // its "id". Immutable.
 struct StoredItem {
   Json json;
-  TokenList tokens;  // of an answer: as it was generated; else null
-  AccountedBytes bytes;
+  TokenList tokens;            // of an answer: as it was generated; else null
+  std::size_t num_bytes = 0;   // about
+  mutable AccountedBytes bytes;  // once it is stored; the store's alone
 
   const std::string& id() const { return json["id"].get_ref<const std::string&>(); }
 };
 using ItemPtr = std::shared_ptr<const StoredItem>;
+
+// json has an "id".
+ItemPtr make_item(Json json, TokenList tokens = nullptr);
 
 // Immutable. The chain of previous responses lives as long as its last one.
 struct StoredResponse {
@@ -79,7 +84,8 @@ struct Conversation {
 using ConversationPtr = std::shared_ptr<const Conversation>;
 
 // Bounded in bytes and number; what was longest unused goes. Everything has an owner (the salt of
-// its API key), and for others it is not there. Kept in memory only. Thread: any.
+// its API key), and for others it is not there. Kept in memory only. Items count once they are put into
+// it, for as long as anyone holds them. Thread: any.
 class SessionStore {
  public:
   struct Limits {
@@ -89,8 +95,6 @@ class SessionStore {
 
   explicit SessionStore(Limits limits);
 
-  // The only way to make them, so that their bytes count. json has an "id".
-  ItemPtr make_item(Json json, TokenList tokens = nullptr) const;
   void put(const std::string& owner, std::shared_ptr<StoredResponse> response);
   void put(const std::string& owner, Conversation conversation);
 
@@ -120,6 +124,8 @@ class SessionStore {
   Pointer* find(const std::string& owner, const std::string& id);
   template <class Pointer>
   bool remove(const std::string& owner, const std::string& id);
+  // All three under the mutex.
+  void charge(const std::vector<ItemPtr>& items);
   void insert(Entry entry);
   void trim();
 

@@ -22,8 +22,8 @@ ResponsePtr add(SessionStore& store, const std::string& id, ResponsePtr previous
   response->id = id;
   response->body = {{"id", id}};
   response->previous = std::move(previous);
-  response->input.push_back(store.make_item(item("in_" + id, text)));
-  response->output.push_back(store.make_item(item("out_" + id, text)));
+  response->input.push_back(make_item(item("in_" + id, text)));
+  response->output.push_back(make_item(item("out_" + id, text)));
   store.put("me", response);
   return store.find_response("me", id);
 }
@@ -83,6 +83,30 @@ TEST(SessionStore, StaysWithinItsBoundsAndDropsWhatIsLongestUnused) {
   EXPECT_EQ(store.size_bytes(), 0u);
 }
 
+// Or whoever sends much, stored or not, would have the rest dropped.
+TEST(SessionStore, ItemsCountOnceTheyAreStored) {
+  SessionStore store({.max_bytes = 50'000, .max_count = 20});
+  add(store, "r");
+  add_conversation(store, "c");
+  const std::size_t before = store.size_bytes();
+  const ItemPtr large = make_item(item("large", std::string(100'000, 'x')));
+  EXPECT_EQ(store.size_bytes(), before);
+  add(store, "next");
+  EXPECT_NE(store.find_response("me", "r"), nullptr);
+  EXPECT_EQ(store.count(), 3u);
+
+  const ItemPtr small = make_item(item("small", std::string(10'000, 'x')));
+  for (const char* id : {"c", "c"}) {  // counted once, wherever it stands
+    ASSERT_TRUE(store.modify("me", id, [&](Conversation& conversation) {
+      conversation.items.push_back(small);
+    }));
+  }
+  EXPECT_GT(store.size_bytes(), before + 10'000);
+  EXPECT_LT(store.size_bytes(), before + 15'000);
+  store.remove_conversation("me", "c");
+  EXPECT_GT(store.size_bytes(), before + 10'000) << "it is still there";
+}
+
 // What a chain's end keeps alive counts, too; and a long one ends without a deep stack.
 TEST(SessionStore, AChainCountsAsAWhole) {
   SessionStore store({.max_bytes = 20 << 20, .max_count = 10});
@@ -104,7 +128,7 @@ TEST(SessionStore, ModifyLeavesReadersTheirCopy) {
   add_conversation(store, "c");
   const ConversationPtr before = store.find_conversation("me", "c");
   ASSERT_TRUE(store.modify("me", "c", [&](Conversation& conversation) {
-    conversation.items.push_back(store.make_item(item("i")));
+    conversation.items.push_back(make_item(item("i")));
     conversation.metadata["a"] = "b";
   }));
   EXPECT_TRUE(before->items.empty());
@@ -121,7 +145,7 @@ TEST(SessionStore, ThreadsLoseNothing) {
       for (int i = 0; i < 200; ++i) {
         const std::string id = std::to_string(t) + "-" + std::to_string(i);
         store.modify("me", "c", [&](Conversation& conversation) {
-          conversation.items.push_back(store.make_item(item(id)));
+          conversation.items.push_back(make_item(item(id)));
         });
         add(store, id);
       }
