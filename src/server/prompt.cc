@@ -71,8 +71,10 @@ void finish_prompt(PreparedPrompt& prompt, const std::string& param,
   const std::size_t num_before = tokens.size();
   const int wanted = options.has_max_tokens ? options.sampling.max_tokens : model.max_model_len;
   if (options.truncate_prompt_tokens) {
-    const int answer = options.has_max_tokens ? std::max(wanted, 1) : 1;
-    const int most = std::max(max_len(options, model) - answer, 1);
+    const int longest = max_len(options, model);
+    // Who asks for as many as there is room for has not said how much room that is to be.
+    const int answer = options.has_max_tokens && wanted < longest ? std::max(wanted, 1) : 1;
+    const int most = std::max({longest - answer, longest / 4, 1});
     const int keep = *options.truncate_prompt_tokens < 0 ? most : *options.truncate_prompt_tokens;
     const auto num_kept = std::min(tokens.size(), static_cast<std::size_t>(keep));
     tokens.erase(tokens.begin(), tokens.end() - static_cast<std::ptrdiff_t>(num_kept));
