@@ -186,6 +186,35 @@ void cut_origin(PromptOrigin& origin, int num_tokens) {
   origin.tools_end = std::max(0, origin.tools_end - num_tokens);
 }
 
+// Whether there was one that has only calls. Templates can tell null from "".
+bool fill_missing_contents(Json& messages) {
+  bool has_filled = false;
+  for (Json& message : messages) {
+    if (message.value("role", std::string()) != "assistant") continue;
+    Json& content = message["content"];
+    if (!content.is_null()) continue;
+    content = "";
+    has_filled = true;
+  }
+  return has_filled;
+}
+
+RenderedPrompt render(TemplateInput input, const ChatTemplate& chat_template) {
+  try {
+    try {
+      return chat_template.render(input);
+    } catch (const Error&) {
+      // Many templates read any content as text.
+      if (!fill_missing_contents(input.messages)) throw;
+      return chat_template.render(input);
+    }
+  } catch (const Error& error) {
+    throw Error(error.kind(),
+                fmt::format("messages: the chat template refuses them: {}", error.what()),
+                "messages");
+  }
+}
+
 }  // namespace
 
 bool can_be_continued(const Json& message) {
@@ -217,14 +246,7 @@ PreparedPrompt encode_chat(const ChatRequest& request, const ServedModel& model)
   input.add_generation_prompt = request.add_generation_prompt;
   if (const auto bos = tokenizer.bos()) input.bos_token = tokenizer.token_text(*bos);
   if (const auto eos = tokenizer.eos()) input.eos_token = tokenizer.token_text(*eos);
-  RenderedPrompt prompt;
-  try {
-    prompt = model.chat_template.render(input);
-  } catch (const Error& error) {
-    throw Error(error.kind(),
-                fmt::format("messages: the chat template refuses them: {}", error.what()),
-                "messages");
-  }
+  RenderedPrompt prompt = render(std::move(input), model.chat_template);
   if (request.continue_final_message) cut_after_last_message(prompt, request.messages.size());
   refuse_hopeless_text(prompt.text, "messages", request.options, model);
   const std::vector<ExactSpan> exact = find_turns(prompt, request, tokenizer);

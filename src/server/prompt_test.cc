@@ -2,11 +2,24 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <vector>
+
 #include "base/error.h"
 #include "server/server_test_support.h"
 
 namespace larder {
 namespace {
+
+std::string golden_template(const std::string& name) {
+  std::ostringstream text;
+  text << std::ifstream(LARDER_SOURCE_DIR "/tests/golden/chat_template/templates/" + name + ".jinja")
+              .rdbuf();
+  return text.str();
+}
 
 // A chat whose last message is the answer that is to be gone on with.
 ChatRequest continued(const std::string& answer) {
@@ -44,6 +57,58 @@ TEST(Prompt, AnEmptyMessageCannotBeContinued) {
   }
   EXPECT_TRUE(can_be_continued(parse_json(R"({"content":"","tool_calls":[{}]})", {})));
   EXPECT_TRUE(can_be_continued(parse_json(R"({"content":" x"})", {})));
+}
+
+// OpenAI's clients send null as the content of an answer that only calls.
+TEST(Prompt, ACallNeedsNoContentWhateverTheTemplate) {
+  const TestServer server;
+  const std::string told = "{% for message in messages %}{{ message.content is none }}.{% endfor %}";
+  for (const std::string& source : {golden_template("qwq"), golden_template("qwen3"), told}) {
+    const ChatTemplate chat_template(source);
+    const ServedModel model{.name = "tiny",
+                            .aliases = {},
+                            .tokenizer = server.model().tokenizer,
+                            .chat_template = chat_template,
+                            .engine = server.model().engine,
+                            .max_model_len = 240,
+                            .metadata = {}};
+    const auto text = [&](const std::string& content) {
+      ChatRequest request;
+      request.messages = parse_json(
+          R"([{"role":"user","content":"hi"},{"role":"assistant",)" + content +
+              R"("tool_calls":[{"type":"function","function":{"name":"look","arguments":{"at":"it"}}}]},)"
+              R"({"role":"tool","content":"seen"}])",
+          {});
+      return model.tokenizer.decode(encode_chat(request, model).tokens);
+    };
+    const std::string sent = text(R"("content":null,)");
+    if (source == told) {
+      EXPECT_EQ(sent, "False.True.False.") << "null where it is understood";
+    } else {
+      EXPECT_NE(sent.find("look"), std::string::npos) << sent;
+      EXPECT_EQ(sent, text(R"("content":"",)"));
+    }
+  }
+}
+
+TEST(Prompt, TruncationLeavesWhatThereIsRoomFor) {
+  const TestServer server;
+  const auto num_kept = [&](int num_tokens, std::optional<int> max_tokens) {
+    CompletionRequest request;
+    request.prompts.emplace_back(std::vector<TokenId>(static_cast<std::size_t>(num_tokens), 5));
+    request.options.truncate_prompt_tokens = -1;
+    request.options.has_max_tokens = max_tokens.has_value();
+    if (max_tokens) request.options.sampling.max_tokens = *max_tokens;
+    return prepare_completion(request, server.model()).at(0).tokens.size();
+  };
+  // The model takes 240 tokens.
+  EXPECT_EQ(num_kept(500, std::nullopt), 239u);
+  EXPECT_EQ(num_kept(500, 100), 140u);
+  EXPECT_EQ(num_kept(500, 230), 60u);
+  EXPECT_EQ(num_kept(50, 230), 50u);
+  // As many as there is room for.
+  EXPECT_EQ(num_kept(150, 240), 150u);
+  EXPECT_EQ(num_kept(500, 100'000), 239u);
 }
 
 }  // namespace
