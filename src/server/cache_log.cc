@@ -16,9 +16,25 @@ std::int64_t steady_now_ns() {
   return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
 }
 
+// Of the message that the token belongs to; "" = of none.
+std::string role_at(const PromptOrigin& origin, int token) {
+  const auto after = std::ranges::upper_bound(origin.parts, token, {}, &PromptPart::begin);
+  const int message = after == origin.parts.begin() ? -1 : std::prev(after)->message;
+  const auto index = static_cast<std::size_t>(message);
+  return message >= 0 && index < origin.roles.size() ? origin.roles[index] : std::string();
+}
+
 bool could_be_helped(MissReason reason) {
   return reason != MissReason::kNeverSeen && reason != MissReason::kTooShort &&
          reason != MissReason::kBypassed;
+}
+
+// Equal tokens are no hit where the cache had given them up. Whole blocks are found, and the last token
+// is always computed.
+void hold_against(int num_cached, RequestedComparison& requested) {
+  using Outcome = RequestedComparison::Outcome;
+  if (requested.outcome != Outcome::kHit) return;
+  if (num_cached + 1 + kBlockSize < requested.num_reusable) requested.outcome = Outcome::kUnavailable;
 }
 
 }  // namespace
@@ -62,11 +78,9 @@ void CacheLog::compare_as_requested(const std::string& id, const PromptOrigin& o
   if (is_whole) return;
   requested.tools_changed = relative.origin.tools != origin.tools;
   const std::optional<Divergence> divergence = find_divergence(*found, origin, prompt, tokenizer_);
-  const auto part = std::ranges::upper_bound(origin.parts, found->num_common, {}, &PromptPart::begin);
-  const int message = part == origin.parts.begin() ? -1 : std::prev(part)->message;
-  const auto index = static_cast<std::size_t>(message);
-  requested.system_changed =
-      message >= 0 && index < origin.roles.size() && is_system_role(origin.roles[index]);
+  // Either may have none.
+  requested.system_changed = is_system_role(role_at(origin, found->num_common)) ||
+                             is_system_role(role_at(relative.origin, found->num_common));
   requested.was_truncated = divergence && divergence->kind == DivergenceKind::kTruncatedHistory;
 }
 
@@ -94,6 +108,7 @@ CacheReport CacheLog::explain(const OpenPrompt& prompt, const RequestUpdate& upd
   }
   report.divergence = prompt.divergence;
   report.requested = prompt.requested;
+  if (report.requested) hold_against(report.num_cached, *report.requested);
   report.normalised = prompt.normalised;
   report.num_kept_tokens = prompt.num_kept_tokens;
   int num_lost = 0;

@@ -110,6 +110,31 @@ TEST(CacheReport, TellsOfWhatWasCleared) {
   EXPECT_EQ(report["misses"][0]["cleared"], true);
 }
 
+TEST(CacheReport, WhatTheCacheGaveUpIsNoHit) {
+  TestServer server;
+  std::string previous = "null";
+  const auto ask = [&](const std::string& system) {
+    const Json body = {{"max_tokens", 2},
+                       {"messages", Json::parse(R"([{"role":"user","content":"How are you today, my dear friend?"}])")}};
+    std::string text = body.dump();
+    text.pop_back();
+    if (!system.empty()) text += ",\"system\":" + Json(system).dump();
+    text += ",\"diagnostics\":{\"previous_message_id\":" + previous + "}}";
+    const Json reply = server.post("/v1/messages", text).json();
+    previous = reply["id"].dump();
+    const Json& told = reply["diagnostics"];
+    return told.is_null() ? Json() : told["cache_miss_reason"];
+  };
+  const std::string system = "Be brief and kind to all who come.";
+  ask(system);
+  EXPECT_TRUE(ask(system).is_null());
+  server.exchange("POST /reset_prefix_cache HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+  EXPECT_EQ(ask(system)["type"], "unavailable");
+  EXPECT_TRUE(ask(system).is_null()) << "it is there again";
+  EXPECT_EQ(ask("")["type"], "system_changed") << "the one before had one";
+  EXPECT_EQ(ask(system)["type"], "system_changed");
+}
+
 TEST(CacheReport, SaltsOfOneKeyAreToldApart) {
   TestServer server;
   const auto ask = [&](const std::string& salt) {
