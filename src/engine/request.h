@@ -52,6 +52,11 @@ struct RequestTimes {
   std::int64_t scheduled_ns = 0;  // first time in a batch
   std::int64_t first_token_ns = 0;
   std::int64_t last_token_ns = 0;
+  std::int64_t finished_ns = 0;  // also of a choice that generates nothing
+
+  // Of what has been seen; whoever ends a choice behind the engine's back does so at a token.
+  std::int64_t end_ns() const { return finished_ns != 0 ? finished_ns : last_token_ns; }
+  std::int64_t prompt_end_ns() const { return first_token_ns != 0 ? first_token_ns : end_ns(); }
 };
 
 // A place in the prompt up to which the cache is to keep it.

@@ -143,11 +143,13 @@ void Scheduler::report(Sequence& sequence, RequestUpdate update) {
   update.times = request.times;
   update.times.first_token_ns = sequence.first_token_ns;
   update.times.last_token_ns = sequence.last_token_ns;
+  update.times.finished_ns = sequence.finished_ns;
   if (request.request.on_update) request.request.on_update(std::move(update));
 }
 
 void Scheduler::finish(Sequence& sequence, RequestUpdate update) {
   ActiveRequest& request = *sequence.request;
+  sequence.finished_ns = now_ns_;
   detach(sequence);
   report(sequence, std::move(update));
   std::erase_if(request.choices, [&](const auto& choice) { return choice.get() == &sequence; });

@@ -25,6 +25,7 @@ struct Sequence {
   bool is_reported = false;  // its first update has gone out
   std::int64_t first_token_ns = 0;
   std::int64_t last_token_ns = 0;
+  std::int64_t finished_ns = 0;
 
   // While it waits for another sequence to compute the prefix that they share.
   std::uint64_t leader_id = 0;  // a request, 0 = none

@@ -202,9 +202,11 @@ void Generation::remember(const Choice& choice) const {
 }
 
 void Generation::observe(Choice& choice, const RequestUpdate& update) {
-  if (update.tokens.empty()) return;
+  const bool is_first = choice.num_tokens == 0;
+  // A stop token comes as late as any other, though it is not shown.
+  if (update.tokens.empty() && !(is_first && update.stop_token)) return;
   const RequestTimes& times = update.times;
-  if (choice.num_tokens == 0) {
+  if (is_first) {
     metrics_.observe_first_token(static_cast<double>(times.first_token_ns - times.arrived_ns) *
                                  1e-9);
   } else {

@@ -301,14 +301,15 @@ void ServerMetrics::observe_finished(const FinishedRequest& request) {
   ++finished_[request.reason];
   if (request.reason == "abort" || request.reason == "error") return;
   const RequestTimes& times = request.times;
-  const double decode = seconds(times.first_token_ns, times.last_token_ns);
-  histograms_[kEndToEnd].observe(seconds(times.arrived_ns, times.last_token_ns));
+  histograms_[kEndToEnd].observe(seconds(times.arrived_ns, times.end_ns()));
   histograms_[kQueue].observe(seconds(times.arrived_ns, times.scheduled_ns));
-  histograms_[kPrefill].observe(seconds(times.scheduled_ns, times.first_token_ns));
-  histograms_[kDecode].observe(decode);
-  histograms_[kInference].observe(seconds(times.scheduled_ns, times.last_token_ns));
-  if (request.num_output_tokens > 1) {
-    histograms_[kTimePerOutputToken].observe(decode / (request.num_output_tokens - 1));
+  histograms_[kPrefill].observe(seconds(times.scheduled_ns, times.prompt_end_ns()));
+  histograms_[kInference].observe(seconds(times.scheduled_ns, times.end_ns()));
+  if (times.first_token_ns != 0) {
+    const double decode = seconds(times.first_token_ns, times.last_token_ns);
+    histograms_[kDecode].observe(decode);
+    if (request.num_output_tokens > 1)
+      histograms_[kTimePerOutputToken].observe(decode / (request.num_output_tokens - 1));
   }
   histograms_[kPromptTokens].observe(request.num_prompt_tokens);
   histograms_[kComputedTokens].observe(request.num_prompt_tokens - request.num_cached_tokens);

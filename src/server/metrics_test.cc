@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "server/metrics.h"
 #include "server/server_test_support.h"
 
 namespace larder {
@@ -61,6 +62,38 @@ TEST(Metrics, AStopTokenIsCountedAsGenerated) {
   const double decode = value("request_decode_time_seconds_sum");
   EXPECT_GT(decode, 0);
   EXPECT_NEAR(value("request_time_per_output_token_seconds_sum"), decode / 3, decode * 1e-3);
+}
+
+double value_of(const std::string& page, const std::string& name) {
+  const std::string start = fmt::format("\nvllm:{}{{model_name=\"tiny\",engine=\"0\"}} ", name);
+  const std::size_t place = page.find(start);
+  return place == std::string::npos ? -1 : std::stod(page.substr(place + start.size(), 30));
+}
+
+TEST(Metrics, APromptWithoutAnAnswerTakesItsTime) {
+  TestServer server;
+  const Json reply = server.post("/v1/completions",
+                                 R"({"prompt":"abc","max_tokens":0,"echo":true,"logprobs":1})").json();
+  EXPECT_EQ(reply["usage"]["completion_tokens"], 0);
+  EXPECT_GT(reply["timings"]["prompt_ms"].get<double>(), 0);
+  EXPECT_EQ(reply["timings"]["predicted_ms"].get<double>(), 0);
+  const std::string page = server.get("/metrics").body;
+  for (const char* name : {"e2e_request_latency_seconds_sum", "request_prefill_time_seconds_sum",
+                           "request_inference_time_seconds_sum"}) {
+    EXPECT_GT(value_of(page, name), 0) << name;
+  }
+  EXPECT_EQ(value_of(page, "request_decode_time_seconds_count"), 0);
+  EXPECT_EQ(value_of(page, "time_to_first_token_seconds_count"), 0);
+}
+
+TEST(Metrics, AStopTokenCanBeTheFirst) {
+  TestServer server;
+  const Json reply = server.post("/v1/completions", R"({"prompt":"abc","max_tokens":9,
+      "temperature":0,"stop_token_ids":[5],"logit_bias":{"5":100}})").json();
+  EXPECT_EQ(reply["usage"]["completion_tokens"], 0);
+  const std::string page = server.get("/metrics").body;
+  EXPECT_EQ(value_of(page, "time_to_first_token_seconds_count"), 1);
+  EXPECT_GT(value_of(page, "time_to_first_token_seconds_sum"), 0);
 }
 
 TEST(Metrics, MaxTokensAreCountedAsTheyApply) {

@@ -58,18 +58,18 @@ Json timings_json(std::span<const Choice> choices) {
   for (const Choice& choice : choices) {
     if (choice.times.scheduled_ns != 0) begin = std::min(begin, choice.times.scheduled_ns);
     if (choice.times.first_token_ns != 0) first = std::min(first, choice.times.first_token_ns);
-    last = std::max(last, choice.times.last_token_ns);
+    last = std::max(last, choice.times.end_ns());
   }
+  first = std::min(first, last);  // where nothing was generated
   const auto ms = [](std::int64_t from, std::int64_t to) {
     return to > from ? static_cast<double>(to - from) * 1e-6 : 0.0;
   };
   const Totals totals(choices);
   Json timings;
   timings["cache_n"] = totals.num_cached_tokens;
-  const bool has_token = last != 0;
   add_phase(timings, "prompt", totals.num_prompt_tokens - totals.num_cached_tokens,
-            has_token ? ms(begin, first) : 0.0);
-  add_phase(timings, "predicted", totals.num_output_tokens, has_token ? ms(first, last) : 0.0);
+            ms(begin, first));
+  add_phase(timings, "predicted", totals.num_output_tokens, ms(first, last));
   return timings;
 }
 
