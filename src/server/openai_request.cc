@@ -156,11 +156,12 @@ std::string one_of(const Fields& fields, const char* name, const char* first, co
 
 // Whether, and how long, the whole prompt is to stay in the cache.
 void read_cache_options(const Fields& fields, bool takes_long, GenerationOptions& options) {
-  // The older form.
+  // The older form, which goes with the other one.
   const bool is_long = one_of(fields, "prompt_cache_retention", "in_memory", "24h") == "24h";
+  const int least_ttl_s = is_long ? 24 * 60 * kMinute : 0;
   const Json* value = fields.find("prompt_cache_options");
   if (value == nullptr) {
-    options.pin_ttl_s = is_long ? 24 * 60 * kMinute : 0;
+    options.pin_ttl_s = least_ttl_s;
     return;
   }
   const Fields inner(*value, "prompt_cache_options");
@@ -173,7 +174,8 @@ void read_cache_options(const Fields& fields, bool takes_long, GenerationOptions
                                   takes_long ? " or \"12h\"" : "", shorten(*ttl)));
   }
   options.cache_ttl_s = (is_half_day ? 12 * 60 : 30) * kMinute;
-  if (ttl && options.marks_whole_prompt) options.pin_ttl_s = options.cache_ttl_s;
+  if (options.marks_whole_prompt)
+    options.pin_ttl_s = std::max(ttl ? options.cache_ttl_s : 0, least_ttl_s);
 }
 
 void set_max_tokens(const Fields& fields, const char* name, std::int64_t min,

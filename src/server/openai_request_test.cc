@@ -180,7 +180,9 @@ TEST(OpenAiRequest, HowLongThePromptIsKept) {
   EXPECT_EQ(ttl_s(R"("prompt_cache_options":{"mode":"explicit","ttl":"30m"})"), 0);
   EXPECT_EQ(ttl_s(R"("prompt_cache_retention":"in_memory")"), 0);
   EXPECT_EQ(ttl_s(R"("prompt_cache_retention":"24h")"), 86400);
-  EXPECT_EQ(ttl_s(R"("prompt_cache_retention":"24h","prompt_cache_options":{"ttl":"30m"})"), 1800);
+  EXPECT_EQ(ttl_s(R"("prompt_cache_retention":"24h","prompt_cache_options":{"ttl":"30m"})"), 86400);
+  EXPECT_EQ(ttl_s(R"("prompt_cache_retention":"24h","prompt_cache_options":{"mode":"implicit"})"), 86400);
+  EXPECT_EQ(ttl_s(R"("prompt_cache_retention":"24h","prompt_cache_options":{"mode":"explicit"})"), 0);
 }
 
 TEST(OpenAiRequest, StopListsAreBounded) {
