@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "server/json_reader.h"
 #include "server/message_role.h"
@@ -18,6 +19,9 @@ using Tokens = std::span<const TokenId>;
 constexpr int kContextTokens = 32;    // shown to the patterns around what differs
 constexpr int kUnalignedTokens = 96;  // where the prompts never meet again
 constexpr int kMostPartTokens = 6000; // of a message that is searched for JSON
+constexpr std::size_t kMostPartBytes = std::size_t{64} << 10;
+constexpr std::size_t kMostTries = 8;  // brackets around the difference
+constexpr int kMostDepth = 64;         // of JSON that is compared
 
 // Dates, times, days and seconds since 1970, each by itself.
 constexpr const char* kTimestampPattern = R"(
@@ -101,6 +105,26 @@ bool begin_alike(const std::string& left, const std::string& right) {
   if (size < kLeast + kSlack) return false;
   return left.compare(0, size - kSlack, right, 0, size - kSlack) == 0;
 }
+
+// Which brackets are open in a text that may hold JSON. Strings begin within brackets only, and end with
+// their line: the text around may have a quotation mark or a bracket of its own.
+struct BracketScan {
+  std::vector<std::size_t> open;  // where they stand
+  bool in_string = false;
+  bool is_escaped = false;
+
+  void take(char c, std::size_t place) {
+    if (in_string) {
+      if (std::exchange(is_escaped, false)) return;
+      is_escaped = c == '\\';
+      in_string = c != '"' && c != '\n';
+      return;
+    }
+    if (c == '"') in_string = !open.empty();
+    if (c == '{' || c == '[') open.push_back(place);
+    if ((c == '}' || c == ']') && !open.empty()) open.pop_back();
+  }
+};
 
 class Classifier {
  public:
@@ -238,45 +262,51 @@ class Classifier {
       return false;
     const std::string in_new = decode(slice(new_.tokens, new_.part_begin, new_.part_end));
     const std::string in_old = decode(slice(old_.tokens, old_.part_begin, old_.part_end));
+    if (in_new.size() > kMostPartBytes || in_old.size() > kMostPartBytes) return false;
     const auto [place, other] =
         std::mismatch(in_new.begin(), in_new.end(), in_old.begin(), in_old.end());
     const auto difference = static_cast<std::size_t>(place - in_new.begin());
-    int num_tries = 0;
-    for (std::size_t begin = 0; begin <= difference && begin < in_new.size(); ++begin) {
-      if (in_new[begin] != '{' && in_new[begin] != '[') continue;
-      const std::size_t new_end = json_end(in_new, begin);
-      const std::size_t old_end = json_end(in_old, begin);
-      if (new_end <= difference || old_end <= difference) continue;
-      if (++num_tries > 8) return false;
-      if (same_json(in_new.substr(begin, new_end - begin), in_old.substr(begin, old_end - begin)))
+    BracketScan scan;
+    for (std::size_t i = 0; i < difference; ++i) scan.take(in_new[i], i);
+    // Only what is still open can be around it, and what is next to it is most likely to say it all.
+    const std::size_t num_tries = std::min(scan.open.size(), kMostTries);
+    const std::vector<std::size_t> new_ends = closings(scan, in_new, difference, num_tries);
+    const std::vector<std::size_t> old_ends = closings(scan, in_old, difference, num_tries);
+    for (std::size_t i = 0; i < num_tries && new_ends[i] > 0 && old_ends[i] > 0; ++i) {
+      const std::size_t begin = scan.open[scan.open.size() - 1 - i];
+      if (same_json(in_new.substr(begin, new_ends[i] - begin),
+                    in_old.substr(begin, old_ends[i] - begin)))
         return true;
     }
     return false;
   }
 
-  // One past the bracket that closes the one at begin; 0 = none does.
-  static std::size_t json_end(const std::string& text, std::size_t begin) {
-    int depth = 0;
-    bool in_string = false;
-    for (std::size_t i = begin; i < text.size(); ++i) {
-      const char c = text[i];
-      if (in_string) {
-        if (c == '\\') ++i;
-        in_string = c != '"';
-        continue;
-      }
-      if (c == '"') in_string = true;
-      if (c == '{' || c == '[') ++depth;
-      if ((c == '}' || c == ']') && --depth == 0) return i + 1;
+  // One past what closes each of the num innermost brackets that are open at begin, the innermost first;
+  // 0 = nothing does.
+  static std::vector<std::size_t> closings(BracketScan scan, const std::string& text,
+                                           std::size_t begin, std::size_t num) {
+    std::vector<std::size_t> ends(num);
+    const std::size_t depth = scan.open.size();
+    std::size_t num_closed = 0;
+    for (std::size_t i = begin; i < text.size() && num_closed < num; ++i) {
+      scan.take(text[i], i);
+      if (scan.open.size() < depth - num_closed) ends[num_closed++] = i + 1;
     }
-    return 0;
+    return ends;
   }
 
   static bool same_json(const std::string& left, const std::string& right) {
+    // Comparing goes as deep as the values do.
+    bool is_shallow = true;
+    const auto watch = [&](int depth, nlohmann::json::parse_event_t, const nlohmann::json&) {
+      is_shallow = is_shallow && depth <= kMostDepth;
+      return is_shallow;
+    };
     // Without regard to the order of keys, unlike Json.
-    const auto parsed_left = nlohmann::json::parse(left, nullptr, false);
+    const auto parsed_left = nlohmann::json::parse(left, watch, false);
     if (parsed_left.is_discarded()) return false;
-    return parsed_left == nlohmann::json::parse(right, nullptr, false);
+    const auto parsed_right = nlohmann::json::parse(right, watch, false);
+    return is_shallow && parsed_left == parsed_right;
   }
 
   const Comparison& comparison_;

@@ -1,0 +1,79 @@
+// What kept a prompt from reusing its relative.
+#include "server/divergence.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "server/server_test_support.h"
+
+namespace larder {
+namespace {
+
+using Tokens = std::vector<TokenId>;
+
+// Printable characters, and a few longer tokens.
+constexpr TokenId kBrackets = 100, kWord = 101;
+Tokenizer tokenizer() {
+  Vocabulary vocabulary = tiny_vocabulary();
+  vocabulary.tokens[kBrackets] = "[[[[[[[[";
+  vocabulary.tokens[kWord] = "aaaaaaaaaaaaaaaa";
+  return Tokenizer(vocabulary);
+}
+
+class DivergenceTest : public ::testing::Test {
+ protected:
+  Tokens encode(const std::string& text) const { return tokenizer_.encode(text, false, false); }
+
+  // Of a prompt that comes after another one, which was answered.
+  std::optional<Divergence> divergence(const Tokens& before, const Tokens& prompt,
+                                       const Tokens& answer = {}) const {
+    Ledger ledger(std::size_t{16} << 20);
+    ledger.complete(ledger.compare({}, before, 0).entry, answer);
+    Comparison comparison = ledger.compare({}, prompt, 1);
+    EXPECT_TRUE(comparison.relative);
+    return find_divergence(comparison, {}, prompt, tokenizer_);
+  }
+  bool is(DivergenceKind kind, const Tokens& before, const Tokens& prompt,
+          const Tokens& answer = {}) const {
+    const auto found = divergence(before, prompt, answer);
+    return found && found->kind == kind;
+  }
+
+  const Tokenizer tokenizer_ = tokenizer();
+};
+
+TEST_F(DivergenceTest, FindsReorderedKeysWhateverStandsBefore) {
+  const auto is_reordered = [&](const std::string& left, const std::string& right) {
+    // More brackets than are looked at, and a quotation mark.
+    const std::string before = "[0, 1) [[[[[[[[[[ is 5\" wide\nThe state is now: ";
+    const std::string after = "\nWhat is to be done with it, and by whom, and until when?";
+    return is(DivergenceKind::kReorderedJsonKeys, encode(before + left + after),
+              encode(before + right + after));
+  };
+  EXPECT_TRUE(is_reordered(R"({"b":[1,2],"a":{"c":"}\"]"}})", R"({"a":{"c":"}\"]"},"b":[1,2]})"));
+  EXPECT_TRUE(is_reordered(R"([{"id":7,"in":{"b":1,"a":2}},3])", R"([{"id":7,"in":{"a":2,"b":1}},3])"));
+  EXPECT_TRUE(is_reordered(R"({"x":"[","b":1,"a":2})", R"({"x":"[","a":2,"b":1})"));
+  EXPECT_FALSE(is_reordered(R"({"b":1,"a":2})", R"({"a":2,"b":3})"));
+  EXPECT_FALSE(is_reordered(R"({"b":1,"a":2)", R"({"a":2,"b":1)"));
+  const std::string deep = std::string(10'000, '[') + std::string(10'000, ']');
+  EXPECT_FALSE(is_reordered("{\"b\":1,\"a\":" + deep + "}", "{\"a\":" + deep + ",\"b\":1}"));
+}
+
+// Looking for the end of each would take seconds.
+TEST_F(DivergenceTest, UnclosedBracketsTakeNoTime) {
+  Tokens left(2500, kBrackets);
+  left.insert(left.end(), 2500, kWord);
+  Tokens right = left;
+  for (const TokenId token : encode("What is it?")) left.push_back(token);
+  for (const TokenId token : encode("But who knows?")) right.push_back(token);
+  const auto begin = std::chrono::steady_clock::now();
+  divergence(left, right);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(500));
+}
+
+}  // namespace
+}  // namespace larder
