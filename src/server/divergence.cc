@@ -18,6 +18,7 @@ using Tokens = std::span<const TokenId>;
 
 constexpr int kContextTokens = 32;    // shown to the patterns around what differs
 constexpr int kUnalignedTokens = 96;  // where the prompts never meet again
+constexpr std::size_t kSlack = 8;     // characters of a word that may be cut
 constexpr int kMostPartTokens = 6000; // of a message that is searched for JSON
 constexpr std::size_t kMostPartBytes = std::size_t{64} << 10;
 constexpr std::size_t kMostTries = 8;  // brackets around the difference
@@ -98,12 +99,11 @@ void locate(Side& side, const PromptOrigin& origin, int token) {
   if (part.message >= 0 && index < origin.roles.size()) side.role = origin.roles[index];
 }
 
-// Equal up to where the shorter one ends, which may be cut within a word.
-bool begin_alike(const std::string& left, const std::string& right) {
-  constexpr std::size_t kSlack = 8, kLeast = 16;
+// Equal up to where the shorter one ends, but for its last characters.
+bool begin_alike(const std::string& left, const std::string& right, std::size_t slack) {
+  constexpr std::size_t kLeast = 24;
   const std::size_t size = std::min(left.size(), right.size());
-  if (size < kLeast + kSlack) return false;
-  return left.compare(0, size - kSlack, right, 0, size - kSlack) == 0;
+  return size >= kLeast && left.compare(0, size - slack, right, 0, size - slack) == 0;
 }
 
 // Which brackets are open in a text that may hold JSON. Strings begin within brackets only, and end with
@@ -145,6 +145,10 @@ class Classifier {
     const int begin = std::max(0, first_ - kContextTokens);
     new_.text = decode(slice(prompt, begin, (is_aligned_ ? met.left_end : first_) + reach));
     old_.text = decode(slice(old_.tokens, begin, (is_aligned_ ? met.right_end : first_) + reach));
+    // The shorter text may be cut within a word, but not where that is all that differs.
+    const std::size_t num_needed = std::max(decode(slice(prompt, begin, first_ + 1)).size(),
+                                            decode(slice(old_.tokens, begin, first_ + 1)).size());
+    if (std::min(new_.text.size(), old_.text.size()) > num_needed + kSlack) slack_ = kSlack;
   }
 
   // nullopt = nothing of which one could say that it changed.
@@ -191,7 +195,7 @@ class Classifier {
   std::string decode(Tokens tokens) const { return tokenizer_.decode(tokens, true); }
 
   bool are_equal(const std::string& left, const std::string& right) const {
-    return is_aligned_ ? left == right : begin_alike(left, right);
+    return is_aligned_ ? left == right : begin_alike(left, right, slack_);
   }
 
   bool equal_without(const TextPattern& pattern, std::string_view replacement) const {
@@ -316,6 +320,7 @@ class Classifier {
   const int first_;
   const bool is_aligned_;
   Side new_, old_;
+  std::size_t slack_ = 0;
 };
 
 }  // namespace

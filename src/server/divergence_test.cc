@@ -75,5 +75,21 @@ TEST_F(DivergenceTest, UnclosedBracketsTakeNoTime) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(500));
 }
 
+TEST_F(DivergenceTest, AnswersInOtherTokensAreToldFromOtherWords) {
+  const std::string question = "Write a poem of four lines for the given noun. The noun: ";
+  const Tokens answer(8, kWord);
+  // The same text, one letter a token.
+  EXPECT_TRUE(is(DivergenceKind::kRetokenisedGeneration, encode(question),
+                 encode(question + std::string(128, 'a') + "And one more."), answer));
+  for (const Tokens& said : {Tokens{}, answer}) {
+    EXPECT_FALSE(is(DivergenceKind::kRetokenisedGeneration, encode(question + "cat"),
+                    encode(question + "dog"), said));
+    EXPECT_FALSE(is(DivergenceKind::kRetokenisedGeneration, encode(question + "cat"),
+                    encode(question + "panther"), said));
+    EXPECT_FALSE(is(DivergenceKind::kWhitespace, encode(question + "cat"), encode(question + "dog"),
+                    said));
+  }
+}
+
 }  // namespace
 }  // namespace larder
