@@ -335,8 +335,11 @@ bool Scheduler::admit(Sequence& sequence) {
   }
   sequence.num_blocks_wanted = 0;
   if (request.request.priority < 0) sequence.table.keep_longer();
-  stats_.num_prefix_queries += static_cast<std::uint64_t>(sequence.num_tokens());
-  stats_.num_prefix_hits += static_cast<std::uint64_t>(num_matched);
+  // Who comes back from a preemption looks for what is its own, generated tokens among it.
+  if (request.num_preemptions == 0) {
+    stats_.num_prefix_queries += static_cast<std::uint64_t>(sequence.num_tokens());
+    stats_.num_prefix_hits += static_cast<std::uint64_t>(num_matched);
+  }
   if (request.num_cached < 0) {
     request.num_cached = num_matched;
     if (request.times.scheduled_ns == 0) request.times.scheduled_ns = clock_.now_ns();

@@ -140,6 +140,8 @@ TEST_F(SchedulerTest, TheLastInOrderIsPreempted) {
   const std::uint64_t high = rig.add(random_tokens(100, 2), greedy(100), 1, 0);
   rig.run();
   EXPECT_GT(rig.heard.at({low, 0}).usage.num_preemptions, 0);
+  EXPECT_EQ(rig.scheduler.stats().num_prefix_queries, 200u) << "prompts, once each";
+  EXPECT_EQ(rig.scheduler.stats().num_prefix_hits, 0u);
   EXPECT_EQ(rig.heard.at({high, 0}).usage.num_preemptions, 0);
   EXPECT_EQ(rig.heard.at({low, 0}).tokens.size(), 100u);
   EXPECT_EQ(rig.heard.at({high, 0}).tokens.size(), 100u);
