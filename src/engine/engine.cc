@@ -339,7 +339,8 @@ void Engine::update_stats() {
   const SchedulerStats& scheduled = scheduler_.stats();
   const std::lock_guard lock(mutex_);
   num_in_line_ = scheduler_.num_waiting() + static_cast<int>(inbox_.arrivals.size());
-  stats_.num_running = scheduler_.num_running();
+  stats_.num_loading = scheduler_.num_loading();
+  stats_.num_running = scheduler_.num_running() - stats_.num_loading;
   stats_.kv = cache_.stats();
   stats_.kv_histograms = cache_.histograms();
   stats_.num_steps = step_tokens_.num_observed();

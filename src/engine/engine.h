@@ -42,7 +42,8 @@ inline constexpr std::array<double, 15> kStepTokenBounds = {
 // Everything that /metrics and the log line show; a copy, consistent as of one step.
 struct EngineStats {
   int num_running = 0;
-  int num_waiting = 0;
+  int num_loading = 0;  // admitted, and waiting for a tier
+  int num_waiting = 0;  // in line
   KvStats kv;
   KvHistograms kv_histograms;
   std::uint64_t num_steps = 0;

@@ -1,6 +1,7 @@
 // The engine's thread, a disk tier's threads and clients' threads together, across restarts.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <future>
 #include <memory>
@@ -255,8 +256,10 @@ TEST(SchedulerTiers, NoCounterFallsWhileATierLoads) {
                      stats.num_prompt_tokens_cached - num_loaded);
   };
   std::pair before = sums();
+  int most_loading = 0;
   for (int i = 0; i < 1000; ++i) {
     const bool goes_on = rig.step();
+    most_loading = std::max(most_loading, rig.scheduler.num_loading());
     const std::pair now = sums();
     EXPECT_GE(now.first, before.first);
     EXPECT_GE(now.second, before.second);
@@ -268,6 +271,8 @@ TEST(SchedulerTiers, NoCounterFallsWhileATierLoads) {
   EXPECT_EQ(usage.num_cached_tokens, 192);
   EXPECT_EQ(rig.scheduler.stats().num_prompt_tokens, 257u);
   EXPECT_GT(usage.num_loaded_tokens, 100);
+  EXPECT_EQ(most_loading, 1);
+  EXPECT_EQ(rig.scheduler.num_loading(), 0);
 }
 
 }  // namespace

@@ -85,6 +85,7 @@ class Scheduler {
   bool has_work() const { return !requests_.empty(); }
   // Sequences that wait for a tier: with nothing else to do, schedule() is empty until it answers.
   bool is_loading() const { return num_loading_ > 0; }
+  int num_loading() const { return num_loading_; }
   int num_running() const { return static_cast<int>(running_.size()); }
   int num_waiting() const { return static_cast<int>(waiting_.size()); }
   const SchedulerStats& stats() const { return stats_; }

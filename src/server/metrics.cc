@@ -113,11 +113,12 @@ class Page {
 
 void add_engine_gauges(Page& page, const EngineStats& stats, const EngineConfig& config) {
   page.gauge("vllm:num_requests_running", "Requests in the batch.", stats.num_running);
-  page.gauge("vllm:num_requests_waiting", "Requests in line.", stats.num_waiting);
-  page.begin("vllm:num_requests_waiting_by_reason", "Requests in line, by what they wait for.",
+  page.gauge("vllm:num_requests_waiting", "Requests in line, or whose prefix a tier is loading.",
+             stats.num_waiting + stats.num_loading);
+  page.begin("vllm:num_requests_waiting_by_reason", "Requests that wait, by what they wait for.",
              MetricType::Gauge);
   page.value(stats.num_waiting, {{"reason", "capacity"}});
-  page.value(0, {{"reason", "deferred"}});
+  page.value(stats.num_loading, {{"reason", "deferred"}});
   const KvStats& kv = stats.kv;
   page.gauge("vllm:kv_cache_usage_perc", "Share of KV blocks in use, 1 = all.",
              kv.num_blocks > 0 ? static_cast<double>(kv.num_held) / kv.num_blocks : 0);
@@ -423,9 +424,9 @@ std::string ServerMetrics::serialize(const EngineStats& stats, const EngineConfi
   page.value(static_cast<double>(kept.prompt_bytes), {{"of", "prompts"}});
   page.value(static_cast<double>(kept.answer_bytes), {{"of", "answers"}});
   page.value(static_cast<double>(kept.session_bytes), {{"of", "sessions"}});
+  page.value(static_cast<double>(kept.draft_bytes), {{"of", "drafts"}});
   page.value(static_cast<double>(kept.summary_bytes), {{"of", "summaries"}});
   {
-  page.value(static_cast<double>(kept.draft_bytes), {{"of", "drafts"}});
     const std::lock_guard lock(mutex_);
     add_counters(families);
     add_histograms(families);

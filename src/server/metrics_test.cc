@@ -96,6 +96,18 @@ TEST(Metrics, AStopTokenCanBeTheFirst) {
   EXPECT_GT(value_of(page, "time_to_first_token_seconds_sum"), 0);
 }
 
+TEST(Metrics, WhoWaitsForATierIsNotRunning) {
+  EngineStats stats;
+  stats.num_running = 3;
+  stats.num_loading = 2;
+  stats.num_waiting = 4;
+  const std::string page = ServerMetrics("tiny", 240).serialize(stats, {}, {});
+  EXPECT_EQ(value_of(page, "num_requests_running"), 3);
+  EXPECT_EQ(value_of(page, "num_requests_waiting"), 6);
+  EXPECT_NE(page.find("reason=\"capacity\"} 4\n"), std::string::npos);
+  EXPECT_NE(page.find("reason=\"deferred\"} 2\n"), std::string::npos);
+}
+
 TEST(Metrics, MaxTokensAreCountedAsTheyApply) {
   TestServer server;
   const Json reply =

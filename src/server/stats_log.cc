@@ -15,7 +15,8 @@ std::optional<std::string> StatsLog::line(const EngineStats& stats, double secon
       static_cast<double>(stats.num_generated_tokens - num_generated_tokens_);
   num_prompt_tokens_ = stats.num_prompt_tokens;
   num_generated_tokens_ = stats.num_generated_tokens;
-  const bool busy = num_prompt + num_generated > 0 || stats.num_running + stats.num_waiting > 0;
+  const int num_waiting = stats.num_waiting + stats.num_loading;
+  const bool busy = num_prompt + num_generated > 0 || stats.num_running + num_waiting > 0;
   const bool worth_a_line = busy || was_busy_;  // one line of zeros ends a busy time
   was_busy_ = busy;
   if (!worth_a_line || seconds <= 0) return std::nullopt;
@@ -23,7 +24,7 @@ std::optional<std::string> StatsLog::line(const EngineStats& stats, double secon
       "Engine 000: Avg prompt throughput: {:.1f} tokens/s, Avg generation throughput: {:.1f} "
       "tokens/s, "
       "Running: {} reqs, Waiting: {} reqs, ",
-      num_prompt / seconds, num_generated / seconds, stats.num_running, stats.num_waiting);
+      num_prompt / seconds, num_generated / seconds, stats.num_running, num_waiting);
   if (stats.num_preemptions > 0) text += fmt::format("Preemptions: {}, ", stats.num_preemptions);
   text += fmt::format("KV cache usage: {:.1f}%, Prefix cache hit rate: {:.1f}%",
                       percent(stats.kv.num_held, stats.kv.num_blocks),
