@@ -235,7 +235,7 @@ bool Engine::step() {
 
 void Engine::compute(const Batch& batch) {
   const std::int64_t begin_ns = clock_.now_ns();
-  const std::span<const float> logits = runner_.forward(batch);
+  const Logits logits = runner_.forward(batch);
   const std::int64_t forward_ns = clock_.now_ns() - begin_ns;
   forward_ns_ += forward_ns;
   num_step_tokens_ += batch.num_tokens();
@@ -247,7 +247,7 @@ void Engine::compute(const Batch& batch) {
 // Layers of the chunk while they fit; at least one, so that it comes to its end.
 void Engine::advance(const Chunk& chunk) {
   const int num_layers = runner_.model().config().num_layers();
-  std::span<const float> logits;
+  Logits logits;
   do {
     const std::int64_t begin_ns = clock_.now_ns();
     logits = runner_.forward_layer(chunk.batch, chunk.num_layers);
@@ -283,7 +283,7 @@ void Engine::take(Inbox inbox) {
   if (inbox.resets_cache) cache_.clear();
 }
 
-void Engine::sample(const Batch& batch, std::span<const float> logits) {
+void Engine::sample(const Batch& batch, const Logits& logits) {
   const std::int64_t begin_ns = clock_.now_ns();
   int num_scored = 0;
   int num_samples = 0;
@@ -304,17 +304,22 @@ void Engine::sample(const Batch& batch, std::span<const float> logits) {
       draws_.push_back({&entry, entry.first_logit + entry.num_prompt_logits, i, sampled++});
     }
   }
-  const auto size = static_cast<std::size_t>(vocab_size_);
   pool_.parallel_for(static_cast<int>(draws_.size()), [&](int task, int thread) {
     const Draw& draw = draws_[static_cast<std::size_t>(task)];
-    const auto row = logits.subspan(static_cast<std::size_t>(draw.logit) * size, size);
-    *draw.result = drawn(batch, draw, row, samplers_[static_cast<std::size_t>(thread)]);
+    *draw.result = drawn(batch, draw, logits, samplers_[static_cast<std::size_t>(thread)]);
   });
   sample_ns_ += clock_.now_ns() - begin_ns;
 }
 
-OutputToken Engine::drawn(const Batch& batch, const Draw& draw, std::span<const float> logits,
+OutputToken Engine::drawn(const Batch& batch, const Draw& draw, const Logits& logits,
                           Sampler& sampler) const {
+  const auto part = [&](std::span<const float> rows, int size) {
+    if (rows.empty()) return rows;
+    return rows.subspan(static_cast<std::size_t>(draw.logit) * static_cast<std::size_t>(size),
+                        static_cast<std::size_t>(size));
+  };
+  const std::span<const float> values = part(logits.values, vocab_size_);
+  const std::span<const float> maxima = part(logits.maxima, num_logit_runs(vocab_size_));
   const Sequence& sequence = *draw.entry->sequence;
   const ActiveRequest& request = *sequence.request;
   const SamplingParams& params = request.request.sampling;
@@ -323,16 +328,17 @@ OutputToken Engine::drawn(const Batch& batch, const Draw& draw, std::span<const 
     const auto row =
         static_cast<std::size_t>(batch.logit_rows()[static_cast<std::size_t>(draw.logit)]);
     const auto next = static_cast<std::size_t>(batch.positions()[row]) + 1;
-    return sampler.score(logits, tokens[next], params.num_prompt_logprobs);
+    return sampler.score(values, maxima, tokens[next], params.num_prompt_logprobs);
   }
   const auto num_prompt = static_cast<std::size_t>(request.num_prompt);
   return sampler.sample(
-      logits, {.params = params,
-               .prompt = tokens.first(num_prompt),
-               .output = tokens.subspan(num_prompt),
-               .end_tokens = params.ignore_eos ? std::span<const TokenId>{} : scheduler_.end_tokens(),
-               .seed = request.seed,
-               .choice = sequence.choice + draw.sample});
+      values, maxima,
+      {.params = params,
+       .prompt = tokens.first(num_prompt),
+       .output = tokens.subspan(num_prompt),
+       .end_tokens = params.ignore_eos ? std::span<const TokenId>{} : scheduler_.end_tokens(),
+       .seed = request.seed,
+       .choice = sequence.choice + draw.sample});
 }
 
 void Engine::update_stats() {

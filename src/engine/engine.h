@@ -137,8 +137,8 @@ class Engine {
   void advance(const Chunk& chunk);
   void observe_speed(int num_tokens, std::int64_t forward_ns);
   void take(Inbox inbox);
-  void sample(const Batch& batch, std::span<const float> logits);
-  OutputToken drawn(const Batch& batch, const Draw& draw, std::span<const float> logits,
+  void sample(const Batch& batch, const Logits& logits);
+  OutputToken drawn(const Batch& batch, const Draw& draw, const Logits& logits,
                     Sampler& sampler) const;
   void update_stats();
   void deliver();

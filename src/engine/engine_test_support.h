@@ -191,7 +191,7 @@ class Rig {
   static constexpr std::int64_t kLayerTokenNs = 20'000;
 
   void advance(const Chunk& chunk) {
-    std::span<const float> logits;
+    Logits logits;
     for (int i = 0; i < num_layers_per_step_ || chunk.room_ns > kTokenNs * 1000; ++i) {
       logits = runner_.forward_layer(chunk.batch, chunk.num_layers);
       scheduler.passed_layer(kLayerTokenNs * chunk.batch.num_tokens());
@@ -203,9 +203,12 @@ class Rig {
     }
   }
 
-  BatchResults draw(const Batch& batch, std::span<const float> logits) {
+  BatchResults draw(const Batch& batch, const Logits& logits) {
     BatchResults results;
-    const auto vocab = static_cast<std::size_t>(transformer_.config().vocab_size);
+    const int vocab_size = transformer_.config().vocab_size;
+    const auto part = [](std::span<const float> rows, std::size_t row, int size) {
+      return rows.subspan(row * static_cast<std::size_t>(size), static_cast<std::size_t>(size));
+    };
     for (const BatchEntry& entry : batch.entries()) {
       const ActiveRequest& request = *entry.sequence->request;
       const std::span<const TokenId> tokens = entry.sequence->tokens;
@@ -215,18 +218,20 @@ class Rig {
         const auto row = static_cast<std::size_t>(batch.logit_rows()[logit]);
         const auto next = static_cast<std::size_t>(batch.positions()[row] + 1);
         results.prompt_logprobs.push_back(
-            sampler_.score(logits.subspan(logit * vocab, vocab), tokens[next], 2));
+            sampler_.score(part(logits.values, logit, vocab_size), {}, tokens[next], 2));
       }
       for (int i = 0; i < entry.num_samples; ++i) {
         const auto logit = static_cast<std::size_t>(entry.first_logit + entry.num_prompt_logits);
-        const auto row = logits.subspan(logit * vocab, vocab);
+        const auto row = part(logits.values, logit, vocab_size);
+        const auto maxima = part(logits.maxima, logit, num_logit_runs(vocab_size));
         const int choice = entry.sequence->choice + i;
-        results.samples.push_back(sampler_.sample(row, {.params = request.request.sampling,
-                                                        .prompt = tokens.first(num_prompt),
-                                                        .output = tokens.subspan(num_prompt),
-                                                        .end_tokens = {},
-                                                        .seed = request.seed,
-                                                        .choice = choice}));
+        results.samples.push_back(sampler_.sample(row, maxima,
+                                                  {.params = request.request.sampling,
+                                                   .prompt = tokens.first(num_prompt),
+                                                   .output = tokens.subspan(num_prompt),
+                                                   .end_tokens = {},
+                                                   .seed = request.seed,
+                                                   .choice = choice}));
         heard[{request.request.id, choice}].logits.emplace_back(row.begin(), row.end());
       }
     }

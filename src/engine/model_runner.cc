@@ -6,11 +6,11 @@
 
 namespace larder {
 
-std::span<const float> ModelRunner::forward(const Batch& batch) {
+Logits ModelRunner::forward(const Batch& batch) {
   return model_.forward(to_forward_batch(batch), storage_);
 }
 
-std::span<const float> ModelRunner::forward_layer(const Batch& batch, int layer) {
+Logits ModelRunner::forward_layer(const Batch& batch, int layer) {
   return model_.forward_layers(to_forward_batch(batch), storage_, layer, layer + 1);
 }
 

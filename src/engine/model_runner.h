@@ -16,11 +16,10 @@ class ModelRunner {
   // References must outlive it.
   ModelRunner(Transformer& model, const KvStorage& storage) : model_(model), storage_(storage) {}
 
-  // Writes K and V of every token of the batch and returns [logit_rows, vocab_size], valid until
-  // the next call.
-  std::span<const float> forward(const Batch& batch);
+  // Writes K and V of every token of the batch and returns its logit_rows.
+  Logits forward(const Batch& batch);
   // The same of one layer, see Transformer::forward_layers; nothing before the last.
-  std::span<const float> forward_layer(const Batch& batch, int layer);
+  Logits forward_layer(const Batch& batch, int layer);
 
   // Time of a forward pass over num_tokens of a prompt, per token, in seconds. Writes into the
   // storage's first blocks, which nobody may hold yet.

@@ -52,21 +52,26 @@ Sampler::Sampler(int vocab_size, const KernelTable& kernels)
     : kernels_(&kernels),
       adjusted_(static_cast<std::size_t>(vocab_size)),
       weights_(adjusted_.size()),
-      maxima_((adjusted_.size() + kLogitRun - 1) / kLogitRun),
-      sums_(maxima_.size()),
+      found_maxima_(static_cast<std::size_t>(num_logit_runs(vocab_size))),
+      sums_(found_maxima_.size()),
       counts_(adjusted_.size()) {
   CHECK(vocab_size > 0, vocab_size);
 }
 
-OutputToken Sampler::sample(std::span<const float> logits, const SampleContext& context) {
+OutputToken Sampler::sample(std::span<const float> logits, std::span<const float> maxima,
+                            const SampleContext& context) {
   CHECK(logits.size() == adjusted_.size(), logits.size());
-  const TokenId token = draw(adjust(logits, context), context);
+  const std::span<const float> adjusted = adjust(logits, context);
+  const bool is_changed = adjusted.data() != logits.data();
+  const float best = find_maxima(adjusted, is_changed ? std::span<const float>{} : maxima);
+  const TokenId token = draw(adjusted, best, context);
   const int num_best = context.params.num_logprobs;
-  return num_best < 0 ? OutputToken{token, 0, {}} : score(logits, token, num_best);
+  return num_best < 0 ? OutputToken{token, 0, {}} : score(logits, maxima, token, num_best);
 }
 
-OutputToken Sampler::score(std::span<const float> logits, TokenId token, int num_best) {
-  const float best = find_maxima(logits);
+OutputToken Sampler::score(std::span<const float> logits, std::span<const float> maxima,
+                           TokenId token, int num_best) {
+  const float best = find_maxima(logits, maxima);
   const double log_sum = std::log(sum_weights(logits, {.best = best}));
   const auto logprob_of = [&](float logit) { return static_cast<float>(logit - best - log_sum); };
   OutputToken scored{token, logprob_of(logits[static_cast<std::size_t>(token)]), {}};
@@ -79,8 +84,14 @@ OutputToken Sampler::score(std::span<const float> logits, TokenId token, int num
   return scored;
 }
 
-float Sampler::find_maxima(std::span<const float> logits) {
-  kernels_->run_maxima(logits.data(), static_cast<std::int64_t>(logits.size()), maxima_.data());
+float Sampler::find_maxima(std::span<const float> logits, std::span<const float> given) {
+  CHECK(given.empty() || given.size() == found_maxima_.size(), given.size());
+  maxima_ = given;
+  if (given.empty()) {
+    maxima_ = found_maxima_;
+    kernels_->run_maxima(logits.data(), static_cast<std::int64_t>(logits.size()),
+                         found_maxima_.data());
+  }
   return *std::ranges::max_element(maxima_);
 }
 
@@ -140,9 +151,8 @@ void Sampler::penalize(const SampleContext& context) {
   for (const TokenId token : context.output) apply(token);
 }
 
-TokenId Sampler::draw(std::span<const float> logits, const SampleContext& context) {
+TokenId Sampler::draw(std::span<const float> logits, float best, const SampleContext& context) {
   const SamplingParams& params = context.params;
-  const float best = find_maxima(logits);
   if (params.temperature < kGreedyBelow || params.top_k == 1 || !std::isfinite(best))
     return first_of_best(logits, best);
   const double uniform = uniform_of(context.seed, context.choice, context.output.size());

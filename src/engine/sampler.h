@@ -33,10 +33,12 @@ class Sampler {
   // What one takes when it is made, for the planner.
   static std::int64_t size_bytes(int vocab_size) { return std::int64_t{vocab_size} * 12; }
 
-  // logits: [vocab_size], as the model gave them.
-  OutputToken sample(std::span<const float> logits, const SampleContext& context);
+  // logits: [vocab_size], as the model gave them; maxima: their run_maxima(), or none.
+  OutputToken sample(std::span<const float> logits, std::span<const float> maxima,
+                     const SampleContext& context);
   // A token that was not drawn but given: its logprob, and the num_best best.
-  OutputToken score(std::span<const float> logits, TokenId token, int num_best);
+  OutputToken score(std::span<const float> logits, std::span<const float> maxima, TokenId token,
+                    int num_best);
 
  private:
   struct Candidate {
@@ -46,13 +48,13 @@ class Sampler {
 
   std::span<const float> adjust(std::span<const float> logits, const SampleContext& context);
   void penalize(const SampleContext& context);
-  // Of these logits: maxima_, and the best of all.
-  float find_maxima(std::span<const float> logits);
+  // Of these logits: maxima_, those given if any are, and the best of all.
+  float find_maxima(std::span<const float> logits, std::span<const float> given);
   // Of weights: sums_, and the sum of all.
   double sum_weights(std::span<const float> logits, const WeightArgs& args);
   // The following take maxima_ as of the same logits.
   TokenId first_of_best(std::span<const float> logits, float best) const;
-  TokenId draw(std::span<const float> logits, const SampleContext& context);
+  TokenId draw(std::span<const float> logits, float best, const SampleContext& context);
   TokenId draw_from_all(std::span<const float> logits, const WeightArgs& args, double uniform);
   void select_top_k(std::span<const float> logits, int k);
   void select_top_p(std::span<const float> logits, const WeightArgs& args, float top_p);
@@ -64,7 +66,8 @@ class Sampler {
   const KernelTable* kernels_;
   std::vector<float> adjusted_;       // [vocab_size]
   std::vector<float> weights_;        // [vocab_size]
-  std::vector<float> maxima_, sums_;  // a run of kLogitRun each
+  std::vector<float> found_maxima_, sums_;  // a run of kLogitRun each
+  std::span<const float> maxima_;
   std::vector<std::int32_t> counts_;  // [vocab_size], zero between calls
   std::vector<Candidate> candidates_;
 };

@@ -31,12 +31,13 @@ struct Draw {
 TokenId sample(Sampler& sampler, const std::vector<float>& logits, const Draw& draw,
                std::uint64_t seed) {
   return sampler
-      .sample(logits, {.params = draw.params,
-                       .prompt = draw.prompt,
-                       .output = draw.output,
-                       .end_tokens = draw.end_tokens,
-                       .seed = seed,
-                       .choice = draw.choice})
+      .sample(logits, {},
+              {.params = draw.params,
+               .prompt = draw.prompt,
+               .output = draw.output,
+               .end_tokens = draw.end_tokens,
+               .seed = seed,
+               .choice = draw.choice})
       .token;
 }
 
@@ -192,7 +193,8 @@ TEST(Sampler, LogprobsAreOfTheModelsDistribution) {
   draw.params.num_logprobs = 3;
   draw.params.logit_bias = {{17, 100.0f}};
   const OutputToken token =
-      sampler.sample(logits, {.params = draw.params, .prompt = {}, .output = {}, .end_tokens = {}});
+      sampler.sample(logits, {},
+                     {.params = draw.params, .prompt = {}, .output = {}, .end_tokens = {}});
   EXPECT_EQ(token.token, 17);
   double sum = 0;
   for (const float logit : logits) sum += std::exp(static_cast<double>(logit));
@@ -205,7 +207,38 @@ TEST(Sampler, LogprobsAreOfTheModelsDistribution) {
     EXPECT_EQ(token.best[i].token, static_cast<TokenId>(order[i]));
     EXPECT_NEAR(token.best[i].logprob, logits[order[i]] - std::log(sum), 1e-5);
   }
-  EXPECT_EQ(sampler.score(logits, 5, 5000).best.size(), 5000u);
+  EXPECT_EQ(sampler.score(logits, {}, 5, 5000).best.size(), 5000u);
+}
+
+TEST(Sampler, GivenMaximaChangeNothing) {
+  const std::vector<float> logits = random_logits(5000, 7);
+  std::vector<float> maxima(static_cast<std::size_t>(num_logit_runs(5000)));
+  select_kernels().run_maxima(logits.data(), 5000, maxima.data());
+  Sampler sampler(5000);
+  SamplingParams params;
+  params.num_logprobs = 3;
+  const auto expect_same = [&](const SamplingParams& changed) {
+    for (std::uint64_t seed = 0; seed < 20; ++seed) {
+      const SampleContext context{
+          .params = changed, .prompt = {}, .output = {}, .end_tokens = {}, .seed = seed};
+      const OutputToken given = sampler.sample(logits, maxima, context);
+      const OutputToken found = sampler.sample(logits, {}, context);
+      EXPECT_EQ(given.token, found.token);
+      EXPECT_EQ(given.logprob, found.logprob);
+      ASSERT_EQ(given.best.size(), 3u);
+      EXPECT_EQ(given.best[2].token, found.best[2].token);
+    }
+  };
+  expect_same(params);
+  for (auto change : {+[](SamplingParams& p) { p.temperature = 0; },
+                      +[](SamplingParams& p) { p.top_k = 40; },
+                      +[](SamplingParams& p) { p.top_p = 0.9f; },
+                      // The maxima are not of what is drawn from.
+                      +[](SamplingParams& p) { p.logit_bias = {{17, 100.0f}}; }}) {
+    SamplingParams changed = params;
+    change(changed);
+    expect_same(changed);
+  }
 }
 
 TEST(Sampler, EndTokensAreBarredBeforeMinTokens) {

@@ -90,6 +90,8 @@ struct MatmulArgs {
   int num_rows = 0;
   std::int64_t ldx = 0;
   std::int64_t ldy = 0;
+  // Or null: y's run_maxima(), row by row. Kernels leave it alone; matmul() of ops.h fills it on a CPU.
+  float* maxima = nullptr;  // [num_rows, runs of w->num_rows]
 };
 
 // One layer's keys and values inside the blocks of its group; kv_type.h says how they lie.
@@ -217,6 +219,9 @@ static constexpr std::int64_t attention_scratch_size_bytes(int num_rows, int hea
 
 // Logits are looked at in runs of so many, the last one perhaps shorter.
 inline constexpr int kLogitRun = 256;
+constexpr int num_logit_runs(std::int64_t num_logits) {
+  return static_cast<int>((num_logits + kLogitRun - 1) / kLogitRun);
+}
 
 // The weight of a logit up to best: e^((logit - best) * scale), 0 where that is below least.
 struct WeightArgs {

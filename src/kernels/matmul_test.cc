@@ -1,6 +1,8 @@
 // Products of every format and instruction set: against double precision, and bit against bit.
+#include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <span>
 
 #include "kernels/ops.h"
 #include "kernels/test_util.h"
@@ -317,6 +319,36 @@ TEST(Matmul, RangesOfPanelsAndThreadsDoNotChangeABit) {
       ThreadPool pool(threads);
       matmul(*table, pool, products);
       expect_whole();
+    }
+  }
+}
+
+TEST(Matmul, MaximaOfRunsComeWithTheProduct) {
+  constexpr int kOutputs = 5000;  // the last run is partial, and so is its last panel
+  constexpr int kCols = 64;
+  const TestMatrix w(GgmlType::kQ8_0, kOutputs, kCols);
+  const auto num_runs = static_cast<std::size_t>(num_logit_runs(kOutputs));
+  for (const KernelTable* table : test::tables_of_products()) {
+    for (const int rows : {1, 3, 40, 100}) {
+      const auto x = test::random_values(static_cast<std::size_t>(rows * kCols), 5);
+      const TestActivations activations(*table, x, rows, kCols);
+      const std::vector<float> expected = product(*table, w, x, rows, true);
+      for (const int threads : {1, 2, 3}) {
+        std::vector<float> y(expected.size());
+        std::vector<float> maxima(static_cast<std::size_t>(rows) * num_runs, 99);
+        MatmulArgs args = args_of(w.packed, x, y, rows);
+        args.xq = &activations.view;
+        args.maxima = maxima.data();
+        ThreadPool pool(threads);
+        matmul(*table, pool, {&args, 1});
+        EXPECT_TRUE(test::same_bits(y, expected)) << table->name << " " << rows;
+        std::vector<float> of_row(num_runs);
+        for (std::size_t row = 0; row < static_cast<std::size_t>(rows); ++row) {
+          table->run_maxima(y.data() + row * kOutputs, kOutputs, of_row.data());
+          EXPECT_TRUE(std::ranges::equal(of_row, std::span(maxima).subspan(row * num_runs, num_runs)))
+              << table->name << " row " << row << " of " << rows << ", threads " << threads;
+        }
+      }
     }
   }
 }

@@ -16,6 +16,12 @@ constexpr int kManyRows = 8;
 constexpr int kMinPanelsOfManyRows = 16;
 constexpr int kManyRowsTasksPerThread = 8;
 
+// Logits whose maxima are wanted: tasks begin where a run does, and look at so many bytes of logits
+// at a time, which are still in the second-level cache.
+constexpr int kPanelsOfRun = kLogitRun / kPanelRows;
+static_assert(kLogitRun % kPanelRows == 0);
+constexpr std::int64_t kMostWarmBytes = 256 * 1024;
+
 // Of a thread's next weights: what its second-level cache holds beside what else is in use.
 constexpr std::int64_t kMostFetchedBytes = 128 * 1024;
 
@@ -47,13 +53,14 @@ class MatmulTasks {
     for (const MatmulArgs& product : products) {
       bytes += product.w->num_panels() * product.w->panel_stride_bytes *
                std::max(product.num_rows, 1);
-      if (product.num_rows > 1) unit_panels_ = 2;
+      if (product.num_rows > 1) unit_panels_ = std::max(unit_panels_, 2);
+      if (product.maxima != nullptr) unit_panels_ = kPanelsOfRun;
       many_rows = many_rows || product.num_rows >= kManyRows;
     }
     for (std::size_t i = 0; i < products.size(); ++i)
       first_unit_[i + 1] = first_unit_[i] + divide_up(products[i].w->num_panels(), unit_panels_);
     if (many_rows) {
-      last_round_ = std::clamp(static_cast<int>(num_units() / (kMinPanelsOfManyRows / 2)),
+      last_round_ = std::clamp(static_cast<int>(num_units() * unit_panels_ / kMinPanelsOfManyRows),
                                num_threads, kManyRowsTasksPerThread * num_threads);
       last_round_ = last_round_ / num_threads * num_threads;
       return;
@@ -116,6 +123,26 @@ void fetch_while_waiting(ThreadPool& pool, std::span<const MatmulArgs> products)
   }
 }
 
+// A task's part, and its maxima.
+void multiply(const KernelTable& kernels, const MatmulArgs& product, int panel_begin,
+              int panel_end) {
+  if (product.maxima == nullptr) return kernels.matmul(product, panel_begin, panel_end);
+  const std::int64_t run_bytes = std::int64_t{kLogitRun} * sizeof(float) * product.num_rows;
+  const int most_runs = static_cast<int>(std::max<std::int64_t>(1, kMostWarmBytes / run_bytes));
+  const std::int64_t num_runs = num_logit_runs(product.w->num_rows);
+  for (int begin = panel_begin; begin < panel_end; begin += most_runs * kPanelsOfRun) {
+    const int end = std::min(begin + most_runs * kPanelsOfRun, panel_end);
+    kernels.matmul(product, begin, end);
+    const std::int64_t first = std::int64_t{begin} * kPanelRows;
+    const std::int64_t count =
+        std::min<std::int64_t>(std::int64_t{end} * kPanelRows, product.w->num_rows) - first;
+    for (int row = 0; row < product.num_rows; ++row) {
+      kernels.run_maxima(product.y + row * product.ldy + first, count,
+                         product.maxima + row * num_runs + first / kLogitRun);
+    }
+  }
+}
+
 }  // namespace
 
 void matmul(const KernelTable& kernels, ThreadPool& pool, std::span<const MatmulArgs> products,
@@ -126,7 +153,11 @@ void matmul(const KernelTable& kernels, ThreadPool& pool, std::span<const Matmul
   }
   fetch_while_waiting(pool, next);
   const MatmulTasks tasks(products, pool.num_threads());
-  pool.parallel_for(tasks.count(), [&](int task, int) { tasks.for_parts(task, kernels.matmul); });
+  pool.parallel_for(tasks.count(), [&](int task, int) {
+    tasks.for_parts(task, [&](const MatmulArgs& product, int panel_begin, int panel_end) {
+      multiply(kernels, product, panel_begin, panel_end);
+    });
+  });
 }
 
 SplitRange attention_splits(const AttentionArgs& args, const AttentionTask& task) {

@@ -144,9 +144,9 @@ TEST(CudaTransformerSteps, WaitForTheDeviceWithoutLogits) {
   const std::vector<GroupBatch> groups(static_cast<std::size_t>(model.layout->num_groups()),
                                        {slots, {&sequence, 1}});
   const int num_before = device.num_waits;
-  const auto logits = transformer.forward(
+  const Logits logits = transformer.forward(
       {.tokens = tokens, .positions = positions, .groups = groups, .logit_rows = {}}, storage);
-  EXPECT_TRUE(logits.empty());
+  EXPECT_TRUE(logits.values.empty());
   EXPECT_EQ(device.num_waits, num_before + 1);
 }
 

@@ -70,7 +70,8 @@ class TestRunner {
   // One batch; logits of every row, or of each sequence's last.
   std::span<const float> run(std::span<const TestStep> steps, bool all_logits) {
     lay_out(steps, all_logits, arrays_);
-    return transformer_.forward(arrays_.batch(), storage_);
+    logits_ = transformer_.forward(arrays_.batch(), storage_);
+    return logits_.values;
   }
 
   // The logits of step's last row, layer by layer, with a pass of other's between each two.
@@ -78,13 +79,14 @@ class TestRunner {
     Arrays between;
     lay_out({&other, 1}, false, between);
     lay_out({&step, 1}, false, arrays_);
-    std::span<const float> logits;
     for (int layer = 0; layer < model_.config.num_layers(); ++layer) {
       transformer_.forward(between.batch(), storage_);
-      logits = transformer_.forward_layers(arrays_.batch(), storage_, layer, layer + 1);
+      logits_ = transformer_.forward_layers(arrays_.batch(), storage_, layer, layer + 1);
     }
-    return logits;
+    return logits_.values;
   }
+
+  const Logits& logits() const { return logits_; }  // the last ones
 
   // Forgets all sequences; their blocks keep what was written, as those of an evicted sequence do.
   void reset() { next_block_ = 0; }
@@ -164,6 +166,7 @@ class TestRunner {
   BlockId poisoned_;
   int next_block_ = 0;
   Arrays arrays_;
+  Logits logits_;
 };
 
 // Blocks that a runner needs for sequences of that many tokens.

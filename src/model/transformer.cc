@@ -31,6 +31,8 @@ struct ScratchPlan {
     buffers.up = place<float>(base, rows * ffn);
     buffers.logits = place<float>(base, static_cast<std::size_t>(limits.max_logit_rows) *
                                             static_cast<std::size_t>(config.vocab_size));
+    buffers.maxima = place<float>(base, static_cast<std::size_t>(limits.max_logit_rows) *
+                                            static_cast<std::size_t>(num_logit_runs(config.vocab_size)));
     if (limits.activations == ActivationType::kInt8) {
       buffers.quantized = place_quantized(base, rows, std::max({2 * hidden, q_size, ffn}));
       buffers.rest = place<float>(base, rows * hidden);
@@ -192,23 +194,23 @@ void Transformer::check(const ForwardBatch& batch) const {
         batch.sink_positions.size());
 }
 
-std::span<const float> Transformer::forward(const ForwardBatch& batch, const KvStorage& storage) {
+Logits Transformer::forward(const ForwardBatch& batch, const KvStorage& storage) {
   return run_layers(batch, storage, 0, config_.num_layers());
 }
 
-std::span<const float> Transformer::forward_layers(const ForwardBatch& batch,
-                                                   const KvStorage& storage, int begin, int end) {
+Logits Transformer::forward_layers(const ForwardBatch& batch, const KvStorage& storage, int begin,
+                                   int end) {
   CHECK(0 <= begin && begin < end && end <= config_.num_layers(), begin, end);
   CHECK(static_cast<int>(batch.tokens.size()) <= ScratchPlan::chunk_rows(limits_),
         batch.tokens.size());
   std::swap(static_cast<Stream&>(buffers_), buffers_.chunk);
-  const std::span<const float> logits = run_layers(batch, storage, begin, end);
+  const Logits logits = run_layers(batch, storage, begin, end);
   std::swap(static_cast<Stream&>(buffers_), buffers_.chunk);
   return logits;
 }
 
-std::span<const float> Transformer::run_layers(const ForwardBatch& given, const KvStorage& storage,
-                                               int begin, int end) {
+Logits Transformer::run_layers(const ForwardBatch& given, const KvStorage& storage, int begin,
+                               int end) {
   check(given);
   const auto num_tokens = static_cast<int>(given.tokens.size());
   max_context_len_ = 0;
@@ -295,7 +297,7 @@ Transformer::Products Transformer::down_products(int layer) {
 // The next layer's, or the logits.
 Transformer::Products Transformer::products_behind(int layer) {
   if (layer + 1 < config_.num_layers()) return attention_products(layer + 1);
-  return {{Product{&weights_.output(), nullptr, buffers_.logits}}, 1};
+  return {{Product{.w = &weights_.output(), .y = buffers_.logits, .maxima = buffers_.maxima}}, 1};
 }
 
 std::size_t Transformer::to_args(const float* x, int num_rows, const Products& products,
@@ -309,7 +311,8 @@ std::size_t Transformer::to_args(const float* x, int num_rows, const Products& p
                .y = product.y,
                .num_rows = product.twice ? 2 * num_rows : num_rows,
                .ldx = product.w->num_cols,
-               .ldy = product.w->num_rows};
+               .ldy = product.w->num_rows,
+               .maxima = product.maxima};
   }
   return products.count;
 }
@@ -492,7 +495,7 @@ void Transformer::run_mlp(int num_rows, int layer) {
            });
 }
 
-std::span<const float> Transformer::compute_logits(int num_rows) {
+Logits Transformer::compute_logits(int num_rows) {
   if (num_rows == 0) {
     // The caller takes the time of a step, and that it has been computed when this returns.
     if (device_ != nullptr) device_->synchronize();
@@ -510,10 +513,12 @@ std::span<const float> Transformer::compute_logits(int num_rows) {
            });
   const auto count =
       static_cast<std::size_t>(num_rows) * static_cast<std::size_t>(config_.vocab_size);
-  if (device_ == nullptr) return {buffers_.logits, count};
+  const auto num_maxima = static_cast<std::size_t>(num_rows) *
+                          static_cast<std::size_t>(num_logit_runs(config_.vocab_size));
+  if (device_ == nullptr) return {{buffers_.logits, count}, {buffers_.maxima, num_maxima}};
   device_->copy_out(reinterpret_cast<std::byte*>(logits_.data()),
                     reinterpret_cast<const std::byte*>(buffers_.logits), count * sizeof(float));
-  return {logits_.data(), count};
+  return {{logits_.data(), count}, {}};
 }
 
 }  // namespace larder

@@ -40,6 +40,12 @@ struct TransformerLimits {
   ActivationType activations = ActivationType::kInt8;
 };
 
+// Valid until the next call.
+struct Logits {
+  std::span<const float> values;  // [num_logit_rows, vocab_size], in the order of logit_rows
+  std::span<const float> maxima;  // of each row's run_maxima(); none from a device
+};
+
 class KeyStatistics;
 
 // Thread: one at a time. On the CPU no allocation after construction; nothing throws.
@@ -51,15 +57,14 @@ class Transformer {
               const KernelTable& kernels, ThreadPool& pool, const TransformerLimits& limits,
               Device* device = nullptr);
 
-  // Computes K and V of every token and the logits of logit_rows: [num_logit_rows, vocab_size], in
-  // the order of logit_rows, valid until the next call. A batch over the limits is a bug (CHECK).
-  std::span<const float> forward(const ForwardBatch& batch, const KvStorage& storage);
+  // Computes K and V of every token and the logits of logit_rows. A batch over the limits
+  // is a bug (CHECK).
+  Logits forward(const ForwardBatch& batch, const KvStorage& storage);
 
   // The same of a batch of at most max_chunk_tokens in pieces, layers [begin, end) at a time, in order; the last
   // piece has the logits, those before return none. Calls of forward() may come between the pieces,
   // another batch's pieces may not.
-  std::span<const float> forward_layers(const ForwardBatch& batch, const KvStorage& storage,
-                                        int begin, int end);
+  Logits forward_layers(const ForwardBatch& batch, const KvStorage& storage, int begin, int end);
 
   // From now on statistics hears every layer's queries and keys; null = nobody. On the CPU only.
   void observe_keys(KeyStatistics* statistics) { key_statistics_ = statistics; }
@@ -89,6 +94,7 @@ class Transformer {
     float* up = nullptr;
     float* q_sinks = nullptr;  // [max_batch_tokens, q_size], see AttentionArgs
     float* logits = nullptr;  // [max_logit_rows, vocab_size]
+    float* maxima = nullptr;  // [max_logit_rows, runs of vocab_size]
     // [max_batch_tokens, the widest input], and room for attention's input twice.
     QuantizedRows quantized;
     // What 8 bits leave over of attention's input: for V, see refine_input().
@@ -103,6 +109,7 @@ class Transformer {
     const float* bias = nullptr;
     float* y = nullptr;
     bool twice = false;  // the input has its rests behind it, see refine_input()
+    float* maxima = nullptr;  // see MatmulArgs
   };
   struct Products {
     std::array<Product, 3> of;
@@ -110,8 +117,7 @@ class Transformer {
   };
 
   void prepare_device();
-  std::span<const float> run_layers(const ForwardBatch& given, const KvStorage& storage, int begin,
-                                    int end);
+  Logits run_layers(const ForwardBatch& given, const KvStorage& storage, int begin, int end);
   void check(const ForwardBatch& batch) const;
   // From here on, the batch's arrays lie where the kernels read them.
   void embed(const ForwardBatch& batch);
@@ -120,7 +126,7 @@ class Transformer {
   void gather_rows(std::span<const std::int32_t> rows);
   void project_attention(int num_rows, int layer);
   void run_mlp(int num_rows, int layer);
-  std::span<const float> compute_logits(int num_rows);
+  Logits compute_logits(int num_rows);
 
   // Of a layer or, as its last, of the logits; those that one call of multiply() takes together.
   Products attention_products(int layer);

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
+#include <algorithm>
+
 #include "model/exactness.h"
 #include "model/golden.h"
 
@@ -119,6 +121,9 @@ TEST(Transformer, LogitsComeInTheOrderAskedFor) {
   const std::vector<TestStep> steps{{&first, 5}, {&second, 9}};
   const auto both = runner.run(steps, false);
   ASSERT_EQ(both.size(), 2u * 128);
+  ASSERT_EQ(runner.logits().maxima.size(), 2u);  // the vocabulary is one run
+  for (const std::size_t row : {0u, 1u})
+    EXPECT_EQ(runner.logits().maxima[row], std::ranges::max(both.subspan(row * 128, 128)));
   const std::vector<float> copy(both.begin(), both.end());
   EXPECT_TRUE(same_bits(std::span(copy).first(128), logits_in_chunks(runner, first.tokens, 5)));
   EXPECT_TRUE(same_bits(std::span(copy).last(128), logits_in_chunks(runner, second.tokens, 9)));
