@@ -66,6 +66,19 @@ TEST_P(Endless, IsTheSameInAnyChunksAndWithOthersAround) {
   EXPECT_EQ((rig.heard[{3, 0}]).usage.num_cached_tokens, kSpan.window);
 }
 
+// Between its layers, others' tokens pass theirs: both turn their queries for the sinks.
+TEST_P(Endless, IsTheSameInLayersBesideADecode) {
+  const std::vector<TokenId> prompt = random_tokens(300, 2);
+  const Heard whole = run_one(model, {.attention = kSpan}, prompt, 40);
+  Rig rig(model, {.attention = kSpan, .max_step_slowdown = 2});
+  rig.add(random_tokens(90, 3), greedy(400));
+  for (int i = 0; i < 40; ++i) rig.step();
+  rig.add(prompt, greedy(40));
+  rig.run();
+  EXPECT_GT(rig.num_chunks, 2);
+  EXPECT_TRUE(same_bits(whole, rig.heard[{2, 0}]));
+}
+
 TEST_P(Endless, SeesEverythingUntilTheWindowMoves) {
   const std::vector<TokenId> prompt = random_tokens(30, 4);
   const Heard plain = run_one(model, {}, prompt, 18);

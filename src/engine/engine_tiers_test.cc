@@ -234,6 +234,23 @@ TEST(SchedulerTiers, ALoadThatWasCutShortIsToldByTheNext) {
     EXPECT_NE(missed.cause, MissCause::kTierFailed) << missed.begin;
 }
 
+TEST(SchedulerTiers, WhatATierHasOfALongPromptComesWhileABookIsComputed) {
+  TinyModel model("tiny_llama");
+  FakeStore store;
+  FakeTier tier(store);
+  fill(tier, model, random_tokens(200, 1));
+  Rig rig(model, {.max_batch_tokens = 8, .tiers = {&tier}});
+  const std::uint64_t book = rig.add(random_tokens(230, 2), one_token());
+  rig.step();
+  const std::uint64_t stored = rig.add(random_tokens(200, 1), one_token());
+  const std::uint64_t unknown = rig.add(random_tokens(200, 3), one_token());
+  rig.run();
+  const auto first_step = [&](std::uint64_t id) { return rig.heard.at({id, 0}).steps.front(); };
+  EXPECT_EQ((rig.heard[{stored, 0}]).usage.num_loaded_tokens, 192);
+  EXPECT_LT(first_step(stored), 12);
+  EXPECT_LT(first_step(book), first_step(unknown));
+}
+
 // What was computed is prompts less what was cached: it may not fall while a load ends.
 TEST(SchedulerTiers, NoCounterFallsWhileATierLoads) {
   TinyModel model("tiny_llama");

@@ -49,7 +49,7 @@ enum class FinishReason { kNone, kStop, kLength, kCancelled };
 // Nanoseconds of the engine's clock; 0 = not reached.
 struct RequestTimes {
   std::int64_t arrived_ns = 0;
-  std::int64_t scheduled_ns = 0;  // first time in a batch
+  std::int64_t scheduled_ns = 0;  // first time in a batch, or begun to load
   std::int64_t first_token_ns = 0;
   std::int64_t last_token_ns = 0;
   std::int64_t finished_ns = 0;  // also of a choice that generates nothing

@@ -10,6 +10,12 @@ namespace larder {
 namespace {
 
 constexpr int kMostCandidates = 64;  // waiting sequences looked at in a step
+constexpr int kMostPassed = 256;     // and besides them, those that others pass
+// A prompt lets others pass that miss so much less than it; half of the turns stay its own.
+constexpr int kMuchShorter = 8;
+constexpr std::uint64_t kTurnsBetweenPeeks = 16;
+// Rows of logits that a chunk's last layer takes hardly longer for than for one.
+constexpr int kMostChunkLogits = 8;
 
 int common_length(const std::vector<TokenId>& left, const std::vector<TokenId>& right, int most) {
   const auto length = std::min({left.size(), right.size(), static_cast<std::size_t>(most)});
@@ -139,9 +145,17 @@ PromptRoom Scheduler::prompt_room() const {
     return {.num_tokens = config_.max_batch_tokens,
             .chunk_ns = std::numeric_limits<std::int64_t>::max()};
   }
-  const auto num_prompts = static_cast<int>(running_.size() + waiting_.size()) - num_decodes_;
-  return pace_.room(num_decodes_, num_prompts, config_.max_prefill_tokens,
+  return pace_.room(num_decodes_, num_prompts(), config_.max_prefill_tokens,
                     config_.max_chunk_tokens);
+}
+
+// Sequences that wait for a first token, and for nothing else.
+int Scheduler::num_prompts() const {
+  const auto computes_prompt = [](const Sequence* sequence) {
+    return sequence->num_missing() > 1 && !sequence->table.is_loading();
+  };
+  return static_cast<int>(waiting_.size()) +
+         static_cast<int>(std::ranges::count_if(running_, computes_prompt));
 }
 
 void Scheduler::observe_step(const Batch& batch, std::int64_t duration_ns) {
@@ -184,6 +198,8 @@ void Scheduler::schedule_decodes() {
 void Scheduler::schedule_prompts() {
   lets_pass_ = had_long_;
   passed_priority_ = std::numeric_limits<int>::max();
+  most_to_pass_ = std::max(room_.num_tokens, room_.num_chunk_tokens);
+  num_turns_ += lets_pass_ ? 1 : 0;
   passed_.clear();
   schedule_prefills();
   if (!has_preempted_) admit_waiting();
@@ -198,12 +214,27 @@ bool Scheduler::is_long(int num_missing) const {
 
 bool Scheduler::is_passed(const Sequence& sequence, int num_missing) {
   const int priority = sequence.request->request.priority;
-  if (!lets_pass_ || (priority <= passed_priority_ && !is_long(num_missing))) return false;
+  if (!lets_pass_ || (priority <= passed_priority_ && num_missing <= most_to_pass_)) return false;
+  if (passed_priority_ == std::numeric_limits<int>::max())
+    most_to_pass_ = std::max(most_to_pass_, num_missing / kMuchShorter);
   passed_priority_ = std::min(passed_priority_, priority);
   return true;
 }
 
+// Looking into the cache takes a hash a block: not at every turn, and only where it matters.
+bool Scheduler::is_passed_waiting(Sequence& sequence) {
+  if (!lets_pass_) return false;
+  const bool may_pass = sequence.request->request.priority <= passed_priority_;
+  if (may_pass && sequence.num_tokens() > most_to_pass_ && num_turns_ >= sequence.next_peek) {
+    sequence.num_not_cached = num_not_cached(sequence);
+    sequence.next_peek = num_turns_ + kTurnsBetweenPeeks;
+  }
+  return is_passed(sequence, sequence.next_peek == 0 ? sequence.num_tokens()
+                                                     : sequence.num_not_cached);
+}
+
 void Scheduler::schedule_passed() {
+  std::ranges::sort(passed_, GoesBefore{});
   for (Sequence* sequence : passed_) {
     // It may have been preempted for one that passed.
     if (has_prompt_room() && std::ranges::find(running_, sequence) != running_.end())
@@ -226,31 +257,46 @@ void Scheduler::schedule_prefills() {
 
 void Scheduler::admit_waiting() {
   int num_candidates = 0;
+  int num_passed = 0;
   for (auto next = waiting_.begin(); next != waiting_.end();) {
     Sequence& sequence = **next;
-    if (!has_prompt_room() || num_logits_left_ <= 0 || ++num_candidates > kMostCandidates)
-      return;
-    const int num_wanted = sequence.request->is_forked ? 1 : sequence.request->request.n;
-    const int num_reserved = num_sequences_reserved();
-    if (num_reserved > 0 && num_reserved + num_wanted > config_.max_sequences) return;
-    const bool waits = waits_for_leader(sequence) ||
-                       (lets_pass_ && is_passed(sequence, num_not_cached(sequence)));
-    if (waits) {
+    if (!has_prompt_room() || num_logits_left_ <= 0) return;
+    // What a tier has of a long prompt can be fetched meanwhile; then perhaps it is a short one.
+    const bool is_passed = is_passed_waiting(sequence);
+    if (is_passed && !cache_.has_tiers()) {
+      if (++num_passed > kMostPassed) return;
       ++next;
       continue;
     }
-    if (!admit(sequence)) return;
+    if (++num_candidates > kMostCandidates) return;
+    const int num_wanted = sequence.request->is_forked ? 1 : sequence.request->request.n;
+    const int num_reserved = num_sequences_reserved();
+    if (num_reserved > 0 && num_reserved + num_wanted > config_.max_sequences) return;
+    if (waits_for_leader(sequence)) {
+      ++next;
+      continue;
+    }
+    if (!admit(sequence)) {
+      if (!is_passed) return;
+      ++next;
+      continue;
+    }
     next = waiting_.erase(next);
     running_.insert(std::ranges::upper_bound(running_, &sequence, GoesBefore{}), &sequence);
     const LoadPlan load =
         cache_.begin_load(sequence.table, sequence.tokens, max_match(sequence));
     if (!sequence.request->is_counted) note_load(*sequence.request, load);
     if (load) {
+      note_scheduled(*sequence.request);
       ++num_loading_;
       continue;
     }
     count_prompt(*sequence.request);
-    if (!plan_prompt(sequence) || has_preempted_) return;
+    if (is_passed) {
+      passed_.push_back(&sequence);
+    } else if (!plan_prompt(sequence) || has_preempted_) {
+      return;
+    }
   }
 }
 
@@ -342,10 +388,13 @@ bool Scheduler::admit(Sequence& sequence) {
   }
   if (request.num_cached < 0) {
     request.num_cached = num_matched;
-    if (request.times.scheduled_ns == 0) request.times.scheduled_ns = clock_.now_ns();
     note_miss(sequence, num_matched);
   }
   return true;
+}
+
+void Scheduler::note_scheduled(ActiveRequest& request) {
+  if (request.times.scheduled_ns == 0) request.times.scheduled_ns = clock_.now_ns();
 }
 
 // What the cache can tell of the part of a prompt that it had not.
@@ -410,13 +459,17 @@ bool Scheduler::plan(Sequence& sequence, int max_tokens) {
 bool Scheduler::plan_prompt(Sequence& sequence) {
   const int num_missing = sequence.num_missing();
   const bool is_first = !std::exchange(has_prompt_, true);
-  if (is_first) had_long_ = is_long(num_missing);
+  if (is_first) had_long_ = !lets_pass_ && is_long(num_missing);
   // Who misses one token decodes in the next step at the latest.
-  if (room_.num_chunk_tokens == 0 || num_missing == 1 || num_missing <= num_tokens_left_)
+  if (room_.num_chunk_tokens == 0 || num_missing == 1 || num_missing <= num_tokens_left_) {
+    note_scheduled(*sequence.request);
     return plan(sequence, num_tokens_left_);
+  }
   num_tokens_left_ = 0;
   if (!is_first) return true;
-  const Planned planned = next_tokens(sequence, room_.num_chunk_tokens, config_.max_logit_rows);
+  note_scheduled(*sequence.request);
+  const Planned planned = next_tokens(sequence, room_.num_chunk_tokens,
+                                      std::min(kMostChunkLogits, config_.max_logit_rows));
   if (!make_room(sequence, sequence.num_computed() + planned.num_tokens)) return false;
   chunk_.begin(sequence, planned.num_tokens, planned.num_samples);
   return true;

@@ -45,9 +45,9 @@ struct BatchResults {
 };
 
 // In a step, every sequence that misses one token goes first, then the others in order with what
-// the budget leaves, then those that wait. A prompt of many steps lets those of its priority that one
-// step completes pass every second time, so that nobody waits for a book. A sequence is admitted when the blocks for all its
-// tokens are there; who waits does so in order of GoesBefore, except that a sequence lets others
+// the budget leaves, then those that wait. A prompt of many steps lets much shorter ones of its
+// priority pass every second time, so that nobody waits for a book. A sequence is admitted when the
+// blocks for all its tokens are there; who waits does so in order of GoesBefore, except that a sequence lets others
 // pass while a running one computes a prefix that it shares: it will find it. When a running
 // sequence finds no block, the last in order gives up its own and waits again; since blocks stay
 // findable, often little is computed twice. Nothing is refused here: add() is for requests that fit
@@ -103,12 +103,16 @@ class Scheduler {
   void schedule_prefills();
   void admit_waiting();
   void schedule_passed();
-  bool is_long(int num_missing) const;  // more than this step has room for
-  // Whether others pass a prompt of that many tokens in this step.
+  // More than this step has room for.
+  bool is_long(int num_missing) const;
+  // Whether others pass it in this step, if num_missing are all that it needs.
   bool is_passed(const Sequence& sequence, int num_missing);
+  bool is_passed_waiting(Sequence& sequence);
+  int num_prompts() const;
   bool admit(Sequence& sequence);
   bool waits_for_leader(Sequence& sequence);
   void finish_load(Sequence& sequence, const EndedLoad& ended);
+  void note_scheduled(ActiveRequest& request);
   void note_miss(Sequence& sequence, int num_matched);
   static void note_load(ActiveRequest& request, const LoadPlan& load);
   void count_prompt(ActiveRequest& request);
@@ -151,10 +155,12 @@ class Scheduler {
   Chunk chunk_;
   PromptRoom room_;          // of this step
   bool has_prompt_ = false;  // some of it is taken
-  bool had_long_ = false;    // the last one that was taken takes more steps
-  bool lets_pass_ = false;   // in this step, those prompts that it completes go first
+  bool had_long_ = false;    // a long one took the last turn
+  bool lets_pass_ = false;   // so that in this step shorter ones go first
   int passed_priority_ = 0;  // of the first prompt that they pass
+  int most_to_pass_ = 0;     // tokens that those may miss who pass it
   std::vector<Sequence*> passed_;  // those that run
+  std::uint64_t num_turns_ = 0;    // in which some could pass
   int num_tokens_left_ = 0;
   int num_logits_left_ = 0;
   bool has_preempted_ = false;

@@ -93,6 +93,54 @@ TEST_F(SchedulerTest, ShortPromptsPassALongOneEverySecondTime) {
   }
 }
 
+TEST_F(SchedulerTest, MuchShorterPromptsPassThoughTheyTakeSeveralSteps) {
+  for (const bool beside_a_decode : {false, true}) {
+    Rig rig(model_, {.max_batch_tokens = 8, .max_step_slowdown = 2, .num_layers_per_step = 100});
+    if (beside_a_decode) rig.add(random_tokens(6, 1), greedy(230));
+    for (int i = 0; i < 4; ++i) rig.step();
+    const std::uint64_t book = rig.add(random_tokens(230, 2), greedy(1));
+    rig.step();
+    const std::uint64_t other = rig.add(random_tokens(24, 3), greedy(1));
+    const std::uint64_t longer = rig.add(random_tokens(60, 4), greedy(1));
+    rig.run();
+    const auto first_step = [&](std::uint64_t id) { return rig.heard.at({id, 0}).steps.front(); };
+    EXPECT_LE(first_step(other), 20) << beside_a_decode;
+    EXPECT_GT(first_step(book), first_step(other)) << beside_a_decode;
+    EXPECT_LT(first_step(book), first_step(longer)) << beside_a_decode;
+  }
+}
+
+TEST_F(SchedulerTest, TinyPromptsShareSteps) {
+  Rig rig(model_, {.max_step_slowdown = 2});
+  rig.add(random_tokens(10, 1), greedy(200));
+  for (int i = 0; i < 4; ++i) rig.step();
+  const int num_before = rig.num_steps;
+  for (std::uint32_t i = 0; i < 40; ++i) rig.add(random_tokens(4, 10 + i), greedy(1));
+  rig.run();
+  int last = 0;
+  for (std::uint64_t id = 2; id < 42; ++id)
+    last = std::max(last, rig.heard.at({id, 0}).steps.front());
+  EXPECT_LE(last - num_before, 30) << "not a step each";
+}
+
+TEST_F(SchedulerTest, AChunkTakesFewRowsOfLogits) {
+  Rig rig(model_, {.max_step_slowdown = 2});
+  rig.add(random_tokens(10, 1), greedy(200));
+  for (int i = 0; i < 4; ++i) rig.step();
+  SamplingParams params = greedy(1);
+  params.num_prompt_logprobs = 0;
+  const std::uint64_t id = rig.add(random_tokens(100, 2), params);
+  std::size_t most_rows = 0;
+  while (rig.heard[{id, 0}].tokens.empty()) {
+    ASSERT_TRUE(rig.step());
+    if (!rig.scheduler.chunk().empty())
+      most_rows = std::max(most_rows, rig.scheduler.chunk().batch.logit_rows().size());
+  }
+  EXPECT_GT(rig.num_chunks, 0);
+  EXPECT_LE(most_rows, 8u);
+  EXPECT_EQ((rig.heard[{id, 0}]).prompt_logprobs.size(), 99u);
+}
+
 TEST_F(SchedulerTest, AllAdvanceWhereNotAllFitIntoAStep) {
   for (const RigConfig& config :
        {RigConfig{.max_batch_tokens = 4}, RigConfig{.max_batch_tokens = 64, .max_logit_rows = 4},

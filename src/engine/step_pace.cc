@@ -19,6 +19,7 @@ constexpr int kPromptTokens = 64;  // a step without decodes that says what a pr
 // So many tokens at once make good use of the weights and of the context that are read for them.
 constexpr int kEnoughTokens = 32;
 constexpr int kLeastChunk = 8;
+constexpr int kFirstTokens = 8;  // of a prompt beside others, while nobody knows what they cost
 
 void average(double& value, double observed, double weight) {
   if (value == 0) {
@@ -47,7 +48,9 @@ PromptRoom StepPace::room(int num_decodes, int num_prompts, int most, int most_c
   const double share = std::max(1.0, static_cast<double>(num_prompts) / num_decodes);
   const double room_ns = std::max(0.0, (most_slowdown_ - 1) * share * decode_ns);
   const double chunk_ns = kChunkMargin * room_ns;
-  PromptRoom room{.num_tokens = num_that_fit(kMargin * room_ns, prefill_ns_, most),
+  PromptRoom room{.num_tokens = prefill_ns_ > 0
+                                    ? num_that_fit(kMargin * room_ns, prefill_ns_, most)
+                                    : std::min(most, kFirstTokens),
                   .chunk_ns = static_cast<std::int64_t>(chunk_ns)};
   const double longest = *std::ranges::max_element(layer_ns_);
   if (room.num_tokens < std::min(most, kEnoughTokens))

@@ -51,6 +51,14 @@ TEST(StepPace, MeasuresAStepWithoutPromptsFirst) {
   EXPECT_LE(pace.room(1, 1, 512, 2).num_chunk_tokens, 2);
 }
 
+TEST(StepPace, FewTokensTellAPromptsPrice) {
+  StepPace pace(2, 1);
+  pace.observe(1, 0, 10'000'000);
+  EXPECT_EQ(num_tokens(pace, 1, 1, 512), 8) << "not known yet";
+  pace.observe(1, 4, 10'400'000);
+  EXPECT_NEAR(num_tokens(pace, 1, 1, 512), 46, 1);  // 0.6 of 10 ms, at 5 % of the step in all
+}
+
 TEST(StepPace, HoldsTheSlowdownAndUsesTheRoom) {
   for (const double token_ns : {20e3, 300e3, 2e6}) {
     StepPace pace(2, 1);
