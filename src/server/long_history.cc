@@ -44,10 +44,10 @@ std::vector<std::size_t> turns_of(const Json& messages, std::size_t begin, std::
 int limit_of(const ChatRequest& chat, int max_model_len) {
   constexpr int kSpare = 16;  // tokens may join at seams, or fall apart
   const GenerationOptions& options = chat.options;
-  const int answer = options.has_max_tokens ? options.sampling.max_tokens : max_model_len / 8;
+  const int answer = options.answer_tokens(max_model_len).value_or(max_model_len / 8);
   const int wanted =
       options.history.max_tokens > 0 ? options.history.max_tokens : max_model_len / 4 * 3;
-  const int most = max_model_len - std::min(answer, max_model_len) - kSpare;
+  const int most = max_model_len - answer - kSpare;
   return std::min(wanted, std::max(most, max_model_len / 4));
 }
 

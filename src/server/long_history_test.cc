@@ -269,6 +269,23 @@ TEST(LongHistory, SummariesGoToTheUserWhereThereIsNoSystemPrompt) {
   }
 }
 
+TEST(LongHistory, AskingForAsManyTokensAsThereIsRoomForDropsNothingMore) {
+  Fake fake(1000);
+  const auto limit = [&](int history_tokens, std::optional<int> max_tokens) {
+    ChatRequest chat = chat_of(conversation(3), HistoryStrategy::kRollingWindow, history_tokens);
+    chat.options.has_max_tokens = max_tokens.has_value();
+    if (max_tokens) chat.options.sampling.max_tokens = *max_tokens;
+    return fake.shorten(chat)->options.max_tokens;
+  };
+  EXPECT_EQ(limit(0, std::nullopt), 750);
+  EXPECT_EQ(limit(0, 1000), 750);
+  EXPECT_EQ(limit(0, 100'000), 750);
+  EXPECT_EQ(limit(1000, std::nullopt), 1000 - 125 - 16) << "as truncation: auto does";
+  EXPECT_EQ(limit(1000, 1000), 1000 - 125 - 16);
+  EXPECT_EQ(limit(1000, 400), 1000 - 400 - 16);
+  EXPECT_EQ(limit(1000, 999), 250) << "the prompt keeps a quarter";
+}
+
 TEST(LongHistory, ShortOnesStayAsTheyAre) {
   Fake fake;
   ChatRequest chat = chat_of(conversation(3), HistoryStrategy::kRetrieval, 2000);

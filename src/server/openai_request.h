@@ -70,6 +70,13 @@ struct GenerationOptions {
   // allows.
   std::optional<int> truncate_prompt_tokens;
   bool takes_truncation = true;  // the API has that field
+
+  // Tokens that the prompt is to leave for the answer. nullopt: the request does not say, as one that
+  // asks for all that the model takes, which is as many as there is room for.
+  std::optional<int> answer_tokens(int max_model_len) const {
+    const bool says = has_max_tokens && sampling.max_tokens < max_model_len;
+    return says ? std::optional(sampling.max_tokens) : std::nullopt;
+  }
 };
 
 inline constexpr std::size_t kMaxCacheMarks = kMaxPins - 1;  // the whole prompt is another one

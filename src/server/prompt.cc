@@ -72,8 +72,7 @@ void finish_prompt(PreparedPrompt& prompt, const std::string& param,
   const int wanted = options.has_max_tokens ? options.sampling.max_tokens : model.max_model_len;
   if (options.truncate_prompt_tokens) {
     const int longest = max_len(options, model);
-    // Who asks for as many as there is room for has not said how much room that is to be.
-    const int answer = options.has_max_tokens && wanted < longest ? std::max(wanted, 1) : 1;
+    const int answer = std::max(options.answer_tokens(longest).value_or(1), 1);
     const int most = std::max({longest - answer, longest / 4, 1});
     const int keep = *options.truncate_prompt_tokens < 0 ? most : *options.truncate_prompt_tokens;
     const auto num_kept = std::min(tokens.size(), static_cast<std::size_t>(keep));
