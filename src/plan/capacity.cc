@@ -62,7 +62,7 @@ std::string ways_to_fit(const Deployment& deployment, const Workload& workload,
                         double kv_budget_bytes) {
   const double one_request = request_bytes(deployment, workload);
   const auto fits = [&](const Deployment& changed) {
-    return left_bytes(changed) >= std::max(request_bytes(changed, workload), kv_budget_bytes);
+    return usable_bytes(changed, kv_budget_bytes) >= request_bytes(changed, workload);
   };
   std::vector<std::string> ways;
   if (kv_budget_bytes > 0 && left_bytes(deployment) >= one_request)

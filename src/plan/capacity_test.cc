@@ -5,9 +5,12 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "base/error.h"
 #include "plan/levers.h"
+#include "plan/plan.h"
 #include "plan/published_models.h"
 
 namespace larder {
@@ -138,6 +141,42 @@ TEST(Capacity, ABudgetHasToBeThereAndToHoldARequest) {
   EXPECT_NE(shortage(deployment, {}, all), "");
   for (const Lever& lever : list_levers(deployment, speed, {}, all))
     EXPECT_EQ(lever.name, "") << "no lever makes room for a budget of the whole memory";
+}
+
+// The options that a shortage advises.
+std::vector<std::string> advised(const std::string& shortage) {
+  constexpr std::string_view kUse = "; use ", kOr = " or ";
+  std::vector<std::string> ways;
+  for (std::size_t begin = shortage.rfind(kUse) + kUse.size(); begin < shortage.size();) {
+    const std::size_t end = std::min(shortage.find(kOr, begin), shortage.size());
+    ways.push_back(shortage.substr(begin, end - begin));
+    begin = end + kOr.size();
+  }
+  return ways;
+}
+
+TEST(Capacity, EachAdvisedOptionMakesItFit) {
+  constexpr double kMib = 1 << 20;
+  const Workload workload{.prompt_len = 8000, .output_len = 100};
+  EXPECT_EQ(advised(shortage(deploy("Llama 3 8B", "H100"), workload, 100 * kMib)),
+            std::vector<std::string>{"--kv-size 1013MiB"});
+  for (const char* model : {"Llama 3 8B", "Llama 3 70B"}) {
+    for (const double budget : {0.0, 100 * kMib, 200 * kMib, 2048 * kMib, 70 * 1024 * kMib}) {
+      const Deployment deployment = deploy(model, "H100");
+      const std::string text = shortage(deployment, workload, budget);
+      if (text.empty()) continue;
+      for (const std::string& way : advised(text)) {
+        Deployment changed = deployment;
+        double size = budget;
+        const std::string value = way.substr(way.rfind(' ') + 1);
+        if (way.starts_with("--kv-size ")) size = static_cast<double>(parse_bytes(value));
+        if (way.starts_with("--weights ")) changed.weights = parse_weight_format(value);
+        if (way.starts_with("--tp ")) changed.num_devices = std::stoi(value);
+        EXPECT_EQ(way.starts_with("--") ? shortage(changed, workload, size) : "", "")
+            << text << "\nand with " << way;
+      }
+    }
+  }
 }
 
 TEST(Levers, LeaveABudgetThatWasGivenAsItIs) {
