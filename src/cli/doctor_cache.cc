@@ -17,6 +17,7 @@
 #include "server/cache_log.h"
 #include "server/cache_losses.h"
 #include "server/prompt.h"
+#include "server/settle_chat.h"
 
 namespace larder {
 namespace {
@@ -64,6 +65,13 @@ class Replay {
                .engine = runtime_.engine(),
                .max_model_len = 1 << 24,
                .metadata = {}},
+        summarizer_{
+            .table = summaries_,
+            .tokenizer = model_.tokenizer,
+            .salt = {},
+            .measure = [this](const ChatRequest& asked) { return measure_chat(asked, model_); },
+            .ask = [](const Digest&, const ChatRequest&) { return std::nullopt; },
+            .max_model_len = runtime_.plan().max_model_len},
         metrics_("replay", model_.max_model_len),
         log_(model_.tokenizer, metrics_, {}, {.max_ledger_bytes = std::size_t{1} << 30}) {}
 
@@ -74,6 +82,7 @@ class Replay {
     if (is_messages && !body.contains("max_tokens")) body["max_tokens"] = 1;
     ChatRequest request =
         is_messages ? parse_messages_request(body, rules) : parse_chat_request(body, rules);
+    settle(request, model_, summarizer_, answers_);
     PreparedPrompt prompt = prepare_chat(request, model_);
     PromptOrigin origin = std::move(prompt.origin);
     origin.id = fmt::format("request {}", ++num_requests_);
@@ -92,6 +101,9 @@ class Replay {
   Runtime runtime_;
   const ServerLimits limits_;
   const ServedModel model_;
+  Summarizer::Table summaries_{0};  // stays empty: nothing is asked of the model
+  HistoryTokens answers_{0};        // likewise
+  const Summarizer summarizer_;
   ServerMetrics metrics_;
   CacheLog log_;
   int num_requests_ = 0;

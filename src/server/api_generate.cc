@@ -55,43 +55,29 @@ std::string Router::salt_of(const HttpRequest& request, const GenerationOptions&
                      options.cache_salt);
 }
 
-std::vector<KnownTurn> Router::recall_turns(const std::string& salt,
-                                            const ChatRequest& chat) const {
-  std::vector<KnownTurn> turns = history_->recall(salt, chat.messages);
-  // What the request itself knows counts last, and so more.
-  turns.insert(turns.end(), chat.known_turns.begin(), chat.known_turns.end());
-  return turns;
-}
-
-Router::SettledChat Router::settle_chat(const HttpRequest& request, ChatRequest& chat) const {
-  SettledChat settled;
-  settled.salt = salt_of(request, chat.options);
-  settled.normalised = normalise(chat.options.normalisation, chat.messages,
-                                 chat.parts, chat.tools);
+SettledChat Router::settle_chat(const HttpRequest& request, const std::string& salt,
+                                ChatRequest& chat) const {
   const Summarizer summarizer{
       .table = *summaries_,
       .tokenizer = model_.tokenizer,
-      .salt = settled.salt,
-      .measure = [&](const ChatRequest& asked) { return measure(asked); },
+      .salt = salt,
+      .measure = [&](const ChatRequest& asked) { return measure_chat(asked, model_); },
       .ask = [&](const Digest& key, ChatRequest ask) {
-        return answer_to(request, settled.salt, key, std::move(ask));
+        return answer_to(request, salt, key, std::move(ask));
       },
       .max_model_len = model_.max_model_len};
-  settled.history = shorten_history(chat, summarizer);
-  adapt_tools(chat, model_.chat_template);
-  chat.known_turns = recall_turns(settled.salt, chat);
-  settled.last = chat.messages.back();
-  if (!settled.history) return settled;
-  put_quotes(chat, *settled.history);
-  if (!request.answers.empty()) settled.history->summary_usage = usage_of_answers(request);
+  SettledChat settled = settle(chat, model_, summarizer, *history_);
+  if (settled.history && !request.answers.empty()) {
+    settled.history->summary_usage = usage_of_answers(request);
+  }
   return settled;
 }
 
 GenerationJob Router::prepare_job(const HttpRequest& request, ChatRequest& chat) const {
-  SettledChat settled = settle_chat(request, chat);
-  for (const std::string& name : settled.normalised) metrics_.count_normalisation(name);
   GenerationJob job;
-  job.salt = std::move(settled.salt);
+  job.salt = salt_of(request, chat.options);
+  SettledChat settled = settle_chat(request, job.salt, chat);
+  for (const std::string& name : settled.normalised) metrics_.count_normalisation(name);
   job.history_report = std::move(settled.history);
   job.prompts.push_back(prepare_chat(chat, model_));
   job.prompts.back().normalised = std::move(settled.normalised);
@@ -108,15 +94,6 @@ std::uint64_t Router::tenant_of(const HttpRequest& request) const {
   return key ? hash_text(to_hex(*key)) : 0;
 }
 
-std::optional<int> Router::measure(ChatRequest chat) const {
-  adapt_tools(chat, model_.chat_template);
-  try {
-    return static_cast<int>(encode_chat(chat, model_).tokens.size());
-  } catch (const Error&) {
-    return std::nullopt;
-  }
-}
-
 std::optional<std::string> Router::answer_to(const HttpRequest& request, const std::string& salt,
                                              const Digest& key, ChatRequest chat) const {
   constexpr std::size_t kMaxErrands = 32;  // of one request
@@ -125,7 +102,7 @@ std::optional<std::string> Router::answer_to(const HttpRequest& request, const s
   }
   if (request.answers.size() >= kMaxErrands) return std::nullopt;
   adapt_tools(chat, model_.chat_template);
-  chat.known_turns = recall_turns(salt, chat);
+  chat.known_turns = recall_turns(*history_, salt, chat);
   GenerationJob job;
   job.salt = salt;
   job.prompts.push_back(prepare_chat(chat, model_));

@@ -7,14 +7,13 @@
 
 #include "server/auth.h"
 #include "server/generation.h"
-#include "server/history_tokens.h"
 #include "server/http_message.h"
-#include "server/long_history.h"
 #include "server/memory_budget.h"
 #include "server/metrics.h"
 #include "server/responses_request.h"
 #include "server/server_config.h"
 #include "server/session_store.h"
+#include "server/settle_chat.h"
 
 namespace larder {
 
@@ -118,21 +117,11 @@ class Router {
   void require_model(const std::string& name) const;
   // Under which the request's KV is shared.
   std::string salt_of(const HttpRequest& request, const GenerationOptions& options) const;
-  // Answers among the chat's messages whose tokens are known.
-  std::vector<KnownTurn> recall_turns(const std::string& salt, const ChatRequest& chat) const;
-  // A chat as it will be encoded, with all that changes it done.
-  struct SettledChat {
-    std::string salt;
-    std::vector<std::string> normalised;
-    Json last;  // the message to answer, as it will come back
-    std::optional<HistoryReport> history;
-  };
   // Both may throw an Errand.
-  SettledChat settle_chat(const HttpRequest& request, ChatRequest& chat) const;
+  SettledChat settle_chat(const HttpRequest& request, const std::string& salt,
+                          ChatRequest& chat) const;
   // A job for a chat's prompt, whose answer will be known when it comes back. Without a writer.
   GenerationJob prepare_job(const HttpRequest& request, ChatRequest& chat) const;
-  // How many tokens a chat's prompt has; nullopt: the template refuses it, or it is hopelessly long.
-  std::optional<int> measure(ChatRequest chat) const;
   // The model's answer to a chat, from the request's answers; throws the Errand that brings it. nullopt:
   // the request has asked enough.
   std::optional<std::string> answer_to(const HttpRequest& request, const std::string& salt,

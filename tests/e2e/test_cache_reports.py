@@ -146,6 +146,28 @@ def test_the_doctor_reads_anthropics_requests_with_tools(tmp_path):
     assert json.loads(run.stdout)["requests"] == 3 and "left out" not in run.stderr
 
 
+def test_the_doctor_prepares_prompts_as_the_server_does(server, tmp_path):
+    """Definitions, a call and its result, of which these models' templates know nothing."""
+    def body(description):
+        return {"model": "smollm2", "max_tokens": 2, "messages": [
+            {"role": "user", "content": f"{RULES} What is in the jar?"},
+            {"role": "assistant", "content": [{"type": "tool_use", "id": "call_1", "name": "look", "input": {"place": "jar"}}]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "call_1", "content": "jam"}]}],
+            "tools": [{"name": "look", "description": description, "input_schema": {"type": "object", "properties": {}}}]}
+    bodies = [body("Looks."), body("Tastes what is in it.")]
+    num_tokens = 0
+    for sent in bodies:
+        usage = server.post("/v1/messages", sent).json()["usage"]
+        num_tokens += usage["input_tokens"] + usage["cache_read_input_tokens"] + usage["cache_creation_input_tokens"]
+    log = tmp_path / "requests.jsonl"
+    log.write_text("".join(json.dumps(sent) + "\n" for sent in bodies))
+    run = subprocess.run([os.environ["LARDER_BIN"], "doctor", "cache", str(log), "-m", server.model, "--json"], check=True,
+                         capture_output=True, text=True, timeout=120)
+    told = json.loads(run.stdout)
+    assert told["prompt_tokens"] == num_tokens
+    assert told["losses"][0]["why"] == "changed_tools" and told["losses"][0]["tokens"] > 300
+
+
 def test_keys_cannot_tell_what_others_asked():
     """One prompt, two keys: no hit, no word of it, and no difference in time to a prompt that nobody asked before."""
     with serving("--api-key", "alpha", "--api-key", "beta", model=os.environ["LARDER_TEST_SMOLLM2"]) as server:
