@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -35,7 +36,12 @@ void touch_all_pages(std::byte* data, std::size_t size_bytes) {
   const std::size_t part = (size_bytes / num_threads / kHugePageBytes + 1) * kHugePageBytes;
   std::vector<std::jthread> threads;
   for (std::size_t begin = part; begin < size_bytes; begin += part) {
-    threads.emplace_back(touch_pages, data + begin, std::min(part, size_bytes - begin));
+    const std::size_t size = std::min(part, size_bytes - begin);
+    try {
+      threads.emplace_back(touch_pages, data + begin, size);
+    } catch (const std::system_error&) {  // refused
+      touch_pages(data + begin, size);
+    }
   }
   touch_pages(data, std::min(part, size_bytes));
 }

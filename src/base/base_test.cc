@@ -1,6 +1,5 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -8,10 +7,7 @@
 #include <array>
 #include <atomic>
 #include <cstddef>
-#include <cstdio>
-#include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,6 +19,7 @@
 #include "base/histogram.h"
 #include "base/mapped_file.h"
 #include "base/thread_pool.h"
+#include "base/thread_test_support.h"
 
 namespace larder {
 namespace {
@@ -58,24 +55,9 @@ TEST(ThreadPool, RunsEveryTaskWhateverThreadsFetchMeanwhile) {
   }
 }
 
-// Leaves address space for the stacks of a few threads.
-[[noreturn]] void start_more_threads_than_fit() {
-  std::size_t num_pages = 0;
-  std::ifstream("/proc/self/statm") >> num_pages;
-  const rlim_t limit = num_pages * static_cast<rlim_t>(::sysconf(_SC_PAGESIZE)) + (rlim_t{64} << 20);
-  const rlimit address_space{limit, limit};
-  ::setrlimit(RLIMIT_AS, &address_space);
-  try {
-    const ThreadPool pool(1000);
-  } catch (const Error& error) {
-    std::fputs(error.what(), stderr);
-    std::_Exit(3);
-  }
-  std::_Exit(0);
-}
-
 TEST(ThreadPoolDeathTest, SaysWhichThreadTheSystemRefuses) {
-  EXPECT_EXIT(start_more_threads_than_fit(), ::testing::ExitedWithCode(3),
+  EXPECT_EXIT(run_with_threads(3, [] { const ThreadPool pool(1000); }),
+              ::testing::ExitedWithCode(3),
               "cannot start thread [0-9]+ of 1000: .*; give a smaller --threads");
 }
 
@@ -84,6 +66,12 @@ TEST(AlignedBuffer, IsZeroedAndRefusesWhatCannotBe) {
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(buffer.data()) % 4096, 0u);
   EXPECT_EQ(buffer.data()[(std::size_t{5} << 20) - 1], std::byte{0});
   EXPECT_THROW(AlignedBuffer(std::size_t{1} << 60), Error);
+}
+
+// Address space for three stacks holds the buffer, and no stack beside it.
+TEST(AlignedBufferDeathTest, TakesItsPagesAloneWhereTheSystemRefusesThreads) {
+  EXPECT_EXIT(run_with_threads(3, [] { const AlignedBuffer buffer(std::size_t{700} << 20, true); }),
+              ::testing::ExitedWithCode(0), "");
 }
 
 // Also where several threads share the work.

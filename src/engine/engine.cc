@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "base/start_thread.h"
 #include "engine/request_check.h"
 
 namespace larder {
@@ -96,7 +97,7 @@ Engine::~Engine() {
 
 void Engine::start() {
   CHECK(!thread_.joinable());
-  thread_ = std::thread([this] { run(); });
+  thread_ = start_thread("that computes", [this] { run(); });
 }
 
 void Engine::stop(bool drain) {

@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/start_thread.h"
 #include "kv/block_io_uring.h"
 
 namespace larder {
@@ -30,17 +31,16 @@ void transfer_one(IoDirection direction, IoRequest& request) {
 class ThreadsIo final : public BlockIo {
  public:
   explicit ThreadsIo(int num_threads) {
-    for (int i = 1; i < num_threads; ++i) workers_.emplace_back([this] { work(); });
+    try {
+      for (int i = 1; i < num_threads; ++i)
+        workers_.push_back(start_thread("that reads blocks from files", [this] { work(); }));
+    } catch (...) {
+      end();
+      throw;
+    }
   }
 
-  ~ThreadsIo() override {
-    {
-      const std::lock_guard lock(mutex_);
-      stop_ = true;
-    }
-    wake_.notify_all();
-    for (std::thread& worker : workers_) worker.join();
-  }
+  ~ThreadsIo() override { end(); }
 
   const char* name() const override { return "threads"; }
 
@@ -60,6 +60,15 @@ class ThreadsIo final : public BlockIo {
   }
 
  private:
+  void end() {
+    {
+      const std::lock_guard lock(mutex_);
+      stop_ = true;
+    }
+    wake_.notify_all();
+    for (std::thread& worker : workers_) worker.join();
+  }
+
   void work() {
     std::unique_lock lock(mutex_);
     while (true) {

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/start_thread.h"
 
 namespace larder {
 namespace {
@@ -60,11 +61,18 @@ DiskTier::DiskTier(const DiskTierConfig& config, const TierFormat& format)
     scan(id);
   }
   measure_reads();
-  writer_ = std::thread([this] { write_loop(); });
-  reader_ = std::thread([this] { read_loop(); });
+  writer_ = start_thread("that writes to the disk tier", [this] { write_loop(); });
+  try {
+    reader_ = start_thread("that reads from the disk tier", [this] { read_loop(); });
+  } catch (...) {
+    end();
+    throw;
+  }
 }
 
-DiskTier::~DiskTier() {
+DiskTier::~DiskTier() { end(); }
+
+void DiskTier::end() {
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;
@@ -72,7 +80,7 @@ DiskTier::~DiskTier() {
   }
   read_wake_.notify_all();
   write_wake_.notify_all();
-  reader_.join();
+  if (reader_.joinable()) reader_.join();
   writer_.join();
 }
 

@@ -75,6 +75,8 @@ class DiskTier final : public KvTier {
   void index_slot(SlotId id, std::span<const std::byte> header);
   void measure_reads();
 
+  void end();  // of the threads that were started
+
   void write_loop();
   void write_batch(std::vector<int> buffers);
   std::vector<Write> plan_writes(const std::vector<int>& buffers);

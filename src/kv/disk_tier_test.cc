@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/thread_test_support.h"
 #include "kv/tier_test_support.h"
 
 namespace larder {
@@ -392,6 +393,19 @@ TEST(DiskTier, EstimatesFromWhatItMeasured) {
   EXPECT_GT(tier.estimate_read_seconds(1), 0);
   EXPECT_LT(tier.estimate_read_seconds(1), 1);
   EXPECT_GT(tier.estimate_read_seconds(1000), tier.estimate_read_seconds(10));
+}
+
+TEST(DiskTierDeathTest, SaysWhichThreadTheSystemRefuses) {
+  const TempDir dir;
+  const auto open = [&](int num_allowed, int num_io_threads) {
+    DiskTierConfig config = config_in(dir);
+    config.make_io = [&] { return make_block_io(BlockIoKind::kThreads, num_io_threads); };
+    run_with_threads(num_allowed, [&] { const DiskTier tier(config, test_format(kBlockBytes)); });
+  };
+  const auto ended = ::testing::ExitedWithCode(3);
+  EXPECT_EXIT(open(0, 1), ended, "cannot start the thread that writes to the disk tier: .*pids.max");
+  EXPECT_EXIT(open(1, 1), ended, "cannot start the thread that reads from the disk tier: .*pids.max");
+  EXPECT_EXIT(open(1, 4), ended, "cannot start the thread that reads blocks from files: .*pids.max");
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/start_thread.h"
 #include "kv/remote_value.h"
 
 namespace larder {
@@ -58,11 +59,18 @@ RemoteTier::RemoteTier(const RemoteTierConfig& config, const TierFormat& format)
       staging_(format.block_size_bytes, config.staging_size_bytes),
       read_rate_(kAssumedSecondsPerByte) {
   probe();
-  writer_ = std::thread([this] { write_loop(); });
-  reader_ = std::thread([this] { read_loop(); });
+  writer_ = start_thread("that writes to the remote tier", [this] { write_loop(); });
+  try {
+    reader_ = start_thread("that reads from the remote tier", [this] { read_loop(); });
+  } catch (...) {
+    end();
+    throw;
+  }
 }
 
-RemoteTier::~RemoteTier() {
+RemoteTier::~RemoteTier() { end(); }
+
+void RemoteTier::end() {
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;
@@ -71,7 +79,7 @@ RemoteTier::~RemoteTier() {
   stop_reads_ = true;
   read_wake_.notify_all();
   write_wake_.notify_all();
-  reader_.join();
+  if (reader_.joinable()) reader_.join();
   {
     std::unique_lock lock(mutex_);
     write_wake_.wait_for(lock, std::chrono::milliseconds(config_.drain_ms),

@@ -67,6 +67,7 @@ class RemoteTier final : public KvTier {
  private:
   struct Batch;
 
+  void end();  // of the threads that were started
   void write_loop();
   void probe();
   // Both return what the server did not take, in order.

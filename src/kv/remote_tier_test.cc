@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/thread_test_support.h"
 #include "kv/remote_test_server.h"
 #include "kv/remote_value.h"
 #include "kv/tier_test_support.h"
@@ -64,6 +65,15 @@ TEST_F(RemoteTierTest, GivesBackWhatWasPut) {
   put_all(other, blocks, kBlockBytes);
   EXPECT_EQ(other.stats().num_written, 0u);
   EXPECT_EQ(server.ask({"DBSIZE"}), "60");
+}
+
+TEST_F(RemoteTierTest, SaysWhichThreadTheSystemRefuses) {
+  const RedisServer server;
+  const auto open = [&] {
+    run_with_threads(1, [&] { const RemoteTier tier(config(server), test_format(kBlockBytes)); });
+  };
+  EXPECT_EXIT(open(), ::testing::ExitedWithCode(3),
+              "cannot start the thread that reads from the remote tier: .*pids.max");
 }
 
 TEST_F(RemoteTierTest, TheDestructorSendsWhatIsQueued) {

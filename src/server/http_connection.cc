@@ -251,7 +251,7 @@ ApiError HttpConnection::describe_unreadable(error_code error) const {
 // Has the router work on another thread; the reply comes back through the strand.
 void HttpConnection::start_routing(const HttpRequest& request) {
   // The coroutine waits for the reply, so that the request stays.
-  asio::post(context_.prepare_pool, [self = shared_from_this(), &request] {
+  asio::post(context_.prepare_io, [self = shared_from_this(), &request] {
     const auto wake = [weak = self->weak_from_this(), executor = self->socket_.get_executor()] {
       asio::post(executor, [weak] {
         if (const auto connection = weak.lock()) connection->on_wake();

@@ -27,7 +27,7 @@ struct ConnectionContext {
   const Router& router;
   ServerMetrics& metrics;
   ServerGauges& gauges;
-  asio::thread_pool& prepare_pool;  // for Router::route
+  asio::io_context& prepare_io;  // for Router::route
   MemoryBudget& body_budget;
   std::function<void(HttpConnection*)> on_closed;
 };
@@ -83,7 +83,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   Timer deadline_;  // cancels the socket's operations
   Timer event_;     // cancelled to wake the coroutine
   boost::beast::flat_buffer buffer_;
-  std::optional<Reply> reply_;       // from the prepare pool
+  std::optional<Reply> reply_;       // of prepare_io
   Generation* streaming_ = nullptr;  // while its events are being written
   std::uint64_t deadline_number_ = 0;
   bool timed_out_ = false;

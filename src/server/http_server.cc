@@ -14,7 +14,6 @@
 #include <boost/asio/signal_set.hpp>
 #include <csignal>
 #include <mutex>
-#include <thread>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -22,6 +21,7 @@
 #include "base/error.h"
 #include "server/endpoint.h"
 #include "server/http_connection.h"
+#include "server/io_threads.h"
 #include "server/stats_log.h"
 
 namespace larder {
@@ -86,9 +86,10 @@ class HttpServer::Impl {
   ServerGauges gauges_;
   const Router router_;
   MemoryBudget body_budget_;
-  // Destroyed in the opposite order: the pool's jobs end before the sockets that they answer to.
+  // Destroyed in the opposite order: jobs of prepare_threads_ end before the sockets that they answer to.
   asio::io_context io_;
-  asio::thread_pool prepare_pool_;
+  asio::io_context prepare_io_;
+  IoThreads prepare_threads_;
   Strand control_;  // owns everything below but the connections' table
   Acceptor acceptor_;
   asio::signal_set signals_;
@@ -111,7 +112,8 @@ HttpServer::Impl::Impl(ServerConfig config, const ServedModel& model)
       router_(config_, model_, metrics_, gauges_),
       body_budget_(config_.limits.max_total_body_bytes),
       io_(std::max(config_.num_io_threads, 1)),
-      prepare_pool_(static_cast<std::size_t>(std::max(config_.num_prepare_threads, 1))),
+      prepare_threads_(prepare_io_, std::max(config_.num_prepare_threads, 1),
+                       "that prepares requests"),
       control_(io_.get_executor()),
       acceptor_(control_),
       signals_(io_),
@@ -121,7 +123,7 @@ HttpServer::Impl::Impl(ServerConfig config, const ServedModel& model)
                .router = router_,
                .metrics = metrics_,
                .gauges = gauges_,
-               .prepare_pool = prepare_pool_,
+               .prepare_io = prepare_io_,
                .body_budget = body_budget_,
                .on_closed = [this](HttpConnection* connection) { forget(connection); }} {
   const auto num_files = static_cast<long long>(std::min<rlim_t>(raise_file_limit(), 1 << 20));
@@ -150,15 +152,13 @@ void HttpServer::Impl::listen() {
 }
 
 void HttpServer::Impl::run() {
+  IoThreads threads(io_, config_.num_io_threads - 1, "that serves connections");
   await_signal();
   last_line_ = std::chrono::steady_clock::now();
   asio::co_spawn(control_, [this] { return accept_all(); }, asio::detached);
   asio::post(control_, [this] { tick(); });
-  std::vector<std::thread> threads;
-  for (int i = 1; i < config_.num_io_threads; ++i) threads.emplace_back([this] { io_.run(); });
-  io_.run();
-  for (std::thread& thread : threads) thread.join();
-  prepare_pool_.join();
+  threads.finish();
+  prepare_threads_.finish();
 }
 
 Task<void> HttpServer::Impl::accept_all() {

@@ -1,0 +1,32 @@
+#include "server/io_threads.h"
+
+#include "base/start_thread.h"
+
+namespace larder {
+
+IoThreads::IoThreads(asio::io_context& io, int num_threads, const char* purpose)
+    : io_(io), work_(io.get_executor()) {
+  try {
+    for (int i = 0; i < num_threads; ++i)
+      threads_.push_back(start_thread(purpose, [this] { io_.run(); }));
+  } catch (...) {
+    stop_and_join();
+    throw;
+  }
+}
+
+IoThreads::~IoThreads() { stop_and_join(); }
+
+void IoThreads::finish() {
+  work_.reset();
+  io_.run();
+  for (std::thread& thread : threads_) thread.join();
+  threads_.clear();
+}
+
+void IoThreads::stop_and_join() {
+  io_.stop();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+}  // namespace larder
