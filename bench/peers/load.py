@@ -34,6 +34,12 @@ def interference_plan(seed, long_tokens):
                                            {"prompt": random_tokens(rng, long_tokens), "out": 1, "after": 64}]}
 
 
+def alone_plan(seed, num_tokens):
+    """The same stream without the prompt, as long as it was when that was answered."""
+    request = interference_plan(seed, 1)["requests"][0]
+    return {"concurrency": 1, "requests": [{"prompt": request["prompt"], "out": num_tokens, "after": 0}]}
+
+
 class Client:
     def __init__(self, base, plan):
         self.base = base

@@ -15,6 +15,7 @@ import time
 from peers import install, load
 
 # Of a load and of what a request holds: 560 tokens of prompt and 32 of output, with room for a block more.
+LEAST_ALONE = 256  # tokens of a stream, for percentiles
 TOKENS_PER_REQUEST = 640
 
 
@@ -68,8 +69,12 @@ def perform(measurement, engine, model, round_):
         return {str(k): v for k, v in engine.decode_rates(model, measurement.points).items()}
     (amount,) = measurement.points
     if measurement.kind == "interference":
-        plans = [load.interference_plan(round_, amount)]
-        return engine.serve(model, plans, (2, model.context))[0]
+        capacity = (2, model.context)
+        with_prompt = engine.serve(model, [load.interference_plan(round_, amount)], capacity)[0]
+        # Gaps grow with the stream's own context: it is compared with itself, as deep.
+        num_tokens = max(LEAST_ALONE, len(with_prompt["requests"][0]["times"]))
+        alone = engine.serve(model, [load.alone_plan(round_, num_tokens)], capacity)[0]
+        return {**with_prompt, "alone": alone["requests"][0]["times"]}
     plans = [load.many_plan(round_, amount, shared) for shared in (True, False)]
     shared, unique = engine.serve(model, plans, (amount, TOKENS_PER_REQUEST))
     return {"shared": shared, "unique": unique}

@@ -134,8 +134,8 @@ class Report:
                       self.memory_rows())]
         for m in self.of_kind("interference"):
             parts += ["### A running stream while a long prompt comes",
-                      f"{self.models[m.model].title}: the time between tokens of one stream alone, and while another's prompt "
-                      f"of {m.points[0]:,} tokens is computed, in milliseconds.",
+                      f"{self.models[m.model].title}: the time between tokens of one stream while another's prompt of "
+                      f"{m.points[0]:,} tokens is computed, and of the same tokens alone, in milliseconds.",
                       table(["engine", ">alone, p50", ">p99", ">with the prompt, p50", ">p99", ">p99 / p99 alone",
                              ">the prompt's TTFT, s"], self.interference_rows())]
         return "\n\n".join(p for p in parts if p)

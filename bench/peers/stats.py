@@ -40,17 +40,15 @@ def summarize(result):
 
 
 def summarize_interference(result):
-    """Of a running stream (the first request): its gaps before the long prompt came, and until that had its first token."""
+    """Of a running stream (the first request): its gaps until a long prompt had its first token, and those of the same tokens without it."""
     stream, long_prompt = result["requests"]
     came, answered = long_prompt["start"], long_prompt["times"][0]
     if stream["times"][-1] < answered:
         raise ValueError("the stream ended before the prompt was answered")
-    idle, busy = [], []
-    for before, after in zip(stream["times"], stream["times"][1:]):
-        if after <= came:
-            idle.append((after - before) * 1e3)
-        elif before < answered:
-            busy.append((after - before) * 1e3)
+    first = sum(time <= came for time in stream["times"])
+    idle = [gap * 1e3 for gap in gaps(result["alone"][max(0, first - 1):])]
+    busy = [(after - before) * 1e3 for before, after in zip(stream["times"], stream["times"][1:])
+            if after > came and before < answered]
     return {
         "idle_p50": percentile(idle, 50), "idle_p99": percentile(idle, 99),
         "busy_p50": percentile(busy, 50), "busy_p99": percentile(busy, 99),

@@ -33,13 +33,15 @@ def test_summary_of_a_load():
     assert math.isnan(stats.summarize({"wall_s": 1, "requests": [request(0, [1], cached=None)]})["cached_share"])
 
 
-def test_interference_tells_gaps_before_from_gaps_during():
+def test_interference_compares_the_same_tokens():
     stream = request(0, [1.0, 1.1, 1.2, 1.7, 2.3, 2.4])
-    s = stats.summarize_interference({"requests": [stream, request(1.2, [2.0])]})
-    assert s["idle_p99"] == pytest.approx(100) and s["busy_p50"] == pytest.approx(500)
+    alone = [0.5, 0.9, 1.0, 1.1, 1.3, 1.4]
+    s = stats.summarize_interference({"requests": [stream, request(1.2, [2.0])], "alone": alone})
+    assert s["idle_p50"] == pytest.approx(100) and s["idle_p99"] == pytest.approx(200)
+    assert s["busy_p50"] == pytest.approx(500)
     assert s["busy_p99"] == pytest.approx(600) and s["long_ttft_s"] == pytest.approx(0.8)
     with pytest.raises(ValueError):  # what came later would not count
-        stats.summarize_interference({"requests": [stream, request(1.2, [2.5])]})
+        stats.summarize_interference({"requests": [stream, request(1.2, [2.5])], "alone": alone})
 
 
 def test_plans_share_no_more_than_meant():

@@ -73,7 +73,7 @@ inline std::vector<float> logits_in_batch(TestRunner& runner, const std::vector<
   return logits;
 }
 
-// The same in chunks that pass the layers one by one, with passes of another sequence's token between them.
+// The same in chunks that pass the layers one by one, with passes of another sequence's token between.
 inline std::vector<float> logits_in_layers(TestRunner& runner, const std::vector<TokenId>& tokens,
                                            int chunk) {
   runner.reset();
