@@ -99,11 +99,13 @@ class BorrowedTier final : public KvTier {
   bool touch(const TierBlock& block) override { return tier_.touch(block); }
   std::int64_t touch_interval_ns() const override { return tier_.touch_interval_ns(); }
   TierPresence presence(const TierBlock& block) const override { return tier_.presence(block); }
+  bool has_lost(const TierBlock& block) const override { return tier_.has_lost(block); }
   void get(TierRead read) override { tier_.get(std::move(read)); }
   double estimate_read_seconds(std::int64_t num_blocks) const override {
     return tier_.estimate_read_seconds(num_blocks);
   }
   TierStats stats() const override { return tier_.stats(); }
+  bool takes_writes() const override { return tier_.takes_writes(); }
 
  private:
   KvTier& tier_;

@@ -16,6 +16,7 @@
 
 #include "kv/block_io_faulty.h"
 #include "kv/disk_tier.h"
+#include "kv/kv_test_support.h"
 #include "kv/tier_test_support.h"
 
 namespace larder {
@@ -226,6 +227,63 @@ TEST_F(DiskFaultsTest, ADeadDiskTurnsReadsOff) {
   tier.reset();
   faults_.read_error = 0;
   EXPECT_EQ(count_right(*open(kNeverMs), blocks, kBlockBytes), 10);
+}
+
+// A pool over the disk, with one block in it so that there is a segment.
+struct CacheOverDisk {
+  explicit CacheOverDisk(const DiskTierConfig& config) : test(shapes(), 16, make_tiers(config)) {
+    put_all(*disk, test_chain(1, 1), kSizeBytes);
+  }
+
+  static std::vector<KvLayerShape> shapes() { return {KvLayerShape{1, 4, 0}}; }
+  std::vector<std::unique_ptr<KvTier>> make_tiers(const DiskTierConfig& config) {
+    std::vector<std::unique_ptr<KvTier>> tiers;
+    tiers.push_back(std::make_unique<DiskTier>(config, test_format(kSizeBytes)));
+    disk = static_cast<DiskTier*>(tiers.back().get());
+    return tiers;
+  }
+  // Computes num_blocks blocks that nothing holds afterwards.
+  void run(int num_blocks) {
+    const std::vector<TokenId> tokens(static_cast<std::size_t>(num_blocks * kBlockSize), 7);
+    const int num_tokens = static_cast<int>(tokens.size());
+    BlockTable table;
+    ASSERT_EQ(test.cache.match(table, tokens, {}, num_tokens - 1), 0);
+    ASSERT_TRUE(test.cache.extend(table, num_tokens));
+    test.write(table, tokens, 0, num_tokens);
+    test.cache.publish(table, tokens, num_tokens);
+    test.cache.release(table);
+  }
+
+  static inline const std::int64_t kSizeBytes = KvLayout(shapes()).block_size_bytes();
+  DiskTier* disk = nullptr;
+  TestCache test;
+};
+
+TEST_F(DiskFaultsTest, ADiskThatIsNotReadTakesWhatIsEvicted) {
+  CacheOverDisk pool(config(kNeverMs));
+  faults_.read_error = EIO;
+  for (int chain = 2; pool.disk->stats().is_on; ++chain) {
+    put_all(*pool.disk, test_chain(chain, 1), CacheOverDisk::kSizeBytes);
+    EXPECT_EQ(count_right(*pool.disk, test_chain(chain, 1), CacheOverDisk::kSizeBytes), 0);
+  }
+  pool.run(5);
+  EXPECT_TRUE(pool.test.cache.can_save());
+  const std::uint64_t num_before = pool.disk->stats().num_written;
+  pool.test.cache.clear();
+  wait_until([&] { return pool.disk->stats().num_pending == 0; });
+  EXPECT_EQ(pool.disk->stats().num_written - num_before, 5u);
+  EXPECT_EQ(pool.test.cache.stats().num_evicted_unsaved, 0u);
+}
+
+TEST_F(DiskFaultsTest, WhatAFailedWriteLostIsCountedWhenItIsEvicted) {
+  CacheOverDisk pool(config(kNeverMs));
+  pool.run(1);
+  faults_.write_error = EIO;
+  pool.test.cache.poll_tiers();
+  EXPECT_FALSE(pool.test.cache.has_unsaved());  // taken
+  wait_until([&] { return pool.disk->stats().num_pending == 0 && !pool.disk->takes_writes(); });
+  pool.test.cache.clear();
+  EXPECT_EQ(pool.test.cache.stats().num_evicted_unsaved, 1u);
 }
 
 TEST_F(DiskFaultsTest, FlippedBitsOnTheWayAreMisses) {

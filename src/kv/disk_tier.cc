@@ -203,6 +203,12 @@ TierPresence DiskTier::presence(const TierBlock& block) const {
   return staging_.find(key) || index_.find(key) ? TierPresence::kPresent : TierPresence::kAbsent;
 }
 
+bool DiskTier::has_lost(const TierBlock& block) const {
+  const BlockKey key(block.digest, block.group);
+  const std::lock_guard lock(mutex_);
+  return !staging_.find(key) && !index_.find(key);
+}
+
 void DiskTier::get(TierRead read) {
   CHECK(
       read.bytes.size() == read.blocks.size() * static_cast<std::size_t>(format_.block_size_bytes),
@@ -239,6 +245,11 @@ TierStats DiskTier::stats() const {
   const std::int64_t now = now_ns();
   stats.is_on = read_breaker_.is_on(now) && write_breaker_.is_on(now);
   return stats;
+}
+
+bool DiskTier::takes_writes() const {
+  const std::lock_guard lock(mutex_);
+  return write_breaker_.is_on(now_ns());
 }
 
 }  // namespace larder

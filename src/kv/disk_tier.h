@@ -42,9 +42,9 @@ struct DiskTierConfig {
 //
 // Faults: a full disk costs the blocks that did not fit; for a while older ones then make room. A
 // write that fails otherwise, or in place, drops the block and stops writes for a while; reads go
-// on. Three reads in a row that fail stop reads, too. is_on is false while either is stopped. A
-// wrong byte costs the one block. Thread: see KvTier; everything behind mutex_, but for the I/O
-// itself.
+// on. Three reads in a row that fail stop reads, too. is_on is false while either is stopped;
+// writes go on while reads are. A wrong byte costs the one block. Thread: see KvTier; everything
+// behind mutex_, but for the I/O itself.
 class DiskTier final : public KvTier {
  public:
   // Reads the tables of all segments: about 5 ms per 1,000 blocks on a cold disk. Throws as
@@ -56,12 +56,14 @@ class DiskTier final : public KvTier {
   [[nodiscard]] bool put(const TierBlock& block, std::span<const std::byte> bytes) override;
   [[nodiscard]] bool touch(const TierBlock& block) override;
   [[nodiscard]] TierPresence presence(const TierBlock& block) const override;
+  bool has_lost(const TierBlock& block) const override;
   void get(TierRead read) override;
   bool is_stored_for_another(const Digest& digest) const override {
     return foreign_.contains(digest);
   }
   double estimate_read_seconds(std::int64_t num_blocks) const override;
   TierStats stats() const override;
+  bool takes_writes() const override;
 
   // "io_uring" or "threads".
   const char* io_name() const { return read_io_->name(); }

@@ -39,6 +39,9 @@ class FakeTier final : public KvTier {
     if (is_vague) return TierPresence::kUnknown;
     return store_.blocks.contains(key(block)) ? TierPresence::kPresent : TierPresence::kAbsent;
   }
+  bool has_lost(const TierBlock& block) const override {
+    return !store_.blocks.contains(key(block));
+  }
   void get(TierRead read) override {
     ++num_gets;
     waiting_.push_back(std::move(read));

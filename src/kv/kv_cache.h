@@ -123,7 +123,7 @@ class KvCache {
                            std::string_view salt, const EndedLoad& ended);
   // Whether complete blocks wait for a tier to take them.
   bool has_unsaved() const;
-  // And that tier is on.
+  // And no fault keeps that tier from it.
   bool can_save() const;
 
   // Room for positions up to num_tokens, evicting what is not in use; a shared block that would be

@@ -64,7 +64,7 @@ void KvCache::save_some() {
   std::int64_t num_left = std::max<std::int64_t>(1, kMaxSaveBytes / layout_.block_size_bytes());
   for (int tier = 0; tier < tiers_->num_tiers(); ++tier) {
     std::deque<Unsaved>& queue = unsaved_[static_cast<std::size_t>(tier)];
-    if (queue.empty() || !tiers_->tier(tier).is_on()) continue;
+    if (queue.empty() || !tiers_->tier(tier).takes_writes()) continue;
     for (; !queue.empty() && num_left > 0; queue.pop_front()) {
       const BlockId block = queue.front().block;
       if (is_gone(queue.front()) || (life(block).saved >> tier & 1)) continue;
@@ -74,13 +74,11 @@ void KvCache::save_some() {
   }
 }
 
-// What a tier took it may have lost since; one that is off cannot tell.
+// What a tier took it may have lost since.
 bool KvCache::is_saved(BlockId block, int tier) const {
   if ((life(block).saved >> tier & 1) == 0) return false;
-  const KvTier& taker = tiers_->tier(tier);
-  if (!taker.is_on()) return true;
   const TierBlock identity = cache_.identity(cache_.node_of(block), cache_.group_of(block));
-  return taker.presence(identity) != TierPresence::kAbsent;
+  return !tiers_->tier(tier).has_lost(identity);
 }
 
 // The last chance of what is about to be evicted.
@@ -92,7 +90,7 @@ void KvCache::save_before_eviction(BlockId block) {
     if (own == BlockId::kNone || cache_.num_users(own) > 0) continue;
     for (int tier = 0; tier < tiers_->num_tiers(); ++tier) {
       if (is_saved(own, tier)) continue;
-      if (tiers_->tier(tier).is_on() && save(own, tier)) continue;
+      if (tiers_->tier(tier).takes_writes() && save(own, tier)) continue;
       ++num_evicted_unsaved_;
       tiers_->count_refused(tier);
     }
@@ -105,7 +103,8 @@ bool KvCache::has_unsaved() const {
 
 bool KvCache::can_save() const {
   for (int tier = 0; tier < static_cast<int>(unsaved_.size()); ++tier) {
-    if (!unsaved_[static_cast<std::size_t>(tier)].empty() && tiers_->tier(tier).is_on()) return true;
+    if (!unsaved_[static_cast<std::size_t>(tier)].empty() && tiers_->tier(tier).takes_writes())
+      return true;
   }
   return false;
 }

@@ -90,6 +90,9 @@ class KvTier {
   [[nodiscard]] virtual bool touch(const TierBlock&) { return true; }
   virtual std::int64_t touch_interval_ns() const { return 10'000'000'000; }
   [[nodiscard]] virtual TierPresence presence(const TierBlock& block) const = 0;
+  // Whether it knows that it has not got the block, of which presence() does not speak while the
+  // tier is not read.
+  virtual bool has_lost(const TierBlock&) const { return false; }
   virtual void get(TierRead read) = 0;
   // Whether it held a block with this digest in another format when it was opened; false where that
   // is not known.
@@ -97,7 +100,8 @@ class KvTier {
   // What reading num_blocks will take, by what was measured at start and since; huge while off.
   virtual double estimate_read_seconds(std::int64_t num_blocks) const = 0;
   virtual TierStats stats() const = 0;
-  bool is_on() const { return stats().is_on; }
+  // Whether put() may succeed: no fault forbids it.
+  virtual bool takes_writes() const { return stats().is_on; }
 };
 
 }  // namespace larder
