@@ -66,6 +66,7 @@ class BlockTable {
     std::swap(load_, other.load_);
     std::swap(span_, other.span_);
     std::swap(keeps_longer_, other.keeps_longer_);
+    std::swap(touch_at_ns_, other.touch_at_ns_);
   }
 
   std::vector<Group> groups_;
@@ -74,6 +75,7 @@ class BlockTable {
   int num_computed_ = 0;
   std::uint64_t load_ = 0;  // TierLoader's id, 0 = none
   bool keeps_longer_ = false;
+  std::int64_t touch_at_ns_ = 0;  // when tiers hear next that the blocks are in use
 };
 
 }  // namespace larder

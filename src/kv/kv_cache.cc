@@ -203,6 +203,7 @@ void KvCache::publish(BlockTable& table, std::span<const TokenId> tokens, int nu
   table.num_computed_ = num_computed;
   give_back_passed(table);
   if (table.span_.window > 0) give_back_unseen(table);
+  touch_tiers(table);
 }
 
 // Between the sinks and the window of a span, in kept groups. Blocks with a node are given back
@@ -342,6 +343,7 @@ void KvCache::release(BlockTable& table) {
   table.num_computed_ = 0;
   table.span_ = {};
   table.keeps_longer_ = false;
+  table.touch_at_ns_ = 0;
   cache_.expire_pins(clock_.now_ns());
 }
 
@@ -442,7 +444,6 @@ void KvCache::drop(BlockId block, bool keeps_longer) {
   } else if (cache_.num_users(block) == 0) {
     num_slots_used_ -= life(block).num_used;
     life(block).last_used_ns = clock_.now_ns();
-    if (tiers_ != nullptr) touch_tiers(block);
     cache_.enter_order(block, keeps_longer);
   }
 }

@@ -250,7 +250,8 @@ class KvCache {
   bool is_gone(const Unsaved& unsaved) const;
   bool save(BlockId block, int tier);
   void queue_for(BlockId block, int tier);
-  void touch_tiers(BlockId block);
+  void touch_tiers(BlockTable& table);
+  void touch_tiers(BlockId block, std::int64_t now_ns);
   bool is_saved(BlockId block, int tier) const;
   void save_some();
   void save_before_eviction(BlockId block);

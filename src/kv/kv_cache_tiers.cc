@@ -1,5 +1,6 @@
 // The part of KvCache that deals with tiers: blocks written behind, and prefixes loaded.
 #include <algorithm>
+#include <ranges>
 #include <utility>
 
 #include "base/check.h"
@@ -34,11 +35,25 @@ void KvCache::queue_for(BlockId block, int tier) {
 }
 
 // A hit in the pool asks no tier for anything: told of none, they would give up first what is used
-// most.
-void KvCache::touch_tiers(BlockId block) {
+// most. As the table goes on, not when a block is idle again: one that many share may never be.
+// Deepest first, since tiers shall give up a chain from its end.
+void KvCache::touch_tiers(BlockTable& table) {
+  if (tiers_ == nullptr) return;
+  const std::int64_t now_ns = clock_.now_ns();
+  if (now_ns < table.touch_at_ns_) return;
+  table.touch_at_ns_ = now_ns + tiers_->touch_interval_ns();
+  for (const BlockTable::Group& group : table.groups_) {
+    for (const BlockId block : std::views::reverse(group.blocks)) {
+      if (block != BlockId::kNone) touch_tiers(block, now_ns);
+    }
+  }
+}
+
+void KvCache::touch_tiers(BlockId block, std::int64_t now_ns) {
   BlockLife& used = life(block);
-  if (used.saved == 0 || used.last_used_ns - used.told_ns < tiers_->touch_interval_ns()) return;
-  used.told_ns = used.last_used_ns;
+  if (used.saved == 0 || now_ns - used.told_ns < tiers_->touch_interval_ns()) return;
+  if (cache_.node_of(block) == kNoNode) return;
+  used.told_ns = now_ns;
   const TierBlock identity = cache_.identity(cache_.node_of(block), cache_.group_of(block));
   for (int tier = 0; tier < tiers_->num_tiers(); ++tier) {
     if ((used.saved >> tier & 1) == 0 || tiers_->tier(tier).touch(identity)) continue;

@@ -316,6 +316,51 @@ TEST(KvCacheTiers, TiersHearOfAPoolsHitsAndGetWhatTheyLost) {
   EXPECT_EQ(server.fakes[1]->num_puts, 6);
 }
 
+TEST(KvCacheTiers, TiersHearOfWhatIsNeverIdle) {
+  FakeStore store;
+  Server server(full_layer(), 32, {&store});
+  const Tokens shared = counting(96);
+  server.run(shared);
+  // Each takes over before the last one ends.
+  BlockTable last;
+  for (int i = 1; i <= 10; ++i) {
+    server.test.clock.advance_ns(5'000'000'000);
+    Tokens tokens = shared;
+    tokens.push_back(1000 * i);
+    BlockTable table;
+    EXPECT_EQ(server.test.cache.match(table, tokens, {}, 96), 96);
+    server.compute(table, tokens);
+    server.test.cache.release(last);
+    last = std::move(table);
+  }
+  EXPECT_EQ(server.fakes[0]->num_touches, 5 * 6);
+  server.test.cache.release(last);
+}
+
+TEST(KvCacheTiers, TiersHearOfWhatALongSequenceUses) {
+  FakeStore store;
+  Server server(sliding_layers(), 64, {&store});
+  Tokens tokens = counting(104);
+  BlockTable table;
+  EXPECT_EQ(server.test.cache.match(table, tokens, {}, 103), 0);
+  server.compute(table, tokens);
+  server.test.cache.poll_tiers();
+  const auto go_on = [&](std::int64_t seconds) {
+    server.test.clock.advance_ns(seconds * 1'000'000'000);
+    tokens.push_back(500);
+    server.compute(table, tokens);
+  };
+  go_on(9);
+  EXPECT_EQ(server.fakes[0]->num_touches, 0);
+  // The full layer's 6 blocks, and of each sliding one those that it sees.
+  go_on(1);
+  const int num_seen = 6 + 2 * 1;
+  EXPECT_EQ(server.fakes[0]->num_touches, num_seen);
+  for (int i = 0; i < 4; ++i) go_on(5);
+  EXPECT_EQ(server.fakes[0]->num_touches, 3 * num_seen);
+  server.test.cache.release(table);
+}
+
 // While a tier takes nothing, what stays in the pool stays in line.
 TEST(KvCacheTiers, BlocksThatAreHeldWaitHoweverManyCome) {
   FakeStore store;
