@@ -294,6 +294,16 @@ TEST(KvCacheTiers, WhatATierLostIsOfferedBeforeItIsEvicted) {
   EXPECT_EQ(server.run(counting(100)), 4);
 }
 
+TEST(KvCacheTiers, WhatAVagueTierKnowsToHaveLostIsOfferedBeforeItIsEvicted) {
+  FakeStore store;
+  Server server(full_layer(), 8, {&store});
+  server.fakes[0]->is_vague = true;
+  server.run(counting(100));
+  store.blocks.clear();
+  server.run(counting(100, 1000));
+  EXPECT_EQ(server.run(counting(100)), 4);
+}
+
 TEST(KvCacheTiers, TiersHearOfAPoolsHitsAndGetWhatTheyLost) {
   FakeStore store, other;
   Server server(full_layer(), 32, {&store, &other});

@@ -104,6 +104,7 @@ bool RemoteTier::put(const TierBlock& block, std::span<const std::byte> bytes) {
   {
     const std::lock_guard lock(mutex_);
     staging_.enqueue(buffer, block);
+    gone_.erase(BlockKey(block.digest, block.group));
   }
   write_wake_.notify_one();
   return true;
@@ -131,6 +132,11 @@ std::int64_t RemoteTier::touch_interval_ns() const {
 TierPresence RemoteTier::presence(const TierBlock&) const {
   const std::lock_guard lock(mutex_);
   return is_on_ ? TierPresence::kUnknown : TierPresence::kAbsent;
+}
+
+bool RemoteTier::has_lost(const TierBlock& block) const {
+  const std::lock_guard lock(mutex_);
+  return gone_.contains(BlockKey(block.digest, block.group));
 }
 
 void RemoteTier::get(TierRead read) {

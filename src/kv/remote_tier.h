@@ -60,6 +60,8 @@ class RemoteTier final : public KvTier {
   std::int64_t touch_interval_ns() const override;
   // kUnknown, or kAbsent while off.
   [[nodiscard]] TierPresence presence(const TierBlock& block) const override;
+  // What a touch has found out.
+  bool has_lost(const TierBlock& block) const override;
   void get(TierRead read) override;
   double estimate_read_seconds(std::int64_t num_blocks) const override;
   TierStats stats() const override;

@@ -134,6 +134,25 @@ TEST_F(RemoteTierTest, TouchesRenewTheTimeAndTellWhatHasGone) {
   EXPECT_EQ(tier.stats().num_written, 3u);
 }
 
+// For eviction from the pool, which comes before the next touch.
+TEST_F(RemoteTierTest, KnowsWhatATouchDidNotFindUntilItIsPutAgain) {
+  const RedisServer server;
+  const TierFormat format = test_format(kBlockBytes);
+  RemoteTier tier(config(server), format);
+  const auto blocks = test_chain(1, 2);
+  put_all(tier, blocks, kBlockBytes);
+  EXPECT_EQ(server.ask({"DEL", remote_key("larder", format, blocks[1])}), "1");
+  EXPECT_FALSE(tier.has_lost(blocks[1]));
+  for (const TierBlock& block : blocks) EXPECT_TRUE(tier.touch(block));
+  wait_until([&] { return tier.has_lost(blocks[1]); });
+  EXPECT_FALSE(tier.has_lost(blocks[0]));
+  EXPECT_TRUE(put_block(tier, blocks[1], kBlockBytes));
+  EXPECT_FALSE(tier.has_lost(blocks[1]));
+  wait_until([&] { return tier.stats().num_pending == 0; });
+  EXPECT_TRUE(tier.touch(blocks[1]));
+  EXPECT_EQ(count_right(tier, blocks, kBlockBytes), 2);
+}
+
 // So that a server that evicts by use keeps what the pool answers for.
 TEST_F(RemoteTierTest, WhatNeverExpiresIsTouchedToo) {
   const RedisServer server;

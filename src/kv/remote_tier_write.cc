@@ -122,7 +122,8 @@ void RemoteTier::send_touches(const std::vector<TierBlock>& blocks) {
   // What is not used again would stay in it for ever.
   if (gone_.size() > kMaxGone) gone_.clear();
   for (std::size_t i = 0; i < blocks.size(); ++i) {
-    if (is_gone[i]) gone_.emplace(blocks[i].digest, blocks[i].group);
+    const BlockKey key(blocks[i].digest, blocks[i].group);
+    if (is_gone[i] && !staging_.find(key)) gone_.insert(key);
   }
 }
 

@@ -90,8 +90,7 @@ class KvTier {
   [[nodiscard]] virtual bool touch(const TierBlock&) { return true; }
   virtual std::int64_t touch_interval_ns() const { return 10'000'000'000; }
   [[nodiscard]] virtual TierPresence presence(const TierBlock& block) const = 0;
-  // Whether it knows that it has not got the block, of which presence() does not speak while the
-  // tier is not read.
+  // Whether it knows that it has not got the block: a fault that keeps it from being read is no loss.
   virtual bool has_lost(const TierBlock&) const { return false; }
   virtual void get(TierRead read) = 0;
   // Whether it held a block with this digest in another format when it was opened; false where that
