@@ -103,6 +103,7 @@ void KvCache::save_before_eviction(BlockId block) {
   for (int group = 0; group < num_groups(); ++group) {
     const BlockId own = cache_.block(node, group);
     if (own == BlockId::kNone || cache_.num_users(own) > 0) continue;
+    if (!cache_.goes_with(cache_.group_of(block), group)) continue;
     for (int tier = 0; tier < tiers_->num_tiers(); ++tier) {
       if (is_saved(own, tier)) continue;
       if (tiers_->tier(tier).takes_writes() && save(own, tier)) continue;

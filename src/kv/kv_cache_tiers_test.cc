@@ -401,16 +401,21 @@ TEST(KvCacheTiers, ATierThatTakesNothingGetsItLater) {
 }
 
 TEST(KvCacheTiers, BlocksEvictedWhileTheTierTakesNothingAreCounted) {
-  FakeStore store;
-  Server server(full_layer(), 8, {&store});
-  server.fakes[0]->refuses = true;
-  server.run(counting(100));
-  for (int i = 0; i < 50; ++i) server.test.cache.poll_tiers();
-  EXPECT_EQ(server.test.tiers->stats()[0].num_refused, 0u);  // it waits
-  server.run(counting(100, 1000));
-  const std::uint64_t num_unsaved = server.test.cache.stats().num_evicted_unsaved;
-  EXPECT_GT(num_unsaved, 0u);
-  EXPECT_EQ(server.test.tiers->stats()[0].num_refused, num_unsaved);
+  for (const auto& shapes : {full_layer(), sliding_layers()}) {
+    const std::size_t num_groups = shapes.size();
+    FakeStore store;
+    Server server(shapes, static_cast<int>(8 * num_groups), {&store});
+    server.fakes[0]->refuses = true;
+    server.run(counting(100));
+    for (int i = 0; i < 50; ++i) server.test.cache.poll_tiers();
+    EXPECT_EQ(server.test.tiers->stats()[0].num_refused, 0u);  // it waits
+    server.run(counting(100, 1000));
+    EXPECT_GT(server.test.cache.stats().num_evicted_unsaved, 0u);
+    server.test.cache.clear();
+    // Each once: two sequences have 6 complete blocks in each group.
+    EXPECT_EQ(server.test.cache.stats().num_evicted_unsaved, 12 * num_groups);
+    EXPECT_EQ(server.test.tiers->stats()[0].num_refused, 12 * num_groups);
+  }
 }
 
 TEST(KvCacheTiers, WhatATierTookIsNotCountedAsUnsavedWhileItIsOff) {

@@ -417,16 +417,20 @@ int PrefixCache::evict(BlockId block) {
   if (is_kept(group)) {
     remove(id);
   } else {
-    // Blocks of groups with one window are needed together, or not at all.
     take_from_order(id);
-    const int window = layout_.group(group).window;
     for (int other = 1; other < layout_.num_groups(); ++other) {
-      if (layout_.group(other).window != window || this->block(id, other) == BlockId::kNone)
-        continue;
-      if (num_users(this->block(id, other)) == 0) remove_block(id, other);
+      const BlockId beside = this->block(id, other);
+      if (goes_with(group, other) && beside != BlockId::kNone && num_users(beside) == 0)
+        remove_block(id, other);
     }
   }
   return pool_.num_free() - num_free;
+}
+
+// Blocks of sliding groups with one window are needed together, or not at all.
+bool PrefixCache::goes_with(int group, int other) const {
+  return is_kept(group) ||
+         (!is_kept(other) && layout_.group(other).window == layout_.group(group).window);
 }
 
 }  // namespace larder

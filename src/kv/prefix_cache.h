@@ -105,6 +105,8 @@ class PrefixCache {
   BlockId next_to_evict() const;
   // Forgets it and what is of no use without it. Returns the number of blocks freed.
   int evict(BlockId block);
+  // Whether with a block of the group goes that of the other one, unless it is in use.
+  bool goes_with(int group, int other) const;
 
   // The block, which has a node, and whose ancestors are pinned as long, stays until then.
   void pin(BlockId block, std::int64_t until_ns);
