@@ -34,6 +34,7 @@ class FakeTier final : public KvTier {
     ++num_touches;
     return store_.blocks.contains(key(block));
   }
+  std::int64_t touch_interval_ns() const override { return interval_ns; }
   TierPresence presence(const TierBlock& block) const override {
     if (is_out) return TierPresence::kAbsent;
     if (is_vague) return TierPresence::kUnknown;
@@ -75,6 +76,7 @@ class FakeTier final : public KvTier {
   bool is_vague = false;         // presence() does not know
   bool answers_at_once = false;  // within get()
   double read_seconds = 0;
+  std::int64_t interval_ns = 10'000'000'000;
   std::set<std::pair<Digest, int>> lost;  // present, but get() finds them gone
   int num_offers = 0;
   int num_puts = 0;

@@ -36,7 +36,8 @@ KvCache::KvCache(const KvLayout& layout, KvStorage& storage, const Clock& clock,
       blocks_(static_cast<std::size_t>(layout.num_groups()), BlockId::kNone),
       pins_(blocks_.size()),
       evicted_(config.num_blocks),
-      unsaved_(tiers_ == nullptr ? 0 : static_cast<std::size_t>(tiers_->num_tiers())) {
+      unsaved_(tiers_ == nullptr ? 0 : static_cast<std::size_t>(tiers_->num_tiers())),
+      tier_uses_(lives_.size() * unsaved_.size()) {
   CHECK(config.num_blocks <= storage.num_blocks(), config.num_blocks, storage.num_blocks());
 }
 
@@ -48,6 +49,7 @@ KvBookkeeping KvCache::bookkeeping(const KvLayout& layout, const KvCacheConfig& 
                      eviction_policy_size_bytes(config.eviction, num_blocks) +
                      PrefixCache::size_bytes(num_blocks) +
                      num_blocks * std::int64_t{sizeof(BlockLife)} +
+                     num_tiers * (num_blocks * std::int64_t{sizeof(TierUse)}) +
                      EvictedBlocks::size_bytes(num_blocks);
   size.growth_bytes =
       PrefixCache::growth_bytes(layout, num_blocks, max_pinned(config)) +
@@ -413,6 +415,7 @@ BlockId KvCache::allocate() {
   }
   const std::uint32_t ticket = life(*block).ticket + 1;
   life(*block) = {.allocated_ns = clock_.now_ns(), .ticket = ticket};
+  for (int tier = 0; tier < num_tiers(); ++tier) tier_use(*block, tier) = {};
   return *block;
 }
 

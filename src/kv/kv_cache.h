@@ -176,11 +176,15 @@ class KvCache {
     int num_used = 0;  // computed slots
     std::int64_t allocated_ns = 0;
     std::int64_t last_used_ns = 0;
-    std::int64_t told_ns = 0;  // when its tiers last heard of it
     std::uint32_t ticket = 0;  // counts the block's lives
     std::uint32_t saved = 0;   // bit per tier that has it
     bool is_queued = false;    // for tiers, or was
     bool was_pinned = false;
+  };
+  // Of a block and a tier.
+  struct TierUse {
+    // When it hears next that the block is in use; at the end of time while it has not got it.
+    std::int64_t touch_at_ns = INT64_MAX;
   };
   // A block of a certain life that a tier has not got yet.
   struct Unsaved {
@@ -227,6 +231,11 @@ class KvCache {
   BlockLife& life(BlockId block) { return lives_[static_cast<std::size_t>(to_index(block))]; }
   const BlockLife& life(BlockId block) const {
     return lives_[static_cast<std::size_t>(to_index(block))];
+  }
+  int num_tiers() const { return static_cast<int>(unsaved_.size()); }
+  TierUse& tier_use(BlockId block, int tier) {
+    return tier_uses_[static_cast<std::size_t>(to_index(block)) * unsaved_.size() +
+                      static_cast<std::size_t>(tier)];
   }
   BlockId allocate();
   void hold(BlockId block);
@@ -282,6 +291,7 @@ class KvCache {
   KvHistograms histograms_;
   EvictedBlocks evicted_;
   std::vector<std::deque<Unsaved>> unsaved_;  // [num_tiers], oldest first
+  std::vector<TierUse> tier_uses_;            // [num_blocks, num_tiers]
   std::unordered_map<std::uint64_t, Loading> loads_;
   std::vector<EndedLoad> ended_;  // scratch
   std::uint64_t num_evicted_unsaved_ = 0;

@@ -50,14 +50,16 @@ void KvCache::touch_tiers(BlockTable& table) {
 }
 
 void KvCache::touch_tiers(BlockId block, std::int64_t now_ns) {
-  BlockLife& used = life(block);
-  if (used.saved == 0 || now_ns - used.told_ns < tiers_->touch_interval_ns()) return;
-  if (cache_.node_of(block) == kNoNode) return;
-  used.told_ns = now_ns;
-  const TierBlock identity = cache_.identity(cache_.node_of(block), cache_.group_of(block));
+  const NodeId node = cache_.node_of(block);
+  if (node == kNoNode) return;
   for (int tier = 0; tier < tiers_->num_tiers(); ++tier) {
-    if ((used.saved >> tier & 1) == 0 || tiers_->tier(tier).touch(identity)) continue;
-    used.saved &= ~(1U << tier);
+    TierUse& use = tier_use(block, tier);
+    if (now_ns < use.touch_at_ns) continue;
+    KvTier& taker = tiers_->tier(tier);
+    use.touch_at_ns = now_ns + taker.touch_interval_ns();
+    if (taker.touch(cache_.identity(node, cache_.group_of(block)))) continue;
+    life(block).saved &= ~(1U << tier);
+    use.touch_at_ns = INT64_MAX;
     queue_for(block, tier);
   }
 }
@@ -71,7 +73,7 @@ bool KvCache::save(BlockId block, int tier) {
   const TierBlock identity = cache_.identity(node, cache_.group_of(block));
   if (!tiers_->tier(tier).put(identity, storage_.read_block(block))) return false;
   life(block).saved |= 1U << tier;
-  life(block).told_ns = clock_.now_ns();
+  tier_use(block, tier).touch_at_ns = clock_.now_ns() + tiers_->tier(tier).touch_interval_ns();
   return true;
 }
 
@@ -118,7 +120,7 @@ bool KvCache::has_unsaved() const {
 }
 
 bool KvCache::can_save() const {
-  for (int tier = 0; tier < static_cast<int>(unsaved_.size()); ++tier) {
+  for (int tier = 0; tier < num_tiers(); ++tier) {
     if (!unsaved_[static_cast<std::size_t>(tier)].empty() && tiers_->tier(tier).takes_writes())
       return true;
   }
@@ -275,6 +277,7 @@ LoadedTokens KvCache::finish_load(BlockTable& table, std::span<const TokenId> to
     const BlockId block =
         table.groups_[static_cast<std::size_t>(group)].blocks[static_cast<std::size_t>(index)];
     life(block).saved |= 1U << tier;
+    tier_use(block, tier).touch_at_ns = 0;  // reading it renews no time to live
     if (group == 0 && index < end) loaded.num_by_tier[static_cast<std::size_t>(tier)] += kBlockSize;
   }
   if (end > loading.begin) publish(table, tokens, end * kBlockSize);

@@ -326,6 +326,19 @@ TEST(KvCacheTiers, TiersHearOfAPoolsHitsAndGetWhatTheyLost) {
   EXPECT_EQ(server.fakes[1]->num_puts, 6);
 }
 
+TEST(KvCacheTiers, EachTierHearsOfHitsAtItsOwnInterval) {
+  FakeStore store, other;
+  Server server(full_layer(), 32, {&store, &other});
+  server.fakes[1]->interval_ns = 60'000'000'000;
+  server.run(counting(100));
+  for (int i = 0; i < 12; ++i) {
+    server.test.clock.advance_ns(10'000'000'000);
+    EXPECT_EQ(server.run(counting(100)), 1);
+  }
+  EXPECT_EQ(server.fakes[0]->num_touches, 12 * 6);
+  EXPECT_EQ(server.fakes[1]->num_touches, 2 * 6);
+}
+
 TEST(KvCacheTiers, TiersHearOfWhatIsNeverIdle) {
   FakeStore store;
   Server server(full_layer(), 32, {&store});
