@@ -183,8 +183,10 @@ class KvCache {
   };
   // Of a block and a tier.
   struct TierUse {
-    // When it hears next that the block is in use; at the end of time while it has not got it.
+    // When it hears next that the block is in use, or, where it lost it, is to be given it again;
+    // at the end of time while the block waits for it.
     std::int64_t touch_at_ns = INT64_MAX;
+    int num_lost = 0;  // times that it had it no more
   };
   // A block of a certain life that a tier has not got yet.
   struct Unsaved {

@@ -12,6 +12,9 @@ namespace {
 // Copied for the tiers between two steps, at most, so that no step waits long.
 constexpr std::int64_t kMaxSaveBytes = std::int64_t{32} << 20;
 
+// Doublings of the interval, at most, until a tier gets again what it lost more than once.
+constexpr int kMaxDoublings = 6;
+
 }  // namespace
 
 // Blocks that are complete and that a tier has not got: their turn comes in poll_tiers().
@@ -56,9 +59,18 @@ void KvCache::touch_tiers(BlockId block, std::int64_t now_ns) {
     TierUse& use = tier_use(block, tier);
     if (now_ns < use.touch_at_ns) continue;
     KvTier& taker = tiers_->tier(tier);
-    use.touch_at_ns = now_ns + taker.touch_interval_ns();
-    if (taker.touch(cache_.identity(node, cache_.group_of(block)))) continue;
-    life(block).saved &= ~(1U << tier);
+    if (life(block).saved >> tier & 1) {
+      use.touch_at_ns = now_ns + taker.touch_interval_ns();
+      if (taker.touch(cache_.identity(node, cache_.group_of(block)))) continue;
+      life(block).saved &= ~(1U << tier);
+      // A tier that holds less than what is in use loses it again and again: each time it is given
+      // it later. Eviction from the pool offers it anyway.
+      if (const int num_before = use.num_lost++; num_before > 0) {
+        use.touch_at_ns =
+            now_ns + (taker.touch_interval_ns() << std::min(num_before, kMaxDoublings));
+        continue;
+      }
+    }
     use.touch_at_ns = INT64_MAX;
     queue_for(block, tier);
   }

@@ -326,6 +326,25 @@ TEST(KvCacheTiers, TiersHearOfAPoolsHitsAndGetWhatTheyLost) {
   EXPECT_EQ(server.fakes[1]->num_puts, 6);
 }
 
+TEST(KvCacheTiers, WhatATierLosesAgainAndAgainItGetsEverLater) {
+  FakeStore store;
+  Server server(full_layer(), 32, {&store});
+  server.run(counting(100));
+  std::vector<int> given_at;  // in intervals
+  for (int i = 1; i <= 20; ++i) {
+    store.blocks.clear();
+    server.test.clock.advance_ns(10'000'000'000);
+    EXPECT_EQ(server.run(counting(100)), 1);
+    if (!store.blocks.empty()) given_at.push_back(i);
+  }
+  // Missed one interval after it was given: at once, then after 2 intervals, 4, 8.
+  EXPECT_EQ(given_at, (std::vector<int>{1, 4, 9, 18}));
+  EXPECT_EQ(server.fakes[0]->num_puts, 5 * 6);
+  store.blocks.clear();
+  server.test.cache.clear();
+  EXPECT_EQ(store.blocks.size(), 6u);
+}
+
 TEST(KvCacheTiers, EachTierHearsOfHitsAtItsOwnInterval) {
   FakeStore store, other;
   Server server(full_layer(), 32, {&store, &other});
