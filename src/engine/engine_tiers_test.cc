@@ -244,11 +244,15 @@ TEST(SchedulerTiers, WhatATierHasOfALongPromptComesWhileABookIsComputed) {
   rig.step();
   const std::uint64_t stored = rig.add(random_tokens(200, 1), one_token());
   const std::uint64_t unknown = rig.add(random_tokens(200, 3), one_token());
+  std::vector<TokenId> part = random_tokens(200, 3);
+  part.resize(20);
+  const std::uint64_t short_one = rig.add(joined(part, random_tokens(4, 4)), one_token());
   rig.run();
   const auto first_step = [&](std::uint64_t id) { return rig.heard.at({id, 0}).steps.front(); };
   EXPECT_EQ((rig.heard[{stored, 0}]).usage.num_loaded_tokens, 192);
   EXPECT_LT(first_step(stored), 12);
   EXPECT_LT(first_step(book), first_step(unknown));
+  EXPECT_LT(first_step(short_one), first_step(book)) << "though it begins as a long one";
 }
 
 // What was computed is prompts less what was cached: it may not fall while a load ends.

@@ -40,6 +40,9 @@ float logit_of(float weight, const WeightArgs& args) {
   return args.best + (std::log(weight) - 1e-3f) / args.scale;
 }
 
+// What is not a number weighs nothing, and has no place in an order.
+float comparable(float logit) { return std::isnan(logit) ? -kInfinity : logit; }
+
 // Larger first; equal ones by token.
 template <class Candidate>
 bool goes_before(const Candidate& left, const Candidate& right) {
@@ -218,7 +221,7 @@ void Sampler::select_top_k(std::span<const float> logits, int k) {
   candidates_.clear();
   if (k > kMostForHeap) {
     for (std::size_t i = 0; i < logits.size(); ++i) {
-      candidates_.push_back({logits[i], static_cast<TokenId>(i)});
+      candidates_.push_back({comparable(logits[i]), static_cast<TokenId>(i)});
     }
     std::nth_element(candidates_.begin(), candidates_.begin() + (k - 1), candidates_.end(), before);
     candidates_.resize(num_kept);
@@ -227,7 +230,7 @@ void Sampler::select_top_k(std::span<const float> logits, int k) {
   }
   // A heap with the worst of the best on top, which few of the later ones displace.
   for (std::size_t i = 0; i < num_kept; ++i) {
-    candidates_.push_back({logits[i], static_cast<TokenId>(i)});
+    candidates_.push_back({comparable(logits[i]), static_cast<TokenId>(i)});
   }
   std::make_heap(candidates_.begin(), candidates_.end(), before);
   float worst = candidates_.front().logit;

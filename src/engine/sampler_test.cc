@@ -287,6 +287,20 @@ TEST(Sampler, ExtremesStayInRange) {
   EXPECT_EQ(sample(sampler, barred, Draw{}, 1), 0);
 }
 
+TEST(Sampler, WhatIsNotANumberIsNotDrawn) {
+  constexpr int kVocabSize = 5000;
+  std::vector<float> logits = random_logits(kVocabSize, 1);
+  for (std::size_t i = 0; i < 3000; i += 7) logits[i] = std::numeric_limits<float>::quiet_NaN();
+  logits[4000] = logits[4001] = 50;
+  Sampler sampler(kVocabSize);
+  for (const int top_k : {2, 5, 2000}) {
+    Draw draw;
+    draw.params.top_k = top_k;
+    for (std::uint64_t seed = 0; seed < 20; ++seed)
+      EXPECT_EQ(sample(sampler, logits, draw, seed) / 2, 2000) << top_k;
+  }
+}
+
 // Not a limit, a record: see the log.
 TEST(Sampler, SpeedOfALargeVocabulary) {
   constexpr int kVocabSize = 262144;

@@ -221,12 +221,16 @@ bool Scheduler::is_passed(const Sequence& sequence, int num_missing) {
   return true;
 }
 
-// Looking into the cache takes a hash a block: not at every turn, and only where it matters.
+// Looking into the cache takes a hash a block: not at every turn, and only where it matters. What a
+// tier has counts, too: it is fetched while others compute.
 bool Scheduler::is_passed_waiting(Sequence& sequence) {
   if (!lets_pass_) return false;
   const bool may_pass = sequence.request->request.priority <= passed_priority_;
   if (may_pass && sequence.num_tokens() > most_to_pass_ && num_turns_ >= sequence.next_peek) {
-    sequence.num_not_cached = num_not_cached(sequence);
+    sequence.num_not_cached =
+        sequence.num_tokens() - cache_.peek_tiers(sequence.tokens,
+                                                  sequence.request->request.salt,
+                                                  max_match(sequence));
     sequence.next_peek = num_turns_ + kTurnsBetweenPeeks;
   }
   return is_passed(sequence, sequence.next_peek == 0 ? sequence.num_tokens()
@@ -234,7 +238,6 @@ bool Scheduler::is_passed_waiting(Sequence& sequence) {
 }
 
 void Scheduler::schedule_passed() {
-  std::ranges::sort(passed_, GoesBefore{});
   for (Sequence* sequence : passed_) {
     // It may have been preempted for one that passed.
     if (has_prompt_room() && std::ranges::find(running_, sequence) != running_.end())
@@ -261,9 +264,7 @@ void Scheduler::admit_waiting() {
   for (auto next = waiting_.begin(); next != waiting_.end();) {
     Sequence& sequence = **next;
     if (!has_prompt_room() || num_logits_left_ <= 0) return;
-    // What a tier has of a long prompt can be fetched meanwhile; then perhaps it is a short one.
-    const bool is_passed = is_passed_waiting(sequence);
-    if (is_passed && !cache_.has_tiers()) {
+    if (is_passed_waiting(sequence)) {
       if (++num_passed > kMostPassed) return;
       ++next;
       continue;
@@ -276,11 +277,7 @@ void Scheduler::admit_waiting() {
       ++next;
       continue;
     }
-    if (!admit(sequence)) {
-      if (!is_passed) return;
-      ++next;
-      continue;
-    }
+    if (!admit(sequence)) return;
     next = waiting_.erase(next);
     running_.insert(std::ranges::upper_bound(running_, &sequence, GoesBefore{}), &sequence);
     const LoadPlan load =
@@ -292,11 +289,7 @@ void Scheduler::admit_waiting() {
       continue;
     }
     count_prompt(*sequence.request);
-    if (is_passed) {
-      passed_.push_back(&sequence);
-    } else if (!plan_prompt(sequence) || has_preempted_) {
-      return;
-    }
+    if (!plan_prompt(sequence) || has_preempted_) return;
   }
 }
 
@@ -330,6 +323,9 @@ bool Scheduler::waits_for_leader(Sequence& sequence) {
   for (const Sequence* running : running_) {
     const int num_prompt = running->request->num_prompt;
     if (running->num_computed() >= num_prompt) continue;
+    // Whoever would come first by itself waits for nobody.
+    if (running->request->request.priority > sequence.request->request.priority) continue;
+    if (lets_pass_ && std::ranges::find(passed_, running) != passed_.end()) continue;
     if (running->request->request.salt != sequence.request->request.salt) continue;
     if (running->request->request.id == sequence.leader_id) {
       if (running->num_computed() < sequence.num_shared_with_leader) return true;

@@ -30,7 +30,7 @@ struct Sequence {
   // While it waits for another sequence to compute the prefix that they share.
   std::uint64_t leader_id = 0;  // a request, 0 = none
   int num_shared_with_leader = 0;
-  // What of it the cache lacked when it was last asked, and the turn when it is asked again.
+  // What of it cache and tiers lacked when they were last asked, and the turn when they are again.
   int num_not_cached = 0;
   std::uint64_t next_peek = 0;
   // Blocks that must be free of other claims before another attempt at admission can succeed.

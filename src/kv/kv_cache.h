@@ -103,9 +103,10 @@ class KvCache {
   // span: what the sequence's tokens see; a match ends where they no longer see all.
   [[nodiscard]] int match(BlockTable& table, std::span<const TokenId> tokens, std::string_view salt,
                           int max_tokens, AttentionSpan span = {});
-  bool has_tiers() const { return tiers_ != nullptr; }
   // What match() would return now, if a block for a shared part can be had.
   int peek(std::span<const TokenId> tokens, std::string_view salt, int max_tokens) const;
+  // And with what the tiers are sure to have behind it, in the first group.
+  int peek_tiers(std::span<const TokenId> tokens, std::string_view salt, int max_tokens) const;
 
   // Begins to load what the tiers have beyond the matched part of tokens, at most to max_tokens, if
   // that is cheaper than computing it.

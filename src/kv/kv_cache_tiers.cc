@@ -198,6 +198,27 @@ KvCache::LoadPath KvCache::load_path(const BlockTable& table, std::span<const To
   return path;
 }
 
+int KvCache::peek_tiers(std::span<const TokenId> tokens, std::string_view salt,
+                        int max_tokens) const {
+  PrefixMatch found;
+  const NodeId root = cache_.find_root(salt);
+  cache_.find(root, tokens, max_tokens, found);
+  if (tiers_ == nullptr || root == kNoNode) return found.num_tokens;
+  const int num_usable = std::clamp(max_tokens, 0, static_cast<int>(tokens.size()));
+  TierBlock block;
+  block.digest = cache_.digest(found.path.empty() ? root : found.path.back());
+  block.salt = cache_.digest(root);
+  auto index = static_cast<int>(found.path.size());
+  for (; (index + 1) * kBlockSize <= num_usable; ++index) {
+    const auto span = tokens.subspan(static_cast<std::size_t>(index) * kBlockSize, kBlockSize);
+    block.parent = block.digest;
+    block.digest = chain_digest(block.parent, span);
+    std::ranges::copy(span, block.tokens.begin());
+    if (!tiers_->find(block).is_sure) break;
+  }
+  return std::max(found.num_tokens, index * kBlockSize);
+}
+
 bool KvCache::is_worth_loading(std::span<const Missing> missing, int num_tokens) const {
   std::vector<std::int64_t> num_blocks(static_cast<std::size_t>(tiers_->num_tiers()));
   for (const Missing& one : missing) ++num_blocks[static_cast<std::size_t>(one.load.tier)];
