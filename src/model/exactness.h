@@ -87,10 +87,11 @@ inline std::vector<float> logits_in_layers(TestRunner& runner, const std::vector
   return {logits.begin(), logits.end()};
 }
 
-// Cold, in chunks, layer by layer, in a batch of 16, with one thread and two: equal.
+// Cold, in chunks, layer by layer, in a batch with others, with one thread and two: equal.
 // device: where the model's weights are.
 inline void expect_exact(const TestModel& model, const KernelTable& kernels, int num_tokens,
-                         ActivationType activations, Device* device = nullptr) {
+                         ActivationType activations, Device* device = nullptr,
+                         int num_others = 15) {
   const auto tokens = arbitrary_tokens(num_tokens, model.config.vocab_size, 1);
   const TransformerLimits limits{.max_batch_tokens = std::max(num_tokens, 64),
                                  .max_logit_rows = 16,
@@ -112,7 +113,7 @@ inline void expect_exact(const TestModel& model, const KernelTable& kernels, int
     for (const int chunk : {128, 50})
       EXPECT_TRUE(same_bits(cold, logits_in_layers(runner, tokens, std::min(chunk, num_tokens))))
           << where << " in layers, in chunks of " << chunk;
-    EXPECT_TRUE(same_bits(cold, logits_in_batch(runner, tokens, 15))) << where << " in a batch";
+    EXPECT_TRUE(same_bits(cold, logits_in_batch(runner, tokens, num_others))) << where << " in a batch";
   }
 }
 

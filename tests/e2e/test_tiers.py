@@ -233,18 +233,21 @@ def test_models_of_one_shape_in_one_directory_do_not_mix(tmp_path, expected):
         assert answer(reply) == first
 
 
-def test_instruction_sets_on_one_remote_do_not_mix(redis, expected, monkeypatch):
+def test_instruction_sets_on_one_remote_do_not_mix(redis, monkeypatch):
     """Fault 38."""
+    prompt = text(7, 40)  # the portable set is slow
+    with serving() as server:
+        expected = answer(ask(server, prompt))
     with monkeypatch.context() as patch:
         patch.setenv("LARDER_ISA", "generic")
         with serving("--kv-remote", redis.url) as server:
-            ask(server, PROMPTS[0])
+            ask(server, prompt)
             wait_until_saved(server, "remote")
     for num_cached_of in (lambda reply: 0, full_blocks):
         with serving("--kv-remote", redis.url) as server:
-            reply = ask(server, PROMPTS[0])
+            reply = ask(server, prompt)
             assert cached(reply) == num_cached_of(reply)
-            assert answer(reply) == expected[0]
+            assert answer(reply) == expected
             wait_until_saved(server, "remote")
 
 
@@ -408,11 +411,11 @@ def test_endless_context_holds_its_memory():
 
         watcher = threading.Thread(target=watch)
         watcher.start()
-        endless = ask(server, "once upon a time", max_tokens=2500, ignore_eos=True, attention_window=128,
+        endless = ask(server, "once upon a time", max_tokens=1500, ignore_eos=True, attention_window=128,
                       attention_sinks=16)
         ended.set()
         watcher.join()
-        assert endless["usage"]["completion_tokens"] == 2500
+        assert endless["usage"]["completion_tokens"] == 1500
         assert endless["choices"][0]["finish_reason"] == "length"
         assert max(most) <= (2 * 128 + 16 + 512) / BLOCK + 1
         wrong = server.post("/v1/completions", {"model": "smollm2", "prompt": "x", "attention_window": 100})
