@@ -21,6 +21,7 @@
 #include "cli/doctor.h"
 #include "kv/block_io.h"
 #include "kv/remote_connection.h"
+#include "kv/remote_tier.h"
 #include "kv/remote_url.h"
 #include "plan/plan.h"
 #include "server/auth.h"
@@ -33,7 +34,7 @@ namespace fs = std::filesystem;
 
 constexpr std::int64_t kProbeBytes = std::int64_t{32} << 20;
 constexpr double kSlowBytesPerSecond = 200e6;
-constexpr std::int64_t kRedisTimeoutNs = 2'000'000'000;
+constexpr std::int64_t kNsPerMs = 1'000'000;
 
 std::int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
@@ -229,7 +230,9 @@ void check_remote_tier(const RuntimeOptions& options, Findings& findings) {
     const std::atomic<bool> stop{false};
     RemoteConnection connection(url, stop);
     const std::string fix = "start it, or correct host, port and password of --kv-remote";
-    if (connection.open(now_ns() + kRedisTimeoutNs) != RemoteOutcome::kOk)
+    // No more time than the server will give it.
+    const RemoteTierConfig limits;
+    if (connection.open(now_ns() + limits.connect_timeout_ms * kNsPerMs) != RemoteOutcome::kOk)
       return findings.fail("remote", fmt::format("{}: {}", url.display(), connection.error()), fix);
     std::string command, info;
     append_command(command, {"INFO"});
@@ -238,7 +241,8 @@ void check_remote_tier(const RuntimeOptions& options, Findings& findings) {
         .num_replies = 1,
         .max_reply_bytes = std::int64_t{1} << 20,
         .on_reply = [&](int, const RemoteReply& reply) { info = reply.text(); }};
-    if (connection.exchange(exchange, now_ns() + kRedisTimeoutNs) != RemoteOutcome::kOk)
+    if (connection.exchange(exchange, now_ns() + limits.batch_timeout_ms * kNsPerMs) !=
+        RemoteOutcome::kOk)
       return findings.fail("remote", fmt::format("{}: {}", url.display(), connection.error()), fix);
     report_redis(url, info, connection.round_trip_ns(), findings);
   } catch (const Error& error) {

@@ -9,11 +9,13 @@
 #include <spdlog/spdlog.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/check.h"
@@ -195,6 +197,18 @@ TEST_F(RemoteFaultsTest, AServerThatHangsAtOnceStartsOff) {
   const RemoteTier tier(setup, test_format(kBlockBytes));
   EXPECT_FALSE(tier.stats().is_on);
   EXPECT_EQ(tier.stats().num_timeouts, 1u);
+}
+
+// Far away or busy: slow, but as fast as a batch has to be.
+TEST_F(RemoteFaultsTest, AServerThatTakesItsTimeIsUsed) {
+  const ScriptedServer server([](const std::vector<std::string>& command) -> Action {
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    return {.bytes = command[0] == "PING" ? "+PONG\r\n" : "-ERR\r\n"};
+  });
+  RemoteTierConfig setup;
+  setup.url = server.url();
+  const RemoteTier tier(setup, test_format(kBlockBytes));
+  wait_until([&] { return tier.stats().is_on; });
 }
 
 // A server that dies at every block: each time one short failure, then a pause.

@@ -29,9 +29,9 @@ struct RemoteTierConfig {
   std::int64_t staging_size_bytes = std::int64_t{64} << 20;  // copies that wait to be sent
   std::int64_t batch_size_bytes = std::int64_t{8} << 20;     // in flight on each of two connections
   int max_queued_reads = 256;                                // get() calls; more find nothing
-  int connect_timeout_ms = 250;
-  int batch_timeout_ms = 1000;  // and the time for its bytes at 50 MB/s
-  int drain_ms = 5000;          // how long the destructor sends what is queued
+  int connect_timeout_ms = 1000;  // with AUTH, SELECT and PING
+  int batch_timeout_ms = 1000;    // and the time for its bytes at 50 MB/s
+  int drain_ms = 5000;            // how long the destructor sends what is queued
   // How long the server is left alone after a fault: doubles from the first to the second.
   int first_retry_ms = 500;
   int max_retry_ms = 30'000;

@@ -1,8 +1,11 @@
 """larder plan and larder doctor as a person and a program run them."""
+import contextlib
 import json
 import os
 import socket
 import subprocess
+import threading
+import time
 
 import pytest
 
@@ -200,6 +203,27 @@ def test_doctor_finds_no_redis():
     check = doctor("--port", 0, "--kv-remote", "redis://127.0.0.1:1", code=1)["remote"]
     assert check["verdict"] == "FAIL" and "--kv-remote" in check["fix"]
     assert doctor("--port", 0, "--kv-remote", "http://x", code=1)["remote"]["verdict"] == "FAIL"
+
+
+def test_doctor_gives_redis_no_more_time_than_the_server():
+    with socket.socket() as hung:
+        hung.bind(("127.0.0.1", 0))
+        hung.listen()
+        hung.settimeout(60)
+
+        def answer_late():
+            with contextlib.suppress(OSError), hung.accept()[0] as connection:
+                connection.recv(4096)
+                time.sleep(1.5)
+                connection.sendall(b"+PONG\r\n")
+                connection.recv(4096)
+                connection.sendall(b"$0\r\n\r\n")
+
+        thread = threading.Thread(target=answer_late)
+        thread.start()
+        check = doctor("--port", 0, "--kv-remote", f"redis://127.0.0.1:{hung.getsockname()[1]}", code=1)["remote"]
+        thread.join()
+    assert check["verdict"] == "FAIL" and "in time" in check["text"]
 
 
 def test_doctor_of_a_redis(redis):
