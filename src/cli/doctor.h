@@ -1,6 +1,8 @@
 // What `larder doctor` looks at. Each check adds its findings: one line for one thing.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -46,11 +48,13 @@ class Findings {
 // Instruction sets, cores, memory, limits of a container and of the shell, huge pages.
 void check_machine(const RuntimeOptions& options, Findings& findings);
 // The device, the file, its tensors, tokenizer and template, and whether it fits. Fetches nothing.
-void check_model(const RuntimeOptions& options, Findings& findings);
+// Returns the bytes of a KV block; nullopt where they cannot be known.
+std::optional<std::int64_t> check_model(const RuntimeOptions& options, Findings& findings);
 // Whether the server could listen there, and would. The file's keys come to those of the config.
 void check_port(ServerConfig server, const std::string& api_key_file, Findings& findings);
 // Those that the options name. The disk is written to, for a moment, and left as it was.
-void check_disk_tier(const RuntimeOptions& options, Findings& findings);
+void check_disk_tier(const RuntimeOptions& options, std::optional<std::int64_t> block_size_bytes,
+                     Findings& findings);
 void check_remote_tier(const RuntimeOptions& options, Findings& findings);
 
 }  // namespace larder

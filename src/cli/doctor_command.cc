@@ -56,9 +56,9 @@ void print_json(const Findings& findings, bool is_well) {
 void examine(const DoctorOptions& options) {
   Findings findings;
   check_machine(options.runtime, findings);
-  check_model(options.runtime, findings);
+  const std::optional<std::int64_t> block_size_bytes = check_model(options.runtime, findings);
   check_port(options.server, options.api_key_file, findings);
-  check_disk_tier(options.runtime, findings);
+  check_disk_tier(options.runtime, block_size_bytes, findings);
   check_remote_tier(options.runtime, findings);
   const bool is_well = std::ranges::none_of(
       findings.list(), [](const Finding& f) { return f.verdict == Verdict::kFail; });

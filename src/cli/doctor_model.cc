@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -86,8 +87,8 @@ bool find_device(const RuntimeOptions& options, std::unique_ptr<Device>& device,
   }
 }
 
-void check_fit(const RuntimeOptions& options, std::unique_ptr<Device>& device,
-               Findings& findings) {
+std::int64_t check_fit(const RuntimeOptions& options, std::unique_ptr<Device>& device,
+                       Findings& findings) {
   ThreadPool pool(options.num_threads > 0
                       ? options.num_threads
                       : std::max(1, static_cast<int>(std::thread::hardware_concurrency())));
@@ -99,15 +100,16 @@ void check_fit(const RuntimeOptions& options, std::unique_ptr<Device>& device,
                                  format_bytes(planned.plan.total_bytes()),
                                  format_bytes(available_bytes), planned.plan.max_concurrency,
                                  planned.plan.max_model_len));
+  return planned.layout->block_size_bytes();
 }
 
 }  // namespace
 
-void check_model(const RuntimeOptions& options, Findings& findings) {
+std::optional<std::int64_t> check_model(const RuntimeOptions& options, Findings& findings) {
   std::unique_ptr<Device> device;
   const bool has_device = find_device(options, device, findings);
   const std::string path = model_path(options.model, findings);
-  if (path.empty()) return;
+  if (path.empty()) return std::nullopt;
   const char* what = "model";
   try {
     const MappedFile mapped(path);
@@ -120,13 +122,14 @@ void check_model(const RuntimeOptions& options, Findings& findings) {
     what = "tokenizer and template";
     check_text(gguf, options, findings);
     what = "fit";
-    if (has_device) check_fit(options, device, findings);
+    if (has_device) return check_fit(options, device, findings);
   } catch (const Error& error) {
     const std::string fix = std::string_view(what) == "fit"
                                 ? "a smaller --kv-size, --max-model-len or model; see `larder plan`"
                                 : "another file, or a conversion of it to a type that is served";
     findings.fail(what, error.what(), fix);
   }
+  return std::nullopt;
 }
 
 }  // namespace larder

@@ -14,12 +14,14 @@
 #include <cstring>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/error.h"
 #include "cli/doctor.h"
 #include "kv/block_io.h"
+#include "kv/disk_segment.h"
 #include "kv/remote_connection.h"
 #include "kv/remote_tier.h"
 #include "kv/remote_url.h"
@@ -195,7 +197,8 @@ void check_port(ServerConfig server, const std::string& api_key_file, Findings& 
   }
 }
 
-void check_disk_tier(const RuntimeOptions& options, Findings& findings) {
+void check_disk_tier(const RuntimeOptions& options, std::optional<std::int64_t> block_size_bytes,
+                     Findings& findings) {
   if (options.kv_disk.empty()) return findings.ok("disk", "no --kv-disk");
   std::int64_t wanted_bytes = 0;
   try {
@@ -204,6 +207,12 @@ void check_disk_tier(const RuntimeOptions& options, Findings& findings) {
     return findings.fail("disk", fmt::format("--kv-disk-size: {}", error.what()),
                          "--kv-disk-size 10GiB");
   }
+  if (block_size_bytes && slots_within(wanted_bytes, *block_size_bytes) == 0)
+    return findings.fail("disk",
+                         fmt::format("--kv-disk-size: {} bytes do not hold one KV block of {} "
+                                     "bytes and its header",
+                                     wanted_bytes, *block_size_bytes),
+                         "--kv-disk-size 10GiB");
   fs::path folder = options.kv_disk;
   std::error_code ignored;
   if (fs::exists(folder, ignored)) {

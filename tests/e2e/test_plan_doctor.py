@@ -169,8 +169,9 @@ def test_doctor_finds_no_such_device():
 
 
 def test_doctor_finds_a_size_that_is_none(tmp_path):
-    check = doctor("--port", 0, "--kv-disk", tmp_path, "--kv-disk-size", "10XB", code=1)["disk"]
-    assert check["verdict"] == "FAIL" and "--kv-disk-size" in check["text"]
+    for size in ("10XB", "1KiB"):
+        check = doctor("--port", 0, "--kv-disk", tmp_path, "--kv-disk-size", size, code=1)["disk"]
+        assert check["verdict"] == "FAIL" and "--kv-disk-size" in check["text"]
 
 
 def test_doctor_finds_a_damaged_model(tmp_path):
