@@ -57,7 +57,7 @@ struct TierRead {
 struct TierStats {
   std::uint64_t num_written = 0;  // blocks
   std::uint64_t num_read = 0;     // blocks that were found and right
-  std::uint64_t num_missed = 0;   // asked for and not there
+  std::uint64_t num_missed = 0;   // reads, not blocks: ended by one that was not there, or not begun
   std::uint64_t num_refused = 0;  // given up: no room, or gone before it was taken
   std::uint64_t num_evicted = 0;  // for room, or expired
   std::uint64_t num_io_errors = 0;
@@ -90,7 +90,7 @@ class KvTier {
   [[nodiscard]] virtual bool touch(const TierBlock&) { return true; }
   virtual std::int64_t touch_interval_ns() const { return 10'000'000'000; }
   [[nodiscard]] virtual TierPresence presence(const TierBlock& block) const = 0;
-  // Whether it knows that it has not got the block: a fault that keeps it from being read is no loss.
+  // Whether it knows that it has not got the block: one that cannot be read now is not lost.
   virtual bool has_lost(const TierBlock&) const { return false; }
   virtual void get(TierRead read) = 0;
   // Whether it held a block with this digest in another format when it was opened; false where that

@@ -207,7 +207,9 @@ void add_tier_family(Page& page, const EngineStats& stats, const TierParts<Part>
 
 void add_tier_metrics(Page& page, const EngineStats& stats) {
   if (stats.tiers.empty()) return;
-  page.begin("larder:tier_blocks_total", "KV blocks, by tier and what became of them.",
+  page.begin("larder:tier_blocks_total",
+             "KV blocks, by tier and what became of them. Missed: reads, not blocks, that ended at a "
+             "block that was not there, or were not begun.",
              MetricType::Counter);
   add_tier_family<std::uint64_t>(page, stats,
                                  {{"read", &TierStats::num_read},
