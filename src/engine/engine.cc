@@ -58,6 +58,7 @@ Engine::Engine(const EngineConfig& config, Transformer& model, KvStorage& storag
                const KvLayout& layout, std::span<const TokenId> end_tokens, const Clock& clock,
                KvTiers* tiers)
     : config_(validated(config, model, layout)),
+      kv_types_(layout.types()),
       clock_(clock),
       vocab_size_(model.config().vocab_size),
       tiers_(tiers),

@@ -18,6 +18,7 @@
 #include "engine/request.h"
 #include "engine/sampler.h"
 #include "engine/scheduler.h"
+#include "kernels/kv_type.h"
 #include "kv/kv_cache.h"
 #include "model/transformer.h"
 
@@ -97,6 +98,7 @@ class Engine {
   bool alive() const;  // false once the engine thread has ended
   EngineStats stats() const;
   const EngineConfig& config() const { return config_; }
+  KvTypes kv_types() const { return kv_types_; }
 
  private:
   struct Arrival {
@@ -144,6 +146,7 @@ class Engine {
   void deliver();
 
   const EngineConfig config_;
+  const KvTypes kv_types_;
   const Clock& clock_;
   const int vocab_size_;
   KvTiers* const tiers_;

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "kv/kv_type_names.h"
 
 namespace larder {
 namespace {
@@ -111,7 +112,8 @@ class Page {
   const Labels labels_;
 };
 
-void add_engine_gauges(Page& page, const EngineStats& stats, const EngineConfig& config) {
+void add_engine_gauges(Page& page, const EngineStats& stats, const EngineConfig& config,
+                       KvTypes kv_types) {
   page.gauge("vllm:num_requests_running", "Requests in the batch.", stats.num_running);
   page.gauge("vllm:num_requests_waiting", "Requests in line, or whose prefix a tier is loading.",
              stats.num_waiting + stats.num_loading);
@@ -126,7 +128,7 @@ void add_engine_gauges(Page& page, const EngineStats& stats, const EngineConfig&
   page.value(1, {{"block_size", std::to_string(kBlockSize)},
                  {"num_gpu_blocks", std::to_string(config.num_blocks)},
                  {"enable_prefix_caching", "True"},
-                 {"cache_dtype", "auto"}});
+                 {"cache_dtype", format_kv_types(kv_types)}});
   page.gauge("larder:kv_waste_perc", "Share of held KV slots without a token, 1 = all.",
              kv.num_slots_held > 0 ? static_cast<double>(kv.num_slots_held - kv.num_slots_used) /
                                          static_cast<double>(kv.num_slots_held)
@@ -415,7 +417,7 @@ std::string ServerMetrics::serialize(const EngineStats& stats, const EngineConfi
                                      const ServerState& state) const {
   std::vector<MetricFamily> families;
   Page page(families, model_name_);
-  add_engine_gauges(page, stats, config);
+  add_engine_gauges(page, stats, config, state.kv_types);
   add_engine_counters(page, stats);
   add_tier_metrics(page, stats);
   add_engine_histograms(page, stats);

@@ -10,6 +10,7 @@
 
 #include "base/histogram.h"
 #include "engine/engine.h"
+#include "kernels/kv_type.h"
 
 namespace prometheus {
 struct MetricFamily;
@@ -41,6 +42,7 @@ struct Bookkeeping {
 // What the page shows of the server around the engine.
 struct ServerState {
   bool engine_alive = false;
+  KvTypes kv_types;
   int num_connections = 0;  // open now
   Bookkeeping bookkeeping;
 };

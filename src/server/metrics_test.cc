@@ -42,6 +42,7 @@ TEST(Metrics, MetricsUnderTheNamesOfVllm) {
   EXPECT_EQ(page.find("vllm:kv_block_lifetime_seconds_bucket" + labels + ",le=\"3600\"}"),
             std::string::npos);
   EXPECT_NE(page.find("vllm:cache_config_info" + labels + ",block_size=\"16\""), std::string::npos);
+  EXPECT_NE(page.find("cache_dtype=\"f16\"} 1\n"), std::string::npos);
   EXPECT_NE(page.find("larder:kv_waste_perc"), std::string::npos);
 }
 
@@ -94,6 +95,13 @@ TEST(Metrics, AStopTokenCanBeTheFirst) {
   const std::string page = server.get("/metrics").body;
   EXPECT_EQ(value_of(page, "time_to_first_token_seconds_count"), 1);
   EXPECT_GT(value_of(page, "time_to_first_token_seconds_sum"), 0);
+}
+
+TEST(Metrics, TheTypesOfKeysAndValuesAreTold) {
+  ServerState state;
+  state.kv_types = {.k = KvType::kInt8, .v = KvType::kInt4};
+  const std::string page = ServerMetrics("tiny", 240).serialize({}, {}, state);
+  EXPECT_NE(page.find("cache_dtype=\"k=int8,v=int4\"} 1\n"), std::string::npos);
 }
 
 TEST(Metrics, WhoWaitsForATierIsNotRunning) {
