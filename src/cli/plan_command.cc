@@ -214,8 +214,8 @@ void add_plan_command(CLI::App& app) {
                    "So many of the machine, which share out weights and KV heads (default 1)")
       ->check(CLI::Range(1, 1024));
   command->add_option("--weights", options->weights,
-                      "Plan for weights as f32, bf16, fp8, q8_0, mxfp4 or q4_0 (default: as "
-                      "the file has them or the model is published)");
+                      "Plan for weights as f32, f16, bf16, fp8, q8_0, mxfp4 or q4_0 (default: "
+                      "as the file has them or the model is published)");
   command->add_option("--prompt", options->workload.prompt_len, "Tokens of a prompt (default 2048)")
       ->check(CLI::Range(1, 1 << 24));
   command->add_option("--output", options->workload.output_len, "Tokens of an answer (default 256)")
