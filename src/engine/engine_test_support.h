@@ -208,33 +208,30 @@ class Rig {
   BatchResults draw(const Batch& batch, const Logits& logits) {
     BatchResults results;
     const int vocab_size = transformer_.config().vocab_size;
-    const auto part = [](std::span<const float> rows, std::size_t row, int size) {
-      return rows.subspan(row * static_cast<std::size_t>(size), static_cast<std::size_t>(size));
-    };
     for (const BatchEntry& entry : batch.entries()) {
       const ActiveRequest& request = *entry.sequence->request;
       const std::span<const TokenId> tokens = entry.sequence->tokens;
       const auto num_prompt = static_cast<std::size_t>(request.num_prompt);
       for (int i = 0; i < entry.num_prompt_logits; ++i) {
-        const auto logit = static_cast<std::size_t>(entry.first_logit + i);
-        const auto row = static_cast<std::size_t>(batch.logit_rows()[logit]);
+        const int logit = entry.first_logit + i;
+        const auto row =
+            static_cast<std::size_t>(batch.logit_rows()[static_cast<std::size_t>(logit)]);
         const auto next = static_cast<std::size_t>(batch.positions()[row] + 1);
         results.prompt_logprobs.push_back(
-            sampler_.score(part(logits.values, logit, vocab_size), {}, tokens[next], 2));
+            sampler_.score(logits.row(logit, vocab_size).values, {}, tokens[next], 2));
       }
       for (int i = 0; i < entry.num_samples; ++i) {
-        const auto logit = static_cast<std::size_t>(entry.first_logit + entry.num_prompt_logits);
-        const auto row = part(logits.values, logit, vocab_size);
-        const auto maxima = part(logits.maxima, logit, num_logit_runs(vocab_size));
+        const Logits row = logits.row(entry.first_logit + entry.num_prompt_logits, vocab_size);
         const int choice = entry.sequence->choice + i;
-        results.samples.push_back(sampler_.sample(row, maxima,
+        results.samples.push_back(sampler_.sample(row.values, row.maxima,
                                                   {.params = request.request.sampling,
                                                    .prompt = tokens.first(num_prompt),
                                                    .output = tokens.subspan(num_prompt),
                                                    .end_tokens = {},
                                                    .seed = request.seed,
                                                    .choice = choice}));
-        heard[{request.request.id, choice}].logits.emplace_back(row.begin(), row.end());
+        heard[{request.request.id, choice}].logits.emplace_back(row.values.begin(),
+                                                                row.values.end());
       }
     }
     return results;

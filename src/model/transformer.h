@@ -44,6 +44,15 @@ struct TransformerLimits {
 struct Logits {
   std::span<const float> values;  // [num_logit_rows, vocab_size], in the order of logit_rows
   std::span<const float> maxima;  // of each row's run_maxima(); none from a device
+
+  // Of one logit row.
+  Logits row(int index, int vocab_size) const {
+    const auto part = [index](std::span<const float> rows, int size) {
+      const auto width = static_cast<std::size_t>(size);
+      return rows.empty() ? rows : rows.subspan(static_cast<std::size_t>(index) * width, width);
+    };
+    return {part(values, vocab_size), part(maxima, num_logit_runs(vocab_size))};
+  }
 };
 
 class KeyStatistics;
