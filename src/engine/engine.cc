@@ -216,7 +216,6 @@ bool Engine::step() {
   if (batch.empty() && chunk.empty()) {
     CHECK(!scheduler_.has_work() || scheduler_.is_loading(), scheduler_.num_running(),
           scheduler_.num_waiting());
-    update_stats();
     deliver();
     return false;
   }
@@ -224,17 +223,13 @@ bool Engine::step() {
   num_step_tokens_ = 0;
   const std::int64_t scheduled_ns = clock_.now_ns();
   if (!chunk.empty()) advance(chunk);
-  if (!outbox_.empty() && !batch.empty()) {  // a first token does not wait for the others' next
-    update_stats();
-    deliver();
-  }
+  if (!outbox_.empty() && !batch.empty()) deliver();  // a first token waits for nobody's next
   const std::int64_t chunk_ns = clock_.now_ns() - scheduled_ns;
   if (!batch.empty()) compute(batch);
   step_tokens_.observe(num_step_tokens_);
   const std::int64_t step_ns = clock_.now_ns() - begin_ns;
   schedule_ns_ += step_ns - (forward_ns_ + sample_ns_ - model_ns);
   if (!batch.empty()) scheduler_.observe_step(batch, step_ns - chunk_ns);
-  update_stats();
   deliver();
   schedule_ns_ += clock_.now_ns() - begin_ns - step_ns;
   return true;
@@ -320,26 +315,20 @@ void Engine::sample(const Batch& batch, const Logits& logits) {
 
 OutputToken Engine::drawn(const Batch& batch, const Draw& draw, const Logits& logits,
                           Sampler& sampler) const {
-  const auto part = [&](std::span<const float> rows, int size) {
-    if (rows.empty()) return rows;
-    return rows.subspan(static_cast<std::size_t>(draw.logit) * static_cast<std::size_t>(size),
-                        static_cast<std::size_t>(size));
-  };
-  const std::span<const float> values = part(logits.values, vocab_size_);
-  const std::span<const float> maxima = part(logits.maxima, num_logit_runs(vocab_size_));
+  const Logits row = logits.row(draw.logit, vocab_size_);
   const Sequence& sequence = *draw.entry->sequence;
   const ActiveRequest& request = *sequence.request;
   const SamplingParams& params = request.request.sampling;
   const std::span<const TokenId> tokens = sequence.tokens;
   if (draw.sample < 0) {
-    const auto row =
+    const auto token =
         static_cast<std::size_t>(batch.logit_rows()[static_cast<std::size_t>(draw.logit)]);
-    const auto next = static_cast<std::size_t>(batch.positions()[row]) + 1;
-    return sampler.score(values, maxima, tokens[next], params.num_prompt_logprobs);
+    const auto next = static_cast<std::size_t>(batch.positions()[token]) + 1;
+    return sampler.score(row.values, row.maxima, tokens[next], params.num_prompt_logprobs);
   }
   const auto num_prompt = static_cast<std::size_t>(request.num_prompt);
   return sampler.sample(
-      values, maxima,
+      row.values, row.maxima,
       {.params = params,
        .prompt = tokens.first(num_prompt),
        .output = tokens.subspan(num_prompt),
@@ -373,8 +362,9 @@ void Engine::update_stats() {
   stats_.num_loaded_by_tier.resize(stats_.tier_names.size());
 }
 
-// Behind update_stats(), so that who has an answer finds it in the statistics.
+// Whoever has an answer finds it in the statistics.
 void Engine::deliver() {
+  update_stats();
   for (Outgoing& outgoing : outbox_) (*outgoing.on_update)(std::move(outgoing.update));
   outbox_.clear();
 }
