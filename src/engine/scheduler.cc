@@ -198,7 +198,7 @@ void Scheduler::schedule_decodes() {
 void Scheduler::schedule_prompts() {
   lets_pass_ = had_long_;
   passed_priority_ = std::numeric_limits<int>::max();
-  most_to_pass_ = std::max(room_.num_tokens, room_.num_chunk_tokens);
+  most_to_pass_ = most_at_once();
   num_turns_ += lets_pass_ ? 1 : 0;
   passed_.clear();
   schedule_prefills();
@@ -206,10 +206,6 @@ void Scheduler::schedule_prompts() {
   if (!std::exchange(lets_pass_, false)) return;
   schedule_passed();
   if (!has_preempted_) admit_waiting();
-}
-
-bool Scheduler::is_long(int num_missing) const {
-  return num_missing > std::max(room_.num_tokens, room_.num_chunk_tokens);
 }
 
 bool Scheduler::is_passed(const Sequence& sequence, int num_missing) {
@@ -312,11 +308,6 @@ int Scheduler::max_match(const Sequence& sequence) const {
              : found;
 }
 
-int Scheduler::num_not_cached(const Sequence& sequence) const {
-  return sequence.num_tokens() -
-         cache_.peek(sequence.tokens, sequence.request->request.salt, max_match(sequence));
-}
-
 bool Scheduler::waits_for_leader(Sequence& sequence) {
   int num_shared = 0;
   std::uint64_t leader_id = 0;
@@ -340,7 +331,9 @@ bool Scheduler::waits_for_leader(Sequence& sequence) {
   }
   sequence.leader_id = 0;
   if (leader_id == 0) return false;
-  if (num_shared <= sequence.num_tokens() - num_not_cached(sequence)) return false;
+  const int num_found =
+      cache_.peek(sequence.tokens, sequence.request->request.salt, max_match(sequence));
+  if (num_shared <= num_found) return false;
   sequence.leader_id = leader_id;
   sequence.num_shared_with_leader = num_shared;
   return true;
@@ -455,7 +448,7 @@ bool Scheduler::plan(Sequence& sequence, int max_tokens) {
 bool Scheduler::plan_prompt(Sequence& sequence) {
   const int num_missing = sequence.num_missing();
   const bool is_first = !std::exchange(has_prompt_, true);
-  if (is_first) had_long_ = !lets_pass_ && is_long(num_missing);
+  if (is_first) had_long_ = !lets_pass_ && num_missing > most_at_once();
   // Who misses one token decodes in the next step at the latest.
   if (room_.num_chunk_tokens == 0 || num_missing == 1 || num_missing <= num_tokens_left_) {
     note_scheduled(*sequence.request);

@@ -1,6 +1,7 @@
 // Which tokens are computed next, and for whom there is room.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <set>
@@ -103,8 +104,8 @@ class Scheduler {
   void schedule_prefills();
   void admit_waiting();
   void schedule_passed();
-  // More than this step has room for.
-  bool is_long(int num_missing) const;
+  // Tokens of a prompt that this step has room for.
+  int most_at_once() const { return std::max(room_.num_tokens, room_.num_chunk_tokens); }
   // Whether others pass it in this step, if num_missing are all that it needs.
   bool is_passed(const Sequence& sequence, int num_missing);
   bool is_passed_waiting(Sequence& sequence);
@@ -129,7 +130,6 @@ class Scheduler {
   bool make_room(Sequence& sequence, int num_tokens);
   void preempt(Sequence& sequence);
   int max_match(const Sequence& sequence) const;
-  int num_not_cached(const Sequence& sequence) const;
   PromptRoom prompt_room() const;
   std::int64_t num_blocks_claimed() const;
   int num_sequences_reserved() const;
