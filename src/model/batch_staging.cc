@@ -25,7 +25,8 @@ std::size_t size_of(const ForwardBatch& batch) {
   std::size_t size = rounded_up(batch.tokens.size_bytes()) +
                      rounded_up(batch.positions.size_bytes()) +
                      rounded_up(batch.sink_positions.size_bytes()) +
-                     rounded_up(batch.logit_rows.size_bytes());
+                     rounded_up(batch.logit_rows.size_bytes()) +
+                     rounded_up(batch.logit_sequences.size_bytes());
   for (const GroupBatch& group : batch.groups) {
     size += rounded_up(group.slots.size_bytes()) + rounded_up(group.sequences.size_bytes());
     for (const AttentionSequence& sequence : group.sequences)
@@ -45,6 +46,7 @@ std::size_t BatchStaging::size_bytes(const StagingLimits& limits) {
   return array_bytes<TokenId>(limits.max_tokens) +
          2 * array_bytes<std::int32_t>(limits.max_tokens) +
          array_bytes<std::int32_t>(limits.max_logit_rows) +
+         array_bytes<AttentionSequence>(limits.max_logit_rows) +
          static_cast<std::size_t>(limits.num_groups) * group_bytes;
 }
 
@@ -76,16 +78,23 @@ ForwardBatch BatchStaging::stage(const ForwardBatch& batch) {
   on_device.positions = stage_values(batch.positions);
   on_device.sink_positions = stage_values(batch.sink_positions);
   on_device.logit_rows = stage_values(batch.logit_rows);
+  logit_sequences_.assign(batch.logit_sequences.begin(), batch.logit_sequences.end());
   for (const GroupBatch& group : batch.groups) {
+    std::size_t next = 0;  // the group's share the block tables, those of other groups match none
     const auto slots = stage_values(group.slots);
     const std::size_t sequences = append(group.sequences);
     for (std::size_t i = 0; i < group.sequences.size(); ++i) {
       AttentionSequence sequence = group.sequences[i];
-      sequence.block_table = stage_values(blocks_of(sequence)).data();
+      const BlockId* table = stage_values(blocks_of(sequence)).data();
+      sequence.block_table = table;
+      while (next < logit_sequences_.size() &&
+             batch.logit_sequences[next].block_table == group.sequences[i].block_table)
+        logit_sequences_[next++].block_table = table;
       std::memcpy(bytes_.data() + sequences + i * sizeof(sequence), &sequence, sizeof(sequence));
     }
     groups_.push_back({slots, staged<AttentionSequence>(sequences, group.sequences.size())});
   }
+  on_device.logit_sequences = stage_values(std::span<const AttentionSequence>(logit_sequences_));
   on_device.groups = groups_;
   device_.copy_in(memory_.data(), bytes_.data(), bytes_.size());
   return on_device;

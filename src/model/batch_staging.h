@@ -46,6 +46,7 @@ class BatchStaging {
   std::vector<std::byte> bytes_;
   DeviceBuffer memory_;
   std::vector<GroupBatch> groups_;
+  std::vector<AttentionSequence> logit_sequences_;
 };
 
 }  // namespace larder

@@ -25,6 +25,9 @@ struct ForwardBatch {
   std::span<const std::int32_t> sink_positions = {};
   std::span<const GroupBatch> groups;        // [KvLayout::num_groups()]
   std::span<const std::int32_t> logit_rows;  // rows that want logits, ascending; may be empty
+  // Left empty by callers. The sequences of the last layer's group with none but logit_rows, in the order of
+  // their tokens; a sequence is several where its logit_rows have gaps.
+  std::span<const AttentionSequence> logit_sequences = {};
 };
 
 }  // namespace larder

@@ -74,6 +74,14 @@ class TestRunner {
     return logits_.values;
   }
 
+  // One batch; logits of these rows.
+  std::span<const float> run(std::span<const TestStep> steps, std::vector<std::int32_t> logit_rows) {
+    lay_out(steps, false, arrays_);
+    arrays_.logit_rows = std::move(logit_rows);
+    logits_ = transformer_.forward(arrays_.batch(), storage_);
+    return logits_.values;
+  }
+
   // The logits of step's last row, layer by layer, with passes of other's between some of them.
   std::span<const float> run_in_layers(const TestStep& step, const TestStep& other) {
     Arrays between;

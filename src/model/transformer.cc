@@ -129,6 +129,7 @@ Transformer::Transformer(const ModelConfig& config, const Weights& weights, cons
   CHECK(limits.max_logit_rows <= limits.max_batch_tokens, limits.max_logit_rows);
   CHECK(layout.num_layers() == config.num_layers(), layout.num_layers());
   for (const RopeConfig& rope : config.ropes) rope_frequencies_.push_back(rope.frequencies.data());
+  logit_sequences_.reserve(static_cast<std::size_t>(limits.max_logit_rows));
   if (device != nullptr) prepare_device();
 }
 
@@ -216,7 +217,9 @@ Logits Transformer::run_layers(const ForwardBatch& given, const KvStorage& stora
   max_context_len_ = 0;
   for (const AttentionSequence& sequence : given.groups[0].sequences)
     max_context_len_ = std::max(max_context_len_, sequence.context_len);
-  const ForwardBatch batch = staging_ ? staging_->stage(given) : given;
+  ForwardBatch batch = given;
+  batch.logit_sequences = list_logit_sequences(given);
+  if (staging_) batch = staging_->stage(batch);
 
   if (begin == 0) {
     embed(batch);
@@ -226,24 +229,48 @@ Logits Transformer::run_layers(const ForwardBatch& given, const KvStorage& stora
   }
   int num_rows = num_tokens;
   for (int layer = begin; layer < end; ++layer) {
-    run_attention(batch, storage, layer);
-    if (layer + 1 == config_.num_layers()) {
-      gather_rows(batch.logit_rows);
-      num_rows = static_cast<int>(batch.logit_rows.size());
-    }
+    // Behind the last layer's keys and values nobody reads the rows that want no logits.
+    const bool has_queries =
+        !is_last(layer) || !batch.logit_rows.empty() || key_statistics_ != nullptr;
+    project_input(batch, storage, layer, has_queries);
+    if (is_last(layer)) num_rows = static_cast<int>(batch.logit_rows.size());
     if (num_rows == 0) break;
+    if (is_last(layer)) gather_rows(batch.logit_rows, has_sinks(batch, layer));
+    attend(batch, storage, layer, num_rows);
     project_attention(num_rows, layer);
     run_mlp(num_rows, layer);
   }
   return compute_logits(end < config_.num_layers() ? 0 : num_rows);
 }
 
-// Moves the rows that want logits to the front: behind the last layer's attention nobody reads the
-// others.
-void Transformer::gather_rows(std::span<const std::int32_t> rows) {
+std::span<const AttentionSequence> Transformer::list_logit_sequences(const ForwardBatch& batch) {
+  logit_sequences_.clear();
+  const int group = layout_.group_of(config_.num_layers() - 1);
+  std::size_t next = 0;
+  for (const AttentionSequence& sequence : batch.groups[static_cast<std::size_t>(group)].sequences) {
+    const int end_row = sequence.first_row + sequence.num_tokens;
+    int row_before = -1;
+    for (; next < batch.logit_rows.size() && batch.logit_rows[next] < end_row; ++next) {
+      const int row = batch.logit_rows[next];
+      if (row_before < 0 || row != row_before + 1) {
+        logit_sequences_.push_back(sequence);
+        logit_sequences_.back().first_row = static_cast<int>(next);
+        logit_sequences_.back().num_tokens = 0;
+      }
+      ++logit_sequences_.back().num_tokens;
+      logit_sequences_.back().context_len = sequence.context_len - (end_row - row) + 1;
+      row_before = row;
+    }
+  }
+  return logit_sequences_;
+}
+
+// Moves the rows that want logits to the front.
+void Transformer::gather_rows(std::span<const std::int32_t> rows, bool has_sinks) {
   const auto num_rows = static_cast<int>(rows.size());
   kernels_.gather_rows(buffers_.hidden, config_.hidden_size, rows.data(), num_rows);
-  kernels_.gather_rows(buffers_.attention, config_.q_size(), rows.data(), num_rows);
+  kernels_.gather_rows(buffers_.q, config_.q_size(), rows.data(), num_rows);
+  if (has_sinks) kernels_.gather_rows(buffers_.q_sinks, config_.q_size(), rows.data(), num_rows);
 }
 
 void Transformer::embed(const ForwardBatch& batch) {
@@ -273,12 +300,13 @@ void Transformer::compute_rotations(std::span<const std::int32_t> positions,
   }
 }
 
-Transformer::Products Transformer::attention_products(int layer) {
+Transformer::Products Transformer::input_products(int layer, bool has_queries) {
   const LayerWeights& w = weights_.layer(layer);
   const bool twice = wants_int8(w.v);
-  return {{Product{&w.q, w.q_bias, buffers_.q}, Product{&w.k, w.k_bias, buffers_.k},
-           Product{&w.v, twice ? nullptr : w.v_bias, buffers_.v, twice}},
-          3};
+  return {{Product{&w.k, w.k_bias, buffers_.k},
+           Product{&w.v, twice ? nullptr : w.v_bias, buffers_.v, twice},
+           Product{&w.q, w.q_bias, buffers_.q}},
+          has_queries ? 3U : 2U};
 }
 
 Transformer::Products Transformer::output_products(int layer) {
@@ -296,7 +324,7 @@ Transformer::Products Transformer::down_products(int layer) {
 
 // The next layer's, or the logits.
 Transformer::Products Transformer::products_behind(int layer) {
-  if (layer + 1 < config_.num_layers()) return attention_products(layer + 1);
+  if (layer + 1 < config_.num_layers()) return input_products(layer + 1);
   return {{Product{.w = &weights_.output(), .y = buffers_.logits, .maxima = buffers_.maxima}}, 1};
 }
 
@@ -360,14 +388,20 @@ void Transformer::add_rests_of_v(int num_rows, const float* bias, int row_begin,
   kernels_.add(v, v + num_rows * kv_size, (row_end - row_begin) * kv_size);
 }
 
-void Transformer::run_attention(const ForwardBatch& batch, const KvStorage& storage, int layer) {
+bool Transformer::has_sinks(const ForwardBatch& batch, int layer) const {
+  return !batch.sink_positions.empty() &&
+         config_.layers[static_cast<std::size_t>(layer)].window == 0;
+}
+
+void Transformer::project_input(const ForwardBatch& batch, const KvStorage& storage, int layer,
+                                bool has_queries) {
   const LayerWeights& w = weights_.layer(layer);
   const int num_rows = static_cast<int>(batch.tokens.size());
   const int hidden_size = config_.hidden_size;
   const bool twice = wants_int8(w.v);
   const bool int8_input = wants_int8(w.q) || wants_int8(w.k) || twice;
   buffers_.quantized.num_cols = hidden_size;
-  multiply(buffers_.normed, num_rows, attention_products(layer), output_products(layer),
+  multiply(buffers_.normed, num_rows, input_products(layer, has_queries), output_products(layer),
            [&](int begin, int end) {
              add_layer_before(layer, begin, end);
              kernels_.rms_norm(buffers_.hidden, w.attention_norm, config_.rms_epsilon,
@@ -378,10 +412,10 @@ void Transformer::run_attention(const ForwardBatch& batch, const KvStorage& stor
 
   const GroupBatch& group = batch.groups[static_cast<std::size_t>(layout_.group_of(layer))];
   const PagedKvView kv = storage.view(layer);
-  const int window = config_.layers[static_cast<std::size_t>(layer)].window;
-  const bool has_sinks = !batch.sink_positions.empty() && window == 0;
+  const std::int64_t q_size = config_.q_size();
+  const bool sinks = has_sinks(batch, layer);
   for_rows(num_rows, [&](int begin, int end) {
-    rotate(layer, has_sinks, begin, end);
+    rotate_keys(layer, begin, end);
     if (twice) add_rests_of_v(num_rows, w.v_bias, begin, end);
     kernels_.store_kv({.kv = kv,
                        .k = buffers_.k,
@@ -390,24 +424,31 @@ void Transformer::run_attention(const ForwardBatch& batch, const KvStorage& stor
                        .ldv = config_.kv_size(),
                        .slots = group.slots.data()},
                       begin, end);
-    const std::int64_t q_size = config_.q_size();
+    if (!has_queries) return;
+    rotate_queries(layer, sinks, begin, end);
     kernels_.to_key_basis(kv, config_.num_heads, buffers_.q, q_size, begin, end);
-    if (has_sinks)
-      kernels_.to_key_basis(kv, config_.num_heads, buffers_.q_sinks, q_size, begin, end);
+    if (sinks) kernels_.to_key_basis(kv, config_.num_heads, buffers_.q_sinks, q_size, begin, end);
   });
   if (key_statistics_ != nullptr)
     key_statistics_->add(layer, buffers_.q, buffers_.k, batch.positions);
-  attention_op_.run(kernels_, {.kv = kv,
+}
+
+void Transformer::attend(const ForwardBatch& batch, const KvStorage& storage, int layer,
+                         int num_rows) {
+  const std::span<const AttentionSequence> sequences =
+      is_last(layer) ? batch.logit_sequences
+                     : batch.groups[static_cast<std::size_t>(layout_.group_of(layer))].sequences;
+  attention_op_.run(kernels_, {.kv = storage.view(layer),
                                .q = buffers_.q,
                                .ldq = config_.q_size(),
                                .out = buffers_.attention,
                                .ldo = config_.q_size(),
                                .num_heads = config_.num_heads,
                                .scale = config_.attention_scale,
-                               .window = window,
-                               .sequences = group.sequences.data(),
-                               .num_sequences = static_cast<int>(group.sequences.size()),
-                               .q_sinks = has_sinks ? buffers_.q_sinks : nullptr,
+                               .window = config_.layers[static_cast<std::size_t>(layer)].window,
+                               .sequences = sequences.data(),
+                               .num_sequences = static_cast<int>(sequences.size()),
+                               .q_sinks = has_sinks(batch, layer) ? buffers_.q_sinks : nullptr,
                                .num_rows = num_rows,
                                .max_context_len = max_context_len_});
 }
@@ -422,33 +463,34 @@ void Transformer::project_attention(int num_rows, int layer) {
            });
 }
 
-// Q and K of some rows: norm of each head where the model has one, then their positions.
-void Transformer::rotate(int layer, bool has_sinks, int row_begin, int row_end) {
-  const LayerWeights& w = weights_.layer(layer);
+// Of some rows: norm of each head where the model has one, then their positions.
+void Transformer::rotate_queries(int layer, bool has_sinks, int row_begin, int row_end) {
   const int head_dim = config_.head_dim;
-  if (config_.has_qk_norm) {
-    kernels_.rms_norm(buffers_.q, w.q_norm, config_.rms_epsilon, buffers_.q, head_dim,
-                      row_begin * config_.num_heads, row_end * config_.num_heads);
-    kernels_.rms_norm(buffers_.k, w.k_norm, config_.rms_epsilon, buffers_.k, head_dim,
-                      row_begin * config_.num_kv_heads, row_end * config_.num_kv_heads);
-  }
-  const std::int64_t table_size =
-      std::int64_t{limits_.max_batch_tokens} * (config_.rope_dim / 2);
-  const int rope = config_.layers[static_cast<std::size_t>(layer)].rope;
-  const std::int64_t table = rope * table_size;
+  const std::int64_t q_size = config_.q_size();
+  if (config_.has_qk_norm)
+    kernels_.rms_norm(buffers_.q, weights_.layer(layer).q_norm, config_.rms_epsilon, buffers_.q,
+                      head_dim, row_begin * config_.num_heads, row_end * config_.num_heads);
+  const std::int64_t table = rotation_table(layer);
   if (has_sinks) {
-    const std::int64_t q_size = config_.q_size();
     const std::int64_t of_sinks =
-        (static_cast<std::int64_t>(config_.ropes.size()) + rope) * table_size;
+        table + rotation_table_size() * static_cast<std::int64_t>(config_.ropes.size());
     kernels_.copy(buffers_.q_sinks + row_begin * q_size, buffers_.q + row_begin * q_size,
                   (row_end - row_begin) * q_size);
     kernels_.rope(buffers_.q_sinks, q_size, config_.num_heads, head_dim, config_.rope_dim,
                   buffers_.cos + of_sinks, buffers_.sin + of_sinks, config_.rope_interleaved,
                   row_begin, row_end);
   }
-  kernels_.rope(buffers_.q, config_.q_size(), config_.num_heads, head_dim, config_.rope_dim,
+  kernels_.rope(buffers_.q, q_size, config_.num_heads, head_dim, config_.rope_dim,
                 buffers_.cos + table, buffers_.sin + table, config_.rope_interleaved, row_begin,
                 row_end);
+}
+
+void Transformer::rotate_keys(int layer, int row_begin, int row_end) {
+  const int head_dim = config_.head_dim;
+  if (config_.has_qk_norm)
+    kernels_.rms_norm(buffers_.k, weights_.layer(layer).k_norm, config_.rms_epsilon, buffers_.k,
+                      head_dim, row_begin * config_.num_kv_heads, row_end * config_.num_kv_heads);
+  const std::int64_t table = rotation_table(layer);
   kernels_.rope(buffers_.k, config_.kv_size(), config_.num_kv_heads, head_dim, config_.rope_dim,
                 buffers_.cos + table, buffers_.sin + table, config_.rope_interleaved, row_begin,
                 row_end);
@@ -503,7 +545,7 @@ Logits Transformer::compute_logits(int num_rows) {
   }
   buffers_.quantized.num_cols = config_.hidden_size;
   multiply(buffers_.normed, num_rows, products_behind(config_.num_layers() - 1),
-           attention_products(0),  // of the next step
+           input_products(0),  // of the next step
            [&](int begin, int end) {
              add_layer_before(config_.num_layers(), begin, end);
              kernels_.rms_norm(buffers_.hidden, weights_.output_norm(), config_.rms_epsilon,

@@ -131,14 +131,18 @@ class Transformer {
   // From here on, the batch's arrays lie where the kernels read them.
   void embed(const ForwardBatch& batch);
   void compute_rotations(std::span<const std::int32_t> positions, std::int64_t first_table);
-  void run_attention(const ForwardBatch& batch, const KvStorage& storage, int layer);
-  void gather_rows(std::span<const std::int32_t> rows);
+  std::span<const AttentionSequence> list_logit_sequences(const ForwardBatch& batch);
+  bool is_last(int layer) const { return layer + 1 == config_.num_layers(); }
+  // Queries, keys and values; those two stored.
+  void project_input(const ForwardBatch& batch, const KvStorage& storage, int layer, bool has_queries);
+  void gather_rows(std::span<const std::int32_t> rows, bool has_sinks);
+  void attend(const ForwardBatch& batch, const KvStorage& storage, int layer, int num_rows);
   void project_attention(int num_rows, int layer);
   void run_mlp(int num_rows, int layer);
   Logits compute_logits(int num_rows);
 
   // Of a layer or, as its last, of the logits; those that one call of multiply() takes together.
-  Products attention_products(int layer);
+  Products input_products(int layer, bool has_queries = true);
   Products output_products(int layer);
   Products gate_products(int layer);
   Products down_products(int layer);
@@ -161,7 +165,16 @@ class Transformer {
   void refine_input(int num_rows, int row_begin, int row_end);
   void add_layer_before(int layer, int row_begin, int row_end);
   void add_rests_of_v(int num_rows, const float* bias, int row_begin, int row_end);
-  void rotate(int layer, bool has_sinks, int row_begin, int row_end);
+  bool has_sinks(const ForwardBatch& batch, int layer) const;
+  // Where a layer's rotations begin in cos and sin.
+  std::int64_t rotation_table(int layer) const {
+    return rotation_table_size() * config_.layers[static_cast<std::size_t>(layer)].rope;
+  }
+  std::int64_t rotation_table_size() const {
+    return std::int64_t{limits_.max_batch_tokens} * (config_.rope_dim / 2);
+  }
+  void rotate_queries(int layer, bool has_sinks, int row_begin, int row_end);
+  void rotate_keys(int layer, int row_begin, int row_end);
   void add_residual(const float* post_norm, int row_begin, int row_end);
 
   const ModelConfig& config_;
@@ -176,6 +189,7 @@ class Transformer {
   // Where the kernels read them, [num_ropes].
   std::vector<const double*> rope_frequencies_;
   int max_context_len_ = 0;  // of this batch
+  std::vector<AttentionSequence> logit_sequences_;  // of this batch, on the host
   // With a device alone.
   Device* device_;
   std::optional<BatchStaging> staging_;

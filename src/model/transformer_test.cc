@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "model/exactness.h"
 #include "model/golden.h"
@@ -109,6 +110,44 @@ TEST(Transformer, TellingAScratchsSizeTakesNone) {
   const std::size_t size_bytes = transformer_scratch_size_bytes(config, limits, pool);
   EXPECT_GT(size_bytes, std::size_t{256} << 20);
   EXPECT_LT(peak_kib() - before_kib, 64 << 10);
+}
+
+// In the last layer none but the rows that want logits attend.
+TEST(Transformer, LogitsOfAnyRowsAreTheSame) {
+  for (const char* name : {"tiny_llama.gguf", "tiny_gemma3.gguf"}) {
+    const TestModel model(kFolder + name);
+    const auto vocab_size = static_cast<std::size_t>(model.config.vocab_size);
+    TestRunner runner(model, *kernels_for(Isa::kGeneric), 1,
+                      {.max_batch_tokens = 32, .max_logit_rows = 32, .max_context_len = 64},
+                      blocks_for(model, 64, 6));
+    const auto run = [&](const std::vector<std::int32_t>& rows) {
+      runner.reset();
+      std::vector<TestSequence> sequences;
+      std::vector<TestStep> steps;
+      for (const int seed : {1, 2, 3})
+        sequences.push_back({.tokens = arbitrary_tokens(30, model.config.vocab_size, seed),
+                             .num_computed = 0,
+                             .tables = {}});
+      const std::vector<TestStep> before{{&sequences[0], 19}, {&sequences[2], 11}};
+      runner.run(before, false);
+      steps = {{&sequences[0], 6}, {&sequences[1], 9}, {&sequences[2], 4}};
+      const auto logits = runner.run(steps, rows);
+      return std::vector<float>(logits.begin(), logits.end());
+    };
+    std::vector<std::int32_t> all(19);
+    std::iota(all.begin(), all.end(), 0);
+    const std::vector<float> expected = run(all);
+    for (const std::vector<std::int32_t>& rows :
+         {std::vector<std::int32_t>{1, 2, 5, 16, 18}, {7}, {14, 15}, {0, 6, 8, 10, 11, 12, 17}}) {
+      const std::vector<float> logits = run(rows);
+      ASSERT_EQ(logits.size(), rows.size() * vocab_size);
+      for (std::size_t i = 0; i < rows.size(); ++i)
+        EXPECT_TRUE(same_bits(std::span(logits).subspan(i * vocab_size, vocab_size),
+                              std::span(expected).subspan(
+                                  static_cast<std::size_t>(rows[i]) * vocab_size, vocab_size)))
+            << name << ", row " << rows[i];
+    }
+  }
 }
 
 TEST(Transformer, LogitsComeInTheOrderAskedFor) {

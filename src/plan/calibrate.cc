@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <numeric>
+#include <span>
 #include <vector>
 
 #include "kv/kv_storage.h"
@@ -54,14 +55,23 @@ class Probe {
   }
 
   // Keys that a query behind context_len tokens sees, over all layers.
-  double seen_keys(double context_len) const {
+  double seen_by_decodes(double context_len) const {
+    return seen_keys(config_.num_layers(), context_len);
+  }
+  // But a prompt's in the last, where none attend but its last token.
+  double seen_by_prompts(double context_len) const {
+    return seen_keys(config_.num_layers() - 1, context_len);
+  }
+
+ private:
+  double seen_keys(int num_layers, double context_len) const {
     double sum = 0;
-    for (const LayerConfig& layer : config_.layers)
+    const auto count = static_cast<std::size_t>(num_layers);
+    for (const LayerConfig& layer : std::span(config_.layers).first(count))
       sum += layer.window > 0 ? std::min<double>(layer.window, context_len) : context_len;
     return sum;
   }
 
- private:
   static ModelConfig first_layers(ModelConfig config, int num_layers) {
     config.layers.resize(static_cast<std::size_t>(num_layers));
     return config;
@@ -127,7 +137,7 @@ StepSpeed measure(Probe& probe, const TransformerLimits& limits) {
   const double long_step = probe.seconds(1, 1, kLongContext);
   speed.decode_key_seconds =
       std::max(0.0, long_step - short_step) /
-      std::max(1.0, probe.seen_keys(kLongContext) - probe.seen_keys(kShortContext));
+      std::max(1.0, probe.seen_by_decodes(kLongContext) - probe.seen_by_decodes(kShortContext));
   for (const int count : {1, 4, 16, limits.max_logit_rows}) {
     if (count > limits.max_logit_rows ||
         (!speed.decode.samples.empty() && count <= speed.decode.samples.back().num_rows))
@@ -135,13 +145,13 @@ StepSpeed measure(Probe& probe, const TransformerLimits& limits) {
     const double seconds = count == 1 ? short_step : probe.seconds(count, 1, kShortContext);
     speed.decode.samples.push_back(
         {static_cast<double>(count),
-         seconds - count * probe.seen_keys(kShortContext) * speed.decode_key_seconds});
+         seconds - count * probe.seen_by_decodes(kShortContext) * speed.decode_key_seconds});
   }
   const int chunk = limits.max_batch_tokens;
   const double first_chunk = probe.seconds(1, chunk, 0);
   const double later_chunk = probe.seconds(1, chunk, kLongContext);
   const double more_keys =
-      probe.seen_keys(kLongContext + chunk / 2.0) - probe.seen_keys(chunk / 2.0);
+      probe.seen_by_prompts(kLongContext + chunk / 2.0) - probe.seen_by_prompts(chunk / 2.0);
   speed.prefill_pair_seconds =
       std::max(0.0, later_chunk - first_chunk) / std::max(1.0, chunk * more_keys);
   for (const int count : {1, 16, 128, chunk}) {
@@ -151,7 +161,7 @@ StepSpeed measure(Probe& probe, const TransformerLimits& limits) {
     const double seconds = count == chunk ? first_chunk : probe.seconds(1, count, 0);
     speed.prefill.samples.push_back(
         {static_cast<double>(count),
-         seconds - count * probe.seen_keys(count / 2.0) * speed.prefill_pair_seconds});
+         seconds - count * probe.seen_by_prompts(count / 2.0) * speed.prefill_pair_seconds});
   }
   return speed;
 }
@@ -172,10 +182,10 @@ StepSpeed calibrate(const ModelConfig& config, const GgufFile& gguf,
   const double layer_bytes =
       static_cast<double>(weights_size_bytes(config, gguf)) / config.num_layers();
   int num_layers = static_cast<int>(options.layer_bytes / layer_bytes) + 2;
-  // The cost of a context shows in layers that see all of it.
+  // The cost of a context shows in layers that see all of it, a prompt's not in the last.
   for (int i = 0; i < config.num_layers(); ++i) {
     if (config.layers[static_cast<std::size_t>(i)].window > 0) continue;
-    num_layers = std::max(num_layers, i + 1);
+    num_layers = std::max(num_layers, i + 2);
     break;
   }
   num_layers = std::min(num_layers, config.num_layers());

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 
 #include "base/check.h"
 
@@ -10,12 +11,21 @@ namespace {
 
 constexpr double kMaxRows = 8192;
 
-// Keys that the queries after num_tokens see, summed over the layers.
-double seen_keys(const ModelShape& shape, double num_tokens) {
+double seen_keys(std::span<const KvLayerShape> layers, double num_tokens) {
   double sum = 0;
-  for (const KvLayerShape& layer : shape.kv_layers)
+  for (const KvLayerShape& layer : layers)
     sum += layer.window > 0 ? std::min<double>(layer.window, num_tokens) : num_tokens;
   return sum;
+}
+
+// Keys that the queries after num_tokens see, summed over the layers.
+double seen_by_decodes(const ModelShape& shape, double num_tokens) {
+  return seen_keys(shape.kv_layers, num_tokens);
+}
+// In the last layer a prompt computes no attention but of its last token.
+double seen_by_prompts(const ModelShape& shape, double num_tokens) {
+  const std::span<const KvLayerShape> layers(shape.kv_layers);
+  return seen_keys(layers.first(layers.size() - 1), num_tokens);
 }
 
 double active_layer_parameters(const ModelShape& shape) {
@@ -81,7 +91,7 @@ StepSpeed roofline(const Deployment& deployment) {
 double decode_step_seconds(const StepSpeed& speed, const ModelShape& shape, double num_sequences,
                            double num_tokens) {
   return speed.decode.seconds(num_sequences) +
-         num_sequences * seen_keys(shape, num_tokens) * speed.decode_key_seconds;
+         num_sequences * seen_by_decodes(shape, num_tokens) * speed.decode_key_seconds;
 }
 
 double prefill_seconds(const StepSpeed& speed, const Deployment& deployment, int num_tokens,
@@ -91,7 +101,7 @@ double prefill_seconds(const StepSpeed& speed, const Deployment& deployment, int
     const double rows = std::min(deployment.max_batch_tokens, num_tokens - begin);
     // Keys before the chunk are seen by all of its rows, those within by half of them.
     seconds += speed.prefill.seconds(rows) +
-               rows * seen_keys(deployment.shape, begin + rows / 2) * speed.prefill_pair_seconds;
+               rows * seen_by_prompts(deployment.shape, begin + rows / 2) * speed.prefill_pair_seconds;
   }
   return seconds;
 }
