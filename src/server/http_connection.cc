@@ -9,6 +9,7 @@
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
+#include <boost/asio/dispatch.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/redirect_error.hpp>
 #include <boost/asio/write.hpp>
@@ -87,6 +88,10 @@ void HttpConnection::close() {
     self->close_socket();
     self->notify();
   });
+}
+
+void HttpConnection::wake() {
+  asio::dispatch(socket_.get_executor(), [self = shared_from_this()] { self->on_wake(); });
 }
 
 void HttpConnection::poke() {
@@ -252,10 +257,8 @@ ApiError HttpConnection::describe_unreadable(error_code error) const {
 void HttpConnection::start_routing(const HttpRequest& request) {
   // The coroutine waits for the reply, so that the request stays.
   asio::post(context_.prepare_io, [self = shared_from_this(), &request] {
-    const auto wake = [weak = self->weak_from_this(), executor = self->socket_.get_executor()] {
-      asio::post(executor, [weak] {
-        if (const auto connection = weak.lock()) connection->on_wake();
-      });
+    const auto wake = [weak = self->weak_from_this(), &wakes = self->context_.wakes] {
+      wakes.push(weak);
     };
     auto reply = std::make_shared<Reply>(self->context_.router.route(request, wake));
     asio::post(self->socket_.get_executor(), [self, reply] {

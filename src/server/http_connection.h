@@ -16,6 +16,7 @@
 #include "server/memory_budget.h"
 #include "server/router.h"
 #include "server/server_config.h"
+#include "server/wake_queue.h"
 
 namespace larder {
 
@@ -28,6 +29,7 @@ struct ConnectionContext {
   ServerMetrics& metrics;
   ServerGauges& gauges;
   asio::io_context& prepare_io;  // for Router::route
+  WakeQueue& wakes;
   MemoryBudget& body_budget;
   std::function<void(HttpConnection*)> on_closed;
 };
@@ -45,6 +47,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   // Ends after the running request, or now when there is none.
   void drain();
   void close();
+  // The engine has left something.
+  void wake();
   // Has it look at its generation again (the engine may have ended).
   void poke();
 

@@ -86,6 +86,7 @@ class HttpServer::Impl {
   ServerGauges gauges_;
   const Router router_;
   MemoryBudget body_budget_;
+  WakeQueue wakes_;
   // Destroyed in the opposite order: jobs of prepare_threads_ end before the sockets that they answer to.
   asio::io_context io_;
   asio::io_context prepare_io_;
@@ -111,6 +112,7 @@ HttpServer::Impl::Impl(ServerConfig config, const ServedModel& model)
       metrics_(model.name, model.max_model_len),
       router_(config_, model_, metrics_, gauges_),
       body_budget_(config_.limits.max_total_body_bytes),
+      wakes_(io_),
       io_(std::max(config_.num_io_threads, 1)),
       prepare_threads_(prepare_io_, std::max(config_.num_prepare_threads, 1),
                        "that prepares requests"),
@@ -124,6 +126,7 @@ HttpServer::Impl::Impl(ServerConfig config, const ServedModel& model)
                .metrics = metrics_,
                .gauges = gauges_,
                .prepare_io = prepare_io_,
+               .wakes = wakes_,
                .body_budget = body_budget_,
                .on_closed = [this](HttpConnection* connection) { forget(connection); }} {
   const auto num_files = static_cast<long long>(std::min<rlim_t>(raise_file_limit(), 1 << 20));
