@@ -40,10 +40,12 @@ void Scheduler::commit(const Batch& batch, BatchResults& results) {
 }
 
 void Scheduler::passed_layer(std::int64_t duration_ns) {
-  const int kind = cache_.layout().group_of(chunk_.num_layers++);
+  const int layer = chunk_.num_layers++;
   chunk_.spent_ns += duration_ns;
   chunk_.room_ns -= duration_ns;
-  pace_.observe_layer(kind, chunk_.batch.num_tokens(), duration_ns);
+  // The last layer computes little more than keys and values.
+  if (chunk_.num_layers < cache_.layout().num_layers())
+    pace_.observe_layer(cache_.layout().group_of(layer), chunk_.batch.num_tokens(), duration_ns);
 }
 
 bool Scheduler::next_layer_fits() const {
