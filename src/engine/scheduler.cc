@@ -142,7 +142,7 @@ const Batch& Scheduler::schedule() {
 
 PromptRoom Scheduler::prompt_room() const {
   if (num_decodes_ == 0) {
-    return {.num_tokens = config_.max_batch_tokens,
+    return {.num_tokens = pace_.num_tokens_alone(config_.max_batch_tokens),
             .chunk_ns = std::numeric_limits<std::int64_t>::max()};
   }
   return pace_.room(num_decodes_, num_prompts(), config_.max_prefill_tokens,

@@ -19,6 +19,8 @@ constexpr int kPromptTokens = 64;  // a step without decodes that says what a pr
 // So many tokens at once make good use of the weights and of the context that are read for them.
 constexpr int kEnoughTokens = 32;
 constexpr int kLeastChunk = 8;
+constexpr double kMostAloneNs = 1e9;
+constexpr int kLeastAlone = 128;  // fewer take nearly as long
 constexpr int kFirstTokens = 8;  // of a prompt beside others, while nobody knows what they cost
 
 void average(double& value, double observed, double weight) {
@@ -59,11 +61,18 @@ PromptRoom StepPace::room(int num_decodes, int num_prompts, int most, int most_c
   return room;
 }
 
+int StepPace::num_tokens_alone(int most) const {
+  if (most_slowdown_ <= 0 || alone_ns_ == 0) return most;
+  return std::min(most, std::max(kLeastAlone, num_that_fit(kMostAloneNs, alone_ns_, most)));
+}
+
 void StepPace::observe(int num_decodes, int num_prefill, std::int64_t duration_ns) {
   CHECK(num_prefill >= 0, num_prefill);
   const double step_ns = std::max(1.0, static_cast<double>(duration_ns));
   if (num_decodes == 0) {
-    if (num_prefill >= kPromptTokens && prefill_ns_ == 0) prefill_ns_ = step_ns / num_prefill;
+    if (num_prefill < kPromptTokens) return;
+    average(alone_ns_, step_ns / num_prefill, kPrefillWeight);
+    if (prefill_ns_ == 0) prefill_ns_ = alone_ns_;
     return;
   }
   double& decode_ns = decode_ns_[size_of(num_decodes)];

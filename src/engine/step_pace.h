@@ -31,6 +31,10 @@ class StepPace {
   // first.
   PromptRoom room(int num_decodes, int num_prompts, int most, int most_chunk) const;
 
+  // For a step in which nobody decodes: at most `most` tokens, fewer where these would take long, since
+  // whoever comes meanwhile waits for its end; all of them where any time is allowed.
+  int num_tokens_alone(int most) const;
+
   // A step has ended that decoded for num_decodes sequences and, with them, computed num_prefill
   // tokens. Without the time that a chunk took.
   void observe(int num_decodes, int num_prefill, std::int64_t duration_ns);
@@ -49,6 +53,7 @@ class StepPace {
   const double most_slowdown_;
   std::array<double, kSizes> decode_ns_ = {};  // 0 = not known
   double prefill_ns_ = 0;                      // of a token
+  double alone_ns_ = 0;                        // of a token where nobody decodes
   std::vector<double> layer_ns_;               // of a token, by kind of layer
   int num_mixed_ = 0;                          // steps since one that only decoded
 };

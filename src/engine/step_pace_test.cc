@@ -59,6 +59,27 @@ TEST(StepPace, FewTokensTellAPromptsPrice) {
   EXPECT_NEAR(num_tokens(pace, 1, 1, 512), 46, 1);  // 0.6 of 10 ms, at 5 % of the step in all
 }
 
+TEST(StepPace, StepsWithoutDecodesEndWithinASecond) {
+  StepPace pace(2, 1);
+  EXPECT_EQ(pace.num_tokens_alone(512), 512) << "not known yet";
+  const auto step = [&](int num_tokens, double token_ns) {
+    pace.observe(0, num_tokens, static_cast<std::int64_t>(num_tokens * token_ns));
+  };
+  step(512, 1e6);
+  EXPECT_EQ(pace.num_tokens_alone(512), 512);
+  for (int i = 0; i < 20; ++i) step(pace.num_tokens_alone(512), 4e6);
+  EXPECT_NEAR(pace.num_tokens_alone(512), 250, 3);
+  for (int i = 0; i < 20; ++i) step(pace.num_tokens_alone(512), 50e6);
+  EXPECT_EQ(pace.num_tokens_alone(512), 128) << "so that the weights are read for many";
+  EXPECT_EQ(pace.num_tokens_alone(64), 64);
+  step(1, 50e6);  // a token's step tells nothing of a prompt's
+  for (int i = 0; i < 20; ++i) step(128, 1e6);
+  EXPECT_EQ(pace.num_tokens_alone(512), 512);
+  StepPace any(0, 1);
+  any.observe(0, 512, 512 * 50'000'000LL);
+  EXPECT_EQ(any.num_tokens_alone(512), 512);
+}
+
 TEST(StepPace, HoldsTheSlowdownAndUsesTheRoom) {
   for (const double token_ns : {20e3, 300e3, 2e6}) {
     StepPace pace(2, 1);
