@@ -62,7 +62,9 @@ struct RequestTimes {
 // A place in the prompt up to which the cache is to keep it.
 struct PromptPin {
   int num_tokens = 0;  // of the prompt, from its beginning
-  int ttl_s = 0;       // KvCache::pin, once the prompt is computed; 0 = only counted as written
+  int ttl_s = 0;       // KvCache::pin, from when the prompt is computed; 0 = only counted as written
+
+  std::int64_t ttl_ns() const { return ttl_s * std::int64_t{1'000'000'000}; }
 };
 inline constexpr int kMaxPins = 5;  // of a request
 

@@ -135,6 +135,7 @@ class Scheduler {
   int num_sequences_reserved() const;
 
   void commit_entry(const BatchEntry& entry, std::span<OutputToken> samples);
+  void set_pins(const Sequence& sequence);
   void fork_choices(ActiveRequest& request);
   void append(Sequence& sequence, OutputToken token);
   void report(Sequence& sequence, RequestUpdate update);

@@ -63,18 +63,32 @@ void Scheduler::commit_entry(const BatchEntry& entry, std::span<OutputToken> sam
   Sequence& sequence = *entry.sequence;
   ActiveRequest& request = *sequence.request;
   cache_.publish(sequence.table, sequence.tokens, sequence.num_computed() + entry.num_tokens);
+  if (!request.is_forked) set_pins(sequence);
   if (samples.empty()) return;
   if (samples.size() == 1 && request.is_forked) return append(sequence, std::move(samples[0]));
   // The prompt is complete: its choices go their own ways from here.
-  for (const PromptPin& pin : request.request.pins) {
-    // Refused or not, the request goes on; KvStats counts.
-    if (pin.ttl_s > 0)
-      (void)cache_.pin(sequence.table, pin.num_tokens, pin.ttl_s * std::int64_t{1'000'000'000});
-  }
   fork_choices(request);
   std::vector<Sequence*> choices;
   for (const auto& choice : request.choices) choices.push_back(choice.get());
   for (std::size_t i = 0; i < choices.size(); ++i) append(*choices[i], std::move(samples[i]));
+}
+
+// At once, since the next blocks that are taken may be those that windows have left. Once the prompt
+// is complete again: that is when the time of all begins.
+void Scheduler::set_pins(const Sequence& sequence) {
+  ActiveRequest& request = *sequence.request;
+  const auto keep = [&](const PromptPin& pin) {
+    const std::span<const TokenId> prompt(sequence.tokens);
+    return cache_.pin(prompt.first(static_cast<std::size_t>(pin.num_tokens)), request.request.salt,
+                      pin.ttl_ns());
+  };
+  // Refused or not, the request goes on; KvStats counts.
+  if (sequence.num_missing() == 0) std::ranges::for_each(request.pinned, keep);
+  const std::vector<PromptPin>& pins = request.request.pins;
+  for (std::size_t& reached = request.num_pins_reached;
+       reached < pins.size() && pins[reached].num_tokens <= sequence.num_computed(); ++reached) {
+    if (pins[reached].ttl_s > 0 && keep(pins[reached])) request.pinned.push_back(pins[reached]);
+  }
 }
 
 void Scheduler::fork_choices(ActiveRequest& request) {

@@ -372,6 +372,30 @@ TEST_F(SchedulerTest, PinsAtPlacesOfThePrompt) {
   EXPECT_EQ(serve({{160, 0}}).num_written_tokens(), 1);
 }
 
+// Its window's blocks are given back, and taken by the rest of the prompt.
+TEST(SchedulerPins, APlaceThatTheWindowLeavesIsKept) {
+  TinyModel model("tiny_gemma3");
+  for (const int batch_tokens : {16, 100}) {
+    const auto num_blocks = model.layout.num_blocks_for(Rig::kMaxModelLen, batch_tokens) + 8;
+    Rig rig(model, {.num_blocks = static_cast<int>(num_blocks), .max_batch_tokens = batch_tokens});
+    const auto prompt = random_tokens(230, 1);
+    rig.pins = {{40, 60}};
+    rig.add(prompt, greedy(1));
+    rig.run();
+    rig.pins.clear();
+    for (std::uint32_t i = 2; i < 6; ++i) {
+      rig.add(random_tokens(230, i), greedy(1));
+      rig.run();
+    }
+    EXPECT_GT(rig.cache.stats().num_evicted, 0u);
+    EXPECT_EQ(rig.cache.stats().num_pins_refused, 0u);
+    const std::vector<TokenId> pinned(prompt.begin(), prompt.begin() + 40);
+    const std::uint64_t again = rig.add(joined(pinned, random_tokens(40, 9)), greedy(1));
+    rig.run();
+    EXPECT_GE((rig.heard[{again, 0}]).usage.num_cached_tokens, 40) << batch_tokens;
+  }
+}
+
 TEST_F(SchedulerTest, LittleIsWastedInAMixedLoad) {
   std::mt19937 random(3);
   Rig rig(model_, {.num_blocks = 600, .max_batch_tokens = 128, .max_model_len = 800});

@@ -52,6 +52,8 @@ struct ActiveRequest {
   bool is_counted = false;  // in the statistics of prompts
   int num_preemptions = 0;
   CacheFacts facts;  // of the first time that it was scheduled
+  std::size_t num_pins_reached = 0;  // of request.pins, places that have been computed
+  std::vector<PromptPin> pinned;     // those of them that the cache took
   // Tokens of the prompt whose logprobs are known: the first needs none.
   std::vector<OutputToken> prompt_logprobs;
   std::vector<std::unique_ptr<Sequence>> choices;  // those that have not ended; only 0 until forked

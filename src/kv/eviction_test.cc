@@ -317,13 +317,14 @@ class PinTest : public testing::Test {
     const int num_matched = test_.cache.match(table, tokens, "", kBlockSize * 4);
     EXPECT_TRUE(test_.cache.extend(table, kBlockSize * 4));
     test_.cache.publish(table, tokens, kBlockSize * 4);
-    if (ttl_s > 0) pinned_ = test_.cache.pin(table, num_pinned_tokens_, ttl_s * kSecond);
+    const auto pinned = std::span(tokens).first(num_pinned_tokens_);
+    if (ttl_s > 0) pinned_ = test_.cache.pin(pinned, "", ttl_s * kSecond);
     test_.cache.release(table);
     return num_matched;
   }
 
   TestCache test_{{{1, 2, 0}}, 20};
-  int num_pinned_tokens_ = kBlockSize * 4;
+  std::size_t num_pinned_tokens_ = kBlockSize * 4;
   bool pinned_ = false;
 };
 
@@ -378,6 +379,18 @@ TEST_F(PinTest, KeepsTheBlocksOfItsTokensOnly) {
   EXPECT_EQ(serve(1, 0), kBlockSize * 2);
 }
 
+// Their leaf was up for eviction, what it hangs on was not.
+TEST_F(PinTest, KeepsBlocksThatNobodyHolds) {
+  serve(1, 0);
+  EXPECT_TRUE(test_.cache.pin(std::vector<TokenId>(kBlockSize * 4, 1), "", 10 * kSecond));
+  EXPECT_EQ(test_.cache.stats().num_pinned, 4);
+  for (int other = 2; other < 50; ++other) serve(other, 0);
+  EXPECT_EQ(test_.cache.peek(std::vector<TokenId>(kBlockSize * 4, 1), "", 64), kBlockSize * 4);
+  test_.clock.advance_ns(10 * kSecond);
+  for (int other = 2; other < 50; ++other) serve(other, 0);
+  EXPECT_EQ(serve(1, 0), 0);
+}
+
 // The last block that was pinned turns out to be known.
 TEST_F(PinTest, GoesToTheBlockThatIsKeptOfTwoEqualOnes) {
   serve(1, 0);
@@ -387,7 +400,7 @@ TEST_F(PinTest, GoesToTheBlockThatIsKeptOfTwoEqualOnes) {
     ASSERT_EQ(test_.cache.match(table, tokens, "", kBlockSize + 4), kBlockSize + 4);
     ASSERT_TRUE(test_.cache.extend(table, kBlockSize * 2));
     test_.cache.publish(table, tokens, kBlockSize + 5);
-    EXPECT_TRUE(test_.cache.pin(table, kBlockSize + 5, 10 * kSecond));
+    EXPECT_TRUE(test_.cache.pin(std::span(tokens).first(kBlockSize + 5), "", 10 * kSecond));
     test_.cache.publish(table, tokens, num_tokens);
     test_.cache.release(table);
     EXPECT_EQ(test_.cache.stats().num_pinned, 2) << num_tokens;
@@ -409,7 +422,7 @@ TEST(Pin, KeepsTheWindow) {
   EXPECT_EQ(test.cache.match(table, tokens, "", num_tokens), 0);
   ASSERT_TRUE(test.cache.extend(table, num_tokens));
   test.cache.publish(table, tokens, num_tokens);
-  EXPECT_TRUE(test.cache.pin(table, num_tokens, 1000));
+  EXPECT_TRUE(test.cache.pin(tokens, "", 1000));
   EXPECT_EQ(test.cache.stats().num_pinned, 8 + 2);
   test.cache.release(table);
   for (int other = 2; other < 40; ++other) {
@@ -440,7 +453,7 @@ TEST(Pin, KeepsTheWindowOfAnEarlierPlace) {
     BlockTable first = serve(tokens);
     // Of the window of 20 before position 67 block 3, and the block that the position is in.
     if (is_pinned) {
-      EXPECT_TRUE(test.cache.pin(first, num_kept, 1000));
+      EXPECT_TRUE(test.cache.pin(std::span(tokens).first(num_kept), "", 1000));
     }
     EXPECT_EQ(test.cache.stats().num_pinned, is_pinned ? 5 + 2 : 0);
     test.cache.release(first);
@@ -450,6 +463,25 @@ TEST(Pin, KeepsTheWindowOfAnEarlierPlace) {
     }
     EXPECT_EQ(test.cache.peek(tokens, "", num_kept), is_pinned ? num_kept : 0);
   }
+}
+
+// Once a block of that window has gone, nothing could go on there.
+TEST(Pin, IsRefusedWhereABlockOfTheWindowIsGone) {
+  TestCache test({{1, 2, 0}, {1, 2, 20}}, 15);
+  const std::vector<TokenId> tokens(kBlockSize * 8, 1);
+  BlockTable table;
+  EXPECT_EQ(test.cache.match(table, tokens, "", 0), 0);
+  for (int end = kBlockSize; end <= kBlockSize * 8; end += kBlockSize) {
+    ASSERT_TRUE(test.cache.extend(table, end));
+    test.cache.publish(table, tokens, end);
+  }
+  ASSERT_EQ(test.cache.stats().num_evicted, 1u);
+  EXPECT_FALSE(test.cache.pin(std::span(tokens).first(kBlockSize), "", 1000));
+  EXPECT_EQ(test.cache.stats().num_pins_refused, 1u);
+  EXPECT_EQ(test.cache.stats().num_pinned, 0);
+  EXPECT_TRUE(test.cache.pin(std::span(tokens).first(kBlockSize * 4), "", 1000));
+  EXPECT_EQ(test.cache.stats().num_pinned, 4 + 2);
+  test.cache.release(table);
 }
 
 }  // namespace

@@ -42,7 +42,7 @@ void fill(KvCache& cache, int num_prompt_blocks, bool is_pinned) {
     ASSERT_TRUE(cache.extend(table, num_tokens));
     cache.publish(table, tokens, num_tokens);
     if (is_pinned) {
-      ASSERT_TRUE(cache.pin(table, num_tokens, 1'000'000'000));
+      ASSERT_TRUE(cache.pin(tokens, salt, 1'000'000'000));
     }
     cache.release(table);
   }

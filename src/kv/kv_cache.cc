@@ -349,23 +349,23 @@ void KvCache::release(BlockTable& table) {
   cache_.expire_pins(clock_.now_ns());
 }
 
-bool KvCache::pin(const BlockTable& table, int num_tokens, std::int64_t ttl_ns) {
-  CHECK(!table.empty() && !table.is_loading() && ttl_ns > 0, ttl_ns);
-  CHECK(num_tokens > 0 && num_tokens <= table.num_computed_, num_tokens, table.num_computed_);
+bool KvCache::pin(std::span<const TokenId> tokens, std::string_view salt, std::int64_t ttl_ns) {
+  CHECK(!tokens.empty() && ttl_ns > 0, ttl_ns);
   const std::int64_t now_ns = clock_.now_ns();
   cache_.expire_pins(now_ns);
+  const auto num_tokens = static_cast<int>(tokens.size());
+  cache_.find(cache_.find_root(salt), tokens, num_tokens, match_);
+  if (match_.tail != kNoNode) match_.path.push_back(match_.tail);
   std::vector<BlockId> blocks;
   int num_new = 0;
-  const int end = num_blocks_of(num_tokens);
   for (int group = 0; group < num_groups(); ++group) {
-    for (int index = cache_.first_block_needed(group, num_tokens); index < end; ++index) {
-      const BlockId block = findable_block(table, group, index);
-      if (block == BlockId::kNone) continue;
-      blocks.push_back(block);
-      num_new += cache_.is_pinned(block) ? 0 : 1;
+    const int first = cache_.first_block_needed(group, match_.num_tokens);
+    for (std::size_t index = static_cast<std::size_t>(first); index < match_.path.size(); ++index) {
+      blocks.push_back(cache_.block(match_.path[index], group));
+      num_new += cache_.is_pinned(blocks.back()) ? 0 : 1;
     }
   }
-  if (cache_.num_pinned() + num_new > max_pinned_) {
+  if (match_.num_tokens < num_tokens || cache_.num_pinned() + num_new > max_pinned_) {
     ++num_pins_refused_;
     return false;
   }
@@ -374,15 +374,6 @@ bool KvCache::pin(const BlockTable& table, int num_tokens, std::int64_t ttl_ns) 
     life(block).was_pinned = true;
   }
   return true;
-}
-
-BlockId KvCache::findable_block(const BlockTable& table, int group, int index) const {
-  const auto place = static_cast<std::size_t>(index);
-  const BlockId own = table.blocks(group)[place];
-  if (own != BlockId::kNone) return cache_.node_of(own) == kNoNode ? BlockId::kNone : own;
-  const BlockId kept = table.blocks(0)[place];
-  const NodeId node = kept == BlockId::kNone ? kNoNode : cache_.node_of(kept);
-  return node == kNoNode ? BlockId::kNone : cache_.block(node, group);
 }
 
 // Deepest first: the order that eviction relies on.

@@ -143,11 +143,13 @@ class KvCache {
   // Gives all blocks back, deepest first. The table is empty afterwards.
   void release(BlockTable& table);
 
-  // What a sequence that has the first num_tokens of the computed ones needs to go on shall stay for
-  // ttl_ns from now, or for as long as it is pinned already. Only where nothing else is left is it
-  // evicted earlier, what would have expired first before the rest. false = nothing was pinned, as
-  // more than the share of the pool would be.
-  [[nodiscard]] bool pin(const BlockTable& table, int num_tokens, std::int64_t ttl_ns);
+  // What a sequence that begins with all of tokens needs to go on after them shall stay for ttl_ns
+  // from now, or for as long as it is pinned already. Only where nothing else is left is it evicted
+  // earlier, what would have expired first before the rest. false = nothing was pinned, as more than
+  // the share of the pool would be, or as not all of it is there: what windows have given back is,
+  // until the next block is taken.
+  [[nodiscard]] bool pin(std::span<const TokenId> tokens, std::string_view salt,
+                         std::int64_t ttl_ns);
 
   // Blocks that extend(table, num_tokens) would take, and those that it could have.
   int num_blocks_needed(const BlockTable& table, int num_tokens) const;
@@ -256,8 +258,6 @@ class KvCache {
   void give_back_passed(BlockTable& table);
   void give_back_unseen(BlockTable& table);
   void forget_if_redundant(NodeId node);
-  // The table's block, or where it has given it back, the one that is still findable.
-  BlockId findable_block(const BlockTable& table, int group, int index) const;
   void queue_save(NodeId node);
   bool is_gone(const Unsaved& unsaved) const;
   bool save(BlockId block, int tier);

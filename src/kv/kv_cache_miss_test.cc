@@ -34,7 +34,7 @@ Outcome run(TestCache& test, const Tokens& tokens, std::int64_t ttl_ns = 0) {
   EXPECT_TRUE(test.cache.extend(table, num_tokens));
   test.cache.publish(table, tokens, num_tokens);
   if (ttl_ns > 0) {
-    EXPECT_TRUE(test.cache.pin(table, num_tokens, ttl_ns));
+    EXPECT_TRUE(test.cache.pin(tokens, "", ttl_ns));
   }
   test.cache.release(table);
   return result;

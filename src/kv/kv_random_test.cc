@@ -44,7 +44,7 @@ class Simulation {
       } else if (dice == 30 && setup_.evicts) {
         test_.cache.clear();
       } else if (dice < 36 && setup_.pins) {
-        pin(sequences_[random_() % sequences_.size()]);
+        pin();
       } else {
         step(sequences_[random_() % sequences_.size()]);
       }
@@ -62,6 +62,7 @@ class Simulation {
     EXPECT_GT(num_matched_, 0);
     EXPECT_GT(num_refused_, setup_.evicts ? 0 : -1);
     EXPECT_EQ(stats.num_evicted > 0, setup_.evicts);
+    EXPECT_EQ(num_pinned_ > 0, setup_.pins);
   }
 
  private:
@@ -129,14 +130,15 @@ class Simulation {
   }
 
   // Counts right, within the share; and what is pinned keeps nobody from running (step()).
-  void pin(const Sequence& sequence) {
+  void pin() {
     if (random_() % 4 == 0) test_.clock.advance_ns(40);
-    const int num_computed = sequence.table.num_computed();
+    const Tokens& tokens = past_[past_.size() - 1 - random_() % std::min<std::size_t>(past_.size(), 6)];
+    const std::string salt = random_() % 4 == 0 ? "other" : "";
     const KvStats before = test_.cache.stats();
-    if (num_computed == 0) return;
-    const int num_tokens = 1 + static_cast<int>(random_() % static_cast<unsigned>(num_computed));
+    const std::size_t num_tokens = 1 + random_() % tokens.size();
     const auto ttl_ns = 1 + static_cast<int>(random_() % 200);
-    const bool pinned = test_.cache.pin(sequence.table, num_tokens, ttl_ns);
+    const bool pinned = test_.cache.pin(std::span(tokens).first(num_tokens), salt, ttl_ns);
+    num_pinned_ += pinned ? 1 : 0;
     const KvStats after = test_.cache.stats();
     ASSERT_LE(after.num_pinned, setup_.num_blocks / 2);
     if (!pinned) {
@@ -209,6 +211,7 @@ class Simulation {
   std::set<std::pair<std::string, std::uint64_t>> known_;  // computed prefixes, ever
   std::int64_t num_matched_ = 0;
   int num_refused_ = 0;
+  int num_pinned_ = 0;  // calls
 };
 
 const std::vector<KvLayerShape> kFull = {{1, 2, 0}, {1, 2, 0}};

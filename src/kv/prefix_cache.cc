@@ -380,11 +380,14 @@ void PrefixCache::enter_order(BlockId block, bool keeps_longer) {
   offer(block);
 }
 
-void PrefixCache::offer(BlockId block) {
+bool PrefixCache::may_go(BlockId block) const {
   const Owner& owner = owners_[index_of(block)];
-  if (pins_.is_pinned(block)) return;
-  if (is_kept(owner.group) && node(owner.node).num_children > 0) return;
-  policy_.offer(block);
+  const bool is_needed = is_kept(owner.group) && node(owner.node).num_children > 0;
+  return owner.is_idle && !is_needed && !pins_.is_pinned(block);
+}
+
+void PrefixCache::offer(BlockId block) {
+  if (may_go(block)) policy_.offer(block);
 }
 
 BlockId PrefixCache::next_to_evict() const {
@@ -395,8 +398,7 @@ BlockId PrefixCache::next_to_evict() const {
 void PrefixCache::pin(BlockId block, std::int64_t until_ns) {
   const Owner& owner = owners_[index_of(block)];
   CHECK(owner.node != kNoNode, to_index(block));
-  // Idle blocks of sliding groups have been offered unless they are pinned already.
-  if (owner.is_idle && !pins_.is_pinned(block)) policy_.withdraw(block);
+  if (may_go(block)) policy_.withdraw(block);
   pins_.pin(block, until_ns, node(owner.node).depth);
   if (owner.is_idle) pins_.set_idle(block, true);
 }
@@ -406,7 +408,7 @@ void PrefixCache::expire_pins(std::int64_t now_ns) {
     const BlockId block = pins_.first_expired(now_ns);
     if (block == BlockId::kNone) return;
     pins_.unpin(block);
-    if (owners_[index_of(block)].is_idle) offer(block);
+    offer(block);
   }
 }
 

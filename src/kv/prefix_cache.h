@@ -166,7 +166,9 @@ class PrefixCache {
   void remove_block(NodeId id, int group);
   void follow_parent(NodeId id);
   void name_block(NodeId id, int group);
-  // Offers the idle block to the policy, if it may go.
+  // Whether the policy has the block on offer: nobody needs it, nor is it to stay.
+  bool may_go(BlockId block) const;
+  // Offers the block to the policy, if it may go.
   void offer(BlockId block);
   bool is_complete(NodeId id) const;
   // The child that shares most tokens, and how many.

@@ -186,7 +186,8 @@ void add_engine_counters(Page& page, const EngineStats& stats) {
   add_seconds("schedule", stats.schedule_ns);
   page.counter("larder:kv_blocks_evicted_total", "Cached KV blocks given up for room.",
                stats.kv.num_evicted);
-  page.counter("larder:kv_pins_refused_total", "Requests whose prompt was not pinned: too much is.",
+  page.counter("larder:kv_pins_refused_total",
+               "Places of prompts that were not pinned: too much is, or what they need has gone.",
                stats.kv.num_pins_refused);
   page.counter("larder:kv_blocks_copied_total", "Shared KV blocks copied before a write.",
                stats.kv.num_copied_on_write);
