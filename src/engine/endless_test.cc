@@ -128,6 +128,22 @@ TEST_P(Endless, ComesBackFromPreemptionWithTheSameBits) {
   EXPECT_TRUE(same_bits(alone, rig.heard[{4, 0}]));
 }
 
+// A pin beyond the window keeps what others can find, and no more is told as written.
+TEST_P(Endless, PinsAndWritesToTheEndOfTheWindowOnly) {
+  for (const int batch_tokens : {32, 512}) {  // the window moves after the places, or with them
+    Rig rig(model, {.max_batch_tokens = batch_tokens, .attention = kSpan});
+    rig.pins = {{20, 3600}, {100, 60}, {180, 60}};
+    rig.add(random_tokens(200, 8), greedy(1));
+    rig.run();
+    const RequestUsage& usage = rig.heard[{1, 0}].usage;
+    EXPECT_EQ(usage.written[0].num_tokens, 20);
+    EXPECT_EQ(usage.written[1].num_tokens, kSpan.window - 20);
+    EXPECT_EQ(usage.written[2].num_tokens, 0);
+    EXPECT_EQ(rig.cache.stats().num_pins_refused, 0u);
+    EXPECT_EQ(rig.cache.stats().num_pinned, model.layout.num_groups() * kSpan.window / kBlockSize);
+  }
+}
+
 TEST(EndlessRequest, IsRefusedWithTheFieldThatIsWrong) {
   const auto field_of = [](int window, int num_sinks) -> std::string {
     Request request;

@@ -68,6 +68,9 @@ void Scheduler::add(Request request, std::uint64_t seed, std::int64_t arrived_ns
   sequence->tokens = std::move(request.prompt);
   const std::uint64_t id = request.id;
   active->request = std::move(request);
+  // What lies beyond is nobody else's: nothing of it can be written for others, or kept.
+  for (PromptPin& pin : active->request.pins)
+    pin.num_tokens = std::min(pin.num_tokens, active->span().num_shareable());
   waiting_.insert(sequence.get());
   active->choices.push_back(std::move(sequence));
   const bool is_new = requests_.emplace(id, std::move(active)).second;
