@@ -56,7 +56,7 @@ class BlockTable {
 
   struct Group {
     std::vector<BlockId> blocks;
-    int first_live = 0;  // entries before it are kNone
+    int first_live = 0;  // entries before it are kNone, but for a span's sinks
   };
 
   void swap(BlockTable& other) {

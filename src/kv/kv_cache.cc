@@ -172,7 +172,7 @@ std::int64_t KvCache::num_blocks_to_reach(const BlockTable& table, int num_token
                                           int max_step_tokens) const {
   std::int64_t num_live = 0;
   for (const BlockTable::Group& group : table.groups_) {
-    num_live += static_cast<int>(group.blocks.size()) - group.first_live;
+    num_live += std::ssize(group.blocks) - std::ranges::count(group.blocks, BlockId::kNone);
   }
   std::int64_t num_kept = num_tokens;
   if (table.span_.window > 0)

@@ -151,6 +151,23 @@ TEST(KvCacheTiers, WindowsAreLoadedWhereTheyAreSeen) {
   EXPECT_EQ(second.test.cache.stats().num_cached, 12 + 2 * 2 + 3);
 }
 
+// What a load leaves out since no later token sees it is not taken yet, either.
+TEST(KvCacheTiers, ALoadClaimsWhatItDoesNotHold) {
+  FakeStore store;
+  Server(sliding_layers(), 64, {&store}).run(counting(200));
+  Server second(sliding_layers(), 64, {&store});
+  const Tokens tokens = counting(400);
+  BlockTable table;
+  EXPECT_EQ(second.test.cache.match(table, tokens, {}, 399), 0);
+  const auto num_claimed = [&] { return second.test.cache.num_blocks_to_reach(table, 400, 64); };
+  const std::int64_t most = num_claimed();
+  ASSERT_TRUE(second.test.cache.begin_load(table, tokens, 399));
+  EXPECT_EQ(num_claimed(), most - (12 + 2 * 2));
+  EXPECT_EQ(second.finish(table, tokens).num_matched, 192);
+  EXPECT_EQ(num_claimed(), most - (12 + 2 * 2));
+  second.test.cache.release(table);
+}
+
 TEST(KvCacheTiers, AHoleInAWindowEndsTheLoadBeforeIt) {
   FakeStore store;
   Server(sliding_layers(), 64, {&store}).run(counting(200));
