@@ -16,6 +16,7 @@ namespace {
 constexpr int kMeasuredTokens = 64;  // a batch whose speed speaks for prompts
 constexpr std::chrono::milliseconds kTierPatience{20};
 constexpr std::chrono::seconds kSavePatience{5};
+constexpr std::chrono::hours kIdlePatience{1};
 
 EngineConfig validated(const EngineConfig& config, const Transformer& model,
                        const KvLayout& layout) {
@@ -176,11 +177,7 @@ void Engine::run() {
     std::unique_lock lock(mutex_);
     const bool has_work = scheduler_.has_work();
     const auto is_woken = [&] { return (stops_ && !has_work) || !inbox_.empty() || has_tier_news_; };
-    if (waits_for_tiers()) {
-      changed_.wait_for(lock, kTierPatience, is_woken);
-    } else {
-      changed_.wait(lock, is_woken);
-    }
+    changed_.wait_for(lock, patience(), is_woken);
     has_tier_news_ = false;
     if (!stops_ || !inbox_.empty() || has_work) continue;
     lock.unlock();
@@ -189,6 +186,15 @@ void Engine::run() {
     ended_ = true;
     return;
   }
+}
+
+// How long nothing is to be done unless somebody asks for it.
+std::chrono::nanoseconds Engine::patience() const {
+  if (scheduler_.is_loading() || cache_.has_unsaved()) return kTierPatience;
+  const std::int64_t expiry_ns = cache_.next_pin_expiry_ns();
+  if (expiry_ns == INT64_MAX) return kIdlePatience;
+  return std::min<std::chrono::nanoseconds>(
+      kIdlePatience, std::chrono::nanoseconds(std::max<std::int64_t>(expiry_ns - clock_.now_ns(), 0)));
 }
 
 // Before the end: what is complete goes to the tiers, if they take it soon.
@@ -338,6 +344,7 @@ OutputToken Engine::drawn(const Batch& batch, const Draw& draw, const Logits& lo
 }
 
 void Engine::update_stats() {
+  cache_.expire_pins();
   const SchedulerStats& scheduled = scheduler_.stats();
   const std::lock_guard lock(mutex_);
   num_in_line_ = scheduler_.num_waiting() + static_cast<int>(inbox_.arrivals.size());

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <memory>
@@ -133,7 +134,7 @@ class Engine {
   };
 
   void run();
-  bool waits_for_tiers() const { return scheduler_.is_loading() || cache_.has_unsaved(); }
+  std::chrono::nanoseconds patience() const;
   void save_what_is_left();
   void compute(const Batch& batch);
   void advance(const Chunk& chunk);

@@ -200,6 +200,22 @@ TEST_F(EngineTest, SleepsWhenIdle) {
   EXPECT_LT(seconds, 0.05);
 }
 
+TEST_F(EngineTest, APinsEndIsSeenThoughNobodyAsks) {
+  engine_.start();
+  Listener listener(1);
+  Request made = request(random_tokens(20, 1), 1);
+  made.pins = {{.num_tokens = 20, .ttl_s = 1}};
+  made.on_update = listener.callback();
+  engine_.submit(std::move(made));
+  EXPECT_TRUE(listener.wait());
+  EXPECT_EQ(engine_.stats().kv.num_pinned, 2);
+  const auto begin = std::chrono::steady_clock::now();
+  while (engine_.stats().kv.num_pinned > 0) {
+    ASSERT_LT(std::chrono::steady_clock::now() - begin, 20s);
+    std::this_thread::sleep_for(10ms);
+  }
+}
+
 TEST_F(EngineTest, ResetForgetsThePrefixes) {
   const auto cached = [&] { return engine_.stats().num_prompt_tokens_cached; };
   for (const bool resets : {false, true}) {

@@ -346,7 +346,7 @@ void KvCache::release(BlockTable& table) {
   table.span_ = {};
   table.keeps_longer_ = false;
   table.touch_at_ns_ = 0;
-  cache_.expire_pins(clock_.now_ns());
+  expire_pins();
 }
 
 bool KvCache::pin(std::span<const TokenId> tokens, std::string_view salt, std::int64_t ttl_ns) {

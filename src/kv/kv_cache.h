@@ -151,6 +151,11 @@ class KvCache {
   [[nodiscard]] bool pin(std::span<const TokenId> tokens, std::string_view salt,
                          std::int64_t ttl_ns);
 
+  // Ends the pins whose time is up, which are counted until then.
+  void expire_pins() { cache_.expire_pins(clock_.now_ns()); }
+  // When that has something to do; the end of time = never.
+  std::int64_t next_pin_expiry_ns() const { return cache_.next_pin_expiry_ns(); }
+
   // Blocks that extend(table, num_tokens) would take, and those that it could have.
   int num_blocks_needed(const BlockTable& table, int num_tokens) const;
   int num_blocks_available() const { return pool_.num_free() + cache_.num_idle(); }

@@ -56,6 +56,8 @@ class Pins {
   BlockId first_expired(std::int64_t now_ns) const {
     return all_.empty() || all_.begin()->until_ns > now_ns ? BlockId::kNone : all_.begin()->block;
   }
+  // When the first one's time is up; the end of time = none.
+  std::int64_t next_expiry_ns() const { return all_.empty() ? INT64_MAX : all_.begin()->until_ns; }
   // Of those not in use, the one whose time is up first.
   BlockId first_idle() const { return idle_.empty() ? BlockId::kNone : idle_.begin()->block; }
 

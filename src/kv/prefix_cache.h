@@ -115,6 +115,7 @@ class PrefixCache {
   int num_pinned() const { return pins_.num_pinned(); }
   // Ends what is over.
   void expire_pins(std::int64_t now_ns);
+  std::int64_t next_pin_expiry_ns() const { return pins_.next_expiry_ns(); }
 
  private:
   struct Node {
