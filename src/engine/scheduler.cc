@@ -353,26 +353,28 @@ std::int64_t Scheduler::num_blocks_claimed() const {
   return num_claimed;
 }
 
-bool Scheduler::admit(Sequence& sequence) {
-  ActiveRequest& request = *sequence.request;
-  const std::int64_t num_claimed = num_blocks_claimed();
-  const std::int64_t num_open = cache_.num_blocks_available() - num_claimed;
-  if (!running_.empty() && num_open < sequence.num_blocks_wanted) return false;
-  const int most = max_match(sequence);
-  const int num_matched = cache_.match(sequence.table, sequence.tokens, request.request.salt, most,
-                                       request.span());
-  std::int64_t num_needed =
-      cache_.num_blocks_to_reach(sequence.table, sequence.num_tokens(), config_.max_batch_tokens);
+// Whether blocks are there for all that the sequence has; alone it always has room.
+bool Scheduler::has_room(Sequence& sequence) const {
+  if (running_.empty()) return true;
+  const ActiveRequest& request = *sequence.request;
+  const std::int64_t num_open = cache_.num_blocks_available() - num_blocks_claimed();
+  if (num_open < sequence.num_blocks_wanted) return false;
+  sequence.num_blocks_wanted =
+      cache_.num_blocks_to_admit(sequence.tokens, request.request.salt, max_match(sequence),
+                                 request.span(), config_.max_batch_tokens);
   // Choices part in a block each.
-  if (!request.is_forked) num_needed += std::int64_t{request.request.n - 1} * cache_.num_groups();
-  const std::int64_t num_short = num_needed - (cache_.num_blocks_available() - num_claimed);
-  if (num_short > 0 && !running_.empty()) {
-    cache_.release(sequence.table);
-    sequence.num_blocks_wanted = cache_.num_blocks_available() - num_claimed + num_short;
-    return false;
-  }
+  if (!request.is_forked)
+    sequence.num_blocks_wanted += std::int64_t{request.request.n - 1} * cache_.num_groups();
+  return num_open >= sequence.num_blocks_wanted;
+}
+
+bool Scheduler::admit(Sequence& sequence) {
+  if (!has_room(sequence)) return false;
   sequence.num_blocks_wanted = 0;
+  ActiveRequest& request = *sequence.request;
   if (request.request.priority < 0) sequence.table.keep_longer();
+  const int num_matched = cache_.match(sequence.table, sequence.tokens, request.request.salt,
+                                       max_match(sequence), request.span());
   // Who comes back from a preemption looks for what is its own, generated tokens among it.
   if (request.num_preemptions == 0) {
     stats_.num_prefix_queries += static_cast<std::uint64_t>(sequence.num_tokens());

@@ -110,6 +110,7 @@ class Scheduler {
   bool is_passed(const Sequence& sequence, int num_missing);
   bool is_passed_waiting(Sequence& sequence);
   int num_prompts() const;
+  bool has_room(Sequence& sequence) const;
   bool admit(Sequence& sequence);
   bool waits_for_leader(Sequence& sequence);
   void finish_load(Sequence& sequence, const EndedLoad& ended);

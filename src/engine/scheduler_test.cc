@@ -343,6 +343,25 @@ TEST_F(SchedulerTest, PinnedPromptsAndThoseOfHighPriorityStay) {
   }
 }
 
+// It only looks at what it would find: a use it is when there is room for the rest, too.
+TEST_F(SchedulerTest, AWaitingRequestUsesNothing) {
+  Rig rig(model_, {.num_blocks = 24, .max_batch_tokens = 64});
+  const auto known = random_tokens(80, 1);
+  rig.add(known, greedy(1));
+  rig.run();
+  rig.add(random_tokens(200, 2), greedy(30));
+  for (int i = 0; i < 4; ++i) rig.step();
+  const KvStats before = rig.cache.stats();
+  const std::uint64_t id = rig.add(joined(known, random_tokens(130, 3)), greedy(1));
+  for (int i = 0; i < 4; ++i) rig.step();
+  ASSERT_EQ(rig.scheduler.num_waiting(), 1);
+  EXPECT_EQ(rig.cache.histograms().reuse_gap.num_observed(), 0u);
+  EXPECT_EQ(rig.cache.stats().num_evicted, before.num_evicted);
+  rig.run();
+  EXPECT_GT((rig.heard[{id, 0}]).usage.num_cached_tokens, 0);
+  EXPECT_GT(rig.cache.histograms().reuse_gap.num_observed(), 0u);
+}
+
 TEST_F(SchedulerTest, PinsAtPlacesOfThePrompt) {
   Rig rig(model_, {.num_blocks = 40});
   const auto prompt = random_tokens(160, 1);

@@ -174,11 +174,34 @@ std::int64_t KvCache::num_blocks_to_reach(const BlockTable& table, int num_token
   for (const BlockTable::Group& group : table.groups_) {
     num_live += std::ssize(group.blocks) - std::ranges::count(group.blocks, BlockId::kNone);
   }
-  std::int64_t num_kept = num_tokens;
-  if (table.span_.window > 0)
-    num_kept = std::min(num_kept, num_endless_tokens(table.span_, max_step_tokens));
-  const std::int64_t num_most = layout_.num_blocks_for(num_kept, max_step_tokens);
-  return std::max<std::int64_t>(num_most - num_live, 0);
+  return std::max<std::int64_t>(
+      num_blocks_at_once(table.span_, num_tokens, max_step_tokens) - num_live, 0);
+}
+
+// Of a sequence that computes so many tokens, at most.
+std::int64_t KvCache::num_blocks_at_once(const AttentionSpan& span, std::int64_t num_tokens,
+                                         int max_step_tokens) const {
+  if (span.window > 0) num_tokens = std::min(num_tokens, num_endless_tokens(span, max_step_tokens));
+  return layout_.num_blocks_for(num_tokens, max_step_tokens);
+}
+
+std::int64_t KvCache::num_blocks_to_admit(std::span<const TokenId> tokens, std::string_view salt,
+                                          int max_tokens, AttentionSpan span,
+                                          int max_step_tokens) const {
+  PrefixMatch found;
+  cache_.find(cache_.find_root(salt), tokens, std::min(max_tokens, span.num_shareable()), found);
+  // A part of a block is copied, or the block is idle: either takes an available one.
+  const int num_of_tail = found.tail == kNoNode ? 0 : num_groups();
+  int num_live = num_of_tail, num_taken = num_of_tail;
+  for (int group = 0; group < num_groups(); ++group) {
+    const int first = cache_.first_block_needed(group, found.num_tokens);
+    for (std::size_t index = static_cast<std::size_t>(first); index < found.path.size(); ++index) {
+      ++num_live;
+      num_taken += cache_.num_users(cache_.block(found.path[index], group)) == 0 ? 1 : 0;
+    }
+  }
+  const std::int64_t num_most = num_blocks_at_once(span, std::ssize(tokens), max_step_tokens);
+  return num_taken + std::max<std::int64_t>(num_most - num_live, 0);
 }
 
 void KvCache::publish(BlockTable& table, std::span<const TokenId> tokens, int num_computed) {

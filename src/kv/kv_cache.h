@@ -165,6 +165,11 @@ class KvCache {
   std::int64_t num_blocks_to_reach(const BlockTable& table, int num_tokens,
                                    int max_step_tokens) const;
 
+  // Blocks of the available ones that a sequence of those tokens would take at most, by match() and
+  // then until all are computed. Changes nothing, nor counts as a use of what it looks at.
+  std::int64_t num_blocks_to_admit(std::span<const TokenId> tokens, std::string_view salt,
+                                   int max_tokens, AttentionSpan span, int max_step_tokens) const;
+
   static std::int64_t num_endless_tokens(const AttentionSpan& span, int max_step_tokens) {
     // What was published is given back as a whole, once the window has left all of it.
     return 2 * std::int64_t{span.window} + span.num_sinks + max_step_tokens + kBlockSize;
@@ -255,6 +260,8 @@ class KvCache {
   void remember_evicted(BlockId block, bool is_cleared);
   bool tier_is_off(std::uint8_t saved) const;
   void set_num_used(BlockId block, int num_used);
+  std::int64_t num_blocks_at_once(const AttentionSpan& span, std::int64_t num_tokens,
+                                  int max_step_tokens) const;
   void take_path(BlockTable& table);
   bool take_tail(BlockTable& table);
   void publish_block(BlockTable& table, std::span<const TokenId> tokens, int index);

@@ -319,8 +319,8 @@ LoadedTokens KvCache::finish_load(BlockTable& table, std::span<const TokenId> to
     const AttentionSpan span = table.span_;
     const bool keeps_longer = table.keeps_longer_;
     release(table);
-    loaded.num_matched = match(table, tokens, salt, loading.max_tokens, span);
     table.keeps_longer_ = keeps_longer;
+    loaded.num_matched = match(table, tokens, salt, loading.max_tokens, span);
     return loaded;
   }
   loaded.num_matched = table.num_computed_;

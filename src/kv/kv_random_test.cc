@@ -66,6 +66,8 @@ class Simulation {
   }
 
  private:
+  static constexpr int kStepTokens = 40;  // at most
+
   struct Sequence {
     Tokens tokens;
     std::string salt;
@@ -98,8 +100,16 @@ class Simulation {
     const int peeked = test_.cache.peek(sequence.tokens, sequence.salt, max_tokens);
     const bool has_room = test_.cache.num_blocks_available() >=
                           test_.layout.num_groups() * 2 + expected;  // sources count as well
+    const auto num_tokens = static_cast<int>(sequence.tokens.size());
+    const auto num_wanted = test_.cache.num_blocks_to_admit(sequence.tokens, sequence.salt,
+                                                            max_tokens, {}, kStepTokens);
+    const int num_available = test_.cache.num_blocks_available();
     const int got = test_.cache.match(sequence.table, sequence.tokens, sequence.salt, max_tokens);
     ASSERT_TRUE(!has_room || got == peeked) << got << " " << peeked;
+    const auto num_taken =
+        num_available - test_.cache.num_blocks_available() +
+        test_.cache.num_blocks_to_reach(sequence.table, num_tokens, kStepTokens);
+    ASSERT_TRUE(!has_room || num_taken == num_wanted) << num_taken << " " << num_wanted;
     ASSERT_TRUE(got == expected || (setup_.evicts && got < expected)) << got << " " << expected;
     ASSERT_TRUE(test_.holds(sequence.table, sequence.tokens, got));
     num_matched_ += got;
@@ -111,7 +121,7 @@ class Simulation {
     const int room = static_cast<int>(sequence.tokens.size()) - begin;
     if (room == 0) return;
     const int end =
-        begin + 1 + static_cast<int>(random_() % static_cast<unsigned>(std::min(room, 40)));
+        begin + 1 + static_cast<int>(random_() % static_cast<unsigned>(std::min(room, kStepTokens)));
     const int num_needed = test_.cache.num_blocks_needed(sequence.table, end);
     const int num_available = test_.cache.num_blocks_available();
     const KvStats before = test_.cache.stats();
