@@ -342,10 +342,16 @@ bool Scheduler::waits_for_leader(Sequence& sequence) {
   return true;
 }
 
+// Choices part in a block each.
+std::int64_t Scheduler::num_blocks_to_part(const ActiveRequest& request) const {
+  return request.is_forked ? 0 : std::int64_t{request.request.n - 1} * cache_.num_groups();
+}
+
 // Blocks that running sequences were admitted for and have not taken yet.
 std::int64_t Scheduler::num_blocks_claimed() const {
   std::int64_t num_claimed = 0;
   for (const Sequence* sequence : running_) {
+    num_claimed += num_blocks_to_part(*sequence->request);
     if (sequence->num_missing() <= 1) continue;
     num_claimed += cache_.num_blocks_to_reach(sequence->table, sequence->num_tokens(),
                                               config_.max_batch_tokens);
@@ -361,10 +367,8 @@ bool Scheduler::has_room(Sequence& sequence) const {
   if (num_open < sequence.num_blocks_wanted) return false;
   sequence.num_blocks_wanted =
       cache_.num_blocks_to_admit(sequence.tokens, request.request.salt, max_match(sequence),
-                                 request.span(), config_.max_batch_tokens);
-  // Choices part in a block each.
-  if (!request.is_forked)
-    sequence.num_blocks_wanted += std::int64_t{request.request.n - 1} * cache_.num_groups();
+                                 request.span(), config_.max_batch_tokens) +
+      num_blocks_to_part(request);
   return num_open >= sequence.num_blocks_wanted;
 }
 

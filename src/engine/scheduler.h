@@ -132,6 +132,7 @@ class Scheduler {
   void preempt(Sequence& sequence);
   int max_match(const Sequence& sequence) const;
   PromptRoom prompt_room() const;
+  std::int64_t num_blocks_to_part(const ActiveRequest& request) const;
   std::int64_t num_blocks_claimed() const;
   int num_sequences_reserved() const;
 

@@ -343,6 +343,15 @@ TEST_F(SchedulerTest, PinnedPromptsAndThoseOfHighPriorityStay) {
   }
 }
 
+// What it was admitted with is not another's while its prompt is computed.
+TEST_F(SchedulerTest, KeepsRoomForTheChoicesOfAPromptUnderWay) {
+  Rig rig(model_, {.num_blocks = 24, .max_batch_tokens = 64});
+  rig.add(random_tokens(150, 1), greedy(5), 4);  // 10 blocks, and 3 where the choices part
+  rig.add(random_tokens(180, 2), greedy(5));     // 12 blocks
+  rig.run();
+  EXPECT_EQ(rig.scheduler.stats().num_preemptions, 0u);
+}
+
 // It only looks at what it would find: a use it is when there is room for the rest, too.
 TEST_F(SchedulerTest, AWaitingRequestUsesNothing) {
   Rig rig(model_, {.num_blocks = 24, .max_batch_tokens = 64});
