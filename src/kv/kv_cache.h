@@ -283,6 +283,7 @@ class KvCache {
   Wanted wanted_blocks(const LoadPath& path, int end) const;
   bool is_worth_loading(std::span<const Missing> missing, int num_tokens) const;
   void start_load(BlockTable& table, const LoadPath& path, std::vector<Missing> missing, int end);
+  void give_back_after(BlockTable& table, int num_blocks);
   void cancel_load(BlockTable& table);
   // Index of the table's last block if it is partly computed and thus written next, else -1.
   int open_block(const BlockTable& table) const;

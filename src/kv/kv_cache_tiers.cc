@@ -255,15 +255,20 @@ LoadPlan KvCache::begin_load(BlockTable& table, std::span<const TokenId> tokens,
   return plan;
 }
 
-void KvCache::start_load(BlockTable& table, const LoadPath& path, std::vector<Missing> missing,
-                         int end) {
-  // A shared part of the next block, if any, makes way for the whole of it.
+// All but the first num_blocks of each group.
+void KvCache::give_back_after(BlockTable& table, int num_blocks) {
   for (BlockTable::Group& group : table.groups_) {
-    while (static_cast<int>(group.blocks.size()) > path.begin) {
+    while (static_cast<int>(group.blocks.size()) > num_blocks) {
       if (group.blocks.back() != BlockId::kNone) drop(group.blocks.back(), table.keeps_longer_);
       group.blocks.pop_back();
     }
   }
+}
+
+void KvCache::start_load(BlockTable& table, const LoadPath& path, std::vector<Missing> missing,
+                         int end) {
+  // A shared part of the next block, if any, makes way for the whole of it.
+  give_back_after(table, path.begin);
   Loading loading;
   loading.begin = path.begin;
   loading.end = end;
@@ -315,12 +320,13 @@ LoadedTokens KvCache::finish_load(BlockTable& table, std::span<const TokenId> to
   }
   if (end > loading.begin) publish(table, tokens, end * kBlockSize);
   if (!is_whole) {
-    // Windows were loaded for another end: what is known now may match, and more be asked for.
-    const AttentionSpan span = table.span_;
-    const bool keeps_longer = table.keeps_longer_;
-    release(table);
-    table.keeps_longer_ = keeps_longer;
-    loaded.num_matched = match(table, tokens, salt, loading.max_tokens, span);
+    // Windows were loaded for another end: what is known now may match, and more be asked for. It is
+    // held meanwhile, as nobody has used it once more.
+    BlockTable before = std::move(table);
+    give_back_after(before, end);
+    if (before.keeps_longer_) table.keep_longer();
+    loaded.num_matched = match(table, tokens, salt, loading.max_tokens, before.span_);
+    release(before);
     return loaded;
   }
   loaded.num_matched = table.num_computed_;

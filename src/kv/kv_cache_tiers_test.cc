@@ -266,6 +266,16 @@ TEST(KvCacheTiers, AVagueTierThatHasLessGivesAllThatItHas) {
   }
 }
 
+// What a load brought was not used before its sequence goes on with it.
+TEST(KvCacheTiers, ALoadThatBringsLessUsesNothingTwice) {
+  FakeStore store;
+  Server(full_layer(), 64, {&store}).run(counting(200));
+  Server second(full_layer(), 64, {&store});
+  second.fakes[0]->is_vague = true;
+  EXPECT_EQ(second.run(counting(400)), 400 - 192);
+  EXPECT_EQ(second.test.cache.histograms().reuse_gap.num_observed(), 0u);
+}
+
 TEST(KvCacheTiers, ALoadThatBringsNothingLeavesTheSharedPartOfABlock) {
   FakeStore store;
   Server server(full_layer(), 32, {&store});
