@@ -255,6 +255,29 @@ TEST(SchedulerTiers, WhatATierHasOfALongPromptComesWhileABookIsComputed) {
   EXPECT_LT(first_step(short_one), first_step(book)) << "though it begins as a long one";
 }
 
+// Blocks came, but their windows did not: all that is used of the prompt the pool had before.
+TEST(SchedulerTiers, WhatWasLoadedForNothingIsNotCounted) {
+  TinyModel model("tiny_gemma3");
+  FakeStore store;
+  FakeTier tier(store);
+  fill(tier, model, random_tokens(200, 1));
+  Rig rig(model, {.tiers = {&tier}});
+  std::vector<TokenId> part = random_tokens(200, 1);
+  part.resize(57);
+  rig.add(part, one_token());
+  rig.run();
+  const int num_before = tier.num_gets;
+  for (const auto& [key, bytes] : store.blocks) {
+    if (key.second > 0) tier.lost.insert(key);
+  }
+  rig.add(random_tokens(200, 1), one_token());
+  rig.run();
+  EXPECT_GT(tier.num_gets, num_before);
+  EXPECT_EQ((rig.heard[{2, 0}]).usage.num_cached_tokens, 57);
+  EXPECT_EQ((rig.heard[{2, 0}]).usage.num_loaded_tokens, 0);
+  EXPECT_EQ(rig.scheduler.stats().num_loaded_by_tier[0], 48u) << "of the first request";
+}
+
 // What was computed is prompts less what was cached: it may not fall while a load ends.
 TEST(SchedulerTiers, NoCounterFallsWhileATierLoads) {
   TinyModel model("tiny_llama");

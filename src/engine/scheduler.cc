@@ -112,8 +112,10 @@ void Scheduler::count_prompt(ActiveRequest& request) {
   std::vector<int>& by_tier = request.facts.num_loaded_by_tier;
   if (stats_.num_loaded_by_tier.size() < by_tier.size())
     stats_.num_loaded_by_tier.resize(by_tier.size());
+  int num_left = std::max(0, request.num_cached - request.num_in_pool);
   for (std::size_t tier = 0; tier < by_tier.size(); ++tier) {
-    by_tier[tier] = std::min(by_tier[tier], request.num_cached - request.num_loaded);
+    by_tier[tier] = std::min(by_tier[tier], num_left);
+    num_left -= by_tier[tier];
     request.num_loaded += by_tier[tier];
     stats_.num_loaded_by_tier[tier] += static_cast<std::uint64_t>(by_tier[tier]);
   }
@@ -385,7 +387,7 @@ bool Scheduler::admit(Sequence& sequence) {
     stats_.num_prefix_hits += static_cast<std::uint64_t>(num_matched);
   }
   if (request.num_cached < 0) {
-    request.num_cached = num_matched;
+    request.num_cached = request.num_in_pool = num_matched;
     note_miss(sequence, num_matched);
   }
   return true;
@@ -500,7 +502,7 @@ void Scheduler::preempt(Sequence& sequence) {
   if (sequence.table.is_loading() && !request.is_counted) {
     // What its first load would have brought comes with the next: admit() tells it anew.
     request.num_cached = -1;
-    request.facts.missed.clear();
+    request.facts = {};
   }
   detach(sequence);
   waiting_.insert(&sequence);

@@ -48,7 +48,8 @@ struct ActiveRequest {
   RequestTimes times;
   int num_prompt = 0;
   int num_cached = -1;      // -1 = never scheduled
-  int num_loaded = 0;       // of those, from tiers
+  int num_in_pool = 0;      // of those, there when it was admitted
+  int num_loaded = 0;       // of the others, from tiers
   bool is_counted = false;  // in the statistics of prompts
   int num_preemptions = 0;
   CacheFacts facts;  // of the first time that it was scheduled
