@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <chrono>
 #include <filesystem>
+#include <future>
 #include <memory>
 #include <random>
 #include <thread>
@@ -258,6 +259,28 @@ struct CacheOverDisk {
   DiskTier* disk = nullptr;
   TestCache test;
 };
+
+TEST_F(DiskFaultsTest, WhatADeadDiskLeavesUnreadIsMissed) {
+  const auto blocks = test_chain(1, 8);
+  auto tier = open(kNeverMs);
+  put_all(*tier, blocks, kBlockBytes);
+  faults_.read_error = EIO;
+  std::promise<void> all_asked;
+  std::atomic<int> num_answered = 0;
+  std::vector<std::byte> bytes(8 * kBlockBytes);
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    tier->get({.blocks = std::span(blocks).subspan(i, 1),
+               .bytes = std::span(bytes).subspan(i * kBlockBytes, kBlockBytes),
+               .done = [&, i](int) {
+                 if (i == 0) all_asked.get_future().wait();
+                 ++num_answered;
+               }});
+  }
+  all_asked.set_value();
+  wait_until([&] { return num_answered == 8; });
+  EXPECT_EQ(tier->stats().num_io_errors, 3u);
+  EXPECT_EQ(tier->stats().num_missed, 5u);
+}
 
 TEST_F(DiskFaultsTest, ADiskThatIsNotReadTakesWhatIsEvicted) {
   CacheOverDisk pool(config(kNeverMs));

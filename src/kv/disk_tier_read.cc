@@ -42,6 +42,7 @@ void DiskTier::read_loop() {
     lock.unlock();
     const int num_found = skip ? 0 : read_blocks(read);
     lock.lock();
+    if (skip) ++stats_.num_missed;
     num_queued_blocks_ -= static_cast<std::int64_t>(read.blocks.size());
     lock.unlock();
     read.done(num_found);
