@@ -222,7 +222,7 @@ class KvCache {
   };
   struct Wanted {
     std::vector<Missing> missing;  // from the pool; a tier may have them
-    int num_in_pool = 0;
+    int num_idle = 0;  // others are in the pool, and nobody holds them
     int hole = -1;     // index of a block that is nowhere
     int sure_end = 0;  // index of the first that a tier only may have, or the end
   };

@@ -155,8 +155,9 @@ KvCache::Wanted KvCache::wanted_blocks(const LoadPath& path, int end) const {
     const auto& step = path.steps[static_cast<std::size_t>(index - path.begin)];
     for (int group = 0; group < num_groups(); ++group) {
       if (index < cache_.first_block_needed(group, end * kBlockSize)) continue;
-      if (step.node != kNoNode && cache_.block(step.node, group) != BlockId::kNone) {
-        ++wanted.num_in_pool;
+      const BlockId known = step.node == kNoNode ? BlockId::kNone : cache_.block(step.node, group);
+      if (known != BlockId::kNone) {
+        wanted.num_idle += cache_.num_users(known) == 0 ? 1 : 0;
         continue;
       }
       TierBlock block = step.block;
@@ -248,7 +249,7 @@ LoadPlan KvCache::begin_load(BlockTable& table, std::span<const TokenId> tokens,
   if (wanted.missing.empty() || end * kBlockSize <= table.num_computed_) return {};
   LoadPlan plan{.has_begun = false, .sure_end = wanted.sure_end * kBlockSize};
   if (!is_worth_loading(wanted.missing, end * kBlockSize - table.num_computed_)) return plan;
-  const auto num_taken = static_cast<int>(wanted.missing.size()) + wanted.num_in_pool;
+  const auto num_taken = static_cast<int>(wanted.missing.size()) + wanted.num_idle;
   if (num_taken > num_blocks_available()) return plan;
   start_load(table, path, std::move(wanted.missing), end);
   plan.has_begun = true;

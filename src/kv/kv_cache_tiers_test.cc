@@ -168,6 +168,24 @@ TEST(KvCacheTiers, ALoadClaimsWhatItDoesNotHold) {
   second.test.cache.release(table);
 }
 
+// What others hold takes no room.
+TEST(KvCacheTiers, LoadsTheWindowOfAPrefixThatIsInUse) {
+  FakeStore store;
+  Server(sliding_layers(), 64, {&store}).run(counting(200));
+  Server second(sliding_layers(), 12 + 2 * 2 + 2 * 2, {&store});
+  const Tokens tokens = counting(193), fork = counting(97);
+  BlockTable longer, shorter;
+  EXPECT_EQ(second.test.cache.match(longer, tokens, {}, 192), 0);
+  ASSERT_TRUE(second.test.cache.begin_load(longer, tokens, 192));
+  EXPECT_EQ(second.finish(longer, tokens).num_matched, 192);
+  EXPECT_EQ(second.test.cache.match(shorter, fork, {}, 96), 0);
+  ASSERT_TRUE(second.test.cache.begin_load(shorter, fork, 96));
+  EXPECT_EQ(second.finish(shorter, fork).num_matched, 96);
+  EXPECT_TRUE(second.test.holds(shorter, fork, 96));
+  second.test.cache.release(longer);
+  second.test.cache.release(shorter);
+}
+
 TEST(KvCacheTiers, AHoleInAWindowEndsTheLoadBeforeIt) {
   FakeStore store;
   Server(sliding_layers(), 64, {&store}).run(counting(200));
