@@ -108,12 +108,7 @@ Reply Router::create_items(const HttpRequest& request, Mailbox::Wake) const {
     conversation.items.insert(conversation.items.end(), added.begin(), added.end());
   });
   if (!found) fail_not_found("conversation_id", id);
-  Json list = {{"object", "list"}, {"data", Json::array()}};
-  for (const ItemPtr& item : added) list["data"].push_back(item->json);
-  list["first_id"] = added.empty() ? Json() : Json(added.front()->id());
-  list["last_id"] = added.empty() ? Json() : Json(added.back()->id());
-  list["has_more"] = false;
-  return {json_response(list), nullptr};
+  return {json_response(page_of(added)), nullptr};
 }
 
 Reply Router::get_item(const HttpRequest& request, Mailbox::Wake) const {

@@ -29,6 +29,7 @@ constexpr std::size_t kMaxPipelinedBytes = std::size_t{64} << 10;
 constexpr std::size_t kReadBytes = 4096;
 constexpr std::size_t kBodyReadBytes = std::size_t{64} << 10;
 constexpr std::size_t kWriteBytes = std::size_t{64} << 10;  // what stall_timeout is for
+constexpr std::size_t kSmallReplyBytes = std::size_t{1} << 20;  // that count nowhere
 constexpr std::size_t kMaxLingerBytes = std::size_t{32} << 20;
 constexpr milliseconds kLingerTimeout{2000};
 
@@ -278,7 +279,7 @@ Task<bool> HttpConnection::answer(Incoming& incoming) {
   }
   while (!reply_) co_await wait_for_event();
   while (reply_->errand && !disconnected_) co_await run_errand(incoming.request);
-  const Reply reply = take_reply();
+  Reply reply = take_reply();
   incoming.request.body = {};
   incoming.share.release();
 
@@ -288,7 +289,9 @@ Task<bool> HttpConnection::answer(Incoming& incoming) {
     written = co_await answer_from_engine(incoming, *reply.generation);
     --context_.gauges.num_generations;
   } else if (!disconnected_) {
-    HttpResponse response = reply.response;
+    BudgetShare share(context_.reply_budget);
+    HttpResponse response = std::move(reply.response);
+    charge(incoming.request, response, share);
     context_.router.add_cors(incoming.request, response);
     written = co_await write_response(std::move(response), incoming.keep_alive && !draining_,
                                       !incoming.is_head);
@@ -327,6 +330,22 @@ Reply HttpConnection::take_reply() {
   Reply reply = std::move(*reply_);
   reply_.reset();
   return reply;
+}
+
+// Large replies wait for clients that may never read them: no more of them are held than the budget has
+// room for. What a request has changed is told in any case, so that nobody repeats it.
+void HttpConnection::charge(const HttpRequest& request, HttpResponse& response,
+                            BudgetShare& share) const {
+  const std::size_t num_bytes = response.body.size();
+  const std::size_t most = limits_.max_total_reply_bytes;  // one larger than all of it goes alone
+  if (num_bytes <= kSmallReplyBytes || share.grow(std::min(num_bytes, most))) return;
+  if (request.method != "GET" && request.method != "HEAD") return;
+  context_.metrics.count_rejection("reply_memory");
+  ApiError busy{.status = 503, .code = "reply_memory", .message = {}, .param = {}};
+  busy.message = fmt::format("replies that their clients have not read yet have {} bytes, {} at most; "
+                             "try again",
+                             context_.reply_budget.used(), most);
+  response = error_response(busy, request.path);
 }
 
 Task<bool> HttpConnection::answer_from_engine(const Incoming& incoming, Generation& generation) {
@@ -393,20 +412,22 @@ void HttpConnection::on_wake() {
 }
 
 Task<bool> HttpConnection::write_response(HttpResponse response, bool keep_alive, bool with_body) {
-  std::string bytes = format_head(response, keep_alive, Framing::kLength);
-  if (with_body) bytes += response.body;
-  co_return co_await write(bytes);
+  const std::string head = format_head(response, keep_alive, Framing::kLength);
+  co_return co_await write(with_body ? std::string_view(response.body) : "", head);
 }
 
-Task<bool> HttpConnection::write(std::string_view bytes) {
-  while (!bytes.empty()) {
+Task<bool> HttpConnection::write(std::string_view bytes, std::string_view head) {
+  while (!head.empty() || !bytes.empty()) {
     const std::string_view piece = bytes.substr(0, kWriteBytes);
+    const std::array<asio::const_buffer, 2> buffers = {
+        asio::const_buffer(head.data(), head.size()),
+        asio::const_buffer(piece.data(), piece.size())};
     set_deadline(limits_.stall_timeout);
     error_code error;
-    co_await asio::async_write(socket_, asio::buffer(piece.data(), piece.size()),
-                               asio::redirect_error(kUseTask, error));
+    co_await asio::async_write(socket_, buffers, asio::redirect_error(kUseTask, error));
     clear_deadline();
     if (error) co_return false;
+    head = {};
     bytes.remove_prefix(piece.size());
   }
   co_return true;

@@ -31,6 +31,7 @@ struct ConnectionContext {
   asio::io_context& prepare_io;  // for Router::route
   WakeQueue& wakes;
   MemoryBudget& body_budget;
+  MemoryBudget& reply_budget;
   std::function<void(HttpConnection*)> on_closed;
 };
 
@@ -64,10 +65,12 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   ApiError describe_unreadable(boost::system::error_code error) const;
   Task<bool> answer(Incoming& incoming);
   Task<void> run_errand(HttpRequest& request);
+  void charge(const HttpRequest& request, HttpResponse& response, BudgetShare& share) const;
   Task<bool> answer_from_engine(const Incoming& incoming, Generation& generation);
   Task<bool> stream(const Incoming& incoming, Generation& generation);
   Task<bool> write_response(HttpResponse response, bool keep_alive, bool with_body);
-  Task<bool> write(std::string_view bytes);
+  // The head goes before the first of the bytes.
+  Task<bool> write(std::string_view bytes, std::string_view head = {});
   Task<void> linger();
   Task<void> wait_for_event(Timer::time_point end = Timer::time_point::max());
   Task<void> stop_watching();

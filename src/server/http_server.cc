@@ -87,6 +87,7 @@ class HttpServer::Impl {
   const Router router_;
   MemoryBudget body_budget_;
   WakeQueue wakes_;
+  MemoryBudget reply_budget_;
   // Destroyed in the opposite order: jobs of prepare_threads_ end before the sockets that they answer to.
   asio::io_context io_;
   asio::io_context prepare_io_;
@@ -113,6 +114,7 @@ HttpServer::Impl::Impl(ServerConfig config, const ServedModel& model)
       router_(config_, model_, metrics_, gauges_),
       body_budget_(config_.limits.max_total_body_bytes),
       wakes_(io_),
+      reply_budget_(config_.limits.max_total_reply_bytes),
       io_(std::max(config_.num_io_threads, 1)),
       prepare_threads_(prepare_io_, std::max(config_.num_prepare_threads, 1),
                        "that prepares requests"),
@@ -128,6 +130,7 @@ HttpServer::Impl::Impl(ServerConfig config, const ServedModel& model)
                .prepare_io = prepare_io_,
                .wakes = wakes_,
                .body_budget = body_budget_,
+               .reply_budget = reply_budget_,
                .on_closed = [this](HttpConnection* connection) { forget(connection); }} {
   const auto num_files = static_cast<long long>(std::min<rlim_t>(raise_file_limit(), 1 << 20));
   max_connections_ = static_cast<int>(std::clamp<long long>(

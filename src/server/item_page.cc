@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <span>
 #include <string>
 
 #include "server/json_fields.h"
@@ -34,28 +35,39 @@ bool read_is_ascending(std::string_view query) {
   return order == "asc";
 }
 
+Json make_page(std::span<const ItemPtr> items, std::size_t limit) {
+  std::size_t num_bytes = 0, count = 0;
+  while (count < std::min(limit, items.size())) {
+    num_bytes += items[count]->num_bytes;
+    if (count > 0 && num_bytes > kMaxPageBytes) break;
+    ++count;
+  }
+  Json page = {{"object", "list"}, {"data", Json::array()}};
+  for (const ItemPtr& item : items.first(count)) page["data"].push_back(item->json);
+  page["first_id"] = count == 0 ? Json() : Json(items.front()->id());
+  page["last_id"] = count == 0 ? Json() : Json(items[count - 1]->id());
+  page["has_more"] = count < items.size();
+  return page;
+}
+
 }  // namespace
 
 Json page_of(const std::vector<ItemPtr>& items, std::string_view query) {
   const std::size_t limit = read_limit(query);
   std::vector<ItemPtr> ordered = items;
   if (!read_is_ascending(query)) std::ranges::reverse(ordered);
-  auto begin = ordered.begin();
+  std::size_t begin = 0;
   if (const auto after = query_parameter(query, "after")) {
-    begin = std::ranges::find_if(ordered, [&](const ItemPtr& item) { return item->id() == *after; });
-    if (begin == ordered.end()) {
+    const auto is_it = [&](const ItemPtr& item) { return item->id() == *after; };
+    const auto found = std::ranges::find_if(ordered, is_it);
+    if (found == ordered.end()) {
       fail_field("after", fmt::format("there is no item \"{}\" in the list", shorten(*after)));
     }
-    ++begin;
+    begin = static_cast<std::size_t>(found - ordered.begin()) + 1;
   }
-  const auto num_left = static_cast<std::size_t>(ordered.end() - begin);
-  const auto end = begin + static_cast<std::ptrdiff_t>(std::min(limit, num_left));
-  Json page = {{"object", "list"}, {"data", Json::array()}};
-  for (auto item = begin; item != end; ++item) page["data"].push_back((*item)->json);
-  page["first_id"] = begin == end ? Json() : Json((*begin)->id());
-  page["last_id"] = begin == end ? Json() : Json((*(end - 1))->id());
-  page["has_more"] = num_left > limit;
-  return page;
+  return make_page(std::span<const ItemPtr>(ordered).subspan(begin), limit);
 }
+
+Json page_of(const std::vector<ItemPtr>& items) { return make_page(items, items.size()); }
 
 }  // namespace larder

@@ -1,6 +1,7 @@
 // Lists of items, page by page.
 #pragma once
 
+#include <cstddef>
 #include <string_view>
 #include <vector>
 
@@ -10,7 +11,12 @@
 namespace larder {
 
 // {object: "list", data, first_id, last_id, has_more} by the query's after, limit (1 to 100, 20 if not
-// given) and order (asc, desc if not given). Throws Error{kInvalidArgument} that names the parameter.
+// given) and order (asc, desc if not given). Ends early where the items take kMaxPageBytes together, but
+// has one at least. Throws Error{kInvalidArgument} that names the parameter.
 Json page_of(const std::vector<ItemPtr>& items, std::string_view query);
+// The first page of all of them.
+Json page_of(const std::vector<ItemPtr>& items);
+
+inline constexpr std::size_t kMaxPageBytes = std::size_t{1} << 20;  // about
 
 }  // namespace larder

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "server/router.h"
 #include "server/server_test_support.h"
 
 namespace larder {
@@ -96,6 +97,57 @@ TEST_F(Responses, StreamTypedEvents) {
   EXPECT_EQ(last["usage"]["output_tokens"], whole["usage"]["output_tokens"]);
   EXPECT_EQ(last["id"], list.front()["response"]["id"]);
   EXPECT_EQ(server_.get("/v1/responses/" + last["id"].get<std::string>()).json(), last);
+}
+
+// A few bytes ask for them, and nobody has to read them.
+TEST(StoredItems, LargeRepliesWaitWithinABudget) {
+  ServerConfig config;
+  config.limits.max_total_reply_bytes = 5'000'000;
+  const TestServer server(config);
+  Json made;
+  made["items"] = Json::array({{{"role", "user"}, {"content", std::string(3'000'000, 'x')}}});
+  const Json conversation = server.post("/v1/conversations", made.dump()).json();
+  const std::string path = "/v1/conversations/" + conversation["id"].get<std::string>() + "/items";
+  RawClient stalled(server.port());
+  stalled.send("GET " + path + " HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  stalled.receive("200 OK");
+  const auto refused = server.get(path);
+  EXPECT_EQ(refused.status, 503) << refused.body.substr(0, 200);
+  EXPECT_EQ(refused.json()["error"]["code"], "reply_memory");
+  EXPECT_EQ(server.get("/v1/conversations/" + conversation["id"].get<std::string>()).status, 200);
+  EXPECT_EQ(server.post(path, made.dump()).status, 200) << "it has been done";
+  EXPECT_NE(server.get("/metrics").body.find("reason=\"reply_memory\"} 1"), std::string::npos);
+  stalled.close();
+  int status = 503;
+  for (int i = 0; i < 400 && status != 200; ++i) {
+    status = server.get(path).status;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  EXPECT_EQ(status, 200);
+}
+
+// What is stored may be large: copying it is not for the threads that serve streams.
+TEST(StoredItems, AreReadByOtherThreadsThanStreams) {
+  const TestServer server;
+  const ServerConfig config;
+  ServerMetrics metrics("m", 1);
+  const ServerGauges gauges;
+  const Router router(config, server.model(), metrics, gauges);
+  const auto is_quick = [&](const std::string& method, const std::string& path) {
+    HttpRequest request;
+    request.method = method;
+    request.path = path;
+    return router.is_quick(request);
+  };
+  for (const char* path : {"/health", "/version", "/load", "/metrics", "/v1/models"}) {
+    EXPECT_TRUE(is_quick("GET", path)) << path;
+  }
+  for (const char* path : {"/v1/conversations/c", "/v1/conversations/c/items", "/v1/responses/r",
+                           "/v1/conversations/c/items/i", "/v1/responses/r/input_items",
+                           "/v1/cache/requests"}) {
+    EXPECT_FALSE(is_quick("GET", path)) << path;
+  }
+  EXPECT_FALSE(is_quick("DELETE", "/v1/conversations/c/items/i"));
 }
 
 // Every turn is prompted with the tokens that were generated, although the text would be encoded

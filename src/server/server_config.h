@@ -23,6 +23,8 @@ struct ServerLimits {
   std::size_t max_body_bytes = std::size_t{16} << 20;
   // Of all requests being read; max_body_bytes at least.
   std::size_t max_total_body_bytes = std::size_t{64} << 20;
+  // Of large replies that wait for their clients to read them; one larger than all of it goes alone.
+  std::size_t max_total_reply_bytes = std::size_t{64} << 20;
   int max_connections = 16384;                               // more are answered 503 and closed
   int max_json_depth = 64;                                   // levels of arrays and objects
   std::size_t max_json_values = 1'000'000;
