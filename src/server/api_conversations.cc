@@ -65,7 +65,9 @@ Reply Router::create_conversation(const HttpRequest& request, Mailbox::Wake) con
   conversation.created_s = unix_time_s();
   conversation.metadata = read_metadata(body);
   const std::string owner = owner_of(request);
-  conversation.items = make_items(owner, read_items(body, false), "items");
+  const std::vector<Json> items = read_items(body, false);
+  require_new_ids(items, {}, References::kCount, "items");
+  conversation.items = make_items(owner, items, "items");
   const Json described = describe(conversation);
   sessions_->put(owner, std::move(conversation));
   return {json_response(described), nullptr};
@@ -102,9 +104,10 @@ Reply Router::list_items(const HttpRequest& request, Mailbox::Wake) const {
 Reply Router::create_items(const HttpRequest& request, Mailbox::Wake) const {
   const std::string id = conversation_id(request);
   const std::string owner = owner_of(request);
-  const std::vector<ItemPtr> added =
-      make_items(owner, read_items(parse_body(request), true), "items");
+  const std::vector<Json> items = read_items(parse_body(request), true);
+  const std::vector<ItemPtr> added = make_items(owner, items, "items");
   const bool found = sessions_->modify(owner, id, [&](Conversation& conversation) {
+    require_new_ids(items, conversation.items, References::kCount, "items");
     conversation.items.insert(conversation.items.end(), added.begin(), added.end());
   });
   if (!found) fail_not_found("conversation_id", id);

@@ -116,6 +116,7 @@ Router::ResponsePlan Router::plan_response(const HttpRequest& request,
     if (conversation == nullptr) {
       fail_not_found("conversation", parsed.conversation_id, "conversation");
     }
+    require_new_ids(parsed.input, conversation->items, References::kArePassedOver, "input");
     draft.conversation_id = parsed.conversation_id;
     draft.context = conversation->items;
     items = conversation->items;

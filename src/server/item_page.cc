@@ -58,12 +58,13 @@ Json page_of(const std::vector<ItemPtr>& items, std::string_view query) {
   if (!read_is_ascending(query)) std::ranges::reverse(ordered);
   std::size_t begin = 0;
   if (const auto after = query_parameter(query, "after")) {
+    // The last one: behind the first of two the same page would come again.
     const auto is_it = [&](const ItemPtr& item) { return item->id() == *after; };
-    const auto found = std::ranges::find_if(ordered, is_it);
-    if (found == ordered.end()) {
+    const auto found = std::find_if(ordered.rbegin(), ordered.rend(), is_it);
+    if (found == ordered.rend()) {
       fail_field("after", fmt::format("there is no item \"{}\" in the list", shorten(*after)));
     }
-    begin = static_cast<std::size_t>(found - ordered.begin()) + 1;
+    begin = static_cast<std::size_t>(ordered.rend() - found);
   }
   return make_page(std::span<const ItemPtr>(ordered).subspan(begin), limit);
 }

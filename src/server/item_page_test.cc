@@ -39,5 +39,12 @@ TEST(ItemPage, EndsWhereItsItemsAreLarge) {
   EXPECT_EQ(page_of({})["has_more"], false);
 }
 
+TEST(ItemPage, EndsWhereAnIdOccursTwice) {
+  const std::vector<ItemPtr> items = {item("a"), item("b"), item("a"), item("c")};
+  EXPECT_EQ(walk(items, "order=asc&limit=2"), "a b|a c");
+  EXPECT_EQ(walk(items, "order=asc&limit=1"), "a|c");
+  EXPECT_EQ(walk(items, "order=desc&limit=1"), "c|a");
+}
+
 }  // namespace
 }  // namespace larder

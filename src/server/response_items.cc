@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <exception>
 #include <optional>
+#include <unordered_set>
 #include <utility>
 
 #include "server/json_fields.h"
@@ -263,6 +264,19 @@ std::vector<Json> normalize_items(const Json& value, const std::string& path) {
     items.push_back(normalize_item(value[i], fmt::format("{}[{}]", path, i)));
   }
   return items;
+}
+
+void require_new_ids(const std::vector<Json>& added, const std::vector<ItemPtr>& present,
+                     References references, const std::string& param) {
+  std::unordered_set<std::string_view> ids;
+  for (const ItemPtr& item : present) ids.insert(item->id());
+  for (std::size_t i = 0; i < added.size(); ++i) {
+    if (references == References::kArePassedOver && is_reference(added[i])) continue;
+    const auto& id = added[i]["id"].get_ref<const std::string&>();
+    if (ids.insert(id).second) continue;
+    fail_field(fmt::format("{}[{}].id", param, i),
+               fmt::format("there is an item \"{}\" already; leave this one out", shorten(id)));
+  }
 }
 
 Json make_output_message(const std::string& id, const std::string& text, bool is_complete,

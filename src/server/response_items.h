@@ -20,6 +20,12 @@ std::vector<Json> normalize_items(const Json& value, const std::string& path);
 
 bool is_reference(const Json& item);
 
+enum class References { kCount, kArePassedOver };
+// Throws Error{kInvalidArgument} that names the first of the normalised items whose id another one before
+// it has, or one that is present.
+void require_new_ids(const std::vector<Json>& added, const std::vector<ItemPtr>& present,
+                     References references, const std::string& param);
+
 // A message of the assistant, complete.
 Json make_output_message(const std::string& id, const std::string& text, bool is_complete,
                          Json logprobs = Json::array());

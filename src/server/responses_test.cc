@@ -99,6 +99,38 @@ TEST_F(Responses, StreamTypedEvents) {
   EXPECT_EQ(server_.get("/v1/responses/" + last["id"].get<std::string>()).json(), last);
 }
 
+// Else a list of them could not be walked by ids.
+TEST_F(Responses, ConversationsHoldNoIdTwice) {
+  const auto item = [](const char* id) {
+    return Json{{"role", "user"}, {"content", "hi"}, {"id", id}};
+  };
+  const auto refused = [&](const std::string& path, const Json& items) {
+    const Json request = {{"items", items}};
+    const auto answer = server_.post(path, request.dump());
+    return answer.status == 400 ? answer.param() : std::to_string(answer.status);
+  };
+  EXPECT_EQ(refused("/v1/conversations", Json::array({item("a"), item("a")})), "items[1].id");
+  const Json made = {{"items", Json::array({item("a"), item("b")})}};
+  const Json conversation = server_.post("/v1/conversations", made.dump()).json();
+  const std::string path =
+      "/v1/conversations/" + conversation["id"].get<std::string>() + "/items";
+  const Json reference = {{"type", "item_reference"}, {"id", "a"}};
+  EXPECT_EQ(refused(path, Json::array({item("c"), item("b")})), "items[1].id");
+  EXPECT_EQ(refused(path, Json::array({reference})), "items[0].id");
+  EXPECT_EQ(refused(path, Json::array({item("c")})), "200");
+
+  Json request = body("x");
+  request["conversation"] = conversation["id"];
+  request["input"] = Json::array({item("d"), item("a")});
+  EXPECT_EQ(refusal(request), "input[1].id");
+  request["input"] = Json::array({reference, item("d"), reference});
+  const Json response = create(request);
+  std::vector<std::string> ids;
+  const Json list = server_.get(path + "?order=asc").json();
+  for (const Json& one : list["data"]) ids.push_back(one["id"]);
+  EXPECT_EQ(ids, (std::vector<std::string>{"a", "b", "c", "d", response["output"][0]["id"]}));
+}
+
 // A few bytes ask for them, and nobody has to read them.
 TEST(StoredItems, LargeRepliesWaitWithinABudget) {
   ServerConfig config;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <optional>
+#include <unordered_set>
 #include <utility>
 
 #include "server/response_items.h"
@@ -111,7 +112,12 @@ class ResponsesWriter final : public ReplyWriter {
       // It may have been deleted meanwhile; then there is nothing to append to.
       store.modify(draft_.owner, draft_.conversation_id, [&](Conversation& conversation) {
         auto& items = conversation.items;
-        items.insert(items.end(), draft_.input.begin(), draft_.input.end());
+        std::unordered_set<std::string_view> ids;
+        for (const ItemPtr& item : items) ids.insert(item->id());
+        // What the input refers to may be there.
+        for (const ItemPtr& item : draft_.input) {
+          if (ids.insert(item->id()).second) items.push_back(item);
+        }
         items.insert(items.end(), output.begin(), output.end());
       });
     }

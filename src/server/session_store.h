@@ -104,7 +104,8 @@ class SessionStore {
   // Whatever was found of those ids, in no order; one walk over all that the owner has.
   std::vector<ItemPtr> find_items(const std::string& owner, const std::set<std::string>& ids);
 
-  // change gets a copy that then takes its place; it must not call the store. false: see find.
+  // change gets a copy that then takes its place; it must not call the store, and
+  // changes nothing where it throws. false: see find.
   bool modify(const std::string& owner, const std::string& id,
               const std::function<void(Conversation&)>& change);
   bool remove_response(const std::string& owner, const std::string& id);
