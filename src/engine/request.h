@@ -26,7 +26,7 @@ struct SamplingParams {
   std::vector<std::pair<TokenId, float>> logit_bias;  // added before anything else
   std::optional<std::uint64_t> seed;                  // nullopt: drawn by the engine
   std::vector<TokenId> stop_token_ids;  // beside the model's end tokens; the stop token is not text
-  int min_tokens = 0;                   // no end or stop token before that many
+  int min_tokens = 0;                   // no end or stop token before that many, nor a stop string (TextStream)
   int max_tokens = 16;                  // 0 = prompt only (with prompt_logprobs)
   bool ignore_eos = false;
   int num_logprobs = -1;         // -1 = none; 0 = of the chosen token; k = and of the k best

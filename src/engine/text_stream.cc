@@ -27,12 +27,12 @@ const std::string& StopFinder::stop() const {
   return found() ? patterns_[static_cast<std::size_t>(found_)].text : kNothing;
 }
 
-std::string StopFinder::push(std::string_view text) {
+std::string StopFinder::push(std::string_view text, bool may_stop) {
   if (found()) return {};
   if (patterns_.empty()) return std::string(text);
   for (const char next : text) {
     held_ += next;
-    advance(next);
+    advance(next, may_stop);
     if (found()) {
       held_.resize(held_.size() - stop().size());
       return std::exchange(held_, {});
@@ -45,7 +45,7 @@ std::string StopFinder::push(std::string_view text) {
   return shown;
 }
 
-void StopFinder::advance(char next) {
+void StopFinder::advance(char next, bool may_stop) {
   for (std::size_t index = 0; index < patterns_.size(); ++index) {
     Pattern& pattern = patterns_[index];
     std::size_t& num_matched = pattern.num_matched;
@@ -54,15 +54,22 @@ void StopFinder::advance(char next) {
     }
     if (pattern.text[num_matched] == next) ++num_matched;
     if (num_matched < pattern.text.size()) continue;
-    if (!found() || pattern.text.size() > stop().size()) found_ = static_cast<int>(index);
+    const bool is_longest = !found() || pattern.text.size() > stop().size();
+    if (may_stop && is_longest) found_ = static_cast<int>(index);
     num_matched = pattern.fallback[num_matched - 1];
   }
 }
 
 std::string StopFinder::finish() { return std::exchange(held_, {}); }
 
+std::string TextStream::push(TokenId token) {
+  if (stopped()) return {};
+  ++num_tokens_;
+  return find(decoder_.push(token));
+}
+
 std::string TextStream::find(std::string_view text) {
-  std::string shown = finder_.push(text);
+  std::string shown = finder_.push(text, num_tokens_ > min_tokens_);
   if (stopped() && include_stop_) shown += finder_.stop();
   return shown;
 }

@@ -20,8 +20,9 @@ class StopFinder {
   // Empty strings are ignored.
   explicit StopFinder(std::vector<std::string> stops);
 
-  // The text that is certainly before any stop string. After found(): "".
-  std::string push(std::string_view text);
+  // The text that is certainly before any stop string. After found(): "". Stops that are completed in text
+  // that must not stop are passed over, and shown.
+  std::string push(std::string_view text, bool may_stop = true);
   // What was held back, as no more text follows.
   std::string finish();
 
@@ -36,7 +37,7 @@ class StopFinder {
     std::size_t num_matched = 0;
   };
 
-  void advance(char next);
+  void advance(char next, bool may_stop);
 
   std::vector<Pattern> patterns_;
   std::string held_;
@@ -46,16 +47,18 @@ class StopFinder {
 // Thread: one at a time. The tokenizer must outlive it.
 class TextStream {
  public:
-  // include_stop: the stop string is part of the text. The rest: see StreamDecoder.
+  // include_stop: the stop string is part of the text. min_tokens: how many come before one that may
+  // complete a stop string. The rest: see StreamDecoder.
   TextStream(const Tokenizer& tokenizer, std::vector<std::string> stops, bool include_stop = false,
-             bool show_special = false, bool continues_text = false)
+             bool show_special = false, bool continues_text = false, int min_tokens = 0)
       : decoder_(tokenizer, show_special, continues_text),
         finder_(std::move(stops)),
-        include_stop_(include_stop) {}
+        include_stop_(include_stop),
+        min_tokens_(min_tokens) {}
 
   // The text that this token completes, often all of it, possibly "". Ends at the stop string,
   // after which there is no more: the owner cancels the request.
-  std::string push(TokenId token) { return stopped() ? "" : find(decoder_.push(token)); }
+  std::string push(TokenId token);
   // What was held back; call once, when no token follows. May stop, too.
   std::string finish();
 
@@ -68,6 +71,8 @@ class TextStream {
   StreamDecoder decoder_;
   StopFinder finder_;
   bool include_stop_;
+  int min_tokens_;
+  int num_tokens_ = 0;
 };
 
 }  // namespace larder

@@ -115,6 +115,22 @@ TEST(TextStream, MayKeepTheStop) {
   EXPECT_TRUE(stream.stopped());
 }
 
+TEST(TextStream, StopsOnlyBehindTheLeastTokens) {
+  const Tokenizer tokenizer(letters());
+  const auto text_of = [&](int min_tokens, const std::vector<TokenId>& tokens) {
+    TextStream stream(tokenizer, {"STOP", "a"}, false, false, false, min_tokens);
+    std::string text;
+    for (const TokenId token : tokens) text += stream.push(token) + '|';
+    return text + stream.finish() + (stream.stopped() ? "!" : "");
+  };
+  EXPECT_EQ(text_of(0, {1, 0}), "b||!");
+  EXPECT_EQ(text_of(1, {0, 1, 0}), "a|b||!");
+  EXPECT_EQ(text_of(4, {0, 2, 3, 1, 2, 3}), "a||STOP|b|||!");
+  // One that begins before and ends behind them is one.
+  EXPECT_EQ(text_of(2, {1, 2, 3}), "b|||!");
+  EXPECT_EQ(text_of(9, {0, 2}), "a||ST");
+}
+
 TEST(TextStream, HoldsHalfACharacterBack) {
   const Tokenizer tokenizer(letters());
   TextStream stream(tokenizer, {});

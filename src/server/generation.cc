@@ -43,7 +43,8 @@ Generation::Generation(const ServedModel& model, GenerationJob job, ServerMetric
     for (int i = 0; i < options_.best_of; ++i) {
       Choice& choice = choices_.emplace_back(TextStream(
           model.tokenizer, options_.stop, options_.include_stop, !options_.skip_special_tokens,
-          job.prompts[static_cast<std::size_t>(prompt)].continues_text));
+          job.prompts[static_cast<std::size_t>(prompt)].continues_text,
+          options_.sampling.min_tokens));
       choice.index = static_cast<int>(choices_.size()) - 1;
       choice.prompt = prompt;
     }

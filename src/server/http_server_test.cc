@@ -140,6 +140,8 @@ TEST(HttpServer, StopStringEndsTextAndUsage) {
   EXPECT_EQ(choice["finish_reason"], "stop");
   EXPECT_EQ(choice["stop_reason"], stop);
   EXPECT_LT(stopped["usage"]["completion_tokens"], 40);
+  const std::string later = fields + R"(,"min_tokens":20,"stop":)" + Json(stop).dump();
+  EXPECT_GT(server.post("/v1/completions", braced(later)).json()["usage"]["completion_tokens"], 20);
   EXPECT_TRUE(server.becomes_idle());
 }
 
