@@ -70,6 +70,27 @@ TEST(CacheReport, ComesOnRequestAndByItsId) {
   EXPECT_NE(metrics.find("larder:prompt_tokens_missed_total{"), std::string::npos);
 }
 
+TEST(CacheReport, KnowsToolsThatCameOrWent) {
+  EngineConfig engine = TestServer::default_engine();
+  engine.max_model_len = 2000;
+  const TestServer server({}, engine);
+  const std::string tools =
+      R"(,"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object"}}}])";
+  const auto divergence = [&](const std::string& before, const std::string& after) {
+    const std::string system = "Be brief and kind to all. ";
+    // No other case's prompts are the nearest ones.
+    const std::string salt = fmt::format(R"(,"cache_salt":"{}")", before.size());
+    server.post("/v1/chat/completions", chat(system, "Hello there, friend.", salt + before));
+    const auto answer = server.post("/v1/chat/completions",
+                                    chat(system, "Hello there, friend.", salt + kReport + after));
+    return answer.json()["larder"]["cache"]["divergence"];
+  };
+  EXPECT_EQ(divergence("", tools)["class"], "changed_tools");
+  const Json gone = divergence(tools, "");
+  EXPECT_EQ(gone["class"], "changed_tools");
+  EXPECT_EQ(gone["segment"], "tools");
+}
+
 // What was refused was never computed: it is nobody's relative, and no request that ended.
 TEST(CacheReport, ARefusedAttemptHidesNothing) {
   TestServer server;

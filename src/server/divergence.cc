@@ -224,10 +224,10 @@ class Classifier {
     return message >= 0 && index < origin_.sent_as.size() ? origin_.sent_as[index] : message;
   }
 
-  // Tools stand in what a template prints before the first turn.
+  // Tools stand in what a template prints before the first turn, of either prompt: one may have none.
   bool is_in_tools() const {
     if (origin_.tools == relative_.origin.tools) return false;
-    return first_ < origin_.tools_end;
+    return first_ < std::max(origin_.tools_end, relative_.origin.tools_end);
   }
 
   bool is_rethought() const {
