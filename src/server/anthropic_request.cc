@@ -249,9 +249,9 @@ void read_message(const Json& value, const std::string& path, ChatBuilder& build
   }
 }
 
-bool wants_tools(const Fields& fields) {
+void read_tool_choice(const Fields& fields, GenerationOptions& options) {
   const Json* value = fields.find("tool_choice");
-  if (value == nullptr) return true;
+  if (value == nullptr) return;
   const Fields choice(*value, "tool_choice");
   const auto type = choice.string("type", kMaxNameBytes).value_or("");
   if (type != "auto" && type != "none") {
@@ -259,11 +259,11 @@ bool wants_tools(const Fields& fields) {
                                     "\"auto\" or \"none\"",
                                     shorten(type)));
   }
-  return type == "auto";
+  options.may_call_tools = type == "auto";
 }
 
 void read_tools(const Fields& fields, ChatRequest& request, ChatBuilder& builder) {
-  const bool is_wanted = wants_tools(fields);
+  read_tool_choice(fields, request.options);
   const Json* tools = fields.find("tools");
   if (tools == nullptr) return;
   if (!tools->is_array()) {
@@ -283,10 +283,9 @@ void read_tools(const Fields& fields, ChatRequest& request, ChatBuilder& builder
     if (schema == nullptr || !schema->is_object()) tool.fail("input_schema", "must be an object");
     function["parameters"] = *schema;
     list.push_back({{"type", "function"}, {"function", std::move(function)}});
-    const auto ttl_s = read_cache_control(tool);
-    if (is_wanted) builder.add_tool_mark(i, ttl_s);
+    builder.add_tool_mark(i, read_cache_control(tool));
   }
-  if (is_wanted && !list.empty()) request.tools = std::move(list);
+  if (!list.empty()) request.tools = std::move(list);
 }
 
 void check_marks(const std::vector<CacheMark>& marks) {

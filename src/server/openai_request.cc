@@ -300,6 +300,7 @@ void read_tools(const Fields& fields, ChatRequest& request) {
                                              shorten(choice)));
     }
   }
+  if (choice == "none") request.options.may_call_tools = false;
   const Json* tools = fields.find("tools");
   if (tools == nullptr) return;
   if (!tools->is_array()) {
@@ -308,7 +309,7 @@ void read_tools(const Fields& fields, ChatRequest& request) {
   for (std::size_t i = 0; i < tools->size(); ++i) {
     Fields((*tools)[i], fmt::format("tools[{}]", i));
   }
-  if (choice == "auto" && !tools->empty()) request.tools = *tools;
+  if (!tools->empty()) request.tools = *tools;
 }
 
 std::vector<Prompt> read_prompts(const Fields& fields, const RequestRules& rules) {

@@ -1,5 +1,6 @@
 #include "server/openai_request.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -246,9 +247,14 @@ TEST(OpenAiRequest, AbsentMembersOfAMessageAreHiddenFromTemplates) {
   }
 }
 
-TEST(OpenAiRequest, ToolChoiceNoneHidesTheTools) {
-  EXPECT_TRUE(chat(R"("tools":[{"type":"function"}],"tool_choice":"none")").tools.is_null());
-  EXPECT_FALSE(chat(R"("tools":[{"type":"function"}],"tool_choice":"auto")").tools.is_null());
+// The prompt is to stay what it was in the turns before.
+TEST(OpenAiRequest, ToolChoiceNoneKeepsTheTools) {
+  for (const char* choice : {"none", "auto"}) {
+    const ChatRequest request = chat(
+        fmt::format(R"("tools":[{{"type":"function"}}],"tool_choice":"{}")", choice));
+    EXPECT_EQ(request.tools.size(), 1u);
+    EXPECT_EQ(request.options.may_call_tools, choice == std::string("auto"));
+  }
 }
 
 TEST(OpenAiRequest, PromptsComeInFourShapes) {

@@ -61,6 +61,7 @@ void read_tools(const Fields& fields, ResponsesRequest& request) {
                                              shorten(choice)));
     }
   }
+  request.options.may_call_tools = choice == "auto";
   request.echo["tool_choice"] = choice;
   request.echo["tools"] = Json::array();
   const Json* tools = fields.find("tools");
@@ -73,7 +74,7 @@ void read_tools(const Fields& fields, ResponsesRequest& request) {
     shaped.push_back(chat_tool((*tools)[i], fmt::format("tools[{}]", i)));
   }
   request.echo["tools"] = *tools;
-  if (choice == "auto" && !shaped.empty()) request.tools = std::move(shaped);
+  if (!shaped.empty()) request.tools = std::move(shaped);
 }
 
 void read_sessions(const Fields& fields, ResponsesRequest& request) {

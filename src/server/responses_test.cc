@@ -99,6 +99,19 @@ TEST_F(Responses, StreamTypedEvents) {
   EXPECT_EQ(server_.get("/v1/responses/" + last["id"].get<std::string>()).json(), last);
 }
 
+TEST_F(Responses, ToolChoiceLeavesThePromptAsItIs) {
+  Json request = body("hello");
+  const auto count = [&] {
+    return server_.post("/v1/responses/input_tokens", request.dump()).json()["input_tokens"].get<int>();
+  };
+  const int without = count();
+  request["tools"] = Json::array({{{"type", "function"}, {"name", "f"}, {"parameters", Json::object()}}});
+  const int with = count();
+  request["tool_choice"] = "none";
+  EXPECT_GT(with, without);
+  EXPECT_EQ(count(), with);
+}
+
 // Else a list of them could not be walked by ids.
 TEST_F(Responses, ConversationsHoldNoIdTwice) {
   const auto item = [](const char* id) {

@@ -211,7 +211,8 @@ void adapt_tools(ChatRequest& request, const ChatTemplate& chat_template) {
   const std::string& source = chat_template.source();
   const bool knows_tools = source.find("tools") != source.npos;
   request.options.reads_tool_calls =
-      has_tools && (!knows_tools || source.find("<tool_call>") != source.npos);
+      has_tools && request.options.may_call_tools &&
+      (!knows_tools || source.find("<tool_call>") != source.npos);
   if (!knows_tools && speaks_of_tools(request)) Adapter(request).run();
 }
 

@@ -42,6 +42,32 @@ TEST(ToolPrompt, KeepsTheToolsForTheLedger) {
             std::string::npos);
 }
 
+// Whatever a turn may do, its prompt begins as the turns' before it.
+TEST(ToolPrompt, IsTheSameWhereNoToolMayBeCalled) {
+  const auto read = [](const char* choice) {
+    return adapted(parse_chat_request(
+        parse_json(std::string("{\"model\":\"m\",") + kTools + ",\"tool_choice\":\"" + choice +
+                       "\",\"messages\":[" + kTurns + "]}", {}),
+        kRules));
+  };
+  const auto read_anthropic = [](const char* choice) {
+    return adapted(parse_messages_request(
+        parse_json(std::string(R"({"max_tokens":1,"tool_choice":{"type":")") + choice +
+                       R"("},"tools":[{"name":"f","input_schema":{},"cache_control":{"type":"ephemeral"}}],
+                       "messages":[{"role":"user","content":"a"}]})", {}),
+        kRules));
+  };
+  for (const auto& [free, barred] : {std::pair(read("auto"), read("none")),
+                                     std::pair(read_anthropic("auto"), read_anthropic("none"))}) {
+    EXPECT_EQ(free.messages, barred.messages);
+    EXPECT_EQ(free.adapted_tools, barred.adapted_tools);
+    EXPECT_EQ(free.marks.size(), barred.marks.size());
+    EXPECT_TRUE(free.options.reads_tool_calls);
+    EXPECT_FALSE(barred.options.reads_tool_calls);
+  }
+  EXPECT_EQ(read_anthropic("none").marks.size(), 1u);
+}
+
 TEST(ToolPrompt, KnowsWhichMessageWasTheClients) {
   // A system prompt is put in, and the tool's result goes with the question behind it.
   EXPECT_EQ(chat(kTurns).sent_as, (std::vector<int>{-1, 0, 1, 2, 4, 5}));
