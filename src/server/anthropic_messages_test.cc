@@ -277,6 +277,30 @@ TEST(OpenAiChat, CallsAreToolCalls) {
   EXPECT_EQ(parse_json(whole_of(*writer, kCall), {})["choices"][0]["message"]["content"], kCall);
 }
 
+// Clients that asked for one call at a time run one.
+TEST(ToolCalls, ComeOneAtATimeWhereThatIsAsked) {
+  const std::string two = kCall + "<tool_call>{\"name\": \"twin\"}</tool_call>";
+  const Tokenizer tokenizer(tiny_vocabulary());
+  for (const bool takes_many : {true, false}) {
+    GenerationOptions options;
+    options.reads_tool_calls = true;
+    options.takes_many_calls = takes_many;
+    const auto has_twin = [&](std::unique_ptr<ReplyWriter> whole, std::unique_ptr<ReplyWriter> stream) {
+      whole->set_options(options);
+      stream->set_options(options);
+      const bool in_whole = whole_of(*whole, two).find("twin") != std::string::npos;
+      EXPECT_EQ(stream_of(*stream, {two}).find("twin") != std::string::npos, in_whole);
+      return in_whole;
+    };
+    EXPECT_EQ(has_twin(make_messages_writer("m"), make_messages_writer("m")), takes_many);
+    EXPECT_EQ(has_twin(make_chat_writer("m", tokenizer), make_chat_writer("m", tokenizer)),
+              takes_many);
+    EXPECT_EQ(has_twin(make_responses_writer("m", tokenizer, {}),
+                         make_responses_writer("m", tokenizer, {})),
+              takes_many);
+  }
+}
+
 TEST(OpenAiResponses, CallsAreItems) {
   GenerationOptions options;
   options.reads_tool_calls = true;

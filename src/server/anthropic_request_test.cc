@@ -49,7 +49,7 @@ TEST(AnthropicRequest, ReadsEveryField) {
       kHi + R"(,"model":"m","temperature":0.5,"top_p":0.9,"top_k":3,"stop_sequences":["a","b"],
       "stream":true,"metadata":{"user_id":"u"},"system":"S","thinking":{"type":"disabled"},
       "diagnostics":{"previous_message_id":"msg_1"},"service_tier":"auto","cache_salt":"s",
-      "tool_choice":{"type":"auto"},"tools":[{"name":"f","description":"d","input_schema":{"type":"object"}}])");
+      "tool_choice":{"type":"auto","disable_parallel_tool_use":true},"tools":[{"name":"f","description":"d","input_schema":{"type":"object"}}])");
   EXPECT_EQ(request.options.model, "m");
   EXPECT_FLOAT_EQ(request.options.sampling.temperature, 0.5F);
   EXPECT_EQ(request.options.sampling.top_k, 3);
@@ -58,6 +58,7 @@ TEST(AnthropicRequest, ReadsEveryField) {
   EXPECT_TRUE(request.options.wants_diagnostics);
   EXPECT_EQ(request.options.comparison_id, "msg_1");
   EXPECT_EQ(request.options.cache_salt, "s");
+  EXPECT_FALSE(request.options.takes_many_calls);
   EXPECT_EQ(request.messages[0], parse_json(R"({"role":"system","content":"S"})", {}));
   EXPECT_EQ(request.template_kwargs["enable_thinking"], false);
   EXPECT_EQ(request.tools, parse_json(R"([{"type":"function","function":{"name":"f","description":"d",

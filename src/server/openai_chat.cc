@@ -20,7 +20,9 @@ class ChatWriter final : public ChoicesWriter {
  private:
   // What a stream's text has had of calls.
   struct Calls {
-    ToolCallScanner scanner{true};
+    explicit Calls(bool takes_many) : scanner(true, takes_many) {}
+
+    ToolCallScanner scanner;
     int num_calls = 0;
   };
 
@@ -31,7 +33,7 @@ class ChatWriter final : public ChoicesWriter {
   Json stream_choice(Choice& choice, ChoiceDelta& delta) override {
     Json message = Json::object();
     if (!choice.begun) message["role"] = "assistant";
-    Calls* calls = options_.reads_tool_calls ? &calls_[choice.index] : nullptr;
+    Calls* calls = calls_of(choice);
     if (calls != nullptr) take_calls(choice, *calls, delta.text, message);
     if (!choice.begun || !delta.text.empty()) message["content"] = std::move(delta.text);
     Json result = {{"index", choice.index}, {"delta", std::move(message)}};
@@ -47,7 +49,7 @@ class ChatWriter final : public ChoicesWriter {
     Json calls = Json::array();
     std::string text;
     if (options_.reads_tool_calls) {
-      for (const AnswerPiece& piece : split_answer(choice.text, true)) {
+      for (const AnswerPiece& piece : split_answer(choice.text, true, options_.takes_many_calls)) {
         if (piece.call) calls.push_back(call_json(*piece.call));
         text += piece.text;
       }
@@ -65,6 +67,12 @@ class ChatWriter final : public ChoicesWriter {
     result["stop_reason"] = stop_reason(choice);
     if (options_.return_token_ids) result["token_ids"] = token_ids(choice.tokens);
     return result;
+  }
+
+  // nullptr: its text is read for none.
+  Calls* calls_of(const Choice& choice) {
+    if (!options_.reads_tool_calls) return nullptr;
+    return &calls_.try_emplace(choice.index, options_.takes_many_calls).first->second;
   }
 
   // Leaves of the text what is none.

@@ -64,6 +64,7 @@ struct GenerationOptions {
   std::optional<std::string> comparison_id;
   bool wants_diagnostics = false;  // the reply says why tokens of the prompt were computed
   bool may_call_tools = true;      // tool_choice is not "none"; the prompt is the same either way
+  bool takes_many_calls = true;    // of tools in one answer; else what follows the first is dropped
   bool reads_tool_calls = false;   // <tool_call> in the answer is a call, see tool_calls.h
   AttentionSpan attention;
   HistoryOptions history;  // of a chat: what becomes of one too long

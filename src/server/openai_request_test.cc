@@ -247,6 +247,11 @@ TEST(OpenAiRequest, AbsentMembersOfAMessageAreHiddenFromTemplates) {
   }
 }
 
+TEST(OpenAiRequest, CallsMayBeAskedForOneByOne) {
+  EXPECT_TRUE(chat("").options.takes_many_calls);
+  EXPECT_FALSE(chat(R"("parallel_tool_calls":false)").options.takes_many_calls);
+}
+
 // The prompt is to stay what it was in the turns before.
 TEST(OpenAiRequest, ToolChoiceNoneKeepsTheTools) {
   for (const char* choice : {"none", "auto"}) {

@@ -63,9 +63,8 @@ std::vector<AnswerPiece> ToolCallScanner::finish() {
   while (is_in_call_) {
     // The end token may have come in place of the closing tag.
     if (auto call = parse_call(held_)) {
-      pieces.push_back({.text = {}, .call = std::move(call)});
+      take_call(std::move(*call), pieces);
       held_.clear();
-      is_in_call_ = false;
     } else {
       give_up_call(pieces);
       scan(pieces);
@@ -109,11 +108,15 @@ bool ToolCallScanner::scan_call(std::vector<AnswerPiece>& pieces) {
     give_up_call(pieces);
     return true;
   }
-  pieces.push_back({.text = {}, .call = std::move(call)});
-  follows_call_ = true;
+  take_call(std::move(*call), pieces);
   held_.erase(0, *end + kEnd.size());
-  is_in_call_ = false;
   return true;
+}
+
+void ToolCallScanner::take_call(ToolCall call, std::vector<AnswerPiece>& pieces) {
+  if (takes_many_ || !has_call_) pieces.push_back({.text = {}, .call = std::move(call)});
+  has_call_ = follows_call_ = true;
+  is_in_call_ = false;
 }
 
 // Where the closing tag is that no string of the JSON holds.
@@ -153,8 +156,9 @@ void ToolCallScanner::emit(std::string_view text, std::vector<AnswerPiece>& piec
   pieces.push_back({.text = std::string(text), .call = {}});
 }
 
-std::vector<AnswerPiece> split_answer(std::string_view text, bool reads_tool_calls) {
-  ToolCallScanner scanner(reads_tool_calls);
+std::vector<AnswerPiece> split_answer(std::string_view text, bool reads_tool_calls,
+                                      bool takes_many_calls) {
+  ToolCallScanner scanner(reads_tool_calls, takes_many_calls);
   std::vector<AnswerPiece> pieces = scanner.push(text);
   std::ranges::move(scanner.finish(), std::back_inserter(pieces));
   // Text that was held back follows its beginning.

@@ -28,8 +28,9 @@ struct AnswerPiece {
 // everything, then finish(). Thread: one.
 class ToolCallScanner {
  public:
-  // Not active: text goes through as it is.
-  explicit ToolCallScanner(bool is_active) : is_active_(is_active) {}
+  // Not active: text goes through as it is. takes_many: false = calls behind the first are dropped.
+  explicit ToolCallScanner(bool is_active, bool takes_many = true)
+      : is_active_(is_active), takes_many_(takes_many) {}
 
   std::vector<AnswerPiece> push(std::string_view text);
   std::vector<AnswerPiece> finish();
@@ -39,10 +40,13 @@ class ToolCallScanner {
   bool scan_text(std::vector<AnswerPiece>& pieces);
   bool scan_call(std::vector<AnswerPiece>& pieces);
   std::optional<std::size_t> find_end();
+  void take_call(ToolCall call, std::vector<AnswerPiece>& pieces);
   void give_up_call(std::vector<AnswerPiece>& pieces);
   void emit(std::string_view text, std::vector<AnswerPiece>& pieces);
 
   const bool is_active_;
+  const bool takes_many_;
+  bool has_call_ = false;
   bool is_in_call_ = false;
   bool follows_call_ = false;
   std::string held_;
@@ -53,6 +57,7 @@ class ToolCallScanner {
 };
 
 // The pieces of a whole answer.
-std::vector<AnswerPiece> split_answer(std::string_view text, bool reads_tool_calls);
+std::vector<AnswerPiece> split_answer(std::string_view text, bool reads_tool_calls,
+                                      bool takes_many_calls = true);
 
 }  // namespace larder

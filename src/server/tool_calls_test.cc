@@ -14,8 +14,8 @@ std::string show(const std::vector<AnswerPiece>& pieces) {
   return shown;
 }
 
-std::string by_bytes(const std::string& text) {
-  ToolCallScanner scanner(true);
+std::string by_bytes(const std::string& text, bool takes_many = true) {
+  ToolCallScanner scanner(true, takes_many);
   std::string shown;
   for (const char byte : text) shown += show(scanner.push({&byte, 1}));
   return shown + show(scanner.finish());
@@ -62,6 +62,17 @@ TEST(ToolCalls, FoundHoweverTheTextComes) {
     EXPECT_EQ(by_bytes(text), shown) << text;
     EXPECT_EQ(show(split_answer(text, false)), text);
   }
+}
+
+TEST(ToolCalls, OnlyTheFirstIsTakenWhereOneIsWanted) {
+  const std::string first = "Hm. <tool_call>{\"name\":\"f\"}</tool_call>\n";
+  const std::string second = "<tool_call>{\"name\":\"g\"}";
+  for (const std::string& text : {first + second, first + second + "</tool_call>\n",
+                                  first + second + "</tool_call>" + second}) {
+    EXPECT_EQ(show(split_answer(text, true, false)), "Hm.[f{}]") << text;
+    EXPECT_EQ(by_bytes(text, false), "Hm.[f{}]") << text;
+  }
+  EXPECT_EQ(by_bytes(first + second + "</tool_call> so", false), "Hm.[f{}]so");
 }
 
 TEST(ToolCalls, TextIsNotHeldBackWithoutNeed) {
