@@ -27,6 +27,7 @@ using std::chrono::milliseconds;
 // Bytes taken off the socket while a request is worked on; more stay in the kernel.
 constexpr std::size_t kMaxPipelinedBytes = std::size_t{64} << 10;
 constexpr std::size_t kReadBytes = 4096;
+constexpr int kMaxSkippedBytes = 8;
 constexpr std::size_t kBodyReadBytes = std::size_t{64} << 10;
 constexpr std::size_t kWriteBytes = std::size_t{64} << 10;  // what stall_timeout is for
 constexpr std::size_t kSmallReplyBytes = std::size_t{1} << 20;  // that count nowhere
@@ -114,16 +115,38 @@ Task<void> HttpConnection::serve() {
 
 Task<bool> HttpConnection::wait_for_request() {
   if (draining_ || disconnected_) co_return false;
-  if (buffer_.size() > 0) co_return true;
-  buffer_.shrink_to_fit();
-  idle_ = true;
-  set_deadline(limits_.idle_timeout);
-  error_code error;
-  // Waits without a buffer: most connections are idle most of the time.
-  co_await socket_.async_wait(Socket::wait_read, asio::redirect_error(kUseTask, error));
-  clear_deadline();
-  idle_ = false;
-  co_return !error;
+  num_skipped_bytes_ = 0;
+  while (!has_begun_request()) {
+    if (draining_) co_return false;
+    buffer_.shrink_to_fit();
+    idle_ = true;
+    set_deadline(limits_.idle_timeout);
+    error_code error;
+    // Waits without a buffer: most connections are idle most of the time.
+    co_await socket_.async_wait(Socket::wait_read, asio::redirect_error(kUseTask, error));
+    idle_ = false;
+    std::size_t num_bytes = 0;
+    if (!error) {
+      num_bytes = co_await socket_.async_read_some(buffer_.prepare(kReadBytes),
+                                                   asio::redirect_error(kUseTask, error));
+    }
+    clear_deadline();
+    if (error) co_return false;
+    buffer_.commit(num_bytes);
+  }
+  co_return true;
+}
+
+// Some clients end a body with an empty line that they do not count, and RFC 9112 has it passed over.
+bool HttpConnection::has_begun_request() {
+  while (buffer_.size() > 0) {
+    const char next = *static_cast<const char*>(buffer_.data().data());
+    const bool is_skipped = (next == '\r' || next == '\n') && num_skipped_bytes_ < kMaxSkippedBytes;
+    if (!is_skipped) return true;
+    buffer_.consume(1);
+    ++num_skipped_bytes_;
+  }
+  return false;
 }
 
 // Returns whether the connection can take another request.

@@ -58,6 +58,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
 
   Task<void> serve();
   Task<bool> wait_for_request();
+  bool has_begun_request();
   Task<bool> serve_one();
   Task<bool> read_head(Incoming& incoming);
   Task<bool> read_body(Incoming& incoming);
@@ -93,6 +94,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   std::optional<Reply> reply_;       // of prepare_io
   Generation* streaming_ = nullptr;  // while its events are being written
   std::uint64_t deadline_number_ = 0;
+  int num_skipped_bytes_ = 0;  // before the request that comes
   bool timed_out_ = false;
   bool watching_ = false;  // the second reader has a read pending
   bool keep_watching_ = false;

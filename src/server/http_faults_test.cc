@@ -142,6 +142,27 @@ TEST(HttpFaults, PipelinedRequestsAreAnsweredInOrder) {
   EXPECT_NE(text.find("\"version\"", at), std::string::npos);
 }
 
+// As RFC 9112 asks in 2.2; some clients send one behind a body.
+TEST(HttpFaults, EmptyLinesBeforeARequestArePassedOver) {
+  const TestServer server;
+  const std::string request = TestServer::request("/v1/completions", kGood, "");
+  const std::string last = "GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+  RawClient client(server.port());
+  client.send("\r\n" + request + "\r\n" + last);
+  const std::string text = client.receive();
+  EXPECT_EQ(text.find("HTTP/1.1 200"), 0u);
+  EXPECT_EQ(text.rfind("HTTP/1.1 200"), text.rfind("HTTP/1.1 "));
+  EXPECT_GT(text.rfind("HTTP/1.1 200"), 0u);
+  // Alone, and in halves.
+  RawClient slow(server.port());
+  for (const std::string& bytes : {std::string("\r"), std::string("\n"), last}) {
+    slow.send(bytes);
+    std::this_thread::sleep_for(milliseconds(50));
+  }
+  EXPECT_EQ(slow.receive().find("HTTP/1.1 200"), 0u);
+  EXPECT_EQ(server.exchange(std::string(100, '\n') + request).status, 400);
+}
+
 TEST(HttpFaults, BodiesShareABudget) {
   ServerConfig config = impatient();
   config.limits.max_body_bytes = 40'000;
