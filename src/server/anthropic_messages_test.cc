@@ -1,6 +1,8 @@
 // Anthropic's API over real sockets, with a tiny random model behind it.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "server/reply_writer.h"
 #include "server/responses_writer.h"
 #include "server/server_test_support.h"
@@ -336,6 +338,69 @@ TEST(OpenAiResponses, CallsAreItems) {
   EXPECT_EQ(output[1].at("arguments"), arguments);
   EXPECT_EQ(output[1].at("status"), "completed");
   EXPECT_TRUE(output[1].at("call_id").get<std::string>().starts_with("call_"));
+}
+
+// The text one token a character, and what of it is shown.
+Json response_of(const std::string& text, const std::string& shown, std::size_t tokens_at_once) {
+  const Tokenizer tokenizer(tiny_vocabulary());
+  ResponseDraft draft;
+  draft.wants_logprobs = true;
+  const auto writer = make_responses_writer("m", tokenizer, std::move(draft));
+  GenerationOptions options;
+  options.reads_tool_calls = true;
+  writer->set_options(options);
+  std::vector<Choice> choices;
+  Choice& choice = choices.emplace_back(TextStream(tokenizer, {}));
+  std::vector<OutputToken> tokens(text.size());
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    tokens[i].token = tokenizer.encode(text.substr(i, 1), false, false).at(0);
+  }
+  choice.text = shown;
+  choice.tokens = tokens;
+  Choice* chosen[] = {&choice};
+  if (tokens_at_once == 0) {
+    choice.finish = FinishReason::kStop;
+    return parse_json(writer->whole(chosen, choices), {});
+  }
+  std::string out;
+  for (std::size_t at = 0; at < text.size(); at += tokens_at_once) {
+    const std::size_t end = std::min(at + tokens_at_once, text.size());
+    if (end == text.size()) choice.finish = FinishReason::kStop;
+    ChoiceDelta delta;
+    if (at < shown.size()) delta.text = shown.substr(at, end - at);
+    delta.tokens.assign(tokens.begin() + static_cast<std::ptrdiff_t>(at),
+                        tokens.begin() + static_cast<std::ptrdiff_t>(end));
+    writer->delta(choice, std::move(delta), choices, out);
+  }
+  writer->end(choices, out);
+  return events_of(out).back().data["response"];
+}
+
+TEST(OpenAiResponses, LogprobsStandBesideTheirText) {
+  const auto shape = [](const Json& response) {
+    std::string all;
+    for (const Json& item : response["output"]) {
+      if (item["type"] != "message") {
+        all += "(call)";
+        continue;
+      }
+      const Json& part = item["content"][0];
+      all += '[' + part["text"].get<std::string>() + ':';
+      for (const Json& entry : part["logprobs"]) all += entry["token"].get<std::string>();
+      all += ']';
+    }
+    return all;
+  };
+  const std::string call = "<tool_call>{\"name\":\"f\"}</tool_call>";
+  const std::string text = "One" + call + "two" + call + "three";
+  for (const std::size_t tokens_at_once : {0u, 1u, 7u, 1000u}) {
+    EXPECT_EQ(shape(response_of(text, text, tokens_at_once)),
+              "[One:One](call)[two:two](call)[three:three]");
+    EXPECT_EQ(shape(response_of("a <tool", "a <tool", tokens_at_once)), "[a <tool:a <tool]");
+    EXPECT_EQ(shape(response_of("oneSTOP", "one", tokens_at_once)), "[one:oneSTOP]");
+    EXPECT_EQ(shape(response_of("STOP", "", tokens_at_once)), "[:STOP]");
+    EXPECT_EQ(shape(response_of(call + "STOP", call, tokens_at_once)), "(call)");
+  }
 }
 
 TEST(AnthropicMessages, AClientThatGoesFreesItsBlocks) {

@@ -1,7 +1,7 @@
 #include "server/responses_writer.h"
 
 #include <algorithm>
-#include <iterator>
+#include <deque>
 #include <optional>
 #include <unordered_set>
 #include <utility>
@@ -31,7 +31,7 @@ class ResponsesWriter final : public ReplyWriter {
 
   void delta(Choice& choice, ChoiceDelta delta, std::span<const Choice>,
              std::string& out) override {
-    if (!draft_.prewarms) take(choice, delta.text, logprobs(delta.tokens), out);
+    if (!draft_.prewarms) take(choice, delta.text, delta.tokens, out);
   }
 
   void end(std::span<const Choice> all, std::string& out) override {
@@ -50,7 +50,7 @@ class ResponsesWriter final : public ReplyWriter {
   std::string whole(std::span<Choice*> shown, std::span<const Choice>) override {
     std::string events;
     const Choice& choice = *shown.front();
-    if (!draft_.prewarms) take(choice, choice.text, logprobs(choice.tokens), events);
+    if (!draft_.prewarms) take(choice, choice.text, choice.tokens, events);
     return dump_json(complete(choice));
   }
 
@@ -136,29 +136,54 @@ class ResponsesWriter final : public ReplyWriter {
     return draft_.prewarms || choice.finish != FinishReason::kLength;
   }
 
-  // News of the answer: texts and calls become items.
-  void take(const Choice& choice, std::string_view text, Json logprobs, std::string& out) {
+  // News of the answer: texts and calls become items. Token by token where logprobs are to stand beside
+  // their texts.
+  void take(const Choice& choice, std::string_view text, std::span<const OutputToken> tokens,
+            std::string& out) {
     if (!std::exchange(begun_, true) && !draft_.compaction.is_null()) {
       add_item(std::move(draft_.compaction), out);
     }
-    std::vector<AnswerPiece> pieces = scanner().push(text);
-    if (choice.done()) std::ranges::move(scanner().finish(), std::back_inserter(pieces));
-    for (AnswerPiece& piece : pieces) {
-      if (piece.call) {
-        close_message(true, out);
-        add_call(*piece.call, out);
-      } else {
-        add_text(std::move(piece.text), std::move(logprobs), out);
-        logprobs = Json::array();
-      }
+    if (draft_.wants_logprobs) expect(tokens);
+    while (!expected_.empty() && expected_.front().num_bytes <= text.size()) {
+      const std::string_view piece = text.substr(0, expected_.front().num_bytes);
+      text.remove_prefix(piece.size());
+      waiting_logprobs_.push_back(std::move(expected_.front().logprob));
+      expected_.pop_front();
+      put(scanner().push(piece), out);
     }
-    if (!choice.done()) {
-      if (pieces.empty()) keep_for_later(std::move(logprobs));
-      return;
-    }
+    if (!expected_.empty()) expected_.front().num_bytes -= text.size();
+    put(scanner().push(text), out);
+    if (choice.done()) finish(choice, out);
+  }
+
+  void finish(const Choice& choice, std::string& out) {
+    put(scanner().finish(), out);
+    // Their text is not shown: of a stop string, of half a character.
+    for (Expected& token : expected_) waiting_logprobs_.push_back(std::move(token.logprob));
     const bool is_silent = num_calls_ == 0 && !message_;
     if (is_silent) open_message(out);
+    if (message_ && !waiting_logprobs_.empty()) add_text("", out);
     close_message(is_complete(choice), out);
+  }
+
+  // The text comes later, as far as it is shown.
+  void expect(std::span<const OutputToken> tokens) {
+    if (!decoder_) decoder_.emplace(tokenizer_, !options_.skip_special_tokens);
+    for (const OutputToken& token : tokens) {
+      expected_.push_back({decoder_->push(token.token).size(), logprob(token)});
+    }
+  }
+
+  void put(std::vector<AnswerPiece> pieces, std::string& out) {
+    for (AnswerPiece& piece : pieces) {
+      if (!piece.call) {
+        add_text(std::move(piece.text), out);
+        continue;
+      }
+      close_message(true, out);
+      add_call(*piece.call, out);
+      waiting_logprobs_ = Json::array();  // of the tokens that wrote the call
+    }
   }
 
   ToolCallScanner& scanner() {
@@ -166,10 +191,11 @@ class ResponsesWriter final : public ReplyWriter {
     return *scanner_;
   }
 
-  // Of tokens whose text is held back.
-  void keep_for_later(Json logprobs) {
-    for (Json& logprob : logprobs) waiting_logprobs_.push_back(std::move(logprob));
-  }
+  // A token whose text has not come.
+  struct Expected {
+    std::size_t num_bytes = 0;
+    Json logprob;
+  };
 
   // A message that is being written.
   struct Message {
@@ -187,10 +213,9 @@ class ResponsesWriter final : public ReplyWriter {
     return event;
   }
 
-  void add_text(std::string text, Json logprobs, std::string& out) {
+  void add_text(std::string text, std::string& out) {
     if (!message_) open_message(out);
     Json shown = std::exchange(waiting_logprobs_, Json::array());
-    for (Json& logprob : logprobs) shown.push_back(std::move(logprob));
     for (const Json& logprob : shown) message_->logprobs.push_back(logprob);
     message_->text += text;
     Json event = place_in_message();
@@ -270,18 +295,13 @@ class ResponsesWriter final : public ReplyWriter {
     append_named_event(out, type, event);
   }
 
-  Json logprobs(std::span<const OutputToken> tokens) const {
-    Json list = Json::array();
-    if (!draft_.wants_logprobs) return list;
-    for (const OutputToken& token : tokens) {
-      Json entry = describe(token.token, token.logprob);
-      entry["top_logprobs"] = Json::array();
-      for (const TokenLogprob& other : token.best) {
-        entry["top_logprobs"].push_back(describe(other.token, other.logprob));
-      }
-      list.push_back(std::move(entry));
+  Json logprob(const OutputToken& token) const {
+    Json entry = describe(token.token, token.logprob);
+    entry["top_logprobs"] = Json::array();
+    for (const TokenLogprob& other : token.best) {
+      entry["top_logprobs"].push_back(describe(other.token, other.logprob));
     }
-    return list;
+    return entry;
   }
 
   Json describe(TokenId token, float logprob) const {
@@ -300,7 +320,9 @@ class ResponsesWriter final : public ReplyWriter {
   Json output_ = Json::array();  // items that are complete
   std::optional<Message> message_;
   std::optional<ToolCallScanner> scanner_;  // once the options are known
-  Json waiting_logprobs_ = Json::array();
+  std::optional<StreamDecoder> decoder_;  // likewise
+  std::deque<Expected> expected_;
+  Json waiting_logprobs_ = Json::array();  // of tokens whose text the scanner holds back
   int num_calls_ = 0;
   bool begun_ = false;
 };
