@@ -238,11 +238,12 @@ void parse_tool_arguments(Json& message, const std::string& path) {
   for (Json& call : *calls) {
     if (!call.is_object() || !call.contains("function") || !call["function"].is_object()) continue;
     Json& function = call["function"];
-    const auto arguments = function.find("arguments");
-    if (arguments == function.end() || !arguments->is_string()) continue;
+    Json& arguments = function["arguments"];
+    if (arguments.is_null() || arguments == "") arguments = Json::object();  // a call without any
+    if (!arguments.is_string()) continue;
     try {
-      Json parsed = parse_json(arguments->get_ref<const std::string&>(), {});
-      if (parsed.is_object()) *arguments = std::move(parsed);
+      Json parsed = parse_json(arguments.get_ref<const std::string&>(), {});
+      if (parsed.is_object()) arguments = std::move(parsed);
     } catch (const Error&) {
       // A model may have written broken JSON into the history; the template then gets its text.
     }

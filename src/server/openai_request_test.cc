@@ -225,6 +225,17 @@ TEST(OpenAiRequest, MessagesAreChecked) {
   EXPECT_EQ(request.messages[2]["tool_calls"][0]["function"]["arguments"]["x"], 1);
 }
 
+TEST(OpenAiRequest, CallsWithoutArgumentsHaveNone) {
+  for (const char* arguments : {R"(,"arguments":"")", R"(,"arguments":null)", R"(,"arguments":"{}")", ""}) {
+    const ChatRequest request = parse_chat_request(
+        parse_json(R"({"messages":[{"role":"user","content":"hi"},
+            {"role":"assistant","tool_calls":[{"function":{"name":"f")" + std::string(arguments) + "}}]}]}", {}),
+        kRules);
+    EXPECT_EQ(dump_json(request.messages[1]["tool_calls"][0]["function"]),
+              R"({"name":"f","arguments":{}})");
+  }
+}
+
 // As openai's model_dump() writes an answer: with null, or an empty list, for what there is not.
 TEST(OpenAiRequest, AbsentMembersOfAMessageAreHiddenFromTemplates) {
   std::ifstream file(LARDER_SOURCE_DIR "/tests/golden/chat_template/templates/llama3.2.jinja");
