@@ -69,7 +69,8 @@ void HttpConnection::start_refusing(std::string reason) {
   ApiError error{.status = 503, .code = "too_many_connections", .message = {}, .param = {}};
   error.message = std::move(reason);
   auto refusing = [](std::shared_ptr<HttpConnection> self, ApiError reply) -> Task<void> {
-    co_await self->refuse(std::move(reply));
+    const HttpRequest unread{};
+    co_await self->refuse(std::move(reply), unread);
     self->close_socket();
     self->context_.on_closed(self.get());
   };
@@ -178,7 +179,8 @@ Task<bool> HttpConnection::read_head(Incoming& incoming) {
   HttpRequest& request = incoming.request;
   const auto target = message.target();  // known also where the body is refused by its length
   request.path = to_string(target.substr(0, target.find('?')));
-  if (error) co_return co_await refuse(describe_unreadable(error), request.path);
+  request.origin = to_string(message[http::field::origin]);
+  if (error) co_return co_await refuse(describe_unreadable(error), request);
 
   request.method = to_string(message.method_string());
   if (target.size() > request.path.size()) {
@@ -189,7 +191,6 @@ Task<bool> HttpConnection::read_head(Incoming& incoming) {
   request.content_type = to_string(message[http::field::content_type]);
   request.content_encoding = to_string(message[http::field::content_encoding]);
   request.host = to_string(message[http::field::host]);
-  request.origin = to_string(message[http::field::origin]);
   request.asked_headers = to_string(message[http::field::access_control_request_headers]);
   incoming.is_http_1_0 = message.version() < 11;
   incoming.is_head = message.method() == http::verb::head;
@@ -201,8 +202,7 @@ Task<bool> HttpConnection::read_head(Incoming& incoming) {
        message.count(http::field::content_length) > 0 ||
        !boost::beast::iequals(message[http::field::transfer_encoding], "chunked"));
   if (bad_coding) {
-    co_return co_await refuse(describe_unreadable(http::error::bad_transfer_encoding),
-                              request.path);
+    co_return co_await refuse(describe_unreadable(http::error::bad_transfer_encoding), request);
   }
   co_return true;
 }
@@ -225,7 +225,7 @@ Task<bool> HttpConnection::read_body(Incoming& incoming) {
     co_await http::async_read_some(socket_, buffer_, parser, asio::redirect_error(kUseTask, error));
     if (error == http::error::need_buffer) error = {};
     if (error) {
-      co_return co_await refuse(describe_unreadable(error), incoming.request.path);
+      co_return co_await refuse(describe_unreadable(error), incoming.request);
     }
     const std::size_t num_bytes = piece->size() - target.size;
     if (!incoming.share.grow(num_bytes)) {
@@ -233,7 +233,7 @@ Task<bool> HttpConnection::read_body(Incoming& incoming) {
       ApiError busy{.status = 503, .code = "body_memory", .message = {}, .param = {}};
       busy.message = fmt::format("the requests being read have {} bytes already; try again",
                                  limits_.max_total_body_bytes);
-      co_return co_await refuse(std::move(busy), incoming.request.path);
+      co_return co_await refuse(std::move(busy), incoming.request);
     }
     body.append(piece->data(), num_bytes);
   }
@@ -243,9 +243,10 @@ Task<bool> HttpConnection::read_body(Incoming& incoming) {
 
 // Sends an error and ends the connection in a way that lets the client read it. Always returns
 // false.
-Task<bool> HttpConnection::refuse(ApiError error, std::string path) {
+Task<bool> HttpConnection::refuse(ApiError error, const HttpRequest& request) {
   if (error.status == 0) co_return false;
-  HttpResponse response = error_response(error, path);
+  HttpResponse response = error_response(error, request.path);
+  context_.router.add_cors(request, response);
   if (co_await write_response(std::move(response), false, true)) co_await linger();
   co_return false;
 }

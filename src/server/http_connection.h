@@ -62,7 +62,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   Task<bool> serve_one();
   Task<bool> read_head(Incoming& incoming);
   Task<bool> read_body(Incoming& incoming);
-  Task<bool> refuse(ApiError error, std::string path = {});
+  Task<bool> refuse(ApiError error, const HttpRequest& request);
   ApiError describe_unreadable(boost::system::error_code error) const;
   Task<bool> answer(Incoming& incoming);
   Task<void> run_errand(HttpRequest& request);

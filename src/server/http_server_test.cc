@@ -374,6 +374,31 @@ TEST(HttpServer, WebPagesAreLetInOnlyWhenNamed) {
             std::string::npos);
 }
 
+// A page that is not told the origin hears of no error, only that something failed.
+TEST(HttpServer, WebPagesMayReadRefusalsAndTheirHeaders) {
+  ServerConfig config;
+  config.cors_origins = {"http://a"};
+  config.limits.max_body_bytes = 100;
+  config.limits.body_timeout = milliseconds(100);
+  const TestServer server(config);
+  const auto head = [&](const std::string& more) {
+    return server
+        .exchange("POST /v1/messages HTTP/1.1\r\nOrigin: http://a\r\nContent-Type: application/json\r\n" +
+                  more)
+        .head;
+  };
+  for (const std::string& more :
+       {std::string("Content-Length: 1000\r\n\r\n"), std::string("Content-Length: 10\r\n\r\n{"),
+        std::string("Transfer-Encoding: gzip\r\n\r\n")}) {
+    const std::string refusal = head(more);
+    EXPECT_EQ(refusal.find("HTTP/1.1 4"), 0u) << refusal;
+    EXPECT_NE(refusal.find("Access-Control-Allow-Origin: http://a\r\n"), std::string::npos) << refusal;
+    EXPECT_NE(refusal.find("Access-Control-Expose-Headers: Request-Id, Retry-After\r\n"),
+              std::string::npos);
+    EXPECT_NE(refusal.find("request-id: req_"), std::string::npos);
+  }
+}
+
 // Browsers let any page send a POST without a body's type, and only hide the reply.
 TEST(HttpServer, WebPagesThatAreNotNamedChangeNothing) {
   const auto reset = [](const TestServer& server, const std::string& headers) {
