@@ -7,6 +7,7 @@
 
 #include "server/json_fields.h"
 #include "server/response_items.h"
+#include "server/utf8.h"
 
 namespace larder {
 namespace {
@@ -210,7 +211,7 @@ void echo_as_given(const Fields& fields, ResponsesRequest& request) {
 }  // namespace
 
 Json read_metadata(const Json& body) {
-  constexpr std::size_t kMaxEntries = 16, kMaxKeyBytes = 64, kMaxValueBytes = 512;
+  constexpr std::size_t kMaxEntries = 16, kMaxKeyCharacters = 64, kMaxValueCharacters = 512;
   const Fields fields(body, "");
   const Json* value = fields.find("metadata");
   if (value == nullptr) return Json::object();
@@ -220,12 +221,14 @@ Json read_metadata(const Json& body) {
                 fmt::format("at most {} entries, there are {}", kMaxEntries, value->size()));
   }
   for (const auto& [key, text] : value->items()) {
-    if (key.size() > kMaxKeyBytes) {
-      fields.fail("metadata", fmt::format("a key may have {} bytes, one has {}", kMaxKeyBytes,
-                                          key.size()));
+    if (const std::size_t size = count_characters(key); size > kMaxKeyCharacters) {
+      fields.fail("metadata", fmt::format("a key may have {} characters, one has {}",
+                                          kMaxKeyCharacters, size));
     }
-    if (!text.is_string() || text.get_ref<const std::string&>().size() > kMaxValueBytes) {
-      inner.fail(key, fmt::format("must be a string of at most {} bytes", kMaxValueBytes));
+    const bool fits = text.is_string() && count_characters(text.get_ref<const std::string&>()) <=
+                                              kMaxValueCharacters;
+    if (!fits) {
+      inner.fail(key, fmt::format("must be a string of at most {} characters", kMaxValueCharacters));
     }
   }
   return *value;

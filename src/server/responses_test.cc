@@ -99,6 +99,21 @@ TEST_F(Responses, StreamTypedEvents) {
   EXPECT_EQ(server_.get("/v1/responses/" + last["id"].get<std::string>()).json(), last);
 }
 
+TEST_F(Responses, MetadataIsMeasuredInCharacters) {
+  const auto text = [](int count) {
+    std::string made;
+    for (int i = 0; i < count; ++i) made += "\u00e9";
+    return made;
+  };
+  Json request = body("x", 1);
+  request["metadata"] = {{text(64), text(512)}};
+  EXPECT_EQ(create(request)["metadata"], request["metadata"]);
+  request["metadata"] = {{"a", text(513)}};
+  EXPECT_EQ(refusal(request), "metadata.a");
+  request["metadata"] = {{text(65), "b"}};
+  EXPECT_EQ(refusal(request), "metadata");
+}
+
 TEST_F(Responses, ToolChoiceLeavesThePromptAsItIs) {
   Json request = body("hello");
   const auto count = [&] {
