@@ -71,6 +71,8 @@ class Planner {
       plan_file();
     }
     if (!options_.weights.empty()) d.weights = parse_weight_format(options_.weights);
+    report_.trained_context_len = d.shape.context_len;
+    if (options_.runtime.max_model_len > 0) d.shape.context_len = options_.runtime.max_model_len;
     if (!report_.server) read_limits();
     fill_workload();
     const double budget = report_.kv_budget_bytes;
@@ -145,7 +147,6 @@ class Planner {
     if (!limits.memory.empty()) d.machine.memory_bytes = parse_bytes(limits.memory);
     if (!limits.kv_size.empty())
       report_.kv_budget_bytes = static_cast<double>(parse_bytes(limits.kv_size));
-    if (limits.max_model_len > 0) d.shape.context_len = limits.max_model_len;
   }
 
   void fill_workload() {

@@ -94,7 +94,7 @@ Json plan_json(const PlanReport& report) {
   Json json;
   json["model"] = {{"name", d.shape.name},
                    {"layers", d.shape.num_layers()},
-                   {"context_length", d.shape.context_len},
+                   {"context_length", report.trained_context_len},
                    {"parameters", d.shape.num_parameters()},
                    {"active_parameters", d.shape.num_active_parameters()}};
   json["machine"] = {{"name", m.name},

@@ -46,7 +46,7 @@ void print_subject(const PlanReport& report) {
                                      [](const KvLayerShape& layer) { return layer.window > 0; }));
   row("Model", fmt::format("{}, {} layers{}, context {}", shape.name, shape.num_layers(),
                            num_windowed > 0 ? fmt::format(" ({} with a window)", num_windowed) : "",
-                           shape.context_len));
+                           report.trained_context_len));
   row("Parameters", fmt::format("{:.2f} G, {:.2f} G of them for each token",
                                 static_cast<double>(shape.num_parameters()) / 1e9,
                                 static_cast<double>(shape.num_active_parameters()) / 1e9));

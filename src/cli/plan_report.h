@@ -14,7 +14,8 @@
 namespace larder {
 
 struct PlanReport {
-  Deployment deployment;
+  Deployment deployment;            // its context is that of -c, if given
+  int trained_context_len = 0;
   Workload workload;
   // Of one device, for the KV cache; 0 = what the weights leave of the memory.
   double kv_budget_bytes = 0;

@@ -14,7 +14,7 @@ namespace larder {
 
 struct ModelShape {
   std::string name;
-  int context_len = 0;                  // tokens that the model was trained for
+  int context_len = 0;                  // tokens that the model was trained for, or that are asked of it
   std::vector<KvLayerShape> kv_layers;  // what each layer stores for a token
   // Counts of parameters; a step reads those of the layers and of the output, and as many experts
   // as its tokens choose.

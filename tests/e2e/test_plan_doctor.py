@@ -81,6 +81,17 @@ def test_plan_for_another_machine_takes_its_limits_from_the_options():
     assert "does not fit" in larder("plan", *arguments, "--memory", "8GiB", code=1).stderr
 
 
+def test_plan_for_this_machine_takes_its_context_from_the_options():
+    def longest(*arguments):
+        out = plan("-m", SMOLLM2, "--no-measure", *arguments)
+        assert out["model"]["context_length"] == 8192
+        return out["memory"]["max_context_for_budget"][0]["tokens"]
+
+    assert longest("-c", 1000) == 1000
+    assert longest("-c", 20000, "--kv-size", "600MiB", "--prompt", 15000) == 20000
+    assert longest("--kv-size", "600MiB") == 8192
+
+
 def test_a_context_beyond_the_trained_one_is_told():
     for model in (SMOLLM2, "llama-3-8b"):
         arguments = ("plan", "-m", model, "--machine", "h100", "-c", 20000)
