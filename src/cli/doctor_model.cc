@@ -124,9 +124,11 @@ std::optional<std::int64_t> check_model(const RuntimeOptions& options, Findings&
     what = "fit";
     if (has_device) return check_fit(options, device, findings);
   } catch (const Error& error) {
-    const std::string fix = std::string_view(what) == "fit"
-                                ? "a smaller --kv-size, --max-model-len or model; see `larder plan`"
-                                : "another file, or a conversion of it to a type that is served";
+    std::string fix = "another file, or a conversion of it to a type that is served";
+    if (std::string_view(what) == "fit")
+      fix = error.kind() == ErrorKind::kInvalidArgument
+                ? "another value there; see `larder serve --help`"
+                : "a smaller --kv-size, --max-model-len or model; see `larder plan`";
     findings.fail(what, error.what(), fix);
   }
   return std::nullopt;

@@ -58,6 +58,7 @@ class Planner {
                   : std::max(1, static_cast<int>(std::thread::hardware_concurrency()))) {}
 
   PlanReport run() {
+    const PlanOptions asked = plan_options(options_.runtime);
     Deployment& d = report_.deployment;
     d.kv_types = parse_kv_types(options_.runtime.kv_type);
     d.num_devices = options_.num_devices;
@@ -72,8 +73,11 @@ class Planner {
     }
     if (!options_.weights.empty()) d.weights = parse_weight_format(options_.weights);
     report_.trained_context_len = d.shape.context_len;
-    if (options_.runtime.max_model_len > 0) d.shape.context_len = options_.runtime.max_model_len;
-    if (!report_.server) read_limits();
+    if (asked.max_model_len > 0) d.shape.context_len = asked.max_model_len;
+    if (!report_.server) {  // else they count already
+      if (asked.memory_bytes > 0) d.machine.memory_bytes = asked.memory_bytes;
+      if (asked.kv_bytes > 0) report_.kv_budget_bytes = static_cast<double>(asked.kv_bytes);
+    }
     fill_workload();
     const double budget = report_.kv_budget_bytes;
     if (budget == 0)
@@ -136,17 +140,6 @@ class Planner {
     report_.speed = calibrate(planned.file.config, gguf,
                               {.kv_types = d.kv_types, .limits = planned.limits}, pool_);
     report_.is_calibrated = true;
-  }
-
-  // What plan_model() reads where the plan is of a server here.
-  void read_limits() {
-    const RuntimeOptions& limits = options_.runtime;
-    if (!limits.kv_size.empty() && !limits.memory.empty())
-      throw_invalid("--kv-size and --memory: give one of them");
-    Deployment& d = report_.deployment;
-    if (!limits.memory.empty()) d.machine.memory_bytes = parse_bytes(limits.memory);
-    if (!limits.kv_size.empty())
-      report_.kv_budget_bytes = static_cast<double>(parse_bytes(limits.kv_size));
   }
 
   void fill_workload() {

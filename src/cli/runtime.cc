@@ -64,6 +64,20 @@ void show_progress(std::size_t done_bytes, std::size_t total_bytes) {
 
 }  // namespace
 
+PlanOptions plan_options(const RuntimeOptions& options) {
+  if (!options.kv_size.empty() && !options.memory.empty())
+    throw_invalid("--kv-size and --memory: give one of them");
+  const auto bytes_of = [](const char* name, const std::string& text) -> std::int64_t {
+    if (text.empty()) return 0;
+    const std::int64_t bytes = parse_bytes(text);
+    if (bytes == 0) throw_invalid("{} {}: must be more than 0", name, text);
+    return bytes;
+  };
+  return {.memory_bytes = bytes_of("--memory", options.memory),
+          .kv_bytes = bytes_of("--kv-size", options.kv_size),
+          .max_model_len = options.max_model_len};
+}
+
 void warn_beyond_training(const RuntimeOptions& options, int context_len) {
   const AttentionSpan& span = options.attention;
   if (options.max_model_len <= context_len) return;
@@ -184,8 +198,7 @@ std::int64_t bookkeeping_bytes(const ServerLimits& limits) {
 }
 
 PlannedModel plan_model(const RuntimeOptions& options, ThreadPool& pool, Device* device) {
-  if (!options.kv_size.empty() && !options.memory.empty())
-    throw_invalid("--kv-size and --memory: give one of them");
+  const PlanOptions asked = plan_options(options);
   const KvTypes types = parse_kv_types(options.kv_type);
   const std::int64_t available_bytes = device != nullptr
                                            ? static_cast<std::int64_t>(device->free_bytes())
@@ -218,12 +231,8 @@ PlannedModel plan_model(const RuntimeOptions& options, ThreadPool& pool, Device*
     };
   }
 
-  PlanOptions plan_options;
-  if (!options.kv_size.empty()) plan_options.kv_bytes = parse_bytes(options.kv_size);
-  if (!options.memory.empty()) plan_options.memory_bytes = parse_bytes(options.memory);
-  plan_options.max_model_len = options.max_model_len;
   try {
-    planned.plan = make_plan(*planned.layout, footprint, plan_options, available_bytes);
+    planned.plan = make_plan(*planned.layout, footprint, asked, available_bytes);
   } catch (const Error& error) {
     if (device == nullptr) throw;
     throw Error(error.kind(), fmt::format("device {}: {}", name_of_device(options), error.what()));

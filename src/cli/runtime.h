@@ -69,6 +69,9 @@ struct ModelFile {
   std::unique_ptr<ChatTemplate> chat_template;
 };
 
+// What --kv-size, --memory and -c fix. Throws Error{kInvalidArgument} for a size that is none.
+PlanOptions plan_options(const RuntimeOptions& options);
+
 // A line on standard error where --max-model-len is more than that and no window keeps within it.
 void warn_beyond_training(const RuntimeOptions& options, int context_len);
 

@@ -119,6 +119,8 @@ def test_plan_without_measuring_is_about_memory():
     (("-m", "llama-3-8b", "--machine", "h100", "--kv-size", "lots"), ["lots", "512MiB"]),
     (("-m", "llama-3-8b", "--machine", "h100", "--memory", "x"), ["x", "512MiB"]),
     (("-m", "llama-3-8b", "--machine", "h100", "--memory", "8GiB", "--kv-size", "1GiB"), ["--memory", "--kv-size"]),
+    (("-m", "llama-3-8b", "--machine", "h100", "--kv-size", "0"), ["--kv-size 0: must be more than 0"]),
+    (("-m", SMOLLM2, "--memory", "0MiB"), ["--memory 0MiB: must be more than 0"]),
     (("-m", "llama-3-8b", "--machine", "h100", "--prompt", 9000), ["--prompt 9000", "8192"]),
     (("-m", "llama-3-8b", "--machine", "h100", "--output", 9000), ["--output 9000", "8192"]),
 ])
@@ -195,6 +197,11 @@ def test_doctor_finds_a_damaged_model(tmp_path):
 
 def test_doctor_finds_what_does_not_fit():
     assert doctor("--port", 0, "--kv-size", "900TiB", code=1)["fit"]["verdict"] == "FAIL"
+
+
+def test_doctor_finds_a_size_of_nothing():
+    check = doctor("--port", 0, "--kv-size", 0, code=1)["fit"]
+    assert "--kv-size 0" in check["text"] and "smaller" not in check["fix"]
 
 
 def test_doctor_finds_the_disk_in_use(tmp_path):
