@@ -67,6 +67,10 @@ Value Runtime::own_attribute(const Value& value, std::string_view name, bool& is
     if (name == "stop") return Value::integer(list->range_stop);
     if (name == "step") return Value::integer(list->range_step);
   }
+  if (const List* list = value.list(); list != nullptr && list->is_group) {
+    if (name == "grouper") return list->items[0];
+    if (name == "list") return list->items[1];
+  }
   if (is_number(value)) {
     if (name == "real" || (name == "numerator" && is_integral(value))) return plus(value);
     if (name == "imag" && is_integral(value)) return Value::integer(0);

@@ -278,7 +278,10 @@ Value group_by(Runtime& runtime, const Value& value, const Args& args) {
     }
     if (group.size() == 0)
       group.push(items->items[positions[i++]]);  // a key unequal to itself: nan
-    groups.push(runtime.pair(shown, group.finish()));
+    ListBuilder pair(runtime);
+    pair.push(shown);
+    pair.push(group.finish());
+    groups.push(pair.finish_group());
   }
   return groups.finish();
 }

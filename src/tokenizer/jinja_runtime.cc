@@ -63,6 +63,11 @@ ListRef ListBuilder::take(ListKind kind) {
 
 Value ListBuilder::finish(ListKind kind, Origin origin) { return {take(kind), origin}; }
 
+Value ListBuilder::finish_group() {
+  list_.is_group = true;
+  return finish(ListKind::kTuple);
+}
+
 Value Runtime::text(std::string_view bytes, Origin origin) {
   TextBuilder out(budget_);
   out.append(bytes, origin);

@@ -57,6 +57,7 @@ class ListBuilder {
   std::size_t size() const { return list_.items.size(); }
   ListRef take(ListKind kind = ListKind::kList);
   Value finish(ListKind kind = ListKind::kList, Origin origin = Origin::kTrusted);
+  Value finish_group();  // of two elements, see List::is_group
 
  private:
   Runtime& runtime_;

@@ -128,6 +128,7 @@ enum class ListKind : std::uint8_t { kList, kTuple, kRange, kKeys, kValues, kIte
 // Immutable once shared; so are dicts. depth = 1 + the deepest element's, bounded by the budget's.
 struct List {
   ListKind kind = ListKind::kList;
+  bool is_group = false;  // a tuple of groupby: its elements have the names grouper and list
   int depth = 1;
   std::vector<Value> items;
   Int128 range_start = 0, range_stop = 0, range_step = 1;  // kRange: as written
