@@ -78,8 +78,7 @@ class Bench {
         if (fits("depth ", depth, length + 1))
           row(fmt::format("tg{} @ d{}", length, depth), decode_rates(length, depth));
     for (const int batch : options_.batches)
-      for (const int depth : options_.depths.empty() ? std::vector{1} : options_.depths)
-        batch_rows(batch, depth);
+      for (const int depth : fitting_depths(batch)) batch_rows(batch, depth);
     if (!computed_prompts().empty()) {
       std::puts("\n| prompt | cold TTFT, ms | warm TTFT, ms | cached tokens |");
       std::puts("| ---: | ---: | ---: | ---: |");
@@ -120,6 +119,15 @@ class Bench {
     std::fprintf(stderr, "%s%d: longer than the %d tokens that fit, left out\n", test,
                  std::max(prompt, output), runtime_.plan().max_model_len);
     return false;
+  }
+
+  // Where a batch takes turns in decoding, its rate would be that of a smaller one.
+  std::vector<int> fitting_depths(int batch) const {
+    if (batch <= runtime_.max_decodes())
+      return options_.depths.empty() ? std::vector{1} : options_.depths;
+    std::fprintf(stderr, "--batch %d: more than the %d that decode in one step, left out\n", batch,
+                 runtime_.max_decodes());
+    return {};
   }
 
   std::vector<double> prefill_rates(int length) {
@@ -283,8 +291,8 @@ void add_bench_command(CLI::App& app) {
                       "Tokens in the context before --tg, such as 512 8192 32768 (default: none)")
       ->check(CLI::Range(1, 1 << 24));
   command->add_option("--batch", options->batches,
-                      "Sequences that decode at once, such as 1 4 16 64, behind each depth; the "
-                      "rate is of all together (default: none)")
+                      "Sequences that decode at once, such as 1 4 16 64, as many as a step takes, behind "
+                      "each depth; the rate is of all together (default: none)")
       ->check(CLI::Range(1, 256));
   command->add_flag("--made-up", options->made_up,
                     "Make up the KV of prompts in place of computing it, to get to long depths "

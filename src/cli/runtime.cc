@@ -165,8 +165,8 @@ void add_runtime_options(CLI::App& command, RuntimeOptions& options) {
           "FLOAT"));
   command
       .add_option("--max-sequences", options.max_sequences,
-                  "Answers computed at once, each of a request's n counted, and fewer than "
-                  "--batch-tokens; more wait in line (default 256)")
+                  "Answers computed at once, each of a request's n counted, 64 of them in a step, and "
+                  "fewer than --batch-tokens; more wait in line (default 256)")
       ->check(CLI::Range(1, 65536));
   command
       .add_option("--attention-window", options.attention.window,

@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <string>
@@ -107,6 +108,12 @@ class Runtime {
   int num_threads() const { return pool_.num_threads(); }
   const Clock& clock() const { return clock_; }
   const AttentionSpan& attention() const { return attention_; }
+  // Sequences that decode in one step, at most.
+  int max_decodes() const {
+    const TransformerLimits& limits = planned_.limits;
+    return std::min({limits.max_logit_rows, limits.max_sequences,
+                     std::max(1, limits.max_batch_tokens - 1)});
+  }
 
  private:
   std::unique_ptr<Device> device_;  // null = the CPU

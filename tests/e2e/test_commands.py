@@ -101,6 +101,14 @@ def test_bench_prints_the_table():
     assert int(cached) == 63
 
 
+def test_bench_leaves_out_what_decodes_in_turns():
+    options = ("bench", "-m", MODELS["smollm2"], "--pp", 16, "--tg", 4, "-r", 1)
+    for limit, most in ((("--max-sequences", 3), 3), (("--batch-tokens", 3), 2), ((), 64)):
+        run = larder(*options, *limit, "--batch", most + 1)
+        assert " x tg4" not in run.stdout
+        assert f"--batch {most + 1}: more than the {most} that decode in one step, left out" in run.stderr
+
+
 def test_bench_is_cold_again_on_the_same_disk(tmp_path):
     for _ in range(2):
         out = larder("bench", "-m", MODELS["smollm2"], "--pp", 512, "--tg", 1, "-r", 1,
