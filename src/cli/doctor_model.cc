@@ -70,7 +70,9 @@ void check_text(const GgufFile& gguf, const RuntimeOptions& options, Findings& f
   TemplateInput input;
   input.messages = {{{"role", "user"}, {"content", "Hello"}}};
   (void)chat_template.render(input);
-  if (!source.empty())
+  if (const std::string warning = chat_template.warning(); !warning.empty())
+    findings.warn("chat template", warning, "--chat-template FILE.jinja, a copy without it");
+  else if (!source.empty())
     findings.ok("chat template", own ? options.chat_template_file : "the file's own, and it runs");
 }
 

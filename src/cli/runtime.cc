@@ -105,6 +105,8 @@ ModelFile read_model_file(const RuntimeOptions& options) {
     throw Error(error.kind(), fmt::format("{}: {}", file.path, error.what()));
   }
   warn_beyond_training(options, file.config.context_len);
+  if (const std::string warning = file.chat_template->warning(); !warning.empty())
+    std::fprintf(stderr, "Warning: the chat template: %s\n", warning.c_str());
   return file;
 }
 

@@ -200,7 +200,7 @@ class ChatTemplate::Impl {
                     source_.size(), kMaxTemplateBytes);
     }
     try {
-      body_ = jinja::parse_template(source_, limits_.max_depth);
+      parsed_ = jinja::parse_template(source_, limits_.max_depth);
     } catch (const jinja::Failure& failure) {
       rethrow(failure, 1);
     }
@@ -211,18 +211,19 @@ class ChatTemplate::Impl {
     interpreter.now_s = input.now_s;
     try {
       const std::vector<Source> sources = define_input(interpreter, input);
-      return finish(interpreter.run(body_), sources);
+      return finish(interpreter.run(parsed_.body), sources);
     } catch (const jinja::Failure& failure) {
       rethrow(failure, interpreter.line());
     }
   }
 
   const std::string& source() const { return source_; }
+  const std::vector<std::string>& unknown_names() const { return parsed_.unknown_names; }
 
  private:
   std::string source_;
   TemplateLimits limits_;
-  jinja::Block body_;
+  jinja::ParsedTemplate parsed_;
 };
 
 ChatTemplate::ChatTemplate(std::string source, TemplateLimits limits)
@@ -234,5 +235,12 @@ RenderedPrompt ChatTemplate::render(const TemplateInput& input) const {
   return impl_->render(input);
 }
 const std::string& ChatTemplate::source() const { return impl_->source(); }
+std::string ChatTemplate::warning() const {
+  std::string names;
+  for (const std::string& name : impl_->unknown_names()) names += (names.empty() ? "" : ", ") + name;
+  if (names.empty()) return names;
+  return fmt::format("it uses {}, which Larder does not know; chats that come to that are refused",
+                     names);
+}
 
 }  // namespace larder

@@ -61,6 +61,8 @@ class ChatTemplate {
   // reached.
   RenderedPrompt render(const TemplateInput& input) const;
   const std::string& source() const;
+  // Of what some chats will be refused for; "" = nothing is known.
+  std::string warning() const;
 
  private:
   class Impl;

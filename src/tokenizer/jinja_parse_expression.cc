@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "tokenizer/jinja_filters.h"
 #include "tokenizer/jinja_filters_number.h"
 #include "tokenizer/jinja_parser.h"
 
@@ -461,6 +462,14 @@ ExprPtr ExpressionParser::call(ExprPtr value) {
   return node;
 }
 
+void ExpressionParser::note_unknown(const char* what, const std::string& name) {
+  constexpr std::size_t kMost = 5, kMaxBytes = 100;
+  std::string text = fmt::format("the {} {}", what, std::string_view(name).substr(0, kMaxBytes));
+  if (unknown_names_.size() < kMost &&
+      std::ranges::find(unknown_names_, text) == unknown_names_.end())
+    unknown_names_.push_back(std::move(text));
+}
+
 ExprPtr ExpressionParser::filters(ExprPtr value, bool starts_inline) {
   while (is_op("|") || starts_inline) {
     if (!starts_inline) next();
@@ -471,6 +480,7 @@ ExprPtr ExpressionParser::filters(ExprPtr value, bool starts_inline) {
       node->name += '.';
       node->name += expect_name();
     }
+    if (find_filter(node->name) == nullptr) note_unknown("filter", node->name);
     adopt(*node, std::move(value));
     if (is_op("(")) arguments(*node);
     value = std::move(node);
@@ -487,6 +497,7 @@ ExprPtr ExpressionParser::test(ExprPtr value) {
     node->name += '.';
     node->name += expect_name();
   }
+  if (!tests().contains(node->name)) note_unknown("test", node->name);
   adopt(*node, std::move(value));
   const TokenKind kind = current().kind;
   if (is_op("(")) {

@@ -9,9 +9,9 @@ class Parser final : private ExpressionParser {
  public:
   using ExpressionParser::ExpressionParser;
 
-  Block run() {
+  ParsedTemplate run() {
     Block body = statements({});
-    return body;
+    return {std::move(body), std::move(unknown_names_)};
   }
 
  private:
@@ -227,7 +227,7 @@ class Parser final : private ExpressionParser {
 
 }  // namespace
 
-Block parse_template(std::string_view source, int max_depth) {
+ParsedTemplate parse_template(std::string_view source, int max_depth) {
   return Parser(tokenize(source), max_depth).run();
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <initializer_list>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -10,8 +11,15 @@
 
 namespace larder::jinja {
 
+struct ParsedTemplate {
+  Block body;
+  // Of filters and tests that there are none of, "the filter x"; the first few. They fail where they
+  // are reached, which a template may well avoid.
+  std::vector<std::string> unknown_names;
+};
+
 // Throws Failure with the line. max_depth bounds nesting, of brackets and of blocks.
-Block parse_template(std::string_view source, int max_depth);
+ParsedTemplate parse_template(std::string_view source, int max_depth);
 
 // Expressions; the parser of statements builds on it.
 class ExpressionParser {
@@ -59,6 +67,10 @@ class ExpressionParser {
   ExprPtr filters(ExprPtr value, bool starts_inline);
   void arguments(Expr& call);
 
+  // what: "filter", "test".
+  void note_unknown(const char* what, const std::string& name);
+
+  std::vector<std::string> unknown_names_;
   std::vector<MacroDefinition*> open_macros_;  // those whose bodies are being read
 
  private:

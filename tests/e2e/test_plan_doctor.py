@@ -195,6 +195,16 @@ def test_doctor_finds_a_damaged_model(tmp_path):
     assert "FAIL" in larder("doctor", "--port", 0, "-m", tmp_path / "none.gguf", code=1).stdout
 
 
+def test_doctor_warns_of_a_template_that_asks_for_more(tmp_path):
+    own = tmp_path / "own.jinja"
+    own.write_text("{% if tools %}{{ tools|nope }}{% endif %}{{ messages[0].content }}")
+    check = doctor("--port", 0, "--chat-template", own)["chat template"]
+    assert check["verdict"] == "WARN" and "the filter nope" in check["text"]
+    arguments = ("plan", "-m", SMOLLM2, "--no-measure")
+    assert "the filter nope" in larder(*arguments, "--chat-template", own).stderr
+    assert larder(*arguments).stderr == ""
+
+
 def test_doctor_finds_what_does_not_fit():
     assert doctor("--port", 0, "--kv-size", "900TiB", code=1)["fit"]["verdict"] == "FAIL"
 
