@@ -22,7 +22,7 @@ struct GenerateOptions {
 std::vector<TokenId> encode_prompt(const Runtime& runtime, const GenerateOptions& options) {
   const std::string text =
       options.prompt_file.empty() ? options.prompt : read_input(options.prompt_file);
-  if (!options.chat) return runtime.tokenizer().encode(text, true, false);
+  if (!options.chat) return runtime.tokenizer().encode(text, true, false, kAnyNumber);
   nlohmann::ordered_json messages = nlohmann::ordered_json::array();
   messages.push_back({{"role", "user"}, {"content", text}});
   return encode_messages(runtime, messages);

@@ -28,7 +28,7 @@ void perplexity(const PerplexityOptions& options) {
   Runtime runtime(options.runtime);
   print_start(runtime);
   const Tokenizer& tokenizer = runtime.tokenizer();
-  std::vector<TokenId> tokens = tokenizer.encode(text, false, false);
+  std::vector<TokenId> tokens = tokenizer.encode(text, false, false, kAnyNumber);
   if (options.max_tokens > 0 && tokens.size() > static_cast<std::size_t>(options.max_tokens))
     tokens.resize(static_cast<std::size_t>(options.max_tokens));
   const bool is_endless = options.runtime.attention.window > 0;

@@ -27,7 +27,7 @@ void tokenize(const TokenizeOptions& options) {
   const MappedFile mapped(find_model(options.model));
   const Tokenizer tokenizer(read_vocabulary(GgufFile(mapped.bytes())));
   const std::string text = options.text ? *options.text : read_input(options.file);
-  const auto tokens = tokenizer.encode(text, !options.no_bos, options.special);
+  const auto tokens = tokenizer.encode(text, !options.no_bos, options.special, kAnyNumber);
   for (const TokenId token : tokens) {
     if (options.ids_only)
       std::printf("%d ", token);

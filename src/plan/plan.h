@@ -48,7 +48,7 @@ struct Plan {
   std::int64_t total_bytes() const {
     return footprint.weights_bytes + footprint.scratch_bytes + footprint.process_bytes + kv_bytes;
   }
-  // And what it never passes.
+  // And with all of its bookkeeping.
   std::int64_t most_bytes() const { return total_bytes() + footprint.bookkeeping_bytes; }
 };
 

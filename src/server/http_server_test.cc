@@ -263,6 +263,18 @@ TEST(HttpServer, TokensRoundTrip) {
   EXPECT_EQ(server.post("/detokenize", R"({"tokens":[128]})").param(), "tokens");
 }
 
+TEST(HttpServer, NoTextBecomesAnyNumberOfTokens) {
+  TestServer server;
+  std::string text;
+  while (text.size() <= kMaxTextTokens) text += "a ";
+  for (const char* path : {"/tokenize", "/v1/completions"}) {
+    const auto answer =
+        server.post(path, braced("\"truncate_prompt_tokens\":8,\"prompt\":\"" + text + "\""));
+    EXPECT_EQ(answer.json()["error"]["code"], "context_length_exceeded");
+    EXPECT_NE(answer.body.find("more than 1048576 tokens"), std::string::npos);
+  }
+}
+
 TEST(HttpServer, TooLongPromptTellsBothNumbers) {
   TestServer server;
   const auto answer =

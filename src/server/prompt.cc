@@ -250,8 +250,8 @@ PreparedPrompt encode_chat(const ChatRequest& request, const ServedModel& model)
   refuse_hopeless_text(prompt.text, "messages", request.options, model);
   const std::vector<ExactSpan> exact = find_turns(prompt, request, tokenizer);
   PreparedPrompt encoded;
-  Encoding encoding =
-      tokenizer.encode(prompt.text, prompt.spans, request.add_special_tokens, exact);
+  Encoding encoding = tokenizer.encode(prompt.text, prompt.spans, request.add_special_tokens, exact,
+                                       model.max_text_tokens());
   encoded.origin = origin_of(request, encoding.messages);
   encoded.pins = place_marks(request.marks, prompt, encoding);
   encoded.tokens = std::move(encoding.tokens);
@@ -281,7 +281,8 @@ std::vector<PreparedPrompt> prepare_completion(const CompletionRequest& request,
     if (const auto* text = std::get_if<std::string>(&prompt)) {
       refuse_hopeless_text(*text, "prompt", request.options, model);
       // Raw text is the whole prompt, so that its writer may use special tokens.
-      made.tokens = model.tokenizer.encode(*text, request.add_special_tokens, true);
+      made.tokens = model.tokenizer.encode(*text, request.add_special_tokens, true,
+                                           model.max_text_tokens());
     } else {
       made.tokens = std::get<std::vector<TokenId>>(prompt);
     }

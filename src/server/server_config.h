@@ -1,6 +1,7 @@
 // How the server listens, whom it lets in and what it refuses; and the model that it serves.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -83,6 +84,10 @@ struct ServedModel {
   std::int64_t created_s = 0;       // Unix time of the file
   nlohmann::ordered_json metadata;  // what /v1/models tells about the file; null or an object
 
+  // Of a prompt, counted or computed.
+  std::size_t max_text_tokens() const {
+    return std::max(kMaxTextTokens, static_cast<std::size_t>(max_model_len));
+  }
   bool answers_to(const std::string& model) const {
     if (model == name || model == "default") return true;
     for (const std::string& alias : aliases) {

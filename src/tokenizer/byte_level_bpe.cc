@@ -104,7 +104,9 @@ void ByteLevelBpe::encode(std::string_view text, bool /*at_start*/, EncodeScratc
 
 void ByteLevelBpe::encode_words(std::string_view text, EncodeScratch& scratch,
                                 std::vector<PlacedToken>& out) const {
-  pre_tokenizer_.split(text, scratch.word_ends);
+  // One word more tells that there are too many, for each is a token at least.
+  pre_tokenizer_.split(text, scratch.word_ends, scratch.max_tokens);
+  scratch.check_count(scratch.word_ends.size());
   std::uint32_t begin = 0;
   for (const std::uint32_t end : scratch.word_ends) {
     const std::string_view word = text.substr(begin, end - begin);
@@ -113,6 +115,7 @@ void ByteLevelBpe::encode_words(std::string_view text, EncodeScratch& scratch,
       encode_word(word, begin, scratch, out);
       scratch.cache.remember(word, begin, out, first);
     }
+    scratch.check_count(out.size());
     begin = end;
   }
 }

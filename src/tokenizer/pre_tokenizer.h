@@ -19,8 +19,8 @@ class PreTokenizer {
   explicit PreTokenizer(std::string_view name);
 
   // Fills ends with the end of every word, in order; the last is text.size(). Words are not empty.
-  // Linear time. text.size() < 2^32.
-  void split(std::string_view text, std::vector<std::uint32_t>& ends) const;
+  // Breaks off with more than max_words. Linear time. text.size() < 2^32.
+  void split(std::string_view text, std::vector<std::uint32_t>& ends, std::size_t max_words) const;
 
   // The end of the word at the start of rest; rest is not empty.
   using Stage = std::size_t (*)(const CharClasses&, std::string_view rest);

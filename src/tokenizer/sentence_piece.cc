@@ -143,6 +143,7 @@ void SentencePiece::encode_words(std::string_view text, EncodeScratch& scratch,
       encode_word(word, scratch, out);
       scratch.cache.remember(bytes, word.begin, out, first);
     }
+    scratch.check_count(out.size());
     word.begin = word.end;
   };
   char32_t previous = ' ';

@@ -23,6 +23,15 @@ void check_word(std::size_t num_symbols, const char* what) {
                           kMaxWordSymbols, what));
 }
 
+void EncodeScratch::check_count(std::size_t num_tokens) const {
+  if (num_tokens <= max_tokens) return;
+  // Clients of Anthropic's API know this error by its first words.
+  throw Error(ErrorKind::kPromptTooLong,
+              fmt::format("prompt is too long: it has more than {} tokens, the most that a text may "
+                          "have; shorten it",
+                          max_tokens));
+}
+
 WordCache::WordCache(std::size_t text_size)
     : entries_(std::bit_ceil(std::min(text_size / kBytesPerEntry, kMaxEntries))) {}
 

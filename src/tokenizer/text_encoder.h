@@ -49,8 +49,13 @@ void check_word(std::size_t num_symbols, const char* what);
 
 // What one call of Tokenizer::encode reuses from word to word.
 struct EncodeScratch {
-  explicit EncodeScratch(std::size_t text_size) : cache(text_size) {}
+  EncodeScratch(std::size_t text_size, std::size_t most_tokens)
+      : cache(text_size), max_tokens(most_tokens) {}
+  // num_tokens: so far, at least. Throws Error{kPromptTooLong} when they are too many.
+  void check_count(std::size_t num_tokens) const;
+
   WordCache cache;
+  const std::size_t max_tokens;
   std::vector<Symbol> symbols;
   std::vector<std::uint64_t> queue;
   std::vector<std::uint32_t> word_ends;
@@ -63,7 +68,8 @@ class TextEncoder {
   virtual ~TextEncoder() = default;
   // Appends the tokens of text, in order of begin. text.size() < 2^31; text outlives scratch.
   // at_start: no text lies before it, or a special token does. text may be empty only then.
-  // Throws Error{kTooLarge}, see check_word().
+  // Throws Error{kTooLarge}, see check_word(), and soon after scratch.max_tokens are passed
+  // Error{kPromptTooLong}.
   virtual void encode(std::string_view text, bool at_start, EncodeScratch& scratch,
                       std::vector<PlacedToken>& out) const = 0;
 };

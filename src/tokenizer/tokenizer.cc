@@ -58,7 +58,7 @@ class Tokenizer::Impl {
   explicit Impl(Vocabulary vocabulary);
 
   std::vector<PlacedToken> encode(std::string_view text, std::span<const TextSpan> spans,
-                                  std::span<const ExactSpan> exact) const;
+                                  std::span<const ExactSpan> exact, std::size_t max_tokens) const;
   // Moves whole characters from pending to out; with at_end all of it, incomplete ones as U+FFFD.
   void move_characters(std::string& pending, bool at_end, std::string& out) const;
 
@@ -153,11 +153,12 @@ void Tokenizer::Impl::add_added_tokens(const Vocabulary& vocabulary) {
 
 std::vector<PlacedToken> Tokenizer::Impl::encode(std::string_view text,
                                                  std::span<const TextSpan> spans,
-                                                 std::span<const ExactSpan> exact) const {
+                                                 std::span<const ExactSpan> exact,
+                                                 std::size_t max_tokens) const {
   const auto stretches = trusted_stretches(spans);
   auto stretch = stretches.begin();
   std::vector<PlacedToken> tokens;
-  EncodeScratch scratch(text.size());
+  EncodeScratch scratch(text.size(), max_tokens);
   std::size_t begin = 0;  // of what is not encoded yet
   bool at_start = true;
   const auto encode_until = [&](std::size_t end) {
@@ -173,6 +174,7 @@ std::vector<PlacedToken> Tokenizer::Impl::encode(std::string_view text,
         tokens.push_back({token, static_cast<std::uint32_t>(at)});
         at += bytes[token].size();
       }
+      scratch.check_count(tokens.size());
       begin = at;
       at_start = false;
       exact = exact.subspan(1);
@@ -199,6 +201,7 @@ std::vector<PlacedToken> Tokenizer::Impl::encode(std::string_view text,
     if (begin < at || (at_start && !is_marker)) encode_until(at);
     at_start = is_marker;
     tokens.push_back({match.token, static_cast<std::uint32_t>(at)});
+    scratch.check_count(tokens.size());
     at += match.length;
     begin = at;
   }
@@ -229,9 +232,9 @@ Tokenizer::~Tokenizer() = default;
 Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
 
 std::vector<TokenId> Tokenizer::encode(std::string_view text, bool add_special,
-                                       bool parse_special) const {
+                                       bool parse_special, std::size_t max_tokens) const {
   const TextSpan whole{0, text.size(), parse_special, -1};
-  return encode(text, {&whole, 1}, add_special).tokens;
+  return encode(text, {&whole, 1}, add_special, {}, max_tokens).tokens;
 }
 
 Spelling Tokenizer::spell(std::span<const TokenId> tokens, std::string_view text) const {
@@ -246,12 +249,8 @@ Spelling Tokenizer::spell(std::span<const TokenId> tokens, std::string_view text
 }
 
 Encoding Tokenizer::encode(std::string_view text, std::span<const TextSpan> spans,
-                           bool add_special) const {
-  return encode(text, spans, add_special, {});
-}
-
-Encoding Tokenizer::encode(std::string_view text, std::span<const TextSpan> spans,
-                           bool add_special, std::span<const ExactSpan> exact) const {
+                           bool add_special, std::span<const ExactSpan> exact,
+                           std::size_t max_tokens) const {
   check_spans(text, spans);
   std::size_t last_end = 0;
   for (const ExactSpan& span : exact) {
@@ -263,7 +262,7 @@ Encoding Tokenizer::encode(std::string_view text, std::span<const TextSpan> span
   }
   if (text.size() > std::numeric_limits<std::int32_t>::max())
     throw Error(ErrorKind::kTooLarge, "a text of 2 GiB or more cannot be encoded");
-  const std::vector<PlacedToken> placed = impl_->encode(text, spans, exact);
+  const std::vector<PlacedToken> placed = impl_->encode(text, spans, exact, max_tokens);
   Encoding encoding;
   encoding.tokens.reserve(placed.size() + 2);
   encoding.messages.reserve(placed.size() + 2);

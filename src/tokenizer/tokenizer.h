@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -36,6 +37,11 @@ struct Vocabulary {
   bool add_eos = false;
   bool add_space_prefix = true;  // SentencePiece
 };
+
+// Tokens that a text has at most, unless a caller takes more: what encoding takes grows with them, and
+// one byte may be a token.
+inline constexpr std::size_t kMaxTextTokens = std::size_t{1} << 20;
+inline constexpr std::size_t kAnyNumber = std::numeric_limits<std::size_t>::max();
 
 // Where a piece of the text came from. Special tokens are recognised only in trusted text, so that
 // a user who types one gets its characters.
@@ -82,16 +88,18 @@ class Tokenizer {
 
   // add_special: put BOS/EOS around the text where the model asks for it.
   // parse_special: the whole text is trusted.
-  std::vector<TokenId> encode(std::string_view text, bool add_special, bool parse_special) const;
+  // Throws Error{kPromptTooLong} for a text of more than max_tokens, here and below.
+  std::vector<TokenId> encode(std::string_view text, bool add_special, bool parse_special,
+                              std::size_t max_tokens = kMaxTextTokens) const;
   // Spans must be in order and cover the text. What lies between special tokens is encoded as one
   // text, whatever spans it is made of; a special token may lie across spans if all are trusted.
   // User-defined tokens that mark nothing (a run of spaces, an HTML tag) are taken in any text.
   // Time: linear in the length of the text; n log n in that of its longest word, which is bounded:
   // encode throws Error{kTooLarge} for a longer one.
-  Encoding encode(std::string_view text, std::span<const TextSpan> spans, bool add_special) const;
   // exact: in order, apart from each other; no token is made of text on both sides of their edges.
   Encoding encode(std::string_view text, std::span<const TextSpan> spans, bool add_special,
-                  std::span<const ExactSpan> exact) const;
+                  std::span<const ExactSpan> exact = {},
+                  std::size_t max_tokens = kMaxTextTokens) const;
   // How many of the tokens spell the beginning of the text, and how much of it; a special token
   // spells nothing.
   Spelling spell(std::span<const TokenId> tokens, std::string_view text) const;

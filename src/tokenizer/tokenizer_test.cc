@@ -382,13 +382,34 @@ TEST(Tokenizer, RefusesAWordThatWouldTakeTooMuchMemory) {
   const std::string longest(kMaxWordSymbols - 1, 'a');  // the space before it is one more symbol
   for (const Tokenizer* tokenizer : {&bpe, &piece}) {
     EXPECT_EQ(tokenizer->decode(tokenizer->encode(longest, false, false)), longest);
-    EXPECT_FALSE(tokenizer->encode(longest + " " + longest, false, false).empty());
+    EXPECT_FALSE(tokenizer->encode(longest + " " + longest, false, false, kAnyNumber).empty());
     try {
       tokenizer->encode("b " + longest + "aa", false, false);
       ADD_FAILURE() << "not refused";
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::kTooLarge);
       EXPECT_THAT(error.what(), HasSubstr("a word of more than 1048576"));
+    }
+  }
+}
+
+TEST(Tokenizer, RefusesATextOfTooManyTokens) {
+  Vocabulary with_markers = byte_level();
+  add(with_markers, "<|x|>", TokenKind::kControl);
+  add(with_markers, "\n\n", TokenKind::kUserDefined);
+  const Tokenizer bpe(with_markers), piece(sentence_piece());
+  for (const Tokenizer* tokenizer : {&bpe, &piece}) {
+    for (const char* part : {"a b", " abab", "<|x|>", "\n\n"}) {
+      std::string text;
+      for (int i = 0; i < 5; ++i) text += part;
+      const std::size_t num_tokens = tokenizer->encode(text, false, true).size();
+      EXPECT_EQ(tokenizer->encode(text, false, true, num_tokens).size(), num_tokens);
+      try {
+        tokenizer->encode(text, false, true, num_tokens - 1);
+        ADD_FAILURE() << "not refused: " << text;
+      } catch (const Error& error) {
+        EXPECT_EQ(error.kind(), ErrorKind::kPromptTooLong);
+      }
     }
   }
 }

@@ -1,5 +1,6 @@
 """The plan is what the process takes, and a KV budget that holds 8 serves 64."""
 import asyncio
+import concurrent.futures
 import os
 import pathlib
 import re
@@ -24,6 +25,10 @@ class Measured(Server):
     def resident_bytes(self):
         status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
         return int(re.search(r"VmRSS:\s+(\d+) kB", status).group(1)) * 1024
+
+    def peak_bytes(self):
+        status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(re.search(r"VmHWM:\s+(\d+) kB", status).group(1)) * 1024
 
     def metric(self, name):
         return sum(value for key, value in self.metrics().items() if key.split("{")[0] == name)
@@ -72,3 +77,15 @@ def test_a_second_start_is_ready_in_two_seconds(model):
     begin = time.perf_counter()
     with Measured(model=model):
         assert time.perf_counter() - begin < 2
+
+
+def test_texts_of_many_tokens_take_what_the_documentation_says():
+    """Each of 16 MiB, the most that a body has, and of 8 million tokens; four of them are 64 MiB, the most at once."""
+    with Measured("--kv-size", "64MiB", "-c", "1024", "-t", "1", model=MODELS[0]) as server:
+        body = {"prompt": "a 1 " * ((4 << 20) - 64)}
+        with concurrent.futures.ThreadPoolExecutor() as clients:
+            for reply in clients.map(lambda _: server.post("/tokenize", body), range(4)):
+                assert reply.status_code in (400, 503)
+        beside = (server.peak_bytes() - server.planned_bytes()) / 2**20
+        print(f"{beside:.0f} MiB beside the plan")
+        assert beside < 300
