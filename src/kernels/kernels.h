@@ -133,7 +133,21 @@ struct AttentionSequence {
   // the narrower window counts. num_sinks: a multiple of kBlockSize, at most kKeySplit.
   int window = 0;
   int num_sinks = 0;
+  // On a device, set by share_keys(): the sequence's place in the grid, over how many blocks each of
+  // its tiles shares out its keys, and where their partials lie.
+  int first_piece = 0;
+  int num_splits = 1;
+  int first_partial = 0;
 };
+
+// How a device's attention shares out a batch: a piece is a block's work for one KV head, a tile of
+// rows with all its keys or those of one split.
+struct KeySharing {
+  int num_pieces = 0;
+  int num_merged_rows = 0;  // rows from here on have no partials
+};
+// Rows of one sequence and KV head in a tile.
+inline constexpr int kDeviceTileRows = 8;
 
 // Keys per partial softmax. Partials start from nothing at multiples of this position and are
 // merged in order, so a long context can be shared out over threads without changing a bit.
@@ -155,9 +169,7 @@ struct AttentionArgs {
   // sinks once keys between them and its window are out of its sight, that is from position
   // window + num_sinks on.
   const float* q_sinks = nullptr;
-  // Of the whole batch, for attention_batch(): its host cannot read the sequences.
-  int num_rows = 0;
-  int max_context_len = 0;
+  KeySharing sharing = {};  // for attention_batch(), whose host cannot read the sequences
 };
 
 // What the queries of a sequence see in this layer; 0 = no window, no sinks.
@@ -205,6 +217,10 @@ inline constexpr int kMaxAttentionRows = 64;
 // sum.
 static constexpr std::int64_t attention_partial_size_bytes(int num_rows, int head_dim) {
   return (std::int64_t{num_rows} * ((head_dim + 15) / 16 * 16 + 2) * 4 + 63) / 64 * 64;
+}
+// On a device: of one row, all heads.
+static constexpr std::int64_t device_partial_size_bytes(int num_heads, int head_dim) {
+  return std::int64_t{num_heads} * (head_dim + 2) * 4;
 }
 // Scratch of one attention call: two partials at its start, then per row the scaled query and that
 // for the sinks (FP32, pairs of 16 bits, their scale, what their sums start from), 64 scores and a
@@ -294,10 +310,9 @@ struct KernelTable {
   // attention() with split -1.
   void (*merge_attention)(const AttentionArgs& args, const AttentionTask& task, std::byte* partials,
                           std::int64_t stride_bytes);
-  // Instead of those two, on a device: the whole batch. The scratch's size decides how keys are
-  // shared out, never a bit. Null on a CPU.
-  void (*attention_batch)(const AttentionArgs& args, std::byte* scratch,
-                          std::int64_t scratch_bytes) = nullptr;
+  // Instead of those two, on a device: the whole batch, shared out as share_keys() did for a scratch
+  // of this size. Null on a CPU.
+  void (*attention_batch)(const AttentionArgs& args, std::byte* scratch) = nullptr;
 
   // The last three are the sampler's, which runs on the CPU: null on a device.
   // The largest logit of each run, -infinity where all are NaN.

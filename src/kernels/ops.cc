@@ -25,8 +25,10 @@ constexpr std::int64_t kMostWarmBytes = 256 * 1024;
 // Of a thread's next weights: what its second-level cache holds beside what else is in use.
 constexpr std::int64_t kMostFetchedBytes = 128 * 1024;
 
-// Of a device's attention: room for the partials of so many rows as leave it idle without them.
-constexpr std::int64_t kMostDevicePartialBytes = 64 * 1024 * 1024;
+// Of a device's attention: room for the partials of 8,000 splits of a row of 32 heads of 128, four
+// million keys. And so many blocks of one sequence keep the device busy without sharing out keys.
+constexpr std::int64_t kMostDevicePartialBytes = 128 * 1024 * 1024;
+constexpr std::int64_t kManyDeviceBlocks = 1024;
 
 // Of a CPU's: room for the partials of a few queries; longer batches have tasks enough without
 // splitting keys.
@@ -170,14 +172,45 @@ SplitRange attention_splits(const AttentionArgs& args, const AttentionTask& task
   return {begin, last / kKeySplit + 1, begin > 0 && seen_sinks(args, sequence) > 0};
 }
 
+KeySharing share_keys(const AttentionArgs& args, std::span<AttentionSequence> sequences,
+                      std::int64_t scratch_bytes) {
+  const std::int64_t max_partials =
+      scratch_bytes / device_partial_size_bytes(args.num_heads, args.kv.head_dim);
+  const int group = args.num_heads / args.kv.num_kv_heads;
+  AttentionArgs layer = args;
+  layer.sequences = sequences.data();
+  KeySharing sharing;
+  std::int64_t num_partials = 0;
+  for (std::size_t i = 0; i < sequences.size(); ++i) {
+    AttentionSequence& sequence = sequences[i];
+    const int num_tiles = divide_up(std::int64_t{sequence.num_tokens} * group, kDeviceTileRows);
+    const int splits = num_splits(
+        attention_splits(layer, {static_cast<int>(i), 0, 0, sequence.num_tokens}));
+    const std::int64_t wanted = std::int64_t{sequence.num_tokens} * splits;
+    const bool shares = splits > 1 &&
+                        std::int64_t{num_tiles} * args.kv.num_kv_heads < kManyDeviceBlocks &&
+                        num_partials + wanted <= max_partials;
+    sequence.first_piece = sharing.num_pieces;
+    sequence.num_splits = shares ? splits : 1;
+    sequence.first_partial = static_cast<int>(num_partials);
+    sharing.num_pieces += num_tiles * sequence.num_splits;
+    if (!shares) continue;
+    num_partials += wanted;
+    sharing.num_merged_rows = sequence.first_row + sequence.num_tokens;
+  }
+  return sharing;
+}
+
 AttentionOp::ScratchSizes AttentionOp::scratch_sizes(int max_rows, int num_heads, int head_dim,
                                                      int max_context_len, const Device* device) {
-  const std::int64_t row_bytes =
-      std::int64_t{num_heads} * divide_up(max_context_len, kKeySplit) *
-      attention_partial_size_bytes(1, head_dim);
+  const std::int64_t max_splits = divide_up(max_context_len, kKeySplit);
   if (device != nullptr) {
-    return {.partial_bytes = std::min(kMostDevicePartialBytes, max_rows * row_bytes)};
+    return {.partial_bytes =
+                std::min(kMostDevicePartialBytes,
+                         max_rows * max_splits * device_partial_size_bytes(num_heads, head_dim))};
   }
+  const std::int64_t row_bytes =
+      num_heads * max_splits * attention_partial_size_bytes(1, head_dim);
   const int task_rows = std::max(kMaxAttentionRows, num_heads);
   return {.thread_bytes = attention_scratch_size_bytes(task_rows, head_dim),
           .partial_bytes = kSplitQueries * row_bytes};
@@ -237,7 +270,7 @@ void AttentionOp::list_pieces(const AttentionArgs& args) {
 }
 
 void AttentionOp::run(const KernelTable& kernels, const AttentionArgs& args) {
-  if (kernels.is_device()) return kernels.attention_batch(args, scratch_.data(), partial_bytes_);
+  if (kernels.is_device()) return kernels.attention_batch(args, scratch_.data());
   list_pieces(args);
   split_tasks_.clear();
   const int num_pieces = static_cast<int>(pieces_.size());

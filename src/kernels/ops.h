@@ -18,6 +18,13 @@ namespace larder {
 void matmul(const KernelTable& kernels, ThreadPool& pool, std::span<const MatmulArgs> products,
             std::span<const MatmulArgs> next = {});
 
+// Before attention_batch(), of sequences that the host can still read: gives each its place in the
+// grid and has those share out their keys that would keep a few blocks busy for long, in their
+// order as far as the scratch lasts; the other sequences of the batch do not matter. args says what
+// the layer is; the result goes into it. Decides no bit.
+KeySharing share_keys(const AttentionArgs& args, std::span<AttentionSequence> sequences,
+                      std::int64_t scratch_bytes);
+
 // Attention of a whole batch. Scratch is sized at construction; args.num_heads and the heads'
 // dimension may be smaller than what it was sized for.
 class AttentionOp {
@@ -27,6 +34,8 @@ class AttentionOp {
   AttentionOp(ThreadPool& pool, int max_rows, int num_heads, int head_dim, int max_context_len,
               Device* device = nullptr);
   void run(const KernelTable& kernels, const AttentionArgs& args);
+  // Of a device's.
+  std::int64_t partial_bytes() const { return partial_bytes_; }
   std::size_t scratch_size_bytes() const { return scratch_.size_bytes(); }
   // What it will say of one made with these, for the planner: takes no memory.
   static std::size_t scratch_size_bytes(const ThreadPool& pool, int max_rows, int num_heads,

@@ -92,9 +92,11 @@ ForwardBatch BatchStaging::stage(const ForwardBatch& batch) {
         logit_sequences_[next++].block_table = table;
       std::memcpy(bytes_.data() + sequences + i * sizeof(sequence), &sequence, sizeof(sequence));
     }
-    groups_.push_back({slots, staged<AttentionSequence>(sequences, group.sequences.size())});
+    groups_.push_back(
+        {slots, staged<AttentionSequence>(sequences, group.sequences.size()), group.sharing});
   }
   on_device.logit_sequences = stage_values(std::span<const AttentionSequence>(logit_sequences_));
+  on_device.logit_sharing = batch.logit_sharing;
   on_device.groups = groups_;
   device_.copy_in(memory_.data(), bytes_.data(), bytes_.size());
   return on_device;

@@ -15,6 +15,7 @@ struct GroupBatch {
   // [num_sequences], in order of rows and covering all of them. Positions of a sequence's rows are
   // the last num_tokens before context_len.
   std::span<const AttentionSequence> sequences;
+  KeySharing sharing = {};  // left empty by callers; of the sequences, on a device
 };
 
 // Flat arrays that the caller owns; nothing is kept.
@@ -28,6 +29,7 @@ struct ForwardBatch {
   // Left empty by callers. The sequences of the last layer's group with none but logit_rows, in the order of
   // their tokens; a sequence is several where its logit_rows have gaps.
   std::span<const AttentionSequence> logit_sequences = {};
+  KeySharing logit_sharing = {};
 };
 
 }  // namespace larder

@@ -214,12 +214,12 @@ Logits Transformer::run_layers(const ForwardBatch& given, const KvStorage& stora
                                int end) {
   check(given);
   const auto num_tokens = static_cast<int>(given.tokens.size());
-  max_context_len_ = 0;
-  for (const AttentionSequence& sequence : given.groups[0].sequences)
-    max_context_len_ = std::max(max_context_len_, sequence.context_len);
   ForwardBatch batch = given;
   batch.logit_sequences = list_logit_sequences(given);
-  if (staging_) batch = staging_->stage(batch);
+  if (staging_) {
+    share_keys(batch);
+    batch = staging_->stage(batch);
+  }
 
   if (begin == 0) {
     embed(batch);
@@ -236,7 +236,7 @@ Logits Transformer::run_layers(const ForwardBatch& given, const KvStorage& stora
     if (is_last(layer)) num_rows = static_cast<int>(batch.logit_rows.size());
     if (num_rows == 0) break;
     if (is_last(layer)) gather_rows(batch.logit_rows, has_sinks(batch, layer));
-    attend(batch, storage, layer, num_rows);
+    attend(batch, storage, layer);
     project_attention(num_rows, layer);
     run_mlp(num_rows, layer);
   }
@@ -263,6 +263,27 @@ std::span<const AttentionSequence> Transformer::list_logit_sequences(const Forwa
     }
   }
   return logit_sequences_;
+}
+
+// Before the batch goes to the device.
+void Transformer::share_keys(ForwardBatch& batch) {
+  const auto share = [&](int group, std::span<AttentionSequence> sequences) {
+    const KvGroup& layers = layout_.group(group);
+    return larder::share_keys({.kv = layout_.view(layers.layers.front()),
+                               .num_heads = config_.num_heads,
+                               .window = layers.window},
+                              sequences, attention_op_.partial_bytes());
+  };
+  shared_groups_.assign(batch.groups.begin(), batch.groups.end());
+  shared_sequences_.resize(shared_groups_.size());
+  for (std::size_t i = 0; i < shared_groups_.size(); ++i) {
+    GroupBatch& group = shared_groups_[i];
+    shared_sequences_[i].assign(group.sequences.begin(), group.sequences.end());
+    group.sharing = share(static_cast<int>(i), shared_sequences_[i]);
+    group.sequences = shared_sequences_[i];
+  }
+  batch.groups = shared_groups_;
+  batch.logit_sharing = share(layout_.group_of(config_.num_layers() - 1), logit_sequences_);
 }
 
 // Moves the rows that want logits to the front.
@@ -433,11 +454,10 @@ void Transformer::project_input(const ForwardBatch& batch, const KvStorage& stor
     key_statistics_->add(layer, buffers_.q, buffers_.k, batch.positions);
 }
 
-void Transformer::attend(const ForwardBatch& batch, const KvStorage& storage, int layer,
-                         int num_rows) {
+void Transformer::attend(const ForwardBatch& batch, const KvStorage& storage, int layer) {
+  const GroupBatch& group = batch.groups[static_cast<std::size_t>(layout_.group_of(layer))];
   const std::span<const AttentionSequence> sequences =
-      is_last(layer) ? batch.logit_sequences
-                     : batch.groups[static_cast<std::size_t>(layout_.group_of(layer))].sequences;
+      is_last(layer) ? batch.logit_sequences : group.sequences;
   attention_op_.run(kernels_, {.kv = storage.view(layer),
                                .q = buffers_.q,
                                .ldq = config_.q_size(),
@@ -449,8 +469,7 @@ void Transformer::attend(const ForwardBatch& batch, const KvStorage& storage, in
                                .sequences = sequences.data(),
                                .num_sequences = static_cast<int>(sequences.size()),
                                .q_sinks = has_sinks(batch, layer) ? buffers_.q_sinks : nullptr,
-                               .num_rows = num_rows,
-                               .max_context_len = max_context_len_});
+                               .sharing = is_last(layer) ? batch.logit_sharing : group.sharing});
 }
 
 void Transformer::project_attention(int num_rows, int layer) {

@@ -132,11 +132,12 @@ class Transformer {
   void embed(const ForwardBatch& batch);
   void compute_rotations(std::span<const std::int32_t> positions, std::int64_t first_table);
   std::span<const AttentionSequence> list_logit_sequences(const ForwardBatch& batch);
+  void share_keys(ForwardBatch& batch);
   bool is_last(int layer) const { return layer + 1 == config_.num_layers(); }
   // Queries, keys and values; those two stored.
   void project_input(const ForwardBatch& batch, const KvStorage& storage, int layer, bool has_queries);
   void gather_rows(std::span<const std::int32_t> rows, bool has_sinks);
-  void attend(const ForwardBatch& batch, const KvStorage& storage, int layer, int num_rows);
+  void attend(const ForwardBatch& batch, const KvStorage& storage, int layer);
   void project_attention(int num_rows, int layer);
   void run_mlp(int num_rows, int layer);
   Logits compute_logits(int num_rows);
@@ -188,11 +189,12 @@ class Transformer {
   Buffers buffers_;
   // Where the kernels read them, [num_ropes].
   std::vector<const double*> rope_frequencies_;
-  int max_context_len_ = 0;  // of this batch
   std::vector<AttentionSequence> logit_sequences_;  // of this batch, on the host
   // With a device alone.
   Device* device_;
   std::optional<BatchStaging> staging_;
+  std::vector<GroupBatch> shared_groups_;  // of this batch
+  std::vector<std::vector<AttentionSequence>> shared_sequences_;  // per group
   DeviceBuffer device_frequencies_;
   std::vector<float> logits_;  // [max_logit_rows, vocab_size], copied back
   KeyStatistics* key_statistics_ = nullptr;

@@ -13,12 +13,9 @@ namespace {
 
 constexpr int kThreads = 128;
 constexpr int kKeyTile = kThreads;  // a thread per key, then a thread per dimension
-constexpr int kTileRows = 8;
+constexpr int kTileRows = kDeviceTileRows;
 constexpr int kWarpRows = kTileRows / (kThreads / 32);
 static_assert(kKeySplit % kKeyTile == 0 && kKeyTile % kBlockSize == 0);
-
-// Beyond so many blocks the device is busy without sharing out keys.
-constexpr std::int64_t kManyBlocks = 1024;
 
 // A maximum below every score. Finite, so that a difference of two of them is 0 and not NaN.
 constexpr float kNothing = -1e30F;
@@ -26,14 +23,29 @@ constexpr float kNothing = -1e30F;
 struct Work {
   AttentionArgs args;
   int group;        // query heads per KV head
-  int max_splits;
-  float* partials;  // [num_rows, num_heads, max_splits, head_dim + 2], or null: all keys at once
+  float* partials;  // [of all sequences: num_tokens, num_splits; num_heads, head_dim + 2]
 
-  LARDER_MEMBER float* partial(std::int64_t row, int head, int split) const {
-    return partials +
-           ((row * args.num_heads + head) * max_splits + split) * (args.kv.head_dim + 2);
+  LARDER_MEMBER float* partial(const AttentionSequence& sequence, int query, int index,
+                               int head) const {
+    const std::int64_t row = sequence.first_partial + query * sequence.num_splits + index;
+    return partials + (row * args.num_heads + head) * (args.kv.head_dim + 2);
   }
 };
+
+// The last sequence whose first piece, or row, is not behind index.
+LARDER_DEVICE const AttentionSequence& find_sequence(const AttentionArgs& args,
+                                                     int AttentionSequence::*first, int index) {
+  int begin = 0;
+  int end = args.num_sequences;
+  while (end - begin > 1) {
+    const int middle = (begin + end) / 2;
+    if (args.sequences[middle].*first <= index)
+      begin = middle;
+    else
+      end = middle;
+  }
+  return args.sequences[begin];
+}
 
 // What the queries of a sequence see.
 struct Sight {
@@ -46,6 +58,12 @@ struct Sight {
   LARDER_MEMBER bool has_split(int split, int first_position, int last_position) const {
     if (split == 0 && sinks > 0) return true;
     return split >= first_key(first_position) / kKeySplit && split <= last_position / kKeySplit;
+  }
+  // Of those that queries from a position on see: as split_at() of kernels.h.
+  LARDER_MEMBER int split_at(int index, int first_position) const {
+    const int first = first_key(first_position) / kKeySplit;
+    if (first == 0 || sinks == 0) return first + index;
+    return index == 0 ? 0 : first + index - 1;
   }
 };
 
@@ -66,6 +84,7 @@ struct Tile {
   int first_row;
   int num_rows;
   int first_position;  // of the sequence's first query
+  int split_index;
 
   LARDER_MEMBER int query(int r) const { return (first_row + r) / group; }
   LARDER_MEMBER int position(int r) const { return first_position + query(r); }
@@ -82,22 +101,18 @@ struct Tile {
   }
 };
 
-// The tile of a block; num_rows 0: there is none.
-LARDER_DEVICE Tile find_tile(const Work& work, int index, int kv_head) {
-  for (int i = 0; i < work.args.num_sequences; ++i) {
-    const AttentionSequence& sequence = work.args.sequences[i];
-    const int rows = sequence.num_tokens * work.group;
-    const int tiles = (rows + kTileRows - 1) / kTileRows;
-    if (index < tiles) {
-      const int first_row = index * kTileRows;
-      return {&sequence,  sight_of(work.args, sequence),
-              work.group, kv_head,
-              first_row,  min_of(kTileRows, rows - first_row),
-              sequence.context_len - sequence.num_tokens};
-    }
-    index -= tiles;
-  }
-  return {};
+LARDER_DEVICE Tile find_tile(const Work& work, int piece, int kv_head) {
+  const AttentionSequence& sequence =
+      find_sequence(work.args, &AttentionSequence::first_piece, piece);
+  const int rows = sequence.num_tokens * work.group;
+  const int tiles = (rows + kTileRows - 1) / kTileRows;
+  const int index = piece - sequence.first_piece;
+  const int first_row = index % tiles * kTileRows;
+  return {&sequence,  sight_of(work.args, sequence),
+          work.group, kv_head,
+          first_row,  min_of(kTileRows, rows - first_row),
+          sequence.context_len - sequence.num_tokens,
+          index / tiles};
 }
 
 template <KvType kType>
@@ -302,8 +317,9 @@ LARDER_DEVICE void run_all_splits(const Work& work, const Tile& tile, Shared<kMa
     shared.total_max[thread_index()] = kNothing;
     shared.total_sum[thread_index()] = 0;
   }
-  for (int split = 0; split <= tile.last_position() / kKeySplit; ++split) {
-    if (!tile.sight.has_split(split, tile.position(0), tile.last_position())) continue;
+  for (int index = 0;; ++index) {
+    const int split = tile.sight.split_at(index, tile.position(0));
+    if (split > tile.last_position() / kKeySplit) break;
     float sums[kTileRows][kDims];
     run_split<kKey, kValue>(work, tile, split, shared, sums);
     LARDER_UNROLL
@@ -334,26 +350,24 @@ LARDER_DEVICE void run_all_splits(const Work& work, const Tile& tile, Shared<kMa
   }
 }
 
-// Grid: tiles, KV heads, splits (or 1).
+// Grid: pieces, KV heads.
 template <KvType kKey, KvType kValue, int kMaxDim>
 LARDER_KERNEL_OF(kThreads) attention_kernel(Work work) {
   constexpr int kDims = kMaxDim / kThreads;
   LARDER_SHARED Shared<kMaxDim> shared;
   const Tile tile = find_tile(work, static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y));
-  if (tile.num_rows == 0) return;
-  const int split = static_cast<int>(blockIdx.z);
-  if (work.partials != nullptr &&
-      !tile.sight.has_split(split, tile.position(0), tile.last_position()))
-    return;
+  const bool shares_keys = tile.sequence->num_splits > 1;
+  const int split = tile.sight.split_at(tile.split_index, tile.first_position);
+  if (shares_keys && !tile.sight.has_split(split, tile.position(0), tile.last_position())) return;
   load_queries(work, tile, shared);
-  if (work.partials == nullptr) return run_all_splits<kKey, kValue>(work, tile, shared);
+  if (!shares_keys) return run_all_splits<kKey, kValue>(work, tile, shared);
   float sums[kTileRows][kDims];
   run_split<kKey, kValue>(work, tile, split, shared, sums);
   const int dim = work.args.kv.head_dim;
   LARDER_UNROLL
   for (int r = 0; r < kTileRows; ++r) {
     if (r >= tile.num_rows) break;
-    float* partial = work.partial(tile.batch_row(r), tile.head(r), split);
+    float* partial = work.partial(*tile.sequence, tile.query(r), tile.split_index, tile.head(r));
     LARDER_UNROLL
     for (int j = 0; j < kDims; ++j) {
       const int d = j * kThreads + thread_index();
@@ -370,19 +384,21 @@ LARDER_KERNEL_OF(kThreads) attention_kernel(Work work) {
 LARDER_KERNEL_OF(kThreads) merge_kernel(Work work) {
   const int row = static_cast<int>(blockIdx.x);
   const int head = static_cast<int>(blockIdx.y);
-  const AttentionSequence* sequence = work.args.sequences;
-  while (row >= sequence->first_row + sequence->num_tokens) ++sequence;
-  const Sight sight = sight_of(work.args, *sequence);
-  const int position =
-      sequence->context_len - sequence->num_tokens + row - sequence->first_row;
+  const AttentionSequence& sequence =
+      find_sequence(work.args, &AttentionSequence::first_row, row);
+  if (sequence.num_splits == 1) return;
+  const Sight sight = sight_of(work.args, sequence);
+  const int query = row - sequence.first_row;
+  const int first_position = sequence.context_len - sequence.num_tokens;
+  const int position = first_position + query;
   const int dim = work.args.kv.head_dim;
   for (int d = thread_index(); d < dim; d += kThreads) {
     float max = kNothing;
     float sum = 0;
     float total = 0;
-    for (int split = 0; split <= position / kKeySplit; ++split) {
-      if (!sight.has_split(split, position, position)) continue;
-      const float* partial = work.partial(row, head, split);
+    for (int index = 0; index < sequence.num_splits; ++index) {
+      if (!sight.has_split(sight.split_at(index, first_position), position, position)) continue;
+      const float* partial = work.partial(sequence, query, index, head);
       const Merge merge(max, partial[dim]);
       total = merge.of(total, partial[d]);
       sum = merge.of(sum, partial[dim + 1]);
@@ -403,21 +419,11 @@ void launch_attention(const Work& work, dim3 grid) {
 
 }  // namespace
 
-void attention_batch(const AttentionArgs& args, std::byte* scratch, std::int64_t scratch_bytes) {
+void attention_batch(const AttentionArgs& args, std::byte* scratch) {
   require(!has_codes(args.kv.types.k) && !has_codes(args.kv.types.v), "KV types of 16 bits");
-  const int group = args.num_heads / args.kv.num_kv_heads;
-  const std::int64_t tiles =
-      (std::int64_t{args.num_rows} * group + kTileRows - 1) / kTileRows + args.num_sequences;
-  const int max_splits = (args.max_context_len + kKeySplit - 1) / kKeySplit;
-  const std::int64_t partial_bytes = std::int64_t{args.num_rows} * args.num_heads * max_splits *
-                                     (args.kv.head_dim + 2) * std::int64_t{sizeof(float)};
-  const bool shares_keys = max_splits > 1 && max_splits <= static_cast<int>(kCudaMaxGrid) &&
-                           partial_bytes <= scratch_bytes &&
-                           tiles * args.kv.num_kv_heads < kManyBlocks;
-  const Work work{args, group, max_splits,
-                  shares_keys ? reinterpret_cast<float*>(scratch) : nullptr};
-  const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(args.kv.num_kv_heads),
-                  static_cast<unsigned>(shares_keys ? max_splits : 1));
+  const Work work{args, args.num_heads / args.kv.num_kv_heads, reinterpret_cast<float*>(scratch)};
+  const dim3 grid(static_cast<unsigned>(args.sharing.num_pieces),
+                  static_cast<unsigned>(args.kv.num_kv_heads));
   const bool k_is_half = args.kv.types.k == KvType::kF16;
   if (args.kv.types.v == KvType::kF16) {
     k_is_half ? launch_attention<KvType::kF16, KvType::kF16>(work, grid)
@@ -426,9 +432,9 @@ void attention_batch(const AttentionArgs& args, std::byte* scratch, std::int64_t
     k_is_half ? launch_attention<KvType::kF16, KvType::kBF16>(work, grid)
               : launch_attention<KvType::kBF16, KvType::kBF16>(work, grid);
   }
-  if (!shares_keys) return;
   launch(merge_kernel,
-         dim3(static_cast<unsigned>(args.num_rows), static_cast<unsigned>(args.num_heads)),
+         dim3(static_cast<unsigned>(args.sharing.num_merged_rows),
+              static_cast<unsigned>(args.num_heads)),
          kThreads, work);
 }
 

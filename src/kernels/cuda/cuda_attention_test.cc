@@ -81,6 +81,9 @@ class Sequences {
     Call call = prepare(parts);
     OnDevice<float> q(device_, call.q), q_sinks(device_, call.q_sinks);
     OnDevice<float> out(device_, std::vector<float>(call.q.size(), NAN));
+    AttentionArgs args = args_of(call);
+    args.kv = view_;
+    args.sharing = share_keys(args, call.sequences, scratch_bytes);
     std::vector<std::unique_ptr<OnDevice<BlockId>>> tables;
     for (std::size_t i = 0; i < parts.size(); ++i) {
       tables.push_back(std::make_unique<OnDevice<BlockId>>(device_, call.tables[i]));
@@ -88,14 +91,12 @@ class Sequences {
     }
     OnDevice<AttentionSequence> sequences(device_, call.sequences);
     DeviceBuffer scratch(&device_, static_cast<std::size_t>(scratch_bytes));
-    AttentionArgs args = args_of(call);
-    args.kv = view_;
     args.kv.base = device_bytes_->data();
     args.q = q.data();
     if (num_sinks > 0) args.q_sinks = q_sinks.data();
     args.out = out.data();
     args.sequences = sequences.data();
-    device_.kernels().attention_batch(args, scratch.data(), scratch_bytes);
+    device_.kernels().attention_batch(args, scratch.data());
     return out.read();
   }
 
@@ -171,8 +172,6 @@ class Sequences {
     args.scale = 1 / std::sqrt(static_cast<float>(shape_.head_dim));
     args.window = shape_.window;
     args.num_sequences = static_cast<int>(call.sequences.size());
-    args.num_rows = call.num_rows;
-    args.max_context_len = call.max_context_len;
     return args;
   }
 
@@ -196,6 +195,8 @@ void expect_attention(Sequences& sequences) {
   for (std::size_t i = 0; i < all.size(); ++i) ASSERT_NEAR(all[i], expected[i], 2e-5) << i;
 
   EXPECT_TRUE(same_bits(all, sequences.run(parts, 0))) << "keys not shared out";
+  EXPECT_TRUE(same_bits(all, sequences.run(parts, 10 * sequences.row_size() * 4)))
+      << "only the third sequence's are";
   int row = 0;
   for (const Part& part : parts) {
     for (int query = part.begin; query < part.end; query += 2, row += 2) {

@@ -30,7 +30,7 @@ void to_key_basis(const PagedKvView& kv, int num_heads, float* q, std::int64_t l
 void matmul(const MatmulArgs& args, int panel_begin, int panel_end);
 void matmul_int8(const MatmulArgs& args, int panel_begin, int panel_end);
 void matmul_float(const MatmulArgs& args, int panel_begin, int panel_end);
-void attention_batch(const AttentionArgs& args, std::byte* scratch, std::int64_t scratch_bytes);
+void attention_batch(const AttentionArgs& args, std::byte* scratch);
 
 extern const KernelTable kTable;
 
