@@ -138,6 +138,8 @@ struct AttentionSequence {
   int first_piece = 0;
   int num_splits = 1;
   int first_partial = 0;
+  // And how many entries its copy of the block table leaves out behind the sinks', none of them seen.
+  int skipped_blocks = 0;
 };
 
 // How a device's attention shares out a batch: a piece is a block's work for one KV head, a tile of

@@ -56,6 +56,18 @@ TEST(ShareKeys, SplitsThatNoQuerySeesTakeNoRoom) {
   EXPECT_EQ(share_keys(layer(), with_sinks, kMuch).num_pieces, 8 + 1);
 }
 
+TEST(ShareKeys, NeitherDoBlocksBetweenSinksAndWindow) {
+  auto sequences = sequences_of({{1, 1000000}, {3, 1000000}, {1, 200}, {1, 100}});
+  for (AttentionSequence& sequence : sequences) {
+    sequence.window = 100;
+    sequence.num_sinks = 32;
+  }
+  share_keys(layer(), sequences, kMuch);
+  const int skipped[] = {(999999 - 99) / 16 - 2, (999997 - 99) / 16 - 2, 100 / 16 - 2, 0};
+  for (std::size_t i = 0; i < sequences.size(); ++i)
+    EXPECT_EQ(sequences[i].skipped_blocks, skipped[i]) << i;
+}
+
 TEST(ShareKeys, AsFarAsTheScratchLasts) {
   auto sequences = sequences_of({{1, 16384}, {1, 16384}, {1, 16384}, {1, 4096}});
   const std::int64_t scratch_bytes = 80 * device_partial_size_bytes(32, 128);

@@ -190,6 +190,10 @@ KeySharing share_keys(const AttentionArgs& args, std::span<AttentionSequence> se
     const bool shares = splits > 1 &&
                         std::int64_t{num_tiles} * args.kv.num_kv_heads < kManyDeviceBlocks &&
                         num_partials + wanted <= max_partials;
+    const int window = seen_window(layer, sequence);
+    const int first_position = sequence.context_len - sequence.num_tokens;
+    const int first_block = window > 0 ? (first_position - window + 1) / kBlockSize : 0;
+    sequence.skipped_blocks = std::max(0, first_block - sequence.num_sinks / kBlockSize);
     sequence.first_piece = sharing.num_pieces;
     sequence.num_splits = shares ? splits : 1;
     sequence.first_partial = static_cast<int>(num_partials);

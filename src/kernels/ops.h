@@ -18,8 +18,8 @@ namespace larder {
 void matmul(const KernelTable& kernels, ThreadPool& pool, std::span<const MatmulArgs> products,
             std::span<const MatmulArgs> next = {});
 
-// Before attention_batch(), of sequences that the host can still read: gives each its place in the
-// grid and has those share out their keys that would keep a few blocks busy for long, in their
+// Before attention_batch(), of sequences that the host can still read: says what each leaves out of
+// its block table, gives it its place in the grid and has those share out their keys that would keep a few blocks busy for long, in their
 // order as far as the scratch lasts; the other sequences of the batch do not matter. args says what
 // the layer is; the result goes into it. Decides no bit.
 KeySharing share_keys(const AttentionArgs& args, std::span<AttentionSequence> sequences,

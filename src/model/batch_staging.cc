@@ -7,9 +7,8 @@ namespace {
 
 constexpr std::size_t kAlignment = 16;
 
-std::span<const BlockId> blocks_of(const AttentionSequence& sequence) {
-  const int num_blocks = (sequence.context_len + kBlockSize - 1) / kBlockSize;
-  return {sequence.block_table, static_cast<std::size_t>(num_blocks)};
+int num_blocks_of(const AttentionSequence& sequence) {
+  return (sequence.context_len + kBlockSize - 1) / kBlockSize - sequence.skipped_blocks;
 }
 
 std::size_t rounded_up(std::size_t size) {
@@ -30,7 +29,7 @@ std::size_t size_of(const ForwardBatch& batch) {
   for (const GroupBatch& group : batch.groups) {
     size += rounded_up(group.slots.size_bytes()) + rounded_up(group.sequences.size_bytes());
     for (const AttentionSequence& sequence : group.sequences)
-      size += rounded_up(blocks_of(sequence).size_bytes());
+      size += array_bytes<BlockId>(num_blocks_of(sequence));
   }
   return size;
 }
@@ -55,6 +54,19 @@ std::size_t BatchStaging::append(std::span<const T> values) {
   const std::size_t offset = bytes_.size();
   bytes_.resize(offset + rounded_up(values.size_bytes()));
   if (!values.empty()) std::memcpy(bytes_.data() + offset, values.data(), values.size_bytes());
+  return offset;
+}
+
+std::size_t BatchStaging::append_table(const AttentionSequence& sequence) {
+  const auto num_blocks = static_cast<std::size_t>(num_blocks_of(sequence));
+  const auto num_sinks =
+      std::min(static_cast<std::size_t>(sequence.num_sinks / kBlockSize), num_blocks);
+  const std::size_t offset = bytes_.size();
+  bytes_.resize(offset + rounded_up(num_blocks * sizeof(BlockId)));
+  auto* table = reinterpret_cast<BlockId*>(bytes_.data() + offset);
+  std::copy_n(sequence.block_table, num_sinks, table);
+  std::copy_n(sequence.block_table + num_sinks + sequence.skipped_blocks, num_blocks - num_sinks,
+              table + num_sinks);
   return offset;
 }
 
@@ -85,11 +97,13 @@ ForwardBatch BatchStaging::stage(const ForwardBatch& batch) {
     const std::size_t sequences = append(group.sequences);
     for (std::size_t i = 0; i < group.sequences.size(); ++i) {
       AttentionSequence sequence = group.sequences[i];
-      const BlockId* table = stage_values(blocks_of(sequence)).data();
-      sequence.block_table = table;
-      while (next < logit_sequences_.size() &&
-             batch.logit_sequences[next].block_table == group.sequences[i].block_table)
-        logit_sequences_[next++].block_table = table;
+      sequence.block_table = staged<BlockId>(append_table(sequence), 1).data();
+      for (; next < logit_sequences_.size() &&
+             batch.logit_sequences[next].block_table == group.sequences[i].block_table;
+           ++next) {
+        logit_sequences_[next].block_table = sequence.block_table;
+        logit_sequences_[next].skipped_blocks = sequence.skipped_blocks;
+      }
       std::memcpy(bytes_.data() + sequences + i * sizeof(sequence), &sequence, sizeof(sequence));
     }
     groups_.push_back(

@@ -21,7 +21,8 @@ struct StagingLimits {
 };
 
 // Collects the arrays of a batch, block tables included, and copies them over at once.
-// Grows only for a batch over the limits: an endless context's positions pass every length.
+// Grows only for a batch over the limits, which an endless context is not: its table has what it
+// sees.
 // Thread: one at a time.
 class BatchStaging {
  public:
@@ -40,6 +41,8 @@ class BatchStaging {
  private:
   template <class T>
   std::size_t append(std::span<const T> values);
+  // Without its skipped_blocks.
+  std::size_t append_table(const AttentionSequence& sequence);
   template <class T>
   std::span<const T> staged(std::size_t offset, std::size_t count) const;
   Device& device_;

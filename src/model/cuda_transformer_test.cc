@@ -126,6 +126,65 @@ TEST(CudaTransformerMemory, IsReservedAtTheStart) {
   runner.run(steps, false);  // the last, of full contexts
 }
 
+// A step of one token at a position whose sequence has one block, seen from it and as its sinks.
+struct OneTokenStep {
+  OneTokenStep(const TestModel& model, int position)
+      : positions{position},
+        slots{position % kBlockSize},
+        table(static_cast<std::size_t>(position / kBlockSize + 1), BlockId::kNone),
+        sequence{.first_row = 0,
+                 .num_tokens = 1,
+                 .context_len = position + 1,
+                 .block_table = table.data(),
+                 .window = position < kBlockSize ? 0 : kBlockSize,
+                 .num_sinks = position < kBlockSize ? 0 : kBlockSize},
+        groups(static_cast<std::size_t>(model.layout->num_groups()), {slots, {&sequence, 1}}) {
+    table.front() = table.back() = BlockId{0};
+    if (table.size() > 1) table[table.size() - 2] = BlockId{0};
+  }
+
+  ForwardBatch batch(bool with_logits) const {
+    return {.tokens = tokens,
+            .positions = positions,
+            .sink_positions = sink_positions,
+            .groups = groups,
+            .logit_rows = std::span(rows).first(with_logits ? 1 : 0)};
+  }
+
+  std::vector<TokenId> tokens{1};
+  std::vector<std::int32_t> positions, sink_positions{2 * kBlockSize - 1}, rows{0};
+  std::vector<std::int64_t> slots;
+  std::vector<BlockId> table;
+  AttentionSequence sequence;
+  std::vector<GroupBatch> groups;
+};
+
+TEST(CudaTransformerMemory, OfAnEndlessContextIsReservedToo) {
+  const auto inner = open_test_device();
+  WatchedDevice device(*inner);
+  const std::string path = LARDER_SOURCE_DIR "/tests/golden/model/tiny_gemma3.gguf";
+  const TestModel on_host(path);
+  const TestModel model(path, 2, &device);
+  ThreadPool pool(1);
+  const KvStorage storage(*model.layout, 1, &device), host_storage(*model.layout, 1);
+  const TransformerLimits limits{.max_batch_tokens = 8,
+                                 .max_logit_rows = 1,
+                                 .max_context_len = 64,
+                                 .max_sequences = 1,
+                                 .activations = ActivationType::kF32};
+  Transformer transformer(model.config, *model.weights, *model.layout, device.kernels(), pool,
+                          limits, &device);
+  Transformer host(on_host.config, *on_host.weights, *on_host.layout, isa_generic::kTable, pool,
+                   limits);
+  const OneTokenStep step(model, 100000);
+  device.is_full = true;
+  const auto logits = transformer.forward(step.batch(true), storage).values;
+  const auto expected = host.forward(step.batch(true), host_storage).values;
+  device.is_full = false;
+  ASSERT_EQ(logits.size(), expected.size());
+  for (std::size_t i = 0; i < logits.size(); ++i) ASSERT_NEAR(logits[i], expected[i], 1e-3) << i;
+}
+
 TEST(CudaTransformerSteps, WaitForTheDeviceWithoutLogits) {
   const auto inner = open_test_device();
   WatchedDevice device(*inner);
@@ -135,18 +194,9 @@ TEST(CudaTransformerSteps, WaitForTheDeviceWithoutLogits) {
   Transformer transformer(model.config, *model.weights, *model.layout, device.kernels(), pool,
                           {.max_batch_tokens = 8, .max_logit_rows = 1, .max_context_len = 16},
                           &device);
-  const std::vector<TokenId> tokens{1};
-  const std::vector<std::int32_t> positions{0};
-  const std::vector<std::int64_t> slots{0};
-  const BlockId block{0};
-  const AttentionSequence sequence{
-      .first_row = 0, .num_tokens = 1, .context_len = 1, .block_table = &block};
-  const std::vector<GroupBatch> groups(static_cast<std::size_t>(model.layout->num_groups()),
-                                       {slots, {&sequence, 1}});
+  const OneTokenStep step(model, 0);
   const int num_before = device.num_waits;
-  const Logits logits = transformer.forward(
-      {.tokens = tokens, .positions = positions, .groups = groups, .logit_rows = {}}, storage);
-  EXPECT_TRUE(logits.values.empty());
+  EXPECT_TRUE(transformer.forward(step.batch(false), storage).values.empty());
   EXPECT_EQ(device.num_waits, num_before + 1);
 }
 

@@ -158,7 +158,11 @@ LARDER_DEVICE void load_queries(const Work& work, const Tile& tile, Shared<kMaxD
 LARDER_DEVICE const std::uint16_t* head_in_block(const Work& work, const Tile& tile, int position,
                                                  std::int64_t offset_bytes) {
   const PagedKvView& kv = work.args.kv;
-  const auto block = static_cast<std::int64_t>(tile.sequence->block_table[position / kBlockSize]);
+  const AttentionSequence& sequence = *tile.sequence;
+  const int index = position / kBlockSize;
+  const bool is_sink = index < sequence.num_sinks / kBlockSize;
+  const auto block = static_cast<std::int64_t>(
+      sequence.block_table[is_sink ? index : index - sequence.skipped_blocks]);
   const std::int64_t head_bytes = std::int64_t{kBlockSize} * kv.head_dim * 2;
   return reinterpret_cast<const std::uint16_t*>(kv.base + block * kv.block_stride_bytes +
                                                 offset_bytes + tile.kv_head * head_bytes);

@@ -86,6 +86,8 @@ class Sequences {
     args.sharing = share_keys(args, call.sequences, scratch_bytes);
     std::vector<std::unique_ptr<OnDevice<BlockId>>> tables;
     for (std::size_t i = 0; i < parts.size(); ++i) {
+      const auto behind_sinks = call.tables[i].begin() + num_sinks / kBlockSize;
+      call.tables[i].erase(behind_sinks, behind_sinks + call.sequences[i].skipped_blocks);
       tables.push_back(std::make_unique<OnDevice<BlockId>>(device_, call.tables[i]));
       call.sequences[i].block_table = tables.back()->data();
     }
