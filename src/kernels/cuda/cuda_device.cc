@@ -2,6 +2,9 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
+#include <cstdlib>
+
 #include "base/check.h"
 #include "base/error.h"
 #include "kernels/cuda/limits.h"
@@ -12,6 +15,8 @@ namespace larder {
 namespace cuda {
 
 extern const KernelTable kTable;
+// A cudaError_t: whether the device takes the kernels. All are compiled alike, so one speaks for them.
+int loading_error();
 
 void require(bool condition, const char* what) { CHECK(condition, what); }
 void require_launched() {
@@ -25,6 +30,9 @@ namespace {
 
 // The kernels are compiled for this compute capability and, as PTX, for those after it.
 constexpr int kOldestMajor = 9;
+
+// The driver gives memory in pieces of 2 MiB, of which every buffer may leave one unused.
+constexpr std::size_t kRoundingBytes = 32 << 20;
 
 void check(cudaError_t error) { CHECK(error == cudaSuccess, cudaGetErrorString(error)); }
 
@@ -46,6 +54,7 @@ class CudaDevice : public Device {
   CudaDevice(int index, const cudaDeviceProp& properties) : index_(index), properties_(properties) {
     require_available(index, cudaSetDevice(index));
     require_available(index, cudaFree(nullptr));  // makes the context, if that has not yet
+    require_available(index, static_cast<cudaError_t>(cuda::loading_error()));
   }
 
   const KernelTable& kernels() const override { return cuda::kTable; }
@@ -63,7 +72,7 @@ class CudaDevice : public Device {
     std::size_t free = 0;
     std::size_t total = 0;
     check(cudaMemGetInfo(&free, &total));
-    return free;
+    return free - std::min(free, kRoundingBytes);
   }
 
   std::byte* allocate(std::size_t size_bytes) override {
@@ -111,6 +120,9 @@ class CudaDevice : public Device {
 }  // namespace
 
 std::unique_ptr<Device> open_cuda_device(int index) {
+  // All kernels at once, before memory is planned: one that is loaded when it is first used wants
+  // memory of a GPU that may be full by then, in the middle of a request.
+  setenv("CUDA_MODULE_LOADING", "EAGER", 0);
   int driver_version = 0;
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);

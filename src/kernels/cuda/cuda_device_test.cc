@@ -4,6 +4,9 @@
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <string>
+
 #include "base/error.h"
 
 namespace {
@@ -13,13 +16,19 @@ struct Answers {
   cudaError_t properties = cudaSuccess;
   cudaError_t set_device = cudaSuccess;
   cudaError_t free = cudaSuccess;
+  cudaError_t loading = cudaSuccess;
 } answers;
+
+// What the first call found.
+std::string module_loading;
 
 }  // namespace
 
 extern "C" {
 
 cudaError_t cudaGetDeviceCount(int* count) {
+  const char* setting = std::getenv("CUDA_MODULE_LOADING");
+  module_loading = setting == nullptr ? "" : setting;
   *count = 1;
   return cudaSuccess;
 }
@@ -33,7 +42,10 @@ cudaError_t cudaFree(void*) { return answers.free; }
 cudaError_t cudaGetLastError() { return cudaSuccess; }
 const char* cudaGetErrorString(cudaError_t) { return "all CUDA-capable devices are busy"; }
 cudaError_t cudaDriverGetVersion(int*) { return cudaSuccess; }
-cudaError_t cudaMemGetInfo(std::size_t*, std::size_t*) { return cudaSuccess; }
+cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t*) {
+  *free = 80 << 20;
+  return cudaSuccess;
+}
 cudaError_t cudaMalloc(void**, std::size_t) { return cudaSuccess; }
 cudaError_t cudaMemset(void*, int, std::size_t) { return cudaSuccess; }
 cudaError_t cudaMemcpy(void*, const void*, std::size_t, cudaMemcpyKind) { return cudaSuccess; }
@@ -49,6 +61,7 @@ namespace cuda {
 
 extern const KernelTable kTable;
 const KernelTable kTable{};
+int loading_error() { return answers.loading; }
 
 }  // namespace cuda
 
@@ -70,8 +83,22 @@ TEST(CudaDevice, OneThatCannotBeTakenIsUnavailable) {
   expect_unavailable({.set_device = cudaErrorDevicesUnavailable});
   expect_unavailable({.free = cudaErrorMemoryAllocation});
   expect_unavailable({.properties = cudaErrorUnknown});
+  expect_unavailable({.loading = cudaErrorUnsupportedPtxVersion});
   answers = {};
   EXPECT_NE(open_cuda_device(0), nullptr);
+}
+
+TEST(CudaDevice, KernelsAreLoadedBeforeMemoryIsPlanned) {
+  unsetenv("CUDA_MODULE_LOADING");
+  open_cuda_device(0);
+  EXPECT_EQ(module_loading, "EAGER");
+  setenv("CUDA_MODULE_LOADING", "LAZY", 1);
+  open_cuda_device(0);
+  EXPECT_EQ(module_loading, "LAZY") << "as the user has it";
+}
+
+TEST(CudaDevice, LeavesRoomForThePiecesThatMemoryComesIn) {
+  EXPECT_EQ(open_cuda_device(0)->free_bytes(), 48U << 20);
 }
 
 }  // namespace

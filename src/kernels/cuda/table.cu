@@ -25,4 +25,15 @@ const KernelTable kTable = {
     .attention_batch = attention_batch,
 };
 
+#if defined(__CUDACC__)
+namespace {
+LARDER_KERNEL any_kernel() {}
+}  // namespace
+
+int loading_error() {
+  cudaFuncAttributes attributes;
+  return cudaFuncGetAttributes(&attributes, any_kernel);
+}
+#endif
+
 }  // namespace larder::LARDER_CUDA_NAMESPACE
