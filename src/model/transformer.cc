@@ -107,6 +107,11 @@ StagingLimits staging_limits(const TransformerLimits& limits, int num_groups) {
           .num_groups = num_groups};
 }
 
+// Of one of the ropes.
+std::size_t frequencies_size_bytes(const ModelConfig& config) {
+  return static_cast<std::size_t>(config.rope_dim) / 2 * sizeof(double);
+}
+
 }  // namespace
 
 Transformer::Transformer(const ModelConfig& config, const Weights& weights, const KvLayout& layout,
@@ -138,8 +143,7 @@ void Transformer::prepare_device() {
   staging_.emplace(*device_, staging_limits(limits_, layout_.num_groups()));
   logits_.resize(static_cast<std::size_t>(limits_.max_logit_rows) *
                  static_cast<std::size_t>(config_.vocab_size));
-  const auto num_pairs = static_cast<std::size_t>(config_.rope_dim) / 2;
-  const std::size_t table_bytes = num_pairs * sizeof(double);
+  const std::size_t table_bytes = frequencies_size_bytes(config_);
   device_frequencies_ = DeviceBuffer(device_, table_bytes * config_.ropes.size());
   for (std::size_t i = 0; i < config_.ropes.size(); ++i) {
     std::byte* table = device_frequencies_.data() + i * table_bytes;
@@ -164,7 +168,7 @@ void Transformer::for_rows(int num_rows, Function&& function) {
 
 std::size_t Transformer::scratch_size_bytes() const {
   return scratch_.size_bytes() + attention_op_.scratch_size_bytes() +
-         (staging_ ? staging_->size_bytes() : 0);
+         (staging_ ? staging_->size_bytes() : 0) + device_frequencies_.size_bytes();
 }
 
 std::size_t transformer_scratch_size_bytes(const ModelConfig& config,
@@ -172,7 +176,9 @@ std::size_t transformer_scratch_size_bytes(const ModelConfig& config,
                                            const Device* device) {
   const int num_groups = KvLayout(kv_layer_shapes(config)).num_groups();
   return ScratchPlan(config, limits, nullptr).size_bytes +
-         (device ? BatchStaging::size_bytes(staging_limits(limits, num_groups)) : 0) +
+         (device ? BatchStaging::size_bytes(staging_limits(limits, num_groups)) +
+                       config.ropes.size() * frequencies_size_bytes(config)
+                 : 0) +
          AttentionOp::scratch_size_bytes(pool, limits.max_batch_tokens, config.num_heads,
                                          config.head_dim, limits.max_context_len, device);
 }

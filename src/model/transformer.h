@@ -81,7 +81,8 @@ class Transformer {
   const ModelConfig& config() const { return config_; }
   const TransformerLimits& limits() const { return limits_; }
   ThreadPool& pool() { return pool_; }  // idle between calls of forward()
-  // Everything that it holds: activations, logits, attention's scratch, a device's copy of a batch.
+  // What it holds where it computes: activations, logits, attention's scratch, a device's copy of a batch and of
+  // the rotations' frequencies.
   std::size_t scratch_size_bytes() const;
 
  private:
