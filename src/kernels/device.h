@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <string>
 
 #include "base/aligned_buffer.h"
@@ -26,6 +27,9 @@ class Device {
   // Zeroed, aligned to 256 bytes. Throws Error{kUnavailable}.
   virtual std::byte* allocate(std::size_t size_bytes) = 0;
   virtual void release(std::byte* memory) noexcept = 0;
+  // Of the host: to and from there copies run at the bus's speed. Throws Error{kUnavailable}.
+  virtual std::byte* allocate_host(std::size_t size_bytes) = 0;
+  virtual void release_host(std::byte* memory) noexcept = 0;
 
   // The host's side may be reused when they return.
   virtual void copy_in(std::byte* to, const std::byte* from, std::size_t size_bytes) = 0;
@@ -55,5 +59,15 @@ class DeviceBuffer {
   std::byte* data_ = nullptr;
   std::size_t size_bytes_ = 0;
 };
+
+// A device's allocate_host().
+struct HostRelease {
+  Device* device = nullptr;
+  void operator()(std::byte* memory) const noexcept { device->release_host(memory); }
+};
+using HostBuffer = std::unique_ptr<std::byte, HostRelease>;
+inline HostBuffer host_buffer(Device& device, std::size_t size_bytes) {
+  return {device.allocate_host(size_bytes), HostRelease{&device}};
+}
 
 }  // namespace larder

@@ -49,11 +49,16 @@ std::size_t BatchStaging::size_bytes(const StagingLimits& limits) {
          static_cast<std::size_t>(limits.num_groups) * group_bytes;
 }
 
+std::size_t BatchStaging::extend(std::size_t size_bytes) {
+  const std::size_t offset = num_written_;
+  num_written_ += rounded_up(size_bytes);
+  return offset;
+}
+
 template <class T>
 std::size_t BatchStaging::append(std::span<const T> values) {
-  const std::size_t offset = bytes_.size();
-  bytes_.resize(offset + rounded_up(values.size_bytes()));
-  if (!values.empty()) std::memcpy(bytes_.data() + offset, values.data(), values.size_bytes());
+  const std::size_t offset = extend(values.size_bytes());
+  if (!values.empty()) std::memcpy(host_.get() + offset, values.data(), values.size_bytes());
   return offset;
 }
 
@@ -61,9 +66,8 @@ std::size_t BatchStaging::append_table(const AttentionSequence& sequence) {
   const auto num_blocks = static_cast<std::size_t>(num_blocks_of(sequence));
   const auto num_sinks =
       std::min(static_cast<std::size_t>(sequence.num_sinks / kBlockSize), num_blocks);
-  const std::size_t offset = bytes_.size();
-  bytes_.resize(offset + rounded_up(num_blocks * sizeof(BlockId)));
-  auto* table = reinterpret_cast<BlockId*>(bytes_.data() + offset);
+  const std::size_t offset = extend(num_blocks * sizeof(BlockId));
+  auto* table = reinterpret_cast<BlockId*>(host_.get() + offset);
   std::copy_n(sequence.block_table, num_sinks, table);
   std::copy_n(sequence.block_table + num_sinks + sequence.skipped_blocks, num_blocks - num_sinks,
               table + num_sinks);
@@ -77,10 +81,11 @@ std::span<const T> BatchStaging::staged(std::size_t offset, std::size_t count) c
 
 ForwardBatch BatchStaging::stage(const ForwardBatch& batch) {
   const std::size_t size = size_of(batch);
-  if (size > memory_.size_bytes())
+  if (size > memory_.size_bytes()) {
     memory_ = DeviceBuffer(&device_, std::max(size, 2 * memory_.size_bytes()));
-  bytes_.clear();
-  bytes_.reserve(size);
+    host_ = host_buffer(device_, memory_.size_bytes());
+  }
+  num_written_ = 0;
   groups_.clear();
   const auto stage_values = [&]<class T>(std::span<const T> values) {
     return staged<T>(append(values), values.size());
@@ -104,7 +109,7 @@ ForwardBatch BatchStaging::stage(const ForwardBatch& batch) {
         logit_sequences_[next].block_table = sequence.block_table;
         logit_sequences_[next].skipped_blocks = sequence.skipped_blocks;
       }
-      std::memcpy(bytes_.data() + sequences + i * sizeof(sequence), &sequence, sizeof(sequence));
+      std::memcpy(host_.get() + sequences + i * sizeof(sequence), &sequence, sizeof(sequence));
     }
     groups_.push_back(
         {slots, staged<AttentionSequence>(sequences, group.sequences.size()), group.sharing});
@@ -112,7 +117,7 @@ ForwardBatch BatchStaging::stage(const ForwardBatch& batch) {
   on_device.logit_sequences = stage_values(std::span<const AttentionSequence>(logit_sequences_));
   on_device.logit_sharing = batch.logit_sharing;
   on_device.groups = groups_;
-  device_.copy_in(memory_.data(), bytes_.data(), bytes_.size());
+  device_.copy_in(memory_.data(), host_.get(), num_written_);
   return on_device;
 }
 

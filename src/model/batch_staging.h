@@ -28,7 +28,9 @@ class BatchStaging {
  public:
   // Throws Error{kUnavailable}.
   BatchStaging(Device& device, const StagingLimits& limits)
-      : device_(device), memory_(&device, size_bytes(limits)) {}
+      : device_(device),
+        memory_(&device, size_bytes(limits)),
+        host_(host_buffer(device, size_bytes(limits))) {}
 
   // What is reserved under these limits.
   static std::size_t size_bytes(const StagingLimits& limits);
@@ -39,6 +41,8 @@ class BatchStaging {
   ForwardBatch stage(const ForwardBatch& batch);
 
  private:
+  // Room for so many bytes behind what is written, from its offset on.
+  std::size_t extend(std::size_t size_bytes);
   template <class T>
   std::size_t append(std::span<const T> values);
   // Without its skipped_blocks.
@@ -46,8 +50,9 @@ class BatchStaging {
   template <class T>
   std::span<const T> staged(std::size_t offset, std::size_t count) const;
   Device& device_;
-  std::vector<std::byte> bytes_;
   DeviceBuffer memory_;
+  HostBuffer host_;  // what will lie there, as far as it is written
+  std::size_t num_written_ = 0;
   std::vector<GroupBatch> groups_;
   std::vector<AttentionSequence> logit_sequences_;
 };

@@ -73,6 +73,7 @@ class WatchedDevice : public Device {
 
   bool is_full = false;
   int num_waits = 0;
+  int num_slow_copies = 0;  // with memory that is not its own of the host
 
   const KernelTable& kernels() const override { return device_.kernels(); }
   std::string describe() const override { return device_.describe(); }
@@ -83,10 +84,18 @@ class WatchedDevice : public Device {
     return device_.allocate(size_bytes);
   }
   void release(std::byte* memory) noexcept override { device_.release(memory); }
+  std::byte* allocate_host(std::size_t size_bytes) override {
+    std::byte* memory = device_.allocate_host(size_bytes);
+    host_memory_.push_back({memory, size_bytes});
+    return memory;
+  }
+  void release_host(std::byte* memory) noexcept override { device_.release_host(memory); }
   void copy_in(std::byte* to, const std::byte* from, std::size_t size_bytes) override {
+    count_copy(from, size_bytes);
     device_.copy_in(to, from, size_bytes);
   }
   void copy_out(std::byte* to, const std::byte* from, std::size_t size_bytes) override {
+    count_copy(to, size_bytes);
     device_.copy_out(to, from, size_bytes);
   }
   void copy_within(std::byte* to, const std::byte* from, std::size_t size_bytes) override {
@@ -98,7 +107,14 @@ class WatchedDevice : public Device {
   }
 
  private:
+  void count_copy(const std::byte* on_host, std::size_t size_bytes) {
+    for (const auto& [memory, size] : host_memory_)
+      if (on_host >= memory && on_host + size_bytes <= memory + size) return;
+    ++num_slow_copies;
+  }
+
   Device& device_;
+  std::vector<std::pair<std::byte*, std::size_t>> host_memory_;
 };
 
 TEST(CudaTransformerMemory, IsReservedAtTheStart) {
@@ -185,7 +201,7 @@ TEST(CudaTransformerMemory, OfAnEndlessContextIsReservedToo) {
   for (std::size_t i = 0; i < logits.size(); ++i) ASSERT_NEAR(logits[i], expected[i], 1e-3) << i;
 }
 
-TEST(CudaTransformerSteps, WaitForTheDeviceWithoutLogits) {
+TEST(CudaTransformerSteps, WaitForTheDeviceWithoutLogitsAndCopyFast) {
   const auto inner = open_test_device();
   WatchedDevice device(*inner);
   const TestModel model(LARDER_SOURCE_DIR "/tests/golden/model/tiny_llama.gguf", 2, &device);
@@ -198,6 +214,10 @@ TEST(CudaTransformerSteps, WaitForTheDeviceWithoutLogits) {
   const int num_before = device.num_waits;
   EXPECT_TRUE(transformer.forward(step.batch(false), storage).values.empty());
   EXPECT_EQ(device.num_waits, num_before + 1);
+
+  const int num_slow_before = device.num_slow_copies;
+  EXPECT_TRUE(!transformer.forward(step.batch(true), storage).values.empty());
+  EXPECT_EQ(device.num_slow_copies, num_slow_before);
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, CudaTransformer,

@@ -141,8 +141,8 @@ Transformer::Transformer(const ModelConfig& config, const Weights& weights, cons
 void Transformer::prepare_device() {
   CHECK(config_.head_dim <= device_->max_head_dim(), config_.head_dim);
   staging_.emplace(*device_, staging_limits(limits_, layout_.num_groups()));
-  logits_.resize(static_cast<std::size_t>(limits_.max_logit_rows) *
-                 static_cast<std::size_t>(config_.vocab_size));
+  logits_ = host_buffer(*device_, sizeof(float) * static_cast<std::size_t>(limits_.max_logit_rows) *
+                                      static_cast<std::size_t>(config_.vocab_size));
   const std::size_t table_bytes = frequencies_size_bytes(config_);
   device_frequencies_ = DeviceBuffer(device_, table_bytes * config_.ropes.size());
   for (std::size_t i = 0; i < config_.ropes.size(); ++i) {
@@ -583,9 +583,9 @@ Logits Transformer::compute_logits(int num_rows) {
   const auto num_maxima = static_cast<std::size_t>(num_rows) *
                           static_cast<std::size_t>(num_logit_runs(config_.vocab_size));
   if (device_ == nullptr) return {{buffers_.logits, count}, {buffers_.maxima, num_maxima}};
-  device_->copy_out(reinterpret_cast<std::byte*>(logits_.data()),
-                    reinterpret_cast<const std::byte*>(buffers_.logits), count * sizeof(float));
-  return {{logits_.data(), count}, {}};
+  device_->copy_out(logits_.get(), reinterpret_cast<const std::byte*>(buffers_.logits),
+                    count * sizeof(float));
+  return {{reinterpret_cast<const float*>(logits_.get()), count}, {}};
 }
 
 }  // namespace larder

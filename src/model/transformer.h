@@ -197,7 +197,7 @@ class Transformer {
   std::vector<GroupBatch> shared_groups_;  // of this batch
   std::vector<std::vector<AttentionSequence>> shared_sequences_;  // per group
   DeviceBuffer device_frequencies_;
-  std::vector<float> logits_;  // [max_logit_rows, vocab_size], copied back
+  HostBuffer logits_;  // [max_logit_rows, vocab_size], copied back
   KeyStatistics* key_statistics_ = nullptr;
 };
 

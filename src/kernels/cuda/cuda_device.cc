@@ -79,11 +79,7 @@ class CudaDevice : public Device {
     bind();
     void* memory = nullptr;
     const cudaError_t error = cudaMalloc(&memory, size_bytes);
-    if (error != cudaSuccess) {
-      static_cast<void>(cudaGetLastError());  // forgets it
-      throw_unavailable(index_, fmt::format("cannot reserve {} MiB of its memory: {}",
-                                            size_bytes >> 20, cudaGetErrorString(error)));
-    }
+    require_reserved(error, size_bytes, "its");
     check(cudaMemset(memory, 0, size_bytes));
     return static_cast<std::byte*>(memory);
   }
@@ -91,6 +87,18 @@ class CudaDevice : public Device {
   void release(std::byte* memory) noexcept override {
     static_cast<void>(cudaSetDevice(index_));
     static_cast<void>(cudaFree(memory));
+  }
+
+  std::byte* allocate_host(std::size_t size_bytes) override {
+    bind();
+    void* memory = nullptr;
+    require_reserved(cudaMallocHost(&memory, size_bytes), size_bytes, "the host's");
+    return static_cast<std::byte*>(memory);
+  }
+
+  void release_host(std::byte* memory) noexcept override {
+    static_cast<void>(cudaSetDevice(index_));
+    static_cast<void>(cudaFreeHost(memory));
   }
 
   void copy_in(std::byte* to, const std::byte* from, std::size_t size_bytes) override {
@@ -111,6 +119,12 @@ class CudaDevice : public Device {
   }
 
  private:
+  void require_reserved(cudaError_t error, std::size_t size_bytes, const char* whose) const {
+    if (error == cudaSuccess) return;
+    static_cast<void>(cudaGetLastError());  // forgets it
+    throw_unavailable(index_, fmt::format("cannot reserve {} MiB of {} memory: {}",
+                                          size_bytes >> 20, whose, cudaGetErrorString(error)));
+  }
   void bind() const { check(cudaSetDevice(index_)); }
 
   int index_;

@@ -47,6 +47,8 @@ cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t*) {
   return cudaSuccess;
 }
 cudaError_t cudaMalloc(void**, std::size_t) { return cudaSuccess; }
+cudaError_t cudaMallocHost(void**, std::size_t) { return cudaSuccess; }
+cudaError_t cudaFreeHost(void*) { return cudaSuccess; }
 cudaError_t cudaMemset(void*, int, std::size_t) { return cudaSuccess; }
 cudaError_t cudaMemcpy(void*, const void*, std::size_t, cudaMemcpyKind) { return cudaSuccess; }
 cudaError_t cudaMemcpyAsync(void*, const void*, std::size_t, cudaMemcpyKind, cudaStream_t) {

@@ -25,6 +25,8 @@ class EmulatedDevice : public Device {
     return static_cast<std::byte*>(memory);
   }
   void release(std::byte* memory) noexcept override { std::free(memory); }
+  std::byte* allocate_host(std::size_t size_bytes) override { return allocate(size_bytes); }
+  void release_host(std::byte* memory) noexcept override { std::free(memory); }
 
   void copy_in(std::byte* to, const std::byte* from, std::size_t size_bytes) override {
     std::memcpy(to, from, size_bytes);
