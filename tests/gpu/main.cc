@@ -1,26 +1,79 @@
-// The CUDA tests, then what the kernels move per second, on the device that open_test_device()
-// gives. main [--quick]: small sizes, for a device that is emulated.
+// The CUDA tests, and what the kernels move per second, on the device that open_test_device() gives.
+//
+// gpu_test [--tests | --bench] [--filter BEGIN] [--quick]
+// gpu_test --list   the tests' suites
+//
+// --filter: tests whose names, SUITE.TEST, begin so. --quick: the benchmark in small sizes, for a
+// device that is emulated.
 #include <gtest/gtest.h>
 
 #include <cstdio>
-#include <cstring>
+#include <stdexcept>
+#include <string_view>
 
 #include "base/error.h"
 #include "kernels/cuda/test_device.h"
 #include "tests/gpu/bench.h"
 
+namespace larder {
+namespace {
+
+struct Options {
+  bool list = false;
+  bool tests = true;
+  bool bench = true;
+  bool quick = false;
+  std::string filter;
+};
+
+Options parse(int argc, char** argv) {
+  Options options;
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view word = argv[i];
+    if (word == "--list")
+      options.list = true;
+    else if (word == "--tests")
+      options.bench = false;
+    else if (word == "--bench")
+      options.tests = false;
+    else if (word == "--quick")
+      options.quick = true;
+    else if (word == "--filter" && i + 1 < argc)
+      options.filter = argv[++i];
+    else
+      throw std::invalid_argument("what is " + std::string(word) + "?");
+  }
+  return options;
+}
+
+// 0, or 1 where a test failed or there was none.
+int run_tests(const std::string& filter) {
+  const ::testing::Count count = ::testing::run_tests(filter);
+  std::printf("%d tests, %d failed\n", count.tests, count.failed);
+  std::fflush(stdout);
+  return count.tests > 0 && count.failed == 0 ? 0 : 1;
+}
+
+int run(const Options& options) {
+  if (options.list) {
+    for (const std::string& suite : ::testing::suites()) std::printf("%s\n", suite.c_str());
+    return 0;
+  }
+  const auto device = open_test_device();
+  std::printf("Device: %s\n", device->describe().c_str());
+  std::fflush(stdout);
+  const int status = options.tests ? run_tests(options.filter) : 0;
+  if (options.bench) run_gpu_bench(*device, options.quick);
+  return status;
+}
+
+}  // namespace
+}  // namespace larder
+
 int main(int argc, char** argv) {
-  const bool quick = argc > 1 && std::strcmp(argv[1], "--quick") == 0;
   try {
-    const auto device = larder::open_test_device();
-    std::printf("Device: %s\n", device->describe().c_str());
-    std::fflush(stdout);
-    const int num_failed = ::testing::run_all_tests();
-    std::printf(num_failed == 0 ? "ALL TESTS PASSED\n" : "%d TESTS FAILED\n", num_failed);
-    std::fflush(stdout);
-    larder::run_gpu_bench(*device, quick);
-    return num_failed == 0 ? 0 : 1;
-  } catch (const larder::Error& error) {
+    return larder::run(larder::parse(argc, argv));
+  } catch (const std::exception& error) {
     std::fprintf(stderr, "error: %s\n", error.what());
     return 2;
   }

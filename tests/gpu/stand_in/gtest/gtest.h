@@ -2,7 +2,9 @@
 // tests/gpu/run alone.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
+#include <exception>
 #include <functional>
 #include <iostream>
 #include <map>
@@ -95,7 +97,12 @@ inline int add_params(const char* suite, std::vector<const char*> params) {
 inline bool run_one(const State::Entry& entry, const std::string& param) {
   state().num_failures = 0;
   std::cout << entry.suite << "." << entry.name << param << " ..." << std::endl;
-  entry.run();
+  try {
+    entry.run();
+  } catch (const std::exception& error) {
+    ++state().num_failures;
+    std::cout << "  threw: " << error.what() << std::endl;
+  }
   std::cout << (state().num_failures == 0 ? "  ok" : "  FAILED") << std::endl;
   return state().num_failures == 0;
 }
@@ -107,20 +114,34 @@ std::vector<const char*> Values(Names... names) {
   return {names...};
 }
 
-// The number of tests that failed.
-inline int run_all_tests() {
-  int num_failed = 0;
+inline std::vector<std::string> suites() {
+  std::vector<std::string> names;
+  for (const internal::State::Entry& entry : internal::state().entries)
+    if (std::find(names.begin(), names.end(), entry.suite) == names.end())
+      names.push_back(entry.suite);
+  return names;
+}
+
+struct Count {
+  int tests = 0;
+  int failed = 0;
+};
+// Runs those whose names, SUITE.TEST, begin so.
+inline Count run_tests(const std::string& begin) {
+  Count count;
+  const auto run = [&](const internal::State::Entry& entry, const std::string& param) {
+    ++count.tests;
+    count.failed += internal::run_one(entry, param) ? 0 : 1;
+  };
   for (const internal::State::Entry& entry : internal::state().entries) {
-    if (!entry.set_param) {
-      num_failed += internal::run_one(entry, "") ? 0 : 1;
-      continue;
-    }
+    if (!(entry.suite + "." + entry.name).starts_with(begin)) continue;
+    if (!entry.set_param) run(entry, "");
     for (const char* param : internal::state().params[entry.suite]) {
       entry.set_param(param);
-      num_failed += internal::run_one(entry, std::string("/") + param) ? 0 : 1;
+      run(entry, std::string("/") + param);
     }
   }
-  return num_failed;
+  return count;
 }
 
 }  // namespace testing
@@ -149,7 +170,9 @@ inline int run_all_tests() {
 #define EXPECT_EQ(a, b) LARDER_EXPECT_((a) == (b), #a " == " #b, )
 #define ASSERT_EQ(a, b) LARDER_EXPECT_((a) == (b), #a " == " #b, return)
 #define EXPECT_LE(a, b) LARDER_EXPECT_((a) <= (b), #a " <= " #b, ) << (a) << " "
-#define ASSERT_NEAR(a, b, distance)                                                       \
-  LARDER_EXPECT_(std::abs((a) - (b)) <= (distance), #a " near " #b, return) << (a) << " " \
-                                                                            << (b) << " "
+#define LARDER_NEAR_(a, b, distance, leave)                                              \
+  LARDER_EXPECT_(std::abs((a) - (b)) <= (distance), #a " near " #b, leave) << (a) << " " \
+                                                                           << (b) << " "
+#define EXPECT_NEAR(a, b, distance) LARDER_NEAR_(a, b, distance, )
+#define ASSERT_NEAR(a, b, distance) LARDER_NEAR_(a, b, distance, return)
 #define SCOPED_TRACE(value) const ::testing::internal::Trace larder_trace(value)
