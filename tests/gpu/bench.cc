@@ -4,12 +4,15 @@
 #include <chrono>
 #include <cstdio>
 #include <functional>
+#include <numeric>
+#include <random>
+#include <string>
 #include <vector>
 
+#include "kernels/cuda/test_device.h"
 #include "kernels/ops.h"
 #include "kernels/test_util.h"
 #include "model/exactness.h"
-#include "kernels/cuda/test_device.h"
 
 namespace larder {
 namespace {
@@ -17,107 +20,217 @@ namespace {
 // Beyond what a second-level cache holds.
 constexpr std::int64_t kColdBytes = 400LL << 20;
 
-// Median seconds of one call among batches of calls; warm before.
-double median_seconds(Device& device, bool quick, const std::function<void()>& call) {
-  const int batches = quick ? 1 : 9;
-  const int calls = quick ? 1 : 20;
-  for (int i = 0; i < (quick ? 0 : calls); ++i) call();
+// What a figure may take.
+constexpr double kMostSeconds = 0.3;
+constexpr int kBatches = 9;
+constexpr int kMostCalls = 20;  // of a batch
+
+class Bench {
+ public:
+  Bench(Device& device, bool quick) : device_(device), quick_(quick) {}
+
+  void copies();
+  void logits(int num_rows, int vocab_size);
+  void products(GgmlType type, const char* name);
+  // Contexts of sequences, of which the last num_queries tokens ask. 32 heads, 8 of keys and values,
+  // of 128 in FP16.
+  void attention(const std::string& what, const std::vector<int>& contexts, int num_queries);
+  // What launches alone cost: a step of a model that computes next to nothing.
+  void step();
+
+ private:
+  struct Batch;  // of attention
+
+  double seconds_of(const std::function<void()>& call);
+  double seconds_of_calls(int calls, const std::function<void()>& call);
+  std::vector<PackedMatrix> matrices(GgmlType type, int rows, int cols, DeviceBuffer& memory);
+  void fill_with_halves(DeviceBuffer& memory);
+  std::string share(double bytes_per_second) const {
+    char text[32];
+    std::snprintf(text, sizeof(text), "%5.0f GB/s (%3.0f %%)", bytes_per_second * 1e-9,
+                  100 * bytes_per_second / copied_per_second_);
+    return text;
+  }
+
+  Device& device_;
+  bool quick_;
+  double copied_per_second_ = 1;  // bytes read and written
+};
+
+double Bench::seconds_of_calls(int calls, const std::function<void()>& call) {
+  device_.synchronize();
+  const auto begin = std::chrono::steady_clock::now();
+  for (int i = 0; i < calls; ++i) call();
+  device_.synchronize();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() / calls;
+}
+
+// Median of one call among batches of calls; warm before.
+double Bench::seconds_of(const std::function<void()>& call) {
+  if (quick_) return seconds_of_calls(1, call);
+  call();
+  const double about = seconds_of_calls(1, call);
+  const int calls = std::clamp(static_cast<int>(kMostSeconds / kBatches / about), 1, kMostCalls);
   std::vector<double> seconds;
-  for (int batch = 0; batch < batches; ++batch) {
-    device.synchronize();
-    const auto begin = std::chrono::steady_clock::now();
-    for (int i = 0; i < calls; ++i) call();
-    device.synchronize();
-    seconds.push_back(
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() / calls);
+  double sum = 0;
+  while (seconds.size() < kBatches && sum < kMostSeconds) {
+    seconds.push_back(seconds_of_calls(calls, call));
+    sum += seconds.back() * calls;
   }
   std::sort(seconds.begin(), seconds.end());
   return seconds[seconds.size() / 2];
 }
 
-void bench_copy(Device& device, bool quick) {
-  const std::size_t size = quick ? 1 << 16 : std::size_t{1} << 30;
-  DeviceBuffer from(&device, size), to(&device, size);
+void Bench::copies() {
+  const std::size_t size = quick_ ? 1 << 16 : std::size_t{1} << 30;
+  DeviceBuffer from(&device_, size), to(&device_, size);
   const double seconds =
-      median_seconds(device, quick, [&] { device.copy_within(to.data(), from.data(), size); });
-  std::printf("copy %zu MiB: %.0f GB/s (read and written)\n", size >> 20,
-              2.0 * static_cast<double>(size) / seconds * 1e-9);
+      seconds_of([&] { device_.copy_within(to.data(), from.data(), size); });
+  copied_per_second_ = 2.0 * static_cast<double>(size) / seconds;
+  std::printf("copy %zu MiB: %.0f GB/s (read and written), the 100 %% below\n", size >> 20,
+              copied_per_second_ * 1e-9);
+}
+
+// Into memory that the device may write itself, as a step's logits are, and into any.
+void Bench::logits(int num_rows, int vocab_size) {
+  const std::size_t size = sizeof(float) * static_cast<std::size_t>(num_rows * vocab_size);
+  DeviceBuffer from(&device_, size);
+  const HostBuffer own = host_buffer(device_, size);
+  std::vector<std::byte> any(size);
+  for (const auto& [to, where] : {std::pair{own.get(), "pinned"}, {any.data(), "any memory"}}) {
+    const double seconds = seconds_of([&] { device_.copy_out(to, from.data(), size); });
+    std::printf("logits of %d rows of %d to %s: %.2f ms, %.1f GB/s\n", num_rows, vocab_size, where,
+                seconds * 1e3, static_cast<double>(size) / seconds * 1e-9);
+  }
 }
 
 // One matrix many times over, so that no call finds it in a cache.
-void bench_products(Device& device, bool quick, GgmlType type, const char* name) {
-  const int rows = quick ? 64 : 14336;
-  const int cols = quick ? 256 : 4096;
+std::vector<PackedMatrix> Bench::matrices(GgmlType type, int rows, int cols, DeviceBuffer& memory) {
   const PackedMatrix layout = packed_layout(type, rows, cols);
   const std::int64_t size = packed_size_bytes(layout);
-  std::vector<PackedMatrix> matrices;
-  DeviceBuffer memory;
-  {
-    ThreadPool pool(8);
-    AlignedBuffer packed(static_cast<std::size_t>(size));
-    pack_matrix(type, test::random_rows(type, rows, cols, 1), rows, cols, packed.data(), pool);
-    const std::int64_t copies = quick ? 2 : std::max<std::int64_t>(2, kColdBytes / size);
-    memory = DeviceBuffer(&device, static_cast<std::size_t>(copies * size));
-    for (std::int64_t i = 0; i < copies; ++i) {
-      device.copy_in(memory.data() + i * size, packed.data(), static_cast<std::size_t>(size));
-      matrices.push_back(layout);
-      matrices.back().data = memory.data() + i * size;
-    }
+  ThreadPool pool(8);
+  AlignedBuffer packed(static_cast<std::size_t>(size));
+  pack_matrix(type, test::random_rows(type, rows, cols, 1), rows, cols, packed.data(), pool);
+  const std::int64_t copies = quick_ ? 2 : std::max<std::int64_t>(2, kColdBytes / size);
+  memory = DeviceBuffer(&device_, static_cast<std::size_t>(copies * size));
+  std::vector<PackedMatrix> matrices(static_cast<std::size_t>(copies), layout);
+  std::byte* at = memory.data();
+  for (PackedMatrix& matrix : matrices) {
+    device_.copy_in(at, packed.data(), static_cast<std::size_t>(size));
+    matrix.data = at;
+    at += size;
   }
+  return matrices;
+}
+
+void Bench::products(GgmlType type, const char* name) {
+  const int rows = quick_ ? 64 : 14336;
+  const int cols = quick_ ? 256 : 4096;
+  DeviceBuffer memory;
+  const std::vector<PackedMatrix> weights = matrices(type, rows, cols, memory);
+  const auto size = static_cast<double>(packed_size_bytes(weights[0]));
   const bool int8 = test::is_quantised(type);
-  const int max_rows = quick ? 20 : 512;
+  const int max_rows = quick_ ? 20 : 512;
   const auto x = test::random_values(static_cast<std::size_t>(max_rows * cols), 1);
-  test::OnDevice<float> device_x(device, x);
-  test::OnDevice<std::int8_t> q(device, std::vector<std::int8_t>(x.size()));
-  test::OnDevice<float> scale(device, std::vector<float>(x.size() / 32));
-  test::OnDevice<std::int32_t> sum(device, std::vector<std::int32_t>(x.size() / 16));
+  test::OnDevice<float> device_x(device_, x);
+  test::OnDevice<std::int8_t> q(device_, std::vector<std::int8_t>(x.size()));
+  test::OnDevice<float> scale(device_, std::vector<float>(x.size() / 32));
+  test::OnDevice<std::int32_t> sum(device_, std::vector<std::int32_t>(x.size() / 16));
   const QuantizedRows xq{q.data(), scale.data(), sum.data(), cols};
-  device.kernels().quantize_rows(device_x.data(), cols, xq, 0, max_rows);
-  DeviceBuffer y(&device, static_cast<std::size_t>(max_rows * rows) * sizeof(float));
+  device_.kernels().quantize_rows(device_x.data(), cols, xq, 0, max_rows);
+  DeviceBuffer y(&device_, static_cast<std::size_t>(max_rows * rows) * sizeof(float));
   for (const int n : {1, 4, 8, 16, 64, 512}) {
     if (n > max_rows) break;
     std::size_t next = 0;
-    const double seconds = median_seconds(device, quick, [&] {
-      device.kernels().matmul({.w = &matrices[next++ % matrices.size()],
-                               .x = device_x.data(),
-                               .xq = int8 ? &xq : nullptr,
-                               .y = reinterpret_cast<float*>(y.data()),
-                               .num_rows = n,
-                               .ldx = cols,
-                               .ldy = rows},
-                              0, layout.num_panels());
+    const double seconds = seconds_of([&] {
+      device_.kernels().matmul({.w = &weights[next++ % weights.size()],
+                                .x = device_x.data(),
+                                .xq = int8 ? &xq : nullptr,
+                                .y = reinterpret_cast<float*>(y.data()),
+                                .num_rows = n,
+                                .ldx = cols,
+                                .ldy = rows},
+                               0, weights[0].num_panels());
     });
-    std::printf("product %-5s %dx%d, %3d rows: %8.1f us, weights %5.0f GB/s, %6.2f TFLOP/s\n", name,
-                rows, cols, n, seconds * 1e6, static_cast<double>(size) / seconds * 1e-9,
-                2.0 * n * rows * cols / seconds * 1e-12);
+    const double operations = 2.0 * n * rows * cols;
+    std::printf("product %-5s %dx%d, %3d rows: %8.1f us, weights %s, %6.2f TFLOP/s\n", name, rows,
+                cols, n, seconds * 1e6, share(size / seconds).c_str(), operations / seconds * 1e-12);
   }
 }
 
-// num_sequences of context_len tokens, of which the last num_queries ask. 8 KV heads of 128, 32
-// heads, FP16.
-void bench_attention(Device& device, bool quick, int num_sequences, int num_queries,
-                     int context_len) {
-  const int heads = quick ? 4 : 32;
-  const int kv_heads = quick ? 1 : 8;
+// Numbers between 1/8 and 1 of either sign.
+void Bench::fill_with_halves(DeviceBuffer& memory) {
+  const std::size_t size = memory.size_bytes();
+  std::vector<std::uint16_t> halves(std::min<std::size_t>(size, 64 << 20) / 2);
+  std::mt19937 random(1);
+  for (std::uint16_t& half : halves)
+    half = static_cast<std::uint16_t>((random() & 0x8BFFU) | 0x3000U);
+  std::size_t filled = halves.size() * 2;
+  device_.copy_in(memory.data(), reinterpret_cast<const std::byte*>(halves.data()), filled);
+  while (filled < size) {
+    const std::size_t more = std::min(filled, size - filled);
+    device_.copy_within(memory.data() + filled, memory.data(), more);
+    filled += more;
+  }
+}
+
+// Sequences of these contexts, several times over, their blocks shuffled.
+struct Bench::Batch {
+  std::vector<AttentionSequence> sequences;  // of the first copy
+  std::int64_t num_blocks = 0;               // of one copy
+  std::int64_t copies = 1;
+
+  Batch(const std::vector<int>& contexts, int num_queries, std::int64_t block_bytes, bool quick) {
+    for (const int context : contexts) {
+      sequences.push_back({.first_row = static_cast<int>(sequences.size()) * num_queries,
+                           .num_tokens = num_queries,
+                           .context_len = context});
+      num_blocks += context / kBlockSize;
+    }
+    if (!quick) copies = std::max<std::int64_t>(1, kColdBytes / (num_blocks * block_bytes));
+  }
+  std::vector<BlockId> table() const {
+    std::vector<BlockId> ids(static_cast<std::size_t>(copies * num_blocks));
+    for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = BlockId{static_cast<int>(i)};
+    std::shuffle(ids.begin(), ids.end(), std::mt19937(1));
+    return ids;
+  }
+  // All copies', one behind the other.
+  std::vector<AttentionSequence> placed(const BlockId* table) const {
+    std::vector<AttentionSequence> all;
+    for (std::int64_t copy = 0; copy < copies; ++copy) {
+      for (const AttentionSequence& sequence : sequences) {
+        all.push_back(sequence);
+        all.back().block_table = table;
+        table += sequence.context_len / kBlockSize;
+      }
+    }
+    return all;
+  }
+};
+
+void Bench::attention(const std::string& what, const std::vector<int>& contexts, int num_queries) {
+  const int kv_heads = quick_ ? 1 : 8;
+  const int heads = 4 * kv_heads;
   const int dim = 128;
   const std::int64_t half = kv_heads * kv_key_size_bytes(KvType::kF16, dim);
-  const int blocks = context_len / kBlockSize;
-  DeviceBuffer storage(&device, static_cast<std::size_t>(num_sequences * blocks * 2 * half));
-  std::vector<BlockId> ids;
-  for (int i = 0; i < num_sequences * blocks; ++i) ids.push_back(BlockId{i});
-  test::OnDevice<BlockId> tables(device, ids);
-  std::vector<AttentionSequence> sequences;
-  for (int i = 0; i < num_sequences; ++i)
-    sequences.push_back({.first_row = i * num_queries,
-                         .num_tokens = num_queries,
-                         .context_len = context_len,
-                         .block_table = tables.data() + i * blocks});
-  test::OnDevice<AttentionSequence> on_device(device, sequences);
-  const int num_rows = num_sequences * num_queries;
+  Batch batch(contexts, num_queries, 2 * half, quick_);
+  const std::int64_t copy_bytes = batch.num_blocks * 2 * half;
+  const auto size = static_cast<std::size_t>(batch.copies * copy_bytes);
+  constexpr std::size_t kBeside = std::size_t{1} << 30;  // queries, tables, partials
+  if (!quick_ && size + kBeside > device_.free_bytes()) {
+    std::printf("attention %s: more than the free memory\n", what.c_str());
+    return;
+  }
+  DeviceBuffer storage(&device_, size);
+  fill_with_halves(storage);
+  test::OnDevice<BlockId> tables(device_, batch.table());
+  const int num_rows = static_cast<int>(contexts.size()) * num_queries;
   const auto q = test::random_values(static_cast<std::size_t>(num_rows * heads * dim), 1);
-  test::OnDevice<float> device_q(device, q), out(device, q);
+  test::OnDevice<float> device_q(device_, q), out(device_, q);
   ThreadPool pool(1);
-  AttentionOp op(pool, num_rows, heads, dim, context_len, &device);
+  AttentionOp op(pool, num_rows, heads, dim, *std::max_element(contexts.begin(), contexts.end()),
+                 &device_);
   AttentionArgs args;
   args.kv = {.base = storage.data(),
              .block_stride_bytes = 2 * half,
@@ -131,31 +244,30 @@ void bench_attention(Device& device, bool quick, int num_sequences, int num_quer
   args.ldq = args.ldo = heads * dim;
   args.num_heads = heads;
   args.scale = 0.09F;
-  args.sequences = on_device.data();
-  args.num_sequences = num_sequences;
-  args.num_rows = num_rows;
-  args.max_context_len = context_len;
-  const double seconds =
-      median_seconds(device, quick, [&] { op.run(device.kernels(), args); });
-  std::printf("attention %2d x %3d queries, context %6d: %8.1f us, keys and values %5.0f GB/s, "
-              "%6.2f TFLOP/s\n",
-              num_sequences, num_queries, context_len, seconds * 1e6,
-              static_cast<double>(storage.size_bytes()) / seconds * 1e-9,
-              4.0 * num_rows * heads * dim * context_len / seconds * 1e-12);
+  args.num_sequences = static_cast<int>(contexts.size());
+  args.sharing = share_keys(args, batch.sequences, op.partial_bytes());
+  test::OnDevice<AttentionSequence> sequences(device_, batch.placed(tables.data()));
+  std::int64_t next = 0;
+  const double seconds = seconds_of([&] {
+    args.sequences = sequences.data() + next++ % batch.copies * args.num_sequences;
+    op.run(device_.kernels(), args);
+  });
+  std::printf("attention %s: %8.1f us, keys and values %s, %6.2f TFLOP/s\n", what.c_str(),
+              seconds * 1e6, share(static_cast<double>(copy_bytes) / seconds).c_str(),
+              4.0 * num_queries * heads * dim *
+                  static_cast<double>(batch.num_blocks * kBlockSize) / seconds * 1e-12);
 }
 
-// What launches alone cost: a step of a model that computes next to nothing.
-void bench_step(Device& device, bool quick) {
-  const TestModel model(LARDER_SOURCE_DIR "/tests/golden/model/tiny_llama.gguf", 2, &device);
-  TestRunner runner(model, device.kernels(), 1,
+void Bench::step() {
+  const TestModel model(LARDER_SOURCE_DIR "/tests/golden/model/tiny_llama.gguf", 2, &device_);
+  TestRunner runner(model, device_.kernels(), 1,
                     {.max_batch_tokens = 64, .max_logit_rows = 16, .max_context_len = 512},
-                    blocks_for(model, 512, 1), &device);
+                    blocks_for(model, 512, 1), &device_);
   TestSequence sequence{.tokens = arbitrary_tokens(512, model.config.vocab_size, 1),
                         .num_computed = 0,
                         .tables = {}};
   const TestStep step{&sequence, 1};
-  const double seconds =
-      median_seconds(device, quick, [&] { static_cast<void>(runner.run({&step, 1}, true)); });
+  const double seconds = seconds_of([&] { static_cast<void>(runner.run({&step, 1}, true)); });
   std::printf("step of one token, %d layers of nothing: %.1f us, %.1f a layer\n",
               model.config.num_layers(), seconds * 1e6,
               seconds * 1e6 / model.config.num_layers());
@@ -164,17 +276,28 @@ void bench_step(Device& device, bool quick) {
 }  // namespace
 
 void run_gpu_bench(Device& device, bool quick) {
-  bench_copy(device, quick);
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);  // what was measured stays told if a later call ends it
+  Bench bench(device, quick);
+  bench.copies();
+  bench.logits(64, quick ? 100 : 151936);
+  bench.step();
+  const std::vector<int> decoding = quick ? std::vector{2} : std::vector{1, 4, 16, 64, 128};
+  const std::vector<int> contexts = quick ? std::vector{1} : std::vector{8, 16, 32, 64, 128};
+  for (const int count : decoding) {
+    for (const int context : contexts) {
+      char what[64];
+      std::snprintf(what, sizeof(what), "%3d x %3dK", count, context);
+      bench.attention(what, std::vector<int>(static_cast<std::size_t>(count), context << 10), 1);
+    }
+  }
+  std::vector<int> mixed(quick ? 2 : 16, quick ? 32 : 1 << 10);
+  mixed[0] = quick ? 1 << 10 : 1 << 17;
+  bench.attention("a long one beside short ones", mixed, 1);
+  bench.attention("of a prompt's tokens", {quick ? 1 << 10 : 1 << 13}, quick ? 4 : 512);
   for (const auto& [type, name] :
        {std::pair{GgmlType::kQ4_0, "Q4_0"}, {GgmlType::kQ4_K, "Q4_K"}, {GgmlType::kQ6_K, "Q6_K"},
         {GgmlType::kQ8_0, "Q8_0"}, {GgmlType::kBF16, "BF16"}})
-    bench_products(device, quick, type, name);
-  for (const auto& [sequences, queries, context] :
-       {std::tuple{1, 1, 1024}, {1, 1, 8192}, {1, 1, 65536}, {16, 1, 8192}, {64, 1, 4096},
-        {1, 512, 8192}})
-    bench_attention(device, quick, quick ? 2 : sequences, std::min(queries, quick ? 4 : 512),
-                    quick ? 1024 : context);
-  bench_step(device, quick);
+    bench.products(type, name);
 }
 
 }  // namespace larder
