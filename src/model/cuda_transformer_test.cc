@@ -4,15 +4,15 @@
 
 #include "kernels/cpu/tables.h"
 #include "kernels/cuda/test_device.h"
-#include "model/exactness.h"
+#include "model/golden.h"
 
 namespace larder {
 namespace {
 
 class CudaTransformer : public ::testing::TestWithParam<const char*> {
  protected:
-  std::string path() const {
-    return std::string(LARDER_SOURCE_DIR "/tests/golden/model/") + GetParam() + ".gguf";
+  std::string path(const char* ending = ".gguf") const {
+    return std::string(LARDER_SOURCE_DIR "/tests/golden/model/") + GetParam() + ending;
   }
 };
 
@@ -52,6 +52,18 @@ TEST_P(CudaTransformer, AgreesWithTheCpu) {
     // side.
     EXPECT_LE(std::sqrt(error / squares), activations == ActivationType::kF32 ? 1e-4 : 3e-3);
   }
+}
+
+TEST_P(CudaTransformer, AgreesWithTheReference) {
+  const auto device = open_test_device();
+  const TestModel model(path(), 2, device.get());
+  TestRunner runner(model, device->kernels(), 1,
+                    {.max_batch_tokens = 64,
+                     .max_logit_rows = 64,
+                     .max_context_len = 128,
+                     .activations = ActivationType::kF32},
+                    blocks_for(model, 128, 1), device.get());
+  expect_reference(runner, read_json(path(".json")), "cuda");
 }
 
 TEST_P(CudaTransformer, RowsDoNotDependOnTheirCompany) {

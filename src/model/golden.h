@@ -1,6 +1,8 @@
 // The recorded results of tests/golden/model, and how far a runner is from them. For tests.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <cmath>
 #include <fstream>
@@ -8,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "model/test_model.h"
+#include "model/exactness.h"
 
 namespace larder {
 
@@ -82,6 +84,22 @@ inline Comparison compare(TestRunner& runner, const Golden& golden, double margi
     best = best_token(runner.run({&step, 1}, false));
   }
   return comparison;
+}
+
+// Of a runner that computes activations in FP32, 64 tokens at a time. name: whose kernels it runs.
+inline void expect_reference(TestRunner& runner, const nlohmann::json& json, const char* name) {
+  const Golden golden = to_golden(json);
+  const Comparison comparison = compare(runner, golden, 0.02);
+  EXPECT_EQ(comparison.logprobs.count, golden.logprobs.size());
+  EXPECT_LE(comparison.logprobs.mean(), 0.002) << name;
+  EXPECT_LE(comparison.logprobs.largest, 0.01) << name;
+  EXPECT_EQ(comparison.greedy_differences, 0) << name;
+
+  const auto logits = logits_in_chunks(runner, golden.tokens, 64);
+  const std::vector<double> expected = json.at("last_logits");
+  ASSERT_EQ(logits.size(), expected.size());
+  for (std::size_t i = 0; i < logits.size(); ++i)
+    EXPECT_NEAR(logits[i], expected[i], 0.02) << name << " " << i;
 }
 
 }  // namespace larder

@@ -26,7 +26,6 @@ class TinyModel : public ::testing::TestWithParam<const char*> {
  protected:
   TestModel model_{kFolder + GetParam() + ".gguf"};
   nlohmann::json json_ = read_json(kFolder + GetParam() + ".json");
-  Golden golden_ = to_golden(json_);
 };
 
 TEST_P(TinyModel, AgreesWithTheReference) {
@@ -37,17 +36,7 @@ TEST_P(TinyModel, AgreesWithTheReference) {
                        .max_context_len = 128,
                        .activations = ActivationType::kF32},
                       blocks_for(model_, 128, 1));
-    const Comparison comparison = compare(runner, golden_, 0.02);
-    EXPECT_EQ(comparison.logprobs.count, golden_.logprobs.size());
-    EXPECT_LE(comparison.logprobs.mean(), 0.002) << kernels->name;
-    EXPECT_LE(comparison.logprobs.largest, 0.01) << kernels->name;
-    EXPECT_EQ(comparison.greedy_differences, 0) << kernels->name;
-
-    const auto logits = logits_in_chunks(runner, golden_.tokens, 64);
-    const std::vector<double> expected = json_.at("last_logits");
-    ASSERT_EQ(logits.size(), expected.size());
-    for (std::size_t i = 0; i < logits.size(); ++i)
-      EXPECT_NEAR(logits[i], expected[i], 0.02) << kernels->name << " " << i;
+    expect_reference(runner, json_, kernels->name);
   }
 }
 
