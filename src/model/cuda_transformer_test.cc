@@ -78,6 +78,35 @@ TEST(CudaTransformerInFloats, RowsDoNotDependOnTheirCompany) {
   expect_exact(model, device->kernels(), 20, ActivationType::kF32, device.get());
 }
 
+// Contexts of three partial softmaxes, beside others of one and of two.
+TEST(CudaTransformerInSplits, RowsDoNotDependOnTheirCompany) {
+  const auto device = open_test_device();
+  const TestModel model(LARDER_SOURCE_DIR "/tests/golden/model/tiny_gemma3.gguf", 2, device.get());
+  const int num_tokens = 1100;
+  const auto tokens = arbitrary_tokens(num_tokens, model.config.vocab_size, 1);
+  const TransformerLimits limits{.max_batch_tokens = 600,
+                                 .max_logit_rows = 8,
+                                 .max_context_len = num_tokens + 16};
+  TestRunner runner(model, device->kernels(), 1, limits, blocks_for(model, num_tokens + 16, 3),
+                    device.get());
+  const auto alone = logits_in_chunks(runner, tokens, 600);
+  EXPECT_TRUE(same_bits(alone, logits_in_chunks(runner, tokens, 300))) << "in other chunks";
+
+  // The prompt's last tokens one by one, beside one sequence before its second split and one that
+  // passes into it.
+  runner.reset();
+  TestSequence sequence{.tokens = tokens, .num_computed = 0, .tables = {}};
+  TestSequence before = sequence, into = sequence;
+  const auto run = [&](std::vector<TestStep> steps) { return runner.run(steps, false); };
+  run({{&sequence, 500}, {&before, 50}});
+  run({{&sequence, 590}, {&into, 10}});
+  run({{&into, 499}, {&sequence, 5}});
+  for (int i = 0; i < 4; ++i) run({{&before, 1}, {&sequence, 1}, {&into, 1}});
+  const auto logits = run({{&before, 1}, {&sequence, 1}, {&into, 1}});
+  const auto vocab_size = static_cast<std::size_t>(model.config.vocab_size);
+  EXPECT_TRUE(same_bits(alone, logits.subspan(vocab_size, vocab_size)));
+}
+
 // Counts what it is asked for. A GPU that has filled up since takes no more while requests run.
 class WatchedDevice : public Device {
  public:
