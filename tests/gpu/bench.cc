@@ -13,6 +13,7 @@
 #include "kernels/ops.h"
 #include "kernels/test_util.h"
 #include "model/exactness.h"
+#include "tests/gpu/blas.h"
 
 namespace larder {
 namespace {
@@ -155,6 +156,15 @@ void Bench::products(GgmlType type, const char* name) {
     const double operations = 2.0 * n * rows * cols;
     std::printf("product %-5s %dx%d, %3d rows: %8.1f us, weights %s, %6.2f TFLOP/s\n", name, rows,
                 cols, n, seconds * 1e6, share(size / seconds).c_str(), operations / seconds * 1e-12);
+    if (type != GgmlType::kBF16 || quick_) continue;
+    BlasProduct blas(device_, weights.size(), rows, cols, n);
+    if (!blas.error().empty()) {
+      std::printf("  no cuBLASLt to compare with: %s\n", blas.error().c_str());
+      continue;
+    }
+    const double theirs = seconds_of([&] { blas.run(); });
+    std::printf("  cuBLASLt: %8.1f us, %6.2f TFLOP/s; ours takes %.1f times as long\n", theirs * 1e6,
+                operations / theirs * 1e-12, seconds / theirs);
   }
 }
 
