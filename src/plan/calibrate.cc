@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cstdlib>
 #include <numeric>
-#include <span>
 #include <vector>
 
 #include "kv/kv_storage.h"
@@ -54,24 +53,9 @@ class Probe {
     return *middle;
   }
 
-  // Keys that a query behind context_len tokens sees, over all layers.
-  double seen_by_decodes(double context_len) const {
-    return seen_keys(config_.num_layers(), context_len);
-  }
-  // But a prompt's in the last, where none attend but its last token.
-  double seen_by_prompts(double context_len) const {
-    return seen_keys(config_.num_layers() - 1, context_len);
-  }
+  std::vector<KvLayerShape> layers() const { return kv_layer_shapes(config_); }
 
  private:
-  double seen_keys(int num_layers, double context_len) const {
-    double sum = 0;
-    const auto count = static_cast<std::size_t>(num_layers);
-    for (const LayerConfig& layer : std::span(config_.layers).first(count))
-      sum += layer.window > 0 ? std::min<double>(layer.window, context_len) : context_len;
-    return sum;
-  }
-
   static ModelConfig first_layers(ModelConfig config, int num_layers) {
     config.layers.resize(static_cast<std::size_t>(num_layers));
     return config;
@@ -133,11 +117,12 @@ class Probe {
 // Without the attention over what lies before: the cost of that is a line through two contexts.
 StepSpeed measure(Probe& probe, const TransformerLimits& limits) {
   StepSpeed speed;
+  const std::vector<KvLayerShape> layers = probe.layers();
   const double short_step = probe.seconds(1, 1, kShortContext);
   const double long_step = probe.seconds(1, 1, kLongContext);
   speed.decode_key_seconds =
       std::max(0.0, long_step - short_step) /
-      std::max(1.0, probe.seen_by_decodes(kLongContext) - probe.seen_by_decodes(kShortContext));
+      std::max(1.0, seen_by_decodes(layers, kLongContext) - seen_by_decodes(layers, kShortContext));
   for (const int count : {1, 4, 16, limits.max_logit_rows}) {
     if (count > limits.max_logit_rows ||
         (!speed.decode.samples.empty() && count <= speed.decode.samples.back().num_rows))
@@ -145,13 +130,13 @@ StepSpeed measure(Probe& probe, const TransformerLimits& limits) {
     const double seconds = count == 1 ? short_step : probe.seconds(count, 1, kShortContext);
     speed.decode.samples.push_back(
         {static_cast<double>(count),
-         seconds - count * probe.seen_by_decodes(kShortContext) * speed.decode_key_seconds});
+         seconds - count * seen_by_decodes(layers, kShortContext) * speed.decode_key_seconds});
   }
   const int chunk = limits.max_batch_tokens;
   const double first_chunk = probe.seconds(1, chunk, 0);
   const double later_chunk = probe.seconds(1, chunk, kLongContext);
   const double more_keys =
-      probe.seen_by_prompts(kLongContext + chunk / 2.0) - probe.seen_by_prompts(chunk / 2.0);
+      seen_by_prompts(layers, kLongContext + chunk / 2.0) - seen_by_prompts(layers, chunk / 2.0);
   speed.prefill_pair_seconds =
       std::max(0.0, later_chunk - first_chunk) / std::max(1.0, chunk * more_keys);
   for (const int count : {1, 16, 128, chunk}) {
@@ -161,7 +146,7 @@ StepSpeed measure(Probe& probe, const TransformerLimits& limits) {
     const double seconds = count == chunk ? first_chunk : probe.seconds(1, count, 0);
     speed.prefill.samples.push_back(
         {static_cast<double>(count),
-         seconds - count * probe.seen_by_prompts(count / 2.0) * speed.prefill_pair_seconds});
+         seconds - count * seen_by_prompts(layers, count / 2.0) * speed.prefill_pair_seconds});
   }
   return speed;
 }

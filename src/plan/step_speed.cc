@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <span>
 
 #include "base/check.h"
 
@@ -10,23 +9,6 @@ namespace larder {
 namespace {
 
 constexpr double kMaxRows = 8192;
-
-double seen_keys(std::span<const KvLayerShape> layers, double num_tokens) {
-  double sum = 0;
-  for (const KvLayerShape& layer : layers)
-    sum += layer.window > 0 ? std::min<double>(layer.window, num_tokens) : num_tokens;
-  return sum;
-}
-
-// Keys that the queries after num_tokens see, summed over the layers.
-double seen_by_decodes(const ModelShape& shape, double num_tokens) {
-  return seen_keys(shape.kv_layers, num_tokens);
-}
-// In the last layer a prompt computes no attention but of its last token.
-double seen_by_prompts(const ModelShape& shape, double num_tokens) {
-  const std::span<const KvLayerShape> layers(shape.kv_layers);
-  return seen_keys(layers.first(layers.size() - 1), num_tokens);
-}
 
 double active_layer_parameters(const ModelShape& shape) {
   const std::int64_t output = shape.num_output_parameters > 0 ? shape.num_output_parameters
@@ -41,6 +23,17 @@ double layer_kv_bytes(const Deployment& deployment) {
 }
 
 }  // namespace
+
+double seen_by_decodes(std::span<const KvLayerShape> layers, double num_tokens) {
+  double sum = 0;
+  for (const KvLayerShape& layer : layers)
+    sum += layer.window > 0 ? std::min<double>(layer.window, num_tokens) : num_tokens;
+  return sum;
+}
+
+double seen_by_prompts(std::span<const KvLayerShape> layers, double num_tokens) {
+  return seen_by_decodes(layers.first(layers.size() - 1), num_tokens);
+}
 
 double StepCurve::seconds(double num_rows) const {
   CHECK(!samples.empty());
@@ -91,7 +84,7 @@ StepSpeed roofline(const Deployment& deployment) {
 double decode_step_seconds(const StepSpeed& speed, const ModelShape& shape, double num_sequences,
                            double num_tokens) {
   return speed.decode.seconds(num_sequences) +
-         num_sequences * seen_by_decodes(shape, num_tokens) * speed.decode_key_seconds;
+         num_sequences * seen_by_decodes(shape.kv_layers, num_tokens) * speed.decode_key_seconds;
 }
 
 double prefill_seconds(const StepSpeed& speed, const Deployment& deployment, int num_tokens,
@@ -101,7 +94,8 @@ double prefill_seconds(const StepSpeed& speed, const Deployment& deployment, int
     const double rows = std::min(deployment.max_batch_tokens, num_tokens - begin);
     // Keys before the chunk are seen by all of its rows, those within by half of them.
     seconds += speed.prefill.seconds(rows) +
-               rows * seen_by_prompts(deployment.shape, begin + rows / 2) * speed.prefill_pair_seconds;
+               rows * seen_by_prompts(deployment.shape.kv_layers, begin + rows / 2) *
+                   speed.prefill_pair_seconds;
   }
   return seconds;
 }

@@ -1,6 +1,7 @@
 // How long steps take: by the roofline (Williams et al. 2009) of a machine, or measured.
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "kernels/kv_type.h"
@@ -29,6 +30,11 @@ struct StepSpeed {
   double decode_key_seconds = 0;
   double prefill_pair_seconds = 0;
 };
+
+// Keys that a query behind num_tokens sees, summed over the layers.
+double seen_by_decodes(std::span<const KvLayerShape> layers, double num_tokens);
+// But a prompt's: in the last layer it computes no attention but of its last token. layers: one at least.
+double seen_by_prompts(std::span<const KvLayerShape> layers, double num_tokens);
 
 // What is planned: a model in a format on so many devices of a machine.
 struct Deployment {
