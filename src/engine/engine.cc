@@ -191,10 +191,8 @@ void Engine::run() {
 // How long nothing is to be done unless somebody asks for it.
 std::chrono::nanoseconds Engine::patience() const {
   if (scheduler_.is_loading() || cache_.has_unsaved()) return kTierPatience;
-  const std::int64_t expiry_ns = cache_.next_pin_expiry_ns();
-  if (expiry_ns == INT64_MAX) return kIdlePatience;
   return std::min<std::chrono::nanoseconds>(
-      kIdlePatience, std::chrono::nanoseconds(std::max<std::int64_t>(expiry_ns - clock_.now_ns(), 0)));
+      kIdlePatience, std::chrono::nanoseconds(cache_.next_pin_expiry_ns() - clock_.now_ns()));
 }
 
 // Before the end: what is complete goes to the tiers, if they take it soon.
