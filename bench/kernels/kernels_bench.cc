@@ -254,6 +254,33 @@ void attention_benchmark(benchmark::State& state, const AttentionCase& test) {
   report(state, static_cast<double>(bytes), pairs * width * 4, peaks().float_ops);
 }
 
+// A step's keys, values and queries of one layer on one thread: with one sequence nobody shares them.
+void store_benchmark(benchmark::State& state, const Heads& heads, KvTypes types) {
+  const KernelTable& kernels = select_kernels();
+  KvBlocks kv(heads, types, 1);
+  const auto balance = std::vector<float>(
+      static_cast<std::size_t>(heads.num_kv_heads) * static_cast<std::size_t>(heads.head_dim), 1.5F);
+  std::vector<std::int16_t> order(balance.size());
+  for (std::size_t i = 0; i < order.size(); ++i)
+    order[i] = static_cast<std::int16_t>(i * 7 % static_cast<std::size_t>(heads.head_dim));
+  kv.view.key_balance = balance.data();
+  kv.view.key_order = order.data();
+  const std::int64_t width = std::int64_t{heads.num_kv_heads} * heads.head_dim;
+  const std::int64_t q_width = std::int64_t{heads.num_heads} * heads.head_dim;
+  const auto k = random_values(static_cast<std::size_t>(width));
+  auto q = random_values(static_cast<std::size_t>(q_width));
+  const std::vector<float> first = q;
+  std::int64_t slot = 0;
+  for (auto _ : state) {
+    kernels.store_kv({kv.view, k.data(), k.data(), width, width, &slot}, 0, 1);
+    std::ranges::copy(first, q.begin());
+    kernels.to_key_basis(kv.view, heads.num_heads, q.data(), q_width, 0, 1);
+    slot = (slot + 1) % kBlockSize;
+    benchmark::DoNotOptimize(q.data());
+    benchmark::ClobberMemory();
+  }
+}
+
 void add(benchmark::internal::Benchmark* benchmark) {
   if (num_threads() > 1) benchmark->UseRealTime();
 }
@@ -276,6 +303,9 @@ void register_matmul(const char* model, int outputs, int inputs) {
 }
 
 void register_attention(const Heads& heads, const Types& types) {
+  benchmark::RegisterBenchmark(
+      fmt::format("StoreKv/{}/{}", heads.name, types.name).c_str(),
+      [=](benchmark::State& state) { store_benchmark(state, heads, types.types); });
   for (const auto& [tokens, context] :
        {std::pair{1, 512}, {1, 4096}, {1, 32768}, {512, 512}, {512, 4096}}) {
     const AttentionCase test = {heads, types.types, tokens, context};

@@ -202,7 +202,7 @@ void score_rows_int4(const Work& work, const KeyTile& tile, const Queries& q, fl
   }
 }
 
-// Of the values of one block, for one group of dimensions.
+// Of one block's values, for one group of dimensions.
 template <KvType kType>
 LARDER_INLINE V16 value_scales(const Work& work, const std::byte* head, int group) {
   if constexpr (kType == KvType::kInt8) {
@@ -221,14 +221,15 @@ struct WeightWords {
 };
 
 template <KvType kType>
-void quantize_weights(const Work& work, const KeyTile& tile, int row, int group, WeightWords& to) {
+void quantize_weights(const float* scores, const V16* scales, int num_blocks, WeightWords& to) {
   V16 weights[kTileBlocks];
   V16 largest = zero();
-  for (int b = 0; b < tile.num_blocks; ++b) {
-    const V16 p = load(work.scores + row * kKeyTile + b * kLanes);
-    const V16 product = mul(p, value_scales<kType>(work, tile.v[b], group));
-    // A slot that holds no token has any scale.
-    weights[b] = select_ge(p, set1(1e-38F), product, zero());
+  for (int b = 0; b < num_blocks; ++b) {
+    const V16 p = load(scores + b * kLanes);
+    weights[b] = mul(p, scales[b]);
+    // A slot that holds no token has any scale; kInt4's are all finite.
+    if constexpr (kType == KvType::kInt8)
+      weights[b] = select_ge(p, set1(1e-38F), weights[b], zero());
     largest = max(largest, weights[b]);
   }
   const float peak = reduce_max(largest);
@@ -236,13 +237,13 @@ void quantize_weights(const Work& work, const KeyTile& tile, int row, int group,
   const V16 inverse = set1(tiny ? 0.0F : kLargestWord / peak);
   to.scale = tiny ? 0.0F : peak / kLargestWord;
   if constexpr (kType == KvType::kInt4) to.scale *= kNormalLevelStep;
-  V16 sum = zero();  // of whole numbers below 2^24: exact
-  for (int b = 0; b < tile.num_blocks; ++b) {
-    const V16 v = round_to_int(mul(weights[b], inverse));
-    store_word_pairs(to.words + b * kTilePairs, to_int(v));
-    sum = add(sum, v);
+  I16 sum = set1_int(0);
+  for (int b = 0; b < num_blocks; ++b) {
+    const I16 words = to_int(mul(weights[b], inverse));
+    store_word_pairs(to.words + b * kTilePairs, words);
+    sum = add_int(sum, words);
   }
-  to.start = -128 * static_cast<int32_t>(reduce_add(sum));
+  to.start = -128 * reduce_add_int(sum);
 }
 
 // sum[r] += the tile's values of 16 dimensions from d on.
@@ -273,7 +274,13 @@ void add_values_codes(const Work& work, const KeyTile& tile, int row, const Part
   constexpr int kGroup = kType == KvType::kInt8 ? kCodeGroup : kLevelGroup;
   for (int g = 0; g * kGroup < work.dim; ++g) {
     WeightWords weights[kRows];
-    for (int r = 0; r < kRows; ++r) quantize_weights<kType>(work, tile, row + r, g, weights[r]);
+    V16 scales[kTileBlocks];
+    for (int b = 0; b < tile.num_blocks; ++b)
+      scales[b] = value_scales<kType>(work, tile.v[b], g);
+    for (int r = 0; r < kRows; ++r) {
+      const float* scores = work.scores + (row + r) * kKeyTile;
+      quantize_weights<kType>(scores, scales, tile.num_blocks, weights[r]);
+    }
     const int end = min_of(work.padded_dim, (g + 1) * kGroup);
     for (int d = g * kGroup; d < end; d += kCodeTile) {
       I16 sum[kRows];

@@ -7,8 +7,31 @@
 namespace larder::LARDER_ISA_NAMESPACE {
 namespace {
 
+// The butterflies of sums over less than a vector.
+LARDER_INLINE V16 hadamard_lanes(V16 v) {
+  return butterfly<8>(butterfly<4>(butterfly<2>(butterfly<1>(v))));
+}
+
+// size a power of two from 16 on.
+inline void hadamard_vectors(float* x, int size) {
+  const V16 scale = set1(1.0F / __builtin_sqrtf(static_cast<float>(size)));
+  for (int i = 0; i < size; i += 16) store(x + i, hadamard_lanes(load(x + i)));
+  for (int half = 16; half < size; half *= 2) {
+    for (int begin = 0; begin < size; begin += 2 * half) {
+      for (int i = begin; i < begin + half; i += 16) {
+        const V16 a = load(x + i);
+        const V16 b = load(x + i + half);
+        store(x + i, add(a, b));
+        store(x + i + half, sub(a, b));
+      }
+    }
+  }
+  for (int i = 0; i < size; i += 16) store(x + i, mul(load(x + i), scale));
+}
+
 // x[0, size), size a power of two.
 inline void hadamard(float* x, int size) {
+  if (size >= 16) return hadamard_vectors(x, size);
   for (int half = 1; half < size; half *= 2) {
     for (int begin = 0; begin < size; begin += 2 * half) {
       float* low = x + begin;

@@ -45,6 +45,18 @@ LARDER_INLINE T* opaque(T* p) {
   return p;
 }
 
+// The first `lanes` of sixteen, mostly all of them.
+LARDER_INLINE V16 load_lanes(const float* p, int lanes) {
+  return lanes == 16 ? load(p) : load_partial(p, lanes);
+}
+LARDER_INLINE void store_lanes(float* p, V16 v, int lanes) {
+  if (lanes == 16) {
+    store(p, v);
+  } else {
+    store_partial(p, v, lanes);
+  }
+}
+
 // e^x to about 1 ulp: exactly 1 at 0, exactly 0 below -87.3, capped near FP32's end.
 LARDER_INLINE V16 exp(V16 x) {
   const V16 clamped = min(max(x, set1(-87.3F)), set1(88.3F));

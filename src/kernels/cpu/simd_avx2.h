@@ -91,6 +91,11 @@ LARDER_INLINE V16 select_ge(V16 x, V16 y, V16 yes, V16 no) {
   return {_mm256_blendv_ps(no.a, yes.a, _mm256_cmp_ps(x.a, y.a, _CMP_GE_OQ)),
           _mm256_blendv_ps(no.b, yes.b, _mm256_cmp_ps(x.b, y.b, _CMP_GE_OQ))};
 }
+// Per lane x >= y ? yes : 0.
+LARDER_INLINE V16 keep_ge(V16 x, V16 y, V16 yes) {
+  return {_mm256_and_ps(_mm256_cmp_ps(x.a, y.a, _CMP_GE_OQ), yes.a),
+          _mm256_and_ps(_mm256_cmp_ps(x.b, y.b, _CMP_GE_OQ), yes.b)};
+}
 // Lanes i with begin <= i < end; begin and end may lie outside [0, 16].
 LARDER_INLINE Mask16 lanes_between(int begin, int end) {
   const __m256i low = _mm256_set_epi32(7, 6, 5, 4, 3, 2, 1, 0);
@@ -105,6 +110,36 @@ LARDER_INLINE Mask16 lanes_between(int begin, int end) {
 LARDER_INLINE V16 round_to_int(V16 x) {
   constexpr int kNearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
   return {_mm256_round_ps(x.a, kNearest), _mm256_round_ps(x.b, kNearest)};
+}
+LARDER_INLINE V16 floor(V16 x) {
+  constexpr int kDown = _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC;
+  return {_mm256_round_ps(x.a, kDown), _mm256_round_ps(x.b, kDown)};
+}
+template <int kHalf>
+LARDER_INLINE __m256 butterfly_half(__m256 v) {
+  __m256 other;
+  __m256i upper;  // the sign of whom the other is less
+  if constexpr (kHalf == 4) {
+    other = _mm256_permute2f128_ps(v, v, 1);
+    upper = _mm256_set_epi32(1, 1, 1, 1, 0, 0, 0, 0);
+  } else if constexpr (kHalf == 2) {
+    other = _mm256_permute_ps(v, 0x4E);
+    upper = _mm256_set_epi32(1, 1, 0, 0, 1, 1, 0, 0);
+  } else {
+    other = _mm256_permute_ps(v, 0xB1);
+    upper = _mm256_set_epi32(1, 0, 1, 0, 1, 0, 1, 0);
+  }
+  const __m256 signs = _mm256_castsi256_ps(_mm256_slli_epi32(upper, 31));
+  return _mm256_add_ps(other, _mm256_xor_ps(v, signs));
+}
+// Lanes in pairs that lie kHalf apart: their sum in the lower one, their difference in the other.
+template <int kHalf>
+LARDER_INLINE V16 butterfly(V16 v) {
+  if constexpr (kHalf == 8) {
+    return {_mm256_add_ps(v.a, v.b), _mm256_sub_ps(v.a, v.b)};
+  } else {
+    return {butterfly_half<kHalf>(v.a), butterfly_half<kHalf>(v.b)};
+  }
 }
 LARDER_INLINE __m256 power_of_two_half(__m256 n) {
   return _mm256_castsi256_ps(
@@ -129,6 +164,9 @@ LARDER_INLINE float reduce_max(V16 v) {
 LARDER_INLINE I16 set1_int(int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
 LARDER_INLINE V16 to_float(I16 v) { return {_mm256_cvtepi32_ps(v.a), _mm256_cvtepi32_ps(v.b)}; }
 LARDER_INLINE I16 to_int(V16 v) { return {_mm256_cvtps_epi32(v.a), _mm256_cvtps_epi32(v.b)}; }
+LARDER_INLINE I16 add_int(I16 x, I16 y) {
+  return {_mm256_add_epi32(x.a, y.a), _mm256_add_epi32(x.b, y.b)};
+}
 LARDER_INLINE int32_t reduce_add_int(I16 v) {
   const __m256i a = _mm256_add_epi32(v.a, v.b);
   const __m128i b = _mm_add_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));

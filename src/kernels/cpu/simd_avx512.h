@@ -64,6 +64,10 @@ LARDER_INLINE V16 select(Mask16 mask, V16 yes, V16 no) {
 LARDER_INLINE V16 select_ge(V16 a, V16 b, V16 yes, V16 no) {
   return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_GE_OQ), no, yes);
 }
+// Per lane a >= b ? yes : 0.
+LARDER_INLINE V16 keep_ge(V16 a, V16 b, V16 yes) {
+  return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(a, b, _CMP_GE_OQ), yes);
+}
 // Lanes i with begin <= i < end; begin and end may lie outside [0, 16].
 LARDER_INLINE Mask16 lanes_between(int begin, int end) {
   const __m512i lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
@@ -74,6 +78,29 @@ LARDER_INLINE Mask16 lanes_between(int begin, int end) {
 // Nearest even.
 LARDER_INLINE V16 round_to_int(V16 a) {
   return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+LARDER_INLINE V16 floor(V16 a) {
+  return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+}
+// Lanes in pairs that lie kHalf apart: their sum in the lower one, their difference in the other.
+template <int kHalf>
+LARDER_INLINE V16 butterfly(V16 v) {
+  V16 other;
+  __mmask16 upper;
+  if constexpr (kHalf == 8) {
+    other = _mm512_shuffle_f32x4(v, v, 0x4E);
+    upper = 0xFF00;
+  } else if constexpr (kHalf == 4) {
+    other = _mm512_shuffle_f32x4(v, v, 0xB1);
+    upper = 0xF0F0;
+  } else if constexpr (kHalf == 2) {
+    other = _mm512_permute_ps(v, 0x4E);
+    upper = 0xCCCC;
+  } else {
+    other = _mm512_permute_ps(v, 0xB1);
+    upper = 0xAAAA;
+  }
+  return _mm512_mask_sub_ps(_mm512_add_ps(other, v), upper, other, v);
 }
 // 2^n for whole n in [-126, 127].
 LARDER_INLINE V16 power_of_two(V16 n) {
@@ -94,6 +121,7 @@ LARDER_INLINE I16 load_int(const int32_t* p) { return _mm512_loadu_si512(p); }
 LARDER_INLINE I16 sub_int(I16 a, I16 b) { return _mm512_sub_epi32(a, b); }
 LARDER_INLINE V16 to_float(I16 v) { return _mm512_cvtepi32_ps(v); }
 LARDER_INLINE I16 to_int(V16 v) { return _mm512_cvtps_epi32(v); }
+LARDER_INLINE I16 add_int(I16 x, I16 y) { return _mm512_add_epi32(x, y); }
 LARDER_INLINE int32_t reduce_add_int(I16 v) { return _mm512_reduce_add_epi32(v); }
 LARDER_INLINE void store_int8(int8_t* p, I16 v) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(v));

@@ -88,6 +88,8 @@ LARDER_INLINE V16 abs(V16 a) {
 LARDER_INLINE V16 select(Mask16 mask, V16 yes, V16 no) { return mask ? yes : no; }
 // Per lane a >= b ? yes : no (no when NaN).
 LARDER_INLINE V16 select_ge(V16 a, V16 b, V16 yes, V16 no) { return a >= b ? yes : no; }
+// Per lane a >= b ? yes : 0.
+LARDER_INLINE V16 keep_ge(V16 a, V16 b, V16 yes) { return a >= b ? yes : zero(); }
 // Lanes i with begin <= i < end; begin and end may lie outside [0, 16].
 LARDER_INLINE Mask16 lanes_between(int begin, int end) {
   const I16 lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
@@ -98,6 +100,19 @@ LARDER_INLINE Mask16 lanes_between(int begin, int end) {
 LARDER_INLINE V16 round_to_int(V16 a) {
   const V16 shift = set1(12582912.0F);
   return (a + shift) - shift;
+}
+// Downwards. For |a| < 2^22.
+LARDER_INLINE V16 floor(V16 a) {
+  const V16 nearest = round_to_int(a);
+  return nearest > a ? nearest - set1(1.0F) : nearest;
+}
+// Lanes in pairs that lie kHalf apart: their sum in the lower one, their difference in the other.
+template <int kHalf>
+LARDER_INLINE V16 butterfly(V16 v) {
+  V16 result;
+  for (int i = 0; i < 16; ++i)
+    result[i] = (i & kHalf) == 0 ? v[i] + v[i + kHalf] : v[i - kHalf] - v[i];
+  return result;
 }
 LARDER_INLINE V16 to_float(I16 v) { return __builtin_convertvector(v, V16); }
 LARDER_INLINE I16 to_int(V16 v) { return __builtin_convertvector(round_to_int(v), I16); }
@@ -121,6 +136,7 @@ LARDER_INLINE float reduce_max(V16 v) {
   return largest;
 }
 
+LARDER_INLINE I16 add_int(I16 a, I16 b) { return a + b; }
 LARDER_INLINE int32_t reduce_add_int(I16 v) {
   int32_t sum = 0;
   for (int i = 0; i < 16; ++i) sum += v[i];

@@ -27,59 +27,70 @@ inline void into_key_basis(const PagedKvView& kv, int head, const float* from, b
   const int dim = kv.head_dim;
   const float* balance = kv.key_balance != nullptr ? kv.key_balance + head * dim : nullptr;
   const int16_t* order = kv.key_order != nullptr ? kv.key_order + head * dim : nullptr;
-  for (int i = 0; i < dim; ++i) {
-    const int d = order != nullptr ? order[i] : i;
-    const float factor = balance != nullptr ? balance[d] : 1.0F;
-    to[i] = is_query ? from[d] / factor : from[d] * factor;
+  float balanced[kMaxCodeDim];
+  if (balance != nullptr) {
+    for (int d = 0; d < dim; d += 16) {
+      const int lanes = min_of(16, dim - d);
+      const V16 x = load_lanes(from + d, lanes);
+      const V16 factor = load_lanes(balance + d, lanes);
+      store_lanes(balanced + d, is_query ? div(x, factor) : mul(x, factor), lanes);
+    }
+    from = balanced;
   }
+  for (int i = 0; i < dim; ++i) to[i] = from[order != nullptr ? order[i] : i];
   const int wide = kv_num_wide(dim);
   hadamard_blocks(to + wide, dim - wide);
+}
+
+LARDER_INLINE int least_of(const float* errors, int count) {
+  int best = 0;
+  for (int i = 1; i < count; ++i) best = errors[i] < errors[best] ? i : best;
+  return best;
+}
+
+// Lanes [i, i + 16) of x[0, size), of which there is room to read 15 more; zeros behind the end.
+LARDER_INLINE V16 load_group(const float* x, int i, int size) {
+  return select(lanes_between(0, size - i), load(x + i), zero());
+}
+// Downwards to the codes' places, [-half, half).
+LARDER_INLINE V16 place_of(V16 scaled, float half) {
+  return floor(min(max(scaled, set1(-half)), set1(half - 1)));
 }
 
 // The scale whose steps just reach the largest value; kSearch: of that, the next coarser one and
 // four finer ones, which clip it, the one with the least squared error.
 template <bool kSearch>
-uint8_t step_for(const float* x, int size, int offset) {
-  float largest = 0;
-  for (int i = 0; i < size; ++i) {
-    const float magnitude = __builtin_fabsf(x[i]);
-    largest = magnitude > largest ? magnitude : largest;
-  }
-  const float half = static_cast<float>(offset);
-  const uint8_t widest = encode_scale8(largest / (half - 0.5F));
+uint8_t step_for(const float* x, int size, float half) {
+  V16 largest = zero();
+  for (int i = 0; i < size; i += 16) largest = max(largest, abs(load_group(x, i, size)));
+  const uint8_t widest = encode_scale8(reduce_max(largest) / (half - 0.5F));
   if constexpr (!kSearch) return widest;
-  uint8_t best = widest;
-  float least = 0;
-  for (int finer = -1; finer < 5 && finer <= widest; ++finer) {
-    const uint8_t code = static_cast<uint8_t>(min_of(255, widest - finer));
-    const float step = decode_scale8(code);
-    const float inverse = 1.0F / step;
-    float sum = 0;
-    for (int i = 0; i < size; ++i) {
-      const float scaled = x[i] * inverse;
-      const float place = __builtin_floorf(scaled);
-      const float error =
-          scaled - (place < -half ? -half : place > half - 1 ? half - 1 : place) - 0.5F;
-      sum += error * error;
+  // By steps: none waits for the error of the one before it.
+  constexpr int kTries = 6;
+  float errors[kTries];
+  const auto code_of = [&](int i) { return min_of(255, max_of(0, widest + 1 - i)); };
+  for (int i = 0; i < kTries; ++i) {
+    const float step = decode_scale8(code_of(i));
+    const V16 inverse = set1(1.0F / step);
+    V16 sum = zero();
+    for (int d = 0; d < size; d += 16) {
+      const V16 scaled = mul(load(x + d), inverse);
+      const V16 error = sub(sub(scaled, place_of(scaled, half)), set1(0.5F));
+      sum = add(sum, select(lanes_between(0, size - d), mul(error, error), zero()));
     }
-    sum *= step * step;
-    if (finer > -1 && !(sum < least)) continue;
-    best = code;
-    least = sum;
+    errors[i] = reduce_add(sum) * step * step;
   }
-  return best;
+  return static_cast<uint8_t>(code_of(least_of(errors, kTries)));
 }
 
-// codes[i] = x / scale rounded to the nearest of (code - offset + 0.5); returns the scale's code.
+// x / scale rounded to the nearest of (place + 0.5), a code less half of the codes; returns the scale's
+// code. Of x 15 more may be read, and of places written.
 template <bool kSearch>
-uint8_t round_group(const float* x, int size, int offset, uint8_t* codes) {
-  const uint8_t scale = step_for<kSearch>(x, size, offset);
-  const float inverse = 1.0F / decode_scale8(scale);
-  for (int i = 0; i < size; ++i) {
-    const float place = __builtin_floorf(x[i] * inverse) + static_cast<float>(offset);
-    const float last = static_cast<float>(2 * offset - 1);
-    codes[i] = static_cast<uint8_t>(place < 0 ? 0 : place > last ? last : place);
-  }
+uint8_t round_group(const float* x, int size, float half, int8_t* places) {
+  const uint8_t scale = step_for<kSearch>(x, size, half);
+  const V16 inverse = set1(1.0F / decode_scale8(scale));
+  for (int i = 0; i < size; i += 16)
+    store_int8(places + i, to_int(place_of(mul(load(x + i), inverse), half)));
   return scale;
 }
 
@@ -91,9 +102,10 @@ inline void store_key_int4(const PagedKvView& kv, int head, const float* values,
   const int num_groups = kv_num_groups(kv.head_dim);
   // Measured: a search lowers the error of small heads' scores, and raises that of large ones'.
   const auto round = kv.head_dim < 128 ? round_group<true> : round_group<false>;
-  float basis[kMaxCodeDim + 16] = {};
-  uint8_t codes[kMaxCodeDim + 16];
+  float basis[kMaxCodeDim + 32];
+  int8_t places[kMaxCodeDim + 32];
   into_key_basis(kv, head, values, false, basis);
+  for (int d = kv.head_dim; d < kv.head_dim + 32; ++d) basis[d] = 0;
   auto* wide = reinterpret_cast<uint8_t*>(to);
   uint8_t* narrow = wide + num_wide * kBlockSize;
   uint8_t* scales = narrow + num_narrow / 2 * kBlockSize + offset;
@@ -101,21 +113,22 @@ inline void store_key_int4(const PagedKvView& kv, int head, const float* values,
     const int wide_begin = num_wide / 4 * g / num_groups * 4;
     const int wide_end = num_wide / 4 * (g + 1) / num_groups * 4;
     scales[g * kBlockSize] =
-        round(basis + wide_begin, wide_end - wide_begin, 128, codes + wide_begin);
+        round(basis + wide_begin, wide_end - wide_begin, 128, places + wide_begin);
   }
   const int num_narrow_groups = kv_num_narrow_groups(kv.head_dim);
   for (int g = 0; g < num_narrow_groups; ++g) {
     const int begin = num_wide + num_narrow / 8 * g / num_narrow_groups * 8;
     const int end = num_wide + num_narrow / 8 * (g + 1) / num_narrow_groups * 8;
     scales[(num_groups + g) * kBlockSize] =
-        round(basis + begin, end - begin, 8, codes + begin);
+        round(basis + begin, end - begin, 8, places + begin);
   }
-  for (int i = 0; i < num_wide; ++i) wide[i / 4 * kCodeVector + offset * 4 + i % 4] = codes[i];
+  for (int i = 0; i < num_wide; ++i)
+    wide[i / 4 * kCodeVector + offset * 4 + i % 4] = static_cast<uint8_t>(places[i] + 128);
   for (int i = 0; i < num_narrow; i += 8) {
-    const uint8_t* from = codes + num_wide + i;
+    const int8_t* from = places + num_wide + i;
     for (int j = 0; j < 4; ++j) {
       narrow[i / 8 * kCodeVector + offset * 4 + j] =
-          static_cast<uint8_t>(from[j] | from[4 + j] << 4);
+          static_cast<uint8_t>((from[j] + 8) | (from[4 + j] + 8) << 4);
     }
   }
 }
@@ -131,8 +144,8 @@ LARDER_INLINE Levels nearest_levels(V16 magnitude) {
     const float low = kNormalLevels[i];
     const float high = kNormalLevels[i + 1];
     const V16 middle = set1((low + high) / 2);
-    nearest.place = add(nearest.place, select_ge(magnitude, middle, set1(1), zero()));
-    nearest.level = add(nearest.level, select_ge(magnitude, middle, set1(high - low), zero()));
+    nearest.place = add(nearest.place, keep_ge(magnitude, middle, set1(1)));
+    nearest.level = add(nearest.level, keep_ge(magnitude, middle, set1(high - low)));
   }
   return nearest;
 }
@@ -146,12 +159,13 @@ inline uint8_t best_scale(const float* x, int size, int num_vectors) {
     squares = add(squares, mul(value, value));
   }
   const float deviation = __builtin_sqrtf(reduce_add(squares) / static_cast<float>(size));
-  uint8_t best = 0;
-  float least = 0;
-  for (int i = 0; i <= 8; ++i) {
-    const uint8_t code = encode_scale8(deviation * (0.75F + 0.075F * static_cast<float>(i)));
-    if (i > 0 && code == best) continue;
-    const float step = decode_scale8(code) * kNormalLevelStep;
+  constexpr int kTries = 9;
+  float errors[kTries];
+  const auto code_of = [&](int i) {
+    return encode_scale8(deviation * (0.75F + 0.075F * static_cast<float>(i)));
+  };
+  for (int i = 0; i < kTries; ++i) {
+    const float step = decode_scale8(code_of(i)) * kNormalLevelStep;
     const V16 inverse = set1(1.0F / step);
     V16 sum = zero();
     for (int v = 0; v < num_vectors; ++v) {
@@ -159,12 +173,9 @@ inline uint8_t best_scale(const float* x, int size, int num_vectors) {
       const V16 error = sub(magnitude, nearest_levels(magnitude).level);
       sum = add(sum, mul(error, error));
     }
-    const float error = reduce_add(sum) * step * step;
-    if (i > 0 && !(error < least)) continue;
-    best = code;
-    least = error;
+    errors[i] = reduce_add(sum) * step * step;
   }
-  return best;
+  return code_of(least_of(errors, kTries));
 }
 
 // `values`: [head_dim], finite.
@@ -172,9 +183,10 @@ inline void store_value_int4(const PagedKvView& kv, const float* values, std::by
                              int offset) {
   const int dim = kv.head_dim;
   const int padded_dim = (dim + 31) / 32 * 32;
-  float turned[kMaxCodeDim + 32] = {};
+  float turned[kMaxCodeDim + 32];
   uint8_t codes[kMaxCodeDim + 32];
   memcpy(turned, values, sizeof(float) * static_cast<size_t>(dim));
+  for (int d = dim; d < padded_dim; ++d) turned[d] = 0;
   hadamard_blocks(turned, dim);
   auto* tiles = reinterpret_cast<uint8_t*>(to);
   uint8_t* scales = tiles + padded_dim / 2 * kBlockSize + offset;

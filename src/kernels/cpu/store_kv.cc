@@ -29,7 +29,7 @@ constexpr float kLargestBf16 = 0x1.FEp127F;
 // The nearest FP16 or BF16 values of lanes [0, lanes) of x.
 template <KvType kType>
 void round_values(const float* x, int lanes, uint16_t* rounded) {
-  const V16 v = load_partial(x, lanes);
+  const V16 v = load_lanes(x, lanes);
   if constexpr (kType == KvType::kF16) {
     store_f16_partial(rounded, finite(v, kLargestHalf), kLanes);
   } else {
@@ -55,7 +55,7 @@ void store_float(const HeadSlot& slot, bool is_key) {
 void finite_values(const HeadSlot& slot, float* values) {
   for (int d = 0; d < slot.dim; d += kLanes) {
     const int lanes = min_of(kLanes, slot.dim - d);
-    store_partial(values + d, finite(load_partial(slot.values + d, lanes), kLargestHalf), lanes);
+    store_lanes(values + d, finite(load_lanes(slot.values + d, lanes), kLargestHalf), lanes);
   }
 }
 
@@ -64,7 +64,7 @@ void store_int8_group(const HeadSlot& slot, bool is_key, int begin, int end, uin
   V16 values[kCodeGroup / kLanes];
   V16 largest = zero();
   for (int d = begin; d < end; d += kLanes) {
-    const V16 v = finite(load_partial(slot.values + d, min_of(kLanes, end - d)), kLargestBf16);
+    const V16 v = finite(load_lanes(slot.values + d, min_of(kLanes, end - d)), kLargestBf16);
     values[(d - begin) / kLanes] = v;
     largest = max(largest, abs(v));
   }
