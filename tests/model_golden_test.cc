@@ -85,7 +85,7 @@ TEST_P(ModelGolden, RowsDoNotDependOnTheirCompany) {
       continue;
     }
     expect_exact(*model_, *kernels, 601, ActivationType::kInt8);
-    expect_exact(*model_, *kernels, 101, ActivationType::kF32);
+    expect_exact(*model_, *kernels, 33, ActivationType::kF32);
   }
 }
 
