@@ -22,17 +22,35 @@ install_packages() {
   DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -qq --no-install-recommends $missing >/dev/null
 }
 
+# Shows what ninja says as it comes, once it has something to do: its look for new files is nothing yet.
+show_progress() {
+  local line is_announced= before= after='\n'
+  if [ -t 2 ]; then before='\r\033[K'; fi
+  while IFS= read -r line; do
+    case $line in
+      'ninja: Entering directory'* | '['*'] Re-checking globbed directories...' | 'ninja: no work to do.') continue ;;
+      '['[0-9]*)
+        [ -n "$is_announced" ] || step "Compiling $* (several minutes the first time)"
+        is_announced=1
+        # On a terminal each of these takes the place of the one before.
+        if [ -t 2 ]; then after='' line=${line:0:78}; fi ;;
+      *) after='\n' ;;
+    esac
+    printf "$before%s$after" "$line" >&2
+  done
+  if [ -z "$after" ]; then echo >&2; fi
+}
+
 # build PRESET TARGET...: configures if needed, compiles what changed.
 build() {
   local preset=$1 dir=build
   shift
+  # Another user's, who has built it: nothing here can be written.
+  if [ -x "$dir/larder" ] && [ ! -w "$dir" ]; then return 0; fi
   if [ ! -f "$dir/build.ninja" ]; then
     step "Configuring ($preset)"
     cmake --preset "$preset" >"$dir.log" 2>&1 || { cat "$dir.log" >&2; rm -f "$dir.log"; return 1; }
     rm -f "$dir.log"
   fi
-  if ! ninja -C "$dir" -n "$@" 2>/dev/null | grep -q 'no work to do'; then
-    step "Compiling $* (several minutes the first time)"
-    ninja -C "$dir" "$@" >&2
-  fi
+  ninja -C "$dir" "$@" 2>&1 | show_progress "$@"
 }
