@@ -22,6 +22,11 @@ install_packages() {
   DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -qq --no-install-recommends $missing >/dev/null
 }
 
+# Whether the last configuration found no nvcc and there is one now.
+has_new_nvcc() {
+  grep -qs '^LARDER_NVCC:.*-NOTFOUND$' "$1/CMakeCache.txt" && PATH=$PATH:/usr/local/cuda/bin command -v nvcc >/dev/null
+}
+
 # Shows what ninja says as it comes, once it has something to do: its look for new files is nothing yet.
 show_progress() {
   local line is_announced= before= after='\n'
@@ -47,7 +52,7 @@ build() {
   shift
   # Another user's, who has built it: nothing here can be written.
   if [ -x "$dir/larder" ] && [ ! -w "$dir" ]; then return 0; fi
-  if [ ! -f "$dir/build.ninja" ]; then
+  if [ ! -f "$dir/build.ninja" ] || has_new_nvcc "$dir"; then
     step "Configuring ($preset)"
     cmake --preset "$preset" >"$dir.log" 2>&1 || { cat "$dir.log" >&2; rm -f "$dir.log"; return 1; }
     rm -f "$dir.log"

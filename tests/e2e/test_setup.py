@@ -63,3 +63,16 @@ def test_what_another_user_has_built_is_taken_as_it_is(build):
         (build.folder / "build").chmod(0o555)
         prefix = ()
     assert build(*prefix) == ""
+
+
+def test_an_nvcc_that_comes_later_is_found(build):
+    if shutil.which("nvcc", path="/usr/local/cuda/bin"):
+        pytest.skip("there is one already")
+    build()
+    assert build() == ""
+    nvcc = build.folder / "bin" / "nvcc"
+    nvcc.write_text("#!/bin/sh\n")
+    nvcc.chmod(0o755)
+    assert "Configuring" in build()
+    assert f"LARDER_NVCC:FILEPATH={nvcc}" in (build.folder / "build" / "CMakeCache.txt").read_text()
+    assert build() == ""
