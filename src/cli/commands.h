@@ -32,7 +32,9 @@ void add_listen_options(CLI::App& command, ServerConfig& server, std::string& ap
 // The lines that every start prints: machine, model, plan.
 void print_start(const Runtime& runtime);
 
-// A whole file, or standard input for "-". Throws Error{kNotFound}.
+// A whole file. Throws Error{kNotFound}.
+std::string read_text_file(const std::string& path);
+// The same, or standard input for "-".
 std::string read_input(const std::string& path);
 
 }  // namespace larder

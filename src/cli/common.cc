@@ -76,11 +76,19 @@ void print_start(const Runtime& runtime) {
                plan.max_concurrency);
 }
 
+std::string read_text_file(const std::string& path) {
+  try {
+    if (std::ifstream file(path, std::ios::binary); file)
+      return {std::istreambuf_iterator<char>(file), {}};
+  } catch (const std::ios_base::failure&) {
+    // It can be opened and not be read: a folder.
+  }
+  throw Error(ErrorKind::kNotFound, fmt::format("{}: cannot be read", path));
+}
+
 std::string read_input(const std::string& path) {
   if (path == "-") return {std::istreambuf_iterator<char>(std::cin), {}};
-  std::ifstream file(path, std::ios::binary);
-  if (!file) throw Error(ErrorKind::kNotFound, fmt::format("{}: cannot be read", path));
-  return {std::istreambuf_iterator<char>(file), {}};
+  return read_text_file(path);
 }
 
 }  // namespace larder

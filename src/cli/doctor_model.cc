@@ -24,8 +24,12 @@ std::string model_path(const std::string& name, Findings& findings) {
       known_models(), [&](const KnownModel& model) { return name == model.name; });
   const std::string path =
       known == known_models().end() ? name : models_folder() + "/" + known->file;
-  if (std::filesystem::exists(path)) return path;
-  if (known == known_models().end())
+  std::error_code failed;
+  if (std::filesystem::exists(path, failed)) return path;
+  if (failed)
+    findings.fail("model", fmt::format("{}: {}", path, failed.message()),
+                  "-m FILE.gguf, where this user may read it");
+  else if (known == known_models().end())
     findings.fail("model", path + ": no such file, and not a name that Larder knows",
                   "-m FILE.gguf, or a name of `larder pull --help`");
   else
@@ -49,7 +53,7 @@ void check_tensors(const GgufFile& gguf, Findings& findings) {
                                      format_bytes(size_bytes)));
 }
 
-void check_text(const GgufFile& gguf, const RuntimeOptions& options, Findings& findings) {
+void check_tokenizer(const GgufFile& gguf, Findings& findings) {
   const Tokenizer tokenizer(read_vocabulary(gguf));
   const std::string sample = "Larder keeps 42 jars.\n";
   const std::vector<TokenId> tokens = tokenizer.encode(sample, false, false);
@@ -59,10 +63,12 @@ void check_text(const GgufFile& gguf, const RuntimeOptions& options, Findings& f
   else
     findings.warn("tokenizer", "a text is not read back as it was written",
                   "convert the model again with a newer converter");
+}
 
+void check_chat_template(const GgufFile& gguf, const RuntimeOptions& options, Findings& findings) {
   const bool own = !options.chat_template_file.empty();
   const std::string source =
-      own ? read_input(options.chat_template_file) : read_chat_template(gguf);
+      own ? read_text_file(options.chat_template_file) : read_chat_template(gguf);
   if (source.empty())
     findings.warn("chat template", "the file has none: chats take ChatML",
                   "--chat-template FILE.jinja, if it was trained with another");
@@ -105,6 +111,16 @@ std::int64_t check_fit(const RuntimeOptions& options, std::unique_ptr<Device>& d
   return planned.layout->block_size_bytes();
 }
 
+// What helps against an error of that check.
+std::string fix_of(std::string_view what, const std::exception& error) {
+  if (what == "chat template") return "--chat-template FILE.jinja: one that can be read and runs";
+  if (what != "fit") return "another file, or a conversion of it to a type that is served";
+  const auto* known = dynamic_cast<const Error*>(&error);
+  return known && known->kind() == ErrorKind::kInvalidArgument
+             ? "another value there; see `larder serve --help`"
+             : "a smaller --kv-size, --max-model-len or model; see `larder plan`";
+}
+
 }  // namespace
 
 std::optional<std::int64_t> check_model(const RuntimeOptions& options, Findings& findings) {
@@ -121,17 +137,14 @@ std::optional<std::int64_t> check_model(const RuntimeOptions& options, Findings&
     findings.ok("model", fmt::format("{} ({}), {}", path, config.name, format_bytes(size_bytes)));
     what = "weights";
     check_tensors(gguf, findings);
-    what = "tokenizer and template";
-    check_text(gguf, options, findings);
+    what = "tokenizer";
+    check_tokenizer(gguf, findings);
+    what = "chat template";
+    check_chat_template(gguf, options, findings);
     what = "fit";
     if (has_device) return check_fit(options, device, findings);
-  } catch (const Error& error) {
-    std::string fix = "another file, or a conversion of it to a type that is served";
-    if (std::string_view(what) == "fit")
-      fix = error.kind() == ErrorKind::kInvalidArgument
-                ? "another value there; see `larder serve --help`"
-                : "a smaller --kv-size, --max-model-len or model; see `larder plan`";
-    findings.fail(what, error.what(), fix);
+  } catch (const std::exception& error) {
+    findings.fail(what, error.what(), fix_of(what, error));
   }
   return std::nullopt;
 }

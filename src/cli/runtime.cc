@@ -4,12 +4,11 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
-#include <iterator>
 #include <thread>
 
 #include "base/error.h"
 #include "base/mapped_file.h"
+#include "cli/commands.h"
 #include "cli/device.h"
 #include "cli/pull.h"
 #include "cli/tiers.h"
@@ -34,12 +33,6 @@ constexpr std::size_t kFileWindowBytes = std::size_t{32} << 20;
 // Rows of logits computed at once: one for each sequence that decodes in a step, and chunks of a
 // prompt whose log-probabilities are asked for.
 constexpr int kMaxLogitRows = 64;
-
-std::string read_text_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) throw Error(ErrorKind::kNotFound, fmt::format("{}: cannot be read", path));
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 TransformerLimits transformer_limits(const RuntimeOptions& options, const ModelConfig& config) {
   TransformerLimits limits;

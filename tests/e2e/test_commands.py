@@ -78,6 +78,11 @@ def test_tokenize_takes_an_empty_text_for_a_text():
     assert "-f" in larder("tokenize", "-m", MODELS["smollm2"], "-p", "a", "-f", "-", code=108).stderr
 
 
+def test_a_folder_is_no_text(tmp_path):
+    for arguments in (("tokenize", "-f", tmp_path), ("perplexity", tmp_path), ("generate", "-p", "a", "--chat-template", tmp_path)):
+        assert f"{tmp_path}: cannot be read" in larder(*arguments, "-m", MODELS["smollm2"], code=1).stderr
+
+
 def test_output_that_is_lost_is_an_error():
     with open("/dev/full", "w") as full:
         run = subprocess.run([BIN, "tokenize", "-m", MODELS["smollm2"], "-p", "a"], stdout=full,

@@ -136,7 +136,8 @@ def test_plan_lists_what_it_knows():
 
 
 def doctor(*arguments, code=0):
-    report = json.loads(larder("doctor", "--json", "-m", SMOLLM2, *arguments, code=code).stdout)
+    model = () if "-m" in arguments else ("-m", SMOLLM2)
+    report = json.loads(larder("doctor", "--json", *model, *arguments, code=code).stdout)
     assert report["ok"] == (code == 0)
     return {check["check"]: check for check in report["checks"]}
 
@@ -203,6 +204,16 @@ def test_doctor_warns_of_a_template_that_asks_for_more(tmp_path):
     arguments = ("plan", "-m", SMOLLM2, "--no-measure")
     assert "the filter nope" in larder(*arguments, "--chat-template", own).stderr
     assert larder(*arguments).stderr == ""
+
+
+def test_doctor_finds_what_it_may_not_read(tmp_path):
+    check = doctor("--port", 0, "--chat-template", tmp_path, code=1)["chat template"]
+    assert check["verdict"] == "FAIL" and f"{tmp_path}: cannot be read" in check["text"]
+    assert "--chat-template" in check["fix"]
+    # No more than a folder that this user may not enter; root may enter all of those.
+    (tmp_path / "round").symlink_to(tmp_path / "round")
+    check = doctor("--port", 0, "-m", tmp_path / "round" / "m.gguf", code=1)["model"]
+    assert check["verdict"] == "FAIL" and "symbolic links" in check["text"] and check["fix"]
 
 
 def test_doctor_finds_what_does_not_fit():
