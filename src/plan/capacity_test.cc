@@ -47,7 +47,8 @@ TEST(Capacity, ABudgetOf320GBHolds10986TokensOf50Users) {
   EXPECT_EQ(max_context_for_budget(320e9, 140e9, bytes_per_token, 50), 10986);
   EXPECT_EQ(max_context_for_budget(100e9, 140e9, bytes_per_token, 50), 0);
   Deployment deployment = deploy("Llama 3.1 70B", "H100");
-  EXPECT_EQ(max_context_for_budget(deployment.device_layout(), 180e9, 50, deployment), 10986);
+  // In whole blocks.
+  EXPECT_EQ(max_context_for_budget(deployment.device_layout(), 180e9, 50, deployment), 686 * 16);
 }
 
 TEST(Capacity, WindowsStretchABudget) {
@@ -159,7 +160,7 @@ TEST(Capacity, EachAdvisedOptionMakesItFit) {
   constexpr double kMib = 1 << 20;
   const Workload workload{.prompt_len = 8000, .output_len = 100};
   EXPECT_EQ(advised(shortage(deploy("Llama 3 8B", "H100"), workload, 100 * kMib)),
-            std::vector<std::string>{"--kv-size 1013MiB"});
+            std::vector<std::string>{"--kv-size 1014MiB"});
   for (const char* model : {"Llama 3 8B", "Llama 3 70B"}) {
     for (const double budget : {0.0, 100 * kMib, 200 * kMib, 2048 * kMib, 70 * 1024 * kMib}) {
       const Deployment deployment = deploy(model, "H100");
@@ -176,6 +177,24 @@ TEST(Capacity, EachAdvisedOptionMakesItFit) {
             << text << "\nand with " << way;
       }
     }
+  }
+}
+
+TEST(Capacity, WhatFitsIsWhatAServerTakes) {
+  const Deployment deployment = deploy("SmolLM2 135M", "H100");
+  const KvLayout layout = deployment.device_layout();
+  const Workload workload{.prompt_len = 80, .output_len = 1};
+  const Footprint footprint{.context_length = 8192, .max_batch_tokens = 512};
+  for (std::int64_t size = 5 * layout.block_size_bytes(); size < 9 * layout.block_size_bytes();
+       size += 100'000) {
+    const auto budget = static_cast<double>(size);
+    const auto serve = [&] {
+      return make_plan(layout, footprint, {.kv_bytes = size, .max_model_len = 81}, size);
+    };
+    if (shortage(deployment, workload, budget).empty())
+      EXPECT_GE(serve().max_concurrency, 1) << size;
+    else
+      EXPECT_THROW(serve(), Error) << size;
   }
 }
 
@@ -211,7 +230,7 @@ TEST(Capacity, AnEndlessRequestHoldsTwiceItsWindow) {
     return plan_capacity(deployment, roofline(deployment), workload).request_kv_bytes;
   };
   Workload workload{.prompt_len = 6000, .output_len = 1000, .attention = {.window = 4096}};
-  EXPECT_DOUBLE_EQ(bytes(workload), 7000.0 * 131072);
+  EXPECT_DOUBLE_EQ(bytes(workload), 7008.0 * 131072);
   workload.prompt_len = 100'000;
   EXPECT_DOUBLE_EQ(bytes(workload), (2 * 4096 + 512 + 16) * 131072.0);
   workload.attention.num_sinks = 64;

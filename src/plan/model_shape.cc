@@ -85,14 +85,7 @@ double step_weights_bytes(const ModelShape& shape, const WeightFormat& format, d
 }
 
 std::int64_t kv_bytes_for(const KvLayout& layout, std::int64_t num_tokens, int max_step_tokens) {
-  std::int64_t num_kept = 0;  // tokens, over all groups
-  for (int index = 0; index < layout.num_groups(); ++index) {
-    const std::int64_t window = layout.group(index).window;
-    // Group 0 is kept whole, see KvLayout::num_blocks_for().
-    const bool slides = index > 0 && window > 0;
-    num_kept += slides ? std::min(num_tokens, window - 1 + max_step_tokens) : num_tokens;
-  }
-  return num_kept * layout.block_size_bytes() / kBlockSize;
+  return layout.num_blocks_for(num_tokens, max_step_tokens) * layout.block_size_bytes();
 }
 
 ModelShape model_shape(const ModelConfig& config, const GgufFile& gguf) {

@@ -58,7 +58,7 @@ double weights_bytes(const ModelShape& shape, const WeightFormat& format);
 // That a step with so many tokens reads.
 double step_weights_bytes(const ModelShape& shape, const WeightFormat& format, double num_tokens);
 
-// Bytes of keys and values of one sequence of num_tokens, to the byte: blocks are not rounded up.
+// Bytes of keys and values of one sequence of num_tokens: of the whole blocks that a server takes for it.
 // max_step_tokens: what layers with a window keep beyond it while a step is computed.
 std::int64_t kv_bytes_for(const KvLayout& layout, std::int64_t num_tokens, int max_step_tokens);
 
