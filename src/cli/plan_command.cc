@@ -206,7 +206,7 @@ void add_plan_command(CLI::App& app) {
   command
       ->add_option("--tp,--devices", options->num_devices,
                    "So many of the machine, which share out weights and KV heads (default 1)")
-      ->check(CLI::Range(1, 1024));
+      ->check(CLI::Range(1, kMaxDevices));
   command->add_option("--weights", options->weights,
                       "Plan for weights as f32, f16, bf16, fp8, q8_0, mxfp4 or q4_0 (default: "
                       "as the file has them or the model is published)");

@@ -265,6 +265,16 @@ TEST(Levers, OfAModelThatDoesNotFitAreThoseThatMakeItFit) {
   EXPECT_TRUE(levers.front().after.fits());
 }
 
+TEST(Levers, AdviseNoMoreDevicesThanThereMayBe) {
+  const auto advises_devices = [](int num_devices) {
+    const Deployment deployment = deploy("Llama 3 70B", "H100", num_devices);
+    return std::ranges::any_of(list_levers(deployment, roofline(deployment), {}, 0),
+                               [](const Lever& l) { return l.option.starts_with("--tp "); });
+  };
+  EXPECT_TRUE(advises_devices(kMaxDevices / 2));
+  EXPECT_FALSE(advises_devices(kMaxDevices / 2 + 1));
+}
+
 TEST(Machines, AreFoundByTheirUsualNames) {
   EXPECT_EQ(find_machine("h100").name, "H100 SXM");
   EXPECT_EQ(find_machine("rtx-4090").name, "RTX 4090");

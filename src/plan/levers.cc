@@ -71,7 +71,7 @@ class LeverList {
   }
 
   void add_devices() {
-    if (deployment_.machine.is_measured) return;
+    if (deployment_.machine.is_measured || 2 * deployment_.num_devices > kMaxDevices) return;
     Deployment changed = deployment_;
     changed.num_devices *= 2;
     add(fmt::format("{} devices", changed.num_devices),

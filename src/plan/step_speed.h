@@ -36,6 +36,8 @@ double seen_by_decodes(std::span<const KvLayerShape> layers, double num_tokens);
 // But a prompt's: in the last layer it computes no attention but of its last token. layers: one at least.
 double seen_by_prompts(std::span<const KvLayerShape> layers, double num_tokens);
 
+inline constexpr int kMaxDevices = 1024;
+
 // What is planned: a model in a format on so many devices of a machine.
 struct Deployment {
   ModelShape shape;
