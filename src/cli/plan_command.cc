@@ -75,7 +75,9 @@ class Planner {
     report_.trained_context_len = d.shape.context_len;
     if (asked.max_model_len > 0) d.shape.context_len = asked.max_model_len;
     if (!report_.server) {  // else they count already
-      if (asked.memory_bytes > 0) d.machine.memory_bytes = asked.memory_bytes;
+      const bool is_there = report_.shortage.empty();
+      if (asked.memory_bytes > 0 && (is_there || asked.memory_bytes < d.machine.memory_bytes))
+        d.machine.memory_bytes = asked.memory_bytes;
       if (asked.kv_bytes > 0) report_.kv_budget_bytes = static_cast<double>(asked.kv_bytes);
     }
     fill_workload();
@@ -83,7 +85,7 @@ class Planner {
     if (budget == 0)
       report_.kv_budget_bytes =
           static_cast<double>(d.machine.memory_bytes) - d.device_weights_bytes();
-    report_.shortage = shortage(d, report_.workload, budget);
+    if (report_.shortage.empty()) report_.shortage = shortage(d, report_.workload, budget);
     if (!report_.speed && d.machine.read_bytes_per_s > 0) report_.speed = roofline(d);
     if (report_.speed) {
       report_.capacity = plan_capacity(d, *report_.speed, report_.workload, budget);
@@ -115,12 +117,15 @@ class Planner {
     PlannedModel planned;
     try {
       if (is_for_server)
-        planned = plan_model(options_.runtime, pool_);
+        plan_model_into(planned, options_.runtime, pool_);
       else
         planned.file = read_model_file(options_.runtime);
     } catch (const Error& error) {
-      if (error.kind() != ErrorKind::kNotFound) throw;
-      throw Error(error.kind(), error.what() + not_found_text(options_.runtime.model));
+      if (error.kind() == ErrorKind::kNotFound)
+        throw Error(error.kind(), error.what() + not_found_text(options_.runtime.model));
+      // What it would take elsewhere is told all the same.
+      if (error.kind() != ErrorKind::kUnavailable || planned.file.path.empty()) throw;
+      report_.shortage = error.what();
     }
     Deployment& d = report_.deployment;
     const MappedFile mapped(planned.file.path);
@@ -129,7 +134,7 @@ class Planner {
     if (d.shape.name.empty()) d.shape.name = planned.file.path;
     d.weights = file_weight_format(d.shape, gguf, planned.file.weights_bytes);
     choose_machine();
-    if (!is_for_server) return;
+    if (!is_for_server || !report_.shortage.empty()) return;
     report_.server = planned.plan;
     report_.kv_budget_bytes = static_cast<double>(planned.plan.kv_bytes);
     // It was there when the plan was made, whatever was free a moment later.

@@ -193,12 +193,18 @@ std::int64_t bookkeeping_bytes(const ServerLimits& limits) {
 }
 
 PlannedModel plan_model(const RuntimeOptions& options, ThreadPool& pool, Device* device) {
+  PlannedModel planned;
+  plan_model_into(planned, options, pool, device);
+  return planned;
+}
+
+void plan_model_into(PlannedModel& planned, const RuntimeOptions& options, ThreadPool& pool,
+                     Device* device) {
   const PlanOptions asked = plan_options(options);
   const KvTypes types = parse_kv_types(options.kv_type);
   const std::int64_t available_bytes = device != nullptr
                                            ? static_cast<std::int64_t>(device->free_bytes())
                                            : available_memory_bytes() + resident_memory_bytes();
-  PlannedModel planned;
   planned.file = read_model_file(options);
   const ModelConfig& config = planned.file.config;
   planned.layout = std::make_unique<KvLayout>(kv_layer_shapes(config), types);
@@ -235,7 +241,6 @@ PlannedModel plan_model(const RuntimeOptions& options, ThreadPool& pool, Device*
   // Else every request would be refused for a field that it did not send.
   check_span(options.attention, {.max_model_len = planned.plan.max_model_len,
                                  .max_batch_tokens = options.max_batch_tokens});
-  return planned;
 }
 
 Runtime::Runtime(const RuntimeOptions& options)

@@ -89,6 +89,9 @@ struct PlannedModel {
 
 // device: whose memory it is about, null = the host's.
 PlannedModel plan_model(const RuntimeOptions& options, ThreadPool& pool, Device* device = nullptr);
+// The same; where the machine has not the room, planned has the file nevertheless.
+void plan_model_into(PlannedModel& planned, const RuntimeOptions& options, ThreadPool& pool,
+                     Device* device = nullptr);
 
 // A model in memory with its engine, started. Progress goes to stderr.
 class Runtime {

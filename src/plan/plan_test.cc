@@ -1,5 +1,6 @@
 #include "plan/plan.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -107,6 +108,30 @@ TEST(Plan, RefusesWhatTheMachineHasNot) {
   EXPECT_THROW(make_plan(llama_3_8b(), footprint, {}, 4 * kGiB), Error);
   // Less than the weights alone: nothing is left for KV.
   EXPECT_THROW(make_plan(llama_3_8b(), footprint, {.memory_bytes = kGiB}, 8 * kGiB), Error);
+}
+
+TEST(Plan, AdvisesTheOptionThatWasGiven) {
+  const auto refusal = [](const PlanOptions& options, std::int64_t available_bytes) -> std::string {
+    const Footprint footprint{
+        .weights_bytes = 4 * kGiB,
+        .context_length = 4096,
+        .max_batch_tokens = 512,
+        .beside_blocks = [](int num_blocks) -> KvBookkeeping { return {num_blocks * 4 * kMiB, 0}; }};
+    try {
+      (void)make_plan(llama_3_8b(), footprint, options, available_bytes);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  using testing::EndsWith;
+  EXPECT_THAT(refusal({.kv_bytes = 5 * kGiB}, 8 * kGiB),
+              EndsWith(": take a smaller --kv-size or a smaller model"));
+  EXPECT_THAT(refusal({.memory_bytes = 9 * kGiB}, 8 * kGiB),
+              EndsWith(": take a smaller --memory or a smaller model"));
+  // No size would do.
+  for (const PlanOptions& options : {PlanOptions{.kv_bytes = kGiB}, {.memory_bytes = 9 * kGiB}, {}})
+    EXPECT_THAT(refusal(options, 3 * kGiB), EndsWith(": take a smaller model"));
 }
 
 TEST(Memory, SizesAreReadAndWritten) {

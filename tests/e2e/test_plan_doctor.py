@@ -58,6 +58,15 @@ def test_plan_says_what_is_missing_and_still_shows_the_ceiling():
     assert out["shortage"] in run.stderr
 
 
+@pytest.mark.parametrize("option", ["--kv-size", "--memory"])
+def test_plan_of_a_file_that_does_not_fit_is_a_report_too(option):
+    run = larder("plan", "--json", "-m", SMOLLM2, "--no-measure", option, "900TiB", code=1)
+    out = json.loads(run.stdout)
+    assert out["fits"] is False and out["memory"]["kv_bytes_per_token"] == 23040
+    assert run.stderr == f"larder: {out['shortage']}\n" and f"take a smaller {option}" in out["shortage"]
+    assert out["machine"]["memory_bytes"] < 900 << 40
+
+
 def test_plan_of_a_published_model_on_this_machine():
     out = plan("-m", "llama-3.2-1b", "--weights", "q4_0", "--prompt", 512, "--output", 64)
     assert out["machine"]["read_bytes_per_second"] > 1e9
