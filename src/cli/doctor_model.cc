@@ -1,4 +1,6 @@
 // Whether a model file can be served.
+#include <unistd.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <map>
@@ -18,6 +20,18 @@
 namespace larder {
 namespace {
 
+// The folder that models are fetched into, which is made where it is not there yet.
+void check_models_folder(Findings& findings) {
+  std::error_code ignored;
+  std::filesystem::path folder = std::filesystem::absolute(models_folder(), ignored);
+  while (!std::filesystem::exists(folder, ignored) && folder.has_relative_path())
+    folder = folder.parent_path();
+  if (!std::filesystem::is_directory(folder, ignored) || ::access(folder.c_str(), W_OK | X_OK) != 0)
+    findings.fail("model", fmt::format("{}: cannot be written, and models are fetched into {}",
+                                       folder.string(), models_folder()),
+                  "let this user write to it, XDG_CACHE_HOME=FOLDER, or -m FILE.gguf");
+}
+
 // "" where the file still has to be fetched; the finding is made then.
 std::string model_path(const std::string& name, Findings& findings) {
   const auto known = std::ranges::find_if(
@@ -32,9 +46,11 @@ std::string model_path(const std::string& name, Findings& findings) {
   else if (known == known_models().end())
     findings.fail("model", path + ": no such file, and not a name that Larder knows",
                   "-m FILE.gguf, or a name of `larder pull --help`");
-  else
+  else {
     findings.warn("model", name + " is not here yet: the first start fetches it",
                   "larder pull " + name);
+    check_models_folder(findings);
+  }
   return "";
 }
 
@@ -82,6 +98,27 @@ void check_chat_template(const GgufFile& gguf, const RuntimeOptions& options, Fi
     findings.ok("chat template", own ? options.chat_template_file : "the file's own, and it runs");
 }
 
+// What helps against an error of that check.
+std::string fix_of(std::string_view what, const std::exception& error) {
+  if (what == "chat template") return "--chat-template FILE.jinja: one that can be read and runs";
+  if (what != "fit") return "another file, or a conversion of it to a type that is served";
+  const auto* known = dynamic_cast<const Error*>(&error);
+  return known && known->kind() == ErrorKind::kInvalidArgument
+             ? "another value there; see `larder serve --help`"
+             : "a smaller --kv-size, --max-model-len or model; see `larder plan`";
+}
+
+// False = the server would refuse them whatever the model.
+bool check_known_options(const RuntimeOptions& options, Findings& findings) {
+  try {
+    check_options(options);
+    return true;
+  } catch (const Error& error) {
+    findings.fail("fit", error.what(), fix_of("fit", error));
+    return false;
+  }
+}
+
 // The device that the server would compute on, null = the CPU. False = it would not start.
 bool find_device(const RuntimeOptions& options, std::unique_ptr<Device>& device,
                  Findings& findings) {
@@ -111,20 +148,11 @@ std::int64_t check_fit(const RuntimeOptions& options, std::unique_ptr<Device>& d
   return planned.layout->block_size_bytes();
 }
 
-// What helps against an error of that check.
-std::string fix_of(std::string_view what, const std::exception& error) {
-  if (what == "chat template") return "--chat-template FILE.jinja: one that can be read and runs";
-  if (what != "fit") return "another file, or a conversion of it to a type that is served";
-  const auto* known = dynamic_cast<const Error*>(&error);
-  return known && known->kind() == ErrorKind::kInvalidArgument
-             ? "another value there; see `larder serve --help`"
-             : "a smaller --kv-size, --max-model-len or model; see `larder plan`";
-}
-
 }  // namespace
 
 std::optional<std::int64_t> check_model(const RuntimeOptions& options, Findings& findings) {
   std::unique_ptr<Device> device;
+  const bool are_options_right = check_known_options(options, findings);
   const bool has_device = find_device(options, device, findings);
   const std::string path = model_path(options.model, findings);
   if (path.empty()) return std::nullopt;
@@ -142,7 +170,7 @@ std::optional<std::int64_t> check_model(const RuntimeOptions& options, Findings&
     what = "chat template";
     check_chat_template(gguf, options, findings);
     what = "fit";
-    if (has_device) return check_fit(options, device, findings);
+    if (has_device && are_options_right) return check_fit(options, device, findings);
   } catch (const std::exception& error) {
     findings.fail(what, error.what(), fix_of(what, error));
   }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <limits>
 #include <thread>
 
 #include "base/error.h"
@@ -69,6 +70,15 @@ PlanOptions plan_options(const RuntimeOptions& options) {
   return {.memory_bytes = bytes_of("--memory", options.memory),
           .kv_bytes = bytes_of("--kv-size", options.kv_size),
           .max_model_len = options.max_model_len};
+}
+
+void check_options(const RuntimeOptions& options) {
+  (void)plan_options(options);
+  (void)parse_kv_types(options.kv_type);
+  check_span(options.attention, {.max_model_len = options.max_model_len > 0
+                                                      ? options.max_model_len
+                                                      : std::numeric_limits<int>::max(),
+                                 .max_batch_tokens = options.max_batch_tokens});
 }
 
 void warn_beyond_training(const RuntimeOptions& options, int context_len) {
@@ -200,6 +210,7 @@ PlannedModel plan_model(const RuntimeOptions& options, ThreadPool& pool, Device*
 
 void plan_model_into(PlannedModel& planned, const RuntimeOptions& options, ThreadPool& pool,
                      Device* device) {
+  check_options(options);
   const PlanOptions asked = plan_options(options);
   const KvTypes types = parse_kv_types(options.kv_type);
   const std::int64_t available_bytes = device != nullptr

@@ -73,6 +73,10 @@ struct ModelFile {
 // What --kv-size, --memory and -c fix. Throws Error{kInvalidArgument} for a size that is none.
 PlanOptions plan_options(const RuntimeOptions& options);
 
+// Throws Error{kInvalidArgument} for what is refused of any model: a size or a KV type that is none, a
+// window that no request could have.
+void check_options(const RuntimeOptions& options);
+
 // A line on standard error where --max-model-len is more than that and no window keeps within it.
 void warn_beyond_training(const RuntimeOptions& options, int context_len);
 

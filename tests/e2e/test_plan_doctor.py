@@ -234,6 +234,22 @@ def test_doctor_finds_a_size_of_nothing():
     assert "--kv-size 0" in check["text"] and "smaller" not in check["fix"]
 
 
+def test_doctor_looks_at_options_before_the_model_is_there(tmp_path):
+    """And whether it can be fetched."""
+    def checks_of(cache, *arguments):
+        run = subprocess.run([BIN, "doctor", "--json", "--port", "0", *arguments], capture_output=True, text=True,
+                             timeout=60, env={**os.environ, "XDG_CACHE_HOME": str(cache)})
+        return {(check["check"], check["verdict"]): check for check in json.loads(run.stdout)["checks"]}
+
+    for option, word in (("--kv-size", "lots"), ("--kv-type", "int3"), ("--attention-window", "17")):
+        assert word in checks_of(tmp_path, option, word)["fit", "FAIL"]["text"]
+    checks = checks_of(tmp_path / "new")
+    assert ("model", "WARN") in checks and ("model", "FAIL") not in checks and ("fit", "FAIL") not in checks
+    assert not (tmp_path / "new").exists()
+    (tmp_path / "file").write_text("")
+    assert "XDG_CACHE_HOME" in checks_of(tmp_path / "file")["model", "FAIL"]["fix"]
+
+
 def test_doctor_finds_the_disk_in_use(tmp_path):
     options = ("--kv-disk", tmp_path, "--kv-disk-size", "64MiB")
     with serving("--kv-size", "64MiB", *options):
