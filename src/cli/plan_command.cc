@@ -11,6 +11,7 @@
 #include "cli/plan_report.h"
 #include "cli/pull.h"
 #include "cli/runtime.h"
+#include "engine/request_check.h"
 #include "kv/kv_type_names.h"
 #include "plan/calibrate.h"
 #include "plan/published_models.h"
@@ -155,6 +156,8 @@ class Planner {
     w.attention = options_.runtime.attention;
     int longest = report_.deployment.shape.context_len;
     if (report_.server) longest = std::min(longest, report_.server->max_model_len);
+    check_span(w.attention, {.max_model_len = longest,
+                             .max_batch_tokens = options_.runtime.max_batch_tokens});
     fit_lengths(w, longest);
   }
 

@@ -132,6 +132,9 @@ def test_plan_without_measuring_is_about_memory():
     (("-m", SMOLLM2, "--memory", "0MiB"), ["--memory 0MiB: must be more than 0"]),
     (("-m", "llama-3-8b", "--machine", "h100", "--prompt", 9000), ["--prompt 9000", "8192"]),
     (("-m", "llama-3-8b", "--machine", "h100", "--output", 9000), ["--output 9000", "8192"]),
+    (("-m", "llama-3-8b", "--machine", "h100", "--attention-window", 17), ["attention_window", "multiple of 16"]),
+    (("-m", SMOLLM2, "--machine", "h100", "--attention-sinks", 16), ["attention_sinks", "attention_window"]),
+    (("-m", "llama-3-8b", "--machine", "h100", "--attention-window", 8192), ["attention_window", "smaller window"]),
 ])
 def test_plan_errors_help(arguments, words):
     error = larder("plan", *arguments, code=1).stderr.strip().splitlines()[-1]
