@@ -22,6 +22,9 @@ void add_plan_command(CLI::App& app);
 void add_doctor_command(CLI::App& app);
 void add_doctor_cache_command(CLI::App& doctor);
 
+// CLI::Range of numbers, which takes "nan".
+CLI::Validator finite_range(double least, double most);
+
 // --temperature, --top-p, ... and -n, on a command.
 void add_sampling_options(CLI::App& command, SamplingParams& sampling);
 

@@ -12,25 +12,38 @@
 
 namespace larder {
 
+CLI::Validator finite_range(double least, double most) {
+  return CLI::Validator(
+      [least, most](std::string& text) {
+        double value = 0;
+        const bool is_number = CLI::detail::lexical_cast(text, value);
+        return is_number && value >= least && value <= most
+                   ? std::string()
+                   : fmt::format("Value {} not in range {:g} to {:g}", text, least, most);
+      },
+      fmt::format("FLOAT in [{:g} - {:g}]", least, most));
+}
+
 void add_sampling_options(CLI::App& command, SamplingParams& sampling) {
   command.add_option("-n,--max-tokens", sampling.max_tokens, "Tokens to generate, at most")
       ->check(CLI::Range(1, 1 << 24))
       ->capture_default_str();
   command
       .add_option("--temperature,--temp", sampling.temperature, "0 = always the likeliest token")
-      ->check(CLI::Range(0.0, 100.0))
+      ->check(finite_range(0, 100))
       ->capture_default_str();
   command.add_option("--top-p", sampling.top_p, "Draw from the likeliest tokens that sum to this")
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(finite_range(0, 1))
+      ->check(CLI::PositiveNumber)
       ->capture_default_str();
   command.add_option("--top-k", sampling.top_k, "Draw from the k likeliest tokens, 0 = all")
       ->check(CLI::Range(0, 1 << 24))
       ->capture_default_str();
   command.add_option("--min-p", sampling.min_p, "Drop tokens below this share of the likeliest's")
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(finite_range(0, 1))
       ->capture_default_str();
   command.add_option("--repetition-penalty", sampling.repetition_penalty, "Above 1: fewer repeats")
-      ->check(CLI::Range(0.01, 100.0))
+      ->check(finite_range(0.01, 100))
       ->capture_default_str();
   command.add_option("--seed", sampling.seed, "The same seed gives the same text");
 }

@@ -223,10 +223,10 @@ void add_plan_command(CLI::App& app) {
   command->add_option("--output", options->workload.output_len, "Tokens of an answer (default 256)")
       ->check(CLI::Range(1, 1 << 24));
   command->add_option("--rate", options->workload.rate, "Requests a second that come in")
-      ->check(CLI::Range(0.0, 1e9));
+      ->check(finite_range(0, 1e9));
   command->add_option("--cached", options->cached_percent,
                       "Percent of a prompt that the cache has (default 0)")
-      ->check(CLI::Range(0.0, 100.0));
+      ->check(finite_range(0, 100));
   command->add_flag("--json", options->json, "For programs");
   command->add_flag("--no-measure", options->no_measure, "Memory alone: measure no speed here");
   command->add_flag("--list", options->list, "The published models and the machines");

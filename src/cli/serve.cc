@@ -119,11 +119,11 @@ void add_serve_command(CLI::App& app) {
   command
       ->add_option("--drain-seconds", options->drain_seconds,
                    "Time for running requests after SIGTERM (default 30)")
-      ->check(CLI::Range(0.0, 86400.0));
+      ->check(finite_range(0, 86400));
   command
       ->add_option("--log-seconds", options->log_seconds,
                    "Time between lines of statistics while busy, 0 = none (default 5)")
-      ->check(CLI::Range(0.0, 86400.0));
+      ->check(finite_range(0, 86400));
   command->callback([options] { serve(*options); });
 }
 

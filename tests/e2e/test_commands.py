@@ -149,6 +149,16 @@ def test_perplexity_takes_windows_as_long_as_the_context(tmp_path):
     assert "perplexity" in larder("perplexity", "-m", MODELS["smollm2"], "-c", 64, text).stdout
 
 
+@pytest.mark.parametrize("arguments", [
+    ("serve", "--drain-seconds", "nan"), ("serve", "--log-seconds", "nan"), ("serve", "--log-seconds", 86401),
+    ("serve", "--step-slowdown", "nan"), ("plan", "--rate", "nan"), ("plan", "--cached", "nan"),
+    ("generate", "--temp", "nan"), ("generate", "--min-p", "nan"), ("generate", "--repetition-penalty", "nan"),
+    ("generate", "--top-p", "nan"), ("generate", "--top-p", 0), ("generate", "--top-p", 1.01),
+])
+def test_numbers_out_of_range_are_refused_before_anything_is_loaded(arguments):
+    assert arguments[1] in larder(*arguments, "-m", "/nowhere.gguf", code=105).stderr
+
+
 @pytest.mark.parametrize("arguments, words", [
     (("serve", "-m", "/nowhere.gguf"), ["/nowhere.gguf", "smollm2-135m"]),
     (("plan", "--kv-size", "lots"), ["lots", "512MiB"]),
