@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <limits>
 #include <memory>
 #include <string>
 
@@ -70,7 +71,8 @@ void add_perplexity_command(CLI::App& app) {
   command->add_option("file", options->file, "The text, - = stdin")->required();
   command->add_option("--window", options->window, "Tokens that are scored together (default 2048)")
       ->check(CLI::Range(16, 1 << 20));
-  command->add_option("--tokens", options->max_tokens, "Stop after that many tokens of the text");
+  command->add_option("--tokens", options->max_tokens, "Stop after that many tokens of the text")
+      ->check(CLI::Range(2, std::numeric_limits<int>::max()));
   command->callback([options] { perplexity(*options); });
 }
 

@@ -200,7 +200,7 @@ std::string find_model(const std::string& name_or_path) {
     std::string names;
     for (const KnownModel& model : models()) names += fmt::format(" {}", model.name);
     throw Error(ErrorKind::kNotFound,
-                fmt::format("--model {}: no such file, and not a name that Larder knows:{}",
+                fmt::format("model {}: no such file, and not a name that Larder knows:{}",
                             name_or_path, names));
   }
   const fs::path target = fs::path(models_folder()) / known->file;

@@ -75,16 +75,17 @@ std::int64_t chosen_num_blocks(const KvLayout& layout, const Footprint& footprin
                   what));
 }
 
+// needed: tokens, by --max-model-len or, where that is not given, the fewest that are served.
 [[noreturn]] void refuse_length(const KvLayout& layout, const Footprint& footprint,
-                                const Plan& plan, int asked) {
+                                const Plan& plan, int needed, bool is_asked) {
   // The process is not of quite the same size in the next run.
   constexpr std::int64_t kMarginBytes = std::int64_t{1} << 20;
-  const std::int64_t num_blocks = layout.num_blocks_for(asked, footprint.max_batch_tokens);
+  const std::int64_t num_blocks = layout.num_blocks_for(needed, footprint.max_batch_tokens);
   throw Error(
       ErrorKind::kUnavailable,
-      fmt::format("{} of KV hold {} tokens at most, and --max-model-len asks for {}: give "
-                  "--kv-size {} or --memory {}",
-                  format_bytes(plan.kv_bytes), plan.max_model_len, asked,
+      fmt::format("{} of KV hold {} tokens at most, and {} {}: give --kv-size {} or --memory {}",
+                  format_bytes(plan.kv_bytes), plan.max_model_len,
+                  is_asked ? "--max-model-len asks for" : "a server needs", needed,
                   option_bytes(num_blocks * plan.block_bytes),
                   option_bytes(bytes_with_blocks(layout, footprint, num_blocks) + kMarginBytes)));
 }
@@ -111,9 +112,9 @@ Plan make_plan(const KvLayout& layout, const Footprint& footprint, const PlanOpt
   plan.max_model_len = static_cast<int>(largest(asked, [&](std::int64_t length) {
     return layout.num_blocks_for(length, footprint.max_batch_tokens) <= plan.num_blocks;
   }));
-  if (plan.max_model_len < std::min(asked, 2 * kBlockSize) ||
-      (options.max_model_len > 0 && plan.max_model_len < options.max_model_len))
-    refuse_length(layout, footprint, plan, asked);
+  const bool is_asked = options.max_model_len > 0;
+  const int needed = is_asked ? asked : std::min(asked, 2 * kBlockSize);
+  if (plan.max_model_len < needed) refuse_length(layout, footprint, plan, needed, is_asked);
   plan.max_concurrency =
       static_cast<double>(plan.num_blocks) /
       static_cast<double>(layout.num_blocks_for(plan.max_model_len, footprint.max_batch_tokens));

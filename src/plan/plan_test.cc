@@ -101,6 +101,21 @@ TEST(Plan, TheSizesThatItAdvisesSuffice) {
   EXPECT_GT(plan.most_bytes() + 3 * kMiB, memory_bytes);
 }
 
+TEST(Plan, WhereNoLengthIsAskedForTheFewestTokensThatAreServedAreTold) {
+  const Footprint footprint{.context_length = 32768, .max_batch_tokens = 512};
+  std::string text;
+  try {
+    (void)make_plan(gemma_270m(), footprint, {.kv_bytes = 1024}, 8 * kGiB);
+    FAIL();
+  } catch (const Error& error) {
+    text = error.what();
+  }
+  EXPECT_EQ(text.find("0 B of KV hold 0 tokens at most, and a server needs 32:"), 0U) << text;
+  const std::int64_t kv_bytes = parse_bytes(word_after(text, "--kv-size"));
+  EXPECT_GE(make_plan(gemma_270m(), footprint, {.kv_bytes = kv_bytes}, 8 * kGiB).max_model_len, 32);
+  EXPECT_LT(kv_bytes, 2 * kMiB);
+}
+
 TEST(Plan, RefusesWhatTheMachineHasNot) {
   const Footprint footprint{
       .weights_bytes = 4 * kGiB, .context_length = 4096, .max_batch_tokens = 512};

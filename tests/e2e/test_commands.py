@@ -152,6 +152,7 @@ def test_perplexity_takes_windows_as_long_as_the_context(tmp_path):
 @pytest.mark.parametrize("arguments", [
     ("serve", "--drain-seconds", "nan"), ("serve", "--log-seconds", "nan"), ("serve", "--log-seconds", 86401),
     ("serve", "--step-slowdown", "nan"), ("plan", "--rate", "nan"), ("plan", "--cached", "nan"),
+    ("perplexity", "--tokens", -4, "text"), ("perplexity", "--tokens", 1, "text"),
     ("generate", "--temp", "nan"), ("generate", "--min-p", "nan"), ("generate", "--repetition-penalty", "nan"),
     ("generate", "--top-p", "nan"), ("generate", "--top-p", 0), ("generate", "--top-p", 1.01),
 ])
@@ -161,6 +162,7 @@ def test_numbers_out_of_range_are_refused_before_anything_is_loaded(arguments):
 
 @pytest.mark.parametrize("arguments, words", [
     (("serve", "-m", "/nowhere.gguf"), ["/nowhere.gguf", "smollm2-135m"]),
+    (("pull", "nosuch"), ["larder: model nosuch: no such file"]),
     (("plan", "--kv-size", "lots"), ["lots", "512MiB"]),
     (("plan", "--kv-size", "1GiB", "--memory", "2GiB"), ["--kv-size", "--memory"]),
     (("plan", "--kv-size", "900TiB"), ["--kv-size", "available"]),
