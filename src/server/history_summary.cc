@@ -8,6 +8,7 @@
 
 #include "server/response_items.h"
 #include "server/utf8.h"
+#include "server/white_space.h"
 
 namespace larder {
 namespace {
@@ -19,13 +20,6 @@ constexpr std::string_view kSummaryRequest =
 constexpr std::size_t kMaxSteps = 32;
 constexpr int kLeastAnswer = 8;          // tokens; less is no summary
 constexpr std::size_t kLeastQuote = 64;  // bytes; less is no quote
-
-std::string_view trimmed(std::string_view text) {
-  constexpr std::string_view kSpace = " \t\r\n";
-  const auto begin = text.find_first_not_of(kSpace);
-  if (begin == text.npos) return {};
-  return text.substr(begin, text.find_last_not_of(kSpace) + 1 - begin);
-}
 
 class SummaryWriter {
  public:

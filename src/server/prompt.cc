@@ -13,6 +13,7 @@
 #include "base/hash.h"
 #include "server/json_fields.h"
 #include "server/message_role.h"
+#include "server/white_space.h"
 #include "tokenizer/jinja_unicode.h"
 
 namespace larder {
@@ -96,13 +97,6 @@ void cut_after_last_message(RenderedPrompt& prompt, std::size_t num_messages) {
     fail_field("continue_final_message", "the template does not print the last message");
   }
   prompt.text.resize(prompt.spans.back().end);
-}
-
-std::string_view trimmed(std::string_view text) {
-  constexpr std::string_view kSpace = " \t\r\n";
-  const auto begin = text.find_first_not_of(kSpace);
-  if (begin == text.npos) return {};
-  return text.substr(begin, text.find_last_not_of(kSpace) + 1 - begin);
 }
 
 // The span as far as it prints what was generated; nullopt: it prints something else. Many templates

@@ -5,13 +5,13 @@
 #include <utility>
 
 #include "base/error.h"
+#include "server/white_space.h"
 
 namespace larder {
 namespace {
 
 constexpr std::string_view kBegin = "<tool_call>";
 constexpr std::string_view kEnd = "</tool_call>";
-constexpr std::string_view kSpace = " \t\r\n";
 
 std::optional<ToolCall> parse_call(std::string_view text) {
   Json json;
