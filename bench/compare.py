@@ -11,10 +11,11 @@ import asyncio
 import json
 import random
 import re
-import socket
 import statistics
 import subprocess
 import time
+
+from peers.process import Server, free_port
 
 WORDS = ("anchor basil copper dune ember fjord glacier hazel island juniper kelp lantern meadow nutmeg orchard "
          "pebble quartz ripple saffron timber umber violet willow yarrow zephyr").split()
@@ -40,12 +41,6 @@ def compare_rates(a):
             ours = statistics.median(r[0][test] for r in rounds)
             theirs = statistics.median(r[1][test] for r in rounds)
             print(f"| {model.rsplit('/', 1)[-1]} | {test} | {ours:.1f} | {theirs:.1f} | {ours / theirs:.2f} |", flush=True)
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 def words(rng, n):
@@ -83,33 +78,15 @@ async def run_load(base, a, shared):
         return time.perf_counter() - start, statistics.median(r[0] for r in results), results
 
 
-def wait_ready(base, process):
-    import urllib.request
-    for _ in range(600):
-        assert process.poll() is None, "the server ended"
-        try:
-            if urllib.request.urlopen(base + "/health", timeout=1).status == 200:
-                return
-        except OSError:
-            time.sleep(0.1)
-    raise RuntimeError("the server did not get ready")
-
-
 def serve_once(a, engine, shared):
     port = free_port()
-    base = f"http://127.0.0.1:{port}"
     command = {
         "Larder": [a.larder, "serve", "-m", a.serve, "--port", str(port), "-t", str(a.threads)],
         "llama.cpp": [f"{a.llama}/llama-server", "-m", a.serve, "--port", str(port), "-t", str(a.threads), "-np",
                       str(a.requests), "-c", "32768", "-fa", "on"],
     }[engine]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        wait_ready(base, process)
-        return asyncio.run(run_load(base, a, shared))[:2]
-    finally:
-        process.terminate()
-        process.wait()
+    with Server(command, port) as server:
+        return asyncio.run(run_load(server.base, a, shared))[:2]
 
 
 def compare_serving(a):

@@ -10,20 +10,13 @@ import argparse
 import http.client
 import json
 import math
-import subprocess
 import time
-import urllib.request
 
-from compare import free_port, wait_ready
-
-
-def resident_mib(pid):
-    with open(f"/proc/{pid}/status") as status:
-        return next(int(line.split()[1]) / 1024 for line in status if line.startswith("VmRSS"))
+from peers.process import Server, free_port, status_bytes
 
 
-def blocks_held(base):
-    metrics = urllib.request.urlopen(base + "/metrics").read().decode()
+def blocks_held(server):
+    metrics = server.text("/metrics")
     return next(float(line.split()[-1]) for line in metrics.splitlines() if line.startswith("larder:kv_blocks_held"))
 
 
@@ -52,11 +45,8 @@ def main():
     parser.add_argument("--prompt", default="The history of the sea begins")
     a = parser.parse_args()
     port = free_port()
-    base = f"http://127.0.0.1:{port}"
-    server = subprocess.Popen([a.larder, "serve", "-m", a.model, "--port", str(port), "-c", "4096", "--kv-size", "256MiB",
-                               "-t", str(a.threads)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        wait_ready(base, server)
+    with Server([a.larder, "serve", "-m", a.model, "--port", port, "-c", "4096", "--kv-size", "256MiB", "-t", a.threads],
+                port) as server:
         print("| tokens | tokens/s | resident, MiB | KV blocks held | perplexity |\n| ---: | ---: | ---: | ---: | ---: |")
         part = a.tokens // 10
         total = part_sum = 0.0
@@ -67,15 +57,13 @@ def main():
             part_sum += logprob
             if count % part == 0:
                 rate = part / (time.monotonic() - began)
-                print(f"| {count} | {rate:.1f} | {resident_mib(server.pid):.1f} | {blocks_held(base):.0f} | "
+                resident = status_bytes(server.process.pid, "VmRSS") / 2**20
+                print(f"| {count} | {rate:.1f} | {resident:.1f} | {blocks_held(server):.0f} | "
                       f"{math.exp(-part_sum / part):.2f} |", flush=True)
                 began = time.monotonic()
                 part_sum = 0.0
         assert count == a.tokens, f"{count} tokens came"
         print(f"\nPerplexity of all {count}: {math.exp(-total / count):.2f}")
-    finally:
-        server.terminate()
-        server.wait()
 
 
 if __name__ == "__main__":

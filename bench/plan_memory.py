@@ -9,14 +9,12 @@ its peak since the start (VmHWM) are read and compared with the plan. Fails when
 """
 import argparse
 import json
-import pathlib
 import random
-import re
 import subprocess
 import sys
 import threading
 
-from compare import free_port, wait_ready
+from peers.process import Server, free_port, status_bytes
 from residency import post
 
 CLIENTS = 8
@@ -84,11 +82,6 @@ def fill(base, plan, seed):
         raise errors[0]
 
 
-def status_bytes(pid, field):
-    text = pathlib.Path(f"/proc/{pid}/status").read_text()
-    return int(re.search(rf"{field}:\s+(\d+) kB", text).group(1)) * 1024
-
-
 def measure(a, configuration):
     model, kv_type, kv_size, context, batch, threads = configuration
     options = ["-m", getattr(a, model), "--kv-type", kv_type, "--kv-size", kv_size, "-c", str(context), "--batch-tokens",
@@ -96,18 +89,12 @@ def measure(a, configuration):
     plan = json.loads(subprocess.run([a.larder, "plan", "--json", "--no-measure", *options], check=True, capture_output=True,
                                      text=True).stdout)["server"]
     port = free_port()
-    base = f"http://127.0.0.1:{port}"
-    process = subprocess.Popen([a.larder, "serve", "--port", str(port), *options], stdout=subprocess.DEVNULL,
-                               stderr=subprocess.DEVNULL)
-    try:
-        wait_ready(base, process)
-        fill(base, plan, 1)
+    with Server([a.larder, "serve", "--port", port, *options], port) as server:
+        fill(server.base, plan, 1)
         bound = plan["total_bytes"] + plan["bookkeeping_bytes"]
-        assert status_bytes(process.pid, "VmHWM") <= bound * 1.02, "beyond what it may ever take"
-        return plan["total_bytes"], status_bytes(process.pid, "VmRSS"), status_bytes(process.pid, "VmHWM")
-    finally:
-        process.terminate()
-        process.wait()
+        resident, peak = (status_bytes(server.process.pid, field) for field in ("VmRSS", "VmHWM"))
+        assert peak <= bound * 1.02, "beyond what it may ever take"
+        return plan["total_bytes"], resident, peak
 
 
 def main():

@@ -11,12 +11,11 @@ number that all stay is searched from what its memory should hold.
 import argparse
 import json
 import random
-import subprocess
 import time
 import urllib.error
 import urllib.request
 
-from compare import free_port, wait_ready
+from peers.process import Server, free_port
 
 BLOCK = 16
 
@@ -57,26 +56,20 @@ def num_resident(a, engine, num_conversations):
     shared = [rng.randrange(1000, 40000) for _ in range(a.shared)]
     prompts = [shared + [rng.randrange(1000, 40000) for _ in range(a.private)] for _ in range(num_conversations)]
     port = free_port()
-    base = f"http://127.0.0.1:{port}"
-    process = subprocess.Popen([*engine.command, "--port", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        wait_ready(base, process)
+    with Server([*engine.command, "--port", port], port) as server:
         start = time.time()
         resident = 0
         try:
             for index, prompt in enumerate(prompts):
-                engine.cached(base, index, prompt)
+                engine.cached(server.base, index, prompt)
             first = time.time() - start
-            resident = sum(engine.cached(base, index, prompt) >= len(prompt) - BLOCK
+            resident = sum(engine.cached(server.base, index, prompt) >= len(prompt) - BLOCK
                            for index, prompt in enumerate(prompts))
         except urllib.error.HTTPError as error:
             print(f"  {engine.name}, {num_conversations}: {error.code} {error.read()[:120]}", flush=True)
             return 0
         print(f"  {engine.name}: {resident} of {num_conversations} resident, first turns {first:.1f} s", flush=True)
         return resident
-    finally:
-        process.terminate()
-        process.wait()
 
 
 def main():

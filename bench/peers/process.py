@@ -5,6 +5,7 @@ import pathlib
 import signal
 import socket
 import subprocess
+import tempfile
 import threading
 import time
 import urllib.request
@@ -53,24 +54,31 @@ def tree_of(pid):
     return found
 
 
+def status_bytes(pid, field):
+    """Of a process's memory: VmRSS, what is resident; VmHWM, the most that was. 0 once it has ended."""
+    for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith(field + ":"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
 def peak_rss_bytes(pid):
     """The sum of every process's own peak; pages that they share are counted in each."""
     total = 0
     for process in tree_of(pid):
         with contextlib.suppress(OSError):
-            for line in pathlib.Path(f"/proc/{process}/status").read_text().splitlines():
-                if line.startswith("VmHWM:"):
-                    total += int(line.split()[1]) * 1024
+            total += status_bytes(process, "VmHWM")
     return total
 
 
 class Server:
-    """A server that answers /health with 200 when it is ready."""
+    """A server that answers /health with 200 when it is ready. What it says goes to `log`, else to a file of its own."""
 
-    def __init__(self, command, port, log, env=None, ready_s=600):
+    def __init__(self, command, port, log=None, env=None, ready_s=600):
         self.base = f"http://127.0.0.1:{port}"
-        self.log = log
-        with open(log, "w") as out:
+        self.folder = tempfile.TemporaryDirectory()
+        self.log = log or f"{self.folder.name}/log"
+        with open(self.log, "w") as out:
             self.process = subprocess.Popen([str(c) for c in command], stdout=out, stderr=subprocess.STDOUT,
                                             env={**os.environ, **(env or {})}, start_new_session=True)
         try:
