@@ -1,6 +1,7 @@
-"""The binary's server as a client sees it: started on a free port, stopped at the end."""
+"""The binary: its commands, and its server as a client sees it, started on a free port and stopped at the end."""
 import contextlib
 import os
+import pathlib
 import re
 import signal
 import subprocess
@@ -11,6 +12,13 @@ import requests
 
 BIN = os.environ.get("LARDER_BIN", "")
 MODEL = os.environ.get("LARDER_TEST_SMOLLM2", "")
+
+
+def larder(*arguments, stdin="", code=0):
+    """A command that ends."""
+    result = subprocess.run([BIN, *map(str, arguments)], input=stdin, capture_output=True, text=True, timeout=300)
+    assert result.returncode == code, result.stdout + result.stderr
+    return result
 
 
 class Server:
@@ -51,6 +59,11 @@ class Server:
                 name, value = line.rsplit(" ", 1)
                 values[re.sub(r'model_name="[^"]*",engine="0",?', "", name).replace("{}", "")] = float(value)
         return values
+
+    def status_bytes(self, field):
+        """Of its memory: VmRSS, what is resident; VmHWM, the most that was."""
+        status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(re.search(rf"{field}:\s+(\d+) kB", status).group(1)) * 1024
 
     def stop(self, number=signal.SIGTERM):
         self.process.send_signal(number)

@@ -8,6 +8,15 @@ import time
 
 import pytest
 
+from api_server import serving
+
+
+@pytest.fixture(scope="module")
+def server(request):
+    """One for all tests of a file, with its SERVER_OPTIONS."""
+    with serving(*getattr(request.module, "SERVER_OPTIONS", ())) as running:
+        yield running
+
 
 @pytest.fixture
 def redis():

@@ -18,12 +18,6 @@ def connect(server, key="none", **options):
 
 
 @pytest.fixture(scope="module")
-def server():
-    with serving() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
 def client(server):
     return connect(server)
 

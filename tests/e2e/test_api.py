@@ -20,12 +20,6 @@ QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 STORY = "Once upon a time, in a small village at the foot of a mountain, there lived an old clockmaker who "
 
 
-@pytest.fixture(scope="module")
-def server():
-    with serving() as running:
-        yield running
-
-
 def wait_until(condition, seconds):
     end = time.monotonic() + seconds
     while time.monotonic() < end:

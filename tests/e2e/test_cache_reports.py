@@ -2,14 +2,13 @@
 import json
 import os
 import statistics
-import subprocess
 import time
 import uuid
 
 import pytest
 import requests
 
-from api_server import serving
+from api_server import larder, serving
 
 RULES = " ".join(f"Rule {i}: answer question {i} in one short sentence and never speak of rule {i} itself." for i in range(24))
 TOOLS = [{"type": "function", "function": {"name": f"tool_{i}", "description": f"Does thing number {i}.",
@@ -102,11 +101,9 @@ def test_normalisation_makes_a_hit_of_a_nonce(server):
 
 
 def test_the_doctor_names_the_greatest_loss(server, tmp_path):
-    binary = os.environ["LARDER_BIN"]
     for minute in range(4):
         ask(server, f"The time is 10:{minute}7:00.\n{RULES}", "What is a doctor?", cache_salt="doctor")
-    told = json.loads(subprocess.run([binary, "doctor", "cache", server.url, "--json"], check=True, capture_output=True,
-                                     text=True, timeout=60).stdout)
+    told = json.loads(larder("doctor", "cache", server.url, "--json").stdout)
     assert told["losses"][0]["tokens"] >= told["losses"][-1]["tokens"]
     timestamp = next(loss for loss in told["losses"] if loss["why"] == "timestamp")
     assert timestamp["tokens"] > 900 and "time" in timestamp["advice"]
@@ -115,20 +112,18 @@ def test_the_doctor_names_the_greatest_loss(server, tmp_path):
     log.write_text("".join(json.dumps({"messages": [{"role": "system", "content": f"The time is 10:{minute}7:00.\n{RULES}"},
                                                     {"role": "user", "content": "What is a doctor?"}]}) + "\n"
                            for minute in range(4)) + "not json\n")
-    run = subprocess.run([binary, "doctor", "cache", str(log), "-m", server.model, "--json"], check=True, capture_output=True,
-                         text=True, timeout=120)
+    run = larder("doctor", "cache", log, "-m", server.model, "--json")
     told = json.loads(run.stdout)
     assert told["requests"] == 4 and told["losses"][0]["why"] == "timestamp" and told["losses"][0]["requests"] == 3
     assert "requests.jsonl:5" in run.stderr
-    text = subprocess.run([binary, "doctor", "cache", server.url], check=True, capture_output=True, text=True).stdout
+    text = larder("doctor", "cache", server.url).stdout
     assert "timestamp in system" in text
 
 
 def test_the_doctor_reads_a_server_at_an_ipv6_address():
     with serving("--host", "::1") as server:
         ask(server, RULES, "What is bread?")
-        run = subprocess.run([os.environ["LARDER_BIN"], "doctor", "cache", server.url, "--json"], check=True,
-                             capture_output=True, text=True, timeout=60)
+        run = larder("doctor", "cache", server.url, "--json")
         assert json.loads(run.stdout)["requests"] == 1
 
 
@@ -141,8 +136,7 @@ def test_the_doctor_reads_anthropics_requests_with_tools(tmp_path):
     log = tmp_path / "requests.jsonl"
     log.write_text("".join(json.dumps(body) + "\n" for body in (
         chat, {**chat, "system": [{"type": "text", "text": "Be kind."}]}, {**chat, "tools": tools})))
-    run = subprocess.run([os.environ["LARDER_BIN"], "doctor", "cache", str(log), "-m", os.environ["LARDER_TEST_SMOLLM2"],
-                          "--json"], check=True, capture_output=True, text=True, timeout=120)
+    run = larder("doctor", "cache", log, "-m", os.environ["LARDER_TEST_SMOLLM2"], "--json")
     assert json.loads(run.stdout)["requests"] == 3 and "left out" not in run.stderr
 
 
@@ -161,8 +155,7 @@ def test_the_doctor_prepares_prompts_as_the_server_does(server, tmp_path):
         num_tokens += usage["input_tokens"] + usage["cache_read_input_tokens"] + usage["cache_creation_input_tokens"]
     log = tmp_path / "requests.jsonl"
     log.write_text("".join(json.dumps(sent) + "\n" for sent in bodies))
-    run = subprocess.run([os.environ["LARDER_BIN"], "doctor", "cache", str(log), "-m", server.model, "--json"], check=True,
-                         capture_output=True, text=True, timeout=120)
+    run = larder("doctor", "cache", log, "-m", server.model, "--json")
     told = json.loads(run.stdout)
     assert told["prompt_tokens"] == num_tokens
     assert told["losses"][0]["why"] == "changed_tools" and told["losses"][0]["tokens"] > 300

@@ -5,14 +5,9 @@ import subprocess
 
 import pytest
 
-BIN = os.environ.get("LARDER_BIN", "")
+from api_server import BIN, larder
+
 MODELS = {"smollm2": os.environ.get("LARDER_TEST_SMOLLM2"), "gemma3": os.environ.get("LARDER_TEST_GEMMA3")}
-
-
-def larder(*arguments, stdin="", code=0):
-    result = subprocess.run([BIN, *map(str, arguments)], input=stdin, capture_output=True, text=True, timeout=300)
-    assert result.returncode == code, result.stderr
-    return result
 
 
 def test_help_teaches():

@@ -7,6 +7,7 @@ import pytest
 from api_server import serving
 
 NUM_TURNS = 200
+SERVER_OPTIONS = ("-c", "2048")
 BOUND = 640  # tokens of a prompt
 FACT = "The code word of the old archive is Zanzibar."
 QUESTION = "What is the code word of the old archive?"
@@ -15,12 +16,6 @@ SYSTEM = "You are a helpful assistant."
 STRATEGIES = ["rolling_window", "retrieval", "summary"]
 # Of all prompts' tokens; 0.88, 0.65 and 0.87 were seen. What is retrieved is new at every turn.
 CACHED_SHARE = {"rolling_window": 0.8, "retrieval": 0.55, "summary": 0.8}
-
-
-@pytest.fixture(scope="module")
-def server():
-    with serving("-c", "2048") as running:
-        yield running
 
 
 def text_of_turn(turn):
@@ -158,7 +153,7 @@ def test_compaction(server):
 @pytest.mark.skipif("LARDER_TEST_GEMMA3" not in os.environ, reason="the model is not there")
 def test_another_model_and_a_rule_for_all():
     """Gemma 3 has no system prompt of its own, and other tokens; the server bounds who does not say."""
-    with serving("-c", "2048", "--history", f"retrieval:{BOUND}", model=os.environ["LARDER_TEST_GEMMA3"]) as gemma:
+    with serving(*SERVER_OPTIONS, "--history", f"retrieval:{BOUND}", model=os.environ["LARDER_TEST_GEMMA3"]) as gemma:
         for strategy in STRATEGIES:
             # This one goes on to the last token that a summary may have.
             completion = ask(gemma, strategy, 60 if strategy == "summary" else NUM_TURNS)

@@ -2,7 +2,6 @@
 import asyncio
 import concurrent.futures
 import os
-import pathlib
 import re
 import time
 
@@ -16,19 +15,11 @@ UNITS = {"GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10}
 
 
 class Measured(Server):
-    """A server that says what it planned to take, and what it takes."""
+    """A server that says what it planned to take."""
 
     def planned_bytes(self):
         value, unit = re.search(r"Memory: ([\d.]+) (GiB|MiB|KiB) =", "".join(self.lines)).groups()
         return float(value) * UNITS[unit]
-
-    def resident_bytes(self):
-        status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(re.search(r"VmRSS:\s+(\d+) kB", status).group(1)) * 1024
-
-    def peak_bytes(self):
-        status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(re.search(r"VmHWM:\s+(\d+) kB", status).group(1)) * 1024
 
     def metric(self, name):
         return sum(value for key, value in self.metrics().items() if key.split("{")[0] == name)
@@ -60,7 +51,7 @@ def test_64_requests_on_a_budget_for_8(model):
         assert [r["choices"][0]["finish_reason"] for r in replies] == ["length"] * 64
         assert all(r["usage"]["completion_tokens"] == 100 for r in replies)
         assert server.metric("vllm:num_requests_running") == 0
-        planned, resident = server.planned_bytes(), server.resident_bytes()
+        planned, resident = server.planned_bytes(), server.status_bytes("VmRSS")
         # What explains misses is not in the plan's total: it comes with the requests, to a bound.
         bookkeeping = server.metric("larder:bookkeeping_bytes")
         assert 0 < bookkeeping < 16 << 20
@@ -86,6 +77,6 @@ def test_texts_of_many_tokens_take_what_the_documentation_says():
         with concurrent.futures.ThreadPoolExecutor() as clients:
             for reply in clients.map(lambda _: server.post("/tokenize", body), range(4)):
                 assert reply.status_code in (400, 503)
-        beside = (server.peak_bytes() - server.planned_bytes()) / 2**20
+        beside = (server.status_bytes("VmHWM") - server.planned_bytes()) / 2**20
         print(f"{beside:.0f} MiB beside the plan")
         assert beside < 300

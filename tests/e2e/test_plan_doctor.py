@@ -9,17 +9,10 @@ import time
 
 import pytest
 
-from api_server import serving
+from api_server import BIN, larder, serving
 
-BIN = os.environ.get("LARDER_BIN", "")
 SMOLLM2 = os.environ.get("LARDER_TEST_SMOLLM2")
 GEMMA3 = os.environ.get("LARDER_TEST_GEMMA3")
-
-
-def larder(*arguments, code=0):
-    result = subprocess.run([BIN, *map(str, arguments)], capture_output=True, text=True, timeout=300)
-    assert result.returncode == code, result.stdout + result.stderr
-    return result
 
 
 def plan(*arguments, code=0):

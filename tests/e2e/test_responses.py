@@ -14,12 +14,6 @@ TURNS = ["Tell me about the sea.", "And its colours?", "Name three fish.", "Whic
          "Tell me a short tale about a whale.", "Give it a name.", "What does it eat?", "Where does it sleep?", "Thank you!"]
 
 
-@pytest.fixture(scope="module")
-def server():
-    with serving() as running:
-        yield running
-
-
 def reusable(response):
     """Tokens of a response's prompt and answer that were computed: of a cut answer all but the last."""
     return response.usage.total_tokens - (response.status == "incomplete")
