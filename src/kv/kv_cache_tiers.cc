@@ -202,13 +202,13 @@ KvCache::LoadPath KvCache::load_path(const BlockTable& table, std::span<const To
 int KvCache::peek_tiers(std::span<const TokenId> tokens, std::string_view salt,
                         int max_tokens) const {
   PrefixMatch found;
-  const NodeId root = cache_.find_root(salt);
-  cache_.find(root, tokens, max_tokens, found);
-  if (tiers_ == nullptr || root == kNoNode) return found.num_tokens;
+  cache_.find(cache_.find_root(salt), tokens, max_tokens, found);
+  if (tiers_ == nullptr) return found.num_tokens;
   const int num_usable = std::clamp(max_tokens, 0, static_cast<int>(tokens.size()));
   TierBlock block;
-  block.digest = cache_.digest(found.path.empty() ? root : found.path.back());
-  block.salt = cache_.digest(root);
+  // After a restart the pool knows the salt no more, the tiers do.
+  block.salt = salt_digest(salt);
+  block.digest = found.path.empty() ? block.salt : cache_.digest(found.path.back());
   auto index = static_cast<int>(found.path.size());
   for (; (index + 1) * kBlockSize <= num_usable; ++index) {
     const auto span = tokens.subspan(static_cast<std::size_t>(index) * kBlockSize, kBlockSize);

@@ -103,6 +103,14 @@ TEST(KvCacheTiers, ARestartComputesOnlyTheLastBlock) {
   EXPECT_EQ(second.test.cache.stats().num_held, 0);
 }
 
+TEST(KvCacheTiers, APeekAfterARestartSeesWhatTiersHave) {
+  FakeStore store;
+  Server(full_layer(), 16, {&store}).run(counting(100), "a");
+  const Server second(full_layer(), 16, {&store});
+  EXPECT_EQ(second.test.cache.peek_tiers(counting(100), "a", 99), 96);
+  EXPECT_EQ(second.test.cache.peek_tiers(counting(100), "b", 99), 0);
+}
+
 TEST(KvCacheTiers, TheLastTokenIsNeverLoaded) {
   FakeStore store;
   Server(full_layer(), 16, {&store}).run(counting(64));

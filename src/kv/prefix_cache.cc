@@ -24,6 +24,8 @@ std::size_t max_nodes(int num_blocks) {
 
 }  // namespace
 
+Digest salt_digest(std::string_view salt) { return sha256(std::as_bytes(std::span(salt))); }
+
 Digest chain_digest(const Digest& parent, std::span<const TokenId> tokens) {
   CHECK(tokens.size() == kBlockSize, tokens.size());
   constexpr std::size_t kTokensBytes = kBlockSize * sizeof(TokenId);
@@ -99,7 +101,7 @@ NodeId PrefixCache::hold_root(std::string_view salt) {
   const auto [entry, is_new] = roots_.try_emplace(std::string(salt), kNoNode);
   if (is_new) {
     entry->second = allocate_node();
-    node(entry->second).digest = sha256(std::as_bytes(std::span(salt)));
+    node(entry->second).digest = salt_digest(salt);
     node(entry->second).salt = &entry->first;
     node(entry->second).root = entry->second;
   }

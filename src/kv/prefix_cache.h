@@ -30,6 +30,8 @@ struct PrefixMatch {
   int num_tokens = 0;        // 16 * path.size(), and those shared with tail
 };
 
+// The address of a salt's root.
+Digest salt_digest(std::string_view salt);
 // The address of a full block that follows the one with that digest.
 Digest chain_digest(const Digest& parent, std::span<const TokenId> tokens);
 
