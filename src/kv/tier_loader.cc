@@ -20,6 +20,7 @@ struct TierLoader::Buffer {
   std::byte* bytes = nullptr;
   std::vector<TierBlock> blocks;
   std::uint64_t load_id = 0;
+  std::size_t tier = 0;
   int first = 0;
   bool has_arrived = false;
   int num_found = 0;
@@ -40,7 +41,10 @@ struct TierLoader::Load {
 
 TierLoader::TierLoader(std::span<KvTier* const> tiers, KvStorage& storage,
                        std::int64_t block_size_bytes, std::int64_t staging_bytes)
-    : tiers_(tiers.begin(), tiers.end()), storage_(storage), block_size_bytes_(block_size_bytes) {
+    : tiers_(tiers.begin(), tiers.end()),
+      storage_(storage),
+      block_size_bytes_(block_size_bytes),
+      num_buffers_of_tier_(tiers.size()) {
   CHECK(block_size_bytes > 0, block_size_bytes);
   blocks_per_buffer_ =
       static_cast<int>(std::max<std::int64_t>(1, kBufferBytes / block_size_bytes));
@@ -52,6 +56,10 @@ TierLoader::TierLoader(std::span<KvTier* const> tiers, KvStorage& storage,
     buffers_.back()->bytes = staging_.data() + i * buffer_bytes;
     free_.push_back(buffers_.back().get());
   }
+  // What one load of each other tier takes is left to them, if there is so much.
+  const std::size_t num_for_others = (tiers_.size() - 1) * kMaxBuffersPerLoad;
+  max_buffers_per_tier_ =
+      buffers_.size() > num_for_others ? buffers_.size() - num_for_others : 1;
 }
 
 TierLoader::~TierLoader() {
@@ -82,47 +90,62 @@ void TierLoader::cancel(std::uint64_t id) {
   std::erase_if(loads_, [&](const auto& load) {
     if (load->id != id) return false;
     for (Buffer* buffer : load->in_flight) {
-      if (buffer->has_arrived) free_.push_back(buffer);
+      if (buffer->has_arrived) give_back(*buffer);
     }
     return true;  // the other buffers come back with their answers, and find no load to go to
   });
 }
 
+void TierLoader::give_back(Buffer& buffer) {
+  --num_buffers_of_tier_[buffer.tier];
+  free_.push_back(&buffer);
+}
+
+// A buffer each, as long as there are any. Who got one goes to the end of the line; those who could
+// not take one keep their place in it.
 void TierLoader::issue_all() {
-  for (const auto& load : loads_) {
-    if (free_.empty()) return;
-    issue(*load);
+  for (std::size_t next = 0; next < loads_.size() && !free_.empty();) {
+    if (!issue(*loads_[next])) {
+      ++next;
+      continue;
+    }
+    const auto served = loads_.begin() + static_cast<std::ptrdiff_t>(next);
+    std::rotate(served, served + 1, loads_.end());
   }
 }
 
-void TierLoader::issue(Load& load) {
+// Asks for what the load's next buffer takes, if it may have one.
+bool TierLoader::issue(Load& load) {
   const int num_blocks = static_cast<int>(load.blocks.size());
-  while (!load.is_short && load.num_issued < num_blocks && !free_.empty() &&
-         load.in_flight.size() < kMaxBuffersPerLoad) {
-    Buffer& buffer = *free_.back();
-    free_.pop_back();
-    buffer.blocks.clear();
-    buffer.load_id = load.id;
-    buffer.first = load.num_issued;
-    buffer.has_arrived = false;
-    const int tier = load.blocks[static_cast<std::size_t>(load.num_issued)].tier;
-    while (load.num_issued < num_blocks &&
-           static_cast<int>(buffer.blocks.size()) < blocks_per_buffer_) {
-      const LoadBlock& next = load.blocks[static_cast<std::size_t>(load.num_issued)];
-      if (next.tier != tier) break;
-      buffer.blocks.push_back(next.block);
-      ++load.num_issued;
-    }
-    load.in_flight.push_back(&buffer);
-    const auto size_bytes = buffer.blocks.size() * static_cast<std::size_t>(block_size_bytes_);
-    tiers_[static_cast<std::size_t>(tier)]->get(
-        {buffer.blocks, {buffer.bytes, size_bytes}, [this, &buffer](int num_found) {
-           // Under the lock: whoever takes wake_ away may be gone the moment after.
-           const std::lock_guard lock(mutex_);
-           arrived_.push_back({&buffer, num_found});
-           if (wake_) wake_();
-         }});
+  if (load.is_short || load.num_issued == num_blocks || load.in_flight.size() == kMaxBuffersPerLoad)
+    return false;
+  const int tier = load.blocks[static_cast<std::size_t>(load.num_issued)].tier;
+  const auto place = static_cast<std::size_t>(tier);
+  if (num_buffers_of_tier_[place] == max_buffers_per_tier_) return false;
+  ++num_buffers_of_tier_[place];
+  Buffer& buffer = *free_.back();
+  free_.pop_back();
+  buffer.blocks.clear();
+  buffer.load_id = load.id;
+  buffer.tier = place;
+  buffer.first = load.num_issued;
+  buffer.has_arrived = false;
+  while (load.num_issued < num_blocks &&
+         static_cast<int>(buffer.blocks.size()) < blocks_per_buffer_) {
+    const LoadBlock& next = load.blocks[static_cast<std::size_t>(load.num_issued)];
+    if (next.tier != tier) break;
+    buffer.blocks.push_back(next.block);
+    ++load.num_issued;
   }
+  load.in_flight.push_back(&buffer);
+  const auto size_bytes = buffer.blocks.size() * static_cast<std::size_t>(block_size_bytes_);
+  tiers_[place]->get({buffer.blocks, {buffer.bytes, size_bytes}, [this, &buffer](int num_found) {
+                        // Under the lock: whoever takes wake_ away may be gone the moment after.
+                        const std::lock_guard lock(mutex_);
+                        arrived_.push_back({&buffer, num_found});
+                        if (wake_) wake_();
+                      }});
+  return true;
 }
 
 void TierLoader::take(const Arrived& arrived) {
@@ -132,7 +155,7 @@ void TierLoader::take(const Arrived& arrived) {
   const auto found = std::ranges::find_if(
       loads_, [&](const auto& load) { return load->id == buffer.load_id; });
   if (found == loads_.end()) {
-    free_.push_back(&buffer);
+    give_back(buffer);
     return;
   }
   // In the order in which they were asked for, whichever came first.
@@ -149,7 +172,7 @@ void TierLoader::take(const Arrived& arrived) {
     }
     load.num_loaded += num_usable;
     load.is_short = load.is_short || num_usable < num_wanted;
-    free_.push_back(&next);
+    give_back(next);
   }
 }
 

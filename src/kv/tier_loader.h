@@ -33,7 +33,8 @@ struct EndedLoad {
 // into a fixed set of staging buffers and only the engine's thread copies from there into storage,
 // so a load can be dropped at any time and its targets used for something else: what arrives late
 // goes nowhere. Loads take turns, and one has at most two buffers, so that reading and copying
-// overlap. Thread: engine only, but for the tiers' answers.
+// overlap; no tier has all of them, so that none waits for a slower one. Thread: engine only, but
+// for the tiers' answers.
 class TierLoader {
  public:
   // References must outlive it. Staging of staging_bytes, at least two blocks, is taken now. wake:
@@ -61,9 +62,10 @@ class TierLoader {
     int num_found;
   };
 
-  void issue(Load& load);
+  bool issue(Load& load);
   void issue_all();
   void take(const Arrived& arrived);
+  void give_back(Buffer& buffer);
 
   const std::vector<KvTier*> tiers_;
   KvStorage& storage_;
@@ -72,7 +74,9 @@ class TierLoader {
   AlignedBuffer staging_;
   std::vector<std::unique_ptr<Buffer>> buffers_;
   std::vector<Buffer*> free_;
-  std::deque<std::unique_ptr<Load>> loads_;  // in order of arrival
+  std::size_t max_buffers_per_tier_ = 1;
+  std::vector<std::size_t> num_buffers_of_tier_;  // [tiers], not free
+  std::deque<std::unique_ptr<Load>> loads_;       // whose turn is next, first
   std::uint64_t next_id_ = 1;
 
   std::mutex mutex_;  // guards what follows

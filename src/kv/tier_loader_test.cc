@@ -1,0 +1,85 @@
+// Who gets the buffers, against tiers that answer when they are told to.
+#include "kv/tier_loader.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "kv/fake_tier.h"
+#include "kv/tier_test_support.h"
+
+namespace larder {
+namespace {
+
+// A loader with two buffers of one block each, over two tiers.
+class TierLoaderTest : public ::testing::Test {
+ protected:
+  static constexpr int kNumStored = 12;
+
+  TierLoaderTest() {
+    for (const TierBlock& block : test_chain(1, kNumStored))
+      EXPECT_TRUE(put_block(near_, block, layout_.block_size_bytes()));
+  }
+  ~TierLoaderTest() override {
+    near_.answer();
+    far_.answer();
+  }
+
+  // Of the first num_blocks that a tier has.
+  std::uint64_t start(TierLoader& loader, int num_blocks, int tier) {
+    std::vector<LoadBlock> blocks;
+    for (int i = 0; i < num_blocks; ++i)
+      blocks.push_back({.block = test_block(1, i), .target = BlockId{i}, .tier = tier});
+    return loader.start(std::move(blocks));
+  }
+  // Those that have ended.
+  static std::vector<std::uint64_t> poll(TierLoader& loader) {
+    std::vector<EndedLoad> ended;
+    loader.poll(ended);
+    std::vector<std::uint64_t> ids;
+    for (const EndedLoad& load : ended) ids.push_back(load.id);
+    return ids;
+  }
+
+  KvLayout layout_{std::vector{KvLayerShape{64, 1024}}};
+  KvStorage storage_{layout_, kNumStored};
+  FakeStore store_;  // of both
+  FakeTier near_{store_}, far_{store_};
+};
+
+TEST_F(TierLoaderTest, LoadsTakeTurns) {
+  const std::vector<KvTier*> tiers{&near_};
+  TierLoader loader(tiers, storage_, layout_.block_size_bytes(), 0);
+  const std::uint64_t long_one = start(loader, kNumStored, 0);
+  const std::uint64_t second = start(loader, 4, 0);
+  const std::uint64_t third = start(loader, 1, 0);
+  std::vector<std::uint64_t> order;
+  for (int i = 0; i < 20; ++i) {
+    near_.answer();
+    for (const std::uint64_t id : poll(loader)) order.push_back(id);
+  }
+  EXPECT_EQ(order, (std::vector{third, second, long_one}));
+}
+
+TEST_F(TierLoaderTest, NoTierWaitsForASlowerOne) {
+  const std::vector<KvTier*> tiers{&near_, &far_};
+  TierLoader loader(tiers, storage_, layout_.block_size_bytes(), 0);
+  for (int i = 0; i < 3; ++i) start(loader, kNumStored, 1);
+  const std::uint64_t near_one = start(loader, 3, 0);
+  std::vector<std::uint64_t> order;
+  for (int i = 0; i < 3; ++i) {
+    near_.answer();
+    for (const std::uint64_t id : poll(loader)) order.push_back(id);
+  }
+  EXPECT_EQ(order, std::vector{near_one});
+  for (int i = 0; i < 3 * kNumStored; ++i) {
+    far_.answer();
+    for (const std::uint64_t id : poll(loader)) order.push_back(id);
+  }
+  EXPECT_EQ(order.size(), 4u);
+}
+
+}  // namespace
+}  // namespace larder
