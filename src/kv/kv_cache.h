@@ -225,6 +225,7 @@ class KvCache {
     int num_idle = 0;  // others are in the pool, and nobody holds them
     int hole = -1;     // index of a block that is nowhere
     int sure_end = 0;  // index of the first that a tier only may have, or the end
+    int end = 0;
   };
   // A load in flight: its blocks in order.
   struct Loading {
@@ -281,7 +282,8 @@ class KvCache {
   void save_before_eviction(BlockId block);
   LoadPath load_path(const BlockTable& table, std::span<const TokenId> tokens, int begin) const;
   Wanted wanted_blocks(const LoadPath& path, int end) const;
-  bool is_worth_loading(std::span<const Missing> missing, int num_tokens) const;
+  Wanted wanted_to_a_hole(const LoadPath& path, int end) const;
+  bool is_worth_loading(const BlockTable& table, const Wanted& wanted) const;
   void start_load(BlockTable& table, const LoadPath& path, std::vector<Missing> missing, int end);
   void give_back_after(BlockTable& table, int num_blocks);
   void cancel_load(BlockTable& table);

@@ -150,7 +150,7 @@ std::span<const EndedLoad> KvCache::poll_tiers() {
 // What a continuation at block `end` sees of the path, by where it is: in order.
 KvCache::Wanted KvCache::wanted_blocks(const LoadPath& path, int end) const {
   Wanted wanted;
-  wanted.sure_end = end;
+  wanted.sure_end = wanted.end = end;
   for (int index = path.begin; index < end; ++index) {
     const auto& step = path.steps[static_cast<std::size_t>(index - path.begin)];
     for (int group = 0; group < num_groups(); ++group) {
@@ -171,6 +171,13 @@ KvCache::Wanted KvCache::wanted_blocks(const LoadPath& path, int end) const {
       wanted.missing.push_back({index, {block, BlockId::kNone, place.tier}});
     }
   }
+  return wanted;
+}
+
+// A hole in a window is seen from every end between it and `end`.
+KvCache::Wanted KvCache::wanted_to_a_hole(const LoadPath& path, int end) const {
+  Wanted wanted = wanted_blocks(path, end);
+  while (wanted.hole >= 0) wanted = wanted_blocks(path, wanted.hole);
   return wanted;
 }
 
@@ -220,13 +227,17 @@ int KvCache::peek_tiers(std::span<const TokenId> tokens, std::string_view salt,
   return std::max(found.num_tokens, index * kBlockSize);
 }
 
-bool KvCache::is_worth_loading(std::span<const Missing> missing, int num_tokens) const {
+// There is room for it, and reading is cheaper than computing.
+bool KvCache::is_worth_loading(const BlockTable& table, const Wanted& wanted) const {
+  const auto num_taken = static_cast<int>(wanted.missing.size()) + wanted.num_idle;
+  if (num_taken > num_blocks_available()) return false;
   std::vector<std::int64_t> num_blocks(static_cast<std::size_t>(tiers_->num_tiers()));
-  for (const Missing& one : missing) ++num_blocks[static_cast<std::size_t>(one.load.tier)];
+  for (const Missing& one : wanted.missing) ++num_blocks[static_cast<std::size_t>(one.load.tier)];
   double seconds = 0;
   for (int tier = 0; tier < tiers_->num_tiers(); ++tier) {
     seconds += tiers_->read_seconds(tier, num_blocks[static_cast<std::size_t>(tier)]);
   }
+  const int num_tokens = wanted.end * kBlockSize - table.num_computed_;
   return seconds < num_tokens * tiers_->seconds_per_token();
 }
 
@@ -239,19 +250,14 @@ LoadPlan KvCache::begin_load(BlockTable& table, std::span<const TokenId> tokens,
                                     static_cast<int>(tokens.size()));
   const LoadPath path =
       load_path(table, tokens.first(static_cast<std::size_t>(num_usable)), begin);
-  int end = begin + static_cast<int>(path.steps.size());
-  Wanted wanted = wanted_blocks(path, end);
-  // A hole in a window is seen from every end between it and this one.
-  while (wanted.hole >= 0) {
-    end = wanted.hole;
-    wanted = wanted_blocks(path, end);
-  }
-  if (wanted.missing.empty() || end * kBlockSize <= table.num_computed_) return {};
+  Wanted wanted = wanted_to_a_hole(path, begin + static_cast<int>(path.steps.size()));
+  if (wanted.missing.empty() || wanted.end * kBlockSize <= table.num_computed_) return {};
+  // What a tier only may have does not keep out what is there.
+  if (begin < wanted.sure_end && wanted.sure_end < wanted.end && !is_worth_loading(table, wanted))
+    wanted = wanted_to_a_hole(path, wanted.sure_end);
   LoadPlan plan{.has_begun = false, .sure_end = wanted.sure_end * kBlockSize};
-  if (!is_worth_loading(wanted.missing, end * kBlockSize - table.num_computed_)) return plan;
-  const auto num_taken = static_cast<int>(wanted.missing.size()) + wanted.num_idle;
-  if (num_taken > num_blocks_available()) return plan;
-  start_load(table, path, std::move(wanted.missing), end);
+  if (wanted.missing.empty() || !is_worth_loading(table, wanted)) return plan;
+  start_load(table, path, std::move(wanted.missing), wanted.end);
   plan.has_begun = true;
   return plan;
 }

@@ -254,6 +254,26 @@ TEST(KvCacheTiers, ComputesWhereThatIsCheaper) {
   EXPECT_EQ(second.run(counting(100)), 4);
 }
 
+TEST(KvCacheTiers, WhatIsNotSureToBeThereKeepsOutNothing) {
+  FakeStore disk, remote;
+  Server(full_layer(), 16, {&disk}).run(counting(100));
+  for (const bool is_slow : {true, false}) {
+    Server second(full_layer(), 16, {&disk, &remote});
+    second.fakes[1]->is_vague = true;
+    second.test.tiers->set_seconds_per_token(0.01);
+    second.fakes[1]->read_seconds = is_slow ? 10 : 0;
+    BlockTable other, table;
+    EXPECT_EQ(second.test.cache.match(other, counting(100, 1000), {}, 99), 0);
+    // Of the 12 blocks, 9 find room.
+    ASSERT_TRUE(second.test.cache.extend(other, is_slow ? 0 : 100));
+    EXPECT_EQ(second.test.cache.match(table, counting(200), {}, 199), 0);
+    ASSERT_TRUE(second.test.cache.begin_load(table, counting(200), 199)) << is_slow;
+    EXPECT_EQ(second.finish(table, counting(200)).num_matched, 96);
+    second.test.cache.release(table);
+    second.test.cache.release(other);
+  }
+}
+
 TEST(KvCacheTiers, TheNearestTierAnswersAndGetsWhatItMissed) {
   FakeStore disk, remote;
   Server(full_layer(), 16, {&disk, &remote}).run(counting(100));
