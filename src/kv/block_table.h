@@ -64,6 +64,7 @@ class BlockTable {
     std::swap(root_, other.root_);
     std::swap(num_computed_, other.num_computed_);
     std::swap(load_, other.load_);
+    std::swap(num_short_loads_, other.num_short_loads_);
     std::swap(span_, other.span_);
     std::swap(keeps_longer_, other.keeps_longer_);
     std::swap(touch_at_ns_, other.touch_at_ns_);
@@ -74,6 +75,7 @@ class BlockTable {
   AttentionSpan span_;
   int num_computed_ = 0;
   std::uint64_t load_ = 0;  // TierLoader's id, 0 = none
+  int num_short_loads_ = 0;  // that brought less than was asked for
   bool keeps_longer_ = false;
   std::int64_t touch_at_ns_ = 0;  // when tiers hear next that the blocks are in use
 };

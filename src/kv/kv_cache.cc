@@ -366,6 +366,7 @@ void KvCache::release(BlockTable& table) {
   cache_.release_root(table.root_);
   table.root_ = kNoNode;
   table.num_computed_ = 0;
+  table.num_short_loads_ = 0;
   table.span_ = {};
   table.keeps_longer_ = false;
   table.touch_at_ns_ = 0;

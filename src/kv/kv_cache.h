@@ -78,7 +78,7 @@ struct LoadPlan {
 // What a load brought.
 struct LoadedTokens {
   int num_matched = 0;           // tokens that need not be computed now, as match() returns
-  int end = 0;                   // beyond those: to there only windows lack blocks; begin_load() again
+  int end = 0;  // where beyond those: to there only windows lack blocks; begin_load() again
   std::vector<int> num_by_tier;  // of those that came from tiers
 };
 

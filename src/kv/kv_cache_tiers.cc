@@ -15,6 +15,13 @@ constexpr std::int64_t kMaxSaveBytes = std::int64_t{32} << 20;
 // Doublings of the interval, at most, until a tier gets again what it lost more than once.
 constexpr int kMaxDoublings = 6;
 
+// Loads of a sequence that come short, each followed by one for its end: the first tells how much a
+// tier has of the prompt, the second where the windows' blocks before that end. So all is found that
+// ends within a window of what the prompt shares. Where windows are missing further back, each load
+// would tell of one more, for a round trip and a step: from then on the next one is for half as much,
+// which finds windows that are there up to some place, in few loads.
+constexpr int kMaxExactLoads = 2;
+
 }  // namespace
 
 // Blocks that are complete and that a tier has not got: their turn comes in poll_tiers().
@@ -333,6 +340,8 @@ LoadedTokens KvCache::finish_load(BlockTable& table, std::span<const TokenId> to
     give_back_after(before, end);
     if (before.keeps_longer_) table.keep_longer();
     loaded.num_matched = match(table, tokens, salt, loading.max_tokens, before.span_);
+    table.num_short_loads_ = before.num_short_loads_ + 1;
+    if (table.num_short_loads_ > kMaxExactLoads) loaded.end = end / 2 * kBlockSize;
     release(before);
     return loaded;
   }

@@ -302,14 +302,36 @@ TEST(KvCacheTiers, AVagueTierThatHasNothingCostsNothingButTheQuestion) {
 
 // Windows are asked for at the end of all that might be there, and again at the end of what is.
 TEST(KvCacheTiers, AVagueTierThatHasLessGivesAllThatItHas) {
-  FakeStore store;
   for (const auto& shapes : {full_layer(), sliding_layers()}) {
+    FakeStore store;
     Server(shapes, 64, {&store}).run(counting(200));
     Server second(shapes, 64, {&store});
     second.fakes[0]->is_vague = true;
     EXPECT_EQ(second.run(counting(400)), 400 - 192);
     EXPECT_EQ(second.test.cache.stats().num_held, 0);
   }
+}
+
+TEST(KvCacheTiers, WindowsAreLookedForInFewLoads) {
+  FakeStore store;
+  Server(sliding_layers(), 400, {&store}).run(counting(1600));
+  const auto erase_windows = [&](int first, int end) {
+    Digest digest = salt_digest({});
+    for (int index = 0; index < end; ++index) {
+      digest = chain_digest(digest, counting(kBlockSize, index * kBlockSize));
+      for (int group = 1; group < 3 && index >= first; ++group) store.blocks.erase({digest, group});
+    }
+  };
+  const auto expect = [&](int num_tokens, int num_found, int num_loads) {
+    Server second(sliding_layers(), 400, {&store});
+    second.fakes[0]->is_vague = second.fakes[0]->refuses = true;
+    EXPECT_EQ(second.run(counting(num_tokens)), num_tokens - num_found);
+    EXPECT_EQ(second.fakes[0]->num_gets, num_loads);
+  };
+  erase_windows(30, 100);
+  expect(1600, 22 * kBlockSize, 5);
+  erase_windows(0, 28);  // what a continuation at 30 sees stays
+  expect(500, 30 * kBlockSize, 2);
 }
 
 // What a load brought was not used before its sequence goes on with it.
