@@ -141,10 +141,12 @@ std::uint64_t Engine::submit(Request request) {
   return id;
 }
 
-void Engine::cancel(std::uint64_t request_id) {
+void Engine::cancel(std::uint64_t request_id) { cancel_choice(request_id, -1); }
+
+void Engine::cancel_choice(std::uint64_t request_id, int choice) {
   {
     const std::lock_guard lock(mutex_);
-    inbox_.cancellations.push_back(request_id);
+    inbox_.cancellations.push_back({request_id, choice});
   }
   changed_.notify_one();
 }
@@ -284,7 +286,13 @@ void Engine::take(Inbox inbox) {
     }
     scheduler_.add(std::move(arrival.request), arrival.seed, arrival.arrived_ns);
   }
-  for (const std::uint64_t id : inbox.cancellations) scheduler_.cancel(id);
+  for (const auto& [id, choice] : inbox.cancellations) {
+    if (choice < 0) {
+      scheduler_.cancel(id);
+    } else {
+      scheduler_.cancel_choice(id, choice);
+    }
+  }
   if (inbox.cancels_all) scheduler_.cancel_all();
   if (inbox.resets_cache) cache_.clear();
 }

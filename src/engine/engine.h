@@ -66,7 +66,7 @@ struct EngineStats {
   std::vector<std::uint64_t> num_loaded_by_tier;  // of the cached ones, those that it had
 };
 
-// Thread: submit, cancel, reset_prefix_cache, stop, alive and stats from any; step only where no
+// Thread: submit, cancel, cancel_choice, reset_prefix_cache, stop, alive and stats from any; step only where no
 // thread was started.
 class Engine {
  public:
@@ -90,6 +90,8 @@ class Engine {
   // The request's blocks are free within one step; a last update with kCancelled follows per open
   // choice. Unknown and ended requests are ignored.
   void cancel(std::uint64_t request_id);
+  // The same for one choice that has begun. The others go on.
+  void cancel_choice(std::uint64_t request_id, int choice);
   void reset_prefix_cache();
 
   // Takes what was submitted and cancelled, and computes one batch. False = nothing was left to
@@ -107,10 +109,14 @@ class Engine {
     std::uint64_t seed = 0;
     std::int64_t arrived_ns = 0;
   };
+  struct Cancellation {
+    std::uint64_t request_id;
+    int choice;  // -1 = all
+  };
   // What other threads asked for since the last step.
   struct Inbox {
     std::vector<Arrival> arrivals;
-    std::vector<std::uint64_t> cancellations;
+    std::vector<Cancellation> cancellations;
     bool resets_cache = false;
     bool cancels_all = false;
 

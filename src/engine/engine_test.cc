@@ -168,6 +168,17 @@ TEST_F(EngineTest, CancelFreesTheBlocksSoon) {
   EXPECT_TRUE(next.wait());
 }
 
+TEST_F(EngineTest, AChoiceIsCancelledWithoutTheOthers) {
+  Listener listener(2);
+  const std::uint64_t id = submit(listener, random_tokens(50, 1), 100, 2);
+  while (listener.num_tokens < 4) ASSERT_TRUE(engine_.step());
+  engine_.cancel_choice(id, 1);
+  while (engine_.step()) {
+  }
+  EXPECT_EQ(listener.num_open, 0);
+  EXPECT_EQ(listener.num_tokens, 2 + 100);
+}
+
 TEST_F(EngineTest, StopDrainsOrCancels) {
   engine_.start();
   Listener listener(1);

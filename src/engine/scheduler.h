@@ -65,6 +65,8 @@ class Scheduler {
   // Releases the request's blocks and reports kCancelled for every open choice. Unknown ids are
   // ignored.
   void cancel(std::uint64_t request_id);
+  // Of one choice, which has begun: the others go on.
+  void cancel_choice(std::uint64_t request_id, int choice);
   void cancel_all();
 
   // Takes what tiers have brought. Before schedule().

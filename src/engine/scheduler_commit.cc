@@ -194,6 +194,17 @@ void Scheduler::cancel(std::uint64_t request_id) {
   }
 }
 
+void Scheduler::cancel_choice(std::uint64_t request_id, int choice) {
+  const auto found = requests_.find(request_id);
+  if (found == requests_.end() || !found->second->is_forked) return;
+  const auto& choices = found->second->choices;
+  const auto open = std::ranges::find(choices, choice, [](const auto& one) { return one->choice; });
+  if (open == choices.end()) return;
+  RequestUpdate update;
+  update.finish = FinishReason::kCancelled;
+  finish(**open, std::move(update));
+}
+
 void Scheduler::cancel_all() {
   while (!requests_.empty()) cancel(requests_.begin()->first);
 }

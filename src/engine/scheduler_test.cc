@@ -267,6 +267,43 @@ TEST_F(SchedulerTest, CancellationFreesEverythingInEveryState) {
   }
 }
 
+TEST_F(SchedulerTest, AChoiceIsCancelledWithoutTheOthers) {
+  Rig rig(model_, {.max_batch_tokens = 32});
+  const std::uint64_t id = rig.add(random_tokens(20, 1), greedy(40), 3);
+  const auto heard = [&](int choice) -> const Heard& { return rig.heard[std::pair(id, choice)]; };
+  rig.step();
+  EXPECT_EQ(rig.scheduler.num_running(), 3);
+  rig.step();
+  rig.scheduler.cancel_choice(id, 0);
+  rig.scheduler.cancel_choice(id, 0);
+  rig.scheduler.cancel_choice(id + 1, 0);
+  EXPECT_EQ(rig.scheduler.num_running(), 2);
+  EXPECT_EQ(heard(0).finish, FinishReason::kCancelled);
+  EXPECT_EQ(heard(0).tokens.size(), 2u);
+  rig.step();
+  rig.scheduler.cancel_choice(id, 2);
+  EXPECT_EQ(rig.scheduler.num_running(), 1);
+  rig.run();
+  EXPECT_EQ(heard(1).tokens.size(), 40u);
+  EXPECT_EQ(heard(1).finish, FinishReason::kLength);
+  EXPECT_EQ(heard(2).tokens.size(), 3u);
+  EXPECT_EQ(rig.cache.stats().num_held, 0);
+}
+
+// The last of them takes the request with it; one that has not begun is not cancelled alone.
+TEST_F(SchedulerTest, TheLastChoiceToBeCancelledEndsTheRequest) {
+  Rig rig(model_, {.max_batch_tokens = 8});
+  const std::uint64_t id = rig.add(random_tokens(20, 1), greedy(40), 2);
+  rig.step();
+  rig.scheduler.cancel_choice(id, 0);
+  EXPECT_EQ(rig.scheduler.num_running(), 1);
+  while (rig.scheduler.num_running() < 2) ASSERT_TRUE(rig.step());
+  rig.scheduler.cancel_choice(id, 1);
+  rig.scheduler.cancel_choice(id, 0);
+  EXPECT_FALSE(rig.scheduler.has_work());
+  EXPECT_EQ(rig.cache.stats().num_held, 0);
+}
+
 // What a chunk has written is nobody's any more, and who comes next gets its blocks.
 TEST_F(SchedulerTest, CancellationInTheMiddleOfAChunk) {
   Rig rig(model_, {.num_blocks = 40, .max_step_slowdown = 2});

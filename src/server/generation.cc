@@ -143,11 +143,10 @@ void Generation::take(Mailbox::Item item, std::string& out) {
   Choice& choice =
       choices_.at(static_cast<std::size_t>(item.prompt * best_of + item.update.choice));
   RequestUpdate& update = item.update;
-  const bool engine_ended_it = update.finish != FinishReason::kNone;
-  if (engine_ended_it) --num_open_[static_cast<std::size_t>(item.prompt)];
   if (choice.done()) return;  // a stop string ended it before the engine knew
   if (update.finish == FinishReason::kCancelled) return fail(out);
 
+  const bool engine_ended_it = update.finish != FinishReason::kNone;
   observe(choice, update);
   ChoiceDelta delta = absorb(choice, update);
   keep(choice, delta);
@@ -156,7 +155,9 @@ void Generation::take(Mailbox::Item item, std::string& out) {
     --num_unfinished_;
     remember(choice);
     observe_finished(choice, choice.finish == FinishReason::kStop ? "stop" : "length");
-    cancel_if_complete(item.prompt);
+    const auto prompt = static_cast<std::size_t>(item.prompt);
+    --num_open_[prompt];
+    if (!engine_ended_it) model_.engine.cancel_choice(request_ids_[prompt], update.choice);
   }
   emit(choice, std::move(delta), out);
   if (num_unfinished_ == 0) finish(out);
@@ -224,18 +225,6 @@ void Generation::observe_finished(const Choice& choice, const char* reason) {
                              .max_tokens = max_tokens_.at(static_cast<std::size_t>(choice.prompt)),
                              .n = options_.n,
                              .times = choice.times});
-}
-
-// Stop strings end choices behind the engine's back: once they all have ended, it may stop, too.
-void Generation::cancel_if_complete(int prompt) {
-  const auto index = static_cast<std::size_t>(prompt);
-  if (num_open_[index] == 0) return;
-  const auto first = choices_.begin() + prompt * options_.best_of;
-  const bool complete = std::all_of(first, first + options_.best_of,
-                                    [](const Choice& choice) { return choice.done(); });
-  if (!complete) return;
-  model_.engine.cancel(request_ids_[index]);
-  num_open_[index] = 0;
 }
 
 void Generation::emit(Choice& choice, ChoiceDelta delta, std::string& out) {

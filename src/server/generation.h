@@ -82,7 +82,6 @@ class Generation {
   void observe_finished(const Choice& choice, const char* reason);
   void keep(Choice& choice, const ChoiceDelta& delta) const;
   void remember(const Choice& choice) const;
-  void cancel_if_complete(int prompt);
   void emit(Choice& choice, ChoiceDelta delta, std::string& out);
   void finish(std::string& out);
   void fail(std::string& out);
@@ -103,7 +102,7 @@ class Generation {
   std::vector<Choice> choices_;             // [num_prompts * best_of]
   std::vector<std::uint64_t> request_ids_;  // per prompt, the engine's
   std::vector<int> max_tokens_;             // per prompt, as the engine was told
-  std::vector<int> num_open_;               // per prompt, choices the engine still works on
+  std::vector<int> num_open_;               // per prompt, choices that have not ended
   int num_unfinished_ = 0;                  // choices
   bool begun_ = false;
   bool done_ = false;

@@ -145,6 +145,17 @@ TEST(HttpServer, StopStringEndsTextAndUsage) {
   EXPECT_TRUE(server.becomes_idle());
 }
 
+TEST(HttpServer, AStopStringEndsAChoiceWhileTheOtherGoesOn) {
+  TestServer server({}, {.num_blocks = 400, .max_model_len = 2000, .max_batch_tokens = 128});
+  const std::string fields = R"("prompt":"a","max_tokens":1500,"ignore_eos":true,"n":2,"seed":7)";
+  const Json whole = server.post("/v1/completions", braced(fields)).json();
+  const std::string stop = whole["choices"][0]["text"].get<std::string>().substr(8, 8);
+  const std::uint64_t before = server.engine().stats().num_generated_tokens;
+  server.post("/v1/completions", braced(fields + ",\"stop\":" + Json(stop).dump()));
+  EXPECT_TRUE(server.becomes_idle());
+  EXPECT_LT(server.engine().stats().num_generated_tokens - before, 2u * 1500 - 100);
+}
+
 TEST(HttpServer, EchoWithLogprobsHasAnEntryPerToken) {
   TestServer server;
   const Json reply =
