@@ -92,6 +92,7 @@ void Scheduler::finish_load(Sequence& sequence, const EndedLoad& ended) {
   const LoadedTokens loaded =
       cache_.finish_load(sequence.table, sequence.tokens, request.request.salt, ended);
   --num_loading_;
+  ++num_prompt_commits_;
   const bool is_first_run = !request.is_counted;
   if (is_first_run) note_loaded(request, loaded);
   // Each time for a nearer end, so that it comes to one.
@@ -366,7 +367,9 @@ bool Scheduler::has_room(Sequence& sequence) const {
   if (running_.empty()) return true;
   const ActiveRequest& request = *sequence.request;
   const std::int64_t num_open = cache_.num_blocks_available() - num_blocks_claimed();
-  if (num_open < sequence.num_blocks_wanted) return false;
+  const bool is_known = sequence.wanted_after == num_prompt_commits_;
+  if (is_known && num_open < sequence.num_blocks_wanted) return false;
+  sequence.wanted_after = num_prompt_commits_;
   sequence.num_blocks_wanted =
       cache_.num_blocks_to_admit(sequence.tokens, request.request.salt, max_match(sequence),
                                  request.span(), config_.max_batch_tokens) +

@@ -172,6 +172,7 @@ class Scheduler {
   int num_decodes_ = 0;  // of this step
   StepPace pace_;
   int num_loading_ = 0;
+  std::uint64_t num_prompt_commits_ = 0;  // of parts of prompts, computed or loaded
   std::size_t next_decode_ = 0;  // whose turn it is where not all can decode in one step
   std::int64_t now_ns_ = 0;      // of the commit
   SchedulerStats stats_;

@@ -62,6 +62,7 @@ void Scheduler::commit_chunk(BatchResults& results) {
 void Scheduler::commit_entry(const BatchEntry& entry, std::span<OutputToken> samples) {
   Sequence& sequence = *entry.sequence;
   ActiveRequest& request = *sequence.request;
+  if (sequence.num_computed() < request.num_prompt) ++num_prompt_commits_;
   cache_.publish(sequence.table, sequence.tokens, sequence.num_computed() + entry.num_tokens);
   if (!request.is_forked) set_pins(sequence);
   if (samples.empty()) return;

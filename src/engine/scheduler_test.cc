@@ -389,6 +389,21 @@ TEST_F(SchedulerTest, KeepsRoomForTheChoicesOfAPromptUnderWay) {
   EXPECT_EQ(rig.scheduler.stats().num_preemptions, 0u);
 }
 
+// It waits for nobody of a lower priority, but finds what that one has computed.
+TEST_F(SchedulerTest, SeesThatItNeedsLessThanBefore) {
+  Rig rig(model_, {.num_blocks = 15, .max_batch_tokens = 100});
+  const auto shared = random_tokens(160, 1);
+  rig.add(joined(shared, random_tokens(10, 2)), greedy(40), 1, 1);
+  rig.step();
+  const std::uint64_t high = rig.add(joined(shared, random_tokens(10, 3)), greedy(1));
+  rig.step();
+  ASSERT_EQ(rig.scheduler.num_waiting(), 1);  // it lacks 5 blocks of 11, of which 4 are left
+  rig.step();
+  EXPECT_EQ(rig.heard[std::pair(high, 0)].tokens.size(), 1u);
+  rig.run();
+  EXPECT_EQ(rig.scheduler.stats().num_preemptions, 0u);
+}
+
 // It only looks at what it would find: a use it is when there is room for the rest, too.
 TEST_F(SchedulerTest, AWaitingRequestUsesNothing) {
   Rig rig(model_, {.num_blocks = 24, .max_batch_tokens = 64});

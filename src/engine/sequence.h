@@ -33,8 +33,10 @@ struct Sequence {
   // What of it cache and tiers lacked when they were last asked, and the turn when they are again.
   int num_not_cached = 0;
   std::uint64_t next_peek = 0;
-  // Blocks that must be free of other claims before another attempt at admission can succeed.
+  // Blocks that must be free of other claims before another attempt at admission can succeed, as long
+  // as no more of prompts is published than had been then.
   std::int64_t num_blocks_wanted = 0;
+  std::uint64_t wanted_after = 0;
 
   int num_tokens() const { return static_cast<int>(tokens.size()); }
   int num_computed() const { return table.num_computed(); }
