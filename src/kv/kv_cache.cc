@@ -178,6 +178,18 @@ std::int64_t KvCache::num_blocks_to_reach(const BlockTable& table, int num_token
       num_blocks_at_once(table.span_, num_tokens, max_step_tokens) - num_live, 0);
 }
 
+// By a continuation of the match, in its full blocks.
+std::vector<BlockId> KvCache::blocks_seen(const PrefixMatch& match) const {
+  std::vector<BlockId> blocks;
+  for (int group = 0; group < num_groups(); ++group) {
+    const int first = cache_.first_block_needed(group, match.num_tokens);
+    for (std::size_t index = static_cast<std::size_t>(first); index < match.path.size(); ++index) {
+      blocks.push_back(cache_.block(match.path[index], group));
+    }
+  }
+  return blocks;
+}
+
 // Of a sequence that computes so many tokens, at most.
 std::int64_t KvCache::num_blocks_at_once(const AttentionSpan& span, std::int64_t num_tokens,
                                          int max_step_tokens) const {
@@ -192,16 +204,12 @@ std::int64_t KvCache::num_blocks_to_admit(std::span<const TokenId> tokens, std::
   cache_.find(cache_.find_root(salt), tokens, std::min(max_tokens, span.num_shareable()), found);
   // A part of a block is copied, or the block is idle: either takes an available one.
   const int num_of_tail = found.tail == kNoNode ? 0 : num_groups();
-  int num_live = num_of_tail, num_taken = num_of_tail;
-  for (int group = 0; group < num_groups(); ++group) {
-    const int first = cache_.first_block_needed(group, found.num_tokens);
-    for (std::size_t index = static_cast<std::size_t>(first); index < found.path.size(); ++index) {
-      ++num_live;
-      num_taken += cache_.num_users(cache_.block(found.path[index], group)) == 0 ? 1 : 0;
-    }
-  }
+  const std::vector<BlockId> seen = blocks_seen(found);
+  const auto num_idle = std::ranges::count_if(
+      seen, [&](BlockId block) { return cache_.num_users(block) == 0; });
+  const std::int64_t num_live = num_of_tail + std::ssize(seen);
   const std::int64_t num_most = num_blocks_at_once(span, std::ssize(tokens), max_step_tokens);
-  return num_taken + std::max<std::int64_t>(num_most - num_live, 0);
+  return num_of_tail + num_idle + std::max<std::int64_t>(num_most - num_live, 0);
 }
 
 void KvCache::publish(BlockTable& table, std::span<const TokenId> tokens, int num_computed) {
@@ -235,25 +243,23 @@ void KvCache::publish(BlockTable& table, std::span<const TokenId> tokens, int nu
 // together, deepest first, as eviction wants them.
 void KvCache::give_back_unseen(BlockTable& table) {
   const AttentionSpan& span = table.span_;
-  const int first_seen = std::max(0, table.num_computed_ - span.window + 1) / kBlockSize;
+  const int first_seen = first_block_seen(table.num_computed_, span.window);
   const int first_own = span.window / kBlockSize;
   const int first_after_sinks = span.num_sinks / kBlockSize;
   if (first_seen < first_own) return;
   for (int index = 0; index < num_groups(); ++index) {
     if (!cache_.is_kept(index)) continue;
     BlockTable::Group& group = table.groups_[static_cast<std::size_t>(index)];
-    const auto give_back = [&](int place) {
-      BlockId& block = group.blocks[static_cast<std::size_t>(place)];
-      if (block != BlockId::kNone) drop(block, table.keeps_longer_);
-      block = BlockId::kNone;
+    const auto give_back_at = [&](int place) {
+      give_back(group.blocks[static_cast<std::size_t>(place)], table.keeps_longer_);
     };
     // first_live counts what is given back beyond the sinks.
     int& first_live = group.first_live;
     if (first_live == 0) {
-      for (int place = first_own; place-- > first_after_sinks;) give_back(place);
+      for (int place = first_own; place-- > first_after_sinks;) give_back_at(place);
       first_live = std::max(first_own, first_after_sinks);
     }
-    for (; first_live < first_seen; ++first_live) give_back(first_live);
+    for (; first_live < first_seen; ++first_live) give_back_at(first_live);
   }
 }
 
@@ -327,13 +333,9 @@ void KvCache::give_back_passed(BlockTable& table) {
     int first_needed = cache_.first_block_needed(index, table.num_computed_);
     // The narrower window counts.
     if (const int window = table.span_.window; window > 0)
-      first_needed = std::max(first_needed,
-                              std::max(0, table.num_computed_ - window + 1) / kBlockSize);
-    for (; group.first_live < first_needed; ++group.first_live) {
-      BlockId& passed = group.blocks[static_cast<std::size_t>(group.first_live)];
-      if (passed != BlockId::kNone) drop(passed, table.keeps_longer_);
-      passed = BlockId::kNone;
-    }
+      first_needed = std::max(first_needed, first_block_seen(table.num_computed_, window));
+    for (; group.first_live < first_needed; ++group.first_live)
+      give_back(group.blocks[static_cast<std::size_t>(group.first_live)], table.keeps_longer_);
   }
 }
 
@@ -380,15 +382,9 @@ bool KvCache::pin(std::span<const TokenId> tokens, std::string_view salt, std::i
   const auto num_tokens = static_cast<int>(tokens.size());
   cache_.find(cache_.find_root(salt), tokens, num_tokens, match_);
   if (match_.tail != kNoNode) match_.path.push_back(match_.tail);
-  std::vector<BlockId> blocks;
-  int num_new = 0;
-  for (int group = 0; group < num_groups(); ++group) {
-    const int first = cache_.first_block_needed(group, match_.num_tokens);
-    for (std::size_t index = static_cast<std::size_t>(first); index < match_.path.size(); ++index) {
-      blocks.push_back(cache_.block(match_.path[index], group));
-      num_new += cache_.is_pinned(blocks.back()) ? 0 : 1;
-    }
-  }
+  const std::vector<BlockId> blocks = blocks_seen(match_);
+  const auto num_new =
+      std::ranges::count_if(blocks, [&](BlockId block) { return !cache_.is_pinned(block); });
   if (match_.num_tokens < num_tokens || cache_.num_pinned() + num_new > max_pinned_) {
     ++num_pins_refused_;
     return false;
@@ -403,9 +399,7 @@ bool KvCache::pin(std::span<const TokenId> tokens, std::string_view salt, std::i
 // Deepest first: the order that eviction relies on.
 void KvCache::drop_blocks(BlockTable& table) {
   for (std::size_t index = table.groups_[0].blocks.size(); index-- > 0;) {
-    for (const BlockTable::Group& group : table.groups_) {
-      if (group.blocks[index] != BlockId::kNone) drop(group.blocks[index], table.keeps_longer_);
-    }
+    for (BlockTable::Group& group : table.groups_) give_back(group.blocks[index], table.keeps_longer_);
   }
   for (BlockTable::Group& group : table.groups_) group = {};
 }
@@ -464,6 +458,12 @@ void KvCache::drop(BlockId block, bool keeps_longer) {
     life(block).last_used_ns = clock_.now_ns();
     cache_.enter_order(block, keeps_longer);
   }
+}
+
+// What a table's entry holds.
+void KvCache::give_back(BlockId& entry, bool keeps_longer) {
+  if (entry != BlockId::kNone) drop(entry, keeps_longer);
+  entry = BlockId::kNone;
 }
 
 // Of a block that a table holds.

@@ -256,11 +256,13 @@ class KvCache {
   BlockId allocate();
   void hold(BlockId block);
   void drop(BlockId block, bool keeps_longer);
+  void give_back(BlockId& entry, bool keeps_longer);
   void drop_blocks(BlockTable& table);
   void evict_next(bool is_cleared = false);
   void remember_evicted(BlockId block, bool is_cleared);
   bool tier_is_off(std::uint8_t saved) const;
   void set_num_used(BlockId block, int num_used);
+  std::vector<BlockId> blocks_seen(const PrefixMatch& match) const;
   std::int64_t num_blocks_at_once(const AttentionSpan& span, std::int64_t num_tokens,
                                   int max_step_tokens) const;
   void take_path(BlockTable& table);

@@ -273,7 +273,7 @@ LoadPlan KvCache::begin_load(BlockTable& table, std::span<const TokenId> tokens,
 void KvCache::give_back_after(BlockTable& table, int num_blocks) {
   for (BlockTable::Group& group : table.groups_) {
     while (static_cast<int>(group.blocks.size()) > num_blocks) {
-      if (group.blocks.back() != BlockId::kNone) drop(group.blocks.back(), table.keeps_longer_);
+      give_back(group.blocks.back(), table.keeps_longer_);
       group.blocks.pop_back();
     }
   }

@@ -1,6 +1,7 @@
 // Where a token's keys and values lie: data, not classes.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -9,6 +10,11 @@
 #include "kv/key_basis.h"
 
 namespace larder {
+
+// The first block that the query after num_computed tokens sees through a window.
+constexpr int first_block_seen(int num_computed, int window) {
+  return std::max(0, num_computed - window + 1) / kBlockSize;
+}
 
 // What one layer stores for a token.
 struct KvLayerShape {

@@ -117,8 +117,7 @@ void PrefixCache::release_root(NodeId root) {
 }
 
 int PrefixCache::first_block_needed(int group, int num_computed) const {
-  if (is_kept(group)) return 0;
-  return std::max(0, num_computed - layout_.group(group).window + 1) / kBlockSize;
+  return is_kept(group) ? 0 : first_block_seen(num_computed, layout_.group(group).window);
 }
 
 int PrefixCache::last_gap(const std::vector<NodeId>& path, int num_path, int num_tokens) const {
