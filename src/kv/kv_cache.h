@@ -193,6 +193,10 @@ class KvCache {
     std::uint32_t saved = 0;   // bit per tier that has it
     bool is_queued = false;    // for tiers, or was
     bool was_pinned = false;
+
+    bool has_saved(int tier) const { return (saved >> tier & 1) != 0; }
+    void note_saved(int tier) { saved |= 1U << tier; }
+    void note_lost(int tier) { saved &= ~(1U << tier); }
   };
   // Of a block and a tier.
   struct TierUse {

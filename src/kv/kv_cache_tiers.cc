@@ -22,6 +22,15 @@ constexpr int kMaxDoublings = 6;
 // which finds windows that are there up to some place, in few loads.
 constexpr int kMaxExactLoads = 2;
 
+// From a block to the one that follows it, number `index` of tokens. Returns that one's tokens.
+std::span<const TokenId> go_on(TierBlock& block, std::span<const TokenId> tokens, int index) {
+  const auto span = tokens.subspan(static_cast<std::size_t>(index) * kBlockSize, kBlockSize);
+  block.parent = block.digest;
+  block.digest = chain_digest(block.parent, span);
+  std::ranges::copy(span, block.tokens.begin());
+  return span;
+}
+
 }  // namespace
 
 // Blocks that are complete and that a tier has not got: their turn comes in poll_tiers().
@@ -32,7 +41,7 @@ void KvCache::queue_save(NodeId node) {
     if (block == BlockId::kNone || life(block).is_queued) continue;
     life(block).is_queued = true;
     for (int tier = 0; tier < tiers_->num_tiers(); ++tier) {
-      if ((life(block).saved >> tier & 1) == 0) queue_for(block, tier);
+      if (!life(block).has_saved(tier)) queue_for(block, tier);
     }
   }
 }
@@ -66,10 +75,10 @@ void KvCache::touch_tiers(BlockId block, std::int64_t now_ns) {
     TierUse& use = tier_use(block, tier);
     if (now_ns < use.touch_at_ns) continue;
     KvTier& taker = tiers_->tier(tier);
-    if (life(block).saved >> tier & 1) {
+    if (life(block).has_saved(tier)) {
       use.touch_at_ns = now_ns + taker.touch_interval_ns();
       if (taker.touch(cache_.identity(node, cache_.group_of(block)))) continue;
-      life(block).saved &= ~(1U << tier);
+      life(block).note_lost(tier);
       // A tier that holds less than what is in use loses it again and again: each time it is given
       // it later. Eviction from the pool offers it anyway.
       if (const int num_before = use.num_lost++; num_before > 0) {
@@ -91,7 +100,7 @@ bool KvCache::save(BlockId block, int tier) {
   const NodeId node = cache_.node_of(block);
   const TierBlock identity = cache_.identity(node, cache_.group_of(block));
   if (!tiers_->tier(tier).put(identity, storage_.read_block(block))) return false;
-  life(block).saved |= 1U << tier;
+  life(block).note_saved(tier);
   tier_use(block, tier).touch_at_ns = clock_.now_ns() + tiers_->tier(tier).touch_interval_ns();
   return true;
 }
@@ -103,7 +112,7 @@ void KvCache::save_some() {
     if (queue.empty() || !tiers_->tier(tier).takes_writes()) continue;
     for (; !queue.empty() && num_left > 0; queue.pop_front()) {
       const BlockId block = queue.front().block;
-      if (is_gone(queue.front()) || (life(block).saved >> tier & 1)) continue;
+      if (is_gone(queue.front()) || life(block).has_saved(tier)) continue;
       if (!save(block, tier)) break;
       --num_left;
     }
@@ -112,7 +121,7 @@ void KvCache::save_some() {
 
 // What a tier took it may have lost since.
 bool KvCache::is_saved(BlockId block, int tier) const {
-  if ((life(block).saved >> tier & 1) == 0) return false;
+  if (!life(block).has_saved(tier)) return false;
   const TierBlock identity = cache_.identity(cache_.node_of(block), cache_.group_of(block));
   return !tiers_->tier(tier).has_lost(identity);
 }
@@ -202,10 +211,7 @@ KvCache::LoadPath KvCache::load_path(const BlockTable& table, std::span<const To
   block.digest = cache_.digest(node);
   block.salt = cache_.digest(table.root_);
   for (int index = begin; (index + 1) * kBlockSize <= static_cast<int>(tokens.size()); ++index) {
-    const auto span = tokens.subspan(static_cast<std::size_t>(index) * kBlockSize, kBlockSize);
-    block.parent = block.digest;
-    block.digest = chain_digest(block.parent, span);
-    std::ranges::copy(span, block.tokens.begin());
+    const auto span = go_on(block, tokens, index);
     if (node != kNoNode) node = cache_.find_full(node, span);
     if (node == kNoNode && tiers_->find(block).tier < 0) break;
     path.steps.push_back({block, node});
@@ -225,10 +231,7 @@ int KvCache::peek_tiers(std::span<const TokenId> tokens, std::string_view salt,
   block.digest = found.path.empty() ? block.salt : cache_.digest(found.path.back());
   auto index = static_cast<int>(found.path.size());
   for (; (index + 1) * kBlockSize <= num_usable; ++index) {
-    const auto span = tokens.subspan(static_cast<std::size_t>(index) * kBlockSize, kBlockSize);
-    block.parent = block.digest;
-    block.digest = chain_digest(block.parent, span);
-    std::ranges::copy(span, block.tokens.begin());
+    go_on(block, tokens, index);
     if (!tiers_->find(block).is_sure) break;
   }
   return std::max(found.num_tokens, index * kBlockSize);
@@ -328,7 +331,7 @@ LoadedTokens KvCache::finish_load(BlockTable& table, std::span<const TokenId> to
     const auto& [index, group, tier] = loading.blocks[static_cast<std::size_t>(i)];
     const BlockId block =
         table.groups_[static_cast<std::size_t>(group)].blocks[static_cast<std::size_t>(index)];
-    life(block).saved |= 1U << tier;
+    life(block).note_saved(tier);
     tier_use(block, tier).touch_at_ns = 0;  // reading it renews no time to live
     if (group == 0 && index < end) loaded.num_by_tier[static_cast<std::size_t>(tier)] += kBlockSize;
   }
