@@ -272,7 +272,7 @@ void Scheduler::admit_waiting() {
       continue;
     }
     if (++num_candidates > kMostCandidates) return;
-    const int num_wanted = sequence.request->is_forked ? 1 : sequence.request->request.n;
+    const int num_wanted = sequence.request->num_per_sequence();
     const int num_reserved = num_sequences_reserved();
     if (num_reserved > 0 && num_reserved + num_wanted > config_.max_sequences) return;
     if (waits_for_leader(sequence)) {
@@ -297,9 +297,7 @@ void Scheduler::admit_waiting() {
 
 int Scheduler::num_sequences_reserved() const {
   int num_reserved = 0;
-  for (const Sequence* sequence : running_) {
-    num_reserved += sequence->request->is_forked ? 1 : sequence->request->request.n;
-  }
+  for (const Sequence* sequence : running_) num_reserved += sequence->request->num_per_sequence();
   return num_reserved;
 }
 
@@ -347,7 +345,7 @@ bool Scheduler::waits_for_leader(Sequence& sequence) {
 
 // Choices part in a block each.
 std::int64_t Scheduler::num_blocks_to_part(const ActiveRequest& request) const {
-  return request.is_forked ? 0 : std::int64_t{request.request.n - 1} * cache_.num_groups();
+  return std::int64_t{request.num_per_sequence() - 1} * cache_.num_groups();
 }
 
 // Blocks that running sequences were admitted for and have not taken yet.
@@ -443,8 +441,7 @@ Scheduler::Planned Scheduler::next_tokens(Sequence& sequence, int max_tokens, in
   num_tokens = std::max(0, num_tokens - std::max(0, num_logits - max_logits));
   const ActiveRequest& request = *sequence.request;
   const bool is_complete = num_tokens > 0 && num_tokens == sequence.num_missing();
-  return {&sequence, num_tokens,
-          is_complete ? (request.is_forked ? 1 : request.request.n) : 0};
+  return {&sequence, num_tokens, is_complete ? request.num_per_sequence() : 0};
 }
 
 bool Scheduler::plan(Sequence& sequence, int max_tokens) {

@@ -179,7 +179,7 @@ void Scheduler::cancel(std::uint64_t request_id) {
   const std::unique_ptr<ActiveRequest> request = std::move(found->second);
   requests_.erase(found);
   for (const auto& choice : request->choices) detach(*choice);
-  const int num_unborn = request->is_forked ? 0 : request->request.n - 1;
+  const int num_unborn = request->num_per_sequence() - 1;
   for (const auto& choice : request->choices) {
     RequestUpdate update;
     update.finish = FinishReason::kCancelled;

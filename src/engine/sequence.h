@@ -62,6 +62,8 @@ struct ActiveRequest {
   std::vector<std::unique_ptr<Sequence>> choices;  // those that have not ended; only 0 until forked
   bool is_forked = false;
 
+  // Choices that each of its sequences stands for.
+  int num_per_sequence() const { return is_forked ? 1 : request.n; }
   AttentionSpan span() const { return {request.attention_window, request.attention_sinks}; }
   bool wants_prompt_logprobs() const { return request.sampling.num_prompt_logprobs >= 0; }
   // Rows whose logits are still wanted for the prompt begin at this position.
