@@ -6,6 +6,13 @@
 
 namespace larder {
 
+inline constexpr std::int64_t kNsPerMs = 1'000'000;
+inline constexpr std::int64_t kNsPerSecond = 1'000'000'000;
+
+inline std::int64_t steady_now_ns() {
+  return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
+}
+
 class Clock {
  public:
   virtual ~Clock() = default;
@@ -15,9 +22,7 @@ class Clock {
 
 class SteadyClock final : public Clock {
  public:
-  std::int64_t now_ns() const override {
-    return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
-  }
+  std::int64_t now_ns() const override { return steady_now_ns(); }
 };
 
 // Moves only when told to.

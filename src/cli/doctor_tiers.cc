@@ -10,7 +10,6 @@
 #include <atomic>
 #include <boost/asio/ip/tcp.hpp>
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <memory>
@@ -18,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "cli/doctor.h"
 #include "kv/block_io.h"
@@ -36,13 +36,6 @@ namespace fs = std::filesystem;
 
 constexpr std::int64_t kProbeBytes = std::int64_t{32} << 20;
 constexpr double kSlowBytesPerSecond = 200e6;
-constexpr std::int64_t kNsPerMs = 1'000'000;
-
-std::int64_t now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
 
 // "" = free, else why not.
 std::string bind_error(const asio::ip::tcp::endpoint& endpoint) {
@@ -97,14 +90,14 @@ DiskSpeed measure_disk(const fs::path& folder) {
       &fd, [](const int* open_fd) { ::close(*open_fd); });
   std::vector<char> bytes(std::size_t{1} << 20, 0x2E);
   const auto run = [&](auto&& transfer) {
-    const std::int64_t begin = now_ns();
+    const std::int64_t begin = steady_now_ns();
     for (std::int64_t offset = 0; offset < kProbeBytes;
          offset += static_cast<std::int64_t>(bytes.size()))
       if (transfer(fd, bytes.data(), bytes.size(), offset) !=
           static_cast<ssize_t>(bytes.size()))
         fail();
     if (::fdatasync(fd) != 0) fail();
-    return static_cast<double>(kProbeBytes) / (static_cast<double>(now_ns() - begin) * 1e-9);
+    return static_cast<double>(kProbeBytes) / (static_cast<double>(steady_now_ns() - begin) * 1e-9);
   };
   DiskSpeed speed;
   speed.write = run(::pwrite);
@@ -241,7 +234,8 @@ void check_remote_tier(const RuntimeOptions& options, Findings& findings) {
     const std::string fix = "start it, or correct host, port and password of --kv-remote";
     // No more time than the server will give it.
     const RemoteTierConfig limits;
-    if (connection.open(now_ns() + limits.connect_timeout_ms * kNsPerMs) != RemoteOutcome::kOk)
+    const std::int64_t open_by_ns = steady_now_ns() + limits.connect_timeout_ms * kNsPerMs;
+    if (connection.open(open_by_ns) != RemoteOutcome::kOk)
       return findings.fail("remote", fmt::format("{}: {}", url.display(), connection.error()), fix);
     std::string command, info;
     append_command(command, {"INFO"});
@@ -250,7 +244,7 @@ void check_remote_tier(const RuntimeOptions& options, Findings& findings) {
         .num_replies = 1,
         .max_reply_bytes = std::int64_t{1} << 20,
         .on_reply = [&](int, const RemoteReply& reply) { info = reply.text(); }};
-    if (connection.exchange(exchange, now_ns() + limits.batch_timeout_ms * kNsPerMs) !=
+    if (connection.exchange(exchange, steady_now_ns() + limits.batch_timeout_ms * kNsPerMs) !=
         RemoteOutcome::kOk)
       return findings.fail("remote", fmt::format("{}: {}", url.display(), connection.error()), fix);
     report_redis(url, info, connection.round_trip_ns(), findings);

@@ -11,19 +11,13 @@
 namespace larder {
 namespace {
 
-constexpr std::int64_t kNsPerMs = 1'000'000;
 constexpr int kNumInFlight = 64;
 constexpr int kNumReadFailuresToOff = 3;
-constexpr double kOffSeconds = 1e9;
 constexpr std::size_t kScanChunkBytes = std::size_t{4} << 20;
-// Until a read has been measured. Rather too fast: what is never tried is never measured.
-constexpr double kAssumedSecondsPerByte = 1e-9;
 constexpr double kSecondsPerRequest = 100e-6;
 constexpr std::int64_t kMeasureBytes = std::int64_t{16} << 20;
 constexpr std::int64_t kMeasureNs = 50 * kNsPerMs;
 constexpr std::int64_t kMeasureBatchBytes = std::int64_t{4} << 20;
-
-std::int64_t now_ns() { return SteadyClock().now_ns(); }
 
 std::unique_ptr<BlockIo> make_read_io(const DiskTierConfig& config) {
   return config.make_io ? config.make_io() : make_block_io(config.io, kNumInFlight);
@@ -76,7 +70,7 @@ void DiskTier::end() {
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;
-    drain_until_ns_ = now_ns() + config_.drain_ms * kNsPerMs;
+    drain_until_ns_ = steady_now_ns() + config_.drain_ms * kNsPerMs;
   }
   read_wake_.notify_all();
   write_wake_.notify_all();
@@ -142,9 +136,9 @@ void DiskTier::measure_reads() {
   const std::size_t batch = std::clamp(static_cast<std::size_t>(kMeasureBatchBytes) / block_bytes,
                                        std::size_t{1}, slots.size());
   std::vector<std::byte> scratch(batch * block_bytes);
-  const std::int64_t start_ns = now_ns();
+  const std::int64_t start_ns = steady_now_ns();
   std::int64_t num_bytes = 0;
-  for (std::size_t i = 0; i < slots.size() && now_ns() - start_ns < kMeasureNs;) {
+  for (std::size_t i = 0; i < slots.size() && steady_now_ns() - start_ns < kMeasureNs;) {
     std::vector<IoRequest> requests;
     for (; i < slots.size() && requests.size() < batch; ++i) {
       const SegmentFile& file = *segments_[static_cast<std::size_t>(slots[i].segment)];
@@ -157,7 +151,7 @@ void DiskTier::measure_reads() {
     for (const IoRequest& request : requests)
       num_bytes += std::max<std::int64_t>(0, request.result);
   }
-  const std::int64_t end_ns = now_ns();
+  const std::int64_t end_ns = steady_now_ns();
   if (num_bytes > 0)
     read_rate_.measure(static_cast<double>(end_ns - start_ns) * 1e-9, num_bytes, end_ns);
 }
@@ -174,7 +168,7 @@ bool DiskTier::put(const TierBlock& block, std::span<const std::byte> bytes) {
       return true;
     }
     const auto reserved =
-        write_breaker_.is_on(now_ns()) ? staging_.reserve() : std::optional<int>();
+        write_breaker_.is_on(steady_now_ns()) ? staging_.reserve() : std::optional<int>();
     if (!reserved) return false;
     buffer = *reserved;
   }
@@ -199,7 +193,7 @@ bool DiskTier::touch(const TierBlock& block) {
 TierPresence DiskTier::presence(const TierBlock& block) const {
   const BlockKey key(block.digest, block.group);
   const std::lock_guard lock(mutex_);
-  if (!read_breaker_.is_on(now_ns())) return TierPresence::kAbsent;
+  if (!read_breaker_.is_on(steady_now_ns())) return TierPresence::kAbsent;
   return staging_.find(key) || index_.find(key) ? TierPresence::kPresent : TierPresence::kAbsent;
 }
 
@@ -215,7 +209,7 @@ void DiskTier::get(TierRead read) {
       read.bytes.size());
   {
     const std::lock_guard lock(mutex_);
-    if (read_breaker_.is_on(now_ns()) &&
+    if (read_breaker_.is_on(steady_now_ns()) &&
         reads_.size() < static_cast<std::size_t>(config_.max_queued_reads)) {
       num_queued_blocks_ += static_cast<std::int64_t>(read.blocks.size());
       reads_.push_back(std::move(read));
@@ -229,7 +223,7 @@ void DiskTier::get(TierRead read) {
 
 double DiskTier::estimate_read_seconds(std::int64_t num_blocks) const {
   const std::lock_guard lock(mutex_);
-  const std::int64_t now = now_ns();
+  const std::int64_t now = steady_now_ns();
   if (!read_breaker_.is_on(now)) return kOffSeconds;
   const auto num_bytes =
       static_cast<double>((num_blocks + num_queued_blocks_) * format_.block_size_bytes);
@@ -242,14 +236,14 @@ TierStats DiskTier::stats() const {
   stats.num_stored = index_.num_stored();
   stats.bytes_stored = stats.num_stored * format_.block_size_bytes;
   stats.num_pending = staging_.num_pending();
-  const std::int64_t now = now_ns();
+  const std::int64_t now = steady_now_ns();
   stats.is_on = read_breaker_.is_on(now) && write_breaker_.is_on(now);
   return stats;
 }
 
 bool DiskTier::takes_writes() const {
   const std::lock_guard lock(mutex_);
-  return write_breaker_.is_on(now_ns());
+  return write_breaker_.is_on(steady_now_ns());
 }
 
 }  // namespace larder

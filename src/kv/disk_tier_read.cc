@@ -15,8 +15,6 @@ namespace {
 constexpr std::int64_t kChunkBytes = std::int64_t{8} << 20;
 constexpr std::int64_t kMaxChunk = 64;
 
-std::int64_t now_ns() { return SteadyClock().now_ns(); }
-
 }  // namespace
 
 struct DiskTier::Read {
@@ -38,7 +36,7 @@ void DiskTier::read_loop() {
     if (reads_.empty()) return;
     const TierRead read = std::move(reads_.front());
     reads_.pop_front();
-    const bool skip = stop_ || !read_breaker_.is_on(now_ns());
+    const bool skip = stop_ || !read_breaker_.is_on(steady_now_ns());
     lock.unlock();
     const int num_found = skip ? 0 : read_blocks(read);
     lock.lock();
@@ -65,9 +63,9 @@ int DiskTier::read_blocks(const TierRead& read) {
 
 int DiskTier::read_chunk(const TierRead& read, std::size_t first, std::size_t count) {
   std::vector<Read> reads = plan_reads(read, first, count);
-  const std::int64_t start_ns = now_ns();
+  const std::int64_t start_ns = steady_now_ns();
   transfer_reads(reads);
-  const std::int64_t elapsed_ns = now_ns() - start_ns;
+  const std::int64_t elapsed_ns = steady_now_ns() - start_ns;
   return finish_reads(reads, elapsed_ns);
 }
 
@@ -162,7 +160,7 @@ int DiskTier::finish_reads(std::vector<Read>& reads, std::int64_t elapsed_ns) {
   stats_.bytes_read += num_found * format_.block_size_bytes;
   stats_.read_ns += elapsed_ns;
   if (bytes_transferred > 0)
-    read_rate_.observe(static_cast<double>(elapsed_ns) * 1e-9, bytes_transferred, now_ns());
+    read_rate_.observe(static_cast<double>(elapsed_ns) * 1e-9, bytes_transferred, steady_now_ns());
   return num_found;
 }
 
@@ -176,9 +174,9 @@ void DiskTier::drop_unreadable(const Read& read) {
   }
   ++stats_.num_io_errors;
   index_.lose(read.slot);
-  if (read_breaker_.fail(now_ns()))
+  if (read_breaker_.fail(steady_now_ns()))
     spdlog::warn("disk tier {}: no reads for {} ms: too many failed", directory_.path(),
-                 read_breaker_.pause_ns() / 1'000'000);
+                 read_breaker_.pause_ns() / kNsPerMs);
 }
 
 }  // namespace larder

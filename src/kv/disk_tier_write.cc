@@ -17,8 +17,6 @@ namespace {
 constexpr std::int64_t kBatchBytes = std::int64_t{8} << 20;
 constexpr std::int64_t kMaxBatch = 64;
 
-std::int64_t now_ns() { return SteadyClock().now_ns(); }
-
 bool is_full(int error) { return error == ENOSPC || error == EDQUOT; }
 
 }  // namespace
@@ -38,8 +36,9 @@ void DiskTier::write_loop() {
       std::clamp(kBatchBytes / format_.block_size_bytes, std::int64_t{1}, kMaxBatch));
   std::unique_lock lock(mutex_);
   while (true) {
-    const std::int64_t off_ns = write_breaker_.off_until_ns() - now_ns();
-    if (stop_ && (!staging_.has_queued() || off_ns > 0 || now_ns() >= drain_until_ns_)) return;
+    const std::int64_t now_ns = steady_now_ns();
+    const std::int64_t off_ns = write_breaker_.off_until_ns() - now_ns;
+    if (stop_ && (!staging_.has_queued() || off_ns > 0 || now_ns >= drain_until_ns_)) return;
     if (!staging_.has_queued()) {
       write_wake_.wait(lock);
     } else if (off_ns > 0) {
@@ -55,9 +54,9 @@ void DiskTier::write_loop() {
 
 void DiskTier::write_batch(std::vector<int> buffers) {
   std::vector<Write> writes = plan_writes(buffers);
-  const std::int64_t start_ns = now_ns();
+  const std::int64_t start_ns = steady_now_ns();
   transfer_writes(writes);
-  const std::int64_t elapsed_ns = now_ns() - start_ns;
+  const std::int64_t elapsed_ns = steady_now_ns() - start_ns;
   int error;
   {
     const std::lock_guard lock(mutex_);
@@ -93,7 +92,7 @@ std::vector<DiskTier::Write> DiskTier::plan_writes(const std::vector<int>& buffe
 // A free slot, else one of a new segment, else the one whose turn it is. While the disk is full
 // that one comes first: its bytes are there already, a free slot's may be a hole.
 std::optional<SlotId> DiskTier::take_slot(std::unique_lock<std::mutex>& lock) {
-  const bool may_grow = growth_breaker_.is_on(now_ns());
+  const bool may_grow = growth_breaker_.is_on(steady_now_ns());
   if (may_grow) {
     if (const auto slot = index_.take_free()) return slot;
     lock.unlock();
@@ -110,7 +109,7 @@ std::optional<SlotId> DiskTier::take_slot(std::unique_lock<std::mutex>& lock) {
     }
     if (growth_error_ != 0) {
       ++stats_.num_io_errors;
-      growth_breaker_.fail(now_ns());
+      growth_breaker_.fail(steady_now_ns());
     }
   }
   if (const auto slot = index_.evict()) {
@@ -197,12 +196,12 @@ void DiskTier::fail_writes(int error) {
   // What no model here reads is the first to go.
   if (is_full(error) && directory_.delete_oldest_foreign()) return;
   const std::lock_guard lock(mutex_);
-  if (is_full(error) && index_.num_stored() > 0 && growth_breaker_.fail(now_ns())) {
+  if (is_full(error) && index_.num_stored() > 0 && growth_breaker_.fail(steady_now_ns())) {
     spdlog::warn("disk tier {}: full; for {} ms only older blocks make room", directory_.path(),
-                 growth_breaker_.pause_ns() / 1'000'000);
+                 growth_breaker_.pause_ns() / kNsPerMs);
     return;
   }
-  if (write_breaker_.fail(now_ns()))
+  if (write_breaker_.fail(steady_now_ns()))
     spdlog::warn("disk tier {}: no writes for {} ms: {}", directory_.path(),
                  write_breaker_.pause_ns() / 1'000'000, std::strerror(error));
 }

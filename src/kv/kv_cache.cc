@@ -399,7 +399,8 @@ bool KvCache::pin(std::span<const TokenId> tokens, std::string_view salt, std::i
 // Deepest first: the order that eviction relies on.
 void KvCache::drop_blocks(BlockTable& table) {
   for (std::size_t index = table.groups_[0].blocks.size(); index-- > 0;) {
-    for (BlockTable::Group& group : table.groups_) give_back(group.blocks[index], table.keeps_longer_);
+    for (BlockTable::Group& group : table.groups_)
+      give_back(group.blocks[index], table.keeps_longer_);
   }
   for (BlockTable::Group& group : table.groups_) group = {};
 }

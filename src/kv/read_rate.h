@@ -7,6 +7,9 @@
 
 namespace larder {
 
+// Until a read has been measured. Rather too fast: what is never tried is never measured.
+inline constexpr double kAssumedSecondsPerByte = 1e-9;
+
 // A moving average, in which a read counts by its size. Slow reads fade with time: a tier that is
 // thought too slow is not read, and what is never tried is never measured again. Not thread-safe.
 class ReadRate {

@@ -23,11 +23,8 @@ namespace {
 
 constexpr std::size_t kBufferBytes = std::size_t{256} << 10;
 constexpr std::size_t kMaxPiecesAtOnce = 64;
-constexpr std::int64_t kNsPerMs = 1'000'000;
 constexpr std::int64_t kStopPollMs = 50;
 constexpr std::int64_t kMaxHandshakeBytes = 4096;
-
-std::int64_t now_ns() { return SteadyClock().now_ns(); }
 
 // What hiredis parses goes straight to the exchange's callback, so nothing is allocated for it.
 struct ReplySink {
@@ -137,10 +134,10 @@ RemoteOutcome RemoteConnection::open(std::int64_t deadline_ns) {
     refusal = reply.kind == RemoteReply::Kind::kError ? std::string(reply.text())
                                                       : "not an answer to AUTH, SELECT or PING";
   };
-  const std::int64_t start_ns = now_ns();
+  const std::int64_t start_ns = steady_now_ns();
   const RemoteOutcome outcome = exchange(handshake, deadline_ns);
   if (outcome != RemoteOutcome::kOk) return outcome;
-  round_trip_ns_ = now_ns() - start_ns;
+  round_trip_ns_ = steady_now_ns() - start_ns;
   return refusal.empty() ? RemoteOutcome::kOk : fail(RemoteOutcome::kFailed, refusal);
 }
 
@@ -167,7 +164,7 @@ RemoteOutcome RemoteConnection::connect(std::int64_t deadline_ns) {
     if (::connect(fd_, address->ai_addr, address->ai_addrlen) != 0) error = errno;
     if (error == EINPROGRESS) {
       // One that does not answer leaves the others their time.
-      const std::int64_t start_ns = now_ns();
+      const std::int64_t start_ns = steady_now_ns();
       outcome = wait(POLLOUT, start_ns + (deadline_ns - start_ns) / num_left);
       if (outcome != RemoteOutcome::kOk) continue;
       socklen_t size = sizeof error;
@@ -205,7 +202,7 @@ RemoteOutcome RemoteConnection::run(const RemoteExchange& exchange, Progress& pr
 
 RemoteOutcome RemoteConnection::wait(short events, std::int64_t deadline_ns) {
   while (true) {
-    const std::int64_t left_ms = (deadline_ns - now_ns()) / kNsPerMs;
+    const std::int64_t left_ms = (deadline_ns - steady_now_ns()) / kNsPerMs;
     if (left_ms <= 0) return fail(RemoteOutcome::kTimeout, "no answer in time");
     if (stop_.load(std::memory_order_relaxed)) return fail(RemoteOutcome::kTimeout, "stopped");
     pollfd entry{.fd = fd_, .events = events, .revents = 0};

@@ -17,19 +17,12 @@
 namespace larder {
 namespace {
 
-constexpr std::int64_t kNsPerMs = 1'000'000;
-constexpr std::int64_t kNsPerSecond = 1'000'000'000;
 constexpr std::int64_t kMaxTouchIntervalNs = 60 * kNsPerSecond;
 constexpr std::size_t kMaxTouches = 16384;
-constexpr double kOffSeconds = 1e9;
-// Until a read has been measured. Rather too fast: what is never tried is never measured.
-constexpr double kAssumedSecondsPerByte = 1e-9;
 constexpr std::int64_t kSlowestBytesPerMs = 50'000;
 constexpr std::int64_t kMaxBatch = 64;
 constexpr std::size_t kMaxPrefix = 64;
 constexpr int kMaxCompressionLevel = 19;
-
-std::int64_t now_ns() { return SteadyClock().now_ns(); }
 
 const RemoteTierConfig& validated(const RemoteTierConfig& config) {
   const auto is_allowed = [](char c) {
@@ -74,7 +67,7 @@ void RemoteTier::end() {
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;
-    drain_until_ns_ = now_ns() + config_.drain_ms * kNsPerMs;
+    drain_until_ns_ = steady_now_ns() + config_.drain_ms * kNsPerMs;
   }
   stop_reads_ = true;
   read_wake_.notify_all();
@@ -95,7 +88,7 @@ bool RemoteTier::put(const TierBlock& block, std::span<const std::byte> bytes) {
   {
     const std::lock_guard lock(mutex_);
     if (staging_.find(BlockKey(block.digest, block.group))) return true;
-    const bool takes = is_on_ && now_ns() >= no_writes_until_ns_;
+    const bool takes = is_on_ && steady_now_ns() >= no_writes_until_ns_;
     const auto reserved = takes ? staging_.reserve() : std::optional<int>();
     if (!reserved) return false;
     buffer = *reserved;
@@ -161,14 +154,14 @@ double RemoteTier::estimate_read_seconds(std::int64_t num_blocks) const {
   if (!is_on_) return kOffSeconds;
   const auto num_bytes =
       static_cast<double>((num_blocks + num_queued_blocks_) * format_.block_size_bytes);
-  return round_trip_seconds_ + num_bytes * read_rate_.seconds_per_byte(now_ns());
+  return round_trip_seconds_ + num_bytes * read_rate_.seconds_per_byte(steady_now_ns());
 }
 
 TierStats RemoteTier::stats() const {
   const std::lock_guard lock(mutex_);
   TierStats stats = stats_;
   stats.num_pending = staging_.num_pending();
-  stats.is_on = is_on_ && now_ns() >= no_writes_until_ns_;
+  stats.is_on = is_on_ && steady_now_ns() >= no_writes_until_ns_;
   return stats;
 }
 
@@ -188,9 +181,9 @@ RemoteOutcome RemoteTier::exchange(RemoteConnection& connection, const RemoteExc
   for (int attempt = 0; attempt < 2; ++attempt) {
     const bool was_open = connection.is_open();
     outcome = was_open ? RemoteOutcome::kOk
-                       : connection.open(now_ns() + config_.connect_timeout_ms * kNsPerMs);
+                       : connection.open(steady_now_ns() + config_.connect_timeout_ms * kNsPerMs);
     if (outcome == RemoteOutcome::kOk)
-      outcome = connection.exchange(watched, now_ns() + timeout_ms * kNsPerMs);
+      outcome = connection.exchange(watched, steady_now_ns() + timeout_ms * kNsPerMs);
     if (outcome != RemoteOutcome::kFailed || !was_open || any_reply) break;
   }
   if (outcome != RemoteOutcome::kOk) turn_off(outcome, connection.error());
@@ -211,12 +204,12 @@ void RemoteTier::turn_off(RemoteOutcome outcome, const std::string& reason) {
     const std::lock_guard lock(mutex_);
     if (stop_) return;
     ++(outcome == RemoteOutcome::kTimeout ? stats_.num_timeouts : stats_.num_io_errors);
-    const bool was_probe = !is_on_ && now_ns() >= probe_at_ns_;
+    const bool was_probe = !is_on_ && steady_now_ns() >= probe_at_ns_;
     if (!is_on_ && !was_probe) return;
     is_on_ = false;
     pause_ns_ = std::clamp(2 * pause_ns_, config_.first_retry_ms * kNsPerMs,
                            config_.max_retry_ms * kNsPerMs);
-    probe_at_ns_ = now_ns() + pause_ns_;
+    probe_at_ns_ = steady_now_ns() + pause_ns_;
     if (was_probe) return;
   }
   spdlog::warn("remote tier {}: off: {}", url_.display(), reason);
@@ -226,7 +219,7 @@ void RemoteTier::turn_off(RemoteOutcome outcome, const std::string& reason) {
 void RemoteTier::stop_writes(const std::string& reason) {
   {
     const std::lock_guard lock(mutex_);
-    no_writes_until_ns_ = now_ns() + config_.max_retry_ms * kNsPerMs;
+    no_writes_until_ns_ = steady_now_ns() + config_.max_retry_ms * kNsPerMs;
   }
   spdlog::warn("remote tier {}: no writes for {} ms: {}", url_.display(), config_.max_retry_ms,
                reason);

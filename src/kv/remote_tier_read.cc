@@ -15,8 +15,6 @@ namespace {
 constexpr std::int64_t kReplyFrameBytes = 1024;
 constexpr std::size_t kMaxWrong = 4096;
 
-std::int64_t now_ns() { return SteadyClock().now_ns(); }
-
 }  // namespace
 
 // What came of the blocks that were asked for together.
@@ -88,12 +86,12 @@ int RemoteTier::read_batch(const TierRead& read, std::size_t first, std::size_t 
       batch.refusal = reply.text();
     }
   };
-  const std::int64_t start_ns = now_ns();
+  const std::int64_t start_ns = steady_now_ns();
   const RemoteOutcome outcome =
       exchange(read_connection_, fetch, static_cast<std::int64_t>(request.size()));
   // Loading, no rights: as good as not there.
   if (!batch.refusal.empty()) turn_off(RemoteOutcome::kFailed, batch.refusal);
-  batch.elapsed_ns = now_ns() - start_ns;
+  batch.elapsed_ns = steady_now_ns() - start_ns;
   batch.is_whole = outcome == RemoteOutcome::kOk && batch.refusal.empty();
   return finish_batch(read.blocks.subspan(first, count), batch);
 }
@@ -128,7 +126,7 @@ int RemoteTier::finish_batch(std::span<const TierBlock> blocks, const Batch& bat
   if (num_transferred > 0) {
     const double seconds =
         std::max(0.0, static_cast<double>(batch.elapsed_ns) * 1e-9 - round_trip_seconds_);
-    read_rate_.observe(seconds, num_transferred * format_.block_size_bytes, now_ns());
+    read_rate_.observe(seconds, num_transferred * format_.block_size_bytes, steady_now_ns());
   }
   return num_found;
 }

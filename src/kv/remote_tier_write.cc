@@ -14,12 +14,8 @@
 namespace larder {
 namespace {
 
-constexpr std::int64_t kNsPerMs = 1'000'000;
 constexpr std::int64_t kMaxShortReplyBytes = 1024;
-constexpr double kNsPerSecond = 1e9;
 constexpr std::size_t kMaxGone = 65536;
-
-std::int64_t now_ns() { return SteadyClock().now_ns(); }
 
 std::span<const std::byte> bytes_of(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));
@@ -30,7 +26,7 @@ std::span<const std::byte> bytes_of(std::string_view text) {
 void RemoteTier::write_loop() {
   std::unique_lock lock(mutex_);
   while (true) {
-    const std::int64_t now = now_ns();
+    const std::int64_t now = steady_now_ns();
     const std::int64_t off_ns = is_on_ ? no_writes_until_ns_ - now : probe_at_ns_ - now;
     if (stop_ && (!is_on_ || off_ns > 0 || !staging_.has_queued() || now >= drain_until_ns_)) {
       writer_ended_ = true;
@@ -69,7 +65,7 @@ void RemoteTier::write_loop() {
 
 void RemoteTier::probe() {
   const RemoteOutcome outcome =
-      write_connection_.open(now_ns() + config_.connect_timeout_ms * kNsPerMs);
+      write_connection_.open(steady_now_ns() + config_.connect_timeout_ms * kNsPerMs);
   if (outcome != RemoteOutcome::kOk) {
     bool was_on;
     {
@@ -88,13 +84,13 @@ void RemoteTier::probe() {
 }
 
 std::vector<int> RemoteTier::write_batch(const std::vector<int>& buffers) {
-  const std::int64_t start_ns = now_ns();
+  const std::int64_t start_ns = steady_now_ns();
   std::vector<int> missing;
   std::vector<int> unsent = buffers;
   if (find_stored(buffers, missing) == RemoteOutcome::kOk)
     unsent = missing.empty() ? missing : send_blocks(missing);
   const std::lock_guard lock(mutex_);
-  stats_.write_ns += now_ns() - start_ns;
+  stats_.write_ns += steady_now_ns() - start_ns;
   return unsent;
 }
 

@@ -44,6 +44,9 @@ enum class TierPresence {
   kUnknown,  // asking costs a round trip: get() finds out
 };
 
+// What a read is expected to take of a tier that is off.
+inline constexpr double kOffSeconds = 1e9;
+
 // Blocks to read, and who hears of it. Both spans stay valid until done has been called.
 struct TierRead {
   std::span<const TierBlock> blocks;
@@ -96,7 +99,7 @@ class KvTier {
   // Whether it held a block with this digest in another format when it was opened; false where that
   // is not known.
   virtual bool is_stored_for_another(const Digest&) const { return false; }
-  // What reading num_blocks will take, by what was measured at start and since; huge while off.
+  // What reading num_blocks will take, by what was measured at start and since; kOffSeconds while off.
   virtual double estimate_read_seconds(std::int64_t num_blocks) const = 0;
   virtual TierStats stats() const = 0;
   // Whether put() may succeed: no fault forbids it.

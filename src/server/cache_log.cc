@@ -3,18 +3,14 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <chrono>
 
+#include "base/clock.h"
 #include "server/message_role.h"
 
 namespace larder {
 namespace {
 
 constexpr int kTellingTokens = 64;  // lost for a reason that can be helped: worth a line of the log
-
-std::int64_t steady_now_ns() {
-  return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
-}
 
 // Of the message that the token belongs to; "" = of none.
 std::string role_at(const PromptOrigin& origin, int token) {
