@@ -18,6 +18,7 @@
 #include "engine/sampler.h"
 #include "engine/scheduler.h"
 #include "kv/kv_cache.h"
+#include "kv/kv_test_support.h"
 #include "model/key_calibration.h"
 #include "model/transformer.h"
 
@@ -51,11 +52,6 @@ struct TinyModel {
   Weights weights;
   KvLayout layout;
 };
-
-inline std::vector<TokenId> joined(std::vector<TokenId> left, const std::vector<TokenId>& right) {
-  left.insert(left.end(), right.begin(), right.end());
-  return left;
-}
 
 // What one choice heard.
 struct Heard {

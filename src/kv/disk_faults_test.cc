@@ -25,7 +25,6 @@ namespace {
 
 constexpr std::int64_t kBlockBytes = 5000;
 constexpr std::int64_t kMiB = std::int64_t{1} << 20;
-constexpr int kNeverMs = 1'000'000'000;
 
 class DiskFaultsTest : public testing::Test {
  protected:

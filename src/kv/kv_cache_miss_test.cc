@@ -12,12 +12,6 @@ namespace {
 using Tokens = std::vector<TokenId>;
 constexpr std::int64_t kSecond = 1'000'000'000;
 
-Tokens counting(int num_tokens, TokenId first = 0) {
-  Tokens tokens;
-  for (int i = 0; i < num_tokens; ++i) tokens.push_back(first + i);
-  return tokens;
-}
-
 struct Outcome {
   int num_matched = 0;
   std::vector<MissedSpan> missed;

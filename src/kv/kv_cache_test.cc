@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <numeric>
 #include <string>
 #include <vector>
 
@@ -12,17 +11,6 @@ namespace larder {
 namespace {
 
 using Tokens = std::vector<TokenId>;
-
-Tokens counting(int num_tokens, TokenId first = 0) {
-  Tokens tokens(static_cast<std::size_t>(num_tokens));
-  std::iota(tokens.begin(), tokens.end(), first);
-  return tokens;
-}
-
-Tokens joined(Tokens left, const Tokens& right) {
-  left.insert(left.end(), right.begin(), right.end());
-  return left;
-}
 
 std::vector<KvLayerShape> full_layers(int count = 1) {
   return std::vector<KvLayerShape>(static_cast<std::size_t>(count), KvLayerShape{1, 4, 0});

@@ -14,12 +14,6 @@ namespace {
 
 using Tokens = std::vector<TokenId>;
 
-Tokens counting(int num_tokens, TokenId first = 0) {
-  Tokens tokens;
-  for (int i = 0; i < num_tokens; ++i) tokens.push_back(first + i);
-  return tokens;
-}
-
 // One full layer; or one full and two that slide over 20 tokens, in groups of one layer.
 std::vector<KvLayerShape> full_layer() { return {KvLayerShape{1, 4, 0}}; }
 std::vector<KvLayerShape> sliding_layers() {

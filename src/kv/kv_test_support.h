@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <numeric>
 #include <span>
 #include <utility>
 #include <vector>
@@ -12,6 +13,17 @@
 #include "kv/kv_cache.h"
 
 namespace larder {
+
+inline std::vector<TokenId> counting(int num_tokens, TokenId first = 0) {
+  std::vector<TokenId> tokens(static_cast<std::size_t>(num_tokens));
+  std::iota(tokens.begin(), tokens.end(), first);
+  return tokens;
+}
+
+inline std::vector<TokenId> joined(std::vector<TokenId> left, const std::vector<TokenId>& right) {
+  left.insert(left.end(), right.begin(), right.end());
+  return left;
+}
 
 // For each position a hash of the tokens up to it: K and V depend on all of them, too.
 inline std::vector<std::uint64_t> prefix_hashes(std::span<const TokenId> tokens) {

@@ -47,7 +47,6 @@ namespace larder {
 namespace {
 
 constexpr std::int64_t kBlockBytes = 50'000;
-constexpr int kNeverMs = 1'000'000'000;
 using Action = ScriptedServer::Action;
 
 std::string value_of(const TierBlock& block, const TierFormat& format = test_format(kBlockBytes)) {

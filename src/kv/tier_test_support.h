@@ -22,6 +22,8 @@
 
 namespace larder {
 
+inline constexpr int kNeverMs = 1'000'000'000;
+
 class TempDir {
  public:
   TempDir() {
