@@ -51,8 +51,8 @@ bool goes_before(const Candidate& left, const Candidate& right) {
 
 }  // namespace
 
-Sampler::Sampler(int vocab_size, const KernelTable& kernels)
-    : kernels_(&kernels),
+Sampler::Sampler(int vocab_size)
+    : kernels_(&select_kernels()),
       adjusted_(static_cast<std::size_t>(vocab_size)),
       weights_(adjusted_.size()),
       found_maxima_(static_cast<std::size_t>(num_logit_runs(vocab_size))),

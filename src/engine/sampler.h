@@ -29,7 +29,7 @@ struct SampleContext {
 // Thread: one at a time.
 class Sampler {
  public:
-  explicit Sampler(int vocab_size, const KernelTable& kernels = select_kernels());
+  explicit Sampler(int vocab_size);
   // What one takes when it is made, for the planner.
   static std::int64_t size_bytes(int vocab_size) { return std::int64_t{vocab_size} * 12; }
 

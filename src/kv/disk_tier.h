@@ -65,9 +65,6 @@ class DiskTier final : public KvTier {
   TierStats stats() const override;
   bool takes_writes() const override;
 
-  // "io_uring" or "threads".
-  const char* io_name() const { return read_io_->name(); }
-
  private:
   struct Write;
   struct Read;

@@ -52,8 +52,6 @@ class TierLoader {
   // Copies what has arrived, asks for more; ended loads that were not cancelled are appended.
   void poll(std::vector<EndedLoad>& ended);
 
-  bool is_busy() const { return !loads_.empty(); }
-
  private:
   struct Buffer;
   struct Load;
