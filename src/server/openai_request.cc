@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdint>
-#include <iterator>
 #include <limits>
 #include <utility>
 
@@ -253,11 +252,14 @@ void parse_tool_arguments(Json& message, const std::string& path) {
 // Clients send back what they were sent, with null for what there is not; to templates, such a member
 // is there.
 void drop_absent_members(Json& message) {
-  for (auto member = message.begin(); member != message.end();) {
-    const bool is_absent = (member->is_null() && member.key() != "content") ||
-                           (member.key() == "tool_calls" && *member == Json::array());
-    member = is_absent ? message.erase(member) : std::next(member);
+  // Erasing from an ordered object moves all that comes behind.
+  Json::object_t present;
+  for (auto& [name, value] : message.get_ref<Json::object_t&>()) {
+    const bool is_absent = (value.is_null() && name != "content") ||
+                           (name == "tool_calls" && value == Json::array());
+    if (!is_absent) present.emplace_back(name, std::move(value));
   }
+  message = std::move(present);
 }
 
 void read_messages(const Json& value, ChatRequest& request) {

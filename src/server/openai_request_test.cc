@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <fstream>
 #include <iterator>
 #include <string>
@@ -256,6 +257,17 @@ TEST(OpenAiRequest, AbsentMembersOfAMessageAreHiddenFromTemplates) {
     EXPECT_NE(llama.render(input).text.find("assistant<|end_header_id|>\n\nHello.<|eot_id|>"),
               std::string::npos);
   }
+}
+
+TEST(OpenAiRequest, AbsentMembersTakeLinearTime) {
+  std::string body = R"({"messages":[{"role":"user","content":"hi")";
+  for (int i = 0; i < 200'000; ++i) body += fmt::format(R"(,"a{}":null)", i);
+  const Json json = parse_json(body + "}]}", {});
+  const auto begin = std::chrono::steady_clock::now();
+  const ChatRequest request = parse_chat_request(json, kRules);
+  // Erased one by one they take minutes.
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+  EXPECT_EQ(dump_json(request.messages[0]), R"({"role":"user","content":"hi"})");
 }
 
 TEST(OpenAiRequest, CallsMayBeAskedForOneByOne) {
