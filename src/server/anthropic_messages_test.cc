@@ -251,6 +251,23 @@ TEST(AnthropicMessages, CallsAreBlocks) {
   EXPECT_EQ(whole["stop_reason"], "tool_use");
 }
 
+TEST(ToolCalls, ArgumentsKeepTheirDigitsInEveryApi) {
+  GenerationOptions options;
+  options.reads_tool_calls = true;
+  const Tokenizer tokenizer(tiny_vocabulary());
+  const std::string text =
+      R"(<tool_call>{"name": "f", "arguments": {"id": 25000000000000000001}}</tool_call>)";
+  for (const auto make : {0, 1, 2}) {
+    const auto writer = make == 0   ? make_messages_writer("m")
+                        : make == 1 ? make_chat_writer("m", tokenizer)
+                                    : make_responses_writer("m", tokenizer, {});
+    writer->set_options(options);
+    const std::string whole = whole_of(*writer, text);
+    const char* shown = make == 0 ? R"({"id":25000000000000000001})" : R"({\"id\":25000000000000000001})";
+    EXPECT_NE(whole.find(shown), std::string::npos) << whole;
+  }
+}
+
 TEST(OpenAiChat, CallsAreToolCalls) {
   GenerationOptions options;
   options.reads_tool_calls = true;

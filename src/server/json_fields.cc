@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <utility>
 
 #include "base/error.h"
@@ -80,12 +81,14 @@ std::optional<std::int64_t> Fields::integer(std::string_view name,
     if (fits && real != std::trunc(real))
       fail(name, fmt::format("must be a whole number, it is {}", real));
     if (fits) result = static_cast<std::int64_t>(real);
+  } else if (is_long_integer(*value)) {
+    fits = false;
   } else {
     fail(name, fmt::format("must be a whole number, it is {}", describe_type(*value)));
   }
   if (!fits || result < range.min || result > range.max) {
     fail(name,
-         fmt::format("must be between {} and {}, it is {}", range.min, range.max, value->dump()));
+         fmt::format("must be between {} and {}, it is {}", range.min, range.max, dump_json(*value)));
   }
   return result;
 }
@@ -93,10 +96,11 @@ std::optional<std::int64_t> Fields::integer(std::string_view name,
 std::optional<double> Fields::number(std::string_view name, Range<double> range) const {
   const Json* value = find(name);
   if (value == nullptr) return std::nullopt;
-  if (!value->is_number()) {
+  if (!value->is_number() && !is_long_integer(*value)) {
     fail(name, fmt::format("must be a number, it is {}", describe_type(*value)));
   }
-  const double result = value->get<double>();
+  const double result =
+      is_long_integer(*value) ? std::strtod(dump_json(*value).c_str(), nullptr) : value->get<double>();
   if (!(result >= range.min && result <= range.max)) {
     fail(name, fmt::format("must be between {} and {}, it is {}", range.min, range.max, result));
   }

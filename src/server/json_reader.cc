@@ -1,5 +1,6 @@
 #include "server/json_reader.h"
 
+#include <algorithm>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -21,7 +22,10 @@ class Builder final : public nlohmann::json_sax<Json> {
   bool boolean(bool value) override { return add(value); }
   bool number_integer(number_integer_t value) override { return add(value); }
   bool number_unsigned(number_unsigned_t value) override { return add(value); }
-  bool number_float(number_float_t value, const string_t&) override { return add(value); }
+  bool number_float(number_float_t value, const string_t& text) override {
+    if (text.find_first_of(".eE") != text.npos) return add(value);
+    return add(Json::binary({text.begin(), text.end()}));
+  }
   bool string(string_t& value) override { return add(std::move(value)); }
   bool binary(binary_t&) override { return false; }
 
@@ -106,6 +110,11 @@ class Builder final : public nlohmann::json_sax<Json> {
   std::size_t num_values_ = 0;
 };
 
+bool holds_long_integer(const Json& value) {
+  return is_long_integer(value) ||
+         (value.is_structured() && std::any_of(value.begin(), value.end(), holds_long_integer));
+}
+
 }  // namespace
 
 Json parse_json(std::string_view text, const JsonLimits& limits) {
@@ -116,7 +125,28 @@ Json parse_json(std::string_view text, const JsonLimits& limits) {
 }
 
 std::string dump_json(const Json& value) {
-  return value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  if (!holds_long_integer(value)) return value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  std::string text;
+  append_json(value, ",", ":", text);
+  return text;
+}
+
+void append_json(const Json& value, std::string_view comma, std::string_view colon,
+                 std::string& out) {
+  if (is_long_integer(value)) {
+    out.append(value.get_binary().begin(), value.get_binary().end());
+  } else if (!value.is_structured()) {
+    out += dump_json(value);
+  } else {
+    out += value.is_object() ? '{' : '[';
+    bool is_first = true;
+    for (const auto& [key, item] : value.items()) {
+      if (!std::exchange(is_first, false)) out += comma;
+      if (value.is_object()) out.append(dump_json(key)).append(colon);
+      append_json(item, comma, colon, out);
+    }
+    out += value.is_object() ? '}' : ']';
+  }
 }
 
 std::string shorten(std::string_view text, std::size_t max_bytes) {

@@ -8,7 +8,8 @@
 
 namespace larder {
 
-// The order of keys is kept: chat templates print tools and arguments in it.
+// The order of keys is kept: chat templates print tools and arguments in it. An integer beyond 64 bits
+// is held as its digits, in a binary value, as no double has all of them.
 using Json = nlohmann::ordered_json;
 
 struct JsonLimits {
@@ -22,8 +23,14 @@ struct JsonLimits {
 // neither is), and for more levels or values than the limits allow.
 Json parse_json(std::string_view text, const JsonLimits& limits);
 
+inline bool is_long_integer(const Json& value) { return value.is_binary(); }
+
 // Compact JSON in valid UTF-8: bytes that are not become U+FFFD.
 std::string dump_json(const Json& value);
+
+// Likewise, with these between items, and between a key and its value.
+void append_json(const Json& value, std::string_view comma, std::string_view colon,
+                 std::string& out);
 
 // At most max_bytes of the text, cut between characters, for showing it in a message.
 std::string shorten(std::string_view text, std::size_t max_bytes = 80);

@@ -26,6 +26,19 @@ TEST(JsonReader, KeepsValuesAndTheOrderOfKeys) {
   EXPECT_EQ(parse_json("7", {}).get<int>(), 7);
 }
 
+TEST(JsonReader, KeepsEveryDigitOfAnInteger) {
+  for (const char* text :
+       {"25000000000000000001", "-9223372036854775809", "[{\"a\":[18446744073709551616,1.5,\"x\"]},{},[]]",
+        "115792089237316195423570985008687907853269984665640564039457584007913129639935"}) {
+    EXPECT_EQ(dump_json(parse_json(text, {})), text);
+  }
+  EXPECT_TRUE(is_long_integer(parse_json("18446744073709551616", {})));
+  EXPECT_FALSE(is_long_integer(parse_json("18446744073709551615", {})));
+  std::string spaced;
+  append_json(parse_json(R"({"a":[1,18446744073709551616],"b":{}})", {}), ", ", ": ", spaced);
+  EXPECT_EQ(spaced, R"({"a": [1, 18446744073709551616], "b": {}})");
+}
+
 TEST(JsonReader, RefusesWhatIsNotJson) {
   for (const char* text :
        {"", " ", "{", "[1,]", "{\"a\":1,}", "{a:1}", "nul", "NaN", "[Infinity]", "[1e400]",

@@ -143,9 +143,7 @@ bool sort_tools(Json& tools) {
   if (!tools.is_array()) return false;
   Json sorted = Json::array();
   for (const Json& tool : tools) sorted.push_back(with_sorted_keys(tool, true));
-  if (sorted.dump(-1, ' ', false, Json::error_handler_t::replace) ==
-      tools.dump(-1, ' ', false, Json::error_handler_t::replace))
-    return false;
+  if (dump_json(sorted) == dump_json(tools)) return false;
   tools = std::move(sorted);
   return true;
 }

@@ -122,6 +122,8 @@ TEST(OpenAiRequest, ErrorsNameTheField) {
       {R"("n":2147483648)", "n"},
       {R"("n":129)", "n"},
       {R"("n":18446744073709551617)", "n"},
+      {R"("temperature":18446744073709551617)", "temperature"},
+      {R"("logit_bias":{"1":18446744073709551617})", "logit_bias"},
       {R"("n":true)", "n"},
       {R"("max_tokens":0)", "max_tokens"},
       {R"("max_tokens":-1)", "max_tokens"},
@@ -235,6 +237,18 @@ TEST(OpenAiRequest, CallsWithoutArgumentsHaveNone) {
     EXPECT_EQ(dump_json(request.messages[1]["tool_calls"][0]["function"]),
               R"({"name":"f","arguments":{}})");
   }
+}
+
+TEST(OpenAiRequest, ArgumentsReachTheTemplateWithAllTheirDigits) {
+  const ChatTemplate shows(
+      "{% for m in messages %}{% for c in m.tool_calls %}{{ c.function.arguments | tojson }} "
+      "{{ c.function.arguments.id + 1 }}{% endfor %}{% endfor %}");
+  TemplateInput input;
+  input.messages = parse_chat_request(
+      parse_json(R"({"messages":[{"role":"user","content":"hi"},{"role":"assistant","tool_calls":[
+          {"function":{"name":"f","arguments":"{\"id\":-25000000000000000001}"}}]}]})", {}),
+      kRules).messages;
+  EXPECT_EQ(shows.render(input).text, R"({"id": -25000000000000000001} -25000000000000000000)");
 }
 
 // As openai's model_dump() writes an answer: with null, or an empty list, for what there is not.

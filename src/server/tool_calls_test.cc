@@ -9,7 +9,7 @@ namespace {
 std::string show(const std::vector<AnswerPiece>& pieces) {
   std::string shown;
   for (const AnswerPiece& piece : pieces) {
-    shown += piece.call ? "[" + piece.call->name + piece.call->arguments.dump() + "]" : piece.text;
+    shown += piece.call ? "[" + piece.call->name + dump_json(piece.call->arguments) + "]" : piece.text;
   }
   return shown;
 }
@@ -35,6 +35,8 @@ TEST(ToolCalls, FoundHoweverTheTextComes) {
        "</tool_call> so",
        "[f{}][g{}]so"},
       {"<tool_call>{\"name\":\"f\"}", "[f{}]"},
+      {R"(<tool_call>{"name":"f","arguments":{"id":25000000000000000001}}</tool_call>)",
+       R"([f{"id":25000000000000000001}])"},
       {"<tool_call>{\"name\":", "<tool_call>{\"name\":"},
       {"<tool_call>no</tool_call> x", "<tool_call>no</tool_call> x"},
       {"between <tool_call> and so", "between <tool_call> and so"},

@@ -9,27 +9,7 @@ namespace larder {
 namespace {
 
 // As Python's json.dumps writes it, which is what models have seen.
-void append_json(const Json& value, std::string& out) {
-  if (value.is_object()) {
-    out += '{';
-    bool is_first = true;
-    for (const auto& [key, item] : value.items()) {
-      if (!std::exchange(is_first, false)) out += ", ";
-      out += dump_json(key) + ": ";
-      append_json(item, out);
-    }
-    out += '}';
-  } else if (value.is_array()) {
-    out += '[';
-    for (std::size_t i = 0; i < value.size(); ++i) {
-      if (i > 0) out += ", ";
-      append_json(value[i], out);
-    }
-    out += ']';
-  } else {
-    out += dump_json(value);
-  }
-}
+void append_like_python(const Json& value, std::string& out) { append_json(value, ", ", ": ", out); }
 
 // A message's content and where its parts end.
 struct Content {
@@ -142,7 +122,7 @@ class Adapter {
         for (const char* key : {"name", "arguments"}) {
           if (function.is_object() && function.contains(key)) shown[key] = function[key];
         }
-        append_json(shown, text);
+        append_like_python(shown, text);
         content.append(text + "\n</tool_call>");
       }
     }
@@ -170,7 +150,7 @@ class Adapter {
         "provided with function signatures within <tools></tools> XML tags:\n<tools>";
     for (std::size_t i = 0; i < request_.tools.size(); ++i) {
       text += '\n';
-      append_json(request_.tools[i], text);
+      append_like_python(request_.tools[i], text);
       if (i + 1 == request_.tools.size()) {
         text +=
             "\n</tools>\n\nFor each function call, return a json object with function name and "

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "tokenizer/jinja_filters_number.h"
 #include "tokenizer/jinja_sort.h"
 #include "tokenizer/jinja_text_methods.h"
 
@@ -25,6 +26,13 @@ Value convert_object(Runtime& runtime, const nlohmann::ordered_json& json, Origi
   return runtime.dict(std::move(dict), origin);
 }
 
+Value convert_long_integer(const nlohmann::ordered_json& json, Origin origin) {
+  constexpr std::size_t kMaxDigits = 38;  // as many always fit, with or without a sign
+  const std::string digits(json.get_binary().begin(), json.get_binary().end());
+  if (digits.size() <= kMaxDigits) return Value::integer(*parse_integer(digits, 10), origin);
+  return Value::real(*parse_real(digits), origin);
+}
+
 Value convert(Runtime& runtime, const nlohmann::ordered_json& json, Origin origin, int depth) {
   if (depth > runtime.budget().max_depth()) {
     fail("the request is nested deeper than {}", runtime.budget().max_depth());
@@ -39,6 +47,8 @@ Value convert(Runtime& runtime, const nlohmann::ordered_json& json, Origin origi
       return Value::integer(json.get<std::uint64_t>(), origin);
     case Type::number_float:
       return Value::real(json.get<double>(), origin);
+    case Type::binary:
+      return convert_long_integer(json, origin);
     case Type::string:
       return Value(plain_text(json.get_ref<const std::string&>(), origin));
     case Type::object:
