@@ -101,7 +101,7 @@ std::optional<std::string> Router::answer_to(const HttpRequest& request, const s
     return parse_json(found->second, {})["choices"][0]["text"].get<std::string>();
   }
   if (request.answers.size() >= kMaxErrands) return std::nullopt;
-  adapt_tools(chat, model_.chat_template);
+  adapt_chat(chat, model_.chat_template);
   chat.known_turns = recall_turns(*history_, salt, chat);
   GenerationJob job;
   job.salt = salt;

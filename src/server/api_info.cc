@@ -47,7 +47,7 @@ Reply Router::tokenize(const HttpRequest& request, Mailbox::Wake) const {
     ChatRequest chat;
     chat.options.truncate_prompt_tokens = -1;  // counting is allowed beyond the model's length
     read_chat_prompt(body, chat);
-    adapt_tools(chat, model_.chat_template);
+    adapt_chat(chat, model_.chat_template);
     tokens = encode_chat(chat, model_).tokens;
   } else {
     const auto prompt = fields.string("prompt", request.body.size());

@@ -132,7 +132,7 @@ class SummaryWriter {
     ask.messages.insert(ask.messages.end(), place(0), place(task_.num_head));
     ask.messages.insert(ask.messages.end(), place(at_), place(end));
     ask.messages.push_back({{"role", "user"}, {"content", kSummaryRequest}});
-    if (!summary_.text.empty()) put_summary(ask, summary_.text, summarizer_.measure);
+    if (!summary_.text.empty()) put_summary(ask, summary_.text);
     return fits(ask) ? std::optional(std::move(ask)) : std::nullopt;
   }
 
@@ -202,36 +202,24 @@ Summary sum_up(const SummaryTask& task, const Summarizer& summarizer) {
   return SummaryWriter(task, summarizer).write();
 }
 
-void put_summary(ChatRequest& chat, const std::string& text,
-                 const std::function<std::optional<int>(const ChatRequest&)>& measure) {
+void put_summary(ChatRequest& chat, const std::string& text) {
   auto& messages = chat.messages.get_ref<Json::array_t&>();
   const std::string summary = std::string(kSummaryHeading) + text;
   if (messages.empty()) return;
-  const auto has_text = [](const Json& message) {
-    return message.contains("content") && message["content"].is_string();
-  };
-  if (messages[0]["role"] == "system" && has_text(messages[0])) {
-    std::string whole = messages[0]["content"].get<std::string>() + "\n\n" + summary;
+  const auto content = messages[0].find("content");
+  const bool has_text = content != messages[0].end() && content->is_string();
+  if (messages[0]["role"] == "system" && has_text) {
+    std::string whole = content->get<std::string>() + "\n\n" + summary;
     if (!chat.parts.empty() && !chat.parts[0].empty()) chat.parts[0].back().end = whole.size();
-    messages[0]["content"] = std::move(whole);
+    *content = std::move(whole);
     return;
   }
-  ChatRequest probe;
-  probe.messages = Json::array({{{"role", "system"}, {"content", "x"}},
-                                {{"role", "user"}, {"content", "x"}}});
-  if (measure(probe) || !has_text(messages[0])) {
-    number_messages(chat);
-    chat.sent_as.insert(chat.sent_as.begin(), -1);
-    messages.insert(messages.begin(), Json{{"role", "system"}, {"content", summary}});
-    if (!chat.parts.empty()) chat.parts.insert(chat.parts.begin(), std::vector<ContentPart>());
-    for (KnownTurn& turn : chat.known_turns) ++turn.message;
-    for (CacheMark& mark : chat.marks) mark.message += mark.message >= 0;
-    return;
-  }
-  const std::string before = summary + "\n\n";
-  messages[0]["content"] = before + messages[0]["content"].get<std::string>();
-  if (chat.parts.empty()) return;
-  for (ContentPart& part : chat.parts[0]) part.end += before.size();
+  number_messages(chat);
+  chat.sent_as.insert(chat.sent_as.begin(), -1);
+  messages.insert(messages.begin(), Json{{"role", "system"}, {"content", summary}});
+  if (!chat.parts.empty()) chat.parts.insert(chat.parts.begin(), std::vector<ContentPart>());
+  for (KnownTurn& turn : chat.known_turns) ++turn.message;
+  for (CacheMark& mark : chat.marks) mark.message += mark.message >= 0;
 }
 
 }  // namespace larder

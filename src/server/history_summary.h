@@ -50,10 +50,8 @@ struct SummaryTask {
 // quoted in pieces; what fits in no way is left untold.
 Summary sum_up(const SummaryTask& task, const Summarizer& summarizer);
 
-// Puts a summary where the model is to read it: at the end of the system prompt, or where the chat
-// has none and the template takes none (measure) at the beginning of the first message.
-void put_summary(ChatRequest& chat, const std::string& text,
-                 const std::function<std::optional<int>(const ChatRequest&)>& measure);
+// Puts a summary where the model is to read it: at the end of the system prompt.
+void put_summary(ChatRequest& chat, const std::string& text);
 
 // Fills ChatRequest::sent_as, for what changes the list of messages.
 void number_messages(ChatRequest& chat);

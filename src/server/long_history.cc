@@ -187,7 +187,7 @@ std::optional<HistoryReport> shorten_history(ChatRequest& chat, const Summarizer
   report.options = chat.options.history;
   const HistoryStrategy strategy = report.options.strategy;
   const bool sums_up = strategy == HistoryStrategy::kSummary;
-  if (!sums_up && !chat.summary.empty()) put_summary(chat, chat.summary, summarizer.measure);
+  if (!sums_up && !chat.summary.empty()) put_summary(chat, chat.summary);
   if (strategy == HistoryStrategy::kNone) return std::nullopt;
   const int limit = limit_of(chat, summarizer.max_model_len);
   report.options.max_tokens = limit;
@@ -210,7 +210,7 @@ std::optional<HistoryReport> shorten_history(ChatRequest& chat, const Summarizer
     drop(chat, cut);
     if (sums_up) report.kept = chat.messages;
   }
-  if (!report.summary.text.empty()) put_summary(chat, report.summary.text, summarizer.measure);
+  if (!report.summary.text.empty()) put_summary(chat, report.summary.text);
   return report;
 }
 
@@ -219,12 +219,15 @@ void put_quotes(ChatRequest& chat, HistoryReport& report) {
   for (std::size_t i = chat.messages.size(); i-- > 0;) {
     Json& message = chat.messages[i];
     const auto content = message.find("content");
-    const bool is_it = begins_turn(message) && content != message.end() && content->is_string() &&
-                       content->get_ref<const std::string&>() == report.question;
-    if (!is_it) continue;
-    *content = report.quotes + report.question;
+    if (!begins_turn(message) || content == message.end() || !content->is_string()) continue;
+    auto& text = content->get_ref<std::string&>();
+    if (!text.ends_with(report.question)) continue;  // a system prompt may stand before it
+    const std::size_t place = text.size() - report.question.size();
+    text.insert(place, report.quotes);
     if (i >= chat.parts.size()) return;
-    for (ContentPart& part : chat.parts[i]) part.end += report.quotes.size();
+    for (ContentPart& part : chat.parts[i]) {
+      if (part.end > place) part.end += report.quotes.size();
+    }
     return;
   }
   report.retrieved_turns.clear();

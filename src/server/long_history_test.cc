@@ -39,12 +39,10 @@ ChatRequest chat_of(Json messages, HistoryStrategy strategy, int max_tokens) {
   return chat;
 }
 
-// A prompt of a template that puts ten tokens around a message, three at the end, and takes no system
-// prompt if so told. A character is a token.
-std::optional<int> measure(const ChatRequest& chat, bool takes_system = true) {
+// A prompt of a template that puts ten tokens around a message, and three at the end. A character is a token.
+std::optional<int> measure(const ChatRequest& chat) {
   int sum = 3;
   for (const Json& message : chat.messages) {
-    if (message["role"] == "system" && !takes_system) return std::nullopt;
     sum += static_cast<int>(message["content"].get_ref<const std::string&>().size()) + 10;
   }
   return sum;
@@ -257,16 +255,25 @@ TEST(LongHistory, AnEarlierSummaryComesFirst) {
   EXPECT_TRUE(window.messages[0]["content"].get<std::string>().ends_with("It rained."));
 }
 
-TEST(LongHistory, SummariesGoToTheUserWhereThereIsNoSystemPrompt) {
-  for (const bool takes_system : {false, true}) {
-    ChatRequest chat = chat_of(Json::array({message("user", "Hi")}), {}, 0);
-    put_summary(chat, "It rained.",
-                [&](const ChatRequest& asked) { return measure(asked, takes_system); });
-    EXPECT_EQ(chat.messages.size(), takes_system ? 2u : 1u);
-    EXPECT_EQ(chat.sent_as, takes_system ? std::vector<int>({-1, 0}) : std::vector<int>());
-    EXPECT_EQ(chat.messages[0]["role"], takes_system ? "system" : "user");
-    EXPECT_NE(chat.messages[0]["content"].get<std::string>().find("rained"), std::string::npos);
-  }
+TEST(LongHistory, SummariesAreASystemPromptWhereThereIsNone) {
+  ChatRequest chat = chat_of(Json::array({message("user", "Hi")}), {}, 0);
+  put_summary(chat, "It rained.");
+  EXPECT_EQ(chat.messages.size(), 2u);
+  EXPECT_EQ(chat.sent_as, (std::vector<int>{-1, 0}));
+  EXPECT_EQ(chat.messages[0]["role"], "system");
+  EXPECT_NE(chat.messages[0]["content"].get<std::string>().find("rained"), std::string::npos);
+}
+
+TEST(LongHistory, QuotesStandBeforeAQuestionThatFollowsOtherText) {
+  ChatRequest chat = chat_of(Json::array({message("user", "You are helpful.\n\nWhat?")}), {}, 0);
+  chat.parts = {{{.end = 16}, {.end = 23}}};
+  HistoryReport report;
+  report.question = "What?";
+  report.quotes = "quotes\n";
+  put_quotes(chat, report);
+  EXPECT_EQ(chat.messages[0]["content"], "You are helpful.\n\nquotes\nWhat?");
+  EXPECT_EQ(chat.parts[0][0].end, 16u);
+  EXPECT_EQ(chat.parts[0][1].end, 30u);
 }
 
 TEST(LongHistory, AskingForAsManyTokensAsThereIsRoomForDropsNothingMore) {

@@ -89,7 +89,7 @@ struct ChatRequest {
   std::vector<std::vector<ContentPart>> parts;  // TemplateInput::parts
   std::vector<CacheMark> marks;   // in order, at most kMaxCacheMarks
   Json tools;                     // null or an array
-  Json adapted_tools;             // those that adapt_tools() has written into the texts
+  Json adapted_tools;             // those that adapt_chat() has written into the texts
   // Of each message, which of the client's it is or begins with; -1 = its system prompt, or put in.
   // Empty: they are the client's.
   std::vector<int> sent_as;

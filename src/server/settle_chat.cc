@@ -11,7 +11,7 @@ SettledChat settle(ChatRequest& chat, const ServedModel& model, const Summarizer
   SettledChat settled;
   settled.normalised = normalise(chat.options.normalisation, chat.messages, chat.parts, chat.tools);
   settled.history = shorten_history(chat, summarizer);
-  adapt_tools(chat, model.chat_template);
+  adapt_chat(chat, model.chat_template);
   chat.known_turns = recall_turns(answers, summarizer.salt, chat);
   settled.last = chat.messages.back();
   if (settled.history) put_quotes(chat, *settled.history);
@@ -27,7 +27,7 @@ std::vector<KnownTurn> recall_turns(HistoryTokens& answers, const std::string& s
 }
 
 std::optional<int> measure_chat(ChatRequest chat, const ServedModel& model) {
-  adapt_tools(chat, model.chat_template);
+  adapt_chat(chat, model.chat_template);
   try {
     return static_cast<int>(encode_chat(chat, model).tokens.size());
   } catch (const Error&) {

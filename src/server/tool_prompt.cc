@@ -5,6 +5,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/error.h"
+#include "server/history_summary.h"
+
 namespace larder {
 namespace {
 
@@ -26,6 +29,15 @@ struct Content {
   void append(std::string_view more, int tool = -1) {
     text += more;
     parts.push_back({.end = text.size(), .tool = tool});
+  }
+  // Returns where the other one's parts begin.
+  int join(const Content& more) {
+    const auto first_part = static_cast<int>(parts.size());
+    for (const ContentPart& part : more.parts) {
+      parts.push_back({.end = text.size() + part.end, .tool = part.tool});
+    }
+    text += more.text;
+    return first_part;
   }
 };
 
@@ -133,13 +145,7 @@ class Adapter {
   Place join(const Content& more) {
     Content& content = contents_.back();
     content.text += '\n';
-    const Place place{static_cast<int>(contents_.size()) - 1,
-                      static_cast<int>(content.parts.size())};
-    for (const ContentPart& part : more.parts) {
-      content.parts.push_back({.end = content.text.size() + part.end, .tool = part.tool});
-    }
-    content.text += more.text;
-    return place;
+    return {static_cast<int>(contents_.size()) - 1, content.join(more)};
   }
 
   void add_tools() {
@@ -177,6 +183,51 @@ class Adapter {
   bool was_result_ = false;        // the last one
 };
 
+bool renders(const ChatTemplate& chat_template, Json messages) {
+  TemplateInput input;
+  input.messages = std::move(messages);
+  try {
+    chat_template.render(input);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+bool refuses_system_prompts(const ChatTemplate& chat_template) {
+  const std::string& source = chat_template.source();
+  if (source.find("raise_exception") == source.npos) return false;
+  const Json system = {{"role", "system"}, {"content", "x"}};
+  const Json user = {{"role", "user"}, {"content", "x"}};
+  return !renders(chat_template, Json::array({system, user})) &&
+         renders(chat_template, Json::array({user}));
+}
+
+// The system prompt becomes the beginning of the user's first message.
+void fold_system_prompt(ChatRequest& request) {
+  auto& messages = request.messages.get_ref<Json::array_t&>();
+  if (messages.size() == 1 || !has_role(messages[1], "user")) {
+    messages[0]["role"] = "user";
+    return;
+  }
+  number_messages(request);
+  request.parts.resize(messages.size());
+  Content whole(messages[0], std::move(request.parts[0]));
+  const Content more(messages[1], std::move(request.parts[1]));
+  if (!whole.text.empty()) whole.text += "\n\n";
+  const int first_part = whole.join(more);
+  messages[1]["content"] = std::move(whole.text);
+  request.parts[1] = std::move(whole.parts);
+  messages.erase(messages.begin());
+  request.parts.erase(request.parts.begin());
+  request.sent_as.erase(request.sent_as.begin() + (request.sent_as[0] < 0 ? 0 : 1));
+  for (CacheMark& mark : request.marks) {
+    if (mark.message == 1) mark.part += first_part;
+    if (mark.message > 0) --mark.message;
+  }
+  for (KnownTurn& turn : request.known_turns) turn.message -= turn.message > 0;
+}
+
 bool speaks_of_tools(const ChatRequest& request) {
   if (request.tools.is_array() && !request.tools.empty()) return true;
   return std::ranges::any_of(request.messages, [](const Json& message) {
@@ -186,7 +237,7 @@ bool speaks_of_tools(const ChatRequest& request) {
 
 }  // namespace
 
-void adapt_tools(ChatRequest& request, const ChatTemplate& chat_template) {
+void adapt_chat(ChatRequest& request, const ChatTemplate& chat_template) {
   const bool has_tools = request.tools.is_array() && !request.tools.empty();
   const std::string& source = chat_template.source();
   const bool knows_tools = source.find("tools") != source.npos;
@@ -194,6 +245,8 @@ void adapt_tools(ChatRequest& request, const ChatTemplate& chat_template) {
       has_tools && request.options.may_call_tools &&
       (!knows_tools || source.find("<tool_call>") != source.npos);
   if (!knows_tools && speaks_of_tools(request)) Adapter(request).run();
+  const bool has_system = !request.messages.empty() && has_role(request.messages[0], "system");
+  if (has_system && refuses_system_prompts(chat_template)) fold_system_prompt(request);
 }
 
 }  // namespace larder

@@ -1,4 +1,4 @@
-// Tools, calls and their results as text, for models whose chat template knows none of them.
+// What a model's chat template does not take as it is: tools, calls and their results, system prompts.
 #pragma once
 
 #include "server/openai_request.h"
@@ -8,8 +8,9 @@ namespace larder {
 
 // Where the template never speaks of tools, puts them into the request's texts: the definitions at
 // the end of the system prompt, in the words that Hermes models are trained with, calls into the
-// answer that made them, results into a message of the user. Marks keep the parts that they mark.
-// Sets whether the answer's calls can be read (GenerationOptions::reads_tool_calls).
-void adapt_tools(ChatRequest& request, const ChatTemplate& chat_template);
+// answer that made them, results into a message of the user. Where it refuses system prompts, as Gemma 2's
+// and the first of Mistral 7B's do, that text goes before the user's first message's. Marks keep the
+// parts that they mark. Sets whether the answer's calls can be read (GenerationOptions::reads_tool_calls).
+void adapt_chat(ChatRequest& request, const ChatTemplate& chat_template);
 
 }  // namespace larder

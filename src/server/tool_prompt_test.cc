@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <iterator>
+
 #include "server/anthropic_request.h"
 #include "server/server_test_support.h"
 
@@ -23,8 +26,14 @@ constexpr const char* kTurns =
        {"role":"tool","tool_call_id":"1","content":"b"},{"role":"user","content":"c"},
        {"role":"assistant","content":"d"},{"role":"user","content":"e"})";
 
-ChatRequest adapted(ChatRequest request) {
-  adapt_tools(request, ChatTemplate(kTemplate));
+// Refuses system prompts, and roles that do not take turns.
+std::string gemma2() {
+  std::ifstream file(LARDER_SOURCE_DIR "/tests/golden/chat_template/templates/gemma2.jinja");
+  return std::string(std::istreambuf_iterator<char>(file), {});
+}
+
+ChatRequest adapted(ChatRequest request, const std::string& source = kTemplate) {
+  adapt_chat(request, ChatTemplate(source));
   return request;
 }
 
@@ -66,6 +75,57 @@ TEST(ToolPrompt, IsTheSameWhereNoToolMayBeCalled) {
     EXPECT_FALSE(barred.options.reads_tool_calls);
   }
   EXPECT_EQ(read_anthropic("none").marks.size(), 1u);
+}
+
+TEST(SystemPrompt, GoesToTheUserWhereTheTemplateRefusesIt) {
+  const ChatTemplate chat_template(gemma2());
+  const auto read = [](const std::string& fields, const std::string& messages) {
+    return adapted(parse_chat_request(
+        parse_json("{" + fields + "\"messages\":[" + messages + "]}", {}), kRules), gemma2());
+  };
+  const auto text_of = [&](const ChatRequest& request) {
+    TemplateInput input;
+    input.messages = request.messages;
+    input.parts = request.parts;
+    return chat_template.render(input).text;
+  };
+  const std::string tools = std::string(kTools) + ",";
+  const ChatRequest plain =
+      read("", R"({"role":"system","content":"s"},{"role":"user","content":"a"},
+                  {"role":"assistant","content":"b"},{"role":"user","content":"c"})");
+  EXPECT_EQ(text_of(plain),
+            "<start_of_turn>user\ns\n\na<end_of_turn>\n<start_of_turn>model\nb<end_of_turn>\n"
+            "<start_of_turn>user\nc<end_of_turn>\n<start_of_turn>model\n");
+  EXPECT_EQ(plain.sent_as, (std::vector<int>{0, 2, 3}));
+  const ChatRequest called = read(tools, kTurns);
+  EXPECT_NE(text_of(called).find("</tool_call>\n\na<end_of_turn>"), std::string::npos);
+  EXPECT_EQ(called.sent_as, (std::vector<int>{0, 1, 2, 4, 5}));
+  const ChatRequest alone = read("", R"({"role":"system","content":"s"})");
+  EXPECT_EQ(alone.messages[0]["role"], "user");
+  // Templates that take them get them.
+  EXPECT_EQ(chat(kTurns).messages[0]["role"], "system");
+}
+
+TEST(SystemPrompt, KeepsItsMarksAmongTheUsers) {
+  const ChatRequest request = adapted(parse_messages_request(
+      parse_json(R"({"max_tokens":1,
+        "system":[{"type":"text","text":"s"},{"type":"text","text":"t","cache_control":{"type":"ephemeral"}}],
+        "messages":[{"role":"user","content":[{"type":"text","text":"a","cache_control":{"type":"ephemeral"}}]},
+          {"role":"assistant","content":[{"type":"text","text":"b","cache_control":{"type":"ephemeral"}}]},
+          {"role":"user","content":"c"}]})", {}),
+      kRules), gemma2());
+  EXPECT_EQ(request.messages[0]["content"], "s\nt\n\na");
+  ASSERT_EQ(request.parts[0].size(), 3u);
+  EXPECT_EQ(request.parts[0][1].end, 3u);
+  EXPECT_EQ(request.parts[0][2].end, 6u);
+  ASSERT_EQ(request.marks.size(), 3u);
+  const auto place = [&](std::size_t i) {
+    return std::pair(request.marks[i].message, request.marks[i].part);
+  };
+  EXPECT_EQ(place(0), std::pair(0, 1));
+  EXPECT_EQ(place(1), std::pair(0, 2));
+  EXPECT_EQ(place(2), std::pair(1, 0));
+  EXPECT_EQ(request.sent_as, (std::vector<int>{0, 1, 2}));
 }
 
 TEST(ToolPrompt, KnowsWhichMessageWasTheClients) {

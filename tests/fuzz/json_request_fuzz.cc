@@ -29,7 +29,7 @@ void expect_error_or_value(Parse parse) {
 void render(larder::ChatRequest request) {
   static const larder::ChatTemplate chat_template("");
   CHECK(request.marks.size() <= larder::kMaxCacheMarks, request.marks.size());
-  larder::adapt_tools(request, chat_template);
+  larder::adapt_chat(request, chat_template);
   for (const larder::CacheMark& mark : request.marks) {
     CHECK(mark.message < static_cast<int>(request.messages.size()), mark.message);
     CHECK(mark.part >= 0, mark.part);
