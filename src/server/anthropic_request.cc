@@ -370,6 +370,10 @@ void read_diagnostics(const Fields& fields, GenerationOptions& options) {
 }
 
 ChatRequest read_request(const Fields& fields, const RequestRules& rules) {
+  const Json* servers = fields.find("mcp_servers");
+  if (servers != nullptr && *servers != Json::array()) {
+    fields.fail("mcp_servers", "are not supported; leave them out");
+  }
   ChatRequest request;
   GenerationOptions& options = request.options;
   options.model = fields.string("model", kMaxNameBytes).value_or("");

@@ -48,7 +48,7 @@ TEST(AnthropicRequest, ReadsEveryField) {
   const ChatRequest request = parse(
       kHi + R"(,"model":"m","temperature":0.5,"top_p":0.9,"top_k":3,"stop_sequences":["a","b"],
       "stream":true,"metadata":{"user_id":"u"},"system":"S","thinking":{"type":"disabled"},
-      "diagnostics":{"previous_message_id":"msg_1"},"service_tier":"auto","cache_salt":"s",
+      "diagnostics":{"previous_message_id":"msg_1"},"service_tier":"auto","mcp_servers":[],"cache_salt":"s",
       "tool_choice":{"type":"auto","disable_parallel_tool_use":true},"tools":[{"name":"f","description":"d","input_schema":{"type":"object"}}])");
   EXPECT_EQ(request.options.model, "m");
   EXPECT_FLOAT_EQ(request.options.sampling.temperature, 0.5F);
@@ -113,6 +113,7 @@ TEST(AnthropicRequest, ErrorsNameTheField) {
       {kHi + R"(,"tools":[{"name":"f"}])", "tools[0].input_schema"},
       {kHi + R"(,"tools":[{"type":"web_search_20250305","name":"f"}])", "tools[0].type"},
       {kHi + R"(,"output_config":{"format":{}})", "output_config.format"},
+      {kHi + R"(,"mcp_servers":[{"type":"url"}])", "mcp_servers"},
       {kHi + R"(,"system":5)", "system"},
       {kHi + R"(,"system":[{"type":"image"}])", "system[0].type"},
       {kHi + R"(,"cache_control":{"type":"other"})", "cache_control.type"},

@@ -23,6 +23,16 @@ void refuse_missing_features(const Fields& fields) {
                            "structured_outputs", "grammar", "json_schema"}) {
     if (fields.has(name)) fields.fail(name, "constrained output is not supported; leave it out");
   }
+  for (const char* name : {"functions", "function_call"}) {
+    if (fields.has(name)) fields.fail(name, "is not supported; send tools and tool_choice");
+  }
+  for (const char* name : {"web_search_options", "audio", "moderation"}) {
+    if (fields.has(name)) fields.fail(name, "is not supported; leave it out");
+  }
+  const Json* modalities = fields.find("modalities");
+  if (modalities != nullptr && *modalities != Json::array({"text"})) {
+    fields.fail("modalities", "only [\"text\"] is supported");
+  }
   if (fields.boolean("use_beam_search", false)) {
     fields.fail("use_beam_search", "beam search is not supported; use best_of");
   }

@@ -62,7 +62,7 @@ TEST(OpenAiRequest, ReadsEveryField) {
     "cache_salt":"s","truncate_prompt_tokens":100,"return_token_ids":true,
     "include_stop_str_in_output":true,"skip_special_tokens":false,
     "chat_template_kwargs":{"enable_thinking":false},"add_generation_prompt":false,
-    "response_format":{"type":"text"},"tools":[{"type":"function"}],"unknown_field":[1])");
+    "response_format":{"type":"text"},"modalities":["text"],"prediction":{"type":"content","content":"x"},"tools":[{"type":"function"}],"unknown_field":[1])");
   const GenerationOptions& options = request.options;
   const SamplingParams& sampling = options.sampling;
   EXPECT_FLOAT_EQ(sampling.temperature, 0.5f);
@@ -157,6 +157,13 @@ TEST(OpenAiRequest, ErrorsNameTheField) {
       {R"("guided_json":{})", "guided_json"},
       {R"("structured_outputs":{})", "structured_outputs"},
       {R"("use_beam_search":true)", "use_beam_search"},
+      {R"("functions":[])", "functions"},
+      {R"("function_call":"auto")", "function_call"},
+      {R"("web_search_options":{})", "web_search_options"},
+      {R"("audio":{"voice":"alloy"})", "audio"},
+      {R"("moderation":{})", "moderation"},
+      {R"("modalities":["text","audio"])", "modalities"},
+      {R"("modalities":"text")", "modalities"},
       {R"("tool_choice":"required")", "tool_choice"},
       {R"("tool_choice":{"type":"function"})", "tool_choice"},
       {R"("tools":{})", "tools"},
