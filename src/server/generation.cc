@@ -223,7 +223,6 @@ void Generation::observe_finished(const Choice& choice, const char* reason) {
                              .num_cached_tokens = choice.usage.num_cached_tokens,
                              .num_output_tokens = choice.num_tokens + (choice.stop_token ? 1 : 0),
                              .max_tokens = max_tokens_.at(static_cast<std::size_t>(choice.prompt)),
-                             .n = options_.n,
                              .times = choice.times});
 }
 
@@ -248,6 +247,8 @@ void Generation::emit(Choice& choice, ChoiceDelta delta, std::string& out) {
 
 void Generation::finish(std::string& out) {
   done_ = true;
+  // To the engine, and so to vLLM's metrics, each prompt is a request.
+  for (std::size_t i = 0; i < num_open_.size(); ++i) metrics_.observe_n(options_.n);
   if (options_.stream) return writer_->end(choices_, out);
   std::vector<Choice*> shown = chosen();
   out = writer_->whole(shown, choices_);

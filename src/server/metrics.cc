@@ -321,7 +321,11 @@ void ServerMetrics::observe_finished(const FinishedRequest& request) {
   histograms_[kComputedTokens].observe(request.num_prompt_tokens - request.num_cached_tokens);
   histograms_[kGenerationTokens].observe(request.num_output_tokens);
   histograms_[kMaxTokens].observe(request.max_tokens);
-  histograms_[kN].observe(request.n);
+}
+
+void ServerMetrics::observe_n(int n) {
+  const std::lock_guard lock(mutex_);
+  histograms_[kN].observe(n);
 }
 
 void ServerMetrics::count_rejection(const std::string& reason) {

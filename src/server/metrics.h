@@ -25,7 +25,6 @@ struct FinishedRequest {
   int num_cached_tokens = 0;
   int num_output_tokens = 0;  // a stop token counts
   int max_tokens = 0;
-  int n = 1;
   RequestTimes times;
 };
 
@@ -55,6 +54,7 @@ class ServerMetrics {
   void observe_first_token(double seconds);
   void observe_inter_token(double seconds);
   void observe_finished(const FinishedRequest& request);
+  void observe_n(int n);  // of a request whose choices have all finished
   void count_rejection(
       const std::string& reason);  // queue_full, draining, too_many_connections, ...
   void count_dropped_stream();     // a reader too slow

@@ -116,6 +116,18 @@ TEST(Metrics, WhoWaitsForATierIsNotRunning) {
   EXPECT_NE(page.find("reason=\"deferred\"} 2\n"), std::string::npos);
 }
 
+TEST(Metrics, NIsCountedOnceAPrompt) {
+  TestServer server;
+  for (const char* stream : {"false", "true"}) {
+    server.post("/v1/completions",
+                fmt::format(R"({{"prompt":["abc","d"],"max_tokens":2,"n":3,"stream":{}}})", stream));
+  }
+  const std::string page = server.get("/metrics").body;
+  EXPECT_EQ(value_of(page, "request_params_n_count"), 4);
+  EXPECT_EQ(value_of(page, "request_params_n_sum"), 12);
+  EXPECT_EQ(value_of(page, "request_generation_tokens_count"), 12);
+}
+
 TEST(Metrics, MaxTokensAreCountedAsTheyApply) {
   TestServer server;
   const Json reply =
