@@ -17,6 +17,8 @@
 #include <exception>
 #include <utility>
 
+#include "server/url.h"
+
 namespace larder {
 namespace {
 
@@ -177,20 +179,20 @@ Task<bool> HttpConnection::read_head(Incoming& incoming) {
   clear_deadline();
   const auto& message = parser.get();
   HttpRequest& request = incoming.request;
-  const auto target = message.target();  // known also where the body is refused by its length
-  request.path = to_string(target.substr(0, target.find('?')));
+  // Known also where the body is refused by its length.
+  const RequestTarget target = split_target({message.target().data(), message.target().size()});
+  request.path = target.path;
   request.origin = to_string(message[http::field::origin]);
   if (error) co_return co_await refuse(describe_unreadable(error), request);
 
   request.method = to_string(message.method_string());
-  if (target.size() > request.path.size()) {
-    request.query = to_string(target.substr(request.path.size() + 1));
-  }
+  request.query = target.query;
   request.authorization = to_string(message[http::field::authorization]);
   request.api_key = to_string(message["x-api-key"]);
   request.content_type = to_string(message[http::field::content_type]);
   request.content_encoding = to_string(message[http::field::content_encoding]);
-  request.host = to_string(message[http::field::host]);
+  request.host = target.authority.empty() ? to_string(message[http::field::host])
+                                          : std::string(target.authority);
   request.asked_headers = to_string(message[http::field::access_control_request_headers]);
   incoming.is_http_1_0 = message.version() < 11;
   incoming.is_head = message.method() == http::verb::head;
@@ -529,7 +531,8 @@ std::string format_head(const HttpResponse& response, bool keep_alive, Framing f
   if (!response.content_type.empty()) head += "Content-Type: " + response.content_type + "\r\n";
   for (const auto& [name, value] : response.headers) head += name + ": " + value + "\r\n";
   if (framing == Framing::kChunked) head += "Transfer-Encoding: chunked\r\n";
-  if (framing == Framing::kLength)
+  const bool may_have_body = response.status != 204;
+  if (framing == Framing::kLength && may_have_body)
     head += fmt::format("Content-Length: {}\r\n", response.body.size());
   head += keep_alive ? "Connection: keep-alive\r\n\r\n" : "Connection: close\r\n\r\n";
   return head;

@@ -34,6 +34,8 @@ TEST(HttpServer, PublicPages) {
   EXPECT_EQ(server.get("/nothing").status, 404);
   EXPECT_EQ(server.get("/v1/chat/completions").status, 405);
   EXPECT_EQ(server.exchange("HEAD /version HTTP/1.1\r\nConnection: close\r\n\r\n").body, "");
+  EXPECT_EQ(server.exchange("GET http://localhost:1/v1/models/tiny?a=b HTTP/1.1\r\nHost: x\r\n"
+                            "Connection: close\r\n\r\n").json()["id"], "tiny");
 }
 
 TEST(HttpServer, CompletionIsDeterministicAndCached) {
@@ -376,6 +378,7 @@ TEST(HttpServer, WebPagesAreLetInOnlyWhenNamed) {
   config.cors_origins = {"http://a"};
   TestServer open(config);
   EXPECT_EQ(open.exchange(preflight).status, 204);
+  EXPECT_EQ(open.exchange(preflight).head.find("Content-Length"), std::string::npos);
   // The vendors' clients send headers of their own.
   const auto allowed = [&](const std::string& origin, const std::string& asked) {
     return open
@@ -460,6 +463,9 @@ TEST(HttpServer, NamesThatAreNotTheServersAreRefused) {
   const auto refused =
       closed.exchange("GET /v1/models HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n");
   EXPECT_EQ(refused.json()["error"]["code"], "host_not_allowed");
+  const auto absolute = closed.exchange(
+      "GET http://evil.example/v1/models HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+  EXPECT_EQ(absolute.status, 403);
   EXPECT_NE(refused.body.find("--cors http://evil.example"), std::string::npos);
   ServerConfig config;
   config.cors_origins = {"https://app.example:3000"};

@@ -10,6 +10,8 @@
 namespace larder {
 namespace {
 
+constexpr std::string_view kSchemeEnd = "://";
+
 int hex_value(char c) {
   if (c >= '0' && c <= '9') return c - '0';
   if (c >= 'a' && c <= 'f') return c - 'a' + 10;
@@ -27,6 +29,22 @@ std::string_view next_segment(std::string_view& text) {
 bool is_variable(std::string_view segment) { return segment.starts_with('{'); }
 
 }  // namespace
+
+RequestTarget split_target(std::string_view target) {
+  RequestTarget parts;
+  const auto scheme_end = target.find(kSchemeEnd);
+  const bool is_absolute =
+      scheme_end != target.npos && target.find_first_of("/?") == scheme_end + 1;
+  if (is_absolute) {
+    target.remove_prefix(scheme_end + kSchemeEnd.size());
+    parts.authority = target.substr(0, target.find_first_of("/?"));
+    target.remove_prefix(parts.authority.size());
+  }
+  parts.path = target.substr(0, target.find('?'));
+  parts.query = target.substr(std::min(parts.path.size() + 1, target.size()));
+  if (is_absolute && parts.path.empty()) parts.path = "/";
+  return parts;
+}
 
 std::string percent_decode(std::string_view text) {
   std::string result;
@@ -81,7 +99,6 @@ std::vector<std::string> path_values(std::string_view pattern, std::string_view 
 }
 
 std::string host_of(std::string_view authority) {
-  constexpr std::string_view kSchemeEnd = "://";
   const auto scheme_end = authority.find(kSchemeEnd);
   if (scheme_end != authority.npos) authority.remove_prefix(scheme_end + kSchemeEnd.size());
   const bool has_brackets = authority.starts_with('[');

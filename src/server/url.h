@@ -8,6 +8,14 @@
 
 namespace larder {
 
+// "/path?query", or as it is sent to a proxy, "http://host:port/path?query".
+struct RequestTarget {
+  std::string_view authority;  // "host:port"; "" = it has none
+  std::string_view path;
+  std::string_view query;
+};
+RequestTarget split_target(std::string_view target);
+
 // "%2F" -> "/". What is no escape stays as it is; the result is valid UTF-8.
 std::string percent_decode(std::string_view text);
 

@@ -25,6 +25,20 @@ TEST(Url, PatternsStandForPaths) {
               ::testing::ElementsAre("x/1", "y"));
 }
 
+TEST(Url, TargetsMayBeAbsolute) {
+  const auto parts = [](std::string_view target) {
+    const RequestTarget split = split_target(target);
+    return std::string(split.authority) + " " + std::string(split.path) + " " + std::string(split.query);
+  };
+  EXPECT_EQ(parts("/v1/models?a=http://b/c"), " /v1/models a=http://b/c");
+  EXPECT_EQ(parts("/v1/http://b"), " /v1/http://b ");
+  EXPECT_EQ(parts("/?"), " / ");
+  EXPECT_EQ(parts("http://h:8080/v1/models?a=1?b"), "h:8080 /v1/models a=1?b");
+  EXPECT_EQ(parts("HTTPS://[::1]:80"), "[::1]:80 / ");
+  EXPECT_EQ(parts("http://h?a"), "h / a");
+  EXPECT_EQ(parts("*"), " * ");
+}
+
 TEST(Url, ReadsParameters) {
   EXPECT_EQ(query_parameter("limit=2&after=a%20b&order=", "after"), "a b");
   EXPECT_EQ(query_parameter("limit=2&after=a%20b&order=", "order"), "");
