@@ -173,9 +173,10 @@ PromptOrigin origin_of(const ChatRequest& request, std::span<const std::int32_t>
 // The first num_tokens of the prompt have been cut off.
 void cut_origin(PromptOrigin& origin, int num_tokens) {
   for (PromptPart& part : origin.parts) part.begin = std::max(0, part.begin - num_tokens);
-  while (origin.parts.size() > 1 && origin.parts[1].begin == 0) {
-    origin.parts.erase(origin.parts.begin());
-  }
+  // Of the parts that now begin at 0, the last one has tokens left.
+  const auto left =
+      std::ranges::find_if(origin.parts, [](const PromptPart& part) { return part.begin > 0; });
+  if (left - origin.parts.begin() > 1) origin.parts.erase(origin.parts.begin(), left - 1);
   origin.tools_end = std::max(0, origin.tools_end - num_tokens);
 }
 
