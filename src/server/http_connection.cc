@@ -385,6 +385,8 @@ Task<bool> HttpConnection::answer_from_engine(const Incoming& incoming, Generati
   if (disconnected_) co_return false;
   HttpResponse response{.body = std::move(body), .headers = generation.headers()};
   if (generation.failed()) response = generation.failure_response();
+  BudgetShare share(context_.reply_budget);
+  charge(incoming.request, response, share);
   context_.router.add_cors(incoming.request, response);
   co_return co_await write_response(std::move(response), incoming.keep_alive && !draining_, true);
 }

@@ -159,6 +159,29 @@ TEST_F(Responses, ConversationsHoldNoIdTwice) {
   EXPECT_EQ(ids, (std::vector<std::string>{"a", "b", "c", "d", response["output"][0]["id"]}));
 }
 
+// What has been generated is told in any case, and leaves less room for what can be asked for again.
+TEST(StoredItems, WaitBehindLargeAnswers) {
+  ServerConfig config;
+  config.limits.max_total_reply_bytes = 6'000'000;
+  const TestServer server(config);
+  Json made;
+  made["items"] = Json::array({{{"role", "user"}, {"content", std::string(2'000'000, 'x')}}});
+  const Json conversation = server.post("/v1/conversations", made.dump()).json();
+  const std::string path = "/v1/conversations/" + conversation["id"].get<std::string>() + "/items";
+  const std::string chat = R"({"messages":[{"role":"user","content":"hi"}],"max_tokens":200,
+      "ignore_eos":true,"n":24,"logprobs":true,"top_logprobs":20})";
+  EXPECT_EQ(server.get(path).status, 200);
+  RawClient stalled(server.port());
+  stalled.send(TestServer::request("/v1/chat/completions", chat));
+  const std::string begun = stalled.receive("\r\n\r\n");
+  const auto length = begun.find("Content-Length: ");
+  ASSERT_NE(length, std::string::npos) << begun;
+  ASSERT_GT(std::stoi(begun.substr(length + 16)), 4'100'000);
+  EXPECT_EQ(server.get(path).status, 503);
+  EXPECT_NE(stalled.receive().find("\"usage\""), std::string::npos);
+  EXPECT_EQ(server.get(path).status, 200);
+}
+
 // A few bytes ask for them, and nobody has to read them.
 TEST(StoredItems, LargeRepliesWaitWithinABudget) {
   ServerConfig config;
