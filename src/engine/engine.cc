@@ -351,28 +351,18 @@ OutputToken Engine::drawn(const Batch& batch, const Draw& draw, const Logits& lo
 
 void Engine::update_stats() {
   cache_.expire_pins();
-  const SchedulerStats& scheduled = scheduler_.stats();
   const std::lock_guard lock(mutex_);
+  static_cast<SchedulerStats&>(stats_) = scheduler_.stats();
+  stats_.num_loaded_by_tier.resize(stats_.tier_names.size());
   num_in_line_ = scheduler_.num_waiting() + static_cast<int>(inbox_.arrivals.size());
   stats_.num_loading = scheduler_.num_loading();
   stats_.num_running = scheduler_.num_running() - stats_.num_loading;
   stats_.kv = cache_.stats();
   stats_.kv_histograms = cache_.histograms();
-  stats_.num_steps = step_tokens_.num_observed();
-  stats_.num_preemptions = scheduled.num_preemptions;
-  stats_.num_prompt_tokens = scheduled.num_prompt_tokens;
-  stats_.num_prompt_tokens_cached = scheduled.num_prompt_tokens_cached;
-  stats_.num_generated_tokens = scheduled.num_generated_tokens;
-  stats_.num_prefix_queries = scheduled.num_prefix_queries;
-  stats_.num_prefix_hits = scheduled.num_prefix_hits;
-  stats_.step_token_counts = step_tokens_.counts();
-  stats_.num_step_tokens = static_cast<std::int64_t>(step_tokens_.sum());
+  stats_.step_tokens = step_tokens_;
   stats_.forward_ns = forward_ns_;
   stats_.sample_ns = sample_ns_;
   stats_.schedule_ns = schedule_ns_;
-  if (tiers_ == nullptr) return;
-  stats_.num_loaded_by_tier = scheduled.num_loaded_by_tier;
-  stats_.num_loaded_by_tier.resize(stats_.tier_names.size());
 }
 
 // Whoever has an answer finds it in the statistics.

@@ -37,33 +37,24 @@ struct EngineConfig {
   double max_pinned_share = 0.5;  // of the blocks; what would pin more is not pinned
 };
 
-// Upper ends of EngineStats::step_token_counts; one more bucket takes the rest.
-inline constexpr std::array<double, 15> kStepTokenBounds = {
-    1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384};
+// Of EngineStats::step_tokens; vLLM's, which its dashboards are made for.
+inline constexpr std::array<double, 13> kStepTokenBounds = {
+    1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384};
 
 // Everything that /metrics and the log line show; a copy, consistent as of one step.
-struct EngineStats {
+struct EngineStats : SchedulerStats {
   int num_running = 0;
   int num_loading = 0;  // admitted, and waiting for a tier
   int num_waiting = 0;  // in line
   KvStats kv;
   KvHistograms kv_histograms;
-  std::uint64_t num_steps = 0;
-  std::uint64_t num_preemptions = 0;
-  std::uint64_t num_prompt_tokens = 0;  // of scheduled requests
-  std::uint64_t num_prompt_tokens_cached = 0;
-  std::uint64_t num_generated_tokens = 0;
-  std::uint64_t num_prefix_queries = 0;          // tokens looked up
-  std::uint64_t num_prefix_hits = 0;             // tokens found
-  std::vector<std::uint64_t> step_token_counts;  // histogram of tokens per step
-  std::int64_t num_step_tokens = 0;              // over all steps
-  std::int64_t forward_ns = 0;                   // in the model, over all steps
-  std::int64_t sample_ns = 0;                    // in the sampler
-  std::int64_t schedule_ns = 0;                  // in the rest of the step
+  Histogram step_tokens{kStepTokenBounds};  // computed in each step
+  std::int64_t forward_ns = 0;              // in the model, over all steps
+  std::int64_t sample_ns = 0;               // in the sampler
+  std::int64_t schedule_ns = 0;             // in the rest of the step
   // Of the tiers, in order; empty without one.
   std::vector<const char*> tier_names;
   std::vector<TierStats> tiers;
-  std::vector<std::uint64_t> num_loaded_by_tier;  // of the cached ones, those that it had
 };
 
 // Thread: submit, cancel, cancel_choice, reset_prefix_cache, stop, alive and stats from any; step only where no

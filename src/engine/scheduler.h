@@ -31,11 +31,11 @@ struct SchedulerConfig {
 
 struct SchedulerStats {
   std::uint64_t num_preemptions = 0;
-  std::uint64_t num_prompt_tokens = 0;
+  std::uint64_t num_prompt_tokens = 0;  // of scheduled requests
   std::uint64_t num_prompt_tokens_cached = 0;
   std::uint64_t num_generated_tokens = 0;
-  std::uint64_t num_prefix_queries = 0;
-  std::uint64_t num_prefix_hits = 0;
+  std::uint64_t num_prefix_queries = 0;           // tokens looked up
+  std::uint64_t num_prefix_hits = 0;              // tokens found
   std::vector<std::uint64_t> num_loaded_by_tier;  // of the cached ones, those that a tier had
 };
 

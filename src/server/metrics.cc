@@ -4,7 +4,6 @@
 #include <prometheus/text_serializer.h>
 
 #include <algorithm>
-#include <iterator>
 #include <sstream>
 #include <utility>
 
@@ -27,9 +26,6 @@ constexpr double kTokenBounds[] = {0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3
                                    0.75, 1,     2.5,  5,     7.5, 10,   20,  40,  80};
 constexpr double kLatencyBounds[] = {0.3, 0.5, 0.8, 1,  1.5, 2,   2.5, 5,   10,   15,  20,
                                      30,  40,  50,  60, 120, 240, 480, 960, 1920, 7680};
-constexpr double kStepBounds[] = {1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384};
-// So that no step that has a bucket of vLLM's is counted beyond all of the engine's.
-static_assert(kStepTokenBounds.back() == *std::rbegin(kStepBounds));
 constexpr double kNBounds[] = {1, 2, 5, 10, 20};
 
 // 1, 2, 5, 10, 20, ... up to the greatest value.
@@ -80,23 +76,6 @@ class Page {
       metric.histogram.bucket.push_back({cumulative, histogram.bounds()[i]});
     }
     begin(name, help, MetricType::Histogram);
-    families_.back().metric.push_back(std::move(metric));
-  }
-  // Tokens of each step, which the engine counts by bounds of its own, told by vLLM's.
-  void step_histogram(const EngineStats& stats) {
-    ClientMetric metric = labelled({});
-    metric.histogram.sample_sum = static_cast<double>(stats.num_step_tokens);
-    for (const double bound : kStepBounds) metric.histogram.bucket.push_back({0, bound});
-    for (std::size_t i = 0; i < stats.step_token_counts.size(); ++i) {
-      metric.histogram.sample_count += stats.step_token_counts[i];
-      if (i >= kStepTokenBounds.size()) continue;
-      for (auto& bucket : metric.histogram.bucket) {
-        if (kStepTokenBounds[i] <= bucket.upper_bound) {
-          bucket.cumulative_count += stats.step_token_counts[i];
-        }
-      }
-    }
-    begin("vllm:iteration_tokens_total", "Tokens computed in a step.", MetricType::Histogram);
     families_.back().metric.push_back(std::move(metric));
   }
 
@@ -175,7 +154,7 @@ void add_engine_counters(Page& page, const EngineStats& stats) {
                {{"source", name == "remote" ? "p2p" : name}});
   }
   page.counter("vllm:generation_tokens_total", "Tokens generated.", stats.num_generated_tokens);
-  page.counter("larder:engine_steps_total", "Forward passes.", stats.num_steps);
+  page.counter("larder:engine_steps_total", "Forward passes.", stats.step_tokens.num_observed());
   const auto add_seconds = [&](const char* part, std::int64_t ns) {
     page.value(static_cast<double>(ns) * 1e-9, {{"part", part}});
   };
@@ -249,7 +228,7 @@ void add_tier_metrics(Page& page, const EngineStats& stats) {
 }
 
 void add_engine_histograms(Page& page, const EngineStats& stats) {
-  page.step_histogram(stats);
+  page.histogram("vllm:iteration_tokens_total", "Tokens computed in a step.", stats.step_tokens);
   const KvHistograms& kv = stats.kv_histograms;
   page.histogram("vllm:kv_block_lifetime_seconds", "From a KV block's allocation until it is free.",
                  kv.lifetime);

@@ -550,7 +550,7 @@ TEST(LongHistories, SummariesEndWithTheirClient) {
   {
     RawClient client(server.port());
     client.send(TestServer::request("/v1/chat/completions", request.dump()));
-    while (server.engine().stats().num_steps == 0) std::this_thread::yield();
+    while (server.engine().stats().step_tokens.num_observed() == 0) std::this_thread::yield();
   }
   EXPECT_TRUE(server.becomes_idle());
   EXPECT_LT(server.engine().stats().num_generated_tokens, 590u) << "the summary would have that many";
@@ -561,7 +561,7 @@ TEST(LongHistories, SummariesFailInTheClientsShape) {
   TestServer server({}, engine_of_summaries());
   RawClient client(server.port());
   client.send(TestServer::request("/v1/messages", request_with_summary().dump()));
-  while (server.engine().stats().num_steps == 0) std::this_thread::yield();
+  while (server.engine().stats().step_tokens.num_observed() == 0) std::this_thread::yield();
   server.engine().stop(false);
   const auto answer = TestServer::split(client.receive());
   EXPECT_EQ(answer.status, 529);
