@@ -66,6 +66,12 @@ class Page {
     begin(name, help, MetricType::Counter);
     value(static_cast<double>(number));
   }
+  // One for each value of a label.
+  void counters(const char* name, const char* help, const char* label,
+                const std::map<std::string, std::uint64_t>& numbers) {
+    begin(name, help, MetricType::Counter);
+    for (const auto& [key, number] : numbers) value(static_cast<double>(number), {{label, key}});
+  }
   void histogram(const char* name, const char* help, const Histogram& histogram) {
     ClientMetric metric = labelled({});
     metric.histogram.sample_count = histogram.num_observed();
@@ -240,30 +246,38 @@ void add_engine_histograms(Page& page, const EngineStats& stats) {
 
 }  // namespace
 
+const std::array<ServerMetrics::HistogramInfo, ServerMetrics::kNumHistograms>
+    ServerMetrics::kHistograms = {{
+        {kFirstToken, "vllm:time_to_first_token_seconds", "From arrival to the first token.",
+         kFirstTokenBounds},
+        {kInterToken, "vllm:inter_token_latency_seconds", "From one token to the next.",
+         kTokenBounds},
+        {kTimePerOutputToken, "vllm:request_time_per_output_token_seconds",
+         "Mean of a request's inter-token latencies.", kTokenBounds},
+        {kEndToEnd, "vllm:e2e_request_latency_seconds", "From arrival to the last token.",
+         kLatencyBounds},
+        {kQueue, "vllm:request_queue_time_seconds", "From arrival to the first batch.",
+         kLatencyBounds},
+        {kPrefill, "vllm:request_prefill_time_seconds", "From the first batch to the first token.",
+         kLatencyBounds},
+        {kDecode, "vllm:request_decode_time_seconds", "From the first to the last token.",
+         kLatencyBounds},
+        {kInference, "vllm:request_inference_time_seconds",
+         "From the first batch to the last token.", kLatencyBounds},
+        {kPromptTokens, "vllm:request_prompt_tokens", "Prompt tokens of a request.", {}},
+        {kGenerationTokens, "vllm:request_generation_tokens", "Tokens generated for a request.", {}},
+        {kMaxTokens, "vllm:request_params_max_tokens", "max_tokens of a request.", {}},
+        {kN, "vllm:request_params_n", "n of a request.", kNBounds},
+        {kComputedTokens, "vllm:request_prefill_kv_computed_tokens",
+         "Prompt tokens computed, without cached ones.", {}},
+    }};
+
 ServerMetrics::ServerMetrics(std::string model_name, int max_model_len)
     : model_name_(std::move(model_name)) {
   const std::vector<double> token_counts = one_two_five_bounds(max_model_len);
-  for (int id = 0; id < kNumHistograms; ++id) {
-    switch (id) {
-      case kFirstToken:
-        histograms_.emplace_back(kFirstTokenBounds);
-        break;
-      case kInterToken:
-      case kTimePerOutputToken:
-        histograms_.emplace_back(kTokenBounds);
-        break;
-      case kN:
-        histograms_.emplace_back(kNBounds);
-        break;
-      case kPromptTokens:
-      case kGenerationTokens:
-      case kMaxTokens:
-      case kComputedTokens:
-        histograms_.emplace_back(token_counts);
-        break;
-      default:
-        histograms_.emplace_back(kLatencyBounds);
-    }
+  for (const HistogramInfo& info : kHistograms) {
+    CHECK(static_cast<std::size_t>(info.id) == histograms_.size(), info.name);
+    histograms_.emplace_back(info.bounds.empty() ? token_counts : info.bounds);
   }
   for (const char* reason : {"stop", "length", "abort", "error"}) finished_[reason] = 0;
   for (const char* reason : {"queue_full", "too_many_connections", "body_memory", "reply_memory"}) {
@@ -340,56 +354,23 @@ void ServerMetrics::count_normalisation(const std::string& name) {
 }
 
 void ServerMetrics::add_histograms(std::vector<MetricFamily>& families) const {
-  struct Name {
-    const char* name;
-    const char* help;
-  };
-  static constexpr Name kNames[kNumHistograms] = {
-      {"vllm:time_to_first_token_seconds", "From arrival to the first token."},
-      {"vllm:inter_token_latency_seconds", "From one token to the next."},
-      {"vllm:request_time_per_output_token_seconds", "Mean of a request's inter-token latencies."},
-      {"vllm:e2e_request_latency_seconds", "From arrival to the last token."},
-      {"vllm:request_queue_time_seconds", "From arrival to the first batch."},
-      {"vllm:request_prefill_time_seconds", "From the first batch to the first token."},
-      {"vllm:request_decode_time_seconds", "From the first to the last token."},
-      {"vllm:request_inference_time_seconds", "From the first batch to the last token."},
-      {"vllm:request_prompt_tokens", "Prompt tokens of a request."},
-      {"vllm:request_generation_tokens", "Tokens generated for a request."},
-      {"vllm:request_params_max_tokens", "max_tokens of a request."},
-      {"vllm:request_params_n", "n of a request."},
-      {"vllm:request_prefill_kv_computed_tokens", "Prompt tokens computed, without cached ones."},
-  };
   Page page(families, model_name_);
-  for (std::size_t id = 0; id < kNumHistograms; ++id) {
-    page.histogram(kNames[id].name, kNames[id].help, histograms_[id]);
+  for (const HistogramInfo& info : kHistograms) {
+    page.histogram(info.name, info.help, histograms_[info.id]);
   }
 }
 
 void ServerMetrics::add_counters(std::vector<MetricFamily>& families) const {
   Page page(families, model_name_);
-  page.begin("vllm:request_success_total", "Finished requests.", MetricType::Counter);
-  for (const auto& [reason, count] : finished_) {
-    page.value(static_cast<double>(count), {{"finished_reason", reason}});
-  }
-  page.begin("larder:prompt_tokens_missed_total", "Prompt tokens computed, by why they were.",
-             MetricType::Counter);
-  for (const auto& [reason, count] : missed_) {
-    page.value(static_cast<double>(count), {{"reason", reason}});
-  }
-  page.begin("larder:prompt_divergences_total", "Prompts that parted from a recent one, by how.",
-             MetricType::Counter);
-  for (const auto& [kind, count] : divergences_) {
-    page.value(static_cast<double>(count), {{"class", kind}});
-  }
-  page.begin("larder:prompt_normalisations_total", "Prompts that were changed on request, by how.",
-             MetricType::Counter);
-  for (const auto& [name, count] : normalisations_) {
-    page.value(static_cast<double>(count), {{"name", name}});
-  }
-  page.begin("vllm:admission_rejections_total", "Requests refused for load.", MetricType::Counter);
-  for (const auto& [reason, count] : rejections_) {
-    page.value(static_cast<double>(count), {{"reason", reason}});
-  }
+  page.counters("vllm:request_success_total", "Finished requests.", "finished_reason", finished_);
+  page.counters("larder:prompt_tokens_missed_total", "Prompt tokens computed, by why they were.",
+                "reason", missed_);
+  page.counters("larder:prompt_divergences_total", "Prompts that parted from a recent one, by how.",
+                "class", divergences_);
+  page.counters("larder:prompt_normalisations_total",
+                "Prompts that were changed on request, by how.", "name", normalisations_);
+  page.counters("vllm:admission_rejections_total", "Requests refused for load.", "reason",
+                rejections_);
   page.counter("larder:dropped_streams_total", "Streams dropped because the reader was too slow.",
                num_dropped_streams_);
   page.counter("larder:history_turns_kept_total",

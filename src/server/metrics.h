@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -86,6 +87,13 @@ class ServerMetrics {
     kComputedTokens,
     kNumHistograms,
   };
+  struct HistogramInfo {
+    Id id;  // its place
+    const char* name;
+    const char* help;
+    std::span<const double> bounds;  // empty = of numbers of tokens
+  };
+  static const std::array<HistogramInfo, kNumHistograms> kHistograms;
 
   void add_histograms(std::vector<prometheus::MetricFamily>& families) const;
   void add_counters(std::vector<prometheus::MetricFamily>& families) const;
