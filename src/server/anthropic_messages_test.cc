@@ -202,7 +202,7 @@ std::string stream_of(ReplyWriter& writer, const std::vector<std::string>& piece
   std::string out;
   for (std::size_t i = 0; i < pieces.size(); ++i) {
     if (i + 1 == pieces.size()) choices[0].finish = FinishReason::kStop;
-    writer.delta(choices[0], {.text = pieces[i], .tokens = {}, .prompt_logprobs = {}}, choices, out);
+    writer.delta(choices[0], {.text = pieces[i]}, choices, out);
   }
   writer.end(choices, out);
   return out;

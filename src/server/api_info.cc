@@ -80,11 +80,10 @@ Reply Router::detokenize(const HttpRequest& request, Mailbox::Wake) const {
 }
 
 Reply Router::health(const HttpRequest&, Mailbox::Wake) const {
-  if (model_.engine.alive()) return {{.content_type = "", .body = {}, .headers = {}}, nullptr};
+  if (model_.engine.alive()) return {{.content_type = ""}, nullptr};
   return {error_response({.status = 503,
                           .code = "engine_dead",
-                          .message = "the engine has ended; restart the server",
-                          .param = {}}),
+                          .message = "the engine has ended; restart the server"}),
           nullptr};
 }
 
@@ -103,8 +102,7 @@ Reply Router::metrics_page(const HttpRequest&, Mailbox::Wake) const {
                                           .draft_bytes = drafts_->used(),
                                           .summary_bytes = summaries_->size_bytes()}};
   HttpResponse response{.content_type = "text/plain; version=0.0.4; charset=utf-8",
-                        .body = metrics_.serialize(engine.stats(), engine.config(), state),
-                        .headers = {}};
+                        .body = metrics_.serialize(engine.stats(), engine.config(), state)};
   return {std::move(response), nullptr};
 }
 
@@ -133,7 +131,7 @@ Reply Router::cache_report(const HttpRequest& request, Mailbox::Wake) const {
 
 Reply Router::reset_prefix_cache(const HttpRequest&, Mailbox::Wake) const {
   model_.engine.reset_prefix_cache();
-  return {{.content_type = "", .body = {}, .headers = {}}, nullptr};
+  return {{.content_type = ""}, nullptr};
 }
 
 }  // namespace larder

@@ -258,8 +258,7 @@ void Generation::fail(std::string& out) {
   done_ = true;
   failure_ = ApiError{.status = 503,
                       .code = "engine_stopped",
-                      .message = "the engine has stopped before the answer was complete; try again",
-                      .param = {}};
+                      .message = "the engine has stopped before the answer was complete; try again"};
   for (const Choice& choice : choices_) {
     if (!choice.done()) observe_finished(choice, "error");
   }

@@ -68,7 +68,7 @@ void HttpConnection::start() {
 }
 
 void HttpConnection::start_refusing(std::string reason) {
-  ApiError error{.status = 503, .code = "too_many_connections", .message = {}, .param = {}};
+  ApiError error{.status = 503, .code = "too_many_connections"};
   error.message = std::move(reason);
   auto refusing = [](std::shared_ptr<HttpConnection> self, ApiError reply) -> Task<void> {
     const HttpRequest unread{};
@@ -232,7 +232,7 @@ Task<bool> HttpConnection::read_body(Incoming& incoming) {
     const std::size_t num_bytes = piece->size() - target.size;
     if (!incoming.share.grow(num_bytes)) {
       context_.metrics.count_rejection("body_memory");
-      ApiError busy{.status = 503, .code = "body_memory", .message = {}, .param = {}};
+      ApiError busy{.status = 503, .code = "body_memory"};
       busy.message = fmt::format("the requests being read have {} bytes already; try again",
                                  limits_.max_total_body_bytes);
       co_return co_await refuse(std::move(busy), incoming.request);
@@ -256,7 +256,7 @@ Task<bool> HttpConnection::refuse(ApiError error, const HttpRequest& request) {
 // status 0: the client went, there is nobody to answer.
 ApiError HttpConnection::describe_unreadable(error_code error) const {
   const auto reply = [](int status, const char* code, std::string message) {
-    return ApiError{.status = status, .code = code, .message = std::move(message), .param = {}};
+    return ApiError{.status = status, .code = code, .message = std::move(message)};
   };
   if (timed_out_) {
     return reply(
@@ -367,7 +367,7 @@ void HttpConnection::charge(const HttpRequest& request, HttpResponse& response,
   if (num_bytes <= kSmallReplyBytes || share.grow(std::min(num_bytes, most))) return;
   if (request.method != "GET" && request.method != "HEAD") return;
   context_.metrics.count_rejection("reply_memory");
-  ApiError busy{.status = 503, .code = "reply_memory", .message = {}, .param = {}};
+  ApiError busy{.status = 503, .code = "reply_memory"};
   busy.message = fmt::format("replies that their clients have not read yet have {} bytes, {} at most; "
                              "try again",
                              context_.reply_budget.used(), most);
@@ -395,7 +395,6 @@ Task<bool> HttpConnection::stream(const Incoming& incoming, Generation& generati
   const bool chunked = !incoming.is_http_1_0;
   const bool keep_alive = chunked && incoming.keep_alive && !draining_;
   HttpResponse head{.content_type = "text/event-stream; charset=utf-8",
-                    .body = {},
                     .headers = {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}}};
   for (auto& header : generation.headers()) head.headers.push_back(std::move(header));
   context_.router.add_cors(incoming.request, head);

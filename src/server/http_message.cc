@@ -97,7 +97,7 @@ std::string_view status_text(int status) {
 }
 
 HttpResponse json_response(const Json& value, int status) {
-  return {.status = status, .body = dump_json(value), .headers = {}};
+  return {.status = status, .body = dump_json(value)};
 }
 
 Json error_json(const ApiError& error) {

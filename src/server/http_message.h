@@ -33,8 +33,8 @@ struct HttpRequest {
 struct HttpResponse {
   int status = 200;
   std::string content_type = "application/json";
-  std::string body;
-  std::vector<std::pair<std::string, std::string>> headers;
+  std::string body = {};
+  std::vector<std::pair<std::string, std::string>> headers = {};
 };
 
 std::string_view status_text(int status);
@@ -48,8 +48,8 @@ ApiStyle style_of(std::string_view path);
 struct ApiError {
   int status = 400;
   std::string code;  // "invalid_value", "context_length_exceeded", ...
-  std::string message;
-  std::string param;  // "" = null
+  std::string message = {};
+  std::string param = {};  // "" = null
 };
 
 // OpenAI's error body: {"error": {message, type, param, code}}.

@@ -66,12 +66,10 @@ TEST(Prompt, ACallNeedsNoContentWhateverTheTemplate) {
   for (const std::string& source : {golden_template("qwq"), golden_template("qwen3"), told}) {
     const ChatTemplate chat_template(source);
     const ServedModel model{.name = "tiny",
-                            .aliases = {},
                             .tokenizer = server.model().tokenizer,
                             .chat_template = chat_template,
                             .engine = server.model().engine,
-                            .max_model_len = 240,
-                            .metadata = {}};
+                            .max_model_len = 240};
     const auto text = [&](const std::string& content) {
       ChatRequest request;
       request.messages = parse_json(

@@ -50,8 +50,8 @@ struct Choice {
 // beginnings of a stop string are held back.
 struct ChoiceDelta {
   std::string text;
-  std::vector<OutputToken> tokens;
-  std::vector<OutputToken> prompt_logprobs;
+  std::vector<OutputToken> tokens = {};
+  std::vector<OutputToken> prompt_logprobs = {};
 };
 
 // How one API writes a reply, whole or as a stream of events. A stream is begin(), then delta() for

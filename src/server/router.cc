@@ -112,16 +112,14 @@ ApiError Router::unknown_path(const HttpRequest& request) const {
     return {.status = 405,
             .code = "method_not_allowed",
             .message = fmt::format("{} takes {}, not {}", shorten(request.path), route.method,
-                                   shorten(request.method)),
-            .param = {}};
+                                   shorten(request.method))};
   }
   return {.status = 404,
           .code = "unknown_path",
           .message =
               fmt::format("there is no {}; see /v1/chat/completions, /v1/completions, /v1/responses, "
                           "/v1/messages, /v1/models",
-                          shorten(request.path)),
-          .param = {}};
+                          shorten(request.path))};
 }
 
 bool Router::allows_origin(const std::string& origin) const {
@@ -158,8 +156,7 @@ std::optional<HttpResponse> Router::refuse_host(const HttpRequest& head) const {
        .code = "host_not_allowed",
        .message = fmt::format("Host: \"{}\" is no name of this server; call it by its address, such "
                               "as 127.0.0.1, let that name in with --cors http://{}, or give --api-key",
-                              shorten(host), shorten(host)),
-       .param = {}},
+                              shorten(host), shorten(host))},
       head.path);
 }
 
@@ -170,8 +167,7 @@ std::optional<HttpResponse> Router::refuse_web_page(const HttpRequest& head,
     return error_response(
         {.status = 415,
          .code = "unsupported_media_type",
-         .message = "the body must be JSON; send \"Content-Type: application/json\"",
-         .param = {}},
+         .message = "the body must be JSON; send \"Content-Type: application/json\""},
         head.path);
   }
   // Browsers do send these unasked, and keep but the reply from the page.
@@ -182,8 +178,7 @@ std::optional<HttpResponse> Router::refuse_web_page(const HttpRequest& head,
       {.status = 403,
        .code = "origin_not_allowed",
        .message = fmt::format("Origin: web pages of {} may not call; let them with --cors {}",
-                              origin, origin),
-       .param = {}},
+                              origin, origin)},
       head.path);
 }
 
@@ -198,7 +193,6 @@ std::optional<HttpResponse> Router::check_head(const HttpRequest& head) const {
             : head.asked_headers;
     return HttpResponse{.status = 204,
                         .content_type = "",
-                        .body = {},
                         .headers = {{"Access-Control-Allow-Methods", "GET, POST, DELETE"},
                                     {"Access-Control-Allow-Headers", allowed_headers},
                                     {"Access-Control-Max-Age", "86400"}}};
@@ -211,16 +205,14 @@ std::optional<HttpResponse> Router::check_head(const HttpRequest& head) const {
         {.status = 401,
          .code = "invalid_api_key",
          .message = fmt::format("the API key is missing or wrong; send \"{}\"",
-                                is_openai ? "Authorization: Bearer KEY" : "x-api-key: KEY"),
-         .param = {}},
+                                is_openai ? "Authorization: Bearer KEY" : "x-api-key: KEY")},
         head.path);
   }
   if (!head.content_encoding.empty() && head.content_encoding != "identity") {
     return error_response(
         {.status = 415,
          .code = "unsupported_encoding",
-         .message = "compressed bodies are not taken; send it without Content-Encoding",
-         .param = {}},
+         .message = "compressed bodies are not taken; send it without Content-Encoding"},
         head.path);
   }
   return refuse_web_page(head, *route);
@@ -256,8 +248,7 @@ Reply Router::route(const HttpRequest& request, Mailbox::Wake wake) const {
     spdlog::error("{} {}: {}", request.method, shorten(request.path), error.what());
     return {error_response({.status = 500,
                             .code = "internal_error",
-                            .message = "the server failed on this request; its log has the reason",
-                            .param = {}},
+                            .message = "the server failed on this request; its log has the reason"},
                            request.path),
             nullptr};
   }

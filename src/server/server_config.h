@@ -75,14 +75,14 @@ struct ServerConfig {
 // References must outlive the server.
 struct ServedModel {
   std::string name;
-  std::vector<std::string> aliases;  // also answered to; "default" always is
+  std::vector<std::string> aliases = {};  // also answered to; "default" always is
   const Tokenizer& tokenizer;
   const ChatTemplate& chat_template;
   Engine& engine;
   int max_model_len = 0;            // tokens of prompt and output
   AttentionSpan attention = {};     // of requests that do not say; see Request::attention_window
   std::int64_t created_s = 0;       // Unix time of the file
-  nlohmann::ordered_json metadata;  // what /v1/models tells about the file; null or an object
+  nlohmann::ordered_json metadata = {};  // what /v1/models tells about the file; null or an object
 
   // Of a prompt, counted or computed.
   std::size_t max_text_tokens() const {

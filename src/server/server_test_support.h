@@ -113,8 +113,7 @@ class TestServer {
                .chat_template = template_,
                .engine = engine_,
                .max_model_len = engine_config.max_model_len,
-               .created_s = 1,
-               .metadata = {}} {
+               .created_s = 1} {
     config.port = 0;
     config.log_interval = std::chrono::milliseconds(0);
     engine_.start();

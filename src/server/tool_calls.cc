@@ -50,7 +50,7 @@ std::size_t possible_tag(std::string_view text) {
 std::vector<AnswerPiece> ToolCallScanner::push(std::string_view text) {
   std::vector<AnswerPiece> pieces;
   if (!is_active_) {
-    if (!text.empty()) pieces.push_back({.text = std::string(text), .call = {}});
+    if (!text.empty()) pieces.push_back({.text = std::string(text)});
     return pieces;
   }
   held_ += text;
@@ -114,7 +114,7 @@ bool ToolCallScanner::scan_call(std::vector<AnswerPiece>& pieces) {
 }
 
 void ToolCallScanner::take_call(ToolCall call, std::vector<AnswerPiece>& pieces) {
-  if (takes_many_ || !has_call_) pieces.push_back({.text = {}, .call = std::move(call)});
+  if (takes_many_ || !has_call_) pieces.push_back({.call = std::move(call)});
   has_call_ = follows_call_ = true;
   is_in_call_ = false;
 }
@@ -153,7 +153,7 @@ void ToolCallScanner::emit(std::string_view text, std::vector<AnswerPiece>& piec
   }
   if (text.empty()) return;
   follows_call_ = false;
-  pieces.push_back({.text = std::string(text), .call = {}});
+  pieces.push_back({.text = std::string(text)});
 }
 
 std::vector<AnswerPiece> split_answer(std::string_view text, bool reads_tool_calls,

@@ -18,8 +18,8 @@ struct ToolCall {
 
 // A call, or else text that is not empty.
 struct AnswerPiece {
-  std::string text;
-  std::optional<ToolCall> call;
+  std::string text = {};
+  std::optional<ToolCall> call = {};
 };
 
 // Finds <tool_call>{"name": ..., "arguments": {...}}</tool_call>, as Hermes, Qwen and others write a

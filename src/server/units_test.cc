@@ -101,7 +101,7 @@ TEST(Endpoint, IsAnAddressThatOthersReachOnlyOnPurpose) {
 }
 
 TEST(ApiError, TakesTheShapeOfThePath) {
-  const ApiError error{.status = 503, .code = "busy", .message = "later", .param = {}};
+  const ApiError error{.status = 503, .code = "busy", .message = "later"};
   const HttpResponse openai = error_response(error, "/v1/messagesx");
   EXPECT_EQ(openai.status, 503);
   EXPECT_EQ(parse_json(openai.body, {})["error"]["code"], "busy");
