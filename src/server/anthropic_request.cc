@@ -16,9 +16,7 @@
 namespace larder {
 namespace {
 
-constexpr std::size_t kMaxNameBytes = 4096;
 constexpr std::size_t kAnyBytes = std::numeric_limits<std::size_t>::max();
-constexpr std::int64_t kMaxInt32 = std::numeric_limits<std::int32_t>::max();
 constexpr std::size_t kMaxBreakpoints = 4;
 constexpr int kShortTtl_s = 5 * 60;
 constexpr int kLongTtl_s = 60 * 60;
@@ -265,11 +263,8 @@ void read_tool_choice(const Fields& fields, GenerationOptions& options) {
 
 void read_tools(const Fields& fields, ChatRequest& request, ChatBuilder& builder) {
   read_tool_choice(fields, request.options);
-  const Json* tools = fields.find("tools");
+  const Json* tools = fields.array("tools");
   if (tools == nullptr) return;
-  if (!tools->is_array()) {
-    fields.fail("tools", fmt::format("must be an array, it is {}", describe_type(*tools)));
-  }
   Json list = Json::array();
   for (std::size_t i = 0; i < tools->size(); ++i) {
     const Fields tool((*tools)[i], fmt::format("tools[{}]", i));

@@ -40,12 +40,9 @@ std::string conversation_id(const HttpRequest& request) {
 
 std::vector<Json> read_items(const Json& body, bool must) {
   const Fields fields(body, "");
-  const Json* items = fields.find("items");
+  const Json* items = fields.array("items");
   if (items == nullptr && must) fields.fail("items", "is missing; send an array of items");
   if (items == nullptr) return {};
-  if (!items->is_array()) {
-    fields.fail("items", fmt::format("must be an array, it is {}", describe_type(*items)));
-  }
   return normalize_items(*items, "items");
 }
 

@@ -120,6 +120,14 @@ std::optional<std::string> Fields::string(std::string_view name, std::size_t max
   return text;
 }
 
+const Json* Fields::array(std::string_view name) const {
+  const Json* value = find(name);
+  if (value != nullptr && !value->is_array()) {
+    fail(name, fmt::format("must be an array, it is {}", describe_type(*value)));
+  }
+  return value;
+}
+
 std::vector<TokenId> read_token_ids(const Json& array, const std::string& param, int vocab_size) {
   if (!array.is_array()) {
     fail_field(param, fmt::format("must be an array of token ids, it is {}", describe_type(array)));

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -12,6 +13,9 @@
 #include "server/json_reader.h"
 
 namespace larder {
+
+inline constexpr std::size_t kMaxNameBytes = 4096;  // of a field that is a name, or one of a few words
+inline constexpr std::int64_t kMaxInt32 = std::numeric_limits<std::int32_t>::max();
 
 template <class Number>
 struct Range {
@@ -34,6 +38,7 @@ class Fields {
   std::optional<std::int64_t> integer(std::string_view name, Range<std::int64_t> range) const;
   std::optional<double> number(std::string_view name, Range<double> range) const;
   std::optional<std::string> string(std::string_view name, std::size_t max_bytes) const;
+  const Json* array(std::string_view name) const;  // nullptr: absent
 
   // "messages[2].content"
   std::string path_of(std::string_view name) const;

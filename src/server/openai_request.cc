@@ -14,9 +14,6 @@
 namespace larder {
 namespace {
 
-constexpr std::size_t kMaxNameBytes = 4096;
-constexpr std::int64_t kMaxInt32 = std::numeric_limits<std::int32_t>::max();
-
 // Accepting these and then not obeying them would answer another question than the one asked.
 void refuse_missing_features(const Fields& fields) {
   for (const char* name : {"guided_json", "guided_regex", "guided_choice", "guided_grammar",
@@ -314,11 +311,8 @@ void read_tools(const Fields& fields, ChatRequest& request) {
     }
   }
   if (choice == "none") request.options.may_call_tools = false;
-  const Json* tools = fields.find("tools");
+  const Json* tools = fields.array("tools");
   if (tools == nullptr) return;
-  if (!tools->is_array()) {
-    fields.fail("tools", fmt::format("must be an array, it is {}", describe_type(*tools)));
-  }
   for (std::size_t i = 0; i < tools->size(); ++i) {
     Fields((*tools)[i], fmt::format("tools[{}]", i));
   }

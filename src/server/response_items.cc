@@ -15,7 +15,7 @@
 namespace larder {
 namespace {
 
-constexpr std::size_t kMaxNameBytes = 512;
+constexpr std::size_t kMaxIdBytes = 512;  // of an item's id, type, status and role
 constexpr std::string_view kOurMark = "{\"larder\":";  // what our compactions begin with
 
 bool is_one_of(std::string_view value, std::initializer_list<std::string_view> all) {
@@ -33,7 +33,7 @@ std::string require_string(const Fields& fields, const char* name) {
 
 Json read_part(const Json& value, const std::string& path) {
   const Fields fields(value, path);
-  const std::string type = fields.string("type", kMaxNameBytes).value_or("");
+  const std::string type = fields.string("type", kMaxIdBytes).value_or("");
   if (!is_one_of(type, {"input_text", "output_text", "text", "refusal", "summary_text"})) {
     fields.fail("type", fmt::format("\"{}\" is not supported, this model reads text only; send "
                                     "input_text or output_text",
@@ -67,15 +67,15 @@ Json read_content(const Json& value, const std::string& path, const char* type_o
 }
 
 Json begin_item(const Fields& fields, const char* type, std::string_view id_prefix) {
-  const std::string id = fields.string("id", kMaxNameBytes).value_or("");
+  const std::string id = fields.string("id", kMaxIdBytes).value_or("");
   return {{"id", id.empty() ? make_id(id_prefix) : id},
           {"type", type},
-          {"status", fields.string("status", kMaxNameBytes).value_or("completed")}};
+          {"status", fields.string("status", kMaxIdBytes).value_or("completed")}};
 }
 
 Json read_message(const Fields& fields) {
   Json item = begin_item(fields, "message", "msg_");
-  const std::string role = fields.string("role", kMaxNameBytes).value_or("");
+  const std::string role = fields.string("role", kMaxIdBytes).value_or("");
   if (!is_one_of(role, {"user", "assistant", "system", "developer"})) {
     fields.fail("role", fmt::format("must be user, assistant, system or developer, it is \"{}\"",
                                     shorten(role)));
@@ -109,13 +109,13 @@ Json read_function_call_output(const Fields& fields) {
 // Kept for whoever lists the items; the template never sees it.
 Json read_reasoning(const Json& value, const Fields& fields) {
   Json item = value;
-  if (fields.string("id", kMaxNameBytes).value_or("").empty()) item["id"] = make_id("rs_");
+  if (fields.string("id", kMaxIdBytes).value_or("").empty()) item["id"] = make_id("rs_");
   if (!fields.has("summary")) item["summary"] = Json::array();
   return item;
 }
 
 Json read_compaction(const Fields& fields) {
-  const std::string id = fields.string("id", kMaxNameBytes).value_or("");
+  const std::string id = fields.string("id", kMaxIdBytes).value_or("");
   return {{"id", id.empty() ? make_id("cmp_") : id},
           {"type", "compaction"},
           {"encrypted_content", require_string(fields, "encrypted_content")}};
@@ -236,7 +236,7 @@ bool is_reference(const Json& item) { return type_of(item) == "item_reference"; 
 Json normalize_item(const Json& value, const std::string& path) {
   const Fields fields(value, path);
   const char* otherwise = fields.has("role") ? "message" : "item_reference";
-  const std::string type = fields.string("type", kMaxNameBytes).value_or(otherwise);
+  const std::string type = fields.string("type", kMaxIdBytes).value_or(otherwise);
   if (type == "message") return read_message(fields);
   if (type == "function_call") return read_function_call(fields);
   if (type == "function_call_output") return read_function_call_output(fields);

@@ -12,8 +12,6 @@
 namespace larder {
 namespace {
 
-constexpr std::size_t kMaxNameBytes = 4096;
-
 // Doing something else than was asked would be worse than refusing.
 void refuse_missing_features(const Fields& fields) {
   if (fields.boolean("background", false)) {
@@ -65,11 +63,8 @@ void read_tools(const Fields& fields, ResponsesRequest& request) {
   request.options.may_call_tools = choice == "auto";
   request.echo["tool_choice"] = choice;
   request.echo["tools"] = Json::array();
-  const Json* tools = fields.find("tools");
+  const Json* tools = fields.array("tools");
   if (tools == nullptr) return;
-  if (!tools->is_array()) {
-    fields.fail("tools", fmt::format("must be an array, it is {}", describe_type(*tools)));
-  }
   Json shaped = Json::array();
   for (std::size_t i = 0; i < tools->size(); ++i) {
     shaped.push_back(chat_tool((*tools)[i], fmt::format("tools[{}]", i)));
@@ -170,9 +165,8 @@ void read_context(const Fields& fields, ResponsesRequest& request) {
   if (truncation == "auto" && history.strategy == HistoryStrategy::kNone) {
     history = {.strategy = HistoryStrategy::kRollingWindow, .max_tokens = INT32_MAX};
   }
-  const Json* entries = fields.find("context_management");
+  const Json* entries = fields.array("context_management");
   if (entries == nullptr) return;
-  if (!entries->is_array()) fields.fail("context_management", "must be an array");
   for (std::size_t i = 0; i < entries->size(); ++i) {
     const Fields entry((*entries)[i], fmt::format("context_management[{}]", i));
     const std::string type = entry.string("type", kMaxNameBytes).value_or("");
