@@ -89,6 +89,12 @@ struct RequestUsage {
     for (const WrittenTokens& tokens : written) sum += tokens.num_tokens;
     return sum;
   }
+  // Of those, what stays longer than that.
+  int num_written_beyond(int ttl_s) const {
+    int sum = 0;
+    for (const WrittenTokens& tokens : written) sum += tokens.ttl_s > ttl_s ? tokens.num_tokens : 0;
+    return sum;
+  }
 };
 
 // Where a prompt's tokens came from, as of the time when it was first scheduled.

@@ -1,6 +1,7 @@
 // The shape of Anthropic's messages.
 #include <utility>
 
+#include "server/anthropic_request.h"
 #include "server/reply_writer.h"
 #include "server/request_id.h"
 #include "server/sse.h"
@@ -12,18 +13,15 @@ namespace {
 // input_tokens are those neither read from the cache nor written to it.
 Json usage_of(const Choice& choice) {
   const RequestUsage& usage = choice.usage;
-  constexpr int kShortTtl_s = 300;
-  int num_short = 0, num_long = 0;
-  for (const WrittenTokens& written : usage.written) {
-    (written.ttl_s > kShortTtl_s ? num_long : num_short) += written.num_tokens;
-  }
-  const int num_uncached =
-      usage.num_prompt_tokens - usage.num_cached_tokens - usage.num_written_tokens();
+  const int num_written = usage.num_written_tokens();
+  const int num_long = usage.num_written_beyond(kShortCacheTtl_s);
+  const int num_uncached = usage.num_prompt_tokens - usage.num_cached_tokens - num_written;
   return {{"input_tokens", num_uncached},
-          {"cache_creation_input_tokens", num_short + num_long},
+          {"cache_creation_input_tokens", num_written},
           {"cache_read_input_tokens", usage.num_cached_tokens},
           {"cache_creation",
-           {{"ephemeral_5m_input_tokens", num_short}, {"ephemeral_1h_input_tokens", num_long}}},
+           {{"ephemeral_5m_input_tokens", num_written - num_long},
+            {"ephemeral_1h_input_tokens", num_long}}},
           {"output_tokens", choice.num_tokens},
           {"service_tier", "standard"}};
 }

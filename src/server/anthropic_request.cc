@@ -18,8 +18,6 @@ namespace {
 
 constexpr std::size_t kAnyBytes = std::numeric_limits<std::size_t>::max();
 constexpr std::size_t kMaxBreakpoints = 4;
-constexpr int kShortTtl_s = 5 * 60;
-constexpr int kLongTtl_s = 60 * 60;
 
 // A cache_control's time to live.
 std::optional<int> read_cache_control(const Fields& owner) {
@@ -33,7 +31,7 @@ std::optional<int> read_cache_control(const Fields& owner) {
   if (ttl != "5m" && ttl != "1h") {
     fields.fail("ttl", fmt::format("must be \"5m\" or \"1h\", it is \"{}\"", shorten(ttl)));
   }
-  return ttl == "1h" ? kLongTtl_s : kShortTtl_s;
+  return ttl == "1h" ? kLongCacheTtl_s : kShortCacheTtl_s;
 }
 
 std::string required_string(const Fields& fields, const char* name) {

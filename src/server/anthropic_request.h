@@ -9,6 +9,10 @@
 
 namespace larder {
 
+// A cache_control's times: the one that counts where it names none, and the other.
+inline constexpr int kShortCacheTtl_s = 5 * 60;
+inline constexpr int kLongCacheTtl_s = 60 * 60;
+
 // The blocks of system and messages become messages and their parts: text joins by a new line,
 // tool_use becomes a call, tool_result a message of its own, and turns of one role in a row become
 // one. cache_control becomes marks; without one nothing counts as written to the cache. An answer

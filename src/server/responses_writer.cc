@@ -332,13 +332,10 @@ class ResponsesWriter final : public ReplyWriter {
 Json responses_usage_json(const Choice& choice) {
   const RequestUsage& usage = choice.usage;
   constexpr int kShortTtl_s = 30 * 60;
-  int num_short = 0, num_long = 0;
-  for (const WrittenTokens& written : usage.written) {
-    (written.ttl_s > kShortTtl_s ? num_long : num_short) += written.num_tokens;
-  }
-  Json details = {{"cached_tokens", usage.num_cached_tokens},
-                  {"cache_write_tokens", num_short + num_long}};
-  details["cache_write_tokens_details"] = {{"ttl_30m_tokens", num_short},
+  const int num_written = usage.num_written_tokens();
+  const int num_long = usage.num_written_beyond(kShortTtl_s);
+  Json details = {{"cached_tokens", usage.num_cached_tokens}, {"cache_write_tokens", num_written}};
+  details["cache_write_tokens_details"] = {{"ttl_30m_tokens", num_written - num_long},
                                            {"ttl_12h_tokens", num_long}};
   Json result = {{"input_tokens", usage.num_prompt_tokens}};
   result["input_tokens_details"] = std::move(details);
