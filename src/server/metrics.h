@@ -19,7 +19,7 @@ struct MetricFamily;
 
 namespace larder {
 
-// One finished choice. Times in seconds.
+// One finished choice.
 struct FinishedRequest {
   std::string reason;  // stop, length, abort, error
   int num_prompt_tokens = 0;
@@ -56,9 +56,9 @@ class ServerMetrics {
   void observe_inter_token(double seconds);
   void observe_finished(const FinishedRequest& request);
   void observe_n(int n);  // of a request whose choices have all finished
-  void count_rejection(
-      const std::string& reason);  // queue_full, draining, too_many_connections, ...
-  void count_dropped_stream();     // a reader too slow
+  // queue_full, too_many_connections, body_memory, reply_memory
+  void count_rejection(const std::string& reason);
+  void count_dropped_stream();  // a reader too slow
   // Answers of a prompt that were encoded as they were generated, and their tokens.
   void count_kept_turns(int num_turns, int num_tokens);
   // Tokens of prompts that were computed, by reason; and prompts that parted from a relative.
