@@ -157,7 +157,7 @@ class PercentFormatter {
       fail("%c requires an int in range(0x110000) or a char");
     }
     std::string bytes;
-    append_utf8(bytes, static_cast<std::int32_t>(to_integer(value)));
+    append_utf8(static_cast<std::int32_t>(to_integer(value)), bytes);
     append_padded(runtime_, out_, Text(bytes, value.origin()), spec, 0);
   }
 

@@ -315,7 +315,7 @@ class Lexer {
       code = code * base + digit_value(digits[count++]);
     }
     if ((is_exact && count < most) || code > 0x10FFFF) fail_here("a string has a bad escape");
-    append_utf8(text, static_cast<std::int32_t>(code));
+    append_utf8(static_cast<std::int32_t>(code), text);
     return count;
   }
 

@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "tokenizer/jinja_budget.h"
+#include "tokenizer/utf8.h"
 
 namespace larder::jinja {
 namespace {
@@ -91,16 +92,11 @@ std::size_t byte_offset(std::string_view bytes, std::size_t index) {
   return at;
 }
 
-void append_utf8(std::string& bytes, std::int32_t code_point) {
-  char encoded[U8_MAX_LENGTH];
-  std::int32_t size = 0;
-  UBool is_error = false;
-  U8_APPEND(encoded, size, U8_MAX_LENGTH, code_point, is_error);
-  if (is_error) {
-    bytes += "\xEF\xBF\xBD";
-  } else {
-    bytes.append(encoded, static_cast<std::size_t>(size));
-  }
+void append_utf8(std::int32_t code_point, std::string& bytes) {
+  const bool is_character =
+      code_point >= 0 && code_point <= 0x10FFFF && (code_point < 0xD800 || code_point > 0xDFFF);
+  larder::append_utf8(is_character ? static_cast<char32_t>(code_point) : kReplacementCharacter,
+                      bytes);
 }
 
 bool is_space(std::int32_t c) {
@@ -189,7 +185,7 @@ std::string map_case(std::string_view bytes, Case to) {
         mapped = upper.substr(0, split) + map_with(ucasemap_utf8ToLower, upper.substr(split));
       } else {
         mapped.clear();
-        append_utf8(mapped, u_totitle(first.code_point));
+        append_utf8(u_totitle(first.code_point), mapped);
       }
     }
     return mapped.append(bytes.substr(first.num_bytes));

@@ -23,7 +23,8 @@ bool is_ascii(std::string_view bytes);
 std::size_t count_characters(std::string_view bytes);
 // The byte where character index begins; bytes.size() past the end.
 std::size_t byte_offset(std::string_view bytes, std::size_t index);
-void append_utf8(std::string& bytes, std::int32_t code_point);
+// U+FFFD for what is no character, such as a surrogate.
+void append_utf8(std::int32_t code_point, std::string& bytes);
 
 bool is_space(std::int32_t code_point);      // str.isspace
 bool is_printable(std::int32_t code_point);  // str.isprintable
