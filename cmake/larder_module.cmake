@@ -16,6 +16,8 @@ function(larder_module name)
   if(LARDER_TESTS AND tests)
     add_executable(${name}_test ${tests})
     target_link_libraries(${name}_test PRIVATE larder_${name} GTest::gtest GTest::gmock GTest::gtest_main)
+    # They take longer to compile than to run.
+    target_compile_options(${name}_test PRIVATE $<$<CONFIG:Release>:-O1>)
     target_compile_definitions(${name}_test PRIVATE LARDER_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
     add_test(NAME ${name}_test COMMAND ${name}_test)
     set_tests_properties(${name}_test PROPERTIES LABELS unit)
