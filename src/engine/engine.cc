@@ -159,6 +159,11 @@ void Engine::reset_prefix_cache() {
   changed_.notify_one();
 }
 
+void Engine::set_after_updates(std::function<void()> after_updates) {
+  const std::lock_guard lock(after_updates_mutex_);
+  after_updates_ = std::move(after_updates);
+}
+
 bool Engine::alive() const {
   const std::lock_guard lock(mutex_);
   return !ended_;
@@ -369,7 +374,10 @@ void Engine::update_stats() {
 void Engine::deliver() {
   update_stats();
   for (Outgoing& outgoing : outbox_) (*outgoing.on_update)(std::move(outgoing.update));
+  if (outbox_.empty()) return;
   outbox_.clear();
+  const std::lock_guard lock(after_updates_mutex_);
+  if (after_updates_) after_updates_();
 }
 
 }  // namespace larder

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <random>
@@ -89,6 +90,10 @@ class Engine {
   // compute. For owners that drive the engine themselves.
   bool step();
 
+  // Called behind the updates that a step has for its requests, if it has any; must not block. Once this returns,
+  // what was there before is not called any more. Thread: any but the engine's.
+  void set_after_updates(std::function<void()> after_updates);
+
   bool alive() const;  // false once the engine thread has ended
   EngineStats stats() const;
   const EngineConfig& config() const { return config_; }
@@ -162,6 +167,9 @@ class Engine {
   std::int64_t forward_ns_ = 0;
   std::int64_t sample_ns_ = 0;
   std::int64_t schedule_ns_ = 0;
+
+  std::mutex after_updates_mutex_;
+  std::function<void()> after_updates_;  // by after_updates_mutex_
 
   mutable std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;

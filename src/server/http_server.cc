@@ -60,6 +60,7 @@ rlim_t raise_file_limit() {
 class HttpServer::Impl {
  public:
   Impl(ServerConfig config, const ServedModel& model);
+  ~Impl() { model_.engine.set_after_updates({}); }
 
   int port() const { return port_; }
   void run();
@@ -139,6 +140,7 @@ HttpServer::Impl::Impl(ServerConfig config, const ServedModel& model)
   // From now on, so that whoever reads that the server is ready may end it: run() hears of it then.
   signals_.add(SIGINT);
   signals_.add(SIGTERM);
+  model_.engine.set_after_updates([this] { wakes_.flush(); });
 }
 
 void HttpServer::Impl::listen() {

@@ -8,11 +8,11 @@
 namespace larder {
 
 void WakeQueue::push(std::weak_ptr<HttpConnection> connection) {
-  {
-    const std::lock_guard lock(mutex_);
-    waiting_.push_back(std::move(connection));
-    if (waiting_.size() > 1) return;
-  }
+  const std::lock_guard lock(mutex_);
+  waiting_.push_back(std::move(connection));
+}
+
+void WakeQueue::flush() {
   asio::post(io_, [this] { drain(); });
 }
 

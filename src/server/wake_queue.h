@@ -11,21 +11,23 @@ namespace larder {
 
 class HttpConnection;
 
-// A thread that sleeps is woken once for all that come before it gets going: a step leaves
-// something for every stream, and waking costs the engine more than the rest of the way. Outlives the connections.
+// A step leaves something for every stream. A thread is woken once for all of them, and behind the last: one that
+// runs beside the engine before that would have it wait for locks, or for its core. Outlives the connections.
 class WakeQueue {
  public:
   explicit WakeQueue(asio::io_context& io) : io_(io) {}
 
-  // Has on_wake() called on the connection's strand. Thread: any.
+  // Both, thread: any.
   void push(std::weak_ptr<HttpConnection> connection);
+  // Has on_wake() called on the strands of those that were pushed.
+  void flush();
 
  private:
   void drain();
 
   asio::io_context& io_;
   std::mutex mutex_;
-  std::vector<std::weak_ptr<HttpConnection>> waiting_;  // not empty: drain() is on its way
+  std::vector<std::weak_ptr<HttpConnection>> waiting_;
 };
 
 }  // namespace larder
