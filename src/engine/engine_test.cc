@@ -2,11 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <ctime>
+#include <functional>
 #include <future>
 #include <string>
 #include <thread>
@@ -100,6 +102,32 @@ class EngineTest : public ::testing::Test {
   std::vector<TokenId> end_tokens_;
   Engine engine_;
 };
+
+TEST_F(EngineTest, TellsOnceBehindAStepsUpdates) {
+  int num_updates = 0;
+  std::vector<int> known;  // at each call
+  engine_.set_after_updates([&] { known.push_back(num_updates); });
+  for (int i = 0; i < 3; ++i) {
+    Request one = request({i + 5, 6, 7}, 4);
+    one.on_update = [&](RequestUpdate&&) { ++num_updates; };
+    engine_.submit(std::move(one));
+  }
+  int num_steps = 0;
+  while (engine_.step()) ++num_steps;
+  EXPECT_EQ(num_updates, 3 * 4);
+  ASSERT_LE(static_cast<int>(known.size()), num_steps);
+  EXPECT_EQ(known.back(), num_updates);
+  EXPECT_EQ(std::ranges::adjacent_find(known, std::greater_equal{}), known.end());
+  const std::size_t num_calls = known.size();
+  EXPECT_FALSE(engine_.step());  // nothing to tell
+  EXPECT_EQ(known.size(), num_calls);
+  engine_.set_after_updates({});
+  Request last = request({8, 9}, 2);
+  engine_.submit(std::move(last));
+  while (engine_.step()) {
+  }
+  EXPECT_EQ(known.size(), num_calls);
+}
 
 TEST_F(EngineTest, WhoHearsOfATokenFindsItCounted) {
   Request made = request(random_tokens(20, 1), 3);
