@@ -1,7 +1,17 @@
-# larder_module(NAME DEPS...): the static library of one folder under src/ and, when tests are built,
-# NAME_test from its *_test.cc files. Sources are found by name, so that a new file needs no edit here.
+# larder_test_program(NAME LABEL DEPS...): makes a program of GoogleTest's one of the tests.
 find_package(GTest QUIET)
 
+function(larder_test_program name label)
+  target_link_libraries(${name} PRIVATE ${ARGN} GTest::gtest GTest::gmock GTest::gtest_main)
+  # They take longer to compile than to run.
+  target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
+  target_compile_definitions(${name} PRIVATE LARDER_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+  add_test(NAME ${name} COMMAND ${name})
+  set_tests_properties(${name} PROPERTIES LABELS ${label})
+endfunction()
+
+# larder_module(NAME DEPS...): the static library of one folder under src/ and, when tests are built,
+# NAME_test from its *_test.cc files. Sources are found by name, so that a new file needs no edit here.
 function(larder_module name)
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cc)
   set(tests ${sources})
@@ -15,11 +25,6 @@ function(larder_module name)
   target_link_libraries(larder_${name} PUBLIC ${ARGN})
   if(LARDER_TESTS AND tests)
     add_executable(${name}_test ${tests})
-    target_link_libraries(${name}_test PRIVATE larder_${name} GTest::gtest GTest::gmock GTest::gtest_main)
-    # They take longer to compile than to run.
-    target_compile_options(${name}_test PRIVATE $<$<CONFIG:Release>:-O1>)
-    target_compile_definitions(${name}_test PRIVATE LARDER_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
-    add_test(NAME ${name}_test COMMAND ${name}_test)
-    set_tests_properties(${name}_test PROPERTIES LABELS unit)
+    larder_test_program(${name}_test unit larder_${name})
   endif()
 endfunction()
