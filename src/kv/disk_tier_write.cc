@@ -203,7 +203,7 @@ void DiskTier::fail_writes(int error) {
   }
   if (write_breaker_.fail(steady_now_ns()))
     spdlog::warn("disk tier {}: no writes for {} ms: {}", directory_.path(),
-                 write_breaker_.pause_ns() / 1'000'000, std::strerror(error));
+                 write_breaker_.pause_ns() / kNsPerMs, std::strerror(error));
 }
 
 }  // namespace larder

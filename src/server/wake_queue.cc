@@ -13,6 +13,10 @@ void WakeQueue::push(std::weak_ptr<HttpConnection> connection) {
 }
 
 void WakeQueue::flush() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (waiting_.empty()) return;
+  }
   asio::post(io_, [this] { drain(); });
 }
 

@@ -17,7 +17,7 @@ class WakeQueue {
  public:
   explicit WakeQueue(asio::io_context& io) : io_(io) {}
 
-  // Both, thread: any.
+  // Thread: any, as of flush().
   void push(std::weak_ptr<HttpConnection> connection);
   // Has on_wake() called on the strands of those that were pushed.
   void flush();
