@@ -159,56 +159,6 @@ TEST_F(Responses, ConversationsHoldNoIdTwice) {
   EXPECT_EQ(ids, (std::vector<std::string>{"a", "b", "c", "d", response["output"][0]["id"]}));
 }
 
-// What has been generated is told in any case, and leaves less room for what can be asked for again.
-TEST(StoredItems, WaitBehindLargeAnswers) {
-  ServerConfig config;
-  config.limits.max_total_reply_bytes = 6'000'000;
-  const TestServer server(config);
-  Json made;
-  made["items"] = Json::array({{{"role", "user"}, {"content", std::string(2'000'000, 'x')}}});
-  const Json conversation = server.post("/v1/conversations", made.dump()).json();
-  const std::string path = "/v1/conversations/" + conversation["id"].get<std::string>() + "/items";
-  const std::string chat = R"({"messages":[{"role":"user","content":"hi"}],"max_tokens":200,
-      "ignore_eos":true,"n":24,"logprobs":true,"top_logprobs":20})";
-  EXPECT_EQ(server.get(path).status, 200);
-  RawClient stalled(server.port());
-  stalled.send(TestServer::request("/v1/chat/completions", chat));
-  const std::string begun = stalled.receive("\r\n\r\n");
-  const auto length = begun.find("Content-Length: ");
-  ASSERT_NE(length, std::string::npos) << begun;
-  ASSERT_GT(std::stoi(begun.substr(length + 16)), 4'100'000);
-  EXPECT_EQ(server.get(path).status, 503);
-  EXPECT_NE(stalled.receive().find("\"usage\""), std::string::npos);
-  EXPECT_EQ(server.get(path).status, 200);
-}
-
-// A few bytes ask for them, and nobody has to read them.
-TEST(StoredItems, LargeRepliesWaitWithinABudget) {
-  ServerConfig config;
-  config.limits.max_total_reply_bytes = 5'000'000;
-  const TestServer server(config);
-  Json made;
-  made["items"] = Json::array({{{"role", "user"}, {"content", std::string(3'000'000, 'x')}}});
-  const Json conversation = server.post("/v1/conversations", made.dump()).json();
-  const std::string path = "/v1/conversations/" + conversation["id"].get<std::string>() + "/items";
-  RawClient stalled(server.port());
-  stalled.send("GET " + path + " HTTP/1.1\r\nHost: localhost\r\n\r\n");
-  stalled.receive("200 OK");
-  const auto refused = server.get(path);
-  EXPECT_EQ(refused.status, 503) << refused.body.substr(0, 200);
-  EXPECT_EQ(refused.json()["error"]["code"], "reply_memory");
-  EXPECT_EQ(server.get("/v1/conversations/" + conversation["id"].get<std::string>()).status, 200);
-  EXPECT_EQ(server.post(path, made.dump()).status, 200) << "it has been done";
-  EXPECT_NE(server.get("/metrics").body.find("reason=\"reply_memory\"} 1"), std::string::npos);
-  stalled.close();
-  int status = 503;
-  for (int i = 0; i < 400 && status != 200; ++i) {
-    status = server.get(path).status;
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  }
-  EXPECT_EQ(status, 200);
-}
-
 // What is stored may be large: copying it is not for the threads that serve streams.
 TEST(StoredItems, AreReadByOtherThreadsThanStreams) {
   const TestServer server;

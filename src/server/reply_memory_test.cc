@@ -1,0 +1,73 @@
+// Large replies whose clients do not read them share a budget.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <string>
+#include <thread>
+
+#include "server/http_server.h"
+#include "server/server_test_support.h"
+
+namespace larder {
+namespace {
+
+// A message of so many bytes, to be added to a conversation.
+std::string large_items(std::size_t num_bytes) {
+  Json body;
+  body["items"] = Json::array({{{"role", "user"}, {"content", std::string(num_bytes, 'x')}}});
+  return body.dump();
+}
+// Returns the path of a conversation that begins with it.
+std::string large_conversation(const TestServer& server, std::size_t num_bytes) {
+  const Json made = server.post("/v1/conversations", large_items(num_bytes)).json();
+  return "/v1/conversations/" + made["id"].get<std::string>();
+}
+
+// What has been generated is told in any case, and leaves less room for what can be asked for again.
+TEST(ReplyMemory, StoredItemsWaitBehindLargeAnswers) {
+  ServerConfig config;
+  config.limits.max_total_reply_bytes = 6'000'000;
+  const TestServer server(config);
+  const std::string conversation = large_conversation(server, 2'000'000);
+  const std::string path = conversation + "/items";
+  const std::string chat = R"({"messages":[{"role":"user","content":"hi"}],"max_tokens":200,
+      "ignore_eos":true,"n":24,"logprobs":true,"top_logprobs":20})";
+  EXPECT_EQ(server.get(path).status, 200);
+  RawClient stalled(server.port());
+  stalled.send(TestServer::request("/v1/chat/completions", chat));
+  const std::string begun = stalled.receive("\r\n\r\n");
+  const auto length = begun.find("Content-Length: ");
+  ASSERT_NE(length, std::string::npos) << begun;
+  ASSERT_GT(std::stoi(begun.substr(length + 16)), 4'100'000);
+  EXPECT_EQ(server.get(path).status, 503);
+  EXPECT_NE(stalled.receive().find("\"usage\""), std::string::npos);
+  EXPECT_EQ(server.get(path).status, 200);
+}
+
+// A few bytes ask for them, and nobody has to read them.
+TEST(ReplyMemory, LargeRepliesWaitWithinABudget) {
+  ServerConfig config;
+  config.limits.max_total_reply_bytes = 5'000'000;
+  const TestServer server(config);
+  const std::string conversation = large_conversation(server, 3'000'000);
+  const std::string path = conversation + "/items";
+  RawClient stalled(server.port());
+  stalled.send("GET " + path + " HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  stalled.receive("200 OK");
+  const auto refused = server.get(path);
+  EXPECT_EQ(refused.status, 503) << refused.body.substr(0, 200);
+  EXPECT_EQ(refused.json()["error"]["code"], "reply_memory");
+  EXPECT_EQ(server.get(conversation).status, 200);
+  EXPECT_EQ(server.post(path, large_items(3'000'000)).status, 200) << "it has been done";
+  EXPECT_NE(server.get("/metrics").body.find("reason=\"reply_memory\"} 1"), std::string::npos);
+  stalled.close();
+  int status = 503;
+  for (int i = 0; i < 400 && status != 200; ++i) {
+    status = server.get(path).status;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  EXPECT_EQ(status, 200);
+}
+
+}  // namespace
+}  // namespace larder
