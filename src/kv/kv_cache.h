@@ -78,7 +78,8 @@ struct LoadPlan {
 // What a load brought.
 struct LoadedTokens {
   int num_matched = 0;           // tokens that need not be computed now, as match() returns
-  int end = 0;  // where beyond those: to there only windows lack blocks; begin_load() again
+  // Where it is beyond those: up to there only windows lack blocks; begin_load() again.
+  int end = 0;
   std::vector<int> num_by_tier;  // of those that came from tiers
 };
 
