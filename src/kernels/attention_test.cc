@@ -30,6 +30,7 @@ constexpr Shape kShapes[] = {
     {4, 4, 80, 0, kInt4},
     {6, 2, 18, 37, kInt4},
     {4, 1, 6, 1, kInt4},
+    {7, 1, 128, 0, kInt4},
     {4, 2, 40, 0, {KvType::kInt8, KvType::kInt4}},
     {4, 2, 40, 0, {KvType::kInt4, KvType::kF16}},
     {4, 2, 40, 0, {KvType::kBF16, KvType::kInt8}},

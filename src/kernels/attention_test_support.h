@@ -54,28 +54,46 @@ inline double scale8_at(const std::byte* p, int at) {
 inline double stored_int4_key(const std::byte* head, int offset, int i, int head_dim) {
   const int wide = kv_num_wide(head_dim);
   const int narrow = kv_num_narrow(head_dim);
-  const int groups = kv_num_groups(head_dim);
-  const int scales = (wide + narrow / 2) * 16;
+  const int wide_groups = kv_num_wide_groups(head_dim);
+  const int narrow_begin = kv_wide_size_bytes(head_dim) * 16;
+  const int scales = narrow_begin + narrow / 2 * 16;
   const bool is_wide = i < wide;
   const int vector = is_wide ? i / 4 : (i - wide) / 8;
-  const int num_vectors = is_wide ? wide / 4 : narrow / 8;
-  const int groups_of_part = is_wide ? groups : kv_num_narrow_groups(head_dim);
+  const int unit_of_part = is_wide ? kv_wide_unit(head_dim) : 8;
+  const int num_units = (is_wide ? wide : narrow) / unit_of_part;
+  const int groups_of_part = is_wide ? wide_groups : kv_num_narrow_groups(head_dim);
   int group = 0;
-  while (vector >= num_vectors * (group + 1) / groups_of_part) ++group;
-  const double scale = scale8_at(head, scales + ((is_wide ? 0 : groups) + group) * 16 + offset);
-  if (is_wide) return scale * (byte_at(head, vector * 64 + offset * 4 + i % 4) - 127.5);
-  const int j = (i - wide) % 8;
-  const int both = byte_at(head, wide * 16 + vector * 64 + offset * 4 + j % 4);
-  return scale * ((j < 4 ? both & 15 : both >> 4) - 7.5);
+  while ((is_wide ? i : i - wide) / unit_of_part >= num_units * (group + 1) / groups_of_part) ++group;
+  if (!is_wide) group += wide_groups;
+  const double scale = scale8_at(head, scales + group * 16 + offset);
+  // Of two quads in a vector.
+  const auto nibble = [&](int at, int j) {
+    const int both = byte_at(head, at + offset * 4 + j % 4);
+    return j < 4 ? both & 15 : both >> 4;
+  };
+  if (!is_wide) return scale * (nibble(narrow_begin + vector * 64, (i - wide) % 8) - 7.5);
+  if (head_dim % 128 != 0)
+    return scale * (byte_at(head, vector * 64 + offset * 4 + i % 4) - 127.5);
+  const int unit = i / 16 * 192;
+  const int upper = byte_at(head, unit + 128 + offset * 4 + i % 4) >> (i % 16 / 4 * 2) & 3;
+  return scale * (upper * 16 + nibble(unit + i % 16 / 8 * 64, i % 8) - 31.5);
 }
 
-// Dimension d of a turned value of 4-bit codes.
+// Dimension d of a turned value of 4-bit codes, or 5 of large heads.
 inline double stored_int4_value(const std::byte* head, int offset, int d, int head_dim) {
   const int padded_dim = (head_dim + 31) / 32 * 32;
-  const int at = d / 32 * 256 + offset % 8 / 2 * 64 + d % 16 * 4 + offset % 2 + offset / 8 * 2;
-  const int code = d % 32 < 16 ? byte_at(head, at) & 15 : byte_at(head, at) >> 4;
-  return scale8_at(head, padded_dim * 8 + d / 32 * 16 + offset) * kNormalLevelStep *
-         kNormalLevels[code];
+  const int in_tile = offset % 8 / 2 * 64 + d % 16 * 4 + offset % 2 + offset / 8 * 2;
+  const auto nibble = [&](int at) {
+    return d % 32 < 16 ? byte_at(head, at) & 15 : byte_at(head, at) >> 4;
+  };
+  if (head_dim % 128 != 0) {
+    return scale8_at(head, padded_dim * 8 + d / 32 * 16 + offset) * kNormalLevelStep *
+           kNormalLevels[nibble(d / 32 * 256 + in_tile)];
+  }
+  const int unit = d / 128 * 1280;
+  const int fifth = byte_at(head, unit + 1024 + in_tile) >> (d % 128 / 16) & 1;
+  return scale8_at(head, head_dim * 10 + d / 128 * 16 + offset) *
+         (fifth * 16 + nibble(unit + d % 128 / 32 * 256 + in_tile) - 15.5);
 }
 
 // As kv_type.h says it.

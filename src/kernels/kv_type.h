@@ -30,6 +30,12 @@
 // V is turned by a Hadamard transform of the head, and its codes of 4 bits stand for kNormalLevels
 // times a scale per kLevelGroup dimensions. Vectors come in fours, for 32 dimensions by 16 tokens:
 // the lower bits for the first 16 dimensions, in kInt8's order, the upper bits for the others.
+// Large heads (whole kLargeHead dimensions, for which each part has a scale) have up to 7/16 of K's
+// dimensions in the wide part, turned, too, and in 6 bits: vectors come in threes, for 16
+// dimensions, two as the narrow part's and one with bits 2i and 2i + 1 of each byte above the codes
+// of quad i. What that spares makes V's codes 5 bits, value = scale * (code - 15.5): for each
+// kLargeHead dimensions four times four vectors as above, and then four with the fifth bits, bit i
+// for the dimensions from 16 i on.
 // (The wide part is after Atom's outlier channels, Zhao et al. 2024; the levels are Lloyd's and
 // Max's.)
 #pragma once
@@ -52,6 +58,7 @@ struct KvTypes {
 inline constexpr int kMaxCodeDim = 1024;  // the largest head_dim of types with codes
 inline constexpr int kCodeGroup = 64;     // dimensions with one scale
 inline constexpr int kLevelGroup = 32;    // the same, of values as kInt4
+inline constexpr int kLargeHead = 128;    // see above
 inline constexpr int kCodeTile = 16;      // lanes of a vector of codes
 inline constexpr int kCodeVector = 64;    // bytes
 inline constexpr int kCodeQuads = 4;      // vectors for 16 items to be summed over
@@ -68,16 +75,41 @@ static constexpr bool has_codes(KvType type) {
 static constexpr int kv_num_groups(int head_dim) {
   return (head_dim + kCodeGroup - 1) / kCodeGroup;
 }
-// kInt4's keys: whole quads, and room for the others in whole vectors of two quads.
-static constexpr int kv_num_wide(int head_dim) { return 3 * head_dim / 8 / 4 * 4; }
+static constexpr bool kv_is_large(int head_dim) { return head_dim % kLargeHead == 0; }
+// kInt4's keys: whole quads, in large heads whole threes of vectors, and room for the others in
+// whole vectors of two quads.
+static constexpr int kv_wide_unit(int head_dim) { return kv_is_large(head_dim) ? 16 : 4; }
+static constexpr int kv_num_wide(int head_dim) {
+  const int most = kv_is_large(head_dim) ? 7 * head_dim / 16 : 3 * head_dim / 8;
+  return most / kv_wide_unit(head_dim) * kv_wide_unit(head_dim);
+}
 static constexpr int kv_num_narrow(int head_dim) {
   return (head_dim - kv_num_wide(head_dim) + 7) / 8 * 8;
 }
 
-// Small heads have few dimensions to average over: two scales for them.
-static constexpr int kv_num_narrow_groups(int head_dim) {
-  return (head_dim < 128 ? 2 : 1) * kv_num_groups(head_dim);
+// Small heads have few dimensions to average over: two scales for their narrow part.
+static constexpr int kv_num_wide_groups(int head_dim) {
+  return kv_is_large(head_dim) ? head_dim / kLargeHead : kv_num_groups(head_dim);
 }
+static constexpr int kv_num_narrow_groups(int head_dim) {
+  return kv_num_wide_groups(head_dim) * (head_dim < kLargeHead ? 2 : 1);
+}
+// Dimension of the wide part where its group g begins.
+static constexpr int kv_wide_begin(int head_dim, int g) {
+  const int unit = kv_wide_unit(head_dim);
+  return kv_num_wide(head_dim) / unit * g / kv_num_wide_groups(head_dim) * unit;
+}
+// Of a token.
+static constexpr int kv_wide_size_bytes(int head_dim) {
+  const int num_wide = kv_num_wide(head_dim);
+  return kv_is_large(head_dim) ? num_wide / 4 * 3 : num_wide;
+}
+// kInt4's values.
+static constexpr int kv_value_bits(int head_dim) { return kv_is_large(head_dim) ? 5 : 4; }
+static constexpr int kv_value_group(int head_dim) {
+  return kv_is_large(head_dim) ? kLargeHead : kLevelGroup;
+}
+static constexpr int kv_padded_values(int head_dim) { return (head_dim + 31) / 32 * 32; }
 
 // Bytes of one head's keys in a block.
 static constexpr std::int64_t kv_key_size_bytes(KvType type, int head_dim) {
@@ -87,8 +119,8 @@ static constexpr std::int64_t kv_key_size_bytes(KvType type, int head_dim) {
       return std::int64_t{kBlockSize} * ((head_dim + 15) / 16 * 16 + 2 * num_groups);
     case KvType::kInt4:
       return std::int64_t{kBlockSize} *
-             (kv_num_wide(head_dim) + kv_num_narrow(head_dim) / 2 + num_groups +
-              kv_num_narrow_groups(head_dim));
+             (kv_wide_size_bytes(head_dim) + kv_num_narrow(head_dim) / 2 +
+              kv_num_wide_groups(head_dim) + kv_num_narrow_groups(head_dim));
     default:
       return std::int64_t{kBlockSize} * head_dim * 2;
   }
@@ -96,8 +128,9 @@ static constexpr std::int64_t kv_key_size_bytes(KvType type, int head_dim) {
 // Bytes of one head's values in a block.
 static constexpr std::int64_t kv_value_size_bytes(KvType type, int head_dim) {
   if (type != KvType::kInt4) return kv_key_size_bytes(type, head_dim);
-  const int num_groups = (head_dim + kLevelGroup - 1) / kLevelGroup;
-  return std::int64_t{kBlockSize} * num_groups * (kLevelGroup / 2 + 1);
+  const int group = kv_value_group(head_dim);
+  return std::int64_t{kBlockSize} * (kv_padded_values(head_dim) * kv_value_bits(head_dim) / 8 +
+                                     (head_dim + group - 1) / group);
 }
 
 // Of item i of the 16 that are summed over, in `lane` of four vectors.

@@ -44,6 +44,7 @@ struct Block {
     if (type == KvType::kInt8 && is_key) turn(values.data(), dim);
     if (type == KvType::kInt4) {
       const int wide = is_key ? kv_num_wide(dim) : 0;
+      if (is_key && kv_is_large(dim)) turn(values.data(), wide);
       turn(values.data() + wide, dim - wide);
     }
     return values;
@@ -76,7 +77,7 @@ double largest_error(KvType type) {
 
 TEST(StoreKv, StoresWhatItIsGiven) {
   for (const KvType type : kTypes) {
-    for (const int dim : {6, 18, 64, 80, 256}) {
+    for (const int dim : {6, 18, 64, 80, 128, 256}) {
       const auto count = static_cast<std::size_t>(kBlockSize * kHeads * dim);
       const auto k = test::random_values(count, 1, 2);
       auto v = test::random_values(count, 2, 1e-2F);
@@ -107,7 +108,7 @@ TEST(StoreKv, StoresWhatItIsGiven) {
 // Balanced, in another order and turned: queries and keys still give the same scores.
 TEST(StoreKv, TheKeyBasisKeepsScores) {
   for (const KvType type : {KvType::kInt8, KvType::kInt4}) {
-    for (const int dim : {18, 64, 80, 256}) {
+    for (const int dim : {18, 64, 80, 128, 256}) {
       const auto count = static_cast<std::size_t>(kHeads * dim);
       const auto k = test::random_values(count, 1);
       auto q = test::random_values(3 * count, 2);
@@ -153,7 +154,7 @@ TEST(StoreKv, TheKeyBasisKeepsScores) {
 
 TEST(StoreKv, ATokensBytesAreItsOwn) {
   for (const KvType type : kTypes) {
-    for (const int dim : {18, 64, 80}) {
+    for (const int dim : {18, 64, 80, 128}) {
       const auto width = static_cast<std::size_t>(kHeads * dim);
       const auto k = test::random_values(kBlockSize * width, 1);
       const auto v = test::random_values(kBlockSize * width, 2);
@@ -187,19 +188,20 @@ TEST(StoreKv, ATokensBytesAreItsOwn) {
 
 TEST(StoreKv, EveryInstructionSetStoresTheSameBytes) {
   for (const KvType type : kTypes) {
-    const int dim = 80;
-    auto k = test::random_values(kBlockSize * kHeads * dim, 1, 3);
-    const auto v = test::random_values(kBlockSize * kHeads * dim, 2);
-    k[3] = NAN;
-    k[200] = INFINITY;
-    k[500] = -1e38F;
-    Block expected(type, dim, 0);
-    expected.store(*kernels_for(Isa::kGeneric), k, v, all_slots());
-    for (const double value : expected.values(true, 1, 0)) EXPECT_TRUE(std::isfinite(value));
-    for (const KernelTable* table : test::tables()) {
-      Block block(type, dim, 0);
-      block.store(*table, k, v, all_slots());
-      EXPECT_EQ(block.bytes, expected.bytes) << table->name << " type " << static_cast<int>(type);
+    for (const int dim : {80, 128}) {
+      auto k = test::random_values(kBlockSize * kHeads * static_cast<std::size_t>(dim), 1, 3);
+      const auto v = test::random_values(k.size(), 2);
+      k[3] = NAN;
+      k[200] = INFINITY;
+      k[500] = -1e38F;
+      Block expected(type, dim, 0);
+      expected.store(*kernels_for(Isa::kGeneric), k, v, all_slots());
+      for (const double value : expected.values(true, 1, 0)) EXPECT_TRUE(std::isfinite(value));
+      for (const KernelTable* table : test::tables()) {
+        Block block(type, dim, 0);
+        block.store(*table, k, v, all_slots());
+        EXPECT_EQ(block.bytes, expected.bytes) << table->name << " type " << static_cast<int>(type);
+      }
     }
   }
 }

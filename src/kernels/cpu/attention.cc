@@ -49,9 +49,11 @@ void add_values(const Work& work, const KeyTile& tile, int row, const Partial& p
     case KvType::kBF16:
       return add_values_float<KvType::kBF16, kRows>(work, tile, row, partial);
     case KvType::kInt8:
-      return add_values_codes<KvType::kInt8, kRows>(work, tile, row, partial);
+      return add_values_codes<ValueForm::kBytes, kRows>(work, tile, row, partial);
     case KvType::kInt4:
-      return add_values_codes<KvType::kInt4, kRows>(work, tile, row, partial);
+      return kv_is_large(work.dim)
+                 ? add_values_codes<ValueForm::kFiveBits, kRows>(work, tile, row, partial)
+                 : add_values_codes<ValueForm::kLevels, kRows>(work, tile, row, partial);
   }
 }
 

@@ -34,15 +34,18 @@ LARDER_INLINE void dot_quad(I16* sum, const uint8_t* codes, const int32_t* words
   for (int r = 0; r < kRows; ++r) sum[r] = dot_words(sum[r], odd, words + r * stride + 1);
 }
 
-// The same with levels in place of codes.
-template <int kRows, bool kUpper>
-LARDER_INLINE void dot_levels(I16* sum, const uint8_t* codes, const int32_t* words, int stride) {
-  const Bytes64 both = load_bytes(codes);
-  const Bytes64 levels = look_up(kLevelBytes, kUpper ? high_nibbles(both) : low_nibbles(both));
-  const Bytes64 even = word_bits<0, 8>(levels);
+// The same of codes that were put together in a register.
+template <int kRows>
+LARDER_INLINE void dot_bytes(I16* sum, Bytes64 codes, const int32_t* words, int stride) {
+  const Bytes64 even = word_bits<0, 8>(codes);
   for (int r = 0; r < kRows; ++r) sum[r] = dot_words(sum[r], even, words + r * stride);
-  const Bytes64 odd = word_bits<8, 8>(levels);
+  const Bytes64 odd = word_bits<8, 8>(codes);
   for (int r = 0; r < kRows; ++r) sum[r] = dot_words(sum[r], odd, words + r * stride + 1);
+}
+template <bool kUpper>
+LARDER_INLINE Bytes64 load_nibbles(const uint8_t* codes) {
+  const Bytes64 both = load_bytes(codes);
+  return kUpper ? high_nibbles(both) : low_nibbles(both);
 }
 
 template <int kRows>
@@ -95,19 +98,27 @@ void quantize_query_int8(const Work& work, const Queries& q) {
   }
 }
 
-// The parts of a key in kInt4, in vectors: the wide one's quads, the narrow one's pairs of quads.
+// The parts of a key in kInt4: the wide one's quads, the narrow one's pairs of quads.
 struct KeyParts {
+  int dim;
   int num_wide;
   int num_narrow;
-  int num_groups;         // of the wide part
+  int num_wide_groups;
   int num_narrow_groups;
+  int wide_bytes;  // of a block
+  bool is_large;
 
-  int wide_begin(int group) const { return num_wide * group / num_groups; }
+  int wide_begin(int group) const { return kv_wide_begin(dim, group) / 4; }
   int narrow_begin(int group) const { return num_narrow * group / num_narrow_groups; }
 };
 LARDER_INLINE KeyParts key_parts(const Work& work) {
-  return {kv_num_wide(work.dim) / 4, kv_num_narrow(work.dim) / 8, work.num_groups,
-          kv_num_narrow_groups(work.dim)};
+  return {.dim = work.dim,
+          .num_wide = kv_num_wide(work.dim) / 4,
+          .num_narrow = kv_num_narrow(work.dim) / 8,
+          .num_wide_groups = kv_num_wide_groups(work.dim),
+          .num_narrow_groups = kv_num_narrow_groups(work.dim),
+          .wide_bytes = kv_wide_size_bytes(work.dim) * kBlockSize,
+          .is_large = kv_is_large(work.dim)};
 }
 
 void quantize_query_int4(const Work& work, const Queries& q) {
@@ -121,14 +132,15 @@ void quantize_query_int4(const Work& work, const Queries& q) {
     q.words[2 * quad + 1] = word_pair(from[1], from[3]);
   }
   const int32_t* narrow = rounded + 4 * parts.num_wide;
-  for (int g = 0; g < work.num_groups; ++g) {
+  const int largest_code = parts.is_large ? 63 : 255;
+  for (int g = 0; g < parts.num_wide_groups; ++g) {
     const int wide_quads = parts.wide_begin(g + 1) - parts.wide_begin(g);
     // Codes stand for halves: the offset is rounded to a 32767th of the largest query value.
-    q.start[g] = -255 * sum_of(rounded + 4 * parts.wide_begin(g), 4 * wide_quads) / 2;
+    q.start[g] = -largest_code * sum_of(rounded + 4 * parts.wide_begin(g), 4 * wide_quads) / 2;
   }
   for (int g = 0; g < parts.num_narrow_groups; ++g) {
     const int narrow_pairs = parts.narrow_begin(g + 1) - parts.narrow_begin(g);
-    q.start[work.num_groups + g] =
+    q.start[parts.num_wide_groups + g] =
         -15 * sum_of(narrow + 8 * parts.narrow_begin(g), 8 * narrow_pairs) / 2;
   }
 }
@@ -160,41 +172,82 @@ void score_rows_int8(const Work& work, const KeyTile& tile, const Queries& q, fl
   }
 }
 
+// A quad of a large head's 16 wide dimensions.
+template <int kRows, int kQuad>
+LARDER_INLINE void dot_six_bits(I16* sum, const uint8_t* codes, const int32_t* words, int stride) {
+  const Bytes64 lower = load_nibbles<kQuad % 2 != 0>(codes + kQuad / 2 * kCodeVector);
+  const Bytes64 all = put_upper<2, 2 * kQuad>(lower, load_bytes(codes + 2 * kCodeVector));
+  dot_bytes<kRows>(sum, all, words + 2 * kQuad, stride);
+}
+
+// The sums of the wide part's quads [begin, end).
+template <int kRows>
+LARDER_INLINE void dot_wide(I16* sum, const KeyParts& parts, const KeyTile& tile, int b, int begin,
+                            int end, const int32_t* words, int stride) {
+  const uint8_t* codes = bytes_of(tile.k[b]);
+  if (!parts.is_large) {
+    for (int quad = begin; quad < end; ++quad) {
+      fetch<kRows>(tile.next_k[b], quad * kCodeVector);
+      dot_quad<kRows, 0>(sum, codes + quad * kCodeVector, words + 2 * quad, stride);
+    }
+    return;
+  }
+  for (int quad = begin; quad < end; quad += 4) {
+    const int at = quad / 4 * 3 * kCodeVector;
+    for (int i = 0; i < 3; ++i) fetch<kRows>(tile.next_k[b], at + i * kCodeVector);
+    dot_six_bits<kRows, 0>(sum, codes + at, words + 2 * quad, stride);
+    dot_six_bits<kRows, 1>(sum, codes + at, words + 2 * quad, stride);
+    dot_six_bits<kRows, 2>(sum, codes + at, words + 2 * quad, stride);
+    dot_six_bits<kRows, 3>(sum, codes + at, words + 2 * quad, stride);
+  }
+}
+
+template <int kRows>
+LARDER_INLINE void dot_narrow(I16* sum, const KeyParts& parts, const KeyTile& tile, int b,
+                              int begin, int end, const int32_t* words, int stride) {
+  for (int v = begin; v < end; ++v) {
+    const int at = parts.wide_bytes + v * kCodeVector;
+    const uint8_t* codes = bytes_of(tile.k[b]) + at;
+    fetch<kRows>(tile.next_k[b], at);
+    dot_quad<kRows, 1>(sum, codes, words + 4 * v, stride);
+    dot_quad<kRows, 2>(sum, codes, words + 4 * v + 2, stride);
+  }
+}
+
 template <int kRows>
 void score_rows_int4(const Work& work, const KeyTile& tile, const Queries& q, float* scores) {
   const int stride = attention_words(work.dim);
+  const int start_stride = 3 * work.num_groups;
   const KeyParts parts = key_parts(work);
   const int32_t* narrow_words = q.words + 2 * parts.num_wide;
   for (int b = 0; b < tile.num_blocks; ++b) {
     fetch_scales<kRows>(work, tile, b);
-    const uint8_t* wide = bytes_of(tile.k[b]);
-    const uint8_t* narrow = wide + parts.num_wide * kCodeVector;
-    const uint8_t* scales = narrow + parts.num_narrow * kCodeVector;
+    const uint8_t* scales =
+        bytes_of(tile.k[b]) + parts.wide_bytes + parts.num_narrow * kCodeVector;
+    const int32_t* start = q.start;
     V16 total[kRows];
     for (int r = 0; r < kRows; ++r) total[r] = zero();
-    for (int g = 0; g < parts.num_groups; ++g) {
-      const int32_t* start = q.start + g;
-      I16 sum[kRows];
-      for (int r = 0; r < kRows; ++r) sum[r] = set1_int(start[r * 3 * parts.num_groups]);
-      for (int quad = parts.wide_begin(g); quad < parts.wide_begin(g + 1); ++quad) {
-        fetch<kRows>(tile.next_k[b], quad * kCodeVector);
-        dot_quad<kRows, 0>(sum, wide + quad * kCodeVector, q.words + 2 * quad, stride);
-      }
-      const V16 wide_scale = load_scale8(scales + g * kBlockSize);
-      for (int r = 0; r < kRows; ++r) total[r] = fma(to_float(sum[r]), wide_scale, total[r]);
+    I16 sum[kRows];
+    const auto begin_group = [&] {
+      for (int r = 0; r < kRows; ++r) sum[r] = set1_int(start[r * start_stride]);
+      ++start;
+    };
+    const auto end_group = [&] {
+      const V16 scale = load_scale8(scales);
+      for (int r = 0; r < kRows; ++r) total[r] = fma(to_float(sum[r]), scale, total[r]);
+      scales += kBlockSize;
+    };
+    for (int g = 0; g < parts.num_wide_groups; ++g) {
+      begin_group();
+      dot_wide<kRows>(sum, parts, tile, b, parts.wide_begin(g), parts.wide_begin(g + 1), q.words,
+                      stride);
+      end_group();
     }
     for (int g = 0; g < parts.num_narrow_groups; ++g) {
-      const int32_t* start = q.start + parts.num_groups + g;
-      I16 sum[kRows];
-      for (int r = 0; r < kRows; ++r) sum[r] = set1_int(start[r * 3 * parts.num_groups]);
-      for (int v = parts.narrow_begin(g); v < parts.narrow_begin(g + 1); ++v) {
-        const uint8_t* codes = narrow + v * kCodeVector;
-        fetch<kRows>(tile.next_k[b], (parts.num_wide + v) * kCodeVector);
-        dot_quad<kRows, 1>(sum, codes, narrow_words + 4 * v, stride);
-        dot_quad<kRows, 2>(sum, codes, narrow_words + 4 * v + 2, stride);
-      }
-      const V16 narrow_scale = load_scale8(scales + (parts.num_groups + g) * kBlockSize);
-      for (int r = 0; r < kRows; ++r) total[r] = fma(to_float(sum[r]), narrow_scale, total[r]);
+      begin_group();
+      dot_narrow<kRows>(sum, parts, tile, b, parts.narrow_begin(g), parts.narrow_begin(g + 1),
+                        narrow_words, stride);
+      end_group();
     }
     for (int r = 0; r < kRows; ++r) {
       store(scores + r * kKeyTile + b * kLanes, mul(total[r], set1(q.scale[r])));
@@ -202,14 +255,18 @@ void score_rows_int4(const Work& work, const KeyTile& tile, const Queries& q, fl
   }
 }
 
+// How values are stored: kInt8, kInt4, and kInt4 of large heads.
+enum class ValueForm { kBytes, kLevels, kFiveBits };
+
 // Of one block's values, for one group of dimensions.
-template <KvType kType>
+template <ValueForm kForm>
 LARDER_INLINE V16 value_scales(const Work& work, const std::byte* head, int group) {
-  if constexpr (kType == KvType::kInt8) {
+  if constexpr (kForm == ValueForm::kBytes) {
     const std::byte* scales = head + kBlockSize * (work.padded_dim + 2 * group);
     return load_bf16(reinterpret_cast<const uint16_t*>(scales));
   } else {
-    return load_scale8(bytes_of(head) + kBlockSize * ((work.dim + 31) / 32 * 16 + group));
+    const int codes = kv_padded_values(work.dim) * kv_value_bits(work.dim) / 8;
+    return load_scale8(bytes_of(head) + kBlockSize * (codes + group));
   }
 }
 
@@ -220,15 +277,15 @@ struct WeightWords {
   float scale;
 };
 
-template <KvType kType>
+template <ValueForm kForm>
 void quantize_weights(const float* scores, const V16* scales, int num_blocks, WeightWords& to) {
   V16 weights[kTileBlocks];
   V16 largest = zero();
   for (int b = 0; b < num_blocks; ++b) {
     const V16 p = load(scores + b * kLanes);
     weights[b] = mul(p, scales[b]);
-    // A slot that holds no token has any scale; kInt4's are all finite.
-    if constexpr (kType == KvType::kInt8)
+    // A slot that holds no token has any scale; those of a byte are all finite.
+    if constexpr (kForm == ValueForm::kBytes)
       weights[b] = select_ge(p, set1(1e-38F), weights[b], zero());
     largest = max(largest, weights[b]);
   }
@@ -236,61 +293,97 @@ void quantize_weights(const float* scores, const V16* scales, int num_blocks, We
   const bool tiny = !(peak > 1e-30F);
   const V16 inverse = set1(tiny ? 0.0F : kLargestWord / peak);
   to.scale = tiny ? 0.0F : peak / kLargestWord;
-  if constexpr (kType == KvType::kInt4) to.scale *= kNormalLevelStep;
+  if constexpr (kForm == ValueForm::kLevels) to.scale *= kNormalLevelStep;
   I16 sum = set1_int(0);
   for (int b = 0; b < num_blocks; ++b) {
     const I16 words = to_int(mul(weights[b], inverse));
     store_word_pairs(to.words + b * kTilePairs, words);
     sum = add_int(sum, words);
   }
-  to.start = -128 * reduce_add_int(sum);
+  const int32_t total = reduce_add_int(sum);
+  to.start = kForm == ValueForm::kFiveBits ? -31 * total / 2 : -128 * total;
 }
 
-// sum[r] += the tile's values of 16 dimensions from d on.
-template <KvType kType, int kRows>
+constexpr int kValueTileBytes = kCodeQuads * kCodeVector;
+constexpr int kWeightStride = sizeof(WeightWords) / sizeof(int32_t);
+
+// sum[r] += the tile's values of 16 dimensions from d on. kPlace: d / 16 as far as kFiveBits' codes
+// need to know, as kLevels' do whether it is odd.
+template <ValueForm kForm, int kPlace, int kRows>
 LARDER_INLINE void dot_values(I16* sum, const KeyTile& tile, int d, const int32_t* words) {
-  constexpr int kStride = sizeof(WeightWords) / sizeof(int32_t);
-  const bool upper = kType == KvType::kInt4 && d / kCodeTile % 2 != 0;
-  const int tile_bytes = kCodeQuads * kCodeVector;
-  const int offset = kType == KvType::kInt8 ? d / 16 * tile_bytes : d / 32 * tile_bytes;
+  constexpr bool kUpper = kPlace % 2 != 0;
+  int offset = d / (kForm == ValueForm::kBytes ? 16 : 32) * kValueTileBytes;
+  if constexpr (kForm == ValueForm::kFiveBits) offset += d / kLargeHead * kValueTileBytes;
+  // From a tile of codes to the fifth bits.
+  constexpr int kToFifth = (4 - kPlace / 2) * kValueTileBytes;
   for (int b = 0; b < tile.num_blocks; ++b) {
-    const uint8_t* codes = bytes_of(tile.v[b]) + offset;
-    for (int quad = 0; quad < kCodeQuads; ++quad, codes += kCodeVector, words += 2) {
-      if (!upper) fetch<kRows>(tile.next_v[b], offset + quad * kCodeVector);
-      if constexpr (kType == KvType::kInt8) {
-        dot_quad<kRows, 0>(sum, codes, words, kStride);
-      } else if (upper) {
-        dot_levels<kRows, true>(sum, codes, words, kStride);
+    for (int quad = 0; quad < kCodeQuads; ++quad, words += 2) {
+      const int at = offset + quad * kCodeVector;
+      const uint8_t* codes = bytes_of(tile.v[b]) + at;
+      if (!kUpper) fetch<kRows>(tile.next_v[b], at);
+      if constexpr (kForm == ValueForm::kBytes) {
+        dot_quad<kRows, 0>(sum, codes, words, kWeightStride);
+      } else if constexpr (kForm == ValueForm::kLevels) {
+        const Bytes64 levels = look_up(kLevelBytes, load_nibbles<kUpper>(codes));
+        dot_bytes<kRows>(sum, levels, words, kWeightStride);
       } else {
-        dot_levels<kRows, false>(sum, codes, words, kStride);
+        if (kPlace == 0) fetch<kRows>(tile.next_v[b], at + kToFifth);
+        const Bytes64 fifth = load_bytes(codes + kToFifth);
+        const Bytes64 all = put_upper<1, kPlace>(load_nibbles<kUpper>(codes), fifth);
+        dot_bytes<kRows>(sum, all, words, kWeightStride);
       }
     }
   }
 }
 
-// values[r] = values[r] * factor + the tile's weights times its values.
-template <KvType kType, int kRows>
+// values[r] = values[r] * factor + the tile's weights times its values, for 16 dimensions.
+template <ValueForm kForm, int kPlace, int kRows>
+LARDER_INLINE void add_dimensions(const Work& work, const KeyTile& tile,
+                                  const WeightWords* weights, int row, int d,
+                                  const Partial& partial) {
+  I16 sum[kRows];
+  for (int r = 0; r < kRows; ++r) sum[r] = set1_int(weights[r].start);
+  dot_values<kForm, kPlace, kRows>(sum, tile, d, weights[0].words);
+  for (int r = 0; r < kRows; ++r) {
+    float* values = partial.values + int64_t{row + r} * work.padded_dim + d;
+    const V16 kept = mul(load(values), set1(work.factor[row + r]));
+    store(values, fma(to_float(sum[r]), set1(weights[r].scale), kept));
+  }
+}
+
+// For [d, end), of which the first are at kPlace: at most kCount times 16.
+template <ValueForm kForm, int kPlace, int kCount, int kRows>
+LARDER_INLINE void add_places(const Work& work, const KeyTile& tile, const WeightWords* weights,
+                              int row, int d, int end, const Partial& partial) {
+  add_dimensions<kForm, kPlace, kRows>(work, tile, weights, row, d, partial);
+  if constexpr (kCount > 1) {
+    d += kCodeTile;
+    if (d < end)
+      add_places<kForm, kPlace + 1, kCount - 1, kRows>(work, tile, weights, row, d, end, partial);
+  }
+}
+
+template <ValueForm kForm, int kRows>
 void add_values_codes(const Work& work, const KeyTile& tile, int row, const Partial& partial) {
-  constexpr int kGroup = kType == KvType::kInt8 ? kCodeGroup : kLevelGroup;
+  constexpr int kGroup = kForm == ValueForm::kLevels     ? kLevelGroup
+                         : kForm == ValueForm::kFiveBits ? kLargeHead
+                                                         : kCodeGroup;
   for (int g = 0; g * kGroup < work.dim; ++g) {
     WeightWords weights[kRows];
     V16 scales[kTileBlocks];
     for (int b = 0; b < tile.num_blocks; ++b)
-      scales[b] = value_scales<kType>(work, tile.v[b], g);
+      scales[b] = value_scales<kForm>(work, tile.v[b], g);
     for (int r = 0; r < kRows; ++r) {
       const float* scores = work.scores + (row + r) * kKeyTile;
-      quantize_weights<kType>(scores, scales, tile.num_blocks, weights[r]);
+      quantize_weights<kForm>(scores, scales, tile.num_blocks, weights[r]);
     }
-    const int end = min_of(work.padded_dim, (g + 1) * kGroup);
-    for (int d = g * kGroup; d < end; d += kCodeTile) {
-      I16 sum[kRows];
-      for (int r = 0; r < kRows; ++r) sum[r] = set1_int(weights[r].start);
-      dot_values<kType, kRows>(sum, tile, d, weights[0].words);
-      for (int r = 0; r < kRows; ++r) {
-        float* values = partial.values + int64_t{row + r} * work.padded_dim + d;
-        const V16 kept = mul(load(values), set1(work.factor[row + r]));
-        store(values, fma(to_float(sum[r]), set1(weights[r].scale), kept));
-      }
+    const int begin = g * kGroup;
+    const int end = min_of(work.padded_dim, begin + kGroup);
+    if constexpr (kForm == ValueForm::kBytes) {
+      for (int d = begin; d < end; d += kCodeTile)
+        add_dimensions<kForm, 0, kRows>(work, tile, weights, row, d, partial);
+    } else {
+      add_places<kForm, 0, kGroup / kCodeTile, kRows>(work, tile, weights, row, begin, end, partial);
     }
   }
 }
