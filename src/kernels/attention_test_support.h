@@ -58,12 +58,12 @@ inline double stored_int4_key(const std::byte* head, int offset, int i, int head
   const int narrow_begin = kv_wide_size_bytes(head_dim) * 16;
   const int scales = narrow_begin + narrow / 2 * 16;
   const bool is_wide = i < wide;
-  const int vector = is_wide ? i / 4 : (i - wide) / 8;
-  const int unit_of_part = is_wide ? kv_wide_unit(head_dim) : 8;
-  const int num_units = (is_wide ? wide : narrow) / unit_of_part;
-  const int groups_of_part = is_wide ? wide_groups : kv_num_narrow_groups(head_dim);
+  const int place = is_wide ? i : i - wide;
+  const int unit = is_wide ? kv_wide_unit(head_dim) : 8;
+  const int num_units = (is_wide ? wide : narrow) / unit;
+  const int num_groups = is_wide ? wide_groups : kv_num_narrow_groups(head_dim);
   int group = 0;
-  while ((is_wide ? i : i - wide) / unit_of_part >= num_units * (group + 1) / groups_of_part) ++group;
+  while (place / unit >= num_units * (group + 1) / num_groups) ++group;
   if (!is_wide) group += wide_groups;
   const double scale = scale8_at(head, scales + group * 16 + offset);
   // Of two quads in a vector.
@@ -71,12 +71,12 @@ inline double stored_int4_key(const std::byte* head, int offset, int i, int head
     const int both = byte_at(head, at + offset * 4 + j % 4);
     return j < 4 ? both & 15 : both >> 4;
   };
-  if (!is_wide) return scale * (nibble(narrow_begin + vector * 64, (i - wide) % 8) - 7.5);
+  if (!is_wide) return scale * (nibble(narrow_begin + place / 8 * 64, place % 8) - 7.5);
   if (head_dim % 128 != 0)
-    return scale * (byte_at(head, vector * 64 + offset * 4 + i % 4) - 127.5);
-  const int unit = i / 16 * 192;
-  const int upper = byte_at(head, unit + 128 + offset * 4 + i % 4) >> (i % 16 / 4 * 2) & 3;
-  return scale * (upper * 16 + nibble(unit + i % 16 / 8 * 64, i % 8) - 31.5);
+    return scale * (byte_at(head, i / 4 * 64 + offset * 4 + i % 4) - 127.5);
+  const int three = i / 16 * 192;
+  const int upper = byte_at(head, three + 128 + offset * 4 + i % 4) >> (i % 16 / 4 * 2) & 3;
+  return scale * (upper * 16 + nibble(three + i % 16 / 8 * 64, i % 8) - 31.5);
 }
 
 // Dimension d of a turned value of 4-bit codes, or 5 of large heads.

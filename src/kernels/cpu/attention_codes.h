@@ -10,7 +10,8 @@ namespace {
 
 constexpr float kLargestWord = 32767;
 constexpr int kTilePairs = kCodeTile / 2;
-// Sums stay within 31 bits: a group or a tile of 64 items, 255 * 32767 * 64 < 2^30.
+// Sums stay within 31 bits: a group or a tile of 64 items, 255 * 32767 * 64 < 2^30. Groups of more
+// have codes of 4 bits.
 static_assert(kCodeGroup <= 64 && kKeyTile <= 64);
 
 // kNormalLevels + 128.
