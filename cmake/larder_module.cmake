@@ -1,3 +1,11 @@
+# larder_precompile(TARGET HEADERS...): these and what nearly all sources include are read once for all sources of the
+# target: half of the time to compile is their headers'. Sources include what they need all the same: the
+# presets of sanitizers compile without.
+function(larder_precompile target)
+  target_precompile_headers(${target} PRIVATE <algorithm> <chrono> <functional> <map> <memory> <mutex> <optional> <span>
+                            <string> <string_view> <thread> <unordered_map> <vector> <fmt/format.h> ${ARGN})
+endfunction()
+
 # larder_test_program(NAME LABEL DEPS...): makes a program of GoogleTest's one of the tests.
 find_package(GTest QUIET)
 
@@ -12,6 +20,7 @@ endfunction()
 
 # larder_module(NAME DEPS...): the static library of one folder under src/ and, when tests are built,
 # NAME_test from its *_test.cc files. Sources are found by name, so that a new file needs no edit here.
+# NAME_headers is what else many of them include.
 function(larder_module name)
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cc)
   set(tests ${sources})
@@ -23,8 +32,10 @@ function(larder_module name)
   endif()
   add_library(larder_${name} STATIC ${sources})
   target_link_libraries(larder_${name} PUBLIC ${ARGN})
+  larder_precompile(larder_${name} ${${name}_headers})
   if(LARDER_TESTS AND tests)
     add_executable(${name}_test ${tests})
     larder_test_program(${name}_test unit larder_${name})
+    larder_precompile(${name}_test <gtest/gtest.h> ${${name}_headers})
   endif()
 endfunction()
