@@ -56,33 +56,45 @@ struct Comparison {
   int greedy_differences = 0;
 };
 
-// Computes the prompt in pieces of the runner's max_logit_rows, then the recorded continuation.
+inline constexpr int kShortPrompt = 64;
+
+// Computes the prompt in pieces of the runner's max_logit_rows, then the recorded continuation:
+// behind a short prompt token by token, behind a long one at once, which gives the same bits.
 inline Comparison compare(TestRunner& runner, const Golden& golden, double margin) {
   runner.reset();
   TestSequence sequence{.tokens = golden.tokens, .num_computed = 0, .tables = {}};
   const auto num_tokens = static_cast<int>(golden.tokens.size());
+  const auto num_greedy = static_cast<int>(golden.greedy.size());
   const auto vocab_size = static_cast<std::size_t>(runner.transformer().config().vocab_size);
+  const int max_rows = runner.transformer().limits().max_logit_rows;
+  const auto row_of = [&](std::span<const float> logits, int i) {
+    return logits.subspan(static_cast<std::size_t>(i) * vocab_size, vocab_size);
+  };
   Comparison comparison;
-  TokenId best = 0;
+  std::vector<TokenId> best;  // behind the prompt and behind each token that follows
   while (sequence.num_computed < num_tokens) {
     const int begin = sequence.num_computed;
-    const int count = std::min(runner.transformer().limits().max_logit_rows, num_tokens - begin);
+    const int count = std::min(max_rows, num_tokens - begin);
     const TestStep step{&sequence, count};
     const auto logits = runner.run({&step, 1}, true);
     for (int i = 0; i < count && begin + i + 1 < num_tokens; ++i) {
       const auto position = static_cast<std::size_t>(begin + i);
-      const auto row = logits.subspan(static_cast<std::size_t>(i) * vocab_size, vocab_size);
-      comparison.logprobs.add(log_probability(row, golden.tokens[position + 1]) -
-                              golden.logprobs[position]);
+      const double logprob =
+          log_probability(runner.kernels(), row_of(logits, i), golden.tokens[position + 1]);
+      comparison.logprobs.add(logprob - golden.logprobs[position]);
     }
-    best = best_token(logits.last(vocab_size));
+    if (begin + count == num_tokens) best.push_back(best_token(row_of(logits, count - 1)));
   }
-  for (std::size_t i = 0; i < golden.greedy.size(); ++i) {
-    if (golden.margins[i] > margin && best != golden.greedy[i]) ++comparison.greedy_differences;
-    sequence.tokens.push_back(golden.greedy[i]);
-    const TestStep step{&sequence, 1};
-    best = best_token(runner.run({&step, 1}, false));
+  sequence.tokens.insert(sequence.tokens.end(), golden.greedy.begin(), golden.greedy.end());
+  while (static_cast<int>(best.size()) < num_greedy) {
+    const int rest = num_greedy - static_cast<int>(best.size());
+    const int count = num_tokens <= kShortPrompt ? 1 : std::min(max_rows, rest);
+    const TestStep step{&sequence, count};
+    const auto logits = runner.run({&step, 1}, true);
+    for (int i = 0; i < count; ++i) best.push_back(best_token(row_of(logits, i)));
   }
+  for (std::size_t i = 0; i < golden.greedy.size(); ++i)
+    if (golden.margins[i] > margin && best[i] != golden.greedy[i]) ++comparison.greedy_differences;
   return comparison;
 }
 

@@ -21,14 +21,15 @@ namespace larder {
 
 // What a file holds, shared by several runners.
 struct TestModel {
-  explicit TestModel(const std::string& path, int num_threads = 2, Device* device = nullptr) {
+  explicit TestModel(const std::string& path, int num_threads = 2, Device* device = nullptr,
+                     KvTypes types = {}) {
     const MappedFile file(path);
     const GgufFile gguf(file.bytes());
     config = read_model_config(gguf);
     ThreadPool pool(num_threads);
     weights = std::make_unique<Weights>(config, gguf, pool);
     if (device != nullptr) weights->move_to(*device);
-    layout = std::make_unique<KvLayout>(kv_layer_shapes(config));
+    layout = std::make_unique<KvLayout>(kv_layer_shapes(config), types);
   }
 
   ModelConfig config;
@@ -54,6 +55,7 @@ class TestRunner {
   TestRunner(const TestModel& model, const KernelTable& kernels, int num_threads,
              const TransformerLimits& limits, int num_blocks, Device* device = nullptr)
       : model_(model),
+        kernels_(kernels),
         pool_(num_threads),
         storage_(*model.layout, num_blocks + 1, device),
         transformer_(model.config, *model.weights, *model.layout, kernels, pool_, limits, device),
@@ -66,6 +68,7 @@ class TestRunner {
   }
 
   Transformer& transformer() { return transformer_; }
+  const KernelTable& kernels() const { return kernels_; }
 
   // One batch; logits of every row, or of each sequence's last.
   std::span<const float> run(std::span<const TestStep> steps, bool all_logits) {
@@ -167,6 +170,7 @@ class TestRunner {
   }
 
   const TestModel& model_;
+  const KernelTable& kernels_;
   ThreadPool pool_;
   KvStorage storage_;
   Transformer transformer_;
@@ -187,11 +191,20 @@ inline TokenId best_token(std::span<const float> logits) {
   return static_cast<TokenId>(std::max_element(logits.begin(), logits.end()) - logits.begin());
 }
 
-// log softmax of one logit.
-inline double log_probability(std::span<const float> logits, TokenId token) {
+// log softmax of one logit, by the sampler's kernels where there are any: a quarter of a million
+// exponentials take long.
+inline double log_probability(const KernelTable& kernels, std::span<const float> logits,
+                              TokenId token) {
+  const auto num_logits = static_cast<std::int64_t>(logits.size());
   const float largest = *std::max_element(logits.begin(), logits.end());
   double sum = 0;
-  for (const float logit : logits) sum += std::exp(static_cast<double>(logit) - largest);
+  if (kernels.run_weights != nullptr) {
+    std::vector<float> runs(static_cast<std::size_t>(num_logit_runs(num_logits)));
+    kernels.run_weights(logits.data(), num_logits, {.best = largest}, runs.data());
+    sum = std::accumulate(runs.begin(), runs.end(), 0.0);
+  } else {
+    for (const float logit : logits) sum += std::exp(static_cast<double>(logit) - largest);
+  }
   return logits[static_cast<std::size_t>(token)] - largest - std::log(sum);
 }
 

@@ -10,7 +10,8 @@ import requests
 
 from api_server import larder, serving
 
-RULES = " ".join(f"Rule {i}: answer question {i} in one short sentence and never speak of rule {i} itself." for i in range(24))
+RULE_LIST = [f"Rule {i}: answer question {i} in one short sentence and never speak of rule {i} itself." for i in range(24)]
+RULES = " ".join(RULE_LIST)
 TOOLS = [{"type": "function", "function": {"name": f"tool_{i}", "description": f"Does thing number {i}.",
           "parameters": {"type": "object", "properties": {"first": {"type": "string"}, "second": {"type": "integer"}}}}}
          for i in range(3)]
@@ -165,10 +166,11 @@ def test_keys_cannot_tell_what_others_asked():
     """One prompt, two keys: no hit, no word of it, and no difference in time to a prompt that nobody asked before."""
     with serving("--api-key", "alpha", "--api-key", "beta", model=os.environ["LARDER_TEST_SMOLLM2"]) as server:
         known, unknown, own = [], [], []
+        rules = " ".join(RULE_LIST[:14])
         for i in range(9):
-            secret = f"Secret {i * 7919}: {RULES}"
+            secret = f"Secret {i * 7919}: {rules}"
             hidden = ask(server, secret, "What is it?", key="alpha")["id"]
-            for system, times in ((secret, known), (f"Guess {i * 7919}: {RULES}", unknown)):
+            for system, times in ((secret, known), (f"Guess {i * 7919}: {rules}", unknown)):
                 begin = time.monotonic()
                 reply = ask(server, system, "What is it?", key="beta", max_tokens=1)
                 times.append(time.monotonic() - begin)
@@ -187,6 +189,6 @@ def test_keys_cannot_tell_what_others_asked():
         ratio = statistics.median(known) / statistics.median(unknown)
         assert 0.6 < ratio < 1.6, (ratio, known, unknown)
         begin = time.monotonic()
-        again = ask(server, f"Secret {8 * 7919}: {RULES}", "What is it?", key="alpha", max_tokens=1)
+        again = ask(server, f"Secret {8 * 7919}: {rules}", "What is it?", key="alpha", max_tokens=1)
         hit = time.monotonic() - begin
-        assert again["larder"]["cache"]["cached_tokens"] > 400 and hit < 0.5 * statistics.median(known)
+        assert again["larder"]["cache"]["cached_tokens"] > 250 and hit < 0.5 * statistics.median(known)
