@@ -9,6 +9,10 @@
 #include <mutex>
 #include <utility>
 
+#include "server/prompt.h"
+#include "server/server_config.h"
+#include "server/tool_prompt.h"
+
 namespace larder {
 namespace {
 
@@ -76,15 +80,16 @@ Completion complete(Runtime& runtime, std::vector<TokenId> prompt, const Samplin
   return completion;
 }
 
-std::vector<TokenId> encode_messages(const Runtime& runtime,
-                                     const nlohmann::ordered_json& messages) {
-  TemplateInput input;
-  input.messages = messages;
-  const Tokenizer& tokenizer = runtime.tokenizer();
-  if (tokenizer.bos()) input.bos_token = tokenizer.token_text(*tokenizer.bos());
-  if (tokenizer.eos()) input.eos_token = tokenizer.token_text(*tokenizer.eos());
-  const RenderedPrompt rendered = runtime.chat_template().render(input);
-  return tokenizer.encode(rendered.text, rendered.spans, false).tokens;
+std::vector<TokenId> encode_messages(Runtime& runtime, const nlohmann::ordered_json& messages) {
+  const ServedModel model{.name = {},
+                          .tokenizer = runtime.tokenizer(),
+                          .chat_template = runtime.chat_template(),
+                          .engine = runtime.engine(),
+                          .max_model_len = runtime.plan().max_model_len};
+  ChatRequest request;
+  request.messages = messages;
+  adapt_chat(request, model.chat_template);
+  return encode_chat(request, model).tokens;
 }
 
 bool print_text(std::string_view text) {

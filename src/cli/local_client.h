@@ -43,8 +43,7 @@ Completion complete(Runtime& runtime, std::vector<TokenId> prompt, const Samplin
                     const std::string& salt = {}, bool continues_text = false);
 
 // The tokens of a conversation (OpenAI's messages), by the model's chat template.
-std::vector<TokenId> encode_messages(const Runtime& runtime,
-                                     const nlohmann::ordered_json& messages);
+std::vector<TokenId> encode_messages(Runtime& runtime, const nlohmann::ordered_json& messages);
 
 // Prints as it comes; for complete().
 bool print_text(std::string_view text);

@@ -46,13 +46,19 @@ struct Router::ResponsePlan {
   ChatRequest chat;
   ResponseDraft draft;
   std::string told_summary;  // the last one that is among the items
+  std::string system_items;  // see ItemChat
 
   // An item for a summary that the client has not seen; else null.
   Json compaction(const HistoryReport& report) const {
     const std::string& summary = report.summary.text;
     if (report.kept.is_null() || summary.empty() || summary == told_summary) return {};
     Json kept = report.kept;
-    if (!parsed.instructions.empty()) kept.erase(0);  // each request brings its own
+    // Each request brings its own instructions.
+    if (!system_items.empty()) {
+      kept[0]["content"] = system_items;
+    } else if (!parsed.instructions.empty()) {
+      kept.erase(0);
+    }
     return make_compaction(summary, kept);
   }
 };
@@ -62,10 +68,16 @@ std::string Router::owner_of(const HttpRequest& request) const {
 }
 
 std::vector<ItemPtr> Router::make_items(const std::string& owner, const std::vector<Json>& items,
-                                        const std::string& param) const {
+                                        const std::string& param,
+                                        const std::vector<ItemPtr>& history) const {
   std::set<std::string> wanted;
   for (const Json& item : items) {
     if (is_reference(item)) wanted.insert(item["id"].get<std::string>());
+  }
+  // The store need not have them any more: a chain lives as long as its last response.
+  std::set<std::string> known;
+  for (const ItemPtr& item : history) {
+    if (wanted.erase(item->id()) > 0) known.insert(item->id());
   }
   std::unordered_map<std::string, ItemPtr> found;
   for (ItemPtr& item : sessions_->find_items(owner, wanted)) found[item->id()] = item;
@@ -76,10 +88,12 @@ std::vector<ItemPtr> Router::make_items(const std::string& owner, const std::vec
       made.push_back(make_item(items[i]));
       continue;
     }
-    const auto item = found.find(items[i]["id"].get<std::string>());
+    const auto id = items[i]["id"].get<std::string>();
+    if (known.contains(id)) continue;
+    const auto item = found.find(id);
     if (item == found.end()) {
       const std::string path = fmt::format("{}[{}].id", param, i);
-      fail_not_found("item", items[i]["id"], path.c_str());
+      fail_not_found("item", id, path.c_str());
     }
     made.push_back(item->second);
   }
@@ -121,7 +135,7 @@ Router::ResponsePlan Router::plan_response(const HttpRequest& request,
     draft.context = conversation->items;
     items = conversation->items;
   }
-  draft.input = make_items(draft.owner, parsed.input, "input");
+  draft.input = make_items(draft.owner, parsed.input, "input", items);
   items.insert(items.end(), draft.input.begin(), draft.input.end());
   draft.prewarms = parsed.prewarms;
   draft.wants_logprobs = parsed.wants_logprobs;
@@ -143,7 +157,8 @@ Router::ResponsePlan Router::plan_response(const HttpRequest& request,
   read_chat_prompt(body, chat);
   chat.known_turns = std::move(spelled.known_turns);
   chat.summary = std::move(spelled.summary);
-  return {std::move(parsed), std::move(chat), std::move(draft), std::move(spelled.told_summary)};
+  return {std::move(parsed), std::move(chat), std::move(draft), std::move(spelled.told_summary),
+          std::move(spelled.system_items)};
 }
 
 Reply Router::create_response(const HttpRequest& request, Mailbox::Wake wake) const {

@@ -26,7 +26,7 @@ class SummaryWriter {
   SummaryWriter(const SummaryTask& task, const Summarizer& summarizer)
       : task_(task),
         summarizer_(summarizer),
-        max_answer_(task.max_tokens - count_tokens(std::string(kSummaryHeading) + "\n\n")),
+        max_answer_(task.max_tokens - count_tokens(fmt::format("{}\n\n", kSummaryHeading))),
         at_(task.num_head) {
     summary_.text = task.chat.summary;
   }

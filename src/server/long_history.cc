@@ -139,8 +139,9 @@ HistoryCut roll_window(const Json& messages, const std::vector<int>& sizes, int 
   for (std::size_t i = cut.num_head; i < messages.size(); ++i) {
     if (begins_turn(messages[i])) turn = i;
     sum += sizes[i];
-    // Only here may a request have ended.
-    if (role_of(messages[i]) == "assistant" || sum <= limit) continue;
+    // Only here may a request have ended, or where this one ends: its last answer may be to be continued.
+    const bool is_answered = role_of(messages[i]) == "assistant" && i + 1 < messages.size();
+    if (is_answered || sum <= limit) continue;
     while (sum > limit / 2 && cut.first_kept < turn) {
       do {
         sum -= sizes[cut.first_kept++];

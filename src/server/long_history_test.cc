@@ -115,6 +115,33 @@ TEST(LongHistory, WindowIsTheSameFromRequestToRequest) {
   EXPECT_LT(num_drops, 20) << "of 200 turns";
 }
 
+// A request may end in an answer that is to be continued.
+TEST(LongHistory, ALongLastAnswerIsBoundedToo) {
+  Json messages = conversation(5);
+  std::vector<int> sizes(messages.size(), 10);
+  sizes.back() = 60;
+  EXPECT_EQ(roll_window(messages, sizes, 150).num_dropped(), 0u);
+  EXPECT_EQ(roll_window(messages, sizes, 149).first_kept, messages.size() - 2);
+  EXPECT_EQ(roll_window(messages, sizes, 1).first_kept, messages.size() - 2)
+      << "with what it answers";
+
+  constexpr int kLimit = 2000;
+  for (const auto strategy : {HistoryStrategy::kRollingWindow, HistoryStrategy::kRetrieval,
+                              HistoryStrategy::kSummary}) {
+    for (int num_turns = 20; num_turns < 50; ++num_turns) {
+      Fake fake;
+      ChatRequest chat = chat_of(conversation(num_turns), strategy, kLimit);
+      const std::string question = chat.messages[chat.messages.size() - 2]["content"];
+      chat.messages.back()["content"] = std::string(600, 'x');
+      const auto report = fake.shorten(chat);
+      ASSERT_LE(measure(chat), kLimit) << num_turns << " turns";
+      ASSERT_EQ(chat.messages.back()["content"], std::string(600, 'x'));
+      const std::string kept = chat.messages[chat.messages.size() - 2]["content"];
+      ASSERT_TRUE(kept.ends_with(question)) << kept;
+    }
+  }
+}
+
 TEST(LongHistory, SizesCountWhatTheTemplateAdds) {
   Fake fake;
   const ChatRequest chat = chat_of(conversation(2), {}, 0);

@@ -15,17 +15,38 @@ TEST(Metrics, MetricsUnderTheNamesOfVllm) {
   server.post("/v1/completions", R"({"prompt":"abc","max_tokens":4,"ignore_eos":true})");
   const std::string page = server.get("/metrics").body;
   const std::string labels = "{model_name=\"tiny\",engine=\"0\"";
+  const auto expect_family = [&](const char* name, const char* type, const char* suffix = "",
+                                 const std::string& more = "") {
+    EXPECT_NE(page.find(fmt::format("\n# TYPE vllm:{} {}\n", name, type)), std::string::npos) << name;
+    const std::string line = fmt::format("\nvllm:{}{}{}{}", name, suffix, labels, more);
+    EXPECT_NE(page.find(line), std::string::npos) << line;
+  };
+  for (const char* name : {"num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"}) {
+    expect_family(name, "gauge", "", "} ");
+  }
+  expect_family("num_requests_waiting_by_reason", "gauge", "", ",reason=\"capacity\"} ");
   for (const char* name :
-       {"num_requests_running", "num_requests_waiting", "kv_cache_usage_perc",
-        "prefix_cache_queries_total", "prefix_cache_hits_total", "num_preemptions_total",
-        "time_to_first_token_seconds_bucket", "inter_token_latency_seconds_sum",
-        "request_time_per_output_token_seconds_count", "e2e_request_latency_seconds_count",
-        "request_queue_time_seconds_count", "request_prefill_time_seconds_count",
-        "request_decode_time_seconds_count", "request_inference_time_seconds_count",
-        "request_prompt_tokens_sum", "iteration_tokens_total_bucket",
-        "kv_block_lifetime_seconds_count", "kv_block_idle_before_evict_seconds_count",
-        "kv_block_reuse_gap_seconds_count"}) {
-    EXPECT_NE(page.find(fmt::format("\nvllm:{}{}", name, labels)), std::string::npos) << name;
+       {"prefix_cache_queries_total", "prefix_cache_hits_total",
+        "external_prefix_cache_queries_total", "external_prefix_cache_hits_total",
+        "num_preemptions_total", "prompt_tokens_total", "prompt_tokens_cached_total",
+        "generation_tokens_total"}) {
+    expect_family(name, "counter", "", "} ");
+  }
+  for (const char* source : {"local_compute", "local_cache_hit", "external_kv_transfer"}) {
+    expect_family("prompt_tokens_by_source_total", "counter", "",
+                  fmt::format(",source=\"{}\"}} ", source));
+  }
+  expect_family("prompt_tokens_cached_by_source_total", "counter", "", ",source=\"device\"} ");
+  expect_family("request_success_total", "counter", "", ",finished_reason=\"stop\"} ");
+  expect_family("admission_rejections_total", "counter", "", ",reason=\"queue_full\"} ");
+  for (const char* name :
+       {"time_to_first_token_seconds", "inter_token_latency_seconds",
+        "request_time_per_output_token_seconds", "e2e_request_latency_seconds",
+        "request_queue_time_seconds", "request_prefill_time_seconds",
+        "request_decode_time_seconds", "request_inference_time_seconds", "request_prompt_tokens",
+        "request_generation_tokens", "iteration_tokens_total", "kv_block_lifetime_seconds",
+        "kv_block_idle_before_evict_seconds", "kv_block_reuse_gap_seconds"}) {
+    for (const char* part : {"_bucket", "_sum", "_count"}) expect_family(name, "histogram", part);
   }
   const auto expect_line = [&](const std::string& line) {
     EXPECT_NE(page.find(fmt::format("\n{}\n", line)), std::string::npos) << line;

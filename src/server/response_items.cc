@@ -170,10 +170,7 @@ class ChatBuilder {
     num_turns_ +=
         !(type == "message" && is_system_role(json["role"].get_ref<const std::string&>()));
     if (type == "message") {
-      begin(json["role"], index)["content"] = chat_content(json["content"]);
-      if (item->tokens) {
-        chat_.known_turns.push_back({.message = chat_.messages.size() - 1, .tokens = item->tokens});
-      }
+      add_message(*item, index);
     } else if (type == "function_call") {
       add_call(json, index);
     } else if (type == "function_call_output") {
@@ -193,20 +190,89 @@ class ChatBuilder {
     add_summary(ours->summary);
     for (const Json& message : ours->messages) {
       const bool is_system = message.value("role", "") == "system";
-      if (!is_system || !has_system) begin(message["role"], index) = message;
+      if (is_system && has_system) continue;
+      const bool has_text = message.contains("content") && message["content"].is_string();
+      if (is_system && has_text && follows_instructions()) {
+        join_instructions(message);
+      } else {
+        begin(message["role"], index) = message;
+      }
     }
     ++num_turns_;
   }
 
+  void begin_with(std::string_view instructions) {
+    begin("system", 0)["content"] = instructions;
+    has_instructions_ = true;
+  }
+
   ItemChat finish() { return std::move(chat_); }
 
+ private:
   Json& begin(const Json& role, std::size_t index) {
     chat_.item_of.push_back(index);
     chat_.messages.push_back({{"role", role}});
     return chat_.messages.back();
   }
 
- private:
+  void add_message(const StoredItem& item, std::size_t index) {
+    const Json& role = item.json["role"];
+    if (is_system_role(role.get_ref<const std::string&>()) && follows_instructions()) {
+      return join_instructions(item.json);
+    }
+    Json content = chat_content(item.json["content"]);
+    if (role == "assistant" && follows_call()) {
+      // Text behind a call is of the same answer, as in a chat completion: many templates want the
+      // call's result right behind it, and roles to take turns.
+      std::erase_if(chat_.known_turns, [&](const KnownTurn& turn) {
+        return turn.message + 1 == chat_.messages.size();
+      });
+      return append(chat_.messages.back()["content"], std::move(content), "");
+    }
+    begin(role, index)["content"] = std::move(content);
+    if (item.tokens) {
+      chat_.known_turns.push_back({.message = chat_.messages.size() - 1, .tokens = item.tokens});
+    }
+  }
+
+  bool follows_instructions() const { return has_instructions_ && chat_.messages.size() == 1; }
+  bool follows_call() const {
+    return !chat_.messages.empty() && chat_.messages.back().contains("tool_calls");
+  }
+
+  // Many templates take one system message.
+  void join_instructions(const Json& item) {
+    append(chat_.messages[0]["content"], chat_content(item["content"]), "\n\n");
+    if (!chat_.system_items.empty()) chat_.system_items += "\n\n";
+    chat_.system_items += text_of(item);
+  }
+
+  // A text, or parts where there are several or one has a mark.
+  static void append(Json& content, Json more, std::string_view separator) {
+    if (more.empty() || more == "") return;
+    if (content.empty() || content == "") {
+      content = std::move(more);
+      return;
+    }
+    if (content.is_string() && more.is_string()) {
+      auto& text = content.get_ref<std::string&>();
+      text.append(separator).append(more.get_ref<const std::string&>());
+      return;
+    }
+    content = parts_of(std::move(content));
+    more = parts_of(std::move(more));
+    // The chat API puts an end of line between parts.
+    if (!separator.empty()) more[0]["text"].get_ref<std::string&>().insert(0, separator.substr(1));
+    content.insert(content.end(), more.begin(), more.end());
+  }
+
+  static Json parts_of(Json content) {
+    if (content.is_array()) return content;
+    Json parts = Json::array();
+    parts.push_back({{"type", "text"}, {"text", std::move(content)}});
+    return parts;
+  }
+
   // Calls belong to the answer that they end.
   void add_call(const Json& json, std::size_t index) {
     const bool is_new = chat_.messages.empty() || chat_.messages.back()["role"] != "assistant";
@@ -223,6 +289,7 @@ class ChatBuilder {
   }
 
   ItemChat chat_;
+  bool has_instructions_ = false;
   int num_messages_ = 0;  // items, instructions aside
   int num_turns_ = 0;     // of these, those that are not the system's
 };
@@ -321,7 +388,7 @@ Json make_compaction(const std::string& summary, const Json& kept) {
 
 ItemChat to_chat(std::string_view instructions, const std::vector<ItemPtr>& items) {
   ChatBuilder builder;
-  if (!instructions.empty()) builder.begin("system", 0)["content"] = instructions;
+  if (!instructions.empty()) builder.begin_with(instructions);
   for (std::size_t i = 0; i < items.size(); ++i) {
     if (type_of(items[i]->json) == "compaction") {
       builder.add_compaction(items[i]->json, i);

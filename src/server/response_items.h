@@ -35,13 +35,15 @@ Json make_compaction(const std::string& summary, const Json& kept);
 
 // A chat for the template: OpenAI's chat messages, not yet checked, with the answers whose tokens are
 // known. Reasoning is left out. Where what a compaction of ours sums up is there as well, it is passed
-// over; else it stands for that.
+// over; else it stands for that. A system message behind the instructions joins them, an answer's text
+// behind its calls is of their message.
 struct ItemChat {
   Json messages = Json::array();
   std::vector<KnownTurn> known_turns;
   std::vector<std::size_t> item_of;  // per message, the first item in it; instructions: 0
   std::string summary;       // of compactions, for what the messages do not hold; "" = none
   std::string told_summary;  // of our last compaction
+  std::string system_items;  // text of those that have joined the instructions; "" = none
 };
 // instructions: "" = none; they go first.
 ItemChat to_chat(std::string_view instructions, const std::vector<ItemPtr>& items);

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -80,6 +81,64 @@ TEST(ResponseItems, SpellAChat) {
       {"role": "tool", "tool_call_id": "1", "content": "one"},
       {"role": "tool", "tool_call_id": "2", "content": "two"}])"));
   EXPECT_EQ(chat.item_of, (std::vector<std::size_t>{0, 0, 2, 5, 6}));
+}
+
+// As in a chat completion: else the result would stand behind another message than the call.
+TEST(ResponseItems, TextBehindACallIsOfTheSameAnswer) {
+  const auto spell = [](const std::string& first, const std::string& text) {
+    std::vector<ItemPtr> items = items_of(R"([{"role": "user", "content": "a"},)" + first + R"(
+        {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"},
+        {"role": "assistant", "content": )" + text + R"(},
+        {"type": "function_call", "call_id": "2", "name": "g", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "1", "output": "one"},
+        {"role": "assistant", "content": "done"}])");
+    for (ItemPtr& item : items) {
+      if (item->json.value("role", "") != "assistant") continue;
+      item = make_item(item->json, std::make_shared<const std::vector<TokenId>>(1, 1));
+    }
+    return to_chat("", items);
+  };
+  const auto check = [](const ItemChat& chat, const Json& content) {
+    ASSERT_EQ(chat.messages.size(), 4u) << chat.messages;
+    EXPECT_EQ(chat.messages[1]["content"], content);
+    EXPECT_EQ(chat.messages[1]["tool_calls"].size(), 2u);
+    EXPECT_EQ(chat.messages[2]["role"], "tool");
+    ASSERT_EQ(chat.known_turns.size(), 1u) << "tokens of a part are not the answer's";
+    EXPECT_EQ(chat.known_turns[0].message, 3u);
+    EXPECT_EQ(chat.item_of.size(), 4u);
+  };
+  check(spell("", R"("let me look")"), "let me look");
+  check(spell(R"({"role": "assistant", "content": "let me "},)", R"("look")"), "let me look");
+  check(spell(R"({"role": "assistant", "content": "let me"},)", R"([{"type": "output_text",
+      "text": "look", "prompt_cache_breakpoint": {"mode": "explicit"}}])"),
+        Json::parse(R"([{"type": "text", "text": "let me"},
+      {"type": "text", "text": "look", "prompt_cache_breakpoint": {"mode": "explicit"}}])"));
+}
+
+TEST(ResponseItems, SystemItemsJoinTheInstructions) {
+  ItemChat chat = to_chat("Be brief.", items_of(R"([{"role": "developer", "content": "Be kind."},
+      {"role": "system", "content": "Be true."}, {"role": "user", "content": "a"},
+      {"role": "system", "content": "later"}])"));
+  ASSERT_EQ(chat.messages.size(), 3u);
+  EXPECT_EQ(chat.messages[0], Json::parse(R"({"role": "system",
+      "content": "Be brief.\n\nBe kind.\n\nBe true."})"));
+  EXPECT_EQ(chat.system_items, "Be kind.\n\nBe true.");
+  EXPECT_EQ(chat.messages[2]["content"], "later");
+
+  chat = to_chat("Be brief.", items_of(R"([{"role": "developer", "content": [{"type": "input_text",
+      "text": "Be kind.", "prompt_cache_breakpoint": {"mode": "explicit"}}]}])"));
+  EXPECT_EQ(chat.messages, Json::parse(R"([{"role": "system", "content": [
+      {"type": "text", "text": "Be brief."},
+      {"type": "text", "text": "\nBe kind.", "prompt_cache_breakpoint": {"mode": "explicit"}}]}])"))
+      << "an end of line comes between parts";
+  EXPECT_EQ(chat.system_items, "Be kind.");
+
+  const Json kept = Json::parse(R"([{"role": "system", "content": "Hm."},
+                                    {"role": "user", "content": "a"}])");
+  chat = to_chat("Be brief.", {make_item(make_compaction("They met.", kept))});
+  ASSERT_EQ(chat.messages.size(), 2u);
+  EXPECT_EQ(chat.messages[0]["content"], "Be brief.\n\nHm.");
+  EXPECT_EQ(to_chat("", items_of(R"([{"role": "system", "content": "a"}])")).system_items, "");
 }
 
 TEST(ResponseItems, ASummaryStandsForWhatIsNotThere) {

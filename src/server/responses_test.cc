@@ -369,6 +369,38 @@ TEST_F(Responses, ItemsCanBeReferredTo) {
   EXPECT_EQ(answer.param(), "input[1].id");
 }
 
+// What the history has is in the prompt already, whether its response is still stored or not.
+TEST_F(Responses, ReferencesToTheHistoryAreAppendedNoSecondTime) {
+  const std::string made = server_.post("/v1/conversations", "{}").json()["id"];
+  for (const bool is_chain : {true, false}) {
+    Json request = body("hello", 4);
+    if (!is_chain) request["conversation"] = made;
+    std::vector<Json> turns;
+    for (int turn = 0; turn < 3; ++turn) {
+      if (is_chain && turn > 0) request["previous_response_id"] = turns.back()["id"];
+      turns.push_back(create(request));
+    }
+    if (is_chain) request["previous_response_id"] = turns.back()["id"];
+    const auto count = [&](bool refers) {
+      request["input"] = Json::array({{{"role", "user"}, {"content", "again"}}});
+      const Json reference = {{"type", "item_reference"}, {"id", turns[1]["output"][0]["id"]}};
+      if (refers) request["input"].push_back(reference);
+      return server_.post("/v1/responses/input_tokens", request.dump()).json().value("input_tokens", -1);
+    };
+    const int num_tokens = count(false);
+    EXPECT_GT(num_tokens, 0);
+    EXPECT_EQ(count(true), num_tokens);
+    const std::string path = "/v1/responses/" + turns[1]["id"].get<std::string>();
+    EXPECT_EQ(remove(path).status, 200);
+    EXPECT_EQ(count(true), num_tokens);
+    const Json last = create(request);
+    const auto items = server_.get("/v1/responses/" + last["id"].get<std::string>() + "/input_items").json();
+    EXPECT_EQ(items["data"].size(), 1u);
+    request["input"].push_back({{"type", "item_reference"}, {"id", "msg_none"}});
+    EXPECT_EQ(server_.post("/v1/responses", request.dump()).param(), "input[2].id");
+  }
+}
+
 // Here a character is a token, so that questions for a summary take hundreds.
 TEST_F(Responses, LongConversationsAreBounded) {
   EngineConfig engine = TestServer::default_engine();
@@ -432,7 +464,7 @@ TEST_F(Responses, TruncateAndCompactOnRequest) {
   };
   Json request = body("x", 4);
   request["instructions"] = "Be brief.";
-  request["input"] = Json::array();
+  request["input"] = Json::array({{{"role", "developer"}, {"content", "Be kind."}}});
   for (int turn = 0; turn < 30; ++turn) {
     request["input"].push_back({{"role", "user"}, {"content", "question"}});
     request["input"].push_back({{"role", "assistant"}, {"content", "answer"}});

@@ -101,9 +101,11 @@ class Router {
 
   // Whose responses and conversations the request sees.
   std::string owner_of(const HttpRequest& request) const;
-  // The request's items, references resolved.
+  // The request's items, references resolved; those to items of the history, which they follow, are
+  // passed over.
   std::vector<ItemPtr> make_items(const std::string& owner, const std::vector<Json>& items,
-                                  const std::string& param) const;
+                                  const std::string& param,
+                                  const std::vector<ItemPtr>& history = {}) const;
   struct ResponsePlan;
   // Has what the draft keeps of its request count until the reply has ended.
   void hold(ResponseDraft& draft) const;

@@ -104,6 +104,9 @@ TEST(Tokenizer, UserDefinedTokensAreTakenInAnyTextUnlessTheyMarkTurns) {
   const TokenId bold = add(vocabulary, "<b>", TokenKind::kUserDefined);
   const TokenId end = add(vocabulary, "<|end|>", TokenKind::kUserDefined);
   const TokenId start = add(vocabulary, "<start_of_turn>", TokenKind::kUserDefined);
+  const TokenId user = add(vocabulary, "<\uFF5CUser\uFF5C>", TokenKind::kUserDefined);
+  const TokenId bos = add(vocabulary, "[@BOS@]", TokenKind::kUserDefined);
+  const TokenId bars = add(vocabulary, "<\uFF5C\uFF5C>", TokenKind::kUserDefined);
   const Tokenizer tokenizer(vocabulary);
   EXPECT_THAT(tokenizer.encode("<b>x", false, false), ElementsAre(bold, 'x'));
   EXPECT_EQ(tokenizer.encode("<|end|>", false, false).size(), 7u);
@@ -111,6 +114,11 @@ TEST(Tokenizer, UserDefinedTokensAreTakenInAnyTextUnlessTheyMarkTurns) {
   EXPECT_THAT(tokenizer.encode("<|end|><start_of_turn>", false, true), ElementsAre(end, start));
   EXPECT_FALSE(tokenizer.is_special(bold));
   EXPECT_TRUE(tokenizer.is_special(end));
+  EXPECT_TRUE(tokenizer.is_special(user));
+  EXPECT_TRUE(tokenizer.is_special(bos));
+  EXPECT_FALSE(tokenizer.is_special(bars)) << "names nothing";
+  EXPECT_EQ(tokenizer.encode("[@BOS@]", false, false).size(), 7u);
+  EXPECT_THAT(tokenizer.encode("<\uFF5CUser\uFF5C>[@BOS@]", false, true), ElementsAre(user, bos));
 }
 
 TEST(Tokenizer, TheLongestSpecialTokenAtAPlaceWins) {

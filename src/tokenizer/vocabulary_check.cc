@@ -5,6 +5,7 @@
 #include <iterator>
 #include <limits>
 #include <string_view>
+#include <utility>
 
 #include "base/error.h"
 #include "tokenizer/utf8.h"
@@ -34,12 +35,16 @@ bool is_end_name(std::string_view text) {
   return std::find(std::begin(kEndNames), std::end(kEndNames), text) != std::end(kEndNames);
 }
 
-// <|...|>, <start_of_...>, <end_of_...>: files exist that call such tokens user-defined, which
-// would let any user write them.
+// Files exist that call such tokens user-defined, which would let any user write them. DeepSeek's bars
+// are U+FF5C.
 bool is_marker_name(std::string_view text) {
-  if (text.size() < 5 || text.back() != '>') return false;
-  return (text.starts_with("<|") && text.ends_with("|>")) || text.starts_with("<start_of_") ||
-         text.starts_with("<end_of_");
+  constexpr std::pair<std::string_view, std::string_view> kMarkers[] = {
+      {"<|", "|>"}, {"<\uFF5C", "\uFF5C>"}, {"<start_of_", ">"}, {"<end_of_", ">"}};
+  return text == "[@BOS@]" || std::ranges::any_of(kMarkers, [&](const auto& marker) {
+           const auto& [begin, end] = marker;
+           return text.size() > begin.size() + end.size() && text.starts_with(begin) &&
+                  text.ends_with(end);
+         });
 }
 
 bool is_boundary(const Vocabulary& vocabulary, TokenId id) {
