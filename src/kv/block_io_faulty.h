@@ -27,6 +27,7 @@ struct DiskFaults {
   std::atomic<bool> short_transfers{false};     // some of them interrupted, too
   std::atomic<bool> flip_bits{false};           // in every read of a payload
   std::atomic<int> write_delay_ms{0};
+  std::atomic<bool> reads_hang{false};  // until it is false again
 };
 
 class FaultyIo final : public BlockIo {
@@ -70,6 +71,7 @@ class FaultyIo final : public BlockIo {
   }
 
   void read(IoRequest& request) {
+    while (faults_.reads_hang) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     if (faults_.read_error != 0 && faults_.num_read_errors.fetch_sub(1) > 0) {
       request.result = -faults_.read_error;
       return;

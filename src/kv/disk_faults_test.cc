@@ -73,6 +73,30 @@ TEST_F(DiskFaultsTest, OnAFullDiskOlderBlocksMakeRoom) {
 }
 
 // Not even in place, as where files are copied on every write.
+// Two chains fill the store and go on at once: neither goes for the other. Later one of them may.
+TEST_F(DiskFaultsTest, TakesWhatItRefusedOnceOthersAreOlder) {
+  auto tier = open(kNeverMs);
+  put_all(*tier, test_chain(1, 3000), kBlockBytes);
+  const auto size = static_cast<int>(tier->stats().num_stored);
+  ASSERT_LT(size, 3000);
+  put_all(*tier, test_chain(2, size / 2), kBlockBytes);
+  put_all(*tier, test_chain(3, size - size / 2), kBlockBytes);
+  const int second = size / 2;        // the next of chain 2
+  const int third = size - size / 2;  // and of chain 3
+  faults_.write_delay_ms = 50;
+  const std::uint64_t num_evicted = tier->stats().num_evicted;
+  ASSERT_TRUE(put_block(*tier, test_block(2, second), kBlockBytes));
+  wait_until([&] { return tier->stats().num_evicted > num_evicted; });
+  const std::vector<TierBlock> at_once = {test_block(2, second + 1), test_block(3, third - 1),
+                                          test_block(3, third)};
+  const std::uint64_t num_refused = tier->stats().num_refused;
+  put_all(*tier, at_once, kBlockBytes);
+  EXPECT_EQ(tier->stats().num_refused, num_refused + 3);
+  put_all(*tier, std::span(at_once).subspan(1), kBlockBytes);
+  EXPECT_EQ(tier->presence(at_once[1]), TierPresence::kPresent);
+  EXPECT_EQ(tier->presence(at_once[2]), TierPresence::kPresent);
+}
+
 TEST_F(DiskFaultsTest, AFullDiskDropsBlocksAndServesTheOthers) {
   const auto before = test_chain(1, 50);
   const auto during = test_chain(2, 50);
@@ -258,6 +282,41 @@ struct CacheOverDisk {
   DiskTier* disk = nullptr;
   TestCache test;
 };
+
+// Loads end, the tier is off, and so is what owns it once it should be: no thread waits for the disk.
+TEST_F(DiskFaultsTest, ADiskThatDoesNotAnswerHoldsNobodyUp) {
+  static DiskFaults faults;  // the reader's, which outlives the test
+  const KvLayout layout{std::vector{KvLayerShape{64, 1024}}};
+  KvStorage storage(layout, 2);
+  DiskTierConfig setup = config(kNeverMs);
+  setup.make_io = [] {
+    return std::make_unique<FaultyIo>(make_block_io(BlockIoKind::kThreads, 1), faults);
+  };
+  setup.drain_ms = 10;
+  setup.hang_ms = 50;
+  std::vector<std::unique_ptr<KvTier>> list;
+  list.push_back(std::make_unique<DiskTier>(setup, test_format(layout.block_size_bytes())));
+  KvTier& tier = *list[0];
+  auto tiers =
+      std::make_unique<KvTiers>(std::move(list), storage, layout.block_size_bytes(), 0);
+  const auto blocks = test_chain(1, 2);
+  put_all(tier, blocks, layout.block_size_bytes());
+  faults.reads_hang = true;
+  tiers->loader().start({{.block = blocks[0], .target = BlockId{0}, .tier = 0}});
+  EXPECT_EQ(tier.presence(blocks[0]), TierPresence::kPresent);
+  wait_until([&] { return tier.presence(blocks[0]) == TierPresence::kAbsent; });
+  EXPECT_FALSE(tier.stats().is_on);
+  EXPECT_EQ(tier.estimate_read_seconds(1), kOffSeconds);
+  EXPECT_EQ(count_right(tier, blocks, layout.block_size_bytes()), 0);  // at once
+  std::vector<EndedLoad> ended;
+  wait_until([&] {
+    tiers->loader().poll(ended);
+    return !ended.empty();
+  });
+  EXPECT_EQ(ended[0].num_loaded, 0);
+  tiers.reset();
+  faults.reads_hang = false;
+}
 
 TEST_F(DiskFaultsTest, WhatADeadDiskLeavesUnreadIsMissed) {
   const auto blocks = test_chain(1, 8);

@@ -34,15 +34,19 @@ void DiskIndex::take(SlotId id) {
   slot(id).state = State::kTaken;
 }
 
-std::optional<SlotId> DiskIndex::evict() {
+std::optional<SlotId> DiskIndex::next_to_go() const {
   for (const auto& [age, id] : leaves_) {
-    if (slot(id).num_pins > 0) continue;
-    const SlotId victim = id;
-    forget(victim);
-    slot(victim).state = State::kTaken;
-    return victim;
+    if (slot(id).num_pins == 0) return id;
   }
   return std::nullopt;
+}
+
+std::optional<SlotId> DiskIndex::evict() {
+  const std::optional<SlotId> victim = next_to_go();
+  if (!victim) return std::nullopt;
+  forget(*victim);
+  slot(*victim).state = State::kTaken;
+  return victim;
 }
 
 void DiskIndex::store(SlotId id, const BlockKey& key, const BlockKey& parent, std::uint64_t age) {

@@ -35,6 +35,8 @@ class DiskIndex {
   std::optional<SlotId> take_free();
   // free -> taken, for what lies in it at start.
   void take(SlotId id);
+  // Whose turn it is. nullopt: all are pinned or taken.
+  std::optional<SlotId> next_to_go() const;
   // Forgets the block whose turn it is; its slot is now taken. nullopt: all are pinned or taken.
   std::optional<SlotId> evict();
   // taken -> stored. age: as in touch().

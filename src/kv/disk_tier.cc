@@ -1,6 +1,7 @@
 #include "kv/disk_tier.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <utility>
 
@@ -55,18 +56,37 @@ DiskTier::DiskTier(const DiskTierConfig& config, const TierFormat& format)
     scan(id);
   }
   measure_reads();
-  writer_ = start_thread("that writes to the disk tier", [this] { write_loop(); });
+  const auto note_end = [this] {
+    const std::lock_guard lock(mutex_);
+    --num_threads_;
+    thread_ended_.notify_all();
+  };
+  const auto start = [&](const char* purpose, void (DiskTier::*loop)()) {
+    std::thread thread = start_thread(purpose, [this, loop, note_end] {
+      (this->*loop)();
+      note_end();
+    });
+    const std::lock_guard lock(mutex_);
+    ++num_threads_;
+    return thread;
+  };
+  writer_ = start("that writes to the disk tier", &DiskTier::write_loop);
   try {
-    reader_ = start_thread("that reads from the disk tier", [this] { read_loop(); });
+    reader_ = start("that reads from the disk tier", &DiskTier::read_loop);
   } catch (...) {
     end();
+    writer_.join();
     throw;
   }
 }
 
-DiskTier::~DiskTier() { end(); }
+DiskTier::~DiskTier() {
+  end();
+  reader_.join();
+  writer_.join();
+}
 
-void DiskTier::end() {
+bool DiskTier::end() {
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;
@@ -74,8 +94,9 @@ void DiskTier::end() {
   }
   read_wake_.notify_all();
   write_wake_.notify_all();
-  if (reader_.joinable()) reader_.join();
-  writer_.join();
+  std::unique_lock lock(mutex_);
+  return thread_ended_.wait_for(lock, std::chrono::milliseconds(config_.drain_ms + config_.hang_ms),
+                                [this] { return num_threads_ == 0; });
 }
 
 void DiskTier::scan(std::int32_t segment) {
@@ -162,6 +183,7 @@ bool DiskTier::put(const TierBlock& block, std::span<const std::byte> bytes) {
   int buffer;
   {
     const std::lock_guard lock(mutex_);
+    num_groups_ = std::max(num_groups_, block.group + 1);
     if (staging_.find(key)) return true;
     if (const auto slot = index_.find(key)) {
       index_.touch(*slot, next_age_++);
@@ -193,7 +215,7 @@ bool DiskTier::touch(const TierBlock& block) {
 TierPresence DiskTier::presence(const TierBlock& block) const {
   const BlockKey key(block.digest, block.group);
   const std::lock_guard lock(mutex_);
-  if (!read_breaker_.is_on(steady_now_ns())) return TierPresence::kAbsent;
+  if (!can_read(steady_now_ns())) return TierPresence::kAbsent;
   return staging_.find(key) || index_.find(key) ? TierPresence::kPresent : TierPresence::kAbsent;
 }
 
@@ -209,7 +231,7 @@ void DiskTier::get(TierRead read) {
       read.bytes.size());
   {
     const std::lock_guard lock(mutex_);
-    if (read_breaker_.is_on(steady_now_ns()) &&
+    if (can_read(steady_now_ns()) &&
         reads_.size() < static_cast<std::size_t>(config_.max_queued_reads)) {
       num_queued_blocks_ += static_cast<std::int64_t>(read.blocks.size());
       reads_.push_back(std::move(read));
@@ -224,7 +246,7 @@ void DiskTier::get(TierRead read) {
 double DiskTier::estimate_read_seconds(std::int64_t num_blocks) const {
   const std::lock_guard lock(mutex_);
   const std::int64_t now = steady_now_ns();
-  if (!read_breaker_.is_on(now)) return kOffSeconds;
+  if (!can_read(now)) return kOffSeconds;
   const auto num_bytes =
       static_cast<double>((num_blocks + num_queued_blocks_) * format_.block_size_bytes);
   return kSecondsPerRequest + num_bytes * read_rate_.seconds_per_byte(now);
@@ -237,7 +259,7 @@ TierStats DiskTier::stats() const {
   stats.bytes_stored = stats.num_stored * format_.block_size_bytes;
   stats.num_pending = staging_.num_pending();
   const std::int64_t now = steady_now_ns();
-  stats.is_on = read_breaker_.is_on(now) && write_breaker_.is_on(now);
+  stats.is_on = can_read(now) && write_breaker_.is_on(now);
   return stats;
 }
 

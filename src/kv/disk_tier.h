@@ -9,6 +9,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <unordered_set>
 #include <vector>
 
 #include "kv/block_io.h"
@@ -18,6 +19,7 @@
 #include "kv/read_rate.h"
 #include "kv/tier.h"
 #include "kv/tier_breaker.h"
+#include "kv/tier_key.h"
 #include "kv/tier_staging.h"
 
 namespace larder {
@@ -27,7 +29,8 @@ struct DiskTierConfig {
   std::int64_t size_bytes = 0;  // of all segment files in it, other models' too
   std::int64_t staging_size_bytes = std::int64_t{64} << 20;  // copies that wait to be written
   int max_queued_reads = 256;                                // get() calls; more find nothing
-  int drain_ms = 5000;  // how long the destructor writes what is queued
+  int drain_ms = 5000;  // how long the end writes what is queued
+  int hang_ms = 1000;   // a read under way for longer, or 10 times as long as expected, hangs
   // How long faults keep it out of use: doubles from the first to the second.
   int first_retry_ms = 1000;
   int max_retry_ms = 60'000;
@@ -42,9 +45,9 @@ struct DiskTierConfig {
 //
 // Faults: a full disk costs the blocks that did not fit; for a while older ones then make room. A
 // write that fails otherwise, or in place, drops the block and stops writes for a while; reads go
-// on. Three reads in a row that fail stop reads, too. is_on is false while either is stopped;
-// writes go on while reads are. A wrong byte costs the one block. Thread: see KvTier; everything
-// behind mutex_, but for the I/O itself.
+// on. Three reads in a row that fail stop reads, too, and so does one while it hangs. is_on is false
+// while either is stopped; writes go on while reads are. A wrong byte costs the one block. Thread:
+// see KvTier; everything behind mutex_, but for the I/O itself.
 class DiskTier final : public KvTier {
  public:
   // Reads the tables of all segments: about 5 ms per 1,000 blocks on a cold disk. Throws as
@@ -64,6 +67,7 @@ class DiskTier final : public KvTier {
   double estimate_read_seconds(std::int64_t num_blocks) const override;
   TierStats stats() const override;
   bool takes_writes() const override;
+  bool end() override;
 
  private:
   struct Write;
@@ -74,12 +78,13 @@ class DiskTier final : public KvTier {
   void index_slot(SlotId id, std::span<const std::byte> header);
   void measure_reads();
 
-  void end();  // of the threads that were started
-
   void write_loop();
   void write_batch(std::vector<int> buffers);
   std::vector<Write> plan_writes(const std::vector<int>& buffers);
-  std::optional<SlotId> take_slot(std::unique_lock<std::mutex>& lock);
+  void hold_chain(const TierBlock& block);
+  bool follows_refused(const TierBlock& block) const;
+  void refuse(const TierBlock& block);
+  std::optional<SlotId> take_slot(std::unique_lock<std::mutex>& lock, bool may_evict);
   void transfer_writes(std::vector<Write>& writes);
   int finish_writes(std::vector<Write>& writes);
   void fail_writes(int error);
@@ -91,6 +96,7 @@ class DiskTier final : public KvTier {
   void transfer_reads(std::vector<Read>& reads);
   int finish_reads(std::vector<Read>& reads, std::int64_t elapsed_ns);
   void drop_unreadable(const Read& read);
+  bool can_read(std::int64_t now_ns) const;
 
   const DiskTierConfig config_;
   const TierFormat format_;
@@ -98,6 +104,7 @@ class DiskTier final : public KvTier {
   std::unique_ptr<BlockIo> write_io_;  // writer's
   int growth_error_ = 0;               // writer's: why there is no new segment, 0 = the limit
   DiskDirectory directory_;            // writer's
+  std::vector<SlotId> held_;           // writer's: pinned, since what is written follows them
   const ForeignBlocks foreign_;        // at start
 
   mutable std::mutex mutex_;  // of all that follows, but for the threads
@@ -105,10 +112,14 @@ class DiskTier final : public KvTier {
   std::condition_variable read_wake_;
   std::vector<std::unique_ptr<SegmentFile>> segments_;  // grows only
   DiskIndex index_;
+  int num_groups_ = 1;  // of the blocks that were put
+  // Blocks that found no room: what follows them makes none.
+  std::unordered_set<BlockKey, BlockKeyHash> refused_;
   TierStaging staging_;
   std::deque<TierRead> reads_;
   std::int64_t num_queued_blocks_ = 0;  // in reads_ and being read
   ReadRate read_rate_;
+  std::int64_t read_due_ns_ = INT64_MAX;  // of the one under way
   TierBreaker read_breaker_;
   TierBreaker write_breaker_;
   TierBreaker growth_breaker_;  // of the files: while they may not grow, old blocks make room
@@ -116,6 +127,8 @@ class DiskTier final : public KvTier {
   std::uint64_t next_age_ = 1;
   bool stop_ = false;
   std::int64_t drain_until_ns_ = 0;
+  int num_threads_ = 0;  // that run
+  std::condition_variable thread_ended_;
 
   std::thread writer_;
   std::thread reader_;

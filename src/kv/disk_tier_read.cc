@@ -14,6 +14,7 @@ namespace {
 // What is read before it is verified: enough for the device, little enough for the caches.
 constexpr std::int64_t kChunkBytes = std::int64_t{8} << 20;
 constexpr std::int64_t kMaxChunk = 64;
+constexpr double kMaxSlowness = 10;  // against what is expected
 
 }  // namespace
 
@@ -91,6 +92,11 @@ std::vector<DiskTier::Read> DiskTier::plan_reads(const TierRead& read, std::size
     }
     reads.push_back(one);
   }
+  const std::int64_t now_ns = steady_now_ns();
+  const double expected_ns = static_cast<double>(reads.size() * block_bytes) *
+                             read_rate_.seconds_per_byte(now_ns) * kNsPerSecond;
+  read_due_ns_ = now_ns + std::max(config_.hang_ms * kNsPerMs,
+                                   static_cast<std::int64_t>(kMaxSlowness * expected_ns));
   return reads;
 }
 
@@ -129,6 +135,7 @@ void DiskTier::transfer_reads(std::vector<Read>& reads) {
 
 int DiskTier::finish_reads(std::vector<Read>& reads, std::int64_t elapsed_ns) {
   const std::lock_guard lock(mutex_);
+  read_due_ns_ = INT64_MAX;
   int num_found = 0;
   bool ended = false;
   std::int64_t bytes_transferred = 0;
@@ -164,7 +171,11 @@ int DiskTier::finish_reads(std::vector<Read>& reads, std::int64_t elapsed_ns) {
   return num_found;
 }
 
-// Under the lock.
+// Under the lock, as is the next. No fault forbids it, and none hangs.
+bool DiskTier::can_read(std::int64_t now_ns) const {
+  return read_breaker_.is_on(now_ns) && now_ns < read_due_ns_;
+}
+
 void DiskTier::drop_unreadable(const Read& read) {
   if (!index_.holds(read.slot, BlockKey(read.block->digest, read.block->group))) return;
   if (read.result == Read::Result::kWrong) {

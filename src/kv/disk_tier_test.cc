@@ -129,6 +129,29 @@ TEST_P(DiskTierTest, KeepsWhatIsTouched) {
   EXPECT_EQ(count_right(*tier, used, kBlockBytes), 50);
 }
 
+// In one group and in two: what stays is its beginning, and older chains make room for that.
+TEST_P(DiskTierTest, KeepsTheBeginningOfAChainLongerThanItself) {
+  for (const int num_blocks : {360, 720}) {
+    for (const int num_groups : {1, 2}) {
+      const TempDir dir;
+      DiskTierConfig config = config_in(dir, 2 * kMiB);  // some 240 blocks
+      config.io = GetParam();
+      auto tier = std::make_unique<DiskTier>(config, test_format(kBlockBytes));
+      put_all(*tier, test_chain(1, 100), kBlockBytes);
+      std::vector<TierBlock> blocks;
+      for (int i = 0; i < num_blocks; ++i)
+        blocks.push_back(test_block(2, i / num_groups, i % num_groups));
+      put_all(*tier, blocks, kBlockBytes);
+      EXPECT_GT(tier->stats().num_refused, 0u);
+      tier.reset();
+      tier = std::make_unique<DiskTier>(config, test_format(kBlockBytes));
+      const auto num_stored = static_cast<int>(tier->stats().num_stored);
+      EXPECT_GT(num_stored, 200);
+      EXPECT_GE(count_right(*tier, blocks, kBlockBytes), num_stored - 64) << num_blocks;
+    }
+  }
+}
+
 TEST_P(DiskTierTest, EvictsAChainFromItsEnd) {
   auto tier = open(2 * kMiB);
   const auto old = test_chain(1, 100);

@@ -16,6 +16,7 @@ namespace {
 // Blocks that are written together: the destructor's bound is looked at in between.
 constexpr std::int64_t kBatchBytes = std::int64_t{8} << 20;
 constexpr std::int64_t kMaxBatch = 64;
+constexpr std::size_t kMaxRefused = 65536;
 
 bool is_full(int error) { return error == ENOSPC || error == EDQUOT; }
 
@@ -61,7 +62,11 @@ void DiskTier::write_batch(std::vector<int> buffers) {
   {
     const std::lock_guard lock(mutex_);
     stats_.write_ns += elapsed_ns;
-    error = writes.empty() ? growth_error_ : finish_writes(writes);
+    // With blocks in the store, what was refused was refused for their sake.
+    const int room_error = index_.num_stored() > 0 ? 0 : growth_error_;
+    error = writes.empty() ? room_error : finish_writes(writes);
+    for (const SlotId slot : held_) index_.unpin(slot);
+    held_.clear();
     for (const int buffer : buffers) {
       staging_.remove(buffer);
       staging_.release(buffer);
@@ -73,12 +78,15 @@ void DiskTier::write_batch(std::vector<int> buffers) {
 std::vector<DiskTier::Write> DiskTier::plan_writes(const std::vector<int>& buffers) {
   std::vector<Write> writes;
   std::unique_lock lock(mutex_);
+  for (const int buffer : buffers) hold_chain(staging_.block(buffer));
   for (const int buffer : buffers) {
-    const auto slot = take_slot(lock);
+    const TierBlock& block = staging_.block(buffer);
+    const auto slot = take_slot(lock, !follows_refused(block));
     if (!slot) {
-      ++stats_.num_refused;
+      refuse(block);
       continue;
     }
+    refused_.erase(BlockKey(block.digest, block.group));
     writes.push_back({.buffer = buffer,
                       .slot = *slot,
                       .file = segments_[static_cast<std::size_t>(slot->segment)].get(),
@@ -89,9 +97,36 @@ std::vector<DiskTier::Write> DiskTier::plan_writes(const std::vector<int>& buffe
   return writes;
 }
 
-// A free slot, else one of a new segment, else the one whose turn it is. While the disk is full
+// None goes for what follows it: a chain longer than the store would eat its own beginning. What is
+// stored right before the block is kept, and all before that with it.
+void DiskTier::hold_chain(const TierBlock& block) {
+  for (int group = 0; group < num_groups_; ++group) {
+    for (const Digest& digest : {block.parent, block.digest}) {
+      const auto slot = index_.find(BlockKey(digest, group));
+      if (!slot) continue;
+      index_.pin(*slot);
+      held_.push_back(*slot);
+    }
+  }
+}
+
+// Without that one it cannot be found.
+bool DiskTier::follows_refused(const TierBlock& block) const {
+  for (int group = 0; group < num_groups_; ++group) {
+    if (refused_.contains(BlockKey(block.parent, group))) return true;
+  }
+  return false;
+}
+
+void DiskTier::refuse(const TierBlock& block) {
+  ++stats_.num_refused;
+  if (refused_.size() >= kMaxRefused) refused_.clear();
+  refused_.emplace(block.digest, block.group);
+}
+
+// A free slot, else one of a new segment, else, if it may, the one whose turn it is. While the disk is full
 // that one comes first: its bytes are there already, a free slot's may be a hole.
-std::optional<SlotId> DiskTier::take_slot(std::unique_lock<std::mutex>& lock) {
+std::optional<SlotId> DiskTier::take_slot(std::unique_lock<std::mutex>& lock, bool may_evict) {
   const bool may_grow = growth_breaker_.is_on(steady_now_ns());
   if (may_grow) {
     if (const auto slot = index_.take_free()) return slot;
@@ -112,7 +147,7 @@ std::optional<SlotId> DiskTier::take_slot(std::unique_lock<std::mutex>& lock) {
       growth_breaker_.fail(steady_now_ns());
     }
   }
-  if (const auto slot = index_.evict()) {
+  if (const auto slot = may_evict ? index_.evict() : std::nullopt) {
     ++stats_.num_evicted;
     return slot;
   }

@@ -1,5 +1,7 @@
 #include "kv/kv_tiers.h"
 
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -20,8 +22,21 @@ KvTiers::KvTiers(std::vector<std::unique_ptr<KvTier>> tiers, KvStorage& storage,
                  std::int64_t block_size_bytes, std::int64_t staging_bytes)
     : tiers_(std::move(tiers)),
       num_refused_(tiers_.size()),
-      loader_(pointers(tiers_), storage, block_size_bytes, staging_bytes) {
+      loader_(std::make_unique<TierLoader>(pointers(tiers_), storage, block_size_bytes,
+                                           staging_bytes)) {
   CHECK(!tiers_.empty());
+}
+
+KvTiers::~KvTiers() {
+  bool have_ended = true;
+  for (const auto& tier : tiers_) have_ended = tier->end() && have_ended;
+  if (have_ended) return;
+  // A device may still write into the loader's buffers, and a thread wait for it.
+  spdlog::warn("a tier hangs: its threads are left to themselves");
+  loader_->set_wake({});
+  static auto& left = *new std::vector<
+      std::pair<std::vector<std::unique_ptr<KvTier>>, std::unique_ptr<TierLoader>>>;
+  left.emplace_back(std::move(tiers_), std::move(loader_));
 }
 
 KvTiers::Place KvTiers::find(const TierBlock& block) const {

@@ -19,10 +19,12 @@ class KvTiers {
   // At least one tier. storage must outlive it. staging_bytes: of loads on their way into the pool.
   KvTiers(std::vector<std::unique_ptr<KvTier>> tiers, KvStorage& storage,
           std::int64_t block_size_bytes, std::int64_t staging_bytes);
+  // Waits no longer than its tiers' end() do.
+  ~KvTiers();
 
   int num_tiers() const { return static_cast<int>(tiers_.size()); }
   KvTier& tier(int index) { return *tiers_[static_cast<std::size_t>(index)]; }
-  TierLoader& loader() { return loader_; }
+  TierLoader& loader() { return *loader_; }
 
   // The nearest tier that has a block, or may have it.
   struct Place {
@@ -45,9 +47,9 @@ class KvTiers {
   double seconds_per_token() const { return seconds_per_token_; }
 
  private:
-  const std::vector<std::unique_ptr<KvTier>> tiers_;
+  std::vector<std::unique_ptr<KvTier>> tiers_;
   std::vector<std::atomic<std::uint64_t>> num_refused_;  // [num_tiers]; beside the tiers' own
-  TierLoader loader_;
+  std::unique_ptr<TierLoader> loader_;
   double seconds_per_token_ = 1e9;  // until told: anything is cheaper than computing
 };
 

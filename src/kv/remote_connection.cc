@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 #include <hiredis/read.h>
-#include <netdb.h>
+#include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -87,8 +87,8 @@ void append_command(std::string& request, std::initializer_list<std::string_view
     fmt::format_to(std::back_inserter(request), "${}\r\n{}\r\n", arg.size(), arg);
 }
 
-RemoteConnection::RemoteConnection(RemoteUrl url, const std::atomic<bool>& stop)
-    : url_(std::move(url)), stop_(stop), buffer_(new char[kBufferBytes]) {}
+RemoteConnection::RemoteConnection(RemoteUrl url, RemoteHost& host, const std::atomic<bool>& stop)
+    : url_(std::move(url)), host_(host), stop_(stop), buffer_(new char[kBufferBytes]) {}
 
 RemoteConnection::~RemoteConnection() { close(); }
 
@@ -142,18 +142,22 @@ RemoteOutcome RemoteConnection::open(std::int64_t deadline_ns) {
 }
 
 RemoteOutcome RemoteConnection::connect(std::int64_t deadline_ns) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  const std::string port = std::to_string(url_.port);
-  if (const int error = ::getaddrinfo(url_.host.c_str(), port.c_str(), &hints, &found))
-    return fail(RemoteOutcome::kFailed, ::gai_strerror(error));
-  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> addresses(found, ::freeaddrinfo);
-  int num_left = 0;
-  for (const addrinfo* address = found; address; address = address->ai_next) ++num_left;
+  const RemoteHost::Found found = host_.find(deadline_ns, stop_);
+  if (found.addresses.empty())
+    return fail(found.is_late ? RemoteOutcome::kTimeout : RemoteOutcome::kFailed, found.error);
+  const RemoteOutcome outcome = connect_to_any(found.addresses, deadline_ns);
+  // A lookup may have left it little time: what it brought is tried once more.
+  if (outcome != RemoteOutcome::kOk && found.was_known) host_.forget();
+  return outcome;
+}
+
+RemoteOutcome RemoteConnection::connect_to_any(std::span<const RemoteHost::Address> addresses,
+                                               std::int64_t deadline_ns) {
+  auto num_left = static_cast<std::int64_t>(addresses.size());
   RemoteOutcome outcome = RemoteOutcome::kFailed;
-  for (const addrinfo* address = found; address; address = address->ai_next, --num_left) {
-    fd_ = ::socket(address->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  for (const RemoteHost::Address& address : addresses) {
+    const std::int64_t num_to_try = num_left--;
+    fd_ = ::socket(address.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd_ < 0) {
       error_ = std::strerror(errno);
       continue;
@@ -161,11 +165,12 @@ RemoteOutcome RemoteConnection::connect(std::int64_t deadline_ns) {
     const int yes = 1;
     ::setsockopt(fd_, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
     int error = 0;
-    if (::connect(fd_, address->ai_addr, address->ai_addrlen) != 0) error = errno;
+    if (::connect(fd_, reinterpret_cast<const sockaddr*>(&address.storage), address.size) != 0)
+      error = errno;
     if (error == EINPROGRESS) {
       // One that does not answer leaves the others their time.
       const std::int64_t start_ns = steady_now_ns();
-      outcome = wait(POLLOUT, start_ns + (deadline_ns - start_ns) / num_left);
+      outcome = wait(POLLOUT, start_ns + (deadline_ns - start_ns) / num_to_try);
       if (outcome != RemoteOutcome::kOk) continue;
       socklen_t size = sizeof error;
       if (::getsockopt(fd_, SOL_SOCKET, SO_ERROR, &error, &size) != 0) error = errno;

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kv/remote_host.h"
 #include "kv/remote_url.h"
 
 struct redisReader;
@@ -52,12 +53,11 @@ void append_command_head(std::string& request, std::initializer_list<std::string
 
 // Sockets that do not block, polled until a deadline; replies are parsed by hiredis as they come,
 // and only strings, numbers and errors, of a total that the caller has bounded. After any outcome
-// but kOk it is closed. Resolving the host's name is the one thing that no deadline bounds.
-// Thread: one at a time.
+// but kOk it is closed. Thread: one at a time.
 class RemoteConnection {
  public:
-  // stop: ends whatever is under way. Must outlive the connection.
-  RemoteConnection(RemoteUrl url, const std::atomic<bool>& stop);
+  // host: url's. stop: ends whatever is under way. Both must outlive the connection.
+  RemoteConnection(RemoteUrl url, RemoteHost& host, const std::atomic<bool>& stop);
   ~RemoteConnection();
   RemoteConnection(const RemoteConnection&) = delete;
   RemoteConnection& operator=(const RemoteConnection&) = delete;
@@ -77,6 +77,8 @@ class RemoteConnection {
   struct Progress;
 
   RemoteOutcome connect(std::int64_t deadline_ns);
+  RemoteOutcome connect_to_any(std::span<const RemoteHost::Address> addresses,
+                               std::int64_t deadline_ns);
   RemoteOutcome run(const RemoteExchange& exchange, Progress& progress, std::int64_t deadline_ns);
   RemoteOutcome wait(short events, std::int64_t deadline_ns);
   RemoteOutcome send_some(const RemoteExchange& exchange, Progress& progress);
@@ -84,6 +86,7 @@ class RemoteConnection {
   RemoteOutcome fail(RemoteOutcome outcome, std::string error);
 
   const RemoteUrl url_;
+  RemoteHost& host_;
   const std::atomic<bool>& stop_;
   int fd_ = -1;
   redisReader* reader_ = nullptr;

@@ -29,14 +29,24 @@
 namespace {
 
 constexpr const char* kTwoAddresses = "two.test";
+constexpr const char* kSlowName = "slow.test";
+std::atomic<bool> resolver_hangs = false;
+std::atomic<int> num_slow_lookups = 0;
 
 }  // namespace
 
-// In place of the library's: one name has the addresses 127.0.0.2 and 127.0.0.1, in this order.
+// In place of the library's: one name has the addresses 127.0.0.2 and 127.0.0.1, in this order;
+// another is 127.0.0.1, once the resolver hangs no more.
 extern "C" int getaddrinfo(const char* host, const char* port, const addrinfo* hints,
                            addrinfo** found) {
   static const auto real =
       reinterpret_cast<decltype(&getaddrinfo)>(::dlsym(RTLD_NEXT, "getaddrinfo"));
+  if (host != nullptr && std::string_view(host) == kSlowName) {
+    if ((hints->ai_flags & AI_NUMERICHOST) != 0) return EAI_NONAME;
+    ++num_slow_lookups;
+    while (resolver_hangs) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return real("127.0.0.1", port, hints, found);
+  }
   if (host == nullptr || std::string_view(host) != kTwoAddresses)
     return real(host, port, hints, found);
   if (const int error = real("127.0.0.2", port, hints, found)) return error;
@@ -477,10 +487,30 @@ TEST_F(RemoteFaultsTest, AnAddressThatDoesNotAnswerLeavesTheNextItsTime) {
   const SilentListener silent(port);
   const std::atomic<bool> stop = false;
   const auto deadline_ns = [] { return SteadyClock().now_ns() + 2'000'000'000; };
-  RemoteConnection alone({.host = "127.0.0.2", .port = port, .password = "", .db = 0}, stop);
+  RemoteHost first("127.0.0.2", port);
+  RemoteConnection alone({.host = "127.0.0.2", .port = port, .password = "", .db = 0}, first, stop);
   ASSERT_EQ(alone.open(deadline_ns()), RemoteOutcome::kTimeout);
-  RemoteConnection both({.host = kTwoAddresses, .port = port, .password = "", .db = 0}, stop);
+  RemoteHost two(kTwoAddresses, port);
+  RemoteConnection both({.host = kTwoAddresses, .port = port, .password = "", .db = 0}, two, stop);
   EXPECT_EQ(both.open(deadline_ns()), RemoteOutcome::kOk) << both.error();
+}
+
+// Neither the start nor the end waits for the resolver; what it says late is used.
+TEST_F(RemoteFaultsTest, ASlowResolverDelaysNothingButTheTier) {
+  const ScriptedServer server(
+      [](const std::vector<std::string>&) -> Action { return {.bytes = "+PONG\r\n"}; });
+  RemoteTierConfig setup = config(
+      fmt::format("redis://{}:{}", kSlowName, parse_remote_url(server.url()).port));
+  setup.connect_timeout_ms = 20;
+  setup.first_retry_ms = setup.max_retry_ms = 5;
+  resolver_hangs = true;
+  { const RemoteTier tier(setup, test_format(kBlockBytes)); }
+  const RemoteTier tier(setup, test_format(kBlockBytes));
+  wait_until([&] { return tier.stats().num_timeouts > 3; });
+  EXPECT_FALSE(tier.stats().is_on);
+  EXPECT_EQ(num_slow_lookups, 2);  // not one for each time that it looked
+  resolver_hangs = false;
+  wait_until([&] { return tier.stats().is_on; });
 }
 
 }  // namespace

@@ -47,8 +47,9 @@ RemoteTier::RemoteTier(const RemoteTierConfig& config, const TierFormat& format)
       format_(format),
       url_(parse_remote_url(config.url)),
       max_value_bytes_(max_remote_value_bytes(format.block_size_bytes)),
-      read_connection_(url_, stop_reads_),
-      write_connection_(url_, stop_writes_),
+      host_(url_.host, url_.port),
+      read_connection_(url_, host_, stop_reads_),
+      write_connection_(url_, host_, stop_writes_),
       staging_(format.block_size_bytes, config.staging_size_bytes),
       read_rate_(kAssumedSecondsPerByte) {
   probe();
@@ -63,7 +64,8 @@ RemoteTier::RemoteTier(const RemoteTierConfig& config, const TierFormat& format)
 
 RemoteTier::~RemoteTier() { end(); }
 
-void RemoteTier::end() {
+bool RemoteTier::end() {
+  if (!writer_.joinable()) return true;
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;
@@ -80,6 +82,7 @@ void RemoteTier::end() {
   }
   stop_writes_ = true;
   writer_.join();
+  return true;
 }
 
 bool RemoteTier::put(const TierBlock& block, std::span<const std::byte> bytes) {

@@ -14,6 +14,7 @@
 
 #include "kv/read_rate.h"
 #include "kv/remote_connection.h"
+#include "kv/remote_host.h"
 #include "kv/remote_url.h"
 #include "kv/tier.h"
 #include "kv/tier_key.h"
@@ -65,11 +66,11 @@ class RemoteTier final : public KvTier {
   void get(TierRead read) override;
   double estimate_read_seconds(std::int64_t num_blocks) const override;
   TierStats stats() const override;
+  bool end() override;
 
  private:
   struct Batch;
 
-  void end();  // of the threads that were started
   void write_loop();
   void probe();
   // Both return what the server did not take, in order.
@@ -96,6 +97,7 @@ class RemoteTier final : public KvTier {
   const std::int64_t max_value_bytes_;
   std::atomic<bool> stop_reads_{false};
   std::atomic<bool> stop_writes_{false};
+  RemoteHost host_;
   RemoteConnection read_connection_;   // reader's
   RemoteConnection write_connection_;  // writer's
 

@@ -1,9 +1,10 @@
 // Where completed KV blocks live beyond the pool: a disk, a server that others share.
 //
 // A tier stores the bytes of one block (16 tokens of one layer group, exactly as KvStorage holds
-// them) under what they are: TierBlock. What it gives back has been compared with all of that and
-// with its checksum; anything else (absent, torn, of another model, late, a lie) is a miss. A tier
-// never throws after construction and never stops the engine: its faults cost time, not answers.
+// them) under what they are: TierBlock. What it gives back has been compared with all of that and,
+// where it left the process's memory, with its checksum; anything else (absent, torn, of another
+// model, late, a lie) is a miss. A tier never throws after construction and never stops the engine:
+// its faults cost time, not answers.
 #pragma once
 
 #include <array>
@@ -78,13 +79,13 @@ struct TierStats {
 };
 
 // Thread: put, touch, presence and get from the engine's, which they never keep waiting for the device;
-// stats from any. The destructor writes what is queued (within a bound), ends its threads and calls
-// what is left of done.
+// stats from any. The end writes what is queued (within a bound), ends the threads and calls what is
+// left of done.
 class KvTier {
  public:
   virtual ~KvTier() = default;
 
-  virtual const char* name() const = 0;  // "disk", "remote"
+  virtual const char* name() const = 0;  // "host", "disk", "remote"
   // Copies bytes and writes them behind. A block that is stored already is done at once. false =
   // not now, the queue is full or the tier off; the caller may offer it again.
   [[nodiscard]] virtual bool put(const TierBlock& block, std::span<const std::byte> bytes) = 0;
@@ -102,6 +103,9 @@ class KvTier {
   // What reading num_blocks will take, by what was measured at start and since; kOffSeconds while off.
   virtual double estimate_read_seconds(std::int64_t num_blocks) const = 0;
   virtual TierStats stats() const = 0;
+  // Does what the destructor would wait for; only that may follow. false: the device hangs, and a
+  // thread with it. Then the tier and the spans of its reads must stay as long as the process.
+  virtual bool end() { return true; }
   // Whether put() may succeed: no fault forbids it.
   virtual bool takes_writes() const { return stats().is_on; }
 };

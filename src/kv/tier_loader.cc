@@ -6,12 +6,15 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/clock.h"
 
 namespace larder {
 namespace {
 
 constexpr std::size_t kMaxBuffersPerLoad = 2;
 constexpr std::int64_t kBufferBytes = std::int64_t{4} << 20;
+constexpr double kMaxSlowness = 10;  // against what a tier said
+constexpr double kMaxSeconds = 60;
 
 }  // namespace
 
@@ -22,6 +25,7 @@ struct TierLoader::Buffer {
   std::uint64_t load_id = 0;
   std::size_t tier = 0;
   int first = 0;
+  std::int64_t due_ns = INT64_MAX;  // while the tier has it
   bool has_arrived = false;
   int num_found = 0;
 };
@@ -37,20 +41,28 @@ struct TierLoader::Load {
   bool has_ended() const {
     return in_flight.empty() && (is_short || num_loaded == static_cast<int>(blocks.size()));
   }
+  // Whose answer, or buffer, it waits for while it has not ended.
+  std::size_t tier() const {
+    return in_flight.empty()
+               ? static_cast<std::size_t>(blocks[static_cast<std::size_t>(num_issued)].tier)
+               : in_flight.front()->tier;
+  }
 };
 
 TierLoader::TierLoader(std::span<KvTier* const> tiers, KvStorage& storage,
-                       std::int64_t block_size_bytes, std::int64_t staging_bytes)
+                       std::int64_t block_size_bytes, std::int64_t staging_bytes,
+                       std::int64_t patience_ns)
     : tiers_(tiers.begin(), tiers.end()),
       storage_(storage),
       block_size_bytes_(block_size_bytes),
+      patience_ns_(patience_ns),
       num_buffers_of_tier_(tiers.size()) {
   CHECK(block_size_bytes > 0, block_size_bytes);
   blocks_per_buffer_ =
       static_cast<int>(std::max<std::int64_t>(1, kBufferBytes / block_size_bytes));
   const std::int64_t buffer_bytes = blocks_per_buffer_ * block_size_bytes;
   const std::int64_t num_buffers = std::max<std::int64_t>(2, staging_bytes / buffer_bytes);
-  staging_ = AlignedBuffer(static_cast<std::size_t>(num_buffers * buffer_bytes), true);
+  staging_ = HostMemory(storage.device(), static_cast<std::size_t>(num_buffers * buffer_bytes));
   for (std::int64_t i = 0; i < num_buffers; ++i) {
     buffers_.push_back(std::make_unique<Buffer>());
     buffers_.back()->bytes = staging_.data() + i * buffer_bytes;
@@ -89,11 +101,16 @@ std::uint64_t TierLoader::start(std::vector<LoadBlock> blocks) {
 void TierLoader::cancel(std::uint64_t id) {
   std::erase_if(loads_, [&](const auto& load) {
     if (load->id != id) return false;
-    for (Buffer* buffer : load->in_flight) {
-      if (buffer->has_arrived) give_back(*buffer);
-    }
-    return true;  // the other buffers come back with their answers, and find no load to go to
+    give_back_arrived(*load);
+    return true;
   });
+}
+
+// The other buffers come back with their answers, and find no load to go to.
+void TierLoader::give_back_arrived(const Load& load) {
+  for (Buffer* buffer : load.in_flight) {
+    if (buffer->has_arrived) give_back(*buffer);
+  }
 }
 
 void TierLoader::give_back(Buffer& buffer) {
@@ -138,6 +155,7 @@ bool TierLoader::issue(Load& load) {
     ++load.num_issued;
   }
   load.in_flight.push_back(&buffer);
+  buffer.due_ns = due_ns(place, buffer.blocks.size());
   const auto size_bytes = buffer.blocks.size() * static_cast<std::size_t>(block_size_bytes_);
   tiers_[place]->get({buffer.blocks, {buffer.bytes, size_bytes}, [this, &buffer](int num_found) {
                         // Under the lock: whoever takes wake_ away may be gone the moment after.
@@ -148,8 +166,23 @@ bool TierLoader::issue(Load& load) {
   return true;
 }
 
+std::int64_t TierLoader::due_ns(std::size_t tier, std::size_t num_blocks) const {
+  const double expected =
+      tiers_[tier]->estimate_read_seconds(static_cast<std::int64_t>(num_blocks));
+  const double seconds = std::min(kMaxSlowness * expected, kMaxSeconds);
+  return steady_now_ns() +
+         std::max(patience_ns_, static_cast<std::int64_t>(seconds * kNsPerSecond));
+}
+
+bool TierLoader::hangs(std::size_t tier, std::int64_t now_ns) const {
+  return std::ranges::any_of(buffers_, [&](const auto& buffer) {
+    return buffer->tier == tier && buffer->due_ns < now_ns;
+  });
+}
+
 void TierLoader::take(const Arrived& arrived) {
   Buffer& buffer = *arrived.buffer;
+  buffer.due_ns = INT64_MAX;
   buffer.has_arrived = true;
   buffer.num_found = arrived.num_found;
   const auto found = std::ranges::find_if(
@@ -183,8 +216,10 @@ void TierLoader::poll(std::vector<EndedLoad>& ended) {
     arrived.swap(arrived_);
   }
   for (const Arrived& one : arrived) take(one);
+  const std::int64_t now_ns = steady_now_ns();
   std::erase_if(loads_, [&](const auto& load) {
-    if (!load->has_ended()) return false;
+    if (!load->has_ended() && !hangs(load->tier(), now_ns)) return false;
+    give_back_arrived(*load);
     ended.push_back({load->id, load->num_loaded});
     return true;
   });

@@ -9,8 +9,8 @@
 #include <span>
 #include <vector>
 
-#include "base/aligned_buffer.h"
 #include "base/types.h"
+#include "kernels/device.h"
 #include "kv/kv_storage.h"
 #include "kv/tier.h"
 
@@ -32,15 +32,16 @@ struct EndedLoad {
 // A load is a list of blocks in order; it ends with the first that its tier has not got. Tiers write
 // into a fixed set of staging buffers and only the engine's thread copies from there into storage,
 // so a load can be dropped at any time and its targets used for something else: what arrives late
-// goes nowhere. Loads take turns, and one has at most two buffers, so that reading and copying
-// overlap; no tier has all of them, so that none waits for a slower one. Thread: engine only, but
-// for the tiers' answers.
+// goes nowhere. A tier that does not answer in time ends the loads that wait for it. Loads take
+// turns, and one has at most two buffers, so that reading and copying overlap; no tier has all of
+// them, so that none waits for a slower one. Thread: engine only, but for the tiers' answers.
 class TierLoader {
  public:
   // References must outlive it. Staging of staging_bytes, at least two blocks, is taken now. wake:
   // called on a tier's thread when poll() has something to do; it must not call the loader.
+  // patience_ns: what a tier has at least to answer; it has ten times what it said it would take.
   TierLoader(std::span<KvTier* const> tiers, KvStorage& storage, std::int64_t block_size_bytes,
-             std::int64_t staging_bytes);
+             std::int64_t staging_bytes, std::int64_t patience_ns = 2'000'000'000);
   ~TierLoader();  // waits for the tiers' answers
 
   void set_wake(std::function<void()> wake);
@@ -62,14 +63,18 @@ class TierLoader {
 
   bool issue(Load& load);
   void issue_all();
+  std::int64_t due_ns(std::size_t tier, std::size_t num_blocks) const;
+  bool hangs(std::size_t tier, std::int64_t now_ns) const;
   void take(const Arrived& arrived);
   void give_back(Buffer& buffer);
+  void give_back_arrived(const Load& load);
 
   const std::vector<KvTier*> tiers_;
   KvStorage& storage_;
   const std::int64_t block_size_bytes_;
+  const std::int64_t patience_ns_;
   int blocks_per_buffer_ = 1;
-  AlignedBuffer staging_;
+  HostMemory staging_;
   std::vector<std::unique_ptr<Buffer>> buffers_;
   std::vector<Buffer*> free_;
   std::size_t max_buffers_per_tier_ = 1;

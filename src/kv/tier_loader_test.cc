@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -79,6 +80,36 @@ TEST_F(TierLoaderTest, NoTierWaitsForASlowerOne) {
     for (const std::uint64_t id : poll(loader)) order.push_back(id);
   }
   EXPECT_EQ(order.size(), 4u);
+}
+
+TEST_F(TierLoaderTest, ATierThatHangsEndsWhatWaitsForIt) {
+  const std::vector<KvTier*> tiers{&near_, &far_};
+  TierLoader loader(tiers, storage_, layout_.block_size_bytes(), 0, 5'000'000);
+  far_.read_seconds = 100;  // said that it would be slow
+  const std::uint64_t half = start(loader, 3, 0);
+  near_.answer();
+  EXPECT_TRUE(poll(loader).empty());  // one is there, the second asked for
+  const std::uint64_t waiting = start(loader, 3, 0);
+  const std::uint64_t other = start(loader, 1, 1);
+  std::vector<EndedLoad> ended;
+  wait_until([&] {
+    loader.poll(ended);
+    return ended.size() >= 2;
+  });
+  ASSERT_EQ(ended.size(), 2u);
+  EXPECT_EQ(ended[0].id + ended[1].id, half + waiting);
+  EXPECT_EQ(ended[0].id == half ? ended[0].num_loaded : ended[1].num_loaded, 1);
+  // Its blocks are somebody else's by now: what comes late does not go there.
+  const auto theirs = test_bytes(test_block(2, 0), layout_.block_size_bytes());
+  storage_.write_block(BlockId{1}, theirs);
+  near_.answer();
+  far_.answer();
+  EXPECT_EQ(poll(loader), std::vector{other});
+  EXPECT_TRUE(std::ranges::equal(storage_.read_block(BlockId{1}), theirs));
+  // And the tier is used again.
+  const std::uint64_t again = start(loader, 1, 0);
+  near_.answer();
+  EXPECT_EQ(poll(loader), std::vector{again});
 }
 
 }  // namespace
