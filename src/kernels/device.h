@@ -21,6 +21,7 @@ class Device {
 
   virtual const KernelTable& kernels() const = 0;
   virtual std::string describe() const = 0;     // one line for people
+  virtual std::string arch() const = 0;         // with the kernels, what results' bits depend on: "sm_90"
   virtual int max_head_dim() const = 0;         // that attention takes
   virtual std::size_t free_bytes() const = 0;   // that allocate() could still give
 
@@ -69,5 +70,24 @@ using HostBuffer = std::unique_ptr<std::byte, HostRelease>;
 inline HostBuffer host_buffer(Device& device, std::size_t size_bytes) {
   return {device.allocate_host(size_bytes), HostRelease{&device}};
 }
+
+// Memory of the host, all of it taken at once: for a device to copy from and to, null = for nobody.
+class HostMemory {
+ public:
+  HostMemory() = default;
+  // Throws Error{kUnavailable}. The device must outlive it.
+  HostMemory(Device* device, std::size_t size_bytes) {
+    if (device != nullptr)
+      of_device_ = host_buffer(*device, size_bytes);
+    else
+      plain_ = AlignedBuffer(size_bytes, true);
+  }
+
+  std::byte* data() { return of_device_ ? of_device_.get() : plain_.data(); }
+
+ private:
+  HostBuffer of_device_;
+  AlignedBuffer plain_;
+};
 
 }  // namespace larder

@@ -123,6 +123,14 @@ void KvLayout::set_key_basis(std::vector<KeyBasis> basis) {
   key_basis_ = std::move(basis);
 }
 
+std::int64_t KvLayout::key_basis_size_bytes() const {
+  if (types_.k != KvType::kInt4) return 0;
+  std::int64_t num_values = 0;
+  for (const Place& place : places_)
+    num_values += std::int64_t{place.shape.num_kv_heads} * place.shape.head_dim;
+  return num_values * static_cast<std::int64_t>(sizeof(float) + sizeof(std::int16_t));
+}
+
 PagedKvView KvLayout::view(int layer) const {
   CHECK(layer >= 0 && layer < num_layers(), layer);
   const Place& place = places_[static_cast<std::size_t>(layer)];

@@ -62,6 +62,8 @@ class KvLayout {
   // stored; nothing that was stored with another one may be read with it.
   void set_key_basis(std::vector<KeyBasis> basis);
   std::span<const KeyBasis> key_basis() const { return key_basis_; }
+  // Of the numbers in it, known before it is set; 0 where keys need none.
+  std::int64_t key_basis_size_bytes() const;
   // The layer's part of a block; base is null, see KvStorage::view.
   PagedKvView view(int layer) const;
 

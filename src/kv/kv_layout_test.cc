@@ -67,6 +67,13 @@ TEST(KvLayout, ViewsKnowTheirTypes) {
   EXPECT_GE(layout.view(1).v_offset_bytes - layout.view(1).k_offset_bytes, 3 * 66 * kBlockSize);
 }
 
+TEST(KvLayout, TellsWhatItsKeyBasisTakes) {
+  const std::vector<KvLayerShape> shapes(5, KvLayerShape{3, 64, 0});
+  const std::int64_t of_a_layer = 3 * 64 * (4 + 2);
+  EXPECT_EQ(KvLayout(shapes, {KvType::kInt4, KvType::kF16}).key_basis_size_bytes(), 5 * of_a_layer);
+  EXPECT_EQ(KvLayout(shapes, {KvType::kInt8, KvType::kInt4}).key_basis_size_bytes(), 0);
+}
+
 TEST(KvLayout, PadsAtMostOneLayerIn16) {
   for (int num_layers = 1; num_layers <= 64; ++num_layers) {
     const KvLayout layout(gemma_like(num_layers, 6));

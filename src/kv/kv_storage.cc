@@ -28,11 +28,37 @@ KvStorage::KvStorage(const KvLayout& layout, int num_blocks, Device* device)
       num_blocks_(num_blocks),
       device_(device),
       bytes_(device, storage_size_bytes(layout, num_blocks), /*touch=*/true),
-      base_(bytes_.data()) {}
+      base_(bytes_.data()) {
+  if (device == nullptr) return;
+  read_ = host_buffer(*device, static_cast<std::size_t>(layout.block_size_bytes()));
+  if (!layout.key_basis().empty()) copy_key_basis();
+}
+
+void KvStorage::copy_key_basis() {
+  std::vector<float> balance;
+  std::vector<std::int16_t> order;
+  for (const KeyBasis& basis : layout_.key_basis()) {
+    key_basis_begin_.push_back(balance.size());
+    balance.insert(balance.end(), basis.balance.begin(), basis.balance.end());
+    order.insert(order.end(), basis.order.begin(), basis.order.end());
+  }
+  const auto balances = std::as_bytes(std::span(balance));
+  const auto orders = std::as_bytes(std::span(order));
+  key_basis_ = DeviceBuffer(device_, balances.size() + orders.size());
+  device_->copy_in(key_basis_.data(), balances.data(), balances.size());
+  device_->copy_in(key_basis_.data() + balances.size(), orders.data(), orders.size());
+}
 
 PagedKvView KvStorage::view(int layer) const {
   PagedKvView view = layout_.view(layer);
   view.base = base_;
+  if (device_ == nullptr || view.key_balance == nullptr) return view;
+  CHECK(!key_basis_begin_.empty());
+  const std::size_t begin = key_basis_begin_[static_cast<std::size_t>(layer)];
+  const std::size_t num_values = key_basis_.size_bytes() / (sizeof(float) + sizeof(std::int16_t));
+  const auto* balance = reinterpret_cast<const float*>(key_basis_.data());
+  view.key_balance = balance + begin;
+  view.key_order = reinterpret_cast<const std::int16_t*>(balance + num_values) + begin;
   return view;
 }
 
@@ -44,8 +70,10 @@ void KvStorage::copy_block(BlockId from, BlockId to) {
 }
 
 std::span<const std::byte> KvStorage::read_block(BlockId id) const {
-  CHECK(device_ == nullptr);
-  return {block(id), static_cast<std::size_t>(layout_.block_size_bytes())};
+  const auto size = static_cast<std::size_t>(layout_.block_size_bytes());
+  if (device_ == nullptr) return {block(id), size};
+  device_->copy_out(read_.get(), block(id), size);
+  return {read_.get(), size};
 }
 
 void KvStorage::write_block(BlockId id, std::span<const std::byte> bytes) {

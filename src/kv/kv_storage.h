@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <span>
+#include <vector>
 
 #include "base/types.h"
 #include "kernels/device.h"
@@ -16,18 +17,21 @@ class KvStorage {
  public:
   // Takes num_blocks * layout.block_size_bytes() now and zeroes it, so that the plan is what the
   // process has. Throws Error{kUnavailable}. layout and device must outlive the storage. device:
-  // in whose memory, null = the host's.
+  // in whose memory, null = the host's; the keys' basis goes there, too, and may not be set later.
   KvStorage(const KvLayout& layout, int num_blocks, Device* device = nullptr);
 
   int num_blocks() const { return num_blocks_; }
   PagedKvView view(int layer) const;
   void copy_block(BlockId from, BlockId to);
-  // All bytes of a block, [layout.block_size_bytes()], for tiers. In the host's memory only.
+  // All bytes of a block, [layout.block_size_bytes()], for tiers. A device's are copied out: until the
+  // next call.
   std::span<const std::byte> read_block(BlockId id) const;
   void write_block(BlockId id, std::span<const std::byte> bytes);
   std::size_t size_bytes() const { return bytes_.size_bytes(); }
+  Device* device() const { return device_; }  // null = the host
 
  private:
+  void copy_key_basis();
   std::byte* block(BlockId id) const;
 
   const KvLayout& layout_;
@@ -35,6 +39,10 @@ class KvStorage {
   Device* device_;
   DeviceBuffer bytes_;
   std::byte* base_;
+  HostBuffer read_;  // one block; where there is a device
+  // A device's: balances of all layers, then their orders. Where each layer's begin, in numbers.
+  DeviceBuffer key_basis_;
+  std::vector<std::size_t> key_basis_begin_;
 };
 
 }  // namespace larder

@@ -5,6 +5,7 @@
 #include "kernels/cpu/tables.h"
 #include "kernels/cuda/test_device.h"
 #include "model/golden.h"
+#include "model/key_calibration.h"
 
 namespace larder {
 namespace {
@@ -16,6 +17,18 @@ class CudaTransformer : public ::testing::TestWithParam<const char*> {
   }
 };
 
+// As Runtime does; of a model in types with codes.
+std::vector<KeyBasis> measured_basis(const TestModel& model, const KernelTable& kernels,
+                                     Device* device = nullptr) {
+  ThreadPool pool(1);
+  return calibrate_keys(model.config, *model.weights, kernels, pool,
+                        arbitrary_tokens(150, model.config.vocab_size, 3), device);
+}
+
+constexpr KvTypes kInt8Types{KvType::kInt8, KvType::kInt8};
+constexpr KvTypes kInt4Types{KvType::kInt4, KvType::kInt4};
+constexpr KvTypes kMixedTypes{KvType::kInt8, KvType::kInt4};
+
 // Logits of every row of a prompt.
 std::vector<float> all_logits(TestRunner& runner, const std::vector<TokenId>& tokens) {
   runner.reset();
@@ -25,32 +38,56 @@ std::vector<float> all_logits(TestRunner& runner, const std::vector<TokenId>& to
   return {logits.begin(), logits.end()};
 }
 
+// How far a device's logits are from the CPU's, as a share of their size.
+double distance_from_cpu(const TestModel& on_host, const TestModel& on_device, Device& device,
+                         ActivationType activations) {
+  const int num_tokens = 40;
+  const auto tokens = arbitrary_tokens(num_tokens, on_host.config.vocab_size, 7);
+  const TransformerLimits limits{.max_batch_tokens = 64,
+                                 .max_logit_rows = 64,
+                                 .max_context_len = 64,
+                                 .activations = activations};
+  const int num_blocks = blocks_for(on_host, num_tokens, 1);
+  TestRunner host_runner(on_host, isa_generic::kTable, 1, limits, num_blocks);
+  TestRunner runner(on_device, device.kernels(), 2, limits, num_blocks, &device);
+  const auto expected = all_logits(host_runner, tokens);
+  const auto logits = all_logits(runner, tokens);
+  CHECK(logits.size() == expected.size(), logits.size());
+  double squares = 0;
+  double error = 0;
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    squares += std::pow(double{expected[i]}, 2);
+    error += std::pow(double{logits[i]} - expected[i], 2);
+  }
+  return std::sqrt(error / squares);
+}
+
 TEST_P(CudaTransformer, AgreesWithTheCpu) {
   const auto device = open_test_device();
   const TestModel on_host(path());
   const TestModel on_device(path(), 2, device.get());
-  const int num_tokens = 40;
-  const auto tokens = arbitrary_tokens(num_tokens, on_host.config.vocab_size, 7);
   for (const ActivationType activations : {ActivationType::kF32, ActivationType::kInt8}) {
-    const TransformerLimits limits{.max_batch_tokens = 64,
-                                   .max_logit_rows = 64,
-                                   .max_context_len = 64,
-                                   .activations = activations};
-    const int num_blocks = blocks_for(on_host, num_tokens, 1);
-    TestRunner host_runner(on_host, isa_generic::kTable, 1, limits, num_blocks);
-    TestRunner runner(on_device, device->kernels(), 2, limits, num_blocks, device.get());
-    const auto expected = all_logits(host_runner, tokens);
-    const auto logits = all_logits(runner, tokens);
-    ASSERT_EQ(logits.size(), expected.size());
-    double squares = 0;
-    double error = 0;
-    for (std::size_t i = 0; i < logits.size(); ++i) {
-      squares += std::pow(double{expected[i]}, 2);
-      error += std::pow(double{logits[i]} - expected[i], 2);
-    }
     // Codes of activations, and keys and values in FP16, that lie on a border may fall to either
     // side.
-    EXPECT_LE(std::sqrt(error / squares), activations == ActivationType::kF32 ? 1e-4 : 3e-3);
+    EXPECT_LE(distance_from_cpu(on_host, on_device, *device, activations),
+              activations == ActivationType::kF32 ? 1e-4 : 3e-3);
+  }
+}
+
+TEST_P(CudaTransformer, AgreesWithTheCpuOnCodes) {
+  const auto device = open_test_device();
+  for (const KvTypes types : {kInt8Types, kInt4Types, kMixedTypes}) {
+    const TestModel on_host(path(), 2, nullptr, types);
+    const TestModel on_device(path(), 2, device.get(), types);
+    if (types.k == KvType::kInt4) {
+      const auto basis = measured_basis(on_host, isa_generic::kTable);
+      on_host.layout->set_key_basis(basis);
+      on_device.layout->set_key_basis(basis);
+    }
+    // A code that lies on a border is a whole step away, of 4 bits a large one.
+    EXPECT_LE(distance_from_cpu(on_host, on_device, *device, ActivationType::kF32),
+              types == kInt8Types ? 1e-3 : 1e-2)
+        << static_cast<int>(types.k) << " " << static_cast<int>(types.v);
   }
 }
 
@@ -70,6 +107,35 @@ TEST_P(CudaTransformer, RowsDoNotDependOnTheirCompany) {
   const auto device = open_test_device();
   const TestModel model(path(), 2, device.get());
   expect_exact(model, device->kernels(), 70, ActivationType::kInt8, device.get());
+}
+
+TEST_P(CudaTransformer, MeasuresTheKeysThatTheCpuMeasures) {
+  const auto device = open_test_device();
+  const TestModel on_host(path());
+  const TestModel on_device(path(), 2, device.get());
+  const auto expected = measured_basis(on_host, isa_generic::kTable);
+  const auto basis = measured_basis(on_device, device->kernels(), device.get());
+  ASSERT_EQ(basis.size(), expected.size());
+  for (std::size_t layer = 0; layer < basis.size(); ++layer) {
+    ASSERT_EQ(basis[layer].balance.size(), expected[layer].balance.size());
+    for (std::size_t i = 0; i < basis[layer].balance.size(); ++i)
+      EXPECT_NEAR(basis[layer].balance[i], expected[layer].balance[i],
+                  1e-5 * expected[layer].balance[i]);
+    EXPECT_TRUE(basis[layer].order == expected[layer].order) << layer;
+  }
+}
+
+TEST(CudaTransformerOnCodes, RowsDoNotDependOnTheirCompany) {
+  const auto device = open_test_device();
+  for (const char* name : {"tiny_llama", "tiny_gemma3"}) {
+    for (const KvTypes types : {kInt8Types, kInt4Types}) {
+      const std::string path = LARDER_SOURCE_DIR "/tests/golden/model/" + std::string(name) + ".gguf";
+      const TestModel model(path, 2, device.get(), types);
+      if (types.k == KvType::kInt4)
+        model.layout->set_key_basis(measured_basis(model, device->kernels(), device.get()));
+      expect_exact(model, device->kernels(), 24, ActivationType::kInt8, device.get(), 5);
+    }
+  }
 }
 
 TEST(CudaTransformerInFloats, RowsDoNotDependOnTheirCompany) {
@@ -118,6 +184,7 @@ class WatchedDevice : public Device {
 
   const KernelTable& kernels() const override { return device_.kernels(); }
   std::string describe() const override { return device_.describe(); }
+  std::string arch() const override { return device_.arch(); }
   int max_head_dim() const override { return device_.max_head_dim(); }
   std::size_t free_bytes() const override { return device_.free_bytes(); }
   std::byte* allocate(std::size_t size_bytes) override {
@@ -158,10 +225,12 @@ class WatchedDevice : public Device {
   std::vector<std::pair<std::byte*, std::size_t>> host_memory_;
 };
 
-TEST(CudaTransformerMemory, IsReservedAtTheStart) {
+void expect_reserved_at_the_start(KvTypes types) {
   const auto inner = open_test_device();
   WatchedDevice device(*inner);
-  const TestModel model(LARDER_SOURCE_DIR "/tests/golden/model/tiny_gemma3.gguf", 2, &device);
+  const TestModel model(LARDER_SOURCE_DIR "/tests/golden/model/tiny_gemma3.gguf", 2, &device, types);
+  if (types.k == KvType::kInt4)
+    model.layout->set_key_basis(measured_basis(model, device.kernels(), &device));
   const TransformerLimits limits{.max_batch_tokens = 24,
                                  .max_logit_rows = 4,
                                  .max_context_len = 33,
@@ -181,6 +250,60 @@ TEST(CudaTransformerMemory, IsReservedAtTheStart) {
   for (int i = 0; i < 5; ++i) runner.run(steps, false);
   for (TestStep& step : steps) step.num_tokens = 3;
   runner.run(steps, false);  // the last, of full contexts
+}
+
+TEST(CudaTransformerMemory, IsReservedAtTheStart) { expect_reserved_at_the_start({}); }
+TEST(CudaTransformerMemory, OfCodesIsReservedAtTheStart) {
+  expect_reserved_at_the_start(kInt4Types);
+}
+
+// What a tier takes of one storage and gives to another.
+TEST(CudaTransformerMemory, BlocksComeBackAsTheyWere) {
+  const auto inner = open_test_device();
+  WatchedDevice device(*inner);
+  const KvLayout layout(std::vector<KvLayerShape>(2, KvLayerShape{1, 64, 0}));
+  KvStorage from(layout, 3, &device), to(layout, 3, &device);
+  const auto size = static_cast<std::size_t>(layout.block_size_bytes());
+  std::vector<std::byte> bytes(size), zeros(size), seen(size);
+  for (std::size_t i = 0; i < size; ++i) bytes[i] = static_cast<std::byte>(i * 7 + i / 251);
+  from.write_block(BlockId{1}, bytes);
+  from.copy_block(BlockId{1}, BlockId{2});
+  device.num_slow_copies = 0;
+  const auto read = from.read_block(BlockId{2});
+  EXPECT_EQ(device.num_slow_copies, 0);
+  to.write_block(BlockId{0}, read);
+  EXPECT_EQ(device.num_slow_copies, 0);
+  const auto has = [&](const KvStorage& storage, int block, const std::vector<std::byte>& expected) {
+    device.copy_out(seen.data(), storage.view(0).base + static_cast<std::size_t>(block) * size, size);
+    return seen == expected;
+  };
+  EXPECT_TRUE(has(to, 0, bytes));
+  EXPECT_TRUE(has(to, 1, zeros));
+  EXPECT_TRUE(has(from, 0, zeros));
+}
+
+TEST(CudaTransformerMemory, HoldsTheKeyBasis) {
+  const auto device = open_test_device();
+  const TestModel model(LARDER_SOURCE_DIR "/tests/golden/model/tiny_gemma3.gguf", 2, nullptr,
+                        kInt4Types);
+  model.layout->set_key_basis(measured_basis(model, isa_generic::kTable));
+  const KvStorage storage(*model.layout, 1, device.get());
+  for (int layer = 0; layer < model.config.num_layers(); ++layer) {
+    const PagedKvView view = storage.view(layer);
+    const KeyBasis& expected = model.layout->key_basis()[static_cast<std::size_t>(layer)];
+    KeyBasis basis = expected;
+    std::ranges::fill(basis.balance, 0.0F);
+    std::ranges::fill(basis.order, std::int16_t{-1});
+    device->copy_out(reinterpret_cast<std::byte*>(basis.balance.data()),
+                     reinterpret_cast<const std::byte*>(view.key_balance),
+                     basis.balance.size() * sizeof(float));
+    device->copy_out(reinterpret_cast<std::byte*>(basis.order.data()),
+                     reinterpret_cast<const std::byte*>(view.key_order),
+                     basis.order.size() * sizeof(std::int16_t));
+    EXPECT_TRUE(basis.balance == expected.balance && basis.order == expected.order) << layer;
+    EXPECT_TRUE(view.key_balance != model.layout->view(layer).key_balance) << "the host's";
+    EXPECT_TRUE(view.key_order != model.layout->view(layer).key_order) << "the host's";
+  }
 }
 
 // A step of one token at a position whose sequence has one block, seen from it and as its sinks.

@@ -20,6 +20,14 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
+template <class T>
+std::vector<T> read_back(Device& device, const T* from, std::size_t count) {
+  std::vector<T> values(count);
+  device.copy_out(reinterpret_cast<std::byte*>(values.data()),
+                  reinterpret_cast<const std::byte*>(from), count * sizeof(T));
+  return values;
+}
+
 }  // namespace
 
 KeyStatistics::KeyStatistics(const ModelConfig& config) : config_(config) {
@@ -29,7 +37,14 @@ KeyStatistics::KeyStatistics(const ModelConfig& config) : config_(config) {
 }
 
 void KeyStatistics::add(int layer, const float* q, const float* k,
-                        std::span<const std::int32_t> positions) {
+                        std::span<const std::int32_t> positions, Device* device) {
+  if (device != nullptr) {
+    const std::size_t rows = positions.size();
+    const auto q_rows = read_back(*device, q, rows * static_cast<std::size_t>(config_.q_size()));
+    const auto k_rows = read_back(*device, k, rows * static_cast<std::size_t>(config_.kv_size()));
+    const auto places = read_back(*device, positions.data(), rows);
+    return add(layer, q_rows.data(), k_rows.data(), places);
+  }
   Moments& moments = layers_[static_cast<std::size_t>(layer)];
   const int dim = config_.head_dim;
   const int group = config_.num_heads / config_.num_kv_heads;
@@ -100,15 +115,16 @@ std::vector<KeyBasis> KeyStatistics::basis() const {
 
 std::vector<KeyBasis> calibrate_keys(const ModelConfig& config, const Weights& weights,
                                      const KernelTable& kernels, ThreadPool& pool,
-                                     std::span<const TokenId> tokens) {
+                                     std::span<const TokenId> tokens, Device* device) {
   CHECK(!tokens.empty());
   const int num_tokens = static_cast<int>(tokens.size());
   const KvLayout layout(kv_layer_shapes(config));
   const int num_blocks = (num_tokens + kBlockSize - 1) / kBlockSize;
-  KvStorage storage(layout, num_blocks * layout.num_groups());
+  KvStorage storage(layout, num_blocks * layout.num_groups(), device);
   Transformer model(config, weights, layout, kernels, pool,
                     {.max_batch_tokens = kBatchTokens, .max_logit_rows = 1,
-                     .max_context_len = num_tokens});
+                     .max_context_len = num_tokens},
+                    device);
   KeyStatistics statistics(config);
   model.observe_keys(&statistics);
   // Group g has the blocks from g * num_blocks on.

@@ -29,8 +29,10 @@ class KeyStatistics {
   explicit KeyStatistics(const ModelConfig& config);
 
   // Rows with their positions applied; q [num_rows, q_size], k [num_rows, kv_size]. The first
-  // tokens of a text attract attention whatever they are, and are left out.
-  void add(int layer, const float* q, const float* k, std::span<const std::int32_t> positions);
+  // tokens of a text attract attention whatever they are, and are left out. device: in whose memory
+  // they lie, null = the host's.
+  void add(int layer, const float* q, const float* k, std::span<const std::int32_t> positions,
+           Device* device = nullptr);
   // Per layer.
   std::vector<KeyBasis> basis() const;
 
@@ -53,9 +55,10 @@ class KeyStatistics {
 extern const char* const kKeyCalibrationText;
 
 // Runs the tokens through the model with keys and values in FP16, in memory of its own. The same for
-// any number of threads; other instruction sets may differ in the last bits.
+// any number of threads; other instruction sets may differ in the last bits. device: whose kernels
+// these are and where the weights lie, null = the CPU.
 std::vector<KeyBasis> calibrate_keys(const ModelConfig& config, const Weights& weights,
                                      const KernelTable& kernels, ThreadPool& pool,
-                                     std::span<const TokenId> tokens);
+                                     std::span<const TokenId> tokens, Device* device = nullptr);
 
 }  // namespace larder

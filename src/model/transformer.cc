@@ -457,7 +457,7 @@ void Transformer::project_input(const ForwardBatch& batch, const KvStorage& stor
     if (sinks) kernels_.to_key_basis(kv, config_.num_heads, buffers_.q_sinks, q_size, begin, end);
   });
   if (key_statistics_ != nullptr)
-    key_statistics_->add(layer, buffers_.q, buffers_.k, batch.positions);
+    key_statistics_->add(layer, buffers_.q, buffers_.k, batch.positions, device_);
 }
 
 void Transformer::attend(const ForwardBatch& batch, const KvStorage& storage, int layer) {

@@ -75,7 +75,7 @@ class Transformer {
   // another batch's pieces may not.
   Logits forward_layers(const ForwardBatch& batch, const KvStorage& storage, int begin, int end);
 
-  // From now on statistics hears every layer's queries and keys; null = nobody. On the CPU only.
+  // From now on statistics hears every layer's queries and keys; null = nobody.
   void observe_keys(KeyStatistics* statistics) { key_statistics_ = statistics; }
 
   const ModelConfig& config() const { return config_; }

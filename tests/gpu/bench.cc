@@ -21,10 +21,16 @@ namespace {
 // Beyond what a second-level cache holds.
 constexpr std::int64_t kColdBytes = 400LL << 20;
 
+constexpr int kHeadDim = 128;  // of attention
+
 // What a figure may take.
 constexpr double kMostSeconds = 0.3;
 constexpr int kBatches = 9;
 constexpr int kMostCalls = 20;  // of a batch
+
+const char* name_of(KvType type) {
+  return type == KvType::kInt8 ? "int8" : type == KvType::kInt4 ? "int4" : "f16 ";
+}
 
 class Bench {
  public:
@@ -34,8 +40,13 @@ class Bench {
   void logits(int num_rows, int vocab_size);
   void products(GgmlType type, const char* name);
   // Contexts of sequences, of which the last num_queries tokens ask. 32 heads, 8 of keys and values,
-  // of 128 in FP16.
-  void attention(const std::string& what, const std::vector<int>& contexts, int num_queries);
+  // of 128.
+  void attention(const std::string& what, const std::vector<int>& contexts, int num_queries,
+                 KvType type = KvType::kF16);
+  // One token each of so many sequences.
+  void decode(int num_sequences, int context_k, KvType type);
+  // What a prompt's tokens wait for before their attention. The same heads.
+  void store(int num_rows, KvType type);
   // What launches alone cost: a step of a model that computes next to nothing.
   void step();
 
@@ -45,7 +56,7 @@ class Bench {
   double seconds_of(const std::function<void()>& call);
   double seconds_of_calls(int calls, const std::function<void()>& call);
   std::vector<PackedMatrix> matrices(GgmlType type, int rows, int cols, DeviceBuffer& memory);
-  void fill_with_halves(DeviceBuffer& memory);
+  void fill_with_keys(DeviceBuffer& memory, KvType type);
   std::string share(double bytes_per_second) const {
     char text[32];
     std::snprintf(text, sizeof(text), "%5.0f GB/s (%3.0f %%)", bytes_per_second * 1e-9,
@@ -168,13 +179,14 @@ void Bench::products(GgmlType type, const char* name) {
   }
 }
 
-// Numbers between 1/8 and 1 of either sign.
-void Bench::fill_with_halves(DeviceBuffer& memory) {
+// FP16 between 1/8 and 1 of either sign, which as bytes are codes and scales of any size as well:
+// BF16 scales of 1e-9 to 1e-3.
+void Bench::fill_with_keys(DeviceBuffer& memory, KvType type) {
   const std::size_t size = memory.size_bytes();
   std::vector<std::uint16_t> halves(std::min<std::size_t>(size, 64 << 20) / 2);
   std::mt19937 random(1);
-  for (std::uint16_t& half : halves)
-    half = static_cast<std::uint16_t>((random() & 0x8BFFU) | 0x3000U);
+  const unsigned mask = type == KvType::kF16 ? 0x8BFFU : 0x0BFFU;
+  for (std::uint16_t& half : halves) half = static_cast<std::uint16_t>((random() & mask) | 0x3000U);
   std::size_t filled = halves.size() * 2;
   device_.copy_in(memory.data(), reinterpret_cast<const std::byte*>(halves.data()), filled);
   while (filled < size) {
@@ -219,13 +231,15 @@ struct Bench::Batch {
   }
 };
 
-void Bench::attention(const std::string& what, const std::vector<int>& contexts, int num_queries) {
+void Bench::attention(const std::string& what, const std::vector<int>& contexts, int num_queries,
+                      KvType type) {
   const int kv_heads = quick_ ? 1 : 8;
   const int heads = 4 * kv_heads;
-  const int dim = 128;
-  const std::int64_t half = kv_heads * kv_key_size_bytes(KvType::kF16, dim);
-  Batch batch(contexts, num_queries, 2 * half, quick_);
-  const std::int64_t copy_bytes = batch.num_blocks * 2 * half;
+  const int dim = kHeadDim;
+  const std::int64_t k_bytes = kv_heads * kv_key_size_bytes(type, dim);
+  const std::int64_t block_bytes = k_bytes + kv_heads * kv_value_size_bytes(type, dim);
+  Batch batch(contexts, num_queries, block_bytes, quick_);
+  const std::int64_t copy_bytes = batch.num_blocks * block_bytes;
   const auto size = static_cast<std::size_t>(batch.copies * copy_bytes);
   constexpr std::size_t kBeside = std::size_t{1} << 30;  // queries, tables, partials
   if (!quick_ && size + kBeside > device_.free_bytes()) {
@@ -233,7 +247,7 @@ void Bench::attention(const std::string& what, const std::vector<int>& contexts,
     return;
   }
   DeviceBuffer storage(&device_, size);
-  fill_with_halves(storage);
+  fill_with_keys(storage, type);
   test::OnDevice<BlockId> tables(device_, batch.table());
   const int num_rows = static_cast<int>(contexts.size()) * num_queries;
   const auto q = test::random_values(static_cast<std::size_t>(num_rows * heads * dim), 1);
@@ -243,12 +257,12 @@ void Bench::attention(const std::string& what, const std::vector<int>& contexts,
                  &device_);
   AttentionArgs args;
   args.kv = {.base = storage.data(),
-             .block_stride_bytes = 2 * half,
+             .block_stride_bytes = block_bytes,
              .k_offset_bytes = 0,
-             .v_offset_bytes = half,
+             .v_offset_bytes = k_bytes,
              .num_kv_heads = kv_heads,
              .head_dim = dim,
-             .types = {}};
+             .types = {type, type}};
   args.q = device_q.data();
   args.out = out.data();
   args.ldq = args.ldo = heads * dim;
@@ -262,10 +276,43 @@ void Bench::attention(const std::string& what, const std::vector<int>& contexts,
     args.sequences = sequences.data() + next++ % batch.copies * args.num_sequences;
     op.run(device_.kernels(), args);
   });
-  std::printf("attention %s: %8.1f us, keys and values %s, %6.2f TFLOP/s\n", what.c_str(),
-              seconds * 1e6, share(static_cast<double>(copy_bytes) / seconds).c_str(),
+  std::printf("attention %s, %s: %8.1f us, keys and values %s, %6.2f TFLOP/s\n", what.c_str(),
+              name_of(type), seconds * 1e6, share(static_cast<double>(copy_bytes) / seconds).c_str(),
               4.0 * num_queries * heads * dim *
                   static_cast<double>(batch.num_blocks * kBlockSize) / seconds * 1e-12);
+}
+
+void Bench::decode(int num_sequences, int context_k, KvType type) {
+  char what[64];
+  std::snprintf(what, sizeof(what), "%3d x %3dK", num_sequences, context_k);
+  attention(what, std::vector<int>(static_cast<std::size_t>(num_sequences), context_k << 10), 1,
+            type);
+}
+
+void Bench::store(int num_rows, KvType type) {
+  const int kv_heads = quick_ ? 1 : 8;
+  const std::int64_t k_bytes = kv_heads * kv_key_size_bytes(type, kHeadDim);
+  const std::int64_t block_bytes = k_bytes + kv_heads * kv_value_size_bytes(type, kHeadDim);
+  DeviceBuffer storage(&device_, static_cast<std::size_t>(num_rows * block_bytes));
+  const auto x = test::random_values(static_cast<std::size_t>(num_rows * kv_heads * kHeadDim), 1);
+  std::vector<std::int64_t> slots(static_cast<std::size_t>(num_rows));
+  std::iota(slots.begin(), slots.end(), 0);
+  test::OnDevice<float> rows(device_, x);
+  test::OnDevice<std::int64_t> device_slots(device_, slots);
+  StoreKvArgs args;
+  args.kv = {.base = storage.data(),
+             .block_stride_bytes = block_bytes,
+             .k_offset_bytes = 0,
+             .v_offset_bytes = k_bytes,
+             .num_kv_heads = kv_heads,
+             .head_dim = kHeadDim,
+             .types = {type, type}};
+  args.k = args.v = rows.data();
+  args.ldk = args.ldv = kv_heads * kHeadDim;
+  args.slots = device_slots.data();
+  const double seconds = seconds_of([&] { device_.kernels().store_kv(args, 0, num_rows); });
+  std::printf("keys and values of %3d tokens stored, %s: %8.1f us\n", num_rows, name_of(type),
+              seconds * 1e6);
 }
 
 void Bench::step() {
@@ -293,17 +340,21 @@ void run_gpu_bench(Device& device, bool quick) {
   bench.step();
   const std::vector<int> decoding = quick ? std::vector{2} : std::vector{1, 4, 16, 64, 128};
   const std::vector<int> contexts = quick ? std::vector{1} : std::vector{8, 16, 32, 64, 128};
-  for (const int count : decoding) {
-    for (const int context : contexts) {
-      char what[64];
-      std::snprintf(what, sizeof(what), "%3d x %3dK", count, context);
-      bench.attention(what, std::vector<int>(static_cast<std::size_t>(count), context << 10), 1);
-    }
-  }
+  for (const int count : decoding)
+    for (const int context : contexts) bench.decode(count, context, KvType::kF16);
   std::vector<int> mixed(quick ? 2 : 16, quick ? 32 : 1 << 10);
   mixed[0] = quick ? 1 << 10 : 1 << 17;
   bench.attention("a long one beside short ones", mixed, 1);
-  bench.attention("of a prompt's tokens", {quick ? 1 << 10 : 1 << 13}, quick ? 4 : 512);
+  for (const KvType type : {KvType::kF16, KvType::kInt8, KvType::kInt4}) {
+    bench.attention("of a prompt's tokens", {quick ? 1 << 10 : 1 << 13}, quick ? 4 : 512, type);
+    for (const int num_rows : quick ? std::vector{2} : std::vector{1, 512})
+      bench.store(num_rows, type);
+  }
+  const std::vector<std::pair<int, int>> few =
+      quick ? std::vector{std::pair{2, 1}}
+            : std::vector{std::pair{1, 8}, {1, 32}, {1, 128}, {16, 8}, {16, 32}, {16, 128}, {128, 8}};
+  for (const KvType type : {KvType::kInt8, KvType::kInt4})
+    for (const auto& [count, context] : few) bench.decode(count, context, type);
   for (const auto& [type, name] :
        {std::pair{GgmlType::kQ4_0, "Q4_0"}, {GgmlType::kQ4_K, "Q4_K"}, {GgmlType::kQ6_K, "Q6_K"},
         {GgmlType::kQ8_0, "Q8_0"}, {GgmlType::kBF16, "BF16"}})

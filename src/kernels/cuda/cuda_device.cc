@@ -65,6 +65,10 @@ class CudaDevice : public Device {
                        properties_.multiProcessorCount, properties_.totalGlobalMem >> 20);
   }
 
+  std::string arch() const override {
+    return fmt::format("sm_{}{}", properties_.major, properties_.minor);
+  }
+
   int max_head_dim() const override { return kCudaMaxHeadDim; }
 
   std::size_t free_bytes() const override {

@@ -131,45 +131,6 @@ TEST_F(CudaKernels, RotationsAndRope) {
   }
 }
 
-TEST_F(CudaKernels, StoreKvWritesTheCpusBytes) {
-  const int rows = 9, heads = 2, dim = 24, blocks = 3;
-  auto k = random_values(to_size(rows * heads * dim), 1, 3);
-  auto v = random_values(to_size(rows * heads * dim), 2, 3);
-  k[0] = std::numeric_limits<float>::quiet_NaN();
-  k[1] = std::numeric_limits<float>::infinity();
-  v[2] = -1e38F;
-  v[3] = 1e-9F;
-  const std::vector<std::int64_t> slots = {0, 1, 47, 16, 20, 33, 2, 15, 46};
-  for (const KvType type : {KvType::kF16, KvType::kBF16}) {
-    const std::int64_t half = heads * kv_key_size_bytes(type, dim);
-    std::vector<std::byte> bytes(static_cast<std::size_t>(blocks * 2 * half));
-    OnDevice<std::byte> device_bytes(device(), bytes);
-    StoreKvArgs args;
-    args.kv = {.base = bytes.data(),
-               .block_stride_bytes = 2 * half,
-               .k_offset_bytes = 0,
-               .v_offset_bytes = half,
-               .num_kv_heads = heads,
-               .head_dim = dim,
-               .types = {type, type}};
-    args.ldk = args.ldv = heads * dim;
-    StoreKvArgs device_args = args;
-    args.k = k.data();
-    args.v = v.data();
-    args.slots = slots.data();
-    host().store_kv(args, 1, rows);
-    host().store_kv(args, 0, 1);
-    OnDevice<float> device_k = floats(k), device_v = floats(v);
-    OnDevice<std::int64_t> device_slots(device(), slots);
-    device_args.kv.base = device_bytes.data();
-    device_args.k = device_k.data();
-    device_args.v = device_v.data();
-    device_args.slots = device_slots.data();
-    cuda().store_kv(device_args, 0, rows);
-    EXPECT_TRUE(device_bytes.read() == bytes) << static_cast<int>(type);
-  }
-}
-
 // A packed matrix in both memories.
 struct Matrix {
   Matrix(Device& device, GgmlType type, int rows, int cols)
@@ -211,16 +172,17 @@ TEST_F(CudaKernels, RowsOfMatricesAreExact) {
   }
 }
 
-// A product of the first num_rows rows.
+// A product of rows with a matrix.
 class Product {
  public:
-  Product(Device& device, GgmlType type, int max_rows, bool int8)
+  Product(Device& device, GgmlType type, int num_outputs, int num_cols, int max_rows, bool int8)
       : device_(device),
-        w_(device, type, 70, odd_cols(type)),
-        cols_(w_.packed.num_cols),
+        w_(device, type, num_outputs, num_cols),
+        outputs_(num_outputs),
+        cols_(num_cols),
         int8_(int8),
         x_(random_values(to_size(max_rows * cols_), 3)),
-        bias_(random_values(70, 4)),
+        bias_(random_values(to_size(num_outputs), 4)),
         device_x_(device, x_),
         device_bias_(device, bias_),
         quantized_(host(), int8 ? x_ : std::vector<float>(32), int8 ? max_rows : 1,
@@ -230,8 +192,14 @@ class Product {
         sum_(device, quantized_.sum),
         xq_{q_.data(), scale_.data(), sum_.data(), cols_} {}
 
+  int num_panels() const { return w_.packed.num_panels(); }
+
   std::vector<float> run(int first_row, int num_rows) {
-    OnDevice<float> y(device_, std::vector<float>(to_size(num_rows * 70), NAN));
+    return run(first_row, num_rows, 0, num_panels());
+  }
+  // What is not written is NaN.
+  std::vector<float> run(int first_row, int num_rows, int panel_begin, int panel_end) {
+    OnDevice<float> y(device_, std::vector<float>(to_size(num_rows * outputs_), NAN));
     QuantizedRows xq = xq_;
     xq.q += std::int64_t{first_row} * cols_;
     xq.scale += first_row * (cols_ / 32);
@@ -243,14 +211,14 @@ class Product {
                               .y = y.data(),
                               .num_rows = num_rows,
                               .ldx = cols_,
-                              .ldy = 70},
-                             0, w_.packed.num_panels());
+                              .ldy = outputs_},
+                             panel_begin, panel_end);
     return y.read();
   }
 
   void expect_right(const std::vector<float>& y, int num_rows) {
     for (int r = 0; r < num_rows; ++r) {
-      for (int n = 0; n < 70; ++n) {
+      for (int n = 0; n < outputs_; ++n) {
         double sum = bias_[to_size(n)];
         double magnitude = std::abs(sum);
         for (int c = 0; c < cols_; ++c) {
@@ -260,7 +228,7 @@ class Product {
           sum += product;
           magnitude += std::abs(product);
         }
-        ASSERT_NEAR(y[to_size(r * 70 + n)], sum, 2e-6 * magnitude) << r << " " << n;
+        ASSERT_NEAR(y[to_size(r * outputs_ + n)], sum, 2e-6 * magnitude) << r << " " << n;
       }
     }
   }
@@ -268,6 +236,7 @@ class Product {
  private:
   Device& device_;
   Matrix w_;
+  int outputs_;
   int cols_;
   bool int8_;
   std::vector<float> x_, bias_;
@@ -280,25 +249,62 @@ class Product {
 };
 
 // Every way of computing a row gives it the same bits: alone, among few, in tiles.
-void expect_products(Device& device, GgmlType type, bool int8) {
-  const int max_rows = 67;
-  Product product(device, type, max_rows, int8);
+void expect_products(Device& device, GgmlType type, bool int8, int outputs, int cols,
+                     int max_rows) {
+  SCOPED_TRACE("type " + std::to_string(static_cast<int>(type)) + ", " + std::to_string(outputs) +
+               " outputs, " + std::to_string(cols) + " columns");
+  Product product(device, type, outputs, cols, max_rows, int8);
   const std::vector<float> all = product.run(0, max_rows);
   product.expect_right(all, max_rows);
-  for (const auto& [first, count] : {std::pair{0, 1}, {66, 1}, {5, 3}, {40, 8}, {1, 16}, {2, 17}}) {
+  const int last = max_rows - 1;
+  for (const auto& [first, count] : {std::pair{0, 1}, {last, 1}, {5, 3}, {last - 8, 8}, {0, 9},
+                                     {1, 16}, {last - 16, 17}}) {
     const std::vector<float> some = product.run(first, count);
-    const std::vector<float> same(all.begin() + first * 70, all.begin() + (first + count) * 70);
-    EXPECT_TRUE(same_bits(some, same)) << static_cast<int>(type) << " " << first << " " << count;
+    const std::vector<float> same(all.begin() + first * outputs,
+                                  all.begin() + (first + count) * outputs);
+    EXPECT_TRUE(same_bits(some, same)) << first << " " << count;
   }
 }
 
 TEST_F(CudaKernels, ProductsWithEightBitActivations) {
   for (const GgmlType type : test::kAllTypes)
-    if (test::is_quantised(type)) expect_products(device(), type, true);
+    if (test::is_quantised(type)) expect_products(device(), type, true, 70, odd_cols(type), 67);
 }
 
 TEST_F(CudaKernels, ProductsWithFloatActivations) {
-  for (const GgmlType type : test::kAllTypes) expect_products(device(), type, false);
+  for (const GgmlType type : test::kAllTypes)
+    expect_products(device(), type, false, 70, odd_cols(type), 67);
+}
+
+// Shapes that end at a tile's edge, one before it and one behind it; the fewest columns that there
+// are; more segments than a block has in hand.
+TEST_F(CudaKernels, ProductsAtTheEdges) {
+  for (const GgmlType type : test::kAllTypes) {
+    const int block = ggml_type_traits(static_cast<std::uint32_t>(type))->block_size;
+    const bool int8 = test::is_quantised(type);
+    expect_products(device(), type, int8, 1, block, 17);
+    expect_products(device(), type, int8, 64, 2 * block, 64);
+    expect_products(device(), type, int8, 65, block, 65);
+    expect_products(device(), type, int8, 33, block == 256 ? 2304 : 2080, 17);
+    if (block == 1) expect_products(device(), type, int8, 16, 4236, 17);
+  }
+}
+
+// Others' outputs stay as they were, also those of a tile that reaches beyond the panels asked for.
+TEST_F(CudaKernels, ProductsOfSomePanels) {
+  for (const GgmlType type : {GgmlType::kQ4_0, GgmlType::kBF16}) {
+    const int outputs = 120, rows = 20;
+    Product product(device(), type, outputs, odd_cols(type), rows, test::is_quantised(type));
+    for (const int num_rows : {1, 5, rows}) {
+      std::vector<float> expected = product.run(0, num_rows);
+      for (std::size_t i = 0; i < expected.size(); ++i)
+        if (i % outputs < 16 || i % outputs >= 48) expected[i] = NAN;
+      const std::vector<float> some = product.run(0, num_rows, 1, 3);
+      for (std::size_t i = 0; i < expected.size(); ++i)
+        ASSERT_TRUE(some[i] == expected[i] || (std::isnan(some[i]) && std::isnan(expected[i])))
+            << i;
+    }
+  }
 }
 
 }  // namespace

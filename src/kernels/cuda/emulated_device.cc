@@ -13,6 +13,7 @@ class EmulatedDevice : public Device {
  public:
   const KernelTable& kernels() const override { return cuda_emulated::kTable; }
   std::string describe() const override { return "emulated GPU"; }
+  std::string arch() const override { return "emulated"; }
   int max_head_dim() const override { return kCudaMaxHeadDim; }
   std::size_t free_bytes() const override { return std::size_t{1} << 30; }
 

@@ -19,6 +19,13 @@ namespace {
 
 constexpr std::size_t kStackBytes = 128 * 1024;
 
+struct Copy {
+  void* to;
+  const void* from;
+  std::size_t size_bytes;
+  int group;
+};
+
 // A thread of the block that runs. It lives on for the next block, since a context takes long to
 // make; between turns only the registers that a call preserves change hands.
 struct Fiber {
@@ -28,10 +35,13 @@ struct Fiber {
   bool ended = true;
   const std::uint64_t* waits_for = nullptr;  // runs again when this is no longer waited_at
   std::uint64_t waited_at = 0;
+  std::vector<Copy> copies;
+  int num_copy_groups = 0;  // that have ended
 };
 
 struct Warp {
   std::uint32_t given[2][kWarp] = {};
+  Fragment fragments[2][kWarp] = {};
   int num_come = 0;
   std::uint64_t generation = 0;
 };
@@ -55,13 +65,15 @@ Block& block() {
   return it;
 }
 
+Fiber& current_fiber() { return *block().fibers[static_cast<std::size_t>(block().current)]; }
+
 void leave() {
-  Fiber& fiber = *block().fibers[static_cast<std::size_t>(block().current)];
+  Fiber& fiber = current_fiber();
   if (_setjmp(fiber.place) == 0) _longjmp(block().scheduler, 1);
 }
 
 void wait_while(const std::uint64_t& generation) {
-  Fiber& fiber = *block().fibers[static_cast<std::size_t>(block().current)];
+  Fiber& fiber = current_fiber();
   fiber.waits_for = &generation;
   fiber.waited_at = generation;
   leave();
@@ -112,8 +124,11 @@ void run_block(int num_threads, void (*body)(void*), void* context) {
   b.num_threads = b.num_running = num_threads;
   b.num_come = 0;
   for (int i = 0; i < num_threads; ++i) {
-    b.fibers[static_cast<std::size_t>(i)]->ended = false;
-    b.fibers[static_cast<std::size_t>(i)]->waits_for = nullptr;
+    Fiber& fiber = *b.fibers[static_cast<std::size_t>(i)];
+    fiber.ended = false;
+    fiber.waits_for = nullptr;
+    fiber.copies.clear();
+    fiber.num_copy_groups = 0;
   }
   while (b.num_running > 0) {
     bool has_moved = false;
@@ -139,18 +154,49 @@ void wait_for_block() {
   wait_while(b.generation);
 }
 
-const std::uint32_t* exchange(std::uint32_t value) {
-  Block& b = block();
-  Warp& warp = b.warps[static_cast<std::size_t>(b.current / kWarp)];
-  std::uint32_t* given = warp.given[warp.generation % 2];
-  given[b.current % kWarp] = value;
+namespace {
+
+Warp& current_warp() { return block().warps[static_cast<std::size_t>(block().current / kWarp)]; }
+
+// Until all lanes have come.
+void meet(Warp& warp) {
   if (++warp.num_come == kWarp) {
     warp.num_come = 0;
     ++warp.generation;
   } else {
     wait_while(warp.generation);
   }
-  return given;
+}
+
+template <class T>
+const T* exchange_in(Warp& warp, T (*given)[kWarp], const T& value) {
+  T* all = given[warp.generation % 2];
+  all[block().current % kWarp] = value;
+  meet(warp);
+  return all;
+}
+
+}  // namespace
+
+const std::uint32_t* exchange(std::uint32_t value) {
+  return exchange_in(current_warp(), current_warp().given, value);
+}
+const Fragment* exchange(const Fragment& fragment) {
+  return exchange_in(current_warp(), current_warp().fragments, fragment);
+}
+
+void copy_later(void* to, const void* from, std::size_t size_bytes) {
+  Fiber& fiber = current_fiber();
+  fiber.copies.push_back({to, from, size_bytes, fiber.num_copy_groups});
+}
+void end_copies() { ++current_fiber().num_copy_groups; }
+void wait_for_copies(int num_left) {
+  Fiber& fiber = current_fiber();
+  std::erase_if(fiber.copies, [&](const Copy& copy) {
+    if (copy.group >= fiber.num_copy_groups - num_left) return false;
+    std::memcpy(copy.to, copy.from, copy.size_bytes);
+    return true;
+  });
 }
 
 }  // namespace emulator

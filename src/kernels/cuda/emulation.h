@@ -43,6 +43,17 @@ int current_num_threads();
 void wait_for_block();
 // Gives value to the warp; returns all that its lanes gave, valid until the call after next.
 const std::uint32_t* exchange(std::uint32_t value);
+// The same of what a lane brings to a product of matrices.
+struct Fragment {
+  std::uint32_t word[6];
+};
+const Fragment* exchange(const Fragment& fragment);
+
+// Copies of the running fiber; none is made before a wait needs it, so that who reads without one
+// finds what was there before.
+void copy_later(void* to, const void* from, std::size_t size_bytes);
+void end_copies();
+void wait_for_copies(int num_left);
 
 }  // namespace emulator
 
@@ -90,6 +101,18 @@ LARDER_DEVICE int dot4(int a, int b, int sum) {
   for (int shift = 0; shift < 32; shift += 8)
     sum += static_cast<std::int8_t>(a >> shift) * static_cast<std::int8_t>(b >> shift);
   return sum;
+}
+LARDER_DEVICE int dot2_lower(int a, int b, int sum) {
+  return sum + static_cast<std::int16_t>(a) * static_cast<std::int8_t>(b) +
+         (a >> 16) * static_cast<std::int8_t>(b >> 8);
+}
+LARDER_DEVICE int dot2_upper(int a, int b, int sum) { return dot2_lower(a, b >> 16, sum); }
+LARDER_DEVICE std::uint32_t pick_bytes(std::uint32_t a, std::uint32_t b, std::uint32_t places) {
+  const std::uint64_t both = std::uint64_t{b} << 32 | a;
+  std::uint32_t picked = 0;
+  for (int i = 0; i < 4; ++i)
+    picked |= static_cast<std::uint32_t>(both >> (places >> 4 * i & 7) * 8 & 255) << 8 * i;
+  return picked;
 }
 
 }  // namespace larder::cuda_emulated

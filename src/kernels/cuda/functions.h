@@ -29,8 +29,10 @@ void to_key_basis(const PagedKvView& kv, int num_heads, float* q, std::int64_t l
                   int row_end);
 void matmul(const MatmulArgs& args, int panel_begin, int panel_end);
 void matmul_int8(const MatmulArgs& args, int panel_begin, int panel_end);
+void matmul_bf16(const MatmulArgs& args, int panel_begin, int panel_end);
 void matmul_float(const MatmulArgs& args, int panel_begin, int panel_end);
 void attention_batch(const AttentionArgs& args, std::byte* scratch);
+void attention_codes(const AttentionArgs& args, std::byte* scratch);  // but for the merge
 
 extern const KernelTable kTable;
 

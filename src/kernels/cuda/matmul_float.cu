@@ -1,4 +1,5 @@
-// Products with FP32 activations, for weights that are values and for the reference path.
+// Products with FP32 activations, for weights that are values (BF16: matmul_bf16.cu) and for the
+// reference path.
 #include "kernels/cuda/product.h"
 
 namespace larder::LARDER_CUDA_NAMESPACE {
@@ -14,7 +15,7 @@ struct Product {
   bool aligned;  // rows of x begin at 16 bytes
 };
 
-// Columns [8 part, 8 part + 8) of a unit, of one output; those past the end are anything.
+// Columns [8 part, 8 part + 8) of a unit, of one output; those past the end are 0.
 template <class Format>
 LARDER_DEVICE void load_values(const std::byte* panel, int unit, int part, int lane, int num_cols,
                                float* values) {
@@ -24,15 +25,14 @@ LARDER_DEVICE void load_values(const std::byte* panel, int unit, int part, int l
     for (int i = 0; i < 8; ++i)
       values[i] = first + i < num_cols ? Format::value(panel, first + i, lane) : 0.0F;
   } else {
-    constexpr int kPairs = Format::kGroup / 8;
-    const int g = unit * (kUnitCols / Format::kGroup) + part / kPairs;
-    const float scale = Format::scale(panel, g, lane);
-    const float minimum = Format::minimum(panel, g, lane);
+    const int g = unit * (kUnitCols / Format::kGroup) + part / Format::kPairs;
+    typename Format::template Scales<1> scales;
+    scales.load(panel, g, lane);
     std::uint32_t quads[2];
-    Format::load_pair(Format::codes(panel, g, lane), part % kPairs, quads);
+    Format::load_pair(Format::codes(panel, g, lane), part % Format::kPairs, quads);
     LARDER_UNROLL
     for (int i = 0; i < 8; ++i)
-      values[i] = code_value<Format>(byte_of(quads[i / 4], i % 4), scale, minimum);
+      values[i] = Format::value(byte_of(quads[i / 4], i % 4), scales.scale(0), scales.minimum(0));
   }
 }
 
@@ -45,19 +45,33 @@ LARDER_DEVICE Floats4 load_x(const float* x, int cols, bool aligned) {
   return values;
 }
 
-// sum + the products of a whole unit's columns.
-LARDER_DEVICE float add_unit(const float* x, const float (&w)[4][8], float sum) {
+// A slot's threads have kLoadOutputs outputs each.
+template <class Format, int kRows>
+using FewRowsOf = FewRows<kRows, 1, 32, kPanelRows / Format::kLoadOutputs>;
+
+// sums[r][j] + the products of columns from col on; x: rows, which begin at 16 bytes.
+template <int kRows, int kCols, int kOutputs>
+LARDER_DEVICE void add_columns(const float* const (&x)[kRows], int col,
+                               const float (&w)[kCols][kOutputs], float (&sums)[kRows][kOutputs]) {
   LARDER_UNROLL
-  for (int i = 0; i < kUnitCols; i += 4) {
-    const Floats4 values = *reinterpret_cast<const Floats4*>(x + i);
+  for (int r = 0; r < kRows; ++r) {
     LARDER_UNROLL
-    for (int j = 0; j < 4; ++j) sum = fmaf(values.value[j], w[i / 8][i % 8 + j], sum);
+    for (int c = 0; c < kCols; c += 4) {
+      const Floats4 values = *reinterpret_cast<const Floats4*>(x[r] + col + c);
+      LARDER_UNROLL
+      for (int i = 0; i < 4; ++i)
+        LARDER_UNROLL
+        for (int j = 0; j < kOutputs; ++j)
+          sums[r][j] = fmaf(values.value[i], w[c + i][j], sums[r][j]);
+    }
   }
-  return sum;
 }
 
 template <class Format, int kRows>
-LARDER_KERNEL_OF(kMaxSlots* kPanelRows) few_rows_kernel(Product product) {
+LARDER_KERNEL_OF((FewRowsOf<Format, kRows>::kThreads)) few_rows_kernel(Product product) {
+  using Shape = FewRowsOf<Format, kRows>;
+  constexpr int kOutputs = Format::kLoadOutputs;
+  constexpr int kCols = Format::kLoadCols;
   const int panel_index = product.panel_begin + static_cast<int>(blockIdx.x);
   const int first_row = static_cast<int>(blockIdx.y) * kRows;
   const std::byte* panel = product.w.data + panel_index * product.w.panel_stride_bytes;
@@ -66,31 +80,82 @@ LARDER_KERNEL_OF(kMaxSlots* kPanelRows) few_rows_kernel(Product product) {
   LARDER_UNROLL
   for (int r = 0; r < kRows; ++r)
     x[r] = product.x + min_of(first_row + r, product.outputs.num_rows - 1) * product.ldx;
-  const auto segment_sums = [&](int segment, int lane, float* sums) {
-    const int first_unit = segment * kSegmentUnits;
-    const int end = min_of(first_unit + kSegmentUnits, (num_cols + kUnitCols - 1) / kUnitCols);
+  const auto segment_sums = [&](int segment, int thread, float* partial) {
+    const int lane = thread * kOutputs;
+    const int end = min_of((segment + 1) * kSegmentCols, num_cols);
+    int col = segment * kSegmentCols;
+    float sums[kRows][kOutputs] = {};
+    const auto is_whole = [&](int c) { return product.aligned && c + kCols <= end; };
+    typename Format::Columns next;
+    if (is_whole(col)) next.load(panel, col, lane);
     LARDER_NO_UNROLL
-    for (int unit = first_unit; unit < end; ++unit) {
-      const int col = unit * kUnitCols;
-      if (product.aligned && col + kUnitCols <= num_cols) {
-        float w[4][8];
+    for (; is_whole(col); col += kCols) {
+      float w[kCols][kOutputs];
+      next.unpack_to(w);
+      // The next ones are on their way while these are multiplied.
+      if (is_whole(col + kCols)) next.load(panel, col + kCols, lane);
+      add_columns(x, col, w, sums);
+    }
+    LARDER_NO_UNROLL
+    for (; col < end; ++col) {
+      LARDER_UNROLL
+      for (int j = 0; j < kOutputs; ++j) {
+        const float w = weight_at<Format>(panel, col, lane + j);
         LARDER_UNROLL
-        for (int part = 0; part < 4; ++part)
-          load_values<Format>(panel, unit, part, lane, num_cols, w[part]);
-        LARDER_UNROLL
-        for (int r = 0; r < kRows; ++r) sums[r] = add_unit(x[r] + col, w, sums[r]);
-        continue;
-      }
-      LARDER_NO_UNROLL
-      for (int c = col; c < min_of(col + kUnitCols, num_cols); ++c) {
-        const float w = weight_at<Format>(panel, c, lane);
-        LARDER_UNROLL
-        for (int r = 0; r < kRows; ++r) sums[r] = fmaf(x[r][c], w, sums[r]);
+        for (int r = 0; r < kRows; ++r) sums[r][j] = fmaf(x[r][col], w, sums[r][j]);
       }
     }
+    LARDER_UNROLL
+    for (int r = 0; r < kRows; ++r)
+      LARDER_UNROLL
+      for (int j = 0; j < kOutputs; ++j) partial[r * kPanelRows + lane + j] = sums[r][j];
   };
-  few_rows<kRows>(product.outputs, (num_cols + kSegmentCols - 1) / kSegmentCols, first_row,
-                  panel_index, segment_sums);
+  few_rows<Shape>(product.outputs, (num_cols + kSegmentCols - 1) / kSegmentCols, first_row,
+                  panel_index * kPanelRows, segment_sums);
+}
+
+inline constexpr int kTileThreads = 256;
+inline constexpr int kThreadRows = 4;  // of a tile; and kTilePanels outputs
+
+// A thread's sums in a tile: rows ty * kThreadRows + r, outputs p * kPanelRows + tx.
+struct TileSums {
+  float segment[kThreadRows][kTilePanels];
+  float total[kThreadRows][kTilePanels];
+
+  LARDER_MEMBER void clear() {
+    LARDER_UNROLL
+    for (int r = 0; r < kThreadRows; ++r)
+      LARDER_UNROLL
+      for (int p = 0; p < kTilePanels; ++p) segment[r][p] = total[r][p] = 0;
+  }
+  LARDER_MEMBER void end_segment() {
+    LARDER_UNROLL
+    for (int r = 0; r < kThreadRows; ++r)
+      LARDER_UNROLL
+      for (int p = 0; p < kTilePanels; ++p) {
+        total[r][p] += segment[r][p];
+        segment[r][p] = 0;
+      }
+  }
+};
+
+// The body of a kernel of many rows. add_unit(unit, sums) adds a unit's products to the segment's;
+// it begins and ends with the block's barrier open to it.
+template <class AddUnit>
+LARDER_DEVICE void tile_rows(const Outputs& outputs, int num_units, int panel_begin,
+                             const AddUnit& add_unit) {
+  TileSums sums;
+  sums.clear();
+  for (int unit = 0; unit < num_units; ++unit) {
+    add_unit(unit, sums);
+    if (unit % kSegmentUnits == kSegmentUnits - 1 || unit + 1 == num_units) sums.end_segment();
+  }
+  const int row = static_cast<int>(blockIdx.y) * kTileRows + thread_index() / 16 * kThreadRows;
+  LARDER_UNROLL
+  for (int r = 0; r < kThreadRows; ++r)
+    LARDER_UNROLL
+    for (int p = 0; p < kTilePanels; ++p)
+      outputs.put(row + r, (panel_begin + p) * kPanelRows + thread_index() % 16, sums.total[r][p]);
 }
 
 // A unit's operands of a tile.
@@ -155,19 +220,23 @@ LARDER_KERNEL_OF(kTileThreads) many_rows_kernel(Product product) {
 template <class Format>
 void launch_product(const Product& product) {
   const int rows = product.outputs.num_rows;
-  if (rows == 1) return launch_few_rows<1>(few_rows_kernel<Format, 1>, product);
+  if (rows == 1)
+    return launch_few_rows<FewRowsOf<Format, 1>>(few_rows_kernel<Format, 1>, product);
   if (rows <= kMostFewRows)
-    return launch_few_rows<kFewRows>(few_rows_kernel<Format, kFewRows>, product);
-  launch_tiles(many_rows_kernel<Format>, product);
+    return launch_few_rows<FewRowsOf<Format, 8>>(few_rows_kernel<Format, 8>, product);
+  launch_tiles(many_rows_kernel<Format>, kTileThreads, product);
 }
 
 }  // namespace
 
 void matmul_float(const MatmulArgs& args, int panel_begin, int panel_end) {
   const bool aligned = args.ldx % 4 == 0 && reinterpret_cast<std::uintptr_t>(args.x) % 16 == 0;
-  const Product product{*args.w,     args.x,    args.ldx, outputs_of(args),
+  const Product product{*args.w,     args.x,    args.ldx, outputs_of(args, panel_end),
                         panel_begin, panel_end, aligned};
-  with_format(*args.w, [&]<class Format>() { launch_product<Format>(product); });
+  with_format(*args.w, [&]<class Format>() {
+    if constexpr (!std::is_same_v<Format, ValueFormat<PackedFormat::kBF16>>)
+      launch_product<Format>(product);
+  });
 }
 
 }  // namespace larder::LARDER_CUDA_NAMESPACE

@@ -63,6 +63,14 @@ LARDER_DEVICE std::uint16_t half_bits(float value) {
 LARDER_DEVICE int nearest_int(float value) { return __float2int_rn(value); }
 // sum + a[0] b[0] + ... + a[3] b[3] of signed bytes
 LARDER_DEVICE int dot4(int a, int b, int sum) { return __dp4a(a, b, sum); }
+// sum + a[0] b[0] + a[1] b[1], where a are two signed words and b the lower, or the upper, two of four
+// signed bytes
+LARDER_DEVICE int dot2_lower(int a, int b, int sum) { return __dp2a_lo(a, b, sum); }
+LARDER_DEVICE int dot2_upper(int a, int b, int sum) { return __dp2a_hi(a, b, sum); }
+// Of the eight bytes of a and b, a's first, those at four places of 4 bits.
+LARDER_DEVICE std::uint32_t pick_bytes(std::uint32_t a, std::uint32_t b, std::uint32_t places) {
+  return __byte_perm(a, b, places);
+}
 
 }  // namespace larder::cuda
 

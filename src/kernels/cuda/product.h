@@ -1,10 +1,12 @@
 // How both forms of the matrix product are cut up.
 //
 // A sum runs over segments of kSegmentCols columns: within a segment in order, from nothing; then
-// the segments in order. Few rows: 16 threads, one per output of a panel, take a segment each, so
-// that the weights are read once by as many threads as there are. Many rows: tiles of 64 rows by 64
+// the segments in order. Few rows: every few threads take a segment of some outputs each, so that
+// the weights are read once by as many threads as there are. Many rows: tiles of 64 rows by 64
 // outputs walk over all segments. Both add up alike, so a row's bits do not tell which one it was.
 #pragma once
+
+#include <algorithm>
 
 #include "kernels/cuda/functions.h"
 #include "kernels/cuda/packed.h"
@@ -15,14 +17,10 @@ inline constexpr int kSegmentCols = 128;
 inline constexpr int kUnitCols = 32;  // that are taken together
 inline constexpr int kSegmentUnits = kSegmentCols / kUnitCols;
 
-inline constexpr int kFewRows = 8;          // of one block
-inline constexpr int kMostFewRows = 16;     // beyond these, tiles
-inline constexpr int kMaxSlots = 16;        // segments that a block has in hand
+inline constexpr int kMostFewRows = 16;  // beyond these, tiles
 inline constexpr int kTileRows = 64;
 inline constexpr int kTilePanels = 4;
 inline constexpr int kTileOutputs = kTilePanels * kPanelRows;
-inline constexpr int kTileThreads = 256;
-inline constexpr int kThreadRows = 4;  // of a tile; and kTilePanels outputs
 
 // Where the results go.
 struct Outputs {
@@ -38,99 +36,77 @@ struct Outputs {
   }
 };
 
-inline Outputs outputs_of(const MatmulArgs& args) {
-  return {args.bias, args.y, args.ldy, args.num_rows, args.w->num_rows};
+// Those of the panels up to panel_end; a tile may reach beyond.
+inline Outputs outputs_of(const MatmulArgs& args, int panel_end) {
+  return {args.bias, args.y, args.ldy, args.num_rows,
+          std::min(args.w->num_rows, panel_end * kPanelRows)};
 }
 
-// The body of a kernel of few rows: rows [first_row, + kRows) of one panel.
-// segment_sums(segment, lane, sums) gives a segment's sums, of one output, per row.
-template <int kRows, class SegmentSums>
-LARDER_DEVICE void few_rows(const Outputs& outputs, int num_segments, int first_row, int panel,
-                            const SegmentSums& segment_sums) {
-  LARDER_SHARED float partials[kMaxSlots][kRows * kPanelRows];
-  LARDER_SHARED float totals[kRows * kPanelRows];
-  const int lane = thread_index() % kPanelRows;
-  const int slot = thread_index() / kPanelRows;
-  const int num_slots = num_block_threads() / kPanelRows;
-  for (int i = thread_index(); i < kRows * kPanelRows; i += num_block_threads()) totals[i] = 0;
-  for (int base = 0; base < num_segments; base += num_slots) {
-    float sums[kRows] = {};
-    if (base + slot < num_segments) segment_sums(base + slot, lane, sums);
-    LARDER_UNROLL
-    for (int r = 0; r < kRows; ++r) partials[slot][r * kPanelRows + lane] = sums[r];
+// How a kernel of few rows is cut up: a block has kRows rows by kPanels panels, and kSlots segments
+// in hand, of kSlotThreads threads each.
+template <int kRows_, int kPanels_, int kSlots_, int kSlotThreads_>
+struct FewRows {
+  static constexpr int kRows = kRows_;
+  static constexpr int kPanels = kPanels_;
+  static constexpr int kOutputs = kPanels * kPanelRows;
+  static constexpr int kSlots = kSlots_;
+  static constexpr int kSlotThreads = kSlotThreads_;
+  static constexpr int kThreads = kSlots * kSlotThreads;
+  static_assert(kThreads % 32 == 0);
+};
+
+// The body of a kernel of few rows: rows from first_row on, outputs from first_output on.
+// segment_sums(segment, thread, sums): a slot's thread puts what it has of a segment's
+// sums[kRows][kOutputs].
+template <class Shape, class SegmentSums>
+LARDER_DEVICE void few_rows(const Outputs& outputs, int num_segments, int first_row,
+                            int first_output, const SegmentSums& segment_sums) {
+  constexpr int kSums = Shape::kRows * Shape::kOutputs;
+  // Of two passes: while some threads add up one, the others are at the next.
+  LARDER_SHARED float partials[2][Shape::kSlots][kSums];
+  LARDER_SHARED float totals[kSums];  // each of one thread
+  const int slot = thread_index() / Shape::kSlotThreads;
+  const int num_slots = num_block_threads() / Shape::kSlotThreads;
+  for (int i = thread_index(); i < kSums; i += num_block_threads()) totals[i] = 0;
+  int pass = 0;
+  for (int base = 0; base < num_segments; base += num_slots, pass ^= 1) {
+    if (base + slot < num_segments)
+      segment_sums(base + slot, thread_index() % Shape::kSlotThreads, partials[pass][slot]);
     sync_block();
     const int num_done = min_of(num_slots, num_segments - base);
-    for (int i = thread_index(); i < kRows * kPanelRows; i += num_block_threads()) {
+    for (int i = thread_index(); i < kSums; i += num_block_threads()) {
       float total = totals[i];
-      for (int s = 0; s < num_done; ++s) total += partials[s][i];
+      for (int s = 0; s < num_done; ++s) total += partials[pass][s][i];
       totals[i] = total;
     }
-    sync_block();
   }
-  for (int i = thread_index(); i < kRows * kPanelRows; i += num_block_threads())
-    outputs.put(first_row + i / kPanelRows, panel * kPanelRows + i % kPanelRows, totals[i]);
+  for (int i = thread_index(); i < kSums; i += num_block_threads())
+    outputs.put(first_row + i / Shape::kOutputs, first_output + i % Shape::kOutputs, totals[i]);
 }
 
-// A block for each panel and kRows rows, of whole warps. Product: has panel_begin, panel_end, w and
-// outputs.
-template <int kRows, class Product>
+// A block for each kPanels panels and kRows rows, of whole warps. Product: has panel_begin,
+// panel_end, w and outputs.
+template <class Shape, class Product>
 void launch_few_rows(void (*kernel)(Product), const Product& product) {
+  const auto blocks = [](int count, int each) {
+    return static_cast<unsigned>((count + each - 1) / each);
+  };
   const int segments = (product.w.num_cols + kSegmentCols - 1) / kSegmentCols;
-  const int slots = segments < kMaxSlots ? segments : kMaxSlots;
-  const auto num_panels = static_cast<unsigned>(product.panel_end - product.panel_begin);
-  const auto row_blocks = static_cast<unsigned>((product.outputs.num_rows + kRows - 1) / kRows);
-  launch(kernel, dim3(num_panels, row_blocks), (slots + 1) / 2 * 2 * kPanelRows, product);
+  const int threads = std::min(segments, Shape::kSlots) * Shape::kSlotThreads;
+  launch(kernel,
+         dim3(blocks(product.panel_end - product.panel_begin, Shape::kPanels),
+              blocks(product.outputs.num_rows, Shape::kRows)),
+         (threads + 31) / 32 * 32, product);
 }
 
 // A block for each tile.
 template <class Product>
-void launch_tiles(void (*kernel)(Product), const Product& product) {
+void launch_tiles(void (*kernel)(Product), int num_threads, const Product& product) {
   const int num_panels = product.panel_end - product.panel_begin;
   launch(kernel,
          dim3(static_cast<unsigned>((num_panels + kTilePanels - 1) / kTilePanels),
               static_cast<unsigned>((product.outputs.num_rows + kTileRows - 1) / kTileRows)),
-         kTileThreads, product);
-}
-
-// A thread's sums in a tile: rows ty * kThreadRows + r, outputs p * kPanelRows + tx.
-struct TileSums {
-  float segment[kThreadRows][kTilePanels];
-  float total[kThreadRows][kTilePanels];
-
-  LARDER_MEMBER void clear() {
-    LARDER_UNROLL
-    for (int r = 0; r < kThreadRows; ++r)
-      LARDER_UNROLL
-      for (int p = 0; p < kTilePanels; ++p) segment[r][p] = total[r][p] = 0;
-  }
-  LARDER_MEMBER void end_segment() {
-    LARDER_UNROLL
-    for (int r = 0; r < kThreadRows; ++r)
-      LARDER_UNROLL
-      for (int p = 0; p < kTilePanels; ++p) {
-        total[r][p] += segment[r][p];
-        segment[r][p] = 0;
-      }
-  }
-};
-
-// The body of a kernel of many rows. add_unit(unit, sums) adds a unit's products to the segment's;
-// it begins and ends with the block's barrier open to it.
-template <class AddUnit>
-LARDER_DEVICE void tile_rows(const Outputs& outputs, int num_units, int panel_begin,
-                             const AddUnit& add_unit) {
-  TileSums sums;
-  sums.clear();
-  for (int unit = 0; unit < num_units; ++unit) {
-    add_unit(unit, sums);
-    if (unit % kSegmentUnits == kSegmentUnits - 1 || unit + 1 == num_units) sums.end_segment();
-  }
-  const int row = static_cast<int>(blockIdx.y) * kTileRows + thread_index() / 16 * kThreadRows;
-  LARDER_UNROLL
-  for (int r = 0; r < kThreadRows; ++r)
-    LARDER_UNROLL
-    for (int p = 0; p < kTilePanels; ++p)
-      outputs.put(row + r, (panel_begin + p) * kPanelRows + thread_index() % 16, sums.total[r][p]);
+         num_threads, product);
 }
 
 }  // namespace larder::LARDER_CUDA_NAMESPACE

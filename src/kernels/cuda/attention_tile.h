@@ -1,0 +1,215 @@
+// What the parts of attention share: rows and keys of a tile, its scores, partial softmaxes. Included
+// by attention's kernels alone.
+#pragma once
+
+#include "kernels/cuda/codes.h"
+#include "kernels/cuda/functions.h"
+
+namespace larder::LARDER_CUDA_NAMESPACE {
+namespace {
+
+constexpr int kThreads = 128;
+constexpr int kKeyTile = kThreads;  // a thread per key, then a thread per dimension
+constexpr int kTileRows = kDeviceTileRows;
+constexpr int kWarpRows = kTileRows / (kThreads / 32);
+static_assert(kKeySplit % kKeyTile == 0 && kKeyTile % kBlockSize == 0);
+
+// A maximum below every score. Finite, so that a difference of two of them is 0 and not NaN.
+constexpr float kNothing = -1e30F;
+
+struct Work {
+  AttentionArgs args;
+  CodeParts parts;
+  int group;        // query heads per KV head
+  float* partials;  // [of all sequences: num_tokens, num_splits; num_heads, head_dim + 2]
+
+  LARDER_MEMBER float* partial(const AttentionSequence& sequence, int query, int index,
+                               int head) const {
+    const std::int64_t row = sequence.first_partial + query * sequence.num_splits + index;
+    return partials + (row * args.num_heads + head) * (args.kv.head_dim + 2);
+  }
+};
+
+inline Work work_of(const AttentionArgs& args, std::byte* scratch) {
+  return {args, code_parts(args.kv), args.num_heads / args.kv.num_kv_heads,
+          reinterpret_cast<float*>(scratch)};
+}
+
+// The last sequence whose first piece, or row, is not behind index.
+LARDER_DEVICE const AttentionSequence& find_sequence(const AttentionArgs& args,
+                                                     int AttentionSequence::*first, int index) {
+  int begin = 0;
+  int end = args.num_sequences;
+  while (end - begin > 1) {
+    const int middle = (begin + end) / 2;
+    if (args.sequences[middle].*first <= index)
+      begin = middle;
+    else
+      end = middle;
+  }
+  return args.sequences[begin];
+}
+
+// What the queries of a sequence see.
+struct Sight {
+  int window;  // 0 = all
+  int sinks;
+
+  LARDER_MEMBER int first_key(int position) const {
+    return window > 0 ? max_of(0, position - window + 1) : 0;
+  }
+  LARDER_MEMBER bool has_split(int split, int first_position, int last_position) const {
+    if (split == 0 && sinks > 0) return true;
+    return split >= first_key(first_position) / kKeySplit && split <= last_position / kKeySplit;
+  }
+  // Of those that queries from a position on see: as split_at() of kernels.h.
+  LARDER_MEMBER int split_at(int index, int first_position) const {
+    const int first = first_key(first_position) / kKeySplit;
+    if (first == 0 || sinks == 0) return first + index;
+    return index == 0 ? 0 : first + index - 1;
+  }
+};
+
+LARDER_DEVICE Sight sight_of(const AttentionArgs& args, const AttentionSequence& sequence) {
+  const int narrow =
+      args.window < sequence.window ? args.window : sequence.window;
+  const bool both = args.window > 0 && sequence.window > 0;
+  return {both ? narrow : args.window + sequence.window,
+          args.window == 0 && sequence.window > 0 ? sequence.num_sinks : 0};
+}
+
+// Rows [first_row, + num_rows) of a sequence and KV head: row r is query r / group, head r % group.
+struct Tile {
+  const AttentionSequence* sequence;
+  Sight sight;
+  int group;
+  int kv_head;
+  int first_row;
+  int num_rows;
+  int first_position;  // of the sequence's first query
+  int split_index;
+
+  LARDER_MEMBER int query(int r) const { return (first_row + r) / group; }
+  LARDER_MEMBER int position(int r) const { return first_position + query(r); }
+  LARDER_MEMBER int last_position() const { return position(num_rows - 1); }
+  LARDER_MEMBER std::int64_t batch_row(int r) const { return sequence->first_row + query(r); }
+  LARDER_MEMBER int head(int r) const { return kv_head * group + (first_row + r) % group; }
+  // Whether a row sees a key of [begin, end), as far as the first row's window and the sinks say.
+  LARDER_MEMBER bool sees(int begin, int end) const {
+    return begin < sight.sinks || end > sight.first_key(position(0));
+  }
+  LARDER_MEMBER bool row_sees(int r, int key) const {
+    return r < num_rows && key <= position(r) &&
+           (key < sight.sinks || key >= sight.first_key(position(r)));
+  }
+};
+
+LARDER_DEVICE Tile find_tile(const Work& work, int piece, int kv_head) {
+  const AttentionSequence& sequence =
+      find_sequence(work.args, &AttentionSequence::first_piece, piece);
+  const int rows = sequence.num_tokens * work.group;
+  const int tiles = (rows + kTileRows - 1) / kTileRows;
+  const int index = piece - sequence.first_piece;
+  const int first_row = index % tiles * kTileRows;
+  return {&sequence,  sight_of(work.args, sequence),
+          work.group, kv_head,
+          first_row,  min_of(kTileRows, rows - first_row),
+          sequence.context_len - sequence.num_tokens,
+          index / tiles};
+}
+
+// What the threads of a block share.
+template <int kMaxDim>
+struct Shared {
+  alignas(16) float q[2][kTileRows][kMaxDim];  // scaled; for the sinks
+  alignas(16) float scores[kTileRows][kKeyTile];
+  float max[kTileRows];
+  float sum[kTileRows];
+  float factor[kTileRows];  // what the sums so far are multiplied by in this tile
+  float total_max[kTileRows];
+  float total_sum[kTileRows];
+};
+
+// The block of a position, from where the layer's keys or values begin in it.
+LARDER_DEVICE const std::byte* block_at(const Work& work, const Tile& tile, int position,
+                                        std::int64_t offset_bytes) {
+  const PagedKvView& kv = work.args.kv;
+  const AttentionSequence& sequence = *tile.sequence;
+  const int index = position / kBlockSize;
+  const bool is_sink = index < sequence.num_sinks / kBlockSize;
+  const auto block = static_cast<std::int64_t>(
+      sequence.block_table[is_sink ? index : index - sequence.skipped_blocks]);
+  return kv.base + block * kv.block_stride_bytes + offset_bytes;
+}
+// The head's part of it.
+LARDER_DEVICE const std::byte* keys_at(const Work& work, const Tile& tile, int position) {
+  return block_at(work, tile, position, work.args.kv.k_offset_bytes) +
+         tile.kv_head * work.parts.key_bytes;
+}
+LARDER_DEVICE const std::byte* values_at(const Work& work, const Tile& tile, int position) {
+  return block_at(work, tile, position, work.args.kv.v_offset_bytes) +
+         tile.kv_head * work.parts.value_bytes;
+}
+
+// Which of a row's two queries a key is multiplied with.
+LARDER_DEVICE int query_for(const Work& work, const Tile& tile, int r, int key) {
+  const bool past_sinks = work.args.q_sinks != nullptr && r < tile.num_rows &&
+                          tile.sight.first_key(tile.position(r)) > tile.sight.sinks;
+  return past_sinks && key < tile.sight.sinks ? 1 : 0;
+}
+
+// Of the thread's key with all rows, kNothing where a row does not see it.
+template <int kMaxDim>
+LARDER_DEVICE void write_scores(const Tile& tile, int key, const float (&scores)[kTileRows],
+                                Shared<kMaxDim>& shared) {
+  LARDER_UNROLL
+  for (int r = 0; r < kTileRows; ++r)
+    shared.scores[r][thread_index()] = tile.row_sees(r, key) ? scores[r] : kNothing;
+}
+
+// Scores to 2^(score - max); moves maxima and sums. A warp takes kWarpRows rows.
+template <int kMaxDim>
+LARDER_DEVICE void softmax(Shared<kMaxDim>& shared) {
+  constexpr int kLaneKeys = kKeyTile / 32;
+  const int lane = thread_index() % 32;
+  for (int i = 0; i < kWarpRows; ++i) {
+    const int r = thread_index() / 32 * kWarpRows + i;
+    float* scores = shared.scores[r];
+    float largest = kNothing;
+    LARDER_UNROLL
+    for (int k = 0; k < kLaneKeys; ++k) largest = fmaxf(largest, scores[k * 32 + lane]);
+    const float max_before = shared.max[r];
+    const float max_now = fmaxf(max_before, warp_max(largest));
+    float sum = 0;
+    LARDER_UNROLL
+    for (int k = 0; k < kLaneKeys; ++k) {
+      const float score = scores[k * 32 + lane];
+      const float p = score == kNothing ? 0.0F : exp2f(score - max_now);
+      scores[k * 32 + lane] = p;
+      sum += p;
+    }
+    sum = warp_sum(sum);
+    sync_warp();  // all lanes have read the maximum then
+    if (lane == 0) {
+      const float factor = exp2f(max_before - max_now);
+      shared.factor[r] = factor;
+      shared.max[r] = max_now;
+      shared.sum[r] = shared.sum[r] * factor + sum;
+    }
+  }
+}
+
+// What two partials, of these maxima, are multiplied by when they become one.
+struct Merge {
+  float max, keep, take;
+  LARDER_MEMBER Merge(float into, float from)
+      : max(fmaxf(into, from)), keep(exp2f(into - max)), take(exp2f(from - max)) {}
+  LARDER_MEMBER float of(float into, float from) const { return fmaf(from, take, into * keep); }
+};
+
+LARDER_DEVICE float finish(float value, float sum) {
+  return value * (1.0F / sum) + 0.0F;  // no zero is negative
+}
+
+}  // namespace
+}  // namespace larder::LARDER_CUDA_NAMESPACE

@@ -1,0 +1,247 @@
+// Products of BF16 weights with FP32 activations, in tensor cores.
+//
+// An activation is the sum of three BF16 numbers, 8 bits of it each, so every product of a weight
+// and one of them is exact. Tensor cores add those of 16 columns to a sum at once; how they round
+// is theirs, but the same for every row and output. Few rows and tiles go through the same steps,
+// so a row's bits do not tell which it was. An infinite activation gives NaN.
+#include "kernels/cuda/warp_tile.h"
+
+namespace larder::LARDER_CUDA_NAMESPACE {
+namespace {
+
+// Columns that tensor cores take at once, and pieces of 16 bytes that a panel has of them: a row of
+// 64 bytes is two columns of 16 outputs.
+constexpr int kSlabCols = 16;
+constexpr int kSlabPieces = kSlabCols / 2 * 4;
+constexpr int kSegmentSlabs = kSegmentCols / kSlabCols;
+
+struct Product {
+  PackedMatrix w;
+  const float* x;
+  std::int64_t ldx;
+  Outputs outputs;
+  int panel_begin;
+  int panel_end;
+  bool aligned;  // rows of x begin at 16 bytes
+
+  LARDER_MEMBER int num_slabs() const { return (w.num_cols + kSlabCols - 1) / kSlabCols; }
+  LARDER_MEMBER int num_pairs() const { return (w.num_cols + 1) / 2; }
+  // Those past the ends are the last: what comes of them is put nowhere.
+  LARDER_MEMBER const Words4* panel(int index) const {
+    return reinterpret_cast<const Words4*>(w.data +
+                                           min_of(index, panel_end - 1) * w.panel_stride_bytes);
+  }
+  LARDER_MEMBER const float* row(int r) const {
+    return x + min_of(r, outputs.num_rows - 1) * ldx;
+  }
+  // Whether columns up to `end` can be loaded by four.
+  LARDER_MEMBER bool has_pieces(int end) const { return aligned && end <= w.num_cols; }
+};
+
+// Columns [col, col + 4) of a row; those past the end are 0.
+LARDER_DEVICE Floats4 load_x(const Product& product, const float* row, int col) {
+  if (product.has_pieces(col + 4)) return *reinterpret_cast<const Floats4*>(row + col);
+  Floats4 values;
+  LARDER_UNROLL
+  for (int i = 0; i < 4; ++i) values.value[i] = col + i < product.w.num_cols ? row[col + i] : 0.0F;
+  return values;
+}
+
+// A lane's weights of a slab as they lie in memory: columns 4 member and 4 member + 1 of its four
+// outputs, and the two behind them.
+struct SlabWords {
+  Words4 first;
+  Words4 second;
+};
+LARDER_DEVICE int lane_piece(MmaLane lane) { return lane.member * 8 + lane.group % 4; }
+
+// sums += a slab's products; x: columns 4 member to 4 member + 3 of row `group`.
+LARDER_DEVICE void add_slab(const SlabWords& words, Floats4 x,
+                            float (&sums)[kLaneOutputs][kLaneRows]) {
+  constexpr int kParts = 3;
+  std::uint32_t low[kParts], high[kParts];
+  LARDER_UNROLL
+  for (int part = 0; part < kParts; ++part) {
+    std::uint32_t bits[4];
+    LARDER_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      bits[i] = as_bits(x.value[i]) & 0xFFFF0000U;
+      x.value[i] -= as_float(bits[i]);
+    }
+    low[part] = bits[0] >> 16 | bits[1];
+    high[part] = bits[2] >> 16 | bits[3];
+  }
+  LARDER_UNROLL
+  for (int i = 0; i < kLaneOutputs; i += 2) {
+    std::uint32_t weights[4];
+    LARDER_UNROLL
+    for (int j = 0; j < 2; ++j) {
+      weights[j] = static_cast<std::uint32_t>(words.first.word[i + j]);
+      weights[2 + j] = static_cast<std::uint32_t>(words.second.word[i + j]);
+    }
+    LARDER_UNROLL
+    for (int part = kParts - 1; part >= 0; --part)  // the small ones first
+      mma_bf16(sums[i], sums[i + 1], weights, low[part], high[part]);
+  }
+}
+
+// Few rows: a warp takes a segment of all rows and of two panels.
+template <int kRows>
+using FewRowsOf = FewRows<kRows, kWarpPanels, kRows <= kMmaRows ? 16 : 8, 32>;
+
+// A lane's weights of a segment, all loaded before any is used.
+struct SegmentWords {
+  SlabWords slabs[kSegmentSlabs];
+
+  LARDER_MEMBER void load(const Words4* panel, int segment, int num_pairs, MmaLane lane) {
+    const int first = segment * (kSegmentSlabs * kSlabPieces) + lane_piece(lane);
+    if ((segment + 1) * (kSegmentCols / 2) <= num_pairs) {
+      LARDER_UNROLL
+      for (int i = 0; i < kSegmentSlabs; ++i)
+        slabs[i] = {panel[first + i * kSlabPieces], panel[first + i * kSlabPieces + 4]};
+    } else {
+      // Past the end, the last pair: no activation meets it but zeros.
+      const int last = (num_pairs - 1) * 4 + lane.group % 4;
+      LARDER_UNROLL
+      for (int i = 0; i < kSegmentSlabs; ++i)
+        slabs[i] = {panel[min_of(first + i * kSlabPieces, last)],
+                    panel[min_of(first + i * kSlabPieces + 4, last)]};
+    }
+  }
+};
+
+template <int kRows>
+LARDER_KERNEL_OF(FewRowsOf<kRows>::kThreads) few_rows_kernel(Product product) {
+  constexpr int kTiles = (kRows + kMmaRows - 1) / kMmaRows;
+  const MmaLane lane = mma_lane();
+  const int first_panel = product.panel_begin + static_cast<int>(blockIdx.x) * kWarpPanels;
+  const int first_row = static_cast<int>(blockIdx.y) * kRows;
+  const Words4* panel = product.panel(first_panel + lane_panel(lane));
+  const int num_segments = (product.w.num_cols + kSegmentCols - 1) / kSegmentCols;
+  const int num_warps = num_block_threads() / 32;
+  const float* x[kTiles];
+  LARDER_UNROLL
+  for (int tile = 0; tile < kTiles; ++tile)
+    x[tile] = product.row(first_row + tile * kMmaRows + lane.group);
+  SegmentWords words;
+  words.load(panel, thread_index() / 32, product.num_pairs(), lane);
+  const auto segment_sums = [&](int segment, int, float* partial) {
+    float sums[kTiles][kLaneOutputs][kLaneRows] = {};
+    const auto add = [&](int i, const auto& load) {
+      const int col = (segment * kSegmentSlabs + i) * kSlabCols + lane.member * 4;
+      LARDER_UNROLL
+      for (int tile = 0; tile < kTiles; ++tile)
+        add_slab(words.slabs[i], load(x[tile], col), sums[tile]);
+    };
+    // Without conditions in between, a whole segment's activations can be loaded first.
+    if (product.has_pieces((segment + 1) * kSegmentCols)) {
+      LARDER_UNROLL
+      for (int i = 0; i < kSegmentSlabs; ++i)
+        add(i, [](const float* row, int col) {
+          return *reinterpret_cast<const Floats4*>(row + col);
+        });
+    } else {
+      LARDER_UNROLL
+      for (int i = 0; i < kSegmentSlabs; ++i)
+        if (segment * kSegmentSlabs + i < product.num_slabs())
+          add(i, [&](const float* row, int col) { return load_x(product, row, col); });
+    }
+    put_sums<kRows>(sums, partial, lane);
+    // The next ones come while the block adds up.
+    if (segment + num_warps < num_segments)
+      words.load(panel, segment + num_warps, product.num_pairs(), lane);
+  };
+  few_rows<FewRowsOf<kRows>>(product.outputs, num_segments, first_row, first_panel * kPanelRows,
+                             segment_sums);
+}
+
+// Many rows.
+constexpr int kStepSlabs = 2;
+constexpr int kStepCols = kStepSlabs * kSlabCols;
+
+struct Step {
+  Words4 w[kTilePanels][kStepSlabs][kSlabPieces];
+  Floats4 x[kTileRows][kStepCols / 4];
+
+  // Where piece i of a row of x lies: eight lanes load four neighbours of two rows.
+  static LARDER_MEMBER int place_of_x(int row, int i) { return i ^ row % 2 * 4; }
+};
+
+struct Supply {
+  const Product& product;
+  const Words4* panel;
+  int first_row;
+
+  LARDER_MEMBER void copy(int step, Step& to) const {
+    const int lane = thread_index() % 32;
+    const int last = (product.num_pairs() - 1) * 4 + lane % 4;
+    LARDER_UNROLL
+    for (int slab = 0; slab < kStepSlabs; ++slab) {
+      const int piece = (step * kStepSlabs + slab) * kSlabPieces + lane;
+      copy_later(&to.w[thread_index() / 32][slab][place_of_every_other(lane)],
+                 panel + min_of(piece, last));
+    }
+    constexpr int kRowPieces = kStepCols / 4;
+    LARDER_UNROLL
+    for (int i = 0; i < kTileRows * kRowPieces / kTileThreads; ++i) {
+      const int r = i * (kTileThreads / kRowPieces) + thread_index() / kRowPieces;
+      const int piece = thread_index() % kRowPieces;
+      const int col = step * kStepCols + piece * 4;
+      const float* row = product.row(first_row + r);
+      Floats4* place = &to.x[r][Step::place_of_x(r, piece)];
+      if (product.has_pieces(col + 4))
+        copy_later(place, row + col);
+      else
+        *place = load_x(product, row, col);
+    }
+  }
+  LARDER_MEMBER void load(int) const {}
+  LARDER_MEMBER void put(Step&) const {}
+};
+
+LARDER_KERNEL_OF(kTileThreads) many_rows_kernel(Product product) {
+  LARDER_SHARED Step steps[kBuffers];
+  const MmaLane lane = mma_lane();
+  const int first_panel = product.panel_begin + static_cast<int>(blockIdx.x) * kTilePanels;
+  const int first_row = static_cast<int>(blockIdx.y) * kTileRows;
+  const int num_slabs = product.num_slabs();
+  const int num_steps = (num_slabs + kStepSlabs - 1) / kStepSlabs;
+  const Supply supply{product, product.panel(first_panel + thread_index() / 32), first_row};
+  const int panel = TileSums::first_output() / kPanelRows + lane_panel(lane);
+  TileSums sums;
+  walk_steps(steps, num_steps, supply, [&](int step, const Step& operands) {
+    LARDER_UNROLL
+    for (int slab = 0; slab < kStepSlabs; ++slab) {
+      if (step * kStepSlabs + slab >= num_slabs) break;
+      const Words4* pieces = operands.w[panel][slab];
+      const SlabWords words{pieces[place_of_every_other(lane_piece(lane))],
+                            pieces[place_of_every_other(lane_piece(lane) + 4)]};
+      LARDER_UNROLL
+      for (int tile = 0; tile < TileSums::kTiles; ++tile) {
+        const int row = TileSums::first_row() + tile * kMmaRows + lane.group;
+        add_slab(words, operands.x[row][Step::place_of_x(row, slab * 4 + lane.member)],
+                 sums.segment[tile]);
+      }
+    }
+    constexpr int kSegmentSteps = kSegmentCols / kStepCols;
+    if (step % kSegmentSteps == kSegmentSteps - 1 || step + 1 == num_steps) sums.end_segment();
+  });
+  sums.put(product.outputs, first_row, first_panel * kPanelRows, lane);
+}
+
+}  // namespace
+
+void matmul_bf16(const MatmulArgs& args, int panel_begin, int panel_end) {
+  const bool aligned = args.ldx % 4 == 0 && reinterpret_cast<std::uintptr_t>(args.x) % 16 == 0;
+  const Product product{*args.w,     args.x,    args.ldx, outputs_of(args, panel_end),
+                        panel_begin, panel_end, aligned};
+  const int rows = args.num_rows;
+  if (rows == 1) return launch_few_rows<FewRowsOf<1>>(few_rows_kernel<1>, product);
+  if (rows <= kMmaRows)
+    return launch_few_rows<FewRowsOf<kMmaRows>>(few_rows_kernel<kMmaRows>, product);
+  if (rows <= kMostFewRows)
+    return launch_few_rows<FewRowsOf<kMostFewRows>>(few_rows_kernel<kMostFewRows>, product);
+  launch_tiles(many_rows_kernel, kTileThreads, product);
+}
+
+}  // namespace larder::LARDER_CUDA_NAMESPACE

@@ -1,0 +1,105 @@
+// Products of small matrices by a whole warp, in tensor cores, and the copies that feed them.
+#pragma once
+
+#include "kernels/cuda/platform.h"
+
+namespace larder::LARDER_CUDA_NAMESPACE {
+
+// A lane's place in such a product: the operands lie in a warp's registers as PTX has it for
+// mma.m16n8k32, groupID and threadID_in_group.
+struct MmaLane {
+  int group;   // 8 of
+  int member;  // 4 lanes
+};
+LARDER_DEVICE MmaLane mma_lane() { return {thread_index() % 32 / 4, thread_index() % 4}; }
+
+#if defined(__CUDACC__)
+
+// sums [16, 8] += a [16, 32] b [32, 8] of signed bytes. A lane has of a row `group` and row
+// `group` + 8 of columns [4 member, + 4), then both of those 16 further; of b rows [4 member, + 4)
+// and those 16 further of column `group`; of sums row `group`, then row `group` + 8, of columns
+// 2 member and 2 member + 1. All lanes of the warp come.
+LARDER_DEVICE void mma_int8(int (&sums)[4], const std::uint32_t (&a)[4], std::uint32_t b_low,
+                            std::uint32_t b_high) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+      "{%8, %9}, {%0, %1, %2, %3};"
+      : "+r"(sums[0]), "+r"(sums[1]), "+r"(sums[2]), "+r"(sums[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b_low), "r"(b_high));
+}
+
+// The same of BF16: a [16, 16], b [16, 8], two numbers a register, columns and rows [2 member, + 2)
+// and those 8 further. A lane's sums of row `group`, then of row `group` + 8.
+LARDER_DEVICE void mma_bf16(float (&sums)[2], float (&lower_sums)[2], const std::uint32_t (&a)[4],
+                            std::uint32_t b_low, std::uint32_t b_high) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+      "{%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(sums[0]), "+f"(sums[1]), "+f"(lower_sums[0]), "+f"(lower_sums[1])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b_low), "r"(b_high));
+}
+
+// 16 bytes to shared memory, while the thread goes on.
+LARDER_DEVICE void copy_later(void* shared, const void* global) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
+               :
+               : "r"(static_cast<unsigned>(__cvta_generic_to_shared(shared))), "l"(global)
+               : "memory");
+}
+// Those that the thread has begun since the last call are a group.
+LARDER_DEVICE void end_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Until all of the thread's groups but the last kLeft have come. Other threads' need a barrier.
+template <int kLeft>
+LARDER_DEVICE void wait_for_copies() {
+  asm volatile("cp.async.wait_group %0;" : : "n"(kLeft) : "memory");
+}
+
+#else
+
+LARDER_DEVICE void mma_int8(int (&sums)[4], const std::uint32_t (&a)[4], std::uint32_t b_low,
+                            std::uint32_t b_high) {
+  const auto* given = emulator::exchange({{a[0], a[1], a[2], a[3], b_low, b_high}});
+  const MmaLane lane = mma_lane();
+  for (int i = 0; i < 4; ++i) {
+    const auto* row = given + lane.group * 4;
+    const auto* column = given + (lane.member * 2 + i % 2) * 4;
+    for (int part = 0; part < 4; ++part)
+      for (int half = 0; half < 2; ++half)
+        sums[i] = dot4(static_cast<int>(row[part].word[i / 2 + 2 * half]),
+                       static_cast<int>(column[part].word[4 + half]), sums[i]);
+  }
+}
+
+// Sums that are rounded once.
+LARDER_DEVICE void mma_bf16(float (&sums)[2], float (&lower_sums)[2], const std::uint32_t (&a)[4],
+                            std::uint32_t b_low, std::uint32_t b_high) {
+  const auto* given = emulator::exchange({{a[0], a[1], a[2], a[3], b_low, b_high}});
+  const MmaLane lane = mma_lane();
+  const auto value = [](std::uint32_t word, int i) {
+    return double{bf16_value(static_cast<std::uint16_t>(word >> (16 * i)))};
+  };
+  for (int i = 0; i < 4; ++i) {
+    const auto* row = given + lane.group * 4;
+    const auto* column = given + (lane.member * 2 + i % 2) * 4;
+    float& to = i < 2 ? sums[i] : lower_sums[i - 2];
+    double sum = to;
+    for (int part = 0; part < 4; ++part)
+      for (int k = 0; k < 4; ++k)
+        sum += value(row[part].word[i / 2 + k / 2 * 2], k % 2) *
+               value(column[part].word[4 + k / 2], k % 2);
+    to = static_cast<float>(sum);
+  }
+}
+
+LARDER_DEVICE void copy_later(void* shared, const void* global) {
+  emulator::copy_later(shared, global, 16);
+}
+LARDER_DEVICE void end_copies() { emulator::end_copies(); }
+template <int kLeft>
+LARDER_DEVICE void wait_for_copies() {
+  emulator::wait_for_copies(kLeft);
+}
+
+#endif
+
+}  // namespace larder::LARDER_CUDA_NAMESPACE
