@@ -304,9 +304,11 @@ void add_bench_command(CLI::App& app) {
   command->callback([options] {
     const RuntimeOptions& runtime = options->runtime;
     if (options->made_up &&
-        (options->tiers || !runtime.kv_disk.empty() || !runtime.kv_remote.empty()))
+        (options->tiers || !runtime.kv_host.empty() || !runtime.kv_disk.empty() ||
+         !runtime.kv_remote.empty()))
       throw_invalid(
-          "--made-up: nothing made up may get to --tiers, --kv-disk or --kv-remote; leave these out");
+          "--made-up: nothing made up may get to --tiers, --kv-host, --kv-disk or --kv-remote; leave these "
+          "out");
     if (options->made_up)
       options->runtime.make_tier = [] { return std::make_unique<MadeUpTier>(); };
     Bench(*options).run();

@@ -7,20 +7,9 @@
 #include "cli/runtime.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/limits.h"
-#include "kv/kv_type_names.h"
 
 namespace larder {
 namespace {
-
-// What the options ask for that a GPU does not do yet; "" = nothing.
-std::string missing_on_gpu(const RuntimeOptions& options) {
-  if (!options.kv_disk.empty()) return "--kv-disk";
-  if (!options.kv_remote.empty()) return "--kv-remote";
-  if (options.make_tier) return "a KV tier";
-  const KvTypes types = parse_kv_types(options.kv_type);
-  if (has_codes(types.k) || has_codes(types.v)) return "--kv-type " + options.kv_type;
-  return {};
-}
 
 // Throws Error{kInvalidArgument} when the model is not for that device.
 void check_device(const Device& device, const PlannedModel& planned) {
@@ -51,15 +40,9 @@ std::string name_of_device(const RuntimeOptions& options) {
 
 std::unique_ptr<Device> open_device(const RuntimeOptions& options) {
   if (options.device == "cpu") return nullptr;
-  const std::string missing = missing_on_gpu(options);
-  if (options.device != "auto") {
-    if (!missing.empty())
-      throw_invalid("{}: a GPU does not do this yet; use --device cpu", missing);
-    return open_cuda_device(cuda_index(options.device));
-  }
+  if (options.device != "auto") return open_cuda_device(cuda_index(options.device));
   try {
-    if (missing.empty()) return open_cuda_device(cuda_index(name_of_device(options)));
-    std::fprintf(stderr, "Device: the CPU (a GPU does not do %s yet)\n", missing.c_str());
+    return open_cuda_device(cuda_index(name_of_device(options)));
   } catch (const Error& error) {
     std::fprintf(stderr, "Device: the CPU (%s)\n", error.what());
   }

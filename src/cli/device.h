@@ -19,8 +19,7 @@ int cuda_index(const std::string& text);
 std::string name_of_device(const RuntimeOptions& options);
 
 // The device that the options name; null = the CPU, which "auto" takes with a line that says why.
-// Throws Error{kUnavailable} when there is none of that number, Error{kInvalidArgument} when an
-// option asks for what a GPU does not do yet.
+// Throws Error{kUnavailable} when there is none of that number.
 std::unique_ptr<Device> open_device(const RuntimeOptions& options);
 
 // The model's plan on that device, null = the CPU. Where the options say "auto" and the model is not

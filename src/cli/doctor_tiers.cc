@@ -23,6 +23,7 @@
 #include "kv/block_io.h"
 #include "kv/disk_segment.h"
 #include "kv/remote_connection.h"
+#include "kv/remote_host.h"
 #include "kv/remote_tier.h"
 #include "kv/remote_url.h"
 #include "plan/plan.h"
@@ -230,7 +231,8 @@ void check_remote_tier(const RuntimeOptions& options, Findings& findings) {
   try {
     const RemoteUrl url = parse_remote_url(options.kv_remote);
     const std::atomic<bool> stop{false};
-    RemoteConnection connection(url, stop);
+    RemoteHost host(url.host, url.port);
+    RemoteConnection connection(url, host, stop);
     const std::string fix = "start it, or correct host, port and password of --kv-remote";
     // No more time than the server will give it.
     const RemoteTierConfig limits;

@@ -19,7 +19,7 @@ struct GenerateOptions {
   bool chat = false;
 };
 
-std::vector<TokenId> encode_prompt(const Runtime& runtime, const GenerateOptions& options) {
+std::vector<TokenId> encode_prompt(Runtime& runtime, const GenerateOptions& options) {
   const std::string text =
       options.prompt_file.empty() ? options.prompt : read_input(options.prompt_file);
   if (!options.chat) return runtime.tokenizer().encode(text, true, false, kAnyNumber);

@@ -75,6 +75,7 @@ PlanOptions plan_options(const RuntimeOptions& options) {
 void check_options(const RuntimeOptions& options) {
   (void)plan_options(options);
   (void)parse_kv_types(options.kv_type);
+  if (!options.kv_host.empty()) (void)parse_bytes(options.kv_host);
   check_span(options.attention, {.max_model_len = options.max_model_len > 0
                                                       ? options.max_model_len
                                                       : std::numeric_limits<int>::max(),
@@ -211,6 +212,8 @@ PlannedModel plan_model(const RuntimeOptions& options, ThreadPool& pool, Device*
 void plan_model_into(PlannedModel& planned, const RuntimeOptions& options, ThreadPool& pool,
                      Device* device) {
   check_options(options);
+  if (device == nullptr && !options.kv_host.empty())
+    throw_invalid("--kv-host: on a CPU all KV blocks are in the host's memory; give it to --kv-size");
   const PlanOptions asked = plan_options(options);
   const KvTypes types = parse_kv_types(options.kv_type);
   const std::int64_t available_bytes = device != nullptr
@@ -227,7 +230,9 @@ void plan_model_into(PlannedModel& planned, const RuntimeOptions& options, Threa
       transformer_scratch_size_bytes(config, planned.limits, pool, device));
   footprint.context_length = config.context_len;
   footprint.max_batch_tokens = options.max_batch_tokens;
-  if (device == nullptr) {
+  if (device != nullptr) {
+    footprint.scratch_bytes += planned.layout->key_basis_size_bytes();
+  } else {
     // The host's, which a device's memory does not hold.
     footprint.scratch_bytes += pool.num_threads() * Sampler::size_bytes(config.vocab_size);
     footprint.process_bytes = resident_memory_bytes() + kServingBytes +
@@ -281,7 +286,7 @@ Runtime::Runtime(const RuntimeOptions& options)
   if (planned_.layout->types().k == KvType::kInt4)
     planned_.layout->set_key_basis(
         calibrate_keys(config(), *weights_, kernels_, pool_,
-                       tokenizer().encode(kKeyCalibrationText, true, false)));
+                       tokenizer().encode(kKeyCalibrationText, true, false), device_.get()));
   const Plan& plan = planned_.plan;
   storage_ = std::make_unique<KvStorage>(*planned_.layout, plan.num_blocks, device_.get());
   tiers_ = make_tiers(options, planned_, mapped, kernels_, *storage_);

@@ -43,6 +43,7 @@ struct RuntimeOptions {
   std::string eviction = "density";  // or lru
   int pin_percent = 50;              // of the KV blocks, at most, that requests may pin
   std::string chat_template_file;  // "" = the one in the model's file
+  std::string kv_host;             // bytes of the host tier behind a GPU; "" = none
   std::string kv_disk;             // directory of the disk tier; "" = none
   std::string kv_disk_size = "10GiB";
   std::string kv_remote;           // redis://host:port of the remote tier; "" = none

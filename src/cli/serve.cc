@@ -111,8 +111,10 @@ void add_serve_command(CLI::App& app) {
       ->add_option("--max-connections", server.limits.max_connections,
                    "Connections at once (default 16384)")
       ->check(CLI::Range(1, 1 << 20));
-  command->add_option("--max-body-bytes", server.limits.max_body_bytes,
-                      "Bytes of one request (default 16 MiB)");
+  command
+      ->add_option("--max-body-bytes", server.limits.max_body_bytes,
+                   "Bytes of one request, 1 KiB to 2 GiB (default 16 MiB)")
+      ->check(CLI::Range(std::int64_t{1} << 10, std::int64_t{2} << 30));  // signed, for "-1"
   command->add_option("--history", options->history,
                       "What becomes of long conversations: rolling_window, retrieval or summary, with "
                       "a number of tokens if you like: summary:4096 (default: none)");

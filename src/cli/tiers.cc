@@ -3,6 +3,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <memory>
 #include <span>
 #include <string>
@@ -13,6 +14,7 @@
 #include "base/hash.h"
 #include "base/mapped_file.h"
 #include "kv/disk_tier.h"
+#include "kv/host_tier.h"
 #include "kv/kv_type_names.h"
 #include "kv/remote_tier.h"
 
@@ -43,11 +45,13 @@ XXH128_hash_t hash_of(const MappedFile& file) {
 
 // All that a block's bytes depend on beside its tokens: whoever agrees in this may use it.
 Digest fingerprint(const RuntimeOptions& options, const PlannedModel& planned,
-                   const KernelTable& kernels, const MappedFile& file) {
+                   const KernelTable& kernels, const Device* device, const MappedFile& file) {
   const XXH128_hash_t weights = hash_of(file);
   std::string text = fmt::format("larder {} {:016x}{:016x} {} {} {} ", kBlockVersion,
                                  weights.high64, weights.low64, file.bytes().size(), kernels.name,
                                  options.activations);
+  // Tensor cores and approximations round as a GPU's generation does.
+  if (device != nullptr) text += device->arch() + " ";
   const KvLayout& layout = *planned.layout;
   text += fmt::format("{} {} {}", format_kv_types(layout.types()), kBlockSize,
                       layout.block_size_bytes());
@@ -67,6 +71,9 @@ Digest fingerprint(const RuntimeOptions& options, const PlannedModel& planned,
 }  // namespace
 
 void add_tier_options(CLI::App& command, RuntimeOptions& options) {
+  command.add_option("--kv-host", options.kv_host,
+                     "Memory of the host that keeps complete KV blocks behind a GPU, such as 32GiB "
+                     "(default: none)");
   command.add_option("--kv-disk", options.kv_disk,
                      "A directory where complete KV blocks are kept, to be found again after a "
                      "restart (default: none)");
@@ -85,6 +92,23 @@ void add_tier_options(CLI::App& command, RuntimeOptions& options) {
       ->check(CLI::Range(0, 19));
 }
 
+namespace {
+
+std::unique_ptr<KvTier> make_host_tier(const RuntimeOptions& options, const TierFormat& format,
+                                       Device* device) {
+  const std::int64_t size_bytes = parse_bytes(options.kv_host);
+  const std::int64_t available_bytes = available_memory_bytes();
+  if (size_bytes > available_bytes)
+    throw Error(ErrorKind::kUnavailable,
+                fmt::format("--kv-host {}: the host has {} available", options.kv_host,
+                            format_bytes(available_bytes)));
+  auto tier = std::make_unique<HostTier>(size_bytes, format.block_size_bytes, device);
+  std::fprintf(stderr, "Host memory: KV %s\n", format_bytes(size_bytes).c_str());
+  return tier;
+}
+
+}  // namespace
+
 std::int64_t tier_memory_bytes(const RuntimeOptions& options, const KvLayout& layout) {
   if (options.kv_disk.empty() && options.kv_remote.empty()) return 0;
   std::int64_t size_bytes = kLoadBufferBytes;
@@ -99,11 +123,14 @@ std::int64_t tier_memory_bytes(const RuntimeOptions& options, const KvLayout& la
 std::unique_ptr<KvTiers> make_tiers(const RuntimeOptions& options, const PlannedModel& planned,
                                     const MappedFile& file, const KernelTable& kernels,
                                     KvStorage& storage) {
-  if (options.kv_disk.empty() && options.kv_remote.empty() && !options.make_tier) return nullptr;
-  const TierFormat format{.fingerprint = fingerprint(options, planned, kernels, file),
+  if (options.kv_host.empty() && options.kv_disk.empty() && options.kv_remote.empty() &&
+      !options.make_tier)
+    return nullptr;
+  const TierFormat format{.fingerprint = fingerprint(options, planned, kernels, storage.device(), file),
                           .block_size_bytes = planned.layout->block_size_bytes()};
   std::vector<std::unique_ptr<KvTier>> tiers;
   if (options.make_tier) tiers.push_back(options.make_tier());
+  if (!options.kv_host.empty()) tiers.push_back(make_host_tier(options, format, storage.device()));
   if (!options.kv_disk.empty()) {
     DiskTierConfig config;
     config.directory = options.kv_disk;

@@ -10,7 +10,7 @@
 
 namespace larder {
 
-// --kv-disk, --kv-remote and what belongs to them, on a command.
+// --kv-host, --kv-disk, --kv-remote and what belongs to them, on a command.
 void add_tier_options(CLI::App& command, RuntimeOptions& options);
 
 // Memory for blocks on their way to and from the tiers, and for the disk's index.

@@ -82,6 +82,7 @@ struct RigConfig {
   double max_step_slowdown = 0;          // above 0: prompts beside decodes are computed in chunks
   int num_layers_per_step = 1;           // of a chunk
   std::vector<KvTier*> tiers = {};       // not owned; they answer by themselves
+  Device* device = nullptr;              // where the model's weights are, with its kernels
 };
 
 // A tier that somebody else owns.
@@ -121,7 +122,7 @@ class Rig {
   static constexpr int kMaxModelLen = 240;  // RigConfig's default
 
   Rig(TinyModel& model, const RigConfig& config)
-      : storage_(model.layout, config.num_blocks),
+      : storage_(model.layout, config.num_blocks, config.device),
         tiers_(borrow_tiers(config.tiers, storage_, model.layout)),
         cache(model.layout, storage_, clock_,
               {.num_blocks = config.num_blocks, .tiers = tiers_.get()}),
@@ -129,7 +130,8 @@ class Rig {
                      config.kernels != nullptr ? *config.kernels : select_kernels(), model.pool,
                      {.max_batch_tokens = config.max_batch_tokens,
                       .max_logit_rows = std::min(config.max_logit_rows, config.max_batch_tokens),
-                      .max_context_len = config.max_model_len}),
+                      .max_context_len = config.max_model_len},
+                     config.device),
         runner_(transformer_, storage_),
         sampler_(model.config.vocab_size),
         scheduler(

@@ -11,8 +11,10 @@
 
 #include "engine/engine.h"
 #include "engine/engine_test_support.h"
+#include "kernels/cuda/test_device.h"
 #include "kv/disk_tier.h"
 #include "kv/fake_tier.h"
+#include "kv/host_tier.h"
 #include "kv/tier_test_support.h"
 
 namespace larder {
@@ -164,6 +166,49 @@ SamplingParams one_token() {
   SamplingParams params;
   params.max_tokens = 1;
   return params;
+}
+
+// From a disk into a GPU's memory: exact as on the CPU.
+TEST(SchedulerTiers, ADeviceHasAfterARestartWhatItHadBefore) {
+  const auto device = open_test_device();
+  TinyModel model("tiny_gemma3");
+  model.weights.move_to(*device);
+  RigConfig config{.num_blocks = 100, .kernels = &device->kernels(), .device = device.get()};
+  Rig cold(model, config);
+  cold.add(random_tokens(60, 1), one_token());
+  cold.run();
+  const TempDir dir;
+  for (int restart = 0; restart < 2; ++restart) {
+    DiskTierConfig of_disk;
+    of_disk.directory = dir.path();
+    of_disk.size_bytes = std::int64_t{64} << 20;
+    DiskTier disk(of_disk, test_format(model.layout.block_size_bytes()));
+    config.tiers = {&disk};
+    Rig rig(model, config);
+    rig.add(random_tokens(60, 1), one_token());
+    rig.run();
+    rig.scheduler.poll_tiers();
+    EXPECT_EQ((rig.heard[{1, 0}]).usage.num_loaded_tokens, restart * 48);
+    EXPECT_TRUE(same_bits(rig.heard[{1, 0}], cold.heard[{1, 0}])) << restart;
+  }
+}
+
+TEST(SchedulerTiers, ADeviceGetsBackWhatTheHostKept) {
+  const auto device = open_test_device();
+  TinyModel model("tiny_llama");
+  model.weights.move_to(*device);
+  HostTier tier(64 * model.layout.block_size_bytes(), model.layout.block_size_bytes(), device.get());
+  RigConfig config{.num_blocks = 50, .kernels = &device->kernels(), .device = device.get()};
+  Rig cold(model, config);
+  config.tiers = {&tier};
+  Rig first(model, config), second(model, config);
+  for (Rig* rig : {&cold, &first, &second}) {
+    rig->add(random_tokens(60, 1), one_token());
+    rig->run();
+    rig->scheduler.poll_tiers();
+    EXPECT_EQ((rig->heard[{1, 0}]).usage.num_loaded_tokens, rig == &second ? 48 : 0);
+    EXPECT_TRUE(same_bits(rig->heard[{1, 0}], cold.heard[{1, 0}]));
+  }
 }
 
 // Computes the prompt in a cache of its own, beside the tier.

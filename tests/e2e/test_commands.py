@@ -1,5 +1,6 @@
 """The commands as a person runs them."""
 import os
+import pathlib
 import re
 import subprocess
 
@@ -8,6 +9,7 @@ import pytest
 from api_server import BIN, larder
 
 MODELS = {"smollm2": os.environ.get("LARDER_TEST_SMOLLM2"), "gemma3": os.environ.get("LARDER_TEST_GEMMA3")}
+GOLDEN_TEMPLATES = pathlib.Path(__file__).parents[1] / "golden/chat_template/templates"
 
 
 def test_help_teaches():
@@ -49,15 +51,26 @@ def test_chat_reuses_the_turn_before():
     assert int(turns[1][1]) >= int(turns[0][0]) + int(turns[0][2]) - 1
 
 
+def test_chat_gives_the_system_prompt_to_templates_that_refuse_it():
+    def prompt_tokens(*arguments):
+        run = larder("chat", "-m", MODELS["smollm2"], "--chat-template", GOLDEN_TEMPLATES / "gemma2.jinja", "-n", 1,
+                     *arguments, stdin="Hello.\n")
+        return int(re.search(r"\[(\d+) prompt tokens, ", run.stderr).group(1))
+
+    assert prompt_tokens("-s", "You are a gardener.") > prompt_tokens()
+
+
 def test_a_device_that_is_not_there_is_one_line():
     def stderr(*arguments, code):
         return larder("generate", "-m", MODELS["smollm2"], "-p", "a", "-n", 1, *arguments, code=code).stderr
 
     lines = stderr("--device", "cuda:99", code=1).strip().splitlines()
     assert len(lines) == 1 and "device cuda:99: " in lines[0]
-    assert "--kv-disk" in stderr("--device", "cuda:0", "--kv-disk", "/nowhere", code=1)
+    assert "device cuda:99: " in stderr("--device", "cuda:99", "--kv-type", "k=int8,v=int4", code=1)
+    assert "device cuda:99: " in stderr("--device", "cuda:99", "--kv-disk", "/nowhere", code=1)
     assert "auto, cpu or cuda:N" in stderr("--device", "gpu", code=105)
     assert "Device: " in stderr("--device", "auto", code=0)
+    assert "--kv-size" in stderr("--kv-host", "1GiB", code=1)
 
 
 def test_tokenize_reads_back():
@@ -146,7 +159,8 @@ def test_perplexity_takes_windows_as_long_as_the_context(tmp_path):
 
 @pytest.mark.parametrize("arguments", [
     ("serve", "--drain-seconds", "nan"), ("serve", "--log-seconds", "nan"), ("serve", "--log-seconds", 86401),
-    ("serve", "--step-slowdown", "nan"), ("plan", "--rate", "nan"), ("plan", "--cached", "nan"),
+    ("serve", "--step-slowdown", "nan"), ("serve", "--max-body-bytes", -1), ("serve", "--max-body-bytes", 0),
+    ("serve", "--max-body-bytes", (2 << 30) + 1), ("plan", "--rate", "nan"), ("plan", "--cached", "nan"),
     ("perplexity", "--tokens", -4, "text"), ("perplexity", "--tokens", 1, "text"),
     ("generate", "--temp", "nan"), ("generate", "--min-p", "nan"), ("generate", "--repetition-penalty", "nan"),
     ("generate", "--top-p", "nan"), ("generate", "--top-p", 0), ("generate", "--top-p", 1.01),

@@ -28,7 +28,7 @@ def text(seed, num_words):
 
 
 # Some share their beginning, as sessions under one system prompt do.
-PROMPTS = [text(i % 3, 60 + 40 * (i % 4)) + " " + text(100 + i, 80 + 23 * i) for i in range(10)]
+PROMPTS = [text(i % 3, 40 + 30 * (i % 4)) + " " + text(100 + i, 50 + 13 * i) for i in range(10)]
 
 
 def ask(server, prompt, max_tokens=6, **more):
@@ -316,11 +316,11 @@ def test_keys_do_not_meet_in_a_tier(tier, tmp_path, redis):
 
         known, unknown, own = [], [], []
         for i in range(7):
-            prompt = text(500 + i, 500)
+            prompt = text(500 + i, 300)
             timed("alpha", prompt)
             wait_until_saved(alpha, tier)
             assert alpha.post("/reset_prefix_cache", {}).status_code == 200
-            asked = [(prompt, known), (text(900 + i, 500), unknown)]
+            asked = [(prompt, known), (text(900 + i, 300), unknown)]
             for asked_prompt, times in asked[::1 if i % 2 else -1]:
                 seconds, found, _ = timed("beta", asked_prompt)
                 assert found == 0
