@@ -27,7 +27,8 @@ struct DiskFaults {
   std::atomic<bool> short_transfers{false};     // some of them interrupted, too
   std::atomic<bool> flip_bits{false};           // in every read of a payload
   std::atomic<int> write_delay_ms{0};
-  std::atomic<bool> reads_hang{false};  // until it is false again
+  std::atomic<bool> reads_hang{false};   // until it is false again
+  std::atomic<bool> writes_hang{false};  // the same
 };
 
 class FaultyIo final : public BlockIo {
@@ -49,6 +50,7 @@ class FaultyIo final : public BlockIo {
 
  private:
   void write(IoRequest& request) {
+    while (faults_.writes_hang) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     std::this_thread::sleep_for(std::chrono::milliseconds(faults_.write_delay_ms));
     const int error = faults_.write_error;
     if (error != 0 && faults_.num_write_errors.fetch_sub(1) > 0) {

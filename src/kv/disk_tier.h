@@ -71,6 +71,7 @@ class DiskTier final : public KvTier {
 
  private:
   struct Write;
+  struct Failed;
   struct Read;
 
   // At construction.
@@ -84,10 +85,10 @@ class DiskTier final : public KvTier {
   void hold_chain(const TierBlock& block);
   bool follows_refused(const TierBlock& block) const;
   void refuse(const TierBlock& block);
-  std::optional<SlotId> take_slot(std::unique_lock<std::mutex>& lock, bool may_evict);
+  std::optional<SlotId> take_slot(std::unique_lock<std::mutex>& lock, bool may_evict, bool is_empty);
   void transfer_writes(std::vector<Write>& writes);
-  int finish_writes(std::vector<Write>& writes);
-  void fail_writes(int error);
+  void finish_writes(std::vector<Write>& writes, Failed& failed);
+  void fail_writes(const Failed& failed);
 
   void read_loop();
   int read_blocks(const TierRead& read);

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -32,6 +33,13 @@ struct DiskTier::Write {
   int error = 0;
 };
 
+// What of a batch was not written.
+struct DiskTier::Failed {
+  int error = 0;             // the last one; 0 = none
+  bool is_in_place = false;  // one was where something had been written before
+  std::vector<int> again;    // holes of a full disk: older blocks make room for these
+};
+
 void DiskTier::write_loop() {
   const auto batch = static_cast<std::size_t>(
       std::clamp(kBatchBytes / format_.block_size_bytes, std::int64_t{1}, kMaxBatch));
@@ -58,30 +66,33 @@ void DiskTier::write_batch(std::vector<int> buffers) {
   const std::int64_t start_ns = steady_now_ns();
   transfer_writes(writes);
   const std::int64_t elapsed_ns = steady_now_ns() - start_ns;
-  int error;
+  Failed failed;
   {
     const std::lock_guard lock(mutex_);
     stats_.write_ns += elapsed_ns;
     // With blocks in the store, what was refused was refused for their sake.
-    const int room_error = index_.num_stored() > 0 ? 0 : growth_error_;
-    error = writes.empty() ? room_error : finish_writes(writes);
+    if (writes.empty() && index_.num_stored() == 0) failed.error = growth_error_;
+    finish_writes(writes, failed);
     for (const SlotId slot : held_) index_.unpin(slot);
     held_.clear();
     for (const int buffer : buffers) {
+      if (std::ranges::find(failed.again, buffer) != failed.again.end()) continue;
       staging_.remove(buffer);
       staging_.release(buffer);
     }
+    staging_.put_back(failed.again);
   }
-  if (error != 0) fail_writes(error);
+  if (failed.error != 0) fail_writes(failed);
 }
 
 std::vector<DiskTier::Write> DiskTier::plan_writes(const std::vector<int>& buffers) {
   std::vector<Write> writes;
   std::unique_lock lock(mutex_);
   for (const int buffer : buffers) hold_chain(staging_.block(buffer));
+  const bool is_empty = index_.num_stored() == 0;
   for (const int buffer : buffers) {
     const TierBlock& block = staging_.block(buffer);
-    const auto slot = take_slot(lock, !follows_refused(block));
+    const auto slot = take_slot(lock, !follows_refused(block), is_empty);
     if (!slot) {
       refuse(block);
       continue;
@@ -92,7 +103,6 @@ std::vector<DiskTier::Write> DiskTier::plan_writes(const std::vector<int>& buffe
                       .file = segments_[static_cast<std::size_t>(slot->segment)].get(),
                       .was_used = index_.was_used(*slot),
                       .sequence = next_age_++});
-    index_.mark_used(*slot);
   }
   return writes;
 }
@@ -125,8 +135,9 @@ void DiskTier::refuse(const TierBlock& block) {
 }
 
 // A free slot, else one of a new segment, else, if it may, the one whose turn it is. While the disk is full
-// that one comes first: its bytes are there already, a free slot's may be a hole.
-std::optional<SlotId> DiskTier::take_slot(std::unique_lock<std::mutex>& lock, bool may_evict) {
+// only that one, if there is any: its bytes are there already, a free slot's may be a hole.
+std::optional<SlotId> DiskTier::take_slot(std::unique_lock<std::mutex>& lock, bool may_evict,
+                                          bool is_empty) {
   const bool may_grow = growth_breaker_.is_on(steady_now_ns());
   if (may_grow) {
     if (const auto slot = index_.take_free()) return slot;
@@ -151,7 +162,7 @@ std::optional<SlotId> DiskTier::take_slot(std::unique_lock<std::mutex>& lock, bo
     ++stats_.num_evicted;
     return slot;
   }
-  return may_grow ? std::nullopt : index_.take_free();
+  return !may_grow && is_empty ? index_.take_free() : std::nullopt;
 }
 
 // The old header goes first, the new one comes last.
@@ -194,14 +205,13 @@ void DiskTier::transfer_writes(std::vector<Write>& writes) {
   transfer();
 }
 
-// Returns the last error, 0 where there was none.
-int DiskTier::finish_writes(std::vector<Write>& writes) {
-  int error = 0;
+void DiskTier::finish_writes(std::vector<Write>& writes, Failed& failed) {
   bool wrote = false;
   bool grew = false;
   for (const Write& write : writes) {
     const TierBlock& block = staging_.block(write.buffer);
     const BlockKey key(block.digest, block.group);
+    if (write.error == 0) index_.mark_used(write.slot);  // else it may be a hole still
     if (write.error == 0 && index_.find(key)) {
       index_.release(write.slot);  // put twice at once
       continue;
@@ -215,30 +225,34 @@ int DiskTier::finish_writes(std::vector<Write>& writes) {
       continue;
     }
     ++stats_.num_io_errors;
-    error = write.error;
-    if (is_full(error)) {
+    failed.error = write.error;
+    if (is_full(write.error)) {
       index_.release(write.slot);
+      if (!write.was_used) failed.again.push_back(write.buffer);
     } else {
       index_.lose(write.slot);
     }
+    failed.is_in_place = failed.is_in_place || write.was_used;
   }
-  if (error == 0 && wrote) write_breaker_.succeed();
-  if (error == 0 && grew) growth_breaker_.succeed();
-  return error;
+  if (index_.num_stored() == 0) failed.again.clear();
+  if (failed.error != 0) return;
+  if (wrote) write_breaker_.succeed();
+  if (grew) growth_breaker_.succeed();
 }
 
-void DiskTier::fail_writes(int error) {
+void DiskTier::fail_writes(const Failed& failed) {
   // What no model here reads is the first to go.
-  if (is_full(error) && directory_.delete_oldest_foreign()) return;
+  if (is_full(failed.error) && directory_.delete_oldest_foreign()) return;
   const std::lock_guard lock(mutex_);
-  if (is_full(error) && index_.num_stored() > 0 && growth_breaker_.fail(steady_now_ns())) {
-    spdlog::warn("disk tier {}: full; for {} ms only older blocks make room", directory_.path(),
-                 growth_breaker_.pause_ns() / kNsPerMs);
+  if (is_full(failed.error) && !failed.is_in_place && index_.num_stored() > 0) {
+    if (growth_breaker_.fail(steady_now_ns()))
+      spdlog::warn("disk tier {}: full; for {} ms only older blocks make room", directory_.path(),
+                   growth_breaker_.pause_ns() / kNsPerMs);
     return;
   }
   if (write_breaker_.fail(steady_now_ns()))
     spdlog::warn("disk tier {}: no writes for {} ms: {}", directory_.path(),
-                 write_breaker_.pause_ns() / kNsPerMs, std::strerror(error));
+                 write_breaker_.pause_ns() / kNsPerMs, std::strerror(failed.error));
 }
 
 }  // namespace larder
