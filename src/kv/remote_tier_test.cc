@@ -283,12 +283,16 @@ TEST_F(RemoteTierTest, OpensAStaleConnectionAgain) {
 TEST_F(RemoteTierTest, AHungServerCostsOneTimeout) {
   const RedisServer server;
   RemoteTierConfig setup = config(server);
-  setup.batch_timeout_ms = 1000;
+  setup.connect_timeout_ms = setup.batch_timeout_ms = 1000;
   setup.first_retry_ms = setup.max_retry_ms = 1'000'000;
   setup.drain_ms = 100;
-  RemoteTier tier(setup, test_format(kBlockBytes));
   const auto blocks = test_chain(1, 20);
-  put_all(tier, blocks, kBlockBytes);
+  {
+    RemoteTier patient(config(server), test_format(kBlockBytes));
+    put_all(patient, blocks, kBlockBytes);
+  }
+  RemoteTier tier(setup, test_format(kBlockBytes));
+  ASSERT_TRUE(tier.stats().is_on);
   server.signal(SIGSTOP);
   std::vector<std::vector<std::byte>> bytes(50, std::vector<std::byte>(20 * kBlockBytes));
   std::atomic<int> num_done = 0;

@@ -209,14 +209,13 @@ void TierLoader::take(const Arrived& arrived) {
   }
 }
 
-void TierLoader::poll(std::vector<EndedLoad>& ended) {
+void TierLoader::poll(std::vector<EndedLoad>& ended, std::int64_t now_ns) {
   std::vector<Arrived> arrived;
   {
     const std::lock_guard lock(mutex_);
     arrived.swap(arrived_);
   }
   for (const Arrived& one : arrived) take(one);
-  const std::int64_t now_ns = steady_now_ns();
   std::erase_if(loads_, [&](const auto& load) {
     if (!load->has_ended() && !hangs(load->tier(), now_ns)) return false;
     give_back_arrived(*load);

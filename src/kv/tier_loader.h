@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/types.h"
 #include "kernels/device.h"
 #include "kv/kv_storage.h"
@@ -50,8 +51,10 @@ class TierLoader {
   std::uint64_t start(std::vector<LoadBlock> blocks);
   // Its targets are the caller's again at once.
   void cancel(std::uint64_t id);
-  // Copies what has arrived, asks for more; ended loads that were not cancelled are appended.
-  void poll(std::vector<EndedLoad>& ended);
+  // Copies what has arrived, asks for more; ended loads that were not cancelled are appended. now_ns:
+  // by the steady clock.
+  void poll(std::vector<EndedLoad>& ended) { poll(ended, steady_now_ns()); }
+  void poll(std::vector<EndedLoad>& ended, std::int64_t now_ns);
 
  private:
   struct Buffer;

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "kv/fake_tier.h"
 #include "kv/tier_test_support.h"
 
@@ -84,7 +85,8 @@ TEST_F(TierLoaderTest, NoTierWaitsForASlowerOne) {
 
 TEST_F(TierLoaderTest, ATierThatHangsEndsWhatWaitsForIt) {
   const std::vector<KvTier*> tiers{&near_, &far_};
-  TierLoader loader(tiers, storage_, layout_.block_size_bytes(), 0, 5'000'000);
+  constexpr std::int64_t kPatienceNs = 30 * kNsPerSecond;
+  TierLoader loader(tiers, storage_, layout_.block_size_bytes(), 0, kPatienceNs);
   far_.read_seconds = 100;  // said that it would be slow
   const std::uint64_t half = start(loader, 3, 0);
   near_.answer();
@@ -92,10 +94,7 @@ TEST_F(TierLoaderTest, ATierThatHangsEndsWhatWaitsForIt) {
   const std::uint64_t waiting = start(loader, 3, 0);
   const std::uint64_t other = start(loader, 1, 1);
   std::vector<EndedLoad> ended;
-  wait_until([&] {
-    loader.poll(ended);
-    return ended.size() >= 2;
-  });
+  loader.poll(ended, steady_now_ns() + kPatienceNs);
   ASSERT_EQ(ended.size(), 2u);
   EXPECT_EQ(ended[0].id + ended[1].id, half + waiting);
   EXPECT_EQ(ended[0].id == half ? ended[0].num_loaded : ended[1].num_loaded, 1);

@@ -12,6 +12,7 @@
 #include <functional>
 #include <future>
 #include <random>
+#include <source_location>
 #include <span>
 #include <string>
 #include <thread>
@@ -130,9 +131,15 @@ inline int count_right(KvTier& tier, std::span<const TierBlock> blocks,
   return read.num_found;
 }
 
-// Until it holds. Tests that never end fail by ctest's limit.
-inline void wait_until(const std::function<bool()>& condition) {
-  while (!condition()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+// Until it holds; what does not within two minutes never will.
+inline void wait_until(const std::function<bool()>& condition,
+                       std::source_location where = std::source_location::current()) {
+  const auto start = std::chrono::steady_clock::now();
+  while (!condition()) {
+    CHECK(std::chrono::steady_clock::now() - start < std::chrono::minutes(2), "waited in vain",
+          where.file_name(), where.line());
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
 }
 
 inline bool put_block(KvTier& tier, const TierBlock& block, std::int64_t block_size_bytes) {

@@ -65,7 +65,7 @@ TEST(HttpServer, AnAnswerCutByTheContextEndsByItsLength) {
   const auto ask = [&](const char* more) {
     return server.post("/v1/completions", fmt::format(R"({{"prompt":"{}"{}}})", prompt, more));
   };
-  for (const char* more : {R"(,"max_tokens":50,"min_tokens":20)", R"(,"max_tokens":50)"}) {
+  for (const char* more : {R"(,"max_tokens":50,"min_tokens":20)", R"(,"max_tokens":50,"ignore_eos":true)"}) {
     const auto reply = ask(more);
     ASSERT_EQ(reply.status, 200) << reply.body;
     EXPECT_EQ(reply.json()["choices"][0]["finish_reason"], "length");
