@@ -2,6 +2,9 @@
 # target: half of the time to compile is their headers'. Sources include what they need all the same: the
 # presets of sanitizers compile without.
 function(larder_precompile target)
+  if(LARDER_SANITIZE)
+    return()
+  endif()
   target_precompile_headers(${target} PRIVATE <algorithm> <chrono> <functional> <map> <memory> <mutex> <optional> <span>
                             <string> <string_view> <thread> <unordered_map> <vector> <fmt/format.h> ${ARGN})
 endfunction()
