@@ -68,6 +68,19 @@ Digest fingerprint(const RuntimeOptions& options, const PlannedModel& planned,
   return sha256(std::as_bytes(std::span(text)));
 }
 
+std::unique_ptr<KvTier> make_host_tier(const RuntimeOptions& options, const TierFormat& format,
+                                       Device* device) {
+  const std::int64_t size_bytes = parse_bytes(options.kv_host);
+  const std::int64_t available_bytes = available_memory_bytes();
+  if (size_bytes > available_bytes)
+    throw Error(ErrorKind::kUnavailable,
+                fmt::format("--kv-host {}: the host has {} available", options.kv_host,
+                            format_bytes(available_bytes)));
+  auto tier = std::make_unique<HostTier>(size_bytes, format.block_size_bytes, device);
+  std::fprintf(stderr, "Host memory: KV %s\n", format_bytes(size_bytes).c_str());
+  return tier;
+}
+
 }  // namespace
 
 void add_tier_options(CLI::App& command, RuntimeOptions& options) {
@@ -91,23 +104,6 @@ void add_tier_options(CLI::App& command, RuntimeOptions& options) {
                   "zstd's level for what is sent there; 0 = none (default)")
       ->check(CLI::Range(0, 19));
 }
-
-namespace {
-
-std::unique_ptr<KvTier> make_host_tier(const RuntimeOptions& options, const TierFormat& format,
-                                       Device* device) {
-  const std::int64_t size_bytes = parse_bytes(options.kv_host);
-  const std::int64_t available_bytes = available_memory_bytes();
-  if (size_bytes > available_bytes)
-    throw Error(ErrorKind::kUnavailable,
-                fmt::format("--kv-host {}: the host has {} available", options.kv_host,
-                            format_bytes(available_bytes)));
-  auto tier = std::make_unique<HostTier>(size_bytes, format.block_size_bytes, device);
-  std::fprintf(stderr, "Host memory: KV %s\n", format_bytes(size_bytes).c_str());
-  return tier;
-}
-
-}  // namespace
 
 std::int64_t tier_memory_bytes(const RuntimeOptions& options, const KvLayout& layout) {
   if (options.kv_disk.empty() && options.kv_remote.empty()) return 0;
