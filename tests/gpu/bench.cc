@@ -32,6 +32,17 @@ const char* name_of(KvType type) {
   return type == KvType::kInt8 ? "int8" : type == KvType::kInt4 ? "int4" : "f16 ";
 }
 
+// Of one layer, base to be set.
+PagedKvView single_layer(int num_kv_heads, int head_dim, KvType type) {
+  const std::int64_t k_bytes = num_kv_heads * kv_key_size_bytes(type, head_dim);
+  return {.block_stride_bytes = k_bytes + num_kv_heads * kv_value_size_bytes(type, head_dim),
+          .k_offset_bytes = 0,
+          .v_offset_bytes = k_bytes,
+          .num_kv_heads = num_kv_heads,
+          .head_dim = head_dim,
+          .types = {type, type}};
+}
+
 class Bench {
  public:
   Bench(Device& device, bool quick) : device_(device), quick_(quick) {}
@@ -236,10 +247,10 @@ void Bench::attention(const std::string& what, const std::vector<int>& contexts,
   const int kv_heads = quick_ ? 1 : 8;
   const int heads = 4 * kv_heads;
   const int dim = kHeadDim;
-  const std::int64_t k_bytes = kv_heads * kv_key_size_bytes(type, dim);
-  const std::int64_t block_bytes = k_bytes + kv_heads * kv_value_size_bytes(type, dim);
-  Batch batch(contexts, num_queries, block_bytes, quick_);
-  const std::int64_t copy_bytes = batch.num_blocks * block_bytes;
+  AttentionArgs args;
+  args.kv = single_layer(kv_heads, dim, type);
+  Batch batch(contexts, num_queries, args.kv.block_stride_bytes, quick_);
+  const std::int64_t copy_bytes = batch.num_blocks * args.kv.block_stride_bytes;
   const auto size = static_cast<std::size_t>(batch.copies * copy_bytes);
   constexpr std::size_t kBeside = std::size_t{1} << 30;  // queries, tables, partials
   if (!quick_ && size + kBeside > device_.free_bytes()) {
@@ -255,14 +266,7 @@ void Bench::attention(const std::string& what, const std::vector<int>& contexts,
   ThreadPool pool(1);
   AttentionOp op(pool, num_rows, heads, dim, *std::max_element(contexts.begin(), contexts.end()),
                  &device_);
-  AttentionArgs args;
-  args.kv = {.base = storage.data(),
-             .block_stride_bytes = block_bytes,
-             .k_offset_bytes = 0,
-             .v_offset_bytes = k_bytes,
-             .num_kv_heads = kv_heads,
-             .head_dim = dim,
-             .types = {type, type}};
+  args.kv.base = storage.data();
   args.q = device_q.data();
   args.out = out.data();
   args.ldq = args.ldo = heads * dim;
@@ -291,22 +295,15 @@ void Bench::decode(int num_sequences, int context_k, KvType type) {
 
 void Bench::store(int num_rows, KvType type) {
   const int kv_heads = quick_ ? 1 : 8;
-  const std::int64_t k_bytes = kv_heads * kv_key_size_bytes(type, kHeadDim);
-  const std::int64_t block_bytes = k_bytes + kv_heads * kv_value_size_bytes(type, kHeadDim);
-  DeviceBuffer storage(&device_, static_cast<std::size_t>(num_rows * block_bytes));
+  StoreKvArgs args;
+  args.kv = single_layer(kv_heads, kHeadDim, type);
+  DeviceBuffer storage(&device_, static_cast<std::size_t>(num_rows * args.kv.block_stride_bytes));
   const auto x = test::random_values(static_cast<std::size_t>(num_rows * kv_heads * kHeadDim), 1);
   std::vector<std::int64_t> slots(static_cast<std::size_t>(num_rows));
   std::iota(slots.begin(), slots.end(), 0);
   test::OnDevice<float> rows(device_, x);
   test::OnDevice<std::int64_t> device_slots(device_, slots);
-  StoreKvArgs args;
-  args.kv = {.base = storage.data(),
-             .block_stride_bytes = block_bytes,
-             .k_offset_bytes = 0,
-             .v_offset_bytes = k_bytes,
-             .num_kv_heads = kv_heads,
-             .head_dim = kHeadDim,
-             .types = {type, type}};
+  args.kv.base = storage.data();
   args.k = args.v = rows.data();
   args.ldk = args.ldv = kv_heads * kHeadDim;
   args.slots = device_slots.data();

@@ -1,5 +1,6 @@
 // Attention of a device against the generic CPU's, and rows against themselves in other company.
 #include <algorithm>
+#include <initializer_list>
 #include <numeric>
 
 #include "kernels/attention_test_support.h"
@@ -224,44 +225,47 @@ void expect_attention(Sequences& sequences) {
 
 const std::vector<int> kLengths = {1080, 20, 523};
 
-TEST(CudaAttention, OfManyShapes) {
+void expect_attention_of(std::initializer_list<Shape> shapes) {
   const auto device = open_test_device();
+  for (const Shape& shape : shapes) {
+    SCOPED_TRACE(shape.head_dim);
+    Sequences sequences(*device, shape, kLengths);
+    expect_attention(sequences);
+  }
+}
+
+TEST(CudaAttention, OfManyShapes) {
   const KvTypes half{KvType::kF16, KvType::kF16};
   const KvTypes bf16{KvType::kBF16, KvType::kBF16};
   const KvTypes mixed{KvType::kF16, KvType::kBF16};
-  for (const Shape& shape :
-       {Shape{3, 1, 64, 0, half}, Shape{2, 2, 30, 0, bf16}, Shape{12, 1, 20, 0, mixed},
-        Shape{4, 2, 136, 0, half}, Shape{2, 1, 264, 0, bf16}}) {
-    SCOPED_TRACE(shape.head_dim);
-    Sequences sequences(*device, shape, kLengths);
-    expect_attention(sequences);
-  }
+  expect_attention_of({{3, 1, 64, 0, half},
+                       {2, 2, 30, 0, bf16},
+                       {12, 1, 20, 0, mixed},
+                       {4, 2, 136, 0, half},
+                       {2, 1, 264, 0, bf16}});
 }
 
 TEST(CudaAttention, OfCodes) {
-  const auto device = open_test_device();
   const KvTypes int8{KvType::kInt8, KvType::kInt8};
   const KvTypes int4{KvType::kInt4, KvType::kInt4};
-  for (const Shape& shape :
-       {Shape{3, 1, 64, 0, int8}, Shape{12, 1, 20, 0, int8}, Shape{2, 1, 80, 0, int8},
-        Shape{4, 2, 264, 0, int8}, Shape{3, 1, 64, 0, int4}, Shape{12, 1, 20, 0, int4},
-        Shape{2, 1, 126, 0, int4}, Shape{4, 2, 128, 0, int4}, Shape{2, 1, 256, 0, int4},
-        Shape{2, 1, 300, 0, int4}, Shape{2, 1, 512, 0, int4}}) {
-    SCOPED_TRACE(shape.head_dim);
-    Sequences sequences(*device, shape, kLengths);
-    expect_attention(sequences);
-  }
+  expect_attention_of({{3, 1, 64, 0, int8},
+                       {12, 1, 20, 0, int8},
+                       {2, 1, 80, 0, int8},
+                       {4, 2, 264, 0, int8},
+                       {3, 1, 64, 0, int4},
+                       {12, 1, 20, 0, int4},
+                       {2, 1, 126, 0, int4},
+                       {4, 2, 128, 0, int4},
+                       {2, 1, 256, 0, int4},
+                       {2, 1, 300, 0, int4},
+                       {2, 1, 512, 0, int4}});
 }
 
 TEST(CudaAttention, OfMixedTypes) {
-  const auto device = open_test_device();
-  for (const KvTypes types : {KvTypes{KvType::kInt8, KvType::kInt4},
-                              {KvType::kInt4, KvType::kInt8},
-                              {KvType::kF16, KvType::kInt4},
-                              {KvType::kInt8, KvType::kBF16}}) {
-    Sequences sequences(*device, {3, 1, 40, 0, types}, kLengths);
-    expect_attention(sequences);
-  }
+  expect_attention_of({{3, 1, 40, 0, {KvType::kInt8, KvType::kInt4}},
+                       {3, 1, 40, 0, {KvType::kInt4, KvType::kInt8}},
+                       {3, 1, 40, 0, {KvType::kF16, KvType::kInt4}},
+                       {3, 1, 40, 0, {KvType::kInt8, KvType::kBF16}}});
 }
 
 TEST(CudaAttention, OfCodesInAWindow) {

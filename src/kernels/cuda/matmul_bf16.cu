@@ -4,6 +4,7 @@
 // and one of them is exact. Tensor cores add those of 16 columns to a sum at once; how they round
 // is theirs, but the same for every row and output. Few rows and tiles go through the same steps,
 // so a row's bits do not tell which it was. An infinite activation gives NaN.
+#include "kernels/cuda/float_product.h"
 #include "kernels/cuda/warp_tile.h"
 
 namespace larder::LARDER_CUDA_NAMESPACE {
@@ -15,37 +16,17 @@ constexpr int kSlabCols = 16;
 constexpr int kSlabPieces = kSlabCols / 2 * 4;
 constexpr int kSegmentSlabs = kSegmentCols / kSlabCols;
 
-struct Product {
-  PackedMatrix w;
-  const float* x;
-  std::int64_t ldx;
-  Outputs outputs;
-  int panel_begin;
-  int panel_end;
-  bool aligned;  // rows of x begin at 16 bytes
-
+struct Product : FloatProduct {
   LARDER_MEMBER int num_slabs() const { return (w.num_cols + kSlabCols - 1) / kSlabCols; }
   LARDER_MEMBER int num_pairs() const { return (w.num_cols + 1) / 2; }
-  // Those past the ends are the last: what comes of them is put nowhere.
+  // As with rows, those past the end are the last.
   LARDER_MEMBER const Words4* panel(int index) const {
     return reinterpret_cast<const Words4*>(w.data +
                                            min_of(index, panel_end - 1) * w.panel_stride_bytes);
   }
-  LARDER_MEMBER const float* row(int r) const {
-    return x + min_of(r, outputs.num_rows - 1) * ldx;
-  }
   // Whether columns up to `end` can be loaded by four.
   LARDER_MEMBER bool has_pieces(int end) const { return aligned && end <= w.num_cols; }
 };
-
-// Columns [col, col + 4) of a row; those past the end are 0.
-LARDER_DEVICE Floats4 load_x(const Product& product, const float* row, int col) {
-  if (product.has_pieces(col + 4)) return *reinterpret_cast<const Floats4*>(row + col);
-  Floats4 values;
-  LARDER_UNROLL
-  for (int i = 0; i < 4; ++i) values.value[i] = col + i < product.w.num_cols ? row[col + i] : 0.0F;
-  return values;
-}
 
 // A lane's weights of a slab as they lie in memory: columns 4 member and 4 member + 1 of its four
 // outputs, and the two behind them.
@@ -144,7 +125,9 @@ LARDER_KERNEL_OF(FewRowsOf<kRows>::kThreads) few_rows_kernel(Product product) {
       LARDER_UNROLL
       for (int i = 0; i < kSegmentSlabs; ++i)
         if (segment * kSegmentSlabs + i < product.num_slabs())
-          add(i, [&](const float* row, int col) { return load_x(product, row, col); });
+          add(i, [&](const float* row, int col) {
+            return load_x(row + col, product.w.num_cols - col, product.aligned);
+          });
     }
     put_sums<kRows>(sums, partial, lane);
     // The next ones come while the block adds up.
@@ -192,7 +175,7 @@ struct Supply {
       if (product.has_pieces(col + 4))
         copy_later(place, row + col);
       else
-        *place = load_x(product, row, col);
+        *place = load_x(row + col, product.w.num_cols - col, product.aligned);
     }
   }
   LARDER_MEMBER void load(int) const {}
@@ -232,9 +215,7 @@ LARDER_KERNEL_OF(kTileThreads) many_rows_kernel(Product product) {
 }  // namespace
 
 void matmul_bf16(const MatmulArgs& args, int panel_begin, int panel_end) {
-  const bool aligned = args.ldx % 4 == 0 && reinterpret_cast<std::uintptr_t>(args.x) % 16 == 0;
-  const Product product{*args.w,     args.x,    args.ldx, outputs_of(args, panel_end),
-                        panel_begin, panel_end, aligned};
+  const Product product{float_product(args, panel_begin, panel_end)};
   const int rows = args.num_rows;
   if (rows == 1) return launch_few_rows<FewRowsOf<1>>(few_rows_kernel<1>, product);
   if (rows <= kMmaRows)

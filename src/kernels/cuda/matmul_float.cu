@@ -1,19 +1,9 @@
 // Products with FP32 activations, for weights that are values (BF16: matmul_bf16.cu) and for the
 // reference path.
-#include "kernels/cuda/product.h"
+#include "kernels/cuda/float_product.h"
 
 namespace larder::LARDER_CUDA_NAMESPACE {
 namespace {
-
-struct Product {
-  PackedMatrix w;
-  const float* x;
-  std::int64_t ldx;
-  Outputs outputs;
-  int panel_begin;
-  int panel_end;
-  bool aligned;  // rows of x begin at 16 bytes
-};
 
 // Columns [8 part, 8 part + 8) of a unit, of one output; those past the end are 0.
 template <class Format>
@@ -34,15 +24,6 @@ LARDER_DEVICE void load_values(const std::byte* panel, int unit, int part, int l
     for (int i = 0; i < 8; ++i)
       values[i] = Format::value(byte_of(quads[i / 4], i % 4), scales.scale(0), scales.minimum(0));
   }
-}
-
-// Four values of a row, of which `cols` are there.
-LARDER_DEVICE Floats4 load_x(const float* x, int cols, bool aligned) {
-  if (aligned && cols >= 4) return *reinterpret_cast<const Floats4*>(x);
-  Floats4 values;
-  LARDER_UNROLL
-  for (int i = 0; i < 4; ++i) values.value[i] = i < cols ? x[i] : 0.0F;
-  return values;
 }
 
 // A slot's threads have kLoadOutputs outputs each.
@@ -68,7 +49,7 @@ LARDER_DEVICE void add_columns(const float* const (&x)[kRows], int col,
 }
 
 template <class Format, int kRows>
-LARDER_KERNEL_OF((FewRowsOf<Format, kRows>::kThreads)) few_rows_kernel(Product product) {
+LARDER_KERNEL_OF((FewRowsOf<Format, kRows>::kThreads)) few_rows_kernel(FloatProduct product) {
   using Shape = FewRowsOf<Format, kRows>;
   constexpr int kOutputs = Format::kLoadOutputs;
   constexpr int kCols = Format::kLoadCols;
@@ -78,8 +59,7 @@ LARDER_KERNEL_OF((FewRowsOf<Format, kRows>::kThreads)) few_rows_kernel(Product p
   const int num_cols = product.w.num_cols;
   const float* x[kRows];
   LARDER_UNROLL
-  for (int r = 0; r < kRows; ++r)
-    x[r] = product.x + min_of(first_row + r, product.outputs.num_rows - 1) * product.ldx;
+  for (int r = 0; r < kRows; ++r) x[r] = product.row(first_row + r);
   const auto segment_sums = [&](int segment, int thread, float* partial) {
     const int lane = thread * kOutputs;
     const int end = min_of((segment + 1) * kSegmentCols, num_cols);
@@ -165,7 +145,7 @@ struct Staged {
 };
 
 template <class Format>
-LARDER_DEVICE void stage(const Product& product, int first_panel, int first_row, int unit,
+LARDER_DEVICE void stage(const FloatProduct& product, int first_panel, int first_row, int unit,
                          Staged& staged) {
   const int thread = thread_index();
   const int output = thread % kTileOutputs;
@@ -177,9 +157,8 @@ LARDER_DEVICE void stage(const Product& product, int first_panel, int first_row,
                       output % kPanelRows, num_cols, w);
   LARDER_UNROLL
   for (int i = 0; i < 8; ++i) staged.w[part * 8 + i][output] = w[i];
-  const int row = min_of(first_row + output, product.outputs.num_rows - 1);
   const int col = unit * kUnitCols + part * 8;
-  const float* x = product.x + row * product.ldx + col;
+  const float* x = product.row(first_row + output) + col;
   LARDER_UNROLL
   for (int half = 0; half < 2; ++half) {
     const Floats4 values = load_x(x + half * 4, num_cols - col - half * 4, product.aligned);
@@ -189,7 +168,7 @@ LARDER_DEVICE void stage(const Product& product, int first_panel, int first_row,
 }
 
 template <class Format>
-LARDER_KERNEL_OF(kTileThreads) many_rows_kernel(Product product) {
+LARDER_KERNEL_OF(kTileThreads) many_rows_kernel(FloatProduct product) {
   LARDER_SHARED Staged staged;
   const int panel = product.panel_begin + static_cast<int>(blockIdx.x) * kTilePanels;
   const int row = static_cast<int>(blockIdx.y) * kTileRows;
@@ -218,7 +197,7 @@ LARDER_KERNEL_OF(kTileThreads) many_rows_kernel(Product product) {
 }
 
 template <class Format>
-void launch_product(const Product& product) {
+void launch_product(const FloatProduct& product) {
   const int rows = product.outputs.num_rows;
   if (rows == 1)
     return launch_few_rows<FewRowsOf<Format, 1>>(few_rows_kernel<Format, 1>, product);
@@ -230,9 +209,7 @@ void launch_product(const Product& product) {
 }  // namespace
 
 void matmul_float(const MatmulArgs& args, int panel_begin, int panel_end) {
-  const bool aligned = args.ldx % 4 == 0 && reinterpret_cast<std::uintptr_t>(args.x) % 16 == 0;
-  const Product product{*args.w,     args.x,    args.ldx, outputs_of(args, panel_end),
-                        panel_begin, panel_end, aligned};
+  const FloatProduct product = float_product(args, panel_begin, panel_end);
   with_format(*args.w, [&]<class Format>() {
     if constexpr (!std::is_same_v<Format, ValueFormat<PackedFormat::kBF16>>)
       launch_product<Format>(product);
