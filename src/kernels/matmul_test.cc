@@ -238,7 +238,7 @@ TEST(Matmul, ARowHasTheSameBitsInEveryBatch) {
 // Many rows of many columns go in several blocks, one after another.
 TEST(Matmul, WideRowsHaveTheSameBitsInEveryBatch) {
   constexpr int kWide = 30 * 256;
-  constexpr std::size_t kBatch = 23;
+  constexpr std::size_t kBatch = 67;
   const auto bias = test::random_values(kRows, 9);
   for (const GgmlType type :
        {GgmlType::kQ4_0, GgmlType::kQ5_1, GgmlType::kQ6_K, GgmlType::kQ8_0}) {

@@ -15,6 +15,10 @@ namespace larder::LARDER_ISA_NAMESPACE {
 inline constexpr int kBlockedRows = 4;    // of a tile
 inline constexpr int kBlockedCols = 256;  // of a piece of a panel
 inline constexpr int kMaxBlockRows = 128;
+// Fewer rows do not pay for unpacking, and a tile that lacks one is cheaper than three rows apart.
+template <class Format>
+inline constexpr int kMinBlockedRows = Format::kRange == CodeRange::kEightBitsCentred ? 16 : 8;
+inline constexpr int kMinLastRows = kBlockedRows - 1;
 // Of what a block of rows brings, at most; that is read front to back, so that it need not fit in
 // the second-level cache.
 inline constexpr int kBlockBytes = 640 * 1024;

@@ -6,6 +6,8 @@
 #include "kernels/cpu/amx_tile.h"
 #elif defined(LARDER_ISA_AVX2)
 #include "kernels/cpu/blocked_avx2.h"
+#elif defined(LARDER_ISA_AVX512)
+#include "kernels/cpu/blocked_avx512.h"
 #endif
 
 namespace larder::LARDER_ISA_NAMESPACE {
@@ -154,14 +156,12 @@ void multiply_rows(const MatmulArgs& args, int row_begin, int row_end, int panel
 template <class Format>
 int multiply_blocks([[maybe_unused]] const MatmulArgs& args, [[maybe_unused]] int panel_begin,
                     [[maybe_unused]] int panel_end) {
-#if defined(LARDER_ISA_AVX2)
-  // Fewer do not pay for unpacking.
-  constexpr int kMinRows = Format::kRange == CodeRange::kEightBitsCentred ? 16 : 8;
+#if defined(LARDER_ISA_AVX2) || defined(LARDER_ISA_AVX512)
+  constexpr int kMinRows = kMinBlockedRows<Format>;
   const int block = block_rows<Format>(args.xq->num_cols);
   if (args.num_rows < kMinRows || block < kMinRows) return 0;
-  // A tile that lacks one row is cheaper than three rows apart.
   const int rest = args.num_rows % kBlockedRows;
-  const int rows = rest + 1 == kBlockedRows ? args.num_rows : args.num_rows - rest;
+  const int rows = rest >= kMinLastRows ? args.num_rows : args.num_rows - rest;
   for (int row = 0; row < rows; row += block) {
     blocked_rows<Format>(args, row, min_of(row + block, rows), panel_begin, panel_end);
   }

@@ -1,0 +1,191 @@
+// Products of many rows on AVX-512. A piece of two panels is unpacked once, into the first-level
+// cache, and six rows at a time go by it; what a group of columns needs of its rows is worked out
+// once for all panels. The integers are exact and the FP32 sums take int8_rows.h's order, so the
+// bits are those of a row alone.
+#pragma once
+
+#include "kernels/cpu/int8_rows.h"
+
+namespace larder::LARDER_ISA_NAMESPACE {
+
+inline constexpr int kBlockedRows = 6;    // of a tile
+inline constexpr int kBlockedPanels = 2;  // of a tile
+inline constexpr int kBlockedCols = 256;  // of a piece of a panel
+inline constexpr int kMaxBlockRows = 32 * kBlockedRows;
+// Of what a block of rows brings, at most: it stays in the second-level cache.
+inline constexpr int kBlockBytes = 640 * 1024;
+// Fewer rows do not pay for unpacking, nor does a last tile that lacks more.
+template <class Format>
+inline constexpr int kMinBlockedRows = 4 * kBlockedRows;
+inline constexpr int kMinLastRows = 4;
+
+// What six rows bring to a group of columns.
+template <class Format>
+struct RowGroup {
+  int32_t q[kBlockedRows][Format::kGroup / 4];
+  float scale[kBlockedRows];
+  int32_t start[kBlockedRows];   // -offset * sum of q
+  float minimum[kBlockedRows];  // scale * sum of q; of formats with minima
+};
+
+// A piece of neighbouring panels.
+template <class Format, int kPanels>
+struct Piece {
+  static constexpr int kGroups = kBlockedCols / Format::kGroup;
+  Bytes64 codes[kGroups][Format::kGroup / 4][kPanels];
+  V16 scale[kGroups][kPanels];
+  V16 minimum[Format::kHasMin ? kGroups : 1][kPanels];
+};
+
+// Rows in the order in which they are read: [piece][tile][group of the piece].
+template <class Format>
+struct RowBlock {
+  static constexpr int kGroups = kBlockBytes / sizeof(RowGroup<Format>);
+  RowGroup<Format> groups[kGroups];
+  V16 totals[kMaxBlockRows * kBlockedPanels];
+};
+
+template <class Format, int kPanels>
+LARDER_INLINE void unpack_piece(const MatmulArgs& args, int panel, int first_group, int groups,
+                                Piece<Format, kPanels>& piece) {
+  for (int p = 0; p < kPanels; ++p) {
+    const std::byte* from = panel_of(*args.w, panel + p);
+    for (int i = 0; i < groups; ++i) {
+      const int g = first_group + i;
+      const uint8_t* codes = Format::codes(from, g);
+      for_each_pair<Format>([&]<int kPair>() LARDER_INLINE_LAMBDA {
+        Format::template load_quads<kPair>(codes, piece.codes[i][2 * kPair][p],
+                                           piece.codes[i][2 * kPair + 1][p]);
+      });
+      piece.scale[i][p] = Format::scale(from, g);
+      if constexpr (Format::kHasMin) piece.minimum[i][p] = Format::minimum(from, g);
+    }
+  }
+}
+
+// rows: how many there are; the last one stands in for those that a tile lacks.
+template <class Format>
+LARDER_INLINE void fill_group(const Activations& x, int g, int rows, RowGroup<Format>& group) {
+  for (int i = 0; i < kBlockedRows; ++i) {
+    const int r = min_of(i, rows - 1);
+    const int8_t* q = x.q + int64_t{r} * x.num_cols + int64_t{g} * Format::kGroup;
+    memcpy(group.q[i], q, Format::kGroup);
+    const int32_t sum = q_sum<Format::kGroup>(x, r, g);
+    group.scale[i] = q_scale<Format::kGroup>(x, r, g);
+    group.start[i] = -Format::kOffset * sum;
+    group.minimum[i] = group.scale[i] * static_cast<float>(sum);
+  }
+}
+
+template <class Format>
+LARDER_INLINE void fill_block(const QuantizedRows& x, int row_begin, int row_end, int tiles,
+                              RowGroup<Format>* to) {
+  constexpr int kPieceGroups = kBlockedCols / Format::kGroup;
+  const int num_groups = x.num_cols / Format::kGroup;
+  for (int tile = 0; tile < tiles; ++tile) {
+    const int row = row_begin + tile * kBlockedRows;
+    const Activations rows = rows_from(x, row);
+    for (int piece = 0; piece < num_groups; piece += kPieceGroups) {
+      const int groups = min_of(kPieceGroups, num_groups - piece);
+      RowGroup<Format>* at = to + piece * tiles + tile * groups;
+      for (int g = 0; g < groups; ++g) {
+        fill_group<Format>(rows, piece + g, row_end - row, at[g]);
+      }
+    }
+  }
+}
+
+// Groups [0, num_groups) of a piece for six rows.
+template <class Format, int kPanels>
+void blocked_tile(const Piece<Format, kPanels>& piece, int num_groups,
+                  const RowGroup<Format>* groups, V16* totals) {
+  V16 total[kBlockedRows][kPanels];
+  for (int r = 0; r < kBlockedRows; ++r) {
+    for (int p = 0; p < kPanels; ++p) total[r][p] = totals[r * kPanels + p];
+  }
+  for (int g = 0; g < num_groups; ++g) {
+    const RowGroup<Format>& rows = groups[g];
+    I16 sum[kBlockedRows][kPanels];
+    for (int r = 0; r < kBlockedRows; ++r) {
+      for (int p = 0; p < kPanels; ++p) sum[r][p] = set1_int(rows.start[r]);
+    }
+    for (int quad = 0; quad < Format::kGroup / 4; ++quad) {
+      for (int r = 0; r < kBlockedRows; ++r) {
+        const Bytes64 x = set1_int(rows.q[r][quad]);
+        for (int p = 0; p < kPanels; ++p) sum[r][p] = dot_u8(sum[r][p], piece.codes[g][quad][p], x);
+      }
+    }
+    for (int r = 0; r < kBlockedRows; ++r) {
+      for (int p = 0; p < kPanels; ++p) {
+        total[r][p] =
+            fma(to_float(sum[r][p]), mul(piece.scale[g][p], set1(rows.scale[r])), total[r][p]);
+        if constexpr (Format::kHasMin)
+          total[r][p] = fma(piece.minimum[g][p], set1(rows.minimum[r]), total[r][p]);
+      }
+    }
+  }
+  for (int r = 0; r < kBlockedRows; ++r) {
+    for (int p = 0; p < kPanels; ++p) totals[r * kPanels + p] = total[r][p];
+  }
+}
+
+// A part of what the next panels have in place of a piece, into the second-level cache. All at once
+// would be more than a core can have under way, and it would wait for them as for loads.
+template <class Format, int kPanels>
+LARDER_INLINE void fetch_part(const MatmulArgs& args, int panel, int first_group, int groups,
+                              int part, int parts) {
+  const int lines = groups / Format::kGroupsPerChunk * Format::kShape.chunk_bytes / 64;
+  for (int p = 0; p < kPanels; ++p) {
+    const uint8_t* next = Format::chunk(panel_of(*args.w, panel + kPanels + p), first_group);
+    for (int i = lines * part / parts; i < lines * (part + 1) / parts; ++i)
+      prefetch_l2(next + 64 * i);
+  }
+}
+
+// How many rows blocked_rows() takes at a time: a multiple of a tile's, 0 if columns are too many.
+template <class Format>
+LARDER_INLINE int block_rows(int num_cols) {
+  const int tiles = RowBlock<Format>::kGroups / (num_cols / Format::kGroup);
+  return min_of(tiles * kBlockedRows, kMaxBlockRows);
+}
+
+// The block's rows, kPanels panels.
+template <class Format, int kPanels>
+void blocked_panels(const MatmulArgs& args, int row_begin, int row_end, int panel,
+                    RowBlock<Format>& block) {
+  constexpr int kPieceGroups = Piece<Format, kPanels>::kGroups;
+  const int num_groups = args.xq->num_cols / Format::kGroup;
+  const int tiles = (row_end - row_begin + kBlockedRows - 1) / kBlockedRows;
+  constexpr int kTileTotals = kBlockedRows * kPanels;
+  memset(block.totals, 0, static_cast<size_t>(tiles * kTileTotals) * sizeof(V16));
+  const RowGroup<Format>* groups = block.groups;
+  for (int g = 0; g < num_groups; g += kPieceGroups) {
+    const int piece_groups = min_of(kPieceGroups, num_groups - g);
+    Piece<Format, kPanels> piece;
+    unpack_piece<Format, kPanels>(args, panel, g, piece_groups, piece);
+    for (int tile = 0; tile < tiles; ++tile, groups += piece_groups) {
+      fetch_part<Format, kPanels>(args, panel, g, piece_groups, tile, tiles);
+      blocked_tile<Format, kPanels>(piece, piece_groups, groups, block.totals + tile * kTileTotals);
+    }
+  }
+  for (int row = row_begin; row < row_end; ++row) {
+    for (int p = 0; p < kPanels; ++p)
+      write_sums(args, row, panel + p, block.totals[(row - row_begin) * kPanels + p]);
+  }
+}
+
+// Rows [row_begin, row_end), at most block_rows(), of panels [panel_begin, panel_end).
+template <class Format>
+void blocked_rows(const MatmulArgs& args, int row_begin, int row_end, int panel_begin,
+                  int panel_end) {
+  const int tiles = (row_end - row_begin + kBlockedRows - 1) / kBlockedRows;
+  RowBlock<Format> block;
+  fill_block<Format>(*args.xq, row_begin, row_end, tiles, block.groups);
+  int panel = panel_begin;
+  for (; panel + kBlockedPanels <= panel_end; panel += kBlockedPanels)
+    blocked_panels<Format, kBlockedPanels>(args, row_begin, row_end, panel, block);
+  for (; panel < panel_end; ++panel)
+    blocked_panels<Format, 1>(args, row_begin, row_end, panel, block);
+}
+
+}  // namespace larder::LARDER_ISA_NAMESPACE
