@@ -15,6 +15,7 @@ std::int64_t read(const std::byte* data, std::int64_t size_bytes) {
   V16 largest = zero();  // cheaper than memory on every machine
   for (std::int64_t i = 0; i + 64 <= size_bytes; i += 64) {
     if constexpr (kFetch) prefetch(bytes + i + kAheadBytes);
+    if constexpr (kFetch && kFetchFarBytes > 0) prefetch_l2(bytes + i + kFetchFarBytes);
     largest = max(load(reinterpret_cast<const float*>(bytes + i)), largest);
   }
   float lanes[16];

@@ -22,12 +22,10 @@ constexpr int kRowStep = kTileRows;
 // Rows of activations that stay in the second-level cache while the panels go by.
 constexpr int64_t kRowBlockBytes = 512 * 1024;
 
-// Weights that are fetched ahead of their use, since the processor's own prefetcher stops at every
-// page. One row is bound by memory and reads its panel once: a quarter of a page ahead, into the
-// first-level cache; nearer is too late for 4 bits, and farther slower for 8. A tile of several rows
-// fetches the panels after its own, into the second. Fetching past the end does nothing.
-constexpr int kFetchAheadBytes = 1024;
-
+// Weights are fetched ahead of their use, since the processor's own prefetcher stops at every page.
+// One row is bound by memory and reads its panel once: into the first-level cache, and from farther
+// into the second. A tile of several rows fetches the panels after its own, into the second. Fetching
+// past the end does nothing.
 template <class Format, int kRows>
 LARDER_INLINE void fetch_ahead(const std::byte* panel, int g, int64_t distance) {
   constexpr int kGroupShare = Format::kShape.chunk_bytes / Format::kGroupsPerChunk;
@@ -36,6 +34,7 @@ LARDER_INLINE void fetch_ahead(const std::byte* panel, int g, int64_t distance) 
   for (int i = 0; i < kGroupShare; i += 64) {
     if constexpr (kRows == 1) {
       prefetch(ahead + i);
+      if constexpr (kFetchFarBytes > 0) prefetch_l2(ahead + i - kFetchNearBytes + kFetchFarBytes);
     } else {
       prefetch_l2(ahead + i);
     }
@@ -95,7 +94,7 @@ LARDER_INLINE void add_integers(const Activations& x, const std::byte* const* pa
 template <class Format, int kRows, int kPanels>
 void tile(const MatmulArgs& args, int row, int panel, bool fetch) {
   const Activations x = rows_from(*args.xq, row);
-  const int64_t distance = kRows == 1 ? kFetchAheadBytes : kPanels * args.w->panel_stride_bytes;
+  const int64_t distance = kRows == 1 ? kFetchNearBytes : kPanels * args.w->panel_stride_bytes;
   const std::byte* panels[kPanels];
   for (int p = 0; p < kPanels; ++p) panels[p] = panel_of(*args.w, panel + p);
   Sums<kRows, kPanels> sums;

@@ -12,6 +12,8 @@ typedef I16 Mask16;
 
 inline constexpr int kTileRows = 2;
 inline constexpr int kTilePanels = 1;
+inline constexpr int kFetchNearBytes = 1024;
+inline constexpr int kFetchFarBytes = 0;
 inline constexpr int kAttentionRows = 2;
 inline constexpr int kAttentionVectors = 2;
 
