@@ -16,7 +16,7 @@ inline constexpr int kMaxBlockRows = 32 * kBlockedRows;
 inline constexpr int kBlockBytes = 640 * 1024;
 // Fewer rows do not pay for unpacking, nor does a last tile that lacks more.
 template <class Format>
-inline constexpr int kMinBlockedRows = 4 * kBlockedRows;
+inline constexpr int kMinBlockedRows = 3 * kBlockedRows;
 inline constexpr int kMinLastRows = 4;
 
 // What six rows bring to a group of columns.

@@ -136,6 +136,9 @@ void multiply_rows(const MatmulArgs& args, int row_begin, int row_end, int panel
   for (; row + kTileRows <= row_end; row += kTileRows) {
     tile<Format, kTileRows, kPanels>(args, row, panel, row == row_begin);
   }
+  if constexpr (kTileRows > 5) {
+    if (row + 5 == row_end) return tile<Format, 5, kPanels>(args, row, panel, row == row_begin);
+  }
   if constexpr (kTileRows > 4) {
     for (; row + 4 <= row_end; row += 4)
       tile<Format, 4, kPanels>(args, row, panel, row == row_begin);
