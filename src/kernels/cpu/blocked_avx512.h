@@ -10,7 +10,7 @@ namespace larder::LARDER_ISA_NAMESPACE {
 
 inline constexpr int kBlockedRows = 6;    // of a tile
 inline constexpr int kBlockedPanels = 2;  // of a tile
-inline constexpr int kBlockedCols = 256;  // of a piece of a panel
+inline constexpr int kBlockedCols = 512;  // of a piece of a panel
 inline constexpr int kMaxBlockRows = 32 * kBlockedRows;
 // Of what a block of rows brings, at most: it stays in the second-level cache.
 inline constexpr int kBlockBytes = 640 * 1024;
@@ -149,6 +149,16 @@ LARDER_INLINE int block_rows(int num_cols) {
   return min_of(tiles * kBlockedRows, kMaxBlockRows);
 }
 
+// What the tile's rows have added up to.
+template <int kPanels>
+LARDER_INLINE void write_tile(const MatmulArgs& args, int row_begin, int row_end, int panel,
+                              const V16* totals) {
+  for (int row = row_begin; row < row_end; ++row) {
+    for (int p = 0; p < kPanels; ++p)
+      write_sums(args, row, panel + p, totals[(row - row_begin) * kPanels + p]);
+  }
+}
+
 // The block's rows, kPanels panels.
 template <class Format, int kPanels>
 void blocked_panels(const MatmulArgs& args, int row_begin, int row_end, int panel,
@@ -164,13 +174,14 @@ void blocked_panels(const MatmulArgs& args, int row_begin, int row_end, int pane
     Piece<Format, kPanels> piece;
     unpack_piece<Format, kPanels>(args, panel, g, piece_groups, piece);
     for (int tile = 0; tile < tiles; ++tile, groups += piece_groups) {
+      V16* totals = block.totals + tile * kTileTotals;
       fetch_part<Format, kPanels>(args, panel, g, piece_groups, tile, tiles);
-      blocked_tile<Format, kPanels>(piece, piece_groups, groups, block.totals + tile * kTileTotals);
+      blocked_tile<Format, kPanels>(piece, piece_groups, groups, totals);
+      if (g + piece_groups < num_groups) continue;
+      // At once, so that the lines of the sums come while the next tile is worked out.
+      const int row = row_begin + tile * kBlockedRows;
+      write_tile<kPanels>(args, row, min_of(row + kBlockedRows, row_end), panel, totals);
     }
-  }
-  for (int row = row_begin; row < row_end; ++row) {
-    for (int p = 0; p < kPanels; ++p)
-      write_sums(args, row, panel + p, block.totals[(row - row_begin) * kPanels + p]);
   }
 }
 
