@@ -178,11 +178,20 @@ TEST_F(EngineTest, RunsRequestsOfManyThreads) {
 TEST_F(EngineTest, CancelFreesTheBlocksSoon) {
   engine_.start();
   Listener listener(3);
-  const std::uint64_t id = submit(listener, random_tokens(50, 1), 300, 3);
+  std::atomic<bool> is_cancelled = false;
+  Request made = request(random_tokens(50, 1), 300);
+  made.n = 3;
+  made.on_update = [&, hear = listener.callback()](RequestUpdate&& update) {
+    hear(std::move(update));
+    if (listener.num_tokens >= 6) is_cancelled.wait(false);  // lest it end before
+  };
+  const std::uint64_t id = engine_.submit(std::move(made));
   while (listener.num_tokens < 6) std::this_thread::sleep_for(1ms);
   EXPECT_GT(engine_.stats().kv.num_held, 0);
   const auto begin = std::chrono::steady_clock::now();
   engine_.cancel(id);
+  is_cancelled = true;
+  is_cancelled.notify_all();
   EXPECT_TRUE(listener.wait());
   EXPECT_EQ(listener.finish, FinishReason::kCancelled);
   while (engine_.stats().kv.num_held > 0) {
@@ -218,9 +227,23 @@ TEST_F(EngineTest, StopDrainsOrCancels) {
 }
 
 TEST_F(EngineTest, StopWithoutDrainCancels) {
+  Listener listener(2), other(1);
+  const auto stops = [&] {
+    try {
+      submit(other, {2}, 1);
+    } catch (const Error& error) {
+      return std::string(error.what()) == "the engine is stopping";
+    }
+    return false;
+  };
+  Request made = request(random_tokens(300, 1), 90);
+  made.n = 2;
+  made.on_update = [&, hear = listener.callback()](RequestUpdate&& update) {
+    hear(std::move(update));
+    while (!stops()) std::this_thread::sleep_for(1ms);  // lest it end before
+  };
+  engine_.submit(std::move(made));
   engine_.start();
-  Listener listener(2);
-  submit(listener, random_tokens(300, 1), 90, 2);
   engine_.stop(false);
   EXPECT_EQ(listener.finish, FinishReason::kCancelled);
   EXPECT_EQ(listener.num_open, 0);

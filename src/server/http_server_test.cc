@@ -14,8 +14,16 @@ namespace {
 
 using std::chrono::milliseconds;
 
+// Goes on until the client leaves, or somebody stops it.
 const std::string kStreamForever =
-    R"({"prompt":"abc","max_tokens":230,"ignore_eos":true,"stream":true,"n":8})";
+    R"({"prompt":"abc","max_tokens":10000000,"attention_window":32,"ignore_eos":true,"stream":true,"n":8})";
+
+// Drops no client that reads less than it is sent.
+ServerConfig patient() {
+  ServerConfig config;
+  config.limits.max_stream_buffer_bytes = std::size_t{1} << 30;
+  return config;
+}
 
 // Not operator+ with a literal in front: GCC 12 warns of an overlap that is none.
 std::string braced(const std::string& fields) { return fmt::format("{{{}}}", fields); }
@@ -314,47 +322,46 @@ TEST(HttpServer, SpecialTokensInUserTextStayText) {
 }
 
 TEST(HttpServer, DisconnectFreesBlocks) {
-  TestServer server;
+  TestServer server(patient());
   for (const bool streaming : {true, false}) {
     std::string body = kStreamForever;
     if (!streaming) body.replace(body.find("true,\"n\""), 4, "false");
     RawClient client(server.port());
     client.send(TestServer::request("/v1/completions", body));
     if (streaming) client.receive("data: ");
-    while (server.engine().stats().num_running == 0) std::this_thread::sleep_for(milliseconds(1));
+    ASSERT_TRUE(eventually([&] { return server.engine().stats().num_running > 0; }));
     client.close();
-    EXPECT_TRUE(server.becomes_idle(2));
+    EXPECT_TRUE(server.becomes_idle());
   }
-  EXPECT_LT(server.engine().stats().num_generated_tokens, 2u * 8 * 230);
-  EXPECT_NE(server.get("/metrics").body.find("finished_reason=\"abort\"} 1"), std::string::npos);
+  EXPECT_NE(server.get("/metrics").body.find("finished_reason=\"abort\"} 16"), std::string::npos);
 }
 
 TEST(HttpServer, FullLineIsRefused) {
   EngineConfig engine = TestServer::default_engine();
   engine.max_sequences = 1;
   engine.max_waiting = 1;
-  TestServer server({}, engine);
-  std::vector<std::unique_ptr<RawClient>> clients;
-  int num_refused = 0;
-  for (int i = 0; i < 6; ++i) {
-    clients.push_back(std::make_unique<RawClient>(server.port()));
-    clients.back()->send(TestServer::request("/v1/completions",
-                                             R"({"prompt":"abc","max_tokens":200,)"
-                                             R"("ignore_eos":true})"));
-  }
-  for (auto& client : clients) {
-    const auto answer = TestServer::split(client->receive());
-    EXPECT_TRUE(answer.status == 200 || answer.status == 503) << answer.status;
-    num_refused += answer.status == 503;
-  }
-  EXPECT_GT(num_refused, 0);
-  EXPECT_LT(num_refused, 6);
+  TestServer server(patient(), engine);
+  std::string body = kStreamForever;
+  body.replace(body.find("8}"), 1, "1");
+  RawClient running(server.port()), waiting(server.port());
+  running.send(TestServer::request("/v1/completions", body));
+  running.receive("data: ");
+  waiting.send(TestServer::request("/v1/completions", body));
+  ASSERT_TRUE(eventually([&] { return server.engine().stats().num_waiting == 1; }));
+  const std::string small = R"({"prompt":"abc","max_tokens":2})";
+  EXPECT_EQ(server.post("/v1/completions", small).status, 503);
+  running.close();
+  EXPECT_NE(waiting.receive("data: ").find("HTTP/1.1 200"), std::string::npos);
+  waiting.close();
+  ASSERT_TRUE(server.becomes_idle());
+  EXPECT_EQ(server.post("/v1/completions", small).status, 200);
 }
 
 TEST(HttpServer, DrainLetsRunningRequestsEnd) {
-  TestServer server;
+  TestServer server(patient());
   RawClient running(server.port()), idle(server.port());
-  running.send(TestServer::request("/v1/completions", kStreamForever, ""));
+  const std::string body = R"({"prompt":"abc","max_tokens":230,"ignore_eos":true,"stream":true,"n":8})";
+  running.send(TestServer::request("/v1/completions", body, ""));
   const std::string begun = running.receive("data: ");  // on a busy machine, all of it
   server.server().shutdown(true);
   EXPECT_NE((begun + running.receive("[DONE]")).find("[DONE]"), std::string::npos);
@@ -364,7 +371,7 @@ TEST(HttpServer, DrainLetsRunningRequestsEnd) {
 }
 
 TEST(HttpServer, DrainHasADeadline) {
-  ServerConfig config;
+  ServerConfig config = patient();
   config.drain_timeout = milliseconds(0);
   TestServer server(config);
   RawClient running(server.port());
@@ -376,7 +383,7 @@ TEST(HttpServer, DrainHasADeadline) {
 }
 
 TEST(HttpServer, SecondShutdownEndsAtOnce) {
-  ServerConfig config;
+  ServerConfig config = patient();
   config.drain_timeout = std::chrono::hours(1);
   TestServer server(config);
   RawClient running(server.port());
@@ -389,7 +396,7 @@ TEST(HttpServer, SecondShutdownEndsAtOnce) {
 }
 
 TEST(HttpServer, DeadEngineIsTold) {
-  TestServer server;
+  TestServer server(patient());
   RawClient running(server.port());
   running.send(TestServer::request("/v1/completions", kStreamForever));
   running.receive("data: ");
@@ -409,15 +416,10 @@ TEST(HttpServer, StalledReaderIsDropped) {
       R"({"prompt":"abc","max_tokens":230,"ignore_eos":true,"stream":true,"n":64,"logprobs":20})";
   stalled.send(TestServer::request("/v1/completions", many));
   EXPECT_TRUE(server.becomes_idle(60));
-  for (int i = 0; i < 400; ++i) {
-    if (server.get("/metrics")
-            .body.find("larder:dropped_streams_total{model_name=\"tiny\",engine=\"0\"} 1") !=
-        std::string::npos) {
-      return;
-    }
-    std::this_thread::sleep_for(milliseconds(20));
-  }
-  FAIL() << "the stream was not dropped";
+  EXPECT_TRUE(eventually([&] {
+    return server.get("/metrics").body.find(
+               "larder:dropped_streams_total{model_name=\"tiny\",engine=\"0\"} 1") != std::string::npos;
+  }));
 }
 
 TEST(HttpServer, ASignalBeforeItRunsIsHeard) {

@@ -92,6 +92,17 @@ class RawClient {
   bool closed_ = false;
 };
 
+// Asks until the answer is yes. False = it was not, after the seconds.
+template <class Condition>
+bool eventually(const Condition& condition, int seconds = 30) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(seconds);
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return true;
+}
+
 class TestServer {
  public:
   static constexpr int kMaxModelLen = 240;
@@ -179,12 +190,12 @@ class TestServer {
 
   // Waits until the engine has nothing to do. False = it still had, after the seconds.
   bool becomes_idle(int seconds = 10) {
-    for (int i = 0; i < seconds * 200; ++i) {
-      const EngineStats stats = engine_.stats();
-      if (stats.num_running == 0 && stats.num_waiting == 0 && stats.kv.num_held == 0) return true;
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    }
-    return false;
+    return eventually(
+        [&] {
+          const EngineStats stats = engine_.stats();
+          return stats.num_running == 0 && stats.num_waiting == 0 && stats.kv.num_held == 0;
+        },
+        seconds);
   }
 
  private:

@@ -1,5 +1,7 @@
 // The small parts: mailbox, keys and salts, the log line, what replies need of UTF-8.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -65,7 +67,7 @@ TEST(ApiKeys, MatchWithoutAScheme) {
 }
 
 TEST(ApiKeys, OfAFile) {
-  const std::string path = testing::TempDir() + "larder_units_test_keys";
+  const std::string path = fmt::format("{}larder_keys_{}", testing::TempDir(), ::getpid());
   std::vector<std::string> keys = {"given"};
   std::map<std::string, std::string> groups;
   const auto read = [&](const std::string& text) {
