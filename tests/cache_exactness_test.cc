@@ -29,7 +29,7 @@ class RealExactness : public ::testing::TestWithParam<Case> {
     if (kernels_ == nullptr) GTEST_SKIP() << "not on this machine";
     std::printf("on %s\n", kernels_->name);
     const KvTypes types = parse_kv_types(std::get<2>(GetParam()));
-    if (types != KvTypes{} && kernels_->isa != select_kernels().isa)
+    if (types != KvTypes{} && kernels_->attention != select_kernels().attention)
       GTEST_SKIP() << "codes are tested on the machine's best set, and in the kernels' own tests";
     // Some ten tokens a second: one model's warm prompt. engine_exactness_generic goes all ways.
     const std::string test = ::testing::UnitTest::GetInstance()->current_test_info()->name();

@@ -62,6 +62,7 @@ struct Peaks {
   double int4_ops = 0;
   double int8_ops = 0;
   double float_ops = 0;
+  double bf16_ops = 0;  // FP32's where the set multiplies no BF16
 
   Peaks() {
     constexpr std::int64_t kBytes = 256 << 20;
@@ -74,6 +75,10 @@ struct Peaks {
     int4_ops = best_rate([](int) { return machine_limits().multiply_int4(200000); });
     int8_ops = best_rate([](int) { return machine_limits().multiply_int8(200000); });
     float_ops = best_rate([](int) { return machine_limits().multiply_float(200000); });
+    const Isa isa = select_kernels().isa;
+    bf16_ops = isa != Isa::kAvx512Bf16 && isa != Isa::kAmx
+                   ? float_ops
+                   : best_rate([](int) { return isa_avx512_bf16::multiply_bf16(200000); });
   }
 };
 
@@ -155,6 +160,7 @@ void matmul_benchmark(benchmark::State& state, GgmlType type, int outputs, int i
     args.w = &w.packed[next++ % w.packed.size()];
     args.x = x.data();
     args.xq = int8 ? &xq : nullptr;
+    args.rounds_to_bf16 = true;
     args.y = y.data();
     args.num_rows = rows;
     args.ldx = inputs;
@@ -163,7 +169,9 @@ void matmul_benchmark(benchmark::State& state, GgmlType type, int outputs, int i
     benchmark::DoNotOptimize(y.data());
   }
   report(state, static_cast<double>(packed_size_bytes(w.packed[0])), 2.0 * rows * outputs * inputs,
-         int8 ? code_ops(type) : peaks().float_ops);
+         int8                       ? code_ops(type)
+         : type == GgmlType::kBF16 ? peaks().bf16_ops
+                                    : peaks().float_ops);
 }
 
 struct Heads {
@@ -341,6 +349,7 @@ int main(int argc, char** argv) {
   benchmark::AddCustomContext("int4", fmt::format("{:.0f} GOP/s", peaks.int4_ops / 1e9));
   benchmark::AddCustomContext("int8", fmt::format("{:.0f} GOP/s", peaks.int8_ops / 1e9));
   benchmark::AddCustomContext("fp32", fmt::format("{:.0f} GFLOP/s", peaks.float_ops / 1e9));
+  benchmark::AddCustomContext("bf16", fmt::format("{:.0f} GFLOP/s", peaks.bf16_ops / 1e9));
   larder::register_all();
   benchmark::RunSpecifiedBenchmarks();
 }

@@ -30,6 +30,9 @@ extern const MachineLimits kLimits;
 namespace isa_avx512 {
 extern const MachineLimits kLimits;
 }
+namespace isa_avx512_bf16 {
+std::int64_t multiply_bf16(int rounds);  // of BF16, as multiply_float()
+}
 
 // Those of the instruction set that the kernels use.
 inline const MachineLimits& machine_limits() {

@@ -31,7 +31,7 @@ void check_isa(Findings& findings) {
     const KernelTable& kernels = select_kernels();
     const char* forced = std::getenv("LARDER_ISA");
     const KernelTable* best = nullptr;
-    for (const Isa isa : {Isa::kGeneric, Isa::kAvx2, Isa::kAvx512, Isa::kAmx})
+    for (const Isa isa : kCpuIsas)
       if (const KernelTable* table = kernels_for(isa)) best = table;
     if (best != &kernels)
       findings.warn("instructions",

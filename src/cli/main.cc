@@ -22,13 +22,13 @@ constexpr const char* kDescription =
     "  larder bench -m model.gguf      tokens per second, time to first token\n"
     "  larder plan -m model.gguf       what it will take, before it takes it\n"
     "  larder doctor                   what would keep it from starting, or slow it down\n\n"
-    "LARDER_ISA=generic|avx2|avx512|amx chooses the instruction set (default: the machine's best).";
+    "LARDER_ISA=generic|avx2|avx512|avx512_bf16|amx chooses the instruction set (default: the machine's best).";
 
 // What the machine runs, best last: "generic avx2 avx512".
 void print_isas() {
   using larder::Isa;
   std::string names;
-  for (const Isa isa : {Isa::kGeneric, Isa::kAvx2, Isa::kAvx512, Isa::kAmx})
+  for (const Isa isa : larder::kCpuIsas)
     if (const larder::KernelTable* table = larder::kernels_for(isa))
       names += std::string(names.empty() ? "" : " ") + table->name;
   std::puts(names.c_str());

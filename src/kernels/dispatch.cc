@@ -50,6 +50,11 @@ bool has_avx512(const Features& f) {
          (f.leaf7_c & bit_AVX512VNNI) != 0;
 }
 
+bool has_avx512_bf16(const Features& f) {
+  constexpr unsigned kBf16 = 1U << 5;
+  return has_avx512(f) && (f.leaf7_1_a & kBf16) != 0;
+}
+
 // Linux lends the tile registers on request only, and then to every thread.
 bool ask_for_tiles() {
   constexpr long kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM
@@ -59,14 +64,33 @@ bool ask_for_tiles() {
 
 bool has_amx(const Features& f) {
   constexpr unsigned kTile = 1U << 24, kInt8 = 1U << 25;
-  return has_avx512(f) && f.saves(0x60000) && (f.leaf7_d & kTile) != 0 &&
+  return has_avx512_bf16(f) && f.saves(0x60000) && (f.leaf7_d & kTile) != 0 &&
          (f.leaf7_d & kInt8) != 0 && ask_for_tiles();
+}
+
+template <const KernelTable& kBase>
+void matmul_with_bf16(const MatmulArgs& args, int panel_begin, int panel_end) {
+  if (isa_avx512_bf16::multiplies(args)) return isa_avx512_bf16::matmul(args, panel_begin, panel_end);
+  kBase.matmul(args, panel_begin, panel_end);
+}
+
+// A table whose machine also has AVX-512 BF16.
+template <const KernelTable& kBase>
+KernelTable with_bf16(Isa isa, const char* name) {
+  KernelTable table = kBase;
+  table.isa = isa;
+  table.name = name;
+  table.matmul = matmul_with_bf16<kBase>;
+  return table;
 }
 
 }  // namespace
 
 const KernelTable* kernels_for(Isa isa) {
   static const Features features;
+  static const KernelTable avx512_bf16 =
+      with_bf16<isa_avx512::kTable>(Isa::kAvx512Bf16, "avx512_bf16");
+  static const KernelTable amx = with_bf16<isa_amx::kTable>(Isa::kAmx, "amx");
   switch (isa) {
     case Isa::kGeneric:
       return &isa_generic::kTable;
@@ -74,8 +98,10 @@ const KernelTable* kernels_for(Isa isa) {
       return has_avx2(features) ? &isa_avx2::kTable : nullptr;
     case Isa::kAvx512:
       return has_avx512(features) ? &isa_avx512::kTable : nullptr;
+    case Isa::kAvx512Bf16:
+      return has_avx512_bf16(features) ? &avx512_bf16 : nullptr;
     case Isa::kAmx:
-      return has_amx(features) ? &isa_amx::kTable : nullptr;
+      return has_amx(features) ? &amx : nullptr;
     case Isa::kCuda:
       return nullptr;
   }
@@ -83,16 +109,16 @@ const KernelTable* kernels_for(Isa isa) {
 }
 
 const KernelTable& select_kernels() {
-  constexpr Isa kBestFirst[] = {Isa::kAmx, Isa::kAvx512, Isa::kAvx2, Isa::kGeneric};
-  constexpr std::string_view kNames[] = {"amx", "avx512", "avx2", "generic"};
+  constexpr Isa kBestFirst[] = {Isa::kAmx, Isa::kAvx512Bf16, Isa::kAvx512, Isa::kAvx2, Isa::kGeneric};
+  constexpr std::string_view kNames[] = {"amx", "avx512_bf16", "avx512", "avx2", "generic"};
   const char* wanted = std::getenv("LARDER_ISA");
   const bool any = wanted == nullptr || *wanted == '\0';
-  for (int i = 0; i < 4; ++i) {
+  for (int i = 0; i < 5; ++i) {
     if (!any && kNames[i] != wanted) continue;
     if (const KernelTable* table = kernels_for(kBestFirst[i])) return *table;
     if (!any) throw_invalid("LARDER_ISA={}: this machine has not got it; leave it unset", wanted);
   }
-  throw_invalid("LARDER_ISA={}: unknown; use generic, avx2, avx512 or amx", wanted);
+  throw_invalid("LARDER_ISA={}: unknown; use generic, avx2, avx512, avx512_bf16 or amx", wanted);
 }
 
 }  // namespace larder

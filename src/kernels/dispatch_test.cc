@@ -20,7 +20,7 @@ TEST(Dispatch, TheEnvironmentChoosesOrIsRefused) {
   const std::string outside = named == nullptr ? "" : named;
   ASSERT_EQ(unsetenv("LARDER_ISA"), 0);
   const KernelTable* best = nullptr;
-  for (const Isa isa : {Isa::kGeneric, Isa::kAvx2, Isa::kAvx512, Isa::kAmx}) {
+  for (const Isa isa : kCpuIsas) {
     const KernelTable* table = kernels_for(isa);
     if (table == nullptr) continue;
     best = table;

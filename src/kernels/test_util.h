@@ -23,15 +23,18 @@ namespace larder::test {
 inline std::vector<const KernelTable*> tables() {
   if (std::getenv("LARDER_ISA") != nullptr) return {&select_kernels()};
   std::vector<const KernelTable*> found;
-  for (const Isa isa : {Isa::kGeneric, Isa::kAvx2, Isa::kAvx512, Isa::kAmx}) {
+  for (const Isa isa : kCpuIsas) {
+    if (isa == Isa::kAvx512Bf16) continue;  // one product more than AVX-512, see tables_of_products()
     if (const KernelTable* table = kernels_for(isa)) found.push_back(table);
   }
   return found;
 }
 
-// And AMX emulated where there is AVX-512: its products alone differ from AVX-512's.
+// And those that are others in their products alone: with AVX-512 BF16, and AMX emulated where there is
+// AVX-512.
 inline std::vector<const KernelTable*> tables_of_products() {
   std::vector<const KernelTable*> found = tables();
+  if (const KernelTable* table = kernels_for(Isa::kAvx512Bf16)) found.push_back(table);
   if (kernels_for(Isa::kAvx512) != nullptr) found.push_back(&isa_amx_emulated::kTable);
   return found;
 }

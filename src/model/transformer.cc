@@ -362,6 +362,7 @@ std::size_t Transformer::to_args(const float* x, int num_rows, const Products& p
     args[i] = {.w = product.w,
                .x = x,
                .xq = wants_int8(*product.w) ? &buffers_.quantized : nullptr,
+               .rounds_to_bf16 = limits_.activations == ActivationType::kInt8,
                .bias = product.bias,
                .y = product.y,
                .num_rows = product.twice ? 2 * num_rows : num_rows,

@@ -26,7 +26,7 @@
 namespace larder {
 
 enum class ActivationType {
-  kInt8,  // into quantised matrices; others take FP32 all the same
+  kInt8,  // into quantised matrices; BF16 ones take BF16 where the set multiplies it, else all take FP32
   kF32,   // everywhere: the reference path
 };
 

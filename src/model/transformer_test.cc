@@ -17,7 +17,7 @@ const char* const kModels[] = {"tiny_llama", "tiny_qwen2", "tiny_gemma3", "tiny_
 
 std::vector<const KernelTable*> all_kernels() {
   std::vector<const KernelTable*> tables;
-  for (const Isa isa : {Isa::kGeneric, Isa::kAvx2, Isa::kAvx512, Isa::kAmx})
+  for (const Isa isa : kCpuIsas)
     if (const KernelTable* kernels = kernels_for(isa)) tables.push_back(kernels);
   return tables;
 }

@@ -20,6 +20,9 @@
 #elif defined(LARDER_ISA_AVX2)
 #define LARDER_ISA_NAMESPACE isa_avx2
 #include "kernels/cpu/simd_avx2.h"
+#elif defined(LARDER_AVX512_BF16)  // beside LARDER_ISA_AVX512
+#define LARDER_ISA_NAMESPACE isa_avx512_bf16
+#include "kernels/cpu/simd_avx512.h"
 #elif defined(LARDER_ISA_AVX512)
 #define LARDER_ISA_NAMESPACE isa_avx512
 #include "kernels/cpu/simd_avx512.h"

@@ -16,6 +16,11 @@ extern const KernelTable kTable;
 namespace isa_amx {
 extern const KernelTable kTable;
 }
+// What AVX-512 BF16 adds to the two before it: products of BF16 weights with rounded activations.
+namespace isa_avx512_bf16 {
+bool multiplies(const MatmulArgs& args);
+void matmul(const MatmulArgs& args, int panel_begin, int panel_end);
+}  // namespace isa_avx512_bf16
 // Compiled into the tests alone: isa_amx with its tile instructions written in C++.
 namespace isa_amx_emulated {
 extern const KernelTable kTable;

@@ -1,0 +1,23 @@
+// What VDPBF16PS gives: in a file of its own, since machines with AVX-512 may lack it.
+#include "machine_limits.h"
+
+#include "kernels/cpu/simd.h"
+
+namespace larder::LARDER_ISA_NAMESPACE {
+
+std::int64_t multiply_bf16(int rounds) {
+  constexpr int kSums = 12;  // enough to hide the latency
+  const __m512i ones = _mm512_set1_epi32(0x3F803F80 | (rounds & 1));
+  __m512bh pair;
+  memcpy(&pair, &ones, sizeof pair);
+  V16 sum[kSums];
+  for (V16& s : sum) s = zero();
+  for (int i = 0; i < rounds; ++i) {
+    for (V16& s : sum) s = _mm512_dpbf16_ps(s, pair, pair);
+  }
+  float total = 0;
+  for (const V16& s : sum) total += reduce_add(s);
+  return int64_t{rounds} * kSums * 64 + (total == -1.0F ? 1 : 0);
+}
+
+}  // namespace larder::LARDER_ISA_NAMESPACE

@@ -1,0 +1,167 @@
+// Products of BF16 weights with activations rounded to BF16: VDPBF16PS takes two columns at a time, their
+// products exact, and adds them to FP32 sums in order of the columns. Rows go by pieces of two panels that
+// stay in the first-level cache; one row has the bits that it has among many.
+#include "kernels/cpu/simd.h"
+
+#include "kernels/cpu/tables.h"
+
+namespace larder::LARDER_ISA_NAMESPACE {
+namespace {
+
+constexpr int kRowsOfTile = 6;
+constexpr int kPairBytes = kPanelRows * 4;  // two columns of a panel
+constexpr int kPiecePairs = 128;            // of a piece of a panel
+constexpr int kFetchAheadBytes = 4096;
+// Of the rows that stay in the second-level cache while the panels go by.
+constexpr int kBlockBytes = 512 * 1024;
+constexpr int kMaxBlockRows = 32 * kRowsOfTile;
+// A row is longer than its columns, so that rows do not share the cache's sets.
+constexpr int kRowPadBytes = 128;
+
+LARDER_INLINE const std::byte* panel_of(const PackedMatrix& w, int panel) {
+  return w.data + panel * w.panel_stride_bytes;
+}
+LARDER_INLINE int num_pairs(const MatmulArgs& args) { return (args.w->num_cols + 1) / 2; }
+LARDER_INLINE int row_bytes(int pairs) { return (pairs * 4 + 63) / 64 * 64 + kRowPadBytes; }
+LARDER_INLINE int block_rows(int pairs) {
+  return min_of(kBlockBytes / row_bytes(pairs) / kRowsOfTile * kRowsOfTile, kMaxBlockRows);
+}
+
+struct Block {
+  uint8_t rows[kBlockBytes];
+  V16 totals[kMaxBlockRows * 2];
+};
+
+LARDER_INLINE void round_row(const float* x, int cols, uint8_t* to) {
+  for (int c = 0; c < cols; c += 16) {
+    const V16 v = cols - c >= 16 ? load(x + c) : load_partial(x + c, cols - c);
+    const __m256bh rounded = _mm512_cvtneps_pbh(v);
+    memcpy(to + 2 * c, &rounded, sizeof rounded);
+  }
+}
+
+LARDER_INLINE V16 dot_pairs(V16 sum, V16 weights, V16 x) {
+  __m512bh w;
+  __m512bh pair;
+  memcpy(&w, &weights, sizeof w);
+  memcpy(&pair, &x, sizeof pair);
+  return _mm512_dpbf16_ps(sum, w, pair);
+}
+
+// A piece of kPanels neighbouring panels, and what is fetched meanwhile.
+struct Piece {
+  const std::byte* weights;  // of the first panel
+  int64_t panel_stride;
+  int pairs;
+  int64_t fetch_distance;  // from the weights to what is fetched
+  int fetch_begin;         // pairs of each panel
+  int fetch_end;
+};
+
+// Adds the piece's columns of kRows rows to their totals.
+template <int kRows, int kPanels>
+void tile(const Piece& piece, const uint8_t* rows, int row_stride, V16* totals) {
+  V16 sum[kRows][kPanels];
+  for (int r = 0; r < kRows; ++r) {
+    for (int p = 0; p < kPanels; ++p) sum[r][p] = totals[r * kPanels + p];
+  }
+  const std::byte* fetch = piece.weights + piece.fetch_distance;
+  const int num_fetched = piece.fetch_end - piece.fetch_begin;
+  int fetched = piece.fetch_begin;
+  int due = 0;
+  for (int i = 0; i < piece.pairs; ++i) {
+    V16 w[kPanels];
+    for (int p = 0; p < kPanels; ++p)
+      w[p] = load(reinterpret_cast<const float*>(piece.weights + p * piece.panel_stride + i * kPairBytes));
+    for (due += num_fetched; due > 0; due -= piece.pairs, ++fetched) {
+      for (int p = 0; p < kPanels; ++p) prefetch(fetch + p * piece.panel_stride + fetched * kPairBytes);
+    }
+    for (int r = 0; r < kRows; ++r) {
+      float pair;
+      memcpy(&pair, rows + r * row_stride + i * 4, sizeof pair);
+      const V16 x = set1(pair);
+      for (int p = 0; p < kPanels; ++p) sum[r][p] = dot_pairs(sum[r][p], w[p], x);
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int p = 0; p < kPanels; ++p) totals[r * kPanels + p] = sum[r][p];
+  }
+}
+
+template <int kPanels>
+void tile_of(int num_rows, const Piece& piece, const uint8_t* rows, int row_stride, V16* totals) {
+  switch (num_rows) {
+    case 1:
+      return tile<1, kPanels>(piece, rows, row_stride, totals);
+    case 2:
+      return tile<2, kPanels>(piece, rows, row_stride, totals);
+    case 3:
+      return tile<3, kPanels>(piece, rows, row_stride, totals);
+    case 4:
+      return tile<4, kPanels>(piece, rows, row_stride, totals);
+    case 5:
+      return tile<5, kPanels>(piece, rows, row_stride, totals);
+    default:
+      return tile<6, kPanels>(piece, rows, row_stride, totals);
+  }
+}
+
+LARDER_INLINE void write_sums(const MatmulArgs& args, int row, int panel, V16 sum) {
+  const int first = panel * kPanelRows;
+  const int lanes = min_of(kPanelRows, args.w->num_rows - first);
+  if (args.bias != nullptr) sum = add(sum, load_lanes(args.bias + first, lanes));
+  store_lanes(args.y + row * args.ldy + first, sum, lanes);
+}
+
+// Rows [row, row + num_rows), which the block holds, of kPanels panels.
+template <int kPanels>
+void block_of_panels(const MatmulArgs& args, int row, int num_rows, int panel, Block& block) {
+  const int pairs = num_pairs(args);
+  const int row_stride = row_bytes(pairs);
+  memset(block.totals, 0, static_cast<size_t>(num_rows * kPanels) * sizeof(V16));
+  const int num_tiles = (num_rows + kRowsOfTile - 1) / kRowsOfTile;
+  for (int pair = 0; pair < pairs; pair += kPiecePairs) {
+    Piece piece;
+    piece.weights = panel_of(*args.w, panel) + pair * kPairBytes;
+    piece.panel_stride = args.w->panel_stride_bytes;
+    piece.pairs = min_of(kPiecePairs, pairs - pair);
+    // One tile fetches just ahead of itself; several share out the piece behind theirs, since a core has
+    // only so many fetches under way.
+    piece.fetch_distance = num_tiles == 1 ? kFetchAheadBytes : piece.pairs * kPairBytes;
+    for (int t = 0; t < num_tiles; ++t) {
+      const int r = t * kRowsOfTile;
+      piece.fetch_begin = piece.pairs * t / num_tiles;
+      piece.fetch_end = piece.pairs * (t + 1) / num_tiles;
+      tile_of<kPanels>(min_of(kRowsOfTile, num_rows - r), piece,
+                       block.rows + r * row_stride + pair * 4, row_stride,
+                       block.totals + r * kPanels);
+    }
+  }
+  for (int r = 0; r < num_rows; ++r) {
+    for (int p = 0; p < kPanels; ++p)
+      write_sums(args, row + r, panel + p, block.totals[r * kPanels + p]);
+  }
+}
+
+}  // namespace
+
+bool multiplies(const MatmulArgs& args) {
+  return args.w->format == PackedFormat::kBF16 && args.rounds_to_bf16 &&
+         block_rows(num_pairs(args)) > 0;
+}
+
+void matmul(const MatmulArgs& args, int panel_begin, int panel_end) {
+  const int pairs = num_pairs(args);
+  const int most_rows = block_rows(pairs);
+  Block block;
+  for (int row = 0; row < args.num_rows; row += most_rows) {
+    const int rows = min_of(most_rows, args.num_rows - row);
+    for (int r = 0; r < rows; ++r)
+      round_row(args.x + (row + r) * args.ldx, args.w->num_cols, block.rows + r * row_bytes(pairs));
+    int panel = panel_begin;
+    for (; panel + 2 <= panel_end; panel += 2) block_of_panels<2>(args, row, rows, panel, block);
+    if (panel < panel_end) block_of_panels<1>(args, row, rows, panel, block);
+  }
+}
+
+}  // namespace larder::LARDER_ISA_NAMESPACE

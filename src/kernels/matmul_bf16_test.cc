@@ -1,0 +1,107 @@
+// Products of BF16 weights whose activations may be rounded: against double precision, and bit against bit.
+#include <cmath>
+#include <cstring>
+#include <span>
+
+#include "kernels/test_util.h"
+
+namespace larder {
+namespace {
+
+using test::TestMatrix;
+
+constexpr int kRows = 53;  // of the matrix: an odd number of panels, the last one partial
+
+// Of x [rows, w.num_cols], panels [begin, end).
+void multiply(const KernelTable& table, const TestMatrix& w, std::span<const float> x,
+              std::span<float> y, bool rounds, int begin = 0, int end = -1) {
+  const auto bias = test::random_values(kRows, 9);
+  MatmulArgs args;
+  args.w = &w.packed;
+  args.x = x.data();
+  args.rounds_to_bf16 = rounds;
+  args.bias = bias.data();
+  args.y = y.data();
+  args.num_rows = static_cast<int>(y.size()) / w.packed.num_rows;
+  args.ldx = w.packed.num_cols;
+  args.ldy = w.packed.num_rows;
+  table.matmul(args, begin, end < 0 ? w.packed.num_panels() : end);
+}
+
+std::vector<const KernelTable*> tables_with_bf16() {
+  std::vector<const KernelTable*> found;
+  for (const Isa isa : {Isa::kAvx512Bf16, Isa::kAmx})
+    if (const KernelTable* table = kernels_for(isa)) found.push_back(table);
+  return found;
+}
+
+TEST(MatmulBf16, RoundsActivationsAndNothingElse) {
+  const auto tables = tables_with_bf16();
+  if (tables.empty()) GTEST_SKIP() << "needs AVX-512 BF16";
+  const auto bias = test::random_values(kRows, 9);
+  for (const int cols : {1, 2, 77, 768}) {
+    const TestMatrix w(GgmlType::kBF16, kRows, cols);
+    constexpr int kBatch = 20;
+    const auto x = test::random_values(static_cast<std::size_t>(kBatch * cols), 5);
+    for (const KernelTable* table : tables) {
+      std::vector<float> y(kBatch * kRows);
+      multiply(*table, w, x, y, true);
+      for (int r = 0; r < kBatch; ++r) {
+        for (int n = 0; n < kRows; ++n) {
+          double sum = bias[static_cast<std::size_t>(n)];
+          double size = std::abs(sum);
+          for (int c = 0; c < cols; ++c) {
+            const double rounded =
+                bfloat16_to_float(float_to_bfloat16(x[static_cast<std::size_t>(r * cols + c)]));
+            const double term = rounded * double{w.values[static_cast<std::size_t>(n * cols + c)]};
+            sum += term;
+            size += std::abs(term);
+          }
+          ASSERT_NEAR(y[static_cast<std::size_t>(r * kRows + n)], sum, size * 1e-5)
+              << table->name << " columns " << cols << " row " << r << " out " << n;
+        }
+      }
+    }
+  }
+}
+
+// Few columns, and so many that rows go in several blocks and panels in several pieces.
+TEST(MatmulBf16, ARowHasTheSameBitsInEveryBatchAndRange) {
+  const auto tables = tables_with_bf16();
+  if (tables.empty()) GTEST_SKIP() << "needs AVX-512 BF16";
+  for (const int cols : {77, 5000}) {
+    const TestMatrix w(GgmlType::kBF16, kRows, cols);
+    constexpr std::size_t kBatch = 133;
+    const auto width = static_cast<std::size_t>(cols);
+    const auto x = test::random_values(kBatch * width, 5);
+    for (const KernelTable* table : tables) {
+      std::vector<float> alone(kBatch * kRows), together(kBatch * kRows);
+      for (std::size_t r = 0; r < kBatch; ++r)
+        multiply(*table, w, std::span(x).subspan(r * width, width),
+                 std::span(alone).subspan(r * kRows, kRows), true);
+      for (const std::size_t rows : {2, 3, 4, 5, 6, 7, 11, 64, 133}) {
+        const std::span<float> some = std::span(together).first(rows * kRows);
+        multiply(*table, w, x, some, true, 0, 1);
+        multiply(*table, w, x, some, true, 1);
+        EXPECT_EQ(std::memcmp(some.data(), alone.data(), some.size_bytes()), 0)
+            << table->name << " columns " << cols << " rows " << rows;
+      }
+    }
+  }
+}
+
+TEST(MatmulBf16, OtherSetsKeepFullPrecision) {
+  const TestMatrix w(GgmlType::kBF16, kRows, 77);
+  const auto x = test::random_values(7 * 77, 5);
+  for (const Isa isa : {Isa::kGeneric, Isa::kAvx2, Isa::kAvx512}) {
+    const KernelTable* table = kernels_for(isa);
+    if (table == nullptr) continue;
+    std::vector<float> may(7 * kRows), must_not(7 * kRows);
+    multiply(*table, w, x, may, true);
+    multiply(*table, w, x, must_not, false);
+    EXPECT_TRUE(test::same_bits(may, must_not)) << table->name;
+  }
+}
+
+}  // namespace
+}  // namespace larder
