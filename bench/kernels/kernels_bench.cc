@@ -255,11 +255,13 @@ void attention_benchmark(benchmark::State& state, const AttentionCase& test) {
     args.scale = 1 / std::sqrt(static_cast<float>(heads.head_dim));
     args.sequences = &sequence;
     args.num_sequences = 1;
+    args.rounds_to_bf16 = true;
     op.run(kernels, args);
     benchmark::DoNotOptimize(out.data());
   }
   const double pairs = num_tokens * (context - (num_tokens - 1) / 2.0);
-  report(state, static_cast<double>(bytes), pairs * width * 4, peaks().float_ops);
+  report(state, static_cast<double>(bytes), pairs * width * 4,
+         has_codes(types.k) ? peaks().float_ops : peaks().bf16_ops);
 }
 
 // A step's keys, values and queries of one layer on one thread: with one sequence nobody shares them.

@@ -36,29 +36,22 @@ constexpr Shape kShapes[] = {
     {4, 2, 40, 0, {KvType::kBF16, KvType::kInt8}},
 };
 
-// Codes multiply queries and weights in 16 bits; those of 4 bits stand for halves, and what takes
-// them off a sum is rounded, too.
-double tolerance(KvTypes types) {
-  if (types.k == KvType::kInt4) return 6e-4;
-  return has_codes(types.k) || has_codes(types.v) ? 3e-4 : 5e-6;
-}
-
 TEST(Attention, MatchesDoublePrecision) {
   ThreadPool pool(2);
   for (const Shape& shape : kShapes) {
     const int length = 700;
     Sequence sequence(shape, length, 11);
     if (shape.head_dim % 64 == 0) sequence.use_random_basis(7);
-    for (const KernelTable* table : test::tables()) {
+    for (const KernelTable* table : test::tables_of_attention()) {
       sequence.store(*table, 1);
       const auto out = sequence.run(*table, pool, length);
       for (const int t : {0, 1, 15, 16, 63, 64, 300, 511, 512, 575, 699}) {
         for (int head = 0; head < shape.num_heads; ++head) {
-          const auto expected = sequence.reference(t, head);
+          const auto expected = sequence.reference(t, head, test::multiplies_bf16(*table));
           for (int d = 0; d < shape.head_dim; ++d) {
             ASSERT_NEAR(
                 out[static_cast<std::size_t>((t * shape.num_heads + head) * shape.head_dim + d)],
-                expected[static_cast<std::size_t>(d)], tolerance(shape.types))
+                expected[static_cast<std::size_t>(d)], attention_tolerance(shape.types, *table))
                 << table->name << ' ' << shape << " token " << t << " head " << head;
           }
         }
@@ -74,7 +67,7 @@ TEST(Attention, ChunksThreadsAndBlocksDoNotChangeABit) {
     const int length = 1050;
     Sequence sequence(shape, length, 11);
     if (shape.head_dim % 64 == 0) sequence.use_random_basis(7);
-    for (const KernelTable* table : test::tables()) {
+    for (const KernelTable* table : test::tables_of_attention()) {
       // Generic is slow: the shapes that differ most.
       if (table->isa == Isa::kGeneric && shape.head_dim > 80) continue;
       sequence.store(*table, 1);
@@ -130,7 +123,7 @@ void expect_neighbours_do_not_matter(const Shape& shape, const KernelTable* tabl
 // Several sequences in a batch, prefill beside decode, each as if alone.
 TEST(Attention, NeighboursInABatchDoNotChangeABit) {
   for (const KvTypes types : {kF16, kBF16, kInt8, kInt4}) {
-    for (const KernelTable* table : test::tables()) {
+    for (const KernelTable* table : test::tables_of_attention()) {
       expect_neighbours_do_not_matter({9, 3, 64, 0, types}, table);
     }
   }
@@ -140,7 +133,7 @@ TEST(Attention, NeighboursInABatchDoNotChangeABit) {
 TEST(Attention, SplitsMergedApartHaveTheSameBits) {
   const Shape shape = {8, 2, 128, 0};
   for (const auto& [window, types] : {std::pair{0, kF16}, {700, kF16}, {700, kInt8}, {0, kInt4}}) {
-    for (const KernelTable* table : test::tables()) {
+    for (const KernelTable* table : test::tables_of_attention()) {
       Shape windowed = shape;
       windowed.window = window;
       windowed.types = types;

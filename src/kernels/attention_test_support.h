@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <numbers>
 #include <numeric>
 #include <ostream>
 #include <span>
@@ -28,6 +29,15 @@ inline std::ostream& operator<<(std::ostream& out, const Shape& shape) {
              << static_cast<int>(shape.types.v);
 }
 
+// From Sequence::reference(). Where BF16 is multiplied, the reference is of rounded queries, keys and values,
+// and softmax weights keep 8 bits. Codes multiply queries and weights in 16 bits; those of 4 bits stand for
+// halves, and what takes them off a sum is rounded, too.
+inline double attention_tolerance(KvTypes types, const KernelTable& table) {
+  if (test::multiplies_bf16(table) && (!has_codes(types.k) || !has_codes(types.v))) return 4e-3;
+  if (types.k == KvType::kInt4) return 6e-4;
+  return has_codes(types.k) || has_codes(types.v) ? 3e-4 : 5e-6;
+}
+
 // Bytes that a block may hold where no token is stored: for floats any finite value, for codes and
 // their scales anything.
 inline void fill_with_garbage(KvType type, std::span<std::byte> bytes, std::mt19937& random) {
@@ -41,6 +51,10 @@ inline void fill_with_garbage(KvType type, std::span<std::byte> bytes, std::mt19
         type == KvType::kF16 ? float_to_half(value) : float_to_bfloat16(value);
     std::memcpy(&bytes[i], &bits, 2);
   }
+}
+
+inline double maybe_rounded(double value, bool rounds) {
+  return rounds ? bfloat16_to_float(float_to_bfloat16(static_cast<float>(value))) : value;
 }
 
 inline int byte_at(const std::byte* p, int at) { return std::to_integer<int>(p[at]); }
@@ -217,6 +231,7 @@ class Sequence {
     args.num_heads = shape_.num_heads;
     args.scale = 1 / std::sqrt(static_cast<float>(shape_.head_dim));
     args.window = shape_.window;
+    args.rounds_to_bf16 = true;  // where the table multiplies BF16
     if (!q_sinks.empty()) args.q_sinks = q_sinks_basis_.data();
     return args;
   }
@@ -258,9 +273,15 @@ class Sequence {
     return known;
   }
 
-  // Token t, head h, in double precision, from K and V as stored.
-  std::vector<double> reference(int t, int head) const {
+  // Token t, head h, in double precision, from K and V as stored. rounds: queries, keys and values to BF16
+  // first, where they are floats.
+  std::vector<double> reference(int t, int head, bool rounds = false) const {
     const int dim = shape_.head_dim;
+    const bool rounds_k = rounds && !has_codes(shape_.types.k);
+    const bool rounds_v = rounds && !has_codes(shape_.types.v);
+    // As scores are: logarithms to base 2.
+    const double query_scale = rounds_k ? std::numbers::log2e / std::sqrt(dim) : 1;
+    const double score_scale = rounds_k ? std::numbers::ln2 : 1 / std::sqrt(dim);
     const int kv_head = head / (shape_.num_heads / shape_.num_kv_heads);
     const int first = first_seen(t);
     std::vector<int> keys;
@@ -273,10 +294,11 @@ class Sequence {
       const std::vector<float>& from =
           key < sinks() && sinks() < first ? q_sinks_basis_ : q_basis_;
       for (int d = 0; d < dim; ++d) {
-        score += stored(true, key, kv_head, d) *
-                 from[static_cast<std::size_t>((t * shape_.num_heads + head) * dim + d)];
+        const double value = from[static_cast<std::size_t>((t * shape_.num_heads + head) * dim + d)];
+        score += maybe_rounded(stored(true, key, kv_head, d), rounds_k) *
+                 maybe_rounded(value * query_scale, rounds_k);
       }
-      weights.push_back(score / std::sqrt(dim));
+      weights.push_back(score * score_scale);
     }
     const double largest = *std::max_element(weights.begin(), weights.end());
     double total = 0;
@@ -285,7 +307,8 @@ class Sequence {
     for (std::size_t i = 0; i < keys.size(); ++i) {
       const double weight = weights[i] / total;
       for (int d = 0; d < dim; ++d)
-        out[static_cast<std::size_t>(d)] += weight * stored(false, keys[i], kv_head, d);
+        out[static_cast<std::size_t>(d)] +=
+            weight * maybe_rounded(stored(false, keys[i], kv_head, d), rounds_v);
     }
     if (shape_.types.v == KvType::kInt4) turn(out.data(), dim);
     return out;

@@ -35,16 +35,16 @@ TEST(Attention, SequencesWithWindowAndSinksMatchDoublePrecision) {
   const int length = 1300;
   for (const auto& [streaming, types] : streaming_cases()) {
     Sequence sequence = streaming_sequence(streaming, length, types);
-    for (const KernelTable* table : test::tables()) {
+    for (const KernelTable* table : test::tables_of_attention()) {
       sequence.store(*table, 1);
       const auto out = sequence.run(*table, pool, length);
       for (const int t : {0, 15, 36, 63, 84, 85, 115, 116, 117, 300, 663, 664, 1023, 1024, 1299}) {
         for (int head = 0; head < 4; ++head) {
-          const auto expected = sequence.reference(t, head);
+          const auto expected = sequence.reference(t, head, test::multiplies_bf16(*table));
           for (int d = 0; d < 24; ++d) {
             ASSERT_NEAR(out[static_cast<std::size_t>((t * 4 + head) * 24 + d)],
                         expected[static_cast<std::size_t>(d)],
-                        has_codes(types.k) ? 3e-4 : 5e-6)
+                        attention_tolerance(types, *table))
                 << table->name << " window " << streaming.window << " sinks "
                 << streaming.num_sinks << " token " << t;
           }
@@ -61,7 +61,7 @@ TEST(Attention, SequencesWithWindowAndSinksAreExact) {
   const int length = 1300;
   for (const auto& [streaming, types] : streaming_cases()) {
     Sequence sequence = streaming_sequence(streaming, length, types);
-    for (const KernelTable* table : test::tables()) {
+    for (const KernelTable* table : test::tables_of_attention()) {
       sequence.store(*table, 1);
       const auto whole = sequence.run(*table, one, length);
       for (const int chunk : {1, 7, 100}) {

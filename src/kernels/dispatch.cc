@@ -81,6 +81,8 @@ KernelTable with_bf16(Isa isa, const char* name) {
   table.isa = isa;
   table.name = name;
   table.matmul = matmul_with_bf16<kBase>;
+  table.attention = isa_avx512_bf16::attention;
+  table.merge_attention = isa_avx512_bf16::merge_attention;
   return table;
 }
 

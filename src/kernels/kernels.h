@@ -175,6 +175,9 @@ struct AttentionArgs {
   // sinks once keys between them and its window are out of its sight, that is from position
   // window + num_sinks on.
   const float* q_sinks = nullptr;
+  // FP16 and BF16 keys and values, queries and softmax weights may be rounded to BF16 before they are
+  // multiplied, see MatmulArgs.
+  bool rounds_to_bf16 = false;
   KeySharing sharing = {};  // for attention_batch(), whose host cannot read the sequences
 };
 

@@ -24,7 +24,7 @@ inline std::vector<const KernelTable*> tables() {
   if (std::getenv("LARDER_ISA") != nullptr) return {&select_kernels()};
   std::vector<const KernelTable*> found;
   for (const Isa isa : kCpuIsas) {
-    if (isa == Isa::kAvx512Bf16) continue;  // one product more than AVX-512, see tables_of_products()
+    if (isa == Isa::kAvx512Bf16) continue;  // AVX-512 but for products and attention, see below
     if (const KernelTable* table = kernels_for(isa)) found.push_back(table);
   }
   return found;
@@ -37,6 +37,17 @@ inline std::vector<const KernelTable*> tables_of_products() {
   if (const KernelTable* table = kernels_for(Isa::kAvx512Bf16)) found.push_back(table);
   if (kernels_for(Isa::kAvx512) != nullptr) found.push_back(&isa_amx_emulated::kTable);
   return found;
+}
+
+// And the one whose attention rounds to BF16.
+inline std::vector<const KernelTable*> tables_of_attention() {
+  std::vector<const KernelTable*> found = tables();
+  if (std::getenv("LARDER_ISA") != nullptr) return found;
+  if (const KernelTable* table = kernels_for(Isa::kAvx512Bf16)) found.push_back(table);
+  return found;
+}
+inline bool multiplies_bf16(const KernelTable& table) {
+  return table.isa == Isa::kAvx512Bf16 || table.isa == Isa::kAmx;
 }
 
 inline std::vector<float> random_values(std::size_t count, unsigned seed, float spread = 1) {

@@ -476,6 +476,7 @@ void Transformer::attend(const ForwardBatch& batch, const KvStorage& storage, in
                                .sequences = sequences.data(),
                                .num_sequences = static_cast<int>(sequences.size()),
                                .q_sinks = has_sinks(batch, layer) ? buffers_.q_sinks : nullptr,
+                               .rounds_to_bf16 = limits_.activations == ActivationType::kInt8,
                                .sharing = is_last(layer) ? batch.logit_sharing : group.sharing});
 }
 

@@ -9,6 +9,9 @@
 #include "kernels/cpu/attention_codes.h"
 #include "kernels/cpu/attention_float.h"
 #include "kernels/cpu/hadamard.h"
+#if defined(LARDER_AVX512_BF16)
+#include "kernels/cpu/bf16/attention_bf16.h"
+#endif
 
 namespace larder::LARDER_ISA_NAMESPACE {
 namespace {
@@ -29,6 +32,10 @@ LARDER_INLINE const std::byte* head_in_block(const Work& work, int position,
 // Into scores, from row q on.
 template <int kRows>
 void score_rows(const Work& work, const KeyTile& tile, const Queries& q, float* scores) {
+#if defined(LARDER_AVX512_BF16)
+  if (multiplies_pairs(work.args, work.args.kv.types.k))
+    return score_rows_pairs<kRows>(work, tile, q.words, scores);
+#endif
   switch (work.args.kv.types.k) {
     case KvType::kF16:
       return score_rows_float<KvType::kF16, kRows>(work, tile, q.values, scores);
@@ -43,6 +50,10 @@ void score_rows(const Work& work, const KeyTile& tile, const Queries& q, float* 
 
 template <int kRows>
 void add_values(const Work& work, const KeyTile& tile, int row, const Partial& partial) {
+#if defined(LARDER_AVX512_BF16)
+  if (multiplies_pairs(work.args, work.args.kv.types.v))
+    return add_values_pairs<kRows>(work, tile, row, partial);
+#endif
   switch (work.args.kv.types.v) {
     case KvType::kF16:
       return add_values_float<KvType::kF16, kRows>(work, tile, row, partial);
@@ -214,7 +225,13 @@ void run_split(const Work& work, int split, const Partial& partial) {
       const int64_t num_seeing = int64_t{last_seeing - work.first_position + 1} * work.group;
       if (num_seeing < row_end) row_end = static_cast<int>(num_seeing);
     }
-    tile_all_rows<kAttentionRows>(work, key_tile(work, key, end), first_row, row_end, partial);
+    KeyTile tile = key_tile(work, key, end);
+#if defined(LARDER_AVX512_BF16)
+    TilePairs pairs;
+    tile.pairs = &pairs;
+    store_pairs(work, tile, pairs);
+#endif
+    tile_all_rows<kAttentionRows>(work, tile, first_row, row_end, partial);
   }
 }
 
@@ -309,6 +326,9 @@ void prepare_queries(const Work& work, const float* q, const Queries& to) {
     const Queries row = to.row(r, work.dim);
     for (int d = 0; d < work.dim; ++d) row.values[d] = from[d] * scale;
     for (int d = work.dim; d < work.padded_dim; ++d) row.values[d] = 0;
+#if defined(LARDER_AVX512_BF16)
+    if (multiplies_pairs(work.args, work.args.kv.types.k)) pair_query(work, row);
+#endif
     if (work.args.kv.types.k == KvType::kInt8) quantize_query_int8(work, row);
     if (work.args.kv.types.k == KvType::kInt4) quantize_query_int4(work, row);
   }

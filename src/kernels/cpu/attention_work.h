@@ -70,6 +70,8 @@ struct Work {
   bool sees(int begin, int end) const { return begin < sinks || end > first_key(0); }
 };
 
+struct TilePairs;  // bf16/attention_bf16.h
+
 // The blocks of a tile of keys, this head's part. Those that no row sees repeat one that is seen:
 // masked, never used.
 struct KeyTile {
@@ -79,6 +81,7 @@ struct KeyTile {
   const std::byte* v[kTileBlocks];
   const std::byte* next_k[kTileBlocks];  // of the tile after it, to be fetched ahead
   const std::byte* next_v[kTileBlocks];
+  const TilePairs* pairs;  // where AVX-512 BF16 multiplies them
 };
 
 }  // namespace

@@ -16,10 +16,14 @@ extern const KernelTable kTable;
 namespace isa_amx {
 extern const KernelTable kTable;
 }
-// What AVX-512 BF16 adds to the two before it: products of BF16 weights with rounded activations.
+// What AVX-512 BF16 adds to the two before it: products of BF16 weights with rounded activations, and
+// attention.
 namespace isa_avx512_bf16 {
 bool multiplies(const MatmulArgs& args);
 void matmul(const MatmulArgs& args, int panel_begin, int panel_end);
+void attention(const AttentionArgs& args, const AttentionTask& task, std::byte* scratch);
+void merge_attention(const AttentionArgs& args, const AttentionTask& task, std::byte* partials,
+                     std::int64_t stride_bytes);
 }  // namespace isa_avx512_bf16
 // Compiled into the tests alone: isa_amx with its tile instructions written in C++.
 namespace isa_amx_emulated {
