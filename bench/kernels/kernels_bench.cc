@@ -301,7 +301,7 @@ void register_matmul(const char* model, int outputs, int inputs) {
         ggml_type_traits(static_cast<std::uint32_t>(weights.type))->block_size > 1;
     if (inputs % ggml_type_traits(static_cast<std::uint32_t>(weights.type))->block_size != 0)
       continue;
-    for (const int rows : {1, 3, 4, 5, 8, 12, 16, 64, 512}) {
+    for (const int rows : {1, 3, 4, 5, 8, 12, 16, 64, 128, 512}) {
       add(benchmark::RegisterBenchmark(
           fmt::format("Matmul/{}/{}/{}x{}/rows:{}", model, weights.name, outputs, inputs, rows)
               .c_str(),

@@ -10,7 +10,9 @@ namespace larder::LARDER_ISA_NAMESPACE {
 
 inline constexpr int kBlockedRows = 6;    // of a tile
 inline constexpr int kBlockedPanels = 2;  // of a tile
-inline constexpr int kBlockedCols = 512;  // of a piece of a panel
+// Of a piece of a panel, at most: pieces are as long as each other, and this much is just in the first-level
+// cache.
+inline constexpr int kBlockedCols = 640;
 inline constexpr int kMaxBlockRows = 32 * kBlockedRows;
 // Of what a block of rows brings, at most: it stays in the second-level cache.
 inline constexpr int kBlockBytes = 640 * 1024;
@@ -44,6 +46,15 @@ struct RowBlock {
   RowGroup<Format> groups[kGroups];
   V16 totals[kMaxBlockRows * kBlockedPanels];
 };
+
+// Whole chunks, as fetch_part() counts them.
+template <class Format>
+LARDER_INLINE int piece_groups_of(int num_groups) {
+  constexpr int kMost = kBlockedCols / Format::kGroup / Format::kGroupsPerChunk * Format::kGroupsPerChunk;
+  const int pieces = (num_groups + kMost - 1) / kMost;
+  const int groups = (num_groups + pieces - 1) / pieces;
+  return (groups + Format::kGroupsPerChunk - 1) / Format::kGroupsPerChunk * Format::kGroupsPerChunk;
+}
 
 template <class Format, int kPanels>
 LARDER_INLINE void unpack_piece(const MatmulArgs& args, int panel, int first_group, int groups,
@@ -80,13 +91,13 @@ LARDER_INLINE void fill_group(const Activations& x, int g, int rows, RowGroup<Fo
 template <class Format>
 LARDER_INLINE void fill_block(const QuantizedRows& x, int row_begin, int row_end, int tiles,
                               RowGroup<Format>* to) {
-  constexpr int kPieceGroups = kBlockedCols / Format::kGroup;
   const int num_groups = x.num_cols / Format::kGroup;
+  const int max_groups = piece_groups_of<Format>(num_groups);
   for (int tile = 0; tile < tiles; ++tile) {
     const int row = row_begin + tile * kBlockedRows;
     const Activations rows = rows_from(x, row);
-    for (int piece = 0; piece < num_groups; piece += kPieceGroups) {
-      const int groups = min_of(kPieceGroups, num_groups - piece);
+    for (int piece = 0; piece < num_groups; piece += max_groups) {
+      const int groups = min_of(max_groups, num_groups - piece);
       RowGroup<Format>* at = to + piece * tiles + tile * groups;
       for (int g = 0; g < groups; ++g) {
         fill_group<Format>(rows, piece + g, row_end - row, at[g]);
@@ -149,6 +160,15 @@ LARDER_INLINE int block_rows(int num_cols) {
   return min_of(tiles * kBlockedRows, kMaxBlockRows);
 }
 
+// The lines that write_tile() will write: they come while the tile is worked out.
+template <int kPanels>
+LARDER_INLINE void fetch_sums(const MatmulArgs& args, int row_begin, int row_end, int panel) {
+  for (int row = row_begin; row < row_end; ++row) {
+    const float* y = args.y + row * args.ldy + panel * kPanelRows;
+    for (int p = 0; p < kPanels; ++p) prefetch_to_write(y + p * kPanelRows);
+  }
+}
+
 // What the tile's rows have added up to.
 template <int kPanels>
 LARDER_INLINE void write_tile(const MatmulArgs& args, int row_begin, int row_end, int panel,
@@ -163,24 +183,25 @@ LARDER_INLINE void write_tile(const MatmulArgs& args, int row_begin, int row_end
 template <class Format, int kPanels>
 void blocked_panels(const MatmulArgs& args, int row_begin, int row_end, int panel,
                     RowBlock<Format>& block) {
-  constexpr int kPieceGroups = Piece<Format, kPanels>::kGroups;
   const int num_groups = args.xq->num_cols / Format::kGroup;
+  const int max_groups = piece_groups_of<Format>(num_groups);
   const int tiles = (row_end - row_begin + kBlockedRows - 1) / kBlockedRows;
   constexpr int kTileTotals = kBlockedRows * kPanels;
   memset(block.totals, 0, static_cast<size_t>(tiles * kTileTotals) * sizeof(V16));
   const RowGroup<Format>* groups = block.groups;
-  for (int g = 0; g < num_groups; g += kPieceGroups) {
-    const int piece_groups = min_of(kPieceGroups, num_groups - g);
+  for (int g = 0; g < num_groups; g += max_groups) {
+    const int piece_groups = min_of(max_groups, num_groups - g);
     Piece<Format, kPanels> piece;
     unpack_piece<Format, kPanels>(args, panel, g, piece_groups, piece);
+    const bool is_last = g + piece_groups == num_groups;
     for (int tile = 0; tile < tiles; ++tile, groups += piece_groups) {
       V16* totals = block.totals + tile * kTileTotals;
-      fetch_part<Format, kPanels>(args, panel, g, piece_groups, tile, tiles);
-      blocked_tile<Format, kPanels>(piece, piece_groups, groups, totals);
-      if (g + piece_groups < num_groups) continue;
-      // At once, so that the lines of the sums come while the next tile is worked out.
       const int row = row_begin + tile * kBlockedRows;
-      write_tile<kPanels>(args, row, min_of(row + kBlockedRows, row_end), panel, totals);
+      const int tile_end = min_of(row + kBlockedRows, row_end);
+      fetch_part<Format, kPanels>(args, panel, g, piece_groups, tile, tiles);
+      if (is_last) fetch_sums<kPanels>(args, row, tile_end, panel);
+      blocked_tile<Format, kPanels>(piece, piece_groups, groups, totals);
+      if (is_last) write_tile<kPanels>(args, row, tile_end, panel, totals);
     }
   }
 }
