@@ -22,7 +22,8 @@ class StepPace {
  public:
   // With no more prompts than decoding sequences, a step with prompt tokens shall last at most
   // most_slowdown times one without; 0 = any time. With more prompts, what it lasts beyond grows in
-  // proportion: whoever waits for a first token counts as much as whoever waits for the next.
+  // proportion: whoever waits for a first token counts as much as whoever waits for the next. With
+  // several prompts it may last 60 ms in any case.
   StepPace(double most_slowdown, int num_layer_kinds)
       : most_slowdown_(most_slowdown), layer_ns_(static_cast<std::size_t>(num_layer_kinds)) {}
 

@@ -92,9 +92,17 @@ TEST(StepPace, HoldsTheSlowdownAndUsesTheRoom) {
 TEST(StepPace, PromptsThatOutnumberDecodesGetTheirShare) {
   StepPace pace(2, 1);
   slowest_step_ns(pace, 60, 2, 500e3);
-  const int with_few = num_tokens(pace, 2, 2, 512);
-  EXPECT_EQ(num_tokens(pace, 2, 1, 512), with_few);
-  EXPECT_NEAR(num_tokens(pace, 2, 8, 512), 4 * with_few, 4);
+  const int with_one = num_tokens(pace, 2, 1, 512);
+  EXPECT_NEAR(num_tokens(pace, 2, 16, 512), 8 * with_one, 8);
+}
+
+TEST(StepPace, SeveralPromptsMayMakeAStepLastSixtyMilliseconds) {
+  StepPace pace(2, 1);
+  slowest_step_ns(pace, 60, 2, 500e3);
+  EXPECT_NEAR(num_tokens(pace, 2, 1, 512), 0.6 * 10 / 0.5, 2) << "one: twice a step of 10 ms";
+  EXPECT_NEAR(num_tokens(pace, 2, 2, 512), 0.6 * 50 / 0.5, 6);
+  for (int i = 0; i < 60; ++i) pace.observe(2, 0, 100'000'000);
+  EXPECT_EQ(num_tokens(pace, 2, 2, 512), num_tokens(pace, 2, 1, 512)) << "lasts longer anyway";
 }
 
 TEST(StepPace, FollowsTokensThatGetDearer) {
