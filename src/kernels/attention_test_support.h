@@ -29,9 +29,9 @@ inline std::ostream& operator<<(std::ostream& out, const Shape& shape) {
              << static_cast<int>(shape.types.v);
 }
 
-// From Sequence::reference(). Where BF16 is multiplied, the reference is of rounded queries, keys and values,
-// and softmax weights keep 8 bits. Codes multiply queries and weights in 16 bits; those of 4 bits stand for
-// halves, and what takes them off a sum is rounded, too.
+// From Sequence::reference(). Where BF16 is multiplied, the reference is of rounded queries, keys and
+// values, and softmax weights keep 8 bits. Codes multiply queries and weights in 16 bits; those of 4
+// bits stand for halves, and what takes them off a sum is rounded, too.
 inline double attention_tolerance(KvTypes types, const KernelTable& table) {
   if (test::multiplies_bf16(table) && (!has_codes(types.k) || !has_codes(types.v))) return 4e-3;
   if (types.k == KvType::kInt4) return 6e-4;
@@ -273,8 +273,8 @@ class Sequence {
     return known;
   }
 
-  // Token t, head h, in double precision, from K and V as stored. rounds: queries, keys and values to BF16
-  // first, where they are floats.
+  // Token t, head h, in double precision, from K and V as stored. rounds: queries, keys and values to
+  // BF16 first, where they are floats.
   std::vector<double> reference(int t, int head, bool rounds = false) const {
     const int dim = shape_.head_dim;
     const bool rounds_k = rounds && !has_codes(shape_.types.k);
@@ -294,9 +294,9 @@ class Sequence {
       const std::vector<float>& from =
           key < sinks() && sinks() < first ? q_sinks_basis_ : q_basis_;
       for (int d = 0; d < dim; ++d) {
-        const double value = from[static_cast<std::size_t>((t * shape_.num_heads + head) * dim + d)];
+        const auto at = static_cast<std::size_t>((t * shape_.num_heads + head) * dim + d);
         score += maybe_rounded(stored(true, key, kv_head, d), rounds_k) *
-                 maybe_rounded(value * query_scale, rounds_k);
+                 maybe_rounded(from[at] * query_scale, rounds_k);
       }
       weights.push_back(score * score_scale);
     }

@@ -68,19 +68,26 @@ bool has_amx(const Features& f) {
          (f.leaf7_d & kInt8) != 0 && ask_for_tiles();
 }
 
-template <const KernelTable& kBase>
+using Matmul = void(const MatmulArgs&, int, int);
+
+template <Matmul& kOthers>
 void matmul_with_bf16(const MatmulArgs& args, int panel_begin, int panel_end) {
-  if (isa_avx512_bf16::multiplies(args)) return isa_avx512_bf16::matmul(args, panel_begin, panel_end);
-  kBase.matmul(args, panel_begin, panel_end);
+  if (isa_avx512_bf16::multiplies(args))
+    return isa_avx512_bf16::matmul_bf16(args, panel_begin, panel_end);
+  kOthers(args, panel_begin, panel_end);
 }
 
-// A table whose machine also has AVX-512 BF16.
-template <const KernelTable& kBase>
-KernelTable with_bf16(Isa isa, const char* name) {
-  KernelTable table = kBase;
+void amx_matmul(const MatmulArgs& args, int panel_begin, int panel_end) {
+  isa_amx::kTable.matmul(args, panel_begin, panel_end);
+}
+
+// The table of a machine that also has AVX-512 BF16. kOthers: its products of other weights.
+template <Matmul& kOthers>
+KernelTable with_bf16(const KernelTable& base, Isa isa, const char* name) {
+  KernelTable table = base;
   table.isa = isa;
   table.name = name;
-  table.matmul = matmul_with_bf16<kBase>;
+  table.matmul = matmul_with_bf16<kOthers>;
   table.attention = isa_avx512_bf16::attention;
   table.merge_attention = isa_avx512_bf16::merge_attention;
   return table;
@@ -91,8 +98,8 @@ KernelTable with_bf16(Isa isa, const char* name) {
 const KernelTable* kernels_for(Isa isa) {
   static const Features features;
   static const KernelTable avx512_bf16 =
-      with_bf16<isa_avx512::kTable>(Isa::kAvx512Bf16, "avx512_bf16");
-  static const KernelTable amx = with_bf16<isa_amx::kTable>(Isa::kAmx, "amx");
+      with_bf16<isa_avx512_bf16::matmul>(isa_avx512::kTable, Isa::kAvx512Bf16, "avx512_bf16");
+  static const KernelTable amx = with_bf16<amx_matmul>(isa_amx::kTable, Isa::kAmx, "amx");
   switch (isa) {
     case Isa::kGeneric:
       return &isa_generic::kTable;
@@ -111,7 +118,8 @@ const KernelTable* kernels_for(Isa isa) {
 }
 
 const KernelTable& select_kernels() {
-  constexpr Isa kBestFirst[] = {Isa::kAmx, Isa::kAvx512Bf16, Isa::kAvx512, Isa::kAvx2, Isa::kGeneric};
+  constexpr Isa kBestFirst[] = {Isa::kAmx, Isa::kAvx512Bf16, Isa::kAvx512, Isa::kAvx2,
+                                Isa::kGeneric};
   constexpr std::string_view kNames[] = {"amx", "avx512_bf16", "avx512", "avx2", "generic"};
   const char* wanted = std::getenv("LARDER_ISA");
   const bool any = wanted == nullptr || *wanted == '\0';

@@ -27,7 +27,8 @@ namespace larder {
 
 enum class Isa { kGeneric, kAvx2, kAvx512, kAvx512Bf16, kAmx, kCuda };
 // A CPU's, best last.
-inline constexpr Isa kCpuIsas[] = {Isa::kGeneric, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16, Isa::kAmx};
+inline constexpr Isa kCpuIsas[] = {Isa::kGeneric, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16,
+                                   Isa::kAmx};
 
 // How weights lie in memory after repacking: panels of kPanelRows output rows side by side, so that
 // one vector holds the same input column of 16 outputs, and a matrix is read once, front to back.
@@ -87,7 +88,7 @@ struct MatmulArgs {
   const PackedMatrix* w = nullptr;
   const float* x = nullptr;           // [num_rows, ldx], used when xq is null
   const QuantizedRows* xq = nullptr;  // only for kW* formats
-  // kBF16 alone: x may be rounded to BF16 first, which a set does that multiplies BF16 (AVX-512 BF16).
+  // kBF16 alone: x may be rounded to BF16 first, which a set does that multiplies BF16.
   bool rounds_to_bf16 = false;
   const float* bias = nullptr;        // [w->num_rows] or null
   float* y = nullptr;                 // [num_rows, ldy]

@@ -10,8 +10,8 @@ namespace larder::LARDER_ISA_NAMESPACE {
 
 inline constexpr int kBlockedRows = 6;    // of a tile
 inline constexpr int kBlockedPanels = 2;  // of a tile
-// Of a piece of a panel, at most: pieces are as long as each other, and this much is just in the first-level
-// cache.
+// Of a piece of a panel, at most: pieces are as long as each other, and so much is just in the
+// first-level cache.
 inline constexpr int kBlockedCols = 640;
 inline constexpr int kMaxBlockRows = 32 * kBlockedRows;
 // Of what a block of rows brings, at most: it stays in the second-level cache.
@@ -50,10 +50,11 @@ struct RowBlock {
 // Whole chunks, as fetch_part() counts them.
 template <class Format>
 LARDER_INLINE int piece_groups_of(int num_groups) {
-  constexpr int kMost = kBlockedCols / Format::kGroup / Format::kGroupsPerChunk * Format::kGroupsPerChunk;
+  constexpr int kChunk = Format::kGroupsPerChunk;
+  constexpr int kMost = kBlockedCols / Format::kGroup / kChunk * kChunk;
   const int pieces = (num_groups + kMost - 1) / kMost;
   const int groups = (num_groups + pieces - 1) / pieces;
-  return (groups + Format::kGroupsPerChunk - 1) / Format::kGroupsPerChunk * Format::kGroupsPerChunk;
+  return (groups + kChunk - 1) / kChunk * kChunk;
 }
 
 template <class Format, int kPanels>

@@ -14,9 +14,14 @@ using Mask16 = __mmask16;
 inline constexpr int kTileRows = 6;
 inline constexpr int kTilePanels = 2;
 // How far ahead of their use codes that are read once come into the first-level cache, and into the
-// second, which has more fetches under way. As measured on an Intel machine with AVX-512.
+// second, which has more fetches under way: as measured on an Intel machine with AVX-512. Machines with
+// BF16 and without AMX are AMD's, whose own prefetchers see to the second (0 = none).
 inline constexpr int kFetchNearBytes = 4096;
+#if defined(LARDER_AVX512_BF16)
+inline constexpr int kFetchFarBytes = 0;
+#else
 inline constexpr int kFetchFarBytes = 8192;
+#endif
 inline constexpr int kAttentionRows = 6;
 inline constexpr int kAttentionVectors = 4;
 

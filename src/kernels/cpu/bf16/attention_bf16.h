@@ -1,6 +1,7 @@
-// Attention's sums over FP16 and BF16 blocks by VDPBF16PS, which multiplies two pairs of BF16 values a lane,
-// exactly, and adds them to FP32 sums: twice as many products as in FP32. Queries, keys, values and softmax
-// weights are rounded to BF16; scores, maxima and sums stay in FP32. Included by attention.cc alone.
+// Attention's sums over FP16 and BF16 blocks by VDPBF16PS, which multiplies two pairs of BF16 values
+// a lane, exactly, and adds them to FP32 sums: twice as many products as in FP32. Queries, keys,
+// values and softmax weights are rounded to BF16; scores, maxima and sums stay in FP32. Included by
+// attention.cc alone.
 #pragma once
 
 #include "kernels/cpu/attention_work.h"
@@ -18,7 +19,8 @@ LARDER_INLINE bool multiplies_pairs(const AttentionArgs& args, KvType type) {
          args.kv.head_dim <= kMaxPairDim;
 }
 
-// A tile's keys and values in pairs: those of two dimensions of a key, those of one dimension of two keys.
+// A tile's keys and values in pairs: those of two dimensions of a key, those of one dimension of two
+// keys.
 struct TilePairs {
   alignas(64) uint8_t k[kMaxPairDim / 2 * kTileBlocks * 64];  // [dim / 2][blocks][16 keys][2]
   alignas(64) uint8_t v[kKeyTile / 2 * kMaxPairDim * 4];      // [key pairs][padded_dim][2]
@@ -48,7 +50,8 @@ LARDER_INLINE __m512i pair_up(const uint16_t* first, const uint16_t* second, int
     if (lanes == kLanes) return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
     return _mm256_maskz_loadu_epi16(first_lanes(lanes), from);
   };
-  return in_pairs(_mm512_inserti64x4(_mm512_castsi256_si512(load_halves(first)), load_halves(second), 1));
+  return in_pairs(_mm512_inserti64x4(_mm512_castsi256_si512(load_halves(first)),
+                                     load_halves(second), 1));
 }
 
 // Pairs of the tile's keys for dimensions d and d + 1 of block b, of its values for key pair i from
@@ -81,8 +84,8 @@ void store_value_pairs(const Work& work, const KeyTile& tile, uint8_t* to) {
   }
 }
 
-// Few rows take their pairs from the blocks as they come; for many they are stored once. Counted over the
-// whole task.
+// Few rows take their pairs from the blocks as they come; for many they are stored once. Counted over
+// the whole task.
 LARDER_INLINE bool stores_pairs(const Work& work) { return work.rows > kFetchRows; }
 
 void store_pairs(const Work& work, const KeyTile& tile, TilePairs& pairs) {
@@ -119,7 +122,8 @@ LARDER_INLINE V16 dot_pairs(V16 sum, __m512i pairs, int32_t pair) {
   return _mm512_dpbf16_ps(sum, a, b);
 }
 
-// scores[r][key] = sum over d in order of q[r][d] * k[key][d], for the whole tile. load(d, b): key_pairs().
+// scores[r][key] = sum over d in order of q[r][d] * k[key][d], for the whole tile. load_keys(d, b):
+// key_pairs().
 template <int kRows, class Load>
 LARDER_INLINE void score_rows_with(const Work& work, const int32_t* words, float* scores,
                                    const Load& load_keys) {
@@ -165,8 +169,8 @@ void score_rows_pairs(const Work& work, const KeyTile& tile, const int32_t* word
   });
 }
 
-// values[r][d..] = values * factor + sum over keys in order of weight[r][key] * v[key][d..], kVectors of
-// 16 dimensions. load(i, d): value_pairs().
+// values[r][d..] = values * factor + sum over keys in order of weight[r][key] * v[key][d..], kVectors
+// of 16 dimensions. load_values(i, d): value_pairs().
 template <int kRows, int kVectors, class Load>
 LARDER_INLINE void add_values_of_pairs(const Work& work, int num_pairs,
                                        const int32_t (*weights)[kKeyTile / 2], int row, int d,

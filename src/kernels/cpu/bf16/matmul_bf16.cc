@@ -1,6 +1,6 @@
-// Products of BF16 weights with activations rounded to BF16: VDPBF16PS takes two columns at a time, their
-// products exact, and adds them to FP32 sums in order of the columns. Rows go by pieces of two panels that
-// stay in the first-level cache; one row has the bits that it has among many.
+// Products of BF16 weights with activations rounded to BF16: VDPBF16PS takes two columns at a time,
+// their products exact, and adds them to FP32 sums in order of the columns. Rows go by pieces of two
+// panels that stay in the first-level cache; one row has the bits that it has among many.
 #include "kernels/cpu/simd.h"
 
 #include "kernels/cpu/tables.h"
@@ -71,10 +71,13 @@ void tile(const Piece& piece, const uint8_t* rows, int row_stride, V16* totals) 
   int due = 0;
   for (int i = 0; i < piece.pairs; ++i) {
     V16 w[kPanels];
-    for (int p = 0; p < kPanels; ++p)
-      w[p] = load(reinterpret_cast<const float*>(piece.weights + p * piece.panel_stride + i * kPairBytes));
+    for (int p = 0; p < kPanels; ++p) {
+      const std::byte* at = piece.weights + p * piece.panel_stride + i * kPairBytes;
+      w[p] = load(reinterpret_cast<const float*>(at));
+    }
     for (due += num_fetched; due > 0; due -= piece.pairs, ++fetched) {
-      for (int p = 0; p < kPanels; ++p) prefetch(fetch + p * piece.panel_stride + fetched * kPairBytes);
+      for (int p = 0; p < kPanels; ++p)
+        prefetch(fetch + p * piece.panel_stride + fetched * kPairBytes);
     }
     for (int r = 0; r < kRows; ++r) {
       float pair;
@@ -125,8 +128,8 @@ void block_of_panels(const MatmulArgs& args, int row, int num_rows, int panel, B
     piece.weights = panel_of(*args.w, panel) + pair * kPairBytes;
     piece.panel_stride = args.w->panel_stride_bytes;
     piece.pairs = min_of(kPiecePairs, pairs - pair);
-    // One tile fetches just ahead of itself; several share out the piece behind theirs, since a core has
-    // only so many fetches under way.
+    // One tile fetches just ahead of itself; several share out the piece behind theirs, since a core
+    // has only so many fetches under way.
     piece.fetch_distance = num_tiles == 1 ? kFetchAheadBytes : piece.pairs * kPairBytes;
     for (int t = 0; t < num_tiles; ++t) {
       const int r = t * kRowsOfTile;
@@ -150,7 +153,7 @@ bool multiplies(const MatmulArgs& args) {
          block_rows(num_pairs(args)) > 0;
 }
 
-void matmul(const MatmulArgs& args, int panel_begin, int panel_end) {
+void matmul_bf16(const MatmulArgs& args, int panel_begin, int panel_end) {
   const int pairs = num_pairs(args);
   const int most_rows = block_rows(pairs);
   Block block;
