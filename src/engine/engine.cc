@@ -14,6 +14,8 @@ namespace larder {
 namespace {
 
 constexpr int kMeasuredTokens = 64;  // a batch whose speed speaks for prompts
+// What a step may last where several prompts wait, see StepPace.
+constexpr std::int64_t kStepPatienceNs = 60'000'000;
 constexpr std::chrono::milliseconds kTierPatience{20};
 constexpr std::chrono::seconds kSavePatience{5};
 constexpr std::chrono::hours kIdlePatience{1};
@@ -50,6 +52,7 @@ SchedulerConfig scheduler_config(const EngineConfig& config, const Transformer& 
   result.max_chunk_tokens =
       std::min(model.limits().max_chunk_tokens, config.max_batch_tokens);
   result.max_step_slowdown = config.max_step_slowdown;
+  result.patience_ns = kStepPatienceNs;
   return result;
 }
 

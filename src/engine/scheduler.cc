@@ -45,7 +45,7 @@ Scheduler::Scheduler(const SchedulerConfig& config, KvCache& cache,
       clock_(clock),
       batch_(cache.num_groups()),
       chunk_(cache.num_groups()),
-      pace_(config.max_step_slowdown, cache.num_groups()) {
+      pace_(config.max_step_slowdown, cache.num_groups(), config.patience_ns) {
   CHECK(config_.max_batch_tokens > 0 && config_.max_logit_rows > 0 && config_.max_sequences > 0);
   CHECK(config_.max_prefill_tokens > 0 && config_.max_model_len > 1);
   CHECK(config_.max_chunk_tokens > 0, config_.max_chunk_tokens);

@@ -20,9 +20,6 @@ constexpr int kPromptTokens = 64;  // a step without decodes that says what a pr
 constexpr int kEnoughTokens = 32;
 constexpr int kLeastChunk = 8;
 constexpr double kMostAloneNs = 1e9;
-// Where several prompts wait, a step may last so long whatever it took without them: a reader takes longer
-// over a token, and the sooner the prompts are done, the sooner all decode in one batch.
-constexpr double kPatienceNs = 60e6;
 constexpr int kLeastAlone = 128;  // fewer take nearly as long
 constexpr int kFirstTokens = 8;  // of a prompt beside others, while nobody knows what they cost
 
@@ -52,7 +49,7 @@ PromptRoom StepPace::room(int num_decodes, int num_prompts, int most, int most_c
   if (decode_ns == 0 || num_mixed_ >= kStaleAfter) return {};
   const double share = std::max(1.0, static_cast<double>(num_prompts) / num_decodes);
   double room_ns = std::max(0.0, (most_slowdown_ - 1) * share * decode_ns);
-  if (num_prompts > 1) room_ns = std::max(room_ns, kPatienceNs - decode_ns);
+  if (num_prompts > 1) room_ns = std::max(room_ns, patience_ns_ - decode_ns);
   const double chunk_ns = kChunkMargin * room_ns;
   PromptRoom room{.num_tokens = prefill_ns_ > 0
                                     ? num_that_fit(kMargin * room_ns, prefill_ns_, most)

@@ -23,9 +23,12 @@ class StepPace {
   // With no more prompts than decoding sequences, a step with prompt tokens shall last at most
   // most_slowdown times one without; 0 = any time. With more prompts, what it lasts beyond grows in
   // proportion: whoever waits for a first token counts as much as whoever waits for the next. With
-  // several prompts it may last 60 ms in any case.
-  StepPace(double most_slowdown, int num_layer_kinds)
-      : most_slowdown_(most_slowdown), layer_ns_(static_cast<std::size_t>(num_layer_kinds)) {}
+  // several prompts it may last patience_ns in any case: a reader takes longer over a token, and the
+  // sooner the prompts are done, the sooner all decode in one batch.
+  StepPace(double most_slowdown, int num_layer_kinds, std::int64_t patience_ns = 0)
+      : most_slowdown_(most_slowdown),
+        patience_ns_(static_cast<double>(patience_ns)),
+        layer_ns_(static_cast<std::size_t>(num_layer_kinds)) {}
 
   // For a step in which num_decodes > 0 sequences decode and num_prompts have not got so far: at
   // most `most` tokens, or most_chunk in a chunk. Nothing where a step without has to be measured
@@ -52,6 +55,7 @@ class StepPace {
   static std::size_t size_of(int num_decodes);
 
   const double most_slowdown_;
+  const double patience_ns_;
   std::array<double, kSizes> decode_ns_ = {};  // 0 = not known
   double prefill_ns_ = 0;                      // of a token
   double alone_ns_ = 0;                        // of a token where nobody decodes
