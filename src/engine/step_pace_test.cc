@@ -92,8 +92,9 @@ TEST(StepPace, HoldsTheSlowdownAndUsesTheRoom) {
 TEST(StepPace, PromptsThatOutnumberDecodesGetTheirShare) {
   StepPace pace(2, 1);
   slowest_step_ns(pace, 60, 2, 500e3);
-  const int with_one = num_tokens(pace, 2, 1, 512);
-  EXPECT_NEAR(num_tokens(pace, 2, 16, 512), 8 * with_one, 8);
+  const int with_few = num_tokens(pace, 2, 2, 512);
+  EXPECT_EQ(num_tokens(pace, 2, 1, 512), with_few);
+  EXPECT_NEAR(num_tokens(pace, 2, 8, 512), 4 * with_few, 4);
 }
 
 TEST(StepPace, SeveralPromptsMayMakeAStepLastAsLongAsReadersWait) {
