@@ -75,10 +75,9 @@ struct Peaks {
     int4_ops = best_rate([](int) { return machine_limits().multiply_int4(200000); });
     int8_ops = best_rate([](int) { return machine_limits().multiply_int8(200000); });
     float_ops = best_rate([](int) { return machine_limits().multiply_float(200000); });
-    const Isa isa = select_kernels().isa;
-    bf16_ops = isa != Isa::kAvx512Bf16 && isa != Isa::kAmx
-                   ? float_ops
-                   : best_rate([](int) { return isa_avx512_bf16::multiply_bf16(200000); });
+    bf16_ops = multiplies_bf16(select_kernels().isa)
+                   ? best_rate([](int) { return isa_avx512_bf16::multiply_bf16(200000); })
+                   : float_ops;
   }
 };
 

@@ -47,7 +47,7 @@ TEST(Attention, MatchesDoublePrecision) {
       const auto out = sequence.run(*table, pool, length);
       for (const int t : {0, 1, 15, 16, 63, 64, 300, 511, 512, 575, 699}) {
         for (int head = 0; head < shape.num_heads; ++head) {
-          const auto expected = sequence.reference(t, head, test::multiplies_bf16(*table));
+          const auto expected = sequence.reference(t, head, multiplies_bf16(table->isa));
           for (int d = 0; d < shape.head_dim; ++d) {
             ASSERT_NEAR(
                 out[static_cast<std::size_t>((t * shape.num_heads + head) * shape.head_dim + d)],

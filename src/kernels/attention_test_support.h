@@ -33,7 +33,7 @@ inline std::ostream& operator<<(std::ostream& out, const Shape& shape) {
 // values, and softmax weights keep 8 bits. Codes multiply queries and weights in 16 bits; those of 4
 // bits stand for halves, and what takes them off a sum is rounded, too.
 inline double attention_tolerance(KvTypes types, const KernelTable& table) {
-  if (test::multiplies_bf16(table) && (!has_codes(types.k) || !has_codes(types.v))) return 4e-3;
+  if (multiplies_bf16(table.isa) && (!has_codes(types.k) || !has_codes(types.v))) return 4e-3;
   if (types.k == KvType::kInt4) return 6e-4;
   return has_codes(types.k) || has_codes(types.v) ? 3e-4 : 5e-6;
 }

@@ -40,7 +40,7 @@ TEST(Attention, SequencesWithWindowAndSinksMatchDoublePrecision) {
       const auto out = sequence.run(*table, pool, length);
       for (const int t : {0, 15, 36, 63, 84, 85, 115, 116, 117, 300, 663, 664, 1023, 1024, 1299}) {
         for (int head = 0; head < 4; ++head) {
-          const auto expected = sequence.reference(t, head, test::multiplies_bf16(*table));
+          const auto expected = sequence.reference(t, head, multiplies_bf16(table->isa));
           for (int d = 0; d < 24; ++d) {
             ASSERT_NEAR(out[static_cast<std::size_t>((t * 4 + head) * 24 + d)],
                         expected[static_cast<std::size_t>(d)],

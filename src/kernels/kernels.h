@@ -30,6 +30,11 @@ enum class Isa { kGeneric, kAvx2, kAvx512, kAvx512Bf16, kAmx, kCuda };
 inline constexpr Isa kCpuIsas[] = {Isa::kGeneric, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16,
                                    Isa::kAmx};
 
+// Whether its tables do what rounds_to_bf16 allows.
+static constexpr bool multiplies_bf16(Isa isa) {
+  return isa == Isa::kAvx512Bf16 || isa == Isa::kAmx;
+}
+
 // How weights lie in memory after repacking: panels of kPanelRows output rows side by side, so that
 // one vector holds the same input column of 16 outputs, and a matrix is read once, front to back.
 inline constexpr int kPanelRows = 16;

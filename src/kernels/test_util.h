@@ -46,9 +46,6 @@ inline std::vector<const KernelTable*> tables_of_attention() {
   if (const KernelTable* table = kernels_for(Isa::kAvx512Bf16)) found.push_back(table);
   return found;
 }
-inline bool multiplies_bf16(const KernelTable& table) {
-  return table.isa == Isa::kAvx512Bf16 || table.isa == Isa::kAmx;
-}
 
 inline std::vector<float> random_values(std::size_t count, unsigned seed, float spread = 1) {
   std::mt19937 random(seed);

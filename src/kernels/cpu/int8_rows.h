@@ -44,17 +44,4 @@ LARDER_INLINE V16 add_group(V16 total, I16 integers, V16 scale, V16 minimum, con
   return total;
 }
 
-// The finished sums of one row of one panel.
-LARDER_INLINE void write_sums(const MatmulArgs& args, int row, int panel, V16 total) {
-  const int first = panel * kPanelRows;
-  const int lanes = min_of(kPanelRows, args.w->num_rows - first);
-  float* y = args.y + row * args.ldy + first;
-  if (lanes == kPanelRows) {
-    store(y, args.bias != nullptr ? add(total, load(args.bias + first)) : total);
-    return;
-  }
-  if (args.bias != nullptr) total = add(total, load_partial(args.bias + first, lanes));
-  store_partial(y, total, lanes);
-}
-
 }  // namespace larder::LARDER_ISA_NAMESPACE

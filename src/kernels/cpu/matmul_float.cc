@@ -24,13 +24,6 @@ LARDER_INLINE void load_two_columns(const std::byte* at, V16& even, V16& odd) {
   }
 }
 
-LARDER_INLINE void write_sums(const MatmulArgs& args, int row, int panel, V16 sum) {
-  const int first = panel * kPanelRows;
-  const int lanes = min_of(kPanelRows, args.w->num_rows - first);
-  if (args.bias != nullptr) sum = add(sum, load_partial(args.bias + first, lanes));
-  store_partial(args.y + row * args.ldy + first, sum, lanes);
-}
-
 // Rows [row, row + kRows) of panels of values [panel, panel + kPanels).
 template <PackedFormat kFormat, int kRows, int kPanels>
 void value_rows(const MatmulArgs& args, int row, int panel) {

@@ -1,4 +1,5 @@
-// Reading one panel of a PackedMatrix: scales, minima, codes. See PackedFormat for the layout.
+// Reading one panel of a PackedMatrix: scales, minima, codes; and writing what it adds up to. See
+// PackedFormat for the layout.
 #pragma once
 
 #include "kernels/cpu/group_dot.h"
@@ -8,6 +9,19 @@ namespace larder::LARDER_ISA_NAMESPACE {
 
 LARDER_INLINE const std::byte* panel_of(const PackedMatrix& w, int index) {
   return w.data + index * w.panel_stride_bytes;
+}
+
+// The finished sums of one row of one panel.
+LARDER_INLINE void write_sums(const MatmulArgs& args, int row, int panel, V16 total) {
+  const int first = panel * kPanelRows;
+  const int lanes = min_of(kPanelRows, args.w->num_rows - first);
+  float* y = args.y + row * args.ldy + first;
+  if (lanes == kPanelRows) {
+    store(y, args.bias != nullptr ? add(total, load(args.bias + first)) : total);
+    return;
+  }
+  if (args.bias != nullptr) total = add(total, load_partial(args.bias + first, lanes));
+  store_partial(y, total, lanes);
 }
 
 static constexpr CodeRange code_range(PackedFormat format, bool has_min) {

@@ -192,6 +192,17 @@ LARDER_INLINE Bytes64 word_bits(Bytes64 v) {
 LARDER_INLINE I16 dot_words(I16 sum, Bytes64 w, const int32_t* x) {
   return _mm512_dpwssd_epi32(sum, w, _mm512_set1_epi32(*x));
 }
+#if defined(LARDER_AVX512_BF16)
+// sum[i] += pairs[2i] * pair[0] + pairs[2i + 1] * pair[1], all BF16.
+LARDER_INLINE V16 dot_pairs(V16 sum, __m512i pairs, int32_t pair) {
+  const __m512i same = _mm512_set1_epi32(pair);
+  __m512bh a;
+  __m512bh b;
+  memcpy(&a, &pairs, sizeof a);
+  memcpy(&b, &same, sizeof b);
+  return _mm512_dpbf16_ps(sum, a, b);
+}
+#endif
 // p[i], 8 of them = lane i as a word below and lane i + 8 as a word above.
 LARDER_INLINE void store_word_pairs(int32_t* p, I16 v) {
   const __m256i above = _mm256_slli_epi32(_mm512_extracti64x4_epi64(v, 1), 16);

@@ -113,15 +113,6 @@ void pair_query(const Work& work, const Queries& q) {
   }
 }
 
-LARDER_INLINE V16 dot_pairs(V16 sum, __m512i pairs, int32_t pair) {
-  const __m512i same = _mm512_set1_epi32(pair);
-  __m512bh a;
-  __m512bh b;
-  memcpy(&a, &pairs, sizeof a);
-  memcpy(&b, &same, sizeof b);
-  return _mm512_dpbf16_ps(sum, a, b);
-}
-
 // scores[r][key] = sum over d in order of q[r][d] * k[key][d], for the whole tile. load_keys(d, b):
 // key_pairs().
 template <int kRows, class Load>

@@ -1,8 +1,7 @@
 // Products of BF16 weights with activations rounded to BF16: VDPBF16PS takes two columns at a time,
 // their products exact, and adds them to FP32 sums in order of the columns. Rows go by pieces of two
 // panels that stay in the first-level cache; one row has the bits that it has among many.
-#include "kernels/cpu/simd.h"
-
+#include "kernels/cpu/panel.h"
 #include "kernels/cpu/tables.h"
 
 namespace larder::LARDER_ISA_NAMESPACE {
@@ -18,9 +17,6 @@ constexpr int kMaxBlockRows = 32 * kRowsOfTile;
 // A row is longer than its columns, so that rows do not share the cache's sets.
 constexpr int kRowPadBytes = 128;
 
-LARDER_INLINE const std::byte* panel_of(const PackedMatrix& w, int panel) {
-  return w.data + panel * w.panel_stride_bytes;
-}
 LARDER_INLINE int num_pairs(const MatmulArgs& args) { return (args.w->num_cols + 1) / 2; }
 LARDER_INLINE int row_bytes(int pairs) { return (pairs * 4 + 63) / 64 * 64 + kRowPadBytes; }
 LARDER_INLINE int block_rows(int pairs) {
@@ -38,14 +34,6 @@ LARDER_INLINE void round_row(const float* x, int cols, uint8_t* to) {
     const __m256bh rounded = _mm512_cvtneps_pbh(v);
     memcpy(to + 2 * c, &rounded, sizeof rounded);
   }
-}
-
-LARDER_INLINE V16 dot_pairs(V16 sum, V16 weights, V16 x) {
-  __m512bh w;
-  __m512bh pair;
-  memcpy(&w, &weights, sizeof w);
-  memcpy(&pair, &x, sizeof pair);
-  return _mm512_dpbf16_ps(sum, w, pair);
 }
 
 // A piece of kPanels neighbouring panels, and what is fetched meanwhile.
@@ -70,20 +58,19 @@ void tile(const Piece& piece, const uint8_t* rows, int row_stride, V16* totals) 
   int fetched = piece.fetch_begin;
   int due = 0;
   for (int i = 0; i < piece.pairs; ++i) {
-    V16 w[kPanels];
+    Bytes64 w[kPanels];
     for (int p = 0; p < kPanels; ++p) {
       const std::byte* at = piece.weights + p * piece.panel_stride + i * kPairBytes;
-      w[p] = load(reinterpret_cast<const float*>(at));
+      w[p] = load_bytes(reinterpret_cast<const uint8_t*>(at));
     }
     for (due += num_fetched; due > 0; due -= piece.pairs, ++fetched) {
       for (int p = 0; p < kPanels; ++p)
         prefetch(fetch + p * piece.panel_stride + fetched * kPairBytes);
     }
     for (int r = 0; r < kRows; ++r) {
-      float pair;
+      int32_t pair;
       memcpy(&pair, rows + r * row_stride + i * 4, sizeof pair);
-      const V16 x = set1(pair);
-      for (int p = 0; p < kPanels; ++p) sum[r][p] = dot_pairs(sum[r][p], w[p], x);
+      for (int p = 0; p < kPanels; ++p) sum[r][p] = dot_pairs(sum[r][p], w[p], pair);
     }
   }
   for (int r = 0; r < kRows; ++r) {
@@ -107,13 +94,6 @@ void tile_of(int num_rows, const Piece& piece, const uint8_t* rows, int row_stri
     default:
       return tile<6, kPanels>(piece, rows, row_stride, totals);
   }
-}
-
-LARDER_INLINE void write_sums(const MatmulArgs& args, int row, int panel, V16 sum) {
-  const int first = panel * kPanelRows;
-  const int lanes = min_of(kPanelRows, args.w->num_rows - first);
-  if (args.bias != nullptr) sum = add(sum, load_lanes(args.bias + first, lanes));
-  store_lanes(args.y + row * args.ldy + first, sum, lanes);
 }
 
 // Rows [row, row + num_rows), which the block holds, of kPanels panels.
