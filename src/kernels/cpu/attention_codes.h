@@ -22,26 +22,49 @@ LARDER_INLINE const uint8_t* bytes_of(const std::byte* p) {
   return reinterpret_cast<const uint8_t*>(p);
 }
 
-// sum[r] += a quad's words times those of row r. Row r's are words[r * stride + at] and the next.
-// The codes are loaded twice, so that with 16 registers only even or odd words take room beside
-// the sums. kNibbles: 0 whole bytes, 1 the lower, 2 the upper bits.
-template <int kRows, int kNibbles>
-LARDER_INLINE void dot_quad(I16* sum, const uint8_t* codes, const int32_t* words, int stride) {
-  constexpr int kBits = kNibbles == 0 ? 8 : 4;
-  constexpr int kShift = kNibbles == 2 ? 4 : 0;
-  const Bytes64 even = word_bits<kShift, kBits>(load_bytes(codes));
-  for (int r = 0; r < kRows; ++r) sum[r] = dot_words(sum[r], even, words + r * stride);
-  const Bytes64 odd = word_bits<8 + kShift, kBits>(load_bytes(opaque(codes)));
-  for (int r = 0; r < kRows; ++r) sum[r] = dot_words(sum[r], odd, words + r * stride + 1);
+// Vectors of codes whose sums stand in registers at once: they share the rows' words and do not
+// wait for each other. More than two were slower with six rows.
+constexpr int kCodeVectors = kAttentionVectors < 2 ? 1 : 2;
+
+// Exact sums of a tile's rows over vectors of codes.
+template <int kRows, int kVectors>
+using Integers = I16[kRows][kVectors];
+
+template <int kRows, int kVectors>
+LARDER_INLINE void dot_half(Integers<kRows, kVectors>& sum, const Bytes64 (&codes)[kVectors],
+                            const int32_t* words, int stride) {
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < kVectors; ++v)
+      sum[r][v] = dot_words(sum[r][v], codes[v], words + r * stride);
+  }
 }
 
-// The same of codes that were put together in a register.
-template <int kRows>
-LARDER_INLINE void dot_bytes(I16* sum, Bytes64 codes, const int32_t* words, int stride) {
-  const Bytes64 even = word_bits<0, 8>(codes);
-  for (int r = 0; r < kRows; ++r) sum[r] = dot_words(sum[r], even, words + r * stride);
-  const Bytes64 odd = word_bits<8, 8>(codes);
-  for (int r = 0; r < kRows; ++r) sum[r] = dot_words(sum[r], odd, words + r * stride + 1);
+// sum[r][v] += vector v's quads times the words of row r, words[r * stride] and the next.
+// codes_of(v): where they lie. They are loaded twice, so that only even or odd words take room beside
+// the sums.
+// kNibbles: 0 whole bytes, 1 the lower, 2 the upper bits.
+template <int kNibbles, int kRows, int kVectors, class CodesOf>
+LARDER_INLINE void dot_quad(Integers<kRows, kVectors>& sum, const int32_t* words, int stride,
+                            const CodesOf& codes_of) {
+  constexpr int kBits = kNibbles == 0 ? 8 : 4;
+  constexpr int kShift = kNibbles == 2 ? 4 : 0;
+  Bytes64 half[kVectors];
+  for (int v = 0; v < kVectors; ++v) half[v] = word_bits<kShift, kBits>(load_bytes(codes_of(v)));
+  dot_half(sum, half, words, stride);
+  for (int v = 0; v < kVectors; ++v)
+    half[v] = word_bits<8 + kShift, kBits>(load_bytes(opaque(codes_of(v))));
+  dot_half(sum, half, words + 1, stride);
+}
+
+// The same of codes that were put together in registers.
+template <int kRows, int kVectors>
+LARDER_INLINE void dot_bytes(Integers<kRows, kVectors>& sum, const Bytes64 (&codes)[kVectors],
+                             const int32_t* words, int stride) {
+  Bytes64 half[kVectors];
+  for (int v = 0; v < kVectors; ++v) half[v] = word_bits<0, 8>(codes[v]);
+  dot_half(sum, half, words, stride);
+  for (int v = 0; v < kVectors; ++v) half[v] = word_bits<8, 8>(codes[v]);
+  dot_half(sum, half, words + 1, stride);
 }
 template <bool kUpper>
 LARDER_INLINE Bytes64 load_nibbles(const uint8_t* codes) {
@@ -49,17 +72,20 @@ LARDER_INLINE Bytes64 load_nibbles(const uint8_t* codes) {
   return kUpper ? high_nibbles(both) : low_nibbles(both);
 }
 
-template <int kRows>
+// Codes of 8 bits are read nearly as fast as they come; those of 4 take longer to unpack.
+template <int kRows, KvType kType>
 LARDER_INLINE void fetch(const std::byte* next, int64_t offset) {
-  if constexpr (kRows <= kFetchRows) prefetch(next + offset);
+  if constexpr (kRows > kFetchRows) return;
+  if constexpr (kType == KvType::kInt8) return prefetch_l2(next + offset);
+  prefetch(next + offset);
 }
 
 // The codes fetch the next tile's codes; the scales lie behind them, in a line of their own.
-template <int kRows>
+template <int kRows, KvType kType>
 LARDER_INLINE void fetch_scales(const Work& work, const KeyTile& tile, int b) {
   const KvTypes& types = work.args.kv.types;
-  fetch<kRows>(tile.next_k[b], kv_key_size_bytes(types.k, work.dim) - 1);
-  fetch<kRows>(tile.next_v[b], kv_value_size_bytes(types.v, work.dim) - 1);
+  fetch<kRows, kType>(tile.next_k[b], kv_key_size_bytes(types.k, work.dim) - 1);
+  fetch<kRows, kType>(tile.next_v[b], kv_value_size_bytes(types.v, work.dim) - 1);
 }
 
 // The row's query in 16 bits: one scale, and the words as integers in `rounded` [padded_dim].
@@ -146,113 +172,155 @@ void quantize_query_int4(const Work& work, const Queries& q) {
   }
 }
 
+// kCodeVectors blocks of a tile from `begin` on; those past its last repeat one, see KeyTile.
+struct KeyBlocks {
+  const KeyTile& tile;
+  int begin;
+
+  const uint8_t* codes(int v, int64_t at) const { return bytes_of(tile.k[begin + v]) + at; }
+};
+template <int kRows, KvType kType>
+LARDER_INLINE void fetch_keys(const KeyBlocks& blocks, int64_t at) {
+  for (int v = 0; v < kCodeVectors; ++v)
+    fetch<kRows, kType>(blocks.tile.next_k[blocks.begin + v], at);
+}
+
+template <int kRows>
+LARDER_INLINE void begin_group(Integers<kRows, kCodeVectors>& sum, const int32_t* start,
+                               int stride) {
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < kCodeVectors; ++v) sum[r][v] = set1_int(start[r * stride]);
+  }
+}
+template <int kRows>
+LARDER_INLINE void end_group(const Integers<kRows, kCodeVectors>& sum,
+                             const V16 (&scale)[kCodeVectors],
+                             V16 (&total)[kRows][kCodeVectors]) {
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < kCodeVectors; ++v)
+      total[r][v] = fma(to_float(sum[r][v]), scale[v], total[r][v]);
+  }
+}
+template <int kRows>
+LARDER_INLINE void write_scores(const V16 (&total)[kRows][kCodeVectors], const Queries& q,
+                                float* scores) {
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < kCodeVectors; ++v)
+      store(scores + r * kKeyTile + v * kLanes, mul(total[r][v], set1(q.scale[r])));
+  }
+}
+
 // scores[r][16 b + lane] = q[r] . k[b][lane]
 template <int kRows>
 void score_rows_int8(const Work& work, const KeyTile& tile, const Queries& q, float* scores) {
   const int stride = attention_words(work.dim);
-  for (int b = 0; b < tile.num_blocks; ++b) {
-    fetch_scales<kRows>(work, tile, b);
-    V16 total[kRows];
-    for (int r = 0; r < kRows; ++r) total[r] = zero();
+  for (int b = 0; b < tile.num_blocks; b += kCodeVectors) {
+    const KeyBlocks blocks{tile, b};
+    for (int v = 0; v < kCodeVectors; ++v) fetch_scales<kRows, KvType::kInt8>(work, tile, b + v);
+    V16 total[kRows][kCodeVectors];
+    for (auto& row : total) {
+      for (V16& sum : row) sum = zero();
+    }
     for (int g = 0; g < work.num_groups; ++g) {
-      I16 sum[kRows];
-      for (int r = 0; r < kRows; ++r) sum[r] = set1_int(q.start[r * 3 * work.num_groups + g]);
+      Integers<kRows, kCodeVectors> sum;
+      begin_group<kRows>(sum, q.start + g, 3 * work.num_groups);
       const int end = min_of(work.padded_dim, (g + 1) * kCodeGroup) / 4;
       for (int quad = g * kCodeGroup / 4; quad < end; ++quad) {
-        fetch<kRows>(tile.next_k[b], quad * kCodeVector);
-        dot_quad<kRows, 0>(sum, bytes_of(tile.k[b]) + quad * kCodeVector, q.words + 2 * quad,
-                           stride);
+        fetch_keys<kRows, KvType::kInt8>(blocks, quad * kCodeVector);
+        dot_quad<0>(sum, q.words + 2 * quad, stride, [&](int v) LARDER_INLINE_LAMBDA {
+          return blocks.codes(v, quad * kCodeVector);
+        });
       }
-      const std::byte* scales = tile.k[b] + kBlockSize * (work.padded_dim + 2 * g);
-      const V16 scale = load_bf16(reinterpret_cast<const uint16_t*>(scales));
-      for (int r = 0; r < kRows; ++r) total[r] = fma(to_float(sum[r]), scale, total[r]);
+      const int at = kBlockSize * (work.padded_dim + 2 * g);
+      V16 scale[kCodeVectors];
+      for (int v = 0; v < kCodeVectors; ++v)
+        scale[v] = load_bf16(reinterpret_cast<const uint16_t*>(blocks.codes(v, at)));
+      end_group<kRows>(sum, scale, total);
     }
-    for (int r = 0; r < kRows; ++r) {
-      store(scores + r * kKeyTile + b * kLanes, mul(total[r], set1(q.scale[r])));
-    }
+    write_scores<kRows>(total, q, scores + b * kLanes);
   }
 }
 
-// A quad of a large head's 16 wide dimensions.
-template <int kRows, int kQuad>
-LARDER_INLINE void dot_six_bits(I16* sum, const uint8_t* codes, const int32_t* words, int stride) {
-  const Bytes64 lower = load_nibbles<kQuad % 2 != 0>(codes + kQuad / 2 * kCodeVector);
-  const Bytes64 all = put_upper<2, 2 * kQuad>(lower, load_bytes(codes + 2 * kCodeVector));
-  dot_bytes<kRows>(sum, all, words + 2 * kQuad, stride);
+// A quad of a large head's 16 wide dimensions, whose codes lie at `at`.
+template <int kQuad, int kRows>
+LARDER_INLINE void dot_six_bits(Integers<kRows, kCodeVectors>& sum, const KeyBlocks& blocks,
+                                int at, const int32_t* words, int stride) {
+  Bytes64 all[kCodeVectors];
+  for (int v = 0; v < kCodeVectors; ++v) {
+    const uint8_t* codes = blocks.codes(v, at);
+    const Bytes64 lower = load_nibbles<kQuad % 2 != 0>(codes + kQuad / 2 * kCodeVector);
+    all[v] = put_upper<2, 2 * kQuad>(lower, load_bytes(codes + 2 * kCodeVector));
+  }
+  dot_bytes(sum, all, words + 2 * kQuad, stride);
 }
 
 // The sums of the wide part's quads [begin, end).
 template <int kRows>
-LARDER_INLINE void dot_wide(I16* sum, const KeyParts& parts, const KeyTile& tile, int b, int begin,
-                            int end, const int32_t* words, int stride) {
-  const uint8_t* codes = bytes_of(tile.k[b]);
+LARDER_INLINE void dot_wide(Integers<kRows, kCodeVectors>& sum, const KeyParts& parts,
+                            const KeyBlocks& blocks, int begin, int end, const int32_t* words,
+                            int stride) {
   if (!parts.is_large) {
     for (int quad = begin; quad < end; ++quad) {
-      fetch<kRows>(tile.next_k[b], quad * kCodeVector);
-      dot_quad<kRows, 0>(sum, codes + quad * kCodeVector, words + 2 * quad, stride);
+      fetch_keys<kRows, KvType::kInt4>(blocks, quad * kCodeVector);
+      dot_quad<0>(sum, words + 2 * quad, stride, [&](int v) LARDER_INLINE_LAMBDA {
+        return blocks.codes(v, quad * kCodeVector);
+      });
     }
     return;
   }
   for (int quad = begin; quad < end; quad += 4) {
     const int at = quad / 4 * 3 * kCodeVector;
-    for (int i = 0; i < 3; ++i) fetch<kRows>(tile.next_k[b], at + i * kCodeVector);
-    dot_six_bits<kRows, 0>(sum, codes + at, words + 2 * quad, stride);
-    dot_six_bits<kRows, 1>(sum, codes + at, words + 2 * quad, stride);
-    dot_six_bits<kRows, 2>(sum, codes + at, words + 2 * quad, stride);
-    dot_six_bits<kRows, 3>(sum, codes + at, words + 2 * quad, stride);
+    for (int i = 0; i < 3; ++i) fetch_keys<kRows, KvType::kInt4>(blocks, at + i * kCodeVector);
+    dot_six_bits<0>(sum, blocks, at, words + 2 * quad, stride);
+    dot_six_bits<1>(sum, blocks, at, words + 2 * quad, stride);
+    dot_six_bits<2>(sum, blocks, at, words + 2 * quad, stride);
+    dot_six_bits<3>(sum, blocks, at, words + 2 * quad, stride);
   }
 }
 
 template <int kRows>
-LARDER_INLINE void dot_narrow(I16* sum, const KeyParts& parts, const KeyTile& tile, int b,
-                              int begin, int end, const int32_t* words, int stride) {
-  for (int v = begin; v < end; ++v) {
-    const int at = parts.wide_bytes + v * kCodeVector;
-    const uint8_t* codes = bytes_of(tile.k[b]) + at;
-    fetch<kRows>(tile.next_k[b], at);
-    dot_quad<kRows, 1>(sum, codes, words + 4 * v, stride);
-    dot_quad<kRows, 2>(sum, codes, words + 4 * v + 2, stride);
+LARDER_INLINE void dot_narrow(Integers<kRows, kCodeVectors>& sum, const KeyParts& parts,
+                              const KeyBlocks& blocks, int begin, int end, const int32_t* words,
+                              int stride) {
+  for (int i = begin; i < end; ++i) {
+    const int at = parts.wide_bytes + i * kCodeVector;
+    const auto codes_of = [&](int v) LARDER_INLINE_LAMBDA { return blocks.codes(v, at); };
+    fetch_keys<kRows, KvType::kInt4>(blocks, at);
+    dot_quad<1>(sum, words + 4 * i, stride, codes_of);
+    dot_quad<2>(sum, words + 4 * i + 2, stride, codes_of);
   }
 }
 
 template <int kRows>
 void score_rows_int4(const Work& work, const KeyTile& tile, const Queries& q, float* scores) {
   const int stride = attention_words(work.dim);
-  const int start_stride = 3 * work.num_groups;
   const KeyParts parts = key_parts(work);
   const int32_t* narrow_words = q.words + 2 * parts.num_wide;
-  for (int b = 0; b < tile.num_blocks; ++b) {
-    fetch_scales<kRows>(work, tile, b);
-    const uint8_t* scales =
-        bytes_of(tile.k[b]) + parts.wide_bytes + parts.num_narrow * kCodeVector;
-    const int32_t* start = q.start;
-    V16 total[kRows];
-    for (int r = 0; r < kRows; ++r) total[r] = zero();
-    I16 sum[kRows];
-    const auto begin_group = [&] {
-      for (int r = 0; r < kRows; ++r) sum[r] = set1_int(start[r * start_stride]);
-      ++start;
-    };
-    const auto end_group = [&] {
-      const V16 scale = load_scale8(scales);
-      for (int r = 0; r < kRows; ++r) total[r] = fma(to_float(sum[r]), scale, total[r]);
-      scales += kBlockSize;
-    };
-    for (int g = 0; g < parts.num_wide_groups; ++g) {
-      begin_group();
-      dot_wide<kRows>(sum, parts, tile, b, parts.wide_begin(g), parts.wide_begin(g + 1), q.words,
-                      stride);
-      end_group();
+  const int codes_bytes = parts.wide_bytes + parts.num_narrow * kCodeVector;
+  for (int b = 0; b < tile.num_blocks; b += kCodeVectors) {
+    const KeyBlocks blocks{tile, b};
+    for (int v = 0; v < kCodeVectors; ++v) fetch_scales<kRows, KvType::kInt4>(work, tile, b + v);
+    V16 total[kRows][kCodeVectors];
+    for (auto& row : total) {
+      for (V16& sum : row) sum = zero();
     }
-    for (int g = 0; g < parts.num_narrow_groups; ++g) {
-      begin_group();
-      dot_narrow<kRows>(sum, parts, tile, b, parts.narrow_begin(g), parts.narrow_begin(g + 1),
-                        narrow_words, stride);
-      end_group();
+    for (int g = 0; g < parts.num_wide_groups + parts.num_narrow_groups; ++g) {
+      Integers<kRows, kCodeVectors> sum;
+      begin_group<kRows>(sum, q.start + g, 3 * work.num_groups);
+      const int narrow = g - parts.num_wide_groups;
+      if (narrow < 0) {
+        dot_wide<kRows>(sum, parts, blocks, parts.wide_begin(g), parts.wide_begin(g + 1), q.words,
+                        stride);
+      } else {
+        dot_narrow<kRows>(sum, parts, blocks, parts.narrow_begin(narrow),
+                          parts.narrow_begin(narrow + 1), narrow_words, stride);
+      }
+      V16 scale[kCodeVectors];
+      for (int v = 0; v < kCodeVectors; ++v)
+        scale[v] = load_scale8(blocks.codes(v, codes_bytes + g * kBlockSize));
+      end_group<kRows>(sum, scale, total);
     }
-    for (int r = 0; r < kRows; ++r) {
-      store(scores + r * kKeyTile + b * kLanes, mul(total[r], set1(q.scale[r])));
-    }
+    write_scores<kRows>(total, q, scores + b * kLanes);
   }
 }
 
@@ -308,10 +376,13 @@ void quantize_weights(const float* scores, const V16* scales, int num_blocks, We
 constexpr int kValueTileBytes = kCodeQuads * kCodeVector;
 constexpr int kWeightStride = sizeof(WeightWords) / sizeof(int32_t);
 
-// sum[r] += the tile's values of 16 dimensions from d on. kPlace: d / 16 as far as kFiveBits' codes
-// need to know, as kLevels' do whether it is odd.
-template <ValueForm kForm, int kPlace, int kRows>
-LARDER_INLINE void dot_values(I16* sum, const KeyTile& tile, int d, const int32_t* words) {
+// sum[r][v] += the tile's values of 16 dimensions from d + 16 v on; two of small codes are the lower
+// and the upper bits of a vector. kPlace: d / 16 as far as kFiveBits' codes need to know, as kLevels'
+// do whether it is odd.
+template <ValueForm kForm, int kPlace, int kRows, int kCount>
+LARDER_INLINE void dot_values(Integers<kRows, kCount>& sum, const KeyTile& tile, int d,
+                              const int32_t* words) {
+  constexpr KvType kType = kForm == ValueForm::kBytes ? KvType::kInt8 : KvType::kInt4;
   constexpr bool kUpper = kPlace % 2 != 0;
   int offset = d / (kForm == ValueForm::kBytes ? 16 : 32) * kValueTileBytes;
   if constexpr (kForm == ValueForm::kFiveBits) offset += d / kLargeHead * kValueTileBytes;
@@ -321,46 +392,64 @@ LARDER_INLINE void dot_values(I16* sum, const KeyTile& tile, int d, const int32_
     for (int quad = 0; quad < kCodeQuads; ++quad, words += 2) {
       const int at = offset + quad * kCodeVector;
       const uint8_t* codes = bytes_of(tile.v[b]) + at;
-      if (!kUpper) fetch<kRows>(tile.next_v[b], at);
       if constexpr (kForm == ValueForm::kBytes) {
-        dot_quad<kRows, 0>(sum, codes, words, kWeightStride);
-      } else if constexpr (kForm == ValueForm::kLevels) {
-        const Bytes64 levels = look_up(kLevelBytes, load_nibbles<kUpper>(codes));
-        dot_bytes<kRows>(sum, levels, words, kWeightStride);
-      } else {
-        if (kPlace == 0) fetch<kRows>(tile.next_v[b], at + kToFifth);
-        const Bytes64 fifth = load_bytes(codes + kToFifth);
-        const Bytes64 all = put_upper<1, kPlace>(load_nibbles<kUpper>(codes), fifth);
-        dot_bytes<kRows>(sum, all, words, kWeightStride);
+        for (int v = 0; v < kCount; ++v)
+          fetch<kRows, kType>(tile.next_v[b], at + v * kValueTileBytes);
+        dot_quad<0>(sum, words, kWeightStride,
+                    [&](int v) LARDER_INLINE_LAMBDA { return codes + v * kValueTileBytes; });
+        continue;
       }
+      if (!kUpper) fetch<kRows, kType>(tile.next_v[b], at);
+      Bytes64 all[kCount];
+      all[0] = load_nibbles<kUpper>(codes);
+      if constexpr (kCount > 1) all[1] = load_nibbles<true>(codes);
+      if constexpr (kForm == ValueForm::kLevels) {
+        for (Bytes64& levels : all) levels = look_up(kLevelBytes, levels);
+      } else {
+        if (kPlace == 0) fetch<kRows, kType>(tile.next_v[b], at + kToFifth);
+        const Bytes64 fifth = load_bytes(codes + kToFifth);
+        all[0] = put_upper<1, kPlace>(all[0], fifth);
+        if constexpr (kCount > 1) all[1] = put_upper<1, kPlace + 1>(all[1], fifth);
+      }
+      dot_bytes(sum, all, words, kWeightStride);
     }
   }
 }
 
-// values[r] = values[r] * factor + the tile's weights times its values, for 16 dimensions.
-template <ValueForm kForm, int kPlace, int kRows>
+// values[r] = values[r] * factor + the tile's weights times its values, for 16 kCount dimensions.
+template <ValueForm kForm, int kPlace, int kCount, int kRows>
 LARDER_INLINE void add_dimensions(const Work& work, const KeyTile& tile,
                                   const WeightWords* weights, int row, int d,
                                   const Partial& partial) {
-  I16 sum[kRows];
-  for (int r = 0; r < kRows; ++r) sum[r] = set1_int(weights[r].start);
-  dot_values<kForm, kPlace, kRows>(sum, tile, d, weights[0].words);
+  Integers<kRows, kCount> sum;
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < kCount; ++v) sum[r][v] = set1_int(weights[r].start);
+  }
+  dot_values<kForm, kPlace>(sum, tile, d, weights[0].words);
   for (int r = 0; r < kRows; ++r) {
     float* values = partial.values + int64_t{row + r} * work.padded_dim + d;
-    const V16 kept = mul(load(values), set1(work.factor[row + r]));
-    store(values, fma(to_float(sum[r]), set1(weights[r].scale), kept));
+    for (int v = 0; v < kCount; ++v) {
+      const V16 kept = mul(load(values + v * kLanes), set1(work.factor[row + r]));
+      store(values + v * kLanes, fma(to_float(sum[r][v]), set1(weights[r].scale), kept));
+    }
   }
 }
 
-// For [d, end), of which the first are at kPlace: at most kCount times 16.
-template <ValueForm kForm, int kPlace, int kCount, int kRows>
+// For [d, end), of which the first are at kPlace: at most kMost times 16.
+template <ValueForm kForm, int kPlace, int kMost, int kRows>
 LARDER_INLINE void add_places(const Work& work, const KeyTile& tile, const WeightWords* weights,
                               int row, int d, int end, const Partial& partial) {
-  add_dimensions<kForm, kPlace, kRows>(work, tile, weights, row, d, partial);
-  if constexpr (kCount > 1) {
-    d += kCodeTile;
-    if (d < end)
-      add_places<kForm, kPlace + 1, kCount - 1, kRows>(work, tile, weights, row, d, end, partial);
+  constexpr int kCount = kCodeVectors;
+  if (d + kCount * kCodeTile <= end)
+    add_dimensions<kForm, kPlace, kCount, kRows>(work, tile, weights, row, d, partial);
+  else if constexpr (kCount > 1)
+    add_dimensions<kForm, kPlace, 1, kRows>(work, tile, weights, row, d, partial);
+  if constexpr (kMost > kCount) {
+    d += kCount * kCodeTile;
+    if (d < end) {
+      add_places<kForm, kPlace + kCount, kMost - kCount, kRows>(work, tile, weights, row, d, end,
+                                                                partial);
+    }
   }
 }
 
@@ -381,8 +470,11 @@ void add_values_codes(const Work& work, const KeyTile& tile, int row, const Part
     const int begin = g * kGroup;
     const int end = min_of(work.padded_dim, begin + kGroup);
     if constexpr (kForm == ValueForm::kBytes) {
-      for (int d = begin; d < end; d += kCodeTile)
-        add_dimensions<kForm, 0, kRows>(work, tile, weights, row, d, partial);
+      int d = begin;
+      for (; d + kCodeVectors * kCodeTile <= end; d += kCodeVectors * kCodeTile)
+        add_dimensions<kForm, 0, kCodeVectors, kRows>(work, tile, weights, row, d, partial);
+      for (; d < end; d += kCodeTile)
+        add_dimensions<kForm, 0, 1, kRows>(work, tile, weights, row, d, partial);
     } else {
       add_places<kForm, 0, kGroup / kCodeTile, kRows>(work, tile, weights, row, begin, end, partial);
     }

@@ -15,7 +15,9 @@ static_assert(kKeySplit % kKeyTile == 0);
 static_assert(kTileBlocks % kAttentionVectors == 0);
 
 // With so few rows (decode) a tile is bound by memory: the next one's keys and values are fetched
-// ahead.
+// ahead, mostly into the second-level cache. They lie in runs of a few kB, too short for the
+// processor's own prefetchers, and a core has more fetches under way there than into the first
+// level: 18 GB/s rather than 10 on a Zen 4.
 constexpr int kFetchRows = 4;
 
 // A maximum below every score. Finite, so that a difference of two of them is 0 and not NaN.
