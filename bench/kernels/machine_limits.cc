@@ -10,12 +10,10 @@ constexpr int kSums = 12;
 
 template <bool kFetch>
 std::int64_t read(const std::byte* data, std::int64_t size_bytes) {
-  constexpr std::int64_t kAheadBytes = 2048;
   const auto* bytes = reinterpret_cast<const uint8_t*>(data);
   V16 largest = zero();  // cheaper than memory on every machine
   for (std::int64_t i = 0; i + 64 <= size_bytes; i += 64) {
-    if constexpr (kFetch) prefetch(bytes + i + kAheadBytes);
-    if constexpr (kFetch && kFetchFarBytes > 0) prefetch_l2(bytes + i + kFetchFarBytes);
+    if constexpr (kFetch) fetch_stream(bytes + i);
     largest = max(load(reinterpret_cast<const float*>(bytes + i)), largest);
   }
   float lanes[16];

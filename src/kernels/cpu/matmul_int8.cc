@@ -22,22 +22,17 @@ constexpr int kRowStep = kTileRows;
 // Rows of activations that stay in the second-level cache while the panels go by.
 constexpr int64_t kRowBlockBytes = 512 * 1024;
 
-// Weights are fetched ahead of their use, since the processor's own prefetcher stops at every page.
-// One row is bound by memory and reads its panel once: into the first-level cache, and from farther
-// into the second. A tile of several rows fetches the panels after its own, into the second. Fetching
-// past the end does nothing.
+// One row is bound by memory and reads its panel once, front to back, with what lies behind it. A tile
+// of several rows fetches the panels after its own. Fetching past the end does nothing.
 template <class Format, int kRows>
-LARDER_INLINE void fetch_ahead(const std::byte* panel, int g, int64_t distance) {
+LARDER_INLINE void fetch_ahead(const std::byte* panel, int g, int64_t next_panels) {
   constexpr int kGroupShare = Format::kShape.chunk_bytes / Format::kGroupsPerChunk;
-  const uint8_t* ahead =
-      Format::chunk(panel, g) + g % Format::kGroupsPerChunk * kGroupShare + distance;
+  const uint8_t* at = Format::chunk(panel, g) + g % Format::kGroupsPerChunk * kGroupShare;
   for (int i = 0; i < kGroupShare; i += 64) {
-    if constexpr (kRows == 1) {
-      prefetch(ahead + i);
-      if constexpr (kFetchFarBytes > 0) prefetch_l2(ahead + i - kFetchNearBytes + kFetchFarBytes);
-    } else {
-      prefetch_l2(ahead + i);
-    }
+    if constexpr (kRows == 1)
+      fetch_stream(at + i);
+    else
+      prefetch_l2(at + next_panels + i);
   }
 }
 
@@ -94,7 +89,7 @@ LARDER_INLINE void add_integers(const Activations& x, const std::byte* const* pa
 template <class Format, int kRows, int kPanels>
 void tile(const MatmulArgs& args, int row, int panel, bool fetch) {
   const Activations x = rows_from(*args.xq, row);
-  const int64_t distance = kRows == 1 ? kFetchNearBytes : kPanels * args.w->panel_stride_bytes;
+  const int64_t next_panels = kPanels * args.w->panel_stride_bytes;
   const std::byte* panels[kPanels];
   for (int p = 0; p < kPanels; ++p) panels[p] = panel_of(*args.w, panel + p);
   Sums<kRows, kPanels> sums;
@@ -104,7 +99,7 @@ void tile(const MatmulArgs& args, int row, int panel, bool fetch) {
   const int num_groups = x.num_cols / Format::kGroup;
   for (int g = 0; g < num_groups; ++g) {
     if (fetch) {
-      for (int p = 0; p < kPanels; ++p) fetch_ahead<Format, kRows>(panels[p], g, distance);
+      for (int p = 0; p < kPanels; ++p) fetch_ahead<Format, kRows>(panels[p], g, next_panels);
     }
     add_integers<Format>(x, panels, g, sums);
     for (int p = 0; p < kPanels; ++p) {

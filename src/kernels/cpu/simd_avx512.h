@@ -13,15 +13,6 @@ using Mask16 = __mmask16;
 // Register tiles: 32 registers hold 6 x 2 integer and 6 x 2 float sums, weights and broadcasts.
 inline constexpr int kTileRows = 6;
 inline constexpr int kTilePanels = 2;
-// How far ahead of their use codes that are read once come into the first-level cache, and into the
-// second, which has more fetches under way: as measured on an Intel machine with AVX-512. Machines with
-// BF16 and without AMX are AMD's, whose own prefetchers see to the second (0 = none).
-inline constexpr int kFetchNearBytes = 4096;
-#if defined(LARDER_AVX512_BF16)
-inline constexpr int kFetchFarBytes = 0;
-#else
-inline constexpr int kFetchFarBytes = 8192;
-#endif
 inline constexpr int kAttentionRows = 6;
 inline constexpr int kAttentionVectors = 4;
 
@@ -231,6 +222,20 @@ LARDER_INLINE void prefetch(const void* p) {
 LARDER_INLINE void prefetch_to_write(const void* p) { __builtin_prefetch(p, 1); }
 LARDER_INLINE void prefetch_l2(const void* p) {
   _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1);
+}
+// Beside the line at p of a stream that is read once. AMD's own prefetchers, on machines with BF16 and
+// without AMX, read a page to its end, and only want to be told of the next one's begin. As measured
+// on an Intel machine, a line is best fetched into the second-level cache, which has more fetches
+// under way, and then into the first.
+LARDER_INLINE void fetch_stream(const uint8_t* p) {
+#if defined(LARDER_AVX512_BF16)
+  constexpr uintptr_t kPageBytes = 4096;
+  constexpr uintptr_t kBeginBytes = 512;
+  if (reinterpret_cast<uintptr_t>(p) % kPageBytes < kBeginBytes) prefetch_l2(p + kPageBytes);
+#else
+  prefetch(p + 4096);
+  prefetch_l2(p + 8192);
+#endif
 }
 
 }  // namespace larder::LARDER_ISA_NAMESPACE

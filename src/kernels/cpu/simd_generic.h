@@ -12,8 +12,6 @@ typedef I16 Mask16;
 
 inline constexpr int kTileRows = 2;
 inline constexpr int kTilePanels = 1;
-inline constexpr int kFetchNearBytes = 1024;
-inline constexpr int kFetchFarBytes = 0;
 inline constexpr int kAttentionRows = 2;
 inline constexpr int kAttentionVectors = 2;
 
@@ -243,5 +241,6 @@ LARDER_INLINE V16 load_scale8(const uint8_t* p) {
 // Into the first-level cache, or the second.
 LARDER_INLINE void prefetch(const void* p) { __builtin_prefetch(p); }
 LARDER_INLINE void prefetch_l2(const void* p) { __builtin_prefetch(p, 0, 2); }
+LARDER_INLINE void fetch_stream(const uint8_t* p) { prefetch(p + 1024); }
 
 }  // namespace larder::LARDER_ISA_NAMESPACE
