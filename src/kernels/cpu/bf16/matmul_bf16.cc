@@ -10,7 +10,6 @@ namespace {
 constexpr int kRowsOfTile = 6;
 constexpr int kPairBytes = kPanelRows * 4;  // two columns of a panel
 constexpr int kPiecePairs = 128;            // of a piece of a panel
-constexpr int kFetchAheadBytes = 4096;
 // Of the rows that stay in the second-level cache while the panels go by.
 constexpr int kBlockBytes = 512 * 1024;
 constexpr int kMaxBlockRows = 32 * kRowsOfTile;
@@ -41,27 +40,29 @@ struct Piece {
   const std::byte* weights;  // of the first panel
   int64_t panel_stride;
   int pairs;
-  int64_t fetch_distance;  // from the weights to what is fetched
-  int fetch_begin;         // pairs of each panel
+  int fetch_begin;  // pairs of each panel, behind the piece
   int fetch_end;
 };
 
-// Adds the piece's columns of kRows rows to their totals.
-template <int kRows, int kPanels>
+// Adds the piece's columns of kRows rows to their totals. One tile reads the weights as a stream;
+// several share out the piece behind theirs, since a core has only so many fetches under way.
+template <int kRows, int kPanels, bool kIsStream>
 void tile(const Piece& piece, const uint8_t* rows, int row_stride, V16* totals) {
   V16 sum[kRows][kPanels];
   for (int r = 0; r < kRows; ++r) {
     for (int p = 0; p < kPanels; ++p) sum[r][p] = totals[r * kPanels + p];
   }
-  const std::byte* fetch = piece.weights + piece.fetch_distance;
-  const int num_fetched = piece.fetch_end - piece.fetch_begin;
+  const std::byte* fetch = piece.weights + piece.pairs * kPairBytes;
+  const int num_fetched = kIsStream ? 0 : piece.fetch_end - piece.fetch_begin;
   int fetched = piece.fetch_begin;
   int due = 0;
   for (int i = 0; i < piece.pairs; ++i) {
     Bytes64 w[kPanels];
     for (int p = 0; p < kPanels; ++p) {
-      const std::byte* at = piece.weights + p * piece.panel_stride + i * kPairBytes;
-      w[p] = load_bytes(reinterpret_cast<const uint8_t*>(at));
+      const auto* at = reinterpret_cast<const uint8_t*>(piece.weights + p * piece.panel_stride +
+                                                        i * kPairBytes);
+      w[p] = load_bytes(at);
+      if constexpr (kIsStream) fetch_stream(at);
     }
     for (due += num_fetched; due > 0; due -= piece.pairs, ++fetched) {
       for (int p = 0; p < kPanels; ++p)
@@ -78,21 +79,21 @@ void tile(const Piece& piece, const uint8_t* rows, int row_stride, V16* totals) 
   }
 }
 
-template <int kPanels>
+template <int kPanels, bool kIsStream>
 void tile_of(int num_rows, const Piece& piece, const uint8_t* rows, int row_stride, V16* totals) {
   switch (num_rows) {
     case 1:
-      return tile<1, kPanels>(piece, rows, row_stride, totals);
+      return tile<1, kPanels, kIsStream>(piece, rows, row_stride, totals);
     case 2:
-      return tile<2, kPanels>(piece, rows, row_stride, totals);
+      return tile<2, kPanels, kIsStream>(piece, rows, row_stride, totals);
     case 3:
-      return tile<3, kPanels>(piece, rows, row_stride, totals);
+      return tile<3, kPanels, kIsStream>(piece, rows, row_stride, totals);
     case 4:
-      return tile<4, kPanels>(piece, rows, row_stride, totals);
+      return tile<4, kPanels, kIsStream>(piece, rows, row_stride, totals);
     case 5:
-      return tile<5, kPanels>(piece, rows, row_stride, totals);
+      return tile<5, kPanels, kIsStream>(piece, rows, row_stride, totals);
     default:
-      return tile<6, kPanels>(piece, rows, row_stride, totals);
+      return tile<6, kPanels, kIsStream>(piece, rows, row_stride, totals);
   }
 }
 
@@ -108,16 +109,17 @@ void block_of_panels(const MatmulArgs& args, int row, int num_rows, int panel, B
     piece.weights = panel_of(*args.w, panel) + pair * kPairBytes;
     piece.panel_stride = args.w->panel_stride_bytes;
     piece.pairs = min_of(kPiecePairs, pairs - pair);
-    // One tile fetches just ahead of itself; several share out the piece behind theirs, since a core
-    // has only so many fetches under way.
-    piece.fetch_distance = num_tiles == 1 ? kFetchAheadBytes : piece.pairs * kPairBytes;
     for (int t = 0; t < num_tiles; ++t) {
       const int r = t * kRowsOfTile;
       piece.fetch_begin = piece.pairs * t / num_tiles;
       piece.fetch_end = piece.pairs * (t + 1) / num_tiles;
-      tile_of<kPanels>(min_of(kRowsOfTile, num_rows - r), piece,
-                       block.rows + r * row_stride + pair * 4, row_stride,
-                       block.totals + r * kPanels);
+      const int tile_rows = min_of(kRowsOfTile, num_rows - r);
+      const uint8_t* rows = block.rows + r * row_stride + pair * 4;
+      V16* totals = block.totals + r * kPanels;
+      if (num_tiles == 1)
+        tile_of<kPanels, true>(tile_rows, piece, rows, row_stride, totals);
+      else
+        tile_of<kPanels, false>(tile_rows, piece, rows, row_stride, totals);
     }
   }
   for (int r = 0; r < num_rows; ++r) {
