@@ -305,7 +305,7 @@ LARDER_INLINE int block_rows(int num_cols) {
 // What write_sums() will write of a tile: each row lies in a page of its own.
 LARDER_INLINE void prefetch_sums(const MatmulArgs& args, int row, int row_end, int panel) {
   for (int r = row; r < min_of(row + kBlockedRows, row_end); ++r) {
-    __builtin_prefetch(args.y + r * args.ldy + panel * kPanelRows, 1);
+    prefetch_to_write(args.y + r * args.ldy + panel * kPanelRows);
   }
 }
 

@@ -3,6 +3,11 @@
 
 namespace larder::LARDER_ISA_NAMESPACE {
 
+// Lines that are written lie in other cores' caches, which read them last: stores would wait for one
+// after the other, in order. So far ahead they are fetched to be written.
+static constexpr int kWriteAhead = 128;     // floats
+static constexpr int kGroupsWriteAhead = 16;
+
 // Sum of squares: lane i of the vectors takes columns i, i + 16, ...; then the lanes are folded.
 static float sum_of_squares(const float* x, int num_cols) {
   V16 sum = zero();
@@ -61,6 +66,9 @@ void quantize_rows(const float* x, int64_t ldx, const QuantizedRows& out, int ro
   for (int row = row_begin; row < row_end; ++row) {
     for (int group = 0; group < groups; ++group) {
       const int64_t index = int64_t{row} * groups + group;
+      prefetch_to_write(out.q + (index + kGroupsWriteAhead) * kActivationGroup);
+      prefetch_to_write(out.scale + index + kGroupsWriteAhead);
+      prefetch_to_write(out.sum + 2 * (index + kGroupsWriteAhead));
       quantize_group(x + row * ldx + group * kActivationGroup, out.q + index * kActivationGroup,
                      out.scale + index, out.sum + 2 * index);
     }
@@ -118,6 +126,7 @@ LARDER_INLINE V16 gelu(V16 x) {
 void silu_mul(const float* gate, const float* up, float* out, int64_t num_values) {
   int64_t i = 0;
   for (; i + 16 <= num_values; i += 16) {
+    prefetch_to_write(out + i + kWriteAhead);
     store(out + i, mul(silu(load(gate + i)), load(up + i)));
   }
   const int rest = static_cast<int>(num_values - i);
@@ -130,6 +139,7 @@ void silu_mul(const float* gate, const float* up, float* out, int64_t num_values
 void gelu_mul(const float* gate, const float* up, float* out, int64_t num_values) {
   int64_t i = 0;
   for (; i + 16 <= num_values; i += 16) {
+    prefetch_to_write(out + i + kWriteAhead);
     store(out + i, mul(gelu(load(gate + i)), load(up + i)));
   }
   const int rest = static_cast<int>(num_values - i);
@@ -141,7 +151,10 @@ void gelu_mul(const float* gate, const float* up, float* out, int64_t num_values
 
 void add_values(float* x, const float* y, int64_t num_values) {
   int64_t i = 0;
-  for (; i + 16 <= num_values; i += 16) store(x + i, add(load(x + i), load(y + i)));
+  for (; i + 16 <= num_values; i += 16) {
+    prefetch_to_write(x + i + kWriteAhead);
+    store(x + i, add(load(x + i), load(y + i)));
+  }
   const int rest = static_cast<int>(num_values - i);
   if (rest > 0)
     store_partial(x + i, add(load_partial(x + i, rest), load_partial(y + i, rest)), rest);

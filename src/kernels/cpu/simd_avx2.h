@@ -287,6 +287,7 @@ LARDER_INLINE V16 load_scale8(const uint8_t* p) {
 LARDER_INLINE void prefetch(const void* p) {
   _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0);
 }
+LARDER_INLINE void prefetch_to_write(const void* p) { __builtin_prefetch(p, 1); }
 LARDER_INLINE void prefetch_l2(const void* p) {
   _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1);
 }
