@@ -30,11 +30,23 @@ struct RowGroup {
   float minimum[kBlockedRows];  // scale * sum of q; of formats with minima
 };
 
-// A piece of neighbouring panels.
+// A piece of neighbouring panels. Codes of 8 bits stay where they are.
 template <class Format, int kPanels>
 struct Piece {
+  static constexpr bool kIsUnpacked = Format::kBits != 8;
   static constexpr int kGroups = kBlockedCols / Format::kGroup;
-  Bytes64 codes[kGroups][Format::kGroup / 4][kPanels];
+  const std::byte* panels[kPanels];
+  int first_group;
+  Bytes64 unpacked[kIsUnpacked ? kGroups : 1][Format::kGroup / 4][kPanels];
+
+  // Of group i.
+  const uint8_t* codes(int i, int p) const {
+    return kIsUnpacked ? reinterpret_cast<const uint8_t*>(&unpacked[i][0][p])
+                       : Format::codes(panels[p], first_group + i);
+  }
+  // From a quad to the next.
+  static constexpr int kQuadBytes = kIsUnpacked ? 64 * kPanels : 64;
+
   V16 scale[kGroups][kPanels];
   V16 minimum[Format::kHasMin ? kGroups : 1][kPanels];
 };
@@ -60,15 +72,19 @@ LARDER_INLINE int piece_groups_of(int num_groups) {
 template <class Format, int kPanels>
 LARDER_INLINE void unpack_piece(const MatmulArgs& args, int panel, int first_group, int groups,
                                 Piece<Format, kPanels>& piece) {
+  piece.first_group = first_group;
   for (int p = 0; p < kPanels; ++p) {
     const std::byte* from = panel_of(*args.w, panel + p);
+    piece.panels[p] = from;
     for (int i = 0; i < groups; ++i) {
       const int g = first_group + i;
-      const uint8_t* codes = Format::codes(from, g);
-      for_each_pair<Format>([&]<int kPair>() LARDER_INLINE_LAMBDA {
-        Format::template load_quads<kPair>(codes, piece.codes[i][2 * kPair][p],
-                                           piece.codes[i][2 * kPair + 1][p]);
-      });
+      if constexpr (Piece<Format, kPanels>::kIsUnpacked) {
+        const uint8_t* codes = Format::codes(from, g);
+        for_each_pair<Format>([&]<int kPair>() LARDER_INLINE_LAMBDA {
+          Format::template load_quads<kPair>(codes, piece.unpacked[i][2 * kPair][p],
+                                             piece.unpacked[i][2 * kPair + 1][p]);
+        });
+      }
       piece.scale[i][p] = Format::scale(from, g);
       if constexpr (Format::kHasMin) piece.minimum[i][p] = Format::minimum(from, g);
     }
@@ -117,6 +133,8 @@ void blocked_tile(const Piece<Format, kPanels>& piece, int num_groups,
   }
   for (int g = 0; g < num_groups; ++g) {
     const RowGroup<Format>& rows = groups[g];
+    const uint8_t* codes[kPanels];
+    for (int p = 0; p < kPanels; ++p) codes[p] = piece.codes(g, p);
     I16 sum[kBlockedRows][kPanels];
     for (int r = 0; r < kBlockedRows; ++r) {
       for (int p = 0; p < kPanels; ++p) sum[r][p] = set1_int(rows.start[r]);
@@ -124,7 +142,8 @@ void blocked_tile(const Piece<Format, kPanels>& piece, int num_groups,
     for (int quad = 0; quad < Format::kGroup / 4; ++quad) {
       for (int r = 0; r < kBlockedRows; ++r) {
         const Bytes64 x = set1_int(rows.q[r][quad]);
-        for (int p = 0; p < kPanels; ++p) sum[r][p] = dot_u8(sum[r][p], piece.codes[g][quad][p], x);
+        for (int p = 0; p < kPanels; ++p)
+          sum[r][p] = dot_u8(sum[r][p], load_bytes(codes[p] + quad * piece.kQuadBytes), x);
       }
     }
     for (int r = 0; r < kBlockedRows; ++r) {
