@@ -5,7 +5,7 @@ namespace larder::LARDER_ISA_NAMESPACE {
 
 // Lines that are written lie in other cores' caches, which read them last: stores would wait for one
 // after the other, in order. So far ahead they are fetched to be written.
-static constexpr int kWriteAhead = 128;     // floats
+static constexpr int kWriteAhead = 128;  // floats
 static constexpr int kGroupsWriteAhead = 16;
 
 // Sum of squares: lane i of the vectors takes columns i, i + 16, ...; then the lanes are folded.
