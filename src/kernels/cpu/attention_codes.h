@@ -40,8 +40,8 @@ LARDER_INLINE void dot_half(Integers<kRows, kVectors>& sum, const Bytes64 (&code
 }
 
 // sum[r][v] += vector v's quads times the words of row r, words[r * stride] and the next.
-// codes_of(v): where they lie. They are loaded twice, so that only even or odd words take room beside
-// the sums.
+// codes_of(v): where they lie. They are loaded twice, so that only even or odd words take room
+// beside the sums.
 // kNibbles: 0 whole bytes, 1 the lower, 2 the upper bits.
 template <int kNibbles, int kRows, int kVectors, class CodesOf>
 LARDER_INLINE void dot_quad(Integers<kRows, kVectors>& sum, const int32_t* words, int stride,
@@ -185,60 +185,59 @@ LARDER_INLINE void fetch_keys(const KeyBlocks& blocks, int64_t at) {
     fetch<kRows, kType>(blocks.tile.next_k[blocks.begin + v], at);
 }
 
-template <int kRows>
-LARDER_INLINE void begin_group(Integers<kRows, kCodeVectors>& sum, const int32_t* start,
-                               int stride) {
-  for (int r = 0; r < kRows; ++r) {
-    for (int v = 0; v < kCodeVectors; ++v) sum[r][v] = set1_int(start[r * stride]);
-  }
-}
-template <int kRows>
-LARDER_INLINE void end_group(const Integers<kRows, kCodeVectors>& sum,
-                             const V16 (&scale)[kCodeVectors],
-                             V16 (&total)[kRows][kCodeVectors]) {
-  for (int r = 0; r < kRows; ++r) {
-    for (int v = 0; v < kCodeVectors; ++v)
-      total[r][v] = fma(to_float(sum[r][v]), scale[v], total[r][v]);
-  }
-}
-template <int kRows>
-LARDER_INLINE void write_scores(const V16 (&total)[kRows][kCodeVectors], const Queries& q,
-                                float* scores) {
-  for (int r = 0; r < kRows; ++r) {
-    for (int v = 0; v < kCodeVectors; ++v)
-      store(scores + r * kKeyTile + v * kLanes, mul(total[r][v], set1(q.scale[r])));
-  }
-}
-
-// scores[r][16 b + lane] = q[r] . k[b][lane]
-template <int kRows>
-void score_rows_int8(const Work& work, const KeyTile& tile, const Queries& q, float* scores) {
-  const int stride = attention_words(work.dim);
+// scores[r][16 b + lane] = q[r] . k[b][lane], group by group of dimensions. dot(blocks, g, sum)
+// adds group g's integers to the sums; scale_of(codes, g): its scales, of a block whose codes
+// begin there.
+template <KvType kType, int kRows, class Dot, class ScaleOf>
+LARDER_INLINE void score_groups(const Work& work, const KeyTile& tile, const Queries& q,
+                                int num_groups, float* scores, const Dot& dot,
+                                const ScaleOf& scale_of) {
   for (int b = 0; b < tile.num_blocks; b += kCodeVectors) {
     const KeyBlocks blocks{tile, b};
-    for (int v = 0; v < kCodeVectors; ++v) fetch_scales<kRows, KvType::kInt8>(work, tile, b + v);
+    for (int v = 0; v < kCodeVectors; ++v) fetch_scales<kRows, kType>(work, tile, b + v);
     V16 total[kRows][kCodeVectors];
     for (auto& row : total) {
       for (V16& sum : row) sum = zero();
     }
-    for (int g = 0; g < work.num_groups; ++g) {
+    for (int g = 0; g < num_groups; ++g) {
       Integers<kRows, kCodeVectors> sum;
-      begin_group<kRows>(sum, q.start + g, 3 * work.num_groups);
-      const int end = min_of(work.padded_dim, (g + 1) * kCodeGroup) / 4;
-      for (int quad = g * kCodeGroup / 4; quad < end; ++quad) {
-        fetch_keys<kRows, KvType::kInt8>(blocks, quad * kCodeVector);
-        dot_quad<0>(sum, q.words + 2 * quad, stride, [&](int v) LARDER_INLINE_LAMBDA {
-          return blocks.codes(v, quad * kCodeVector);
-        });
+      for (int r = 0; r < kRows; ++r) {
+        for (int v = 0; v < kCodeVectors; ++v)
+          sum[r][v] = set1_int(q.start[r * 3 * work.num_groups + g]);
       }
-      const int at = kBlockSize * (work.padded_dim + 2 * g);
+      dot(blocks, g, sum);
       V16 scale[kCodeVectors];
-      for (int v = 0; v < kCodeVectors; ++v)
-        scale[v] = load_bf16(reinterpret_cast<const uint16_t*>(blocks.codes(v, at)));
-      end_group<kRows>(sum, scale, total);
+      for (int v = 0; v < kCodeVectors; ++v) scale[v] = scale_of(blocks.codes(v, 0), g);
+      for (int r = 0; r < kRows; ++r) {
+        for (int v = 0; v < kCodeVectors; ++v)
+          total[r][v] = fma(to_float(sum[r][v]), scale[v], total[r][v]);
+      }
     }
-    write_scores<kRows>(total, q, scores + b * kLanes);
+    for (int r = 0; r < kRows; ++r) {
+      for (int v = 0; v < kCodeVectors; ++v)
+        store(scores + r * kKeyTile + (b + v) * kLanes, mul(total[r][v], set1(q.scale[r])));
+    }
   }
+}
+
+template <int kRows>
+void score_rows_int8(const Work& work, const KeyTile& tile, const Queries& q, float* scores) {
+  const int stride = attention_words(work.dim);
+  score_groups<KvType::kInt8, kRows>(
+      work, tile, q, work.num_groups, scores,
+      [&](const KeyBlocks& blocks, int g, Integers<kRows, kCodeVectors>& sum) LARDER_INLINE_LAMBDA {
+        const int end = min_of(work.padded_dim, (g + 1) * kCodeGroup) / 4;
+        for (int quad = g * kCodeGroup / 4; quad < end; ++quad) {
+          fetch_keys<kRows, KvType::kInt8>(blocks, quad * kCodeVector);
+          dot_quad<0>(sum, q.words + 2 * quad, stride, [&](int v) LARDER_INLINE_LAMBDA {
+            return blocks.codes(v, quad * kCodeVector);
+          });
+        }
+      },
+      [&](const uint8_t* codes, int g) LARDER_INLINE_LAMBDA {
+        const uint8_t* scales = codes + kBlockSize * (work.padded_dim + 2 * g);
+        return load_bf16(reinterpret_cast<const uint16_t*>(scales));
+      });
 }
 
 // A quad of a large head's 16 wide dimensions, whose codes lie at `at`.
@@ -297,31 +296,21 @@ void score_rows_int4(const Work& work, const KeyTile& tile, const Queries& q, fl
   const KeyParts parts = key_parts(work);
   const int32_t* narrow_words = q.words + 2 * parts.num_wide;
   const int codes_bytes = parts.wide_bytes + parts.num_narrow * kCodeVector;
-  for (int b = 0; b < tile.num_blocks; b += kCodeVectors) {
-    const KeyBlocks blocks{tile, b};
-    for (int v = 0; v < kCodeVectors; ++v) fetch_scales<kRows, KvType::kInt4>(work, tile, b + v);
-    V16 total[kRows][kCodeVectors];
-    for (auto& row : total) {
-      for (V16& sum : row) sum = zero();
-    }
-    for (int g = 0; g < parts.num_wide_groups + parts.num_narrow_groups; ++g) {
-      Integers<kRows, kCodeVectors> sum;
-      begin_group<kRows>(sum, q.start + g, 3 * work.num_groups);
-      const int narrow = g - parts.num_wide_groups;
-      if (narrow < 0) {
-        dot_wide<kRows>(sum, parts, blocks, parts.wide_begin(g), parts.wide_begin(g + 1), q.words,
-                        stride);
-      } else {
-        dot_narrow<kRows>(sum, parts, blocks, parts.narrow_begin(narrow),
-                          parts.narrow_begin(narrow + 1), narrow_words, stride);
-      }
-      V16 scale[kCodeVectors];
-      for (int v = 0; v < kCodeVectors; ++v)
-        scale[v] = load_scale8(blocks.codes(v, codes_bytes + g * kBlockSize));
-      end_group<kRows>(sum, scale, total);
-    }
-    write_scores<kRows>(total, q, scores + b * kLanes);
-  }
+  score_groups<KvType::kInt4, kRows>(
+      work, tile, q, parts.num_wide_groups + parts.num_narrow_groups, scores,
+      [&](const KeyBlocks& blocks, int g, Integers<kRows, kCodeVectors>& sum) LARDER_INLINE_LAMBDA {
+        const int narrow = g - parts.num_wide_groups;
+        if (narrow < 0) {
+          dot_wide<kRows>(sum, parts, blocks, parts.wide_begin(g), parts.wide_begin(g + 1),
+                          q.words, stride);
+        } else {
+          dot_narrow<kRows>(sum, parts, blocks, parts.narrow_begin(narrow),
+                            parts.narrow_begin(narrow + 1), narrow_words, stride);
+        }
+      },
+      [&](const uint8_t* codes, int g) LARDER_INLINE_LAMBDA {
+        return load_scale8(codes + codes_bytes + g * kBlockSize);
+      });
 }
 
 // How values are stored: kInt8, kInt4, and kInt4 of large heads.
