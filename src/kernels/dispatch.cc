@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "kernels/cpu/stream_fetch.h"
 #include "kernels/cpu/tables.h"
 
 namespace larder {
@@ -68,38 +69,46 @@ bool has_amx(const Features& f) {
          (f.leaf7_d & kInt8) != 0 && ask_for_tiles();
 }
 
-using Matmul = void(const MatmulArgs&, int, int);
-
-template <Matmul& kOthers>
+template <const KernelTable& kBase>
 void matmul_with_bf16(const MatmulArgs& args, int panel_begin, int panel_end) {
   if (isa_avx512_bf16::multiplies(args))
     return isa_avx512_bf16::matmul_bf16(args, panel_begin, panel_end);
-  kOthers(args, panel_begin, panel_end);
+  kBase.matmul(args, panel_begin, panel_end);
 }
 
-void amx_matmul(const MatmulArgs& args, int panel_begin, int panel_end) {
-  isa_amx::kTable.matmul(args, panel_begin, panel_end);
-}
-
-// The table of a machine that also has AVX-512 BF16. kOthers: its products of other weights.
-template <Matmul& kOthers>
-KernelTable with_bf16(const KernelTable& base, Isa isa, const char* name) {
-  KernelTable table = base;
+// The table of a machine that also has AVX-512 BF16.
+template <const KernelTable& kBase>
+KernelTable with_bf16(Isa isa, const char* name) {
+  KernelTable table = kBase;
   table.isa = isa;
   table.name = name;
-  table.matmul = matmul_with_bf16<kOthers>;
+  table.matmul = matmul_with_bf16<kBase>;
   table.attention = isa_avx512_bf16::attention;
   table.merge_attention = isa_avx512_bf16::merge_attention;
   return table;
 }
 
+StreamFetch stream_fetch_of_machine() {
+  const bool is_avx512 = has_avx512(Features());
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  __get_cpuid(0, &a, &b, &c, &d);
+  if (b != signature_AMD_ebx) return is_avx512 ? StreamFetch::kTwice : StreamFetch::kNear;
+  __get_cpuid(1, &a, &b, &c, &d);
+  constexpr unsigned kZen5Family = 0x1A;
+  const unsigned family = (a >> 8 & 0xF) + (a >> 20 & 0xFF);
+  if (family >= kZen5Family) return StreamFetch::kFar;
+  return is_avx512 ? StreamFetch::kNextPage : StreamFetch::kNear;
+}
+
 }  // namespace
+
+const StreamFetch machine_stream_fetch = stream_fetch_of_machine();
 
 const KernelTable* kernels_for(Isa isa) {
   static const Features features;
   static const KernelTable avx512_bf16 =
-      with_bf16<isa_avx512_bf16::matmul>(isa_avx512::kTable, Isa::kAvx512Bf16, "avx512_bf16");
-  static const KernelTable amx = with_bf16<amx_matmul>(isa_amx::kTable, Isa::kAmx, "amx");
+      with_bf16<isa_avx512::kTable>(Isa::kAvx512Bf16, "avx512_bf16");
+  static const KernelTable amx = with_bf16<isa_amx::kTable>(Isa::kAmx, "amx");
   switch (isa) {
     case Isa::kGeneric:
       return &isa_generic::kTable;

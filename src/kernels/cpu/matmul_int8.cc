@@ -22,17 +22,26 @@ constexpr int kRowStep = kTileRows;
 // Rows of activations that stay in the second-level cache while the panels go by.
 constexpr int64_t kRowBlockBytes = 512 * 1024;
 
-// One row is bound by memory and reads its panel once, front to back, with what lies behind it. A tile
-// of several rows fetches the panels after its own. Fetching past the end does nothing.
-template <class Format, int kRows>
-LARDER_INLINE void fetch_ahead(const std::byte* panel, int g, int64_t next_panels) {
+// How a tile's weights come from memory: read front to back, with what lies behind them, or with the
+// panels after them. For rows after the first ones they are in the caches.
+enum class Fetch { kStream, kNextPanels, kNone };
+
+// Rows of one tile are bound by memory. Where AMD's Zen 5 reads two panels at a time, it reads a fifth
+// less; elsewhere more than one row was not measured.
+LARDER_INLINE bool reads_stream(int num_rows) {
+  return num_rows == 1 ||
+         (num_rows <= kTileRows && machine_stream_fetch == StreamFetch::kFar);
+}
+
+// Of group g. Fetching past the end does nothing.
+template <class Format>
+LARDER_INLINE void fetch_ahead(const std::byte* panel, int g, int64_t next_panels, Fetch fetch) {
   constexpr int kGroupShare = Format::kShape.chunk_bytes / Format::kGroupsPerChunk;
   const uint8_t* at = Format::chunk(panel, g) + g % Format::kGroupsPerChunk * kGroupShare;
-  for (int i = 0; i < kGroupShare; i += 64) {
-    if constexpr (kRows == 1)
-      fetch_stream(at + i);
-    else
-      prefetch_l2(at + next_panels + i);
+  if (fetch == Fetch::kStream) {
+    for (int i = 0; i < kGroupShare; i += 64) fetch_stream(at + i);
+  } else {
+    for (int i = 0; i < kGroupShare; i += 64) prefetch_l2(at + next_panels + i);
   }
 }
 
@@ -84,10 +93,9 @@ LARDER_INLINE void add_integers(const Activations& x, const std::byte* const* pa
   });
 }
 
-// Rows [row, row + kRows) of panels [panel, panel + kPanels), every column. fetch: the first rows
-// to come by, for whom the weights are still in memory.
+// Rows [row, row + kRows) of panels [panel, panel + kPanels), every column.
 template <class Format, int kRows, int kPanels>
-void tile(const MatmulArgs& args, int row, int panel, bool fetch) {
+void tile(const MatmulArgs& args, int row, int panel, Fetch fetch) {
   const Activations x = rows_from(*args.xq, row);
   const int64_t next_panels = kPanels * args.w->panel_stride_bytes;
   const std::byte* panels[kPanels];
@@ -98,8 +106,8 @@ void tile(const MatmulArgs& args, int row, int panel, bool fetch) {
   }
   const int num_groups = x.num_cols / Format::kGroup;
   for (int g = 0; g < num_groups; ++g) {
-    if (fetch) {
-      for (int p = 0; p < kPanels; ++p) fetch_ahead<Format, kRows>(panels[p], g, next_panels);
+    if (fetch != Fetch::kNone) {
+      for (int p = 0; p < kPanels; ++p) fetch_ahead<Format>(panels[p], g, next_panels, fetch);
     }
     add_integers<Format>(x, panels, g, sums);
     for (int p = 0; p < kPanels; ++p) {
@@ -128,24 +136,24 @@ void multiply_rows(const MatmulArgs& args, int row_begin, int row_end, int panel
     amx_tile<Format, 1, kPanels>(args, row, panel);
   }
 #endif
+  const Fetch first = reads_stream(args.num_rows) ? Fetch::kStream : Fetch::kNextPanels;
+  const auto fetch = [&] { return row == row_begin ? first : Fetch::kNone; };
   for (; row + kTileRows <= row_end; row += kTileRows) {
-    tile<Format, kTileRows, kPanels>(args, row, panel, row == row_begin);
+    tile<Format, kTileRows, kPanels>(args, row, panel, fetch());
   }
   if constexpr (kTileRows > 5) {
-    if (row + 5 == row_end) return tile<Format, 5, kPanels>(args, row, panel, row == row_begin);
+    if (row + 5 == row_end) return tile<Format, 5, kPanels>(args, row, panel, fetch());
   }
   if constexpr (kTileRows > 4) {
-    for (; row + 4 <= row_end; row += 4)
-      tile<Format, 4, kPanels>(args, row, panel, row == row_begin);
+    for (; row + 4 <= row_end; row += 4) tile<Format, 4, kPanels>(args, row, panel, fetch());
   }
-  const bool fetch = row == row_begin;
   switch (row_end - row) {
     case 3:
-      return tile<Format, 3, kPanels>(args, row, panel, fetch);
+      return tile<Format, 3, kPanels>(args, row, panel, fetch());
     case 2:
-      return tile<Format, 2, kPanels>(args, row, panel, fetch);
+      return tile<Format, 2, kPanels>(args, row, panel, fetch());
     case 1:
-      return tile<Format, 1, kPanels>(args, row, panel, fetch);
+      return tile<Format, 1, kPanels>(args, row, panel, fetch());
   }
 }
 
@@ -177,7 +185,7 @@ void multiply_panels(const MatmulArgs& args, int panel_begin, int panel_end) {
     const int row_end = min_of(row + row_block, args.num_rows);
     int panel = panel_begin;
     if constexpr (kTilePanels > 1) {
-      if (args.num_rows > 1) {
+      if (!reads_stream(args.num_rows)) {
         for (; panel + kTilePanels <= panel_end; panel += kTilePanels) {
           multiply_rows<Format, kTilePanels>(args, row, row_end, panel);
         }

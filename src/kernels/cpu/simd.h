@@ -9,6 +9,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "kernels/cpu/stream_fetch.h"
 #include "kernels/kernels.h"
 
 #define LARDER_INLINE static inline __attribute__((always_inline))
@@ -46,6 +47,24 @@ template <class T>
 LARDER_INLINE T* opaque(T* p) {
   __asm__("" : "+r"(p));
   return p;
+}
+
+// Beside the line at p of a stream that is read once.
+LARDER_INLINE void fetch_stream(const uint8_t* p) {
+  constexpr uintptr_t kPageBytes = 4096;
+  constexpr uintptr_t kBeginBytes = 512;
+  switch (machine_stream_fetch) {
+    case StreamFetch::kNear:
+      return prefetch(p + 1024);
+    case StreamFetch::kTwice:
+      prefetch(p + 4096);
+      return prefetch_l2(p + 8192);
+    case StreamFetch::kNextPage:
+      if (reinterpret_cast<uintptr_t>(p) % kPageBytes < kBeginBytes) prefetch_l2(p + kPageBytes);
+      return;
+    case StreamFetch::kFar:
+      return prefetch_once(p + 6144);
+  }
 }
 
 // The first `lanes` of sixteen, mostly all of them.

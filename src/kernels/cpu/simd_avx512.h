@@ -219,23 +219,13 @@ LARDER_INLINE V16 load_scale8(const uint8_t* p) {
 LARDER_INLINE void prefetch(const void* p) {
   _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0);
 }
+// To be read once: it goes from the first-level cache to nowhere.
+LARDER_INLINE void prefetch_once(const void* p) {
+  _mm_prefetch(static_cast<const char*>(p), _MM_HINT_NTA);
+}
 LARDER_INLINE void prefetch_to_write(const void* p) { __builtin_prefetch(p, 1); }
 LARDER_INLINE void prefetch_l2(const void* p) {
   _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1);
-}
-// Beside the line at p of a stream that is read once. AMD's own prefetchers, on machines with BF16 and
-// without AMX, read a page to its end, and only want to be told of the next one's begin. As measured
-// on an Intel machine, a line is best fetched into the second-level cache, which has more fetches
-// under way, and then into the first.
-LARDER_INLINE void fetch_stream(const uint8_t* p) {
-#if defined(LARDER_AVX512_BF16)
-  constexpr uintptr_t kPageBytes = 4096;
-  constexpr uintptr_t kBeginBytes = 512;
-  if (reinterpret_cast<uintptr_t>(p) % kPageBytes < kBeginBytes) prefetch_l2(p + kPageBytes);
-#else
-  prefetch(p + 4096);
-  prefetch_l2(p + 8192);
-#endif
 }
 
 }  // namespace larder::LARDER_ISA_NAMESPACE

@@ -240,8 +240,8 @@ LARDER_INLINE V16 load_scale8(const uint8_t* p) {
 
 // Into the first-level cache, or the second.
 LARDER_INLINE void prefetch(const void* p) { __builtin_prefetch(p); }
+LARDER_INLINE void prefetch_once(const void* p) { __builtin_prefetch(p, 0, 0); }
 LARDER_INLINE void prefetch_to_write(const void* p) { __builtin_prefetch(p, 1); }
 LARDER_INLINE void prefetch_l2(const void* p) { __builtin_prefetch(p, 0, 2); }
-LARDER_INLINE void fetch_stream(const uint8_t* p) { prefetch(p + 1024); }
 
 }  // namespace larder::LARDER_ISA_NAMESPACE

@@ -17,11 +17,10 @@ namespace isa_amx {
 extern const KernelTable kTable;
 }
 // What AVX-512 BF16 adds to the two before it: products of BF16 weights with rounded activations, and
-// attention. And AVX-512's own products, whose fetches suit the machines that have BF16 and no AMX.
+// attention.
 namespace isa_avx512_bf16 {
 bool multiplies(const MatmulArgs& args);
 void matmul_bf16(const MatmulArgs& args, int panel_begin, int panel_end);
-void matmul(const MatmulArgs& args, int panel_begin, int panel_end);
 void attention(const AttentionArgs& args, const AttentionTask& task, std::byte* scratch);
 void merge_attention(const AttentionArgs& args, const AttentionTask& task, std::byte* partials,
                      std::int64_t stride_bytes);

@@ -10,6 +10,7 @@ namespace {
 constexpr int kRowsOfTile = 6;
 constexpr int kPairBytes = kPanelRows * 4;  // two columns of a panel
 constexpr int kPiecePairs = 128;            // of a piece of a panel
+constexpr int kFetchedPairs = 96;           // about as far as fetch_stream() looks
 // Of the rows that stay in the second-level cache while the panels go by.
 constexpr int kBlockBytes = 512 * 1024;
 constexpr int kMaxBlockRows = 32 * kRowsOfTile;
@@ -40,6 +41,7 @@ struct Piece {
   const std::byte* weights;  // of the first panel
   int64_t panel_stride;
   int pairs;
+  int last_pairs;   // from this one on a stream's fetches are past the panel's end
   int fetch_begin;  // pairs of each panel, behind the piece
   int fetch_end;
 };
@@ -55,6 +57,7 @@ void tile(const Piece& piece, const uint8_t* rows, int row_stride, V16* totals) 
   const std::byte* fetch = piece.weights + piece.pairs * kPairBytes;
   const int num_fetched = kIsStream ? 0 : piece.fetch_end - piece.fetch_begin;
   int fetched = piece.fetch_begin;
+  const int64_t behind = (kPanels - 1) * piece.panel_stride;  // the panel that this one's turns to
   int due = 0;
   for (int i = 0; i < piece.pairs; ++i) {
     Bytes64 w[kPanels];
@@ -62,7 +65,7 @@ void tile(const Piece& piece, const uint8_t* rows, int row_stride, V16* totals) 
       const auto* at = reinterpret_cast<const uint8_t*>(piece.weights + p * piece.panel_stride +
                                                         i * kPairBytes);
       w[p] = load_bytes(at);
-      if constexpr (kIsStream) fetch_stream(at);
+      if constexpr (kIsStream) fetch_stream(at + (i < piece.last_pairs ? 0 : behind));
     }
     for (due += num_fetched; due > 0; due -= piece.pairs, ++fetched) {
       for (int p = 0; p < kPanels; ++p)
@@ -109,6 +112,7 @@ void block_of_panels(const MatmulArgs& args, int row, int num_rows, int panel, B
     piece.weights = panel_of(*args.w, panel) + pair * kPairBytes;
     piece.panel_stride = args.w->panel_stride_bytes;
     piece.pairs = min_of(kPiecePairs, pairs - pair);
+    piece.last_pairs = pairs - pair - kFetchedPairs;
     for (int t = 0; t < num_tiles; ++t) {
       const int r = t * kRowsOfTile;
       piece.fetch_begin = piece.pairs * t / num_tiles;
