@@ -40,6 +40,11 @@ struct Features {
   bool saves(std::uint64_t state) const { return (saved & state) == state; }
 };
 
+const Features& features() {
+  static const Features of_machine;
+  return of_machine;
+}
+
 bool has_avx2(const Features& f) {
   constexpr unsigned kLeaf1 = bit_FMA | bit_F16C | bit_AVX;
   return f.saves(0x6) && (f.leaf1_c & kLeaf1) == kLeaf1 && (f.leaf7_b & bit_AVX2) != 0;
@@ -89,7 +94,7 @@ KernelTable with_bf16(Isa isa, const char* name) {
 }
 
 StreamFetch stream_fetch_of_machine() {
-  const bool is_avx512 = has_avx512(Features());
+  const bool is_avx512 = has_avx512(features());
   unsigned a = 0, b = 0, c = 0, d = 0;
   __get_cpuid(0, &a, &b, &c, &d);
   if (b != signature_AMD_ebx) return is_avx512 ? StreamFetch::kTwice : StreamFetch::kNear;
@@ -105,7 +110,6 @@ StreamFetch stream_fetch_of_machine() {
 const StreamFetch machine_stream_fetch = stream_fetch_of_machine();
 
 const KernelTable* kernels_for(Isa isa) {
-  static const Features features;
   static const KernelTable avx512_bf16 =
       with_bf16<isa_avx512::kTable>(Isa::kAvx512Bf16, "avx512_bf16");
   static const KernelTable amx = with_bf16<isa_amx::kTable>(Isa::kAmx, "amx");
@@ -113,13 +117,13 @@ const KernelTable* kernels_for(Isa isa) {
     case Isa::kGeneric:
       return &isa_generic::kTable;
     case Isa::kAvx2:
-      return has_avx2(features) ? &isa_avx2::kTable : nullptr;
+      return has_avx2(features()) ? &isa_avx2::kTable : nullptr;
     case Isa::kAvx512:
-      return has_avx512(features) ? &isa_avx512::kTable : nullptr;
+      return has_avx512(features()) ? &isa_avx512::kTable : nullptr;
     case Isa::kAvx512Bf16:
-      return has_avx512_bf16(features) ? &avx512_bf16 : nullptr;
+      return has_avx512_bf16(features()) ? &avx512_bf16 : nullptr;
     case Isa::kAmx:
-      return has_amx(features) ? &amx : nullptr;
+      return has_amx(features()) ? &amx : nullptr;
     case Isa::kCuda:
       return nullptr;
   }

@@ -49,6 +49,13 @@ LARDER_INLINE T* opaque(T* p) {
   return p;
 }
 
+// Into the first-level cache, or the second.
+LARDER_INLINE void prefetch(const void* p) { __builtin_prefetch(p, 0, 3); }
+LARDER_INLINE void prefetch_l2(const void* p) { __builtin_prefetch(p, 0, 2); }
+// To be read once: it goes from the first-level cache to nowhere.
+LARDER_INLINE void prefetch_once(const void* p) { __builtin_prefetch(p, 0, 0); }
+LARDER_INLINE void prefetch_to_write(const void* p) { __builtin_prefetch(p, 1); }
+
 // Beside the line at p of a stream that is read once.
 LARDER_INLINE void fetch_stream(const uint8_t* p) {
   constexpr uintptr_t kPageBytes = 4096;

@@ -215,17 +215,4 @@ LARDER_INLINE V16 load_scale8(const uint8_t* p) {
       _mm512_slli_epi32(_mm512_add_epi32(codes, _mm512_set1_epi32(kScale8Bias)), kScale8Shift));
 }
 
-// Into the first-level cache, or the second.
-LARDER_INLINE void prefetch(const void* p) {
-  _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0);
-}
-// To be read once: it goes from the first-level cache to nowhere.
-LARDER_INLINE void prefetch_once(const void* p) {
-  _mm_prefetch(static_cast<const char*>(p), _MM_HINT_NTA);
-}
-LARDER_INLINE void prefetch_to_write(const void* p) { __builtin_prefetch(p, 1); }
-LARDER_INLINE void prefetch_l2(const void* p) {
-  _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1);
-}
-
 }  // namespace larder::LARDER_ISA_NAMESPACE

@@ -238,10 +238,4 @@ LARDER_INLINE V16 load_scale8(const uint8_t* p) {
   return v;
 }
 
-// Into the first-level cache, or the second.
-LARDER_INLINE void prefetch(const void* p) { __builtin_prefetch(p); }
-LARDER_INLINE void prefetch_once(const void* p) { __builtin_prefetch(p, 0, 0); }
-LARDER_INLINE void prefetch_to_write(const void* p) { __builtin_prefetch(p, 1); }
-LARDER_INLINE void prefetch_l2(const void* p) { __builtin_prefetch(p, 0, 2); }
-
 }  // namespace larder::LARDER_ISA_NAMESPACE

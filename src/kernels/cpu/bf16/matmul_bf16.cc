@@ -41,7 +41,7 @@ struct Piece {
   const std::byte* weights;  // of the first panel
   int64_t panel_stride;
   int pairs;
-  int last_pairs;   // from this one on a stream's fetches are past the panel's end
+  int stream_end;   // from this pair on a stream's fetches are past the panel's end
   int fetch_begin;  // pairs of each panel, behind the piece
   int fetch_end;
 };
@@ -65,7 +65,7 @@ void tile(const Piece& piece, const uint8_t* rows, int row_stride, V16* totals) 
       const auto* at = reinterpret_cast<const uint8_t*>(piece.weights + p * piece.panel_stride +
                                                         i * kPairBytes);
       w[p] = load_bytes(at);
-      if constexpr (kIsStream) fetch_stream(at + (i < piece.last_pairs ? 0 : behind));
+      if constexpr (kIsStream) fetch_stream(at + (i < piece.stream_end ? 0 : behind));
     }
     for (due += num_fetched; due > 0; due -= piece.pairs, ++fetched) {
       for (int p = 0; p < kPanels; ++p)
@@ -112,7 +112,7 @@ void block_of_panels(const MatmulArgs& args, int row, int num_rows, int panel, B
     piece.weights = panel_of(*args.w, panel) + pair * kPairBytes;
     piece.panel_stride = args.w->panel_stride_bytes;
     piece.pairs = min_of(kPiecePairs, pairs - pair);
-    piece.last_pairs = pairs - pair - kFetchedPairs;
+    piece.stream_end = pairs - pair - kFetchedPairs;
     for (int t = 0; t < num_tiles; ++t) {
       const int r = t * kRowsOfTile;
       piece.fetch_begin = piece.pairs * t / num_tiles;
