@@ -80,8 +80,8 @@ class Bench {
     for (const int batch : options_.batches)
       for (const int depth : fitting_depths(batch)) batch_rows(batch, depth);
     if (!computed_prompts().empty()) {
-      std::puts("\n| prompt | cold TTFT, ms | warm TTFT, ms | cached tokens |");
-      std::puts("| ---: | ---: | ---: | ---: |");
+      std::puts("\n| prompt | cold TTFT, ms | warm TTFT, ms | cached tokens, warm | cold |");
+      std::puts("| ---: | ---: | ---: | ---: | ---: |");
     }
     for (const int length : computed_prompts())
       if (fits("pp", length, 1)) ttft_row(length);
@@ -209,8 +209,9 @@ class Bench {
     const std::string salt = next_salt();
     const Completion cold = request(prompt, 1, salt);
     const Completion warm = request(prompt, 1, salt);
-    std::printf("| %d | %.1f | %.1f | %d |\n", length, cold.first_token_seconds() * 1e3,
-                warm.first_token_seconds() * 1e3, warm.usage.num_cached_tokens);
+    std::printf("| %d | %.1f | %.1f | %d | %d |\n", length, cold.first_token_seconds() * 1e3,
+                warm.first_token_seconds() * 1e3, warm.usage.num_cached_tokens,
+                cold.usage.num_cached_tokens);
   }
 
   // The same prompt computed, then found in the pool, then, with the pool forgotten, in the tiers.
