@@ -160,7 +160,7 @@ void add_runtime_options(CLI::App& command, RuntimeOptions& options) {
       .add_option("--step-slowdown", options.max_step_slowdown,
                   "And so few of them, or so few layers for more of them, that a step lasts about so many "
                   "times as long as without, longer where more requests wait than decode, and up to 60 ms "
-                  "where several wait "
+                  "where several wait or one that is done after three such steps "
                   "(default 2; 0: no limit)")
       ->check(CLI::Validator(
           [](std::string& text) {

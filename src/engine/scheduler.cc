@@ -151,17 +151,21 @@ PromptRoom Scheduler::prompt_room() const {
     return {.num_tokens = pace_.num_tokens_alone(config_.max_batch_tokens),
             .chunk_ns = std::numeric_limits<std::int64_t>::max()};
   }
-  return pace_.room(num_decodes_, num_prompts(), config_.max_prefill_tokens,
+  return pace_.room(num_decodes_, prompts_ahead(), config_.max_prefill_tokens,
                     config_.max_chunk_tokens);
 }
 
 // Sequences that wait for a first token, and for nothing else.
-int Scheduler::num_prompts() const {
-  const auto computes_prompt = [](const Sequence* sequence) {
-    return sequence->num_missing() > 1 && !sequence->table.is_loading();
-  };
-  return static_cast<int>(waiting_.size()) +
-         static_cast<int>(std::ranges::count_if(running_, computes_prompt));
+PromptsAhead Scheduler::prompts_ahead() const {
+  int num = static_cast<int>(waiting_.size());
+  const Sequence* prompt = waiting_.empty() ? nullptr : *waiting_.begin();
+  for (const Sequence* sequence : running_) {
+    if (sequence->num_missing() <= 1 || sequence->table.is_loading()) continue;
+    ++num;
+    prompt = sequence;
+  }
+  if (num != 1) return {.num = num};
+  return {.num = 1, .num_tokens = prompt->num_tokens() - std::max(0, prompt->request->num_cached)};
 }
 
 void Scheduler::observe_step(const Batch& batch, std::int64_t duration_ns) {

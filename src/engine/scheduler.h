@@ -112,7 +112,7 @@ class Scheduler {
   // Whether others pass it in this step, if num_missing are all that it needs.
   bool is_passed(const Sequence& sequence, int num_missing);
   bool is_passed_waiting(Sequence& sequence);
-  int num_prompts() const;
+  PromptsAhead prompts_ahead() const;
   bool has_room(Sequence& sequence) const;
   bool admit(Sequence& sequence);
   bool waits_for_leader(Sequence& sequence);

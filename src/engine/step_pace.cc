@@ -21,6 +21,7 @@ constexpr int kEnoughTokens = 32;
 constexpr int kLeastChunk = 8;
 constexpr double kMostAloneNs = 1e9;
 constexpr int kLeastAlone = 128;  // fewer take nearly as long
+constexpr double kBriefSteps = 3;  // of a prompt that may make steps last as long as patience allows
 constexpr int kFirstTokens = 8;  // of a prompt beside others, while nobody knows what they cost
 
 void average(double& value, double observed, double weight) {
@@ -43,13 +44,21 @@ std::size_t StepPace::size_of(int num_decodes) {
   return static_cast<std::size_t>(std::min(width, kSizes) - 1);
 }
 
-PromptRoom StepPace::room(int num_decodes, int num_prompts, int most, int most_chunk) const {
+// A long prompt alone would make all of a stream's tokens late that come beside it.
+bool StepPace::has_patience_for(const PromptsAhead& prompts) const {
+  if (prompts.num > 1) return true;
+  const double prompt_ns = prefill_ns_ * static_cast<double>(prompts.num_tokens);
+  return prompt_ns > 0 && prompt_ns <= kBriefSteps * patience_ns_;
+}
+
+PromptRoom StepPace::room(int num_decodes, const PromptsAhead& prompts, int most,
+                          int most_chunk) const {
   if (most_slowdown_ <= 0) return {.num_tokens = most};
   const double decode_ns = decode_ns_[size_of(num_decodes)];
   if (decode_ns == 0 || num_mixed_ >= kStaleAfter) return {};
-  const double share = std::max(1.0, static_cast<double>(num_prompts) / num_decodes);
+  const double share = std::max(1.0, static_cast<double>(prompts.num) / num_decodes);
   double room_ns = std::max(0.0, (most_slowdown_ - 1) * share * decode_ns);
-  if (num_prompts > 1) room_ns = std::max(room_ns, patience_ns_ - decode_ns);
+  if (has_patience_for(prompts)) room_ns = std::max(room_ns, patience_ns_ - decode_ns);
   const double chunk_ns = kChunkMargin * room_ns;
   PromptRoom room{.num_tokens = prefill_ns_ > 0
                                     ? num_that_fit(kMargin * room_ns, prefill_ns_, most)

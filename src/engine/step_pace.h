@@ -16,6 +16,12 @@ struct PromptRoom {
   std::int64_t chunk_ns = 0;  // for a chunk's layers in this step
 };
 
+// Who waits for a first token while others decode.
+struct PromptsAhead {
+  int num = 0;
+  int num_tokens = 0;  // of a single one: that the cache had not, whether computed since or not
+};
+
 // Learns how long steps take that only decode, by number of sequences, and what a prompt's token
 // adds, which grows with its depth. What it says decides speed, never results. Thread: engine only.
 class StepPace {
@@ -23,17 +29,18 @@ class StepPace {
   // With no more prompts than decoding sequences, a step with prompt tokens shall last at most
   // most_slowdown times one without; 0 = any time. With more prompts, what it lasts beyond grows in
   // proportion: whoever waits for a first token counts as much as whoever waits for the next. With
-  // several prompts it may last patience_ns in any case: a reader takes longer over a token, and the
-  // sooner the prompts are done, the sooner all decode in one batch.
+  // several prompts, or one that is done after a few such steps, it may last patience_ns in any case:
+  // a reader takes longer over a token, and the sooner the prompts are done, the sooner all decode in
+  // one batch.
   StepPace(double most_slowdown, int num_layer_kinds, std::int64_t patience_ns = 0)
       : most_slowdown_(most_slowdown),
         patience_ns_(static_cast<double>(patience_ns)),
         layer_ns_(static_cast<std::size_t>(num_layer_kinds)) {}
 
-  // For a step in which num_decodes > 0 sequences decode and num_prompts have not got so far: at
+  // For a step in which num_decodes > 0 sequences decode and those prompts have not got so far: at
   // most `most` tokens, or most_chunk in a chunk. Nothing where a step without has to be measured
   // first.
-  PromptRoom room(int num_decodes, int num_prompts, int most, int most_chunk) const;
+  PromptRoom room(int num_decodes, const PromptsAhead& prompts, int most, int most_chunk) const;
 
   // For a step in which nobody decodes: at most `most` tokens, fewer where these would take long, since
   // whoever comes meanwhile waits for its end; all of them where any time is allowed.
@@ -53,6 +60,7 @@ class StepPace {
   static constexpr int kStaleAfter = 128;  // steps with prompt tokens since one without
 
   static std::size_t size_of(int num_decodes);
+  bool has_patience_for(const PromptsAhead& prompts) const;
 
   const double most_slowdown_;
   const double patience_ns_;

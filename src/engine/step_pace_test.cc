@@ -10,12 +10,13 @@ namespace {
 
 constexpr double kDecodeNs = 10e6;
 constexpr int kNumLayers = 30;
+constexpr int kLongPrompt = 100'000;
 
 // Steps of a machine that takes this long; returns how long the slowest of the last ones took.
 double slowest_step_ns(StepPace& pace, int num_steps, int num_decodes, double token_ns) {
   double slowest = 0;
   for (int i = 0; i < num_steps; ++i) {
-    const PromptRoom room = pace.room(num_decodes, 1, 512, 128);
+    const PromptRoom room = pace.room(num_decodes, {1, kLongPrompt}, 512, 128);
     const int num_tokens = room.num_chunk_tokens > 0 ? 0 : room.num_tokens;
     double step_ns = kDecodeNs + num_tokens * token_ns;
     pace.observe(num_decodes, num_tokens, static_cast<std::int64_t>(step_ns));
@@ -34,7 +35,7 @@ double slowest_step_ns(StepPace& pace, int num_steps, int num_decodes, double to
 }
 
 int num_tokens(const StepPace& pace, int num_decodes, int num_prompts, int most) {
-  return pace.room(num_decodes, num_prompts, most, 128).num_tokens;
+  return pace.room(num_decodes, {num_prompts, kLongPrompt}, most, 128).num_tokens;
 }
 
 TEST(StepPace, WithoutALimitTakesAllThereIs) {
@@ -43,12 +44,12 @@ TEST(StepPace, WithoutALimitTakesAllThereIs) {
 
 TEST(StepPace, MeasuresAStepWithoutPromptsFirst) {
   StepPace pace(2, 1);
-  EXPECT_EQ(pace.room(1, 1, 512, 128).num_tokens, 0);
-  EXPECT_EQ(pace.room(1, 1, 512, 128).num_chunk_tokens, 0);
+  EXPECT_EQ(pace.room(1, {1, kLongPrompt}, 512, 128).num_tokens, 0);
+  EXPECT_EQ(pace.room(1, {1, kLongPrompt}, 512, 128).num_chunk_tokens, 0);
   pace.observe(1, 0, 10'000'000);
-  EXPECT_GT(pace.room(1, 1, 512, 128).num_chunk_tokens, 0);
-  EXPECT_EQ(pace.room(4, 1, 512, 128).num_chunk_tokens, 0) << "another size of batch";
-  EXPECT_LE(pace.room(1, 1, 512, 2).num_chunk_tokens, 2);
+  EXPECT_GT(pace.room(1, {1, kLongPrompt}, 512, 128).num_chunk_tokens, 0);
+  EXPECT_EQ(pace.room(4, {1, kLongPrompt}, 512, 128).num_chunk_tokens, 0) << "another size of batch";
+  EXPECT_LE(pace.room(1, {1, kLongPrompt}, 512, 2).num_chunk_tokens, 2);
 }
 
 TEST(StepPace, FewTokensTellAPromptsPrice) {
@@ -106,6 +107,19 @@ TEST(StepPace, SeveralPromptsMayMakeAStepLastAsLongAsReadersWait) {
   EXPECT_EQ(num_tokens(pace, 2, 2, 512), num_tokens(pace, 2, 1, 512)) << "lasts longer anyway";
 }
 
+TEST(StepPace, ABriefPromptMayMakeAStepLastAsLongAsReadersWait) {
+  StepPace pace(2, 1, 60'000'000);
+  EXPECT_EQ(pace.room(2, {1, 10}, 512, 128).num_tokens, 0) << "nothing is known yet";
+  slowest_step_ns(pace, 60, 2, 500e3);
+  const auto num_beside = [&](int num_prompt_tokens) {
+    return pace.room(2, {1, num_prompt_tokens}, 512, 128).num_tokens;
+  };
+  EXPECT_NEAR(num_beside(300), 0.6 * 50 / 0.5, 6) << "150 ms of prompt";
+  EXPECT_NEAR(num_beside(420), 0.6 * 10 / 0.5, 2) << "210 ms: twice a step of 10 ms";
+  for (int i = 0; i < 60; ++i) pace.observe(2, 0, 100'000'000);
+  EXPECT_EQ(num_beside(300), num_beside(420)) << "lasts longer anyway";
+}
+
 TEST(StepPace, FollowsTokensThatGetDearer) {
   StepPace pace(2, 1);
   for (int i = 0; i < 100; ++i) {
@@ -132,9 +146,9 @@ TEST(StepPace, AlwaysMovesOn) {
 TEST(StepPace, PromptsThatFitWellNeedNoChunk) {
   StepPace pace(2, 1);
   slowest_step_ns(pace, 60, 1, 100e3);
-  EXPECT_GE(pace.room(1, 1, 512, 128).num_tokens, 50);
-  EXPECT_EQ(pace.room(1, 1, 512, 128).num_chunk_tokens, 0);
-  EXPECT_EQ(pace.room(1, 1, 16, 128).num_chunk_tokens, 0) << "all that may be";
+  EXPECT_GE(pace.room(1, {1, kLongPrompt}, 512, 128).num_tokens, 50);
+  EXPECT_EQ(pace.room(1, {1, kLongPrompt}, 512, 128).num_chunk_tokens, 0);
+  EXPECT_EQ(pace.room(1, {1, kLongPrompt}, 16, 128).num_chunk_tokens, 0) << "all that may be";
 }
 
 // However dear a token, a chunk's layers fit into a step.
@@ -143,7 +157,7 @@ TEST(StepPace, ChunksAreAsLargeAsALayerAllows) {
   for (const double token_ns : {1e6, 4e6, 16e6}) {
     StepPace pace(2, 1);
     EXPECT_LE(slowest_step_ns(pace, 60, 1, token_ns), 1.95 * kDecodeNs) << token_ns;
-    const int size = pace.room(1, 1, 512, 128).num_chunk_tokens;
+    const int size = pace.room(1, {1, kLongPrompt}, 512, 128).num_chunk_tokens;
     EXPECT_LT(size, before) << token_ns;
     before = size;
   }
