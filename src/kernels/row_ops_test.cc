@@ -37,7 +37,7 @@ TEST(RowOps, RmsNormMatchesDoublePrecision) {
 
 TEST(RowOps, QuantizedRowsHaveTheSameBitsEverywhere) {
   const int rows = 7;
-  const int cols = 160;
+  const int cols = 352;  // eleven groups
   auto x = random_values(static_cast<std::size_t>(rows * cols), 1, 3);
   for (int c = 0; c < 32; ++c) x[c] = 0;           // a group of zeros
   for (int c = 32; c < 64; ++c) x[c] = 1e-35F;     // and one of next to nothing
@@ -111,32 +111,36 @@ TEST(RowOps, AddAddsEveryValue) {
   }
 }
 
-TEST(RowOps, RopeTurnsPairsAndLeavesTheRest) {
-  const int rows = 3, heads = 2, dim = 10, rope_dim = 6, ldx = 25;
-  const auto cos = random_values(rows * rope_dim / 2, 5);
-  const auto sin = random_values(rows * rope_dim / 2, 6);
-  const auto x = random_values(rows * ldx, 7);
-  for (const bool interleaved : {false, true}) {
-    std::vector<float> expected = x;
-    for (int r = 1; r < rows; ++r) {
-      for (int h = 0; h < heads; ++h) {
-        for (int i = 0; i < rope_dim / 2; ++i) {
-          const int base = r * ldx + h * dim;
-          const int first = base + (interleaved ? 2 * i : i);
-          const int second = base + (interleaved ? 2 * i + 1 : i + rope_dim / 2);
-          const float c = cos[r * rope_dim / 2 + i];
-          const float s = sin[r * rope_dim / 2 + i];
-          expected[first] = x[first] * c - x[second] * s;
-          expected[second] = x[first] * s + x[second] * c;
-        }
+void check_rope(int rope_dim, bool interleaved) {
+  const int rows = 3, heads = 2, dim = rope_dim + 4, ldx = 2 * dim + 5;
+  const auto cos = random_values(static_cast<std::size_t>(rows * rope_dim / 2), 5);
+  const auto sin = random_values(static_cast<std::size_t>(rows * rope_dim / 2), 6);
+  const auto x = random_values(static_cast<std::size_t>(rows * ldx), 7);
+  std::vector<float> expected = x;
+  for (int r = 1; r < rows; ++r) {
+    for (int h = 0; h < heads; ++h) {
+      for (int i = 0; i < rope_dim / 2; ++i) {
+        const int base = r * ldx + h * dim;
+        const int first = base + (interleaved ? 2 * i : i);
+        const int second = base + (interleaved ? 2 * i + 1 : i + rope_dim / 2);
+        const float c = cos[r * rope_dim / 2 + i];
+        const float s = sin[r * rope_dim / 2 + i];
+        expected[first] = x[first] * c - x[second] * s;
+        expected[second] = x[first] * s + x[second] * c;
       }
     }
-    for (const KernelTable* table : test::tables()) {
-      auto y = x;
-      table->rope(y.data(), ldx, heads, dim, rope_dim, cos.data(), sin.data(), interleaved, 1,
-                  rows);
-      EXPECT_TRUE(test::same_bits(y, expected)) << table->name;
-    }
+  }
+  for (const KernelTable* table : test::tables()) {
+    auto y = x;
+    table->rope(y.data(), ldx, heads, dim, rope_dim, cos.data(), sin.data(), interleaved, 1, rows);
+    EXPECT_TRUE(test::same_bits(y, expected)) << table->name << ' ' << rope_dim;
+  }
+}
+
+TEST(RowOps, RopeTurnsPairsAndLeavesTheRest) {
+  for (const int rope_dim : {6, 16, 22, 64, 80, 256}) {
+    check_rope(rope_dim, false);
+    check_rope(rope_dim, true);
   }
 }
 

@@ -1,5 +1,8 @@
 // Operations on rows and on flat arrays of values.
 #include "kernels/cpu/functions.h"
+#if defined(LARDER_ISA_AVX512) || defined(LARDER_ISA_AMX)
+#include "kernels/cpu/quantize_avx512.h"
+#endif
 
 namespace larder::LARDER_ISA_NAMESPACE {
 
@@ -7,6 +10,7 @@ namespace larder::LARDER_ISA_NAMESPACE {
 // after the other, in order. So far ahead they are fetched to be written.
 static constexpr int kWriteAhead = 128;  // floats
 static constexpr int kGroupsWriteAhead = 16;
+static constexpr int kGroupsAtOnce = 4;
 
 // Sum of squares: lane i of the vectors takes columns i, i + 16, ...; then the lanes are folded.
 static float sum_of_squares(const float* x, int num_cols) {
@@ -60,17 +64,34 @@ static void quantize_group(const float* x, int8_t* q, float* scale, int32_t* sum
   sum[1] = reduce_add_int(q_high);
 }
 
+// [group, group + count) of one row; out's are from the row's first group on.
+static void quantize_groups(const float* x, int8_t* q, float* scale, int32_t* sum, int group,
+                            int count) {
+#if defined(LARDER_ISA_AVX512) || defined(LARDER_ISA_AMX)
+  if (count == kGroupsAtOnce) {
+    return quantize_four_groups(x + group * kActivationGroup, q + group * kActivationGroup,
+                                scale + group, sum + 2 * group);
+  }
+#endif
+  for (int g = group; g < group + count; ++g)
+    quantize_group(x + g * kActivationGroup, q + g * kActivationGroup, scale + g, sum + 2 * g);
+}
+
 void quantize_rows(const float* x, int64_t ldx, const QuantizedRows& out, int row_begin,
                    int row_end) {
   const int groups = out.num_cols / kActivationGroup;
   for (int row = row_begin; row < row_end; ++row) {
-    for (int group = 0; group < groups; ++group) {
-      const int64_t index = int64_t{row} * groups + group;
-      prefetch_to_write(out.q + (index + kGroupsWriteAhead) * kActivationGroup);
-      prefetch_to_write(out.scale + index + kGroupsWriteAhead);
-      prefetch_to_write(out.sum + 2 * (index + kGroupsWriteAhead));
-      quantize_group(x + row * ldx + group * kActivationGroup, out.q + index * kActivationGroup,
-                     out.scale + index, out.sum + 2 * index);
+    const int64_t first = int64_t{row} * groups;
+    int8_t* q = out.q + first * kActivationGroup;
+    float* scale = out.scale + first;
+    int32_t* sum = out.sum + 2 * first;
+    for (int group = 0; group < groups; group += kGroupsAtOnce) {
+      const int ahead = group + kGroupsWriteAhead;
+      prefetch_to_write(q + ahead * kActivationGroup);
+      prefetch_to_write(q + ahead * kActivationGroup + 64);
+      prefetch_to_write(scale + ahead);
+      prefetch_to_write(sum + 2 * ahead);
+      quantize_groups(x + row * ldx, q, scale, sum, group, min_of(kGroupsAtOnce, groups - group));
     }
   }
 }
@@ -175,15 +196,34 @@ void gather_rows(float* values, int num_cols, const int32_t* rows, int num_rows)
     memmove(values + int64_t{i} * num_cols, values + int64_t{rows[i]} * num_cols, row_bytes);
 }
 
-// Scalar: two multiplications and one addition each, rounded apart on every instruction set.
-static void rotate_head(float* x, int half, const float* cos, const float* sin, bool interleaved) {
-  const int step = interleaved ? 2 : 1;
-  float* second = interleaved ? x + 1 : x + half;
-  for (int i = 0; i < half; ++i) {
-    const float a = x[i * step];
-    const float b = second[i * step];
-    x[i * step] = a * cos[i] - b * sin[i];
-    second[i * step] = a * sin[i] + b * cos[i];
+// Two multiplications and one addition each, rounded apart on every instruction set.
+static void rotate_halves(float* x, int half, const float* cos, const float* sin) {
+  float* second = x + half;
+  int i = 0;
+  for (; i + 16 <= half; i += 16) {
+    const V16 a = load(x + i);
+    const V16 b = load(second + i);
+    const V16 c = load(cos + i);
+    const V16 s = load(sin + i);
+    store(x + i, sub(mul(a, c), mul(b, s)));
+    store(second + i, add(mul(a, s), mul(b, c)));
+  }
+  for (; i < half; ++i) {
+    const float a = x[i];
+    const float b = second[i];
+    x[i] = a * cos[i] - b * sin[i];
+    second[i] = a * sin[i] + b * cos[i];
+  }
+}
+
+static void rotate_neighbours(float* x, int half, const float* cos, const float* sin) {
+  int i = 0;
+  for (; i + 8 <= half; i += 8) store(x + 2 * i, rotate_pairs(load(x + 2 * i), cos + i, sin + i));
+  for (; i < half; ++i) {
+    const float a = x[2 * i];
+    const float b = x[2 * i + 1];
+    x[2 * i] = a * cos[i] - b * sin[i];
+    x[2 * i + 1] = a * sin[i] + b * cos[i];
   }
 }
 
@@ -192,8 +232,9 @@ void rope(float* x, int64_t ldx, int num_heads, int head_dim, int rope_dim, cons
   const int half = rope_dim / 2;
   for (int row = row_begin; row < row_end; ++row) {
     for (int head = 0; head < num_heads; ++head) {
-      rotate_head(x + row * ldx + int64_t{head} * head_dim, half, cos + int64_t{row} * half,
-                  sin + int64_t{row} * half, interleaved);
+      float* values = x + row * ldx + int64_t{head} * head_dim;
+      const auto rotate = interleaved ? rotate_neighbours : rotate_halves;
+      rotate(values, half, cos + int64_t{row} * half, sin + int64_t{row} * half);
     }
   }
 }

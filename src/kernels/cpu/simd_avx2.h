@@ -141,6 +141,19 @@ LARDER_INLINE V16 butterfly(V16 v) {
     return {butterfly_half<kHalf>(v.a), butterfly_half<kHalf>(v.b)};
   }
 }
+LARDER_INLINE __m256 twice(const float* p) {
+  const __m128 v = _mm_loadu_ps(p);
+  return _mm256_set_m128(_mm_unpackhi_ps(v, v), _mm_unpacklo_ps(v, v));
+}
+LARDER_INLINE __m256 rotate_half(__m256 v, const float* cos, const float* sin) {
+  const __m256 along = _mm256_mul_ps(v, twice(cos));
+  return _mm256_addsub_ps(along, _mm256_mul_ps(_mm256_permute_ps(v, 0xB1), twice(sin)));
+}
+// Lanes 2i and 2i + 1 are a pair, turned by the angle whose cosine and sine are cos[i] and sin[i]:
+// (a cos - b sin, a sin + b cos), the products rounded.
+LARDER_INLINE V16 rotate_pairs(V16 v, const float* cos, const float* sin) {
+  return {rotate_half(v.a, cos, sin), rotate_half(v.b, cos + 4, sin + 4)};
+}
 LARDER_INLINE __m256 power_of_two_half(__m256 n) {
   return _mm256_castsi256_ps(
       _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23));

@@ -102,6 +102,16 @@ LARDER_INLINE V16 butterfly(V16 v) {
   }
   return _mm512_mask_sub_ps(_mm512_add_ps(other, v), upper, other, v);
 }
+// Lanes 2i and 2i + 1 are a pair, turned by the angle whose cosine and sine are cos[i] and sin[i]:
+// (a cos - b sin, a sin + b cos), the products rounded.
+LARDER_INLINE V16 rotate_pairs(V16 v, const float* cos, const float* sin) {
+  const __m512i twice = _mm512_set_epi32(7, 7, 6, 6, 5, 5, 4, 4, 3, 3, 2, 2, 1, 1, 0, 0);
+  const V16 c = _mm512_permutexvar_ps(twice, _mm512_castps256_ps512(_mm256_loadu_ps(cos)));
+  const V16 s = _mm512_permutexvar_ps(twice, _mm512_castps256_ps512(_mm256_loadu_ps(sin)));
+  const V16 along = _mm512_mul_ps(v, c);
+  const V16 across = _mm512_mul_ps(_mm512_permute_ps(v, 0xB1), s);
+  return _mm512_mask_sub_ps(_mm512_add_ps(along, across), 0x5555, along, across);
+}
 // 2^n for whole n in [-126, 127].
 LARDER_INLINE V16 power_of_two(V16 n) {
   return _mm512_castsi512_ps(

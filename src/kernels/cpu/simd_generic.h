@@ -114,6 +114,17 @@ LARDER_INLINE V16 butterfly(V16 v) {
     result[i] = (i & kHalf) == 0 ? v[i] + v[i + kHalf] : v[i - kHalf] - v[i];
   return result;
 }
+// Lanes 2i and 2i + 1 are a pair, turned by the angle whose cosine and sine are cos[i] and sin[i]:
+// (a cos - b sin, a sin + b cos), the products rounded.
+LARDER_INLINE V16 rotate_pairs(V16 v, const float* cos, const float* sin) {
+  for (int i = 0; i < 8; ++i) {
+    const float a = v[2 * i];
+    const float b = v[2 * i + 1];
+    v[2 * i] = a * cos[i] - b * sin[i];
+    v[2 * i + 1] = a * sin[i] + b * cos[i];
+  }
+  return v;
+}
 LARDER_INLINE V16 to_float(I16 v) { return __builtin_convertvector(v, V16); }
 LARDER_INLINE I16 to_int(V16 v) { return __builtin_convertvector(round_to_int(v), I16); }
 // 2^n for whole n in [-126, 127].
