@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "base/aligned_buffer.h"
@@ -38,6 +39,36 @@ TEST(ThreadPool, RunsEveryTaskOnceHoweverOften) {
         ASSERT_EQ(counts[static_cast<std::size_t>(task)].load(), task < num_tasks ? 1 : 0);
     }
   }
+}
+
+TEST(ThreadPool, RunsEveryTaskOnceWhoeverItIsNear) {
+  for (int num_threads : {1, 2, 3, 4}) {
+    ThreadPool pool(num_threads);
+    for (int round = 0; round < 2000; ++round) {
+      const int num_tasks = round % 19;
+      std::array<std::atomic<int>, 19> counts{};
+      pool.parallel_for_near(num_tasks, [&](int task, int thread) {
+        ASSERT_LT(thread, num_threads);
+        counts[static_cast<std::size_t>(task)].fetch_add(1);
+      });
+      for (int task = 0; task < 19; ++task)
+        ASSERT_EQ(counts[static_cast<std::size_t>(task)].load(), task < num_tasks ? 1 : 0);
+    }
+  }
+}
+
+// One thread is late: whoever is there does its part too.
+TEST(ThreadPool, HelpsWithOthersParts) {
+  ThreadPool pool(2);
+  std::array<std::atomic<bool>, 8> done{};
+  const auto is_done = [](const std::atomic<bool>& one) { return one.load(); };
+  pool.parallel_for_near(8, [&](int task, int) {
+    if (task == 0) {
+      while (!std::all_of(done.begin() + 1, done.end(), is_done)) std::this_thread::yield();
+    }
+    done[static_cast<std::size_t>(task)].store(true);
+  });
+  EXPECT_TRUE(std::ranges::all_of(done, is_done));
 }
 
 TEST(ThreadPool, RunsEveryTaskWhateverThreadsFetchMeanwhile) {

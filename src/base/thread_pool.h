@@ -42,6 +42,32 @@ class ThreadPool {
         &function);
   }
 
+  // The same, but every thread begins with the tasks of its own part, a range of them in order, and
+  // helps others then: what loops write and read of a part stays near one thread, as long as that
+  // gets its share of the machine.
+  template <class Function>
+  void parallel_for_near(int num_tasks, Function&& function) {
+    const int num_parts = num_threads();
+    const auto begin_of = [&](int part) {
+      return static_cast<int>(std::int64_t{num_tasks} * part / num_parts);
+    };
+    const auto next_of = [&](int part) -> std::atomic<int>& {
+      return places_[static_cast<std::size_t>(part)].next_near;
+    };
+    for (int part = 0; part < num_parts; ++part)
+      next_of(part).store(begin_of(part), std::memory_order_relaxed);
+    parallel_for(num_parts, [&](int own, int thread) {
+      for (int i = 0; i < num_parts; ++i) {
+        const int part = (own + i) % num_parts;
+        while (true) {
+          const int task = next_of(part).fetch_add(1, std::memory_order_relaxed);
+          if (task >= begin_of(part + 1)) break;
+          function(task, thread);
+        }
+      }
+    });
+  }
+
   // What that thread will read before long. While it waits for a loop to begin or for others to end
   // one, it brings that near, from the front on. What lies there is never read, so it may be gone.
   void fetch_while_waiting(int thread, const std::byte* begin, std::int64_t size_bytes);
@@ -55,6 +81,7 @@ class ThreadPool {
     std::atomic<std::uint32_t> taken_in{0};
     std::atomic<const std::byte*> fetch_begin{nullptr};
     std::atomic<std::int64_t> fetch_bytes{0};
+    std::atomic<int> next_near{0};  // task of its part in parallel_for_near()
     // The thread's own: how much of what it has fetched.
     const std::byte* fetched_of = nullptr;
     std::int64_t num_fetched = 0;

@@ -14,7 +14,7 @@ constexpr std::int64_t kMinTaskBytes = 16 * 1024;
 // And of many rows, which each task puts in order for itself, so many panels.
 constexpr int kManyRows = 8;
 constexpr int kMinPanelsOfManyRows = 16;
-constexpr int kManyRowsTasksPerThread = 8;
+constexpr int kMatmulTasksPerThread = 8;
 
 // Logits whose maxima are wanted: tasks begin where a run does, and look at so many bytes of logits
 // at a time, which are still in the second-level cache.
@@ -41,14 +41,13 @@ int divide_up(std::int64_t value, std::int64_t by) {
   return static_cast<int>((value + by - 1) / by);
 }
 
-// Several products' panels in a row, cut into tasks: one by one for one row, else in pairs, since the
-// kernels take two at a time. Few rows are bound by memory, which long tasks read faster: half of
-// what is left goes in one task per thread, then half of the rest, so that all threads end together
-// though none is sure to get its share of the machine. Many rows go in tasks of one size.
+// Several products' panels in a row, cut into tasks of one size: one by one for one row, else in
+// pairs, since the kernels take two at a time. A thread reads its own part front to back, as memory
+// is read fastest, and has what it fetched ahead; tasks are short enough for all to end together
+// though none is sure to get its share of the machine.
 class MatmulTasks {
  public:
-  MatmulTasks(std::span<const MatmulArgs> products, int num_threads)
-      : products_(products), per_round_(num_threads), last_round_(2 * num_threads) {
+  MatmulTasks(std::span<const MatmulArgs> products, int num_threads) : products_(products) {
     CHECK(products.size() <= kMaxProducts, products.size());
     std::int64_t bytes = 0;
     bool many_rows = false;
@@ -61,18 +60,15 @@ class MatmulTasks {
     }
     for (std::size_t i = 0; i < products.size(); ++i)
       first_unit_[i + 1] = first_unit_[i] + divide_up(products[i].w->num_panels(), unit_panels_);
-    if (many_rows) {
-      last_round_ = std::clamp(static_cast<int>(num_units() * unit_panels_ / kMinPanelsOfManyRows),
-                               num_threads, kManyRowsTasksPerThread * num_threads);
-      last_round_ = last_round_ / num_threads * num_threads;
-      return;
-    }
-    while (bytes >> (num_halvings_ + 1) >= last_round_ * kMinTaskBytes &&
-           num_units() >> (num_halvings_ + 1) >= last_round_)
-      ++num_halvings_;
+    const std::int64_t most =
+        many_rows ? num_units() * unit_panels_ / kMinPanelsOfManyRows
+                  : std::min(num_units(), bytes / kMinTaskBytes);
+    const std::int64_t per_thread =
+        std::clamp<std::int64_t>(most / num_threads, 1, kMatmulTasksPerThread);
+    count_ = static_cast<int>(per_thread) * num_threads;
   }
 
-  int count() const { return num_halvings_ * per_round_ + last_round_; }
+  int count() const { return count_; }
 
   // function(product, panel_begin, panel_end) for each product that the task has a part of.
   template <class Function>
@@ -93,17 +89,10 @@ class MatmulTasks {
 
   std::int64_t num_units() const { return first_unit_[products_.size()]; }
 
-  std::int64_t first_unit_of(int task) const {
-    const int round = std::min(task / per_round_, num_halvings_);
-    const std::int64_t tasks = std::int64_t{last_round_} << round;  // would all be of this size
-    const std::int64_t before = tasks - last_round_ + (task - round * per_round_);
-    return num_units() * before / tasks;
-  }
+  std::int64_t first_unit_of(int task) const { return num_units() * task / count_; }
 
   std::span<const MatmulArgs> products_;
-  int per_round_;
-  int last_round_;  // tasks of one size
-  int num_halvings_ = 0;
+  int count_ = 1;
   int unit_panels_ = 1;
   std::int64_t first_unit_[kMaxProducts + 1] = {};
 };
@@ -114,7 +103,8 @@ void fetch_while_waiting(ThreadPool& pool, std::span<const MatmulArgs> products)
   const MatmulTasks tasks(products, pool.num_threads());
   for (int thread = 0; thread < std::min(pool.num_threads(), tasks.count()); ++thread) {
     bool is_first = true;
-    tasks.for_parts(thread, [&](const MatmulArgs& product, int panel_begin, int panel_end) {
+    const int task = tasks.count() / pool.num_threads() * thread;
+    tasks.for_parts(task, [&](const MatmulArgs& product, int panel_begin, int panel_end) {
       if (!is_first) return;
       is_first = false;
       const PackedMatrix& w = *product.w;
@@ -155,7 +145,7 @@ void matmul(const KernelTable& kernels, ThreadPool& pool, std::span<const Matmul
   }
   fetch_while_waiting(pool, next);
   const MatmulTasks tasks(products, pool.num_threads());
-  pool.parallel_for(tasks.count(), [&](int task, int) {
+  pool.parallel_for_near(tasks.count(), [&](int task, int) {
     tasks.for_parts(task, [&](const MatmulArgs& product, int panel_begin, int panel_end) {
       multiply(kernels, product, panel_begin, panel_end);
     });
@@ -286,7 +276,7 @@ void AttentionOp::run(const KernelTable& kernels, const AttentionArgs& args) {
     }
   }
   if (static_cast<int>(split_tasks_.size()) > num_pieces) return run_split(kernels, args);
-  pool_.parallel_for(num_pieces, [&](int i, int thread) {
+  pool_.parallel_for_near(num_pieces, [&](int i, int thread) {
     kernels.attention(args, pieces_[static_cast<std::size_t>(i)].task, thread_scratch(thread));
   });
 }

@@ -160,7 +160,7 @@ template <class Function>
 void Transformer::for_rows(int num_rows, Function&& function) {
   if (!shares_rows(num_rows)) return function(0, num_rows);
   const int num_tasks = (num_rows + kRowsPerTask - 1) / kRowsPerTask;
-  pool_.parallel_for(num_tasks, [&](int task, int) {
+  pool_.parallel_for_near(num_tasks, [&](int task, int) {
     const int begin = task * kRowsPerTask;
     function(begin, std::min(begin + kRowsPerTask, num_rows));
   });
