@@ -152,6 +152,12 @@ void matmul(const KernelTable& kernels, ThreadPool& pool, std::span<const Matmul
   });
 }
 
+int next_block(std::span<const std::int64_t> slots, int row) {
+  const auto block_of = [&](int at) { return slots[static_cast<std::size_t>(at)] / kBlockSize; };
+  while (row > 0 && row < static_cast<int>(slots.size()) && block_of(row) == block_of(row - 1)) ++row;
+  return row;
+}
+
 SplitRange attention_splits(const AttentionArgs& args, const AttentionTask& task) {
   const AttentionSequence& sequence = args.sequences[task.sequence];
   const int first = sequence.context_len - sequence.num_tokens + task.query_begin;

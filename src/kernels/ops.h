@@ -18,6 +18,11 @@ namespace larder {
 void matmul(const KernelTable& kernels, ThreadPool& pool, std::span<const MatmulArgs> products,
             std::span<const MatmulArgs> next = {});
 
+// The first row from this one on that lies in another block than the row before it. Who shares rows
+// out begins tasks there, or the lines of a block go to and fro between the cores that store into
+// it. slots as in StoreKvArgs; for row 0 and for the end they are not read, so they may be a device's.
+int next_block(std::span<const std::int64_t> slots, int row);
+
 // Before attention_batch(), of sequences that the host can still read: says what each leaves out of
 // its block table, gives it its place in the grid and has those share out their keys that would keep a few blocks busy for long, in their
 // order as far as the scratch lasts; the other sequences of the batch do not matter. args says what

@@ -106,6 +106,14 @@ TEST(StoreKv, StoresWhatItIsGiven) {
 }
 
 // Balanced, in another order and turned: queries and keys still give the same scores.
+TEST(StoreKv, RowsAreSharedOutByWholeBlocks) {
+  const std::vector<std::int64_t> slots = {5, 6, 32, 33, 34, 64, 47, 80};
+  const std::vector<int> expected = {0, 2, 2, 5, 5, 5, 6, 7, 8};
+  for (int row = 0; row <= 8; ++row)
+    EXPECT_EQ(next_block(slots, row), expected[static_cast<std::size_t>(row)]) << row;
+  EXPECT_EQ(next_block({}, 0), 0);
+}
+
 TEST(StoreKv, TheKeyBasisKeepsScores) {
   for (const KvType type : {KvType::kInt8, KvType::kInt4}) {
     for (const int dim : {18, 64, 80, 128, 256}) {

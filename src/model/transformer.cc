@@ -443,6 +443,8 @@ void Transformer::project_input(const ForwardBatch& batch, const KvStorage& stor
   const std::int64_t q_size = config_.q_size();
   const bool sinks = has_sinks(batch, layer);
   for_rows(num_rows, [&](int begin, int end) {
+    begin = next_block(group.slots, begin);
+    end = next_block(group.slots, end);
     rotate_keys(layer, begin, end);
     if (twice) add_rests_of_v(num_rows, w.v_bias, begin, end);
     kernels_.store_kv({.kv = kv,
