@@ -289,7 +289,7 @@ void AttentionOp::run(const KernelTable& kernels, const AttentionArgs& args) {
 
 void AttentionOp::run_split(const KernelTable& kernels, const AttentionArgs& args) {
   std::byte* partials = scratch_.data() + pool_.num_threads() * thread_bytes_;
-  pool_.parallel_for(static_cast<int>(split_tasks_.size()), [&](int i, int thread) {
+  pool_.parallel_for_near(static_cast<int>(split_tasks_.size()), [&](int i, int thread) {
     const SplitTask& split = split_tasks_[static_cast<std::size_t>(i)];
     const Piece& piece = pieces_[static_cast<std::size_t>(split.piece)];
     AttentionTask task = piece.task;

@@ -22,12 +22,25 @@ LARDER_INLINE Partial partial_at(std::byte* memory, int rows, int padded_dim) {
   return {values, max, max + rows};
 }
 
-LARDER_INLINE const std::byte* head_in_block(const Work& work, int position,
-                                            int64_t offset_bytes) {
-  const PagedKvView& kv = work.args.kv;
-  const auto block = static_cast<int32_t>(work.sequence.block_table[position / kBlockSize]);
-  return kv.base + block * kv.block_stride_bytes + offset_bytes;
-}
+// One head's keys or values of a block.
+struct HeadBlock {
+  const AttentionSequence& sequence;
+  int kv_head;
+  int position;  // in the block
+
+  const std::byte* keys(const PagedKvView& kv) const {
+    return block(kv) + kv.k_offset_bytes + kv_head * kv_key_size_bytes(kv.types.k, kv.head_dim);
+  }
+  const std::byte* values(const PagedKvView& kv) const {
+    return block(kv) + kv.v_offset_bytes + kv_head * kv_value_size_bytes(kv.types.v, kv.head_dim);
+  }
+
+ private:
+  const std::byte* block(const PagedKvView& kv) const {
+    const auto id = static_cast<int32_t>(sequence.block_table[position / kBlockSize]);
+    return kv.base + id * kv.block_stride_bytes;
+  }
+};
 
 // Into scores, from row q on.
 template <int kRows>
@@ -177,14 +190,34 @@ void tile_all_rows(const Work& work, const KeyTile& tile, int row, int row_end,
   if constexpr (kRows > 1) tile_all_rows<kRows - 1>(work, tile, row, row_end, partial);
 }
 
+// Block b of the first tile that a sequence's first query sees: of the sinks, where it has some.
+HeadBlock first_block(const Work& work, const AttentionSequence& sequence, int kv_head, int b) {
+  const int sinks = seen_sinks(work.args, sequence);
+  const int window = sinks > 0 ? 0 : seen_window(work.args, sequence);
+  const int first_position = sequence.context_len - sequence.num_tokens;
+  const int first = window > 0 ? max_of(0, first_position - window + 1) : 0;
+  const int position = max_of(first, first / kKeyTile * kKeyTile + b * kBlockSize);
+  const int end = sinks > 0 ? min_of(sinks, sequence.context_len) : sequence.context_len;
+  return {sequence, kv_head, min_of(position, end - 1)};
+}
+
+// What is read after block b of a tile: a tile on, if this task sees it, or else in the next KV head
+// or the next sequence, whose turn it mostly is then.
+HeadBlock block_after(const Work& work, const HeadBlock& block, int b) {
+  const int next = block.position + kKeyTile;
+  if (next <= work.position(work.rows - 1) && work.sees(next, next + kBlockSize))
+    return {block.sequence, block.kv_head, next};
+  if (block.kv_head + 1 < work.args.kv.num_kv_heads)
+    return first_block(work, block.sequence, block.kv_head + 1, b);
+  const AttentionSequence* after = &block.sequence + 1;
+  if (after == work.args.sequences + work.args.num_sequences) return block;
+  return first_block(work, *after, 0, b);
+}
+
 // Keys [begin, min(end, begin + kKeyTile)). Blocks that no row sees, outside the window and the
 // sinks (they may be kNone) and past the end, are never read.
 KeyTile key_tile(const Work& work, int begin, int end) {
   const PagedKvView& kv = work.args.kv;
-  const int64_t k_offset =
-      kv.k_offset_bytes + work.kv_head * kv_key_size_bytes(kv.types.k, work.dim);
-  const int64_t v_offset =
-      kv.v_offset_bytes + work.kv_head * kv_value_size_bytes(kv.types.v, work.dim);
   KeyTile tile;
   tile.begin = begin;
   tile.num_blocks = min_of(kTileBlocks, (end - begin + kBlockSize - 1) / kBlockSize);
@@ -195,11 +228,12 @@ KeyTile key_tile(const Work& work, int begin, int end) {
   while (!is_seen(seen)) seen += kBlockSize;
   for (int b = 0; b < kTileBlocks; ++b) {
     if (is_seen(begin + b * kBlockSize)) seen = begin + b * kBlockSize;
-    const int next = is_seen(seen + kKeyTile) ? seen + kKeyTile : seen;
-    tile.k[b] = head_in_block(work, seen, k_offset);
-    tile.v[b] = head_in_block(work, seen, v_offset);
-    tile.next_k[b] = head_in_block(work, next, k_offset);
-    tile.next_v[b] = head_in_block(work, next, v_offset);
+    const HeadBlock block = {work.sequence, work.kv_head, seen};
+    tile.k[b] = block.keys(kv);
+    tile.v[b] = block.values(kv);
+    const HeadBlock next = block_after(work, block, b);
+    tile.next_k[b] = next.keys(kv);
+    tile.next_v[b] = next.values(kv);
   }
   return tile;
 }

@@ -72,12 +72,12 @@ LARDER_INLINE Bytes64 load_nibbles(const uint8_t* codes) {
   return kUpper ? high_nibbles(both) : low_nibbles(both);
 }
 
-// Codes of 8 bits are read nearly as fast as they come; those of 4 take longer to unpack.
+// Codes of 8 bits are read nearly as fast as they come; those of 4 take longer to unpack. turn: of
+// fetch_line().
 template <int kRows, KvType kType>
-LARDER_INLINE void fetch(const std::byte* next, int64_t offset) {
-  if constexpr (kRows > kFetchRows) return;
-  if constexpr (kType == KvType::kInt8) return prefetch_l2(next + offset);
-  prefetch(next + offset);
+LARDER_INLINE void fetch(const std::byte* next, int64_t offset, int turn = 0) {
+  if constexpr (kRows <= kFetchRows)
+    fetch_line(next + offset, kType != KvType::kInt8, turn % 2 != 0);
 }
 
 // The codes fetch the next tile's codes; the scales lie behind them, in a line of their own.
@@ -182,7 +182,7 @@ struct KeyBlocks {
 template <int kRows, KvType kType>
 LARDER_INLINE void fetch_keys(const KeyBlocks& blocks, int64_t at) {
   for (int v = 0; v < kCodeVectors; ++v)
-    fetch<kRows, kType>(blocks.tile.next_k[blocks.begin + v], at);
+    fetch<kRows, kType>(blocks.tile.next_k[blocks.begin + v], at, v);
 }
 
 // scores[r][16 b + lane] = q[r] . k[b][lane], group by group of dimensions. dot(blocks, g, sum)
@@ -383,19 +383,19 @@ LARDER_INLINE void dot_values(Integers<kRows, kCount>& sum, const KeyTile& tile,
       const uint8_t* codes = bytes_of(tile.v[b]) + at;
       if constexpr (kForm == ValueForm::kBytes) {
         for (int v = 0; v < kCount; ++v)
-          fetch<kRows, kType>(tile.next_v[b], at + v * kValueTileBytes);
+          fetch<kRows, kType>(tile.next_v[b], at + v * kValueTileBytes, quad);
         dot_quad<0>(sum, words, kWeightStride,
                     [&](int v) LARDER_INLINE_LAMBDA { return codes + v * kValueTileBytes; });
         continue;
       }
-      if (!kUpper) fetch<kRows, kType>(tile.next_v[b], at);
+      if (!kUpper) fetch<kRows, kType>(tile.next_v[b], at, quad);
       Bytes64 all[kCount];
       all[0] = load_nibbles<kUpper>(codes);
       if constexpr (kCount > 1) all[1] = load_nibbles<true>(codes);
       if constexpr (kForm == ValueForm::kLevels) {
         for (Bytes64& levels : all) levels = look_up(kLevelBytes, levels);
       } else {
-        if (kPlace == 0) fetch<kRows, kType>(tile.next_v[b], at + kToFifth);
+        if (kPlace == 0) fetch<kRows, kType>(tile.next_v[b], at + kToFifth, quad);
         const Bytes64 fifth = load_bytes(codes + kToFifth);
         all[0] = put_upper<1, kPlace>(all[0], fifth);
         if constexpr (kCount > 1) all[1] = put_upper<1, kPlace + 1>(all[1], fifth);

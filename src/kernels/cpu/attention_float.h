@@ -34,7 +34,8 @@ void score_rows_float(const Work& work, const KeyTile& tile, const float* q, flo
       V16 k[kAttentionVectors];
       for (int v = 0; v < kAttentionVectors; ++v) {
         k[v] = load_value<kType>(halves(tile.k[b + v]) + d * kLanes);
-        if constexpr (kRows <= kFetchRows) prefetch_l2(halves(tile.next_k[b + v]) + d * kLanes);
+        if constexpr (kRows <= kFetchRows)
+          fetch_line(halves(tile.next_k[b + v]) + d * kLanes, false, v % 2 != 0);
       }
       for (int r = 0; r < kRows; ++r) {
         const V16 x = set1(q[r * work.padded_dim + d]);
@@ -68,7 +69,7 @@ void add_values_of(const Work& work, const KeyTile& tile, int row, int d, int la
       const uint16_t* from = halves(tile.v[b]) + i * work.dim + d;
       if constexpr (kRows <= kFetchRows) {
         for (int v = 0; v < kVectors; v += 2) {
-          prefetch_l2(halves(tile.next_v[b]) + i * work.dim + d + v * kLanes);
+          fetch_line(halves(tile.next_v[b]) + i * work.dim + d + v * kLanes, false, v % 4 != 0);
         }
       }
       V16 x[kVectors];

@@ -140,7 +140,7 @@ template <KvType kType, int kRows>
 LARDER_INLINE void score_rows_direct(const Work& work, const KeyTile& tile, const int32_t* words,
                                      float* scores) {
   score_rows_with<kRows>(work, words, scores, [&](int d, int b) LARDER_INLINE_LAMBDA {
-    prefetch_l2(reinterpret_cast<const uint16_t*>(tile.next_k[b]) + d * kLanes);
+    fetch_line(reinterpret_cast<const uint16_t*>(tile.next_k[b]) + d * kLanes, false, b % 2 != 0);
     return key_pairs<kType>(tile, d, b);
   });
 }
@@ -211,7 +211,7 @@ LARDER_INLINE void add_values_direct(const Work& work, const KeyTile& tile, int 
   add_values_with<kRows>(work, tile, row, partial, [&](int i, int d) LARDER_INLINE_LAMBDA {
     // Two rows of values are as many lines as they have vectors.
     const auto* next = reinterpret_cast<const uint16_t*>(tile.next_v[i / kBlockPairs]);
-    prefetch_l2(next + i % kBlockPairs * 2 * work.dim + 2 * d);
+    fetch_line(next + i % kBlockPairs * 2 * work.dim + 2 * d, false, d / kLanes % 2 != 0);
     return value_pairs<kType>(work, tile, i, d);
   });
 }
