@@ -16,9 +16,10 @@ inline constexpr int kBlockedCols = 640;
 inline constexpr int kMaxBlockRows = 32 * kBlockedRows;
 // Of what a block of rows brings, at most: it stays in the second-level cache.
 inline constexpr int kBlockBytes = 640 * 1024;
-// Fewer rows do not pay for unpacking, nor does a last tile that lacks more.
+// Fewer rows do not pay for unpacking or, of codes of 8 bits, for putting them in order; nor does a
+// last tile that lacks more.
 template <class Format>
-inline constexpr int kMinBlockedRows = 3 * kBlockedRows;
+inline constexpr int kMinBlockedRows = (Format::kBits == 8 ? 7 : 3) * kBlockedRows;
 inline constexpr int kMinLastRows = 4;
 
 // What six rows bring to a group of columns.
@@ -59,7 +60,7 @@ struct RowBlock {
   V16 totals[kMaxBlockRows * kBlockedPanels];
 };
 
-// Whole chunks, as fetch_part() counts them.
+// Whole chunks, as next_lines() counts them.
 template <class Format>
 LARDER_INLINE int piece_groups_of(int num_groups) {
   constexpr int kChunk = Format::kGroupsPerChunk;
@@ -123,15 +124,47 @@ LARDER_INLINE void fill_block(const QuantizedRows& x, int row_begin, int row_end
   }
 }
 
+// A tile's part of what the next panels have in place of its piece, into the second-level cache: some
+// lines a group. All at once would be more than a core can have under way, and it would wait for them
+// as for loads.
+template <int kPanels>
+struct NextLines {
+  const uint8_t* panels[kPanels];
+  int line;
+  int end;
+  int per_group;
+
+  __attribute__((always_inline)) void fetch_some() {
+    const int to = min_of(line + per_group, end);
+    for (; line < to; ++line) {
+      for (int p = 0; p < kPanels; ++p) prefetch_l2(panels[p] + 64 * line);
+    }
+  }
+};
+// Part `part` of `parts`.
+template <class Format, int kPanels>
+LARDER_INLINE NextLines<kPanels> next_lines(const MatmulArgs& args, int panel, int first_group,
+                                            int groups, int part, int parts) {
+  const int lines = groups / Format::kGroupsPerChunk * Format::kShape.chunk_bytes / 64;
+  NextLines<kPanels> next;
+  for (int p = 0; p < kPanels; ++p)
+    next.panels[p] = Format::chunk(panel_of(*args.w, panel + kPanels + p), first_group);
+  next.line = lines * part / parts;
+  next.end = lines * (part + 1) / parts;
+  next.per_group = (next.end - next.line + groups - 1) / groups;
+  return next;
+}
+
 // Groups [0, num_groups) of a piece for six rows.
 template <class Format, int kPanels>
 void blocked_tile(const Piece<Format, kPanels>& piece, int num_groups,
-                  const RowGroup<Format>* groups, V16* totals) {
+                  const RowGroup<Format>* groups, NextLines<kPanels> next, V16* totals) {
   V16 total[kBlockedRows][kPanels];
   for (int r = 0; r < kBlockedRows; ++r) {
     for (int p = 0; p < kPanels; ++p) total[r][p] = totals[r * kPanels + p];
   }
   for (int g = 0; g < num_groups; ++g) {
+    next.fetch_some();
     const RowGroup<Format>& rows = groups[g];
     const uint8_t* codes[kPanels];
     for (int p = 0; p < kPanels; ++p) codes[p] = piece.codes(g, p);
@@ -157,19 +190,6 @@ void blocked_tile(const Piece<Format, kPanels>& piece, int num_groups,
   }
   for (int r = 0; r < kBlockedRows; ++r) {
     for (int p = 0; p < kPanels; ++p) totals[r * kPanels + p] = total[r][p];
-  }
-}
-
-// A part of what the next panels have in place of a piece, into the second-level cache. All at once
-// would be more than a core can have under way, and it would wait for them as for loads.
-template <class Format, int kPanels>
-LARDER_INLINE void fetch_part(const MatmulArgs& args, int panel, int first_group, int groups,
-                              int part, int parts) {
-  const int lines = groups / Format::kGroupsPerChunk * Format::kShape.chunk_bytes / 64;
-  for (int p = 0; p < kPanels; ++p) {
-    const uint8_t* next = Format::chunk(panel_of(*args.w, panel + kPanels + p), first_group);
-    for (int i = lines * part / parts; i < lines * (part + 1) / parts; ++i)
-      prefetch_l2(next + 64 * i);
   }
 }
 
@@ -218,9 +238,10 @@ void blocked_panels(const MatmulArgs& args, int row_begin, int row_end, int pane
       V16* totals = block.totals + tile * kTileTotals;
       const int row = row_begin + tile * kBlockedRows;
       const int tile_end = min_of(row + kBlockedRows, row_end);
-      fetch_part<Format, kPanels>(args, panel, g, piece_groups, tile, tiles);
       if (is_last) fetch_sums<kPanels>(args, row, tile_end, panel);
-      blocked_tile<Format, kPanels>(piece, piece_groups, groups, totals);
+      blocked_tile<Format, kPanels>(
+          piece, piece_groups, groups,
+          next_lines<Format, kPanels>(args, panel, g, piece_groups, tile, tiles), totals);
       if (is_last) write_tile<kPanels>(args, row, tile_end, panel, totals);
     }
   }

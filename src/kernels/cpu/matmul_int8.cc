@@ -23,8 +23,13 @@ constexpr int kRowStep = kTileRows;
 constexpr int64_t kRowBlockBytes = 512 * 1024;
 
 // How a tile's weights come from memory: read front to back, with what lies behind them, or with the
-// panels after them. For rows after the first ones they are in the caches.
-enum class Fetch { kStream, kNextPanels, kNone };
+// panels after them. Of these each of the row tiles fetches its share, every turns-th line from turn
+// on: memory would else have nothing to do while the rows after the first are multiplied.
+struct Fetch {
+  bool is_stream;
+  int turn;
+  int turns;
+};
 
 // Rows of one tile are bound by memory. Where AMD's Zen 5 reads two panels at a time, it reads a fifth
 // less; elsewhere more than one row was not measured.
@@ -35,13 +40,15 @@ LARDER_INLINE bool reads_stream(int num_rows) {
 
 // Of group g. Fetching past the end does nothing.
 template <class Format>
-LARDER_INLINE void fetch_ahead(const std::byte* panel, int g, int64_t next_panels, Fetch fetch) {
+LARDER_INLINE void fetch_ahead(const std::byte* panel, int g, int64_t next_panels,
+                               const Fetch& fetch) {
   constexpr int kGroupShare = Format::kShape.chunk_bytes / Format::kGroupsPerChunk;
   const uint8_t* at = Format::chunk(panel, g) + g % Format::kGroupsPerChunk * kGroupShare;
-  if (fetch == Fetch::kStream) {
+  if (fetch.is_stream) {
     for (int i = 0; i < kGroupShare; i += 64) fetch_stream(at + i);
   } else {
-    for (int i = 0; i < kGroupShare; i += 64) prefetch_l2(at + next_panels + i);
+    for (int i = 64 * fetch.turn; i < kGroupShare; i += 64 * fetch.turns)
+      prefetch_l2(at + next_panels + i);
   }
 }
 
@@ -95,7 +102,7 @@ LARDER_INLINE void add_integers(const Activations& x, const std::byte* const* pa
 
 // Rows [row, row + kRows) of panels [panel, panel + kPanels), every column.
 template <class Format, int kRows, int kPanels>
-void tile(const MatmulArgs& args, int row, int panel, Fetch fetch) {
+void tile(const MatmulArgs& args, int row, int panel, const Fetch& fetch) {
   const Activations x = rows_from(*args.xq, row);
   const int64_t next_panels = kPanels * args.w->panel_stride_bytes;
   const std::byte* panels[kPanels];
@@ -106,9 +113,7 @@ void tile(const MatmulArgs& args, int row, int panel, Fetch fetch) {
   }
   const int num_groups = x.num_cols / Format::kGroup;
   for (int g = 0; g < num_groups; ++g) {
-    if (fetch != Fetch::kNone) {
-      for (int p = 0; p < kPanels; ++p) fetch_ahead<Format>(panels[p], g, next_panels, fetch);
-    }
+    for (int p = 0; p < kPanels; ++p) fetch_ahead<Format>(panels[p], g, next_panels, fetch);
     add_integers<Format>(x, panels, g, sums);
     for (int p = 0; p < kPanels; ++p) {
       const V16 scale = Format::scale(panels[p], g);
@@ -124,7 +129,22 @@ void tile(const MatmulArgs& args, int row, int panel, Fetch fetch) {
   }
 }
 
-// Rows [row_begin, row_end) of kPanels panels: full tiles, then the rest.
+template <class Format, int kRows, int kPanels>
+LARDER_INLINE void tile_of(int rows, const MatmulArgs& args, int row, int panel,
+                           const Fetch& fetch) {
+  if (rows == kRows) return tile<Format, kRows, kPanels>(args, row, panel, fetch);
+  if constexpr (kRows > 1) tile_of<Format, kRows - 1, kPanels>(rows, args, row, panel, fetch);
+}
+
+// Of so many that are left. Two or three rows keep the units waiting, so that two tiles share eight or
+// nine; the first one of eight is bound by memory and had rather six (Zen 5: 0.97 to 1.01 by four).
+LARDER_INLINE int rows_of_tile(int left, bool is_first) {
+  const bool is_shared = left == kTileRows + 3 || (left == kTileRows + 2 && !is_first);
+  if (kTileRows >= 6 && is_shared) return (left + 1) / 2;
+  return min_of(left, kTileRows);
+}
+
+// Rows [row_begin, row_end) of kPanels panels.
 template <class Format, int kPanels>
 void multiply_rows(const MatmulArgs& args, int row_begin, int row_end, int panel) {
   int row = row_begin;
@@ -136,24 +156,11 @@ void multiply_rows(const MatmulArgs& args, int row_begin, int row_end, int panel
     amx_tile<Format, 1, kPanels>(args, row, panel);
   }
 #endif
-  const Fetch first = reads_stream(args.num_rows) ? Fetch::kStream : Fetch::kNextPanels;
-  const auto fetch = [&] { return row == row_begin ? first : Fetch::kNone; };
-  for (; row + kTileRows <= row_end; row += kTileRows) {
-    tile<Format, kTileRows, kPanels>(args, row, panel, fetch());
-  }
-  if constexpr (kTileRows > 5) {
-    if (row + 5 == row_end) return tile<Format, 5, kPanels>(args, row, panel, fetch());
-  }
-  if constexpr (kTileRows > 4) {
-    for (; row + 4 <= row_end; row += 4) tile<Format, 4, kPanels>(args, row, panel, fetch());
-  }
-  switch (row_end - row) {
-    case 3:
-      return tile<Format, 3, kPanels>(args, row, panel, fetch());
-    case 2:
-      return tile<Format, 2, kPanels>(args, row, panel, fetch());
-    case 1:
-      return tile<Format, 1, kPanels>(args, row, panel, fetch());
+  Fetch fetch = {reads_stream(args.num_rows), 0, (row_end - row + kTileRows - 1) / kTileRows};
+  for (; row < row_end; ++fetch.turn) {
+    const int rows = rows_of_tile(row_end - row, row == row_begin);
+    tile_of<Format, kTileRows, kPanels>(rows, args, row, panel, fetch);
+    row += rows;
   }
 }
 
