@@ -23,13 +23,19 @@ constexpr int kRowStep = kTileRows;
 constexpr int64_t kRowBlockBytes = 512 * 1024;
 
 // How a tile's weights come from memory: read front to back, with what lies behind them, or with the
-// panels after them. Of these each of the row tiles fetches its share, every turns-th line from turn
-// on: memory would else have nothing to do while the rows after the first are multiplied.
+// panels after them. Of these each of the first `turns` tiles of rows fetches its share, every
+// turns-th line from its turn on.
 struct Fetch {
   bool is_stream;
   int turn;
   int turns;
 };
+
+// All of them on AVX-512, or memory would have nothing to do while the rows after the first tile are
+// multiplied. AVX2 takes so long over them that it does not matter, or costs (Zen 5: six rows 0.93).
+LARDER_INLINE int fetching_tiles(int num_rows) {
+  return kTileRows >= 6 ? (num_rows + kTileRows - 1) / kTileRows : 1;
+}
 
 // Rows of one tile are bound by memory. Where AMD's Zen 5 reads two panels at a time, it reads a fifth
 // less; elsewhere more than one row was not measured.
@@ -46,7 +52,7 @@ LARDER_INLINE void fetch_ahead(const std::byte* panel, int g, int64_t next_panel
   const uint8_t* at = Format::chunk(panel, g) + g % Format::kGroupsPerChunk * kGroupShare;
   if (fetch.is_stream) {
     for (int i = 0; i < kGroupShare; i += 64) fetch_stream(at + i);
-  } else {
+  } else if (fetch.turn < fetch.turns) {
     for (int i = 64 * fetch.turn; i < kGroupShare; i += 64 * fetch.turns)
       prefetch_l2(at + next_panels + i);
   }
@@ -156,7 +162,7 @@ void multiply_rows(const MatmulArgs& args, int row_begin, int row_end, int panel
     amx_tile<Format, 1, kPanels>(args, row, panel);
   }
 #endif
-  Fetch fetch = {reads_stream(args.num_rows), 0, (row_end - row + kTileRows - 1) / kTileRows};
+  Fetch fetch = {reads_stream(args.num_rows), 0, fetching_tiles(row_end - row)};
   for (; row < row_end; ++fetch.turn) {
     const int rows = rows_of_tile(row_end - row, row == row_begin);
     tile_of<Format, kTileRows, kPanels>(rows, args, row, panel, fetch);
