@@ -16,10 +16,10 @@ inline constexpr int kBlockedCols = 640;
 inline constexpr int kMaxBlockRows = 32 * kBlockedRows;
 // Of what a block of rows brings, at most: it stays in the second-level cache.
 inline constexpr int kBlockBytes = 640 * 1024;
-// Fewer rows do not pay for unpacking or, of codes of 8 bits, for putting them in order; nor does a
-// last tile that lacks more.
+// Fewer rows do not pay for working out scales of two levels once or, of other formats, for putting
+// rows in order; nor does a last tile that lacks more.
 template <class Format>
-inline constexpr int kMinBlockedRows = (Format::kBits == 8 ? 7 : 3) * kBlockedRows;
+inline constexpr int kMinBlockedRows = (Format::kShape.two_level ? 3 : 7) * kBlockedRows;
 inline constexpr int kMinLastRows = 4;
 
 // What six rows bring to a group of columns.
