@@ -225,8 +225,9 @@ static constexpr int split_at(const SplitRange& splits, int index) {
 }
 SplitRange attention_splits(const AttentionArgs& args, const AttentionTask& task);
 
-// Rows of one attention task at most, so that its scratch stays in the second-level cache.
-inline constexpr int kMaxAttentionRows = 64;
+// Rows of one attention task at most, so that its scratch stays in the second-level cache. Whole tiles of
+// six for most numbers of query heads per KV head.
+inline constexpr int kMaxAttentionRows = 96;
 
 // Bytes of a partial softmax: per row [head_dim rounded up to 16] weighted sums, its maximum, its
 // sum.

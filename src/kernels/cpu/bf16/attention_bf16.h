@@ -57,7 +57,7 @@ LARDER_INLINE __m512i pair_up(const uint16_t* first, const uint16_t* second, int
 // Pairs of the tile's keys for dimensions d and d + 1 of block b, of its values for key pair i from
 // dimension d on.
 template <KvType kType>
-LARDER_INLINE __m512i key_pairs(const KeyTile& tile, int d, int b) {
+LARDER_INLINE __m512i key_pairs(const KeyTile& tile, int64_t d, int b) {
   const auto* from = reinterpret_cast<const uint16_t*>(tile.k[b]) + d * kLanes;
   return pair_up<kType>(from, from + kLanes, kLanes);
 }
@@ -118,17 +118,18 @@ void pair_query(const Work& work, const Queries& q) {
 template <int kRows, class Load>
 LARDER_INLINE void score_rows_with(const Work& work, const int32_t* words, float* scores,
                                    const Load& load_keys) {
-  const int stride = attention_words(work.dim);
+  const int32_t* of_row[kRows];
   V16 sum[kRows][kTileBlocks];
   for (int r = 0; r < kRows; ++r) {
+    of_row[r] = words + int64_t{r} * attention_words(work.dim);
     for (int b = 0; b < kTileBlocks; ++b) sum[r][b] = zero();
   }
-  for (int d = 0; d < work.dim; d += 2) {
+  const int64_t num_pairs = work.dim / 2;
+  for (int64_t i = 0; i < num_pairs; ++i) {
     __m512i keys[kTileBlocks];
-    for (int b = 0; b < kTileBlocks; ++b) keys[b] = load_keys(d, b);
+    for (int b = 0; b < kTileBlocks; ++b) keys[b] = load_keys(2 * i, b);
     for (int r = 0; r < kRows; ++r) {
-      for (int b = 0; b < kTileBlocks; ++b)
-        sum[r][b] = dot_pairs(sum[r][b], keys[b], words[r * stride + d / 2]);
+      for (int b = 0; b < kTileBlocks; ++b) sum[r][b] = dot_pairs(sum[r][b], keys[b], of_row[r][i]);
     }
   }
   for (int r = 0; r < kRows; ++r) {
@@ -139,7 +140,7 @@ LARDER_INLINE void score_rows_with(const Work& work, const int32_t* words, float
 template <KvType kType, int kRows>
 LARDER_INLINE void score_rows_direct(const Work& work, const KeyTile& tile, const int32_t* words,
                                      float* scores) {
-  score_rows_with<kRows>(work, words, scores, [&](int d, int b) LARDER_INLINE_LAMBDA {
+  score_rows_with<kRows>(work, words, scores, [&](int64_t d, int b) LARDER_INLINE_LAMBDA {
     fetch_line(reinterpret_cast<const uint16_t*>(tile.next_k[b]) + d * kLanes, false, b % 2 != 0);
     return key_pairs<kType>(tile, d, b);
   });
@@ -155,7 +156,7 @@ void score_rows_pairs(const Work& work, const KeyTile& tile, const int32_t* word
     }
   }
   const uint8_t* k = tile.pairs->k;
-  score_rows_with<kRows>(work, words, scores, [&](int d, int b) LARDER_INLINE_LAMBDA {
+  score_rows_with<kRows>(work, words, scores, [&](int64_t d, int b) LARDER_INLINE_LAMBDA {
     return _mm512_load_si512(k + (d / 2 * kTileBlocks + b) * 64);
   });
 }
