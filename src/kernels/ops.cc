@@ -1,6 +1,7 @@
 #include "kernels/ops.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "base/check.h"
@@ -41,34 +42,38 @@ int divide_up(std::int64_t value, std::int64_t by) {
   return static_cast<int>((value + by - 1) / by);
 }
 
-// Several products' panels in a row, cut into tasks of one size: one by one for one row, else in
-// pairs, since the kernels take two at a time. A thread reads its own part front to back, as memory
-// is read fastest, and has what it fetched ahead; tasks are short enough for all to end together
-// though none is sure to get its share of the machine.
+// Several products' panels in a row, shared out in one part for each thread, which reads it front to
+// back, as memory is read fastest, and has what it fetched ahead. Parts are cut into tasks, one panel
+// by one for one row, else in pairs, since the kernels take two at a time: so that all threads end
+// together though none is sure to get its share of the machine. Tasks are of one size, but one row is
+// bound by memory alone, and a task of it is half of what is left of its part.
 class MatmulTasks {
  public:
   MatmulTasks(std::span<const MatmulArgs> products, int num_threads) : products_(products) {
     CHECK(products.size() <= kMaxProducts, products.size());
     std::int64_t bytes = 0;
-    bool many_rows = false;
+    int most_rows = 0;
     for (const MatmulArgs& product : products) {
       bytes += product.w->num_panels() * product.w->panel_stride_bytes *
                std::max(product.num_rows, 1);
       if (product.num_rows > 1) unit_panels_ = std::max(unit_panels_, 2);
       if (product.maxima != nullptr) unit_panels_ = kPanelsOfRun;
-      many_rows = many_rows || product.num_rows >= kManyRows;
+      most_rows = std::max(most_rows, product.num_rows);
     }
     for (std::size_t i = 0; i < products.size(); ++i)
       first_unit_[i + 1] = first_unit_[i] + divide_up(products[i].w->num_panels(), unit_panels_);
     const std::int64_t most =
-        many_rows ? num_units() * unit_panels_ / kMinPanelsOfManyRows
-                  : std::min(num_units(), bytes / kMinTaskBytes);
-    const std::int64_t per_thread =
-        std::clamp<std::int64_t>(most / num_threads, 1, kMatmulTasksPerThread);
-    count_ = static_cast<int>(per_thread) * num_threads;
+        (most_rows >= kManyRows ? num_units() * unit_panels_ / kMinPanelsOfManyRows
+                                : std::min(num_units(), bytes / kMinTaskBytes)) /
+        num_threads;
+    num_parts_ = num_threads;
+    halves_ = most_rows == 1;
+    const auto per_part = halves_ ? std::bit_width(static_cast<std::uint64_t>(most))
+                                  : std::min<std::int64_t>(most, kMatmulTasksPerThread);
+    per_part_ = std::max(static_cast<int>(per_part), 1);
   }
 
-  int count() const { return count_; }
+  int count() const { return num_parts_ * per_part_; }
 
   // function(product, panel_begin, panel_end) for each product that the task has a part of.
   template <class Function>
@@ -89,10 +94,18 @@ class MatmulTasks {
 
   std::int64_t num_units() const { return first_unit_[products_.size()]; }
 
-  std::int64_t first_unit_of(int task) const { return num_units() * task / count_; }
+  std::int64_t first_unit_of(int task) const {
+    if (!halves_) return num_units() * task / count();
+    // Of a part, each as long as its last task.
+    const std::int64_t pieces = std::int64_t{1} << (per_part_ - 1);
+    const std::int64_t left = pieces >> (task % per_part_);
+    return num_units() * ((task / per_part_ + 1) * pieces - left) / (num_parts_ * pieces);
+  }
 
   std::span<const MatmulArgs> products_;
-  int count_ = 1;
+  int num_parts_ = 1;
+  int per_part_ = 1;
+  bool halves_ = false;
   int unit_panels_ = 1;
   std::int64_t first_unit_[kMaxProducts + 1] = {};
 };
