@@ -127,7 +127,7 @@ class Report:
                        ">p90", ">p99", ">from the cache"], self.serve_rows()),
                 "### Memory of these loads, MiB",
                 "KV in use at its peak as each engine counts it; llama.cpp sets every slot's part aside at the start, and "
-                "OpenVINO GenAI keeps 8 bits by default where the others keep 16 (vLLM without AVX-512 BF16: 32). All are given room for "
+                "OpenVINO GenAI keeps 8 bits by default where the others keep 16 (vLLM on machines without BF16: 32). All are given room for "
                 "the requests' tokens if nothing is shared (one full context at least; vLLM whole GiB). The resident set is "
                 "the process tree's peak, with the weights and what the engine keeps besides.", plot("memory"),
                 table([">at once", "engine", ">KV, shared prompts", ">KV, unique", ">KV set aside", ">peak resident set"],

@@ -42,11 +42,11 @@ int divide_up(std::int64_t value, std::int64_t by) {
   return static_cast<int>((value + by - 1) / by);
 }
 
-// Several products' panels in a row, shared out in one part for each thread, which reads it front to
-// back, as memory is read fastest, and has what it fetched ahead. Parts are cut into tasks, one panel
-// by one for one row, else in pairs, since the kernels take two at a time: so that all threads end
-// together though none is sure to get its share of the machine. Tasks are of one size, but one row is
-// bound by memory alone, and a task of it is half of what is left of its part.
+// Several products' panels in a row, one part for each thread, which reads it front to back, as
+// memory is read fastest, and has what it fetched ahead. Parts are cut into tasks, so that all
+// threads end together though none is sure to get its share of the machine: panel by panel for one
+// row, else in pairs, since the kernels take two at a time. Tasks are of one size, but one row is
+// bound by memory alone: a task of it is half of what is left of its part.
 class MatmulTasks {
  public:
   MatmulTasks(std::span<const MatmulArgs> products, int num_threads) : products_(products) {
