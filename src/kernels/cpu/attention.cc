@@ -93,29 +93,36 @@ void score_sinks(const Work& work, const KeyTile& tile, int row) {
 struct Seen {
   int begin[kTileBlocks];
   int end;  // from the tile's begin
-  bool all;
 
   Mask16 of(int block) const { return lanes_between(begin[block], end - block * kLanes); }
 };
 LARDER_INLINE Seen seen_keys(const Work& work, const KeyTile& tile, int row) {
   Seen seen;
   seen.end = work.position(row) + 1 - tile.begin;
-  seen.all = seen.end >= kKeyTile;
   for (int b = 0; b < kTileBlocks; ++b) {
     const int begin = tile.begin + b * kLanes;
     seen.begin[b] = begin < work.sinks ? 0 : work.first_key(row) - begin;
-    seen.all = seen.all && seen.begin[b] <= 0;
   }
   return seen;
 }
 
+// Whether each of rows [row, row_end) sees every key of a tile, as most do: the first one's end comes
+// first, and the last one's window begins last.
+LARDER_INLINE bool all_seen(const Work& work, const KeyTile& tile, int row, int row_end) {
+  if (work.position(row) + 1 < tile.begin + kKeyTile) return false;
+  const int first_outside_sinks = max_of(tile.begin, work.sinks);
+  return first_outside_sinks >= tile.begin + kKeyTile ||
+         work.first_key(row_end - 1) <= first_outside_sinks;
+}
+
 // Scores of a row, those not seen below every score, and the row's new maximum.
+template <bool kAllSeen>
 LARDER_INLINE float mask_scores(const Seen& seen, int num_blocks, float* scores,
                                 float max_before) {
   V16 largest = set1(max_before);
   for (int b = 0; b < num_blocks; ++b) {
     V16 s = load(scores + b * kLanes);
-    if (!seen.all) {
+    if constexpr (!kAllSeen) {
       s = select(seen.of(b), s, set1(kNothing));
       store(scores + b * kLanes, s);
     }
@@ -125,11 +132,12 @@ LARDER_INLINE float mask_scores(const Seen& seen, int num_blocks, float* scores,
 }
 
 // To 2^(score - max), 0 where not seen; their sum.
+template <bool kAllSeen>
 LARDER_INLINE float exponentiate(const Seen& seen, int num_blocks, float* scores, float max_now) {
   V16 total = zero();
   for (int b = 0; b < num_blocks; ++b) {
     V16 p = exp2_to_one(sub(load(scores + b * kLanes), set1(max_now)));
-    if (!seen.all) p = select(seen.of(b), p, zero());
+    if constexpr (!kAllSeen) p = select(seen.of(b), p, zero());
     store(scores + b * kLanes, p);
     total = add(total, p);
   }
@@ -138,7 +146,7 @@ LARDER_INLINE float exponentiate(const Seen& seen, int num_blocks, float* scores
 
 // Scores of rows to 2^(score - max); moves their maxima and sums. By steps, so that rows overlap
 // where one waits for its maximum. num_blocks: the tile's, a constant where they are all.
-template <int kRows>
+template <int kRows, bool kAllSeen>
 LARDER_INLINE void softmax_blocks(const Work& work, const KeyTile& tile, int num_blocks, int row,
                                   const Partial& partial) {
   static_assert(kRows <= kLanes);
@@ -146,16 +154,17 @@ LARDER_INLINE void softmax_blocks(const Work& work, const KeyTile& tile, int num
   Seen seen[kRows];
   alignas(64) float difference[kLanes] = {};
   for (int r = 0; r < kRows; ++r) {
-    seen[r] = seen_keys(work, tile, row + r);
+    if constexpr (!kAllSeen) seen[r] = seen_keys(work, tile, row + r);
     const float max_before = partial.max[row + r];
-    partial.max[row + r] = mask_scores(seen[r], num_blocks, scores + r * kKeyTile, max_before);
+    partial.max[row + r] =
+        mask_scores<kAllSeen>(seen[r], num_blocks, scores + r * kKeyTile, max_before);
     difference[r] = max_before - partial.max[row + r];
   }
   alignas(64) float factor[kLanes];
   store(factor, exp2_to_one(load(difference)));
   for (int r = 0; r < kRows; ++r) {
-    const float sum =
-        exponentiate(seen[r], num_blocks, scores + r * kKeyTile, partial.max[row + r]);
+    const float sum = exponentiate<kAllSeen>(seen[r], num_blocks, scores + r * kKeyTile,
+                                             partial.max[row + r]);
     partial.sum[row + r] = partial.sum[row + r] * factor[r] + sum;
     work.factor[row + r] = factor[r];
   }
@@ -163,14 +172,28 @@ LARDER_INLINE void softmax_blocks(const Work& work, const KeyTile& tile, int num
 
 template <int kRows>
 void softmax_rows(const Work& work, const KeyTile& tile, int row, const Partial& partial) {
-  if (tile.num_blocks == kTileBlocks)
-    softmax_blocks<kRows>(work, tile, kTileBlocks, row, partial);
+  if (tile.num_blocks < kTileBlocks)
+    softmax_blocks<kRows, false>(work, tile, tile.num_blocks, row, partial);
+  else if (all_seen(work, tile, row, row + kRows))
+    softmax_blocks<kRows, true>(work, tile, kTileBlocks, row, partial);
   else
-    softmax_blocks<kRows>(work, tile, tile.num_blocks, row, partial);
+    softmax_blocks<kRows, false>(work, tile, kTileBlocks, row, partial);
 }
 
+// A tile's blocks up to the one that holds a position, in `part` unless they are all.
+LARDER_INLINE const KeyTile& blocks_until(const KeyTile& tile, int position, KeyTile& part) {
+  const int num_blocks = (position - tile.begin) / kBlockSize + 1;
+  if (num_blocks >= tile.num_blocks) return tile;
+  part = tile;
+  part.num_blocks = num_blocks;
+  return part;
+}
+
+// Blocks that come after the last of these rows are left out: what they would add is 0.
 template <int kRows>
-void tile_rows(const Work& work, const KeyTile& tile, int row, const Partial& partial) {
+void tile_rows(const Work& work, const KeyTile& whole, int row, const Partial& partial) {
+  KeyTile part;
+  const KeyTile& tile = blocks_until(whole, work.position(row + kRows - 1), part);
   score_rows<kRows>(work, tile, work.q.row(row, work.dim),
                     work.scores + row * kKeyTile);
   if (tile.begin < work.sinks) {

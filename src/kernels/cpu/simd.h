@@ -100,7 +100,7 @@ LARDER_INLINE V16 exp(V16 x) {
   p = fma(p, r, set1(1.6666665459e-1F));
   p = fma(p, r, set1(5.0000001201e-1F));
   const V16 y = add(fma(mul(r, r), p, r), set1(1.0F));
-  return select_ge(x, set1(-87.3F), mul(y, power_of_two(n)), zero());
+  return select_ge(x, set1(-87.3F), times_power_of_two(y, n), zero());
 }
 
 // 2^x for x up to 0, to 1.6e-7 of it: exactly 1 at 0; as 2^-125 below that.
@@ -114,7 +114,7 @@ LARDER_INLINE V16 exp2_to_one(V16 x) {
   p = fma(p, r, set1(2.4022242426872253e-1F));
   p = fma(p, r, set1(6.931470036506653e-1F));
   p = fma(p, r, set1(1.0F));
-  return mul(p, power_of_two(n));
+  return times_power_of_two(p, n);
 }
 
 }  // namespace larder::LARDER_ISA_NAMESPACE

@@ -154,12 +154,14 @@ LARDER_INLINE __m256 rotate_half(__m256 v, const float* cos, const float* sin) {
 LARDER_INLINE V16 rotate_pairs(V16 v, const float* cos, const float* sin) {
   return {rotate_half(v.a, cos, sin), rotate_half(v.b, cos + 4, sin + 4)};
 }
-LARDER_INLINE __m256 power_of_two_half(__m256 n) {
-  return _mm256_castsi256_ps(
-      _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23));
+LARDER_INLINE __m256 times_power_of_two_half(__m256 x, __m256 n) {
+  const __m256i exponent = _mm256_slli_epi32(_mm256_cvtps_epi32(n), 23);
+  return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(x), exponent));
 }
-// 2^n for whole n in [-126, 127].
-LARDER_INLINE V16 power_of_two(V16 n) { return {power_of_two_half(n.a), power_of_two_half(n.b)}; }
+// x * 2^n for whole n, where x and that are normal numbers: n is added to the exponent.
+LARDER_INLINE V16 times_power_of_two(V16 x, V16 n) {
+  return {times_power_of_two_half(x.a, n.a), times_power_of_two_half(x.b, n.b)};
+}
 // ((0 + 8) + (4 + 12)) + ...: halves folded onto each other.
 LARDER_INLINE float reduce_add(V16 v) {
   const __m256 a = _mm256_add_ps(v.a, v.b);

@@ -112,10 +112,10 @@ LARDER_INLINE V16 rotate_pairs(V16 v, const float* cos, const float* sin) {
   const V16 across = _mm512_mul_ps(_mm512_permute_ps(v, 0xB1), s);
   return _mm512_mask_sub_ps(_mm512_add_ps(along, across), 0x5555, along, across);
 }
-// 2^n for whole n in [-126, 127].
-LARDER_INLINE V16 power_of_two(V16 n) {
-  return _mm512_castsi512_ps(
-      _mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127)), 23));
+// x * 2^n for whole n, where x and that are normal numbers: n is added to the exponent.
+LARDER_INLINE V16 times_power_of_two(V16 x, V16 n) {
+  const __m512i exponent = _mm512_slli_epi32(_mm512_cvtps_epi32(n), 23);
+  return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(x), exponent));
 }
 // ((0 + 8) + (4 + 12)) + ...: halves folded onto each other.
 LARDER_INLINE float reduce_add(V16 v) {

@@ -127,12 +127,13 @@ LARDER_INLINE V16 rotate_pairs(V16 v, const float* cos, const float* sin) {
 }
 LARDER_INLINE V16 to_float(I16 v) { return __builtin_convertvector(v, V16); }
 LARDER_INLINE I16 to_int(V16 v) { return __builtin_convertvector(round_to_int(v), I16); }
-// 2^n for whole n in [-126, 127].
-LARDER_INLINE V16 power_of_two(V16 n) {
-  const I16 bits = (to_int(n) + set1_int(127)) << 23;
-  V16 v;
-  memcpy(&v, &bits, sizeof v);
-  return v;
+// x * 2^n for whole n, where x and that are normal numbers: n is added to the exponent.
+LARDER_INLINE V16 times_power_of_two(V16 x, V16 n) {
+  I16 bits;
+  memcpy(&bits, &x, sizeof bits);
+  bits += to_int(n) << 23;
+  memcpy(&x, &bits, sizeof x);
+  return x;
 }
 // ((0 + 8) + (4 + 12)) + ...: halves folded onto each other.
 LARDER_INLINE float reduce_add(V16 v) {
