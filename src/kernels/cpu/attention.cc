@@ -145,11 +145,12 @@ LARDER_INLINE float exponentiate(const Seen& seen, int num_blocks, float* scores
 }
 
 // Scores of rows to 2^(score - max); moves their maxima and sums. By steps, so that rows overlap
-// where one waits for its maximum. num_blocks: the tile's, a constant where they are all.
+// where one waits for its maximum.
 template <int kRows, bool kAllSeen>
-LARDER_INLINE void softmax_blocks(const Work& work, const KeyTile& tile, int num_blocks, int row,
-                                  const Partial& partial) {
+LARDER_INLINE void softmax_seen(const Work& work, const KeyTile& tile, int row,
+                                const Partial& partial) {
   static_assert(kRows <= kLanes);
+  const int num_blocks = kAllSeen ? kTileBlocks : tile.num_blocks;
   float* scores = work.scores + row * kKeyTile;
   Seen seen[kRows];
   alignas(64) float difference[kLanes] = {};
@@ -172,12 +173,10 @@ LARDER_INLINE void softmax_blocks(const Work& work, const KeyTile& tile, int num
 
 template <int kRows>
 void softmax_rows(const Work& work, const KeyTile& tile, int row, const Partial& partial) {
-  if (tile.num_blocks < kTileBlocks)
-    softmax_blocks<kRows, false>(work, tile, tile.num_blocks, row, partial);
-  else if (all_seen(work, tile, row, row + kRows))
-    softmax_blocks<kRows, true>(work, tile, kTileBlocks, row, partial);
+  if (all_seen(work, tile, row, row + kRows))
+    softmax_seen<kRows, true>(work, tile, row, partial);
   else
-    softmax_blocks<kRows, false>(work, tile, kTileBlocks, row, partial);
+    softmax_seen<kRows, false>(work, tile, row, partial);
 }
 
 // A tile's blocks up to the one that holds a position, in `part` unless they are all.
