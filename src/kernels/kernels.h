@@ -159,7 +159,7 @@ struct KeySharing {
   int num_merged_rows = 0;  // rows from here on have no partials
 };
 // Rows of one sequence and KV head in a tile.
-inline constexpr int kDeviceTileRows = 8;
+inline constexpr int kDeviceTileRows = 16;
 
 // Keys per partial softmax. Partials start from nothing at multiples of this position and are
 // merged in order, so a long context can be shared out over threads without changing a bit.
@@ -329,6 +329,11 @@ struct KernelTable {
   // Instead of those two, on a device: the whole batch, shared out as share_keys() did for a scratch
   // of this size. Null on a CPU.
   void (*attention_batch)(const AttentionArgs& args, std::byte* scratch) = nullptr;
+
+  // What greedy sampling takes, for a device's logits [num_rows, num_logits]: the first of each row's
+  // largest, NaN aside, 0 where none is above -infinity. Null on a CPU.
+  void (*first_of_best)(const float* logits, int num_rows, std::int64_t num_logits,
+                        TokenId* best) = nullptr;
 
   // The last three are the sampler's, which runs on the CPU: null on a device.
   // The largest logit of each run, -infinity where all are NaN.

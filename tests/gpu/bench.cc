@@ -358,4 +358,6 @@ void run_gpu_bench(Device& device, bool quick) {
     bench.products(type, name);
 }
 
+void run_gpu_step(Device& device, bool quick) { Bench(device, quick).step(); }
+
 }  // namespace larder

@@ -1,9 +1,9 @@
 // The CUDA tests, and what the kernels move per second, on the device that open_test_device() gives.
 //
-// gpu_test [--tests | --bench] [--filter BEGIN] [--quick]
+// gpu_test [--tests | --bench | --step] [--filter BEGIN] [--quick]
 // gpu_test --list   the tests' suites
 //
-// --filter: tests whose names, SUITE.TEST, begin so. --quick: the benchmark in small sizes, for a
+// --step: of the benchmark, what a step's launches cost. --filter: tests whose names, SUITE.TEST, begin so. --quick: the benchmark in small sizes, for a
 // device that is emulated.
 #include <gtest/gtest.h>
 
@@ -22,6 +22,7 @@ struct Options {
   bool list = false;
   bool tests = true;
   bool bench = true;
+  bool step = false;
   bool quick = false;
   std::string filter;
 };
@@ -36,6 +37,8 @@ Options parse(int argc, char** argv) {
       options.bench = false;
     else if (word == "--bench")
       options.tests = false;
+    else if (word == "--step")
+      options.tests = options.bench = false, options.step = true;
     else if (word == "--quick")
       options.quick = true;
     else if (word == "--filter" && i + 1 < argc)
@@ -64,6 +67,7 @@ int run(const Options& options) {
   std::fflush(stdout);
   const int status = options.tests ? run_tests(options.filter) : 0;
   if (options.bench) run_gpu_bench(*device, options.quick);
+  if (options.step) run_gpu_step(*device, options.quick);
   return status;
 }
 

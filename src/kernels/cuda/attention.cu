@@ -1,19 +1,23 @@
 // Attention over paged keys and values, with an online softmax (Milakov & Gimelshein 2018; Dao et
 // al. 2022).
 //
-// A block takes kTileRows rows of one sequence and KV head, and all keys or those of one split of
-// kKeySplit. A row's bits depend on that row alone as in cpu/attention.cc: sums run over dimensions
-// and keys in order (or as exact integers, in types that have codes), the running maximum moves at
-// multiples of kKeyTile, splits start from nothing and are merged in order, and what a row does not
-// see changes at most a zero's sign, which the last step takes away.
-#include "kernels/cuda/attention_kernel.h"
+// A block takes a tile of rows of one sequence and KV head, and all keys or those of one split of
+// kKeySplit, its warps the same keys of every split. A row's bits depend on that row alone as in
+// cpu/attention.cc: a warp's sums start from nothing and run over dimensions and keys in the same steps
+// of tensor cores, warps and then splits are merged in order, and what a row does not see changes at
+// most a zero's sign, which the last step takes away.
+#include "kernels/cuda/attention_tile.h"
+#include "kernels/cuda/hadamard.h"
 
 namespace larder::LARDER_CUDA_NAMESPACE {
 namespace {
 
+constexpr int kMergeThreads = 128;
+
 // A block per row and head merges what its splits left.
-LARDER_KERNEL_OF(kThreads) merge_kernel(Work work) {
+LARDER_KERNEL_OF(kMergeThreads) merge_kernel(Work work) {
   LARDER_SHARED float totals[kCudaMaxHeadDim];
+  wait_for_kernels_before();
   const int row = static_cast<int>(blockIdx.x);
   const int head = static_cast<int>(blockIdx.y);
   const AttentionSequence& sequence =
@@ -25,7 +29,7 @@ LARDER_KERNEL_OF(kThreads) merge_kernel(Work work) {
   const int position = first_position + query;
   const int dim = work.args.kv.head_dim;
   float sum = 0;  // the same for every dimension
-  for (int d = thread_index(); d < dim; d += kThreads) {
+  for (int d = thread_index(); d < dim; d += kMergeThreads) {
     float max = kNothing;
     float total = 0;
     sum = 0;
@@ -41,34 +45,19 @@ LARDER_KERNEL_OF(kThreads) merge_kernel(Work work) {
   }
   if (work.args.kv.types.v == KvType::kInt4) hadamard_rows(totals, 1, 0, dim);  // back
   float* out = work.args.out + row * work.args.ldo + std::int64_t{head} * dim;
-  for (int d = thread_index(); d < dim; d += kThreads) out[d] = finish(totals[d], sum);
-}
-
-void attention_halves(const AttentionArgs& args, std::byte* scratch) {
-  constexpr KvType kHalf = KvType::kF16;
-  constexpr KvType kBf16 = KvType::kBF16;
-  const bool k_is_half = args.kv.types.k == kHalf;
-  if (args.kv.types.v == kHalf) {
-    k_is_half ? launch_attention<HalfTypes<kHalf, kHalf>>(args, scratch)
-              : launch_attention<HalfTypes<kBf16, kHalf>>(args, scratch);
-  } else {
-    k_is_half ? launch_attention<HalfTypes<kHalf, kBf16>>(args, scratch)
-              : launch_attention<HalfTypes<kBf16, kBf16>>(args, scratch);
-  }
+  for (int d = thread_index(); d < dim; d += kMergeThreads) out[d] = finish(totals[d], sum);
 }
 
 }  // namespace
 
 void attention_batch(const AttentionArgs& args, std::byte* scratch) {
   require(args.kv.head_dim <= kCudaMaxHeadDim, "head_dim");
-  if (has_codes(args.kv.types.k) || has_codes(args.kv.types.v))
-    attention_codes(args, scratch);
-  else
-    attention_halves(args, scratch);
+  has_codes(args.kv.types.k) ? attention_of_codes(args, scratch)
+                             : attention_of_halves(args, scratch);
   launch(merge_kernel,
          dim3(static_cast<unsigned>(args.sharing.num_merged_rows),
               static_cast<unsigned>(args.num_heads)),
-         kThreads, work_of(args, scratch));
+         kMergeThreads, work_of(args, scratch));
 }
 
 }  // namespace larder::LARDER_CUDA_NAMESPACE

@@ -1,9 +1,12 @@
-// Attention's sums over codes as they are stored (kv_type.h): queries and softmax weights in 16
-// bits, exact integers over a group of dimensions or a tile of keys, scaled in FP32, as
-// cpu/attention_codes.h has them. Included by attention's kernels alone.
+// Keys and values in codes, multiplied as they are stored (kv_type.h), for attention_kernel().
+//
+// Queries, and softmax weights times the scales of values, are rounded to 16 bits as on the CPU, which
+// are a signed and an unsigned byte: value = 256 high + low. Tensor cores add exact integers over a group of dimensions or the
+// warp's keys, which are scaled in FP32.
 #pragma once
 
-#include "kernels/cuda/attention_float.h"
+#include "kernels/cuda/attention_warp.h"
+#include "kernels/cuda/codes.h"
 
 namespace larder::LARDER_CUDA_NAMESPACE {
 namespace {
@@ -11,21 +14,8 @@ namespace {
 constexpr float kLargestWord = 32767;
 constexpr std::uint32_t kSignBits = 0x80808080;  // code ^ 128 is code - 128, signed
 constexpr std::uint32_t kLowerBits = 0x0F0F0F0F;
-// Sums stay within 31 bits: 128 * 32767 * kKeyTile < 2^30, and groups have fewer dimensions.
-static_assert(kKeyTile <= 128 && kLargeHead <= 128);
-
-template <int kMaxDim>
-struct CodeShared : Shared<kMaxDim> {
-  float query_scale[2][kTileRows];
-  int query_start[2][kTileRows][kMostCodeGroups];  // what takes the codes' offset off a group's sum
-  // Softmax weights times the scales of the values that a warp adds.
-  alignas(16) std::int16_t weights[kThreads / 32][kTileRows][kKeyTile];
-
-  // Queries in the order of the codes, instead of q. With room for the padding.
-  LARDER_MEMBER std::int16_t* words(int which, int r) {
-    return reinterpret_cast<std::int16_t*>(this->q[which][r]);
-  }
-};
+// Sums stay within 31 bits.
+static_assert(kWarpKeys <= 128 && kLargeHead <= 128);
 
 // Numbers in 16 bits: value = scale * word.
 struct WordScale {
@@ -37,381 +27,375 @@ struct WordScale {
   }
   LARDER_MEMBER int word(float value) const { return nearest_int(value * inverse); }
 };
+LARDER_DEVICE std::uint32_t word_at(const std::byte* at, int offset_bytes) {
+  return *reinterpret_cast<const std::uint32_t*>(at + offset_bytes);
+}
+LARDER_DEVICE Words4 words_at(const std::byte* at, int offset_bytes) {
+  return *reinterpret_cast<const Words4*>(at + offset_bytes);
+}
 
-// function(r) for the tile's rows and up to three more.
+// Every word of the pieces.
 template <class Function>
-LARDER_DEVICE void for_rows(const Tile& tile, const Function& function) {
+LARDER_DEVICE Words4 each_word(const Words4& a, const Words4& b, const Function& function) {
+  Words4 result;
   LARDER_UNROLL
-  for (int r = 0; r < kTileRows; ++r) {
-    if (r == kTileRows / 2 && tile.num_rows <= r) break;
-    function(r);
+  for (int i = 0; i < 4; ++i)
+    result.word[i] = static_cast<int>(
+        function(static_cast<std::uint32_t>(a.word[i]), static_cast<std::uint32_t>(b.word[i])));
+  return result;
+}
+template <class Function>
+LARDER_DEVICE Words4 each_word(const Words4& a, const Function& function) {
+  return each_word(a, a, [&](std::uint32_t word, std::uint32_t) { return function(word); });
+}
+
+// Scales of a block's 16 tokens, as they lie: the bytes of kInt4 or the BF16 numbers of kInt8.
+struct ByteScales {
+  Words4 words;
+  LARDER_MEMBER ByteScales(const std::byte* scales, int group)
+      : words(words_at(scales, group * kBlockSize)) {}
+  LARDER_MEMBER float of(int token) const {
+    return scale8_value(words.word[token / 4] >> token % 4 * 8 & 255);
   }
-}
-
-// Where the words of kInt4's narrow part begin.
-LARDER_DEVICE int narrow_words(const CodeParts& parts) { return (parts.num_wide + 7) / 8 * 8; }
-
-// Where the word of dimension d of the key basis lies: those of a quad together.
-LARDER_DEVICE int place_of_word(const Work& work, int d) {
-  const CodeParts& parts = work.parts;
-  if (work.args.kv.types.k == KvType::kInt8)
-    return d / 16 * 16 + d % 8 / 2 * 4 + d % 2 + d % 16 / 8 * 2;
-  return d < parts.num_wide ? d : narrow_words(parts) + d - parts.num_wide;
-}
-
-// A warp sums what kInt4's codes of each group are too large by, from a row's words. Codes stand for
-// halves: rounded to a 32767th of the largest query value.
-LARDER_DEVICE void find_starts(const Work& work, const std::int16_t* words, int* starts) {
-  const CodeParts& parts = work.parts;
-  const int group = thread_index() % 32;
-  if (group >= parts.num_key_groups) return;
-  int sum = 0;
-  for (int d = parts.key_begin[group]; d < parts.key_begin[group + 1]; ++d)
-    sum += words[place_of_word(work, d)];
-  if (group >= parts.num_wide_groups)
-    starts[group] = -15 * sum / 2;
-  else
-    starts[group] = parts.is_large ? -63 * sum / 2 : 128 * sum - 255 * sum / 2;
-}
-
-// A warp takes a query at a time. Scores are logarithms to base 2.
-template <int kMaxDim>
-LARDER_DEVICE void load_words(const Work& work, const Tile& tile, CodeShared<kMaxDim>& shared) {
-  constexpr float kLog2E = 1.44269504088896341F;
-  constexpr int kLaneDims = kMaxDim / 32;
-  const float scale = work.args.scale * kLog2E;
-  const int dim = work.parts.dim;
-  const bool is_int8 = work.args.kv.types.k == KvType::kInt8;
-  const int num_words = is_int8 ? (dim + kCodeTile - 1) / kCodeTile * kCodeTile
-                                : work.parts.num_wide + work.parts.num_narrow;
-  const int lane = thread_index() % 32;
-  for (int i = thread_index() / 32; i < 2 * kTileRows; i += kThreads / 32) {
-    const int r = i % kTileRows;
-    const int which = i / kTileRows;
-    const float* q = which == 0 ? work.args.q : work.args.q_sinks;
-    if (q == nullptr) continue;
-    float values[kLaneDims + 1] = {};  // the last ones are padding
-    float largest = 0;
-    LARDER_UNROLL
-    for (int k = 0; k < kLaneDims; ++k) {
-      const int d = k * 32 + lane;
-      if (r >= tile.num_rows || d >= dim) continue;
-      values[k] = q[tile.batch_row(r) * work.args.ldq + std::int64_t{tile.head(r)} * dim + d] * scale;
-      largest = fmaxf(largest, fabsf(values[k]));
-    }
-    const WordScale word_scale(warp_max(largest));
-    std::int16_t* words = shared.words(which, r);
-    LARDER_UNROLL
-    for (int k = 0; k <= kLaneDims; ++k) {
-      const int d = k * 32 + lane;
-      if (d < num_words)
-        words[place_of_word(work, d)] = static_cast<std::int16_t>(word_scale.word(values[k]));
-    }
-    if (lane == 0) shared.query_scale[which][r] = word_scale.scale;
-    if (is_int8) continue;
-    sync_warp();
-    find_starts(work, words, shared.query_start[which][r]);
-  }
-}
-
-// The queries that the thread's key is multiplied with.
-template <int kMaxDim>
-struct KeyQueries {
-  const std::int16_t* words[kTileRows];
-  const int* starts[kTileRows];
-
-  LARDER_MEMBER KeyQueries(const Work& work, const Tile& tile, int key,
-                           CodeShared<kMaxDim>& shared) {
-    LARDER_UNROLL
-    for (int r = 0; r < kTileRows; ++r) {
-      const int which = query_for(work, tile, r, key);
-      words[r] = shared.words(which, r);
-      starts[r] = shared.query_start[which][r];
-    }
+};
+struct HalfScales {
+  Words4 words[2];
+  LARDER_MEMBER HalfScales(const std::byte* scales, int group)
+      : words{words_at(scales, group * kBlockSize * 2),
+              words_at(scales, group * kBlockSize * 2 + 16)} {}
+  LARDER_MEMBER float of(int token) const {
+    const auto two = static_cast<std::uint32_t>(words[token / 8].word[token % 8 / 2]);
+    return bf16_value(static_cast<std::uint16_t>(two >> token % 2 * 16));
   }
 };
 
-template <int kQuads>
-struct alignas(8 * kQuads) QuadWords {
-  int word[2 * kQuads];
+// Eight keys of a block by eight quads of dimensions, of which a lane has quads `member` as `low`
+// and four more as `high`; a word is a key's four codes, signed. Zeros where there are no keys.
+struct StepCodes {
+  Words4 low[2], high[2];
 };
 
-// Sums of a group of dimensions, and of all groups.
-struct KeySums {
-  int of_group[kTileRows];
-  float total[kTileRows];
+template <KvType kKey>
+struct CodeKeys {
+  static constexpr bool kIsInt8 = kKey == KvType::kInt8;
+  static constexpr int kPartBytes = 32 * 16;  // 16 a lane
 
-  // Four bytes of codes each, signed, with the words from `at` on.
-  template <int kQuads, int kMaxDim>
-  LARDER_MEMBER void add(const Tile& tile, const KeyQueries<kMaxDim>& queries, int at,
-                         const int (&quads)[kQuads]) {
-    for_rows(tile, [&](int r) {
-      const auto words = *reinterpret_cast<const QuadWords<kQuads>*>(queries.words[r] + at);
-      LARDER_UNROLL
-      for (int i = 0; i < kQuads; ++i) {
-        of_group[r] = dot2_lower(words.word[2 * i], quads[i], of_group[r]);
-        of_group[r] = dot2_upper(words.word[2 * i + 1], quads[i], of_group[r]);
+  // Operands are [steps][high and low bytes][32 lanes]; then [rows][groups] what takes the offset of
+  // kInt4's codes off a group's sum.
+  static LARDER_HOST_AND_DEVICE int starts_offset(const Work& work) {
+    return work.parts.key_step[work.parts.num_key_groups] * 2 * kPartBytes;
+  }
+  static int set_bytes(const Work& work) {
+    return starts_offset(work) + (kIsInt8 ? 0 : kTileRows * work.parts.num_key_groups * 4);
+  }
+
+  // Where the word of a group's dimension lies in a step's operands: [lane member][quad][byte].
+  static LARDER_MEMBER int place_of_word(const Work& work, int group, int d) {
+    const int i = d % kCodeStepDims;
+    int member, is_high, byte;
+    if constexpr (kIsInt8) {
+      is_high = i / 16;
+      member = i % 8 / 2;
+      byte = i % 2 + i % 16 / 8 * 2;
+    } else if (group < work.parts.num_wide_groups && !work.parts.is_large) {
+      is_high = i / 16;
+      member = i % 16 / 4;
+      byte = i % 4;
+    } else {
+      is_high = i % 8 / 4;
+      member = i / 8;
+      byte = i % 4;
+    }
+    return member * 16 + is_high * 8 + byte;
+  }
+
+  // Codes of kInt4 stand for halves: rounded to the smallest number of a word.
+  static LARDER_MEMBER int start_of(const Work& work, int group, int sum_of_words) {
+    if (group >= work.parts.num_wide_groups) return -15 * sum_of_words / 2;
+    return work.parts.is_large ? -63 * sum_of_words / 2
+                               : 128 * sum_of_words - 255 * sum_of_words / 2;
+  }
+
+  // A warp takes a row at a time.
+  static LARDER_MEMBER void load_queries(const Work& work, const Tile& tile,
+                                         const SharedSizes& sizes, const Shared& shared) {
+    const CodeParts& parts = work.parts;
+    const int lane = thread_index() % 32;
+    auto* all = reinterpret_cast<Words4*>(shared.queries);
+    for (int i = thread_index(); i < sizes.num_sets * sizes.set_bytes / 16; i += kThreads)
+      all[i] = Words4{};  // where a group ends within a step, zeros follow
+    sync_block();
+    for (int i = thread_index() / 32; i < sizes.num_sets * kTileRows; i += kWarps) {
+      const int r = i % kTileRows;
+      const int set = i / kTileRows;
+      unsigned char* queries = shared.queries + set * sizes.set_bytes;
+      const RowQuery query(work, tile, set, r);
+      const WordScale word_scale(query.peak());
+      if (lane == 0) shared.scales[set * kTileRows + r] = word_scale.scale;
+      for (int group = 0; group < parts.num_key_groups; ++group) {
+        const int begin = parts.key_begin[group];
+        int sum = 0;
+        for (int d = begin + lane; d < parts.key_begin[group + 1]; d += 32) {
+          const int word = word_scale.word(query.at(d));
+          sum += word;
+          const int step = parts.key_step[group] + (d - begin) / kCodeStepDims;
+          unsigned char* to = queries + step * 2 * kPartBytes + r % 8 * 64 + r / 8 * 4 +
+                              place_of_word(work, group, d - begin);
+          to[0] = static_cast<unsigned char>(word >> 8);
+          to[kPartBytes] = static_cast<unsigned char>(word);
+        }
+        if constexpr (kIsInt8) continue;
+        sum = warp_sum(sum);
+        auto* starts = reinterpret_cast<int*>(queries + starts_offset(work));
+        if (lane == 0) starts[r * parts.num_key_groups + group] = start_of(work, group, sum);
       }
-    });
-  }
-  LARDER_MEMBER void end_group(float scale) {
-    LARDER_UNROLL
-    for (int r = 0; r < kTileRows; ++r)
-      total[r] = fmaf(static_cast<float>(of_group[r]), scale, total[r]);
-  }
-};
-
-// A thread's four bytes of a vector; `lane` is where its vectors begin.
-LARDER_DEVICE std::uint32_t load_quad(const std::byte* lane, int offset_bytes) {
-  return *reinterpret_cast<const std::uint32_t*>(lane + offset_bytes);
-}
-
-template <int kMaxDim>
-LARDER_DEVICE void score_int8(const Work& work, const Tile& tile, const std::byte* head, int offset,
-                              const KeyQueries<kMaxDim>& queries, KeySums& sums) {
-  const auto* scales =
-      reinterpret_cast<const std::uint16_t*>(head + work.parts.key_scale_offset) + offset;
-  const std::byte* lane = head + offset * 4;
-  const int dim = work.parts.dim;
-  for (int begin = 0; begin < dim; begin += kCodeGroup, scales += kBlockSize) {
-    LARDER_UNROLL
-    for (int r = 0; r < kTileRows; ++r) sums.of_group[r] = 0;
-    for (int d = begin; d < min_of(dim, begin + kCodeGroup); d += 16) {
-      std::uint32_t codes[kCodeQuads];
-      LARDER_UNROLL
-      for (int i = 0; i < kCodeQuads; ++i)
-        codes[i] = load_quad(lane, d * kBlockSize + i * kCodeVector) ^ kSignBits;
-      sums.add<2>(tile, queries, d, {static_cast<int>(codes[0]), static_cast<int>(codes[1])});
-      sums.add<2>(tile, queries, d + 8, {static_cast<int>(codes[2]), static_cast<int>(codes[3])});
     }
-    sums.end_group(bf16_value(*scales));
   }
-}
 
-// The wide part's dimensions [begin, end) of kInt4.
-template <int kMaxDim>
-LARDER_DEVICE void score_wide(const Work& work, const Tile& tile, const std::byte* lane, int begin,
-                              int end, const KeyQueries<kMaxDim>& queries, KeySums& sums) {
-  if (!work.parts.is_large) {
-    for (int d = begin; d < end; d += 4) {
-      const std::uint32_t codes = load_quad(lane, d / 4 * kCodeVector) ^ kSignBits;
-      sums.add<1>(tile, queries, d, {static_cast<int>(codes)});
-    }
-    return;
-  }
-  for (int d = begin; d < end; d += 16) {
-    const int at = d / 16 * 3 * kCodeVector;
-    const std::uint32_t upper = load_quad(lane, at + 2 * kCodeVector);
+  // keys: where the head's part of the lane's block begins.
+  static LARDER_MEMBER StepCodes load(const Work& work, const std::byte* keys, int group, int step,
+                                      MmaLane lane) {
+    const CodeParts& parts = work.parts;
+    StepCodes codes = {};
+    if (keys == nullptr) return codes;
+    const int begin = parts.key_begin[group] + step * kCodeStepDims;
+    const int end = parts.key_begin[group + 1];
+    const std::byte* pieces = keys + lane.group % 2 * 32;
     LARDER_UNROLL
     for (int i = 0; i < 2; ++i) {
-      const std::uint32_t lower = load_quad(lane, at + i * kCodeVector);
-      const std::uint32_t even = (lower & kLowerBits) | (upper >> 4 * i & 0x03030303U) << 4;
-      const std::uint32_t odd =
-          (lower >> 4 & kLowerBits) | (upper >> (4 * i + 2) & 0x03030303U) << 4;
-      sums.add<2>(tile, queries, d + 8 * i, {static_cast<int>(even), static_cast<int>(odd)});
+      const std::byte* at = pieces + i * 16;
+      const auto less_128 = [](std::uint32_t word) { return word ^ kSignBits; };
+      if constexpr (kIsInt8) {
+        const int vector = begin / 4 + lane.member;
+        codes.low[i] = each_word(words_at(at, vector * kCodeVector), less_128);
+        if (begin + 16 < end)
+          codes.high[i] = each_word(words_at(at, (vector + 4) * kCodeVector), less_128);
+      } else if (group >= parts.num_wide_groups) {
+        if (begin + lane.member * 8 >= end) continue;
+        const int vector = (begin - parts.num_wide) / 8 + lane.member;
+        const Words4 both = words_at(at, parts.wide_bytes + vector * kCodeVector);
+        codes.low[i] = each_word(both, [](std::uint32_t word) { return word & kLowerBits; });
+        codes.high[i] = each_word(both, [](std::uint32_t word) { return word >> 4 & kLowerBits; });
+      } else if (parts.is_large) {
+        if (begin + lane.member / 2 * 16 >= end) continue;
+        load_six_bits(at + (begin / 16 + lane.member / 2) * 3 * kCodeVector, lane.member % 2,
+                      codes.low[i], codes.high[i]);
+      } else {
+        const int vector = begin / 4 + lane.member;
+        if (begin + lane.member * 4 < end)
+          codes.low[i] = each_word(words_at(at, vector * kCodeVector), less_128);
+        if (begin + lane.member * 4 + 16 < end)
+          codes.high[i] = each_word(words_at(at, (vector + 4) * kCodeVector), less_128);
+      }
+    }
+    return codes;
+  }
+  // Of three vectors: one of two with the lower four bits, and its two bits of the third.
+  static LARDER_MEMBER void load_six_bits(const std::byte* three, int which, Words4& low,
+                                          Words4& high) {
+    const Words4 lower = words_at(three, which * kCodeVector);
+    const Words4 upper = words_at(three, 2 * kCodeVector);
+    low = each_word(lower, upper, [&](std::uint32_t a, std::uint32_t b) {
+      return (a & kLowerBits) | (b >> which * 4 & 0x03030303U) << 4;
+    });
+    high = each_word(lower, upper, [&](std::uint32_t a, std::uint32_t b) {
+      return (a >> 4 & kLowerBits) | (b >> (which * 4 + 2) & 0x03030303U) << 4;
+    });
+  }
+
+  // Adds to scores.
+  static LARDER_MEMBER void score(const Work& work, const SetKeys& own, MmaLane lane,
+                                  LaneScores& scores) {
+    using Scales = std::conditional_t<kIsInt8, HalfScales, ByteScales>;
+    const CodeParts& parts = work.parts;
+    const auto* queries = reinterpret_cast<const Words4*>(own.queries) + thread_index() % 32;
+    const auto* starts = reinterpret_cast<const int*>(own.queries + starts_offset(work));
+    LARDER_NO_UNROLL
+    for (int group = 0; group < parts.num_key_groups; ++group) {
+      int sums[8][kRowHalves * 2];  // [j][2 h + i]: key j + 8 i
+      LARDER_UNROLL
+      for (int i = 0; i < kRowHalves * 2; ++i) {
+        const int start = kIsInt8 || own.scored == nullptr
+                              ? 0
+                              : starts[(i / 2 * 8 + lane.group) * parts.num_key_groups + group];
+        LARDER_UNROLL
+        for (int j = 0; j < 8; ++j) sums[j][i] = start;
+      }
+      const int first_step = parts.key_step[group];
+      LARDER_NO_UNROLL
+      for (int step = first_step; step < parts.key_step[group + 1]; ++step) {
+        const StepCodes codes = load(work, own.loaded, group, step - first_step, lane);
+        add_step(queries + step * 2 * 32, codes, sums);
+      }
+      if (own.scored == nullptr) continue;
+      const Scales scales(own.scored + parts.key_scale_offset, group);
+      LARDER_UNROLL
+      for (int k = 0; k < kBlockSize; ++k)
+        LARDER_UNROLL
+        for (int h = 0; h < kRowHalves; ++h) {
+          float& score = scores[h][k % 8][k / 8];
+          score = fmaf(static_cast<float>(sums[k % 8][h * 2 + k / 8]), scales.of(k), score);
+        }
     }
   }
-}
-
-template <int kMaxDim>
-LARDER_DEVICE void score_int4(const Work& work, const Tile& tile, const std::byte* head, int offset,
-                              const KeyQueries<kMaxDim>& queries, KeySums& sums) {
-  const CodeParts& parts = work.parts;
-  const auto* scales =
-      reinterpret_cast<const std::uint8_t*>(head + parts.key_scale_offset) + offset;
-  const std::byte* lane = head + offset * 4;
-  const std::byte* narrow = lane + parts.wide_bytes;
-  for (int group = 0; group < parts.num_key_groups; ++group, scales += kBlockSize) {
+  // queries: the lane's high bytes of a step, and behind those of the other lanes the low ones.
+  static LARDER_MEMBER void add_step(const Words4* queries, const StepCodes& codes,
+                                     int (&sums)[8][kRowHalves * 2]) {
+    std::uint32_t q[2][4];
     LARDER_UNROLL
-    for (int r = 0; r < kTileRows; ++r) sums.of_group[r] = queries.starts[r][group];
-    const int begin = parts.key_begin[group];
-    const int end = parts.key_begin[group + 1];
-    if (group < parts.num_wide_groups) score_wide(work, tile, lane, begin, end, queries, sums);
-    for (int d = max_of(begin, parts.num_wide) - parts.num_wide; d < end - parts.num_wide; d += 8) {
-      const std::uint32_t both = load_quad(narrow, d / 8 * kCodeVector);
-      sums.add<2>(tile, queries, narrow_words(parts) + d,
-                  {static_cast<int>(both & kLowerBits), static_cast<int>(both >> 4 & kLowerBits)});
+    for (int part = 0; part < 2; ++part) {
+      const Words4 four = queries[part * 32];
+      LARDER_UNROLL
+      for (int i = 0; i < 4; ++i) q[part][i] = static_cast<std::uint32_t>(four.word[i]);
     }
-    sums.end_group(scale8_value(*scales));
-  }
-}
-
-// The thread's key with all rows.
-template <int kMaxDim>
-LARDER_DEVICE void score_codes(const Work& work, const Tile& tile, int key, int end,
-                               CodeShared<kMaxDim>& shared) {
-  float scores[kTileRows] = {};
-  const int block_begin = key / kBlockSize * kBlockSize;
-  if (key < end && tile.sees(block_begin, block_begin + kBlockSize)) {
-    const KeyQueries<kMaxDim> queries(work, tile, key, shared);
-    const std::byte* head = keys_at(work, tile, key);
-    KeySums sums = {};
-    if (work.args.kv.types.k == KvType::kInt8)
-      score_int8(work, tile, head, key % kBlockSize, queries, sums);
-    else
-      score_int4(work, tile, head, key % kBlockSize, queries, sums);
+    sync_warp();  // conditions above may have parted it, and tensor cores take it whole
     LARDER_UNROLL
-    for (int r = 0; r < kTileRows; ++r)
-      scores[r] = sums.total[r] * shared.query_scale[query_for(work, tile, r, key)][r];
+    for (int j = 0; j < 8; ++j) {
+      const auto low = static_cast<std::uint32_t>(codes.low[j / 4].word[j % 4]);
+      const auto high = static_cast<std::uint32_t>(codes.high[j / 4].word[j % 4]);
+      int products[4] = {};
+      mma_int8(products, q[0], low, high);
+      LARDER_UNROLL
+      for (int i = 0; i < 4; ++i) sums[j][i] += products[i] * 256;
+      mma_unsigned(sums[j], q[1], low, high);
+    }
   }
-  write_scores(tile, key, scores, shared);
-}
+};
 
 // How values are stored: kInt8, kInt4, and kInt4 of large heads.
 enum class ValueForm { kBytes, kLevels, kFiveBits };
 
-// Of a key's value, in the group of dimensions that begins at `first`; 0 where no row sees it.
 template <ValueForm kForm>
-LARDER_DEVICE float value_scale(const Work& work, const Tile& tile, int key, int end, int first) {
-  const int block_begin = key / kBlockSize * kBlockSize;
-  if (key >= end || !tile.sees(block_begin, block_begin + kBlockSize)) return 0;
-  const std::byte* scales = values_at(work, tile, key) + work.parts.value_scale_offset;
-  const int offset = key % kBlockSize;
-  if constexpr (kForm == ValueForm::kBytes) {
-    const auto* words = reinterpret_cast<const std::uint16_t*>(scales);
-    return bf16_value(words[first / kCodeGroup * kBlockSize + offset]);
-  } else {
-    const auto* bytes = reinterpret_cast<const std::uint8_t*>(scales);
-    const int group = first / (kForm == ValueForm::kLevels ? kLevelGroup : kLargeHead);
-    return scale8_value(bytes[group * kBlockSize + offset]);
-  }
-}
+struct CodeValues {
+  static constexpr int kUnitDims = 32;  // a lane has those of its product 4 group to 4 group + 3
+  static constexpr int kChunkSteps = kChunkDims / kUnitDims;
+  static constexpr int kGroupDims = kForm == ValueForm::kBytes    ? kCodeGroup
+                                    : kForm == ValueForm::kLevels ? kLevelGroup
+                                                                  : kLargeHead;
 
-// The rows' softmax weights times the scales of the warp's dimensions, from `first` on, in 16 bits:
-// to the warp's shared.weights. sums: what takes the codes' offset off.
-template <ValueForm kForm, int kMaxDim>
-LARDER_DEVICE void weigh_values(const Work& work, const Tile& tile, int begin, int end, int first,
-                                CodeShared<kMaxDim>& shared, int (&sums)[kTileRows],
-                                float (&scales)[kTileRows]) {
-  constexpr int kLaneKeys = kKeyTile / 32;
-  const int lane = thread_index() % 32;
-  float of_key[kLaneKeys];
-  LARDER_UNROLL
-  for (int k = 0; k < kLaneKeys; ++k)
-    of_key[k] = value_scale<kForm>(work, tile, begin + k * 32 + lane, end, first);
-  for_rows(tile, [&](int r) {
-    float weights[kLaneKeys];
-    float largest = 0;
+  float weights[kRowHalves][kBlockSize];
+  // Left operands of 32 keys each: quad i has keys 2i, 2i + 1, 2i + 8 and 2i + 9 of the lane's block.
+  std::uint32_t bytes[2][2][4];  // [high, low][half of the quads]
+  float scale[kRowHalves];
+  int start[kRowHalves];  // what takes the codes' offset off a sum
+
+  LARDER_MEMBER explicit CodeValues(const LaneScores& scores) {
     LARDER_UNROLL
-    for (int k = 0; k < kLaneKeys; ++k) {
-      weights[k] = shared.scores[r][k * 32 + lane] * of_key[k];
-      largest = fmaxf(largest, weights[k]);
-    }
-    const WordScale word_scale(warp_max(largest));
-    int sum = 0;
-    LARDER_UNROLL
-    for (int k = 0; k < kLaneKeys; ++k) {
-      const int word = word_scale.word(weights[k]);
-      shared.weights[thread_index() / 32][r][k * 32 + lane] = static_cast<std::int16_t>(word);
-      sum += word;
-    }
-    sums[r] = kForm == ValueForm::kFiveBits ? -31 * warp_sum(sum) / 2 : 0;
-    scales[r] = kForm == ValueForm::kLevels ? word_scale.scale * kNormalLevelStep : word_scale.scale;
-  });
-}
-
-// Dimension d of a block's 16 values, signed: quad i has tokens 2i, 2i + 1, 2i + 8 and 2i + 9.
-template <ValueForm kForm>
-LARDER_DEVICE void load_values(const std::byte* head, int d, int (&codes)[kCodeQuads]) {
-  constexpr bool kHasFifth = kForm == ValueForm::kFiveBits;
-  const int tile = kForm == ValueForm::kBytes ? d / 16 : d / 32 + (kHasFifth ? d / kLargeHead : 0);
-  const std::byte* lane = head + d % 16 * 4;
-  LARDER_UNROLL
-  for (int i = 0; i < kCodeQuads; ++i) {
-    std::uint32_t quad = load_quad(lane, tile * kCodeTileBytes + i * kCodeVector);
-    if constexpr (kForm == ValueForm::kBytes) {
-      quad ^= kSignBits;
-    } else {
-      quad = quad >> d % 32 / 16 * 4 & kLowerBits;
-      if constexpr (kForm == ValueForm::kLevels) quad = levels_of(quad);
-    }
-    if constexpr (kHasFifth) {
-      const int fifths = d / kLargeHead * 5 + 4;
-      const std::uint32_t bits = load_quad(lane, fifths * kCodeTileBytes + i * kCodeVector);
-      quad |= (bits >> d % kLargeHead / 16 & 0x01010101U) << 4;
-    }
-    codes[i] = static_cast<int>(quad);
+    for (int h = 0; h < kRowHalves; ++h)
+      LARDER_UNROLL
+      for (int k = 0; k < kBlockSize; ++k) weights[h][k] = scores[h][k % 8][k / 8];
   }
-}
 
-// Adds the tile's values, weighted, to the thread's dimensions; a warp has 32 at a time.
-template <ValueForm kForm, int kMaxDim>
-LARDER_DEVICE void add_codes(const Work& work, const Tile& tile, int begin, int end,
-                             CodeShared<kMaxDim>& shared,
-                             float (&sums)[kTileRows][kMaxDim / kThreads]) {
-  const int warp = thread_index() / 32;
-  const int dim = work.parts.dim;
-  LARDER_UNROLL
-  for (int j = 0; j < kMaxDim / kThreads; ++j) {
-    const int first = j * kThreads + warp * 32;
-    if (first >= dim) break;  // the whole warp
-    const int d = j * kThreads + thread_index();
-    int codes_sums[kTileRows];
-    float scales[kTileRows];
-    weigh_values<kForm>(work, tile, begin, end, first, shared, codes_sums, scales);
-    sync_warp();
-    for (int block = begin; block < min_of(begin + kKeyTile, end); block += kBlockSize) {
-      if (d >= dim || !tile.sees(block, block + kBlockSize)) continue;
-      int codes[kCodeQuads];
-      load_values<kForm>(values_at(work, tile, block), d, codes);
-      for_rows(tile, [&](int r) {
-        const std::int16_t* weights = &shared.weights[warp][r][block - begin];
-        const Words4 lower = *reinterpret_cast<const Words4*>(weights);
-        const Words4 upper = *reinterpret_cast<const Words4*>(weights + 8);
+  // Codes of four dimensions, for each of the four quads; in 4 bits also of the four that are 16 on.
+  static LARDER_MEMBER LaneWords load(const Work& work, const WarpKeys& own, MmaLane lane, int unit) {
+    LaneWords words = {};
+    const int first_dim = unit * kUnitDims;
+    const int dim = kForm == ValueForm::kBytes ? first_dim + lane.group / 4 * 16 : first_dim;
+    if (own.values == nullptr || dim >= work.parts.dim) return words;
+    const int tile = kForm == ValueForm::kBytes    ? dim / 16
+                     : kForm == ValueForm::kLevels ? unit
+                                                   : unit + unit / (kLargeHead / kUnitDims);
+    const std::byte* at = own.values + tile * kCodeTileBytes + lane.group % 4 * 16;
+    LARDER_UNROLL
+    for (int quad = 0; quad < kCodeQuads; ++quad) words.vector[quad] = words_at(at, quad * kCodeVector);
+    return words;
+  }
+
+  LARDER_MEMBER void begin_chunk() {}
+
+  // The rows' weights times the scales of a group of dimensions, in 16 bits.
+  LARDER_MEMBER void begin_group(const Work& work, const WarpKeys& own, int group) {
+    using Scales = std::conditional_t<kForm == ValueForm::kBytes, HalfScales, ByteScales>;
+    float of_key[kBlockSize] = {};
+    if (own.values != nullptr && group * kGroupDims < work.parts.dim) {
+      const Scales scales(own.values + work.parts.value_scale_offset, group);
+      LARDER_UNROLL
+      for (int k = 0; k < kBlockSize; ++k) of_key[k] = k < own.num_values ? scales.of(k) : 0.0F;
+    }
+    LARDER_UNROLL
+    for (int h = 0; h < kRowHalves; ++h) {
+      float largest = 0;
+      LARDER_UNROLL
+      for (int k = 0; k < kBlockSize; ++k) largest = fmaxf(largest, weights[h][k] * of_key[k]);
+      const WordScale word_scale(warp_max<4>(largest));
+      int sum = 0;
+      LARDER_UNROLL
+      for (int quad = 0; quad < kCodeQuads; ++quad) {
+        std::uint32_t high = 0, low = 0;
         LARDER_UNROLL
-        for (int i = 0; i < kCodeQuads; ++i) {
-          codes_sums[r] = dot2_lower(lower.word[i], codes[i], codes_sums[r]);
-          codes_sums[r] = dot2_upper(upper.word[i], codes[i], codes_sums[r]);
+        for (int i = 0; i < 4; ++i) {
+          const int key = quad * 2 + i % 2 + i / 2 * 8;
+          const int word = word_scale.word(weights[h][key] * of_key[key]);
+          sum += word;
+          high |= (static_cast<std::uint32_t>(word) >> 8 & 255U) << i * 8;
+          low |= (static_cast<std::uint32_t>(word) & 255U) << i * 8;
         }
+        bytes[0][quad / 2][quad % 2 * 2 + h] = high;
+        bytes[1][quad / 2][quad % 2 * 2 + h] = low;
+      }
+      scale[h] = word_scale.scale * (kForm == ValueForm::kLevels ? kNormalLevelStep : 1.0F);
+      start[h] = kForm == ValueForm::kFiveBits ? -31 * warp_sum<4>(sum) / 2 : 0;
+    }
+  }
+
+  // The lane's codes of a quad, signed.
+  static LARDER_MEMBER Words4 codes_of(const WarpKeys& own, MmaLane lane, int unit, int quad,
+                                       const Words4& words) {
+    const int nibble = lane.group / 4 * 4;
+    if constexpr (kForm == ValueForm::kBytes) {
+      return each_word(words, [](std::uint32_t word) { return word ^ kSignBits; });
+    } else if constexpr (kForm == ValueForm::kLevels) {
+      return each_word(words, [&](std::uint32_t word) { return levels_of(word >> nibble & kLowerBits); });
+    } else {
+      constexpr int kUnits = kLargeHead / kUnitDims;
+      const int fifths = unit / kUnits * (kUnits + 1) + kUnits;
+      const int bit = unit % kUnits * 2 + lane.group / 4;
+      const Words4 fifth = own.values != nullptr
+                               ? words_at(own.values, fifths * kCodeTileBytes + quad * kCodeVector +
+                                                          lane.group % 4 * 16)
+                               : Words4{};
+      return each_word(words, fifth, [&](std::uint32_t word, std::uint32_t upper) {
+        return (word >> nibble & kLowerBits) | (upper >> bit & 0x01010101U) << 4;
       });
     }
-    for_rows(tile, [&](int r) {
-      sums[r][j] = fmaf(static_cast<float>(codes_sums[r]), scales[r], sums[r][j] * shared.factor[r]);
-    });
-    sync_warp();  // before the weights are other ones
   }
-}
 
-// For attention_kernel(): any types, which all threads ask for.
-struct CodeTypes {
-  static constexpr bool kHaveCodes = true;
-  template <int kMaxDim>
-  using SharedOf = CodeShared<kMaxDim>;
-
-  template <int kMaxDim>
-  static LARDER_MEMBER void load(const Work& work, const Tile& tile, CodeShared<kMaxDim>& shared) {
-    const KvType type = work.args.kv.types.k;
-    if (type == KvType::kF16 || type == KvType::kBF16) return load_queries(work, tile, shared);
-    load_words(work, tile, shared);
-  }
-  template <int kMaxDim>
-  static LARDER_MEMBER void score(const Work& work, const Tile& tile, int key, int end,
-                                  CodeShared<kMaxDim>& shared) {
-    switch (work.args.kv.types.k) {
-      case KvType::kF16:
-        return score_key<KvType::kF16>(work, tile, key, end, shared);
-      case KvType::kBF16:
-        return score_key<KvType::kBF16>(work, tile, key, end, shared);
-      default:
-        return score_codes(work, tile, key, end, shared);
+  // Writes a unit's sums to weighted.
+  LARDER_MEMBER void add(const Work& work, const WarpKeys& own, MmaLane lane, int chunk, int step,
+                         const LaneWords& words, float* weighted) {
+    const int unit = chunk * kChunkSteps + step;
+    if (step * kUnitDims % kGroupDims == 0)
+      begin_group(work, own, unit * kUnitDims / kGroupDims);
+    Words4 codes[kCodeQuads];
+    LARDER_UNROLL
+    for (int quad = 0; quad < kCodeQuads; ++quad)
+      codes[quad] = codes_of(own, lane, unit, quad, words.vector[quad]);
+    sync_warp();
+    Floats4 sums[kRowHalves][2];  // dimensions 8 member + 4 i + j
+    LARDER_UNROLL
+    for (int j = 0; j < 4; ++j) {
+      int products[4] = {};
+      const auto low = [&](int half) { return static_cast<std::uint32_t>(codes[half * 2].word[j]); };
+      const auto high = [&](int half) {
+        return static_cast<std::uint32_t>(codes[half * 2 + 1].word[j]);
+      };
+      LARDER_UNROLL
+      for (int half = 0; half < 2; ++half) mma_int8(products, bytes[0][half], low(half), high(half));
+      LARDER_UNROLL
+      for (int i = 0; i < 4; ++i) products[i] = products[i] * 256 + start[i / 2];
+      LARDER_UNROLL
+      for (int half = 0; half < 2; ++half)
+        mma_unsigned(products, bytes[1][half], low(half), high(half));
+      LARDER_UNROLL
+      for (int i = 0; i < 4; ++i)
+        sums[i / 2][i % 2].value[j] = static_cast<float>(products[i]) * scale[i / 2];
     }
-  }
-  template <int kMaxDim>
-  static LARDER_MEMBER void add(const Work& work, const Tile& tile, int begin, int end,
-                                CodeShared<kMaxDim>& shared,
-                                float (&sums)[kTileRows][kMaxDim / kThreads]) {
-    switch (work.args.kv.types.v) {
-      case KvType::kF16:
-        return add_values<KvType::kF16>(work, tile, begin, end, shared, sums);
-      case KvType::kBF16:
-        return add_values<KvType::kBF16>(work, tile, begin, end, shared, sums);
-      case KvType::kInt8:
-        return add_codes<ValueForm::kBytes>(work, tile, begin, end, shared, sums);
-      case KvType::kInt4:
-        return work.parts.is_large
-                   ? add_codes<ValueForm::kFiveBits>(work, tile, begin, end, shared, sums)
-                   : add_codes<ValueForm::kLevels>(work, tile, begin, end, shared, sums);
-    }
+    LARDER_UNROLL
+    for (int h = 0; h < kRowHalves; ++h)
+      LARDER_UNROLL
+      for (int i = 0; i < 2; ++i)
+        *reinterpret_cast<Floats4*>(weighted + (h * 8 + lane.group) * kPaddedDims +
+                                    step * kUnitDims + lane.member * 8 + i * 4) = sums[h][i];
   }
 };
 

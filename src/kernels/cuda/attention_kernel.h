@@ -1,154 +1,149 @@
-// A block's work, for any types of keys and values. Included by attention's kernels alone.
+// A block's work, for any form of keys and values. Included by attention's kernels alone.
 #pragma once
 
-#include "kernels/cuda/attention_float.h"
+#include "kernels/cuda/attention_codes.h"
+#include "kernels/cuda/attention_halves.h"
 #include "kernels/cuda/hadamard.h"
 
 namespace larder::LARDER_CUDA_NAMESPACE {
 namespace {
 
-// The partial softmax of the keys in one split.
-template <class Types, int kMaxDim>
-LARDER_DEVICE void run_split(const Work& work, const Tile& tile, int split,
-                             typename Types::template SharedOf<kMaxDim>& shared,
-                             float (&sums)[kTileRows][kMaxDim / kThreads]) {
-  LARDER_UNROLL
-  for (int r = 0; r < kTileRows; ++r)
-    LARDER_UNROLL
-    for (int j = 0; j < kMaxDim / kThreads; ++j) sums[r][j] = 0;
-  if (thread_index() < kTileRows) {
-    shared.max[thread_index()] = kNothing;
-    shared.sum[thread_index()] = 0;
-  }
-  sync_block();  // also for the queries
-  const int end = min_of((split + 1) * kKeySplit, tile.last_position() + 1);
-  for (int key = split * kKeySplit; key < end; key += kKeyTile) {
-    if (!tile.sees(key, key + kKeyTile)) continue;
-    Types::score(work, tile, key + thread_index(), end, shared);
-    sync_block();
-    softmax(shared);
-    sync_block();
-    Types::add(work, tile, key, end, shared, sums);
-    sync_block();
-  }
-}
+// A block's totals of its splits, in order.
+struct RowTotals {
+  float max = kNothing;
+  float sum = 0;
+};
 
-// Sums over values that were stored turned.
-template <int kMaxDim>
-LARDER_DEVICE void turn_back(const Work& work, const Tile& tile, Shared<kMaxDim>& shared,
-                             float (&totals)[kTileRows][kMaxDim / kThreads]) {
-  float(&rows)[kTileRows][kMaxDim] = shared.q[0];  // nobody needs the queries any more
+// The partial softmax of the keys in one split: to the sequence's partials where it shares keys, else
+// into the totals.
+template <class Keys, class Values>
+LARDER_DEVICE void run_split(const Work& work, const Tile& tile, int split, bool shares_keys,
+                             const SharedSizes& sizes, const Shared& shared,
+                             const LaneSight& sight, RowTotals& totals) {
+  const MmaLane lane = mma_lane();
+  const int warp = thread_index() / 32;
   const int dim = work.args.kv.head_dim;
-  LARDER_UNROLL
-  for (int r = 0; r < kTileRows; ++r)
+  const WarpKeys own(work, tile, split, lane);
+  LaneScores scores = {};
+  if (own.any) score_keys<Keys>(work, own, sizes, shared, sight, lane, scores);
+  LaneWords next = {};  // of the values: they come while the softmax is computed, and so on
+  if (own.any) next = Values::load(work, own, lane, 0);
+  if (own.any) {
+    weigh(scores, lane, shared.maxima + warp * kTileRows, shared.sums + warp * kTileRows);
+  } else if (lane.member == 0) {
     LARDER_UNROLL
-    for (int j = 0; j < kMaxDim / kThreads; ++j)
-      rows[r][j * kThreads + thread_index()] = totals[r][j];
-  hadamard_rows(rows[0], tile.num_rows, kMaxDim, dim);
-  LARDER_UNROLL
-  for (int r = 0; r < kTileRows; ++r)
-    LARDER_UNROLL
-    for (int j = 0; j < kMaxDim / kThreads; ++j)
-      totals[r][j] = rows[r][j * kThreads + thread_index()];
-}
-
-// What a split left for merge_kernel().
-template <int kMaxDim>
-LARDER_DEVICE void write_partial(const Work& work, const Tile& tile, const Shared<kMaxDim>& shared,
-                                 const float (&sums)[kTileRows][kMaxDim / kThreads]) {
-  const int dim = work.args.kv.head_dim;
-  LARDER_UNROLL
-  for (int r = 0; r < kTileRows; ++r) {
-    if (r >= tile.num_rows) break;
-    float* partial = work.partial(*tile.sequence, tile.query(r), tile.split_index, tile.head(r));
-    LARDER_UNROLL
-    for (int j = 0; j < kMaxDim / kThreads; ++j) {
-      const int d = j * kThreads + thread_index();
-      if (d < dim) partial[d] = sums[r][j];
-    }
-    if (thread_index() == 0) {
-      partial[dim] = shared.max[r];
-      partial[dim + 1] = shared.sum[r];
+    for (int h = 0; h < kRowHalves; ++h) {
+      shared.maxima[warp * kTileRows + h * 8 + lane.group] = kNothing;
+      shared.sums[warp * kTileRows + h * 8 + lane.group] = 0;
     }
   }
-}
-
-// Takes a split's sums into the totals.
-template <int kMaxDim>
-LARDER_DEVICE void merge_split(Shared<kMaxDim>& shared,
-                               const float (&sums)[kTileRows][kMaxDim / kThreads],
-                               float (&totals)[kTileRows][kMaxDim / kThreads]) {
-  LARDER_UNROLL
-  for (int r = 0; r < kTileRows; ++r) {
-    const Merge merge(shared.total_max[r], shared.max[r]);
-    LARDER_UNROLL
-    for (int j = 0; j < kMaxDim / kThreads; ++j) totals[r][j] = merge.of(totals[r][j], sums[r][j]);
-  }
+  Values values(scores);
   sync_block();
-  if (thread_index() < kTileRows) {
-    const int r = thread_index();
-    const Merge merge(shared.total_max[r], shared.max[r]);
-    shared.total_sum[r] = merge.of(shared.total_sum[r], shared.sum[r]);
-    shared.total_max[r] = merge.max;
-  }
-  sync_block();
-}
 
-template <int kMaxDim>
-LARDER_DEVICE void write_out(const Work& work, const Tile& tile, const Shared<kMaxDim>& shared,
-                             const float (&totals)[kTileRows][kMaxDim / kThreads]) {
-  const int dim = work.args.kv.head_dim;
-  LARDER_UNROLL
-  for (int r = 0; r < kTileRows; ++r) {
-    if (r >= tile.num_rows) break;
-    float* out = work.args.out + tile.batch_row(r) * work.args.ldo + std::int64_t{tile.head(r)} * dim;
-    LARDER_UNROLL
-    for (int j = 0; j < kMaxDim / kThreads; ++j) {
-      const int d = j * kThreads + thread_index();
-      if (d < dim) out[d] = finish(totals[r][j], shared.total_sum[r]);
+  const int r = thread_index() / kRowThreads;
+  const int piece = thread_index() % kRowThreads;
+  const RowMerge merge(shared, r, piece);
+  const Merge into_total(totals.max, merge.max);
+  float* partial = shares_keys && r < tile.num_rows
+                       ? work.partial(*tile.sequence, tile.query(r), tile.split_index, tile.head(r))
+                       : nullptr;
+  LARDER_NO_UNROLL
+  for (int chunk = 0; chunk < sizes.num_chunks; ++chunk) {
+    if (own.any) {
+      values.begin_chunk();
+      LARDER_UNROLL
+      for (int step = 0; step < Values::kChunkSteps; ++step) {
+        const LaneWords words = next;
+        next = Values::load(work, own, lane, chunk * Values::kChunkSteps + step + 1);
+        sync_warp();  // conditions above may have parted it, and tensor cores take it whole
+        values.add(work, own, lane, chunk, step, words,
+                   shared.weighted + warp * kTileRows * kPaddedDims);
+      }
     }
+    sync_block();
+    const Floats4 four = merge.of_chunk();
+    const int first_dim = chunk * kChunkDims + piece * 4;
+    LARDER_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      if (partial != nullptr) {
+        if (first_dim + i < dim) partial[first_dim + i] = four.value[i];
+      } else {
+        float& total = shared.totals[r * shared.total_stride + first_dim + i];
+        total = into_total.of(total, four.value[i]);
+      }
+    }
+    sync_block();
   }
+  if (partial != nullptr && piece == 0) {
+    partial[dim] = merge.max;
+    partial[dim + 1] = merge.sum;
+  }
+  totals.sum = into_total.of(totals.sum, merge.sum);
+  totals.max = into_total.max;
 }
 
 // Grid: pieces, KV heads.
-template <class Types, int kMaxDim>
-LARDER_KERNEL_OF(kThreads) attention_kernel(Work work) {
-  constexpr int kDims = kMaxDim / kThreads;
-  LARDER_SHARED typename Types::template SharedOf<kMaxDim> shared;
+template <class Keys, class Values>
+LARDER_KERNEL_OF_2(kThreads) attention_kernel(Work work, SharedSizes sizes) {
+  LARDER_SHARED_BYTES(bytes);
+  wait_for_kernels_before();
+  const Shared shared(bytes, sizes);
   const Tile tile = find_tile(work, static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y));
   const bool shares_keys = tile.sequence->num_splits > 1;
   const int own_split = tile.sight.split_at(tile.split_index, tile.first_position);
   if (shares_keys && !tile.sight.has_split(own_split, tile.position(0), tile.last_position()))
     return;
-  Types::load(work, tile, shared);
-  float totals[kTileRows][kDims] = {};
-  if (thread_index() < kTileRows) {
-    shared.total_max[thread_index()] = kNothing;
-    shared.total_sum[thread_index()] = 0;
+  Keys::load_queries(work, tile, sizes, shared);
+  for (int i = thread_index(); i < kTileRows * shared.total_stride; i += kThreads)
+    shared.totals[i] = 0;
+  sync_block();
+
+  const LaneSight sight(tile, mma_lane());
+  RowTotals totals;
+  if (shares_keys) {
+    run_split<Keys, Values>(work, tile, own_split, true, sizes, shared, sight, totals);
+    return;
   }
   for (int index = 0;; ++index) {
-    const int split = shares_keys ? own_split : tile.sight.split_at(index, tile.position(0));
+    const int split = tile.sight.split_at(index, tile.position(0));
     if (split > tile.last_position() / kKeySplit) break;
-    float sums[kTileRows][kDims];
-    run_split<Types, kMaxDim>(work, tile, split, shared, sums);
-    if (shares_keys) return write_partial(work, tile, shared, sums);
-    merge_split(shared, sums, totals);
+    run_split<Keys, Values>(work, tile, split, false, sizes, shared, sight, totals);
   }
-  if constexpr (Types::kHaveCodes) {
-    if (work.args.kv.types.v == KvType::kInt4) turn_back(work, tile, shared, totals);
-  }
-  write_out(work, tile, shared, totals);
+  const int dim = work.args.kv.head_dim;
+  if (work.args.kv.types.v == KvType::kInt4)  // sums over values that were stored turned
+    hadamard_rows(shared.totals, tile.num_rows, shared.total_stride, dim);
+  const int r = thread_index() / kRowThreads;
+  if (r >= tile.num_rows) return;
+  float* out = work.args.out + tile.batch_row(r) * work.args.ldo + std::int64_t{tile.head(r)} * dim;
+  const float* total = shared.totals + r * shared.total_stride;
+  for (int d = thread_index() % kRowThreads; d < dim; d += kRowThreads)
+    out[d] = finish(total[d], totals.sum);
 }
 
-template <class Types>
-void launch_attention(const AttentionArgs& args, std::byte* scratch) {
-  const Work work = work_of(args, scratch);
+template <class Keys, class Values>
+void launch_attention(const Work& work) {
+  const AttentionArgs& args = work.args;
+  const SharedSizes sizes = {args.q_sinks != nullptr ? 2 : 1, Keys::set_bytes(work),
+                             (args.kv.head_dim + kChunkDims - 1) / kChunkDims};
   const dim3 grid(static_cast<unsigned>(args.sharing.num_pieces),
                   static_cast<unsigned>(args.kv.num_kv_heads));
-  const int dim = args.kv.head_dim;
-  if (dim <= 128) return launch(attention_kernel<Types, 128>, grid, kThreads, work);
-  if (dim <= 256) return launch(attention_kernel<Types, 256>, grid, kThreads, work);
-  launch(attention_kernel<Types, kCudaMaxHeadDim>, grid, kThreads, work);
+  launch_with_shared(attention_kernel<Keys, Values>, grid, kThreads, sizes.total_bytes(), work,
+                     sizes);
+}
+
+template <class Keys>
+void launch_with_keys(const Work& work) {
+  switch (work.args.kv.types.v) {
+    case KvType::kF16:
+      return launch_attention<Keys, HalfValues<KvType::kF16>>(work);
+    case KvType::kBF16:
+      return launch_attention<Keys, HalfValues<KvType::kBF16>>(work);
+    case KvType::kInt8:
+      return launch_attention<Keys, CodeValues<ValueForm::kBytes>>(work);
+    case KvType::kInt4:
+      return work.parts.is_large ? launch_attention<Keys, CodeValues<ValueForm::kFiveBits>>(work)
+                                 : launch_attention<Keys, CodeValues<ValueForm::kLevels>>(work);
+  }
 }
 
 }  // namespace

@@ -1,5 +1,4 @@
-// What the parts of attention share: rows and keys of a tile, its scores, partial softmaxes. Included
-// by attention's kernels alone.
+// What attention's kernels share: rows and keys of a tile, partial softmaxes. Included by them alone.
 #pragma once
 
 #include "kernels/cuda/codes.h"
@@ -7,12 +6,6 @@
 
 namespace larder::LARDER_CUDA_NAMESPACE {
 namespace {
-
-constexpr int kThreads = 128;
-constexpr int kKeyTile = kThreads;  // a thread per key, then a thread per dimension
-constexpr int kTileRows = kDeviceTileRows;
-constexpr int kWarpRows = kTileRows / (kThreads / 32);
-static_assert(kKeySplit % kKeyTile == 0 && kKeyTile % kBlockSize == 0);
 
 // A maximum below every score. Finite, so that a difference of two of them is 0 and not NaN.
 constexpr float kNothing = -1e30F;
@@ -98,37 +91,21 @@ struct Tile {
   LARDER_MEMBER bool sees(int begin, int end) const {
     return begin < sight.sinks || end > sight.first_key(position(0));
   }
-  LARDER_MEMBER bool row_sees(int r, int key) const {
-    return r < num_rows && key <= position(r) &&
-           (key < sight.sinks || key >= sight.first_key(position(r)));
-  }
 };
 
 LARDER_DEVICE Tile find_tile(const Work& work, int piece, int kv_head) {
   const AttentionSequence& sequence =
       find_sequence(work.args, &AttentionSequence::first_piece, piece);
   const int rows = sequence.num_tokens * work.group;
-  const int tiles = (rows + kTileRows - 1) / kTileRows;
+  const int tiles = (rows + kDeviceTileRows - 1) / kDeviceTileRows;
   const int index = piece - sequence.first_piece;
-  const int first_row = index % tiles * kTileRows;
+  const int first_row = index % tiles * kDeviceTileRows;
   return {&sequence,  sight_of(work.args, sequence),
           work.group, kv_head,
-          first_row,  min_of(kTileRows, rows - first_row),
+          first_row,  min_of(kDeviceTileRows, rows - first_row),
           sequence.context_len - sequence.num_tokens,
           index / tiles};
 }
-
-// What the threads of a block share.
-template <int kMaxDim>
-struct Shared {
-  alignas(16) float q[2][kTileRows][kMaxDim];  // scaled; for the sinks
-  alignas(16) float scores[kTileRows][kKeyTile];
-  float max[kTileRows];
-  float sum[kTileRows];
-  float factor[kTileRows];  // what the sums so far are multiplied by in this tile
-  float total_max[kTileRows];
-  float total_sum[kTileRows];
-};
 
 // The block of a position, from where the layer's keys or values begin in it.
 LARDER_DEVICE const std::byte* block_at(const Work& work, const Tile& tile, int position,
@@ -149,54 +126,6 @@ LARDER_DEVICE const std::byte* keys_at(const Work& work, const Tile& tile, int p
 LARDER_DEVICE const std::byte* values_at(const Work& work, const Tile& tile, int position) {
   return block_at(work, tile, position, work.args.kv.v_offset_bytes) +
          tile.kv_head * work.parts.value_bytes;
-}
-
-// Which of a row's two queries a key is multiplied with.
-LARDER_DEVICE int query_for(const Work& work, const Tile& tile, int r, int key) {
-  const bool past_sinks = work.args.q_sinks != nullptr && r < tile.num_rows &&
-                          tile.sight.first_key(tile.position(r)) > tile.sight.sinks;
-  return past_sinks && key < tile.sight.sinks ? 1 : 0;
-}
-
-// Of the thread's key with all rows, kNothing where a row does not see it.
-template <int kMaxDim>
-LARDER_DEVICE void write_scores(const Tile& tile, int key, const float (&scores)[kTileRows],
-                                Shared<kMaxDim>& shared) {
-  LARDER_UNROLL
-  for (int r = 0; r < kTileRows; ++r)
-    shared.scores[r][thread_index()] = tile.row_sees(r, key) ? scores[r] : kNothing;
-}
-
-// Scores to 2^(score - max); moves maxima and sums. A warp takes kWarpRows rows.
-template <int kMaxDim>
-LARDER_DEVICE void softmax(Shared<kMaxDim>& shared) {
-  constexpr int kLaneKeys = kKeyTile / 32;
-  const int lane = thread_index() % 32;
-  for (int i = 0; i < kWarpRows; ++i) {
-    const int r = thread_index() / 32 * kWarpRows + i;
-    float* scores = shared.scores[r];
-    float largest = kNothing;
-    LARDER_UNROLL
-    for (int k = 0; k < kLaneKeys; ++k) largest = fmaxf(largest, scores[k * 32 + lane]);
-    const float max_before = shared.max[r];
-    const float max_now = fmaxf(max_before, warp_max(largest));
-    float sum = 0;
-    LARDER_UNROLL
-    for (int k = 0; k < kLaneKeys; ++k) {
-      const float score = scores[k * 32 + lane];
-      const float p = score == kNothing ? 0.0F : exp2f(score - max_now);
-      scores[k * 32 + lane] = p;
-      sum += p;
-    }
-    sum = warp_sum(sum);
-    sync_warp();  // all lanes have read the maximum then
-    if (lane == 0) {
-      const float factor = exp2f(max_before - max_now);
-      shared.factor[r] = factor;
-      shared.max[r] = max_now;
-      shared.sum[r] = shared.sum[r] * factor + sum;
-    }
-  }
 }
 
 // What two partials, of these maxima, are multiplied by when they become one.

@@ -2,6 +2,8 @@
 // them to values and back.
 #pragma once
 
+#include <algorithm>
+
 #include "kernels/cuda/limits.h"
 #include "kernels/cuda/platform.h"
 
@@ -11,6 +13,9 @@ namespace larder::LARDER_CUDA_NAMESPACE {
 constexpr int kMostCodeGroups = kCudaMaxHeadDim / kLevelGroup;
 // Four vectors of codes: 16 items by 16 tokens in bytes, or twice as many in 4 bits.
 constexpr int kCodeTileBytes = kCodeQuads * kCodeVector;
+
+// Columns of tensor cores' products of bytes.
+constexpr int kCodeStepDims = 32;
 
 // Of one layer's heads. Keys are kInt4's where they are said to have parts.
 struct CodeParts {
@@ -22,6 +27,7 @@ struct CodeParts {
   int num_wide_groups;  // which come first
   int num_key_groups;
   std::int16_t key_begin[kMostCodeGroups + 1];  // a group's dimensions, as they lie, and the end
+  std::int16_t key_step[kMostCodeGroups + 1];   // its first step of kCodeStepDims, and their number
   int padded_values;                            // kInt4's
   std::int64_t key_bytes;                       // of a head in a block
   std::int64_t value_bytes;
@@ -41,8 +47,11 @@ inline CodeParts code_parts(const PagedKvView& kv) {
       .wide_bytes = static_cast<int>(wide_bytes),
       .num_narrow = kv_num_narrow(dim),
       .num_wide_groups = kv_num_wide_groups(dim),
-      .num_key_groups = kv_num_wide_groups(dim) + kv_num_narrow_groups(dim),
+      .num_key_groups = kv.types.k == KvType::kInt4
+                            ? kv_num_wide_groups(dim) + kv_num_narrow_groups(dim)
+                            : kv_num_groups(dim),
       .key_begin = {},
+      .key_step = {},
       .padded_values = kv_padded_values(dim),
       .key_bytes = kv_key_size_bytes(kv.types.k, dim),
       .value_bytes = kv_value_size_bytes(kv.types.v, dim),
@@ -52,12 +61,19 @@ inline CodeParts code_parts(const PagedKvView& kv) {
       .value_scale_offset = kv.types.v == KvType::kInt4
                                 ? kBlockSize * kv_padded_values(dim) * kv_value_bits(dim) / 8
                                 : bytes};
-  for (int g = 0; g < parts.num_wide_groups; ++g)
-    parts.key_begin[g] = static_cast<std::int16_t>(kv_wide_begin(dim, g));
-  const int num_narrow_groups = kv_num_narrow_groups(dim);
-  for (int g = 0; g <= num_narrow_groups; ++g)
-    parts.key_begin[parts.num_wide_groups + g] = static_cast<std::int16_t>(
-        parts.num_wide + parts.num_narrow / 8 * g / num_narrow_groups * 8);
+  const auto begin_of = [&](int g) {
+    if (kv.types.k != KvType::kInt4) return std::min(g * kCodeGroup, (dim + 15) / 16 * 16);
+    if (g < parts.num_wide_groups) return kv_wide_begin(dim, g);
+    const int narrow = g - parts.num_wide_groups;
+    return parts.num_wide + parts.num_narrow / 8 * narrow / kv_num_narrow_groups(dim) * 8;
+  };
+  for (int g = 0; g <= parts.num_key_groups; ++g) {
+    parts.key_begin[g] = static_cast<std::int16_t>(begin_of(g));
+    if (g == 0) continue;
+    const int size = parts.key_begin[g] - parts.key_begin[g - 1];
+    parts.key_step[g] = static_cast<std::int16_t>(parts.key_step[g - 1] +
+                                                  (size + kCodeStepDims - 1) / kCodeStepDims);
+  }
   return parts;
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <string_view>
 
 #include "base/check.h"
 #include "base/error.h"
@@ -19,9 +20,15 @@ extern const KernelTable kTable;
 int loading_error();
 
 void require(bool condition, const char* what) { CHECK(condition, what); }
-void require_launched() {
-  const cudaError_t error = cudaGetLastError();
-  CHECK(error == cudaSuccess, cudaGetErrorString(error));
+void require_launched(int error) {
+  CHECK(error == cudaSuccess, cudaGetErrorString(static_cast<cudaError_t>(error)));
+}
+bool kernels_overlap() {
+  static const bool overlap = [] {
+    const char* setting = std::getenv("LARDER_CUDA_OVERLAP");
+    return setting == nullptr || std::string_view(setting) != "0";
+  }();
+  return overlap;
 }
 
 }  // namespace cuda

@@ -101,6 +101,33 @@ TEST_F(CudaKernels, FlatOperations) {
   EXPECT_TRUE(same_bits(x.read(), expected));
 }
 
+TEST_F(CudaKernels, FirstOfBest) {
+  constexpr float kLowest = -std::numeric_limits<float>::infinity();
+  for (const int size : {1, 31, 1024, 5000}) {
+    const int rows = 6;
+    std::vector<float> logits = random_values(to_size(rows * size), 1, 3);
+    const auto at = [&](int row, int i) -> float& { return logits[to_size(row * size + i % size)]; };
+    at(0, size - 1) = 7;
+    for (const int i : {40, 41, 3000, size - 1}) at(1, i) = 8;  // the first of equals
+    for (int i = 0; i < size; ++i) at(2, i) = NAN;
+    for (int i = 0; i < size; ++i) at(3, i) = kLowest;
+    for (int i = 0; i < size; ++i) at(4, i) = i % 3 == 1 ? -5.0F : i % 3 == 0 ? NAN : kLowest;
+    at(5, 77) = std::numeric_limits<float>::infinity();
+    std::vector<TokenId> expected;
+    for (int row = 0; row < rows; ++row) {
+      TokenId best = 0;
+      for (int i = 0; i < size; ++i) {
+        const float sofar = std::isnan(at(row, best)) ? kLowest : at(row, best);
+        if (at(row, i) > sofar) best = i;
+      }
+      expected.push_back(best);
+    }
+    OnDevice<TokenId> best(device(), std::vector<TokenId>(to_size(rows), -1));
+    cuda().first_of_best(floats(logits).data(), rows, size, best.data());
+    EXPECT_EQ(best.read(), expected) << size;
+  }
+}
+
 TEST_F(CudaKernels, RotationsAndRope) {
   const int rows = 5, heads = 3, dim = 20, rope_dim = 12;
   const std::vector<std::int32_t> positions = {0, 1, 77, 4095, 131071};
@@ -172,26 +199,37 @@ TEST_F(CudaKernels, RowsOfMatricesAreExact) {
   }
 }
 
+// What a product's rows are: kBf16 is FP32 that may be rounded.
+enum class Input { kInt8, kFloat, kBf16 };
+Input usual_input(GgmlType type) {
+  return test::is_quantised(type) ? Input::kInt8 : Input::kFloat;
+}
+
 // A product of rows with a matrix.
 class Product {
  public:
-  Product(Device& device, GgmlType type, int num_outputs, int num_cols, int max_rows, bool int8)
+  Product(Device& device, GgmlType type, int num_outputs, int num_cols, int max_rows, Input input)
       : device_(device),
         w_(device, type, num_outputs, num_cols),
         outputs_(num_outputs),
         cols_(num_cols),
-        int8_(int8),
+        input_(input),
         x_(random_values(to_size(max_rows * cols_), 3)),
         bias_(random_values(to_size(num_outputs), 4)),
         device_x_(device, x_),
         device_bias_(device, bias_),
-        quantized_(host(), int8 ? x_ : std::vector<float>(32), int8 ? max_rows : 1,
-                   int8 ? cols_ : 32),
+        quantized_(host(), is_int8() ? x_ : std::vector<float>(32), is_int8() ? max_rows : 1,
+                   is_int8() ? cols_ : 32),
         q_(device, quantized_.q),
         scale_(device, quantized_.scale),
         sum_(device, quantized_.sum),
         xq_{q_.data(), scale_.data(), sum_.data(), cols_} {}
 
+  bool is_int8() const { return input_ == Input::kInt8; }
+  double input_at(std::size_t at) const {
+    if (is_int8()) return double{quantized_.scale[at / 32]} * quantized_.q[at];
+    return input_ == Input::kBf16 ? bfloat16_to_float(float_to_bfloat16(x_[at])) : x_[at];
+  }
   int num_panels() const { return w_.packed.num_panels(); }
 
   std::vector<float> run(int first_row, int num_rows) {
@@ -206,7 +244,8 @@ class Product {
     xq.sum += first_row * (cols_ / 16);
     device_.kernels().matmul({.w = &w_.packed,
                               .x = device_x_.data() + std::int64_t{first_row} * cols_,
-                              .xq = int8_ ? &xq : nullptr,
+                              .xq = is_int8() ? &xq : nullptr,
+                              .rounds_to_bf16 = input_ == Input::kBf16,
                               .bias = device_bias_.data(),
                               .y = y.data(),
                               .num_rows = num_rows,
@@ -223,8 +262,7 @@ class Product {
         double magnitude = std::abs(sum);
         for (int c = 0; c < cols_; ++c) {
           const std::size_t at = to_size(r * cols_ + c);
-          const double x = int8_ ? double{quantized_.scale[at / 32]} * quantized_.q[at] : x_[at];
-          const double product = x * w_.on_host.values[to_size(n * cols_ + c)];
+          const double product = input_at(at) * w_.on_host.values[to_size(n * cols_ + c)];
           sum += product;
           magnitude += std::abs(product);
         }
@@ -238,7 +276,7 @@ class Product {
   Matrix w_;
   int outputs_;
   int cols_;
-  bool int8_;
+  Input input_;
   std::vector<float> x_, bias_;
   OnDevice<float> device_x_, device_bias_;
   test::TestActivations quantized_;
@@ -249,11 +287,11 @@ class Product {
 };
 
 // Every way of computing a row gives it the same bits: alone, among few, in tiles.
-void expect_products(Device& device, GgmlType type, bool int8, int outputs, int cols,
+void expect_products(Device& device, GgmlType type, Input input, int outputs, int cols,
                      int max_rows) {
   SCOPED_TRACE("type " + std::to_string(static_cast<int>(type)) + ", " + std::to_string(outputs) +
                " outputs, " + std::to_string(cols) + " columns");
-  Product product(device, type, outputs, cols, max_rows, int8);
+  Product product(device, type, outputs, cols, max_rows, input);
   const std::vector<float> all = product.run(0, max_rows);
   product.expect_right(all, max_rows);
   const int last = max_rows - 1;
@@ -268,12 +306,18 @@ void expect_products(Device& device, GgmlType type, bool int8, int outputs, int 
 
 TEST_F(CudaKernels, ProductsWithEightBitActivations) {
   for (const GgmlType type : test::kAllTypes)
-    if (test::is_quantised(type)) expect_products(device(), type, true, 70, odd_cols(type), 67);
+    if (test::is_quantised(type)) expect_products(device(), type, Input::kInt8, 70, odd_cols(type), 67);
 }
 
 TEST_F(CudaKernels, ProductsWithFloatActivations) {
   for (const GgmlType type : test::kAllTypes)
-    expect_products(device(), type, false, 70, odd_cols(type), 67);
+    expect_products(device(), type, Input::kFloat, 70, odd_cols(type), 67);
+}
+
+TEST_F(CudaKernels, ProductsWithActivationsRoundedToBf16) {
+  for (const auto& [outputs, cols, max_rows] :
+       {std::tuple{70, 301, 67}, {64, 2, 64}, {65, 1, 65}, {33, 4236, 17}})
+    expect_products(device(), GgmlType::kBF16, Input::kBf16, outputs, cols, max_rows);
 }
 
 // Shapes that end at a tile's edge, one before it and one behind it; the fewest columns that there
@@ -281,12 +325,12 @@ TEST_F(CudaKernels, ProductsWithFloatActivations) {
 TEST_F(CudaKernels, ProductsAtTheEdges) {
   for (const GgmlType type : test::kAllTypes) {
     const int block = ggml_type_traits(static_cast<std::uint32_t>(type))->block_size;
-    const bool int8 = test::is_quantised(type);
-    expect_products(device(), type, int8, 1, block, 17);
-    expect_products(device(), type, int8, 64, 2 * block, 64);
-    expect_products(device(), type, int8, 65, block, 65);
-    expect_products(device(), type, int8, 33, block == 256 ? 2304 : 2080, 17);
-    if (block == 1) expect_products(device(), type, int8, 16, 4236, 17);
+    const Input input = usual_input(type);
+    expect_products(device(), type, input, 1, block, 17);
+    expect_products(device(), type, input, 64, 2 * block, 64);
+    expect_products(device(), type, input, 65, block, 65);
+    expect_products(device(), type, input, 33, block == 256 ? 2304 : 2080, 17);
+    if (block == 1) expect_products(device(), type, input, 16, 4236, 17);
   }
 }
 
@@ -294,7 +338,7 @@ TEST_F(CudaKernels, ProductsAtTheEdges) {
 TEST_F(CudaKernels, ProductsOfSomePanels) {
   for (const GgmlType type : {GgmlType::kQ4_0, GgmlType::kBF16}) {
     const int outputs = 120, rows = 20;
-    Product product(device(), type, outputs, odd_cols(type), rows, test::is_quantised(type));
+    Product product(device(), type, outputs, odd_cols(type), rows, usual_input(type));
     for (const int num_rows : {1, 5, rows}) {
       std::vector<float> expected = product.run(0, num_rows);
       for (std::size_t i = 0; i < expected.size(); ++i)

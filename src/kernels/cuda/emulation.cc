@@ -55,6 +55,7 @@ struct Block {
   void* context = nullptr;
   int num_threads = 0;
   int num_running = 0;
+  int num_waited = 0;  // for the kernels before
   int current = 0;
   int num_come = 0;  // to the block's barrier
   std::uint64_t generation = 0;
@@ -123,6 +124,7 @@ void run_block(int num_threads, void (*body)(void*), void* context) {
   b.context = context;
   b.num_threads = b.num_running = num_threads;
   b.num_come = 0;
+  b.num_waited = 0;
   for (int i = 0; i < num_threads; ++i) {
     Fiber& fiber = *b.fibers[static_cast<std::size_t>(i)];
     fiber.ended = false;
@@ -142,7 +144,9 @@ void run_block(int num_threads, void (*body)(void*), void* context) {
     }
     CHECK(has_moved, "threads wait at different barriers", b.num_running, b.num_come);
   }
+  CHECK(b.num_waited == num_threads, "threads that did not wait for the kernels before", b.num_waited);
 }
+void note_wait_for_kernels() { ++block().num_waited; }
 
 int current_thread() { return block().current; }
 int current_num_threads() { return block().num_threads; }

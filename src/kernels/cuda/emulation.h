@@ -17,9 +17,12 @@
 #define LARDER_CUDA_NAMESPACE cuda_emulated
 #define LARDER_KERNEL static void
 #define LARDER_KERNEL_OF(num_threads) static void
+#define LARDER_KERNEL_OF_2(num_threads) static void
 #define LARDER_DEVICE static inline
 #define LARDER_MEMBER inline
+#define LARDER_HOST_AND_DEVICE inline
 #define LARDER_SHARED static
+#define LARDER_SHARED_BYTES(name) alignas(16) static unsigned char name[emulator::kMostShared]
 #define LARDER_UNROLL
 #define LARDER_NO_UNROLL
 
@@ -33,19 +36,22 @@ struct dim3 {
 namespace emulator {
 
 inline constexpr int kWarp = 32;
+// Of a block on Hopper, in bytes.
+inline constexpr int kMostShared = 227 << 10;
 
-// Runs body in num_threads fibers to their ends.
+// Runs body in num_threads fibers to their ends, all of which must wait for the kernels before.
 void run_block(int num_threads, void (*body)(void* context), void* context);
 // Of the running fiber.
 int current_thread();
 int current_num_threads();
+void note_wait_for_kernels();
 // Returns when every fiber of the block that has not ended has come.
 void wait_for_block();
 // Gives value to the warp; returns all that its lanes gave, valid until the call after next.
 const std::uint32_t* exchange(std::uint32_t value);
 // The same of what a lane brings to a product of matrices.
 struct Fragment {
-  std::uint32_t word[6];
+  std::uint32_t word[12];
 };
 const Fragment* exchange(const Fragment& fragment);
 
@@ -72,8 +78,16 @@ void launch(void (*kernel)(Params...), dim3 grid, int num_threads, const Args&..
         emulator::run_block(num_threads, body, &call);
 }
 
+template <class... Params, class... Args>
+void launch_with_shared(void (*kernel)(Params...), dim3 grid, int num_threads, int shared_bytes,
+                        const Args&... args) {
+  require(shared_bytes <= emulator::kMostShared, "as much shared memory as a GPU has");
+  launch(kernel, grid, num_threads, args...);
+}
+
 LARDER_DEVICE int thread_index() { return emulator::current_thread(); }
 LARDER_DEVICE int num_block_threads() { return emulator::current_num_threads(); }
+LARDER_DEVICE void wait_for_kernels_before() { emulator::note_wait_for_kernels(); }
 LARDER_DEVICE void sync_block() { emulator::wait_for_block(); }
 LARDER_DEVICE void sync_warp() { static_cast<void>(emulator::exchange(0)); }
 
@@ -96,17 +110,18 @@ LARDER_DEVICE float as_float(std::uint32_t bits) { return std::bit_cast<float>(b
 LARDER_DEVICE std::uint32_t as_bits(float value) { return std::bit_cast<std::uint32_t>(value); }
 LARDER_DEVICE float half_value(std::uint16_t bits) { return half_to_float(bits); }
 LARDER_DEVICE std::uint16_t half_bits(float value) { return float_to_half(value); }
+LARDER_DEVICE std::uint32_t half_pair(float low, float high) {
+  return std::uint32_t{float_to_half(low)} | std::uint32_t{float_to_half(high)} << 16;
+}
+LARDER_DEVICE std::uint32_t bf16_pair(float low, float high) {
+  return std::uint32_t{float_to_bfloat16(low)} | std::uint32_t{float_to_bfloat16(high)} << 16;
+}
 LARDER_DEVICE int nearest_int(float value) { return static_cast<int>(std::lrintf(value)); }
 LARDER_DEVICE int dot4(int a, int b, int sum) {
   for (int shift = 0; shift < 32; shift += 8)
     sum += static_cast<std::int8_t>(a >> shift) * static_cast<std::int8_t>(b >> shift);
   return sum;
 }
-LARDER_DEVICE int dot2_lower(int a, int b, int sum) {
-  return sum + static_cast<std::int16_t>(a) * static_cast<std::int8_t>(b) +
-         (a >> 16) * static_cast<std::int8_t>(b >> 8);
-}
-LARDER_DEVICE int dot2_upper(int a, int b, int sum) { return dot2_lower(a, b >> 16, sum); }
 LARDER_DEVICE std::uint32_t pick_bytes(std::uint32_t a, std::uint32_t b, std::uint32_t places) {
   const std::uint64_t both = std::uint64_t{b} << 32 | a;
   std::uint32_t picked = 0;

@@ -24,6 +24,7 @@ void copy_values(float* to, const float* from, std::int64_t num_values);
 void gather_rows(float* values, int num_cols, const std::int32_t* rows, int num_rows);
 void rope(float* x, std::int64_t ldx, int num_heads, int head_dim, int rope_dim, const float* cos,
           const float* sin, bool interleaved, int row_begin, int row_end);
+void first_of_best(const float* logits, int num_rows, std::int64_t num_logits, TokenId* best);
 void store_kv(const StoreKvArgs& args, int row_begin, int row_end);
 void to_key_basis(const PagedKvView& kv, int num_heads, float* q, std::int64_t ldq, int row_begin,
                   int row_end);
@@ -32,7 +33,9 @@ void matmul_int8(const MatmulArgs& args, int panel_begin, int panel_end);
 void matmul_bf16(const MatmulArgs& args, int panel_begin, int panel_end);
 void matmul_float(const MatmulArgs& args, int panel_begin, int panel_end);
 void attention_batch(const AttentionArgs& args, std::byte* scratch);
-void attention_codes(const AttentionArgs& args, std::byte* scratch);  // but for the merge
+// Its parts but for the merge, by what keys are.
+void attention_of_codes(const AttentionArgs& args, std::byte* scratch);
+void attention_of_halves(const AttentionArgs& args, std::byte* scratch);
 
 extern const KernelTable kTable;
 

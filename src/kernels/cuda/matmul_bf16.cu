@@ -1,7 +1,7 @@
 // Products of BF16 weights with FP32 activations, in tensor cores.
 //
 // An activation is the sum of three BF16 numbers, 8 bits of it each, so every product of a weight
-// and one of them is exact. Tensor cores add those of 16 columns to a sum at once; how they round
+// and one of them is exact; or it is rounded to one, where that is allowed. Tensor cores add those of 16 columns to a sum at once; how they round
 // is theirs, but the same for every row and output. Few rows and tiles go through the same steps,
 // so a row's bits do not tell which it was. An infinite activation gives NaN.
 #include "kernels/cuda/float_product.h"
@@ -36,21 +36,20 @@ struct SlabWords {
 };
 LARDER_DEVICE int lane_piece(MmaLane lane) { return lane.member * 8 + lane.group % 4; }
 
-// sums += a slab's products; x: columns 4 member to 4 member + 3 of row `group`.
+// sums += a slab's products; x: columns 4 member to 4 member + 3 of row `group`, as kParts numbers.
+template <int kParts>
 LARDER_DEVICE void add_slab(const SlabWords& words, Floats4 x,
                             float (&sums)[kLaneOutputs][kLaneRows]) {
-  constexpr int kParts = 3;
   std::uint32_t low[kParts], high[kParts];
   LARDER_UNROLL
   for (int part = 0; part < kParts; ++part) {
-    std::uint32_t bits[4];
+    low[part] = bf16_pair(x.value[0], x.value[1]);
+    high[part] = bf16_pair(x.value[2], x.value[3]);
     LARDER_UNROLL
     for (int i = 0; i < 4; ++i) {
-      bits[i] = as_bits(x.value[i]) & 0xFFFF0000U;
-      x.value[i] -= as_float(bits[i]);
+      const std::uint32_t pair = i < 2 ? low[part] : high[part];
+      x.value[i] -= as_float(i % 2 == 0 ? pair << 16 : pair & 0xFFFF0000U);
     }
-    low[part] = bits[0] >> 16 | bits[1];
-    high[part] = bits[2] >> 16 | bits[3];
   }
   LARDER_UNROLL
   for (int i = 0; i < kLaneOutputs; i += 2) {
@@ -91,7 +90,7 @@ struct SegmentWords {
   }
 };
 
-template <int kRows>
+template <int kRows, int kParts>
 LARDER_KERNEL_OF(FewRowsOf<kRows>::kThreads) few_rows_kernel(Product product) {
   constexpr int kTiles = (kRows + kMmaRows - 1) / kMmaRows;
   const MmaLane lane = mma_lane();
@@ -106,13 +105,14 @@ LARDER_KERNEL_OF(FewRowsOf<kRows>::kThreads) few_rows_kernel(Product product) {
     x[tile] = product.row(first_row + tile * kMmaRows + lane.group);
   SegmentWords words;
   words.load(panel, thread_index() / 32, product.num_pairs(), lane);
+  wait_for_kernels_before();  // weights are nobody's result
   const auto segment_sums = [&](int segment, int, float* partial) {
     float sums[kTiles][kLaneOutputs][kLaneRows] = {};
     const auto add = [&](int i, const auto& load) {
       const int col = (segment * kSegmentSlabs + i) * kSlabCols + lane.member * 4;
       LARDER_UNROLL
       for (int tile = 0; tile < kTiles; ++tile)
-        add_slab(words.slabs[i], load(x[tile], col), sums[tile]);
+        add_slab<kParts>(words.slabs[i], load(x[tile], col), sums[tile]);
     };
     // Without conditions in between, a whole segment's activations can be loaded first.
     if (product.has_pieces((segment + 1) * kSegmentCols)) {
@@ -182,8 +182,10 @@ struct Supply {
   LARDER_MEMBER void put(Step&) const {}
 };
 
+template <int kParts>
 LARDER_KERNEL_OF(kTileThreads) many_rows_kernel(Product product) {
   LARDER_SHARED Step steps[kBuffers];
+  wait_for_kernels_before();
   const MmaLane lane = mma_lane();
   const int first_panel = product.panel_begin + static_cast<int>(blockIdx.x) * kTilePanels;
   const int first_row = static_cast<int>(blockIdx.y) * kTileRows;
@@ -202,8 +204,8 @@ LARDER_KERNEL_OF(kTileThreads) many_rows_kernel(Product product) {
       LARDER_UNROLL
       for (int tile = 0; tile < TileSums::kTiles; ++tile) {
         const int row = TileSums::first_row() + tile * kMmaRows + lane.group;
-        add_slab(words, operands.x[row][Step::place_of_x(row, slab * 4 + lane.member)],
-                 sums.segment[tile]);
+        add_slab<kParts>(words, operands.x[row][Step::place_of_x(row, slab * 4 + lane.member)],
+                         sums.segment[tile]);
       }
     }
     constexpr int kSegmentSteps = kSegmentCols / kStepCols;
@@ -212,17 +214,24 @@ LARDER_KERNEL_OF(kTileThreads) many_rows_kernel(Product product) {
   sums.put(product.outputs, first_row, first_panel * kPanelRows, lane);
 }
 
+template <int kRows, int kParts>
+void launch_few(const Product& product) {
+  launch_few_rows<FewRowsOf<kRows>>(few_rows_kernel<kRows, kParts>, product);
+}
+template <int kParts>
+void launch_rows(const Product& product) {
+  const int rows = product.outputs.num_rows;
+  if (rows == 1) return launch_few<1, kParts>(product);
+  if (rows <= kMmaRows) return launch_few<kMmaRows, kParts>(product);
+  if (rows <= kMostFewRows) return launch_few<kMostFewRows, kParts>(product);
+  launch_tiles(many_rows_kernel<kParts>, kTileThreads, product);
+}
+
 }  // namespace
 
 void matmul_bf16(const MatmulArgs& args, int panel_begin, int panel_end) {
   const Product product{float_product(args, panel_begin, panel_end)};
-  const int rows = args.num_rows;
-  if (rows == 1) return launch_few_rows<FewRowsOf<1>>(few_rows_kernel<1>, product);
-  if (rows <= kMmaRows)
-    return launch_few_rows<FewRowsOf<kMmaRows>>(few_rows_kernel<kMmaRows>, product);
-  if (rows <= kMostFewRows)
-    return launch_few_rows<FewRowsOf<kMostFewRows>>(few_rows_kernel<kMostFewRows>, product);
-  launch_tiles(many_rows_kernel, kTileThreads, product);
+  args.rounds_to_bf16 ? launch_rows<1>(product) : launch_rows<3>(product);
 }
 
 }  // namespace larder::LARDER_CUDA_NAMESPACE

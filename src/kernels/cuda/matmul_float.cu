@@ -51,6 +51,7 @@ LARDER_DEVICE void add_columns(const float* const (&x)[kRows], int col,
 template <class Format, int kRows>
 LARDER_KERNEL_OF((FewRowsOf<Format, kRows>::kThreads)) few_rows_kernel(FloatProduct product) {
   using Shape = FewRowsOf<Format, kRows>;
+  wait_for_kernels_before();
   constexpr int kOutputs = Format::kLoadOutputs;
   constexpr int kCols = Format::kLoadCols;
   const int panel_index = product.panel_begin + static_cast<int>(blockIdx.x);
@@ -170,6 +171,7 @@ LARDER_DEVICE void stage(const FloatProduct& product, int first_panel, int first
 template <class Format>
 LARDER_KERNEL_OF(kTileThreads) many_rows_kernel(FloatProduct product) {
   LARDER_SHARED Staged staged;
+  wait_for_kernels_before();
   const int panel = product.panel_begin + static_cast<int>(blockIdx.x) * kTilePanels;
   const int row = static_cast<int>(blockIdx.y) * kTileRows;
   const int num_cols = product.w.num_cols;

@@ -115,6 +115,7 @@ LARDER_KERNEL_OF((FewRowsOf<kTiles, kRows>::kThreads)) few_rows_kernel(Product p
   const int num_warps = num_block_threads() / 32;
   SegmentWeights<Format, kTakenOutputs<kRows>> weights;
   weights.load(panel, thread_index() / 32, num_units, lane);
+  wait_for_kernels_before();  // weights are nobody's result
   const auto segment_sums = [&](int segment, int, float* partial) {
     SegmentSums<Format, kTiles, kRows> sums;
     for_units<Format>(segment, num_units, [&](int i) {
@@ -257,6 +258,7 @@ LARDER_DEVICE void add_staged(const Step<Format>& step, int unit, MmaLane lane, 
 template <class Format>
 LARDER_KERNEL_OF(kTileThreads) many_rows_kernel(Product product) {
   LARDER_SHARED Step<Format> steps[kBuffers];
+  wait_for_kernels_before();
   const MmaLane lane = mma_lane();
   const int panel = product.panel_begin + static_cast<int>(blockIdx.x) * kTilePanels;
   const int row = static_cast<int>(blockIdx.y) * kTileRows;

@@ -12,15 +12,20 @@
 
 #if defined(__CUDACC__)
 
+#include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
 #define LARDER_CUDA_NAMESPACE cuda
 #define LARDER_KERNEL __global__ void
 #define LARDER_KERNEL_OF(num_threads) __global__ void __launch_bounds__(num_threads)
+// Two blocks of these at a time on a multiprocessor: half of the registers are enough for one.
+#define LARDER_KERNEL_OF_2(num_threads) __global__ void __launch_bounds__(num_threads, 2)
 #define LARDER_DEVICE __device__ __forceinline__
 #define LARDER_MEMBER __device__ __forceinline__
+#define LARDER_HOST_AND_DEVICE __host__ __device__ __forceinline__
 #define LARDER_SHARED __shared__
+#define LARDER_SHARED_BYTES(name) extern __shared__ __align__(16) unsigned char name[]
 #define LARDER_UNROLL _Pragma("unroll")
 #define LARDER_NO_UNROLL _Pragma("unroll 1")
 
@@ -28,14 +33,43 @@ namespace larder::cuda {
 
 // CHECKs of the host's side: nvcc takes no header that includes fmt.
 void require(bool condition, const char* what);
-void require_launched();
+void require_launched(int error);
+// Whether kernels overlap: unless LARDER_CUDA_OVERLAP is 0.
+bool kernels_overlap();
 
-// Starts kernel<<<grid, num_threads>>>(args...) behind what the thread has started before.
+// Starts a kernel with shared_bytes of shared memory, which LARDER_SHARED_BYTES names, behind what
+// the thread has started before. It begins while the one before it ends (programmatic dependent
+// launch): nothing that others write is touched before wait_for_kernels_before().
+template <class... Params, class... Args>
+void launch_with_shared(void (*kernel)(Params...), dim3 grid, int num_threads, int shared_bytes,
+                        const Args&... args) {
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
+  constexpr int kWithoutAsking = 48 << 10;
+  if (shared_bytes > kWithoutAsking)
+    require(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 shared_bytes) == cudaSuccess,
+            "shared memory for a kernel");
+  cudaLaunchAttribute overlap = {};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = dim3(static_cast<unsigned>(num_threads));
+  config.dynamicSmemBytes = static_cast<std::size_t>(shared_bytes);
+  config.attrs = &overlap;
+  config.numAttrs = kernels_overlap() ? 1 : 0;
+  require_launched(cudaLaunchKernelEx(&config, kernel, Params(args)...));
+}
 template <class... Params, class... Args>
 void launch(void (*kernel)(Params...), dim3 grid, int num_threads, const Args&... args) {
-  if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
-  kernel<<<grid, static_cast<unsigned>(num_threads)>>>(args...);
-  require_launched();
+  launch_with_shared(kernel, grid, num_threads, 0, args...);
+}
+
+// Every thread of a kernel calls it before it reads or writes what another kernel may write or read.
+// From here on the next kernel may begin.
+LARDER_DEVICE void wait_for_kernels_before() {
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+  asm volatile("griddepcontrol.wait;" ::: "memory");
 }
 
 LARDER_DEVICE int thread_index() { return static_cast<int>(threadIdx.x); }
@@ -60,13 +94,19 @@ LARDER_DEVICE float half_value(std::uint16_t bits) { return __half2float(__ushor
 LARDER_DEVICE std::uint16_t half_bits(float value) {
   return __half_as_ushort(__float2half_rn(value));
 }
+// Two of them, the first in the lower bits.
+LARDER_DEVICE std::uint32_t half_pair(float low, float high) {
+  const __half2 pair = __floats2half2_rn(low, high);
+  return std::uint32_t{__half_as_ushort(pair.x)} | std::uint32_t{__half_as_ushort(pair.y)} << 16;
+}
+LARDER_DEVICE std::uint32_t bf16_pair(float low, float high) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  return std::uint32_t{__bfloat16_as_ushort(pair.x)} |
+         std::uint32_t{__bfloat16_as_ushort(pair.y)} << 16;
+}
 LARDER_DEVICE int nearest_int(float value) { return __float2int_rn(value); }
 // sum + a[0] b[0] + ... + a[3] b[3] of signed bytes
 LARDER_DEVICE int dot4(int a, int b, int sum) { return __dp4a(a, b, sum); }
-// sum + a[0] b[0] + a[1] b[1], where a are two signed words and b the lower, or the upper, two of four
-// signed bytes
-LARDER_DEVICE int dot2_lower(int a, int b, int sum) { return __dp2a_lo(a, b, sum); }
-LARDER_DEVICE int dot2_upper(int a, int b, int sum) { return __dp2a_hi(a, b, sum); }
 // Of the eight bytes of a and b, a's first, those at four places of 4 bits.
 LARDER_DEVICE std::uint32_t pick_bytes(std::uint32_t a, std::uint32_t b, std::uint32_t places) {
   return __byte_perm(a, b, places);

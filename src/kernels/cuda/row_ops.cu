@@ -6,12 +6,14 @@ namespace larder::LARDER_CUDA_NAMESPACE {
 namespace {
 
 constexpr int kRowThreads = 128;
+constexpr int kBestThreads = 1024;
 constexpr int kThreads = 256;
 
 // Runs function(i) for i in [0, count), a thread each. Function: copied to the device, so it may
 // hold pointers and numbers.
 template <class Function>
 LARDER_KERNEL for_each_kernel(Function function, std::int64_t count) {
+  wait_for_kernels_before();
   const std::int64_t i = grid_index();
   if (i < count) function(i);
 }
@@ -32,6 +34,7 @@ struct RmsNorm {
 // warps in order.
 LARDER_KERNEL rms_norm_kernel(RmsNorm norm, int row_begin) {
   LARDER_SHARED float warp_sums[kRowThreads / 32];
+  wait_for_kernels_before();
   const std::int64_t row = row_begin + static_cast<int>(blockIdx.x);
   const float* x = norm.x + row * norm.num_cols;
   float sum = 0;
@@ -48,6 +51,39 @@ LARDER_KERNEL rms_norm_kernel(RmsNorm norm, int row_begin) {
     out[col] = x[col] * scale * norm.weight[col];
 }
 
+// What comes first of two logits' places: the larger one's, of equal ones the lower.
+struct Best {
+  float logit;
+  int place;
+  LARDER_MEMBER Best or_other(const Best& other) const {
+    const bool is_other = other.logit > logit || (other.logit == logit && other.place < place);
+    return is_other ? other : *this;
+  }
+};
+
+// A block per row.
+LARDER_KERNEL_OF(kBestThreads)
+first_of_best_kernel(const float* logits, std::int64_t num_logits, TokenId* to) {
+  LARDER_SHARED Best bests[kBestThreads / 32];
+  wait_for_kernels_before();
+  const float* row = logits + std::int64_t{blockIdx.x} * num_logits;
+  constexpr float kLowest = -INFINITY;
+  Best best = {kLowest, 0};
+  for (int i = thread_index(); i < num_logits; i += kBestThreads)
+    if (row[i] > best.logit) best = {row[i], i};
+  const float largest = warp_max(best.logit);
+  // Of those with the largest; a lane without one has a place that is never the lowest.
+  constexpr int kNowhere = 1 << 30;
+  best.place = warp_reduce<32>(best.logit == largest ? best.place : kNowhere,
+                               [](int a, int b) { return a < b ? a : b; });
+  if (thread_index() % 32 == 0) bests[thread_index() / 32] = {largest, best.place};
+  sync_block();
+  if (thread_index() != 0) return;
+  best = bests[0];
+  for (int warp = 1; warp < kBestThreads / 32; ++warp) best = best.or_other(bests[warp]);
+  to[blockIdx.x] = best.logit == kLowest ? 0 : best.place;
+}
+
 struct Quantize {
   const float* x;
   std::int64_t ldx;
@@ -56,6 +92,7 @@ struct Quantize {
 
 // A warp per group of 32 columns: its lane is the column. The same bits as the CPU's.
 LARDER_KERNEL quantize_kernel(Quantize args, std::int64_t group_begin, std::int64_t group_end) {
+  wait_for_kernels_before();
   const std::int64_t index = group_begin + grid_index() / kActivationGroup;
   if (index >= group_end) return;  // the whole warp
   const int lane = thread_index() % kActivationGroup;
@@ -200,6 +237,11 @@ void rms_norm(const float* x, const float* weight, float epsilon, float* out, in
               int row_begin, int row_end) {
   launch(rms_norm_kernel, dim3(static_cast<unsigned>(row_end - row_begin)), kRowThreads,
          RmsNorm{x, weight, epsilon, out, num_cols}, row_begin);
+}
+
+void first_of_best(const float* logits, int num_rows, std::int64_t num_logits, TokenId* best) {
+  launch(first_of_best_kernel, dim3(static_cast<unsigned>(num_rows)), kBestThreads, logits, num_logits,
+         best);
 }
 
 void quantize_rows(const float* x, std::int64_t ldx, const QuantizedRows& out, int row_begin,

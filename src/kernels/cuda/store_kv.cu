@@ -37,6 +37,7 @@ struct RowHead {
 
 // A thread per row, head and dimension.
 LARDER_KERNEL store_halves_kernel(StoreKvArgs args, int row_begin, std::int64_t count) {
+  wait_for_kernels_before();
   const std::int64_t i = grid_index();
   if (i >= count) return;
   const PagedKvView& kv = args.kv;
@@ -53,6 +54,7 @@ LARDER_KERNEL store_halves_kernel(StoreKvArgs args, int row_begin, std::int64_t 
 LARDER_KERNEL_OF(kCodeThreads)
 store_codes_kernel(StoreKvArgs args, CodeParts parts, int row_begin) {
   LARDER_SHARED StoreShared shared;
+  wait_for_kernels_before();
   const bool is_key = blockIdx.z == 0;
   const KvType type = is_key ? args.kv.types.k : args.kv.types.v;
   const int head = static_cast<int>(blockIdx.y);
@@ -78,6 +80,7 @@ store_codes_kernel(StoreKvArgs args, CodeParts parts, int row_begin) {
 LARDER_KERNEL_OF(kCodeThreads)
 key_basis_kernel(PagedKvView kv, CodeParts parts, int group, float* q, std::int64_t ldq) {
   LARDER_SHARED StoreShared shared;
+  wait_for_kernels_before();
   const int dim = parts.dim;
   const int head = static_cast<int>(blockIdx.y);
   float* values = q + static_cast<std::int64_t>(blockIdx.x) * ldq + std::int64_t{head} * dim;

@@ -23,6 +23,7 @@ const KernelTable kTable = {
     .attention = nullptr,
     .merge_attention = nullptr,
     .attention_batch = attention_batch,
+    .first_of_best = first_of_best,
 };
 
 #if defined(__CUDACC__)

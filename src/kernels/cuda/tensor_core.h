@@ -28,12 +28,32 @@ LARDER_DEVICE void mma_int8(int (&sums)[4], const std::uint32_t (&a)[4], std::ui
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b_low), "r"(b_high));
 }
 
+// The same where the bytes of a are unsigned.
+LARDER_DEVICE void mma_unsigned(int (&sums)[4], const std::uint32_t (&a)[4], std::uint32_t b_low,
+                                std::uint32_t b_high) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+      "{%8, %9}, {%0, %1, %2, %3};"
+      : "+r"(sums[0]), "+r"(sums[1]), "+r"(sums[2]), "+r"(sums[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b_low), "r"(b_high));
+}
+
 // The same of BF16: a [16, 16], b [16, 8], two numbers a register, columns and rows [2 member, + 2)
 // and those 8 further. A lane's sums of row `group`, then of row `group` + 8.
 LARDER_DEVICE void mma_bf16(float (&sums)[2], float (&lower_sums)[2], const std::uint32_t (&a)[4],
                             std::uint32_t b_low, std::uint32_t b_high) {
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+      "{%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(sums[0]), "+f"(sums[1]), "+f"(lower_sums[0]), "+f"(lower_sums[1])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b_low), "r"(b_high));
+}
+
+// The same of FP16.
+LARDER_DEVICE void mma_half(float (&sums)[2], float (&lower_sums)[2], const std::uint32_t (&a)[4],
+                            std::uint32_t b_low, std::uint32_t b_high) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
       "{%8, %9}, {%0, %1, %2, %3};"
       : "+f"(sums[0]), "+f"(sums[1]), "+f"(lower_sums[0]), "+f"(lower_sums[1])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b_low), "r"(b_high));
@@ -56,8 +76,10 @@ LARDER_DEVICE void wait_for_copies() {
 
 #else
 
-LARDER_DEVICE void mma_int8(int (&sums)[4], const std::uint32_t (&a)[4], std::uint32_t b_low,
-                            std::uint32_t b_high) {
+// dot(a, b, sum): of four bytes each.
+template <class Dot>
+LARDER_DEVICE void mma_bytes(int (&sums)[4], const std::uint32_t (&a)[4], std::uint32_t b_low,
+                             std::uint32_t b_high, const Dot& dot) {
   const auto* given = emulator::exchange({{a[0], a[1], a[2], a[3], b_low, b_high}});
   const MmaLane lane = mma_lane();
   for (int i = 0; i < 4; ++i) {
@@ -65,19 +87,34 @@ LARDER_DEVICE void mma_int8(int (&sums)[4], const std::uint32_t (&a)[4], std::ui
     const auto* column = given + (lane.member * 2 + i % 2) * 4;
     for (int part = 0; part < 4; ++part)
       for (int half = 0; half < 2; ++half)
-        sums[i] = dot4(static_cast<int>(row[part].word[i / 2 + 2 * half]),
-                       static_cast<int>(column[part].word[4 + half]), sums[i]);
+        sums[i] = dot(static_cast<int>(row[part].word[i / 2 + 2 * half]),
+                      static_cast<int>(column[part].word[4 + half]), sums[i]);
   }
 }
+LARDER_DEVICE void mma_int8(int (&sums)[4], const std::uint32_t (&a)[4], std::uint32_t b_low,
+                            std::uint32_t b_high) {
+  mma_bytes(sums, a, b_low, b_high, dot4);
+}
+LARDER_DEVICE void mma_unsigned(int (&sums)[4], const std::uint32_t (&a)[4], std::uint32_t b_low,
+                                std::uint32_t b_high) {
+  mma_bytes(sums, a, b_low, b_high, [](int four, int codes, int sum) {
+    for (int shift = 0; shift < 32; shift += 8)
+      sum += static_cast<std::uint8_t>(four >> shift) * static_cast<std::int8_t>(codes >> shift);
+    return sum;
+  });
+}
 
-// Sums that are rounded once.
-LARDER_DEVICE void mma_bf16(float (&sums)[2], float (&lower_sums)[2], const std::uint32_t (&a)[4],
-                            std::uint32_t b_low, std::uint32_t b_high) {
-  const auto* given = emulator::exchange({{a[0], a[1], a[2], a[3], b_low, b_high}});
+// Sums of 16 columns that are rounded once; value: of 16 bits. A lane gives its numbers as FP32.
+template <class Value>
+LARDER_DEVICE void mma_16_bits(float (&sums)[2], float (&lower_sums)[2],
+                               const std::uint32_t (&a)[4], std::uint32_t b_low,
+                               std::uint32_t b_high, const Value& value) {
+  const std::uint32_t words[] = {a[0], a[1], a[2], a[3], b_low, b_high};
+  emulator::Fragment own;
+  for (int i = 0; i < 12; ++i)
+    own.word[i] = as_bits(value(static_cast<std::uint16_t>(words[i / 2] >> i % 2 * 16)));
+  const auto* given = emulator::exchange(own);
   const MmaLane lane = mma_lane();
-  const auto value = [](std::uint32_t word, int i) {
-    return double{bf16_value(static_cast<std::uint16_t>(word >> (16 * i)))};
-  };
   for (int i = 0; i < 4; ++i) {
     const auto* row = given + lane.group * 4;
     const auto* column = given + (lane.member * 2 + i % 2) * 4;
@@ -85,10 +122,18 @@ LARDER_DEVICE void mma_bf16(float (&sums)[2], float (&lower_sums)[2], const std:
     double sum = to;
     for (int part = 0; part < 4; ++part)
       for (int k = 0; k < 4; ++k)
-        sum += value(row[part].word[i / 2 + k / 2 * 2], k % 2) *
-               value(column[part].word[4 + k / 2], k % 2);
+        sum += double{as_float(row[part].word[i / 2 * 2 + k / 2 * 4 + k % 2])} *
+               double{as_float(column[part].word[8 + k])};
     to = static_cast<float>(sum);
   }
+}
+LARDER_DEVICE void mma_bf16(float (&sums)[2], float (&lower_sums)[2], const std::uint32_t (&a)[4],
+                            std::uint32_t b_low, std::uint32_t b_high) {
+  mma_16_bits(sums, lower_sums, a, b_low, b_high, bf16_value);
+}
+LARDER_DEVICE void mma_half(float (&sums)[2], float (&lower_sums)[2], const std::uint32_t (&a)[4],
+                            std::uint32_t b_low, std::uint32_t b_high) {
+  mma_16_bits(sums, lower_sums, a, b_low, b_high, half_value);
 }
 
 LARDER_DEVICE void copy_later(void* shared, const void* global) {

@@ -1,0 +1,213 @@
+// Keys and values of 16 bits in tensor cores, for attention_kernel().
+//
+// Queries and softmax weights are the sum of two FP16 or three BF16 numbers, so every product with a
+// stored number is exact.
+#pragma once
+
+#include "kernels/cuda/attention_warp.h"
+
+namespace larder::LARDER_CUDA_NAMESPACE {
+namespace {
+
+template <KvType kType>
+constexpr int kParts = kType == KvType::kF16 ? 2 : 3;
+
+// Two numbers, each as the sum of kParts.
+template <KvType kType>
+LARDER_DEVICE void part_pair(float a, float b, std::uint32_t (&parts)[kParts<kType>]) {
+  LARDER_UNROLL
+  for (std::uint32_t& part : parts) {
+    if constexpr (kType == KvType::kF16) {
+      part = half_pair(a, b);
+      a -= half_value(static_cast<std::uint16_t>(part));
+      b -= half_value(static_cast<std::uint16_t>(part >> 16));
+    } else {
+      part = bf16_pair(a, b);
+      a -= as_float(part << 16);
+      b -= as_float(part & 0xFFFF0000U);
+    }
+  }
+}
+
+// sums (and those of rows 8 further) += a b. Operand b: number j of eight of each of the lane's vectors,
+// the first two of which are rows 2 member and 2 member + 1.
+template <KvType kType>
+LARDER_DEVICE void add_product(float (&sums)[2], float (&lower_sums)[2],
+                               const std::uint32_t (&a)[4], const LaneWords& b, int j) {
+  const auto pair = [&](int first) {
+    return pick_bytes(static_cast<std::uint32_t>(b.vector[first].word[j / 2]),
+                      static_cast<std::uint32_t>(b.vector[first + 1].word[j / 2]),
+                      j % 2 == 0 ? 0x5410U : 0x7632U);
+  };
+  if constexpr (kType == KvType::kF16)
+    mma_half(sums, lower_sums, a, pair(0), pair(2));
+  else
+    mma_bf16(sums, lower_sums, a, pair(0), pair(2));
+}
+
+// A power of two that brings a row's largest value to [2^13, 2^14), and the one that takes it back.
+struct RowScale {
+  float there, back;
+  LARDER_MEMBER explicit RowScale(float peak) {
+    const int exponent = min_of(max_of(static_cast<int>(as_bits(peak) >> 23), 30), 240);
+    there = as_float(static_cast<std::uint32_t>(127 + 13 + 127 - exponent) << 23);
+    back = as_float(static_cast<std::uint32_t>(exponent - 13) << 23);
+  }
+};
+
+template <KvType kKey>
+struct HalfKeys {
+  static constexpr int kNumParts = kParts<kKey>;
+  static constexpr int kStepDims = 16;
+  static constexpr int kPartWords = 32;  // of 16 bytes, one a lane
+
+  // Operands are [steps][parts][32 lanes].
+  static int set_bytes(const Work& work) {
+    return (work.args.kv.head_dim + kStepDims - 1) / kStepDims * kNumParts * kPartWords * 16;
+  }
+
+  // A warp takes a row at a time. A lane of scores has dimensions member, member + 4, member + 8 and
+  // member + 12 of a step, the latter two in words 2 and 3.
+  static LARDER_MEMBER void load_queries(const Work& work, const Tile& tile,
+                                         const SharedSizes& sizes, const Shared& shared) {
+    const int lane = thread_index() % 32;
+    const int num_steps = (work.args.kv.head_dim + kStepDims - 1) / kStepDims;
+    for (int i = thread_index() / 32; i < sizes.num_sets * kTileRows; i += kWarps) {
+      const int r = i % kTileRows;
+      const int set = i / kTileRows;
+      const RowQuery query(work, tile, set, r);
+      const RowScale scale(query.peak());
+      if (lane == 0) shared.scales[set * kTileRows + r] = scale.back;
+      for (int pair = lane; pair < num_steps * 8; pair += 32) {
+        const int upper = pair / 4 % 2;
+        const int d = pair / 8 * kStepDims + upper * 8 + pair % 4;
+        std::uint32_t parts[kNumParts];
+        part_pair<kKey>(query.at(d) * scale.there, query.at(d + 4) * scale.there, parts);
+        auto* words = reinterpret_cast<Words4*>(shared.queries + set * sizes.set_bytes) +
+                      pair / 8 * kNumParts * kPartWords + r % 8 * 4 + pair % 4;
+        LARDER_UNROLL
+        for (int part = 0; part < kNumParts; ++part)
+          words[part * kPartWords].word[upper * 2 + r / 8] = static_cast<int>(parts[part]);
+      }
+    }
+  }
+
+  // Eight keys of a block for each of the lane's four dimensions.
+  static LARDER_MEMBER LaneWords load(const std::byte* keys, int dim, int step, MmaLane lane) {
+    LaneWords words;
+    LARDER_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      const int d = step * kStepDims + i * 4 + lane.member;
+      words.vector[i] = keys != nullptr && d < dim
+                            ? *reinterpret_cast<const Words4*>(keys + d * kBlockSize * 2)
+                            : Words4{};
+    }
+    return words;
+  }
+
+  // Adds to scores.
+  static LARDER_MEMBER void score(const Work& work, const SetKeys& own, MmaLane lane,
+                                  LaneScores& scores) {
+    const int dim = work.args.kv.head_dim;
+    const int num_steps = (dim + kStepDims - 1) / kStepDims;
+    const auto* queries = reinterpret_cast<const Words4*>(own.queries) + thread_index() % 32;
+    const std::byte* keys = own.loaded != nullptr ? own.loaded + lane.group % 2 * 16 : nullptr;
+    LaneWords next = load(keys, dim, 0, lane);
+    LARDER_NO_UNROLL
+    for (int step = 0; step < num_steps; ++step) {
+      const LaneWords words = next;
+      if (step + 1 < num_steps) next = load(keys, dim, step + 1, lane);
+      std::uint32_t q[kNumParts][4];
+      LARDER_UNROLL
+      for (int part = 0; part < kNumParts; ++part) {
+        const Words4 four = queries[(step * kNumParts + part) * kPartWords];
+        LARDER_UNROLL
+        for (int i = 0; i < 4; ++i) q[part][i] = static_cast<std::uint32_t>(four.word[i]);
+      }
+      sync_warp();
+      LARDER_UNROLL
+      for (int part = kNumParts - 1; part >= 0; --part)  // the small ones first
+        LARDER_UNROLL
+        for (int j = 0; j < 8; ++j)
+          add_product<kKey>(scores[0][j], scores[1][j], q[part], words, j);
+    }
+  }
+};
+
+template <KvType kValue>
+struct HalfValues {
+  static constexpr int kNumParts = kParts<kValue>;
+  static constexpr int kStepKeys = 4;  // of each of the warp's blocks
+  static constexpr int kChunkSteps = kBlockSize / kStepKeys;
+
+  // Left operands: pair p is keys 2 p and 2 p + 1 of the lane's block.
+  std::uint32_t weights[kNumParts][kRowHalves][kBlockSize / 2];
+  float sums[kRowHalves][8][2];  // dimension 8 i + j of the lane's 16 at [j][i]
+
+  LARDER_MEMBER explicit HalfValues(const LaneScores& scores) {
+    LARDER_UNROLL
+    for (int h = 0; h < kRowHalves; ++h)
+      LARDER_UNROLL
+      for (int p = 0; p < kBlockSize / 2; ++p) {
+        std::uint32_t parts[kNumParts];
+        part_pair<kValue>(scores[h][2 * p % 8][p / 4], scores[h][(2 * p + 1) % 8][p / 4], parts);
+        LARDER_UNROLL
+        for (int part = 0; part < kNumParts; ++part) weights[part][h][p] = parts[part];
+      }
+  }
+
+  // Eight dimensions of the step's keys. Of a slot that no token has there is nothing to be multiplied.
+  static LARDER_MEMBER LaneWords load(const Work& work, const WarpKeys& own, MmaLane lane, int step) {
+    const int dim = work.args.kv.head_dim;
+    const int first_dim = step / kChunkSteps * kChunkDims + lane.group * 8;
+    LaneWords words;
+    LARDER_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      const int key = step % kChunkSteps * kStepKeys + i;
+      words.vector[i] = Words4{};
+      if (key >= own.num_values || first_dim >= dim) continue;
+      const std::byte* value = own.values + (key * dim + first_dim) * 2;
+      if (dim % 8 == 0) {
+        words.vector[i] = *reinterpret_cast<const Words4*>(value);
+      } else {
+        const auto* halves = reinterpret_cast<const std::uint16_t*>(value);
+        LARDER_UNROLL
+        for (int d = 0; d < 8; ++d)
+          if (first_dim + d < dim) words.vector[i].word[d / 2] |= halves[d] << d % 2 * 16;
+      }
+    }
+    return words;
+  }
+
+  LARDER_MEMBER void begin_chunk() {
+    LARDER_UNROLL
+    for (int h = 0; h < kRowHalves; ++h)
+      LARDER_UNROLL
+      for (int j = 0; j < 8; ++j) sums[h][j][0] = sums[h][j][1] = 0;
+  }
+  // Writes the chunk's sums to weighted with its last step.
+  LARDER_MEMBER void add(const Work&, const WarpKeys&, MmaLane lane, int, int step,
+                         const LaneWords& words, float* weighted) {
+    LARDER_UNROLL
+    for (int part = kNumParts - 1; part >= 0; --part) {
+      const std::uint32_t a[4] = {weights[part][0][step * 2], weights[part][1][step * 2],
+                                  weights[part][0][step * 2 + 1], weights[part][1][step * 2 + 1]};
+      LARDER_UNROLL
+      for (int j = 0; j < 8; ++j) add_product<kValue>(sums[0][j], sums[1][j], a, words, j);
+    }
+    if (step + 1 < kChunkSteps) return;
+    LARDER_UNROLL
+    for (int h = 0; h < kRowHalves; ++h)
+      LARDER_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        Floats4 four;
+        LARDER_UNROLL
+        for (int j = 0; j < 4; ++j) four.value[j] = sums[h][i % 2 * 4 + j][i / 2];
+        float* to = weighted + (h * 8 + lane.group) * kPaddedDims + lane.member * 16 + i * 4;
+        *reinterpret_cast<Floats4*>(to) = four;
+      }
+  }
+};
+
+}  // namespace
+}  // namespace larder::LARDER_CUDA_NAMESPACE

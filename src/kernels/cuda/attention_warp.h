@@ -1,0 +1,238 @@
+// How a block takes a tile of rows through a split of keys in tensor cores, whatever keys and values are.
+// Included by attention's kernels alone.
+//
+// A warp takes kWarpKeys keys of the split for all rows of the tile: scores, softmax and weighted sums
+// of its own, merged in order with those of the split's other warps. Which keys a warp has is the
+// split's, and where a row lies in tensor cores does not change its sums.
+//
+// The order of dimensions and keys within operands is free as long as both operands keep to it, so it is
+// that of the blocks: a lane loads pieces of 16 bytes as they lie, and needs nothing of another lane but
+// maxima and sums.
+#pragma once
+
+#include "kernels/cuda/attention_tile.h"
+#include "kernels/cuda/tensor_core.h"
+
+namespace larder::LARDER_CUDA_NAMESPACE {
+namespace {
+
+constexpr int kTileRows = kDeviceTileRows;
+constexpr int kWarpBlocks = 4;
+constexpr int kWarpKeys = kWarpBlocks * kBlockSize;
+constexpr int kWarps = kKeySplit / kWarpKeys;
+constexpr int kThreads = kWarps * 32;
+constexpr int kChunkDims = 64;  // of the sums over values, at once
+constexpr int kPaddedDims = kChunkDims + 4;
+constexpr int kRowThreads = kChunkDims / 4;  // of a chunk's sums
+constexpr int kRowHalves = 2;                // rows `group` and `group` + 8 of a lane
+static_assert(kTileRows == 16 && kWarpBlocks == 4 && kWarps * kWarpKeys == kKeySplit &&
+              kThreads == kTileRows * kRowThreads);
+
+// Softmax weights are multiplied by this, and so are their sums: the second FP16 number of one keeps
+// its bits then.
+constexpr float kWeightScale = 1 << 14;
+
+// Of rows `group` (and 8 more) and the 16 keys of the lane's block `member`: key j + 8 i at [j][i].
+using LaneScores = float[kRowHalves][8][2];
+
+// 16 bytes each of four vectors.
+struct LaneWords {
+  Words4 vector[4];
+};
+
+// What a block keeps in shared memory; the sizes depend on the call.
+struct SharedSizes {
+  int num_sets;   // of queries: a second one for the sinks
+  int set_bytes;  // a multiple of 16
+  int num_chunks;
+
+  int total_bytes() const {
+    return num_sets * set_bytes +
+           kTileRows * 4 * (2 + 2 * kWarps + kWarps * kPaddedDims + num_chunks * kChunkDims);
+  }
+};
+struct Shared {
+  unsigned char* queries;  // [sets][set_bytes], the left operands of scores
+  float* weighted;         // [warps][rows][kPaddedDims], of a chunk
+  float* totals;           // [rows][total_stride], of the splits before
+  float* scales;           // [2 sets][rows], what scores are multiplied by
+  float* maxima;           // [warps][rows], of a split
+  float* sums;             // [warps][rows]
+  int total_stride;
+
+  LARDER_MEMBER Shared(unsigned char* bytes, const SharedSizes& sizes)
+      : queries(bytes), total_stride(sizes.num_chunks * kChunkDims) {
+    weighted = reinterpret_cast<float*>(bytes + sizes.num_sets * sizes.set_bytes);
+    totals = weighted + kWarps * kTileRows * kPaddedDims;
+    scales = totals + kTileRows * total_stride;
+    maxima = scales + 2 * kTileRows;
+    sums = maxima + kWarps * kTileRows;
+  }
+};
+
+// The query of a row in one of the sets, times the scale of scores, which are logarithms to base 2.
+struct RowQuery {
+  const float* q;  // null: no such row
+  float scale;
+  int dim;
+
+  LARDER_MEMBER RowQuery(const Work& work, const Tile& tile, int set, int r)
+      : q(nullptr), scale(work.args.scale * 1.44269504088896341F), dim(work.args.kv.head_dim) {
+    if (r >= tile.num_rows) return;
+    // Up to there, nothing is out of sight between the sinks and the window.
+    const bool past_sinks = tile.sight.first_key(tile.position(r)) > tile.sight.sinks;
+    q = set == 1 && past_sinks ? work.args.q_sinks : work.args.q;
+    q += tile.batch_row(r) * work.args.ldq + std::int64_t{tile.head(r)} * dim;
+  }
+  LARDER_MEMBER float at(int d) const { return q != nullptr && d < dim ? q[d] * scale : 0.0F; }
+  // The largest of them, by a warp.
+  LARDER_MEMBER float peak() const {
+    float largest = 0;
+    for (int d = thread_index() % 32; d < dim; d += 32) largest = fmaxf(largest, fabsf(at(d)));
+    return warp_max(largest);
+  }
+};
+
+// What a lane sees: of rows `group` and `group` + 8.
+struct LaneSight {
+  int position[kRowHalves];  // -1: no such row
+  int first_key[kRowHalves];
+  int sinks;
+
+  LARDER_MEMBER LaneSight(const Tile& tile, MmaLane lane) : sinks(tile.sight.sinks) {
+    LARDER_UNROLL
+    for (int h = 0; h < kRowHalves; ++h) {
+      const int r = h * 8 + lane.group;
+      position[h] = r < tile.num_rows ? tile.position(r) : -1;
+      first_key[h] = tile.sight.first_key(position[h]);
+    }
+  }
+  LARDER_MEMBER bool sees(int h, int key) const {
+    return key <= position[h] && (key < sinks || key >= first_key[h]);
+  }
+};
+
+// Which keys of a split a warp has, and where a lane finds its own: it loads keys of block group / 2, has
+// scores of block `member`, and loads values of that. Null where nothing of a block is seen.
+struct WarpKeys {
+  int begin;
+  int loaded_block;  // positions
+  int scored_block;
+  const std::byte* loaded = nullptr;
+  const std::byte* scored = nullptr;
+  const std::byte* values = nullptr;
+  int num_values = 0;  // of the block, that there are
+  bool any;            // is seen, the same for all lanes
+
+  LARDER_MEMBER WarpKeys(const Work& work, const Tile& tile, int split, MmaLane lane)
+      : begin(split * kKeySplit + thread_index() / 32 * kWarpKeys),
+        loaded_block(begin + lane.group / 2 * kBlockSize),
+        scored_block(begin + lane.member * kBlockSize) {
+    const int end = tile.last_position() + 1;
+    const auto is_seen = [&](int block, int size) {
+      return block < end && tile.sees(block, block + size);
+    };
+    any = is_seen(begin, kWarpKeys);
+    if (is_seen(loaded_block, kBlockSize)) loaded = keys_at(work, tile, loaded_block);
+    if (!is_seen(scored_block, kBlockSize)) return;
+    scored = keys_at(work, tile, scored_block);
+    values = values_at(work, tile, scored_block);
+    num_values = min_of(kBlockSize, end - scored_block);
+  }
+};
+
+// The keys of one set of queries, as a lane has them: those of the other are as zeros.
+struct SetKeys {
+  const unsigned char* queries;
+  const std::byte* loaded;
+  const std::byte* scored;
+};
+
+// The warp's scores, scaled and masked.
+template <class Keys>
+LARDER_DEVICE void score_keys(const Work& work, const WarpKeys& own, const SharedSizes& sizes,
+                              const Shared& shared, const LaneSight& sight, MmaLane lane,
+                              LaneScores& scores) {
+  const int num_sink_keys = sizes.num_sets == 2 ? sight.sinks : 0;
+  LARDER_NO_UNROLL
+  for (int set = 0; set < (own.begin < num_sink_keys ? 2 : 1); ++set) {
+    const auto in_set = [&](int block) { return (block < num_sink_keys) == (set == 1); };
+    Keys::score(work,
+                {shared.queries + set * sizes.set_bytes,
+                 in_set(own.loaded_block) ? own.loaded : nullptr,
+                 in_set(own.scored_block) ? own.scored : nullptr},
+                lane, scores);
+  }
+  const float* scales = shared.scales + (own.scored_block < num_sink_keys ? kTileRows : 0);
+  LARDER_UNROLL
+  for (int h = 0; h < kRowHalves; ++h) {
+    const float scale = scales[h * 8 + lane.group];
+    LARDER_UNROLL
+    for (int k = 0; k < kBlockSize; ++k) {
+      float& score = scores[h][k % 8][k / 8];
+      score = sight.sees(h, own.scored_block + k) ? score * scale : kNothing;
+    }
+  }
+}
+
+// Scores to softmax weights; leaves the warp's maxima and sums.
+LARDER_DEVICE void weigh(LaneScores& scores, MmaLane lane, float* maxima, float* sums) {
+  LARDER_UNROLL
+  for (int h = 0; h < kRowHalves; ++h) {
+    float max = kNothing;
+    LARDER_UNROLL
+    for (int j = 0; j < 8; ++j) max = fmaxf(max, fmaxf(scores[h][j][0], scores[h][j][1]));
+    max = warp_max<4>(max);
+    float sum = 0;
+    LARDER_UNROLL
+    for (int k = 0; k < kBlockSize; ++k) {
+      float& score = scores[h][k % 8][k / 8];
+      score = score == kNothing ? 0.0F : exp2f(score - max) * kWeightScale;
+      sum += score;
+    }
+    sum = warp_sum<4>(sum);
+    if (lane.member == 0) {
+      maxima[h * 8 + lane.group] = max;
+      sums[h * 8 + lane.group] = sum;
+    }
+  }
+}
+
+// A row's partials of a split become one, and then its total: the threads of a row do this together.
+struct RowMerge {
+  const float* maxima;    // of the split's first warp
+  const float* weighted;  // the thread's four dimensions
+  float max = kNothing;
+  float sum = 0;
+
+  LARDER_MEMBER RowMerge(const Shared& shared, int r, int piece)
+      : maxima(shared.maxima + r),
+        weighted(shared.weighted + r * kPaddedDims + piece * 4) {
+    LARDER_UNROLL
+    for (int warp = 0; warp < kWarps; ++warp) max = fmaxf(max, maxima[warp * kTileRows]);
+    LARDER_UNROLL
+    for (int warp = 0; warp < kWarps; ++warp)
+      sum = fmaf(shared.sums[warp * kTileRows + r], factor(warp), sum);
+  }
+  // 0 where the row sees nothing of the warp's keys.
+  LARDER_MEMBER float factor(int warp) const {
+    const float own = maxima[warp * kTileRows];
+    return own == kNothing ? 0.0F : exp2f(own - max);
+  }
+  LARDER_MEMBER Floats4 of_chunk() const {
+    Floats4 total = {};
+    LARDER_UNROLL
+    for (int warp = 0; warp < kWarps; ++warp) {
+      const float take = factor(warp);
+      if (take == 0) continue;  // what lies there may be another split's
+      const Floats4 four = *reinterpret_cast<const Floats4*>(
+          weighted + warp * kTileRows * kPaddedDims);
+      LARDER_UNROLL
+      for (int i = 0; i < 4; ++i) total.value[i] = fmaf(four.value[i], take, total.value[i]);
+    }
+    return total;
+  }
+};
+
+}  // namespace
+}  // namespace larder::LARDER_CUDA_NAMESPACE
