@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "engine/sampler.h"
 
 namespace larder {
 
@@ -22,6 +23,7 @@ void Batch::clear() {
   sink_positions_.clear();
   has_sinks_ = false;
   logit_rows_.clear();
+  wants_logits_ = false;
   for (Group& group : groups_) {
     group.slots.clear();
     group.sequences.clear();
@@ -45,6 +47,11 @@ void Batch::add(Sequence& sequence, int num_tokens, int num_samples) {
     logit_rows_.push_back(row_of_first + position);
   }
   if (num_samples > 0) logit_rows_.push_back(entry.first_row + num_tokens - 1);
+  const ActiveRequest& request = *sequence.request;
+  const auto num_output = static_cast<std::size_t>(sequence.num_tokens() - request.num_prompt);
+  wants_logits_ =
+      wants_logits_ || entry.num_prompt_logits > 0 ||
+      (num_samples > 0 && !Sampler::takes_first_of_best(request.request.sampling, num_output));
   tokens_.insert(tokens_.end(), sequence.tokens.begin() + first, sequence.tokens.begin() + end);
   const AttentionSpan span = sequence.request->span();
   for (int position = first; position < end; ++position) {

@@ -50,6 +50,8 @@ class Batch {
   }
   std::span<const Group> groups() const { return groups_; }
   std::span<const std::int32_t> logit_rows() const { return logit_rows_; }
+  // Whether the first of their best is not enough.
+  bool wants_logits() const { return wants_logits_; }
 
  private:
   std::vector<BatchEntry> entries_;
@@ -59,6 +61,7 @@ class Batch {
   bool has_sinks_ = false;
   std::vector<Group> groups_;
   std::vector<std::int32_t> logit_rows_;
+  bool wants_logits_ = false;
 };
 
 // Rows of the sequence's next num_tokens whose logits the prompt's logprobs want.

@@ -347,6 +347,8 @@ OutputToken Engine::drawn(const Batch& batch, const Draw& draw, const Logits& lo
     return sampler.score(row.values, row.maxima, tokens[next], params.num_prompt_logprobs);
   }
   const auto num_prompt = static_cast<std::size_t>(request.num_prompt);
+  if (!row.best.empty() && Sampler::takes_first_of_best(params, tokens.size() - num_prompt))
+    return {row.best.front(), 0, {}};
   return sampler.sample(
       row.values, row.maxima,
       {.params = params,

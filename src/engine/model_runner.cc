@@ -24,6 +24,7 @@ ForwardBatch ModelRunner::to_forward_batch(const Batch& batch) {
   forward_batch.sink_positions = batch.sink_positions();
   forward_batch.groups = groups_;
   forward_batch.logit_rows = batch.logit_rows();
+  forward_batch.wants_logits = batch.wants_logits();
   return forward_batch;
 }
 

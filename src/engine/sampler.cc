@@ -43,6 +43,17 @@ float logit_of(float weight, const WeightArgs& args) {
 // What is not a number weighs nothing, and has no place in an order.
 float comparable(float logit) { return std::isnan(logit) ? -kInfinity : logit; }
 
+bool penalizes(const SamplingParams& params) {
+  return params.repetition_penalty != 1 || params.frequency_penalty != 0 ||
+         params.presence_penalty != 0;
+}
+bool bars_end(const SamplingParams& params, std::size_t num_output) {
+  return static_cast<int>(num_output) < params.min_tokens;
+}
+bool changes_logits(const SamplingParams& params, std::size_t num_output) {
+  return !params.logit_bias.empty() || penalizes(params) || bars_end(params, num_output);
+}
+
 // Larger first; equal ones by token.
 template <class Candidate>
 bool goes_before(const Candidate& left, const Candidate& right) {
@@ -59,6 +70,11 @@ Sampler::Sampler(int vocab_size)
       sums_(found_maxima_.size()),
       counts_(adjusted_.size()) {
   CHECK(vocab_size > 0, vocab_size);
+}
+
+bool Sampler::takes_first_of_best(const SamplingParams& params, std::size_t num_output) {
+  return (params.temperature < kGreedyBelow || params.top_k == 1) && params.num_logprobs < 0 &&
+         !changes_logits(params, num_output);
 }
 
 OutputToken Sampler::sample(std::span<const float> logits, std::span<const float> maxima,
@@ -115,17 +131,14 @@ TokenId Sampler::first_of_best(std::span<const float> logits, float best) const 
 std::span<const float> Sampler::adjust(std::span<const float> logits,
                                        const SampleContext& context) {
   const SamplingParams& params = context.params;
-  const bool penalizes = params.repetition_penalty != 1 || params.frequency_penalty != 0 ||
-                         params.presence_penalty != 0;
-  const bool bars_end = static_cast<int>(context.output.size()) < params.min_tokens;
-  if (params.logit_bias.empty() && !penalizes && !bars_end) return logits;
+  if (!changes_logits(params, context.output.size())) return logits;
   std::ranges::copy(logits, adjusted_.begin());
   const auto at = [this](TokenId token) -> float& {
     return adjusted_[static_cast<std::size_t>(token)];
   };
   for (const auto& [token, bias] : params.logit_bias) at(token) += bias;
-  if (penalizes) penalize(context);
-  if (bars_end) {
+  if (penalizes(params)) penalize(context);
+  if (bars_end(params, context.output.size())) {
     for (const TokenId token : context.end_tokens) at(token) = -kInfinity;
     for (const TokenId token : params.stop_token_ids) at(token) = -kInfinity;
   }

@@ -30,6 +30,8 @@ struct SampleContext {
 class Sampler {
  public:
   explicit Sampler(int vocab_size);
+  // Whether sample() gives the first of the best logits and nothing else, whatever they are.
+  static bool takes_first_of_best(const SamplingParams& params, std::size_t num_output);
   // What one takes when it is made, for the planner.
   static std::int64_t size_bytes(int vocab_size) { return std::int64_t{vocab_size} * 12; }
 

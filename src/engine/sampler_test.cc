@@ -164,6 +164,28 @@ TEST(Sampler, GreedyTakesTheFirstOfTheBest) {
   }
 }
 
+TEST(Sampler, TheFirstOfTheBestIsEnoughWhereNothingElseIsAsked) {
+  SamplingParams greedy;
+  greedy.temperature = 0;
+  EXPECT_TRUE(Sampler::takes_first_of_best(greedy, 0));
+  const auto is_enough = [&](auto change) {
+    SamplingParams params = greedy;
+    change(params);
+    return Sampler::takes_first_of_best(params, 5);
+  };
+  EXPECT_FALSE(is_enough([](SamplingParams& params) { params.temperature = 0.1F; }));
+  EXPECT_FALSE(is_enough([](SamplingParams& params) { params.num_logprobs = 0; }));
+  EXPECT_FALSE(is_enough([](SamplingParams& params) { params.logit_bias = {{1, 0.5F}}; }));
+  EXPECT_FALSE(is_enough([](SamplingParams& params) { params.repetition_penalty = 1.1F; }));
+  EXPECT_FALSE(is_enough([](SamplingParams& params) { params.presence_penalty = 0.1F; }));
+  EXPECT_FALSE(is_enough([](SamplingParams& params) { params.min_tokens = 6; }));
+  EXPECT_TRUE(is_enough([](SamplingParams& params) { params.min_tokens = 5; }));
+  EXPECT_TRUE(is_enough([](SamplingParams& params) {
+    params.temperature = 1;
+    params.top_k = 1;
+  }));
+}
+
 TEST(Sampler, DrawsDependOnSeedChoiceAndIndexOnly) {
   const std::vector<float> logits = random_logits(1000, 3, 0.1f);
   Sampler sampler(1000), other(1000);

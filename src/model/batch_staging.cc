@@ -95,6 +95,7 @@ ForwardBatch BatchStaging::stage(const ForwardBatch& batch) {
   on_device.positions = stage_values(batch.positions);
   on_device.sink_positions = stage_values(batch.sink_positions);
   on_device.logit_rows = stage_values(batch.logit_rows);
+  on_device.wants_logits = batch.wants_logits;
   logit_sequences_.assign(batch.logit_sequences.begin(), batch.logit_sequences.end());
   for (const GroupBatch& group : batch.groups) {
     std::size_t next = 0;  // the group's share the block tables, those of other groups match none

@@ -2,6 +2,8 @@
 // tests/gpu.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "kernels/cpu/tables.h"
 #include "kernels/cuda/test_device.h"
 #include "model/golden.h"
@@ -101,6 +103,29 @@ TEST_P(CudaTransformer, AgreesWithTheReference) {
                      .activations = ActivationType::kF32},
                     blocks_for(model, 128, 1), device.get());
   expect_reference(runner, read_json(path(".json")), "cuda");
+}
+
+TEST_P(CudaTransformer, KeepsLogitsThatNobodyWants) {
+  const auto device = open_test_device();
+  const TestModel model(path(), 2, device.get());
+  TestRunner runner(model, device->kernels(), 1,
+                    {.max_batch_tokens = 64, .max_logit_rows = 64, .max_context_len = 64},
+                    blocks_for(model, 40, 1), device.get());
+  const auto tokens = arbitrary_tokens(40, model.config.vocab_size, 7);
+  const std::vector<float> logits = all_logits(runner, tokens);
+  std::vector<TokenId> expected;
+  for (int row = 0; row < 40; ++row) {
+    const auto from = logits.begin() + row * model.config.vocab_size;
+    expected.push_back(static_cast<TokenId>(
+        std::max_element(from, from + model.config.vocab_size) - from));
+  }
+  EXPECT_TRUE(std::ranges::equal(runner.logits().best, expected));
+
+  runner.reset();
+  TestSequence sequence{.tokens = tokens, .num_computed = 0, .tables = {}};
+  const TestStep step{&sequence, 40};
+  EXPECT_TRUE(std::ranges::equal(runner.run_for_best({&step, 1}), expected));
+  EXPECT_TRUE(runner.logits().values.empty());
 }
 
 TEST_P(CudaTransformer, RowsDoNotDependOnTheirCompany) {

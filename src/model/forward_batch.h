@@ -26,6 +26,8 @@ struct ForwardBatch {
   std::span<const std::int32_t> sink_positions = {};
   std::span<const GroupBatch> groups;        // [KvLayout::num_groups()]
   std::span<const std::int32_t> logit_rows;  // rows that want logits, ascending; may be empty
+  // Else the first of each row's best is enough, and a device keeps the logits to itself.
+  bool wants_logits = true;
   // Left empty by callers. The sequences of the last layer's group with none but logit_rows, in the order of
   // their tokens; a sequence is several where its logit_rows have gaps.
   std::span<const AttentionSequence> logit_sequences = {};

@@ -76,6 +76,14 @@ class TestRunner {
     logits_ = transformer_.forward(arrays_.batch(), storage_);
     return logits_.values;
   }
+  // The same, where the first of the best is enough.
+  std::span<const TokenId> run_for_best(std::span<const TestStep> steps) {
+    lay_out(steps, true, arrays_);
+    ForwardBatch batch = arrays_.batch();
+    batch.wants_logits = false;
+    logits_ = transformer_.forward(batch, storage_);
+    return logits_.best;
+  }
 
   // One batch; logits of these rows.
   std::span<const float> run(std::span<const TestStep> steps, std::vector<std::int32_t> logit_rows) {

@@ -33,6 +33,7 @@ struct ScratchPlan {
                                             static_cast<std::size_t>(config.vocab_size));
     buffers.maxima = place<float>(base, static_cast<std::size_t>(limits.max_logit_rows) *
                                             static_cast<std::size_t>(num_logit_runs(config.vocab_size)));
+    buffers.best = place<TokenId>(base, static_cast<std::size_t>(limits.max_logit_rows));
     if (limits.activations == ActivationType::kInt8) {
       buffers.quantized = place_quantized(base, rows, std::max({2 * hidden, q_size, ffn}));
       buffers.rest = place<float>(base, rows * hidden);
@@ -143,6 +144,7 @@ void Transformer::prepare_device() {
   staging_.emplace(*device_, staging_limits(limits_, layout_.num_groups()));
   logits_ = host_buffer(*device_, sizeof(float) * static_cast<std::size_t>(limits_.max_logit_rows) *
                                       static_cast<std::size_t>(config_.vocab_size));
+  best_ = host_buffer(*device_, sizeof(TokenId) * static_cast<std::size_t>(limits_.max_logit_rows));
   const std::size_t table_bytes = frequencies_size_bytes(config_);
   device_frequencies_ = DeviceBuffer(device_, table_bytes * config_.ropes.size());
   for (std::size_t i = 0; i < config_.ropes.size(); ++i) {
@@ -246,7 +248,7 @@ Logits Transformer::run_layers(const ForwardBatch& given, const KvStorage& stora
     project_attention(num_rows, layer);
     run_mlp(num_rows, layer);
   }
-  return compute_logits(end < config_.num_layers() ? 0 : num_rows);
+  return compute_logits(end < config_.num_layers() ? 0 : num_rows, batch.wants_logits);
 }
 
 std::span<const AttentionSequence> Transformer::list_logit_sequences(const ForwardBatch& batch) {
@@ -269,27 +271,6 @@ std::span<const AttentionSequence> Transformer::list_logit_sequences(const Forwa
     }
   }
   return logit_sequences_;
-}
-
-// Before the batch goes to the device.
-void Transformer::share_keys(ForwardBatch& batch) {
-  const auto share = [&](int group, std::span<AttentionSequence> sequences) {
-    const KvGroup& layers = layout_.group(group);
-    return larder::share_keys({.kv = layout_.view(layers.layers.front()),
-                               .num_heads = config_.num_heads,
-                               .window = layers.window},
-                              sequences, attention_op_.partial_bytes());
-  };
-  shared_groups_.assign(batch.groups.begin(), batch.groups.end());
-  shared_sequences_.resize(shared_groups_.size());
-  for (std::size_t i = 0; i < shared_groups_.size(); ++i) {
-    GroupBatch& group = shared_groups_[i];
-    shared_sequences_[i].assign(group.sequences.begin(), group.sequences.end());
-    group.sharing = share(static_cast<int>(i), shared_sequences_[i]);
-    group.sequences = shared_sequences_[i];
-  }
-  batch.groups = shared_groups_;
-  batch.logit_sharing = share(layout_.group_of(config_.num_layers() - 1), logit_sequences_);
 }
 
 // Moves the rows that want logits to the front.
@@ -566,7 +547,7 @@ void Transformer::run_mlp(int num_rows, int layer) {
            });
 }
 
-Logits Transformer::compute_logits(int num_rows) {
+Logits Transformer::compute_logits(int num_rows, bool wants_logits) {
   if (num_rows == 0) {
     // The caller takes the time of a step, and that it has been computed when this returns.
     if (device_ != nullptr) device_->synchronize();
@@ -582,14 +563,10 @@ Logits Transformer::compute_logits(int num_rows) {
              if (wants_int8(weights_.output()))
                quantize_input(buffers_.normed, config_.hidden_size, begin, end);
            });
-  const auto count =
-      static_cast<std::size_t>(num_rows) * static_cast<std::size_t>(config_.vocab_size);
-  const auto num_maxima = static_cast<std::size_t>(num_rows) *
-                          static_cast<std::size_t>(num_logit_runs(config_.vocab_size));
-  if (device_ == nullptr) return {{buffers_.logits, count}, {buffers_.maxima, num_maxima}};
-  device_->copy_out(logits_.get(), reinterpret_cast<const std::byte*>(buffers_.logits),
-                    count * sizeof(float));
-  return {{reinterpret_cast<const float*>(logits_.get()), count}, {}};
+  if (device_ != nullptr) return take_logits(num_rows, wants_logits);
+  const auto rows = static_cast<std::size_t>(num_rows);
+  return {{buffers_.logits, rows * static_cast<std::size_t>(config_.vocab_size)},
+          {buffers_.maxima, rows * static_cast<std::size_t>(num_logit_runs(config_.vocab_size))}};
 }
 
 }  // namespace larder

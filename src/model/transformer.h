@@ -42,8 +42,10 @@ struct TransformerLimits {
 
 // Valid until the next call.
 struct Logits {
-  std::span<const float> values;  // [num_logit_rows, vocab_size], in the order of logit_rows
-  std::span<const float> maxima;  // of each row's run_maxima(); none from a device
+  // [num_logit_rows, vocab_size], in the order of logit_rows; none from a device where none are wanted.
+  std::span<const float> values;
+  std::span<const float> maxima;   // of each row's run_maxima(); none from a device
+  std::span<const TokenId> best = {};  // first_of_best(), [num_logit_rows]; from a device alone
 
   // Of one logit row.
   Logits row(int index, int vocab_size) const {
@@ -51,7 +53,8 @@ struct Logits {
       const auto width = static_cast<std::size_t>(size);
       return rows.empty() ? rows : rows.subspan(static_cast<std::size_t>(index) * width, width);
     };
-    return {part(values, vocab_size), part(maxima, num_logit_runs(vocab_size))};
+    return {part(values, vocab_size), part(maxima, num_logit_runs(vocab_size)),
+            best.empty() ? best : best.subspan(static_cast<std::size_t>(index), 1)};
   }
 };
 
@@ -105,6 +108,7 @@ class Transformer {
     float* q_sinks = nullptr;  // [max_batch_tokens, q_size], see AttentionArgs
     float* logits = nullptr;  // [max_logit_rows, vocab_size]
     float* maxima = nullptr;  // [max_logit_rows, runs of vocab_size]
+    TokenId* best = nullptr;  // [max_logit_rows]
     // [max_batch_tokens, the widest input], and room for attention's input twice.
     QuantizedRows quantized;
     // What 8 bits leave over of attention's input: for V, see refine_input().
@@ -141,7 +145,8 @@ class Transformer {
   void attend(const ForwardBatch& batch, const KvStorage& storage, int layer);
   void project_attention(int num_rows, int layer);
   void run_mlp(int num_rows, int layer);
-  Logits compute_logits(int num_rows);
+  Logits compute_logits(int num_rows, bool wants_logits);
+  Logits take_logits(int num_rows, bool wants_logits);  // from a device
 
   // Of a layer or, as its last, of the logits; those that one call of multiply() takes together.
   Products input_products(int layer, bool has_queries = true);
@@ -197,7 +202,9 @@ class Transformer {
   std::vector<GroupBatch> shared_groups_;  // of this batch
   std::vector<std::vector<AttentionSequence>> shared_sequences_;  // per group
   DeviceBuffer device_frequencies_;
-  HostBuffer logits_;  // [max_logit_rows, vocab_size], copied back
+  // Copied back, see Logits.
+  HostBuffer logits_;  // [max_logit_rows, vocab_size]
+  HostBuffer best_;    // [max_logit_rows]
   KeyStatistics* key_statistics_ = nullptr;
 };
 
