@@ -330,6 +330,9 @@ struct KernelTable {
   // of this size. Null on a CPU.
   void (*attention_batch)(const AttentionArgs& args, std::byte* scratch) = nullptr;
 
+  // On a device: a few products of one input in as few launches as their formats allow. Null on a CPU.
+  void (*matmul_group)(const MatmulArgs* products, int count) = nullptr;
+
   // What greedy sampling takes, for a device's logits [num_rows, num_logits]: the first of each row's
   // largest, NaN aside, 0 where none is above -infinity. Null on a CPU.
   void (*first_of_best)(const float* logits, int num_rows, std::int64_t num_logits,

@@ -152,10 +152,8 @@ void multiply(const KernelTable& kernels, const MatmulArgs& product, int panel_b
 
 void matmul(const KernelTable& kernels, ThreadPool& pool, std::span<const MatmulArgs> products,
             std::span<const MatmulArgs> next) {
-  if (kernels.is_device()) {
-    for (const MatmulArgs& product : products) kernels.matmul(product, 0, product.w->num_panels());
-    return;
-  }
+  if (kernels.is_device())
+    return kernels.matmul_group(products.data(), static_cast<int>(products.size()));
   fetch_while_waiting(pool, next);
   const MatmulTasks tasks(products, pool.num_threads());
   pool.parallel_for_near(tasks.count(), [&](int task, int) {

@@ -169,6 +169,7 @@ void Bench::products(GgmlType type, const char* name) {
       device_.kernels().matmul({.w = &weights[next++ % weights.size()],
                                 .x = device_x.data(),
                                 .xq = int8 ? &xq : nullptr,
+                                .rounds_to_bf16 = true,  // as what it is compared with
                                 .y = reinterpret_cast<float*>(y.data()),
                                 .num_rows = n,
                                 .ldx = cols,

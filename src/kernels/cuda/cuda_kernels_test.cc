@@ -334,6 +334,39 @@ TEST_F(CudaKernels, ProductsAtTheEdges) {
   }
 }
 
+// Of one input: some in one launch, others not, because their format or their number of rows is another.
+TEST_F(CudaKernels, GroupsOfProducts) {
+  const int cols = 416;
+  const Matrix w[] = {{device(), GgmlType::kBF16, 70, cols},
+                      {device(), GgmlType::kBF16, 16, cols},
+                      {device(), GgmlType::kQ4_0, 33, cols}};
+  const auto x = random_values(to_size(80 * cols), 3);
+  OnDevice<float> device_x = floats(x);
+  for (const auto& [rows, third] : {std::pair{1, 0}, {5, 2}, {13, 0}, {40, 1}, {40, 2}}) {
+    const int num_rows[] = {rows, 2 * rows, rows};
+    const Matrix* matrices[] = {&w[0], &w[1], &w[third]};
+    std::vector<OnDevice<float>> alone, together;
+    MatmulArgs args[3];
+    for (std::size_t i = 0; i < 3; ++i) {
+      const int outputs = matrices[i]->packed.num_rows;
+      const std::vector<float> nothing(to_size(num_rows[i] * outputs), NAN);
+      alone.emplace_back(device(), nothing);
+      together.emplace_back(device(), nothing);
+      args[i] = {.w = &matrices[i]->packed,
+                 .x = device_x.data(),
+                 .y = alone.back().data(),
+                 .num_rows = num_rows[i],
+                 .ldx = cols,
+                 .ldy = outputs};
+      cuda().matmul(args[i], 0, matrices[i]->packed.num_panels());
+      args[i].y = together.back().data();
+    }
+    cuda().matmul_group(args, 3);
+    for (std::size_t i = 0; i < 3; ++i)
+      EXPECT_TRUE(same_bits(together[i].read(), alone[i].read())) << rows << " " << i;
+  }
+}
+
 // Others' outputs stay as they were, also those of a tile that reaches beyond the panels asked for.
 TEST_F(CudaKernels, ProductsOfSomePanels) {
   for (const GgmlType type : {GgmlType::kQ4_0, GgmlType::kBF16}) {

@@ -23,6 +23,7 @@
 #define LARDER_HOST_AND_DEVICE inline
 #define LARDER_SHARED static
 #define LARDER_SHARED_BYTES(name) alignas(16) static unsigned char name[emulator::kMostShared]
+#define LARDER_PARAM const
 #define LARDER_UNROLL
 #define LARDER_NO_UNROLL
 

@@ -29,9 +29,18 @@ void store_kv(const StoreKvArgs& args, int row_begin, int row_end);
 void to_key_basis(const PagedKvView& kv, int num_heads, float* q, std::int64_t ldq, int row_begin,
                   int row_end);
 void matmul(const MatmulArgs& args, int panel_begin, int panel_end);
-void matmul_int8(const MatmulArgs& args, int panel_begin, int panel_end);
-void matmul_bf16(const MatmulArgs& args, int panel_begin, int panel_end);
-void matmul_float(const MatmulArgs& args, int panel_begin, int panel_end);
+void matmul_group(const MatmulArgs* products, int count);
+// Panels [panel_begin, panel_end), as far as there are, of products that one launch takes.
+inline constexpr int kMostProducts = 3;
+struct ProductList {
+  const MatmulArgs* of[kMostProducts];
+  int count;
+  int panel_begin;
+  int panel_end;
+};
+void matmul_int8(const ProductList& products);
+void matmul_bf16(const ProductList& products);
+void matmul_float(const ProductList& products);
 void attention_batch(const AttentionArgs& args, std::byte* scratch);
 // Its parts but for the merge, by what keys are.
 void attention_of_codes(const AttentionArgs& args, std::byte* scratch);

@@ -91,11 +91,14 @@ struct SegmentWords {
 };
 
 template <int kRows, int kParts>
-LARDER_KERNEL_OF(FewRowsOf<kRows>::kThreads) few_rows_kernel(Product product) {
+LARDER_KERNEL_OF(FewRowsOf<kRows>::kThreads) few_rows_kernel(LARDER_PARAM ProductGroup<Product> group) {
+  const int which = group.which();
+  const Product& product = group.of[which];
   constexpr int kTiles = (kRows + kMmaRows - 1) / kMmaRows;
   const MmaLane lane = mma_lane();
-  const int first_panel = product.panel_begin + static_cast<int>(blockIdx.x) * kWarpPanels;
+  const int first_panel = product.panel_begin + group.block(which) * kWarpPanels;
   const int first_row = static_cast<int>(blockIdx.y) * kRows;
+  if (first_row >= product.outputs.num_rows) return wait_for_kernels_before();
   const Words4* panel = product.panel(first_panel + lane_panel(lane));
   const int num_segments = (product.w.num_cols + kSegmentCols - 1) / kSegmentCols;
   const int num_warps = num_block_threads() / 32;
@@ -183,12 +186,15 @@ struct Supply {
 };
 
 template <int kParts>
-LARDER_KERNEL_OF(kTileThreads) many_rows_kernel(Product product) {
+LARDER_KERNEL_OF(kTileThreads) many_rows_kernel(LARDER_PARAM ProductGroup<Product> group) {
   LARDER_SHARED Step steps[kBuffers];
   wait_for_kernels_before();
+  const int which = group.which();
+  const Product& product = group.of[which];
   const MmaLane lane = mma_lane();
-  const int first_panel = product.panel_begin + static_cast<int>(blockIdx.x) * kTilePanels;
+  const int first_panel = product.panel_begin + group.block(which) * kTilePanels;
   const int first_row = static_cast<int>(blockIdx.y) * kTileRows;
+  if (first_row >= product.outputs.num_rows) return;
   const int num_slabs = product.num_slabs();
   const int num_steps = (num_slabs + kStepSlabs - 1) / kStepSlabs;
   const Supply supply{product, product.panel(first_panel + thread_index() / 32), first_row};
@@ -215,23 +221,26 @@ LARDER_KERNEL_OF(kTileThreads) many_rows_kernel(Product product) {
 }
 
 template <int kRows, int kParts>
-void launch_few(const Product& product) {
-  launch_few_rows<FewRowsOf<kRows>>(few_rows_kernel<kRows, kParts>, product);
+void launch_few(const ProductGroup<Product>& group, int count) {
+  launch_few_rows<FewRowsOf<kRows>>(few_rows_kernel<kRows, kParts>, group, count);
 }
 template <int kParts>
-void launch_rows(const Product& product) {
-  const int rows = product.outputs.num_rows;
-  if (rows == 1) return launch_few<1, kParts>(product);
-  if (rows <= kMmaRows) return launch_few<kMmaRows, kParts>(product);
-  if (rows <= kMostFewRows) return launch_few<kMostFewRows, kParts>(product);
-  launch_tiles(many_rows_kernel<kParts>, kTileThreads, product);
+void launch_rows(const ProductGroup<Product>& group, int count) {
+  const int rows = group.of[0].outputs.num_rows;
+  if (rows == 1) return launch_few<1, kParts>(group, count);
+  if (rows <= kMmaRows) return launch_few<kMmaRows, kParts>(group, count);
+  if (rows <= kMostFewRows) return launch_few<kMostFewRows, kParts>(group, count);
+  launch_tiles(many_rows_kernel<kParts>, kTileThreads, group, count);
 }
 
 }  // namespace
 
-void matmul_bf16(const MatmulArgs& args, int panel_begin, int panel_end) {
-  const Product product{float_product(args, panel_begin, panel_end)};
-  args.rounds_to_bf16 ? launch_rows<1>(product) : launch_rows<3>(product);
+void matmul_bf16(const ProductList& products) {
+  const auto group = group_of(products, [](const MatmulArgs& args, int begin, int end) {
+    return Product{float_product(args, begin, end)};
+  });
+  products.of[0]->rounds_to_bf16 ? launch_rows<1>(group, products.count)
+                                 : launch_rows<3>(group, products.count);
 }
 
 }  // namespace larder::LARDER_CUDA_NAMESPACE

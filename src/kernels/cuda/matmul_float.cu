@@ -49,13 +49,16 @@ LARDER_DEVICE void add_columns(const float* const (&x)[kRows], int col,
 }
 
 template <class Format, int kRows>
-LARDER_KERNEL_OF((FewRowsOf<Format, kRows>::kThreads)) few_rows_kernel(FloatProduct product) {
+LARDER_KERNEL_OF((FewRowsOf<Format, kRows>::kThreads)) few_rows_kernel(LARDER_PARAM ProductGroup<FloatProduct> group) {
   using Shape = FewRowsOf<Format, kRows>;
   wait_for_kernels_before();
+  const int which = group.which();
+  const FloatProduct& product = group.of[which];
   constexpr int kOutputs = Format::kLoadOutputs;
   constexpr int kCols = Format::kLoadCols;
-  const int panel_index = product.panel_begin + static_cast<int>(blockIdx.x);
+  const int panel_index = product.panel_begin + group.block(which);
   const int first_row = static_cast<int>(blockIdx.y) * kRows;
+  if (first_row >= product.outputs.num_rows) return;
   const std::byte* panel = product.w.data + panel_index * product.w.panel_stride_bytes;
   const int num_cols = product.w.num_cols;
   const float* x[kRows];
@@ -169,11 +172,14 @@ LARDER_DEVICE void stage(const FloatProduct& product, int first_panel, int first
 }
 
 template <class Format>
-LARDER_KERNEL_OF(kTileThreads) many_rows_kernel(FloatProduct product) {
+LARDER_KERNEL_OF(kTileThreads) many_rows_kernel(LARDER_PARAM ProductGroup<FloatProduct> group) {
   LARDER_SHARED Staged staged;
   wait_for_kernels_before();
-  const int panel = product.panel_begin + static_cast<int>(blockIdx.x) * kTilePanels;
+  const int which = group.which();
+  const FloatProduct& product = group.of[which];
+  const int panel = product.panel_begin + group.block(which) * kTilePanels;
   const int row = static_cast<int>(blockIdx.y) * kTileRows;
+  if (row >= product.outputs.num_rows) return;
   const int num_cols = product.w.num_cols;
   const auto add_unit = [&](int unit, TileSums& sums) {
     stage<Format>(product, panel, row, unit, staged);
@@ -199,22 +205,22 @@ LARDER_KERNEL_OF(kTileThreads) many_rows_kernel(FloatProduct product) {
 }
 
 template <class Format>
-void launch_product(const FloatProduct& product) {
-  const int rows = product.outputs.num_rows;
+void launch_rows(const ProductGroup<FloatProduct>& group, int count) {
+  const int rows = group.of[0].outputs.num_rows;
   if (rows == 1)
-    return launch_few_rows<FewRowsOf<Format, 1>>(few_rows_kernel<Format, 1>, product);
+    return launch_few_rows<FewRowsOf<Format, 1>>(few_rows_kernel<Format, 1>, group, count);
   if (rows <= kMostFewRows)
-    return launch_few_rows<FewRowsOf<Format, 8>>(few_rows_kernel<Format, 8>, product);
-  launch_tiles(many_rows_kernel<Format>, kTileThreads, product);
+    return launch_few_rows<FewRowsOf<Format, 8>>(few_rows_kernel<Format, 8>, group, count);
+  launch_tiles(many_rows_kernel<Format>, kTileThreads, group, count);
 }
 
 }  // namespace
 
-void matmul_float(const MatmulArgs& args, int panel_begin, int panel_end) {
-  const FloatProduct product = float_product(args, panel_begin, panel_end);
-  with_format(*args.w, [&]<class Format>() {
+void matmul_float(const ProductList& products) {
+  const auto group = group_of(products, float_product);
+  with_format(*products.of[0]->w, [&]<class Format>() {
     if constexpr (!std::is_same_v<Format, ValueFormat<PackedFormat::kBF16>>)
-      launch_product<Format>(product);
+      launch_rows<Format>(group, products.count);
   });
 }
 

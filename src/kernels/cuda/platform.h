@@ -26,6 +26,8 @@
 #define LARDER_HOST_AND_DEVICE __host__ __device__ __forceinline__
 #define LARDER_SHARED __shared__
 #define LARDER_SHARED_BYTES(name) extern __shared__ __align__(16) unsigned char name[]
+// An argument of a kernel that is read where it lies, whatever the index.
+#define LARDER_PARAM const __grid_constant__
 #define LARDER_UNROLL _Pragma("unroll")
 #define LARDER_NO_UNROLL _Pragma("unroll 1")
 

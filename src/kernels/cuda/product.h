@@ -36,6 +36,32 @@ struct Outputs {
   }
 };
 
+// Products of one kind in one launch: which one a block works for goes by its place in x.
+template <class Product>
+struct ProductGroup {
+  Product of[kMostProducts];
+  int end_block[kMostProducts];  // those past the last product have no blocks
+
+  LARDER_MEMBER int which() const {
+    const int block = static_cast<int>(blockIdx.x);
+    return (block >= end_block[0] ? 1 : 0) + (block >= end_block[1] ? 1 : 0);
+  }
+  LARDER_MEMBER int block(int which) const {
+    return static_cast<int>(blockIdx.x) - (which == 0 ? 0 : end_block[which - 1]);
+  }
+};
+// product_of(args, panel_begin, panel_end)
+template <class ProductOf>
+auto group_of(const ProductList& list, const ProductOf& product_of) {
+  const auto product = [&](int i) {
+    const MatmulArgs& args = *list.of[std::min(i, list.count - 1)];
+    return product_of(args, list.panel_begin, std::min(list.panel_end, args.w->num_panels()));
+  };
+  static_assert(kMostProducts == 3);
+  return ProductGroup<decltype(product(0))>{{product(0), product(1), product(2)},
+                                            {}};
+}
+
 // Those of the panels up to panel_end; a tile may reach beyond.
 inline Outputs outputs_of(const MatmulArgs& args, int panel_end) {
   return {args.bias, args.y, args.ldy, args.num_rows,
@@ -84,29 +110,39 @@ LARDER_DEVICE void few_rows(const Outputs& outputs, int num_segments, int first_
     outputs.put(first_row + i / Shape::kOutputs, first_output + i % Shape::kOutputs, totals[i]);
 }
 
-// A block for each kPanels panels and kRows rows, of whole warps. Product: has panel_begin,
-// panel_end, w and outputs.
+// Starts a block for each num_panels panels and num_rows rows of each product. A product has
+// panel_begin, panel_end, w and outputs.
+template <class Product>
+void launch_group(void (*kernel)(ProductGroup<Product>), ProductGroup<Product> group, int count,
+                  int num_panels, int num_rows, int num_threads) {
+  const auto blocks = [](int whole, int each) { return (whole + each - 1) / each; };
+  int columns = 0, rows = 0;
+  for (int i = 0; i < kMostProducts; ++i) {
+    const Product& product = group.of[i];
+    if (i < count) {
+      columns += blocks(product.panel_end - product.panel_begin, num_panels);
+      rows = std::max(rows, blocks(product.outputs.num_rows, num_rows));
+    }
+    group.end_block[i] = columns;
+  }
+  launch(kernel, dim3(static_cast<unsigned>(columns), static_cast<unsigned>(rows)), num_threads,
+         group);
+}
+
+// Of whole warps.
 template <class Shape, class Product>
-void launch_few_rows(void (*kernel)(Product), const Product& product) {
-  const auto blocks = [](int count, int each) {
-    return static_cast<unsigned>((count + each - 1) / each);
-  };
-  const int segments = (product.w.num_cols + kSegmentCols - 1) / kSegmentCols;
+void launch_few_rows(void (*kernel)(ProductGroup<Product>), const ProductGroup<Product>& group,
+                     int count) {
+  const int segments = (group.of[0].w.num_cols + kSegmentCols - 1) / kSegmentCols;
   const int threads = std::min(segments, Shape::kSlots) * Shape::kSlotThreads;
-  launch(kernel,
-         dim3(blocks(product.panel_end - product.panel_begin, Shape::kPanels),
-              blocks(product.outputs.num_rows, Shape::kRows)),
-         (threads + 31) / 32 * 32, product);
+  launch_group(kernel, group, count, Shape::kPanels, Shape::kRows, (threads + 31) / 32 * 32);
 }
 
 // A block for each tile.
 template <class Product>
-void launch_tiles(void (*kernel)(Product), int num_threads, const Product& product) {
-  const int num_panels = product.panel_end - product.panel_begin;
-  launch(kernel,
-         dim3(static_cast<unsigned>((num_panels + kTilePanels - 1) / kTilePanels),
-              static_cast<unsigned>((product.outputs.num_rows + kTileRows - 1) / kTileRows)),
-         num_threads, product);
+void launch_tiles(void (*kernel)(ProductGroup<Product>), int num_threads,
+                  const ProductGroup<Product>& group, int count) {
+  launch_group(kernel, group, count, kTilePanels, kTileRows, num_threads);
 }
 
 }  // namespace larder::LARDER_CUDA_NAMESPACE

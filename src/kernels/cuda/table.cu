@@ -23,6 +23,7 @@ const KernelTable kTable = {
     .attention = nullptr,
     .merge_attention = nullptr,
     .attention_batch = attention_batch,
+    .matmul_group = matmul_group,
     .first_of_best = first_of_best,
 };
 
