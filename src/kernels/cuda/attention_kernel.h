@@ -127,8 +127,13 @@ void launch_attention(const Work& work) {
                              (args.kv.head_dim + kChunkDims - 1) / kChunkDims};
   const dim3 grid(static_cast<unsigned>(args.sharing.num_pieces),
                   static_cast<unsigned>(args.kv.num_kv_heads));
-  launch_with_shared(attention_kernel<Keys, Values>, grid, kThreads, sizes.total_bytes(), work,
-                     sizes);
+  static int allowed_bytes = 0;  // of this kernel
+  const int shared_bytes = sizes.total_bytes();
+  if (shared_bytes > allowed_bytes) {
+    allow_shared(attention_kernel<Keys, Values>, shared_bytes);
+    allowed_bytes = shared_bytes;
+  }
+  launch_with_shared(attention_kernel<Keys, Values>, grid, kThreads, shared_bytes, work, sizes);
 }
 
 template <class Keys>

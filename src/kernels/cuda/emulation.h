@@ -79,10 +79,13 @@ void launch(void (*kernel)(Params...), dim3 grid, int num_threads, const Args&..
         emulator::run_block(num_threads, body, &call);
 }
 
-template <class... Params, class... Args>
-void launch_with_shared(void (*kernel)(Params...), dim3 grid, int num_threads, int shared_bytes,
-                        const Args&... args) {
+template <class... Params>
+void allow_shared(void (*)(Params...), int shared_bytes) {
   require(shared_bytes <= emulator::kMostShared, "as much shared memory as a GPU has");
+}
+template <class... Params, class... Args>
+void launch_with_shared(void (*kernel)(Params...), dim3 grid, int num_threads, int,
+                        const Args&... args) {
   launch(kernel, grid, num_threads, args...);
 }
 

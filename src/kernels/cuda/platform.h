@@ -39,6 +39,13 @@ void require_launched(int error);
 // Whether kernels overlap: unless LARDER_CUDA_OVERLAP is 0.
 bool kernels_overlap();
 
+// Once before a kernel is started with more than 48 KiB of shared memory.
+template <class... Params>
+void allow_shared(void (*kernel)(Params...), int shared_bytes) {
+  require_launched(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                        shared_bytes));
+}
+
 // Starts a kernel with shared_bytes of shared memory, which LARDER_SHARED_BYTES names, behind what
 // the thread has started before. It begins while the one before it ends (programmatic dependent
 // launch): nothing that others write is touched before wait_for_kernels_before().
@@ -46,11 +53,6 @@ template <class... Params, class... Args>
 void launch_with_shared(void (*kernel)(Params...), dim3 grid, int num_threads, int shared_bytes,
                         const Args&... args) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
-  constexpr int kWithoutAsking = 48 << 10;
-  if (shared_bytes > kWithoutAsking)
-    require(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 shared_bytes) == cudaSuccess,
-            "shared memory for a kernel");
   cudaLaunchAttribute overlap = {};
   overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   overlap.val.programmaticStreamSerializationAllowed = 1;

@@ -58,8 +58,7 @@ auto group_of(const ProductList& list, const ProductOf& product_of) {
     return product_of(args, list.panel_begin, std::min(list.panel_end, args.w->num_panels()));
   };
   static_assert(kMostProducts == 3);
-  return ProductGroup<decltype(product(0))>{{product(0), product(1), product(2)},
-                                            {}};
+  return ProductGroup<decltype(product(0))>{{product(0), product(1), product(2)}, {}};
 }
 
 // Those of the panels up to panel_end; a tile may reach beyond.
