@@ -56,6 +56,9 @@ struct Block {
   int num_threads = 0;
   int num_running = 0;
   int num_waited = 0;  // for the kernels before
+  // Every other block runs its last thread first: what one thread writes and another reads without a
+  // barrier between is read too early in one of the two orders.
+  bool is_backwards = true;
   int current = 0;
   int num_come = 0;  // to the block's barrier
   std::uint64_t generation = 0;
@@ -125,6 +128,7 @@ void run_block(int num_threads, void (*body)(void*), void* context) {
   b.num_threads = b.num_running = num_threads;
   b.num_come = 0;
   b.num_waited = 0;
+  b.is_backwards = !b.is_backwards;
   for (int i = 0; i < num_threads; ++i) {
     Fiber& fiber = *b.fibers[static_cast<std::size_t>(i)];
     fiber.ended = false;
@@ -134,7 +138,8 @@ void run_block(int num_threads, void (*body)(void*), void* context) {
   }
   while (b.num_running > 0) {
     bool has_moved = false;
-    for (b.current = 0; b.current < num_threads; ++b.current) {
+    for (int turn = 0; turn < num_threads; ++turn) {
+      b.current = b.is_backwards ? num_threads - 1 - turn : turn;
       Fiber& fiber = *b.fibers[static_cast<std::size_t>(b.current)];
       if (fiber.ended) continue;
       if (fiber.waits_for != nullptr && *fiber.waits_for == fiber.waited_at) continue;

@@ -1,7 +1,7 @@
 // A GPU played by the host, for the tests: kernels compiled as plain C++. Blocks run one after the
-// other; the threads of a block are fibers that take turns at barriers and warp exchanges. It finds
-// errors of arithmetic, of indices and of missing barriers' deadlocks, not races, and says nothing
-// about speed.
+// other; the threads of a block are fibers that take turns at barriers and warp exchanges, in every
+// other block the last one first. It finds errors of arithmetic, of indices and of barriers, also most
+// missing ones, not races between blocks, and says nothing about speed.
 //
 // Thread: one at a time.
 #pragma once
