@@ -43,6 +43,9 @@ float logit_of(float weight, const WeightArgs& args) {
 // What is not a number weighs nothing, and has no place in an order.
 float comparable(float logit) { return std::isnan(logit) ? -kInfinity : logit; }
 
+bool is_greedy(const SamplingParams& params) {
+  return params.temperature < kGreedyBelow || params.top_k == 1;
+}
 bool penalizes(const SamplingParams& params) {
   return params.repetition_penalty != 1 || params.frequency_penalty != 0 ||
          params.presence_penalty != 0;
@@ -73,8 +76,7 @@ Sampler::Sampler(int vocab_size)
 }
 
 bool Sampler::takes_first_of_best(const SamplingParams& params, std::size_t num_output) {
-  return (params.temperature < kGreedyBelow || params.top_k == 1) && params.num_logprobs < 0 &&
-         !changes_logits(params, num_output);
+  return is_greedy(params) && params.num_logprobs < 0 && !changes_logits(params, num_output);
 }
 
 OutputToken Sampler::sample(std::span<const float> logits, std::span<const float> maxima,
@@ -169,8 +171,7 @@ void Sampler::penalize(const SampleContext& context) {
 
 TokenId Sampler::draw(std::span<const float> logits, float best, const SampleContext& context) {
   const SamplingParams& params = context.params;
-  if (params.temperature < kGreedyBelow || params.top_k == 1 || !std::isfinite(best))
-    return first_of_best(logits, best);
+  if (is_greedy(params) || !std::isfinite(best)) return first_of_best(logits, best);
   const double uniform = uniform_of(context.seed, context.choice, context.output.size());
   const WeightArgs args{.best = best, .scale = 1.0f / params.temperature};
   const int vocab_size = static_cast<int>(logits.size());

@@ -3,8 +3,8 @@
 // gpu_test [--tests | --bench | --step] [--filter BEGIN] [--quick]
 // gpu_test --list   the tests' suites
 //
-// --step: of the benchmark, what a step's launches cost. --filter: tests whose names, SUITE.TEST, begin so. --quick: the benchmark in small sizes, for a
-// device that is emulated.
+// --step: of the benchmark, what a step's launches cost. --filter: tests whose names, SUITE.TEST,
+// begin so. --quick: the benchmark in small sizes, for a device that is emulated.
 #include <gtest/gtest.h>
 
 #include <cstdio>

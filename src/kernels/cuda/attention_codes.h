@@ -1,8 +1,8 @@
 // Keys and values in codes, multiplied as they are stored (kv_type.h), for attention_kernel().
 //
 // Queries, and softmax weights times the scales of values, are rounded to 16 bits as on the CPU, which
-// are a signed and an unsigned byte: value = 256 high + low. Tensor cores add exact integers over a group of dimensions or the
-// warp's keys, which are scaled in FP32.
+// are a signed and an unsigned byte: value = 256 high + low. Tensor cores add exact integers over a
+// group of dimensions or the warp's keys, which are scaled in FP32.
 #pragma once
 
 #include "kernels/cuda/attention_warp.h"
@@ -27,9 +27,7 @@ struct WordScale {
   }
   LARDER_MEMBER int word(float value) const { return nearest_int(value * inverse); }
 };
-LARDER_DEVICE std::uint32_t word_at(const std::byte* at, int offset_bytes) {
-  return *reinterpret_cast<const std::uint32_t*>(at + offset_bytes);
-}
+
 LARDER_DEVICE Words4 words_at(const std::byte* at, int offset_bytes) {
   return *reinterpret_cast<const Words4*>(at + offset_bytes);
 }
@@ -78,9 +76,9 @@ struct StepCodes {
 template <KvType kKey>
 struct CodeKeys {
   static constexpr bool kIsInt8 = kKey == KvType::kInt8;
-  static constexpr int kPartBytes = 32 * 16;  // 16 a lane
+  static constexpr int kPartBytes = kOperandWords * 16;
 
-  // Operands are [steps][high and low bytes][32 lanes]; then [rows][groups] what takes the offset of
+  // Operands are [steps][high and low bytes]; then [rows][groups] what takes the offset of
   // kInt4's codes off a group's sum.
   static LARDER_HOST_AND_DEVICE int starts_offset(const Work& work) {
     return work.parts.key_step[work.parts.num_key_groups] * 2 * kPartBytes;
@@ -116,7 +114,6 @@ struct CodeKeys {
                                : 128 * sum_of_words - 255 * sum_of_words / 2;
   }
 
-  // A warp takes a row at a time.
   static LARDER_MEMBER void load_queries(const Work& work, const Tile& tile,
                                          const SharedSizes& sizes, const Shared& shared) {
     const CodeParts& parts = work.parts;
@@ -125,11 +122,8 @@ struct CodeKeys {
     for (int i = thread_index(); i < sizes.num_sets * sizes.set_bytes / 16; i += kThreads)
       all[i] = Words4{};  // where a group ends within a step, zeros follow
     sync_block();
-    for (int i = thread_index() / 32; i < sizes.num_sets * kTileRows; i += kWarps) {
-      const int r = i % kTileRows;
-      const int set = i / kTileRows;
+    for_queries(work, tile, sizes, [&](const RowQuery& query, int set, int r) {
       unsigned char* queries = shared.queries + set * sizes.set_bytes;
-      const RowQuery query(work, tile, set, r);
       const WordScale word_scale(query.peak());
       if (lane == 0) shared.scales[set * kTileRows + r] = word_scale.scale;
       for (int group = 0; group < parts.num_key_groups; ++group) {
@@ -149,7 +143,7 @@ struct CodeKeys {
         auto* starts = reinterpret_cast<int*>(queries + starts_offset(work));
         if (lane == 0) starts[r * parts.num_key_groups + group] = start_of(work, group, sum);
       }
-    }
+    });
   }
 
   // keys: where the head's part of the lane's block begins.
@@ -225,7 +219,7 @@ struct CodeKeys {
       LARDER_NO_UNROLL
       for (int step = first_step; step < parts.key_step[group + 1]; ++step) {
         const StepCodes codes = load(work, own.loaded, group, step - first_step, lane);
-        add_step(queries + step * 2 * 32, codes, sums);
+        add_step(queries + step * 2 * kOperandWords, codes, sums);
       }
       if (own.scored == nullptr) continue;
       const Scales scales(own.scored + parts.key_scale_offset, group);
@@ -243,11 +237,7 @@ struct CodeKeys {
                                      int (&sums)[8][kRowHalves * 2]) {
     std::uint32_t q[2][4];
     LARDER_UNROLL
-    for (int part = 0; part < 2; ++part) {
-      const Words4 four = queries[part * 32];
-      LARDER_UNROLL
-      for (int i = 0; i < 4; ++i) q[part][i] = static_cast<std::uint32_t>(four.word[i]);
-    }
+    for (int part = 0; part < 2; ++part) load_operand(queries + part * kOperandWords, q[part]);
     sync_warp();  // conditions above may have parted it, and tensor cores take it whole
     LARDER_UNROLL
     for (int j = 0; j < 8; ++j) {
@@ -300,8 +290,6 @@ struct CodeValues {
     for (int quad = 0; quad < kCodeQuads; ++quad) words.vector[quad] = words_at(at, quad * kCodeVector);
     return words;
   }
-
-  LARDER_MEMBER void begin_chunk() {}
 
   // The rows' weights times the scales of a group of dimensions, in 16 bits.
   LARDER_MEMBER void begin_group(const Work& work, const WarpKeys& own, int group) {
@@ -394,8 +382,7 @@ struct CodeValues {
     for (int h = 0; h < kRowHalves; ++h)
       LARDER_UNROLL
       for (int i = 0; i < 2; ++i)
-        *reinterpret_cast<Floats4*>(weighted + (h * 8 + lane.group) * kPaddedDims +
-                                    step * kUnitDims + lane.member * 8 + i * 4) = sums[h][i];
+        put_sums(weighted, lane, h, step * kUnitDims + lane.member * 8 + i * 4, sums[h][i]);
   }
 };
 

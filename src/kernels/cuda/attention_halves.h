@@ -15,17 +15,15 @@ constexpr int kParts = kType == KvType::kF16 ? 2 : 3;
 // Two numbers, each as the sum of kParts.
 template <KvType kType>
 LARDER_DEVICE void part_pair(float a, float b, std::uint32_t (&parts)[kParts<kType>]) {
-  LARDER_UNROLL
-  for (std::uint32_t& part : parts) {
-    if constexpr (kType == KvType::kF16) {
+  if constexpr (kType == KvType::kF16) {
+    LARDER_UNROLL
+    for (std::uint32_t& part : parts) {
       part = half_pair(a, b);
       a -= half_value(static_cast<std::uint16_t>(part));
       b -= half_value(static_cast<std::uint16_t>(part >> 16));
-    } else {
-      part = bf16_pair(a, b);
-      a -= as_float(part << 16);
-      b -= as_float(part & 0xFFFF0000U);
     }
+  } else {
+    bf16_parts(a, b, parts);
   }
 }
 
@@ -59,37 +57,33 @@ template <KvType kKey>
 struct HalfKeys {
   static constexpr int kNumParts = kParts<kKey>;
   static constexpr int kStepDims = 16;
-  static constexpr int kPartWords = 32;  // of 16 bytes, one a lane
 
-  // Operands are [steps][parts][32 lanes].
-  static int set_bytes(const Work& work) {
-    return (work.args.kv.head_dim + kStepDims - 1) / kStepDims * kNumParts * kPartWords * 16;
+  static LARDER_HOST_AND_DEVICE int num_steps(const Work& work) {
+    return (work.args.kv.head_dim + kStepDims - 1) / kStepDims;
   }
+  // Operands are [steps][parts].
+  static int set_bytes(const Work& work) { return num_steps(work) * kNumParts * kOperandWords * 16; }
 
-  // A warp takes a row at a time. A lane of scores has dimensions member, member + 4, member + 8 and
-  // member + 12 of a step, the latter two in words 2 and 3.
+  // A lane of scores has dimensions member, member + 4, member + 8 and member + 12 of a step, the latter
+  // two in words 2 and 3.
   static LARDER_MEMBER void load_queries(const Work& work, const Tile& tile,
                                          const SharedSizes& sizes, const Shared& shared) {
     const int lane = thread_index() % 32;
-    const int num_steps = (work.args.kv.head_dim + kStepDims - 1) / kStepDims;
-    for (int i = thread_index() / 32; i < sizes.num_sets * kTileRows; i += kWarps) {
-      const int r = i % kTileRows;
-      const int set = i / kTileRows;
-      const RowQuery query(work, tile, set, r);
+    for_queries(work, tile, sizes, [&](const RowQuery& query, int set, int r) {
       const RowScale scale(query.peak());
       if (lane == 0) shared.scales[set * kTileRows + r] = scale.back;
-      for (int pair = lane; pair < num_steps * 8; pair += 32) {
+      for (int pair = lane; pair < num_steps(work) * 8; pair += 32) {
         const int upper = pair / 4 % 2;
         const int d = pair / 8 * kStepDims + upper * 8 + pair % 4;
         std::uint32_t parts[kNumParts];
         part_pair<kKey>(query.at(d) * scale.there, query.at(d + 4) * scale.there, parts);
         auto* words = reinterpret_cast<Words4*>(shared.queries + set * sizes.set_bytes) +
-                      pair / 8 * kNumParts * kPartWords + r % 8 * 4 + pair % 4;
+                      pair / 8 * kNumParts * kOperandWords + r % 8 * 4 + pair % 4;
         LARDER_UNROLL
         for (int part = 0; part < kNumParts; ++part)
-          words[part * kPartWords].word[upper * 2 + r / 8] = static_cast<int>(parts[part]);
+          words[part * kOperandWords].word[upper * 2 + r / 8] = static_cast<int>(parts[part]);
       }
-    }
+    });
   }
 
   // Eight keys of a block for each of the lane's four dimensions.
@@ -109,21 +103,18 @@ struct HalfKeys {
   static LARDER_MEMBER void score(const Work& work, const SetKeys& own, MmaLane lane,
                                   LaneScores& scores) {
     const int dim = work.args.kv.head_dim;
-    const int num_steps = (dim + kStepDims - 1) / kStepDims;
+    const int end = num_steps(work);
     const auto* queries = reinterpret_cast<const Words4*>(own.queries) + thread_index() % 32;
     const std::byte* keys = own.loaded != nullptr ? own.loaded + lane.group % 2 * 16 : nullptr;
     LaneWords next = load(keys, dim, 0, lane);
     LARDER_NO_UNROLL
-    for (int step = 0; step < num_steps; ++step) {
+    for (int step = 0; step < end; ++step) {
       const LaneWords words = next;
-      if (step + 1 < num_steps) next = load(keys, dim, step + 1, lane);
+      if (step + 1 < end) next = load(keys, dim, step + 1, lane);
       std::uint32_t q[kNumParts][4];
       LARDER_UNROLL
-      for (int part = 0; part < kNumParts; ++part) {
-        const Words4 four = queries[(step * kNumParts + part) * kPartWords];
-        LARDER_UNROLL
-        for (int i = 0; i < 4; ++i) q[part][i] = static_cast<std::uint32_t>(four.word[i]);
-      }
+      for (int part = 0; part < kNumParts; ++part)
+        load_operand(queries + (step * kNumParts + part) * kOperandWords, q[part]);
       sync_warp();
       LARDER_UNROLL
       for (int part = kNumParts - 1; part >= 0; --part)  // the small ones first
@@ -179,15 +170,14 @@ struct HalfValues {
     return words;
   }
 
-  LARDER_MEMBER void begin_chunk() {
-    LARDER_UNROLL
-    for (int h = 0; h < kRowHalves; ++h)
-      LARDER_UNROLL
-      for (int j = 0; j < 8; ++j) sums[h][j][0] = sums[h][j][1] = 0;
-  }
-  // Writes the chunk's sums to weighted with its last step.
+  // Begins the chunk's sums with its first step, writes them to weighted with its last.
   LARDER_MEMBER void add(const Work&, const WarpKeys&, MmaLane lane, int, int step,
                          const LaneWords& words, float* weighted) {
+    if (step == 0) {
+      LARDER_UNROLL
+      for (int j = 0; j < 8; ++j)
+        sums[0][j][0] = sums[0][j][1] = sums[1][j][0] = sums[1][j][1] = 0;
+    }
     LARDER_UNROLL
     for (int part = kNumParts - 1; part >= 0; --part) {
       const std::uint32_t a[4] = {weights[part][0][step * 2], weights[part][1][step * 2],
@@ -203,8 +193,7 @@ struct HalfValues {
         Floats4 four;
         LARDER_UNROLL
         for (int j = 0; j < 4; ++j) four.value[j] = sums[h][i % 2 * 4 + j][i / 2];
-        float* to = weighted + (h * 8 + lane.group) * kPaddedDims + lane.member * 16 + i * 4;
-        *reinterpret_cast<Floats4*>(to) = four;
+        put_sums(weighted, lane, h, lane.member * 16 + i * 4, four);
       }
   }
 };

@@ -24,18 +24,16 @@ LARDER_DEVICE void run_split(const Work& work, const Tile& tile, int split, bool
   const int warp = thread_index() / 32;
   const int dim = work.args.kv.head_dim;
   const WarpKeys own(work, tile, split, lane);
+  float* maxima = shared.maxima + warp * kTileRows;
+  float* sums = shared.sums + warp * kTileRows;
   LaneScores scores = {};
-  if (own.any) score_keys<Keys>(work, own, sizes, shared, sight, lane, scores);
   LaneWords next = {};  // of the values: they come while the softmax is computed, and so on
-  if (own.any) next = Values::load(work, own, lane, 0);
   if (own.any) {
-    weigh(scores, lane, shared.maxima + warp * kTileRows, shared.sums + warp * kTileRows);
-  } else if (lane.member == 0) {
-    LARDER_UNROLL
-    for (int h = 0; h < kRowHalves; ++h) {
-      shared.maxima[warp * kTileRows + h * 8 + lane.group] = kNothing;
-      shared.sums[warp * kTileRows + h * 8 + lane.group] = 0;
-    }
+    score_keys<Keys>(work, own, sizes, shared, sight, lane, scores);
+    next = Values::load(work, own, lane, 0);
+    weigh(scores, lane, maxima, sums);
+  } else {
+    weigh_nothing(lane, maxima, sums);
   }
   Values values(scores);
   sync_block();
@@ -50,7 +48,6 @@ LARDER_DEVICE void run_split(const Work& work, const Tile& tile, int split, bool
   LARDER_NO_UNROLL
   for (int chunk = 0; chunk < sizes.num_chunks; ++chunk) {
     if (own.any) {
-      values.begin_chunk();
       LARDER_UNROLL
       for (int step = 0; step < Values::kChunkSteps; ++step) {
         const LaneWords words = next;

@@ -40,6 +40,14 @@ struct LaneWords {
   Words4 vector[4];
 };
 
+// A left operand in shared memory is 16 bytes for each lane of a warp.
+constexpr int kOperandWords = 32;
+LARDER_DEVICE void load_operand(const Words4* lane, std::uint32_t (&operand)[4]) {
+  const Words4 four = *lane;
+  LARDER_UNROLL
+  for (int i = 0; i < 4; ++i) operand[i] = static_cast<std::uint32_t>(four.word[i]);
+}
+
 // What a block keeps in shared memory; the sizes depend on the call.
 struct SharedSizes {
   int num_sets;   // of queries: a second one for the sinks
@@ -92,6 +100,17 @@ struct RowQuery {
     return warp_max(largest);
   }
 };
+
+// load(query, set, r): all queries, a warp one at a time.
+template <class Load>
+LARDER_DEVICE void for_queries(const Work& work, const Tile& tile, const SharedSizes& sizes,
+                               const Load& load) {
+  for (int i = thread_index() / 32; i < sizes.num_sets * kTileRows; i += kWarps) {
+    const int set = i / kTileRows;
+    const int r = i % kTileRows;
+    load(RowQuery(work, tile, set, r), set, r);
+  }
+}
 
 // What a lane sees: of rows `group` and `group` + 8.
 struct LaneSight {
@@ -196,6 +215,21 @@ LARDER_DEVICE void weigh(LaneScores& scores, MmaLane lane, float* maxima, float*
       sums[h * 8 + lane.group] = sum;
     }
   }
+}
+
+// The same of a warp that sees nothing.
+LARDER_DEVICE void weigh_nothing(MmaLane lane, float* maxima, float* sums) {
+  if (lane.member != 0) return;
+  LARDER_UNROLL
+  for (int h = 0; h < kRowHalves; ++h) {
+    maxima[h * 8 + lane.group] = kNothing;
+    sums[h * 8 + lane.group] = 0;
+  }
+}
+
+// Four of the warp's weighted sums of a chunk, from dimension d of it on.
+LARDER_DEVICE void put_sums(float* weighted, MmaLane lane, int h, int d, const Floats4& sums) {
+  *reinterpret_cast<Floats4*>(weighted + (h * 8 + lane.group) * kPaddedDims + d) = sums;
 }
 
 // A row's partials of a split become one, and then its total: the threads of a row do this together.

@@ -38,19 +38,11 @@ LARDER_DEVICE int lane_piece(MmaLane lane) { return lane.member * 8 + lane.group
 
 // sums += a slab's products; x: columns 4 member to 4 member + 3 of row `group`, as kParts numbers.
 template <int kParts>
-LARDER_DEVICE void add_slab(const SlabWords& words, Floats4 x,
+LARDER_DEVICE void add_slab(const SlabWords& words, const Floats4& x,
                             float (&sums)[kLaneOutputs][kLaneRows]) {
   std::uint32_t low[kParts], high[kParts];
-  LARDER_UNROLL
-  for (int part = 0; part < kParts; ++part) {
-    low[part] = bf16_pair(x.value[0], x.value[1]);
-    high[part] = bf16_pair(x.value[2], x.value[3]);
-    LARDER_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      const std::uint32_t pair = i < 2 ? low[part] : high[part];
-      x.value[i] -= as_float(i % 2 == 0 ? pair << 16 : pair & 0xFFFF0000U);
-    }
-  }
+  bf16_parts(x.value[0], x.value[1], low);
+  bf16_parts(x.value[2], x.value[3], high);
   LARDER_UNROLL
   for (int i = 0; i < kLaneOutputs; i += 2) {
     std::uint32_t weights[4];
@@ -92,11 +84,10 @@ struct SegmentWords {
 
 template <int kRows, int kParts>
 LARDER_KERNEL_OF(FewRowsOf<kRows>::kThreads) few_rows_kernel(LARDER_PARAM ProductGroup<Product> group) {
-  const int which = group.which();
-  const Product& product = group.of[which];
+  const Product& product = group.product();
   constexpr int kTiles = (kRows + kMmaRows - 1) / kMmaRows;
   const MmaLane lane = mma_lane();
-  const int first_panel = product.panel_begin + group.block(which) * kWarpPanels;
+  const int first_panel = group.first_panel(kWarpPanels);
   const int first_row = static_cast<int>(blockIdx.y) * kRows;
   if (first_row >= product.outputs.num_rows) return wait_for_kernels_before();
   const Words4* panel = product.panel(first_panel + lane_panel(lane));
@@ -189,10 +180,9 @@ template <int kParts>
 LARDER_KERNEL_OF(kTileThreads) many_rows_kernel(LARDER_PARAM ProductGroup<Product> group) {
   LARDER_SHARED Step steps[kBuffers];
   wait_for_kernels_before();
-  const int which = group.which();
-  const Product& product = group.of[which];
+  const Product& product = group.product();
   const MmaLane lane = mma_lane();
-  const int first_panel = product.panel_begin + group.block(which) * kTilePanels;
+  const int first_panel = group.first_panel(kTilePanels);
   const int first_row = static_cast<int>(blockIdx.y) * kTileRows;
   if (first_row >= product.outputs.num_rows) return;
   const int num_slabs = product.num_slabs();
@@ -221,16 +211,21 @@ LARDER_KERNEL_OF(kTileThreads) many_rows_kernel(LARDER_PARAM ProductGroup<Produc
 }
 
 template <int kRows, int kParts>
-void launch_few(const ProductGroup<Product>& group, int count) {
-  launch_few_rows<FewRowsOf<kRows>>(few_rows_kernel<kRows, kParts>, group, count);
+void launch_few(const ProductGroup<Product>& group) {
+  launch_few_rows<FewRowsOf<kRows>>(few_rows_kernel<kRows, kParts>, group);
 }
 template <int kParts>
-void launch_rows(const ProductGroup<Product>& group, int count) {
-  const int rows = group.of[0].outputs.num_rows;
-  if (rows == 1) return launch_few<1, kParts>(group, count);
-  if (rows <= kMmaRows) return launch_few<kMmaRows, kParts>(group, count);
-  if (rows <= kMostFewRows) return launch_few<kMostFewRows, kParts>(group, count);
-  launch_tiles(many_rows_kernel<kParts>, kTileThreads, group, count);
+void launch_rows(const ProductGroup<Product>& group) {
+  switch (row_count(group.of[0].outputs.num_rows)) {
+    case RowCount::kOne:
+      return launch_few<1, kParts>(group);
+    case RowCount::kUpTo8:
+      return launch_few<8, kParts>(group);
+    case RowCount::kUpTo16:
+      return launch_few<16, kParts>(group);
+    case RowCount::kMany:
+      return launch_tiles(many_rows_kernel<kParts>, kTileThreads, group);
+  }
 }
 
 }  // namespace
@@ -239,8 +234,7 @@ void matmul_bf16(const ProductList& products) {
   const auto group = group_of(products, [](const MatmulArgs& args, int begin, int end) {
     return Product{float_product(args, begin, end)};
   });
-  products.of[0]->rounds_to_bf16 ? launch_rows<1>(group, products.count)
-                                 : launch_rows<3>(group, products.count);
+  products.of[0]->rounds_to_bf16 ? launch_rows<1>(group) : launch_rows<3>(group);
 }
 
 }  // namespace larder::LARDER_CUDA_NAMESPACE

@@ -52,11 +52,10 @@ template <class Format, int kRows>
 LARDER_KERNEL_OF((FewRowsOf<Format, kRows>::kThreads)) few_rows_kernel(LARDER_PARAM ProductGroup<FloatProduct> group) {
   using Shape = FewRowsOf<Format, kRows>;
   wait_for_kernels_before();
-  const int which = group.which();
-  const FloatProduct& product = group.of[which];
+  const FloatProduct& product = group.product();
   constexpr int kOutputs = Format::kLoadOutputs;
   constexpr int kCols = Format::kLoadCols;
-  const int panel_index = product.panel_begin + group.block(which);
+  const int panel_index = group.first_panel(1);
   const int first_row = static_cast<int>(blockIdx.y) * kRows;
   if (first_row >= product.outputs.num_rows) return;
   const std::byte* panel = product.w.data + panel_index * product.w.panel_stride_bytes;
@@ -175,9 +174,8 @@ template <class Format>
 LARDER_KERNEL_OF(kTileThreads) many_rows_kernel(LARDER_PARAM ProductGroup<FloatProduct> group) {
   LARDER_SHARED Staged staged;
   wait_for_kernels_before();
-  const int which = group.which();
-  const FloatProduct& product = group.of[which];
-  const int panel = product.panel_begin + group.block(which) * kTilePanels;
+  const FloatProduct& product = group.product();
+  const int panel = group.first_panel(kTilePanels);
   const int row = static_cast<int>(blockIdx.y) * kTileRows;
   if (row >= product.outputs.num_rows) return;
   const int num_cols = product.w.num_cols;
@@ -205,13 +203,16 @@ LARDER_KERNEL_OF(kTileThreads) many_rows_kernel(LARDER_PARAM ProductGroup<FloatP
 }
 
 template <class Format>
-void launch_rows(const ProductGroup<FloatProduct>& group, int count) {
-  const int rows = group.of[0].outputs.num_rows;
-  if (rows == 1)
-    return launch_few_rows<FewRowsOf<Format, 1>>(few_rows_kernel<Format, 1>, group, count);
-  if (rows <= kMostFewRows)
-    return launch_few_rows<FewRowsOf<Format, 8>>(few_rows_kernel<Format, 8>, group, count);
-  launch_tiles(many_rows_kernel<Format>, kTileThreads, group, count);
+void launch_rows(const ProductGroup<FloatProduct>& group) {
+  switch (row_count(group.of[0].outputs.num_rows)) {
+    case RowCount::kOne:
+      return launch_few_rows<FewRowsOf<Format, 1>>(few_rows_kernel<Format, 1>, group);
+    case RowCount::kUpTo8:
+    case RowCount::kUpTo16:
+      return launch_few_rows<FewRowsOf<Format, 8>>(few_rows_kernel<Format, 8>, group);
+    case RowCount::kMany:
+      return launch_tiles(many_rows_kernel<Format>, kTileThreads, group);
+  }
 }
 
 }  // namespace
@@ -220,7 +221,7 @@ void matmul_float(const ProductList& products) {
   const auto group = group_of(products, float_product);
   with_format(*products.of[0]->w, [&]<class Format>() {
     if constexpr (!std::is_same_v<Format, ValueFormat<PackedFormat::kBF16>>)
-      launch_rows<Format>(group, products.count);
+      launch_rows<Format>(group);
   });
 }
 

@@ -106,10 +106,9 @@ struct SegmentSums {
 template <class Format, int kTiles, int kRows>
 LARDER_KERNEL_OF((FewRowsOf<kTiles, kRows>::kThreads)) few_rows_kernel(LARDER_PARAM ProductGroup<Product> group) {
   using Shape = FewRowsOf<kTiles, kRows>;
-  const int which = group.which();
-  const Product& product = group.of[which];
+  const Product& product = group.product();
   const MmaLane lane = mma_lane();
-  const int first_panel = product.panel_begin + group.block(which) * kWarpPanels;
+  const int first_panel = group.first_panel(kWarpPanels);
   const int first_row = static_cast<int>(blockIdx.y) * Shape::kRows;
   if (first_row >= product.outputs.num_rows) return wait_for_kernels_before();
   const std::byte* panel = product.panel(first_panel + lane_panel(lane));
@@ -262,10 +261,9 @@ template <class Format>
 LARDER_KERNEL_OF(kTileThreads) many_rows_kernel(LARDER_PARAM ProductGroup<Product> group) {
   LARDER_SHARED Step<Format> steps[kBuffers];
   wait_for_kernels_before();
-  const int which = group.which();
-  const Product& product = group.of[which];
+  const Product& product = group.product();
   const MmaLane lane = mma_lane();
-  const int panel = product.panel_begin + group.block(which) * kTilePanels;
+  const int panel = group.first_panel(kTilePanels);
   const int row = static_cast<int>(blockIdx.y) * kTileRows;
   if (row >= product.outputs.num_rows) return;
   const int num_units = product.num_units();
@@ -283,32 +281,17 @@ LARDER_KERNEL_OF(kTileThreads) many_rows_kernel(LARDER_PARAM ProductGroup<Produc
 }
 
 template <class Format>
-void launch_rows(const ProductGroup<Product>& group, int count) {
-  const int rows = group.of[0].outputs.num_rows;
-  if (rows == 1)
-    return launch_few_rows<FewRowsOf<1, 1>>(few_rows_kernel<Format, 1, 1>, group, count);
-  if (rows <= kMmaRows)
-    return launch_few_rows<FewRowsOf<1, 2>>(few_rows_kernel<Format, 1, 2>, group, count);
-  if (rows <= kMostFewRows)
-    return launch_few_rows<FewRowsOf<2, 2>>(few_rows_kernel<Format, 2, 2>, group, count);
-  launch_tiles(many_rows_kernel<Format>, kTileThreads, group, count);
-}
-
-// Whether one kernel takes both: its format, and how many rows it is for.
-bool are_of_one_kind(const MatmulArgs& a, const MatmulArgs& b) {
-  const auto size = [](int num_rows) {
-    return num_rows == 1 ? 0 : num_rows <= kMmaRows ? 1 : num_rows <= kMostFewRows ? 2 : 3;
-  };
-  return a.w->format == b.w->format && a.w->has_min == b.w->has_min &&
-         a.w->num_cols == b.w->num_cols && (a.xq != nullptr) == (b.xq != nullptr) &&
-         a.rounds_to_bf16 == b.rounds_to_bf16 && size(a.num_rows) == size(b.num_rows);
-}
-
-void multiply(const ProductList& products) {
-  const MatmulArgs& first = *products.of[0];
-  if (first.xq != nullptr) return matmul_int8(products);
-  if (first.w->format == PackedFormat::kBF16) return matmul_bf16(products);
-  matmul_float(products);
+void launch_rows(const ProductGroup<Product>& group) {
+  switch (row_count(group.of[0].outputs.num_rows)) {
+    case RowCount::kOne:
+      return launch_few_rows<FewRowsOf<1, 1>>(few_rows_kernel<Format, 1, 1>, group);
+    case RowCount::kUpTo8:
+      return launch_few_rows<FewRowsOf<1, 2>>(few_rows_kernel<Format, 1, 2>, group);
+    case RowCount::kUpTo16:
+      return launch_few_rows<FewRowsOf<2, 2>>(few_rows_kernel<Format, 2, 2>, group);
+    case RowCount::kMany:
+      return launch_tiles(many_rows_kernel<Format>, kTileThreads, group);
+  }
 }
 
 }  // namespace
@@ -317,30 +300,8 @@ void matmul_int8(const ProductList& products) {
   const auto group = group_of(products, [](const MatmulArgs& args, int begin, int end) {
     return Product{*args.w, *args.xq, outputs_of(args, end), begin, end};
   });
-  with_code_format<CodeFormat>(*products.of[0]->w, [&]<class Format>() {
-    launch_rows<Format>(group, products.count);
-  });
-}
-
-void matmul(const MatmulArgs& args, int panel_begin, int panel_end) {
-  if (args.num_rows == 0 || panel_begin == panel_end) return;
-  multiply({{&args}, 1, panel_begin, panel_end});
-}
-
-void matmul_group(const MatmulArgs* products, int count) {
-  require(count <= kMostProducts, "a few products");
-  bool is_done[kMostProducts] = {};
-  for (int i = 0; i < count; ++i) {
-    if (is_done[i] || products[i].num_rows == 0) continue;
-    ProductList list = {{}, 0, 0, products[i].w->num_panels()};
-    for (int j = i; j < count; ++j) {
-      if (is_done[j] || !are_of_one_kind(products[i], products[j])) continue;
-      is_done[j] = true;
-      list.of[list.count++] = &products[j];
-      list.panel_end = std::max(list.panel_end, products[j].w->num_panels());
-    }
-    multiply(list);
-  }
+  with_code_format<CodeFormat>(*products.of[0]->w,
+                               [&]<class Format>() { launch_rows<Format>(group); });
 }
 
 }  // namespace larder::LARDER_CUDA_NAMESPACE

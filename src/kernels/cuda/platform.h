@@ -138,10 +138,8 @@ LARDER_DEVICE int min_of(int a, int b) { return a < b ? a : b; }
 LARDER_DEVICE int max_of(int a, int b) { return a > b ? a : b; }
 
 LARDER_DEVICE float bf16_value(std::uint16_t bits) { return as_float(std::uint32_t{bits} << 16); }
-// To the nearest, ties to even; no NaN comes here.
 LARDER_DEVICE std::uint16_t bf16_bits(float value) {
-  const std::uint32_t bits = as_bits(value);
-  return static_cast<std::uint16_t>((bits + 0x7FFFU + (bits >> 16 & 1U)) >> 16);
+  return static_cast<std::uint16_t>(bf16_pair(value, 0));
 }
 
 // 16 bytes, loaded at once.

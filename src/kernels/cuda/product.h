@@ -18,6 +18,13 @@ inline constexpr int kUnitCols = 32;  // that are taken together
 inline constexpr int kSegmentUnits = kSegmentCols / kUnitCols;
 
 inline constexpr int kMostFewRows = 16;  // beyond these, tiles
+// What a kernel for few rows may be made for.
+enum class RowCount { kOne, kUpTo8, kUpTo16, kMany };
+inline RowCount row_count(int num_rows) {
+  if (num_rows == 1) return RowCount::kOne;
+  if (num_rows <= 8) return RowCount::kUpTo8;
+  return num_rows <= kMostFewRows ? RowCount::kUpTo16 : RowCount::kMany;
+}
 inline constexpr int kTileRows = 64;
 inline constexpr int kTilePanels = 4;
 inline constexpr int kTileOutputs = kTilePanels * kPanelRows;
@@ -36,18 +43,25 @@ struct Outputs {
   }
 };
 
-// Products of one kind in one launch: which one a block works for goes by its place in x.
+// Products of one kind in one launch: which one a block works for goes by its place in x. A product
+// has panel_begin, panel_end, w and outputs.
 template <class Product>
 struct ProductGroup {
   Product of[kMostProducts];
-  int end_block[kMostProducts];  // those past the last product have no blocks
+  int count;
+  int end_block[kMostProducts];  // set at the launch; those past the last product have no blocks
 
+  LARDER_MEMBER const Product& product() const { return of[which()]; }
+  // Of the block, where each has so many.
+  LARDER_MEMBER int first_panel(int num_panels) const {
+    const int before = which() == 0 ? 0 : end_block[which() - 1];
+    return product().panel_begin + (static_cast<int>(blockIdx.x) - before) * num_panels;
+  }
+
+ private:
   LARDER_MEMBER int which() const {
     const int block = static_cast<int>(blockIdx.x);
     return (block >= end_block[0] ? 1 : 0) + (block >= end_block[1] ? 1 : 0);
-  }
-  LARDER_MEMBER int block(int which) const {
-    return static_cast<int>(blockIdx.x) - (which == 0 ? 0 : end_block[which - 1]);
   }
 };
 // product_of(args, panel_begin, panel_end)
@@ -58,7 +72,7 @@ auto group_of(const ProductList& list, const ProductOf& product_of) {
     return product_of(args, list.panel_begin, std::min(list.panel_end, args.w->num_panels()));
   };
   static_assert(kMostProducts == 3);
-  return ProductGroup<decltype(product(0))>{{product(0), product(1), product(2)}, {}};
+  return ProductGroup<decltype(product(0))>{{product(0), product(1), product(2)}, list.count, {}};
 }
 
 // Those of the panels up to panel_end; a tile may reach beyond.
@@ -109,16 +123,15 @@ LARDER_DEVICE void few_rows(const Outputs& outputs, int num_segments, int first_
     outputs.put(first_row + i / Shape::kOutputs, first_output + i % Shape::kOutputs, totals[i]);
 }
 
-// Starts a block for each num_panels panels and num_rows rows of each product. A product has
-// panel_begin, panel_end, w and outputs.
+// Starts a block for each num_panels panels and num_rows rows of each product.
 template <class Product>
-void launch_group(void (*kernel)(ProductGroup<Product>), ProductGroup<Product> group, int count,
+void launch_group(void (*kernel)(ProductGroup<Product>), ProductGroup<Product> group,
                   int num_panels, int num_rows, int num_threads) {
   const auto blocks = [](int whole, int each) { return (whole + each - 1) / each; };
   int columns = 0, rows = 0;
   for (int i = 0; i < kMostProducts; ++i) {
     const Product& product = group.of[i];
-    if (i < count) {
+    if (i < group.count) {
       columns += blocks(product.panel_end - product.panel_begin, num_panels);
       rows = std::max(rows, blocks(product.outputs.num_rows, num_rows));
     }
@@ -130,18 +143,17 @@ void launch_group(void (*kernel)(ProductGroup<Product>), ProductGroup<Product> g
 
 // Of whole warps.
 template <class Shape, class Product>
-void launch_few_rows(void (*kernel)(ProductGroup<Product>), const ProductGroup<Product>& group,
-                     int count) {
+void launch_few_rows(void (*kernel)(ProductGroup<Product>), const ProductGroup<Product>& group) {
   const int segments = (group.of[0].w.num_cols + kSegmentCols - 1) / kSegmentCols;
   const int threads = std::min(segments, Shape::kSlots) * Shape::kSlotThreads;
-  launch_group(kernel, group, count, Shape::kPanels, Shape::kRows, (threads + 31) / 32 * 32);
+  launch_group(kernel, group, Shape::kPanels, Shape::kRows, (threads + 31) / 32 * 32);
 }
 
 // A block for each tile.
 template <class Product>
 void launch_tiles(void (*kernel)(ProductGroup<Product>), int num_threads,
-                  const ProductGroup<Product>& group, int count) {
-  launch_group(kernel, group, count, kTilePanels, kTileRows, num_threads);
+                  const ProductGroup<Product>& group) {
+  launch_group(kernel, group, kTilePanels, kTileRows, num_threads);
 }
 
 }  // namespace larder::LARDER_CUDA_NAMESPACE

@@ -15,49 +15,43 @@ LARDER_DEVICE MmaLane mma_lane() { return {thread_index() % 32 / 4, thread_index
 
 #if defined(__CUDACC__)
 
+#define LARDER_MMA(shape_and_types, constraint, sum0, sum1, sum2, sum3)                            \
+  asm volatile("mma.sync.aligned." shape_and_types                                                  \
+               " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                   \
+               : constraint(sum0), constraint(sum1), constraint(sum2), constraint(sum3)             \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b_low), "r"(b_high))
+
 // sums [16, 8] += a [16, 32] b [32, 8] of signed bytes. A lane has of a row `group` and row
 // `group` + 8 of columns [4 member, + 4), then both of those 16 further; of b rows [4 member, + 4)
 // and those 16 further of column `group`; of sums row `group`, then row `group` + 8, of columns
 // 2 member and 2 member + 1. All lanes of the warp come.
 LARDER_DEVICE void mma_int8(int (&sums)[4], const std::uint32_t (&a)[4], std::uint32_t b_low,
                             std::uint32_t b_high) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-      "{%8, %9}, {%0, %1, %2, %3};"
-      : "+r"(sums[0]), "+r"(sums[1]), "+r"(sums[2]), "+r"(sums[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b_low), "r"(b_high));
+  LARDER_MMA("m16n8k32.row.col.s32.s8.s8.s32", "+r", sums[0], sums[1], sums[2], sums[3]);
 }
 
 // The same where the bytes of a are unsigned.
 LARDER_DEVICE void mma_unsigned(int (&sums)[4], const std::uint32_t (&a)[4], std::uint32_t b_low,
                                 std::uint32_t b_high) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-      "{%8, %9}, {%0, %1, %2, %3};"
-      : "+r"(sums[0]), "+r"(sums[1]), "+r"(sums[2]), "+r"(sums[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b_low), "r"(b_high));
+  LARDER_MMA("m16n8k32.row.col.s32.u8.s8.s32", "+r", sums[0], sums[1], sums[2], sums[3]);
 }
 
 // The same of BF16: a [16, 16], b [16, 8], two numbers a register, columns and rows [2 member, + 2)
 // and those 8 further. A lane's sums of row `group`, then of row `group` + 8.
 LARDER_DEVICE void mma_bf16(float (&sums)[2], float (&lower_sums)[2], const std::uint32_t (&a)[4],
                             std::uint32_t b_low, std::uint32_t b_high) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-      "{%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(sums[0]), "+f"(sums[1]), "+f"(lower_sums[0]), "+f"(lower_sums[1])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b_low), "r"(b_high));
+  LARDER_MMA("m16n8k16.row.col.f32.bf16.bf16.f32", "+f", sums[0], sums[1], lower_sums[0],
+             lower_sums[1]);
 }
 
 // The same of FP16.
 LARDER_DEVICE void mma_half(float (&sums)[2], float (&lower_sums)[2], const std::uint32_t (&a)[4],
                             std::uint32_t b_low, std::uint32_t b_high) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-      "{%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(sums[0]), "+f"(sums[1]), "+f"(lower_sums[0]), "+f"(lower_sums[1])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b_low), "r"(b_high));
+  LARDER_MMA("m16n8k16.row.col.f32.f16.f16.f32", "+f", sums[0], sums[1], lower_sums[0],
+             lower_sums[1]);
 }
+
+#undef LARDER_MMA
 
 // 16 bytes to shared memory, while the thread goes on.
 LARDER_DEVICE void copy_later(void* shared, const void* global) {
@@ -146,5 +140,16 @@ LARDER_DEVICE void wait_for_copies() {
 }
 
 #endif
+
+// Two numbers, each as the sum of kParts BF16 numbers: of three exactly, of one rounded.
+template <int kParts>
+LARDER_DEVICE void bf16_parts(float a, float b, std::uint32_t (&parts)[kParts]) {
+  LARDER_UNROLL
+  for (std::uint32_t& part : parts) {
+    part = bf16_pair(a, b);
+    a -= as_float(part << 16);
+    b -= as_float(part & 0xFFFF0000U);
+  }
+}
 
 }  // namespace larder::LARDER_CUDA_NAMESPACE
