@@ -5,7 +5,8 @@
 namespace larder::LARDER_CUDA_NAMESPACE {
 namespace {
 
-constexpr int kRowThreads = 128;
+constexpr int kRowThreads = 256;
+constexpr int kAtOnce = 4;  // loads of 16 bytes that a thread has under way
 constexpr int kBestThreads = 1024;
 constexpr int kThreads = 256;
 
@@ -22,24 +23,57 @@ void for_each(std::int64_t count, const Function& function) {
   launch(for_each_kernel<Function>, blocks_for(count, kThreads), kThreads, function, count);
 }
 
+// Four columns, past the end `past`.
+LARDER_DEVICE Floats4 four_columns(const float* row, int col, int num_cols, bool aligned, float past) {
+  if (aligned && col + 4 <= num_cols) return *reinterpret_cast<const Floats4*>(row + col);
+  Floats4 four;
+  LARDER_UNROLL
+  for (int j = 0; j < 4; ++j) four.value[j] = col + j < num_cols ? row[col + j] : past;
+  return four;
+}
+
+// Calls function(col, four columns of each row) for a thread's part of the columns, in order. Loads kAtOnce
+// times before it calls.
+template <int kThreadsOfRow, int kRows, class Function>
+LARDER_DEVICE void for_columns(const float* const (&rows)[kRows], int num_cols, bool aligned,
+                               float past, const Function& function) {
+  constexpr int kStride = 4 * kThreadsOfRow;
+  for (int first = thread_index() * 4; first < num_cols; first += kAtOnce * kStride) {
+    Floats4 fours[kAtOnce][kRows];
+    LARDER_UNROLL
+    for (int i = 0; i < kAtOnce; ++i)
+      LARDER_UNROLL
+      for (int r = 0; r < kRows; ++r)
+        fours[i][r] = four_columns(rows[r], first + i * kStride, num_cols, aligned, past);
+    LARDER_UNROLL
+    for (int i = 0; i < kAtOnce; ++i)
+      if (first + i * kStride < num_cols) function(first + i * kStride, fours[i]);
+  }
+}
+inline bool is_aligned(const float* rows, std::int64_t stride) {
+  return reinterpret_cast<std::uintptr_t>(rows) % 16 == 0 && stride % 4 == 0;
+}
+
 struct RmsNorm {
   const float* x;
   const float* weight;
   float epsilon;
   float* out;
   int num_cols;
+  bool aligned;
 };
 
-// A block per row. Thread i sums columns i, i + kRowThreads, ...; then by halves of a warp; then the
-// warps in order.
+// A block per row. A thread sums its columns in order; then by halves of a warp; then the warps in order.
 LARDER_KERNEL rms_norm_kernel(RmsNorm norm, int row_begin) {
   LARDER_SHARED float warp_sums[kRowThreads / 32];
   wait_for_kernels_before();
   const std::int64_t row = row_begin + static_cast<int>(blockIdx.x);
   const float* x = norm.x + row * norm.num_cols;
   float sum = 0;
-  for (int col = thread_index(); col < norm.num_cols; col += kRowThreads)
-    sum = fmaf(x[col], x[col], sum);
+  for_columns<kRowThreads>({x}, norm.num_cols, norm.aligned, 0, [&](int, const Floats4 (&of)[1]) {
+    LARDER_UNROLL
+    for (const float value : of[0].value) sum = fmaf(value, value, sum);
+  });
   sum = warp_sum(sum);
   if (thread_index() % 32 == 0) warp_sums[thread_index() / 32] = sum;
   sync_block();
@@ -47,8 +81,12 @@ LARDER_KERNEL rms_norm_kernel(RmsNorm norm, int row_begin) {
   for (int warp = 0; warp < kRowThreads / 32; ++warp) sum += warp_sums[warp];
   const float scale = 1.0F / sqrtf(sum / static_cast<float>(norm.num_cols) + norm.epsilon);
   float* out = norm.out + row * norm.num_cols;
-  for (int col = thread_index(); col < norm.num_cols; col += kRowThreads)
-    out[col] = x[col] * scale * norm.weight[col];
+  for_columns<kRowThreads>(
+      {x, norm.weight}, norm.num_cols, norm.aligned, 0, [&](int col, const Floats4 (&of)[2]) {
+        LARDER_UNROLL
+        for (int j = 0; j < 4; ++j)
+          if (col + j < norm.num_cols) out[col + j] = of[0].value[j] * scale * of[1].value[j];
+      });
 }
 
 // What comes first of two logits' places: the larger one's, of equal ones the lower.
@@ -63,14 +101,18 @@ struct Best {
 
 // A block per row.
 LARDER_KERNEL_OF(kBestThreads)
-first_of_best_kernel(const float* logits, std::int64_t num_logits, TokenId* to) {
+first_of_best_kernel(const float* logits, std::int64_t num_logits, bool aligned, TokenId* to) {
   LARDER_SHARED Best bests[kBestThreads / 32];
   wait_for_kernels_before();
   const float* row = logits + std::int64_t{blockIdx.x} * num_logits;
   constexpr float kLowest = -INFINITY;
   Best best = {kLowest, 0};
-  for (int i = thread_index(); i < num_logits; i += kBestThreads)
-    if (row[i] > best.logit) best = {row[i], i};
+  for_columns<kBestThreads>({row}, static_cast<int>(num_logits), aligned, kLowest,
+                            [&](int col, const Floats4 (&of)[1]) {
+                              LARDER_UNROLL
+                              for (int j = 0; j < 4; ++j)
+                                if (of[0].value[j] > best.logit) best = {of[0].value[j], col + j};
+                            });
   const float largest = warp_max(best.logit);
   // Of those with the largest; a lane without one has a place that is never the lowest.
   constexpr int kNowhere = 1 << 30;
@@ -236,12 +278,12 @@ struct Rope {
 void rms_norm(const float* x, const float* weight, float epsilon, float* out, int num_cols,
               int row_begin, int row_end) {
   launch(rms_norm_kernel, dim3(static_cast<unsigned>(row_end - row_begin)), kRowThreads,
-         RmsNorm{x, weight, epsilon, out, num_cols}, row_begin);
+         RmsNorm{x, weight, epsilon, out, num_cols, is_aligned(x, num_cols) && is_aligned(weight, 0)}, row_begin);
 }
 
 void first_of_best(const float* logits, int num_rows, std::int64_t num_logits, TokenId* best) {
   launch(first_of_best_kernel, dim3(static_cast<unsigned>(num_rows)), kBestThreads, logits, num_logits,
-         best);
+         is_aligned(logits, num_logits), best);
 }
 
 void quantize_rows(const float* x, std::int64_t ldx, const QuantizedRows& out, int row_begin,
