@@ -38,6 +38,28 @@ class Device {
   // From the device's memory to the device's; the two do not overlap.
   virtual void copy_within(std::byte* to, const std::byte* from, std::size_t size_bytes) = 0;
   virtual void synchronize() = 0;
+
+  // Kernels called between these two are a step: they may all be started when it ends. Nothing else of the
+  // device is used meanwhile.
+  virtual void begin_step() {}
+  virtual void end_step() {}
+};
+
+// Ends it, also where an error leaves it.
+class DeviceStep {
+ public:
+  // null: no step.
+  explicit DeviceStep(Device* device) : device_(device) {
+    if (device_ != nullptr) device_->begin_step();
+  }
+  ~DeviceStep() {
+    if (device_ != nullptr) device_->end_step();
+  }
+  DeviceStep(const DeviceStep&) = delete;
+  DeviceStep& operator=(const DeviceStep&) = delete;
+
+ private:
+  Device* device_;
 };
 
 // Zeroed memory of a device, or of the host where device is null.

@@ -221,7 +221,6 @@ Logits Transformer::forward_layers(const ForwardBatch& batch, const KvStorage& s
 Logits Transformer::run_layers(const ForwardBatch& given, const KvStorage& storage, int begin,
                                int end) {
   check(given);
-  const auto num_tokens = static_cast<int>(given.tokens.size());
   ForwardBatch batch = given;
   batch.logit_sequences = list_logit_sequences(given);
   if (staging_) {
@@ -235,7 +234,19 @@ Logits Transformer::run_layers(const ForwardBatch& given, const KvStorage& stora
     if (!batch.sink_positions.empty())
       compute_rotations(batch.sink_positions, static_cast<std::int64_t>(config_.ropes.size()));
   }
-  int num_rows = num_tokens;
+  const int num_rows = end < config_.num_layers() ? 0 : static_cast<int>(batch.logit_rows.size());
+  {
+    // Statistics are read between two layers.
+    const DeviceStep step(key_statistics_ == nullptr ? device_ : nullptr);
+    compute_layers(batch, storage, begin, end);
+    if (num_rows > 0) compute_logits(num_rows);
+  }
+  return take_logits(num_rows, batch.wants_logits);
+}
+
+void Transformer::compute_layers(const ForwardBatch& batch, const KvStorage& storage, int begin,
+                                 int end) {
+  auto num_rows = static_cast<int>(batch.tokens.size());
   for (int layer = begin; layer < end; ++layer) {
     // Behind the last layer's keys and values nobody reads the rows that want no logits.
     const bool has_queries =
@@ -248,7 +259,6 @@ Logits Transformer::run_layers(const ForwardBatch& given, const KvStorage& stora
     project_attention(num_rows, layer);
     run_mlp(num_rows, layer);
   }
-  return compute_logits(end < config_.num_layers() ? 0 : num_rows, batch.wants_logits);
 }
 
 std::span<const AttentionSequence> Transformer::list_logit_sequences(const ForwardBatch& batch) {
@@ -547,12 +557,7 @@ void Transformer::run_mlp(int num_rows, int layer) {
            });
 }
 
-Logits Transformer::compute_logits(int num_rows, bool wants_logits) {
-  if (num_rows == 0) {
-    // The caller takes the time of a step, and that it has been computed when this returns.
-    if (device_ != nullptr) device_->synchronize();
-    return {};
-  }
+void Transformer::compute_logits(int num_rows) {
   buffers_.quantized.num_cols = config_.hidden_size;
   multiply(buffers_.normed, num_rows, products_behind(config_.num_layers() - 1),
            input_products(0),  // of the next step
@@ -563,7 +568,12 @@ Logits Transformer::compute_logits(int num_rows, bool wants_logits) {
              if (wants_int8(weights_.output()))
                quantize_input(buffers_.normed, config_.hidden_size, begin, end);
            });
-  if (device_ != nullptr) return take_logits(num_rows, wants_logits);
+  if (device_ != nullptr)
+    kernels_.first_of_best(buffers_.logits, num_rows, config_.vocab_size, buffers_.best);
+}
+
+Logits Transformer::take_logits(int num_rows, bool wants_logits) {
+  if (device_ != nullptr) return take_from_device(num_rows, wants_logits);
   const auto rows = static_cast<std::size_t>(num_rows);
   return {{buffers_.logits, rows * static_cast<std::size_t>(config_.vocab_size)},
           {buffers_.maxima, rows * static_cast<std::size_t>(num_logit_runs(config_.vocab_size))}};

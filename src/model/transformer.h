@@ -145,8 +145,10 @@ class Transformer {
   void attend(const ForwardBatch& batch, const KvStorage& storage, int layer);
   void project_attention(int num_rows, int layer);
   void run_mlp(int num_rows, int layer);
-  Logits compute_logits(int num_rows, bool wants_logits);
-  Logits take_logits(int num_rows, bool wants_logits);  // from a device
+  void compute_layers(const ForwardBatch& batch, const KvStorage& storage, int begin, int end);
+  void compute_logits(int num_rows);
+  Logits take_logits(int num_rows, bool wants_logits);
+  Logits take_from_device(int num_rows, bool wants_logits);
 
   // Of a layer or, as its last, of the logits; those that one call of multiply() takes together.
   Products input_products(int layer, bool has_queries = true);

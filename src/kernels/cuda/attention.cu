@@ -13,10 +13,59 @@ namespace larder::LARDER_CUDA_NAMESPACE {
 namespace {
 
 constexpr int kMergeThreads = 128;
+constexpr int kMergeAtOnce = 32;  // loads of a thread
+
+// Of up to kMergeThreads partials, what merging them in order multiplies: take < 0 where a row sees
+// nothing of a split.
+struct MergeFactors {
+  float maxima[kMergeThreads];
+  float keep[kMergeThreads];
+  float take[kMergeThreads];
+  float sums[kMergeThreads];
+
+  // By all threads of the block: partial of the thread's split or null; max: of those before, and then of
+  // these as well.
+  LARDER_MEMBER void set(const float* partial, int dim, float& max) {
+    const int i = thread_index();
+    const float own = partial != nullptr ? partial[dim] : kNothing;
+    maxima[i] = own;
+    sync_block();
+    float before = max;
+    for (int j = 0; j < kMergeThreads; ++j) {
+      if (j < i) before = fmaxf(before, maxima[j]);
+      max = fmaxf(max, maxima[j]);
+    }
+    const Merge merge(before, own);
+    keep[i] = merge.keep;
+    take[i] = partial != nullptr ? merge.take : -1.0F;
+    sums[i] = partial != nullptr ? partial[dim + 1] : 0.0F;
+    sync_block();
+  }
+  LARDER_MEMBER float merged(int i, float into, float from) const {
+    return take[i] < 0 ? into : fmaf(from, take[i], into * keep[i]);
+  }
+};
+
+// partials: of the first split, those of the others `stride` apart. Loads many before it adds them up.
+LARDER_DEVICE float merge_dimension(const MergeFactors& factors, const float* partials,
+                                    std::int64_t stride, int count, float total) {
+  LARDER_NO_UNROLL
+  for (int first = 0; first < count; first += kMergeAtOnce) {
+    float values[kMergeAtOnce];
+    LARDER_UNROLL
+    for (int i = 0; i < kMergeAtOnce; ++i)
+      values[i] = first + i < count ? partials[(first + i) * stride] : 0.0F;
+    LARDER_UNROLL
+    for (int i = 0; i < kMergeAtOnce; ++i)
+      if (first + i < count) total = factors.merged(first + i, total, values[i]);
+  }
+  return total;
+}
 
 // A block per row and head merges what its splits left.
 LARDER_KERNEL_OF(kMergeThreads) merge_kernel(Work work) {
   LARDER_SHARED float totals[kCudaMaxHeadDim];
+  LARDER_SHARED MergeFactors factors;
   wait_for_kernels_before();
   const int row = static_cast<int>(blockIdx.x);
   const int head = static_cast<int>(blockIdx.y);
@@ -25,23 +74,24 @@ LARDER_KERNEL_OF(kMergeThreads) merge_kernel(Work work) {
   if (sequence.num_splits == 1) return;
   const Sight sight = sight_of(work.args, sequence);
   const int query = row - sequence.first_row;
+  if (query >= sequence.num_tokens) return;
   const int first_position = sequence.context_len - sequence.num_tokens;
   const int position = first_position + query;
   const int dim = work.args.kv.head_dim;
-  float sum = 0;  // the same for every dimension
-  for (int d = thread_index(); d < dim; d += kMergeThreads) {
-    float max = kNothing;
-    float total = 0;
-    sum = 0;
-    for (int index = 0; index < sequence.num_splits; ++index) {
-      if (!sight.has_split(sight.split_at(index, first_position), position, position)) continue;
-      const float* partial = work.partial(sequence, query, index, head);
-      const Merge merge(max, partial[dim]);
-      total = merge.of(total, partial[d]);
-      sum = merge.of(sum, partial[dim + 1]);
-      max = merge.max;
-    }
-    totals[d] = total;
+  float max = kNothing;
+  float sum = 0;  // the same for every thread
+  for (int d = thread_index(); d < dim; d += kMergeThreads) totals[d] = 0;
+  for (int first = 0; first < sequence.num_splits; first += kMergeThreads) {
+    const int own = first + thread_index();
+    const bool has = own < sequence.num_splits &&
+                     sight.has_split(sight.split_at(own, first_position), position, position);
+    factors.set(has ? work.partial(sequence, query, own, head) : nullptr, dim, max);
+    const int count = min_of(kMergeThreads, sequence.num_splits - first);
+    for (int i = 0; i < count; ++i) sum = factors.merged(i, sum, factors.sums[i]);
+    for (int d = thread_index(); d < dim; d += kMergeThreads)
+      totals[d] = merge_dimension(factors, work.partial(sequence, query, first, head) + d,
+                                  std::int64_t{work.args.num_heads} * (dim + 2), count, totals[d]);
+    sync_block();
   }
   if (work.args.kv.types.v == KvType::kInt4) hadamard_rows(totals, 1, 0, dim);  // back
   float* out = work.args.out + row * work.args.ldo + std::int64_t{head} * dim;
@@ -55,7 +105,7 @@ void attention_batch(const AttentionArgs& args, std::byte* scratch) {
   has_codes(args.kv.types.k) ? attention_of_codes(args, scratch)
                              : attention_of_halves(args, scratch);
   launch(merge_kernel,
-         dim3(static_cast<unsigned>(args.sharing.num_merged_rows),
+         dim3(rounded_grid(args.sharing.num_merged_rows),
               static_cast<unsigned>(args.num_heads)),
          kMergeThreads, work_of(args, scratch));
 }

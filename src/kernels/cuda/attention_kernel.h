@@ -83,13 +83,15 @@ LARDER_DEVICE void run_split(const Work& work, const Tile& tile, int split, bool
 template <class Keys, class Values>
 LARDER_KERNEL_OF_2(kThreads) attention_kernel(Work work, SharedSizes sizes) {
   LARDER_SHARED_BYTES(bytes);
-  wait_for_kernels_before();
   const Shared shared(bytes, sizes);
+  // Sequences and block tables came with the step, before any of its kernels.
   const Tile tile = find_tile(work, static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y));
+  if (!tile.exists()) return wait_for_kernels_before();
   const bool shares_keys = tile.sequence->num_splits > 1;
   const int own_split = tile.sight.split_at(tile.split_index, tile.first_position);
   if (shares_keys && !tile.sight.has_split(own_split, tile.position(0), tile.last_position()))
-    return;
+    return wait_for_kernels_before();
+  wait_for_kernels_before();
   Keys::load_queries(work, tile, sizes, shared);
   for (int i = thread_index(); i < kTileRows * shared.total_stride; i += kThreads)
     shared.totals[i] = 0;
@@ -118,12 +120,11 @@ LARDER_KERNEL_OF_2(kThreads) attention_kernel(Work work, SharedSizes sizes) {
 }
 
 template <class Keys, class Values>
-void launch_attention(const Work& work) {
+void launch_attention(const Work& work, int num_pieces) {
   const AttentionArgs& args = work.args;
   const SharedSizes sizes = {args.q_sinks != nullptr ? 2 : 1, Keys::set_bytes(work),
                              (args.kv.head_dim + kChunkDims - 1) / kChunkDims};
-  const dim3 grid(static_cast<unsigned>(args.sharing.num_pieces),
-                  static_cast<unsigned>(args.kv.num_kv_heads));
+  const dim3 grid(rounded_grid(num_pieces), static_cast<unsigned>(args.kv.num_kv_heads));
   static int allowed_bytes = 0;  // of this kernel
   const int shared_bytes = sizes.total_bytes();
   if (shared_bytes > allowed_bytes) {
@@ -134,17 +135,17 @@ void launch_attention(const Work& work) {
 }
 
 template <class Keys>
-void launch_with_keys(const Work& work) {
+void launch_with_keys(const Work& work, int num_pieces) {
   switch (work.args.kv.types.v) {
     case KvType::kF16:
-      return launch_attention<Keys, HalfValues<KvType::kF16>>(work);
+      return launch_attention<Keys, HalfValues<KvType::kF16>>(work, num_pieces);
     case KvType::kBF16:
-      return launch_attention<Keys, HalfValues<KvType::kBF16>>(work);
+      return launch_attention<Keys, HalfValues<KvType::kBF16>>(work, num_pieces);
     case KvType::kInt8:
-      return launch_attention<Keys, CodeValues<ValueForm::kBytes>>(work);
+      return launch_attention<Keys, CodeValues<ValueForm::kBytes>>(work, num_pieces);
     case KvType::kInt4:
-      return work.parts.is_large ? launch_attention<Keys, CodeValues<ValueForm::kFiveBits>>(work)
-                                 : launch_attention<Keys, CodeValues<ValueForm::kLevels>>(work);
+      return work.parts.is_large ? launch_attention<Keys, CodeValues<ValueForm::kFiveBits>>(work, num_pieces)
+                                 : launch_attention<Keys, CodeValues<ValueForm::kLevels>>(work, num_pieces);
   }
 }
 

@@ -23,9 +23,19 @@ struct Work {
   }
 };
 
+// Without what grids are made from: a step's arguments stay the same while its contexts grow.
 inline Work work_of(const AttentionArgs& args, std::byte* scratch) {
-  return {args, code_parts(args.kv), args.num_heads / args.kv.num_kv_heads,
-          reinterpret_cast<float*>(scratch)};
+  Work work = {args, code_parts(args.kv), args.num_heads / args.kv.num_kv_heads,
+               reinterpret_cast<float*>(scratch)};
+  work.args.sharing = {};
+  return work;
+}
+// A little more of them than there are, so that grids stay the same for longer: those too many find nothing
+// to do.
+inline unsigned rounded_grid(int count) {
+  int step = 1;
+  while (16 * step <= count) step *= 2;
+  return static_cast<unsigned>((count + step - 1) / step * step);
 }
 
 // The last sequence whose first piece, or row, is not behind index.
@@ -82,6 +92,8 @@ struct Tile {
   int first_position;  // of the sequence's first query
   int split_index;
 
+  // Whether the piece is one of the sequence's.
+  LARDER_MEMBER bool exists() const { return split_index < sequence->num_splits; }
   LARDER_MEMBER int query(int r) const { return (first_row + r) / group; }
   LARDER_MEMBER int position(int r) const { return first_position + query(r); }
   LARDER_MEMBER int last_position() const { return position(num_rows - 1); }

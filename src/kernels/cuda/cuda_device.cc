@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "kernels/cuda/limits.h"
+#include "kernels/cuda/step_graphs.h"
 
 namespace larder {
 
@@ -23,12 +24,29 @@ void require(bool condition, const char* what) { CHECK(condition, what); }
 void require_launched(int error) {
   CHECK(error == cudaSuccess, cudaGetErrorString(static_cast<cudaError_t>(error)));
 }
+bool is_on(const char* variable) {
+  const char* setting = std::getenv(variable);
+  return setting == nullptr || std::string_view(setting) != "0";
+}
 bool kernels_overlap() {
-  static const bool overlap = [] {
-    const char* setting = std::getenv("LARDER_CUDA_OVERLAP");
-    return setting == nullptr || std::string_view(setting) != "0";
-  }();
+  static const bool overlap = is_on("LARDER_CUDA_OVERLAP");
   return overlap;
+}
+
+// Of all devices: those that have it are of one compute capability, and others have other kernels.
+bool wgmma_is_there = false;
+bool has_wgmma() { return wgmma_is_there; }
+
+// Of the thread, while it writes down a step.
+thread_local StepGraphs* recording = nullptr;
+
+void start_kernel(const void* kernel, dim3 grid, int num_threads, int shared_bytes,
+                  const void* const* args, const std::size_t* arg_sizes, int num_args) {
+  const KernelStart start = {kernel, grid, num_threads, shared_bytes, args, arg_sizes, num_args};
+  if (recording != nullptr)
+    recording->add(start);
+  else
+    require_launched(start_now(start, nullptr));
 }
 
 }  // namespace cuda
@@ -130,17 +148,35 @@ class CudaDevice : public Device {
   }
 
  private:
+  void begin_step() override {
+    static const bool graphs = cuda::is_on("LARDER_CUDA_GRAPHS");
+    if (!graphs) return;
+    bind();
+    graphs_.begin();
+    cuda::recording = &graphs_;
+  }
+  void end_step() override {
+    if (cuda::recording == nullptr) return;
+    cuda::recording = nullptr;
+    bind();
+    graphs_.end();
+  }
+
   void require_reserved(cudaError_t error, std::size_t size_bytes, const char* whose) const {
     if (error == cudaSuccess) return;
     static_cast<void>(cudaGetLastError());  // forgets it
     throw_unavailable(index_, fmt::format("cannot reserve {} MiB of {} memory: {}",
                                           size_bytes >> 20, whose, cudaGetErrorString(error)));
   }
-  void bind() const { check(cudaSetDevice(index_)); }
+  void bind() const {
+    CHECK(cuda::recording == nullptr, "the device is used within a step");
+    check(cudaSetDevice(index_));
+  }
 
   int index_;
   cudaDeviceProp properties_;
 };
+  cuda::StepGraphs graphs_;
 
 }  // namespace
 

@@ -1,11 +1,14 @@
-// A GPU that cannot be taken. CUDA's runtime is played: nothing here needs a GPU or a driver.
+// A GPU that cannot be taken, and steps as graphs. CUDA's runtime is played: nothing here needs a GPU or a
+// driver.
 #include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/step_graphs.h"
 
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 #include <string>
+#include <vector>
 
 #include "base/error.h"
 
@@ -21,6 +24,12 @@ struct Answers {
 
 // What the first call found.
 std::string module_loading;
+
+// What was started: a kernel's argument by itself (while a graph is made, as captured), "graph" with as many as it has.
+std::vector<std::string> started;
+bool captures = false;
+int num_captured = 0;
+bool lacks_memory = false;
 
 }  // namespace
 
@@ -55,6 +64,38 @@ cudaError_t cudaMemcpyAsync(void*, const void*, std::size_t, cudaMemcpyKind, cud
   return cudaSuccess;
 }
 cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
+
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void*, void** args) {
+  const std::string what = std::to_string(*static_cast<const int*>(args[0])) + " of " +
+                           std::to_string(config->gridDim.x) + " blocks";
+  if (captures)
+    ++num_captured;
+  else
+    started.push_back(what);
+  return cudaSuccess;
+}
+cudaError_t cudaStreamCreate(cudaStream_t*) { return cudaSuccess; }
+cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode) {
+  captures = true;
+  num_captured = 0;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t*) {
+  captures = false;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* graph, cudaGraph_t, unsigned long long) {
+  if (lacks_memory) return cudaErrorMemoryAllocation;
+  *graph = reinterpret_cast<cudaGraphExec_t>(static_cast<std::intptr_t>(num_captured));
+  return cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t) { return cudaSuccess; }
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t) { return cudaSuccess; }
+cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t) {
+  started.push_back("graph of " + std::to_string(reinterpret_cast<std::intptr_t>(graph)));
+  return cudaSuccess;
+}
 
 }  // extern "C"
 
@@ -97,6 +138,52 @@ TEST(CudaDevice, KernelsAreLoadedBeforeMemoryIsPlanned) {
   setenv("CUDA_MODULE_LOADING", "LAZY", 1);
   open_cuda_device(0);
   EXPECT_EQ(module_loading, "LAZY") << "as the user has it";
+}
+
+// Starts two kernels as a step.
+std::vector<std::string> run_step(cuda::StepGraphs& graphs, int first, int second, unsigned blocks = 1) {
+  started.clear();
+  graphs.begin();
+  for (const int value : {first, second}) {
+    const void* const args[] = {&value};
+    const std::size_t sizes[] = {sizeof(value)};
+    graphs.add({&captures, dim3(blocks), 32, 0, args, sizes, 1});
+    EXPECT_TRUE(started.empty()) << "before the step's end";
+  }
+  graphs.end();
+  return started;
+}
+
+using Started = std::vector<std::string>;
+
+TEST(StepGraphs, StartAStepThatComesAgainAsAGraph) {
+  cuda::StepGraphs graphs;
+  EXPECT_EQ(run_step(graphs, 1, 2), (Started{"1 of 1 blocks", "2 of 1 blocks"}));
+  EXPECT_EQ(run_step(graphs, 1, 2), Started{"graph of 2"});
+  EXPECT_EQ(run_step(graphs, 1, 3), (Started{"1 of 1 blocks", "3 of 1 blocks"}))
+      << "another argument";
+  EXPECT_EQ(run_step(graphs, 1, 2, 5), (Started{"1 of 5 blocks", "2 of 5 blocks"})) << "another grid";
+  EXPECT_EQ(run_step(graphs, 1, 2), Started{"graph of 2"});
+  EXPECT_EQ(run_step(graphs, 1, 3), Started{"graph of 2"});
+}
+
+TEST(StepGraphs, DoWithoutWhereThereIsNoMemoryForOne) {
+  cuda::StepGraphs graphs;
+  lacks_memory = true;
+  for (int i = 0; i < 3; ++i)
+    EXPECT_EQ(run_step(graphs, 1, 2), (Started{"1 of 1 blocks", "2 of 1 blocks"})) << i;
+  lacks_memory = false;
+}
+
+TEST(StepGraphs, KeepTheStepsThatWereUsedLast) {
+  cuda::StepGraphs graphs;
+  for (int i = 0; i < 2; ++i) run_step(graphs, -1, 0);
+  for (int i = 0; i < 200; ++i) {
+    run_step(graphs, i, 0);
+    EXPECT_EQ(run_step(graphs, -1, 0), Started{"graph of 2"}) << i;
+  }
+  EXPECT_LT(graphs.num_graphs(), 100);
+  EXPECT_EQ(run_step(graphs, 0, 0), (Started{"0 of 1 blocks", "0 of 1 blocks"})) << "forgotten";
 }
 
 TEST(CudaDevice, LeavesRoomForThePiecesThatMemoryComesIn) {

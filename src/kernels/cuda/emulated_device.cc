@@ -30,15 +30,29 @@ class EmulatedDevice : public Device {
   void release_host(std::byte* memory) noexcept override { std::free(memory); }
 
   void copy_in(std::byte* to, const std::byte* from, std::size_t size_bytes) override {
+    check_no_step();
     std::memcpy(to, from, size_bytes);
   }
   void copy_out(std::byte* to, const std::byte* from, std::size_t size_bytes) override {
+    check_no_step();
     std::memcpy(to, from, size_bytes);
   }
   void copy_within(std::byte* to, const std::byte* from, std::size_t size_bytes) override {
+    check_no_step();
     std::memcpy(to, from, size_bytes);
   }
-  void synchronize() override {}
+  void synchronize() override { check_no_step(); }
+
+  void begin_step() override {
+    check_no_step();
+    in_step_ = true;
+  }
+  void end_step() override { in_step_ = false; }
+
+ private:
+  void check_no_step() const { CHECK(!in_step_, "the device is used within a step"); }
+
+  bool in_step_ = false;
 };
 
 }  // namespace

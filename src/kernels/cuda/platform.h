@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/kernels.h"
 
@@ -36,14 +37,24 @@ namespace larder::cuda {
 // CHECKs of the host's side: nvcc takes no header that includes fmt.
 void require(bool condition, const char* what);
 void require_launched(int error);
-// Whether kernels overlap: unless LARDER_CUDA_OVERLAP is 0.
-bool kernels_overlap();
+// Whether the device has the instructions of wgmma.h.
+bool has_wgmma();
+// Starts a kernel behind what the thread has started before, at once or with others of a step
+// (Device::begin_step()). args: num_args pointers to arguments of these sizes.
+void start_kernel(const void* kernel, dim3 grid, int num_threads, int shared_bytes,
+                  const void* const* args, const std::size_t* arg_sizes, int num_args);
 
 // Once before a kernel is started with more than 48 KiB of shared memory.
 template <class... Params>
 void allow_shared(void (*kernel)(Params...), int shared_bytes) {
   require_launched(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                         shared_bytes));
+}
+
+// The same arguments are the same bytes then.
+template <class T>
+void clear_padding(T& value) {
+  if constexpr (std::is_class_v<T>) __builtin_clear_padding(&value);
 }
 
 // Starts a kernel with shared_bytes of shared memory, which LARDER_SHARED_BYTES names, behind what
@@ -53,16 +64,14 @@ template <class... Params, class... Args>
 void launch_with_shared(void (*kernel)(Params...), dim3 grid, int num_threads, int shared_bytes,
                         const Args&... args) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
-  cudaLaunchAttribute overlap = {};
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = grid;
-  config.blockDim = dim3(static_cast<unsigned>(num_threads));
-  config.dynamicSmemBytes = static_cast<std::size_t>(shared_bytes);
-  config.attrs = &overlap;
-  config.numAttrs = kernels_overlap() ? 1 : 0;
-  require_launched(cudaLaunchKernelEx(&config, kernel, Params(args)...));
+  const auto start = [&](auto... params) {
+    (clear_padding(params), ...);
+    const void* const pointers[] = {&params...};
+    const std::size_t sizes[] = {sizeof(params)...};
+    start_kernel(reinterpret_cast<const void*>(kernel), grid, num_threads, shared_bytes, pointers,
+                 sizes, static_cast<int>(sizeof...(params)));
+  };
+  start(Params(args)...);
 }
 template <class... Params, class... Args>
 void launch(void (*kernel)(Params...), dim3 grid, int num_threads, const Args&... args) {

@@ -1,0 +1,151 @@
+#include "kernels/cuda/step_graphs.h"
+
+#include <cstring>
+#include <functional>
+#include <string_view>
+
+#include "base/check.h"
+
+namespace larder::cuda {
+
+bool kernels_overlap();
+void require_launched(int error);
+
+namespace {
+
+// A step's kernels take about a kilobyte each of the device's memory.
+constexpr std::size_t kMostSteps = 48;
+constexpr std::size_t kAlignment = 16;
+
+// What stands in a log before a kernel's arguments. No padding: logs are compared byte by byte.
+struct Entry {
+  std::uint64_t kernel;
+  std::uint32_t grid[3];
+  std::int32_t num_threads;
+  std::int32_t shared_bytes;
+  std::int32_t num_args;
+};
+static_assert(sizeof(Entry) == 32);
+
+std::size_t rounded_up(std::size_t size) { return (size + kAlignment - 1) / kAlignment * kAlignment; }
+
+void append(std::vector<std::byte>& log, const void* bytes, std::size_t size) {
+  const std::size_t at = log.size();
+  log.resize(at + rounded_up(size));
+  std::memcpy(log.data() + at, bytes, size);
+}
+
+// Starts a log's kernels.
+cudaError_t start_all(const std::vector<std::byte>& log, cudaStream_t stream) {
+  std::vector<const void*> args;
+  std::size_t at = 0;
+  while (at < log.size()) {
+    Entry entry;
+    std::memcpy(&entry, log.data() + at, sizeof(entry));
+    at += sizeof(entry);
+    args.clear();
+    for (int i = 0; i < entry.num_args; ++i) {
+      std::uint64_t size = 0;
+      std::memcpy(&size, log.data() + at, sizeof(size));
+      args.push_back(log.data() + at + kAlignment);
+      at += kAlignment + rounded_up(size);
+    }
+    const cudaError_t error =
+        start_now({reinterpret_cast<const void*>(entry.kernel), dim3(entry.grid[0], entry.grid[1], entry.grid[2]),
+                   entry.num_threads, entry.shared_bytes, args.data(), nullptr, entry.num_args},
+                  stream);
+    if (error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
+}
+
+}  // namespace
+
+cudaError_t start_now(const KernelStart& start, cudaStream_t stream) {
+  cudaLaunchAttribute overlap = {};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = start.grid;
+  config.blockDim = dim3(static_cast<unsigned>(start.num_threads));
+  config.dynamicSmemBytes = static_cast<std::size_t>(start.shared_bytes);
+  config.stream = stream;
+  config.attrs = &overlap;
+  config.numAttrs = kernels_overlap() ? 1 : 0;
+  return cudaLaunchKernelExC(&config, start.kernel, const_cast<void**>(start.args));
+}
+
+StepGraphs::~StepGraphs() {
+  for (Step& step : steps_) release(step);
+  if (stream_ != nullptr) static_cast<void>(cudaStreamDestroy(stream_));
+}
+
+void StepGraphs::release(Step& step) {
+  if (step.graph != nullptr) static_cast<void>(cudaGraphExecDestroy(step.graph));
+  step.graph = nullptr;
+}
+
+void StepGraphs::begin() {
+  CHECK(!recording_, "a step within a step");
+  recording_ = true;
+  log_.clear();
+}
+
+void StepGraphs::add(const KernelStart& start) {
+  const Entry entry = {reinterpret_cast<std::uint64_t>(start.kernel),
+                       {start.grid.x, start.grid.y, start.grid.z},
+                       start.num_threads,
+                       start.shared_bytes,
+                       start.num_args};
+  append(log_, &entry, sizeof(entry));
+  for (int i = 0; i < start.num_args; ++i) {
+    const std::uint64_t size = start.arg_sizes[i];
+    append(log_, &size, sizeof(size));
+    append(log_, start.args[i], start.arg_sizes[i]);
+  }
+}
+
+StepGraphs::Step* StepGraphs::find(std::size_t hash) {
+  for (auto step = steps_.begin(); step != steps_.end(); ++step) {
+    if (step->hash != hash || step->log != log_) continue;
+    steps_.splice(steps_.begin(), steps_, step);
+    return &steps_.front();
+  }
+  return nullptr;
+}
+
+void StepGraphs::make_graph(Step& step) {
+  if (stream_ == nullptr) require_launched(cudaStreamCreate(&stream_));
+  require_launched(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
+  require_launched(start_all(step.log, stream_));
+  cudaGraph_t graph = nullptr;
+  require_launched(cudaStreamEndCapture(stream_, &graph));
+  if (cudaGraphInstantiate(&step.graph, graph, 0) != cudaSuccess) {
+    static_cast<void>(cudaGetLastError());  // forgets it
+    step.graph = nullptr;
+    step.has_failed = true;
+  }
+  require_launched(cudaGraphDestroy(graph));
+}
+
+void StepGraphs::end() {
+  CHECK(recording_, "no step begun");
+  recording_ = false;
+  if (log_.empty()) return;
+  const std::size_t hash = std::hash<std::string_view>()(
+      {reinterpret_cast<const char*>(log_.data()), log_.size()});
+  Step* step = find(hash);
+  if (step == nullptr) {
+    if (steps_.size() == kMostSteps) {
+      release(steps_.back());
+      steps_.pop_back();
+    }
+    steps_.push_front({log_, hash});
+    return require_launched(start_all(log_, nullptr));
+  }
+  if (step->graph == nullptr && !step->has_failed) make_graph(*step);
+  require_launched(step->graph != nullptr ? cudaGraphLaunch(step->graph, nullptr)
+                                          : start_all(step->log, nullptr));
+}
+
+}  // namespace larder::cuda
