@@ -5,7 +5,9 @@ if(LARDER_CUDA STREQUAL OFF)
   return()
 endif()
 # 90: Hopper; its PTX serves what comes after it.
-set(LARDER_NVCC_OPTIONS -std=c++20 -gencode=arch=compute_90,code=[compute_90,sm_90])
+set(LARDER_NVCC_OPTIONS -std=c++20)
+set(LARDER_NVCC_TARGETS -gencode=arch=compute_90,code=[compute_90,sm_90])
+set(LARDER_NVCC_HOPPER_TARGETS -gencode=arch=compute_90,code=compute_90 -gencode=arch=compute_90a,code=sm_90a)
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
   # Else nvcc takes the g++ of the PATH, whose libstdc++ need not be the one that is linked.
   list(APPEND LARDER_NVCC_OPTIONS -ccbin ${CMAKE_CXX_COMPILER})
@@ -18,7 +20,7 @@ if(NOT LARDER_NVCC)
 elseif(NOT LARDER_NVCC_WORKS STREQUAL "${LARDER_NVCC};${LARDER_NVCC_OPTIONS}")
   set(try ${CMAKE_BINARY_DIR}/try_nvcc)
   file(WRITE ${try}.cu "#include <concepts>\n#include <cuda_fp16.h>\n__global__ void f(float* x) { *x = __half2float(__float2half_rn(*x)); }\n")
-  execute_process(COMMAND ${LARDER_NVCC} ${LARDER_NVCC_OPTIONS} -c ${try}.cu -o ${try}.o
+  execute_process(COMMAND ${LARDER_NVCC} ${LARDER_NVCC_OPTIONS} ${LARDER_NVCC_TARGETS} -c ${try}.cu -o ${try}.o
                   RESULT_VARIABLE failed OUTPUT_QUIET ERROR_VARIABLE trial_errors)
   if(failed)
     set(missing "${LARDER_NVCC} does not compile C++20 for compute capability 9.0 with this machine's compiler")

@@ -100,6 +100,9 @@ struct MatmulArgs {
   int num_rows = 0;
   std::int64_t ldx = 0;
   std::int64_t ldy = 0;
+  // Or null: room of a device's for these rows' activations, device_product_bytes(), the same for products that
+  // are called together.
+  std::byte* device_scratch = nullptr;
   // Or null: y's run_maxima(), row by row. Kernels leave it alone; matmul() of ops.h fills it on a CPU.
   float* maxima = nullptr;  // [num_rows, runs of w->num_rows]
 };
@@ -237,6 +240,10 @@ static constexpr std::int64_t attention_partial_size_bytes(int num_rows, int hea
 // On a device: of one row, all heads.
 static constexpr std::int64_t device_partial_size_bytes(int num_heads, int head_dim) {
   return std::int64_t{num_heads} * (head_dim + 2) * 4;
+}
+// On a device: the activations of a product, as BF16.
+static constexpr std::int64_t device_product_bytes(int num_rows, int num_cols) {
+  return std::int64_t{num_rows} * ((num_cols + 63) / 64 * 64) * 2;
 }
 // Scratch of one attention call: two partials at its start, then per row the scaled query and that
 // for the sinks (FP32, pairs of 16 bits, their scale, what their sums start from), 64 scores and a

@@ -14,7 +14,8 @@ struct ScratchPlan {
   Transformer::Buffers buffers;
   std::size_t size_bytes = 0;
 
-  ScratchPlan(const ModelConfig& config, const TransformerLimits& limits, std::byte* base) {
+  ScratchPlan(const ModelConfig& config, const TransformerLimits& limits, bool on_device,
+              std::byte* base) {
     const auto rows = static_cast<std::size_t>(limits.max_batch_tokens);
     const auto hidden = static_cast<std::size_t>(config.hidden_size);
     const auto q_size = static_cast<std::size_t>(config.q_size());
@@ -37,6 +38,11 @@ struct ScratchPlan {
     if (limits.activations == ActivationType::kInt8) {
       buffers.quantized = place_quantized(base, rows, std::max({2 * hidden, q_size, ffn}));
       buffers.rest = place<float>(base, rows * hidden);
+      if (on_device)
+        buffers.product = place<std::byte>(
+            base, static_cast<std::size_t>(device_product_bytes(
+                      limits.max_batch_tokens,
+                      std::max({config.hidden_size, config.q_size(), config.ffn_size}))));
     }
   }
 
@@ -126,8 +132,8 @@ Transformer::Transformer(const ModelConfig& config, const Weights& weights, cons
       limits_(limits),
       attention_op_(pool, limits.max_batch_tokens, config.num_heads, config.head_dim,
                     limits.max_context_len, device),
-      scratch_(device, ScratchPlan(config, limits, nullptr).size_bytes, true),
-      buffers_(ScratchPlan(config, limits, scratch_.data()).buffers),
+      scratch_(device, ScratchPlan(config, limits, device != nullptr, nullptr).size_bytes, true),
+      buffers_(ScratchPlan(config, limits, device != nullptr, scratch_.data()).buffers),
       device_(device) {
   CHECK(kernels.is_device() == (device != nullptr), kernels.name);
   CHECK(limits.max_batch_tokens > 0 && limits.max_logit_rows > 0, limits.max_batch_tokens,
@@ -177,7 +183,7 @@ std::size_t transformer_scratch_size_bytes(const ModelConfig& config,
                                            const TransformerLimits& limits, const ThreadPool& pool,
                                            const Device* device) {
   const int num_groups = KvLayout(kv_layer_shapes(config)).num_groups();
-  return ScratchPlan(config, limits, nullptr).size_bytes +
+  return ScratchPlan(config, limits, device != nullptr, nullptr).size_bytes +
          (device ? BatchStaging::size_bytes(staging_limits(limits, num_groups)) +
                        config.ropes.size() * frequencies_size_bytes(config)
                  : 0) +
@@ -228,12 +234,6 @@ Logits Transformer::run_layers(const ForwardBatch& given, const KvStorage& stora
     batch = staging_->stage(batch);
   }
 
-  if (begin == 0) {
-    embed(batch);
-    compute_rotations(batch.positions, 0);
-    if (!batch.sink_positions.empty())
-      compute_rotations(batch.sink_positions, static_cast<std::int64_t>(config_.ropes.size()));
-  }
   const int num_rows = end < config_.num_layers() ? 0 : static_cast<int>(batch.logit_rows.size());
   {
     // Statistics are read between two layers.
@@ -246,6 +246,12 @@ Logits Transformer::run_layers(const ForwardBatch& given, const KvStorage& stora
 
 void Transformer::compute_layers(const ForwardBatch& batch, const KvStorage& storage, int begin,
                                  int end) {
+  if (begin == 0) {
+    embed(batch);
+    compute_rotations(batch.positions, 0);
+    if (!batch.sink_positions.empty())
+      compute_rotations(batch.sink_positions, static_cast<std::int64_t>(config_.ropes.size()));
+  }
   auto num_rows = static_cast<int>(batch.tokens.size());
   for (int layer = begin; layer < end; ++layer) {
     // Behind the last layer's keys and values nobody reads the rows that want no logits.
@@ -359,6 +365,7 @@ std::size_t Transformer::to_args(const float* x, int num_rows, const Products& p
                .num_rows = product.twice ? 2 * num_rows : num_rows,
                .ldx = product.w->num_cols,
                .ldy = product.w->num_rows,
+               .device_scratch = buffers_.product,
                .maxima = product.maxima};
   }
   return products.count;

@@ -113,6 +113,7 @@ class Transformer {
     QuantizedRows quantized;
     // What 8 bits leave over of attention's input: for V, see refine_input().
     float* rest = nullptr;  // [max_batch_tokens, hidden_size]
+    std::byte* product = nullptr;  // see MatmulArgs; on a device alone
     Stream chunk;  // of max_chunk_tokens rows, while forward_layers() is between two pieces
   };
   friend struct ScratchPlan;

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/cuda/test_device.h"
@@ -45,11 +46,13 @@ PagedKvView single_layer(int num_kv_heads, int head_dim, KvType type) {
 
 class Bench {
  public:
-  Bench(Device& device, bool quick) : device_(device), quick_(quick) {}
+  // Of what has a name with `only` in it.
+  Bench(Device& device, bool quick, std::string only)
+      : device_(device), quick_(quick), only_(std::move(only)) {}
 
   void copies();
   void logits(int num_rows, int vocab_size);
-  void products(GgmlType type, const char* name);
+  void products(GgmlType type, const char* name, int rows = 14336, int cols = 4096);
   // Contexts of sequences, of which the last num_queries tokens ask. 32 heads, 8 of keys and values,
   // of 128.
   void attention(const std::string& what, const std::vector<int>& contexts, int num_queries,
@@ -64,6 +67,7 @@ class Bench {
  private:
   struct Batch;  // of attention
 
+  bool wants(const std::string& name) const { return name.find(only_) != std::string::npos; }
   double seconds_of(const std::function<void()>& call);
   double seconds_of_calls(int calls, const std::function<void()>& call);
   std::vector<PackedMatrix> matrices(GgmlType type, int rows, int cols, DeviceBuffer& memory);
@@ -77,6 +81,7 @@ class Bench {
 
   Device& device_;
   bool quick_;
+  std::string only_;
   double copied_per_second_ = 1;  // bytes read and written
 };
 
@@ -146,9 +151,9 @@ std::vector<PackedMatrix> Bench::matrices(GgmlType type, int rows, int cols, Dev
   return matrices;
 }
 
-void Bench::products(GgmlType type, const char* name) {
-  const int rows = quick_ ? 64 : 14336;
-  const int cols = quick_ ? 256 : 4096;
+void Bench::products(GgmlType type, const char* name, int rows, int cols) {
+  if (!wants(std::string("product ") + name)) return;
+  if (quick_) rows = 64, cols = 256;
   DeviceBuffer memory;
   const std::vector<PackedMatrix> weights = matrices(type, rows, cols, memory);
   const auto size = static_cast<double>(packed_size_bytes(weights[0]));
@@ -162,7 +167,8 @@ void Bench::products(GgmlType type, const char* name) {
   const QuantizedRows xq{q.data(), scale.data(), sum.data(), cols};
   device_.kernels().quantize_rows(device_x.data(), cols, xq, 0, max_rows);
   DeviceBuffer y(&device_, static_cast<std::size_t>(max_rows * rows) * sizeof(float));
-  for (const int n : {1, 4, 8, 16, 64, 512}) {
+  DeviceBuffer scratch(&device_, static_cast<std::size_t>(device_product_bytes(max_rows, cols)));
+  for (const int n : {1, 4, 8, 16, 32, 64, 128, 512}) {
     if (n > max_rows) break;
     std::size_t next = 0;
     const double seconds = seconds_of([&] {
@@ -173,7 +179,8 @@ void Bench::products(GgmlType type, const char* name) {
                                 .y = reinterpret_cast<float*>(y.data()),
                                 .num_rows = n,
                                 .ldx = cols,
-                                .ldy = rows},
+                                .ldy = rows,
+                                .device_scratch = scratch.data()},
                                0, weights[0].num_panels());
     });
     const double operations = 2.0 * n * rows * cols;
@@ -245,6 +252,7 @@ struct Bench::Batch {
 
 void Bench::attention(const std::string& what, const std::vector<int>& contexts, int num_queries,
                       KvType type) {
+  if (!wants("attention " + what + ", " + name_of(type))) return;
   const int kv_heads = quick_ ? 1 : 8;
   const int heads = 4 * kv_heads;
   const int dim = kHeadDim;
@@ -295,6 +303,7 @@ void Bench::decode(int num_sequences, int context_k, KvType type) {
 }
 
 void Bench::store(int num_rows, KvType type) {
+  if (!wants(std::string("store ") + name_of(type))) return;
   const int kv_heads = quick_ ? 1 : 8;
   StoreKvArgs args;
   args.kv = single_layer(kv_heads, kHeadDim, type);
@@ -330,12 +339,14 @@ void Bench::step() {
 
 }  // namespace
 
-void run_gpu_bench(Device& device, bool quick) {
+void run_gpu_bench(Device& device, bool quick, const std::string& only) {
   std::setvbuf(stdout, nullptr, _IOLBF, 0);  // what was measured stays told if a later call ends it
-  Bench bench(device, quick);
+  Bench bench(device, quick, only);
   bench.copies();
-  bench.logits(64, quick ? 100 : 151936);
-  bench.step();
+  if (only.empty()) {
+    bench.logits(64, quick ? 100 : 151936);
+    bench.step();
+  }
   const std::vector<int> decoding = quick ? std::vector{2} : std::vector{1, 4, 16, 64, 128};
   const std::vector<int> contexts = quick ? std::vector{1} : std::vector{8, 16, 32, 64, 128};
   for (const int count : decoding)
@@ -357,8 +368,9 @@ void run_gpu_bench(Device& device, bool quick) {
        {std::pair{GgmlType::kQ4_0, "Q4_0"}, {GgmlType::kQ4_K, "Q4_K"}, {GgmlType::kQ6_K, "Q6_K"},
         {GgmlType::kQ8_0, "Q8_0"}, {GgmlType::kBF16, "BF16"}})
     bench.products(type, name);
+  bench.products(GgmlType::kBF16, "BF16", 4096, 14336);
 }
 
-void run_gpu_step(Device& device, bool quick) { Bench(device, quick).step(); }
+void run_gpu_step(Device& device, bool quick) { Bench(device, quick, "").step(); }
 
 }  // namespace larder

@@ -1,10 +1,11 @@
 // The CUDA tests, and what the kernels move per second, on the device that open_test_device() gives.
 //
-// gpu_test [--tests | --bench | --step] [--filter BEGIN] [--quick]
+// gpu_test [--tests | --bench | --step] [--filter BEGIN] [--only TEXT] [--quick]
 // gpu_test --list   the tests' suites
 //
 // --step: of the benchmark, what a step's launches cost. --filter: tests whose names, SUITE.TEST,
-// begin so. --quick: the benchmark in small sizes, for a device that is emulated.
+// begin so. --only: figures of the benchmark with it in their names. --quick: the benchmark in small
+// sizes, for a device that is emulated.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -25,6 +26,7 @@ struct Options {
   bool step = false;
   bool quick = false;
   std::string filter;
+  std::string only;
 };
 
 Options parse(int argc, char** argv) {
@@ -43,6 +45,8 @@ Options parse(int argc, char** argv) {
       options.quick = true;
     else if (word == "--filter" && i + 1 < argc)
       options.filter = argv[++i];
+    else if (word == "--only" && i + 1 < argc)
+      options.only = argv[++i];
     else
       throw std::invalid_argument("what is " + std::string(word) + "?");
   }
@@ -66,7 +70,7 @@ int run(const Options& options) {
   std::printf("Device: %s\n", device->describe().c_str());
   std::fflush(stdout);
   const int status = options.tests ? run_tests(options.filter) : 0;
-  if (options.bench) run_gpu_bench(*device, options.quick);
+  if (options.bench) run_gpu_bench(*device, options.quick, options.only);
   if (options.step) run_gpu_step(*device, options.quick);
   return status;
 }

@@ -80,6 +80,7 @@ class CudaDevice : public Device {
     require_available(index, cudaSetDevice(index));
     require_available(index, cudaFree(nullptr));  // makes the context, if that has not yet
     require_available(index, static_cast<cudaError_t>(cuda::loading_error()));
+    cuda::wgmma_is_there = properties.major == 9 && properties.minor == 0;
   }
 
   const KernelTable& kernels() const override { return cuda::kTable; }
@@ -147,7 +148,6 @@ class CudaDevice : public Device {
     check(cudaDeviceSynchronize());
   }
 
- private:
   void begin_step() override {
     static const bool graphs = cuda::is_on("LARDER_CUDA_GRAPHS");
     if (!graphs) return;
@@ -162,6 +162,7 @@ class CudaDevice : public Device {
     graphs_.end();
   }
 
+ private:
   void require_reserved(cudaError_t error, std::size_t size_bytes, const char* whose) const {
     if (error == cudaSuccess) return;
     static_cast<void>(cudaGetLastError());  // forgets it
@@ -175,8 +176,8 @@ class CudaDevice : public Device {
 
   int index_;
   cudaDeviceProp properties_;
-};
   cuda::StepGraphs graphs_;
+};
 
 }  // namespace
 

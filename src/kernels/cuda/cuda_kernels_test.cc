@@ -218,6 +218,8 @@ class Product {
         bias_(random_values(to_size(num_outputs), 4)),
         device_x_(device, x_),
         device_bias_(device, bias_),
+        scratch_(device, std::vector<std::byte>(static_cast<std::size_t>(device_product_bytes(max_rows, cols_)),
+                                                std::byte{0xFF})),
         quantized_(host(), is_int8() ? x_ : std::vector<float>(32), is_int8() ? max_rows : 1,
                    is_int8() ? cols_ : 32),
         q_(device, quantized_.q),
@@ -231,6 +233,7 @@ class Product {
     return input_ == Input::kBf16 ? bfloat16_to_float(float_to_bfloat16(x_[at])) : x_[at];
   }
   int num_panels() const { return w_.packed.num_panels(); }
+  void do_without_scratch() { has_scratch_ = false; }
 
   std::vector<float> run(int first_row, int num_rows) {
     return run(first_row, num_rows, 0, num_panels());
@@ -250,7 +253,8 @@ class Product {
                               .y = y.data(),
                               .num_rows = num_rows,
                               .ldx = cols_,
-                              .ldy = outputs_},
+                              .ldy = outputs_,
+                              .device_scratch = has_scratch_ ? scratch_.data() : nullptr},
                              panel_begin, panel_end);
     return y.read();
   }
@@ -277,8 +281,10 @@ class Product {
   int outputs_;
   int cols_;
   Input input_;
+  bool has_scratch_ = true;
   std::vector<float> x_, bias_;
   OnDevice<float> device_x_, device_bias_;
+  OnDevice<std::byte> scratch_;
   test::TestActivations quantized_;
   OnDevice<std::int8_t> q_;
   OnDevice<float> scale_;
@@ -294,6 +300,8 @@ void expect_products(Device& device, GgmlType type, Input input, int outputs, in
   Product product(device, type, outputs, cols, max_rows, input);
   const std::vector<float> all = product.run(0, max_rows);
   product.expect_right(all, max_rows);
+  product.do_without_scratch();
+  EXPECT_TRUE(same_bits(product.run(0, max_rows), all));
   const int last = max_rows - 1;
   for (const auto& [first, count] : {std::pair{0, 1}, {last, 1}, {5, 3}, {last - 8, 8}, {0, 9},
                                      {1, 16}, {last - 16, 17}}) {
@@ -316,7 +324,7 @@ TEST_F(CudaKernels, ProductsWithFloatActivations) {
 
 TEST_F(CudaKernels, ProductsWithActivationsRoundedToBf16) {
   for (const auto& [outputs, cols, max_rows] :
-       {std::tuple{70, 301, 67}, {64, 2, 64}, {65, 1, 65}, {33, 4236, 17}})
+       {std::tuple{70, 301, 67}, {64, 2, 64}, {65, 1, 65}, {33, 4236, 17}, {130, 200, 140}, {257, 129, 33}})
     expect_products(device(), GgmlType::kBF16, Input::kBf16, outputs, cols, max_rows);
 }
 

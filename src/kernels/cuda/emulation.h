@@ -93,6 +93,11 @@ LARDER_DEVICE int thread_index() { return emulator::current_thread(); }
 LARDER_DEVICE int num_block_threads() { return emulator::current_num_threads(); }
 LARDER_DEVICE void wait_for_kernels_before() { emulator::note_wait_for_kernels(); }
 LARDER_DEVICE void sync_block() { emulator::wait_for_block(); }
+LARDER_DEVICE unsigned char* aligned_shared(unsigned char* bytes, int alignment) {
+  const auto at = static_cast<int>(reinterpret_cast<std::uintptr_t>(bytes) % static_cast<unsigned>(alignment));
+  return bytes + (alignment - at) % alignment;
+}
+inline bool has_wgmma() { return true; }
 LARDER_DEVICE void sync_warp() { static_cast<void>(emulator::exchange(0)); }
 
 template <int kWidth, class T, class Function>

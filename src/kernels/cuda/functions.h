@@ -41,6 +41,9 @@ struct ProductList {
 void matmul_int8(const ProductList& products);
 void matmul_bf16(const ProductList& products);
 void matmul_float(const ProductList& products);
+// Of many rows, where MatmulArgs::device_scratch is given and the device has wgmma.
+bool takes_bf16_tiles(const ProductList& products);
+void matmul_bf16_tiles(const ProductList& products);
 void attention_batch(const AttentionArgs& args, std::byte* scratch);
 // Its parts but for the merge, by what keys are.
 void attention_of_codes(const AttentionArgs& args, std::byte* scratch);

@@ -231,6 +231,7 @@ void launch_rows(const ProductGroup<Product>& group) {
 }  // namespace
 
 void matmul_bf16(const ProductList& products) {
+  if (takes_bf16_tiles(products)) return matmul_bf16_tiles(products);
   const auto group = group_of(products, [](const MatmulArgs& args, int begin, int end) {
     return Product{float_product(args, begin, end)};
   });

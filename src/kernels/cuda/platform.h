@@ -85,6 +85,12 @@ LARDER_DEVICE void wait_for_kernels_before() {
   asm volatile("griddepcontrol.wait;" ::: "memory");
 }
 
+// The first place in shared memory that is a multiple of alignment.
+LARDER_DEVICE unsigned char* aligned_shared(unsigned char* bytes, int alignment) {
+  const auto at = static_cast<std::uint32_t>(__cvta_generic_to_shared(bytes));
+  return bytes + (alignment - at % alignment) % alignment;
+}
+
 LARDER_DEVICE int thread_index() { return static_cast<int>(threadIdx.x); }
 LARDER_DEVICE int num_block_threads() { return static_cast<int>(blockDim.x); }
 LARDER_DEVICE void sync_block() { __syncthreads(); }

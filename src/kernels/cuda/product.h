@@ -36,10 +36,23 @@ struct Outputs {
   std::int64_t ldy;
   int num_rows;
   int num_outputs;
+  bool has_pairs;  // every other value of y can be written with the next one
 
   LARDER_MEMBER void put(int row, int output, float sum) const {
     if (row >= num_rows || output >= num_outputs) return;
     y[row * ldy + output] = bias != nullptr ? sum + bias[output] : sum;
+  }
+  // Of an even output and the next one.
+  LARDER_MEMBER void put_pair(int row, int output, float first, float second) const {
+    if (row >= num_rows || output >= num_outputs) return;
+    if (output + 1 == num_outputs || !has_pairs) {
+      put(row, output, first);
+      put(row, output + 1, second);
+      return;
+    }
+    Several<float, 2> pair = {{first, second}};
+    if (bias != nullptr) pair = {{first + bias[output], second + bias[output + 1]}};
+    *reinterpret_cast<Several<float, 2>*>(y + row * ldy + output) = pair;
   }
 };
 
@@ -51,16 +64,20 @@ struct ProductGroup {
   int count;
   int end_block[kMostProducts];  // set at the launch; those past the last product have no blocks
 
-  LARDER_MEMBER const Product& product() const { return of[which()]; }
+  // block: its place among all products'.
+  LARDER_MEMBER const Product& product(int block) const { return of[which(block)]; }
+  LARDER_MEMBER const Product& product() const { return product(static_cast<int>(blockIdx.x)); }
   // Of the block, where each has so many.
+  LARDER_MEMBER int first_panel(int num_panels, int block) const {
+    const int before = which(block) == 0 ? 0 : end_block[which(block) - 1];
+    return product(block).panel_begin + (block - before) * num_panels;
+  }
   LARDER_MEMBER int first_panel(int num_panels) const {
-    const int before = which() == 0 ? 0 : end_block[which() - 1];
-    return product().panel_begin + (static_cast<int>(blockIdx.x) - before) * num_panels;
+    return first_panel(num_panels, static_cast<int>(blockIdx.x));
   }
 
  private:
-  LARDER_MEMBER int which() const {
-    const int block = static_cast<int>(blockIdx.x);
+  LARDER_MEMBER int which(int block) const {
     return (block >= end_block[0] ? 1 : 0) + (block >= end_block[1] ? 1 : 0);
   }
 };
@@ -78,7 +95,8 @@ auto group_of(const ProductList& list, const ProductOf& product_of) {
 // Those of the panels up to panel_end; a tile may reach beyond.
 inline Outputs outputs_of(const MatmulArgs& args, int panel_end) {
   return {args.bias, args.y, args.ldy, args.num_rows,
-          std::min(args.w->num_rows, panel_end * kPanelRows)};
+          std::min(args.w->num_rows, panel_end * kPanelRows),
+          args.ldy % 2 == 0 && reinterpret_cast<std::uintptr_t>(args.y) % 8 == 0};
 }
 
 // How a kernel of few rows is cut up: a block has kRows rows by kPanels panels, and kSlots segments
@@ -123,22 +141,31 @@ LARDER_DEVICE void few_rows(const Outputs& outputs, int num_segments, int first_
     outputs.put(first_row + i / Shape::kOutputs, first_output + i % Shape::kOutputs, totals[i]);
 }
 
-// Starts a block for each num_panels panels and num_rows rows of each product.
+// Blocks for each num_panels panels and num_rows rows of each product.
 template <class Product>
-void launch_group(void (*kernel)(ProductGroup<Product>), ProductGroup<Product> group,
-                  int num_panels, int num_rows, int num_threads) {
-  const auto blocks = [](int whole, int each) { return (whole + each - 1) / each; };
-  int columns = 0, rows = 0;
-  for (int i = 0; i < kMostProducts; ++i) {
-    const Product& product = group.of[i];
-    if (i < group.count) {
-      columns += blocks(product.panel_end - product.panel_begin, num_panels);
-      rows = std::max(rows, blocks(product.outputs.num_rows, num_rows));
+struct GroupGrid {
+  ProductGroup<Product> group;
+  unsigned columns = 0, rows = 0;
+
+  GroupGrid(const ProductGroup<Product>& of, int num_panels, int num_rows) : group(of) {
+    const auto blocks = [](int whole, int each) {
+      return static_cast<unsigned>((whole + each - 1) / each);
+    };
+    for (int i = 0; i < kMostProducts; ++i) {
+      const Product& product = group.of[i];
+      if (i < group.count) {
+        columns += blocks(product.panel_end - product.panel_begin, num_panels);
+        rows = std::max(rows, blocks(product.outputs.num_rows, num_rows));
+      }
+      group.end_block[i] = static_cast<int>(columns);
     }
-    group.end_block[i] = columns;
   }
-  launch(kernel, dim3(static_cast<unsigned>(columns), static_cast<unsigned>(rows)), num_threads,
-         group);
+};
+template <class Product>
+void launch_group(void (*kernel)(ProductGroup<Product>), const ProductGroup<Product>& group,
+                  int num_panels, int num_rows, int num_threads) {
+  const GroupGrid grid(group, num_panels, num_rows);
+  launch(kernel, dim3(grid.columns, grid.rows), num_threads, grid.group);
 }
 
 // Of whole warps.
