@@ -97,16 +97,18 @@ ForwardBatch BatchStaging::stage(const ForwardBatch& batch) {
   on_device.logit_rows = stage_values(batch.logit_rows);
   on_device.wants_logits = batch.wants_logits;
   logit_sequences_.assign(batch.logit_sequences.begin(), batch.logit_sequences.end());
-  std::vector<std::size_t> placed;  // the groups' sequences
   for (const GroupBatch& group : batch.groups) {
     const auto slots = stage_values(group.slots);
-    placed.push_back(append(group.sequences));
-    groups_.push_back({slots, staged<AttentionSequence>(placed.back(), group.sequences.size()), group.sharing});
+    const std::size_t sequences = append(group.sequences);
+    groups_.push_back({slots, staged<AttentionSequence>(sequences, group.sequences.size()), group.sharing});
   }
   const std::size_t placed_logits = append(batch.logit_sequences);
   // Block tables come last: whatever grows, all else stays where it was a step before.
   for (std::size_t g = 0; g < batch.groups.size(); ++g) {
     const GroupBatch& group = batch.groups[g];
+    // Where they lie on the host, to be given their tables.
+    std::byte* sequences =
+        host_.get() + (reinterpret_cast<const std::byte*>(groups_[g].sequences.data()) - memory_.data());
     std::size_t next = 0;  // the group's share the block tables, those of other groups match none
     for (std::size_t i = 0; i < group.sequences.size(); ++i) {
       AttentionSequence sequence = group.sequences[i];
@@ -117,7 +119,7 @@ ForwardBatch BatchStaging::stage(const ForwardBatch& batch) {
         logit_sequences_[next].block_table = sequence.block_table;
         logit_sequences_[next].skipped_blocks = sequence.skipped_blocks;
       }
-      std::memcpy(host_.get() + placed[g] + i * sizeof(sequence), &sequence, sizeof(sequence));
+      std::memcpy(sequences + i * sizeof(sequence), &sequence, sizeof(sequence));
     }
   }
   std::copy(logit_sequences_.begin(), logit_sequences_.end(),

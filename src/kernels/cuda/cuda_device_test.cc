@@ -25,7 +25,7 @@ struct Answers {
 // What the first call found.
 std::string module_loading;
 
-// What was started: a kernel's argument by itself (while a graph is made, as captured), "graph" with as many as it has.
+// What was started: a kernel by its argument, a graph by how many kernels were captured for it.
 std::vector<std::string> started;
 bool captures = false;
 int num_captured = 0;

@@ -18,20 +18,30 @@ struct FloatProduct {
   LARDER_MEMBER const float* row(int r) const {
     return x + min_of(r, outputs.num_rows - 1) * ldx;
   }
+  // Of BF16 weights: pairs of columns, and where a panel's begin. As with rows, those past the end are the last.
+  LARDER_MEMBER int num_pairs() const { return (w.num_cols + 1) / 2; }
+  LARDER_MEMBER const Words4* panel(int index) const {
+    return reinterpret_cast<const Words4*>(w.data +
+                                           min_of(index, panel_end - 1) * w.panel_stride_bytes);
+  }
 };
 
-inline FloatProduct float_product(const MatmulArgs& args, int panel_begin, int panel_end) {
-  const bool aligned = args.ldx % 4 == 0 && reinterpret_cast<std::uintptr_t>(args.x) % 16 == 0;
-  return {*args.w,     args.x,    args.ldx, outputs_of(args, panel_end),
-          panel_begin, panel_end, aligned};
+// Rows of which four columns can be loaded at once.
+inline bool are_aligned(const float* rows, std::int64_t stride) {
+  return stride % 4 == 0 && reinterpret_cast<std::uintptr_t>(rows) % 16 == 0;
 }
 
-// Four values of a row, of which `cols` are there; the others are 0.
-LARDER_DEVICE Floats4 load_x(const float* x, int cols, bool aligned) {
+inline FloatProduct float_product(const MatmulArgs& args, int panel_begin, int panel_end) {
+  return {*args.w,     args.x,    args.ldx, outputs_of(args, panel_end),
+          panel_begin, panel_end, are_aligned(args.x, args.ldx)};
+}
+
+// Four values of a row, of which `cols` are there; the others are `past`.
+LARDER_DEVICE Floats4 load_x(const float* x, int cols, bool aligned, float past = 0) {
   if (aligned && cols >= 4) return *reinterpret_cast<const Floats4*>(x);
   Floats4 values;
   LARDER_UNROLL
-  for (int i = 0; i < 4; ++i) values.value[i] = i < cols ? x[i] : 0.0F;
+  for (int i = 0; i < 4; ++i) values.value[i] = i < cols ? x[i] : past;
   return values;
 }
 

@@ -18,12 +18,6 @@ constexpr int kSegmentSlabs = kSegmentCols / kSlabCols;
 
 struct Product : FloatProduct {
   LARDER_MEMBER int num_slabs() const { return (w.num_cols + kSlabCols - 1) / kSlabCols; }
-  LARDER_MEMBER int num_pairs() const { return (w.num_cols + 1) / 2; }
-  // As with rows, those past the end are the last.
-  LARDER_MEMBER const Words4* panel(int index) const {
-    return reinterpret_cast<const Words4*>(w.data +
-                                           min_of(index, panel_end - 1) * w.panel_stride_bytes);
-  }
   // Whether columns up to `end` can be loaded by four.
   LARDER_MEMBER bool has_pieces(int end) const { return aligned && end <= w.num_cols; }
 };

@@ -49,13 +49,6 @@ inline std::int64_t rounded_stride(int num_cols) { return device_product_bytes(1
 
 struct Product : FloatProduct {
   RoundedRows rounded;
-
-  LARDER_MEMBER int num_pairs() const { return (w.num_cols + 1) / 2; }
-  // As with rows, those past the end are the last.
-  LARDER_MEMBER const Words4* panel(int index) const {
-    return reinterpret_cast<const Words4*>(w.data +
-                                           min_of(index, panel_end - 1) * w.panel_stride_bytes);
-  }
 };
 
 // A thread for each four columns.
@@ -85,10 +78,6 @@ struct Buffers {
     return reinterpret_cast<Words4*>(rows(step) + S::kRowBytes);
   }
 };
-// Where piece i of a panel lies: the 16 lanes that read 8 bytes at once read pieces of every other pair of
-// columns, which are in different banks so.
-LARDER_DEVICE int place_of_piece(int i) { return i ^ (i >> 2 & 6); }
-
 // What a thread copies of every step: a piece of some panels, and one of some rows.
 template <class S>
 class Copies {
@@ -110,7 +99,7 @@ class Copies {
     // Past the end, the last pair: no activation meets it but zeros.
     if (piece + kPanelPieces > num_pieces_)
       piece = min_of(piece, num_pieces_ - 4 + piece_ % 4 - piece_);
-    Words4* place = to.weights(step) + thread_index() / kPanelPieces * kPanelPieces + place_of_piece(piece_);
+    Words4* place = to.weights(step) + thread_index() / kPanelPieces * kPanelPieces + place_of_every_other(piece_);
     LARDER_UNROLL
     for (int i = 0; i < kPanels; ++i)
       copy_later(place + i * (kPanelStep * kPanelPieces), panels_[i] + piece);
@@ -145,7 +134,7 @@ LARDER_DEVICE void load_weights(const Words4* panel, MmaLane lane,
     LARDER_UNROLL
     for (int i = 0; i < 2; ++i) {
       const int piece = (slab * 8 + 2 * lane.member + i) * 4 + lane.group / 2;
-      const auto* words = reinterpret_cast<const std::uint32_t*>(panel + place_of_piece(piece));
+      const auto* words = reinterpret_cast<const std::uint32_t*>(panel + place_of_every_other(piece));
       Several<std::uint32_t, 2> two;
       load_several(two, words, lane.group % 2 * 2);
       a[slab][2 * i] = two.value[0];
@@ -253,6 +242,7 @@ void matmul_bf16_tiles(const ProductList& products) {
   const RoundedRows rounded = {reinterpret_cast<std::uint16_t*>(first.device_scratch),
                                rounded_stride(first.w->num_cols)};
   const auto group = group_of(products, [&](const MatmulArgs& args, int begin, int end) {
+    require(args.x == first.x && args.num_rows == first.num_rows, "products of the same rows");
     return Product{float_product(args, begin, end), rounded};
   });
   launch(round_kernel, blocks_for(first.num_rows * (rounded.stride / 4), kRoundThreads), kRoundThreads,

@@ -1,6 +1,5 @@
 // Operations on rows and on flat arrays of values.
-#include "kernels/cuda/functions.h"
-#include "kernels/cuda/packed.h"
+#include "kernels/cuda/float_product.h"
 
 namespace larder::LARDER_CUDA_NAMESPACE {
 namespace {
@@ -23,17 +22,8 @@ void for_each(std::int64_t count, const Function& function) {
   launch(for_each_kernel<Function>, blocks_for(count, kThreads), kThreads, function, count);
 }
 
-// Four columns, past the end `past`.
-LARDER_DEVICE Floats4 four_columns(const float* row, int col, int num_cols, bool aligned, float past) {
-  if (aligned && col + 4 <= num_cols) return *reinterpret_cast<const Floats4*>(row + col);
-  Floats4 four;
-  LARDER_UNROLL
-  for (int j = 0; j < 4; ++j) four.value[j] = col + j < num_cols ? row[col + j] : past;
-  return four;
-}
-
-// Calls function(col, four columns of each row) for a thread's part of the columns, in order. Loads kAtOnce
-// times before it calls.
+// Calls function(col, four columns of each row) for a thread's part of the columns, in order; past the end
+// they are `past`. Loads kAtOnce times before it calls.
 template <int kThreadsOfRow, int kRows, class Function>
 LARDER_DEVICE void for_columns(const float* const (&rows)[kRows], int num_cols, bool aligned,
                                float past, const Function& function) {
@@ -41,17 +31,15 @@ LARDER_DEVICE void for_columns(const float* const (&rows)[kRows], int num_cols, 
   for (int first = thread_index() * 4; first < num_cols; first += kAtOnce * kStride) {
     Floats4 fours[kAtOnce][kRows];
     LARDER_UNROLL
-    for (int i = 0; i < kAtOnce; ++i)
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int col = first + i * kStride;
       LARDER_UNROLL
-      for (int r = 0; r < kRows; ++r)
-        fours[i][r] = four_columns(rows[r], first + i * kStride, num_cols, aligned, past);
+      for (int r = 0; r < kRows; ++r) fours[i][r] = load_x(rows[r] + col, num_cols - col, aligned, past);
+    }
     LARDER_UNROLL
     for (int i = 0; i < kAtOnce; ++i)
       if (first + i * kStride < num_cols) function(first + i * kStride, fours[i]);
   }
-}
-inline bool is_aligned(const float* rows, std::int64_t stride) {
-  return reinterpret_cast<std::uintptr_t>(rows) % 16 == 0 && stride % 4 == 0;
 }
 
 struct RmsNorm {
@@ -278,12 +266,13 @@ struct Rope {
 void rms_norm(const float* x, const float* weight, float epsilon, float* out, int num_cols,
               int row_begin, int row_end) {
   launch(rms_norm_kernel, dim3(static_cast<unsigned>(row_end - row_begin)), kRowThreads,
-         RmsNorm{x, weight, epsilon, out, num_cols, is_aligned(x, num_cols) && is_aligned(weight, 0)}, row_begin);
+         RmsNorm{x, weight, epsilon, out, num_cols, are_aligned(x, num_cols) && are_aligned(weight, 0)},
+         row_begin);
 }
 
 void first_of_best(const float* logits, int num_rows, std::int64_t num_logits, TokenId* best) {
   launch(first_of_best_kernel, dim3(static_cast<unsigned>(num_rows)), kBestThreads, logits, num_logits,
-         is_aligned(logits, num_logits), best);
+         are_aligned(logits, num_logits), best);
 }
 
 void quantize_rows(const float* x, std::int64_t ldx, const QuantizedRows& out, int row_begin,

@@ -37,7 +37,6 @@ class StepGraphs {
   StepGraphs& operator=(const StepGraphs&) = delete;
 
   void begin();
-  bool is_recording() const { return recording_; }
   void add(const KernelStart& start);
   // Throws nothing: an error of the device is a bug. Where memory for a graph is lacking, it does without.
   void end();

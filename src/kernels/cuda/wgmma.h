@@ -45,69 +45,53 @@ LARDER_DEVICE std::uint64_t operand_at(const unsigned char* rows, int number) {
   return (at & 0x3FFFFU) / 16 | std::uint64_t{1} << 16 | kEightRows << 32 | kSwizzle128 << 62;
 }
 
-#define LARDER_SUMS(sums, i)                                                                        \
+// The sums' places among the operands of the assembly below, and the sums themselves.
+#define LARDER_PLACES_8 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define LARDER_PLACES_16 LARDER_PLACES_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define LARDER_PLACES_32                                                                            \
+  LARDER_PLACES_16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define LARDER_PLACES_64                                                                            \
+  LARDER_PLACES_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47" \
+                   ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define LARDER_EIGHT(i)                                                                             \
   "+f"(sums[i]), "+f"(sums[i + 1]), "+f"(sums[i + 2]), "+f"(sums[i + 3]), "+f"(sums[i + 4]),        \
       "+f"(sums[i + 5]), "+f"(sums[i + 6]), "+f"(sums[i + 7])
+#define LARDER_SUMS_8 LARDER_EIGHT(0)
+#define LARDER_SUMS_16 LARDER_SUMS_8, LARDER_EIGHT(8)
+#define LARDER_SUMS_32 LARDER_SUMS_16, LARDER_EIGHT(16), LARDER_EIGHT(24)
+#define LARDER_SUMS_64                                                                              \
+  LARDER_SUMS_32, LARDER_EIGHT(32), LARDER_EIGHT(40), LARDER_EIGHT(48), LARDER_EIGHT(56)
 
 // sums [64, rows] (+)= a [64, 16] b [16, rows]; keeps: 0, they begin from nothing. A warp's 16 rows of a and the
-// sums lie as mma_bf16()'s, those of b's rows 8 j to 8 j + 7 in sums[4 j] to sums[4 j + 3].
-LARDER_DEVICE void wgmma_bf16(float (&sums)[8], const std::uint32_t (&a)[4], std::uint64_t b, int keeps) {
-  LARDER_HOPPER(asm volatile(
-      "{.reg .pred keeps;"
-      "setp.ne.b32 keeps, %13, 0;"
-      "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 "
-      "{%0, %1, %2, %3, %4, %5, %6, %7}, "
-      "{%8, %9, %10, %11}, %12, keeps, 1, 1, 0;}"
-      : LARDER_SUMS(sums, 0)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keeps)
-      : "memory"));
-}
-LARDER_DEVICE void wgmma_bf16(float (&sums)[16], const std::uint32_t (&a)[4], std::uint64_t b, int keeps) {
-  LARDER_HOPPER(asm volatile(
-      "{.reg .pred keeps;"
-      "setp.ne.b32 keeps, %21, 0;"
-      "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
-      "{%0, %1, %2, %3, %4, %5, %6, %7, "
-      " %8, %9, %10, %11, %12, %13, %14, %15}, "
-      "{%16, %17, %18, %19}, %20, keeps, 1, 1, 0;}"
-      : LARDER_SUMS(sums, 0), LARDER_SUMS(sums, 8)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keeps)
-      : "memory"));
-}
-LARDER_DEVICE void wgmma_bf16(float (&sums)[32], const std::uint32_t (&a)[4], std::uint64_t b, int keeps) {
-  LARDER_HOPPER(asm volatile(
-      "{.reg .pred keeps;"
-      "setp.ne.b32 keeps, %37, 0;"
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
-      "{%0, %1, %2, %3, %4, %5, %6, %7, "
-      " %8, %9, %10, %11, %12, %13, %14, %15, "
-      " %16, %17, %18, %19, %20, %21, %22, %23, "
-      " %24, %25, %26, %27, %28, %29, %30, %31}, "
-      "{%32, %33, %34, %35}, %36, keeps, 1, 1, 0;}"
-      : LARDER_SUMS(sums, 0), LARDER_SUMS(sums, 8), LARDER_SUMS(sums, 16), LARDER_SUMS(sums, 24)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keeps)
-      : "memory"));
-}
-LARDER_DEVICE void wgmma_bf16(float (&sums)[64], const std::uint32_t (&a)[4], std::uint64_t b, int keeps) {
-  LARDER_HOPPER(asm volatile(
-      "{.reg .pred keeps;"
-      "setp.ne.b32 keeps, %69, 0;"
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
-      "{%0, %1, %2, %3, %4, %5, %6, %7, "
-      " %8, %9, %10, %11, %12, %13, %14, %15, "
-      " %16, %17, %18, %19, %20, %21, %22, %23, "
-      " %24, %25, %26, %27, %28, %29, %30, %31, "
-      " %32, %33, %34, %35, %36, %37, %38, %39, "
-      " %40, %41, %42, %43, %44, %45, %46, %47, "
-      " %48, %49, %50, %51, %52, %53, %54, %55, "
-      " %56, %57, %58, %59, %60, %61, %62, %63}, "
-      "{%64, %65, %66, %67}, %68, keeps, 1, 1, 0;}"
-      : LARDER_SUMS(sums, 0), LARDER_SUMS(sums, 8), LARDER_SUMS(sums, 16), LARDER_SUMS(sums, 24), LARDER_SUMS(sums, 32), LARDER_SUMS(sums, 40), LARDER_SUMS(sums, 48), LARDER_SUMS(sums, 56)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keeps)
-      : "memory"));
-}
+// sums lie as mma_bf16()'s, those of b's rows 8 j to 8 j + 7 in sums[4 j] to sums[4 j + 3]. Behind the sums'
+// places come those of a, b and keeps.
+#define LARDER_WGMMA(rows, num_sums, a0, a1, a2, a3, b_place, keeps_place)                          \
+  LARDER_DEVICE void wgmma_bf16(float (&sums)[num_sums], const std::uint32_t (&a)[4],               \
+                                std::uint64_t b, int keeps) {                                       \
+    LARDER_HOPPER(asm volatile(                                                                     \
+        "{.reg .pred keeps; setp.ne.b32 keeps, %" #keeps_place ", 0;"                               \
+        "wgmma.mma_async.sync.aligned.m64n" #rows "k16.f32.bf16.bf16 "                              \
+        "{" LARDER_PLACES_##num_sums "}, {%" #a0 ", %" #a1 ", %" #a2 ", %" #a3 "}, %" #b_place      \
+        ", keeps, 1, 1, 0;}"                                                                        \
+        : LARDER_SUMS_##num_sums                                                                    \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keeps)                            \
+        : "memory"));                                                                               \
+  }
+LARDER_WGMMA(16, 8, 8, 9, 10, 11, 12, 13)
+LARDER_WGMMA(32, 16, 16, 17, 18, 19, 20, 21)
+LARDER_WGMMA(64, 32, 32, 33, 34, 35, 36, 37)
+LARDER_WGMMA(128, 64, 64, 65, 66, 67, 68, 69)
 
-#undef LARDER_SUMS
+#undef LARDER_WGMMA
+#undef LARDER_SUMS_64
+#undef LARDER_SUMS_32
+#undef LARDER_SUMS_16
+#undef LARDER_SUMS_8
+#undef LARDER_EIGHT
+#undef LARDER_PLACES_64
+#undef LARDER_PLACES_32
+#undef LARDER_PLACES_16
+#undef LARDER_PLACES_8
 #undef LARDER_HOPPER
 
 #else
