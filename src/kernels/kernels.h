@@ -160,6 +160,7 @@ struct AttentionSequence {
 struct KeySharing {
   int num_pieces = 0;
   int num_merged_rows = 0;  // rows from here on have no partials
+  int most_tiles = 0;       // of a sequence
 };
 // Rows of one sequence and KV head in a tile.
 inline constexpr int kDeviceTileRows = 16;

@@ -43,6 +43,7 @@ TEST(ShareKeys, NoSequenceDependsOnItsCompany) {
   EXPECT_EQ(sequences[1].first_partial, 256);
   EXPECT_EQ(sequences[3].first_partial, 258);
   EXPECT_EQ(sharing.num_pieces, 261 + 512 * 4 / kDeviceTileRows);
+  EXPECT_EQ(sharing.most_tiles, 512 * 4 / kDeviceTileRows);
   EXPECT_EQ(sharing.num_merged_rows, 5);
 }
 

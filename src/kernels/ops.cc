@@ -205,6 +205,7 @@ KeySharing share_keys(const AttentionArgs& args, std::span<AttentionSequence> se
     sequence.num_splits = shares ? splits : 1;
     sequence.first_partial = static_cast<int>(num_partials);
     sharing.num_pieces += num_tiles * sequence.num_splits;
+    sharing.most_tiles = std::max(sharing.most_tiles, num_tiles);
     if (!shares) continue;
     num_partials += wanted;
     sharing.num_merged_rows = sequence.first_row + sequence.num_tokens;

@@ -83,6 +83,10 @@ struct CodeKeys {
   static LARDER_HOST_AND_DEVICE int starts_offset(const Work& work) {
     return work.parts.key_step[work.parts.num_key_groups] * 2 * kPartBytes;
   }
+  static LARDER_HOST_AND_DEVICE int num_pieces(const Work&) { return 1; }
+  static LARDER_HOST_AND_DEVICE Piece piece(const Work& work, int) {
+    return {0, static_cast<int>(work.parts.key_bytes)};
+  }
   static int set_bytes(const Work& work) {
     return starts_offset(work) + (kIsInt8 ? 0 : kTileRows * work.parts.num_key_groups * 4);
   }
@@ -121,7 +125,7 @@ struct CodeKeys {
     auto* all = reinterpret_cast<Words4*>(shared.queries);
     for (int i = thread_index(); i < sizes.num_sets * sizes.set_bytes / 16; i += kThreads)
       all[i] = Words4{};  // where a group ends within a step, zeros follow
-    sync_block();
+    sync_warps();
     for_queries(work, tile, sizes, [&](const RowQuery& query, int set, int r) {
       unsigned char* queries = shared.queries + set * sizes.set_bytes;
       const WordScale word_scale(query.peak());
@@ -146,12 +150,14 @@ struct CodeKeys {
     });
   }
 
-  // keys: where the head's part of the lane's block begins.
+  // keys: where the head's part of the lane's block begins. kWhole: it is there, and kInt8's dimensions
+  // fill the steps.
+  template <bool kWhole>
   static LARDER_MEMBER StepCodes load(const Work& work, const std::byte* keys, int group, int step,
                                       MmaLane lane) {
     const CodeParts& parts = work.parts;
     StepCodes codes = {};
-    if (keys == nullptr) return codes;
+    if (!kWhole && keys == nullptr) return codes;
     const int begin = parts.key_begin[group] + step * kCodeStepDims;
     const int end = parts.key_begin[group + 1];
     const std::byte* pieces = keys + lane.group % 2 * 32;
@@ -162,7 +168,7 @@ struct CodeKeys {
       if constexpr (kIsInt8) {
         const int vector = begin / 4 + lane.member;
         codes.low[i] = each_word(words_at(at, vector * kCodeVector), less_128);
-        if (begin + 16 < end)
+        if (kWhole || begin + 16 < end)
           codes.high[i] = each_word(words_at(at, (vector + 4) * kCodeVector), less_128);
       } else if (group >= parts.num_wide_groups) {
         if (begin + lane.member * 8 >= end) continue;
@@ -198,8 +204,17 @@ struct CodeKeys {
   }
 
   // Adds to scores.
-  static LARDER_MEMBER void score(const Work& work, const SetKeys& own, MmaLane lane,
+  template <bool kWhole>
+  static LARDER_MEMBER void score(const Work& work, const SetKeys& own, MmaLane lane, int, int,
                                   LaneScores& scores) {
+    if (kWhole && (!kIsInt8 || work.parts.dim % kCodeStepDims == 0))
+      add_groups<kWhole>(work, own, lane, scores);
+    else
+      add_groups<false>(work, own, lane, scores);
+  }
+  template <bool kWhole>
+  static LARDER_MEMBER void add_groups(const Work& work, const SetKeys& own, MmaLane lane,
+                                       LaneScores& scores) {
     using Scales = std::conditional_t<kIsInt8, HalfScales, ByteScales>;
     const CodeParts& parts = work.parts;
     const auto* queries = reinterpret_cast<const Words4*>(own.queries) + thread_index() % 32;
@@ -209,7 +224,7 @@ struct CodeKeys {
       int sums[8][kRowHalves * 2];  // [j][2 h + i]: key j + 8 i
       LARDER_UNROLL
       for (int i = 0; i < kRowHalves * 2; ++i) {
-        const int start = kIsInt8 || own.scored == nullptr
+        const int start = kIsInt8 || (!kWhole && own.scored == nullptr)
                               ? 0
                               : starts[(i / 2 * 8 + lane.group) * parts.num_key_groups + group];
         LARDER_UNROLL
@@ -218,10 +233,11 @@ struct CodeKeys {
       const int first_step = parts.key_step[group];
       LARDER_NO_UNROLL
       for (int step = first_step; step < parts.key_step[group + 1]; ++step) {
-        const StepCodes codes = load(work, own.loaded, group, step - first_step, lane);
+        const StepCodes codes = load<kWhole>(work, own.loaded, group, step - first_step, lane);
+        if constexpr (!kWhole || !kIsInt8) sync_warp();  // conditions above may have parted it
         add_step(queries + step * 2 * kOperandWords, codes, sums);
       }
-      if (own.scored == nullptr) continue;
+      if (!kWhole && own.scored == nullptr) continue;
       const Scales scales(own.scored + parts.key_scale_offset, group);
       LARDER_UNROLL
       for (int k = 0; k < kBlockSize; ++k)
@@ -238,7 +254,6 @@ struct CodeKeys {
     std::uint32_t q[2][4];
     LARDER_UNROLL
     for (int part = 0; part < 2; ++part) load_operand(queries + part * kOperandWords, q[part]);
-    sync_warp();  // conditions above may have parted it, and tensor cores take it whole
     LARDER_UNROLL
     for (int j = 0; j < 8; ++j) {
       const auto low = static_cast<std::uint32_t>(codes.low[j / 4].word[j % 4]);
@@ -263,6 +278,12 @@ struct CodeValues {
                                     : kForm == ValueForm::kLevels ? kLevelGroup
                                                                   : kLargeHead;
 
+  static constexpr bool kAddsPieces = false;
+  static constexpr int kNumPieces = 1;
+  static LARDER_HOST_AND_DEVICE Piece piece(const Work& work, int) {
+    return {0, static_cast<int>(work.parts.value_bytes)};
+  }
+
   float weights[kRowHalves][kBlockSize];
   // Left operands of 32 keys each: quad i has keys 2i, 2i + 1, 2i + 8 and 2i + 9 of the lane's block.
   std::uint32_t bytes[2][2][4];  // [high, low][half of the quads]
@@ -276,12 +297,22 @@ struct CodeValues {
       for (int k = 0; k < kBlockSize; ++k) weights[h][k] = scores[h][k % 8][k / 8];
   }
 
+  // The dimensions fill the chunks.
+  static LARDER_MEMBER bool loads_whole(const Work& work, const WarpKeys& own) {
+    return own.whole && work.parts.dim % kChunkDims == 0;
+  }
+
   // Codes of four dimensions, for each of the four quads; in 4 bits also of the four that are 16 on.
-  static LARDER_MEMBER LaneWords load(const Work& work, const WarpKeys& own, MmaLane lane, int unit) {
+  // kWhole: they are there, as are all keys.
+  template <bool kWhole>
+  static LARDER_MEMBER LaneWords load(const Work& work, const WarpKeys& own, MmaLane lane, int chunk,
+                                      int step) {
     LaneWords words = {};
+    const int unit = chunk * kChunkSteps + step;
     const int first_dim = unit * kUnitDims;
     const int dim = kForm == ValueForm::kBytes ? first_dim + lane.group / 4 * 16 : first_dim;
-    if (own.values == nullptr || dim >= work.parts.dim) return words;
+    if (kWhole ? chunk * kChunkDims >= work.parts.dim : own.values == nullptr || dim >= work.parts.dim)
+      return words;
     const int tile = kForm == ValueForm::kBytes    ? dim / 16
                      : kForm == ValueForm::kLevels ? unit
                                                    : unit + unit / (kLargeHead / kUnitDims);
@@ -292,13 +323,14 @@ struct CodeValues {
   }
 
   // The rows' weights times the scales of a group of dimensions, in 16 bits.
+  template <bool kWhole>
   LARDER_MEMBER void begin_group(const Work& work, const WarpKeys& own, int group) {
     using Scales = std::conditional_t<kForm == ValueForm::kBytes, HalfScales, ByteScales>;
     float of_key[kBlockSize] = {};
-    if (own.values != nullptr && group * kGroupDims < work.parts.dim) {
+    if (kWhole || (own.values != nullptr && group * kGroupDims < work.parts.dim)) {
       const Scales scales(own.values + work.parts.value_scale_offset, group);
       LARDER_UNROLL
-      for (int k = 0; k < kBlockSize; ++k) of_key[k] = k < own.num_values ? scales.of(k) : 0.0F;
+      for (int k = 0; k < kBlockSize; ++k) of_key[k] = kWhole || k < own.num_values ? scales.of(k) : 0.0F;
     }
     LARDER_UNROLL
     for (int h = 0; h < kRowHalves; ++h) {
@@ -327,6 +359,7 @@ struct CodeValues {
   }
 
   // The lane's codes of a quad, signed.
+  template <bool kWhole>
   static LARDER_MEMBER Words4 codes_of(const WarpKeys& own, MmaLane lane, int unit, int quad,
                                        const Words4& words) {
     const int nibble = lane.group / 4 * 4;
@@ -338,7 +371,7 @@ struct CodeValues {
       constexpr int kUnits = kLargeHead / kUnitDims;
       const int fifths = unit / kUnits * (kUnits + 1) + kUnits;
       const int bit = unit % kUnits * 2 + lane.group / 4;
-      const Words4 fifth = own.values != nullptr
+      const Words4 fifth = kWhole || own.values != nullptr
                                ? words_at(own.values, fifths * kCodeTileBytes + quad * kCodeVector +
                                                           lane.group % 4 * 16)
                                : Words4{};
@@ -349,16 +382,17 @@ struct CodeValues {
   }
 
   // Writes a unit's sums to weighted.
+  template <bool kWhole>
   LARDER_MEMBER void add(const Work& work, const WarpKeys& own, MmaLane lane, int chunk, int step,
                          const LaneWords& words, float* weighted) {
     const int unit = chunk * kChunkSteps + step;
     if (step * kUnitDims % kGroupDims == 0)
-      begin_group(work, own, unit * kUnitDims / kGroupDims);
+      begin_group<kWhole>(work, own, unit * kUnitDims / kGroupDims);
     Words4 codes[kCodeQuads];
     LARDER_UNROLL
     for (int quad = 0; quad < kCodeQuads; ++quad)
-      codes[quad] = codes_of(own, lane, unit, quad, words.vector[quad]);
-    sync_warp();
+      codes[quad] = codes_of<kWhole>(own, lane, unit, quad, words.vector[quad]);
+    if constexpr (!kWhole) sync_warp();  // conditions above may have parted it, and tensor cores take it whole
     Floats4 sums[kRowHalves][2];  // dimensions 8 member + 4 i + j
     LARDER_UNROLL
     for (int j = 0; j < 4; ++j) {
@@ -383,6 +417,18 @@ struct CodeValues {
       LARDER_UNROLL
       for (int i = 0; i < 2; ++i)
         put_sums(weighted, lane, h, step * kUnitDims + lane.member * 8 + i * 4, sums[h][i]);
+  }
+
+  // A chunk's sums: the next values come while the last are multiplied.
+  template <bool kWhole>
+  LARDER_MEMBER void put_chunk(const Work& work, const WarpKeys& own, MmaLane lane, int chunk,
+                               LaneWords& next, float* weighted) {
+    LARDER_UNROLL
+    for (int step = 0; step < kChunkSteps; ++step) {
+      const LaneWords words = next;
+      next = load<kWhole>(work, own, lane, chunk + (step + 1) / kChunkSteps, (step + 1) % kChunkSteps);
+      add<kWhole>(work, own, lane, chunk, step, words, weighted);
+    }
   }
 };
 

@@ -64,6 +64,16 @@ struct HalfKeys {
   // Operands are [steps][parts].
   static int set_bytes(const Work& work) { return num_steps(work) * kNumParts * kOperandWords * 16; }
 
+  static constexpr int kPieceSteps = 2;
+  static LARDER_HOST_AND_DEVICE int num_pieces(const Work& work) {
+    return (num_steps(work) + kPieceSteps - 1) / kPieceSteps;
+  }
+  static LARDER_HOST_AND_DEVICE Piece piece(const Work& work, int i) {
+    constexpr int kDims = kPieceSteps * kStepDims;
+    const int dims = work.args.kv.head_dim - i * kDims;
+    return {i * kDims * kBlockSize * 2, (dims < kDims ? dims : kDims) * kBlockSize * 2};
+  }
+
   // A lane of scores has dimensions member, member + 4, member + 8 and member + 12 of a step, the latter
   // two in words 2 and 3.
   static LARDER_MEMBER void load_queries(const Work& work, const Tile& tile,
@@ -86,13 +96,15 @@ struct HalfKeys {
     });
   }
 
-  // Eight keys of a block for each of the lane's four dimensions.
+  // Eight keys of a block for each of the lane's four dimensions. kWhole: they are there, as are all
+  // dimensions of the step.
+  template <bool kWhole>
   static LARDER_MEMBER LaneWords load(const std::byte* keys, int dim, int step, MmaLane lane) {
     LaneWords words;
     LARDER_UNROLL
     for (int i = 0; i < 4; ++i) {
       const int d = step * kStepDims + i * 4 + lane.member;
-      words.vector[i] = keys != nullptr && d < dim
+      words.vector[i] = kWhole || (keys != nullptr && d < dim)
                             ? *reinterpret_cast<const Words4*>(keys + d * kBlockSize * 2)
                             : Words4{};
     }
@@ -100,32 +112,42 @@ struct HalfKeys {
   }
 
   // Adds to scores.
-  static LARDER_MEMBER void score(const Work& work, const SetKeys& own, MmaLane lane,
-                                  LaneScores& scores) {
+  template <bool kWhole>
+  static LARDER_MEMBER void score(const Work& work, const SetKeys& own, MmaLane lane, int first_piece,
+                                  int end_piece, LaneScores& scores) {
     const int dim = work.args.kv.head_dim;
-    const int end = num_steps(work);
+    const int begin = first_piece * kPieceSteps;
+    const int end = min_of(end_piece * kPieceSteps, num_steps(work));
     const auto* queries = reinterpret_cast<const Words4*>(own.queries) + thread_index() % 32;
-    const std::byte* keys = own.loaded != nullptr ? own.loaded + lane.group % 2 * 16 : nullptr;
-    LaneWords next = load(keys, dim, 0, lane);
-    LARDER_NO_UNROLL
-    for (int step = 0; step < end; ++step) {
-      const LaneWords words = next;
-      if (step + 1 < end) next = load(keys, dim, step + 1, lane);
-      std::uint32_t q[kNumParts][4];
-      LARDER_UNROLL
-      for (int part = 0; part < kNumParts; ++part)
-        load_operand(queries + (step * kNumParts + part) * kOperandWords, q[part]);
-      sync_warp();
-      LARDER_UNROLL
-      for (int part = kNumParts - 1; part >= 0; --part)  // the small ones first
+    const std::byte* keys =
+        kWhole || own.loaded != nullptr ? own.loaded + lane.group % 2 * 16 : nullptr;
+    const auto add_steps = [&]<bool kAll>() {
+      LaneWords next = load<kAll>(keys, dim, begin, lane);
+      LARDER_NO_UNROLL
+      for (int step = begin; step < end; ++step) {
+        const LaneWords words = next;
+        if (step + 1 < end) next = load<kAll>(keys, dim, step + 1, lane);
+        std::uint32_t q[kNumParts][4];
         LARDER_UNROLL
-        for (int j = 0; j < 8; ++j)
-          add_product<kKey>(scores[0][j], scores[1][j], q[part], words, j);
-    }
+        for (int part = 0; part < kNumParts; ++part)
+          load_operand(queries + (step * kNumParts + part) * kOperandWords, q[part]);
+        if constexpr (!kAll) sync_warp();  // conditions above may have parted it
+        LARDER_UNROLL
+        for (int part = kNumParts - 1; part >= 0; --part)  // the small ones first
+          LARDER_UNROLL
+          for (int j = 0; j < 8; ++j)
+            add_product<kKey>(scores[0][j], scores[1][j], q[part], words, j);
+      }
+    };
+    if (kWhole && dim % kStepDims == 0)
+      add_steps.template operator()<kWhole>();
+    else
+      add_steps.template operator()<false>();
   }
 };
 
-template <KvType kValue>
+// kChunks: whose sums it has at a time.
+template <KvType kValue, int kChunks>
 struct HalfValues {
   static constexpr int kNumParts = kParts<kValue>;
   static constexpr int kStepKeys = 4;  // of each of the warp's blocks
@@ -133,7 +155,15 @@ struct HalfValues {
 
   // Left operands: pair p is keys 2 p and 2 p + 1 of the lane's block.
   std::uint32_t weights[kNumParts][kRowHalves][kBlockSize / 2];
-  float sums[kRowHalves][8][2];  // dimension 8 i + j of the lane's 16 at [j][i]
+  float sums[kChunks][kRowHalves][8][2];  // dimension 8 i + j of the lane's 16 at [j][i]
+
+  // A piece is a step's keys.
+  static constexpr bool kAddsPieces = true;
+  static constexpr int kNumPieces = kChunkSteps;
+  static LARDER_HOST_AND_DEVICE Piece piece(const Work& work, int i) {
+    const int size = kStepKeys * work.args.kv.head_dim * 2;
+    return {i * size, size};
+  }
 
   LARDER_MEMBER explicit HalfValues(const LaneScores& scores) {
     LARDER_UNROLL
@@ -148,14 +178,23 @@ struct HalfValues {
   }
 
   // Eight dimensions of the step's keys. Of a slot that no token has there is nothing to be multiplied.
-  static LARDER_MEMBER LaneWords load(const Work& work, const WarpKeys& own, MmaLane lane, int step) {
+  // kWhole: there are all keys, and dimensions come in eights.
+  template <bool kWhole>
+  static LARDER_MEMBER LaneWords load(const Work& work, const WarpKeys& own, MmaLane lane, int chunk,
+                                      int step) {
     const int dim = work.args.kv.head_dim;
-    const int first_dim = step / kChunkSteps * kChunkDims + lane.group * 8;
+    const int first_dim = chunk * kChunkDims + lane.group * 8;
     LaneWords words;
     LARDER_UNROLL
     for (int i = 0; i < 4; ++i) {
-      const int key = step % kChunkSteps * kStepKeys + i;
+      const int key = step * kStepKeys + i;
       words.vector[i] = Words4{};
+      if constexpr (kWhole) {
+        // Past the last dimensions, those before: nobody takes their sums.
+        const int d = min_of(first_dim, dim - 8);
+        words.vector[i] = *reinterpret_cast<const Words4*>(own.values + (key * dim + d) * 2);
+        continue;
+      }
       if (key >= own.num_values || first_dim >= dim) continue;
       const std::byte* value = own.values + (key * dim + first_dim) * 2;
       if (dim % 8 == 0) {
@@ -170,31 +209,62 @@ struct HalfValues {
     return words;
   }
 
-  // Begins the chunk's sums with its first step, writes them to weighted with its last.
-  LARDER_MEMBER void add(const Work&, const WarpKeys&, MmaLane lane, int, int step,
-                         const LaneWords& words, float* weighted) {
+  // Begins the chunk's sums with its first step. place: of the sums.
+  LARDER_MEMBER void add(int place, int step, const LaneWords& words) {
+    float (&chunk)[kRowHalves][8][2] = sums[place];
     if (step == 0) {
       LARDER_UNROLL
       for (int j = 0; j < 8; ++j)
-        sums[0][j][0] = sums[0][j][1] = sums[1][j][0] = sums[1][j][1] = 0;
+        chunk[0][j][0] = chunk[0][j][1] = chunk[1][j][0] = chunk[1][j][1] = 0;
     }
     LARDER_UNROLL
     for (int part = kNumParts - 1; part >= 0; --part) {
       const std::uint32_t a[4] = {weights[part][0][step * 2], weights[part][1][step * 2],
                                   weights[part][0][step * 2 + 1], weights[part][1][step * 2 + 1]};
       LARDER_UNROLL
-      for (int j = 0; j < 8; ++j) add_product<kValue>(sums[0][j], sums[1][j], a, words, j);
+      for (int j = 0; j < 8; ++j) add_product<kValue>(chunk[0][j], chunk[1][j], a, words, j);
     }
-    if (step + 1 < kChunkSteps) return;
+  }
+  LARDER_MEMBER void put(int place, MmaLane lane, float* weighted) const {
     LARDER_UNROLL
     for (int h = 0; h < kRowHalves; ++h)
       LARDER_UNROLL
       for (int i = 0; i < 4; ++i) {
         Floats4 four;
         LARDER_UNROLL
-        for (int j = 0; j < 4; ++j) four.value[j] = sums[h][i % 2 * 4 + j][i / 2];
+        for (int j = 0; j < 4; ++j) four.value[j] = sums[place][h][i % 2 * 4 + j][i / 2];
         put_sums(weighted, lane, h, lane.member * 16 + i * 4, four);
       }
+  }
+
+  static LARDER_MEMBER bool loads_whole(const Work& work, const WarpKeys& own) {
+    return own.whole && work.args.kv.head_dim % 8 == 0;
+  }
+
+  // The sums of a piece's keys over all chunks.
+  template <bool kWhole>
+  LARDER_MEMBER void add_piece(const Work& work, const WarpKeys& own, MmaLane lane, int step) {
+    LARDER_UNROLL
+    for (int chunk = 0; chunk < kChunks; ++chunk) {
+      if (chunk * kChunkDims >= work.args.kv.head_dim) break;
+      const LaneWords words = load<kWhole>(work, own, lane, chunk, step);
+      if constexpr (!kWhole) sync_warp();  // conditions above may have parted it, and tensor cores take it whole
+      add(chunk, step, words);
+    }
+  }
+  // A chunk's sums, from the device's memory: the next values come while the last are multiplied.
+  template <bool kWhole>
+  LARDER_MEMBER void put_chunk(const Work& work, const WarpKeys& own, MmaLane lane, int chunk,
+                               LaneWords& next, float* weighted) {
+    LARDER_UNROLL
+    for (int step = 0; step < kChunkSteps; ++step) {
+      const LaneWords words = next;
+      next = step + 1 < kChunkSteps ? load<kWhole>(work, own, lane, chunk, step + 1)
+                                    : load<kWhole>(work, own, lane, chunk + 1, 0);
+      if constexpr (!kWhole) sync_warp();
+      add(0, step, words);
+    }
+    put(0, lane, weighted);
   }
 };
 

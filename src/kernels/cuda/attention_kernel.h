@@ -1,82 +1,61 @@
-// A block's work, for any form of keys and values. Included by attention's kernels alone.
+// A block's work where keys and values come straight from the device's memory, for any form of them. Included
+// by attention's kernels alone.
 #pragma once
 
-#include "kernels/cuda/attention_codes.h"
-#include "kernels/cuda/attention_halves.h"
-#include "kernels/cuda/hadamard.h"
+#include "kernels/cuda/attention_ring.h"
+#include "kernels/cuda/attention_split.h"
 
 namespace larder::LARDER_CUDA_NAMESPACE {
 namespace {
 
-// A block's totals of its splits, in order.
-struct RowTotals {
-  float max = kNothing;
-  float sum = 0;
-};
+// A warp's scores and softmax weights, and the first of its values: they come while the weights are computed.
+template <class Keys, class Values, bool kWhole>
+LARDER_DEVICE void weigh_keys(const Work& work, const WarpKeys& own, const SharedSizes& sizes,
+                              const Shared& shared, const LaneSight& sight, MmaLane lane,
+                              LaneScores& scores, LaneWords& next) {
+  const int warp = thread_index() / 32;
+  score_pieces<Keys, kWhole>(work, own, sizes, shared, sight, lane, 0, Keys::num_pieces(work), scores);
+  scale_scores<kWhole>(own, sizes, shared, sight, lane, scores);
+  next = Values::template load<false>(work, own, lane, 0, 0);
+  weigh(scores, lane, shared.maxima + warp * kTileRows, shared.sums + warp * kTileRows);
+}
 
-// The partial softmax of the keys in one split: to the sequence's partials where it shares keys, else
-// into the totals.
+// The partial softmax of the keys in one split.
 template <class Keys, class Values>
-LARDER_DEVICE void run_split(const Work& work, const Tile& tile, int split, bool shares_keys,
+LARDER_DEVICE void run_split(const Work& work, const Tile& tile, const TileSplits& splits,
                              const SharedSizes& sizes, const Shared& shared,
                              const LaneSight& sight, RowTotals& totals) {
   const MmaLane lane = mma_lane();
   const int warp = thread_index() / 32;
-  const int dim = work.args.kv.head_dim;
-  const WarpKeys own(work, tile, split, lane);
-  float* maxima = shared.maxima + warp * kTileRows;
-  float* sums = shared.sums + warp * kTileRows;
+  WarpKeys own(tile, splits.split(), lane);
+  own.find(work, tile);
+  float* weighted = shared.weighted + warp * kTileRows * kPaddedDims;
   LaneScores scores = {};
-  LaneWords next = {};  // of the values: they come while the softmax is computed, and so on
-  if (own.any) {
-    score_keys<Keys>(work, own, sizes, shared, sight, lane, scores);
-    next = Values::load(work, own, lane, 0);
-    weigh(scores, lane, maxima, sums);
-  } else {
-    weigh_nothing(lane, maxima, sums);
-  }
+  LaneWords next = {};
+  if (own.whole)
+    weigh_keys<Keys, Values, true>(work, own, sizes, shared, sight, lane, scores, next);
+  else if (own.any)
+    weigh_keys<Keys, Values, false>(work, own, sizes, shared, sight, lane, scores, next);
+  else
+    weigh_nothing(lane, shared.maxima + warp * kTileRows, shared.sums + warp * kTileRows);
   Values values(scores);
-  sync_block();
+  sync_warps();
 
-  const int r = thread_index() / kRowThreads;
-  const int piece = thread_index() % kRowThreads;
-  const RowMerge merge(shared, r, piece);
-  const Merge into_total(totals.max, merge.max);
-  float* partial = shares_keys && r < tile.num_rows
-                       ? work.partial(*tile.sequence, tile.query(r), tile.split_index, tile.head(r))
-                       : nullptr;
+  SplitEnd end(work, tile, splits.shares_keys(), shared, totals);
+  const bool whole = Values::loads_whole(work, own);
   LARDER_NO_UNROLL
   for (int chunk = 0; chunk < sizes.num_chunks; ++chunk) {
-    if (own.any) {
-      LARDER_UNROLL
-      for (int step = 0; step < Values::kChunkSteps; ++step) {
-        const LaneWords words = next;
-        next = Values::load(work, own, lane, chunk * Values::kChunkSteps + step + 1);
-        sync_warp();  // conditions above may have parted it, and tensor cores take it whole
-        values.add(work, own, lane, chunk, step, words,
-                   shared.weighted + warp * kTileRows * kPaddedDims);
-      }
-    }
-    sync_block();
-    const Floats4 four = merge.of_chunk();
-    const int first_dim = chunk * kChunkDims + piece * 4;
-    LARDER_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      if (partial != nullptr) {
-        if (first_dim + i < dim) partial[first_dim + i] = four.value[i];
-      } else {
-        float& total = shared.totals[r * shared.total_stride + first_dim + i];
-        total = into_total.of(total, four.value[i]);
-      }
-    }
-    sync_block();
+    if (whole)
+      values.template put_chunk<true>(work, own, lane, chunk, next, weighted);
+    else if (own.any)
+      values.template put_chunk<false>(work, own, lane, chunk, next, weighted);
+    else
+      put_zeros(lane, weighted);
+    sync_warps();
+    end.take_chunk(shared, chunk);
+    sync_warps();
   }
-  if (partial != nullptr && piece == 0) {
-    partial[dim] = merge.max;
-    partial[dim + 1] = merge.sum;
-  }
-  totals.sum = into_total.of(totals.sum, merge.sum);
-  totals.max = into_total.max;
+  end.end(totals);
 }
 
 // Grid: pieces, KV heads.
@@ -87,44 +66,21 @@ LARDER_KERNEL_OF_2(kThreads) attention_kernel(Work work, SharedSizes sizes) {
   // Sequences and block tables came with the step, before any of its kernels.
   const Tile tile = find_tile(work, static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y));
   if (!tile.exists()) return wait_for_kernels_before();
-  const bool shares_keys = tile.sequence->num_splits > 1;
-  const int own_split = tile.sight.split_at(tile.split_index, tile.first_position);
-  if (shares_keys && !tile.sight.has_split(own_split, tile.position(0), tile.last_position()))
-    return wait_for_kernels_before();
+  TileSplits splits(tile);
+  if (splits.has_ended()) return wait_for_kernels_before();
   wait_for_kernels_before();
-  Keys::load_queries(work, tile, sizes, shared);
-  for (int i = thread_index(); i < kTileRows * shared.total_stride; i += kThreads)
-    shared.totals[i] = 0;
-  sync_block();
-
+  begin_tile<Keys>(work, tile, sizes, shared);
   const LaneSight sight(tile, mma_lane());
   RowTotals totals;
-  if (shares_keys) {
-    run_split<Keys, Values>(work, tile, own_split, true, sizes, shared, sight, totals);
-    return;
-  }
-  for (int index = 0;; ++index) {
-    const int split = tile.sight.split_at(index, tile.position(0));
-    if (split > tile.last_position() / kKeySplit) break;
-    run_split<Keys, Values>(work, tile, split, false, sizes, shared, sight, totals);
-  }
-  const int dim = work.args.kv.head_dim;
-  if (work.args.kv.types.v == KvType::kInt4)  // sums over values that were stored turned
-    hadamard_rows(shared.totals, tile.num_rows, shared.total_stride, dim);
-  const int r = thread_index() / kRowThreads;
-  if (r >= tile.num_rows) return;
-  float* out = work.args.out + tile.batch_row(r) * work.args.ldo + std::int64_t{tile.head(r)} * dim;
-  const float* total = shared.totals + r * shared.total_stride;
-  for (int d = thread_index() % kRowThreads; d < dim; d += kRowThreads)
-    out[d] = finish(total[d], totals.sum);
+  for (; !splits.has_ended(); splits.next(tile))
+    run_split<Keys, Values>(work, tile, splits, sizes, shared, sight, totals);
+  if (!splits.shares_keys()) put_totals(work, tile, shared, totals);
 }
 
 template <class Keys, class Values>
 void launch_attention(const Work& work, int num_pieces) {
-  const AttentionArgs& args = work.args;
-  const SharedSizes sizes = {args.q_sinks != nullptr ? 2 : 1, Keys::set_bytes(work),
-                             (args.kv.head_dim + kChunkDims - 1) / kChunkDims};
-  const dim3 grid(rounded_grid(num_pieces), static_cast<unsigned>(args.kv.num_kv_heads));
+  const SharedSizes sizes = shared_sizes<Keys>(work);
+  const dim3 grid(rounded_grid(num_pieces), static_cast<unsigned>(work.args.kv.num_kv_heads));
   static int allowed_bytes = 0;  // of this kernel
   const int shared_bytes = sizes.total_bytes();
   if (shared_bytes > allowed_bytes) {
@@ -134,18 +90,35 @@ void launch_attention(const Work& work, int num_pieces) {
   launch_with_shared(attention_kernel<Keys, Values>, grid, kThreads, shared_bytes, work, sizes);
 }
 
+// RingValues: for heads that have a place in the ring. Prompts are bound by their products: more warps at
+// a time are better for them. Few pieces are over before a kernel that wants a multiprocessor for itself has begun.
+template <class Keys, class Values, class RingValues>
+void launch_either(const Work& work, const KeySharing& sharing) {
+  const bool are_many = 4 * sharing.num_pieces * work.args.kv.num_kv_heads >= 3 * num_multiprocessors();
+  if (are_many && sharing.most_tiles == 1 && has_ring<Keys, RingValues>(work))
+    launch_ring<Keys, RingValues>(work, sharing.num_pieces);
+  else
+    launch_attention<Keys, Values>(work, sharing.num_pieces);
+}
+
 template <class Keys>
-void launch_with_keys(const Work& work, int num_pieces) {
+void launch_with_keys(const Work& work, const KeySharing& sharing) {
+  const auto halves = [&]<KvType kType>() {
+    launch_either<Keys, HalfValues<kType, 1>, HalfValues<kType, kRingChunks>>(work, sharing);
+  };
+  const auto codes = [&]<ValueForm kForm>() {
+    launch_either<Keys, CodeValues<kForm>, CodeValues<kForm>>(work, sharing);
+  };
   switch (work.args.kv.types.v) {
     case KvType::kF16:
-      return launch_attention<Keys, HalfValues<KvType::kF16>>(work, num_pieces);
+      return halves.template operator()<KvType::kF16>();
     case KvType::kBF16:
-      return launch_attention<Keys, HalfValues<KvType::kBF16>>(work, num_pieces);
+      return halves.template operator()<KvType::kBF16>();
     case KvType::kInt8:
-      return launch_attention<Keys, CodeValues<ValueForm::kBytes>>(work, num_pieces);
+      return codes.template operator()<ValueForm::kBytes>();
     case KvType::kInt4:
-      return work.parts.is_large ? launch_attention<Keys, CodeValues<ValueForm::kFiveBits>>(work, num_pieces)
-                                 : launch_attention<Keys, CodeValues<ValueForm::kLevels>>(work, num_pieces);
+      return work.parts.is_large ? codes.template operator()<ValueForm::kFiveBits>()
+                                 : codes.template operator()<ValueForm::kLevels>();
   }
 }
 

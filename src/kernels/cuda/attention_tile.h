@@ -83,7 +83,7 @@ LARDER_DEVICE Sight sight_of(const AttentionArgs& args, const AttentionSequence&
 
 // Rows [first_row, + num_rows) of a sequence and KV head: row r is query r / group, head r % group.
 struct Tile {
-  const AttentionSequence* sequence;
+  AttentionSequence sequence;
   Sight sight;
   int group;
   int kv_head;
@@ -93,15 +93,24 @@ struct Tile {
   int split_index;
 
   // Whether the piece is one of the sequence's.
-  LARDER_MEMBER bool exists() const { return split_index < sequence->num_splits; }
+  LARDER_MEMBER bool exists() const { return split_index < sequence.num_splits; }
   LARDER_MEMBER int query(int r) const { return (first_row + r) / group; }
   LARDER_MEMBER int position(int r) const { return first_position + query(r); }
   LARDER_MEMBER int last_position() const { return position(num_rows - 1); }
-  LARDER_MEMBER std::int64_t batch_row(int r) const { return sequence->first_row + query(r); }
+  LARDER_MEMBER std::int64_t batch_row(int r) const { return sequence.first_row + query(r); }
   LARDER_MEMBER int head(int r) const { return kv_head * group + (first_row + r) % group; }
   // Whether a row sees a key of [begin, end), as far as the first row's window and the sinks say.
   LARDER_MEMBER bool sees(int begin, int end) const {
     return begin < sight.sinks || end > sight.first_key(position(0));
+  }
+  // Whether a row may see one of `count` keys from begin on.
+  LARDER_MEMBER bool sees_some(int begin, int count) const {
+    return begin <= last_position() && sees(begin, begin + count);
+  }
+  // Whether every row sees all of them.
+  LARDER_MEMBER bool all_see(int begin, int count) const {
+    return begin + count - 1 <= position(0) &&
+           (begin + count <= sight.sinks || (begin >= sight.sinks && begin >= sight.first_key(last_position())));
   }
 };
 
@@ -112,7 +121,7 @@ LARDER_DEVICE Tile find_tile(const Work& work, int piece, int kv_head) {
   const int tiles = (rows + kDeviceTileRows - 1) / kDeviceTileRows;
   const int index = piece - sequence.first_piece;
   const int first_row = index % tiles * kDeviceTileRows;
-  return {&sequence,  sight_of(work.args, sequence),
+  return {sequence,   sight_of(work.args, sequence),
           work.group, kv_head,
           first_row,  min_of(kDeviceTileRows, rows - first_row),
           sequence.context_len - sequence.num_tokens,
@@ -123,7 +132,7 @@ LARDER_DEVICE Tile find_tile(const Work& work, int piece, int kv_head) {
 LARDER_DEVICE const std::byte* block_at(const Work& work, const Tile& tile, int position,
                                         std::int64_t offset_bytes) {
   const PagedKvView& kv = work.args.kv;
-  const AttentionSequence& sequence = *tile.sequence;
+  const AttentionSequence& sequence = tile.sequence;
   const int index = position / kBlockSize;
   const bool is_sink = index < sequence.num_sinks / kBlockSize;
   const auto block = static_cast<std::int64_t>(
@@ -144,7 +153,7 @@ LARDER_DEVICE const std::byte* values_at(const Work& work, const Tile& tile, int
 struct Merge {
   float max, keep, take;
   LARDER_MEMBER Merge(float into, float from)
-      : max(fmaxf(into, from)), keep(exp2f(into - max)), take(exp2f(from - max)) {}
+      : max(fmaxf(into, from)), keep(power_of_2(into - max)), take(power_of_2(from - max)) {}
   LARDER_MEMBER float of(float into, float from) const { return fmaf(from, take, into * keep); }
 };
 

@@ -11,6 +11,7 @@
 #pragma once
 
 #include "kernels/cuda/attention_tile.h"
+#include "kernels/cuda/bulk_copy.h"
 #include "kernels/cuda/tensor_core.h"
 
 namespace larder::LARDER_CUDA_NAMESPACE {
@@ -34,6 +35,15 @@ constexpr float kWeightScale = 1 << 14;
 
 // Of rows `group` (and 8 more) and the 16 keys of the lane's block `member`: key j + 8 i at [j][i].
 using LaneScores = float[kRowHalves][8][2];
+
+// The warps that compute meet; a block may have another one.
+LARDER_DEVICE void sync_warps() { sync_first_threads<kThreads>(); }
+
+// Bytes of a head's keys or values in a block.
+struct Piece {
+  int begin;
+  int size;
+};
 
 // 16 bytes each of four vectors.
 struct LaneWords {
@@ -126,8 +136,10 @@ struct LaneSight {
       first_key[h] = tile.sight.first_key(position[h]);
     }
   }
+  // Without branches: a lane asks for many.
   LARDER_MEMBER bool sees(int h, int key) const {
-    return key <= position[h] && (key < sinks || key >= first_key[h]);
+    return (static_cast<int>(key <= position[h]) &
+            (static_cast<int>(key < sinks) | static_cast<int>(key >= first_key[h]))) != 0;
   }
 };
 
@@ -137,26 +149,30 @@ struct WarpKeys {
   int begin;
   int loaded_block;  // positions
   int scored_block;
+  bool any;    // is seen, the same for all lanes
+  bool whole;  // all of them are there, and every row sees them; the same for all lanes
+  bool sees_loaded, sees_scored;
   const std::byte* loaded = nullptr;
   const std::byte* scored = nullptr;
   const std::byte* values = nullptr;
   int num_values = 0;  // of the block, that there are
-  bool any;            // is seen, the same for all lanes
 
-  LARDER_MEMBER WarpKeys(const Work& work, const Tile& tile, int split, MmaLane lane)
+  LARDER_MEMBER WarpKeys(const Tile& tile, int split, MmaLane lane)
       : begin(split * kKeySplit + thread_index() / 32 * kWarpKeys),
         loaded_block(begin + lane.group / 2 * kBlockSize),
-        scored_block(begin + lane.member * kBlockSize) {
-    const int end = tile.last_position() + 1;
-    const auto is_seen = [&](int block, int size) {
-      return block < end && tile.sees(block, block + size);
-    };
-    any = is_seen(begin, kWarpKeys);
-    if (is_seen(loaded_block, kBlockSize)) loaded = keys_at(work, tile, loaded_block);
-    if (!is_seen(scored_block, kBlockSize)) return;
+        scored_block(begin + lane.member * kBlockSize),
+        any(tile.sees_some(begin, kWarpKeys)),
+        whole(tile.all_see(begin, kWarpKeys)),
+        sees_loaded(tile.sees_some(loaded_block, kBlockSize)),
+        sees_scored(tile.sees_some(scored_block, kBlockSize)) {
+    if (sees_scored) num_values = min_of(kBlockSize, tile.last_position() + 1 - scored_block);
+  }
+  // Where they lie in the device's memory.
+  LARDER_MEMBER void find(const Work& work, const Tile& tile) {
+    if (sees_loaded) loaded = keys_at(work, tile, loaded_block);
+    if (!sees_scored) return;
     scored = keys_at(work, tile, scored_block);
     values = values_at(work, tile, scored_block);
-    num_values = min_of(kBlockSize, end - scored_block);
   }
 };
 
@@ -167,21 +183,34 @@ struct SetKeys {
   const std::byte* scored;
 };
 
-// The warp's scores, scaled and masked.
-template <class Keys>
-LARDER_DEVICE void score_keys(const Work& work, const WarpKeys& own, const SharedSizes& sizes,
-                              const Shared& shared, const LaneSight& sight, MmaLane lane,
-                              LaneScores& scores) {
+// Adds what pieces [first_piece, end_piece) of the keys give to the warp's scores. kWhole: as WarpKeys.
+template <class Keys, bool kWhole>
+LARDER_DEVICE void score_pieces(const Work& work, const WarpKeys& own, const SharedSizes& sizes,
+                                const Shared& shared, const LaneSight& sight, MmaLane lane,
+                                int first_piece, int end_piece, LaneScores& scores) {
   const int num_sink_keys = sizes.num_sets == 2 ? sight.sinks : 0;
-  LARDER_NO_UNROLL
-  for (int set = 0; set < (own.begin < num_sink_keys ? 2 : 1); ++set) {
-    const auto in_set = [&](int block) { return (block < num_sink_keys) == (set == 1); };
-    Keys::score(work,
-                {shared.queries + set * sizes.set_bytes,
-                 in_set(own.loaded_block) ? own.loaded : nullptr,
-                 in_set(own.scored_block) ? own.scored : nullptr},
-                lane, scores);
+  if constexpr (kWhole) {
+    const int set = own.begin < num_sink_keys ? 1 : 0;
+    Keys::template score<true>(work, {shared.queries + set * sizes.set_bytes, own.loaded, own.scored},
+                               lane, first_piece, end_piece, scores);
+  } else {
+    LARDER_NO_UNROLL
+    for (int set = 0; set < (own.begin < num_sink_keys ? 2 : 1); ++set) {
+      const auto in_set = [&](int block) { return (block < num_sink_keys) == (set == 1); };
+      Keys::template score<false>(work,
+                                  {shared.queries + set * sizes.set_bytes,
+                                   in_set(own.loaded_block) ? own.loaded : nullptr,
+                                   in_set(own.scored_block) ? own.scored : nullptr},
+                                  lane, first_piece, end_piece, scores);
+    }
   }
+}
+
+// The warp's scores, scaled and masked.
+template <bool kWhole>
+LARDER_DEVICE void scale_scores(const WarpKeys& own, const SharedSizes& sizes, const Shared& shared,
+                                const LaneSight& sight, MmaLane lane, LaneScores& scores) {
+  const int num_sink_keys = sizes.num_sets == 2 ? sight.sinks : 0;
   const float* scales = shared.scales + (own.scored_block < num_sink_keys ? kTileRows : 0);
   LARDER_UNROLL
   for (int h = 0; h < kRowHalves; ++h) {
@@ -189,7 +218,8 @@ LARDER_DEVICE void score_keys(const Work& work, const WarpKeys& own, const Share
     LARDER_UNROLL
     for (int k = 0; k < kBlockSize; ++k) {
       float& score = scores[h][k % 8][k / 8];
-      score = sight.sees(h, own.scored_block + k) ? score * scale : kNothing;
+      score *= scale;
+      if constexpr (!kWhole) score = sight.sees(h, own.scored_block + k) ? score : kNothing;
     }
   }
 }
@@ -202,11 +232,12 @@ LARDER_DEVICE void weigh(LaneScores& scores, MmaLane lane, float* maxima, float*
     LARDER_UNROLL
     for (int j = 0; j < 8; ++j) max = fmaxf(max, fmaxf(scores[h][j][0], scores[h][j][1]));
     max = warp_max<4>(max);
+    const float seen = max == kNothing ? 0.0F : max;  // weights of a row that sees nothing are zeros
     float sum = 0;
     LARDER_UNROLL
     for (int k = 0; k < kBlockSize; ++k) {
       float& score = scores[h][k % 8][k / 8];
-      score = score == kNothing ? 0.0F : exp2f(score - max) * kWeightScale;
+      score = power_of_2(score - seen) * kWeightScale;
       sum += score;
     }
     sum = warp_sum<4>(sum);
@@ -232,37 +263,42 @@ LARDER_DEVICE void put_sums(float* weighted, MmaLane lane, int h, int d, const F
   *reinterpret_cast<Floats4*>(weighted + (h * 8 + lane.group) * kPaddedDims + d) = sums;
 }
 
+// The sums of a warp that sees nothing: finite, whatever they are multiplied by.
+LARDER_DEVICE void put_zeros(MmaLane lane, float* weighted) {
+  LARDER_UNROLL
+  for (int h = 0; h < kRowHalves; ++h)
+    LARDER_UNROLL
+    for (int i = 0; i < 4; ++i) put_sums(weighted, lane, h, lane.member * 16 + i * 4, {});
+}
+
 // A row's partials of a split become one, and then its total: the threads of a row do this together.
 struct RowMerge {
-  const float* maxima;    // of the split's first warp
-  const float* weighted;  // the thread's four dimensions
+  const float* weighted;  // of the first warp, the thread's four dimensions
+  float factors[kWarps];  // 0 where the row sees nothing of the warp's keys
   float max = kNothing;
   float sum = 0;
 
   LARDER_MEMBER RowMerge(const Shared& shared, int r, int piece)
-      : maxima(shared.maxima + r),
-        weighted(shared.weighted + r * kPaddedDims + piece * 4) {
+      : weighted(shared.weighted + r * kPaddedDims + piece * 4) {
     LARDER_UNROLL
-    for (int warp = 0; warp < kWarps; ++warp) max = fmaxf(max, maxima[warp * kTileRows]);
+    for (int warp = 0; warp < kWarps; ++warp) {
+      factors[warp] = shared.maxima[warp * kTileRows + r];
+      max = fmaxf(max, factors[warp]);
+    }
     LARDER_UNROLL
-    for (int warp = 0; warp < kWarps; ++warp)
-      sum = fmaf(shared.sums[warp * kTileRows + r], factor(warp), sum);
-  }
-  // 0 where the row sees nothing of the warp's keys.
-  LARDER_MEMBER float factor(int warp) const {
-    const float own = maxima[warp * kTileRows];
-    return own == kNothing ? 0.0F : exp2f(own - max);
+    for (int warp = 0; warp < kWarps; ++warp) {
+      factors[warp] = factors[warp] == kNothing ? 0.0F : power_of_2(factors[warp] - max);
+      sum = fmaf(shared.sums[warp * kTileRows + r], factors[warp], sum);
+    }
   }
   LARDER_MEMBER Floats4 of_chunk() const {
     Floats4 total = {};
     LARDER_UNROLL
     for (int warp = 0; warp < kWarps; ++warp) {
-      const float take = factor(warp);
-      if (take == 0) continue;  // what lies there may be another split's
       const Floats4 four = *reinterpret_cast<const Floats4*>(
           weighted + warp * kTileRows * kPaddedDims);
       LARDER_UNROLL
-      for (int i = 0; i < 4; ++i) total.value[i] = fmaf(four.value[i], take, total.value[i]);
+      for (int i = 0; i < 4; ++i) total.value[i] = fmaf(four.value[i], factors[warp], total.value[i]);
     }
     return total;
   }

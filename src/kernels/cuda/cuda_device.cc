@@ -36,6 +36,8 @@ bool kernels_overlap() {
 // Of all devices: those that have it are of one compute capability, and others have other kernels.
 bool wgmma_is_there = false;
 bool has_wgmma() { return wgmma_is_there; }
+int multiprocessors = 1;
+int num_multiprocessors() { return multiprocessors; }
 
 // Of the thread, while it writes down a step.
 thread_local StepGraphs* recording = nullptr;
@@ -81,6 +83,7 @@ class CudaDevice : public Device {
     require_available(index, cudaFree(nullptr));  // makes the context, if that has not yet
     require_available(index, static_cast<cudaError_t>(cuda::loading_error()));
     cuda::wgmma_is_there = properties.major == 9 && properties.minor == 0;
+    cuda::multiprocessors = properties.multiProcessorCount;
   }
 
   const KernelTable& kernels() const override { return cuda::kTable; }

@@ -39,6 +39,13 @@ struct Fiber {
   int num_copy_groups = 0;  // that have ended
 };
 
+struct BulkCopy {
+  void* to;
+  const void* from;
+  std::size_t size_bytes;
+  const std::uint64_t* arrivals;
+};
+
 struct Warp {
   std::uint32_t given[2][kWarp] = {};
   Fragment fragments[2][kWarp] = {};
@@ -62,6 +69,9 @@ struct Block {
   int current = 0;
   int num_come = 0;  // to the block's barrier
   std::uint64_t generation = 0;
+  int num_first_come = 0;  // to that of its first threads
+  std::uint64_t first_generation = 0;
+  std::vector<BulkCopy> bulk_copies;
 };
 
 Block& block() {
@@ -127,7 +137,9 @@ void run_block(int num_threads, void (*body)(void*), void* context) {
   b.context = context;
   b.num_threads = b.num_running = num_threads;
   b.num_come = 0;
+  b.num_first_come = 0;
   b.num_waited = 0;
+  b.bulk_copies.clear();
   b.is_backwards = !b.is_backwards;
   for (int i = 0; i < num_threads; ++i) {
     Fiber& fiber = *b.fibers[static_cast<std::size_t>(i)];
@@ -161,6 +173,14 @@ void wait_for_block() {
   ++b.num_come;
   if (b.num_come == b.num_running) return open_if_all_came();
   wait_while(b.generation);
+}
+
+void wait_for_first_threads(int num_threads) {
+  Block& b = block();
+  CHECK(b.current < num_threads, b.current, num_threads);
+  if (++b.num_first_come < num_threads) return wait_while(b.first_generation);
+  b.num_first_come = 0;
+  ++b.first_generation;
 }
 
 namespace {
@@ -206,6 +226,32 @@ void wait_for_copies(int num_left) {
     std::memcpy(copy.to, copy.from, copy.size_bytes);
     return true;
   });
+}
+
+// A state: the threads of a phase, those that have not come yet, the phases that have ended.
+void begin_arrivals(std::uint64_t* state, int num_threads) {
+  const auto count = static_cast<std::uint64_t>(num_threads);
+  CHECK(count > 0 && count < 1 << 16, num_threads);
+  *state = count | count << 16;
+}
+void arrive(std::uint64_t* state) {
+  *state -= std::uint64_t{1} << 16;
+  if ((*state >> 16 & 0xFFFF) != 0) return;
+  *state += (*state & 0xFFFF) << 16;
+  *state += std::uint64_t{1} << 32;
+}
+void wait_for_arrivals(const std::uint64_t* state, int parity) {
+  while ((*state >> 32 & 1) == static_cast<std::uint64_t>(parity)) wait_while(*state);
+  std::erase_if(block().bulk_copies, [&](const BulkCopy& copy) {
+    if (copy.arrivals != state) return false;
+    std::memcpy(copy.to, copy.from, copy.size_bytes);
+    return true;
+  });
+}
+void copy_in_bulk(void* to, const void* from, std::size_t size_bytes, const std::uint64_t* arrivals) {
+  const auto is_aligned = [](const void* at) { return reinterpret_cast<std::uintptr_t>(at) % 16 == 0; };
+  CHECK(size_bytes > 0 && size_bytes % 16 == 0 && is_aligned(to) && is_aligned(from), size_bytes);
+  block().bulk_copies.push_back({to, from, size_bytes, arrivals});
 }
 
 }  // namespace emulator

@@ -17,12 +17,13 @@
 #define LARDER_CUDA_NAMESPACE cuda_emulated
 #define LARDER_KERNEL static void
 #define LARDER_KERNEL_OF(num_threads) static void
+#define LARDER_KERNEL_OF_1(num_threads) static void
 #define LARDER_KERNEL_OF_2(num_threads) static void
 #define LARDER_DEVICE static inline
 #define LARDER_MEMBER inline
 #define LARDER_HOST_AND_DEVICE inline
 #define LARDER_SHARED static
-#define LARDER_SHARED_BYTES(name) alignas(16) static unsigned char name[emulator::kMostShared]
+#define LARDER_SHARED_BYTES(name) alignas(16) static unsigned char name[kCudaMostSharedBytes]
 #define LARDER_PARAM const
 #define LARDER_UNROLL
 #define LARDER_NO_UNROLL
@@ -37,8 +38,6 @@ struct dim3 {
 namespace emulator {
 
 inline constexpr int kWarp = 32;
-// Of a block on Hopper, in bytes.
-inline constexpr int kMostShared = 227 << 10;
 
 // Runs body in num_threads fibers to their ends, all of which must wait for the kernels before.
 void run_block(int num_threads, void (*body)(void* context), void* context);
@@ -48,6 +47,8 @@ int current_num_threads();
 void note_wait_for_kernels();
 // Returns when every fiber of the block that has not ended has come.
 void wait_for_block();
+// When the first num_threads of them have.
+void wait_for_first_threads(int num_threads);
 // Gives value to the warp; returns all that its lanes gave, valid until the call after next.
 const std::uint32_t* exchange(std::uint32_t value);
 // The same of what a lane brings to a product of matrices.
@@ -61,6 +62,12 @@ const Fragment* exchange(const Fragment& fragment);
 void copy_later(void* to, const void* from, std::size_t size_bytes);
 void end_copies();
 void wait_for_copies(int num_left);
+
+// bulk_copy.h; no copy is made before somebody waits for its arrivals.
+void begin_arrivals(std::uint64_t* state, int num_threads);
+void arrive(std::uint64_t* state);
+void wait_for_arrivals(const std::uint64_t* state, int parity);
+void copy_in_bulk(void* to, const void* from, std::size_t size_bytes, const std::uint64_t* arrivals);
 
 }  // namespace emulator
 
@@ -81,7 +88,7 @@ void launch(void (*kernel)(Params...), dim3 grid, int num_threads, const Args&..
 
 template <class... Params>
 void allow_shared(void (*)(Params...), int shared_bytes) {
-  require(shared_bytes <= emulator::kMostShared, "as much shared memory as a GPU has");
+  require(shared_bytes <= kCudaMostSharedBytes, "as much shared memory as a GPU has");
 }
 template <class... Params, class... Args>
 void launch_with_shared(void (*kernel)(Params...), dim3 grid, int num_threads, int,
@@ -98,6 +105,7 @@ LARDER_DEVICE unsigned char* aligned_shared(unsigned char* bytes, int alignment)
   return bytes + (alignment - at) % alignment;
 }
 inline bool has_wgmma() { return true; }
+inline int num_multiprocessors() { return 3; }
 LARDER_DEVICE void sync_warp() { static_cast<void>(emulator::exchange(0)); }
 
 template <int kWidth, class T, class Function>
@@ -126,6 +134,7 @@ LARDER_DEVICE std::uint32_t bf16_pair(float low, float high) {
   return std::uint32_t{float_to_bfloat16(low)} | std::uint32_t{float_to_bfloat16(high)} << 16;
 }
 LARDER_DEVICE int nearest_int(float value) { return static_cast<int>(std::lrintf(value)); }
+LARDER_DEVICE float power_of_2(float exponent) { return exponent < -126 ? 0.0F : exp2f(exponent); }
 LARDER_DEVICE int dot4(int a, int b, int sum) {
   for (int shift = 0; shift < 32; shift += 8)
     sum += static_cast<std::int8_t>(a >> shift) * static_cast<std::int8_t>(b >> shift);

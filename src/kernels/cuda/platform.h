@@ -20,6 +20,8 @@
 #define LARDER_CUDA_NAMESPACE cuda
 #define LARDER_KERNEL __global__ void
 #define LARDER_KERNEL_OF(num_threads) __global__ void __launch_bounds__(num_threads)
+// With registers as for one block at a time: what give_registers() must know.
+#define LARDER_KERNEL_OF_1(num_threads) __global__ void __launch_bounds__(num_threads, 1)
 // Two blocks of these at a time on a multiprocessor: half of the registers are enough for one.
 #define LARDER_KERNEL_OF_2(num_threads) __global__ void __launch_bounds__(num_threads, 2)
 #define LARDER_DEVICE __device__ __forceinline__
@@ -39,6 +41,7 @@ void require(bool condition, const char* what);
 void require_launched(int error);
 // Whether the device has the instructions of wgmma.h.
 bool has_wgmma();
+int num_multiprocessors();
 // Starts a kernel behind what the thread has started before, at once or with others of a step
 // (Device::begin_step()). args: num_args pointers to arguments of these sizes.
 void start_kernel(const void* kernel, dim3 grid, int num_threads, int shared_bytes,
@@ -124,6 +127,12 @@ LARDER_DEVICE std::uint32_t bf16_pair(float low, float high) {
          std::uint32_t{__bfloat16_as_ushort(pair.y)} << 16;
 }
 LARDER_DEVICE int nearest_int(float value) { return __float2int_rn(value); }
+// To about 2 units of the last place; zero where the power is below all normal numbers.
+LARDER_DEVICE float power_of_2(float exponent) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(exponent));
+  return power;
+}
 // sum + a[0] b[0] + ... + a[3] b[3] of signed bytes
 LARDER_DEVICE int dot4(int a, int b, int sum) { return __dp4a(a, b, sum); }
 // Of the eight bytes of a and b, a's first, those at four places of 4 bits.

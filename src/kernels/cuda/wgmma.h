@@ -24,6 +24,16 @@ LARDER_DEVICE int operand_piece(int row, int i) { return row * 8 + (i ^ row % 8)
 #define LARDER_HOPPER(...) static_cast<void>(0)
 #endif
 
+// Registers of a thread, from a kernel's whole warpgroups to others: a multiple of 8, at most 256.
+template <int kCount>
+LARDER_DEVICE void give_registers() {
+  LARDER_HOPPER(asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" : : "n"(kCount)));
+}
+template <int kCount>
+LARDER_DEVICE void take_registers() {
+  LARDER_HOPPER(asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" : : "n"(kCount)));
+}
+
 // Before the first of a series, and where its registers were written since.
 LARDER_DEVICE void begin_wgmma() { LARDER_HOPPER(asm volatile("wgmma.fence.sync.aligned;" ::: "memory")); }
 LARDER_DEVICE void end_wgmma() {
@@ -96,6 +106,10 @@ LARDER_WGMMA(128, 64, 64, 65, 66, 67, 68, 69)
 
 #else
 
+template <int kCount>
+LARDER_DEVICE void give_registers() {}
+template <int kCount>
+LARDER_DEVICE void take_registers() {}
 LARDER_DEVICE void begin_wgmma() {}
 LARDER_DEVICE void end_wgmma() {}
 template <int kLeft>
