@@ -218,7 +218,7 @@ void plan_model_into(PlannedModel& planned, const RuntimeOptions& options, Threa
   const PlanOptions asked = plan_options(options);
   const KvTypes types = parse_kv_types(options.kv_type);
   const std::int64_t available_bytes = device != nullptr
-                                           ? static_cast<std::int64_t>(device->free_bytes())
+                                           ? static_cast<std::int64_t>(device->free_bytes()) + device->own_bytes()
                                            : available_memory_bytes() + resident_memory_bytes();
   planned.file = read_model_file(options);
   const ModelConfig& config = planned.file.config;
@@ -233,6 +233,7 @@ void plan_model_into(PlannedModel& planned, const RuntimeOptions& options, Threa
   footprint.max_batch_tokens = options.max_batch_tokens;
   if (device != nullptr) {
     footprint.scratch_bytes += planned.layout->key_basis_size_bytes();
+    footprint.process_bytes = device->own_bytes();
   } else {
     // The host's, which a device's memory does not hold.
     footprint.scratch_bytes += pool.num_threads() * Sampler::size_bytes(config.vocab_size);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -24,6 +25,8 @@ class Device {
   virtual std::string arch() const = 0;         // with the kernels, what results' bits depend on: "sm_90"
   virtual int max_head_dim() const = 0;         // that attention takes
   virtual std::size_t free_bytes() const = 0;   // that allocate() could still give
+  // That the device holds for this program besides what is allocated, its kernels for one; 0 if nobody knows.
+  virtual std::int64_t own_bytes() const { return 0; }
 
   // Zeroed, aligned to 256 bytes. Throws Error{kUnavailable}.
   virtual std::byte* allocate(std::size_t size_bytes) = 0;

@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "kernels/cuda/device_memory.h"
 #include "kernels/cuda/limits.h"
 #include "kernels/cuda/step_graphs.h"
 
@@ -79,9 +80,14 @@ class CudaDevice : public Device {
  public:
   // Throws Error{kUnavailable}.
   CudaDevice(int index, const cudaDeviceProp& properties) : index_(index), properties_(properties) {
+    char bus_id[32] = "";
+    require_available(index, cudaDeviceGetPCIBusId(bus_id, sizeof(bus_id), index));
+    const std::int64_t free_before = cuda::free_bytes_by_driver(bus_id);
     require_available(index, cudaSetDevice(index));
     require_available(index, cudaFree(nullptr));  // makes the context, if that has not yet
     require_available(index, static_cast<cudaError_t>(cuda::loading_error()));
+    if (free_before >= 0)
+      own_bytes_ = std::max<std::int64_t>(0, free_before - cuda::free_bytes_by_driver(bus_id));
     cuda::wgmma_is_there = properties.major == 9 && properties.minor == 0;
     cuda::multiprocessors = properties.multiProcessorCount;
   }
@@ -107,6 +113,8 @@ class CudaDevice : public Device {
     check(cudaMemGetInfo(&free, &total));
     return free - std::min(free, kRoundingBytes);
   }
+
+  std::int64_t own_bytes() const override { return own_bytes_; }
 
   std::byte* allocate(std::size_t size_bytes) override {
     bind();
@@ -179,6 +187,7 @@ class CudaDevice : public Device {
 
   int index_;
   cudaDeviceProp properties_;
+  std::int64_t own_bytes_ = 0;
   cuda::StepGraphs graphs_;
 };
 

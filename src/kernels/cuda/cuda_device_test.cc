@@ -1,6 +1,7 @@
 // A GPU that cannot be taken, and steps as graphs. CUDA's runtime is played: nothing here needs a GPU or a
 // driver.
 #include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/device_memory.h"
 #include "kernels/cuda/step_graphs.h"
 
 #include <cuda_runtime_api.h>
@@ -45,6 +46,10 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   *properties = {};
   properties->major = 9;
   return answers.properties;
+}
+cudaError_t cudaDeviceGetPCIBusId(char* id, int, int) {
+  *id = '\0';
+  return cudaSuccess;
 }
 cudaError_t cudaSetDevice(int) { return answers.set_device; }
 cudaError_t cudaFree(void*) { return answers.free; }
@@ -188,6 +193,11 @@ TEST(StepGraphs, KeepTheStepsThatWereUsedLast) {
 
 TEST(CudaDevice, LeavesRoomForThePiecesThatMemoryComesIn) {
   EXPECT_EQ(open_cuda_device(0)->free_bytes(), 48U << 20);
+}
+
+TEST(CudaDevice, HoldsNothingThatIsKnownWhereTheDriverDoesNotTell) {
+  EXPECT_EQ(cuda::free_bytes_by_driver("no bus"), -1);
+  EXPECT_EQ(open_cuda_device(0)->own_bytes(), 0);
 }
 
 }  // namespace
