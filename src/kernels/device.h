@@ -38,6 +38,10 @@ class Device {
   // The host's side may be reused when they return.
   virtual void copy_in(std::byte* to, const std::byte* from, std::size_t size_bytes) = 0;
   virtual void copy_out(std::byte* to, const std::byte* from, std::size_t size_bytes) = 0;
+  // From memory of allocate_host(), which stays as it is until synchronize().
+  virtual void copy_in_later(std::byte* to, const std::byte* from, std::size_t size_bytes) {
+    copy_in(to, from, size_bytes);
+  }
   // From the device's memory to the device's; the two do not overlap.
   virtual void copy_within(std::byte* to, const std::byte* from, std::size_t size_bytes) = 0;
   virtual void synchronize() = 0;

@@ -61,6 +61,12 @@ std::optional<SlotId> HostTier::find(const TierBlock& block) const {
 
 bool HostTier::put(const TierBlock& block, std::span<const std::byte> given) {
   CHECK(static_cast<std::int64_t>(given.size()) == block_size_bytes_, given.size());
+  return put_filled(block, [&](std::span<std::byte> slot) {
+    std::memcpy(slot.data(), given.data(), given.size());
+  });
+}
+
+bool HostTier::put_filled(const TierBlock& block, const Fill& fill) {
   const std::lock_guard lock(mutex_);
   if (touch_stored(block)) return true;
   const auto slot = take_slot(block);
@@ -69,7 +75,7 @@ bool HostTier::put(const TierBlock& block, std::span<const std::byte> given) {
     return true;  // now or later: it is lost
   }
   const std::int64_t start_ns = steady_now_ns();
-  std::memcpy(bytes(*slot).data(), given.data(), given.size());
+  fill(bytes(*slot));
   stats_.write_ns += steady_now_ns() - start_ns;
   blocks_[static_cast<std::size_t>(slot->slot)] = block;
   index_.store(*slot, key_of(block), BlockKey(block.parent, block.group), next_age_++);
@@ -124,33 +130,41 @@ bool HostTier::has_lost(const TierBlock& block) const {
   return !find(block);
 }
 
-void HostTier::get(TierRead read) { read.done(copy_out(read)); }
-
-int HostTier::copy_out(const TierRead& read) {
+void HostTier::get(TierRead read) {
   const auto size = static_cast<std::size_t>(block_size_bytes_);
   CHECK(read.bytes.size() == read.blocks.size() * size, read.bytes.size());
+  read.done(lend(read.blocks, [&](std::span<const std::byte* const> lent) {
+    std::byte* to = read.bytes.data();
+    for (const std::byte* block : lent) {
+      std::memcpy(to, block, size);
+      to += size;
+    }
+  }));
+}
+
+int HostTier::lend(std::span<const TierBlock> blocks, const Take& take) {
   const std::lock_guard lock(mutex_);
-  const std::int64_t start_ns = steady_now_ns();
-  int num_found = 0;
-  for (const TierBlock& block : read.blocks) {
+  std::vector<const std::byte*> found;
+  for (const TierBlock& block : blocks) {
     const auto slot = find(block);
     if (!slot || blocks_[static_cast<std::size_t>(slot->slot)] != block) {
       ++(slot ? stats_.num_corrupt : stats_.num_missed);
       break;
     }
-    std::memcpy(read.bytes.data() + static_cast<std::size_t>(num_found++) * size,
-                bytes(*slot).data(), size);
+    found.push_back(bytes(*slot).data());
   }
+  if (found.empty()) return 0;
+  const std::int64_t start_ns = steady_now_ns();
+  take(found);
   const std::int64_t end_ns = steady_now_ns();
   // What comes first is used last, so that a chain goes from its end.
-  for (int i = num_found; i-- > 0;) touch_stored(read.blocks[static_cast<std::size_t>(i)]);
-  stats_.num_read += static_cast<std::uint64_t>(num_found);
+  for (std::size_t i = found.size(); i-- > 0;) touch_stored(blocks[i]);
+  const auto num_found = static_cast<std::int64_t>(found.size());
+  stats_.num_read += found.size();
   stats_.bytes_read += num_found * block_size_bytes_;
   stats_.read_ns += end_ns - start_ns;
-  if (num_found > 0)
-    read_rate_.observe(static_cast<double>(end_ns - start_ns) * 1e-9,
-                       num_found * block_size_bytes_, end_ns);
-  return num_found;
+  read_rate_.observe(static_cast<double>(end_ns - start_ns) * 1e-9, num_found * block_size_bytes_, end_ns);
+  return static_cast<int>(num_found);
 }
 
 double HostTier::estimate_read_seconds(std::int64_t num_blocks) const {

@@ -14,7 +14,8 @@
 
 namespace larder {
 
-// One piece of memory in slots of a block each. Everything is done within the call. Blocks have no
+// One piece of memory in slots of a block each. Everything is done within the call; what it lends goes from and to
+// the device without a copy between. Blocks have no
 // checksum, as the pool's have none: they leave the process no more than those do. Full, it gives up
 // blocks as the disk tier does, but refuses one that would take the place of what it continues, or
 // that continues what is not here: of a chain that is too long the beginning stays. Thread: see
@@ -31,6 +32,9 @@ class HostTier final : public KvTier {
   [[nodiscard]] TierPresence presence(const TierBlock& block) const override;
   bool has_lost(const TierBlock& block) const override;
   void get(TierRead read) override;
+  bool lends() const override { return true; }
+  int lend(std::span<const TierBlock> blocks, const Take& take) override;
+  [[nodiscard]] bool put_filled(const TierBlock& block, const Fill& fill) override;
   double estimate_read_seconds(std::int64_t num_blocks) const override;
   TierStats stats() const override;
 
@@ -41,7 +45,6 @@ class HostTier final : public KvTier {
   std::optional<SlotId> take_slot(const TierBlock& block);
   bool touch_stored(const TierBlock& block);
   bool continues(const TierBlock& block, const Digest& other) const;
-  int copy_out(const TierRead& read);
 
   const std::int64_t block_size_bytes_;
   const std::int32_t num_slots_;

@@ -99,9 +99,14 @@ bool KvCache::is_gone(const Unsaved& unsaved) const {
 bool KvCache::save(BlockId block, int tier) {
   const NodeId node = cache_.node_of(block);
   const TierBlock identity = cache_.identity(node, cache_.group_of(block));
-  if (!tiers_->tier(tier).put(identity, storage_.read_block(block))) return false;
+  KvTier& taker = tiers_->tier(tier);
+  const bool is_taken = taker.lends() ? taker.put_filled(identity, [&](std::span<std::byte> bytes) {
+    storage_.read_block(block, bytes);
+  })
+                                      : taker.put(identity, storage_.read_block(block));
+  if (!is_taken) return false;
   life(block).note_saved(tier);
-  tier_use(block, tier).touch_at_ns = clock_.now_ns() + tiers_->tier(tier).touch_interval_ns();
+  tier_use(block, tier).touch_at_ns = clock_.now_ns() + taker.touch_interval_ns();
   return true;
 }
 

@@ -76,6 +76,24 @@ std::span<const std::byte> KvStorage::read_block(BlockId id) const {
   return {read_.get(), size};
 }
 
+void KvStorage::read_block(BlockId id, std::span<std::byte> bytes) const {
+  CHECK(static_cast<std::int64_t>(bytes.size()) == layout_.block_size_bytes(), bytes.size());
+  if (device_ != nullptr) return device_->copy_out(bytes.data(), block(id), bytes.size());
+  std::memcpy(bytes.data(), block(id), bytes.size());
+}
+
+void KvStorage::write_blocks(std::span<const BlockId> ids, std::span<const std::byte* const> bytes) {
+  CHECK(ids.size() == bytes.size(), ids.size(), bytes.size());
+  const auto size = static_cast<std::size_t>(layout_.block_size_bytes());
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    if (device_ != nullptr)
+      device_->copy_in_later(block(ids[i]), bytes[i], size);
+    else
+      std::memcpy(block(ids[i]), bytes[i], size);
+  }
+  if (device_ != nullptr) device_->synchronize();
+}
+
 void KvStorage::write_block(BlockId id, std::span<const std::byte> bytes) {
   CHECK(static_cast<std::int64_t>(bytes.size()) == layout_.block_size_bytes(), bytes.size());
   if (device_ != nullptr) return device_->copy_in(block(id), bytes.data(), bytes.size());

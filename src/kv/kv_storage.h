@@ -26,7 +26,11 @@ class KvStorage {
   // All bytes of a block, [layout.block_size_bytes()], for tiers. A device's are copied out: until the
   // next call.
   std::span<const std::byte> read_block(BlockId id) const;
+  // The same, to the caller's memory.
+  void read_block(BlockId id, std::span<std::byte> bytes) const;
   void write_block(BlockId id, std::span<const std::byte> bytes);
+  // Many at once, from where each lies: a device's bus is kept busy if that is memory of HostMemory.
+  void write_blocks(std::span<const BlockId> ids, std::span<const std::byte* const> bytes);
   std::size_t size_bytes() const { return bytes_.size_bytes(); }
   Device* device() const { return device_; }  // null = the host
 

@@ -97,6 +97,17 @@ class KvTier {
   // Whether it knows that it has not got the block: one that cannot be read now is not lost.
   virtual bool has_lost(const TierBlock&) const { return false; }
   virtual void get(TierRead read) = 0;
+
+  // A tier in memory lets its blocks be copied from and to where they lie, within the call, by the engine's thread.
+  virtual bool lends() const { return false; }
+  // Instead of get(): take(where each lies) is called once, for as many as there are from the first on, if any.
+  // Returns how many.
+  using Take = std::function<void(std::span<const std::byte* const> bytes)>;
+  virtual int lend(std::span<const TierBlock>, const Take&) { return 0; }
+  // Instead of put(), for fill to write what it would copy.
+  using Fill = std::function<void(std::span<std::byte> bytes)>;
+  [[nodiscard]] virtual bool put_filled(const TierBlock&, const Fill&) { return false; }
+
   // Whether it held a block with this digest in another format when it was opened; false where that
   // is not known.
   virtual bool is_stored_for_another(const Digest&) const { return false; }

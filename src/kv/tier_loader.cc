@@ -13,6 +13,8 @@ namespace {
 
 constexpr std::size_t kMaxBuffersPerLoad = 2;
 constexpr std::int64_t kBufferBytes = std::int64_t{4} << 20;
+// Of a lender in one poll(): about a millisecond of a bus, for which the engine waits.
+constexpr std::int64_t kLentBytes = std::int64_t{64} << 20;
 constexpr double kMaxSlowness = 10;  // against what a tier said
 constexpr double kMaxSeconds = 60;
 
@@ -121,14 +123,47 @@ void TierLoader::give_back(Buffer& buffer) {
 // A buffer each, as long as there are any. Who got one goes to the end of the line; those who could
 // not take one keep their place in it.
 void TierLoader::issue_all() {
-  for (std::size_t next = 0; next < loads_.size() && !free_.empty();) {
-    if (!issue(*loads_[next])) {
+  lent_left_bytes_ = kLentBytes;
+  bool has_lent = false;
+  for (std::size_t next = 0; next < loads_.size();) {
+    const bool lent = take_lent(*loads_[next]);
+    has_lent = has_lent || lent;
+    if (!lent && (free_.empty() || !issue(*loads_[next]))) {
       ++next;
       continue;
     }
     const auto served = loads_.begin() + static_cast<std::ptrdiff_t>(next);
     std::rotate(served, served + 1, loads_.end());
   }
+  if (!has_lent) return;
+  const std::lock_guard lock(mutex_);
+  if (wake_) wake_();  // for the rest, or to tell that a load has ended
+}
+
+// What a poll() may of a load from a tier that lends, if that is next and its turn.
+bool TierLoader::take_lent(Load& load) {
+  const int num_blocks = static_cast<int>(load.blocks.size());
+  if (load.is_short || load.num_issued == num_blocks || !load.in_flight.empty()) return false;
+  const int tier = load.blocks[static_cast<std::size_t>(load.num_issued)].tier;
+  KvTier& lender = *tiers_[static_cast<std::size_t>(tier)];
+  if (!lender.lends() || lent_left_bytes_ <= 0) return false;
+  std::vector<TierBlock> blocks;
+  std::vector<BlockId> targets;
+  const auto room = static_cast<std::size_t>(std::max<std::int64_t>(1, lent_left_bytes_ / block_size_bytes_));
+  for (int i = load.num_issued; i < num_blocks && blocks.size() < room; ++i) {
+    const LoadBlock& next = load.blocks[static_cast<std::size_t>(i)];
+    if (next.tier != tier) break;
+    blocks.push_back(next.block);
+    targets.push_back(next.target);
+  }
+  const int num_lent = lender.lend(blocks, [&](std::span<const std::byte* const> bytes) {
+    storage_.write_blocks(std::span(targets).first(bytes.size()), bytes);
+  });
+  lent_left_bytes_ -= num_lent * block_size_bytes_;
+  load.num_issued += num_lent;
+  load.num_loaded += num_lent;
+  load.is_short = num_lent < static_cast<int>(blocks.size());
+  return true;
 }
 
 // Asks for what the load's next buffer takes, if it may have one.
@@ -138,6 +173,7 @@ bool TierLoader::issue(Load& load) {
     return false;
   const int tier = load.blocks[static_cast<std::size_t>(load.num_issued)].tier;
   const auto place = static_cast<std::size_t>(tier);
+  if (tiers_[place]->lends()) return false;  // take_lent()'s
   if (num_buffers_of_tier_[place] == max_buffers_per_tier_) return false;
   ++num_buffers_of_tier_[place];
   Buffer& buffer = *free_.back();

@@ -35,7 +35,8 @@ struct EndedLoad {
 // so a load can be dropped at any time and its targets used for something else: what arrives late
 // goes nowhere. A tier that does not answer in time ends the loads that wait for it. Loads take
 // turns, and one has at most two buffers, so that reading and copying overlap; no tier has all of
-// them, so that none waits for a slower one. Thread: engine only, but for the tiers' answers.
+// them, so that none waits for a slower one. A tier that lends (KvTier) needs none: its blocks go straight into
+// storage, so many bytes in a poll(). Thread: engine only, but for the tiers' answers.
 class TierLoader {
  public:
   // References must outlive it. Staging of staging_bytes, at least two blocks, is taken now. wake:
@@ -65,6 +66,7 @@ class TierLoader {
   };
 
   bool issue(Load& load);
+  bool take_lent(Load& load);
   void issue_all();
   std::int64_t due_ns(std::size_t tier, std::size_t num_blocks) const;
   bool hangs(std::size_t tier, std::int64_t now_ns) const;
@@ -84,6 +86,7 @@ class TierLoader {
   std::vector<std::size_t> num_buffers_of_tier_;  // [tiers], not free
   std::deque<std::unique_ptr<Load>> loads_;       // whose turn is next, first
   std::uint64_t next_id_ = 1;
+  std::int64_t lent_left_bytes_ = 0;  // until the next poll()
 
   std::mutex mutex_;  // guards what follows
   std::vector<Arrived> arrived_;

@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "kv/fake_tier.h"
+#include "kv/host_tier.h"
 #include "kv/tier_test_support.h"
 
 namespace larder {
@@ -109,6 +110,36 @@ TEST_F(TierLoaderTest, ATierThatHangsEndsWhatWaitsForIt) {
   const std::uint64_t again = start(loader, 1, 0);
   near_.answer();
   EXPECT_EQ(poll(loader), std::vector{again});
+}
+
+// Several blocks at once, and never more of them than a poll() may.
+TEST_F(TierLoaderTest, WhatIsLentGoesStraightIntoStorage) {
+  constexpr std::int64_t kMostBytes = std::int64_t{64} << 20;
+  const std::int64_t block_bytes = layout_.block_size_bytes();
+  const int num_at_once = static_cast<int>(kMostBytes / block_bytes);
+  const int num_blocks = 2 * num_at_once + 2;
+  KvStorage storage(layout_, num_blocks + 1);
+  HostTier lender(num_blocks * block_bytes, block_bytes, nullptr);
+  for (const TierBlock& block : test_chain(1, num_blocks)) EXPECT_TRUE(put_block(lender, block, block_bytes));
+  const std::vector<KvTier*> tiers{&lender};
+  TierLoader loader(tiers, storage, block_bytes, 0);
+  int num_woken = 0;
+  loader.set_wake([&] { ++num_woken; });
+  const std::uint64_t id = start(loader, num_blocks + 1, 0);  // the last one is not there
+  EXPECT_EQ(lender.stats().num_read, static_cast<std::uint64_t>(num_at_once));
+  std::vector<EndedLoad> ended;
+  loader.poll(ended);
+  EXPECT_TRUE(ended.empty());
+  EXPECT_EQ(lender.stats().num_read, static_cast<std::uint64_t>(2 * num_at_once));
+  loader.poll(ended);
+  EXPECT_EQ(num_woken, 3) << "each time there was more to do";
+  loader.poll(ended);
+  ASSERT_EQ(ended.size(), 1u);
+  EXPECT_EQ(ended[0].id, id);
+  EXPECT_EQ(ended[0].num_loaded, num_blocks);
+  EXPECT_EQ(lender.stats().bytes_read, num_blocks * block_bytes);
+  for (const int i : {0, num_at_once, num_blocks - 1})
+    EXPECT_TRUE(std::ranges::equal(storage.read_block(BlockId{i}), test_bytes(test_block(1, i), block_bytes))) << i;
 }
 
 }  // namespace

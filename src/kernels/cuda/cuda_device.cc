@@ -150,6 +150,10 @@ class CudaDevice : public Device {
     bind();
     check(cudaMemcpy(to, from, size_bytes, cudaMemcpyDeviceToHost));
   }
+  void copy_in_later(std::byte* to, const std::byte* from, std::size_t size_bytes) override {
+    bind();
+    check(cudaMemcpyAsync(to, from, size_bytes, cudaMemcpyHostToDevice));
+  }
   void copy_within(std::byte* to, const std::byte* from, std::size_t size_bytes) override {
     bind();
     check(cudaMemcpyAsync(to, from, size_bytes, cudaMemcpyDeviceToDevice));
