@@ -14,12 +14,11 @@
 
 namespace larder {
 
-// One piece of memory in slots of a block each. Everything is done within the call; what it lends goes from and to
-// the device without a copy between. Blocks have no
-// checksum, as the pool's have none: they leave the process no more than those do. Full, it gives up
-// blocks as the disk tier does, but refuses one that would take the place of what it continues, or
-// that continues what is not here: of a chain that is too long the beginning stays. Thread: see
-// KvTier.
+// One piece of memory in slots of a block each. Everything is done within the call, and slots are lent:
+// a device copies from and to them. Blocks have no checksum, as the pool's have none: they leave the
+// process no more than those do. Full, it gives up blocks as the disk tier does, but refuses one that
+// would take the place of what it continues, or that continues what is not here: of a chain that is too
+// long the beginning stays. Thread: see KvTier.
 class HostTier final : public KvTier {
  public:
   // Takes as many blocks as size_bytes hold, at least one, now: page-locked where device is not null.

@@ -100,9 +100,8 @@ bool KvCache::save(BlockId block, int tier) {
   const NodeId node = cache_.node_of(block);
   const TierBlock identity = cache_.identity(node, cache_.group_of(block));
   KvTier& taker = tiers_->tier(tier);
-  const bool is_taken = taker.lends() ? taker.put_filled(identity, [&](std::span<std::byte> bytes) {
-    storage_.read_block(block, bytes);
-  })
+  const auto fill = [&](std::span<std::byte> bytes) { storage_.read_block(block, bytes); };
+  const bool is_taken = taker.lends() ? taker.put_filled(identity, fill)
                                       : taker.put(identity, storage_.read_block(block));
   if (!is_taken) return false;
   life(block).note_saved(tier);

@@ -72,7 +72,7 @@ void KvStorage::copy_block(BlockId from, BlockId to) {
 std::span<const std::byte> KvStorage::read_block(BlockId id) const {
   const auto size = static_cast<std::size_t>(layout_.block_size_bytes());
   if (device_ == nullptr) return {block(id), size};
-  device_->copy_out(read_.get(), block(id), size);
+  read_block(id, {read_.get(), size});
   return {read_.get(), size};
 }
 

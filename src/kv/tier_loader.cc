@@ -124,29 +124,21 @@ void TierLoader::give_back(Buffer& buffer) {
 // not take one keep their place in it.
 void TierLoader::issue_all() {
   lent_left_bytes_ = kLentBytes;
-  bool has_lent = false;
   for (std::size_t next = 0; next < loads_.size();) {
-    const bool lent = take_lent(*loads_[next]);
-    has_lent = has_lent || lent;
-    if (!lent && (free_.empty() || !issue(*loads_[next]))) {
+    if (!issue(*loads_[next])) {
       ++next;
       continue;
     }
     const auto served = loads_.begin() + static_cast<std::ptrdiff_t>(next);
     std::rotate(served, served + 1, loads_.end());
   }
-  if (!has_lent) return;
-  const std::lock_guard lock(mutex_);
-  if (wake_) wake_();  // for the rest, or to tell that a load has ended
 }
 
-// What a poll() may of a load from a tier that lends, if that is next and its turn.
+// As much of a load from a tier that lends, which is next, as a poll() may.
 bool TierLoader::take_lent(Load& load) {
+  if (!load.in_flight.empty() || lent_left_bytes_ <= 0) return false;
   const int num_blocks = static_cast<int>(load.blocks.size());
-  if (load.is_short || load.num_issued == num_blocks || !load.in_flight.empty()) return false;
   const int tier = load.blocks[static_cast<std::size_t>(load.num_issued)].tier;
-  KvTier& lender = *tiers_[static_cast<std::size_t>(tier)];
-  if (!lender.lends() || lent_left_bytes_ <= 0) return false;
   std::vector<TierBlock> blocks;
   std::vector<BlockId> targets;
   const auto room = static_cast<std::size_t>(std::max<std::int64_t>(1, lent_left_bytes_ / block_size_bytes_));
@@ -156,6 +148,7 @@ bool TierLoader::take_lent(Load& load) {
     blocks.push_back(next.block);
     targets.push_back(next.target);
   }
+  KvTier& lender = *tiers_[static_cast<std::size_t>(tier)];
   const int num_lent = lender.lend(blocks, [&](std::span<const std::byte* const> bytes) {
     storage_.write_blocks(std::span(targets).first(bytes.size()), bytes);
   });
@@ -163,18 +156,21 @@ bool TierLoader::take_lent(Load& load) {
   load.num_issued += num_lent;
   load.num_loaded += num_lent;
   load.is_short = num_lent < static_cast<int>(blocks.size());
+  const std::lock_guard lock(mutex_);
+  if (wake_) wake_();  // for the rest, or to tell that the load has ended
   return true;
 }
 
 // Asks for what the load's next buffer takes, if it may have one.
 bool TierLoader::issue(Load& load) {
   const int num_blocks = static_cast<int>(load.blocks.size());
-  if (load.is_short || load.num_issued == num_blocks || load.in_flight.size() == kMaxBuffersPerLoad)
-    return false;
+  if (load.is_short || load.num_issued == num_blocks) return false;
   const int tier = load.blocks[static_cast<std::size_t>(load.num_issued)].tier;
   const auto place = static_cast<std::size_t>(tier);
-  if (tiers_[place]->lends()) return false;  // take_lent()'s
-  if (num_buffers_of_tier_[place] == max_buffers_per_tier_) return false;
+  if (tiers_[place]->lends()) return take_lent(load);
+  if (free_.empty() || load.in_flight.size() == kMaxBuffersPerLoad ||
+      num_buffers_of_tier_[place] == max_buffers_per_tier_)
+    return false;
   ++num_buffers_of_tier_[place];
   Buffer& buffer = *free_.back();
   free_.pop_back();

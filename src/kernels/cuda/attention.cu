@@ -3,19 +3,19 @@
 //
 // A block takes a tile of rows of one sequence and KV head, and all keys or those of one split of
 // kKeySplit, its warps the same keys of every split: straight from the device's memory (attention_kernel.h) or,
-// where a few rows each are bound by that, with a warp that fetches keys ahead (attention_ring.h). A row's bits depend on that row alone as in
-// cpu/attention.cc: a warp's sums start from nothing and run over dimensions and keys in the same steps
-// of tensor cores, warps and then splits are merged in order, and what a row does not see changes at
-// most a zero's sign, which the last step takes away.
+// where a few rows each are bound by that, with a warp that fetches keys ahead (attention_ring.h). A row's bits
+// depend on that row alone as in cpu/attention.cc: a warp's sums start from nothing and run over dimensions and
+// keys in the same steps of tensor cores, warps and then splits are merged in order, and what a row does not see
+// changes at most a zero's sign, which the last step takes away.
 #include "kernels/cuda/attention_tile.h"
 #include "kernels/cuda/hadamard.h"
 
 namespace larder::LARDER_CUDA_NAMESPACE {
 namespace {
 
-constexpr int kMergeSplits = 128;  // whose factors are known at a time
+constexpr int kMergeSplits = 128;                 // whose factors are known at a time
 constexpr int kMergeThreads = kMergeSplits + 32;  // a dimension each, and one adds up the weights
-constexpr int kMergeAtOnce = 64;                 // loads of a thread
+constexpr int kMergeAtOnce = 64;                  // loads of a thread
 
 // Of up to kMergeSplits partials, what merging them in order multiplies: take < 0 where a row sees
 // nothing of a split.

@@ -383,7 +383,7 @@ struct CodeValues {
 
   // Writes a unit's sums to weighted.
   template <bool kWhole>
-  LARDER_MEMBER void add(const Work& work, const WarpKeys& own, MmaLane lane, int chunk, int step,
+  LARDER_MEMBER void add_step(const Work& work, const WarpKeys& own, MmaLane lane, int chunk, int step,
                          const LaneWords& words, float* weighted) {
     const int unit = chunk * kChunkSteps + step;
     if (step * kUnitDims % kGroupDims == 0)
@@ -417,18 +417,6 @@ struct CodeValues {
       LARDER_UNROLL
       for (int i = 0; i < 2; ++i)
         put_sums(weighted, lane, h, step * kUnitDims + lane.member * 8 + i * 4, sums[h][i]);
-  }
-
-  // A chunk's sums: the next values come while the last are multiplied.
-  template <bool kWhole>
-  LARDER_MEMBER void put_chunk(const Work& work, const WarpKeys& own, MmaLane lane, int chunk,
-                               LaneWords& next, float* weighted) {
-    LARDER_UNROLL
-    for (int step = 0; step < kChunkSteps; ++step) {
-      const LaneWords words = next;
-      next = load<kWhole>(work, own, lane, chunk + (step + 1) / kChunkSteps, (step + 1) % kChunkSteps);
-      add<kWhole>(work, own, lane, chunk, step, words, weighted);
-    }
   }
 };
 

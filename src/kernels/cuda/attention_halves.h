@@ -252,19 +252,13 @@ struct HalfValues {
       add(chunk, step, words);
     }
   }
-  // A chunk's sums, from the device's memory: the next values come while the last are multiplied.
+  // A step of a chunk that has the only place; the last one writes its sums to weighted.
   template <bool kWhole>
-  LARDER_MEMBER void put_chunk(const Work& work, const WarpKeys& own, MmaLane lane, int chunk,
-                               LaneWords& next, float* weighted) {
-    LARDER_UNROLL
-    for (int step = 0; step < kChunkSteps; ++step) {
-      const LaneWords words = next;
-      next = step + 1 < kChunkSteps ? load<kWhole>(work, own, lane, chunk, step + 1)
-                                    : load<kWhole>(work, own, lane, chunk + 1, 0);
-      if constexpr (!kWhole) sync_warp();
-      add(0, step, words);
-    }
-    put(0, lane, weighted);
+  LARDER_MEMBER void add_step(const Work&, const WarpKeys&, MmaLane lane, int, int step, const LaneWords& words,
+                              float* weighted) {
+    if constexpr (!kWhole) sync_warp();
+    add(0, step, words);
+    if (step + 1 == kChunkSteps) put(0, lane, weighted);
   }
 };
 

@@ -13,11 +13,10 @@ template <class Keys, class Values, bool kWhole>
 LARDER_DEVICE void weigh_keys(const Work& work, const WarpKeys& own, const SharedSizes& sizes,
                               const Shared& shared, const LaneSight& sight, MmaLane lane,
                               LaneScores& scores, LaneWords& next) {
-  const int warp = thread_index() / 32;
   score_pieces<Keys, kWhole>(work, own, sizes, shared, sight, lane, 0, Keys::num_pieces(work), scores);
   scale_scores<kWhole>(own, sizes, shared, sight, lane, scores);
   next = Values::template load<false>(work, own, lane, 0, 0);
-  weigh(scores, lane, shared.maxima + warp * kTileRows, shared.sums + warp * kTileRows);
+  weigh(scores, lane, shared);
 }
 
 // The partial softmax of the keys in one split.
@@ -26,10 +25,8 @@ LARDER_DEVICE void run_split(const Work& work, const Tile& tile, const TileSplit
                              const SharedSizes& sizes, const Shared& shared,
                              const LaneSight& sight, RowTotals& totals) {
   const MmaLane lane = mma_lane();
-  const int warp = thread_index() / 32;
   WarpKeys own(tile, splits.split(), lane);
   own.find(work, tile);
-  float* weighted = shared.weighted + warp * kTileRows * kPaddedDims;
   LaneScores scores = {};
   LaneWords next = {};
   if (own.whole)
@@ -37,20 +34,20 @@ LARDER_DEVICE void run_split(const Work& work, const Tile& tile, const TileSplit
   else if (own.any)
     weigh_keys<Keys, Values, false>(work, own, sizes, shared, sight, lane, scores, next);
   else
-    weigh_nothing(lane, shared.maxima + warp * kTileRows, shared.sums + warp * kTileRows);
+    weigh_nothing(lane, shared);
   Values values(scores);
   sync_warps();
 
-  SplitEnd end(work, tile, splits.shares_keys(), shared, totals);
+  SplitEnd end(work, tile, shared, totals);
   const bool whole = Values::loads_whole(work, own);
   LARDER_NO_UNROLL
   for (int chunk = 0; chunk < sizes.num_chunks; ++chunk) {
     if (whole)
-      values.template put_chunk<true>(work, own, lane, chunk, next, weighted);
+      sum_chunk<true>(values, work, own, lane, chunk, next, shared);
     else if (own.any)
-      values.template put_chunk<false>(work, own, lane, chunk, next, weighted);
+      sum_chunk<false>(values, work, own, lane, chunk, next, shared);
     else
-      put_zeros(lane, weighted);
+      put_zeros(lane, shared.own_weighted());
     sync_warps();
     end.take_chunk(shared, chunk);
     sync_warps();
@@ -74,7 +71,7 @@ LARDER_KERNEL_OF_2(kThreads) attention_kernel(Work work, SharedSizes sizes) {
   RowTotals totals;
   for (; !splits.has_ended(); splits.next(tile))
     run_split<Keys, Values>(work, tile, splits, sizes, shared, sight, totals);
-  if (!splits.shares_keys()) put_totals(work, tile, shared, totals);
+  if (!tile.shares_keys()) put_totals(work, tile, shared, totals);
 }
 
 template <class Keys, class Values>

@@ -31,7 +31,6 @@ static_assert(kMostStages / 2 + 2 <= kToldSplits && kKeySplit == 32 * kBlockSize
 struct ToldSplit {
   Tile tile;
   int split;  // < 0: there are no more
-  bool shares_keys;
   bool begins_tile;
   bool ends_tile;
 };
@@ -63,8 +62,7 @@ struct RingRuns {
 
   LARDER_MEMBER RingRuns(const Work& work, int num_blocks) {
     const AttentionSequence& last = work.args.sequences[work.args.num_sequences - 1];
-    const int num_tiles = (last.num_tokens * work.group + kDeviceTileRows - 1) / kDeviceTileRows;
-    num_pieces = last.first_piece + num_tiles * last.num_splits;
+    num_pieces = last.first_piece + num_tiles(work, last) * last.num_splits;
     int fewest = num_pieces * work.args.kv.num_kv_heads;  // pieces of the block that has most
     for (int tried = 1; tried <= kMostPieces; ++tried) {
       const int runs = (num_pieces + tried - 1) / tried * work.args.kv.num_kv_heads;
@@ -169,7 +167,7 @@ class RingFiller {
         fill(find_tile(work_, piece, run % num_heads));
     }
     wait();
-    ring_.tell(index_, {{}, -1, false, false, false});
+    ring_.tell(index_, {{}, -1, false, false});
   }
 
  private:
@@ -185,7 +183,7 @@ class RingFiller {
       const bool begins = row_ != tile.batch_row(0) || kv_head_ != tile.kv_head;
       splits.next(tile);
       wait();
-      ring_.tell(index_++, {tile, split, splits.shares_keys(), begins, splits.has_ended()});
+      ring_.tell(index_++, {tile, split, begins, splits.has_ended()});
       for (int i = 0; i < Keys::num_pieces(work_); ++i) ring_.put(keys, Keys::piece(work_, i));
       for (int i = 0; i < Values::kNumPieces; ++i) ring_.put(values, Values::piece(work_, i));
       row_ = tile.batch_row(0);
@@ -215,8 +213,6 @@ class RingUnit {
 
   LARDER_MEMBER void score(const SharedSizes& sizes, const Shared& shared, const LaneSight& sight,
                            LaneScores& scores) {
-    float* maxima = shared.maxima + thread_index() / 32 * kTileRows;
-    float* sums = shared.sums + thread_index() / 32 * kTileRows;
     LARDER_NO_UNROLL
     for (int i = 0; i < Keys::num_pieces(work_); ++i) {
       const Piece piece = Keys::piece(work_, i);
@@ -229,12 +225,12 @@ class RingUnit {
         score_pieces<Keys, false>(work_, own_, sizes, shared, sight, lane_, i, i + 1, scores);
       ring_.release_piece();
     }
-    if (!own_.any) return weigh_nothing(lane_, maxima, sums);
+    if (!own_.any) return weigh_nothing(lane_, shared);
     if (own_.whole)
       scale_scores<true>(own_, sizes, shared, sight, lane_, scores);
     else
       scale_scores<false>(own_, sizes, shared, sight, lane_, scores);
-    weigh(scores, lane_, maxima, sums);
+    weigh(scores, lane_, shared);
   }
 
   LARDER_MEMBER void take_values(Values& values) {
@@ -255,15 +251,14 @@ class RingUnit {
   }
   // The sums of a chunk.
   LARDER_MEMBER void put_chunk(Values& values, int chunk, bool is_last, const Shared& shared) {
-    float* weighted = shared.weighted + thread_index() / 32 * kTileRows * kPaddedDims;
     if (!own_.any) {
-      put_zeros(lane_, weighted);
+      put_zeros(lane_, shared.own_weighted());
     } else if constexpr (Values::kAddsPieces) {
-      values.put(chunk, lane_, weighted);
+      values.put(chunk, lane_, shared.own_weighted());
     } else if (whole_) {
-      put_chunk_of<true>(values, chunk, weighted);
+      sum_chunk_of<true>(values, chunk, shared);
     } else {
-      put_chunk_of<false>(values, chunk, weighted);
+      sum_chunk_of<false>(values, chunk, shared);
     }
     if constexpr (!Values::kAddsPieces)
       if (is_last) ring_.release_piece();
@@ -275,9 +270,9 @@ class RingUnit {
     if (own_.sees_scored) own_.values = ring_.block_at(lane_.member, Values::piece(work_, i));
   }
   template <bool kWhole>
-  LARDER_MEMBER void put_chunk_of(Values& values, int chunk, float* weighted) {
+  LARDER_MEMBER void sum_chunk_of(Values& values, int chunk, const Shared& shared) {
     LaneWords next = Values::template load<kWhole>(work_, own_, lane_, chunk, 0);
-    values.template put_chunk<kWhole>(work_, own_, lane_, chunk, next, weighted);
+    sum_chunk<kWhole>(values, work_, own_, lane_, chunk, next, shared);
   }
 
   const Work& work_;
@@ -298,7 +293,7 @@ LARDER_DEVICE void take_split(const Work& work, const ToldSplit& told, Ring& rin
   unit.take_values(values);
   sync_warps();
 
-  SplitEnd end(work, told.tile, told.shares_keys, shared, totals);
+  SplitEnd end(work, told.tile, shared, totals);
   LARDER_UNROLL
   for (int chunk = 0; chunk < kRingChunks; ++chunk) {
     if (chunk == sizes.num_chunks) break;
@@ -335,7 +330,7 @@ LARDER_KERNEL_OF_1(kRingThreads) ring_kernel(Work work, RingSizes sizes, int num
       totals = {};
     }
     take_split<Keys, Values>(work, told, ring, sizes.shared, shared, totals);
-    if (told.ends_tile && !told.shares_keys) {
+    if (told.ends_tile && !told.tile.shares_keys()) {
       put_totals(work, told.tile, shared, totals);
       sync_warps();
     }

@@ -33,15 +33,27 @@ LARDER_DEVICE void begin_tile(const Work& work, const Tile& tile, const SharedSi
   sync_warps();
 }
 
+// A warp's sums of a chunk: the next values come while the last are multiplied.
+template <bool kWhole, class Values>
+LARDER_DEVICE void sum_chunk(Values& values, const Work& work, const WarpKeys& own, MmaLane lane, int chunk,
+                             LaneWords& next, const Shared& shared) {
+  constexpr int kSteps = Values::kChunkSteps;
+  LARDER_UNROLL
+  for (int step = 0; step < kSteps; ++step) {
+    const LaneWords words = next;
+    next = Values::template load<kWhole>(work, own, lane, chunk + (step + 1) / kSteps, (step + 1) % kSteps);
+    values.template add_step<kWhole>(work, own, lane, chunk, step, words, shared.own_weighted());
+  }
+}
+
 // A split's sums: to the sequence's partials where it shares keys, else into the totals.
 class SplitEnd {
  public:
-  LARDER_MEMBER SplitEnd(const Work& work, const Tile& tile, bool shares_keys, const Shared& shared,
-                         const RowTotals& totals)
+  LARDER_MEMBER SplitEnd(const Work& work, const Tile& tile, const Shared& shared, const RowTotals& totals)
       : merge_(shared, own_row(), own_piece()),
         into_total_(totals.max, merge_.max),
         dim_(work.args.kv.head_dim),
-        partial_(shares_keys && own_row() < tile.num_rows
+        partial_(tile.shares_keys() && own_row() < tile.num_rows
                      ? work.partial(tile.sequence, tile.query(own_row()), tile.split_index,
                                     tile.head(own_row()))
                      : nullptr) {}
@@ -93,20 +105,18 @@ LARDER_DEVICE void put_totals(const Work& work, const Tile& tile, const Shared& 
 class TileSplits {
  public:
   LARDER_MEMBER explicit TileSplits(const Tile& tile)
-      : shares_(tile.sequence.num_splits > 1),
-        split_(tile.sight.split_at(tile.split_index, shares_ ? tile.first_position : tile.position(0))),
+      : split_(tile.sight.split_at(tile.split_index,
+                                   tile.shares_keys() ? tile.first_position : tile.position(0))),
         last_(tile.last_position() / kKeySplit) {
-    if (shares_ && !tile.sight.has_split(split_, tile.position(0), tile.last_position())) split_ = last_ + 1;
+    if (tile.shares_keys() && !tile.sight.has_split(split_, tile.position(0), tile.last_position())) split_ = last_ + 1;
   }
-  LARDER_MEMBER bool shares_keys() const { return shares_; }
   LARDER_MEMBER bool has_ended() const { return split_ > last_; }
   LARDER_MEMBER int split() const { return split_; }
   LARDER_MEMBER void next(const Tile& tile) {
-    split_ = shares_ ? last_ + 1 : tile.sight.split_at(++index_, tile.position(0));
+    split_ = tile.shares_keys() ? last_ + 1 : tile.sight.split_at(++index_, tile.position(0));
   }
 
  private:
-  bool shares_;
   int split_;
   int last_;
   int index_ = 0;

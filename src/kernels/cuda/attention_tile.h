@@ -92,6 +92,8 @@ struct Tile {
   int first_position;  // of the sequence's first query
   int split_index;
 
+  // Whether blocks share out its keys, a split each.
+  LARDER_MEMBER bool shares_keys() const { return sequence.num_splits > 1; }
   // Whether the piece is one of the sequence's.
   LARDER_MEMBER bool exists() const { return split_index < sequence.num_splits; }
   LARDER_MEMBER int query(int r) const { return (first_row + r) / group; }
@@ -114,11 +116,15 @@ struct Tile {
   }
 };
 
+LARDER_DEVICE int num_tiles(const Work& work, const AttentionSequence& sequence) {
+  return (sequence.num_tokens * work.group + kDeviceTileRows - 1) / kDeviceTileRows;
+}
+
 LARDER_DEVICE Tile find_tile(const Work& work, int piece, int kv_head) {
   const AttentionSequence& sequence =
       find_sequence(work.args, &AttentionSequence::first_piece, piece);
   const int rows = sequence.num_tokens * work.group;
-  const int tiles = (rows + kDeviceTileRows - 1) / kDeviceTileRows;
+  const int tiles = num_tiles(work, sequence);
   const int index = piece - sequence.first_piece;
   const int first_row = index % tiles * kDeviceTileRows;
   return {sequence,   sight_of(work.args, sequence),

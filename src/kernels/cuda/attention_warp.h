@@ -86,6 +86,10 @@ struct Shared {
     maxima = scales + 2 * kTileRows;
     sums = maxima + kWarps * kTileRows;
   }
+  // Of the thread's warp.
+  LARDER_MEMBER float* own_weighted() const { return weighted + thread_index() / 32 * kTileRows * kPaddedDims; }
+  LARDER_MEMBER float* own_maxima() const { return maxima + thread_index() / 32 * kTileRows; }
+  LARDER_MEMBER float* own_sums() const { return sums + thread_index() / 32 * kTileRows; }
 };
 
 // The query of a row in one of the sets, times the scale of scores, which are logarithms to base 2.
@@ -225,7 +229,7 @@ LARDER_DEVICE void scale_scores(const WarpKeys& own, const SharedSizes& sizes, c
 }
 
 // Scores to softmax weights; leaves the warp's maxima and sums.
-LARDER_DEVICE void weigh(LaneScores& scores, MmaLane lane, float* maxima, float* sums) {
+LARDER_DEVICE void weigh(LaneScores& scores, MmaLane lane, const Shared& shared) {
   LARDER_UNROLL
   for (int h = 0; h < kRowHalves; ++h) {
     float max = kNothing;
@@ -242,19 +246,19 @@ LARDER_DEVICE void weigh(LaneScores& scores, MmaLane lane, float* maxima, float*
     }
     sum = warp_sum<4>(sum);
     if (lane.member == 0) {
-      maxima[h * 8 + lane.group] = max;
-      sums[h * 8 + lane.group] = sum;
+      shared.own_maxima()[h * 8 + lane.group] = max;
+      shared.own_sums()[h * 8 + lane.group] = sum;
     }
   }
 }
 
 // The same of a warp that sees nothing.
-LARDER_DEVICE void weigh_nothing(MmaLane lane, float* maxima, float* sums) {
+LARDER_DEVICE void weigh_nothing(MmaLane lane, const Shared& shared) {
   if (lane.member != 0) return;
   LARDER_UNROLL
   for (int h = 0; h < kRowHalves; ++h) {
-    maxima[h * 8 + lane.group] = kNothing;
-    sums[h * 8 + lane.group] = 0;
+    shared.own_maxima()[h * 8 + lane.group] = kNothing;
+    shared.own_sums()[h * 8 + lane.group] = 0;
   }
 }
 

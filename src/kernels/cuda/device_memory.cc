@@ -13,8 +13,7 @@ constexpr const char* kLibrary = "libnvidia-ml.so.1";
 struct Memory {
   unsigned long long total, free, used;
 };
-using Start = int();
-using Stop = int();
+using Call = int();
 using FindDevice = int(const char* pci_bus_id, void** device);
 using GetMemory = int(void* device, Memory* memory);
 
@@ -32,8 +31,8 @@ Function* function_of(void* library, const char* name) {
 std::int64_t free_bytes_by_driver(const char* pci_bus_id) {
   const std::unique_ptr<void, Close> library(dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL));
   if (library == nullptr) return -1;
-  auto* const start = function_of<Start>(library.get(), "nvmlInit_v2");
-  auto* const stop = function_of<Stop>(library.get(), "nvmlShutdown");
+  auto* const start = function_of<Call>(library.get(), "nvmlInit_v2");
+  auto* const stop = function_of<Call>(library.get(), "nvmlShutdown");
   auto* const find_device = function_of<FindDevice>(library.get(), "nvmlDeviceGetHandleByPciBusId_v2");
   auto* const get_memory = function_of<GetMemory>(library.get(), "nvmlDeviceGetMemoryInfo");
   if (start == nullptr || stop == nullptr || find_device == nullptr || get_memory == nullptr) return -1;

@@ -37,7 +37,6 @@ template <bool kDeep>
 using TileOf64 = Shape<1, 32, kDeep ? 12 : 6>;  // 64 by 64
 using TallTile = Shape<1, 64, 8>;               // 64 by 128
 using LargeTile = Shape<2, 128, 4>;             // 128 by 128
-constexpr unsigned kMultiprocessors = 132;      // of an H100
 
 // Activations as the kernels read them: [num_rows, stride] BF16, zeros behind the columns. Of each 16 columns
 // the first two of every four come first: where an operand of mma_bf16() has them.
@@ -215,7 +214,8 @@ LARDER_KERNEL_OF(kThreads) tiles_kernel(LARDER_PARAM ProductGroup<Product> group
 
 // Whether the group has few blocks of 64 outputs.
 bool is_narrow(const ProductGroup<Product>& group) {
-  return GroupGrid(group, LargeTile::kPanels / 2, LargeTile::kRows).columns <= kMultiprocessors;
+  return GroupGrid(group, LargeTile::kPanels / 2, LargeTile::kRows).columns <=
+         static_cast<unsigned>(num_multiprocessors());
 }
 
 template <class S>
