@@ -331,13 +331,16 @@ LoadedTokens KvCache::finish_load(BlockTable& table, std::span<const TokenId> to
   LoadedTokens loaded;
   loaded.end = end * kBlockSize;
   loaded.num_by_tier.resize(static_cast<std::size_t>(tiers_->num_tiers()));
+  int num_counted = loading.begin;  // a token once, of whichever group a tier brought it
   for (int i = 0; i < ended.num_loaded; ++i) {
     const auto& [index, group, tier] = loading.blocks[static_cast<std::size_t>(i)];
     const BlockId block =
         table.groups_[static_cast<std::size_t>(group)].blocks[static_cast<std::size_t>(index)];
     life(block).note_saved(tier);
     tier_use(block, tier).touch_at_ns = 0;  // reading it renews no time to live
-    if (group == 0 && index < end) loaded.num_by_tier[static_cast<std::size_t>(tier)] += kBlockSize;
+    if (index < num_counted || index >= end) continue;
+    loaded.num_by_tier[static_cast<std::size_t>(tier)] += kBlockSize;
+    num_counted = index + 1;
   }
   if (end > loading.begin) publish(table, tokens, end * kBlockSize);
   if (!is_whole) {

@@ -170,7 +170,7 @@ TEST(KvCacheTiers, ALoadClaimsWhatItDoesNotHold) {
   second.test.cache.release(table);
 }
 
-// What others hold takes no room.
+// What others hold takes no room. The tokens are told that came back since the tier had their window.
 TEST(KvCacheTiers, LoadsTheWindowOfAPrefixThatIsInUse) {
   FakeStore store;
   Server(sliding_layers(), 64, {&store}).run(counting(200));
@@ -182,7 +182,9 @@ TEST(KvCacheTiers, LoadsTheWindowOfAPrefixThatIsInUse) {
   EXPECT_EQ(second.finish(longer, tokens).num_matched, 192);
   EXPECT_EQ(second.test.cache.match(shorter, fork, {}, 96), 0);
   ASSERT_TRUE(second.test.cache.begin_load(shorter, fork, 96));
-  EXPECT_EQ(second.finish(shorter, fork).num_matched, 96);
+  const LoadedTokens loaded = second.finish(shorter, fork);
+  EXPECT_EQ(loaded.num_matched, 96);
+  EXPECT_EQ(loaded.num_by_tier, std::vector<int>{2 * kBlockSize});
   EXPECT_TRUE(second.test.holds(shorter, fork, 96));
   second.test.cache.release(longer);
   second.test.cache.release(shorter);
