@@ -36,6 +36,7 @@ void generate(const GenerateOptions& options) {
       complete(runtime, encode_prompt(runtime, options), options.sampling, print_text, {},
                /*continues_text=*/!options.chat);
   std::puts("");
+  std::fflush(stdout);
   std::fprintf(stderr, "%d prompt tokens in %.0f ms (%.0f/s), %d tokens at %.1f/s, finish: %s\n",
                completion.usage.num_prompt_tokens, completion.prefill_seconds() * 1e3,
                completion.usage.num_prompt_tokens / completion.prefill_seconds(),
