@@ -122,8 +122,11 @@ std::unique_ptr<KvTiers> make_tiers(const RuntimeOptions& options, const Planned
   if (options.kv_host.empty() && options.kv_disk.empty() && options.kv_remote.empty() &&
       !options.make_tier)
     return nullptr;
-  const TierFormat format{.fingerprint = fingerprint(options, planned, kernels, storage.device(), file),
-                          .block_size_bytes = planned.layout->block_size_bytes()};
+  // It reads the whole file, for those alone whose blocks another process may find.
+  const bool outlives_us = !options.kv_disk.empty() || !options.kv_remote.empty();
+  const TierFormat format{
+      .fingerprint = outlives_us ? fingerprint(options, planned, kernels, storage.device(), file) : Digest{},
+      .block_size_bytes = planned.layout->block_size_bytes()};
   std::vector<std::unique_ptr<KvTier>> tiers;
   if (options.make_tier) tiers.push_back(options.make_tier());
   if (!options.kv_host.empty()) tiers.push_back(make_host_tier(options, format, storage.device()));
