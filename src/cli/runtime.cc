@@ -154,7 +154,7 @@ void add_runtime_options(CLI::App& command, RuntimeOptions& options) {
   command
       .add_option("--prefill-tokens", options.max_prefill_tokens,
                   "Of those, prompt tokens while other requests decode: smaller keeps their "
-                  "tokens coming evenly (default 128)")
+                  "tokens coming evenly (default: all that --step-slowdown allows)")
       ->check(CLI::Range(1, 8192));
   command
       .add_option("--step-slowdown", options.max_step_slowdown,
@@ -298,7 +298,9 @@ Runtime::Runtime(const RuntimeOptions& options)
   engine_config.num_blocks = plan.num_blocks;
   engine_config.max_model_len = plan.max_model_len;
   engine_config.max_batch_tokens = options.max_batch_tokens;
-  engine_config.max_prefill_tokens = std::min(options.max_prefill_tokens, options.max_batch_tokens);
+  engine_config.max_prefill_tokens = options.max_batch_tokens;
+  if (options.max_prefill_tokens > 0)
+    engine_config.max_prefill_tokens = std::min(options.max_prefill_tokens, options.max_batch_tokens);
   engine_config.max_step_slowdown = options.max_step_slowdown;
   engine_config.max_sequences = options.max_sequences;
   engine_config.eviction = eviction_kind(options);

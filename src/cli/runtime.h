@@ -36,7 +36,7 @@ struct RuntimeOptions {
   std::string memory;                  // bytes of the whole process; "" = chosen by the plan
   int max_model_len = 0;               // 0 = what the model and the memory allow
   int max_batch_tokens = 512;
-  int max_prefill_tokens = 128;
+  int max_prefill_tokens = 0;          // 0 = max_batch_tokens
   double max_step_slowdown = 2;
   int max_sequences = 256;
   AttentionSpan attention;  // endless context, where a request does not say; window 0 = off
