@@ -51,21 +51,27 @@ std::unique_ptr<Device> open_device(const RuntimeOptions& options) {
 
 PlannedModel plan_on(const RuntimeOptions& options, ThreadPool& pool,
                      std::unique_ptr<Device>& device) {
-  if (device == nullptr) return plan_model(options, pool);
+  PlannedModel planned;
+  plan_on_into(planned, options, pool, device);
+  return planned;
+}
+
+void plan_on_into(PlannedModel& planned, const RuntimeOptions& options, ThreadPool& pool,
+                  std::unique_ptr<Device>& device) {
+  if (device == nullptr) return plan_model_into(planned, options, pool);
   std::string why;
   try {
-    PlannedModel planned = plan_model(options, pool, device.get());
-    check_device(*device, planned);
-    return planned;
+    plan_model_into(planned, options, pool, device.get());
+    return check_device(*device, planned);
   } catch (const Error& error) {
     if (options.device != "auto") throw;
     why = error.what();
   }
   device.reset();
+  planned = {};
   // What is wrong with the file or the options is so on the CPU as well, and thrown here.
-  PlannedModel planned = plan_model(options, pool);
+  plan_model_into(planned, options, pool);
   std::fprintf(stderr, "Device: the CPU (%s)\n", why.c_str());
-  return planned;
 }
 
 }  // namespace larder

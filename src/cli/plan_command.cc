@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/mapped_file.h"
 #include "cli/commands.h"
+#include "cli/device.h"
 #include "cli/plan_report.h"
 #include "cli/pull.h"
 #include "cli/runtime.h"
@@ -54,6 +55,7 @@ class Planner {
  public:
   explicit Planner(const PlanCommandOptions& options)
       : options_(options),
+        device_(open_device(options.runtime)),
         pool_(options.runtime.num_threads > 0
                   ? options.runtime.num_threads
                   : std::max(1, static_cast<int>(std::thread::hardware_concurrency()))) {}
@@ -102,12 +104,13 @@ class Planner {
       machine = find_machine(options_.machine);
       return;
     }
-    const std::int64_t available_bytes = available_memory_bytes();
+    const std::int64_t available_bytes =
+        device_ ? device_memory_bytes(*device_) : available_memory_bytes();
     if (options_.no_measure) {
-      machine.name = "this machine";
+      machine.name = device_ ? device_->describe() : "this machine";
       machine.is_measured = true;
     } else {
-      machine = measure_machine(select_kernels(), pool_);
+      machine = device_ ? measure_device(*device_, pool_) : measure_machine(select_kernels(), pool_);
     }
     machine.memory_bytes = available_bytes;
   }
@@ -118,7 +121,7 @@ class Planner {
     PlannedModel planned;
     try {
       if (is_for_server)
-        plan_model_into(planned, options_.runtime, pool_);
+        plan_on_into(planned, options_.runtime, pool_, device_);
       else
         planned.file = read_model_file(options_.runtime);
     } catch (const Error& error) {
@@ -143,8 +146,9 @@ class Planner {
         std::max(d.machine.memory_bytes,
                  static_cast<std::int64_t>(d.device_weights_bytes()) + planned.plan.kv_bytes + 1);
     if (options_.no_measure) return;
-    report_.speed = calibrate(planned.file.config, gguf,
-                              {.kv_types = d.kv_types, .limits = planned.limits}, pool_);
+    report_.speed = calibrate(
+        planned.file.config, gguf,
+        {.kv_types = d.kv_types, .limits = planned.limits, .device = device_.get()}, pool_);
     report_.is_calibrated = true;
   }
 
@@ -176,6 +180,7 @@ class Planner {
   }
 
   const PlanCommandOptions& options_;
+  std::unique_ptr<Device> device_;  // null = the CPU
   ThreadPool pool_;
   PlanReport report_;
 };
@@ -210,7 +215,8 @@ void add_plan_command(CLI::App& app) {
       "What a model takes and brings: memory, context, concurrency, speed, and what to change");
   add_runtime_options(*command, options->runtime);
   command->add_option("--machine", options->machine,
-                      "this one, measured (default), or H100, H200, A100, L4, \"RTX 4090\"");
+                      "this one, measured, with --device cuda:0 its GPU (default); or H100, H200, A100, L4, "
+                      "\"RTX 4090\"");
   command
       ->add_option("--tp,--devices", options->num_devices,
                    "So many of the machine, which share out weights and KV heads (default 1)")
@@ -234,8 +240,9 @@ void add_plan_command(CLI::App& app) {
     options->has_prompt_len = command->count("--prompt") > 0;
     options->has_output_len = command->count("--output") > 0;
     if (options->list) return list();
-    if (options->runtime.device != "cpu")
-      throw_invalid("--device: larder plan knows the CPU only; name a GPU by --machine");
+    if (options->runtime.device != "cpu" && !is_this_machine(*options))
+      throw_invalid("--device {} and --machine {}: give one of them; --device is a GPU of this machine",
+                    options->runtime.device, options->machine);
     if (options->num_devices > 1 && is_this_machine(*options))
       throw_invalid("--tp: this machine is one device; name another by --machine");
     plan(*options);

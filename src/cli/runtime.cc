@@ -204,12 +204,6 @@ std::int64_t bookkeeping_bytes(const ServerLimits& limits) {
                                    limits.max_total_draft_bytes + limits.max_summary_bytes + of_log.max_bytes());
 }
 
-PlannedModel plan_model(const RuntimeOptions& options, ThreadPool& pool, Device* device) {
-  PlannedModel planned;
-  plan_model_into(planned, options, pool, device);
-  return planned;
-}
-
 void plan_model_into(PlannedModel& planned, const RuntimeOptions& options, ThreadPool& pool,
                      Device* device) {
   check_options(options);
@@ -218,7 +212,7 @@ void plan_model_into(PlannedModel& planned, const RuntimeOptions& options, Threa
   const PlanOptions asked = plan_options(options);
   const KvTypes types = parse_kv_types(options.kv_type);
   const std::int64_t available_bytes = device != nullptr
-                                           ? static_cast<std::int64_t>(device->free_bytes()) + device->own_bytes()
+                                           ? device_memory_bytes(*device)
                                            : available_memory_bytes() + resident_memory_bytes();
   planned.file = read_model_file(options);
   const ModelConfig& config = planned.file.config;

@@ -92,9 +92,8 @@ struct PlannedModel {
   Plan plan;
 };
 
-// device: whose memory it is about, null = the host's.
-PlannedModel plan_model(const RuntimeOptions& options, ThreadPool& pool, Device* device = nullptr);
-// The same; where the machine has not the room, planned has the file nevertheless.
+// device: whose memory it is about, null = the host's. Where that has not the room, planned has the file
+// nevertheless.
 void plan_model_into(PlannedModel& planned, const RuntimeOptions& options, ThreadPool& pool,
                      Device* device = nullptr);
 

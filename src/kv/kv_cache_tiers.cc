@@ -331,7 +331,7 @@ LoadedTokens KvCache::finish_load(BlockTable& table, std::span<const TokenId> to
   LoadedTokens loaded;
   loaded.end = end * kBlockSize;
   loaded.num_by_tier.resize(static_cast<std::size_t>(tiers_->num_tiers()));
-  int num_counted = loading.begin;  // a token once, of whichever group a tier brought it
+  int num_counted = loading.begin;  // a token once, for whichever group of layers a tier brought it
   for (int i = 0; i < ended.num_loaded; ++i) {
     const auto& [index, group, tier] = loading.blocks[static_cast<std::size_t>(i)];
     const BlockId block =

@@ -16,17 +16,22 @@ constexpr int kShortContext = 64;      // before the steps that are held against
 constexpr int kLongContext = 1536;
 constexpr int kMaxTries = 31;
 constexpr double kMaxSeconds = 0.4;  // of one figure, unless one try takes longer
+// That decode behind a long context: one alone leaves most of a GPU without work.
+constexpr int kSequencesOnDevice = 16;
 
 // Some layers of the model, and steps through them.
 class Probe {
  public:
-  Probe(const ModelConfig& config, int num_layers, const Weights& weights, KvTypes kv_types,
-        const TransformerLimits& limits, ThreadPool& pool)
+  Probe(const ModelConfig& config, int num_layers, const Weights& weights,
+        const CalibrationOptions& options, const TransformerLimits& limits, ThreadPool& pool)
       : config_(first_layers(config, num_layers)),
-        layout_(kv_layer_shapes(config_), kv_types),
-        storage_(layout_, layout_.num_groups() * blocks_per_group(limits)),
+        layout_(kv_layer_shapes(config_), options.kv_types),
+        num_deep_(options.device == nullptr ? 1 : std::min(kSequencesOnDevice, limits.max_logit_rows)),
         blocks_per_group_(blocks_per_group(limits)),
-        transformer_(config_, weights, layout_, select_kernels(), pool, limits) {}
+        storage_(layout_, layout_.num_groups() * blocks_per_group_, options.device),
+        transformer_(config_, weights, layout_,
+                     options.device == nullptr ? select_kernels() : options.device->kernels(), pool,
+                     limits, options.device) {}
 
   // One step: so many tokens of each sequence behind context_len others. Logits of each sequence's
   // last. The median of a few tries: what the machine does as it is now, others' work included.
@@ -54,6 +59,8 @@ class Probe {
   }
 
   std::vector<KvLayerShape> layers() const { return kv_layer_shapes(config_); }
+  // Sequences to decode behind contexts of several lengths.
+  int num_deep() const { return num_deep_; }
 
  private:
   static ModelConfig first_layers(ModelConfig config, int num_layers) {
@@ -62,9 +69,10 @@ class Probe {
   }
 
   // Room for the longest context, and for the sequences of a decode step.
-  static int blocks_per_group(const TransformerLimits& limits) {
+  int blocks_per_group(const TransformerLimits& limits) const {
     const int longest = (kLongContext + limits.max_batch_tokens) / kBlockSize + 2;
-    return std::max(longest, limits.max_logit_rows * (kShortContext / kBlockSize + 1));
+    return std::max({longest, num_deep_ * (kLongContext / kBlockSize + 1),
+                     limits.max_logit_rows * (kShortContext / kBlockSize + 1)});
   }
 
   void build(int num_sequences, int num_tokens, int context_len) {
@@ -104,8 +112,9 @@ class Probe {
 
   ModelConfig config_;
   KvLayout layout_;
-  KvStorage storage_;
+  int num_deep_;
   int blocks_per_group_;
+  KvStorage storage_;
   Transformer transformer_;
   std::vector<TokenId> tokens_;
   std::vector<std::int32_t> positions_, logit_rows_;
@@ -118,16 +127,18 @@ class Probe {
 StepSpeed measure(Probe& probe, const TransformerLimits& limits) {
   StepSpeed speed;
   const std::vector<KvLayerShape> layers = probe.layers();
-  const double short_step = probe.seconds(1, 1, kShortContext);
-  const double long_step = probe.seconds(1, 1, kLongContext);
+  const int num_deep = probe.num_deep();
+  const double short_step = probe.seconds(num_deep, 1, kShortContext);
+  const double long_step = probe.seconds(num_deep, 1, kLongContext);
+  const double more_seen =
+      seen_by_decodes(layers, kLongContext) - seen_by_decodes(layers, kShortContext);
   speed.decode_key_seconds =
-      std::max(0.0, long_step - short_step) /
-      std::max(1.0, seen_by_decodes(layers, kLongContext) - seen_by_decodes(layers, kShortContext));
+      std::max(0.0, long_step - short_step) / (num_deep * std::max(1.0, more_seen));
   for (const int count : {1, 4, 16, limits.max_logit_rows}) {
     if (count > limits.max_logit_rows ||
         (!speed.decode.samples.empty() && count <= speed.decode.samples.back().num_rows))
       continue;
-    const double seconds = count == 1 ? short_step : probe.seconds(count, 1, kShortContext);
+    const double seconds = count == num_deep ? short_step : probe.seconds(count, 1, kShortContext);
     speed.decode.samples.push_back(
         {static_cast<double>(count),
          seconds - count * seen_by_decodes(layers, kShortContext) * speed.decode_key_seconds});
@@ -174,11 +185,12 @@ StepSpeed calibrate(const ModelConfig& config, const GgufFile& gguf,
     break;
   }
   num_layers = std::min(num_layers, config.num_layers());
-  const Weights weights(config, gguf, pool, {}, num_layers);
-  Probe probe(config, num_layers, weights, options.kv_types, limits, pool);
+  Weights weights(config, gguf, pool, {}, num_layers);
+  if (options.device != nullptr) weights.move_to(*options.device);
+  Probe probe(config, num_layers, weights, options, limits, pool);
   StepSpeed speed = measure(probe, limits);
   if (num_layers == config.num_layers()) return speed;
-  Probe one_layer(config, 1, weights, options.kv_types, limits, pool);
+  Probe one_layer(config, 1, weights, options, limits, pool);
   const StepSpeed of_one = measure(one_layer, limits);
   const double factor = static_cast<double>(config.num_layers() - num_layers) / (num_layers - 1);
   extrapolate(speed.decode, of_one.decode, factor);

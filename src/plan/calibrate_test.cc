@@ -5,6 +5,7 @@
 #include <cmath>
 #include <string>
 
+#include "kernels/cuda/test_device.h"
 #include "model/gguf_builder.h"
 
 namespace larder {
@@ -74,21 +75,41 @@ void expect_sound(const StepCurve& curve) {
   }
 }
 
-TEST(Calibrate, MeasuresAllLayersOrExtrapolates) {
+void expect_measured(Device* device, double layer_bytes) {
   const std::vector<std::byte> bytes = small_file();
   const GgufFile gguf(bytes);
   ThreadPool pool(1);
   const TransformerLimits limits{.max_batch_tokens = 32, .max_logit_rows = 8};
-  for (const double layer_bytes : {1e9, 1.0}) {
-    const StepSpeed speed = calibrate(
-        read_model_config(gguf), gguf, {.limits = limits, .layer_bytes = layer_bytes}, pool);
-    expect_sound(speed.decode);
-    expect_sound(speed.prefill);
-    EXPECT_EQ(speed.decode.samples.back().num_rows, 8);
-    EXPECT_EQ(speed.prefill.samples.back().num_rows, 32);
-    EXPECT_GE(speed.decode_key_seconds, 0);
-    EXPECT_GE(speed.prefill_pair_seconds, 0);
-  }
+  const StepSpeed speed =
+      calibrate(read_model_config(gguf), gguf,
+                {.limits = limits, .layer_bytes = layer_bytes, .device = device}, pool);
+  expect_sound(speed.decode);
+  expect_sound(speed.prefill);
+  EXPECT_EQ(speed.decode.samples.back().num_rows, 8);
+  EXPECT_EQ(speed.prefill.samples.back().num_rows, 32);
+  EXPECT_GE(speed.decode_key_seconds, 0);
+  EXPECT_GE(speed.prefill_pair_seconds, 0);
+}
+
+TEST(Calibrate, MeasuresAllLayersOrExtrapolates) {
+  for (const double layer_bytes : {1e9, 1.0}) expect_measured(nullptr, layer_bytes);
+}
+
+// Its memory is not the host's: whatever of a step lay there would be a fault.
+TEST(Calibrate, MeasuresADevice) {
+  const auto device = open_test_device();
+  expect_measured(device.get(), 1.0);
+}
+
+TEST(MeasureDevice, TellsWhatItCopiesAndMultiplies) {
+  const auto device = open_test_device();
+  ThreadPool pool(1);
+  const Machine machine = measure_device(
+      *device, pool, {.copied_bytes = 1 << 20, .matrix_size = 64, .num_rows = 16});
+  EXPECT_TRUE(machine.is_measured);
+  EXPECT_EQ(machine.name, device->describe());
+  EXPECT_GT(machine.read_bytes_per_s, 0);
+  for (const double rate : machine.ops_per_s) EXPECT_GT(rate, 0);
 }
 
 TEST(StepCurve, IsLinearBetweenSamplesAndProportionalBeyond) {

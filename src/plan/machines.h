@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/thread_pool.h"
+#include "kernels/device.h"
 #include "kernels/kernels.h"
 #include "plan/model_shape.h"
 
@@ -32,5 +33,16 @@ const Machine& find_machine(std::string_view name);
 // Reads memory and multiplies matrices on all threads of the pool, for about half a second. The
 // figures are the best of several tries. memory_bytes is left to the caller.
 Machine measure_machine(const KernelTable& kernels, ThreadPool& pool);
+
+// What a device is measured with: enough to keep a large GPU busy for some 100 us.
+struct DeviceProbe {
+  std::int64_t copied_bytes = std::int64_t{512} << 20;  // taken twice
+  int matrix_size = 8192;
+  int num_rows = 512;
+};
+
+// The same of a device, bytes copied within its memory counting as read and as written. Throws
+// Error{kUnavailable} when it has no room for that.
+Machine measure_device(Device& device, ThreadPool& pool, const DeviceProbe& probe = {});
 
 }  // namespace larder

@@ -18,6 +18,7 @@ constexpr std::int64_t kReadBytes = std::int64_t{256} << 20;  // far beyond the 
 constexpr int kMatrixSize = 2048;
 constexpr int kRows = 256;
 constexpr int kTries = 4;
+constexpr int kCallsOnDevice = 8;  // between two waits, beside which a launch counts little
 
 double best_seconds(const std::function<void()>& function) {
   double best = 1e30;
@@ -28,6 +29,16 @@ double best_seconds(const std::function<void()>& function) {
         best, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
   }
   return best;
+}
+
+// Of one call; device: null = the host, which has done it when the call returns.
+double best_seconds(Device* device, const std::function<void()>& function) {
+  if (device == nullptr) return best_seconds(function);
+  return best_seconds([&] {
+           for (int i = 0; i < kCallsOnDevice; ++i) function();
+           device->synchronize();
+         }) /
+         kCallsOnDevice;
 }
 
 double read_rate(ThreadPool& pool) {
@@ -51,28 +62,72 @@ double read_rate(ThreadPool& pool) {
   return is_zero ? static_cast<double>(kReadBytes) / seconds : 0;
 }
 
-double product_rate(const KernelTable& kernels, ThreadPool& pool, GgmlType type) {
-  PackedMatrix matrix = packed_layout(type, kMatrixSize, kMatrixSize);
-  AlignedBuffer weights(static_cast<std::size_t>(packed_size_bytes(matrix)) + 64, true);
-  std::memset(weights.data(), 0x2E, weights.size_bytes());  // an ordinary number in every type
+double copy_rate(Device& device, std::int64_t size_bytes) {
+  const auto size = static_cast<std::size_t>(size_bytes);
+  DeviceBuffer from(&device, size), to(&device, size);
+  const double seconds =
+      best_seconds(&device, [&] { device.copy_within(to.data(), from.data(), size); });
+  return 2.0 * static_cast<double>(size_bytes) / seconds;
+}
+
+// Bytes of `value` where kernels read them.
+DeviceBuffer filled(Device* device, std::size_t size_bytes, const void* value,
+                    std::size_t value_bytes) {
+  DeviceBuffer buffer(device, size_bytes, device == nullptr);
+  std::vector<std::byte> bytes(size_bytes);
+  for (std::size_t i = 0; i < size_bytes; i += value_bytes)
+    std::memcpy(bytes.data() + i, value, std::min(value_bytes, size_bytes - i));
+  if (device != nullptr)
+    device->copy_in(buffer.data(), bytes.data(), size_bytes);
+  else
+    std::memcpy(buffer.data(), bytes.data(), size_bytes);
+  return buffer;
+}
+
+struct ProductShape {
+  int matrix_size = 0;
+  int num_rows = 0;
+};
+
+double product_rate(const KernelTable& kernels, ThreadPool& pool, GgmlType type,
+                    const ProductShape& shape, Device* device = nullptr) {
+  const int size = shape.matrix_size;
+  PackedMatrix matrix = packed_layout(type, size, size);
+  constexpr std::byte kOrdinary{0x2E};  // with it, a number is one in every type
+  constexpr float kOne = 1;
+  DeviceBuffer weights =
+      filled(device, static_cast<std::size_t>(packed_size_bytes(matrix)) + 64, &kOrdinary, 1);
   matrix.data = weights.data();
-  const std::size_t count = std::size_t{kRows} * kMatrixSize;
-  std::vector<float> x(count, 1), y(count);
-  std::vector<std::int8_t> q(count + 64);
-  std::vector<float> scale(count / kActivationGroup + 64);
-  std::vector<std::int32_t> sum(count / 16 + 64);
-  const QuantizedRows rows{q.data(), scale.data(), sum.data(), kMatrixSize};
-  kernels.quantize_rows(x.data(), kMatrixSize, rows, 0, kRows);
+  const std::size_t count = static_cast<std::size_t>(shape.num_rows) * static_cast<std::size_t>(size);
+  DeviceBuffer x = filled(device, count * sizeof(float), &kOne, sizeof(float));
+  DeviceBuffer y(device, count * sizeof(float)), codes(device, count + 64);
+  DeviceBuffer scales(device, (count / kActivationGroup + 64) * sizeof(float));
+  DeviceBuffer sums(device, (count / 16 + 64) * sizeof(std::int32_t));
+  auto* values = reinterpret_cast<float*>(x.data());
+  const QuantizedRows rows{reinterpret_cast<std::int8_t*>(codes.data()),
+                           reinterpret_cast<float*>(scales.data()),
+                           reinterpret_cast<std::int32_t*>(sums.data()), size};
+  kernels.quantize_rows(values, size, rows, 0, shape.num_rows);
   const bool has_codes = type == GgmlType::kQ8_0 || type == GgmlType::kQ4_0;
   const MatmulArgs args{.w = &matrix,
-                        .x = x.data(),
+                        .x = values,
                         .xq = has_codes ? &rows : nullptr,
-                        .y = y.data(),
-                        .num_rows = kRows,
-                        .ldx = kMatrixSize,
-                        .ldy = kMatrixSize};
-  const double seconds = best_seconds([&] { matmul(kernels, pool, std::span(&args, 1)); });
-  return 2.0 * kRows * kMatrixSize * kMatrixSize / seconds;
+                        .y = reinterpret_cast<float*>(y.data()),
+                        .num_rows = shape.num_rows,
+                        .ldx = size,
+                        .ldy = size};
+  const double seconds =
+      best_seconds(device, [&] { matmul(kernels, pool, std::span(&args, 1)); });
+  return 2.0 * shape.num_rows * size * size / seconds;
+}
+
+std::array<double, kNumOpsKinds> product_rates(const KernelTable& kernels, ThreadPool& pool,
+                                               const ProductShape& shape, Device* device = nullptr) {
+  std::array<double, kNumOpsKinds> rates{};
+  constexpr GgmlType kTypes[] = {GgmlType::kF32, GgmlType::kBF16, GgmlType::kQ8_0, GgmlType::kQ4_0};
+  for (std::size_t kind = 0; kind < rates.size(); ++kind)
+    rates[kind] = product_rate(kernels, pool, kTypes[kind], shape, device);
+  return rates;
 }
 
 }  // namespace
@@ -82,10 +137,17 @@ Machine measure_machine(const KernelTable& kernels, ThreadPool& pool) {
   machine.name = "this machine";
   machine.is_measured = true;
   machine.read_bytes_per_s = read_rate(pool);
-  machine.ops_per_s = {product_rate(kernels, pool, GgmlType::kF32),
-                       product_rate(kernels, pool, GgmlType::kBF16),
-                       product_rate(kernels, pool, GgmlType::kQ8_0),
-                       product_rate(kernels, pool, GgmlType::kQ4_0)};
+  machine.ops_per_s = product_rates(kernels, pool, {kMatrixSize, kRows});
+  return machine;
+}
+
+Machine measure_device(Device& device, ThreadPool& pool, const DeviceProbe& probe) {
+  Machine machine;
+  machine.name = device.describe();
+  machine.is_measured = true;
+  machine.read_bytes_per_s = copy_rate(device, probe.copied_bytes);
+  machine.ops_per_s =
+      product_rates(device.kernels(), pool, {probe.matrix_size, probe.num_rows}, &device);
   return machine;
 }
 
