@@ -122,6 +122,26 @@ struct PagedKvView {
   const std::int16_t* key_order = nullptr;
 };
 
+// Queries and keys to their positions, in place: the norm of each head, if any, then its first rope_dim dimensions
+// are turned in pairs by cos and sin. interleaved: pairs are (2i, 2i + 1), else (i, i + rope_dim / 2).
+struct RopeArgs {
+  int rope_dim = 0;
+  bool interleaved = false;
+  const float* cos = nullptr;  // [num_rows, rope_dim / 2]
+  const float* sin = nullptr;
+  float* k = nullptr;             // StoreKvArgs::k, or null: they are stored as they are
+  const float* k_norm = nullptr;  // [head_dim] or null
+  float* q = nullptr;             // [num_rows, ldq], heads side by side
+  std::int64_t ldq = 0;
+  int num_heads = 0;  // of q; 0 = no queries are wanted
+  const float* q_norm = nullptr;
+  float epsilon = 0;  // of the norms
+  // Or null: the queries at other positions, laid out as q.
+  float* q_sinks = nullptr;
+  const float* cos_sinks = nullptr;
+  const float* sin_sinks = nullptr;
+};
+
 // Writes K and V of rows [row_begin, row_end) to their slots; values past the type's range are
 // clamped. Rows may be written by several threads, also into one block.
 struct StoreKvArgs {
@@ -131,6 +151,7 @@ struct StoreKvArgs {
   std::int64_t ldk = 0;
   std::int64_t ldv = 0;
   const std::int64_t* slots = nullptr;  // [num_rows], block_id * kBlockSize + offset
+  RopeArgs rope = {};                   // before that: a device does both at once
 };
 
 // Tokens of one sequence in a batch. Its keys [0, context_len) lie in block_table; its queries are
@@ -289,13 +310,24 @@ struct RotationArgs {
   float* sin = nullptr;
 };
 
+// Row by row: x += added, if any, or the norm of added by added_weight, if any; then out = the norm of x by weight,
+// which is x / (root mean square of x) * weight. Each step rounds as it would alone.
+struct RmsNormArgs {
+  float* x = nullptr;                   // [num_rows, num_cols], as added and out
+  const float* added = nullptr;         // or null
+  const float* added_weight = nullptr;  // [num_cols] or null
+  const float* weight = nullptr;        // [num_cols]
+  float epsilon = 0;
+  float* out = nullptr;  // may be added or, where nothing is added, x
+  int num_cols = 0;
+};
+
 struct KernelTable {
   Isa isa;
   const char* name;
 
   // Row operations on [row_begin, row_end).
-  void (*rms_norm)(const float* x, const float* weight, float epsilon, float* out, int num_cols,
-                   int row_begin, int row_end);
+  void (*rms_norm)(const RmsNormArgs& args, int row_begin, int row_end);
   void (*quantize_rows)(const float* x, std::int64_t ldx, const QuantizedRows& out, int row_begin,
                         int row_end);
   // What 8 bits leave over of x [num_rows, q.num_cols]: rests = x - q.
@@ -311,13 +343,8 @@ struct KernelTable {
   void (*add)(float* x, const float* y, std::int64_t num_values);
   // Every row of x [num_rows, num_cols] += bias
   void (*add_bias)(float* x, const float* bias, int num_cols, int row_begin, int row_end);
-  void (*copy)(float* to, const float* from, std::int64_t num_values);
   // Row rows[i] of values [.., num_cols] to row i; rows ascend.
   void (*gather_rows)(float* values, int num_cols, const std::int32_t* rows, int num_rows);
-  // Rotates pairs of x [num_rows, ldx] (heads side by side) by cos and sin [num_rows, rope_dim /
-  // 2]. interleaved: pairs are (2i, 2i + 1), else (i, i + rope_dim / 2).
-  void (*rope)(float* x, std::int64_t ldx, int num_heads, int head_dim, int rope_dim,
-               const float* cos, const float* sin, bool interleaved, int row_begin, int row_end);
   void (*store_kv)(const StoreKvArgs& args, int row_begin, int row_end);
   // Queries [num_rows, ldq] to where attention multiplies them with keys as they are stored; does
   // nothing unless keys are codes.

@@ -13,10 +13,11 @@ TEST(RowOps, RmsNormMatchesDoublePrecision) {
   for (const KernelTable* table : test::tables()) {
     for (const int cols : {1, 15, 16, 64, 80, 577, 2048}) {
       const int rows = 5;
-      const auto x = random_values(static_cast<std::size_t>(rows * cols), 1, 3);
+      auto x = random_values(static_cast<std::size_t>(rows * cols), 1, 3);
       const auto weight = random_values(static_cast<std::size_t>(cols), 2);
       std::vector<float> out(x.size());
-      table->rms_norm(x.data(), weight.data(), 1e-5F, out.data(), cols, 0, rows);
+      RmsNormArgs args{.x = x.data(), .weight = weight.data(), .epsilon = 1e-5F, .out = out.data(), .num_cols = cols};
+      table->rms_norm(args, 0, rows);
       for (int r = 0; r < rows; ++r) {
         double squares = 0;
         for (int c = 0; c < cols; ++c) squares += std::pow(double{x[r * cols + c]}, 2);
@@ -28,9 +29,45 @@ TEST(RowOps, RmsNormMatchesDoublePrecision) {
       }
       // In place and from another row on.
       auto again = x;
-      table->rms_norm(again.data(), weight.data(), 1e-5F, again.data(), cols, 2, rows);
+      args.x = args.out = again.data();
+      table->rms_norm(args, 2, rows);
       EXPECT_EQ(std::memcmp(again.data() + 2 * cols, out.data() + 2 * cols, 12 * cols), 0);
       EXPECT_EQ(std::memcmp(again.data(), x.data(), 8 * cols), 0);
+    }
+  }
+}
+
+// Whatever is added first, normed itself or not.
+TEST(RowOps, RmsNormAddsAsIfApart) {
+  const int rows = 4;
+  for (const KernelTable* table : test::tables()) {
+    for (const int cols : {1, 16, 80, 577}) {
+      const auto size = static_cast<std::size_t>(rows * cols);
+      const auto given = random_values(size, 1, 3);
+      const auto weight = random_values(static_cast<std::size_t>(cols), 2);
+      const auto added_weight = random_values(static_cast<std::size_t>(cols), 3);
+      for (const bool norms_added : {false, true}) {
+        const auto norm = [&](std::vector<float>& x, const std::vector<float>& by, std::vector<float>& out) {
+          table->rms_norm(
+              {.x = x.data(), .weight = by.data(), .epsilon = 1e-5F, .out = out.data(), .num_cols = cols}, 1, rows);
+        };
+        std::vector<float> expected = given, added = random_values(size, 4, 5);
+        std::vector<float> out = added;
+        if (norms_added) norm(added, added_weight, added);
+        table->add(expected.data() + cols, added.data() + cols, (rows - 1) * cols);
+        norm(expected, weight, added);
+        std::vector<float> x = given;
+        table->rms_norm({.x = x.data(),
+                         .added = out.data(),
+                         .added_weight = norms_added ? added_weight.data() : nullptr,
+                         .weight = weight.data(),
+                         .epsilon = 1e-5F,
+                         .out = out.data(),
+                         .num_cols = cols},
+                        1, rows);
+        EXPECT_TRUE(test::same_bits(x, expected)) << table->name << ' ' << cols;
+        EXPECT_TRUE(test::same_bits(out, added)) << table->name << ' ' << cols;
+      }
     }
   }
 }
@@ -108,39 +145,6 @@ TEST(RowOps, AddAddsEveryValue) {
         EXPECT_EQ(x[i], static_cast<std::int64_t>(i) < count ? before[i] + y[i] : before[i]);
       }
     }
-  }
-}
-
-void check_rope(int rope_dim, bool interleaved) {
-  const int rows = 3, heads = 2, dim = rope_dim + 4, ldx = 2 * dim + 5;
-  const auto cos = random_values(static_cast<std::size_t>(rows * rope_dim / 2), 5);
-  const auto sin = random_values(static_cast<std::size_t>(rows * rope_dim / 2), 6);
-  const auto x = random_values(static_cast<std::size_t>(rows * ldx), 7);
-  std::vector<float> expected = x;
-  for (int r = 1; r < rows; ++r) {
-    for (int h = 0; h < heads; ++h) {
-      for (int i = 0; i < rope_dim / 2; ++i) {
-        const int base = r * ldx + h * dim;
-        const int first = base + (interleaved ? 2 * i : i);
-        const int second = base + (interleaved ? 2 * i + 1 : i + rope_dim / 2);
-        const float c = cos[r * rope_dim / 2 + i];
-        const float s = sin[r * rope_dim / 2 + i];
-        expected[first] = x[first] * c - x[second] * s;
-        expected[second] = x[first] * s + x[second] * c;
-      }
-    }
-  }
-  for (const KernelTable* table : test::tables()) {
-    auto y = x;
-    table->rope(y.data(), ldx, heads, dim, rope_dim, cos.data(), sin.data(), interleaved, 1, rows);
-    EXPECT_TRUE(test::same_bits(y, expected)) << table->name << ' ' << rope_dim;
-  }
-}
-
-TEST(RowOps, RopeTurnsPairsAndLeavesTheRest) {
-  for (const int rope_dim : {6, 16, 22, 64, 80, 256}) {
-    check_rope(rope_dim, false);
-    check_rope(rope_dim, true);
   }
 }
 

@@ -429,9 +429,7 @@ void Transformer::project_input(const ForwardBatch& batch, const KvStorage& stor
   buffers_.quantized.num_cols = hidden_size;
   multiply(buffers_.normed, num_rows, input_products(layer, has_queries), output_products(layer),
            [&](int begin, int end) {
-             add_layer_before(layer, begin, end);
-             kernels_.rms_norm(buffers_.hidden, w.attention_norm, config_.rms_epsilon,
-                               buffers_.normed, hidden_size, begin, end);
+             norm_behind(layer, w.attention_norm, begin, end);
              if (int8_input) quantize_input(buffers_.normed, hidden_size, begin, end);
              if (twice) refine_input(num_rows, begin, end);
            });
@@ -443,17 +441,16 @@ void Transformer::project_input(const ForwardBatch& batch, const KvStorage& stor
   for_rows(num_rows, [&](int begin, int end) {
     begin = next_block(group.slots, begin);
     end = next_block(group.slots, end);
-    rotate_keys(layer, begin, end);
     if (twice) add_rests_of_v(num_rows, w.v_bias, begin, end);
     kernels_.store_kv({.kv = kv,
                        .k = buffers_.k,
                        .v = buffers_.v,
                        .ldk = config_.kv_size(),
                        .ldv = config_.kv_size(),
-                       .slots = group.slots.data()},
+                       .slots = group.slots.data(),
+                       .rope = rope_args(layer, has_queries, sinks)},
                       begin, end);
     if (!has_queries) return;
-    rotate_queries(layer, sinks, begin, end);
     kernels_.to_key_basis(kv, config_.num_heads, buffers_.q, q_size, begin, end);
     if (sinks) kernels_.to_key_basis(kv, config_.num_heads, buffers_.q_sinks, q_size, begin, end);
   });
@@ -490,53 +487,44 @@ void Transformer::project_attention(int num_rows, int layer) {
            });
 }
 
-// Of some rows: norm of each head where the model has one, then their positions.
-void Transformer::rotate_queries(int layer, bool has_sinks, int row_begin, int row_end) {
-  const int head_dim = config_.head_dim;
-  const std::int64_t q_size = config_.q_size();
-  if (config_.has_qk_norm)
-    kernels_.rms_norm(buffers_.q, weights_.layer(layer).q_norm, config_.rms_epsilon, buffers_.q,
-                      head_dim, row_begin * config_.num_heads, row_end * config_.num_heads);
+RopeArgs Transformer::rope_args(int layer, bool has_queries, bool has_sinks) const {
+  const LayerWeights& w = weights_.layer(layer);
   const std::int64_t table = rotation_table(layer);
-  if (has_sinks) {
-    const std::int64_t of_sinks =
-        table + rotation_table_size() * static_cast<std::int64_t>(config_.ropes.size());
-    kernels_.copy(buffers_.q_sinks + row_begin * q_size, buffers_.q + row_begin * q_size,
-                  (row_end - row_begin) * q_size);
-    kernels_.rope(buffers_.q_sinks, q_size, config_.num_heads, head_dim, config_.rope_dim,
-                  buffers_.cos + of_sinks, buffers_.sin + of_sinks, config_.rope_interleaved,
-                  row_begin, row_end);
-  }
-  kernels_.rope(buffers_.q, q_size, config_.num_heads, head_dim, config_.rope_dim,
-                buffers_.cos + table, buffers_.sin + table, config_.rope_interleaved, row_begin,
-                row_end);
+  const std::int64_t of_sinks =
+      table + rotation_table_size() * static_cast<std::int64_t>(config_.ropes.size());
+  return {.rope_dim = config_.rope_dim,
+          .interleaved = config_.rope_interleaved,
+          .cos = buffers_.cos + table,
+          .sin = buffers_.sin + table,
+          .k = buffers_.k,
+          .k_norm = w.k_norm,
+          .q = buffers_.q,
+          .ldq = config_.q_size(),
+          .num_heads = has_queries ? config_.num_heads : 0,
+          .q_norm = w.q_norm,
+          .epsilon = config_.rms_epsilon,
+          .q_sinks = has_sinks ? buffers_.q_sinks : nullptr,
+          .cos_sinks = buffers_.cos + of_sinks,
+          .sin_sinks = buffers_.sin + of_sinks};
 }
 
-void Transformer::rotate_keys(int layer, int row_begin, int row_end) {
-  const int head_dim = config_.head_dim;
-  if (config_.has_qk_norm)
-    kernels_.rms_norm(buffers_.k, weights_.layer(layer).k_norm, config_.rms_epsilon, buffers_.k,
-                      head_dim, row_begin * config_.num_kv_heads, row_end * config_.num_kv_heads);
-  const std::int64_t table = rotation_table(layer);
-  kernels_.rope(buffers_.k, config_.kv_size(), config_.num_kv_heads, head_dim, config_.rope_dim,
-                buffers_.cos + table, buffers_.sin + table, config_.rope_interleaved, row_begin,
-                row_end);
+// normed = the norm of hidden, to which comes first what the layer before this one left to be added.
+void Transformer::norm_behind(int layer, const float* weight, int row_begin, int row_end) {
+  norm(layer > 0 ? buffers_.normed : nullptr,
+       layer > 0 ? weights_.layer(layer - 1).post_ffn_norm : nullptr, weight, row_begin, row_end);
 }
 
-// What the layer before this one left to be added.
-void Transformer::add_layer_before(int layer, int row_begin, int row_end) {
-  if (layer == 0) return;
-  add_residual(weights_.layer(layer - 1).post_ffn_norm, row_begin, row_end);
-}
-
-// hidden += normed, which holds what attention or the MLP has to add; post_norm may be null.
-void Transformer::add_residual(const float* post_norm, int row_begin, int row_end) {
-  const std::int64_t hidden_size = config_.hidden_size;
-  if (post_norm)
-    kernels_.rms_norm(buffers_.normed, post_norm, config_.rms_epsilon, buffers_.normed,
-                      config_.hidden_size, row_begin, row_end);
-  kernels_.add(buffers_.hidden + row_begin * hidden_size, buffers_.normed + row_begin * hidden_size,
-               (row_end - row_begin) * hidden_size);
+// normed = the norm of hidden, after hidden += added, if any; post_norm: of that, or null.
+void Transformer::norm(const float* added, const float* post_norm, const float* weight, int row_begin,
+                       int row_end) {
+  kernels_.rms_norm({.x = buffers_.hidden,
+                     .added = added,
+                     .added_weight = post_norm,
+                     .weight = weight,
+                     .epsilon = config_.rms_epsilon,
+                     .out = buffers_.normed,
+                     .num_cols = config_.hidden_size},
+                    row_begin, row_end);
 }
 
 void Transformer::run_mlp(int num_rows, int layer) {
@@ -547,9 +535,7 @@ void Transformer::run_mlp(int num_rows, int layer) {
   buffers_.quantized.num_cols = hidden_size;
   multiply(buffers_.normed, num_rows, gate_products(layer), down_products(layer),
            [&](int begin, int end) {
-             add_residual(w.post_attention_norm, begin, end);
-             kernels_.rms_norm(buffers_.hidden, w.ffn_norm, config_.rms_epsilon, buffers_.normed,
-                               hidden_size, begin, end);
+             norm(buffers_.normed, w.post_attention_norm, w.ffn_norm, begin, end);
              if (int8_input) quantize_input(buffers_.normed, hidden_size, begin, end);
            });
 
@@ -569,9 +555,7 @@ void Transformer::compute_logits(int num_rows) {
   multiply(buffers_.normed, num_rows, products_behind(config_.num_layers() - 1),
            input_products(0),  // of the next step
            [&](int begin, int end) {
-             add_layer_before(config_.num_layers(), begin, end);
-             kernels_.rms_norm(buffers_.hidden, weights_.output_norm(), config_.rms_epsilon,
-                               buffers_.normed, config_.hidden_size, begin, end);
+             norm_behind(config_.num_layers(), weights_.output_norm(), begin, end);
              if (wants_int8(weights_.output()))
                quantize_input(buffers_.normed, config_.hidden_size, begin, end);
            });

@@ -173,7 +173,6 @@ class Transformer {
   bool wants_int8(const PackedMatrix& matrix) const;
   void quantize_input(const float* x, int num_cols, int row_begin, int row_end);
   void refine_input(int num_rows, int row_begin, int row_end);
-  void add_layer_before(int layer, int row_begin, int row_end);
   void add_rests_of_v(int num_rows, const float* bias, int row_begin, int row_end);
   bool has_sinks(const ForwardBatch& batch, int layer) const;
   // Where a layer's rotations begin in cos and sin.
@@ -183,9 +182,9 @@ class Transformer {
   std::int64_t rotation_table_size() const {
     return std::int64_t{limits_.max_batch_tokens} * (config_.rope_dim / 2);
   }
-  void rotate_queries(int layer, bool has_sinks, int row_begin, int row_end);
-  void rotate_keys(int layer, int row_begin, int row_end);
-  void add_residual(const float* post_norm, int row_begin, int row_end);
+  RopeArgs rope_args(int layer, bool has_queries, bool has_sinks) const;
+  void norm_behind(int layer, const float* weight, int row_begin, int row_end);
+  void norm(const float* added, const float* post_norm, const float* weight, int row_begin, int row_end);
 
   const ModelConfig& config_;
   const Weights& weights_;

@@ -27,22 +27,35 @@ static float sum_of_squares(const float* x, int num_cols) {
   return reduce_add(sum);
 }
 
-void rms_norm(const float* x, const float* weight, float epsilon, float* out, int num_cols,
-              int row_begin, int row_end) {
+void rms_norm_row(const float* x, const float* weight, float epsilon, float* out, int num_cols) {
+  const float mean = sum_of_squares(x, num_cols) / static_cast<float>(num_cols);
+  const V16 scale = set1(1.0F / __builtin_sqrtf(mean + epsilon));
+  int col = 0;
+  for (; col + 16 <= num_cols; col += 16) {
+    store(out + col, mul(mul(load(x + col), scale), load(weight + col)));
+  }
+  const int rest = num_cols - col;
+  if (rest > 0) {
+    const V16 v = mul(mul(load_partial(x + col, rest), scale), load_partial(weight + col, rest));
+    store_partial(out + col, v, rest);
+  }
+}
+
+void rms_norm(const RmsNormArgs& args, int row_begin, int row_end) {
+  const int num_cols = args.num_cols;
   for (int row = row_begin; row < row_end; ++row) {
-    const float* in = x + int64_t{row} * num_cols;
-    float* to = out + int64_t{row} * num_cols;
-    const float mean = sum_of_squares(in, num_cols) / static_cast<float>(num_cols);
-    const V16 scale = set1(1.0F / __builtin_sqrtf(mean + epsilon));
-    int col = 0;
-    for (; col + 16 <= num_cols; col += 16) {
-      store(to + col, mul(mul(load(in + col), scale), load(weight + col)));
+    const int64_t first = int64_t{row} * num_cols;
+    float* x = args.x + first;
+    float* out = args.out + first;
+    if (args.added != nullptr) {
+      const float* added = args.added + first;
+      if (args.added_weight != nullptr) {
+        rms_norm_row(added, args.added_weight, args.epsilon, out, num_cols);
+        added = out;
+      }
+      add_values(x, added, num_cols);
     }
-    const int rest = num_cols - col;
-    if (rest > 0) {
-      const V16 v = mul(mul(load_partial(in + col, rest), scale), load_partial(weight + col, rest));
-      store_partial(to + col, v, rest);
-    }
+    rms_norm_row(x, args.weight, args.epsilon, out, num_cols);
   }
 }
 
@@ -186,10 +199,6 @@ void add_bias(float* x, const float* bias, int num_cols, int row_begin, int row_
     add_values(x + int64_t{row} * num_cols, bias, num_cols);
 }
 
-void copy_values(float* to, const float* from, int64_t num_values) {
-  memcpy(to, from, static_cast<size_t>(num_values) * sizeof(float));
-}
-
 void gather_rows(float* values, int num_cols, const int32_t* rows, int num_rows) {
   const size_t row_bytes = static_cast<size_t>(num_cols) * sizeof(float);
   for (int i = 0; i < num_rows; ++i)
@@ -227,16 +236,8 @@ static void rotate_neighbours(float* x, int half, const float* cos, const float*
   }
 }
 
-void rope(float* x, int64_t ldx, int num_heads, int head_dim, int rope_dim, const float* cos,
-          const float* sin, bool interleaved, int row_begin, int row_end) {
-  const int half = rope_dim / 2;
-  for (int row = row_begin; row < row_end; ++row) {
-    for (int head = 0; head < num_heads; ++head) {
-      float* values = x + row * ldx + int64_t{head} * head_dim;
-      const auto rotate = interleaved ? rotate_neighbours : rotate_halves;
-      rotate(values, half, cos + int64_t{row} * half, sin + int64_t{row} * half);
-    }
-  }
+void rotate(float* x, int rope_dim, const float* cos, const float* sin, bool interleaved) {
+  (interleaved ? rotate_neighbours : rotate_halves)(x, rope_dim / 2, cos, sin);
 }
 
 }  // namespace larder::LARDER_ISA_NAMESPACE

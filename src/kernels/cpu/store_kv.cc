@@ -1,5 +1,5 @@
-// Keys and values into their slots, in the types of kv_type.h. Every step is a single IEEE
-// operation: the same bytes on every instruction set.
+// Keys and values into their slots, in the types of kv_type.h. Every step of that is a single IEEE
+// operation: the same bytes on every instruction set. Before it, queries and keys get their positions.
 #include "kernels/cpu/functions.h"
 #include "kernels/cpu/store_int4.h"
 
@@ -124,6 +124,43 @@ void store_head(const PagedKvView& kv, int head, const HeadSlot& slot, bool is_k
   }
 }
 
+// Of one row.
+void norm_heads(float* x, int num_heads, int head_dim, const float* weight, float epsilon) {
+  if (weight == nullptr) return;
+  for (int head = 0; head < num_heads; ++head, x += head_dim)
+    rms_norm_row(x, weight, epsilon, x, head_dim);
+}
+
+void rotate_heads(const RopeArgs& rope, float* x, int num_heads, int head_dim, const float* cos,
+                  const float* sin) {
+  for (int head = 0; head < num_heads; ++head, x += head_dim)
+    rotate(x, rope.rope_dim, cos, sin, rope.interleaved);
+}
+
+void place_keys(const StoreKvArgs& args, int64_t row) {
+  const RopeArgs& rope = args.rope;
+  if (rope.k == nullptr) return;
+  float* k = rope.k + row * args.ldk;
+  const int head_dim = args.kv.head_dim;
+  const int64_t pairs = row * (rope.rope_dim / 2);
+  norm_heads(k, args.kv.num_kv_heads, head_dim, rope.k_norm, rope.epsilon);
+  rotate_heads(rope, k, args.kv.num_kv_heads, head_dim, rope.cos + pairs, rope.sin + pairs);
+}
+
+void place_queries(const RopeArgs& rope, int head_dim, int64_t row) {
+  if (rope.num_heads == 0) return;
+  float* q = rope.q + row * rope.ldq;
+  const int64_t pairs = row * (rope.rope_dim / 2);
+  norm_heads(q, rope.num_heads, head_dim, rope.q_norm, rope.epsilon);
+  if (rope.q_sinks != nullptr) {
+    float* q_sinks = rope.q_sinks + row * rope.ldq;
+    memcpy(q_sinks, q, sizeof(float) * static_cast<size_t>(rope.num_heads * head_dim));
+    rotate_heads(rope, q_sinks, rope.num_heads, head_dim, rope.cos_sinks + pairs,
+                 rope.sin_sinks + pairs);
+  }
+  rotate_heads(rope, q, rope.num_heads, head_dim, rope.cos + pairs, rope.sin + pairs);
+}
+
 }  // namespace
 
 void store_kv(const StoreKvArgs& args, int row_begin, int row_end) {
@@ -131,6 +168,8 @@ void store_kv(const StoreKvArgs& args, int row_begin, int row_end) {
   const int64_t k_bytes = kv_key_size_bytes(kv.types.k, kv.head_dim);
   const int64_t v_bytes = kv_value_size_bytes(kv.types.v, kv.head_dim);
   for (int row = row_begin; row < row_end; ++row) {
+    place_queries(args.rope, kv.head_dim, row);
+    place_keys(args, row);
     const int64_t slot = args.slots[row];
     const int offset = static_cast<int>(slot % kBlockSize);
     std::byte* block = kv.base + slot / kBlockSize * kv.block_stride_bytes;

@@ -34,16 +34,56 @@ void expect_near(const std::vector<float>& a, const std::vector<float>& b, float
     ASSERT_NEAR(a[i], b[i], relative * (std::abs(b[i]) + 1e-3F)) << what << " " << i;
 }
 
+// In place; some rows are longer than a block keeps.
 TEST_F(CudaKernels, RmsNorm) {
-  for (const int cols : {1, 15, 64, 80, 577, 2048}) {
-    const int rows = 5;
+  for (const int cols : {1, 15, 64, 80, 577, 2048, 4100, 8192, 9001}) {
+    const int rows = 4;
     const auto x = random_values(to_size(rows * cols), 1, 3);
     const auto weight = random_values(to_size(cols), 2);
     std::vector<float> expected = x;
-    host().rms_norm(x.data(), weight.data(), 1e-5F, expected.data(), cols, 2, rows);
-    OnDevice<float> values = floats(x);  // in place
-    cuda().rms_norm(values.data(), floats(weight).data(), 1e-5F, values.data(), cols, 2, rows);
+    RmsNormArgs args{.x = expected.data(),
+                     .weight = weight.data(),
+                     .epsilon = 1e-5F,
+                     .out = expected.data(),
+                     .num_cols = cols};
+    host().rms_norm(args, 2, rows);
+    OnDevice<float> values = floats(x), device_weight = floats(weight);
+    args.x = args.out = values.data();
+    args.weight = device_weight.data();
+    cuda().rms_norm(args, 2, rows);
     expect_near(values.read(), expected, 2e-6F, "rms_norm");
+  }
+}
+
+// As if apart: the bits of additions and norms by themselves.
+TEST_F(CudaKernels, RmsNormAddsFirst) {
+  const int rows = 3;
+  for (const int cols : {1, 30, 576, 577, 4096, 9001}) {
+    OnDevice<float> weight = floats(random_values(to_size(cols), 2));
+    OnDevice<float> added_weight = floats(random_values(to_size(cols), 3));
+    const auto norm = [&](OnDevice<float>& x, OnDevice<float>& by) {
+      cuda().rms_norm(
+          {.x = x.data(), .weight = by.data(), .epsilon = 1e-5F, .out = x.data(), .num_cols = cols}, 1, rows);
+    };
+    for (const bool norms_added : {false, true}) {
+      const auto given = random_values(to_size(rows * cols), 4, 3);
+      OnDevice<float> expected = floats(given), x = floats(given);
+      OnDevice<float> added = floats(random_values(to_size(rows * cols), 5, 4)), out = floats(added.read());
+      if (norms_added) norm(added, added_weight);
+      cuda().add(expected.data() + cols, added.data() + cols, (rows - 1) * cols);
+      cuda().rms_norm({.x = x.data(),
+                       .added = out.data(),
+                       .added_weight = norms_added ? added_weight.data() : nullptr,
+                       .weight = weight.data(),
+                       .epsilon = 1e-5F,
+                       .out = out.data(),
+                       .num_cols = cols},
+                      1, rows);
+      EXPECT_TRUE(same_bits(x.read(), expected.read())) << cols;
+      norm(expected, weight);
+      const auto normed = expected.read(), result = out.read();
+      EXPECT_TRUE(std::equal(normed.begin() + cols, normed.end(), result.begin() + cols)) << cols;
+    }
   }
 }
 
@@ -89,14 +129,12 @@ TEST_F(CudaKernels, FlatOperations) {
   std::vector<float> expected = gate;
   host().add(expected.data(), up.data(), 999);
   host().add_bias(expected.data(), up.data(), 50, 3, 20);
-  host().copy(expected.data() + 7, up.data(), 31);
   const std::vector<std::int32_t> rows = {0, 3, 4, 9};
   host().gather_rows(expected.data(), 100, rows.data(), 4);
   OnDevice<float> x = floats(gate);
   OnDevice<float> y = floats(up);
   cuda().add(x.data(), y.data(), 999);
   cuda().add_bias(x.data(), y.data(), 50, 3, 20);
-  cuda().copy(x.data() + 7, y.data(), 31);
   cuda().gather_rows(x.data(), 100, OnDevice<std::int32_t>(device(), rows).data(), 4);
   EXPECT_TRUE(same_bits(x.read(), expected));
 }
@@ -128,8 +166,8 @@ TEST_F(CudaKernels, FirstOfBest) {
   }
 }
 
-TEST_F(CudaKernels, RotationsAndRope) {
-  const int rows = 5, heads = 3, dim = 20, rope_dim = 12;
+TEST_F(CudaKernels, Rotations) {
+  const int rows = 5, rope_dim = 12;
   const std::vector<std::int32_t> positions = {0, 1, 77, 4095, 131071};
   const std::vector<double> frequencies = {1, 0.3, 0.05, 0.01, 1e-3, 1e-4};
   std::vector<float> cos(to_size(rows * rope_dim / 2)), sin(cos.size());
@@ -145,17 +183,6 @@ TEST_F(CudaKernels, RotationsAndRope) {
   cuda().rotations(args, 2, rows);
   expect_near(device_cos.read(), cos, 2e-7F, "cos");
   expect_near(device_sin.read(), sin, 2e-7F, "sin");
-
-  const auto x = random_values(to_size(rows * heads * dim), 3);
-  for (const bool interleaved : {true, false}) {
-    std::vector<float> expected = x;
-    host().rope(expected.data(), heads * dim, heads, dim, rope_dim, cos.data(), sin.data(),
-                interleaved, 1, rows);
-    OnDevice<float> values = floats(x);
-    cuda().rope(values.data(), heads * dim, heads, dim, rope_dim, floats(cos).data(),
-                floats(sin).data(), interleaved, 1, rows);
-    EXPECT_TRUE(same_bits(values.read(), expected)) << interleaved;
-  }
 }
 
 // A packed matrix in both memories.

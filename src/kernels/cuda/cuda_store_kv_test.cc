@@ -1,10 +1,10 @@
-// Keys, values and queries as a device stores and turns them: the generic CPU's bytes.
+// Keys, values and queries as a device places, stores and turns them: the generic CPU's bytes.
 #include <algorithm>
 #include <limits>
 #include <numeric>
 
 #include "kernels/cuda/test_device.h"
-#include "kernels/test_util.h"
+#include "kernels/rope_test_support.h"
 
 namespace larder {
 namespace {
@@ -138,6 +138,81 @@ TEST(CudaStoreKv, TurnsQueriesToTheCpusBits) {
         EXPECT_TRUE(same_bits(device_q.read(), q)) << dim << " type " << static_cast<int>(type);
       }
     }
+  }
+}
+
+// Runs store_kv() of rows [begin, end) on a device, with copies of all that they need.
+void place_on_device(Device& device, test::RopeRows& rows, int begin, int end,
+                     int num_heads = test::RopeRows::kHeads) {
+  const auto on_device = [&](const auto& values) { return OnDevice(device, values); };
+  auto q = on_device(rows.q), q_sinks = on_device(rows.q_sinks), k = on_device(rows.k), v = on_device(rows.v);
+  auto cos = on_device(rows.cos), sin = on_device(rows.sin);
+  auto cos_sinks = on_device(rows.cos_sinks), sin_sinks = on_device(rows.sin_sinks);
+  auto q_norm = on_device(rows.q_norm), k_norm = on_device(rows.k_norm);
+  auto slots = on_device(rows.slots);
+  auto block = on_device(rows.block);
+  StoreKvArgs args = rows.args();
+  args.kv.base = block.data();
+  args.k = args.rope.k = k.data();
+  args.v = v.data();
+  args.slots = slots.data();
+  args.rope.q = q.data();
+  args.rope.num_heads = num_heads;
+  args.rope.cos = cos.data();
+  args.rope.sin = sin.data();
+  args.rope.cos_sinks = cos_sinks.data();
+  args.rope.sin_sinks = sin_sinks.data();
+  if (rows.shape.has_norms) {
+    args.rope.q_norm = q_norm.data();
+    args.rope.k_norm = k_norm.data();
+  }
+  if (rows.shape.has_sinks) args.rope.q_sinks = q_sinks.data();
+  device.kernels().store_kv(args, begin, end);
+  rows.q = q.read();
+  rows.q_sinks = q_sinks.read();
+  rows.k = k.read();
+  rows.block = block.read();
+}
+
+// The norms' bits are those of the device's rms_norm().
+TEST(CudaStoreKv, PlacesQueriesAndKeys) {
+  const auto device = open_test_device();
+  const KvTypes types[] = {{KvType::kF16, KvType::kF16}, {KvType::kBF16, KvType::kInt8}};
+  const auto norm = [&](const std::vector<float>& x, const std::vector<float>& weight) {
+    OnDevice<float> values(*device, x), device_weight(*device, weight);
+    device->kernels().rms_norm({.x = values.data(),
+                                .weight = device_weight.data(),
+                                .epsilon = test::RopeRows::kEpsilon,
+                                .out = values.data(),
+                                .num_cols = static_cast<int>(weight.size())},
+                               0, static_cast<int>(x.size() / weight.size()));
+    return values.read();
+  };
+  test::for_rope_shapes(types, [&](const test::RopeShape& shape) {
+    test::RopeRows expected(shape), rows(shape);
+    expected.place(norm, host());
+    place_on_device(*device, rows, 3, 4);
+    place_on_device(*device, rows, 1, 3);
+    rows.expect_same(expected, "cuda");
+  });
+}
+
+TEST(CudaStoreKv, LeavesQueriesThatNobodyWants) {
+  const auto device = open_test_device();
+  for (const KvType type : {KvType::kF16, KvType::kInt8}) {
+    test::RopeRows rows({.head_dim = 24,
+                         .rope_dim = 22,
+                         .interleaved = true,
+                         .has_norms = false,
+                         .has_sinks = false,
+                         .types = {type, type}});
+    test::RopeRows expected(rows.shape);
+    host().store_kv(expected.args(), 1, 4);
+    const std::vector<float> q = rows.q;
+    place_on_device(*device, rows, 1, 4, 0);
+    EXPECT_TRUE(same_bits(rows.q, q));
+    EXPECT_TRUE(same_bits(rows.k, expected.k));
+    EXPECT_TRUE(rows.block == expected.block);
   }
 }
 

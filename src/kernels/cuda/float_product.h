@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/cuda/product.h"
+#include "kernels/cuda/rows.h"
 
 namespace larder::LARDER_CUDA_NAMESPACE {
 
@@ -26,23 +27,9 @@ struct FloatProduct {
   }
 };
 
-// Rows of which four columns can be loaded at once.
-inline bool are_aligned(const float* rows, std::int64_t stride) {
-  return stride % 4 == 0 && reinterpret_cast<std::uintptr_t>(rows) % 16 == 0;
-}
-
 inline FloatProduct float_product(const MatmulArgs& args, int panel_begin, int panel_end) {
   return {*args.w,     args.x,    args.ldx, outputs_of(args, panel_end),
           panel_begin, panel_end, are_aligned(args.x, args.ldx)};
-}
-
-// Four values of a row, of which `cols` are there; the others are `past`.
-LARDER_DEVICE Floats4 load_x(const float* x, int cols, bool aligned, float past = 0) {
-  if (aligned && cols >= 4) return *reinterpret_cast<const Floats4*>(x);
-  Floats4 values;
-  LARDER_UNROLL
-  for (int i = 0; i < 4; ++i) values.value[i] = i < cols ? x[i] : past;
-  return values;
 }
 
 }  // namespace larder::LARDER_CUDA_NAMESPACE

@@ -8,8 +8,7 @@
 
 namespace larder::LARDER_CUDA_NAMESPACE {
 
-void rms_norm(const float* x, const float* weight, float epsilon, float* out, int num_cols,
-              int row_begin, int row_end);
+void rms_norm(const RmsNormArgs& args, int row_begin, int row_end);
 void quantize_rows(const float* x, std::int64_t ldx, const QuantizedRows& out, int row_begin,
                    int row_end);
 void quantization_rests(const float* x, const QuantizedRows& q, float* rests, int row_begin,
@@ -20,10 +19,7 @@ void silu_mul(const float* gate, const float* up, float* out, std::int64_t num_v
 void gelu_mul(const float* gate, const float* up, float* out, std::int64_t num_values);
 void add_values(float* x, const float* y, std::int64_t num_values);
 void add_bias(float* x, const float* bias, int num_cols, int row_begin, int row_end);
-void copy_values(float* to, const float* from, std::int64_t num_values);
 void gather_rows(float* values, int num_cols, const std::int32_t* rows, int num_rows);
-void rope(float* x, std::int64_t ldx, int num_heads, int head_dim, int rope_dim, const float* cos,
-          const float* sin, bool interleaved, int row_begin, int row_end);
 void first_of_best(const float* logits, int num_rows, std::int64_t num_logits, TokenId* best);
 void store_kv(const StoreKvArgs& args, int row_begin, int row_end);
 void to_key_basis(const PagedKvView& kv, int num_heads, float* q, std::int64_t ldq, int row_begin,

@@ -1,5 +1,7 @@
 // Operations on rows and on flat arrays of values.
-#include "kernels/cuda/float_product.h"
+#include "kernels/cuda/functions.h"
+#include "kernels/cuda/packed.h"
+#include "kernels/cuda/rows.h"
 
 namespace larder::LARDER_CUDA_NAMESPACE {
 namespace {
@@ -22,59 +24,119 @@ void for_each(std::int64_t count, const Function& function) {
   launch(for_each_kernel<Function>, blocks_for(count, kThreads), kThreads, function, count);
 }
 
-// Calls function(col, four columns of each row) for a thread's part of the columns, in order; past the end
-// they are `past`. Loads kAtOnce times before it calls.
-template <int kThreadsOfRow, int kRows, class Function>
-LARDER_DEVICE void for_columns(const float* const (&rows)[kRows], int num_cols, bool aligned,
-                               float past, const Function& function) {
-  constexpr int kStride = 4 * kThreadsOfRow;
-  for (int first = thread_index() * 4; first < num_cols; first += kAtOnce * kStride) {
-    Floats4 fours[kAtOnce][kRows];
-    LARDER_UNROLL
-    for (int i = 0; i < kAtOnce; ++i) {
-      const int col = first + i * kStride;
+// A thread's columns of a row that a block has, kAtOnce times four of them: all of its columns unless the row
+// is long.
+struct Columns {
+  static constexpr int kStride = 4 * kRowThreads;
+  const float* row;
+  int num_cols;
+  bool aligned;  // to be loaded by four, of which all are there
+  int first = -1;
+  Floats4 fours[kAtOnce] = {};
+
+  // Those from col on, unless it has them. Past the end they are 0.
+  LARDER_MEMBER void load(int col) {
+    if (col == first) return;
+    first = col;
+    if (!aligned) {
       LARDER_UNROLL
-      for (int r = 0; r < kRows; ++r) fours[i][r] = load_x(rows[r] + col, num_cols - col, aligned, past);
+      for (int i = 0; i < kAtOnce; ++i, col += kStride) fours[i] = load_x(row + col, num_cols - col, false);
+      return;
     }
     LARDER_UNROLL
-    for (int i = 0; i < kAtOnce; ++i)
-      if (first + i * kStride < num_cols) function(first + i * kStride, fours[i]);
+    for (int i = 0; i < kAtOnce; ++i, col += kStride)
+      fours[i] = col < num_cols ? *reinterpret_cast<const Floats4*>(row + col) : Floats4{};
   }
-}
-
-struct RmsNorm {
-  const float* x;
-  const float* weight;
-  float epsilon;
-  float* out;
-  int num_cols;
-  bool aligned;
+  LARDER_MEMBER void write(float* to) const {
+    int col = first;
+    LARDER_UNROLL
+    for (int i = 0; i < kAtOnce; ++i, col += kStride) {
+      if (aligned && col < num_cols) *reinterpret_cast<Floats4*>(to + col) = fours[i];
+      LARDER_UNROLL
+      for (int j = 0; j < 4; ++j)
+        if (!aligned && col + j < num_cols) to[col + j] = fours[i].value[j];
+    }
+  }
+  LARDER_MEMBER float add_squares_to(float sum) const {
+    LARDER_UNROLL
+    for (const Floats4& four : fours) sum = add_squares(four, sum);
+    return sum;
+  }
+  LARDER_MEMBER void multiply(float scale, const Columns& weight) {
+    LARDER_UNROLL
+    for (int i = 0; i < kAtOnce; ++i)
+      LARDER_UNROLL
+      for (int j = 0; j < 4; ++j)
+        fours[i].value[j] = fours[i].value[j] * scale * weight.fours[i].value[j];
+  }
+  LARDER_MEMBER void add(const Columns& other) {
+    LARDER_UNROLL
+    for (int i = 0; i < kAtOnce; ++i)
+      LARDER_UNROLL
+      for (int j = 0; j < 4; ++j) fours[i].value[j] += other.fours[i].value[j];
+  }
 };
 
-// A block per row. A thread sums its columns in order; then by halves of a warp; then the warps in order.
-LARDER_KERNEL rms_norm_kernel(RmsNorm norm, int row_begin) {
-  LARDER_SHARED float warp_sums[kRowThreads / 32];
-  wait_for_kernels_before();
-  const std::int64_t row = row_begin + static_cast<int>(blockIdx.x);
-  const float* x = norm.x + row * norm.num_cols;
-  float sum = 0;
-  for_columns<kRowThreads>({x}, norm.num_cols, norm.aligned, 0, [&](int, const Floats4 (&of)[1]) {
-    LARDER_UNROLL
-    for (const float value : of[0].value) sum = fmaf(value, value, sum);
-  });
+// Calls function(col) for the thread's columns, kAtOnce times four at a time.
+template <class Function>
+LARDER_DEVICE void for_columns(int num_cols, const Function& function) {
+  for (int col = thread_index() * 4; col < num_cols; col += kAtOnce * Columns::kStride) function(col);
+}
+
+// Of the threads of a block: by halves of a warp; then the warps in order.
+LARDER_DEVICE float block_sum(float sum, float (&warp_sums)[kRowThreads / 32]) {
   sum = warp_sum(sum);
   if (thread_index() % 32 == 0) warp_sums[thread_index() / 32] = sum;
   sync_block();
   sum = 0;
-  for (int warp = 0; warp < kRowThreads / 32; ++warp) sum += warp_sums[warp];
-  const float scale = 1.0F / sqrtf(sum / static_cast<float>(norm.num_cols) + norm.epsilon);
-  float* out = norm.out + row * norm.num_cols;
-  for_columns<kRowThreads>(
-      {x, norm.weight}, norm.num_cols, norm.aligned, 0, [&](int col, const Floats4 (&of)[2]) {
-        LARDER_UNROLL
-        for (int j = 0; j < 4; ++j)
-          if (col + j < norm.num_cols) out[col + j] = of[0].value[j] * scale * of[1].value[j];
-      });
+  for (const float of_warp : warp_sums) sum += of_warp;
+  return sum;
+}
+
+// A block per row. A thread sums its columns in order.
+LARDER_KERNEL_OF(kRowThreads) rms_norm_kernel(RmsNormArgs args, bool aligned, int row_begin) {
+  LARDER_SHARED float warp_sums[2][kRowThreads / 32];
+  const int num_cols = args.num_cols;
+  const std::int64_t begin = (row_begin + std::int64_t{blockIdx.x}) * num_cols;
+  const bool adds = args.added != nullptr;
+  const bool norms_added = args.added_weight != nullptr;
+  Columns x = {args.x + begin, num_cols, aligned};
+  Columns added = {adds ? args.added + begin : nullptr, num_cols, aligned};
+  Columns weight = {args.weight, num_cols, aligned};
+  Columns added_weight = {args.added_weight, num_cols, aligned};
+  weight.load(thread_index() * 4);
+  if (norms_added) added_weight.load(thread_index() * 4);
+  wait_for_kernels_before();  // weights are nobody's result
+  float added_scale = 1;
+  if (norms_added) {
+    float squares = 0;
+    for_columns(num_cols, [&](int col) {
+      added.load(col);
+      squares = added.add_squares_to(squares);
+    });
+    added_scale = norm_scale(block_sum(squares, warp_sums[0]), num_cols, args.epsilon);
+  }
+  float squares = 0;
+  for_columns(num_cols, [&](int col) {
+    x.load(col);
+    if (adds) {
+      added.load(col);
+      if (norms_added) {
+        added_weight.load(col);
+        added.multiply(added_scale, added_weight);
+      }
+      x.add(added);
+      x.write(args.x + begin);
+    }
+    squares = x.add_squares_to(squares);
+  });
+  const float scale = norm_scale(block_sum(squares, warp_sums[1]), num_cols, args.epsilon);
+  for_columns(num_cols, [&](int col) {
+    x.load(col);
+    weight.load(col);
+    x.multiply(scale, weight);
+    x.write(args.out + begin);
+  });
 }
 
 // What comes first of two logits' places: the larger one's, of equal ones the lower.
@@ -94,13 +156,22 @@ first_of_best_kernel(const float* logits, std::int64_t num_logits, bool aligned,
   wait_for_kernels_before();
   const float* row = logits + std::int64_t{blockIdx.x} * num_logits;
   constexpr float kLowest = -INFINITY;
+  constexpr int kStride = 4 * kBestThreads;
   Best best = {kLowest, 0};
-  for_columns<kBestThreads>({row}, static_cast<int>(num_logits), aligned, kLowest,
-                            [&](int col, const Floats4 (&of)[1]) {
-                              LARDER_UNROLL
-                              for (int j = 0; j < 4; ++j)
-                                if (of[0].value[j] > best.logit) best = {of[0].value[j], col + j};
-                            });
+  const auto count = static_cast<int>(num_logits);
+  for (int first = thread_index() * 4; first < count; first += kAtOnce * kStride) {
+    Floats4 fours[kAtOnce];
+    LARDER_UNROLL
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int col = first + i * kStride;
+      fours[i] = load_x(row + col, count - col, aligned, kLowest);
+    }
+    LARDER_UNROLL
+    for (int i = 0; i < kAtOnce; ++i)
+      LARDER_UNROLL
+      for (int j = 0; j < 4; ++j)
+        if (fours[i].value[j] > best.logit) best = {fours[i].value[j], first + i * kStride + j};
+  }
   const float largest = warp_max(best.logit);
   // Of those with the largest; a lane without one has a place that is never the lowest.
   constexpr int kNowhere = 1 << 30;
@@ -178,12 +249,6 @@ struct AddBias {
   LARDER_MEMBER void operator()(std::int64_t i) const { x[i] += bias[i % num_cols]; }
 };
 
-struct Copy {
-  float* to;
-  const float* from;
-  LARDER_MEMBER void operator()(std::int64_t i) const { to[i] = from[i]; }
-};
-
 // A column each, so that no row is overwritten before it was read.
 struct GatherRows {
   float* values;
@@ -234,39 +299,14 @@ struct Rotations {
   }
 };
 
-struct Rope {
-  float* x;
-  std::int64_t ldx;
-  int num_heads;
-  int head_dim;
-  int half;  // pairs
-  const float* cos;
-  const float* sin;
-  bool interleaved;
-  std::int64_t first;
-
-  LARDER_MEMBER void operator()(std::int64_t index) const {
-    const std::int64_t i = first + index;
-    const std::int64_t row = i / half / num_heads;
-    const int pair = static_cast<int>(i % half);
-    float* head = x + row * ldx + i / half % num_heads * head_dim;
-    float* to_a = interleaved ? head + 2 * pair : head + pair;
-    float* to_b = interleaved ? to_a + 1 : to_a + half;
-    const float c = cos[row * half + pair];
-    const float s = sin[row * half + pair];
-    const float a = *to_a;
-    const float b = *to_b;
-    *to_a = a * c - b * s;
-    *to_b = a * s + b * c;
-  }
-};
-
 }  // namespace
 
-void rms_norm(const float* x, const float* weight, float epsilon, float* out, int num_cols,
-              int row_begin, int row_end) {
-  launch(rms_norm_kernel, dim3(static_cast<unsigned>(row_end - row_begin)), kRowThreads,
-         RmsNorm{x, weight, epsilon, out, num_cols, are_aligned(x, num_cols) && are_aligned(weight, 0)},
+void rms_norm(const RmsNormArgs& args, int row_begin, int row_end) {
+  // What is not there is aligned.
+  const bool aligned = are_aligned(args.x, args.num_cols) && are_aligned(args.added, 0) &&
+                       are_aligned(args.added_weight, 0) && are_aligned(args.weight, 0) &&
+                       are_aligned(args.out, 0);
+  launch(rms_norm_kernel, dim3(static_cast<unsigned>(row_end - row_begin)), kRowThreads, args, aligned,
          row_begin);
 }
 
@@ -315,19 +355,8 @@ void add_bias(float* x, const float* bias, int num_cols, int row_begin, int row_
   for_each(std::int64_t{row_end - row_begin} * num_cols,
            AddBias{x + std::int64_t{row_begin} * num_cols, bias, num_cols});
 }
-void copy_values(float* to, const float* from, std::int64_t num_values) {
-  for_each(num_values, Copy{to, from});
-}
 void gather_rows(float* values, int num_cols, const std::int32_t* rows, int num_rows) {
   for_each(num_cols, GatherRows{values, num_cols, rows, num_rows});
-}
-
-void rope(float* x, std::int64_t ldx, int num_heads, int head_dim, int rope_dim, const float* cos,
-          const float* sin, bool interleaved, int row_begin, int row_end) {
-  const std::int64_t pairs_per_row = std::int64_t{num_heads} * (rope_dim / 2);
-  for_each((row_end - row_begin) * pairs_per_row,
-           Rope{x, ldx, num_heads, head_dim, rope_dim / 2, cos, sin, interleaved,
-                row_begin * pairs_per_row});
 }
 
 }  // namespace larder::LARDER_CUDA_NAMESPACE

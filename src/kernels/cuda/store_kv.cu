@@ -1,11 +1,15 @@
-// Keys and values into their slots, and queries into the basis of keys: the same bits as the CPU's.
+// Queries and keys to their positions, keys and values into their slots, and queries into the basis of keys: the
+// same bits as the CPU's but for the norms of heads, whose sums are rms_norm()'s.
 #include "kernels/cuda/functions.h"
+#include "kernels/cuda/rows.h"
 #include "kernels/cuda/store_codes.h"
 
 namespace larder::LARDER_CUDA_NAMESPACE {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kHeadWarps = 4;  // of a block: a head each
+constexpr int kPairs = 2;      // that a lane has in hand
+constexpr int kValues = 4;     // and values that belong to no pair
 
 // The nearest FP16 or BF16 value.
 LARDER_DEVICE std::uint16_t round_value(KvType type, float value) {
@@ -28,26 +32,131 @@ struct RowHead {
         block + (is_key ? kv.k_offset_bytes : kv.v_offset_bytes) + head * head_bytes);
     slot.offset = static_cast<int>(place % kBlockSize);
   }
-  LARDER_MEMBER void store(KvType type, bool is_key, int dim, int d) const {
+  LARDER_MEMBER void store(KvType type, bool is_key, int dim, int d, float value) const {
     auto* halves = reinterpret_cast<std::uint16_t*>(slot.to);
-    halves[is_key ? d * kBlockSize + slot.offset : slot.offset * dim + d] =
-        round_value(type, from[d]);
+    halves[is_key ? d * kBlockSize + slot.offset : slot.offset * dim + d] = round_value(type, value);
   }
 };
 
-// A thread per row, head and dimension.
-LARDER_KERNEL store_halves_kernel(StoreKvArgs args, int row_begin, std::int64_t count) {
+// A warp's head of one row.
+struct Head {
+  int dim;
+  const float* from;
+  float* to = nullptr;        // or null: only stored
+  float* to_sinks = nullptr;  // or null
+  const float* norm = nullptr;
+  float scale = 1;  // of the norm
+
+  LARDER_MEMBER void set_norm(const float* weight, float epsilon) {
+    norm = weight;
+    if (weight == nullptr) return;
+    const bool aligned = reinterpret_cast<std::uintptr_t>(from) % 16 == 0;
+    float sum = 0;
+    for (int first = 0; first < dim; first += 4 * 32) {
+      const int d = first + thread_index() % 32 * 4;
+      sum += warp_sum(add_squares(load_x(from + d, dim - d, aligned), 0));
+    }
+    scale = norm_scale(sum, dim, epsilon);
+  }
+  LARDER_MEMBER float value(int d) const {
+    return norm == nullptr ? from[d] : from[d] * scale * norm[d];
+  }
+
+  // Turns it by the row's cosines and sines; put(d, value) takes what comes of it. What is loaded from past the
+  // last pair or value is the last, and put nowhere.
+  template <class Put>
+  LARDER_MEMBER void turn(const RopeArgs& rope, std::int64_t row, const Put& put) const {
+    const int half = rope.rope_dim / 2;
+    for (int first = thread_index() % 32; first < half; first += kPairs * 32) {
+      float a[kPairs], b[kPairs], cos[kPairs], sin[kPairs];
+      LARDER_UNROLL
+      for (int i = 0; i < kPairs; ++i) {
+        const int pair = min_of(first + i * 32, half - 1);
+        a[i] = value(rope.interleaved ? 2 * pair : pair);
+        b[i] = value(rope.interleaved ? 2 * pair + 1 : half + pair);
+        cos[i] = rope.cos[row * half + pair];
+        sin[i] = rope.sin[row * half + pair];
+      }
+      LARDER_UNROLL
+      for (int i = 0; i < kPairs; ++i) {
+        const int pair = first + i * 32;
+        if (pair >= half) break;
+        const int at_a = rope.interleaved ? 2 * pair : pair;
+        const int at_b = rope.interleaved ? 2 * pair + 1 : half + pair;
+        put(at_a, a[i] * cos[i] - b[i] * sin[i]);
+        put(at_b, a[i] * sin[i] + b[i] * cos[i]);
+        if (to_sinks == nullptr) continue;
+        const float c = rope.cos_sinks[row * half + pair];
+        const float s = rope.sin_sinks[row * half + pair];
+        to_sinks[at_a] = a[i] * c - b[i] * s;
+        to_sinks[at_b] = a[i] * s + b[i] * c;
+      }
+    }
+    take_rest(rope.rope_dim, put);
+  }
+
+  // The dimensions from first_dim on, as they are.
+  template <class Put>
+  LARDER_MEMBER void take_rest(int first_dim, const Put& put) const {
+    for (int first = first_dim + thread_index() % 32; first < dim; first += kValues * 32) {
+      float values[kValues];
+      LARDER_UNROLL
+      for (int i = 0; i < kValues; ++i) values[i] = value(min_of(first + i * 32, dim - 1));
+      LARDER_UNROLL
+      for (int i = 0; i < kValues; ++i) {
+        const int d = first + i * 32;
+        if (d >= dim) break;
+        put(d, values[i]);
+        if (to_sinks != nullptr) to_sinks[d] = values[i];
+      }
+    }
+  }
+};
+
+LARDER_DEVICE void place_query(const RopeArgs& rope, int dim, std::int64_t row, int index) {
+  const std::int64_t at = row * rope.ldq + std::int64_t{index} * dim;
+  Head head = {dim, rope.q + at, rope.q + at, rope.q_sinks == nullptr ? nullptr : rope.q_sinks + at};
+  head.set_norm(rope.q_norm, rope.epsilon);
+  head.turn(rope, row, [&](int d, float value) { head.to[d] = value; });
+}
+
+// Stored where FP16 and BF16 are; else store_codes_kernel() does that.
+LARDER_DEVICE void place_key(const StoreKvArgs& args, bool stores, std::int64_t row, int index) {
+  const RopeArgs& rope = args.rope;
+  const int dim = args.kv.head_dim;
+  const RowHead to(args, row, index, true, std::int64_t{kBlockSize} * dim * 2);
+  const auto store = [&](int d, float value) {
+    if (stores) to.store(args.kv.types.k, true, dim, d, value);
+  };
+  Head head = {dim, to.from};
+  if (rope.k == nullptr) return head.take_rest(0, store);
+  head.to = rope.k + row * args.ldk + std::int64_t{index} * dim;
+  head.set_norm(rope.k_norm, rope.epsilon);
+  head.turn(rope, row, [&](int d, float value) {
+    head.to[d] = value;
+    store(d, value);
+  });
+}
+
+LARDER_DEVICE void place_value(const StoreKvArgs& args, std::int64_t row, int index) {
+  const int dim = args.kv.head_dim;
+  const RowHead to(args, row, index, false, std::int64_t{kBlockSize} * dim * 2);
+  const Head head = {dim, to.from};
+  head.take_rest(0, [&](int d, float value) { to.store(args.kv.types.v, false, dim, d, value); });
+}
+
+// Grid: rows, heads of queries, keys and, where it stores, values.
+LARDER_KERNEL_OF(kHeadWarps * 32)
+heads_kernel(LARDER_PARAM StoreKvArgs args, bool stores, int row_begin) {
   wait_for_kernels_before();
-  const std::int64_t i = grid_index();
-  if (i >= count) return;
-  const PagedKvView& kv = args.kv;
-  const int dim = kv.head_dim;
-  const int d = static_cast<int>(i % dim);
-  const std::int64_t head = i / dim % kv.num_kv_heads;
-  const std::int64_t row = row_begin + i / dim / kv.num_kv_heads;
-  const std::int64_t head_bytes = std::int64_t{kBlockSize} * dim * 2;
-  RowHead(args, row, head, true, head_bytes).store(kv.types.k, true, dim, d);
-  RowHead(args, row, head, false, head_bytes).store(kv.types.v, false, dim, d);
+  const std::int64_t row = row_begin + static_cast<std::int64_t>(blockIdx.x);
+  int head = static_cast<int>(blockIdx.y) * kHeadWarps + thread_index() / 32;
+  if (head < args.rope.num_heads) return place_query(args.rope, args.kv.head_dim, row, head);
+  head -= args.rope.num_heads;
+  const int num_kv_heads = args.kv.num_kv_heads;
+  if (head < num_kv_heads) return place_key(args, stores, row, head);
+  head -= num_kv_heads;
+  if (stores && head < num_kv_heads) place_value(args, row, head);
 }
 
 // Where keys or values are codes. Grid: rows, heads, keys and values.
@@ -66,7 +175,7 @@ store_codes_kernel(StoreKvArgs args, CodeParts parts, int row_begin) {
                   : store_value_int4(parts, row.from, row.slot, shared);
   }
   if (type != KvType::kInt8) {
-    for (int d = thread_index(); d < dim; d += kCodeThreads) row.store(type, is_key, dim, d);
+    for (int d = thread_index(); d < dim; d += kCodeThreads) row.store(type, is_key, dim, d, row.from[d]);
     return;
   }
   if (!is_key) return store_int8(row.slot, row.from, dim, parts.value_scale_offset, false);
@@ -97,15 +206,18 @@ key_basis_kernel(PagedKvView kv, CodeParts parts, int group, float* q, std::int6
 
 void store_kv(const StoreKvArgs& args, int row_begin, int row_end) {
   const PagedKvView& kv = args.kv;
-  const int num_rows = row_end - row_begin;
-  if (has_codes(kv.types.k) || has_codes(kv.types.v)) {
-    require(kv.head_dim <= kCudaMaxHeadDim, "head_dim");
-    const dim3 grid(static_cast<unsigned>(num_rows), static_cast<unsigned>(kv.num_kv_heads), 2);
-    launch(store_codes_kernel, grid, kCodeThreads, args, code_parts(kv), row_begin);
-    return;
+  const auto num_rows = static_cast<unsigned>(row_end - row_begin);
+  const bool has_codes_to_store = has_codes(kv.types.k) || has_codes(kv.types.v);
+  const bool turns = args.rope.k != nullptr || args.rope.num_heads > 0;
+  if (turns || !has_codes_to_store) {
+    const int num_heads = args.rope.num_heads + (has_codes_to_store ? 1 : 2) * kv.num_kv_heads;
+    const auto blocks = static_cast<unsigned>((num_heads + kHeadWarps - 1) / kHeadWarps);
+    launch(heads_kernel, dim3(num_rows, blocks), kHeadWarps * 32, args, !has_codes_to_store, row_begin);
   }
-  const std::int64_t count = std::int64_t{num_rows} * kv.num_kv_heads * kv.head_dim;
-  launch(store_halves_kernel, blocks_for(count, kThreads), kThreads, args, row_begin, count);
+  if (!has_codes_to_store) return;
+  require(kv.head_dim <= kCudaMaxHeadDim, "head_dim");
+  const dim3 grid(num_rows, static_cast<unsigned>(kv.num_kv_heads), 2);
+  launch(store_codes_kernel, grid, kCodeThreads, args, code_parts(kv), row_begin);
 }
 
 void to_key_basis(const PagedKvView& kv, int num_heads, float* q, std::int64_t ldq, int row_begin,
