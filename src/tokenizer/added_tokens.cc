@@ -1,12 +1,8 @@
 #include "tokenizer/added_tokens.h"
 
+#include "tokenizer/utf8.h"
+
 namespace larder {
-
-namespace {
-
-constexpr std::string_view kEscapedSpace = "\u2581";
-
-}  // namespace
 
 AddedTokens::AddedTokens(bool folds_spaces) : nodes_(1), folds_spaces_(folds_spaces) {}
 

@@ -6,6 +6,7 @@
 
 #include "tokenizer/jinja_operators.h"
 #include "tokenizer/jinja_text_methods.h"
+#include "tokenizer/jinja_unicode.h"
 
 namespace larder::jinja {
 namespace {
@@ -24,8 +25,6 @@ std::string_view strip_space(std::string_view bytes) {
   return bytes;
 }
 
-bool is_digit_byte(char c) { return c >= '0' && c <= '9'; }
-
 // An underscore may stand between two digits.
 std::optional<std::string> without_underscores(std::string_view bytes) {
   std::string plain;
@@ -37,12 +36,6 @@ std::optional<std::string> without_underscores(std::string_view bytes) {
     }
   }
   return plain;
-}
-
-int digit_value(char c) {
-  if (is_digit_byte(c)) return c - '0';
-  const char lower = static_cast<char>(c | 0x20);
-  return lower >= 'a' && lower <= 'z' ? lower - 'a' + 10 : 99;
 }
 
 Value to_int(Runtime& runtime, const Value& value, const Args& args) {

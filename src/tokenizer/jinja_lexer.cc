@@ -24,13 +24,6 @@ std::string normalize_newlines(std::string_view source) {
   return text;
 }
 
-int digit_value(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-  return 99;
-}
-
 class Lexer {
  public:
   explicit Lexer(std::string_view source) : source_(normalize_newlines(source)) {}

@@ -92,6 +92,12 @@ std::size_t byte_offset(std::string_view bytes, std::size_t index) {
   return at;
 }
 
+int digit_value(char c) {
+  if (c >= '0' && c <= '9') return c - '0';
+  const char lower = static_cast<char>(c | 0x20);
+  return lower >= 'a' && lower <= 'z' ? lower - 'a' + 10 : 99;
+}
+
 void append_utf8(std::int32_t code_point, std::string& bytes) {
   const bool is_character =
       code_point >= 0 && code_point <= 0x10FFFF && (code_point < 0xD800 || code_point > 0xDFFF);

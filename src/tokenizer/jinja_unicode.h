@@ -23,6 +23,8 @@ bool is_ascii(std::string_view bytes);
 std::size_t count_characters(std::string_view bytes);
 // The byte where character index begins; bytes.size() past the end.
 std::size_t byte_offset(std::string_view bytes, std::size_t index);
+// Of '0' to '9' and the letters after them, in either case; of any other byte 99.
+int digit_value(char c);
 // U+FFFD for what is no character, such as a surrogate.
 void append_utf8(std::int32_t code_point, std::string& bytes);
 

@@ -11,8 +11,6 @@
 namespace larder {
 namespace {
 
-constexpr std::string_view kEscapedSpace = "\u2581";
-
 // The text with spaces for U+2581 and U+FFFD for every byte that is not UTF-8.
 // origin: per byte of the result, its offset in the text.
 std::string rewrite(std::string_view text, bool add_prefix, std::vector<std::uint32_t>& origin) {

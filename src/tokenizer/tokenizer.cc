@@ -16,7 +16,6 @@
 namespace larder {
 namespace {
 
-constexpr std::string_view kEscapedSpace = "\u2581";
 // Real vocabularies have less than 1 MiB; a byte takes a node of 16 in AddedTokens.
 constexpr std::size_t kMaxAddedBytes = std::size_t{16} << 20;
 

@@ -8,6 +8,7 @@
 namespace larder {
 
 inline constexpr char32_t kReplacementCharacter = 0xFFFD;
+inline constexpr std::string_view kEscapedSpace = "\u2581";  // what SentencePiece writes for a space
 
 struct Utf8Char {
   char32_t code_point = 0;  // kReplacementCharacter when invalid
