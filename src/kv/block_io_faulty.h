@@ -24,6 +24,7 @@ struct DiskFaults {
   std::atomic<int> num_write_errors{INT32_MAX};           // how many writes get write_error
   std::atomic<int> read_error{0};
   std::atomic<int> num_read_errors{INT32_MAX};  // how many reads get read_error
+  std::atomic<std::int64_t> bad_place{-1};      // whatever file it is in: a read of it gets EIO
   std::atomic<bool> short_transfers{false};     // some of them interrupted, too
   std::atomic<bool> flip_bits{false};           // in every read of a payload
   std::atomic<int> write_delay_ms{0};
@@ -76,6 +77,11 @@ class FaultyIo final : public BlockIo {
     while (faults_.reads_hang) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     if (faults_.read_error != 0 && faults_.num_read_errors.fetch_sub(1) > 0) {
       request.result = -faults_.read_error;
+      return;
+    }
+    const std::int64_t bad = faults_.bad_place;
+    if (request.offset_bytes <= bad && bad < request.offset_bytes + request.size_bytes) {
+      request.result = -EIO;
       return;
     }
     move(IoDirection::kRead, request, request.size_bytes);

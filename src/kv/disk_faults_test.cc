@@ -1,7 +1,6 @@
 // Faults 33 (a full disk), 34 (EIO, flipped bits) and 35 (kill -9 during a save).
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <spdlog/spdlog.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -9,52 +8,16 @@
 #include <cerrno>
 #include <chrono>
 #include <filesystem>
-#include <future>
 #include <memory>
 #include <random>
 #include <thread>
 #include <vector>
 
-#include "kv/block_io_faulty.h"
-#include "kv/disk_tier.h"
+#include "kv/disk_faults_test_support.h"
 #include "kv/kv_test_support.h"
-#include "kv/tier_test_support.h"
 
 namespace larder {
 namespace {
-
-constexpr std::int64_t kBlockBytes = 5000;
-constexpr std::int64_t kMiB = std::int64_t{1} << 20;
-
-class DiskFaultsTest : public testing::Test {
- protected:
-  DiskFaultsTest() { spdlog::set_level(spdlog::level::off); }  // what is tested is warned of
-  ~DiskFaultsTest() override { spdlog::set_level(spdlog::level::info); }
-
-  DiskTierConfig config(int retry_ms) {
-    DiskTierConfig config;
-    config.directory = dir_.path();
-    config.size_bytes = 8 * kMiB;
-    config.staging_size_bytes = 1 * kMiB;
-    config.first_retry_ms = config.max_retry_ms = retry_ms;
-    config.make_io = [this] {
-      return std::make_unique<FaultyIo>(make_block_io(BlockIoKind::kAuto, 4), faults_);
-    };
-    return config;
-  }
-  std::unique_ptr<DiskTier> open(int retry_ms) {
-    return std::make_unique<DiskTier>(config(retry_ms), test_format(kBlockBytes));
-  }
-
-  TempDir dir_;
-  DiskFaults faults_;
-};
-
-int count_one_by_one(KvTier& tier, const std::vector<TierBlock>& blocks) {
-  int num_found = 0;
-  for (const TierBlock& block : blocks) num_found += count_right(tier, {&block, 1}, kBlockBytes);
-  return num_found;
-}
 
 TEST_F(DiskFaultsTest, OnAFullDiskOlderBlocksMakeRoom) {
   auto tier = open(kNeverMs);
@@ -233,41 +196,6 @@ TEST_F(DiskFaultsTest, AFailedWriteLosesTheSlotNotTheTier) {
   EXPECT_EQ(count_right(*tier, test_chain(1, 20), kBlockBytes), 20);
 }
 
-TEST_F(DiskFaultsTest, AnUnreadableBlockIsAMiss) {
-  const auto blocks = test_chain(1, 10);
-  auto tier = open(kNeverMs);
-  put_all(*tier, blocks, kBlockBytes);
-  faults_.num_read_errors = 1;
-  faults_.read_error = EIO;
-  EXPECT_EQ(count_right(*tier, blocks, kBlockBytes), 0);
-  EXPECT_EQ(tier->stats().num_io_errors, 1u);
-  EXPECT_TRUE(tier->stats().is_on);
-  EXPECT_EQ(tier->presence(blocks[0]), TierPresence::kAbsent);
-  EXPECT_EQ(count_right(*tier, std::span(blocks).subspan(1), kBlockBytes), 9);
-  put_all(*tier, blocks, kBlockBytes);
-  EXPECT_EQ(count_right(*tier, blocks, kBlockBytes), 10);
-}
-
-TEST_F(DiskFaultsTest, ADeadDiskTurnsReadsOff) {
-  const auto blocks = test_chain(1, 10);
-  auto tier = open(kNeverMs);
-  put_all(*tier, blocks, kBlockBytes);
-  faults_.read_error = EIO;
-  wait_until([&] {
-    EXPECT_EQ(count_right(*tier, blocks, kBlockBytes), 0);
-    return !tier->stats().is_on;
-  });
-  EXPECT_EQ(tier->presence(blocks[9]), TierPresence::kAbsent);
-  EXPECT_GT(tier->estimate_read_seconds(1), 1e6);
-  tier.reset();
-  // Its headers cannot be read: nothing is found, nothing is overwritten.
-  tier = open(kNeverMs);
-  EXPECT_EQ(tier->stats().num_stored, 0);
-  tier.reset();
-  faults_.read_error = 0;
-  EXPECT_EQ(count_right(*open(kNeverMs), blocks, kBlockBytes), 10);
-}
-
 // A pool over the disk, with one block in it so that there is a segment.
 struct CacheOverDisk {
   explicit CacheOverDisk(const DiskTierConfig& config) : test(shapes(), 16, make_tiers(config)) {
@@ -333,28 +261,6 @@ TEST_F(DiskFaultsTest, ADiskThatDoesNotAnswerHoldsNobodyUp) {
   faults.reads_hang = false;
 }
 
-TEST_F(DiskFaultsTest, WhatADeadDiskLeavesUnreadIsMissed) {
-  const auto blocks = test_chain(1, 8);
-  auto tier = open(kNeverMs);
-  put_all(*tier, blocks, kBlockBytes);
-  faults_.read_error = EIO;
-  std::promise<void> all_asked;
-  std::atomic<int> num_answered = 0;
-  std::vector<std::byte> bytes(8 * kBlockBytes);
-  for (std::size_t i = 0; i < blocks.size(); ++i) {
-    tier->get({.blocks = std::span(blocks).subspan(i, 1),
-               .bytes = std::span(bytes).subspan(i * kBlockBytes, kBlockBytes),
-               .done = [&, i](int) {
-                 if (i == 0) all_asked.get_future().wait();
-                 ++num_answered;
-               }});
-  }
-  all_asked.set_value();
-  wait_until([&] { return num_answered == 8; });
-  EXPECT_EQ(tier->stats().num_io_errors, 3u);
-  EXPECT_EQ(tier->stats().num_missed, 5u);
-}
-
 TEST_F(DiskFaultsTest, ADiskThatIsNotReadTakesWhatIsEvicted) {
   CacheOverDisk pool(config(kNeverMs));
   faults_.read_error = EIO;
@@ -380,16 +286,6 @@ TEST_F(DiskFaultsTest, WhatAFailedWriteLostIsCountedWhenItIsEvicted) {
   wait_until([&] { return pool.disk->stats().num_pending == 0 && !pool.disk->takes_writes(); });
   pool.test.cache.clear();
   EXPECT_EQ(pool.test.cache.stats().num_evicted_unsaved, 1u);
-}
-
-TEST_F(DiskFaultsTest, FlippedBitsOnTheWayAreMisses) {
-  const auto blocks = test_chain(1, 10);
-  auto tier = open(kNeverMs);
-  put_all(*tier, blocks, kBlockBytes);
-  faults_.flip_bits = true;
-  EXPECT_EQ(count_right(*tier, blocks, kBlockBytes), 0);
-  EXPECT_EQ(tier->stats().num_corrupt, 10u);
-  EXPECT_TRUE(tier->stats().is_on);
 }
 
 TEST_F(DiskFaultsTest, ShortAndInterruptedTransfersAreFinished) {

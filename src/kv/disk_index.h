@@ -52,6 +52,8 @@ class DiskIndex {
   void unpin(SlotId id) { --slot(id).num_pins; }
   // What the slot holds now, if it is stored.
   bool holds(SlotId id, const BlockKey& key) const;
+  // When it was stored or last touched.
+  std::uint64_t age(SlotId id) const { return slot(id).age; }
   // Whether something, valid or not, may lie in the slot's header on disk.
   bool was_used(SlotId id) const { return slot(id).was_used; }
   void mark_used(SlotId id) { slot(id).was_used = true; }

@@ -15,6 +15,8 @@ namespace {
 constexpr int kNumInFlight = 64;
 constexpr int kNumReadFailuresToOff = 3;
 constexpr std::size_t kScanChunkBytes = std::size_t{4} << 20;
+constexpr std::int32_t kHeadersPerPage = kSegmentPageBytes / kRecordHeaderSizeBytes;
+constexpr int kMaxFailedScans = 32;  // a few bad sectors', not a dead disk's
 constexpr double kSecondsPerRequest = 100e-6;
 constexpr std::int64_t kMeasureBytes = std::int64_t{16} << 20;
 constexpr std::int64_t kMeasureNs = 50 * kNsPerMs;
@@ -100,31 +102,37 @@ bool DiskTier::end() {
 }
 
 void DiskTier::scan(std::int32_t segment) {
-  const SegmentFile& file = *segments_[static_cast<std::size_t>(segment)];
-  const std::int64_t table_bytes = file.shape().table_size_bytes();
-  std::vector<std::byte> chunk(std::min<std::size_t>(kScanChunkBytes, table_bytes));
-  std::int32_t slot = 0;
-  for (std::int64_t done_bytes = 0; done_bytes < table_bytes;) {
-    const auto size_bytes =
-        std::min(static_cast<std::int64_t>(chunk.size()), table_bytes - done_bytes);
-    IoRequest request{.fd = file.fd(),
-                      .offset_bytes = file.shape().header_offset(slot),
-                      .data = chunk.data(),
-                      .size_bytes = size_bytes};
-    transfer_all(*read_io_, IoDirection::kRead, {&request, 1});
-    if (request.result < 0) {
-      // Unknown, so neither found nor written to.
-      ++stats_.num_io_errors;
-      for (std::int64_t i = 0; i < size_bytes; i += kRecordHeaderSizeBytes) {
-        index_.take({segment, slot});
-        index_.lose({segment, slot++});
-      }
-    } else {
-      for (std::int64_t i = 0; i < size_bytes; i += kRecordHeaderSizeBytes)
-        index_slot({segment, slot++},
-                   std::span(chunk).subspan(static_cast<std::size_t>(i), kRecordHeaderSizeBytes));
-    }
-    done_bytes += size_bytes;
+  const SegmentShape& shape = segments_[static_cast<std::size_t>(segment)]->shape();
+  constexpr auto kMostSlots = static_cast<std::int32_t>(kScanChunkBytes / kRecordHeaderSizeBytes);
+  std::vector<std::byte> chunk(std::min<std::size_t>(kScanChunkBytes, shape.table_size_bytes()));
+  for (std::int32_t slot = 0; slot < shape.num_slots; slot += kMostSlots)
+    scan_headers({segment, slot}, std::min(kMostSlots, shape.num_slots - slot), chunk);
+}
+
+// count slots from `first` on. What lies around a page that cannot be read is read without it.
+void DiskTier::scan_headers(SlotId first, std::int32_t count, std::span<std::byte> chunk) {
+  const SegmentFile& file = *segments_[static_cast<std::size_t>(first.segment)];
+  IoRequest request{.fd = file.fd(),
+                    .offset_bytes = file.shape().header_offset(first.slot),
+                    .data = chunk.data(),
+                    .size_bytes = count * std::int64_t{kRecordHeaderSizeBytes}};
+  transfer_all(*read_io_, IoDirection::kRead, {&request, 1});
+  if (request.result >= 0) {
+    for (std::int32_t i = 0; i < count; ++i)
+      index_slot({first.segment, first.slot + i},
+                 chunk.subspan(static_cast<std::size_t>(i) * kRecordHeaderSizeBytes, kRecordHeaderSizeBytes));
+    return;
+  }
+  if (count > kHeadersPerPage && ++num_failed_scans_ <= kMaxFailedScans) {
+    const std::int32_t half = (count / 2 + kHeadersPerPage - 1) / kHeadersPerPage * kHeadersPerPage;
+    scan_headers(first, half, chunk);
+    return scan_headers({first.segment, first.slot + half}, count - half, chunk);
+  }
+  // Unknown, so neither found nor written to.
+  ++stats_.num_io_errors;
+  for (std::int32_t i = 0; i < count; ++i) {
+    index_.take({first.segment, first.slot + i});
+    index_.lose({first.segment, first.slot + i});
   }
 }
 
@@ -140,9 +148,11 @@ void DiskTier::index_slot(SlotId id, std::span<const std::byte> header) {
     return;
   }
   const BlockKey key(record->block.digest, record->block.group);
-  if (index_.find(key)) {
-    index_.release(id);
-    return;
+  if (const auto other = index_.find(key)) {
+    // The older one was given up, most likely because it could not be read.
+    const bool is_older = record->sequence < index_.age(*other);
+    index_.release(is_older ? id : *other);
+    if (is_older) return;
   }
   index_.store(id, key, BlockKey(record->block.parent, record->block.group), record->sequence);
   next_age_ = std::max(next_age_, record->sequence + 1);

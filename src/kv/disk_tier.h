@@ -76,6 +76,7 @@ class DiskTier final : public KvTier {
 
   // At construction.
   void scan(std::int32_t segment);
+  void scan_headers(SlotId first, std::int32_t count, std::span<std::byte> chunk);
   void index_slot(SlotId id, std::span<const std::byte> header);
   void measure_reads();
 
@@ -103,6 +104,7 @@ class DiskTier final : public KvTier {
   const TierFormat format_;
   std::unique_ptr<BlockIo> read_io_;   // reader's
   std::unique_ptr<BlockIo> write_io_;  // writer's
+  int num_failed_scans_ = 0;           // at the start
   int growth_error_ = 0;               // writer's: why there is no new segment, 0 = the limit
   DiskDirectory directory_;            // writer's
   std::vector<SlotId> held_;           // writer's: pinned, since what is written follows them

@@ -2,6 +2,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <utility>
 
@@ -16,6 +17,9 @@ constexpr std::int64_t kChunkBytes = std::int64_t{8} << 20;
 constexpr std::int64_t kMaxChunk = 64;
 constexpr double kMaxSlowness = 10;  // against what is expected
 
+// Whether it would fail there again.
+bool is_of_the_place(int error) { return error == EIO || error == ENODATA || error == EBADMSG; }
+
 }  // namespace
 
 struct DiskTier::Read {
@@ -28,6 +32,7 @@ struct DiskTier::Read {
   const SegmentFile* file = nullptr;
   RecordHeader header{};
   Result result = Result::kFound;
+  int error = 0;  // of kFailed
 };
 
 void DiskTier::read_loop() {
@@ -117,7 +122,9 @@ void DiskTier::transfer_reads(std::vector<Read>& reads) {
   }
   if (!requests.empty()) transfer_all(*read_io_, IoDirection::kRead, requests);
   for (std::size_t i = 0; i < requests.size(); ++i) {
-    if (requests[i].result < 0) owners[i]->result = Read::Result::kFailed;
+    if (requests[i].result >= 0) continue;
+    owners[i]->result = Read::Result::kFailed;
+    owners[i]->error = static_cast<int>(-requests[i].result);
   }
   for (Read& read : reads) {
     if (read.buffer >= 0) {
@@ -184,7 +191,8 @@ void DiskTier::drop_unreadable(const Read& read) {
     return;
   }
   ++stats_.num_io_errors;
-  index_.lose(read.slot);
+  // A disk that gives nothing, or a system short of memory, says nothing of the slot.
+  if (is_of_the_place(read.error) && read_breaker_.is_on(steady_now_ns())) index_.lose(read.slot);
   if (read_breaker_.fail(steady_now_ns()))
     spdlog::warn("disk tier {}: no reads for {} ms: too many failed", directory_.path(),
                  read_breaker_.pause_ns() / kNsPerMs);
