@@ -436,8 +436,10 @@ void KvCache::evict_next(bool is_cleared) {
   CHECK(block != BlockId::kNone);
   if (tiers_ != nullptr) save_before_eviction(block);
   remember_evicted(block, is_cleared);
-  histograms_.lifetime.observe(seconds(life(block).allocated_ns, now_ns));
-  histograms_.idle_before_evict.observe(seconds(life(block).last_used_ns, now_ns));
+  for_each_evicted_with(block, [&](BlockId evicted) {
+    histograms_.lifetime.observe(seconds(life(evicted).allocated_ns, now_ns));
+    histograms_.idle_before_evict.observe(seconds(life(evicted).last_used_ns, now_ns));
+  });
   num_evicted_ += static_cast<std::uint64_t>(cache_.evict(block));
 }
 

@@ -61,7 +61,7 @@ struct KvStats {
 
 // Seconds in a block's life.
 struct KvHistograms {
-  Histogram lifetime;           // from allocation until it is free again
+  Histogram lifetime;           // from allocation until it is evicted
   Histogram idle_before_evict;  // from its last use
   Histogram reuse_gap;          // from its last use until it is used again
   KvHistograms();
@@ -264,6 +264,17 @@ class KvCache {
   void give_back(BlockId& entry, bool keeps_longer);
   void drop_blocks(BlockTable& table);
   void evict_next(bool is_cleared = false);
+  // Calls function(BlockId) for each block that goes when this one, whose turn it is, does.
+  template <class Function>
+  void for_each_evicted_with(BlockId block, const Function& function) const {
+    const NodeId node = cache_.node_of(block);
+    for (int group = 0; group < num_groups(); ++group) {
+      const BlockId own = cache_.block(node, group);
+      if (own != BlockId::kNone && cache_.num_users(own) == 0 &&
+          cache_.goes_with(cache_.group_of(block), group))
+        function(own);
+    }
+  }
   void remember_evicted(BlockId block, bool is_cleared);
   bool tier_is_off(std::uint8_t saved) const;
   void set_num_used(BlockId block, int num_used);

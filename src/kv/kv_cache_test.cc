@@ -275,6 +275,18 @@ TEST(KvCacheWindow, RecomputedBlocksFillTheGap) {
   EXPECT_EQ(matched(test, counting(33)), 33);
 }
 
+TEST(KvCacheWindow, EachEvictedBlockHasHadALifetime) {
+  TestCache test({KvLayerShape{1, 4, 0}, KvLayerShape{1, 4, 20}, KvLayerShape{1, 4, 20}}, 64);
+  {
+    Load run(test, counting(100), 100);
+  }
+  test.cache.clear();
+  const KvHistograms& histograms = test.cache.histograms();
+  EXPECT_GT(test.cache.stats().num_evicted, 7u);
+  EXPECT_EQ(histograms.lifetime.num_observed(), test.cache.stats().num_evicted);
+  EXPECT_EQ(histograms.idle_before_evict.num_observed(), test.cache.stats().num_evicted);
+}
+
 TEST(KvCacheWindow, AModelWithSlidingLayersOnlyWorks) {
   TestCache test({{1, 4, 24}, {1, 4, 24}}, 16);
   ASSERT_EQ(test.layout.num_groups(), 1);

@@ -110,8 +110,9 @@ bool KvCache::save(BlockId block, int tier) {
 }
 
 void KvCache::save_some() {
-  std::int64_t num_left = std::max<std::int64_t>(1, kMaxSaveBytes / layout_.block_size_bytes());
   for (int tier = 0; tier < tiers_->num_tiers(); ++tier) {
+    // Of each tier: one that takes all it is offered must not keep the others from theirs.
+    std::int64_t num_left = std::max<std::int64_t>(1, kMaxSaveBytes / layout_.block_size_bytes());
     std::deque<Unsaved>& queue = unsaved_[static_cast<std::size_t>(tier)];
     if (queue.empty() || !tiers_->tier(tier).takes_writes()) continue;
     for (; !queue.empty() && num_left > 0; queue.pop_front()) {
@@ -132,19 +133,15 @@ bool KvCache::is_saved(BlockId block, int tier) const {
 
 // The last chance of what is about to be evicted.
 void KvCache::save_before_eviction(BlockId block) {
-  const NodeId node = cache_.node_of(block);
-  if (cache_.num_tokens(node) < kBlockSize) return;
-  for (int group = 0; group < num_groups(); ++group) {
-    const BlockId own = cache_.block(node, group);
-    if (own == BlockId::kNone || cache_.num_users(own) > 0) continue;
-    if (!cache_.goes_with(cache_.group_of(block), group)) continue;
+  if (cache_.num_tokens(cache_.node_of(block)) < kBlockSize) return;
+  for_each_evicted_with(block, [&](BlockId own) {
     for (int tier = 0; tier < tiers_->num_tiers(); ++tier) {
       if (is_saved(own, tier)) continue;
       if (tiers_->tier(tier).takes_writes() && save(own, tier)) continue;
       ++num_evicted_unsaved_;
       tiers_->count_refused(tier);
     }
-  }
+  });
 }
 
 bool KvCache::has_unsaved() const {

@@ -108,7 +108,9 @@ TEST_F(RemoteFaultsTest, TheScriptedServerCanBeRight) {
   const Seen seen = ask({right(0), right(1), right(2)});
   EXPECT_EQ(seen.num_found, 3);
   EXPECT_TRUE(seen.stats.is_on);
-  EXPECT_EQ(ask({right(0), {.bytes = "$-1\r\n"}, right(2)}).num_found, 1);
+  const Seen gap = ask({right(0), {.bytes = "$-1\r\n"}, right(2)});
+  EXPECT_EQ(gap.num_found, 1);
+  EXPECT_EQ(gap.stats.num_missed, 1u);
 }
 
 // It cannot save its data: it takes no writes and no PING, but reads go on.
@@ -143,6 +145,7 @@ TEST_F(RemoteFaultsTest, AServerThatHangsInATransferTimesOut) {
   EXPECT_EQ(seen.num_found, 1);
   EXPECT_FALSE(seen.stats.is_on);
   EXPECT_EQ(seen.stats.num_timeouts, 1u);
+  EXPECT_EQ(seen.stats.num_missed, 0u) << "it has not said so";
 }
 
 TEST_F(RemoteFaultsTest, NonsenseTurnsItOff) {

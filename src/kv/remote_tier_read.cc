@@ -19,7 +19,7 @@ constexpr std::size_t kMaxWrong = 4096;
 
 // What came of the blocks that were asked for together.
 struct RemoteTier::Batch {
-  enum class Result { kMissing, kFound, kWrong, kRefused };
+  enum class Result { kUnanswered, kMissing, kFound, kWrong, kRefused };
 
   std::vector<Result> results;
   std::string refusal;  // what the server said instead of an answer
@@ -65,7 +65,7 @@ int RemoteTier::read_batch(const TierRead& read, std::size_t first, std::size_t 
   for (const TierBlock& block : read.blocks.subspan(first, count))
     append_command(request, {"GETRANGE", key_of(block), "0", std::to_string(max_value_bytes_)});
   Batch batch;
-  batch.results.assign(count, Result::kMissing);
+  batch.results.assign(count, Result::kUnanswered);
   RemoteExchange fetch{
       .pieces = {std::as_bytes(std::span(request))},
       .num_replies = static_cast<int>(count),
@@ -74,8 +74,10 @@ int RemoteTier::read_batch(const TierRead& read, std::size_t first, std::size_t 
     const std::size_t i = first + static_cast<std::size_t>(index);
     Result& result = batch.results[static_cast<std::size_t>(index)];
     if (reply.kind == RemoteReply::Kind::kNil ||
-        (reply.kind == RemoteReply::Kind::kString && reply.bytes.empty()))
+        (reply.kind == RemoteReply::Kind::kString && reply.bytes.empty())) {
+      result = Result::kMissing;
       return;
+    }
     result = Result::kWrong;
     if (reply.kind == RemoteReply::Kind::kString) {
       if (decode_remote_value(reply.bytes, format_, read.blocks[i],

@@ -58,7 +58,8 @@ TierLoader::TierLoader(std::span<KvTier* const> tiers, KvStorage& storage,
       storage_(storage),
       block_size_bytes_(block_size_bytes),
       patience_ns_(patience_ns),
-      num_buffers_of_tier_(tiers.size()) {
+      num_buffers_of_tier_(tiers.size()),
+      lent_left_bytes_(kLentBytes) {
   CHECK(block_size_bytes > 0, block_size_bytes);
   blocks_per_buffer_ =
       static_cast<int>(std::max<std::int64_t>(1, kBufferBytes / block_size_bytes));
@@ -123,7 +124,6 @@ void TierLoader::give_back(Buffer& buffer) {
 // A buffer each, as long as there are any. Who got one goes to the end of the line; those who could
 // not take one keep their place in it.
 void TierLoader::issue_all() {
-  lent_left_bytes_ = kLentBytes;
   for (std::size_t next = 0; next < loads_.size();) {
     if (!issue(*loads_[next])) {
       ++next;
@@ -254,6 +254,7 @@ void TierLoader::poll(std::vector<EndedLoad>& ended, std::int64_t now_ns) {
     ended.push_back({load->id, load->num_loaded});
     return true;
   });
+  lent_left_bytes_ = kLentBytes;
   issue_all();
 }
 

@@ -142,5 +142,21 @@ TEST_F(TierLoaderTest, WhatIsLentGoesStraightIntoStorage) {
     EXPECT_TRUE(std::ranges::equal(storage.read_block(BlockId{i}), test_bytes(test_block(1, i), block_bytes))) << i;
 }
 
+TEST_F(TierLoaderTest, LoadsShareWhatIsLentBetweenTwoPolls) {
+  const std::int64_t block_bytes = layout_.block_size_bytes();
+  const int num_at_once = static_cast<int>((std::int64_t{64} << 20) / block_bytes);
+  KvStorage storage(layout_, num_at_once);
+  HostTier lender(num_at_once * block_bytes, block_bytes, nullptr);
+  for (const TierBlock& block : test_chain(1, num_at_once)) EXPECT_TRUE(put_block(lender, block, block_bytes));
+  const std::vector<KvTier*> tiers{&lender};
+  TierLoader loader(tiers, storage, block_bytes, 0);
+  start(loader, num_at_once, 0);
+  start(loader, 1, 0);
+  EXPECT_EQ(lender.stats().num_read, static_cast<std::uint64_t>(num_at_once));
+  EXPECT_EQ(poll(loader).size(), 1u);
+  EXPECT_EQ(lender.stats().num_read, static_cast<std::uint64_t>(num_at_once + 1));
+  EXPECT_EQ(poll(loader).size(), 1u);
+}
+
 }  // namespace
 }  // namespace larder

@@ -236,7 +236,7 @@ void add_tier_metrics(Page& page, const EngineStats& stats) {
 void add_engine_histograms(Page& page, const EngineStats& stats) {
   page.histogram("vllm:iteration_tokens_total", "Tokens computed in a step.", stats.step_tokens);
   const KvHistograms& kv = stats.kv_histograms;
-  page.histogram("vllm:kv_block_lifetime_seconds", "From a KV block's allocation until it is free.",
+  page.histogram("vllm:kv_block_lifetime_seconds", "From a KV block's allocation until its eviction.",
                  kv.lifetime);
   page.histogram("vllm:kv_block_idle_before_evict_seconds",
                  "From a KV block's last use until its eviction.", kv.idle_before_evict);
