@@ -135,6 +135,8 @@ const Batch& Scheduler::schedule() {
   if (chunk_.empty()) {
     num_tokens_left_ = std::min(num_tokens_left_, room_.num_tokens);
     schedule_prompts();
+    num_tokens_left_ = std::max(num_tokens_left_, 1);
+    if (chunk_.empty()) plan_some_decode();
   }
   batch_.clear();
   // A decode that was planned may have been preempted since.
@@ -198,8 +200,13 @@ void Scheduler::schedule_decodes() {
     // It may have been preempted for one before it.
     if (!sequence->table.empty()) plan(*sequence, 1);
   }
-  // Those whose turn it was may all have lost their place for want of a block; the first in order, who
-  // holds some, goes on then. By index: planning may preempt, which takes sequences from the end.
+  plan_some_decode();
+}
+
+// Those whose turn it was may all have lost their place for want of a block, to one another or to a prompt that
+// found none either; the first in order, who holds some, goes on then.
+void Scheduler::plan_some_decode() {
+  // By index: planning may preempt, which takes sequences from the end.
   for (std::size_t i = 0; planned_.empty() && i < running_.size(); ++i) {
     if (running_[i]->num_missing() == 1) plan(*running_[i], 1);
   }

@@ -103,6 +103,7 @@ class Scheduler {
   };
 
   void schedule_decodes();
+  void plan_some_decode();
   void schedule_prompts();
   void schedule_prefills();
   void admit_waiting();

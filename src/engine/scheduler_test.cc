@@ -167,6 +167,20 @@ TEST_F(SchedulerTest, SomebodyAdvancesWhereThoseWhoseTurnItIsLoseTheirPlace) {
     EXPECT_EQ(rig.heard[std::pair(id, choice)].tokens.size(), 20u) << choice;
 }
 
+// One decodes in a step. Four ahead of a prompt take a block each of those that it counted on; the fifth, whose turn comes
+// then, gives up what it has for the prompt, which is still short of one and gives way itself.
+TEST_F(SchedulerTest, SomebodyAdvancesWhereAPromptTakesTheirPlaceInVain) {
+  for (int num_blocks = 18; num_blocks < 24; ++num_blocks) {
+    Rig rig(model_, {.num_blocks = num_blocks, .max_prefill_tokens = 48, .max_logit_rows = 2});
+    for (std::uint32_t i = 0; i < 4; ++i) rig.add(random_tokens(15, i), greedy(60), 1, -1);
+    rig.add(random_tokens(3, 50), greedy(60), 1, 1);
+    for (int i = 0; i < 5; ++i) rig.step();
+    rig.add(random_tokens(220, 99), greedy(4));  // between them
+    rig.run();
+    EXPECT_FALSE(rig.scheduler.has_work()) << num_blocks;
+  }
+}
+
 TEST_F(SchedulerTest, PriorityThenArrival) {
   Rig rig(model_, {.max_sequences = 1});
   const std::uint64_t first = rig.add(random_tokens(20, 1), greedy(4));
