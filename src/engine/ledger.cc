@@ -168,15 +168,18 @@ int Ledger::num_known_to_other_salts(const Entry& entry) const {
 void Ledger::index(Entry& entry, std::size_t num_indexed) {
   entry.is_indexed = true;
   const PromptOrigin& origin = entry.prompt.origin;
+  // One that came later may have been completed before.
+  const auto put = [&](auto& map, std::uint64_t hash) {
+    std::uint64_t& number = map[hash];
+    number = std::max(number, entry.number);
+  };
   for (std::size_t i = num_indexed; i < entry.prefixes.size(); ++i) {
-    by_prefix_[entry.prefixes[i]] = entry.number;
-    by_tenant_prefix_[entry.tenant_prefixes[i]] = entry.number;
+    put(by_prefix_, entry.prefixes[i]);
+    put(by_tenant_prefix_, entry.tenant_prefixes[i]);
   }
   if (num_indexed > 0) return;
-  for (std::size_t i = 0; i < entry.sketch.size; ++i)
-    by_shingle_[entry.sketch.smallest[i]] = entry.number;
-  if (origin.conversation != 0)
-    by_conversation_[mix64(origin.conversation, seed_of(origin))] = entry.number;
+  for (std::size_t i = 0; i < entry.sketch.size; ++i) put(by_shingle_, entry.sketch.smallest[i]);
+  if (origin.conversation != 0) put(by_conversation_, mix64(origin.conversation, seed_of(origin)));
   if (!origin.id.empty()) by_id_[origin.id] = entry.number;
 }
 

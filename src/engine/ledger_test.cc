@@ -177,6 +177,25 @@ TEST(Ledger, StaysWithinItsBytes) {
   EXPECT_LE(ledger.size_bytes(), kMost);
 }
 
+// It is forgotten first, and takes nothing with it that the other one has as well.
+TEST(Ledger, TheLaterPromptIsFoundThoughTheEarlierWasCompletedLast) {
+  Ledger ledger(std::size_t{1} << 20);
+  const Tokens shared = random_text(1000, 1);
+  const Comparison earlier = ledger.compare(of("earlier"), shared + random_text(1000, 2), 0);
+  const Comparison later = ledger.compare(of("later"), shared + random_text(1000, 3), 0);
+  ledger.complete(later.entry, {});
+  ledger.complete(earlier.entry, {});
+  const Tokens asked = shared + random_text(100, 4);
+  std::string found = "later";
+  for (std::uint32_t i = 0; found == "later"; ++i) {
+    serve(ledger, of("other"), random_text(100, 10 + i));
+    const Comparison comparison = ledger.compare(of("asked"), asked, 0);
+    found = comparison.relative ? comparison.relative->origin.id : "nothing";
+  }
+  EXPECT_EQ(found, "nothing");
+  EXPECT_FALSE(ledger.compare(of("x"), shared + random_text(1000, 3), 0).relative) << "it was there to the end";
+}
+
 TEST(Explain, CoversWhatWasComputedOnce) {
   Ledger ledger(1 << 24);
   const Tokens text = random_text(200, 1);
