@@ -35,6 +35,7 @@ constexpr std::size_t kWriteBytes = std::size_t{64} << 10;  // what stall_timeou
 constexpr std::size_t kSmallReplyBytes = std::size_t{1} << 20;  // that count nowhere
 constexpr std::size_t kMaxLingerBytes = std::size_t{32} << 20;
 constexpr milliseconds kLingerTimeout{2000};
+constexpr milliseconds kCancelAgain{20};
 
 std::string to_string(boost::beast::string_view text) { return {text.data(), text.size()}; }
 
@@ -226,7 +227,7 @@ Task<bool> HttpConnection::read_body(Incoming& incoming) {
     error_code error;
     co_await http::async_read_some(socket_, buffer_, parser, asio::redirect_error(kUseTask, error));
     if (error == http::error::need_buffer) error = {};
-    if (error) {
+    if (error || timed_out_) {
       co_return co_await refuse(describe_unreadable(error), incoming.request);
     }
     const std::size_t num_bytes = piece->size() - target.size;
@@ -505,13 +506,19 @@ Task<void> HttpConnection::stop_watching() {
 
 void HttpConnection::set_deadline(milliseconds timeout) {
   timed_out_ = false;
-  const std::uint64_t number = ++deadline_number_;
   deadline_.expires_after(timeout);
+  await_deadline(++deadline_number_);
+}
+
+// Cancels again and again: what has its next bytes already when it is cancelled goes on to read or write.
+void HttpConnection::await_deadline(std::uint64_t number) {
   deadline_.async_wait([self = shared_from_this(), number](error_code error) {
     if (error || number != self->deadline_number_) return;
     self->timed_out_ = true;
     error_code ignored;
     self->socket_.cancel(ignored);
+    self->deadline_.expires_after(kCancelAgain);
+    self->await_deadline(number);
   });
 }
 

@@ -81,6 +81,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void on_wake();
   void notify() { event_.cancel(); }
   void set_deadline(std::chrono::milliseconds timeout);
+  void await_deadline(std::uint64_t number);
   void clear_deadline();
   void close_socket();
   Reply take_reply();

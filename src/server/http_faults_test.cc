@@ -74,6 +74,26 @@ TEST(HttpFaults, LongHeadersAreTaken) {
   EXPECT_EQ(status(65 << 10), 431);
 }
 
+// However its bytes fall together with the end of its time.
+TEST(HttpFaults, BytesThatKeepComingDoNotOutlastTheDeadline) {
+  TestServer server(impatient());
+  for (const std::string& begin : {std::string("GET / HTTP/1.1\r\nHost: localhost\r\nX: "),
+                                   kHead + "Content-Length: 100000\r\n\r\n"}) {
+    std::vector<std::unique_ptr<RawClient>> clients;
+    for (int i = 0; i < 24; ++i) {
+      clients.push_back(std::make_unique<RawClient>(server.port(), 10));
+      clients.back()->send(begin);
+    }
+    const auto end = std::chrono::steady_clock::now() + milliseconds(450);
+    while (std::chrono::steady_clock::now() < end)
+      for (const auto& client : clients) client->send("a");
+    for (const auto& client : clients) {
+      client->receive();
+      EXPECT_TRUE(client->closed_by_server());
+    }
+  }
+}
+
 TEST(HttpFaults, HeaderWithoutEndIsCutOff) {
   TestServer server;
   RawClient client(server.port());
