@@ -352,6 +352,7 @@ void read_thinking(const Fields& fields, ChatRequest& request) {
     const Fields config(*value, "output_config");
     if (config.has("format")) config.fail("format", "constrained output is not supported");
   }
+  if (fields.has("output_format")) fields.fail("output_format", "constrained output is not supported");
 }
 
 void read_diagnostics(const Fields& fields, GenerationOptions& options) {

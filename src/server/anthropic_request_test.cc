@@ -113,6 +113,7 @@ TEST(AnthropicRequest, ErrorsNameTheField) {
       {kHi + R"(,"tools":[{"name":"f"}])", "tools[0].input_schema"},
       {kHi + R"(,"tools":[{"type":"web_search_20250305","name":"f"}])", "tools[0].type"},
       {kHi + R"(,"output_config":{"format":{}})", "output_config.format"},
+      {kHi + R"(,"output_format":{"type":"json_schema","schema":{}})", "output_format"},
       {kHi + R"(,"mcp_servers":[{"type":"url"}])", "mcp_servers"},
       {kHi + R"(,"system":5)", "system"},
       {kHi + R"(,"system":[{"type":"image"}])", "system[0].type"},

@@ -120,9 +120,10 @@ std::string Generation::advance(std::size_t max_bytes) {
   std::string out;
   if (options_.stream && !std::exchange(begun_, true)) writer_->begin(out);
   while (!done_ && out.size() < max_bytes) {
+    const bool was_alive = model_.engine.alive();  // asked first: it may deliver the end, and end
     std::optional<Mailbox::Item> item = mailbox_->pop();
     if (!item) {
-      if (!model_.engine.alive()) fail(out);
+      if (!was_alive) fail(out);
       break;
     }
     take(std::move(*item), out);

@@ -14,7 +14,9 @@ namespace {
 // ordered object's keys for every insertion, which a long object turns into hours.
 class Builder final : public nlohmann::json_sax<Json> {
  public:
-  explicit Builder(const JsonLimits& limits) : limits_(limits) {}
+  Builder(const JsonLimits& limits, std::size_t& num_values) : limits_(limits), num_values_(num_values) {
+    num_values_ = 0;
+  }
 
   Json take() { return std::move(root_); }
 
@@ -107,7 +109,7 @@ class Builder final : public nlohmann::json_sax<Json> {
   Json root_;
   std::vector<Json*> open_;  // containers that have begun, outermost first
   Json* slot_ = nullptr;     // where the value of the last key goes
-  std::size_t num_values_ = 0;
+  std::size_t& num_values_;
 };
 
 bool holds_long_integer(const Json& value) {
@@ -117,9 +119,10 @@ bool holds_long_integer(const Json& value) {
 
 }  // namespace
 
-Json parse_json(std::string_view text, const JsonLimits& limits) {
+Json parse_json(std::string_view text, const JsonLimits& limits, std::size_t* num_values) {
   if (text.empty()) throw_invalid("the body is empty; send a JSON object");
-  Builder builder(limits);
+  std::size_t unused = 0;
+  Builder builder(limits, num_values != nullptr ? *num_values : unused);
   Json::sax_parse(text.begin(), text.end(), &builder);
   return builder.take();
 }

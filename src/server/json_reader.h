@@ -21,7 +21,8 @@ struct JsonLimits {
 // anything that is not RFC 8259 JSON in UTF-8, for lone surrogates, for numbers beyond a double
 // (NaN, 1e400), for an object with the same key twice (readers differ in which one they take, so
 // neither is), and for more levels or values than the limits allow.
-Json parse_json(std::string_view text, const JsonLimits& limits);
+// num_values: receives how many there are, where it throws as far as it came.
+Json parse_json(std::string_view text, const JsonLimits& limits, std::size_t* num_values = nullptr);
 
 inline bool is_long_integer(const Json& value) { return value.is_binary(); }
 

@@ -236,22 +236,41 @@ Json flatten_content(const Json& content, const std::string& param, std::size_t 
   return text;
 }
 
-// OpenAI sends a call's arguments as a string of JSON; templates print them as an object.
-void parse_tool_arguments(Json& message, const std::string& path) {
+// A tool or a call of one.
+void check_is_function(const Json& tool, const std::string& path) {
+  if (!tool.is_object() || !tool.contains("type") || tool["type"] == "function") return;
+  const Json& type = tool["type"];
+  fail_field(path + ".type", fmt::format("{} is not supported; only \"function\" is",
+                                         shorten(type.is_string() ? '"' + type.get<std::string>() + '"'
+                                                                  : describe_type(type))));
+}
+
+// OpenAI sends a call's arguments as a string of JSON; templates print them as an object. values_left: of all
+// calls together, as a body has no more.
+void parse_tool_arguments(Json& message, const std::string& path, std::size_t& values_left) {
   const auto calls = message.find("tool_calls");
   if (calls == message.end()) return;
   if (!calls->is_array()) fail_field(path + ".tool_calls", "must be an array");
-  for (Json& call : *calls) {
+  for (std::size_t i = 0; i < calls->size(); ++i) {
+    Json& call = (*calls)[i];
+    check_is_function(call, fmt::format("{}.tool_calls[{}]", path, i));
     if (!call.is_object() || !call.contains("function") || !call["function"].is_object()) continue;
     Json& function = call["function"];
     Json& arguments = function["arguments"];
     if (arguments.is_null() || arguments == "") arguments = Json::object();  // a call without any
     if (!arguments.is_string()) continue;
+    std::size_t num_values = 0;
     try {
-      Json parsed = parse_json(arguments.get_ref<const std::string&>(), {});
-      if (parsed.is_object()) arguments = std::move(parsed);
+      Json parsed = parse_json(arguments.get_ref<const std::string&>(), {.max_values = values_left}, &num_values);
+      if (!parsed.is_object()) continue;
+      values_left -= num_values;
+      arguments = std::move(parsed);
     } catch (const Error&) {
       // A model may have written broken JSON into the history; the template then gets its text.
+      if (num_values <= values_left) continue;
+      fail_field(fmt::format("{}.tool_calls[{}].function.arguments", path, i),
+                 fmt::format("the arguments of all calls have more than {} JSON values; send fewer messages",
+                             JsonLimits{}.max_values));
     }
   }
 }
@@ -274,6 +293,7 @@ void read_messages(const Json& value, ChatRequest& request) {
     fail_field("messages", "must be an array with at least one message");
   }
   Json messages = value;
+  std::size_t values_left = JsonLimits{}.max_values;
   request.parts.assign(messages.size(), {});
   for (std::size_t i = 0; i < messages.size(); ++i) {
     Json& message = messages[i];
@@ -290,7 +310,7 @@ void read_messages(const Json& value, ChatRequest& request) {
       message["content"] = flatten_content(message["content"], path + ".content", i, request);
     }
     drop_absent_members(message);
-    parse_tool_arguments(message, path);
+    parse_tool_arguments(message, path, values_left);
     // OpenAI's newer name for the same role, unknown to most templates.
     if (*role == "developer") message["role"] = "system";
   }
@@ -314,7 +334,13 @@ void read_tools(const Fields& fields, ChatRequest& request) {
   const Json* tools = fields.array("tools");
   if (tools == nullptr) return;
   for (std::size_t i = 0; i < tools->size(); ++i) {
-    Fields((*tools)[i], fmt::format("tools[{}]", i));
+    const std::string path = fmt::format("tools[{}]", i);
+    const Fields tool((*tools)[i], path);
+    check_is_function((*tools)[i], path);
+    const Json* function = tool.find("function");
+    if (function == nullptr) tool.fail("function", "is missing; send an object with a name");
+    const auto name = Fields(*function, path + ".function").string("name", kMaxNameBytes);
+    if (!name || name->empty()) fail_field(path + ".function.name", "is missing; send the function's name");
   }
   if (!tools->empty()) request.tools = *tools;
 }

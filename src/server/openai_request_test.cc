@@ -62,7 +62,8 @@ TEST(OpenAiRequest, ReadsEveryField) {
     "cache_salt":"s","truncate_prompt_tokens":100,"return_token_ids":true,
     "include_stop_str_in_output":true,"skip_special_tokens":false,
     "chat_template_kwargs":{"enable_thinking":false},"add_generation_prompt":false,
-    "response_format":{"type":"text"},"modalities":["text"],"prediction":{"type":"content","content":"x"},"tools":[{"type":"function"}],"unknown_field":[1])");
+    "response_format":{"type":"text"},"modalities":["text"],"prediction":{"type":"content","content":"x"},"tools":[{"type":"function","function":{"name":"f"}}],
+    "unknown_field":[1])");
   const GenerationOptions& options = request.options;
   const SamplingParams& sampling = options.sampling;
   EXPECT_FLOAT_EQ(sampling.temperature, 0.5f);
@@ -168,6 +169,9 @@ TEST(OpenAiRequest, ErrorsNameTheField) {
       {R"("tool_choice":{"type":"function"})", "tool_choice"},
       {R"("tools":{})", "tools"},
       {R"("tools":[1])", "tools[0]"},
+      {R"("tools":[{"type":"custom","custom":{"name":"sh"}}])", "tools[0].type"},
+      {R"("tools":[{"type":"function"}])", "tools[0].function"},
+      {R"("tools":[{"type":"function","function":{}}])", "tools[0].function.name"},
       {R"("chat_template_kwargs":[])", "chat_template_kwargs"},
       {R"("continue_final_message":true,"add_generation_prompt":true)", "continue_final_message"},
       {R"("priority":2147483648)", "priority"},
@@ -296,11 +300,36 @@ TEST(OpenAiRequest, CallsMayBeAskedForOneByOne) {
   EXPECT_FALSE(chat(R"("parallel_tool_calls":false)").options.takes_many_calls);
 }
 
+// They are in the body as a text each, and values of their own once they were read.
+TEST(OpenAiRequest, ArgumentsOfAllCallsHaveALimitTogether) {
+  const auto calls_of = [](int num_messages) {
+    Json body = {{"messages", Json::array({{{"role", "user"}, {"content", "hi"}}})}};
+    std::string arguments = "{\"a\":[0";
+    for (int i = 0; i < 400'000; ++i) arguments += ",0";
+    for (int i = 0; i < num_messages; ++i)
+      body["messages"].push_back(
+          {{"role", "assistant"},
+           {"tool_calls", {{{"type", "function"}, {"function", {{"name", "f"}, {"arguments", arguments + "]}"}}}}}}});
+    return body;
+  };
+  EXPECT_NO_THROW(parse_chat_request(calls_of(2), kRules));
+  EXPECT_EQ(param_of([&] { parse_chat_request(calls_of(3), kRules); }),
+            "messages[3].tool_calls[0].function.arguments");
+}
+
+TEST(OpenAiRequest, CallsOfCustomToolsAreRefused) {
+  const Json body = parse_json(
+      R"({"messages":[{"role":"user","content":"hi"},{"role":"assistant","content":null,"tool_calls":[
+            {"id":"a","type":"function","function":{"name":"f","arguments":"{}"}},
+            {"id":"b","type":"custom","custom":{"name":"sh","input":"ls"}}]}]})", {});
+  EXPECT_EQ(param_of([&] { parse_chat_request(body, kRules); }), "messages[1].tool_calls[1].type");
+}
+
 // The prompt is to stay what it was in the turns before.
 TEST(OpenAiRequest, ToolChoiceNoneKeepsTheTools) {
   for (const char* choice : {"none", "auto"}) {
     const ChatRequest request = chat(
-        fmt::format(R"("tools":[{{"type":"function"}}],"tool_choice":"{}")", choice));
+        fmt::format(R"("tools":[{{"type":"function","function":{{"name":"f"}}}}],"tool_choice":"{}")", choice));
     EXPECT_EQ(request.tools.size(), 1u);
     EXPECT_EQ(request.options.may_call_tools, choice == std::string("auto"));
   }

@@ -39,7 +39,8 @@ Json read_part(const Json& value, const std::string& path) {
                                     "input_text or output_text",
                                     shorten(type)));
   }
-  require_string(fields, type == "refusal" ? "refusal" : "text");
+  if (type == "refusal") require_string(fields, "refusal");
+  if (type != "refusal" || fields.has("text")) require_string(fields, "text");
   Json part = value;
   if (type == "output_text") {
     if (!fields.has("annotations")) part["annotations"] = Json::array();

@@ -293,6 +293,8 @@ TEST_F(Responses, RefusalsNameTheField) {
   EXPECT_EQ(refusal(with("background", true)), "background");
   EXPECT_EQ(refusal(with("truncation", "some")), "truncation");
   EXPECT_EQ(refusal(with("tools", {{{"type", "web_search"}}})), "tools[0].type");
+  const Json wrong_part = {{"type", "refusal"}, {"refusal", "x"}, {"text", 5}};
+  EXPECT_EQ(refusal(with("input", {{{"role", "system"}, {"content", {wrong_part}}}})), "input[0].content[0].text");
   EXPECT_EQ(refusal(with("tool_choice", "required")), "tool_choice");
   EXPECT_EQ(refusal(with("text", {{"format", {{"type", "json_object"}}}})), "text.format.type");
   EXPECT_EQ(refusal(with("metadata", {{"a", 3}})), "metadata.a");
