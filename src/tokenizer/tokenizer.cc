@@ -63,13 +63,14 @@ class Tokenizer::Impl {
 
   std::string_view bytes_of(TokenId token, bool show_special) const {
     CHECK(token >= 0 && token < texts.size(), token);
-    return is_special[token] && !show_special ? std::string_view() : bytes[token];
+    return is_hidden[token] && !show_special ? std::string_view() : bytes[token];
   }
 
   StringPool texts;  // as written in the vocabulary
   StringPool bytes;  // as they appear in text
   StringIndex by_text;
   std::vector<std::uint8_t> is_special;
+  std::vector<std::uint8_t> is_hidden;  // special tokens but for those that tell where a tool call is
   std::vector<TokenId> end_tokens;
   std::optional<TokenId> bos, eos;
   bool add_bos, add_eos;
@@ -113,6 +114,9 @@ void Tokenizer::Impl::add_texts(const Vocabulary& vocabulary) {
   for (TokenId id = 0; id < texts.size(); ++id)
     if (const TokenId twin = by_text.insert(id); twin >= 0)
       throw_invalid("tokenizer.ggml.tokens[{}]: the same text as token {}", id, twin);
+  is_hidden = is_special;
+  for (const char* tag : {"<tool_call>", "</tool_call>"})
+    if (const TokenId id = by_text.find(tag); id >= 0) is_hidden[id] = 0;
 }
 
 void Tokenizer::Impl::add_bytes(const Vocabulary& vocabulary) {

@@ -32,7 +32,7 @@ struct Vocabulary {
   std::vector<float> scores;        // SentencePiece; empty otherwise
   std::vector<TokenKind> kinds;     // empty = all normal
   std::vector<std::string> merges;  // BPE, "left right" in order of rank
-  std::optional<TokenId> bos, eos, eot, unk, pad;
+  std::optional<TokenId> bos, eos, eot, unk;
   bool add_bos = false;
   bool add_eos = false;
   bool add_space_prefix = true;  // SentencePiece
@@ -107,7 +107,8 @@ class Tokenizer {
   void encode(std::string_view text, const TextSpan* spans, bool add_special) const = delete;
 
   // Ids that are passed in must be in [0, vocab_size()), here and below.
-  // The bytes of one token, as they appear in text ("" for control tokens unless show_special).
+  // The bytes of one token, as they appear in text ("" for control tokens, but for <tool_call> and </tool_call>,
+  // unless show_special).
   std::string_view token_bytes(TokenId token, bool show_special) const;
   // The whole text. Invalid UTF-8 becomes U+FFFD.
   std::string decode(std::span<const TokenId> tokens, bool show_special = false) const;

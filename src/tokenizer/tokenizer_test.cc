@@ -121,6 +121,18 @@ TEST(Tokenizer, UserDefinedTokensAreTakenInAnyTextUnlessTheyMarkTurns) {
   EXPECT_THAT(tokenizer.encode("<\uFF5CUser\uFF5C>[@BOS@]", false, true), ElementsAre(user, bos));
 }
 
+// Else a call would be taken for the answer's text, where a file calls its tags control tokens.
+TEST(Tokenizer, TagsOfToolCallsAreShown) {
+  Vocabulary vocabulary = byte_level();
+  const TokenId begin = add(vocabulary, "<tool_call>", TokenKind::kControl);
+  const TokenId end = add(vocabulary, "</tool_call>", TokenKind::kControl);
+  const TokenId other = add(vocabulary, "<|im_end|>", TokenKind::kControl);
+  const Tokenizer tokenizer(vocabulary);
+  EXPECT_EQ(tokenizer.decode(std::vector<TokenId>{begin, 'x', end, other}), "<tool_call>x</tool_call>");
+  EXPECT_EQ(tokenizer.encode("<tool_call>", false, false).size(), 10u) << "no user can write it";
+  EXPECT_THAT(tokenizer.encode("<tool_call>", false, true), ElementsAre(begin));
+}
+
 TEST(Tokenizer, TheLongestSpecialTokenAtAPlaceWins) {
   Vocabulary vocabulary = byte_level();
   const TokenId two = add(vocabulary, "\n\n", TokenKind::kUserDefined);
@@ -314,7 +326,7 @@ TEST(Vocabulary, ByteLevelOnesThatAreMalformedAreRefused) {
   EXPECT_THAT(with([](auto& v) { v.kinds[3] = TokenKind{9}; }), HasSubstr(".token_type[3]: 9"));
   EXPECT_THAT(with([](auto& v) { v.eos = 260; }), HasSubstr("eos_token_id: 260"));
   EXPECT_THAT(with([](auto& v) { v.bos = -1; }), HasSubstr("bos_token_id: -1"));
-  EXPECT_THAT(with([](auto& v) { v.pad = 1 << 30; }), HasSubstr("padding_token_id"));
+  EXPECT_THAT(with([](auto& v) { v.unk = 1 << 30; }), HasSubstr("unknown_token_id"));
 }
 
 // Each byte of theirs takes many in memory.
