@@ -16,8 +16,9 @@ std::string key(std::string_view name) { return fmt::format("tokenizer.ggml.{}",
 
 std::optional<TokenId> find_token(const GgufFile& gguf, std::string_view name,
                                   std::size_t num_tokens) {
+  constexpr std::uint64_t kNone = 0xFFFFFFFF;  // some converters write it where there is none
   const auto id = gguf.find_uint(key(name));
-  if (!id) return std::nullopt;
+  if (!id || *id == kNone) return std::nullopt;
   if (*id >= num_tokens)
     throw_invalid("GGUF: {}: {} is not one of the {} tokens", key(name), *id, num_tokens);
   return static_cast<TokenId>(*id);
@@ -67,6 +68,15 @@ std::string read_pre_tokenizer(const GgufFile& gguf) {
   return std::string(*name);
 }
 
+// A file may have a token without a text, which means nothing and is never to be made of one: named as others do.
+void name_empty_tokens(Vocabulary& vocabulary) {
+  for (std::size_t id = 0; id < vocabulary.tokens.size(); ++id) {
+    if (!vocabulary.tokens[id].empty()) continue;
+    vocabulary.tokens[id] = fmt::format("[EMPTY_{}]", id);
+    if (!vocabulary.kinds.empty()) vocabulary.kinds[id] = TokenKind::kControl;
+  }
+}
+
 }  // namespace
 
 Vocabulary read_vocabulary(const GgufFile& gguf) {
@@ -82,6 +92,7 @@ Vocabulary read_vocabulary(const GgufFile& gguf) {
   const auto tokens = gguf.find_strings(key("tokens"));
   vocabulary.tokens.assign(tokens->begin(), tokens->end());
   vocabulary.kinds = read_kinds(gguf);
+  name_empty_tokens(vocabulary);
   const std::size_t num_tokens = vocabulary.tokens.size();
   if (vocabulary.model == "llama") {
     auto scores = gguf.find_floats(key("scores"));
@@ -96,7 +107,6 @@ Vocabulary read_vocabulary(const GgufFile& gguf) {
   vocabulary.eos = find_token(gguf, "eos_token_id", num_tokens);
   vocabulary.eot = find_token(gguf, "eot_token_id", num_tokens);
   vocabulary.unk = find_token(gguf, "unknown_token_id", num_tokens);
-  vocabulary.pad = find_token(gguf, "padding_token_id", num_tokens);
   // Where a file does not say: SentencePiece models and Llama 3 begin with BOS, other byte-level
   // ones do not.
   const bool is_sentence_piece = vocabulary.model == "llama";

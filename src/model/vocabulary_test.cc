@@ -43,6 +43,24 @@ std::string error_of(const GgufBuilder& builder) {
   }
 }
 
+// As some converters write them.
+TEST(Vocabulary, AnIdThatIsNoneAndATokenWithoutATextMeanNothing) {
+  GgufBuilder builder;
+  builder.add_string("tokenizer.ggml.model", "llama")
+      .add_array<std::string>("tokenizer.ggml.tokens", GgufType::kString, {"<s>", "", "b"})
+      .add_array("tokenizer.ggml.scores", GgufType::kFloat32, std::vector<float>(3))
+      .add_array<std::int32_t>("tokenizer.ggml.token_type", GgufType::kInt32, {3, 1, 1})
+      .add_uint("tokenizer.ggml.bos_token_id", 0)
+      .add_uint("tokenizer.ggml.eos_token_id", 0xFFFFFFFF)
+      .add_uint("tokenizer.ggml.padding_token_id", 0xFFFFFFFF);
+  const Vocabulary vocabulary = read(builder);
+  EXPECT_EQ(vocabulary.bos, 0);
+  EXPECT_EQ(vocabulary.eos, std::nullopt);
+  EXPECT_EQ(vocabulary.tokens[1], "[EMPTY_1]");
+  EXPECT_EQ(vocabulary.kinds[1], TokenKind::kControl);
+  EXPECT_EQ(vocabulary.kinds[2], TokenKind::kNormal);
+}
+
 TEST(Vocabulary, ByteLevel) {
   const Vocabulary vocabulary = read(
       byte_level()

@@ -29,6 +29,7 @@ constexpr std::string_view kEndNames[] = {
     "<|endofturn|>",
     "<end_of_utterance>",
     "<|END_OF_TURN_TOKEN|>",
+    "<eos>",
 };
 
 bool is_end_name(std::string_view text) {
@@ -74,8 +75,7 @@ void check_ids(const Vocabulary& vocabulary) {
   } fields[] = {{"bos", vocabulary.bos},
                 {"eos", vocabulary.eos},
                 {"eot", vocabulary.eot},
-                {"unknown", vocabulary.unk},
-                {"padding", vocabulary.pad}};
+                {"unknown", vocabulary.unk}};
   for (const auto& [name, id] : fields) {
     if (id && (*id < 0 || static_cast<std::size_t>(*id) >= vocabulary.tokens.size()))
       throw_invalid("tokenizer.ggml.{}_token_id: {} is not one of the {} tokens", name, *id,
