@@ -414,7 +414,7 @@ TEST(CudaTransformerSteps, WaitForTheDeviceWithoutLogitsAndCopyFast) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, CudaTransformer,
-                         ::testing::Values("tiny_llama", "tiny_qwen2", "tiny_gemma3",
+                         ::testing::Values("tiny_llama", "tiny_qwen2", "tiny_qwen3", "tiny_gemma3",
                                            "tiny_mixed"));
 
 }  // namespace

@@ -78,9 +78,19 @@ Architecture read_architecture(const GgufFile& gguf) {
   if (!name) throw_invalid("GGUF: general.architecture: the key is missing");
   if (*name == "llama") return Architecture::kLlama;
   if (*name == "qwen2") return Architecture::kQwen2;
+  if (*name == "qwen3") return Architecture::kQwen3;
   if (*name == "gemma3") return Architecture::kGemma3;
-  throw_invalid("GGUF: general.architecture: '{}' is not supported; llama, qwen2 and gemma3 are",
+  throw_invalid("GGUF: general.architecture: '{}' is not supported; llama, qwen2, qwen3 and gemma3 are",
                 printable(*name));
+}
+
+// Large models are published in pieces.
+void check_is_whole(const GgufFile& gguf) {
+  const std::uint64_t num_pieces = gguf.find_uint("split.count").value_or(1);
+  if (num_pieces < 2) return;
+  throw_invalid("GGUF: split.count: this is piece {} of {}; join them first: llama-gguf-split --merge FIRST "
+                "JOINED.gguf",
+                gguf.find_uint("split.no").value_or(0) + 1, num_pieces);
 }
 
 // Radians per position without any scaling: base^(-2i / rope_dim).
@@ -108,8 +118,12 @@ void apply_yarn(RopeConfig& rope, const ConfigReader& reader, double base, doubl
     const double ramp = std::clamp((static_cast<double>(i) - low) / width, 0.0, 1.0);
     rope.frequencies[i] *= (1 - ramp) + ramp / factor;
   }
+  if (reader.find_positive("rope.scaling.yarn_ext_factor").value_or(1) != 1)
+    throw_invalid("GGUF: {}: values other than 1 are not supported", reader.key("rope.scaling.yarn_ext_factor"));
+  // yarn_attn_factor is in place of what follows from the factor, attn_factor times it.
+  const double of_factor = factor > 1 ? 0.1 * std::log(factor) + 1 : 1;
   rope.magnitude = reader.find_positive("rope.scaling.attn_factor").value_or(1) *
-                   (factor > 1 ? 0.1 * std::log(factor) + 1 : 1);
+                   reader.find_positive("rope.scaling.yarn_attn_factor").value_or(of_factor);
 }
 
 // One divisor per pair (Llama 3's way of stretching the low frequencies).
@@ -226,7 +240,7 @@ void set_architecture_traits(ModelConfig& config, const ConfigReader& reader) {
   const bool is_gemma3 = config.architecture == Architecture::kGemma3;
   config.rope_interleaved = config.architecture == Architecture::kLlama;
   config.has_qkv_bias = config.architecture == Architecture::kQwen2;
-  config.has_qk_norm = is_gemma3;
+  config.has_qk_norm = is_gemma3 || config.architecture == Architecture::kQwen3;
   config.has_post_norms = is_gemma3;
   config.activation = is_gemma3 ? Activation::kGeluTanh : Activation::kSilu;
   if (is_gemma3) config.embedding_scale = static_cast<float>(std::sqrt(config.hidden_size));
@@ -242,13 +256,16 @@ void set_architecture_traits(ModelConfig& config, const ConfigReader& reader) {
 }  // namespace
 
 ModelConfig read_model_config(const GgufFile& gguf) {
+  check_is_whole(gguf);
   ModelConfig config;
   config.architecture = read_architecture(gguf);
   const ConfigReader reader(gguf, *gguf.find_string("general.architecture"));
   config.name = printable(gguf.find_string("general.name").value_or(""));
   for (const char* name : {"expert_count", "attn_logit_softcapping", "final_logit_softcapping",
-                           "attention.max_alibi_bias", "attention.clamp_kqv"})
+                           "attention.max_alibi_bias", "attention.clamp_kqv", "rope.scaling.yarn_log_multiplier"})
     reader.refuse_nonzero(name);
+  if (!gguf.find_bool(reader.key("attention.causal")).value_or(true))
+    throw_invalid("GGUF: {}: tokens that see what comes after them are not supported", reader.key("attention.causal"));
 
   const int num_layers = reader.size("block_count", kMaxLayers);
   config.hidden_size = reader.size("embedding_length");

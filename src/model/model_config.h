@@ -10,7 +10,7 @@
 
 namespace larder {
 
-enum class Architecture { kLlama, kQwen2, kGemma3 };
+enum class Architecture { kLlama, kQwen2, kQwen3, kGemma3 };
 enum class Activation { kSilu, kGeluTanh };
 
 // Rotary position embedding (arXiv:2104.09864) of the layers that share a base.

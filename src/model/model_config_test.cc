@@ -123,6 +123,28 @@ TEST(ModelConfig, YarnInterpolatesSlowPairsOnly) {
   EXPECT_NEAR(config.ropes[0].magnitude, 0.1 * std::log(4.0) + 1, 1e-12);
 }
 
+TEST(ModelConfig, YarnsMagnitudeMayBeGiven) {
+  const auto yarn = [](const char* name, float value) {
+    return small_llama()
+        .add_string("llama.rope.scaling.type", "yarn")
+        .add_float("llama.rope.scaling.factor", 4.0f)
+        .add_uint("llama.rope.scaling.original_context_length", 64)
+        .add_float(name, value);
+  };
+  const double of_factor = 0.1 * std::log(4.0) + 1;
+  EXPECT_NEAR(read(yarn("llama.rope.scaling.attn_factor", 0.5f)).ropes[0].magnitude, 0.5 * of_factor, 1e-12);
+  EXPECT_NEAR(read(yarn("llama.rope.scaling.yarn_attn_factor", 0.5f)).ropes[0].magnitude, 0.5, 1e-12);
+  EXPECT_NEAR(read(yarn("llama.rope.scaling.yarn_ext_factor", 1.0f)).ropes[0].magnitude, of_factor, 1e-12);
+  EXPECT_THAT(error_of(yarn("llama.rope.scaling.yarn_ext_factor", 2.0f)), HasSubstr("yarn_ext_factor"));
+}
+
+TEST(ModelConfig, APieceOfAModelSaysSo) {
+  GgufBuilder piece;  // the second one has no other keys
+  piece.add("split.no", GgufType::kUint16, std::uint16_t{1}).add("split.count", GgufType::kUint16, std::uint16_t{3});
+  EXPECT_THAT(error_of(piece), HasSubstr("piece 2 of 3; join them first"));
+  EXPECT_EQ(read(small_llama().add("split.count", GgufType::kUint16, std::uint16_t{1})).num_layers(), 2);
+}
+
 TEST(ModelConfig, DivisorsComeFromTheirTensor) {
   GgufBuilder builder = small_llama();
   builder.add_tensor("rope_freqs.weight", {8}, GgmlType::kF32, 32);
@@ -170,6 +192,7 @@ TEST(ModelConfig, BadFieldsAreNamed) {
   expect(with_uint("rope.dimension_count", 18), "llama.rope.dimension_count: 18");
   expect(with_uint("expert_count", 8), "llama.expert_count: this feature is not supported");
   expect(with_uint("attention.sliding_window", 0), "llama.attention.sliding_window: 0");
+  expect(small_llama().add_bool("llama.attention.causal", false), "llama.attention.causal");
   for (const float value : {0.0f, -1.0f, NAN, INFINITY})
     expect(small_llama().add_float("llama.rope.freq_base", value), "llama.rope.freq_base");
   expect(small_llama().add_string("llama.rope.scaling.type", "longrope"), "'longrope'");
@@ -184,6 +207,28 @@ TEST(ModelConfig, TextsOfTheFileReachNoTerminalAsTheyAre) {
   EXPECT_THAT(error_of(small_model("a\x1b")), HasSubstr("'a?' is not supported"));
   EXPECT_THAT(error_of(small_llama().add_string("llama.rope.scaling.type", "\x1bx")),
               HasSubstr("'?x' is not supported"));
+}
+
+TEST(ModelConfig, TensorsThatWouldNotBeComputedAreRefused) {
+  GgufBuilder builder = small_model("llama").add_uint("llama.block_count", 1).add_uint("llama.feed_forward_length", 64);
+  for (const char* name : {"blk.0.attn_q", "blk.0.attn_k", "blk.0.attn_v", "blk.0.attn_output", "blk.0.ffn_gate",
+                           "blk.0.ffn_up", "blk.0.ffn_down"})
+    builder.add_tensor(name + std::string(".weight"), {64, 64}, GgmlType::kF32, 64 * 64 * 4);
+  for (const char* name : {"blk.0.attn_norm", "blk.0.ffn_norm", "output_norm"})
+    builder.add_tensor(name + std::string(".weight"), {64}, GgmlType::kF32, 64 * 4);
+  const auto size_of = [](const GgufBuilder& model) {
+    const auto bytes = model.build();
+    const GgufFile file(bytes);
+    return weights_size_bytes(read_model_config(file), file);
+  };
+  EXPECT_GT(size_of(builder), 7u * 64 * 64 * 4);
+  builder.add_tensor("output.bias", {10}, GgmlType::kF32, 10 * 4);
+  try {
+    size_of(builder);
+    ADD_FAILURE() << "a bias was left out";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("tensor 'output.bias' is not part"));
+  }
 }
 
 TEST(ModelConfig, MissingAndMisshapenTensorsAreNamed) {

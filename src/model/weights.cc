@@ -100,13 +100,12 @@ struct WeightViews {
   std::vector<LayerWeights> layers;
 };
 
-// A tensor that no rule knows would be left out of the computation in silence: refuse the ones that
-// belong to a layer.
+// A tensor that no rule knows would be left out of the computation in silence.
 void refuse_unknown_tensors(const WeightPlan& plan, const GgufFile& gguf) {
   std::unordered_map<std::string_view, bool> known;
   for (const WeightEntry& entry : plan.entries()) known.emplace(entry.name, true);
   for (const GgufTensor& tensor : gguf.tensors())
-    if (tensor.name.starts_with("blk.") && !known.contains(tensor.name))
+    if (!known.contains(tensor.name) && tensor.name != "rope_freqs.weight")
       throw_invalid("GGUF: tensor '{}' is not part of a model of this architecture",
                     printable(tensor.name));
 }

@@ -76,6 +76,8 @@ def model(arch, extra=()):
     if arch == "qwen2":
         shapes += [(f"blk.0.attn_{part}.bias", (size,), f32, size * 4)
                    for part, size in [("q", 32), ("k", 16), ("v", 16)]]
+    if arch == "qwen3":
+        shapes += [(f"blk.0.{name}.weight", (16,), f32, 64) for name in ("attn_q_norm", "attn_k_norm")]
     if arch == "gemma3":
         shapes += [(f"blk.0.{name}.weight", (size,), f32, size * 4)
                    for name, size in [("attn_q_norm", 16), ("attn_k_norm", 16),
@@ -97,6 +99,7 @@ def nested(depth):
 def seeds():
     yield "llama", model("llama")
     yield "qwen2", model("qwen2")
+    yield "qwen3", model("qwen3")
     yield "gemma3", model("gemma3", [("attention.sliding_window", 8)])
     yield "version2", gguf([entry("a", UINT32, 1)], [], version=2)
     yield "empty", b""

@@ -40,6 +40,14 @@ def qwen2_config():
                          "original_max_position_embeddings": 64})
 
 
+def qwen3_config():
+    return transformers.Qwen3Config(
+        vocab_size=128, hidden_size=64, intermediate_size=96, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=32, max_position_embeddings=256,
+        rms_norm_eps=1e-6, tie_word_embeddings=True,
+        rope_parameters={"rope_type": "default", "rope_theta": 1000000.0})
+
+
 def gemma3_config():
     return transformers.Gemma3TextConfig(
         vocab_size=128, hidden_size=32, intermediate_size=32, num_hidden_layers=6,
@@ -122,9 +130,10 @@ def write_metadata(writer, arch, config):
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_vocab_size(config.vocab_size)
     rope = config.rope_parameters
-    if arch == "gemma3":
+    if arch in ("qwen3", "gemma3"):
         writer.add_key_length(config.head_dim)
         writer.add_value_length(config.head_dim)
+    if arch == "gemma3":
         writer.add_sliding_window(config.sliding_window)
         rope = rope["full_attention"]
     writer.add_rope_freq_base(rope["rope_theta"])
@@ -211,7 +220,7 @@ def write_golden(path, model, config, seed):
 
 def main():
     for arch, make_config in [("llama", llama_config), ("qwen2", qwen2_config),
-                              ("gemma3", gemma3_config)]:
+                              ("qwen3", qwen3_config), ("gemma3", gemma3_config)]:
         config = make_config()
         model = make_model(config, seed=7)
         write_gguf(HERE / f"tiny_{arch}.gguf", arch, model, config)
