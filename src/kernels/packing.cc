@@ -1,14 +1,26 @@
 #include "kernels/packing.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 #include "base/check.h"
+#include "base/error.h"
 #include "kernels/ggml_blocks.h"
 #include "kernels/packed_shape.h"
 
 namespace larder {
 namespace {
+
+// Whether no exponent of a little-endian number is all ones: infinite, or not a number.
+bool is_finite(PackedFormat format, const std::byte* value) {
+  const auto low = std::to_integer<unsigned>(value[format == PackedFormat::kF32 ? 2 : 0]);
+  const auto high = std::to_integer<unsigned>(value[format == PackedFormat::kF32 ? 3 : 1]);
+  if (format == PackedFormat::kF16) return (high & 0x7CU) != 0x7CU;
+  return (high & 0x7FU) != 0x7FU || (low & 0x80U) == 0;
+}
+
+bool is_finite(std::uint16_t half) { return (half & 0x7C00U) != 0x7C00U; }
 
 // One panel while it is filled.
 struct PanelWriter {
@@ -94,18 +106,23 @@ struct PanelWriter {
     }
   }
 
-  void put_row(GgmlType type, const std::byte* row, int lane) const {
+  // Returns whether all of its values are finite.
+  bool put_row(GgmlType type, const std::byte* row, int lane) const {
     const GgmlTypeTraits traits = *ggml_type_traits(static_cast<std::uint32_t>(type));
+    bool all_finite = true;
     GgmlBlock block;
     for (int col = 0; col < layout.num_cols; col += traits.block_size) {
       if (shape.group_cols == 0) {
+        all_finite = all_finite && is_finite(layout.format, row);
         put_value(col, lane, row);
       } else {
         unpack_block(type, row, block);
+        all_finite = all_finite && is_finite(block.d_half) && (!layout.has_min || is_finite(block.m_half));
         put_block(col, lane, block, traits.block_size);
       }
       row += traits.block_size_bytes;
     }
+    return all_finite;
   }
 };
 
@@ -182,15 +199,19 @@ PackedMatrix pack_matrix(GgmlType type, std::span<const std::byte> rows, int num
       std::int64_t{num_cols} / traits.block_size * traits.block_size_bytes;
   CHECK(static_cast<std::int64_t>(rows.size()) == num_rows * row_bytes, rows.size(), row_bytes);
   matrix.data = data;
+  std::atomic<int> odd_row = num_rows;  // the first that is not finite
   pool.parallel_for(matrix.num_panels(), [&](int panel, int) {
     std::byte* begin = data + panel * matrix.panel_stride_bytes;
     std::memset(begin, 0, static_cast<std::size_t>(matrix.panel_stride_bytes));
     const PanelWriter writer{matrix, packed_shape(matrix.format, matrix.has_min), begin};
     const int first = panel * kPanelRows;
     for (int lane = 0; lane < std::min(kPanelRows, num_rows - first); ++lane) {
-      writer.put_row(type, rows.data() + (first + lane) * row_bytes, lane);
+      if (writer.put_row(type, rows.data() + (first + lane) * row_bytes, lane)) continue;
+      int known = odd_row;
+      while (first + lane < known && !odd_row.compare_exchange_weak(known, first + lane)) continue;
     }
   });
+  if (odd_row < num_rows) throw_invalid("row {} has a value that is not a finite number", odd_row.load());
   return matrix;
 }
 

@@ -17,7 +17,8 @@ PackedMatrix packed_layout(GgmlType type, int num_rows, int num_cols);
 // Bytes that the layout takes.
 std::int64_t packed_size_bytes(const PackedMatrix& layout);
 
-// Repacks `rows` (GGUF bytes, row after row) into `data`, 64-byte aligned, and returns the view.
+// Repacks `rows` (GGUF bytes, row after row) into `data`, 64-byte aligned, and returns the view. Throws
+// Error{kInvalidArgument} naming the first row with a value that is not finite: rows' sums would no longer be their own.
 PackedMatrix pack_matrix(GgmlType type, std::span<const std::byte> rows, int num_rows, int num_cols,
                          std::byte* data, ThreadPool& pool);
 

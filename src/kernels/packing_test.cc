@@ -1,5 +1,9 @@
 #include "kernels/packing.h"
 
+#include <cstring>
+#include <string>
+
+#include "base/error.h"
 #include "kernels/test_util.h"
 
 namespace larder {
@@ -42,6 +46,37 @@ TEST(Packing, SizesStayNearTheFiles) {
   EXPECT_DOUBLE_EQ(bits(GgmlType::kQ2_K), 5.125);
   EXPECT_DOUBLE_EQ(bits(GgmlType::kQ3_K), 4.625);
   EXPECT_DOUBLE_EQ(bits(GgmlType::kBF16), 16);
+}
+
+// In the last block of a row: one of its scales, its minimum or, of plain numbers, the last one.
+TEST(Packing, ValuesThatAreNotFiniteAreRefused) {
+  const struct {
+    GgmlType type;
+    int offset;  // in the block
+    std::uint16_t bits;
+  } cases[] = {{GgmlType::kQ8_0, 0, 0x7C00},  {GgmlType::kQ4_0, 0, 0xFC00},   {GgmlType::kQ4_1, 2, 0x7E00},
+               {GgmlType::kQ5_0, 0, 0x7C00},  {GgmlType::kQ5_1, 2, 0x7C00},   {GgmlType::kQ2_K, 82, 0x7C00},
+               {GgmlType::kQ3_K, 108, 0x7C00}, {GgmlType::kQ4_K, 2, 0x7C01},  {GgmlType::kQ5_K, 0, 0x7C00},
+               {GgmlType::kQ6_K, 208, 0x7C00}, {GgmlType::kF16, 0, 0x7C00},   {GgmlType::kBF16, 0, 0x7F80},
+               {GgmlType::kF32, 2, 0xFF80}};
+  constexpr int kRows = 37, kCols = 256;
+  ThreadPool pool(2);
+  for (const auto& [type, offset, bits] : cases) {
+    std::vector<std::byte> source = test::random_rows(type, kRows, kCols, 3);
+    AlignedBuffer packed(static_cast<std::size_t>(packed_size_bytes(packed_layout(type, kRows, kCols))));
+    EXPECT_NO_THROW(pack_matrix(type, source, kRows, kCols, packed.data(), pool)) << static_cast<int>(type);
+    const std::size_t row_bytes = source.size() / kRows;
+    const std::size_t block_bytes = static_cast<std::size_t>(
+        ggml_type_traits(static_cast<std::uint32_t>(type))->block_size_bytes);
+    for (const std::size_t row : {33U, 21U})
+      std::memcpy(&source[(row + 1) * row_bytes - block_bytes + static_cast<std::size_t>(offset)], &bits, 2);
+    try {
+      pack_matrix(type, source, kRows, kCols, packed.data(), pool);
+      ADD_FAILURE() << static_cast<int>(type);
+    } catch (const Error& error) {
+      EXPECT_EQ(std::string(error.what()).substr(0, 7), "row 21 ") << static_cast<int>(type);
+    }
+  }
 }
 
 TEST(Packing, ThreadsDoNotChangeABit) {

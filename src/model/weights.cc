@@ -1,6 +1,7 @@
 #include "model/weights.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 
 #include "base/check.h"
@@ -124,6 +125,14 @@ WeightPlan plan_weights(const ModelConfig& config, const GgufFile& gguf, int num
   return plan;
 }
 
+void pack(const WeightEntry& entry, std::byte* place, ThreadPool& pool) {
+  try {
+    *entry.matrix = pack_matrix(entry.tensor->type, entry.tensor->data, entry.num_rows, entry.num_cols, place, pool);
+  } catch (const Error& error) {
+    throw_invalid("GGUF: tensor '{}': {}", entry.name, error.what());
+  }
+}
+
 }  // namespace
 
 std::size_t weights_size_bytes(const ModelConfig& config, const GgufFile& gguf) {
@@ -139,11 +148,13 @@ Weights::Weights(const ModelConfig& config, const GgufFile& gguf, ThreadPool& po
   for (const WeightEntry& entry : plan.entries()) {
     std::byte* place = arena_.data() + entry.offset;
     if (entry.matrix) {
-      *entry.matrix = pack_matrix(entry.tensor->type, entry.tensor->data, entry.num_rows,
-                                  entry.num_cols, place, pool);
+      pack(entry, place, pool);
     } else {
       auto* values = reinterpret_cast<float*>(place);
       dequantize_row(entry.tensor->type, entry.tensor->data.data(), values, entry.num_cols);
+      const float* odd = std::find_if_not(values, values + entry.num_cols, [](float x) { return std::isfinite(x); });
+      if (odd < values + entry.num_cols)
+        throw_invalid("GGUF: tensor '{}': value {} is not a finite number", entry.name, odd - values);
       *entry.vector = values;
     }
     if (progress) progress(entry.offset, plan.size_bytes());
