@@ -240,6 +240,7 @@ TEST(CudaAttention, OfManyShapes) {
   const KvTypes mixed{KvType::kF16, KvType::kBF16};
   expect_attention_of({{3, 1, 64, 0, half},
                        {2, 2, 30, 0, bf16},
+                       {2, 2, 33, 0, half},
                        {12, 1, 20, 0, mixed},
                        {4, 2, 136, 0, half},
                        {2, 1, 264, 0, bf16}});

@@ -221,6 +221,11 @@ std::unique_ptr<Device> open_cuda_device(int index) {
     throw_unavailable(index, fmt::format("{} has compute capability {}.{}; {}.0 is needed",
                                          properties.name, properties.major, properties.minor,
                                          kOldestMajor));
+  // Newer ones of workstations have less than those of data centres.
+  if (properties.sharedMemPerBlockOptin < kCudaMostSharedBytes)
+    throw_unavailable(index, fmt::format("{} has {} KiB of shared memory for a block; {} KiB are needed",
+                                         properties.name, properties.sharedMemPerBlockOptin >> 10,
+                                         kCudaMostSharedBytes >> 10));
   return std::make_unique<CudaDevice>(index, properties);
 }
 

@@ -21,6 +21,7 @@ struct Answers {
   cudaError_t set_device = cudaSuccess;
   cudaError_t free = cudaSuccess;
   cudaError_t loading = cudaSuccess;
+  std::size_t shared_bytes = 227 << 10;
 } answers;
 
 // What the first call found.
@@ -31,6 +32,7 @@ std::vector<std::string> started;
 bool captures = false;
 int num_captured = 0;
 bool lacks_memory = false;
+bool lacks_memory_at_start = false;
 
 }  // namespace
 
@@ -45,6 +47,7 @@ cudaError_t cudaGetDeviceCount(int* count) {
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   *properties = {};
   properties->major = 9;
+  properties->sharedMemPerBlockOptin = answers.shared_bytes;
   return answers.properties;
 }
 cudaError_t cudaDeviceGetPCIBusId(char* id, int, int) {
@@ -98,6 +101,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* graph, cudaGraph_t, unsigned l
 cudaError_t cudaGraphDestroy(cudaGraph_t) { return cudaSuccess; }
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t) { return cudaSuccess; }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t) {
+  if (lacks_memory_at_start) return cudaErrorMemoryAllocation;
   started.push_back("graph of " + std::to_string(reinterpret_cast<std::intptr_t>(graph)));
   return cudaSuccess;
 }
@@ -134,6 +138,18 @@ TEST(CudaDevice, OneThatCannotBeTakenIsUnavailable) {
   expect_unavailable({.loading = cudaErrorUnsupportedPtxVersion});
   answers = {};
   EXPECT_NE(open_cuda_device(0), nullptr);
+}
+
+TEST(CudaDevice, OneWithTooLittleSharedMemoryIsUnavailable) {
+  answers = {.shared_bytes = 99 << 10};
+  try {
+    open_cuda_device(0);
+    ADD_FAILURE() << "opened";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kUnavailable);
+    EXPECT_STREQ(error.what(), "device cuda:0:  has 99 KiB of shared memory for a block; 227 KiB are needed");
+  }
+  answers = {};
 }
 
 TEST(CudaDevice, KernelsAreLoadedBeforeMemoryIsPlanned) {
@@ -178,6 +194,15 @@ TEST(StepGraphs, DoWithoutWhereThereIsNoMemoryForOne) {
   for (int i = 0; i < 3; ++i)
     EXPECT_EQ(run_step(graphs, 1, 2), (Started{"1 of 1 blocks", "2 of 1 blocks"})) << i;
   lacks_memory = false;
+}
+
+TEST(StepGraphs, DoWithoutWhereThereIsNoMemoryToStartOne) {
+  cuda::StepGraphs graphs;
+  lacks_memory_at_start = true;
+  for (int i = 0; i < 3; ++i)
+    EXPECT_EQ(run_step(graphs, 1, 2), (Started{"1 of 1 blocks", "2 of 1 blocks"})) << i;
+  lacks_memory_at_start = false;
+  EXPECT_EQ(run_step(graphs, 1, 2), (Started{"1 of 1 blocks", "2 of 1 blocks"})) << "tried once";
 }
 
 TEST(StepGraphs, KeepTheStepsThatWereUsedLast) {

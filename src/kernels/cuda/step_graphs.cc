@@ -120,12 +120,29 @@ void StepGraphs::make_graph(Step& step) {
   require_launched(start_all(step.log, stream_));
   cudaGraph_t graph = nullptr;
   require_launched(cudaStreamEndCapture(stream_, &graph));
-  if (cudaGraphInstantiate(&step.graph, graph, 0) != cudaSuccess) {
+  const cudaError_t error = cudaGraphInstantiate(&step.graph, graph, 0);
+  if (error == cudaErrorMemoryAllocation) {
     static_cast<void>(cudaGetLastError());  // forgets it
     step.graph = nullptr;
     step.has_failed = true;
+  } else {
+    require_launched(error);
   }
   require_launched(cudaGraphDestroy(graph));
+}
+
+// Its first start takes it to the GPU, which may lack the memory, too. Then nothing has been started.
+bool StepGraphs::start_graph(Step& step) {
+  if (step.graph == nullptr) return false;
+  const cudaError_t error = cudaGraphLaunch(step.graph, nullptr);
+  if (error != cudaErrorMemoryAllocation) {
+    require_launched(error);
+    return true;
+  }
+  static_cast<void>(cudaGetLastError());
+  release(step);
+  step.has_failed = true;
+  return false;
 }
 
 void StepGraphs::end() {
@@ -144,8 +161,7 @@ void StepGraphs::end() {
     return require_launched(start_all(log_, nullptr));
   }
   if (step->graph == nullptr && !step->has_failed) make_graph(*step);
-  require_launched(step->graph != nullptr ? cudaGraphLaunch(step->graph, nullptr)
-                                          : start_all(step->log, nullptr));
+  if (!start_graph(*step)) require_launched(start_all(step->log, nullptr));
 }
 
 }  // namespace larder::cuda

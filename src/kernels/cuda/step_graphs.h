@@ -53,6 +53,7 @@ class StepGraphs {
 
   Step* find(std::size_t hash);
   void make_graph(Step& step);
+  bool start_graph(Step& step);
   static void release(Step& step);
 
   bool recording_ = false;
