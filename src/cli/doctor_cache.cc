@@ -112,7 +112,8 @@ class Replay {
 // A file of JSON, one object per line: cache reports, or requests as they were sent.
 void read_log(const DoctorCacheOptions& options, CacheLosses& losses) {
   std::ifstream file(options.source);
-  if (!file) throw Error(ErrorKind::kNotFound, options.source + ": cannot be read");
+  if (!file)
+    throw Error(ErrorKind::kNotFound, options.source + ": cannot be read; give a file, or a server as http://HOST:PORT");
   std::unique_ptr<Replay> replay;
   int number = 0, num_skipped = 0;
   for (std::string line; std::getline(file, line);) {
@@ -126,6 +127,10 @@ void read_log(const DoctorCacheOptions& options, CacheLosses& losses) {
       if (json.is_object() && json.contains("messages")) {
         if (!replay) replay = std::make_unique<Replay>(options.runtime);
         json = replay->report(std::move(json));
+      }
+      if (json.is_object() && json.contains("data") && json["data"].is_array()) {  // as /v1/cache/requests answers
+        for (const Json& report : json["data"]) losses.add(report);
+        continue;
       }
       losses.add(json);
     } catch (const std::exception& error) {  // whatever an odd line makes of it

@@ -101,11 +101,14 @@ void check_chat_template(const GgufFile& gguf, const RuntimeOptions& options, Fi
 // What helps against an error of that check.
 std::string fix_of(std::string_view what, const std::exception& error) {
   if (what == "chat template") return "--chat-template FILE.jinja: one that can be read and runs";
-  if (what != "fit") return "another file, or a conversion of it to a type that is served";
   const auto* known = dynamic_cast<const Error*>(&error);
-  return known && known->kind() == ErrorKind::kInvalidArgument
-             ? "another value there; see `larder serve --help`"
-             : "a smaller --kv-size, --max-model-len or model; see `larder plan`";
+  const bool is_invalid = known != nullptr && known->kind() == ErrorKind::kInvalidArgument;
+  if (what != "fit")
+    return is_invalid ? "the file fetched again if it is damaged; else another, or a conversion of it to a type that is "
+                        "served"
+                      : "-m FILE: one that is there and may be read";
+  return is_invalid ? "what it says, or another value there; see `larder serve --help`"
+                    : "what it says, or a smaller model; see `larder plan`";
 }
 
 // False = the server would refuse them whatever the model.

@@ -80,10 +80,11 @@ struct DiskSpeed {
 };
 
 DiskSpeed measure_disk(const fs::path& folder) {
-  const std::string path = (folder / fmt::format("doctor-{}.tmp", ::getpid())).string();
+  const std::string path = (folder / fmt::format("doctor-{}.tmp", ::getpid())).string();  // of no name, once it is open
   const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   const auto fail = [&] {
-    throw Error(ErrorKind::kUnavailable, fmt::format("{}: {}", path, std::strerror(errno)));
+    throw Error(ErrorKind::kUnavailable,
+                fmt::format("{}: no file can be written there: {}", folder.string(), std::strerror(errno)));
   };
   if (fd < 0) fail();
   ::unlink(path.c_str());
@@ -196,10 +197,9 @@ void check_disk_tier(const RuntimeOptions& options, std::optional<std::int64_t> 
   if (options.kv_disk.empty()) return findings.ok("disk", "no --kv-disk");
   std::int64_t wanted_bytes = 0;
   try {
-    wanted_bytes = parse_bytes(options.kv_disk_size);
+    wanted_bytes = parse_bytes("--kv-disk-size", options.kv_disk_size);
   } catch (const Error& error) {
-    return findings.fail("disk", fmt::format("--kv-disk-size: {}", error.what()),
-                         "--kv-disk-size 10GiB");
+    return findings.fail("disk", error.what(), "--kv-disk-size 10GiB");
   }
   if (block_size_bytes && slots_within(wanted_bytes, *block_size_bytes) == 0)
     return findings.fail("disk",

@@ -19,9 +19,7 @@ struct GenerateOptions {
   bool chat = false;
 };
 
-std::vector<TokenId> encode_prompt(Runtime& runtime, const GenerateOptions& options) {
-  const std::string text =
-      options.prompt_file.empty() ? options.prompt : read_input(options.prompt_file);
+std::vector<TokenId> encode_prompt(Runtime& runtime, const GenerateOptions& options, const std::string& text) {
   if (!options.chat) return runtime.tokenizer().encode(text, true, false, kAnyNumber);
   nlohmann::ordered_json messages = nlohmann::ordered_json::array();
   messages.push_back({{"role", "user"}, {"content", text}});
@@ -29,11 +27,13 @@ std::vector<TokenId> encode_prompt(Runtime& runtime, const GenerateOptions& opti
 }
 
 void generate(const GenerateOptions& options) {
+  const std::string text =
+      options.prompt_file.empty() ? options.prompt : read_input(options.prompt_file);
   Runtime runtime(options.runtime);
   print_start(runtime);
   if (!options.chat && options.prompt_file.empty()) std::fputs(options.prompt.c_str(), stdout);
   const Completion completion =
-      complete(runtime, encode_prompt(runtime, options), options.sampling, print_text, {},
+      complete(runtime, encode_prompt(runtime, options, text), options.sampling, print_text, {},
                /*continues_text=*/!options.chat);
   std::puts("");
   std::fflush(stdout);

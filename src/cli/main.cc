@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "cli/commands.h"
+#include "cli/misspelt.h"
 #include "kernels/kernels.h"
 
 namespace {
@@ -79,6 +80,9 @@ int main(int argc, char** argv) {
   try {
     const std::vector<const char*> arguments = with_command(app, argc, argv);
     app.parse(static_cast<int>(arguments.size()), arguments.data());
+  } catch (const CLI::ExtrasError& error) {
+    std::fprintf(stderr, "larder: %s\n", larder::describe_extras(app).c_str());
+    return error.get_exit_code();
   } catch (const CLI::ParseError& error) {
     return app.exit(error);
   } catch (const std::exception& error) {

@@ -39,7 +39,8 @@ bool is_this_machine(const PlanCommandOptions& options) { return options.machine
 
 // A file comes before a published name, as far as it is there or can be fetched.
 bool is_published(const std::string& name) {
-  if (std::filesystem::exists(name) || !find_published_model(name)) return false;
+  std::error_code error;  // left to find_model()
+  if (std::filesystem::exists(name, error) || error || !find_published_model(name)) return false;
   return std::ranges::none_of(known_models(),
                               [&](const KnownModel& known) { return name == known.name; });
 }

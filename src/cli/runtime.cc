@@ -63,7 +63,7 @@ PlanOptions plan_options(const RuntimeOptions& options) {
     throw_invalid("--kv-size and --memory: give one of them");
   const auto bytes_of = [](const char* name, const std::string& text) -> std::int64_t {
     if (text.empty()) return 0;
-    const std::int64_t bytes = parse_bytes(text);
+    const std::int64_t bytes = parse_bytes(name, text);
     if (bytes == 0) throw_invalid("{} {}: must be more than 0", name, text);
     return bytes;
   };
@@ -75,7 +75,7 @@ PlanOptions plan_options(const RuntimeOptions& options) {
 void check_options(const RuntimeOptions& options) {
   (void)plan_options(options);
   (void)parse_kv_types(options.kv_type);
-  if (!options.kv_host.empty()) (void)parse_bytes(options.kv_host);
+  if (!options.kv_host.empty()) (void)parse_bytes("--kv-host", options.kv_host);
   check_span(options.attention, {.max_model_len = options.max_model_len > 0
                                                       ? options.max_model_len
                                                       : std::numeric_limits<int>::max(),
@@ -92,8 +92,24 @@ void warn_beyond_training(const RuntimeOptions& options, int context_len) {
                options.max_model_len, context_len);
 }
 
+static std::unique_ptr<ChatTemplate> read_own_template(const std::string& path) {
+  const std::string source = read_text_file(path);
+  try {
+    return std::make_unique<ChatTemplate>(source);
+  } catch (const Error& error) {
+    throw Error(error.kind(), fmt::format("{}: {}", path, error.what()));
+  }
+}
+
 ModelFile read_model_file(const RuntimeOptions& options) {
   ModelFile file;
+  if (!options.chat_template_file.empty()) {
+    try {
+      file.chat_template = read_own_template(options.chat_template_file);
+    } catch (const Error& error) {
+      throw Error(error.kind(), fmt::format("--chat-template {}", error.what()));
+    }
+  }
   file.path = find_model(options.model);
   const MappedFile mapped(file.path);
   try {
@@ -102,9 +118,7 @@ ModelFile read_model_file(const RuntimeOptions& options) {
     file.config = read_model_config(gguf);
     file.weights_bytes = static_cast<std::int64_t>(weights_size_bytes(file.config, gguf));
     file.tokenizer = std::make_unique<Tokenizer>(read_vocabulary(gguf));
-    file.chat_template = std::make_unique<ChatTemplate>(
-        options.chat_template_file.empty() ? read_chat_template(gguf)
-                                           : read_text_file(options.chat_template_file));
+    if (file.chat_template == nullptr) file.chat_template = std::make_unique<ChatTemplate>(read_chat_template(gguf));
   } catch (const Error& error) {
     throw Error(error.kind(), fmt::format("{}: {}", file.path, error.what()));
   }
@@ -153,15 +167,14 @@ void add_runtime_options(CLI::App& command, RuntimeOptions& options) {
       ->check(CLI::Range(1, 8192));
   command
       .add_option("--prefill-tokens", options.max_prefill_tokens,
-                  "Of those, prompt tokens while other requests decode: smaller keeps their "
-                  "tokens coming evenly (default: all that --step-slowdown allows)")
+                  "Of --batch-tokens, those of prompts while other requests decode: fewer keep their tokens coming "
+                  "evenly (default: all that --step-slowdown allows)")
       ->check(CLI::Range(1, 8192));
   command
       .add_option("--step-slowdown", options.max_step_slowdown,
-                  "And so few of them, or so few layers for more of them, that a step lasts about so many "
-                  "times as long as without, longer where more requests wait than decode, and up to 60 ms "
-                  "where several wait or one that is done after three such steps "
-                  "(default 2; 0: no limit)")
+                  "While other requests decode, prompts join a step only so far that it lasts about so many times "
+                  "as long as without them; longer where more requests wait than decode, and up to 60 ms where "
+                  "several wait or one that is done after three such steps (default 2; 0: no limit)")
       ->check(CLI::Validator(
           [](std::string& text) {
             const double value = std::strtod(text.c_str(), nullptr);

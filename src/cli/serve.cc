@@ -14,6 +14,7 @@
 #include "cli/commands.h"
 #include "cli/runtime.h"
 #include "server/auth.h"
+#include "server/endpoint.h"
 #include "server/http_server.h"
 
 namespace larder {
@@ -66,6 +67,8 @@ void serve(const ServeOptions& options) {
       std::chrono::milliseconds(static_cast<std::int64_t>(options.drain_seconds * 1e3));
   config.log_interval =
       std::chrono::milliseconds(static_cast<std::int64_t>(options.log_seconds * 1e3));
+
+  static_cast<void>(endpoint_of(config));  // what is wrong with it is told before a model is loaded
 
   RuntimeOptions runtime_options = options.runtime;
   runtime_options.bookkeeping_bytes = bookkeeping_bytes(config.limits);

@@ -70,7 +70,7 @@ Digest fingerprint(const RuntimeOptions& options, const PlannedModel& planned,
 
 std::unique_ptr<KvTier> make_host_tier(const RuntimeOptions& options, const TierFormat& format,
                                        Device* device) {
-  const std::int64_t size_bytes = parse_bytes(options.kv_host);
+  const std::int64_t size_bytes = parse_bytes("--kv-host", options.kv_host);
   const std::int64_t available_bytes = available_memory_bytes();
   if (size_bytes > available_bytes)
     throw Error(ErrorKind::kUnavailable,
@@ -87,21 +87,22 @@ void add_tier_options(CLI::App& command, RuntimeOptions& options) {
   command.add_option("--kv-host", options.kv_host,
                      "Memory of the host that keeps complete KV blocks behind a GPU, such as 32GiB "
                      "(default: none)");
-  command.add_option("--kv-disk", options.kv_disk,
+  CLI::Option* const disk = command.add_option("--kv-disk", options.kv_disk,
                      "A directory where complete KV blocks are kept, to be found again after a "
                      "restart (default: none)");
-  command.add_option("--kv-disk-size", options.kv_disk_size,
-                     "Bytes that it may take (default 10GiB)");
-  command.add_option("--kv-remote", options.kv_remote,
+  command.add_option("--kv-disk-size", options.kv_disk_size, "Bytes that it may take (default 10GiB)")->needs(disk);
+  CLI::Option* const remote = command.add_option("--kv-remote", options.kv_remote,
                      "A Redis or Valkey server that shares complete KV blocks with other servers: "
                      "redis://[:password@]host[:port][/db] (default: none)");
   command
       .add_option("--kv-remote-ttl", options.kv_remote_ttl_seconds,
                   "Seconds that it keeps a block; 0 = until it needs the room (default)")
+      ->needs(remote)
       ->check(CLI::Range(0, 365 * 86400));
   command
       .add_option("--kv-remote-compression", options.kv_remote_compression,
                   "zstd's level for what is sent there; 0 = none (default)")
+      ->needs(remote)
       ->check(CLI::Range(0, 19));
 }
 
@@ -109,7 +110,7 @@ std::int64_t tier_memory_bytes(const RuntimeOptions& options, const KvLayout& la
   if (options.kv_disk.empty() && options.kv_remote.empty()) return 0;
   std::int64_t size_bytes = kLoadBufferBytes;
   if (!options.kv_disk.empty()) {
-    const std::int64_t num_blocks = parse_bytes(options.kv_disk_size) / layout.block_size_bytes();
+    const std::int64_t num_blocks = parse_bytes("--kv-disk-size", options.kv_disk_size) / layout.block_size_bytes();
     size_bytes += kWriteBufferBytes + num_blocks * kIndexBytesPerBlock;
   }
   if (!options.kv_remote.empty()) size_bytes += kWriteBufferBytes;
@@ -133,7 +134,7 @@ std::unique_ptr<KvTiers> make_tiers(const RuntimeOptions& options, const Planned
   if (!options.kv_disk.empty()) {
     DiskTierConfig config;
     config.directory = options.kv_disk;
-    config.size_bytes = parse_bytes(options.kv_disk_size);
+    config.size_bytes = parse_bytes("--kv-disk-size", options.kv_disk_size);
     config.staging_size_bytes = kWriteBufferBytes;
     tiers.push_back(std::make_unique<DiskTier>(config, format));
   }

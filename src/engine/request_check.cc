@@ -84,9 +84,10 @@ void check_span(const AttentionSpan& span, const RequestLimits& limits) {
   const std::int64_t num_needed =
       KvCache::num_endless_tokens({window, num_sinks}, limits.max_batch_tokens);
   require(num_needed <= limits.max_model_len, "attention_window",
-          fmt::format("attention_window {} with {} sinks takes the room of {} tokens, more than the "
-                      "{} that fit; use a smaller window",
-                      window, num_sinks, num_needed, limits.max_model_len));
+          fmt::format("attention_window {} with {} sinks takes the room of {} tokens (two windows, the sinks, a "
+                      "step's {} and a block), more than the {} of the longest request; use a smaller window, or have "
+                      "the server take fewer --batch-tokens or a larger -c, and --kv-size if that is short",
+                      window, num_sinks, num_needed, limits.max_batch_tokens, limits.max_model_len));
 }
 
 void check_request(Request& request, const RequestLimits& limits) {

@@ -170,7 +170,7 @@ TEST(Capacity, EachAdvisedOptionMakesItFit) {
         Deployment changed = deployment;
         double size = budget;
         const std::string value = way.substr(way.rfind(' ') + 1);
-        if (way.starts_with("--kv-size ")) size = static_cast<double>(parse_bytes(value));
+        if (way.starts_with("--kv-size ")) size = static_cast<double>(parse_bytes("x", value));
         if (way.starts_with("--weights ")) changed.weights = parse_weight_format(value);
         if (way.starts_with("--tp ")) changed.num_devices = std::stoi(value);
         EXPECT_EQ(way.starts_with("--") ? shortage(changed, workload, size) : "", "")

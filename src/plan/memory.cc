@@ -138,10 +138,10 @@ std::string option_bytes(std::int64_t bytes) {
   return fmt::format("{}MiB", (bytes + kMiB - 1) / kMiB);
 }
 
-std::int64_t parse_bytes(const std::string& text) {
+std::int64_t parse_bytes(const char* option, const std::string& text) {
   const auto fail = [&]() -> std::int64_t {
     throw Error(ErrorKind::kInvalidArgument,
-                fmt::format("'{}' is not a size: write 512MiB, 2G or a number of bytes", text));
+                fmt::format("{} {}: not a size; write 512MiB, 2G or a number of bytes", option, text));
   };
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);

@@ -77,17 +77,26 @@ std::int64_t chosen_num_blocks(const KvLayout& layout, const Footprint& footprin
 
 // needed: tokens, by --max-model-len or, where that is not given, the fewest that are served.
 [[noreturn]] void refuse_length(const KvLayout& layout, const Footprint& footprint,
-                                const Plan& plan, int needed, bool is_asked) {
+                                const Plan& plan, int needed, const PlanOptions& options) {
   // The process is not of quite the same size in the next run.
   constexpr std::int64_t kMarginBytes = std::int64_t{1} << 20;
   const std::int64_t num_blocks = layout.num_blocks_for(needed, footprint.max_batch_tokens);
-  throw Error(
-      ErrorKind::kUnavailable,
-      fmt::format("{} of KV hold {} tokens at most, and {} {}: give --kv-size {} or --memory {}",
-                  format_bytes(plan.kv_bytes), plan.max_model_len,
-                  is_asked ? "--max-model-len asks for" : "a server needs", needed,
-                  option_bytes(num_blocks * plan.block_bytes),
-                  option_bytes(bytes_with_blocks(layout, footprint, num_blocks) + kMarginBytes)));
+  const std::string kv_size = "--kv-size " + option_bytes(num_blocks * plan.block_bytes);
+  const std::string memory =
+      "--memory " + option_bytes(bytes_with_blocks(layout, footprint, num_blocks) + kMarginBytes);
+  const std::string wanted =
+      fmt::format("{} {}", options.max_model_len > 0 ? "--max-model-len asks for" : "a server needs", needed);
+  if (options.memory_bytes > 0)
+    throw Error(ErrorKind::kUnavailable,
+                fmt::format("--memory {}: weights {}, scratch {}, process {} and bookkeeping {} leave room for {} tokens, "
+                            "and {}: give {}, or in its place {}",
+                            format_bytes(options.memory_bytes), format_bytes(plan.footprint.weights_bytes),
+                            format_bytes(plan.footprint.scratch_bytes), format_bytes(plan.footprint.process_bytes),
+                            format_bytes(plan.footprint.bookkeeping_bytes), plan.max_model_len, wanted, memory, kv_size));
+  throw Error(ErrorKind::kUnavailable,
+              fmt::format("{} of KV hold {} tokens at most, and {}: give {}{}",
+                          format_bytes(options.kv_bytes > 0 ? options.kv_bytes : plan.kv_bytes), plan.max_model_len,
+                          wanted, kv_size, (options.kv_bytes > 0 ? ", or in its place " : " or ") + memory));
 }
 
 }  // namespace
@@ -112,9 +121,8 @@ Plan make_plan(const KvLayout& layout, const Footprint& footprint, const PlanOpt
   plan.max_model_len = static_cast<int>(largest(asked, [&](std::int64_t length) {
     return layout.num_blocks_for(length, footprint.max_batch_tokens) <= plan.num_blocks;
   }));
-  const bool is_asked = options.max_model_len > 0;
-  const int needed = is_asked ? asked : std::min(asked, 2 * kBlockSize);
-  if (plan.max_model_len < needed) refuse_length(layout, footprint, plan, needed, is_asked);
+  const int needed = options.max_model_len > 0 ? asked : std::min(asked, 2 * kBlockSize);
+  if (plan.max_model_len < needed) refuse_length(layout, footprint, plan, needed, options);
   plan.max_concurrency =
       static_cast<double>(plan.num_blocks) /
       static_cast<double>(layout.num_blocks_for(plan.max_model_len, footprint.max_batch_tokens));

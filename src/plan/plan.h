@@ -75,6 +75,6 @@ std::string format_bytes(std::int64_t bytes);
 // As an option takes them: no fewer, and without a blank, "161MiB".
 std::string option_bytes(std::int64_t bytes);
 // Bytes of "2GiB", "512M", "1.5g", "4096". Throws Error{kInvalidArgument}.
-std::int64_t parse_bytes(const std::string& text);
+std::int64_t parse_bytes(const char* option, const std::string& text);
 
 }  // namespace larder

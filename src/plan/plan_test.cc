@@ -71,8 +71,8 @@ TEST(Plan, AContextThatDoesNotFitIsCutUnlessItWasAskedFor) {
 }
 
 std::string word_after(const std::string& text, const std::string& option) {
-  const std::size_t begin = text.find(option + " ") + option.size() + 1;
-  return text.substr(begin, text.find(' ', begin) - begin);
+  const std::size_t begin = text.rfind(option + " ") + option.size() + 1;
+  return text.substr(begin, text.find_first_of(" ,", begin) - begin);
 }
 
 TEST(Plan, TheSizesThatItAdvisesSuffice) {
@@ -90,8 +90,8 @@ TEST(Plan, TheSizesThatItAdvisesSuffice) {
   } catch (const Error& error) {
     text = error.what();
   }
-  const std::int64_t kv_bytes = parse_bytes(word_after(text, "--kv-size"));
-  const std::int64_t memory_bytes = parse_bytes(word_after(text, "--memory"));
+  const std::int64_t kv_bytes = parse_bytes("x", word_after(text, "--kv-size"));
+  const std::int64_t memory_bytes = parse_bytes("x", word_after(text, "--memory"));
   EXPECT_EQ(make_plan(layout, footprint, {.kv_bytes = kv_bytes, .max_model_len = 20'000}, 8 * kGiB)
                 .max_model_len, 20'000);
   const Plan plan = make_plan(
@@ -110,10 +110,25 @@ TEST(Plan, WhereNoLengthIsAskedForTheFewestTokensThatAreServedAreTold) {
   } catch (const Error& error) {
     text = error.what();
   }
-  EXPECT_EQ(text.find("0 B of KV hold 0 tokens at most, and a server needs 32:"), 0U) << text;
-  const std::int64_t kv_bytes = parse_bytes(word_after(text, "--kv-size"));
+  EXPECT_EQ(text.find("1 KiB of KV hold 0 tokens at most, and a server needs 32:"), 0U) << text;
+  const std::int64_t kv_bytes = parse_bytes("x", word_after(text, "--kv-size"));
   EXPECT_GE(make_plan(gemma_270m(), footprint, {.kv_bytes = kv_bytes}, 8 * kGiB).max_model_len, 32);
   EXPECT_LT(kv_bytes, 2 * kMiB);
+}
+
+TEST(Plan, SaysWhatTakesTheMemoryThatWasGiven) {
+  const Footprint footprint{.weights_bytes = 200 * kMiB, .context_length = 32768, .max_batch_tokens = 512};
+  std::string text;
+  try {
+    (void)make_plan(gemma_270m(), footprint, {.memory_bytes = 100 * kMiB}, 8 * kGiB);
+    FAIL();
+  } catch (const Error& error) {
+    text = error.what();
+  }
+  EXPECT_EQ(text.find("--memory 100 MiB: weights 200 MiB, scratch "), 0U) << text;
+  EXPECT_NE(text.find(" leave room for 0 tokens, and a server needs 32: give --memory "), std::string::npos) << text;
+  const std::int64_t memory_bytes = parse_bytes("x", word_after(text, "give --memory"));
+  EXPECT_GE(make_plan(gemma_270m(), footprint, {.memory_bytes = memory_bytes}, 8 * kGiB).max_model_len, 32);
 }
 
 TEST(Plan, RefusesWhatTheMachineHasNot) {
@@ -150,12 +165,17 @@ TEST(Plan, AdvisesTheOptionThatWasGiven) {
 }
 
 TEST(Memory, SizesAreReadAndWritten) {
-  EXPECT_EQ(parse_bytes("4096"), 4096);
-  EXPECT_EQ(parse_bytes("2GiB"), 2 * kGiB);
-  EXPECT_EQ(parse_bytes("1.5 g"), 3 * kGiB / 2);
-  EXPECT_EQ(parse_bytes("512MB"), 512 * kMiB);
+  EXPECT_EQ(parse_bytes("x", "4096"), 4096);
+  EXPECT_EQ(parse_bytes("x", "2GiB"), 2 * kGiB);
+  EXPECT_EQ(parse_bytes("x", "1.5 g"), 3 * kGiB / 2);
+  EXPECT_EQ(parse_bytes("x", "512MB"), 512 * kMiB);
   for (const char* bad : {"", "x", "-1", "1q", "1gx", "1e30", "nan"})
-    EXPECT_THROW(parse_bytes(bad), Error) << bad;
+    EXPECT_THROW(parse_bytes("x", bad), Error) << bad;
+  try {
+    parse_bytes("--kv-size", "lots");
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "--kv-size lots: not a size; write 512MiB, 2G or a number of bytes");
+  }
   EXPECT_EQ(format_bytes(3 * kGiB / 2), "1.50 GiB");
   EXPECT_EQ(option_bytes(160 * kMiB + 1), "161MiB");
 }

@@ -152,10 +152,11 @@ void HttpServer::Impl::listen() {
     acceptor_.listen(kBacklog);
     port_ = acceptor_.local_endpoint().port();
   } catch (const boost::system::system_error& error) {
+    const bool is_host = error.code() == asio::error::make_error_code(asio::error::basic_errors(EADDRNOTAVAIL));
     throw Error(ErrorKind::kUnavailable,
-                fmt::format("port: cannot listen on {}:{}: {}; choose another with --port",
-                            config_.host, config_.port, error.code().message()),
-                "port");
+                fmt::format("--{}: cannot listen on {}:{}: {}; choose another", is_host ? "host" : "port", config_.host,
+                            config_.port, error.code().message()),
+                is_host ? "host" : "port");
   }
 }
 

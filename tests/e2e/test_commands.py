@@ -9,6 +9,7 @@ import pytest
 from api_server import BIN, larder
 
 MODELS = {"smollm2": os.environ.get("LARDER_TEST_SMOLLM2"), "gemma3": os.environ.get("LARDER_TEST_GEMMA3")}
+SMALL = ("--kv-size", "256MiB")
 GOLDEN_TEMPLATES = pathlib.Path(__file__).parents[1] / "golden/chat_template/templates"
 
 
@@ -27,22 +28,43 @@ def test_options_without_a_command_are_those_of_serve(arguments):
     assert bare.stderr == served.stderr != ""
 
 
+@pytest.mark.parametrize("arguments, words", [
+    (("serve", "--kv-tpye", "int8"), ["--kv-tpye", "did you mean --kv-type?"]),
+    (("--port", 0, "--prot", 1), ["--prot", "did you mean --port?"]),
+    (("chat", "--zzz=1"), ["--zzz: ", "larder chat --help"]),
+    (("serv",), ["serv: ", "did you mean serve?"]), (("help",), ["help: ", "`larder --help`"]),
+    (("chat", "plam"), ["plam: ", "`larder chat --help`"])])
+def test_what_is_misspelt_is_told_with_what_it_may_mean(arguments, words):
+    lines = larder(*arguments, code=109).stderr.strip().splitlines()
+    assert len(lines) == 1 and all(word in lines[0] for word in words)
+
+
+@pytest.mark.parametrize("arguments, words", [
+    (("--memory", "100MiB"), ["--memory 100 MiB: weights 92 MiB", "give --memory ", "in its place --kv-size "]),
+    (("--kv-size", "lots"), ["--kv-size lots: not a size"]),
+    (("--chat-template", "/nowhere"), ["--chat-template /nowhere: cannot be read"])])
+def test_what_does_not_do_names_the_option(arguments, words):
+    error = larder("generate", "-m", MODELS["smollm2"], "-p", "a", *arguments, code=1).stderr
+    assert all(word in error for word in words)
+    assert "--kv-disk" in larder("serve", "--kv-disk-size", "1GiB", code=107).stderr
+
+
 @pytest.mark.parametrize("model, word", [("smollm2", "Paris"), ("gemma3", "capital of the country")])
 def test_generate_is_repeatable_and_makes_sense(model, word):
-    runs = [larder("generate", "-m", MODELS[model], "-p", "The capital of France is", "-n", 16).stdout for _ in range(2)]
+    runs = [larder("generate", *SMALL, "-m", MODELS[model], "-p", "The capital of France is", "-n", 16).stdout for _ in range(2)]
     assert runs[0] == runs[1]
     assert word in runs[0]
 
 
 def test_generate_answers_by_the_chat_template():
-    out = larder("generate", "-m", MODELS["smollm2"], "--chat", "-p", "What is the capital of France?", "-n", 32)
+    out = larder("generate", *SMALL, "-m", MODELS["smollm2"], "--chat", "-p", "What is the capital of France?", "-n", 32)
     # Its own words on the matter, as every engine gets them from this file.
     assert out.stdout.startswith("L'Étoile, la Mars")
     assert "<|im_end|>" not in out.stdout
 
 
 def test_chat_reuses_the_turn_before():
-    out = larder("chat", "-m", MODELS["smollm2"], "--temp", 0, "-n", 24,
+    out = larder("chat", *SMALL, "-m", MODELS["smollm2"], "--temp", 0, "-n", 24,
                  stdin="My name is Ada and I like gardens.\nWhat is my name?\n/reset\n")
     turns = re.findall(r"\[(\d+) prompt tokens, (\d+) cached; first token \d+ ms; (\d+) tokens, [\d.]+/s\]", out.stderr)
     assert len(turns) == 2
@@ -53,7 +75,7 @@ def test_chat_reuses_the_turn_before():
 
 def test_chat_gives_the_system_prompt_to_templates_that_refuse_it():
     def prompt_tokens(*arguments):
-        run = larder("chat", "-m", MODELS["smollm2"], "--chat-template", GOLDEN_TEMPLATES / "gemma2.jinja", "-n", 1,
+        run = larder("chat", *SMALL, "-m", MODELS["smollm2"], "--chat-template", GOLDEN_TEMPLATES / "gemma2.jinja", "-n", 1,
                      *arguments, stdin="Hello.\n")
         return int(re.search(r"\[(\d+) prompt tokens, ", run.stderr).group(1))
 
@@ -101,13 +123,15 @@ def test_output_that_is_lost_is_an_error():
 
 @pytest.mark.parametrize("model, kv", [("smollm2", 23040), ("gemma3", 18432)])
 def test_plan_states_bytes_per_token(model, kv):
-    out = larder("plan", "-m", MODELS[model]).stdout
+    # Measured once: the other model is by test_plan_doctor.py.
+    how = ("--no-measure",) if model == "smollm2" else ()
+    out = larder("plan", "-m", MODELS[model], *how).stdout
     assert re.search(rf"KV bytes per token\s+{kv}\b", out)
     assert "at once" in out
 
 
 def test_bench_prints_the_table():
-    out = larder("bench", "-m", MODELS["smollm2"], "--pp", 64, "--tg", 8, "-d", 32, "--batch", 3, "-r", 1).stdout
+    out = larder("bench", *SMALL, "-m", MODELS["smollm2"], "--pp", 64, "--tg", 8, "-d", 32, "--batch", 3, "-r", 1).stdout
     assert re.search(r"\| 3 x tg8 @ d32 \| [1-9][\d.]+ ±", out)
     assert re.search(r"\| pp64 \| [\d.]+ ±", out) and re.search(r"\| tg8 \| [\d.]+ ±", out)
     cold, warm, cached = re.search(r"\| 64 \| ([\d.]+) \| ([\d.]+) \| (\d+) \|", out).groups()
@@ -115,7 +139,7 @@ def test_bench_prints_the_table():
 
 
 def test_bench_leaves_out_what_decodes_in_turns():
-    options = ("bench", "-m", MODELS["smollm2"], "--pp", 16, "--tg", 4, "-r", 1)
+    options = ("bench", *SMALL, "-m", MODELS["smollm2"], "--pp", 16, "--tg", 4, "-r", 1)
     for limit, most in ((("--max-sequences", 3), 3), (("--batch-tokens", 3), 2), ((), 64)):
         run = larder(*options, *limit, "--batch", most + 1)
         assert " x tg4" not in run.stdout
@@ -124,29 +148,29 @@ def test_bench_leaves_out_what_decodes_in_turns():
 
 def test_bench_is_cold_again_on_the_same_disk(tmp_path):
     for _ in range(2):
-        out = larder("bench", "-m", MODELS["smollm2"], "--pp", 512, "--tg", 1, "-r", 1,
+        out = larder("bench", *SMALL, "-m", MODELS["smollm2"], "--pp", 128, "--tg", 1, "-r", 1,
                      "--kv-disk", tmp_path, "--kv-disk-size", "512MiB").stdout
-        warm, cold = re.search(r"\| 512 \| [\d.]+ \| [\d.]+ \| (\d+) \| (\d+) \|", out).groups()
-        assert int(cold) == 0 and int(warm) > 480
+        warm, cold = re.search(r"\| 128 \| [\d.]+ \| [\d.]+ \| (\d+) \| (\d+) \|", out).groups()
+        assert int(cold) == 0 and int(warm) > 100
 
 
 def test_bench_times_nothing_that_is_made_up(tmp_path):
-    arguments = ("bench", "-m", MODELS["smollm2"], "--pp", 64, "--tg", 4, "-d", 64, "-r", 1, "--made-up")
+    arguments = ("bench", *SMALL, "-m", MODELS["smollm2"], "--pp", 64, "--tg", 4, "-d", 64, "-r", 1, "--made-up")
     out = larder(*arguments).stdout
     assert re.search(r"\| tg4 @ d64 \| [1-9]", out) and "pp64" not in out and "TTFT" not in out
     assert "--made-up" in larder(*arguments, "--kv-disk", tmp_path, code=1).stderr
 
 
 def test_bench_of_a_short_context():
-    assert "pp16" in larder("bench", "-m", MODELS["smollm2"], "-c", 64, "--pp", 16, "--tg", 4, "-r", 1).stdout
+    assert "pp16" in larder("bench", *SMALL, "-m", MODELS["smollm2"], "-c", 64, "--pp", 16, "--tg", 4, "-r", 1).stdout
 
 
 def test_perplexity_of_english_is_low_and_of_noise_is_high(tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("The river runs from the mountains to the sea, and the people who live beside it fish. " * 20)
-    low = float(re.search(r"perplexity ([\d.]+)", larder("perplexity", "-m", MODELS["smollm2"], text).stdout).group(1))
+    low = float(re.search(r"perplexity ([\d.]+)", larder("perplexity", *SMALL, "-m", MODELS["smollm2"], text).stdout).group(1))
     text.write_text("zq xv jk wq pf vb mz lx " * 3 + "kk jq zx vv qq " * 3)
-    high = float(re.search(r"perplexity ([\d.]+)", larder("perplexity", "-m", MODELS["smollm2"], text).stdout).group(1))
+    high = float(re.search(r"perplexity ([\d.]+)", larder("perplexity", *SMALL, "-m", MODELS["smollm2"], text).stdout).group(1))
     assert low < 5 < high
 
 
@@ -154,7 +178,7 @@ def test_perplexity_takes_windows_as_long_as_the_context(tmp_path):
     """Of a model with BOS, which takes a token of each."""
     text = tmp_path / "text.txt"
     text.write_text("The river runs from the mountains to the sea, and the people who live beside it fish. " * 20)
-    assert "perplexity" in larder("perplexity", "-m", MODELS["smollm2"], "-c", 64, text).stdout
+    assert "perplexity" in larder("perplexity", *SMALL, "-m", MODELS["smollm2"], "-c", 64, text).stdout
 
 
 @pytest.mark.parametrize("arguments", [
