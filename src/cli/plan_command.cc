@@ -12,6 +12,7 @@
 #include "cli/plan_report.h"
 #include "cli/pull.h"
 #include "cli/runtime.h"
+#include "engine/request.h"
 #include "engine/request_check.h"
 #include "kv/kv_type_names.h"
 #include "plan/calibrate.h"
@@ -67,6 +68,8 @@ class Planner {
     d.kv_types = parse_kv_types(options_.runtime.kv_type);
     d.num_devices = options_.num_devices;
     d.max_batch_tokens = options_.runtime.max_batch_tokens;
+    d.attention = options_.runtime.attention;
+    d.max_endless_tokens = kMaxEndlessTokens;
     if (is_published(options_.runtime.model)) {
       d.shape = *find_published_model(options_.runtime.model);
       d.weights = published_weight_format(options_.runtime.model);
@@ -158,12 +161,11 @@ class Planner {
     w = options_.workload;
     w.cached_share = options_.cached_percent / 100;
     w.max_sequences = options_.runtime.max_sequences;
-    w.attention = options_.runtime.attention;
-    int longest = report_.deployment.shape.context_len;
+    const Deployment& d = report_.deployment;
+    int longest = d.shape.context_len;
     if (report_.server) longest = std::min(longest, report_.server->max_model_len);
-    check_span(w.attention, {.max_model_len = longest,
-                             .max_batch_tokens = options_.runtime.max_batch_tokens});
-    fit_lengths(w, longest);
+    check_span(d.attention, {.max_model_len = longest, .max_batch_tokens = d.max_batch_tokens});
+    fit_lengths(w, d.attention.window > 0 ? d.max_request_len() : longest);
   }
 
   // Cuts the lengths that nobody gave; those that were given must fit.

@@ -35,7 +35,6 @@ Json server_json(const Plan& plan) {
 
 Json memory_json(const PlanReport& report) {
   const Deployment& d = report.deployment;
-  const KvLayout layout = d.device_layout();
   Json json;
   json["weights_format"] = d.weights.name;
   json["weights_bytes"] = std::round(weights_bytes(d.shape, d.weights));
@@ -52,8 +51,7 @@ Json memory_json(const PlanReport& report) {
   for (const int users : {1, 10, 50, 100})
     json["max_context_for_budget"].push_back(
         {{"requests", users},
-         {"tokens",
-          max_context_for_budget(layout, std::max(0.0, report.kv_budget_bytes), users, d)}});
+         {"tokens", max_context_for_budget(d, std::max(0.0, report.kv_budget_bytes), users)}});
   return json;
 }
 
@@ -70,13 +68,14 @@ Json speed_json(const PlanReport& report) {
           {{"context", length},
            {"requests", count},
            {"tokens_per_second",
-            count / decode_step_seconds(*report.speed, d.shape, count, length)}});
+            count / decode_step_seconds(*report.speed, d, count, length)}});
   json["first_token"] = Json::array();
   for (const int length : listed_lengths(report))
     json["first_token"].push_back(
         {{"prompt", length},
          {"seconds", prefill_seconds(*report.speed, d, length, 0)},
-         {"seconds_all_cached", prefill_seconds(*report.speed, d, length, length - 1)}});
+         {"seconds_all_cached",
+          prefill_seconds(*report.speed, d, length, d.num_cached(length, 1))}});
   for (const LatencyTarget& target : kLatencyTargets)
     json["targets"][target.name] = {
         {"seconds", target.seconds},

@@ -50,6 +50,11 @@ void print_subject(const PlanReport& report) {
   row("Parameters", fmt::format("{:.2f} G, {:.2f} G of them for each token",
                                 static_cast<double>(shape.num_parameters()) / 1e9,
                                 static_cast<double>(shape.num_active_parameters()) / 1e9));
+  if (d.attention.window > 0)
+    row("Attention window",
+        fmt::format("{} tokens and {} sinks: a token sees {:.0f} at most, a request holds {} at most",
+                    d.attention.window, d.attention.num_sinks, d.num_seen(d.max_request_len()),
+                    d.num_held(d.max_request_len())));
   const Machine& m = d.machine;
   const std::string count = d.num_devices > 1 ? fmt::format("{} x ", d.num_devices) : "";
   row("Machine", fmt::format("{}{}, {}{}", count, m.name, format_bytes(m.memory_bytes),
@@ -96,37 +101,49 @@ void print_memory(const PlanReport& report) {
     row("  on each device", fmt::format("{}", d.device_layout().bytes_per_token()));
   if (const auto& plan = report.server) {
     row("KV blocks", fmt::format("{} of {}", plan->num_blocks, format_bytes(plan->block_bytes)));
-    row("Longest prompt and output, tokens", fmt::format("{}", plan->max_model_len));
+    row("Longest prompt and output, tokens",
+        d.attention.window > 0
+            ? fmt::format("{} with the window, {} without", d.max_request_len(), plan->max_model_len)
+            : fmt::format("{}", plan->max_model_len));
     row("KV capacity, tokens", fmt::format("{}", plan->kv_capacity_tokens));
   }
 }
 
 void print_concurrency(const PlanReport& report) {
   const Deployment& d = report.deployment;
-  const KvLayout layout = d.device_layout();
   const double budget = report.kv_budget_bytes;
   title("Requests at once, by memory");
-  for (const int tokens : listed_lengths(report)) {
-    const double one = static_cast<double>(kv_bytes_for(layout, tokens, d.max_batch_tokens));
-    row(fmt::format("Requests of {} tokens at once", tokens), fmt::format("{:.1f}", budget / one));
-  }
-  for (const int users : {1, 10, 50, 100})
+  for (const int tokens : listed_lengths(report))
+    row(fmt::format("Requests of {} tokens at once", tokens),
+        fmt::format("{:.1f}", budget / d.request_bytes(tokens)));
+  for (const int users : {1, 10, 50, 100}) {
+    const std::int64_t tokens = max_context_for_budget(d, std::max(0.0, budget), users);
+    const bool is_any = d.attention.window > 0 && tokens == d.max_request_len();
     row(fmt::format("Longest context of {} at once", users),
-        fmt::format("{} tokens", max_context_for_budget(layout, std::max(0.0, budget), users, d)));
+        is_any ? fmt::format("any, up to the {} tokens that a server takes", tokens)
+               : fmt::format("{} tokens", tokens));
+  }
 }
 
 void print_workload(const PlanReport& report) {
+  const Deployment& d = report.deployment;
   const Workload& w = report.workload;
   const Capacity& c = report.capacity;
   title("Admission");
-  row("A request", fmt::format("{} tokens in, {} out{}", w.prompt_len, w.output_len,
-                               w.cached_share > 0
-                                   ? fmt::format(", {:.0f} % of the prompt cached",
-                                                 w.cached_share * 100)
-                                   : ""));
+  // What is cached behind a full window is no other's.
+  const bool is_cut = d.attention.window > 0 && w.cached_share * w.prompt_len > d.attention.window;
+  row("A request",
+      fmt::format("{} tokens in, {} out{}{}", w.prompt_len, w.output_len,
+                  w.cached_share > 0
+                      ? fmt::format(", {:.0f} % of the prompt cached", w.cached_share * 100)
+                      : "",
+                  is_cut ? fmt::format(", of which the window's {} tokens count", d.attention.window)
+                         : ""));
   const double at_once = std::min<double>(std::floor(c.memory_requests), w.max_sequences);
   row("At once, at most", fmt::format("{:.0f} (memory holds {:.1f}, --max-sequences {})", at_once,
                                       c.memory_requests, w.max_sequences));
+  if (at_once > d.max_decodes())
+    row("  decode in one step", fmt::format("{}, in turns", d.max_decodes()));
   row("Requests/s, at most", rate(c.max_rate));
   row("Tokens/s out of all, at most", rate(c.decode_rate_full));
   if (w.rate <= 0) return;
@@ -146,7 +163,7 @@ void print_decode(const PlanReport& report) {
   lengths.insert(lengths.begin(), 0);
   for (const int length : lengths) {
     const auto of = [&](int count) {
-      return rate(count / decode_step_seconds(*report.speed, d.shape, count, length));
+      return rate(count / decode_step_seconds(*report.speed, d, count, length));
     };
     std::printf("%-34d %10s %10s %10s\n", length, of(1).c_str(), of(8).c_str(), of(64).c_str());
   }
@@ -160,9 +177,7 @@ void print_first_token(const PlanReport& report) {
               "computed within");
   for (const int length : listed_lengths(report)) {
     const auto of = [&](double share) {
-      const int cached = std::min(static_cast<int>(length * share) / kBlockSize * kBlockSize,
-                                  length - 1);
-      return prefill_seconds(*report.speed, d, length, cached);
+      return prefill_seconds(*report.speed, d, length, d.num_cached(length, share));
     };
     std::string met;
     for (const LatencyTarget& target : kLatencyTargets)

@@ -20,6 +20,7 @@
 #include "model/gguf.h"
 #include "model/key_calibration.h"
 #include "model/vocabulary.h"
+#include "plan/step_speed.h"
 #include "server/cache_log.h"
 #include "server/server_config.h"
 
@@ -31,9 +32,6 @@ namespace {
 constexpr std::int64_t kServingBytes = std::int64_t{5} << 20;
 // Pages of the model's file that may stay in memory beside what was packed from them.
 constexpr std::size_t kFileWindowBytes = std::size_t{32} << 20;
-// Rows of logits computed at once: one for each sequence that decodes in a step, and chunks of a
-// prompt whose log-probabilities are asked for.
-constexpr int kMaxLogitRows = 64;
 
 TransformerLimits transformer_limits(const RuntimeOptions& options, const ModelConfig& config) {
   TransformerLimits limits;

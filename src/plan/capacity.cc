@@ -5,7 +5,6 @@
 #include <limits>
 
 #include "base/error.h"
-#include "kv/kv_cache.h"
 #include "plan/largest.h"
 #include "plan/plan.h"
 
@@ -14,35 +13,22 @@ namespace {
 
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 
-// Tokens of a prompt that are not computed. Whole blocks are found, and the last token never.
-int cached_tokens(int prompt_len, double share) {
-  const int found = static_cast<int>(share * prompt_len) / kBlockSize * kBlockSize;
-  return std::clamp(found, 0, prompt_len - 1);
-}
-
 double prompt_seconds(const StepSpeed& speed, const Deployment& deployment,
                       const Workload& workload) {
   return prefill_seconds(speed, deployment, workload.prompt_len,
-                         cached_tokens(workload.prompt_len, workload.cached_share));
+                         deployment.num_cached(workload.prompt_len, workload.cached_share));
 }
 
 // A request in the middle of its output stands for all.
 double step_seconds(const StepSpeed& speed, const Deployment& deployment, const Workload& workload,
                     double num_sequences) {
-  double num_tokens = workload.prompt_len + workload.output_len / 2.0;
-  if (const AttentionSpan& span = workload.attention; span.window > 0)
-    num_tokens = std::min<double>(num_tokens, span.window + span.num_sinks);
-  return decode_step_seconds(speed, deployment.shape, num_sequences, num_tokens);
+  return decode_step_seconds(speed, deployment, num_sequences,
+                             workload.prompt_len + workload.output_len / 2.0);
 }
 
 // Of one request at its end, on one device.
 double request_bytes(const Deployment& deployment, const Workload& workload) {
-  std::int64_t num_tokens = workload.request_len();
-  if (workload.attention.window > 0)
-    num_tokens = std::min(num_tokens, KvCache::num_endless_tokens(workload.attention,
-                                                                  deployment.max_batch_tokens));
-  return static_cast<double>(
-      kv_bytes_for(deployment.device_layout(), num_tokens, deployment.max_batch_tokens));
+  return deployment.request_bytes(workload.request_len());
 }
 
 // What the weights leave of a device's memory.
@@ -95,12 +81,10 @@ std::int64_t max_context_for_budget(double memory_bytes, double model_weights_by
   return static_cast<std::int64_t>(left / num_sequences / kv_bytes_per_token);
 }
 
-std::int64_t max_context_for_budget(const KvLayout& layout, double kv_budget_bytes,
-                                    double num_sequences, const Deployment& deployment) {
-  return largest(deployment.shape.context_len, [&](std::int64_t num_tokens) {
-    return static_cast<double>(kv_bytes_for(layout, num_tokens, deployment.max_batch_tokens)) *
-               num_sequences <=
-           kv_budget_bytes;
+std::int64_t max_context_for_budget(const Deployment& deployment, double kv_budget_bytes,
+                                    double num_sequences) {
+  return largest(deployment.max_request_len(), [&](std::int64_t num_tokens) {
+    return deployment.request_bytes(num_tokens) * num_sequences <= kv_budget_bytes;
   });
 }
 
@@ -124,12 +108,11 @@ double requests_present(const StepSpeed& speed, const Deployment& deployment,
 
 Capacity plan_capacity(const Deployment& deployment, const StepSpeed& speed,
                        const Workload& workload, double kv_budget_bytes) {
-  const KvLayout layout = deployment.device_layout();
   Capacity capacity;
   const double usable = usable_bytes(deployment, kv_budget_bytes);
   capacity.request_kv_bytes = request_bytes(deployment, workload);
   capacity.memory_requests = usable / capacity.request_kv_bytes;
-  capacity.longest_request = max_context_for_budget(layout, usable, 1, deployment);
+  capacity.longest_request = max_context_for_budget(deployment, usable, 1);
   capacity.ttft_seconds = prompt_seconds(speed, deployment, workload);
   capacity.decode_rate_alone = 1 / step_seconds(speed, deployment, workload, 1);
   if (workload.rate > 0) capacity.requests_present = kInfinite;
@@ -147,11 +130,17 @@ Capacity plan_capacity(const Deployment& deployment, const StepSpeed& speed,
 
 int longest_prompt_within(const StepSpeed& speed, const Deployment& deployment, double seconds,
                           double cached_share) {
-  return static_cast<int>(largest(deployment.shape.context_len, [&](std::int64_t length) {
+  const auto is_in_time = [&](std::int64_t length) {
     const int prompt = static_cast<int>(length);
-    return prefill_seconds(speed, deployment, prompt, cached_tokens(prompt, cached_share)) <=
-           seconds;
-  }));
+    return prefill_seconds(speed, deployment, prompt,
+                           deployment.num_cached(prompt, cached_share)) <= seconds;
+  };
+  // Not from the middle of all that there may be: a window's requests have millions of tokens, and
+  // their chunks are added up.
+  const std::int64_t most = deployment.max_request_len();
+  std::int64_t limit = std::min<std::int64_t>(most, deployment.shape.context_len);
+  while (limit < most && is_in_time(limit)) limit = std::min(2 * limit, most);
+  return static_cast<int>(largest(limit, is_in_time));
 }
 
 std::string shortage(const Deployment& deployment, const Workload& workload,

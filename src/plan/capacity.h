@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "kv/block_table.h"
 #include "plan/step_speed.h"
 
 namespace larder {
@@ -17,7 +16,6 @@ struct Workload {
   double rate = 0;          // requests a second that come in; 0 = not said
   double cached_share = 0;  // of a prompt, found in the cache
   int max_sequences = 256;  // at once, whatever the memory
-  AttentionSpan attention{};  // endless context: tokens that stay; window 0 = all
 
   int request_len() const { return prompt_len + output_len; }
 };
@@ -25,9 +23,10 @@ struct Workload {
 // Tokens of each of num_sequences when all that the weights leave of the memory is shared out.
 std::int64_t max_context_for_budget(double memory_bytes, double model_weights_bytes,
                                     double kv_bytes_per_token, double num_sequences);
-// The same for layers with windows, which stop growing; limit: the model's context.
-std::int64_t max_context_for_budget(const KvLayout& layout, double kv_budget_bytes,
-                                    double num_sequences, const Deployment& deployment);
+// The same in whole blocks of one device, and where windows stop growing; at most
+// max_request_len(), which it is where a request's window keeps any length within the budget.
+std::int64_t max_context_for_budget(const Deployment& deployment, double kv_budget_bytes,
+                                    double num_sequences);
 
 // Little's law (1961): requests present = rate * time that each is present, however many these are.
 // Infinite when requests come in faster than they can be computed.
@@ -37,7 +36,7 @@ double requests_present(const StepSpeed& speed, const Deployment& deployment,
 struct Capacity {
   double request_kv_bytes = 0;       // of one request at its end, on one device
   double memory_requests = 0;        // such requests at once, by memory
-  std::int64_t longest_request = 0;  // tokens, of one alone, at most the model's context
+  std::int64_t longest_request = 0;  // tokens, of one alone, at most max_request_len()
   double ttft_seconds = 0;           // of a prompt that comes alone
   double decode_rate_alone = 0;      // tokens a second of one request
   double decode_rate_full = 0;       // of all together, when the memory is full

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "kv/kv_cache.h"
 #include "plan/levers.h"
 #include "plan/plan.h"
 #include "plan/published_models.h"
@@ -48,42 +49,67 @@ TEST(Capacity, ABudgetOf320GBHolds10986TokensOf50Users) {
   EXPECT_EQ(max_context_for_budget(100e9, 140e9, bytes_per_token, 50), 0);
   Deployment deployment = deploy("Llama 3.1 70B", "H100");
   // In whole blocks.
-  EXPECT_EQ(max_context_for_budget(deployment.device_layout(), 180e9, 50, deployment), 686 * 16);
+  EXPECT_EQ(max_context_for_budget(deployment, 180e9, 50), 686 * 16);
 }
 
 TEST(Capacity, WindowsStretchABudget) {
   Deployment deployment = deploy("Gemma 3 27B", "H100");
   const double budget = 8e9;
-  const std::int64_t mixed =
-      max_context_for_budget(deployment.device_layout(), budget, 1, deployment);
+  const std::int64_t mixed = max_context_for_budget(deployment, budget, 1);
   for (KvLayerShape& layer : deployment.shape.kv_layers) layer.window = 0;
-  const std::int64_t full =
-      max_context_for_budget(deployment.device_layout(), budget, 1, deployment);
+  const std::int64_t full = max_context_for_budget(deployment, budget, 1);
   EXPECT_GT(mixed, 4 * full);
   deployment.shape.context_len = 100;
-  EXPECT_EQ(max_context_for_budget(deployment.device_layout(), budget, 1, deployment), 100);
+  EXPECT_EQ(max_context_for_budget(deployment, budget, 1), 100);
 }
 
 TEST(Roofline, The70bDecodes24TokensASecondOnOneH100) {
   // 3.35 TB/s through 140 GB.
   Deployment deployment = deploy("Llama 3 70B", "H100");
   StepSpeed speed = roofline(deployment);
-  EXPECT_NEAR(1 / decode_step_seconds(speed, deployment.shape, 1, 0), 23.9, 0.25);
+  EXPECT_NEAR(1 / decode_step_seconds(speed, deployment, 1, 0), 23.9, 0.25);
   // Two devices read at once, and tokens behind it cost.
   deployment.num_devices = 2;
   speed = roofline(deployment);
-  EXPECT_NEAR(1 / decode_step_seconds(speed, deployment.shape, 1, 0), 2 * 23.9, 0.5);
-  EXPECT_LT(1 / decode_step_seconds(speed, deployment.shape, 1, 100000), 45);
+  EXPECT_NEAR(1 / decode_step_seconds(speed, deployment, 1, 0), 2 * 23.9, 0.5);
+  EXPECT_LT(1 / decode_step_seconds(speed, deployment, 1, 100000), 45);
 }
 
 TEST(Roofline, ABatchIsFreeUntilProductsTakeLongerThanReading) {
   const Deployment deployment = deploy("Llama 3 8B", "H100");
   const StepSpeed speed = roofline(deployment);
   EXPECT_DOUBLE_EQ(speed.decode.seconds(64), speed.decode.seconds(1));
-  EXPECT_NEAR(speed.decode.seconds(4096) / speed.decode.seconds(2048), 2, 0.01);
+  EXPECT_DOUBLE_EQ(speed.prefill.seconds(64), speed.prefill.seconds(1));
+  EXPECT_NEAR(speed.prefill.seconds(4096) / speed.prefill.seconds(2048), 2, 0.01);
   // 989 TFLOP/s through 2 * 7.5 G operations a token.
   EXPECT_NEAR(prefill_seconds(speed, deployment, 8192, 0), 8192 * 2 * 7.0e9 / 989e12, 0.02);
   EXPECT_LT(prefill_seconds(speed, deployment, 8192, 8176), 0.01);
+}
+
+TEST(Roofline, MoreSequencesThanDecodeInAStepTakeTurns) {
+  Deployment deployment = deploy("Llama 3 8B", "H100");
+  const StepCurve decode = roofline(deployment).decode;
+  EXPECT_EQ(decode.samples.back().num_rows, 64);
+  EXPECT_DOUBLE_EQ(decode.seconds(128), 2 * decode.seconds(64));
+  EXPECT_DOUBLE_EQ(decode.seconds(96), 1.5 * decode.seconds(64));
+  deployment.max_batch_tokens = 20;  // a step has no more rows than tokens
+  EXPECT_EQ(roofline(deployment).decode.samples.back().num_rows, 20);
+  deployment.max_batch_tokens = 1;
+  EXPECT_EQ(roofline(deployment).decode.samples.size(), 1U);
+}
+
+TEST(Capacity, RequestsBeyondThoseOfAStepBringNothingButFewerDo) {
+  const Deployment deployment = deploy("Llama 3 8B", "H100");
+  const StepSpeed speed = roofline(deployment);
+  Workload workload{.prompt_len = 500, .output_len = 200, .max_sequences = 64};
+  const Capacity full = plan_capacity(deployment, speed, workload);
+  EXPECT_LE(full.decode_rate_full, 64 / speed.decode.seconds(64));
+  workload.max_sequences = 200;
+  ASSERT_GT(plan_capacity(deployment, speed, workload).memory_requests, 200);
+  EXPECT_NEAR(plan_capacity(deployment, speed, workload).decode_rate_full, full.decode_rate_full, 1e-6);
+  EXPECT_NEAR(plan_capacity(deployment, speed, workload).max_rate, full.max_rate, 1e-6);
+  workload.max_sequences = 16;
+  EXPECT_LT(plan_capacity(deployment, speed, workload).decode_rate_full, 0.4 * full.decode_rate_full);
 }
 
 TEST(Roofline, MoreDevicesThanHeadsKeepTheSameHeads) {
@@ -97,7 +123,7 @@ TEST(Capacity, LittlesLaw) {
   const StepSpeed speed = roofline(deployment);
   Workload workload{.prompt_len = 1000, .output_len = 200, .rate = 1};
   const double alone = prefill_seconds(speed, deployment, 1000, 0) +
-                       200 * decode_step_seconds(speed, deployment.shape, 1, 1100);
+                       200 * decode_step_seconds(speed, deployment, 1, 1100);
   // Few requests: nobody waits, and each is there for as long as it takes alone.
   EXPECT_NEAR(requests_present(speed, deployment, workload), alone, 0.05 * alone);
   workload.rate = 10;
@@ -225,16 +251,76 @@ TEST(Capacity, ARateAboveTheHighestMakesALineWhateverLimitsIt) {
 }
 
 TEST(Capacity, AnEndlessRequestHoldsTwiceItsWindow) {
-  const Deployment deployment = deploy("Llama 3 8B", "H100");
-  const auto bytes = [&](Workload workload) {
+  Deployment deployment = deploy("Llama 3 8B", "H100");
+  deployment.attention.window = 4096;
+  const auto bytes = [&](const Workload& workload) {
     return plan_capacity(deployment, roofline(deployment), workload).request_kv_bytes;
   };
-  Workload workload{.prompt_len = 6000, .output_len = 1000, .attention = {.window = 4096}};
+  Workload workload{.prompt_len = 6000, .output_len = 1000};
   EXPECT_DOUBLE_EQ(bytes(workload), 7008.0 * 131072);
   workload.prompt_len = 100'000;
   EXPECT_DOUBLE_EQ(bytes(workload), (2 * 4096 + 512 + 16) * 131072.0);
-  workload.attention.num_sinks = 64;
+  deployment.attention.num_sinks = 64;
   EXPECT_DOUBLE_EQ(bytes(workload), (2 * 4096 + 64 + 512 + 16) * 131072.0);
+}
+
+Deployment with_window(Deployment deployment) {
+  deployment.attention = {.window = 1024, .num_sinks = 16};
+  deployment.max_endless_tokens = 1 << 24;
+  return deployment;
+}
+
+TEST(Capacity, AWindowsRequestsGoOnForEverWhereTheirTokensFit) {
+  const Deployment deployment = with_window(deploy("Llama 3.1 8B", "H100"));
+  const std::int64_t held = KvCache::num_endless_tokens(deployment.attention, 512);
+  const auto budget = static_cast<double>(100 * held * 131072);
+  EXPECT_EQ(max_context_for_budget(deployment, budget, 100), 1 << 24);
+  EXPECT_EQ(max_context_for_budget(deployment, budget, 101), held * 100 / 101 / 16 * 16);
+  EXPECT_EQ(max_context_for_budget(deployment, budget, 200), held / 2 / 16 * 16);
+  EXPECT_EQ(max_context_for_budget(deployment, 0, 1), 0);
+  EXPECT_DOUBLE_EQ(budget / deployment.request_bytes(131072), 100);
+  EXPECT_DOUBLE_EQ(deployment.request_bytes(128), 128.0 * 131072);
+  EXPECT_EQ(plan_capacity(deployment, roofline(deployment), {}).longest_request, 1 << 24);
+}
+
+TEST(Roofline, NoTokenSeesMoreThanTheWindowAndItsSinks) {
+  const Deployment all = deploy("Llama 3.1 8B", "H100");
+  const Deployment bounded = with_window(all);
+  const StepSpeed speed = roofline(bounded);
+  const auto decode = [&](const Deployment& deployment, int num_tokens) {
+    return decode_step_seconds(speed, deployment, 8, num_tokens);
+  };
+  EXPECT_DOUBLE_EQ(decode(bounded, 1000), decode(all, 1000));
+  EXPECT_DOUBLE_EQ(decode(bounded, 100'000), decode(all, 1040));
+  // Each further chunk of a prompt takes as long as the one before it.
+  const auto prompt = [&](int num_tokens) { return prefill_seconds(speed, bounded, num_tokens, 0); };
+  EXPECT_DOUBLE_EQ(prompt(512), prefill_seconds(speed, all, 512, 0));
+  EXPECT_LT(prompt(131072), 0.5 * prefill_seconds(speed, all, 131072, 0));
+  EXPECT_NEAR(prompt(131072) - prompt(65536), prompt(65536) - prompt(0), 1e-3);
+  EXPECT_DOUBLE_EQ(plan_capacity(bounded, speed, {.prompt_len = 8192}).ttft_seconds, prompt(8192));
+}
+
+TEST(Capacity, AWindowFindsNoMoreOfAPromptThanIsShared) {
+  const Deployment all = deploy("Llama 3.1 8B", "H100");
+  const Deployment bounded = with_window(all);
+  EXPECT_EQ(all.num_cached(8192, 0.9), 7360);
+  EXPECT_EQ(all.num_cached(8192, 1), 8191);
+  EXPECT_EQ(bounded.num_cached(8192, 0.9), 1024);
+  EXPECT_EQ(bounded.num_cached(100, 0.9), 80);
+  EXPECT_EQ(bounded.num_cached(1, 1), 0);
+}
+
+TEST(Capacity, AWindowsPromptsMayBeLongerThanTheContext) {
+  Deployment deployment = deploy("Llama 3 8B", "H100");
+  const StepSpeed speed = roofline(deployment);
+  EXPECT_EQ(longest_prompt_within(speed, deployment, 2, 0), 8192);
+  deployment = with_window(deployment);
+  const int length = longest_prompt_within(speed, deployment, 2, 0);
+  EXPECT_GT(length, 100'000);
+  EXPECT_LE(prefill_seconds(speed, deployment, length, 0), 2);
+  EXPECT_GT(prefill_seconds(speed, deployment, length + 1, 0), 2);
+  deployment.max_endless_tokens = 50'000;
+  EXPECT_EQ(longest_prompt_within(speed, deployment, 2, 0), 50'000);
 }
 
 TEST(Levers, ComeInOrderAndWithTheirFigures) {
@@ -256,6 +342,20 @@ TEST(Levers, ComeInOrderAndWithTheirFigures) {
                                [](const Lever& l) { return l.option == "--kv-type int8"; });
   ASSERT_NE(kv, levers.end());
   EXPECT_GT(kv->after.memory_requests, 1.8 * now.memory_requests);
+}
+
+TEST(Levers, AWindowShortensTheFirstTokenToo) {
+  const Deployment deployment = deploy("Llama 3.1 8B", "H100");
+  const StepSpeed speed = roofline(deployment);
+  const Workload workload{.prompt_len = 100'000};
+  const std::vector<Lever> levers = list_levers(deployment, speed, workload, 0);
+  const auto window = std::ranges::find(
+      levers, std::string("--attention-window 1024 --attention-sinks 16"), &Lever::option);
+  ASSERT_NE(window, levers.end());
+  const Capacity asked = plan_capacity(with_window(deployment), speed, workload);
+  EXPECT_DOUBLE_EQ(window->after.ttft_seconds, asked.ttft_seconds);
+  EXPECT_DOUBLE_EQ(window->after.max_rate, asked.max_rate);
+  EXPECT_LT(asked.ttft_seconds, 0.5 * plan_capacity(deployment, speed, workload).ttft_seconds);
 }
 
 TEST(Levers, OfAModelThatDoesNotFitAreThoseThatMakeItFit) {

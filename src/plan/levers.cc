@@ -86,13 +86,13 @@ class LeverList {
   }
 
   void add_window() {
-    if (workload_.attention.window > 0 || workload_.request_len() <= kWindow) return;
+    if (deployment_.attention.window > 0 || workload_.request_len() <= kWindow) return;
     if (deployment_.shape.kv_layers.front().is_latent) return;
-    Workload bounded = workload_;
+    Deployment bounded = deployment_;
     bounded.attention = {.window = kWindow, .num_sinks = kNumSinks};
     add(fmt::format("a window of {} tokens", kWindow),
-        fmt::format("--attention-window {} --attention-sinks {}", kWindow, kNumSinks), deployment_,
-        bounded);
+        fmt::format("--attention-window {} --attention-sinks {}", kWindow, kNumSinks), bounded,
+        workload_);
   }
 
   const Deployment& deployment_;

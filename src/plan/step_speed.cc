@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/check.h"
+#include "kv/kv_cache.h"
 
 namespace larder {
 namespace {
@@ -55,6 +56,27 @@ KvLayout Deployment::device_layout() const {
   return KvLayout(layers, kv_types);
 }
 
+double Deployment::num_seen(double num_tokens) const {
+  if (attention.window == 0) return num_tokens;
+  return std::min<double>(num_tokens, attention.window + attention.num_sinks);
+}
+
+std::int64_t Deployment::num_held(std::int64_t num_tokens) const {
+  if (attention.window == 0) return num_tokens;
+  return std::min(num_tokens, KvCache::num_endless_tokens(attention, max_batch_tokens));
+}
+
+double Deployment::request_bytes(std::int64_t num_tokens) const {
+  return static_cast<double>(
+      kv_bytes_for(device_layout(), num_held(num_tokens), max_batch_tokens));
+}
+
+int Deployment::num_cached(int prompt_len, double share) const {
+  // Whole blocks are found, the last token never, and nothing that comes after a full window.
+  const int found = static_cast<int>(share * prompt_len) / kBlockSize * kBlockSize;
+  return std::min({found, prompt_len - 1, attention.num_shareable()});
+}
+
 StepSpeed roofline(const Deployment& deployment) {
   const ModelShape& shape = deployment.shape;
   const double peak = deployment.machine.peak(deployment.weights.ops) * deployment.num_devices;
@@ -67,10 +89,13 @@ StepSpeed roofline(const Deployment& deployment) {
                     ops / peak);
   };
   StepSpeed speed;
+  // Beyond its last sample a curve grows in proportion: that is what taking turns costs.
+  const double most = deployment.max_decodes();
   for (double rows = 1; rows <= kMaxRows; rows *= 1.25) {
-    speed.decode.samples.push_back({rows, step(rows, rows)});
+    if (rows < most) speed.decode.samples.push_back({rows, step(rows, rows)});
     speed.prefill.samples.push_back({rows, step(rows, 1)});
   }
+  speed.decode.samples.push_back({most, step(most, most)});
   const double attention_peak =
       deployment.machine.peak(OpsKind::kBF16) * deployment.num_devices;
   // Devices read their own heads at the same time.
@@ -81,10 +106,12 @@ StepSpeed roofline(const Deployment& deployment) {
   return speed;
 }
 
-double decode_step_seconds(const StepSpeed& speed, const ModelShape& shape, double num_sequences,
-                           double num_tokens) {
+double decode_step_seconds(const StepSpeed& speed, const Deployment& deployment,
+                           double num_sequences, double num_tokens) {
   return speed.decode.seconds(num_sequences) +
-         num_sequences * seen_by_decodes(shape.kv_layers, num_tokens) * speed.decode_key_seconds;
+         num_sequences *
+             seen_by_decodes(deployment.shape.kv_layers, deployment.num_seen(num_tokens)) *
+             speed.decode_key_seconds;
 }
 
 double prefill_seconds(const StepSpeed& speed, const Deployment& deployment, int num_tokens,
@@ -94,7 +121,9 @@ double prefill_seconds(const StepSpeed& speed, const Deployment& deployment, int
     const double rows = std::min(deployment.max_batch_tokens, num_tokens - begin);
     // Keys before the chunk are seen by all of its rows, those within by half of them.
     seconds += speed.prefill.seconds(rows) +
-               rows * seen_by_prompts(deployment.shape.kv_layers, begin + rows / 2) *
+               rows *
+                   seen_by_prompts(deployment.shape.kv_layers,
+                                   deployment.num_seen(begin + rows / 2)) *
                    speed.prefill_pair_seconds;
   }
   return seconds;

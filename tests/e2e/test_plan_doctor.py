@@ -2,6 +2,7 @@
 import contextlib
 import json
 import os
+import re
 import socket
 import subprocess
 import threading
@@ -100,6 +101,49 @@ def test_a_context_beyond_the_trained_one_is_told():
         warning = larder(*arguments).stderr
         assert "--max-model-len 20000" in warning and " 8192 " in warning and "--attention-window" in warning
         assert larder(*arguments, "--attention-window", 4096).stderr == ""
+
+
+def test_plan_counts_no_more_decodes_than_a_step_has():
+    arguments = ("-m", "llama-3.1-8b", "--machine", "h100", "--prompt", 512)
+    full = plan(*arguments)["capacity"]
+    at_64 = plan(*arguments, "--max-sequences", 64)["capacity"]
+    fewer = plan(*arguments, "--max-sequences", 16)["capacity"]
+    assert full["requests_by_memory"] > 256
+    for figure in ("max_requests_per_second", "decode_tokens_per_second_full"):
+        assert full[figure] == pytest.approx(at_64[figure]) and fewer[figure] < 0.6 * full[figure]
+    assert "64, in turns" in larder("plan", *arguments).stdout
+    assert "in turns" not in larder("plan", *arguments, "--max-sequences", 64).stdout
+
+
+def test_plan_with_a_window_is_about_the_window_throughout():
+    arguments = ("-m", "llama-3.1-8b", "--machine", "h100", "--prompt", 8192)
+    window = ("--attention-window", 1024, "--attention-sinks", 16)
+    all_seen, out = plan(*arguments), plan(*arguments, *window)
+    assert {row["tokens"] for row in out["memory"]["max_context_for_budget"]} == {1 << 24}
+    assert out["capacity"]["longest_request_tokens"] == 1 << 24
+    decode = {row["context"]: row["tokens_per_second"] for row in out["speed"]["decode"] if row["requests"] == 64}
+    assert decode[2048] == decode[8192] == decode[131072] < decode[512]
+    first, first_all = ({row["prompt"]: row["seconds"] for row in o["speed"]["first_token"]} for o in (out, all_seen))
+    assert first[512] == first_all[512] and first[131072] < 0.5 * first_all[131072]
+    assert out["capacity"]["ttft_seconds"] == first[8192]
+    for target, of_all in all_seen["speed"]["targets"].items():
+        assert out["speed"]["targets"][target]["longest_prompt"] > of_all["longest_prompt"]
+    page = larder("plan", *arguments, *window).stdout
+    held = f"{out['capacity']['requests_by_memory']:.1f}"
+    for line in (rf"Requests of 8192 tokens at once +{held}", rf"memory holds {held}", r"Longest context of 100 at once +any, up to",
+                 r"Attention window +1024 tokens and 16 sinks: a token sees 1040 at most, a request holds 2592 at most"):
+        assert re.search(line, page), page
+    short = plan(*arguments, *window, "--kv-size", "1GiB")["memory"]["max_context_for_budget"]
+    assert [row["tokens"] for row in short] == [1 << 24, 816, 160, 80]
+
+
+def test_plan_with_a_window_takes_lengths_beyond_the_context():
+    arguments = ("-m", "llama-3-8b", "--machine", "h100", "--prompt", 100000)
+    assert "8192" in larder("plan", *arguments, code=1).stderr
+    out = plan(*arguments, "--attention-window", 1024, "--cached", 90)
+    assert out["workload"]["prompt"] == 100000 and out["fits"]
+    assert "90 % of the prompt cached, of which the window's 1024 tokens count" in larder(
+        "plan", *arguments, "--attention-window", 1024, "--cached", 90).stdout
 
 
 def test_plan_cuts_no_length_that_was_given():
