@@ -123,6 +123,12 @@ Router::ResponsePlan Router::plan_response(const HttpRequest& request,
   if (const std::string& id = parsed.previous_response_id; !id.empty()) {
     draft.previous = sessions_->find_response(draft.owner, id);
     if (draft.previous == nullptr) fail_not_found("response", id, "previous_response_id");
+    if (!sessions_->may_be_followed(*draft.previous))
+      throw Error(ErrorKind::kInvalidArgument,
+                  fmt::format("previous_response_id: it and the responses before it have {} bytes, at most {} may be gone on "
+                              "with; begin anew, with what matters of them as input",
+                              draft.previous->num_chain_bytes, sessions_->max_chain_bytes()),
+                  "previous_response_id");
     items = draft.previous->history();
   } else if (!parsed.conversation_id.empty()) {
     const ConversationPtr conversation =

@@ -26,11 +26,17 @@ void AccountedBytes::reset() {
 
 // A chain of thousands would otherwise end in as many nested calls.
 StoredResponse::~StoredResponse() {
-  std::shared_ptr<const StoredResponse> next = std::move(previous);
+  std::shared_ptr<const StoredResponse> next = leave_previous();
   while (next != nullptr && next.use_count() == 1) {
     // Nobody else can see it any more.
-    next = std::move(const_cast<StoredResponse&>(*next).previous);
+    next = const_cast<StoredResponse&>(*next).leave_previous();
   }
+}
+
+std::shared_ptr<const StoredResponse> StoredResponse::leave_previous() {
+  const bool is_stored = !bytes.empty();
+  if (previous != nullptr && is_stored) --previous->num_followers;
+  return std::move(previous);
 }
 
 std::vector<ItemPtr> StoredResponse::history() const {
@@ -98,8 +104,15 @@ void SessionStore::put(const std::string& owner, std::shared_ptr<StoredResponse>
   const std::size_t pointers = memory_of_pointers(response->context) +
                                memory_of_pointers(response->input) +
                                memory_of_pointers(response->output);
-  response->bytes =
-      AccountedBytes(account_, kEntryBytes + pointers + memory_of(response->body));
+  const std::size_t own_bytes = kEntryBytes + pointers + memory_of(response->body);
+  response->bytes = AccountedBytes(account_, own_bytes);
+  response->num_chain_bytes = own_bytes;
+  for (const auto* part : {&response->context, &response->input, &response->output})
+    for (const ItemPtr& item : *part) response->num_chain_bytes += item->num_bytes;
+  if (response->previous != nullptr) {
+    response->num_chain_bytes += response->previous->num_chain_bytes;
+    ++response->previous->num_followers;
+  }
   const std::string id = response->id;
   const std::lock_guard lock(mutex_);
   for (const auto* part : {&response->context, &response->input, &response->output}) charge(*part);
@@ -127,11 +140,23 @@ void SessionStore::insert(Entry entry) {
 }
 
 void SessionStore::trim() {
-  while (!entries_.empty() &&
-         (account_->load() > limits_.max_bytes || entries_.size() > limits_.max_count)) {
-    by_id_.erase(entries_.back().id);
-    entries_.pop_back();
+  while (!entries_.empty()) {
+    const bool are_too_many = entries_.size() > limits_.max_count;
+    if (!are_too_many && account_->load() <= limits_.max_bytes) return;
+    auto last = std::prev(entries_.end());
+    // What a chain's end keeps alive frees no bytes.
+    while (!are_too_many && is_followed(*last)) {
+      if (last == entries_.begin()) return;
+      --last;
+    }
+    by_id_.erase(last->id);
+    entries_.erase(last);
   }
+}
+
+bool SessionStore::is_followed(const Entry& entry) {
+  const auto* response = std::get_if<ResponsePtr>(&entry.value);
+  return response != nullptr && (*response)->num_followers > 0;
 }
 
 template <class Pointer>

@@ -63,6 +63,9 @@ struct StoredResponse {
   std::vector<ItemPtr> input;
   std::vector<ItemPtr> output;
   AccountedBytes bytes;
+  // The store's alone, as bytes: of it and all before it, and how many stored ones it is the previous of.
+  std::size_t num_chain_bytes = 0;
+  mutable std::atomic<int> num_followers{0};
 
   StoredResponse() = default;
   ~StoredResponse();
@@ -71,6 +74,9 @@ struct StoredResponse {
 
   // Everything up to the end of the output, in order.
   std::vector<ItemPtr> history() const;
+
+ private:
+  std::shared_ptr<const StoredResponse> leave_previous();
 };
 using ResponsePtr = std::shared_ptr<const StoredResponse>;
 
@@ -101,6 +107,11 @@ class SessionStore {
   // null: there is none, or it is another's.
   ResponsePtr find_response(const std::string& owner, const std::string& id);
   ConversationPtr find_conversation(const std::string& owner, const std::string& id);
+  // Whether another response may follow it: else its chain would be a quarter of all that is stored.
+  bool may_be_followed(const StoredResponse& response) const {
+    return response.num_chain_bytes <= max_chain_bytes();
+  }
+  std::size_t max_chain_bytes() const { return limits_.max_bytes / 4; }
   // Whatever was found of those ids, in no order; one walk over all that the owner has.
   std::vector<ItemPtr> find_items(const std::string& owner, const std::set<std::string>& ids);
 
@@ -129,6 +140,7 @@ class SessionStore {
   void charge(const std::vector<ItemPtr>& items);
   void insert(Entry entry);
   void trim();
+  static bool is_followed(const Entry& entry);
 
   const Limits limits_;
   const AccountedBytes::Account account_;

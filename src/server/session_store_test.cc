@@ -107,6 +107,27 @@ TEST(SessionStore, ItemsCountOnceTheyAreStored) {
   EXPECT_GT(store.size_bytes(), before + 10'000) << "it is still there";
 }
 
+// Its members free nothing as long as its end is there: what others have is dropped for its end, not for them.
+TEST(SessionStore, ALongChainCostsNobodyElseTheirs) {
+  SessionStore store({.max_bytes = 100'000, .max_count = 1000});
+  add_conversation(store, "c");
+  ResponsePtr last;
+  int length = 0;
+  for (; last == nullptr || store.may_be_followed(*last); ++length)
+    last = add(store, "r" + std::to_string(length), last, std::string(2000, 'x'));
+  EXPECT_GT(length, 3);
+  const std::string id = last->id;
+  last.reset();
+  // Others come and go; the chain is older than they are, and goes when it is its turn, as a whole.
+  for (int i = 0; i < 5; ++i) {
+    add(store, "other" + std::to_string(i), nullptr, std::string(8000, 'x'));
+    ASSERT_NE(store.find_conversation("me", "c"), nullptr) << i;
+    ASSERT_LE(store.size_bytes(), 100'000u);
+  }
+  EXPECT_EQ(store.find_response("me", id), nullptr);
+  EXPECT_NE(store.find_response("me", "other4"), nullptr);
+}
+
 // What a chain's end keeps alive counts, too; and a long one ends without a deep stack.
 TEST(SessionStore, AChainCountsAsAWhole) {
   SessionStore store({.max_bytes = 20 << 20, .max_count = 10});
