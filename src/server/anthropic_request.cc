@@ -392,6 +392,7 @@ ChatRequest parse_messages_request(const Json& body, const RequestRules& rules) 
   const auto max_tokens = fields.integer("max_tokens", {0, kMaxInt32});
   if (!max_tokens) fields.fail("max_tokens", "is missing; send a number of at least 0");
   options.sampling.max_tokens = static_cast<int>(*max_tokens);
+  if (*max_tokens == 0) options.prepared_answer_tokens = -1;
   options.stream = fields.boolean("stream", false);
   read_sampling(fields, rules, options);
   read_diagnostics(fields, options);

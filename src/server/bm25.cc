@@ -1,8 +1,13 @@
 #include "server/bm25.h"
 
+#include <unicode/uchar.h>
+
 #include <algorithm>
 #include <cmath>
 #include <set>
+#include <utility>
+
+#include "tokenizer/utf8.h"
 
 namespace larder {
 namespace {
@@ -10,26 +15,54 @@ namespace {
 constexpr double kSaturation = 1.2;   // k1
 constexpr double kLengthShare = 0.75;  // b
 
-std::vector<std::string> words_of(std::string_view text) {
-  std::vector<std::string> words;
-  std::string word;
-  const auto end_word = [&] {
-    if (!word.empty()) words.push_back(std::move(word));
-    word.clear();
-  };
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    const bool is_upper = c >= 'A' && c <= 'Z';
-    const bool is_word = is_upper || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || byte >= 128;
-    if (is_word) {
-      word += is_upper ? static_cast<char>(c + 32) : c;
-    } else {
-      end_word();
-    }
-  }
-  end_word();
-  return words;
+// Written without spaces between words: what is looked for is any two signs in a row.
+bool is_dense(char32_t c) {
+  return (c >= 0x0E00 && c < 0x0E80) || (c >= 0x3040 && c < 0x3100) || (c >= 0x3400 && c < 0xA000) ||
+         (c >= 0xF900 && c < 0xFB00) || (c >= 0x20000 && c < 0x40000);
 }
+
+class WordReader {
+ public:
+  std::vector<std::string> read(std::string_view text) {
+    for (std::size_t at = 0; at < text.size();) {
+      const Utf8Char c = read_utf8(text, at);
+      add(c.code_point);
+      at += c.length;
+    }
+    end_word();
+    return std::move(words_);
+  }
+
+ private:
+  void add(char32_t c) {
+    if (is_dense(c)) return add_dense(c);
+    if (!before_.empty()) end_word();
+    const auto code_point = static_cast<std::int32_t>(c);
+    if (!u_isalnum(code_point) && u_charType(code_point) != U_NON_SPACING_MARK) return end_word();
+    append_utf8(static_cast<char32_t>(u_tolower(code_point)), word_);
+  }
+  void add_dense(char32_t c) {
+    if (before_.empty()) end_word();
+    std::string sign;
+    append_utf8(c, sign);
+    if (!before_.empty()) words_.push_back(before_ + sign);
+    is_alone_ = before_.empty();
+    before_ = std::move(sign);
+  }
+  void end_word() {
+    if (!before_.empty() && is_alone_) words_.push_back(before_);
+    if (!word_.empty()) words_.push_back(std::move(word_));
+    word_.clear();
+    before_.clear();
+  }
+
+  std::vector<std::string> words_;
+  std::string word_;
+  std::string before_;  // the dense sign before this place
+  bool is_alone_ = false;
+};
+
+std::vector<std::string> words_of(std::string_view text) { return WordReader().read(text); }
 
 }  // namespace
 

@@ -9,8 +9,8 @@
 
 namespace larder {
 
-// Words are runs of letters and digits, in lower case as far as they are ASCII; every byte beyond is a
-// letter. Immutable. Thread: any.
+// Words are runs of letters and digits, in lower case; in scripts without spaces (Chinese, Japanese, Thai) any two signs
+// in a row. Immutable. Thread: any.
 class Bm25 {
  public:
   explicit Bm25(const std::vector<std::string>& texts);

@@ -44,10 +44,11 @@ class SummaryWriter {
   }
 
  private:
+  // Of what is summed up: a system prompt that tells the time is none of it, nor is the room that it leaves.
   Digest key_of(std::size_t end) const {
-    std::string text = fmt::format("{} {}{} {}{} ", summarizer_.salt.size(), summarizer_.salt,
-                                   task_.chat.summary.size(), task_.chat.summary, task_.max_tokens);
-    for (std::size_t i = 0; i < end; ++i) text += dump_json(task_.chat.messages[i]);
+    std::string text = fmt::format("{} {}{} {}", summarizer_.salt.size(), summarizer_.salt,
+                                   task_.chat.summary.size(), task_.chat.summary);
+    for (std::size_t i = task_.num_head; i < end; ++i) text += dump_json(task_.chat.messages[i]);
     return sha256(std::as_bytes(std::span(text)));
   }
 
@@ -55,6 +56,7 @@ class SummaryWriter {
     const auto known = summarizer_.table.find(key_of(end));
     if (!known) return false;
     summary_ = **known;
+    summary_.text = cut(summary_.text);
     at_ = end;
     return true;
   }

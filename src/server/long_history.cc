@@ -40,6 +40,8 @@ std::vector<std::size_t> turns_of(const Json& messages, std::size_t begin, std::
   return turns;
 }
 
+constexpr int kRoomStep = 64;
+
 // How many tokens the prompt may take, so that the answer has room.
 int limit_of(const ChatRequest& chat, int max_model_len) {
   constexpr int kSpare = 16;  // tokens may join at seams, or fall apart
@@ -193,7 +195,8 @@ std::optional<HistoryReport> shorten_history(ChatRequest& chat, const Summarizer
   const int limit = limit_of(chat, summarizer.max_model_len);
   report.options.max_tokens = limit;
   const MessageSizes sizes = measure_messages(chat, summarizer);
-  const int room = std::max(limit - sizes.head, 1);
+  // In steps, so that a word more or less in the system prompt leaves what is dropped as it was.
+  const int room = std::max((limit - sizes.head) / kRoomStep * kRoomStep, 1);
   const int extra = strategy == HistoryStrategy::kRollingWindow ? 0 : room / kQuotedShare;
   std::vector<std::size_t> steps;
   const HistoryCut cut = roll_window(chat.messages, sizes.messages, room - extra, &steps);

@@ -81,6 +81,20 @@ TEST(Bm25, FindsWhatIsAboutTheQuestion) {
   EXPECT_TRUE(Bm25({}).best("x", 2).empty());
 }
 
+// Words end at other marks than English ones, and some scripts have none between them.
+TEST(Bm25, FindsWhatIsAboutTheQuestionInOtherScripts) {
+  const std::vector<std::string> texts = {"Das Haus steht am See.", "Er rief: \u201EFalke\u201C, und \u00C4pfel fielen.",
+                                          "\u6211\u7684\u732B\u53EB\u5C0F\u82B1\uFF0C\u5B83\u4ECA\u5E74\u4E09\u5C81\u4E86\u3002",
+                                          "\u4ECA\u5929\u5929\u6C14\u5F88\u597D\u3002", "\u041C\u043E\u0441\u043A\u0432\u0430 \u0433\u043E\u0440\u043E\u0434"};
+  const Bm25 index(texts);
+  const auto best = [&](const char* question) { return index.best(question, 1); };
+  EXPECT_EQ(best("Wer ist Falke?"), std::vector<std::size_t>{1});
+  EXPECT_EQ(best("\u00E4pfel"), std::vector<std::size_t>{1});
+  EXPECT_EQ(best("\u6211\u7684\u732B\u53EB\u4EC0\u4E48\u540D\u5B57\uFF1F"), std::vector<std::size_t>{2});
+  EXPECT_EQ(best("\u043C\u043E\u0441\u043A\u0432\u0430?"), std::vector<std::size_t>{4});
+  EXPECT_TRUE(best("\u72D7").empty());
+}
+
 TEST(LongHistory, WindowDropsWholeTurnsDownToHalf) {
   const Json messages = conversation(6);
   const std::vector<int> sizes(messages.size(), 10);
@@ -231,6 +245,21 @@ TEST(LongHistory, SummariesAreWrittenStepByStepAndKept) {
 }
 
 // The model takes less than what was dropped at once, and one message alone is longer than it.
+// As where it tells the time.
+TEST(LongHistory, SummariesOutliveAChangeOfTheSystemPrompt) {
+  Fake fake;
+  ChatRequest chat = chat_of(conversation(100), HistoryStrategy::kSummary, 2000);
+  fake.shorten(chat);
+  const std::size_t num_asked = fake.asked.size();
+  EXPECT_GT(num_asked, 2u);
+  for (const char* system : {"You are helpful. It is 10:41.", "You are helpful. It is 10:42, and it rains."}) {
+    ChatRequest again = chat_of(conversation(100), HistoryStrategy::kSummary, 2000);
+    again.messages[0]["content"] = system;
+    EXPECT_TRUE(fake.shorten(again)->summary.text.starts_with("Summary "));
+    EXPECT_EQ(fake.asked.size(), num_asked) << system;
+  }
+}
+
 TEST(LongHistory, SummariesOfWhatDoesNotFitAreAskedForInPieces) {
   Fake fake(1000);
   Json messages = conversation(60);

@@ -238,7 +238,7 @@ Json flatten_content(const Json& content, const std::string& param, std::size_t 
 
 // A tool or a call of one.
 void check_is_function(const Json& tool, const std::string& path) {
-  if (!tool.is_object() || !tool.contains("type") || tool["type"] == "function") return;
+  if (!tool.is_object() || !tool.contains("type") || tool["type"].is_null() || tool["type"] == "function") return;
   const Json& type = tool["type"];
   fail_field(path + ".type", fmt::format("{} is not supported; only \"function\" is",
                                          shorten(type.is_string() ? '"' + type.get<std::string>() + '"'

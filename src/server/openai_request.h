@@ -72,12 +72,14 @@ struct GenerationOptions {
   // allows.
   std::optional<int> truncate_prompt_tokens;
   bool takes_truncation = true;  // the API has that field
+  // Of a request that only fills the cache: what the one that it prepares leaves for its answer; -1 = not said.
+  std::optional<int> prepared_answer_tokens;
 
   // Tokens that the prompt is to leave for the answer. nullopt: the request does not say, as one that
   // asks for all that the model takes, which is as many as there is room for.
   std::optional<int> answer_tokens(int max_model_len) const {
-    const bool says = has_max_tokens && sampling.max_tokens < max_model_len;
-    return says ? std::optional(sampling.max_tokens) : std::nullopt;
+    const int asked = prepared_answer_tokens.value_or(has_max_tokens ? sampling.max_tokens : -1);
+    return asked >= 0 && asked < max_model_len ? std::optional(asked) : std::nullopt;
   }
 };
 

@@ -317,6 +317,10 @@ TEST(OpenAiRequest, ArgumentsOfAllCallsHaveALimitTogether) {
             "messages[3].tool_calls[0].function.arguments");
 }
 
+TEST(OpenAiRequest, AToolsTypeMayBeNull) {
+  EXPECT_EQ(chat(R"("tools":[{"type":null,"function":{"name":"f"}}])").tools.size(), 1u);
+}
+
 TEST(OpenAiRequest, CallsOfCustomToolsAreRefused) {
   const Json body = parse_json(
       R"({"messages":[{"role":"user","content":"hi"},{"role":"assistant","content":null,"tool_calls":[

@@ -122,6 +122,7 @@ void read_length(const Fields& fields, ResponsesRequest& request) {
   }
   request.echo["max_output_tokens"] = given ? Json(*given) : Json();
   if (request.prewarms) {
+    options.prepared_answer_tokens = static_cast<int>(given.value_or(-1));
     options.sampling.max_tokens = 0;
     options.sampling.min_tokens = 0;
     options.has_max_tokens = true;
@@ -162,7 +163,11 @@ void read_context(const Fields& fields, ResponsesRequest& request) {
   }
   request.echo["truncation"] = truncation;
   HistoryOptions& history = request.options.history;
-  if (truncation == "auto" && history.strategy == HistoryStrategy::kNone) {
+  const Json* larder = fields.find("larder");
+  const bool is_said = larder != nullptr && larder->is_object() && larder->contains("history");
+  // Not even what the server does by default.
+  if (!is_said && fields.has("truncation") && truncation == "disabled") history = {};
+  if (!is_said && truncation == "auto" && history.strategy == HistoryStrategy::kNone) {
     history = {.strategy = HistoryStrategy::kRollingWindow, .max_tokens = INT32_MAX};
   }
   const Json* entries = fields.array("context_management");
@@ -174,6 +179,7 @@ void read_context(const Fields& fields, ResponsesRequest& request) {
       entry.fail("type", fmt::format("must be \"compaction\", it is \"{}\"", shorten(type)));
     }
     const auto threshold = entry.integer("compact_threshold", {1, INT32_MAX});
+    if (is_said) continue;
     history = {.strategy = HistoryStrategy::kSummary,
                .max_tokens = static_cast<int>(threshold.value_or(0))};
     request.compacts = true;
