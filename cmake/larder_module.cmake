@@ -9,14 +9,33 @@ function(larder_precompile target)
                             <string> <string_view> <thread> <unordered_map> <vector> <fmt/format.h> ${ARGN})
 endfunction()
 
-# larder_test_program(NAME LABEL DEPS...): makes a program of GoogleTest's one of the tests.
+# Tests take longer to compile than to run.
+set(test_options $<$<CONFIG:Release>:-O1>)
+# Libraries of some tests ask for it; what is compiled once has to be the same for all.
+set(test_definitions _FILE_OFFSET_BITS=64)
 find_package(GTest QUIET)
 
+# Once for all programs of tests.
+function(larder_precompile_tests)
+  if(LARDER_SANITIZE)
+    return()
+  endif()
+  file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/test_headers.cc CONTENT "")
+  add_library(larder_test_headers OBJECT ${CMAKE_BINARY_DIR}/test_headers.cc)
+  target_link_libraries(larder_test_headers PRIVATE GTest::gtest GTest::gmock fmt::fmt nlohmann_json::nlohmann_json)
+  target_compile_options(larder_test_headers PRIVATE ${test_options})
+  target_compile_definitions(larder_test_headers PRIVATE ${test_definitions})
+  larder_precompile(larder_test_headers <gtest/gtest.h> <gmock/gmock.h> <nlohmann/json.hpp>)
+endfunction()
+
+# larder_test_program(NAME LABEL DEPS...): makes a program of GoogleTest's one of the tests.
 function(larder_test_program name label)
   target_link_libraries(${name} PRIVATE ${ARGN} GTest::gtest GTest::gmock GTest::gtest_main)
-  # They take longer to compile than to run.
-  target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
-  target_compile_definitions(${name} PRIVATE LARDER_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+  target_compile_options(${name} PRIVATE ${test_options})
+  if(TARGET larder_test_headers)
+    target_precompile_headers(${name} REUSE_FROM larder_test_headers)
+  endif()
+  target_compile_definitions(${name} PRIVATE ${test_definitions} LARDER_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES LABELS ${label})
 endfunction()
@@ -39,6 +58,5 @@ function(larder_module name)
   if(LARDER_TESTS AND tests)
     add_executable(${name}_test ${tests})
     larder_test_program(${name}_test unit larder_${name})
-    larder_precompile(${name}_test <gtest/gtest.h> ${${name}_headers})
   endif()
 endfunction()

@@ -46,6 +46,7 @@ TEST_P(ModelGolden, ReferencePathAgrees) {
   TestRunner runner = make_runner(ActivationType::kF32);
   for (const auto& prompt : json_.at("prompts")) {
     const Golden golden = to_golden(prompt);
+    if (golden.name == "long_code") continue;  // "long" is as long, and FP32 is slow
     const Comparison comparison = compare(runner, golden, 0.02);
     const Distance& distance = comparison.logprobs;
     ASSERT_EQ(distance.count, golden.logprobs.size());

@@ -72,6 +72,8 @@ class Server:
 
 @contextlib.contextmanager
 def serving(*arguments, **more):
+    if "--kv-size" not in arguments:  # less than by default: on a virtual machine pages take long to come
+        arguments += ("--kv-size", "512MiB")
     server = Server(*arguments, **more)
     try:
         yield server

@@ -10,8 +10,8 @@ import requests
 
 from api_server import larder, serving
 
-RULE_LIST = [f"Rule {i}: answer question {i} in one short sentence and never speak of rule {i} itself." for i in range(24)]
-RULES = " ".join(RULE_LIST)
+RULE_LIST = [f"Rule {i}: answer question {i} in one short sentence and never speak of rule {i} itself." for i in range(14)]
+RULES = " ".join(RULE_LIST[:12])
 TOOLS = [{"type": "function", "function": {"name": f"tool_{i}", "description": f"Does thing number {i}.",
           "parameters": {"type": "object", "properties": {"first": {"type": "string"}, "second": {"type": "integer"}}}}}
          for i in range(3)]
@@ -68,7 +68,7 @@ def test_the_class_of_a_change(server, kind):
     assert report["nearest"]["id"] == first["id"]
     assert report["divergence"]["class"] == kind and report["divergence"]["message"] == 0
     assert report["divergence"]["token"] == report["nearest"]["shared_tokens"]
-    assert lost(report, "diverged") > 300
+    assert lost(report, "diverged") > 150
     kept = requests.get(f"{server.url}/v1/cache/requests/{second['id']}", timeout=10).json()
     assert kept == report
 
@@ -107,7 +107,7 @@ def test_the_doctor_names_the_greatest_loss(server, tmp_path):
     told = json.loads(larder("doctor", "cache", server.url, "--json").stdout)
     assert told["losses"][0]["tokens"] >= told["losses"][-1]["tokens"]
     timestamp = next(loss for loss in told["losses"] if loss["why"] == "timestamp")
-    assert timestamp["tokens"] > 900 and "time" in timestamp["advice"]
+    assert timestamp["tokens"] > 450 and "time" in timestamp["advice"]
     # The same from what a client recorded, without a server.
     log = tmp_path / "requests.jsonl"
     log.write_text("".join(json.dumps({"messages": [{"role": "system", "content": f"The time is 10:{minute}7:00.\n{RULES}"},
@@ -159,14 +159,14 @@ def test_the_doctor_prepares_prompts_as_the_server_does(server, tmp_path):
     run = larder("doctor", "cache", log, "-m", server.model, "--json")
     told = json.loads(run.stdout)
     assert told["prompt_tokens"] == num_tokens
-    assert told["losses"][0]["why"] == "changed_tools" and told["losses"][0]["tokens"] > 300
+    assert told["losses"][0]["why"] == "changed_tools" and told["losses"][0]["tokens"] > 150
 
 
 def test_keys_cannot_tell_what_others_asked():
     """One prompt, two keys: no hit, no word of it, and no difference in time to a prompt that nobody asked before."""
     with serving("--api-key", "alpha", "--api-key", "beta", model=os.environ["LARDER_TEST_SMOLLM2"]) as server:
         known, unknown, own = [], [], []
-        rules = " ".join(RULE_LIST[:14])
+        rules = " ".join(RULE_LIST)
         for i in range(9):
             secret = f"Secret {i * 7919}: {rules}"
             hidden = ask(server, secret, "What is it?", key="alpha")["id"]

@@ -1,6 +1,6 @@
 """Long conversations, bounded by each strategy, through OpenAI's own client.
 
-Of 200 turns where they come at once; turn by turn of 100, or LARDER_TEST_TURNS=200.
+Of 200 turns where they come at once; turn by turn of 60, or LARDER_TEST_TURNS=200.
 """
 import os
 
@@ -10,8 +10,8 @@ import pytest
 from api_server import serving
 
 NUM_TURNS = 200
-NUM_LIVE_TURNS = int(os.environ.get("LARDER_TEST_TURNS", "100"))
-SERVER_OPTIONS = ("-c", "2048")
+NUM_LIVE_TURNS = int(os.environ.get("LARDER_TEST_TURNS", "60"))
+SERVER_OPTIONS = ("-c", "2048", "--kv-size", "1GiB")
 BOUND = 640  # tokens of a prompt
 FACT = "The code word of the old archive is Zanzibar."
 QUESTION = "What is the code word of the old archive?"

@@ -28,7 +28,7 @@ def text(seed, num_words):
 
 
 # Some share their beginning, as sessions under one system prompt do.
-PROMPTS = [text(i % 3, 40 + 30 * (i % 4)) + " " + text(100 + i, 50 + 13 * i) for i in range(10)]
+PROMPTS = [text(i % 3, 40 + 30 * (i % 4)) + " " + text(100 + i, 50 + 13 * i) for i in range(7)]
 
 
 def ask(server, prompt, max_tokens=6, **more):
@@ -108,7 +108,7 @@ def test_kill_9_under_load(tmp_path, expected):
     stored = 0
     for kill in range(NUM_KILLS):
         began = time.monotonic()
-        server = Server("--kv-disk", tmp_path, "--kv-disk-size", "8GiB")
+        server = Server("--kv-disk", tmp_path, "--kv-disk-size", "8GiB", "--kv-size", "512MiB")
         starts.append(time.monotonic() - began)
         done = []
 
@@ -272,10 +272,10 @@ def test_closed_standard_streams_keep_out_of_the_segments(tmp_path):
 
 
 def test_a_full_disk_is_a_miss(tmp_path, expected):
-    """Fault 33, on a file system of 24 MiB; needs root to mount it."""
+    """Fault 33, on a file system of 16 MiB; needs root to mount it."""
     if os.geteuid() != 0 or not shutil.which("mount"):
         pytest.skip("cannot mount")
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", tmp_path], capture_output=True)
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", tmp_path], capture_output=True)
     if mounted.returncode != 0:
         pytest.skip("cannot mount")
     try:
@@ -315,12 +315,12 @@ def test_keys_do_not_meet_in_a_tier(tier, tmp_path, redis):
             return time.monotonic() - begin, cached(reply), full_blocks(reply)
 
         known, unknown, own = [], [], []
-        for i in range(7):
-            prompt = text(500 + i, 300)
+        for i in range(5):
+            prompt = text(500 + i, 250)
             timed("alpha", prompt)
             wait_until_saved(alpha, tier)
             assert alpha.post("/reset_prefix_cache", {}).status_code == 200
-            asked = [(prompt, known), (text(900 + i, 300), unknown)]
+            asked = [(prompt, known), (text(900 + i, 250), unknown)]
             for asked_prompt, times in asked[::1 if i % 2 else -1]:
                 seconds, found, _ = timed("beta", asked_prompt)
                 assert found == 0
@@ -382,7 +382,7 @@ def test_a_disconnect_during_a_load_frees_its_blocks(tmp_path, expected):
         wait_until_saved(server)
     with serving("--kv-disk", tmp_path) as server:
         for i in range(20):
-            body = ('{"model":"smollm2","max_tokens":50,"temperature":0,"prompt":"%s"}' % PROMPTS[i % 10]).encode()
+            body = ('{"model":"smollm2","max_tokens":50,"temperature":0,"prompt":"%s"}' % PROMPTS[i % 7]).encode()
             with socket.create_connection(("127.0.0.1", server.port)) as client:
                 client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
                                b"Content-Length: %d\r\n\r\n" % len(body) + body)
@@ -398,10 +398,10 @@ def test_a_disconnect_during_a_load_frees_its_blocks(tmp_path, expected):
 
 
 def test_endless_context_holds_its_memory():
-    with serving("-c", "1024", "--kv-size", "96MiB") as server:
+    with serving("-c", "816", "--kv-size", "96MiB") as server:
         plain = ask(server, "once upon a time", max_tokens=5000, ignore_eos=True)
         assert plain["choices"][0]["finish_reason"] == "length"
-        assert plain["usage"]["total_tokens"] == 1024
+        assert plain["usage"]["total_tokens"] == 816
         most = []
         ended = threading.Event()
 
@@ -411,11 +411,11 @@ def test_endless_context_holds_its_memory():
 
         watcher = threading.Thread(target=watch)
         watcher.start()
-        endless = ask(server, "once upon a time", max_tokens=1500, ignore_eos=True, attention_window=128,
+        endless = ask(server, "once upon a time", max_tokens=1000, ignore_eos=True, attention_window=128,
                       attention_sinks=16)
         ended.set()
         watcher.join()
-        assert endless["usage"]["completion_tokens"] == 1500
+        assert endless["usage"]["completion_tokens"] == 1000
         assert endless["choices"][0]["finish_reason"] == "length"
         assert max(most) <= (2 * 128 + 16 + 512) / BLOCK + 1
         wrong = server.post("/v1/completions", {"model": "smollm2", "prompt": "x", "attention_window": 100})
