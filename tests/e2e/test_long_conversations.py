@@ -132,7 +132,8 @@ def test_without_a_strategy_it_is_an_error(server):
         server.client.responses.create(model="smollm2", input=items)
     assert refused.value.code == "context_length_exceeded"
     cut = server.client.responses.create(model="smollm2", input=items, truncation="auto", max_output_tokens=4)
-    assert cut.truncation == "auto" and 1000 < cut.usage.input_tokens < 2048
+    # Half of the room, which comes in steps of 64 tokens, less than a turn.
+    assert cut.truncation == "auto" and 940 < cut.usage.input_tokens < 2048
     assert cut.model_extra["larder"]["history"]["dropped_turns"] >= 3
 
 
