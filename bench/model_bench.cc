@@ -5,7 +5,9 @@
 // model_bench MODEL.gguf [THREADS [KV_TYPE]]
 // Each line of standard input is a test, answered by seconds and by tokens or bytes:
 //   pp COUNT                  a prompt in steps of 512
-//   tg COUNT DEPTH [BATCH]    one by one behind a made-up context, for as many sequences at once
+//   tg COUNT DEPTH [BATCH [SHARED]]
+//                             one by one behind a made-up context, for as many sequences at once, whose first
+//                             SHARED tokens lie in the same blocks
 //   read                      the weights, by plain loads
 //   fetch                     the weights, by plain loads behind prefetches
 // weights MIB is printed before.
@@ -63,12 +65,13 @@ class ModelBench {
     return num_tokens;
   }
 
-  int decode(int num_tokens, int depth, int num_sequences) {
+  int decode(int num_tokens, int depth, int num_sequences, int num_shared) {
     std::vector<TestSequence> sequences;
     for (int i = 0; i < num_sequences; ++i) {
       sequences.push_back(make_sequence(depth + num_tokens, i));
       sequences.back().num_computed = depth;  // what a block costs does not depend on what it holds
     }
+    if (num_shared > 0) share(sequences, num_shared);
     std::vector<TestStep> steps;
     for (TestSequence& sequence : sequences) steps.push_back({&sequence, 1});
     for (int i = 0; i < num_tokens; ++i) runner_->run(steps, false);
@@ -86,11 +89,10 @@ class ModelBench {
 
   void reset() { runner_->reset(); }
 
-  // Of blocks, for that many tokens in each sequence.
-  bool has_room(std::int64_t num_tokens, int num_sequences) const {
+  // Of blocks, for so many tokens.
+  bool has_room(std::int64_t num_tokens) const {
     if (num_tokens < 1 || num_tokens > std::int64_t{num_blocks_} * kBlockSize) return false;
-    return num_sequences > 0 && blocks_for(model_, static_cast<int>(num_tokens), 1) <=
-                                    num_blocks_ / num_sequences;
+    return blocks_for(model_, static_cast<int>(num_tokens), 1) <= num_blocks_;
   }
 
  private:
@@ -99,6 +101,16 @@ class ModelBench {
     for (int i = 0; i < num_tokens; ++i)
       sequence.tokens.push_back((i * 7919 + seed * 104729) % model_.config.vocab_size);
     return sequence;
+  }
+
+  // A token of the first one has it take its blocks.
+  void share(std::vector<TestSequence>& sequences, int num_shared) {
+    TestSequence first = sequences[0];
+    const TestStep step{&first, 1};
+    runner_->run({&step, 1}, false);
+    for (TestSequence& sequence : sequences)
+      for (const std::vector<BlockId>& table : first.tables)
+        sequence.tables.emplace_back(table.begin(), table.begin() + num_shared / kBlockSize);
   }
 
   TestModel model_;
@@ -114,13 +126,18 @@ std::size_t run_test(ModelBench& bench, std::istringstream& line) {
   int count = 0;
   int depth = 0;
   int batch = 1;
+  int shared = 0;
   line >> test;
-  if (test == "pp" && line >> count && bench.has_room(count, 1))
+  if (test == "pp" && line >> count && bench.has_room(count))
     return static_cast<std::size_t>(bench.prefill(count));
   if (test == "tg" && line >> count >> depth) {
     if (!(line >> batch)) batch = 1;
-    if (depth >= 0 && batch <= kMaxSequences && bench.has_room(std::int64_t{depth} + count, batch))
-      return static_cast<std::size_t>(bench.decode(count, depth, batch));
+    if (!(line >> shared)) shared = 0;
+    const std::int64_t own = std::int64_t{depth} - shared + count + 2 * kBlockSize;
+    const std::int64_t of_first = shared > 0 ? depth + kBlockSize : 0;
+    if (depth >= 0 && batch > 0 && batch <= kMaxSequences && shared >= 0 && shared <= depth &&
+        bench.has_room(batch * own + of_first))
+      return static_cast<std::size_t>(bench.decode(count, depth, batch, shared));
   }
   if (test == "read" || test == "fetch") return bench.read(test == "fetch");
   return 0;

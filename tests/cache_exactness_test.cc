@@ -157,6 +157,27 @@ TEST_P(RealExactness, InABatchOf16AndPreempted) {
   EXPECT_GT(pressed.scheduler.stats().num_preemptions, 0u);
 }
 
+// Attention reads the blocks of the prefix once for all of them.
+TEST_P(RealExactness, DecodedTogetherBehindOnePrefix) {
+  if (std::string(std::get<2>(GetParam())) != "f16") GTEST_SKIP() << "of one type";
+  constexpr std::uint64_t kNumPrompts = 4;
+  Rig together(*model_, config());
+  run(together, prompt_);
+  std::vector<Heard> expected;
+  std::vector<std::uint64_t> ids;
+  for (std::uint64_t i = 0; i < kNumPrompts; ++i) {
+    const auto prompt = joined(prompt_, random_tokens(5 + static_cast<int>(i), static_cast<std::uint32_t>(200 + i)));
+    expected.push_back(cold(prompt, i));
+    ids.push_back(together.add(prompt, params(i)));
+  }
+  together.run();
+  for (std::uint64_t i = 0; i < kNumPrompts; ++i) {
+    const Heard& heard = together.heard.at({ids[i], 0});
+    EXPECT_TRUE(same_bits(heard, expected[i])) << i;
+    EXPECT_GE(heard.usage.num_cached_tokens, static_cast<int>(prompt_.size()) - 1);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Models, RealExactness,
     ::testing::Combine(::testing::Values("LARDER_TEST_SMOLLM2", "LARDER_TEST_GEMMA3"),

@@ -24,6 +24,7 @@ KernelTable with_bf16(Isa isa, const char* name) {
   table.matmul = matmul_with_bf16<kBase>;
   table.attention = isa_avx512_bf16::attention;
   table.merge_attention = isa_avx512_bf16::merge_attention;
+  table.attention_common = isa_avx512_bf16::attention_common;
   return table;
 }
 

@@ -174,7 +174,19 @@ struct AttentionSequence {
   int first_partial = 0;
   // And how many entries its copy of the block table leaves out behind the sinks', none of them seen.
   int skipped_blocks = 0;
+  // On a CPU: as many of its first keys are CommonKeys of the call, and which state is this sequence's.
+  int num_common = 0;
+  int common_state = 0;
 };
+
+// Sequences of one query each that have their first keys in the same blocks: those are read once for
+// all of them (Juravsky et al. 2024, "Hydragen"), and each goes on alone from where that ends.
+struct CommonKeys {
+  int num_keys = 0;  // a multiple of kCommonKeyStep; each of the queries sees them all
+  const std::int32_t* sequences = nullptr;  // [num_sequences], places in AttentionArgs::sequences
+  int num_sequences = 0;
+};
+inline constexpr int kCommonKeyStep = 64;
 
 // How a device's attention shares out a batch: a piece is a block's work for one KV head, a tile of
 // rows with all its keys or those of one split.
@@ -210,6 +222,8 @@ struct AttentionArgs {
   // multiplied, see MatmulArgs.
   bool rounds_to_bf16 = false;
   KeySharing sharing = {};  // for attention_batch(), whose host cannot read the sequences
+  const CommonKeys* common = nullptr;  // [num_common]; on a CPU
+  int num_common = 0;
 };
 
 // What the queries of a sequence see in this layer; 0 = no window, no sinks.
@@ -232,6 +246,19 @@ struct AttentionTask {
   // The partial softmax of keys [kKeySplit * split, + kKeySplit) alone, left in the scratch; -1:
   // all of the keys, written to out.
   int split = -1;
+  // Or null: attention_state_size_bytes() that attention_common() left of the sequence's common keys,
+  // which are not read again. With split -1 alone; is written.
+  std::byte* state = nullptr;
+};
+
+// A piece of attention over common keys: sequences [begin, end) of them, all query heads of one KV head.
+struct CommonTask {
+  int common = 0;  // place in AttentionArgs::common
+  int kv_head = 0;
+  int begin = 0;
+  int end = 0;
+  std::byte* states = nullptr;  // that of the first sequence
+  std::int64_t stride_bytes = 0;  // to the next one's
 };
 
 // The splits that the task's queries see: [begin, end), and split 0 before them where it holds
@@ -258,6 +285,11 @@ inline constexpr int kMaxAttentionRows = 96;
 // sum.
 static constexpr std::int64_t attention_partial_size_bytes(int num_rows, int head_dim) {
   return (std::int64_t{num_rows} * ((head_dim + 15) / 16 * 16 + 2) * 4 + 63) / 64 * 64;
+}
+// A sequence's sums between its common keys and its own, of one KV head: the splits that are complete, as one,
+// and the one that is not.
+static constexpr std::int64_t attention_state_size_bytes(int num_rows, int head_dim) {
+  return 2 * attention_partial_size_bytes(num_rows, head_dim);
 }
 // On a device: of one row, all heads.
 static constexpr std::int64_t device_partial_size_bytes(int num_heads, int head_dim) {
@@ -361,7 +393,9 @@ struct KernelTable {
   // attention() with split -1.
   void (*merge_attention)(const AttentionArgs& args, const AttentionTask& task, std::byte* partials,
                           std::int64_t stride_bytes);
-  // Instead of those two, on a device: the whole batch, shared out as share_keys() did for a scratch
+  // Into the task's states. Same bits as attention() without a state, after it has gone on from there.
+  void (*attention_common)(const AttentionArgs& args, const CommonTask& task, std::byte* scratch) = nullptr;
+  // Instead of those three, on a device: the whole batch, shared out as share_keys() did for a scratch
   // of this size. Null on a CPU.
   void (*attention_batch)(const AttentionArgs& args, std::byte* scratch) = nullptr;
 

@@ -35,6 +35,11 @@ constexpr std::int64_t kManyDeviceBlocks = 1024;
 // splitting keys.
 constexpr int kSplitQueries = 2;
 
+// Sequences whose keys are read in common: as many as decode in a step. Bytes of a layer's keys and values
+// that are read once less, at least: threads have to wait for each other once more.
+constexpr int kMaxCommonSequences = 64;
+constexpr std::int64_t kMinSavedBytes = 256 * 1024;
+
 // Tasks of attention per thread, so that none waits long for the last.
 constexpr int kTasksPerThread = 4;
 
@@ -225,14 +230,16 @@ AttentionOp::ScratchSizes AttentionOp::scratch_sizes(int max_rows, int num_heads
       num_heads * max_splits * attention_partial_size_bytes(1, head_dim);
   const int task_rows = std::max(kMaxAttentionRows, num_heads);
   return {.thread_bytes = attention_scratch_size_bytes(task_rows, head_dim),
-          .partial_bytes = kSplitQueries * row_bytes};
+          .partial_bytes = kSplitQueries * row_bytes,
+          .state_bytes = kMaxCommonSequences * num_heads * attention_state_size_bytes(1, head_dim)};
 }
 
 std::size_t AttentionOp::scratch_size_bytes(const ThreadPool& pool, int max_rows, int num_heads,
                                             int head_dim, int max_context_len,
                                             const Device* device) {
   const ScratchSizes sizes = scratch_sizes(max_rows, num_heads, head_dim, max_context_len, device);
-  return static_cast<std::size_t>(pool.num_threads() * sizes.thread_bytes + sizes.partial_bytes);
+  return static_cast<std::size_t>(pool.num_threads() * sizes.thread_bytes + sizes.partial_bytes +
+                                  sizes.state_bytes);
 }
 
 AttentionOp::AttentionOp(ThreadPool& pool, int max_rows, int num_heads, int head_dim,
@@ -249,6 +256,7 @@ AttentionOp::AttentionOp(ThreadPool& pool, int max_rows, int num_heads, int head
   pieces_.reserve(static_cast<std::size_t>(max_rows) * static_cast<std::size_t>(num_heads));
   split_tasks_.reserve(static_cast<std::size_t>(std::int64_t{num_heads} * kSplitQueries *
                                                 std::max<std::int64_t>(max_splits, 1)));
+  common_tasks_.reserve(static_cast<std::size_t>(kMaxCommonSequences * num_heads));
 }
 
 void AttentionOp::list_pieces(const AttentionArgs& args) {
@@ -269,7 +277,8 @@ void AttentionOp::list_pieces(const AttentionArgs& args) {
     for (int begin = 0; begin < num_tokens; begin += queries) {
       const int end = std::min(begin + queries, num_tokens);
       for (int head = 0; head < args.kv.num_kv_heads; ++head) {
-        const AttentionTask task{i, head, begin, end, -1};
+        AttentionTask task{i, head, begin, end, -1};
+        if (args.sequences[i].num_common > 0) task.state = state_of(args, args.sequences[i].common_state, head);
         const SplitRange splits = attention_splits(args, task);
         const std::int64_t stride =
             attention_partial_size_bytes((end - begin) * group, args.kv.head_dim);
@@ -281,12 +290,78 @@ void AttentionOp::list_pieces(const AttentionArgs& args) {
   num_partial_bytes_ = offset;
 }
 
+std::byte* AttentionOp::state_of(const AttentionArgs& args, int state, int kv_head) {
+  const std::int64_t size_bytes =
+      attention_state_size_bytes(args.num_heads / args.kv.num_kv_heads, args.kv.head_dim);
+  return scratch_.data() + pool_.num_threads() * thread_bytes_ + partial_bytes_ +
+         (std::int64_t{state} * args.kv.num_kv_heads + kv_head) * size_bytes;
+}
+
+std::span<const CommonKeys> AttentionOp::find_common(const AttentionArgs& args,
+                                                     std::span<AttentionSequence> sequences,
+                                                     CommonKeyFinder& finder) const {
+  const int num_kv_heads = args.kv.num_kv_heads;
+  const std::int64_t step_bytes =
+      std::int64_t{num_kv_heads} * kCommonKeyStep / kBlockSize *
+      (kv_key_size_bytes(args.kv.types.k, args.kv.head_dim) + kv_value_size_bytes(args.kv.types.v, args.kv.head_dim));
+  // A batch so small that run() shares out keys goes without.
+  const bool is_small = static_cast<std::int64_t>(sequences.size()) * num_kv_heads <
+                        std::int64_t{pool_.num_threads()} * kTasksPerThread;
+  const std::span<const CommonKeys> common =
+      finder.find(sequences, {.window = args.window,
+                              .max_states = is_small ? 0 : kMaxCommonSequences,
+                              .min_saved_steps = std::max(1, divide_up(kMinSavedBytes, step_bytes))});
+  int num_pairs = 0;
+  for (const CommonKeys& keys : common) num_pairs += keys.num_sequences / 2;
+  if (num_pairs * num_kv_heads >= pool_.num_threads()) return common;
+  // Threads without a task would be worth more.
+  for (AttentionSequence& sequence : sequences) sequence.num_common = 0;
+  return {};
+}
+
+// Into how many parts, of two sequences at least, threads had best share out common keys' sequences, for each
+// KV head: by the rows that the busiest of them computes, and as many again as it takes to read a part's keys.
+int AttentionOp::num_common_parts(const CommonKeys& common, int num_kv_heads, int group) const {
+  constexpr int kReadRows = 3;
+  const int rows = common.num_sequences * group;
+  const int fewest = divide_up(rows, std::max(group, kMaxAttentionRows / group * group));
+  const auto cost = [&](int parts) {
+    return divide_up(parts * num_kv_heads, pool_.num_threads()) * (divide_up(rows, parts) + kReadRows);
+  };
+  int best = fewest;
+  for (int parts = fewest + 1; parts <= common.num_sequences / 2; ++parts)
+    if (cost(parts) < cost(best)) best = parts;
+  return best;
+}
+
+void AttentionOp::run_common(const KernelTable& kernels, const AttentionArgs& args) {
+  const int num_kv_heads = args.kv.num_kv_heads;
+  const int group = args.num_heads / num_kv_heads;
+  common_tasks_.clear();
+  for (int i = 0; i < args.num_common; ++i) {
+    const CommonKeys& common = args.common[i];
+    const int num_parts = num_common_parts(common, num_kv_heads, group);
+    for (int part = 0; part < num_parts; ++part) {
+      const int begin = common.num_sequences * part / num_parts;
+      const int end = common.num_sequences * (part + 1) / num_parts;
+      const int state = args.sequences[common.sequences[begin]].common_state;
+      for (int head = 0; head < num_kv_heads; ++head)
+        common_tasks_.push_back({i, head, begin, end, state_of(args, state, head),
+                                 state_of(args, 1, 0) - state_of(args, 0, 0)});
+    }
+  }
+  pool_.parallel_for_near(static_cast<int>(common_tasks_.size()), [&](int i, int thread) {
+    kernels.attention_common(args, common_tasks_[static_cast<std::size_t>(i)], thread_scratch(thread));
+  });
+}
+
 void AttentionOp::run(const KernelTable& kernels, const AttentionArgs& args) {
   if (kernels.is_device()) return kernels.attention_batch(args, scratch_.data());
+  if (args.num_common > 0) run_common(kernels, args);
   list_pieces(args);
   split_tasks_.clear();
   const int num_pieces = static_cast<int>(pieces_.size());
-  if (pool_.num_threads() > 1 && num_pieces < pool_.num_threads() * kTasksPerThread &&
+  if (args.num_common == 0 && pool_.num_threads() > 1 && num_pieces < pool_.num_threads() * kTasksPerThread &&
       num_partial_bytes_ <= partial_bytes_) {
     for (int i = 0; i < num_pieces; ++i) {
       const SplitRange splits = pieces_[static_cast<std::size_t>(i)].splits;

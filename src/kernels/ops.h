@@ -8,6 +8,7 @@
 
 #include "base/thread_pool.h"
 #include "kernels/device.h"
+#include "kernels/common_keys.h"
 #include "kernels/kernels.h"
 
 namespace larder {
@@ -39,6 +40,9 @@ class AttentionOp {
   AttentionOp(ThreadPool& pool, int max_rows, int num_heads, int head_dim, int max_context_len,
               Device* device = nullptr);
   void run(const KernelTable& kernels, const AttentionArgs& args);
+  // Before run(), on a CPU: what may be its AttentionArgs::common, where that pays. args says what the layer is.
+  std::span<const CommonKeys> find_common(const AttentionArgs& args, std::span<AttentionSequence> sequences,
+                                          CommonKeyFinder& finder) const;
   // Of a device's.
   std::int64_t partial_bytes() const { return partial_bytes_; }
   std::size_t scratch_size_bytes() const { return scratch_.size_bytes(); }
@@ -50,6 +54,7 @@ class AttentionOp {
   struct ScratchSizes {
     std::int64_t thread_bytes = 0;  // per thread
     std::int64_t partial_bytes = 0;
+    std::int64_t state_bytes = 0;  // of kMaxCommonSequences
   };
   // A task and its place among the partials, should its keys be shared out.
   struct Piece {
@@ -66,16 +71,20 @@ class AttentionOp {
   static ScratchSizes scratch_sizes(int max_rows, int num_heads, int head_dim, int max_context_len,
                                     const Device* device);
   void list_pieces(const AttentionArgs& args);
+  int num_common_parts(const CommonKeys& common, int num_kv_heads, int group) const;
+  void run_common(const KernelTable& kernels, const AttentionArgs& args);
+  std::byte* state_of(const AttentionArgs& args, int state, int kv_head);
   void run_split(const KernelTable& kernels, const AttentionArgs& args);
   std::byte* thread_scratch(int thread) { return scratch_.data() + thread * thread_bytes_; }
 
   ThreadPool& pool_;
   std::int64_t thread_bytes_ = 0;
   std::int64_t partial_bytes_ = 0;
-  DeviceBuffer scratch_;  // one part per thread, then partials
+  DeviceBuffer scratch_;  // one part per thread, then partials, then states
   std::int64_t num_partial_bytes_ = 0;  // that this batch would need
   std::vector<Piece> pieces_;
   std::vector<SplitTask> split_tasks_;
+  std::vector<CommonTask> common_tasks_;
 };
 
 }  // namespace larder

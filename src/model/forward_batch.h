@@ -15,7 +15,9 @@ struct GroupBatch {
   // [num_sequences], in order of rows and covering all of them. Positions of a sequence's rows are
   // the last num_tokens before context_len.
   std::span<const AttentionSequence> sequences;
-  KeySharing sharing = {};  // left empty by callers; of the sequences, on a device
+  // Left empty by callers, of the sequences: on a device, and on a CPU.
+  KeySharing sharing = {};
+  std::span<const CommonKeys> common = {};
 };
 
 // Flat arrays that the caller owns; nothing is kept.
@@ -32,6 +34,7 @@ struct ForwardBatch {
   // their tokens; a sequence is several where its logit_rows have gaps.
   std::span<const AttentionSequence> logit_sequences = {};
   KeySharing logit_sharing = {};
+  std::span<const CommonKeys> logit_common = {};
 };
 
 }  // namespace larder

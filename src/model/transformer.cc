@@ -232,6 +232,8 @@ Logits Transformer::run_layers(const ForwardBatch& given, const KvStorage& stora
   if (staging_) {
     share_keys(batch);
     batch = staging_->stage(batch);
+  } else {
+    find_common_keys(batch);
   }
 
   const int num_rows = end < config_.num_layers() ? 0 : static_cast<int>(batch.logit_rows.size());
@@ -462,6 +464,7 @@ void Transformer::attend(const ForwardBatch& batch, const KvStorage& storage, in
   const GroupBatch& group = batch.groups[static_cast<std::size_t>(layout_.group_of(layer))];
   const std::span<const AttentionSequence> sequences =
       is_last(layer) ? batch.logit_sequences : group.sequences;
+  const std::span<const CommonKeys> common = is_last(layer) ? batch.logit_common : group.common;
   attention_op_.run(kernels_, {.kv = storage.view(layer),
                                .q = buffers_.q,
                                .ldq = config_.q_size(),
@@ -474,7 +477,9 @@ void Transformer::attend(const ForwardBatch& batch, const KvStorage& storage, in
                                .num_sequences = static_cast<int>(sequences.size()),
                                .q_sinks = has_sinks(batch, layer) ? buffers_.q_sinks : nullptr,
                                .rounds_to_bf16 = limits_.activations == ActivationType::kInt8,
-                               .sharing = is_last(layer) ? batch.logit_sharing : group.sharing});
+                               .sharing = is_last(layer) ? batch.logit_sharing : group.sharing,
+                               .common = common.data(),
+                               .num_common = static_cast<int>(common.size())});
 }
 
 void Transformer::project_attention(int num_rows, int layer) {

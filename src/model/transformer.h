@@ -139,6 +139,7 @@ class Transformer {
   void compute_rotations(std::span<const std::int32_t> positions, std::int64_t first_table);
   std::span<const AttentionSequence> list_logit_sequences(const ForwardBatch& batch);
   void share_keys(ForwardBatch& batch);
+  void find_common_keys(ForwardBatch& batch);
   bool is_last(int layer) const { return layer + 1 == config_.num_layers(); }
   // Queries, keys and values; those two stored.
   void project_input(const ForwardBatch& batch, const KvStorage& storage, int layer, bool has_queries);
@@ -198,11 +199,12 @@ class Transformer {
   // Where the kernels read them, [num_ropes].
   std::vector<const double*> rope_frequencies_;
   std::vector<AttentionSequence> logit_sequences_;  // of this batch, on the host
+  std::vector<GroupBatch> shared_groups_;  // of this batch
+  std::vector<std::vector<AttentionSequence>> shared_sequences_;  // per group
+  std::vector<CommonKeyFinder> common_finders_;  // per group, then of the logits' sequences
   // With a device alone.
   Device* device_;
   std::optional<BatchStaging> staging_;
-  std::vector<GroupBatch> shared_groups_;  // of this batch
-  std::vector<std::vector<AttentionSequence>> shared_sequences_;  // per group
   DeviceBuffer device_frequencies_;
   // Copied back, see Logits.
   HostBuffer logits_;  // [max_logit_rows, vocab_size]

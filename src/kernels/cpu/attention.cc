@@ -217,7 +217,7 @@ HeadBlock first_block(const Work& work, const AttentionSequence& sequence, int k
   const int sinks = seen_sinks(work.args, sequence);
   const int window = sinks > 0 ? 0 : seen_window(work.args, sequence);
   const int first_position = sequence.context_len - sequence.num_tokens;
-  const int first = window > 0 ? max_of(0, first_position - window + 1) : 0;
+  const int first = window > 0 ? max_of(0, first_position - window + 1) : sequence.num_common;
   const int position = max_of(first, first / kKeyTile * kKeyTile + b * kBlockSize);
   const int end = sinks > 0 ? min_of(sinks, sequence.context_len) : sequence.context_len;
   return {sequence, kv_head, min_of(position, end - 1)};
@@ -260,16 +260,19 @@ KeyTile key_tile(const Work& work, int begin, int end) {
   return tile;
 }
 
-// The partial softmax of the keys in one split.
-void run_split(const Work& work, int split, const Partial& partial) {
+void begin_split(const Work& work, const Partial& partial) {
   for (int64_t i = 0; i < int64_t{work.rows} * work.padded_dim; ++i) partial.values[i] = 0;
   for (int r = 0; r < work.rows; ++r) {
     partial.max[r] = kNothing;
     partial.sum[r] = 0;
   }
+}
+
+// Adds the keys of one split to its partial softmax, from key `begin` on.
+void run_split(const Work& work, int split, int begin, const Partial& partial) {
   const int last_position = work.position(work.rows - 1);
   const int end = min_of((split + 1) * kKeySplit, last_position + 1);
-  for (int key = split * kKeySplit; key < end; key += kKeyTile) {
+  for (int key = begin; key < end; key += kKeyTile) {
     if (!work.sees(key, key + kKeyTile)) continue;
     // Rows that see a key of this tile: from the first whose position has come to the last whose
     // window has not passed.
@@ -310,6 +313,31 @@ void merge(const Work& work, const Partial& into, const Partial& partial) {
   }
 }
 
+// Splits in order, each from nothing, into total; `next` is for the one under way. The first num_done
+// keys are there already: complete splits in total, a begun one where it was under way.
+void run_splits(const Work& work, const SplitRange& splits, int num_done, const Partial& total,
+                const Partial& next) {
+  for (int index = 0; index < num_splits(splits); ++index) {
+    const int split = split_at(splits, index);
+    const int begin = split * kKeySplit;
+    if (begin + kKeySplit <= num_done) continue;
+    const Partial& partial = index == 0 ? total : next;
+    if (begin >= num_done) begin_split(work, partial);
+    run_split(work, split, max_of(begin, num_done), partial);
+    if (index > 0) merge(work, total, next);
+  }
+}
+
+// All of the first num_keys keys, as run_splits() wants to find them.
+void run_common_splits(const Work& work, int num_keys, const Partial& total, const Partial& next) {
+  for (int split = 0; split * kKeySplit < num_keys; ++split) {
+    const Partial& partial = split == 0 ? total : next;
+    begin_split(work, partial);
+    run_split(work, split, split * kKeySplit, partial);
+    if (split > 0 && (split + 1) * kKeySplit <= num_keys) merge(work, total, next);
+  }
+}
+
 void write_out(const Work& work, const Partial& partial) {
   for (int r = 0; r < work.rows; ++r) {
     const int query = work.sequence.first_row + work.query_begin + r / work.group;
@@ -343,10 +371,11 @@ struct Scratch {
   }
 };
 
-Work work_of(const AttentionArgs& args, const AttentionTask& task, std::byte* memory) {
-  const AttentionSequence& sequence = args.sequences[task.sequence];
+// Rows of so many queries of a sequence, from query_begin on.
+Work work_of(const AttentionArgs& args, const AttentionSequence& sequence, int kv_head,
+             int query_begin, int num_queries, std::byte* memory) {
   const int group = args.num_heads / args.kv.num_kv_heads;
-  const int rows = (task.query_end - task.query_begin) * group;
+  const int rows = num_queries * group;
   const int dim = args.kv.head_dim;
   const int padded_dim = (dim + kLanes - 1) / kLanes * kLanes;
   Scratch scratch{memory};
@@ -355,14 +384,14 @@ Work work_of(const AttentionArgs& args, const AttentionTask& task, std::byte* me
   float* scores = scratch.take<float>(int64_t{rows} * kKeyTile);
   return {.args = args,
           .sequence = sequence,
-          .kv_head = task.kv_head,
+          .kv_head = kv_head,
           .group = group,
           .rows = rows,
           .dim = dim,
           .padded_dim = padded_dim,
           .num_groups = kv_num_groups(dim),
-          .first_position = sequence.context_len - sequence.num_tokens + task.query_begin,
-          .query_begin = task.query_begin,
+          .first_position = sequence.context_len - sequence.num_tokens + query_begin,
+          .query_begin = query_begin,
           .window = seen_window(args, sequence),
           .sinks = seen_sinks(args, sequence),
           .q = q,
@@ -370,24 +399,49 @@ Work work_of(const AttentionArgs& args, const AttentionTask& task, std::byte* me
           .scores = scores,
           .factor = scratch.take<float>(rows)};
 }
+Work work_of(const AttentionArgs& args, const AttentionTask& task, std::byte* memory) {
+  return work_of(args, args.sequences[task.sequence], task.kv_head, task.query_begin,
+                 task.query_end - task.query_begin, memory);
+}
+// Rows of several sequences' one query, each of which sees all keys.
+Work work_of(const AttentionArgs& args, const CommonTask& task, std::byte* memory) {
+  const CommonKeys& common = args.common[task.common];
+  const AttentionSequence& any = args.sequences[common.sequences[task.begin]];
+  Work work = work_of(args, any, task.kv_head, 0, task.end - task.begin, memory);
+  work.group = work.rows;
+  work.first_position = common.num_keys - 1;
+  work.window = 0;
+  work.sinks = 0;
+  return work;
+}
 
-// Scores are logarithms to base 2.
-void prepare_queries(const Work& work, const float* q, const Queries& to) {
+// One query head's, into one row. Scores are logarithms to base 2.
+void prepare_query(const Work& work, const float* from, const Queries& row) {
   constexpr float kLog2E = 1.44269504088896341F;
   const float scale = work.args.scale * kLog2E;
+  for (int d = 0; d < work.dim; ++d) row.values[d] = from[d] * scale;
+  for (int d = work.dim; d < work.padded_dim; ++d) row.values[d] = 0;
+#if defined(LARDER_AVX512_BF16)
+  if (multiplies_pairs(work.args, work.args.kv.types.k)) pair_query(work, row);
+#endif
+  if (work.args.kv.types.k == KvType::kInt8) quantize_query_int8(work, row);
+  if (work.args.kv.types.k == KvType::kInt4) quantize_query_int4(work, row);
+}
+
+void prepare_queries(const Work& work, const float* q, const Queries& to) {
   for (int r = 0; r < work.rows; ++r) {
     const int query = work.sequence.first_row + work.query_begin + r / work.group;
     const int head = work.kv_head * work.group + r % work.group;
-    const float* from = q + query * work.args.ldq + int64_t{head} * work.dim;
-    const Queries row = to.row(r, work.dim);
-    for (int d = 0; d < work.dim; ++d) row.values[d] = from[d] * scale;
-    for (int d = work.dim; d < work.padded_dim; ++d) row.values[d] = 0;
-#if defined(LARDER_AVX512_BF16)
-    if (multiplies_pairs(work.args, work.args.kv.types.k)) pair_query(work, row);
-#endif
-    if (work.args.kv.types.k == KvType::kInt8) quantize_query_int8(work, row);
-    if (work.args.kv.types.k == KvType::kInt4) quantize_query_int4(work, row);
+    prepare_query(work, q + query * work.args.ldq + int64_t{head} * work.dim, to.row(r, work.dim));
   }
+}
+
+// The sums of rows [row, row + rows).
+void copy_rows(const Work& work, const Partial& from, int row, int rows, const Partial& to) {
+  memcpy(to.values, from.values + int64_t{row} * work.padded_dim,
+         sizeof(float) * static_cast<size_t>(rows * work.padded_dim));
+  memcpy(to.max, from.max + row, sizeof(float) * static_cast<size_t>(rows));
+  memcpy(to.sum, from.sum + row, sizeof(float) * static_cast<size_t>(rows));
 }
 
 }  // namespace
@@ -398,16 +452,41 @@ void attention(const AttentionArgs& args, const AttentionTask& task, std::byte* 
   const Work work = work_of(args, task, scratch + 2 * partial_bytes);
   prepare_queries(work, args.q, work.q);
   if (args.q_sinks != nullptr && work.sinks > 0) prepare_queries(work, args.q_sinks, work.q_sinks);
-  const Partial total = partial_at(scratch, rows, work.padded_dim);
-  if (task.split >= 0) return run_split(work, task.split, total);
-  const Partial next = partial_at(scratch + partial_bytes, rows, work.padded_dim);
-  const SplitRange splits = attention_splits(args, task);
-  run_split(work, split_at(splits, 0), total);
-  for (int index = 1; index < num_splits(splits); ++index) {
-    run_split(work, split_at(splits, index), next);
-    merge(work, total, next);
+  std::byte* sums = task.state != nullptr ? task.state : scratch;
+  const Partial total = partial_at(sums, rows, work.padded_dim);
+  if (task.split >= 0) {
+    begin_split(work, total);
+    return run_split(work, task.split, task.split * kKeySplit, total);
   }
+  const Partial next = partial_at(sums + partial_bytes, rows, work.padded_dim);
+  const int num_done = task.state != nullptr ? work.sequence.num_common : 0;
+  run_splits(work, attention_splits(args, task), num_done, total, next);
   write_out(work, total);
+}
+
+void attention_common(const AttentionArgs& args, const CommonTask& task, std::byte* scratch) {
+  const CommonKeys& common = args.common[task.common];
+  const int group = args.num_heads / args.kv.num_kv_heads;
+  const int rows = (task.end - task.begin) * group;
+  const int64_t partial_bytes = attention_partial_size_bytes(rows, args.kv.head_dim);
+  const Work work = work_of(args, task, scratch + 2 * partial_bytes);
+  for (int r = 0; r < rows; ++r) {
+    const AttentionSequence& sequence = args.sequences[common.sequences[task.begin + r / group]];
+    const int head = task.kv_head * group + r % group;
+    prepare_query(work, args.q + sequence.first_row * args.ldq + int64_t{head} * work.dim,
+                  work.q.row(r, work.dim));
+  }
+  const Partial total = partial_at(scratch, rows, work.padded_dim);
+  const Partial next = partial_at(scratch + partial_bytes, rows, work.padded_dim);
+  run_common_splits(work, common.num_keys, total, next);
+  const bool has_begun_split = common.num_keys > kKeySplit && common.num_keys % kKeySplit != 0;
+  for (int i = 0; i < task.end - task.begin; ++i) {
+    std::byte* state = task.states + i * task.stride_bytes;
+    copy_rows(work, total, i * group, group, partial_at(state, group, work.padded_dim));
+    if (!has_begun_split) continue;
+    state += attention_partial_size_bytes(group, args.kv.head_dim);
+    copy_rows(work, next, i * group, group, partial_at(state, group, work.padded_dim));
+  }
 }
 
 void merge_attention(const AttentionArgs& args, const AttentionTask& task, std::byte* partials,

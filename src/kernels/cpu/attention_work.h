@@ -12,6 +12,7 @@ constexpr int kTileBlocks = kKeyTile / kBlockSize;
 constexpr int kLanes = 16;
 static_assert(kBlockSize == kLanes, "a vector holds one block's keys");
 static_assert(kKeySplit % kKeyTile == 0);
+static_assert(kCommonKeyStep % kKeyTile == 0);
 static_assert(kTileBlocks % kAttentionVectors == 0);
 
 // With so few rows (decode) a tile is bound by memory: the next one's keys and values are fetched

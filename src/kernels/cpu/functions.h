@@ -34,6 +34,7 @@ void unpack_row(const PackedMatrix& w, int row, float* values);
 void attention(const AttentionArgs& args, const AttentionTask& task, std::byte* scratch);
 void merge_attention(const AttentionArgs& args, const AttentionTask& task, std::byte* partials,
                      int64_t stride_bytes);
+void attention_common(const AttentionArgs& args, const CommonTask& task, std::byte* scratch);
 
 void run_maxima(const float* logits, int64_t num_logits, float* maxima);
 void run_weights(const float* logits, int64_t num_logits, const WeightArgs& args, float* sums);

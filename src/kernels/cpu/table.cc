@@ -38,6 +38,7 @@ constexpr KernelTable kTable = {
     .matmul = matmul,
     .attention = attention,
     .merge_attention = merge_attention,
+    .attention_common = attention_common,
     .run_maxima = run_maxima,
     .run_weights = run_weights,
     .weights = weights,

@@ -24,6 +24,7 @@ void matmul_bf16(const MatmulArgs& args, int panel_begin, int panel_end);
 void attention(const AttentionArgs& args, const AttentionTask& task, std::byte* scratch);
 void merge_attention(const AttentionArgs& args, const AttentionTask& task, std::byte* partials,
                      std::int64_t stride_bytes);
+void attention_common(const AttentionArgs& args, const CommonTask& task, std::byte* scratch);
 }  // namespace isa_avx512_bf16
 // Compiled into the tests alone: isa_amx with its tile instructions written in C++.
 namespace isa_amx_emulated {

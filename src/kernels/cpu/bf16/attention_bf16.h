@@ -84,9 +84,10 @@ void store_value_pairs(const Work& work, const KeyTile& tile, uint8_t* to) {
   }
 }
 
-// Few rows take their pairs from the blocks as they come; for many they are stored once. Counted over
-// the whole task.
-LARDER_INLINE bool stores_pairs(const Work& work) { return work.rows > kFetchRows; }
+// Few rows take their pairs from the blocks as they come, while the units that multiply are busy; for
+// more they are stored once. Counted over the whole task.
+constexpr int kDirectRows = 24;
+LARDER_INLINE bool stores_pairs(const Work& work) { return work.rows > kDirectRows; }
 
 void store_pairs(const Work& work, const KeyTile& tile, TilePairs& pairs) {
   if (!stores_pairs(work)) return;
@@ -148,12 +149,10 @@ LARDER_INLINE void score_rows_direct(const Work& work, const KeyTile& tile, cons
 
 template <int kRows>
 void score_rows_pairs(const Work& work, const KeyTile& tile, const int32_t* words, float* scores) {
-  if constexpr (kRows <= kFetchRows) {
-    if (!stores_pairs(work)) {
-      if (work.args.kv.types.k == KvType::kF16)
-        return score_rows_direct<KvType::kF16, kRows>(work, tile, words, scores);
-      return score_rows_direct<KvType::kBF16, kRows>(work, tile, words, scores);
-    }
+  if (!stores_pairs(work)) {
+    if (work.args.kv.types.k == KvType::kF16)
+      return score_rows_direct<KvType::kF16, kRows>(work, tile, words, scores);
+    return score_rows_direct<KvType::kBF16, kRows>(work, tile, words, scores);
   }
   const uint8_t* k = tile.pairs->k;
   score_rows_with<kRows>(work, words, scores, [&](int64_t d, int b) LARDER_INLINE_LAMBDA {
@@ -219,12 +218,10 @@ LARDER_INLINE void add_values_direct(const Work& work, const KeyTile& tile, int 
 
 template <int kRows>
 void add_values_pairs(const Work& work, const KeyTile& tile, int row, const Partial& partial) {
-  if constexpr (kRows <= kFetchRows) {
-    if (!stores_pairs(work)) {
-      if (work.args.kv.types.v == KvType::kF16)
-        return add_values_direct<KvType::kF16, kRows>(work, tile, row, partial);
-      return add_values_direct<KvType::kBF16, kRows>(work, tile, row, partial);
-    }
+  if (!stores_pairs(work)) {
+    if (work.args.kv.types.v == KvType::kF16)
+      return add_values_direct<KvType::kF16, kRows>(work, tile, row, partial);
+    return add_values_direct<KvType::kBF16, kRows>(work, tile, row, partial);
   }
   const uint8_t* v = tile.pairs->v;
   add_values_with<kRows>(work, tile, row, partial, [&](int i, int d) LARDER_INLINE_LAMBDA {
