@@ -10,11 +10,11 @@
 #include <thread>
 
 #include "base/error.h"
-#include "base/mapped_file.h"
 #include "cli/commands.h"
 #include "cli/device.h"
 #include "cli/doctor.h"
 #include "cli/pull.h"
+#include "model/model_files.h"
 #include "model/vocabulary.h"
 
 namespace larder {
@@ -161,10 +161,10 @@ std::optional<std::int64_t> check_model(const RuntimeOptions& options, Findings&
   if (path.empty()) return std::nullopt;
   const char* what = "model";
   try {
-    const MappedFile mapped(path);
-    const GgufFile gguf(mapped.bytes());
+    const ModelFiles files(path);
+    const GgufFile& gguf = files.gguf();
     const ModelConfig config = read_model_config(gguf);
-    const auto size_bytes = static_cast<std::int64_t>(mapped.bytes().size());
+    const auto size_bytes = static_cast<std::int64_t>(files.size_bytes());
     findings.ok("model", fmt::format("{} ({}), {}", path, config.name, format_bytes(size_bytes)));
     what = "weights";
     check_tensors(gguf, findings);

@@ -6,7 +6,6 @@
 #include <thread>
 
 #include "base/error.h"
-#include "base/mapped_file.h"
 #include "cli/commands.h"
 #include "cli/device.h"
 #include "cli/plan_report.h"
@@ -136,8 +135,7 @@ class Planner {
       report_.shortage = error.what();
     }
     Deployment& d = report_.deployment;
-    const MappedFile mapped(planned.file.path);
-    const GgufFile gguf(mapped.bytes());
+    const GgufFile& gguf = planned.file.files->gguf();
     d.shape = model_shape(planned.file.config, gguf);
     if (d.shape.name.empty()) d.shape.name = planned.file.path;
     d.weights = file_weight_format(d.shape, gguf, planned.file.weights_bytes);

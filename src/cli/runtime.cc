@@ -8,7 +8,6 @@
 #include <thread>
 
 #include "base/error.h"
-#include "base/mapped_file.h"
 #include "cli/commands.h"
 #include "cli/device.h"
 #include "cli/pull.h"
@@ -17,7 +16,6 @@
 #include "engine/sampler.h"
 #include "kv/kv_cache.h"
 #include "kv/kv_type_names.h"
-#include "model/gguf.h"
 #include "model/key_calibration.h"
 #include "model/vocabulary.h"
 #include "plan/step_speed.h"
@@ -109,10 +107,10 @@ ModelFile read_model_file(const RuntimeOptions& options) {
     }
   }
   file.path = find_model(options.model);
-  const MappedFile mapped(file.path);
+  file.files = std::make_unique<const ModelFiles>(file.path);
+  const GgufFile& gguf = file.files->gguf();
   try {
-    const GgufFile gguf(mapped.bytes());
-    file.file_bytes = static_cast<std::int64_t>(mapped.bytes().size());
+    file.file_bytes = static_cast<std::int64_t>(file.files->size_bytes());
     file.config = read_model_config(gguf);
     file.weights_bytes = static_cast<std::int64_t>(weights_size_bytes(file.config, gguf));
     file.tokenizer = std::make_unique<Tokenizer>(read_vocabulary(gguf));
@@ -120,6 +118,7 @@ ModelFile read_model_file(const RuntimeOptions& options) {
   } catch (const Error& error) {
     throw Error(error.kind(), fmt::format("{}: {}", file.path, error.what()));
   }
+  file.files->drop_pages();  // a plan counts what is resident
   warn_beyond_training(options, file.config.context_len);
   if (const std::string warning = file.chat_template->warning(); !warning.empty())
     std::fprintf(stderr, "Warning: the chat template: %s\n", warning.c_str());
@@ -151,9 +150,10 @@ void add_runtime_options(CLI::App& command, RuntimeOptions& options) {
                      "int4; k=int8,v=int4 apart");
   command.add_option("--kv-size", options.kv_size,
                      "Memory of the KV cache, such as 2GiB (default: room for eight full contexts, "
-                     "1 to 4 GiB)");
+                     "1 to 4 GiB, at most half of what is free)");
   command.add_option("--memory", options.memory,
-                     "Memory of the whole process, such as 8GiB; the KV cache takes what is left");
+                     "Memory of the whole process, such as 8GiB, in place of --kv-size; the KV "
+                     "cache takes what is left");
   command
       .add_option("-c,--max-model-len", options.max_model_len,
                   "Longest prompt and output together, in tokens (default: the model's own, if "
@@ -211,8 +211,12 @@ void add_runtime_options(CLI::App& command, RuntimeOptions& options) {
 
 std::int64_t bookkeeping_bytes(const ServerLimits& limits) {
   const CacheLogLimits of_log{.max_ledger_bytes = limits.max_ledger_bytes};
-  return static_cast<std::int64_t>(limits.max_history_bytes + limits.max_session_bytes +
-                                   limits.max_total_draft_bytes + limits.max_summary_bytes + of_log.max_bytes());
+  const auto in_line_bytes =
+      EngineConfig{}.max_waiting_tokens * static_cast<std::int64_t>(sizeof(TokenId));
+  return in_line_bytes +
+         static_cast<std::int64_t>(limits.max_history_bytes + limits.max_session_bytes +
+                                   limits.max_total_draft_bytes + limits.max_summary_bytes +
+                                   of_log.max_bytes());
 }
 
 void plan_model_into(PlannedModel& planned, const RuntimeOptions& options, ThreadPool& pool,
@@ -274,20 +278,18 @@ Runtime::Runtime(const RuntimeOptions& options)
                 : std::max(1, static_cast<int>(std::thread::hardware_concurrency()))),
       planned_(plan_on(options, pool_, device_)),
       kernels_(device_ ? device_->kernels() : select_kernels()) {
-  // One mapping, so that blocks are stored under the very weights that computed them, whatever comes
-  // to lie at the path meanwhile.
-  const MappedFile mapped(planned_.file.path);
+  const ModelFiles& files = *planned_.file.files;
   {
     // The peak of memory is to be what the process then takes: the file goes as it is packed.
     std::size_t dropped_bytes = 0;
     const auto progress = [&](std::size_t done_bytes, std::size_t total_bytes) {
       show_progress(done_bytes, total_bytes);
       if (done_bytes < dropped_bytes + kFileWindowBytes) return;
-      mapped.drop_pages();
+      files.drop_pages();
       dropped_bytes = done_bytes;
     };
-    weights_ = std::make_unique<Weights>(config(), GgufFile(mapped.bytes()), pool_, progress);
-    mapped.drop_pages();
+    weights_ = std::make_unique<Weights>(config(), files.gguf(), pool_, progress);
+    files.drop_pages();
   }
   if (device_) weights_->move_to(*device_);
   if (planned_.layout->types().k == KvType::kInt4)
@@ -296,7 +298,8 @@ Runtime::Runtime(const RuntimeOptions& options)
                        tokenizer().encode(kKeyCalibrationText, true, false), device_.get()));
   const Plan& plan = planned_.plan;
   storage_ = std::make_unique<KvStorage>(*planned_.layout, plan.num_blocks, device_.get());
-  tiers_ = make_tiers(options, planned_, mapped, kernels_, *storage_);
+  tiers_ = make_tiers(options, planned_, kernels_, *storage_);
+  planned_.file.files.reset();
   transformer_ = std::make_unique<Transformer>(config(), *weights_, *planned_.layout, kernels_,
                                                pool_, planned_.limits, device_.get());
   EngineConfig engine_config;

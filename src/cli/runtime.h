@@ -16,6 +16,7 @@
 #include "kv/kv_layout.h"
 #include "kv/kv_storage.h"
 #include "model/model_config.h"
+#include "model/model_files.h"
 #include "model/transformer.h"
 #include "model/weights.h"
 #include "plan/plan.h"
@@ -64,6 +65,9 @@ void add_runtime_options(CLI::App& command, RuntimeOptions& options);
 // What a file says, without its weights.
 struct ModelFile {
   std::string path;
+  // What all is read from, so that weights and blocks belong to this configuration whatever comes
+  // to lie at the path meanwhile. Null in a Runtime, which has read all.
+  std::unique_ptr<const ModelFiles> files;
   std::int64_t file_bytes = 0;
   std::int64_t weights_bytes = 0;  // repacked
   ModelConfig config;

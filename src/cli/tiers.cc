@@ -12,7 +12,6 @@
 
 #include "base/error.h"
 #include "base/hash.h"
-#include "base/mapped_file.h"
 #include "kv/disk_tier.h"
 #include "kv/host_tier.h"
 #include "kv/kv_type_names.h"
@@ -28,30 +27,35 @@ constexpr std::int64_t kLoadBufferBytes = std::int64_t{32} << 20;
 constexpr std::int64_t kIndexBytesPerBlock = 200;
 constexpr std::int64_t kWriteBufferBytes = std::int64_t{64} << 20;
 
-// Of the whole file, of which little is in memory at a time.
-XXH128_hash_t hash_of(const MappedFile& file) {
+// Of all bytes, few of which are in memory at a time.
+XXH128_hash_t hash_of(const ModelFiles& files) {
   constexpr std::size_t kPieceBytes = std::size_t{32} << 20;
   const std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> state(XXH3_createState(),
                                                                               XXH3_freeState);
   XXH3_128bits_reset(state.get());
-  for (std::span<const std::byte> rest = file.bytes(); !rest.empty();) {
-    const auto piece = rest.first(std::min(rest.size(), kPieceBytes));
-    XXH3_128bits_update(state.get(), piece.data(), piece.size());
-    file.drop_pages();
-    rest = rest.subspan(piece.size());
+  for (const MappedFile& file : files.files()) {
+    for (std::span<const std::byte> rest = file.bytes(); !rest.empty();) {
+      const auto piece = rest.first(std::min(rest.size(), kPieceBytes));
+      XXH3_128bits_update(state.get(), piece.data(), piece.size());
+      file.drop_pages();
+      rest = rest.subspan(piece.size());
+    }
   }
   return XXH3_128bits_digest(state.get());
 }
 
 // All that a block's bytes depend on beside its tokens: whoever agrees in this may use it.
 Digest fingerprint(const RuntimeOptions& options, const PlannedModel& planned,
-                   const KernelTable& kernels, const Device* device, const MappedFile& file) {
-  const XXH128_hash_t weights = hash_of(file);
+                   const KernelTable& kernels, const Device* device) {
+  const ModelFiles& files = *planned.file.files;
+  const XXH128_hash_t weights = hash_of(files);
   std::string text = fmt::format("larder {} {:016x}{:016x} {} {} {} ", kBlockVersion,
-                                 weights.high64, weights.low64, file.bytes().size(), kernels.name,
+                                 weights.high64, weights.low64, files.size_bytes(), kernels.name,
                                  options.activations);
   // Tensor cores and approximations round as a GPU's generation does.
   if (device != nullptr) text += device->arch() + " ";
+  const std::vector<double> numbers = computed_numbers(planned.file.config, device == nullptr);
+  text += to_hex(sha256(std::as_bytes(std::span(numbers)))) + " ";
   const KvLayout& layout = *planned.layout;
   text += fmt::format("{} {} {}", format_kv_types(layout.types()), kBlockSize,
                       layout.block_size_bytes());
@@ -118,15 +122,15 @@ std::int64_t tier_memory_bytes(const RuntimeOptions& options, const KvLayout& la
 }
 
 std::unique_ptr<KvTiers> make_tiers(const RuntimeOptions& options, const PlannedModel& planned,
-                                    const MappedFile& file, const KernelTable& kernels,
-                                    KvStorage& storage) {
+                                    const KernelTable& kernels, KvStorage& storage) {
   if (options.kv_host.empty() && options.kv_disk.empty() && options.kv_remote.empty() &&
       !options.make_tier)
     return nullptr;
   // It reads the whole file, for those alone whose blocks another process may find.
   const bool outlives_us = !options.kv_disk.empty() || !options.kv_remote.empty();
   const TierFormat format{
-      .fingerprint = outlives_us ? fingerprint(options, planned, kernels, storage.device(), file) : Digest{},
+      .fingerprint =
+          outlives_us ? fingerprint(options, planned, kernels, storage.device()) : Digest{},
       .block_size_bytes = planned.layout->block_size_bytes()};
   std::vector<std::unique_ptr<KvTier>> tiers;
   if (options.make_tier) tiers.push_back(options.make_tier());

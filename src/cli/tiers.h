@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <memory>
 
-#include "base/mapped_file.h"
 #include "cli/runtime.h"
 #include "kv/kv_tiers.h"
 
@@ -16,10 +15,9 @@ void add_tier_options(CLI::App& command, RuntimeOptions& options);
 // Memory for blocks on their way to and from the tiers, and for the disk's index.
 std::int64_t tier_memory_bytes(const RuntimeOptions& options, const KvLayout& layout);
 
-// file: the model's, as its weights were read. Null when the options name none. Throws Error for a directory or an address that cannot be used;
-// a remote server that is merely down is not an error.
+// planned: with its files. Null when the options name none. Throws Error for a directory or an
+// address that cannot be used; a remote server that is merely down is not an error.
 std::unique_ptr<KvTiers> make_tiers(const RuntimeOptions& options, const PlannedModel& planned,
-                                    const MappedFile& file, const KernelTable& kernels,
-                                    KvStorage& storage);
+                                    const KernelTable& kernels, KvStorage& storage);
 
 }  // namespace larder

@@ -4,10 +4,9 @@
 #include <optional>
 #include <string>
 
-#include "base/mapped_file.h"
 #include "cli/commands.h"
 #include "cli/pull.h"
-#include "model/gguf.h"
+#include "model/model_files.h"
 #include "model/vocabulary.h"
 #include "tokenizer/tokenizer.h"
 
@@ -24,8 +23,8 @@ struct TokenizeOptions {
 };
 
 void tokenize(const TokenizeOptions& options) {
-  const MappedFile mapped(find_model(options.model));
-  const Tokenizer tokenizer(read_vocabulary(GgufFile(mapped.bytes())));
+  const ModelFiles files(find_model(options.model));
+  const Tokenizer tokenizer(read_vocabulary(files.gguf()));
   const std::string text = options.text ? *options.text : read_input(options.file);
   const auto tokens = tokenizer.encode(text, !options.no_bos, options.special, kAnyNumber);
   for (const TokenId token : tokens) {

@@ -22,7 +22,7 @@ class Device {
 
   virtual const KernelTable& kernels() const = 0;
   virtual std::string describe() const = 0;     // one line for people
-  virtual std::string arch() const = 0;         // with the kernels, what results' bits depend on: "sm_90"
+  virtual std::string arch() const = 0;         // with the kernels, what results' bits depend on: "sm_90, CUDA 12040"
   virtual int max_head_dim() const = 0;         // that attention takes
   virtual std::size_t free_bytes() const = 0;   // that allocate() could still give
   // That the device holds for this program besides what is allocated, its kernels for one; 0 if nobody knows.

@@ -315,6 +315,14 @@ GgufFile::GgufFile(std::span<const std::byte> bytes) {
   for (const TensorInfo& info : infos) tensors_.push_back(info.tensor);
 }
 
+void GgufFile::add_tensors_of(const GgufFile& piece) {
+  for (const GgufTensor& tensor : piece.tensors_) {
+    if (!tensor_index_.emplace(tensor.name, tensors_.size()).second)
+      throw_invalid("GGUF: {}: the name stands in another piece, too", printable(tensor.name));
+    tensors_.push_back(tensor);
+  }
+}
+
 const GgufValue* GgufFile::find(std::string_view key) const {
   const auto found = values_.find(key);
   return found == values_.end() ? nullptr : &found->second;

@@ -64,6 +64,10 @@ class GgufFile {
   // bytes must outlive the object. Throws Error{kInvalidArgument}.
   explicit GgufFile(std::span<const std::byte> bytes);
 
+  // Takes another piece's tensors as well; its bytes must outlive this object, too. Throws
+  // Error{kInvalidArgument} where both have one of a name.
+  void add_tensors_of(const GgufFile& piece);
+
   std::uint32_t version() const { return version_; }
   std::size_t num_values() const { return values_.size(); }
   const std::vector<GgufTensor>& tensors() const { return tensors_; }

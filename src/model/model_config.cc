@@ -84,15 +84,6 @@ Architecture read_architecture(const GgufFile& gguf) {
                 printable(*name));
 }
 
-// Large models are published in pieces.
-void check_is_whole(const GgufFile& gguf) {
-  const std::uint64_t num_pieces = gguf.find_uint("split.count").value_or(1);
-  if (num_pieces < 2) return;
-  throw_invalid("GGUF: split.count: this is piece {} of {}; join them first: llama-gguf-split --merge FIRST "
-                "JOINED.gguf",
-                gguf.find_uint("split.no").value_or(0) + 1, num_pieces);
-}
-
 // Radians per position without any scaling: base^(-2i / rope_dim).
 std::vector<double> plain_frequencies(double base, int rope_dim) {
   std::vector<double> frequencies;
@@ -256,7 +247,6 @@ void set_architecture_traits(ModelConfig& config, const ConfigReader& reader) {
 }  // namespace
 
 ModelConfig read_model_config(const GgufFile& gguf) {
-  check_is_whole(gguf);
   ModelConfig config;
   config.architecture = read_architecture(gguf);
   const ConfigReader reader(gguf, *gguf.find_string("general.architecture"));
@@ -288,6 +278,25 @@ ModelConfig read_model_config(const GgufFile& gguf) {
   config.vocab_size = static_cast<int>(embedding->num_rows());
   config.tied_embeddings = gguf.find_tensor("output.weight") == nullptr;
   return config;
+}
+
+std::vector<double> computed_numbers(const ModelConfig& config, bool turns_here) {
+  // Two versions of glibc's sine differ in the last bit of one double in 1,500.
+  constexpr int kLastPosition = 131'071;
+  constexpr int kPositionStep = 509;
+  std::vector<double> numbers = {config.rms_epsilon, config.attention_scale, config.embedding_scale,
+                                 static_cast<double>(config.rope_dim)};
+  for (const RopeConfig& rope : config.ropes) {
+    numbers.insert(numbers.end(), rope.frequencies.begin(), rope.frequencies.end());
+    numbers.push_back(rope.magnitude);
+    if (!turns_here) continue;
+    for (int position = 1; position <= kLastPosition; position += kPositionStep)
+      for (const double frequency : rope.frequencies) {
+        numbers.push_back(std::cos(position * frequency));
+        numbers.push_back(std::sin(position * frequency));
+      }
+  }
+  return numbers;
 }
 
 std::vector<KvLayerShape> kv_layer_shapes(const ModelConfig& config) {

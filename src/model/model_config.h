@@ -58,6 +58,11 @@ struct ModelConfig {
 // positive and small enough that products of two of them fit into 63 bits.
 ModelConfig read_model_config(const GgufFile& gguf);
 
+// The numbers that keys and values depend on to the last bit and that the file does not settle
+// alone: powers, logarithms, sines and cosines are as the C library and the processor make them.
+// turns_here: the rotations are made by the same library; else a device makes them.
+std::vector<double> computed_numbers(const ModelConfig& config, bool turns_here);
+
 // What each layer stores per token, for KvLayout.
 std::vector<KvLayerShape> kv_layer_shapes(const ModelConfig& config);
 

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <functional>
 
 #include "base/error.h"
 #include "model/gguf_builder.h"
@@ -138,13 +139,6 @@ TEST(ModelConfig, YarnsMagnitudeMayBeGiven) {
   EXPECT_THAT(error_of(yarn("llama.rope.scaling.yarn_ext_factor", 2.0f)), HasSubstr("yarn_ext_factor"));
 }
 
-TEST(ModelConfig, APieceOfAModelSaysSo) {
-  GgufBuilder piece;  // the second one has no other keys
-  piece.add("split.no", GgufType::kUint16, std::uint16_t{1}).add("split.count", GgufType::kUint16, std::uint16_t{3});
-  EXPECT_THAT(error_of(piece), HasSubstr("piece 2 of 3; join them first"));
-  EXPECT_EQ(read(small_llama().add("split.count", GgufType::kUint16, std::uint16_t{1})).num_layers(), 2);
-}
-
 TEST(ModelConfig, DivisorsComeFromTheirTensor) {
   GgufBuilder builder = small_llama();
   builder.add_tensor("rope_freqs.weight", {8}, GgmlType::kF32, 32);
@@ -172,6 +166,30 @@ TEST(ModelConfig, PerLayerListsMustAgree) {
                            .add_array<float>("llama.attention.sliding_window_pattern",
                                              GgufType::kFloat32, {1, 0, 1})),
               HasSubstr("3 values for 2 layers"));
+}
+
+TEST(ModelConfig, TheLastBitOfANumberIsAmongThoseComputed) {
+  const ModelConfig config = read(small_llama());
+  const auto next = [](auto& number) { number = std::nextafter(number, decltype(+number){2}); };
+  const std::function<void(ModelConfig&)> changes[] = {
+      [&](ModelConfig& changed) { next(changed.ropes[0].frequencies[0]); },
+      [&](ModelConfig& changed) { next(changed.ropes[0].frequencies[7]); },
+      [&](ModelConfig& changed) { next(changed.ropes[0].magnitude); },
+      [&](ModelConfig& changed) { next(changed.rms_epsilon); },
+      [&](ModelConfig& changed) { next(changed.attention_scale); },
+      [&](ModelConfig& changed) { next(changed.embedding_scale); },
+      [&](ModelConfig& changed) { changed.rope_dim -= 2; },
+      [&](ModelConfig& changed) { changed.ropes.push_back(changed.ropes[0]); },
+  };
+  for (const bool turns_here : {false, true}) {
+    const std::vector<double> numbers = computed_numbers(config, turns_here);
+    EXPECT_EQ(computed_numbers(read(small_llama()), turns_here), numbers);
+    for (const auto& change : changes) {
+      ModelConfig changed = config;
+      change(changed);
+      EXPECT_NE(computed_numbers(changed, turns_here), numbers) << &change - changes;
+    }
+  }
 }
 
 TEST(ModelConfig, BadFieldsAreNamed) {

@@ -101,7 +101,7 @@ class CudaDevice : public Device {
   }
 
   std::string arch() const override {
-    return fmt::format("sm_{}{}", properties_.major, properties_.minor);
+    return fmt::format("sm_{}{}, CUDA {}", properties_.major, properties_.minor, CUDART_VERSION);
   }
 
   int max_head_dim() const override { return kCudaMaxHeadDim; }
