@@ -358,6 +358,22 @@ TEST(Levers, AWindowShortensTheFirstTokenToo) {
   EXPECT_LT(asked.ttft_seconds, 0.5 * plan_capacity(deployment, speed, workload).ttft_seconds);
 }
 
+TEST(Levers, AWindowIsOneThatAServerTakes) {
+  const auto window_of = [](int context_len) {
+    Deployment deployment = deploy("Llama 3.1 8B", "H100");
+    deployment.shape.context_len = context_len;
+    const Workload workload{.prompt_len = context_len - 300};
+    for (const Lever& lever : list_levers(deployment, roofline(deployment), workload, 0))
+      if (lever.option.starts_with("--attention-window ")) return lever.option;
+    return std::string();
+  };
+  // Two windows, 16 sinks, a step's 512 tokens and a block.
+  EXPECT_EQ(window_of(2592), "--attention-window 1024 --attention-sinks 16");
+  EXPECT_EQ(window_of(2591), "--attention-window 512 --attention-sinks 16");
+  EXPECT_EQ(window_of(1056), "--attention-window 256 --attention-sinks 16");
+  EXPECT_EQ(window_of(1055), "");
+}
+
 TEST(Levers, OfAModelThatDoesNotFitAreThoseThatMakeItFit) {
   const Deployment deployment = deploy("Llama 3 70B", "H100");
   const std::vector<Lever> levers = list_levers(deployment, roofline(deployment), {}, 0);

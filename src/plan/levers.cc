@@ -3,12 +3,14 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "kv/kv_cache.h"
 
 namespace larder {
 namespace {
 
 constexpr double kReusedShare = 0.9;
-constexpr int kWindow = 1024;
+constexpr int kMaxWindow = 1024;
+constexpr int kMinWindow = 256;
 constexpr int kNumSinks = 16;
 
 class LeverList {
@@ -86,12 +88,16 @@ class LeverList {
   }
 
   void add_window() {
-    if (deployment_.attention.window > 0 || workload_.request_len() <= kWindow) return;
-    if (deployment_.shape.kv_layers.front().is_latent) return;
+    if (deployment_.attention.window > 0 || deployment_.shape.kv_layers.front().is_latent) return;
     Deployment bounded = deployment_;
-    bounded.attention = {.window = kWindow, .num_sinks = kNumSinks};
-    add(fmt::format("a window of {} tokens", kWindow),
-        fmt::format("--attention-window {} --attention-sinks {}", kWindow, kNumSinks), bounded,
+    AttentionSpan& span = bounded.attention;
+    span = {.window = kMaxWindow, .num_sinks = kNumSinks};
+    // What a server would refuse is no advice.
+    while (KvCache::num_endless_tokens(span, bounded.max_batch_tokens) > bounded.shape.context_len)
+      if ((span.window /= 2) < kMinWindow) return;
+    if (workload_.request_len() <= span.window) return;
+    add(fmt::format("a window of {} tokens", span.window),
+        fmt::format("--attention-window {} --attention-sinks {}", span.window, span.num_sinks), bounded,
         workload_);
   }
 
