@@ -1,6 +1,7 @@
 // Products of every format and instruction set: against double precision, and bit against bit.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <span>
 
@@ -230,6 +231,31 @@ TEST(Matmul, ARowHasTheSameBitsInEveryBatch) {
               << table->name << " type " << static_cast<int>(type) << " int8 " << int8 << " rows "
               << rows;
         }
+      }
+    }
+  }
+}
+
+TEST(Matmul, WhatIsNoNumberIsSeenInItsRowAndInNoOther) {
+  constexpr int kCols = 768;
+  constexpr int kNumRows = 32;
+  constexpr int kRow = 5;
+  using Limits = std::numeric_limits<float>;
+  const auto is_nan = [](float y) { return std::isnan(y); };
+  for (const float value : {Limits::quiet_NaN(), -Limits::infinity()}) {
+    auto x = test::random_values(std::size_t{kNumRows} * kCols, 5);
+    const auto numbers = x;
+    x[kRow * kCols + 100] = value;
+    const std::vector<float> row(x.begin() + kRow * kCols, x.begin() + (kRow + 1) * kCols);
+    for (const GgmlType type : {GgmlType::kQ8_0, GgmlType::kQ5_0, GgmlType::kQ6_K}) {
+      const TestMatrix w(type, kRows, kCols);
+      for (const KernelTable* table : test::tables_of_products()) {
+        const auto alone = product(*table, w, row, 1, true);
+        EXPECT_TRUE(std::ranges::all_of(alone, is_nan)) << table->name;
+        auto expected = product(*table, w, numbers, kNumRows, true);
+        std::ranges::copy(alone, expected.begin() + kRow * kRows);
+        EXPECT_TRUE(test::same_bits(product(*table, w, x, kNumRows, true), expected))
+            << table->name << " type " << static_cast<int>(type);
       }
     }
   }

@@ -1,4 +1,5 @@
 // Row operations of every instruction set, against double precision and bit against bit.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -79,10 +80,27 @@ TEST(RowOps, QuantizedRowsHaveTheSameBitsEverywhere) {
   for (int c = 0; c < 32; ++c) x[c] = 0;           // a group of zeros
   for (int c = 32; c < 64; ++c) x[c] = 1e-35F;     // and one of next to nothing
   for (int c = 64; c < 96; ++c) x[c] = c - 80.5F;  // and one with ties
+  const float infinity = std::numeric_limits<float>::infinity();
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  // In either half, in a group by itself and among four.
+  x[cols + 5] = x[cols + 9 * 32 + 31] = nan;
+  x[cols + 10 * 32] = -nan;
+  x[2 * cols + 64] = infinity;
+  x[2 * cols + 10 * 32 + 17] = -infinity;
+  for (int c = 3 * cols + 32; c < 3 * cols + 64; ++c) x[c] = nan;
   const test::TestActivations reference(*kernels_for(Isa::kGeneric), x, rows, cols);
-  for (std::size_t i = 0; i < x.size(); ++i) {
+  for (std::size_t i = 0; i < x.size(); i += 32) {
     const float scale = reference.scale[i / 32];
-    ASSERT_NEAR(scale * reference.q[i], x[i], scale * 0.5001 + 1e-30);
+    const bool has_codes =
+        std::all_of(&x[i], &x[i] + 32, [](float value) { return std::isfinite(value); });
+    ASSERT_EQ(std::isnan(scale), !has_codes) << i;
+    for (std::size_t j = i; j < i + 32; ++j) {
+      if (has_codes) {
+        ASSERT_NEAR(scale * reference.q[j], x[j], scale * 0.5001 + 1e-30);
+      } else {
+        ASSERT_EQ(reference.q[j], 0) << j;
+      }
+    }
   }
   for (std::size_t i = 0; i < reference.sum.size(); ++i) {
     int sum = 0;

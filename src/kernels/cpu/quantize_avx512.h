@@ -6,13 +6,13 @@
 
 namespace larder::LARDER_ISA_NAMESPACE {
 
-// The largest of each vector's lanes, in each of four lanes.
+// The largest of each vector's magnitudes, in each of four lanes.
 LARDER_INLINE V16 largest_of_each(V16 a, V16 b, V16 c, V16 d) {
-  const V16 ab = max(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xEE));
-  const V16 cd = max(_mm512_shuffle_f32x4(c, d, 0x44), _mm512_shuffle_f32x4(c, d, 0xEE));
-  V16 all = max(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xDD));
-  all = max(all, _mm512_permute_ps(all, 0x4E));
-  return max(all, _mm512_permute_ps(all, 0xB1));
+  const V16 ab = max_magnitude(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xEE));
+  const V16 cd = max_magnitude(_mm512_shuffle_f32x4(c, d, 0x44), _mm512_shuffle_f32x4(c, d, 0xEE));
+  V16 all = max_magnitude(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xDD));
+  all = max_magnitude(all, _mm512_permute_ps(all, 0x4E));
+  return max_magnitude(all, _mm512_permute_ps(all, 0xB1));
 }
 
 // Two groups, as bytes in order.
@@ -34,13 +34,14 @@ LARDER_INLINE __m256i sums_of_16(Bytes64 low, Bytes64 high) {
   return _mm512_castsi512_si256(_mm512_permutexvar_epi32(order, sums));
 }
 
-// See quantize_group().
-LARDER_INLINE void quantize_four_groups(const float* x, int8_t* q, float* scale, int32_t* sum) {
+// See quantize_group(). False, and nothing is written, where one of the groups has none.
+LARDER_INLINE bool quantize_four_groups(const float* x, int8_t* q, float* scale, int32_t* sum) {
   V16 v[8];
   for (int i = 0; i < 8; ++i) v[i] = load(x + 16 * i);
   const V16 largest =
-      largest_of_each(max(abs(v[0]), abs(v[1])), max(abs(v[2]), abs(v[3])),
-                      max(abs(v[4]), abs(v[5])), max(abs(v[6]), abs(v[7])));
+      largest_of_each(max_magnitude(abs(v[0]), abs(v[1])), max_magnitude(abs(v[2]), abs(v[3])),
+                      max_magnitude(abs(v[4]), abs(v[5])), max_magnitude(abs(v[6]), abs(v[7])));
+  if (_mm512_cmp_ps_mask(largest, set1(__builtin_inff()), _CMP_NLT_UQ) != 0) return false;
   const Mask16 counts = _mm512_cmp_ps_mask(largest, set1(1e-30F), _CMP_GT_OQ);
   const V16 all = _mm512_maskz_div_ps(counts, set1(127.0F), largest);
   const V16 inverse[4] = {_mm512_shuffle_f32x4(all, all, 0x00), _mm512_shuffle_f32x4(all, all, 0x55),
@@ -55,6 +56,7 @@ LARDER_INLINE void quantize_four_groups(const float* x, int8_t* q, float* scale,
   const __m512i firsts = _mm512_set_epi32(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 12, 8, 4, 0);
   _mm_storeu_ps(scale, _mm512_castps512_ps128(_mm512_permutexvar_ps(firsts, scales)));
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(sum), sums_of_16(low, high));
+  return true;
 }
 
 }  // namespace larder::LARDER_ISA_NAMESPACE

@@ -60,11 +60,18 @@ void rms_norm(const RmsNormArgs& args, int row_begin, int row_end) {
 }
 
 // One group of 32 columns. Division and rounding are IEEE's: the same bits on every instruction
-// set.
+// set. A NaN or an infinity has no code, so that products of its group are NaN by its scale: the
+// one that x86 makes itself, since of two NaN a sum keeps either.
 static void quantize_group(const float* x, int8_t* q, float* scale, int32_t* sum) {
   const V16 low = load(x);
   const V16 high = load(x + 16);
-  const float largest = reduce_max(max(abs(low), abs(high)));
+  const float largest = largest_magnitude(low, high);
+  if (!(largest < __builtin_inff())) {
+    memset(q, 0, kActivationGroup);
+    *scale = -__builtin_nanf("");
+    sum[0] = sum[1] = 0;
+    return;
+  }
   // Below this 127 / largest would be infinite; such a group is nothing beside any other.
   const bool tiny = !(largest > 1e-30F);
   const V16 inverse = set1(tiny ? 0.0F : 127.0F / largest);
@@ -81,10 +88,10 @@ static void quantize_group(const float* x, int8_t* q, float* scale, int32_t* sum
 static void quantize_groups(const float* x, int8_t* q, float* scale, int32_t* sum, int group,
                             int count) {
 #if defined(LARDER_ISA_AVX512) || defined(LARDER_ISA_AMX)
-  if (count == kGroupsAtOnce) {
-    return quantize_four_groups(x + group * kActivationGroup, q + group * kActivationGroup,
-                                scale + group, sum + 2 * group);
-  }
+  if (count == kGroupsAtOnce &&
+      quantize_four_groups(x + group * kActivationGroup, q + group * kActivationGroup,
+                           scale + group, sum + 2 * group))
+    return;
 #endif
   for (int g = group; g < group + count; ++g)
     quantize_group(x + g * kActivationGroup, q + g * kActivationGroup, scale + g, sum + 2 * g);

@@ -175,6 +175,18 @@ LARDER_INLINE float reduce_max(V16 v) {
   const __m128 c = _mm_max_ps(b, _mm_movehl_ps(b, b));
   return _mm_cvtss_f32(_mm_max_ss(c, _mm_shuffle_ps(c, c, 1)));
 }
+LARDER_INLINE __m256i larger_magnitudes(V16 v) {
+  const V16 magnitude = abs(v);
+  return _mm256_max_epi32(_mm256_castps_si256(magnitude.a), _mm256_castps_si256(magnitude.b));
+}
+// The largest magnitude of both vectors' lanes, NaN where one is: without signs, the bits of floats
+// have their order, those of NaN at the end.
+LARDER_INLINE float largest_magnitude(V16 x, V16 y) {
+  const __m256i a = _mm256_max_epi32(larger_magnitudes(x), larger_magnitudes(y));
+  const __m128i b = _mm_max_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
+  const __m128i c = _mm_max_epi32(b, _mm_shuffle_epi32(b, 0x4E));
+  return _mm_cvtss_f32(_mm_castsi128_ps(_mm_max_epi32(c, _mm_shuffle_epi32(c, 0xB1))));
+}
 
 LARDER_INLINE I16 set1_int(int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
 LARDER_INLINE V16 to_float(I16 v) { return {_mm256_cvtepi32_ps(v.a), _mm256_cvtepi32_ps(v.b)}; }

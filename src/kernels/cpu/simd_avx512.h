@@ -125,6 +125,16 @@ LARDER_INLINE float reduce_add(V16 v) {
   return _mm_cvtss_f32(_mm_add_ss(c, _mm_shuffle_ps(c, c, 1)));
 }
 LARDER_INLINE float reduce_max(V16 v) { return _mm512_reduce_max_ps(v); }
+// Of magnitudes the larger ones, NaN where one is: without signs, the bits of floats have their
+// order, those of NaN at the end.
+LARDER_INLINE V16 max_magnitude(V16 a, V16 b) {
+  return _mm512_castsi512_ps(_mm512_max_epi32(_mm512_castps_si512(a), _mm512_castps_si512(b)));
+}
+// The largest of both vectors' lanes.
+LARDER_INLINE float largest_magnitude(V16 a, V16 b) {
+  const int32_t bits = _mm512_reduce_max_epi32(_mm512_castps_si512(max_magnitude(abs(a), abs(b))));
+  return _mm_cvtss_f32(_mm_castsi128_ps(_mm_cvtsi32_si128(bits)));
+}
 
 LARDER_INLINE I16 set1_int(int32_t x) { return _mm512_set1_epi32(x); }
 LARDER_INLINE I16 load_int(const int32_t* p) { return _mm512_loadu_si512(p); }

@@ -147,6 +147,21 @@ LARDER_INLINE float reduce_max(V16 v) {
   for (int i = 1; i < 16; ++i) largest = v[i] > largest ? v[i] : largest;
   return largest;
 }
+// The largest magnitude of both vectors' lanes, NaN where one is: without signs, the bits of floats
+// have their order, those of NaN at the end.
+LARDER_INLINE float largest_magnitude(V16 a, V16 b) {
+  int32_t bits[32];
+  memcpy(bits, &a, sizeof a);
+  memcpy(bits + 16, &b, sizeof b);
+  int32_t largest = 0;
+  for (int i = 0; i < 32; ++i) {
+    const int32_t magnitude = bits[i] & 0x7FFFFFFF;
+    largest = magnitude > largest ? magnitude : largest;
+  }
+  float value;
+  memcpy(&value, &largest, sizeof value);
+  return value;
+}
 
 LARDER_INLINE I16 add_int(I16 a, I16 b) { return a + b; }
 LARDER_INLINE int32_t reduce_add_int(I16 v) {

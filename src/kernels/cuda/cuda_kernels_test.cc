@@ -94,6 +94,8 @@ TEST_F(CudaKernels, QuantizedRowsHaveTheCpusBits) {
   for (std::size_t c = 0; c < 32; ++c) x[c] = 0;
   for (std::size_t c = 32; c < 64; ++c) x[c] = 1e-35F;
   for (std::size_t c = 64; c < 96; ++c) x[c] = static_cast<float>(c) - 80.5F;
+  x[100] = std::numeric_limits<float>::quiet_NaN();
+  x[159] = -std::numeric_limits<float>::infinity();
   const test::TestActivations expected(host(), x, rows, cols);
   OnDevice<float> values = floats(x);
   OnDevice<std::int8_t> q(device(), std::vector<std::int8_t>(x.size()));

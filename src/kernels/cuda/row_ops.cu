@@ -200,13 +200,18 @@ LARDER_KERNEL quantize_kernel(Quantize args, std::int64_t group_begin, std::int6
   const int groups = args.out.num_cols / kActivationGroup;
   const float x =
       args.x[index / groups * args.ldx + index % groups * kActivationGroup + lane];
-  const float largest = warp_max(fabsf(x));
+  // Without signs, the bits of floats have their order, those of NaN at the end.
+  const float largest = as_float(warp_reduce<kActivationGroup>(
+      as_bits(fabsf(x)), [](std::uint32_t a, std::uint32_t b) { return a > b ? a : b; }));
+  const bool has_codes = largest < INFINITY;
   // Below this 127 / largest would be infinite; such a group is nothing beside any other.
   const bool tiny = !(largest > 1e-30F);
-  const int q = nearest_int(x * (tiny ? 0.0F : 127.0F / largest));
+  const int q = has_codes ? nearest_int(x * (tiny ? 0.0F : 127.0F / largest)) : 0;
   const int half_sum = warp_sum<16>(q);
   args.out.q[index * kActivationGroup + lane] = static_cast<std::int8_t>(q);
-  if (lane == 0) args.out.scale[index] = tiny ? 0.0F : largest / 127.0F;
+  constexpr std::uint32_t kNan = 0xFFC00000;  // the CPU's
+  const float scale = tiny ? 0.0F : largest / 127.0F;
+  if (lane == 0) args.out.scale[index] = has_codes ? scale : as_float(kNan);
   if (lane % 16 == 0) args.out.sum[2 * index + lane / 16] = half_sum;
 }
 
