@@ -104,11 +104,8 @@ void ByteLevelBpe::encode(std::string_view text, bool /*at_start*/, EncodeScratc
 
 void ByteLevelBpe::encode_words(std::string_view text, EncodeScratch& scratch,
                                 std::vector<PlacedToken>& out) const {
-  // One word more tells that there are too many, for each is a token at least.
-  pre_tokenizer_.split(text, scratch.word_ends, scratch.max_tokens);
-  scratch.check_count(scratch.word_ends.size());
-  std::uint32_t begin = 0;
-  for (const std::uint32_t end : scratch.word_ends) {
+  pre_tokenizer_.for_each_word(text, [&](std::size_t word_begin, std::size_t end) {
+    const auto begin = static_cast<std::uint32_t>(word_begin);
     const std::string_view word = text.substr(begin, end - begin);
     if (!scratch.cache.replay(word, begin, out)) {
       const std::size_t first = out.size();
@@ -116,8 +113,7 @@ void ByteLevelBpe::encode_words(std::string_view text, EncodeScratch& scratch,
       scratch.cache.remember(word, begin, out, first);
     }
     scratch.check_count(out.size());
-    begin = end;
-  }
+  });
 }
 
 void ByteLevelBpe::encode_word(std::string_view word, std::uint32_t begin, EncodeScratch& scratch,

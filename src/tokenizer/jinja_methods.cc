@@ -1,5 +1,6 @@
 // Which methods a value has, and those of dicts and lists.
 #include <algorithm>
+#include <cmath>
 #include <unordered_map>
 
 #include "tokenizer/jinja_runtime.h"
@@ -119,7 +120,7 @@ Value call_method(Runtime& runtime, const Value& self, std::string_view name, co
   if (self.list() != nullptr) return call_list_method(runtime, self, name, args);
   args.bind(name, {});
   const double real = *self.get_if<double>();
-  return Value::boolean(real == static_cast<double>(static_cast<std::int64_t>(real)));
+  return Value::boolean(std::isfinite(real) && real == std::floor(real));
 }
 
 }  // namespace larder::jinja

@@ -191,23 +191,4 @@ std::vector<PreTokenizer::Stage> stages_of(std::string_view name) {
 
 PreTokenizer::PreTokenizer(std::string_view name) : stages_(stages_of(name)) {}
 
-void PreTokenizer::split(std::string_view text, std::vector<std::uint32_t>& ends,
-                         std::size_t max_words) const {
-  ends.assign(text.empty() ? 0 : 1, static_cast<std::uint32_t>(text.size()));
-  std::vector<std::uint32_t> pieces;
-  for (const Stage stage : stages_) {
-    pieces.swap(ends);
-    ends.clear();
-    std::size_t begin = 0;
-    for (const std::uint32_t piece_end : pieces) {
-      while (begin < piece_end) {
-        begin += stage(classes_, text.substr(begin, piece_end - begin));
-        ends.push_back(static_cast<std::uint32_t>(begin));
-        // What a stage has parted no later one joins.
-        if (ends.size() > max_words) return;
-      }
-    }
-  }
-}
-
 }  // namespace larder

@@ -1,7 +1,7 @@
 // Cuts text into the words that byte-level BPE merges within.
 #pragma once
 
-#include <cstdint>
+#include <cstddef>
 #include <string_view>
 #include <vector>
 
@@ -18,14 +18,29 @@ class PreTokenizer {
   // smollm, qwen2, llama-bpe, gpt-2, default. Throws Error{kInvalidArgument} for other names.
   explicit PreTokenizer(std::string_view name);
 
-  // Fills ends with the end of every word, in order; the last is text.size(). Words are not empty.
-  // Breaks off with more than max_words. Linear time. text.size() < 2^32.
-  void split(std::string_view text, std::vector<std::uint32_t>& ends, std::size_t max_words) const;
+  // Calls function(begin, end) for every word, in order; together they are the text. Words are not
+  // empty. Linear time.
+  template <class Function>
+  void for_each_word(std::string_view text, const Function& function) const {
+    cut(text, 0, text.size(), 0, function);
+  }
 
   // The end of the word at the start of rest; rest is not empty.
   using Stage = std::size_t (*)(const CharClasses&, std::string_view rest);
 
  private:
+  // [begin, end): a piece that the stages before this one left whole.
+  template <class Function>
+  void cut(std::string_view text, std::size_t begin, std::size_t end, std::size_t stage,
+           const Function& function) const {
+    if (stage == stages_.size()) return function(begin, end);
+    while (begin < end) {
+      const std::size_t next = begin + stages_[stage](classes_, text.substr(begin, end - begin));
+      cut(text, begin, next, stage + 1, function);
+      begin = next;
+    }
+  }
+
   CharClasses classes_;
   std::vector<Stage> stages_;
 };

@@ -58,7 +58,6 @@ struct EncodeScratch {
   const std::size_t max_tokens;
   std::vector<Symbol> symbols;
   std::vector<std::uint64_t> queue;
-  std::vector<std::uint32_t> word_ends;
   std::deque<std::string> normalized;  // texts that the cache's words point into
 };
 

@@ -434,5 +434,16 @@ TEST(Tokenizer, RefusesATextOfTooManyTokens) {
   }
 }
 
+TEST(Tokenizer, WordsWithoutATokenCountForNone) {
+  Vocabulary vocabulary = byte_level();
+  vocabulary.tokens[0] = "none";  // of the byte 0
+  const Tokenizer tokenizer(vocabulary);
+  constexpr std::size_t kNumTokens = 5;
+  std::string text;
+  for (std::size_t i = 0; i < kNumTokens; ++i) text += std::string("\0a", 2);
+  EXPECT_EQ(tokenizer.encode(text, false, true, kNumTokens), std::vector<TokenId>(kNumTokens, 'a'));
+  EXPECT_THROW(tokenizer.encode(text, false, true, kNumTokens - 1), Error);
+}
+
 }  // namespace
 }  // namespace larder
