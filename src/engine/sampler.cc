@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "base/check.h"
+#include "base/heap_size.h"
 
 namespace larder {
 namespace {
@@ -71,8 +72,17 @@ Sampler::Sampler(int vocab_size)
       weights_(adjusted_.size()),
       found_maxima_(static_cast<std::size_t>(num_logit_runs(vocab_size))),
       sums_(found_maxima_.size()),
-      counts_(adjusted_.size()) {
+      counts_(adjusted_.size()),
+      candidates_(sums_.size() * kLogitRun) {
   CHECK(vocab_size > 0, vocab_size);
+}
+
+std::int64_t Sampler::size_bytes(int vocab_size) {
+  const auto num_logits = static_cast<std::size_t>(vocab_size);
+  const auto num_runs = static_cast<std::size_t>(num_logit_runs(vocab_size));
+  return heap_bytes(sizeof(Sampler)) + 3 * heap_bytes(num_logits * sizeof(float)) +
+         2 * heap_bytes(num_runs * sizeof(float)) +
+         heap_bytes(num_runs * kLogitRun * sizeof(Candidate));
 }
 
 bool Sampler::takes_first_of_best(const SamplingParams& params, std::size_t num_output) {

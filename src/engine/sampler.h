@@ -25,7 +25,7 @@ struct SampleContext {
 // Logit bias, penalties (over prompt and output, or output), end tokens barred, temperature, top-k,
 // top-p (arXiv:1904.09751), min-p (arXiv:2407.01082); then one draw, from a generator that is a
 // function of (seed, choice, output index). Temperature 0: the first of the best. Linear in the
-// vocabulary unless top-p keeps most of a flat distribution; no allocation after the first calls.
+// vocabulary unless top-p keeps most of a flat distribution; allocates nothing but what it returns.
 // Thread: one at a time.
 class Sampler {
  public:
@@ -33,7 +33,7 @@ class Sampler {
   // Whether sample() gives the first of the best logits and nothing else, whatever they are.
   static bool takes_first_of_best(const SamplingParams& params, std::size_t num_output);
   // What one takes when it is made, for the planner.
-  static std::int64_t size_bytes(int vocab_size) { return std::int64_t{vocab_size} * 12; }
+  static std::int64_t size_bytes(int vocab_size);
 
   // logits: [vocab_size], as the model gave them; maxima: their run_maxima(), or none.
   OutputToken sample(std::span<const float> logits, std::span<const float> maxima,
@@ -71,7 +71,7 @@ class Sampler {
   std::vector<float> found_maxima_, sums_;  // a run of kLogitRun each
   std::span<const float> maxima_;
   std::vector<std::int32_t> counts_;  // [vocab_size], zero between calls
-  std::vector<Candidate> candidates_;
+  std::vector<Candidate> candidates_;  // whole runs' room from the start
 };
 
 }  // namespace larder

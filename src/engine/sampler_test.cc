@@ -7,9 +7,13 @@
 #include <cmath>
 #include <cstdio>
 #include <limits>
+#include <memory>
 #include <numeric>
 #include <random>
+#include <utility>
 #include <vector>
+
+#include "base/heap_test_support.h"
 
 namespace larder {
 namespace {
@@ -321,6 +325,28 @@ TEST(Sampler, WhatIsNotANumberIsNotDrawn) {
     for (std::uint64_t seed = 0; seed < 20; ++seed)
       EXPECT_EQ(sample(sampler, logits, draw, seed) / 2, 2000) << top_k;
   }
+}
+
+// Copies are what the engine has of them.
+TEST(Sampler, TakesTheMemoryThatIsPlanned) {
+  if (!is_heap_known()) GTEST_SKIP() << "the heap's size is not known";
+  constexpr int kVocabSize = 10'000;
+  const std::vector<float> flat(kVocabSize, 1.0f), logits = random_logits(kVocabSize, 1);
+  Draw top_k, top_p, penalties;
+  top_k.params.top_k = 2000;
+  top_p.params.top_p = 0.999f;
+  penalties.params.repetition_penalty = 1.1f;
+  penalties.prompt = {1, 2, 3};
+  const std::int64_t before = heap_in_use();
+  const auto sampler = std::make_unique<Sampler>(Sampler(kVocabSize));
+  const auto copy = std::make_unique<Sampler>(std::as_const(*sampler));
+  const std::int64_t at_first = heap_in_use() - before;
+  for (const Draw* draw : {&top_k, &top_p, &penalties})
+    for (const std::vector<float>* of : {&flat, &logits})
+      for (Sampler* with : {sampler.get(), copy.get()}) sample(*with, *of, *draw, 1);
+  EXPECT_EQ(heap_in_use() - before, at_first);
+  EXPECT_LE(at_first, 2 * Sampler::size_bytes(kVocabSize));
+  EXPECT_GE(at_first, 2 * Sampler::size_bytes(kVocabSize) * 9 / 10);
 }
 
 // Not a limit, a record: see the log.
