@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <limits>
 #include <memory>
 #include <random>
 #include <string>
@@ -107,11 +108,15 @@ class Bench {
   }
 
   Completion request(std::vector<TokenId> prompt, int output, const std::string& salt) {
+    return begin(std::move(prompt), output, salt).wait();
+  }
+
+  PendingCompletion begin(std::vector<TokenId> prompt, int output, const std::string& salt) {
     SamplingParams sampling;
     sampling.temperature = 0;
     sampling.max_tokens = output;
     sampling.ignore_eos = true;
-    return complete(runtime_, std::move(prompt), sampling, {}, salt);
+    return {runtime_, std::move(prompt), sampling, salt};
   }
 
   bool fits(const char* test, int prompt, int output) const {
@@ -180,15 +185,14 @@ class Bench {
     // The first steps of so many sequences are slower on a GPU, which does not know them as graphs yet.
     const int num_unmeasured = runtime_.device() != nullptr ? 1 : 0;
     for (int repetition = -num_unmeasured; repetition < options_.repetitions; ++repetition) {
-      std::vector<Completion> completions(prompts.size());
-      std::vector<std::thread> clients;
-      for (std::size_t i = 0; i < prompts.size(); ++i)
-        clients.emplace_back([&, i] { completions[i] = request(prompts[i], length + 1, salt); });
-      for (std::thread& client : clients) client.join();
-      std::int64_t begin_ns = completions[0].times.first_token_ns, end_ns = begin_ns;
-      for (const Completion& completion : completions) {
-        begin_ns = std::min(begin_ns, completion.times.first_token_ns);
-        end_ns = std::max(end_ns, completion.times.last_token_ns);
+      std::vector<PendingCompletion> pending;
+      for (const std::vector<TokenId>& prompt : prompts)
+        pending.push_back(begin(prompt, length + 1, salt));
+      std::int64_t begin_ns = std::numeric_limits<std::int64_t>::max(), end_ns = 0;
+      for (PendingCompletion& one : pending) {
+        const RequestTimes times = one.wait().times;
+        begin_ns = std::min(begin_ns, times.first_token_ns);
+        end_ns = std::max(end_ns, times.last_token_ns);
       }
       const double duration_ns = static_cast<double>(std::max<std::int64_t>(1, end_ns - begin_ns));
       if (repetition >= 0) rates.push_back(static_cast<double>(batch) * length * 1e9 / duration_ns);

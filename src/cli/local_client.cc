@@ -9,15 +9,15 @@
 #include <mutex>
 #include <utility>
 
+#include "base/error.h"
 #include "server/prompt.h"
 #include "server/server_config.h"
 #include "server/tool_prompt.h"
 
 namespace larder {
-namespace {
 
-// Updates on their way from the engine's thread to this one.
-class UpdateQueue {
+// On their way from the engine's thread to this one.
+class PendingCompletion::Updates {
  public:
   void push(RequestUpdate&& update) {
     const std::lock_guard lock(mutex_);
@@ -38,34 +38,36 @@ class UpdateQueue {
   std::deque<RequestUpdate> updates_;
 };
 
-}  // namespace
-
-Completion complete(Runtime& runtime, std::vector<TokenId> prompt, const SamplingParams& sampling,
-                    const std::function<bool(std::string_view)>& on_text, const std::string& salt,
-                    bool continues_text) {
-  UpdateQueue queue;
+PendingCompletion::PendingCompletion(Runtime& runtime, std::vector<TokenId> prompt,
+                                     const SamplingParams& sampling, const std::string& salt)
+    : runtime_(runtime), updates_(std::make_shared<Updates>()) {
   Request request;
   request.prompt = std::move(prompt);
   request.sampling = sampling;
   request.salt = salt;
   request.attention_window = runtime.attention().window;
   request.attention_sinks = runtime.attention().num_sinks;
-  request.on_update = [&queue](RequestUpdate&& update) { queue.push(std::move(update)); };
-  const std::uint64_t id = runtime.engine().submit(std::move(request));
+  request.on_update = [updates = updates_](RequestUpdate&& update) {
+    updates->push(std::move(update));
+  };
+  id_ = runtime.engine().submit(std::move(request));
+}
 
+Completion PendingCompletion::wait(const std::function<bool(std::string_view)>& on_text,
+                                   bool continues_text) {
   Completion completion;
-  StreamDecoder decoder(runtime.tokenizer(), false, continues_text);
+  StreamDecoder decoder(runtime_.tokenizer(), false, continues_text);
   bool wanted = true;
   const auto deliver = [&](const std::string& text) {
     if (text.empty() || !wanted) return;
     completion.text += text;
     if (on_text && !on_text(text)) {
       wanted = false;
-      runtime.engine().cancel(id);
+      runtime_.engine().cancel(id_);
     }
   };
   while (completion.finish == FinishReason::kNone) {
-    RequestUpdate update = queue.pop();
+    RequestUpdate update = updates_->pop();
     std::ranges::move(update.prompt_logprobs, std::back_inserter(completion.prompt_logprobs));
     for (const OutputToken& token : update.tokens) {
       if (!wanted) break;
@@ -76,8 +78,17 @@ Completion complete(Runtime& runtime, std::vector<TokenId> prompt, const Samplin
     completion.usage = update.usage;
     completion.times = update.times;
   }
+  if (completion.finish == FinishReason::kCancelled && wanted)
+    throw Error(ErrorKind::kStopped, "the engine has failed; what it said before tells why");
   deliver(decoder.finish());
   return completion;
+}
+
+Completion complete(Runtime& runtime, std::vector<TokenId> prompt, const SamplingParams& sampling,
+                    const std::function<bool(std::string_view)>& on_text, const std::string& salt,
+                    bool continues_text) {
+  PendingCompletion pending(runtime, std::move(prompt), sampling, salt);
+  return pending.wait(on_text, continues_text);
 }
 
 std::vector<TokenId> encode_messages(Runtime& runtime, const nlohmann::ordered_json& messages) {

@@ -1,7 +1,9 @@
 // Requests to the engine of this process, waited for.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -35,9 +37,27 @@ struct Completion {
   }
 };
 
-// Runs one request (n = 1) to its end. on_text, if any, gets whole characters as they come, and
-// ends the request early by returning false. continues_text: see StreamDecoder. Throws what
-// Engine::submit throws.
+// A request (n = 1) that has been submitted; nobody need wait for it.
+class PendingCompletion {
+ public:
+  // Throws what Engine::submit throws.
+  PendingCompletion(Runtime& runtime, std::vector<TokenId> prompt, const SamplingParams& sampling,
+                    const std::string& salt);
+
+  // Once. on_text, if any, gets whole characters as they come, and ends the request early by
+  // returning false. continues_text: see StreamDecoder.
+  Completion wait(const std::function<bool(std::string_view)>& on_text = {},
+                  bool continues_text = false);
+
+ private:
+  class Updates;
+
+  Runtime& runtime_;
+  std::shared_ptr<Updates> updates_;  // the engine's, too
+  std::uint64_t id_ = 0;
+};
+
+// Runs one to its end.
 Completion complete(Runtime& runtime, std::vector<TokenId> prompt, const SamplingParams& sampling,
                     const std::function<bool(std::string_view)>& on_text = {},
                     const std::string& salt = {}, bool continues_text = false);

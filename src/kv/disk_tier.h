@@ -97,7 +97,7 @@ class DiskTier final : public KvTier {
   std::vector<Read> plan_reads(const TierRead& read, std::size_t first, std::size_t count);
   void transfer_reads(std::vector<Read>& reads);
   int finish_reads(std::vector<Read>& reads, std::int64_t elapsed_ns);
-  void drop_unreadable(const Read& read);
+  bool drop_unreadable(const Read& read);
   bool can_read(std::int64_t now_ns) const;
 
   const DiskTierConfig config_;

@@ -141,7 +141,8 @@ void DiskTier::transfer_reads(std::vector<Read>& reads) {
 }
 
 int DiskTier::finish_reads(std::vector<Read>& reads, std::int64_t elapsed_ns) {
-  const std::lock_guard lock(mutex_);
+  std::int64_t pause_ns = 0;  // 0 = reads go on
+  std::unique_lock lock(mutex_);
   read_due_ns_ = INT64_MAX;
   int num_found = 0;
   bool ended = false;
@@ -159,8 +160,8 @@ int DiskTier::finish_reads(std::vector<Read>& reads, std::int64_t elapsed_ns) {
     if (found) {
       bytes_transferred += format_.block_size_bytes;
       read_breaker_.succeed();
-    } else {
-      drop_unreadable(read);
+    } else if (drop_unreadable(read)) {
+      pause_ns = read_breaker_.pause_ns();
     }
   }
   // What comes first is used last, so that a chain goes from its end.
@@ -175,6 +176,11 @@ int DiskTier::finish_reads(std::vector<Read>& reads, std::int64_t elapsed_ns) {
   stats_.read_ns += elapsed_ns;
   if (bytes_transferred > 0)
     read_rate_.observe(static_cast<double>(elapsed_ns) * 1e-9, bytes_transferred, steady_now_ns());
+  lock.unlock();
+  // The engine takes the lock, and is not to wait for whoever reads the log.
+  if (pause_ns > 0)
+    spdlog::warn("disk tier {}: no reads for {} ms: too many failed", directory_.path(),
+                 pause_ns / kNsPerMs);
   return num_found;
 }
 
@@ -183,19 +189,18 @@ bool DiskTier::can_read(std::int64_t now_ns) const {
   return read_breaker_.is_on(now_ns) && now_ns < read_due_ns_;
 }
 
-void DiskTier::drop_unreadable(const Read& read) {
-  if (!index_.holds(read.slot, BlockKey(read.block->digest, read.block->group))) return;
+// Whether that put reads off.
+bool DiskTier::drop_unreadable(const Read& read) {
+  if (!index_.holds(read.slot, BlockKey(read.block->digest, read.block->group))) return false;
   if (read.result == Read::Result::kWrong) {
     ++stats_.num_corrupt;
     index_.release(read.slot);
-    return;
+    return false;
   }
   ++stats_.num_io_errors;
   // A disk that gives nothing, or a system short of memory, says nothing of the slot.
   if (is_of_the_place(read.error) && read_breaker_.is_on(steady_now_ns())) index_.lose(read.slot);
-  if (read_breaker_.fail(steady_now_ns()))
-    spdlog::warn("disk tier {}: no reads for {} ms: too many failed", directory_.path(),
-                 read_breaker_.pause_ns() / kNsPerMs);
+  return read_breaker_.fail(steady_now_ns());
 }
 
 }  // namespace larder

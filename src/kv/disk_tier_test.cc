@@ -279,12 +279,20 @@ TEST_P(DiskTierTest, SurvivesDamagedSegments) {
     put_all(*tier, blocks, kBlockBytes);
   }
   const auto segment = dir_.segments().front();
-  const auto full_bytes = std::filesystem::file_size(segment);
-  for (const std::uintmax_t size_bytes : {full_bytes - 1, full_bytes / 2, std::uintmax_t{9000},
-                                          std::uintmax_t{4097}, std::uintmax_t{4000}}) {
-    std::filesystem::resize_file(segment, size_bytes);
+  const auto full_bytes = static_cast<std::int64_t>(std::filesystem::file_size(segment));
+  const SegmentShape shape{.format = test_format(kBlockBytes),
+                           .num_slots = slots_within(full_bytes, kBlockBytes)};
+  ASSERT_LT(shape.num_slots, 300);
+  for (const std::int64_t size_bytes :
+       {full_bytes - 1, full_bytes / 2, std::int64_t{9000}, std::int64_t{4097}, std::int64_t{4000}}) {
+    std::filesystem::resize_file(segment, static_cast<std::uintmax_t>(size_bytes));
     auto tier = open();
-    for (const TierBlock& block : blocks) count_right(*tier, {&block, 1}, kBlockBytes);
+    int num_found = 0;
+    for (const TierBlock& block : blocks) num_found += count_right(*tier, {&block, 1}, kBlockBytes);
+    int num_whole = 300 - shape.num_slots;  // in the other segment
+    for (std::int32_t slot = 0; slot < shape.num_slots; ++slot)
+      num_whole += shape.payload_offset(slot) + kBlockBytes <= size_bytes ? 1 : 0;
+    EXPECT_EQ(num_found, num_whole) << size_bytes;
     EXPECT_TRUE(tier->stats().is_on);
   }
 }

@@ -243,16 +243,23 @@ void DiskTier::finish_writes(std::vector<Write>& writes, Failed& failed) {
 void DiskTier::fail_writes(const Failed& failed) {
   // What no model here reads is the first to go.
   if (is_full(failed.error) && directory_.delete_oldest_foreign()) return;
-  const std::lock_guard lock(mutex_);
-  if (is_full(failed.error) && !failed.is_in_place && index_.num_stored() > 0) {
-    if (growth_breaker_.fail(steady_now_ns()))
-      spdlog::warn("disk tier {}: full; for {} ms only older blocks make room", directory_.path(),
-                   growth_breaker_.pause_ns() / kNsPerMs);
-    return;
+  bool may_replace = false;
+  std::int64_t pause_ns = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    may_replace = is_full(failed.error) && !failed.is_in_place && index_.num_stored() > 0;
+    TierBreaker& breaker = may_replace ? growth_breaker_ : write_breaker_;
+    if (!breaker.fail(steady_now_ns())) return;
+    pause_ns = breaker.pause_ns();
   }
-  if (write_breaker_.fail(steady_now_ns()))
-    spdlog::warn("disk tier {}: no writes for {} ms: {}", directory_.path(),
-                 write_breaker_.pause_ns() / kNsPerMs, std::strerror(failed.error));
+  // The engine takes the lock, and is not to wait for whoever reads the log.
+  if (may_replace) {
+    spdlog::warn("disk tier {}: full; for {} ms only older blocks make room", directory_.path(),
+                 pause_ns / kNsPerMs);
+  } else {
+    spdlog::warn("disk tier {}: no writes for {} ms: {}", directory_.path(), pause_ns / kNsPerMs,
+                 std::strerror(failed.error));
+  }
 }
 
 }  // namespace larder

@@ -1,6 +1,5 @@
 // What a cache takes beside the storage of its blocks, against what it says.
 #include <gtest/gtest.h>
-#include <malloc.h>
 
 #include <cstdint>
 #include <memory>
@@ -8,6 +7,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/heap_test_support.h"
 #include "kv/kv_cache.h"
 
 namespace larder {
@@ -17,18 +17,6 @@ constexpr int kNumBlocks = 100'000;
 constexpr int kNumSpare = 100;
 constexpr KvLayerShape kFull{1, 1, 0};
 constexpr KvLayerShape kSliding{1, 1, 32};
-
-std::int64_t heap_in_use() {
-  const struct mallinfo2 info = ::mallinfo2();
-  return static_cast<std::int64_t>(info.uordblks + info.hblkhd);
-}
-
-// false: another allocator, such as a sanitizer's, stands in for glibc's.
-bool is_heap_known() {
-  const std::int64_t before = heap_in_use();
-  const std::vector<char> some(1 << 20);
-  return heap_in_use() - before >= static_cast<std::int64_t>(some.size());
-}
 
 // With more prompts than it has room for, of so many blocks, each with a salt of its own.
 void fill(KvCache& cache, int num_prompt_blocks, bool is_pinned) {

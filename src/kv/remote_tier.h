@@ -43,9 +43,9 @@ struct RemoteTierConfig {
 //
 // Faults: whatever a key holds, it is this block or a miss. A server that does not answer in time,
 // closes or talks nonsense puts the tier off: get() then finds nothing at once, put() refuses. So a
-// hung server costs one timeout. A server that cannot store (out of memory, read only) stops writes
-// in the same way. What a server did not take is not lost: it stays in the queue, before what came
-// later, and is sent when the pause is over.
+// hung server costs one timeout. A server that cannot store (out of memory, read only) gets no
+// writes for max_retry_ms; reads go on. What a server did not take is not lost: it stays in the
+// queue, before what came later, and is sent when the pause is over.
 // Thread: see KvTier; everything behind mutex_, but for the connections.
 class RemoteTier final : public KvTier {
  public:

@@ -77,9 +77,11 @@ void RemoteTier::probe() {
     turn_off(outcome, write_connection_.error());
     return;
   }
-  const std::lock_guard lock(mutex_);
-  is_on_ = true;
-  round_trip_seconds_ = static_cast<double>(write_connection_.round_trip_ns()) / kNsPerSecond;
+  {
+    const std::lock_guard lock(mutex_);
+    is_on_ = true;
+    round_trip_seconds_ = static_cast<double>(write_connection_.round_trip_ns()) / kNsPerSecond;
+  }
   spdlog::info("remote tier {}: on", url_.display());
 }
 

@@ -40,7 +40,8 @@ struct EndedLoad {
 class TierLoader {
  public:
   // References must outlive it. Staging of staging_bytes, at least two blocks, is taken now. wake:
-  // called on a tier's thread when poll() has something to do; it must not call the loader.
+  // called when poll() has something to do, on a tier's thread or, within start() and poll(), on
+  // the engine's; it must not call the loader.
   // patience_ns: what a tier has at least to answer; it has ten times what it said it would take.
   TierLoader(std::span<KvTier* const> tiers, KvStorage& storage, std::int64_t block_size_bytes,
              std::int64_t staging_bytes, std::int64_t patience_ns = 2'000'000'000);
