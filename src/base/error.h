@@ -1,4 +1,5 @@
-// Bad input or a bad environment. Thrown, and caught only in main and in the HTTP handler.
+// Bad input or a bad environment. Thrown, and caught in main and in the HTTP handler, or where a
+// caller adds to the message or goes on without what failed.
 #pragma once
 
 #include <fmt/format.h>
@@ -16,6 +17,7 @@ enum class ErrorKind {
   kTooLarge,       // over a stated limit
   kPromptTooLong,  // for the model
   kUnavailable,    // the machine cannot, now: memory, port, disk
+  kStopped,        // what would do it has ended, or is about to
 };
 
 class Error : public std::runtime_error {

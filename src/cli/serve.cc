@@ -85,11 +85,13 @@ void serve(const ServeOptions& options) {
                     .attention = options.runtime.attention,
                     .created_s = ::stat(path.c_str(), &status) == 0 ? status.st_mtime : 0,
                     .metadata = describe(runtime.file())};
-  HttpServer server(config, model);
-  const bool is_v6 = config.host.find(':') != std::string::npos;
-  std::fprintf(stderr, "Ready: %s at http://%s%s%s:%d (Ctrl-C to stop)\n", model.name.c_str(),
-               is_v6 ? "[" : "", config.host.c_str(), is_v6 ? "]" : "", server.port());
-  server.run();
+  {
+    HttpServer server(config, model);
+    const bool is_v6 = config.host.find(':') != std::string::npos;
+    std::fprintf(stderr, "Ready: %s at http://%s%s%s:%d (Ctrl-C to stop)\n", model.name.c_str(),
+                 is_v6 ? "[" : "", config.host.c_str(), is_v6 ? "]" : "", server.port());
+    server.run();
+  }  // from here on a signal ends the process, whatever the tiers still write
   runtime.engine().stop(false);
 }
 

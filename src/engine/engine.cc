@@ -1,7 +1,10 @@
 #include "engine/engine.h"
 
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
 #include <chrono>
+#include <exception>
 #include <thread>
 #include <utility>
 
@@ -126,22 +129,37 @@ void Engine::stop(bool drain) {
 std::uint64_t Engine::submit(Request request) {
   check_request(request, {vocab_size_, config_.max_model_len, config_.max_sequences,
                           config_.max_batch_tokens});
+  request.prompt.shrink_to_fit();  // what waits takes what is counted
+  const auto num_tokens = static_cast<std::int64_t>(request.prompt.size());
   const std::int64_t arrived_ns = clock_.now_ns();
   std::uint64_t id = 0;
   {
     const std::lock_guard lock(mutex_);
-    if (stops_) throw Error(ErrorKind::kUnavailable, "the engine is stopping");
-    if (num_in_line_ >= config_.max_waiting) {
-      throw Error(ErrorKind::kUnavailable,
-                  fmt::format("{} requests are waiting already; try again later", num_in_line_));
-    }
-    ++num_in_line_;
+    if (stops_) throw Error(ErrorKind::kStopped, "the engine is stopping");
+    require_room_in_line(num_tokens);
     id = request.id = next_id_++;
     const std::uint64_t seed = request.sampling.seed.value_or(seeds_());
     inbox_.arrivals.push_back({std::move(request), seed, arrived_ns});
+    inbox_.num_tokens += num_tokens;
+    ++num_in_line_;
+    num_tokens_in_line_ += num_tokens;
   }
   changed_.notify_one();
   return id;
+}
+
+// By the mutex. One alone is always taken: else the longest could never be.
+void Engine::require_room_in_line(std::int64_t num_tokens) const {
+  if (num_in_line_ >= config_.max_waiting) {
+    throw Error(ErrorKind::kUnavailable,
+                fmt::format("{} requests are waiting already; try again later", num_in_line_));
+  }
+  if (num_in_line_ > 0 && num_tokens_in_line_ + num_tokens > config_.max_waiting_tokens) {
+    throw Error(ErrorKind::kUnavailable,
+                fmt::format("requests of {} tokens are waiting already, and {} more are over the "
+                            "{} that may wait; try again later",
+                            num_tokens_in_line_, num_tokens, config_.max_waiting_tokens));
+  }
 }
 
 void Engine::cancel(std::uint64_t request_id) { cancel_choice(request_id, -1); }
@@ -176,11 +194,23 @@ EngineStats Engine::stats() const {
   const std::lock_guard lock(mutex_);
   EngineStats stats = stats_;
   stats.num_waiting = num_in_line_;
+  stats.num_waiting_tokens = num_tokens_in_line_;
   if (tiers_ != nullptr) stats.tiers = tiers_->stats();  // they go on while the engine sleeps
   return stats;
 }
 
 void Engine::run() {
+  try {
+    step_until_stopped();
+    save_what_is_left();
+  } catch (const std::exception& error) {
+    give_up(error.what());
+  }
+  const std::lock_guard lock(mutex_);
+  ended_ = true;
+}
+
+void Engine::step_until_stopped() {
   for (;;) {
     while (step()) {
     }
@@ -189,13 +219,33 @@ void Engine::run() {
     const auto is_woken = [&] { return (stops_ && !has_work) || !inbox_.empty() || has_tier_news_; };
     changed_.wait_for(lock, patience(), is_woken);
     has_tier_news_ = false;
-    if (!stops_ || !inbox_.empty() || has_work) continue;
-    lock.unlock();
-    save_what_is_left();
-    lock.lock();
-    ended_ = true;
-    return;
+    if (stops_ && inbox_.empty() && !has_work) return;
   }
+}
+
+// The step that failed may have left anything half done, so there is no other one, and nobody's blocks are
+// given back: what was published stays as it is, and may be saved.
+void Engine::give_up(const char* reason) {
+  spdlog::critical("the engine has failed, and ends: {}", reason);
+  Inbox last;
+  {
+    const std::lock_guard lock(mutex_);
+    stops_ = ended_ = true;
+    num_in_line_ = stats_.num_running = stats_.num_loading = 0;
+    num_tokens_in_line_ = 0;
+    last.arrivals = std::move(inbox_.arrivals);
+  }
+  const auto attempt = [](const auto& part) {
+    try {
+      part();
+    } catch (const std::exception& error) {
+      spdlog::critical("the engine's end: {}", error.what());
+    }
+  };
+  attempt([&] { take(std::move(last)); });
+  attempt([&] { scheduler_.report_all_cancelled(); });
+  attempt([&] { send_updates(); });
+  attempt([&] { save_what_is_left(); });
 }
 
 // How long nothing is to be done unless somebody asks for it.
@@ -326,10 +376,18 @@ void Engine::sample(const Batch& batch, const Logits& logits) {
       draws_.push_back({&entry, entry.first_logit + entry.num_prompt_logits, i, sampled++});
     }
   }
+  std::mutex failure_mutex;
+  std::exception_ptr failure;  // of a thread that has no memory for its results
   pool_.parallel_for(static_cast<int>(draws_.size()), [&](int task, int thread) {
     const Draw& draw = draws_[static_cast<std::size_t>(task)];
-    *draw.result = drawn(batch, draw, logits, samplers_[static_cast<std::size_t>(thread)]);
+    try {
+      *draw.result = drawn(batch, draw, logits, samplers_[static_cast<std::size_t>(thread)]);
+    } catch (const std::exception&) {
+      const std::lock_guard lock(failure_mutex);
+      failure = std::current_exception();
+    }
   });
+  if (failure) std::rethrow_exception(failure);
   sample_ns_ += clock_.now_ns() - begin_ns;
 }
 
@@ -365,6 +423,7 @@ void Engine::update_stats() {
   static_cast<SchedulerStats&>(stats_) = scheduler_.stats();
   stats_.num_loaded_by_tier.resize(stats_.tier_names.size());
   num_in_line_ = scheduler_.num_waiting() + static_cast<int>(inbox_.arrivals.size());
+  num_tokens_in_line_ = scheduler_.num_waiting_tokens() + inbox_.num_tokens;
   stats_.num_loading = scheduler_.num_loading();
   stats_.num_running = scheduler_.num_running() - stats_.num_loading;
   stats_.kv = cache_.stats();
@@ -378,11 +437,25 @@ void Engine::update_stats() {
 // Whoever has an answer finds it in the statistics.
 void Engine::deliver() {
   update_stats();
-  for (Outgoing& outgoing : outbox_) (*outgoing.on_update)(std::move(outgoing.update));
+  send_updates();
+}
+
+void Engine::send_updates() {
   if (outbox_.empty()) return;
+  std::exception_ptr failure;
+  for (Outgoing& outgoing : outbox_) {
+    try {
+      (*outgoing.on_update)(std::move(outgoing.update));
+    } catch (const std::exception&) {  // the others hear of theirs all the same
+      failure = std::current_exception();
+    }
+  }
   outbox_.clear();
-  const std::lock_guard lock(after_updates_mutex_);
-  if (after_updates_) after_updates_();
+  {
+    const std::lock_guard lock(after_updates_mutex_);
+    if (after_updates_) after_updates_();
+  }
+  if (failure) std::rethrow_exception(failure);
 }
 
 }  // namespace larder

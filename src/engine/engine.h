@@ -34,6 +34,7 @@ struct EngineConfig {
   int max_prefill_tokens = 128;  // of a step, while others decode: bounds their inter-token latency
   double max_step_slowdown = 0;  // by them: a step lasts at most so many times as long; 0 = any
   int max_waiting = 4096;        // requests in line before submit refuses
+  std::int64_t max_waiting_tokens = std::int64_t{1} << 24;  // of theirs; one alone may have more
   EvictionKind eviction = EvictionKind::kDensity;
   double max_pinned_share = 0.5;  // of the blocks; what would pin more is not pinned
 };
@@ -47,6 +48,7 @@ struct EngineStats : SchedulerStats {
   int num_running = 0;
   int num_loading = 0;  // admitted, and waiting for a tier
   int num_waiting = 0;  // in line
+  std::int64_t num_waiting_tokens = 0;
   KvStats kv;
   KvHistograms kv_histograms;
   Histogram step_tokens{kStepTokenBounds};  // computed in each step
@@ -58,6 +60,9 @@ struct EngineStats : SchedulerStats {
   std::vector<TierStats> tiers;
 };
 
+// What its thread cannot survive, such as the end of the memory, ends the engine, not the process: all
+// requests are told kCancelled, and what is complete goes to the tiers.
+//
 // Thread: submit, cancel, cancel_choice, reset_prefix_cache, stop, alive and stats from any; step only where no
 // thread was started.
 class Engine {
@@ -76,8 +81,8 @@ class Engine {
 
   // Queues a request and returns its id. Throws Error{kInvalidArgument} naming the field when the
   // request cannot ever run (empty prompt, prompt + 1 > max_model_len, token out of range),
-  // Error{kUnavailable} when the line is full or the engine stops. max_tokens is cut to what
-  // max_model_len leaves.
+  // Error{kUnavailable} when the line is full, Error{kStopped} when the engine stops. max_tokens is
+  // cut to what max_model_len leaves.
   std::uint64_t submit(Request request);
   // The request's blocks are free within one step; a last update with kCancelled follows per open
   // choice. Unknown and ended requests are ignored.
@@ -94,7 +99,7 @@ class Engine {
   // what was there before is not called any more. Thread: any but the engine's.
   void set_after_updates(std::function<void()> after_updates);
 
-  bool alive() const;  // false once the engine thread has ended
+  bool alive() const;  // false once the engine thread has ended, or failed
   EngineStats stats() const;
   const EngineConfig& config() const { return config_; }
   KvTypes kv_types() const { return kv_types_; }
@@ -112,6 +117,7 @@ class Engine {
   // What other threads asked for since the last step.
   struct Inbox {
     std::vector<Arrival> arrivals;
+    std::int64_t num_tokens = 0;  // of the arrivals
     std::vector<Cancellation> cancellations;
     bool resets_cache = false;
     bool cancels_all = false;
@@ -135,7 +141,10 @@ class Engine {
     OutputToken* result;
   };
 
+  void require_room_in_line(std::int64_t num_tokens) const;
   void run();
+  void step_until_stopped();
+  void give_up(const char* reason);
   std::chrono::nanoseconds patience() const;
   void save_what_is_left();
   void compute(const Batch& batch);
@@ -147,6 +156,7 @@ class Engine {
                     Sampler& sampler) const;
   void update_stats();
   void deliver();
+  void send_updates();
 
   const EngineConfig config_;
   const KvTypes kv_types_;
@@ -177,6 +187,7 @@ class Engine {
   EngineStats stats_;
   std::uint64_t next_id_ = 1;
   int num_in_line_ = 0;  // submitted, and not running as of the last step
+  std::int64_t num_tokens_in_line_ = 0;
   bool stops_ = false;
   bool has_tier_news_ = false;
   bool ended_ = false;

@@ -10,6 +10,7 @@
 #include <ctime>
 #include <functional>
 #include <future>
+#include <new>
 #include <string>
 #include <thread>
 #include <vector>
@@ -223,7 +224,7 @@ TEST_F(EngineTest, StopDrainsOrCancels) {
   engine_.stop(true);
   EXPECT_EQ(listener.finish, FinishReason::kLength);
   EXPECT_EQ(listener.tokens.size(), 40u);
-  expect_refused(request({2}, 1), ErrorKind::kUnavailable, "");
+  expect_refused(request({2}, 1), ErrorKind::kStopped, "");
 }
 
 TEST_F(EngineTest, StopWithoutDrainCancels) {
@@ -248,6 +249,32 @@ TEST_F(EngineTest, StopWithoutDrainCancels) {
   EXPECT_EQ(listener.finish, FinishReason::kCancelled);
   EXPECT_EQ(listener.num_open, 0);
   EXPECT_EQ(engine_.stats().kv.num_held, 0);
+}
+
+// Those that run, one that comes meanwhile, and the process goes on.
+TEST_F(EngineTest, AFailureIsToldToAllAndEndsTheEngineOnly) {
+  Listener running(2), late(1);
+  Request endless = request(random_tokens(50, 1), 1'000'000);
+  endless.n = 2;
+  endless.attention_window = 32;
+  endless.on_update = running.callback();
+  engine_.submit(std::move(endless));
+  Request bad = request(random_tokens(20, 2), 5);
+  bad.on_update = [&](RequestUpdate&&) {
+    submit(late, random_tokens(10, 3), 5);
+    throw std::bad_alloc();
+  };
+  engine_.submit(std::move(bad));
+  engine_.start();
+  EXPECT_TRUE(running.wait());
+  EXPECT_TRUE(late.wait());
+  EXPECT_EQ(running.finish, FinishReason::kCancelled);
+  EXPECT_GT(running.num_tokens, 0);
+  EXPECT_EQ(late.finish, FinishReason::kCancelled);
+  EXPECT_FALSE(engine_.alive());
+  expect_refused(request({2}, 1), ErrorKind::kStopped, "");
+  const EngineStats stats = engine_.stats();
+  EXPECT_EQ(stats.num_running + stats.num_waiting, 0);
 }
 
 TEST_F(EngineTest, SleepsWhenIdle) {
@@ -325,6 +352,39 @@ TEST_F(EngineTest, RefusesWhatCannotRun) {
   while (engine_.step()) {
   }
   EXPECT_EQ(engine_.stats().num_waiting, 0);
+}
+
+TEST_F(EngineTest, TheLineIsBoundedInTokensToo) {
+  EngineConfig made = config();
+  made.max_waiting_tokens = 250;
+  Engine engine(made, transformer_, storage_, model_.layout, end_tokens_, clock_);
+  const auto is_taken = [&](int num_tokens) {
+    try {
+      engine.submit(request(random_tokens(num_tokens, 1), 1));
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kUnavailable);
+      EXPECT_NE(std::string(error.what()).find("the 250 that may wait"), std::string::npos)
+          << error.what();
+      return false;
+    }
+    return true;
+  };
+  const auto run = [&] {
+    while (engine.step()) {
+    }
+    EXPECT_EQ(engine.stats().num_waiting_tokens, 0);
+  };
+  EXPECT_TRUE(is_taken(300)) << "alone in line";
+  EXPECT_FALSE(is_taken(1));
+  run();
+  EXPECT_TRUE(is_taken(200));
+  EXPECT_FALSE(is_taken(51));
+  EXPECT_TRUE(is_taken(50));
+  EXPECT_FALSE(is_taken(1));
+  EXPECT_EQ(engine.stats().num_waiting_tokens, 250);
+  run();
+  EXPECT_TRUE(is_taken(250));
+  run();
 }
 
 TEST_F(EngineTest, RefusesSizesThatDoNotFit) {

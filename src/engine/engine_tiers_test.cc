@@ -5,6 +5,7 @@
 #include <chrono>
 #include <future>
 #include <memory>
+#include <new>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -160,6 +161,25 @@ TEST(EngineTiers, AnEndWaitsForNoTierThatIsOff) {
   process.engine().stop(false);
   EXPECT_EQ(tier.num_offers, 0);
   EXPECT_LT(std::chrono::steady_clock::now() - begin, 4s);
+}
+
+TEST(EngineTiers, AFailureCostsNoCompleteBlock) {
+  TinyModel model("tiny_llama", 2);
+  FakeStore store;
+  auto owned = std::make_unique<FakeTier>(store);
+  FakeTier& tier = *owned;
+  tier.refuses = true;
+  Process process(model, std::move(owned));
+  process.ask(prompts()[0]).get();
+  Request bad;
+  bad.prompt = random_tokens(4, 99);
+  bad.on_update = [&](RequestUpdate&&) {
+    tier.refuses = false;
+    throw std::bad_alloc();
+  };
+  process.engine().submit(std::move(bad));
+  process.engine().stop(false);
+  EXPECT_EQ(tier.num_puts, 90 / kBlockSize);
 }
 
 SamplingParams one_token() {
@@ -321,6 +341,33 @@ TEST(SchedulerTiers, WhatWasLoadedForNothingIsNotCounted) {
   EXPECT_EQ((rig.heard[{2, 0}]).usage.num_cached_tokens, 57);
   EXPECT_EQ((rig.heard[{2, 0}]).usage.num_loaded_tokens, 0);
   EXPECT_EQ(rig.scheduler.stats().num_loaded_by_tier[0], 48u) << "of the first request";
+}
+
+// Fault 31: in every state, a load among them.
+TEST(SchedulerTiers, WhoLeavesDuringALoadHoldsNothing) {
+  TinyModel model("tiny_llama");
+  FakeStore store;
+  FakeTier tier(store);
+  fill(tier, model, random_tokens(100, 1));
+  tier.answers_at_once = false;
+  Rig rig(model, {.tiers = {&tier}});
+  const std::uint64_t id = rig.add(random_tokens(100, 1), one_token());
+  rig.step();
+  ASSERT_EQ(rig.scheduler.num_loading(), 1);
+  EXPECT_GT(rig.cache.stats().num_held, 0);
+  rig.scheduler.cancel(id);
+  EXPECT_EQ((rig.heard[{id, 0}]).finish, FinishReason::kCancelled);
+  for (const bool has_answered : {false, true}) {
+    if (has_answered) tier.answer();
+    rig.scheduler.poll_tiers();
+    EXPECT_EQ(rig.cache.stats().num_held, 0) << has_answered;
+    EXPECT_EQ(rig.scheduler.num_loading(), 0) << has_answered;
+    EXPECT_FALSE(rig.scheduler.has_work()) << has_answered;
+  }
+  tier.answers_at_once = true;
+  const std::uint64_t again = rig.add(random_tokens(100, 1), one_token());
+  rig.run();
+  EXPECT_EQ((rig.heard[{again, 0}]).usage.num_loaded_tokens, 96);
 }
 
 // What was computed is prompts less what was cached: it may not fall while a load ends.

@@ -19,6 +19,37 @@ int num_equal(std::span<const TokenId> left, std::span<const TokenId> right) {
   return static_cast<int>(end - left.begin());
 }
 
+// The longest run of equal tokens from num_common on, of those that begin in a message which both prompts
+// have: however much was left out before it.
+Realignment meet_in_messages(const PromptOrigin& origin, std::span<const TokenId> prompt,
+                             const RememberedPrompt& relative, int num_common) {
+  const std::vector<PromptPart>& others = relative.origin.parts;
+  const auto num_known = static_cast<int>(relative.tokens.size());
+  Realignment best;
+  auto other = others.begin();
+  int seen_until = num_common;  // of prompt: inside a run that was looked at already
+  for (std::size_t i = 0; i < origin.parts.size(); ++i) {
+    const PromptPart& part = origin.parts[i];
+    const bool is_last = i + 1 == origin.parts.size();
+    const int end = is_last ? static_cast<int>(prompt.size()) : origin.parts[i + 1].begin;
+    const int index = origin.index_sent(part.message);
+    if (index < 0 || end <= seen_until) continue;
+    other = std::find_if(other, others.end(), [&](const PromptPart& candidate) {
+      return relative.origin.index_sent(candidate.message) >= index;
+    });
+    if (other == others.end()) break;
+    if (relative.origin.index_sent(other->message) != index) continue;
+    const int left = std::max(part.begin, seen_until);
+    const int right = other->begin + left - part.begin;
+    if (right < num_common || right >= num_known) continue;
+    const int run = num_equal(prompt.subspan(static_cast<std::size_t>(left)),
+                              std::span(relative.tokens).subspan(static_cast<std::size_t>(right)));
+    seen_until = left + run;
+    if (run > best.num_equal) best = {left, right, run};
+  }
+  return best;
+}
+
 std::uint64_t seed_of(const PromptOrigin& origin) { return mix64(origin.salt, origin.tenant); }
 
 std::size_t size_of(const PromptOrigin& origin) {
@@ -59,6 +90,22 @@ const char* miss_reason_name(MissReason reason) {
   return kNames[static_cast<std::size_t>(reason)];
 }
 
+bool is_compacted_since(const PromptOrigin& origin, const PromptOrigin& relative) {
+  if (origin.tools != relative.tools || origin.system != relative.system) return false;
+  const bool has_new_summary = origin.summary != 0 && origin.summary != relative.summary;
+  return has_new_summary || origin.num_dropped > relative.num_dropped;
+}
+
+// Not = {}, which keeps the memory.
+void Comparison::forget_text() {
+  if (!relative) return;
+  PromptOrigin& origin = relative->origin;
+  relative->tokens = std::vector<TokenId>();
+  origin.parts = std::vector<PromptPart>();
+  origin.roles = std::vector<std::string>();
+  origin.sent_as = std::vector<int>();
+}
+
 const Ledger::Entry* Ledger::find(std::uint64_t number) const {
   const auto found = by_number_.find(number);
   return found == by_number_.end() ? nullptr : found->second;
@@ -77,7 +124,7 @@ Comparison Ledger::compare(PromptOrigin origin, std::span<const TokenId> prompt,
   entry.sketch = make_sketch(prompt, seed);
 
   const std::lock_guard lock(mutex_);
-  Comparison comparison = compare_to(nearest(entry), prompt);
+  Comparison comparison = compare_to(nearest(entry), entry.prompt.origin, prompt);
   comparison.num_other_salt = num_known_to_other_salts(entry);
   comparison.entry = entry.number = next_number_++;
   entries_.push_back(std::move(entry));
@@ -93,18 +140,25 @@ std::optional<Comparison> Ledger::compare_with(const std::string& id, const Prom
   const auto found = by_id_.find(id);
   const Entry* entry = found == by_id_.end() ? nullptr : find(found->second);
   if (entry == nullptr || seed_of(entry->prompt.origin) != seed_of(origin)) return std::nullopt;
-  return compare_to(entry, prompt);
+  return compare_to(entry, origin, prompt);
 }
 
-Comparison Ledger::compare_to(const Entry* relative, std::span<const TokenId> prompt) const {
+Comparison Ledger::compare_to(const Entry* relative, const PromptOrigin& origin,
+                              std::span<const TokenId> prompt) const {
   Comparison comparison;
   if (relative == nullptr) return comparison;
   comparison.relative = relative->prompt;
   const std::vector<TokenId>& known = relative->prompt.tokens;
+  comparison.num_relative = static_cast<int>(known.size());
   comparison.num_common = num_equal(prompt, known);
   const auto num_common = static_cast<std::size_t>(comparison.num_common);
   if (num_common == prompt.size() || num_common == known.size()) return comparison;
-  comparison.realigned = realign(prompt, known, comparison.num_common);
+  if (is_compacted_since(origin, relative->prompt.origin)) {
+    comparison.realigned =
+        meet_in_messages(origin, prompt, relative->prompt, comparison.num_common);
+    comparison.compacted = comparison.realigned.num_equal >= kTellingRun;
+  }
+  if (!comparison.compacted) comparison.realigned = realign(prompt, known, comparison.num_common);
   comparison.diverged = comparison.realigned.num_equal >= kTellingRun;
   return comparison;
 }
@@ -168,6 +222,7 @@ int Ledger::num_known_to_other_salts(const Entry& entry) const {
 void Ledger::index(Entry& entry, std::size_t num_indexed) {
   entry.is_indexed = true;
   const PromptOrigin& origin = entry.prompt.origin;
+  if (origin.is_servers_own) return;
   // One that came later may have been completed before.
   const auto put = [&](auto& map, std::uint64_t hash) {
     std::uint64_t& number = map[hash];
@@ -275,7 +330,7 @@ std::vector<MissedTokens> explain(const Comparison& comparison, const CacheFacts
     num_known = std::min(comparison.num_common, relative.num_computed);
     const int shift = comparison.realigned.left_end - comparison.realigned.right_end;
     if (comparison.diverged) {
-      const int end = static_cast<int>(relative.tokens.size()) + shift;
+      const int end = comparison.num_relative + shift;
       diverged_end = std::min(num_prompt, std::max(comparison.realigned.left_end, end));
     }
   }

@@ -48,14 +48,28 @@ struct PromptOrigin {
   std::uint64_t salt = 0;          // within the tenant
   std::uint64_t tools = 0;         // of the tools as they were sent
   std::uint64_t sorted_tools = 0;  // of the tools with the keys of their objects in order
+  std::uint64_t system = 0;        // of the system prompt as it was sent
+  std::uint64_t summary = 0;       // of the text that stands for messages left out
   std::uint64_t conversation = 0;  // of what the client says belongs together (prompt_cache_key)
   int tools_end = 0;               // tokens of the prompt before the first turn's own text
+  int num_dropped = 0;             // messages that the server left out of the prompt
+  bool is_servers_own = false;     // no client sent it: nobody's relative
   // Tokens that the cache may keep of it: AttentionSpan's.
   int num_shareable = std::numeric_limits<int>::max();
   std::vector<PromptPart> parts;   // in order; empty = one text
   std::vector<std::string> roles;  // of the messages
   std::vector<int> sent_as;        // their indices as the client sent them; empty = the same
+
+  // -1 = the client sent no such message.
+  int index_sent(int message) const {
+    const auto index = static_cast<std::size_t>(message);
+    return message >= 0 && index < sent_as.size() ? sent_as[index] : message;
+  }
 };
+
+// Whether the server has left messages out, or summed them up, since the relative's prompt. Not where
+// the tools or the system prompt differ, which come first.
+bool is_compacted_since(const PromptOrigin& origin, const PromptOrigin& relative);
 
 struct RememberedPrompt {
   PromptOrigin origin;
@@ -69,12 +83,18 @@ struct RememberedPrompt {
 struct Comparison {
   std::uint64_t entry = 0;  // the new prompt's place in the ledger
   std::optional<RememberedPrompt> relative;
+  int num_relative = 0;    // its tokens
   int num_common = 0;      // tokens that both begin with: the index of the first different one
   Realignment realigned;   // left: the new prompt; right: the relative
   int num_other_salt = 0;  // tokens that another salt of the tenant begins with, too
   // The relative goes on where the new prompt says something else, and both are one conversation or
   // one prompt by the look of the rest.
   bool diverged = false;
+  // What differs is what the server made of a long history: messages that it kept are in both.
+  bool compacted = false;
+
+  // Leaves what explain() goes by: the request may wait in line for long.
+  void forget_text();
 };
 
 // A span of computed tokens of a prompt, and why.
@@ -120,7 +140,8 @@ class Ledger {
   using Index = std::unordered_map<std::uint64_t, std::uint64_t>;
 
   const Entry* find(std::uint64_t number) const;
-  Comparison compare_to(const Entry* relative, std::span<const TokenId> prompt) const;
+  Comparison compare_to(const Entry* relative, const PromptOrigin& origin,
+                        std::span<const TokenId> prompt) const;
   const Entry* nearest(const Entry& entry) const;
   int num_known_to_other_salts(const Entry& entry) const;
   void index(Entry& entry, std::size_t num_indexed);

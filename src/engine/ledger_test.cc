@@ -196,6 +196,72 @@ TEST(Ledger, TheLaterPromptIsFoundThoughTheEarlierWasCompletedLast) {
   EXPECT_FALSE(ledger.compare(of("x"), shared + random_text(1000, 3), 0).relative) << "it was there to the end";
 }
 
+// A conversation of messages of 1,000 tokens, of which the server leaves out the first ones.
+struct Conversation {
+  PromptOrigin origin;
+  Tokens tokens = random_text(100, 1);  // the system prompt
+};
+Conversation shortened(const std::string& id, int num_dropped, int num_messages, std::uint32_t seed) {
+  Conversation result{.origin = of(id)};
+  PromptOrigin& origin = result.origin;
+  origin.num_dropped = num_dropped;
+  origin.parts = {{0, 0}};
+  origin.sent_as = {0};
+  for (int i = num_dropped; i < num_messages; ++i) {
+    const auto message = static_cast<int>(origin.sent_as.size());
+    origin.parts.push_back({static_cast<int>(result.tokens.size()), message});
+    origin.sent_as.push_back(1 + i);
+    result.tokens = result.tokens + random_text(1000, seed + static_cast<std::uint32_t>(i));
+  }
+  return result;
+}
+
+TEST(Ledger, FindsWhatTheServerHasKeptOfALongHistory) {
+  Ledger ledger(1 << 24);
+  const Conversation before = shortened("before", 0, 12, 10);
+  serve(ledger, before.origin, before.tokens);
+  const Conversation after = shortened("after", 10, 13, 10);
+  const Comparison found = ledger.compare(after.origin, after.tokens, 0);
+  ASSERT_TRUE(found.relative);
+  EXPECT_EQ(found.num_common, 100);
+  EXPECT_TRUE(found.compacted);
+  EXPECT_EQ(found.realigned.left_end, 100);
+  EXPECT_EQ(found.realigned.right_end, 10'100);
+  EXPECT_EQ(found.realigned.num_equal, 2000);
+  EXPECT_TRUE(found.diverged);
+}
+
+TEST(Ledger, WhatTheServerAsksItselfIsNobodysRelative) {
+  Ledger ledger(1 << 24);
+  const Tokens text = random_text(300, 1);
+  serve(ledger, of("clients"), text);
+  PromptOrigin own = of("servers");
+  own.is_servers_own = true;
+  serve(ledger, own, text + random_text(40, 2), random_text(40, 3));
+  const Comparison found = ledger.compare(of("next"), text + random_text(40, 2), 0);
+  ASSERT_TRUE(found.relative);
+  EXPECT_EQ(found.relative->origin.id, "clients");
+}
+
+TEST(Ledger, OtherConversationsAreNotTheSameOneShortened) {
+  Ledger ledger(1 << 24);
+  const Conversation one = shortened("one", 0, 12, 10);
+  serve(ledger, one.origin, one.tokens);
+  const Conversation other = shortened("other", 10, 13, 500);
+  const Comparison found = ledger.compare(other.origin, other.tokens, 0);
+  ASSERT_TRUE(found.relative);
+  EXPECT_EQ(found.num_common, 100);
+  EXPECT_FALSE(found.compacted);
+  EXPECT_FALSE(found.diverged);
+  // What comes first tells: another system prompt, other tools.
+  Conversation same = shortened("same", 10, 13, 10);
+  same.origin.system = 7;
+  EXPECT_FALSE(ledger.compare(same.origin, same.tokens, 0).compacted);
+  same.origin.system = 0;
+  same.origin.tools = 7;
+  EXPECT_FALSE(ledger.compare(same.origin, same.tokens, 0).compacted);
+}
+
 TEST(Explain, CoversWhatWasComputedOnce) {
   Ledger ledger(1 << 24);
   const Tokens text = random_text(200, 1);
@@ -230,6 +296,33 @@ TEST(Explain, WhatCouldNotBeSharedWasNotEvicted) {
   const auto missed = explain(ledger.compare(of("b"), text, 0), {}, 160, 64);
   EXPECT_EQ(num_of(missed, MissReason::kEvicted), 0);
   EXPECT_EQ(num_of(missed, MissReason::kNeverSeen), 96);
+}
+
+TEST(Explain, NeedsNoText) {
+  Ledger ledger(1 << 24);
+  const Tokens head = random_text(200, 1), tail = random_text(100, 2);
+  PromptOrigin origin = of("a");
+  origin.parts = {{0, 0}, {200, 1}};
+  origin.roles = {"system", "user"};
+  origin.sent_as = {0, 2};
+  serve(ledger, origin, head + random_text(30, 3) + tail);
+  const Tokens prompt = head + random_text(20, 4) + tail;
+  Comparison comparison = ledger.compare(of("b"), prompt, 0);
+  ASSERT_TRUE(comparison.relative);
+  const auto of_whole = explain(comparison, {}, static_cast<int>(prompt.size()), 0);
+  EXPECT_GT(num_of(of_whole, MissReason::kDiverged), 0);
+  comparison.forget_text();
+  const RememberedPrompt& relative = *comparison.relative;
+  EXPECT_EQ(relative.tokens.capacity() + relative.origin.parts.capacity() +
+                relative.origin.roles.capacity() + relative.origin.sent_as.capacity(),
+            0u);
+  EXPECT_EQ(relative.origin.id, "a");
+  const auto of_rest = explain(comparison, {}, static_cast<int>(prompt.size()), 0);
+  ASSERT_EQ(of_rest.size(), of_whole.size());
+  for (std::size_t i = 0; i < of_rest.size(); ++i) {
+    EXPECT_EQ(of_rest[i].end, of_whole[i].end);
+    EXPECT_EQ(of_rest[i].reason, of_whole[i].reason);
+  }
 }
 
 TEST(Explain, AddsUpWhateverTheFacts) {

@@ -66,11 +66,11 @@ struct PromptPin {
 
   std::int64_t ttl_ns() const { return ttl_s * std::int64_t{1'000'000'000}; }
 };
-inline constexpr int kMaxPins = 5;  // of a request
+inline constexpr int kMaxPins = 4;  // of a request
 
 // Tokens that a request has put into the cache, up to one of its pins.
 struct WrittenTokens {
-  int ttl_s = 0;
+  int ttl_s = 0;  // 0 = they are not pinned: nobody asked, or it was refused
   int num_tokens = 0;
 };
 

@@ -71,10 +71,11 @@ void Scheduler::add(Request request, std::uint64_t seed, std::int64_t arrived_ns
   // What lies beyond is nobody else's: nothing of it can be written for others, or kept.
   for (PromptPin& pin : active->request.pins)
     pin.num_tokens = std::min(pin.num_tokens, active->span().num_shareable());
-  waiting_.insert(sequence.get());
-  active->choices.push_back(std::move(sequence));
+  Sequence& first = *active->choices.emplace_back(std::move(sequence));
   const bool is_new = requests_.emplace(id, std::move(active)).second;
   CHECK(is_new, id);
+  waiting_.insert(&first);
+  num_waiting_tokens_ += first.num_tokens();
 }
 
 void Scheduler::poll_tiers() {
@@ -292,6 +293,7 @@ void Scheduler::admit_waiting() {
     }
     if (!admit(sequence)) return;
     next = waiting_.erase(next);
+    num_waiting_tokens_ -= sequence.num_tokens();
     running_.insert(std::ranges::upper_bound(running_, &sequence, GoesBefore{}), &sequence);
     const LoadPlan load =
         cache_.begin_load(sequence.table, sequence.tokens, max_match(sequence));
@@ -517,6 +519,7 @@ void Scheduler::preempt(Sequence& sequence) {
   }
   detach(sequence);
   waiting_.insert(&sequence);
+  num_waiting_tokens_ += sequence.num_tokens();
 }
 
 // Out of line and of the running, without its blocks.
@@ -528,7 +531,7 @@ void Scheduler::detach(Sequence& sequence) {
   if (chunk_.sequence == &sequence) chunk_.sequence = nullptr;
   cache_.release(sequence.table);
   std::erase(running_, &sequence);
-  waiting_.erase(&sequence);
+  if (waiting_.erase(&sequence) > 0) num_waiting_tokens_ -= sequence.num_tokens();
 }
 
 }  // namespace larder

@@ -69,6 +69,8 @@ class Scheduler {
   // Of one choice, which has begun: the others go on.
   void cancel_choice(std::uint64_t request_id, int choice);
   void cancel_all();
+  // Tells it only, after a failure that may have left the rest half done.
+  void report_all_cancelled();
 
   // Takes what tiers have brought. Before schedule().
   void poll_tiers();
@@ -92,6 +94,7 @@ class Scheduler {
   int num_loading() const { return num_loading_; }
   int num_running() const { return static_cast<int>(running_.size()); }
   int num_waiting() const { return static_cast<int>(waiting_.size()); }
+  std::int64_t num_waiting_tokens() const { return num_waiting_tokens_; }
   const SchedulerStats& stats() const { return stats_; }
   std::span<const TokenId> end_tokens() const { return end_tokens_; }
 
@@ -145,6 +148,7 @@ class Scheduler {
   void fork_choices(ActiveRequest& request);
   void append(Sequence& sequence, OutputToken token);
   void report(Sequence& sequence, RequestUpdate update);
+  void report_cancelled(ActiveRequest& request);
   void finish(Sequence& sequence, RequestUpdate update);
   FinishReason finish_reason(const Sequence& sequence, TokenId token) const;
   void detach(Sequence& sequence);
@@ -155,6 +159,7 @@ class Scheduler {
   const Clock& clock_;
   std::unordered_map<std::uint64_t, std::unique_ptr<ActiveRequest>> requests_;
   std::set<Sequence*, GoesBefore> waiting_;
+  std::int64_t num_waiting_tokens_ = 0;
   std::vector<Sequence*> running_;  // in order of GoesBefore
   Batch batch_;
   std::vector<Sequence*> decode_order_;  // scratch

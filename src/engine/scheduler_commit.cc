@@ -83,17 +83,20 @@ void Scheduler::set_pins(const Sequence& sequence) {
     return cache_.pin(prompt.first(static_cast<std::size_t>(pin.num_tokens)), request.request.salt,
                       pin.ttl_ns());
   };
-  // Refused or not, the request goes on; KvStats counts.
+  // Refused or not, the request goes on; KvStats counts, and usage tells of no time.
   if (sequence.num_missing() == 0) std::ranges::for_each(request.pinned, keep);
-  const std::vector<PromptPin>& pins = request.request.pins;
+  std::vector<PromptPin>& pins = request.request.pins;
   for (std::size_t& reached = request.num_pins_reached;
        reached < pins.size() && pins[reached].num_tokens <= sequence.num_computed(); ++reached) {
-    if (pins[reached].ttl_s > 0 && keep(pins[reached])) request.pinned.push_back(pins[reached]);
+    PromptPin& pin = pins[reached];
+    if (pin.ttl_s > 0 && !keep(pin)) pin.ttl_s = 0;
+    if (pin.ttl_s > 0) request.pinned.push_back(pin);
   }
 }
 
 void Scheduler::fork_choices(ActiveRequest& request) {
   request.is_forked = true;
+  request.choices.reserve(static_cast<std::size_t>(request.request.n));
   const Sequence& first = *request.choices.front();
   for (int index = 1; index < request.request.n; ++index) {
     auto choice = std::make_unique<Sequence>();
@@ -179,15 +182,20 @@ void Scheduler::cancel(std::uint64_t request_id) {
   const std::unique_ptr<ActiveRequest> request = std::move(found->second);
   requests_.erase(found);
   for (const auto& choice : request->choices) detach(*choice);
-  const int num_unborn = request->num_per_sequence() - 1;
-  for (const auto& choice : request->choices) {
+  report_cancelled(*request);
+}
+
+// Of every choice that has not ended, born or not.
+void Scheduler::report_cancelled(ActiveRequest& request) {
+  const int num_unborn = request.num_per_sequence() - 1;
+  for (const auto& choice : request.choices) {
     RequestUpdate update;
     update.finish = FinishReason::kCancelled;
     report(*choice, std::move(update));
   }
   for (int index = 1; index <= num_unborn; ++index) {
     Sequence unborn;
-    unborn.request = request.get();
+    unborn.request = &request;
     unborn.choice = index;
     RequestUpdate update;
     update.finish = FinishReason::kCancelled;
@@ -208,6 +216,10 @@ void Scheduler::cancel_choice(std::uint64_t request_id, int choice) {
 
 void Scheduler::cancel_all() {
   while (!requests_.empty()) cancel(requests_.begin()->first);
+}
+
+void Scheduler::report_all_cancelled() {
+  for (const auto& [id, request] : requests_) report_cancelled(*request);
 }
 
 }  // namespace larder

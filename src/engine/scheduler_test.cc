@@ -209,6 +209,27 @@ TEST_F(SchedulerTest, TheLastInOrderIsPreempted) {
   EXPECT_EQ(rig.heard.at({high, 0}).tokens.size(), 100u);
 }
 
+TEST_F(SchedulerTest, CountsTheTokensInLine) {
+  Rig rig(model_, {.num_blocks = 20});
+  const auto num_in_line = [&] { return rig.scheduler.num_waiting_tokens(); };
+  rig.add(random_tokens(100, 1), greedy(100), 1, 1);
+  EXPECT_EQ(num_in_line(), 100);
+  rig.step();
+  EXPECT_EQ(num_in_line(), 0);
+  rig.add(random_tokens(100, 2), greedy(100));
+  std::int64_t most = 0;
+  while (rig.step()) {
+    EXPECT_EQ(num_in_line() > 0, rig.scheduler.num_waiting() > 0);
+    most = std::max(most, num_in_line());
+  }
+  EXPECT_GT(most, 100) << "of the one that was preempted, also those that it had generated";
+  EXPECT_EQ(num_in_line(), 0);
+  const std::uint64_t cancelled = rig.add(random_tokens(50, 3), greedy(1));
+  EXPECT_EQ(num_in_line(), 50);
+  rig.scheduler.cancel(cancelled);
+  EXPECT_EQ(num_in_line(), 0);
+}
+
 TEST_F(SchedulerTest, EqualPrefixesThatArriveTogetherAreComputedOnce) {
   const std::vector<TokenId> shared = random_tokens(180, 7);
   Rig rig(model_, {.max_batch_tokens = 32});
@@ -464,6 +485,22 @@ TEST_F(SchedulerTest, PinsAtPlacesOfThePrompt) {
   // All but the last token is cached now; that one is written when a pin covers it.
   EXPECT_EQ(serve({{100, 300}}).num_written_tokens(), 0);
   EXPECT_EQ(serve({{160, 0}}).num_written_tokens(), 1);
+}
+
+TEST_F(SchedulerTest, UsageTellsNoTimeOfWhatWasRefusedAPin) {
+  Rig rig(model_, {.num_blocks = 40});  // of which half may be pinned
+  rig.pins = {{.num_tokens = 160, .ttl_s = 60}};
+  const auto written = [&](std::uint32_t seed) {
+    const std::uint64_t id = rig.add(random_tokens(160, seed), greedy(1));
+    rig.run();
+    return rig.heard.at({id, 0}).usage.written[0];
+  };
+  EXPECT_EQ(written(1).ttl_s, 60);
+  EXPECT_EQ(written(2).ttl_s, 60);
+  const WrittenTokens refused = written(3);
+  EXPECT_EQ(rig.cache.stats().num_pins_refused, 1u);
+  EXPECT_EQ(refused.ttl_s, 0);
+  EXPECT_EQ(refused.num_tokens, 160);
 }
 
 // Its window's blocks are given back, and taken by the rest of the prompt.

@@ -5,20 +5,11 @@
 #include <algorithm>
 
 #include "base/clock.h"
-#include "server/message_role.h"
 
 namespace larder {
 namespace {
 
 constexpr int kTellingTokens = 64;  // lost for a reason that can be helped: worth a line of the log
-
-// Of the message that the token belongs to; "" = of none.
-std::string role_at(const PromptOrigin& origin, int token) {
-  const auto after = std::ranges::upper_bound(origin.parts, token, {}, &PromptPart::begin);
-  const int message = after == origin.parts.begin() ? -1 : std::prev(after)->message;
-  const auto index = static_cast<std::size_t>(message);
-  return message >= 0 && index < origin.roles.size() ? origin.roles[index] : std::string();
-}
 
 bool could_be_helped(MissReason reason) {
   return reason != MissReason::kNeverSeen && reason != MissReason::kTooShort &&
@@ -51,6 +42,7 @@ OpenPrompt CacheLog::open(PromptOrigin origin, std::span<const TokenId> prompt,
   if (comparison_id) compare_as_requested(*comparison_id, origin, prompt, open);
   open.comparison = ledger_.compare(origin, prompt, steady_now_ns());
   open.divergence = find_divergence(open.comparison, origin, prompt, tokenizer_);
+  open.comparison.forget_text();
   return open;
 }
 
@@ -74,10 +66,10 @@ void CacheLog::compare_as_requested(const std::string& id, const PromptOrigin& o
   if (is_whole) return;
   requested.tools_changed = relative.origin.tools != origin.tools;
   const std::optional<Divergence> divergence = find_divergence(*found, origin, prompt, tokenizer_);
-  // Either may have none.
-  requested.system_changed = is_system_role(role_at(origin, found->num_common)) ||
-                             is_system_role(role_at(relative.origin, found->num_common));
-  requested.was_truncated = divergence && divergence->kind == DivergenceKind::kTruncatedHistory;
+  requested.system_changed = relative.origin.system != origin.system;
+  requested.was_truncated =
+      is_compacted_since(origin, relative.origin) ||
+      (divergence && divergence->kind == DivergenceKind::kTruncatedHistory);
 }
 
 CacheReport CacheLog::explain(const OpenPrompt& prompt, const RequestUpdate& update) {

@@ -156,6 +156,154 @@ TEST(CacheReport, WhatTheCacheGaveUpIsNoHit) {
   EXPECT_EQ(ask(system)["type"], "system_changed");
 }
 
+EngineConfig engine_of(int max_model_len) {
+  EngineConfig engine = TestServer::default_engine();
+  engine.max_model_len = max_model_len;
+  engine.num_blocks = 1000;
+  return engine;
+}
+
+// A chain of responses, each compared with the one before.
+struct Chain {
+  const TestServer& server;
+  Json request = {{"max_output_tokens", 10}, {"temperature", 0}, {"ignore_eos", true}};
+
+  Json say(const std::string& text) {
+    request["input"] = text;
+    const auto answer = server.post("/v1/responses", request.dump());
+    EXPECT_EQ(answer.status, 200) << answer.body;
+    Json reply = answer.json();
+    request["previous_response_id"] = reply["id"];
+    request["prompt_cache_options"] = {{"comparison_response_id", reply["id"]}};
+    return reply;
+  }
+  Json report(const Json& reply) const {
+    return server.get("/v1/cache/requests/" + reply["id"].get<std::string>()).json();
+  }
+};
+
+TEST(CacheReport, TellsWhereAChainWasCompacted) {
+  const TestServer server({}, engine_of(1200));
+  Chain chain{server};
+  chain.request["instructions"] = "Be brief and kind.";
+  chain.request["context_management"] =
+      Json::array({{{"type", "compaction"}, {"compact_threshold", 800}}});
+  std::string previous = chain.say("This is turn 0.")["id"];
+  int num_compacted = 0;
+  for (int turn = 1; turn < 24; ++turn) {
+    const Json reply = chain.say(fmt::format("This is turn {}, and no other.", turn));
+    const Json& told = reply["prompt_cache_diagnostics"];
+    const Json report = chain.report(reply);
+    if (reply["output"][0]["type"] == "compaction") {
+      ++num_compacted;
+      EXPECT_EQ(told["reason"], "context_compacted") << told;
+      EXPECT_EQ(report["nearest"]["id"], previous);
+      EXPECT_EQ(report["divergence"]["class"], "truncated_history") << report;
+      EXPECT_EQ(report["divergence"]["segment"], "summary");
+      EXPECT_FALSE(report["divergence"].contains("message"));
+      EXPECT_GT(reasons(report)["diverged"], 50);
+    } else {
+      EXPECT_EQ(told["type"], "cache_hit") << told;
+    }
+    previous = reply["id"];
+  }
+  EXPECT_GT(num_compacted, 1);
+  // Instructions come before their summary.
+  chain.request["instructions"] = "Be long and unkind.";
+  const Json reply = chain.say("This is the last turn.");
+  EXPECT_EQ(reply["prompt_cache_diagnostics"]["reason"], "input_changed");
+  EXPECT_EQ(chain.report(reply)["divergence"]["class"], "changed_system_prompt");
+}
+
+// Farther apart than prompts are searched for what they share.
+TEST(CacheReport, TellsWhereAWindowLeftOutThousandsOfTokens) {
+  const TestServer server({}, engine_of(8000));
+  Chain chain{server};
+  chain.request["instructions"] = "Be brief and kind.";
+  chain.request["larder"]["history"] = {{"strategy", "rolling_window"}, {"max_tokens", 6000}};
+  const auto numbers = [](int begin, int end) {
+    std::string text;
+    for (int i = begin; i < end; ++i) text += fmt::format("{} ", i);
+    return text;
+  };
+  chain.say(numbers(1000, 2000));
+  const Json second = chain.say(numbers(2000, 2100));
+  const Json third = chain.say(numbers(3000, 3100));
+  EXPECT_EQ(third["larder"]["history"]["dropped_turns"], 1);
+  EXPECT_EQ(third["prompt_cache_diagnostics"]["reason"], "context_compacted");
+  const Json report = chain.report(third);
+  EXPECT_EQ(report["nearest"]["id"], second["id"]);
+  EXPECT_EQ(report["divergence"]["class"], "truncated_history") << report;
+  EXPECT_EQ(report["divergence"]["segment"], "user");
+  EXPECT_EQ(report["divergence"]["message"], 3) << "as it was sent";
+  EXPECT_GT(reasons(report)["diverged"], 500);
+}
+
+// A chat with Anthropic's API, each reply compared with the one before.
+struct MessagesChat {
+  const TestServer& server;
+  Json request = {{"max_tokens", 4}, {"temperature", 0}, {"messages", Json::array()}};
+  Json report = {};
+
+  Json say(const std::string& text) {
+    request["messages"].push_back({{"role", "user"}, {"content", text}});
+    if (!request.contains("diagnostics")) request["diagnostics"]["previous_message_id"] = nullptr;
+    const auto answer = server.post("/v1/messages", request.dump());
+    EXPECT_EQ(answer.status, 200) << answer.body;
+    const Json reply = answer.json();
+    report = server.get("/v1/cache/requests/" + reply["id"].get<std::string>()).json();
+    request["diagnostics"]["previous_message_id"] = reply["id"];
+    request["messages"].push_back({{"role", "assistant"}, {"content", "So it is."}});
+    const Json& told = reply["diagnostics"];
+    return told.is_null() ? Json() : told["cache_miss_reason"]["type"];
+  }
+};
+
+TEST(CacheReport, ASummaryIsNoChangeOfTheSystemPrompt) {
+  const TestServer server({}, engine_of(1200));
+  MessagesChat chat{server};
+  chat.request["system"] = "Be brief and kind.";
+  chat.request["larder"]["history"] = {{"strategy", "summary"}, {"max_tokens", 800}};
+  int num_compacted = 0;
+  chat.say("This is turn 0.");
+  for (int turn = 1; turn < 24; ++turn) {
+    const Json reason = chat.say(fmt::format("This is turn {}, and no other.", turn));
+    if (reason.is_null()) continue;
+    ++num_compacted;
+    EXPECT_EQ(reason, "messages_changed");
+    EXPECT_EQ(chat.report["divergence"]["class"], "truncated_history") << chat.report;
+    EXPECT_EQ(chat.report["divergence"]["segment"], "summary");
+  }
+  EXPECT_GT(num_compacted, 1);
+  chat.request["system"] = "Be long and unkind.";
+  EXPECT_EQ(chat.say("This is the last turn."), "system_changed");
+  EXPECT_EQ(chat.report["divergence"]["class"], "changed_system_prompt") << chat.report;
+  EXPECT_EQ(chat.report["divergence"]["segment"], "system");
+}
+
+// As Gemma 2's, where it stands in the user's first message.
+TEST(CacheReport, KnowsTheSystemPromptThatATemplateRefuses) {
+  const TestServer server({}, engine_of(1200),
+                          "{% if messages[0]['role'] == 'system' %}"
+                          "{{ raise_exception('System role not supported') }}{% endif %}"
+                          "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
+                          "{{ message['content'] }}<|im_end|>\n{% endfor %}");
+  MessagesChat chat{server};
+  chat.request["system"] = "You are a baker who is kind to all who come.";
+  chat.say("What is bread made of?");
+  EXPECT_TRUE(chat.say("And what is cake made of?").is_null());
+  chat.request["system"] = "You are a carpenter who is kind to all who come.";
+  EXPECT_EQ(chat.say("And a table?"), "system_changed");
+  EXPECT_EQ(chat.report["divergence"]["class"], "changed_system_prompt") << chat.report;
+  EXPECT_EQ(chat.report["divergence"]["segment"], "system");
+  EXPECT_FALSE(chat.report["divergence"].contains("message")) << "it is beside the messages";
+  chat.request["messages"][0]["content"] = "What is a loaf made of?";
+  EXPECT_EQ(chat.say("And a chair?"), "messages_changed");
+  EXPECT_EQ(chat.report["divergence"]["class"], "edited_history") << chat.report;
+  EXPECT_EQ(chat.report["divergence"]["segment"], "user");
+  EXPECT_EQ(chat.report["divergence"]["message"], 0);
+}
+
 TEST(CacheReport, SaltsOfOneKeyAreToldApart) {
   TestServer server;
   const auto ask = [&](const std::string& salt) {
@@ -180,7 +328,13 @@ TEST(CacheReport, KeysNeverHearOfEachOther) {
               "Authorization: Bearer " + key + "\r\n")
         .json()["larder"]["cache"];
   };
+  const auto num_listed = [&](const std::string& key) {
+    const auto list = server.get("/v1/cache/requests", "Authorization: Bearer " + key + "\r\n");
+    return list.json()["data"].size();
+  };
   const Json first = ask("alpha");
+  EXPECT_EQ(num_listed("beta"), 0u);
+  EXPECT_EQ(num_listed("alpha"), 1u);
   const Json other = ask("beta");
   EXPECT_EQ(other["cached_tokens"], 0);
   EXPECT_TRUE(other["nearest"].is_null());
@@ -229,6 +383,19 @@ TEST(CacheReport, NormalisesOnRequest) {
                                    chat("a", "b", R"(,"larder":{"normalise":["spaces"]})"));
   EXPECT_EQ(refused.status, 400);
   EXPECT_EQ(refused.param(), "larder.normalise");
+}
+
+TEST(CacheReport, ASchemaThatRefersToItselfIsText) {
+  EngineConfig engine = TestServer::default_engine();
+  engine.max_model_len = 2000;
+  const TestServer server({}, engine);
+  const auto answer = server.post(
+      "/v1/chat/completions",
+      chat("Be brief.", "Hello there.",
+           R"(,"tools":[{"type":"function","function":{"parameters":{"$ref":"#"},"name":"f"}}],)"
+           R"("larder":{"cache_report":true,"normalise":["all"]})"));
+  ASSERT_EQ(answer.status, 200) << answer.body;
+  EXPECT_EQ(answer.json()["larder"]["cache"]["normalised"].dump(), R"(["tool_keys"])");
 }
 
 TEST(CacheReport, SpeaksBothVendorsWords) {

@@ -135,7 +135,8 @@ class Classifier {
         origin_(origin),
         tokenizer_(tokenizer),
         first_(comparison.num_common),
-        is_aligned_(comparison.realigned.num_equal > 0) {
+        // Of what was left out, which may be long, the beginning will do.
+        is_aligned_(comparison.realigned.num_equal > 0 && !comparison.compacted) {
     new_.tokens = prompt;
     old_.tokens = relative_.tokens;
     locate(new_, origin, first_);
@@ -153,6 +154,7 @@ class Classifier {
 
   // nullopt = nothing of which one could say that it changed.
   std::optional<DivergenceKind> kind() const {
+    if (comparison_.compacted) return DivergenceKind::kTruncatedHistory;
     if (first_ >= relative_.num_prompt && is_rethought()) return DivergenceKind::kRerenderedThinking;
     if (are_equal(new_.text, old_.text)) return DivergenceKind::kRetokenisedGeneration;
     if (is_in_tools()) {
@@ -168,9 +170,8 @@ class Classifier {
     if (is_truncated()) return DivergenceKind::kTruncatedHistory;
     if (!comparison_.diverged && !was_generated()) return std::nullopt;
     if (origin_.parts.empty()) return DivergenceKind::kEditedText;
-    const bool is_system = is_system_role(new_.role);
-    return is_system || old_.role == "system" ? DivergenceKind::kChangedSystemPrompt
-                                              : DivergenceKind::kEditedHistory;
+    return is_system_role(segment()) ? DivergenceKind::kChangedSystemPrompt
+                                     : DivergenceKind::kEditedHistory;
   }
 
   Divergence describe(DivergenceKind kind) const {
@@ -182,10 +183,11 @@ class Classifier {
       return to_valid_utf8(text.substr(begin, size));
     };
     const std::size_t shared = std::min(place, kShared);
+    const std::string role = segment();
     return {.kind = kind,
             .token = first_,
-            .message = is_in_tools() ? -1 : sent_as(new_.message),
-            .role = is_in_tools() ? "tools" : new_.role,
+            .message = role == new_.role ? origin_.index_sent(new_.message) : -1,
+            .role = role,
             .shared_text = piece(new_.text, place - shared, shared),
             .old_text = piece(old_.text, place, kShown),
             .new_text = piece(new_.text, place, kShown)};
@@ -219,9 +221,16 @@ class Classifier {
 
   bool was_generated() const { return first_ >= relative_.num_prompt; }
 
-  int sent_as(int message) const {
-    const auto index = static_cast<std::size_t>(message);
-    return message >= 0 && index < origin_.sent_as.size() ? origin_.sent_as[index] : message;
+  // Of the prompt, what differs first. What the template refuses as a system prompt, and summaries, stand
+  // in messages that say other things, too.
+  std::string segment() const {
+    if (is_in_tools()) return "tools";
+    const bool is_in_head = is_system_role(new_.role) || is_system_role(old_.role) ||
+                            new_.message == 0 || old_.message == 0;
+    if (!is_in_head) return new_.role;
+    const PromptOrigin& before = relative_.origin;
+    if (origin_.system != before.system) return is_system_role(new_.role) ? new_.role : "system";
+    return origin_.summary != before.summary ? "summary" : new_.role;
   }
 
   // Tools stand in what a template prints before the first turn, of either prompt: one may have none.

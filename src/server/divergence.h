@@ -31,7 +31,7 @@ struct Divergence {
   DivergenceKind kind = DivergenceKind::kEditedText;
   int token = 0;      // index of the first different one
   int message = -1;   // of the new prompt as the client sent it; -1 = none, or Anthropic's system
-  std::string role;   // its role, or "tools"
+  std::string role;   // its role, "tools", "summary", or "system" where that is no message of its own
   std::string shared_text;  // what both have just before, some 40 characters
   std::string old_text;     // from the first difference on, some 80 characters
   std::string new_text;

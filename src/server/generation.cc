@@ -31,7 +31,7 @@ Generation::Generation(const ServedModel& model, GenerationJob job, ServerMetric
       history_(job.history),
       cache_log_(job.cache_log),
       tenant_(job.tenant),
-      asked_(std::move(job.asked)),
+      asked_(job.asked),
       keeps_answer_(job.keeps_answer || history_ != nullptr),
       salt_(std::move(job.salt)),
       mailbox_(std::make_shared<Mailbox>(std::move(wake), job.max_waiting_bytes)) {

@@ -32,7 +32,7 @@ struct GenerationJob {
   std::size_t max_waiting_bytes = 0;  // beyond that the client is woken for, see Mailbox
   // Where the answers' tokens are remembered, for when they come back as history; null = nowhere.
   HistoryTokens* history = nullptr;
-  Json asked;  // the message that they answer
+  Digest asked{};  // HistoryTokens', of the message that they answer
   std::optional<HistoryReport> history_report;  // what became of a long conversation
   bool keeps_answer = false;  // the writer needs Choice::text and token_ids of a stream, too
 };
@@ -95,7 +95,7 @@ class Generation {
   CacheLog* const cache_log_;
   const std::uint64_t tenant_;
   std::vector<OpenPrompt> open_prompts_;  // per prompt
-  const Json asked_;
+  const Digest asked_;
   const bool keeps_answer_;
   std::string salt_;
   std::shared_ptr<Mailbox> mailbox_;

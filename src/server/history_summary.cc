@@ -135,6 +135,8 @@ class SummaryWriter {
     ask.messages.insert(ask.messages.end(), place(at_), place(end));
     ask.messages.push_back({{"role", "user"}, {"content", kSummaryRequest}});
     if (!summary_.text.empty()) put_summary(ask, summary_.text);
+    ask.summary = summary_.text;
+    ask.system_hash = task_.chat.system_hash;
     return fits(ask) ? std::optional(std::move(ask)) : std::nullopt;
   }
 

@@ -15,16 +15,20 @@ const std::string* text_of(const Json& message, const char* name) {
 
 }  // namespace
 
-Digest HistoryTokens::key_of(std::string_view salt, const Json& before, std::string_view text) {
-  const Json counted = Json::array({before.value("role", Json()), before.value("content", Json())});
-  const std::string message = dump_json(counted);
-  // Lengths first: no two keys spell the same bytes.
-  std::string bytes = std::to_string(salt.size()) + ' ' + std::to_string(message.size()) + ' ';
-  bytes.append(salt).append(message).append(text);
+Digest HistoryTokens::digest_of(const Json& message) {
+  const std::string counted =
+      dump_json(Json::array({message.value("role", Json()), message.value("content", Json())}));
+  return sha256(std::as_bytes(std::span(counted)));
+}
+
+Digest HistoryTokens::key_of(std::string_view salt, const Digest& before, std::string_view text) {
+  // The length first: no two keys spell the same bytes.
+  std::string bytes = std::to_string(salt.size()) + ' ';
+  bytes.append(salt).append(before.begin(), before.end()).append(text);
   return sha256(std::as_bytes(std::span(bytes)));
 }
 
-void HistoryTokens::remember(std::string_view salt, const Json& before, std::string_view text,
+void HistoryTokens::remember(std::string_view salt, const Digest& before, std::string_view text,
                              std::vector<TokenId> tokens) {
   if (text.empty() || tokens.empty()) return;
   tokens.shrink_to_fit();
@@ -39,7 +43,7 @@ std::vector<KnownTurn> HistoryTokens::recall(std::string_view salt, const Json& 
     const std::string* role = text_of(messages[i], "role");
     const std::string* content = text_of(messages[i], "content");
     if (role == nullptr || *role != "assistant" || content == nullptr || content->empty()) continue;
-    const auto tokens = table_.find(key_of(salt, messages[i - 1], *content));
+    const auto tokens = table_.find(key_of(salt, digest_of(messages[i - 1]), *content));
     if (tokens) turns.push_back({.message = i, .tokens = *tokens});
   }
   return turns;

@@ -30,8 +30,10 @@ class HistoryTokens {
  public:
   explicit HistoryTokens(std::size_t max_bytes) : table_(max_bytes) {}
 
-  // before: the message that was answered; its role and content count.
-  void remember(std::string_view salt, const Json& before, std::string_view text,
+  // What counts of the message that is answered: its role and content.
+  static Digest digest_of(const Json& message);
+
+  void remember(std::string_view salt, const Digest& before, std::string_view text,
                 std::vector<TokenId> tokens);
   // Every assistant message that is remembered. What the tokens spell is for prompt.cc to check.
   std::vector<KnownTurn> recall(std::string_view salt, const Json& messages);
@@ -39,7 +41,7 @@ class HistoryTokens {
   std::size_t size_bytes() const { return table_.size_bytes(); }
 
  private:
-  static Digest key_of(std::string_view salt, const Json& before, std::string_view text);
+  static Digest key_of(std::string_view salt, const Digest& before, std::string_view text);
 
   LruTable<TokenList> table_;
 };

@@ -14,13 +14,17 @@ Json message(const std::string& role, const std::string& content) {
   return {{"role", role}, {"content", content}};
 }
 
+Digest user(const std::string& content) {
+  return HistoryTokens::digest_of(message("user", content));
+}
+
 Json chat(const std::string& question, const std::string& answer) {
   return Json::array({message("user", question), message("assistant", answer)});
 }
 
 TEST(HistoryTokens, RecallsAnAnswerAfterItsQuestionUnderItsSalt) {
   HistoryTokens history(1 << 20);
-  history.remember("salt", message("user", "hi"), "hello", {1, 2, 3});
+  history.remember("salt", user("hi"), "hello", {1, 2, 3});
   const auto turns = history.recall("salt", chat("hi", "hello"));
   ASSERT_EQ(turns.size(), 1u);
   EXPECT_EQ(turns[0].message, 1u);
@@ -36,8 +40,8 @@ TEST(HistoryTokens, RecallsAnAnswerAfterItsQuestionUnderItsSalt) {
 
 TEST(HistoryTokens, TheSameTextTwiceKeepsTheLastTokens) {
   HistoryTokens history(1 << 20);
-  history.remember("", message("user", "hi"), "hello", {1});
-  history.remember("", message("user", "hi"), "hello", {2});
+  history.remember("", user("hi"), "hello", {1});
+  history.remember("", user("hi"), "hello", {2});
   ASSERT_EQ(history.recall("", chat("hi", "hello")).size(), 1u);
   EXPECT_EQ(history.recall("", chat("hi", "hello"))[0].tokens->front(), 2);
 }
@@ -45,15 +49,15 @@ TEST(HistoryTokens, TheSameTextTwiceKeepsTheLastTokens) {
 TEST(HistoryTokens, StaysWithinItsBytesAndDropsWhatIsLongestUnused) {
   HistoryTokens history(10'000);
   const std::vector<TokenId> tokens(100, 7);
-  history.remember("", message("user", "first"), "a", tokens);
+  history.remember("", user("first"), "a", tokens);
   for (int i = 0; i < 100; ++i) {
-    history.remember("", message("user", std::to_string(i)), "a", tokens);
+    history.remember("", user(std::to_string(i)), "a", tokens);
     ASSERT_EQ(history.recall("", chat("first", "a")).size(), 1u) << "used again and again";
     ASSERT_LE(history.size_bytes(), 10'000u);
   }
   EXPECT_TRUE(history.recall("", chat("0", "a")).empty());
   EXPECT_FALSE(history.recall("", chat("99", "a")).empty());
-  history.remember("", message("user", "big"), "a", std::vector<TokenId>(10'000, 1));
+  history.remember("", user("big"), "a", std::vector<TokenId>(10'000, 1));
   EXPECT_TRUE(history.recall("", chat("big", "a")).empty()) << "larger than everything together";
   EXPECT_FALSE(history.recall("", chat("99", "a")).empty());
 }

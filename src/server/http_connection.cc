@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <boost/asio/bind_executor.hpp>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/co_spawn.hpp>
@@ -26,7 +27,7 @@ namespace http = boost::beast::http;
 using boost::system::error_code;
 using std::chrono::milliseconds;
 
-// Bytes taken off the socket while a request is worked on; more stay in the kernel.
+// Bytes of requests to come that are kept while one is worked on.
 constexpr std::size_t kMaxPipelinedBytes = std::size_t{64} << 10;
 constexpr std::size_t kReadBytes = 4096;
 constexpr int kMaxSkippedBytes = 8;
@@ -39,9 +40,17 @@ constexpr milliseconds kCancelAgain{20};
 
 std::string to_string(boost::beast::string_view text) { return {text.data(), text.size()}; }
 
+// One more, as long as it lives.
+struct Counted {
+  explicit Counted(std::atomic<int>& of) : count(of) { ++count; }
+  ~Counted() { --count; }
+  std::atomic<int>& count;
+};
+
 }  // namespace
 
-struct HttpConnection::Incoming {
+// Shared with the thread that routes it, which may outlast a coroutine that fails.
+struct HttpConnection::Incoming : std::enable_shared_from_this<Incoming> {
   explicit Incoming(MemoryBudget& budget) : share(budget) {}
 
   http::request_parser<http::buffer_body> parser;
@@ -72,8 +81,12 @@ void HttpConnection::start_refusing(std::string reason) {
   ApiError error{.status = 503, .code = "too_many_connections"};
   error.message = std::move(reason);
   auto refusing = [](std::shared_ptr<HttpConnection> self, ApiError reply) -> Task<void> {
-    const HttpRequest unread{};
-    co_await self->refuse(std::move(reply), unread);
+    try {
+      const HttpRequest unread{};
+      co_await self->refuse(std::move(reply), unread);
+    } catch (const std::exception& failure) {
+      spdlog::error("connection: {}", failure.what());
+    }
     self->close_socket();
     self->context_.on_closed(self.get());
   };
@@ -111,10 +124,28 @@ Task<void> HttpConnection::serve() {
       if (!co_await serve_one()) break;
     }
   } catch (const std::exception& error) {
-    spdlog::error("connection: {}", error.what());
+    fail(error);
   }
   close_socket();
   context_.on_closed(this);
+}
+
+// Of memory, most likely: it costs this connection, and no other.
+void HttpConnection::fail(const std::exception& error) {
+  spdlog::error("connection: {}", error.what());
+  disconnected_ = true;
+  close_socket();
+  notify();
+}
+
+// For what runs beside the coroutine.
+template <class Function>
+void HttpConnection::guard(const Function& function) {
+  try {
+    function();
+  } catch (const std::exception& error) {
+    fail(error);
+  }
 }
 
 Task<bool> HttpConnection::wait_for_request() {
@@ -155,7 +186,8 @@ bool HttpConnection::has_begun_request() {
 
 // Returns whether the connection can take another request.
 Task<bool> HttpConnection::serve_one() {
-  Incoming incoming(context_.body_budget);
+  const auto owned = std::make_shared<Incoming>(context_.body_budget);
+  Incoming& incoming = *owned;
   if (!co_await read_head(incoming)) co_return false;
   if (std::optional<HttpResponse> refusal = context_.router.check_head(incoming.request)) {
     // A body that nobody wants is not read.
@@ -282,39 +314,47 @@ ApiError HttpConnection::describe_unreadable(error_code error) const {
 }
 
 // Has the router work on another thread; the reply comes back through the strand.
-void HttpConnection::start_routing(const HttpRequest& request) {
-  // The coroutine waits for the reply, so that the request stays.
-  asio::post(context_.prepare_io, [self = shared_from_this(), &request] {
+void HttpConnection::start_routing(Incoming& incoming) {
+  auto route = [self = shared_from_this(), owned = incoming.shared_from_this(),
+                reply = std::make_shared<Reply>()] {
     const auto wake = [weak = self->weak_from_this(), &wakes = self->context_.wakes] {
       wakes.push(weak);
     };
-    auto reply = std::make_shared<Reply>(self->context_.router.route(request, wake));
-    asio::post(self->socket_.get_executor(), [self, reply] {
+    std::exception_ptr failure;
+    try {
+      *reply = self->context_.router.route(owned->request, wake);
+    } catch (const std::exception&) {
+      failure = std::current_exception();
+    }
+    asio::post(self->socket_.get_executor(), [self, reply, failure] {
+      self->guard([&] {
+        if (failure) std::rethrow_exception(failure);
+      });
       self->reply_ = std::move(*reply);
       self->notify();
     });
-  });
+  };
+  asio::post(context_.prepare_io, std::move(route));
 }
 
 Task<bool> HttpConnection::answer(Incoming& incoming) {
-  keep_watching_ = true;
-  watch();
   if (context_.router.is_quick(incoming.request)) {
     reply_ = context_.router.route(incoming.request, [] {});  // /health must not wait for encoders
   } else {
-    start_routing(incoming.request);
+    keep_watching_ = true;
+    watch();
+    start_routing(incoming);
   }
   while (!reply_) co_await wait_for_event();
-  while (reply_->errand && !disconnected_) co_await run_errand(incoming.request);
+  while (reply_->errand && !disconnected_) co_await run_errand(incoming);
   Reply reply = take_reply();
-  incoming.request.body = {};
+  std::string().swap(incoming.request.body);  // = {} would keep the memory
   incoming.share.release();
 
   bool written = false;
   if (reply.generation != nullptr) {
-    ++context_.gauges.num_generations;
+    const Counted counted(context_.gauges.num_generations);
     written = co_await answer_from_engine(incoming, *reply.generation);
-    --context_.gauges.num_generations;
   } else if (!disconnected_) {
     BudgetShare share(context_.reply_budget);
     HttpResponse response = std::move(reply.response);
@@ -324,22 +364,23 @@ Task<bool> HttpConnection::answer(Incoming& incoming) {
                                       !incoming.is_head);
   }
   co_await stop_watching();
+  if (written && overrun_) co_await linger();
   co_return written&& incoming.keep_alive && !draining_;
 }
 
 // Has the engine answer what routing wanted to know, and routes again. A client that leaves meanwhile
 // takes the question with it.
-Task<void> HttpConnection::run_errand(HttpRequest& request) {
+Task<void> HttpConnection::run_errand(Incoming& incoming) {
+  HttpRequest& request = incoming.request;
   {
     const Reply asked = take_reply();
-    ++context_.gauges.num_generations;
+    const Counted counted(context_.gauges.num_generations);
     std::string body;
     while (!disconnected_) {
       body += asked.generation->advance(kWriteBytes);
       if (asked.generation->done()) break;
       co_await wait_for_event();
     }
-    --context_.gauges.num_generations;
     if (disconnected_ || asked.generation->failed()) {
       reply_.emplace();  // which nobody reads if the client has gone
       // The writer that asked is not of the API that the client speaks.
@@ -349,7 +390,7 @@ Task<void> HttpConnection::run_errand(HttpRequest& request) {
     }
     request.answers[*asked.errand] = std::move(body);
   }
-  start_routing(request);
+  start_routing(incoming);
   while (!reply_) co_await wait_for_event();
 }
 
@@ -483,18 +524,22 @@ Task<void> HttpConnection::wait_for_event(Timer::time_point end) {
 }
 
 // Reads while the request is worked on: the end of the stream means that nobody waits for the reply
-// any more. Bytes of a pipelined request are kept.
+// any more. Bytes of pipelined requests are kept, or none where they are too many, since the end comes
+// behind them: then the reply says "close", and the client knows that they were not begun.
 void HttpConnection::watch() {
-  if (buffer_.size() + kReadBytes > kMaxPipelinedBytes) return;
-  watching_ = true;
+  if (buffer_.size() + kReadBytes > kMaxPipelinedBytes) {
+    overrun_ = draining_ = true;
+    buffer_.clear();
+  }
   auto on_read = [self = shared_from_this()](error_code error, std::size_t num_bytes) {
     self->watching_ = false;
     self->buffer_.commit(num_bytes);
-    if (!error && self->keep_watching_) return self->watch();
+    if (!error && self->keep_watching_) return self->guard([&] { self->watch(); });
     if (error && error != asio::error::operation_aborted) self->disconnected_ = true;
     self->notify();
   };
   socket_.async_read_some(buffer_.prepare(kReadBytes), std::move(on_read));
+  watching_ = true;
 }
 
 Task<void> HttpConnection::stop_watching() {
@@ -518,7 +563,7 @@ void HttpConnection::await_deadline(std::uint64_t number) {
     error_code ignored;
     self->socket_.cancel(ignored);
     self->deadline_.expires_after(kCancelAgain);
-    self->await_deadline(number);
+    self->guard([&] { self->await_deadline(number); });
   });
 }
 

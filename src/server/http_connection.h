@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -65,7 +66,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   Task<bool> refuse(ApiError error, const HttpRequest& request);
   ApiError describe_unreadable(boost::system::error_code error) const;
   Task<bool> answer(Incoming& incoming);
-  Task<void> run_errand(HttpRequest& request);
+  Task<void> run_errand(Incoming& incoming);
   void charge(const HttpRequest& request, HttpResponse& response, BudgetShare& share) const;
   Task<bool> answer_from_engine(const Incoming& incoming, Generation& generation);
   Task<bool> stream(const Incoming& incoming, Generation& generation);
@@ -76,9 +77,12 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   Task<void> wait_for_event(Timer::time_point end = Timer::time_point::max());
   Task<void> stop_watching();
 
-  void start_routing(const HttpRequest& request);
+  void start_routing(Incoming& incoming);
   void watch();
   void on_wake();
+  void fail(const std::exception& error);
+  template <class Function>
+  void guard(const Function& function);
   void notify() { event_.cancel(); }
   void set_deadline(std::chrono::milliseconds timeout);
   void await_deadline(std::uint64_t number);
@@ -102,6 +106,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   bool disconnected_ = false;
   bool idle_ = false;
   bool draining_ = false;
+  bool overrun_ = false;  // by more pipelined bytes than are kept
 };
 
 // How a client knows where a body ends.

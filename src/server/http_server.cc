@@ -35,7 +35,9 @@ constexpr int kBacklog = 4096;
 constexpr int kSendBufferBytes = 128 << 10;  // the kernel doubles it: 256 KiB a stream
 constexpr milliseconds kTick{500};
 constexpr milliseconds kAcceptPause{100};
-constexpr int kReservedFiles = 64;  // for the model, the log, the listener
+// For a disk tier's segments, the model, the log, the listener; half of all where there are few.
+constexpr int kReservedFiles = 128;
+constexpr int kMaxRefused = 16;  // connections beyond the limit that are told so, at once
 
 // Else no request of the largest size could ever be read.
 ServerConfig with_room_for_a_body(ServerConfig config) {
@@ -70,6 +72,7 @@ class HttpServer::Impl {
   using Acceptor = asio::basic_socket_acceptor<tcp, Strand>;
 
   void listen();
+  void start_accepting();
   Task<void> accept_all();
   void admit(Socket socket);
   void await_signal();
@@ -86,6 +89,7 @@ class HttpServer::Impl {
   ServerMetrics metrics_;
   ServerGauges gauges_;
   const Router router_;
+  bool is_accepting_ = false;  // of control_
   MemoryBudget body_budget_;
   WakeQueue wakes_;
   MemoryBudget reply_budget_;
@@ -134,8 +138,9 @@ HttpServer::Impl::Impl(ServerConfig config, const ServedModel& model)
                .reply_budget = reply_budget_,
                .on_closed = [this](HttpConnection* connection) { forget(connection); }} {
   const auto num_files = static_cast<long long>(std::min<rlim_t>(raise_file_limit(), 1 << 20));
+  const auto num_reserved = std::min<long long>(kReservedFiles, num_files / 2);
   max_connections_ = static_cast<int>(std::clamp<long long>(
-      num_files - kReservedFiles, 1, std::max(config_.limits.max_connections, 1)));
+      num_files - num_reserved, 1, std::max(config_.limits.max_connections, 1)));
   listen();
   // From now on, so that whoever reads that the server is ready may end it: run() hears of it then.
   signals_.add(SIGINT);
@@ -164,26 +169,43 @@ void HttpServer::Impl::run() {
   IoThreads threads(io_, config_.num_io_threads - 1, "that serves connections");
   await_signal();
   last_line_ = std::chrono::steady_clock::now();
-  asio::co_spawn(control_, [this] { return accept_all(); }, asio::detached);
+  start_accepting();
   asio::post(control_, [this] { tick(); });
   threads.finish();
   prepare_threads_.finish();
 }
 
+// Again, where asio drops the coroutine for want of memory.
+void HttpServer::Impl::start_accepting() {
+  asio::co_spawn(control_, [this] { return accept_all(); }, asio::detached);
+}
+
 Task<void> HttpServer::Impl::accept_all() {
+  struct Accepting {
+    explicit Accepting(bool& accepting) : is_accepting(accepting) { is_accepting = true; }
+    ~Accepting() { is_accepting = false; }
+    bool& is_accepting;
+  };
+  const Accepting accepting(is_accepting_);
+  bool pauses = false;
   while (acceptor_.is_open()) {
     error_code error;
-    Socket socket = co_await acceptor_.async_accept(asio::make_strand(io_),
-                                                    asio::redirect_error(kUseTask, error));
-    if (!error) {
-      admit(std::move(socket));
-    } else if (error != asio::error::operation_aborted &&
-               error != asio::error::connection_aborted) {
-      // No file descriptors, no memory: the connections that are open go first.
-      spdlog::warn("cannot accept: {}", error.message());
-      accept_pause_.expires_after(kAcceptPause);
-      co_await accept_pause_.async_wait(asio::redirect_error(kUseTask, error));
+    try {
+      if (std::exchange(pauses, false)) {
+        accept_pause_.expires_after(kAcceptPause);
+        co_await accept_pause_.async_wait(asio::redirect_error(kUseTask, error));
+        continue;
+      }
+      Socket socket = co_await acceptor_.async_accept(asio::make_strand(io_),
+                                                      asio::redirect_error(kUseTask, error));
+      if (!error) admit(std::move(socket));
+    } catch (const std::exception&) {
+      error = asio::error::no_memory;
     }
+    // No file descriptors, no memory: the connections that are open go first.
+    pauses = error && error != asio::error::operation_aborted &&
+             error != asio::error::connection_aborted;
+    if (pauses) spdlog::warn("cannot accept: {}", error.message());
   }
 }
 
@@ -192,18 +214,26 @@ void HttpServer::Impl::admit(Socket socket) {
   error_code ignored;
   socket.set_option(tcp::no_delay(true), ignored);
   socket.set_option(asio::socket_base::send_buffer_size(kSendBufferBytes), ignored);
-  const bool full = gauges_.num_connections.load() >= max_connections_;
+  const int num_open = gauges_.num_connections.load();
+  const bool full = num_open >= max_connections_;
+  if (full) metrics_.count_rejection("too_many_connections");
+  // Each stays for a while, with a file that the tiers may need: so many, and the rest just go.
+  if (num_open >= max_connections_ + kMaxRefused) return;
   const auto connection = std::make_shared<HttpConnection>(std::move(socket), context_);
-  {
-    const std::lock_guard lock(mutex_);
-    connections_.emplace(connection.get(), connection);
+  try {
+    {
+      const std::lock_guard lock(mutex_);
+      connections_.emplace(connection.get(), connection);
+    }
+    if (!full) return connection->start();
+    connection->start_refusing(
+        fmt::format("there are {} connections, as many as are allowed; close idle ones, raise "
+                    "--max-connections or the limit of open files",
+                    max_connections_));
+  } catch (const std::exception&) {
+    forget(connection.get());
+    throw;
   }
-  if (!full) return connection->start();
-  metrics_.count_rejection("too_many_connections");
-  connection->start_refusing(
-      fmt::format("there are {} connections, as many as are allowed; close idle ones, raise "
-                  "--max-connections or the limit of open files",
-                  max_connections_));
 }
 
 void HttpServer::Impl::await_signal() {
@@ -233,9 +263,14 @@ void HttpServer::Impl::begin_drain() {
 void HttpServer::Impl::end_now() {
   begin_drain();
   for (const auto& connection : connections()) connection->close();
+  finish_if_empty();  // a second signal may have asked for one more after the end
 }
 
 void HttpServer::Impl::tick() {
+  ticker_.expires_after(kTick);  // first: what follows may fail
+  ticker_.async_wait([this](error_code error) {
+    if (!error) tick();
+  });
   const auto now = std::chrono::steady_clock::now();
   if (ending_ && now >= drain_deadline_) end_now();
   if (!model_.engine.alive()) {
@@ -246,10 +281,7 @@ void HttpServer::Impl::tick() {
     if (const auto line = log_.line(model_.engine.stats(), elapsed.count()))
       spdlog::info("{}", *line);
   }
-  ticker_.expires_after(kTick);
-  ticker_.async_wait([this](error_code error) {
-    if (!error) tick();
-  });
+  if (!is_accepting_ && acceptor_.is_open()) start_accepting();
   if (ending_) finish_if_empty();
 }
 

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <csignal>
+#include <new>
+#include <utility>
 
 #include "server/server_test_support.h"
 
@@ -128,11 +130,32 @@ TEST(HttpServer, StreamSaysWhatTheWholeReplySays) {
     EXPECT_EQ(choice["delta"].contains("role"), i == 0);
     if (choice["delta"].contains("content")) text += choice["delta"]["content"].get<std::string>();
     EXPECT_EQ(choice["finish_reason"].is_null(), i + 3 < events.size());
+    EXPECT_TRUE(event.at("usage").is_null()) << event;
   }
   EXPECT_EQ(text, whole["choices"][0]["message"]["content"].get<std::string>());
   const Json usage = parse_json(events[events.size() - 2], {});
   EXPECT_TRUE(usage["choices"].empty());
   EXPECT_EQ(usage["usage"]["completion_tokens"], whole["usage"]["completion_tokens"]);
+}
+
+TEST(HttpServer, ChunksHaveAsMuchUsageAsIsAskedFor) {
+  const TestServer server;
+  const auto usages = [&](const std::string& options) {
+    const std::string fields = R"("prompt":"a","max_tokens":3,"ignore_eos":true,"stream":true)";
+    std::string shown;
+    const auto answer = server.post("/v1/completions", braced(fields + options));
+    for (const std::string& event : events_of(answer.body)) {
+      if (event == "[DONE]") continue;
+      const Json chunk = parse_json(event, {});
+      shown += !chunk.contains("usage") ? '-' : chunk["usage"].is_null() ? 'n' : 'u';
+    }
+    return shown;
+  };
+  EXPECT_EQ(usages(""), "---");
+  EXPECT_EQ(usages(R"(,"stream_options":{"include_usage":true})"), "nnnu");
+  EXPECT_EQ(usages(R"(,"stream_options":{"continuous_usage_stats":true})"), "uuu");
+  const std::string both = R"("include_usage":true,"continuous_usage_stats":true)";
+  EXPECT_EQ(usages(R"(,"stream_options":{)" + both + "}"), "uuuu");
 }
 
 TEST(HttpServer, StopStringEndsTextAndUsage) {
@@ -321,21 +344,6 @@ TEST(HttpServer, SpecialTokensInUserTextStayText) {
   EXPECT_EQ(typed["count"].get<int>(), plain["count"].get<int>() + 10);
 }
 
-TEST(HttpServer, DisconnectFreesBlocks) {
-  TestServer server(patient());
-  for (const bool streaming : {true, false}) {
-    std::string body = kStreamForever;
-    if (!streaming) body.replace(body.find("true,\"n\""), 4, "false");
-    RawClient client(server.port());
-    client.send(TestServer::request("/v1/completions", body));
-    if (streaming) client.receive("data: ");
-    ASSERT_TRUE(eventually([&] { return server.engine().stats().num_running > 0; }));
-    client.close();
-    EXPECT_TRUE(server.becomes_idle());
-  }
-  EXPECT_NE(server.get("/metrics").body.find("finished_reason=\"abort\"} 16"), std::string::npos);
-}
-
 TEST(HttpServer, FullLineIsRefused) {
   EngineConfig engine = TestServer::default_engine();
   engine.max_sequences = 1;
@@ -404,22 +412,24 @@ TEST(HttpServer, DeadEngineIsTold) {
   EXPECT_NE(running.receive("[DONE]").find("engine_stopped"), std::string::npos);
   EXPECT_EQ(server.get("/health").status, 503);
   EXPECT_EQ(server.post("/v1/completions", R"({"prompt":"a"})").status, 503);
+  const std::string metrics = server.get("/metrics").body;
+  EXPECT_NE(metrics.find("reason=\"engine_stopped\"} 1"), std::string::npos);
+  EXPECT_NE(metrics.find("reason=\"queue_full\"} 0"), std::string::npos);
 }
 
-// A client that does not read is dropped, and its request with it.
-TEST(HttpServer, StalledReaderIsDropped) {
-  ServerConfig config;
-  config.limits.stall_timeout = milliseconds(300);
-  TestServer server(config);
-  RawClient stalled(server.port());
-  const std::string many =
-      R"({"prompt":"abc","max_tokens":230,"ignore_eos":true,"stream":true,"n":64,"logprobs":20})";
-  stalled.send(TestServer::request("/v1/completions", many));
-  EXPECT_TRUE(server.becomes_idle(60));
-  EXPECT_TRUE(eventually([&] {
-    return server.get("/metrics").body.find(
-               "larder:dropped_streams_total{model_name=\"tiny\",engine=\"0\"} 1") != std::string::npos;
-  }));
+// As when memory runs out in a step.
+TEST(HttpServer, AnEngineThatFailsIsToldAndTheServerStays) {
+  TestServer server(patient());
+  RawClient running(server.port());
+  running.send(TestServer::request("/v1/completions", kStreamForever));
+  running.receive("data: ");
+  Request bad;
+  bad.prompt = {1, 2};
+  bad.on_update = [](RequestUpdate&&) { throw std::bad_alloc(); };
+  server.engine().submit(std::move(bad));
+  EXPECT_NE(running.receive("[DONE]").find("engine_stopped"), std::string::npos);
+  EXPECT_EQ(server.get("/health").status, 503);
+  EXPECT_EQ(server.post("/v1/completions", R"({"prompt":"a"})").status, 503);
 }
 
 TEST(HttpServer, ASignalBeforeItRunsIsHeard) {
@@ -430,6 +440,18 @@ TEST(HttpServer, ASignalBeforeItRunsIsHeard) {
   config.port = 0;
   HttpServer early(config, server.model());
   std::raise(SIGTERM);
+  early.run();
+}
+
+TEST(HttpServer, TwoSignalsAtOnceEndIt) {
+  TestServer server;
+  server.server().shutdown(false);
+  server.join();
+  ServerConfig config;
+  config.port = 0;
+  HttpServer early(config, server.model());
+  std::raise(SIGTERM);
+  std::raise(SIGINT);
   early.run();
 }
 

@@ -19,10 +19,11 @@ class IoThreads {
   IoThreads(const IoThreads&) = delete;
   IoThreads& operator=(const IoThreads&) = delete;
 
-  // Takes part until nothing is left to do, and the threads have ended.
+  // Takes part until nothing is left to do, and the threads have ended. What a handler throws is logged.
   void finish();
 
  private:
+  void run();
   void stop_and_join();
 
   asio::io_context& io_;

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <boost/asio/post.hpp>
+#include <new>
 
 #include "base/thread_test_support.h"
 #include "server/server_test_support.h"
@@ -16,6 +17,20 @@ TEST(IoThreads, FinishWhatIsLeft) {
   IoThreads threads(io, 2, "of a test");
   std::atomic<int> num_run = 0;
   for (int i = 0; i < 100; ++i) asio::post(io, [&] { ++num_run; });
+  threads.finish();
+  EXPECT_EQ(num_run, 100);
+}
+
+TEST(IoThreads, AHandlerThatFailsEndsNoOther) {
+  asio::io_context io;
+  IoThreads threads(io, 2, "of a test");
+  std::atomic<int> num_run = 0;
+  for (int i = 0; i < 100; ++i) {
+    asio::post(io, [&, i] {
+      ++num_run;
+      if (i % 10 == 0) throw std::bad_alloc();
+    });
+  }
   threads.finish();
   EXPECT_EQ(num_run, 100);
 }

@@ -98,6 +98,7 @@ std::string question_of(const Json& messages) {
 void drop(ChatRequest& chat, const HistoryCut& cut) {
   const std::size_t num_dropped = cut.num_dropped();
   number_messages(chat);
+  chat.num_dropped = static_cast<int>(num_dropped);
   const auto erase = [&](auto& list) {
     list.erase(list.begin() + static_cast<std::ptrdiff_t>(std::min(cut.num_head, list.size())),
                list.begin() + static_cast<std::ptrdiff_t>(std::min(cut.first_kept, list.size())));
@@ -214,6 +215,7 @@ std::optional<HistoryReport> shorten_history(ChatRequest& chat, const Summarizer
     drop(chat, cut);
     if (sums_up) report.kept = chat.messages;
   }
+  if (sums_up) chat.summary = report.summary.text;
   if (!report.summary.text.empty()) put_summary(chat, report.summary.text);
   return report;
 }

@@ -280,7 +280,8 @@ ServerMetrics::ServerMetrics(std::string model_name, int max_model_len)
     histograms_.emplace_back(info.bounds.empty() ? token_counts : info.bounds);
   }
   for (const char* reason : {"stop", "length", "abort", "error"}) finished_[reason] = 0;
-  for (const char* reason : {"queue_full", "too_many_connections", "body_memory", "reply_memory"}) {
+  for (const char* reason :
+       {"queue_full", "too_many_connections", "body_memory", "reply_memory", "engine_stopped"}) {
     rejections_[reason] = 0;
   }
 }
@@ -395,6 +396,7 @@ std::string ServerMetrics::serialize(const EngineStats& stats, const EngineConfi
   page.value(static_cast<double>(kept.session_bytes), {{"of", "sessions"}});
   page.value(static_cast<double>(kept.draft_bytes), {{"of", "drafts"}});
   page.value(static_cast<double>(kept.summary_bytes), {{"of", "summaries"}});
+  page.value(static_cast<double>(stats.num_waiting_tokens) * sizeof(TokenId), {{"of", "waiting"}});
   {
     const std::lock_guard lock(mutex_);
     add_counters(families);

@@ -1,19 +1,35 @@
 #include "server/settle_chat.h"
 
 #include "base/error.h"
+#include "base/hash.h"
+#include "server/message_role.h"
 #include "server/prompt.h"
 #include "server/tool_prompt.h"
 
 namespace larder {
+namespace {
+
+// What follows adds to the system prompt, or makes it part of the user's message.
+std::uint64_t hash_system_prompt(const Json& messages) {
+  Json head = Json::array();
+  for (const Json& message : messages) {
+    if (!is_system_role(message.value("role", std::string()))) break;
+    head.push_back(message);
+  }
+  return head.empty() ? 0 : hash_text(dump_json(head));
+}
+
+}  // namespace
 
 SettledChat settle(ChatRequest& chat, const ServedModel& model, const Summarizer& summarizer,
                    HistoryTokens& answers) {
   SettledChat settled;
   settled.normalised = normalise(chat.options.normalisation, chat.messages, chat.parts, chat.tools);
+  chat.system_hash = hash_system_prompt(chat.messages);
   settled.history = shorten_history(chat, summarizer);
   adapt_chat(chat, model.chat_template);
   chat.known_turns = recall_turns(answers, summarizer.salt, chat);
-  settled.last = chat.messages.back();
+  settled.last = HistoryTokens::digest_of(chat.messages.back());
   if (settled.history) put_quotes(chat, *settled.history);
   return settled;
 }

@@ -15,7 +15,7 @@ namespace larder {
 
 struct SettledChat {
   std::vector<std::string> normalised;
-  Json last;  // the message to answer, as it will come back
+  Digest last{};  // of the message to answer, as it will come back
   std::optional<HistoryReport> history;
 };
 

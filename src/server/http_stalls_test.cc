@@ -1,0 +1,126 @@
+// Clients that go while they are served, and clients that do not read.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <string>
+
+#include "server/http_server.h"
+#include "server/server_test_support.h"
+
+namespace larder {
+namespace {
+
+using std::chrono::milliseconds;
+
+// Goes on until the client leaves, or somebody stops it.
+std::string forever(const std::string& fields) {
+  return TestServer::request(
+      "/v1/completions",
+      fmt::format(R"({{"prompt":"abc","max_tokens":10000000,"attention_window":32,"ignore_eos":true,{}}})",
+                  fields));
+}
+
+// Drops no client that reads less than it is sent.
+ServerConfig patient() {
+  ServerConfig config;
+  config.limits.max_stream_buffer_bytes = std::size_t{1} << 40;
+  return config;
+}
+
+bool metrics_show(const TestServer& server, const std::string& line) {
+  return server.get("/metrics").body.find(line) != std::string::npos;
+}
+
+TEST(HttpStalls, DisconnectFreesBlocks) {
+  TestServer server(patient());
+  for (const bool streaming : {true, false}) {
+    RawClient client(server.port());
+    client.send(forever(fmt::format(R"("stream":{},"n":8)", streaming)));
+    if (streaming) client.receive("data: ");
+    ASSERT_TRUE(eventually([&] { return server.engine().stats().num_running > 0; }));
+    client.close();
+    EXPECT_TRUE(server.becomes_idle());
+  }
+  EXPECT_TRUE(metrics_show(server, "finished_reason=\"abort\"} 16"));
+}
+
+// More than is kept of them, and more than the kernel takes besides.
+TEST(HttpStalls, DisconnectBehindPipelinedBytesFreesBlocks) {
+  TestServer server(patient());
+  for (const std::size_t num_bytes : {std::size_t{70'000}, std::size_t{8'000'000}}) {
+    RawClient client(server.port());
+    client.send(forever(R"("n":8)") + std::string(num_bytes, 'x'));
+    ASSERT_TRUE(eventually([&] { return server.engine().stats().num_running > 0; }));
+    client.close();
+    ASSERT_TRUE(server.becomes_idle()) << num_bytes;
+  }
+  EXPECT_TRUE(metrics_show(server, "finished_reason=\"abort\"} 16"));
+}
+
+// By which it knows that it has to send the others again.
+TEST(HttpStalls, WhoPipelinesTooMuchIsToldThatTheConnectionEnds) {
+  const TestServer server;
+  const std::string body = R"({"prompt":"abc","max_tokens":200,"ignore_eos":true,"n":8})";
+  RawClient client(server.port());
+  client.send(TestServer::request("/v1/completions", body, "") + std::string(200'000, 'x'));
+  const std::string text = client.receive();
+  EXPECT_TRUE(client.closed_by_server());
+  const auto answer = TestServer::split(text);
+  EXPECT_EQ(answer.status, 200);
+  EXPECT_NE(answer.head.find("\r\nConnection: close"), std::string::npos) << answer.head;
+  EXPECT_EQ(answer.json()["choices"].size(), 8u);
+}
+
+TEST(HttpStalls, AnyNumberOfQuickRequestsMayBePipelined) {
+  const TestServer server;
+  const std::string one = "GET /health HTTP/1.1\r\nHost: localhost\r\n";
+  std::string bytes;
+  for (int i = 0; i < 2000; ++i) bytes += one + "\r\n";
+  RawClient client(server.port());
+  client.send(bytes + one + "Connection: close\r\n\r\n");
+  const std::string text = client.receive();
+  int num_answers = 0;
+  for (auto at = text.find("HTTP/1.1 200"); at != std::string::npos; ++num_answers)
+    at = text.find("HTTP/1.1 200", at + 1);
+  EXPECT_EQ(num_answers, 2001);
+}
+
+// Each way to be too slow for a stream, alone.
+TEST(HttpStalls, AStreamIsDroppedWhenItsReaderStalls) {
+  ServerConfig by_time = patient();
+  by_time.limits.stall_timeout = milliseconds(300);
+  ServerConfig by_size;
+  by_size.limits.stall_timeout = std::chrono::hours(1);
+  for (const ServerConfig& config : {by_time, by_size}) {
+    TestServer server(config);
+    RawClient stalled(server.port());
+    stalled.send(forever(R"("stream":true,"n":8,"logprobs":20)"));
+    ASSERT_TRUE(eventually([&] { return server.engine().stats().num_running > 0; }));
+    EXPECT_TRUE(server.becomes_idle());
+    EXPECT_TRUE(eventually([&] {
+      return metrics_show(
+          server, "larder:dropped_streams_total{model_name=\"tiny\",engine=\"0\"} 1");
+    }));
+  }
+}
+
+TEST(HttpStalls, AReplyThatNobodyReadsIsDropped) {
+  ServerConfig config;
+  config.limits.stall_timeout = milliseconds(300);
+  TestServer server(config);
+  const auto others = [&](int count) {
+    return metrics_show(server, fmt::format("larder:open_connections{{model_name=\"tiny\","
+                                            "engine=\"0\"}} {}\n", count + 1));
+  };
+  RawClient stalled(server.port());
+  const std::string large =
+      R"({"prompt":"abc","max_tokens":200,"ignore_eos":true,"n":24,"logprobs":20})";
+  stalled.send(TestServer::request("/v1/completions", large, ""));
+  ASSERT_TRUE(eventually([&] { return server.engine().stats().num_running > 0; }));
+  EXPECT_TRUE(others(1));
+  EXPECT_TRUE(eventually([&] { return others(0); }));
+}
+
+}  // namespace
+}  // namespace larder

@@ -1,0 +1,150 @@
+// Fault 39: memory that runs out outside the pool of KV blocks costs what asked for it, and nothing else.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <future>
+#include <new>
+#include <string>
+#include <utility>
+
+#include "server/http_connection.h"
+#include "server/server_test_support.h"
+
+namespace {
+
+std::atomic<std::size_t> least_refused = SIZE_MAX;
+std::atomic<std::size_t> most_refused = 0;
+std::atomic<int> num_to_refuse = 0;
+std::atomic<int> num_refused = 0;
+thread_local bool is_spared = false;
+
+// Allocations of these sizes fail, so many of them, but on threads that are spared.
+class Refusing {
+ public:
+  Refusing(std::size_t least, std::size_t most, int count = 1 << 30) {
+    num_refused = 0;
+    num_to_refuse = count;
+    most_refused = most;
+    least_refused = least;
+  }
+  ~Refusing() { least_refused = SIZE_MAX; }
+};
+
+bool is_refused(std::size_t size) {
+  if (size < least_refused || size > most_refused || is_spared) return false;
+  if (num_to_refuse-- <= 0) return false;
+  ++num_refused;
+  return true;
+}
+
+}  // namespace
+
+// Not inlined: GCC 12 takes one of a pair that it sees without the other for a mismatch.
+[[gnu::noinline]] void* operator new(std::size_t size) {
+  if (is_refused(size)) throw std::bad_alloc();
+  if (void* const bytes = std::malloc(size)) return bytes;
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* bytes) noexcept { std::free(bytes); }
+[[gnu::noinline]] void operator delete(void* bytes, std::size_t) noexcept { std::free(bytes); }
+
+namespace larder {
+namespace {
+
+// An engine that does one thing, for ever, on a thread that is spared, as the test's own is: requests wait in
+// line.
+class MemoryFaults : public ::testing::Test {
+ protected:
+  MemoryFaults() : server_({}, one_at_a_time()) {
+    is_spared = true;
+    Request endless;
+    endless.prompt = {1};
+    endless.attention_window = 32;
+    endless.sampling.ignore_eos = true;
+    endless.sampling.max_tokens = 10'000'000;
+    endless.on_update = [](RequestUpdate&&) { is_spared = true; };
+    server_.engine().submit(std::move(endless));
+    EXPECT_TRUE(eventually([&] { return server_.engine().stats().num_generated_tokens > 0; }));
+  }
+
+  static EngineConfig one_at_a_time() {
+    EngineConfig config = TestServer::default_engine();
+    config.max_sequences = 1;
+    return config;
+  }
+  bool waits_in_line() { return server_.engine().stats().num_waiting > 0; }
+  void expect_service() { EXPECT_EQ(server_.get("/version").status, 200); }
+
+  TestServer server_;
+};
+
+// While it reads what a client pipelines, beside the request that is worked on.
+TEST_F(MemoryFaults, AConnectionWithoutMemoryEndsAlone) {
+  RawClient other(server_.port());
+  RawClient client(server_.port());
+  client.send(TestServer::request("/v1/completions", R"({"prompt":"abc"})"));
+  ASSERT_TRUE(eventually([&] { return waits_in_line(); }));
+  {
+    const Refusing refusing(20'000, 200'000);
+    client.send(std::string(40'000, 'x'));
+    EXPECT_TRUE(eventually([&] { return !waits_in_line(); }, 10));
+    EXPECT_GT(num_refused, 0);
+  }
+  EXPECT_TRUE(eventually([&] { return !client.send("x"); }));
+  other.send("GET /version HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+  EXPECT_EQ(TestServer::split(other.receive()).status, 200);
+  expect_service();
+}
+
+TEST_F(MemoryFaults, ConnectionsAreTakenAgainOnceThereIsMemory) {
+  {
+    const Refusing refusing(sizeof(HttpConnection), sizeof(HttpConnection) + 64);
+    const RawClient refused(server_.port());
+    ASSERT_TRUE(eventually([] { return num_refused > 0; }));
+  }
+  expect_service();
+}
+
+// asio drops the coroutine itself where it has no memory for the socket.
+TEST_F(MemoryFaults, ConnectionsAreTakenAgainThoughAcceptingWasDropped) {
+  {
+    const Refusing refusing(0, SIZE_MAX, 1);
+    const RawClient refused(server_.port());
+    ASSERT_TRUE(eventually([] { return num_refused > 0; }));
+  }
+  expect_service();
+}
+
+// On any of the threads that draw tokens.
+TEST(MemoryFaultsOfTheEngine, ADrawWithoutMemoryEndsTheEngineOnly) {
+  is_spared = true;
+  TinyModel model("tiny_llama", 3);
+  std::promise<void> cancelled;
+  std::atomic<int> num_open = 12;
+  SteadyClock clock;
+  const EngineConfig config{.num_blocks = 200, .max_model_len = 200, .max_batch_tokens = 64};
+  KvStorage storage(model.layout, config.num_blocks);
+  Transformer transformer(model.config, model.weights, model.layout, select_kernels(), model.pool,
+                          {.max_batch_tokens = 64, .max_logit_rows = 64, .max_context_len = 200});
+  Engine engine(config, transformer, storage, model.layout, {}, clock);
+  Request request;
+  request.prompt = {1, 2, 3};
+  request.n = num_open;
+  request.sampling.max_tokens = 100;
+  request.sampling.num_logprobs = 100;  // a list of 1024 bytes
+  request.on_update = [&](RequestUpdate&& update) {
+    if (update.finish == FinishReason::kCancelled && --num_open == 0) cancelled.set_value();
+  };
+  const Refusing refusing(1024, 1024);
+  engine.submit(std::move(request));
+  engine.start();
+  EXPECT_EQ(cancelled.get_future().wait_for(std::chrono::seconds(60)), std::future_status::ready);
+  EXPECT_GT(num_refused, 0);
+  EXPECT_FALSE(engine.alive());
+}
+
+}  // namespace
+}  // namespace larder
