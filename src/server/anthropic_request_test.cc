@@ -1,5 +1,6 @@
 #include "server/anthropic_request.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "base/error.h"
@@ -18,15 +19,19 @@ ChatRequest parse_contents(const std::string& messages) {
   return parse(R"("messages":[)" + messages + "]");
 }
 
-// The param of the error, "" if there is none.
-std::string param(const std::string& fields) {
+// The param of the body's error, "" if there is none.
+std::string param_of(const std::string& body) {
   try {
-    parse(fields);
+    parse_messages_request(parse_json(body, {}), kRules);
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument);
     return error.param();
   }
   return "";
+}
+
+std::string param(const std::string& fields) {
+  return param_of(R"({"max_tokens":5,)" + fields + "}");
 }
 
 const std::string kHi = R"("messages":[{"role":"user","content":"hi"}])";
@@ -107,6 +112,8 @@ TEST(AnthropicRequest, ErrorsNameTheField) {
   const std::pair<std::string, const char*> cases[] = {
       {kHi + R"(,"temperature":1.5)", "temperature"},
       {kHi + R"(,"top_p":0)", "top_p"},
+      {kHi + R"(,"top_k":-1)", "top_k"},
+      {kHi + R"(,"top_k":2147483648)", "top_k"},
       {kHi + R"(,"stop_sequences":"a")", "stop_sequences"},
       {kHi + R"(,"stop_sequences":[""])", "stop_sequences"},
       {kHi + R"(,"tool_choice":{"type":"any"})", "tool_choice.type"},
@@ -132,7 +139,14 @@ TEST(AnthropicRequest, ErrorsNameTheField) {
        "messages[0].content[0].cache_control"},
   };
   for (const auto& [fields, name] : cases) EXPECT_EQ(param(fields), name) << fields;
-  EXPECT_THROW(parse_messages_request(parse_json("{" + kHi + "}", {}), kRules), Error);
+  const std::string long_stop(1 << 20, 'x');
+  EXPECT_EQ(param(kHi + R"(,"stop_sequences":[")" + long_stop + "\"]"), "stop_sequences");
+  const auto of_length = [](const char* max_tokens) {
+    return param_of(fmt::format(R"({{"max_tokens":{},{}}})", max_tokens, kHi));
+  };
+  for (const char* wrong : {"-1", "null", "1.5", "2147483648"}) {
+    EXPECT_EQ(of_length(wrong), "max_tokens") << wrong;
+  }
   EXPECT_NO_THROW(parse_count_tokens_request(parse_json("{" + kHi + "}", {}), kRules));
 }
 
@@ -181,6 +195,12 @@ TEST(AnthropicRequest, FourBreakpointsAtMost) {
     return R"("messages":[{"role":"user","content":[)" + blocks + more + "]}]";
   };
   EXPECT_EQ(parse(request(4)).marks.size(), 4u);
+  // One at the top level counts where the last block has none of its own.
+  const std::string top = R"(,"cache_control":{"type":"ephemeral"})";
+  const std::string last = R"(,{"type":"text","text":"y"})";
+  EXPECT_EQ(parse(request(4) + top).marks.size(), 4u);
+  EXPECT_EQ(parse(request(3, last) + top).marks.size(), 4u);
+  EXPECT_EQ(param(request(4, last) + top), "cache_control");
   EXPECT_EQ(param(request(5)), "cache_control");
   // Whatever comes behind the fifth is not read: each text there would pass over all marks.
   EXPECT_EQ(param(request(5, R"(,{"type":"image"})")), "cache_control");

@@ -40,11 +40,12 @@ void require_room_for_logprobs(const GenerationJob& job, const ServerLimits& lim
   if (num_entries <= limits.max_logprob_entries) return;
   const bool helps_streaming = !options.stream && num_of_prompts <= limits.max_logprob_entries;
   throw Error(ErrorKind::kInvalidArgument,
-              fmt::format("logprobs: the reply may come to hold {} of them at once, at most {}; {}",
-                          num_entries, limits.max_logprob_entries,
-                          helps_streaming ? "lower max_tokens, split the request or stream it"
+              fmt::format("{}: the reply may come to hold {} of them at once, at most {}; {}",
+                          options.names.logprobs, num_entries, limits.max_logprob_entries,
+                          helps_streaming ? fmt::format("lower {}, split the request or stream it",
+                                                        options.names.max_tokens)
                                           : "split the request"),
-              "logprobs");
+              options.names.logprobs);
 }
 
 }  // namespace
@@ -84,7 +85,7 @@ GenerationJob Router::prepare_job(const HttpRequest& request, ChatRequest& chat)
   // An endless answer never comes back, and half of one does not come back alone.
   if (chat.options.attention.window == 0 && !chat.continue_final_message) {
     job.history = history_.get();
-    job.asked = std::move(settled.last);
+    job.asked = settled.last;
   }
   return job;
 }
@@ -106,6 +107,7 @@ std::optional<std::string> Router::answer_to(const HttpRequest& request, const s
   GenerationJob job;
   job.salt = salt;
   job.prompts.push_back(prepare_chat(chat, model_));
+  job.prompts.back().origin.is_servers_own = true;
   job.writer = make_completion_writer(model_.name, model_.tokenizer, {});
   job.options = std::move(chat.options);
   throw Errand{key, std::move(job)};

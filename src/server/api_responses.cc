@@ -2,7 +2,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <set>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 
@@ -32,6 +34,24 @@ void drop_unkept(ResponseDraft& draft) {
     draft.context.clear();
   }
   if (draft.store == nullptr) draft.input.clear();
+}
+
+// What chat's reader found wrong with a message, as said of the item that it is made of.
+[[noreturn]] void fail_item(const Error& error, const ItemChat& chat,
+                            const std::vector<ItemPtr>& items, const ResponsesRequest& request) {
+  constexpr std::string_view kMessage = "messages[";
+  const std::string& param = error.param();
+  if (!param.starts_with(kMessage)) throw;
+  std::size_t message = 0;
+  std::from_chars(param.data() + kMessage.size(), param.data() + param.size(), message);
+  const std::string& id = items.at(chat.item_of.at(message))->id();
+  const auto sent = std::ranges::find(request.input, id, [](const Json& item) {
+    return item["id"].get_ref<const std::string&>();
+  });
+  std::string name = request.conversation_id.empty() ? "previous_response_id" : "conversation";
+  if (sent != request.input.end()) name = fmt::format("input[{}]", sent - request.input.begin());
+  const std::string_view reason = std::string_view(error.what()).substr(param.size());
+  throw Error(error.kind(), fmt::format("{}{}", name, reason), name);
 }
 
 std::string response_id(const HttpRequest& request) {
@@ -160,7 +180,11 @@ Router::ResponsePlan Router::plan_response(const HttpRequest& request,
   Json body = {{"messages", std::move(spelled.messages)}};
   body["tools"] = std::move(parsed.tools);
   body["chat_template_kwargs"] = std::move(parsed.template_kwargs);
-  read_chat_prompt(body, chat);
+  try {
+    read_chat_prompt(body, chat);
+  } catch (const Error& error) {
+    fail_item(error, spelled, items, parsed);
+  }
   chat.known_turns = std::move(spelled.known_turns);
   chat.summary = std::move(spelled.summary);
   return {std::move(parsed), std::move(chat), std::move(draft), std::move(spelled.told_summary),

@@ -13,28 +13,6 @@ Key key_of(const CacheMark& mark) { return {mark.message, mark.part}; }
 
 }  // namespace
 
-std::vector<CacheMark> choose_marks(std::vector<CacheMark> marks, std::size_t max_marks) {
-  if (marks.size() <= max_marks) return marks;
-  const auto is_last_of_its_ttl = [&](std::size_t index) {
-    return std::none_of(marks.begin() + static_cast<std::ptrdiff_t>(index) + 1, marks.end(),
-                        [&](const CacheMark& mark) { return mark.ttl_s == marks[index].ttl_s; });
-  };
-  std::vector<bool> is_chosen(marks.size(), false);
-  std::size_t num_chosen = 0;
-  for (const bool any : {false, true}) {
-    for (std::size_t i = marks.size(); i-- > 0 && num_chosen < max_marks;) {
-      if (is_chosen[i] || !(any || is_last_of_its_ttl(i))) continue;
-      is_chosen[i] = true;
-      ++num_chosen;
-    }
-  }
-  std::vector<CacheMark> chosen;
-  for (std::size_t i = 0; i < marks.size(); ++i) {
-    if (is_chosen[i]) chosen.push_back(marks[i]);
-  }
-  return chosen;
-}
-
 std::vector<PromptPin> place_marks(std::span<const CacheMark> marks, const RenderedPrompt& prompt,
                                    const Encoding& encoding) {
   std::vector<CacheMark> sorted(marks.begin(), marks.end());

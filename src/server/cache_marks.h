@@ -19,10 +19,6 @@ struct CacheMark {
   int ttl_s = 0;
 };
 
-// The marks of which a request writes at most max_marks: for every time to live the last one, then
-// the latest ones. In order, as the marks are.
-std::vector<CacheMark> choose_marks(std::vector<CacheMark> marks, std::size_t max_marks);
-
 // Where the marks lie in the prompt's tokens: a mark's place is the end of all that is printed of its
 // part and those before, wherever the template puts them (tools often follow the system prompt). A
 // token that also holds text beyond is not in it. Places in ascending order; marks of one place

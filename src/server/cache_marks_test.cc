@@ -166,13 +166,26 @@ TEST(CacheMarks, OpenAiPartsAreMarkedToo) {
   EXPECT_EQ(found[0], "<start_of_turn>user\nFirst text.");
 }
 
-TEST(CacheMarks, TheLastOfEachTtlAndTheLatestAreChosen) {
-  std::vector<CacheMark> marks;
-  for (int i = 0; i < 9; ++i) marks.push_back({.message = i, .part = 0, .ttl_s = i == 1 ? 60 : 30});
-  std::vector<int> chosen;
-  for (const CacheMark& mark : choose_marks(marks, 4)) chosen.push_back(mark.message);
-  EXPECT_EQ(chosen, (std::vector<int>{1, 6, 7, 8}));
-  EXPECT_EQ(choose_marks({{.message = 3}}, 4).size(), 1u);
+// OpenAI's rule; Anthropic's clients are told of a fifth one.
+TEST(CacheMarks, OfOpenAisTheLatestFourCountWithTheImplicitOne) {
+  const TestServer server;
+  const auto texts_of = [&](const char* mode) {
+    Json content = Json::array();
+    for (int i = 0; i < 9; ++i) {
+      content.push_back({{"type", "text"}, {"text", fmt::format("Text {}.", i)}});
+      content.back()["prompt_cache_breakpoint"] = {{"mode", "explicit"},
+                                                   {"ttl", i == 1 ? "12h" : "30m"}};
+    }
+    Json body = {{"prompt_cache_options", {{"mode", mode}}}, {"max_tokens", 1}};
+    body["messages"] = Json::array({{{"role", "user"}, {"content", content}}});
+    EXPECT_EQ(server.post("/v1/chat/completions", body.dump()).status, 200);
+    std::string last;
+    for (const std::string& text : prefixes(parse_chat_request(body, kRules), "gemma3"))
+      last += text.at(text.size() - 2);
+    return last;
+  };
+  EXPECT_EQ(texts_of("explicit"), "5678");
+  EXPECT_EQ(texts_of("implicit"), "678");
 }
 
 }  // namespace

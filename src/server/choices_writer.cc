@@ -29,6 +29,7 @@ void ChoicesWriter::delta(Choice& choice, ChoiceDelta delta, std::span<const Cho
   if (options_.return_token_ids && !choice.begun) add_prompt_tokens(event);
   event["choices"].push_back(stream_choice(choice, delta));
   choice.begun = true;
+  if (options_.include_usage) event["usage"] = nullptr;  // but in the last chunk, as OpenAI has it
   if (options_.continuous_usage) event["usage"] = usage_json({&choice, 1});
   const bool is_last = choice.done() && std::ranges::all_of(all, &Choice::done);
   if (is_last && !options_.include_usage) {

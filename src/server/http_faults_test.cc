@@ -64,6 +64,17 @@ TEST(HttpFaults, MalformedRequests) {
   EXPECT_EQ(server.post("/v1/completions", kGood).status, 200);
 }
 
+// The id is read with its end of line, and shown as JSON.
+TEST(HttpFaults, EncodedEndsOfLinesAddNoHeader) {
+  const TestServer server;
+  const auto answer = server.get("/v1/responses/a%0d%0aX:1");
+  EXPECT_EQ(answer.status, 404);
+  EXPECT_EQ(answer.head.find("\r\nX:1"), std::string::npos) << answer.head;
+  EXPECT_EQ(answer.body.find('\n'), std::string::npos) << answer.body;
+  const auto message = answer.json()["error"]["message"].get<std::string>();
+  EXPECT_NE(message.find("a\r\nX:1"), std::string::npos) << message;
+}
+
 TEST(HttpFaults, LongHeadersAreTaken) {
   TestServer server;
   const auto status = [&](int num_bytes) {
@@ -128,10 +139,13 @@ TEST(HttpFaults, SlowClientsAreTimedOut) {
 TEST(HttpFaults, TruncatedBodyIsDropped) {
   TestServer server;
   RawClient client(server.port());
-  client.send(kHead + "Content-Length: 100\r\n\r\n{\"prompt\"");
-  client.close();
+  // What is there of it would do for an answer.
+  client.send(kHead + fmt::format("Content-Length: {}\r\n\r\n", kGood.size() + 10) + kGood);
+  client.end_sending();
+  EXPECT_EQ(client.receive(), "");
+  EXPECT_TRUE(client.closed_by_server());
+  EXPECT_EQ(server.engine().stats().num_prompt_tokens, 0u);
   EXPECT_EQ(server.post("/v1/completions", kGood).status, 200);
-  EXPECT_EQ(server.engine().stats().num_waiting, 0);
 }
 
 TEST(HttpFaults, PipelinedGarbageEndsAfterTheGoodReply) {

@@ -157,6 +157,9 @@ ApiError to_api_error(const Error& error) {
     case ErrorKind::kUnavailable:
       result.status = 503, result.code = "unavailable";
       break;
+    case ErrorKind::kStopped:
+      result.status = 503, result.code = "engine_stopped";
+      break;
   }
   if (error.kind() == ErrorKind::kNotFound && error.param() == "model")
     result.code = "model_not_found";

@@ -2,6 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <string>
+
+#include "server/text_pattern.h"
+
 namespace larder {
 namespace {
 
@@ -70,6 +75,22 @@ TEST(Normalise, PutsTheKeysOfToolsInOrder) {
   EXPECT_EQ(one.dump(), other.dump());
   // The order of lists says something.
   EXPECT_EQ(one[0]["function"]["parameters"]["properties"]["a"]["enum"].dump(), R"(["y","x"])");
+}
+
+// A trillion ways to share out the letters, and a text that is read for too long.
+TEST(TextPattern, GivesUpWhereMatchingTakesTooLong) {
+  const TextPattern letters("(a+)+b"), tag(R"(<a>[\s\S]*?</a>)");
+  EXPECT_EQ(letters.replace_all(std::string(10, 'a') + "c ab", ""), std::string(10, 'a') + "c ");
+  const auto begin = std::chrono::steady_clock::now();
+  for (const std::size_t num_letters : {20, 40}) {
+    const std::string text = std::string(num_letters, 'a') + "c ab";
+    EXPECT_EQ(letters.replace_all(text, ""), text);
+  }
+  std::string text;
+  for (int i = 0; i < 200'000; ++i) text += "<a>";
+  text += "</a>";
+  EXPECT_EQ(tag.replace_all(text, ""), text);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
 }
 
 // The marks of a prompt are at the ends of parts.

@@ -193,18 +193,6 @@ void set_max_tokens(const Fields& fields, const char* name, std::int64_t min,
   options.has_max_tokens = true;
 }
 
-// A content part's breakpoint, if it has one.
-std::optional<CacheMark> read_breakpoint(const Fields& part, int default_ttl_s) {
-  const Json* value = part.find("prompt_cache_breakpoint");
-  if (value == nullptr) return std::nullopt;
-  const Fields inner(*value, part.path_of("prompt_cache_breakpoint"));
-  const auto mode = inner.string("mode", kMaxNameBytes);
-  if (mode != "explicit") inner.fail("mode", "must be \"explicit\"");
-  const std::string ttl = one_of(inner, "ttl", "30m", "12h");
-  if (ttl.empty()) return CacheMark{.ttl_s = default_ttl_s};
-  return CacheMark{.ttl_s = ttl == "12h" ? 12 * 60 * kMinute : 30 * kMinute};
-}
-
 // Text parts become one string: what templates of text models expect. The request learns where the
 // parts of the message are, and which of them are marked.
 Json flatten_content(const Json& content, const std::string& param, std::size_t message,
@@ -288,6 +276,13 @@ void drop_absent_members(Json& message) {
   message = std::move(present);
 }
 
+void keep_latest_marks(ChatRequest& request) {
+  std::vector<CacheMark>& marks = request.marks;
+  const std::size_t most = kMaxCacheMarks - (request.options.marks_whole_prompt ? 1 : 0);
+  if (marks.size() <= most) return;
+  marks.erase(marks.begin(), marks.end() - static_cast<std::ptrdiff_t>(most));
+}
+
 void read_messages(const Json& value, ChatRequest& request) {
   if (!value.is_array() || value.empty()) {
     fail_field("messages", "must be an array with at least one message");
@@ -315,7 +310,7 @@ void read_messages(const Json& value, ChatRequest& request) {
     if (*role == "developer") message["role"] = "system";
   }
   request.messages = std::move(messages);
-  request.marks = choose_marks(std::move(request.marks), kMaxCacheMarks);
+  keep_latest_marks(request);
 }
 
 void read_tools(const Fields& fields, ChatRequest& request) {
@@ -422,6 +417,17 @@ void read_history(const Fields& fields, HistoryOptions& options) {
 }
 
 }  // namespace
+
+std::optional<CacheMark> read_breakpoint(const Fields& part, int default_ttl_s) {
+  const Json* value = part.find("prompt_cache_breakpoint");
+  if (value == nullptr) return std::nullopt;
+  const Fields inner(*value, part.path_of("prompt_cache_breakpoint"));
+  const auto mode = inner.string("mode", kMaxNameBytes);
+  if (mode != "explicit") inner.fail("mode", "must be \"explicit\"");
+  const std::string ttl = one_of(inner, "ttl", "30m", "12h");
+  if (ttl.empty()) return CacheMark{.ttl_s = default_ttl_s};
+  return CacheMark{.ttl_s = ttl == "12h" ? 12 * 60 * kMinute : 30 * kMinute};
+}
 
 void read_larder_options(const Fields& fields, const RequestRules& rules,
                          GenerationOptions& options) {

@@ -34,6 +34,13 @@ struct RequestRules {
   bool takes_long_ttl = false;   // prompt_cache_options.ttl may be "12h", too (Responses)
 };
 
+// What errors call what several APIs have under names of their own.
+struct FieldNames {
+  const char* messages = "messages";
+  const char* max_tokens = "max_tokens";
+  const char* logprobs = "logprobs";
+};
+
 // What chat and completions have in common.
 struct GenerationOptions {
   std::string model;  // "" = not given
@@ -72,6 +79,7 @@ struct GenerationOptions {
   // allows.
   std::optional<int> truncate_prompt_tokens;
   bool takes_truncation = true;  // the API has that field
+  FieldNames names = {};         // the API's
   // Of a request that only fills the cache: what the one that it prepares leaves for its answer; -1 = not said.
   std::optional<int> prepared_answer_tokens;
 
@@ -83,13 +91,14 @@ struct GenerationOptions {
   }
 };
 
-inline constexpr std::size_t kMaxCacheMarks = kMaxPins - 1;  // the whole prompt is another one
+// A request's breakpoints, the implicit one at the prompt's end among them.
+inline constexpr std::size_t kMaxCacheMarks = kMaxPins;
 
 struct ChatRequest {
   GenerationOptions options;
   Json messages = Json::array();  // contents are strings or null
   std::vector<std::vector<ContentPart>> parts;  // TemplateInput::parts
-  std::vector<CacheMark> marks;   // in order, at most kMaxCacheMarks
+  std::vector<CacheMark> marks;   // the latest ones, in order; with the implicit one kMaxCacheMarks
   Json tools;                     // null or an array
   Json adapted_tools;             // those that adapt_chat() has written into the texts
   // Of each message, which of the client's it is or begins with; -1 = its system prompt, or put in.
@@ -101,6 +110,8 @@ struct ChatRequest {
   bool add_special_tokens = false;  // the template writes BOS itself
   std::vector<KnownTurn> known_turns;  // answers that are encoded as they were generated
   std::string summary;  // of what came before the messages; "" = none
+  int num_dropped = 0;  // messages that shorten_history() has left out
+  std::uint64_t system_hash = 0;  // of its system prompt as it was sent, see settle(); 0 = none
 };
 
 using Prompt = std::variant<std::string, std::vector<TokenId>>;
@@ -118,6 +129,9 @@ CompletionRequest parse_completion_request(const Json& body, const RequestRules&
 
 // What all of OpenAI's APIs have in common.
 GenerationOptions read_generation_options(const Fields& fields, const RequestRules& rules);
+
+// A content part's prompt_cache_breakpoint; its place is left to the caller. nullopt: it has none.
+std::optional<CacheMark> read_breakpoint(const Fields& part, int default_ttl_s);
 
 // "larder": {"cache_report", "normalise", "history"}: Larder's own options, in any API's request.
 void read_larder_options(const Fields& fields, const RequestRules& rules,

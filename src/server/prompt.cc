@@ -158,6 +158,9 @@ PromptOrigin origin_of(const ChatRequest& request, std::span<const std::int32_t>
     origin.roles.push_back(message.value("role", std::string()));
   }
   origin.sent_as = request.sent_as;
+  origin.system = request.system_hash;
+  origin.summary = hash_text(request.summary);
+  origin.num_dropped = request.num_dropped;
   const Json& tools = request.tools.is_null() ? request.adapted_tools : request.tools;
   if (tools.is_null()) return origin;
   origin.tools = hash_text(dump_json(tools));
@@ -193,7 +196,8 @@ bool fill_missing_contents(Json& messages) {
   return has_filled;
 }
 
-RenderedPrompt render(TemplateInput input, const ChatTemplate& chat_template) {
+RenderedPrompt render(TemplateInput input, const ChatTemplate& chat_template,
+                      const std::string& param) {
   try {
     try {
       return chat_template.render(input);
@@ -204,8 +208,7 @@ RenderedPrompt render(TemplateInput input, const ChatTemplate& chat_template) {
     }
   } catch (const Error& error) {
     throw Error(error.kind(),
-                fmt::format("messages: the chat template refuses them: {}", error.what()),
-                "messages");
+                fmt::format("{}: the chat template refuses them: {}", param, error.what()), param);
   }
 }
 
@@ -240,9 +243,10 @@ PreparedPrompt encode_chat(const ChatRequest& request, const ServedModel& model)
   input.add_generation_prompt = request.add_generation_prompt;
   if (const auto bos = tokenizer.bos()) input.bos_token = tokenizer.token_text(*bos);
   if (const auto eos = tokenizer.eos()) input.eos_token = tokenizer.token_text(*eos);
-  RenderedPrompt prompt = render(std::move(input), model.chat_template);
+  const std::string param = request.options.names.messages;
+  RenderedPrompt prompt = render(std::move(input), model.chat_template, param);
   if (request.continue_final_message) cut_after_last_message(prompt, request.messages.size());
-  refuse_hopeless_text(prompt.text, "messages", request.options, model);
+  refuse_hopeless_text(prompt.text, param, request.options, model);
   const std::vector<ExactSpan> exact = find_turns(prompt, request, tokenizer);
   PreparedPrompt encoded;
   Encoding encoding = tokenizer.encode(prompt.text, prompt.spans, request.add_special_tokens, exact,
@@ -262,7 +266,7 @@ PreparedPrompt encode_chat(const ChatRequest& request, const ServedModel& model)
 PreparedPrompt prepare_chat(const ChatRequest& request, const ServedModel& model) {
   PreparedPrompt prompt = encode_chat(request, model);
   const auto num_encoded = static_cast<int>(prompt.tokens.size());
-  finish_prompt(prompt, "messages", request.options, model);
+  finish_prompt(prompt, request.options.names.messages, request.options, model);
   cut_origin(prompt.origin, num_encoded - static_cast<int>(prompt.tokens.size()));
   return prompt;
 }

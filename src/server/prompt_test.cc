@@ -39,6 +39,28 @@ TEST(Prompt, EndsWithTheTextThatIsGoneOnWith) {
   EXPECT_TRUE(text(R"({"role":"assistant","content":"hello"})").ends_with("assistant\nhello"));
 }
 
+TEST(Prompt, ErrorsCallTheMessagesAsTheApiDoes) {
+  const TestServer server;
+  const ChatTemplate refuses("{{ raise_exception('no') }}");
+  const ServedModel model{.name = "tiny",
+                          .tokenizer = server.model().tokenizer,
+                          .chat_template = refuses,
+                          .engine = server.model().engine,
+                          .max_model_len = 100};
+  ChatRequest request;
+  request.messages = parse_json(R"([{"role":"user","content":"hi"}])", {});
+  for (const char* name : {"messages", "input"}) {
+    request.options.names.messages = name;
+    try {
+      encode_chat(request, model);
+      ADD_FAILURE();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.param(), name);
+      EXPECT_TRUE(std::string(error.what()).starts_with(name)) << error.what();
+    }
+  }
+}
+
 // All that the template prints of it is its role, and a prompt that ends there is no turn at all.
 TEST(Prompt, AnEmptyMessageCannotBeContinued) {
   const TestServer server;

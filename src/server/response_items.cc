@@ -10,6 +10,7 @@
 
 #include "server/json_fields.h"
 #include "server/message_role.h"
+#include "server/openai_request.h"
 #include "server/request_id.h"
 
 namespace larder {
@@ -41,6 +42,7 @@ Json read_part(const Json& value, const std::string& path) {
   }
   if (type == "refusal") require_string(fields, "refusal");
   if (type != "refusal" || fields.has("text")) require_string(fields, "text");
+  read_breakpoint(fields, 0);  // once it is stored, every answer would fail by it
   Json part = value;
   if (type == "output_text") {
     if (!fields.has("annotations")) part["annotations"] = Json::array();

@@ -40,11 +40,12 @@ Json chat_tool(const Json& tool, const std::string& path) {
   if (type != "function") {
     fields.fail("type", fmt::format("only \"function\" is supported, it is \"{}\"", shorten(type)));
   }
-  if (!fields.has("name")) fields.fail("name", "is missing; send the function's name");
+  const std::string name = fields.string("name", kMaxNameBytes).value_or("");
+  if (name.empty()) fields.fail("name", "is missing; send the function's name");
   Json function = Json::object();
-  function["name"] = *fields.string("name", kMaxNameBytes);
-  for (const char* name : {"description", "parameters"}) {
-    if (const Json* value = fields.find(name)) function[name] = *value;
+  function["name"] = name;
+  for (const char* other : {"description", "parameters"}) {
+    if (const Json* value = fields.find(other)) function[other] = *value;
   }
   Json shaped = {{"type", "function"}};
   shaped["function"] = std::move(function);
@@ -119,6 +120,10 @@ void read_length(const Fields& fields, ResponsesRequest& request) {
   if (given) {
     options.sampling.max_tokens = static_cast<int>(*given);
     options.has_max_tokens = true;
+    if (options.sampling.min_tokens > *given) {
+      fields.fail("min_tokens",
+                  fmt::format("must be at most max_output_tokens, which is {}", *given));
+    }
   }
   request.echo["max_output_tokens"] = given ? Json(*given) : Json();
   if (request.prewarms) {
@@ -141,7 +146,8 @@ void read_cache(const Fields& fields, ResponsesRequest& request) {
   };
   read(fields);
   const Json* value = fields.find("prompt_cache_options");
-  Json shown = {{"mode", "implicit"}, {"ttl", "30m"}};
+  // Without a ttl only explicit breakpoints get one.
+  Json shown = {{"mode", "implicit"}, {"ttl", nullptr}};
   if (value != nullptr) {
     const Fields inner(*value, "prompt_cache_options");
     read(inner);
@@ -149,6 +155,7 @@ void read_cache(const Fields& fields, ResponsesRequest& request) {
       if (const Json* given = inner.find(name)) shown[name] = *given;
     }
   }
+  if (shown["mode"] == "explicit" && shown["ttl"].is_null()) shown["ttl"] = "30m";
   if (options.comparison_id) shown["comparison_response_id"] = *options.comparison_id;
   request.echo["prompt_cache_options"] = std::move(shown);
   options.prompt_cache_key = fields.string("prompt_cache_key", kMaxNameBytes).value_or("");
@@ -242,6 +249,8 @@ ResponsesRequest parse_responses_request(const Json& body, const RequestRules& r
   RequestRules longer = rules;
   longer.takes_long_ttl = true;
   request.options = read_generation_options(fields, longer);
+  request.options.names = {
+      .messages = "input", .max_tokens = "max_output_tokens", .logprobs = "top_logprobs"};
   request.options.n = request.options.best_of = 1;
   if (is_count) request.options.stream = false;
   read_cache(fields, request);

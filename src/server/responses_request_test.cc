@@ -1,6 +1,10 @@
 // What a request of the Responses API asks for, without a server.
 #include <gtest/gtest.h>
 
+#include <string>
+#include <utility>
+
+#include "base/error.h"
 #include "server/json_reader.h"
 #include "server/responses_request.h"
 #include "server/server_config.h"
@@ -38,6 +42,48 @@ TEST(ResponsesRequest, APrewarmLeavesTheRoomOfTheRequestThatItPrepares) {
   EXPECT_EQ(options_of(R"("max_output_tokens":300,)" + prewarm).answer_tokens(1000), 300);
   EXPECT_EQ(options_of(prewarm).answer_tokens(1000), std::nullopt);
   EXPECT_EQ(options_of(prewarm).sampling.max_tokens, 0);
+}
+
+TEST(ResponsesRequest, ErrorsNameTheField) {
+  const auto param = [](const std::string& fields) {
+    try {
+      options_of(fields);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument);
+      return error.param();
+    }
+    return std::string();
+  };
+  const std::string long_stop(1 << 20, 'x');
+  const std::pair<std::string, const char*> cases[] = {
+      {R"("max_output_tokens":0)", "max_output_tokens"},
+      {R"("max_output_tokens":-1)", "max_output_tokens"},
+      {R"("max_output_tokens":2147483648)", "max_output_tokens"},
+      {R"("max_output_tokens":4,"min_tokens":5)", "min_tokens"},
+      {R"("top_k":-2)", "top_k"},
+      {R"("truncate_prompt_tokens":0)", "truncate_prompt_tokens"},
+      {R"("top_logprobs":21)", "top_logprobs"},
+      {R"("logit_bias":{"100":1})", "logit_bias"},
+      {R"("stop_token_ids":[-1])", "stop_token_ids"},
+      {R"("stop":")" + long_stop + "\"", "stop"},
+      {R"("tools":[{"type":"function","name":""}])", "tools[0].name"},
+      {R"("tools":[{"type":"function"}])", "tools[0].name"},
+  };
+  for (const auto& [fields, name] : cases) EXPECT_EQ(param(fields), name) << fields.substr(0, 80);
+}
+
+// A breakpoint without a ttl has the request's, half an hour if that has none; the prompt's end none.
+TEST(ResponsesRequest, TheTtlThatIsShownIsTheOneThatIsApplied) {
+  const auto shown = [](const std::string& options) {
+    RequestRules rules{.limits = kLimits, .vocab_size = 100, .max_model_len = 1000};
+    const Json body = parse_json("{\"input\":\"x\"" + options + "}", {});
+    return parse_responses_request(body, rules).echo["prompt_cache_options"].dump();
+  };
+  EXPECT_EQ(shown(""), R"({"mode":"implicit","ttl":null})");
+  EXPECT_EQ(shown(R"(,"prompt_cache_retention":"24h")"), R"({"mode":"implicit","ttl":null})");
+  const std::string options = R"(,"prompt_cache_options":)";
+  EXPECT_EQ(shown(options + R"({"ttl":"12h"})"), R"({"mode":"implicit","ttl":"12h"})");
+  EXPECT_EQ(shown(options + R"({"mode":"explicit"})"), R"({"mode":"explicit","ttl":"30m"})");
 }
 
 }  // namespace

@@ -282,28 +282,32 @@ TEST_F(Responses, PrewarmFillsTheCacheAndSaysNothing) {
             usage["input_tokens"].get<int>() - 1);
 }
 
-TEST_F(Responses, RefusalsNameTheField) {
-  const auto with = [](const char* name, const Json& value) {
-    Json request = body("x");
-    request[name] = value;
-    return request;
+TEST_F(Responses, WhatIsWrittenCountsUnderTheTimeThatItIsPinnedFor) {
+  const auto details = [&](const Json& options, bool is_marked) {
+    Json part = {{"type", "input_text"}, {"text", "a text of more than one block"}};
+    if (is_marked) part["prompt_cache_breakpoint"] = {{"mode", "explicit"}};
+    Json request = body("", 1);
+    request["input"] = Json::array({{{"role", "user"}, {"content", Json::array({part})}}});
+    request["prompt_cache_options"] = options;
+    request["cache_salt"] = options.dump() + std::to_string(is_marked);
+    return create(request)["usage"]["input_tokens_details"];
   };
-  EXPECT_EQ(refusal(Json::object()), "input");
-  EXPECT_EQ(refusal(with("max_output_tokens", 0)), "max_output_tokens");
-  EXPECT_EQ(refusal(with("background", true)), "background");
-  EXPECT_EQ(refusal(with("truncation", "some")), "truncation");
-  EXPECT_EQ(refusal(with("tools", {{{"type", "web_search"}}})), "tools[0].type");
-  const Json wrong_part = {{"type", "refusal"}, {"refusal", "x"}, {"text", 5}};
-  EXPECT_EQ(refusal(with("input", {{{"role", "system"}, {"content", {wrong_part}}}})), "input[0].content[0].text");
-  EXPECT_EQ(refusal(with("tool_choice", "required")), "tool_choice");
-  EXPECT_EQ(refusal(with("text", {{"format", {{"type", "json_object"}}}})), "text.format.type");
-  EXPECT_EQ(refusal(with("metadata", {{"a", 3}})), "metadata.a");
-  EXPECT_EQ(refusal(with("prompt_cache_options", {{"ttl", "1h"}})), "prompt_cache_options.ttl");
-  Json both = with("conversation", "conv_1");
-  both["previous_response_id"] = "resp_1";
-  EXPECT_EQ(refusal(both), "previous_response_id");
-  EXPECT_EQ(server_.post("/v1/responses", with("conversation", {{"id", "conv_1"}}).dump()).status,
-            404);
+  const Json unpinned = details(nullptr, false);
+  const int num_all = unpinned["cache_write_tokens"];
+  EXPECT_GT(num_all, 30);
+  EXPECT_FALSE(unpinned.contains("cache_write_tokens_details")) << unpinned;
+  const auto expect = [&](const Json& told, int num_written, int num_short, int num_long) {
+    EXPECT_EQ(told["cache_write_tokens"], num_written);
+    const Json& times = told["cache_write_tokens_details"];
+    EXPECT_EQ(times, (Json{{"ttl_30m_tokens", num_short}, {"ttl_12h_tokens", num_long}}));
+  };
+  expect(details({{"ttl", "30m"}}, false), num_all, num_all, 0);
+  expect(details({{"ttl", "12h"}}, false), num_all, 0, num_all);
+  const Json explicit_only = details({{"mode", "explicit"}}, true);
+  const int num_marked = explicit_only["cache_write_tokens"];
+  EXPECT_LT(num_marked, num_all);
+  expect(explicit_only, num_marked, num_marked, 0);
+  expect(details(nullptr, true), num_all, num_marked, 0);
 }
 
 TEST_F(Responses, ConversationsGrowAndCanBeEdited) {
@@ -471,7 +475,7 @@ TEST_F(Responses, TruncateAndCompactOnRequest) {
     request["input"].push_back({{"role", "assistant"}, {"content", "answer"}});
   }
   request["input"].push_back({{"role", "user"}, {"content", "question"}});
-  EXPECT_EQ(server.post("/v1/responses", request.dump()).param(), "messages");
+  EXPECT_EQ(server.post("/v1/responses", request.dump()).param(), "input");
   request["truncation"] = "auto";
   EXPECT_GT(ask(request).at("larder").at("history").at("dropped_turns"), 0);
 

@@ -332,11 +332,15 @@ class ResponsesWriter final : public ReplyWriter {
 Json responses_usage_json(const Choice& choice) {
   const RequestUsage& usage = choice.usage;
   constexpr int kShortTtl_s = 30 * 60;
-  const int num_written = usage.num_written_tokens();
+  const int num_pinned = usage.num_written_beyond(0);
   const int num_long = usage.num_written_beyond(kShortTtl_s);
-  Json details = {{"cached_tokens", usage.num_cached_tokens}, {"cache_write_tokens", num_written}};
-  details["cache_write_tokens_details"] = {{"ttl_30m_tokens", num_written - num_long},
-                                           {"ttl_12h_tokens", num_long}};
+  Json details = {{"cached_tokens", usage.num_cached_tokens},
+                  {"cache_write_tokens", usage.num_written_tokens()}};
+  // What stays for no time of its own is of neither kind.
+  if (num_pinned > 0) {
+    details["cache_write_tokens_details"] = {{"ttl_30m_tokens", num_pinned - num_long},
+                                             {"ttl_12h_tokens", num_long}};
+  }
   Json result = {{"input_tokens", usage.num_prompt_tokens}};
   result["input_tokens_details"] = std::move(details);
   result["output_tokens"] = choice.num_tokens;

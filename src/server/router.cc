@@ -242,6 +242,8 @@ Reply Router::route(const HttpRequest& request, Mailbox::Wake wake) const {
     if (error.kind() == ErrorKind::kUnavailable) {
       // The queue is no field of the request.
       metrics_.count_rejection(error.param().empty() ? "queue_full" : "body_memory");
+    } else if (error.kind() == ErrorKind::kStopped) {
+      metrics_.count_rejection("engine_stopped");
     }
     return {error_response(to_api_error(error), request.path), nullptr};
   } catch (const std::exception& error) {

@@ -39,8 +39,8 @@ struct ServerLimits {
   // 50 bytes each.
   std::int64_t max_logprob_entries = 1'000'000;
   std::size_t max_stream_buffer_bytes = std::size_t{256} << 10;  // unsent, per connection
-  // Of answers' tokens, for when they come back as history (HistoryTokens).
   std::size_t max_ledger_bytes = std::size_t{32} << 20;  // recent prompts, to explain misses by
+  // Of answers' tokens, for when they come back as history (HistoryTokens).
   std::size_t max_history_bytes = std::size_t{64} << 20;
   // Of stored responses and conversations, all owners together (SessionStore).
   std::size_t max_session_bytes = std::size_t{256} << 20;

@@ -10,6 +10,7 @@
 
 #include <chrono>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -83,6 +84,8 @@ class RawClient {
     return text;
   }
   bool closed_by_server() const { return closed_; }
+  // Nothing more will be sent; what comes is still read.
+  void end_sending() { ::shutdown(socket_, SHUT_WR); }
   void close() {
     if (socket_ >= 0) ::close(std::exchange(socket_, -1));
   }
@@ -107,23 +110,27 @@ class TestServer {
  public:
   static constexpr int kMaxModelLen = 240;
 
-  explicit TestServer(ServerConfig config = {}, EngineConfig engine_config = default_engine())
+  // chat_template: "" = ChatML. attention: of requests that do not say; with a window, the model has
+  // no end tokens, so that there are answers without an end.
+  explicit TestServer(ServerConfig config = {}, EngineConfig engine_config = default_engine(),
+                      const std::string& chat_template = "", AttentionSpan attention = {})
       : tiny_("tiny_llama", 1),
         tokenizer_(tiny_vocabulary()),
-        template_(""),
+        template_(chat_template),
         storage_(tiny_.layout, engine_config.num_blocks),
         transformer_(tiny_.config, tiny_.weights, tiny_.layout, select_kernels(), tiny_.pool,
                      {.max_batch_tokens = engine_config.max_batch_tokens,
                       .max_logit_rows = 64,
                       .max_context_len = engine_config.max_model_len}),
-        engine_(engine_config, transformer_, storage_, tiny_.layout, tokenizer_.end_tokens(),
-                clock_),
+        engine_(engine_config, transformer_, storage_, tiny_.layout,
+                attention.window > 0 ? std::span<const TokenId>() : tokenizer_.end_tokens(), clock_),
         model_{.name = "tiny",
                .aliases = {"small"},
                .tokenizer = tokenizer_,
                .chat_template = template_,
                .engine = engine_,
                .max_model_len = engine_config.max_model_len,
+               .attention = attention,
                .created_s = 1} {
     config.port = 0;
     config.log_interval = std::chrono::milliseconds(0);
@@ -184,8 +191,8 @@ class TestServer {
     return exchange(request(path, body, "Connection: close\r\n" + headers));
   }
   Answer get(const std::string& path, const std::string& headers = "") const {
-    return exchange("GET " + path + " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n" + headers +
-                    "\r\n");
+    return exchange(fmt::format(
+        "GET {} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{}\r\n", path, headers));
   }
 
   // Waits until the engine has nothing to do. False = it still had, after the seconds.

@@ -1,0 +1,121 @@
+// Errors of the Responses API speak of what the client sent, not of the chat that is made of it.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "server/server_test_support.h"
+
+namespace larder {
+namespace {
+
+class ResponsesErrors : public ::testing::Test {
+ protected:
+  // The error's param, which its message begins with.
+  std::string refusal(const Json& request, const std::string& path = "/v1/responses") {
+    const auto answer = server_.post(path, request.dump());
+    EXPECT_EQ(answer.status, 400) << answer.body;
+    message_ = answer.json()["error"]["message"];
+    EXPECT_TRUE(message_.starts_with(answer.param())) << message_;
+    return answer.param();
+  }
+
+  TestServer server_{[] {
+    ServerConfig config;
+    config.limits.max_logprob_entries = 48;
+    return config;
+  }()};
+  std::string message_;  // of the last refusal
+};
+
+Json user_says(const Json& content) { return {{"role", "user"}, {"content", content}}; }
+
+TEST_F(ResponsesErrors, NameTheField) {
+  const auto with = [](const char* name, const Json& value) {
+    Json request = {{"input", "x"}};
+    request[name] = value;
+    return request;
+  };
+  EXPECT_EQ(refusal(Json::object()), "input");
+  EXPECT_EQ(refusal(with("max_output_tokens", 0)), "max_output_tokens");
+  EXPECT_EQ(refusal(with("background", true)), "background");
+  EXPECT_EQ(refusal(with("truncation", "some")), "truncation");
+  EXPECT_EQ(refusal(with("tools", {{{"type", "web_search"}}})), "tools[0].type");
+  const Json wrong_part = {{"type", "refusal"}, {"refusal", "x"}, {"text", 5}};
+  EXPECT_EQ(refusal(with("input", {{{"role", "system"}, {"content", {wrong_part}}}})), "input[0].content[0].text");
+  EXPECT_EQ(refusal(with("tool_choice", "required")), "tool_choice");
+  EXPECT_EQ(refusal(with("text", {{"format", {{"type", "json_object"}}}})), "text.format.type");
+  EXPECT_EQ(refusal(with("metadata", {{"a", 3}})), "metadata.a");
+  EXPECT_EQ(refusal(with("prompt_cache_options", {{"ttl", "1h"}})), "prompt_cache_options.ttl");
+  Json both = with("conversation", "conv_1");
+  both["previous_response_id"] = "resp_1";
+  EXPECT_EQ(refusal(both), "previous_response_id");
+  EXPECT_EQ(server_.post("/v1/responses", with("conversation", {{"id", "conv_1"}}).dump()).status,
+            404);
+}
+
+TEST_F(ResponsesErrors, APromptTooLongIsInput) {
+  const Json request = {{"input", std::string(500, 'a')}};
+  EXPECT_EQ(refusal(request), "input");
+  EXPECT_TRUE(message_.starts_with("input: the prompt has 5")) << message_;
+}
+
+TEST_F(ResponsesErrors, LengthsAndLogprobsHaveTheirOwnNames) {
+  Json request = {{"input", "a"}, {"max_output_tokens", 100}, {"min_tokens", 101}};
+  EXPECT_EQ(refusal(request), "min_tokens");
+  EXPECT_NE(message_.find("max_output_tokens, which is 100"), std::string::npos) << message_;
+  request.erase("min_tokens");
+  request["include"] = Json::array({"message.output_text.logprobs"});
+  request["top_logprobs"] = 5;
+  EXPECT_EQ(refusal(request), "top_logprobs");
+  EXPECT_NE(message_.find("lower max_output_tokens, "), std::string::npos) << message_;
+}
+
+TEST_F(ResponsesErrors, AToolsNameIsItsOwnField) {
+  const Json tool = {{"type", "function"}, {"name", ""}};
+  EXPECT_EQ(refusal({{"input", "a"}, {"tools", Json::array({tool})}}), "tools[0].name");
+}
+
+// Where it would be stored, every answer to the conversation would fail by it.
+TEST_F(ResponsesErrors, AWrongBreakpointIsRefusedWhereItIsSent) {
+  const auto items = [](const Json& breakpoint) {
+    const Json part = {
+        {"type", "input_text"}, {"text", "a"}, {"prompt_cache_breakpoint", breakpoint}};
+    return Json::array({user_says("first"), user_says(Json::array({part}))});
+  };
+  const std::string conversations = "/v1/conversations";
+  const std::string id =
+      server_.post(conversations, Json{{"items", items({{"mode", "explicit"}})}}.dump()).json()["id"];
+  const std::string place = "[1].content[0].prompt_cache_breakpoint";
+  const struct {
+    Json breakpoint;
+    std::string field;
+  } cases[] = {{{{"mode", "implicit"}}, ".mode"},
+               {Json::object(), ".mode"},
+               {{{"mode", "explicit"}, {"ttl", "1h"}}, ".ttl"},
+               {"explicit", ""}};
+  for (const auto& [breakpoint, field] : cases) {
+    const Json wrong = items(breakpoint);
+    EXPECT_EQ(refusal({{"input", wrong}}), "input" + place + field);
+    EXPECT_EQ(refusal({{"items", wrong}}, conversations), "items" + place + field);
+    EXPECT_EQ(refusal({{"items", wrong}}, conversations + "/" + id + "/items"), "items" + place + field);
+  }
+  const Json request = {{"conversation", id}, {"input", "b"}, {"max_output_tokens", 2}};
+  EXPECT_EQ(server_.post("/v1/responses", request.dump()).status, 200);
+}
+
+// What only the chat's reader sees, here in a compaction that somebody changed.
+TEST_F(ResponsesErrors, AMessageIsTheItemThatItIsMadeOf) {
+  const Json kept = {{"larder", 1}, {"summary", "s"}, {"messages", Json::array({user_says(5)})}};
+  const Json compaction = {{"type", "compaction"}, {"id", "cmp_1"}, {"encrypted_content", kept.dump()}};
+  const Json system = {{"role", "system"}, {"content", "Be kind."}};
+  EXPECT_EQ(refusal({{"instructions", "Be brief."},
+                     {"input", Json::array({system, compaction, user_says("a")})}}),
+            "input[1]");
+  EXPECT_EQ(message_, "input[1]: must be a string or an array of parts, it is a number");
+  const Json made = {{"items", Json::array({compaction})}};
+  const Json id = server_.post("/v1/conversations", made.dump()).json()["id"];
+  EXPECT_EQ(refusal({{"conversation", id}, {"input", "a"}}), "conversation");
+}
+
+}  // namespace
+}  // namespace larder
