@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Holds the tree to its own rules: the order of includes between folders, and the sizes of files.
+"""Holds the tree to its own rules: the order of includes between folders, the sizes of files, who reads the
+time of day.
 
 check_tree.py ROOT
 """
@@ -10,6 +11,10 @@ import sys
 # Each folder may include only itself and those before it.
 ORDER = "base kernels kv tokenizer model plan engine server cli".split()
 MAX_LINES = 600
+# A clock that jumps moves no deadline: it is only told, to clients and to templates.
+TIME_OF_DAY = re.compile(r"\b(?:system_clock|high_resolution_clock|utc_clock|CLOCK_REALTIME\w*|gettimeofday|"
+                         r"timespec_get|time\s*\(\s*(?:nullptr|NULL|0|&\w+)\s*\))")
+MAY_TELL_IT = ("server/unix_time.h", "tokenizer/jinja_globals.cc")
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 
 
@@ -22,6 +27,9 @@ def problems_of(path, folder, text):
             yield f"{path}: {folder} may not include {owner} ({target})"
     if text.count("\n") > MAX_LINES:
         yield f"{path}: {text.count(chr(10))} lines, {MAX_LINES} at most: its idea wants splitting"
+    clock = TIME_OF_DAY.search(text)
+    if clock and not str(path).endswith(MAY_TELL_IT):
+        yield f"{path}: {clock[0]} may jump: steady_now_ns() or a Clock for times between, unix_time.h to tell it"
     if path.suffix == ".h" and "#pragma once" not in text:
         yield f"{path}: no #pragma once"
 

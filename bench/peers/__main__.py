@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 
-from peers import engines, install, measure, models, report
+from peers import engines, install, measure, models, report, stats
 
 BENCH = pathlib.Path(__file__).resolve().parent.parent
 
@@ -28,6 +28,8 @@ def parse():
     p.add_argument("--setup", action="store_true", help="set up the peers and the models, and stop")
     p.add_argument("--fresh", action="store_true", help="forget what this machine and this binary measured before")
     p.add_argument("--report", action="store_true", help="write what was measured before, and stop")
+    p.add_argument("--goodput", nargs=2, type=float, metavar=("TTFT", "TPOT"), help="the limits that its requests keep, in ms "
+                   f"(default: {stats.GOODPUT_LIMITS[0]} {stats.GOODPUT_LIMITS[1]})")
     p.add_argument("--out", type=pathlib.Path, help="where RESULTS.md and plots/ go (default: bench/; printed with --quick)")
     return p.parse_args()
 
@@ -43,8 +45,8 @@ def command_of(options):
     """What was asked for, without the places of this machine."""
     words = ["bench/peers/run"]
     for name, value in vars(options).items():
-        if value and name in ("quick", "long", "only", "engines"):
-            words += [f"--{name}", *(value if isinstance(value, list) else [])]
+        if value and name in ("quick", "long", "only", "engines", "goodput"):
+            words += [f"--{name}", *(map(str, value) if isinstance(value, list) else [])]
     return shlex.join(words)
 
 
@@ -94,7 +96,8 @@ def main():
         store.clear()
     if not options.report and not measure.run(todo, there, found, store, start + options.minutes * 60):
         print("time is up: the same command goes on from here", file=sys.stderr)
-    rep = report.Report(store, todo, found, [e.name for e in engines.ENGINES])
+    rep = report.Report(store, todo, found, [e.name for e in engines.ENGINES],
+                        options.goodput or stats.GOODPUT_LIMITS)
     facts = report.facts_of(command_of(options), machine_line, {e.name: e.version() for e in there})
     document = rep.section(facts, absent, refusals_of(there, todo, found))
     if options.quick and not options.out:

@@ -28,11 +28,12 @@ def replace_section(document, section):
 
 
 class Report:
-    def __init__(self, store, measurements, models, names):
+    def __init__(self, store, measurements, models, names, limits=stats.GOODPUT_LIMITS):
         self.store = store
         self.measurements = measurements
         self.models = models  # name -> Model
         self.names = names  # of all engines, ours first
+        self.limits = limits  # of goodput
 
     def of_kind(self, kind):
         return [m for m in self.measurements if m.kind == kind]
@@ -47,8 +48,9 @@ class Report:
     def rate(self, measurement, engine, point):
         return stats.median([o[str(point)] for o in self.store.outcomes(measurement, engine) if str(point) in o])
 
-    def summaries(self, measurement, engine, scenario, summarize=stats.summarize):
+    def summaries(self, measurement, engine, scenario, summarize=None):
         """Medians over rounds of what `summarize` says of each; None without any."""
+        summarize = summarize or (lambda result: stats.summarize(result, self.limits))
         outcomes = self.store.outcomes(measurement, engine)
         results = [o[scenario] if scenario else o for o in outcomes]
         each = [{**summarize(r), **{k: r[k] for k in ("peak_rss_bytes", "kv_bytes", "kv_reserved_bytes")}} for r in results]
@@ -62,17 +64,28 @@ class Report:
                 if not all(map(math.isnan, rates)):
                     yield [self.models[m.model].title, test_name(point), *map(number, rates), number(rates[0] / best, 2)]
 
-    def serve_rows(self):
+    def loads(self):
+        """What each row of a load begins with, and its summary."""
         for scenario in ("shared", "unique"):
             for m in sorted(self.of_kind("serve"), key=lambda m: m.points):
                 for name in self.names:
                     s = self.summaries(m, name, scenario)
                     if s:
-                        share = s["cached_share"]
-                        yield [scenario, m.points[0], name, number(s["wall_s"], 2), number(s["output_rate"]),
-                               *(number(s[f"ttft_p{p}"], 0) for p in (50, 90, 99)),
-                               *(number(s[f"itl_p{p}"]) for p in (50, 90, 99)),
-                               "-" if math.isnan(share) else f"{share * 100:.0f} %"]
+                        yield [scenario, m.points[0], name], s
+
+    def serve_rows(self):
+        for row, s in self.loads():
+            share = s["cached_share"]
+            yield [*row, number(s["wall_s"], 2), number(s["output_rate"]),
+                   *(number(s[f"ttft_p{p}"], 0) for p in (50, 90, 99)),
+                   *(number(s[f"itl_p{p}"]) for p in (50, 90, 99)),
+                   "-" if math.isnan(share) else f"{share * 100:.0f} %"]
+
+    def request_rows(self):
+        """What vLLM's bench prints and the rows above have not."""
+        for row, s in self.loads():
+            yield [*row, number(s["request_rate"], 2), number(s["goodput"], 2), number(s["ttft_mean"], 0),
+                   *(number(s[f"tpot_{what}"]) for what in ("mean", "p50", "p99")), number(s["itl_mean"])]
 
     def memory_rows(self):
         for m in sorted(self.of_kind("serve"), key=lambda m: m.points):
@@ -125,6 +138,10 @@ class Report:
                 "prompts. Times in milliseconds.", plot("throughput"), plot("latency"),
                 table(["prompts", ">at once", "engine", ">wall, s", ">tokens out/s", ">TTFT p50", ">p90", ">p99", ">ITL p50",
                        ">p90", ">p99", ">from the cache"], self.serve_rows()),
+                "TPOT: a request's time per token after the first one. Goodput counts the requests whose TTFT is at most "
+                f"{self.limits[0]:g} ms and whose TPOT is at most {self.limits[1]:g} ms.",
+                table(["prompts", ">at once", "engine", ">requests/s", ">goodput, requests/s", ">TTFT mean", ">TPOT mean", ">p50",
+                       ">p99", ">ITL mean"], self.request_rows()),
                 "### Memory of these loads, MiB",
                 "KV in use at its peak as each engine counts it; llama.cpp sets every slot's part aside at the start, and "
                 "OpenVINO GenAI keeps 8 bits by default where the others keep 16 (vLLM on machines without BF16: 32). All are given room for "

@@ -2,6 +2,8 @@
 import math
 import statistics
 
+GOODPUT_LIMITS = (500, 50)  # TTFT and TPOT of a request, in milliseconds
+
 
 def percentile(values, percent):
     """The smallest value that `percent` of the values do not exceed (nearest rank); nan without values."""
@@ -16,24 +18,49 @@ def median(values):
     return statistics.median(values) if values else math.nan
 
 
+def mean(values):
+    return statistics.fmean(values) if values else math.nan
+
+
 def gaps(times):
     return [b - a for a, b in zip(times, times[1:])]
 
 
-def summarize(result):
-    """Of one load's requests: throughput, percentiles in milliseconds, share of prompt tokens from the cache."""
+def ttft(request):
+    return (request["times"][0] - request["start"]) * 1e3
+
+
+def tpot(request):
+    """Milliseconds per token after the first one; nan without a second."""
+    count = request["output_tokens"] - 1
+    return (request["times"][-1] - request["times"][0]) * 1e3 / count if count > 0 else math.nan
+
+
+def is_good(request, limits):
+    """A request of a single token has no TPOT to be over the limit."""
+    ttft_limit, tpot_limit = limits
+    return ttft(request) <= ttft_limit and not tpot(request) > tpot_limit
+
+
+def summarize(result, limits=GOODPUT_LIMITS):
+    """Of one load's requests: throughput, means and percentiles in milliseconds, share of prompt tokens from the cache.
+    Goodput counts the requests within `limits`."""
     requests = result["requests"]
-    first = [(r["times"][0] - r["start"]) * 1e3 for r in requests]
+    first = [ttft(r) for r in requests]
+    per_token = [t for r in requests if not math.isnan(t := tpot(r))]
     between = [gap * 1e3 for r in requests for gap in gaps(r["times"])]
     num_prompt = sum(r["prompt_tokens"] for r in requests)
     cached = [r["cached_tokens"] for r in requests]
     summary = {
         "wall_s": result["wall_s"],
+        "request_rate": len(requests) / result["wall_s"],
+        "goodput": sum(is_good(r, limits) for r in requests) / result["wall_s"],
         "output_rate": sum(r["output_tokens"] for r in requests) / result["wall_s"],
         "total_rate": sum(r["output_tokens"] + r["prompt_tokens"] for r in requests) / result["wall_s"],
         "cached_share": math.nan if None in cached else sum(cached) / num_prompt,
     }
-    for name, values in (("ttft", first), ("itl", between)):
+    for name, values in (("ttft", first), ("tpot", per_token), ("itl", between)):
+        summary[f"{name}_mean"] = mean(values)
         for percent in (50, 90, 99):
             summary[f"{name}_p{percent}"] = percentile(values, percent)
     return summary

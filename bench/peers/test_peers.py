@@ -33,6 +33,27 @@ def test_summary_of_a_load():
     assert math.isnan(stats.summarize({"wall_s": 1, "requests": [request(0, [1], cached=None)]})["cached_share"])
 
 
+def test_summary_has_what_a_request_felt():
+    requests = [request(0, [0.1, 0.2, 0.3]), request(0, [0.3, 0.31, 0.32, 0.4]), request(1.0, [1.25]), request(0, [0.6, 0.61])]
+    result = {"wall_s": 2.0, "requests": requests}
+    s = stats.summarize(result)
+    assert s["request_rate"] == 2
+    assert s["ttft_mean"] == pytest.approx((100 + 300 + 250 + 600) / 4)
+    # The request of one token has none.
+    assert s["tpot_mean"] == pytest.approx((100 + 100 / 3 + 10) / 3)
+    assert s["tpot_p50"] == pytest.approx(100 / 3) and s["tpot_p99"] == pytest.approx(100)
+    assert s["itl_mean"] == pytest.approx((100 + 100 + 10 + 10 + 80 + 10) / 6)
+    # The first is too slow a token, the last one was too late.
+    assert s["goodput"] == 1
+    assert stats.summarize(result, (500, 100.1))["goodput"] == 1.5
+    assert stats.summarize(result, (600.1, 50))["goodput"] == 1.5
+    # Tokens without text of their own count as well.
+    half = {**request(0, [0.1, 0.3]), "output_tokens": 5}
+    assert stats.summarize({"wall_s": 1, "requests": [half]})["tpot_p50"] == pytest.approx(50)
+    single = stats.summarize({"wall_s": 2.0, "requests": [request(0, [0.1])]})
+    assert math.isnan(single["tpot_mean"]) and math.isnan(single["itl_p99"]) and single["goodput"] == 0.5
+
+
 def test_interference_compares_the_same_tokens():
     stream = request(0, [1.0, 1.1, 1.2, 1.7, 2.3, 2.4])
     alone = [0.5, 0.9, 1.0, 1.1, 1.3, 1.4]
@@ -119,6 +140,24 @@ def test_run_goes_on_where_it_was_and_the_report_names_what_is_missing(store):
     assert "OpenVINO GenAI is absent: no wheel." in section and "vLLM without Tiny Q4_1: reads no GGUF." in section
     assert "llama.cpp, prefill.tiny: RuntimeError: broke." in section and "not measured" not in section
     assert list(rep.plots()) == ["prefill.svg"]
+
+
+def test_loads_have_both_tables(store):
+    """From what is kept of a run: the times of its requests, from which all else follows."""
+    memory = dict.fromkeys(("peak_rss_bytes", "kv_bytes", "kv_reserved_bytes"), 1 << 20)
+    two = {"wall_s": 2.0, "requests": [request(0, [0.1, 0.125]), request(0, [0.3, 0.4])], **memory}
+    one = {"wall_s": 2.0, "requests": [request(0, [0.1])], **memory}
+    todo = [measure.Measurement("serve-2.tiny", "serve", "tiny", (2,), 1)]
+    store.put(todo[0], "Larder", 0, {"data": {"shared": two, "unique": one}})
+    tiny = {"tiny": models.Model("tiny", "Tiny", "Q4_1", 1024, 16)}
+    facts = report.facts_of("run", "Machine.", {"Larder": "1"})
+    section = report.Report(store, todo, tiny, ["Larder"]).section(facts, {}, {})
+    assert "| shared | 2 | Larder | 2.00 | 2.0 | 100 | 300 | 300 | 25.0 | 100.0 | 100.0 | 40 % |" in section
+    assert "| shared | 2 | Larder | 1.00 | 0.50 | 200 | 62.5 | 25.0 | 100.0 | 62.5 |" in section
+    assert "| unique | 2 | Larder | 0.50 | 0.50 | 100 | - | - | - | - |" in section
+    assert "TTFT is at most 500 ms and whose TPOT is at most 50 ms" in section
+    other = report.Report(store, todo, tiny, ["Larder"], [250, 12.5]).section(facts, {}, {})
+    assert "| shared | 2 | Larder | 1.00 | 0.00 |" in other and "at most 250 ms and whose TPOT is at most 12.5 ms" in other
 
 
 def test_run_stops_when_time_is_up(store):

@@ -4,6 +4,7 @@ import concurrent.futures
 import json
 import os
 import pathlib
+import re
 import resource
 import signal
 import socket
@@ -311,6 +312,25 @@ def test_metrics_have_the_names_that_dashboards_read(server):
     assert metrics["vllm:time_to_first_token_seconds_count"] > 0
 
 
+def test_every_metric_is_in_the_docs_and_no_other(tmp_path):
+    docs = pathlib.Path(__file__).parents[2] / "docs/metrics.md"
+    documented = {name: (kind, set(re.findall(r"`(\w+)`", labels)))
+                  for name, kind, labels in re.findall(r"^\| `(\S+)` \| (\w+) \| (.*?)\|", docs.read_text(), re.M)}
+    with serving("--kv-disk", tmp_path, "--kv-disk-size", "512MiB") as server:  # for the tiers' own
+        server.client.completions.create(model="smollm2", prompt=STORY, max_tokens=2)
+        page = server.get("/metrics").text
+    shown = {}
+    for line in page.splitlines():
+        if line.startswith("# TYPE "):
+            name, kind = line.split()[2:]
+            assert name not in shown
+            # Of a family that has counted nothing yet the page has no labels.
+            shown[name] = (kind, documented.get(name, (None, set()))[1])
+        elif not line.startswith("#"):
+            shown[name] = (kind, set(re.findall(r'(\w+)="', line)) - {"model_name", "engine", "le"})
+    assert shown == documented
+
+
 def test_api_key():
     with serving("--api-key", "secret", key="secret") as server:
         assert requests.get(server.url + "/health", timeout=10).status_code == 200
@@ -318,6 +338,16 @@ def test_api_key():
         with pytest.raises(openai.AuthenticationError):
             server.client.with_options(api_key="wrong").models.list()
         assert server.client.models.list().data[0].id == "smollm2"
+
+
+def test_a_template_without_end_costs_its_own_chat_only(tmp_path):
+    template = tmp_path / "endless.jinja"
+    template.write_text("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}")
+    with serving("--chat-template", template) as server:
+        refused = server.post("/v1/chat/completions", {"messages": QUESTION, "max_tokens": 1})
+        assert refused.status_code == 400 and "more steps" in refused.json()["error"]["message"]
+        assert server.get("/health").status_code == 200
+        assert server.post("/v1/completions", {"prompt": STORY, "max_tokens": 1}).status_code == 200
 
 
 def test_sigterm_drains():

@@ -91,6 +91,24 @@ def test_a_conversation_loses_nothing(server):
     assert reused >= 0.99 * reusable, (reused, reusable)
 
 
+def test_compaction_has_its_own_reason(server):
+    """The server sums up what a chain of responses has outgrown: neither the instructions nor the input changed."""
+    body = {"instructions": RULE_LIST[0], "max_output_tokens": 4, "temperature": 0, "cache_salt": "compacted",
+            "context_management": [{"type": "compaction", "compact_threshold": 400}]}
+    told, report = {}, {}
+    for turn in range(20):
+        reply = server.post("/v1/responses", {**body, "input": f"On day {turn} we counted {turn * 7} boats in the harbour."}).json()
+        body |= {"previous_response_id": reply["id"], "prompt_cache_options": {"comparison_response_id": reply["id"]}}
+        told = reply.get("prompt_cache_diagnostics")
+        report = server.get(f"/v1/cache/requests/{reply['id']}").json()
+        if reply["output"][0]["type"] == "compaction":
+            break
+        assert turn == 0 or told["type"] == "cache_hit"
+    assert told["type"] == "cache_miss" and told["reason"] == "context_compacted", told
+    assert report["divergence"]["class"] == "truncated_history" and report["divergence"]["segment"] == "summary"
+    assert report["divergence"]["advice"] and lost(report, "diverged") > 50
+
+
 def test_normalisation_makes_a_hit_of_a_nonce(server):
     def header(nonce):
         return f"x-anthropic-billing-header: cc_version=2.0; cch={nonce};\n{RULES}"

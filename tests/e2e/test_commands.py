@@ -2,6 +2,7 @@
 import os
 import pathlib
 import re
+import resource
 import subprocess
 
 import pytest
@@ -54,6 +55,15 @@ def test_generate_is_repeatable_and_makes_sense(model, word):
     runs = [larder("generate", *SMALL, "-m", MODELS[model], "-p", "The capital of France is", "-n", 16).stdout for _ in range(2)]
     assert runs[0] == runs[1]
     assert word in runs[0]
+
+
+def test_a_start_says_what_the_kv_cache_holds():
+    run = larder("generate", *SMALL, "-m", MODELS["smollm2"], "-c", 1024, "-p", "a", "-n", 1)
+    size, length, requests_at_once, blocks = re.search(
+        r"^KV cache size: (\d+) tokens, Maximum concurrency for (\d+) tokens per request: ([\d.]+)x\n"
+        r"KV blocks: (\d+) of 16 tokens, 23040 bytes/token, f16$", run.stderr, re.M).groups()
+    assert int(length) == 1024 and int(blocks) * 16 * 23040 <= 256 << 20
+    assert int(size) == pytest.approx(1024 * float(requests_at_once), abs=1024 * 0.005 + 1)
 
 
 def test_generate_answers_by_the_chat_template():
@@ -144,6 +154,17 @@ def test_bench_leaves_out_what_decodes_in_turns():
         run = larder(*options, *limit, "--batch", most + 1)
         assert " x tg4" not in run.stdout
         assert f"--batch {most + 1}: more than the {most} that decode in one step, left out" in run.stderr
+
+
+def test_bench_of_many_sequences_takes_no_thread_for_each():
+    """In an address space that lacks the room for so many stacks."""
+    def bound():
+        resource.setrlimit(resource.RLIMIT_STACK, (256 << 20, resource.getrlimit(resource.RLIMIT_STACK)[1]))
+        resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30))
+    command = [BIN, "bench", *SMALL, "-m", MODELS["smollm2"], "-t", "2", "--pp", "16", "--tg", "2", "--batch", "48", "-r", "1"]
+    run = subprocess.run(command, preexec_fn=bound, capture_output=True, text=True, timeout=300)
+    assert run.returncode == 0, run.stderr
+    assert re.search(r"\| 48 x tg2 @ d1 \| [1-9][\d.]+ ±", run.stdout)
 
 
 def test_bench_is_cold_again_on_the_same_disk(tmp_path):

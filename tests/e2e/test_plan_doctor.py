@@ -35,6 +35,12 @@ def test_plan_of_a_file_is_measured_and_complete():
     assert set(out["speed"]["targets"]) == {"voice", "code", "chat", "batch"}
 
 
+def test_plan_keeps_room_for_all_that_a_server_holds_of_requests():
+    out = plan("-m", SMOLLM2, "--no-measure", "--kv-size", "64MiB")
+    # Answers, stored responses, drafts, summaries, recent prompts, reports, tokens in line.
+    assert out["server"]["bookkeeping_bytes"] >= (64 + 256 + 64 + 4 + 32 + 8 + 64) << 20
+
+
 @pytest.mark.parametrize("model, bytes_per_token", [
     ("llama-3-8b", 131072), ("Llama 3 70B", 327680), ("llama-3.1-405b", 516096), ("deepseek-v3", 70272)])
 def test_plan_of_published_models(model, bytes_per_token):

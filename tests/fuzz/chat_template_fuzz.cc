@@ -1,13 +1,12 @@
 // A template from anywhere, on messages from anywhere: the source, then a zero byte, then JSON.
 // Renders within small limits; nothing but an Error may come of it, and the spans must cover the
 // text.
-#include <cstddef>
-#include <cstdint>
 #include <cstdlib>
 #include <string>
 #include <string_view>
 
 #include "base/error.h"
+#include "fuzz_target.h"
 #include "tokenizer/chat_template.h"
 
 namespace {
@@ -37,7 +36,7 @@ void check(bool is_fine) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+bool try_input(const std::uint8_t* data, std::size_t size) {
   const std::string_view all(reinterpret_cast<const char*>(data), size);
   const std::string_view source = all.substr(0, all.find('\0'));
   larder::TemplateLimits limits;
@@ -57,8 +56,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       check(!span.trusted || span.message == -1);
     }
     check(at == prompt.text.size());
+    return true;
   } catch (const larder::Error& error) {
     check(error.kind() == larder::ErrorKind::kInvalidArgument);
+    return false;
   }
-  return 0;
 }

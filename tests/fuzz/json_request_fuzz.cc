@@ -1,13 +1,16 @@
 // Bytes -> the JSON reader -> the readers of every kind of request.
-#include <cstddef>
-#include <cstdint>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "base/check.h"
 #include "base/error.h"
+#include "fuzz_target.h"
 #include "server/anthropic_request.h"
 #include "server/json_reader.h"
 #include "server/openai_request.h"
+#include "server/response_items.h"
+#include "server/responses_request.h"
 #include "server/tool_calls.h"
 #include "server/tool_prompt.h"
 
@@ -15,13 +18,16 @@ namespace {
 
 constexpr larder::JsonLimits kJsonLimits{.max_depth = 16, .max_values = 10'000};
 
+// true: a value.
 template <class Parse>
-void expect_error_or_value(Parse parse) {
+bool expect_error_or_value(Parse parse) {
   try {
     parse();
+    return true;
   } catch (const larder::Error& error) {
     CHECK(error.kind() == larder::ErrorKind::kInvalidArgument);
     CHECK(std::string_view(error.what()).size() < 4096);
+    return false;
   }
 }
 
@@ -40,35 +46,56 @@ void render(larder::ChatRequest request) {
   chat_template.render(input);
 }
 
+// As the router makes a chat of it; what items refer to is in no request.
+void read_response(const larder::Json& body, const larder::RequestRules& rules) {
+  const larder::ResponsesRequest request = larder::parse_responses_request(body, rules);
+  std::vector<larder::ItemPtr> items;
+  for (const larder::Json& item : request.input) {
+    if (!larder::is_reference(item)) items.push_back(larder::make_item(item));
+  }
+  const larder::ItemChat spelled = larder::to_chat(request.instructions, items);
+  CHECK(spelled.item_of.size() == spelled.messages.size(), spelled.item_of.size());
+  if (spelled.messages.empty()) return;
+  for (const std::size_t item : spelled.item_of) CHECK(item == 0 || item < items.size(), item);
+  larder::ChatRequest chat;
+  chat.options = request.options;
+  larder::Json prompt = larder::Json::object();
+  prompt["messages"] = spelled.messages;
+  prompt["tools"] = request.tools;
+  larder::read_chat_prompt(prompt, chat);
+  render(std::move(chat));
+}
+
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+bool try_input(const std::uint8_t* data, std::size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   larder::Json body;
   try {
     body = larder::parse_json(text, kJsonLimits);
   } catch (const larder::Error&) {
-    return 0;
+    return false;
   }
   CHECK(larder::parse_json(larder::dump_json(body), kJsonLimits) == body);
   const larder::ServerLimits limits;
   const larder::RequestRules rules{.limits = limits, .vocab_size = 1000, .max_model_len = 256};
-  expect_error_or_value([&] {
+  const bool is_chat = expect_error_or_value([&] {
     const larder::ChatRequest request = larder::parse_chat_request(body, rules);
     CHECK(!request.messages.empty() && request.options.n >= 1 && request.options.n <= limits.max_n);
     render(request);
   });
-  expect_error_or_value([&] {
+  const bool is_messages = expect_error_or_value([&] {
     const larder::ChatRequest request = larder::parse_messages_request(body, rules);
     CHECK(!request.messages.empty() && request.options.sampling.max_tokens >= 0);
     render(request);
   });
   expect_error_or_value([&] { larder::parse_count_tokens_request(body, rules); });
   larder::split_answer(text, true);
-  expect_error_or_value([&] {
+  const bool is_completion = expect_error_or_value([&] {
     const larder::CompletionRequest request = larder::parse_completion_request(body, rules);
     CHECK(!request.prompts.empty() && request.options.best_of >= request.options.n);
     CHECK(static_cast<int>(request.prompts.size()) * request.options.best_of <= limits.max_choices);
   });
-  return 0;
+  const bool is_response = expect_error_or_value([&] { read_response(body, rules); });
+  return is_chat || is_messages || is_completion || is_response;
 }

@@ -4,12 +4,11 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <cstddef>
-#include <cstdint>
 #include <cstring>
 #include <vector>
 
 #include "base/check.h"
+#include "fuzz_target.h"
 #include "kv/disk_segment.h"
 #include "kv/remote_value.h"
 #include "kv/tier_record.h"
@@ -30,9 +29,10 @@ Bytes with_hash(Bytes bytes, std::size_t offset) {
   return bytes;
 }
 
-void parse_segment(const Bytes& bytes) {
+// Each: whether it is one.
+bool parse_segment(const Bytes& bytes) {
   const auto shape = larder::decode_segment_header(bytes);
-  if (!shape) return;
+  if (!shape) return false;
   // No offset overflows, and every slot's header and payload lie in order.
   const std::int32_t last = shape->num_slots - 1;
   CHECK(shape->header_offset(0) == larder::kSegmentPageBytes);
@@ -40,28 +40,31 @@ void parse_segment(const Bytes& bytes) {
   CHECK(shape->payload_offset(last) < shape->file_size_bytes());
   CHECK(shape->payload_stride_bytes() >= shape->format.block_size_bytes);
   CHECK(larder::decode_segment_header(larder::encode_segment_header(*shape)).has_value());
+  return true;
 }
 
-void parse_record(const Bytes& bytes) {
+bool parse_record(const Bytes& bytes) {
   const auto record = larder::decode_record(bytes);
-  if (!record) return;
+  if (!record) return false;
   const auto again = larder::decode_record(larder::encode_record(*record));
   CHECK(again && again->block == record->block && again->payload_hash == record->payload_hash);
   CHECK(again->stored_size_bytes == record->stored_size_bytes);
+  return true;
 }
 
 // What is accepted has the length and the checksum that its header names.
-void parse_value(const Bytes& bytes) {
+bool parse_value(const Bytes& bytes) {
   const auto record = larder::decode_record(bytes);
   const larder::TierFormat format{.fingerprint = record ? record->fingerprint : larder::Digest{},
                                   .block_size_bytes = kBlockBytes};
   const larder::TierBlock block = record ? record->block : larder::TierBlock{};
   Bytes payload(kBlockBytes);
-  if (!larder::decode_remote_value(bytes, format, block, payload)) return;
+  if (!larder::decode_remote_value(bytes, format, block, payload)) return false;
   CHECK(record && record->payload_hash == larder::hash_payload(payload));
   larder::TierBlock other = block;
   other.tokens[3] ^= 1;
   CHECK(!larder::decode_remote_value(bytes, format, other, payload));
+  return true;
 }
 
 void write_header(const larder::TierRecord& record, Bytes& value) {
@@ -89,15 +92,16 @@ Bytes as_value(Bytes bytes) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+bool try_input(const std::uint8_t* data, std::size_t size) {
   const auto* begin = reinterpret_cast<const std::byte*>(data);
   const Bytes bytes(begin, begin + size);
   parse_segment(bytes);
-  parse_segment(with_hash(bytes, kSegmentHashOffset));
+  const bool is_segment = parse_segment(with_hash(bytes, kSegmentHashOffset));
   parse_record(bytes);
-  parse_record(with_hash(bytes, kRecordHashOffset));
+  const bool is_record = parse_record(with_hash(bytes, kRecordHashOffset));
   parse_value(bytes);
   parse_value(with_hash(bytes, kRecordHashOffset));
-  parse_value(as_value(bytes));
-  return 0;
+  const bool is_value = parse_value(as_value(bytes));
+  // What has more than a record is to be a value.
+  return is_segment || is_value || (is_record && size <= larder::kRecordHeaderSizeBytes);
 }
