@@ -50,7 +50,9 @@ void add_sampling_options(CLI::App& command, SamplingParams& sampling) {
 
 void add_listen_options(CLI::App& command, ServerConfig& server, std::string& api_key_file) {
   server.port = 8080;
-  command.add_option("--host", server.host, "Address to listen on (default 127.0.0.1)");
+  command.add_option("--host", server.host,
+                     "Address to listen on (default 127.0.0.1); one that others can reach needs a "
+                     "key or --open");
   command.add_option("--port", server.port, "Port (default 8080; 0 = any free one)")
       ->check(CLI::Range(0, 65535));
   command.add_option("--api-key", server.api_keys,
@@ -58,7 +60,7 @@ void add_listen_options(CLI::App& command, ServerConfig& server, std::string& ap
   command.add_option("--api-key-file", api_key_file,
                      "A file of keys, one per line; KEY GROUP: keys of a group share their cache");
   command.add_flag("--open", server.allow_open_network,
-                   "Listen beyond this machine although there is no API key");
+                   "Take a --host that others can reach although there is no API key");
 }
 
 void print_start(const Runtime& runtime) {
@@ -81,12 +83,14 @@ void print_start(const Runtime& runtime) {
   if (footprint.bookkeeping_bytes > 0)
     std::fprintf(stderr, "Bookkeeping: up to %s more, as requests come\n",
                  format_bytes(footprint.bookkeeping_bytes).c_str());
-  std::fprintf(stderr, "KV cache size: %lld tokens, %d blocks of %d, %lld bytes/token, %s\n",
-               static_cast<long long>(plan.kv_capacity_tokens), plan.num_blocks, kBlockSize,
-               static_cast<long long>(plan.kv_bytes_per_token),
-               format_kv_types(runtime.layout().types()).c_str());
-  std::fprintf(stderr, "Maximum concurrency for %d tokens per request: %.2fx\n", plan.max_model_len,
+  // As vLLM says it.
+  std::fprintf(stderr,
+               "KV cache size: %lld tokens, Maximum concurrency for %d tokens per request: %.2fx\n",
+               static_cast<long long>(plan.kv_capacity_tokens), plan.max_model_len,
                plan.max_concurrency);
+  std::fprintf(stderr, "KV blocks: %d of %d tokens, %lld bytes/token, %s\n", plan.num_blocks,
+               kBlockSize, static_cast<long long>(plan.kv_bytes_per_token),
+               format_kv_types(runtime.layout().types()).c_str());
 }
 
 std::string read_text_file(const std::string& path) {
