@@ -346,6 +346,7 @@ def test_a_template_without_end_costs_its_own_chat_only(tmp_path):
     with serving("--chat-template", template) as server:
         refused = server.post("/v1/chat/completions", {"messages": QUESTION, "max_tokens": 1})
         assert refused.status_code == 400 and "more steps" in refused.json()["error"]["message"]
+        assert refused.elapsed.total_seconds() < 5
         assert server.get("/health").status_code == 200
         assert server.post("/v1/completions", {"prompt": STORY, "max_tokens": 1}).status_code == 200
 
