@@ -32,11 +32,9 @@ constexpr std::size_t kMaxPipelinedBytes = std::size_t{64} << 10;
 constexpr std::size_t kReadBytes = 4096;
 constexpr int kMaxSkippedBytes = 8;
 constexpr std::size_t kBodyReadBytes = std::size_t{64} << 10;
-constexpr std::size_t kWriteBytes = std::size_t{64} << 10;  // what stall_timeout is for
 constexpr std::size_t kSmallReplyBytes = std::size_t{1} << 20;  // that count nowhere
-constexpr std::size_t kMaxLingerBytes = std::size_t{32} << 20;
-constexpr milliseconds kLingerTimeout{2000};
 constexpr milliseconds kCancelAgain{20};
+constexpr std::size_t kMostBounds = 16;  // of a stream that waits, however it is read
 
 std::string to_string(boost::beast::string_view text) { return {text.data(), text.size()}; }
 
@@ -445,7 +443,9 @@ Task<bool> HttpConnection::stream(const Incoming& incoming, Generation& generati
       format_head(head, keep_alive, chunked ? Framing::kChunked : Framing::kUntilClose);
   bool written = co_await write(head_bytes);
   auto ping_at = std::chrono::steady_clock::now() + limits_.ping_interval;
-  while (written && !disconnected_) {
+  bool too_far_behind = false;  // of a client that reads, but too little
+  while (written && !disconnected_ && !too_far_behind) {
+    too_far_behind = is_behind(kMostBounds);
     std::string events = generation.advance(kWriteBytes);
     const auto now = std::chrono::steady_clock::now();
     if (events.empty() && now >= ping_at) events = generation.ping();
@@ -460,61 +460,12 @@ Task<bool> HttpConnection::stream(const Incoming& incoming, Generation& generati
     }
   }
   streaming_ = nullptr;
-  if (!written || disconnected_) {
-    if (timed_out_) context_.metrics.count_dropped_stream();
+  if (!written || disconnected_ || too_far_behind) {
+    if (timed_out_ || too_far_behind) context_.metrics.count_dropped_stream();
     co_return false;
   }
   if (chunked) written = co_await write("0\r\n\r\n");
   co_return written&& keep_alive;
-}
-
-// Runs on the strand whenever the engine has left something.
-void HttpConnection::on_wake() {
-  // A client that does not read leaves its updates in the mailbox, up to a bound.
-  const bool is_streaming = streaming_ != nullptr && !disconnected_;
-  if (is_streaming && streaming_->waiting_bytes() > limits_.max_stream_buffer_bytes) {
-    context_.metrics.count_dropped_stream();
-    disconnected_ = true;
-    close_socket();
-  }
-  notify();
-}
-
-Task<bool> HttpConnection::write_response(HttpResponse response, bool keep_alive, bool with_body) {
-  const std::string head = format_head(response, keep_alive, Framing::kLength);
-  co_return co_await write(with_body ? std::string_view(response.body) : "", head);
-}
-
-Task<bool> HttpConnection::write(std::string_view bytes, std::string_view head) {
-  while (!head.empty() || !bytes.empty()) {
-    const std::string_view piece = bytes.substr(0, kWriteBytes);
-    const std::array<asio::const_buffer, 2> buffers = {
-        asio::const_buffer(head.data(), head.size()),
-        asio::const_buffer(piece.data(), piece.size())};
-    set_deadline(limits_.stall_timeout);
-    error_code error;
-    co_await asio::async_write(socket_, buffers, asio::redirect_error(kUseTask, error));
-    clear_deadline();
-    if (error) co_return false;
-    head = {};
-    bytes.remove_prefix(piece.size());
-  }
-  co_return true;
-}
-
-// Closing with unread bytes would reset the connection, and the client would never see the reply:
-// reads them away for a while.
-Task<void> HttpConnection::linger() {
-  error_code error;
-  socket_.shutdown(Socket::shutdown_send, error);
-  set_deadline(kLingerTimeout);
-  const auto waste = std::make_unique<std::array<char, kBodyReadBytes>>();
-  std::size_t num_read = 0;
-  while (!error && num_read < kMaxLingerBytes) {
-    num_read += co_await socket_.async_read_some(asio::buffer(*waste),
-                                                 asio::redirect_error(kUseTask, error));
-  }
-  clear_deadline();
 }
 
 Task<void> HttpConnection::wait_for_event(Timer::time_point end) {

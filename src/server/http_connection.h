@@ -56,6 +56,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
 
  private:
   struct Incoming;  // a request being read, see http_connection.cc
+  static constexpr std::size_t kWriteBytes = std::size_t{64} << 10;  // what stall_timeout is for
 
   Task<void> serve();
   Task<bool> wait_for_request();
@@ -80,6 +81,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void start_routing(Incoming& incoming);
   void watch();
   void on_wake();
+  bool is_behind(std::size_t bounds = 1) const;
+  std::chrono::milliseconds write_timeout() const;
   void fail(const std::exception& error);
   template <class Function>
   void guard(const Function& function);
@@ -104,6 +107,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   bool watching_ = false;  // the second reader has a read pending
   bool keep_watching_ = false;
   bool disconnected_ = false;
+  bool is_writing_ = false;
   bool idle_ = false;
   bool draining_ = false;
   bool overrun_ = false;  // by more pipelined bytes than are kept

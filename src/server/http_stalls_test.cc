@@ -105,6 +105,18 @@ TEST(HttpStalls, AStreamIsDroppedWhenItsReaderStalls) {
   }
 }
 
+// The thread may have been elsewhere, and find more than the bound at once.
+TEST(HttpStalls, WhoReadsIsNotDroppedForWhatWaits) {
+  ServerConfig config;
+  config.limits.max_stream_buffer_bytes = 1500;  // less than a step's updates
+  TestServer server(config);
+  RawClient client(server.port());
+  client.send(TestServer::request(
+      "/v1/completions", R"({"prompt":"abc","max_tokens":10,"ignore_eos":true,"n":8,"stream":true})"));
+  EXPECT_NE(client.receive("[DONE]").find("[DONE]"), std::string::npos);
+  EXPECT_TRUE(metrics_show(server, "larder:dropped_streams_total{model_name=\"tiny\",engine=\"0\"} 0"));
+}
+
 TEST(HttpStalls, AReplyThatNobodyReadsIsDropped) {
   ServerConfig config;
   config.limits.stall_timeout = milliseconds(300);

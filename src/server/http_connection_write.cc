@@ -1,0 +1,81 @@
+// How a connection writes, and what becomes of a client that does not read.
+#include <algorithm>
+#include <array>
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/redirect_error.hpp>
+#include <boost/asio/write.hpp>
+#include <memory>
+#include <utility>
+
+#include "server/generation.h"
+#include "server/http_connection.h"
+
+namespace larder {
+namespace {
+
+using boost::system::error_code;
+using std::chrono::milliseconds;
+
+constexpr std::size_t kWasteBytes = std::size_t{64} << 10;
+constexpr std::size_t kMaxLingerBytes = std::size_t{32} << 20;
+constexpr milliseconds kLingerTimeout{2000};
+constexpr milliseconds kBehindTimeout{1000};
+
+}  // namespace
+
+// Runs on the strand whenever the engine has left something.
+void HttpConnection::on_wake() {
+  if (is_writing_ && is_behind()) set_deadline(write_timeout());
+  notify();
+}
+
+// A client that does not read leaves its updates in the mailbox. So does this thread where it was
+// elsewhere for long: it is the write under way that has to end soon then.
+bool HttpConnection::is_behind(std::size_t bounds) const {
+  return streaming_ != nullptr && streaming_->waiting_bytes() / bounds > limits_.max_stream_buffer_bytes;
+}
+
+milliseconds HttpConnection::write_timeout() const {
+  return is_behind() ? std::min(limits_.stall_timeout, kBehindTimeout) : limits_.stall_timeout;
+}
+
+Task<bool> HttpConnection::write_response(HttpResponse response, bool keep_alive, bool with_body) {
+  const std::string head = format_head(response, keep_alive, Framing::kLength);
+  co_return co_await write(with_body ? std::string_view(response.body) : "", head);
+}
+
+Task<bool> HttpConnection::write(std::string_view bytes, std::string_view head) {
+  while (!head.empty() || !bytes.empty()) {
+    const std::string_view piece = bytes.substr(0, kWriteBytes);
+    const std::array<asio::const_buffer, 2> buffers = {
+        asio::const_buffer(head.data(), head.size()),
+        asio::const_buffer(piece.data(), piece.size())};
+    set_deadline(write_timeout());
+    is_writing_ = true;
+    error_code error;
+    co_await asio::async_write(socket_, buffers, asio::redirect_error(kUseTask, error));
+    is_writing_ = false;
+    clear_deadline();
+    if (error) co_return false;
+    head = {};
+    bytes.remove_prefix(piece.size());
+  }
+  co_return true;
+}
+
+// Closing with unread bytes would reset the connection, and the client would never see the reply:
+// reads them away for a while.
+Task<void> HttpConnection::linger() {
+  error_code error;
+  socket_.shutdown(Socket::shutdown_send, error);
+  set_deadline(kLingerTimeout);
+  const auto waste = std::make_unique<std::array<char, kWasteBytes>>();
+  std::size_t num_read = 0;
+  while (!error && num_read < kMaxLingerBytes) {
+    num_read += co_await socket_.async_read_some(asio::buffer(*waste),
+                                                 asio::redirect_error(kUseTask, error));
+  }
+  clear_deadline();
+}
+
+}  // namespace larder
