@@ -301,15 +301,15 @@ std::span<const CommonKeys> AttentionOp::find_common(const AttentionArgs& args,
                                                      std::span<AttentionSequence> sequences,
                                                      CommonKeyFinder& finder) const {
   const int num_kv_heads = args.kv.num_kv_heads;
+  // A batch so small that run() shares out keys goes without.
+  if (static_cast<std::int64_t>(sequences.size()) * num_kv_heads < std::int64_t{pool_.num_threads()} * kTasksPerThread)
+    return {};
   const std::int64_t step_bytes =
       std::int64_t{num_kv_heads} * kCommonKeyStep / kBlockSize *
       (kv_key_size_bytes(args.kv.types.k, args.kv.head_dim) + kv_value_size_bytes(args.kv.types.v, args.kv.head_dim));
-  // A batch so small that run() shares out keys goes without.
-  const bool is_small = static_cast<std::int64_t>(sequences.size()) * num_kv_heads <
-                        std::int64_t{pool_.num_threads()} * kTasksPerThread;
   const std::span<const CommonKeys> common =
       finder.find(sequences, {.window = args.window,
-                              .max_states = is_small ? 0 : kMaxCommonSequences,
+                              .max_states = kMaxCommonSequences,
                               .min_saved_steps = std::max(1, divide_up(kMinSavedBytes, step_bytes))});
   int num_pairs = 0;
   for (const CommonKeys& keys : common) num_pairs += keys.num_sequences / 2;

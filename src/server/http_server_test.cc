@@ -432,28 +432,20 @@ TEST(HttpServer, AnEngineThatFailsIsToldAndTheServerStays) {
   EXPECT_EQ(server.post("/v1/completions", R"({"prompt":"a"})").status, 503);
 }
 
-TEST(HttpServer, ASignalBeforeItRunsIsHeard) {
+void expect_to_end_by(std::initializer_list<int> signals) {
   TestServer server;
   server.server().shutdown(false);
   server.join();
   ServerConfig config;
   config.port = 0;
   HttpServer early(config, server.model());
-  std::raise(SIGTERM);
+  for (const int signal : signals) std::raise(signal);
   early.run();
 }
 
-TEST(HttpServer, TwoSignalsAtOnceEndIt) {
-  TestServer server;
-  server.server().shutdown(false);
-  server.join();
-  ServerConfig config;
-  config.port = 0;
-  HttpServer early(config, server.model());
-  std::raise(SIGTERM);
-  std::raise(SIGINT);
-  early.run();
-}
+TEST(HttpServer, ASignalBeforeItRunsIsHeard) { expect_to_end_by({SIGTERM}); }
+
+TEST(HttpServer, TwoSignalsAtOnceEndIt) { expect_to_end_by({SIGTERM, SIGINT}); }
 
 }  // namespace
 }  // namespace larder
