@@ -229,12 +229,8 @@ Logits Transformer::run_layers(const ForwardBatch& given, const KvStorage& stora
   check(given);
   ForwardBatch batch = given;
   batch.logit_sequences = list_logit_sequences(given);
-  if (staging_) {
-    share_keys(batch);
-    batch = staging_->stage(batch);
-  } else {
-    find_common_keys(batch);
-  }
+  share_keys(batch);
+  if (staging_) batch = staging_->stage(batch);
 
   const int num_rows = end < config_.num_layers() ? 0 : static_cast<int>(batch.logit_rows.size());
   {

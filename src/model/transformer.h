@@ -139,7 +139,6 @@ class Transformer {
   void compute_rotations(std::span<const std::int32_t> positions, std::int64_t first_table);
   std::span<const AttentionSequence> list_logit_sequences(const ForwardBatch& batch);
   void share_keys(ForwardBatch& batch);
-  void find_common_keys(ForwardBatch& batch);
   bool is_last(int layer) const { return layer + 1 == config_.num_layers(); }
   // Queries, keys and values; those two stored.
   void project_input(const ForwardBatch& batch, const KvStorage& storage, int layer, bool has_queries);

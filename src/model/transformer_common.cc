@@ -1,15 +1,21 @@
-// What sequences of a batch have in common: keys that attention on a CPU reads once for all of them.
+// What attention shares out, and what its sequences have in common.
 #include "model/transformer.h"
 
 namespace larder {
 
-void Transformer::find_common_keys(ForwardBatch& batch) {
-  const auto find = [&](int group, std::span<AttentionSequence> sequences, CommonKeyFinder& finder) {
+// On a device, before the batch goes there: which sequences share out their keys over its blocks. On a CPU:
+// keys that are read once for several sequences.
+void Transformer::share_keys(ForwardBatch& batch) {
+  const auto share = [&](int group, std::span<AttentionSequence> sequences, CommonKeyFinder& finder,
+                         KeySharing& sharing, std::span<const CommonKeys>& common) {
     const KvGroup& layers = layout_.group(group);
-    return attention_op_.find_common({.kv = layout_.view(layers.layers.front()),
-                                      .num_heads = config_.num_heads,
-                                      .window = layers.window},
-                                     sequences, finder);
+    const AttentionArgs args{.kv = layout_.view(layers.layers.front()),
+                             .num_heads = config_.num_heads,
+                             .window = layers.window};
+    if (device_ != nullptr)
+      sharing = larder::share_keys(args, sequences, attention_op_.partial_bytes());
+    else
+      common = attention_op_.find_common(args, sequences, finder);
   };
   shared_groups_.assign(batch.groups.begin(), batch.groups.end());
   shared_sequences_.resize(shared_groups_.size());
@@ -17,11 +23,12 @@ void Transformer::find_common_keys(ForwardBatch& batch) {
   for (std::size_t i = 0; i < shared_groups_.size(); ++i) {
     GroupBatch& group = shared_groups_[i];
     shared_sequences_[i].assign(group.sequences.begin(), group.sequences.end());
-    group.common = find(static_cast<int>(i), shared_sequences_[i], common_finders_[i]);
+    share(static_cast<int>(i), shared_sequences_[i], common_finders_[i], group.sharing, group.common);
     group.sequences = shared_sequences_[i];
   }
   batch.groups = shared_groups_;
-  batch.logit_common = find(layout_.group_of(config_.num_layers() - 1), logit_sequences_, common_finders_.back());
+  share(layout_.group_of(config_.num_layers() - 1), logit_sequences_, common_finders_.back(),
+        batch.logit_sharing, batch.logit_common);
 }
 
 }  // namespace larder

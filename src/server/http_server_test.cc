@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <initializer_list>
 #include <new>
 #include <utility>
 
