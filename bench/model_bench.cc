@@ -41,7 +41,7 @@ class ModelBench {
       : model_(path, num_threads), pool_(num_threads) {
     model_.layout = std::make_unique<KvLayout>(kv_layer_shapes(model_.config),
                                                parse_kv_types(kv_type));
-    if (model_.layout->types().k == KvType::kInt4)
+    if (has_codes(model_.layout->types().k))
       model_.layout->set_key_basis(calibrate_keys(model_.config, *model_.weights, select_kernels(),
                                                   pool_, make_sequence(256, 0).tokens));
     num_blocks_ = static_cast<int>(kKvBytes / model_.layout->block_size_bytes());

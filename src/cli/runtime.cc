@@ -292,7 +292,7 @@ Runtime::Runtime(const RuntimeOptions& options)
     files.drop_pages();
   }
   if (device_) weights_->move_to(*device_);
-  if (planned_.layout->types().k == KvType::kInt4)
+  if (has_codes(planned_.layout->types().k))
     planned_.layout->set_key_basis(
         calibrate_keys(config(), *weights_, kernels_, pool_,
                        tokenizer().encode(kKeyCalibrationText, true, false), device_.get()));

@@ -40,7 +40,7 @@ struct TinyModel {
         pool(num_threads),
         weights(config, gguf, pool),
         layout(kv_layer_shapes(config), types) {
-    if (types.k == KvType::kInt4)
+    if (has_codes(types.k))
       layout.set_key_basis(
           calibrate_keys(config, weights, select_kernels(), pool, random_tokens(100, 77)));
   }

@@ -40,7 +40,6 @@ static constexpr bool multiplies_bf16(Isa isa) {
 inline constexpr int kPanelRows = 16;
 inline constexpr int kActivationGroup = 32;
 
-//
 // A quantised weight is scale * (code - offset) + minimum. A panel is a row of chunks, and a chunk
 // holds, one array after another (packed_shape.h says where):
 //   scales   [groups][16 outputs]; in two levels, scale = super scale * scale code (exact in FP32)
@@ -116,8 +115,8 @@ struct PagedKvView {
   int num_kv_heads = 0;
   int head_dim = 0;
   KvTypes types;
-  // For keys as kInt4; null = ones, and in order. Dimension key_order[head, i] of a key times its
-  // key_balance[head, dimension] comes at place i. [num_kv_heads, head_dim] both.
+  // For keys as codes; null = ones, and in order. A key's dimensions are taken times key_balance[head, dimension],
+  // and kInt4's place i gets dimension key_order[head, i]. [num_kv_heads, head_dim] both.
   const float* key_balance = nullptr;
   const std::int16_t* key_order = nullptr;
 };

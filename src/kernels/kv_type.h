@@ -13,7 +13,8 @@
 // dimensions, V's lanes are dimensions and a quad holds four tokens, so that both are sums over
 // quads of the same form. Behind a head's codes lie its scales, [groups][16 tokens].
 //
-// kInt8: K is turned by a Hadamard transform of the head, in blocks of powers of two (QuaRot,
+// kInt8: K's dimensions are scaled so that queries and keys spread alike (PagedKvView::key_balance),
+// then K is turned by a Hadamard transform of the head, in blocks of powers of two (QuaRot,
 // Ashkboos et al. 2024): no dimension stands out then, which would take the others' precision.
 // value = scale * (code - 128), one scale (bfloat16: it has FP32's range, and codes are chosen for
 // the rounded scale) per token and kCodeGroup dimensions. Vectors come in fours, for 16 dimensions

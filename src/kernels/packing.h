@@ -1,5 +1,4 @@
-// GGUF tensors -> PackedMatrix. Every weight keeps its exact value except where a note in
-// packing.cc says otherwise (the two-level scales of K-quants are multiplied out in FP32).
+// GGUF tensors -> PackedMatrix. Every weight keeps its exact value.
 #pragma once
 
 #include <cstddef>

@@ -105,7 +105,6 @@ TEST(StoreKv, StoresWhatItIsGiven) {
   }
 }
 
-// Balanced, in another order and turned: queries and keys still give the same scores.
 TEST(StoreKv, RowsAreSharedOutByWholeBlocks) {
   const std::vector<std::int64_t> slots = {5, 6, 32, 33, 34, 64, 47, 80};
   const std::vector<int> expected = {0, 2, 2, 5, 5, 5, 6, 7, 8};
@@ -114,6 +113,7 @@ TEST(StoreKv, RowsAreSharedOutByWholeBlocks) {
   EXPECT_EQ(next_block({}, 0), 0);
 }
 
+// Balanced, in another order and turned: queries and keys still give the same scores.
 TEST(StoreKv, TheKeyBasisKeepsScores) {
   for (const KvType type : {KvType::kInt8, KvType::kInt4}) {
     for (const int dim : {18, 64, 80, 128, 256}) {
@@ -129,10 +129,8 @@ TEST(StoreKv, TheKeyBasisKeepsScores) {
       }
       for (const KernelTable* table : test::tables()) {
         Block block(type, dim, 0);
-        if (type == KvType::kInt4) {
-          block.view.key_balance = balance.data();
-          block.view.key_order = order.data();
-        }
+        block.view.key_balance = balance.data();
+        block.view.key_order = order.data();
         block.store(*table, k, k, {5});
         // Three query heads for each KV head.
         q = given;
@@ -157,6 +155,43 @@ TEST(StoreKv, TheKeyBasisKeepsScores) {
         }
       }
     }
+  }
+}
+
+// Keys of which a few dimensions are large where queries are small: balanced, these take no precision from the others.
+TEST(StoreKv, BalancedKeysOfBytesKeepMoreOfTheScores) {
+  constexpr int kDim = 64;
+  constexpr float kSpread = 50;
+  auto k = test::random_values(kBlockSize * kHeads * kDim, 1);
+  auto q = test::random_values(kHeads * kDim, 2);
+  std::vector<float> balance(kHeads * kDim, 1);
+  for (std::size_t i = 0; i < k.size(); ++i)
+    if (i % 16 == 0) k[i] *= kSpread;
+  for (std::size_t i = 0; i < q.size(); i += 16) {
+    q[i] /= kSpread;
+    balance[i] = 1 / kSpread;
+  }
+  for (const KernelTable* table : test::tables()) {
+    double errors[2] = {};
+    for (const bool is_balanced : {false, true}) {
+      Block block(KvType::kInt8, kDim, 0);
+      if (is_balanced) block.view.key_balance = balance.data();
+      block.store(*table, k, k, all_slots());
+      auto turned = q;
+      table->to_key_basis(block.view, kHeads, turned.data(), kHeads * kDim, 0, 1);
+      for (int i = 0; i < kBlockSize * kHeads; ++i) {
+        const int head = i % kHeads;
+        double score = 0;
+        for (int d = 0; d < kDim; ++d) {
+          const std::byte* stored = block.bytes.data() + head * kv_key_size_bytes(KvType::kInt8, kDim);
+          const auto at = static_cast<std::size_t>(head * kDim + d);
+          score += turned[at] * stored_value(KvType::kInt8, true, stored, i / kHeads, d, kDim);
+          score -= double{q[at]} * k[static_cast<std::size_t>(i * kDim + d)];
+        }
+        errors[is_balanced] += score * score;
+      }
+    }
+    EXPECT_LT(errors[true], errors[false] / 50) << table->name;
   }
 }
 

@@ -1,4 +1,4 @@
-// The basis in which keys are stored with 4 bits.
+// The basis in which keys are stored as codes.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 
 namespace larder {
 
-// Of one layer, [num_kv_heads, head_dim] both; see PagedKvView. Empty = keys as they are.
+// Of one layer, [num_kv_heads, head_dim] both; see PagedKvView.
 struct KeyBasis {
   std::vector<float> balance;
   std::vector<std::int16_t> order;

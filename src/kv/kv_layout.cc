@@ -124,7 +124,7 @@ void KvLayout::set_key_basis(std::vector<KeyBasis> basis) {
 }
 
 std::int64_t KvLayout::key_basis_size_bytes() const {
-  if (types_.k != KvType::kInt4) return 0;
+  if (!has_codes(types_.k)) return 0;
   std::int64_t num_values = 0;
   for (const Place& place : places_)
     num_values += std::int64_t{place.shape.num_kv_heads} * place.shape.head_dim;

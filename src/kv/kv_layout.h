@@ -58,7 +58,7 @@ class KvLayout {
   // when at most max_step_tokens of them are computed in a step. Group 0 is kept whole, also if it
   // slides.
   std::int64_t num_blocks_for(std::int64_t num_tokens, int max_step_tokens) const;
-  // Per layer, [num_layers] or none: what keys of type kInt4 are stored in. Before anything is
+  // Per layer, [num_layers] or none: what keys as codes are stored in. Before anything is
   // stored; nothing that was stored with another one may be read with it.
   void set_key_basis(std::vector<KeyBasis> basis);
   std::span<const KeyBasis> key_basis() const { return key_basis_; }

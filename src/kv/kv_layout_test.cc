@@ -71,7 +71,8 @@ TEST(KvLayout, TellsWhatItsKeyBasisTakes) {
   const std::vector<KvLayerShape> shapes(5, KvLayerShape{3, 64, 0});
   const std::int64_t of_a_layer = 3 * 64 * (4 + 2);
   EXPECT_EQ(KvLayout(shapes, {KvType::kInt4, KvType::kF16}).key_basis_size_bytes(), 5 * of_a_layer);
-  EXPECT_EQ(KvLayout(shapes, {KvType::kInt8, KvType::kInt4}).key_basis_size_bytes(), 0);
+  EXPECT_EQ(KvLayout(shapes, {KvType::kInt8, KvType::kF16}).key_basis_size_bytes(), 5 * of_a_layer);
+  EXPECT_EQ(KvLayout(shapes, {KvType::kBF16, KvType::kInt4}).key_basis_size_bytes(), 0);
 }
 
 TEST(KvLayout, PadsAtMostOneLayerIn16) {

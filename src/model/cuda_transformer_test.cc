@@ -19,7 +19,7 @@ class CudaTransformer : public ::testing::TestWithParam<const char*> {
   }
 };
 
-// As Runtime does; of a model in types with codes.
+// As Runtime does, of a model whose keys are codes.
 std::vector<KeyBasis> measured_basis(const TestModel& model, const KernelTable& kernels,
                                      Device* device = nullptr) {
   ThreadPool pool(1);
@@ -81,7 +81,7 @@ TEST_P(CudaTransformer, AgreesWithTheCpuOnCodes) {
   for (const KvTypes types : {kInt8Types, kInt4Types, kMixedTypes}) {
     const TestModel on_host(path(), 2, nullptr, types);
     const TestModel on_device(path(), 2, device.get(), types);
-    if (types.k == KvType::kInt4) {
+    if (has_codes(types.k)) {
       const auto basis = measured_basis(on_host, isa_generic::kTable);
       on_host.layout->set_key_basis(basis);
       on_device.layout->set_key_basis(basis);
@@ -160,7 +160,7 @@ TEST(CudaTransformerOnCodes, RowsDoNotDependOnTheirCompany) {
     for (const KvTypes types : {kInt8Types, kInt4Types}) {
       const std::string path = LARDER_SOURCE_DIR "/tests/golden/model/" + std::string(name) + ".gguf";
       const TestModel model(path, 2, device.get(), types);
-      if (types.k == KvType::kInt4)
+      if (has_codes(types.k))
         model.layout->set_key_basis(measured_basis(model, device->kernels(), device.get()));
       expect_exact(model, device->kernels(), 24, ActivationType::kInt8, device.get(), 5);
     }
@@ -258,7 +258,7 @@ void expect_reserved_at_the_start(KvTypes types) {
   const auto inner = open_test_device();
   WatchedDevice device(*inner);
   const TestModel model(LARDER_SOURCE_DIR "/tests/golden/model/tiny_gemma3.gguf", 2, &device, types);
-  if (types.k == KvType::kInt4)
+  if (has_codes(types.k))
     model.layout->set_key_basis(measured_basis(model, device.kernels(), &device));
   const TransformerLimits limits{.max_batch_tokens = 24,
                                  .max_logit_rows = 4,

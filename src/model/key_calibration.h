@@ -1,11 +1,13 @@
-// Which dimensions of a layer's keys matter, measured on a text of our own: the basis for keys in 4
-// bits.
+// Which dimensions of a layer's keys matter, measured on a text of our own: the basis for keys as
+// codes.
 //
 // An error in dimension i of a key reaches the score multiplied by the query's dimension i. So keys
 // are scaled by balance[i] = (E q_i^2 / E k_i^2)^(1/4) and queries by its inverse, which gives both
 // the same spread and makes errors count alike (as SmoothQuant does for weights, Xiao et al. 2023),
-// and the dimensions with most of E q_i^2 * E k_i^2 get more bits. Both moments are averaged over
-// the two dimensions of a RoPE pair, whose energy does not depend on the position.
+// and in 4 bits the dimensions with most of E q_i^2 * E k_i^2 get more of them. Both moments are
+// averaged over the two dimensions of a RoPE pair, whose energy does not depend on the position.
+// Of 8 bits, turned, every dimension has the same error, which is that of (sum of |q_i| |k_i|)^2
+// rather than of sum q_i^2 * sum k_i^2: in Gemma 3 270M 0.05 to 0.84 of it, layer by layer.
 #pragma once
 
 #include <cstdint>

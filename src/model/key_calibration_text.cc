@@ -3,7 +3,7 @@
 namespace larder {
 
 // Prose, talk, a letter, lists, numbers, code, markup and other languages: what servers are sent.
-// Changing it changes the bytes of keys in 4 bits, which stores of blocks notice by themselves.
+// Changing it changes the bytes of keys as codes, which stores of blocks notice by themselves.
 const char* const kKeyCalibrationText = R"text(The old mill stands where the road leaves the river. In
 winter the wheel is still, and children walk along the frozen race to school; in spring, when the snow
 on the hills melts all at once, the miller has to open both gates or the water would take the fence. He

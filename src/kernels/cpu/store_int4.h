@@ -20,24 +20,12 @@ LARDER_INLINE float decode_scale8(uint8_t code) {
   return scale;
 }
 
-// Of one head: place i gets dimension order[i], times its balance or divided by it; then the
-// narrow part is turned, and the wide one of large heads. `to` has room for its padding.
-inline void into_key_basis(const PagedKvView& kv, int head, const float* from, bool is_query,
-                           float* to) {
+// Of one head: place i gets dimension order[i] of what is balanced; then the narrow part is turned, and
+// the wide one of large heads. `to` has room for its padding.
+inline void into_int4_basis(const PagedKvView& kv, int head, const float* balanced, float* to) {
   const int dim = kv.head_dim;
-  const float* balance = kv.key_balance != nullptr ? kv.key_balance + head * dim : nullptr;
   const int16_t* order = kv.key_order != nullptr ? kv.key_order + head * dim : nullptr;
-  float balanced[kMaxCodeDim];
-  if (balance != nullptr) {
-    for (int d = 0; d < dim; d += 16) {
-      const int lanes = min_of(16, dim - d);
-      const V16 x = load_lanes(from + d, lanes);
-      const V16 factor = load_lanes(balance + d, lanes);
-      store_lanes(balanced + d, is_query ? div(x, factor) : mul(x, factor), lanes);
-    }
-    from = balanced;
-  }
-  for (int i = 0; i < dim; ++i) to[i] = from[order != nullptr ? order[i] : i];
+  for (int i = 0; i < dim; ++i) to[i] = balanced[order != nullptr ? order[i] : i];
   const int wide = kv_num_wide(dim);
   if (kv_is_large(dim)) hadamard_blocks(to, wide);
   hadamard_blocks(to + wide, dim - wide);
@@ -119,8 +107,8 @@ inline void store_wide_codes(const int8_t* places, int num_wide, bool is_large, 
   }
 }
 
-// `values`: [head_dim], finite.
-inline void store_key_int4(const PagedKvView& kv, int head, const float* values, std::byte* to,
+// `balanced`: [head_dim], finite.
+inline void store_key_int4(const PagedKvView& kv, int head, const float* balanced, std::byte* to,
                            int offset) {
   const int num_wide = kv_num_wide(kv.head_dim);
   const int num_narrow = kv_num_narrow(kv.head_dim);
@@ -128,7 +116,7 @@ inline void store_key_int4(const PagedKvView& kv, int head, const float* values,
   const bool is_large = kv_is_large(kv.head_dim);
   float basis[kMaxCodeDim + 32];
   int8_t places[kMaxCodeDim + 32];
-  into_key_basis(kv, head, values, false, basis);
+  into_int4_basis(kv, head, balanced, basis);
   for (int d = kv.head_dim; d < kv.head_dim + 32; ++d) basis[d] = 0;
   auto* wide = reinterpret_cast<uint8_t*>(to);
   uint8_t* narrow = wide + kv_wide_size_bytes(kv.head_dim) * kBlockSize;

@@ -96,17 +96,31 @@ void store_int8(const HeadSlot& slot, bool is_key) {
   }
 }
 
-void store_turned_int8(const HeadSlot& slot) {
-  float turned[kMaxCodeDim];
-  finite_values(slot, turned);
-  hadamard_blocks(turned, slot.dim);
-  store_int8({turned, slot.block, slot.offset, slot.dim}, true);
+// x, of one head, times the balance of its dimensions or, of a query, divided by it.
+void balance_head(const PagedKvView& kv, int kv_head, bool is_query, float* x) {
+  if (kv.key_balance == nullptr) return;
+  const float* balance = kv.key_balance + kv_head * kv.head_dim;
+  for (int d = 0; d < kv.head_dim; d += kLanes) {
+    const int lanes = min_of(kLanes, kv.head_dim - d);
+    const V16 value = load_lanes(x + d, lanes);
+    const V16 factor = load_lanes(balance + d, lanes);
+    store_lanes(x + d, is_query ? div(value, factor) : mul(value, factor), lanes);
+  }
 }
 
-void store_int4(const PagedKvView& kv, int head, const HeadSlot& slot, bool is_key) {
+void store_key_codes(const PagedKvView& kv, int head, const HeadSlot& slot) {
   float values[kMaxCodeDim];
   finite_values(slot, values);
-  if (is_key) return store_key_int4(kv, head, values, slot.block, slot.offset);
+  balance_head(kv, head, false, values);
+  if (kv.types.k == KvType::kInt4) return store_key_int4(kv, head, values, slot.block, slot.offset);
+  hadamard_blocks(values, slot.dim);
+  store_int8({values, slot.block, slot.offset, slot.dim}, true);
+}
+
+void store_value_codes(const PagedKvView& kv, const HeadSlot& slot) {
+  if (kv.types.v == KvType::kInt8) return store_int8(slot, false);
+  float values[kMaxCodeDim];
+  finite_values(slot, values);
   store_value_int4(kv, values, slot.block, slot.offset);
 }
 
@@ -118,9 +132,8 @@ void store_head(const PagedKvView& kv, int head, const HeadSlot& slot, bool is_k
     case KvType::kBF16:
       return store_float<KvType::kBF16>(slot, is_key);
     case KvType::kInt8:
-      return is_key ? store_turned_int8(slot) : store_int8(slot, false);
     case KvType::kInt4:
-      return store_int4(kv, head, slot, is_key);
+      return is_key ? store_key_codes(kv, head, slot) : store_value_codes(kv, slot);
   }
 }
 
@@ -192,11 +205,12 @@ void to_key_basis(const PagedKvView& kv, int num_heads, float* q, int64_t ldq, i
   for (int row = row_begin; row < row_end; ++row) {
     for (int head = 0; head < num_heads; ++head) {
       float* values = q + row * ldq + int64_t{head} * kv.head_dim;
+      balance_head(kv, head / group, true, values);
       if (kv.types.k == KvType::kInt8) {
         hadamard_blocks(values, kv.head_dim);
         continue;
       }
-      into_key_basis(kv, head / group, values, true, turned);
+      into_int4_basis(kv, head / group, values, turned);
       memcpy(values, turned, sizeof(float) * static_cast<size_t>(kv.head_dim));
     }
   }

@@ -184,17 +184,19 @@ LARDER_DEVICE void choose_codes(int num_groups, const Groups& group_of, std::uin
   sync_block();
 }
 
-// From `from` to shared.values: place i gets dimension key_order[i], times its balance or, of a
-// query, divided by it; then the narrow part is turned, and the wide one of large heads.
+// From `from` to shared.values: dimensions times their balance or, of a query, divided by it. kInt8's are all
+// turned; of kInt4's, place i gets dimension key_order[i], then the narrow part is turned, and the wide one of large heads.
 LARDER_DEVICE void into_key_basis(const PagedKvView& kv, const CodeParts& parts, int head,
                                   bool is_query, const float* from, StoreShared& shared) {
   const int dim = parts.dim;
   const std::int64_t first = std::int64_t{head} * dim;
+  float* balanced = kv.types.k == KvType::kInt8 ? shared.values : shared.given;
   for (int d = thread_index(); d < dim; d += kCodeThreads) {
     const float value = is_query ? from[d] : finite(from[d], kLargestHalf);
     const float balance = kv.key_balance != nullptr ? kv.key_balance[first + d] : 1.0F;
-    shared.given[d] = is_query ? value / balance : value * balance;
+    balanced[d] = is_query ? value / balance : value * balance;
   }
+  if (kv.types.k == KvType::kInt8) return hadamard_rows(shared.values, 1, 0, dim);
   sync_block();
   for (int i = thread_index(); i < dim; i += kCodeThreads)
     shared.values[i] = shared.given[kv.key_order != nullptr ? kv.key_order[first + i] : i];

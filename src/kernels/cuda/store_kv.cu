@@ -179,9 +179,7 @@ store_codes_kernel(StoreKvArgs args, CodeParts parts, int row_begin) {
     return;
   }
   if (!is_key) return store_int8(row.slot, row.from, dim, parts.value_scale_offset, false);
-  for (int d = thread_index(); d < dim; d += kCodeThreads)
-    shared.values[d] = finite(row.from[d], kLargestHalf);
-  hadamard_rows(shared.values, 1, 0, dim);
+  into_key_basis(args.kv, parts, head, false, row.from, shared);
   store_int8(row.slot, shared.values, dim, parts.key_scale_offset, true);
 }
 
@@ -193,12 +191,7 @@ key_basis_kernel(PagedKvView kv, CodeParts parts, int group, float* q, std::int6
   const int dim = parts.dim;
   const int head = static_cast<int>(blockIdx.y);
   float* values = q + static_cast<std::int64_t>(blockIdx.x) * ldq + std::int64_t{head} * dim;
-  if (kv.types.k == KvType::kInt4) {
-    into_key_basis(kv, parts, head / group, true, values, shared);
-  } else {
-    for (int d = thread_index(); d < dim; d += kCodeThreads) shared.values[d] = values[d];
-    hadamard_rows(shared.values, 1, 0, dim);
-  }
+  into_key_basis(kv, parts, head / group, true, values, shared);
   for (int d = thread_index(); d < dim; d += kCodeThreads) values[d] = shared.values[d];
 }
 
