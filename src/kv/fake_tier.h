@@ -48,8 +48,8 @@ class FakeTier final : public KvTier {
     waiting_.push_back(std::move(read));
     if (answers_at_once) answer();
   }
-  double estimate_read_seconds(std::int64_t) const override { return read_seconds; }
-  TierStats stats() const override { return {.is_on = !is_out}; }
+  double estimate_read_seconds(std::int64_t) const override { return is_out ? kOffSeconds : read_seconds; }
+  TierStats stats() const override { return {.is_on = !is_out && !pauses_writes}; }
 
   // Answers what was asked, last question first.
   void answer() {
@@ -72,6 +72,7 @@ class FakeTier final : public KvTier {
   static std::pair<Digest, int> key(const TierBlock& block) { return {block.digest, block.group}; }
 
   bool is_out = false;           // of use, as stats() say
+  bool pauses_writes = false;    // as stats() say
   bool refuses = false;          // put() finds the queue full
   bool is_vague = false;         // presence() does not know
   bool answers_at_once = false;  // within get()

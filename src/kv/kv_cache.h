@@ -301,6 +301,7 @@ class KvCache {
   LoadPath load_path(const BlockTable& table, std::span<const TokenId> tokens, int begin) const;
   Wanted wanted_blocks(const LoadPath& path, int end) const;
   Wanted wanted_to_a_hole(const LoadPath& path, int end) const;
+  bool has_room_for(const Wanted& wanted) const;
   bool is_worth_loading(const BlockTable& table, const Wanted& wanted) const;
   void start_load(BlockTable& table, const LoadPath& path, std::vector<Missing> missing, int end);
   void give_back_after(BlockTable& table, int num_blocks);

@@ -25,12 +25,10 @@ void KvCache::remember_evicted(BlockId block, bool is_cleared) {
                 .saved = static_cast<std::uint8_t>(of_block.saved)});
 }
 
-// Whether one of the tiers that took the block is out of use.
+// Whether one of the tiers that took the block cannot be read now.
 bool KvCache::tier_is_off(std::uint8_t saved) const {
-  if (tiers_ == nullptr || saved == 0) return false;
-  const std::vector<TierStats> stats = tiers_->stats();
-  for (std::size_t tier = 0; tier < stats.size(); ++tier) {
-    if ((saved >> tier & 1) && !stats[tier].is_on) return true;
+  for (int tier = 0; tier < num_tiers(); ++tier) {
+    if ((saved >> tier & 1) && tiers_->read_seconds(tier, 1) >= kOffSeconds) return true;
   }
   return false;
 }

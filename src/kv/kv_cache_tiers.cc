@@ -238,10 +238,12 @@ int KvCache::peek_tiers(std::span<const TokenId> tokens, std::string_view salt,
   return std::max(found.num_tokens, index * kBlockSize);
 }
 
-// There is room for it, and reading is cheaper than computing.
+bool KvCache::has_room_for(const Wanted& wanted) const {
+  return static_cast<int>(wanted.missing.size()) + wanted.num_idle <= num_blocks_available();
+}
+
+// Reading is cheaper than computing.
 bool KvCache::is_worth_loading(const BlockTable& table, const Wanted& wanted) const {
-  const auto num_taken = static_cast<int>(wanted.missing.size()) + wanted.num_idle;
-  if (num_taken > num_blocks_available()) return false;
   std::vector<std::int64_t> num_blocks(static_cast<std::size_t>(tiers_->num_tiers()));
   for (const Missing& one : wanted.missing) ++num_blocks[static_cast<std::size_t>(one.load.tier)];
   double seconds = 0;
@@ -263,10 +265,15 @@ LoadPlan KvCache::begin_load(BlockTable& table, std::span<const TokenId> tokens,
       load_path(table, tokens.first(static_cast<std::size_t>(num_usable)), begin);
   Wanted wanted = wanted_to_a_hole(path, begin + static_cast<int>(path.steps.size()));
   if (wanted.missing.empty() || wanted.end * kBlockSize <= table.num_computed_) return {};
+  // A continuation at a nearer end sees other blocks of windows, which may be nowhere.
+  Wanted sure = wanted;
+  while (sure.sure_end < sure.end) sure = wanted_to_a_hole(path, sure.sure_end);
   // What a tier only may have does not keep out what is there.
-  if (begin < wanted.sure_end && wanted.sure_end < wanted.end && !is_worth_loading(table, wanted))
-    wanted = wanted_to_a_hole(path, wanted.sure_end);
-  LoadPlan plan{.has_begun = false, .sure_end = wanted.sure_end * kBlockSize};
+  if (begin < sure.end && sure.end < wanted.end &&
+      !(has_room_for(wanted) && is_worth_loading(table, wanted)))
+    wanted = sure;
+  LoadPlan plan{.has_begun = false, .sure_end = sure.end * kBlockSize};
+  if (!has_room_for(wanted)) return {};
   if (wanted.missing.empty() || !is_worth_loading(table, wanted)) return plan;
   start_load(table, path, std::move(wanted.missing), wanted.end);
   plan.has_begun = true;

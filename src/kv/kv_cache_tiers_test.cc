@@ -293,6 +293,68 @@ TEST(KvCacheTiers, OnlyWhatATierIsKnownToHaveIsPromised) {
   }
 }
 
+// The kept group's blocks are here, but a continuation inside them would see blocks of a window that nobody has.
+TEST(KvCacheTiers, NothingIsPromisedInsideAWindowThatSlid) {
+  for (const double read_seconds : {0.0, 1e12}) {
+    FakeStore store;
+    Server server(sliding_layers(), 40, {&store});
+    server.fakes[0]->is_vague = server.fakes[0]->refuses = true;
+    server.fakes[0]->read_seconds = read_seconds;
+    server.run(counting(200));
+    server.run(counting(140, 500));
+    Tokens tokens = counting(100);
+    for (const TokenId token : counting(40, 2000)) tokens.push_back(token);
+    BlockTable table;
+    EXPECT_EQ(server.test.cache.match(table, tokens, {}, 139), 0);
+    const LoadPlan plan = server.test.cache.begin_load(table, tokens, 139);
+    EXPECT_EQ(plan.has_begun, read_seconds == 0.0);
+    EXPECT_EQ(plan.sure_end, 0);
+    server.test.cache.release(table);
+  }
+}
+
+// Want of room is not a question of cost.
+TEST(KvCacheTiers, WhatFindsNoRoomIsNotPromised) {
+  FakeStore store;
+  Server(sliding_layers(), 60, {&store}).run(counting(100));
+  const KvLayout layout(sliding_layers());
+  Server second(sliding_layers(), static_cast<int>(layout.num_blocks_for(112, 8)), {&store});
+  second.test.tiers->set_seconds_per_token(1);
+  BlockTable first, table;
+  EXPECT_EQ(second.test.cache.match(first, counting(48), {}, 48), 0);
+  for (int end = 8; end <= 48; end += 8) {
+    ASSERT_TRUE(second.test.cache.extend(first, end));
+    second.test.write(first, counting(48), end - 8, end);
+    second.test.cache.publish(first, counting(48), end);
+  }
+  second.test.cache.release(first);
+  EXPECT_EQ(second.test.cache.match(table, counting(100), {}, 99), 48);
+  const LoadPlan plan = second.test.cache.begin_load(table, counting(100), 99);
+  EXPECT_FALSE(plan.has_begun);
+  EXPECT_EQ(plan.sure_end, 0);
+  second.test.cache.release(table);
+}
+
+// A tier that takes nothing for a while is read all the same: what it does not have has been given up.
+TEST(KvCacheTiers, APauseOfWritesIsNoFailureToRead) {
+  for (const bool is_out : {false, true}) {
+    FakeStore store;
+    Server server(full_layer(), 8, {&store});
+    server.run(counting(49));
+    server.run(counting(120, 1000));  // takes the whole pool
+    store.blocks.clear();
+    server.fakes[0]->pauses_writes = true;
+    server.fakes[0]->is_out = is_out;
+    BlockTable table;
+    EXPECT_EQ(server.test.cache.match(table, counting(49), {}, 48), 0);
+    std::vector<MissedSpan> missed;
+    server.test.cache.explain_miss(table, counting(48), missed);
+    ASSERT_EQ(missed.size(), 1u);
+    EXPECT_EQ(missed[0].cause, is_out ? MissCause::kTierFailed : MissCause::kEvicted);
+    server.test.cache.release(table);
+  }
+}
+
 // Many sequences at once, restarts, holes, cancellations: what is found has the right bits always.
 TEST(KvCacheTiers, RandomLoadsHoldTheRightBits) {
   for (const bool slides : {false, true}) {
