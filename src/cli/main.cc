@@ -3,11 +3,11 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdio>
 #include <string>
 #include <vector>
 
-#include "base/error.h"
 #include "cli/commands.h"
 #include "cli/misspelt.h"
 #include "kernels/kernels.h"
@@ -58,6 +58,8 @@ bool can_write_output() { return std::fflush(stdout) == 0 && std::ferror(stdout)
 
 int main(int argc, char** argv) {
   open_standard_streams();
+  // Past `ulimit -f` a segment of KV blocks cannot grow: that costs blocks, not the process.
+  std::signal(SIGXFSZ, SIG_IGN);
   CLI::App app(kDescription, "larder");
   app.set_version_flag("--version", std::string("larder ") + LARDER_VERSION);
   app.require_subcommand(0, 1);

@@ -138,4 +138,6 @@ void transfer_all(BlockIo& io, IoDirection direction, std::span<IoRequest> reque
   }
 }
 
+bool is_of_the_place(int error) { return error == EIO || error == ENODATA || error == EBADMSG; }
+
 }  // namespace larder

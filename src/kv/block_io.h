@@ -45,4 +45,7 @@ std::unique_ptr<BlockIo> make_block_io(BlockIoKind kind, int num_in_flight);
 // is size_bytes or -errno (-EIO for a read beyond the file's end).
 void transfer_all(BlockIo& io, IoDirection direction, std::span<IoRequest> requests);
 
+// Whether an errno of it tells of the place on the device, so that it would fail there again.
+bool is_of_the_place(int error);
+
 }  // namespace larder

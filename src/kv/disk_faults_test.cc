@@ -49,7 +49,8 @@ TEST_F(DiskFaultsTest, OnAFullDiskAChainThatIsTooLongStopsNothing) {
   EXPECT_EQ(count_right(*tier, test_chain(3, 10), kBlockBytes), 10);
 }
 
-// Two chains fill the store and go on at once: neither goes for the other. Later one of them may.
+// Two chains fill the store and go on at once: neither goes for the other. Later one of them may, also offered
+// from its end.
 TEST_F(DiskFaultsTest, TakesWhatItRefusedOnceOthersAreOlder) {
   auto tier = open(kNeverMs);
   put_all(*tier, test_chain(1, 3000), kBlockBytes);
@@ -64,15 +65,34 @@ TEST_F(DiskFaultsTest, TakesWhatItRefusedOnceOthersAreOlder) {
   ASSERT_TRUE(put_block(*tier, test_block(2, second), kBlockBytes));
   wait_until([&] { return tier->stats().num_evicted > num_evicted; });
   const std::vector<TierBlock> at_once = {test_block(2, second + 1), test_block(3, third - 1),
-                                          test_block(3, third)};
+                                          test_block(3, third), test_block(3, third + 1)};
   const std::uint64_t num_refused = tier->stats().num_refused;
   for (const TierBlock& block : at_once) EXPECT_TRUE(put_block(*tier, block, kBlockBytes));
   faults_.writes_hang = false;
   wait_until([&] { return tier->stats().num_pending == 0; });
-  EXPECT_EQ(tier->stats().num_refused, num_refused + 3);
-  put_all(*tier, std::span(at_once).subspan(1), kBlockBytes);
-  EXPECT_EQ(tier->presence(at_once[1]), TierPresence::kPresent);
-  EXPECT_EQ(tier->presence(at_once[2]), TierPresence::kPresent);
+  EXPECT_EQ(tier->stats().num_refused, num_refused + 4);
+  for (const std::size_t i : {3, 2, 1}) put_all(*tier, std::span(at_once).subspan(i, 1), kBlockBytes);
+  for (const std::size_t i : {1, 2, 3}) EXPECT_EQ(tier->presence(at_once[i]), TierPresence::kPresent) << i;
+  EXPECT_EQ(count_right(*tier, test_chain(3, third + 2), kBlockBytes), third + 2);
+}
+
+// In one batch, from its end.
+TEST_F(DiskFaultsTest, OfWhatItRefusedTheBeginningGetsTheRoom) {
+  auto tier = open(kNeverMs);
+  put_all(*tier, test_chain(1, 3000), kBlockBytes);
+  const auto size = static_cast<int>(tier->stats().num_stored);
+  ASSERT_LT(size, 3000);
+  // Each goes where the chain's last one was.
+  put_all(*tier, test_chain(2, 1), kBlockBytes);
+  faults_.writes_hang = true;
+  const std::uint64_t num_evicted = tier->stats().num_evicted;
+  ASSERT_TRUE(put_block(*tier, test_block(3, 0), kBlockBytes));
+  wait_until([&] { return tier->stats().num_evicted > num_evicted; });
+  for (const int index : {size + 1, size, size - 1, size - 2})
+    EXPECT_TRUE(put_block(*tier, test_block(1, index), kBlockBytes));
+  faults_.writes_hang = false;
+  wait_until([&] { return tier->stats().num_pending == 0; });
+  EXPECT_EQ(count_right(*tier, test_chain(1, size + 2), kBlockBytes), size);
 }
 
 // Not even in place, as where files are copied on every write.
@@ -194,6 +214,35 @@ TEST_F(DiskFaultsTest, AFailedWriteLosesTheSlotNotTheTier) {
   faults_.write_error = 0;
   put_all(*tier, test_chain(1, 20), kBlockBytes);
   EXPECT_EQ(count_right(*tier, test_chain(1, 20), kBlockBytes), 20);
+}
+
+// Which says nothing of the slot, nor of the block that was to go.
+TEST_F(DiskFaultsTest, AWriteThatTheSystemRefusesCostsNoSlot) {
+  const auto num_slots = [&] {
+    std::int64_t num = 0;
+    for (const auto& segment : dir_.segments())
+      num += slots_within(static_cast<std::int64_t>(std::filesystem::file_size(segment)), kBlockBytes);
+    return num;
+  };
+  auto tier = open(1);
+  const auto fail_some = [&](int error, int chain) {
+    const std::uint64_t num_before = tier->stats().num_io_errors;
+    faults_.write_error = error;
+    for (int i = 0; tier->stats().num_io_errors < num_before + 5; ++i)
+      wait_until([&] { return put_block(*tier, test_block(chain + i, 0), kBlockBytes); });
+    wait_until([&] { return tier->stats().num_pending == 0; });
+    faults_.write_error = 0;
+  };
+  put_all(*tier, test_chain(1, 10), kBlockBytes);
+  fail_some(ENOMEM, 1000);
+  put_all(*tier, test_chain(1, 3000), kBlockBytes);
+  const std::int64_t size = tier->stats().num_stored;
+  EXPECT_EQ(size, num_slots());
+  fail_some(EROFS, 100'000);
+  EXPECT_EQ(tier->stats().num_stored, size);
+  EXPECT_EQ(count_right(*tier, test_chain(1, 3000), kBlockBytes), size);
+  put_all(*tier, test_chain(2, 10), kBlockBytes);
+  EXPECT_EQ(count_right(*tier, test_chain(2, 10), kBlockBytes), 10);
 }
 
 // A pool over the disk, with one block in it so that there is a segment.

@@ -49,6 +49,13 @@ std::optional<SlotId> DiskIndex::evict() {
   return victim;
 }
 
+bool DiskIndex::put_back(SlotId id) {
+  const Slot evicted = slot(id);
+  if (find(evicted.key)) return false;
+  store(id, evicted.key, evicted.parent, evicted.age);
+  return true;
+}
+
 void DiskIndex::store(SlotId id, const BlockKey& key, const BlockKey& parent, std::uint64_t age) {
   Slot& taken = slot(id);
   CHECK(taken.state == State::kTaken && !slots_by_key_.contains(key));

@@ -39,6 +39,8 @@ class DiskIndex {
   std::optional<SlotId> next_to_go() const;
   // Forgets the block whose turn it is; its slot is now taken. nullopt: all are pinned or taken.
   std::optional<SlotId> evict();
+  // Undoes evict(). false: the block has been stored elsewhere since, and the slot is still taken.
+  [[nodiscard]] bool put_back(SlotId id);
   // taken -> stored. age: as in touch().
   void store(SlotId id, const BlockKey& key, const BlockKey& parent, std::uint64_t age);
   // taken or stored -> free. Forgets the block.

@@ -72,6 +72,24 @@ TEST(DiskIndex, EvictsTheLeastRecentlyUsedThatNobodyFollows) {
   EXPECT_EQ(test.index.num_stored(), 0);
 }
 
+TEST(DiskIndex, WhatIsPutBackHasItsTurnAgain) {
+  Index test(8);
+  const SlotId one = test.store(1, 100);
+  const SlotId two = test.store(2, 1);
+  const SlotId three = test.store(3, 100);
+  ASSERT_EQ(test.index.evict(), two);
+  ASSERT_EQ(test.index.evict(), one);
+  EXPECT_TRUE(test.index.put_back(one));
+  EXPECT_TRUE(test.index.put_back(two));
+  EXPECT_TRUE(test.index.holds(one, key(1)));
+  EXPECT_TRUE(test.index.holds(two, key(2)));
+  for (const SlotId id : {two, one, three}) EXPECT_EQ(test.index.evict(), id);
+  // Stored elsewhere meanwhile.
+  test.store(1, 100);
+  EXPECT_FALSE(test.index.put_back(one));
+  EXPECT_TRUE(test.index.put_back(two));
+}
+
 TEST(DiskIndex, WhatIsPinnedStays) {
   Index test(4);
   const SlotId one = test.store(1, 100);

@@ -9,7 +9,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
-#include <unordered_set>
+#include <unordered_map>
 #include <vector>
 
 #include "kv/block_io.h"
@@ -83,12 +83,14 @@ class DiskTier final : public KvTier {
   void write_loop();
   void write_batch(std::vector<int> buffers);
   std::vector<Write> plan_writes(const std::vector<int>& buffers);
-  void hold_chain(const TierBlock& block);
-  bool follows_refused(const TierBlock& block) const;
+  std::vector<int> parents_first(const std::vector<int>& buffers) const;
+  void hold_chains(const std::vector<int>& buffers);
+  bool hold(const BlockKey& key);
   void refuse(const TierBlock& block);
-  std::optional<SlotId> take_slot(std::unique_lock<std::mutex>& lock, bool may_evict, bool is_empty);
+  std::optional<SlotId> take_slot(std::unique_lock<std::mutex>& lock, bool is_empty, bool& is_evicted);
   void transfer_writes(std::vector<Write>& writes);
   void finish_writes(std::vector<Write>& writes, Failed& failed);
+  void give_up_slot(const Write& write);
   void fail_writes(const Failed& failed);
 
   void read_loop();
@@ -116,8 +118,8 @@ class DiskTier final : public KvTier {
   std::vector<std::unique_ptr<SegmentFile>> segments_;  // grows only
   DiskIndex index_;
   int num_groups_ = 1;  // of the blocks that were put
-  // Blocks that found no room: what follows them makes none.
-  std::unordered_set<BlockKey, BlockKeyHash> refused_;
+  // Blocks that found no room, and what each follows.
+  std::unordered_map<BlockKey, Digest, BlockKeyHash> refused_;
   TierStaging staging_;
   std::deque<TierRead> reads_;
   std::int64_t num_queued_blocks_ = 0;  // in reads_ and being read

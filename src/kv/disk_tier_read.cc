@@ -2,7 +2,6 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <utility>
 
@@ -16,9 +15,6 @@ namespace {
 constexpr std::int64_t kChunkBytes = std::int64_t{8} << 20;
 constexpr std::int64_t kMaxChunk = 64;
 constexpr double kMaxSlowness = 10;  // against what is expected
-
-// Whether it would fail there again.
-bool is_of_the_place(int error) { return error == EIO || error == ENODATA || error == EBADMSG; }
 
 }  // namespace
 

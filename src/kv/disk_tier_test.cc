@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "base/thread_test_support.h"
+#include "kv/kv_test_support.h"
 #include "kv/tier_test_support.h"
 
 namespace larder {
@@ -424,6 +425,35 @@ TEST(DiskTier, EstimatesFromWhatItMeasured) {
   EXPECT_GT(tier.estimate_read_seconds(1), 0);
   EXPECT_LT(tier.estimate_read_seconds(1), 1);
   EXPECT_GT(tier.estimate_read_seconds(1000), tier.estimate_read_seconds(10));
+}
+
+// What is never tried is never measured.
+TEST(DiskTier, AnEmptyOneIsReadByAMachineThatComputesFast) {
+  const TempDir dir;
+  const std::vector<KvLayerShape> shapes = {KvLayerShape{8, 128, 0}};
+  const std::int64_t block_bytes = KvLayout(shapes).block_size_bytes();
+  std::vector<std::unique_ptr<KvTier>> tiers;
+  tiers.push_back(std::make_unique<DiskTier>(config_in(dir), test_format(block_bytes)));
+  KvTier& disk = *tiers[0];
+  TestCache test(shapes, 64, std::move(tiers));
+  // A GPU's, for a model of 8B.
+  test.tiers->set_seconds_per_token(3.6e-10 * static_cast<double>(block_bytes) / kBlockSize);
+  const std::vector<TokenId> tokens = counting(40 * kBlockSize + 1);
+  const int num_tokens = static_cast<int>(tokens.size());
+  BlockTable first, second;
+  EXPECT_EQ(test.cache.match(first, tokens, {}, num_tokens - 1), 0);
+  ASSERT_TRUE(test.cache.extend(first, num_tokens));
+  test.write(first, tokens, 0, num_tokens);
+  test.cache.publish(first, tokens, num_tokens);
+  test.cache.release(first);
+  wait_until([&] {
+    test.cache.poll_tiers();
+    return !test.cache.has_unsaved() && disk.stats().num_pending == 0;
+  });
+  test.cache.clear();
+  EXPECT_EQ(test.cache.match(second, tokens, {}, num_tokens - 1), 0);
+  EXPECT_TRUE(test.cache.begin_load(second, tokens, num_tokens - 1));
+  test.cache.release(second);
 }
 
 TEST(DiskTierDeathTest, SaysWhichThreadTheSystemRefuses) {

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <unordered_set>
 #include <utility>
 
 #include "base/clock.h"
@@ -28,6 +29,8 @@ struct DiskTier::Write {
   SlotId slot{};
   const SegmentFile* file = nullptr;
   bool was_used = false;
+  bool is_evicted = false;    // a block was in the slot,
+  bool is_untouched = false;  // and is still: its header could not be zeroed
   std::uint64_t sequence = 0;
   RecordHeader header{};
   int error = 0;
@@ -88,11 +91,12 @@ void DiskTier::write_batch(std::vector<int> buffers) {
 std::vector<DiskTier::Write> DiskTier::plan_writes(const std::vector<int>& buffers) {
   std::vector<Write> writes;
   std::unique_lock lock(mutex_);
-  for (const int buffer : buffers) hold_chain(staging_.block(buffer));
+  hold_chains(buffers);
   const bool is_empty = index_.num_stored() == 0;
-  for (const int buffer : buffers) {
+  for (const int buffer : parents_first(buffers)) {
     const TierBlock& block = staging_.block(buffer);
-    const auto slot = take_slot(lock, !follows_refused(block), is_empty);
+    bool is_evicted = false;
+    const auto slot = take_slot(lock, is_empty, is_evicted);
     if (!slot) {
       refuse(block);
       continue;
@@ -102,42 +106,74 @@ std::vector<DiskTier::Write> DiskTier::plan_writes(const std::vector<int>& buffe
                       .slot = *slot,
                       .file = segments_[static_cast<std::size_t>(slot->segment)].get(),
                       .was_used = index_.was_used(*slot),
+                      .is_evicted = is_evicted,
                       .sequence = next_age_++});
   }
   return writes;
 }
 
+// Chains may be offered from their end: where there is not room for all, their beginning gets it.
+std::vector<int> DiskTier::parents_first(const std::vector<int>& buffers) const {
+  std::unordered_map<BlockKey, Digest, BlockKeyHash> parents;  // of those in the batch
+  for (const int buffer : buffers) {
+    const TierBlock& block = staging_.block(buffer);
+    parents.emplace(BlockKey(block.digest, 0), block.parent);
+  }
+  std::vector<std::pair<std::size_t, int>> by_depth;
+  for (const int buffer : buffers) {
+    std::size_t depth = 0;
+    Digest before = staging_.block(buffer).parent;
+    // Bounded, as no fault may hang it.
+    for (; depth < buffers.size(); ++depth) {
+      const auto found = parents.find(BlockKey(before, 0));
+      if (found == parents.end()) break;
+      before = found->second;
+    }
+    by_depth.emplace_back(depth, buffer);
+  }
+  std::ranges::stable_sort(by_depth, {}, [](const auto& one) { return one.first; });
+  std::vector<int> sorted;
+  for (const auto& [depth, buffer] : by_depth) sorted.push_back(buffer);
+  return sorted;
+}
+
 // None goes for what follows it: a chain longer than the store would eat its own beginning. What is
-// stored right before the block is kept, and all before that with it.
-void DiskTier::hold_chain(const TierBlock& block) {
-  for (int group = 0; group < num_groups_; ++group) {
-    for (const Digest& digest : {block.parent, block.digest}) {
-      const auto slot = index_.find(BlockKey(digest, group));
-      if (!slot) continue;
-      index_.pin(*slot);
-      held_.push_back(*slot);
+// stored nearest before each block, past those that found no room, is kept, and all before that with it.
+void DiskTier::hold_chains(const std::vector<int>& buffers) {
+  std::unordered_set<BlockKey, BlockKeyHash> passed;
+  for (const int buffer : buffers) {
+    const TierBlock& block = staging_.block(buffer);
+    for (int group = 0; group < num_groups_; ++group) {
+      hold(BlockKey(block.digest, group));
+      BlockKey before(block.parent, group);
+      while (!hold(before) && passed.insert(before).second) {
+        const auto refused = refused_.find(before);
+        if (refused == refused_.end()) break;
+        before = BlockKey(refused->second, group);
+      }
     }
   }
 }
 
-// Without that one it cannot be found.
-bool DiskTier::follows_refused(const TierBlock& block) const {
-  for (int group = 0; group < num_groups_; ++group) {
-    if (refused_.contains(BlockKey(block.parent, group))) return true;
-  }
-  return false;
+// Whether it is stored.
+bool DiskTier::hold(const BlockKey& key) {
+  const auto slot = index_.find(key);
+  if (!slot) return false;
+  index_.pin(*slot);
+  held_.push_back(*slot);
+  return true;
 }
 
 void DiskTier::refuse(const TierBlock& block) {
   ++stats_.num_refused;
   if (refused_.size() >= kMaxRefused) refused_.clear();
-  refused_.emplace(block.digest, block.group);
+  refused_.emplace(BlockKey(block.digest, block.group), block.parent);
 }
 
-// A free slot, else one of a new segment, else, if it may, the one whose turn it is. While the disk is full
+// A free slot, else one of a new segment, else the one whose turn it is. While the disk is full
 // only that one, if there is any: its bytes are there already, a free slot's may be a hole.
-std::optional<SlotId> DiskTier::take_slot(std::unique_lock<std::mutex>& lock, bool may_evict,
-                                          bool is_empty) {
+std::optional<SlotId> DiskTier::take_slot(std::unique_lock<std::mutex>& lock, bool is_empty,
+                                          bool& is_evicted) {
   const bool may_grow = growth_breaker_.is_on(steady_now_ns());
   if (may_grow) {
     if (const auto slot = index_.take_free()) return slot;
@@ -158,7 +194,8 @@ std::optional<SlotId> DiskTier::take_slot(std::unique_lock<std::mutex>& lock, bo
       growth_breaker_.fail(steady_now_ns());
     }
   }
-  if (const auto slot = may_evict ? index_.evict() : std::nullopt) {
+  if (const auto slot = index_.evict()) {
+    is_evicted = true;
     ++stats_.num_evicted;
     return slot;
   }
@@ -190,7 +227,8 @@ void DiskTier::transfer_writes(std::vector<Write>& writes) {
   }
   transfer();
   for (Write& write : writes) {
-    if (write.error != 0) continue;
+    write.is_untouched = write.error != 0;
+    if (write.is_untouched) continue;
     const std::span<std::byte> bytes = staging_.bytes(write.buffer);
     TierRecord record = make_record(format_, staging_.block(write.buffer), bytes);
     record.sequence = write.sequence;
@@ -230,7 +268,7 @@ void DiskTier::finish_writes(std::vector<Write>& writes, Failed& failed) {
       index_.release(write.slot);
       if (!write.was_used) failed.again.push_back(write.buffer);
     } else {
-      index_.lose(write.slot);
+      give_up_slot(write);
     }
     failed.is_in_place = failed.is_in_place || write.was_used;
   }
@@ -238,6 +276,15 @@ void DiskTier::finish_writes(std::vector<Write>& writes, Failed& failed) {
   if (failed.error != 0) return;
   if (wrote) write_breaker_.succeed();
   if (grew) growth_breaker_.succeed();
+}
+
+// A disk that takes nothing, or a system short of memory, says nothing of the slot, nor of what is in it.
+void DiskTier::give_up_slot(const Write& write) {
+  if (is_of_the_place(write.error)) {
+    index_.lose(write.slot);
+  } else if (!write.is_evicted || !write.is_untouched || !index_.put_back(write.slot)) {
+    index_.release(write.slot);
+  }
 }
 
 void DiskTier::fail_writes(const Failed& failed) {

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/error.h"
 #include "kv/remote_test_server.h"
 #include "kv/remote_tier.h"
@@ -228,6 +229,49 @@ TEST_F(RemoteFaultsTest, AServerThatTakesItsTimeIsUsed) {
   wait_until([&] { return tier.stats().is_on; });
 }
 
+// The PING that put it on came at a slow moment: what is quick afterwards says so.
+TEST_F(RemoteFaultsTest, AServerThatWasSlowOnceIsNotTakenForSlow) {
+  std::atomic<bool> is_first = true;
+  const ScriptedServer server([&](const std::vector<std::string>& command) -> Action {
+    if (is_first.exchange(false)) std::this_thread::sleep_for(std::chrono::milliseconds(800));
+    if (command[0] == "PING") return {.bytes = "+PONG\r\n"};
+    return {.bytes = command[0] == "STRLEN" ? ":0\r\n" : "+OK\r\n"};
+  });
+  RemoteTier tier(config(server.url()), test_format(kBlockBytes));
+  EXPECT_GE(tier.estimate_read_seconds(1), 0.8);
+  int next = 0;
+  wait_until([&] {
+    put_all(tier, std::vector{test_block(1, next++)}, kBlockBytes);
+    return tier.estimate_read_seconds(1) < 0.4;
+  });
+}
+
+// It takes what is sent, answers a PING, and does not when it is read. Writes that end well are no sign that reads
+// would.
+TEST_F(RemoteFaultsTest, AServerThatHangsWhenItIsReadIsLeftAloneForLonger) {
+  const ScriptedServer server([](const std::vector<std::string>& command) -> Action {
+    if (command[0] == "PING") return {.bytes = "+PONG\r\n"};
+    if (command[0] == "GETRANGE") return {.bytes = "", .then_hang = true};
+    return {.bytes = command[0] == "STRLEN" ? ":0\r\n" : "+OK\r\n"};
+  });
+  RemoteTierConfig setup = config(server.url());
+  setup.batch_timeout_ms = 50;
+  setup.first_retry_ms = 10;
+  RemoteTier tier(setup, test_format(kBlockBytes));
+  constexpr int kRounds = 6;
+  std::int64_t off_ns = 0;
+  for (int round = 0; round < kRounds; ++round) {
+    const std::int64_t start_ns = steady_now_ns();
+    EXPECT_EQ(count_right(tier, blocks(), kBlockBytes), 0);
+    wait_until([&] { return tier.stats().is_on; });
+    off_ns = steady_now_ns() - start_ns;
+    put_all(tier, std::vector{test_block(2, round)}, kBlockBytes);
+    wait_until([&] { return tier.stats().is_on; });
+  }
+  EXPECT_GE(tier.stats().num_timeouts, std::uint64_t{kRounds});
+  EXPECT_GE(off_ns, (setup.first_retry_ms << (kRounds - 1)) * kNsPerMs);
+}
+
 // A server that dies at every block: each time one short failure, then a pause.
 TEST_F(RemoteFaultsTest, AServerThatDiesAtEveryWriteIsLeftAlone) {
   const ScriptedServer server([](const std::vector<std::string>& command) -> Action {
@@ -258,6 +302,10 @@ class StoringServer {
     const std::lock_guard lock(mutex_);
     values_.at(key)[30'000] ^= 1;
   }
+  void hang_after_reads(int num_reads) {
+    const std::lock_guard lock(mutex_);
+    num_reads_left_ = num_reads;
+  }
   void answer_next(std::vector<Action> next) {
     const std::lock_guard lock(mutex_);
     first_ = std::move(next);
@@ -271,7 +319,10 @@ class StoringServer {
     const auto found = values_.find(command[1]);
     const std::string value = found == values_.end() ? "" : found->second;
     if (command[0] == "STRLEN") return {.bytes = fmt::format(":{}\r\n", value.size())};
-    if (command[0] == "GETRANGE") return {.bytes = ScriptedServer::bulk(value)};
+    if (command[0] == "GETRANGE") {
+      if (num_reads_left_-- == 0) return {.bytes = "", .then_hang = true};
+      return {.bytes = ScriptedServer::bulk(value)};
+    }
     CHECK(command[0] == "SET");
     if (num_sets_ < first_.size()) return first_[num_sets_++];
     values_[command[1]] = command[2];
@@ -282,6 +333,7 @@ class StoringServer {
   mutable std::mutex mutex_;
   std::vector<Action> first_;
   std::size_t num_sets_ = 0;
+  int num_reads_left_ = -1;  // below 0: any number
   std::vector<std::string> stored_;
   std::map<std::string, std::string> values_;
   ScriptedServer server_;
@@ -315,6 +367,22 @@ TEST_F(RemoteFaultsTest, WhatWasNotTakenIsSentAgain) {
     EXPECT_THAT(server.stored(), testing::UnorderedElementsAreArray(keys));
     EXPECT_EQ(count_right(tier, test_chain(1, 10), kBlockBytes), 10);
   }
+}
+
+// A link that brings but a part of what it is asked for in time.
+TEST_F(RemoteFaultsTest, WhatComesLateIsSlow) {
+  StoringServer server({});
+  RemoteTierConfig setup = retrying_config(server.url());
+  setup.batch_timeout_ms = 200;
+  RemoteTier tier(setup, test_format(kBlockBytes));
+  const std::vector<TierBlock> chain = test_chain(1, 3);
+  put_all(tier, chain, kBlockBytes);
+  const auto seconds_for_bytes = [&] { return tier.estimate_read_seconds(1000) - tier.estimate_read_seconds(0); };
+  const double seconds_before = seconds_for_bytes();
+  server.hang_after_reads(1);
+  EXPECT_EQ(count_right(tier, chain, kBlockBytes), 1);
+  wait_until([&] { return tier.stats().is_on; });
+  EXPECT_GT(seconds_for_bytes(), 10 * seconds_before);
 }
 
 // The length alone would call a wrong value right.

@@ -185,11 +185,19 @@ RemoteOutcome RemoteTier::exchange(RemoteConnection& connection, const RemoteExc
     const bool was_open = connection.is_open();
     outcome = was_open ? RemoteOutcome::kOk
                        : connection.open(steady_now_ns() + config_.connect_timeout_ms * kNsPerMs);
+    const std::int64_t start_ns = steady_now_ns();
     if (outcome == RemoteOutcome::kOk)
-      outcome = connection.exchange(watched, steady_now_ns() + timeout_ms * kNsPerMs);
+      outcome = connection.exchange(watched, start_ns + timeout_ms * kNsPerMs);
+    if (outcome == RemoteOutcome::kOk) {
+      // The PING that put it on may have come at a slow moment.
+      const double seconds = static_cast<double>(steady_now_ns() - start_ns) / kNsPerSecond;
+      const std::lock_guard lock(mutex_);
+      round_trip_seconds_ = std::min(round_trip_seconds_, seconds);
+    }
     if (outcome != RemoteOutcome::kFailed || !was_open || any_reply) break;
   }
-  if (outcome != RemoteOutcome::kOk) turn_off(outcome, connection.error());
+  if (outcome != RemoteOutcome::kOk)
+    turn_off(outcome, connection.error(), &connection == &read_connection_ ? read_pause_ns_ : write_pause_ns_);
   return outcome;
 }
 
@@ -202,7 +210,7 @@ std::size_t RemoteTier::blocks_per_batch() const {
       std::clamp(config_.batch_size_bytes / max_value_bytes_, std::int64_t{1}, kMaxBatch));
 }
 
-void RemoteTier::turn_off(RemoteOutcome outcome, const std::string& reason) {
+void RemoteTier::turn_off(RemoteOutcome outcome, const std::string& reason, std::int64_t& pause_ns) {
   {
     const std::lock_guard lock(mutex_);
     if (stop_) return;
@@ -210,9 +218,9 @@ void RemoteTier::turn_off(RemoteOutcome outcome, const std::string& reason) {
     const bool was_probe = !is_on_ && steady_now_ns() >= probe_at_ns_;
     if (!is_on_ && !was_probe) return;
     is_on_ = false;
-    pause_ns_ = std::clamp(2 * pause_ns_, config_.first_retry_ms * kNsPerMs,
-                           config_.max_retry_ms * kNsPerMs);
-    probe_at_ns_ = steady_now_ns() + pause_ns_;
+    pause_ns = std::clamp(2 * pause_ns, config_.first_retry_ms * kNsPerMs,
+                          config_.max_retry_ms * kNsPerMs);
+    probe_at_ns_ = steady_now_ns() + pause_ns;
     if (was_probe) return;
   }
   spdlog::warn("remote tier {}: off: {}", url_.display(), reason);

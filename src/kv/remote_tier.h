@@ -88,7 +88,8 @@ class RemoteTier final : public KvTier {
                          std::int64_t request_bytes);
   std::string key_of(const TierBlock& block) const;
   std::size_t blocks_per_batch() const;
-  void turn_off(RemoteOutcome outcome, const std::string& reason);
+  // pause_ns: of the connection that failed.
+  void turn_off(RemoteOutcome outcome, const std::string& reason, std::int64_t& pause_ns);
   void stop_writes(const std::string& reason);
 
   const RemoteTierConfig config_;
@@ -114,9 +115,12 @@ class RemoteTier final : public KvTier {
   TierStats stats_;
   bool is_on_ = false;
   std::int64_t probe_at_ns_ = 0;  // while off
-  std::int64_t pause_ns_ = 0;     // the last one; 0 once an exchange has ended well
+  // The last one for a fault of each connection; 0 once that one has done what it is for: what works on one
+  // says nothing of the other.
+  std::int64_t read_pause_ns_ = 0;
+  std::int64_t write_pause_ns_ = 0;
   std::int64_t no_writes_until_ns_ = 0;
-  double round_trip_seconds_ = 0;
+  double round_trip_seconds_ = 0;  // the shortest exchange since it is on
   ReadRate read_rate_;
   bool stop_ = false;
   std::int64_t drain_until_ns_ = 0;

@@ -24,6 +24,7 @@ struct RemoteTier::Batch {
   std::vector<Result> results;
   std::string refusal;  // what the server said instead of an answer
   bool is_whole = false;
+  bool is_late = false;
   std::int64_t elapsed_ns = 0;
 };
 
@@ -92,9 +93,10 @@ int RemoteTier::read_batch(const TierRead& read, std::size_t first, std::size_t 
   const RemoteOutcome outcome =
       exchange(read_connection_, fetch, static_cast<std::int64_t>(request.size()));
   // Loading, no rights: as good as not there.
-  if (!batch.refusal.empty()) turn_off(RemoteOutcome::kFailed, batch.refusal);
+  if (!batch.refusal.empty()) turn_off(RemoteOutcome::kFailed, batch.refusal, read_pause_ns_);
   batch.elapsed_ns = steady_now_ns() - start_ns;
   batch.is_whole = outcome == RemoteOutcome::kOk && batch.refusal.empty();
+  batch.is_late = outcome == RemoteOutcome::kTimeout;
   return finish_batch(read.blocks.subspan(first, count), batch);
 }
 
@@ -121,10 +123,10 @@ int RemoteTier::finish_batch(std::span<const TierBlock> blocks, const Batch& bat
   stats_.num_read += static_cast<std::uint64_t>(num_found);
   stats_.bytes_read += num_found * format_.block_size_bytes;
   stats_.read_ns += batch.elapsed_ns;
-  if (!batch.is_whole) return num_found;
-  pause_ns_ = 0;
-  const auto num_transferred =
-      std::count(batch.results.begin(), batch.results.end(), Result::kFound);
+  if (batch.is_whole) read_pause_ns_ = 0;
+  if (!batch.is_whole && !batch.is_late) return num_found;
+  // What brings nothing in time says nothing of its speed: that is left alone for longer each time.
+  const std::int64_t num_transferred = std::ranges::count(batch.results, Result::kFound);
   if (num_transferred > 0) {
     const double seconds =
         std::max(0.0, static_cast<double>(batch.elapsed_ns) * 1e-9 - round_trip_seconds_);

@@ -70,11 +70,11 @@ void RemoteTier::probe() {
     bool was_on;
     {
       const std::lock_guard lock(mutex_);
-      was_on = pause_ns_ == 0;
+      was_on = read_pause_ns_ == 0 && write_pause_ns_ == 0;
     }
     // Once, not for every attempt.
     if (was_on) spdlog::warn("remote tier {}: {}", url_.display(), write_connection_.error());
-    turn_off(outcome, write_connection_.error());
+    turn_off(outcome, write_connection_.error(), write_pause_ns_);
     return;
   }
   {
@@ -93,6 +93,7 @@ std::vector<int> RemoteTier::write_batch(const std::vector<int>& buffers) {
     unsent = missing.empty() ? missing : send_blocks(missing);
   const std::lock_guard lock(mutex_);
   stats_.write_ns += steady_now_ns() - start_ns;
+  if (unsent.empty()) write_pause_ns_ = 0;
   return unsent;
 }
 
@@ -224,7 +225,6 @@ std::vector<int> RemoteTier::send_blocks(const std::vector<int>& buffers) {
     ++stats_.num_written;
     stats_.bytes_written += format_.block_size_bytes;
   }
-  if (outcome == RemoteOutcome::kOk && refusal.empty()) pause_ns_ = 0;
   if (outcome == RemoteOutcome::kOk) stats_.num_io_errors += unsent.size();
   return unsent;
 }
