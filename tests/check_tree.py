@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Holds the tree to its own rules: the order of includes between folders, the sizes of files, who reads the
-time of day.
+"""Holds the tree to its own rules: the order of includes between folders, the sizes of files and functions, who
+reads the time of day.
 
 check_tree.py ROOT
 """
@@ -11,11 +11,25 @@ import sys
 # Each folder may include only itself and those before it.
 ORDER = "base kernels kv tokenizer model plan engine server cli".split()
 MAX_LINES = 600
+MAX_FUNCTION_LINES = 70  # but for tests, which may list cases
 # A clock that jumps moves no deadline: it is only told, to clients and to templates.
 TIME_OF_DAY = re.compile(r"\b(?:system_clock|high_resolution_clock|utc_clock|CLOCK_REALTIME\w*|gettimeofday|"
                          r"timespec_get|time\s*\(\s*(?:nullptr|NULL|0|&\w+)\s*\))")
 MAY_TELL_IT = ("server/unix_time.h", "tokenizer/jinja_globals.cc")
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
+
+
+def functions_of(text):
+    """First lines and lengths: a function begins at the margin, or one step in from it in a class, and ends with the
+    next brace alone there. Blocks that pass for one are shorter than theirs."""
+    for margin in ("", "  "):
+        begin = None
+        for number, line in enumerate(text.splitlines()):
+            if re.match(margin + r"[\w\[~]", line):
+                begin = number, line.strip()
+            elif line == margin + "}" and begin:
+                yield begin[1], number - begin[0] + 1
+                begin = None
 
 
 def problems_of(path, folder, text):
@@ -27,6 +41,9 @@ def problems_of(path, folder, text):
             yield f"{path}: {folder} may not include {owner} ({target})"
     if text.count("\n") > MAX_LINES:
         yield f"{path}: {text.count(chr(10))} lines, {MAX_LINES} at most: its idea wants splitting"
+    for name, num_lines in functions_of(text):
+        if num_lines > MAX_FUNCTION_LINES and not path.stem.endswith("_test"):
+            yield f"{path}: {num_lines} lines, {MAX_FUNCTION_LINES} at most: {name}"
     clock = TIME_OF_DAY.search(text)
     if clock and not str(path).endswith(MAY_TELL_IT):
         yield f"{path}: {clock[0]} may jump: steady_now_ns() or a Clock for times between, unix_time.h to tell it"

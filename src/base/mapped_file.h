@@ -1,4 +1,4 @@
-// A whole file, mapped read-only.
+// A whole file, mapped read-only. Thread: any.
 #pragma once
 
 #include <cstddef>

@@ -11,8 +11,6 @@ using TokenId = std::int32_t;
 // A KV block: kBlockSize consecutive tokens of one sequence, in every layer of one layer group.
 enum class BlockId : std::int32_t { kNone = -1 };
 
-enum class SequenceId : std::uint64_t {};
-
 // Tokens per KV block. Attention kernels hold one block's keys in one vector of lanes.
 inline constexpr int kBlockSize = 16;
 

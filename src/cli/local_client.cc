@@ -71,7 +71,6 @@ Completion PendingCompletion::wait(const std::function<bool(std::string_view)>& 
     std::ranges::move(update.prompt_logprobs, std::back_inserter(completion.prompt_logprobs));
     for (const OutputToken& token : update.tokens) {
       if (!wanted) break;
-      completion.tokens.push_back(token.token);
       deliver(decoder.push(token.token));
     }
     completion.finish = update.finish;

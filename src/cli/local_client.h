@@ -14,7 +14,6 @@
 namespace larder {
 
 struct Completion {
-  std::vector<TokenId> tokens;
   std::string text;
   std::vector<OutputToken> prompt_logprobs;
   FinishReason finish = FinishReason::kNone;

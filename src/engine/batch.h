@@ -34,8 +34,7 @@ class Batch {
   explicit Batch(int num_groups) : groups_(static_cast<std::size_t>(num_groups)) {}
 
   void clear();
-  // The next num_tokens of a sequence, whose table has room for them. prompt_rows: the first
-  // positions whose logits are wanted for the prompt's logprobs.
+  // The next num_tokens of a sequence, whose table has room for them. num_samples: see BatchEntry.
   void add(Sequence& sequence, int num_tokens, int num_samples);
 
   bool empty() const { return entries_.empty(); }

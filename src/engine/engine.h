@@ -31,8 +31,8 @@ struct EngineConfig {
   int max_model_len = 0;         // tokens of prompt and output, at most the pool's capacity
   int max_batch_tokens = 512;    // tokens computed in a step
   int max_sequences = 256;       // running at once; more wait in line
-  int max_prefill_tokens = 128;  // of a step, while others decode: bounds their inter-token latency
-  double max_step_slowdown = 0;  // by them: a step lasts at most so many times as long; 0 = any
+  int max_prefill_tokens = 512;  // of a step, while others decode: bounds their inter-token latency
+  double max_step_slowdown = 2;  // by them: a step lasts at most so many times as long; 0 = any
   int max_waiting = 4096;        // requests in line before submit refuses
   std::int64_t max_waiting_tokens = std::int64_t{1} << 24;  // of theirs; one alone may have more
   EvictionKind eviction = EvictionKind::kDensity;

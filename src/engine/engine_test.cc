@@ -65,6 +65,7 @@ class EngineTest : public ::testing::Test {
     config.max_model_len = kMaxModelLen;
     config.max_batch_tokens = 128;
     config.max_prefill_tokens = 64;
+    config.max_step_slowdown = 0;  // no step depends on how long others took
     config.max_sequences = 64;
     config.max_waiting = 100;
     return config;

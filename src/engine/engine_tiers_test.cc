@@ -70,6 +70,7 @@ class Process {
     config.max_model_len = 300;
     config.max_batch_tokens = 64;
     config.max_prefill_tokens = 32;
+    config.max_step_slowdown = 0;  // no step depends on how long others took
     return config;
   }
   static std::unique_ptr<KvTier> open_disk(const TinyModel& model, const TempDir* dir) {

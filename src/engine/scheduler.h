@@ -24,9 +24,9 @@ struct SchedulerConfig {
   int max_batch_tokens = 512;
   int max_logit_rows = 64;
   int max_sequences = 256;
-  int max_prefill_tokens = 128;  // of a step, while others decode
+  int max_prefill_tokens = 512;  // of a step, while others decode
   int max_chunk_tokens = 128;    // of a chunk beside them, see StepPace
-  double max_step_slowdown = 0;  // by those tokens, see StepPace; 0 = any
+  double max_step_slowdown = 2;  // by those tokens, see StepPace; 0 = any
   std::int64_t patience_ns = 0;  // what a step may last in any case where several prompts wait
 };
 

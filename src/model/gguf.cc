@@ -289,7 +289,6 @@ std::optional<std::int64_t> load_int(GgufType type, const std::byte* data) {
 GgufFile::GgufFile(std::span<const std::byte> bytes) {
   Cursor cursor(bytes);
   const Header header = read_header(cursor);
-  version_ = header.version;
   for (std::uint64_t i = 0; i < header.num_values; ++i) {
     cursor.set_field(fmt::format("metadata {}", i));
     const std::string_view key = cursor.read_string("key");

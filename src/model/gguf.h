@@ -68,8 +68,6 @@ class GgufFile {
   // Error{kInvalidArgument} where both have one of a name.
   void add_tensors_of(const GgufFile& piece);
 
-  std::uint32_t version() const { return version_; }
-  std::size_t num_values() const { return values_.size(); }
   const std::vector<GgufTensor>& tensors() const { return tensors_; }
 
   // nullptr when absent.
@@ -88,7 +86,6 @@ class GgufFile {
   std::optional<std::vector<float>> find_floats(std::string_view key) const;
 
  private:
-  std::uint32_t version_ = 0;
   std::unordered_map<std::string_view, GgufValue> values_;
   std::vector<GgufTensor> tensors_;
   std::unordered_map<std::string_view, std::size_t> tensor_index_;

@@ -60,7 +60,8 @@ struct Logits {
 
 class KeyStatistics;
 
-// Thread: one at a time. On the CPU no allocation after construction; nothing throws.
+// Thread: one at a time. On the CPU no allocation, and so nothing that throws, once it has seen its
+// largest batch.
 class Transformer {
  public:
   // References must outlive it; the layout is the storage's. device: whose kernels these are and

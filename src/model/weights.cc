@@ -4,7 +4,6 @@
 #include <cmath>
 #include <string>
 
-#include "base/check.h"
 #include "base/error.h"
 #include "base/printable.h"
 #include "kernels/packing.h"

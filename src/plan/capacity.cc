@@ -1,10 +1,11 @@
 #include "plan/capacity.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
-#include "base/error.h"
 #include "plan/largest.h"
 #include "plan/plan.h"
 

@@ -1,8 +1,9 @@
 #include "plan/levers.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
-#include "base/error.h"
 #include "kv/kv_cache.h"
 
 namespace larder {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 
-#include "base/error.h"
 #include "plan/name_key.h"
 
 namespace larder {

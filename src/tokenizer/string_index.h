@@ -10,7 +10,7 @@
 
 namespace larder {
 
-// Strings by number, in order of append. A view stays valid until the next append.
+// Strings by number, in order of append. A view stays valid until the next append. Thread: any, once all are in.
 class StringPool {
  public:
   void append(std::string_view text) {
@@ -32,7 +32,7 @@ class StringPool {
 std::uint64_t hash_string(std::string_view text);
 
 // Which of a pool's strings equals a text. Open addressing; at most half of the slots are used.
-// The pool must outlive the index and be complete before the first insert.
+// The pool must outlive the index and be complete before the first insert. Thread: any, after the last one.
 class StringIndex {
  public:
   StringIndex(const StringPool& pool, std::size_t max_entries);

@@ -140,10 +140,6 @@ class SymbolMerger {
     }
   }
 
-  static bool is_same(const Symbol& a, const Symbol& b) {
-    return a.begin == b.begin && a.end == b.end && a.id == b.id;
-  }
-
   void link(std::uint32_t left, std::uint32_t right) {
     if (left != Symbol::kNone) symbols_[left].next = right;
     if (right != Symbol::kNone) symbols_[right].previous = left;
