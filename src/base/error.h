@@ -25,13 +25,19 @@ class Error : public std::runtime_error {
   // message: one line that names the field, the limit and the fix.
   // param: the request's field, empty when there is none.
   Error(ErrorKind kind, std::string message, std::string param = {})
-      : std::runtime_error(std::move(message)), kind_(kind), param_(std::move(param)) {}
+      : std::runtime_error(message),
+        kind_(kind),
+        message_(std::move(message)),
+        param_(std::move(param)) {}
 
   ErrorKind kind() const { return kind_; }
+  // what() ends at a NUL, which a client's text may have.
+  const std::string& message() const { return message_; }
   const std::string& param() const { return param_; }
 
  private:
   ErrorKind kind_;
+  std::string message_;
   std::string param_;
 };
 

@@ -120,9 +120,10 @@ class Bench {
   }
 
   bool fits(const char* test, int prompt, int output) const {
-    if (prompt + output <= runtime_.plan().max_model_len) return true;
+    const int longest = runtime_.max_request_len();
+    if (prompt + output <= longest) return true;
     std::fprintf(stderr, "%s%d: longer than the %d tokens that fit, left out\n", test,
-                 std::max(prompt, output), runtime_.plan().max_model_len);
+                 std::max(prompt, output), longest);
     return false;
   }
 
@@ -163,6 +164,12 @@ class Bench {
     for (const int length : options_.outputs) {
       if (!fits("depth ", depth, length + 1)) continue;
       const std::string test = fmt::format("{} x tg{} @ d{}", batch, length, depth);
+      const int window = runtime_.attention().window;
+      if (batch > 1 && window > 0 && depth > window) {
+        // The rest would be computed while others decode.
+        std::fprintf(stderr, "%s: the cache finds no more than the window of %d, left out\n", test.c_str(), window);
+        continue;
+      }
       if (std::int64_t{batch} * (depth + length + 2 * kBlockSize) >
           runtime_.plan().kv_capacity_tokens) {
         std::fprintf(stderr, "%s: more than the KV cache holds, left out\n", test.c_str());
@@ -222,8 +229,6 @@ class Bench {
 
   // The same prompt computed, then found in the pool, then, with the pool forgotten, in the tiers.
   void tier_rows() {
-    if (runtime_.tiers() == nullptr)
-      throw_invalid("--tiers: there is none; add --kv-disk DIR or --kv-remote redis://HOST:PORT");
     std::puts("\n| prompt | from | tokens | TTFT, ms | of computing |");
     std::puts("| ---: | --- | ---: | ---: | ---: |");
     for (const int length : options_.prompts) {
@@ -310,12 +315,13 @@ void add_bench_command(CLI::App& app) {
                     "Also time to first token from --kv-disk or --kv-remote, against computing");
   command->callback([options] {
     const RuntimeOptions& runtime = options->runtime;
-    if (options->made_up &&
-        (options->tiers || !runtime.kv_host.empty() || !runtime.kv_disk.empty() ||
-         !runtime.kv_remote.empty()))
+    const bool has_tier = !runtime.kv_host.empty() || !runtime.kv_disk.empty() || !runtime.kv_remote.empty();
+    if (options->made_up && (options->tiers || has_tier))
       throw_invalid(
           "--made-up: nothing made up may get to --tiers, --kv-host, --kv-disk or --kv-remote; leave these "
           "out");
+    if (options->tiers && !has_tier)
+      throw_invalid("--tiers: there is none; add --kv-disk DIR or --kv-remote redis://HOST:PORT");
     if (options->made_up)
       options->runtime.make_tier = [] { return std::make_unique<MadeUpTier>(); };
     Bench(*options).run();

@@ -24,6 +24,8 @@ void add_doctor_cache_command(CLI::App& doctor);
 
 // CLI::Range of numbers, which takes "nan".
 CLI::Validator finite_range(double least, double most);
+// Refuses "", a variable that nobody has set, where that would be as if the option were not given.
+CLI::Validator not_empty();
 
 // --temperature, --top-p, ... and -n, on a command.
 void add_sampling_options(CLI::App& command, SamplingParams& sampling);

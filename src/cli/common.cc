@@ -1,4 +1,6 @@
 // What several commands share.
+#include <charconv>
+#include <cstdint>
 #include <cstdio>
 #include <fstream>
 #include <iostream>
@@ -24,6 +26,25 @@ CLI::Validator finite_range(double least, double most) {
       fmt::format("FLOAT in [{:g} - {:g}]", least, most));
 }
 
+CLI::Validator not_empty() {
+  return CLI::Validator(
+      [](std::string& text) {
+        return text.empty() ? std::string("must not be empty; give a value, or leave the option out")
+                            : std::string();
+      },
+      "");
+}
+
+// CLI11 alone would take what is larger for the largest.
+static std::string why_no_seed(const std::string& text) {
+  const char* end = text.data() + text.size();
+  const auto is_read_as = [&](auto value) {
+    const auto [stop, error] = std::from_chars(text.data(), end, value);
+    return error == std::errc{} && stop == end;
+  };
+  return is_read_as(std::int64_t{}) || is_read_as(std::uint64_t{}) ? "" : "must be a whole number of 64 bits";
+}
+
 void add_sampling_options(CLI::App& command, SamplingParams& sampling) {
   command.add_option("-n,--max-tokens", sampling.max_tokens, "Tokens to generate, at most")
       ->check(CLI::Range(1, 1 << 24))
@@ -33,8 +54,14 @@ void add_sampling_options(CLI::App& command, SamplingParams& sampling) {
       ->check(finite_range(0, 100))
       ->capture_default_str();
   command.add_option("--top-p", sampling.top_p, "Draw from the likeliest tokens that sum to this")
-      ->check(finite_range(0, 1))
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Validator(
+          [](std::string& text) {
+            double value = 0;
+            const bool is_number = CLI::detail::lexical_cast(text, value);
+            return is_number && value > 0 && value <= 1 ? std::string()
+                                                        : "must be above 0, at most 1, not " + text;
+          },
+          "above 0, at most 1"))
       ->capture_default_str();
   command.add_option("--top-k", sampling.top_k, "Draw from the k likeliest tokens, 0 = all")
       ->check(CLI::Range(0, 1 << 24))
@@ -45,7 +72,8 @@ void add_sampling_options(CLI::App& command, SamplingParams& sampling) {
   command.add_option("--repetition-penalty", sampling.repetition_penalty, "Above 1: fewer repeats")
       ->check(finite_range(0.01, 100))
       ->capture_default_str();
-  command.add_option("--seed", sampling.seed, "The same seed gives the same text");
+  command.add_option("--seed", sampling.seed, "The same seed gives the same text")
+      ->check(CLI::Validator([](std::string& text) { return why_no_seed(text); }, ""));
 }
 
 void add_listen_options(CLI::App& command, ServerConfig& server, std::string& api_key_file) {
@@ -55,10 +83,15 @@ void add_listen_options(CLI::App& command, ServerConfig& server, std::string& ap
                      "key or --open");
   command.add_option("--port", server.port, "Port (default 8080; 0 = any free one)")
       ->check(CLI::Range(0, 65535));
-  command.add_option("--api-key", server.api_keys,
-                     "A key that clients must send; may be given several times");
-  command.add_option("--api-key-file", api_key_file,
-                     "A file of keys, one per line; KEY GROUP: keys of a group share their cache");
+  // One each time: a word that lies about is no key.
+  command
+      .add_option("--api-key", server.api_keys,
+                  "A key that clients must send; may be given several times")
+      ->allow_extra_args(false);
+  command
+      .add_option("--api-key-file", api_key_file,
+                  "A file of keys, one per line; KEY GROUP: keys of a group share their cache")
+      ->check(not_empty());
   command.add_flag("--open", server.allow_open_network,
                    "Take a --host that others can reach although there is no API key");
 }

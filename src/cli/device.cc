@@ -7,6 +7,7 @@
 #include "cli/runtime.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/limits.h"
+#include "plan/plan.h"
 
 namespace larder {
 namespace {
@@ -36,6 +37,11 @@ int cuda_index(const std::string& text) {
 
 std::string name_of_device(const RuntimeOptions& options) {
   return options.device == "auto" ? "cuda:0" : options.device;
+}
+
+std::int64_t plannable_bytes(const Device* device) {
+  if (device == nullptr) return available_memory_bytes() + resident_memory_bytes();
+  return static_cast<std::int64_t>(device->free_bytes()) + device->own_bytes();
 }
 
 std::unique_ptr<Device> open_device(const RuntimeOptions& options) {

@@ -1,6 +1,7 @@
 // --device: where to compute.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -18,10 +19,9 @@ int cuda_index(const std::string& text);
 // Of a device that these options open: "cuda:N".
 std::string name_of_device(const RuntimeOptions& options);
 
-// What a plan may share out: free, and taken for this program already.
-inline std::int64_t device_memory_bytes(const Device& device) {
-  return static_cast<std::int64_t>(device.free_bytes()) + device.own_bytes();
-}
+// What a plan may share out of a device's memory, null = the host's: free, and taken for this program
+// already.
+std::int64_t plannable_bytes(const Device* device);
 
 // The device that the options name; null = the CPU, which "auto" takes with a line that says why.
 // Throws Error{kUnavailable} when there is none of that number.

@@ -109,6 +109,18 @@ class Replay {
   int num_requests_ = 0;
 };
 
+Json unwrapped(Json json) {
+  for (const char* wrapper : {"request", "body"})
+    if (json.is_object() && json.contains(wrapper)) json = Json(json[wrapper]);
+  return json;
+}
+
+// One, or a list as /v1/cache/requests answers.
+void add_reports(const Json& json, CacheLosses& losses) {
+  if (!json.is_object() || !json.contains("data") || !json["data"].is_array()) return losses.add(json);
+  for (const Json& report : json["data"]) losses.add(report);
+}
+
 // A file of JSON, one object per line: cache reports, or requests as they were sent.
 void read_log(const DoctorCacheOptions& options, CacheLosses& losses) {
   std::ifstream file(options.source);
@@ -116,27 +128,25 @@ void read_log(const DoctorCacheOptions& options, CacheLosses& losses) {
     throw Error(ErrorKind::kNotFound, options.source + ": cannot be read; give a file, or a server as http://HOST:PORT");
   std::unique_ptr<Replay> replay;
   int number = 0, num_skipped = 0;
-  for (std::string line; std::getline(file, line);) {
-    ++number;
-    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+  const auto attempt = [&](auto&& step) {
     try {
-      Json json = parse_json(line, {});
-      for (const char* wrapper : {"request", "body"}) {
-        if (json.is_object() && json.contains(wrapper)) json = Json(json[wrapper]);
-      }
-      if (json.is_object() && json.contains("messages")) {
-        if (!replay) replay = std::make_unique<Replay>(options.runtime);
-        json = replay->report(std::move(json));
-      }
-      if (json.is_object() && json.contains("data") && json["data"].is_array()) {  // as /v1/cache/requests answers
-        for (const Json& report : json["data"]) losses.add(report);
-        continue;
-      }
-      losses.add(json);
+      step();
+      return true;
     } catch (const std::exception& error) {  // whatever an odd line makes of it
       if (++num_skipped <= 3)
         std::fprintf(stderr, "%s:%d: left out: %s\n", options.source.c_str(), number, error.what());
+      return false;
     }
+  };
+  for (std::string line; std::getline(file, line);) {
+    ++number;
+    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+    Json json;
+    if (!attempt([&] { json = unwrapped(parse_json(line, {})); })) continue;
+    const bool is_request = json.is_object() && json.contains("messages");
+    // A model or an option that cannot be used is no fault of the line.
+    if (is_request && !replay) replay = std::make_unique<Replay>(options.runtime);
+    attempt([&] { add_reports(is_request ? replay->report(std::move(json)) : json, losses); });
   }
   if (num_skipped > 3) std::fprintf(stderr, "%d lines were left out\n", num_skipped);
   if (losses.num_requests() == 0)
@@ -217,6 +227,16 @@ void examine_cache(const DoctorCacheOptions& options) {
   print(losses);
 }
 
+// What was given to the examination around this one would go unheeded.
+void refuse_options_of(const CLI::App& doctor, const CLI::App& command) {
+  for (const CLI::Option* option : doctor.get_options()) {
+    if (option->count() == 0) continue;
+    const std::string name = option->get_name();
+    if (command.get_option_no_throw(name) != nullptr) throw_invalid("{}: give it after `cache`", name);
+    throw_invalid("{}: `larder doctor cache` has no such option; leave it out", name);
+  }
+}
+
 }  // namespace
 
 void add_doctor_cache_command(CLI::App& doctor) {
@@ -230,7 +250,10 @@ void add_doctor_cache_command(CLI::App& doctor) {
   add_runtime_options(*command, options->runtime);
   command->add_option("--api-key", options->api_key, "The server's");
   command->add_flag("--json", options->json, "For programs");
-  command->callback([options] { examine_cache(*options); });
+  command->callback([options, command, &doctor] {
+    refuse_options_of(doctor, *command);
+    examine_cache(*options);
+  });
 }
 
 }  // namespace larder

@@ -64,7 +64,7 @@ std::optional<double> cpu_quota() {
 
 void check_cores(const RuntimeOptions& options, Findings& findings) {
   const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  const int threads = options.num_threads > 0 ? options.num_threads : cores;
+  const int threads = num_threads_of(options);
   cpu_set_t set;
   CPU_ZERO(&set);
   const int allowed = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : cores;

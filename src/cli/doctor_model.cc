@@ -7,7 +7,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 
 #include "base/error.h"
 #include "cli/commands.h"
@@ -137,16 +136,11 @@ bool find_device(const RuntimeOptions& options, std::unique_ptr<Device>& device,
 
 std::int64_t check_fit(const RuntimeOptions& options, std::unique_ptr<Device>& device,
                        Findings& findings) {
-  ThreadPool pool(options.num_threads > 0
-                      ? options.num_threads
-                      : std::max(1, static_cast<int>(std::thread::hardware_concurrency())));
+  ThreadPool pool(num_threads_of(options));
   const PlannedModel planned = plan_on(options, pool, device);
-  const std::int64_t available_bytes = device != nullptr
-                                           ? static_cast<std::int64_t>(device->free_bytes())
-                                           : available_memory_bytes();
   findings.ok("fit", fmt::format("{} of {} available; {:.1f} requests of {} tokens at once",
                                  format_bytes(planned.plan.total_bytes()),
-                                 format_bytes(available_bytes), planned.plan.max_concurrency,
+                                 format_bytes(plannable_bytes(device.get())), planned.plan.max_concurrency,
                                  planned.plan.max_model_len));
   return planned.layout->block_size_bytes();
 }

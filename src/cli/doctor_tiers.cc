@@ -52,17 +52,23 @@ std::string bind_error(const asio::ip::tcp::endpoint& endpoint) {
   return text;
 }
 
-void check_room(const fs::path& folder, std::int64_t wanted_bytes, Findings& findings) {
-  struct statvfs status{};
-  if (::statvfs(folder.c_str(), &status) != 0) return;
-  const auto free_bytes = static_cast<std::int64_t>(status.f_bavail * status.f_frsize);
-  std::int64_t own_bytes = 0;  // in place already
+// Of the tier's blocks, in place already.
+std::int64_t stored_bytes(const fs::path& folder) {
+  std::int64_t own_bytes = 0;
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(folder, ignored))
     if (entry.path().extension() == ".kv") {
       struct stat file{};
       if (::stat(entry.path().c_str(), &file) == 0) own_bytes += file.st_blocks * 512;
     }
+  return own_bytes;
+}
+
+void check_room(const fs::path& folder, std::int64_t wanted_bytes, Findings& findings) {
+  struct statvfs status{};
+  if (::statvfs(folder.c_str(), &status) != 0) return;
+  const auto free_bytes = static_cast<std::int64_t>(status.f_bavail * status.f_frsize);
+  const std::int64_t own_bytes = stored_bytes(folder);
   const std::string text = fmt::format("{} free, {} stored, limit {}", format_bytes(free_bytes),
                                        format_bytes(own_bytes), format_bytes(wanted_bytes));
   if (free_bytes + own_bytes < wanted_bytes)
@@ -73,7 +79,8 @@ void check_room(const fs::path& folder, std::int64_t wanted_bytes, Findings& fin
     findings.ok("disk room", text);
 }
 
-// Bytes a second of a file that is written, forgotten by the page cache and read; throws Error.
+// Bytes a second of a file that is written, forgotten by the page cache and read; throws Error, kTooLarge
+// where the disk is full.
 struct DiskSpeed {
   double write = 0;
   double read = 0;
@@ -83,7 +90,7 @@ DiskSpeed measure_disk(const fs::path& folder) {
   const std::string path = (folder / fmt::format("doctor-{}.tmp", ::getpid())).string();  // of no name, once it is open
   const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   const auto fail = [&] {
-    throw Error(ErrorKind::kUnavailable,
+    throw Error(errno == ENOSPC || errno == EDQUOT ? ErrorKind::kTooLarge : ErrorKind::kUnavailable,
                 fmt::format("{}: no file can be written there: {}", folder.string(), std::strerror(errno)));
   };
   if (fd < 0) fail();
@@ -119,7 +126,12 @@ void check_disk_io(const fs::path& folder, Findings& findings) {
     else
       findings.ok("disk speed", text);
   } catch (const Error& error) {
-    findings.fail("disk", error.what(), "a directory that this user may write to, with room");
+    // New blocks take the place of those that are there.
+    if (error.kind() == ErrorKind::kTooLarge && stored_bytes(folder) > 0)
+      findings.warn("disk speed", "not measured: the disk has no room beside the blocks that are stored",
+                    "free some, or another disk");
+    else
+      findings.fail("disk", error.what(), "a directory that this user may write to, with room");
   }
   try {
     findings.ok("disk reads", make_block_io(BlockIoKind::kUring, 8)->name());

@@ -5,7 +5,9 @@
 
 #include <csignal>
 #include <cstdio>
+#include <cstring>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cli/commands.h"
@@ -45,7 +47,15 @@ void open_standard_streams() {
 
 // Options without a command are serve's.
 std::vector<const char*> with_command(const CLI::App& app, int argc, char** argv) {
-  std::vector<const char*> arguments(argv, argv + argc);
+  std::vector<const char*> arguments;
+  for (int i = 0; i < argc; ++i) {
+    arguments.push_back(argv[i]);
+    const std::size_t equals = std::string_view(argv[i]).find('=');
+    if (!std::string_view(argv[i]).starts_with("--") || equals + 1 != std::strlen(argv[i])) continue;
+    // "--name=", of a variable that is not set: CLI11 would take the next word for its value.
+    argv[i][equals] = '\0';
+    arguments.push_back("");
+  }
   const bool has_option = argc > 1 && argv[1][0] == '-';
   if (argc <= 1 || (has_option && app.get_option_no_throw(argv[1]) == nullptr))
     arguments.insert(arguments.begin() + 1, "serve");

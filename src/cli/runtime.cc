@@ -72,10 +72,23 @@ void check_options(const RuntimeOptions& options) {
   (void)plan_options(options);
   (void)parse_kv_types(options.kv_type);
   if (!options.kv_host.empty()) (void)parse_bytes("--kv-host", options.kv_host);
-  check_span(options.attention, {.max_model_len = options.max_model_len > 0
-                                                      ? options.max_model_len
-                                                      : std::numeric_limits<int>::max(),
-                                 .max_batch_tokens = options.max_batch_tokens});
+  check_span_options(options.attention, {.max_model_len = options.max_model_len > 0
+                                                              ? options.max_model_len
+                                                              : std::numeric_limits<int>::max(),
+                                         .max_batch_tokens = options.max_batch_tokens});
+}
+
+void check_span_options(const AttentionSpan& span, const RequestLimits& limits) {
+  try {
+    check_span(span, limits);
+  } catch (const Error& error) {
+    std::string text = error.message();
+    for (const auto& [field, option] : {std::pair<std::string, std::string>{"attention_window", "--attention-window"},
+                                        {"attention_sinks", "--attention-sinks"}})
+      for (auto at = text.find(field); at != text.npos; at = text.find(field, at))
+        text.replace(at, field.size(), option);
+    throw Error(error.kind(), text);
+  }
 }
 
 void warn_beyond_training(const RuntimeOptions& options, int context_len) {
@@ -125,6 +138,54 @@ ModelFile read_model_file(const RuntimeOptions& options) {
   return file;
 }
 
+static void add_memory_options(CLI::App& command, RuntimeOptions& options) {
+  command.add_option("--kv-type", options.kv_type,
+                     "How keys and values are stored: f16 (default), bf16, int8 or "
+                     "int4; k=int8,v=int4 apart");
+  command.add_option("--kv-size", options.kv_size,
+                     "Memory of the KV cache, such as 2GiB (default: room for eight full contexts, "
+                     "1 to 4 GiB, at most half of what is free)");
+  command.add_option("--memory", options.memory,
+                     "Memory of the whole process, such as 8GiB, in place of --kv-size; the KV "
+                     "cache takes what is left");
+  command
+      .add_option("-c,--max-model-len", options.max_model_len,
+                  "Longest prompt and output together, in tokens (default: the model's own, if "
+                  "the KV cache holds it)")
+      ->check(CLI::Range(32, 1 << 24));
+}
+
+static void add_step_options(CLI::App& command, RuntimeOptions& options) {
+  command
+      .add_option("--batch-tokens", options.max_batch_tokens,
+                  "Tokens computed in one step, at most (default 512)")
+      ->check(CLI::Range(1, 8192));
+  command
+      .add_option("--prefill-tokens", options.max_prefill_tokens,
+                  "Of --batch-tokens, those of prompts while other requests decode: fewer keep their tokens coming "
+                  "evenly (default: all that --step-slowdown allows)")
+      ->check(CLI::Range(1, 8192));
+  command
+      .add_option("--step-slowdown", options.max_step_slowdown,
+                  "While other requests decode, prompts join a step only so far that it lasts about so many times "
+                  "as long as without them; longer where more requests wait than decode, and up to 60 ms where "
+                  "several wait or one that is done after three such steps (default 2; 0: no limit)")
+      ->check(CLI::Validator(
+          [](std::string& text) {
+            double value = 0;
+            const bool is_number = CLI::detail::lexical_cast(text, value);
+            return is_number && (value == 0 || (value > 1 && value <= 1000))
+                       ? std::string()
+                       : "must be 0 or above 1, at most 1000, such as 2";
+          },
+          "FLOAT"));
+  command
+      .add_option("--max-sequences", options.max_sequences,
+                  "Answers computed at once, each of a request's n counted, 64 of them in a step, and "
+                  "fewer than --batch-tokens; more wait in line (default 256)")
+      ->check(CLI::Range(1, 65536));
+}
+
 void add_runtime_options(CLI::App& command, RuntimeOptions& options) {
   command.add_option("-m,--model", options.model,
                      "A GGUF file, or a name that `larder pull` knows (default smollm2-135m)");
@@ -145,47 +206,8 @@ void add_runtime_options(CLI::App& command, RuntimeOptions& options) {
       .add_option("--activations", options.activations,
                   "int8: fast (default); f32: the reference path, several times slower")
       ->check(CLI::IsMember({"int8", "f32"}));
-  command.add_option("--kv-type", options.kv_type,
-                     "How keys and values are stored: f16 (default), bf16, int8 or "
-                     "int4; k=int8,v=int4 apart");
-  command.add_option("--kv-size", options.kv_size,
-                     "Memory of the KV cache, such as 2GiB (default: room for eight full contexts, "
-                     "1 to 4 GiB, at most half of what is free)");
-  command.add_option("--memory", options.memory,
-                     "Memory of the whole process, such as 8GiB, in place of --kv-size; the KV "
-                     "cache takes what is left");
-  command
-      .add_option("-c,--max-model-len", options.max_model_len,
-                  "Longest prompt and output together, in tokens (default: the model's own, if "
-                  "the KV cache holds it)")
-      ->check(CLI::Range(32, 1 << 24));
-  command
-      .add_option("--batch-tokens", options.max_batch_tokens,
-                  "Tokens computed in one step, at most (default 512)")
-      ->check(CLI::Range(1, 8192));
-  command
-      .add_option("--prefill-tokens", options.max_prefill_tokens,
-                  "Of --batch-tokens, those of prompts while other requests decode: fewer keep their tokens coming "
-                  "evenly (default: all that --step-slowdown allows)")
-      ->check(CLI::Range(1, 8192));
-  command
-      .add_option("--step-slowdown", options.max_step_slowdown,
-                  "While other requests decode, prompts join a step only so far that it lasts about so many times "
-                  "as long as without them; longer where more requests wait than decode, and up to 60 ms where "
-                  "several wait or one that is done after three such steps (default 2; 0: no limit)")
-      ->check(CLI::Validator(
-          [](std::string& text) {
-            const double value = std::strtod(text.c_str(), nullptr);
-            return value == 0 || (value > 1 && value <= 1000)
-                       ? std::string()
-                       : "must be 0 or above 1, at most 1000, such as 2";
-          },
-          "FLOAT"));
-  command
-      .add_option("--max-sequences", options.max_sequences,
-                  "Answers computed at once, each of a request's n counted, 64 of them in a step, and "
-                  "fewer than --batch-tokens; more wait in line (default 256)")
-      ->check(CLI::Range(1, 65536));
+  add_memory_options(command, options);
+  add_step_options(command, options);
   command
       .add_option("--attention-window", options.attention.window,
                   "Endless context: a token sees that many tokens before it and the first "
@@ -209,6 +231,11 @@ void add_runtime_options(CLI::App& command, RuntimeOptions& options) {
                      "A Jinja file to use instead of the model's own chat template");
 }
 
+int num_threads_of(const RuntimeOptions& options) {
+  if (options.num_threads > 0) return options.num_threads;
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
 std::int64_t bookkeeping_bytes(const ServerLimits& limits) {
   const CacheLogLimits of_log{.max_ledger_bytes = limits.max_ledger_bytes};
   const auto in_line_bytes =
@@ -226,9 +253,7 @@ void plan_model_into(PlannedModel& planned, const RuntimeOptions& options, Threa
     throw_invalid("--kv-host: on a CPU all KV blocks are in the host's memory; give it to --kv-size");
   const PlanOptions asked = plan_options(options);
   const KvTypes types = parse_kv_types(options.kv_type);
-  const std::int64_t available_bytes = device != nullptr
-                                           ? device_memory_bytes(*device)
-                                           : available_memory_bytes() + resident_memory_bytes();
+  const std::int64_t available_bytes = plannable_bytes(device);
   planned.file = read_model_file(options);
   const ModelConfig& config = planned.file.config;
   planned.layout = std::make_unique<KvLayout>(kv_layer_shapes(config), types);
@@ -248,6 +273,7 @@ void plan_model_into(PlannedModel& planned, const RuntimeOptions& options, Threa
     footprint.scratch_bytes += pool.num_threads() * Sampler::size_bytes(config.vocab_size);
     footprint.process_bytes = resident_memory_bytes() + kServingBytes +
                               tier_memory_bytes(options, *planned.layout);
+    footprint.disk_index_bytes = disk_index_bytes(options, *planned.layout);
     footprint.bookkeeping_bytes = options.bookkeeping_bytes;
     footprint.beside_blocks = [&options, &layout = *planned.layout](int num_blocks) {
       return KvCache::bookkeeping(
@@ -266,16 +292,14 @@ void plan_model_into(PlannedModel& planned, const RuntimeOptions& options, Threa
     throw Error(error.kind(), fmt::format("device {}: {}", name_of_device(options), error.what()));
   }
   // Else every request would be refused for a field that it did not send.
-  check_span(options.attention, {.max_model_len = planned.plan.max_model_len,
-                                 .max_batch_tokens = options.max_batch_tokens});
+  check_span_options(options.attention, {.max_model_len = planned.plan.max_model_len,
+                                         .max_batch_tokens = options.max_batch_tokens});
 }
 
 Runtime::Runtime(const RuntimeOptions& options)
     : device_(open_device(options)),
       attention_(options.attention),
-      pool_(options.num_threads > 0
-                ? options.num_threads
-                : std::max(1, static_cast<int>(std::thread::hardware_concurrency()))),
+      pool_(num_threads_of(options)),
       planned_(plan_on(options, pool_, device_)),
       kernels_(device_ ? device_->kernels() : select_kernels()) {
   const ModelFiles& files = *planned_.file.files;

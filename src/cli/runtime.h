@@ -25,6 +25,7 @@
 
 namespace larder {
 
+struct RequestLimits;
 struct ServerLimits;
 
 struct RuntimeOptions {
@@ -56,6 +57,9 @@ struct RuntimeOptions {
   std::function<std::unique_ptr<KvTier>()> make_tier;
 };
 
+// --threads, else the cores.
+int num_threads_of(const RuntimeOptions& options);
+
 // All that grows with the requests of a server, to its bounds.
 std::int64_t bookkeeping_bytes(const ServerLimits& limits);
 
@@ -81,6 +85,9 @@ PlanOptions plan_options(const RuntimeOptions& options);
 // Throws Error{kInvalidArgument} for what is refused of any model: a size or a KV type that is none, a
 // window that no request could have.
 void check_options(const RuntimeOptions& options);
+
+// check_span() of the options, in whose names its messages are.
+void check_span_options(const AttentionSpan& span, const RequestLimits& limits);
 
 // A line on standard error where --max-model-len is more than that and no window keeps within it.
 void warn_beyond_training(const RuntimeOptions& options, int context_len);
@@ -117,8 +124,9 @@ class Runtime {
   const KernelTable& kernels() const { return kernels_; }
   const Device* device() const { return device_.get(); }
   int num_threads() const { return pool_.num_threads(); }
-  const Clock& clock() const { return clock_; }
   const AttentionSpan& attention() const { return attention_; }
+  // Tokens of prompt and output together, under that window if there is one.
+  int max_request_len() const { return attention_.window > 0 ? kMaxEndlessTokens : plan().max_model_len; }
   // Sequences that decode in one step, at most.
   int max_decodes() const {
     const TransformerLimits& limits = planned_.limits;

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <regex>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "server/auth.h"
 #include "server/endpoint.h"
 #include "server/http_server.h"
+#include "server/utf8.h"
 
 namespace larder {
 namespace {
@@ -50,6 +52,28 @@ std::vector<std::string> aliases_of(const ServeOptions& options, const std::stri
   return aliases;
 }
 
+// What a browser sends for a page there; "" where nothing like it is meant.
+std::string origin_meant_by(const std::string& text) {
+  static const std::regex kForm(
+      R"((?:([a-z][a-z0-9+.-]*)://)?(?:[^/?#@]*@)?(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::([0-9]{1,5}))?(?:[/?#].*)?)",
+      std::regex::icase);
+  std::smatch parts;
+  if (!std::regex_match(text, parts, kForm)) return "";
+  const std::string scheme = parts[1].matched ? CLI::detail::to_lower(parts[1]) : "http";
+  const std::string usual_port = scheme == "http" ? "80" : scheme == "https" ? "443" : "";
+  const std::string host = usual_port.empty() ? parts[2].str() : CLI::detail::to_lower(parts[2]);
+  const std::string port = parts[3];
+  return scheme + "://" + host + (port.empty() || port == usual_port ? "" : ":" + port);
+}
+
+// "" = it is one. In any other form it would never match.
+std::string why_no_origin(const std::string& text) {
+  if (text == "*" || text == "null") return "";
+  const std::string meant = origin_meant_by(text);
+  if (meant == text && !meant.empty()) return "";
+  return fmt::format("\"{}\" is not an origin; write {}", text, meant.empty() ? "http://app.example" : meant);
+}
+
 void serve(const ServeOptions& options) {
   // A log whose reader has gone is no reason to drop the requests that run.
   std::signal(SIGPIPE, SIG_IGN);
@@ -76,7 +100,8 @@ void serve(const ServeOptions& options) {
   print_start(runtime);
   const std::filesystem::path path = runtime.file().path;
   struct stat status{};
-  ServedModel model{.name = options.name.empty() ? path.stem().string() : options.name,
+  // A file's name need not be UTF-8; replies and metrics must be.
+  ServedModel model{.name = to_valid_utf8(options.name.empty() ? path.stem().string() : options.name),
                     .aliases = aliases_of(options, runtime.file().path),
                     .tokenizer = runtime.tokenizer(),
                     .chat_template = runtime.chat_template(),
@@ -109,9 +134,14 @@ void add_serve_command(CLI::App& app) {
       ->add_option("--normalise", options->normalise,
                    "Change chats so that more is reused: nonce_headers, tool_keys, timestamps or all "
                    "(default: none)")
-      ->delimiter(',');
-  command->add_option("--cors", server.cors_origins,
-                      "Origins of web pages that may call, * = all (default: none)");
+      ->delimiter(',')
+      ->allow_extra_args(false);
+  command
+      ->add_option("--cors", server.cors_origins,
+                   "Origin of web pages that may call, such as http://app.example, * = all; may be given "
+                   "several times (default: none)")
+      ->allow_extra_args(false)
+      ->check(CLI::Validator([](std::string& text) { return why_no_origin(text); }, ""));
   command
       ->add_option("--max-connections", server.limits.max_connections,
                    "Connections at once (default 16384)")

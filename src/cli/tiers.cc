@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/hash.h"
+#include "cli/commands.h"
 #include "kv/disk_tier.h"
 #include "kv/host_tier.h"
 #include "kv/kv_type_names.h"
@@ -90,14 +91,17 @@ std::unique_ptr<KvTier> make_host_tier(const RuntimeOptions& options, const Tier
 void add_tier_options(CLI::App& command, RuntimeOptions& options) {
   command.add_option("--kv-host", options.kv_host,
                      "Memory of the host that keeps complete KV blocks behind a GPU, such as 32GiB "
-                     "(default: none)");
+                     "(default: none)")
+      ->check(not_empty());
   CLI::Option* const disk = command.add_option("--kv-disk", options.kv_disk,
                      "A directory where complete KV blocks are kept, to be found again after a "
-                     "restart (default: none)");
+                     "restart (default: none)")
+      ->check(not_empty());
   command.add_option("--kv-disk-size", options.kv_disk_size, "Bytes that it may take (default 10GiB)")->needs(disk);
   CLI::Option* const remote = command.add_option("--kv-remote", options.kv_remote,
                      "A Redis or Valkey server that shares complete KV blocks with other servers: "
-                     "redis://[:password@]host[:port][/db] (default: none)");
+                     "redis://[:password@]host[:port][/db] (default: none)")
+      ->check(not_empty());
   command
       .add_option("--kv-remote-ttl", options.kv_remote_ttl_seconds,
                   "Seconds that it keeps a block; 0 = until it needs the room (default)")
@@ -110,13 +114,15 @@ void add_tier_options(CLI::App& command, RuntimeOptions& options) {
       ->check(CLI::Range(0, 19));
 }
 
+std::int64_t disk_index_bytes(const RuntimeOptions& options, const KvLayout& layout) {
+  if (options.kv_disk.empty()) return 0;
+  return parse_bytes("--kv-disk-size", options.kv_disk_size) / layout.block_size_bytes() * kIndexBytesPerBlock;
+}
+
 std::int64_t tier_memory_bytes(const RuntimeOptions& options, const KvLayout& layout) {
   if (options.kv_disk.empty() && options.kv_remote.empty()) return 0;
   std::int64_t size_bytes = kLoadBufferBytes;
-  if (!options.kv_disk.empty()) {
-    const std::int64_t num_blocks = parse_bytes("--kv-disk-size", options.kv_disk_size) / layout.block_size_bytes();
-    size_bytes += kWriteBufferBytes + num_blocks * kIndexBytesPerBlock;
-  }
+  if (!options.kv_disk.empty()) size_bytes += kWriteBufferBytes + disk_index_bytes(options, layout);
   if (!options.kv_remote.empty()) size_bytes += kWriteBufferBytes;
   return size_bytes;
 }

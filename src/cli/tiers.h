@@ -12,7 +12,9 @@ namespace larder {
 // --kv-host, --kv-disk, --kv-remote and what belongs to them, on a command.
 void add_tier_options(CLI::App& command, RuntimeOptions& options);
 
-// Memory for blocks on their way to and from the tiers, and for the disk's index.
+// Memory for the index of as many blocks as --kv-disk-size holds.
+std::int64_t disk_index_bytes(const RuntimeOptions& options, const KvLayout& layout);
+// That, and for blocks on their way to and from the tiers.
 std::int64_t tier_memory_bytes(const RuntimeOptions& options, const KvLayout& layout);
 
 // planned: with its files. Null when the options name none. Throws Error for a directory or an

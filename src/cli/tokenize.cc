@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "base/error.h"
 #include "cli/commands.h"
 #include "cli/pull.h"
 #include "model/model_files.h"
@@ -22,9 +23,17 @@ struct TokenizeOptions {
   bool no_bos = false;
 };
 
+Tokenizer read_tokenizer(const std::string& path) {
+  const ModelFiles files(path);
+  try {
+    return Tokenizer(read_vocabulary(files.gguf()));
+  } catch (const Error& error) {
+    throw Error(error.kind(), fmt::format("{}: {}", path, error.what()));
+  }
+}
+
 void tokenize(const TokenizeOptions& options) {
-  const ModelFiles files(find_model(options.model));
-  const Tokenizer tokenizer(read_vocabulary(files.gguf()));
+  const Tokenizer tokenizer = read_tokenizer(find_model(options.model));
   const std::string text = options.text ? *options.text : read_input(options.file);
   const auto tokens = tokenizer.encode(text, !options.no_bos, options.special, kAnyNumber);
   for (const TokenId token : tokens) {

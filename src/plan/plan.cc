@@ -58,16 +58,21 @@ std::int64_t chosen_num_blocks(const KvLayout& layout, const Footprint& footprin
       available_bytes - fixed_bytes));
 }
 
-[[noreturn]] void refuse_size(const Plan& plan, const PlanOptions& options, bool has_room_for_kv,
+// fixed_bytes: all but KV.
+[[noreturn]] void refuse_size(const Plan& plan, const PlanOptions& options, std::int64_t fixed_bytes,
                               std::int64_t available_bytes) {
-  const char* what = !has_room_for_kv           ? ""
-                     : options.kv_bytes > 0     ? "a smaller --kv-size or "
-                     : options.memory_bytes > 0 ? "a smaller --memory or "
-                                                : "";
+  // A smaller model's blocks are smaller, too, and more of them have to be indexed.
+  const bool is_by_index = fixed_bytes >= available_bytes &&
+                           fixed_bytes - plan.footprint.disk_index_bytes < available_bytes;
+  const char* what = is_by_index                      ? "a smaller --kv-disk-size"
+                     : fixed_bytes >= available_bytes ? "a smaller model"
+                     : options.kv_bytes > 0           ? "a smaller --kv-size or a smaller model"
+                     : options.memory_bytes > 0       ? "a smaller --memory or a smaller model"
+                                                      : "a smaller model";
   throw Error(
       ErrorKind::kUnavailable,
       fmt::format("does not fit: {} are needed (weights {}, KV {}, scratch {}, process {}, "
-                  "bookkeeping {}) and {} are available: take {}a smaller model",
+                  "bookkeeping {}) and {} are available: take {}",
                   format_bytes(plan.most_bytes()), format_bytes(plan.footprint.weights_bytes),
                   format_bytes(plan.kv_bytes), format_bytes(plan.footprint.scratch_bytes),
                   format_bytes(plan.footprint.process_bytes),
@@ -115,7 +120,7 @@ Plan make_plan(const KvLayout& layout, const Footprint& footprint, const PlanOpt
   plan.footprint.bookkeeping_bytes += beside.growth_bytes;
   plan.footprint.beside_blocks = nullptr;
   if (plan.most_bytes() > available_bytes)
-    refuse_size(plan, options, fixed_bytes_of(footprint) < available_bytes, available_bytes);
+    refuse_size(plan, options, fixed_bytes_of(footprint), available_bytes);
 
   const int asked = options.max_model_len > 0 ? options.max_model_len : footprint.context_length;
   plan.max_model_len = static_cast<int>(largest(asked, [&](std::int64_t length) {

@@ -17,6 +17,7 @@ struct Footprint {
   std::int64_t scratch_bytes = 0;  // activations and logits of the largest step, attention partials
   // Code, vocabulary, templates, threads, connections, what the cache keeps of each block.
   std::int64_t process_bytes = 0;
+  std::int64_t disk_index_bytes = 0;  // of process_bytes: grows with --kv-disk-size
   // What grows to this as requests come, and starts at nothing: recent prompts, answers' tokens, the
   // cache's tree.
   std::int64_t bookkeeping_bytes = 0;

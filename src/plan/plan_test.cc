@@ -164,6 +164,27 @@ TEST(Plan, AdvisesTheOptionThatWasGiven) {
     EXPECT_THAT(refusal(options, 3 * kGiB), EndsWith(": take a smaller model"));
 }
 
+TEST(Plan, AdvisesASmallerDiskWhereItsIndexIsWhatIsTooLarge) {
+  const auto refusal = [](std::int64_t weights_bytes, const PlanOptions& options) -> std::string {
+    const Footprint footprint{.weights_bytes = weights_bytes,
+                              .process_bytes = 5 * kGiB,
+                              .disk_index_bytes = 4 * kGiB,
+                              .context_length = 4096,
+                              .max_batch_tokens = 512};
+    try {
+      (void)make_plan(llama_3_8b(), footprint, options, 8 * kGiB);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  using testing::EndsWith;
+  for (const PlanOptions& options : {PlanOptions{}, {.kv_bytes = kGiB}})
+    EXPECT_THAT(refusal(4 * kGiB, options), EndsWith(" available: take a smaller --kv-disk-size"));
+  EXPECT_THAT(refusal(2 * kGiB, {.kv_bytes = 2 * kGiB}), EndsWith(": take a smaller --kv-size or a smaller model"));
+  EXPECT_THAT(refusal(8 * kGiB, {}), EndsWith(": take a smaller model"));
+}
+
 TEST(Memory, SizesAreReadAndWritten) {
   EXPECT_EQ(parse_bytes("x", "4096"), 4096);
   EXPECT_EQ(parse_bytes("x", "2GiB"), 2 * kGiB);

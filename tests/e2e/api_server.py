@@ -22,9 +22,9 @@ def larder(*arguments, stdin="", code=0):
 
 
 class Server:
-    def __init__(self, *arguments, key=None, model=None, stdout=subprocess.DEVNULL):
+    def __init__(self, *arguments, key=None, model=None, name="smollm2", stdout=subprocess.DEVNULL):
         self.model = model or MODEL
-        command = [BIN, "serve", "-m", self.model, "--port", "0", "--name", "smollm2", *map(str, arguments)]
+        command = [BIN, "serve", "-m", self.model, "--port", "0", "--name", name, *map(str, arguments)]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=stdout, text=True)
         self.lines = []
         for line in self.process.stderr:

