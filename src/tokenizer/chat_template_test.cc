@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/hash_test_support.h"
 
 namespace larder {
 namespace {
@@ -511,6 +512,19 @@ TEST_F(ChatTemplateTest, ALongConversationIsRenderedInLinearTime) {
   }
   // All of them together; with a copy of all of the text for each message one takes about a second.
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+}
+
+// To compare each with all of them before would take many minutes.
+TEST_F(ChatTemplateTest, KeysOfOneHashAreLikeOthers) {
+  const std::vector<std::string> keys = texts_of_one_hash(300'000);
+  TemplateInput input;
+  input.messages = user("x");
+  Json& data = input.messages[0]["data"] = Json::object();
+  for (const std::string& key : keys) data.get_ref<Json::object_t&>().emplace_back(key, 1);
+  TemplateLimits limits;
+  limits.max_output_bytes = std::size_t{1} << 30;
+  const ChatTemplate chat_template("{{ messages[0].data|length }}", limits);
+  for (int i = 0; i < 6; ++i) EXPECT_EQ(chat_template.render(input).text, "300000");
 }
 
 // A message can have so many; to look through all of the text for each would take minutes.

@@ -224,29 +224,24 @@ Interpreter::Flow Interpreter::execute_for(const Stmt& stmt) {
   return Flow::kNormal;
 }
 
-ListRef Interpreter::filter_items(const Stmt& stmt, ListRef items) {
-  const Expr* condition = stmt.expressions[1].get();
-  if (condition == nullptr) return items;
-  ListBuilder kept(*this);
-  for (const Value& item : items->items) {
-    const ScopeChange change(*this, inner_scope(scope_));
-    scope_->set(budget(), "loop",
-                Value::undefined("'loop' is undefined in the condition of a loop"));
-    assign(*stmt.target, item);
-    if (is_true(eval(*condition))) kept.push(item);
-  }
-  return kept.take();
+bool Interpreter::is_wanted(const Stmt& stmt, const ScopeRef& scope, const Value& item) {
+  const int line = std::exchange(line_, stmt.line);
+  const ScopeChange change(*this, inner_scope(scope));
+  scope_->set(budget(), "loop",
+              Value::undefined("'loop' is undefined in the condition of a loop"));
+  assign(*stmt.target, item);
+  const bool is_kept = is_true(eval(*stmt.expressions[1]));
+  line_ = line;
+  return is_kept;
 }
 
 void Interpreter::run_loop(const Stmt& stmt, const Value& iterable, int depth0) {
-  const ListRef items = filter_items(stmt, elements(iterable));
-  auto* loop = make<Loop>(*this, items, depth0);
-  if (stmt.is_recursive) loop->set_recursive(stmt, scope_);
-  const Loop::Release release(*loop);
   const ScopeRef outer = scope_;
+  auto* loop = make<Loop>(*this, stmt, outer, elements(iterable), depth0);
+  const Loop::Release release(*loop);
   bool has_completed = false;  // a body: Jinja runs the else block when none did
   ScopeRef inner;
-  for (std::size_t i = 0; i < items->items.size(); ++i) {
+  for (std::size_t i = 0; loop->has(i); ++i) {
     budget().step();
     if (inner == nullptr || inner.use_count() > 1) {
       inner = inner_scope(outer);  // a macro has kept the last one
@@ -256,7 +251,7 @@ void Interpreter::run_loop(const Stmt& stmt, const Value& iterable, int depth0) 
     const ScopeChange change(*this, inner);
     loop->go_to(i);
     inner->set(budget(), "loop", Value(static_cast<Object*>(loop)));
-    assign(*stmt.target, items->items[i]);
+    assign(*stmt.target, loop->item(i));
     const Flow flow = execute(stmt.body);
     if (flow == Flow::kBreak) break;
     if (flow == Flow::kNormal) has_completed = true;

@@ -37,6 +37,8 @@ class Interpreter final : public Runtime {
   int line() const { return line_; }
   // loop(iterable): the body of a recursive loop once more, as text.
   Value recurse(const Stmt& stmt, const ScopeRef& scope, const Value& iterable, int depth0);
+  // Whether a for block in the scope is to run with the item: its condition.
+  bool is_wanted(const Stmt& stmt, const ScopeRef& scope, const Value& item);
 
  private:
   friend class Macro;
@@ -54,7 +56,6 @@ class Interpreter final : public Runtime {
   Flow in_new_scope(const Block& body);
   void print(const Stmt& stmt);
   void run_loop(const Stmt& stmt, const Value& iterable, int depth0);
-  ListRef filter_items(const Stmt& stmt, ListRef items);
   void assign(const Expr& target, Value value);
   void assign_attribute(const Expr& target, Value value);
   Value make_macro(const MacroDefinition& definition);

@@ -42,7 +42,7 @@ void Dict::set(Budget& budget, Value key, Value value) {
     const_cast<Value&>(*found) = std::move(value);  // our own entry: find is const for readers
     return;
   }
-  charge_.add(sizeof(Entry) + sizeof(void*) * 4);
+  charge_.add(sizeof(Entry) + sizeof(void*) * 8);
   entries_.emplace_back(std::move(key), std::move(value));
   if (entries_.size() == kMaxUnindexed + 1) {
     for (std::size_t i = 0; i < entries_.size(); ++i) index(i);

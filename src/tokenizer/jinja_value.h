@@ -3,11 +3,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -164,7 +164,8 @@ class Dict {
   void index(std::size_t entry);
 
   std::vector<Entry> entries_;
-  std::unordered_map<std::string_view, std::size_t> by_text_;  // views of the keys' own bytes
+  // Views of the keys' own bytes. Ordered: whoever sends a request can choose keys that share one hash.
+  std::map<std::string_view, std::size_t> by_text_;
   int depth_ = 1;
   Charge charge_;
 };
