@@ -3,10 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
+#include <map>
 #include <optional>
 #include <string_view>
-#include <unordered_map>
 #include <utility>
 
 #include "base/error.h"
@@ -40,13 +41,24 @@ std::string required_string(const Fields& fields, const char* name) {
   return std::move(*value);
 }
 
+std::string required_name(const Fields& fields) {
+  std::string name = required_string(fields, "name");
+  if (name.empty()) fields.fail("name", "must not be empty");
+  return name;
+}
+
 // Builds the messages of a chat from blocks, and the marks at their ends.
 class ChatBuilder {
  public:
   explicit ChatBuilder(ChatRequest& request) : request_(request) {}
 
   // What follows is of the client's message with this index; of the system prompt before.
-  void begin_message(std::size_t index) { sent_as_ = static_cast<int>(index); }
+  void begin_message(std::size_t index) {
+    sent_as_ = static_cast<int>(index);
+    has_block_ = false;
+  }
+  // Whether the client's message has anything that the model will read.
+  bool has_block() const { return has_block_; }
 
   void add_text(std::string_view role, std::string_view text, std::optional<int> ttl_s) {
     if (text.empty()) return;
@@ -65,7 +77,7 @@ class ChatBuilder {
     const Json* input = block.find("input");
     if (input == nullptr || !input->is_object()) block.fail("input", "must be an object");
     Json call = {{"id", required_string(block, "id")}, {"type", "function"}};
-    call["function"] = {{"name", required_string(block, "name")}, {"arguments", *input}};
+    call["function"] = {{"name", required_name(block)}, {"arguments", *input}};
     names_[call["id"].get<std::string>()] = call["function"]["name"].get<std::string>();
     Json& message = turn_of("assistant");
     if (!message.contains("tool_calls")) message["tool_calls"] = Json::array();
@@ -136,6 +148,7 @@ class ChatBuilder {
   }
 
   void mark(int part, std::optional<int> ttl_s) {
+    has_block_ = true;
     last_ = {static_cast<int>(request_.messages.size()) - 1, part, 0};
     if (!ttl_s) return;
     const bool is_same = !request_.marks.empty() && request_.marks.back().message == last_.message &&
@@ -161,7 +174,8 @@ class ChatBuilder {
   ChatRequest& request_;
   CacheMark last_;  // the last block's place
   int sent_as_ = -1;
-  std::unordered_map<std::string, std::string> names_;  // of tools, by the call's id
+  bool has_block_ = false;
+  std::map<std::string, std::string> names_;  // of tools, by the call's id
 };
 
 [[noreturn]] void fail_block(const Fields& block, const std::string& type) {
@@ -221,6 +235,20 @@ void read_block(const Fields& block, const std::string& role, ChatBuilder& build
   }
 }
 
+void read_content(const Json& content, const std::string& path, const std::string& role,
+                  ChatBuilder& builder) {
+  if (content.is_string()) {
+    return builder.add_text(role, content.get_ref<const std::string&>(), std::nullopt);
+  }
+  if (!content.is_array()) {
+    fail_field(path, fmt::format("must be a string or an array of blocks, it is {}",
+                                 describe_type(content)));
+  }
+  for (std::size_t i = 0; i < content.size(); ++i) {
+    read_block(Fields(content[i], fmt::format("{}[{}]", path, i)), role, builder);
+  }
+}
+
 void read_message(const Json& value, const std::string& path, ChatBuilder& builder) {
   const Fields message(value, path);
   const auto role = message.string("role", kMaxNameBytes).value_or("");
@@ -229,20 +257,10 @@ void read_message(const Json& value, const std::string& path, ChatBuilder& build
   }
   const Json* content = message.find("content");
   if (content == nullptr) message.fail("content", "is missing; send a string or blocks");
-  if (content->is_string()) {
-    return builder.add_text(role, content->get_ref<const std::string&>(), std::nullopt);
-  }
   const std::string content_path = message.path_of("content");
-  if (!content->is_array()) {
-    fail_field(content_path, fmt::format("must be a string or an array of blocks, it is {}",
-                                         describe_type(*content)));
-  }
-  if (content->empty() && role != "assistant") {
-    fail_field(content_path, "must have at least one block");
-  }
-  for (std::size_t i = 0; i < content->size(); ++i) {
-    read_block(Fields((*content)[i], fmt::format("{}[{}]", content_path, i)), role, builder);
-  }
+  read_content(*content, content_path, role, builder);
+  // Left out, it would have the turn before it gone on with.
+  if (role != "assistant" && !builder.has_block()) fail_field(content_path, "must not be empty");
 }
 
 void read_tool_choice(const Fields& fields, GenerationOptions& options) {
@@ -271,7 +289,7 @@ void read_tools(const Fields& fields, ChatRequest& request, ChatBuilder& builder
       tool.fail("type", fmt::format("\"{}\" is a tool of the server, of which this one has none",
                                     shorten(type)));
     }
-    Json function = {{"name", required_string(tool, "name")}};
+    Json function = {{"name", required_name(tool)}};
     if (auto text = tool.string("description", kAnyBytes)) function["description"] = *text;
     const Json* schema = tool.find("input_schema");
     if (schema == nullptr || !schema->is_object()) tool.fail("input_schema", "must be an object");
@@ -346,6 +364,12 @@ void read_thinking(const Fields& fields, ChatRequest& request) {
   if (const Json* value = fields.find("thinking")) {
     const Fields thinking(*value, "thinking");
     const auto type = thinking.string("type", kMaxNameBytes).value_or("");
+    constexpr std::string_view kTypes[] = {"enabled", "adaptive", "between_tools", "disabled"};
+    if (std::ranges::find(kTypes, type) == std::end(kTypes)) {
+      thinking.fail("type", fmt::format("must be \"enabled\", \"adaptive\", \"between_tools\" or "
+                                        "\"disabled\", it is \"{}\"",
+                                        shorten(type)));
+    }
     request.template_kwargs = {{"enable_thinking", type != "disabled"}};
   }
   if (const Json* value = fields.find("output_config")) {

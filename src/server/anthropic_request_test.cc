@@ -108,6 +108,24 @@ TEST(AnthropicRequest, AnAnswerWithoutTextIsBegunAnew) {
   EXPECT_TRUE(call.continue_final_message);
 }
 
+TEST(AnthropicRequest, EmptyTextsBesideOthersAreLeftOut) {
+  const ChatRequest request = parse_contents(
+      R"({"role":"user","content":[{"type":"text","text":""},{"type":"text","text":"a"}]},
+         {"role":"assistant","content":[{"type":"tool_use","id":"t","name":"f","input":{}}]},
+         {"role":"user","content":[{"type":"tool_result","tool_use_id":"t"},{"type":"text","text":""}]},
+         {"role":"assistant","content":""})");
+  EXPECT_EQ(request.messages[0]["content"], "a");
+  EXPECT_EQ(request.messages.back()["role"], "tool");
+  EXPECT_TRUE(request.add_generation_prompt);
+}
+
+TEST(AnthropicRequest, ThinkingIsOnUnlessItIsDisabled) {
+  for (const char* type : {"enabled", "adaptive", "between_tools", "disabled"}) {
+    const ChatRequest request = parse(kHi + fmt::format(R"(,"thinking":{{"type":"{}"}})", type));
+    EXPECT_EQ(request.template_kwargs["enable_thinking"], type != std::string("disabled")) << type;
+  }
+}
+
 TEST(AnthropicRequest, ErrorsNameTheField) {
   const std::pair<std::string, const char*> cases[] = {
       {kHi + R"(,"temperature":1.5)", "temperature"},
@@ -127,7 +145,17 @@ TEST(AnthropicRequest, ErrorsNameTheField) {
       {kHi + R"(,"cache_control":{"type":"other"})", "cache_control.type"},
       {kHi + R"(,"cache_control":{"type":"ephemeral","ttl":"2h"})", "cache_control.ttl"},
       {R"("messages":[])", "messages"},
-      {R"("messages":[{"role":"user","content":""}])", "messages"},
+      {kHi + R"(,"tools":[{"name":"","input_schema":{}}])", "tools[0].name"},
+      {kHi + R"(,"thinking":{})", "thinking.type"},
+      {kHi + R"(,"thinking":{"type":"off"})", "thinking.type"},
+      {kHi + R"(,"thinking":"disabled")", "thinking"},
+      {R"("messages":[{"role":"user","content":""}])", "messages[0].content"},
+      {R"("messages":[{"role":"user","content":"hi"},{"role":"assistant","content":"Yes."},{"role":"user","content":""}])",
+       "messages[2].content"},
+      {R"("messages":[{"role":"user","content":[{"type":"text","text":""},{"type":"text","text":""}]}])",
+       "messages[0].content"},
+      {R"("messages":[{"role":"system","content":""},{"role":"user","content":"hi"}])", "messages[0].content"},
+      {R"("messages":[{"role":"assistant","content":""}])", "messages"},
       {R"("messages":[{"role":"tool","content":"x"}])", "messages[0].role"},
       {R"("messages":[{"role":"user"}])", "messages[0].content"},
       {R"("messages":[{"role":"user","content":[]}])", "messages[0].content"},

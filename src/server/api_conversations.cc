@@ -77,7 +77,11 @@ Reply Router::get_conversation(const HttpRequest& request, Mailbox::Wake) const 
 
 Reply Router::update_conversation(const HttpRequest& request, Mailbox::Wake) const {
   const std::string id = conversation_id(request);
-  Json metadata = read_metadata(parse_body(request));
+  const Json body = parse_body(request);
+  Json metadata = read_metadata(body);
+  if (!body.contains("metadata")) {
+    fail_field("metadata", "is missing; send an object, or null to clear it");
+  }
   const bool found = sessions_->modify(
       owner_of(request), id,
       [&](Conversation& conversation) { conversation.metadata = std::move(metadata); });

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "server/json_fields.h"
 #include "server/router.h"
 #include "server/tool_prompt.h"
 
@@ -46,6 +47,21 @@ void require_room_for_logprobs(const GenerationJob& job, const ServerLimits& lim
                                                         options.names.max_tokens)
                                           : "split the request"),
               options.names.logprobs);
+}
+
+// Each choice that is shown repeats its prompt, as text and as token ids.
+void require_room_for_prompts(const std::vector<PreparedPrompt>& prompts, const GenerationOptions& options,
+                              const ServerLimits& limits) {
+  std::size_t num_echoed = 0, num_of_ids = 0;  // bytes
+  for (const PreparedPrompt& prompt : prompts) {
+    if (prompt.echo) num_echoed += prompt.echo->text.size();
+    if (options.return_token_ids) num_of_ids += prompt.tokens.size() * sizeof(Json);
+  }
+  const std::size_t num_bytes = (num_echoed + num_of_ids) * static_cast<std::size_t>(options.n);
+  if (options.n == 1 || num_bytes <= limits.max_total_reply_bytes) return;
+  fail_field(num_echoed > num_of_ids ? "echo" : "return_token_ids",
+             fmt::format("{} choices that repeat their prompt take {} bytes, at most {}; lower n or leave it out",
+                         options.n, num_bytes, limits.max_total_reply_bytes));
 }
 
 }  // namespace
@@ -130,6 +146,8 @@ Reply Router::chat(const HttpRequest& request, Mailbox::Wake wake) const {
   ChatRequest chat = parse_chat_request(parse_body(request), rules());
   require_model(chat.options.model);
   GenerationJob job = prepare_job(request, chat);
+  // A reply that is whole tells it once.
+  if (chat.options.stream) require_room_for_prompts(job.prompts, chat.options, config_.limits);
   job.writer = make_chat_writer(model_.name, model_.tokenizer);
   if (chat.options.return_token_ids) job.writer->set_prompts({job.prompts.front().tokens});
   job.options = std::move(chat.options);
@@ -141,15 +159,13 @@ Reply Router::completions(const HttpRequest& request, Mailbox::Wake wake) const 
   require_model(completion.options.model);
   GenerationJob job;
   job.prompts = prepare_completion(completion, model_);
-  std::vector<std::string> echo;
+  require_room_for_prompts(job.prompts, completion.options, config_.limits);
+  std::vector<EchoedPrompt> echo;
   std::vector<std::vector<TokenId>> tokens;
   for (std::size_t i = 0; i < job.prompts.size(); ++i) {
     const bool shown = completion.echo || completion.options.return_token_ids;
     if (shown) tokens.push_back(job.prompts[i].tokens);
-    if (!completion.echo) continue;
-    const auto* text = std::get_if<std::string>(&completion.prompts[i]);
-    const bool whole = text != nullptr && !completion.options.truncate_prompt_tokens;
-    echo.push_back(whole ? *text : model_.tokenizer.decode(job.prompts[i].tokens, true));
+    if (completion.echo) echo.push_back(std::move(*job.prompts[i].echo));
   }
   job.writer = make_completion_writer(model_.name, model_.tokenizer, std::move(echo));
   job.writer->set_prompts(std::move(tokens));

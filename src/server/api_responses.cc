@@ -3,9 +3,9 @@
 
 #include <algorithm>
 #include <charconv>
+#include <map>
 #include <set>
 #include <string_view>
-#include <unordered_map>
 #include <utility>
 
 #include "base/error.h"
@@ -50,7 +50,7 @@ void drop_unkept(ResponseDraft& draft) {
   });
   std::string name = request.conversation_id.empty() ? "previous_response_id" : "conversation";
   if (sent != request.input.end()) name = fmt::format("input[{}]", sent - request.input.begin());
-  const std::string_view reason = std::string_view(error.what()).substr(param.size());
+  const std::string_view reason = std::string_view(error.message()).substr(param.size());
   throw Error(error.kind(), fmt::format("{}{}", name, reason), name);
 }
 
@@ -99,8 +99,16 @@ std::vector<ItemPtr> Router::make_items(const std::string& owner, const std::vec
   for (const ItemPtr& item : history) {
     if (wanted.erase(item->id()) > 0) known.insert(item->id());
   }
-  std::unordered_map<std::string, ItemPtr> found;
+  std::map<std::string, ItemPtr> found;
   for (ItemPtr& item : sessions_->find_items(owner, wanted)) found[item->id()] = item;
+  // A prompt has a copy of each, and a few bytes ask for one.
+  std::size_t num_bytes = 0;
+  for (const auto& [id, item] : found) num_bytes += item->num_bytes;
+  if (num_bytes > sessions_->max_chain_bytes()) {
+    fail_field(param, fmt::format("the items that it refers to have {} bytes, at most {} may be referred to at once; "
+                                  "leave some out",
+                                  num_bytes, sessions_->max_chain_bytes()));
+  }
   std::vector<ItemPtr> made;
   made.reserve(items.size());
   for (std::size_t i = 0; i < items.size(); ++i) {
@@ -115,7 +123,11 @@ std::vector<ItemPtr> Router::make_items(const std::string& owner, const std::vec
       const std::string path = fmt::format("{}[{}].id", param, i);
       fail_not_found("item", id, path.c_str());
     }
-    made.push_back(item->second);
+    if (item->second == nullptr) {
+      fail_field(fmt::format("{}[{}].id", param, i),
+                 fmt::format("item \"{}\" is referred to before; refer to it once", shorten(id)));
+    }
+    made.push_back(std::exchange(item->second, nullptr));
   }
   return made;
 }

@@ -2,9 +2,9 @@
 #pragma once
 
 #include <cstddef>
+#include <map>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 namespace larder {
@@ -25,8 +25,9 @@ class Bm25 {
     int count = 0;
   };
 
-  std::unordered_map<std::string, std::vector<Posting>> postings_;  // in order of text
-  std::vector<int> lengths_;                                        // words
+  // By word, in order of text. Not of hashes: clients choose the words.
+  std::map<std::string, std::vector<Posting>> postings_;
+  std::vector<int> lengths_;  // words
   double mean_length_ = 0;
 };
 

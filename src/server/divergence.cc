@@ -65,8 +65,10 @@ const TextPattern& spaces() {
   static const TextPattern pattern(R"([\s\x{00}]+)");
   return pattern;
 }
+// Ends with the first that is not closed: to look on from each such place to the end of a text would take
+// the square of its length.
 const TextPattern& thoughts() {
-  static const TextPattern pattern(R"( <(think|thinking|reasoning)> [\s\S]*? </\1> \s* )");
+  static const TextPattern pattern(R"( <(think|thinking|reasoning)> (?: [\s\S]*? </\1> \s* | (*COMMIT)(*FAIL) ) )");
   return pattern;
 }
 

@@ -16,11 +16,12 @@ namespace {
 using Tokens = std::vector<TokenId>;
 
 // Printable characters, and a few longer tokens.
-constexpr TokenId kBrackets = 100, kWord = 101;
+constexpr TokenId kBrackets = 100, kWord = 101, kThoughts = 102;
 Tokenizer tokenizer() {
   Vocabulary vocabulary = tiny_vocabulary();
   vocabulary.tokens[kBrackets] = "[[[[[[[[";
   vocabulary.tokens[kWord] = "aaaaaaaaaaaaaaaa";
+  vocabulary.tokens[kThoughts] = "<think><think><think><think><think><think><think>";
   return Tokenizer(vocabulary);
 }
 
@@ -73,6 +74,29 @@ TEST_F(DivergenceTest, UnclosedBracketsTakeNoTime) {
   const auto begin = std::chrono::steady_clock::now();
   divergence(left, right);
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(500));
+}
+
+// To look for the end of each, each time, would take many minutes.
+TEST_F(DivergenceTest, UnclosedThoughtsAreLookedThroughOnce) {
+  const Tokens head = encode("Write a poem of four lines for the given noun. The noun: ");
+  const Tokens tail = encode("\nWhat is to be done with it, and by whom, and until when?");
+  Tokens left = head, right = head;
+  left.insert(left.end(), 4000, kThoughts);
+  right.push_back(kWord);
+  for (Tokens* tokens : {&left, &right}) tokens->insert(tokens->end(), tail.begin(), tail.end());
+  Ledger ledger(std::size_t{16} << 20);
+  ledger.complete(ledger.compare({}, left, 0).entry, {});
+  Comparison comparison = ledger.compare({}, right, 1);
+  for (int i = 0; i < 300; ++i) ASSERT_TRUE(find_divergence(comparison, {}, right, tokenizer_));
+}
+
+TEST_F(DivergenceTest, AThoughtLeftOutIsTold) {
+  const std::string question = "What is it, and who has seen it? ", answer = "Nobody knows what it is, or was.";
+  const std::string long_thought(100'000, 'x');
+  for (const std::string& thought : {std::string("It is a cat."), long_thought}) {
+    EXPECT_TRUE(is(DivergenceKind::kRerenderedThinking,
+                   encode(question + "<think>" + thought + "</think>\n\n" + answer), encode(question + answer)));
+  }
 }
 
 TEST_F(DivergenceTest, AnswersInOtherTokensAreToldFromOtherWords) {

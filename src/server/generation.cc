@@ -41,10 +41,13 @@ Generation::Generation(const ServedModel& model, GenerationJob job, ServerMetric
   choices_.reserve(static_cast<std::size_t>(num_unfinished_));
   for (int prompt = 0; prompt < num_prompts; ++prompt) {
     for (int i = 0; i < options_.best_of; ++i) {
+      const bool continues_text = job.prompts[static_cast<std::size_t>(prompt)].continues_text;
       Choice& choice = choices_.emplace_back(TextStream(
           model.tokenizer, options_.stop, options_.include_stop, !options_.skip_special_tokens,
-          job.prompts[static_cast<std::size_t>(prompt)].continues_text,
-          options_.sampling.min_tokens));
+          continues_text, options_.sampling.min_tokens));
+      if (options_.sampling.num_logprobs >= 0) {
+        choice.decoder.emplace(model.tokenizer, !options_.skip_special_tokens, continues_text);
+      }
       choice.index = static_cast<int>(choices_.size()) - 1;
       choice.prompt = prompt;
     }

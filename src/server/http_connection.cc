@@ -245,7 +245,9 @@ Task<bool> HttpConnection::read_body(Incoming& incoming) {
   auto& body = incoming.request.body;
   if (parser.is_done()) co_return true;
   set_deadline(limits_.body_timeout);
-  if (boost::beast::iequals(parser.get()[http::field::expect], "100-continue")) {
+  const bool is_awaited = !incoming.is_http_1_0 &&  // which knows of no such reply
+                          boost::beast::iequals(parser.get()[http::field::expect], "100-continue");
+  if (is_awaited) {
     if (!co_await write("HTTP/1.1 100 Continue\r\n\r\n")) co_return false;
     set_deadline(limits_.body_timeout);
   }

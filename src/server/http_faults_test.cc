@@ -75,6 +75,45 @@ TEST(HttpFaults, EncodedEndsOfLinesAddNoHeader) {
   EXPECT_NE(message.find("a\r\nX:1"), std::string::npos) << message;
 }
 
+TEST(HttpFaults, AMessageGoesOnBehindANul) {
+  const TestServer server;
+  const auto message = [&](const std::string& path, const std::string& body) {
+    return server.post(path, body).json()["error"]["message"].get<std::string>();
+  };
+  const std::string of_model = message("/v1/completions", R"({"prompt":"a","model":"b\u0000c"})");
+  EXPECT_TRUE(of_model.ends_with("c\"; this server has \"tiny\"")) << of_model;
+  const std::string of_key = message("/v1/responses", R"({"input":"a","metadata":{"b\u0000c":5}})");
+  EXPECT_TRUE(of_key.ends_with("must be a string of at most 512 characters")) << of_key;
+}
+
+// RFC 9110, 10.1.1: the older protocol has no interim replies.
+TEST(HttpFaults, OnlyHttp11IsToldToContinue) {
+  const TestServer server;
+  for (const char* version : {"1.0", "1.1"}) {
+    const std::string text = [&] {
+      RawClient client(server.port());
+      client.send(fmt::format("POST /v1/completions HTTP/{}\r\nContent-Type: application/json\r\n"
+                              "Content-Length: {}\r\nExpect: 100-continue\r\nConnection: close\r\n\r\n",
+                              version, kGood.size()));
+      if (version == std::string("1.1")) {
+        EXPECT_EQ(client.receive("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
+      }
+      client.send(kGood);
+      return client.receive();
+    }();
+    EXPECT_EQ(text.find("HTTP/1.1 200"), 0u) << text;
+  }
+}
+
+TEST(HttpFaults, NamesOfCodingsHaveNoCase) {
+  const TestServer server;
+  const auto status = [&](const std::string& coding) {
+    return server.post("/v1/completions", kGood, "Content-Encoding: " + coding + "\r\n").status;
+  };
+  for (const char* none : {"identity", "Identity", "IDENTITY"}) EXPECT_EQ(status(none), 200) << none;
+  EXPECT_EQ(status("GZIP"), 415);
+}
+
 TEST(HttpFaults, LongHeadersAreTaken) {
   TestServer server;
   const auto status = [&](int num_bytes) {

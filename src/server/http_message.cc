@@ -136,7 +136,7 @@ HttpResponse error_response(const ApiError& error, std::string_view path) {
 
 ApiError to_api_error(const Error& error) {
   ApiError result;
-  result.message = error.what();
+  result.message = error.message();
   result.param = error.param();
   switch (error.kind()) {
     case ErrorKind::kInvalidArgument:

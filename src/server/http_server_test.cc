@@ -48,6 +48,32 @@ TEST(HttpServer, PublicPages) {
                             "Connection: close\r\n\r\n").json()["id"], "tiny");
 }
 
+TEST(HttpServer, AWrongMethodIsToldTheRightOnes) {
+  const TestServer server;
+  const auto ask = [&](const std::string& method, const std::string& path) {
+    return server.exchange(method + " " + path +
+                           " HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 0\r\n"
+                           "Connection: close\r\n\r\n");
+  };
+  const struct {
+    const char *method, *path, *allowed, *subject;
+  } cases[] = {
+      {"GET", "/v1/chat/completions", "POST", "it"},
+      {"DELETE", "/health", "GET, HEAD", "it"},
+      {"PUT", "/v1/conversations/conv_1", "GET, HEAD, POST, DELETE", "/v1/conversations/{id}"},
+      {"POST", "/v1/responses/compact", "GET, HEAD, DELETE", "/v1/responses/{id}"},
+      {"PUT", "/v1/responses/input_tokens", "POST, GET, HEAD, DELETE", "it"},
+  };
+  for (const auto& [method, path, allowed, subject] : cases) {
+    const auto answer = ask(method, path);
+    EXPECT_EQ(answer.status, 405) << path;
+    EXPECT_NE(answer.head.find(fmt::format("\r\nAllow: {}\r\n", allowed)), std::string::npos) << answer.head;
+    EXPECT_EQ(answer.json()["error"]["message"],
+              fmt::format("there is no {} {}; {} takes {}", method, path, subject, allowed));
+  }
+  EXPECT_EQ(ask("PUT", "/nothing").head.find("Allow:"), std::string::npos);
+}
+
 TEST(HttpServer, CompletionIsDeterministicAndCached) {
   TestServer server;
   const std::string body =
@@ -142,7 +168,7 @@ TEST(HttpServer, StreamSaysWhatTheWholeReplySays) {
 TEST(HttpServer, ChunksHaveAsMuchUsageAsIsAskedFor) {
   const TestServer server;
   const auto usages = [&](const std::string& options) {
-    const std::string fields = R"("prompt":"a","max_tokens":3,"ignore_eos":true,"stream":true)";
+    const std::string fields = R"("prompt":"a","max_tokens":3,"temperature":0,"ignore_eos":true,"stream":true)";
     std::string shown;
     const auto answer = server.post("/v1/completions", braced(fields + options));
     for (const std::string& event : events_of(answer.body)) {

@@ -3,9 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <functional>
 #include <string>
+#include <vector>
 
 #include "base/error.h"
+#include "base/hash_test_support.h"
 
 namespace larder {
 namespace {
@@ -90,6 +93,18 @@ TEST(JsonReader, TakesLinearTimeInKeys) {
   EXPECT_EQ(parse_json(text, {}).size(), 300'001u);
   // Looking through all keys for each one would be 45e9 comparisons: minutes.
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+}
+
+// To compare each with all of them before would take many minutes.
+TEST(JsonReader, KeysOfOneHashAreLikeOthers) {
+  const std::vector<std::string> keys = texts_of_one_hash(300'000);
+#ifdef __GLIBCXX__
+  ASSERT_EQ(std::hash<std::string>{}(keys.front()), std::hash<std::string>{}(keys.back()));
+#endif
+  std::string text = "{";
+  for (const std::string& key : keys) text += dump_json(key) + ":1,";
+  for (int i = 0; i < 6; ++i) EXPECT_EQ(parse_json(text + "\"end\":1}", {}).size(), keys.size() + 1);
+  EXPECT_NE(error_of(text + dump_json(keys[7]) + ":1}").find("twice"), std::string::npos);
 }
 
 TEST(JsonReader, ShortensBetweenCharacters) {

@@ -12,7 +12,7 @@ namespace {
 class CompletionWriter final : public ChoicesWriter {
  public:
   CompletionWriter(std::string model_name, const Tokenizer& tokenizer,
-                   std::vector<std::string> echo)
+                   std::vector<EchoedPrompt> echo)
       : ChoicesWriter("cmpl-" + make_request_id(), std::move(model_name), tokenizer),
         echo_(std::move(echo)) {}
 
@@ -22,7 +22,7 @@ class CompletionWriter final : public ChoicesWriter {
   Json stream_choice(Choice& choice, ChoiceDelta& delta) override {
     Json result = {{"index", choice.index}};
     const bool echo = !choice.begun && !echo_.empty();
-    result["text"] = echo ? echo_of(choice) + delta.text : std::move(delta.text);
+    result["text"] = echo ? echo_of(choice).text + delta.text : std::move(delta.text);
     result["logprobs"] =
         wants_logprobs() ? logprobs(choice, echo, delta.prompt_logprobs, delta.tokens) : Json();
     result["finish_reason"] = finish_reason(choice);
@@ -37,7 +37,7 @@ class CompletionWriter final : public ChoicesWriter {
   Json whole_choice(Choice& choice) override {
     Json result = {{"index", choice.index}};
     const bool echo = !echo_.empty();
-    result["text"] = echo ? echo_of(choice) + choice.text : std::move(choice.text);
+    result["text"] = echo ? echo_of(choice).text + choice.text : std::move(choice.text);
     result["logprobs"] =
         wants_logprobs() ? logprobs(choice, echo, choice.prompt_logprobs, choice.tokens) : Json();
     result["finish_reason"] = finish_reason(choice);
@@ -49,7 +49,7 @@ class CompletionWriter final : public ChoicesWriter {
     return result;
   }
 
-  const std::string& echo_of(const Choice& choice) const {
+  const EchoedPrompt& echo_of(const Choice& choice) const {
     return echo_.at(static_cast<std::size_t>(choice.prompt));
   }
 
@@ -61,28 +61,32 @@ class CompletionWriter final : public ChoicesWriter {
                    {"tokens", Json::array()},
                    {"top_logprobs", Json::array()}};
     if (echo) {
-      add_token(result, choice, prompt_tokens(choice).front());
+      const EchoedPrompt& shown = echo_of(choice);
+      add_token(result, prompt_tokens(choice).front(), shown.offsets.at(0));
       result["token_logprobs"].push_back(nullptr);
       result["top_logprobs"].push_back(nullptr);
-      add_tokens(result, choice, prompt);
+      for (std::size_t i = 0; i < prompt.size(); ++i) {
+        add_scored(result, prompt[i], shown.offsets.at(i + 1));
+      }
+      choice.num_characters = count_characters(shown.text);
     }
-    add_tokens(result, choice, tokens);
+    for (const OutputToken& token : tokens) {
+      add_scored(result, token, choice.num_characters);
+      // Of a character in pieces, each piece has its offset.
+      choice.num_characters += count_characters(choice.decoder->push(token.token));
+    }
     return result;
   }
 
-  void add_tokens(Json& result, Choice& choice, std::span<const OutputToken> tokens) const {
-    for (const OutputToken& token : tokens) {
-      add_token(result, choice, token.token);
-      result["token_logprobs"].push_back(finite_logprob(token.logprob));
-      result["top_logprobs"].push_back(best_of(token));
-    }
+  void add_scored(Json& result, const OutputToken& token, std::size_t offset) const {
+    add_token(result, token.token, offset);
+    result["token_logprobs"].push_back(finite_logprob(token.logprob));
+    result["top_logprobs"].push_back(best_of(token));
   }
 
-  void add_token(Json& result, Choice& choice, TokenId token) const {
-    std::string text = to_valid_utf8(token_text(token));
-    result["text_offset"].push_back(choice.num_characters);
-    choice.num_characters += count_characters(text);
-    result["tokens"].push_back(std::move(text));
+  void add_token(Json& result, TokenId token, std::size_t offset) const {
+    result["text_offset"].push_back(offset);
+    result["tokens"].push_back(to_valid_utf8(token_text(token)));
   }
 
   // Text -> logprob of the best tokens and the chosen one. Where two have the same text (halves of
@@ -105,14 +109,14 @@ class CompletionWriter final : public ChoicesWriter {
     return best;
   }
 
-  const std::vector<std::string> echo_;
+  const std::vector<EchoedPrompt> echo_;
 };
 
 }  // namespace
 
 std::unique_ptr<ReplyWriter> make_completion_writer(std::string model_name,
                                                     const Tokenizer& tokenizer,
-                                                    std::vector<std::string> echo) {
+                                                    std::vector<EchoedPrompt> echo) {
   return std::make_unique<CompletionWriter>(std::move(model_name), tokenizer, std::move(echo));
 }
 

@@ -233,6 +233,22 @@ void check_is_function(const Json& tool, const std::string& path) {
                                                                   : describe_type(type))));
 }
 
+// The function of a call in the history, of which templates print the name and the arguments.
+Json& function_of(Json& call, const std::string& path) {
+  const Fields fields(call, path);
+  check_is_function(call, path);
+  const Json* function = fields.find("function");
+  if (function == nullptr) fields.fail("function", "is missing; send an object with a name");
+  const Fields inner(*function, fields.path_of("function"));
+  const auto name = inner.string("name", std::string::npos);
+  if (!name || name->empty()) inner.fail("name", "is missing; send the function's name");
+  const Json* arguments = inner.find("arguments");
+  if (arguments != nullptr && !arguments->is_string() && !arguments->is_object()) {
+    inner.fail("arguments", fmt::format("must be a string or an object, it is {}", describe_type(*arguments)));
+  }
+  return call["function"];
+}
+
 // OpenAI sends a call's arguments as a string of JSON; templates print them as an object. values_left: of all
 // calls together, as a body has no more.
 void parse_tool_arguments(Json& message, const std::string& path, std::size_t& values_left) {
@@ -240,11 +256,8 @@ void parse_tool_arguments(Json& message, const std::string& path, std::size_t& v
   if (calls == message.end()) return;
   if (!calls->is_array()) fail_field(path + ".tool_calls", "must be an array");
   for (std::size_t i = 0; i < calls->size(); ++i) {
-    Json& call = (*calls)[i];
-    check_is_function(call, fmt::format("{}.tool_calls[{}]", path, i));
-    if (!call.is_object() || !call.contains("function") || !call["function"].is_object()) continue;
-    Json& function = call["function"];
-    Json& arguments = function["arguments"];
+    const std::string call_path = fmt::format("{}.tool_calls[{}]", path, i);
+    Json& arguments = function_of((*calls)[i], call_path)["arguments"];
     if (arguments.is_null() || arguments == "") arguments = Json::object();  // a call without any
     if (!arguments.is_string()) continue;
     std::size_t num_values = 0;
@@ -256,7 +269,7 @@ void parse_tool_arguments(Json& message, const std::string& path, std::size_t& v
     } catch (const Error&) {
       // A model may have written broken JSON into the history; the template then gets its text.
       if (num_values <= values_left) continue;
-      fail_field(fmt::format("{}.tool_calls[{}].function.arguments", path, i),
+      fail_field(call_path + ".function.arguments",
                  fmt::format("the arguments of all calls have more than {} JSON values; send fewer messages",
                              JsonLimits{}.max_values));
     }
@@ -334,8 +347,10 @@ void read_tools(const Fields& fields, ChatRequest& request) {
     check_is_function((*tools)[i], path);
     const Json* function = tool.find("function");
     if (function == nullptr) tool.fail("function", "is missing; send an object with a name");
-    const auto name = Fields(*function, path + ".function").string("name", kMaxNameBytes);
-    if (!name || name->empty()) fail_field(path + ".function.name", "is missing; send the function's name");
+    const Fields inner(*function, path + ".function");
+    const auto name = inner.string("name", kMaxNameBytes);
+    if (!name || name->empty()) inner.fail("name", "is missing; send the function's name");
+    check_definition(inner);
   }
   if (!tools->empty()) request.tools = *tools;
 }
@@ -417,6 +432,12 @@ void read_history(const Fields& fields, HistoryOptions& options) {
 }
 
 }  // namespace
+
+void check_definition(const Fields& function) {
+  (void)function.string("description", std::string::npos);
+  const Json* parameters = function.find("parameters");
+  if (parameters != nullptr) (void)Fields(*parameters, function.path_of("parameters"));
+}
 
 std::optional<CacheMark> read_breakpoint(const Fields& part, int default_ttl_s) {
   const Json* value = part.find("prompt_cache_breakpoint");

@@ -130,6 +130,9 @@ CompletionRequest parse_completion_request(const Json& body, const RequestRules&
 // What all of OpenAI's APIs have in common.
 GenerationOptions read_generation_options(const Fields& fields, const RequestRules& rules);
 
+// What templates print of a function beside its name: a description and parameters of the right types.
+void check_definition(const Fields& function);
+
 // A content part's prompt_cache_breakpoint; its place is left to the caller. nullopt: it has none.
 std::optional<CacheMark> read_breakpoint(const Fields& part, int default_ttl_s);
 

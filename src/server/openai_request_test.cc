@@ -177,6 +177,9 @@ TEST(OpenAiRequest, ErrorsNameTheField) {
       {R"("tools":[{"type":"custom","custom":{"name":"sh"}}])", "tools[0].type"},
       {R"("tools":[{"type":"function"}])", "tools[0].function"},
       {R"("tools":[{"type":"function","function":{}}])", "tools[0].function.name"},
+      {R"("tools":[{"function":{"name":"f","description":5}}])", "tools[0].function.description"},
+      {R"("tools":[{"function":{"name":"f","parameters":"{}"}}])", "tools[0].function.parameters"},
+      {R"("tools":[{"function":{"name":"f","parameters":[]}}])", "tools[0].function.parameters"},
       {R"("chat_template_kwargs":[])", "chat_template_kwargs"},
       {R"("continue_final_message":true,"add_generation_prompt":true)", "continue_final_message"},
       {R"("priority":2147483648)", "priority"},
@@ -242,6 +245,31 @@ TEST(OpenAiRequest, MessagesAreChecked) {
   EXPECT_EQ(request.messages[0]["role"], "system");
   EXPECT_EQ(request.messages[1]["content"], "a\nb");
   EXPECT_EQ(request.messages[2]["tool_calls"][0]["function"]["arguments"]["x"], 1);
+}
+
+TEST(OpenAiRequest, CallsInTheHistoryAreChecked) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"1", ""},
+      {"\"x\"", ""},
+      {"null", ""},
+      {"[]", ""},
+      {"{}", ".function"},
+      {R"({"function":null})", ".function"},
+      {R"({"function":"f"})", ".function"},
+      {R"({"function":{}})", ".function.name"},
+      {R"({"function":{"name":5,"arguments":7}})", ".function.name"},
+      {R"({"function":{"name":""}})", ".function.name"},
+      {R"({"function":{"name":"f","arguments":7}})", ".function.arguments"},
+      {R"({"function":{"name":"f","arguments":[]}})", ".function.arguments"},
+  };
+  for (const auto& [call, field] : cases) {
+    const std::string body =
+        fmt::format(R"({{"messages":[{{"role":"user","content":"hi"}},
+                       {{"role":"assistant","content":null,"tool_calls":[{}]}}]}})", call);
+    EXPECT_EQ(param_of([&] { parse_chat_request(parse_json(body, {}), kRules); }),
+              fmt::format("messages[1].tool_calls[0]{}", field))
+        << call;
+  }
 }
 
 TEST(OpenAiRequest, CallsWithoutArgumentsHaveNone) {

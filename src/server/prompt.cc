@@ -13,6 +13,7 @@
 #include "base/hash.h"
 #include "server/json_fields.h"
 #include "server/message_role.h"
+#include "server/utf8.h"
 #include "server/white_space.h"
 #include "tokenizer/jinja_unicode.h"
 
@@ -208,8 +209,39 @@ RenderedPrompt render(TemplateInput input, const ChatTemplate& chat_template,
     }
   } catch (const Error& error) {
     throw Error(error.kind(),
-                fmt::format("{}: the chat template refuses them: {}", param, error.what()), param);
+                fmt::format("{}: the chat template refuses them: {}", param, error.message()), param);
   }
+}
+
+// The text as it was sent, whatever encoding has made of it. Tokens that encoding puts around it, such as
+// BOS, begin where it does or ends.
+EchoedPrompt echo_text(const std::string& text, std::span<const std::uint32_t> begins) {
+  EchoedPrompt echo;
+  echo.text = text;
+  echo.offsets.reserve(begins.size());
+  std::size_t at = 0, num_begun = 0;  // characters that begin before at
+  for (const std::size_t begin : begins) {
+    if (begin > at) num_begun += count_characters(std::string_view(text).substr(at, begin - at));
+    at = std::max(at, begin);
+    const bool is_inside = at < text.size() && count_characters({&text[at], 1}) == 0;
+    echo.offsets.push_back(static_cast<std::uint32_t>(num_begun - (is_inside ? 1 : 0)));
+  }
+  return echo;
+}
+
+EchoedPrompt echo_tokens(std::span<const TokenId> tokens, const Tokenizer& tokenizer) {
+  EchoedPrompt echo;
+  echo.offsets.reserve(tokens.size());
+  StreamDecoder decoder(tokenizer, true);
+  std::size_t num_characters = 0;
+  for (const TokenId token : tokens) {
+    echo.offsets.push_back(static_cast<std::uint32_t>(num_characters));
+    const std::string piece = decoder.push(token);
+    num_characters += count_characters(piece);
+    echo.text += piece;
+  }
+  echo.text += decoder.finish();
+  return echo;
 }
 
 }  // namespace
@@ -277,16 +309,24 @@ std::vector<PreparedPrompt> prepare_completion(const CompletionRequest& request,
   prepared.reserve(request.prompts.size());
   for (const Prompt& prompt : request.prompts) {
     PreparedPrompt& made = prepared.emplace_back();
-    if (const auto* text = std::get_if<std::string>(&prompt)) {
+    const auto* text = std::get_if<std::string>(&prompt);
+    if (text != nullptr) {
       refuse_hopeless_text(*text, "prompt", request.options, model);
       // Raw text is the whole prompt, so that its writer may use special tokens.
-      made.tokens = model.tokenizer.encode(*text, request.add_special_tokens, true,
-                                           model.max_text_tokens());
+      const TextSpan whole{0, text->size(), true, -1};
+      Encoding encoding = model.tokenizer.encode(*text, {&whole, 1}, request.add_special_tokens, {},
+                                                 model.max_text_tokens());
+      made.tokens = std::move(encoding.tokens);
+      if (request.echo) made.echo = echo_text(*text, encoding.begins);
     } else {
       made.tokens = std::get<std::vector<TokenId>>(prompt);
     }
     made.continues_text = ends_in_text(made.tokens, model.tokenizer);
     finish_prompt(made, "prompt", request.options, model);
+    const bool may_be_cut = request.options.truncate_prompt_tokens.has_value();
+    if (request.echo && (text == nullptr || may_be_cut)) {
+      made.echo = echo_tokens(made.tokens, model.tokenizer);
+    }
   }
   return prepared;
 }

@@ -1,6 +1,8 @@
 // A checked request -> the token ids that the engine gets.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +13,12 @@
 
 namespace larder {
 
+// A completion's prompt, as echo shows it.
+struct EchoedPrompt {
+  std::string text;
+  std::vector<std::uint32_t> offsets;  // in characters, where each token begins
+};
+
 struct PreparedPrompt {
   std::vector<TokenId> tokens;
   int max_tokens = 0;  // what the request asks for, cut to what max_model_len leaves
@@ -20,6 +28,7 @@ struct PreparedPrompt {
   int num_kept_tokens = 0;  // theirs
   std::vector<std::string> normalised;  // what normalise() did to the request
   PromptOrigin origin;      // what the prompt itself tells: parts, roles, tools
+  std::optional<EchoedPrompt> echo;  // where the request asks for it
 };
 
 // Renders the template and encodes; only the template's own text can make special tokens.

@@ -111,6 +111,60 @@ TEST(Prompt, ACallNeedsNoContentWhateverTheTemplate) {
   }
 }
 
+// Of the prompt's tokens, as echo shows them.
+EchoedPrompt echo_of(const Vocabulary& vocabulary, Prompt sent, std::optional<int> truncation = {}) {
+  static const TestServer server;
+  const Tokenizer tokenizer(vocabulary);
+  const ServedModel model{.name = "tiny",
+                          .tokenizer = tokenizer,
+                          .chat_template = server.model().chat_template,
+                          .engine = server.model().engine,
+                          .max_model_len = 240};
+  CompletionRequest request;
+  request.prompts.push_back(std::move(sent));
+  request.echo = true;
+  request.options.truncate_prompt_tokens = truncation;
+  return *prepare_completion(request, model).at(0).echo;
+}
+
+using Offsets = std::vector<std::uint32_t>;
+
+TEST(Prompt, OffsetsAreWhereTokensBeginInTheEchoedText) {
+  Vocabulary vocabulary = tiny_vocabulary();
+  const TokenId a = 'a' - '!', bos = 96, end = 97, first = 98, second = 99;
+  vocabulary.tokens[first] = "\u00c3";   // the bytes of an e with an accent
+  vocabulary.tokens[second] = "\u00a9";
+  vocabulary.bos = bos;
+  vocabulary.add_bos = vocabulary.add_eos = true;
+  const std::string text = "\u00e9a<|im_end|>a";
+  EXPECT_EQ(echo_of(vocabulary, text).text, text);
+  EXPECT_EQ(echo_of(vocabulary, text).offsets, (Offsets{0, 0, 0, 1, 2, 12, 13})) << "between BOS and EOS";
+  EXPECT_EQ(echo_of(vocabulary, text, 4).text, "a<|im_end|>a<|im_end|>") << "the last four tokens";
+  EXPECT_EQ(echo_of(vocabulary, text, 4).offsets, (Offsets{0, 1, 11, 12}));
+  const EchoedPrompt ids = echo_of(vocabulary, std::vector<TokenId>{bos, first, second, end, a, first});
+  EXPECT_EQ(ids.text, "<|im_start|>\u00e9<|im_end|>a\ufffd");
+  EXPECT_EQ(ids.offsets, (Offsets{0, 12, 12, 13, 23, 24}));
+  // Encoding joins the letter and its accent.
+  vocabulary.pre_tokenizer = "qwen2";
+  vocabulary.add_bos = vocabulary.add_eos = false;
+  const EchoedPrompt joined = echo_of(vocabulary, "e\u0301a");
+  EXPECT_EQ(joined.text, "e\u0301a");
+  EXPECT_EQ(joined.offsets, (Offsets{0, 0, 2}));
+}
+
+TEST(Prompt, OffsetsKnowOfNoSpaceThatEncodingAdds) {
+  Vocabulary vocabulary;
+  vocabulary.model = "llama";
+  vocabulary.tokens = {"<unk>", "<s>", "\u2581", "a", "\u2581a"};
+  vocabulary.scores = {0, 0, -9, -9, -1};
+  vocabulary.kinds = {TokenKind::kUnknown, TokenKind::kControl, TokenKind::kNormal, TokenKind::kNormal,
+                      TokenKind::kNormal};
+  vocabulary.unk = 0;
+  vocabulary.bos = 1;
+  vocabulary.add_bos = true;
+  EXPECT_EQ(echo_of(vocabulary, "aa<s>a a").offsets, (Offsets{0, 0, 1, 2, 5, 6}));
+}
+
 TEST(Prompt, TruncationLeavesWhatThereIsRoomFor) {
   const TestServer server;
   const auto num_kept = [&](int num_tokens, std::optional<int> max_tokens) {

@@ -44,6 +44,31 @@ TEST(ReplyMemory, StoredItemsWaitBehindLargeAnswers) {
   EXPECT_EQ(server.get(path).status, 200);
 }
 
+// Each choice repeats its prompt, and all are there at once.
+TEST(ReplyMemory, PromptsAreRepeatedWithinABudget) {
+  ServerConfig config;
+  config.limits.max_total_reply_bytes = 1000;
+  const TestServer server(config);
+  const auto ask = [&](const char* path, const std::string& fields) {
+    const auto answer = server.post(path, "{\"max_tokens\":1," + fields + "}");
+    return answer.status == 400 ? answer.param() : std::to_string(answer.status);
+  };
+  const auto complete = [&](std::size_t num_bytes, const std::string& fields) {
+    return ask("/v1/completions", "\"prompt\":\"" + std::string(num_bytes, 'x') + "\"," + fields);
+  };
+  EXPECT_EQ(complete(200, R"("echo":true,"n":5)"), "200");
+  EXPECT_EQ(complete(200, R"("echo":true,"n":5,"best_of":6)"), "200") << "one of them is not shown";
+  EXPECT_EQ(complete(200, R"("echo":true,"n":6)"), "echo");
+  EXPECT_EQ(complete(200, R"("echo":true,"n":6,"stream":true)"), "echo");
+  EXPECT_EQ(complete(200, R"("n":6)"), "200");
+  EXPECT_EQ(complete(100, R"("return_token_ids":true)"), "200");
+  EXPECT_EQ(complete(100, R"("return_token_ids":true,"n":2)"), "return_token_ids");
+  const std::string chat = R"("messages":[{"role":"user","content":")" + std::string(100, 'x') +
+                           R"("}],"return_token_ids":true,"n":2)";
+  EXPECT_EQ(ask("/v1/chat/completions", chat), "200") << "told once";
+  EXPECT_EQ(ask("/v1/chat/completions", chat + ",\"stream\":true"), "return_token_ids");
+}
+
 // A few bytes ask for them, and nobody has to read them.
 TEST(ReplyMemory, LargeRepliesWaitWithinABudget) {
   ServerConfig config;

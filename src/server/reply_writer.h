@@ -15,6 +15,7 @@
 #include "server/cache_report.h"
 #include "server/json_reader.h"
 #include "server/openai_request.h"
+#include "server/prompt.h"
 #include "tokenizer/tokenizer.h"
 
 namespace larder {
@@ -33,7 +34,8 @@ struct Choice {
   RequestTimes times;
   int num_tokens = 0;              // up to the stop string
   double sum_logprob = 0;          // for best_of
-  std::size_t num_characters = 0;  // of tokens shown, for text_offset
+  std::optional<StreamDecoder> decoder;  // of tokens shown, as text_stream decodes; only with logprobs
+  std::size_t num_characters = 0;  // up to the next token, for text_offset
   bool begun = false;              // a chunk was sent
   // Everything, for a reply that is not streamed, and where answers are remembered.
   std::string text;
@@ -112,10 +114,10 @@ class ReplyWriter {
 
 std::unique_ptr<ReplyWriter> make_messages_writer(std::string model_name);
 std::unique_ptr<ReplyWriter> make_chat_writer(std::string model_name, const Tokenizer& tokenizer);
-// echo: per prompt the text to put first; empty = no echo.
+// echo: per prompt what to put first; empty = no echo.
 std::unique_ptr<ReplyWriter> make_completion_writer(std::string model_name,
                                                     const Tokenizer& tokenizer,
-                                                    std::vector<std::string> echo);
+                                                    std::vector<EchoedPrompt> echo);
 
 // usage{prompt_tokens, ..., prompt_tokens_details}: each prompt counts once, however many choices.
 Json usage_json(std::span<const Choice> choices);

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <exception>
 #include <optional>
-#include <unordered_set>
+#include <set>
 #include <utility>
 
 #include "server/json_fields.h"
@@ -96,6 +96,8 @@ Json read_function_call(const Fields& fields) {
   for (const char* name : {"call_id", "name", "arguments"}) {
     item[name] = require_string(fields, name);
   }
+  // Once it is stored, every answer would fail by it.
+  if (item["name"] == "") fields.fail("name", "must not be empty");
   return item;
 }
 
@@ -126,16 +128,23 @@ Json read_compaction(const Fields& fields) {
 
 std::string_view type_of(const Json& item) { return item["type"].get_ref<const std::string&>(); }
 
+// Null: a refusal, which may have a text as well.
+const Json* text_in(const Json& part) {
+  const auto text = part.find("text");
+  return text != part.end() && text->is_string() ? &*text : nullptr;
+}
+
 // The chat API's form of a list of parts: a string where there is nothing but one text.
 Json chat_content(const Json& parts) {
   if (parts.is_string()) return parts;
-  if (parts.size() == 1 && parts[0].contains("text") &&
+  if (parts.size() == 1 && text_in(parts[0]) != nullptr &&
       !parts[0].contains("prompt_cache_breakpoint")) {
-    return parts[0]["text"];
+    return *text_in(parts[0]);
   }
   Json content = Json::array();
   for (const Json& part : parts) {
-    Json text = {{"type", "text"}, {"text", part.contains("text") ? part["text"] : part["refusal"]}};
+    const Json* own = text_in(part);
+    Json text = {{"type", "text"}, {"text", own != nullptr ? *own : part["refusal"]}};
     if (part.contains("prompt_cache_breakpoint")) {
       text["prompt_cache_breakpoint"] = part["prompt_cache_breakpoint"];
     }
@@ -338,7 +347,7 @@ std::vector<Json> normalize_items(const Json& value, const std::string& path) {
 
 void require_new_ids(const std::vector<Json>& added, const std::vector<ItemPtr>& present,
                      References references, const std::string& param) {
-  std::unordered_set<std::string_view> ids;
+  std::set<std::string_view> ids;  // not of hashes: clients choose them
   for (const ItemPtr& item : present) ids.insert(item->id());
   for (std::size_t i = 0; i < added.size(); ++i) {
     if (references == References::kArePassedOver && is_reference(added[i])) continue;
@@ -371,7 +380,7 @@ std::string text_of(const Json& item) {
     if (found->is_string()) return *found;
     std::string text;
     for (const Json& part : *found) {
-      const auto inner = part.find(part.contains("text") ? "text" : "refusal");
+      const auto inner = part.find(text_in(part) != nullptr ? "text" : "refusal");
       if (inner == part.end() || !inner->is_string()) continue;
       if (!text.empty()) text += '\n';
       text += inner->get_ref<const std::string&>();

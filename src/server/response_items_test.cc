@@ -83,6 +83,19 @@ TEST(ResponseItems, SpellAChat) {
   EXPECT_EQ(chat.item_of, (std::vector<std::size_t>{0, 0, 2, 5, 6}));
 }
 
+// SDKs send what a part does not have as null.
+TEST(ResponseItems, ATextThatIsNullIsNone) {
+  const std::vector<ItemPtr> items = items_of(R"([
+      {"role": "system", "content": [{"type": "refusal", "refusal": "a", "text": null},
+                                     {"type": "input_text", "text": "b"}]},
+      {"role": "assistant", "content": [{"type": "refusal", "refusal": "c", "text": null}]},
+      {"role": "user", "content": "hi"}])");
+  EXPECT_EQ(text_of(items[0]->json), "a\nb");
+  const Json messages = to_chat("Be brief.", items).messages;
+  EXPECT_EQ(messages[0]["content"].back()["text"], "b");
+  EXPECT_EQ(messages[1]["content"][0]["text"], "c");
+}
+
 // As in a chat completion: else the result would stand behind another message than the call.
 TEST(ResponseItems, TextBehindACallIsOfTheSameAnswer) {
   const auto spell = [](const std::string& first, const std::string& text) {

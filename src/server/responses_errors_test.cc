@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
 
 #include "server/server_test_support.h"
 
@@ -22,6 +23,7 @@ class ResponsesErrors : public ::testing::Test {
   TestServer server_{[] {
     ServerConfig config;
     config.limits.max_logprob_entries = 48;
+    config.limits.max_session_bytes = 400'000;
     return config;
   }()};
   std::string message_;  // of the last refusal
@@ -101,6 +103,37 @@ TEST_F(ResponsesErrors, AWrongBreakpointIsRefusedWhereItIsSent) {
   }
   const Json request = {{"conversation", id}, {"input", "b"}, {"max_output_tokens", 2}};
   EXPECT_EQ(server_.post("/v1/responses", request.dump()).status, 200);
+}
+
+// A few bytes each, and the prompt has a copy of what they refer to.
+TEST_F(ResponsesErrors, ReferencesAreBounded) {
+  Json large[] = {user_says(std::string(60'000, 'x')), user_says(std::string(60'000, 'y'))};
+  large[0]["id"] = "msg_a";
+  large[1]["id"] = "msg_b";
+  const std::string conversations = "/v1/conversations", count = "/v1/responses/input_tokens";
+  EXPECT_EQ(server_.post(conversations, Json{{"items", large}}.dump()).status, 200);
+  const auto refer_to = [](const std::vector<const char*>& ids) {
+    Json items = Json::array();
+    for (const char* id : ids) items.push_back({{"type", "item_reference"}, {"id", id}});
+    return items;
+  };
+  EXPECT_EQ(server_.post(count, Json{{"input", refer_to({"msg_a"})}}.dump()).status, 200);
+  for (const std::string& path : {std::string("/v1/responses"), count}) {
+    EXPECT_EQ(refusal({{"input", refer_to({"msg_a", "msg_a"})}}, path), "input[1].id");
+    EXPECT_EQ(refusal({{"input", refer_to({"msg_a", "msg_b"})}}, path), "input");
+    EXPECT_NE(message_.find("at most 100000 may"), std::string::npos) << message_;
+  }
+  EXPECT_EQ(refusal({{"items", refer_to({"msg_a", "msg_b"})}}, conversations), "items");
+}
+
+TEST_F(ResponsesErrors, ARefusalsTextMayBeNull) {
+  const Json parts = {{{"type", "refusal"}, {"refusal", "a"}, {"text", nullptr}},
+                      {{"type", "input_text"}, {"text", "b"}}};
+  const Json request = {{"input", {{{"role", "system"}, {"content", parts}}, user_says("hi")}},
+                        {"instructions", "Be brief."},
+                        {"max_output_tokens", 2}};
+  const auto answer = server_.post("/v1/responses", request.dump());
+  EXPECT_EQ(answer.status, 200) << answer.body;
 }
 
 // What only the chat's reader sees, here in a compaction that somebody changed.

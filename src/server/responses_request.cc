@@ -42,6 +42,7 @@ Json chat_tool(const Json& tool, const std::string& path) {
   }
   const std::string name = fields.string("name", kMaxNameBytes).value_or("");
   if (name.empty()) fields.fail("name", "is missing; send the function's name");
+  check_definition(fields);
   Json function = Json::object();
   function["name"] = name;
   for (const char* other : {"description", "parameters"}) {
@@ -193,7 +194,23 @@ void read_context(const Fields& fields, ResponsesRequest& request) {
   }
 }
 
+// Clients read what is repeated in the reply as these types.
+void check_echoed(const Fields& fields) {
+  for (const char* name : {"safety_identifier", "user"}) (void)fields.string(name, std::string::npos);
+  (void)fields.integer("max_tool_calls", {0, kMaxInt32});
+  if (const Json* text = fields.find("text")) {
+    (void)Fields(*text, "text").string("verbosity", kMaxNameBytes);
+  }
+  if (const Json* reasoning = fields.find("reasoning")) {
+    const Fields inner(*reasoning, "reasoning");
+    for (const char* name : {"effort", "summary", "generate_summary"}) {
+      (void)inner.string(name, kMaxNameBytes);
+    }
+  }
+}
+
 void echo_as_given(const Fields& fields, ResponsesRequest& request) {
+  check_echoed(fields);
   for (const char* name :
        {"instructions", "previous_response_id", "prompt_cache_key", "prompt_cache_retention",
         "safety_identifier", "user", "max_tool_calls"}) {

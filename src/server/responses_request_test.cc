@@ -17,7 +17,8 @@ const ServerLimits kLimits;
 GenerationOptions options_of(const std::string& fields, HistoryStrategy server = HistoryStrategy::kNone) {
   RequestRules rules{.limits = kLimits, .vocab_size = 100, .max_model_len = 1000};
   rules.history.strategy = server;
-  return parse_responses_request(parse_json("{\"input\":\"x\"," + fields + "}", {}), rules).options;
+  const std::string input = fields.starts_with("\"input\"") ? "" : "\"input\":\"x\",";
+  return parse_responses_request(parse_json("{" + input + fields + "}", {}), rules).options;
 }
 
 TEST(ResponsesRequest, WhatLarderIsToldOfHistoryComesFirst) {
@@ -68,8 +69,31 @@ TEST(ResponsesRequest, ErrorsNameTheField) {
       {R"("stop":")" + long_stop + "\"", "stop"},
       {R"("tools":[{"type":"function","name":""}])", "tools[0].name"},
       {R"("tools":[{"type":"function"}])", "tools[0].name"},
+      {R"("tools":[{"type":"function","name":"f","description":[]}])", "tools[0].description"},
+      {R"("tools":[{"type":"function","name":"f","parameters":"{}"}])", "tools[0].parameters"},
+      {R"("input":[{"type":"function_call","call_id":"a","name":"","arguments":"{}"}])", "input[0].name"},
+      {R"("reasoning":"high")", "reasoning"},
+      {R"("reasoning":{"effort":5})", "reasoning.effort"},
+      {R"("reasoning":{"summary":[]})", "reasoning.summary"},
+      {R"("user":5)", "user"},
+      {R"("safety_identifier":{})", "safety_identifier"},
+      {R"("max_tool_calls":"3")", "max_tool_calls"},
+      {R"("max_tool_calls":-1)", "max_tool_calls"},
+      {R"("text":{"verbosity":1})", "text.verbosity"},
   };
   for (const auto& [fields, name] : cases) EXPECT_EQ(param(fields), name) << fields.substr(0, 80);
+}
+
+TEST(ResponsesRequest, WhatIsOfTheRightTypeIsRepeated) {
+  const RequestRules rules{.limits = kLimits, .vocab_size = 100, .max_model_len = 1000};
+  const Json body = parse_json(R"({"input":"x","reasoning":{"effort":"low","summary":null},"user":"u",
+                                   "safety_identifier":"s","max_tool_calls":3,"text":{"verbosity":"low"}})",
+                               {});
+  const Json echo = parse_responses_request(body, rules).echo;
+  for (const char* name : {"reasoning", "user", "safety_identifier", "max_tool_calls"}) {
+    EXPECT_EQ(echo[name], body[name]) << name;
+  }
+  EXPECT_EQ(echo["text"]["verbosity"], "low");
 }
 
 // A breakpoint without a ttl has the request's, half an hour if that has none; the prompt's end none.

@@ -355,6 +355,9 @@ TEST_F(Responses, ConversationsGrowAndCanBeEdited) {
   EXPECT_EQ(server_.get(answer_path).status, 404);
   const auto updated = server_.post(path, R"({"metadata": {"topic": "y"}})").json();
   EXPECT_EQ(updated["metadata"]["topic"], "y");
+  EXPECT_EQ(server_.post(path, "{}").json()["error"]["message"].get<std::string>().find("metadata: is missing"), 0u);
+  EXPECT_EQ(server_.get(path).json()["metadata"]["topic"], "y");
+  EXPECT_EQ(server_.post(path, R"({"metadata": null})").json()["metadata"], Json::object());
   EXPECT_EQ(remove(path).json()["object"], "conversation.deleted");
   EXPECT_EQ(server_.get(path).status, 404);
 }

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <deque>
 #include <optional>
-#include <unordered_set>
+#include <set>
 #include <utility>
 
 #include "server/response_items.h"
@@ -112,7 +112,7 @@ class ResponsesWriter final : public ReplyWriter {
       // It may have been deleted meanwhile; then there is nothing to append to.
       store.modify(draft_.owner, draft_.conversation_id, [&](Conversation& conversation) {
         auto& items = conversation.items;
-        std::unordered_set<std::string_view> ids;
+        std::set<std::string_view> ids;  // not of hashes: clients choose them
         for (const ItemPtr& item : items) ids.insert(item->id());
         // What the input refers to may be there.
         for (const ItemPtr& item : draft_.input) {

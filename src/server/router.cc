@@ -86,14 +86,19 @@ std::string_view method_of(const HttpRequest& request) {
   return request.method == "HEAD" ? std::string_view("GET") : std::string_view(request.method);
 }
 
+std::string lower_case(std::string_view text) {
+  std::string lower(text);
+  std::ranges::transform(lower, lower.begin(), [](char c) {
+    return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c;
+  });
+  return lower;
+}
+
 // "application/json", whatever its parameters. Browsers send no such body to other sites unasked,
 // so that no web page can make its visitor's server work.
 bool is_json_type(std::string_view content_type) {
-  std::string type(content_type.substr(0, content_type.find(';')));
+  std::string type = lower_case(content_type.substr(0, content_type.find(';')));
   while (!type.empty() && (type.back() == ' ' || type.back() == '\t')) type.pop_back();
-  std::ranges::transform(type, type.begin(), [](unsigned char c) {
-    return static_cast<char>(c >= 'A' && c <= 'Z' ? c + 32 : c);
-  });
   return type == "application/json";
 }
 
@@ -106,20 +111,34 @@ const Router::Route* Router::find(const HttpRequest& request) {
   return nullptr;
 }
 
-ApiError Router::unknown_path(const HttpRequest& request) const {
+HttpResponse Router::refuse_path(const HttpRequest& request) {
+  std::string allowed;
+  std::string_view pattern;
   for (const Route& route : kRoutes) {
     if (!path_matches(route.path, request.path)) continue;
-    return {.status = 405,
-            .code = "method_not_allowed",
-            .message = fmt::format("{} takes {}, not {}", shorten(request.path), route.method,
-                                   shorten(request.method))};
+    if (pattern.empty()) pattern = route.path;
+    if (!allowed.empty()) allowed += ", ";
+    allowed += route.method == "GET" ? "GET, HEAD" : route.method;
   }
-  return {.status = 404,
-          .code = "unknown_path",
-          .message =
-              fmt::format("there is no {}; see /v1/chat/completions, /v1/completions, /v1/responses, "
-                          "/v1/messages, /v1/models",
-                          shorten(request.path))};
+  const std::string path = shorten(request.path);
+  if (allowed.empty()) {
+    return error_response(
+        {.status = 404,
+         .code = "unknown_path",
+         .message = fmt::format("there is no {}; see /v1/chat/completions, /v1/completions, "
+                                "/v1/responses, /v1/messages, /v1/models",
+                                path)},
+        request.path);
+  }
+  // What is no path of its own may have been taken for an id.
+  HttpResponse response = error_response(
+      {.status = 405,
+       .code = "method_not_allowed",
+       .message = fmt::format("there is no {} {}; {} takes {}", shorten(request.method), path,
+                              pattern == request.path ? "it" : pattern, allowed)},
+      request.path);
+  response.headers.emplace_back("Allow", allowed);
+  return response;
 }
 
 bool Router::allows_origin(const std::string& origin) const {
@@ -198,7 +217,7 @@ std::optional<HttpResponse> Router::check_head(const HttpRequest& head) const {
                                     {"Access-Control-Max-Age", "86400"}}};
   }
   const Route* route = find(head);
-  if (route == nullptr) return error_response(unknown_path(head), head.path);
+  if (route == nullptr) return refuse_path(head);
   if (!route->is_public && !keys_.empty() && !key_of(head)) {
     const bool is_openai = style_of(head.path) == ApiStyle::kOpenAi;
     return error_response(
@@ -208,7 +227,7 @@ std::optional<HttpResponse> Router::check_head(const HttpRequest& head) const {
                                 is_openai ? "Authorization: Bearer KEY" : "x-api-key: KEY")},
         head.path);
   }
-  if (!head.content_encoding.empty() && head.content_encoding != "identity") {
+  if (!head.content_encoding.empty() && lower_case(head.content_encoding) != "identity") {
     return error_response(
         {.status = 415,
          .code = "unsupported_encoding",
@@ -225,7 +244,7 @@ bool Router::is_quick(const HttpRequest& request) const {
 
 Reply Router::dispatch(const HttpRequest& request, const Mailbox::Wake& wake) const {
   const Route* found = find(request);
-  if (found == nullptr) return {error_response(unknown_path(request), request.path), nullptr};
+  if (found == nullptr) return {refuse_path(request), nullptr};
   try {
     return (this->*found->handler)(request, wake);
   } catch (Errand& errand) {

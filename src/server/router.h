@@ -68,7 +68,8 @@ class Router {
   std::optional<HttpResponse> refuse_host(const HttpRequest& head) const;
   // No page that is not named gets to change anything.
   std::optional<HttpResponse> refuse_web_page(const HttpRequest& head, const Route& route) const;
-  ApiError unknown_path(const HttpRequest& request) const;
+  // Of a path that there is not, or not with this method.
+  static HttpResponse refuse_path(const HttpRequest& request);
 
   Reply chat(const HttpRequest& request, Mailbox::Wake wake) const;
   Reply completions(const HttpRequest& request, Mailbox::Wake wake) const;

@@ -13,7 +13,8 @@ class TextPattern {
   // A PCRE2 pattern that is known to be right; a bug in it is a CHECK.
   explicit TextPattern(const char* pattern);
 
-  // The text with every match replaced. A text on which matching takes too long comes back as it is.
+  // The text with every match replaced. A text on which matching at one place takes too long comes back as
+  // it is; for a long text a pattern must not fail late at many places.
   std::string replace_all(std::string_view text, std::string_view replacement) const;
 
  private:

@@ -21,6 +21,7 @@ std::optional<ToolCall> parse_call(std::string_view text) {
     return std::nullopt;  // a model may write anything
   }
   if (!json.is_object() || !json.contains("name") || !json["name"].is_string()) return std::nullopt;
+  if (json["name"] == "") return std::nullopt;  // nobody's, and refused where it comes back
   ToolCall call{.name = json["name"].get<std::string>(), .arguments = Json::object()};
   for (const char* key : {"arguments", "parameters"}) {
     const auto found = json.find(key);
@@ -32,17 +33,11 @@ std::optional<ToolCall> parse_call(std::string_view text) {
   return call;
 }
 
-// Where white space and a beginning of the tag end the text; its size if they do not.
-std::size_t possible_tag(std::string_view text) {
-  std::size_t at = text.size();
-  for (std::size_t length = std::min(kBegin.size() - 1, text.size()); length > 0; --length) {
-    if (text.ends_with(kBegin.substr(0, length))) {
-      at = text.size() - length;
-      break;
-    }
-  }
-  while (at > 0 && kSpace.find(text[at - 1]) != kSpace.npos) --at;
-  return at;
+// The bytes of a beginning of the tag that ends the text.
+std::size_t size_of_possible_tag(std::string_view text) {
+  std::size_t size = std::min(kBegin.size() - 1, text.size());
+  while (!text.ends_with(kBegin.substr(0, size))) --size;
+  return size;
 }
 
 }  // namespace
@@ -82,11 +77,16 @@ void ToolCallScanner::scan(std::vector<AnswerPiece>& pieces) {
 
 // Both return whether there is more to be found.
 bool ToolCallScanner::scan_text(std::vector<AnswerPiece>& pieces) {
-  const auto begin = held_.find(kBegin);
+  const auto begin = held_.find(kBegin, num_spaces_);
   if (begin == held_.npos) {
-    const std::size_t safe = possible_tag(held_);
+    // What may be the white space around a call is held back, and a beginning of its tag.
+    const std::size_t tag = held_.size() - size_of_possible_tag(held_);
+    std::size_t safe = tag;
+    while (safe > num_spaces_ && kSpace.find(held_[safe - 1]) != kSpace.npos) --safe;
+    if (safe == num_spaces_) safe = 0;
     emit(std::string_view(held_).substr(0, safe), pieces);
     held_.erase(0, safe);
+    num_spaces_ = tag - safe;
     return false;
   }
   const std::string_view before = std::string_view(held_).substr(0, begin);
@@ -94,6 +94,7 @@ bool ToolCallScanner::scan_text(std::vector<AnswerPiece>& pieces) {
   gap_ = before.substr(end);
   emit(before.substr(0, end), pieces);
   held_.erase(0, begin + kBegin.size());
+  num_spaces_ = 0;
   is_in_call_ = true;
   num_seen_ = 0;
   is_in_string_ = is_escaped_ = false;

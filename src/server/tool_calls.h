@@ -50,6 +50,7 @@ class ToolCallScanner {
   bool is_in_call_ = false;
   bool follows_call_ = false;
   std::string held_;
+  std::size_t num_spaces_ = 0;  // that a text held back begins with: they need no second look
   std::size_t num_seen_ = 0;  // of a call's bytes, and where in its JSON they end
   bool is_in_string_ = false;
   bool is_escaped_ = false;

@@ -2,6 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
 namespace larder {
 namespace {
 
@@ -75,6 +80,37 @@ TEST(ToolCalls, OnlyTheFirstIsTakenWhereOneIsWanted) {
     EXPECT_EQ(by_bytes(text, false), "Hm.[f{}]") << text;
   }
   EXPECT_EQ(by_bytes(first + second + "</tool_call> so", false), "Hm.[f{}]so");
+}
+
+// It could not come back in a history.
+TEST(ToolCalls, ACallOfNobodyIsText) {
+  const std::string text = "<tool_call>{\"name\":\"\"}</tool_call>";
+  EXPECT_EQ(show(split_answer(text, true)), text);
+}
+
+TEST(ToolCalls, WhiteSpaceAroundACallGoesWhereverTheTextIsCut) {
+  for (const auto& [text, shown] : {std::pair{"a  \n <tool_call>{\"name\":\"f\"}</tool_call>  b", "a[f{}]b"},
+                                    std::pair{"a  \n <tool <tool_cal  \n b", "a  \n <tool <tool_cal  \n b"}}) {
+    const std::string_view all = text;
+    for (std::size_t first = 0; first <= all.size(); ++first) {
+      for (std::size_t second = first; second <= all.size(); ++second) {
+        ToolCallScanner scanner(true);
+        std::string seen = show(scanner.push(all.substr(0, first)));
+        seen += show(scanner.push(all.substr(first, second - first)));
+        seen += show(scanner.push(all.substr(second)));
+        EXPECT_EQ(seen + show(scanner.finish()), shown) << first << " " << second;
+      }
+    }
+  }
+}
+
+// Each of them could begin a call's gap; to look at all again for each would take many minutes.
+TEST(ToolCalls, AMillionSpacesAreLookedAtOnce) {
+  constexpr int kMany = 1'000'000;
+  ToolCallScanner scanner(true);
+  EXPECT_EQ(show(scanner.push("a")), "a");
+  for (int i = 0; i < kMany; ++i) ASSERT_TRUE(scanner.push(i % 2 == 0 ? " " : "\n").empty());
+  EXPECT_EQ(show(scanner.push("b")).size(), kMany + 1u);
 }
 
 TEST(ToolCalls, TextIsNotHeldBackWithoutNeed) {

@@ -1,4 +1,4 @@
-// The small parts: mailbox, keys and salts, the log line, what replies need of UTF-8.
+// The small parts: mailbox, keys and salts, the log line, what replies need of UTF-8, where their tokens begin.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -15,6 +15,8 @@
 #include "server/http_message.h"
 #include "server/mailbox.h"
 #include "server/memory_budget.h"
+#include "server/reply_writer.h"
+#include "server/server_test_support.h"
 #include "server/stats_log.h"
 #include "server/utf8.h"
 
@@ -116,6 +118,11 @@ TEST(ApiError, TakesTheShapeOfThePath) {
   EXPECT_EQ(anthropic.headers.back(), header);
 }
 
+TEST(ApiError, HasTheWholeMessage) {
+  const std::string message("a\0b", 3);
+  EXPECT_EQ(to_api_error(Error(ErrorKind::kInvalidArgument, message)).message, message);
+}
+
 TEST(Salt, DependsOnKeyAndClient) {
   const auto a = ApiKeys({"a"}).match("Bearer a"), b = ApiKeys({"b"}).match("Bearer b");
   EXPECT_EQ(derive_salt(std::nullopt, ""), "");
@@ -166,6 +173,57 @@ TEST(Utf8, RepairsAndCounts) {
             "b\xC3\xA9");
   EXPECT_EQ(to_valid_utf8("\xF0\x9F\x98"), "\xEF\xBF\xBD");
   EXPECT_EQ(count_characters("aé😀"), 3u);
+}
+
+// A token of the answer, with what it adds to the text.
+struct Piece {
+  TokenId token;
+  std::string text;
+};
+
+// The text_offset of an echoed prompt of two tokens and of the pieces, from a whole reply or from a stream's chunks.
+Json offsets_of(const Tokenizer& tokenizer, std::span<const Piece> pieces, bool streams) {
+  const auto writer = make_completion_writer("m", tokenizer, {{.text = "\u00e9<|im_end|>", .offsets = {0, 1}}});
+  GenerationOptions options;
+  options.sampling.num_logprobs = 0;
+  writer->set_options(options);
+  writer->set_prompts({{1, 97}});
+  std::vector<Choice> choices;
+  Choice& choice = choices.emplace_back(TextStream(tokenizer, {}));
+  choice.decoder.emplace(tokenizer);
+  choice.finish = FinishReason::kLength;
+  choice.prompt_logprobs.emplace_back().token = 97;
+  for (const auto& [token, text] : pieces) {
+    choice.tokens.emplace_back().token = token;
+    choice.text += text;
+  }
+  if (!streams) {
+    Choice* shown[] = {&choice};
+    return parse_json(writer->whole(shown, choices), {})["choices"][0]["logprobs"]["text_offset"];
+  }
+  Json offsets = Json::array();
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    ChoiceDelta delta{.text = pieces[i].text, .tokens = {choice.tokens[i]}};
+    if (i == 0) delta.prompt_logprobs = choice.prompt_logprobs;
+    std::string event;
+    writer->delta(choice, std::move(delta), choices, event);
+    const Json chunk = parse_json(event.substr(6), {});
+    for (const Json& offset : chunk["choices"][0]["logprobs"]["text_offset"]) offsets.push_back(offset);
+  }
+  return offsets;
+}
+
+TEST(CompletionWriter, OffsetsAreOfTheTextThatIsShown) {
+  Vocabulary vocabulary = tiny_vocabulary();
+  vocabulary.tokens[98] = "\u00c3";  // the bytes of an e with an accent
+  vocabulary.tokens[99] = "\u00a9";
+  const Tokenizer tokenizer(vocabulary);
+  const TokenId a = 'a' - '!';
+  // Behind the echo's eleven characters; the special token is not shown.
+  const Piece pieces[] = {{a, "a"}, {98, ""}, {99, "\u00e9"}, {96, ""}, {a, "a"}, {a, "a"}};
+  for (const bool streams : {false, true}) {
+    EXPECT_EQ(offsets_of(tokenizer, pieces, streams), Json({0, 1, 11, 12, 12, 13, 13, 14})) << streams;
+  }
 }
 
 }  // namespace

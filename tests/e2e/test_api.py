@@ -155,6 +155,38 @@ def test_echo_logprobs_do_not_depend_on_the_cache(server):
     assert offsets[0] == 0 and first["text"][offsets[3]:].startswith(first["logprobs"]["tokens"][3])
 
 
+def assert_offsets_fit(choice):
+    """Of every token that is a text of its own; the others are parts of characters."""
+    text, logprobs = choice["text"], choice["logprobs"]
+    offsets, tokens = logprobs["text_offset"], logprobs["tokens"]
+    assert len(offsets) == len(tokens) and offsets == sorted(offsets) and offsets[-1] <= len(text)
+    for offset, token in zip(offsets, tokens):
+        assert "\ufffd" in token or text[offset:].startswith(token), (offset, token, text)
+    return offsets
+
+
+def test_offsets_are_characters_of_the_text(server):
+    text = "Tokyo is 東京 🎉. It is in"
+    tokens = server.post("/tokenize", {"prompt": text}).json()["tokens"]
+    for prompt in (text, tokens):
+        body = {"prompt": prompt, "max_tokens": 4, "logprobs": 0, "echo": True, "temperature": 0}
+        choice = server.post("/v1/completions", body).json()["choices"][0]
+        offsets = assert_offsets_fit(choice)
+        assert "\ufffd" in "".join(choice["logprobs"]["tokens"]) and offsets[len(tokens)] == len(text)
+
+
+@pytest.mark.skipif("LARDER_TEST_GEMMA3" not in os.environ, reason="the model is not there")
+def test_a_bos_has_no_place_in_the_text():
+    with serving(model=os.environ["LARDER_TEST_GEMMA3"]) as server:
+        body = {"prompt": "Tokyo is 東京 🎉. It is in", "max_tokens": 4, "logprobs": 0, "echo": True, "temperature": 0}
+        choice = server.post("/v1/completions", body).json()["choices"][0]
+        logprobs = choice["logprobs"]
+        assert logprobs["tokens"][0] == "<bos>" and logprobs["text_offset"][:2] == [0, 0]
+        for name in ("tokens", "text_offset"):
+            logprobs[name] = logprobs[name][1:]
+        assert_offsets_fit(choice)
+
+
 def test_prompts_in_all_shapes(server):
     tokens = server.post("/tokenize", {"prompt": STORY}).json()["tokens"]
     for prompt, count in ((STORY, 1), ([STORY, "1 2 3"], 2), (tokens, 1), ([tokens, tokens[:3]], 2)):
@@ -300,6 +332,13 @@ def test_ten_thousand_idle_sockets_do_not_hinder(server):
             client.close()
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert wait_until(lambda: server.metrics()["larder:open_connections"] < 100, 30)
+
+
+def test_a_name_that_is_not_utf8_is_in_replies_that_are():
+    with serving(name="caf\udce9") as server:  # the byte E9
+        assert 'model_name="caf\ufffd"' in server.get("/metrics").content.decode()
+        assert server.client.models.list().data[0].id == "caf\ufffd"
+        assert server.client.completions.create(model="caf\ufffd", prompt="a", max_tokens=1).model == "caf\ufffd"
 
 
 def test_metrics_have_the_names_that_dashboards_read(server):
