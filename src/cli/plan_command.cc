@@ -112,7 +112,9 @@ class Planner {
       machine.name = device_ ? device_->describe() : "this machine";
       machine.is_measured = true;
     } else {
-      machine = device_ ? measure_device(*device_, pool_) : measure_machine(select_kernels(), pool_);
+      const ActivationType activations = activations_of(options_.runtime);
+      machine = device_ ? measure_device(*device_, pool_, activations)
+                        : measure_machine(select_kernels(), pool_, activations);
     }
     machine.memory_bytes = available_bytes;
   }

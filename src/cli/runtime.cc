@@ -37,7 +37,7 @@ TransformerLimits transformer_limits(const RuntimeOptions& options, const ModelC
   limits.max_logit_rows = std::min(kMaxLogitRows, options.max_batch_tokens);
   limits.max_context_len = options.max_model_len > 0 ? options.max_model_len : config.context_len;
   limits.max_sequences = options.max_sequences;
-  limits.activations = options.activations == "f32" ? ActivationType::kF32 : ActivationType::kInt8;
+  limits.activations = activations_of(options);
   return limits;
 }
 
@@ -229,6 +229,10 @@ void add_runtime_options(CLI::App& command, RuntimeOptions& options) {
   add_tier_options(command, options);
   command.add_option("--chat-template", options.chat_template_file,
                      "A Jinja file to use instead of the model's own chat template");
+}
+
+ActivationType activations_of(const RuntimeOptions& options) {
+  return options.activations == "f32" ? ActivationType::kF32 : ActivationType::kInt8;
 }
 
 int num_threads_of(const RuntimeOptions& options) {

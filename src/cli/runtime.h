@@ -57,6 +57,7 @@ struct RuntimeOptions {
   std::function<std::unique_ptr<KvTier>()> make_tier;
 };
 
+ActivationType activations_of(const RuntimeOptions& options);
 // --threads, else the cores.
 int num_threads_of(const RuntimeOptions& options);
 

@@ -62,7 +62,7 @@ TEST(ModelShape, CountsWhatAFileHolds) {
   EXPECT_EQ(shape.kv_layers[0], (KvLayerShape{2, 16, 0}));
   const WeightFormat format = file_weight_format(shape, gguf, 2 * shape.num_parameters());
   EXPECT_DOUBLE_EQ(format.layer_bytes, 2);
-  EXPECT_EQ(format.ops, OpsKind::kBF16);
+  EXPECT_EQ(format.ops, OpsKind::kF16);
 }
 
 void expect_sound(const StepCurve& curve) {
@@ -105,7 +105,7 @@ TEST(MeasureDevice, TellsWhatItCopiesAndMultiplies) {
   const auto device = open_test_device();
   ThreadPool pool(1);
   const Machine machine = measure_device(
-      *device, pool, {.copied_bytes = 1 << 20, .matrix_size = 64, .num_rows = 16});
+      *device, pool, ActivationType::kInt8, {.copied_bytes = 1 << 20, .matrix_size = 64, .num_rows = 16});
   EXPECT_TRUE(machine.is_measured);
   EXPECT_EQ(machine.name, device->describe());
   EXPECT_GT(machine.read_bytes_per_s, 0);

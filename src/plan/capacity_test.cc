@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -402,9 +404,30 @@ TEST(Machines, AreFoundByTheirUsualNames) {
 
 TEST(Machines, ThisOneHasPeaks) {
   ThreadPool pool(1);
-  const Machine machine = measure_machine(select_kernels(), pool);
+  const Machine machine = measure_machine(select_kernels(), pool, ActivationType::kInt8);
   EXPECT_GT(machine.read_bytes_per_s, 1e8);
   for (const double peak : machine.ops_per_s) EXPECT_GT(peak, 1e8);
+}
+
+// Products as they were asked for, by format: whether activations were codes and might be rounded to BF16.
+std::map<PackedFormat, std::pair<bool, bool>> asked_products;
+
+TEST(Machines, ThisOneIsMeasuredAsModelsMultiply) {
+  ThreadPool pool(1);
+  KernelTable kernels = select_kernels();
+  kernels.matmul = [](const MatmulArgs& args, int begin, int end) {
+    asked_products[args.w->format] = {args.xq != nullptr, args.rounds_to_bf16};
+    select_kernels().matmul(args, begin, end);
+  };
+  for (const ActivationType activations : {ActivationType::kInt8, ActivationType::kF32}) {
+    asked_products.clear();
+    (void)measure_machine(kernels, pool, activations);
+    const bool is_fast = activations == ActivationType::kInt8;
+    EXPECT_EQ(asked_products.at(PackedFormat::kBF16), std::pair(false, is_fast));
+    EXPECT_EQ(asked_products.at(PackedFormat::kF16), std::pair(false, is_fast));
+    EXPECT_EQ(asked_products.at(PackedFormat::kW8), std::pair(is_fast, is_fast));
+    EXPECT_EQ(asked_products.at(PackedFormat::kW4), std::pair(is_fast, is_fast));
+  }
 }
 
 }  // namespace

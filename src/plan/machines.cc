@@ -12,13 +12,13 @@ constexpr double kTera = 1e12;
 
 std::int64_t gib(int count) { return std::int64_t{count} << 30; }
 
-// Peaks of dense products, in 10^12 a second: FP32 outside tensor cores, BF16, FP8.
+// Peaks of dense products, in 10^12 a second: FP32 outside tensor cores, BF16 (and FP16), FP8.
 Machine machine(const char* name, std::int64_t memory_bytes, double read_bytes_per_s,
                 std::array<double, 3> peaks) {
   return {name,
           memory_bytes,
           read_bytes_per_s,
-          {peaks[0] * kTera, peaks[1] * kTera, peaks[2] * kTera, peaks[1] * kTera}};
+          {peaks[0] * kTera, peaks[1] * kTera, peaks[2] * kTera, peaks[1] * kTera, peaks[1] * kTera}};
 }
 
 }  // namespace

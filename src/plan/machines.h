@@ -10,6 +10,7 @@
 #include "base/thread_pool.h"
 #include "kernels/device.h"
 #include "kernels/kernels.h"
+#include "model/transformer.h"
 #include "plan/model_shape.h"
 
 namespace larder {
@@ -30,9 +31,10 @@ const std::vector<Machine>& named_machines();
 // "H100", "h100-sxm", "rtx 4090". Throws Error{kInvalidArgument} that names them all.
 const Machine& find_machine(std::string_view name);
 
-// Reads memory and multiplies matrices on all threads of the pool, for about half a second. The
-// figures are the best of several tries. memory_bytes is left to the caller.
-Machine measure_machine(const KernelTable& kernels, ThreadPool& pool);
+// Reads memory and multiplies matrices on all threads of the pool, as the forward pass does with such
+// activations, for about half a second. The figures are the best of several tries. memory_bytes is left to the
+// caller.
+Machine measure_machine(const KernelTable& kernels, ThreadPool& pool, ActivationType activations);
 
 // What a device is measured with: enough to keep a large GPU busy for some 100 us.
 struct DeviceProbe {
@@ -43,6 +45,6 @@ struct DeviceProbe {
 
 // The same of a device, bytes copied within its memory counting as read and as written. Throws
 // Error{kUnavailable} when it has no room for that.
-Machine measure_device(Device& device, ThreadPool& pool, const DeviceProbe& probe = {});
+Machine measure_device(Device& device, ThreadPool& pool, ActivationType activations, const DeviceProbe& probe = {});
 
 }  // namespace larder

@@ -87,10 +87,12 @@ DeviceBuffer filled(Device* device, std::size_t size_bytes, const void* value,
 struct ProductShape {
   int matrix_size = 0;
   int num_rows = 0;
+  ActivationType activations = ActivationType::kInt8;
 };
 
 double product_rate(const KernelTable& kernels, ThreadPool& pool, GgmlType type,
-                    const ProductShape& shape, Device* device = nullptr) {
+                    const ProductShape& shape, Device* device) {
+  const bool is_fast = shape.activations == ActivationType::kInt8;
   const int size = shape.matrix_size;
   PackedMatrix matrix = packed_layout(type, size, size);
   constexpr std::byte kOrdinary{0x2E};  // with it, a number is one in every type
@@ -108,14 +110,19 @@ double product_rate(const KernelTable& kernels, ThreadPool& pool, GgmlType type,
                            reinterpret_cast<float*>(scales.data()),
                            reinterpret_cast<std::int32_t*>(sums.data()), size};
   kernels.quantize_rows(values, size, rows, 0, shape.num_rows);
+  DeviceBuffer scratch(device, device != nullptr
+                                   ? static_cast<std::size_t>(device_product_bytes(shape.num_rows, size))
+                                   : 0);
   const bool has_codes = type == GgmlType::kQ8_0 || type == GgmlType::kQ4_0;
   const MatmulArgs args{.w = &matrix,
                         .x = values,
-                        .xq = has_codes ? &rows : nullptr,
+                        .xq = has_codes && is_fast ? &rows : nullptr,
+                        .rounds_to_bf16 = is_fast,
                         .y = reinterpret_cast<float*>(y.data()),
                         .num_rows = shape.num_rows,
                         .ldx = size,
-                        .ldy = size};
+                        .ldy = size,
+                        .device_scratch = scratch.data()};
   const double seconds =
       best_seconds(device, [&] { matmul(kernels, pool, std::span(&args, 1)); });
   return 2.0 * shape.num_rows * size * size / seconds;
@@ -124,7 +131,8 @@ double product_rate(const KernelTable& kernels, ThreadPool& pool, GgmlType type,
 std::array<double, kNumOpsKinds> product_rates(const KernelTable& kernels, ThreadPool& pool,
                                                const ProductShape& shape, Device* device = nullptr) {
   std::array<double, kNumOpsKinds> rates{};
-  constexpr GgmlType kTypes[] = {GgmlType::kF32, GgmlType::kBF16, GgmlType::kQ8_0, GgmlType::kQ4_0};
+  constexpr GgmlType kTypes[kNumOpsKinds] = {GgmlType::kF32, GgmlType::kBF16, GgmlType::kQ8_0, GgmlType::kQ4_0,
+                                             GgmlType::kF16};
   for (std::size_t kind = 0; kind < rates.size(); ++kind)
     rates[kind] = product_rate(kernels, pool, kTypes[kind], shape, device);
   return rates;
@@ -132,22 +140,23 @@ std::array<double, kNumOpsKinds> product_rates(const KernelTable& kernels, Threa
 
 }  // namespace
 
-Machine measure_machine(const KernelTable& kernels, ThreadPool& pool) {
+Machine measure_machine(const KernelTable& kernels, ThreadPool& pool, ActivationType activations) {
   Machine machine;
   machine.name = "this machine";
   machine.is_measured = true;
   machine.read_bytes_per_s = read_rate(pool);
-  machine.ops_per_s = product_rates(kernels, pool, {kMatrixSize, kRows});
+  machine.ops_per_s = product_rates(kernels, pool, {kMatrixSize, kRows, activations});
   return machine;
 }
 
-Machine measure_device(Device& device, ThreadPool& pool, const DeviceProbe& probe) {
+Machine measure_device(Device& device, ThreadPool& pool, ActivationType activations,
+                       const DeviceProbe& probe) {
   Machine machine;
   machine.name = device.describe();
   machine.is_measured = true;
   machine.read_bytes_per_s = copy_rate(device, probe.copied_bytes);
   machine.ops_per_s =
-      product_rates(device.kernels(), pool, {probe.matrix_size, probe.num_rows}, &device);
+      product_rates(device.kernels(), pool, {probe.matrix_size, probe.num_rows, activations}, &device);
   return machine;
 }
 

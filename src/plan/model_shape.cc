@@ -18,7 +18,8 @@ OpsKind most_common_ops(const GgufFile& gguf) {
     OpsKind kind = OpsKind::kInt8;
     if (tensor.num_dims < 2) continue;
     if (tensor.type == GgmlType::kF32) kind = OpsKind::kF32;
-    if (tensor.type == GgmlType::kF16 || tensor.type == GgmlType::kBF16) kind = OpsKind::kBF16;
+    if (tensor.type == GgmlType::kF16) kind = OpsKind::kF16;
+    if (tensor.type == GgmlType::kBF16) kind = OpsKind::kBF16;
     if (tensor.type == GgmlType::kQ4_0 || tensor.type == GgmlType::kQ4_1 ||
         tensor.type == GgmlType::kQ4_K)
       kind = OpsKind::kInt4;
@@ -59,7 +60,7 @@ std::vector<WeightFormat> weight_formats() {
 }
 
 WeightFormat parse_weight_format(std::string_view name) {
-  if (name == "f16") return {"f16", 2, 2, 2, OpsKind::kBF16};
+  if (name == "f16") return {"f16", 2, 2, 2, OpsKind::kF16};
   std::string names;
   for (const WeightFormat& format : weight_formats()) {
     if (format.name == name) return format;

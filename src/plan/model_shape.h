@@ -37,8 +37,8 @@ struct ModelShape {
 };
 
 // What a kind of operation is counted under in a machine's peaks.
-enum class OpsKind { kF32, kBF16, kInt8, kInt4 };
-inline constexpr int kNumOpsKinds = 4;
+enum class OpsKind { kF32, kBF16, kInt8, kInt4, kF16 };
+inline constexpr int kNumOpsKinds = 5;
 
 // How weights are stored: bytes per parameter.
 struct WeightFormat {
