@@ -170,7 +170,7 @@ class Planner {
     const Deployment& d = report_.deployment;
     int longest = d.shape.context_len;
     if (report_.server) longest = std::min(longest, report_.server->max_model_len);
-    check_span_options(d.attention, {.max_model_len = longest, .max_batch_tokens = d.max_batch_tokens});
+    check_span(d.attention, {.max_model_len = longest, .max_batch_tokens = d.max_batch_tokens}, kSpanOptions);
     fit_lengths(w, d.attention.window > 0 ? d.max_request_len() : longest);
   }
 

@@ -12,7 +12,6 @@
 #include "cli/device.h"
 #include "cli/pull.h"
 #include "cli/tiers.h"
-#include "engine/request_check.h"
 #include "engine/sampler.h"
 #include "kv/kv_cache.h"
 #include "kv/kv_type_names.h"
@@ -72,23 +71,10 @@ void check_options(const RuntimeOptions& options) {
   (void)plan_options(options);
   (void)parse_kv_types(options.kv_type);
   if (!options.kv_host.empty()) (void)parse_bytes("--kv-host", options.kv_host);
-  check_span_options(options.attention, {.max_model_len = options.max_model_len > 0
-                                                              ? options.max_model_len
-                                                              : std::numeric_limits<int>::max(),
-                                         .max_batch_tokens = options.max_batch_tokens});
-}
-
-void check_span_options(const AttentionSpan& span, const RequestLimits& limits) {
-  try {
-    check_span(span, limits);
-  } catch (const Error& error) {
-    std::string text = error.message();
-    for (const auto& [field, option] : {std::pair<std::string, std::string>{"attention_window", "--attention-window"},
-                                        {"attention_sinks", "--attention-sinks"}})
-      for (auto at = text.find(field); at != text.npos; at = text.find(field, at))
-        text.replace(at, field.size(), option);
-    throw Error(error.kind(), text);
-  }
+  check_span(options.attention,
+             {.max_model_len = options.max_model_len > 0 ? options.max_model_len : std::numeric_limits<int>::max(),
+              .max_batch_tokens = options.max_batch_tokens},
+             kSpanOptions);
 }
 
 void warn_beyond_training(const RuntimeOptions& options, int context_len) {
@@ -296,8 +282,8 @@ void plan_model_into(PlannedModel& planned, const RuntimeOptions& options, Threa
     throw Error(error.kind(), fmt::format("device {}: {}", name_of_device(options), error.what()));
   }
   // Else every request would be refused for a field that it did not send.
-  check_span_options(options.attention, {.max_model_len = planned.plan.max_model_len,
-                                         .max_batch_tokens = options.max_batch_tokens});
+  check_span(options.attention,
+             {.max_model_len = planned.plan.max_model_len, .max_batch_tokens = options.max_batch_tokens}, kSpanOptions);
 }
 
 Runtime::Runtime(const RuntimeOptions& options)

@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/thread_pool.h"
 #include "engine/engine.h"
+#include "engine/request_check.h"
 #include "kernels/device.h"
 #include "kv/kv_layout.h"
 #include "kv/kv_storage.h"
@@ -87,8 +88,7 @@ PlanOptions plan_options(const RuntimeOptions& options);
 // window that no request could have.
 void check_options(const RuntimeOptions& options);
 
-// check_span() of the options, in whose names its messages are.
-void check_span_options(const AttentionSpan& span, const RequestLimits& limits);
+inline constexpr SpanNames kSpanOptions = {"--attention-window", "--attention-sinks"};
 
 // A line on standard error where --max-model-len is more than that and no window keeps within it.
 void warn_beyond_training(const RuntimeOptions& options, int context_len);

@@ -1,6 +1,7 @@
 #include "engine/ledger.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "base/check.h"
@@ -108,7 +109,7 @@ void Comparison::forget_text() {
 
 const Ledger::Entry* Ledger::find(std::uint64_t number) const {
   const auto found = by_number_.find(number);
-  return found == by_number_.end() ? nullptr : found->second;
+  return found == by_number_.end() ? nullptr : &*found->second;
 }
 
 Comparison Ledger::compare(PromptOrigin origin, std::span<const TokenId> prompt,
@@ -128,7 +129,7 @@ Comparison Ledger::compare(PromptOrigin origin, std::span<const TokenId> prompt,
   comparison.num_other_salt = num_known_to_other_salts(entry);
   comparison.entry = entry.number = next_number_++;
   entries_.push_back(std::move(entry));
-  by_number_.emplace(comparison.entry, &entries_.back());
+  by_number_.emplace(comparison.entry, std::prev(entries_.end()));
   measure(entries_.back());
   shrink();
   return comparison;
@@ -294,6 +295,15 @@ void Ledger::complete(std::uint64_t number, std::span<const TokenId> generated) 
   index(entry, num_indexed);
   measure(entry);
   shrink();
+}
+
+void Ledger::forget(std::uint64_t number) {
+  const std::lock_guard lock(mutex_);
+  const auto found = by_number_.find(number);
+  if (found == by_number_.end() || found->second->is_indexed) return;
+  const auto place = found->second;
+  remove(*place);
+  entries_.erase(place);
 }
 
 std::size_t Ledger::num_prompts() const {

@@ -123,6 +123,8 @@ class Ledger {
                                          std::span<const TokenId> prompt) const;
   // The entry's prompt was computed, and these tokens were generated after it.
   void complete(std::uint64_t entry, std::span<const TokenId> generated);
+  // Nobody will complete the entry any more. It goes unless that was done: it would only take room.
+  void forget(std::uint64_t entry);
 
   std::size_t num_prompts() const;
   std::size_t size_bytes() const;
@@ -135,7 +137,7 @@ class Ledger {
     std::vector<std::uint64_t> tenant_prefixes;  // by tenant
     PromptSketch sketch;
     std::size_t size_bytes = 0;
-    bool is_indexed = false;
+    bool is_indexed = false;  // once it is completed
   };
   using Index = std::unordered_map<std::uint64_t, std::uint64_t>;
 
@@ -154,7 +156,7 @@ class Ledger {
   std::uint64_t next_number_ = 1;
   std::size_t size_bytes_ = 0;
   std::list<Entry> entries_;  // oldest first
-  std::unordered_map<std::uint64_t, Entry*> by_number_;
+  std::unordered_map<std::uint64_t, std::list<Entry>::iterator> by_number_;
   std::unordered_map<std::string, std::uint64_t> by_id_;
   // Hash -> the number of the newest entry that has it.
   Index by_prefix_, by_tenant_prefix_, by_shingle_, by_conversation_;

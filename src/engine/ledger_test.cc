@@ -162,6 +162,23 @@ TEST(Ledger, APromptThatWasNotComputedIsNoRelative) {
   EXPECT_EQ(ledger.compare(of("d"), text, 0).relative->origin.id, "last");
 }
 
+TEST(Ledger, AnAttemptThatIsForgottenTakesNoRoom) {
+  Ledger ledger(std::size_t{1} << 20);
+  const Tokens text = random_text(500, 1);
+  serve(ledger, of("a"), text);
+  for (std::uint32_t i = 0; i < 300; ++i)
+    ledger.forget(ledger.compare(of("refused"), random_text(1000, 10 + i), 0).entry);
+  EXPECT_EQ(ledger.num_prompts(), 1u);
+  Tokens changed = text;
+  changed[20] += 1;
+  const Comparison found = ledger.compare(of("b"), changed, 0);
+  ASSERT_TRUE(found.relative);
+  EXPECT_EQ(found.relative->origin.id, "a");
+  ledger.complete(found.entry, {});
+  ledger.forget(found.entry);  // it was computed
+  EXPECT_EQ(ledger.compare(of("c"), changed, 0).relative->origin.id, "b");
+}
+
 TEST(Ledger, StaysWithinItsBytes) {
   constexpr std::size_t kMost = 1 << 20;
   Ledger ledger(kMost);

@@ -70,8 +70,9 @@ inline constexpr int kMaxPins = 4;  // of a request
 
 // Tokens that a request has put into the cache, up to one of its pins.
 struct WrittenTokens {
-  int ttl_s = 0;  // 0 = they are not pinned: nobody asked, or it was refused
+  int ttl_s = 0;  // the pin's
   int num_tokens = 0;
+  bool is_pinned = false;  // else nobody asked for a time, or it was refused
 };
 
 // num_prompt_tokens = num_cached_tokens + those written + those beyond the last pin.
@@ -89,10 +90,17 @@ struct RequestUsage {
     for (const WrittenTokens& tokens : written) sum += tokens.num_tokens;
     return sum;
   }
-  // Of those, what stays longer than that.
+  // Of those, what was to stay longer than that.
   int num_written_beyond(int ttl_s) const {
     int sum = 0;
     for (const WrittenTokens& tokens : written) sum += tokens.ttl_s > ttl_s ? tokens.num_tokens : 0;
+    return sum;
+  }
+  // And does.
+  int num_pinned_beyond(int ttl_s) const {
+    int sum = 0;
+    for (const WrittenTokens& tokens : written)
+      sum += tokens.is_pinned && tokens.ttl_s > ttl_s ? tokens.num_tokens : 0;
     return sum;
   }
 };

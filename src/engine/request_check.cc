@@ -69,25 +69,24 @@ void check_pins(const Request& request) {
 
 }  // namespace
 
-void check_span(const AttentionSpan& span, const RequestLimits& limits) {
+void check_span(const AttentionSpan& span, const RequestLimits& limits, const SpanNames& names) {
   const auto [window, num_sinks] = span;
   if (window == 0 && num_sinks == 0) return;
-  require(window > 0, "attention_sinks", "attention_sinks needs an attention_window");
-  require(window % kBlockSize == 0, "attention_window",
-          fmt::format("attention_window must be a multiple of {}, not {}", kBlockSize, window));
+  require(window > 0, names.sinks, fmt::format("{} needs {}", names.sinks, names.window));
+  require(window % kBlockSize == 0, names.window,
+          fmt::format("{} must be a multiple of {}, not {}", names.window, kBlockSize, window));
   require(num_sinks >= 0 && num_sinks % kBlockSize == 0 && num_sinks <= kKeySplit &&
               num_sinks <= window,
-          "attention_sinks",
-          fmt::format("attention_sinks must be a multiple of {}, at most {} and at most the window, "
-                      "not {}",
-                      kBlockSize, kKeySplit, num_sinks));
+          names.sinks,
+          fmt::format("{} must be a multiple of {}, at most {} and at most the window, not {}",
+                      names.sinks, kBlockSize, kKeySplit, num_sinks));
   const std::int64_t num_needed =
       KvCache::num_endless_tokens({window, num_sinks}, limits.max_batch_tokens);
-  require(num_needed <= limits.max_model_len, "attention_window",
-          fmt::format("attention_window {} with {} sinks takes the room of {} tokens (two windows, the sinks, a "
+  require(num_needed <= limits.max_model_len, names.window,
+          fmt::format("{} {} with {} sinks takes the room of {} tokens (two windows, the sinks, a "
                       "step's {} and a block), more than the {} of the longest request; use a smaller window, or have "
                       "the server take fewer --batch-tokens or a larger -c, and --kv-size if that is short",
-                      window, num_sinks, num_needed, limits.max_batch_tokens, limits.max_model_len));
+                      names.window, window, num_sinks, num_needed, limits.max_batch_tokens, limits.max_model_len));
 }
 
 void check_request(Request& request, const RequestLimits& limits) {

@@ -15,7 +15,9 @@ std::array<WrittenTokens, kMaxPins> written_tokens(const ActiveRequest& request)
   for (std::size_t i = 0; i < request.request.pins.size(); ++i) {
     const PromptPin& pin = request.request.pins[i];
     const int num_tokens = std::max(0, pin.num_tokens - begin);
-    written.at(i) = {.ttl_s = pin.ttl_s, .num_tokens = num_tokens};
+    const bool is_pinned =
+        std::ranges::find(request.pinned, pin.num_tokens, &PromptPin::num_tokens) != request.pinned.end();
+    written.at(i) = {.ttl_s = pin.ttl_s, .num_tokens = num_tokens, .is_pinned = is_pinned};
     begin += num_tokens;
   }
   return written;
@@ -83,14 +85,13 @@ void Scheduler::set_pins(const Sequence& sequence) {
     return cache_.pin(prompt.first(static_cast<std::size_t>(pin.num_tokens)), request.request.salt,
                       pin.ttl_ns());
   };
-  // Refused or not, the request goes on; KvStats counts, and usage tells of no time.
+  // Refused or not, the request goes on; KvStats counts, and usage tells.
   if (sequence.num_missing() == 0) std::ranges::for_each(request.pinned, keep);
-  std::vector<PromptPin>& pins = request.request.pins;
+  const std::vector<PromptPin>& pins = request.request.pins;
   for (std::size_t& reached = request.num_pins_reached;
        reached < pins.size() && pins[reached].num_tokens <= sequence.num_computed(); ++reached) {
-    PromptPin& pin = pins[reached];
-    if (pin.ttl_s > 0 && !keep(pin)) pin.ttl_s = 0;
-    if (pin.ttl_s > 0) request.pinned.push_back(pin);
+    const PromptPin& pin = pins[reached];
+    if (pin.ttl_s > 0 && keep(pin)) request.pinned.push_back(pin);
   }
 }
 

@@ -487,7 +487,7 @@ TEST_F(SchedulerTest, PinsAtPlacesOfThePrompt) {
   EXPECT_EQ(serve({{160, 0}}).num_written_tokens(), 1);
 }
 
-TEST_F(SchedulerTest, UsageTellsNoTimeOfWhatWasRefusedAPin) {
+TEST_F(SchedulerTest, UsageTellsWhatWasRefusedAPin) {
   Rig rig(model_, {.num_blocks = 40});  // of which half may be pinned
   rig.pins = {{.num_tokens = 160, .ttl_s = 60}};
   const auto written = [&](std::uint32_t seed) {
@@ -495,11 +495,12 @@ TEST_F(SchedulerTest, UsageTellsNoTimeOfWhatWasRefusedAPin) {
     rig.run();
     return rig.heard.at({id, 0}).usage.written[0];
   };
-  EXPECT_EQ(written(1).ttl_s, 60);
-  EXPECT_EQ(written(2).ttl_s, 60);
+  EXPECT_TRUE(written(1).is_pinned);
+  EXPECT_TRUE(written(2).is_pinned);
   const WrittenTokens refused = written(3);
   EXPECT_EQ(rig.cache.stats().num_pins_refused, 1u);
-  EXPECT_EQ(refused.ttl_s, 0);
+  EXPECT_FALSE(refused.is_pinned);
+  EXPECT_EQ(refused.ttl_s, 60) << "as asked";
   EXPECT_EQ(refused.num_tokens, 160);
 }
 

@@ -104,6 +104,49 @@ TEST(AnthropicMessages, UsageAddsUp) {
   EXPECT_EQ(server.engine().stats().kv.num_pinned, 5);
 }
 
+TEST(AnthropicMessages, ARefusedPinCountsUnderTheTimeThatWasAsked) {
+  EngineConfig engine = TestServer::default_engine();
+  engine.max_pinned_share = 0;
+  TestServer server({}, engine);
+  const std::string content = marked("Who am I, and who are you?", "1h");
+  const Json usage =
+      server.post("/v1/messages", with(R"("messages":[{"role":"user","content":[)" + content + "]}]"))
+          .json()["usage"];
+  EXPECT_EQ(server.engine().stats().kv.num_pins_refused, 1u);
+  EXPECT_GT(usage["cache_creation_input_tokens"], 30);
+  EXPECT_EQ(usage["cache_creation"]["ephemeral_1h_input_tokens"], usage["cache_creation_input_tokens"]);
+  EXPECT_EQ(usage["cache_creation"]["ephemeral_5m_input_tokens"], 0);
+  // OpenAI's details are of what is pinned.
+  const Json details = server
+                           .post("/v1/responses", R"({"input":"a text of more than one block",
+                                 "max_output_tokens":1,"prompt_cache_options":{"ttl":"12h"}})")
+                           .json()["usage"]["input_tokens_details"];
+  EXPECT_GT(details["cache_write_tokens"], 30);
+  EXPECT_FALSE(details.contains("cache_write_tokens_details")) << details;
+}
+
+TEST(AnthropicMessages, TheCountShortensAHistoryAsTheAnswerDoes) {
+  const TestServer server;
+  Json request = {{"messages", Json::array()}};
+  for (int turn = 0; turn < 12; ++turn) {
+    request["messages"].push_back({{"role", "user"}, {"content", "question"}});
+    request["messages"].push_back({{"role", "assistant"}, {"content", "answer"}});
+  }
+  request["messages"].push_back({{"role", "user"}, {"content", "question"}});
+  request["larder"]["history"] = {{"strategy", "rolling_window"}};
+  std::vector<int> counts;
+  for (const int max_tokens : {0, 10, 100, 150}) {
+    request["max_tokens"] = max_tokens;
+    const Json usage = server.post("/v1/messages", request.dump()).json()["usage"];
+    const Json counted = server.post("/v1/messages/count_tokens", request.dump()).json();
+    EXPECT_EQ(counted["input_tokens"], sum_of(usage)) << max_tokens;
+    counts.push_back(sum_of(usage));
+  }
+  EXPECT_LT(counts[3], counts[1]);
+  request.erase("max_tokens");  // as one that only fills the cache, which does not say either
+  EXPECT_EQ(server.post("/v1/messages/count_tokens", request.dump()).json()["input_tokens"], counts[0]);
+}
+
 TEST(AnthropicMessages, WithoutBreakpointsNothingIsWritten) {
   TestServer server;
   const Json usage = server.post("/v1/messages", with(kHello)).json()["usage"];

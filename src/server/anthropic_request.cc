@@ -400,7 +400,11 @@ ChatRequest read_request(const Fields& fields, const RequestRules& rules) {
   read_larder_options(fields, rules, options);
   options.marks_whole_prompt = false;
   options.takes_truncation = false;
-  options.has_max_tokens = true;
+  // 0 fills the cache and answers nothing.
+  const auto max_tokens = fields.integer("max_tokens", {0, kMaxInt32});
+  options.has_max_tokens = max_tokens.has_value();
+  if (max_tokens) options.sampling.max_tokens = static_cast<int>(*max_tokens);
+  if (max_tokens == 0) options.prepared_answer_tokens = -1;
   read_prompt(fields, request);
   read_thinking(fields, request);
   return request;
@@ -412,11 +416,7 @@ ChatRequest parse_messages_request(const Json& body, const RequestRules& rules) 
   const Fields fields(body, "");
   ChatRequest request = read_request(fields, rules);
   GenerationOptions& options = request.options;
-  // 0 fills the cache and answers nothing.
-  const auto max_tokens = fields.integer("max_tokens", {0, kMaxInt32});
-  if (!max_tokens) fields.fail("max_tokens", "is missing; send a number of at least 0");
-  options.sampling.max_tokens = static_cast<int>(*max_tokens);
-  if (*max_tokens == 0) options.prepared_answer_tokens = -1;
+  if (!options.has_max_tokens) fields.fail("max_tokens", "is missing; send a number of at least 0");
   options.stream = fields.boolean("stream", false);
   read_sampling(fields, rules, options);
   read_diagnostics(fields, options);

@@ -19,7 +19,7 @@ inline constexpr int kLongCacheTtl_s = 60 * 60;
 // that has begun (the last turn is the assistant's) is gone on with. All throw
 // Error{kInvalidArgument} with the field as param. Thread: any.
 ChatRequest parse_messages_request(const Json& body, const RequestRules& rules);
-// Needs no max_tokens: what is counted is the prompt.
+// Needs no max_tokens, which it reads for the room that the prompt of a long history leaves.
 ChatRequest parse_count_tokens_request(const Json& body, const RequestRules& rules);
 
 }  // namespace larder

@@ -27,6 +27,17 @@ namespace {
               param);
 }
 
+// The prompt has a copy of each item.
+void require_size(const std::vector<ItemPtr>& conversation, std::size_t max_bytes) {
+  std::size_t num_bytes = 0;
+  for (const ItemPtr& item : conversation) num_bytes += item->num_bytes;
+  if (num_bytes <= max_bytes) return;
+  fail_field("conversation",
+             fmt::format("its items have {} bytes, at most {} may be gone on with; delete items of it, or begin anew, "
+                         "with what matters of them as input",
+                         num_bytes, max_bytes));
+}
+
 // The prompt is made of the items; only those that will be stored have to wait for the answer.
 void drop_unkept(ResponseDraft& draft) {
   if (!draft.keeps_response) {
@@ -168,6 +179,7 @@ Router::ResponsePlan Router::plan_response(const HttpRequest& request,
     if (conversation == nullptr) {
       fail_not_found("conversation", parsed.conversation_id, "conversation");
     }
+    require_size(conversation->items, sessions_->max_chain_bytes());
     require_new_ids(parsed.input, conversation->items, References::kArePassedOver, "input");
     draft.conversation_id = parsed.conversation_id;
     draft.context = conversation->items;
@@ -197,6 +209,7 @@ Router::ResponsePlan Router::plan_response(const HttpRequest& request,
   } catch (const Error& error) {
     fail_item(error, spelled, items, parsed);
   }
+  chat.sent_as = std::move(spelled.sent_as);
   chat.known_turns = std::move(spelled.known_turns);
   chat.summary = std::move(spelled.summary);
   return {std::move(parsed), std::move(chat), std::move(draft), std::move(spelled.told_summary),

@@ -117,6 +117,8 @@ void CacheLog::complete(const OpenPrompt& prompt, std::span<const TokenId> gener
   ledger_.complete(prompt.comparison.entry, generated);
 }
 
+void CacheLog::close(const OpenPrompt& prompt) { ledger_.forget(prompt.comparison.entry); }
+
 void CacheLog::keep(std::uint64_t tenant, const CacheReport& report) {
   std::string json = dump_json(cache_report_json(report));
   const std::lock_guard lock(mutex_);

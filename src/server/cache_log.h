@@ -53,6 +53,8 @@ class CacheLog {
   CacheReport explain(const OpenPrompt& prompt, const RequestUpdate& update);
   // When its first choice has ended.
   void complete(const OpenPrompt& prompt, std::span<const TokenId> generated);
+  // When nothing more will come of it.
+  void close(const OpenPrompt& prompt);
 
   // Another tenant's are not found.
   std::optional<Json> find(const std::string& id, std::uint64_t tenant) const;

@@ -110,6 +110,23 @@ TEST(CacheReport, ARefusedAttemptHidesNothing) {
   EXPECT_EQ(server.get("/metrics").body.find("finished_reason=\"abort\"} 1"), std::string::npos);
 }
 
+TEST(CacheReport, RefusedAttemptsPushNothingOut) {
+  ServerConfig config;
+  config.limits.max_ledger_bytes = std::size_t{32} << 10;  // some ten prompts
+  TestServer server(config);
+  const std::string before = "You answer in few words. It is 10:41:07.";
+  const std::string later = "You answer in few words. It is 11:02:55.";
+  const Json first = server.post("/v1/chat/completions", chat(before, "How are you today?")).json();
+  for (int i = 0; i < 100; ++i) {
+    const std::string system = fmt::format("Attempt {}, which is one of many that are alike.", i);
+    const std::string body = chat(system, "How are you today?", R"(,"min_tokens":9)");
+    ASSERT_EQ(server.post("/v1/chat/completions", body).status, 400);
+  }
+  const Json again =
+      server.post("/v1/chat/completions", chat(later, "How are you today?", kReport)).json();
+  EXPECT_EQ(again["larder"]["cache"]["nearest"]["id"], first["id"]) << again;
+}
+
 TEST(CacheReport, StreamsItWithTheLastChunk) {
   TestServer server;
   const std::string body =
@@ -235,8 +252,29 @@ TEST(CacheReport, TellsWhereAWindowLeftOutThousandsOfTokens) {
   EXPECT_EQ(report["nearest"]["id"], second["id"]);
   EXPECT_EQ(report["divergence"]["class"], "truncated_history") << report;
   EXPECT_EQ(report["divergence"]["segment"], "user");
-  EXPECT_EQ(report["divergence"]["message"], 3) << "as it was sent";
+  EXPECT_EQ(report["divergence"]["message"], 2) << "of the chain's items";
   EXPECT_GT(reasons(report)["diverged"], 500);
+}
+
+TEST(CacheReport, CountsItemsOfAResponse) {
+  const TestServer server({}, engine_of(1200));
+  Json request = {{"max_output_tokens", 2}, {"instructions", "Be brief and kind."}};
+  request["input"] = Json::array({{{"role", "user"}, {"content", "What is bread made of?"}},
+                                  {{"role", "assistant"}, {"content", "Of flour and of water."}},
+                                  {{"role", "user"}, {"content", "And what is cake made of?"}}});
+  const auto divergence = [&] {
+    const Json reply = server.post("/v1/responses", request.dump()).json();
+    return server.get("/v1/cache/requests/" + reply["id"].get<std::string>()).json()["divergence"];
+  };
+  EXPECT_TRUE(divergence().is_null());
+  request["input"][0]["content"] = "What is a loaf made of?";
+  const Json edited = divergence();
+  EXPECT_EQ(edited["class"], "edited_history");
+  EXPECT_EQ(edited["message"], 0) << edited;
+  request["instructions"] = "Be long and unkind.";
+  const Json changed = divergence();
+  EXPECT_EQ(changed["class"], "changed_system_prompt");
+  EXPECT_FALSE(changed.contains("message")) << changed;
 }
 
 // A chat with Anthropic's API, each reply compared with the one before.

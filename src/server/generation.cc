@@ -59,6 +59,7 @@ Generation::~Generation() {
   for (std::size_t prompt = 0; prompt < request_ids_.size(); ++prompt) {
     if (num_open_[prompt] > 0) model_.engine.cancel(request_ids_[prompt]);
   }
+  for (const OpenPrompt& prompt : open_prompts_) cache_log_->close(prompt);
   if (done_) return;
   for (const Choice& choice : choices_) {
     const bool was_submitted = static_cast<std::size_t>(choice.prompt) < request_ids_.size();
@@ -210,7 +211,7 @@ void Generation::remember(const Choice& choice) const {
 void Generation::observe(Choice& choice, const RequestUpdate& update) {
   const bool is_first = choice.num_tokens == 0;
   // A stop token comes as late as any other, though it is not shown.
-  if (update.tokens.empty() && !(is_first && update.stop_token)) return;
+  if (update.tokens.empty() && !update.stop_token) return;
   const RequestTimes& times = update.times;
   if (is_first) {
     metrics_.observe_first_token(static_cast<double>(times.first_token_ns - times.arrived_ns) *

@@ -140,12 +140,14 @@ class SummaryWriter {
     return fits(ask) ? std::optional(std::move(ask)) : std::nullopt;
   }
 
-  // About text, of as many messages as fit; end becomes where they do. Of a long message its beginning.
+  // About text, of as many messages as fit; end becomes where they do. Of a long message its beginning,
+  // as far as that is a quote; a whole message always is.
   std::optional<ChatRequest> ask_quoting(std::size_t& end) const {
     ChatRequest ask = begin_question();
     std::size_t last = end;
     std::string quotes = quote_messages(task_.chat.messages, at_, last);
-    while (quotes.size() >= kLeastQuote || last == end) {
+    bool is_whole = true;
+    while (is_whole || quotes.size() >= kLeastQuote) {
       std::string text;
       if (!summary_.text.empty()) text = fmt::format("{}{}\n\n", kSummaryHeading, summary_.text);
       text += fmt::format("Our conversation:\n{}\n{}", quotes, kSummaryRequest);
@@ -158,8 +160,8 @@ class SummaryWriter {
         last -= (last - at_) / 2;
         quotes = quote_messages(task_.chat.messages, at_, last);
       } else {
-        if (quotes.size() < kLeastQuote) break;
         quotes = shorten(quotes, quotes.size() / 2);
+        is_whole = false;
       }
     }
     return std::nullopt;

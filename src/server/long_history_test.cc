@@ -274,6 +274,23 @@ TEST(LongHistory, SummariesOfWhatDoesNotFitAreAskedForInPieces) {
   EXPECT_TRUE(std::ranges::any_of(fake.asked, is_quoting));
 }
 
+TEST(LongHistory, AShortMessageIsQuotedBeforeALongOne) {
+  Fake fake(1000);
+  Json messages = conversation(60);
+  messages[8]["content"] = std::string(3000, '!');  // the answer to a short question
+  messages.push_back(message("user", "Go on."));
+  ChatRequest chat = chat_of(messages, HistoryStrategy::kSummary, 900);
+  const auto report = fake.shorten(chat);
+  EXPECT_EQ(report->summary.num_untold, 0u);
+  const auto quotes = [&](const std::string& text) {
+    return std::ranges::any_of(fake.asked, [&](const ChatRequest& ask) {
+      return ask.messages.back()["content"].get<std::string>().find(text) != std::string::npos;
+    });
+  };
+  EXPECT_TRUE(quotes("user: This is turn 4.\n"));
+  EXPECT_TRUE(quotes("assistant: !!!!!"));
+}
+
 TEST(LongHistory, WhatCannotBeSummedUpIsDroppedWithAWord) {
   Fake fake(240);  // little more than the question takes
   ChatRequest chat = chat_of(conversation(30), HistoryStrategy::kSummary, 250);

@@ -84,6 +84,8 @@ TEST(Metrics, AStopTokenIsCountedAsGenerated) {
   const double decode = value("request_decode_time_seconds_sum");
   EXPECT_GT(decode, 0);
   EXPECT_NEAR(value("request_time_per_output_token_seconds_sum"), decode / 3, decode * 1e-3);
+  EXPECT_EQ(value("inter_token_latency_seconds_count"), 3);
+  EXPECT_NEAR(value("inter_token_latency_seconds_sum"), decode, decode * 1e-3);
 }
 
 double value_of(const std::string& page, const std::string& name) {

@@ -158,16 +158,25 @@ struct OurCompaction {
   Json messages;
 };
 
+// As far as ChatBuilder builds upon it.
+bool looks_like_message(const Json& value) {
+  if (!value.is_object() || !value.contains("role") || !value["role"].is_string()) return false;
+  const auto content = value.find("content"), calls = value.find("tool_calls");
+  const auto is_list = [&](const auto& member) {
+    return member == value.end() || member->is_null() || member->is_array();
+  };
+  return is_list(calls) && (is_list(content) || content->is_string());
+}
+
 // nullopt: another one's, a text.
 std::optional<OurCompaction> read_ours(const std::string& content) {
   if (!content.starts_with(kOurMark)) return std::nullopt;
   try {
     const Json json = parse_json(content, {});
     const Json& messages = json.at("messages");
-    const bool is_right = messages.is_array() && std::ranges::all_of(messages, [](const Json& one) {
-      return one.is_object() && one.contains("role") && one["role"].is_string();
-    });
-    if (is_right) return OurCompaction{json.at("summary").get<std::string>(), messages};
+    if (messages.is_array() && std::ranges::all_of(messages, looks_like_message)) {
+      return OurCompaction{json.at("summary").get<std::string>(), messages};
+    }
   } catch (const std::exception&) {  // somebody changed it
   }
   return std::nullopt;
@@ -207,22 +216,24 @@ class ChatBuilder {
       if (is_system && has_text && follows_instructions()) {
         join_instructions(message);
       } else {
-        begin(message["role"], index) = message;
+        begin(message["role"], index, false) = message;
       }
     }
     ++num_turns_;
   }
 
   void begin_with(std::string_view instructions) {
-    begin("system", 0)["content"] = instructions;
+    begin("system", 0, false)["content"] = instructions;
     has_instructions_ = true;
   }
 
   ItemChat finish() { return std::move(chat_); }
 
  private:
-  Json& begin(const Json& role, std::size_t index) {
+  // is_item: else the item holds it, or there is none.
+  Json& begin(const Json& role, std::size_t index, bool is_item = true) {
     chat_.item_of.push_back(index);
+    chat_.sent_as.push_back(is_item ? static_cast<int>(index) : -1);
     chat_.messages.push_back({{"role", role}});
     return chat_.messages.back();
   }

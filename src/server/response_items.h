@@ -41,6 +41,7 @@ struct ItemChat {
   Json messages = Json::array();
   std::vector<KnownTurn> known_turns;
   std::vector<std::size_t> item_of;  // per message, the first item in it; instructions: 0
+  std::vector<int> sent_as;  // likewise; -1 = none: instructions, and what a compaction of ours holds
   std::string summary;       // of compactions, for what the messages do not hold; "" = none
   std::string told_summary;  // of our last compaction
   std::string system_items;  // text of those that have joined the instructions; "" = none

@@ -81,6 +81,7 @@ TEST(ResponseItems, SpellAChat) {
       {"role": "tool", "tool_call_id": "1", "content": "one"},
       {"role": "tool", "tool_call_id": "2", "content": "two"}])"));
   EXPECT_EQ(chat.item_of, (std::vector<std::size_t>{0, 0, 2, 5, 6}));
+  EXPECT_EQ(chat.sent_as, (std::vector<int>{-1, 0, 2, 5, 6}));
 }
 
 // SDKs send what a part does not have as null.
@@ -175,6 +176,7 @@ TEST(ResponseItems, OurCompactionsStandForWhatTheySumUp) {
   EXPECT_EQ(alone.told_summary, "They met.");
   ASSERT_EQ(alone.messages.size(), 3u);
   EXPECT_EQ(alone.messages[1], kept[1]);
+  EXPECT_EQ(alone.sent_as, (std::vector<int>{-1, -1, 1}));
 
   // With all that it sums up before it, or with the system's messages.
   std::vector<ItemPtr> all = items_of(R"([{"role": "user", "content": "a"}])");

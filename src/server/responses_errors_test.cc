@@ -126,6 +126,22 @@ TEST_F(ResponsesErrors, ReferencesAreBounded) {
   EXPECT_EQ(refusal({{"items", refer_to({"msg_a", "msg_b"})}}, conversations), "items");
 }
 
+// As chains are.
+TEST_F(ResponsesErrors, ConversationsAreBounded) {
+  const std::string count = "/v1/responses/input_tokens";
+  Json large[] = {user_says(std::string(60'000, 'x')), user_says(std::string(60'000, 'y'))};
+  large[0]["id"] = "msg_a";
+  const std::string id = server_.post("/v1/conversations", Json{{"items", large}}.dump()).json()["id"];
+  const Json request = {{"conversation", id}, {"input", "a"}};
+  for (const std::string& path : {std::string("/v1/responses"), count}) {
+    EXPECT_EQ(refusal(request, path), "conversation");
+    EXPECT_NE(message_.find("at most 100000 may"), std::string::npos) << message_;
+  }
+  server_.exchange("DELETE /v1/conversations/" + id +
+                   "/items/msg_a HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+  EXPECT_EQ(server_.post(count, request.dump()).status, 200);
+}
+
 TEST_F(ResponsesErrors, ARefusalsTextMayBeNull) {
   const Json parts = {{{"type", "refusal"}, {"refusal", "a"}, {"text", nullptr}},
                       {{"type", "input_text"}, {"text", "b"}}};
@@ -138,16 +154,32 @@ TEST_F(ResponsesErrors, ARefusalsTextMayBeNull) {
 
 // What only the chat's reader sees, here in a compaction that somebody changed.
 TEST_F(ResponsesErrors, AMessageIsTheItemThatItIsMadeOf) {
-  const Json kept = {{"larder", 1}, {"summary", "s"}, {"messages", Json::array({user_says(5)})}};
+  const Json kept = {{"larder", 1}, {"summary", "s"}, {"messages", Json::array({user_says(Json::array({5}))})}};
   const Json compaction = {{"type", "compaction"}, {"id", "cmp_1"}, {"encrypted_content", kept.dump()}};
   const Json system = {{"role", "system"}, {"content", "Be kind."}};
   EXPECT_EQ(refusal({{"instructions", "Be brief."},
                      {"input", Json::array({system, compaction, user_says("a")})}}),
             "input[1]");
-  EXPECT_EQ(message_, "input[1]: must be a string or an array of parts, it is a number");
+  EXPECT_EQ(message_, "input[1]: must be an object, it is a number");
   const Json made = {{"items", Json::array({compaction})}};
   const Json id = server_.post("/v1/conversations", made.dump()).json()["id"];
   EXPECT_EQ(refusal({{"conversation", id}, {"input", "a"}}), "conversation");
+}
+
+// What could not be built upon: calls join the answer before them.
+TEST_F(ResponsesErrors, ACompactionThatSomebodyChangedIsAText) {
+  const Json call = {{"type", "function_call"}, {"call_id", "c"}, {"name", "f"}, {"arguments", "{}"}};
+  for (const char* member : {R"("tool_calls":"x")", R"("tool_calls":{"a":1})", R"("content":5)", R"("content":{})"}) {
+    const std::string text =
+        R"({"larder":1,"summary":"s","messages":[{"role":"assistant",)" + std::string(member) + "}]}";
+    const Json items = Json::array({{{"type", "compaction"}, {"encrypted_content", text}}, call});
+    const Json id = server_.post("/v1/conversations", Json{{"items", items}}.dump()).json()["id"];
+    for (const Json& request : {Json{{"input", items}}, Json{{"conversation", id}, {"input", "a"}}}) {
+      const auto counted = server_.post("/v1/responses/input_tokens", request.dump());
+      EXPECT_EQ(counted.status, 200) << member << counted.body;
+      EXPECT_NE(server_.post("/v1/responses", request.dump()).status, 500) << member;
+    }
+  }
 }
 
 }  // namespace

@@ -332,8 +332,8 @@ class ResponsesWriter final : public ReplyWriter {
 Json responses_usage_json(const Choice& choice) {
   const RequestUsage& usage = choice.usage;
   constexpr int kShortTtl_s = 30 * 60;
-  const int num_pinned = usage.num_written_beyond(0);
-  const int num_long = usage.num_written_beyond(kShortTtl_s);
+  const int num_pinned = usage.num_pinned_beyond(0);
+  const int num_long = usage.num_pinned_beyond(kShortTtl_s);
   Json details = {{"cached_tokens", usage.num_cached_tokens},
                   {"cache_write_tokens", usage.num_written_tokens()}};
   // What stays for no time of its own is of neither kind.
