@@ -22,6 +22,8 @@ void add_plan_command(CLI::App& app);
 void add_doctor_command(CLI::App& app);
 void add_doctor_cache_command(CLI::App& doctor);
 
+// What an option's text says; NaN, which is in no range, where it is no number.
+double number_in(const std::string& text);
 // CLI::Range of numbers, which takes "nan".
 CLI::Validator finite_range(double least, double most);
 // Refuses "", a variable that nobody has set, where that would be as if the option were not given.

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <fstream>
 #include <iostream>
+#include <limits>
 #include <iterator>
 
 #include "base/error.h"
@@ -14,12 +15,16 @@
 
 namespace larder {
 
+double number_in(const std::string& text) {
+  double value = 0;
+  return CLI::detail::lexical_cast(text, value) ? value : std::numeric_limits<double>::quiet_NaN();
+}
+
 CLI::Validator finite_range(double least, double most) {
   return CLI::Validator(
       [least, most](std::string& text) {
-        double value = 0;
-        const bool is_number = CLI::detail::lexical_cast(text, value);
-        return is_number && value >= least && value <= most
+        const double value = number_in(text);
+        return value >= least && value <= most
                    ? std::string()
                    : fmt::format("Value {} not in range {:g} to {:g}", text, least, most);
       },
@@ -56,10 +61,8 @@ void add_sampling_options(CLI::App& command, SamplingParams& sampling) {
   command.add_option("--top-p", sampling.top_p, "Draw from the likeliest tokens that sum to this")
       ->check(CLI::Validator(
           [](std::string& text) {
-            double value = 0;
-            const bool is_number = CLI::detail::lexical_cast(text, value);
-            return is_number && value > 0 && value <= 1 ? std::string()
-                                                        : "must be above 0, at most 1, not " + text;
+            const double value = number_in(text);
+            return value > 0 && value <= 1 ? std::string() : "must be above 0, at most 1, not " + text;
           },
           "above 0, at most 1"))
       ->capture_default_str();

@@ -158,9 +158,8 @@ static void add_step_options(CLI::App& command, RuntimeOptions& options) {
                   "several wait or one that is done after three such steps (default 2; 0: no limit)")
       ->check(CLI::Validator(
           [](std::string& text) {
-            double value = 0;
-            const bool is_number = CLI::detail::lexical_cast(text, value);
-            return is_number && (value == 0 || (value > 1 && value <= 1000))
+            const double value = number_in(text);
+            return value == 0 || (value > 1 && value <= 1000)
                        ? std::string()
                        : "must be 0 or above 1, at most 1000, such as 2";
           },

@@ -26,7 +26,6 @@
 
 namespace larder {
 
-struct RequestLimits;
 struct ServerLimits;
 
 struct RuntimeOptions {

@@ -189,9 +189,10 @@ std::string type_of(const Fields& block) {
   return *type;
 }
 
-// Text alone or a list of text blocks, of system and of tool results.
-void read_texts(const Json& value, const std::string& path, std::string_view role,
-                ChatBuilder& builder) {
+// Text alone, or a list of blocks, each of which goes to read_block.
+template <class ReadBlock>
+void read_content(const Json& value, const std::string& path, std::string_view role,
+                  ChatBuilder& builder, const ReadBlock& read_block) {
   if (value.is_string()) {
     return builder.add_text(role, value.get_ref<const std::string&>(), std::nullopt);
   }
@@ -200,10 +201,17 @@ void read_texts(const Json& value, const std::string& path, std::string_view rol
                                  describe_type(value)));
   }
   for (std::size_t i = 0; i < value.size(); ++i) {
-    const Fields block(value[i], fmt::format("{}[{}]", path, i));
+    read_block(Fields(value[i], fmt::format("{}[{}]", path, i)));
+  }
+}
+
+// Of system and of tool results: all blocks are text.
+void read_texts(const Json& value, const std::string& path, std::string_view role,
+                ChatBuilder& builder) {
+  read_content(value, path, role, builder, [&](const Fields& block) {
     if (const std::string type = type_of(block); type != "text") fail_block(block, type);
     builder.add_text(role, required_string(block, "text"), read_cache_control(block));
-  }
+  });
 }
 
 void read_result(const Fields& block, ChatBuilder& builder) {
@@ -235,20 +243,6 @@ void read_block(const Fields& block, const std::string& role, ChatBuilder& build
   }
 }
 
-void read_content(const Json& content, const std::string& path, const std::string& role,
-                  ChatBuilder& builder) {
-  if (content.is_string()) {
-    return builder.add_text(role, content.get_ref<const std::string&>(), std::nullopt);
-  }
-  if (!content.is_array()) {
-    fail_field(path, fmt::format("must be a string or an array of blocks, it is {}",
-                                 describe_type(content)));
-  }
-  for (std::size_t i = 0; i < content.size(); ++i) {
-    read_block(Fields(content[i], fmt::format("{}[{}]", path, i)), role, builder);
-  }
-}
-
 void read_message(const Json& value, const std::string& path, ChatBuilder& builder) {
   const Fields message(value, path);
   const auto role = message.string("role", kMaxNameBytes).value_or("");
@@ -258,7 +252,8 @@ void read_message(const Json& value, const std::string& path, ChatBuilder& build
   const Json* content = message.find("content");
   if (content == nullptr) message.fail("content", "is missing; send a string or blocks");
   const std::string content_path = message.path_of("content");
-  read_content(*content, content_path, role, builder);
+  read_content(*content, content_path, role, builder,
+               [&](const Fields& block) { read_block(block, role, builder); });
   // Left out, it would have the turn before it gone on with.
   if (role != "assistant" && !builder.has_block()) fail_field(content_path, "must not be empty");
 }

@@ -27,10 +27,15 @@ namespace {
               param);
 }
 
+std::size_t num_bytes_of(const std::vector<ItemPtr>& items) {
+  std::size_t num_bytes = 0;
+  for (const ItemPtr& item : items) num_bytes += item->num_bytes;
+  return num_bytes;
+}
+
 // The prompt has a copy of each item.
 void require_size(const std::vector<ItemPtr>& conversation, std::size_t max_bytes) {
-  std::size_t num_bytes = 0;
-  for (const ItemPtr& item : conversation) num_bytes += item->num_bytes;
+  const std::size_t num_bytes = num_bytes_of(conversation);
   if (num_bytes <= max_bytes) return;
   fail_field("conversation",
              fmt::format("its items have {} bytes, at most {} may be gone on with; delete items of it, or begin anew, "
@@ -144,8 +149,7 @@ std::vector<ItemPtr> Router::make_items(const std::string& owner, const std::vec
 }
 
 void Router::hold(ResponseDraft& draft) const {
-  std::size_t num_bytes = memory_of(draft.echo);
-  for (const ItemPtr& item : draft.input) num_bytes += item->num_bytes;
+  const std::size_t num_bytes = memory_of(draft.echo) + num_bytes_of(draft.input);
   draft.share = std::make_unique<BudgetShare>(*drafts_);
   // One too large for all of it goes alone.
   const std::size_t most = config_.limits.max_total_draft_bytes;

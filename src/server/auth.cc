@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <boost/beast/core/string.hpp>
 #include <cstddef>
 #include <fstream>
 #include <span>
@@ -24,14 +25,7 @@ bool equal_in_constant_time(const Digest& a, const Digest& b) {
 }
 
 bool is_bearer(std::string_view scheme) {
-  constexpr std::string_view kBearer = "bearer ";
-  if (scheme.size() != kBearer.size()) return false;
-  for (std::size_t i = 0; i < scheme.size(); ++i) {
-    const char lower =
-        scheme[i] >= 'A' && scheme[i] <= 'Z' ? static_cast<char>(scheme[i] + 32) : scheme[i];
-    if (lower != kBearer[i]) return false;
-  }
-  return true;
+  return boost::beast::iequals({scheme.data(), scheme.size()}, "bearer ");
 }
 
 }  // namespace

@@ -233,15 +233,21 @@ void check_is_function(const Json& tool, const std::string& path) {
                                                                   : describe_type(type))));
 }
 
-// The function of a call in the history, of which templates print the name and the arguments.
-Json& function_of(Json& call, const std::string& path) {
-  const Fields fields(call, path);
-  check_is_function(call, path);
+// What a tool, or a call of one, has under "function": an object with a name.
+Fields read_function(const Json& value, const std::string& path, std::size_t max_name_bytes) {
+  const Fields fields(value, path);
+  check_is_function(value, path);
   const Json* function = fields.find("function");
   if (function == nullptr) fields.fail("function", "is missing; send an object with a name");
   const Fields inner(*function, fields.path_of("function"));
-  const auto name = inner.string("name", std::string::npos);
+  const auto name = inner.string("name", max_name_bytes);
   if (!name || name->empty()) inner.fail("name", "is missing; send the function's name");
+  return inner;
+}
+
+// The function of a call in the history, of which templates print the name and the arguments.
+Json& function_of(Json& call, const std::string& path) {
+  const Fields inner = read_function(call, path, std::string::npos);
   const Json* arguments = inner.find("arguments");
   if (arguments != nullptr && !arguments->is_string() && !arguments->is_object()) {
     inner.fail("arguments", fmt::format("must be a string or an object, it is {}", describe_type(*arguments)));
@@ -342,15 +348,7 @@ void read_tools(const Fields& fields, ChatRequest& request) {
   const Json* tools = fields.array("tools");
   if (tools == nullptr) return;
   for (std::size_t i = 0; i < tools->size(); ++i) {
-    const std::string path = fmt::format("tools[{}]", i);
-    const Fields tool((*tools)[i], path);
-    check_is_function((*tools)[i], path);
-    const Json* function = tool.find("function");
-    if (function == nullptr) tool.fail("function", "is missing; send an object with a name");
-    const Fields inner(*function, path + ".function");
-    const auto name = inner.string("name", kMaxNameBytes);
-    if (!name || name->empty()) inner.fail("name", "is missing; send the function's name");
-    check_definition(inner);
+    check_definition(read_function((*tools)[i], fmt::format("tools[{}]", i), kMaxNameBytes));
   }
   if (!tools->empty()) request.tools = *tools;
 }

@@ -3,6 +3,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <boost/beast/core/string.hpp>
 #include <exception>
 #include <utility>
 
@@ -86,20 +87,12 @@ std::string_view method_of(const HttpRequest& request) {
   return request.method == "HEAD" ? std::string_view("GET") : std::string_view(request.method);
 }
 
-std::string lower_case(std::string_view text) {
-  std::string lower(text);
-  std::ranges::transform(lower, lower.begin(), [](char c) {
-    return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c;
-  });
-  return lower;
-}
-
 // "application/json", whatever its parameters. Browsers send no such body to other sites unasked,
 // so that no web page can make its visitor's server work.
 bool is_json_type(std::string_view content_type) {
-  std::string type = lower_case(content_type.substr(0, content_type.find(';')));
-  while (!type.empty() && (type.back() == ' ' || type.back() == '\t')) type.pop_back();
-  return type == "application/json";
+  std::string_view type = content_type.substr(0, content_type.find(';'));
+  while (!type.empty() && (type.back() == ' ' || type.back() == '\t')) type.remove_suffix(1);
+  return boost::beast::iequals({type.data(), type.size()}, "application/json");
 }
 
 }  // namespace
@@ -227,7 +220,7 @@ std::optional<HttpResponse> Router::check_head(const HttpRequest& head) const {
                                 is_openai ? "Authorization: Bearer KEY" : "x-api-key: KEY")},
         head.path);
   }
-  if (!head.content_encoding.empty() && lower_case(head.content_encoding) != "identity") {
+  if (!head.content_encoding.empty() && !boost::beast::iequals(head.content_encoding, "identity")) {
     return error_response(
         {.status = 415,
          .code = "unsupported_encoding",
