@@ -3,7 +3,6 @@ import asyncio
 import concurrent.futures
 import os
 import re
-import time
 
 import aiohttp
 import pytest
@@ -59,15 +58,6 @@ def test_64_requests_on_a_budget_for_8(model):
               f"of it bookkeeping {bookkeeping / 2**20:.1f} MiB, "
               f"{server.metric('vllm:num_preemptions_total'):.0f} preemptions")
         assert abs(resident - bookkeeping - planned) <= 0.02 * planned
-
-
-@pytest.mark.parametrize("model", MODELS, ids=["smollm2", "gemma3"])
-def test_a_second_start_is_ready_in_two_seconds(model):
-    with Measured(model=model):
-        pass
-    begin = time.perf_counter()
-    with Measured(model=model):
-        assert time.perf_counter() - begin < 2
 
 
 def test_texts_of_many_tokens_take_what_the_documentation_says():
