@@ -173,9 +173,15 @@ struct AttentionSequence {
   int first_partial = 0;
   // And how many entries its copy of the block table leaves out behind the sinks', none of them seen.
   int skipped_blocks = 0;
-  // On a CPU: as many of its first keys are CommonKeys of the call, and which state is this sequence's.
+  // As many of its first keys are CommonKeys of the call. On a CPU, which state is this sequence's. On a device, where
+  // they are whole splits: tiles of several sequences take these splits, one tile for the members that it holds. One
+  // of them has it among its own pieces; the pieces of the others begin at first_split.
   int num_common = 0;
   int common_state = 0;
+  int first_split = 0;
+  int num_members = 0;   // of the tile that it has; 0 = none
+  int first_member = 0;  // member m is sequences[sequences[first_member + m].listed]
+  int listed = 0;        // belongs to a list over all sequences, not to this one
 };
 
 // Sequences of one query each that have their first keys in the same blocks: those are read once for

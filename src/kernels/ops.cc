@@ -27,9 +27,8 @@ constexpr std::int64_t kMostWarmBytes = 256 * 1024;
 constexpr std::int64_t kMostFetchedBytes = 128 * 1024;
 
 // Of a device's attention: room for the partials of 8,000 splits of a row of 32 heads of 128, four
-// million keys. And so many blocks of one sequence keep the device busy without sharing out keys.
+// million keys.
 constexpr std::int64_t kMostDevicePartialBytes = 128 * 1024 * 1024;
-constexpr std::int64_t kManyDeviceBlocks = 1024;
 
 // Of a CPU's: room for the partials of a few queries; longer batches have tasks enough without
 // splitting keys.
@@ -182,40 +181,6 @@ SplitRange attention_splits(const AttentionArgs& args, const AttentionTask& task
   const int first_key = window > 0 ? std::max(0, first - window + 1) : 0;
   const int begin = first_key / kKeySplit;
   return {begin, last / kKeySplit + 1, begin > 0 && seen_sinks(args, sequence) > 0};
-}
-
-KeySharing share_keys(const AttentionArgs& args, std::span<AttentionSequence> sequences,
-                      std::int64_t scratch_bytes) {
-  const std::int64_t max_partials =
-      scratch_bytes / device_partial_size_bytes(args.num_heads, args.kv.head_dim);
-  const int group = args.num_heads / args.kv.num_kv_heads;
-  AttentionArgs layer = args;
-  layer.sequences = sequences.data();
-  KeySharing sharing;
-  std::int64_t num_partials = 0;
-  for (std::size_t i = 0; i < sequences.size(); ++i) {
-    AttentionSequence& sequence = sequences[i];
-    const int num_tiles = divide_up(std::int64_t{sequence.num_tokens} * group, kDeviceTileRows);
-    const int splits = num_splits(
-        attention_splits(layer, {static_cast<int>(i), 0, 0, sequence.num_tokens}));
-    const std::int64_t wanted = std::int64_t{sequence.num_tokens} * splits;
-    const bool shares = splits > 1 &&
-                        std::int64_t{num_tiles} * args.kv.num_kv_heads < kManyDeviceBlocks &&
-                        num_partials + wanted <= max_partials;
-    const int window = seen_window(layer, sequence);
-    const int first_position = sequence.context_len - sequence.num_tokens;
-    const int first_block = window > 0 ? (first_position - window + 1) / kBlockSize : 0;
-    sequence.skipped_blocks = std::max(0, first_block - sequence.num_sinks / kBlockSize);
-    sequence.first_piece = sharing.num_pieces;
-    sequence.num_splits = shares ? splits : 1;
-    sequence.first_partial = static_cast<int>(num_partials);
-    sharing.num_pieces += num_tiles * sequence.num_splits;
-    sharing.most_tiles = std::max(sharing.most_tiles, num_tiles);
-    if (!shares) continue;
-    num_partials += wanted;
-    sharing.num_merged_rows = sequence.first_row + sequence.num_tokens;
-  }
-  return sharing;
 }
 
 AttentionOp::ScratchSizes AttentionOp::scratch_sizes(int max_rows, int num_heads, int head_dim,

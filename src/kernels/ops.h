@@ -26,10 +26,13 @@ int next_block(std::span<const std::int64_t> slots, int row);
 
 // Before attention_batch(), of sequences that the host can still read: says what each leaves out of
 // its block table, gives it its place in the grid and has those share out their keys that would keep a few blocks busy for long, in their
-// order as far as the scratch lasts; the other sequences of the batch do not matter. args says what
-// the layer is; the result goes into it. Decides no bit.
+// order as far as the scratch lasts; the other sequences of the batch do not matter to that. Whole splits of keys that
+// are common to sequences which share out theirs are read once for as many of them as a tile has rows for. args says
+// what the layer is; the result goes into it. common: what a CommonKeyFinder says of the sequences under
+// device_common_rule(), or nothing. Decides no bit.
 KeySharing share_keys(const AttentionArgs& args, std::span<AttentionSequence> sequences,
-                      std::int64_t scratch_bytes);
+                      std::span<const CommonKeys> common, std::int64_t scratch_bytes);
+CommonKeyRule device_common_rule(const AttentionArgs& args);
 
 // Attention of a whole batch. Scratch is sized at construction; args.num_heads and the heads'
 // dimension may be smaller than what it was sized for.

@@ -3,8 +3,8 @@
 
 namespace larder {
 
-// On a device, before the batch goes there: which sequences share out their keys over its blocks. On a CPU:
-// keys that are read once for several sequences.
+// On a device, before the batch goes there: which sequences share out their keys over its blocks. Keys that are
+// read once for several sequences.
 void Transformer::share_keys(ForwardBatch& batch) {
   const auto share = [&](int group, std::span<AttentionSequence> sequences, CommonKeyFinder& finder,
                          KeySharing& sharing, std::span<const CommonKeys>& common) {
@@ -13,7 +13,8 @@ void Transformer::share_keys(ForwardBatch& batch) {
                              .num_heads = config_.num_heads,
                              .window = layers.window};
     if (device_ != nullptr)
-      sharing = larder::share_keys(args, sequences, attention_op_.partial_bytes());
+      sharing = larder::share_keys(args, sequences, finder.find(sequences, device_common_rule(args)),
+                                   attention_op_.partial_bytes());
     else
       common = attention_op_.find_common(args, sequences, finder);
   };

@@ -52,11 +52,13 @@ class Bench {
 
   void copies();
   void logits(int num_rows, int vocab_size);
-  void products(GgmlType type, const char* name, int rows = 14336, int cols = 4096);
+  void products(GgmlType type, const char* name, int rows = 14336, int cols = 4096,
+                const std::vector<int>& counts = {1, 4, 8, 16, 32, 64, 128, 512});
   // Contexts of sequences, of which the last num_queries tokens ask. 32 heads, 8 of keys and values,
   // of 128.
+  // num_common: tokens that all sequences begin with.
   void attention(const std::string& what, const std::vector<int>& contexts, int num_queries,
-                 KvType type = KvType::kF16);
+                 KvType type = KvType::kF16, int num_common = 0);
   // One token each of so many sequences.
   void decode(int num_sequences, int context_k, KvType type);
   // What a prompt's tokens wait for before their attention. The same heads.
@@ -151,7 +153,7 @@ std::vector<PackedMatrix> Bench::matrices(GgmlType type, int rows, int cols, Dev
   return matrices;
 }
 
-void Bench::products(GgmlType type, const char* name, int rows, int cols) {
+void Bench::products(GgmlType type, const char* name, int rows, int cols, const std::vector<int>& counts) {
   if (!wants(std::string("product ") + name)) return;
   if (quick_) rows = 64, cols = 256;
   DeviceBuffer memory;
@@ -168,7 +170,7 @@ void Bench::products(GgmlType type, const char* name, int rows, int cols) {
   device_.kernels().quantize_rows(device_x.data(), cols, xq, 0, max_rows);
   DeviceBuffer y(&device_, static_cast<std::size_t>(max_rows * rows) * sizeof(float));
   DeviceBuffer scratch(&device_, static_cast<std::size_t>(device_product_bytes(max_rows, cols)));
-  for (const int n : {1, 4, 8, 16, 32, 64, 128, 512}) {
+  for (const int n : counts) {
     if (n > max_rows) break;
     std::size_t next = 0;
     const double seconds = seconds_of([&] {
@@ -230,10 +232,18 @@ struct Bench::Batch {
     }
     if (!quick) copies = std::max<std::int64_t>(1, kColdBytes / (num_blocks * block_bytes));
   }
-  std::vector<BlockId> table() const {
+  std::vector<BlockId> table(int num_common) const {
     std::vector<BlockId> ids(static_cast<std::size_t>(copies * num_blocks));
     for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = BlockId{static_cast<int>(i)};
     std::shuffle(ids.begin(), ids.end(), std::mt19937(1));
+    const BlockId* first = nullptr;  // of the copy
+    for (std::size_t copy = 0, at = 0; copy < static_cast<std::size_t>(copies); ++copy, first = nullptr)
+      for (const AttentionSequence& sequence : sequences) {
+        BlockId* own = ids.data() + at;
+        if (first == nullptr) first = own;
+        std::copy_n(first, num_common / kBlockSize, own);
+        at += static_cast<std::size_t>(sequence.context_len / kBlockSize);
+      }
     return ids;
   }
   // All copies', one behind the other.
@@ -251,7 +261,7 @@ struct Bench::Batch {
 };
 
 void Bench::attention(const std::string& what, const std::vector<int>& contexts, int num_queries,
-                      KvType type) {
+                      KvType type, int num_common) {
   if (!wants("attention " + what + ", " + name_of(type))) return;
   const int kv_heads = quick_ ? 1 : 8;
   const int heads = 4 * kv_heads;
@@ -268,7 +278,8 @@ void Bench::attention(const std::string& what, const std::vector<int>& contexts,
   }
   DeviceBuffer storage(&device_, size);
   fill_with_keys(storage, type);
-  test::OnDevice<BlockId> tables(device_, batch.table());
+  const std::vector<BlockId> ids = batch.table(num_common);
+  test::OnDevice<BlockId> tables(device_, ids);
   const int num_rows = static_cast<int>(contexts.size()) * num_queries;
   const auto q = test::random_values(static_cast<std::size_t>(num_rows * heads * dim), 1);
   test::OnDevice<float> device_q(device_, q), out(device_, q);
@@ -282,7 +293,13 @@ void Bench::attention(const std::string& what, const std::vector<int>& contexts,
   args.num_heads = heads;
   args.scale = 0.09F;
   args.num_sequences = static_cast<int>(contexts.size());
-  args.sharing = share_keys(args, batch.sequences, op.partial_bytes());
+  CommonKeyFinder finder;
+  std::int64_t num_before = 0;
+  for (AttentionSequence& sequence : batch.sequences) {
+    sequence.block_table = ids.data() + num_before;
+    num_before += sequence.context_len / kBlockSize;
+  }
+  args.sharing = share_keys(args, batch.sequences, finder.find(batch.sequences, device_common_rule(args)), op.partial_bytes());
   test::OnDevice<AttentionSequence> sequences(device_, batch.placed(tables.data()));
   std::int64_t next = 0;
   const double seconds = seconds_of([&] {
@@ -354,6 +371,9 @@ void run_gpu_bench(Device& device, bool quick, const std::string& only) {
   std::vector<int> mixed(quick ? 2 : 16, quick ? 32 : 1 << 10);
   mixed[0] = quick ? 1 << 10 : 1 << 17;
   bench.attention("a long one beside short ones", mixed, 1);
+  const std::vector<int> alike(quick ? 2 : 64, quick ? 1 << 10 : 2112);
+  bench.attention("64 x 2112", alike, 1);
+  bench.attention("64 x 2112, 2000 of them in common", alike, 1, KvType::kF16, quick ? 512 : 2000);
   for (const KvType type : {KvType::kF16, KvType::kInt8, KvType::kInt4}) {
     bench.attention("of a prompt's tokens", {quick ? 1 << 10 : 1 << 13}, quick ? 4 : 512, type);
     for (const int num_rows : quick ? std::vector{2} : std::vector{1, 512})
@@ -369,6 +389,7 @@ void run_gpu_bench(Device& device, bool quick, const std::string& only) {
         {GgmlType::kQ8_0, "Q8_0"}, {GgmlType::kBF16, "BF16"}})
     bench.products(type, name);
   bench.products(GgmlType::kBF16, "BF16", 4096, 14336);
+  for (const int outputs : {4096, 6144}) bench.products(GgmlType::kBF16, "BF16", outputs, 4096, {16, 32, 64});
 }
 
 void run_gpu_step(Device& device, bool quick) { Bench(device, quick, "").step(); }

@@ -62,7 +62,7 @@ struct RingRuns {
 
   LARDER_MEMBER RingRuns(const Work& work, int num_blocks) {
     const AttentionSequence& last = work.args.sequences[work.args.num_sequences - 1];
-    num_pieces = last.first_piece + num_tiles(work, last) * last.num_splits;
+    num_pieces = last.first_piece + pieces_of(work, last);
     int fewest = num_pieces * work.args.kv.num_kv_heads;  // pieces of the block that has most
     for (int tried = 1; tried <= kMostPieces; ++tried) {
       const int runs = (num_pieces + tried - 1) / tried * work.args.kv.num_kv_heads;
@@ -200,7 +200,7 @@ class RingFiller {
   Ring& ring_;
   int index_ = 0;
   bool has_waited_ = false;
-  std::int64_t row_ = -1;  // of the tile before
+  std::int64_t row_ = -1;  // of the tile before; behind a tile with members its owner's rows are among those
   int kv_head_ = 0;
 };
 

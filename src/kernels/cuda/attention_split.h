@@ -54,7 +54,7 @@ class SplitEnd {
         into_total_(totals.max, merge_.max),
         dim_(work.args.kv.head_dim),
         partial_(tile.shares_keys() && own_row() < tile.num_rows
-                     ? work.partial(tile.sequence, tile.query(own_row()), tile.split_index,
+                     ? work.partial(tile.owner(own_row()), tile.query(own_row()), tile.split_index,
                                     tile.head(own_row()))
                      : nullptr) {}
 

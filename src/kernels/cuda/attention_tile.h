@@ -81,9 +81,11 @@ LARDER_DEVICE Sight sight_of(const AttentionArgs& args, const AttentionSequence&
           args.window == 0 && sequence.window > 0 ? sequence.num_sinks : 0};
 }
 
-// Rows [first_row, + num_rows) of a sequence and KV head: row r is query r / group, head r % group.
+// Rows [first_row, + num_rows) of a sequence and KV head: row r is query r / group, head r % group. Or, of keys that
+// sequences of one query have in common, row r of member r / group.
 struct Tile {
   AttentionSequence sequence;
+  const AttentionSequence* all;  // of the batch, where the tile has members; else null
   Sight sight;
   int group;
   int kv_head;
@@ -96,10 +98,15 @@ struct Tile {
   LARDER_MEMBER bool shares_keys() const { return sequence.num_splits > 1; }
   // Whether the piece is one of the sequence's.
   LARDER_MEMBER bool exists() const { return split_index < sequence.num_splits; }
-  LARDER_MEMBER int query(int r) const { return (first_row + r) / group; }
+  // Whose row it is.
+  LARDER_MEMBER const AttentionSequence& owner(int r) const {
+    return all == nullptr ? sequence : all[all[sequence.first_member + r / group].listed];
+  }
+  LARDER_MEMBER int query(int r) const { return all == nullptr ? (first_row + r) / group : 0; }
+  // Members see all keys of theirs, wherever they are.
   LARDER_MEMBER int position(int r) const { return first_position + query(r); }
   LARDER_MEMBER int last_position() const { return position(num_rows - 1); }
-  LARDER_MEMBER std::int64_t batch_row(int r) const { return sequence.first_row + query(r); }
+  LARDER_MEMBER std::int64_t batch_row(int r) const { return owner(r).first_row + query(r); }
   LARDER_MEMBER int head(int r) const { return kv_head * group + (first_row + r) % group; }
   // Whether a row sees a key of [begin, end), as far as the first row's window and the sinks say.
   LARDER_MEMBER bool sees(int begin, int end) const {
@@ -120,18 +127,29 @@ LARDER_DEVICE int num_tiles(const Work& work, const AttentionSequence& sequence)
   return (sequence.num_tokens * work.group + kDeviceTileRows - 1) / kDeviceTileRows;
 }
 
+// A sequence's own, and those of a tile with members that it has.
+LARDER_DEVICE int pieces_of(const Work& work, const AttentionSequence& sequence) {
+  return num_tiles(work, sequence) * (sequence.num_splits - sequence.first_split);
+}
+
 LARDER_DEVICE Tile find_tile(const Work& work, int piece, int kv_head) {
   const AttentionSequence& sequence =
       find_sequence(work.args, &AttentionSequence::first_piece, piece);
-  const int rows = sequence.num_tokens * work.group;
   const int tiles = num_tiles(work, sequence);
   const int index = piece - sequence.first_piece;
+  const int split_index = sequence.first_split + index / tiles;
+  const bool has_members = sequence.num_members > 0 && split_index * kKeySplit < sequence.num_common;
+  const int rows = (has_members ? sequence.num_members : sequence.num_tokens) * work.group;
   const int first_row = index % tiles * kDeviceTileRows;
-  return {sequence,   sight_of(work.args, sequence),
-          work.group, kv_head,
-          first_row,  min_of(kDeviceTileRows, rows - first_row),
+  return {sequence,
+          has_members ? work.args.sequences : nullptr,
+          sight_of(work.args, sequence),
+          work.group,
+          kv_head,
+          first_row,
+          min_of(kDeviceTileRows, rows - first_row),
           sequence.context_len - sequence.num_tokens,
-          index / tiles};
+          split_index};
 }
 
 // The block of a position, from where the layer's keys or values begin in it.

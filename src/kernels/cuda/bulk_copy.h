@@ -72,6 +72,11 @@ template <int kNumThreads>
 LARDER_DEVICE void sync_first_threads() {
   asm volatile("bar.sync 1, %0;" : : "n"(kNumThreads) : "memory");
 }
+// As sync_block(), of each kNumThreads neighbours by themselves: whole warps.
+template <int kNumThreads>
+LARDER_DEVICE void sync_neighbours() {
+  asm volatile("bar.sync %0, %1;" : : "r"(1 + thread_index() / kNumThreads), "n"(kNumThreads) : "memory");
+}
 
 #else
 
@@ -93,7 +98,11 @@ LARDER_DEVICE void arrive_as_warp(Arrivals* arrivals) {
 }
 template <int kNumThreads>
 LARDER_DEVICE void sync_first_threads() {
-  emulator::wait_for_first_threads(kNumThreads);
+  emulator::wait_for_neighbours(0, kNumThreads);
+}
+template <int kNumThreads>
+LARDER_DEVICE void sync_neighbours() {
+  emulator::wait_for_neighbours(thread_index() / kNumThreads, kNumThreads);
 }
 
 #endif

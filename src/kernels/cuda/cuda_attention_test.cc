@@ -24,7 +24,8 @@ struct Part {
 // Sequences in one storage, their blocks shuffled, on the host and on the device.
 class Sequences {
  public:
-  Sequences(Device& device, const Shape& shape, const std::vector<int>& lengths)
+  // num_common: tokens that all of them begin with, as far as they reach.
+  Sequences(Device& device, const Shape& shape, const std::vector<int>& lengths, int num_common = 0)
       : device_(device), shape_(shape) {
     int num_blocks = 0;
     for (const int length : lengths) num_blocks += (length + kBlockSize - 1) / kBlockSize;
@@ -55,6 +56,8 @@ class Sequences {
         ids.pop_back();
       }
       store(tables_[i], lengths[i], static_cast<unsigned>(i));
+      for (std::size_t block = 0; block < std::min(tables_[0].size(), tables_[i].size()); ++block)
+        if ((static_cast<int>(block) + 1) * kBlockSize <= num_common) tables_[i][block] = tables_[0][block];
       const std::size_t size = static_cast<std::size_t>(lengths[i] * row_size());
       q_.push_back(random_values(size, 10 + static_cast<unsigned>(i), 1.5F));
       q_sinks_.push_back(random_values(size, 20 + static_cast<unsigned>(i), 1.5F));
@@ -64,6 +67,7 @@ class Sequences {
 
   int window = 0;  // the sequences' own
   int num_sinks = 0;
+  int num_pieces = 0;  // of the last run
 
   // How far a result may be from the CPU's. Codes are multiplied with queries and weights rounded to
   // 16 bits; those that fall on the other side of a half differ.
@@ -94,7 +98,9 @@ class Sequences {
     OnDevice<float> out(device_, std::vector<float>(call.q.size(), NAN));
     AttentionArgs args = args_of(call);
     args.kv = view_;
-    args.sharing = share_keys(args, call.sequences, scratch_bytes);
+    CommonKeyFinder finder;
+    args.sharing = share_keys(args, call.sequences, finder.find(call.sequences, device_common_rule(args)), scratch_bytes);
+    num_pieces = args.sharing.num_pieces;
     std::vector<std::unique_ptr<OnDevice<BlockId>>> tables;
     for (std::size_t i = 0; i < parts.size(); ++i) {
       const auto behind_sinks = call.tables[i].begin() + num_sinks / kBlockSize;
@@ -302,6 +308,30 @@ TEST(CudaAttention, WithSinks) {
     sequences.window = window;
     sequences.num_sinks = 32;
     expect_attention(sequences);
+  }
+}
+
+// Keys that are read once for several sequences give each the bits that it has alone.
+TEST(CudaAttention, OfKeysInCommon) {
+  const auto device = open_test_device();
+  for (const Shape& shape : {Shape{3, 1, 64}, Shape{8, 2, 32, 0, {KvType::kInt8, KvType::kInt4}},
+                             Shape{1, 1, 136, 0, {KvType::kBF16, KvType::kF16}}, Shape{2, 1, 32, 2200}}) {
+    SCOPED_TRACE(shape.head_dim);
+    Sequences sequences(*device, shape, {2300, 1560, 1041, 560, 2200, 2072, 2100, 2290}, 1040);
+    std::vector<Part> parts;
+    int num_alone = 0;
+    std::vector<float> alone;
+    for (const Part& part : {Part{0, 2299, 2300}, {1, 1559, 1560}, {2, 1040, 1041}, {3, 559, 560}, {4, 2190, 2199},
+                             {5, 2071, 2072}, {6, 2099, 2100}, {7, 2289, 2290}}) {
+      parts.push_back(part);
+      const auto own = sequences.run({part}, kScratchBytes);
+      alone.insert(alone.end(), own.begin(), own.end());
+      num_alone += sequences.num_pieces;
+    }
+    EXPECT_TRUE(same_bits(sequences.run(parts, kScratchBytes), alone));
+    EXPECT_LT(sequences.num_pieces, num_alone - 4) << "nothing was read in common";
+    const std::vector<float> expected = sequences.run_on_host(parts);
+    for (std::size_t i = 0; i < alone.size(); ++i) ASSERT_NEAR(alone[i], expected[i], sequences.tolerance()) << i;
   }
 }
 

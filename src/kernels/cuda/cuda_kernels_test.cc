@@ -263,6 +263,7 @@ class Product {
   }
   int num_panels() const { return w_.packed.num_panels(); }
   void do_without_scratch() { has_scratch_ = false; }
+  void do_with_scratch() { has_scratch_ = true; }
 
   std::vector<float> run(int first_row, int num_rows) {
     return run(first_row, num_rows, 0, num_panels());
@@ -357,6 +358,24 @@ TEST_F(CudaKernels, ProductsWithActivationsRoundedToBf16) {
     expect_products(device(), GgmlType::kBF16, Input::kBf16, outputs, cols, max_rows);
 }
 
+// Rows that share a tile's columns out to warpgroups, few enough and too many for each to have a segment, in one
+// block and in pairs.
+TEST_F(CudaKernels, ProductsOfFewOutputsWithActivationsRoundedToBf16) {
+  constexpr int kMostRows = 70;
+  for (const int outputs : {64, 35, 130})
+    for (const int cols : {2, 190, 333, 1192, 1280, 4236}) {
+      Product product(device(), GgmlType::kBF16, outputs, cols, kMostRows, Input::kBf16);
+      product.do_without_scratch();
+      const std::vector<float> all = product.run(0, kMostRows);
+      product.do_with_scratch();
+      for (const auto& [first, count] :
+           {std::pair{0, 9}, {3, 16}, {0, 17}, {5, 32}, {1, 33}, {6, 64}, {0, 64}}) {
+        const std::vector<float> same(all.begin() + first * outputs, all.begin() + (first + count) * outputs);
+        EXPECT_TRUE(same_bits(product.run(first, count), same)) << outputs << " " << cols << " " << count;
+      }
+    }
+}
+
 // Shapes that end at a tile's edge, one before it and one behind it; the fewest columns that there
 // are; more segments than a block has in hand.
 TEST_F(CudaKernels, ProductsAtTheEdges) {
@@ -397,6 +416,40 @@ TEST_F(CudaKernels, GroupsOfProducts) {
                  .ldy = outputs};
       cuda().matmul(args[i], 0, matrices[i]->packed.num_panels());
       args[i].y = together.back().data();
+    }
+    cuda().matmul_group(args, 3);
+    for (std::size_t i = 0; i < 3; ++i)
+      EXPECT_TRUE(same_bits(together[i].read(), alone[i].read())) << rows << " " << i;
+  }
+}
+
+// Of few outputs each, rounded once for all of them.
+TEST_F(CudaKernels, GroupsOfProductsWithActivationsRoundedToBf16) {
+  const int cols = 1192, most_rows = 64;
+  const Matrix w[] = {{device(), GgmlType::kBF16, 64, cols},
+                      {device(), GgmlType::kBF16, 16, cols},
+                      {device(), GgmlType::kBF16, 33, cols}};
+  OnDevice<float> x = floats(random_values(to_size(most_rows * cols), 3));
+  OnDevice<std::byte> scratch(device(),
+                              std::vector<std::byte>(to_size(static_cast<int>(device_product_bytes(most_rows, cols)))));
+  for (const int rows : {9, 20, most_rows}) {
+    std::vector<OnDevice<float>> alone, together;
+    MatmulArgs args[3];
+    for (std::size_t i = 0; i < 3; ++i) {
+      const int outputs = w[i].packed.num_rows;
+      const std::vector<float> nothing(to_size(rows * outputs), NAN);
+      alone.emplace_back(device(), nothing);
+      together.emplace_back(device(), nothing);
+      args[i] = {.w = &w[i].packed,
+                 .x = x.data(),
+                 .rounds_to_bf16 = true,
+                 .y = alone.back().data(),
+                 .num_rows = rows,
+                 .ldx = cols,
+                 .ldy = outputs};
+      cuda().matmul(args[i], 0, w[i].packed.num_panels());
+      args[i].y = together.back().data();
+      args[i].device_scratch = scratch.data();
     }
     cuda().matmul_group(args, 3);
     for (std::size_t i = 0; i < 3; ++i)

@@ -53,37 +53,50 @@ struct Warp {
   std::uint64_t generation = 0;
 };
 
+struct Barrier {
+  int num_come = 0;
+  std::uint64_t generation = 0;
+};
+
+constexpr int kMostNeighbours = 8;  // groups of them
 struct Block {
+  int num_running = 0;
+  Barrier all;
+  Barrier neighbours[kMostNeighbours];
+};
+
+// The blocks that run at the same time: one, or a pair.
+struct Blocks {
   std::vector<std::unique_ptr<Fiber>> fibers;
   std::vector<Warp> warps;
   jmp_buf scheduler;
   ucontext_t scheduler_context;
   void (*body)(void*) = nullptr;
   void* context = nullptr;
-  int num_threads = 0;
+  int num_threads = 0;  // of each
   int num_running = 0;
   int num_waited = 0;  // for the kernels before
   // Every other block runs its last thread first: what one thread writes and another reads without a
   // barrier between is read too early in one of the two orders.
   bool is_backwards = true;
   int current = 0;
-  int num_come = 0;  // to the block's barrier
-  std::uint64_t generation = 0;
-  int num_first_come = 0;  // to that of its first threads
-  std::uint64_t first_generation = 0;
+  unsigned first_block = 0;  // in x
+  Block each[2];
+  Barrier pair;
   std::vector<BulkCopy> bulk_copies;
 };
 
-Block& block() {
-  static Block it;
-  return it;
+Blocks& blocks() {
+  static Blocks they;
+  return they;
 }
 
-Fiber& current_fiber() { return *block().fibers[static_cast<std::size_t>(block().current)]; }
+Fiber& current_fiber() { return *blocks().fibers[static_cast<std::size_t>(blocks().current)]; }
+Block& current_block() { return blocks().each[current_rank()]; }
 
 void leave() {
   Fiber& fiber = current_fiber();
-  if (_setjmp(fiber.place) == 0) _longjmp(block().scheduler, 1);
+  if (_setjmp(fiber.place) == 0) _longjmp(blocks().scheduler, 1);
 }
 
 void wait_while(const std::uint64_t& generation) {
@@ -93,26 +106,33 @@ void wait_while(const std::uint64_t& generation) {
   leave();
 }
 
-void open_if_all_came() {
-  Block& b = block();
-  if (b.num_come == 0 || b.num_come < b.num_running) return;
-  b.num_come = 0;
-  ++b.generation;
+void open_if_all_came(Block& block) {
+  if (block.all.num_come == 0 || block.all.num_come < block.num_running) return;
+  block.all.num_come = 0;
+  ++block.all.generation;
+}
+
+void wait_at(Barrier& barrier, int num_threads) {
+  if (++barrier.num_come < num_threads) return wait_while(barrier.generation);
+  barrier.num_come = 0;
+  ++barrier.generation;
 }
 
 void run_fiber() {
   for (;;) {
-    Block& b = block();
+    Blocks& b = blocks();
     b.body(b.context);
     b.fibers[static_cast<std::size_t>(b.current)]->ended = true;
     --b.num_running;
-    open_if_all_came();
+    --current_block().num_running;
+    open_if_all_came(current_block());
     leave();
   }
 }
 
 void resume(Fiber& fiber) {
-  Block& b = block();
+  Blocks& b = blocks();
+  blockIdx.x = b.first_block + static_cast<unsigned>(current_rank());
   if (_setjmp(b.scheduler) != 0) return;
   if (fiber.begun) _longjmp(fiber.place, 1);
   fiber.begun = true;
@@ -127,21 +147,28 @@ void resume(Fiber& fiber) {
 
 }  // namespace
 
-void run_block(int num_threads, void (*body)(void*), void* context) {
-  Block& b = block();
-  CHECK(num_threads % kWarp == 0 && num_threads <= 1024, num_threads);
-  while (static_cast<int>(b.fibers.size()) < num_threads)
+void run_blocks(int num_blocks, int num_threads, void (*body)(void*), void* context) {
+  Blocks& b = blocks();
+  CHECK(num_threads % kWarp == 0 && num_threads <= 1024 && num_blocks <= 2, num_blocks, num_threads);
+  const int num_fibers = num_blocks * num_threads;
+  while (static_cast<int>(b.fibers.size()) < num_fibers)
     b.fibers.push_back(std::make_unique<Fiber>());
-  b.warps.assign(static_cast<std::size_t>(num_threads / kWarp), {});
+  b.warps.assign(static_cast<std::size_t>(num_fibers / kWarp), {});
   b.body = body;
   b.context = context;
-  b.num_threads = b.num_running = num_threads;
-  b.num_come = 0;
-  b.num_first_come = 0;
+  b.num_threads = num_threads;
+  b.num_running = num_fibers;
+  b.first_block = blockIdx.x;
+  b.pair.num_come = 0;
+  for (Block& block : b.each) {
+    block.num_running = num_threads;
+    block.all.num_come = 0;
+    for (Barrier& barrier : block.neighbours) barrier.num_come = 0;
+  }
   b.num_waited = 0;
   b.bulk_copies.clear();
   b.is_backwards = !b.is_backwards;
-  for (int i = 0; i < num_threads; ++i) {
+  for (int i = 0; i < num_fibers; ++i) {
     Fiber& fiber = *b.fibers[static_cast<std::size_t>(i)];
     fiber.ended = false;
     fiber.waits_for = nullptr;
@@ -150,8 +177,8 @@ void run_block(int num_threads, void (*body)(void*), void* context) {
   }
   while (b.num_running > 0) {
     bool has_moved = false;
-    for (int turn = 0; turn < num_threads; ++turn) {
-      b.current = b.is_backwards ? num_threads - 1 - turn : turn;
+    for (int turn = 0; turn < num_fibers; ++turn) {
+      b.current = b.is_backwards ? num_fibers - 1 - turn : turn;
       Fiber& fiber = *b.fibers[static_cast<std::size_t>(b.current)];
       if (fiber.ended) continue;
       if (fiber.waits_for != nullptr && *fiber.waits_for == fiber.waited_at) continue;
@@ -159,33 +186,37 @@ void run_block(int num_threads, void (*body)(void*), void* context) {
       has_moved = true;
       resume(fiber);
     }
-    CHECK(has_moved, "threads wait at different barriers", b.num_running, b.num_come);
+    CHECK(has_moved, "threads wait at different barriers", b.num_running, current_block().all.num_come);
   }
-  CHECK(b.num_waited == num_threads, "threads that did not wait for the kernels before", b.num_waited);
+  blockIdx.x = b.first_block;
+  CHECK(b.num_waited == num_fibers, "threads that did not wait for the kernels before", b.num_waited);
 }
-void note_wait_for_kernels() { ++block().num_waited; }
+void note_wait_for_kernels() { ++blocks().num_waited; }
 
-int current_thread() { return block().current; }
-int current_num_threads() { return block().num_threads; }
+int current_thread() { return blocks().current % blocks().num_threads; }
+int current_rank() { return blocks().current / blocks().num_threads; }
+int current_num_threads() { return blocks().num_threads; }
 
 void wait_for_block() {
-  Block& b = block();
-  ++b.num_come;
-  if (b.num_come == b.num_running) return open_if_all_came();
-  wait_while(b.generation);
+  Block& block = current_block();
+  ++block.all.num_come;
+  if (block.all.num_come == block.num_running) return open_if_all_came(block);
+  wait_while(block.all.generation);
 }
 
-void wait_for_first_threads(int num_threads) {
-  Block& b = block();
-  CHECK(b.current < num_threads, b.current, num_threads);
-  if (++b.num_first_come < num_threads) return wait_while(b.first_generation);
-  b.num_first_come = 0;
-  ++b.first_generation;
+void wait_for_neighbours(int index, int num_threads) {
+  CHECK(index < kMostNeighbours && current_thread() / num_threads == index, current_thread(), index, num_threads);
+  wait_at(current_block().neighbours[index], num_threads);
+}
+
+void wait_for_pair() { wait_at(blocks().pair, 2 * blocks().num_threads); }
+unsigned char* in_other_block(unsigned char* shared) {
+  return current_rank() == 0 ? shared + kCudaMostSharedBytes : shared - kCudaMostSharedBytes;
 }
 
 namespace {
 
-Warp& current_warp() { return block().warps[static_cast<std::size_t>(block().current / kWarp)]; }
+Warp& current_warp() { return blocks().warps[static_cast<std::size_t>(blocks().current / kWarp)]; }
 
 // Until all lanes have come.
 void meet(Warp& warp) {
@@ -200,7 +231,7 @@ void meet(Warp& warp) {
 template <class T>
 const T* exchange_in(Warp& warp, T (*given)[kWarp], const T& value) {
   T* all = given[warp.generation % 2];
-  all[block().current % kWarp] = value;
+  all[current_thread() % kWarp] = value;
   meet(warp);
   return all;
 }
@@ -242,7 +273,7 @@ void arrive(std::uint64_t* state) {
 }
 void wait_for_arrivals(const std::uint64_t* state, int parity) {
   while ((*state >> 32 & 1) == static_cast<std::uint64_t>(parity)) wait_while(*state);
-  std::erase_if(block().bulk_copies, [&](const BulkCopy& copy) {
+  std::erase_if(blocks().bulk_copies, [&](const BulkCopy& copy) {
     if (copy.arrivals != state) return false;
     std::memcpy(copy.to, copy.from, copy.size_bytes);
     return true;
@@ -251,7 +282,7 @@ void wait_for_arrivals(const std::uint64_t* state, int parity) {
 void copy_in_bulk(void* to, const void* from, std::size_t size_bytes, const std::uint64_t* arrivals) {
   const auto is_aligned = [](const void* at) { return reinterpret_cast<std::uintptr_t>(at) % 16 == 0; };
   CHECK(size_bytes > 0 && size_bytes % 16 == 0 && is_aligned(to) && is_aligned(from), size_bytes);
-  block().bulk_copies.push_back({to, from, size_bytes, arrivals});
+  blocks().bulk_copies.push_back({to, from, size_bytes, arrivals});
 }
 
 }  // namespace emulator

@@ -1,5 +1,5 @@
-// A GPU played by the host, for the tests: kernels compiled as plain C++. Blocks run one after the
-// other; the threads of a block are fibers that take turns at barriers and warp exchanges, in every
+// A GPU played by the host, for the tests: kernels compiled as plain C++. Blocks, or pairs of them, run one
+// after the other; their threads are fibers that take turns at barriers and warp exchanges, in every
 // other block the last one first. It finds errors of arithmetic, of indices and of barriers, also most
 // missing ones, not races between blocks, and says nothing about speed.
 //
@@ -19,11 +19,15 @@
 #define LARDER_KERNEL_OF(num_threads) static void
 #define LARDER_KERNEL_OF_1(num_threads) static void
 #define LARDER_KERNEL_OF_2(num_threads) static void
+#define LARDER_KERNEL_OF_PAIRS(num_threads) static void
 #define LARDER_DEVICE static inline
 #define LARDER_MEMBER inline
 #define LARDER_HOST_AND_DEVICE inline
 #define LARDER_SHARED static
-#define LARDER_SHARED_BYTES(name) alignas(16) static unsigned char name[kCudaMostSharedBytes]
+// Of each block of a pair.
+#define LARDER_SHARED_BYTES(name)                                               \
+  alignas(16) static unsigned char name##_of_pair[2 * kCudaMostSharedBytes];    \
+  unsigned char* const name = name##_of_pair + emulator::current_rank() * kCudaMostSharedBytes
 #define LARDER_PARAM const
 #define LARDER_UNROLL
 #define LARDER_NO_UNROLL
@@ -39,16 +43,22 @@ namespace emulator {
 
 inline constexpr int kWarp = 32;
 
-// Runs body in num_threads fibers to their ends, all of which must wait for the kernels before.
-void run_block(int num_threads, void (*body)(void* context), void* context);
-// Of the running fiber.
+// Runs body in num_threads fibers of num_blocks blocks, neighbours in x, to their ends. All of them must wait for
+// the kernels before.
+void run_blocks(int num_blocks, int num_threads, void (*body)(void* context), void* context);
+// Of the running fiber: its place in its block, and that of the block among those that run.
 int current_thread();
+int current_rank();
 int current_num_threads();
 void note_wait_for_kernels();
 // Returns when every fiber of the block that has not ended has come.
 void wait_for_block();
-// When the first num_threads of them have.
-void wait_for_first_threads(int num_threads);
+// When the block's threads index * num_threads to (index + 1) * num_threads - 1 have.
+void wait_for_neighbours(int index, int num_threads);
+// When every fiber of two blocks has.
+void wait_for_pair();
+// The same place of the other block's LARDER_SHARED_BYTES.
+unsigned char* in_other_block(unsigned char* shared);
 // Gives value to the warp; returns all that its lanes gave, valid until the call after next.
 const std::uint32_t* exchange(std::uint32_t value);
 // The same of what a lane brings to a product of matrices.
@@ -76,14 +86,19 @@ extern dim3 blockIdx;
 void require(bool condition, const char* what);
 
 template <class... Params, class... Args>
-void launch(void (*kernel)(Params...), dim3 grid, int num_threads, const Args&... args) {
+void launch_blocks(unsigned num_blocks, void (*kernel)(Params...), dim3 grid, int num_threads, const Args&... args) {
+  require(grid.x % num_blocks == 0, "whole pairs");
   require(grid.y <= kCudaMaxGrid && grid.z <= kCudaMaxGrid, "a grid that a GPU takes");
   auto call = [&] { kernel(args...); };
   const auto body = [](void* context) { (*static_cast<decltype(call)*>(context))(); };
   for (blockIdx.z = 0; blockIdx.z < grid.z; ++blockIdx.z)
     for (blockIdx.y = 0; blockIdx.y < grid.y; ++blockIdx.y)
-      for (blockIdx.x = 0; blockIdx.x < grid.x; ++blockIdx.x)
-        emulator::run_block(num_threads, body, &call);
+      for (blockIdx.x = 0; blockIdx.x < grid.x; blockIdx.x += num_blocks)
+        emulator::run_blocks(static_cast<int>(num_blocks), num_threads, body, &call);
+}
+template <class... Params, class... Args>
+void launch(void (*kernel)(Params...), dim3 grid, int num_threads, const Args&... args) {
+  launch_blocks(1, kernel, grid, num_threads, args...);
 }
 
 template <class... Params>
@@ -94,6 +109,10 @@ template <class... Params, class... Args>
 void launch_with_shared(void (*kernel)(Params...), dim3 grid, int num_threads, int,
                         const Args&... args) {
   launch(kernel, grid, num_threads, args...);
+}
+template <class... Params, class... Args>
+void launch_pairs(void (*kernel)(Params...), dim3 grid, int num_threads, int, const Args&... args) {
+  launch_blocks(2, kernel, grid, num_threads, args...);
 }
 
 LARDER_DEVICE int thread_index() { return emulator::current_thread(); }

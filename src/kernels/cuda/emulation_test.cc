@@ -1,9 +1,9 @@
 // What the emulator finds.
-#include "kernels/cuda/emulation.h"
-
 #include <gtest/gtest.h>
 
 #include <array>
+
+#include "kernels/cuda/block_pair.h"
 
 namespace larder::cuda_emulated {
 namespace {
@@ -39,6 +39,40 @@ TEST(Emulation, FindsABarrierThatIsMissing) {
     EXPECT_GT(num_wrong(5000, distance, false), 0);
     EXPECT_GT(num_wrong(6000, distance, false), 0);
   }
+}
+
+// The threads of two blocks give each other numbers, in halves of a block that go on by themselves.
+LARDER_KERNEL_OF_PAIRS(kThreads) pass_over_kernel(int first, bool waits_for_half, bool waits_for_pair, Numbers* to) {
+  LARDER_SHARED_BYTES(bytes);
+  int* numbers = reinterpret_cast<int*>(bytes);
+  wait_for_kernels_before();
+  const int thread = thread_index();
+  numbers[kThreads + thread] = first + thread;
+  if (waits_for_half) sync_neighbours<kThreads / 2>();
+  in_other_block(numbers)[thread] = numbers[kThreads + (thread ^ 16)] + pair_rank() * 100;
+  if (waits_for_pair) sync_pair();
+  const auto index = static_cast<std::size_t>(thread);
+  to[blockIdx.x][index] = numbers[thread];
+}
+
+int num_wrong_over(int first, bool waits_for_half, bool waits_for_pair) {
+  std::array<Numbers, 4> numbers = {};
+  launch_pairs(pass_over_kernel, dim3(4), kThreads, 0, first, waits_for_half, waits_for_pair, numbers.data());
+  int wrong = 0;
+  for (int block = 0; block < 4; ++block)
+    for (int i = 0; i < kThreads; ++i)
+      wrong += numbers[static_cast<std::size_t>(block)][static_cast<std::size_t>(i)] !=
+                       first + (i ^ 16) + (1 - block % 2) * 100
+                   ? 1
+                   : 0;
+  return wrong;
+}
+
+TEST(Emulation, FindsABarrierOfPairsOrNeighboursThatIsMissing) {
+  EXPECT_EQ(num_wrong_over(1000, true, true), 0);
+  EXPECT_EQ(num_wrong_over(2000, true, true), 0);
+  EXPECT_GT(num_wrong_over(3000, false, true), 0);
+  EXPECT_GT(num_wrong_over(4000, true, false), 0);
 }
 
 TEST(EmulationDeathTest, FindsAThreadThatDoesNotWaitForTheKernelsBefore) {

@@ -24,6 +24,8 @@
 #define LARDER_KERNEL_OF_1(num_threads) __global__ void __launch_bounds__(num_threads, 1)
 // Two blocks of these at a time on a multiprocessor: half of the registers are enough for one.
 #define LARDER_KERNEL_OF_2(num_threads) __global__ void __launch_bounds__(num_threads, 2)
+// For pairs of blocks (block_pair.h).
+#define LARDER_KERNEL_OF_PAIRS(num_threads) __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(num_threads)
 #define LARDER_DEVICE __device__ __forceinline__
 #define LARDER_MEMBER __device__ __forceinline__
 #define LARDER_HOST_AND_DEVICE __host__ __device__ __forceinline__
@@ -75,6 +77,12 @@ void launch_with_shared(void (*kernel)(Params...), dim3 grid, int num_threads, i
                  sizes, static_cast<int>(sizeof...(params)));
   };
   start(Params(args)...);
+}
+// A LARDER_KERNEL_OF_PAIRS, whose grid has an even x.
+template <class... Params, class... Args>
+void launch_pairs(void (*kernel)(Params...), dim3 grid, int num_threads, int shared_bytes,
+                  const Args&... args) {
+  launch_with_shared(kernel, grid, num_threads, shared_bytes, args...);
 }
 template <class... Params, class... Args>
 void launch(void (*kernel)(Params...), dim3 grid, int num_threads, const Args&... args) {
