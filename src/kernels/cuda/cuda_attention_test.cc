@@ -329,7 +329,7 @@ TEST(CudaAttention, OfKeysInCommon) {
       num_alone += sequences.num_pieces;
     }
     EXPECT_TRUE(same_bits(sequences.run(parts, kScratchBytes), alone));
-    EXPECT_LT(sequences.num_pieces, num_alone - 4) << "nothing was read in common";
+    EXPECT_LE(sequences.num_pieces, num_alone - 5) << "nothing was read in common";
     const std::vector<float> expected = sequences.run_on_host(parts);
     for (std::size_t i = 0; i < alone.size(); ++i) ASSERT_NEAR(alone[i], expected[i], sequences.tolerance()) << i;
   }
