@@ -170,12 +170,7 @@ LARDER_KERNEL_OF_PAIRS(S::kThreads) pair_kernel(LARDER_PARAM ProductGroup<Rounde
 int way() {
   static const int chosen = [] {
     const char* setting = std::getenv("LARDER_CUDA_NARROW");
-#if defined(__CUDACC__)
-    constexpr int kDefault = 0;  // until it has been timed on a GPU
-#else
-    constexpr int kDefault = 2;
-#endif
-    return setting == nullptr ? kDefault : std::atoi(setting);
+    return setting == nullptr ? 2 : std::atoi(setting);
   }();
   return chosen;
 }
