@@ -4,8 +4,8 @@
 #include <cstdio>
 #include <fstream>
 #include <iostream>
-#include <limits>
 #include <iterator>
+#include <limits>
 
 #include "base/error.h"
 #include "cli/commands.h"

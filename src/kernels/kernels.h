@@ -173,9 +173,10 @@ struct AttentionSequence {
   int first_partial = 0;
   // And how many entries its copy of the block table leaves out behind the sinks', none of them seen.
   int skipped_blocks = 0;
-  // As many of its first keys are CommonKeys of the call. On a CPU, which state is this sequence's. On a device, where
-  // they are whole splits: tiles of several sequences take these splits, one tile for the members that it holds. One
-  // of them has it among its own pieces; the pieces of the others begin at first_split.
+  // As many of its first keys are read once for several sequences. On a CPU they are CommonKeys of the call, and
+  // common_state is this sequence's. On a device they are whole splits, of which a tile takes the rows of as many
+  // sequences as it holds, its members: one of them has the tile's pieces among its own, the pieces of the others
+  // begin at first_split.
   int num_common = 0;
   int common_state = 0;
   int first_split = 0;

@@ -9,34 +9,34 @@ namespace {
 // So many blocks of one sequence keep a device busy without sharing out keys.
 constexpr std::int64_t kManyDeviceBlocks = 1024;
 
-// What of a sequence is seen decides these; returns how many splits that is.
-int leave_out(const AttentionArgs& layer, int index, AttentionSequence& sequence) {
+// Of a sequence's block table, behind those of its sinks: those that none of its queries sees.
+int skipped_blocks(const AttentionArgs& layer, const AttentionSequence& sequence) {
   const int window = seen_window(layer, sequence);
   const int first_position = sequence.context_len - sequence.num_tokens;
   const int first_block = window > 0 ? (first_position - window + 1) / kBlockSize : 0;
-  sequence.skipped_blocks = std::max(0, first_block - sequence.num_sinks / kBlockSize);
-  return num_splits(attention_splits(layer, {index, 0, 0, sequence.num_tokens}));
+  return std::max(0, first_block - sequence.num_sinks / kBlockSize);
 }
 
-// Tiles of as many members as they hold, of whole splits that all of these share out.
+// Tiles of as many members as they hold, for the whole splits of the common keys. num_listed: members of tiles so far.
 void give_members(std::span<AttentionSequence> sequences, const CommonKeys& common, int most_members, int& num_listed) {
-  const int num_keys = common.num_keys / kKeySplit * kKeySplit;
-  if (num_keys == 0) return;
-  int num_members = 0;
-  AttentionSequence* first = nullptr;
-  for (int i = 0; i < common.num_sequences; ++i) {
-    AttentionSequence& sequence = sequences[static_cast<std::size_t>(common.sequences[i])];
-    if (sequence.num_splits == 1) continue;
-    if (num_members % most_members == 0) {
-      first = &sequence;
-      first->first_member = num_listed;
+  const int num_splits = common.num_keys / kKeySplit;
+  if (num_splits == 0) return;
+  const auto at = [&](int i) -> AttentionSequence& { return sequences[static_cast<std::size_t>(i)]; };
+  int first_member = num_listed;
+  for (int i = 0; i < common.num_sequences; ++i)
+    if (at(common.sequences[i]).num_splits > 1) at(num_listed++).listed = common.sequences[i];
+  for (; num_listed - first_member > 1; first_member += most_members) {
+    const int num_members = std::min(most_members, num_listed - first_member);
+    for (int m = 0; m < num_members; ++m) {
+      AttentionSequence& member = at(at(first_member + m).listed);
+      member.num_common = num_splits * kKeySplit;
+      member.first_split = num_splits;
     }
-    sequences[static_cast<std::size_t>(num_listed++)].listed = common.sequences[i];
-    sequence.num_common = num_keys;
-    sequence.first_split = &sequence == first ? 0 : num_keys / kKeySplit;
-    first->num_members = num_members++ % most_members + 1;
+    AttentionSequence& owner = at(at(first_member).listed);
+    owner.first_split = 0;
+    owner.first_member = first_member;
+    owner.num_members = num_members;
   }
-  if (first != nullptr && first->num_members == 1) first->num_members = 0;
 }
 
 }  // namespace
@@ -60,7 +60,8 @@ KeySharing share_keys(const AttentionArgs& args, std::span<AttentionSequence> se
   std::int64_t num_partials = 0;
   for (std::size_t i = 0; i < sequences.size(); ++i) {
     AttentionSequence& sequence = sequences[i];
-    const int splits = leave_out(layer, static_cast<int>(i), sequence);
+    sequence.skipped_blocks = skipped_blocks(layer, sequence);
+    const int splits = num_splits(attention_splits(layer, {static_cast<int>(i), 0, 0, sequence.num_tokens}));
     const std::int64_t wanted = std::int64_t{sequence.num_tokens} * splits;
     const bool shares = splits > 1 &&
                         std::int64_t{num_tiles(sequence)} * args.kv.num_kv_heads < kManyDeviceBlocks &&

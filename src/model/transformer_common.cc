@@ -3,8 +3,8 @@
 
 namespace larder {
 
-// On a device, before the batch goes there: which sequences share out their keys over its blocks. Keys that are
-// read once for several sequences.
+// Before a batch goes to a device, which of its sequences share out their keys over the device's blocks; on a CPU too,
+// which keys are read once for several of them.
 void Transformer::share_keys(ForwardBatch& batch) {
   const auto share = [&](int group, std::span<AttentionSequence> sequences, CommonKeyFinder& finder,
                          KeySharing& sharing, std::span<const CommonKeys>& common) {

@@ -299,7 +299,8 @@ void Bench::attention(const std::string& what, const std::vector<int>& contexts,
     sequence.block_table = ids.data() + num_before;
     num_before += sequence.context_len / kBlockSize;
   }
-  args.sharing = share_keys(args, batch.sequences, finder.find(batch.sequences, device_common_rule(args)), op.partial_bytes());
+  args.sharing = share_keys(args, batch.sequences, finder.find(batch.sequences, device_common_rule(args)),
+                            op.partial_bytes());
   test::OnDevice<AttentionSequence> sequences(device_, batch.placed(tables.data()));
   std::int64_t next = 0;
   const double seconds = seconds_of([&] {

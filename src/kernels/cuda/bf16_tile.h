@@ -122,8 +122,7 @@ LARDER_DEVICE void put_tile(const Outputs& outputs, int panel, int row, MmaLane 
                        sums[4 * j + 2 + r]);
 }
 
-// matmul_bf16_narrow.cu: whether it takes the group, whose blocks of 64 outputs are fewer than multiprocessors.
-bool takes_bf16_narrow(const ProductGroup<RoundedProduct>& group);
+// matmul_bf16_narrow.cu: up to 64 rows, of few blocks of 64 outputs.
 void matmul_bf16_narrow(const ProductGroup<RoundedProduct>& group);
 
 }  // namespace larder::LARDER_CUDA_NAMESPACE

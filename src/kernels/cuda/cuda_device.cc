@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <string_view>
-#include <unordered_set>
 
 #include "base/check.h"
 #include "base/error.h"
@@ -44,19 +43,8 @@ int num_multiprocessors() { return multiprocessors; }
 // Of the thread, while it writes down a step.
 thread_local StepGraphs* recording = nullptr;
 
-// A multiprocessor divides its memory between shared memory and cache as a kernel wants it, and a kernel that wants
-// another division waits until the one before has ended there: so all want the same one.
-void divide_alike(const void* kernel) {
-  static const bool alike = std::getenv("LARDER_CUDA_CARVEOUT") != nullptr;  // until it has been timed
-  static std::unordered_set<const void*> known;
-  if (alike && known.insert(kernel).second)
-    require_launched(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                                          cudaSharedmemCarveoutMaxShared));
-}
-
 void start_kernel(const void* kernel, dim3 grid, int num_threads, int shared_bytes,
                   const void* const* args, const std::size_t* arg_sizes, int num_args) {
-  divide_alike(kernel);
   const KernelStart start = {kernel, grid, num_threads, shared_bytes, args, arg_sizes, num_args};
   if (recording != nullptr)
     recording->add(start);

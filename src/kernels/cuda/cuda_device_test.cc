@@ -73,7 +73,6 @@ cudaError_t cudaMemcpyAsync(void*, const void*, std::size_t, cudaMemcpyKind, cud
 }
 cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
 
-cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) { return cudaSuccess; }
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void*, void** args) {
   const std::string what = std::to_string(*static_cast<const int*>(args[0])) + " of " +
                            std::to_string(config->gridDim.x) + " blocks";

@@ -262,8 +262,7 @@ class Product {
     return input_ == Input::kBf16 ? bfloat16_to_float(float_to_bfloat16(x_[at])) : x_[at];
   }
   int num_panels() const { return w_.packed.num_panels(); }
-  void do_without_scratch() { has_scratch_ = false; }
-  void do_with_scratch() { has_scratch_ = true; }
+  void use_scratch(bool has) { has_scratch_ = has; }
 
   std::vector<float> run(int first_row, int num_rows) {
     return run(first_row, num_rows, 0, num_panels());
@@ -330,7 +329,7 @@ void expect_products(Device& device, GgmlType type, Input input, int outputs, in
   Product product(device, type, outputs, cols, max_rows, input);
   const std::vector<float> all = product.run(0, max_rows);
   product.expect_right(all, max_rows);
-  product.do_without_scratch();
+  product.use_scratch(false);
   EXPECT_TRUE(same_bits(product.run(0, max_rows), all));
   const int last = max_rows - 1;
   for (const auto& [first, count] : {std::pair{0, 1}, {last, 1}, {5, 3}, {last - 8, 8}, {0, 9},
@@ -365,9 +364,9 @@ TEST_F(CudaKernels, ProductsOfFewOutputsWithActivationsRoundedToBf16) {
   for (const int outputs : {64, 35, 130})
     for (const int cols : {2, 190, 333, 1192, 1280, 4236}) {
       Product product(device(), GgmlType::kBF16, outputs, cols, kMostRows, Input::kBf16);
-      product.do_without_scratch();
+      product.use_scratch(false);
       const std::vector<float> all = product.run(0, kMostRows);
-      product.do_with_scratch();
+      product.use_scratch(true);
       for (const auto& [first, count] :
            {std::pair{0, 9}, {3, 16}, {0, 17}, {5, 32}, {1, 33}, {6, 64}, {0, 64}}) {
         const std::vector<float> same(all.begin() + first * outputs, all.begin() + (first + count) * outputs);

@@ -3,8 +3,6 @@
 // memory does. So the warpgroups of a block, or of a pair of blocks, take its tile's segments in turn, each with
 // stages and barriers of its own. Segments are added in order all the same: the totals lie in shared memory and
 // pass from warpgroup to warpgroup, each of which adds its segment when it is its turn.
-#include <cstdlib>
-
 #include "kernels/cuda/bf16_tile.h"
 #include "kernels/cuda/block_pair.h"
 
@@ -165,16 +163,7 @@ LARDER_KERNEL_OF_PAIRS(S::kThreads) pair_kernel(LARDER_PARAM ProductGroup<Rounde
   multiply_tile<S, 2>(group, bytes);
 }
 
-// How a group is taken: 0 not at all, 1 by blocks of four warpgroups, 2 by pairs of these where all of them
-// run at once, 3 by pairs of blocks of two warpgroups.
-int way() {
-  static const int chosen = [] {
-    const char* setting = std::getenv("LARDER_CUDA_NARROW");
-    return setting == nullptr ? 2 : std::atoi(setting);
-  }();
-  return chosen;
-}
-
+// By pairs where all of them run at once.
 template <class S>
 void launch_tiles(const ProductGroup<RoundedProduct>& group) {
   static const bool allowed = [] {
@@ -183,11 +172,9 @@ void launch_tiles(const ProductGroup<RoundedProduct>& group) {
     return true;
   }();
   static_cast<void>(allowed);
-  constexpr int kKept = 1 << 10;  // of every block's shared memory
-  constexpr int kAtOnce = (kCudaMostSharedBytes + kKept) / (S::kSharedBytes + kKept);
+  static_assert(2 * S::kSharedBytes > kCudaMostSharedBytes, "a multiprocessor has one block at a time");
   const GroupGrid grid(group, kPanels, S::kRows);
-  const auto most = static_cast<unsigned>(kAtOnce * num_multiprocessors());
-  if (way() > 1 && 2 * grid.rows * grid.columns <= most)
+  if (2 * grid.rows * grid.columns <= static_cast<unsigned>(num_multiprocessors()))
     launch_pairs(pair_kernel<S>, dim3(2 * grid.rows, grid.columns), S::kThreads, S::kSharedBytes, grid.group);
   else
     launch_with_shared(block_kernel<S>, dim3(grid.rows, grid.columns), S::kThreads, S::kSharedBytes, grid.group);
@@ -195,16 +182,10 @@ void launch_tiles(const ProductGroup<RoundedProduct>& group) {
 
 }  // namespace
 
-bool takes_bf16_narrow(const ProductGroup<RoundedProduct>& group) {
-  return way() > 0 && group.of[0].outputs.num_rows <= 64;
-}
-
 void matmul_bf16_narrow(const ProductGroup<RoundedProduct>& group) {
   const int num_rows = group.of[0].outputs.num_rows;
-  const bool by_two = way() == 3;
-  if (num_rows <= 16) return by_two ? launch_tiles<Shape<16, 2, 5>>(group) : launch_tiles<Shape<16, 4, 5>>(group);
-  if (num_rows <= 32) return by_two ? launch_tiles<Shape<32, 2, 4>>(group) : launch_tiles<Shape<32, 4, 4>>(group);
-  by_two ? launch_tiles<Shape<64, 2, 6>>(group) : launch_tiles<Shape<64, 4, 3>>(group);
+  if (num_rows <= 16) return launch_tiles<Shape<16, 4, 5>>(group);
+  num_rows <= 32 ? launch_tiles<Shape<32, 4, 4>>(group) : launch_tiles<Shape<64, 4, 3>>(group);
 }
 
 }  // namespace larder::LARDER_CUDA_NAMESPACE

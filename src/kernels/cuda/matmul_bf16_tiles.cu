@@ -21,13 +21,11 @@ struct Shape {
   using Step = StepShape<kPanels, kRows, kThreads>;
   static constexpr int kSharedBytes = kBuffers * Step::kBytes + kOperandAlignment;
 };
-// Outputs by rows; where there is a block for each multiprocessor at most, more is under way.
-template <bool kDeep>
-using TileOf32 = Shape<1, 16, kDeep ? 16 : 8>;  // 64 by 32
-template <bool kDeep>
-using TileOf64 = Shape<1, 32, kDeep ? 12 : 6>;  // 64 by 64
-using TallTile = Shape<1, 64, 8>;               // 64 by 128
-using LargeTile = Shape<2, 128, 4>;             // 128 by 128
+// Outputs by rows.
+using TileOf32 = Shape<1, 16, 8>;    // 64 by 32
+using TileOf64 = Shape<1, 32, 6>;    // 64 by 64
+using TallTile = Shape<1, 64, 8>;    // 64 by 128
+using LargeTile = Shape<2, 128, 4>;  // 128 by 128
 
 inline std::int64_t rounded_stride(int num_cols) { return device_product_bytes(1, num_cols) / 2; }
 
@@ -157,11 +155,9 @@ void matmul_bf16_tiles(const ProductList& products) {
   launch(round_kernel, blocks_for(first.num_rows * (rounded.stride / 4), kRoundThreads), kRoundThreads,
          float_product(first, 0, 0), rounded);
   const bool narrow = is_narrow(group);
-  if (narrow && takes_bf16_narrow(group)) return matmul_bf16_narrow(group);
-  if (first.num_rows <= 32)
-    return narrow ? launch_tiles<TileOf32<true>>(group) : launch_tiles<TileOf32<false>>(group);
-  if (first.num_rows <= 64)
-    return narrow ? launch_tiles<TileOf64<true>>(group) : launch_tiles<TileOf64<false>>(group);
+  if (narrow && first.num_rows <= TileOf64::kRows) return matmul_bf16_narrow(group);
+  if (first.num_rows <= TileOf32::kRows) return launch_tiles<TileOf32>(group);
+  if (first.num_rows <= TileOf64::kRows) return launch_tiles<TileOf64>(group);
   first.num_rows <= TallTile::kRows && narrow ? launch_tiles<TallTile>(group) : launch_tiles<LargeTile>(group);
 }
 
