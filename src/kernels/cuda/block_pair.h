@@ -26,7 +26,7 @@ LARDER_DEVICE T* in_other_block(T* shared) {
 }
 // As arrive_as_warp(), at the other block's.
 LARDER_DEVICE void arrive_as_warp_in_other_block(Arrivals* arrivals) {
-  sync_warp();
+  sync_before_arrival();
   if (thread_index() % 32 != 0) return;
   asm volatile(
       "{.reg .b32 other; mapa.shared::cluster.u32 other, %0, %1;"
@@ -55,7 +55,7 @@ LARDER_DEVICE T* in_other_block(T* shared) {
   return reinterpret_cast<T*>(emulator::in_other_block(reinterpret_cast<unsigned char*>(shared)));
 }
 LARDER_DEVICE void arrive_as_warp_in_other_block(Arrivals* arrivals) {
-  sync_warp();
+  sync_before_arrival();
   if (thread_index() % 32 == 0) arrive(in_other_block(arrivals));
 }
 LARDER_DEVICE void wait_for_other_block(Arrivals* arrivals, int parity) {

@@ -59,13 +59,12 @@ LARDER_DEVICE void copy_in_bulk(void* shared, const void* global, int num_bytes,
       : "r"(shared_address(shared)), "l"(global), "r"(num_bytes), "r"(shared_address(arrivals))
       : "memory");
 }
-// By all lanes of a warp, when each is done: as sync_warp() and then arrive() of one of them. That the mask is no
-// constant makes it an instruction, without which racecheck does not know what the others' reads come before.
-LARDER_DEVICE void arrive_as_warp(Arrivals* arrivals) {
+// As sync_warp(), before one lane arrives for all. That the mask is no constant makes it an instruction, without
+// which racecheck does not know what the others' reads come before.
+LARDER_DEVICE void sync_before_arrival() {
   std::uint32_t all_lanes = 0xFFFFFFFFU;
   asm volatile("" : "+r"(all_lanes));
   asm volatile("bar.warp.sync %0;" : : "r"(all_lanes) : "memory");
-  if (thread_index() % 32 == 0) arrive(arrivals);
 }
 // As sync_block(), of the block's first threads: whole warps.
 template <int kNumThreads>
@@ -92,10 +91,7 @@ LARDER_DEVICE void wait_for_arrivals(Arrivals* arrivals, int parity) {
 LARDER_DEVICE void copy_in_bulk(void* shared, const void* global, int num_bytes, Arrivals* arrivals) {
   emulator::copy_in_bulk(shared, global, static_cast<std::size_t>(num_bytes), &arrivals->state);
 }
-LARDER_DEVICE void arrive_as_warp(Arrivals* arrivals) {
-  sync_warp();
-  if (thread_index() % 32 == 0) arrive(arrivals);
-}
+LARDER_DEVICE void sync_before_arrival() { sync_warp(); }
 template <int kNumThreads>
 LARDER_DEVICE void sync_first_threads() {
   emulator::wait_for_neighbours(0, kNumThreads);
@@ -106,5 +102,11 @@ LARDER_DEVICE void sync_neighbours() {
 }
 
 #endif
+
+// By all lanes of a warp, when each is done.
+LARDER_DEVICE void arrive_as_warp(Arrivals* arrivals) {
+  sync_before_arrival();
+  if (thread_index() % 32 == 0) arrive(arrivals);
+}
 
 }  // namespace larder::LARDER_CUDA_NAMESPACE
