@@ -4,13 +4,22 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "base/aligned_buffer.h"
 #include "kernels/kernels.h"
 
 namespace larder {
+
+// From memory of Device::allocate_host() to a device's.
+struct HostCopy {
+  std::byte* to = nullptr;
+  const std::byte* from = nullptr;
+  std::size_t size_bytes = 0;
+};
 
 // One device with its own memory. Kernels and copies run in the order in which they were called,
 // none of them waits for the host; copy_out() and synchronize() wait for all before them.
@@ -38,10 +47,15 @@ class Device {
   // The host's side may be reused when they return.
   virtual void copy_in(std::byte* to, const std::byte* from, std::size_t size_bytes) = 0;
   virtual void copy_out(std::byte* to, const std::byte* from, std::size_t size_bytes) = 0;
-  // From memory of allocate_host(), which stays as it is until synchronize().
-  virtual void copy_in_later(std::byte* to, const std::byte* from, std::size_t size_bytes) {
-    copy_in(to, from, size_bytes);
+  // Copies that begin when what was called before has ended, and then run beside the kernels, in order among
+  // themselves. Both sides are left alone until done has been called: once, on any thread or within this call. It
+  // may use no device.
+  virtual void copy_in_beside(std::span<const HostCopy> copies, std::function<void()> done) {
+    for (const HostCopy& copy : copies) copy_in(copy.to, copy.from, copy.size_bytes);
+    done();
   }
+  // Waits until done of all those has been called.
+  virtual void finish_copies_beside() {}
   // From the device's memory to the device's; the two do not overlap.
   virtual void copy_within(std::byte* to, const std::byte* from, std::size_t size_bytes) = 0;
   virtual void synchronize() = 0;

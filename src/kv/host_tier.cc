@@ -133,13 +133,16 @@ bool HostTier::has_lost(const TierBlock& block) const {
 void HostTier::get(TierRead read) {
   const auto size = static_cast<std::size_t>(block_size_bytes_);
   CHECK(read.bytes.size() == read.blocks.size() * size, read.bytes.size());
-  read.done(lend(read.blocks, [&](std::span<const std::byte* const> lent) {
+  const std::int64_t start_ns = steady_now_ns();
+  const int num_found = lend(read.blocks, [&](std::span<const std::byte* const> lent) {
     std::byte* to = read.bytes.data();
     for (const std::byte* block : lent) {
       std::memcpy(to, block, size);
       to += size;
     }
-  }));
+  });
+  note_lent(num_found, steady_now_ns() - start_ns);
+  read.done(num_found);
 }
 
 int HostTier::lend(std::span<const TierBlock> blocks, const Take& take) {
@@ -154,17 +157,19 @@ int HostTier::lend(std::span<const TierBlock> blocks, const Take& take) {
     found.push_back(bytes(*slot).data());
   }
   if (found.empty()) return 0;
-  const std::int64_t start_ns = steady_now_ns();
   take(found);
-  const std::int64_t end_ns = steady_now_ns();
   // What comes first is used last, so that a chain goes from its end.
   for (std::size_t i = found.size(); i-- > 0;) touch_stored(blocks[i]);
-  const auto num_found = static_cast<std::int64_t>(found.size());
-  stats_.num_read += found.size();
-  stats_.bytes_read += num_found * block_size_bytes_;
-  stats_.read_ns += end_ns - start_ns;
-  read_rate_.observe(static_cast<double>(end_ns - start_ns) * 1e-9, num_found * block_size_bytes_, end_ns);
-  return static_cast<int>(num_found);
+  return static_cast<int>(found.size());
+}
+
+void HostTier::note_lent(std::int64_t num_blocks, std::int64_t ns) {
+  if (num_blocks == 0) return;
+  const std::lock_guard lock(mutex_);
+  stats_.num_read += static_cast<std::uint64_t>(num_blocks);
+  stats_.bytes_read += num_blocks * block_size_bytes_;
+  stats_.read_ns += ns;
+  read_rate_.observe(static_cast<double>(ns) * 1e-9, num_blocks * block_size_bytes_, steady_now_ns());
 }
 
 double HostTier::estimate_read_seconds(std::int64_t num_blocks) const {

@@ -14,8 +14,7 @@
 
 namespace larder {
 
-// One piece of memory in slots of a block each. Everything is done within the call, and slots are lent:
-// a device copies from and to them. Blocks have no checksum, as the pool's have none: they leave the
+// One piece of memory in slots of a block each. Slots are lent: a device copies from and to them. Blocks have no checksum, as the pool's have none: they leave the
 // process no more than those do. Full, it gives up blocks as the disk tier does, but refuses one that
 // would take the place of what it continues, or that continues what is not here: of a chain that is too
 // long the beginning stays. Thread: see KvTier.
@@ -33,6 +32,7 @@ class HostTier final : public KvTier {
   void get(TierRead read) override;
   bool lends() const override { return true; }
   int lend(std::span<const TierBlock> blocks, const Take& take) override;
+  void note_lent(std::int64_t num_blocks, std::int64_t ns) override;
   [[nodiscard]] bool put_filled(const TierBlock& block, const Fill& fill) override;
   double estimate_read_seconds(std::int64_t num_blocks) const override;
   TierStats stats() const override;

@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "base/check.h"
 #include "base/error.h"
@@ -78,20 +79,24 @@ std::span<const std::byte> KvStorage::read_block(BlockId id) const {
 
 void KvStorage::read_block(BlockId id, std::span<std::byte> bytes) const {
   CHECK(static_cast<std::int64_t>(bytes.size()) == layout_.block_size_bytes(), bytes.size());
+  finish_writes();
   if (device_ != nullptr) return device_->copy_out(bytes.data(), block(id), bytes.size());
   std::memcpy(bytes.data(), block(id), bytes.size());
 }
 
-void KvStorage::write_blocks(std::span<const BlockId> ids, std::span<const std::byte* const> bytes) {
+void KvStorage::write_blocks(std::span<const BlockId> ids, std::span<const std::byte* const> bytes,
+                             std::function<void()> done) {
   CHECK(ids.size() == bytes.size(), ids.size(), bytes.size());
   const auto size = static_cast<std::size_t>(layout_.block_size_bytes());
-  for (std::size_t i = 0; i < ids.size(); ++i) {
-    if (device_ != nullptr)
-      device_->copy_in_later(block(ids[i]), bytes[i], size);
-    else
-      std::memcpy(block(ids[i]), bytes[i], size);
-  }
-  if (device_ != nullptr) device_->synchronize();
+  std::vector<HostCopy> copies;
+  for (std::size_t i = 0; i < ids.size(); ++i) copies.push_back({block(ids[i]), bytes[i], size});
+  if (device_ != nullptr) return device_->copy_in_beside(copies, std::move(done));
+  for (const HostCopy& copy : copies) std::memcpy(copy.to, copy.from, copy.size_bytes);
+  done();
+}
+
+void KvStorage::finish_writes() const {
+  if (device_ != nullptr) device_->finish_copies_beside();
 }
 
 void KvStorage::write_block(BlockId id, std::span<const std::byte> bytes) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -26,11 +27,15 @@ class KvStorage {
   // All bytes of a block, [layout.block_size_bytes()], for tiers. A device's are copied out: until the
   // next call.
   std::span<const std::byte> read_block(BlockId id) const;
-  // The same, to the caller's memory.
+  // The same, to the caller's memory, which write_blocks() may have been given before.
   void read_block(BlockId id, std::span<std::byte> bytes) const;
   void write_block(BlockId id, std::span<const std::byte> bytes);
-  // Many at once, from where each lies: a device's bus is kept busy if that is memory of HostMemory.
-  void write_blocks(std::span<const BlockId> ids, std::span<const std::byte* const> bytes);
+  // Many at once, from where each lies, which is memory of HostMemory: beside a device's kernels. Both sides are left
+  // alone until done has been called: once, on any thread or within this call.
+  void write_blocks(std::span<const BlockId> ids, std::span<const std::byte* const> bytes,
+                    std::function<void()> done);
+  // Waits until done of all those has been called.
+  void finish_writes() const;
   std::size_t size_bytes() const { return bytes_.size_bytes(); }
   Device* device() const { return device_; }  // null = the host
 

@@ -98,13 +98,15 @@ class KvTier {
   virtual bool has_lost(const TierBlock&) const { return false; }
   virtual void get(TierRead read) = 0;
 
-  // A tier in memory lets its blocks be copied from and to where they lie, within the call, by the engine's thread.
+  // A tier in memory lets its blocks be copied from and to where they lie, by the engine's thread.
   virtual bool lends() const { return false; }
   // Instead of get(): take(where each lies) is called once, for as many as there are from the first on, if any.
-  // Returns how many.
+  // They may be read behind the call, too, until a fill() begins to write. Returns how many.
   using Take = std::function<void(std::span<const std::byte* const> bytes)>;
   virtual int lend(std::span<const TierBlock>, const Take&) { return 0; }
-  // Instead of put(), for fill to write what it would copy.
+  // So many that were lent have been read in this time.
+  virtual void note_lent(std::int64_t /*num_blocks*/, std::int64_t /*ns*/) {}
+  // Instead of put(), within the call, for fill to write what it would copy. fill waits for who still reads.
   using Fill = std::function<void(std::span<std::byte> bytes)>;
   [[nodiscard]] virtual bool put_filled(const TierBlock&, const Fill&) { return false; }
 

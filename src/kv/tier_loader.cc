@@ -1,7 +1,7 @@
 #include "kv/tier_loader.h"
 
 #include <algorithm>
-#include <cstring>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -13,8 +13,11 @@ namespace {
 
 constexpr std::size_t kMaxBuffersPerLoad = 2;
 constexpr std::int64_t kBufferBytes = std::int64_t{4} << 20;
-// Of a lender in one poll(): about a millisecond of a bus, for which the engine waits.
+// Of a lender, copied in one piece.
 constexpr std::int64_t kLentBytes = std::int64_t{64} << 20;
+// And at a time beside a device's kernels: a bus is not to wait for the next poll(), behind a step. Who cancels a
+// load waits for them.
+constexpr std::int64_t kLentBesideBytes = 8 * kLentBytes;
 constexpr double kMaxSlowness = 10;  // against what a tier said
 constexpr double kMaxSeconds = 60;
 
@@ -37,17 +40,17 @@ struct TierLoader::Load {
   std::vector<LoadBlock> blocks;
   int num_issued = 0;
   int num_loaded = 0;
-  bool is_short = false;  // a block was missing: nothing after it is wanted
-  std::deque<Buffer*> in_flight;
+  std::size_t num_copying = 0;  // pieces
+  bool is_short = false;        // a block was missing: nothing after it is wanted
+  std::deque<Buffer*> in_flight;  // that tiers have, or that wait for one before them
 
-  bool has_ended() const {
-    return in_flight.empty() && (is_short || num_loaded == static_cast<int>(blocks.size()));
-  }
-  // Whose answer, or buffer, it waits for while it has not ended.
-  std::size_t tier() const {
-    return in_flight.empty()
-               ? static_cast<std::size_t>(blocks[static_cast<std::size_t>(num_issued)].tier)
-               : in_flight.front()->tier;
+  bool has_all() const { return is_short || num_issued == static_cast<int>(blocks.size()); }
+  bool has_ended() const { return in_flight.empty() && num_copying == 0 && has_all(); }
+  // Whose answer, or buffer, it waits for while it has not ended; none while it is but being copied.
+  std::optional<std::size_t> tier() const {
+    if (!in_flight.empty()) return in_flight.front()->tier;
+    if (has_all()) return std::nullopt;
+    return static_cast<std::size_t>(blocks[static_cast<std::size_t>(num_issued)].tier);
   }
 };
 
@@ -59,7 +62,7 @@ TierLoader::TierLoader(std::span<KvTier* const> tiers, KvStorage& storage,
       block_size_bytes_(block_size_bytes),
       patience_ns_(patience_ns),
       num_buffers_of_tier_(tiers.size()),
-      lent_left_bytes_(kLentBytes) {
+      max_lent_bytes_(storage.device() == nullptr ? kLentBytes : kLentBesideBytes) {
   CHECK(block_size_bytes > 0, block_size_bytes);
   blocks_per_buffer_ =
       static_cast<int>(std::max<std::int64_t>(1, kBufferBytes / block_size_bytes));
@@ -104,6 +107,7 @@ std::uint64_t TierLoader::start(std::vector<LoadBlock> blocks) {
 void TierLoader::cancel(std::uint64_t id) {
   std::erase_if(loads_, [&](const auto& load) {
     if (load->id != id) return false;
+    if (load->num_copying > 0) storage_.finish_writes();
     give_back_arrived(*load);
     return true;
   });
@@ -134,30 +138,72 @@ void TierLoader::issue_all() {
   }
 }
 
-// As much of a load from a tier that lends, which is next, as a poll() may.
+TierLoader::Load* TierLoader::find(std::uint64_t id) {
+  const auto found = std::ranges::find_if(loads_, [&](const auto& load) { return load->id == id; });
+  return found == loads_.end() ? nullptr : found->get();
+}
+
+// Blocks of a load from `first` on, from where each lies. `copy`: what of it is known already.
+void TierLoader::copy(Load& load, int first, std::span<const std::byte* const> bytes, const Copy& copy) {
+  std::vector<BlockId> targets;
+  for (std::size_t i = 0; i < bytes.size(); ++i)
+    targets.push_back(load.blocks[static_cast<std::size_t>(first) + i].target);
+  ++load.num_copying;
+  storage_.write_blocks(targets, bytes, [this, ended = copy]() mutable {
+    ended.end_ns = steady_now_ns();
+    const std::lock_guard lock(mutex_);
+    copied_.push_back(ended);
+    if (wake_) wake_();  // for the rest, or to tell that the load has ended
+  });
+}
+
+void TierLoader::note_copied() {
+  std::vector<Copy> copied;
+  {
+    const std::lock_guard lock(mutex_);
+    copied.swap(copied_);
+  }
+  for (const Copy& copy : copied) {
+    if (Load* load = find(copy.load_id)) {
+      --load->num_copying;
+      load->num_loaded += copy.num_blocks;
+    }
+    if (copy.buffer != nullptr) {
+      give_back(*copy.buffer);
+      continue;
+    }
+    lent_bytes_ -= copy.num_blocks * block_size_bytes_;
+    // One goes behind the other.
+    const std::int64_t begin_ns = std::max(copy.begin_ns, lent_until_ns_);
+    tiers_[copy.tier]->note_lent(copy.num_blocks, copy.end_ns - begin_ns);
+    lent_until_ns_ = copy.end_ns;
+  }
+}
+
+// A piece of a load from a tier that lends, which is next.
 bool TierLoader::take_lent(Load& load) {
-  if (!load.in_flight.empty() || lent_left_bytes_ <= 0) return false;
+  if (!load.in_flight.empty() || lent_bytes_ >= max_lent_bytes_) return false;
   const int num_blocks = static_cast<int>(load.blocks.size());
   const int tier = load.blocks[static_cast<std::size_t>(load.num_issued)].tier;
   std::vector<TierBlock> blocks;
-  std::vector<BlockId> targets;
-  const auto room = static_cast<std::size_t>(std::max<std::int64_t>(1, lent_left_bytes_ / block_size_bytes_));
+  const std::int64_t room_bytes = std::min(kLentBytes, max_lent_bytes_ - lent_bytes_);
+  const auto room = static_cast<std::size_t>(std::max<std::int64_t>(1, room_bytes / block_size_bytes_));
   for (int i = load.num_issued; i < num_blocks && blocks.size() < room; ++i) {
     const LoadBlock& next = load.blocks[static_cast<std::size_t>(i)];
     if (next.tier != tier) break;
     blocks.push_back(next.block);
-    targets.push_back(next.target);
   }
-  KvTier& lender = *tiers_[static_cast<std::size_t>(tier)];
-  const int num_lent = lender.lend(blocks, [&](std::span<const std::byte* const> bytes) {
-    storage_.write_blocks(std::span(targets).first(bytes.size()), bytes);
+  const auto place = static_cast<std::size_t>(tier);
+  const int num_lent = tiers_[place]->lend(blocks, [&](std::span<const std::byte* const> bytes) {
+    copy(load, load.num_issued, bytes,
+         {load.id, static_cast<int>(bytes.size()), nullptr, place, steady_now_ns()});
   });
-  lent_left_bytes_ -= num_lent * block_size_bytes_;
+  lent_bytes_ += num_lent * block_size_bytes_;
   load.num_issued += num_lent;
-  load.num_loaded += num_lent;
   load.is_short = num_lent < static_cast<int>(blocks.size());
+  if (num_lent > 0) return true;
   const std::lock_guard lock(mutex_);
-  if (wake_) wake_();  // for the rest, or to tell that the load has ended
+  if (wake_) wake_();  // to tell that the load has ended
   return true;
 }
 
@@ -168,7 +214,7 @@ bool TierLoader::issue(Load& load) {
   const int tier = load.blocks[static_cast<std::size_t>(load.num_issued)].tier;
   const auto place = static_cast<std::size_t>(tier);
   if (tiers_[place]->lends()) return take_lent(load);
-  if (free_.empty() || load.in_flight.size() == kMaxBuffersPerLoad ||
+  if (free_.empty() || load.in_flight.size() + load.num_copying >= kMaxBuffersPerLoad ||
       num_buffers_of_tier_[place] == max_buffers_per_tier_)
     return false;
   ++num_buffers_of_tier_[place];
@@ -217,44 +263,56 @@ void TierLoader::take(const Arrived& arrived) {
   buffer.due_ns = INT64_MAX;
   buffer.has_arrived = true;
   buffer.num_found = arrived.num_found;
-  const auto found = std::ranges::find_if(
-      loads_, [&](const auto& load) { return load->id == buffer.load_id; });
-  if (found == loads_.end()) {
+  Load* load = find(buffer.load_id);
+  if (load == nullptr) {
     give_back(buffer);
     return;
   }
   // In the order in which they were asked for, whichever came first.
-  Load& load = **found;
-  while (!load.in_flight.empty() && load.in_flight.front()->has_arrived) {
-    Buffer& next = *load.in_flight.front();
-    load.in_flight.pop_front();
-    const int num_wanted = static_cast<int>(next.blocks.size());
-    const int num_usable = load.is_short ? 0 : std::clamp(next.num_found, 0, num_wanted);
-    for (int i = 0; i < num_usable; ++i) {
-      storage_.write_block(load.blocks[static_cast<std::size_t>(next.first + i)].target,
-                           {next.bytes + i * block_size_bytes_,
-                            static_cast<std::size_t>(block_size_bytes_)});
-    }
-    load.num_loaded += num_usable;
-    load.is_short = load.is_short || num_usable < num_wanted;
-    give_back(next);
+  while (!load->in_flight.empty() && load->in_flight.front()->has_arrived) {
+    Buffer& next = *load->in_flight.front();
+    load->in_flight.pop_front();
+    copy_from(*load, next);
   }
 }
 
-void TierLoader::poll(std::vector<EndedLoad>& ended, std::int64_t now_ns) {
+void TierLoader::copy_from(Load& load, Buffer& buffer) {
+  const int num_wanted = static_cast<int>(buffer.blocks.size());
+  const int num_usable = load.is_short ? 0 : std::clamp(buffer.num_found, 0, num_wanted);
+  load.is_short = load.is_short || num_usable < num_wanted;
+  if (num_usable == 0) return give_back(buffer);
+  std::vector<const std::byte*> bytes;
+  for (int i = 0; i < num_usable; ++i) bytes.push_back(buffer.bytes + i * block_size_bytes_);
+  copy(load, buffer.first, bytes, {load.id, num_usable, &buffer, buffer.tier, 0});
+}
+
+void TierLoader::take_arrived() {
   std::vector<Arrived> arrived;
   {
     const std::lock_guard lock(mutex_);
     arrived.swap(arrived_);
   }
   for (const Arrived& one : arrived) take(one);
+  note_copied();
+}
+
+void TierLoader::poll(std::vector<EndedLoad>& ended, std::int64_t now_ns) {
+  take_arrived();
+  const auto waits_in_vain = [&](const Load& load) {
+    const auto tier = load.tier();
+    return tier && hangs(*tier, now_ns);
+  };
+  // What such a load has is counted, and nothing writes into its targets any more.
+  if (std::ranges::any_of(loads_, [&](const auto& load) { return load->num_copying > 0 && waits_in_vain(*load); })) {
+    storage_.finish_writes();
+    note_copied();
+  }
   std::erase_if(loads_, [&](const auto& load) {
-    if (!load->has_ended() && !hangs(load->tier(), now_ns)) return false;
+    if (!load->has_ended() && !waits_in_vain(*load)) return false;
     give_back_arrived(*load);
     ended.push_back({load->id, load->num_loaded});
     return true;
   });
-  lent_left_bytes_ = kLentBytes;
   issue_all();
 }
 

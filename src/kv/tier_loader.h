@@ -31,12 +31,13 @@ struct EndedLoad {
 };
 
 // A load is a list of blocks in order; it ends with the first that its tier has not got. Tiers write
-// into a fixed set of staging buffers and only the engine's thread copies from there into storage,
+// into a fixed set of staging buffers and only the engine's thread has them copied from there into storage,
 // so a load can be dropped at any time and its targets used for something else: what arrives late
 // goes nowhere. A tier that does not answer in time ends the loads that wait for it. Loads take
 // turns, and one has at most two buffers, so that reading and copying overlap; no tier has all of
 // them, so that none waits for a slower one. A tier that lends (KvTier) needs none: its blocks go straight into
-// storage, so many bytes in a poll(). Thread: engine only, but for the tiers' answers.
+// storage, so many bytes at a time. Into a device's storage copies go beside its kernels
+// (KvStorage::write_blocks()). Thread: engine only, but for the tiers' answers and the copies' ends.
 class TierLoader {
  public:
   // References must outlive it. Staging of staging_bytes, at least two blocks, is taken now. wake:
@@ -53,7 +54,7 @@ class TierLoader {
   std::uint64_t start(std::vector<LoadBlock> blocks);
   // Its targets are the caller's again at once.
   void cancel(std::uint64_t id);
-  // Copies what has arrived, asks for more; ended loads that were not cancelled are appended. now_ns:
+  // Has what arrived copied, asks for more; ended loads that were not cancelled are appended. now_ns:
   // by the steady clock.
   void poll(std::vector<EndedLoad>& ended) { poll(ended, steady_now_ns()); }
   void poll(std::vector<EndedLoad>& ended, std::int64_t now_ns);
@@ -65,13 +66,27 @@ class TierLoader {
     Buffer* buffer;
     int num_found;
   };
+  // Blocks on their way into storage.
+  struct Copy {
+    std::uint64_t load_id = 0;
+    int num_blocks = 0;
+    Buffer* buffer = nullptr;  // null: lent
+    std::size_t tier = 0;
+    std::int64_t begin_ns = 0;
+    std::int64_t end_ns = 0;
+  };
 
   bool issue(Load& load);
   bool take_lent(Load& load);
+  Load* find(std::uint64_t id);
+  void copy(Load& load, int first, std::span<const std::byte* const> bytes, const Copy& copy);
+  void note_copied();
+  void take_arrived();
   void issue_all();
   std::int64_t due_ns(std::size_t tier, std::size_t num_blocks) const;
   bool hangs(std::size_t tier, std::int64_t now_ns) const;
   void take(const Arrived& arrived);
+  void copy_from(Load& load, Buffer& buffer);
   void give_back(Buffer& buffer);
   void give_back_arrived(const Load& load);
 
@@ -87,10 +102,13 @@ class TierLoader {
   std::vector<std::size_t> num_buffers_of_tier_;  // [tiers], not free
   std::deque<std::unique_ptr<Load>> loads_;       // whose turn is next, first
   std::uint64_t next_id_ = 1;
-  std::int64_t lent_left_bytes_ = 0;  // until the next poll()
+  const std::int64_t max_lent_bytes_;
+  std::int64_t lent_bytes_ = 0;    // being copied, as far as poll() knows
+  std::int64_t lent_until_ns_ = 0;  // when the last of what was lent had been copied
 
   std::mutex mutex_;  // guards what follows
   std::vector<Arrived> arrived_;
+  std::vector<Copy> copied_;
   std::function<void()> wake_;
 };
 

@@ -5,6 +5,11 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -112,6 +117,138 @@ TEST_F(TierLoaderTest, ATierThatHangsEndsWhatWaitsForIt) {
   EXPECT_EQ(poll(loader), std::vector{again});
 }
 
+// Whose copies beside the kernels wait until they are told to run.
+class LateDevice : public Device {
+ public:
+  const KernelTable& kernels() const override { return select_kernels(); }
+  std::string describe() const override { return "late"; }
+  std::string arch() const override { return "late"; }
+  int max_head_dim() const override { return 64; }
+  std::size_t free_bytes() const override { return 0; }
+  std::byte* allocate(std::size_t size_bytes) override { return new std::byte[size_bytes]{}; }
+  void release(std::byte* memory) noexcept override { delete[] memory; }
+  std::byte* allocate_host(std::size_t size_bytes) override { return allocate(size_bytes); }
+  void release_host(std::byte* memory) noexcept override { release(memory); }
+  void copy_in(std::byte* to, const std::byte* from, std::size_t size_bytes) override {
+    std::memcpy(to, from, size_bytes);
+  }
+  void copy_out(std::byte* to, const std::byte* from, std::size_t size_bytes) override {
+    std::memcpy(to, from, size_bytes);
+  }
+  void copy_within(std::byte* to, const std::byte* from, std::size_t size_bytes) override {
+    std::memcpy(to, from, size_bytes);
+  }
+  void synchronize() override {}
+
+  void copy_in_beside(std::span<const HostCopy> copies, std::function<void()> done) override {
+    late_.emplace_back(std::vector(copies.begin(), copies.end()), std::move(done));
+  }
+  void finish_copies_beside() override {
+    while (num_late() > 0) copy_next();
+  }
+
+  std::size_t num_late() const { return late_.size(); }
+  void copy_next() {
+    const auto [copies, done] = std::move(late_.front());
+    late_.pop_front();
+    for (const HostCopy& copy : copies) std::memcpy(copy.to, copy.from, copy.size_bytes);
+    done();
+  }
+
+ private:
+  std::deque<std::pair<std::vector<HostCopy>, std::function<void()>>> late_;
+};
+
+// The same tiers, before a device.
+class TierLoaderDeviceTest : public TierLoaderTest {
+ protected:
+  bool has(int block, int chain) {
+    const auto expected = test_bytes(test_block(chain, block), layout_.block_size_bytes());
+    return std::ranges::equal(on_device_.read_block(BlockId{block}), expected);
+  }
+
+  LateDevice device_;
+  KvStorage on_device_{layout_, kNumStored, &device_};
+};
+
+TEST_F(TierLoaderDeviceTest, ALoadEndsWhenItsBlocksHaveBeenCopied) {
+  const std::vector<KvTier*> tiers{&near_};
+  TierLoader loader(tiers, on_device_, layout_.block_size_bytes(), 0);
+  const std::uint64_t id = start(loader, 3, 0);
+  for (int i = 0; i < 5; ++i) {
+    near_.answer();
+    EXPECT_TRUE(poll(loader).empty());
+  }
+  EXPECT_EQ(device_.num_late(), 2u) << "both buffers are being copied from";
+  device_.copy_next();
+  device_.copy_next();
+  EXPECT_TRUE(poll(loader).empty());
+  near_.answer();
+  EXPECT_TRUE(poll(loader).empty());
+  device_.copy_next();
+  EXPECT_EQ(poll(loader), std::vector{id});
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(has(i, 1)) << i;
+}
+
+TEST_F(TierLoaderDeviceTest, WhatIsBeingCopiedIsWaitedForBeforeItsTargetsAreFree) {
+  const std::vector<KvTier*> tiers{&near_, &far_};
+  constexpr std::int64_t kPatienceNs = 30 * kNsPerSecond;
+  const std::int64_t block_bytes = layout_.block_size_bytes();
+  TierLoader loader(tiers, on_device_, block_bytes, 6 * block_bytes, kPatienceNs);
+  const std::uint64_t cancelled = start(loader, 1, 0);
+  near_.answer();
+  EXPECT_TRUE(poll(loader).empty());
+  EXPECT_EQ(device_.num_late(), 1u);
+  loader.cancel(cancelled);
+  EXPECT_EQ(device_.num_late(), 0u);
+  EXPECT_TRUE(poll(loader).empty());
+  // One whose tier does not answer another counts what it has.
+  const std::uint64_t half = start(loader, 4, 0);
+  near_.answer();
+  EXPECT_TRUE(poll(loader).empty());
+  EXPECT_EQ(device_.num_late(), 2u);
+  start(loader, 1, 0);
+  std::vector<EndedLoad> ended;
+  loader.poll(ended, steady_now_ns() + 2 * kPatienceNs);
+  ASSERT_EQ(ended.size(), 2u);
+  EXPECT_EQ(ended[0].id, half);
+  EXPECT_EQ(ended[0].num_loaded, 2);
+  EXPECT_EQ(ended[1].num_loaded, 0);
+  EXPECT_EQ(device_.num_late(), 0u);
+  near_.answer();
+}
+
+// Piece by piece, in order, several on their way at a time; and a slot is not written while it is read.
+TEST_F(TierLoaderDeviceTest, WhatIsLentIsCopiedBeside) {
+  const std::int64_t block_bytes = layout_.block_size_bytes();
+  const int num_in_piece = static_cast<int>((std::int64_t{64} << 20) / block_bytes);
+  const int num_blocks = 9 * num_in_piece;
+  KvStorage storage(layout_, num_blocks, &device_);
+  HostTier lender(num_blocks * block_bytes, block_bytes, &device_);
+  for (const TierBlock& block : test_chain(1, num_blocks)) EXPECT_TRUE(put_block(lender, block, block_bytes));
+  const std::vector<KvTier*> tiers{&lender};
+  TierLoader loader(tiers, storage, block_bytes, 0);
+  const std::uint64_t id = start(loader, num_blocks, 0);
+  EXPECT_EQ(device_.num_late(), 8u);
+  device_.copy_next();
+  EXPECT_TRUE(poll(loader).empty());
+  EXPECT_EQ(device_.num_late(), 8u);
+  EXPECT_EQ(lender.stats().num_read, static_cast<std::uint64_t>(num_in_piece));
+  // Takes the place of the chain's last block, which has been lent.
+  const TierBlock other = test_block(2, 0);
+  const auto bytes = test_bytes(other, block_bytes);
+  storage.write_block(BlockId{0}, bytes);
+  EXPECT_TRUE(lender.put_filled(other, [&](std::span<std::byte> to) { storage.read_block(BlockId{0}, to); }));
+  EXPECT_EQ(device_.num_late(), 0u);
+  EXPECT_EQ(lender.stats().num_evicted, 1u);
+  EXPECT_EQ(poll(loader), std::vector{id});
+  for (const int i : {num_in_piece, num_blocks - 1}) {
+    const auto expected = test_bytes(test_block(1, i), block_bytes);
+    EXPECT_TRUE(std::ranges::equal(storage.read_block(BlockId{i}), expected)) << i;
+  }
+  EXPECT_EQ(lender.stats().bytes_read, num_blocks * block_bytes);
+}
+
 // Several blocks at once, and never more of them than a poll() may.
 TEST_F(TierLoaderTest, WhatIsLentGoesStraightIntoStorage) {
   constexpr std::int64_t kMostBytes = std::int64_t{64} << 20;
@@ -126,12 +263,13 @@ TEST_F(TierLoaderTest, WhatIsLentGoesStraightIntoStorage) {
   int num_woken = 0;
   loader.set_wake([&] { ++num_woken; });
   const std::uint64_t id = start(loader, num_blocks + 1, 0);  // the last one is not there
-  EXPECT_EQ(lender.stats().num_read, static_cast<std::uint64_t>(num_at_once));
+  EXPECT_EQ(num_woken, 1);
   std::vector<EndedLoad> ended;
   loader.poll(ended);
   EXPECT_TRUE(ended.empty());
-  EXPECT_EQ(lender.stats().num_read, static_cast<std::uint64_t>(2 * num_at_once));
+  EXPECT_EQ(lender.stats().num_read, static_cast<std::uint64_t>(num_at_once));
   loader.poll(ended);
+  EXPECT_EQ(lender.stats().num_read, static_cast<std::uint64_t>(2 * num_at_once));
   EXPECT_EQ(num_woken, 3) << "each time there was more to do";
   loader.poll(ended);
   ASSERT_EQ(ended.size(), 1u);
@@ -152,10 +290,10 @@ TEST_F(TierLoaderTest, LoadsShareWhatIsLentBetweenTwoPolls) {
   TierLoader loader(tiers, storage, block_bytes, 0);
   start(loader, num_at_once, 0);
   start(loader, 1, 0);
+  EXPECT_EQ(poll(loader).size(), 1u);
   EXPECT_EQ(lender.stats().num_read, static_cast<std::uint64_t>(num_at_once));
   EXPECT_EQ(poll(loader).size(), 1u);
   EXPECT_EQ(lender.stats().num_read, static_cast<std::uint64_t>(num_at_once + 1));
-  EXPECT_EQ(poll(loader).size(), 1u);
 }
 
 }  // namespace

@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
+#include <functional>
+#include <utility>
 
 #include "kernels/cpu/tables.h"
 #include "kernels/cuda/test_device.h"
@@ -238,6 +241,11 @@ class WatchedDevice : public Device {
   void copy_within(std::byte* to, const std::byte* from, std::size_t size_bytes) override {
     device_.copy_within(to, from, size_bytes);
   }
+  void copy_in_beside(std::span<const HostCopy> copies, std::function<void()> done) override {
+    for (const HostCopy& copy : copies) count_copy(copy.from, copy.size_bytes);
+    device_.copy_in_beside(copies, std::move(done));
+  }
+  void finish_copies_beside() override { device_.finish_copies_beside(); }
   void synchronize() override {
     ++num_waits;
     device_.synchronize();
@@ -309,6 +317,23 @@ TEST(CudaTransformerMemory, BlocksComeBackAsTheyWere) {
   EXPECT_TRUE(has(to, 0, bytes));
   EXPECT_TRUE(has(to, 1, zeros));
   EXPECT_TRUE(has(from, 0, zeros));
+
+  // Several beside the kernels, the second from behind the first.
+  std::vector<std::byte> others(bytes.rbegin(), bytes.rend());
+  HostMemory host(&device, 2 * size);
+  std::ranges::copy(others, host.data());
+  std::ranges::copy(bytes, host.data() + size);
+  const std::vector<BlockId> targets{BlockId{1}, BlockId{2}};
+  const std::vector<const std::byte*> sources{host.data(), host.data() + size};
+  std::atomic<int> num_done = 0;
+  device.num_slow_copies = 0;
+  to.write_blocks(targets, sources, [&] { ++num_done; });
+  to.finish_writes();
+  EXPECT_EQ(num_done.load(), 1);
+  EXPECT_EQ(device.num_slow_copies, 0);
+  EXPECT_TRUE(has(to, 0, bytes));
+  EXPECT_TRUE(has(to, 1, others));
+  EXPECT_TRUE(has(to, 2, bytes));
 }
 
 TEST(CudaTransformerMemory, HoldsTheKeyBasis) {

@@ -3,8 +3,12 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
+#include <functional>
+#include <memory>
 #include <string_view>
+#include <utility>
 
 #include "base/check.h"
 #include "base/error.h"
@@ -64,6 +68,19 @@ constexpr std::size_t kRoundingBytes = 32 << 20;
 
 void check(cudaError_t error) { CHECK(error == cudaSuccess, cudaGetErrorString(error)); }
 
+// As few as their places allow: each costs the bus a pause.
+std::vector<HostCopy> joined(std::span<const HostCopy> copies) {
+  std::vector<HostCopy> result;
+  for (const HostCopy& copy : copies) {
+    if (!result.empty() && result.back().to + result.back().size_bytes == copy.to &&
+        result.back().from + result.back().size_bytes == copy.from)
+      result.back().size_bytes += copy.size_bytes;
+    else
+      result.push_back(copy);
+  }
+  return result;
+}
+
 [[noreturn]] void throw_unavailable(int index, const std::string& why) {
   throw Error(ErrorKind::kUnavailable, fmt::format("device cuda:{}: {}", index, why));
 }
@@ -90,6 +107,13 @@ class CudaDevice : public Device {
       own_bytes_ = std::max<std::int64_t>(0, free_before - cuda::free_bytes_by_driver(bus_id));
     cuda::wgmma_is_there = properties.major == 9 && properties.minor == 0;
     cuda::multiprocessors = properties.multiProcessorCount;
+    check(cudaStreamCreateWithFlags(&beside_, cudaStreamNonBlocking));
+    check(cudaEventCreateWithFlags(&before_beside_, cudaEventDisableTiming));
+  }
+  ~CudaDevice() override {
+    finish_copies_beside();
+    static_cast<void>(cudaEventDestroy(before_beside_));
+    static_cast<void>(cudaStreamDestroy(beside_));
   }
 
   const KernelTable& kernels() const override { return cuda::kTable; }
@@ -150,9 +174,26 @@ class CudaDevice : public Device {
     bind();
     check(cudaMemcpy(to, from, size_bytes, cudaMemcpyDeviceToHost));
   }
-  void copy_in_later(std::byte* to, const std::byte* from, std::size_t size_bytes) override {
+  void copy_in_beside(std::span<const HostCopy> copies, std::function<void()> done) override {
     bind();
-    check(cudaMemcpyAsync(to, from, size_bytes, cudaMemcpyHostToDevice));
+    check(cudaEventRecord(before_beside_));
+    check(cudaStreamWaitEvent(beside_, before_beside_));
+    for (const HostCopy& copy : joined(copies))
+      check(cudaMemcpyAsync(copy.to, copy.from, copy.size_bytes, cudaMemcpyHostToDevice, beside_));
+    ++num_beside_;
+    check(cudaLaunchHostFunc(
+        beside_,
+        [](void* given) {
+          const std::unique_ptr<Beside> beside(static_cast<Beside*>(given));
+          beside->done();
+          --beside->num_left;
+        },
+        std::make_unique<Beside>(num_beside_, std::move(done)).release()));
+  }
+  void finish_copies_beside() override {
+    if (num_beside_ == 0) return;
+    bind();
+    check(cudaStreamSynchronize(beside_));
   }
   void copy_within(std::byte* to, const std::byte* from, std::size_t size_bytes) override {
     bind();
@@ -189,8 +230,17 @@ class CudaDevice : public Device {
     check(cudaSetDevice(index_));
   }
 
+  struct Beside {
+    Beside(std::atomic<int>& left, std::function<void()> told) : num_left(left), done(std::move(told)) {}
+    std::atomic<int>& num_left;
+    std::function<void()> done;
+  };
+
   int index_;
   cudaDeviceProp properties_;
+  cudaStream_t beside_ = nullptr;
+  cudaEvent_t before_beside_ = nullptr;
+  std::atomic<int> num_beside_ = 0;  // whose done is still to be called
   std::int64_t own_bytes_ = 0;
   cuda::StepGraphs graphs_;
 };

@@ -8,7 +8,9 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <array>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -33,6 +35,10 @@ bool captures = false;
 int num_captured = 0;
 bool lacks_memory = false;
 bool lacks_memory_at_start = false;
+
+// Bytes of each copy, and what is to be called behind them.
+std::vector<std::size_t> copied;
+std::vector<std::pair<cudaHostFn_t, void*>> host_functions;
 
 }  // namespace
 
@@ -68,7 +74,8 @@ cudaError_t cudaMallocHost(void**, std::size_t) { return cudaSuccess; }
 cudaError_t cudaFreeHost(void*) { return cudaSuccess; }
 cudaError_t cudaMemset(void*, int, std::size_t) { return cudaSuccess; }
 cudaError_t cudaMemcpy(void*, const void*, std::size_t, cudaMemcpyKind) { return cudaSuccess; }
-cudaError_t cudaMemcpyAsync(void*, const void*, std::size_t, cudaMemcpyKind, cudaStream_t) {
+cudaError_t cudaMemcpyAsync(void*, const void*, std::size_t size_bytes, cudaMemcpyKind, cudaStream_t) {
+  copied.push_back(size_bytes);
   return cudaSuccess;
 }
 cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
@@ -83,6 +90,19 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void*, v
   return cudaSuccess;
 }
 cudaError_t cudaStreamCreate(cudaStream_t*) { return cudaSuccess; }
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t*, unsigned) { return cudaSuccess; }
+cudaError_t cudaStreamSynchronize(cudaStream_t) {
+  for (const auto& [function, argument] : std::exchange(host_functions, {})) function(argument);
+  return cudaSuccess;
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t*, unsigned) { return cudaSuccess; }
+cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
+cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaLaunchHostFunc(cudaStream_t, cudaHostFn_t function, void* argument) {
+  host_functions.push_back({function, argument});
+  return cudaSuccess;
+}
 cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
 cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode) {
   captures = true;
@@ -218,6 +238,25 @@ TEST(StepGraphs, KeepTheStepsThatWereUsedLast) {
 
 TEST(CudaDevice, LeavesRoomForThePiecesThatMemoryComesIn) {
   EXPECT_EQ(open_cuda_device(0)->free_bytes(), 48U << 20);
+}
+
+TEST(CudaDevice, CopiesWhatLiesSideBySideAtOnceAndTellsWhenItHas) {
+  const auto device = open_cuda_device(0);
+  std::array<std::byte, 64> to{};
+  std::array<std::byte, 64> from{};
+  copied.clear();
+  int num_done = 0;
+  device->copy_in_beside(std::vector<HostCopy>{{to.data(), from.data(), 8},
+                                               {to.data() + 8, from.data() + 8, 8},
+                                               {to.data() + 16, from.data() + 32, 8},
+                                               {to.data() + 40, from.data() + 40, 8}},
+                         [&] { ++num_done; });
+  EXPECT_EQ(copied, (std::vector<std::size_t>{16, 8, 8}));
+  EXPECT_EQ(num_done, 0);
+  device->finish_copies_beside();
+  EXPECT_EQ(num_done, 1);
+  device->finish_copies_beside();
+  EXPECT_EQ(num_done, 1);
 }
 
 TEST(CudaDevice, HoldsNothingThatIsKnownWhereTheDriverDoesNotTell) {
