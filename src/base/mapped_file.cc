@@ -9,6 +9,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/error.h"
 
 namespace larder {
@@ -30,6 +31,10 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
     throw_invalid("{}: is not a regular file", path);
   }
   size_bytes_ = static_cast<std::size_t>(status.st_size);
+  identity_ = {.device = status.st_dev,
+               .inode = status.st_ino,
+               .size_bytes = size_bytes_,
+               .changed_ns = status.st_ctim.tv_sec * kNsPerSecond + status.st_ctim.tv_nsec};
   if (size_bytes_ > 0) {
     void* data = ::mmap(nullptr, size_bytes_, PROT_READ, MAP_SHARED, fd, 0);
     if (data == MAP_FAILED) {
@@ -47,6 +52,7 @@ MappedFile::~MappedFile() {
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
     : path_(std::move(other.path_)),
+      identity_(other.identity_),
       data_(std::exchange(other.data_, nullptr)),
       size_bytes_(std::exchange(other.size_bytes_, 0)) {}
 

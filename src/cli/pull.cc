@@ -192,12 +192,14 @@ void fetch(const KnownModel& model, const fs::path& target) {
 
 std::span<const KnownModel> known_models() { return models(); }
 
-std::string models_folder() {
+std::string cache_folder() {
   const char* cache = std::getenv("XDG_CACHE_HOME");
-  if (cache && *cache) return std::string(cache) + "/larder/models";
+  if (cache && *cache) return std::string(cache) + "/larder";
   const char* home = std::getenv("HOME");
-  return std::string(home && *home ? home : ".") + "/.cache/larder/models";
+  return std::string(home && *home ? home : ".") + "/.cache/larder";
 }
+
+std::string models_folder() { return cache_folder() + "/models"; }
 
 std::string find_model(const std::string& name_or_path) {
   const auto known = std::ranges::find_if(

@@ -18,7 +18,9 @@ struct KnownModel {
 
 std::span<const KnownModel> known_models();
 
-// ${XDG_CACHE_HOME:-~/.cache}/larder/models
+// ${XDG_CACHE_HOME:-~/.cache}/larder
+std::string cache_folder();
+// Within it.
 std::string models_folder();
 
 // The path of a model by name or path. A known model that is absent is fetched, with progress on

@@ -1,5 +1,6 @@
 #include "cli/runtime.h"
 
+#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,6 +16,7 @@
 #include "engine/sampler.h"
 #include "kv/kv_cache.h"
 #include "kv/kv_type_names.h"
+#include "model/key_basis_file.h"
 #include "model/key_calibration.h"
 #include "model/vocabulary.h"
 #include "plan/step_speed.h"
@@ -305,10 +307,7 @@ Runtime::Runtime(const RuntimeOptions& options)
     files.drop_pages();
   }
   if (device_) weights_->move_to(*device_);
-  if (has_codes(planned_.layout->types().k))
-    planned_.layout->set_key_basis(
-        calibrate_keys(config(), *weights_, kernels_, pool_,
-                       tokenizer().encode(kKeyCalibrationText, true, false), device_.get()));
+  if (has_codes(planned_.layout->types().k)) planned_.layout->set_key_basis(key_basis());
   const Plan& plan = planned_.plan;
   storage_ = std::make_unique<KvStorage>(*planned_.layout, plan.num_blocks, device_.get());
   tiers_ = make_tiers(options, planned_, kernels_, *storage_);
@@ -329,6 +328,17 @@ Runtime::Runtime(const RuntimeOptions& options)
   engine_ = std::make_unique<Engine>(engine_config, *transformer_, *storage_, *planned_.layout,
                                      tokenizer().end_tokens(), clock_, tiers_.get());
   engine_->start();
+}
+
+// As it was measured at an earlier start, or now.
+std::vector<KeyBasis> Runtime::key_basis() {
+  const std::vector<TokenId> tokens = tokenizer().encode(kKeyCalibrationText, true, false);
+  const KeyBasisFile file(cache_folder() + "/keys",
+                          key_basis_digest(*planned_.file.files, tokens, kernels_, device_.get()));
+  if (auto known = file.read(config())) return *std::move(known);
+  std::vector<KeyBasis> basis = calibrate_keys(config(), *weights_, kernels_, pool_, tokens, device_.get());
+  if (!file.write(basis)) spdlog::debug("keys: what was measured cannot be kept in {}", cache_folder());
+  return basis;
 }
 
 }  // namespace larder

@@ -135,6 +135,8 @@ class Runtime {
   }
 
  private:
+  std::vector<KeyBasis> key_basis();
+
   std::unique_ptr<Device> device_;  // null = the CPU
   const AttentionSpan attention_;
   SteadyClock clock_;

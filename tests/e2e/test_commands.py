@@ -135,6 +135,27 @@ def test_a_device_that_is_not_there_is_one_line():
     assert "--kv-size" in stderr("--kv-host", "1GiB", code=1)
 
 
+def test_what_was_measured_of_keys_is_kept_for_the_next_start(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    def answer(kv_type):
+        return larder("generate", *SMALL, "-m", MODELS["smollm2"], "--kv-type", kv_type, "-p", "The sky is", "-n", 12).stdout
+
+    def kept():
+        return {path.name: path.stat().st_mtime_ns for path in (tmp_path / "larder/keys").iterdir()}
+
+    measured = {kv_type: answer(kv_type) for kv_type in ("int8", "int4")}
+    first = kept()
+    assert len(first) == 1
+    assert {kv_type: answer(kv_type) for kv_type in ("int8", "int4")} == measured and kept() == first
+    (path,) = (tmp_path / "larder/keys").iterdir()
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    assert answer("int8") == measured["int8"] and kept() != first
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert answer("int8") == measured["int8"]
+
+
 def test_tokenize_reads_back():
     ids = larder("tokenize", "-m", MODELS["smollm2"], "--ids", "-p", "Hello world").stdout.split()
     assert len(ids) == 2
