@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include <chrono>
+#include <ctime>
 #include <string>
 #include <utility>
 #include <vector>
@@ -71,9 +71,9 @@ TEST_F(DivergenceTest, UnclosedBracketsTakeNoTime) {
   Tokens right = left;
   for (const TokenId token : encode("What is it?")) left.push_back(token);
   for (const TokenId token : encode("But who knows?")) right.push_back(token);
-  const auto begin = std::chrono::steady_clock::now();
+  const std::clock_t begin = std::clock();  // the processor's: others may keep it busy
   divergence(left, right);
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(500));
+  EXPECT_LT(std::clock() - begin, CLOCKS_PER_SEC / 2);
 }
 
 // To look for the end of each, each time, would take many minutes.
