@@ -14,7 +14,7 @@
 
 namespace larder {
 
-// From memory of Device::allocate_host() to a device's.
+// Between memory of Device::allocate_host() and a device's.
 struct HostCopy {
   std::byte* to = nullptr;
   const std::byte* from = nullptr;
@@ -52,6 +52,10 @@ class Device {
   // may use no device.
   virtual void copy_in_beside(std::span<const HostCopy> copies, std::function<void()> done) {
     for (const HostCopy& copy : copies) copy_in(copy.to, copy.from, copy.size_bytes);
+    done();
+  }
+  virtual void copy_out_beside(std::span<const HostCopy> copies, std::function<void()> done) {
+    for (const HostCopy& copy : copies) copy_out(copy.to, copy.from, copy.size_bytes);
     done();
   }
   // Waits until done of all those has been called.

@@ -61,9 +61,14 @@ std::optional<SlotId> HostTier::find(const TierBlock& block) const {
 
 bool HostTier::put(const TierBlock& block, std::span<const std::byte> given) {
   CHECK(static_cast<std::int64_t>(given.size()) == block_size_bytes_, given.size());
-  return put_filled(block, [&](std::span<std::byte> slot) {
+  const std::int64_t start_ns = steady_now_ns();
+  bool is_filled = false;
+  const bool is_done = put_filled(block, [&](std::span<std::byte> slot) {
     std::memcpy(slot.data(), given.data(), given.size());
+    is_filled = true;
   });
+  if (is_filled) note_filled(1, steady_now_ns() - start_ns);
+  return is_done;
 }
 
 bool HostTier::put_filled(const TierBlock& block, const Fill& fill) {
@@ -74,14 +79,17 @@ bool HostTier::put_filled(const TierBlock& block, const Fill& fill) {
     ++stats_.num_refused;
     return true;  // now or later: it is lost
   }
-  const std::int64_t start_ns = steady_now_ns();
   fill(bytes(*slot));
-  stats_.write_ns += steady_now_ns() - start_ns;
   blocks_[static_cast<std::size_t>(slot->slot)] = block;
   index_.store(*slot, key_of(block), BlockKey(block.parent, block.group), next_age_++);
-  ++stats_.num_written;
-  stats_.bytes_written += block_size_bytes_;
   return true;
+}
+
+void HostTier::note_filled(std::int64_t num_blocks, std::int64_t ns) {
+  const std::lock_guard lock(mutex_);
+  stats_.num_written += static_cast<std::uint64_t>(num_blocks);
+  stats_.bytes_written += num_blocks * block_size_bytes_;
+  stats_.write_ns += ns;
 }
 
 // A free one, or that of a block which goes for it.

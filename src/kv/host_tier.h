@@ -34,6 +34,7 @@ class HostTier final : public KvTier {
   int lend(std::span<const TierBlock> blocks, const Take& take) override;
   void note_lent(std::int64_t num_blocks, std::int64_t ns) override;
   [[nodiscard]] bool put_filled(const TierBlock& block, const Fill& fill) override;
+  void note_filled(std::int64_t num_blocks, std::int64_t ns) override;
   double estimate_read_seconds(std::int64_t num_blocks) const override;
   TierStats stats() const override;
 

@@ -37,7 +37,8 @@ KvCache::KvCache(const KvLayout& layout, KvStorage& storage, const Clock& clock,
       pins_(blocks_.size()),
       evicted_(config.num_blocks),
       unsaved_(tiers_ == nullptr ? 0 : static_cast<std::size_t>(tiers_->num_tiers())),
-      tier_uses_(lives_.size() * unsaved_.size()) {
+      tier_uses_(lives_.size() * unsaved_.size()),
+      leaving_(storage) {
   CHECK(config.num_blocks <= storage.num_blocks(), config.num_blocks, storage.num_blocks());
 }
 
@@ -423,6 +424,7 @@ BlockId KvCache::allocate() {
     evict_next();
     block = pool_.allocate();
   }
+  leaving_.wait_for(*block);
   const std::uint32_t ticket = life(*block).ticket + 1;
   life(*block) = {.allocated_ns = clock_.now_ns(), .ticket = ticket};
   for (int tier = 0; tier < num_tiers(); ++tier) tier_use(*block, tier) = {};

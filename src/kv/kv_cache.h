@@ -26,6 +26,7 @@
 #include "kv/evicted_blocks.h"
 #include "kv/kv_layout.h"
 #include "kv/kv_storage.h"
+#include "kv/leaving_blocks.h"
 #include "kv/kv_tiers.h"
 #include "kv/miss.h"
 #include "kv/prefix_cache.h"
@@ -332,6 +333,7 @@ class KvCache {
   std::unordered_map<std::uint64_t, Loading> loads_;
   std::vector<EndedLoad> ended_;  // scratch
   std::uint64_t num_evicted_unsaved_ = 0;
+  LeavingBlocks leaving_;
 };
 
 }  // namespace larder

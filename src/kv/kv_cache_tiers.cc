@@ -9,8 +9,9 @@
 namespace larder {
 namespace {
 
-// Copied for the tiers between two steps, at most, so that no step waits long.
+// Copied for the tiers between two steps, at most, so that no step waits long; and beside a step.
 constexpr std::int64_t kMaxSaveBytes = std::int64_t{32} << 20;
+constexpr std::int64_t kMaxSaveBesideBytes = 8 * kMaxSaveBytes;
 
 // Doublings of the interval, at most, until a tier gets again what it lost more than once.
 constexpr int kMaxDoublings = 6;
@@ -100,7 +101,8 @@ bool KvCache::save(BlockId block, int tier) {
   const NodeId node = cache_.node_of(block);
   const TierBlock identity = cache_.identity(node, cache_.group_of(block));
   KvTier& taker = tiers_->tier(tier);
-  const auto fill = [&](std::span<std::byte> bytes) { storage_.read_block(block, bytes); };
+  leaving_.tell();
+  const auto fill = [&](std::span<std::byte> bytes) { leaving_.add(block, bytes); };
   const bool is_taken = taker.lends() ? taker.put_filled(identity, fill)
                                       : taker.put(identity, storage_.read_block(block));
   if (!is_taken) return false;
@@ -112,15 +114,18 @@ bool KvCache::save(BlockId block, int tier) {
 void KvCache::save_some() {
   for (int tier = 0; tier < tiers_->num_tiers(); ++tier) {
     // Of each tier: one that takes all it is offered must not keep the others from theirs.
-    std::int64_t num_left = std::max<std::int64_t>(1, kMaxSaveBytes / layout_.block_size_bytes());
+    KvTier& taker = tiers_->tier(tier);
     std::deque<Unsaved>& queue = unsaved_[static_cast<std::size_t>(tier)];
-    if (queue.empty() || !tiers_->tier(tier).takes_writes()) continue;
+    if ((taker.lends() && !leaving_.have_left()) || queue.empty() || !taker.takes_writes()) continue;
+    const std::int64_t most_bytes = taker.lends() ? kMaxSaveBesideBytes : kMaxSaveBytes;
+    std::int64_t num_left = std::max<std::int64_t>(1, most_bytes / layout_.block_size_bytes());
     for (; !queue.empty() && num_left > 0; queue.pop_front()) {
       const BlockId block = queue.front().block;
       if (is_gone(queue.front()) || life(block).has_saved(tier)) continue;
       if (!save(block, tier)) break;
       --num_left;
     }
+    leaving_.start(taker);
   }
 }
 
@@ -137,7 +142,9 @@ void KvCache::save_before_eviction(BlockId block) {
   for_each_evicted_with(block, [&](BlockId own) {
     for (int tier = 0; tier < tiers_->num_tiers(); ++tier) {
       if (is_saved(own, tier)) continue;
-      if (tiers_->tier(tier).takes_writes() && save(own, tier)) continue;
+      const bool is_taken = tiers_->tier(tier).takes_writes() && save(own, tier);
+      leaving_.start(tiers_->tier(tier));
+      if (is_taken) continue;
       ++num_evicted_unsaved_;
       tiers_->count_refused(tier);
     }

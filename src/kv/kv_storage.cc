@@ -22,6 +22,10 @@ std::size_t storage_size_bytes(const KvLayout& layout, int num_blocks) {
   return count * block_size_bytes;
 }
 
+void copy_at_once(std::span<const HostCopy> copies) {
+  for (const HostCopy& copy : copies) std::memcpy(copy.to, copy.from, copy.size_bytes);
+}
+
 }  // namespace
 
 KvStorage::KvStorage(const KvLayout& layout, int num_blocks, Device* device)
@@ -73,29 +77,33 @@ void KvStorage::copy_block(BlockId from, BlockId to) {
 std::span<const std::byte> KvStorage::read_block(BlockId id) const {
   const auto size = static_cast<std::size_t>(layout_.block_size_bytes());
   if (device_ == nullptr) return {block(id), size};
-  read_block(id, {read_.get(), size});
+  device_->copy_out(read_.get(), block(id), size);
   return {read_.get(), size};
 }
 
-void KvStorage::read_block(BlockId id, std::span<std::byte> bytes) const {
-  CHECK(static_cast<std::int64_t>(bytes.size()) == layout_.block_size_bytes(), bytes.size());
-  finish_writes();
-  if (device_ != nullptr) return device_->copy_out(bytes.data(), block(id), bytes.size());
-  std::memcpy(bytes.data(), block(id), bytes.size());
-}
-
-void KvStorage::write_blocks(std::span<const BlockId> ids, std::span<const std::byte* const> bytes,
+void KvStorage::write_blocks(std::span<const BlockId> ids, std::span<const std::byte* const> from,
                              std::function<void()> done) {
-  CHECK(ids.size() == bytes.size(), ids.size(), bytes.size());
+  CHECK(ids.size() == from.size(), ids.size(), from.size());
   const auto size = static_cast<std::size_t>(layout_.block_size_bytes());
   std::vector<HostCopy> copies;
-  for (std::size_t i = 0; i < ids.size(); ++i) copies.push_back({block(ids[i]), bytes[i], size});
+  for (std::size_t i = 0; i < ids.size(); ++i) copies.push_back({block(ids[i]), from[i], size});
   if (device_ != nullptr) return device_->copy_in_beside(copies, std::move(done));
-  for (const HostCopy& copy : copies) std::memcpy(copy.to, copy.from, copy.size_bytes);
+  copy_at_once(copies);
   done();
 }
 
-void KvStorage::finish_writes() const {
+void KvStorage::read_blocks(std::span<const BlockId> ids, std::span<std::byte* const> to,
+                            std::function<void()> done) const {
+  CHECK(ids.size() == to.size(), ids.size(), to.size());
+  const auto size = static_cast<std::size_t>(layout_.block_size_bytes());
+  std::vector<HostCopy> copies;
+  for (std::size_t i = 0; i < ids.size(); ++i) copies.push_back({to[i], block(ids[i]), size});
+  if (device_ != nullptr) return device_->copy_out_beside(copies, std::move(done));
+  copy_at_once(copies);
+  done();
+}
+
+void KvStorage::finish_copies() const {
   if (device_ != nullptr) device_->finish_copies_beside();
 }
 

@@ -27,15 +27,15 @@ class KvStorage {
   // All bytes of a block, [layout.block_size_bytes()], for tiers. A device's are copied out: until the
   // next call.
   std::span<const std::byte> read_block(BlockId id) const;
-  // The same, to the caller's memory, which write_blocks() may have been given before.
-  void read_block(BlockId id, std::span<std::byte> bytes) const;
   void write_block(BlockId id, std::span<const std::byte> bytes);
-  // Many at once, from where each lies, which is memory of HostMemory: beside a device's kernels. Both sides are left
-  // alone until done has been called: once, on any thread or within this call.
-  void write_blocks(std::span<const BlockId> ids, std::span<const std::byte* const> bytes,
+  // Many at once, from or to where each lies, which is memory of HostMemory: beside a device's kernels, each call's
+  // behind those of the one before. But for those, both sides are left alone until done has been called: once, on
+  // any thread or within this call.
+  void write_blocks(std::span<const BlockId> ids, std::span<const std::byte* const> from,
                     std::function<void()> done);
+  void read_blocks(std::span<const BlockId> ids, std::span<std::byte* const> to, std::function<void()> done) const;
   // Waits until done of all those has been called.
-  void finish_writes() const;
+  void finish_copies() const;
   std::size_t size_bytes() const { return bytes_.size_bytes(); }
   Device* device() const { return device_; }  // null = the host
 

@@ -42,11 +42,11 @@ struct TestCache {
       : layout(shapes),
         storage(layout, num_blocks),
         cache(layout, storage, clock, {.num_blocks = num_blocks, .eviction = eviction}) {}
-  // With tiers, and buffers of one or two blocks each for what they bring.
+  // With tiers, and buffers of one or two blocks each for what they bring. device: whose memory is the host's, or null.
   TestCache(std::vector<KvLayerShape> shapes, int num_blocks,
-            std::vector<std::unique_ptr<KvTier>> of_tiers)
+            std::vector<std::unique_ptr<KvTier>> of_tiers, Device* device = nullptr)
       : layout(shapes),
-        storage(layout, num_blocks),
+        storage(layout, num_blocks, device),
         tiers(std::make_unique<KvTiers>(std::move(of_tiers), storage, layout.block_size_bytes(), 0)),
         cache(layout, storage, clock, {.num_blocks = num_blocks, .tiers = tiers.get()}) {}
 

@@ -101,14 +101,17 @@ class KvTier {
   // A tier in memory lets its blocks be copied from and to where they lie, by the engine's thread.
   virtual bool lends() const { return false; }
   // Instead of get(): take(where each lies) is called once, for as many as there are from the first on, if any.
-  // They may be read behind the call, too, until a fill() begins to write. Returns how many.
+  // They may be read behind the call, too. Returns how many.
   using Take = std::function<void(std::span<const std::byte* const> bytes)>;
   virtual int lend(std::span<const TierBlock>, const Take&) { return 0; }
   // So many that were lent have been read in this time.
   virtual void note_lent(std::int64_t /*num_blocks*/, std::int64_t /*ns*/) {}
-  // Instead of put(), within the call, for fill to write what it would copy. fill waits for who still reads.
+  // Instead of put(), for fill to write what it would copy, perhaps behind the call: but not before what was lent
+  // earlier has been read, and before it is read itself.
   using Fill = std::function<void(std::span<std::byte> bytes)>;
   [[nodiscard]] virtual bool put_filled(const TierBlock&, const Fill&) { return false; }
+  // So many have been filled in this time.
+  virtual void note_filled(std::int64_t /*num_blocks*/, std::int64_t /*ns*/) {}
 
   // Whether it held a block with this digest in another format when it was opened; false where that
   // is not known.

@@ -107,7 +107,7 @@ std::uint64_t TierLoader::start(std::vector<LoadBlock> blocks) {
 void TierLoader::cancel(std::uint64_t id) {
   std::erase_if(loads_, [&](const auto& load) {
     if (load->id != id) return false;
-    if (load->num_copying > 0) storage_.finish_writes();
+    if (load->num_copying > 0) storage_.finish_copies();
     give_back_arrived(*load);
     return true;
   });
@@ -304,7 +304,7 @@ void TierLoader::poll(std::vector<EndedLoad>& ended, std::int64_t now_ns) {
   };
   // What such a load has is counted, and nothing writes into its targets any more.
   if (std::ranges::any_of(loads_, [&](const auto& load) { return load->num_copying > 0 && waits_in_vain(*load); })) {
-    storage_.finish_writes();
+    storage_.finish_copies();
     note_copied();
   }
   std::erase_if(loads_, [&](const auto& load) {

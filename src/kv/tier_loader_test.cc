@@ -5,17 +5,15 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
-#include <deque>
-#include <functional>
 #include <span>
-#include <string>
 #include <utility>
 #include <vector>
 
 #include "base/clock.h"
 #include "kv/fake_tier.h"
 #include "kv/host_tier.h"
+#include "kv/late_device.h"
+#include "kv/leaving_blocks.h"
 #include "kv/tier_test_support.h"
 
 namespace larder {
@@ -117,48 +115,6 @@ TEST_F(TierLoaderTest, ATierThatHangsEndsWhatWaitsForIt) {
   EXPECT_EQ(poll(loader), std::vector{again});
 }
 
-// Whose copies beside the kernels wait until they are told to run.
-class LateDevice : public Device {
- public:
-  const KernelTable& kernels() const override { return select_kernels(); }
-  std::string describe() const override { return "late"; }
-  std::string arch() const override { return "late"; }
-  int max_head_dim() const override { return 64; }
-  std::size_t free_bytes() const override { return 0; }
-  std::byte* allocate(std::size_t size_bytes) override { return new std::byte[size_bytes]{}; }
-  void release(std::byte* memory) noexcept override { delete[] memory; }
-  std::byte* allocate_host(std::size_t size_bytes) override { return allocate(size_bytes); }
-  void release_host(std::byte* memory) noexcept override { release(memory); }
-  void copy_in(std::byte* to, const std::byte* from, std::size_t size_bytes) override {
-    std::memcpy(to, from, size_bytes);
-  }
-  void copy_out(std::byte* to, const std::byte* from, std::size_t size_bytes) override {
-    std::memcpy(to, from, size_bytes);
-  }
-  void copy_within(std::byte* to, const std::byte* from, std::size_t size_bytes) override {
-    std::memcpy(to, from, size_bytes);
-  }
-  void synchronize() override {}
-
-  void copy_in_beside(std::span<const HostCopy> copies, std::function<void()> done) override {
-    late_.emplace_back(std::vector(copies.begin(), copies.end()), std::move(done));
-  }
-  void finish_copies_beside() override {
-    while (num_late() > 0) copy_next();
-  }
-
-  std::size_t num_late() const { return late_.size(); }
-  void copy_next() {
-    const auto [copies, done] = std::move(late_.front());
-    late_.pop_front();
-    for (const HostCopy& copy : copies) std::memcpy(copy.to, copy.from, copy.size_bytes);
-    done();
-  }
-
- private:
-  std::deque<std::pair<std::vector<HostCopy>, std::function<void()>>> late_;
-};
-
 // The same tiers, before a device.
 class TierLoaderDeviceTest : public TierLoaderTest {
  protected:
@@ -234,13 +190,18 @@ TEST_F(TierLoaderDeviceTest, WhatIsLentIsCopiedBeside) {
   EXPECT_TRUE(poll(loader).empty());
   EXPECT_EQ(device_.num_late(), 8u);
   EXPECT_EQ(lender.stats().num_read, static_cast<std::uint64_t>(num_in_piece));
-  // Takes the place of the chain's last block, which has been lent.
+  // Takes the place of the chain's last block, which is being read.
   const TierBlock other = test_block(2, 0);
-  const auto bytes = test_bytes(other, block_bytes);
-  storage.write_block(BlockId{0}, bytes);
-  EXPECT_TRUE(lender.put_filled(other, [&](std::span<std::byte> to) { storage.read_block(BlockId{0}, to); }));
-  EXPECT_EQ(device_.num_late(), 0u);
+  KvStorage others(layout_, 1, &device_);
+  others.write_block(BlockId{0}, test_bytes(other, block_bytes));
+  LeavingBlocks leaving(others);
+  EXPECT_TRUE(lender.put_filled(other, [&](std::span<std::byte> to) { leaving.add(BlockId{0}, to); }));
+  leaving.start(lender);
   EXPECT_EQ(lender.stats().num_evicted, 1u);
+  EXPECT_EQ(device_.num_late(), 9u);
+  device_.finish_copies_beside();
+  EXPECT_TRUE(leaving.have_left());
+  EXPECT_EQ(lender.stats().num_written, static_cast<std::uint64_t>(num_blocks) + 1);
   EXPECT_EQ(poll(loader), std::vector{id});
   for (const int i : {num_in_piece, num_blocks - 1}) {
     const auto expected = test_bytes(test_block(1, i), block_bytes);

@@ -245,6 +245,10 @@ class WatchedDevice : public Device {
     for (const HostCopy& copy : copies) count_copy(copy.from, copy.size_bytes);
     device_.copy_in_beside(copies, std::move(done));
   }
+  void copy_out_beside(std::span<const HostCopy> copies, std::function<void()> done) override {
+    for (const HostCopy& copy : copies) count_copy(copy.to, copy.size_bytes);
+    device_.copy_out_beside(copies, std::move(done));
+  }
   void finish_copies_beside() override { device_.finish_copies_beside(); }
   void synchronize() override {
     ++num_waits;
@@ -328,12 +332,24 @@ TEST(CudaTransformerMemory, BlocksComeBackAsTheyWere) {
   std::atomic<int> num_done = 0;
   device.num_slow_copies = 0;
   to.write_blocks(targets, sources, [&] { ++num_done; });
-  to.finish_writes();
+  to.finish_copies();
   EXPECT_EQ(num_done.load(), 1);
   EXPECT_EQ(device.num_slow_copies, 0);
   EXPECT_TRUE(has(to, 0, bytes));
   EXPECT_TRUE(has(to, 1, others));
   EXPECT_TRUE(has(to, 2, bytes));
+
+  // And back, in the order of the calls.
+  const std::vector<BlockId> sources_back{BlockId{2}, BlockId{1}};
+  const std::vector<std::byte*> targets_back{host.data(), host.data() + size};
+  device.num_slow_copies = 0;
+  to.read_blocks(sources_back, targets_back, [&] { ++num_done; });
+  to.write_blocks(std::vector{BlockId{0}}, std::vector<const std::byte*>{host.data() + size}, [&] { ++num_done; });
+  to.finish_copies();
+  EXPECT_EQ(num_done.load(), 3);
+  EXPECT_EQ(device.num_slow_copies, 0);
+  EXPECT_TRUE(std::equal(bytes.begin(), bytes.end(), host.data()));
+  EXPECT_TRUE(has(to, 0, others));
 }
 
 TEST(CudaTransformerMemory, HoldsTheKeyBasis) {

@@ -175,20 +175,10 @@ class CudaDevice : public Device {
     check(cudaMemcpy(to, from, size_bytes, cudaMemcpyDeviceToHost));
   }
   void copy_in_beside(std::span<const HostCopy> copies, std::function<void()> done) override {
-    bind();
-    check(cudaEventRecord(before_beside_));
-    check(cudaStreamWaitEvent(beside_, before_beside_));
-    for (const HostCopy& copy : joined(copies))
-      check(cudaMemcpyAsync(copy.to, copy.from, copy.size_bytes, cudaMemcpyHostToDevice, beside_));
-    ++num_beside_;
-    check(cudaLaunchHostFunc(
-        beside_,
-        [](void* given) {
-          const std::unique_ptr<Beside> beside(static_cast<Beside*>(given));
-          beside->done();
-          --beside->num_left;
-        },
-        std::make_unique<Beside>(num_beside_, std::move(done)).release()));
+    copy_beside(copies, cudaMemcpyHostToDevice, std::move(done));
+  }
+  void copy_out_beside(std::span<const HostCopy> copies, std::function<void()> done) override {
+    copy_beside(copies, cudaMemcpyDeviceToHost, std::move(done));
   }
   void finish_copies_beside() override {
     if (num_beside_ == 0) return;
@@ -228,6 +218,23 @@ class CudaDevice : public Device {
   void bind() const {
     CHECK(cuda::recording == nullptr, "the device is used within a step");
     check(cudaSetDevice(index_));
+  }
+
+  void copy_beside(std::span<const HostCopy> copies, cudaMemcpyKind kind, std::function<void()> done) {
+    bind();
+    check(cudaEventRecord(before_beside_));
+    check(cudaStreamWaitEvent(beside_, before_beside_));
+    for (const HostCopy& copy : joined(copies))
+      check(cudaMemcpyAsync(copy.to, copy.from, copy.size_bytes, kind, beside_));
+    ++num_beside_;
+    check(cudaLaunchHostFunc(
+        beside_,
+        [](void* given) {
+          const std::unique_ptr<Beside> beside(static_cast<Beside*>(given));
+          beside->done();
+          --beside->num_left;
+        },
+        std::make_unique<Beside>(num_beside_, std::move(done)).release()));
   }
 
   struct Beside {
