@@ -23,10 +23,37 @@ void Batch::clear() {
   sink_positions_.clear();
   has_sinks_ = false;
   logit_rows_.clear();
-  wants_logits_ = false;
+  read_logits_.clear();
+  draws_.clear();
   for (Group& group : groups_) {
     group.slots.clear();
     group.sequences.clear();
+  }
+}
+
+// The rows of an entry that want logits, and what becomes of them.
+void Batch::add_logits(BatchEntry& entry) {
+  const Sequence& sequence = *entry.sequence;
+  const ActiveRequest& request = *sequence.request;
+  const int first = sequence.num_computed();
+  for (int i = 0; i < entry.num_prompt_logits; ++i) {
+    const int position = std::max(first, request.first_prompt_row()) + i;
+    read_logits_.push_back(static_cast<std::int32_t>(logit_rows_.size()));
+    logit_rows_.push_back(entry.first_row - first + position);
+  }
+  if (entry.num_samples == 0) return;
+  const auto row = static_cast<std::int32_t>(logit_rows_.size());
+  logit_rows_.push_back(entry.first_row + entry.num_tokens - 1);
+  const SamplingParams& params = request.request.sampling;
+  const auto num_output = static_cast<std::size_t>(sequence.num_tokens() - request.num_prompt);
+  if (!Sampler::takes_token_alone(params, num_output)) {
+    read_logits_.push_back(row);
+  } else if (Sampler::takes_first_of_best(params, num_output)) {
+    entry.takes_best = true;
+  } else {
+    entry.first_draw = static_cast<int>(draws_.size());
+    for (int i = 0; i < entry.num_samples; ++i)
+      draws_.push_back(Sampler::draw_of(params, request.seed, sequence.choice + i, num_output, row));
   }
 }
 
@@ -41,17 +68,7 @@ void Batch::add(Sequence& sequence, int num_tokens, int num_samples) {
   entry.first_logit = static_cast<int>(logit_rows_.size());
   entry.num_prompt_logits = num_prompt_logits(sequence, num_tokens);
   entry.num_samples = num_samples;
-  const int row_of_first = entry.first_row - first;
-  for (int i = 0; i < entry.num_prompt_logits; ++i) {
-    const int position = std::max(first, sequence.request->first_prompt_row()) + i;
-    logit_rows_.push_back(row_of_first + position);
-  }
-  if (num_samples > 0) logit_rows_.push_back(entry.first_row + num_tokens - 1);
-  const ActiveRequest& request = *sequence.request;
-  const auto num_output = static_cast<std::size_t>(sequence.num_tokens() - request.num_prompt);
-  wants_logits_ =
-      wants_logits_ || entry.num_prompt_logits > 0 ||
-      (num_samples > 0 && !Sampler::takes_first_of_best(request.request.sampling, num_output));
+  add_logits(entry);
   tokens_.insert(tokens_.end(), sequence.tokens.begin() + first, sequence.tokens.begin() + end);
   const AttentionSpan span = sequence.request->span();
   for (int position = first; position < end; ++position) {

@@ -20,6 +20,10 @@ struct BatchEntry {
   int first_logit = 0;
   int num_prompt_logits = 0;
   int num_samples = 0;  // 0 = more of the sequence is missing; n where the choices part; else 1
+  // Who samples, where a device computes: it draws these num_samples from first_draw on of the batch's draws, or
+  // takes the best (takes_best), or the host does of the logits. For the request alone to say, see Sampler.
+  int first_draw = -1;
+  bool takes_best = false;
 };
 
 // Filled by the scheduler. No allocation once it has seen its largest step.
@@ -49,10 +53,13 @@ class Batch {
   }
   std::span<const Group> groups() const { return groups_; }
   std::span<const std::int32_t> logit_rows() const { return logit_rows_; }
-  // Whether the first of their best is not enough.
-  bool wants_logits() const { return wants_logits_; }
+  // Those whose logits the host reads where a device computes, as places in logit_rows.
+  std::span<const std::int32_t> read_logits() const { return read_logits_; }
+  std::span<const TokenDraw> draws() const { return draws_; }  // rows as places in logit_rows
 
  private:
+  void add_logits(BatchEntry& entry);
+
   std::vector<BatchEntry> entries_;
   std::vector<TokenId> tokens_;
   std::vector<std::int32_t> positions_;
@@ -60,7 +67,8 @@ class Batch {
   bool has_sinks_ = false;
   std::vector<Group> groups_;
   std::vector<std::int32_t> logit_rows_;
-  bool wants_logits_ = false;
+  std::vector<std::int32_t> read_logits_;
+  std::vector<TokenDraw> draws_;
 };
 
 // Rows of the sequence's next num_tokens whose logits the prompt's logprobs want.

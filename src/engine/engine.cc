@@ -405,8 +405,9 @@ OutputToken Engine::drawn(const Batch& batch, const Draw& draw, const Logits& lo
     return sampler.score(row.values, row.maxima, tokens[next], params.num_prompt_logprobs);
   }
   const auto num_prompt = static_cast<std::size_t>(request.num_prompt);
-  if (!row.best.empty() && Sampler::takes_first_of_best(params, tokens.size() - num_prompt))
-    return {row.best.front(), 0, {}};
+  if (!row.best.empty() && draw.entry->takes_best) return {row.best.front(), 0, {}};
+  if (!logits.drawn.empty() && draw.entry->first_draw >= 0)
+    return {logits.drawn[static_cast<std::size_t>(draw.entry->first_draw + draw.sample)], 0, {}};
   return sampler.sample(
       row.values, row.maxima,
       {.params = params,

@@ -24,7 +24,8 @@ ForwardBatch ModelRunner::to_forward_batch(const Batch& batch) {
   forward_batch.sink_positions = batch.sink_positions();
   forward_batch.groups = groups_;
   forward_batch.logit_rows = batch.logit_rows();
-  forward_batch.wants_logits = batch.wants_logits();
+  forward_batch.read_logits = batch.read_logits();
+  forward_batch.draws = batch.draws();
   return forward_batch;
 }
 

@@ -85,8 +85,22 @@ std::int64_t Sampler::size_bytes(int vocab_size) {
          heap_bytes(num_runs * kLogitRun * sizeof(Candidate));
 }
 
+bool Sampler::takes_token_alone(const SamplingParams& params, std::size_t num_output) {
+  return params.num_logprobs < 0 && !changes_logits(params, num_output);
+}
+
 bool Sampler::takes_first_of_best(const SamplingParams& params, std::size_t num_output) {
-  return is_greedy(params) && params.num_logprobs < 0 && !changes_logits(params, num_output);
+  return is_greedy(params) && takes_token_alone(params, num_output);
+}
+
+TokenDraw Sampler::draw_of(const SamplingParams& params, std::uint64_t seed, int choice,
+                           std::size_t num_output, int row) {
+  return {.uniform = uniform_of(seed, choice, num_output),
+          .row = row,
+          .top_k = params.top_k,
+          .scale = 1.0f / params.temperature,
+          .top_p = params.top_p,
+          .min_p = params.min_p};
 }
 
 OutputToken Sampler::sample(std::span<const float> logits, std::span<const float> maxima,

@@ -30,8 +30,14 @@ struct SampleContext {
 class Sampler {
  public:
   explicit Sampler(int vocab_size);
-  // Whether sample() gives the first of the best logits and nothing else, whatever they are.
+  // Whether sample() gives a token and nothing else, of logits as the model gave them: then a device draws it
+  // where they are, and the host does not. It may round otherwise, so nothing but the request says who draws.
+  static bool takes_token_alone(const SamplingParams& params, std::size_t num_output);
+  // And whether that is the first of the best logits, whatever they are.
   static bool takes_first_of_best(const SamplingParams& params, std::size_t num_output);
+  // sample()'s draw, for a device, from logits of that row.
+  static TokenDraw draw_of(const SamplingParams& params, std::uint64_t seed, int choice,
+                           std::size_t num_output, int row);
   // What one takes when it is made, for the planner.
   static std::int64_t size_bytes(int vocab_size);
 

@@ -329,6 +329,27 @@ struct WeightArgs {
   float least = 0;
 };
 
+// One draw of a token from a row of logits, each of which weighs e^((logit - best) * scale): of the top_k best
+// (0 = all), and of these the fewest best that make up top_p of the weight, those that weigh at least min_p of
+// what the best does. The larger logit is the better one, of equal ones the lower token; NaN weighs nothing.
+// In order of tokens, the first one up to which more than `uniform` of what is kept lies.
+struct TokenDraw {
+  double uniform = 0;     // [0, 1)
+  std::int32_t row = 0;
+  std::int32_t top_k = 0;
+  float scale = 1;        // above 0: 1 / temperature
+  float top_p = 1;        // (0, 1]
+  float min_p = 0;        // [0, 1]
+};
+struct DrawArgs {
+  const float* logits = nullptr;  // [num_rows, num_logits]
+  const TokenId* best = nullptr;  // [num_rows], their first_of_best()
+  std::int64_t num_logits = 0;    // at most 2^23
+  const TokenDraw* draws = nullptr;  // [num_draws]
+  int num_draws = 0;
+  TokenId* tokens = nullptr;  // [num_draws]
+};
+
 // Rows of the embedding, times scale.
 struct EmbedArgs {
   const PackedMatrix* w = nullptr;
@@ -412,6 +433,9 @@ struct KernelTable {
   // largest, NaN aside, 0 where none is above -infinity. Null on a CPU.
   void (*first_of_best)(const float* logits, int num_rows, std::int64_t num_logits,
                         TokenId* best) = nullptr;
+  // On a device: every draw by itself, with bits that depend on its row and its TokenDraw alone. The best where
+  // that is infinite or top_k is 1; 0 where no logit is above -infinity. Null on a CPU, whose Sampler draws.
+  void (*draw_tokens)(const DrawArgs& args) = nullptr;
 
   // The last three are the sampler's, which runs on the CPU: null on a device.
   // The largest logit of each run, -infinity where all are NaN.

@@ -25,6 +25,7 @@ std::size_t size_of(const ForwardBatch& batch) {
                      rounded_up(batch.positions.size_bytes()) +
                      rounded_up(batch.sink_positions.size_bytes()) +
                      rounded_up(batch.logit_rows.size_bytes()) +
+                     rounded_up(batch.draws.size_bytes()) +
                      rounded_up(batch.logit_sequences.size_bytes());
   for (const GroupBatch& group : batch.groups) {
     size += rounded_up(group.slots.size_bytes()) + rounded_up(group.sequences.size_bytes());
@@ -45,6 +46,7 @@ std::size_t BatchStaging::size_bytes(const StagingLimits& limits) {
   return array_bytes<TokenId>(limits.max_tokens) +
          2 * array_bytes<std::int32_t>(limits.max_tokens) +
          array_bytes<std::int32_t>(limits.max_logit_rows) +
+         array_bytes<TokenDraw>(limits.max_draws) +
          array_bytes<AttentionSequence>(limits.max_logit_rows) +
          static_cast<std::size_t>(limits.num_groups) * group_bytes;
 }
@@ -95,7 +97,7 @@ ForwardBatch BatchStaging::stage(const ForwardBatch& batch) {
   on_device.positions = stage_values(batch.positions);
   on_device.sink_positions = stage_values(batch.sink_positions);
   on_device.logit_rows = stage_values(batch.logit_rows);
-  on_device.wants_logits = batch.wants_logits;
+  on_device.draws = stage_values(batch.draws);
   logit_sequences_.assign(batch.logit_sequences.begin(), batch.logit_sequences.end());
   for (const GroupBatch& group : batch.groups) {
     const auto slots = stage_values(group.slots);

@@ -15,6 +15,7 @@ namespace larder {
 struct StagingLimits {
   int max_tokens = 0;
   int max_logit_rows = 0;
+  int max_draws = 0;
   int max_sequences = 0;
   int max_context_len = 0;  // of one sequence
   int num_groups = 0;

@@ -127,8 +127,54 @@ TEST_P(CudaTransformer, KeepsLogitsThatNobodyWants) {
   runner.reset();
   TestSequence sequence{.tokens = tokens, .num_computed = 0, .tables = {}};
   const TestStep step{&sequence, 40};
-  EXPECT_TRUE(std::ranges::equal(runner.run_for_best({&step, 1}), expected));
+  EXPECT_TRUE(std::ranges::equal(runner.run_to_draw({&step, 1}, true, {}, {}).best, expected));
   EXPECT_TRUE(runner.logits().values.empty());
+}
+
+// Two draws of one row, one of another, and a row that is read, between them, whose best is drawn.
+TEST_P(CudaTransformer, DrawsBesideOthersWhatItDrawsAlone) {
+  const auto device = open_test_device();
+  const TestModel model(path(), 2, device.get());
+  TestRunner runner(model, device->kernels(), 1,
+                    {.max_batch_tokens = 64, .max_logit_rows = 8, .max_context_len = 64},
+                    blocks_for(model, 40, 3), device.get());
+  const auto vocab_size = static_cast<std::size_t>(model.config.vocab_size);
+  std::vector<TestSequence> sequences(3);
+  const auto begin = [&] {
+    runner.reset();
+    for (unsigned i = 0; i < 3; ++i) {
+      const int num_tokens = 10 + 3 * static_cast<int>(i);
+      sequences[i] = {arbitrary_tokens(num_tokens, model.config.vocab_size, i + 1), 0, {}};
+    }
+  };
+  const auto step_of = [&](std::size_t i) {
+    return TestStep{&sequences[i], static_cast<int>(sequences[i].tokens.size())};
+  };
+  const std::vector<TokenDraw> draws = {{.uniform = 0.21, .row = 0},
+                                        {.uniform = 0.83, .row = 0, .top_k = 40, .top_p = 0.9F},
+                                        {.uniform = 0.55, .row = 2, .scale = 2, .min_p = 0.01F},
+                                        {.uniform = 0.99, .row = 1, .top_k = 1}};
+  begin();
+  const std::vector<TestStep> steps = {step_of(0), step_of(1), step_of(2)};
+  const std::vector<std::int32_t> read = {1};
+  const Logits together = runner.run_to_draw(steps, false, draws, read);
+  ASSERT_EQ(together.values.size(), 3 * vocab_size);
+  const auto row = together.values.subspan(vocab_size, vocab_size);
+  const std::vector<float> logits(row.begin(), row.end());
+  const std::vector<TokenId> drawn(together.drawn.begin(), together.drawn.end());
+  ASSERT_EQ(drawn.size(), draws.size());
+  EXPECT_EQ(drawn[3], best_token(logits));
+  EXPECT_EQ(drawn[3], together.best[1]);
+
+  begin();
+  const TestStep first = step_of(0), middle = step_of(1), last = step_of(2);
+  const auto& alone = runner.run_to_draw({&first, 1}, false, std::span(draws).first(2), {});
+  EXPECT_TRUE(std::ranges::equal(alone.drawn, std::span(drawn).first(2)));
+  EXPECT_TRUE(alone.values.empty());
+  EXPECT_TRUE(same_bits(logits, runner.run({&middle, 1}, false)));
+  TokenDraw of_last = draws[2];
+  of_last.row = 0;
+  EXPECT_EQ(runner.run_to_draw({&last, 1}, false, {&of_last, 1}, {}).drawn.front(), drawn[2]);
 }
 
 TEST_P(CudaTransformer, RowsDoNotDependOnTheirCompany) {
@@ -213,6 +259,7 @@ class WatchedDevice : public Device {
   bool is_full = false;
   int num_waits = 0;
   int num_slow_copies = 0;  // with memory that is not its own of the host
+  std::size_t num_copied_out = 0;  // bytes
 
   const KernelTable& kernels() const override { return device_.kernels(); }
   std::string describe() const override { return device_.describe(); }
@@ -236,6 +283,7 @@ class WatchedDevice : public Device {
   }
   void copy_out(std::byte* to, const std::byte* from, std::size_t size_bytes) override {
     count_copy(to, size_bytes);
+    num_copied_out += size_bytes;
     device_.copy_out(to, from, size_bytes);
   }
   void copy_within(std::byte* to, const std::byte* from, std::size_t size_bytes) override {
@@ -290,7 +338,10 @@ void expect_reserved_at_the_start(KvTypes types) {
   }
   for (int i = 0; i < 5; ++i) runner.run(steps, false);
   for (TestStep& step : steps) step.num_tokens = 3;
-  runner.run(steps, false);  // the last, of full contexts
+  // The last, of full contexts, each of which is drawn for.
+  const std::vector<TokenDraw> draws(4);
+  const std::vector<std::int32_t> read = {0, 1, 2, 3};
+  runner.run_to_draw(steps, false, draws, read);
 }
 
 TEST(CudaTransformerMemory, IsReservedAtTheStart) { expect_reserved_at_the_start({}); }
@@ -452,6 +503,69 @@ TEST(CudaTransformerSteps, WaitForTheDeviceWithoutLogitsAndCopyFast) {
   const int num_slow_before = device.num_slow_copies;
   EXPECT_TRUE(!transformer.forward(step.batch(true), storage).values.empty());
   EXPECT_EQ(device.num_slow_copies, num_slow_before);
+}
+
+// Of a device that counts its launches of draws.
+TEST(CudaTransformerSteps, DrawAndCopyNoMoreThanIsAskedFor) {
+  const auto inner = open_test_device();
+  WatchedDevice device(*inner);
+  static int num_launches;
+  static const KernelTable* table;
+  num_launches = 0;
+  table = &device.kernels();
+  KernelTable counting = *table;
+  counting.draw_tokens = [](const DrawArgs& args) {
+    ++num_launches;
+    table->draw_tokens(args);
+  };
+  const TestModel model(LARDER_SOURCE_DIR "/tests/golden/model/tiny_llama.gguf", 2, &device);
+  TestRunner runner(model, counting, 1, {.max_batch_tokens = 16, .max_logit_rows = 8, .max_context_len = 16},
+                    blocks_for(model, 16, 1), &device);
+  const std::size_t row_bytes = static_cast<std::size_t>(model.config.vocab_size) * sizeof(float);
+  // Of eight rows, with so many draws.
+  const auto expect = [&](std::vector<std::int32_t> read, int num_draws) {
+    runner.reset();
+    TestSequence sequence{.tokens = arbitrary_tokens(8, model.config.vocab_size, 3), .num_computed = 0, .tables = {}};
+    const TestStep step{&sequence, 8};
+    const std::vector<TokenDraw> draws(static_cast<std::size_t>(num_draws), {.uniform = 0.4, .row = 5});
+    device.num_copied_out = 0;
+    num_launches = 0;
+    const Logits& logits = runner.run_to_draw({&step, 1}, true, draws, read);
+    EXPECT_EQ(logits.values.size(), read.empty() ? 0 : 8 * row_bytes / sizeof(float));
+    EXPECT_EQ(device.num_copied_out, read.size() * row_bytes + (8 + draws.size()) * sizeof(TokenId));
+    EXPECT_EQ(num_launches, num_draws > 0 ? 1 : 0);
+  };
+  expect({}, 0);
+  expect({}, 3);
+  expect({0, 1, 5, 7}, 2);
+  expect({4}, 0);
+}
+
+// What a graph of kernels has for an argument: draws lie where they lay a step before, whatever grows.
+TEST(CudaTransformerSteps, FindDrawsWhereTheyWere) {
+  const auto device = open_test_device();
+  const TestModel model(LARDER_SOURCE_DIR "/tests/golden/model/tiny_llama.gguf", 2, device.get());
+  BatchStaging staging(*device, {.max_tokens = 8,
+                                 .max_logit_rows = 4,
+                                 .max_draws = 4,
+                                 .max_sequences = 4,
+                                 .max_context_len = 64,
+                                 .num_groups = model.layout->num_groups()});
+  const TokenDraw* first = nullptr;
+  for (const int position : {3, 40}) {
+    const OneTokenStep step(model, position);
+    ForwardBatch batch = step.batch(true);
+    const std::vector<TokenDraw> draws = {{.uniform = 0.25}, {.uniform = position / 64.0, .top_k = position}};
+    batch.draws = draws;
+    const ForwardBatch staged = staging.stage(batch);
+    std::vector<TokenDraw> seen(2);
+    device->copy_out(reinterpret_cast<std::byte*>(seen.data()), reinterpret_cast<const std::byte*>(staged.draws.data()),
+                     sizeof(TokenDraw) * seen.size());
+    EXPECT_EQ(seen[1].top_k, position);
+    EXPECT_EQ(seen[1].uniform, position / 64.0);
+    if (first == nullptr) first = staged.draws.data();
+    EXPECT_TRUE(staged.draws.data() == first);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, CudaTransformer,

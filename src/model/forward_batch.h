@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "base/types.h"
@@ -28,8 +29,12 @@ struct ForwardBatch {
   std::span<const std::int32_t> sink_positions = {};
   std::span<const GroupBatch> groups;        // [KvLayout::num_groups()]
   std::span<const std::int32_t> logit_rows;  // rows that want logits, ascending; may be empty
-  // Else the first of each row's best is enough, and a device keeps the logits to itself.
-  bool wants_logits = true;
+  // Those whose logits are read, as places in logit_rows, ascending; without it all are. A device keeps the others'
+  // to itself: the first of their best and what is drawn there are enough.
+  std::optional<std::span<const std::int32_t>> read_logits = std::nullopt;
+  // What a device draws, TokenDraw::row being a place in logit_rows: [num_draws], at most
+  // TransformerLimits::max_sequences. A CPU draws nothing here.
+  std::span<const TokenDraw> draws = {};
   // Left empty by callers. The sequences of the last layer's group with none but logit_rows, in the order of
   // their tokens; a sequence is several where its logit_rows have gaps.
   std::span<const AttentionSequence> logit_sequences = {};

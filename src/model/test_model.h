@@ -76,13 +76,14 @@ class TestRunner {
     logits_ = transformer_.forward(arrays_.batch(), storage_);
     return logits_.values;
   }
-  // The same, where the first of the best is enough.
-  std::span<const TokenId> run_for_best(std::span<const TestStep> steps) {
-    lay_out(steps, true, arrays_);
+  // The same with draws, of which these rows' logits are read.
+  const Logits& run_to_draw(std::span<const TestStep> steps, bool all_logits, std::span<const TokenDraw> draws,
+                            std::span<const std::int32_t> read_logits) {
+    lay_out(steps, all_logits, arrays_);
     ForwardBatch batch = arrays_.batch();
-    batch.wants_logits = false;
-    logits_ = transformer_.forward(batch, storage_);
-    return logits_.best;
+    batch.draws = draws;
+    batch.read_logits = read_logits;
+    return logits_ = transformer_.forward(batch, storage_);
   }
 
   // One batch; logits of these rows.

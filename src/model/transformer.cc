@@ -34,7 +34,7 @@ struct ScratchPlan {
                                             static_cast<std::size_t>(config.vocab_size));
     buffers.maxima = place<float>(base, static_cast<std::size_t>(limits.max_logit_rows) *
                                             static_cast<std::size_t>(num_logit_runs(config.vocab_size)));
-    buffers.best = place<TokenId>(base, static_cast<std::size_t>(limits.max_logit_rows));
+    if (on_device) buffers.best = place<TokenId>(base, num_tokens_back(limits));
     if (limits.activations == ActivationType::kInt8) {
       buffers.quantized = place_quantized(base, rows, std::max({2 * hidden, q_size, ffn}));
       buffers.rest = place<float>(base, rows * hidden);
@@ -48,6 +48,10 @@ struct ScratchPlan {
 
   static int chunk_rows(const TransformerLimits& limits) {
     return std::min(limits.max_chunk_tokens, limits.max_batch_tokens);
+  }
+  // See Buffers::best.
+  static std::size_t num_tokens_back(const TransformerLimits& limits) {
+    return static_cast<std::size_t>(limits.max_logit_rows) + static_cast<std::size_t>(limits.max_sequences);
   }
 
  private:
@@ -109,6 +113,7 @@ bool is_quantized(const PackedMatrix& matrix) {
 StagingLimits staging_limits(const TransformerLimits& limits, int num_groups) {
   return {.max_tokens = limits.max_batch_tokens,
           .max_logit_rows = limits.max_logit_rows,
+          .max_draws = limits.max_sequences,
           .max_sequences = std::min(limits.max_sequences, limits.max_batch_tokens),
           .max_context_len = limits.max_context_len,
           .num_groups = num_groups};
@@ -150,7 +155,7 @@ void Transformer::prepare_device() {
   staging_.emplace(*device_, staging_limits(limits_, layout_.num_groups()));
   logits_ = host_buffer(*device_, sizeof(float) * static_cast<std::size_t>(limits_.max_logit_rows) *
                                       static_cast<std::size_t>(config_.vocab_size));
-  best_ = host_buffer(*device_, sizeof(TokenId) * static_cast<std::size_t>(limits_.max_logit_rows));
+  best_ = host_buffer(*device_, sizeof(TokenId) * ScratchPlan::num_tokens_back(limits_));
   const std::size_t table_bytes = frequencies_size_bytes(config_);
   device_frequencies_ = DeviceBuffer(device_, table_bytes * config_.ropes.size());
   for (std::size_t i = 0; i < config_.ropes.size(); ++i) {
@@ -207,6 +212,11 @@ void Transformer::check(const ForwardBatch& batch) const {
           batch.logit_rows[i]);
   CHECK(batch.sink_positions.empty() || batch.sink_positions.size() == batch.tokens.size(),
         batch.sink_positions.size());
+  CHECK(device_ == nullptr || static_cast<int>(batch.draws.size()) <= limits_.max_sequences, batch.draws.size());
+  const auto is_place = [&](std::int32_t row) { return row >= 0 && row < std::ssize(batch.logit_rows); };
+  for (const TokenDraw& draw : batch.draws) CHECK(is_place(draw.row), draw.row);
+  if (batch.read_logits)
+    for (const std::int32_t row : *batch.read_logits) CHECK(is_place(row), row);
 }
 
 Logits Transformer::forward(const ForwardBatch& batch, const KvStorage& storage) {
@@ -237,9 +247,9 @@ Logits Transformer::run_layers(const ForwardBatch& given, const KvStorage& stora
     // Statistics are read between two layers.
     const DeviceStep step(key_statistics_ == nullptr ? device_ : nullptr);
     compute_layers(batch, storage, begin, end);
-    if (num_rows > 0) compute_logits(num_rows);
+    if (num_rows > 0) compute_logits(batch);
   }
-  return take_logits(num_rows, batch.wants_logits);
+  return take_logits(given, num_rows);
 }
 
 void Transformer::compute_layers(const ForwardBatch& batch, const KvStorage& storage, int begin,
@@ -551,7 +561,8 @@ void Transformer::run_mlp(int num_rows, int layer) {
            });
 }
 
-void Transformer::compute_logits(int num_rows) {
+void Transformer::compute_logits(const ForwardBatch& batch) {
+  const auto num_rows = static_cast<int>(batch.logit_rows.size());
   buffers_.quantized.num_cols = config_.hidden_size;
   multiply(buffers_.normed, num_rows, products_behind(config_.num_layers() - 1),
            input_products(0),  // of the next step
@@ -560,12 +571,19 @@ void Transformer::compute_logits(int num_rows) {
              if (wants_int8(weights_.output()))
                quantize_input(buffers_.normed, config_.hidden_size, begin, end);
            });
-  if (device_ != nullptr)
-    kernels_.first_of_best(buffers_.logits, num_rows, config_.vocab_size, buffers_.best);
+  if (device_ == nullptr) return;
+  kernels_.first_of_best(buffers_.logits, num_rows, config_.vocab_size, buffers_.best);
+  if (!batch.draws.empty())
+    kernels_.draw_tokens({.logits = buffers_.logits,
+                          .best = buffers_.best,
+                          .num_logits = config_.vocab_size,
+                          .draws = batch.draws.data(),
+                          .num_draws = static_cast<int>(batch.draws.size()),
+                          .tokens = buffers_.best + num_rows});
 }
 
-Logits Transformer::take_logits(int num_rows, bool wants_logits) {
-  if (device_ != nullptr) return take_from_device(num_rows, wants_logits);
+Logits Transformer::take_logits(const ForwardBatch& given, int num_rows) {
+  if (device_ != nullptr) return take_from_device(given, num_rows);
   const auto rows = static_cast<std::size_t>(num_rows);
   return {{buffers_.logits, rows * static_cast<std::size_t>(config_.vocab_size)},
           {buffers_.maxima, rows * static_cast<std::size_t>(num_logit_runs(config_.vocab_size))}};

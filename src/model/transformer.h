@@ -35,17 +35,19 @@ struct TransformerLimits {
   int max_batch_tokens = 512;
   int max_logit_rows = 64;
   int max_context_len = 4096;  // of one sequence
-  int max_sequences = 256;     // of a batch; more may come, but a device reserves no room for them
+  int max_sequences = 256;     // of a batch; more may come, but a device reserves no room for them, nor draws for more
   int max_chunk_tokens = 128;  // of a batch that forward_layers() computes, at most max_batch_tokens
   ActivationType activations = ActivationType::kInt8;
 };
 
 // Valid until the next call.
 struct Logits {
-  // [num_logit_rows, vocab_size], in the order of logit_rows; none from a device where none are wanted.
+  // [num_logit_rows, vocab_size], in the order of logit_rows. From a device those of ForwardBatch::read_logits alone,
+  // the other rows are anything; none where none are read.
   std::span<const float> values;
   std::span<const float> maxima;   // of each row's run_maxima(); none from a device
   std::span<const TokenId> best = {};  // first_of_best(), [num_logit_rows]; from a device alone
+  std::span<const TokenId> drawn = {};  // [num_draws]; from a device alone
 
   // Of one logit row.
   Logits row(int index, int vocab_size) const {
@@ -109,7 +111,8 @@ class Transformer {
     float* q_sinks = nullptr;  // [max_batch_tokens, q_size], see AttentionArgs
     float* logits = nullptr;  // [max_logit_rows, vocab_size]
     float* maxima = nullptr;  // [max_logit_rows, runs of vocab_size]
-    TokenId* best = nullptr;  // [max_logit_rows]
+    // [max_logit_rows + max_sequences]: of each row of logits, behind them what is drawn; on a device alone.
+    TokenId* best = nullptr;
     // [max_batch_tokens, the widest input], and room for attention's input twice.
     QuantizedRows quantized;
     // What 8 bits leave over of attention's input: for V, see refine_input().
@@ -148,9 +151,10 @@ class Transformer {
   void project_attention(int num_rows, int layer);
   void run_mlp(int num_rows, int layer);
   void compute_layers(const ForwardBatch& batch, const KvStorage& storage, int begin, int end);
-  void compute_logits(int num_rows);
-  Logits take_logits(int num_rows, bool wants_logits);
-  Logits take_from_device(int num_rows, bool wants_logits);
+  void compute_logits(const ForwardBatch& batch);
+  Logits take_logits(const ForwardBatch& given, int num_rows);
+  Logits take_from_device(const ForwardBatch& given, int num_rows);
+  void copy_logits(int begin, int end);
 
   // Of a layer or, as its last, of the logits; those that one call of multiply() takes together.
   Products input_products(int layer, bool has_queries = true);
@@ -208,7 +212,7 @@ class Transformer {
   DeviceBuffer device_frequencies_;
   // Copied back, see Logits.
   HostBuffer logits_;  // [max_logit_rows, vocab_size]
-  HostBuffer best_;    // [max_logit_rows]
+  HostBuffer best_;    // as buffers_.best
   KeyStatistics* key_statistics_ = nullptr;
 };
 

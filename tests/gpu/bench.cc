@@ -52,6 +52,8 @@ class Bench {
 
   void copies();
   void logits(int num_rows, int vocab_size);
+  // A draw of each of so many rows: of all tokens, of the likeliest that make up 0.9, of the 50 best.
+  void draws(int num_rows, int vocab_size);
   void products(GgmlType type, const char* name, int rows = 14336, int cols = 4096,
                 const std::vector<int>& counts = {1, 4, 8, 16, 32, 64, 128, 512});
   // Contexts of sequences, of which the last num_queries tokens ask. 32 heads, 8 of keys and values,
@@ -131,6 +133,33 @@ void Bench::logits(int num_rows, int vocab_size) {
     const double seconds = seconds_of([&] { device_.copy_out(to, from.data(), size); });
     std::printf("logits of %d rows of %d to %s: %.2f ms, %.1f GB/s\n", num_rows, vocab_size, where,
                 seconds * 1e3, static_cast<double>(size) / seconds * 1e-9);
+  }
+}
+
+void Bench::draws(int num_rows, int vocab_size) {
+  if (!wants("draws")) return;
+  test::OnDevice<float> logits(device_, test::random_values(static_cast<std::size_t>(num_rows * vocab_size), 1, 3));
+  test::OnDevice<TokenId> best(device_, std::vector<TokenId>(static_cast<std::size_t>(num_rows)));
+  test::OnDevice<TokenId> tokens(device_, best.read());
+  device_.kernels().first_of_best(logits.data(), num_rows, vocab_size, best.data());
+  for (const auto& [params, what] : {std::pair{TokenDraw{}, "temperature"},
+                                     {TokenDraw{.top_p = 0.9F}, "top_p 0.9"},
+                                     {TokenDraw{.top_k = 50}, "top_k 50"}}) {
+    std::vector<TokenDraw> each(static_cast<std::size_t>(num_rows), params);
+    for (int row = 0; row < num_rows; ++row) {
+      each[static_cast<std::size_t>(row)].row = row;
+      each[static_cast<std::size_t>(row)].uniform = (row + 0.5) / num_rows;
+    }
+    test::OnDevice<TokenDraw> on_device(device_, each);
+    const double seconds = seconds_of([&] {
+      device_.kernels().draw_tokens({.logits = logits.data(),
+                                     .best = best.data(),
+                                     .num_logits = vocab_size,
+                                     .draws = on_device.data(),
+                                     .num_draws = num_rows,
+                                     .tokens = tokens.data()});
+    });
+    std::printf("draws of %2d rows of %d, %-11s: %8.1f us\n", num_rows, vocab_size, what, seconds * 1e6);
   }
 }
 
@@ -365,6 +394,8 @@ void run_gpu_bench(Device& device, bool quick, const std::string& only) {
     bench.logits(64, quick ? 100 : 151936);
     bench.step();
   }
+  for (const int num_rows : quick ? std::vector{2} : std::vector{1, 64})
+    bench.draws(num_rows, quick ? 100 : 128256);
   const std::vector<int> decoding = quick ? std::vector{2} : std::vector{1, 4, 16, 64, 128};
   const std::vector<int> contexts = quick ? std::vector{1} : std::vector{8, 16, 32, 64, 128};
   for (const int count : decoding)

@@ -8,6 +8,7 @@
 
 #include <bit>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 
@@ -127,12 +128,23 @@ inline bool has_wgmma() { return true; }
 inline int num_multiprocessors() { return 3; }
 LARDER_DEVICE void sync_warp() { static_cast<void>(emulator::exchange(0)); }
 
+// What every lane of the warp gave.
+template <class T>
+void exchange_all(const T& value, T (&lanes)[emulator::kWarp]) {
+  constexpr std::size_t kWordBytes = sizeof(std::uint32_t);
+  static_assert(sizeof(T) % kWordBytes == 0);
+  for (std::size_t at = 0; at < sizeof(T); at += kWordBytes) {
+    std::uint32_t word;
+    std::memcpy(&word, reinterpret_cast<const std::byte*>(&value) + at, kWordBytes);
+    const std::uint32_t* given = emulator::exchange(word);
+    for (int i = 0; i < emulator::kWarp; ++i)
+      std::memcpy(reinterpret_cast<std::byte*>(&lanes[i]) + at, &given[i], kWordBytes);
+  }
+}
 template <int kWidth, class T, class Function>
 T warp_reduce(T value, const Function& combine) {
-  static_assert(sizeof(T) == 4);
-  const std::uint32_t* given = emulator::exchange(std::bit_cast<std::uint32_t>(value));
   T lanes[emulator::kWarp], folded[emulator::kWarp];
-  std::memcpy(lanes, given, sizeof(lanes));
+  exchange_all(value, lanes);
   const int lane = emulator::current_thread() % emulator::kWarp;
   const int first = lane / kWidth * kWidth;
   for (int mask = kWidth / 2; mask > 0; mask /= 2) {
@@ -140,6 +152,20 @@ T warp_reduce(T value, const Function& combine) {
     std::memcpy(lanes + first, folded + first, sizeof(T) * kWidth);
   }
   return lanes[lane];
+}
+
+template <class T>
+T warp_prefix(T value) {
+  T lanes[emulator::kWarp];
+  exchange_all(value, lanes);
+  for (int i = 0; i < emulator::current_thread() % emulator::kWarp; ++i) value += lanes[i];
+  return value;
+}
+LARDER_DEVICE void add_in_block(std::uint32_t* to, std::uint32_t value) { *to += value; }
+LARDER_DEVICE void add_in_block(std::uint64_t* to, std::uint64_t value) { *to += value; }
+LARDER_DEVICE std::uint64_t multiply_high(std::uint64_t a, std::uint64_t b) {
+  __extension__ using Wide = unsigned __int128;
+  return static_cast<std::uint64_t>(Wide{a} * b >> 64);
 }
 
 LARDER_DEVICE float as_float(std::uint32_t bits) { return std::bit_cast<float>(bits); }

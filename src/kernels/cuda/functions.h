@@ -21,6 +21,7 @@ void add_values(float* x, const float* y, std::int64_t num_values);
 void add_bias(float* x, const float* bias, int num_cols, int row_begin, int row_end);
 void gather_rows(float* values, int num_cols, const std::int32_t* rows, int num_rows);
 void first_of_best(const float* logits, int num_rows, std::int64_t num_logits, TokenId* best);
+void draw_tokens(const DrawArgs& args);
 void store_kv(const StoreKvArgs& args, int row_begin, int row_end);
 void to_key_basis(const PagedKvView& kv, int num_heads, float* q, std::int64_t ldq, int row_begin,
                   int row_end);

@@ -118,6 +118,24 @@ LARDER_DEVICE T warp_reduce(T value, const Function& combine) {
   return value;
 }
 
+// Over the lanes of a warp up to this one; all of them call it.
+template <class T>
+LARDER_DEVICE T warp_prefix(T value) {
+  LARDER_UNROLL
+  for (int distance = 1; distance < 32; distance *= 2) {
+    const T before = __shfl_up_sync(0xFFFFFFFFU, value, distance);
+    if (thread_index() % 32 >= distance) value += before;
+  }
+  return value;
+}
+// To an integer in shared memory, to which the block's other threads may add at the same time.
+LARDER_DEVICE void add_in_block(std::uint32_t* to, std::uint32_t value) { atomicAdd(to, value); }
+LARDER_DEVICE void add_in_block(std::uint64_t* to, std::uint64_t value) {
+  atomicAdd(reinterpret_cast<unsigned long long*>(to), static_cast<unsigned long long>(value));
+}
+// The upper half of a product's 128 bits.
+LARDER_DEVICE std::uint64_t multiply_high(std::uint64_t a, std::uint64_t b) { return __umul64hi(a, b); }
+
 LARDER_DEVICE float as_float(std::uint32_t bits) { return __uint_as_float(bits); }
 LARDER_DEVICE std::uint32_t as_bits(float value) { return __float_as_uint(value); }
 LARDER_DEVICE float half_value(std::uint16_t bits) { return __half2float(__ushort_as_half(bits)); }

@@ -23,6 +23,7 @@ const KernelTable kTable = {
     .attention_batch = attention_batch,
     .matmul_group = matmul_group,
     .first_of_best = first_of_best,
+    .draw_tokens = draw_tokens,
 };
 
 #if defined(__CUDACC__)
