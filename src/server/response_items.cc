@@ -158,32 +158,14 @@ struct OurCompaction {
   Json messages;
 };
 
-bool has_text(const Json& value, const char* name) {
-  const auto member = value.find(name);
-  return member != value.end() && member->is_string();
-}
-
-bool is_text_part(const Json& value) {
-  return value.is_object() && has_text(value, "type") && value["type"] == "text" && has_text(value, "text");
-}
-
-bool is_call(const Json& value) {
-  if (!value.is_object() || !has_text(value, "id") || !value.contains("function")) return false;
-  const Json& function = value["function"];
-  return function.is_object() && has_text(function, "name") && has_text(function, "arguments");
-}
-
-// As ChatBuilder makes them: one that is not would fail at every later turn of its conversation.
-bool is_message(const Json& value) {
-  if (!value.is_object() || !has_text(value, "role")) return false;
-  const std::string& role = value["role"].get_ref<const std::string&>();
-  if (!is_system_role(role) && role != "user" && role != "assistant" && role != "tool") return false;
-  const auto are_all = [&](const char* name, bool (*is_right)(const Json&)) {
-    const auto member = value.find(name);
-    if (member == value.end() || member->is_null()) return true;
-    return member->is_array() && std::ranges::all_of(*member, is_right);
+// As far as ChatBuilder builds upon it.
+bool looks_like_message(const Json& value) {
+  if (!value.is_object() || !value.contains("role") || !value["role"].is_string()) return false;
+  const auto content = value.find("content"), calls = value.find("tool_calls");
+  const auto is_list = [&](const auto& member) {
+    return member == value.end() || member->is_null() || member->is_array();
   };
-  return are_all("tool_calls", is_call) && (has_text(value, "content") || are_all("content", is_text_part));
+  return is_list(calls) && (is_list(content) || content->is_string());
 }
 
 // nullopt: another one's, a text.
@@ -192,7 +174,7 @@ std::optional<OurCompaction> read_ours(const std::string& content) {
   try {
     const Json json = parse_json(content, {});
     const Json& messages = json.at("messages");
-    if (messages.is_array() && std::ranges::all_of(messages, is_message)) {
+    if (messages.is_array() && std::ranges::all_of(messages, looks_like_message)) {
       return OurCompaction{json.at("summary").get<std::string>(), messages};
     }
   } catch (const std::exception&) {  // somebody changed it
@@ -230,7 +212,8 @@ class ChatBuilder {
     for (const Json& message : ours->messages) {
       const bool is_system = message.value("role", "") == "system";
       if (is_system && has_system) continue;
-      if (is_system && has_text(message, "content") && follows_instructions()) {
+      const bool has_text = message.contains("content") && message["content"].is_string();
+      if (is_system && has_text && follows_instructions()) {
         join_instructions(message);
       } else {
         begin(message["role"], index, false) = message;

@@ -194,27 +194,6 @@ TEST(ResponseItems, OurCompactionsStandForWhatTheySumUp) {
   EXPECT_EQ(to_chat("", {item}).summary, broken);
 }
 
-TEST(ResponseItems, CompactionsOfWhatIsNoMessageAreTexts) {
-  const auto is_ours = [](const char* messages) {
-    const ItemPtr item = make_item(make_compaction("They met.", Json::parse(messages)));
-    return to_chat("", {item}).summary == "They met.";
-  };
-  EXPECT_TRUE(is_ours(R"([{"role": "user", "content": "Hi."}, {"role": "assistant", "content": null, "tool_calls": [
-      {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]},
-      {"role": "tool", "tool_call_id": "1", "content": [{"type": "text", "text": "a"}]}])"));
-  for (const char* wrong : {
-           R"([1])", R"([{"content": "Hi."}])", R"([{"role": 1, "content": "Hi."}])", R"([{"role": "king", "content": "Hi."}])",
-           R"([{"role": "user", "content": 1}])", R"([{"role": "user", "content": [1]}])",
-           R"([{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}])",
-           R"([{"role": "user", "content": [{"type": "text", "text": 1}]}])",
-           R"([{"role": "user", "content": [{"type": 1, "text": "a"}]}])",
-           R"([{"role": "assistant", "tool_calls": {}}])", R"([{"role": "assistant", "tool_calls": [1]}])",
-           R"([{"role": "assistant", "tool_calls": [{"id": "1", "function": "f"}]}])",
-           R"([{"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "f"}}]}])",
-       })
-    EXPECT_FALSE(is_ours(wrong)) << wrong;
-}
-
 TEST(ResponseItems, MarksStayWithTheirParts) {
   const ItemChat chat = to_chat("", items_of(R"([{"role": "user", "content": [
       {"type": "input_text", "text": "a", "prompt_cache_breakpoint": {"mode": "explicit"}},
