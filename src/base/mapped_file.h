@@ -14,8 +14,6 @@ struct FileIdentity {
   std::uint64_t inode = 0;
   std::uint64_t size_bytes = 0;
   std::int64_t changed_ns = 0;  // of content or attributes
-
-  bool operator==(const FileIdentity&) const = default;
 };
 
 class MappedFile {

@@ -18,8 +18,9 @@ void LeavingBlocks::tell() {
 }
 
 bool LeavingBlocks::have_left() {
+  if (num_copying_ > 0) return false;
   tell();
-  return num_copying_ == 0;
+  return true;
 }
 
 void LeavingBlocks::add(BlockId block, std::span<std::byte> to) {
@@ -29,7 +30,7 @@ void LeavingBlocks::add(BlockId block, std::span<std::byte> to) {
 
 void LeavingBlocks::start(KvTier& tier) {
   if (to_.empty()) return;
-  if (num_copying_ == 0) begin_ns_ = steady_now_ns();
+  if (blocks_.size() == to_.size()) begin_ns_ = steady_now_ns();
   tier_ = &tier;
   ++num_copying_;
   storage_.read_blocks(std::span(blocks_).last(to_.size()), to_, [this] {
