@@ -158,7 +158,7 @@ TEST_P(TierExactness, InAStormOfPreemptions) {
 INSTANTIATE_TEST_SUITE_P(
     Models, TierExactness,
     ::testing::Combine(::testing::Values("LARDER_TEST_SMOLLM2", "LARDER_TEST_GEMMA3"),
-                       ::testing::Values("f16", "bf16", "int8", "int4")));
+                       ::testing::Values("f16", "bf16", "fp8", "int8", "int4")));
 
 }  // namespace
 }  // namespace larder

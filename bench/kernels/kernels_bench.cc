@@ -185,6 +185,7 @@ struct Types {
 };
 constexpr Types kTypes[] = {{"f16", {KvType::kF16, KvType::kF16}},
                             {"bf16", {KvType::kBF16, KvType::kBF16}},
+                            {"fp8", {KvType::kFp8, KvType::kFp8}},
                             {"int8", {KvType::kInt8, KvType::kInt8}},
                             {"int4", {KvType::kInt4, KvType::kInt4}}};
 

@@ -128,7 +128,7 @@ ModelFile read_model_file(const RuntimeOptions& options) {
 
 static void add_memory_options(CLI::App& command, RuntimeOptions& options) {
   command.add_option("--kv-type", options.kv_type,
-                     "How keys and values are stored: f16 (default), bf16, int8 or "
+                     "How keys and values are stored: f16 (default), bf16, fp8, int8 or "
                      "int4; k=int8,v=int4 apart");
   command.add_option("--kv-size", options.kv_size,
                      "Memory of the KV cache, such as 2GiB (default: room for eight full contexts, "

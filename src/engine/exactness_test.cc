@@ -301,7 +301,7 @@ TEST_P(Exactness, AStormWithChunks) {
 
 INSTANTIATE_TEST_SUITE_P(Models, Exactness,
                          ::testing::Combine(::testing::Values("tiny_llama", "tiny_gemma3"),
-                                            ::testing::Values("f16", "int8", "int4")),
+                                            ::testing::Values("f16", "fp8", "int8", "int4")),
                          [](const auto& test) {
                            return std::string(std::get<0>(test.param)) + "_" +
                                   std::get<1>(test.param);

@@ -7,6 +7,7 @@ namespace {
 
 constexpr KvTypes kF16 = {KvType::kF16, KvType::kF16};
 constexpr KvTypes kBF16 = {KvType::kBF16, KvType::kBF16};
+constexpr KvTypes kFp8 = {KvType::kFp8, KvType::kFp8};
 constexpr KvTypes kInt8 = {KvType::kInt8, KvType::kInt8};
 constexpr KvTypes kInt4 = {KvType::kInt4, KvType::kInt4};
 
@@ -20,6 +21,11 @@ constexpr Shape kShapes[] = {
     {4, 1, 6, 1, kF16},
     {9, 3, 64, 0, kBF16},
     {6, 2, 18, 37, kBF16},
+    {9, 3, 64, 0, kFp8},
+    {4, 1, 256, 512, kFp8},
+    {4, 4, 80, 0, kFp8},
+    {6, 2, 18, 37, kFp8},
+    {4, 1, 6, 1, kFp8},
     {9, 3, 64, 0, kInt8},
     {4, 1, 256, 512, kInt8},
     {4, 4, 80, 0, kInt8},
@@ -34,6 +40,8 @@ constexpr Shape kShapes[] = {
     {4, 2, 40, 0, {KvType::kInt8, KvType::kInt4}},
     {4, 2, 40, 0, {KvType::kInt4, KvType::kF16}},
     {4, 2, 40, 0, {KvType::kBF16, KvType::kInt8}},
+    {4, 2, 40, 0, {KvType::kFp8, KvType::kInt4}},
+    {4, 2, 40, 0, {KvType::kInt8, KvType::kFp8}},
 };
 
 TEST(Attention, MatchesDoublePrecision) {
@@ -122,7 +130,7 @@ void expect_neighbours_do_not_matter(const Shape& shape, const KernelTable* tabl
 
 // Several sequences in a batch, prefill beside decode, each as if alone.
 TEST(Attention, NeighboursInABatchDoNotChangeABit) {
-  for (const KvTypes types : {kF16, kBF16, kInt8, kInt4}) {
+  for (const KvTypes types : {kF16, kBF16, kFp8, kInt8, kInt4}) {
     for (const KernelTable* table : test::tables_of_attention()) {
       expect_neighbours_do_not_matter({9, 3, 64, 0, types}, table);
     }
@@ -132,7 +140,7 @@ TEST(Attention, NeighboursInABatchDoNotChangeABit) {
 // The table's split and merge, which a batch of one long sequence takes, whatever the pool decides.
 TEST(Attention, SplitsMergedApartHaveTheSameBits) {
   const Shape shape = {8, 2, 128, 0};
-  for (const auto& [window, types] : {std::pair{0, kF16}, {700, kF16}, {700, kInt8}, {0, kInt4}}) {
+  for (const auto& [window, types] : {std::pair{0, kF16}, {700, kF16}, {700, kFp8}, {700, kInt8}, {0, kInt4}}) {
     for (const KernelTable* table : test::tables_of_attention()) {
       Shape windowed = shape;
       windowed.window = window;

@@ -31,18 +31,25 @@ inline std::ostream& operator<<(std::ostream& out, const Shape& shape) {
 
 // From Sequence::reference(). Where BF16 is multiplied, the reference is of rounded queries, keys and
 // values, and softmax weights keep 8 bits. Codes multiply queries and weights in 16 bits; those of 4
-// bits stand for halves, and what takes them off a sum is rounded, too.
+// bits stand for halves, and what takes them off a sum is rounded, too. E4M3's scales are two more roundings.
 inline double attention_tolerance(KvTypes types, const KernelTable& table) {
   if (multiplies_bf16(table.isa) && (!has_codes(types.k) || !has_codes(types.v))) return 4e-3;
   if (types.k == KvType::kInt4) return 6e-4;
-  return has_codes(types.k) || has_codes(types.v) ? 3e-4 : 5e-6;
+  if (has_codes(types.k) || has_codes(types.v)) return 3e-4;
+  return types.k == KvType::kFp8 || types.v == KvType::kFp8 ? 8e-6 : 5e-6;
 }
 
-// Bytes that a block may hold where no token is stored: for floats any finite value, for codes and
-// their scales anything.
+// Bytes that a block may hold where no token is stored: for floats and their scales any finite value,
+// for codes and theirs anything.
 inline void fill_with_garbage(KvType type, std::span<std::byte> bytes, std::mt19937& random) {
   if (has_codes(type)) {
     for (std::byte& byte : bytes) byte = std::byte(random() & 255);
+    return;
+  }
+  if (type == KvType::kFp8) {
+    // Twice the same: as a scale, too, they are below the largest one there is.
+    for (std::size_t i = 0; i < bytes.size(); i += 2)
+      bytes[i] = bytes[i + 1] = std::byte((random() & 128) | random() % 123);
     return;
   }
   for (std::size_t i = 0; i < bytes.size(); i += 2) {
@@ -125,6 +132,14 @@ inline double stored_value(KvType type, bool is_key, const std::byte* head, int 
     const int lane = is_key ? offset : d % 16;
     const int at = d / 16 * 256 + i % 8 / 2 * 64 + lane * 4 + i % 2 + i / 8 * 2;
     return double{bfloat16_to_float(bits)} * (byte_at(head, at) - 128);
+  }
+  if (type == KvType::kFp8) {
+    std::memcpy(&bits, head + (is_key ? head_dim * 16 : 0) + offset * 2, 2);
+    const int number = byte_at(head, is_key ? d * 16 + offset : 32 + offset * head_dim + d);
+    const int exponent = number / 8 % 16;
+    const double magnitude =
+        std::ldexp(exponent == 0 ? number % 8 : 8 + number % 8, (exponent == 0 ? 1 : exponent) - 10);
+    return bfloat16_to_float(bits) * (number >= 128 ? -magnitude : magnitude);
   }
   std::memcpy(&bits, head + (is_key ? d * 16 + offset : offset * head_dim + d) * 2, 2);
   return type == KvType::kF16 ? half_to_float(bits) : bfloat16_to_float(bits);
@@ -278,7 +293,9 @@ class Sequence {
   std::vector<double> reference(int t, int head, bool rounds = false) const {
     const int dim = shape_.head_dim;
     const bool rounds_k = rounds && !has_codes(shape_.types.k);
-    const bool rounds_v = rounds && !has_codes(shape_.types.v);
+    // Numbers in fewer bits are multiplied as they are, and scaled in FP32.
+    const bool rounds_keys = rounds && is_half(shape_.types.k);
+    const bool rounds_values = rounds && is_half(shape_.types.v);
     // As scores are: logarithms to base 2.
     const double query_scale = rounds_k ? std::numbers::log2e / std::sqrt(dim) : 1;
     const double score_scale = rounds_k ? std::numbers::ln2 : 1 / std::sqrt(dim);
@@ -295,7 +312,7 @@ class Sequence {
           key < sinks() && sinks() < first ? q_sinks_basis_ : q_basis_;
       for (int d = 0; d < dim; ++d) {
         const auto at = static_cast<std::size_t>((t * shape_.num_heads + head) * dim + d);
-        score += maybe_rounded(stored(true, key, kv_head, d), rounds_k) *
+        score += maybe_rounded(stored(true, key, kv_head, d), rounds_keys) *
                  maybe_rounded(from[at] * query_scale, rounds_k);
       }
       weights.push_back(score * score_scale);
@@ -308,7 +325,7 @@ class Sequence {
       const double weight = weights[i] / total;
       for (int d = 0; d < dim; ++d)
         out[static_cast<std::size_t>(d)] +=
-            weight * maybe_rounded(stored(false, keys[i], kv_head, d), rounds_v);
+            weight * maybe_rounded(stored(false, keys[i], kv_head, d), rounds_values);
     }
     if (shape_.types.v == KvType::kInt4) turn(out.data(), dim);
     return out;

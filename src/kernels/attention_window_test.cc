@@ -25,7 +25,7 @@ Sequence streaming_sequence(const Streaming& streaming, int length, KvTypes type
 std::vector<std::pair<Streaming, KvTypes>> streaming_cases() {
   std::vector<std::pair<Streaming, KvTypes>> cases;
   for (const Streaming& streaming : kStreaming) cases.push_back({streaming, {}});
-  for (const KvType type : {KvType::kBF16, KvType::kInt8, KvType::kInt4})
+  for (const KvType type : {KvType::kBF16, KvType::kFp8, KvType::kInt8, KvType::kInt4})
     cases.push_back({kStreaming[1], {type, type}});
   return cases;
 }

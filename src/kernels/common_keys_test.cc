@@ -145,7 +145,7 @@ void expect_common_keys_do_not_matter(const Shape& shape, const KernelTable* tab
 }
 
 TEST(CommonKeysOfAttention, DoNotChangeABit) {
-  for (const KvType type : {KvType::kF16, KvType::kBF16, KvType::kInt8, KvType::kInt4}) {
+  for (const KvType type : {KvType::kF16, KvType::kBF16, KvType::kFp8, KvType::kInt8, KvType::kInt4}) {
     const KvTypes types = {type, type};
     for (const KernelTable* table : test::tables_of_attention()) {
       if (table->attention_common == nullptr) continue;

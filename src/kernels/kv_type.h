@@ -6,6 +6,11 @@
 // kF16, kBF16: K as [head_dim][16 tokens], V as [16 tokens][head_dim], the order in which attention
 // reads them.
 //
+// kFp8: a byte per value in the same order, E4M3 (Micikevicius et al. 2022): a sign, 4 bits of
+// exponent with a bias of 7, 3 bits of fraction; no byte is a NaN. value = scale * number, one scale
+// (bfloat16) per token, [16 tokens]: behind a head's keys, before its values, where each is met when
+// it is wanted.
+//
 // Keys of types with codes are stored in a basis of their own, into which
 // KernelTable::to_key_basis brings queries.
 //
@@ -47,7 +52,7 @@
 
 namespace larder {
 
-enum class KvType : std::uint8_t { kF16, kBF16, kInt8, kInt4 };
+enum class KvType : std::uint8_t { kF16, kBF16, kInt8, kInt4, kFp8 };
 
 struct KvTypes {
   KvType k = KvType::kF16;
@@ -72,6 +77,10 @@ inline constexpr float kNormalLevelStep = 2.732590F / 127;
 
 static constexpr bool has_codes(KvType type) {
   return type == KvType::kInt8 || type == KvType::kInt4;
+}
+// Two bytes a value, without scales.
+static constexpr bool is_half(KvType type) {
+  return type == KvType::kF16 || type == KvType::kBF16;
 }
 static constexpr int kv_num_groups(int head_dim) {
   return (head_dim + kCodeGroup - 1) / kCodeGroup;
@@ -122,6 +131,8 @@ static constexpr std::int64_t kv_key_size_bytes(KvType type, int head_dim) {
       return std::int64_t{kBlockSize} *
              (kv_wide_size_bytes(head_dim) + kv_num_narrow(head_dim) / 2 +
               kv_num_wide_groups(head_dim) + kv_num_narrow_groups(head_dim));
+    case KvType::kFp8:
+      return std::int64_t{kBlockSize} * (head_dim + 2);
     default:
       return std::int64_t{kBlockSize} * head_dim * 2;
   }
@@ -133,6 +144,13 @@ static constexpr std::int64_t kv_value_size_bytes(KvType type, int head_dim) {
   return std::int64_t{kBlockSize} * (kv_padded_values(head_dim) * kv_value_bits(head_dim) / 8 +
                                      (head_dim + group - 1) / group);
 }
+
+// kFp8.
+inline constexpr float kLargestE4m3 = 448;
+inline constexpr int kFp8ScalesSizeBytes = 2 * kBlockSize;  // of a head in a block
+// A byte's bits as those of an FP16 number stand for the value divided by this: exponents have
+// different biases, and subnormals are subnormals.
+inline constexpr float kE4m3InHalf = 256;
 
 // Of item i of the 16 that are summed over, in `lane` of four vectors.
 static constexpr int kv_code_offset(int i, int lane) {

@@ -7,7 +7,8 @@
 namespace larder {
 namespace {
 
-constexpr KvType kTypes[] = {KvType::kF16, KvType::kBF16, KvType::kInt8, KvType::kInt4};
+constexpr KvType kTypes[] = {KvType::kF16, KvType::kBF16, KvType::kFp8, KvType::kInt8,
+                             KvType::kInt4};
 constexpr int kHeads = 2;
 
 // One block of `dim` values per head, written token by token.
@@ -67,6 +68,8 @@ double largest_error(KvType type) {
       return 0x1p-11;
     case KvType::kBF16:
       return 0x1p-8;
+    case KvType::kFp8:
+      return 0.04;
     case KvType::kInt8:
       return 0.012;
     case KvType::kInt4:
@@ -225,6 +228,52 @@ TEST(StoreKv, ATokensBytesAreItsOwn) {
         }
         EXPECT_EQ(num_owned, together.bytes.size());
       }
+    }
+  }
+}
+
+// The largest of a token's values has the largest number there is, so the scale is 1 here; every number stands for itself, what lies
+// between two becomes the nearer one and in the middle the one whose last bit is zero.
+TEST(StoreKv, RoundsToTheNearestE4m3) {
+  std::vector<double> numbers = {0};  // from the format's definition
+  for (int bits = 1; bits < 127; ++bits) {
+    const int exponent = bits / 8;
+    numbers.push_back(exponent == 0 ? std::ldexp(bits, -9) : std::ldexp(1 + bits % 8 / 8.0, exponent - 7));
+  }
+  std::vector<float> given;
+  std::vector<int> expected;
+  for (int bits = 0; bits < 127; ++bits) {
+    const double here = numbers[static_cast<std::size_t>(bits)];
+    const auto put = [&](double value, int number) {
+      given.push_back(static_cast<float>(value));
+      expected.push_back(number);
+      given.push_back(static_cast<float>(-value));
+      expected.push_back(number | 128);
+    };
+    put(here, bits);
+    if (bits == 126) break;
+    const double middle = (here + numbers[static_cast<std::size_t>(bits) + 1]) / 2;
+    put(std::nextafter(static_cast<float>(middle), 0.0F), bits);
+    put(middle, bits % 2 == 0 ? bits : bits + 1);
+    put(std::nextafter(static_cast<float>(middle), 1e9F), bits + 1);
+  }
+  const int dim = static_cast<int>(given.size());
+  for (const KernelTable* table : test::tables()) {
+    std::vector<std::byte> bytes(static_cast<std::size_t>(2 * kv_key_size_bytes(KvType::kFp8, dim)));
+    const PagedKvView view{.base = bytes.data(),
+                           .block_stride_bytes = static_cast<std::int64_t>(bytes.size()),
+                           .k_offset_bytes = 0,
+                           .v_offset_bytes = kv_key_size_bytes(KvType::kFp8, dim),
+                           .num_kv_heads = 1,
+                           .head_dim = dim,
+                           .types = {KvType::kFp8, KvType::kFp8}};
+    const std::int64_t slot = 3;
+    table->store_kv({view, given.data(), given.data(), dim, dim, &slot}, 0, 1);
+    for (int d = 0; d < dim; ++d) {
+      const auto at = static_cast<std::size_t>(d);
+      EXPECT_EQ(byte_at(bytes.data(), d * 16 + 3), expected[at]) << table->name << ' ' << given[at];
+      EXPECT_EQ(byte_at(bytes.data() + view.v_offset_bytes, 32 + 3 * dim + d), expected[at])
+          << table->name << ' ' << given[at];
     }
   }
 }

@@ -51,6 +51,7 @@ TEST(KvLayout, CodesTakeTheirShareOfMemory) {
     };
     const double f16 = bytes({});
     EXPECT_EQ(bytes({KvType::kBF16, KvType::kBF16}), f16);
+    EXPECT_LE(bytes({KvType::kFp8, KvType::kFp8}), 0.54 * f16);
     EXPECT_LE(bytes({KvType::kInt8, KvType::kInt8}), 0.54 * f16);
     EXPECT_LE(bytes({KvType::kInt4, KvType::kInt4}), 0.32 * f16);
   }

@@ -15,6 +15,7 @@ struct Name {
 constexpr Name kNames[] = {
     {"f16", KvType::kF16},
     {"bf16", KvType::kBF16},
+    {"fp8", KvType::kFp8},
     {"int8", KvType::kInt8},
     {"int4", KvType::kInt4},
 };
@@ -51,7 +52,7 @@ KvTypes parse_kv_types(const std::string& text) {
     if (k && v) return {*k, *v};
   }
   throw_invalid(
-      "--kv-type '{}': write f16, bf16, int8 or int4, or keys and values apart as k=int8,v=int4", text);
+      "--kv-type '{}': write f16, bf16, fp8, int8 or int4, or keys and values apart as k=int8,v=int4", text);
 }
 
 std::string format_kv_types(KvTypes types) {

@@ -12,7 +12,7 @@ TEST(KvTypeNames, AreReadAndWritten) {
   EXPECT_EQ(parse_kv_types("f16"), KvTypes{});
   EXPECT_EQ(parse_kv_types("bf16"), (KvTypes{KvType::kBF16, KvType::kBF16}));
   EXPECT_EQ(parse_kv_types("k=int8,v=f16"), (KvTypes{KvType::kInt8, KvType::kF16}));
-  for (const char* text : {"f16", "bf16", "int8", "int4", "k=int8,v=int4", "k=f16,v=bf16"}) {
+  for (const char* text : {"f16", "bf16", "fp8", "int8", "int4", "k=int8,v=int4", "k=f16,v=bf16"}) {
     EXPECT_EQ(format_kv_types(parse_kv_types(text)), text);
   }
   EXPECT_EQ(format_kv_types(parse_kv_types("k=int8,v=int8")), "int8");

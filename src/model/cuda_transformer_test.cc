@@ -32,6 +32,7 @@ std::vector<KeyBasis> measured_basis(const TestModel& model, const KernelTable& 
 
 constexpr KvTypes kInt8Types{KvType::kInt8, KvType::kInt8};
 constexpr KvTypes kInt4Types{KvType::kInt4, KvType::kInt4};
+constexpr KvTypes kFp8Types{KvType::kFp8, KvType::kFp8};
 constexpr KvTypes kMixedTypes{KvType::kInt8, KvType::kInt4};
 
 // Logits of every row of a prompt.
@@ -79,9 +80,9 @@ TEST_P(CudaTransformer, AgreesWithTheCpu) {
   }
 }
 
-TEST_P(CudaTransformer, AgreesWithTheCpuOnCodes) {
+TEST_P(CudaTransformer, AgreesWithTheCpuOnFewerBits) {
   const auto device = open_test_device();
-  for (const KvTypes types : {kInt8Types, kInt4Types, kMixedTypes}) {
+  for (const KvTypes types : {kFp8Types, kInt8Types, kInt4Types, kMixedTypes}) {
     const TestModel on_host(path(), 2, nullptr, types);
     const TestModel on_device(path(), 2, device.get(), types);
     if (has_codes(types.k)) {
@@ -89,7 +90,7 @@ TEST_P(CudaTransformer, AgreesWithTheCpuOnCodes) {
       on_host.layout->set_key_basis(basis);
       on_device.layout->set_key_basis(basis);
     }
-    // A code that lies on a border is a whole step away, of 4 bits a large one.
+    // What lies on a border is a whole step away, of 4 bits and of E4M3 a large one.
     EXPECT_LE(distance_from_cpu(on_host, on_device, *device, ActivationType::kF32),
               types == kInt8Types ? 1e-3 : 1e-2)
         << static_cast<int>(types.k) << " " << static_cast<int>(types.v);
@@ -203,10 +204,10 @@ TEST_P(CudaTransformer, MeasuresTheKeysThatTheCpuMeasures) {
   }
 }
 
-TEST(CudaTransformerOnCodes, RowsDoNotDependOnTheirCompany) {
+TEST(CudaTransformerOnFewerBits, RowsDoNotDependOnTheirCompany) {
   const auto device = open_test_device();
   for (const char* name : {"tiny_llama", "tiny_gemma3"}) {
-    for (const KvTypes types : {kInt8Types, kInt4Types}) {
+    for (const KvTypes types : {kFp8Types, kInt8Types, kInt4Types}) {
       const std::string path = LARDER_SOURCE_DIR "/tests/golden/model/" + std::string(name) + ".gguf";
       const TestModel model(path, 2, device.get(), types);
       if (has_codes(types.k))

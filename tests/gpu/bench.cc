@@ -30,7 +30,10 @@ constexpr int kBatches = 9;
 constexpr int kMostCalls = 20;  // of a batch
 
 const char* name_of(KvType type) {
-  return type == KvType::kInt8 ? "int8" : type == KvType::kInt4 ? "int4" : "f16 ";
+  return type == KvType::kInt8   ? "int8"
+         : type == KvType::kInt4 ? "int4"
+         : type == KvType::kFp8  ? "fp8 "
+                                 : "f16 ";
 }
 
 // Of one layer, base to be set.
@@ -406,7 +409,7 @@ void run_gpu_bench(Device& device, bool quick, const std::string& only) {
   const std::vector<int> alike(quick ? 2 : 64, quick ? 1 << 10 : 2112);
   bench.attention("64 x 2112", alike, 1);
   bench.attention("64 x 2112, 2000 of them in common", alike, 1, KvType::kF16, quick ? 512 : 2000);
-  for (const KvType type : {KvType::kF16, KvType::kInt8, KvType::kInt4}) {
+  for (const KvType type : {KvType::kF16, KvType::kFp8, KvType::kInt8, KvType::kInt4}) {
     bench.attention("of a prompt's tokens", {quick ? 1 << 10 : 1 << 13}, quick ? 4 : 512, type);
     for (const int num_rows : quick ? std::vector{2} : std::vector{1, 512})
       bench.store(num_rows, type);
@@ -414,7 +417,7 @@ void run_gpu_bench(Device& device, bool quick, const std::string& only) {
   const std::vector<std::pair<int, int>> few =
       quick ? std::vector{std::pair{2, 1}}
             : std::vector{std::pair{1, 8}, {1, 32}, {1, 128}, {16, 8}, {16, 32}, {16, 128}, {128, 8}};
-  for (const KvType type : {KvType::kInt8, KvType::kInt4})
+  for (const KvType type : {KvType::kFp8, KvType::kInt8, KvType::kInt4})
     for (const auto& [count, context] : few) bench.decode(count, context, type);
   for (const auto& [type, name] :
        {std::pair{GgmlType::kQ4_0, "Q4_0"}, {GgmlType::kQ4_K, "Q4_K"}, {GgmlType::kQ6_K, "Q6_K"},

@@ -42,43 +42,44 @@ struct HeadBlock {
   }
 };
 
-// Into scores, from row q on.
+// Into scores, from row q on; keys of kFp8 without their scales.
 template <int kRows>
-void score_rows(const Work& work, const KeyTile& tile, const Queries& q, float* scores) {
+void score_numbers(const Work& work, const KeyTile& tile, const Queries& q, float* scores) {
 #if defined(LARDER_AVX512_BF16)
   if (multiplies_pairs(work.args, work.args.kv.types.k))
     return score_rows_pairs<kRows>(work, tile, q.words, scores);
 #endif
-  switch (work.args.kv.types.k) {
-    case KvType::kF16:
-      return score_rows_float<KvType::kF16, kRows>(work, tile, q.values, scores);
-    case KvType::kBF16:
-      return score_rows_float<KvType::kBF16, kRows>(work, tile, q.values, scores);
-    case KvType::kInt8:
-      return score_rows_int8<kRows>(work, tile, q, scores);
-    case KvType::kInt4:
-      return score_rows_int4<kRows>(work, tile, q, scores);
-  }
+  const KvType type = work.args.kv.types.k;
+  if (type == KvType::kInt8) return score_rows_int8<kRows>(work, tile, q, scores);
+  if (type == KvType::kInt4) return score_rows_int4<kRows>(work, tile, q, scores);
+  with_float_type(type, [&]<KvType kType>() LARDER_INLINE_LAMBDA {
+    score_rows_float<kType, kRows>(work, tile, q.values, scores);
+  });
+}
+
+template <int kRows>
+void score_rows(const Work& work, const KeyTile& tile, const Queries& q, float* scores) {
+  score_numbers<kRows>(work, tile, q, scores);
+  if (work.args.kv.types.k == KvType::kFp8) scale_fp8_scores<kRows>(work, tile, scores);
 }
 
 template <int kRows>
 void add_values(const Work& work, const KeyTile& tile, int row, const Partial& partial) {
+  const KvType type = work.args.kv.types.v;
+  if (type == KvType::kFp8) scale_fp8_weights<kRows>(work, tile, row);
 #if defined(LARDER_AVX512_BF16)
-  if (multiplies_pairs(work.args, work.args.kv.types.v))
-    return add_values_pairs<kRows>(work, tile, row, partial);
+  if (multiplies_pairs(work.args, type)) return add_values_pairs<kRows>(work, tile, row, partial);
 #endif
-  switch (work.args.kv.types.v) {
-    case KvType::kF16:
-      return add_values_float<KvType::kF16, kRows>(work, tile, row, partial);
-    case KvType::kBF16:
-      return add_values_float<KvType::kBF16, kRows>(work, tile, row, partial);
-    case KvType::kInt8:
-      return add_values_codes<ValueForm::kBytes, kRows>(work, tile, row, partial);
-    case KvType::kInt4:
-      return kv_is_large(work.dim)
-                 ? add_values_codes<ValueForm::kFiveBits, kRows>(work, tile, row, partial)
-                 : add_values_codes<ValueForm::kLevels, kRows>(work, tile, row, partial);
+  if (type == KvType::kInt8)
+    return add_values_codes<ValueForm::kBytes, kRows>(work, tile, row, partial);
+  if (type == KvType::kInt4) {
+    return kv_is_large(work.dim)
+               ? add_values_codes<ValueForm::kFiveBits, kRows>(work, tile, row, partial)
+               : add_values_codes<ValueForm::kLevels, kRows>(work, tile, row, partial);
   }
+  with_float_type(type, [&]<KvType kType>() LARDER_INLINE_LAMBDA {
+    add_values_float<kType, kRows>(work, tile, row, partial);
+  });
 }
 
 // The scores of the sinks in this tile, once the row's window has left them behind.

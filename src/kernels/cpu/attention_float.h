@@ -1,4 +1,4 @@
-// Attention's sums over FP16 and BF16 blocks, in FP32. Included by attention.cc alone.
+// Attention's sums over FP16, BF16 and E4M3 blocks, in FP32. Included by attention.cc alone.
 #pragma once
 
 #include "kernels/cpu/attention_work.h"
@@ -6,19 +6,29 @@
 namespace larder::LARDER_ISA_NAMESPACE {
 namespace {
 
-LARDER_INLINE const uint16_t* halves(const std::byte* p) {
-  return reinterpret_cast<const uint16_t*>(p);
+// scores, or weights, of rows times their keys' scales; scales_of(b): those of block b, as they lie.
+template <int kRows, class ScalesOf>
+LARDER_INLINE void times_scales(float* scores, int num_blocks, const ScalesOf& scales_of) {
+  for (int b = 0; b < num_blocks; ++b) {
+    const auto* from = reinterpret_cast<const uint16_t*>(scales_of(b));
+    const V16 scales = mul(load_bf16(from), set1(kE4m3InHalf));
+    for (int r = 0; r < kRows; ++r) {
+      float* of_block = scores + r * kKeyTile + b * kLanes;
+      store(of_block, mul(load(of_block), scales));
+    }
+  }
 }
-
-template <KvType kType>
-LARDER_INLINE V16 load_value(const uint16_t* p) {
-  if constexpr (kType == KvType::kF16) return load_f16(p);
-  return load_bf16(p);
+template <int kRows>
+void scale_fp8_scores(const Work& work, const KeyTile& tile, float* scores) {
+  times_scales<kRows>(scores, tile.num_blocks, [&](int b) LARDER_INLINE_LAMBDA {
+    return tile.k[b] + int64_t{work.dim} * kBlockSize;
+  });
 }
-template <KvType kType>
-LARDER_INLINE V16 load_value_partial(const uint16_t* p, int n) {
-  if constexpr (kType == KvType::kF16) return load_f16_partial(p, n);
-  return load_bf16_partial(p, n);
+// Nobody wants the weights as they were after this.
+template <int kRows>
+void scale_fp8_weights(const Work& work, const KeyTile& tile, int row) {
+  times_scales<kRows>(work.scores + row * kKeyTile, tile.num_blocks,
+                      [&](int b) LARDER_INLINE_LAMBDA { return tile.v[b]; });
 }
 
 // scores[r][16 b + lane] = sum over d in order of q[r][d] * k[b][d][lane], for the tile's blocks (and
@@ -33,9 +43,10 @@ void score_rows_float(const Work& work, const KeyTile& tile, const float* q, flo
     for (int d = 0; d < work.dim; ++d) {
       V16 k[kAttentionVectors];
       for (int v = 0; v < kAttentionVectors; ++v) {
-        k[v] = load_value<kType>(halves(tile.k[b + v]) + d * kLanes);
+        k[v] = load_value<kType>(keys_in<kType>(tile.k[b + v]) + d * kLanes);
         if constexpr (kRows <= kFetchRows)
-          fetch_line(halves(tile.next_k[b + v]) + d * kLanes, false, v % 2 != 0);
+          if (kType != KvType::kFp8 || d % 4 == 0)
+            fetch_line(keys_in<kType>(tile.next_k[b + v]) + d * kLanes, false, v % 2 != 0);
       }
       for (int r = 0; r < kRows; ++r) {
         const V16 x = set1(q[r * work.padded_dim + d]);
@@ -66,10 +77,12 @@ void add_values_of(const Work& work, const KeyTile& tile, int row, int d, int la
   }
   for (int b = 0; b < tile.num_blocks; ++b) {
     for (int i = 0; i < kBlockSize; ++i) {
-      const uint16_t* from = halves(tile.v[b]) + i * work.dim + d;
+      const auto* from = values_in<kType>(tile.v[b]) + i * work.dim + d;
       if constexpr (kRows <= kFetchRows) {
-        for (int v = 0; v < kVectors; v += 2) {
-          fetch_line(halves(tile.next_v[b]) + i * work.dim + d + v * kLanes, false, v % 4 != 0);
+        constexpr int kLine = kType == KvType::kFp8 ? 4 : 2;  // vectors
+        for (int v = 0; v < kVectors; v += kLine) {
+          fetch_line(values_in<kType>(tile.next_v[b]) + i * work.dim + d + v * kLanes, false,
+                     v % (2 * kLine) != 0);
         }
       }
       V16 x[kVectors];

@@ -84,6 +84,58 @@ struct Work {
   bool sees(int begin, int end) const { return begin < sinks || end > first_key(0); }
 };
 
+// Keys and values that are floats: two bytes each, or one.
+template <KvType kType>
+struct NumberOf {
+  using Type = uint16_t;
+};
+template <>
+struct NumberOf<KvType::kFp8> {
+  using Type = uint8_t;
+};
+template <KvType kType>
+using Number = typename NumberOf<kType>::Type;
+
+// Where the numbers of a head begin in its part of a block.
+template <KvType kType>
+LARDER_INLINE const Number<kType>* keys_in(const std::byte* head) {
+  return reinterpret_cast<const Number<kType>*>(head);
+}
+template <KvType kType>
+LARDER_INLINE const Number<kType>* values_in(const std::byte* head) {
+  return reinterpret_cast<const Number<kType>*>(
+      kType == KvType::kFp8 ? head + kFp8ScalesSizeBytes : head);
+}
+
+// E4M3 without its scale, and divided by kE4m3InHalf.
+template <KvType kType>
+LARDER_INLINE V16 load_value(const Number<kType>* p) {
+  if constexpr (kType == KvType::kF16) return load_f16(p);
+  if constexpr (kType == KvType::kBF16) return load_bf16(p);
+  if constexpr (kType == KvType::kFp8) return load_e4m3(p);
+}
+template <KvType kType>
+LARDER_INLINE V16 load_value_partial(const Number<kType>* p, int n) {
+  Number<kType> lanes[kLanes] = {};
+  memcpy(lanes, p, sizeof *p * static_cast<size_t>(n));
+  return load_value<kType>(lanes);
+}
+
+// Calls function<type>() of one of those types.
+template <class Function>
+LARDER_INLINE void with_float_type(KvType type, const Function& function) {
+  switch (type) {
+    case KvType::kF16:
+      return function.template operator()<KvType::kF16>();
+    case KvType::kBF16:
+      return function.template operator()<KvType::kBF16>();
+    case KvType::kFp8:
+      return function.template operator()<KvType::kFp8>();
+    default:
+      return;
+  }
+}
+
 struct TilePairs;  // bf16/attention_bf16.h
 
 // The blocks of a tile of keys, this head's part. Those that no row sees repeat one that is seen:

@@ -41,11 +41,6 @@ LARDER_INLINE V16 load_f16(const uint16_t* p) {
   return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
           _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 8)))};
 }
-LARDER_INLINE V16 load_f16_partial(const uint16_t* p, int n) {
-  uint16_t lanes[16] = {};
-  memcpy(lanes, p, sizeof(uint16_t) * static_cast<size_t>(n));
-  return load_f16(lanes);
-}
 LARDER_INLINE void store_f16_partial(uint16_t* p, V16 v, int n) {
   uint16_t lanes[16];
   constexpr int kNearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
@@ -54,17 +49,24 @@ LARDER_INLINE void store_f16_partial(uint16_t* p, V16 v, int n) {
   memcpy(p, lanes, sizeof(uint16_t) * static_cast<size_t>(n));
 }
 
+// 16 bytes of E4M3, as what their bits stand for in FP16 (kE4m3InHalf).
+LARDER_INLINE V16 load_e4m3(const uint8_t* p) {
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  const __m256i upper = _mm256_slli_epi16(_mm256_cvtepu8_epi16(bytes), 8);
+  const __m256i magnitude =
+      _mm256_srli_epi16(_mm256_and_si256(upper, _mm256_set1_epi16(0x7F00)), 1);
+  const __m256i sign = _mm256_andnot_si256(_mm256_set1_epi16(0x7FFF), upper);
+  const __m256i halves = _mm256_or_si256(sign, magnitude);
+  return {_mm256_cvtph_ps(_mm256_castsi256_si128(halves)),
+          _mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1))};
+}
+
 LARDER_INLINE __m256 load_bf16_half(const uint16_t* p) {
   const __m128i v = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(v), 16));
 }
 LARDER_INLINE V16 load_bf16(const uint16_t* p) {
   return {load_bf16_half(p), load_bf16_half(p + 8)};
-}
-LARDER_INLINE V16 load_bf16_partial(const uint16_t* p, int n) {
-  uint16_t lanes[16] = {};
-  memcpy(lanes, p, sizeof(uint16_t) * static_cast<size_t>(n));
-  return load_bf16(lanes);
 }
 
 LARDER_INLINE V16 add(V16 x, V16 y) { return {_mm256_add_ps(x.a, y.a), _mm256_add_ps(x.b, y.b)}; }

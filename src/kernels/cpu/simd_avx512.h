@@ -30,20 +30,23 @@ LARDER_INLINE void store_partial(float* p, V16 v, int n) {
 LARDER_INLINE V16 load_f16(const uint16_t* p) {
   return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
 }
-LARDER_INLINE V16 load_f16_partial(const uint16_t* p, int n) {
-  return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(first_lanes(n), p));
-}
 LARDER_INLINE void store_f16_partial(uint16_t* p, V16 v, int n) {
   const __m256i half = _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   _mm256_mask_storeu_epi16(p, first_lanes(n), half);
 }
 
+// 16 bytes of E4M3, as what their bits stand for in FP16 (kE4m3InHalf).
+LARDER_INLINE V16 load_e4m3(const uint8_t* p) {
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  const __m256i upper = _mm256_slli_epi16(_mm256_cvtepu8_epi16(bytes), 8);
+  const __m256i sign = _mm256_set1_epi16(static_cast<int16_t>(0x8000));
+  // The bits of sign from `upper`, the others from a place further down: 0x80 is the sign's bit.
+  const __m256i lower = _mm256_srli_epi16(_mm256_andnot_si256(sign, upper), 1);
+  return _mm512_cvtph_ps(_mm256_ternarylogic_epi32(sign, upper, lower, 0xCA));
+}
+
 LARDER_INLINE V16 load_bf16(const uint16_t* p) {
   const __m256i v = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(v), 16));
-}
-LARDER_INLINE V16 load_bf16_partial(const uint16_t* p, int n) {
-  const __m256i v = _mm256_maskz_loadu_epi16(first_lanes(n), p);
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(v), 16));
 }
 

@@ -51,23 +51,25 @@ LARDER_INLINE V16 load_f16(const uint16_t* p) {
   memcpy(&v, &result, sizeof v);
   return v;
 }
-LARDER_INLINE V16 load_f16_partial(const uint16_t* p, int n) {
-  uint16_t lanes[16] = {};
-  memcpy(lanes, p, sizeof(uint16_t) * static_cast<size_t>(n));
-  return load_f16(lanes);
-}
 LARDER_INLINE void store_f16_partial(uint16_t* p, V16 v, int n) {
   for (int i = 0; i < n; ++i) p[i] = float_to_half(v[i]);
 }
 
-LARDER_INLINE V16 load_bf16_partial(const uint16_t* p, int n) {
-  U16 bits = {};
-  for (int i = 0; i < n; ++i) bits[i] = uint32_t{p[i]} << 16;
+// 16 bytes of E4M3, as what their bits stand for in FP16 (kE4m3InHalf).
+LARDER_INLINE V16 load_e4m3(const uint8_t* p) {
+  uint16_t halves[16];
+  for (int i = 0; i < 16; ++i)
+    halves[i] = static_cast<uint16_t>((p[i] & 0x80U) << 8 | (p[i] & 0x7FU) << 7);
+  return load_f16(halves);
+}
+
+LARDER_INLINE V16 load_bf16(const uint16_t* p) {
+  U16 bits;
+  for (int i = 0; i < 16; ++i) bits[i] = uint32_t{p[i]} << 16;
   V16 v;
   memcpy(&v, &bits, sizeof v);
   return v;
 }
-LARDER_INLINE V16 load_bf16(const uint16_t* p) { return load_bf16_partial(p, 16); }
 
 LARDER_INLINE V16 add(V16 a, V16 b) { return a + b; }
 LARDER_INLINE V16 sub(V16 a, V16 b) { return a - b; }

@@ -25,6 +25,8 @@ LARDER_INLINE V16 finite(V16 v, float largest) {
 
 constexpr float kLargestHalf = 65504;
 constexpr float kLargestBf16 = 0x1.FEp127F;
+// Below this 1 / scale would be infinite; what has such a scale is nothing beside any other.
+constexpr float kLeastScale = 1e-37F;
 
 // The nearest FP16 or BF16 values of lanes [0, lanes) of x.
 template <KvType kType>
@@ -52,6 +54,51 @@ void store_float(const HeadSlot& slot, bool is_key) {
   }
 }
 
+// The nearest E4M3 numbers of lanes that are at most kLargestE4m3.
+void round_to_e4m3(V16 v, uint8_t* rounded) {
+  constexpr int kDroppedBits = 20;
+  constexpr uint32_t kHalf = (1U << (kDroppedBits - 1)) - 1;
+  constexpr uint32_t kBias = (127 - 7) << 3;
+  constexpr uint32_t kLeastNormal = (127U - 6) << 23;
+  constexpr float kSubnormalPlace = 0x1p14F;  // a unit of the last place is a subnormal's
+  float values[kLanes];
+  store(values, v);
+  for (int i = 0; i < kLanes; ++i) {
+    const uint32_t bits = __builtin_bit_cast(uint32_t, values[i]);
+    const uint32_t magnitude = bits & 0x7FFFFFFFU;
+    const uint32_t normal =
+        ((magnitude + kHalf + (magnitude >> kDroppedBits & 1)) >> kDroppedBits) - kBias;
+    const float placed = __builtin_bit_cast(float, magnitude) + kSubnormalPlace;
+    const uint32_t subnormal =
+        __builtin_bit_cast(uint32_t, placed) - __builtin_bit_cast(uint32_t, kSubnormalPlace);
+    const uint32_t number = magnitude < kLeastNormal ? subnormal : normal;
+    rounded[i] = static_cast<uint8_t>((bits >> 24 & 0x80U) | number);
+  }
+}
+
+void store_fp8(const HeadSlot& slot, bool is_key) {
+  V16 largest = zero();
+  for (int d = 0; d < slot.dim; d += kLanes) {
+    const V16 v = load_lanes(slot.values + d, min_of(kLanes, slot.dim - d));
+    largest = max(largest, abs(finite(v, kLargestBf16)));
+  }
+  const uint16_t rounded = float_to_bfloat16(reduce_max(largest) / kLargestE4m3);
+  const float scale = bfloat16_to_float(rounded);
+  const V16 inverse = set1(scale > kLeastScale ? 1.0F / scale : 0.0F);
+  auto* bytes = reinterpret_cast<uint8_t*>(slot.block);
+  uint8_t* to = is_key ? bytes : bytes + kFp8ScalesSizeBytes;
+  uint8_t* scales = is_key ? bytes + int64_t{slot.dim} * kBlockSize : bytes;
+  memcpy(scales + slot.offset * 2, &rounded, sizeof rounded);
+  for (int d = 0; d < slot.dim; d += kLanes) {
+    const int lanes = min_of(kLanes, slot.dim - d);
+    const V16 v = mul(finite(load_lanes(slot.values + d, lanes), kLargestBf16), inverse);
+    uint8_t numbers[kLanes];
+    round_to_e4m3(min(max(v, set1(-kLargestE4m3)), set1(kLargestE4m3)), numbers);
+    for (int i = 0; i < lanes; ++i)
+      to[is_key ? (d + i) * kBlockSize + slot.offset : slot.offset * slot.dim + d + i] = numbers[i];
+  }
+}
+
 void finite_values(const HeadSlot& slot, float* values) {
   for (int d = 0; d < slot.dim; d += kLanes) {
     const int lanes = min_of(kLanes, slot.dim - d);
@@ -71,8 +118,7 @@ void store_int8_group(const HeadSlot& slot, bool is_key, int begin, int end, uin
   const uint16_t rounded = float_to_bfloat16(reduce_max(largest) / 127.0F);
   scale_to[slot.offset] = rounded;
   const float scale = bfloat16_to_float(rounded);
-  // Below this 1 / scale would be infinite; such a group is nothing beside any other.
-  const V16 inverse = set1(scale > 1e-37F ? 1.0F / scale : 0.0F);
+  const V16 inverse = set1(scale > kLeastScale ? 1.0F / scale : 0.0F);
   auto* tiles = reinterpret_cast<uint8_t*>(slot.block);
   for (int d = begin; d < end; d += kLanes) {
     int8_t codes[kLanes];
@@ -131,6 +177,8 @@ void store_head(const PagedKvView& kv, int head, const HeadSlot& slot, bool is_k
       return store_float<KvType::kF16>(slot, is_key);
     case KvType::kBF16:
       return store_float<KvType::kBF16>(slot, is_key);
+    case KvType::kFp8:
+      return store_fp8(slot, is_key);
     case KvType::kInt8:
     case KvType::kInt4:
       return is_key ? store_key_codes(kv, head, slot) : store_value_codes(kv, slot);

@@ -114,8 +114,12 @@ LARDER_KERNEL_OF(kMergeThreads) merge_kernel(Work work) {
 
 void attention_batch(const AttentionArgs& args, std::byte* scratch) {
   require(args.kv.head_dim <= kCudaMaxHeadDim, "head_dim");
-  has_codes(args.kv.types.k) ? attention_of_codes(args, scratch)
-                             : attention_of_halves(args, scratch);
+  if (has_codes(args.kv.types.k))
+    attention_of_codes(args, scratch);
+  else if (is_half(args.kv.types.k))
+    attention_of_halves(args, scratch);
+  else
+    attention_of_fp8(args, scratch);
   launch(merge_kernel,
          dim3(rounded_grid(args.sharing.num_merged_rows),
               static_cast<unsigned>(args.num_heads)),

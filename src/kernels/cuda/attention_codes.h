@@ -28,10 +28,6 @@ struct WordScale {
   LARDER_MEMBER int word(float value) const { return nearest_int(value * inverse); }
 };
 
-LARDER_DEVICE Words4 words_at(const std::byte* at, int offset_bytes) {
-  return *reinterpret_cast<const Words4*>(at + offset_bytes);
-}
-
 // Every word of the pieces.
 template <class Function>
 LARDER_DEVICE Words4 each_word(const Words4& a, const Words4& b, const Function& function) {
@@ -47,23 +43,13 @@ LARDER_DEVICE Words4 each_word(const Words4& a, const Function& function) {
   return each_word(a, a, [&](std::uint32_t word, std::uint32_t) { return function(word); });
 }
 
-// Scales of a block's 16 tokens, as they lie: the bytes of kInt4 or the BF16 numbers of kInt8.
+// As HalfScales: the bytes of kInt4.
 struct ByteScales {
   Words4 words;
   LARDER_MEMBER ByteScales(const std::byte* scales, int group)
       : words(words_at(scales, group * kBlockSize)) {}
   LARDER_MEMBER float of(int token) const {
     return scale8_value(words.word[token / 4] >> token % 4 * 8 & 255);
-  }
-};
-struct HalfScales {
-  Words4 words[2];
-  LARDER_MEMBER HalfScales(const std::byte* scales, int group)
-      : words{words_at(scales, group * kBlockSize * 2),
-              words_at(scales, group * kBlockSize * 2 + 16)} {}
-  LARDER_MEMBER float of(int token) const {
-    const auto two = static_cast<std::uint32_t>(words[token / 8].word[token % 8 / 2]);
-    return bf16_value(static_cast<std::uint16_t>(two >> token % 2 * 16));
   }
 };
 

@@ -100,17 +100,19 @@ void launch_either(const Work& work, const KeySharing& sharing) {
 
 template <class Keys>
 void launch_with_keys(const Work& work, const KeySharing& sharing) {
-  const auto halves = [&]<KvType kType>() {
-    launch_either<Keys, HalfValues<kType, 1>, HalfValues<kType, kRingChunks>>(work, sharing);
+  const auto floats = [&]<KvType kType>() {
+    launch_either<Keys, FloatValues<kType, 1>, FloatValues<kType, kRingChunks>>(work, sharing);
   };
   const auto codes = [&]<ValueForm kForm>() {
     launch_either<Keys, CodeValues<kForm>, CodeValues<kForm>>(work, sharing);
   };
   switch (work.args.kv.types.v) {
     case KvType::kF16:
-      return halves.template operator()<KvType::kF16>();
+      return floats.template operator()<KvType::kF16>();
     case KvType::kBF16:
-      return halves.template operator()<KvType::kBF16>();
+      return floats.template operator()<KvType::kBF16>();
+    case KvType::kFp8:
+      return floats.template operator()<KvType::kFp8>();
     case KvType::kInt8:
       return codes.template operator()<ValueForm::kBytes>();
     case KvType::kInt4:

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "kernels/cuda/attention_codes.h"
-#include "kernels/cuda/attention_halves.h"
+#include "kernels/cuda/attention_floats.h"
 #include "kernels/cuda/hadamard.h"
 
 namespace larder::LARDER_CUDA_NAMESPACE {

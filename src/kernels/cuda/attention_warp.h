@@ -50,6 +50,22 @@ struct LaneWords {
   Words4 vector[4];
 };
 
+LARDER_DEVICE Words4 words_at(const std::byte* at, int offset_bytes) {
+  return *reinterpret_cast<const Words4*>(at + offset_bytes);
+}
+
+// Scales of a block's 16 tokens, as they lie: the BF16 numbers of kInt8 and kFp8.
+struct HalfScales {
+  Words4 words[2];
+  LARDER_MEMBER HalfScales(const std::byte* scales, int group)
+      : words{words_at(scales, group * kBlockSize * 2),
+              words_at(scales, group * kBlockSize * 2 + 16)} {}
+  LARDER_MEMBER float of(int token) const {
+    const auto two = static_cast<std::uint32_t>(words[token / 8].word[token % 8 / 2]);
+    return bf16_value(static_cast<std::uint16_t>(two >> token % 2 * 16));
+  }
+};
+
 // A left operand in shared memory is 16 bytes for each lane of a warp.
 constexpr int kOperandWords = 32;
 LARDER_DEVICE void load_operand(const Words4* lane, std::uint32_t (&operand)[4]) {

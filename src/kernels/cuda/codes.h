@@ -91,6 +91,22 @@ LARDER_DEVICE int scale8_code(float scale) {
   return min_of(255, max_of(0, code));
 }
 
+// The nearest E4M3 number of a value that is at most kLargestE4m3.
+LARDER_DEVICE std::uint8_t e4m3_bits(float value) {
+  constexpr float kSubnormalPlace = 0x1p14F;  // a unit of the last place is a subnormal's
+  const std::uint32_t bits = as_bits(value);
+  const std::uint32_t magnitude = bits & 0x7FFFFFFFU;
+  const std::uint32_t normal = ((magnitude + 0x7FFFFU + (magnitude >> 20 & 1)) >> 20) - (120U << 3);
+  const std::uint32_t subnormal = as_bits(as_float(magnitude) + kSubnormalPlace) - as_bits(kSubnormalPlace);
+  const bool is_normal = magnitude >= (121U << 23);
+  return static_cast<std::uint8_t>((bits >> 24 & 0x80U) | (is_normal ? normal : subnormal));
+}
+// Of bytes j of two words, as FP16 numbers (kE4m3InHalf).
+LARDER_DEVICE std::uint32_t e4m3_pair(std::uint32_t a, std::uint32_t b, int j) {
+  const std::uint32_t upper = pick_bytes(a, b, 0x4400U + static_cast<std::uint32_t>(j) * 0x1111U);
+  return (upper & 0x80008000U) | (upper >> 1 & 0x3F803F80U);
+}
+
 // Eight numbers below 256 in a word; a device cannot index an array of constants.
 template <class Number>
 constexpr std::uint64_t bytes_of(const Number& number) {

@@ -252,6 +252,16 @@ TEST(CudaAttention, OfManyShapes) {
                        {2, 1, 264, 0, bf16}});
 }
 
+TEST(CudaAttention, OfFp8) {
+  const KvTypes fp8{KvType::kFp8, KvType::kFp8};
+  expect_attention_of({{3, 1, 64, 0, fp8},
+                       {2, 2, 30, 0, fp8},
+                       {2, 1, 33, 0, fp8},
+                       {12, 1, 20, 0, fp8},
+                       {4, 2, 128, 0, fp8},
+                       {2, 1, 264, 0, fp8}});
+}
+
 TEST(CudaAttention, OfCodes) {
   const KvTypes int8{KvType::kInt8, KvType::kInt8};
   const KvTypes int4{KvType::kInt4, KvType::kInt4};
@@ -272,20 +282,24 @@ TEST(CudaAttention, OfMixedTypes) {
   expect_attention_of({{3, 1, 40, 0, {KvType::kInt8, KvType::kInt4}},
                        {3, 1, 40, 0, {KvType::kInt4, KvType::kInt8}},
                        {3, 1, 40, 0, {KvType::kF16, KvType::kInt4}},
-                       {3, 1, 40, 0, {KvType::kInt8, KvType::kBF16}}});
+                       {3, 1, 40, 0, {KvType::kInt8, KvType::kBF16}},
+                       {3, 1, 40, 0, {KvType::kFp8, KvType::kInt4}},
+                       {3, 1, 40, 0, {KvType::kBF16, KvType::kFp8}}});
 }
 
-TEST(CudaAttention, OfCodesInAWindow) {
+TEST(CudaAttention, OfFewerBitsInAWindow) {
   const auto device = open_test_device();
   for (const int window : {1, 40, 530}) {
-    Sequences sequences(*device, {3, 1, 32, window, {KvType::kInt4, KvType::kInt8}}, kLengths);
-    expect_attention(sequences);
+    for (const KvTypes types : {KvTypes{KvType::kInt4, KvType::kInt8}, {KvType::kFp8, KvType::kFp8}}) {
+      Sequences sequences(*device, {3, 1, 32, window, types}, kLengths);
+      expect_attention(sequences);
+    }
   }
 }
 
-TEST(CudaAttention, OfCodesWithSinks) {
+TEST(CudaAttention, OfFewerBitsWithSinks) {
   const auto device = open_test_device();
-  for (const KvTypes types : {KvTypes{KvType::kInt8, KvType::kInt4}, {KvType::kInt4, KvType::kInt4}}) {
+  for (const KvTypes types : {KvTypes{KvType::kInt8, KvType::kInt4}, {KvType::kInt4, KvType::kInt4}, {KvType::kFp8, KvType::kFp8}}) {
     Sequences sequences(*device, {4, 2, 32, 0, types}, kLengths);
     sequences.window = 300;
     sequences.num_sinks = 32;
@@ -315,7 +329,7 @@ TEST(CudaAttention, WithSinks) {
 TEST(CudaAttention, OfKeysInCommon) {
   const auto device = open_test_device();
   for (const Shape& shape : {Shape{3, 1, 64}, Shape{8, 2, 32, 0, {KvType::kInt8, KvType::kInt4}},
-                             Shape{1, 1, 136, 0, {KvType::kBF16, KvType::kF16}}, Shape{2, 1, 32, 2200}}) {
+                             Shape{1, 1, 136, 0, {KvType::kBF16, KvType::kF16}}, Shape{2, 1, 64, 0, {KvType::kFp8, KvType::kFp8}}, Shape{2, 1, 32, 2200}}) {
     SCOPED_TRACE(shape.head_dim);
     Sequences sequences(*device, shape, {2300, 1560, 1041, 560, 2200, 2072, 2100, 2290}, 1040);
     std::vector<Part> parts;

@@ -17,7 +17,7 @@ using test::same_bits;
 constexpr int kHeads = 2;
 constexpr int kRows = 9;
 constexpr int kBlocks = 3;
-constexpr KvType kTypes[] = {KvType::kF16, KvType::kBF16, KvType::kInt8, KvType::kInt4};
+constexpr KvType kTypes[] = {KvType::kF16, KvType::kBF16, KvType::kFp8, KvType::kInt8, KvType::kInt4};
 
 std::size_t to_size(int n) { return static_cast<std::size_t>(n); }
 
@@ -177,7 +177,7 @@ void place_on_device(Device& device, test::RopeRows& rows, int begin, int end,
 // The norms' bits are those of the device's rms_norm().
 TEST(CudaStoreKv, PlacesQueriesAndKeys) {
   const auto device = open_test_device();
-  const KvTypes types[] = {{KvType::kF16, KvType::kF16}, {KvType::kBF16, KvType::kInt8}};
+  const KvTypes types[] = {{KvType::kF16, KvType::kF16}, {KvType::kBF16, KvType::kInt8}, {KvType::kFp8, KvType::kF16}};
   const auto norm = [&](const std::vector<float>& x, const std::vector<float>& weight) {
     OnDevice<float> values(*device, x), device_weight(*device, weight);
     device->kernels().rms_norm({.x = values.data(),
@@ -199,7 +199,7 @@ TEST(CudaStoreKv, PlacesQueriesAndKeys) {
 
 TEST(CudaStoreKv, LeavesQueriesThatNobodyWants) {
   const auto device = open_test_device();
-  for (const KvType type : {KvType::kF16, KvType::kInt8}) {
+  for (const KvType type : {KvType::kF16, KvType::kFp8, KvType::kInt8}) {
     test::RopeRows rows({.head_dim = 24,
                          .rope_dim = 22,
                          .interleaved = true,

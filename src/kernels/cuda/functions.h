@@ -45,6 +45,7 @@ void attention_batch(const AttentionArgs& args, std::byte* scratch);
 // Its parts but for the merge, by what keys are.
 void attention_of_codes(const AttentionArgs& args, std::byte* scratch);
 void attention_of_halves(const AttentionArgs& args, std::byte* scratch);
+void attention_of_fp8(const AttentionArgs& args, std::byte* scratch);
 
 extern const KernelTable kTable;
 

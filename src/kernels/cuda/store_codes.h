@@ -1,4 +1,4 @@
-// Keys and values as codes (kv_type.h), and the basis of keys: the bits of cpu/store_kv.cc and
+// Keys and values as codes and as E4M3 (kv_type.h), and the basis of keys: the bits of cpu/store_kv.cc and
 // cpu/store_int4.h, whose sums are made in the same order. Included by store_kv.cu alone.
 #pragma once
 
@@ -13,6 +13,8 @@ constexpr int kLanes = 16;  // of a CPU's vector: as many sums go side by side
 constexpr int kMostTries = 9;
 constexpr float kLargestHalf = 65504;
 constexpr float kLargestBf16 = 0x1.FEp127F;
+// Below this 1 / scale would be infinite; what has such a scale is nothing beside any other.
+constexpr float kLeastScale = 1e-37F;
 
 // NaN becomes 0 and what is beyond `largest` becomes that.
 LARDER_DEVICE float finite(float value, float largest) {
@@ -36,6 +38,24 @@ struct HeadSlot {
   int offset;
 };
 
+// Each warp finds the scale.
+LARDER_DEVICE void store_fp8(const HeadSlot& slot, const float* values, int dim, bool is_key) {
+  float largest = 0;
+  for (int d = thread_index() % 32; d < dim; d += 32)
+    largest = fmaxf(largest, fabsf(finite(values[d], kLargestBf16)));
+  const std::uint16_t rounded = bf16_bits(warp_max(largest) / kLargestE4m3);
+  std::uint8_t* scales = is_key ? slot.to + dim * kBlockSize : slot.to;
+  if (thread_index() == 0) reinterpret_cast<std::uint16_t*>(scales)[slot.offset] = rounded;
+  const float scale = bf16_value(rounded);
+  const float inverse = scale > kLeastScale ? 1.0F / scale : 0.0F;
+  std::uint8_t* to = is_key ? slot.to : slot.to + kFp8ScalesSizeBytes;
+  for (int d = thread_index(); d < dim; d += kCodeThreads) {
+    const float value = finite(values[d], kLargestBf16) * inverse;
+    to[is_key ? d * kBlockSize + slot.offset : slot.offset * dim + d] =
+        e4m3_bits(fminf(fmaxf(value, -kLargestE4m3), kLargestE4m3));
+  }
+}
+
 // A warp per group: its scale, then its codes.
 LARDER_DEVICE void store_int8(const HeadSlot& slot, const float* values, int dim,
                               std::int64_t scale_offset, bool is_key) {
@@ -50,8 +70,7 @@ LARDER_DEVICE void store_int8(const HeadSlot& slot, const float* values, int dim
     const std::uint16_t rounded = bf16_bits(warp_max(largest) / 127.0F);
     if (lane == 0) scales[group * kBlockSize + slot.offset] = rounded;
     const float scale = bf16_value(rounded);
-    // Below this 1 / scale would be infinite; such a group is nothing beside any other.
-    const float inverse = scale > 1e-37F ? 1.0F / scale : 0.0F;
+    const float inverse = scale > kLeastScale ? 1.0F / scale : 0.0F;
     for (int d = begin + lane; d < (end + kCodeTile - 1) / kCodeTile * kCodeTile; d += 32) {
       const float value = d < end ? finite(values[d], kLargestBf16) * inverse : 0.0F;
       const int code = nearest_int(fminf(fmaxf(value, -127.0F), 127.0F)) + 128;

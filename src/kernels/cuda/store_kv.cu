@@ -120,7 +120,7 @@ LARDER_DEVICE void place_query(const RopeArgs& rope, int dim, std::int64_t row, 
   head.turn(rope, row, [&](int d, float value) { head.to[d] = value; });
 }
 
-// Stored where FP16 and BF16 are; else store_codes_kernel() does that.
+// Stored where both types are halves; else store_codes_kernel() does that.
 LARDER_DEVICE void place_key(const StoreKvArgs& args, bool stores, std::int64_t row, int index) {
   const RopeArgs& rope = args.rope;
   const int dim = args.kv.head_dim;
@@ -159,7 +159,7 @@ heads_kernel(LARDER_PARAM StoreKvArgs args, bool stores, int row_begin) {
   if (stores && head < num_kv_heads) place_value(args, row, head);
 }
 
-// Where keys or values are codes. Grid: rows, heads, keys and values.
+// Where keys or values are no halves. Grid: rows, heads, keys and values.
 LARDER_KERNEL_OF(kCodeThreads)
 store_codes_kernel(StoreKvArgs args, CodeParts parts, int row_begin) {
   LARDER_SHARED StoreShared shared;
@@ -174,7 +174,8 @@ store_codes_kernel(StoreKvArgs args, CodeParts parts, int row_begin) {
     return is_key ? store_key_int4(args.kv, parts, head, row.from, row.slot, shared)
                   : store_value_int4(parts, row.from, row.slot, shared);
   }
-  if (type != KvType::kInt8) {
+  if (type == KvType::kFp8) return store_fp8(row.slot, row.from, dim, is_key);
+  if (type != KvType::kInt8) {  // 16 bits
     for (int d = thread_index(); d < dim; d += kCodeThreads) row.store(type, is_key, dim, d, row.from[d]);
     return;
   }
@@ -200,14 +201,14 @@ key_basis_kernel(PagedKvView kv, CodeParts parts, int group, float* q, std::int6
 void store_kv(const StoreKvArgs& args, int row_begin, int row_end) {
   const PagedKvView& kv = args.kv;
   const auto num_rows = static_cast<unsigned>(row_end - row_begin);
-  const bool has_codes_to_store = has_codes(kv.types.k) || has_codes(kv.types.v);
+  const bool are_halves = is_half(kv.types.k) && is_half(kv.types.v);
   const bool turns = args.rope.k != nullptr || args.rope.num_heads > 0;
-  if (turns || !has_codes_to_store) {
-    const int num_heads = args.rope.num_heads + (has_codes_to_store ? 1 : 2) * kv.num_kv_heads;
+  if (turns || are_halves) {
+    const int num_heads = args.rope.num_heads + (are_halves ? 2 : 1) * kv.num_kv_heads;
     const auto blocks = static_cast<unsigned>((num_heads + kHeadWarps - 1) / kHeadWarps);
-    launch(heads_kernel, dim3(num_rows, blocks), kHeadWarps * 32, args, !has_codes_to_store, row_begin);
+    launch(heads_kernel, dim3(num_rows, blocks), kHeadWarps * 32, args, are_halves, row_begin);
   }
-  if (!has_codes_to_store) return;
+  if (are_halves) return;
   require(kv.head_dim <= kCudaMaxHeadDim, "head_dim");
   const dim3 grid(num_rows, static_cast<unsigned>(kv.num_kv_heads), 2);
   launch(store_codes_kernel, grid, kCodeThreads, args, code_parts(kv), row_begin);

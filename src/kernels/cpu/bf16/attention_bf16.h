@@ -1,4 +1,4 @@
-// Attention's sums over FP16 and BF16 blocks by VDPBF16PS, which multiplies two pairs of BF16 values
+// Attention's sums over FP16, BF16 and E4M3 blocks by VDPBF16PS, which multiplies two pairs of BF16 values
 // a lane, exactly, and adds them to FP32 sums: twice as many products as in FP32. Queries, keys,
 // values and softmax weights are rounded to BF16; scores, maxima and sums stay in FP32. Included by
 // attention.cc alone.
@@ -12,10 +12,9 @@ namespace {
 constexpr int kMaxPairDim = 512;
 static_assert(kAttentionVectors == kTileBlocks, "all of a tile's keys are scored at once");
 
-LARDER_INLINE bool is_float(KvType type) { return type == KvType::kF16 || type == KvType::kBF16; }
 // What decides is the layer's alone, so all rows take the same way.
 LARDER_INLINE bool multiplies_pairs(const AttentionArgs& args, KvType type) {
-  return args.rounds_to_bf16 && is_float(type) && args.kv.head_dim % 2 == 0 &&
+  return args.rounds_to_bf16 && !has_codes(type) && args.kv.head_dim % 2 == 0 &&
          args.kv.head_dim <= kMaxPairDim;
 }
 
@@ -41,31 +40,33 @@ LARDER_INLINE __m512i rounded(V16 first, V16 second) {
 }
 // lanes: how many of first's and of second's exist.
 template <KvType kType>
-LARDER_INLINE __m512i pair_up(const uint16_t* first, const uint16_t* second, int lanes) {
-  if constexpr (kType == KvType::kF16) {
-    if (lanes == kLanes) return in_pairs(rounded(load_f16(first), load_f16(second)));
-    return in_pairs(rounded(load_f16_partial(first, lanes), load_f16_partial(second, lanes)));
+LARDER_INLINE __m512i pair_up(const Number<kType>* first, const Number<kType>* second, int lanes) {
+  if constexpr (kType == KvType::kBF16) {
+    const auto load_halves = [lanes](const uint16_t* from) {
+      if (lanes == kLanes) return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+      return _mm256_maskz_loadu_epi16(first_lanes(lanes), from);
+    };
+    return in_pairs(_mm512_inserti64x4(_mm512_castsi256_si512(load_halves(first)),
+                                       load_halves(second), 1));
+  } else {
+    if (lanes == kLanes) return in_pairs(rounded(load_value<kType>(first), load_value<kType>(second)));
+    return in_pairs(rounded(load_value_partial<kType>(first, lanes),
+                            load_value_partial<kType>(second, lanes)));
   }
-  const auto load_halves = [lanes](const uint16_t* from) {
-    if (lanes == kLanes) return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
-    return _mm256_maskz_loadu_epi16(first_lanes(lanes), from);
-  };
-  return in_pairs(_mm512_inserti64x4(_mm512_castsi256_si512(load_halves(first)),
-                                     load_halves(second), 1));
 }
 
 // Pairs of the tile's keys for dimensions d and d + 1 of block b, of its values for key pair i from
 // dimension d on.
 template <KvType kType>
 LARDER_INLINE __m512i key_pairs(const KeyTile& tile, int64_t d, int b) {
-  const auto* from = reinterpret_cast<const uint16_t*>(tile.k[b]) + d * kLanes;
+  const Number<kType>* from = keys_in<kType>(tile.k[b]) + d * kLanes;
   return pair_up<kType>(from, from + kLanes, kLanes);
 }
 template <KvType kType>
 LARDER_INLINE __m512i value_pairs(const Work& work, const KeyTile& tile, int i, int d) {
   constexpr int kBlockPairs = kBlockSize / 2;
-  const auto* block = reinterpret_cast<const uint16_t*>(tile.v[i / kBlockPairs]);
-  const uint16_t* from = block + i % kBlockPairs * 2 * work.dim + d;
+  const Number<kType>* block = values_in<kType>(tile.v[i / kBlockPairs]);
+  const Number<kType>* from = block + i % kBlockPairs * 2 * work.dim + d;
   return pair_up<kType>(from, from + work.dim, min_of(kLanes, work.dim - d));
 }
 
@@ -93,16 +94,14 @@ void store_pairs(const Work& work, const KeyTile& tile, TilePairs& pairs) {
   if (!stores_pairs(work)) return;
   const KvTypes& types = work.args.kv.types;
   if (multiplies_pairs(work.args, types.k)) {
-    if (types.k == KvType::kF16)
-      store_key_pairs<KvType::kF16>(work, tile, pairs.k);
-    else
-      store_key_pairs<KvType::kBF16>(work, tile, pairs.k);
+    with_float_type(types.k, [&]<KvType kType>() LARDER_INLINE_LAMBDA {
+      store_key_pairs<kType>(work, tile, pairs.k);
+    });
   }
   if (multiplies_pairs(work.args, types.v)) {
-    if (types.v == KvType::kF16)
-      store_value_pairs<KvType::kF16>(work, tile, pairs.v);
-    else
-      store_value_pairs<KvType::kBF16>(work, tile, pairs.v);
+    with_float_type(types.v, [&]<KvType kType>() LARDER_INLINE_LAMBDA {
+      store_value_pairs<kType>(work, tile, pairs.v);
+    });
   }
 }
 
@@ -142,7 +141,8 @@ template <KvType kType, int kRows>
 LARDER_INLINE void score_rows_direct(const Work& work, const KeyTile& tile, const int32_t* words,
                                      float* scores) {
   score_rows_with<kRows>(work, words, scores, [&](int64_t d, int b) LARDER_INLINE_LAMBDA {
-    fetch_line(reinterpret_cast<const uint16_t*>(tile.next_k[b]) + d * kLanes, false, b % 2 != 0);
+    if (kType != KvType::kFp8 || d % 4 == 0)
+      fetch_line(keys_in<kType>(tile.next_k[b]) + d * kLanes, false, b % 2 != 0);
     return key_pairs<kType>(tile, d, b);
   });
 }
@@ -150,9 +150,9 @@ LARDER_INLINE void score_rows_direct(const Work& work, const KeyTile& tile, cons
 template <int kRows>
 void score_rows_pairs(const Work& work, const KeyTile& tile, const int32_t* words, float* scores) {
   if (!stores_pairs(work)) {
-    if (work.args.kv.types.k == KvType::kF16)
-      return score_rows_direct<KvType::kF16, kRows>(work, tile, words, scores);
-    return score_rows_direct<KvType::kBF16, kRows>(work, tile, words, scores);
+    return with_float_type(work.args.kv.types.k, [&]<KvType kType>() LARDER_INLINE_LAMBDA {
+      score_rows_direct<kType, kRows>(work, tile, words, scores);
+    });
   }
   const uint8_t* k = tile.pairs->k;
   score_rows_with<kRows>(work, words, scores, [&](int64_t d, int b) LARDER_INLINE_LAMBDA {
@@ -209,9 +209,13 @@ LARDER_INLINE void add_values_direct(const Work& work, const KeyTile& tile, int 
                                      const Partial& partial) {
   constexpr int kBlockPairs = kBlockSize / 2;
   add_values_with<kRows>(work, tile, row, partial, [&](int i, int d) LARDER_INLINE_LAMBDA {
-    // Two rows of values are as many lines as they have vectors.
-    const auto* next = reinterpret_cast<const uint16_t*>(tile.next_v[i / kBlockPairs]);
-    fetch_line(next + i % kBlockPairs * 2 * work.dim + 2 * d, false, d / kLanes % 2 != 0);
+    // Two rows of values are as many lines as they have vectors, or half as many.
+    constexpr int kLine = kType == KvType::kFp8 ? 2 : 1;
+    if (d / kLanes % kLine == 0) {
+      const Number<kType>* next = values_in<kType>(tile.next_v[i / kBlockPairs]);
+      fetch_line(next + i % kBlockPairs * 2 * work.dim + 2 * d, false,
+                 d / (kLine * kLanes) % 2 != 0);
+    }
     return value_pairs<kType>(work, tile, i, d);
   });
 }
@@ -219,9 +223,9 @@ LARDER_INLINE void add_values_direct(const Work& work, const KeyTile& tile, int 
 template <int kRows>
 void add_values_pairs(const Work& work, const KeyTile& tile, int row, const Partial& partial) {
   if (!stores_pairs(work)) {
-    if (work.args.kv.types.v == KvType::kF16)
-      return add_values_direct<KvType::kF16, kRows>(work, tile, row, partial);
-    return add_values_direct<KvType::kBF16, kRows>(work, tile, row, partial);
+    return with_float_type(work.args.kv.types.v, [&]<KvType kType>() LARDER_INLINE_LAMBDA {
+      add_values_direct<kType, kRows>(work, tile, row, partial);
+    });
   }
   const uint8_t* v = tile.pairs->v;
   add_values_with<kRows>(work, tile, row, partial, [&](int i, int d) LARDER_INLINE_LAMBDA {
