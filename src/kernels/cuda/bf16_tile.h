@@ -1,4 +1,4 @@
-// What kernels have in common that multiply tiles of BF16 weights and rounded activations by warpgroups: how
+// What kernels have in common that multiply tiles of weights of 16 bits and rounded activations by warpgroups: how
 // both come to shared memory, in steps of kStepCols columns, and how a warp loads its weights from there.
 #pragma once
 
@@ -11,7 +11,7 @@ namespace larder::LARDER_CUDA_NAMESPACE {
 inline constexpr int kStepCols = 64;
 inline constexpr int kStepSlabs = kStepCols / 16;
 inline constexpr int kSegmentSteps = kSegmentCols / kStepCols;
-inline constexpr int kPanelPieces = kStepCols / 2 * 4;  // of 16 bytes, of a step: a pair of columns is four
+inline constexpr int kPanelPieces = kStepCols / 2 * 4;  // of 16 bytes, of a step
 static_assert(kSegmentSteps == 2);
 
 // Activations as the kernels read them: [num_rows, stride] BF16, zeros behind the columns. Of each 16 columns
@@ -48,11 +48,11 @@ struct Stage {
 };
 
 // What a thread copies of every step: a piece of some panels, and one of some rows.
-template <class S>
+template <class S, class Weights>
 class Copies {
  public:
   LARDER_MEMBER Copies(const RoundedProduct& product, int first_panel, int first_row)
-      : piece_(thread() % kPanelPieces), num_pieces_(product.num_pairs() * 4) {
+      : piece_(thread() % kPanelPieces), num_pieces_(Weights::num_pieces(product.w.num_cols)) {
     LARDER_UNROLL
     for (int i = 0; i < kPanels; ++i)
       panels_[i] = product.panel(first_panel + i * kPanelStep + thread() / kPanelPieces) + piece_;
@@ -66,7 +66,7 @@ class Copies {
     int piece = step * kPanelPieces;
     // Past the end, the last pair: no activation meets it but zeros.
     if (piece + kPanelPieces > num_pieces_)
-      piece = min_of(piece, num_pieces_ - 4 + piece_ % 4 - piece_);
+      piece = piece_within<Weights>(piece + piece_, num_pieces_) - piece_;
     Words4* place = to.weights() + thread() / kPanelPieces * kPanelPieces + place_of_every_other(piece_);
     LARDER_UNROLL
     for (int i = 0; i < kPanels; ++i)
@@ -95,9 +95,10 @@ class Copies {
   const std::uint16_t* rows_[kRows];
 };
 
-// A warp's left operands of a step: its panel's outputs 2 group and 2 group + 1.
-LARDER_DEVICE void load_weights(const Words4* panel, MmaLane lane,
-                                std::uint32_t (&a)[kStepSlabs][4]) {
+// A warp's left operands of a step: its panel's outputs 2 group and 2 group + 1, in parts.
+template <class Weights>
+using StepWeights = std::uint32_t[Weights::kParts][kStepSlabs][4];
+LARDER_DEVICE void load_weights(const Words4* panel, MmaLane lane, StepWeights<Bf16Weights>& a) {
   LARDER_UNROLL
   for (int slab = 0; slab < kStepSlabs; ++slab)
     LARDER_UNROLL
@@ -106,9 +107,39 @@ LARDER_DEVICE void load_weights(const Words4* panel, MmaLane lane,
       const auto* words = reinterpret_cast<const std::uint32_t*>(panel + place_of_every_other(piece));
       Several<std::uint32_t, 2> two;
       load_several(two, words, lane.group % 2 * 2);
-      a[slab][2 * i] = two.value[0];
-      a[slab][2 * i + 1] = two.value[1];
+      a[0][slab][2 * i] = two.value[0];
+      a[0][slab][2 * i + 1] = two.value[1];
     }
+}
+LARDER_DEVICE void load_weights(const Words4* panel, MmaLane lane, StepWeights<HalfWeights>& a) {
+  LARDER_UNROLL
+  for (int slab = 0; slab < kStepSlabs; ++slab)
+    LARDER_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      const auto word = [&](int col) {
+        const int piece = (slab * 16 + 4 * lane.member + 2 * i + col) * 2 + lane.group / 4;
+        return reinterpret_cast<const std::uint32_t*>(panel + place_of_every_other(piece))[lane.group % 4];
+      };
+      const std::uint32_t first = word(0);
+      const std::uint32_t second = word(1);
+      LARDER_UNROLL
+      for (int output = 0; output < 2; ++output) {
+        std::uint32_t parts[HalfWeights::kParts];
+        half_parts(first, second, output, parts);
+        LARDER_UNROLL
+        for (int part = 0; part < HalfWeights::kParts; ++part) a[part][slab][2 * i + output] = parts[part];
+      }
+    }
+}
+// sums = those of a step, or those before and it; rows(slab): the right operand.
+template <int kParts, int kSums, class Rows>
+LARDER_DEVICE void multiply_step(float (&sums)[kSums], const std::uint32_t (&a)[kParts][kStepSlabs][4], bool begins,
+                                 const Rows& rows) {
+  LARDER_UNROLL
+  for (int slab = 0; slab < kStepSlabs; ++slab)
+    LARDER_UNROLL
+    for (int part = kParts - 1; part >= 0; --part)  // the small ones first
+      wgmma_bf16(sums, a[part][slab], rows(slab), begins && slab == 0 && part == kParts - 1 ? 0 : 1);
 }
 
 // A warp's sums, from nothing, of panel `panel` and rows from `row` on.

@@ -354,7 +354,8 @@ TEST_F(CudaKernels, ProductsWithFloatActivations) {
 TEST_F(CudaKernels, ProductsWithActivationsRoundedToBf16) {
   for (const auto& [outputs, cols, max_rows] :
        {std::tuple{70, 301, 67}, {64, 2, 64}, {65, 1, 65}, {33, 4236, 17}, {130, 200, 140}, {257, 129, 33}})
-    expect_products(device(), GgmlType::kBF16, Input::kBf16, outputs, cols, max_rows);
+    for (const GgmlType type : {GgmlType::kBF16, GgmlType::kF16})
+      expect_products(device(), type, Input::kBf16, outputs, cols, max_rows);
 }
 
 // Rows that share a tile's columns out to warpgroups, few enough and too many for each to have a segment, in one
@@ -363,7 +364,8 @@ TEST_F(CudaKernels, ProductsOfFewOutputsWithActivationsRoundedToBf16) {
   constexpr int kMostRows = 70;
   for (const int outputs : {64, 35, 130})
     for (const int cols : {2, 190, 333, 1192, 1280, 4236}) {
-      Product product(device(), GgmlType::kBF16, outputs, cols, kMostRows, Input::kBf16);
+      const GgmlType type = cols % 4 == 0 ? GgmlType::kBF16 : GgmlType::kF16;
+      Product product(device(), type, outputs, cols, kMostRows, Input::kBf16);
       product.use_scratch(false);
       const std::vector<float> all = product.run(0, kMostRows);
       product.use_scratch(true);

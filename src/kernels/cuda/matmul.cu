@@ -14,7 +14,7 @@ bool are_of_one_kind(const MatmulArgs& a, const MatmulArgs& b) {
 void multiply(const ProductList& products) {
   const MatmulArgs& first = *products.of[0];
   if (first.xq != nullptr) return matmul_int8(products);
-  if (first.w->format == PackedFormat::kBF16) return matmul_bf16(products);
+  if (first.w->format == PackedFormat::kBF16 || first.w->format == PackedFormat::kF16) return matmul_bf16(products);
   matmul_float(products);
 }
 

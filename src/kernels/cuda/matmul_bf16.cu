@@ -1,5 +1,6 @@
-// Products of BF16 weights with FP32 activations, in tensor cores.
+// Products of BF16 and FP16 weights with FP32 activations, in tensor cores.
 //
+// An FP16 weight is the sum of two BF16 numbers, 11 bits of it, so all products are of BF16 numbers.
 // An activation is the sum of three BF16 numbers, 8 bits of it each, so every product of a weight
 // and one of them is exact; or it is rounded to one, where that is allowed. Tensor cores add those of 16 columns to a sum at once; how they round
 // is theirs, but the same for every row and output. Few rows and tiles go through the same steps,
@@ -22,16 +23,43 @@ struct Product : FloatProduct {
   LARDER_MEMBER bool has_pieces(int end) const { return aligned && end <= w.num_cols; }
 };
 
-// A lane's weights of a slab as they lie in memory: columns 4 member and 4 member + 1 of its four
-// outputs, and the two behind them.
+// A lane's weights of a slab: columns 4 member and 4 member + 1 of its four outputs, and the two behind them.
+// BF16: a word is an output's two; FP16: words 0 and 1 are one column of four outputs, 2 and 3 the other.
 struct SlabWords {
   Words4 first;
   Words4 second;
 };
-LARDER_DEVICE int lane_piece(MmaLane lane) { return lane.member * 8 + lane.group % 4; }
+// at(piece): where a slab's piece lies.
+template <class Weights, class At>
+LARDER_DEVICE SlabWords load_slab(MmaLane lane, const At& at) {
+  SlabWords words;
+  if constexpr (std::is_same_v<Weights, Bf16Weights>) {
+    const int piece = lane.member * 8 + lane.group % 4;
+    words = {*at(piece), *at(piece + 4)};
+  } else {
+    LARDER_UNROLL
+    for (int col = 0; col < 4; ++col) {
+      Several<int, 2> outputs;
+      load_several(outputs, at(lane.member * 8 + col * 2 + lane.group % 4 / 2), lane.group % 2 * 2);
+      Words4& two = col < 2 ? words.first : words.second;
+      two.word[col % 2 * 2] = outputs.value[0];
+      two.word[col % 2 * 2 + 1] = outputs.value[1];
+    }
+  }
+  return words;
+}
+// Of output i of the lane's four.
+template <class Weights>
+LARDER_DEVICE void weight_parts(const Words4& two_columns, int i, std::uint32_t (&parts)[Weights::kParts]) {
+  if constexpr (std::is_same_v<Weights, Bf16Weights>)
+    parts[0] = static_cast<std::uint32_t>(two_columns.word[i]);
+  else
+    half_parts(static_cast<std::uint32_t>(two_columns.word[i / 2]),
+               static_cast<std::uint32_t>(two_columns.word[2 + i / 2]), i % 2, parts);
+}
 
 // sums += a slab's products; x: columns 4 member to 4 member + 3 of row `group`, as kParts numbers.
-template <int kParts>
+template <class Weights, int kParts>
 LARDER_DEVICE void add_slab(const SlabWords& words, const Floats4& x,
                             float (&sums)[kLaneOutputs][kLaneRows]) {
   std::uint32_t low[kParts], high[kParts];
@@ -39,15 +67,19 @@ LARDER_DEVICE void add_slab(const SlabWords& words, const Floats4& x,
   bf16_parts(x.value[2], x.value[3], high);
   LARDER_UNROLL
   for (int i = 0; i < kLaneOutputs; i += 2) {
-    std::uint32_t weights[4];
+    std::uint32_t weights[Weights::kParts][4];
     LARDER_UNROLL
-    for (int j = 0; j < 2; ++j) {
-      weights[j] = static_cast<std::uint32_t>(words.first.word[i + j]);
-      weights[2 + j] = static_cast<std::uint32_t>(words.second.word[i + j]);
+    for (int j = 0; j < 4; ++j) {
+      std::uint32_t parts[Weights::kParts];
+      weight_parts<Weights>(j < 2 ? words.first : words.second, i + j % 2, parts);
+      LARDER_UNROLL
+      for (int part = 0; part < Weights::kParts; ++part) weights[part][j] = parts[part];
     }
     LARDER_UNROLL
-    for (int part = kParts - 1; part >= 0; --part)  // the small ones first
-      mma_bf16(sums[i], sums[i + 1], weights, low[part], high[part]);
+    for (int of_weight = Weights::kParts - 1; of_weight >= 0; --of_weight)  // the small ones first
+      LARDER_UNROLL
+      for (int part = kParts - 1; part >= 0; --part)
+        mma_bf16(sums[i], sums[i + 1], weights[of_weight], low[part], high[part]);
   }
 }
 
@@ -56,27 +88,27 @@ template <int kRows>
 using FewRowsOf = FewRows<kRows, kWarpPanels, kRows <= kMmaRows ? 16 : 8, 32>;
 
 // A lane's weights of a segment, all loaded before any is used.
+template <class Weights>
 struct SegmentWords {
   SlabWords slabs[kSegmentSlabs];
 
-  LARDER_MEMBER void load(const Words4* panel, int segment, int num_pairs, MmaLane lane) {
-    const int first = segment * (kSegmentSlabs * kSlabPieces) + lane_piece(lane);
-    if ((segment + 1) * (kSegmentCols / 2) <= num_pairs) {
+  LARDER_MEMBER void load(const Words4* panel, int segment, int num_pieces, MmaLane lane) {
+    const int first = segment * (kSegmentSlabs * kSlabPieces);
+    if (first + kSegmentSlabs * kSlabPieces <= num_pieces) {
       LARDER_UNROLL
       for (int i = 0; i < kSegmentSlabs; ++i)
-        slabs[i] = {panel[first + i * kSlabPieces], panel[first + i * kSlabPieces + 4]};
+        slabs[i] = load_slab<Weights>(lane, [&](int piece) { return panel + first + i * kSlabPieces + piece; });
     } else {
-      // Past the end, the last pair: no activation meets it but zeros.
-      const int last = (num_pairs - 1) * 4 + lane.group % 4;
       LARDER_UNROLL
       for (int i = 0; i < kSegmentSlabs; ++i)
-        slabs[i] = {panel[min_of(first + i * kSlabPieces, last)],
-                    panel[min_of(first + i * kSlabPieces + 4, last)]};
+        slabs[i] = load_slab<Weights>(lane, [&](int piece) {
+          return panel + piece_within<Weights>(first + i * kSlabPieces + piece, num_pieces);
+        });
     }
   }
 };
 
-template <int kRows, int kParts>
+template <class Weights, int kRows, int kParts>
 LARDER_KERNEL_OF(FewRowsOf<kRows>::kThreads) few_rows_kernel(LARDER_PARAM ProductGroup<Product> group) {
   const Product& product = group.product();
   constexpr int kTiles = (kRows + kMmaRows - 1) / kMmaRows;
@@ -91,8 +123,9 @@ LARDER_KERNEL_OF(FewRowsOf<kRows>::kThreads) few_rows_kernel(LARDER_PARAM Produc
   LARDER_UNROLL
   for (int tile = 0; tile < kTiles; ++tile)
     x[tile] = product.row(first_row + tile * kMmaRows + lane.group);
-  SegmentWords words;
-  words.load(panel, thread_index() / 32, product.num_pairs(), lane);
+  const int num_pieces = Weights::num_pieces(product.w.num_cols);
+  SegmentWords<Weights> words;
+  words.load(panel, thread_index() / 32, num_pieces, lane);
   wait_for_kernels_before();  // weights are nobody's result
   const auto segment_sums = [&](int segment, int, float* partial) {
     float sums[kTiles][kLaneOutputs][kLaneRows] = {};
@@ -100,7 +133,7 @@ LARDER_KERNEL_OF(FewRowsOf<kRows>::kThreads) few_rows_kernel(LARDER_PARAM Produc
       const int col = (segment * kSegmentSlabs + i) * kSlabCols + lane.member * 4;
       LARDER_UNROLL
       for (int tile = 0; tile < kTiles; ++tile)
-        add_slab<kParts>(words.slabs[i], load(x[tile], col), sums[tile]);
+        add_slab<Weights, kParts>(words.slabs[i], load(x[tile], col), sums[tile]);
     };
     // Without conditions in between, a whole segment's activations can be loaded first.
     if (product.has_pieces((segment + 1) * kSegmentCols)) {
@@ -120,7 +153,7 @@ LARDER_KERNEL_OF(FewRowsOf<kRows>::kThreads) few_rows_kernel(LARDER_PARAM Produc
     put_sums<kRows>(sums, partial, lane);
     // The next ones come while the block adds up.
     if (segment + num_warps < num_segments)
-      words.load(panel, segment + num_warps, product.num_pairs(), lane);
+      words.load(panel, segment + num_warps, num_pieces, lane);
   };
   few_rows<FewRowsOf<kRows>>(product.outputs, num_segments, first_row, first_panel * kPanelRows,
                              segment_sums);
@@ -138,6 +171,7 @@ struct Step {
   static LARDER_MEMBER int place_of_x(int row, int i) { return i ^ row % 2 * 4; }
 };
 
+template <class Weights>
 struct Supply {
   const Product& product;
   const Words4* panel;
@@ -145,12 +179,12 @@ struct Supply {
 
   LARDER_MEMBER void copy(int step, Step& to) const {
     const int lane = thread_index() % 32;
-    const int last = (product.num_pairs() - 1) * 4 + lane % 4;
+    const int num_pieces = Weights::num_pieces(product.w.num_cols);
     LARDER_UNROLL
     for (int slab = 0; slab < kStepSlabs; ++slab) {
       const int piece = (step * kStepSlabs + slab) * kSlabPieces + lane;
       copy_later(&to.w[thread_index() / 32][slab][place_of_every_other(lane)],
-                 panel + min_of(piece, last));
+                 panel + piece_within<Weights>(piece, num_pieces));
     }
     constexpr int kRowPieces = kStepCols / 4;
     LARDER_UNROLL
@@ -170,7 +204,7 @@ struct Supply {
   LARDER_MEMBER void put(Step&) const {}
 };
 
-template <int kParts>
+template <class Weights, int kParts>
 LARDER_KERNEL_OF(kTileThreads) many_rows_kernel(LARDER_PARAM ProductGroup<Product> group) {
   LARDER_SHARED Step steps[kBuffers];
   wait_for_kernels_before();
@@ -181,7 +215,7 @@ LARDER_KERNEL_OF(kTileThreads) many_rows_kernel(LARDER_PARAM ProductGroup<Produc
   if (first_row >= product.outputs.num_rows) return;
   const int num_slabs = product.num_slabs();
   const int num_steps = (num_slabs + kStepSlabs - 1) / kStepSlabs;
-  const Supply supply{product, product.panel(first_panel + thread_index() / 32), first_row};
+  const Supply<Weights> supply{product, product.panel(first_panel + thread_index() / 32), first_row};
   const int panel = TileSums::first_output() / kPanelRows + lane_panel(lane);
   TileSums sums;
   walk_steps(steps, num_steps, supply, [&](int step, const Step& operands) {
@@ -189,12 +223,12 @@ LARDER_KERNEL_OF(kTileThreads) many_rows_kernel(LARDER_PARAM ProductGroup<Produc
     for (int slab = 0; slab < kStepSlabs; ++slab) {
       if (step * kStepSlabs + slab >= num_slabs) break;
       const Words4* pieces = operands.w[panel][slab];
-      const SlabWords words{pieces[place_of_every_other(lane_piece(lane))],
-                            pieces[place_of_every_other(lane_piece(lane) + 4)]};
+      const SlabWords words =
+          load_slab<Weights>(lane, [&](int piece) { return pieces + place_of_every_other(piece); });
       LARDER_UNROLL
       for (int tile = 0; tile < TileSums::kTiles; ++tile) {
         const int row = TileSums::first_row() + tile * kMmaRows + lane.group;
-        add_slab<kParts>(words, operands.x[row][Step::place_of_x(row, slab * 4 + lane.member)],
+        add_slab<Weights, kParts>(words, operands.x[row][Step::place_of_x(row, slab * 4 + lane.member)],
                          sums.segment[tile]);
       }
     }
@@ -204,21 +238,21 @@ LARDER_KERNEL_OF(kTileThreads) many_rows_kernel(LARDER_PARAM ProductGroup<Produc
   sums.put(product.outputs, first_row, first_panel * kPanelRows, lane);
 }
 
-template <int kRows, int kParts>
+template <class Weights, int kRows, int kParts>
 void launch_few(const ProductGroup<Product>& group) {
-  launch_few_rows<FewRowsOf<kRows>>(few_rows_kernel<kRows, kParts>, group);
+  launch_few_rows<FewRowsOf<kRows>>(few_rows_kernel<Weights, kRows, kParts>, group);
 }
-template <int kParts>
+template <class Weights, int kParts>
 void launch_rows(const ProductGroup<Product>& group) {
   switch (row_count(group.of[0].outputs.num_rows)) {
     case RowCount::kOne:
-      return launch_few<1, kParts>(group);
+      return launch_few<Weights, 1, kParts>(group);
     case RowCount::kUpTo8:
-      return launch_few<8, kParts>(group);
+      return launch_few<Weights, 8, kParts>(group);
     case RowCount::kUpTo16:
-      return launch_few<16, kParts>(group);
+      return launch_few<Weights, 16, kParts>(group);
     case RowCount::kMany:
-      return launch_tiles(many_rows_kernel<kParts>, kTileThreads, group);
+      return launch_tiles(many_rows_kernel<Weights, kParts>, kTileThreads, group);
   }
 }
 
@@ -229,7 +263,9 @@ void matmul_bf16(const ProductList& products) {
   const auto group = group_of(products, [](const MatmulArgs& args, int begin, int end) {
     return Product{float_product(args, begin, end)};
   });
-  products.of[0]->rounds_to_bf16 ? launch_rows<1>(group) : launch_rows<3>(group);
+  with_weights_of_16_bits(group.of[0].w.format, [&]<class Weights>() {
+    products.of[0]->rounds_to_bf16 ? launch_rows<Weights, 1>(group) : launch_rows<Weights, 3>(group);
+  });
 }
 
 }  // namespace larder::LARDER_CUDA_NAMESPACE

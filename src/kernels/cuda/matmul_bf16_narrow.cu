@@ -1,4 +1,4 @@
-// Products of 9 to 64 rows with BF16 weights that have few outputs: the sums of matmul_bf16_tiles.cu, bit for
+// Products of 9 to 64 rows with weights of 16 bits that have few outputs: the sums of matmul_bf16_tiles.cu, bit for
 // bit. There are few blocks, and the steps of one after the other, each with its waits, would take longer than
 // memory does. So the warpgroups of a block, or of a pair of blocks, take its tile's segments in turn, each with
 // stages and barriers of its own. Segments are added in order all the same: the totals lie in shared memory and
@@ -88,7 +88,7 @@ class Totals {
 };
 
 // Grid: tiles of rows, each of kBlocks blocks, by blocks of panels.
-template <class S, int kBlocks>
+template <class S, class Weights, int kBlocks>
 LARDER_DEVICE void multiply_tile(const ProductGroup<RoundedProduct>& group, unsigned char* bytes) {
   constexpr int kTakers = kBlocks * S::kWarpgroups;
   const int block = static_cast<int>(blockIdx.y);
@@ -104,7 +104,7 @@ LARDER_DEVICE void multiply_tile(const ProductGroup<RoundedProduct>& group, unsi
   const auto stage = [&](int i) {
     return Stage<typename S::Step>{shared + (warpgroup * S::kStages + i) * S::Step::kBytes};
   };
-  const Copies<typename S::Step> copies(product, first_panel, first_row);
+  const Copies<typename S::Step, Weights> copies(product, first_panel, first_row);
   const int num_steps = product.num_steps();
   const int taker = (kBlocks == 2 ? pair_rank() * S::kWarpgroups : 0) + warpgroup;
   // The warpgroup's i-th step.
@@ -136,13 +136,11 @@ LARDER_DEVICE void multiply_tile(const ProductGroup<RoundedProduct>& group, unsi
       copies.rows(step_at(i + S::kAhead), free);
     }
     end_copies();  // a group also of none, so that they count the steps
-    std::uint32_t weights[kStepSlabs][4];
+    StepWeights<Weights> weights;
     load_weights(stage(current).weights() + panel * kPanelPieces, lane, weights);
     begin_wgmma();
-    LARDER_UNROLL
-    for (int slab = 0; slab < kStepSlabs; ++slab)
-      wgmma_bf16(sums, weights[slab], operand_at(stage(current).rows(), slab * 16),
-                 i % kSegmentSteps + slab > 0 ? 1 : 0);
+    multiply_step(sums, weights, i % kSegmentSteps == 0,
+                  [&](int slab) { return operand_at(stage(current).rows(), slab * 16); });
     end_wgmma();
     wait_for_wgmma<0>();
     if (i % kSegmentSteps == kSegmentSteps - 1 || step + 1 == num_steps)
@@ -152,40 +150,43 @@ LARDER_DEVICE void multiply_tile(const ProductGroup<RoundedProduct>& group, unsi
   }
 }
 
-template <class S>
+template <class S, class Weights>
 LARDER_KERNEL_OF(S::kThreads) block_kernel(LARDER_PARAM ProductGroup<RoundedProduct> group) {
   LARDER_SHARED_BYTES(bytes);
-  multiply_tile<S, 1>(group, bytes);
+  multiply_tile<S, Weights, 1>(group, bytes);
 }
-template <class S>
+template <class S, class Weights>
 LARDER_KERNEL_OF_PAIRS(S::kThreads) pair_kernel(LARDER_PARAM ProductGroup<RoundedProduct> group) {
   LARDER_SHARED_BYTES(bytes);
-  multiply_tile<S, 2>(group, bytes);
+  multiply_tile<S, Weights, 2>(group, bytes);
 }
 
 // By pairs where all of them run at once.
-template <class S>
+template <class S, class Weights>
 void launch_tiles(const ProductGroup<RoundedProduct>& group) {
   static const bool allowed = [] {
-    allow_shared(block_kernel<S>, S::kSharedBytes);
-    allow_shared(pair_kernel<S>, S::kSharedBytes);
+    allow_shared(block_kernel<S, Weights>, S::kSharedBytes);
+    allow_shared(pair_kernel<S, Weights>, S::kSharedBytes);
     return true;
   }();
   static_cast<void>(allowed);
   static_assert(2 * S::kSharedBytes > kCudaMostSharedBytes, "a multiprocessor has one block at a time");
   const GroupGrid grid(group, kPanels, S::kRows);
   if (2 * grid.rows * grid.columns <= static_cast<unsigned>(num_multiprocessors()))
-    launch_pairs(pair_kernel<S>, dim3(2 * grid.rows, grid.columns), S::kThreads, S::kSharedBytes, grid.group);
+    launch_pairs(pair_kernel<S, Weights>, dim3(2 * grid.rows, grid.columns), S::kThreads, S::kSharedBytes, grid.group);
   else
-    launch_with_shared(block_kernel<S>, dim3(grid.rows, grid.columns), S::kThreads, S::kSharedBytes, grid.group);
+    launch_with_shared(block_kernel<S, Weights>, dim3(grid.rows, grid.columns), S::kThreads, S::kSharedBytes, grid.group);
 }
 
 }  // namespace
 
 void matmul_bf16_narrow(const ProductGroup<RoundedProduct>& group) {
   const int num_rows = group.of[0].outputs.num_rows;
-  if (num_rows <= 16) return launch_tiles<Shape<16, 4, 5>>(group);
-  num_rows <= 32 ? launch_tiles<Shape<32, 4, 4>>(group) : launch_tiles<Shape<64, 4, 3>>(group);
+  with_weights_of_16_bits(group.of[0].w.format, [&]<class Weights>() {
+    if (num_rows <= 16) return launch_tiles<Shape<16, 4, 5>, Weights>(group);
+    if (num_rows <= 32) return launch_tiles<Shape<32, 4, 4>, Weights>(group);
+    launch_tiles<Shape<64, 4, 3>, Weights>(group);
+  });
 }
 
 }  // namespace larder::LARDER_CUDA_NAMESPACE

@@ -1,4 +1,4 @@
-// Products of many rows with BF16 weights, by warpgroups: activations are rounded to BF16 once, in memory of
+// Products of many rows with weights of 16 bits, by warpgroups: activations are rounded to BF16 once, in memory of
 // their own, and tiles of both operands come to shared memory while those before them are multiplied. The
 // sums are few_rows_kernel()'s (matmul_bf16.cu), bit for bit: 16 columns at once and in the same places among
 // them, segments of kSegmentCols columns, then the segments in order.
@@ -55,7 +55,7 @@ struct Buffers {
 };
 
 // Grid: tiles of rows, blocks of panels. Blocks that run together share weights.
-template <class S>
+template <class S, class Weights>
 LARDER_KERNEL_OF(kThreads) tiles_kernel(LARDER_PARAM ProductGroup<RoundedProduct> group) {
   LARDER_SHARED_BYTES(bytes);
   constexpr int kSums = S::kGroupRows / 2;
@@ -69,7 +69,7 @@ LARDER_KERNEL_OF(kThreads) tiles_kernel(LARDER_PARAM ProductGroup<RoundedProduct
   const int first_row = static_cast<int>(blockIdx.x) * S::kRows;
   if (first_row >= product.outputs.num_rows) return wait_for_kernels_before();
   const Buffers<S> buffers = {aligned_shared(bytes, kOperandAlignment)};
-  const Copies<typename S::Step> copies(product, first_panel, first_row);
+  const Copies<typename S::Step, Weights> copies(product, first_panel, first_row);
   const int num_steps = product.num_steps();
   for (int step = 0; step < S::kAhead; ++step)
     if (step < num_steps) copies.weights(step, buffers.stage(step));
@@ -81,9 +81,9 @@ LARDER_KERNEL_OF(kThreads) tiles_kernel(LARDER_PARAM ProductGroup<RoundedProduct
 
   float totals[kSums] = {};
   float sums[kSums];
-  std::uint32_t weights[kSegmentSteps][kStepSlabs][4];
+  StepWeights<Weights> weights[kSegmentSteps];
   // While the step before is multiplied.
-  const auto prepare = [&](int step, std::uint32_t (&a)[kStepSlabs][4]) {
+  const auto prepare = [&](int step, StepWeights<Weights>& a) {
     wait_for_copies<S::kAhead - 1>();
     show_to_wgmma();
     wait_for_wgmma<1>();  // the one of two steps before has ended
@@ -103,11 +103,9 @@ LARDER_KERNEL_OF(kThreads) tiles_kernel(LARDER_PARAM ProductGroup<RoundedProduct
       const int step = first + i;
       if (step >= num_steps) break;
       begin_wgmma();
-      LARDER_UNROLL
-      for (int slab = 0; slab < kStepSlabs; ++slab)
-        wgmma_bf16(sums, weights[i][slab],
-                   operand_at(buffers.stage(step).rows() + group_row * kOperandRowBytes, slab * 16),
-                   i + slab > 0 ? 1 : 0);
+      multiply_step(sums, weights[i], i == 0, [&](int slab) {
+        return operand_at(buffers.stage(step).rows() + group_row * kOperandRowBytes, slab * 16);
+      });
       end_wgmma();
       if (step + 1 < num_steps) prepare(step + 1, weights[1 - i]);
     }
@@ -125,15 +123,15 @@ bool is_narrow(const ProductGroup<RoundedProduct>& group) {
          static_cast<unsigned>(num_multiprocessors());
 }
 
-template <class S>
+template <class S, class Weights>
 void launch_tiles(const ProductGroup<RoundedProduct>& group) {
   static const bool allowed = [] {
-    allow_shared(tiles_kernel<S>, S::kSharedBytes);
+    allow_shared(tiles_kernel<S, Weights>, S::kSharedBytes);
     return true;
   }();
   static_cast<void>(allowed);
   const GroupGrid grid(group, S::kPanels, S::kRows);
-  launch_with_shared(tiles_kernel<S>, dim3(grid.rows, grid.columns), kThreads, S::kSharedBytes, grid.group);
+  launch_with_shared(tiles_kernel<S, Weights>, dim3(grid.rows, grid.columns), kThreads, S::kSharedBytes, grid.group);
 }
 
 }  // namespace
@@ -156,9 +154,12 @@ void matmul_bf16_tiles(const ProductList& products) {
          float_product(first, 0, 0), rounded);
   const bool narrow = is_narrow(group);
   if (narrow && first.num_rows <= TileOf64::kRows) return matmul_bf16_narrow(group);
-  if (first.num_rows <= TileOf32::kRows) return launch_tiles<TileOf32>(group);
-  if (first.num_rows <= TileOf64::kRows) return launch_tiles<TileOf64>(group);
-  first.num_rows <= TallTile::kRows && narrow ? launch_tiles<TallTile>(group) : launch_tiles<LargeTile>(group);
+  with_weights_of_16_bits(first.w->format, [&]<class Weights>() {
+    if (first.num_rows <= TileOf32::kRows) return launch_tiles<TileOf32, Weights>(group);
+    if (first.num_rows <= TileOf64::kRows) return launch_tiles<TileOf64, Weights>(group);
+    if (first.num_rows <= TallTile::kRows && narrow) return launch_tiles<TallTile, Weights>(group);
+    launch_tiles<LargeTile, Weights>(group);
+  });
 }
 
 }  // namespace larder::LARDER_CUDA_NAMESPACE

@@ -1,4 +1,4 @@
-// Products with FP32 activations, for weights that are values (BF16: matmul_bf16.cu) and for the
+// Products with FP32 activations, for weights in FP32 (those of 16 bits: matmul_bf16.cu) and for the
 // reference path.
 #include "kernels/cuda/float_product.h"
 
@@ -220,7 +220,8 @@ void launch_rows(const ProductGroup<FloatProduct>& group) {
 void matmul_float(const ProductList& products) {
   const auto group = group_of(products, float_product);
   with_format(*products.of[0]->w, [&]<class Format>() {
-    if constexpr (!std::is_same_v<Format, ValueFormat<PackedFormat::kBF16>>)
+    if constexpr (!std::is_same_v<Format, ValueFormat<PackedFormat::kBF16>> &&
+                  !std::is_same_v<Format, ValueFormat<PackedFormat::kF16>>)
       launch_rows<Format>(group);
   });
 }

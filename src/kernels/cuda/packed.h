@@ -160,7 +160,7 @@ struct CodeFormat {
 template <PackedFormat kFormat>
 struct ValueFormat {
   static constexpr PackedFormat kValue = kFormat;
-  static constexpr int kLoadOutputs = kFormat == PackedFormat::kF16 ? 8 : 4;
+  static constexpr int kLoadOutputs = 4;
   static constexpr int kLoadCols = 8;
 
   static LARDER_MEMBER float value(const std::byte* panel, int col, int lane) {
@@ -175,9 +175,9 @@ struct ValueFormat {
     }
   }
 
-  // As CodeFormat's; products of BF16 have their own (matmul_bf16.cu).
+  // As CodeFormat's; products of 16 bits have their own (matmul_bf16.cu).
   struct Columns {
-    static_assert(kFormat != PackedFormat::kBF16);
+    static_assert(kFormat == PackedFormat::kF32);
     Words4 row[kLoadCols];
 
     LARDER_MEMBER void load(const std::byte* panel, int col, int lane) {
@@ -191,14 +191,7 @@ struct ValueFormat {
       LARDER_UNROLL
       for (int i = 0; i < kLoadCols; ++i)
         LARDER_UNROLL
-        for (int j = 0; j < kLoadOutputs; ++j) {
-          const auto word =
-              static_cast<std::uint32_t>(row[i].word[kFormat == PackedFormat::kF32 ? j : j / 2]);
-          if constexpr (kFormat == PackedFormat::kF32)
-            values[i][j] = as_float(word);
-          else
-            values[i][j] = half_value(static_cast<std::uint16_t>(word >> (j % 2 * 16)));
-        }
+        for (int j = 0; j < kLoadOutputs; ++j) values[i][j] = as_float(static_cast<std::uint32_t>(row[i].word[j]));
     }
   };
 };
