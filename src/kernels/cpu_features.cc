@@ -74,9 +74,9 @@ static bool ask_for_tiles() {
 
 bool has_amx() {
   const Features& f = features();
-  constexpr unsigned kTile = 1U << 24, kInt8 = 1U << 25;
-  return has_avx512_bf16() && f.saves(0x60000) && (f.leaf7_d & kTile) != 0 &&
-         (f.leaf7_d & kInt8) != 0 && ask_for_tiles();
+  constexpr unsigned kBf16 = 1U << 22, kTile = 1U << 24, kInt8 = 1U << 25;
+  constexpr unsigned kAll = kBf16 | kTile | kInt8;
+  return has_avx512_bf16() && f.saves(0x60000) && (f.leaf7_d & kAll) == kAll && ask_for_tiles();
 }
 
 static StreamFetch stream_fetch_of_machine() {

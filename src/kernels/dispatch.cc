@@ -14,14 +14,18 @@ void matmul_with_bf16(const MatmulArgs& args, int panel_begin, int panel_end) {
     return isa_avx512_bf16::matmul_bf16(args, panel_begin, panel_end);
   kBase.matmul(args, panel_begin, panel_end);
 }
+void matmul_with_amx_bf16(const MatmulArgs& args, int panel_begin, int panel_end) {
+  if (isa_amx_bf16::multiplies(args)) return isa_amx_bf16::matmul_bf16(args, panel_begin, panel_end);
+  matmul_with_bf16<isa_amx::kTable>(args, panel_begin, panel_end);
+}
 
 // The table of a machine that also has AVX-512 BF16.
 template <const KernelTable& kBase>
-KernelTable with_bf16(Isa isa, const char* name) {
+KernelTable with_bf16(Isa isa, const char* name, decltype(KernelTable::matmul) matmul) {
   KernelTable table = kBase;
   table.isa = isa;
   table.name = name;
-  table.matmul = matmul_with_bf16<kBase>;
+  table.matmul = matmul;
   table.attention = isa_avx512_bf16::attention;
   table.merge_attention = isa_avx512_bf16::merge_attention;
   table.attention_common = isa_avx512_bf16::attention_common;
@@ -32,8 +36,8 @@ KernelTable with_bf16(Isa isa, const char* name) {
 
 const KernelTable* kernels_for(Isa isa) {
   static const KernelTable avx512_bf16 =
-      with_bf16<isa_avx512::kTable>(Isa::kAvx512Bf16, "avx512_bf16");
-  static const KernelTable amx = with_bf16<isa_amx::kTable>(Isa::kAmx, "amx");
+      with_bf16<isa_avx512::kTable>(Isa::kAvx512Bf16, "avx512_bf16", matmul_with_bf16<isa_avx512::kTable>);
+  static const KernelTable amx = with_bf16<isa_amx::kTable>(Isa::kAmx, "amx", matmul_with_amx_bf16);
   switch (isa) {
     case Isa::kGeneric:
       return &isa_generic::kTable;

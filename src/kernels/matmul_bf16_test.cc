@@ -28,10 +28,24 @@ void multiply(const KernelTable& table, const TestMatrix& w, std::span<const flo
   table.matmul(args, begin, end < 0 ? w.packed.num_panels() : end);
 }
 
+// AMX's product with its tile instructions written in C++.
+KernelTable emulated_amx(const KernelTable& base) {
+  KernelTable table = base;
+  table.name = "amx_bf16, emulated";
+  table.matmul = [](const MatmulArgs& args, int panel_begin, int panel_end) {
+    ASSERT_TRUE(isa_amx_bf16_emulated::multiplies(args));
+    isa_amx_bf16_emulated::matmul_bf16(args, panel_begin, panel_end);
+  };
+  return table;
+}
+
 std::vector<const KernelTable*> tables_with_bf16() {
   std::vector<const KernelTable*> found;
   for (const Isa isa : {Isa::kAvx512Bf16, Isa::kAmx})
     if (const KernelTable* table = kernels_for(isa)) found.push_back(table);
+  if (found.empty()) return found;
+  static const KernelTable emulated = emulated_amx(*found.front());
+  found.push_back(&emulated);
   return found;
 }
 
@@ -41,7 +55,7 @@ TEST(MatmulBf16, RoundsActivationsAndNothingElse) {
   const auto bias = test::random_values(kRows, 9);
   for (const int cols : {1, 2, 77, 768}) {
     const TestMatrix w(GgmlType::kBF16, kRows, cols);
-    constexpr int kBatch = 20;
+    constexpr int kBatch = 37;
     const auto x = test::random_values(static_cast<std::size_t>(kBatch * cols), 5);
     for (const KernelTable* table : tables) {
       std::vector<float> y(kBatch * kRows);
@@ -65,11 +79,12 @@ TEST(MatmulBf16, RoundsActivationsAndNothingElse) {
   }
 }
 
-// Few columns, and so many that rows go in several blocks and panels in several pieces.
+// Few columns, so many that rows go in several blocks and panels in several pieces, and so many that a block
+// has fewer rows than a tile.
 TEST(MatmulBf16, ARowHasTheSameBitsInEveryBatchAndRange) {
   const auto tables = tables_with_bf16();
   if (tables.empty()) GTEST_SKIP() << "needs AVX-512 BF16";
-  for (const int cols : {77, 5000}) {
+  for (const int cols : {77, 5000, 20001}) {
     const TestMatrix w(GgmlType::kBF16, kRows, cols);
     constexpr std::size_t kBatch = 133;
     const auto width = static_cast<std::size_t>(cols);
@@ -79,7 +94,7 @@ TEST(MatmulBf16, ARowHasTheSameBitsInEveryBatchAndRange) {
       for (std::size_t r = 0; r < kBatch; ++r)
         multiply(*table, w, std::span(x).subspan(r * width, width),
                  std::span(alone).subspan(r * kRows, kRows), true);
-      for (const std::size_t rows : {2, 3, 4, 5, 6, 7, 11, 64, 133}) {
+      for (const std::size_t rows : {2, 3, 4, 5, 6, 7, 11, 16, 17, 31, 32, 33, 49, 64, 133}) {
         const std::span<float> some = std::span(together).first(rows * kRows);
         multiply(*table, w, x, some, true, 0, 1);
         multiply(*table, w, x, some, true, 1);

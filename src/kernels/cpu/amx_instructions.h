@@ -72,6 +72,40 @@ LARDER_INLINE void tile_dot_s8u8() {
   }
 }
 
+LARDER_INLINE float flushed(float x) { return __builtin_fabsf(x) < 0x1p-126F ? __builtin_copysignf(0, x) : x; }
+LARDER_INLINE float bf16_at(const uint8_t* row, int i) {
+  uint16_t half;
+  memcpy(&half, row + 2 * i, sizeof half);
+  return flushed(__builtin_bit_cast(float, uint32_t{half} << 16));
+}
+// TDPBF16PS: kSum[m][n] += (sum over k of kA[m][2k] * kB[k][2n]) + (the same of 2k + 1 and 2n + 1): each term is
+// added in FP32, subnormals are zeros.
+template <int kSum, int kA, int kB>
+LARDER_INLINE void tile_dot_bf16() {
+  const TileShapes& s = emulated_shapes;
+  if (s.palette != 1 || s.rows[kSum] != s.rows[kA] || s.row_bytes[kA] != 4 * s.rows[kB] ||
+      s.row_bytes[kB] != s.row_bytes[kSum]) {
+    __builtin_trap();
+  }
+  for (int m = 0; m < s.rows[kSum]; ++m) {
+    for (int n = 0; n < s.row_bytes[kSum] / 4; ++n) {
+      float parts[2] = {};
+      for (int k = 0; k < s.rows[kB]; ++k) {
+        for (int i = 0; i < 2; ++i) {
+          const float a = bf16_at(emulated_tiles[kA].data[m], 2 * k + i);
+          const float b = bf16_at(emulated_tiles[kB].data[k], 2 * n + i);
+          parts[i] = flushed(__builtin_fmaf(a, b, parts[i]));
+        }
+      }
+      float sum;
+      uint8_t* at = &emulated_tiles[kSum].data[m][4 * n];
+      memcpy(&sum, at, 4);
+      sum = flushed(sum + flushed(parts[0] + parts[1]));
+      memcpy(at, &sum, 4);
+    }
+  }
+}
+
 #else
 
 // As assembly, since the compiler's intrinsics take no template parameter for a tile's number.
@@ -97,6 +131,11 @@ LARDER_INLINE void tile_store(void* to, int64_t stride) {
 template <int kSum, int kA, int kB>
 LARDER_INLINE void tile_dot_s8u8() {
   __asm__ volatile("tdpbsud %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(kSum), "i"(kA), "i"(kB));
+}
+// TDPBF16PS: kSum[m][n] += (sum over k of kA[m][2k] * kB[k][2n]) + (the same of 2k + 1 and 2n + 1).
+template <int kSum, int kA, int kB>
+LARDER_INLINE void tile_dot_bf16() {
+  __asm__ volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(kSum), "i"(kA), "i"(kB));
 }
 
 #endif

@@ -21,6 +21,12 @@
 #elif defined(LARDER_ISA_AVX2)
 #define LARDER_ISA_NAMESPACE isa_avx2
 #include "kernels/cpu/simd_avx2.h"
+#elif defined(LARDER_AVX512_BF16) && defined(LARDER_AMX_EMULATED)  // beside LARDER_ISA_AMX, for the tests
+#define LARDER_ISA_NAMESPACE isa_amx_bf16_emulated
+#include "kernels/cpu/simd_avx512.h"
+#elif defined(LARDER_AVX512_BF16) && defined(LARDER_ISA_AMX)
+#define LARDER_ISA_NAMESPACE isa_amx_bf16
+#include "kernels/cpu/simd_avx512.h"
 #elif defined(LARDER_AVX512_BF16)  // beside LARDER_ISA_AVX512
 #define LARDER_ISA_NAMESPACE isa_avx512_bf16
 #include "kernels/cpu/simd_avx512.h"

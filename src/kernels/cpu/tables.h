@@ -26,8 +26,17 @@ void merge_attention(const AttentionArgs& args, const AttentionTask& task, std::
                      std::int64_t stride_bytes);
 void attention_common(const AttentionArgs& args, const CommonTask& task, std::byte* scratch);
 }  // namespace isa_avx512_bf16
-// Compiled into the tests alone: isa_amx with its tile instructions written in C++.
+// The same products on AMX tiles.
+namespace isa_amx_bf16 {
+bool multiplies(const MatmulArgs& args);
+void matmul_bf16(const MatmulArgs& args, int panel_begin, int panel_end);
+}  // namespace isa_amx_bf16
+// Compiled into the tests alone: isa_amx and isa_amx_bf16 with their tile instructions written in C++.
 namespace isa_amx_emulated {
 extern const KernelTable kTable;
 }
+namespace isa_amx_bf16_emulated {
+bool multiplies(const MatmulArgs& args);
+void matmul_bf16(const MatmulArgs& args, int panel_begin, int panel_end);
+}  // namespace isa_amx_bf16_emulated
 }  // namespace larder

@@ -1,40 +1,22 @@
 // Products of BF16 weights with activations rounded to BF16: VDPBF16PS takes two columns at a time,
 // their products exact, and adds them to FP32 sums in order of the columns. Rows go by pieces of two
 // panels that stay in the first-level cache; one row has the bits that it has among many.
-#include "kernels/cpu/panel.h"
+#include "kernels/cpu/bf16/rounded_rows.h"
 #include "kernels/cpu/tables.h"
 
 namespace larder::LARDER_ISA_NAMESPACE {
 namespace {
 
 constexpr int kRowsOfTile = 6;
-constexpr int kPairBytes = kPanelRows * 4;  // two columns of a panel
 constexpr int kPiecePairs = 128;            // of a piece of a panel
 constexpr int kFetchedPairs = 96;           // about as far as fetch_stream() looks
-// Of the rows that stay in the second-level cache while the panels go by.
-constexpr int kBlockBytes = 512 * 1024;
-constexpr int kMaxBlockRows = 32 * kRowsOfTile;
-// A row is longer than its columns, so that rows do not share the cache's sets.
-constexpr int kRowPadBytes = 128;
 
-LARDER_INLINE int num_pairs(const MatmulArgs& args) { return (args.w->num_cols + 1) / 2; }
-LARDER_INLINE int row_bytes(int pairs) { return (pairs * 4 + 63) / 64 * 64 + kRowPadBytes; }
-LARDER_INLINE int block_rows(int pairs) {
-  return min_of(kBlockBytes / row_bytes(pairs) / kRowsOfTile * kRowsOfTile, kMaxBlockRows);
-}
+LARDER_INLINE int block_rows(int pairs) { return most_block_rows(pairs) / kRowsOfTile * kRowsOfTile; }
 
 struct Block {
   uint8_t rows[kBlockBytes];
   V16 totals[kMaxBlockRows * 2];
 };
-
-LARDER_INLINE void round_row(const float* x, int cols, uint8_t* to) {
-  for (int c = 0; c < cols; c += 16) {
-    const V16 v = cols - c >= 16 ? load(x + c) : load_partial(x + c, cols - c);
-    const __m256bh rounded = _mm512_cvtneps_pbh(v);
-    memcpy(to + 2 * c, &rounded, sizeof rounded);
-  }
-}
 
 // A piece of kPanels neighbouring panels, and what is fetched meanwhile.
 struct Piece {
@@ -134,10 +116,7 @@ void block_of_panels(const MatmulArgs& args, int row, int num_rows, int panel, B
 
 }  // namespace
 
-bool multiplies(const MatmulArgs& args) {
-  return args.w->format == PackedFormat::kBF16 && args.rounds_to_bf16 &&
-         block_rows(num_pairs(args)) > 0;
-}
+bool multiplies(const MatmulArgs& args) { return has_rounded_rows(args) && block_rows(num_pairs(args)) > 0; }
 
 void matmul_bf16(const MatmulArgs& args, int panel_begin, int panel_end) {
   const int pairs = num_pairs(args);
@@ -145,8 +124,7 @@ void matmul_bf16(const MatmulArgs& args, int panel_begin, int panel_end) {
   Block block;
   for (int row = 0; row < args.num_rows; row += most_rows) {
     const int rows = min_of(most_rows, args.num_rows - row);
-    for (int r = 0; r < rows; ++r)
-      round_row(args.x + (row + r) * args.ldx, args.w->num_cols, block.rows + r * row_bytes(pairs));
+    round_rows(args, row, rows, block.rows);
     int panel = panel_begin;
     for (; panel + 2 <= panel_end; panel += 2) block_of_panels<2>(args, row, rows, panel, block);
     if (panel < panel_end) block_of_panels<1>(args, row, rows, panel, block);
