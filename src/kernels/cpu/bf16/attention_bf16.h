@@ -38,6 +38,21 @@ LARDER_INLINE __m512i rounded(V16 first, V16 second) {
   memcpy(&bits, &both, sizeof bits);
   return bits;
 }
+// E4M3's bits, signs extended to 16, as BF16's of the number divided by kE4m3InHalf.
+LARDER_INLINE __m512i bf16_of_e4m3(__m512i bits) {
+  constexpr int16_t kBias = (127 - 7 - 8) << 7;
+  const __m512i magnitude = _mm512_and_si512(_mm512_slli_epi16(bits, 4), _mm512_set1_epi16(0x7F0));
+  const __m512i normal = _mm512_add_epi16(magnitude, _mm512_set1_epi16(kBias));
+  // Subnormals are 0 to 7 times 2^-9.
+  alignas(64) static constexpr uint16_t kSubnormals[32] = {0,      0x3700, 0x3780, 0x37C0,
+                                                           0x3800, 0x3820, 0x3840, 0x3860};
+  const __mmask32 is_subnormal = _mm512_testn_epi16_mask(bits, _mm512_set1_epi16(0x78));
+  const __m512i number = _mm512_mask_permutexvar_epi16(normal, is_subnormal, bits,
+                                                       _mm512_load_si512(kSubnormals));
+  // number | (bits & the sign's bit)
+  return _mm512_ternarylogic_epi32(number, bits, _mm512_set1_epi16(INT16_MIN), 0xF8);
+}
+
 // lanes: how many of first's and of second's exist.
 template <KvType kType>
 LARDER_INLINE __m512i pair_up(const Number<kType>* first, const Number<kType>* second, int lanes) {
@@ -48,6 +63,14 @@ LARDER_INLINE __m512i pair_up(const Number<kType>* first, const Number<kType>* s
     };
     return in_pairs(_mm512_inserti64x4(_mm512_castsi256_si512(load_halves(first)),
                                        load_halves(second), 1));
+  } else if constexpr (kType == KvType::kFp8) {
+    const auto load_numbers = [lanes](const uint8_t* from) {
+      if (lanes == kLanes) return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+      return _mm_maskz_loadu_epi8(first_lanes(lanes), from);
+    };
+    const __m256i both = _mm256_inserti128_si256(_mm256_castsi128_si256(load_numbers(first)),
+                                                 load_numbers(second), 1);
+    return bf16_of_e4m3(in_pairs(_mm512_cvtepi8_epi16(both)));
   } else {
     if (lanes == kLanes) return in_pairs(rounded(load_value<kType>(first), load_value<kType>(second)));
     return in_pairs(rounded(load_value_partial<kType>(first, lanes),
