@@ -421,7 +421,7 @@ void run_gpu_bench(Device& device, bool quick, const std::string& only) {
     for (const auto& [count, context] : few) bench.decode(count, context, type);
   for (const auto& [type, name] :
        {std::pair{GgmlType::kQ4_0, "Q4_0"}, {GgmlType::kQ4_K, "Q4_K"}, {GgmlType::kQ6_K, "Q6_K"},
-        {GgmlType::kQ8_0, "Q8_0"}, {GgmlType::kBF16, "BF16"}})
+        {GgmlType::kQ8_0, "Q8_0"}, {GgmlType::kBF16, "BF16"}, {GgmlType::kF16, "F16"}})
     bench.products(type, name);
   bench.products(GgmlType::kBF16, "BF16", 4096, 14336);
   for (const int outputs : {4096, 6144}) bench.products(GgmlType::kBF16, "BF16", outputs, 4096, {16, 32, 64});
