@@ -47,15 +47,20 @@ LARDER_INLINE void tile_store(void* to, int64_t stride) {
            emulated_shapes.row_bytes[kTile]);
   }
 }
-// TDPBSUD: kSum[m][n] += sum over k and i of signed kA[m][4k + i] * unsigned kB[k][4n + i].
+// A product's shapes; the processor faults unless they agree.
 template <int kSum, int kA, int kB>
-LARDER_INLINE void tile_dot_s8u8() {
+LARDER_INLINE const TileShapes& product_shapes() {
   const TileShapes& s = emulated_shapes;
-  // The processor faults unless the shapes agree.
   if (s.palette != 1 || s.rows[kSum] != s.rows[kA] || s.row_bytes[kA] != 4 * s.rows[kB] ||
       s.row_bytes[kB] != s.row_bytes[kSum]) {
     __builtin_trap();
   }
+  return s;
+}
+// TDPBSUD: kSum[m][n] += sum over k and i of signed kA[m][4k + i] * unsigned kB[k][4n + i].
+template <int kSum, int kA, int kB>
+LARDER_INLINE void tile_dot_s8u8() {
+  const TileShapes& s = product_shapes<kSum, kA, kB>();
   for (int m = 0; m < s.rows[kSum]; ++m) {
     for (int n = 0; n < s.row_bytes[kSum] / 4; ++n) {
       int32_t sum;
@@ -82,11 +87,7 @@ LARDER_INLINE float bf16_at(const uint8_t* row, int i) {
 // added in FP32, subnormals are zeros.
 template <int kSum, int kA, int kB>
 LARDER_INLINE void tile_dot_bf16() {
-  const TileShapes& s = emulated_shapes;
-  if (s.palette != 1 || s.rows[kSum] != s.rows[kA] || s.row_bytes[kA] != 4 * s.rows[kB] ||
-      s.row_bytes[kB] != s.row_bytes[kSum]) {
-    __builtin_trap();
-  }
+  const TileShapes& s = product_shapes<kSum, kA, kB>();
   for (int m = 0; m < s.rows[kSum]; ++m) {
     for (int n = 0; n < s.row_bytes[kSum] / 4; ++n) {
       float parts[2] = {};

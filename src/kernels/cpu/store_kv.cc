@@ -25,8 +25,12 @@ LARDER_INLINE V16 finite(V16 v, float largest) {
 
 constexpr float kLargestHalf = 65504;
 constexpr float kLargestBf16 = 0x1.FEp127F;
-// Below this 1 / scale would be infinite; what has such a scale is nothing beside any other.
-constexpr float kLeastScale = 1e-37F;
+
+// Of a scale in BF16. Below 1e-37 it would be infinite; what has such a scale is nothing beside any other.
+LARDER_INLINE V16 inverse_of(uint16_t scale) {
+  const float value = bfloat16_to_float(scale);
+  return set1(value > 1e-37F ? 1.0F / value : 0.0F);
+}
 
 // The nearest FP16 or BF16 values of lanes [0, lanes) of x.
 template <KvType kType>
@@ -82,13 +86,12 @@ void store_fp8(const HeadSlot& slot, bool is_key) {
     const V16 v = load_lanes(slot.values + d, min_of(kLanes, slot.dim - d));
     largest = max(largest, abs(finite(v, kLargestBf16)));
   }
-  const uint16_t rounded = float_to_bfloat16(reduce_max(largest) / kLargestE4m3);
-  const float scale = bfloat16_to_float(rounded);
-  const V16 inverse = set1(scale > kLeastScale ? 1.0F / scale : 0.0F);
+  const uint16_t scale = float_to_bfloat16(reduce_max(largest) / kLargestE4m3);
+  const V16 inverse = inverse_of(scale);
   auto* bytes = reinterpret_cast<uint8_t*>(slot.block);
   uint8_t* to = is_key ? bytes : bytes + kFp8ScalesSizeBytes;
   uint8_t* scales = is_key ? bytes + int64_t{slot.dim} * kBlockSize : bytes;
-  memcpy(scales + slot.offset * 2, &rounded, sizeof rounded);
+  memcpy(scales + slot.offset * 2, &scale, sizeof scale);
   for (int d = 0; d < slot.dim; d += kLanes) {
     const int lanes = min_of(kLanes, slot.dim - d);
     const V16 v = mul(finite(load_lanes(slot.values + d, lanes), kLargestBf16), inverse);
@@ -115,10 +118,9 @@ void store_int8_group(const HeadSlot& slot, bool is_key, int begin, int end, uin
     values[(d - begin) / kLanes] = v;
     largest = max(largest, abs(v));
   }
-  const uint16_t rounded = float_to_bfloat16(reduce_max(largest) / 127.0F);
-  scale_to[slot.offset] = rounded;
-  const float scale = bfloat16_to_float(rounded);
-  const V16 inverse = set1(scale > kLeastScale ? 1.0F / scale : 0.0F);
+  const uint16_t scale = float_to_bfloat16(reduce_max(largest) / 127.0F);
+  scale_to[slot.offset] = scale;
+  const V16 inverse = inverse_of(scale);
   auto* tiles = reinterpret_cast<uint8_t*>(slot.block);
   for (int d = begin; d < end; d += kLanes) {
     int8_t codes[kLanes];

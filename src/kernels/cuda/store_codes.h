@@ -13,8 +13,12 @@ constexpr int kLanes = 16;  // of a CPU's vector: as many sums go side by side
 constexpr int kMostTries = 9;
 constexpr float kLargestHalf = 65504;
 constexpr float kLargestBf16 = 0x1.FEp127F;
-// Below this 1 / scale would be infinite; what has such a scale is nothing beside any other.
-constexpr float kLeastScale = 1e-37F;
+
+// Of a scale in BF16. Below 1e-37 it would be infinite; what has such a scale is nothing beside any other.
+LARDER_DEVICE float inverse_of(std::uint16_t scale) {
+  const float value = bf16_value(scale);
+  return value > 1e-37F ? 1.0F / value : 0.0F;
+}
 
 // NaN becomes 0 and what is beyond `largest` becomes that.
 LARDER_DEVICE float finite(float value, float largest) {
@@ -43,11 +47,10 @@ LARDER_DEVICE void store_fp8(const HeadSlot& slot, const float* values, int dim,
   float largest = 0;
   for (int d = thread_index() % 32; d < dim; d += 32)
     largest = fmaxf(largest, fabsf(finite(values[d], kLargestBf16)));
-  const std::uint16_t rounded = bf16_bits(warp_max(largest) / kLargestE4m3);
+  const std::uint16_t scale = bf16_bits(warp_max(largest) / kLargestE4m3);
   std::uint8_t* scales = is_key ? slot.to + dim * kBlockSize : slot.to;
-  if (thread_index() == 0) reinterpret_cast<std::uint16_t*>(scales)[slot.offset] = rounded;
-  const float scale = bf16_value(rounded);
-  const float inverse = scale > kLeastScale ? 1.0F / scale : 0.0F;
+  if (thread_index() == 0) reinterpret_cast<std::uint16_t*>(scales)[slot.offset] = scale;
+  const float inverse = inverse_of(scale);
   std::uint8_t* to = is_key ? slot.to : slot.to + kFp8ScalesSizeBytes;
   for (int d = thread_index(); d < dim; d += kCodeThreads) {
     const float value = finite(values[d], kLargestBf16) * inverse;
@@ -67,10 +70,9 @@ LARDER_DEVICE void store_int8(const HeadSlot& slot, const float* values, int dim
     float largest = 0;
     for (int d = begin + lane; d < end; d += 32)
       largest = fmaxf(largest, fabsf(finite(values[d], kLargestBf16)));
-    const std::uint16_t rounded = bf16_bits(warp_max(largest) / 127.0F);
-    if (lane == 0) scales[group * kBlockSize + slot.offset] = rounded;
-    const float scale = bf16_value(rounded);
-    const float inverse = scale > kLeastScale ? 1.0F / scale : 0.0F;
+    const std::uint16_t scale = bf16_bits(warp_max(largest) / 127.0F);
+    if (lane == 0) scales[group * kBlockSize + slot.offset] = scale;
+    const float inverse = inverse_of(scale);
     for (int d = begin + lane; d < (end + kCodeTile - 1) / kCodeTile * kCodeTile; d += 32) {
       const float value = d < end ? finite(values[d], kLargestBf16) * inverse : 0.0F;
       const int code = nearest_int(fminf(fmaxf(value, -127.0F), 127.0F)) + 128;

@@ -8,8 +8,7 @@ namespace larder::LARDER_ISA_NAMESPACE {
 namespace {
 
 constexpr int kRowsOfTile = 6;
-constexpr int kPiecePairs = 128;            // of a piece of a panel
-constexpr int kFetchedPairs = 96;           // about as far as fetch_stream() looks
+constexpr int kPiecePairs = 128;  // of a piece of a panel
 
 LARDER_INLINE int block_rows(int pairs) { return most_block_rows(pairs) / kRowsOfTile * kRowsOfTile; }
 

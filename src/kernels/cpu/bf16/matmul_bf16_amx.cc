@@ -14,7 +14,6 @@ constexpr int kStepBytes = kStepPairs * kPairBytes;
 // Of a piece of two panels, which stays in the first-level cache while the rows go by.
 constexpr int kPieceSteps = 16;
 constexpr int kPiecePairs = kPieceSteps * kStepPairs;
-constexpr int kFetchedPairs = 96;  // about as far as fetch_stream() looks
 constexpr int kMostTiles = kMaxBlockRows / kTileRows;
 static_assert(kMaxBlockRows % kTileRows == 0);
 
@@ -44,11 +43,11 @@ LARDER_INLINE TileShapes shapes_of(int num_rows) {
 struct Piece {
   const std::byte* weights;  // of the first panel
   int64_t panel_stride;
-  int steps;              // whole ones
-  const uint8_t* last;    // [panels] steps with zeros behind the last pair, or null: there is none
-  int num_lines;          // of each panel: pairs
-  int stream_end;         // from this line on a stream's fetches are past the panel's end
-  int fetch_begin;        // lines of each panel, behind the piece
+  int steps;            // whole ones
+  const uint8_t* last;  // [panels] steps with zeros behind the last pair, or null: there is none
+  int num_lines;        // of each panel: pairs
+  int stream_end;       // from this line on a stream's fetches are past the panel's end
+  int fetch_begin;      // lines of each panel, behind the piece
   int fetch_end;
 };
 

@@ -7,6 +7,7 @@
 namespace larder::LARDER_ISA_NAMESPACE {
 
 inline constexpr int kPairBytes = kPanelRows * 4;  // two columns of a panel
+inline constexpr int kFetchedPairs = 96;            // about as far as fetch_stream() looks
 inline constexpr int kBlockBytes = 512 * 1024;
 inline constexpr int kMaxBlockRows = 192;
 // A row is longer than its columns, so that rows do not share the cache's sets.
