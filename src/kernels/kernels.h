@@ -92,7 +92,7 @@ struct MatmulArgs {
   const PackedMatrix* w = nullptr;
   const float* x = nullptr;           // [num_rows, ldx], used when xq is null
   const QuantizedRows* xq = nullptr;  // only for kW* formats
-  // kBF16 alone: x may be rounded to BF16 first, which a set does that multiplies BF16.
+  // kBF16, and on a device kF16: x may be rounded to BF16 first, which a set does that multiplies BF16.
   bool rounds_to_bf16 = false;
   const float* bias = nullptr;        // [w->num_rows] or null
   float* y = nullptr;                 // [num_rows, ldy]

@@ -266,6 +266,7 @@ struct CodeValues {
 
   static constexpr bool kAddsPieces = false;
   static constexpr int kNumPieces = 1;
+  static constexpr int kRingDims = 2;
   static LARDER_HOST_AND_DEVICE Piece piece(const Work& work, int) {
     return {0, static_cast<int>(work.parts.value_bytes)};
   }

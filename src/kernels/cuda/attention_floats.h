@@ -37,7 +37,7 @@ LARDER_DEVICE void part_pair(float a, float b, std::uint32_t (&parts)[kParts<kTy
 // Eight numbers, in the first half of the words where they are bytes.
 template <KvType kType>
 LARDER_DEVICE Words4 load_eight(const std::byte* at) {
-  if constexpr (kNumberBytes<kType> == 2) return *reinterpret_cast<const Words4*>(at);
+  if constexpr (kNumberBytes<kType> == 2) return words_at(at, 0);
   Several<int, 2> two;
   load_several(two, at, 0);
   return {{two.value[0], two.value[1], 0, 0}};
@@ -215,6 +215,7 @@ struct FloatValues {
   static constexpr bool kAddsPieces = true;
   static constexpr int kPieceSteps = 2 / kNumberSize;
   static constexpr int kNumPieces = kChunkSteps / kPieceSteps;
+  static constexpr int kRingDims = 4 / kNumberSize;  // four keys of so many are 16 bytes
   static LARDER_HOST_AND_DEVICE Piece piece(const Work& work, int i) {
     constexpr int kBegin = kValuesBegin<kValue>;
     const int size = kPieceSteps * kStepKeys * work.args.kv.head_dim * kNumberSize;

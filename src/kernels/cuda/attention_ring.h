@@ -348,11 +348,11 @@ RingSizes ring_sizes(const Work& work) {
   sizes.num_stages = std::min(left / sizes.stage_bytes(), kMostStages);
   return sizes;
 }
-// Whether heads have a place in the ring. Bulk copies are of multiples of 16 bytes: four keys of bytes
-// or of halves.
+// Whether heads have a place in the ring. Bulk copies are of multiples of 16 bytes.
 template <class Keys, class Values>
 bool has_ring(const Work& work) {
-  return work.args.kv.head_dim <= kRingChunks * kChunkDims && work.args.kv.head_dim % (work.args.kv.types.v == KvType::kFp8 ? 4 : 2) == 0 &&
+  const int dim = work.args.kv.head_dim;
+  return dim <= kRingChunks * kChunkDims && dim % Values::kRingDims == 0 &&
          ring_sizes<Keys, Values>(work).num_stages >= kFewestStages;
 }
 

@@ -299,7 +299,9 @@ TEST(CudaAttention, OfFewerBitsInAWindow) {
 
 TEST(CudaAttention, OfFewerBitsWithSinks) {
   const auto device = open_test_device();
-  for (const KvTypes types : {KvTypes{KvType::kInt8, KvType::kInt4}, {KvType::kInt4, KvType::kInt4}, {KvType::kFp8, KvType::kFp8}}) {
+  for (const KvTypes types : {KvTypes{KvType::kInt8, KvType::kInt4},
+                              {KvType::kInt4, KvType::kInt4},
+                              {KvType::kFp8, KvType::kFp8}}) {
     Sequences sequences(*device, {4, 2, 32, 0, types}, kLengths);
     sequences.window = 300;
     sequences.num_sinks = 32;
@@ -329,7 +331,8 @@ TEST(CudaAttention, WithSinks) {
 TEST(CudaAttention, OfKeysInCommon) {
   const auto device = open_test_device();
   for (const Shape& shape : {Shape{3, 1, 64}, Shape{8, 2, 32, 0, {KvType::kInt8, KvType::kInt4}},
-                             Shape{1, 1, 136, 0, {KvType::kBF16, KvType::kF16}}, Shape{2, 1, 64, 0, {KvType::kFp8, KvType::kFp8}}, Shape{2, 1, 32, 2200}}) {
+                             Shape{1, 1, 136, 0, {KvType::kBF16, KvType::kF16}},
+                             Shape{2, 1, 64, 0, {KvType::kFp8, KvType::kFp8}}, Shape{2, 1, 32, 2200}}) {
     SCOPED_TRACE(shape.head_dim);
     Sequences sequences(*device, shape, {2300, 1560, 1041, 560, 2200, 2072, 2100, 2290}, 1040);
     std::vector<Part> parts;
