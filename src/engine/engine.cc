@@ -286,7 +286,7 @@ bool Engine::step() {
   const std::int64_t model_ns = forward_ns_ + sample_ns_;
   num_step_tokens_ = 0;
   const std::int64_t scheduled_ns = clock_.now_ns();
-  if (!chunk.empty()) advance(chunk);
+  if (!chunk.empty() && !chunk.rests) advance(chunk);
   if (!outbox_.empty() && !batch.empty()) deliver();  // a first token waits for nobody's next
   const std::int64_t chunk_ns = clock_.now_ns() - scheduled_ns;
   if (!batch.empty()) compute(batch);

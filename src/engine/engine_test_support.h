@@ -79,8 +79,9 @@ struct RigConfig {
   int max_model_len = 240;
   const KernelTable* kernels = nullptr;  // the machine's best
   AttentionSpan attention = {};          // of every request
-  double max_step_slowdown = 0;          // above 0: prompts beside decodes are computed in chunks
+  double max_step_slowdown = 0;          // above 0: prompts are computed in chunks, beside decodes or if long
   int num_layers_per_step = 1;           // of a chunk
+  std::int64_t token_ns = 1'000'000;     // what a token seems to take
   std::vector<KvTier*> tiers = {};       // not owned; they answer by themselves
   Device* device = nullptr;              // where the model's weights are, with its kernels
 };
@@ -140,11 +141,12 @@ class Rig {
              .max_logit_rows = std::min(config.max_logit_rows, config.max_batch_tokens),
              .max_sequences = config.max_sequences,
              .max_prefill_tokens = std::min(config.max_prefill_tokens, config.max_batch_tokens),
-             .max_chunk_tokens = std::min(128, config.max_batch_tokens),
+             .max_chunk_tokens = config.max_batch_tokens,
              .max_step_slowdown = config.max_step_slowdown},
             cache, {}, clock_),
         attention(config.attention),
-        num_layers_per_step_(config.num_layers_per_step) {}
+        num_layers_per_step_(config.num_layers_per_step),
+        token_ns_(config.token_ns) {}
 
   std::uint64_t add(std::vector<TokenId> prompt, SamplingParams params, int n = 1,
                     int priority = 0) {
@@ -169,13 +171,13 @@ class Rig {
     const Chunk& chunk = scheduler.chunk();
     if (batch.empty() && chunk.empty()) return scheduler.is_loading();
     ++num_steps;
-    if (!chunk.empty()) advance(chunk);
+    if (!chunk.empty() && !chunk.rests) advance(chunk);
     if (batch.empty()) return true;
     num_computed += batch.num_tokens();
     most_tokens = std::max(most_tokens, batch.num_tokens());
     BatchResults results = draw(batch, runner_.forward(batch));
     scheduler.commit(batch, results);
-    scheduler.observe_step(batch, kTokenNs * batch.num_tokens());
+    scheduler.observe_step(batch, token_ns_ * batch.num_tokens());
     return true;
   }
 
@@ -186,13 +188,12 @@ class Rig {
   }
 
  private:
-  // What steps seem to take: a decode's room is less than a prompt's token, but a layer of a chunk fits.
-  static constexpr std::int64_t kTokenNs = 1'000'000;
+  // Of a chunk: a decode's room is less than a prompt's token, but a layer fits.
   static constexpr std::int64_t kLayerTokenNs = 20'000;
 
   void advance(const Chunk& chunk) {
     Logits logits;
-    for (int i = 0; i < num_layers_per_step_ || chunk.room_ns > kTokenNs * 1000; ++i) {
+    for (int i = 0; i < num_layers_per_step_; ++i) {
       logits = runner_.forward_layer(chunk.batch, chunk.num_layers);
       scheduler.passed_layer(kLayerTokenNs * chunk.batch.num_tokens());
       if (chunk.num_layers < transformer_.config().num_layers()) continue;
@@ -275,6 +276,7 @@ class Rig {
 
  private:
   const int num_layers_per_step_;
+  const std::int64_t token_ns_;
 };
 
 inline bool same_bits(const Heard& left, const Heard& right) {

@@ -127,6 +127,35 @@ TEST_P(Exactness, InChunksBesideADecode) {
   }
 }
 
+// A long prompt alone passes the layers in chunks, too; others come between.
+TEST_P(Exactness, BetweenAChunksLayers) {
+  constexpr int kMostTokens = 900;
+  const std::vector<TokenId> book = random_tokens(800, 5);
+  const auto cold_book = [&] {
+    Rig rig(model_, {.max_model_len = kMostTokens});
+    const std::uint64_t id = rig.add(book, drawn(5));
+    rig.run();
+    EXPECT_EQ(rig.num_chunks, 0);
+    return rig.heard.at({id, 0});
+  };
+  const Heard expected = cold_book();
+  const Heard of_prompt = cold(prompt_, 5);
+  for (const int num_layers : {1, 2, 100}) {
+    Rig rig(model_, {.max_model_len = kMostTokens,
+                     .max_step_slowdown = 2,
+                     .num_layers_per_step = num_layers});
+    rig.add(random_tokens(100, 6), drawn(1, 1));
+    rig.run();
+    const std::uint64_t first = rig.add(book, drawn(5));
+    rig.step();
+    const std::uint64_t between = rig.add(prompt_, drawn(5));
+    rig.run();
+    EXPECT_GE(rig.num_chunks, 1) << num_layers;
+    EXPECT_TRUE(same_bits(rig.heard.at({first, 0}), expected)) << num_layers;
+    EXPECT_TRUE(same_bits(rig.heard.at({between, 0}), of_prompt)) << num_layers;
+  }
+}
+
 // Prompts that share beginnings of many lengths, and their cold runs.
 struct Company {
   std::vector<std::vector<TokenId>> prompts;
@@ -229,8 +258,8 @@ TEST_P(Exactness, PromptLogprobsDoNotDependOnTheCache) {
   }
 }
 
-// Arrivals, choices, priorities, salts and cancellations at random, in a cache that holds two
-// sequences. Returns how many chunks there were.
+// Arrivals, choices, priorities, salts and cancellations at random, in a cache that holds one
+// sequence and a half. Returns how many chunks there were.
 int Exactness::storm(RigConfig config) {
   std::mt19937 random(11);
   struct Asked {
@@ -247,9 +276,8 @@ int Exactness::storm(RigConfig config) {
                    random() % 4 == 0 ? 3 : 1});
     if (random() % 5 == 0) all.back().params.num_prompt_logprobs = 2;
   }
-  const auto num_blocks = static_cast<int>(model_.layout.num_blocks_for(Rig::kMaxModelLen, 48)) * 2;
-  config.num_blocks = num_blocks;
-  config.max_batch_tokens = 48;
+  const auto num_most = model_.layout.num_blocks_for(Rig::kMaxModelLen, config.max_batch_tokens);
+  config.num_blocks = static_cast<int>(num_most) * 3 / 2;
   config.max_logit_rows = 12;
   Rig rig(model_, config);
   std::vector<std::uint64_t> cancelled;
@@ -292,11 +320,16 @@ int Exactness::storm(RigConfig config) {
   return rig.num_chunks;
 }
 
-TEST_P(Exactness, AStorm) { EXPECT_EQ(storm({}), 0); }
+TEST_P(Exactness, AStorm) { EXPECT_EQ(storm({.max_batch_tokens = 48}), 0); }
 
 TEST_P(Exactness, AStormWithChunks) {
-  EXPECT_GT(storm({.max_step_slowdown = 2}), 10);
-  EXPECT_GT(storm({.max_step_slowdown = 2, .num_layers_per_step = 2}), 10);
+  EXPECT_GT(storm({.max_batch_tokens = 48, .max_step_slowdown = 2}), 10);
+  EXPECT_GT(storm({.max_batch_tokens = 48, .max_step_slowdown = 2, .num_layers_per_step = 2}), 10);
+}
+
+// So dear that prompts alone are chunks, too.
+TEST_P(Exactness, AStormOfDearTokens) {
+  EXPECT_GT(storm({.max_batch_tokens = 64, .max_step_slowdown = 2, .token_ns = 10'000'000}), 10);
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, Exactness,

@@ -13,6 +13,9 @@ constexpr int kMostCandidates = 64;  // waiting sequences looked at in a step
 constexpr int kMostPassed = 256;     // and besides them, those that others pass
 // A prompt lets others pass that miss so much less than it; half of the turns stay its own.
 constexpr int kMuchShorter = 8;
+constexpr int kShorter = 2;  // the same where less than that fits into a step
+// Tokens of a chunk: more would take long to come to their end.
+constexpr int kMostBesideDecodes = 128;
 constexpr std::uint64_t kTurnsBetweenPeeks = 16;
 // Rows of logits that a chunk's last layer takes hardly longer for than for one.
 constexpr int kMostChunkLogits = 8;
@@ -133,12 +136,14 @@ const Batch& Scheduler::schedule() {
   room_ = prompt_room();
   has_prompt_ = false;
   chunk_.room_ns = room_.chunk_ns;
+  num_tokens_left_ = std::min(num_tokens_left_, room_.num_tokens);
   if (chunk_.empty()) {
-    num_tokens_left_ = std::min(num_tokens_left_, room_.num_tokens);
     schedule_prompts();
-    num_tokens_left_ = std::max(num_tokens_left_, 1);
-    if (chunk_.empty()) plan_some_decode();
+  } else {
+    schedule_beside_chunk();
   }
+  num_tokens_left_ = std::max(num_tokens_left_, 1);
+  if (chunk_.empty()) plan_some_decode();
   batch_.clear();
   // A decode that was planned may have been preempted since.
   num_decodes_ = static_cast<int>(std::ranges::count_if(
@@ -150,12 +155,10 @@ const Batch& Scheduler::schedule() {
 }
 
 PromptRoom Scheduler::prompt_room() const {
-  if (num_decodes_ == 0) {
-    return {.num_tokens = pace_.num_tokens_alone(config_.max_batch_tokens),
-            .chunk_ns = std::numeric_limits<std::int64_t>::max()};
-  }
+  if (num_decodes_ == 0)
+    return pace_.room_alone(prompts_ahead(), config_.max_batch_tokens, config_.max_chunk_tokens);
   return pace_.room(num_decodes_, prompts_ahead(), config_.max_prefill_tokens,
-                    config_.max_chunk_tokens);
+                    std::min(kMostBesideDecodes, config_.max_chunk_tokens));
 }
 
 // Sequences that wait for a first token, and for nothing else.
@@ -213,17 +216,39 @@ void Scheduler::plan_some_decode() {
   }
 }
 
-void Scheduler::schedule_prompts() {
-  lets_pass_ = had_long_;
+// In this step, or nobody.
+void Scheduler::let_pass(bool lets_pass) {
+  lets_pass_ = lets_pass;
   passed_priority_ = std::numeric_limits<int>::max();
-  most_to_pass_ = most_at_once();
+  most_to_pass_ = room_.num_brief;
   num_turns_ += lets_pass_ ? 1 : 0;
   passed_.clear();
+}
+
+void Scheduler::schedule_prompts() {
+  let_pass(had_long_);
   schedule_prefills();
   if (!has_preempted_) admit_waiting();
   if (!std::exchange(lets_pass_, false)) return;
   schedule_passed();
   if (!has_preempted_) admit_waiting();
+}
+
+// Prompts that miss much less than the chunk's, in the batch and every second time; the chunk rests meanwhile.
+void Scheduler::schedule_beside_chunk() {
+  had_long_ = true;  // when it has come to its end
+  if (std::exchange(chunk_.rests, false)) return;
+  const std::size_t num_decodes = planned_.size();
+  const int num_missing = chunk_.sequence->num_missing();
+  let_pass(true);
+  most_to_pass_ = std::min(most_to_pass_, num_missing / kShorter);
+  room_.num_chunk_tokens = 0;
+  if (is_passed(*chunk_.sequence, num_missing)) {
+    schedule_prefills();
+    if (!has_preempted_) admit_waiting();
+  }
+  lets_pass_ = false;
+  chunk_.rests = !chunk_.empty() && planned_.size() > num_decodes;
 }
 
 bool Scheduler::is_passed(const Sequence& sequence, int num_missing) {
@@ -264,6 +289,7 @@ void Scheduler::schedule_prefills() {
   for (std::size_t i = 0; i < running_.size() && has_prompt_room(); ++i) {
     Sequence& sequence = *running_[i];
     if (sequence.num_missing() <= 1 || sequence.table.is_loading()) continue;
+    if (&sequence == chunk_.sequence) continue;
     if (is_passed(sequence, sequence.num_missing())) {
       passed_.push_back(&sequence);
     } else {
@@ -472,7 +498,7 @@ bool Scheduler::plan(Sequence& sequence, int max_tokens) {
 bool Scheduler::plan_prompt(Sequence& sequence) {
   const int num_missing = sequence.num_missing();
   const bool is_first = !std::exchange(has_prompt_, true);
-  if (is_first) had_long_ = !lets_pass_ && num_missing > most_at_once();
+  if (is_first) had_long_ = !lets_pass_ && num_missing > room_.num_brief;
   // Who misses one token decodes in the next step at the latest.
   if (room_.num_chunk_tokens == 0 || num_missing == 1 || num_missing <= num_tokens_left_) {
     note_scheduled(*sequence.request);

@@ -1,7 +1,6 @@
 // Which tokens are computed next, and for whom there is room.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <set>
@@ -25,7 +24,7 @@ struct SchedulerConfig {
   int max_logit_rows = 64;
   int max_sequences = 256;
   int max_prefill_tokens = 512;  // of a step, while others decode
-  int max_chunk_tokens = 128;    // of a chunk beside them, see StepPace
+  int max_chunk_tokens = 512;    // of a chunk, see StepPace
   double max_step_slowdown = 2;  // by those tokens, see StepPace; 0 = any
   std::int64_t patience_ns = 0;  // what a step may last in any case where several prompts wait
 };
@@ -77,7 +76,7 @@ class Scheduler {
   // The next step's work, valid until the next call; empty when there is none.
   const Batch& schedule();
   // What of a prompt is under way beside the batch: one layer of it at least is to be computed in
-  // this step, and more while they fit.
+  // this step, and more while they fit, unless it rests.
   const Chunk& chunk() const { return chunk_; }
   void passed_layer(std::int64_t duration_ns);
   bool next_layer_fits() const;
@@ -108,11 +107,11 @@ class Scheduler {
   void schedule_decodes();
   void plan_some_decode();
   void schedule_prompts();
+  void schedule_beside_chunk();
+  void let_pass(bool lets_pass);
   void schedule_prefills();
   void admit_waiting();
   void schedule_passed();
-  // Tokens of a prompt that this step has room for.
-  int most_at_once() const { return std::max(room_.num_tokens, room_.num_chunk_tokens); }
   // Whether others pass it in this step, if num_missing are all that it needs.
   bool is_passed(const Sequence& sequence, int num_missing);
   bool is_passed_waiting(Sequence& sequence);

@@ -93,6 +93,33 @@ TEST_F(SchedulerTest, ShortPromptsPassALongOneEverySecondTime) {
   }
 }
 
+// Of a prompt that is alone: the layers rest for others that are shorter, every second time.
+TEST_F(SchedulerTest, ShortPromptsComeBetweenAChunksLayers) {
+  Rig rig(model_, {.max_model_len = 800, .max_step_slowdown = 2});
+  rig.add(random_tokens(100, 1), greedy(1));
+  rig.run();  // tells what a prompt's token costs
+  const std::uint64_t book = rig.add(random_tokens(700, 2), greedy(2));
+  rig.step();
+  ASSERT_FALSE(rig.scheduler.chunk().empty());
+  ASSERT_EQ(rig.scheduler.chunk().num_layers, 1);
+  const std::uint64_t middling = rig.add(random_tokens(400, 3), greedy(1));
+  const std::uint64_t low = rig.add(random_tokens(8, 4), greedy(1), 1, 1);
+  const auto others = {rig.add(random_tokens(8, 5), greedy(1)), rig.add(random_tokens(9, 6), greedy(1))};
+  rig.step();
+  for (const std::uint64_t id : others) EXPECT_EQ((rig.heard[{id, 0}]).tokens.size(), 1u);
+  EXPECT_EQ(rig.scheduler.chunk().num_layers, 1) << "it rested";
+  const std::uint64_t next = rig.add(random_tokens(8, 7), greedy(1));
+  rig.step();
+  EXPECT_TRUE((rig.heard[{next, 0}]).tokens.empty());
+  EXPECT_TRUE(rig.scheduler.chunk().empty() || rig.scheduler.chunk().num_layers > 1) << "its turn";
+  rig.run();
+  const auto first_step = [&](std::uint64_t id) { return rig.heard.at({id, 0}).steps.front(); };
+  EXPECT_LE(first_step(next), first_step(book));
+  EXPECT_LE(first_step(book), first_step(middling)) << "no shorter than half";
+  EXPECT_LE(first_step(book), first_step(low)) << "of another priority";
+  EXPECT_EQ(rig.cache.stats().num_held, 0);
+}
+
 TEST_F(SchedulerTest, MuchShorterPromptsPassThoughTheyTakeSeveralSteps) {
   for (const bool beside_a_decode : {false, true}) {
     Rig rig(model_, {.max_batch_tokens = 8, .max_step_slowdown = 2, .num_layers_per_step = 100});

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 
 #include "base/check.h"
 
@@ -20,6 +21,7 @@ constexpr int kPromptTokens = 64;  // a step without decodes that says what a pr
 constexpr int kEnoughTokens = 32;
 constexpr int kLeastChunk = 8;
 constexpr double kMostAloneNs = 1e9;
+constexpr double kAloneLayersNs = 0.2e9;  // of a chunk, before somebody else may come
 constexpr int kLeastAlone = 128;  // fewer take nearly as long
 constexpr double kBriefSteps = 3;  // of a prompt that may make steps last as long as patience allows
 constexpr int kFirstTokens = 8;  // of a prompt beside others, while nobody knows what they cost
@@ -53,7 +55,7 @@ bool StepPace::has_patience_for(const PromptsAhead& prompts) const {
 
 PromptRoom StepPace::room(int num_decodes, const PromptsAhead& prompts, int most,
                           int most_chunk) const {
-  if (most_slowdown_ <= 0) return {.num_tokens = most};
+  if (most_slowdown_ <= 0) return {.num_tokens = most, .num_brief = most};
   const double decode_ns = decode_ns_[size_of(num_decodes)];
   if (decode_ns == 0 || num_mixed_ >= kStaleAfter) return {};
   const double share = std::max(1.0, static_cast<double>(prompts.num) / num_decodes);
@@ -68,12 +70,23 @@ PromptRoom StepPace::room(int num_decodes, const PromptsAhead& prompts, int most
   if (room.num_tokens < std::min(most, kEnoughTokens))
     room.num_chunk_tokens =
         std::min(most_chunk, std::max(kLeastChunk, num_that_fit(chunk_ns, longest, most_chunk)));
+  room.num_brief = std::max(room.num_tokens, room.num_chunk_tokens);
   return room;
 }
 
-int StepPace::num_tokens_alone(int most) const {
-  if (most_slowdown_ <= 0 || alone_ns_ == 0) return most;
-  return std::min(most, std::max(kLeastAlone, num_that_fit(kMostAloneNs, alone_ns_, most)));
+PromptRoom StepPace::room_alone(const PromptsAhead& prompts, int most, int most_chunk) const {
+  PromptRoom room{.num_tokens = most,
+                  .chunk_ns = static_cast<std::int64_t>(kAloneLayersNs),
+                  .num_brief = most};
+  if (most_slowdown_ <= 0) room.chunk_ns = std::numeric_limits<std::int64_t>::max();
+  if (most_slowdown_ <= 0 || alone_ns_ == 0) return room;
+  room.num_tokens = std::min(most, std::max(kLeastAlone, num_that_fit(kMostAloneNs, alone_ns_, most)));
+  room.num_brief = std::min(room.num_tokens, num_that_fit(kAloneLayersNs, alone_ns_, most));
+  if (room.num_brief == room.num_tokens) return room;
+  room.num_chunk_tokens = std::min(room.num_tokens, most_chunk);
+  // Several are computed together while they are short, which takes less time than one after the other.
+  if (prompts.num == 1) room.num_tokens = room.num_brief;
+  return room;
 }
 
 void StepPace::observe(int num_decodes, int num_prefill, std::int64_t duration_ns) {
@@ -106,8 +119,9 @@ void StepPace::observe_layer(int kind, int num_tokens, std::int64_t duration_ns)
 
 void StepPace::observe_chunk(int num_tokens, std::int64_t duration_ns) {
   if (num_tokens < kLeastChunk) return;
-  average(prefill_ns_, std::max(1.0, static_cast<double>(duration_ns)) / num_tokens,
-          kPrefillWeight);
+  const double token_ns = std::max(1.0, static_cast<double>(duration_ns)) / num_tokens;
+  average(prefill_ns_, token_ns, kPrefillWeight);
+  if (num_tokens >= kPromptTokens) average(alone_ns_, token_ns, kPrefillWeight);
 }
 
 double StepPace::layer_ns(int kind, int num_tokens) const {

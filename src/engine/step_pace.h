@@ -14,6 +14,7 @@ struct PromptRoom {
   int num_tokens = 0;        // of prompts, computed together with them
   int num_chunk_tokens = 0;  // of a prompt that has more: a chunk with steps of its own; 0 = none
   std::int64_t chunk_ns = 0;  // for a chunk's layers in this step
+  int num_brief = 0;          // a prompt that misses more lets shorter ones pass
 };
 
 // Who waits for a first token while others decode.
@@ -43,8 +44,9 @@ class StepPace {
   PromptRoom room(int num_decodes, const PromptsAhead& prompts, int most, int most_chunk) const;
 
   // For a step in which nobody decodes: at most `most` tokens, fewer where these would take long, since
-  // whoever comes meanwhile waits for its end; all of them where any time is allowed.
-  int num_tokens_alone(int most) const;
+  // whoever comes meanwhile waits for its end; all of them where any time is allowed. A prompt for which
+  // even a fraction of that is too little takes a chunk of at most most_chunk, between whose layers others may come.
+  PromptRoom room_alone(const PromptsAhead& prompts, int most, int most_chunk) const;
 
   // A step has ended that decoded for num_decodes sequences and, with them, computed num_prefill
   // tokens. Without the time that a chunk took.

@@ -62,23 +62,48 @@ TEST(StepPace, FewTokensTellAPromptsPrice) {
 
 TEST(StepPace, StepsWithoutDecodesEndWithinASecond) {
   StepPace pace(2, 1);
-  EXPECT_EQ(pace.num_tokens_alone(512), 512) << "not known yet";
+  const auto num_alone = [](const StepPace& of, int most) {
+    return of.room_alone({2, kLongPrompt}, most, most).num_tokens;
+  };
+  EXPECT_EQ(num_alone(pace, 512), 512) << "not known yet";
   const auto step = [&](int num_tokens, double token_ns) {
     pace.observe(0, num_tokens, static_cast<std::int64_t>(num_tokens * token_ns));
   };
   step(512, 1e6);
-  EXPECT_EQ(pace.num_tokens_alone(512), 512);
-  for (int i = 0; i < 20; ++i) step(pace.num_tokens_alone(512), 4e6);
-  EXPECT_NEAR(pace.num_tokens_alone(512), 250, 3);
-  for (int i = 0; i < 20; ++i) step(pace.num_tokens_alone(512), 50e6);
-  EXPECT_EQ(pace.num_tokens_alone(512), 128) << "so that the weights are read for many";
-  EXPECT_EQ(pace.num_tokens_alone(64), 64);
+  EXPECT_EQ(num_alone(pace, 512), 512);
+  for (int i = 0; i < 20; ++i) step(num_alone(pace, 512), 4e6);
+  EXPECT_NEAR(num_alone(pace, 512), 250, 3);
+  for (int i = 0; i < 20; ++i) step(num_alone(pace, 512), 50e6);
+  EXPECT_EQ(num_alone(pace, 512), 128) << "so that the weights are read for many";
+  EXPECT_EQ(num_alone(pace, 64), 64);
   step(1, 50e6);  // a token's step tells nothing of a prompt's
   for (int i = 0; i < 20; ++i) step(128, 1e6);
-  EXPECT_EQ(pace.num_tokens_alone(512), 512);
+  EXPECT_EQ(num_alone(pace, 512), 512);
   StepPace any(0, 1);
   any.observe(0, 512, 512 * 50'000'000LL);
-  EXPECT_EQ(any.num_tokens_alone(512), 512);
+  EXPECT_EQ(num_alone(any, 512), 512);
+}
+
+TEST(StepPace, AloneAPromptIsAChunkWhereItTakesLong) {
+  const auto taught = [](double token_ns) {
+    StepPace pace(2, 1);
+    for (int i = 0; i < 20; ++i) pace.observe_chunk(128, static_cast<std::int64_t>(128 * token_ns));
+    return pace;
+  };
+  EXPECT_EQ(StepPace(2, 1).room_alone({1, kLongPrompt}, 512, 512).num_chunk_tokens, 0)
+      << "nothing is known yet";
+  const StepPace fast = taught(0.3e6);  // 512 take 154 ms
+  EXPECT_EQ(fast.room_alone({1, kLongPrompt}, 512, 512).num_chunk_tokens, 0);
+  EXPECT_EQ(fast.room_alone({1, kLongPrompt}, 512, 512).num_tokens, 512);
+  const StepPace slow = taught(4e6);
+  const PromptRoom room = slow.room_alone({1, kLongPrompt}, 512, 512);
+  EXPECT_NEAR(room.num_chunk_tokens, 250, 2) << "a second";
+  EXPECT_NEAR(room.num_tokens, 50, 1) << "a fifth of it";
+  EXPECT_EQ(room.chunk_ns, 200'000'000);
+  EXPECT_EQ(slow.room_alone({1, kLongPrompt}, 512, 100).num_chunk_tokens, 100);
+  EXPECT_NEAR(slow.room_alone({3, kLongPrompt}, 512, 512).num_tokens, 250, 2) << "of several, together";
+  EXPECT_EQ(taught(1e9).room_alone({1, kLongPrompt}, 512, 512).num_chunk_tokens, 128);
+  EXPECT_EQ(taught(1e9).room_alone({1, kLongPrompt}, 512, 512).num_tokens, 0);
 }
 
 TEST(StepPace, HoldsTheSlowdownAndUsesTheRoom) {

@@ -36,7 +36,7 @@ struct TransformerLimits {
   int max_logit_rows = 64;
   int max_context_len = 4096;  // of one sequence
   int max_sequences = 256;     // of a batch; more may come, but a device reserves no room for them, nor draws for more
-  int max_chunk_tokens = 128;  // of a batch that forward_layers() computes, at most max_batch_tokens
+  int max_chunk_tokens = 512;  // of a batch that forward_layers() computes, at most max_batch_tokens
   ActivationType activations = ActivationType::kInt8;
 };
 
