@@ -14,6 +14,13 @@
 
 namespace larder {
 
+// Whether allow_threads() is exact: ThreadSanitizer takes address space of its own for each thread.
+#if defined(__SANITIZE_THREAD__)
+inline constexpr bool kThreadLimitIsExact = false;
+#else
+inline constexpr bool kThreadLimitIsExact = true;
+#endif
+
 // From now on this process gets so many more threads: there is address space for no more stacks.
 inline void allow_threads(int num_threads) {
   constexpr rlim_t kStackBytes = rlim_t{256} << 20;

@@ -457,6 +457,7 @@ TEST(DiskTier, AnEmptyOneIsReadByAMachineThatComputesFast) {
 }
 
 TEST(DiskTierDeathTest, SaysWhichThreadTheSystemRefuses) {
+  if (!kThreadLimitIsExact) GTEST_SKIP() << "ThreadSanitizer takes a share of the threads' room";
   const TempDir dir;
   const auto open = [&](int num_allowed, int num_io_threads) {
     DiskTierConfig config = config_in(dir);
