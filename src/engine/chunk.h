@@ -22,12 +22,14 @@ struct Chunk {
     num_layers = 0;
     spent_ns = 0;
     rests = false;
+    yields = true;
   }
 
   Sequence* sequence = nullptr;  // whose blocks nobody else touches until the chunk has ended
   Batch batch;                   // one entry
   int num_layers = 0;            // that it has passed
   bool rests = false;            // in this step, for shorter prompts
+  bool yields = true;            // in this step, to whoever arrives: one that has just rested does not
   std::int64_t room_ns = 0;      // for more of them in this step
   std::int64_t spent_ns = 0;     // on all so far
 };

@@ -310,6 +310,11 @@ void Engine::compute(const Batch& batch) {
   scheduler_.commit(batch, results_);
 }
 
+bool Engine::has_arrivals() const {
+  const std::lock_guard lock(mutex_);
+  return !inbox_.arrivals.empty();
+}
+
 // Layers of the chunk while they fit; at least one, so that it comes to its end.
 void Engine::advance(const Chunk& chunk) {
   const int num_layers = runner_.model().config().num_layers();
@@ -320,7 +325,8 @@ void Engine::advance(const Chunk& chunk) {
     const std::int64_t layer_ns = clock_.now_ns() - begin_ns;
     forward_ns_ += layer_ns;
     scheduler_.passed_layer(layer_ns);
-  } while (chunk.num_layers < num_layers && scheduler_.next_layer_fits());
+  } while (chunk.num_layers < num_layers && scheduler_.next_layer_fits() &&
+           !(chunk.yields && has_arrivals()));
   if (chunk.num_layers < num_layers) return;
   num_step_tokens_ += chunk.batch.num_tokens();
   observe_speed(chunk.batch.num_tokens(), chunk.spent_ns);

@@ -13,6 +13,7 @@
 #include <new>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -386,6 +387,57 @@ TEST_F(EngineTest, TheLineIsBoundedInTokensToo) {
   run();
   EXPECT_TRUE(is_taken(250));
   run();
+}
+
+// Whoever looks at it makes time pass. The second look at it, once on_second is there, calls that.
+class TickingClock final : public Clock {
+ public:
+  std::int64_t now_ns() const override {
+    now_ns_ += 50'000'000;
+    if (on_second != nullptr && ++num_looks_ == 2) std::exchange(on_second, nullptr)();
+    return now_ns_;
+  }
+
+  mutable std::function<void()> on_second;
+
+ private:
+  mutable std::int64_t now_ns_ = 0;
+  mutable int num_looks_ = 0;
+};
+
+// A chunk's layers stop for it at once, except in the chunk's own turn.
+TEST_F(EngineTest, AnArrivalIsSeenBetweenALongPromptsLayers) {
+  EngineConfig paced = config();
+  paced.max_step_slowdown = 2;
+  for (const bool arrives : {true, false}) {
+    const TickingClock clock;
+    Engine engine(paced, transformer_, storage_, model_.layout, end_tokens_, clock);
+    Listener first(1), book(1), other(1);
+    const auto submit = [&](Listener& listener, int num_tokens, std::uint32_t seed) {
+      Request asked = request(random_tokens(num_tokens, seed), 1);
+      asked.on_update = listener.callback();
+      engine.submit(std::move(asked));
+    };
+    submit(first, 100, 1);  // tells what a token costs
+    while (engine.step()) {
+    }
+    submit(book, 380, 2);
+    if (arrives) clock.on_second = [&] { submit(other, 10, 3); };
+    const auto num_in_step = [&] {
+      const double before = engine.stats().step_tokens.sum();
+      engine.step();
+      return engine.stats().step_tokens.sum() - before;
+    };
+    EXPECT_EQ(num_in_step(), arrives ? 0 : 128) << "a chunk's tokens count at its end";
+    if (arrives) {
+      EXPECT_EQ(num_in_step(), 10);
+      EXPECT_EQ(other.num_tokens, 1);
+      EXPECT_EQ(num_in_step(), 128);
+    }
+    while (engine.step()) {
+    }
+    EXPECT_EQ(book.num_tokens, 1);
+  }
 }
 
 TEST_F(EngineTest, RefusesSizesThatDoNotFit) {

@@ -237,11 +237,13 @@ void Scheduler::schedule_prompts() {
 // Prompts that miss much less than the chunk's, in the batch and every second time; the chunk rests meanwhile.
 void Scheduler::schedule_beside_chunk() {
   had_long_ = true;  // when it has come to its end
-  if (std::exchange(chunk_.rests, false)) return;
+  chunk_.yields = !std::exchange(chunk_.rests, false);
+  if (!chunk_.yields) return;
   const std::size_t num_decodes = planned_.size();
   const int num_missing = chunk_.sequence->num_missing();
   let_pass(true);
   most_to_pass_ = std::min(most_to_pass_, num_missing / kShorter);
+  num_tokens_left_ = std::min(num_tokens_left_, room_.num_brief);  // no longer turn than the chunk's
   room_.num_chunk_tokens = 0;
   if (is_passed(*chunk_.sequence, num_missing)) {
     schedule_prefills();

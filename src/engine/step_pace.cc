@@ -23,6 +23,7 @@ constexpr int kLeastChunk = 8;
 constexpr double kMostAloneNs = 1e9;
 constexpr double kAloneLayersNs = 0.2e9;  // of a chunk, before somebody else may come
 constexpr int kLeastAlone = 128;  // fewer take nearly as long
+constexpr int kLeastBrief = 16;   // fewer take the same time, which the weights' reading does
 constexpr double kBriefSteps = 3;  // of a prompt that may make steps last as long as patience allows
 constexpr int kFirstTokens = 8;  // of a prompt beside others, while nobody knows what they cost
 
@@ -81,7 +82,8 @@ PromptRoom StepPace::room_alone(const PromptsAhead& prompts, int most, int most_
   if (most_slowdown_ <= 0) room.chunk_ns = std::numeric_limits<std::int64_t>::max();
   if (most_slowdown_ <= 0 || alone_ns_ == 0) return room;
   room.num_tokens = std::min(most, std::max(kLeastAlone, num_that_fit(kMostAloneNs, alone_ns_, most)));
-  room.num_brief = std::min(room.num_tokens, num_that_fit(kAloneLayersNs, alone_ns_, most));
+  room.num_brief = std::min(room.num_tokens,
+                            std::max(kLeastBrief, num_that_fit(kAloneLayersNs, alone_ns_, most)));
   if (room.num_brief == room.num_tokens) return room;
   room.num_chunk_tokens = std::min(room.num_tokens, most_chunk);
   // Several are computed together while they are short, which takes less time than one after the other.
