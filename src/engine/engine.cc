@@ -271,6 +271,7 @@ bool Engine::step() {
   {
     std::unique_lock lock(mutex_);
     Inbox inbox = std::exchange(inbox_, {});
+    has_tier_news_ = false;  // poll_tiers() takes them
     lock.unlock();
     take(std::move(inbox));
   }
@@ -310,9 +311,10 @@ void Engine::compute(const Batch& batch) {
   scheduler_.commit(batch, results_);
 }
 
-bool Engine::has_arrivals() const {
+// Whether a request has come, or what one waits for.
+bool Engine::has_news() const {
   const std::lock_guard lock(mutex_);
-  return !inbox_.arrivals.empty();
+  return has_tier_news_ || !inbox_.arrivals.empty();
 }
 
 // Layers of the chunk while they fit; at least one, so that it comes to its end.
@@ -326,7 +328,7 @@ void Engine::advance(const Chunk& chunk) {
     forward_ns_ += layer_ns;
     scheduler_.passed_layer(layer_ns);
   } while (chunk.num_layers < num_layers && scheduler_.next_layer_fits() &&
-           !(chunk.yields && has_arrivals()));
+           !(chunk.yields && has_news()));
   if (chunk.num_layers < num_layers) return;
   num_step_tokens_ += chunk.batch.num_tokens();
   observe_speed(chunk.batch.num_tokens(), chunk.spent_ns);

@@ -148,7 +148,7 @@ class Engine {
   std::chrono::nanoseconds patience() const;
   void save_what_is_left();
   void compute(const Batch& batch);
-  bool has_arrivals() const;
+  bool has_news() const;
   void advance(const Chunk& chunk);
   void observe_speed(int num_tokens, std::int64_t forward_ns);
   void take(Inbox inbox);

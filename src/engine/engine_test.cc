@@ -13,7 +13,6 @@
 #include <new>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -389,22 +388,6 @@ TEST_F(EngineTest, TheLineIsBoundedInTokensToo) {
   run();
 }
 
-// Whoever looks at it makes time pass. The second look at it, once on_second is there, calls that.
-class TickingClock final : public Clock {
- public:
-  std::int64_t now_ns() const override {
-    now_ns_ += 50'000'000;
-    if (on_second != nullptr && ++num_looks_ == 2) std::exchange(on_second, nullptr)();
-    return now_ns_;
-  }
-
-  mutable std::function<void()> on_second;
-
- private:
-  mutable std::int64_t now_ns_ = 0;
-  mutable int num_looks_ = 0;
-};
-
 // A chunk's layers stop for it at once, except in the chunk's own turn.
 TEST_F(EngineTest, AnArrivalIsSeenBetweenALongPromptsLayers) {
   EngineConfig paced = config();
@@ -422,7 +405,12 @@ TEST_F(EngineTest, AnArrivalIsSeenBetweenALongPromptsLayers) {
     while (engine.step()) {
     }
     submit(book, 380, 2);
-    if (arrives) clock.on_second = [&] { submit(other, 10, 3); };
+    if (arrives)
+      clock.on_look = [&, num_looks = 0]() mutable {
+        if (++num_looks < 2) return false;  // the step's first is before it takes what has come
+        submit(other, 10, 3);
+        return true;
+      };
     const auto num_in_step = [&] {
       const double before = engine.stats().step_tokens.sum();
       engine.step();

@@ -241,6 +241,55 @@ void fill(FakeTier& tier, TinyModel& model, std::vector<TokenId> prompt) {
   rig.run();
 }
 
+// What a tier brings is seen between the layers of others.
+TEST(EngineTiers, ALoadsEndIsSeenBetweenALongPromptsLayers) {
+  TinyModel model("tiny_llama");
+  FakeStore store;
+  auto owned = std::make_unique<FakeTier>(store);
+  FakeTier& tier = *owned;
+  fill(tier, model, random_tokens(200, 1));
+  tier.answers_at_once = false;
+  std::vector<std::unique_ptr<KvTier>> tier_list;
+  tier_list.push_back(std::move(owned));
+  EngineConfig config;
+  config.max_model_len = 400;
+  config.max_batch_tokens = 128;
+  config.num_blocks = static_cast<int>(model.layout.num_blocks_for(400, 128)) * 3;
+  KvStorage storage(model.layout, config.num_blocks);
+  KvTiers tiers(std::move(tier_list), storage, model.layout.block_size_bytes(), 0);
+  Transformer transformer(model.config, model.weights, model.layout, select_kernels(), model.pool,
+                          {.max_batch_tokens = 128, .max_context_len = 400});
+  const TickingClock clock;
+  Engine engine(config, transformer, storage, model.layout, {}, clock, &tiers);
+  int num_heard = 0;
+  const auto submit = [&](int num_tokens, std::uint32_t seed) {
+    Request request;
+    request.prompt = random_tokens(num_tokens, seed);
+    request.sampling.max_tokens = 1;
+    request.on_update = [&](RequestUpdate&&) { ++num_heard; };
+    engine.submit(std::move(request));
+  };
+  const auto num_in_step = [&] {
+    const double before = engine.stats().step_tokens.sum();
+    engine.step();
+    return engine.stats().step_tokens.sum() - before;
+  };
+  submit(100, 2);  // tells what a token costs
+  while (num_heard == 0) engine.step();
+  submit(200, 1);
+  submit(380, 3);
+  clock.on_look = [&, before = tier.num_gets] {
+    tier.answer();
+    return tier.num_gets > before;
+  };
+  EXPECT_EQ(num_in_step(), 0) << "a chunk's tokens count at its end";
+  EXPECT_EQ(num_in_step(), 200 - 192);
+  EXPECT_EQ(num_heard, 2);
+  while (engine.step()) {
+  }
+  EXPECT_EQ(num_heard, 3);
+}
+
 TEST(SchedulerTiers, WhatATierMightHaveHadIsNoFailureOfIt) {
   TinyModel model("tiny_llama");
   FakeStore store;
