@@ -17,7 +17,7 @@ constexpr int kShorter = 2;  // the same where less than that fits into a step
 // Tokens of a chunk: more would take long to come to their end.
 constexpr int kMostBesideDecodes = 128;
 constexpr std::uint64_t kTurnsBetweenPeeks = 16;
-// Rows of logits that a chunk's last layer takes hardly longer for than for one.
+// Rows of logits beside decodes: a chunk's last layer takes hardly longer for them than for one.
 constexpr int kMostChunkLogits = 8;
 
 int common_length(const std::vector<TokenId>& left, const std::vector<TokenId>& right, int most) {
@@ -509,8 +509,9 @@ bool Scheduler::plan_prompt(Sequence& sequence) {
   num_tokens_left_ = 0;
   if (!is_first) return true;
   note_scheduled(*sequence.request);
+  const int most_logits = num_decodes_ > 0 ? kMostChunkLogits : config_.max_logit_rows;
   const Planned planned = next_tokens(sequence, room_.num_chunk_tokens,
-                                      std::min(kMostChunkLogits, config_.max_logit_rows));
+                                      std::min(most_logits, config_.max_logit_rows));
   if (!make_room(sequence, sequence.num_computed() + planned.num_tokens)) return false;
   chunk_.begin(sequence, planned.num_tokens, planned.num_samples);
   return true;

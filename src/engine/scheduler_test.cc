@@ -168,6 +168,21 @@ TEST_F(SchedulerTest, AChunkTakesFewRowsOfLogits) {
   EXPECT_EQ((rig.heard[{id, 0}]).prompt_logprobs.size(), 99u);
 }
 
+// Alone nobody waits for its last layer.
+TEST_F(SchedulerTest, AChunkAloneTakesAllRowsOfLogits) {
+  Rig rig(model_, {.max_step_slowdown = 2, .token_ns = 10'000'000});
+  rig.add(random_tokens(100, 1), greedy(1));
+  rig.run();
+  SamplingParams params = greedy(1);
+  params.num_prompt_logprobs = 0;
+  const std::uint64_t id = rig.add(random_tokens(200, 2), params);
+  rig.step();
+  ASSERT_FALSE(rig.scheduler.chunk().empty());
+  EXPECT_EQ(rig.scheduler.chunk().batch.logit_rows().size(), 64u);
+  rig.run();
+  EXPECT_EQ((rig.heard[{id, 0}]).prompt_logprobs.size(), 199u);
+}
+
 TEST_F(SchedulerTest, AllAdvanceWhereNotAllFitIntoAStep) {
   for (const RigConfig& config :
        {RigConfig{.max_batch_tokens = 4}, RigConfig{.max_batch_tokens = 64, .max_logit_rows = 4},
