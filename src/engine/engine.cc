@@ -218,7 +218,6 @@ void Engine::step_until_stopped() {
     const bool has_work = scheduler_.has_work();
     const auto is_woken = [&] { return (stops_ && !has_work) || !inbox_.empty() || has_tier_news_; };
     changed_.wait_for(lock, patience(), is_woken);
-    has_tier_news_ = false;
     if (stops_ && inbox_.empty() && !has_work) return;
   }
 }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <limits>
 
 #include "base/check.h"
 
@@ -79,7 +78,6 @@ PromptRoom StepPace::room_alone(const PromptsAhead& prompts, int most, int most_
   PromptRoom room{.num_tokens = most,
                   .chunk_ns = static_cast<std::int64_t>(kAloneLayersNs),
                   .num_brief = most};
-  if (most_slowdown_ <= 0) room.chunk_ns = std::numeric_limits<std::int64_t>::max();
   if (most_slowdown_ <= 0 || alone_ns_ == 0) return room;
   room.num_tokens = std::min(most, std::max(kLeastAlone, num_that_fit(kMostAloneNs, alone_ns_, most)));
   room.num_brief = std::min(room.num_tokens,
