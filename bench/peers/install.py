@@ -80,8 +80,18 @@ def configure_llama_cpp(home, log):
             archive.extractall(unpacked, filter="data")
         next(unpacked.glob("*/vendor/llama.cpp")).rename(source)
         shutil.rmtree(unpacked)
+    mend_tile_config(source / "ggml" / "src" / "ggml-cpu" / "amx" / "mmq.cpp")
     call(["cmake", "-S", source, "-B", home / "build", "-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON", "-DLLAMA_CURL=OFF",
           "-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_BUILD_EXAMPLES=OFF", "-DLLAMA_BUILD_UI=OFF", "-DBUILD_SHARED_LIBS=OFF"], log)
+
+
+def mend_tile_config(path):
+    """GCC 12's header tells the compiler that LDTILECFG reads 8 bytes of its 64; it leaves out what writes the others, and
+    the instruction faults."""
+    load, written = "_tile_loadconfig(&tc);", '__asm__ volatile("" : : "r"(&tc) : "memory");'
+    text = path.read_text()
+    if load in text and written not in text:
+        path.write_text(text.replace(load, written + " " + load))
 
 
 def openvino():

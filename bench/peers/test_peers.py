@@ -199,6 +199,16 @@ def test_llama_cpp_of_ones_own_tells_its_own_version(tmp_path, monkeypatch):
     assert engines.LlamaCpp(options).version() == "7 (abc)"
 
 
+def test_llama_cpps_tiles_are_mended_once(tmp_path):
+    source = tmp_path / "mmq.cpp"
+    source.write_text("    tc.rows[7] = 16;\n    _tile_loadconfig(&tc);\n    done = true;\n")
+    install.mend_tile_config(source)
+    mended = source.read_text()
+    assert mended.index('"memory"') < mended.index("_tile_loadconfig")
+    install.mend_tile_config(source)
+    assert source.read_text() == mended
+
+
 def test_load_over_http_keeps_the_order_of_the_plan():
     server = ThreadingHTTPServer(("127.0.0.1", 0), Streamer)
     threading.Thread(target=server.serve_forever, daemon=True).start()
