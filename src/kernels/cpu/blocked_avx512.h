@@ -155,10 +155,13 @@ LARDER_INLINE NextLines<kPanels> next_lines(const MatmulArgs& args, int panel, i
   return next;
 }
 
-// Groups [0, num_groups) of a piece for six rows.
+// Groups [0, num_groups) of a piece of the panels from `panel` on, for the six rows of tile `tile` of `tiles`. What it
+// fetches is worked out here: handed over in memory, it would wait there for the stores of the tile before it.
 template <class Format, int kPanels>
-void blocked_tile(const Piece<Format, kPanels>& piece, int num_groups,
-                  const RowGroup<Format>* groups, NextLines<kPanels> next, V16* totals) {
+void blocked_tile(const MatmulArgs& args, int panel, const Piece<Format, kPanels>& piece,
+                  int num_groups, const RowGroup<Format>* groups, int tile, int tiles,
+                  V16* totals) {
+  auto next = next_lines<Format, kPanels>(args, panel, piece.first_group, num_groups, tile, tiles);
   V16 total[kBlockedRows][kPanels];
   for (int r = 0; r < kBlockedRows; ++r) {
     for (int p = 0; p < kPanels; ++p) total[r][p] = totals[r * kPanels + p];
@@ -239,9 +242,7 @@ void blocked_panels(const MatmulArgs& args, int row_begin, int row_end, int pane
       const int row = row_begin + tile * kBlockedRows;
       const int tile_end = min_of(row + kBlockedRows, row_end);
       if (is_last) fetch_sums<kPanels>(args, row, tile_end, panel);
-      blocked_tile<Format, kPanels>(
-          piece, piece_groups, groups,
-          next_lines<Format, kPanels>(args, panel, g, piece_groups, tile, tiles), totals);
+      blocked_tile<Format, kPanels>(args, panel, piece, piece_groups, groups, tile, tiles, totals);
       if (is_last) write_tile<kPanels>(args, row, tile_end, panel, totals);
     }
   }
