@@ -30,13 +30,11 @@ void check_isa(Findings& findings) {
   try {
     const KernelTable& kernels = select_kernels();
     const char* forced = std::getenv("LARDER_ISA");
-    const KernelTable* best = nullptr;
-    for (const Isa isa : kCpuIsas)
-      if (const KernelTable* table = kernels_for(isa)) best = table;
-    if (best != &kernels)
+    const KernelTable& best = best_kernels();
+    if (&best != &kernels)
       findings.warn("instructions",
                     fmt::format("LARDER_ISA={} chooses {}, the machine has {}",
-                                forced ? forced : "", kernels.name, best->name),
+                                forced ? forced : "", kernels.name, best.name),
                     "unset LARDER_ISA");
     else if (kernels.isa == Isa::kGeneric)
       findings.warn("instructions", "no AVX2: the generic kernels are many times slower",

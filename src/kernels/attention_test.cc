@@ -76,12 +76,12 @@ TEST(Attention, ChunksThreadsAndBlocksDoNotChangeABit) {
     Sequence sequence(shape, length, 11);
     if (shape.head_dim % 64 == 0) sequence.use_random_basis(7);
     for (const KernelTable* table : test::tables_of_attention()) {
-      // Generic is slow: the shapes that differ most.
-      if (table->isa == Isa::kGeneric && shape.head_dim > 80) continue;
+      // Of the slow ones the shapes that differ most.
+      if (test::is_slow(*table) && shape.head_dim > 80) continue;
       sequence.store(*table, 1);
       const auto whole = sequence.run(*table, one, length);
       for (const int chunk : {1, 7, 16, 100, 512}) {
-        if (table->isa == Isa::kGeneric && chunk < 100) continue;
+        if (test::is_slow(*table) && chunk < 100) continue;
         if (chunk == 1 && shape.head_dim != 64) continue;  // a thousand forks for each
         sequence.store(*table, static_cast<unsigned>(chunk));
         ASSERT_TRUE(test::same_bits(sequence.run(*table, two, chunk), whole))

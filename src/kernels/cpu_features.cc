@@ -65,6 +65,14 @@ bool has_avx512_bf16() {
   return has_avx512() && (f.leaf7_1_a & kBf16) != 0;
 }
 
+static bool is_amd() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  __get_cpuid(0, &a, &b, &c, &d);
+  return b == signature_AMD_ebx;
+}
+
+bool has_fast_bf16() { return has_avx512_bf16() && is_amd(); }
+
 // Linux lends the tile registers on request only, and then to every thread.
 static bool ask_for_tiles() {
   constexpr long kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM
@@ -74,16 +82,15 @@ static bool ask_for_tiles() {
 
 bool has_amx() {
   const Features& f = features();
-  constexpr unsigned kBf16 = 1U << 22, kTile = 1U << 24, kInt8 = 1U << 25;
-  constexpr unsigned kAll = kBf16 | kTile | kInt8;
+  constexpr unsigned kBf16 = 1U << 22, kTile = 1U << 24;
+  constexpr unsigned kAll = kBf16 | kTile;
   return has_avx512_bf16() && f.saves(0x60000) && (f.leaf7_d & kAll) == kAll && ask_for_tiles();
 }
 
 static StreamFetch stream_fetch_of_machine() {
   const bool is_avx512 = has_avx512();
+  if (!is_amd()) return is_avx512 ? StreamFetch::kTwice : StreamFetch::kNear;
   unsigned a = 0, b = 0, c = 0, d = 0;
-  __get_cpuid(0, &a, &b, &c, &d);
-  if (b != signature_AMD_ebx) return is_avx512 ? StreamFetch::kTwice : StreamFetch::kNear;
   __get_cpuid(1, &a, &b, &c, &d);
   constexpr unsigned kZen5Family = 0x1A;
   const unsigned family = (a >> 8 & 0xF) + (a >> 20 & 0xFF);

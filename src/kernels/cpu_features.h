@@ -7,6 +7,7 @@ namespace larder {
 bool has_avx2();         // with FMA and F16C
 bool has_avx512();       // F, DQ, BW, VL and VNNI
 bool has_avx512_bf16();
-bool has_amx();          // its 8-bit and BF16 products, with AVX-512 BF16; asks Linux for the tiles
+bool has_fast_bf16();    // as many products a cycle as in FP32: Intel's give half of that (Emerald Rapids)
+bool has_amx();          // its BF16 products, with AVX-512 BF16; asks Linux for the tiles
 
 }  // namespace larder

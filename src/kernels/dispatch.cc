@@ -1,4 +1,5 @@
 #include <cstdlib>
+#include <iterator>
 #include <string_view>
 
 #include "base/error.h"
@@ -8,36 +9,44 @@
 namespace larder {
 namespace {
 
-template <const KernelTable& kBase>
 void matmul_with_bf16(const MatmulArgs& args, int panel_begin, int panel_end) {
   if (isa_avx512_bf16::multiplies(args))
     return isa_avx512_bf16::matmul_bf16(args, panel_begin, panel_end);
-  kBase.matmul(args, panel_begin, panel_end);
+  isa_avx512::kTable.matmul(args, panel_begin, panel_end);
 }
-void matmul_with_amx_bf16(const MatmulArgs& args, int panel_begin, int panel_end) {
-  if (isa_amx_bf16::multiplies(args)) return isa_amx_bf16::matmul_bf16(args, panel_begin, panel_end);
-  matmul_with_bf16<isa_amx::kTable>(args, panel_begin, panel_end);
+// Codes go by AVX-512: a group's sums have their own scale, so tiles would have to be stored and scaled group by group.
+void matmul_with_amx(const MatmulArgs& args, int panel_begin, int panel_end) {
+  if (isa_amx::multiplies(args)) return isa_amx::matmul_bf16(args, panel_begin, panel_end);
+  matmul_with_bf16(args, panel_begin, panel_end);
 }
 
-// The table of a machine that also has AVX-512 BF16.
-template <const KernelTable& kBase>
-KernelTable with_bf16(Isa isa, const char* name, decltype(KernelTable::matmul) matmul) {
-  KernelTable table = kBase;
-  table.isa = isa;
-  table.name = name;
-  table.matmul = matmul;
+// The tables of machines that also have AVX-512 BF16, or AMX.
+KernelTable with_bf16() {
+  KernelTable table = isa_avx512::kTable;
+  table.isa = Isa::kAvx512Bf16;
+  table.name = "avx512_bf16";
+  table.matmul = matmul_with_bf16;
   table.attention = isa_avx512_bf16::attention;
   table.merge_attention = isa_avx512_bf16::merge_attention;
   table.attention_common = isa_avx512_bf16::attention_common;
+  return table;
+}
+KernelTable with_amx() {
+  KernelTable table = isa_avx512::kTable;
+  table.isa = Isa::kAmx;
+  table.name = "amx";
+  table.matmul = matmul_with_amx;
+  table.attention = isa_amx::attention;
+  table.merge_attention = isa_amx::merge_attention;
+  table.attention_common = isa_amx::attention_common;
   return table;
 }
 
 }  // namespace
 
 const KernelTable* kernels_for(Isa isa) {
-  static const KernelTable avx512_bf16 =
-      with_bf16<isa_avx512::kTable>(Isa::kAvx512Bf16, "avx512_bf16", matmul_with_bf16<isa_avx512::kTable>);
-  static const KernelTable amx = with_bf16<isa_amx::kTable>(Isa::kAmx, "amx", matmul_with_amx_bf16);
+  static const KernelTable avx512_bf16 = with_bf16();
+  static const KernelTable amx = with_amx();
   switch (isa) {
     case Isa::kGeneric:
       return &isa_generic::kTable;
@@ -55,16 +64,24 @@ const KernelTable* kernels_for(Isa isa) {
   return nullptr;
 }
 
+const KernelTable& best_kernels() {
+  const KernelTable* best = nullptr;
+  for (const Isa isa : kCpuIsas) {
+    if (isa == Isa::kAvx512Bf16 && !has_fast_bf16()) continue;
+    if (const KernelTable* table = kernels_for(isa)) best = table;
+  }
+  return *best;
+}
+
 const KernelTable& select_kernels() {
-  constexpr Isa kBestFirst[] = {Isa::kAmx, Isa::kAvx512Bf16, Isa::kAvx512, Isa::kAvx2,
-                                Isa::kGeneric};
-  constexpr std::string_view kNames[] = {"amx", "avx512_bf16", "avx512", "avx2", "generic"};
+  constexpr std::string_view kNames[] = {"generic", "avx2", "avx512", "avx512_bf16", "amx"};
+  static_assert(std::size(kNames) == std::size(kCpuIsas));
   const char* wanted = std::getenv("LARDER_ISA");
-  const bool any = wanted == nullptr || *wanted == '\0';
-  for (int i = 0; i < 5; ++i) {
-    if (!any && kNames[i] != wanted) continue;
-    if (const KernelTable* table = kernels_for(kBestFirst[i])) return *table;
-    if (!any) throw_invalid("LARDER_ISA={}: this machine has not got it; leave it unset", wanted);
+  if (wanted == nullptr || *wanted == '\0') return best_kernels();
+  for (std::size_t i = 0; i < std::size(kNames); ++i) {
+    if (kNames[i] != wanted) continue;
+    if (const KernelTable* table = kernels_for(kCpuIsas[i])) return *table;
+    throw_invalid("LARDER_ISA={}: this machine has not got it; leave it unset", wanted);
   }
   throw_invalid("LARDER_ISA={}: unknown; use generic, avx2, avx512, avx512_bf16 or amx", wanted);
 }

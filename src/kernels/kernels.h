@@ -455,6 +455,7 @@ struct KernelTable {
 // The best set that this machine runs, or the one that LARDER_ISA names (generic, avx2, avx512,
 // avx512_bf16, amx). Throws Error{kInvalidArgument} when the name is unknown or the machine has not got it.
 const KernelTable& select_kernels();
+const KernelTable& best_kernels();
 // nullptr when this machine cannot run it, and for kCuda: see kernels/device.h.
 const KernelTable* kernels_for(Isa isa);
 

@@ -31,10 +31,10 @@ void multiply(const KernelTable& table, const TestMatrix& w, std::span<const flo
 // AMX's product with its tile instructions written in C++.
 KernelTable emulated_amx(const KernelTable& base) {
   KernelTable table = base;
-  table.name = "amx_bf16, emulated";
+  table.name = "amx, emulated";
   table.matmul = [](const MatmulArgs& args, int panel_begin, int panel_end) {
-    ASSERT_TRUE(isa_amx_bf16_emulated::multiplies(args));
-    isa_amx_bf16_emulated::matmul_bf16(args, panel_begin, panel_end);
+    ASSERT_TRUE(isa_amx_emulated::multiplies(args));
+    isa_amx_emulated::matmul_bf16(args, panel_begin, panel_end);
   };
   return table;
 }

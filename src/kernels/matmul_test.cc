@@ -293,25 +293,6 @@ TEST(Matmul, WideRowsHaveTheSameBitsInEveryBatch) {
   }
 }
 
-// AMX takes whole tiles of rows, and must do so in AVX-512's order.
-TEST(Matmul, AmxHasTheBitsOfAvx512) {
-  const KernelTable* avx512 = kernels_for(Isa::kAvx512);
-  if (avx512 == nullptr) GTEST_SKIP() << "needs AVX-512";
-  for (const GgmlType type : test::kAllTypes) {
-    if (!test::is_quantised(type)) continue;
-    const TestMatrix w(type, 53, 1024);
-    const auto x = test::random_values(85 * 1024, 5);
-    for (const int rows : {15, 16, 33, 48, 85}) {
-      for (const KernelTable* amx : {&isa_amx_emulated::kTable, kernels_for(Isa::kAmx)}) {
-        if (amx == nullptr) continue;
-        EXPECT_TRUE(test::same_bits(product(*amx, w, x, rows, true),
-                                    product(*avx512, w, x, rows, true)))
-            << "type " << static_cast<int>(type) << " rows " << rows;
-      }
-    }
-  }
-}
-
 TEST(Matmul, RangesOfPanelsAndThreadsDoNotChangeABit) {
   const int rows = 200;
   const int cols = 256;

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <random>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/aligned_buffer.h"
@@ -30,21 +31,36 @@ inline std::vector<const KernelTable*> tables() {
   return found;
 }
 
-// And those that are others in their products alone: with AVX-512 BF16, and AMX emulated where there is
-// AVX-512.
+// And the one that is another in its products alone.
 inline std::vector<const KernelTable*> tables_of_products() {
   std::vector<const KernelTable*> found = tables();
   if (const KernelTable* table = kernels_for(Isa::kAvx512Bf16)) found.push_back(table);
-  if (kernels_for(Isa::kAvx512) != nullptr) found.push_back(&isa_amx_emulated::kTable);
   return found;
 }
 
-// And the one whose attention rounds to BF16.
+// And those whose attention rounds to BF16, with AMX emulated.
 inline std::vector<const KernelTable*> tables_of_attention() {
   std::vector<const KernelTable*> found = tables();
   if (std::getenv("LARDER_ISA") != nullptr) return found;
-  if (const KernelTable* table = kernels_for(Isa::kAvx512Bf16)) found.push_back(table);
+  if (const KernelTable* table = kernels_for(Isa::kAvx512Bf16)) {
+    static const KernelTable on_tiles = [table] {
+      KernelTable emulated = *table;
+      emulated.isa = Isa::kAmx;
+      emulated.name = "amx, emulated";
+      emulated.attention = isa_amx_emulated::attention;
+      emulated.merge_attention = isa_amx_emulated::merge_attention;
+      emulated.attention_common = isa_amx_emulated::attention_common;
+      return emulated;
+    }();
+    found.push_back(table);
+    found.push_back(&on_tiles);
+  }
   return found;
+}
+
+// Whether it would take minutes for what others do in seconds.
+inline bool is_slow(const KernelTable& table) {
+  return table.isa == Isa::kGeneric || std::string_view(table.name).ends_with("emulated");
 }
 
 inline std::vector<float> random_values(std::size_t count, unsigned seed, float spread = 1) {

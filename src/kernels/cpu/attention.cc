@@ -9,7 +9,9 @@
 #include "kernels/cpu/attention_codes.h"
 #include "kernels/cpu/attention_float.h"
 #include "kernels/cpu/hadamard.h"
-#if defined(LARDER_AVX512_BF16)
+#if defined(LARDER_AMX)
+#include "kernels/cpu/bf16/attention_amx.h"
+#elif defined(LARDER_AVX512_BF16)
 #include "kernels/cpu/bf16/attention_bf16.h"
 #endif
 
@@ -45,7 +47,7 @@ struct HeadBlock {
 // Into scores, from row q on; keys of kFp8 without their scales.
 template <int kRows>
 void score_numbers(const Work& work, const KeyTile& tile, const Queries& q, float* scores) {
-#if defined(LARDER_AVX512_BF16)
+#if defined(LARDER_AVX512_BF16) && !defined(LARDER_AMX)
   if (multiplies_pairs(work.args, work.args.kv.types.k))
     return score_rows_pairs<kRows>(work, tile, q.words, scores);
 #endif
@@ -67,7 +69,7 @@ template <int kRows>
 void add_values(const Work& work, const KeyTile& tile, int row, const Partial& partial) {
   const KvType type = work.args.kv.types.v;
   if (type == KvType::kFp8) scale_fp8_weights<kRows>(work, tile, row);
-#if defined(LARDER_AVX512_BF16)
+#if defined(LARDER_AVX512_BF16) && !defined(LARDER_AMX)
   if (multiplies_pairs(work.args, type)) return add_values_pairs<kRows>(work, tile, row, partial);
 #endif
   if (type == KvType::kInt8)
@@ -205,12 +207,85 @@ void tile_rows(const Work& work, const KeyTile& whole, int row, const Partial& p
   add_values<kRows>(work, tile, row, partial);
 }
 
-// Calls tile_rows for rows [row, row_end), kRows at a time and the rest with fewer.
-template <int kRows>
-void tile_all_rows(const Work& work, const KeyTile& tile, int row, int row_end,
-                   const Partial& partial) {
-  for (; row + kRows <= row_end; row += kRows) tile_rows<kRows>(work, tile, row, partial);
-  if constexpr (kRows > 1) tile_all_rows<kRows - 1>(work, tile, row, row_end, partial);
+// Calls function.template operator()<n>(row) for rows [row, row_end): kRows at a time and the rest with fewer.
+template <int kRows, class Function>
+LARDER_INLINE void for_rows(int row, int row_end, const Function& function) {
+  for (; row + kRows <= row_end; row += kRows) function.template operator()<kRows>(row);
+  if constexpr (kRows > 1) for_rows<kRows - 1>(row, row_end, function);
+}
+
+#if defined(LARDER_AMX)
+// Of the rows of a group, at `scores`, to which `row` belongs; q: all rows' queries.
+void score_group(const Work& work, const KeyTile& tile, const Queries& q, int row, float* scores) {
+  const int first = first_of_group(work, row);
+  const bool in_pairs = multiplies_pairs(work.args, work.args.kv.types.k);
+  if (in_pairs) score_group_pairs(work, tile, q.row(first, work.dim).words, scores);
+  for_rows<kAttentionRows>(0, rows_of_group(work), [&]<int kRows>(int r) LARDER_INLINE_LAMBDA {
+    if (!in_pairs)
+      score_rows<kRows>(work, tile, q.row(first + r, work.dim), scores + r * kKeyTile);
+    else if (work.args.kv.types.k == KvType::kFp8)
+      scale_fp8_scores<kRows>(work, tile, scores + r * kKeyTile);
+  });
+}
+
+// As score_sinks() of the rows [row, row_end) of a group.
+void score_sinks_of_group(const Work& work, const KeyTile& tile, int row, int row_end) {
+  alignas(64) float scores[kRowsOfTile * kKeyTile];
+  score_group(work, tile, work.q_sinks, row, scores);
+  const int num_sinks = min_of(work.sinks - tile.begin, kKeyTile);
+  for (int r = row; r < row_end; ++r) {
+    if (!work.past_sinks(r)) continue;
+    memcpy(work.scores + r * kKeyTile, scores + (r - first_of_group(work, row)) * kKeyTile,
+           sizeof(float) * static_cast<size_t>(num_sinks));
+  }
+}
+
+void add_groups(const Work& work, const KeyTile& tile, int row, int row_end, const Partial& partial) {
+  pair_weights(work, tile, row, row_end);
+  for (; row < row_end; row += kRowsOfTile) {
+    KeyTile part;
+    const int group_end = min_of(row + kRowsOfTile, row_end);
+    add_group_pairs(work, blocks_until(tile, work.position(group_end - 1), part), row, group_end, partial);
+  }
+}
+
+// As tile_rows() for all rows at once, step by step: tiles that are loaded from what was just stored wait for it. Values
+// are stored while keys are multiplied.
+void tile_groups(const Work& work, KeyTile& tile, int row, int row_end, const Partial& partial) {
+  TilePairs pairs;
+  tile.pairs = &pairs;
+  store_keys_in_pairs(work, tile, pairs);
+  fill_up_keys(work, pairs);
+  for (int r = row; r < row_end; r += kRowsOfTile)
+    score_group(work, tile, work.q, r, work.scores + first_of_group(work, r) * kKeyTile);
+  store_values_in_pairs(work, tile, pairs);
+  fill_up_values(work, tile, pairs);
+  if (tile.begin < work.sinks && work.args.q_sinks != nullptr) {
+    for (int r = row; r < row_end; r += kRowsOfTile)
+      score_sinks_of_group(work, tile, r, min_of(r + kRowsOfTile, row_end));
+  }
+  const KvType type = work.args.kv.types.v;
+  const bool in_pairs = multiplies_pairs(work.args, type);
+  for_rows<kAttentionRows>(row, row_end, [&]<int kRows>(int r) LARDER_INLINE_LAMBDA {
+    KeyTile part;
+    const KeyTile& seen = blocks_until(tile, work.position(r + kRows - 1), part);
+    softmax_rows<kRows>(work, seen, r, partial);
+    if (!in_pairs)
+      add_values<kRows>(work, seen, r, partial);
+    else if (type == KvType::kFp8)
+      scale_fp8_weights<kRows>(work, seen, r);
+  });
+  if (in_pairs) add_groups(work, tile, row, row_end, partial);
+}
+#endif
+
+void tile_all_rows(const Work& work, KeyTile& tile, int row, int row_end, const Partial& partial) {
+#if defined(LARDER_AMX)
+  if (uses_tiles(work)) return tile_groups(work, tile, row, row_end, partial);
+#endif
+  for_rows<kAttentionRows>(row, row_end, [&]<int kRows>(int r) LARDER_INLINE_LAMBDA {
+    tile_rows<kRows>(work, tile, r, partial);
+  });
 }
 
 // Block b of the first tile that a sequence's first query sees: of the sinks, where it has some.
@@ -286,12 +361,15 @@ void run_split(const Work& work, int split, int begin, const Partial& partial) {
       if (num_seeing < row_end) row_end = static_cast<int>(num_seeing);
     }
     KeyTile tile = key_tile(work, key, end);
-#if defined(LARDER_AVX512_BF16)
+#if defined(LARDER_AVX512_BF16) && !defined(LARDER_AMX)
     TilePairs pairs;
     tile.pairs = &pairs;
-    store_pairs(work, tile, pairs);
+    if (stores_pairs(work)) {
+      store_keys_in_pairs(work, tile, pairs);
+      store_values_in_pairs(work, tile, pairs);
+    }
 #endif
-    tile_all_rows<kAttentionRows>(work, tile, first_row, row_end, partial);
+    tile_all_rows(work, tile, first_row, row_end, partial);
   }
 }
 
@@ -424,6 +502,9 @@ void prepare_query(const Work& work, const float* from, const Queries& row) {
   for (int d = work.dim; d < work.padded_dim; ++d) row.values[d] = 0;
 #if defined(LARDER_AVX512_BF16)
   if (multiplies_pairs(work.args, work.args.kv.types.k)) pair_query(work, row);
+#if defined(LARDER_AMX)
+  if (multiplies_pairs(work.args, work.args.kv.types.k)) fill_up_query(work, row);
+#endif
 #endif
   if (work.args.kv.types.k == KvType::kInt8) quantize_query_int8(work, row);
   if (work.args.kv.types.k == KvType::kInt4) quantize_query_int4(work, row);
@@ -451,6 +532,9 @@ void attention(const AttentionArgs& args, const AttentionTask& task, std::byte* 
   const int rows = (task.query_end - task.query_begin) * (args.num_heads / args.kv.num_kv_heads);
   const int64_t partial_bytes = attention_partial_size_bytes(rows, args.kv.head_dim);
   const Work work = work_of(args, task, scratch + 2 * partial_bytes);
+#if defined(LARDER_AMX)
+  const TilesInUse tiles(work);
+#endif
   prepare_queries(work, args.q, work.q);
   if (args.q_sinks != nullptr && work.sinks > 0) prepare_queries(work, args.q_sinks, work.q_sinks);
   std::byte* sums = task.state != nullptr ? task.state : scratch;
@@ -471,6 +555,9 @@ void attention_common(const AttentionArgs& args, const CommonTask& task, std::by
   const int rows = (task.end - task.begin) * group;
   const int64_t partial_bytes = attention_partial_size_bytes(rows, args.kv.head_dim);
   const Work work = work_of(args, task, scratch + 2 * partial_bytes);
+#if defined(LARDER_AMX)
+  const TilesInUse tiles(work);
+#endif
   for (int r = 0; r < rows; ++r) {
     const AttentionSequence& sequence = args.sequences[common.sequences[task.begin + r / group]];
     const int head = task.kv_head * group + r % group;

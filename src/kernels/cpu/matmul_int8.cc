@@ -2,9 +2,7 @@
 // groups.
 #include "kernels/cpu/functions.h"
 #include "kernels/cpu/int8_rows.h"
-#if defined(LARDER_ISA_AMX)
-#include "kernels/cpu/amx_tile.h"
-#elif defined(LARDER_ISA_AVX2)
+#if defined(LARDER_ISA_AVX2)
 #include "kernels/cpu/blocked_avx2.h"
 #elif defined(LARDER_ISA_AVX512)
 #include "kernels/cpu/blocked_avx512.h"
@@ -12,12 +10,6 @@
 
 namespace larder::LARDER_ISA_NAMESPACE {
 namespace {
-
-#if defined(LARDER_ISA_AMX)
-constexpr int kRowStep = 2 * kAmxRows;
-#else
-constexpr int kRowStep = kTileRows;
-#endif
 
 // Rows of activations that stay in the second-level cache while the panels go by.
 constexpr int64_t kRowBlockBytes = 512 * 1024;
@@ -154,14 +146,6 @@ LARDER_INLINE int rows_of_tile(int left, bool is_first) {
 template <class Format, int kPanels>
 void multiply_rows(const MatmulArgs& args, int row_begin, int row_end, int panel) {
   int row = row_begin;
-#if defined(LARDER_ISA_AMX)
-  for (; row + 2 * kAmxRows <= row_end; row += 2 * kAmxRows) {
-    amx_tile<Format, 2, kPanels>(args, row, panel);
-  }
-  for (; row + kAmxRows <= row_end; row += kAmxRows) {
-    amx_tile<Format, 1, kPanels>(args, row, panel);
-  }
-#endif
   Fetch fetch = {reads_stream(args.num_rows), 0, fetching_tiles(row_end - row)};
   for (; row < row_end; ++fetch.turn) {
     const int rows = rows_of_tile(row_end - row, row == row_begin);
@@ -191,8 +175,8 @@ int multiply_blocks([[maybe_unused]] const MatmulArgs& args, [[maybe_unused]] in
 
 template <class Format>
 void multiply_panels(const MatmulArgs& args, int panel_begin, int panel_end) {
-  const int64_t block = kRowBlockBytes / args.xq->num_cols / kRowStep * kRowStep;
-  const int row_block = block < kRowStep ? kRowStep : static_cast<int>(block);
+  const int64_t block = kRowBlockBytes / args.xq->num_cols / kTileRows * kTileRows;
+  const int row_block = block < kTileRows ? kTileRows : static_cast<int>(block);
   for (int row = multiply_blocks<Format>(args, panel_begin, panel_end); row < args.num_rows;
        row += row_block) {
     const int row_end = min_of(row + row_block, args.num_rows);
@@ -212,14 +196,7 @@ void multiply_panels(const MatmulArgs& args, int panel_begin, int panel_end) {
 
 void matmul_int8(const MatmulArgs& args, int panel_begin, int panel_end) {
   with_code_format<CodeFormat>(*args.w, [&]<class Format>() {
-#if defined(LARDER_ISA_AMX)
-    if (args.num_rows < kAmxRows) return multiply_panels<Format>(args, panel_begin, panel_end);
-    tiles_begin(amx_shapes<Format>());
     multiply_panels<Format>(args, panel_begin, panel_end);
-    tiles_end();
-#else
-    multiply_panels<Format>(args, panel_begin, panel_end);
-#endif
   });
 }
 

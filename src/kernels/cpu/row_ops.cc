@@ -1,6 +1,6 @@
 // Operations on rows and on flat arrays of values.
 #include "kernels/cpu/functions.h"
-#if defined(LARDER_ISA_AVX512) || defined(LARDER_ISA_AMX)
+#if defined(LARDER_ISA_AVX512)
 #include "kernels/cpu/quantize_avx512.h"
 #endif
 
@@ -87,7 +87,7 @@ static void quantize_group(const float* x, int8_t* q, float* scale, int32_t* sum
 // [group, group + count) of one row; out's are from the row's first group on.
 static void quantize_groups(const float* x, int8_t* q, float* scale, int32_t* sum, int group,
                             int count) {
-#if defined(LARDER_ISA_AVX512) || defined(LARDER_ISA_AMX)
+#if defined(LARDER_ISA_AVX512)
   if (count == kGroupsAtOnce &&
       quantize_four_groups(x + group * kActivationGroup, q + group * kActivationGroup,
                            scale + group, sum + 2 * group))

@@ -21,11 +21,11 @@
 #elif defined(LARDER_ISA_AVX2)
 #define LARDER_ISA_NAMESPACE isa_avx2
 #include "kernels/cpu/simd_avx2.h"
-#elif defined(LARDER_AVX512_BF16) && defined(LARDER_AMX_EMULATED)  // beside LARDER_ISA_AMX, for the tests
-#define LARDER_ISA_NAMESPACE isa_amx_bf16_emulated
+#elif defined(LARDER_AMX_EMULATED)  // beside LARDER_AMX, for the tests
+#define LARDER_ISA_NAMESPACE isa_amx_emulated
 #include "kernels/cpu/simd_avx512.h"
-#elif defined(LARDER_AVX512_BF16) && defined(LARDER_ISA_AMX)
-#define LARDER_ISA_NAMESPACE isa_amx_bf16
+#elif defined(LARDER_AMX)  // beside LARDER_AVX512_BF16
+#define LARDER_ISA_NAMESPACE isa_amx
 #include "kernels/cpu/simd_avx512.h"
 #elif defined(LARDER_AVX512_BF16)  // beside LARDER_ISA_AVX512
 #define LARDER_ISA_NAMESPACE isa_avx512_bf16
@@ -33,14 +33,8 @@
 #elif defined(LARDER_ISA_AVX512)
 #define LARDER_ISA_NAMESPACE isa_avx512
 #include "kernels/cpu/simd_avx512.h"
-#elif defined(LARDER_AMX_EMULATED)  // beside LARDER_ISA_AMX, for the tests
-#define LARDER_ISA_NAMESPACE isa_amx_emulated
-#include "kernels/cpu/simd_avx512.h"
-#elif defined(LARDER_ISA_AMX)
-#define LARDER_ISA_NAMESPACE isa_amx
-#include "kernels/cpu/simd_avx512.h"
 #else
-#error "Compile with one of LARDER_ISA_GENERIC, _AVX2, _AVX512, _AMX"
+#error "Compile with one of LARDER_ISA_GENERIC, _AVX2, _AVX512"
 #endif
 
 namespace larder::LARDER_ISA_NAMESPACE {

@@ -9,15 +9,9 @@ static constexpr const char* kName = "generic";
 #elif defined(LARDER_ISA_AVX2)
 static constexpr Isa kIsa = Isa::kAvx2;
 static constexpr const char* kName = "avx2";
-#elif defined(LARDER_ISA_AVX512)
+#else
 static constexpr Isa kIsa = Isa::kAvx512;
 static constexpr const char* kName = "avx512";
-#elif defined(LARDER_AMX_EMULATED)
-static constexpr Isa kIsa = Isa::kAmx;
-static constexpr const char* kName = "amx, emulated";
-#else
-static constexpr Isa kIsa = Isa::kAmx;
-static constexpr const char* kName = "amx";
 #endif
 
 constexpr KernelTable kTable = {

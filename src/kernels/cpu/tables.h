@@ -13,11 +13,7 @@ extern const KernelTable kTable;
 namespace isa_avx512 {
 extern const KernelTable kTable;
 }
-namespace isa_amx {
-extern const KernelTable kTable;
-}
-// What AVX-512 BF16 adds to the two before it: products of BF16 weights with rounded activations, and
-// attention.
+// What AVX-512 BF16 adds: products of BF16 weights with rounded activations, and attention.
 namespace isa_avx512_bf16 {
 bool multiplies(const MatmulArgs& args);
 void matmul_bf16(const MatmulArgs& args, int panel_begin, int panel_end);
@@ -26,17 +22,22 @@ void merge_attention(const AttentionArgs& args, const AttentionTask& task, std::
                      std::int64_t stride_bytes);
 void attention_common(const AttentionArgs& args, const CommonTask& task, std::byte* scratch);
 }  // namespace isa_avx512_bf16
-// The same products on AMX tiles.
-namespace isa_amx_bf16 {
+// The same on AMX tiles.
+namespace isa_amx {
 bool multiplies(const MatmulArgs& args);
 void matmul_bf16(const MatmulArgs& args, int panel_begin, int panel_end);
-}  // namespace isa_amx_bf16
-// Compiled into the tests alone: isa_amx and isa_amx_bf16 with their tile instructions written in C++.
+void attention(const AttentionArgs& args, const AttentionTask& task, std::byte* scratch);
+void merge_attention(const AttentionArgs& args, const AttentionTask& task, std::byte* partials,
+                     std::int64_t stride_bytes);
+void attention_common(const AttentionArgs& args, const CommonTask& task, std::byte* scratch);
+}  // namespace isa_amx
+// Compiled into the tests alone: isa_amx with its tile instructions written in C++.
 namespace isa_amx_emulated {
-extern const KernelTable kTable;
-}
-namespace isa_amx_bf16_emulated {
 bool multiplies(const MatmulArgs& args);
 void matmul_bf16(const MatmulArgs& args, int panel_begin, int panel_end);
-}  // namespace isa_amx_bf16_emulated
+void attention(const AttentionArgs& args, const AttentionTask& task, std::byte* scratch);
+void merge_attention(const AttentionArgs& args, const AttentionTask& task, std::byte* partials,
+                     std::int64_t stride_bytes);
+void attention_common(const AttentionArgs& args, const CommonTask& task, std::byte* scratch);
+}  // namespace isa_amx_emulated
 }  // namespace larder

@@ -57,53 +57,37 @@ LARDER_INLINE const TileShapes& product_shapes() {
   }
   return s;
 }
-// TDPBSUD: kSum[m][n] += sum over k and i of signed kA[m][4k + i] * unsigned kB[k][4n + i].
-template <int kSum, int kA, int kB>
-LARDER_INLINE void tile_dot_s8u8() {
-  const TileShapes& s = product_shapes<kSum, kA, kB>();
-  for (int m = 0; m < s.rows[kSum]; ++m) {
-    for (int n = 0; n < s.row_bytes[kSum] / 4; ++n) {
-      int32_t sum;
-      uint8_t* at = &emulated_tiles[kSum].data[m][4 * n];
-      memcpy(&sum, at, 4);
-      for (int k = 0; k < s.rows[kB]; ++k) {
-        for (int i = 0; i < 4; ++i) {
-          sum += static_cast<int8_t>(emulated_tiles[kA].data[m][4 * k + i]) *
-                 int32_t{emulated_tiles[kB].data[k][4 * n + i]};
-        }
-      }
-      memcpy(at, &sum, 4);
-    }
-  }
-}
-
 LARDER_INLINE float flushed(float x) { return __builtin_fabsf(x) < 0x1p-126F ? __builtin_copysignf(0, x) : x; }
-LARDER_INLINE float bf16_at(const uint8_t* row, int i) {
-  uint16_t half;
-  memcpy(&half, row + 2 * i, sizeof half);
-  return flushed(__builtin_bit_cast(float, uint32_t{half} << 16));
+// Element 2 * i + half of a row of pairs.
+LARDER_INLINE float bf16_at(const uint8_t* row, int i, int half) {
+  uint16_t bits;
+  memcpy(&bits, row + 4 * i + 2 * half, sizeof bits);
+  return flushed(__builtin_bit_cast(float, uint32_t{bits} << 16));
 }
 // TDPBF16PS: kSum[m][n] += (sum over k of kA[m][2k] * kB[k][2n]) + (the same of 2k + 1 and 2n + 1): each term is
 // added in FP32, subnormals are zeros.
 template <int kSum, int kA, int kB>
 LARDER_INLINE void tile_dot_bf16() {
   const TileShapes& s = product_shapes<kSum, kA, kB>();
-  for (int m = 0; m < s.rows[kSum]; ++m) {
-    for (int n = 0; n < s.row_bytes[kSum] / 4; ++n) {
-      float parts[2] = {};
-      for (int k = 0; k < s.rows[kB]; ++k) {
-        for (int i = 0; i < 2; ++i) {
-          const float a = bf16_at(emulated_tiles[kA].data[m], 2 * k + i);
-          const float b = bf16_at(emulated_tiles[kB].data[k], 2 * n + i);
-          parts[i] = flushed(__builtin_fmaf(a, b, parts[i]));
-        }
-      }
-      float sum;
-      uint8_t* at = &emulated_tiles[kSum].data[m][4 * n];
-      memcpy(&sum, at, 4);
-      sum = flushed(sum + flushed(parts[0] + parts[1]));
-      memcpy(at, &sum, 4);
+  const int num_pairs = s.rows[kB];
+  float b[2][16][16];  // [half][k][n]
+  for (int k = 0; k < num_pairs; ++k) {
+    for (int n = 0; n < 16; ++n) {
+      for (int half = 0; half < 2; ++half) b[half][k][n] = bf16_at(emulated_tiles[kB].data[k], n, half);
     }
+  }
+  for (int m = 0; m < s.rows[kSum]; ++m) {
+    float parts[2][16] = {};
+    for (int k = 0; k < num_pairs; ++k) {
+      for (int half = 0; half < 2; ++half) {
+        const float a = bf16_at(emulated_tiles[kA].data[m], k, half);
+        for (int n = 0; n < 16; ++n) parts[half][n] = flushed(__builtin_fmaf(a, b[half][k][n], parts[half][n]));
+      }
+    }
+    float sums[16];
+    memcpy(sums, emulated_tiles[kSum].data[m], sizeof sums);
+    for (int n = 0; n < 16; ++n) sums[n] = flushed(flushed(sums[n]) + flushed(parts[0][n] + parts[1][n]));
+    memcpy(emulated_tiles[kSum].data[m], sums, s.row_bytes[kSum]);
   }
 }
 
@@ -127,11 +111,6 @@ LARDER_INLINE void tile_load(const void* from, int64_t stride) {
 template <int kTile>
 LARDER_INLINE void tile_store(void* to, int64_t stride) {
   __asm__ volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(to), "r"(stride), "i"(kTile) : "memory");
-}
-// TDPBSUD: kSum[m][n] += sum over k and i of signed kA[m][4k + i] * unsigned kB[k][4n + i].
-template <int kSum, int kA, int kB>
-LARDER_INLINE void tile_dot_s8u8() {
-  __asm__ volatile("tdpbsud %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(kSum), "i"(kA), "i"(kB));
 }
 // TDPBF16PS: kSum[m][n] += (sum over k of kA[m][2k] * kB[k][2n]) + (the same of 2k + 1 and 2n + 1).
 template <int kSum, int kA, int kB>

@@ -1,7 +1,7 @@
 // Products of BF16 weights with activations rounded to BF16 on AMX tiles: TDPBF16PS takes 32 columns of 16 rows and
 // 16 outputs at a time. It adds up in another order than VDPBF16PS (matmul_bf16.cc), so whatever number of rows
 // there is goes this way, one alone, too: a row has the bits that it has among many.
-#include "kernels/cpu/amx_instructions.h"
+#include "kernels/cpu/bf16/amx_instructions.h"
 #include "kernels/cpu/bf16/rounded_rows.h"
 #include "kernels/cpu/tables.h"
 
