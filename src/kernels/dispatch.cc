@@ -20,33 +20,30 @@ void matmul_with_amx(const MatmulArgs& args, int panel_begin, int panel_end) {
   matmul_with_bf16(args, panel_begin, panel_end);
 }
 
-// The tables of machines that also have AVX-512 BF16, or AMX.
-KernelTable with_bf16() {
+// The table of a machine that has more than AVX-512: what differs from that.
+KernelTable beyond_avx512(Isa isa, const char* name, decltype(KernelTable::matmul) matmul,
+                          decltype(KernelTable::attention) attention,
+                          decltype(KernelTable::merge_attention) merge_attention,
+                          decltype(KernelTable::attention_common) attention_common) {
   KernelTable table = isa_avx512::kTable;
-  table.isa = Isa::kAvx512Bf16;
-  table.name = "avx512_bf16";
-  table.matmul = matmul_with_bf16;
-  table.attention = isa_avx512_bf16::attention;
-  table.merge_attention = isa_avx512_bf16::merge_attention;
-  table.attention_common = isa_avx512_bf16::attention_common;
-  return table;
-}
-KernelTable with_amx() {
-  KernelTable table = isa_avx512::kTable;
-  table.isa = Isa::kAmx;
-  table.name = "amx";
-  table.matmul = matmul_with_amx;
-  table.attention = isa_amx::attention;
-  table.merge_attention = isa_amx::merge_attention;
-  table.attention_common = isa_amx::attention_common;
+  table.isa = isa;
+  table.name = name;
+  table.matmul = matmul;
+  table.attention = attention;
+  table.merge_attention = merge_attention;
+  table.attention_common = attention_common;
   return table;
 }
 
 }  // namespace
 
 const KernelTable* kernels_for(Isa isa) {
-  static const KernelTable avx512_bf16 = with_bf16();
-  static const KernelTable amx = with_amx();
+  static const KernelTable avx512_bf16 =
+      beyond_avx512(Isa::kAvx512Bf16, "avx512_bf16", matmul_with_bf16, isa_avx512_bf16::attention,
+                    isa_avx512_bf16::merge_attention, isa_avx512_bf16::attention_common);
+  static const KernelTable amx =
+      beyond_avx512(Isa::kAmx, "amx", matmul_with_amx, isa_amx::attention,
+                    isa_amx::merge_attention, isa_amx::attention_common);
   switch (isa) {
     case Isa::kGeneric:
       return &isa_generic::kTable;

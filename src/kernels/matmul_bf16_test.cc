@@ -28,24 +28,12 @@ void multiply(const KernelTable& table, const TestMatrix& w, std::span<const flo
   table.matmul(args, begin, end < 0 ? w.packed.num_panels() : end);
 }
 
-// AMX's product with its tile instructions written in C++.
-KernelTable emulated_amx(const KernelTable& base) {
-  KernelTable table = base;
-  table.name = "amx, emulated";
-  table.matmul = [](const MatmulArgs& args, int panel_begin, int panel_end) {
-    ASSERT_TRUE(isa_amx_emulated::multiplies(args));
-    isa_amx_emulated::matmul_bf16(args, panel_begin, panel_end);
-  };
-  return table;
-}
-
 std::vector<const KernelTable*> tables_with_bf16() {
   std::vector<const KernelTable*> found;
   for (const Isa isa : {Isa::kAvx512Bf16, Isa::kAmx})
     if (const KernelTable* table = kernels_for(isa)) found.push_back(table);
   if (found.empty()) return found;
-  static const KernelTable emulated = emulated_amx(*found.front());
-  found.push_back(&emulated);
+  found.push_back(&test::emulated_amx(*found.front()));
   return found;
 }
 

@@ -38,22 +38,31 @@ inline std::vector<const KernelTable*> tables_of_products() {
   return found;
 }
 
+// AMX's products of BF16 weights and its attention, with its tile instructions written in C++; base: AVX-512 BF16's.
+inline const KernelTable& emulated_amx(const KernelTable& base) {
+  static const KernelTable emulated = [&base] {
+    KernelTable table = base;
+    table.isa = Isa::kAmx;
+    table.name = "amx, emulated";
+    table.matmul = [](const MatmulArgs& args, int panel_begin, int panel_end) {
+      ASSERT_TRUE(isa_amx_emulated::multiplies(args));
+      isa_amx_emulated::matmul_bf16(args, panel_begin, panel_end);
+    };
+    table.attention = isa_amx_emulated::attention;
+    table.merge_attention = isa_amx_emulated::merge_attention;
+    table.attention_common = isa_amx_emulated::attention_common;
+    return table;
+  }();
+  return emulated;
+}
+
 // And those whose attention rounds to BF16, with AMX emulated.
 inline std::vector<const KernelTable*> tables_of_attention() {
   std::vector<const KernelTable*> found = tables();
   if (std::getenv("LARDER_ISA") != nullptr) return found;
   if (const KernelTable* table = kernels_for(Isa::kAvx512Bf16)) {
-    static const KernelTable on_tiles = [table] {
-      KernelTable emulated = *table;
-      emulated.isa = Isa::kAmx;
-      emulated.name = "amx, emulated";
-      emulated.attention = isa_amx_emulated::attention;
-      emulated.merge_attention = isa_amx_emulated::merge_attention;
-      emulated.attention_common = isa_amx_emulated::attention_common;
-      return emulated;
-    }();
     found.push_back(table);
-    found.push_back(&on_tiles);
+    found.push_back(&emulated_amx(*table));
   }
   return found;
 }

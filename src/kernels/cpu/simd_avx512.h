@@ -140,8 +140,6 @@ LARDER_INLINE float largest_magnitude(V16 a, V16 b) {
 }
 
 LARDER_INLINE I16 set1_int(int32_t x) { return _mm512_set1_epi32(x); }
-LARDER_INLINE I16 load_int(const int32_t* p) { return _mm512_loadu_si512(p); }
-LARDER_INLINE I16 sub_int(I16 a, I16 b) { return _mm512_sub_epi32(a, b); }
 LARDER_INLINE V16 to_float(I16 v) { return _mm512_cvtepi32_ps(v); }
 LARDER_INLINE I16 to_int(V16 v) { return _mm512_cvtps_epi32(v); }
 LARDER_INLINE I16 add_int(I16 x, I16 y) { return _mm512_add_epi32(x, y); }
