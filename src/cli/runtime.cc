@@ -155,9 +155,9 @@ static void add_step_options(CLI::App& command, RuntimeOptions& options) {
       ->check(CLI::Range(1, 8192));
   command
       .add_option("--step-slowdown", options.max_step_slowdown,
-                  "While other requests decode, prompts join a step only so far that it lasts about so many times "
-                  "as long as without them; longer where more requests wait than decode, and up to 60 ms where "
-                  "several wait or one that is done after three such steps (default 2; 0: no limit)")
+                  "How much longer a step may last when prompts join those who decode: 2 = about twice (default), "
+                  "0 = no limit; it may last longer when more requests wait than decode, and up to 60 ms when "
+                  "several wait or one prompt would be done within three such steps")
       ->check(CLI::Validator(
           [](std::string& text) {
             const double value = number_in(text);
@@ -168,8 +168,8 @@ static void add_step_options(CLI::App& command, RuntimeOptions& options) {
           "FLOAT"));
   command
       .add_option("--max-sequences", options.max_sequences,
-                  "Answers computed at once, each of a request's n counted, 64 of them in a step, and "
-                  "fewer than --batch-tokens; more wait in line (default 256)")
+                  "Answers under way at once (each of a request's n counts), at most one fewer than --batch-tokens; "
+                  "up to 64 of them get a token in one step, more requests wait in line (default 256)")
       ->check(CLI::Range(1, 65536));
 }
 
