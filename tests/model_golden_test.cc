@@ -85,7 +85,8 @@ TEST_P(ModelGolden, RowsDoNotDependOnTheirCompany) {
       expect_exact(*model_, *kernels, 18, ActivationType::kInt8, nullptr, 3);
       continue;
     }
-    expect_exact(*model_, *kernels, 601, ActivationType::kInt8);
+    // Past Gemma's window of 512 on the machine's best set; on all sets the tiny models go past theirs.
+    expect_exact(*model_, *kernels, kernels == &best_kernels() ? 601 : 97, ActivationType::kInt8);
     expect_exact(*model_, *kernels, 33, ActivationType::kF32);
   }
 }

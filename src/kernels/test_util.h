@@ -13,6 +13,7 @@
 #include "base/aligned_buffer.h"
 #include "base/thread_pool.h"
 #include "kernels/cpu/tables.h"
+#include "kernels/cpu_features.h"
 #include "kernels/ggml_types.h"
 #include "kernels/kernels.h"
 #include "kernels/packing.h"
@@ -56,13 +57,13 @@ inline const KernelTable& emulated_amx(const KernelTable& base) {
   return emulated;
 }
 
-// And those whose attention rounds to BF16, with AMX emulated.
+// And those whose attention rounds to BF16; AMX emulated where the machine has none.
 inline std::vector<const KernelTable*> tables_of_attention() {
   std::vector<const KernelTable*> found = tables();
   if (std::getenv("LARDER_ISA") != nullptr) return found;
   if (const KernelTable* table = kernels_for(Isa::kAvx512Bf16)) {
     found.push_back(table);
-    found.push_back(&emulated_amx(*table));
+    if (!has_amx()) found.push_back(&emulated_amx(*table));
   }
   return found;
 }
