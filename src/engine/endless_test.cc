@@ -10,7 +10,7 @@ namespace {
 
 constexpr AttentionSpan kSpan{.window = 48, .num_sinks = 16};
 
-SamplingParams greedy(int max_tokens) {
+SamplingParams endless(int max_tokens) {
   SamplingParams params;
   params.temperature = 0;
   params.max_tokens = max_tokens;
@@ -21,7 +21,7 @@ SamplingParams greedy(int max_tokens) {
 Heard run_one(TinyModel& model, const RigConfig& config, const std::vector<TokenId>& prompt,
               int max_tokens) {
   Rig rig(model, config);
-  rig.add(prompt, greedy(max_tokens));
+  rig.add(prompt, endless(max_tokens));
   rig.run();
   EXPECT_EQ(rig.cache.stats().num_held, 0);
   return rig.heard[{1, 0}];
@@ -38,7 +38,7 @@ TEST_P(Endless, GoesOnPastTheModelsLengthInConstantMemory) {
   // Room for two sequences of that span, not for what is generated.
   Rig rig(model, {.num_blocks = 30 * model.layout.num_groups(), .max_batch_tokens = 32,
                   .attention = kSpan});
-  rig.add(random_tokens(20, 1), greedy(1500));
+  rig.add(random_tokens(20, 1), endless(1500));
   int most_held = 0;
   while (rig.step()) most_held = std::max(most_held, rig.cache.stats().num_held);
   const Heard& heard = rig.heard[{1, 0}];
@@ -57,9 +57,9 @@ TEST_P(Endless, IsTheSameInAnyChunksAndWithOthersAround) {
         << chunk;
   }
   Rig rig(model, {.max_batch_tokens = 50, .attention = kSpan});
-  rig.add(random_tokens(90, 3), greedy(60));
-  rig.add(prompt, greedy(40));
-  rig.add(prompt, greedy(40));
+  rig.add(random_tokens(90, 3), endless(60));
+  rig.add(prompt, endless(40));
+  rig.add(prompt, endless(40));
   rig.run();
   EXPECT_TRUE(same_bits(whole, rig.heard[{2, 0}]));
   EXPECT_TRUE(same_bits(whole, rig.heard[{3, 0}]));
@@ -71,9 +71,9 @@ TEST_P(Endless, IsTheSameInLayersBesideADecode) {
   const std::vector<TokenId> prompt = random_tokens(300, 2);
   const Heard whole = run_one(model, {.attention = kSpan}, prompt, 40);
   Rig rig(model, {.attention = kSpan, .max_step_slowdown = 2});
-  rig.add(random_tokens(90, 3), greedy(400));
+  rig.add(random_tokens(90, 3), endless(400));
   for (int i = 0; i < 40; ++i) rig.step();
-  rig.add(prompt, greedy(40));
+  rig.add(prompt, endless(40));
   rig.run();
   EXPECT_GT(rig.num_chunks, 2);
   EXPECT_TRUE(same_bits(whole, rig.heard[{2, 0}]));
@@ -91,17 +91,17 @@ TEST_P(Endless, SharesTheBeginningWithSequencesThatSeeEverything) {
   const std::vector<TokenId> prompt = random_tokens(100, 5);
   const Heard cold = run_one(model, {.attention = kSpan}, prompt, 30);
   Rig rig(model, {});
-  rig.add(random_tokens(100, 5), greedy(1));
+  rig.add(random_tokens(100, 5), endless(1));
   rig.run();
   rig.attention = kSpan;
-  rig.add(prompt, greedy(30));
+  rig.add(prompt, endless(30));
   rig.run();
   EXPECT_TRUE(same_bits(cold, rig.heard[{2, 0}]));
   EXPECT_EQ((rig.heard[{2, 0}]).usage.num_cached_tokens, kSpan.window);
 }
 
 TEST_P(Endless, ChoicesPartWithinTheWindow) {
-  SamplingParams params = greedy(200);
+  SamplingParams params = endless(200);
   params.temperature = 1;
   params.seed = 11;
   Rig one(model, {.attention = kSpan});
@@ -121,8 +121,8 @@ TEST_P(Endless, ComesBackFromPreemptionWithTheSameBits) {
   const Heard alone = run_one(model, {.attention = kSpan}, prompt, 120);
   const auto num_blocks = static_cast<int>(model.layout.num_blocks_for(160, 32)) + 4;
   Rig rig(model, {.num_blocks = num_blocks, .max_batch_tokens = 32, .max_sequences = 8, .max_model_len = 160, .attention = kSpan});
-  for (std::uint32_t i = 0; i < 3; ++i) rig.add(random_tokens(40, 20 + i), greedy(110));
-  rig.add(prompt, greedy(120));
+  for (std::uint32_t i = 0; i < 3; ++i) rig.add(random_tokens(40, 20 + i), endless(110));
+  rig.add(prompt, endless(120));
   rig.run();
   EXPECT_GT(rig.scheduler.stats().num_preemptions, 0u);
   EXPECT_TRUE(same_bits(alone, rig.heard[{4, 0}]));
@@ -133,7 +133,7 @@ TEST_P(Endless, PinsAndWritesToTheEndOfTheWindowOnly) {
   for (const int batch_tokens : {32, 512}) {  // the window moves after the places, or with them
     Rig rig(model, {.max_batch_tokens = batch_tokens, .attention = kSpan});
     rig.pins = {{20, 3600}, {100, 60}, {180, 60}};
-    rig.add(random_tokens(200, 8), greedy(1));
+    rig.add(random_tokens(200, 8), endless(1));
     rig.run();
     const RequestUsage& usage = rig.heard[{1, 0}].usage;
     EXPECT_EQ(usage.written[0].num_tokens, 20);

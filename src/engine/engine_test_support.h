@@ -32,6 +32,13 @@ inline std::vector<TokenId> random_tokens(int num_tokens, std::uint32_t seed) {
   return tokens;
 }
 
+inline SamplingParams greedy(int max_tokens) {
+  SamplingParams params;
+  params.temperature = 0;
+  params.max_tokens = max_tokens;
+  return params;
+}
+
 struct TinyModel {
   explicit TinyModel(const std::string& name, int num_threads = 1, KvTypes types = {})
       : file(name.starts_with('/') ? name

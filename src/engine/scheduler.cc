@@ -246,6 +246,7 @@ void Scheduler::schedule_beside_chunk() {
   num_tokens_left_ = std::min(num_tokens_left_, room_.num_brief);  // no longer turn than the chunk's
   room_.num_chunk_tokens = 0;
   if (is_passed(*chunk_.sequence, num_missing)) {
+    passed_.push_back(chunk_.sequence);  // so that nobody waits for what it computes
     schedule_prefills();
     if (!has_preempted_) admit_waiting();
   }
@@ -255,8 +256,11 @@ void Scheduler::schedule_beside_chunk() {
 
 bool Scheduler::is_passed(const Sequence& sequence, int num_missing) {
   const int priority = sequence.request->request.priority;
-  if (!lets_pass_ || (priority <= passed_priority_ && num_missing <= most_to_pass_)) return false;
-  if (passed_priority_ == std::numeric_limits<int>::max())
+  const bool is_first = passed_priority_ == std::numeric_limits<int>::max();
+  const bool is_more_urgent = !is_first && priority < passed_priority_;
+  const bool may_pass = priority <= passed_priority_ && num_missing <= most_to_pass_;
+  if (!lets_pass_ || is_more_urgent || may_pass) return false;
+  if (is_first)
     most_to_pass_ = std::max(most_to_pass_, num_missing / kMuchShorter);
   passed_priority_ = std::min(passed_priority_, priority);
   return true;

@@ -12,13 +12,6 @@
 namespace larder {
 namespace {
 
-SamplingParams greedy(int max_tokens) {
-  SamplingParams params;
-  params.temperature = 0;
-  params.max_tokens = max_tokens;
-  return params;
-}
-
 class SchedulerTest : public ::testing::Test {
  protected:
   TinyModel model_{"tiny_llama"};
@@ -67,73 +60,6 @@ TEST_F(SchedulerTest, ALongPromptDoesNotStallThoseThatDecode) {
   for (const std::uint64_t each : decoding) {
     const std::vector<int>& steps = rig.heard.at({each, 0}).steps;
     for (std::size_t i = 1; i < steps.size(); ++i) EXPECT_EQ(steps[i], steps[i - 1] + 1);
-  }
-}
-
-// Beside a decode, in chunks, and alone.
-TEST_F(SchedulerTest, ShortPromptsPassALongOneEverySecondTime) {
-  for (const bool beside_a_decode : {false, true}) {
-    Rig rig(model_, {.max_batch_tokens = 16, .max_step_slowdown = 2, .num_layers_per_step = 100});
-    if (beside_a_decode) rig.add(random_tokens(10, 1), greedy(200));
-    for (int i = 0; i < 3; ++i) rig.step();
-    const std::uint64_t book = rig.add(random_tokens(200, 2), greedy(2));
-    rig.step();
-    std::vector<std::uint64_t> others;
-    for (std::uint32_t i = 0; i < 5; ++i) others.push_back(rig.add(random_tokens(8, 10 + i), greedy(1)));
-    const std::uint64_t second_book = rig.add(random_tokens(200, 3), greedy(2));
-    const std::uint64_t behind = rig.add(random_tokens(8, 20), greedy(1), 1, 1);
-    rig.run();
-    const int of_book = rig.heard.at({book, 0}).steps.front();
-    for (const std::uint64_t id : others)
-      EXPECT_LE(rig.heard.at({id, 0}).steps.front(), 20) << beside_a_decode;
-    EXPECT_GT(of_book, 12);
-    EXPECT_LE(of_book, 40) << "it has its turn, too";
-    EXPECT_LT(of_book, rig.heard.at({second_book, 0}).steps.front());
-    EXPECT_LT(of_book, rig.heard.at({behind, 0}).steps.front()) << "of another priority";
-  }
-}
-
-// Of a prompt that is alone: the layers rest for others that are shorter, every second time.
-TEST_F(SchedulerTest, ShortPromptsComeBetweenAChunksLayers) {
-  Rig rig(model_, {.max_model_len = 800, .max_step_slowdown = 2});
-  rig.add(random_tokens(100, 1), greedy(1));
-  rig.run();  // tells what a prompt's token costs
-  const std::uint64_t book = rig.add(random_tokens(700, 2), greedy(2));
-  rig.step();
-  ASSERT_FALSE(rig.scheduler.chunk().empty());
-  ASSERT_EQ(rig.scheduler.chunk().num_layers, 1);
-  const std::uint64_t middling = rig.add(random_tokens(400, 3), greedy(1));
-  const std::uint64_t low = rig.add(random_tokens(8, 4), greedy(1), 1, 1);
-  const auto others = {rig.add(random_tokens(8, 5), greedy(1)), rig.add(random_tokens(9, 6), greedy(1))};
-  rig.step();
-  for (const std::uint64_t id : others) EXPECT_EQ((rig.heard[{id, 0}]).tokens.size(), 1u);
-  EXPECT_EQ(rig.scheduler.chunk().num_layers, 1) << "it rested";
-  const std::uint64_t next = rig.add(random_tokens(8, 7), greedy(1));
-  rig.step();
-  EXPECT_TRUE((rig.heard[{next, 0}]).tokens.empty());
-  EXPECT_TRUE(rig.scheduler.chunk().empty() || rig.scheduler.chunk().num_layers > 1) << "its turn";
-  rig.run();
-  const auto first_step = [&](std::uint64_t id) { return rig.heard.at({id, 0}).steps.front(); };
-  EXPECT_LE(first_step(next), first_step(book));
-  EXPECT_LE(first_step(book), first_step(middling)) << "no shorter than half";
-  EXPECT_LE(first_step(book), first_step(low)) << "of another priority";
-  EXPECT_EQ(rig.cache.stats().num_held, 0);
-}
-
-TEST_F(SchedulerTest, MuchShorterPromptsPassThoughTheyTakeSeveralSteps) {
-  for (const bool beside_a_decode : {false, true}) {
-    Rig rig(model_, {.max_batch_tokens = 8, .max_step_slowdown = 2, .num_layers_per_step = 100});
-    if (beside_a_decode) rig.add(random_tokens(6, 1), greedy(230));
-    for (int i = 0; i < 4; ++i) rig.step();
-    const std::uint64_t book = rig.add(random_tokens(230, 2), greedy(1));
-    rig.step();
-    const std::uint64_t other = rig.add(random_tokens(24, 3), greedy(1));
-    const std::uint64_t longer = rig.add(random_tokens(60, 4), greedy(1));
-    rig.run();
-    const auto first_step = [&](std::uint64_t id) { return rig.heard.at({id, 0}).steps.front(); };
-    EXPECT_LE(first_step(other), 20) << beside_a_decode;
-    EXPECT_GT(first_step(book), first_step(other)) << beside_a_decode;
-    EXPECT_LT(first_step(book), first_step(longer)) << beside_a_decode;
   }
 }
 
