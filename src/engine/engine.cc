@@ -191,11 +191,15 @@ bool Engine::alive() const {
 }
 
 EngineStats Engine::stats() const {
-  const std::lock_guard lock(mutex_);
-  EngineStats stats = stats_;
-  stats.num_waiting = num_in_line_;
-  stats.num_waiting_tokens = num_tokens_in_line_;
-  if (tiers_ != nullptr) stats.tiers = tiers_->stats();  // they go on while the engine sleeps
+  EngineStats stats;
+  {
+    const std::lock_guard lock(mutex_);
+    stats = stats_;
+    stats.num_waiting = num_in_line_;
+    stats.num_waiting_tokens = num_tokens_in_line_;
+  }
+  // They go on while the engine sleeps. Not under the lock: a tier may wake the engine under its own.
+  if (tiers_ != nullptr) stats.tiers = tiers_->stats();
   return stats;
 }
 
@@ -310,10 +314,10 @@ void Engine::compute(const Batch& batch) {
   scheduler_.commit(batch, results_);
 }
 
-// Whether a request has come, or what one waits for.
+// Whether a request has come or is to go, or what one waits for is there.
 bool Engine::has_news() const {
   const std::lock_guard lock(mutex_);
-  return has_tier_news_ || !inbox_.arrivals.empty();
+  return has_tier_news_ || !inbox_.empty();
 }
 
 // Layers of the chunk while they fit; at least one, so that it comes to its end.

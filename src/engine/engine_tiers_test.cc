@@ -2,10 +2,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <future>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <new>
+#include <span>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -239,6 +244,61 @@ void fill(FakeTier& tier, TinyModel& model, std::vector<TokenId> prompt) {
   Rig rig(model, {.tiers = {&tier}});
   rig.add(std::move(prompt), one_token());
   rig.run();
+}
+
+// A tier that lends under a lock of its own, and not before somebody wants to know its statistics.
+class LendingTier final : public KvTier {
+ public:
+  const char* name() const override { return "lending"; }
+  bool put(const TierBlock& block, std::span<const std::byte> bytes) override {
+    blocks_[FakeTier::key(block)].assign(bytes.begin(), bytes.end());
+    return true;
+  }
+  TierPresence presence(const TierBlock& block) const override {
+    return blocks_.contains(FakeTier::key(block)) ? TierPresence::kPresent : TierPresence::kAbsent;
+  }
+  void get(TierRead) override { FAIL() << "it lends"; }
+  bool lends() const override { return true; }
+  int lend(std::span<const TierBlock> blocks, const Take& take) override {
+    const std::lock_guard lock(mutex_);
+    is_lending = true;
+    for (int i = 0; i < 10'000 && !is_asked; ++i) std::this_thread::sleep_for(1ms);
+    std::vector<const std::byte*> bytes;
+    for (const TierBlock& block : blocks) bytes.push_back(blocks_.at(FakeTier::key(block)).data());
+    take(bytes);
+    return static_cast<int>(bytes.size());
+  }
+  double estimate_read_seconds(std::int64_t) const override { return 0; }
+  TierStats stats() const override {
+    if (is_lending) is_asked = true;
+    const std::lock_guard lock(mutex_);
+    return {};
+  }
+
+  mutable std::atomic<bool> is_lending = false, is_asked = false;
+
+ private:
+  std::map<std::pair<Digest, int>, std::vector<std::byte>> blocks_;
+  mutable std::mutex mutex_;
+};
+
+TEST(EngineTiers, StatisticsKeepNoTierFromWakingTheEngine) {
+  TinyModel model("tiny_llama");
+  auto owned = std::make_unique<LendingTier>();
+  LendingTier& tier = *owned;
+  {
+    Rig rig(model, {.tiers = {&tier}});
+    rig.add(random_tokens(90, 1), one_token());
+    rig.run();
+    rig.scheduler.poll_tiers();
+  }
+  Process process(model, std::move(owned));
+  auto answer = process.ask(random_tokens(90, 1));
+  for (int i = 0; i < 10'000 && !tier.is_lending; ++i) std::this_thread::sleep_for(1ms);
+  ASSERT_TRUE(tier.is_lending);
+  auto stats = std::async(std::launch::async, [&] { return process.engine().stats(); });
+  CHECK(stats.wait_for(60s) == std::future_status::ready);  // nobody could end the threads
+  CHECK(answer.wait_for(60s) == std::future_status::ready);
 }
 
 // What a tier brings is seen between the layers of others.
