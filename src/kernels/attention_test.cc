@@ -2,6 +2,8 @@
 // chunks, the batch, the threads, the order of the blocks and what stale slots hold.
 #include "kernels/attention_test_support.h"
 
+#include <cmath>
+
 namespace larder {
 namespace {
 
@@ -90,6 +92,28 @@ TEST(Attention, ChunksThreadsAndBlocksDoNotChangeABit) {
       ASSERT_TRUE(test::same_bits(sequence.run(*table, two, length), whole));
       sequence.store(*table, 99);
       ASSERT_TRUE(test::same_bits(sequence.run(*table, one, 64), whole));
+    }
+  }
+}
+
+// What is beyond all sense, as an infinite scale of scores makes it, depends on no company either.
+TEST(Attention, ScoresWithoutBoundDependOnTheirRowAlone) {
+  ThreadPool pool(2);
+  for (const Shape& shape : {kShapes[0], kShapes[7], kShapes[14], kShapes[19]}) {
+    const int length = 600;
+    Sequence sequence(shape, length, 11);
+    for (std::size_t i = 0; i < sequence.q.size(); ++i) {
+      const float extremes[] = {3e38F, -3e38F, INFINITY, NAN};
+      if (i % 7 == 0) sequence.q[i] = extremes[i / 7 % 4];
+    }
+    for (const KernelTable* table : test::tables_of_attention()) {
+      if (test::is_slow(*table)) continue;
+      sequence.store(*table, 1);
+      const auto whole = sequence.run(*table, pool, length);
+      for (const float value : whole) ASSERT_TRUE(std::isfinite(value)) << table->name << ' ' << shape;
+      for (const int chunk : {1, 7, 100})
+        ASSERT_TRUE(test::same_bits(sequence.run(*table, pool, chunk), whole))
+            << table->name << ' ' << shape << " chunk " << chunk;
     }
   }
 }

@@ -51,11 +51,11 @@ class ConfigReader {
     return static_cast<int>(sizes[0]);
   }
 
-  // Finite and more than 0.
+  // More than 0, and a normal number of FP32.
   std::optional<double> find_positive(std::string_view name) const {
     const auto value = gguf_.find_float(key(name));
-    if (value && !(std::isfinite(*value) && *value > 0))
-      throw_invalid("GGUF: {}: {} is not a positive number", key(name), *value);
+    if (value && !(std::isnormal(static_cast<float>(*value)) && *value > 0))
+      throw_invalid("GGUF: {}: {} is not a positive number of FP32", key(name), *value);
     return value;
   }
 

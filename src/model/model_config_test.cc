@@ -211,7 +211,7 @@ TEST(ModelConfig, BadFieldsAreNamed) {
   expect(with_uint("expert_count", 8), "llama.expert_count: this feature is not supported");
   expect(with_uint("attention.sliding_window", 0), "llama.attention.sliding_window: 0");
   expect(small_llama().add_bool("llama.attention.causal", false), "llama.attention.causal");
-  for (const float value : {0.0f, -1.0f, NAN, INFINITY})
+  for (const float value : {0.0f, -1.0f, 1e-42f, NAN, INFINITY})
     expect(small_llama().add_float("llama.rope.freq_base", value), "llama.rope.freq_base");
   expect(small_llama().add_string("llama.rope.scaling.type", "longrope"), "'longrope'");
   expect(small_llama().add_string("llama.rope.freq_base", "x"), "llama.rope.freq_base");

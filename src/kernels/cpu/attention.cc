@@ -497,8 +497,15 @@ Work work_of(const AttentionArgs& args, const CommonTask& task, std::byte* memor
 // One query head's, into one row. Scores are logarithms to base 2.
 void prepare_query(const Work& work, const float* from, const Queries& row) {
   constexpr float kLog2E = 1.44269504088896341F;
+  // Beside what a key may hold (store_kv.cc) no score leaves FP32: one that did would outlast its tile or not by
+  // which rows are masked beside it.
+  constexpr float kLargest = 0x1p50F;
   const float scale = work.args.scale * kLog2E;
-  for (int d = 0; d < work.dim; ++d) row.values[d] = from[d] * scale;
+  for (int d = 0; d < work.dim; ++d) {
+    const float value = from[d] * scale;
+    const float bounded = value < kLargest ? value : kLargest;
+    row.values[d] = bounded > -kLargest ? bounded : -kLargest;
+  }
   for (int d = work.dim; d < work.padded_dim; ++d) row.values[d] = 0;
 #if defined(LARDER_AVX512_BF16)
   if (multiplies_pairs(work.args, work.args.kv.types.k)) pair_query(work, row);

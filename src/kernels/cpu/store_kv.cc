@@ -24,7 +24,7 @@ LARDER_INLINE V16 finite(V16 v, float largest) {
 }
 
 constexpr float kLargestHalf = 65504;
-constexpr float kLargestBf16 = 0x1.FEp127F;
+constexpr float kLargestBf16 = 0x1p60F;  // so that sums of products with queries stay finite (attention.cc)
 
 // Of a scale in BF16. Below 1e-37 it would be infinite; what has such a scale is nothing beside any other.
 LARDER_INLINE V16 inverse_of(uint16_t scale) {

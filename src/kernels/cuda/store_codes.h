@@ -12,7 +12,7 @@ constexpr int kCodeThreads = 128;
 constexpr int kLanes = 16;  // of a CPU's vector: as many sums go side by side
 constexpr int kMostTries = 9;
 constexpr float kLargestHalf = 65504;
-constexpr float kLargestBf16 = 0x1.FEp127F;
+constexpr float kLargestBf16 = 0x1p60F;  // as on a CPU
 
 // Of a scale in BF16. Below 1e-37 it would be infinite; what has such a scale is nothing beside any other.
 LARDER_DEVICE float inverse_of(std::uint16_t scale) {
