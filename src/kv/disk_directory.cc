@@ -25,6 +25,7 @@ constexpr std::string_view kSuffix = ".kv";
 constexpr std::size_t kDigits = 8;
 constexpr std::size_t kMaxForeignBlocks = std::size_t{1} << 18;  // 4 million tokens in 2 MiB
 constexpr std::uint32_t kMaxNumber = 99'999'999;
+constexpr int kMostTried = 10'000;  // numbers that may be taken, once they start over
 // More is taken for this much; the sum of many files that claim to be longer does not overflow.
 constexpr std::int64_t kMaxSizeBytes = std::int64_t{1} << 50;
 
@@ -166,10 +167,14 @@ std::unique_ptr<SegmentFile> DiskDirectory::create_segment(BlockIo& io, int& err
   while (total_bytes_ + shape.file_size_bytes() > limit_bytes_) {
     if (!delete_oldest_foreign()) return nullptr;
   }
-  if (last_number_ >= kMaxNumber) return nullptr;
-  const std::string path = segment_path(++last_number_);
-  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-  if (fd < 0) {
+  std::string path;
+  int fd = -1;
+  for (int num_tried = 0; fd < 0; ++num_tried) {
+    has_started_over_ = has_started_over_ || last_number_ >= kMaxNumber;
+    last_number_ = last_number_ % kMaxNumber + 1;
+    path = segment_path(last_number_);
+    fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (fd >= 0 || (errno == EEXIST && has_started_over_ && num_tried < kMostTried)) continue;
     error = errno;
     return nullptr;
   }

@@ -64,6 +64,7 @@ class DiskDirectory {
   std::deque<Foreign> foreign_;   // oldest first
   std::int64_t total_bytes_ = 0;  // of all segments, full
   std::uint32_t last_number_ = 0;
+  bool has_started_over_ = false;  // at 1, since some file has the last number there is
 };
 
 }  // namespace larder

@@ -272,6 +272,17 @@ TEST_P(DiskTierTest, SurvivesGarbageInItsDirectory) {
   EXPECT_EQ(std::filesystem::file_size(dir_.path() + "/notes.txt"), 4u);
 }
 
+TEST_P(DiskTierTest, FindsANumberBehindTheLast) {
+  std::ofstream(dir_.path() + "/segment-99999999.kv", std::ios::binary) << "garbage";
+  std::ofstream(dir_.path() + "/segment-00000001.kv", std::ios::binary) << "garbage";
+  const auto blocks = test_chain(1, 50);
+  for (int restart = 0; restart < 2; ++restart) {
+    auto tier = open();
+    if (restart == 0) put_all(*tier, blocks, kBlockBytes);
+    EXPECT_EQ(count_right(*tier, blocks, kBlockBytes), 50) << restart;
+  }
+}
+
 // A header that lies about its table, and tables cut anywhere.
 TEST_P(DiskTierTest, SurvivesDamagedSegments) {
   const auto blocks = test_chain(1, 300);
