@@ -17,6 +17,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/printable.h"
 
 namespace larder {
 namespace {
@@ -131,7 +132,7 @@ RemoteOutcome RemoteConnection::open(std::int64_t deadline_ns) {
     if (reply.kind == RemoteReply::Kind::kStatus || !refusal.empty()) return;
     // It cannot save its data and takes no writes, and says so to PING, too; it reads all the same.
     if (reply.kind == RemoteReply::Kind::kError && reply.text().starts_with("MISCONF")) return;
-    refusal = reply.kind == RemoteReply::Kind::kError ? std::string(reply.text())
+    refusal = reply.kind == RemoteReply::Kind::kError ? printable(reply.text())
                                                       : "not an answer to AUTH, SELECT or PING";
   };
   const std::int64_t start_ns = steady_now_ns();

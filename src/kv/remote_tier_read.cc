@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/printable.h"
 #include "kv/remote_tier.h"
 #include "kv/remote_value.h"
 
@@ -86,7 +87,7 @@ int RemoteTier::read_batch(const TierRead& read, std::size_t first, std::size_t 
         result = Result::kFound;
     } else if (reply.kind == RemoteReply::Kind::kError && !reply.text().starts_with("WRONGTYPE")) {
       result = Result::kRefused;
-      batch.refusal = reply.text();
+      batch.refusal = printable(reply.text());
     }
   };
   const std::int64_t start_ns = steady_now_ns();

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/printable.h"
 #include "kv/remote_tier.h"
 #include "kv/remote_value.h"
 
@@ -208,7 +209,7 @@ std::vector<int> RemoteTier::send_blocks(const std::vector<int>& buffers) {
       is_stored[static_cast<std::size_t>(index)] = true;
     } else {
       refusal =
-          reply.kind == RemoteReply::Kind::kError ? std::string(reply.text()) : "no answer to SET";
+          reply.kind == RemoteReply::Kind::kError ? printable(reply.text()) : "no answer to SET";
     }
   };
   const RemoteOutcome outcome = exchange(write_connection_, store, request_bytes);

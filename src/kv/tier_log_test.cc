@@ -27,9 +27,14 @@ class StuckSink final : public spdlog::sinks::base_sink<std::mutex> {
     is_stuck_.notify_all();
   }
   bool is_waited_for() const { return is_waited_for_; }
+  std::string text() {
+    const std::lock_guard lock(mutex_);
+    return text_;
+  }
 
  private:
-  void sink_it_(const spdlog::details::log_msg&) override {
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    text_.append(message.payload.data(), message.payload.size());
     if (is_stuck_) is_waited_for_ = true;
     is_stuck_.wait(true);
   }
@@ -37,6 +42,7 @@ class StuckSink final : public spdlog::sinks::base_sink<std::mutex> {
 
   std::atomic<bool> is_stuck_ = false;
   std::atomic<bool> is_waited_for_ = false;
+  std::string text_;
 };
 
 class TierLogTest : public DiskFaultsTest {
@@ -104,6 +110,25 @@ TEST_F(TierLogTest, OfAServerThatIsThereAgain) {
   log_->stick();
   is_there = true;
   expect_an_answer(tier, TierPresence::kUnknown);
+}
+
+TEST_F(TierLogTest, AServersTextStaysInItsLine) {
+  for (const std::string said : {"PING", "SET", "GETRANGE"}) {
+    const ScriptedServer server([&](const std::vector<std::string>& command) -> ScriptedServer::Action {
+      if (command.front() == said) return {.bytes = "-ERR \x1b[2J" + said + " is\n[forged]\r\n"};
+      return {.bytes = command.front() == "PING" ? "+PONG\r\n" : "+OK\r\n"};
+    });
+    RemoteTierConfig config;
+    config.url = server.url();
+    RemoteTier tier(config, test_format(kBlockBytes));
+    if (said == "SET") {
+      ASSERT_TRUE(put_block(tier, test_block(2, 0), kBlockBytes));
+    } else if (said == "GETRANGE") {
+      EXPECT_EQ(count_right(tier, test_chain(1, 1), kBlockBytes), 0);
+    }
+    wait_until([&] { return log_->text().find(said + " is?[forged]") != std::string::npos; });
+    EXPECT_EQ(log_->text().find('\x1b'), std::string::npos);
+  }
 }
 
 }  // namespace
