@@ -1,5 +1,6 @@
 // Fault 39: memory that runs out outside the pool of KV blocks costs what asked for it, and nothing else.
 #include <gtest/gtest.h>
+#include <spdlog/spdlog.h>
 
 #include <atomic>
 #include <chrono>
@@ -10,6 +11,10 @@
 #include <string>
 #include <utility>
 
+#include "kv/disk_tier.h"
+#include "kv/remote_test_server.h"
+#include "kv/remote_tier.h"
+#include "kv/tier_test_support.h"
 #include "server/http_connection.h"
 #include "server/server_test_support.h"
 
@@ -144,6 +149,53 @@ TEST(MemoryFaultsOfTheEngine, ADrawWithoutMemoryEndsTheEngineOnly) {
   EXPECT_EQ(cancelled.get_future().wait_for(std::chrono::seconds(60)), std::future_status::ready);
   EXPECT_GT(num_refused, 0);
   EXPECT_FALSE(engine.alive());
+}
+
+constexpr std::int64_t kBlockBytes = 4096;
+
+// Its threads have none; the test's own, in the engine's place, does.
+void expect_to_survive(KvTier& tier) {
+  spdlog::set_level(spdlog::level::info);  // there is a log, as in a server
+  const auto before = test_chain(1, 20);
+  const auto meanwhile = test_chain(2, 20);
+  const auto after = test_chain(3, 20);
+  put_all(tier, before, kBlockBytes);
+  EXPECT_EQ(count_right(tier, before, kBlockBytes), 20);
+  {
+    const Refusing refusing(0, SIZE_MAX);
+    EXPECT_EQ(count_right(tier, before, kBlockBytes), 0);
+    const int of_reads = num_refused;
+    EXPECT_GT(of_reads, 0);
+    for (const TierBlock& block : meanwhile) static_cast<void>(put_block(tier, block, kBlockBytes));
+    EXPECT_TRUE(eventually([&] { return num_refused > of_reads; }));
+  }
+  EXPECT_TRUE(eventually([&] { return tier.stats().is_on && tier.stats().num_pending == 0; }));
+  EXPECT_TRUE(eventually([&] { return count_right(tier, before, kBlockBytes) == 20; }));
+  EXPECT_TRUE(eventually([&] {
+    put_all(tier, after, kBlockBytes);
+    return count_right(tier, after, kBlockBytes) == 20;
+  }));
+}
+
+TEST(MemoryFaultsOfTiers, OfADisk) {
+  is_spared = true;
+  const TempDir dir;
+  DiskTierConfig config;
+  config.directory = dir.path();
+  config.size_bytes = std::int64_t{4} << 20;
+  config.first_retry_ms = config.max_retry_ms = 1;
+  DiskTier tier(config, test_format(kBlockBytes));
+  expect_to_survive(tier);
+}
+
+TEST(MemoryFaultsOfTiers, OfARedisServer) {
+  is_spared = true;
+  RemoteTierConfig config;
+  const RedisServer server;
+  config.url = server.url();
+  config.first_retry_ms = config.max_retry_ms = 1;
+  RemoteTier tier(config, test_format(kBlockBytes));
+  expect_to_survive(tier);
 }
 
 }  // namespace

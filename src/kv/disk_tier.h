@@ -81,8 +81,8 @@ class DiskTier final : public KvTier {
   void measure_reads();
 
   void write_loop();
-  void write_batch(std::vector<int> buffers);
-  std::vector<Write> plan_writes(const std::vector<int>& buffers);
+  void write_batch(const std::vector<int>& buffers);
+  void plan_writes(const std::vector<int>& buffers, std::vector<Write>& writes);
   std::vector<int> parents_first(const std::vector<int>& buffers) const;
   void hold_chains(const std::vector<int>& buffers);
   bool hold(const BlockKey& key);
@@ -96,7 +96,7 @@ class DiskTier final : public KvTier {
   void read_loop();
   int read_blocks(const TierRead& read);
   int read_chunk(const TierRead& read, std::size_t first, std::size_t count);
-  std::vector<Read> plan_reads(const TierRead& read, std::size_t first, std::size_t count);
+  void plan_reads(const TierRead& read, std::size_t first, std::size_t count, std::vector<Read>& reads);
   void transfer_reads(std::vector<Read>& reads);
   int finish_reads(std::vector<Read>& reads, std::int64_t elapsed_ns);
   bool drop_unreadable(const Read& read);

@@ -2,7 +2,9 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
+#include <new>
 #include <utility>
 
 #include "base/clock.h"
@@ -64,17 +66,25 @@ int DiskTier::read_blocks(const TierRead& read) {
 }
 
 int DiskTier::read_chunk(const TierRead& read, std::size_t first, std::size_t count) {
-  std::vector<Read> reads = plan_reads(read, first, count);
-  const std::int64_t start_ns = steady_now_ns();
-  transfer_reads(reads);
+  std::vector<Read> reads;
+  std::int64_t start_ns = steady_now_ns();
+  try {
+    reads.reserve(count);  // before anything is pinned
+    plan_reads(read, first, count, reads);
+    start_ns = steady_now_ns();
+    transfer_reads(reads);
+  } catch (const std::bad_alloc&) {
+    for (Read& one : reads) {
+      one.result = Read::Result::kFailed;
+      one.error = ENOMEM;
+    }
+  }
   const std::int64_t elapsed_ns = steady_now_ns() - start_ns;
   return finish_reads(reads, elapsed_ns);
 }
 
-std::vector<DiskTier::Read> DiskTier::plan_reads(const TierRead& read, std::size_t first,
-                                                 std::size_t count) {
+void DiskTier::plan_reads(const TierRead& read, std::size_t first, std::size_t count, std::vector<Read>& reads) {
   const auto block_bytes = static_cast<std::size_t>(format_.block_size_bytes);
-  std::vector<Read> reads;
   const std::lock_guard lock(mutex_);
   for (std::size_t i = first; i < first + count; ++i) {
     const TierBlock& block = read.blocks[i];
@@ -98,7 +108,6 @@ std::vector<DiskTier::Read> DiskTier::plan_reads(const TierRead& read, std::size
                              read_rate_.seconds_per_byte(now_ns) * kNsPerSecond;
   read_due_ns_ = now_ns + std::max(config_.hang_ms * kNsPerMs,
                                    static_cast<std::int64_t>(kMaxSlowness * expected_ns));
-  return reads;
 }
 
 void DiskTier::transfer_reads(std::vector<Read>& reads) {

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <new>
 #include <unordered_set>
 #include <utility>
 
@@ -46,6 +47,8 @@ struct DiskTier::Failed {
 void DiskTier::write_loop() {
   const auto batch = static_cast<std::size_t>(
       std::clamp(kBatchBytes / format_.block_size_bytes, std::int64_t{1}, kMaxBatch));
+  std::vector<int> buffers;
+  buffers.reserve(batch);  // while there is memory
   std::unique_lock lock(mutex_);
   while (true) {
     const std::int64_t now_ns = steady_now_ns();
@@ -56,25 +59,35 @@ void DiskTier::write_loop() {
     } else if (off_ns > 0) {
       write_wake_.wait_for(lock, std::chrono::nanoseconds(off_ns));
     } else {
-      std::vector<int> buffers = staging_.take_queued(batch);
+      staging_.take_queued(batch, buffers);
       lock.unlock();
-      write_batch(std::move(buffers));
+      write_batch(buffers);
       lock.lock();
     }
   }
 }
 
-void DiskTier::write_batch(std::vector<int> buffers) {
-  std::vector<Write> writes = plan_writes(buffers);
-  const std::int64_t start_ns = steady_now_ns();
-  transfer_writes(writes);
-  const std::int64_t elapsed_ns = steady_now_ns() - start_ns;
+void DiskTier::write_batch(const std::vector<int>& buffers) {
+  std::vector<Write> writes;
   Failed failed;
+  std::int64_t start_ns = 0;
+  try {
+    // Room for all first: what is pinned and taken from here on is known at the end.
+    writes.reserve(buffers.size());
+    failed.again.reserve(buffers.size());
+    plan_writes(buffers, writes);
+    start_ns = steady_now_ns();
+    transfer_writes(writes);
+  } catch (const std::bad_alloc&) {
+    failed.error = ENOMEM;
+    for (Write& write : writes) write.error = write.error == 0 ? ENOMEM : write.error;
+  }
+  const std::int64_t elapsed_ns = start_ns == 0 ? 0 : steady_now_ns() - start_ns;
   {
     const std::lock_guard lock(mutex_);
     stats_.write_ns += elapsed_ns;
     // With blocks in the store, what was refused was refused for their sake.
-    if (writes.empty() && index_.num_stored() == 0) failed.error = growth_error_;
+    if (failed.error == 0 && writes.empty() && index_.num_stored() == 0) failed.error = growth_error_;
     finish_writes(writes, failed);
     for (const SlotId slot : held_) index_.unpin(slot);
     held_.clear();
@@ -88,8 +101,7 @@ void DiskTier::write_batch(std::vector<int> buffers) {
   if (failed.error != 0) fail_writes(failed);
 }
 
-std::vector<DiskTier::Write> DiskTier::plan_writes(const std::vector<int>& buffers) {
-  std::vector<Write> writes;
+void DiskTier::plan_writes(const std::vector<int>& buffers, std::vector<Write>& writes) {
   std::unique_lock lock(mutex_);
   hold_chains(buffers);
   const bool is_empty = index_.num_stored() == 0;
@@ -109,7 +121,6 @@ std::vector<DiskTier::Write> DiskTier::plan_writes(const std::vector<int>& buffe
                       .is_evicted = is_evicted,
                       .sequence = next_age_++});
   }
-  return writes;
 }
 
 // Chains may be offered from their end: where there is not room for all, their beginning gets it.
@@ -159,8 +170,8 @@ void DiskTier::hold_chains(const std::vector<int>& buffers) {
 bool DiskTier::hold(const BlockKey& key) {
   const auto slot = index_.find(key);
   if (!slot) return false;
-  index_.pin(*slot);
   held_.push_back(*slot);
+  index_.pin(*slot);
   return true;
 }
 
@@ -207,6 +218,8 @@ void DiskTier::transfer_writes(std::vector<Write>& writes) {
   static RecordHeader free_header{};  // only read
   std::vector<IoRequest> requests;
   std::vector<Write*> owners;
+  requests.reserve(writes.size());
+  owners.reserve(writes.size());
   const auto transfer = [&] {
     transfer_all(*write_io_, IoDirection::kWrite, requests);
     for (std::size_t i = 0; i < requests.size(); ++i) {

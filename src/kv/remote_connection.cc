@@ -111,7 +111,7 @@ RemoteOutcome RemoteConnection::open(std::int64_t deadline_ns) {
   if (const RemoteOutcome outcome = connect(deadline_ns); outcome != RemoteOutcome::kOk)
     return outcome;
   reader_ = redisReaderCreateWithFunctions(&reply_functions);
-  CHECK(reader_ != nullptr);
+  if (reader_ == nullptr) return fail(RemoteOutcome::kFailed, "no memory");
   reader_->maxbuf = 0;  // keep what has grown to a batch's size
   std::string request;
   RemoteExchange handshake;

@@ -1,5 +1,6 @@
 // The remote tier's reader.
 #include <algorithm>
+#include <new>
 #include <string>
 #include <utility>
 #include <vector>
@@ -38,7 +39,13 @@ void RemoteTier::read_loop() {
     reads_.pop_front();
     const bool skip = stop_ || !is_on_;
     lock.unlock();
-    const int num_found = skip ? 0 : read_blocks(read);
+    int num_found = 0;
+    try {
+      if (!skip) num_found = read_blocks(read);
+    } catch (const std::bad_alloc&) {
+      read_connection_.close();  // in the middle of an answer, perhaps
+      turn_off(RemoteOutcome::kFailed, "no memory", read_pause_ns_);
+    }
     lock.lock();
     if (skip) ++stats_.num_missed;
     num_queued_blocks_ -= static_cast<std::int64_t>(read.blocks.size());

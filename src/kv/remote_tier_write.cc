@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <new>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,6 +26,8 @@ std::span<const std::byte> bytes_of(std::string_view text) {
 }  // namespace
 
 void RemoteTier::write_loop() {
+  std::vector<int> buffers;
+  buffers.reserve(blocks_per_batch());  // while there is memory
   std::unique_lock lock(mutex_);
   while (true) {
     const std::int64_t now = steady_now_ns();
@@ -39,19 +42,14 @@ void RemoteTier::write_loop() {
     } else if (off_ns > 0) {
       write_wake_.wait_for(lock, std::chrono::nanoseconds(off_ns));
     } else if (!is_on_) {
-      lock.unlock();
-      probe();
-      lock.lock();
+      unlocked(lock, [&] { probe(); });
     } else if (!touches_.empty()) {
       const std::vector<TierBlock> blocks = std::exchange(touches_, {});
-      lock.unlock();
-      send_touches(blocks);
-      lock.lock();
+      unlocked(lock, [&] { send_touches(blocks); });
     } else {
-      const std::vector<int> buffers = staging_.take_queued(blocks_per_batch());
-      lock.unlock();
-      const std::vector<int> unsent = write_batch(buffers);
-      lock.lock();
+      staging_.take_queued(blocks_per_batch(), buffers);
+      std::vector<int> unsent;
+      unlocked(lock, [&] { unsent = write_batch(buffers); });
       for (const int buffer : buffers) {
         if (std::ranges::find(unsent, buffer) != unsent.end()) continue;
         staging_.remove(buffer);
@@ -62,6 +60,19 @@ void RemoteTier::write_loop() {
       if (stop_ && !unsent.empty()) drain_until_ns_ = 0;
     }
   }
+}
+
+// Without the lock; where there is no memory for it, the tier is off for a while.
+template <class Work>
+void RemoteTier::unlocked(std::unique_lock<std::mutex>& lock, const Work& work) {
+  lock.unlock();
+  try {
+    work();
+  } catch (const std::bad_alloc&) {
+    write_connection_.close();  // in the middle of an answer, perhaps
+    turn_off(RemoteOutcome::kFailed, "no memory", write_pause_ns_);
+  }
+  lock.lock();
 }
 
 void RemoteTier::probe() {

@@ -1,6 +1,7 @@
 #include "kv/tier_staging.h"
 
 #include <algorithm>
+#include <new>
 
 #include "base/check.h"
 
@@ -51,15 +52,21 @@ void TierStaging::release(int buffer) {
   if (--entry(buffer).num_holders == 0) free_.push_back(buffer);
 }
 
-std::vector<int> TierStaging::take_queued(std::size_t max_num) {
+void TierStaging::take_queued(std::size_t max_num, std::vector<int>& taken) {
   const auto num = static_cast<std::ptrdiff_t>(std::min(max_num, queue_.size()));
-  std::vector<int> taken(queue_.begin(), queue_.begin() + num);
+  taken.assign(queue_.begin(), queue_.begin() + num);
   queue_.erase(queue_.begin(), queue_.begin() + num);
-  return taken;
 }
 
 void TierStaging::put_back(std::span<const int> buffers) {
-  queue_.insert(queue_.begin(), buffers.begin(), buffers.end());
+  try {
+    queue_.insert(queue_.begin(), buffers.begin(), buffers.end());
+  } catch (const std::bad_alloc&) {
+    for (const int buffer : buffers) {
+      remove(buffer);
+      release(buffer);
+    }
+  }
 }
 
 void TierStaging::remove(int buffer) {

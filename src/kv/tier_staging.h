@@ -35,7 +35,7 @@ class TierStaging {
 
   bool has_queued() const { return !queue_.empty(); }
   // The oldest ones, at most this many; their holds go to the caller.
-  std::vector<int> take_queued(std::size_t max_num);
+  void take_queued(std::size_t max_num, std::vector<int>& taken);
   // Taken ones, to the front again, in their order; with their holds.
   void put_back(std::span<const int> buffers);
   // No longer found.
