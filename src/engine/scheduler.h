@@ -168,7 +168,7 @@ class Scheduler {
   bool has_prompt_ = false;  // some of it is taken
   bool had_long_ = false;    // a long one took the last turn
   bool lets_pass_ = false;   // so that in this step shorter ones go first
-  int passed_priority_ = 0;  // of the prompts that they pass, the most urgent; whoever is more urgent still is not passed
+  int passed_priority_ = 0;  // of the most urgent prompt that they pass; who is more urgent still is not passed
   int most_to_pass_ = 0;     // tokens that those may miss who pass it
   std::vector<Sequence*> passed_;  // those that run
   std::uint64_t num_turns_ = 0;    // in which some could pass
