@@ -229,6 +229,7 @@ TEST(OpenAiRequest, MessagesAreChecked) {
   EXPECT_EQ(param("[1]"), "messages[0]");
   EXPECT_EQ(param(R"([{"content":"a"}])"), "messages[0].role");
   EXPECT_EQ(param(R"([{"role":"user"}])"), "messages[0].content");
+  EXPECT_EQ(param(R"([{"role":"user","content":"a"},{"role":"sytem","content":"b"}])"), "messages[1].role");
   EXPECT_EQ(param(R"([{"role":"user","content":5}])"), "messages[0].content");
   EXPECT_EQ(
       param(

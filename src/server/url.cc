@@ -68,7 +68,10 @@ std::optional<std::string> query_parameter(std::string_view query, std::string_v
     query.remove_prefix(std::min(pair.size() + 1, query.size()));
     const auto equals = pair.find('=');
     if (pair.substr(0, equals) != name) continue;
-    return percent_decode(equals == pair.npos ? std::string_view() : pair.substr(equals + 1));
+    // As forms have it, and clients: a space is a plus there, and a plus %2B.
+    std::string value(equals == pair.npos ? std::string_view() : pair.substr(equals + 1));
+    std::ranges::replace(value, '+', ' ');
+    return percent_decode(value);
   }
   return std::nullopt;
 }

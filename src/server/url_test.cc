@@ -41,6 +41,7 @@ TEST(Url, TargetsMayBeAbsolute) {
 
 TEST(Url, ReadsParameters) {
   EXPECT_EQ(query_parameter("limit=2&after=a%20b&order=", "after"), "a b");
+  EXPECT_EQ(query_parameter("after=a+b%2Bc", "after"), "a b+c");
   EXPECT_EQ(query_parameter("limit=2&after=a%20b&order=", "order"), "");
   EXPECT_EQ(query_parameter("limit=2", "lim"), std::nullopt);
   EXPECT_EQ(query_parameter("", "limit"), std::nullopt);
