@@ -179,6 +179,8 @@ class ChatBuilder {
 };
 
 [[noreturn]] void fail_block(const Fields& block, const std::string& type) {
+  if (type == "tool_use") block.fail("type", "\"tool_use\" belongs into an assistant message");
+  if (type == "tool_result") block.fail("type", "\"tool_result\" belongs into a user message");
   block.fail("type", fmt::format("\"{}\" is not supported here, this model reads text only",
                                  shorten(type)));
 }

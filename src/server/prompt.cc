@@ -308,10 +308,12 @@ std::vector<PreparedPrompt> prepare_completion(const CompletionRequest& request,
   std::vector<PreparedPrompt> prepared;
   prepared.reserve(request.prompts.size());
   for (const Prompt& prompt : request.prompts) {
+    const std::string param =
+        request.prompts.size() == 1 ? std::string("prompt") : fmt::format("prompt[{}]", prepared.size());
     PreparedPrompt& made = prepared.emplace_back();
     const auto* text = std::get_if<std::string>(&prompt);
     if (text != nullptr) {
-      refuse_hopeless_text(*text, "prompt", request.options, model);
+      refuse_hopeless_text(*text, param, request.options, model);
       // Raw text is the whole prompt, so that its writer may use special tokens.
       const TextSpan whole{0, text->size(), true, -1};
       Encoding encoding = model.tokenizer.encode(*text, {&whole, 1}, request.add_special_tokens, {},
@@ -322,7 +324,7 @@ std::vector<PreparedPrompt> prepare_completion(const CompletionRequest& request,
       made.tokens = std::get<std::vector<TokenId>>(prompt);
     }
     made.continues_text = ends_in_text(made.tokens, model.tokenizer);
-    finish_prompt(made, "prompt", request.options, model);
+    finish_prompt(made, param, request.options, model);
     const bool may_be_cut = request.options.truncate_prompt_tokens.has_value();
     if (request.echo && (text == nullptr || may_be_cut)) {
       made.echo = echo_tokens(made.tokens, model.tokenizer);

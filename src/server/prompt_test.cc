@@ -185,5 +185,15 @@ TEST(Prompt, TruncationLeavesWhatThereIsRoomFor) {
   EXPECT_EQ(num_kept(500, 100'000), 239u);
 }
 
+TEST(Prompt, OfSeveralTheErrorSaysWhich) {
+  TestServer server;
+  const std::string param = R"("param":"prompt[1]")";
+  for (const char* prompts : {R"(["a",""])", R"([[5],[]])"}) {
+    const auto reply = server.post("/v1/completions", fmt::format(R"({{"prompt":{},"max_tokens":1}})", prompts));
+    EXPECT_EQ(reply.status, 400);
+    EXPECT_NE(reply.body.find(param), std::string::npos) << reply.body;
+  }
+}
+
 }  // namespace
 }  // namespace larder
