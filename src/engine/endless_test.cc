@@ -11,9 +11,7 @@ namespace {
 constexpr AttentionSpan kSpan{.window = 48, .num_sinks = 16};
 
 SamplingParams endless(int max_tokens) {
-  SamplingParams params;
-  params.temperature = 0;
-  params.max_tokens = max_tokens;
+  SamplingParams params = greedy(max_tokens);
   params.ignore_eos = true;
   return params;
 }

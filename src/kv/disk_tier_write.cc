@@ -70,7 +70,7 @@ void DiskTier::write_loop() {
 void DiskTier::write_batch(const std::vector<int>& buffers) {
   std::vector<Write> writes;
   Failed failed;
-  std::int64_t start_ns = 0;
+  std::int64_t start_ns = steady_now_ns();
   try {
     // Room for all first: what is pinned and taken from here on is known at the end.
     writes.reserve(buffers.size());
@@ -80,9 +80,11 @@ void DiskTier::write_batch(const std::vector<int>& buffers) {
     transfer_writes(writes);
   } catch (const std::bad_alloc&) {
     failed.error = ENOMEM;
-    for (Write& write : writes) write.error = write.error == 0 ? ENOMEM : write.error;
+    for (Write& write : writes) {
+      if (write.error == 0) write.error = ENOMEM;
+    }
   }
-  const std::int64_t elapsed_ns = start_ns == 0 ? 0 : steady_now_ns() - start_ns;
+  const std::int64_t elapsed_ns = steady_now_ns() - start_ns;
   {
     const std::lock_guard lock(mutex_);
     stats_.write_ns += elapsed_ns;

@@ -227,6 +227,12 @@ void RemoteTier::turn_off(RemoteOutcome outcome, const std::string& reason, std:
   write_wake_.notify_one();
 }
 
+// Its work was given up, in the middle of an answer, perhaps.
+void RemoteTier::rest_without_memory(RemoteConnection& connection, std::int64_t& pause_ns) {
+  connection.close();
+  turn_off(RemoteOutcome::kFailed, "no memory", pause_ns);
+}
+
 void RemoteTier::stop_writes(const std::string& reason) {
   {
     const std::lock_guard lock(mutex_);

@@ -93,6 +93,7 @@ class RemoteTier final : public KvTier {
   // pause_ns: of the connection that failed.
   void turn_off(RemoteOutcome outcome, const std::string& reason, std::int64_t& pause_ns);
   void stop_writes(const std::string& reason);
+  void rest_without_memory(RemoteConnection& connection, std::int64_t& pause_ns);
 
   const RemoteTierConfig config_;
   const TierFormat format_;

@@ -43,8 +43,7 @@ void RemoteTier::read_loop() {
     try {
       if (!skip) num_found = read_blocks(read);
     } catch (const std::bad_alloc&) {
-      read_connection_.close();  // in the middle of an answer, perhaps
-      turn_off(RemoteOutcome::kFailed, "no memory", read_pause_ns_);
+      rest_without_memory(read_connection_, read_pause_ns_);
     }
     lock.lock();
     if (skip) ++stats_.num_missed;

@@ -69,8 +69,7 @@ void RemoteTier::unlocked(std::unique_lock<std::mutex>& lock, const Work& work) 
   try {
     work();
   } catch (const std::bad_alloc&) {
-    write_connection_.close();  // in the middle of an answer, perhaps
-    turn_off(RemoteOutcome::kFailed, "no memory", write_pause_ns_);
+    rest_without_memory(write_connection_, write_pause_ns_);
   }
   lock.lock();
 }
