@@ -1,8 +1,10 @@
 // Typed reading of a request's fields, with errors that name them.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <limits>
 #include <optional>
 #include <string>
@@ -54,6 +56,10 @@ class Fields {
 
 // "an array", "a string": for messages.
 std::string_view describe_type(const Json& value);
+
+inline bool is_one_of(std::string_view value, std::initializer_list<std::string_view> all) {
+  return std::ranges::find(all, value) != all.end();
+}
 
 // An array of ids in [0, vocab_size).
 std::vector<TokenId> read_token_ids(const Json& array, const std::string& param, int vocab_size);

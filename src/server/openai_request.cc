@@ -3,11 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <cstdint>
 #include <limits>
-#include <string_view>
 #include <utility>
 
 #include "base/error.h"
@@ -318,8 +316,7 @@ void read_messages(const Json& value, ChatRequest& request) {
     const auto role = fields.string("role", kMaxNameBytes);
     if (!role || role->empty())
       fields.fail("role", "is missing; send system, user, assistant or tool");
-    constexpr std::array<std::string_view, 6> kRoles = {"system", "developer", "user", "assistant", "tool", "function"};
-    if (std::ranges::find(kRoles, *role) == kRoles.end())
+    if (!is_one_of(*role, {"system", "developer", "user", "assistant", "tool", "function"}))
       fields.fail("role", fmt::format("must be system, developer, user, assistant or tool, it is \"{}\"", shorten(*role)));
     const bool has_content = message.contains("content");
     const bool may_lack =

@@ -19,10 +19,6 @@ namespace {
 constexpr std::size_t kMaxIdBytes = 512;  // of an item's id, type, status and role
 constexpr std::string_view kOurMark = "{\"larder\":";  // what our compactions begin with
 
-bool is_one_of(std::string_view value, std::initializer_list<std::string_view> all) {
-  return std::ranges::find(all, value) != all.end();
-}
-
 std::string require_string(const Fields& fields, const char* name) {
   const Json* value = fields.find(name);
   if (value == nullptr) fields.fail(name, "is missing; send a string");
