@@ -201,9 +201,9 @@ TEST(AnthropicMessages, ErrorsHaveTheirOwnShape) {
   expect(server.post("/v1/messages",
                      R"({"model":"other","max_tokens":1,"messages":[{"role":"user","content":"x"}]})", key),
          404, "not_found_error");
-  expect(server.exchange("POST /v1/messages HTTP/1.1\r\nConnection: close\r\n" + key + "\r\n"), 415,
+  expect(server.exchange("POST /v1/messages HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n" + key + "\r\n"), 415,
          "invalid_request_error");
-  expect(server.exchange("POST /v1/messages HTTP/1.1\r\nConnection: close\r\nContent-Type: "
+  expect(server.exchange("POST /v1/messages HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: "
                          "application/json\r\nContent-Length: 99999999\r\n" +
                          key + "\r\n"),
          413, "request_too_large");

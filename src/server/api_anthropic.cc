@@ -19,10 +19,9 @@ Reply Router::messages(const HttpRequest& request, Mailbox::Wake wake) const {
 Reply Router::count_tokens(const HttpRequest& request, Mailbox::Wake) const {
   ChatRequest chat = parse_count_tokens_request(parse_body(request), rules());
   require_model(chat.options.model);
-  chat.options.truncate_prompt_tokens = -1;  // counting is allowed beyond the model's length
   settle_chat(request, salt_of(request, chat.options), chat);
-  HttpResponse response =
-      json_response(Json::object({{"input_tokens", encode_chat(chat, model_).tokens.size()}}));
+  const std::size_t num_tokens = tokens_of_any_number(std::move(chat), model_).size();
+  HttpResponse response = json_response(Json::object({{"input_tokens", num_tokens}}));
   response.headers.emplace_back("request-id", "req_" + make_request_id());
   return {std::move(response), nullptr};
 }

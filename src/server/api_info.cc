@@ -5,7 +5,6 @@
 
 #include "server/json_fields.h"
 #include "server/router.h"
-#include "server/tool_prompt.h"
 #include "server/url.h"
 #include "server/utf8.h"
 
@@ -44,11 +43,9 @@ Reply Router::tokenize(const HttpRequest& request, Mailbox::Wake) const {
   require_model(fields.string("model", request.body.size()).value_or(""));
   std::vector<TokenId> tokens;
   if (fields.has("messages")) {
-    ChatRequest chat;
-    chat.options.truncate_prompt_tokens = -1;  // counting is allowed beyond the model's length
-    read_chat_prompt(body, chat);
-    adapt_chat(chat, model_.chat_template);
-    tokens = encode_chat(chat, model_).tokens;
+    ChatRequest chat = parse_chat_request(body, rules());
+    settle_chat(request, salt_of(request, chat.options), chat);
+    tokens = tokens_of_any_number(std::move(chat), model_);
   } else {
     const auto prompt = fields.string("prompt", request.body.size());
     if (!prompt) fields.fail("prompt", "is missing; send a string, or messages for a chat");

@@ -235,9 +235,8 @@ Reply Router::create_response(const HttpRequest& request, Mailbox::Wake wake) co
 Reply Router::count_input_tokens(const HttpRequest& request, Mailbox::Wake) const {
   ResponsePlan plan =
       plan_response(request, parse_responses_request(parse_body(request), rules(), true));
-  plan.chat.options.truncate_prompt_tokens = -1;  // counting is allowed beyond the model's length
   settle_chat(request, salt_of(request, plan.chat.options), plan.chat);
-  const std::size_t num_tokens = encode_chat(plan.chat, model_).tokens.size();
+  const std::size_t num_tokens = tokens_of_any_number(std::move(plan.chat), model_).size();
   return {json_response(
               Json::object({{"object", "response.input_tokens"}, {"input_tokens", num_tokens}})),
           nullptr};

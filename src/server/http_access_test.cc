@@ -22,7 +22,7 @@ TEST(HttpAccess, ApiKeys) {
   EXPECT_EQ(server.get("/v1/models", "Authorization: Bearer other\r\n").status, 200);
   // Refused before the body is even there.
   EXPECT_EQ(
-      server.exchange("POST /v1/completions HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n").status,
+      server.exchange("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n").status,
       401);
   // Two keys do not share, though the salt is the same.
   const auto cached = [&](const std::string& key) {
@@ -56,7 +56,7 @@ TEST(HttpAccess, OpenNetworkNeedsAKey) {
 
 TEST(HttpAccess, WebPagesAreLetInOnlyWhenNamed) {
   const std::string preflight =
-      "OPTIONS /v1/models HTTP/1.1\r\nOrigin: http://a\r\nAccess-Control-Request-Method: GET\r\n"
+      "OPTIONS /v1/models HTTP/1.1\r\nHost: localhost\r\nOrigin: http://a\r\nAccess-Control-Request-Method: GET\r\n"
       "Connection: close\r\n\r\n";
   TestServer closed;
   EXPECT_EQ(closed.exchange(preflight).status, 405);
@@ -65,7 +65,7 @@ TEST(HttpAccess, WebPagesAreLetInOnlyWhenNamed) {
   EXPECT_EQ(
       closed
           .exchange(
-              "POST /v1/completions HTTP/1.1\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n"
+              "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n"
               "Connection: close\r\n\r\n{}")
           .status,
       415);
@@ -77,7 +77,7 @@ TEST(HttpAccess, WebPagesAreLetInOnlyWhenNamed) {
   // The vendors' clients send headers of their own.
   const auto allowed = [&](const std::string& origin, const std::string& asked) {
     return open
-        .exchange(fmt::format("OPTIONS /v1/chat/completions HTTP/1.1\r\nOrigin: {}\r\n{}"
+        .exchange(fmt::format("OPTIONS /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nOrigin: {}\r\n{}"
                               "Connection: close\r\n\r\n",
                               origin, asked))
         .head;
@@ -104,7 +104,7 @@ TEST(HttpAccess, WebPagesMayReadRefusalsAndTheirHeaders) {
   const TestServer server(config);
   const auto head = [&](const std::string& more) {
     return server
-        .exchange("POST /v1/messages HTTP/1.1\r\nOrigin: http://a\r\nContent-Type: application/json\r\n" +
+        .exchange("POST /v1/messages HTTP/1.1\r\nHost: localhost\r\nOrigin: http://a\r\nContent-Type: application/json\r\n" +
                   more)
         .head;
   };
@@ -123,7 +123,7 @@ TEST(HttpAccess, WebPagesMayReadRefusalsAndTheirHeaders) {
 // Browsers let any page send a POST without a body's type, and only hide the reply.
 TEST(HttpAccess, WebPagesThatAreNotNamedChangeNothing) {
   const auto reset = [](const TestServer& server, const std::string& headers) {
-    return server.exchange("POST /reset_prefix_cache HTTP/1.1\r\nContent-Length: 0\r\n" + headers +
+    return server.exchange("POST /reset_prefix_cache HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n" + headers +
                            "Connection: close\r\n\r\n");
   };
   ServerConfig config;
@@ -147,7 +147,7 @@ TEST(HttpAccess, NamesThatAreNotTheServersAreRefused) {
         .status;
   };
   const TestServer closed;
-  for (const char* host : {"", "Host: \r\n", "Host: 127.0.0.1:8080\r\n", "Host: [::1]:8080\r\n",
+  for (const char* host : {"Host: \r\n", "Host: 127.0.0.1:8080\r\n", "Host: [::1]:8080\r\n",
                            "Host: LOCALHOST:1\r\n", "Host: a.localhost\r\n"}) {
     EXPECT_EQ(status(closed, host), 200) << host;
   }

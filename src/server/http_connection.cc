@@ -15,9 +15,11 @@
 #include <boost/asio/redirect_error.hpp>
 #include <boost/asio/write.hpp>
 #include <boost/beast/http.hpp>
+#include <ctime>
 #include <exception>
 #include <utility>
 
+#include "server/unix_time.h"
 #include "server/url.h"
 
 namespace larder {
@@ -37,6 +39,26 @@ constexpr milliseconds kCancelAgain{20};
 constexpr std::size_t kMostBounds = 16;  // of a stream that waits, however it is read
 
 std::string to_string(boost::beast::string_view text) { return {text.data(), text.size()}; }
+
+// Beast's keep_alive() reads the first of several Connection headers.
+bool says_close(const http::fields& head) {
+  const auto [begin, end] = head.equal_range(http::field::connection);
+  return std::any_of(begin, end, [](const auto& field) {
+    return http::token_list(field.value()).exists("close");
+  });
+}
+
+// RFC 9110, 5.6.7; not by strftime, whose names are the locale's.
+std::string format_date(std::int64_t unix_s) {
+  const std::time_t now = unix_s;
+  static constexpr std::array<const char*, 7> kDays = {"Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"};
+  static constexpr std::array<const char*, 12> kMonths = {"Jan", "Feb", "Mar", "Apr", "May", "Jun",
+                                                          "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"};
+  std::tm utc{};
+  gmtime_r(&now, &utc);
+  return fmt::format("{}, {:02} {} {} {:02}:{:02}:{:02} GMT", kDays.at(utc.tm_wday), utc.tm_mday,
+                     kMonths.at(utc.tm_mon), 1900 + utc.tm_year, utc.tm_hour, utc.tm_min, utc.tm_sec);
+}
 
 // One more, as long as it lives.
 struct Counted {
@@ -227,7 +249,7 @@ Task<bool> HttpConnection::read_head(Incoming& incoming) {
   request.asked_headers = to_string(message[http::field::access_control_request_headers]);
   incoming.is_http_1_0 = message.version() < 11;
   incoming.is_head = message.method() == http::verb::head;
-  incoming.keep_alive = message.keep_alive() && !draining_;
+  incoming.keep_alive = message.keep_alive() && !says_close(message) && !draining_;
   // A coding that we do not undo, or one that a proxy in front may read otherwise.
   const bool bad_coding =
       message.count(http::field::transfer_encoding) > 0 &&
@@ -236,6 +258,12 @@ Task<bool> HttpConnection::read_head(Incoming& incoming) {
        !boost::beast::iequals(message[http::field::transfer_encoding], "chunked"));
   if (bad_coding) {
     co_return co_await refuse(describe_unreadable(http::error::bad_transfer_encoding), request);
+  }
+  const std::size_t num_hosts = message.count(http::field::host);
+  if (num_hosts > 1 || (num_hosts == 0 && !incoming.is_http_1_0)) {  // RFC 9112, 3.2
+    ApiError wrong{.status = 400, .code = "bad_request", .param = "Host"};
+    wrong.message = fmt::format("Host: the request has {} headers of this name; send one", num_hosts);
+    co_return co_await refuse(std::move(wrong), request);
   }
   co_return true;
 }
@@ -532,8 +560,8 @@ void HttpConnection::close_socket() {
 }
 
 std::string format_head(const HttpResponse& response, bool keep_alive, Framing framing) {
-  std::string head = fmt::format("HTTP/1.1 {} {}\r\nServer: larder\r\n", response.status,
-                                 status_text(response.status));
+  std::string head = fmt::format("HTTP/1.1 {} {}\r\nServer: larder\r\nDate: {}\r\n", response.status,
+                                 status_text(response.status), format_date(unix_time_s()));
   if (!response.content_type.empty()) head += "Content-Type: " + response.content_type + "\r\n";
   for (const auto& [name, value] : response.headers) head += name + ": " + value + "\r\n";
   if (framing == Framing::kChunked) head += "Transfer-Encoding: chunked\r\n";

@@ -33,8 +33,11 @@ TEST(HttpFaults, MalformedRequests) {
       {std::string("\x00\xff\x01 garbage\r\n\r\n", 14), 400},
       {"GET /\r\n\r\n", 400},
       {"GET / HTTP/1.1\n\n", 400},
+      {"GET /version HTTP/1.1\r\nConnection: close\r\n\r\n", 400},
+      {kHead + "Host: other\r\n\r\n", 400},
+      {"GET /version HTTP/1.0\r\nHost: localhost\r\nHost: localhost\r\n\r\n", 400},
       {"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400},
-      {"GET / HTTP/1.1\r\nno colon\r\n\r\n", 400},
+      {"GET / HTTP/1.1\r\nHost: localhost\r\nno colon\r\n\r\n", 400},
       {"GET / HTTP/1.1\r\nX: " + std::string(100'000, 'a'), 431},
       {kHead + "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400},
       {kHead + "Transfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n", 400},
@@ -92,8 +95,8 @@ TEST(HttpFaults, OnlyHttp11IsToldToContinue) {
   for (const char* version : {"1.0", "1.1"}) {
     const std::string text = [&] {
       RawClient client(server.port());
-      client.send(fmt::format("POST /v1/completions HTTP/{}\r\nContent-Type: application/json\r\n"
-                              "Content-Length: {}\r\nExpect: 100-continue\r\nConnection: close\r\n\r\n",
+      client.send(fmt::format("POST /v1/completions HTTP/{}\r\nHost: localhost\r\n"
+                              "Content-Type: application/json\r\nContent-Length: {}\r\nExpect: 100-continue\r\nConnection: close\r\n\r\n",
                               version, kGood.size()));
       if (version == std::string("1.1")) {
         EXPECT_EQ(client.receive("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
@@ -204,7 +207,7 @@ TEST(HttpFaults, PipelinedRequestsAreAnsweredInOrder) {
   std::string bytes;
   for (int i = 0; i < 20; ++i)
     bytes += "GET /nothing" + std::to_string(i) + " HTTP/1.1\r\nHost: localhost\r\n\r\n";
-  bytes += "GET /version HTTP/1.1\r\nConnection: close\r\n\r\n";
+  bytes += "GET /version HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
   client.send(bytes);
   const std::string text = client.receive();
   std::size_t at = 0;
@@ -213,6 +216,18 @@ TEST(HttpFaults, PipelinedRequestsAreAnsweredInOrder) {
     ASSERT_NE(at, std::string::npos) << i;
   }
   EXPECT_NE(text.find("\"version\"", at), std::string::npos);
+}
+
+// Proxies add one of their own.
+TEST(HttpFaults, EveryConnectionHeaderCounts) {
+  const TestServer server;
+  RawClient client(server.port());
+  client.send("GET /version HTTP/1.1\r\nHost: localhost\r\nConnection: keep-alive\r\n"
+              "Connection: x, Close\r\n\r\n");
+  const std::string text = client.receive();
+  EXPECT_EQ(text.find("HTTP/1.1 200"), 0u);
+  EXPECT_NE(text.find("Connection: close\r\n"), std::string::npos) << text;
+  EXPECT_TRUE(client.closed_by_server());
 }
 
 // As RFC 9112 asks in 2.2; some clients send one behind a body.

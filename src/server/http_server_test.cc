@@ -6,11 +6,14 @@
 
 #include <algorithm>
 #include <csignal>
+#include <cstdlib>
+#include <ctime>
 #include <initializer_list>
 #include <new>
 #include <utility>
 
 #include "server/server_test_support.h"
+#include "server/unix_time.h"
 
 namespace larder {
 namespace {
@@ -43,16 +46,28 @@ TEST(HttpServer, PublicPages) {
   EXPECT_EQ(server.get("/load").json()["server_load"], 0);
   EXPECT_EQ(server.get("/nothing").status, 404);
   EXPECT_EQ(server.get("/v1/chat/completions").status, 405);
-  EXPECT_EQ(server.exchange("HEAD /version HTTP/1.1\r\nConnection: close\r\n\r\n").body, "");
+  EXPECT_EQ(server.exchange("HEAD /version HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").body, "");
   EXPECT_EQ(server.exchange("GET http://localhost:1/v1/models/tiny?a=b HTTP/1.1\r\nHost: x\r\n"
                             "Connection: close\r\n\r\n").json()["id"], "tiny");
+}
+
+TEST(HttpServer, RepliesAreDated) {
+  const TestServer server;
+  std::tm date{};
+  const std::string head = server.get("/version").head;
+  const auto at = head.find("\r\nDate: ");
+  ASSERT_NE(at, std::string::npos) << head;
+  const char* rest = strptime(head.c_str() + at, "\r\nDate: %a, %d %b %Y %H:%M:%S GMT", &date);
+  ASSERT_NE(rest, nullptr) << head;
+  EXPECT_EQ(*rest, '\r');
+  EXPECT_LE(std::abs(timegm(&date) - unix_time_s()), 60);
 }
 
 TEST(HttpServer, AWrongMethodIsToldTheRightOnes) {
   const TestServer server;
   const auto ask = [&](const std::string& method, const std::string& path) {
     return server.exchange(method + " " + path +
-                           " HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 0\r\n"
+                           " HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 0\r\n"
                            "Connection: close\r\n\r\n");
   };
   const struct {
@@ -90,7 +105,7 @@ TEST(HttpServer, CompletionIsDeterministicAndCached) {
   EXPECT_EQ(second["timings"]["cache_n"], 42);
   EXPECT_EQ(second["timings"]["prompt_n"], 1);
   EXPECT_EQ(
-      server.exchange("POST /reset_prefix_cache HTTP/1.1\r\nConnection: close\r\n\r\n").status,
+      server.exchange("POST /reset_prefix_cache HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").status,
       200);
   const Json third = server.post("/v1/completions", body).json();
   EXPECT_EQ(third["usage"]["prompt_tokens_details"]["cached_tokens"], 0);
@@ -331,6 +346,25 @@ TEST(HttpServer, TokensRoundTrip) {
   EXPECT_GT(chat["count"], 2);
   EXPECT_EQ(server.post("/tokenize", "{}").param(), "prompt");
   EXPECT_EQ(server.post("/detokenize", R"({"tokens":[128]})").param(), "tokens");
+}
+
+// What /tokenize tells is what a completion of the same body is charged.
+TEST(HttpServer, AChatIsTokenizedAsItIsServed) {
+  const TestServer server;
+  const std::string messages =
+      R"("messages":[{"role":"system","content":"It is 10:11:12.\nBe brief."},{"role":"user","content":"hi"}],"max_tokens":1)";
+  std::vector<Json> prompts;
+  for (const std::string& more :
+       {std::string(), std::string(R"(,"larder":{"normalise":["timestamps"]})"),
+        std::string(R"(,"truncate_prompt_tokens":9)")}) {
+    const std::string body = braced(messages + more);
+    const Json told = server.post("/tokenize", body).json();
+    const Json served = server.post("/v1/chat/completions", body).json();
+    EXPECT_EQ(told["count"], served["usage"]["prompt_tokens"]) << more;
+    prompts.push_back(told["tokens"]);
+  }
+  EXPECT_NE(prompts[0], prompts[1]);
+  EXPECT_EQ(prompts[2], Json(std::vector<Json>(prompts[0].end() - 9, prompts[0].end())));
 }
 
 TEST(HttpServer, NoTextBecomesAnyNumberOfTokens) {

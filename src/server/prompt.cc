@@ -66,20 +66,25 @@ bool ends_in_text(const std::vector<TokenId>& tokens, const Tokenizer& tokenizer
   return !tokens.empty() && !tokenizer.is_special(tokens.back());
 }
 
+// To the last tokens, as many as truncate_prompt_tokens says; where it is not given, to all.
+void truncate(std::vector<TokenId>& tokens, const GenerationOptions& options,
+              const ServedModel& model) {
+  if (!options.truncate_prompt_tokens) return;
+  const int longest = max_len(options, model);
+  const int answer = std::max(options.answer_tokens(longest).value_or(1), 1);
+  const int most = std::max({longest - answer, longest / 4, 1});
+  const int keep = *options.truncate_prompt_tokens < 0 ? most : *options.truncate_prompt_tokens;
+  const auto num_kept = std::min(tokens.size(), static_cast<std::size_t>(keep));
+  tokens.erase(tokens.begin(), tokens.end() - static_cast<std::ptrdiff_t>(num_kept));
+}
+
 // From an encoded prompt to one that can be computed.
 void finish_prompt(PreparedPrompt& prompt, const std::string& param,
                    const GenerationOptions& options, const ServedModel& model) {
   std::vector<TokenId>& tokens = prompt.tokens;
   const std::size_t num_before = tokens.size();
   const int wanted = options.has_max_tokens ? options.sampling.max_tokens : model.max_model_len;
-  if (options.truncate_prompt_tokens) {
-    const int longest = max_len(options, model);
-    const int answer = std::max(options.answer_tokens(longest).value_or(1), 1);
-    const int most = std::max({longest - answer, longest / 4, 1});
-    const int keep = *options.truncate_prompt_tokens < 0 ? most : *options.truncate_prompt_tokens;
-    const auto num_kept = std::min(tokens.size(), static_cast<std::size_t>(keep));
-    tokens.erase(tokens.begin(), tokens.end() - static_cast<std::ptrdiff_t>(num_kept));
-  }
+  truncate(tokens, options, model);
   if (tokens.empty()) fail_field(param, "is empty; send at least one token");
   const auto most = static_cast<std::size_t>(max_len(options, model));
   if (tokens.size() + 1 > most) {
@@ -301,6 +306,15 @@ PreparedPrompt prepare_chat(const ChatRequest& request, const ServedModel& model
   finish_prompt(prompt, request.options.names.messages, request.options, model);
   cut_origin(prompt.origin, num_encoded - static_cast<int>(prompt.tokens.size()));
   return prompt;
+}
+
+std::vector<TokenId> tokens_of_any_number(ChatRequest request, const ServedModel& model) {
+  const std::optional<int> asked = request.options.truncate_prompt_tokens;
+  request.options.truncate_prompt_tokens = -1;  // no length is refused
+  std::vector<TokenId> tokens = encode_chat(request, model).tokens;
+  request.options.truncate_prompt_tokens = asked;
+  truncate(tokens, request.options, model);
+  return tokens;
 }
 
 std::vector<PreparedPrompt> prepare_completion(const CompletionRequest& request,

@@ -45,4 +45,7 @@ bool can_be_continued(const Json& message);
 // The chat prompt's tokens, without a look at their number. max_tokens stays 0.
 PreparedPrompt encode_chat(const ChatRequest& request, const ServedModel& model);
 
+// The tokens of a chat that is only counted: as prepare_chat() has them, also beyond the model's length.
+std::vector<TokenId> tokens_of_any_number(ChatRequest request, const ServedModel& model);
+
 }  // namespace larder

@@ -70,8 +70,12 @@ TEST_F(Responses, HaveTheirShape) {
   EXPECT_EQ(usage["output_tokens"], 8);
   EXPECT_EQ(usage["total_tokens"], usage["input_tokens"].get<int>() + 8);
   request.erase("max_output_tokens");
-  const auto counted = server_.post("/v1/responses/input_tokens", request.dump()).json();
-  EXPECT_EQ(counted["input_tokens"], usage["input_tokens"]);
+  const auto count = [&] {
+    return server_.post("/v1/responses/input_tokens", request.dump()).json()["input_tokens"];
+  };
+  EXPECT_EQ(count(), usage["input_tokens"]);
+  request["truncate_prompt_tokens"] = 7;
+  EXPECT_EQ(count(), 7);
 }
 
 TEST_F(Responses, StreamTypedEvents) {
