@@ -49,8 +49,7 @@ Reply Router::tokenize(const HttpRequest& request, Mailbox::Wake) const {
   } else {
     const auto prompt = fields.string("prompt", request.body.size());
     if (!prompt) fields.fail("prompt", "is missing; send a string, or messages for a chat");
-    tokens = model_.tokenizer.encode(*prompt, fields.boolean("add_special_tokens", true), true,
-                                     model_.max_text_tokens());
+    tokens = encode_raw(*prompt, fields.boolean("add_special_tokens", true), "prompt", model_).tokens;
   }
   Json reply = {{"count", tokens.size()}, {"max_model_len", model_.max_model_len}};
   reply["tokens"] = tokens;

@@ -166,7 +166,7 @@ TEST(CacheReport, WhatTheCacheGaveUpIsNoHit) {
   const std::string system = "Be brief and kind to all who come.";
   ask(system);
   EXPECT_TRUE(ask(system).is_null());
-  server.exchange("POST /reset_prefix_cache HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+  server.exchange("POST /reset_prefix_cache HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
   EXPECT_EQ(ask(system)["type"], "unavailable");
   EXPECT_TRUE(ask(system).is_null()) << "it is there again";
   EXPECT_EQ(ask("")["type"], "system_changed") << "the one before had one";

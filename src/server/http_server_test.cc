@@ -375,6 +375,7 @@ TEST(HttpServer, NoTextBecomesAnyNumberOfTokens) {
     const auto answer =
         server.post(path, braced("\"truncate_prompt_tokens\":8,\"prompt\":\"" + text + "\""));
     EXPECT_EQ(answer.json()["error"]["code"], "context_length_exceeded");
+    EXPECT_EQ(answer.param(), "prompt");
     EXPECT_NE(answer.body.find("more than 1048576 tokens"), std::string::npos);
   }
 }

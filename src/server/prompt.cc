@@ -95,6 +95,17 @@ void finish_prompt(PreparedPrompt& prompt, const std::string& param,
   finish_pins(prompt, num_before - tokens.size(), options);
 }
 
+// The field is told in errors: the tokenizer knows of no request.
+Encoding encode(std::string_view text, std::span<const TextSpan> spans, bool add_special_tokens,
+                std::span<const ExactSpan> exact, const std::string& field,
+                const ServedModel& model) {
+  try {
+    return model.tokenizer.encode(text, spans, add_special_tokens, exact, model.max_text_tokens());
+  } catch (const Error& error) {
+    throw Error(error.kind(), error.message(), field);
+  }
+}
+
 // Ends the prompt where the last message's own text ends, so that the model goes on with it.
 void cut_after_last_message(RenderedPrompt& prompt, std::size_t num_messages) {
   const auto last = static_cast<std::int32_t>(num_messages) - 1;
@@ -266,6 +277,12 @@ bool can_be_continued(const Json& message) {
   return false;
 }
 
+Encoding encode_raw(std::string_view text, bool add_special_tokens, const std::string& field,
+                    const ServedModel& model) {
+  const TextSpan whole{0, text.size(), true, -1};
+  return encode(text, {&whole, 1}, add_special_tokens, {}, field, model);
+}
+
 PreparedPrompt encode_chat(const ChatRequest& request, const ServedModel& model) {
   if (request.continue_final_message && !can_be_continued(request.messages.back())) {
     fail_field("continue_final_message",
@@ -286,8 +303,8 @@ PreparedPrompt encode_chat(const ChatRequest& request, const ServedModel& model)
   refuse_hopeless_text(prompt.text, param, request.options, model);
   const std::vector<ExactSpan> exact = find_turns(prompt, request, tokenizer);
   PreparedPrompt encoded;
-  Encoding encoding = tokenizer.encode(prompt.text, prompt.spans, request.add_special_tokens, exact,
-                                       model.max_text_tokens());
+  Encoding encoding =
+      encode(prompt.text, prompt.spans, request.add_special_tokens, exact, param, model);
   encoded.origin = origin_of(request, encoding.messages);
   encoded.pins = place_marks(request.marks, prompt, encoding);
   encoded.tokens = std::move(encoding.tokens);
@@ -328,10 +345,7 @@ std::vector<PreparedPrompt> prepare_completion(const CompletionRequest& request,
     const auto* text = std::get_if<std::string>(&prompt);
     if (text != nullptr) {
       refuse_hopeless_text(*text, param, request.options, model);
-      // Raw text is the whole prompt, so that its writer may use special tokens.
-      const TextSpan whole{0, text->size(), true, -1};
-      Encoding encoding = model.tokenizer.encode(*text, {&whole, 1}, request.add_special_tokens, {},
-                                                 model.max_text_tokens());
+      Encoding encoding = encode_raw(*text, request.add_special_tokens, param, model);
       made.tokens = std::move(encoding.tokens);
       if (request.echo) made.echo = echo_text(*text, encoding.begins);
     } else {

@@ -4,12 +4,14 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/types.h"
 #include "engine/ledger.h"
 #include "server/openai_request.h"
 #include "server/server_config.h"
+#include "tokenizer/tokenizer.h"
 
 namespace larder {
 
@@ -30,6 +32,11 @@ struct PreparedPrompt {
   PromptOrigin origin;      // what the prompt itself tells: parts, roles, tools
   std::optional<EchoedPrompt> echo;  // where the request asks for it
 };
+
+// Of a request's field: raw text is the whole prompt, so that its writer may use special tokens. Throws
+// Error{kTooLarge, kPromptTooLong} with the field for a text that is beyond the tokenizer's limits.
+Encoding encode_raw(std::string_view text, bool add_special_tokens, const std::string& field,
+                    const ServedModel& model);
 
 // Renders the template and encodes; only the template's own text can make special tokens.
 // Both throw Error with the field as param: kInvalidArgument for an empty prompt, kPromptTooLong for
