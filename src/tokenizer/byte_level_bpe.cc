@@ -1,6 +1,7 @@
 #include "tokenizer/byte_level_bpe.h"
 
 #include <bit>
+#include <optional>
 #include <string>
 
 #include "base/error.h"
@@ -95,11 +96,12 @@ void ByteLevelBpe::add_words(const Vocabulary& vocabulary,
 
 void ByteLevelBpe::encode(std::string_view text, bool /*at_start*/, EncodeScratch& scratch,
                           std::vector<PlacedToken>& out) const {
-  if (!normalizes_ || is_nfc(text)) return encode_words(text, scratch, out);
-  NormalizedText normalized = to_nfc(text);
+  std::optional<NormalizedText> normalized;
+  if (normalizes_) normalized = to_nfc(text);
+  if (!normalized) return encode_words(text, scratch, out);
   const std::size_t first = out.size();
-  encode_words(scratch.normalized.emplace_back(std::move(normalized.text)), scratch, out);
-  for (std::size_t i = first; i < out.size(); ++i) out[i].begin = normalized.origin[out[i].begin];
+  encode_words(scratch.normalized.emplace_back(std::move(normalized->text)), scratch, out);
+  for (std::size_t i = first; i < out.size(); ++i) out[i].begin = normalized->origin[out[i].begin];
 }
 
 void ByteLevelBpe::encode_words(std::string_view text, EncodeScratch& scratch,

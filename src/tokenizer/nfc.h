@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,9 +14,8 @@ struct NormalizedText {
   std::vector<std::uint32_t> origin;  // per byte of text: offset in the source of what it came from
 };
 
-bool is_nfc(std::string_view text);
-
-// Bytes that are not UTF-8 stay as they are. text.size() < 2^31.
-NormalizedText to_nfc(std::string_view text);
+// nullopt = the text is in the form already. Bytes that are not UTF-8 stay as they are. text.size() < 2^31.
+// Time: n log n.
+std::optional<NormalizedText> to_nfc(std::string_view text);
 
 }  // namespace larder
