@@ -46,6 +46,13 @@ std::vector<Json> read_items(const Json& body, bool must) {
   return normalize_items(*items, "items");
 }
 
+void require_room(std::size_t num_present, std::size_t num_added) {
+  if (num_present + num_added <= kMaxConversationItems) return;
+  fail_field("items", fmt::format("the conversation would have {} items, at most {} are kept; delete some or "
+                                  "begin another",
+                                  num_present + num_added, kMaxConversationItems));
+}
+
 }  // namespace
 
 ConversationPtr Router::require_conversation(const HttpRequest& request,
@@ -63,6 +70,7 @@ Reply Router::create_conversation(const HttpRequest& request, Mailbox::Wake) con
   conversation.metadata = read_metadata(body);
   const std::string owner = owner_of(request);
   const std::vector<Json> items = read_items(body, false);
+  require_room(0, items.size());
   require_new_ids(items, {}, References::kCount, "items");
   conversation.items = make_items(owner, items, "items");
   const Json described = describe(conversation);
@@ -108,6 +116,7 @@ Reply Router::create_items(const HttpRequest& request, Mailbox::Wake) const {
   const std::vector<Json> items = read_items(parse_body(request), true);
   const std::vector<ItemPtr> added = make_items(owner, items, "items");
   const bool found = sessions_->modify(owner, id, [&](Conversation& conversation) {
+    require_room(conversation.items.size(), items.size());
     require_new_ids(items, conversation.items, References::kCount, "items");
     conversation.items.insert(conversation.items.end(), added.begin(), added.end());
   });

@@ -184,6 +184,10 @@ Router::ResponsePlan Router::plan_response(const HttpRequest& request,
       fail_not_found("conversation", parsed.conversation_id, "conversation");
     }
     require_size(conversation->items, sessions_->max_chain_bytes());
+    if (conversation->items.size() + parsed.input.size() >= kMaxConversationItems) {
+      fail_field("conversation", fmt::format("it has {} items, at most {} are kept; delete some or begin another",
+                                             conversation->items.size(), kMaxConversationItems));
+    }
     require_new_ids(parsed.input, conversation->items, References::kArePassedOver, "input");
     draft.conversation_id = parsed.conversation_id;
     draft.context = conversation->items;

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <exception>
+#include <map>
 #include <optional>
-#include <set>
 #include <utility>
 
 #include "server/json_fields.h"
@@ -354,15 +354,21 @@ std::vector<Json> normalize_items(const Json& value, const std::string& path) {
 
 void require_new_ids(const std::vector<Json>& added, const std::vector<ItemPtr>& present,
                      References references, const std::string& param) {
-  std::set<std::string_view> ids;  // not of hashes: clients choose them
-  for (const ItemPtr& item : present) ids.insert(item->id());
-  for (std::size_t i = 0; i < added.size(); ++i) {
+  std::map<std::string_view, std::size_t> places;  // not by hashes: clients choose them
+  std::size_t wrong = added.size();
+  for (std::size_t i = 0; i < added.size() && wrong == added.size(); ++i) {
     if (references == References::kArePassedOver && is_reference(added[i])) continue;
-    const auto& id = added[i]["id"].get_ref<const std::string&>();
-    if (ids.insert(id).second) continue;
-    fail_field(fmt::format("{}[{}].id", param, i),
-               fmt::format("there is an item \"{}\" already; leave this one out", shorten(id)));
+    if (!places.emplace(added[i]["id"].get_ref<const std::string&>(), i).second) wrong = i;
   }
+  // Few are added to many.
+  for (const ItemPtr& item : present) {
+    const auto found = places.find(item->id());
+    if (found != places.end()) wrong = std::min(wrong, found->second);
+  }
+  if (wrong == added.size()) return;
+  const auto& id = added[wrong]["id"].get_ref<const std::string&>();
+  fail_field(fmt::format("{}[{}].id", param, wrong),
+             fmt::format("there is an item \"{}\" already; leave this one out", shorten(id)));
 }
 
 Json make_output_message(const std::string& id, const std::string& text, bool is_complete,

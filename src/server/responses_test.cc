@@ -163,6 +163,51 @@ TEST_F(Responses, ConversationsHoldNoIdTwice) {
   EXPECT_EQ(ids, (std::vector<std::string>{"a", "b", "c", "d", response["output"][0]["id"]}));
 }
 
+TEST_F(Responses, ConversationsHoldABoundedNumberOfItems) {
+  Json items = Json::array();
+  for (std::size_t i = 0; i < kMaxConversationItems; ++i)
+    items.push_back({{"role", "user"}, {"content", "hi"}});
+  const Json more = {{"items", Json::array({items[0]})}};
+  const std::string id = server_.post("/v1/conversations", Json{{"items", items}}.dump()).json()["id"];
+  EXPECT_EQ(server_.post("/v1/conversations/" + id + "/items", more.dump()).param(), "items");
+  Json request = body("hi");
+  request["conversation"] = id;
+  EXPECT_EQ(refusal(request), "conversation");
+  items.push_back(items[0]);
+  EXPECT_EQ(server_.post("/v1/conversations", Json{{"items", items}}.dump()).param(), "items");
+}
+
+// An answer does not stand there without what it answers.
+TEST_F(Responses, AnIdTakenMeanwhileLosesNoInput) {
+  const auto item = [](const char* text) {
+    return Json{{"role", "user"}, {"content", text}, {"id", "same"}};
+  };
+  Json request = body("x");
+  request["stream"] = true;
+  request["max_output_tokens"] = 100;
+  request["ignore_eos"] = true;
+  request["input"] = Json::array({item("first")});
+  const Json other = {{"items", Json::array({item("second")})}};
+  std::string path;
+  bool was_beside = false;
+  for (int i = 0; i < 50 && !was_beside; ++i) {
+    request["conversation"] = server_.post("/v1/conversations", "{}").json()["id"];
+    path = "/v1/conversations/" + request["conversation"].get<std::string>() + "/items";
+    RawClient client(server_.port());
+    client.send(TestServer::request("/v1/responses", request.dump()));
+    client.receive("response.created");
+    was_beside = server_.post(path, other.dump()).status == 200;
+    client.receive();
+  }
+  ASSERT_TRUE(was_beside);
+  const Json list = server_.get(path + "?order=asc").json()["data"];
+  ASSERT_EQ(list.size(), 3u) << list;
+  EXPECT_EQ(list[0]["content"][0]["text"], "second");
+  EXPECT_EQ(list[1]["content"][0]["text"], "first");
+  EXPECT_NE(list[1]["id"], "same");
+  EXPECT_EQ(list[2]["role"], "assistant");
+}
+
 // What is stored may be large: copying it is not for the threads that serve streams.
 TEST(StoredItems, AreReadByOtherThreadsThanStreams) {
   const TestServer server;

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <deque>
 #include <optional>
-#include <set>
+#include <map>
 #include <utility>
 
 #include "server/response_items.h"
@@ -111,14 +111,8 @@ class ResponsesWriter final : public ReplyWriter {
     if (!draft_.conversation_id.empty() && !draft_.prewarms) {
       // It may have been deleted meanwhile; then there is nothing to append to.
       store.modify(draft_.owner, draft_.conversation_id, [&](Conversation& conversation) {
-        auto& items = conversation.items;
-        std::set<std::string_view> ids;  // not of hashes: clients choose them
-        for (const ItemPtr& item : items) ids.insert(item->id());
-        // What the input refers to may be there.
-        for (const ItemPtr& item : draft_.input) {
-          if (ids.insert(item->id()).second) items.push_back(item);
-        }
-        items.insert(items.end(), output.begin(), output.end());
+        append_input(conversation.items);
+        conversation.items.insert(conversation.items.end(), output.begin(), output.end());
       });
     }
     if (!draft_.keeps_response) return;
@@ -130,6 +124,27 @@ class ResponsesWriter final : public ReplyWriter {
     stored->input = std::move(draft_.input);
     stored->output = std::move(output);
     store.put(draft_.owner, std::move(stored));
+  }
+
+  // What the input refers to may be there. Another's item that has taken an id meanwhile leaves it to it.
+  void append_input(std::vector<ItemPtr>& items) const {
+    std::map<std::string_view, const StoredItem*> present;  // not by hashes: clients choose the ids
+    for (const ItemPtr& item : draft_.input) present.emplace(item->id(), nullptr);
+    for (const ItemPtr& item : items) {
+      const auto found = present.find(item->id());
+      if (found != present.end()) found->second = item.get();
+    }
+    for (const ItemPtr& item : draft_.input) {
+      const StoredItem* there = present[item->id()];
+      if (there == item.get()) continue;
+      if (there == nullptr) {
+        items.push_back(item);
+        continue;
+      }
+      Json renamed = item->json;
+      renamed["id"] = make_id("item_");
+      items.push_back(make_item(std::move(renamed), item->tokens));
+    }
   }
 
   bool is_complete(const Choice& choice) const {

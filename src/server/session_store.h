@@ -80,6 +80,9 @@ struct StoredResponse {
 };
 using ResponsePtr = std::shared_ptr<const StoredResponse>;
 
+// What is added to a conversation is compared with all of it, while nobody else gets at the store.
+inline constexpr std::size_t kMaxConversationItems = 10'000;
+
 struct Conversation {
   std::string id;
   std::int64_t created_s = 0;
