@@ -121,7 +121,7 @@ ModelFile read_model_file(const RuntimeOptions& options) {
   }
   file.files->drop_pages();  // a plan counts what is resident
   warn_beyond_training(options, file.config.context_len);
-  if (file.chat_template->source().empty())
+  if (file.chat_template->is_default())
     std::fprintf(stderr, "Warning: the chat template: the file has none, chats take ChatML; --chat-template "
                          "FILE.jinja, if it was trained with another\n");
   if (const std::string warning = file.chat_template->warning(); !warning.empty())

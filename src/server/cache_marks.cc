@@ -19,7 +19,7 @@ std::vector<PromptPin> place_marks(std::span<const CacheMark> marks, const Rende
   std::ranges::stable_sort(sorted, {}, key_of);
   std::vector<std::size_t> ends(sorted.size(), 0);  // bytes
   for (const TextSpan& span : prompt.spans) {
-    if (span.trusted || (span.message < 0 && span.tool < 0)) continue;
+    if (span.message < 0 && span.tool < 0) continue;
     const Key key = span.tool >= 0 ? Key{-1, span.tool} : Key{span.message, span.part};
     const auto covering = std::ranges::lower_bound(sorted, key, {}, key_of);
     if (covering == sorted.end()) continue;

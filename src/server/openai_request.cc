@@ -14,6 +14,8 @@
 namespace larder {
 namespace {
 
+constexpr std::size_t kMaxTemplateKwargs = 256;  // a template looks through all for each name
+
 // Accepting these and then not obeying them would answer another question than the one asked.
 void refuse_missing_features(const Fields& fields) {
   for (const char* name : {"guided_json", "guided_regex", "guided_choice", "guided_grammar",
@@ -506,6 +508,10 @@ void read_chat_prompt(const Json& body, ChatRequest& request) {
   read_tools(fields, request);
   if (const Json* kwargs = fields.find("chat_template_kwargs")) {
     Fields(*kwargs, "chat_template_kwargs");
+    if (kwargs->size() > kMaxTemplateKwargs) {
+      fields.fail("chat_template_kwargs", fmt::format("has {} members, {} at most are taken",
+                                                      kwargs->size(), kMaxTemplateKwargs));
+    }
     request.template_kwargs = *kwargs;
   }
   request.continue_final_message = fields.boolean("continue_final_message", false);

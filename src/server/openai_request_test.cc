@@ -208,6 +208,16 @@ TEST(OpenAiRequest, HowLongThePromptIsKept) {
   EXPECT_EQ(ttl_s(R"("prompt_cache_retention":"24h","prompt_cache_options":{"mode":"explicit"})"), 0);
 }
 
+TEST(OpenAiRequest, TemplatesGetABoundedNumberOfNames) {
+  const auto with = [](int num) {
+    Json kwargs = Json::object();
+    for (int i = 0; i < num; ++i) kwargs[std::to_string(i)] = i;
+    return chat("\"chat_template_kwargs\":" + kwargs.dump());
+  };
+  EXPECT_EQ(with(256).template_kwargs.size(), 256u);
+  EXPECT_EQ(param_of([&] { with(257); }), "chat_template_kwargs");
+}
+
 TEST(OpenAiRequest, StopListsAreBounded) {
   EXPECT_EQ(param_of([] { chat("\"stop\":\"" + std::string(1 << 20, 'x') + "\""); }), "stop");
   std::string many = "\"stop\":[\"a\"";

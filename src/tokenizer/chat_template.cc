@@ -1,6 +1,7 @@
 #include "tokenizer/chat_template.h"
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -8,6 +9,7 @@
 #include "base/error.h"
 #include "tokenizer/jinja_interpreter.h"
 #include "tokenizer/jinja_json.h"
+#include "tokenizer/jinja_lexer.h"
 #include "tokenizer/jinja_parser.h"
 
 namespace larder {
@@ -51,7 +53,16 @@ struct Source {
   std::int32_t message = -1;
   std::int32_t part = 0;
   std::int32_t tool = -1;
+  bool is_trusted = false;
 };
+
+// Templates make special tokens of them: '<|' + message['role'] + '|>'.
+bool is_role(const Json& value) {
+  constexpr std::array<std::string_view, 5> kRoles = {"system", "developer", "user", "assistant",
+                                                      "tool"};
+  return value.is_string() &&
+         std::ranges::find(kRoles, value.get_ref<const std::string&>()) != kRoles.end();
+}
 
 // The request as a template's values, each of which knows its source.
 class InputConverter {
@@ -109,6 +120,8 @@ class InputConverter {
         set(key, convert_content(value.get_ref<const std::string&>(), parts, origin));
       } else if (key == "tool_calls" && value.is_array()) {
         set(key, convert_calls(value, std::max<std::size_t>(parts.size(), 1)));
+      } else if (key == "role" && is_role(value)) {
+        set(key, jinja::from_json(runtime_, value, add({.message = message_, .is_trusted = true})));
       } else {
         set(key, jinja::from_json(runtime_, value, origin));
       }
@@ -129,8 +142,8 @@ class InputConverter {
       if (end <= begin) continue;
       const bool is_plain = i == 0 && parts[i].tool < 0;
       const auto part = static_cast<std::int32_t>(i);
-      const Source source = parts[i].tool < 0 ? Source{message_, part, -1}
-                                              : Source{-1, 0, parts[i].tool};
+      const Source source = parts[i].tool < 0 ? Source{message_, part, -1, false}
+                                              : Source{-1, 0, parts[i].tool, false};
       runs.push_back({end, is_plain ? origin : add(source)});
       begin = end;
     }
@@ -161,6 +174,7 @@ std::vector<Source> define_input(jinja::Interpreter& interpreter, const Template
   interpreter.define("eos_token", interpreter.text(input.eos_token));
   if (input.extra.is_object()) {
     for (const auto& [name, value] : input.extra.items()) {
+      if (name.size() > jinja::kMaxNameBytes) continue;  // no template can name it
       interpreter.define(name, jinja::from_json(interpreter, value, jinja::Origin::kOutside));
     }
   }
@@ -180,7 +194,7 @@ RenderedPrompt finish(const jinja::Text& text, const std::vector<Source>& source
     const Source source = index < 0 ? Source{} : sources.at(static_cast<std::size_t>(index));
     prompt.spans.push_back({.begin = begin,
                             .end = end,
-                            .trusted = origin == jinja::Origin::kTrusted,
+                            .trusted = origin == jinja::Origin::kTrusted || source.is_trusted,
                             .message = source.message,
                             .part = source.part,
                             .tool = source.tool});
@@ -218,6 +232,7 @@ class ChatTemplate::Impl {
   }
 
   const std::string& source() const { return source_; }
+  bool is_default() const { return source_ == kDefaultTemplate; }
   const std::vector<std::string>& unknown_names() const { return parsed_.unknown_names; }
 
  private:
@@ -235,6 +250,7 @@ RenderedPrompt ChatTemplate::render(const TemplateInput& input) const {
   return impl_->render(input);
 }
 const std::string& ChatTemplate::source() const { return impl_->source(); }
+bool ChatTemplate::is_default() const { return impl_->is_default(); }
 std::string ChatTemplate::warning() const {
   std::string names;
   for (const std::string& name : impl_->unknown_names()) names += (names.empty() ? "" : ", ") + name;

@@ -25,7 +25,8 @@ struct TemplateLimits {
 
 struct RenderedPrompt {
   std::string text;
-  std::vector<TextSpan> spans;  // in order, covering text; only the template's own text is trusted
+  // In order, covering text. Trusted: the template's own text, and messages' roles.
+  std::vector<TextSpan> spans;
 };
 
 // A stretch of a message's content; it begins where the one before ends.
@@ -61,6 +62,7 @@ class ChatTemplate {
   // reached.
   RenderedPrompt render(const TemplateInput& input) const;
   const std::string& source() const;
+  bool is_default() const;  // ChatML, for want of another
   // Of what some chats will be refused for; "" = nothing is known.
   std::string warning() const;
 

@@ -63,7 +63,9 @@ void expect_cover(const RenderedPrompt& prompt, std::size_t num_messages) {
     at = span.end;
     EXPECT_GE(span.message, -1);
     EXPECT_LT(span.message, static_cast<std::int32_t>(num_messages));
-    EXPECT_TRUE(!span.trusted || span.message == -1);
+    const std::string text = prompt.text.substr(span.begin, span.end - span.begin);
+    EXPECT_TRUE(!span.trusted || span.message == -1 || text == "user" || text == "assistant" ||
+                text == "system" || text == "tool") << text;
   }
   EXPECT_EQ(at, prompt.text.size());
 }
@@ -72,7 +74,7 @@ void expect_cover(const RenderedPrompt& prompt, std::size_t num_messages) {
 std::vector<int> origins(const RenderedPrompt& prompt) {
   std::vector<int> all;
   for (const TextSpan& span : prompt.spans) {
-    all.insert(all.end(), span.end - span.begin, span.trusted ? -2 : span.message);
+    all.insert(all.end(), span.end - span.begin, span.trusted && span.message < 0 ? -2 : span.message);
   }
   return all;
 }
@@ -476,6 +478,39 @@ TEST_F(ChatTemplateTest, LimitsAreTheCallers) {
   limits.max_steps = 50;
   EXPECT_THAT(failure_of("{% for i in range(99) %}{{ i }}{% endfor %}", {}, limits),
               HasSubstr("more steps"));
+}
+
+TEST_F(ChatTemplateTest, NamesCostWhatComparingThemDoes) {
+  const std::string stem(250, 'a');
+  EXPECT_THAT(failure_of("{{ " + stem + "1234567 }}"), HasSubstr("longer than 256 bytes"));
+  std::string source;
+  for (int i = 10; i < 41; ++i) source += "{% set " + stem + std::to_string(i) + " = 1 %}";
+  source += "{% for i in range(99999) %}{% set x = " + stem + "40 %}{% endfor %}";
+  TemplateLimits limits;
+  limits.max_steps = 1'000'000;
+  EXPECT_THAT(failure_of(source, {}, limits), HasSubstr("more steps"));
+  // No template has a name for it.
+  TemplateInput input;
+  input.extra[std::string(257, 'a')] = 1;
+  input.extra["b"] = 2;
+  EXPECT_EQ(render("{{ b }}", input), "2");
+}
+
+TEST_F(ChatTemplateTest, ARoleMayBeAPartOfASpecialToken) {
+  TemplateInput input;
+  input.messages = Json::array({{{"role", "user"}, {"content", "user"}, {"name", "user"}},
+                                {{"role", "<|user|>"}, {"content", ""}}});
+  const RenderedPrompt prompt = ChatTemplate(
+      "{% for m in messages %}{{ '<|' + m['role'] + '|>' + m.get('name', '') + m['content'] }}{% endfor %}")
+      .render(input);
+  std::string trusted;
+  for (const TextSpan& span : prompt.spans) {
+    if (!span.trusted) continue;
+    const std::string text = prompt.text.substr(span.begin, span.end - span.begin);
+    if (text == "user") { EXPECT_EQ(span.message, 0); }
+    trusted += text;
+  }
+  EXPECT_EQ(trusted, "<|user|><||>");
 }
 
 // Those of the server, which has no others: a second or so.

@@ -8,12 +8,18 @@
 namespace larder::jinja {
 namespace {
 
-constexpr std::size_t kNamesPerStep = 32;
+constexpr std::size_t kBytesPerName = 16;  // what passing it over takes, in bytes compared
+constexpr std::size_t kBytesPerStep = 512;
+
+// All may be as long as the one that is looked for, and begin with the same bytes.
+void pay(Budget& budget, std::size_t num_names, std::string_view name) {
+  budget.step(num_names * (kBytesPerName + name.size()) / kBytesPerStep);
+}
 
 }  // namespace
 
 void Scope::set(Budget& budget, std::string_view name, Value value) {
-  budget.step(names.size() / kNamesPerStep);
+  pay(budget, names.size(), name);
   for (auto& [own, held] : names) {
     if (own != name) continue;
     held = std::move(value);
@@ -24,7 +30,7 @@ void Scope::set(Budget& budget, std::string_view name, Value value) {
 
 const Value* Scope::find(Budget& budget, std::string_view name) const {
   for (const Scope* scope = this; scope != nullptr; scope = scope->parent.get()) {
-    budget.step(scope->names.size() / kNamesPerStep);
+    pay(budget, scope->names.size(), name);
     for (const auto& [own, held] : scope->names) {
       if (own == name) return &held;
     }
@@ -321,7 +327,7 @@ Value Interpreter::call_macro(const MacroDefinition& macro, const ScopeRef& clos
 void Interpreter::bind_parameters(const MacroDefinition& macro, const Args& args, Scope& scope) {
   std::vector<bool> is_used(args.keyword.size(), false);
   const auto keyword = [&](std::string_view name) -> const Value* {
-    budget().step(args.keyword.size() / kNamesPerStep);
+    pay(budget(), args.keyword.size(), name);
     for (std::size_t i = 0; i < args.keyword.size(); ++i) {
       if (args.keyword[i].name != name) continue;
       is_used[i] = true;

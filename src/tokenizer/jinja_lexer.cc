@@ -204,6 +204,7 @@ class Lexer {
       size += c.num_bytes;
     }
     if (!is_valid) fail_here("Invalid character in identifier");
+    if (size > kMaxNameBytes) fail_here("a name is longer than 256 bytes");
     add(TokenKind::kName, source_.substr(at_, size));
     advance(size);
   }

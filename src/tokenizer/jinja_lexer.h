@@ -8,6 +8,9 @@
 
 namespace larder::jinja {
 
+// Of a name of a variable: looking it up compares it with others.
+inline constexpr std::size_t kMaxNameBytes = 256;
+
 enum class TokenKind : std::uint8_t {
   kData,
   kPrintBegin,
