@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
 #include <utility>
 
 #include "base/check.h"
@@ -12,6 +13,8 @@ namespace {
 // A run of equal tokens after what differs that chance or a template's own text does not make.
 constexpr int kTellingRun = 16;
 constexpr int kLeastLikeness = 4;  // of kSketchSize shingles
+constexpr double kWorthElsewhere = 0.75;  // of a token that is shared at another place, beside one from the start
+constexpr int kMostRuns = 8;             // of equal tokens that are looked for behind each other
 // Beside tokens and hashes: nodes of the indices (some 40 bytes a hash, three indices).
 constexpr std::size_t kBytesPerHash = 48;
 
@@ -161,42 +164,54 @@ Comparison Ledger::compare_to(const Entry* relative, const PromptOrigin& origin,
   }
   if (!comparison.compacted) comparison.realigned = realign(prompt, known, comparison.num_common);
   comparison.diverged = comparison.realigned.num_equal >= kTellingRun;
+  Realignment run = comparison.realigned;
+  std::span<const TokenId> left = prompt, right = known;
+  for (int i = 0; i < kMostRuns && run.num_equal >= kTellingRun; ++i) {
+    left = left.subspan(static_cast<std::size_t>(run.left_end + run.num_equal));
+    right = right.subspan(static_cast<std::size_t>(run.right_end + run.num_equal));
+    run = realign(left, right, 0);
+  }
+  if (comparison.diverged) comparison.met_until = static_cast<int>(prompt.size() - left.size());
   return comparison;
 }
 
 // Of the prompts that share most from the start, that share content, and that the client names as
-// one conversation: the one of which most tokens could be of use.
+// one conversation: the one of which most tokens could be of use. What is shared from the start is; of the
+// rest, that which stands somewhere in both may be.
 const Ledger::Entry* Ledger::nearest(const Entry& entry) const {
-  std::unordered_map<std::uint64_t, int> likeness;  // entry -> shingles in common
   const PromptSketch& sketch = entry.sketch;
+  std::map<std::uint64_t, int> likeness;  // entry -> shingles of which it is the newest to have them
   for (std::size_t i = 0; i < sketch.size; ++i) {
     const auto found = by_shingle_.find(sketch.smallest[i]);
     if (found != by_shingle_.end()) ++likeness[found->second];
   }
+  // What newer prompts have as well counts for these two, too.
+  const auto add = [&](const Index& index, std::uint64_t hash) -> std::uint64_t {
+    const auto found = index.find(hash);
+    const Entry* candidate = found == index.end() ? nullptr : find(found->second);
+    if (candidate == nullptr) return 0;
+    likeness[candidate->number] = num_in_common(sketch, candidate->sketch);
+    return candidate->number;
+  };
   for (auto hash = entry.prefixes.rbegin(); hash != entry.prefixes.rend(); ++hash) {
-    const auto found = by_prefix_.find(*hash);
-    if (found == by_prefix_.end()) continue;
-    likeness.try_emplace(found->second, 0);
-    break;
+    if (add(by_prefix_, *hash) != 0) break;
   }
   const PromptOrigin& origin = entry.prompt.origin;
-  if (origin.conversation != 0) {
-    const auto found = by_conversation_.find(mix64(origin.conversation, seed_of(origin)));
-    if (found != by_conversation_.end()) likeness.try_emplace(found->second, 0);
-  }
+  std::uint64_t same_conversation = 0;
+  if (origin.conversation != 0)
+    same_conversation = add(by_conversation_, mix64(origin.conversation, seed_of(origin)));
   const Entry* best = nullptr;
   double best_score = 0;
   for (const auto& [number, num_shared] : likeness) {
     const Entry* candidate = find(number);
     if (candidate == nullptr) continue;
     const int num_common = num_equal(entry.prompt.tokens, candidate->prompt.tokens);
+    const bool is_named = number == same_conversation;
     // A few tokens of a template in common make no relative.
-    if (num_common < kBlockSize && num_shared < kLeastLikeness) continue;
-    const double share = sketch.size == 0 ? 0 : static_cast<double>(num_shared) /
-                                                    static_cast<double>(sketch.size);
-    const double score = std::max<double>(num_common, share * entry.prompt.num_prompt);
-    const bool is_newer = best != nullptr && score == best_score && number > best->number;
-    if (score > best_score || is_newer) {
+    if (num_common < kBlockSize && num_shared < kLeastLikeness && !is_named) continue;
+    const double share = is_named ? 1 : num_shared / std::max(1.0, static_cast<double>(sketch.size));
+    const double score = num_common + kWorthElsewhere * share * (entry.prompt.num_prompt - num_common);
+    if (score >= best_score) {  // the newer one of equal ones
       best = candidate;
       best_score = score;
     }
@@ -206,7 +221,7 @@ const Ledger::Entry* Ledger::nearest(const Entry& entry) const {
 
 // Beyond what its own salt has, that is.
 int Ledger::num_known_to_other_salts(const Entry& entry) const {
-  int num_blocks = 0;
+  int num_known = 0;
   for (std::size_t i = 0; i < entry.tenant_prefixes.size(); ++i) {
     if (by_prefix_.contains(entry.prefixes[i])) continue;
     const auto found = by_tenant_prefix_.find(entry.tenant_prefixes[i]);
@@ -214,16 +229,15 @@ int Ledger::num_known_to_other_salts(const Entry& entry) const {
     const Entry* other = find(found->second);
     const auto num_needed = static_cast<int>(i + 1) * kBlockSize;
     if (other == nullptr || other->prompt.num_computed < num_needed) break;
-    num_blocks = static_cast<int>(i) + 1;
+    num_known = std::min(num_equal(entry.prompt.tokens, other->prompt.tokens), other->prompt.num_computed);
   }
-  return num_blocks * kBlockSize;
+  return num_known;
 }
 
 // num_indexed: prefixes that are in the index already.
 void Ledger::index(Entry& entry, std::size_t num_indexed) {
   entry.is_indexed = true;
   const PromptOrigin& origin = entry.prompt.origin;
-  if (origin.is_servers_own) return;
   // One that came later may have been completed before.
   const auto put = [&](auto& map, std::uint64_t hash) {
     std::uint64_t& number = map[hash];
@@ -277,6 +291,7 @@ void Ledger::complete(std::uint64_t number, std::span<const TokenId> generated) 
   if (found == by_number_.end()) return;
   Entry& entry = *found->second;
   RememberedPrompt& prompt = entry.prompt;
+  if (prompt.origin.is_servers_own) return;  // it goes when its request does
   prompt.tokens.resize(static_cast<std::size_t>(prompt.num_prompt));
   prompt.tokens.insert(prompt.tokens.end(), generated.begin(), generated.end());
   // The last token's own keys and values are computed with the next one only.
@@ -341,7 +356,9 @@ std::vector<MissedTokens> explain(const Comparison& comparison, const CacheFacts
     const int shift = comparison.realigned.left_end - comparison.realigned.right_end;
     if (comparison.diverged) {
       const int end = comparison.num_relative + shift;
-      diverged_end = std::min(num_prompt, std::max(comparison.realigned.left_end, end));
+      diverged_end = comparison.met_until > 0
+                         ? comparison.met_until
+                         : std::min(num_prompt, std::max(comparison.realigned.left_end, end));
     }
   }
   std::vector<MissedTokens> missed;

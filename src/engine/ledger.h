@@ -51,7 +51,9 @@ struct PromptOrigin {
   std::uint64_t system = 0;        // of the system prompt as it was sent
   std::uint64_t summary = 0;       // of the text that stands for messages left out
   std::uint64_t conversation = 0;  // of what the client says belongs together (prompt_cache_key)
-  int tools_end = 0;               // tokens of the prompt before the first turn's own text
+  // Tokens of the prompt before the first tool's definition, and before the first turn's own text.
+  int tools_begin = std::numeric_limits<int>::max();  // there are none
+  int tools_end = 0;
   int num_dropped = 0;             // messages that the server left out of the prompt
   bool is_servers_own = false;     // no client sent it: nobody's relative
   // Tokens that the cache may keep of it: AttentionSpan's.
@@ -59,6 +61,10 @@ struct PromptOrigin {
   std::vector<PromptPart> parts;   // in order; empty = one text
   std::vector<std::string> roles;  // of the messages
   std::vector<int> sent_as;        // their indices as the client sent them; empty = the same
+  // Messages into which the server has put words that will not stand there the next time: quotes of what
+  // was left out, the time. -1 = none.
+  int quoted_message = -1;
+  int timed_message = -1;
 
   // -1 = the client sent no such message.
   int index_sent(int message) const {
@@ -86,6 +92,7 @@ struct Comparison {
   int num_relative = 0;    // its tokens
   int num_common = 0;      // tokens that both begin with: the index of the first different one
   Realignment realigned;   // left: the new prompt; right: the relative
+  int met_until = 0;       // where the last telling run of equal tokens ends in the new prompt; 0 = there is none
   int num_other_salt = 0;  // tokens that another salt of the tenant begins with, too
   // The relative goes on where the new prompt says something else, and both are one conversation or
   // one prompt by the look of the rest.

@@ -194,6 +194,70 @@ TEST(Ledger, StaysWithinItsBytes) {
   EXPECT_LE(ledger.size_bytes(), kMost);
 }
 
+// Nearly all of the two is the same text, in which a sketch sees a few more or less.
+TEST(Ledger, WhatIsSharedFromTheStartComesBeforeWhatIsSharedElsewhere) {
+  for (std::uint32_t i = 0; i < 40; ++i) {
+    Ledger ledger(std::size_t{1} << 22);
+    const Tokens app = random_text(1500, i), question = random_text(30, 100 + i);
+    const Tokens alice = random_text(12, 200 + i) + app + question, answer = random_text(20, 300 + i);
+    serve(ledger, of("alice"), alice, answer);
+    serve(ledger, of("bob"), random_text(12, 400 + i) + app + random_text(30, 500 + i));
+    const Tokens next = alice + answer + random_text(40, 600 + i);
+    const Comparison comparison = ledger.compare(of("next"), next, 0);
+    ASSERT_TRUE(comparison.relative);
+    EXPECT_EQ(comparison.relative->origin.id, "alice") << i;
+    EXPECT_FALSE(comparison.diverged);
+  }
+}
+
+TEST(Ledger, ANamedConversationComesBeforeOneThatBeginsALittleMoreAlike) {
+  Ledger ledger(std::size_t{1} << 22);
+  const Tokens head = random_text(20, 1), system = random_text(60, 2), text = random_text(300, 3);
+  PromptOrigin first = of("first"), second = of("second"), next = of("next");
+  first.conversation = next.conversation = 1;
+  second.conversation = 2;
+  serve(ledger, first, head + Tokens{1, 2, 3} + system + text);
+  serve(ledger, second, head + Tokens{1, 7, 8} + system + random_text(300, 4));
+  const Tokens again = head + Tokens{1, 7, 9} + system + text + random_text(40, 5);
+  const Comparison comparison = ledger.compare(next, again, 0);
+  ASSERT_TRUE(comparison.relative);
+  EXPECT_EQ(comparison.relative->origin.id, "first");
+  const int num_again = static_cast<int>(again.size());
+  EXPECT_EQ(num_of(explain(comparison, {}, num_again, 16), MissReason::kDiverged), num_again - 40 - 21);
+}
+
+TEST(Ledger, WhatNoPromptHasIsNeverSeen) {
+  Ledger ledger(std::size_t{1} << 22);
+  const Tokens tools = random_text(200, 1), rules = random_text(100, 2);
+  serve(ledger, of("a"), random_text(30, 3) + tools + random_text(60, 4) + rules + random_text(400, 5));
+  const Tokens prompt = random_text(10, 6) + tools + random_text(40, 7) + rules + random_text(400, 8);
+  const Comparison comparison = ledger.compare(of("b"), prompt, 0);
+  ASSERT_TRUE(comparison.diverged);
+  const auto missed = explain(comparison, {}, static_cast<int>(prompt.size()), 0);
+  EXPECT_EQ(num_of(missed, MissReason::kDiverged), 10 + 200 + 40 + 100);
+  EXPECT_EQ(num_of(missed, MissReason::kNeverSeen), 400);
+}
+
+TEST(Ledger, AnotherSaltsPromptIsKnownToItsLastToken) {
+  Ledger ledger(std::size_t{1} << 22);
+  const Tokens prompt = random_text(215, 1);
+  serve(ledger, of("a", 1, 1), prompt);
+  EXPECT_EQ(ledger.compare(of("b", 1, 2), prompt, 0).num_other_salt, 215);
+  EXPECT_EQ(ledger.compare(of("b", 1, 2), prompt + random_text(30, 2), 0).num_other_salt, 215);
+  EXPECT_EQ(ledger.compare(of("b", 2, 2), prompt, 0).num_other_salt, 0);
+}
+
+// Nobody will ask for them: they would take the room of others.
+TEST(Ledger, TheServersOwnQuestionsAreNotKept) {
+  Ledger ledger(std::size_t{1} << 22);
+  PromptOrigin own = of("own");
+  own.is_servers_own = true;
+  const Comparison asked = ledger.compare(own, random_text(300, 1), 0);
+  ledger.complete(asked.entry, random_text(20, 2));
+  ledger.forget(asked.entry);
+  EXPECT_EQ(ledger.num_prompts(), 0u);
+}
+
 // It is forgotten first, and takes nothing with it that the other one has as well.
 TEST(Ledger, TheLaterPromptIsFoundThoughTheEarlierWasCompletedLast) {
   Ledger ledger(std::size_t{1} << 20);

@@ -98,6 +98,16 @@ PromptSketch make_sketch(std::span<const TokenId> tokens, std::uint64_t seed) {
   return sketch;
 }
 
+int num_in_common(const PromptSketch& left, const PromptSketch& right) {
+  int num = 0;
+  std::size_t other = 0;
+  for (std::size_t i = 0; i < left.size; ++i) {
+    while (other < right.size && right.smallest[other] < left.smallest[i]) ++other;
+    if (other < right.size && right.smallest[other] == left.smallest[i]) ++num;
+  }
+  return num;
+}
+
 Realignment realign(std::span<const TokenId> left, std::span<const TokenId> right,
                     int num_common) {
   const auto begin = static_cast<std::size_t>(num_common);

@@ -27,6 +27,7 @@ struct PromptSketch {
   std::size_t size = 0;                               // fewer where the prompt is short
 };
 PromptSketch make_sketch(std::span<const TokenId> tokens, std::uint64_t seed);
+int num_in_common(const PromptSketch& left, const PromptSketch& right);
 
 // Where two prompts that part at num_common come together again.
 struct Realignment {

@@ -91,6 +91,63 @@ TEST(CacheReport, KnowsToolsThatCameOrWent) {
   EXPECT_EQ(gone["segment"], "tools");
 }
 
+// Which may be printed behind the system prompt: what differs first counts.
+TEST(CacheReport, TellsASystemPromptFromTheToolsBehindIt) {
+  EngineConfig engine = TestServer::default_engine();
+  engine.max_model_len = 2000;
+  const TestServer server({}, engine);
+  const auto tool = [](const char* name) {
+    return fmt::format(R"(,"tools":[{{"type":"function","function":{{"name":"{}","parameters":{{"type":"object"}}}}}}])", name);
+  };
+  const std::string question = "Hello there, my dear friend, how are you?";
+  server.post("/v1/chat/completions", chat("You are a pirate, kind to all.", question, tool("f")));
+  const Json report = server.post("/v1/chat/completions", chat("You are a monk, and kind to all.", question,
+                                                               kReport + tool("g")))
+                          .json()["larder"]["cache"];
+  EXPECT_EQ(report["divergence"]["class"], "changed_system_prompt") << report;
+  EXPECT_EQ(report["divergence"]["segment"], "system");
+}
+
+Json turns(std::initializer_list<const char*> texts) {
+  Json messages = Json::array({{{"role", "system"}, {"content", "Be brief and kind to all."}}});
+  for (const char* text : texts)
+    messages.push_back({{"role", messages.size() % 2 == 1 ? "user" : "assistant"}, {"content", text}});
+  return messages;
+}
+
+Json report_of(const TestServer& server, const Json& messages, const std::string& more = "") {
+  const std::string body = fmt::format(
+      R"({{"messages":{},"max_tokens":2,"temperature":0,"ignore_eos":true,"larder":{{"cache_report":true{}}}}})",
+      messages.dump(), more);
+  return server.post("/v1/chat/completions", body).json()["larder"]["cache"];
+}
+
+// What a template prints between two messages is no text that was left out before.
+TEST(CacheReport, AnotherQuestionAtAnEarlierTurnIsNoTruncation) {
+  EngineConfig engine = TestServer::default_engine();
+  engine.max_model_len = 2000;
+  const TestServer server({}, engine);
+  report_of(server, turns({"Who is it?", "A cat.", "Where does it sleep?", "On the mat.", "And when?"}));
+  const Json report = report_of(server, turns({"Who is it?", "A cat.", "My dog is very big."}));
+  EXPECT_TRUE(report["divergence"].is_null()) << report;
+  EXPECT_EQ(reasons(report)["diverged"], 0);
+}
+
+// The server has put it there, not the client.
+TEST(CacheReport, TheTimeThatWasMovedIsNoEditOfTheHistory) {
+  EngineConfig engine = TestServer::default_engine();
+  engine.max_model_len = 2000;
+  const TestServer server({}, engine);
+  const std::string normalise = R"(,"normalise":["timestamps"])";
+  Json first = turns({"Who is it that sleeps on the mat?"});
+  first[0]["content"] = "Be brief and kind to all.\nIt is 10:41:07.";
+  Json second = turns({"Who is it that sleeps on the mat?", "A cat.", "And when?"});
+  second[0]["content"] = "Be brief and kind to all.\nIt is 11:02:55.";
+  report_of(server, first, normalise);
+  const Json report = report_of(server, second, normalise);
+  EXPECT_EQ(report["divergence"]["class"], "timestamp") << report;
+}
+
 // What was refused was never computed: it is nobody's relative, and no request that ended.
 TEST(CacheReport, ARefusedAttemptHidesNothing) {
   TestServer server;

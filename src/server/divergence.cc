@@ -157,6 +157,10 @@ class Classifier {
   // nullopt = nothing of which one could say that it changed.
   std::optional<DivergenceKind> kind() const {
     if (comparison_.compacted) return DivergenceKind::kTruncatedHistory;
+    if (old_.message >= 0) {
+      if (old_.message == relative_.origin.quoted_message) return DivergenceKind::kTruncatedHistory;
+      if (old_.message == relative_.origin.timed_message) return DivergenceKind::kTimestamp;
+    }
     if (first_ >= relative_.num_prompt && is_rethought()) return DivergenceKind::kRerenderedThinking;
     if (are_equal(new_.text, old_.text)) return DivergenceKind::kRetokenisedGeneration;
     if (is_in_tools()) {
@@ -237,7 +241,11 @@ class Classifier {
 
   // Tools stand in what a template prints before the first turn, of either prompt: one may have none.
   bool is_in_tools() const {
-    if (origin_.tools == relative_.origin.tools) return false;
+    const PromptOrigin& before = relative_.origin;
+    if (origin_.tools == before.tools) return false;
+    // Of a system prompt that differs, too, and stands before them.
+    const int begin = std::min(origin_.tools_begin, before.tools_begin);
+    if (origin_.system != before.system && first_ < begin) return false;
     return first_ < std::max(origin_.tools_end, relative_.origin.tools_end);
   }
 
@@ -257,7 +265,7 @@ class Classifier {
   // Messages of the relative are left out between two that stay.
   bool is_truncated() const {
     const Realignment& met = comparison_.realigned;
-    if (!is_aligned_ || met.num_equal < kShingle) return false;
+    if (!is_aligned_ || !comparison_.diverged) return false;  // a template's own text is no run
     const int num_new = met.left_end - first_;
     const int num_old = met.right_end - first_;
     if (num_old <= num_new || num_new > kContextTokens / 2) return false;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <exception>
 #include <utility>
 
 namespace larder {
@@ -59,11 +60,25 @@ Generation::~Generation() {
   for (std::size_t prompt = 0; prompt < request_ids_.size(); ++prompt) {
     if (num_open_[prompt] > 0) model_.engine.cancel(request_ids_[prompt]);
   }
+  tell_of_interrupted();
   for (const OpenPrompt& prompt : open_prompts_) cache_log_->close(prompt);
   if (done_) return;
   for (const Choice& choice : choices_) {
     const bool was_submitted = static_cast<std::size_t>(choice.prompt) < request_ids_.size();
     if (was_submitted && !choice.done()) observe_finished(choice, "abort");
+  }
+}
+
+// What was generated may come back all the same.
+void Generation::tell_of_interrupted() noexcept {
+  if (done_ || cache_log_ == nullptr) return;
+  try {
+    for (const Choice& choice : choices_) {
+      if (choice.cache_report && !choice.done())
+        cache_log_->complete(open_prompts_[static_cast<std::size_t>(choice.prompt)], choice.token_ids);
+    }
+  } catch (const std::exception&) {
+    // Without memory, a report will say less.
   }
 }
 

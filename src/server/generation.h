@@ -73,6 +73,7 @@ class Generation {
   Generation(const ServedModel& model, GenerationJob job, ServerMetrics& metrics,
              Mailbox::Wake wake);
 
+  void tell_of_interrupted() noexcept;
   void submit(std::vector<PreparedPrompt> prompts);
   void open(PreparedPrompt& prompt, std::size_t index);
   void report(Choice& choice, const RequestUpdate& update);

@@ -230,6 +230,7 @@ void put_quotes(ChatRequest& chat, HistoryReport& report) {
     if (!text.ends_with(report.question)) continue;  // a system prompt may stand before it
     const std::size_t place = text.size() - report.question.size();
     text.insert(place, report.quotes);
+    chat.quoted_message = static_cast<int>(i);
     if (i >= chat.parts.size()) return;
     for (ContentPart& part : chat.parts[i]) {
       if (part.end > place) part.end += report.quotes.size();

@@ -111,6 +111,8 @@ struct ChatRequest {
   std::vector<KnownTurn> known_turns;  // answers that are encoded as they were generated
   std::string summary;  // of what came before the messages; "" = none
   int num_dropped = 0;  // messages that shorten_history() has left out
+  int quoted_message = -1;      // the one that put_quotes() has put quotes into
+  bool has_moved_time = false;  // normalise() has put the time into the last message of a user
   std::uint64_t system_hash = 0;  // of its system prompt as it was sent, see settle(); 0 = none
 };
 

@@ -178,6 +178,11 @@ PromptOrigin origin_of(const ChatRequest& request, std::span<const std::int32_t>
   origin.system = request.system_hash;
   origin.summary = hash_text(request.summary);
   origin.num_dropped = request.num_dropped;
+  origin.quoted_message = request.quoted_message;
+  if (request.has_moved_time) {
+    const auto last = std::find(origin.roles.rbegin(), origin.roles.rend(), "user");
+    origin.timed_message = static_cast<int>(origin.roles.rend() - last) - 1;
+  }
   const Json& tools = request.tools.is_null() ? request.adapted_tools : request.tools;
   if (tools.is_null()) return origin;
   origin.tools = hash_text(dump_json(tools));
@@ -197,7 +202,7 @@ void cut_origin(PromptOrigin& origin, int num_tokens) {
   const auto left =
       std::ranges::find_if(origin.parts, [](const PromptPart& part) { return part.begin > 0; });
   if (left - origin.parts.begin() > 1) origin.parts.erase(origin.parts.begin(), left - 1);
-  origin.tools_end = std::max(0, origin.tools_end - num_tokens);
+  for (int* place : {&origin.tools_begin, &origin.tools_end}) *place = std::max(0, *place - num_tokens);
 }
 
 // Whether there was one that has only calls. Templates can tell null from "".
@@ -306,6 +311,11 @@ PreparedPrompt encode_chat(const ChatRequest& request, const ServedModel& model)
   Encoding encoding =
       encode(prompt.text, prompt.spans, request.add_special_tokens, exact, param, model);
   encoded.origin = origin_of(request, encoding.messages);
+  if (encoded.origin.tools != 0) {
+    const auto tool = std::ranges::find_if(prompt.spans, [](const TextSpan& span) { return span.tool >= 0; });
+    const std::size_t begin = tool == prompt.spans.end() ? 0 : tool->begin;
+    encoded.origin.tools_begin = num_tokens_within(encoding, begin, prompt.text.size());
+  }
   encoded.pins = place_marks(request.marks, prompt, encoding);
   encoded.tokens = std::move(encoding.tokens);
   encoded.continues_text =

@@ -1,5 +1,7 @@
 #include "server/settle_chat.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "base/hash.h"
 #include "server/message_role.h"
@@ -25,6 +27,7 @@ SettledChat settle(ChatRequest& chat, const ServedModel& model, const Summarizer
                    HistoryTokens& answers) {
   SettledChat settled;
   settled.normalised = normalise(chat.options.normalisation, chat.messages, chat.parts, chat.tools);
+  chat.has_moved_time = std::ranges::find(settled.normalised, "timestamps") != settled.normalised.end();
   chat.system_hash = hash_system_prompt(chat.messages);
   settled.history = shorten_history(chat, summarizer);
   adapt_chat(chat, model.chat_template);
