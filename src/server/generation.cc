@@ -8,6 +8,11 @@
 #include <utility>
 
 namespace larder {
+namespace {
+
+constexpr const char* kEngineStopped = "the engine has stopped before the answer was complete; try again";
+
+}  // namespace
 
 std::unique_ptr<Generation> Generation::start(const ServedModel& model, GenerationJob job,
                                               ServerMetrics& metrics, Mailbox::Wake wake) {
@@ -142,11 +147,18 @@ std::string Generation::advance(std::size_t max_bytes) {
     const bool was_alive = model_.engine.alive();  // asked first: it may deliver the end, and end
     std::optional<Mailbox::Item> item = mailbox_->pop();
     if (!item) {
-      if (!was_alive) fail(out);
+      if (!was_alive) fail(out, kEngineStopped);
       break;
     }
     take(std::move(*item), out);
   }
+  return out;
+}
+
+std::string Generation::interrupt() {
+  std::string out;
+  if (options_.stream && !std::exchange(begun_, true)) writer_->begin(out);
+  if (!done_) fail(out, "the server ends, and the answer is not complete; try again");
   return out;
 }
 
@@ -164,7 +176,7 @@ void Generation::take(Mailbox::Item item, std::string& out) {
       choices_.at(static_cast<std::size_t>(item.prompt * best_of + item.update.choice));
   RequestUpdate& update = item.update;
   if (choice.done()) return;  // a stop string ended it before the engine knew
-  if (update.finish == FinishReason::kCancelled) return fail(out);
+  if (update.finish == FinishReason::kCancelled) return fail(out, kEngineStopped);
 
   const bool engine_ended_it = update.finish != FinishReason::kNone;
   observe(choice, update);
@@ -274,11 +286,11 @@ void Generation::finish(std::string& out) {
   out = writer_->whole(shown, choices_);
 }
 
-void Generation::fail(std::string& out) {
+void Generation::fail(std::string& out, const char* message) {
   done_ = true;
   failure_ = ApiError{.status = 503,
                       .code = "engine_stopped",
-                      .message = "the engine has stopped before the answer was complete; try again"};
+                      .message = message};
   for (const Choice& choice : choices_) {
     if (!choice.done()) observe_finished(choice, "error");
   }

@@ -61,6 +61,8 @@ class Generation {
   bool failed() const { return failure_.has_value(); }
   HttpResponse failure_response() const;
   const ApiError& failure() const { return *failure_; }
+  // Ends it as failed, for a server that ends before it. The bytes that tell so, of a stream.
+  std::string interrupt();
   // Bytes for a stream in which nothing has happened for a while; "" = none.
   std::string ping();
   // Headers of the reply, whichever it becomes.
@@ -85,7 +87,7 @@ class Generation {
   void remember(const Choice& choice) const;
   void emit(Choice& choice, ChoiceDelta delta, std::string& out);
   void finish(std::string& out);
-  void fail(std::string& out);
+  void fail(std::string& out, const char* message);
   std::vector<Choice*> chosen();
 
   const ServedModel& model_;

@@ -121,6 +121,14 @@ void HttpConnection::drain() {
   });
 }
 
+void HttpConnection::interrupt() {
+  asio::post(socket_.get_executor(), [self = shared_from_this()] {
+    self->draining_ = self->interrupted_ = true;
+    if (self->idle_) self->close_socket();
+    self->notify();
+  });
+}
+
 void HttpConnection::close() {
   asio::post(socket_.get_executor(), [self = shared_from_this()] {
     self->disconnected_ = true;
@@ -405,7 +413,7 @@ Task<void> HttpConnection::run_errand(Incoming& incoming) {
     const Counted counted(context_.gauges.num_generations);
     std::string body;
     while (!disconnected_) {
-      body += asked.generation->advance(kWriteBytes);
+      body += advance(*asked.generation);
       if (asked.generation->done()) break;
       co_await wait_for_event();
     }
@@ -420,6 +428,10 @@ Task<void> HttpConnection::run_errand(Incoming& incoming) {
   }
   start_routing(incoming);
   while (!reply_) co_await wait_for_event();
+}
+
+std::string HttpConnection::advance(Generation& generation) const {
+  return interrupted_ ? generation.interrupt() : generation.advance(kWriteBytes);
 }
 
 Reply HttpConnection::take_reply() {
@@ -448,7 +460,7 @@ Task<bool> HttpConnection::answer_from_engine(const Incoming& incoming, Generati
   if (generation.streaming()) co_return co_await stream(incoming, generation);
   std::string body;
   while (!disconnected_) {
-    body += generation.advance(kWriteBytes);
+    body += advance(generation);
     if (generation.done()) break;
     co_await wait_for_event();
   }
@@ -476,7 +488,7 @@ Task<bool> HttpConnection::stream(const Incoming& incoming, Generation& generati
   bool too_far_behind = false;  // of a client that reads, but too little
   while (written && !disconnected_ && !too_far_behind) {
     too_far_behind = is_behind(kMostBounds);
-    std::string events = generation.advance(kWriteBytes);
+    std::string events = advance(generation);
     const auto now = std::chrono::steady_clock::now();
     if (events.empty() && now >= ping_at) events = generation.ping();
     if (!events.empty() || now >= ping_at) ping_at = now + limits_.ping_interval;

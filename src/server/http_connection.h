@@ -48,6 +48,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void start_refusing(std::string reason);
   // Ends after the running request, or now when there is none.
   void drain();
+  // As drain, and the running request is answered with an error.
+  void interrupt();
   void close();
   // The engine has left something.
   void wake();
@@ -92,6 +94,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void clear_deadline();
   void close_socket();
   Reply take_reply();
+  std::string advance(Generation& generation) const;
 
   Socket socket_;
   ConnectionContext& context_;
@@ -110,6 +113,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   bool is_writing_ = false;
   bool idle_ = false;
   bool draining_ = false;
+  bool interrupted_ = false;
   bool overrun_ = false;  // by more pipelined bytes than are kept
 };
 

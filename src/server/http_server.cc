@@ -35,6 +35,7 @@ constexpr int kBacklog = 4096;
 constexpr int kSendBufferBytes = 128 << 10;  // the kernel doubles it: 256 KiB a stream
 constexpr milliseconds kTick{500};
 constexpr milliseconds kAcceptPause{100};
+constexpr milliseconds kFarewell{300};
 // For a disk tier's segments, the model, the log, the listener; half of all where there are few.
 constexpr int kReservedFiles = 128;
 constexpr int kMaxRefused = 16;  // connections beyond the limit that are told so, at once
@@ -78,6 +79,7 @@ class HttpServer::Impl {
   void await_signal();
   void tick();
   void begin_drain();
+  void interrupt();
   void end_now();
   std::vector<std::shared_ptr<HttpConnection>> connections();
   void forget(HttpConnection* connection);
@@ -105,6 +107,7 @@ class HttpServer::Impl {
   ConnectionContext context_;
   int port_ = 0;
   bool ending_ = false;
+  bool interrupted_ = false;
   std::chrono::steady_clock::time_point drain_deadline_;
   std::chrono::steady_clock::time_point last_line_;
   StatsLog log_;
@@ -242,7 +245,7 @@ void HttpServer::Impl::await_signal() {
     await_signal();  // first: the end takes it away again
     spdlog::info("signal {}: {}", number,
                  ending_ ? "ending now" : "ending after the running requests");
-    ending_ ? end_now() : begin_drain();
+    ending_ ? interrupt() : begin_drain();
   }));
 }
 
@@ -260,10 +263,18 @@ void HttpServer::Impl::begin_drain() {
   finish_if_empty();
 }
 
+// Who is still answered hears why the answer ends, and has a moment to read it.
+void HttpServer::Impl::interrupt() {
+  if (std::exchange(interrupted_, true)) return end_now();
+  drain_deadline_ = std::chrono::steady_clock::now() + kFarewell;
+  for (const auto& connection : connections()) connection->interrupt();
+  finish_if_empty();  // this signal may have asked for one more after the end
+}
+
 void HttpServer::Impl::end_now() {
   begin_drain();
   for (const auto& connection : connections()) connection->close();
-  finish_if_empty();  // a second signal may have asked for one more after the end
+  finish_if_empty();
 }
 
 void HttpServer::Impl::tick() {
@@ -272,7 +283,7 @@ void HttpServer::Impl::tick() {
     if (!error) tick();
   });
   const auto now = std::chrono::steady_clock::now();
-  if (ending_ && now >= drain_deadline_) end_now();
+  if (ending_ && now >= drain_deadline_) interrupt();
   if (!model_.engine.alive()) {
     for (const auto& connection : connections()) connection->poke();
   }

@@ -505,6 +505,26 @@ void expect_to_end_by(std::initializer_list<int> signals) {
   early.run();
 }
 
+// Not by a connection that breaks off: a client would take half an answer for all of it, or ask what is wrong.
+TEST(HttpServer, WhoIsStillAnsweredAtTheEndIsToldSo) {
+  TestServer server(patient());
+  RawClient stream(server.port()), whole(server.port());
+  stream.send(TestServer::request("/v1/completions", kStreamForever));
+  whole.send(TestServer::request(
+      "/v1/completions", R"({"prompt":"abc","max_tokens":10000000,"attention_window":32,"ignore_eos":true})"));
+  stream.receive("data: ");
+  ASSERT_TRUE(eventually([&] { return server.engine().stats().num_running >= 2; }));
+  std::raise(SIGTERM);
+  std::raise(SIGTERM);
+  const std::string end = stream.receive();
+  EXPECT_NE(end.find("the server ends"), std::string::npos) << end;
+  EXPECT_NE(end.find("[DONE]\n\n\r\n0\r\n\r\n"), std::string::npos) << end;
+  const auto answer = TestServer::split(whole.receive());
+  EXPECT_EQ(answer.status, 503);
+  EXPECT_EQ(answer.json()["error"]["code"], "engine_stopped");
+  server.join();
+}
+
 TEST(HttpServer, ASignalBeforeItRunsIsHeard) { expect_to_end_by({SIGTERM}); }
 
 TEST(HttpServer, TwoSignalsAtOnceEndIt) { expect_to_end_by({SIGTERM, SIGINT}); }
