@@ -72,7 +72,7 @@ PlanOptions plan_options(const RuntimeOptions& options) {
 void check_options(const RuntimeOptions& options) {
   (void)plan_options(options);
   (void)parse_kv_types(options.kv_type);
-  if (!options.kv_host.empty()) (void)parse_bytes("--kv-host", options.kv_host);
+  check_tier_options(options);
   check_span(options.attention,
              {.max_model_len = options.max_model_len > 0 ? options.max_model_len : std::numeric_limits<int>::max(),
               .max_batch_tokens = options.max_batch_tokens},
@@ -135,10 +135,12 @@ static void add_memory_options(CLI::App& command, RuntimeOptions& options) {
                      "int4; k=int8,v=int4 apart");
   command.add_option("--kv-size", options.kv_size,
                      "Memory of the KV cache, such as 2GiB (default: room for eight full contexts, "
-                     "1 to 4 GiB, at most half of what is free)");
+                     "1 to 4 GiB, at most half of what is free)")
+      ->check(not_empty());
   command.add_option("--memory", options.memory,
                      "Memory of the whole process, such as 8GiB, in place of --kv-size; the KV "
-                     "cache takes what is left");
+                     "cache takes what is left")
+      ->check(not_empty());
   command
       .add_option("-c,--max-model-len", options.max_model_len,
                   "Longest prompt and output together, in tokens (default: the model's own, if "
@@ -218,7 +220,8 @@ void add_runtime_options(CLI::App& command, RuntimeOptions& options) {
       ->check(CLI::Range(0, 100));
   add_tier_options(command, options);
   command.add_option("--chat-template", options.chat_template_file,
-                     "A Jinja file to use instead of the model's own chat template");
+                     "A Jinja file to use instead of the model's own chat template")
+      ->check(not_empty());
 }
 
 ActivationType activations_of(const RuntimeOptions& options) {
@@ -234,7 +237,12 @@ std::int64_t bookkeeping_bytes(const ServerLimits& limits) {
   const CacheLogLimits of_log{.max_ledger_bytes = limits.max_ledger_bytes};
   const auto in_line_bytes =
       EngineConfig{}.max_waiting_tokens * static_cast<std::int64_t>(sizeof(TokenId));
-  return in_line_bytes +
+  // What is usual on the way in is left out (docs/planning.md); a body is there as bytes, parsed, as a
+  // prompt's text and as tokens.
+  constexpr std::size_t kCopies = 4;
+  const std::size_t usual_bytes = ServerLimits{}.max_total_body_bytes;
+  const std::size_t body_bytes = std::max({limits.max_total_body_bytes, limits.max_body_bytes, usual_bytes});
+  return in_line_bytes + static_cast<std::int64_t>((body_bytes - usual_bytes) * kCopies) +
          static_cast<std::int64_t>(limits.max_history_bytes + limits.max_session_bytes +
                                    limits.max_total_draft_bytes + limits.max_summary_bytes +
                                    of_log.max_bytes());

@@ -129,7 +129,8 @@ void add_serve_command(CLI::App& app) {
   ServerConfig& server = options->server;
   add_listen_options(*command, server, options->api_key_file);
   command->add_option("--name", options->name,
-                      "The model's name for clients (default: the file's)");
+                      "The model's name for clients (default: the file's)")
+      ->check(not_empty());
   command
       ->add_option("--normalise", options->normalise,
                    "Change chats so that more is reused: nonce_headers, tool_keys, timestamps or all "
@@ -152,7 +153,8 @@ void add_serve_command(CLI::App& app) {
       ->check(CLI::Range(std::int64_t{1} << 10, std::int64_t{2} << 30));  // signed, for "-1"
   command->add_option("--history", options->history,
                       "What becomes of long conversations: rolling_window, retrieval or summary, with "
-                      "a number of tokens if you like: summary:4096 (default: none)");
+                      "a number of tokens if you like: summary:4096 (default: none)")
+      ->check(not_empty());
   command
       ->add_option("--drain-seconds", options->drain_seconds,
                    "Time for running requests after SIGTERM (default 30)")

@@ -17,6 +17,7 @@
 #include "kv/host_tier.h"
 #include "kv/kv_type_names.h"
 #include "kv/remote_tier.h"
+#include "kv/remote_url.h"
 
 namespace larder {
 namespace {
@@ -86,6 +87,16 @@ std::unique_ptr<KvTier> make_host_tier(const RuntimeOptions& options, const Tier
   return tier;
 }
 
+// What a tier finds wrong is told by the name of what it was given.
+template <class Function>
+void of_option(const char* name, const Function& function) {
+  try {
+    function();
+  } catch (const Error& error) {
+    throw Error(error.kind(), fmt::format("{}: {}", name, error.message()));
+  }
+}
+
 }  // namespace
 
 void add_tier_options(CLI::App& command, RuntimeOptions& options) {
@@ -112,6 +123,12 @@ void add_tier_options(CLI::App& command, RuntimeOptions& options) {
                   "zstd's level for what is sent there; 0 = none (default)")
       ->needs(remote)
       ->check(CLI::Range(0, 19));
+}
+
+void check_tier_options(const RuntimeOptions& options) {
+  if (!options.kv_host.empty()) (void)parse_bytes("--kv-host", options.kv_host);
+  if (!options.kv_disk.empty()) (void)parse_bytes("--kv-disk-size", options.kv_disk_size);
+  if (!options.kv_remote.empty()) of_option("--kv-remote", [&] { (void)parse_remote_url(options.kv_remote); });
 }
 
 std::int64_t disk_index_bytes(const RuntimeOptions& options, const KvLayout& layout) {
@@ -146,7 +163,7 @@ std::unique_ptr<KvTiers> make_tiers(const RuntimeOptions& options, const Planned
     config.directory = options.kv_disk;
     config.size_bytes = parse_bytes("--kv-disk-size", options.kv_disk_size);
     config.staging_size_bytes = kWriteBufferBytes;
-    tiers.push_back(std::make_unique<DiskTier>(config, format));
+    of_option("--kv-disk", [&] { tiers.push_back(std::make_unique<DiskTier>(config, format)); });
   }
   if (!options.kv_remote.empty()) {
     RemoteTierConfig config;
@@ -154,7 +171,7 @@ std::unique_ptr<KvTiers> make_tiers(const RuntimeOptions& options, const Planned
     config.ttl_seconds = options.kv_remote_ttl_seconds;
     config.compression_level = options.kv_remote_compression;
     config.staging_size_bytes = kWriteBufferBytes;
-    tiers.push_back(std::make_unique<RemoteTier>(config, format));
+    of_option("--kv-remote", [&] { tiers.push_back(std::make_unique<RemoteTier>(config, format)); });
   }
   return std::make_unique<KvTiers>(std::move(tiers), storage, format.block_size_bytes,
                                    kLoadBufferBytes);

@@ -12,6 +12,9 @@ namespace larder {
 // --kv-host, --kv-disk, --kv-remote and what belongs to them, on a command.
 void add_tier_options(CLI::App& command, RuntimeOptions& options);
 
+// Throws Error{kInvalidArgument} for what can be told without a model.
+void check_tier_options(const RuntimeOptions& options);
+
 // Memory for the index of as many blocks as --kv-disk-size holds.
 std::int64_t disk_index_bytes(const RuntimeOptions& options, const KvLayout& layout);
 // That, and for blocks on their way to and from the tiers.

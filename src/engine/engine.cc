@@ -289,6 +289,8 @@ bool Engine::step() {
   }
   const std::int64_t model_ns = forward_ns_ + sample_ns_;
   num_step_tokens_ = 0;
+  // A step may take long, and whoever asks meanwhile is to see what it computes.
+  if (stats_.num_running != scheduler_.num_running() - scheduler_.num_loading()) update_stats();
   const std::int64_t scheduled_ns = clock_.now_ns();
   if (!chunk.empty() && !chunk.rests) advance(chunk);
   if (!outbox_.empty() && !batch.empty()) deliver();  // a first token waits for nobody's next

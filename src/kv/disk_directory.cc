@@ -68,7 +68,8 @@ DiskDirectory::DiskDirectory(std::string path, const TierFormat& format, std::in
     : path_(std::move(path)), format_(format), limit_bytes_(std::min(size_bytes, kMaxSizeBytes)) {
   slots_per_segment_ = slots_per_segment(limit_bytes_, format_.block_size_bytes);
   if (slots_per_segment_ == 0)
-    throw_invalid("disk tier: {} bytes do not hold one KV block of {} bytes and its header",
+    throw_invalid("disk tier: its size of {} bytes does not hold one KV block of {} bytes and its header; give "
+                  "more with --kv-disk-size",
                   limit_bytes_, format_.block_size_bytes);
   lock();
   try {

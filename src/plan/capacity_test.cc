@@ -94,8 +94,8 @@ TEST(Roofline, MoreSequencesThanDecodeInAStepTakeTurns) {
   EXPECT_EQ(decode.samples.back().num_rows, 64);
   EXPECT_DOUBLE_EQ(decode.seconds(128), 2 * decode.seconds(64));
   EXPECT_DOUBLE_EQ(decode.seconds(96), 1.5 * decode.seconds(64));
-  deployment.max_batch_tokens = 20;  // a step has no more rows than tokens
-  EXPECT_EQ(roofline(deployment).decode.samples.back().num_rows, 20);
+  deployment.max_batch_tokens = 20;  // a step keeps one of them for prompts
+  EXPECT_EQ(roofline(deployment).decode.samples.back().num_rows, 19);
   deployment.max_batch_tokens = 1;
   EXPECT_EQ(roofline(deployment).decode.samples.size(), 1U);
 }

@@ -62,7 +62,8 @@ struct Deployment {
   // keep the same (and all of them MLA's latent).
   KvLayout device_layout() const;
   // Sequences that decode in one step, at most: more take turns.
-  int max_decodes() const { return std::min(kMaxLogitRows, max_batch_tokens); }
+  // A step keeps a token's room for prompts.
+  int max_decodes() const { return std::min(kMaxLogitRows, std::max(1, max_batch_tokens - 1)); }
   // Tokens that a request may have, prompt and output together.
   int max_request_len() const {
     return attention.window > 0 ? max_endless_tokens : shape.context_len;
