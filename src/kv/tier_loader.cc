@@ -81,12 +81,14 @@ TierLoader::TierLoader(std::span<KvTier* const> tiers, KvStorage& storage,
 }
 
 TierLoader::~TierLoader() {
-  std::vector<EndedLoad> ended;
   while (!loads_.empty()) cancel(loads_.front()->id);
-  while (free_.size() < buffers_.size()) {
-    poll(ended);
-    std::this_thread::yield();
-  }
+  // Tiers write into buffers until they answer. Not by counting free ones: where memory ran out in between, one
+  // may be in nobody's list.
+  const auto is_awaited = [this] {
+    const std::lock_guard lock(mutex_);
+    return num_owed_ > 0;
+  };
+  while (is_awaited()) std::this_thread::yield();
 }
 
 void TierLoader::set_wake(std::function<void()> wake) {
@@ -148,11 +150,18 @@ void TierLoader::copy(Load& load, int first, std::span<const std::byte* const> b
   std::vector<BlockId> targets;
   for (std::size_t i = 0; i < bytes.size(); ++i)
     targets.push_back(load.blocks[static_cast<std::size_t>(first) + i].target);
+  {
+    // The callback may be on a thread of the device's driver, which must not be left by an exception.
+    const std::lock_guard lock(mutex_);
+    copied_.reserve(copied_.size() + static_cast<std::size_t>(num_uncopied_) + 1);
+    ++num_uncopied_;
+  }
   ++load.num_copying;
   storage_.write_blocks(targets, bytes, [this, ended = copy]() mutable {
     ended.end_ns = steady_now_ns();
     const std::lock_guard lock(mutex_);
     copied_.push_back(ended);
+    --num_uncopied_;
     if (wake_) wake_();  // for the rest, or to tell that the load has ended
   });
 }
@@ -161,7 +170,8 @@ void TierLoader::note_copied() {
   std::vector<Copy> copied;
   {
     const std::lock_guard lock(mutex_);
-    copied.swap(copied_);
+    copied.assign(copied_.begin(), copied_.end());
+    copied_.clear();  // and keeps its room for those to come
   }
   for (const Copy& copy : copied) {
     if (Load* load = find(copy.load_id)) {
@@ -235,9 +245,14 @@ bool TierLoader::issue(Load& load) {
   load.in_flight.push_back(&buffer);
   buffer.due_ns = due_ns(place, buffer.blocks.size());
   const auto size_bytes = buffer.blocks.size() * static_cast<std::size_t>(block_size_bytes_);
+  {
+    const std::lock_guard lock(mutex_);
+    ++num_owed_;
+  }
   tiers_[place]->get({buffer.blocks, {buffer.bytes, size_bytes}, [this, &buffer](int num_found) {
                         // Under the lock: whoever takes wake_ away may be gone the moment after.
                         const std::lock_guard lock(mutex_);
+                        --num_owed_;
                         arrived_.push_back({&buffer, num_found});
                         if (wake_) wake_();
                       }});

@@ -109,6 +109,8 @@ class TierLoader {
   std::mutex mutex_;  // guards what follows
   std::vector<Arrived> arrived_;
   std::vector<Copy> copied_;
+  int num_owed_ = 0;      // answers of tiers
+  int num_uncopied_ = 0;  // copies that have not ended
   std::function<void()> wake_;
 };
 

@@ -107,13 +107,19 @@ class CudaDevice : public Device {
       own_bytes_ = std::max<std::int64_t>(0, free_before - cuda::free_bytes_by_driver(bus_id));
     cuda::wgmma_is_there = properties.major == 9 && properties.minor == 0;
     cuda::multiprocessors = properties.multiProcessorCount;
-    check(cudaStreamCreateWithFlags(&beside_, cudaStreamNonBlocking));
-    check(cudaEventCreateWithFlags(&before_beside_, cudaEventDisableTiming));
+    try {
+      // Before anyone plans with what is free.
+      require_available(index, cudaStreamCreateWithFlags(&beside_, cudaStreamNonBlocking));
+      require_available(index, cudaEventCreateWithFlags(&before_beside_, cudaEventDisableTiming));
+      require_available(index, graphs_.open());
+    } catch (const Error&) {
+      destroy_beside();
+      throw;
+    }
   }
   ~CudaDevice() override {
     finish_copies_beside();
-    static_cast<void>(cudaEventDestroy(before_beside_));
-    static_cast<void>(cudaStreamDestroy(beside_));
+    destroy_beside();
   }
 
   const KernelTable& kernels() const override { return cuda::kTable; }
@@ -191,7 +197,7 @@ class CudaDevice : public Device {
   }
   void synchronize() override {
     bind();
-    check(cudaDeviceSynchronize());
+    check(cudaStreamSynchronize(nullptr));  // not the device: what is copied beside may take long
   }
 
   void begin_step() override {
@@ -209,6 +215,11 @@ class CudaDevice : public Device {
   }
 
  private:
+  void destroy_beside() noexcept {
+    if (before_beside_ != nullptr) static_cast<void>(cudaEventDestroy(before_beside_));
+    if (beside_ != nullptr) static_cast<void>(cudaStreamDestroy(beside_));
+  }
+
   void require_reserved(cudaError_t error, std::size_t size_bytes, const char* whose) const {
     if (error == cudaSuccess) return;
     static_cast<void>(cudaGetLastError());  // forgets it

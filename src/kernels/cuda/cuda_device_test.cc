@@ -23,6 +23,8 @@ struct Answers {
   cudaError_t set_device = cudaSuccess;
   cudaError_t free = cudaSuccess;
   cudaError_t loading = cudaSuccess;
+  cudaError_t stream = cudaSuccess;
+  cudaError_t event = cudaSuccess;
   std::size_t shared_bytes = 227 << 10;
 } answers;
 
@@ -35,6 +37,7 @@ bool captures = false;
 int num_captured = 0;
 bool lacks_memory = false;
 bool lacks_memory_at_start = false;
+bool lacks_memory_for_stream = false;
 
 // Bytes of each copy, and what is to be called behind them.
 std::vector<std::size_t> copied;
@@ -78,7 +81,13 @@ cudaError_t cudaMemcpyAsync(void*, const void*, std::size_t size_bytes, cudaMemc
   copied.push_back(size_bytes);
   return cudaSuccess;
 }
-cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
+void end_copies() {
+  for (const auto& [function, argument] : std::exchange(host_functions, {})) function(argument);
+}
+cudaError_t cudaDeviceSynchronize() {
+  end_copies();
+  return cudaSuccess;
+}
 
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void*, void** args) {
   const std::string what = std::to_string(*static_cast<const int*>(args[0])) + " of " +
@@ -89,14 +98,21 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void*, v
     started.push_back(what);
   return cudaSuccess;
 }
-cudaError_t cudaStreamCreate(cudaStream_t*) { return cudaSuccess; }
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t*, unsigned) { return cudaSuccess; }
-cudaError_t cudaStreamSynchronize(cudaStream_t) {
-  for (const auto& [function, argument] : std::exchange(host_functions, {})) function(argument);
+cudaError_t cudaStreamCreate(cudaStream_t* stream) {
+  if (lacks_memory_for_stream) return cudaErrorMemoryAllocation;
+  *stream = reinterpret_cast<cudaStream_t>(1);
+  return cudaSuccess;
+}
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  *stream = reinterpret_cast<cudaStream_t>(2);
+  return answers.stream;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  if (stream == reinterpret_cast<cudaStream_t>(2)) end_copies();
   return cudaSuccess;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t*, unsigned) { return cudaSuccess; }
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t*, unsigned) { return answers.event; }
 cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
 cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
 cudaError_t cudaLaunchHostFunc(cudaStream_t, cudaHostFn_t function, void* argument) {
@@ -156,6 +172,11 @@ TEST(CudaDevice, OneThatCannotBeTakenIsUnavailable) {
   expect_unavailable({.free = cudaErrorMemoryAllocation});
   expect_unavailable({.properties = cudaErrorUnknown});
   expect_unavailable({.loading = cudaErrorUnsupportedPtxVersion});
+  expect_unavailable({.stream = cudaErrorMemoryAllocation});
+  expect_unavailable({.event = cudaErrorMemoryAllocation});
+  lacks_memory_for_stream = true;
+  expect_unavailable({});
+  lacks_memory_for_stream = false;
   answers = {};
   EXPECT_NE(open_cuda_device(0), nullptr);
 }
@@ -216,6 +237,14 @@ TEST(StepGraphs, DoWithoutWhereThereIsNoMemoryForOne) {
   lacks_memory = false;
 }
 
+TEST(StepGraphs, DoWithoutWhereThereIsNoMemoryToWriteOneDown) {
+  cuda::StepGraphs graphs;
+  lacks_memory_for_stream = true;
+  for (int i = 0; i < 3; ++i)
+    EXPECT_EQ(run_step(graphs, 1, 2), (Started{"1 of 1 blocks", "2 of 1 blocks"})) << i;
+  lacks_memory_for_stream = false;
+}
+
 TEST(StepGraphs, DoWithoutWhereThereIsNoMemoryToStartOne) {
   cuda::StepGraphs graphs;
   lacks_memory_at_start = true;
@@ -253,6 +282,8 @@ TEST(CudaDevice, CopiesWhatLiesSideBySideAtOnceAndTellsWhenItHas) {
                          [&] { ++num_done; });
   EXPECT_EQ(copied, (std::vector<std::size_t>{16, 8, 8}));
   EXPECT_EQ(num_done, 0);
+  device->synchronize();
+  EXPECT_EQ(num_done, 0) << "kernels need not wait for them";
   device->finish_copies_beside();
   EXPECT_EQ(num_done, 1);
   device->finish_copies_beside();

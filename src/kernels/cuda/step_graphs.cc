@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <functional>
+#include <new>
 #include <string_view>
 
 #include "base/check.h"
@@ -59,6 +60,16 @@ cudaError_t start_all(const std::vector<std::byte>& log, cudaStream_t stream) {
   return cudaSuccess;
 }
 
+// Any other error is a bug.
+bool has_memory(cudaError_t error) {
+  if (error != cudaErrorMemoryAllocation) {
+    require_launched(error);
+    return true;
+  }
+  static_cast<void>(cudaGetLastError());  // forgets it
+  return false;
+}
+
 }  // namespace
 
 cudaError_t start_now(const KernelStart& start, cudaStream_t stream) {
@@ -114,32 +125,28 @@ StepGraphs::Step* StepGraphs::find(std::size_t hash) {
   return nullptr;
 }
 
+cudaError_t StepGraphs::open() { return stream_ == nullptr ? cudaStreamCreate(&stream_) : cudaSuccess; }
+
+// False = there was no memory for it.
+bool StepGraphs::capture(Step& step, cudaGraph_t& graph) {
+  if (!has_memory(open())) return false;
+  if (!has_memory(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal))) return false;
+  const cudaError_t started = start_all(step.log, stream_);
+  const cudaError_t ended = cudaStreamEndCapture(stream_, &graph);  // in any case
+  return has_memory(started) && has_memory(ended);
+}
+
 void StepGraphs::make_graph(Step& step) {
-  if (stream_ == nullptr) require_launched(cudaStreamCreate(&stream_));
-  require_launched(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
-  require_launched(start_all(step.log, stream_));
   cudaGraph_t graph = nullptr;
-  require_launched(cudaStreamEndCapture(stream_, &graph));
-  const cudaError_t error = cudaGraphInstantiate(&step.graph, graph, 0);
-  if (error == cudaErrorMemoryAllocation) {
-    static_cast<void>(cudaGetLastError());  // forgets it
-    step.graph = nullptr;
-    step.has_failed = true;
-  } else {
-    require_launched(error);
-  }
-  require_launched(cudaGraphDestroy(graph));
+  step.has_failed = !capture(step, graph) || !has_memory(cudaGraphInstantiate(&step.graph, graph, 0));
+  if (step.has_failed) step.graph = nullptr;
+  if (graph != nullptr) require_launched(cudaGraphDestroy(graph));
 }
 
 // Its first start takes it to the GPU, which may lack the memory, too. Then nothing has been started.
 bool StepGraphs::start_graph(Step& step) {
   if (step.graph == nullptr) return false;
-  const cudaError_t error = cudaGraphLaunch(step.graph, nullptr);
-  if (error != cudaErrorMemoryAllocation) {
-    require_launched(error);
-    return true;
-  }
-  static_cast<void>(cudaGetLastError());
+  if (has_memory(cudaGraphLaunch(step.graph, nullptr))) return true;
   release(step);
   step.has_failed = true;
   return false;
@@ -157,7 +164,11 @@ void StepGraphs::end() {
       release(steps_.back());
       steps_.pop_back();
     }
-    steps_.push_front({log_, hash});
+    try {
+      steps_.push_front({log_, hash});
+    } catch (const std::bad_alloc&) {
+      // It is not known when it comes again.
+    }
     return require_launched(start_all(log_, nullptr));
   }
   if (step->graph == nullptr && !step->has_failed) make_graph(*step);

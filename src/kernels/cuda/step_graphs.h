@@ -36,6 +36,9 @@ class StepGraphs {
   StepGraphs(const StepGraphs&) = delete;
   StepGraphs& operator=(const StepGraphs&) = delete;
 
+  // Takes early what making a graph needs; else that is taken with the first one.
+  cudaError_t open();
+
   void begin();
   void add(const KernelStart& start);
   // Throws nothing: an error of the device is a bug. Where memory for a graph is lacking, it does without.
@@ -53,6 +56,7 @@ class StepGraphs {
 
   Step* find(std::size_t hash);
   void make_graph(Step& step);
+  bool capture(Step& step, cudaGraph_t& graph);
   bool start_graph(Step& step);
   static void release(Step& step);
 
