@@ -186,30 +186,26 @@ const Ledger::Entry* Ledger::nearest(const Entry& entry) const {
     if (found != by_shingle_.end()) ++likeness[found->second];
   }
   // What newer prompts have as well counts for these two, too.
-  const auto add = [&](const Index& index, std::uint64_t hash) -> std::uint64_t {
+  const auto add = [&](const Index& index, std::uint64_t hash) {
     const auto found = index.find(hash);
     const Entry* candidate = found == index.end() ? nullptr : find(found->second);
-    if (candidate == nullptr) return 0;
-    likeness[candidate->number] = num_in_common(sketch, candidate->sketch);
-    return candidate->number;
+    if (candidate != nullptr) likeness[candidate->number] = num_in_common(sketch, candidate->sketch);
+    return candidate != nullptr;
   };
   for (auto hash = entry.prefixes.rbegin(); hash != entry.prefixes.rend(); ++hash) {
-    if (add(by_prefix_, *hash) != 0) break;
+    if (add(by_prefix_, *hash)) break;
   }
   const PromptOrigin& origin = entry.prompt.origin;
-  std::uint64_t same_conversation = 0;
-  if (origin.conversation != 0)
-    same_conversation = add(by_conversation_, mix64(origin.conversation, seed_of(origin)));
+  if (origin.conversation != 0) add(by_conversation_, mix64(origin.conversation, seed_of(origin)));
   const Entry* best = nullptr;
   double best_score = 0;
   for (const auto& [number, num_shared] : likeness) {
     const Entry* candidate = find(number);
     if (candidate == nullptr) continue;
     const int num_common = num_equal(entry.prompt.tokens, candidate->prompt.tokens);
-    const bool is_named = number == same_conversation;
     // A few tokens of a template in common make no relative.
-    if (num_common < kBlockSize && num_shared < kLeastLikeness && !is_named) continue;
-    const double share = is_named ? 1 : num_shared / std::max(1.0, static_cast<double>(sketch.size));
+    if (num_common < kBlockSize && num_shared < kLeastLikeness) continue;
+    const double share = num_shared / std::max(1.0, static_cast<double>(sketch.size));
     const double score = num_common + kWorthElsewhere * share * (entry.prompt.num_prompt - num_common);
     if (score >= best_score) {  // the newer one of equal ones
       best = candidate;

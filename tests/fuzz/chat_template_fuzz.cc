@@ -34,6 +34,12 @@ void check(bool is_fine) {
   if (!is_fine) std::abort();
 }
 
+bool has_known_role(const Json& message) {
+  const auto role = message.find("role");
+  return role != message.end() && (*role == "system" || *role == "developer" || *role == "user" ||
+                                   *role == "assistant" || *role == "tool");
+}
+
 }  // namespace
 
 bool try_input(const std::uint8_t* data, std::size_t size) {
@@ -53,7 +59,7 @@ bool try_input(const std::uint8_t* data, std::size_t size) {
       check(span.begin == at && span.end > at);
       at = span.end;
       check(span.message >= -1 && span.message < static_cast<int>(input.messages.size()));
-      check(!span.trusted || span.message == -1);
+      check(!span.trusted || span.message == -1 || has_known_role(input.messages.at(span.message)));
     }
     check(at == prompt.text.size());
     return true;
