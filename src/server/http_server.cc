@@ -20,6 +20,7 @@
 
 #include "base/error.h"
 #include "server/endpoint.h"
+#include "server/heap_trim.h"
 #include "server/http_connection.h"
 #include "server/io_threads.h"
 #include "server/stats_log.h"
@@ -111,6 +112,7 @@ class HttpServer::Impl {
   std::chrono::steady_clock::time_point drain_deadline_;
   std::chrono::steady_clock::time_point last_line_;
   StatsLog log_;
+  HeapTrim heap_trim_;
   std::mutex mutex_;
   std::unordered_map<HttpConnection*, std::weak_ptr<HttpConnection>> connections_;  // by mutex_
 };
@@ -293,6 +295,7 @@ void HttpServer::Impl::tick() {
       spdlog::info("{}", *line);
   }
   if (!is_accepting_ && acceptor_.is_open()) start_accepting();
+  if (gauges_.num_generations == 0 && body_budget_.used() == 0) heap_trim_.run();
   if (ending_) finish_if_empty();
 }
 
