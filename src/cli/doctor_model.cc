@@ -103,7 +103,7 @@ std::string fix_of(std::string_view what, const std::exception& error) {
   const auto* known = dynamic_cast<const Error*>(&error);
   const bool is_invalid = known != nullptr && known->kind() == ErrorKind::kInvalidArgument;
   if (what != "fit")
-    return is_invalid ? "the file fetched again if it is damaged; else another, or a conversion of it to a type that is "
+    return is_invalid ? "the file fetched again if it is damaged, one of Larder's by larder pull NAME; else another, or a conversion of it to a type that is "
                         "served"
                       : "-m FILE: one that is there and may be read";
   return is_invalid ? "what it says, or another value there; see `larder serve --help`"

@@ -185,8 +185,32 @@ void fetch(const KnownModel& model, const fs::path& target) {
     throw Error(ErrorKind::kUnavailable,
                 fmt::format("{}: SHA-256 is {}, expected {}: what was fetched is not this model",
                             model.file, to_hex(digest), model.sha256));
+  // A power cut must not leave a name without its bytes.
+  if (const int fd = ::open((work / "model").c_str(), O_RDONLY | O_CLOEXEC); fd >= 0) {
+    ::fsync(fd);
+    ::close(fd);
+  }
   fs::rename(work / "model", target);
 }
+
+std::string sha256_of_file(const fs::path& path) {
+  const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> hash(EVP_MD_CTX_new(), &EVP_MD_CTX_free);
+  EVP_DigestInit_ex(hash.get(), EVP_sha256(), nullptr);
+  std::ifstream in(path, std::ios::binary);
+  std::vector<char> chunk(std::size_t{1} << 20);
+  while (in.read(chunk.data(), static_cast<std::streamsize>(chunk.size())) || in.gcount() > 0)
+    EVP_DigestUpdate(hash.get(), chunk.data(), static_cast<std::size_t>(in.gcount()));
+  Digest digest;
+  EVP_DigestFinal_ex(hash.get(), digest.data(), nullptr);
+  return to_hex(digest);
+}
+
+const KnownModel* find_known(const std::string& name) {
+  const auto known = std::ranges::find_if(models(), [&](const KnownModel& model) { return name == model.name; });
+  return known == models().end() ? nullptr : &*known;
+}
+
+fs::path target_of(const KnownModel& model) { return fs::path(models_folder()) / model.file; }
 
 }  // namespace
 
@@ -202,9 +226,8 @@ std::string cache_folder() {
 std::string models_folder() { return cache_folder() + "/models"; }
 
 std::string find_model(const std::string& name_or_path) {
-  const auto known = std::ranges::find_if(
-      models(), [&](const KnownModel& model) { return name_or_path == model.name; });
-  if (known == models().end()) {
+  const KnownModel* known = find_known(name_or_path);
+  if (known == nullptr) {
     std::error_code error;
     if (fs::exists(name_or_path, error)) return name_or_path;
     if (error) throw Error(ErrorKind::kUnavailable, fmt::format("model {}: {}", name_or_path, error.message()));
@@ -214,10 +237,21 @@ std::string find_model(const std::string& name_or_path) {
                 fmt::format("model {}: no such file, and not a name that Larder knows:{}",
                             name_or_path, names));
   }
-  const fs::path target = fs::path(models_folder()) / known->file;
+  const fs::path target = target_of(*known);
   std::error_code ignored;
   if (!fs::exists(target, ignored)) fetch(*known, target);
   return target.string();
+}
+
+std::string pull_model(const std::string& name_or_path) {
+  const KnownModel* known = find_known(name_or_path);
+  std::error_code ignored;
+  if (known != nullptr && fs::exists(target_of(*known), ignored) &&
+      sha256_of_file(target_of(*known)) != known->sha256) {
+    std::fprintf(stderr, "%s is damaged, and fetched again\n", target_of(*known).c_str());
+    fs::remove(target_of(*known), ignored);
+  }
+  return find_model(name_or_path);
 }
 
 }  // namespace larder

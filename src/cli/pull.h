@@ -26,5 +26,7 @@ std::string models_folder();
 // The path of a model by name or path. A known model that is absent is fetched, with progress on
 // stderr, checked by SHA-256, and only then put in place. Throws Error{kNotFound, kUnavailable}.
 std::string find_model(const std::string& name_or_path);
+// The same, and one that lies there but is damaged is fetched again.
+std::string pull_model(const std::string& name_or_path);
 
 }  // namespace larder

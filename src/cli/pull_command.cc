@@ -15,7 +15,7 @@ void add_pull_command(CLI::App& app) {
   command->add_option("name", *name, "smollm2-135m, gemma3-270m");
   command->callback([name] {
     if (!name->empty()) {
-      std::puts(find_model(*name).c_str());
+      std::puts(pull_model(*name).c_str());
       return;
     }
     for (const KnownModel& model : known_models())

@@ -73,6 +73,9 @@ void check_options(const RuntimeOptions& options) {
   (void)plan_options(options);
   (void)parse_kv_types(options.kv_type);
   check_tier_options(options);
+  if (options.max_prefill_tokens > options.max_batch_tokens)
+    throw_invalid("--prefill-tokens {}: at most --batch-tokens, which is {}", options.max_prefill_tokens,
+                  options.max_batch_tokens);
   check_span(options.attention,
              {.max_model_len = options.max_model_len > 0 ? options.max_model_len : std::numeric_limits<int>::max(),
               .max_batch_tokens = options.max_batch_tokens},
@@ -329,9 +332,8 @@ Runtime::Runtime(const RuntimeOptions& options)
   engine_config.num_blocks = plan.num_blocks;
   engine_config.max_model_len = plan.max_model_len;
   engine_config.max_batch_tokens = options.max_batch_tokens;
-  engine_config.max_prefill_tokens = options.max_batch_tokens;
-  if (options.max_prefill_tokens > 0)
-    engine_config.max_prefill_tokens = std::min(options.max_prefill_tokens, options.max_batch_tokens);
+  engine_config.max_prefill_tokens =
+      options.max_prefill_tokens > 0 ? options.max_prefill_tokens : options.max_batch_tokens;
   engine_config.max_step_slowdown = options.max_step_slowdown;
   engine_config.max_sequences = options.max_sequences;
   engine_config.eviction = eviction_kind(options);

@@ -250,9 +250,12 @@ void Generation::observe(Choice& choice, const RequestUpdate& update) {
 }
 
 void Generation::observe_finished(const Choice& choice, const char* reason) {
+  // A prompt is computed once, for the first of its choices.
+  const bool is_first = (&choice - choices_.data()) % options_.best_of == 0;
   metrics_.observe_finished({.reason = reason,
                              .num_prompt_tokens = choice.usage.num_prompt_tokens,
-                             .num_cached_tokens = choice.usage.num_cached_tokens,
+                             .num_cached_tokens = is_first ? choice.usage.num_cached_tokens
+                                                           : choice.usage.num_prompt_tokens,
                              .num_output_tokens = choice.num_tokens + (choice.stop_token ? 1 : 0),
                              .max_tokens = max_tokens_.at(static_cast<std::size_t>(choice.prompt)),
                              .times = choice.times});

