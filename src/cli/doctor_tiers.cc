@@ -71,10 +71,12 @@ void check_room(const fs::path& folder, std::int64_t wanted_bytes, Findings& fin
   const std::int64_t own_bytes = stored_bytes(folder);
   const std::string text = fmt::format("{} free, {} stored, limit {}", format_bytes(free_bytes),
                                        format_bytes(own_bytes), format_bytes(wanted_bytes));
+  constexpr std::int64_t kLeastBytes = std::int64_t{64} << 20;  // a segment
+  const std::int64_t room_bytes = (free_bytes + own_bytes) / 10 * 9;
   if (free_bytes + own_bytes < wanted_bytes)
     findings.warn("disk room", text,
-                  fmt::format("--kv-disk-size {}, or another disk",
-                              option_bytes((free_bytes + own_bytes) / 10 * 9)));
+                  room_bytes < kLeastBytes ? std::string("--kv-disk DIRECTORY: on a disk that has room")
+                                           : fmt::format("--kv-disk-size {}, or another disk", option_bytes(room_bytes)));
   else
     findings.ok("disk room", text);
 }
