@@ -85,11 +85,9 @@ class Planner {
     }
     fill_workload();
     const double budget = report_.kv_budget_bytes;
-    const double left = static_cast<double>(d.machine.memory_bytes) - d.device_weights_bytes();
     if (budget == 0)
-      report_.kv_budget_bytes = left;
-    else if (budget > left)
-      report_.kv_budget_bytes = 0;  // nothing of it would be there
+      report_.kv_budget_bytes =
+          static_cast<double>(d.machine.memory_bytes) - d.device_weights_bytes();
     if (report_.shortage.empty()) report_.shortage = shortage(d, report_.workload, budget);
     if (report_.shortage.empty() && asked.max_model_len > 0)
       report_.shortage = shortage_of_length(asked.max_model_len, budget);
