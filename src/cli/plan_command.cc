@@ -167,7 +167,7 @@ class Planner {
     w = options_.workload;
     w.cached_share = options_.cached_percent / 100;
     const Deployment& d = report_.deployment;
-    w.max_sequences = std::min(options_.runtime.max_sequences, std::max(1, d.max_batch_tokens - 1));
+    w.max_sequences = std::min(options_.runtime.max_sequences, d.max_running());
     int longest = d.shape.context_len;
     if (report_.server) longest = std::min(longest, report_.server->max_model_len);
     check_span(d.attention, {.max_model_len = longest, .max_batch_tokens = d.max_batch_tokens}, kSpanOptions);

