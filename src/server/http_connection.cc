@@ -14,39 +14,25 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/redirect_error.hpp>
 #include <boost/asio/write.hpp>
-#include <boost/beast/http.hpp>
 #include <ctime>
 #include <exception>
 #include <utility>
 
+#include "server/http_connection_incoming.h"
 #include "server/unix_time.h"
-#include "server/url.h"
 
 namespace larder {
 namespace {
 
-namespace http = boost::beast::http;
 using boost::system::error_code;
 using std::chrono::milliseconds;
 
 // Bytes of requests to come that are kept while one is worked on.
 constexpr std::size_t kMaxPipelinedBytes = std::size_t{64} << 10;
 constexpr std::size_t kReadBytes = 4096;
-constexpr int kMaxSkippedBytes = 8;
-constexpr std::size_t kBodyReadBytes = std::size_t{64} << 10;
 constexpr std::size_t kSmallReplyBytes = std::size_t{1} << 20;  // that count nowhere
 constexpr milliseconds kCancelAgain{20};
 constexpr std::size_t kMostBounds = 16;  // of a stream that waits, however it is read
-
-std::string to_string(boost::beast::string_view text) { return {text.data(), text.size()}; }
-
-// Beast's keep_alive() reads the first of several Connection headers.
-bool says_close(const http::fields& head) {
-  const auto [begin, end] = head.equal_range(http::field::connection);
-  return std::any_of(begin, end, [](const auto& field) {
-    return http::token_list(field.value()).exists("close");
-  });
-}
 
 // RFC 9110, 5.6.7; not by strftime, whose names are the locale's.
 std::string format_date(std::int64_t unix_s) {
@@ -68,18 +54,6 @@ struct Counted {
 };
 
 }  // namespace
-
-// Shared with the thread that routes it, which may outlast a coroutine that fails.
-struct HttpConnection::Incoming : std::enable_shared_from_this<Incoming> {
-  explicit Incoming(MemoryBudget& budget) : share(budget) {}
-
-  http::request_parser<http::buffer_body> parser;
-  HttpRequest request;
-  BudgetShare share;  // of the body
-  bool keep_alive = false;
-  bool is_http_1_0 = false;
-  bool is_head = false;
-};
 
 HttpConnection::HttpConnection(Socket socket, ConnectionContext& context)
     : socket_(std::move(socket)),
@@ -175,42 +149,6 @@ void HttpConnection::guard(const Function& function) {
   }
 }
 
-Task<bool> HttpConnection::wait_for_request() {
-  if (draining_ || disconnected_) co_return false;
-  num_skipped_bytes_ = 0;
-  while (!has_begun_request()) {
-    if (draining_) co_return false;
-    buffer_.shrink_to_fit();
-    idle_ = true;
-    set_deadline(limits_.idle_timeout);
-    error_code error;
-    // Waits without a buffer: most connections are idle most of the time.
-    co_await socket_.async_wait(Socket::wait_read, asio::redirect_error(kUseTask, error));
-    idle_ = false;
-    std::size_t num_bytes = 0;
-    if (!error) {
-      num_bytes = co_await socket_.async_read_some(buffer_.prepare(kReadBytes),
-                                                   asio::redirect_error(kUseTask, error));
-    }
-    clear_deadline();
-    if (error) co_return false;
-    buffer_.commit(num_bytes);
-  }
-  co_return true;
-}
-
-// Some clients end a body with an empty line that they do not count, and RFC 9112 has it passed over.
-bool HttpConnection::has_begun_request() {
-  while (buffer_.size() > 0) {
-    const char next = *static_cast<const char*>(buffer_.data().data());
-    const bool is_skipped = (next == '\r' || next == '\n') && num_skipped_bytes_ < kMaxSkippedBytes;
-    if (!is_skipped) return true;
-    buffer_.consume(1);
-    ++num_skipped_bytes_;
-  }
-  return false;
-}
-
 // Returns whether the connection can take another request.
 Task<bool> HttpConnection::serve_one() {
   const auto owned = std::make_shared<Incoming>(context_.body_budget);
@@ -225,127 +163,16 @@ Task<bool> HttpConnection::serve_one() {
     if (written && !keep_alive) co_await linger();
     co_return written&& keep_alive;
   }
-  if (!co_await read_body(incoming)) co_return false;
-  co_return co_await answer(incoming);
-}
-
-Task<bool> HttpConnection::read_head(Incoming& incoming) {
-  auto& parser = incoming.parser;
-  parser.header_limit(static_cast<std::uint32_t>(limits_.max_header_bytes));
-  parser.body_limit(limits_.max_body_bytes);
-  set_deadline(limits_.header_timeout);
-  error_code error;
-  co_await http::async_read_header(socket_, buffer_, parser, asio::redirect_error(kUseTask, error));
-  clear_deadline();
-  const auto& message = parser.get();
-  HttpRequest& request = incoming.request;
-  // Known also where the body is refused by its length.
-  const RequestTarget target = split_target({message.target().data(), message.target().size()});
-  request.path = target.path;
-  request.origin = to_string(message[http::field::origin]);
-  if (error) co_return co_await refuse(describe_unreadable(error), request);
-
-  request.method = to_string(message.method_string());
-  request.query = target.query;
-  request.authorization = to_string(message[http::field::authorization]);
-  request.api_key = to_string(message["x-api-key"]);
-  request.content_type = to_string(message[http::field::content_type]);
-  request.content_encoding = to_string(message[http::field::content_encoding]);
-  request.host = target.authority.empty() ? to_string(message[http::field::host])
-                                          : std::string(target.authority);
-  request.asked_headers = to_string(message[http::field::access_control_request_headers]);
-  incoming.is_http_1_0 = message.version() < 11;
-  incoming.is_head = message.method() == http::verb::head;
-  incoming.keep_alive = message.keep_alive() && !says_close(message) && !draining_;
-  // A coding that we do not undo, or one that a proxy in front may read otherwise.
-  const bool bad_coding =
-      message.count(http::field::transfer_encoding) > 0 &&
-      (message.count(http::field::transfer_encoding) > 1 || incoming.is_http_1_0 ||
-       message.count(http::field::content_length) > 0 ||
-       !boost::beast::iequals(message[http::field::transfer_encoding], "chunked"));
-  if (bad_coding) {
-    co_return co_await refuse(describe_unreadable(http::error::bad_transfer_encoding), request);
+  if (incoming.request.method == "POST") {
+    if (!co_await read_body(incoming)) co_return false;
+    co_return co_await answer(incoming);
   }
-  const std::size_t num_hosts = message.count(http::field::host);
-  if (num_hosts > 1 || (num_hosts == 0 && !incoming.is_http_1_0)) {  // RFC 9112, 3.2
-    ApiError wrong{.status = 400, .code = "bad_request", .param = "Host"};
-    wrong.message = fmt::format("Host: the request has {} headers of this name; send one", num_hosts);
-    co_return co_await refuse(std::move(wrong), request);
-  }
-  co_return true;
-}
-
-Task<bool> HttpConnection::read_body(Incoming& incoming) {
-  auto& parser = incoming.parser;
-  auto& body = incoming.request.body;
-  if (parser.is_done()) co_return true;
-  set_deadline(limits_.body_timeout);
-  const bool is_awaited = !incoming.is_http_1_0 &&  // which knows of no such reply
-                          boost::beast::iequals(parser.get()[http::field::expect], "100-continue");
-  if (is_awaited) {
-    if (!co_await write("HTTP/1.1 100 Continue\r\n\r\n")) co_return false;
-    set_deadline(limits_.body_timeout);
-  }
-  const auto piece = std::make_unique<std::array<char, kBodyReadBytes>>();
-  while (!parser.is_done()) {
-    auto& target = parser.get().body();
-    target.data = piece->data();
-    target.size = piece->size();
-    error_code error;
-    co_await http::async_read_some(socket_, buffer_, parser, asio::redirect_error(kUseTask, error));
-    if (error == http::error::need_buffer) error = {};
-    if (error || timed_out_) {
-      co_return co_await refuse(describe_unreadable(error), incoming.request);
-    }
-    const std::size_t num_bytes = piece->size() - target.size;
-    if (!incoming.share.grow(num_bytes)) {
-      context_.metrics.count_rejection("body_memory");
-      ApiError busy{.status = 503, .code = "body_memory"};
-      busy.message = fmt::format("the requests being read have {} bytes already; try again",
-                                 limits_.max_total_body_bytes);
-      co_return co_await refuse(std::move(busy), incoming.request);
-    }
-    body.append(piece->data(), num_bytes);
-  }
-  clear_deadline();
-  co_return true;
-}
-
-// Sends an error and ends the connection in a way that lets the client read it. Always returns
-// false.
-Task<bool> HttpConnection::refuse(ApiError error, const HttpRequest& request) {
-  if (error.status == 0) co_return false;
-  HttpResponse response = error_response(error, request.path);
-  context_.router.add_cors(request, response);
-  if (co_await write_response(std::move(response), false, true)) co_await linger();
-  co_return false;
-}
-
-// status 0: the client went, there is nobody to answer.
-ApiError HttpConnection::describe_unreadable(error_code error) const {
-  const auto reply = [](int status, const char* code, std::string message) {
-    return ApiError{.status = status, .code = code, .message = std::move(message)};
-  };
-  if (timed_out_) {
-    return reply(
-        408, "request_timeout",
-        fmt::format("the request did not arrive in time: {} ms for headers, {} ms for the body",
-                    limits_.header_timeout.count(), limits_.body_timeout.count()));
-  }
-  if (error == http::error::header_limit || error == http::error::buffer_overflow) {
-    return reply(431, "headers_too_large",
-                 fmt::format("the headers are over {} bytes", limits_.max_header_bytes));
-  }
-  if (error == http::error::body_limit) {
-    return reply(413, "body_too_large",
-                 fmt::format("the body is over {} bytes; send less or raise --max-body-bytes",
-                             limits_.max_body_bytes));
-  }
-  const bool malformed = error.category() == make_error_code(http::error::bad_method).category() &&
-                         error != http::error::end_of_stream &&
-                         error != http::error::partial_message;
-  if (!malformed) return reply(0, "", {});
-  return reply(400, "bad_request", "this is not HTTP/1.1 as it should be: " + error.message());
+  // Nothing else takes a body, which would take room from those that are read.
+  const bool has_body = !incoming.parser.is_done();
+  if (has_body) incoming.keep_alive = false;
+  const bool goes_on = co_await answer(incoming);
+  if (has_body && !disconnected_ && !overrun_) co_await linger();
+  co_return goes_on;
 }
 
 // Has the router work on another thread; the reply comes back through the strand.
@@ -460,6 +287,7 @@ Task<bool> HttpConnection::answer_from_engine(const Incoming& incoming, Generati
   std::string body;
   while (!disconnected_) {
     body += advance(generation);
+    if (generation.has_large_reply()) body = co_await write_elsewhere(generation);
     if (generation.done()) break;
     co_await wait_for_event();
   }
@@ -470,6 +298,30 @@ Task<bool> HttpConnection::answer_from_engine(const Incoming& incoming, Generati
   charge(incoming.request, response, share);
   context_.router.add_cors(incoming.request, response);
   co_return co_await write_response(std::move(response), incoming.keep_alive && !draining_, true);
+}
+
+// By a thread that nobody else's stream waits for.
+Task<std::string> HttpConnection::write_elsewhere(Generation& generation) {
+  struct Written {
+    std::string body;
+    std::exception_ptr failure;
+    bool is_done = false;
+  };
+  const auto written = std::make_shared<Written>();
+  asio::post(context_.prepare_io, [self = shared_from_this(), &generation, written] {
+    try {
+      written->body = generation.write_reply();
+    } catch (const std::exception&) {
+      written->failure = std::current_exception();
+    }
+    asio::post(self->socket_.get_executor(), [self, written] {
+      written->is_done = true;
+      self->notify();
+    });
+  });
+  while (!written->is_done) co_await wait_for_event();
+  if (written->failure) std::rethrow_exception(written->failure);
+  co_return std::move(written->body);
 }
 
 Task<bool> HttpConnection::stream(const Incoming& incoming, Generation& generation) {

@@ -66,12 +66,14 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   Task<bool> serve_one();
   Task<bool> read_head(Incoming& incoming);
   Task<bool> read_body(Incoming& incoming);
+  Task<boost::system::error_code> read_some(Incoming& incoming);
   Task<bool> refuse(ApiError error, const HttpRequest& request);
   ApiError describe_unreadable(boost::system::error_code error) const;
   Task<bool> answer(Incoming& incoming);
   Task<void> run_errand(Incoming& incoming);
   void charge(const HttpRequest& request, HttpResponse& response, BudgetShare& share) const;
   Task<bool> answer_from_engine(const Incoming& incoming, Generation& generation);
+  Task<std::string> write_elsewhere(Generation& generation);
   Task<bool> stream(const Incoming& incoming, Generation& generation);
   Task<bool> write_response(HttpResponse response, bool keep_alive, bool with_body);
   // The head goes before the first of the bytes.

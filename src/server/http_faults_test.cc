@@ -277,6 +277,57 @@ TEST(HttpFaults, BodiesShareABudget) {
   EXPECT_TRUE(eventually([&] { return server.post("/v1/completions", part).status == 400; }));
 }
 
+// Large ones that come slowly leave room for those that are usual.
+TEST(HttpFaults, SmallBodiesHaveRoomBesideLargeOnes) {
+  ServerConfig config;
+  config.limits.max_body_bytes = 200'000;
+  config.limits.max_total_body_bytes = 400'000;
+  const TestServer server(config);
+  const auto send = [&](std::size_t size, std::size_t num_sent) {
+    auto client = std::make_unique<RawClient>(server.port());
+    const std::string bytes = TestServer::request("/v1/completions", std::string(size, ' '));
+    client->send(std::string_view(bytes).substr(0, bytes.size() - size + num_sent));
+    return client;
+  };
+  const auto first = send(190'000, 170'000);
+  const auto second = send(190'000, 170'000);
+  const auto status_of = [&](std::size_t size) { return TestServer::split(send(size, size)->receive()).status; };
+  EXPECT_TRUE(eventually([&] { return status_of(100'000) == 503; }));
+  EXPECT_EQ(status_of(30'000), 400) << "read, and no JSON";
+}
+
+TEST(HttpFaults, BodiesThatNobodyWantsAreNotRead) {
+  ServerConfig config;
+  config.limits.max_body_bytes = config.limits.max_total_body_bytes = 50'000;
+  const TestServer server(config);
+  RawClient client(server.port());
+  client.send("GET /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: 45000\r\n\r\n" + std::string(44'000, 'x'));
+  const std::string head = client.receive("\r\n\r\n");
+  EXPECT_TRUE(head.starts_with("HTTP/1.1 200 ")) << head;
+  EXPECT_NE(head.find("Connection: close"), std::string::npos);
+  const std::string body = R"({"prompt":"abc","max_tokens":1})";
+  EXPECT_EQ(server.post("/v1/completions", body + std::string(40'000, ' ')).status, 200);
+}
+
+// Beast throws for a field of 64 KiB, where nobody would hear of it.
+TEST(HttpFaults, ALongTrailerEndsItsConnection) {
+  TestServer server;
+  const std::string head =
+      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+      "Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n";
+  for (const std::size_t size : {60'000u, 66'000u, 120'000u, 140'000u}) {
+    const int status = size < 65'000 ? 400 : 431;  // an empty body is no JSON
+    EXPECT_EQ(server.exchange(head + "X: " + std::string(size, 'a') + "\r\n\r\n").status, status) << size;
+    EXPECT_EQ(server.exchange(head + std::string(size, 'a') + ": X\r\n\r\n").status, status) << size;
+  }
+  EXPECT_TRUE(eventually([&] {
+    const std::string page = server.get("/metrics").body;
+    return page.find("larder:open_connections{model_name=\"tiny\",engine=\"0\"} 1\n") != std::string::npos;
+  }));
+  server.server().shutdown(true);
+  server.join();
+}
+
 TEST(HttpFaults, TheBudgetHoldsTheLargestBody) {
   ServerConfig config = impatient();
   config.limits.max_total_body_bytes = 50'000;  // below max_body_bytes

@@ -37,6 +37,7 @@ constexpr int kSendBufferBytes = 128 << 10;  // the kernel doubles it: 256 KiB a
 constexpr milliseconds kTick{500};
 constexpr milliseconds kAcceptPause{100};
 constexpr milliseconds kFarewell{300};
+constexpr milliseconds kLastMoment{2000};  // for closed connections to end
 // For a disk tier's segments, the model, the log, the listener; half of all where there are few.
 constexpr int kReservedFiles = 128;
 constexpr int kMaxRefused = 16;  // connections beyond the limit that are told so, at once
@@ -110,6 +111,7 @@ class HttpServer::Impl {
   bool ending_ = false;
   bool interrupted_ = false;
   std::chrono::steady_clock::time_point drain_deadline_;
+  std::optional<std::chrono::steady_clock::time_point> last_moment_;  // of closed connections
   std::chrono::steady_clock::time_point last_line_;
   StatsLog log_;
   HeapTrim heap_trim_;
@@ -275,6 +277,7 @@ void HttpServer::Impl::interrupt() {
 
 void HttpServer::Impl::end_now() {
   begin_drain();
+  if (!last_moment_) last_moment_ = std::chrono::steady_clock::now() + kLastMoment;
   for (const auto& connection : connections()) connection->close();
   finish_if_empty();
 }
@@ -286,6 +289,12 @@ void HttpServer::Impl::tick() {
   });
   const auto now = std::chrono::steady_clock::now();
   if (ending_ && now >= drain_deadline_) interrupt();
+  if (last_moment_ && now >= *last_moment_) {
+    // None is known to; but no connection that does is to keep the tiers from being written.
+    spdlog::error("{} connections have not ended; the server ends without them", connections().size());
+    last_moment_.reset();
+    io_.stop();
+  }
   if (!model_.engine.alive()) {
     for (const auto& connection : connections()) connection->poke();
   }

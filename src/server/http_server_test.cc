@@ -294,6 +294,28 @@ TEST(HttpServer, LogprobsOfOneReplyAreBounded) {
   EXPECT_EQ(ask(R"("prompt":"abc","max_tokens":100,"best_of":2)").status, 200);
 }
 
+// It is written by another thread than a small one's, from the same choices.
+TEST(HttpServer, ALargeReplySaysWhatSmallOnesSay) {
+  const TestServer server;
+  const auto ask = [&](const Json& prompts) {
+    const Json body = {{"prompt", prompts}, {"max_tokens", 0}, {"echo", true}, {"logprobs", 20}};
+    return server.post("/v1/completions", dump_json(body)).json();
+  };
+  Json prompts = Json::array();
+  for (int first = 1; first <= 6; ++first) {
+    Json prompt = Json::array();
+    for (int i = 0; i < 200; ++i) prompt.push_back((first + i) % 90);
+    prompts.push_back(std::move(prompt));
+  }
+  const Json all = ask(prompts);
+  ASSERT_EQ(all["choices"].size(), 6u);
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    const Json one = ask(prompts[i]);
+    EXPECT_EQ(all["choices"][i]["logprobs"], one["choices"][0]["logprobs"]) << i;
+    EXPECT_EQ(all["choices"][i]["logprobs"]["tokens"].size(), 200u);
+  }
+}
+
 TEST(HttpServer, ManyChoices) {
   TestServer server;
   const Json reply =

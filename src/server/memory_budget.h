@@ -12,9 +12,9 @@ class MemoryBudget {
  public:
   explicit MemoryBudget(std::size_t max_bytes) : max_bytes_(max_bytes) {}
 
-  // false = it would go over; nothing is taken then.
-  [[nodiscard]] bool take(std::size_t bytes) {
-    if (used_.fetch_add(bytes) + bytes <= max_bytes_) return true;
+  // false = it would go over, or leave less than `reserved`; nothing is taken then.
+  [[nodiscard]] bool take(std::size_t bytes, std::size_t reserved = 0) {
+    if (used_.fetch_add(bytes) + bytes + reserved <= max_bytes_) return true;
     used_.fetch_sub(bytes);
     return false;
   }
@@ -34,8 +34,8 @@ class BudgetShare {
   BudgetShare(const BudgetShare&) = delete;
   BudgetShare& operator=(const BudgetShare&) = delete;
 
-  [[nodiscard]] bool grow(std::size_t bytes) {
-    if (!budget_.take(bytes)) return false;
+  [[nodiscard]] bool grow(std::size_t bytes, std::size_t reserved = 0) {
+    if (!budget_.take(bytes, reserved)) return false;
     bytes_ += bytes;
     return true;
   }

@@ -1,0 +1,24 @@
+// A request as a connection reads it.
+#pragma once
+
+#include <boost/beast/http/buffer_body.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <memory>
+
+#include "server/http_connection.h"
+
+namespace larder {
+
+// Shared with the thread that routes it, which may outlast a coroutine that fails.
+struct HttpConnection::Incoming : std::enable_shared_from_this<Incoming> {
+  explicit Incoming(MemoryBudget& budget) : share(budget) {}
+
+  boost::beast::http::request_parser<boost::beast::http::buffer_body> parser;
+  HttpRequest request;
+  BudgetShare share;  // of the body
+  bool keep_alive = false;
+  bool is_http_1_0 = false;
+  bool is_head = false;
+};
+
+}  // namespace larder

@@ -1,0 +1,228 @@
+// How a connection reads requests, and what it says of those that it cannot read.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <boost/asio/redirect_error.hpp>
+#include <boost/beast/http.hpp>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "server/http_connection_incoming.h"
+#include "server/url.h"
+
+namespace larder {
+namespace {
+
+namespace http = boost::beast::http;
+using boost::system::error_code;
+
+constexpr std::size_t kReadBytes = 4096;
+constexpr int kMaxSkippedBytes = 8;
+constexpr std::size_t kBodyReadBytes = std::size_t{64} << 10;
+constexpr std::size_t kSmallBodyBytes = std::size_t{64} << 10;
+
+std::string to_string(boost::beast::string_view text) { return {text.data(), text.size()}; }
+
+// Beast's keep_alive() reads the first of several Connection headers.
+bool says_close(const http::fields& head) {
+  const auto [begin, end] = head.equal_range(http::field::connection);
+  return std::any_of(begin, end, [](const auto& field) {
+    return http::token_list(field.value()).exists("close");
+  });
+}
+
+}  // namespace
+
+Task<bool> HttpConnection::wait_for_request() {
+  if (draining_ || disconnected_) co_return false;
+  num_skipped_bytes_ = 0;
+  while (!has_begun_request()) {
+    if (draining_) co_return false;
+    buffer_.shrink_to_fit();
+    idle_ = true;
+    set_deadline(limits_.idle_timeout);
+    error_code error;
+    // Waits without a buffer: most connections are idle most of the time.
+    co_await socket_.async_wait(Socket::wait_read, asio::redirect_error(kUseTask, error));
+    idle_ = false;
+    std::size_t num_bytes = 0;
+    if (!error) {
+      num_bytes = co_await socket_.async_read_some(buffer_.prepare(kReadBytes),
+                                                   asio::redirect_error(kUseTask, error));
+    }
+    clear_deadline();
+    if (error) co_return false;
+    buffer_.commit(num_bytes);
+  }
+  co_return true;
+}
+
+// Some clients end a body with an empty line that they do not count, and RFC 9112 has it passed over.
+bool HttpConnection::has_begun_request() {
+  while (buffer_.size() > 0) {
+    const char next = *static_cast<const char*>(buffer_.data().data());
+    const bool is_skipped = (next == '\r' || next == '\n') && num_skipped_bytes_ < kMaxSkippedBytes;
+    if (!is_skipped) return true;
+    buffer_.consume(1);
+    ++num_skipped_bytes_;
+  }
+  return false;
+}
+
+// As Beast's own, but what the parser throws comes to the caller: of Beast 1.74 it would end in a handler
+// between, and the coroutine never go on.
+Task<boost::system::error_code> HttpConnection::read_some(Incoming& incoming) {
+  auto& parser = incoming.parser;
+  error_code error;
+  while (true) {
+    if (buffer_.size() > 0) {
+      try {
+        buffer_.consume(parser.put(buffer_.data(), error));
+      } catch (const std::length_error&) {  // a field of 64 KiB
+        co_return http::error::header_limit;
+      }
+      if (error != http::error::need_more) co_return error;
+      error = {};
+    }
+    if (buffer_.size() == buffer_.max_size()) co_return http::error::buffer_overflow;
+    const std::size_t size = std::min(parser.is_header_done() ? kBodyReadBytes : kReadBytes,
+                                      buffer_.max_size() - buffer_.size());
+    const std::size_t num_bytes = co_await socket_.async_read_some(buffer_.prepare(size),
+                                                                   asio::redirect_error(kUseTask, error));
+    if (error == asio::error::eof) {
+      if (!parser.got_some()) co_return http::error::end_of_stream;
+      error = {};
+      parser.put_eof(error);
+    }
+    if (error || parser.is_done()) co_return error;
+    buffer_.commit(num_bytes);
+  }
+}
+
+Task<bool> HttpConnection::read_head(Incoming& incoming) {
+  auto& parser = incoming.parser;
+  parser.header_limit(static_cast<std::uint32_t>(limits_.max_header_bytes));
+  parser.body_limit(limits_.max_body_bytes);
+  set_deadline(limits_.header_timeout);
+  error_code error;
+  while (!error && !parser.is_header_done()) error = co_await read_some(incoming);
+  clear_deadline();
+  const auto& message = parser.get();
+  HttpRequest& request = incoming.request;
+  // Known also where the body is refused by its length.
+  const RequestTarget target = split_target({message.target().data(), message.target().size()});
+  request.path = target.path;
+  request.origin = to_string(message[http::field::origin]);
+  if (error) co_return co_await refuse(describe_unreadable(error), request);
+
+  request.method = to_string(message.method_string());
+  request.query = target.query;
+  request.authorization = to_string(message[http::field::authorization]);
+  request.api_key = to_string(message["x-api-key"]);
+  request.content_type = to_string(message[http::field::content_type]);
+  request.content_encoding = to_string(message[http::field::content_encoding]);
+  request.host = target.authority.empty() ? to_string(message[http::field::host])
+                                          : std::string(target.authority);
+  request.asked_headers = to_string(message[http::field::access_control_request_headers]);
+  incoming.is_http_1_0 = message.version() < 11;
+  incoming.is_head = message.method() == http::verb::head;
+  incoming.keep_alive = message.keep_alive() && !says_close(message) && !draining_;
+  // A coding that we do not undo, or one that a proxy in front may read otherwise.
+  const bool bad_coding =
+      message.count(http::field::transfer_encoding) > 0 &&
+      (message.count(http::field::transfer_encoding) > 1 || incoming.is_http_1_0 ||
+       message.count(http::field::content_length) > 0 ||
+       !boost::beast::iequals(message[http::field::transfer_encoding], "chunked"));
+  if (bad_coding) {
+    co_return co_await refuse(describe_unreadable(http::error::bad_transfer_encoding), request);
+  }
+  const std::size_t num_hosts = message.count(http::field::host);
+  if (num_hosts > 1 || (num_hosts == 0 && !incoming.is_http_1_0)) {  // RFC 9112, 3.2
+    ApiError wrong{.status = 400, .code = "bad_request", .param = "Host"};
+    wrong.message = fmt::format("Host: the request has {} headers of this name; send one", num_hosts);
+    co_return co_await refuse(std::move(wrong), request);
+  }
+  co_return true;
+}
+
+Task<bool> HttpConnection::read_body(Incoming& incoming) {
+  auto& parser = incoming.parser;
+  auto& body = incoming.request.body;
+  if (parser.is_done()) co_return true;
+  set_deadline(limits_.body_timeout);
+  const bool is_awaited = !incoming.is_http_1_0 &&  // which knows of no such reply
+                          boost::beast::iequals(parser.get()[http::field::expect], "100-continue");
+  if (is_awaited) {
+    if (!co_await write("HTTP/1.1 100 Continue\r\n\r\n")) co_return false;
+    set_deadline(limits_.body_timeout);
+  }
+  const auto piece = std::make_unique<std::array<char, kBodyReadBytes>>();
+  while (!parser.is_done()) {
+    auto& target = parser.get().body();
+    target.data = piece->data();
+    target.size = piece->size();
+    error_code error = co_await read_some(incoming);
+    if (error == http::error::need_buffer) error = {};
+    if (error || timed_out_) {
+      co_return co_await refuse(describe_unreadable(error), incoming.request);
+    }
+    const std::size_t num_bytes = piece->size() - target.size;
+    // Large ones, which one client may send slowly, leave room for all that are small.
+    const bool is_small = body.size() + num_bytes <= kSmallBodyBytes;
+    const std::size_t reserved = is_small ? 0
+                                          : std::min(limits_.max_total_body_bytes / 8,
+                                                     limits_.max_total_body_bytes - limits_.max_body_bytes);
+    if (!incoming.share.grow(num_bytes, reserved)) {
+      context_.metrics.count_rejection("body_memory");
+      ApiError busy{.status = 503, .code = "body_memory"};
+      busy.message = fmt::format("the requests being read have {} bytes already; try again",
+                                 limits_.max_total_body_bytes);
+      co_return co_await refuse(std::move(busy), incoming.request);
+    }
+    body.append(piece->data(), num_bytes);
+  }
+  clear_deadline();
+  co_return true;
+}
+
+// Sends an error and ends the connection in a way that lets the client read it. Always returns
+// false.
+Task<bool> HttpConnection::refuse(ApiError error, const HttpRequest& request) {
+  if (error.status == 0) co_return false;
+  HttpResponse response = error_response(error, request.path);
+  context_.router.add_cors(request, response);
+  if (co_await write_response(std::move(response), false, true)) co_await linger();
+  co_return false;
+}
+
+// status 0: the client went, there is nobody to answer.
+ApiError HttpConnection::describe_unreadable(error_code error) const {
+  const auto reply = [](int status, const char* code, std::string message) {
+    return ApiError{.status = status, .code = code, .message = std::move(message)};
+  };
+  if (timed_out_) {
+    return reply(
+        408, "request_timeout",
+        fmt::format("the request did not arrive in time: {} ms for headers, {} ms for the body",
+                    limits_.header_timeout.count(), limits_.body_timeout.count()));
+  }
+  if (error == http::error::header_limit || error == http::error::buffer_overflow) {
+    return reply(431, "headers_too_large",
+                 fmt::format("the headers are over {} bytes", limits_.max_header_bytes));
+  }
+  if (error == http::error::body_limit) {
+    return reply(413, "body_too_large",
+                 fmt::format("the body is over {} bytes; send less or raise --max-body-bytes",
+                             limits_.max_body_bytes));
+  }
+  const bool malformed = error.category() == make_error_code(http::error::bad_method).category() &&
+                         error != http::error::end_of_stream &&
+                         error != http::error::partial_message;
+  if (!malformed) return reply(0, "", {});
+  return reply(400, "bad_request", "this is not HTTP/1.1 as it should be: " + error.message());
+}
+
+}  // namespace larder
