@@ -10,6 +10,7 @@
 namespace larder {
 namespace {
 
+constexpr std::size_t kManyEntries = 20'000;  // some 20 ms to write
 constexpr const char* kEngineStopped = "the engine has stopped before the answer was complete; try again";
 
 }  // namespace
@@ -143,7 +144,7 @@ void Generation::report(Choice& choice, const RequestUpdate& update) {
 std::string Generation::advance(std::size_t max_bytes) {
   std::string out;
   if (options_.stream && !std::exchange(begun_, true)) writer_->begin(out);
-  while (!done_ && out.size() < max_bytes) {
+  while (!done_ && !has_large_reply_ && out.size() < max_bytes) {
     const bool was_alive = model_.engine.alive();  // asked first: it may deliver the end, and end
     std::optional<Mailbox::Item> item = mailbox_->pop();
     if (!item) {
@@ -155,9 +156,16 @@ std::string Generation::advance(std::size_t max_bytes) {
   return out;
 }
 
+std::string Generation::write_reply() {
+  has_large_reply_ = false;
+  std::string out;
+  finish(out);
+  return out;
+}
+
 std::string Generation::interrupt() {
   std::string out = advance(0);  // its beginning
-  if (!done_) fail(out, "the server ends, and the answer is not complete; try again");
+  if (!done_ && !has_large_reply_) fail(out, "the server ends, and the answer is not complete; try again");
   return out;
 }
 
@@ -191,7 +199,9 @@ void Generation::take(Mailbox::Item item, std::string& out) {
     if (!engine_ended_it) model_.engine.cancel_choice(request_ids_[prompt], update.choice);
   }
   emit(choice, std::move(delta), out);
-  if (num_unfinished_ == 0) finish(out);
+  if (num_unfinished_ > 0) return;
+  has_large_reply_ = !options_.stream && num_entries_ > kManyEntries;
+  if (!has_large_reply_) finish(out);
 }
 
 // Decodes the update's tokens, up to the stop string if there is one.
@@ -266,6 +276,8 @@ void Generation::emit(Choice& choice, ChoiceDelta delta, std::string& out) {
       to.insert(to.end(), std::make_move_iterator(from.begin()),
                 std::make_move_iterator(from.end()));
     };
+    const auto num_tokens = delta.prompt_logprobs.size() + delta.tokens.size();
+    num_entries_ += num_tokens * static_cast<std::size_t>(std::max(0, options_.sampling.num_logprobs) + 1);
     append(choice.prompt_logprobs, delta.prompt_logprobs);
     if (options_.sampling.num_logprobs >= 0 || options_.return_token_ids) {
       append(choice.tokens, delta.tokens);

@@ -55,8 +55,12 @@ class Generation {
   bool done() const { return done_; }
 
   // Works off what has arrived. Streaming: returns events to send, about max_bytes at most; call
-  // again until it returns "". Otherwise returns "" until done, then the whole body.
+  // again until it returns "". Otherwise returns "" until done, then the whole body, but for one that
+  // takes long to write.
   std::string advance(std::size_t max_bytes);
+  // All of such a body is there; write_reply(), which any thread may call now, returns it.
+  bool has_large_reply() const { return has_large_reply_; }
+  std::string write_reply();
   // Set when done without a result: the engine has ended or was told to stop.
   bool failed() const { return failure_.has_value(); }
   HttpResponse failure_response() const;
@@ -107,8 +111,10 @@ class Generation {
   std::vector<int> max_tokens_;             // per prompt, as the engine was told
   std::vector<int> num_open_;               // per prompt, choices that have not ended
   int num_unfinished_ = 0;                  // choices
+  std::size_t num_entries_ = 0;  // lists of logprobs that are kept for a body
   bool begun_ = false;
   bool done_ = false;
+  bool has_large_reply_ = false;
   std::optional<ApiError> failure_;
 };
 
