@@ -12,6 +12,21 @@ namespace {
 
 constexpr std::string_view kBegin = "<tool_call>";
 constexpr std::string_view kEnd = "</tool_call>";
+constexpr std::string_view kThought = "<think>";
+constexpr std::string_view kThoughtEnd = "</think>";
+
+// An object, also one that stands in a string, as models copy it from calls that were none.
+std::optional<Json> parse_arguments(Json value) {
+  if (value.is_string()) {
+    try {
+      value = parse_json(value.get_ref<const std::string&>(), {});
+    } catch (const Error&) {
+      return std::nullopt;
+    }
+  }
+  if (!value.is_object()) return std::nullopt;
+  return value;
+}
 
 std::optional<ToolCall> parse_call(std::string_view text) {
   Json json;
@@ -26,18 +41,30 @@ std::optional<ToolCall> parse_call(std::string_view text) {
   for (const char* key : {"arguments", "parameters"}) {
     const auto found = json.find(key);
     if (found == json.end() || found->is_null()) continue;
-    if (!found->is_object()) return std::nullopt;
-    call.arguments = std::move(*found);
+    std::optional<Json> arguments = parse_arguments(std::move(*found));
+    if (!arguments) return std::nullopt;
+    call.arguments = std::move(*arguments);
     break;
   }
   return call;
 }
 
-// The bytes of a beginning of the tag that ends the text.
-std::size_t size_of_possible_tag(std::string_view text) {
-  std::size_t size = std::min(kBegin.size() - 1, text.size());
-  while (!text.ends_with(kBegin.substr(0, size))) --size;
+// The bytes of a beginning of the tag, not all of it, that ends the text.
+std::size_t size_of_possible_tag(std::string_view text, std::string_view tag) {
+  std::size_t size = std::min(tag.size() - 1, text.size());
+  while (!text.ends_with(tag.substr(0, size))) --size;
   return size;
+}
+
+bool is_beginning_of(std::string_view text, std::string_view tag) {
+  return text.size() < tag.size() && tag.starts_with(text);
+}
+
+// Whether the byte may stand in JSON outside of strings; letters may.
+bool is_of_json(char byte) {
+  const bool is_letter = (byte >= 'a' && byte <= 'z') || (byte >= 'A' && byte <= 'Z');
+  const bool is_digit = byte >= '0' && byte <= '9';
+  return is_letter || is_digit || std::string_view(" \t\r\n{}[]:,.+-").find(byte) != std::string_view::npos;
 }
 
 }  // namespace
@@ -50,102 +77,182 @@ std::vector<AnswerPiece> ToolCallScanner::push(std::string_view text) {
   }
   held_ += text;
   scan(pieces);
+  held_.erase(0, std::exchange(num_passed_, 0));
   return pieces;
 }
 
 std::vector<AnswerPiece> ToolCallScanner::finish() {
   std::vector<AnswerPiece> pieces;
-  while (is_in_call_) {
-    // The end token may have come in place of the closing tag.
-    if (auto call = parse_call(held_)) {
-      take_call(std::move(*call), pieces);
-      held_.clear();
-    } else {
-      give_up_call(pieces);
-      scan(pieces);
-    }
+  while (state_ == State::kBeforeCall || state_ == State::kInCall) {
+    give_up_call(0, pieces);
+    scan(pieces);
   }
-  emit(held_, pieces);
+  if (state_ == State::kBehindCall) tell_call(pieces);
+  emit(rest(), pieces);
   held_.clear();
+  num_passed_ = 0;
   return pieces;
 }
 
 void ToolCallScanner::scan(std::vector<AnswerPiece>& pieces) {
-  while (is_in_call_ ? scan_call(pieces) : scan_text(pieces)) {
+  while (scan_on(pieces)) {
   }
 }
 
-// Both return whether there is more to be found.
+// Whether there is more to be found, as of all that follow.
+bool ToolCallScanner::scan_on(std::vector<AnswerPiece>& pieces) {
+  switch (state_) {
+    case State::kInText:
+      return scan_text(pieces);
+    case State::kInThought:
+      return scan_thought(pieces);
+    case State::kBeforeCall:
+      return scan_before_call(pieces);
+    case State::kInCall:
+      return scan_call(pieces);
+    case State::kBehindCall:
+      return scan_behind_call(pieces);
+  }
+  return false;
+}
+
 bool ToolCallScanner::scan_text(std::vector<AnswerPiece>& pieces) {
-  const auto begin = held_.find(kBegin, num_spaces_);
-  if (begin == held_.npos) {
-    // What may be the white space around a call is held back, and a beginning of its tag.
-    const std::size_t tag = held_.size() - size_of_possible_tag(held_);
+  const std::string_view text = rest();
+  auto begin = text.find('<', num_spaces_);
+  while (begin != text.npos && !text.substr(begin).starts_with(kBegin) && !text.substr(begin).starts_with(kThought))
+    begin = text.find('<', begin + 1);
+  if (begin == text.npos) {
+    // What may be the white space around a call is held back, and a beginning of a tag.
+    const std::size_t size =
+        std::max(size_of_possible_tag(text, kBegin), size_of_possible_tag(text, kThought));
+    const std::size_t tag = text.size() - size;
     std::size_t safe = tag;
-    while (safe > num_spaces_ && kSpace.find(held_[safe - 1]) != kSpace.npos) --safe;
+    while (safe > num_spaces_ && kSpace.find(text[safe - 1]) != kSpace.npos) --safe;
     if (safe == num_spaces_) safe = 0;
-    emit(std::string_view(held_).substr(0, safe), pieces);
-    held_.erase(0, safe);
+    pass(safe, pieces);
     num_spaces_ = tag - safe;
     return false;
   }
-  const std::string_view before = std::string_view(held_).substr(0, begin);
-  const std::size_t end = before.find_last_not_of(kSpace) + 1;  // npos + 1 = 0
-  gap_ = before.substr(end);
-  emit(before.substr(0, end), pieces);
-  held_.erase(0, begin + kBegin.size());
   num_spaces_ = 0;
-  is_in_call_ = true;
-  num_seen_ = 0;
-  is_in_string_ = is_escaped_ = false;
+  if (text.substr(begin).starts_with(kThought)) {
+    pass(begin + kThought.size(), pieces);
+    state_ = State::kInThought;
+    return true;
+  }
+  const std::size_t end = text.substr(0, begin).find_last_not_of(kSpace) + 1;  // npos + 1 = 0
+  pass(end, pieces);
+  before_ = text.substr(end, begin - end + kBegin.size());
+  num_passed_ += before_.size();
+  state_ = State::kBeforeCall;
   return true;
+}
+
+// What a model thinks of calling it does not call.
+bool ToolCallScanner::scan_thought(std::vector<AnswerPiece>& pieces) {
+  const auto end = rest().find(kThoughtEnd);
+  const bool is_over = end != rest().npos;
+  pass(is_over ? end + kThoughtEnd.size() : rest().size() - size_of_possible_tag(rest(), kThoughtEnd), pieces);
+  if (is_over) state_ = State::kInText;
+  return is_over;
+}
+
+bool ToolCallScanner::scan_before_call(std::vector<AnswerPiece>& pieces) {
+  const std::size_t begin = pass_spaces();
+  if (begin == rest().size()) return false;
+  num_spaces_ = 0;
+  if (rest()[begin] == '{') {
+    begin_call();
+  } else {
+    give_up_call(0, pieces);
+  }
+  return true;
+}
+
+void ToolCallScanner::begin_call() {
+  state_ = State::kInCall;
+  num_seen_ = 0;
+  depth_ = 0;
+  is_in_string_ = is_escaped_ = false;
 }
 
 bool ToolCallScanner::scan_call(std::vector<AnswerPiece>& pieces) {
-  const auto end = find_end();
-  if (!end) return false;
-  auto call = parse_call(std::string_view(held_).substr(0, *end));
-  if (!call) {
-    give_up_call(pieces);
-    return true;
-  }
-  take_call(std::move(*call), pieces);
-  held_.erase(0, *end + kEnd.size());
-  return true;
-}
-
-void ToolCallScanner::take_call(ToolCall call, std::vector<AnswerPiece>& pieces) {
-  if (takes_many_ || !has_call_) pieces.push_back({.call = std::move(call)});
-  has_call_ = follows_call_ = true;
-  is_in_call_ = false;
-}
-
-// Where the closing tag is that no string of the JSON holds.
-std::optional<std::size_t> ToolCallScanner::find_end() {
-  while (num_seen_ < held_.size()) {
-    const char byte = held_[num_seen_++];
+  while (num_seen_ < rest().size()) {
+    const char byte = rest()[num_seen_++];
     if (is_escaped_) {
       is_escaped_ = false;
     } else if (is_in_string_) {
       is_escaped_ = byte == '\\';
-      // No string goes on behind a line's end: this is no JSON, and need not be held back for long.
-      if (byte == '"' || byte == '\n') is_in_string_ = false;
+      if (byte == '"') is_in_string_ = false;
+      if (byte != '\n') continue;  // no string goes on behind a line's end
+      give_up_call(0, pieces);
+      return true;
     } else if (byte == '"') {
       is_in_string_ = true;
-    } else if (byte == '>' && std::string_view(held_).substr(0, num_seen_).ends_with(kEnd)) {
-      return num_seen_ - kEnd.size();
+    } else if (!is_of_json(byte)) {
+      give_up_call(0, pieces);
+      return true;
+    } else if (byte == '{') {
+      ++depth_;
+    } else if (byte == '}' && --depth_ == 0) {
+      end_call(pieces);
+      return true;
     }
   }
-  return std::nullopt;
+  return false;
 }
 
-// What was no call is text up to the first closing tag, wherever that stands, or to the end.
-void ToolCallScanner::give_up_call(std::vector<AnswerPiece>& pieces) {
-  const auto end = held_.find(kEnd);
-  const std::size_t size = end == held_.npos ? held_.size() : end + kEnd.size();
-  emit(gap_ + std::string(kBegin) + held_.substr(0, size), pieces);
-  held_.erase(0, size);
-  is_in_call_ = false;
+// The object is whole: more of them may stand behind the same tag, and the closing one be left out.
+void ToolCallScanner::end_call(std::vector<AnswerPiece>& pieces) {
+  auto call = parse_call(rest().substr(0, num_seen_));
+  if (!call) return give_up_call(num_seen_, pieces);
+  if (takes_many_ || !has_call_) found_ = std::move(call);
+  has_call_ = true;
+  num_passed_ += num_seen_;
+  before_.clear();
+  state_ = State::kBehindCall;
+}
+
+// Told once its closing tag has come, or something else: what a reader holds beside the text is the call's
+// until then.
+bool ToolCallScanner::scan_behind_call(std::vector<AnswerPiece>& pieces) {
+  const std::size_t begin = pass_spaces();
+  const std::string_view next = rest().substr(begin);
+  if (next.empty() || is_beginning_of(next, kEnd) || is_beginning_of(next, kBegin)) return false;
+  num_spaces_ = 0;
+  state_ = State::kInText;
+  tell_call(pieces);
+  if (next.starts_with(kEnd)) {
+    num_passed_ += begin + kEnd.size();
+  } else if (next.front() == '{') {
+    begin_call();
+  }
+  return true;
+}
+
+void ToolCallScanner::tell_call(std::vector<AnswerPiece>& pieces) {
+  if (found_) pieces.push_back({.call = std::move(*found_)});
+  found_.reset();
+  follows_call_ = true;
+}
+
+// Where something else begins, or the end.
+std::size_t ToolCallScanner::pass_spaces() {
+  num_spaces_ = std::min(rest().find_first_not_of(kSpace, num_spaces_), rest().size());
+  return num_spaces_;
+}
+
+// What was no call is text: the tag, and so many bytes behind it.
+void ToolCallScanner::give_up_call(std::size_t size, std::vector<AnswerPiece>& pieces) {
+  emit(before_, pieces);
+  before_.clear();
+  pass(size, pieces);
+  state_ = State::kInText;
+}
+
+// As text.
+void ToolCallScanner::pass(std::size_t size, std::vector<AnswerPiece>& pieces) {
+  emit(rest().substr(0, size), pieces);
+  num_passed_ += size;
 }
 
 void ToolCallScanner::emit(std::string_view text, std::vector<AnswerPiece>& pieces) {

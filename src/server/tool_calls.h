@@ -23,9 +23,9 @@ struct AnswerPiece {
 };
 
 // Finds <tool_call>{"name": ..., "arguments": {...}}</tool_call>, as Hermes, Qwen and others write a
-// call. What is no such call stays text, tags included; white space around a call goes. A closing tag
-// inside a string of the JSON closes nothing. Text that may become a call is held back: push()
-// everything, then finish(). Thread: one.
+// call; several may stand in one tag, and the closing one may be missing. What is no such call stays text,
+// tags included, and so does all between <think> and </think>; white space around a call goes. Text that may
+// become a call is held back: push() everything, then finish(). Thread: one.
 class ToolCallScanner {
  public:
   // Not active: text goes through as it is. takes_many: false = calls behind the first are dropped.
@@ -36,25 +36,38 @@ class ToolCallScanner {
   std::vector<AnswerPiece> finish();
 
  private:
+  enum class State { kInText, kInThought, kBeforeCall, kInCall, kBehindCall };
+
   void scan(std::vector<AnswerPiece>& pieces);
+  bool scan_on(std::vector<AnswerPiece>& pieces);
   bool scan_text(std::vector<AnswerPiece>& pieces);
+  bool scan_thought(std::vector<AnswerPiece>& pieces);
+  bool scan_before_call(std::vector<AnswerPiece>& pieces);
   bool scan_call(std::vector<AnswerPiece>& pieces);
-  std::optional<std::size_t> find_end();
-  void take_call(ToolCall call, std::vector<AnswerPiece>& pieces);
-  void give_up_call(std::vector<AnswerPiece>& pieces);
+  bool scan_behind_call(std::vector<AnswerPiece>& pieces);
+  void tell_call(std::vector<AnswerPiece>& pieces);
+  void begin_call();
+  void end_call(std::vector<AnswerPiece>& pieces);
+  std::size_t pass_spaces();
+  void pass(std::size_t size, std::vector<AnswerPiece>& pieces);
+  std::string_view rest() const { return std::string_view(held_).substr(num_passed_); }
+  void give_up_call(std::size_t size, std::vector<AnswerPiece>& pieces);
   void emit(std::string_view text, std::vector<AnswerPiece>& pieces);
 
   const bool is_active_;
   const bool takes_many_;
   bool has_call_ = false;
-  bool is_in_call_ = false;
+  std::optional<ToolCall> found_;  // and not told yet
   bool follows_call_ = false;
+  State state_ = State::kInText;
   std::string held_;
-  std::size_t num_spaces_ = 0;  // that a text held back begins with: they need no second look
+  std::size_t num_passed_ = 0;  // of its bytes
+  std::size_t num_spaces_ = 0;  // that what is held back begins with: they need no second look
   std::size_t num_seen_ = 0;  // of a call's bytes, and where in its JSON they end
+  int depth_ = 0;
   bool is_in_string_ = false;
   bool is_escaped_ = false;
-  std::string gap_;  // white space before the tag, for when no call follows
+  std::string before_;  // the white space before a tag and the tag, for when no call follows
 };
 
 // The pieces of a whole answer.

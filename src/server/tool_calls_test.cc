@@ -49,8 +49,26 @@ TEST(ToolCalls, FoundHoweverTheTextComes) {
       {"a \n<tool_call>no</tool_call>\n<tool_call>{\"name\":\"f\"}</tool_call>",
        "a \n<tool_call>no</tool_call>[f{}]"},
       {R"(<tool_call>{"name":"f","arguments":"{}"}</tool_call>)",
-       R"(<tool_call>{"name":"f","arguments":"{}"}</tool_call>)"},
+       "[f{}]"},
+      {R"(<tool_call>{"name":"f","arguments":"{\"a\":1}"}</tool_call>)", R"([f{"a":1}])"},
+      {R"(<tool_call>{"name":"f","arguments":"a"}</tool_call>)",
+       R"(<tool_call>{"name":"f","arguments":"a"}</tool_call>)"},
       {"<tool_call><tool_call>{}</tool_call>", "<tool_call><tool_call>{}</tool_call>"},
+      // A tag that is only spoken of takes no call with it.
+      {"<tool_call><tool_call>{\"name\":\"f\"}</tool_call>", "<tool_call>[f{}]"},
+      {"I write <tool_call> and then\n<tool_call>{\"name\":\"f\"}</tool_call>", "I write <tool_call> and then[f{}]"},
+      {"<tool_call>{\"name\": <tool_call>{\"name\":\"f\"}", "<tool_call>{\"name\":[f{}]"},
+      // Several in one tag, or without the closing ones.
+      {"<tool_call>\n{\"name\":\"f\"}\n{\"name\":\"g\"}\n</tool_call> so", "[f{}][g{}]so"},
+      {"<tool_call>{\"name\":\"f\"}\n<tool_call>{\"name\":\"g\"}</tool_call>", "[f{}][g{}]"},
+      {"<tool_call>{\"name\":\"f\"} so", "[f{}]so"},
+      {"<tool_call>{\"name\":\"f\"} {\"no\":1} so", "[f{}]{\"no\":1} so"},
+      {"<tool_call>{\"name\":\"f\"} </tool", "[f{}]</tool"},
+      // What is thought is not called.
+      {"<think>maybe <tool_call>{\"name\":\"f\"}</tool_call></think>\n<tool_call>{\"name\":\"g\"}</tool_call>",
+       "<think>maybe <tool_call>{\"name\":\"f\"}</tool_call></think>[g{}]"},
+      {"<think>a </thin", "<think>a </thin"},
+      {"a <thin <think", "a <thin <think"},
       // A closing tag in a string closes nothing.
       {R"(<tool_call>{"name":"f","arguments":{"s":"a</tool_call>b"}}</tool_call> so)",
        R"([f{"s":"a</tool_call>b"}]so)"},
@@ -107,10 +125,28 @@ TEST(ToolCalls, WhiteSpaceAroundACallGoesWhereverTheTextIsCut) {
 // Each of them could begin a call's gap; to look at all again for each would take many minutes.
 TEST(ToolCalls, AMillionSpacesAreLookedAtOnce) {
   constexpr int kMany = 1'000'000;
-  ToolCallScanner scanner(true);
-  EXPECT_EQ(show(scanner.push("a")), "a");
-  for (int i = 0; i < kMany; ++i) ASSERT_TRUE(scanner.push(i % 2 == 0 ? " " : "\n").empty());
-  EXPECT_EQ(show(scanner.push("b")).size(), kMany + 1u);
+  const struct {
+    const char* before;
+    const char* shown;
+    const char* after;
+    std::size_t size;
+  } cases[] = {{"a", "a", "b", kMany + 1},
+               {"<tool_call>", "", "b", kMany + 12},
+               {"<tool_call>{\"name\":\"f\"}", "", "b", 6}};
+  for (const auto& [before, shown, after, size] : cases) {
+    ToolCallScanner scanner(true);
+    EXPECT_EQ(show(scanner.push(before)), shown);
+    for (int i = 0; i < kMany; ++i) ASSERT_TRUE(scanner.push(i % 2 == 0 ? " " : "\n").empty());
+    EXPECT_EQ(show(scanner.push(after)).size(), size);
+  }
+}
+
+TEST(ToolCalls, AMillionTagsAreLookedAtOnce) {
+  for (const char* tag : {"<tool_call>", "<tool_call>{", "<tool_call>{\"", "<tool_call>{\"a\":{", "<think>"}) {
+    std::string text;
+    while (text.size() < 1'000'000) text += tag;
+    EXPECT_EQ(show(split_answer(text, true)), text);
+  }
 }
 
 TEST(ToolCalls, TextIsNotHeldBackWithoutNeed) {
@@ -119,6 +155,9 @@ TEST(ToolCalls, TextIsNotHeldBackWithoutNeed) {
   EXPECT_EQ(show(scanner.push(" ")), "");
   EXPECT_EQ(show(scanner.push("three <too")), " three");
   EXPECT_EQ(show(scanner.push("l>")), " <tool>");
+  EXPECT_EQ(show(scanner.push(" I write <tool_call> and then JSON")), " I write <tool_call> and then JSON");
+  EXPECT_EQ(show(scanner.push(" <think>and more")), " <think>and more");
+  EXPECT_EQ(show(scanner.push("</think>")), "</think>");
   const std::string broken = " <tool_call>it is 5\" wide\n</tool_call> and";
   EXPECT_EQ(show(scanner.push(broken)), broken);
 }
