@@ -41,7 +41,9 @@ void check_sampling(SamplingParams& params, const RequestLimits& limits) {
   require(params.min_tokens >= 0, "min_tokens", "min_tokens must be at least 0");
   require(params.max_tokens >= 0, "max_tokens", "max_tokens must be at least 0");
   require(params.min_tokens <= params.max_tokens, "min_tokens",
-          "min_tokens must be at most max_tokens");
+          fmt::format("min_tokens is {}, and there are {} tokens at most; send less, or raise max_tokens (16 where "
+                      "a completion does not say)",
+                      params.min_tokens, params.max_tokens));
   for (const auto& [token, bias] : params.logit_bias) {
     require_token("logit_bias", token, limits);
     require(std::isfinite(bias), "logit_bias", "logit_bias must be finite");
@@ -100,7 +102,8 @@ void check_request(Request& request, const RequestLimits& limits) {
                       request.prompt.size(), most - 1, most));
   for (const TokenId token : request.prompt) require_token("prompt", token, limits);
   require(request.n >= 1 && request.n <= limits.max_choices, "n",
-          fmt::format("n must be between 1 and {}, not {}", limits.max_choices, request.n));
+          fmt::format("n and best_of must be between 1 and {} (--max-sequences), not {}", limits.max_choices,
+                      request.n));
   check_sampling(request.sampling, limits);
   check_pins(request);
   const int room = max_len - static_cast<int>(request.prompt.size());

@@ -20,11 +20,17 @@ namespace {
 constexpr std::size_t kAnyBytes = std::numeric_limits<std::size_t>::max();
 constexpr std::size_t kMaxBreakpoints = 4;
 
-// A cache_control's time to live.
-std::optional<int> read_cache_control(const Fields& owner) {
+// A cache_control: how long to keep what lies before its end, and where in the request it stands.
+struct Breakpoint {
+  int ttl_s;
+  std::string path;
+};
+
+std::optional<Breakpoint> read_cache_control(const Fields& owner) {
   const Json* value = owner.find("cache_control");
   if (value == nullptr) return std::nullopt;
-  const Fields fields(*value, owner.path_of("cache_control"));
+  std::string path = owner.path_of("cache_control");
+  const Fields fields(*value, path);
   if (fields.string("type", kMaxNameBytes) != "ephemeral") {
     fields.fail("type", "must be \"ephemeral\"");
   }
@@ -32,7 +38,7 @@ std::optional<int> read_cache_control(const Fields& owner) {
   if (ttl != "5m" && ttl != "1h") {
     fields.fail("ttl", fmt::format("must be \"5m\" or \"1h\", it is \"{}\"", shorten(ttl)));
   }
-  return ttl == "1h" ? kLongCacheTtl_s : kShortCacheTtl_s;
+  return Breakpoint{ttl == "1h" ? kLongCacheTtl_s : kShortCacheTtl_s, std::move(path)};
 }
 
 std::string required_string(const Fields& fields, const char* name) {
@@ -60,7 +66,8 @@ class ChatBuilder {
   // Whether the client's message has anything that the model will read.
   bool has_block() const { return has_block_; }
 
-  void add_text(std::string_view role, std::string_view text, std::optional<int> ttl_s) {
+  void add_text(std::string_view role, std::string_view text,
+                const std::optional<Breakpoint>& end) {
     if (text.empty()) return;
     auto& content = turn_of(role)["content"].get_ref<std::string&>();
     auto& parts = request_.parts.back();
@@ -70,10 +77,10 @@ class ChatBuilder {
     }
     content += text;
     parts.push_back({.end = content.size()});
-    mark(static_cast<int>(parts.size()) - 1, ttl_s);
+    mark(static_cast<int>(parts.size()) - 1, end);
   }
 
-  void add_call(const Fields& block, std::optional<int> ttl_s) {
+  void add_call(const Fields& block, const std::optional<Breakpoint>& end) {
     const Json* input = block.find("input");
     if (input == nullptr || !input->is_object()) block.fail("input", "must be an object");
     Json call = {{"id", required_string(block, "id")}, {"type", "function"}};
@@ -84,7 +91,7 @@ class ChatBuilder {
     Json& calls = message["tool_calls"];
     calls.push_back(std::move(call));
     const std::size_t num_parts = std::max<std::size_t>(request_.parts.back().size(), 1);
-    mark(static_cast<int>(num_parts + calls.size()) - 1, ttl_s);
+    mark(static_cast<int>(num_parts + calls.size()) - 1, end);
   }
 
   void add_reasoning(std::string_view text) {
@@ -105,21 +112,32 @@ class ChatBuilder {
     add_message(std::move(message));
   }
   // Marks the end of the result.
-  void end_result(std::optional<int> ttl_s) {
-    mark(std::max(static_cast<int>(request_.parts.back().size()) - 1, 0), ttl_s);
+  void end_result(const std::optional<Breakpoint>& end) {
+    mark(std::max(static_cast<int>(request_.parts.back().size()) - 1, 0), end);
   }
 
-  void add_tool_mark(std::size_t tool, std::optional<int> ttl_s) {
-    if (ttl_s) add_mark({-1, static_cast<int>(tool), *ttl_s});
+  void add_tool_mark(std::size_t tool, const std::optional<Breakpoint>& end) {
+    if (end) add_mark({-1, static_cast<int>(tool), end->ttl_s}, end->path);
   }
-  void mark_end(int ttl_s) {
+  void mark_end(const Breakpoint& end) {
     const bool is_marked =
         !request_.marks.empty() && request_.marks.back().message == last_.message &&
         request_.marks.back().part == last_.part;
     if (!is_marked) {
-      add_mark({last_.message, last_.part, ttl_s});
-    } else if (request_.marks.back().ttl_s != ttl_s) {
-      fail_field("cache_control", "the last block has a cache_control of another ttl");
+      add_mark({last_.message, last_.part, end.ttl_s}, end.path);
+    } else if (request_.marks.back().ttl_s != end.ttl_s) {
+      fail_field(end.path, fmt::format("the last block has one of another ttl, {}; send one of them",
+                                       paths_.back()));
+    }
+  }
+
+  void check_order_of_ttls() const {
+    for (std::size_t i = 1; i < request_.marks.size(); ++i) {
+      if (request_.marks[i].ttl_s <= request_.marks[i - 1].ttl_s) continue;
+      fail_field(paths_[i] + ".ttl",
+                 fmt::format("\"1h\" must not come after \"5m\", which {} has; blocks are processed in "
+                             "the order tools, system, messages",
+                             paths_[i - 1]));
     }
   }
 
@@ -147,32 +165,33 @@ class ChatBuilder {
     }
   }
 
-  void mark(int part, std::optional<int> ttl_s) {
+  void mark(int part, const std::optional<Breakpoint>& end) {
     has_block_ = true;
     last_ = {static_cast<int>(request_.messages.size()) - 1, part, 0};
-    if (!ttl_s) return;
+    if (!end) return;
     const bool is_same = !request_.marks.empty() && request_.marks.back().message == last_.message &&
                          request_.marks.back().part == last_.part;
     if (is_same) {  // the last text of a result, and the result
-      request_.marks.back().ttl_s = std::max(request_.marks.back().ttl_s, *ttl_s);
+      request_.marks.back().ttl_s = std::max(request_.marks.back().ttl_s, end->ttl_s);
     } else {
-      add_mark({last_.message, last_.part, *ttl_s});
+      add_mark({last_.message, last_.part, end->ttl_s}, end->path);
     }
   }
 
   // Refuses one too many at once: shift_calls() passes over them for each text.
-  void add_mark(const CacheMark& mark) {
+  void add_mark(const CacheMark& mark, const std::string& path) {
     if (request_.marks.size() == kMaxBreakpoints) {
-      fail_field("cache_control",
-                 fmt::format("at most {} blocks may have a cache_control, there are more; send the "
-                             "last ones only",
-                             kMaxBreakpoints));
+      fail_field(path, fmt::format("at most {} blocks may have a cache_control, this is one more; send "
+                                   "the last ones only",
+                                   kMaxBreakpoints));
     }
     request_.marks.push_back(mark);
+    paths_.push_back(path);
   }
 
   ChatRequest& request_;
-  CacheMark last_;  // the last block's place
+  std::vector<std::string> paths_;  // of the marks
+  CacheMark last_;                  // the last block's place
   int sent_as_ = -1;
   bool has_block_ = false;
   std::map<std::string, std::string> names_;  // of tools, by the call's id
@@ -229,9 +248,9 @@ void read_block(const Fields& block, const std::string& role, ChatBuilder& build
   const bool is_assistant = role == "assistant";
   if (type == "text") {
     const std::string text = required_string(block, "text");
-    const auto ttl_s = read_cache_control(block);
-    if (text.empty() && ttl_s) block.fail("cache_control", "cannot be set on an empty text");
-    builder.add_text(role, text, ttl_s);
+    const auto end = read_cache_control(block);
+    if (text.empty() && end) block.fail("cache_control", "cannot be set on an empty text");
+    builder.add_text(role, text, end);
   } else if (type == "tool_use" && is_assistant) {
     builder.add_call(block, read_cache_control(block));
   } else if (type == "tool_result" && role == "user") {
@@ -297,15 +316,6 @@ void read_tools(const Fields& fields, ChatRequest& request, ChatBuilder& builder
   if (!list.empty()) request.tools = std::move(list);
 }
 
-void check_marks(const std::vector<CacheMark>& marks) {
-  for (std::size_t i = 1; i < marks.size(); ++i) {
-    if (marks[i].ttl_s <= marks[i - 1].ttl_s) continue;
-    fail_field("cache_control",
-               "a ttl of \"1h\" must not come after one of \"5m\"; blocks are processed in the order "
-               "tools, system, messages");
-  }
-}
-
 void read_prompt(const Fields& fields, ChatRequest& request) {
   ChatBuilder builder(request);
   read_tools(fields, request, builder);
@@ -321,8 +331,8 @@ void read_prompt(const Fields& fields, ChatRequest& request) {
     read_message((*messages)[i], fmt::format("messages[{}]", i), builder);
   }
   if (request.messages.size() == num_before) fields.fail("messages", "are all empty");
-  if (const auto ttl_s = read_cache_control(fields)) builder.mark_end(*ttl_s);
-  check_marks(request.marks);
+  if (const auto end = read_cache_control(fields)) builder.mark_end(*end);
+  builder.check_order_of_ttls();
   // A turn of thinking alone, or of blanks, has nothing that could be gone on with.
   const Json& last = request.messages.back();
   request.continue_final_message = last["role"] == "assistant" && can_be_continued(last);
@@ -336,9 +346,9 @@ void read_sampling(const Fields& fields, const RequestRules& rules, GenerationOp
   }
   if (const auto given = fields.number("top_p", {0, 1})) {
     sampling.top_p = static_cast<float>(*given);
-    if (sampling.top_p <= 0) fields.fail("top_p", "must be above 0");
   }
   sampling.top_k = static_cast<int>(fields.integer("top_k", {0, kMaxInt32}).value_or(0));
+  settle_top_p(sampling);
   const Json* stop = fields.find("stop_sequences");
   if (stop == nullptr) return;
   const ServerLimits& limits = rules.limits;

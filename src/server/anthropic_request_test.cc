@@ -129,7 +129,7 @@ TEST(AnthropicRequest, ThinkingIsOnUnlessItIsDisabled) {
 TEST(AnthropicRequest, ErrorsNameTheField) {
   const std::pair<std::string, const char*> cases[] = {
       {kHi + R"(,"temperature":1.5)", "temperature"},
-      {kHi + R"(,"top_p":0)", "top_p"},
+      {kHi + R"(,"top_p":-0.1)", "top_p"},
       {kHi + R"(,"top_k":-1)", "top_k"},
       {kHi + R"(,"top_k":2147483648)", "top_k"},
       {kHi + R"(,"stop_sequences":"a")", "stop_sequences"},
@@ -199,9 +199,9 @@ TEST(AnthropicRequest, BreakpointsAreInOrder) {
   EXPECT_EQ(marks[2].message, 1);
   EXPECT_EQ(marks[2].part, 1);
   EXPECT_EQ(marks[2].ttl_s, 300);
-  EXPECT_EQ(param(marked("5m", "1h", "", "")), "cache_control");
-  EXPECT_EQ(param(marked("", "5m", "1h", "")), "cache_control");
-  EXPECT_EQ(param(marked("", "5m", "", "1h")), "cache_control");
+  EXPECT_EQ(param(marked("5m", "1h", "", "")), "system[0].cache_control.ttl");
+  EXPECT_EQ(param(marked("", "5m", "1h", "")), "messages[0].content[1].cache_control.ttl");
+  EXPECT_EQ(param(marked("", "5m", "", "1h")), "cache_control.ttl");
 }
 
 TEST(AnthropicRequest, TheTopLevelMarksTheLastBlock) {
@@ -229,9 +229,9 @@ TEST(AnthropicRequest, FourBreakpointsAtMost) {
   EXPECT_EQ(parse(request(4) + top).marks.size(), 4u);
   EXPECT_EQ(parse(request(3, last) + top).marks.size(), 4u);
   EXPECT_EQ(param(request(4, last) + top), "cache_control");
-  EXPECT_EQ(param(request(5)), "cache_control");
+  EXPECT_EQ(param(request(5)), "messages[0].content[4].cache_control");
   // Whatever comes behind the fifth is not read: each text there would pass over all marks.
-  EXPECT_EQ(param(request(5, R"(,{"type":"image"})")), "cache_control");
+  EXPECT_EQ(param(request(5, R"(,{"type":"image"})")), "messages[0].content[4].cache_control");
 }
 
 // Calls are numbered behind a turn's texts, in whichever order they come.

@@ -120,7 +120,7 @@ class ChatWriter final : public ChoicesWriter {
   Json describe(TokenId token, float logprob) const {
     const std::string text = token_text(token);
     Json bytes = Json::array();
-    for (const char byte : text) bytes.push_back(static_cast<unsigned char>(byte));
+    for (const char byte : tokenizer_.token_bytes(token, true)) bytes.push_back(static_cast<unsigned char>(byte));
     return {{"token", to_valid_utf8(text)},
             {"logprob", finite_logprob(logprob)},
             {"bytes", std::move(bytes)}};

@@ -16,6 +16,29 @@ namespace {
 
 constexpr std::size_t kMaxTemplateKwargs = 256;  // a template looks through all for each name
 
+// What vLLM and llama.cpp have besides; a value that changes nothing is none.
+void refuse_other_servers_fields(const Fields& fields) {
+  static const struct {
+    const char* name;
+    Json neutral;
+    const char* instead;
+  } kFields[] = {{"allowed_token_ids", Json::array(), "send logit_bias"},
+                 {"bad_words", Json::array(), "send logit_bias"},
+                 {"repeat_penalty", 1, "send repetition_penalty"},
+                 {"n_predict", -1, "send max_tokens"},
+                 {"prompt_logprobs", Json(), "send echo and logprobs to /v1/completions"},
+                 {"length_penalty", 1, "leave it out"},
+                 {"typical_p", 1, "leave it out"},
+                 {"mirostat", 0, "leave it out"},
+                 {"dry_multiplier", 0, "leave it out"},
+                 {"xtc_probability", 0, "leave it out"},
+                 {"dynatemp_range", 0, "leave it out"}};
+  for (const auto& [name, neutral, instead] : kFields) {
+    const Json* value = fields.find(name);
+    if (value != nullptr && *value != neutral) fields.fail(name, fmt::format("is not supported; {}", instead));
+  }
+}
+
 // Accepting these and then not obeying them would answer another question than the one asked.
 void refuse_missing_features(const Fields& fields) {
   for (const char* name : {"guided_json", "guided_regex", "guided_choice", "guided_grammar",
@@ -28,6 +51,7 @@ void refuse_missing_features(const Fields& fields) {
   for (const char* name : {"web_search_options", "audio", "moderation"}) {
     if (fields.has(name)) fields.fail(name, "is not supported; leave it out");
   }
+  refuse_other_servers_fields(fields);
   const Json* modalities = fields.find("modalities");
   if (modalities != nullptr && *modalities != Json::array({"text"})) {
     fields.fail("modalities", "only [\"text\"] is supported");
@@ -52,7 +76,8 @@ void read_logit_bias(const Fields& fields, const RequestRules& rules, SamplingPa
     TokenId token = -1;
     const auto parsed = std::from_chars(key.data(), key.data() + key.size(), token);
     const bool whole = parsed.ec == std::errc() && parsed.ptr == key.data() + key.size();
-    if (!whole || token < 0 || token >= rules.vocab_size) {
+    const bool is_plain = whole && key == std::to_string(token);  // else one token might be there twice
+    if (!is_plain || token < 0 || token >= rules.vocab_size) {
       fields.fail("logit_bias", fmt::format("\"{}\" is not a token id from 0 to {}", shorten(key),
                                             rules.vocab_size - 1));
     }
@@ -70,8 +95,6 @@ void read_sampling(const Fields& fields, const RequestRules& rules, SamplingPara
   };
   number("temperature", {0, 2}, sampling.temperature);
   number("top_p", {0, 1}, sampling.top_p);
-  if (sampling.top_p <= 0)
-    fields.fail("top_p", "must be above 0; for greedy choice use temperature 0");
   number("min_p", {0, 1}, sampling.min_p);
   number("repetition_penalty", {0, 10}, sampling.repetition_penalty);
   if (sampling.repetition_penalty <= 0)
@@ -81,6 +104,7 @@ void read_sampling(const Fields& fields, const RequestRules& rules, SamplingPara
   if (const auto k = fields.integer("top_k", {-1, kMaxInt32})) {
     sampling.top_k = static_cast<int>(std::max<std::int64_t>(*k, 0));  // -1 and 0: all
   }
+  settle_top_p(sampling);
   if (const auto seed = fields.integer("seed", {std::numeric_limits<std::int64_t>::min(),
                                                 std::numeric_limits<std::int64_t>::max()})) {
     sampling.seed = static_cast<std::uint64_t>(*seed);
@@ -339,10 +363,9 @@ void read_messages(const Json& value, ChatRequest& request) {
 void read_tools(const Fields& fields, ChatRequest& request) {
   std::string choice = "auto";
   if (const Json* value = fields.find("tool_choice")) {
-    if (!value->is_string()) {
-      fields.fail("tool_choice", "a named function is not supported; send \"auto\" or \"none\"");
-    }
-    choice = value->get<std::string>();
+    // An object names a function, or is of a type of its own.
+    choice = value->is_string() ? value->get<std::string>()
+                                : Fields(*value, "tool_choice").string("type", kMaxNameBytes).value_or("");
     if (choice != "auto" && choice != "none") {
       fields.fail("tool_choice", fmt::format("\"{}\" is not supported; send \"auto\" or \"none\"",
                                              shorten(choice)));
@@ -439,6 +462,12 @@ void check_definition(const Fields& function) {
   (void)function.string("description", std::string::npos);
   const Json* parameters = function.find("parameters");
   if (parameters != nullptr) (void)Fields(*parameters, function.path_of("parameters"));
+}
+
+void settle_top_p(SamplingParams& sampling) {
+  if (sampling.top_p > 0) return;
+  sampling.top_p = 1;
+  sampling.top_k = 1;
 }
 
 std::optional<CacheMark> read_breakpoint(const Fields& part, int default_ttl_s) {

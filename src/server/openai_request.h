@@ -135,6 +135,8 @@ GenerationOptions read_generation_options(const Fields& fields, const RequestRul
 // What templates print of a function beside its name: a description and parameters of the right types.
 void check_definition(const Fields& function);
 
+// top_p 0 leaves the likeliest token alone, which the engine has as top_k 1. Once both are read.
+void settle_top_p(SamplingParams& sampling);
 // A content part's prompt_cache_breakpoint; its place is left to the caller. nullopt: it has none.
 std::optional<CacheMark> read_breakpoint(const Fields& part, int default_ttl_s);
 

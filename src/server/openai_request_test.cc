@@ -94,6 +94,18 @@ TEST(OpenAiRequest, ReadsEveryField) {
   EXPECT_EQ(request.template_kwargs["enable_thinking"], false);
 }
 
+TEST(OpenAiRequest, TopPOfNothingLeavesTheLikeliestToken) {
+  const SamplingParams sampling = chat(R"("top_p":0,"top_k":40)").options.sampling;
+  EXPECT_EQ(sampling.top_k, 1);
+  EXPECT_EQ(sampling.top_p, 1);
+}
+
+// Of vLLM and llama.cpp; their defaults are what is done here.
+TEST(OpenAiRequest, FieldsOfOtherServersMayChangeNothing) {
+  (void)chat(R"("allowed_token_ids":[],"bad_words":null,"repeat_penalty":1.0,"n_predict":-1,"prompt_logprobs":null,
+    "length_penalty":1,"typical_p":1,"mirostat":0,"dry_multiplier":0,"xtc_probability":0,"dynatemp_range":0)");
+}
+
 TEST(OpenAiRequest, NullIsAbsentAndWholeFloatsAreIntegers) {
   const ChatRequest request =
       chat(R"("max_tokens":16.0,"temperature":null,"stop":null,"n":null,"seed":null)");
@@ -112,7 +124,7 @@ TEST(OpenAiRequest, ErrorsNameTheField) {
       {R"("temperature":"hot")", "temperature"},
       {R"("temperature":-0.1)", "temperature"},
       {R"("temperature":2.1)", "temperature"},
-      {R"("top_p":0)", "top_p"},
+      {R"("top_p":-0.1)", "top_p"},
       {R"("top_p":1.1)", "top_p"},
       {R"("top_k":-2)", "top_k"},
       {R"("top_k":1.5)", "top_k"},
@@ -163,6 +175,13 @@ TEST(OpenAiRequest, ErrorsNameTheField) {
       {R"("grammar":"root ::= root")", "grammar"},
       {R"("json_schema":{"$ref":"#"})", "json_schema"},
       {R"("use_beam_search":true)", "use_beam_search"},
+      {R"("allowed_token_ids":[2])", "allowed_token_ids"},
+      {R"("bad_words":[" the"])", "bad_words"},
+      {R"("repeat_penalty":1.1)", "repeat_penalty"},
+      {R"("n_predict":2)", "n_predict"},
+      {R"("prompt_logprobs":1)", "prompt_logprobs"},
+      {R"("logit_bias":{"01":1})", "logit_bias"},
+      {R"("tool_choice":{"type":"allowed_tools"})", "tool_choice"},
       {R"("functions":[])", "functions"},
       {R"("function_call":"auto")", "function_call"},
       {R"("web_search_options":{})", "web_search_options"},

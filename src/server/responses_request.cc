@@ -100,7 +100,8 @@ void read_input(const Fields& fields, ResponsesRequest& request) {
   const bool has_history =
       !request.previous_response_id.empty() || !request.conversation_id.empty();
   if (request.input.empty() && !has_history) {
-    fields.fail("input", "is missing; send a string or an array of items");
+    fields.fail("input", fmt::format("is {}; send a string or an array of items",
+                                     input == nullptr ? "missing" : "empty"));
   }
 }
 
