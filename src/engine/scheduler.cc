@@ -109,10 +109,11 @@ void Scheduler::finish_load(Sequence& sequence, const EndedLoad& ended) {
 }
 
 // What a prompt owes to the cache is known only once nothing more is loaded for it: all at once, since
-// no counter may fall.
+// no counter may fall. The rest counts as it is computed, since its client may leave.
 void Scheduler::count_prompt(ActiveRequest& request) {
   if (std::exchange(request.is_counted, true)) return;
-  stats_.num_prompt_tokens += static_cast<std::uint64_t>(request.num_prompt);
+  request.num_counted = request.num_cached;
+  stats_.num_prompt_tokens += static_cast<std::uint64_t>(request.num_cached);
   stats_.num_prompt_tokens_cached += static_cast<std::uint64_t>(request.num_cached);
   std::vector<int>& by_tier = request.facts.num_loaded_by_tier;
   if (stats_.num_loaded_by_tier.size() < by_tier.size())

@@ -31,7 +31,7 @@ struct SchedulerConfig {
 
 struct SchedulerStats {
   std::uint64_t num_preemptions = 0;
-  std::uint64_t num_prompt_tokens = 0;  // of scheduled requests
+  std::uint64_t num_prompt_tokens = 0;  // found or computed
   std::uint64_t num_prompt_tokens_cached = 0;
   std::uint64_t num_generated_tokens = 0;
   std::uint64_t num_prefix_queries = 0;           // tokens looked up
@@ -124,6 +124,7 @@ class Scheduler {
   void note_miss(Sequence& sequence, int num_matched);
   static void note_load(ActiveRequest& request, const LoadPlan& load);
   void count_prompt(ActiveRequest& request);
+  void count_computed(ActiveRequest& request, int end);
   static void note_loaded(ActiveRequest& request, const LoadedTokens& loaded);
   // The sequence's next tokens within the limits, as many as are missing.
   static Planned next_tokens(Sequence& sequence, int max_tokens, int max_logits);

@@ -65,6 +65,7 @@ void Scheduler::commit_entry(const BatchEntry& entry, std::span<OutputToken> sam
   Sequence& sequence = *entry.sequence;
   ActiveRequest& request = *sequence.request;
   if (sequence.num_computed() < request.num_prompt) ++num_prompt_commits_;
+  count_computed(request, sequence.num_computed() + entry.num_tokens);
   cache_.publish(sequence.table, sequence.tokens, sequence.num_computed() + entry.num_tokens);
   if (!request.is_forked) set_pins(sequence);
   if (samples.empty()) return;
@@ -74,6 +75,14 @@ void Scheduler::commit_entry(const BatchEntry& entry, std::span<OutputToken> sam
   std::vector<Sequence*> choices;
   for (const auto& choice : request.choices) choices.push_back(choice.get());
   for (std::size_t i = 0; i < choices.size(); ++i) append(*choices[i], std::move(samples[i]));
+}
+
+// Once, however often a preempted prompt is computed, and for all of its choices.
+void Scheduler::count_computed(ActiveRequest& request, int end) {
+  end = std::min(end, request.num_prompt);
+  if (end <= request.num_counted) return;
+  stats_.num_prompt_tokens += static_cast<std::uint64_t>(end - request.num_counted);
+  request.num_counted = end;
 }
 
 // At once, since the next blocks that are taken may be those that windows have left. Once the prompt

@@ -172,9 +172,25 @@ TEST_F(SchedulerTest, TheLastInOrderIsPreempted) {
   EXPECT_GT(rig.heard.at({low, 0}).usage.num_preemptions, 0);
   EXPECT_EQ(rig.scheduler.stats().num_prefix_queries, 200u) << "prompts, once each";
   EXPECT_EQ(rig.scheduler.stats().num_prefix_hits, 0u);
+  EXPECT_EQ(rig.scheduler.stats().num_prompt_tokens, 200u) << "the same, though one was computed twice";
   EXPECT_EQ(rig.heard.at({high, 0}).usage.num_preemptions, 0);
   EXPECT_EQ(rig.heard.at({low, 0}).tokens.size(), 100u);
   EXPECT_EQ(rig.heard.at({high, 0}).tokens.size(), 100u);
+}
+
+TEST_F(SchedulerTest, OfAPromptWhoseClientLeavesWhatWasComputedCounts) {
+  Rig rig(model_, {.max_batch_tokens = 64});
+  const auto num_counted = [&] { return rig.scheduler.stats().num_prompt_tokens; };
+  const std::uint64_t id = rig.add(random_tokens(200, 1), greedy(10), 2);
+  rig.step();
+  EXPECT_EQ(num_counted(), 64u);
+  rig.scheduler.cancel(id);
+  rig.step();
+  EXPECT_EQ(num_counted(), 64u);
+  rig.add(random_tokens(200, 1), greedy(10), 2);
+  rig.run();
+  EXPECT_EQ(num_counted(), 64u + 200u) << "for both choices once";
+  EXPECT_EQ(rig.scheduler.stats().num_prompt_tokens_cached, 64u);
 }
 
 TEST_F(SchedulerTest, CountsTheTokensInLine) {

@@ -52,7 +52,8 @@ struct ActiveRequest {
   int num_cached = -1;      // -1 = never scheduled
   int num_in_pool = 0;      // of those, there when it was admitted
   int num_loaded = 0;       // of the others, from tiers
-  bool is_counted = false;  // in the statistics of prompts
+  bool is_counted = false;  // in the statistics of prompts, what was found of it
+  int num_counted = 0;      // with what has been computed since
   int num_preemptions = 0;
   CacheFacts facts;  // of the first time that it was scheduled
   std::size_t num_pins_reached = 0;  // of request.pins, places that have been computed

@@ -139,7 +139,7 @@ void add_engine_counters(Page& page, const EngineStats& stats) {
                num_loaded);
   page.counter("vllm:num_preemptions_total", "Requests put back in line for want of KV blocks.",
                stats.num_preemptions);
-  page.counter("vllm:prompt_tokens_total", "Prompt tokens of scheduled requests.",
+  page.counter("vllm:prompt_tokens_total", "Prompt tokens, found or computed.",
                stats.num_prompt_tokens);
   page.counter("vllm:prompt_tokens_cached_total", "Of those, tokens that were not computed again.",
                stats.num_prompt_tokens_cached);
