@@ -74,19 +74,6 @@ Digest fingerprint(const RuntimeOptions& options, const PlannedModel& planned,
   return sha256(std::as_bytes(std::span(text)));
 }
 
-std::unique_ptr<KvTier> make_host_tier(const RuntimeOptions& options, const TierFormat& format,
-                                       Device* device) {
-  const std::int64_t size_bytes = parse_bytes("--kv-host", options.kv_host);
-  const std::int64_t available_bytes = available_memory_bytes();
-  if (size_bytes > available_bytes)
-    throw Error(ErrorKind::kUnavailable,
-                fmt::format("--kv-host {}: the host has {} available", options.kv_host,
-                            format_bytes(available_bytes)));
-  auto tier = std::make_unique<HostTier>(size_bytes, format.block_size_bytes, device);
-  std::fprintf(stderr, "Host memory: KV %s\n", format_bytes(size_bytes).c_str());
-  return tier;
-}
-
 // What a tier finds wrong is told by the name of what it was given.
 template <class Function>
 void of_option(const char* name, const Function& function) {
@@ -95,6 +82,21 @@ void of_option(const char* name, const Function& function) {
   } catch (const Error& error) {
     throw Error(error.kind(), fmt::format("{}: {}", name, error.message()));
   }
+}
+
+std::unique_ptr<KvTier> make_host_tier(const RuntimeOptions& options, const TierFormat& format,
+                                       Device* device) {
+  const std::int64_t size_bytes = parse_bytes("--kv-host", options.kv_host);
+  const std::int64_t available_bytes = available_memory_bytes();
+  if (size_bytes > available_bytes)
+    throw Error(ErrorKind::kUnavailable,
+                fmt::format("--kv-host {}: the host has {} available; give less", options.kv_host,
+                            format_bytes(available_bytes)));
+  std::unique_ptr<HostTier> tier;
+  of_option("--kv-host",
+            [&] { tier = std::make_unique<HostTier>(size_bytes, format.block_size_bytes, device); });
+  std::fprintf(stderr, "Host memory: KV %s\n", format_bytes(size_bytes).c_str());
+  return tier;
 }
 
 }  // namespace

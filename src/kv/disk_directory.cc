@@ -62,6 +62,7 @@ struct DiskDirectory::Listed {
   std::filesystem::file_time_type written{};
   std::optional<SegmentShape> shape{};  // nullopt: no header that can be read
   bool is_foreign = true;
+  int error = 0;  // it could not be opened; nothing is known of it
 };
 
 DiskDirectory::DiskDirectory(std::string path, const TierFormat& format, std::int64_t size_bytes)
@@ -103,7 +104,8 @@ void DiskDirectory::lock() {
   if (error) throw_unavailable(path_, error.message());
   const std::string file = path_ + "/lock";
   lock_fd_ = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-  if (lock_fd_ < 0) throw_unavailable(file, std::strerror(errno));
+  if (lock_fd_ < 0)
+    throw_unavailable(file, fmt::format("{}; give a directory that this user may write to", std::strerror(errno)));
   if (::flock(lock_fd_, LOCK_EX | LOCK_NB) == 0) return;
   const int reason = errno;
   ::close(lock_fd_);
@@ -124,7 +126,13 @@ std::vector<DiskDirectory::Listed> DiskDirectory::list_segments() {
     segment.written = entry->last_write_time(ignored);
     SegmentHeader header{};
     const int fd = ::open(segment.path.c_str(), O_RDONLY | O_CLOEXEC);
-    if (fd < 0) continue;
+    if (fd < 0) {
+      segment.error = errno;
+      segment.is_foreign = false;
+      segment.size_bytes = std::min(segment.size_bytes, limit_bytes_);
+      listed.push_back(std::move(segment));
+      continue;
+    }
     const ssize_t size = ::pread(fd, header.data(), header.size(), 0);
     ::close(fd);
     if (size == static_cast<ssize_t>(header.size())) segment.shape = decode_segment_header(header);
@@ -139,7 +147,11 @@ std::vector<DiskDirectory::Listed> DiskDirectory::list_segments() {
 
 void DiskDirectory::open_segment(const Listed& listed) {
   const bool is_ours = !listed.is_foreign && listed.size_bytes <= limit_bytes_;
-  const int fd = is_ours ? ::open(listed.path.c_str(), O_RDWR | O_CLOEXEC) : -1;
+  if (!is_ours) {
+    foreign_.push_back({.path = listed.path, .size_bytes = listed.size_bytes, .shape = listed.shape});
+    return;
+  }
+  const int fd = listed.error == 0 ? ::open(listed.path.c_str(), O_RDWR | O_CLOEXEC) : -1;
   // A file that was cut gets its length back; what it lacks reads as free slots. Others keep the time
   // of their last write, by which they are ordered.
   struct stat now {};
@@ -148,9 +160,8 @@ void DiskDirectory::open_segment(const Listed& listed) {
     found_.push_back(std::make_unique<SegmentFile>(listed.path, fd, *listed.shape));
     return;
   }
+  unopened_ = {unopened_.num_segments + 1, listed.error != 0 ? listed.error : errno};
   if (fd >= 0) ::close(fd);
-  foreign_.push_back(
-      {.path = listed.path, .size_bytes = listed.size_bytes, .shape = listed.shape});
 }
 
 ForeignBlocks DiskDirectory::read_foreign() const {
@@ -198,7 +209,7 @@ std::unique_ptr<SegmentFile> DiskDirectory::create_segment(BlockIo& io, int& err
 
 bool DiskDirectory::delete_oldest_foreign() {
   while (!foreign_.empty()) {
-    const Foreign oldest = foreign_.front();
+    const Foreign oldest = std::move(foreign_.front());
     foreign_.pop_front();
     if (::unlink(oldest.path.c_str()) != 0 && errno != ENOENT) continue;
     total_bytes_ -= oldest.size_bytes;

@@ -37,6 +37,14 @@ class DiskDirectory {
   // false: there is none.
   bool delete_oldest_foreign();
 
+  // Segments that were there and could not be opened. They count towards the limit, and none is deleted
+  // but for it.
+  struct Unopened {
+    int num_segments = 0;
+    int error = 0;  // the last one's
+  };
+  const Unopened& unopened() const { return unopened_; }
+
   // What the segments of other formats hold, the newest first, as far as it can be told.
   ForeignBlocks read_foreign() const;
 
@@ -61,6 +69,7 @@ class DiskDirectory {
   int lock_fd_ = -1;
   std::int32_t slots_per_segment_ = 0;
   std::vector<std::unique_ptr<SegmentFile>> found_;
+  Unopened unopened_;
   std::deque<Foreign> foreign_;   // oldest first
   std::int64_t total_bytes_ = 0;  // of all segments, full
   std::uint32_t last_number_ = 0;

@@ -310,6 +310,22 @@ TEST_F(DiskFaultsTest, ADiskThatDoesNotAnswerHoldsNobodyUp) {
   faults.reads_hang = false;
 }
 
+TEST_F(DiskFaultsTest, NothingIsTakenBehindAWriteThatDoesNotComeBack) {
+  DiskTierConfig setup = config(kNeverMs);
+  setup.hang_ms = 5;
+  DiskTier tier(setup, test_format(kBlockBytes));
+  const auto blocks = test_chain(1, 1);
+  faults_.writes_hang = true;
+  EXPECT_TRUE(put_block(tier, blocks[0], kBlockBytes));
+  wait_until([&] { return !tier.takes_writes(); });
+  EXPECT_FALSE(tier.stats().is_on);
+  EXPECT_FALSE(put_block(tier, test_block(2, 0), kBlockBytes));
+  EXPECT_EQ(count_right(tier, blocks, kBlockBytes), 1) << "from its copy";
+  faults_.writes_hang = false;
+  wait_until([&] { return tier.stats().is_on && tier.stats().num_pending == 0; });
+  EXPECT_EQ(count_right(tier, blocks, kBlockBytes), 1);
+}
+
 TEST_F(DiskFaultsTest, ADiskThatIsNotReadTakesWhatIsEvicted) {
   CacheOverDisk pool(config(kNeverMs));
   faults_.read_error = EIO;

@@ -1,5 +1,10 @@
 #include "kv/disk_index.h"
 
+#include <algorithm>
+#include <bit>
+#include <new>
+#include <utility>
+
 #include "base/check.h"
 
 namespace larder {
@@ -35,6 +40,13 @@ void DiskIndex::take(SlotId id) {
 }
 
 std::optional<SlotId> DiskIndex::next_to_go() const {
+  // Those of the same tokens: a key's group is in its lowest bits.
+  const std::uint64_t num_keys = last_evicted_ ? std::bit_ceil(static_cast<unsigned>(num_groups_)) : 0;
+  for (std::uint64_t bits = 1; bits < num_keys; ++bits) {
+    BlockKey key = *last_evicted_;
+    key.high ^= bits;
+    if (const auto id = find(key); id && may_go(*id)) return id;
+  }
   for (const auto& [age, id] : leaves_) {
     if (slot(id).num_pins == 0) return id;
   }
@@ -44,30 +56,44 @@ std::optional<SlotId> DiskIndex::next_to_go() const {
 std::optional<SlotId> DiskIndex::evict() {
   const std::optional<SlotId> victim = next_to_go();
   if (!victim) return std::nullopt;
+  last_evicted_ = slot(*victim).key;
   forget(*victim);
   slot(*victim).state = State::kTaken;
   return victim;
 }
 
 bool DiskIndex::put_back(SlotId id) {
+  last_evicted_.reset();
   const Slot evicted = slot(id);
-  if (find(evicted.key)) return false;
-  store(id, evicted.key, evicted.parent, evicted.age);
-  return true;
+  return !find(evicted.key) && store(id, evicted.key, evicted.parent, evicted.age);
 }
 
-void DiskIndex::store(SlotId id, const BlockKey& key, const BlockKey& parent, std::uint64_t age) {
+bool DiskIndex::store(SlotId id, const BlockKey& key, const BlockKey& parent, std::uint64_t age) {
   Slot& taken = slot(id);
   CHECK(taken.state == State::kTaken && !slots_by_key_.contains(key));
+  try {
+    slots_by_key_.emplace(key, id);
+    if (parent != key && num_children_[parent]++ == 0) {
+      if (const auto above = find(parent)) leaves_.erase({slot(*above).age, *above});
+    }
+  } catch (const std::bad_alloc&) {
+    slots_by_key_.erase(key);
+    return false;
+  }
   taken.key = key;
   taken.parent = parent;
   taken.age = age;
   taken.state = State::kStored;
-  slots_by_key_.emplace(key, id);
-  if (parent != key && num_children_[parent]++ == 0) {
-    if (const auto above = find(parent)) leaves_.erase({slot(*above).age, *above});
+  if (is_leaf(key)) add_leaf(id);
+  return true;
+}
+
+// Without memory for its place in the order, it stays until it is used again.
+void DiskIndex::add_leaf(SlotId id) noexcept {
+  try {
+    leaves_.emplace(slot(id).age, id);
+  } catch (const std::bad_alloc&) {
   }
-  if (is_leaf(key)) leaves_.emplace(age, id);
 }
 
 void DiskIndex::release(SlotId id) {
@@ -85,11 +111,14 @@ void DiskIndex::lose(SlotId id) {
 void DiskIndex::touch(SlotId id, std::uint64_t age) {
   Slot& stored = slot(id);
   CHECK(stored.state == State::kStored);
-  if (is_leaf(stored.key)) {
-    leaves_.erase({stored.age, id});
-    leaves_.emplace(age, id);
-  }
+  auto place = leaves_.extract({stored.age, id});
   stored.age = age;
+  if (place) {
+    place.value().first = age;
+    leaves_.insert(std::move(place));
+  } else if (is_leaf(stored.key)) {
+    add_leaf(id);
+  }
 }
 
 bool DiskIndex::holds(SlotId id, const BlockKey& key) const {
@@ -98,9 +127,14 @@ bool DiskIndex::holds(SlotId id, const BlockKey& key) const {
 
 std::vector<SlotId> DiskIndex::sample_stored(std::size_t max_num) const {
   std::vector<SlotId> slots;
-  for (const auto& [key, id] : slots_by_key_) {
-    if (slots.size() == max_num) break;
-    slots.push_back(id);
+  const std::size_t stride = std::max<std::size_t>(1, slots_by_key_.size() / std::max<std::size_t>(1, max_num));
+  std::size_t num_passed = 0;
+  for (std::size_t segment = 0; segment < segments_.size(); ++segment) {
+    const std::vector<Slot>& in = segments_[segment].slots;
+    for (std::size_t i = 0; i < in.size() && slots.size() < max_num; ++i) {
+      if (in[i].state == State::kStored && num_passed++ % stride == 0)
+        slots.push_back({static_cast<std::int32_t>(segment), static_cast<std::int32_t>(i)});
+    }
   }
   return slots;
 }
@@ -115,7 +149,7 @@ void DiskIndex::forget(SlotId id) {
   const auto siblings = num_children_.find(stored.parent);
   if (--siblings->second > 0) return;
   num_children_.erase(siblings);
-  if (const auto above = find(stored.parent)) leaves_.emplace(slot(*above).age, *above);
+  if (const auto above = find(stored.parent)) add_leaf(*above);
 }
 
 }  // namespace larder

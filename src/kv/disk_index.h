@@ -23,10 +23,14 @@ struct SlotId {
 
 // A slot is free, taken (its owner writes it), stored (found by its key) or lost (not used again).
 // Blocks go least recently used first, and a block that others in the store follow does not go
-// before them: without it they would be of no use. Who reads a slot pins it, and it stays.
-// Thread: the owner's lock. O(log n) where the order of eviction changes, else O(1).
+// before them: without it they would be of no use. For the same reason the blocks that other groups have of
+// its tokens go next. Who reads a slot pins it, and it stays.
+// Thread: the owner's lock. O(log n) where the order of eviction changes, else O(1). Only what adds blocks
+// or segments takes memory.
 class DiskIndex {
  public:
+  // Of the model's layers; a key's group is below it. More than before only.
+  void set_num_groups(int num) { num_groups_ = num; }
   // Adds a segment with num_slots free slots and returns its number.
   std::int32_t add_segment(std::int32_t num_slots);
 
@@ -39,10 +43,11 @@ class DiskIndex {
   std::optional<SlotId> next_to_go() const;
   // Forgets the block whose turn it is; its slot is now taken. nullopt: all are pinned or taken.
   std::optional<SlotId> evict();
-  // Undoes evict(). false: the block has been stored elsewhere since, and the slot is still taken.
+  // Undoes evict(). false: the slot is still taken, as the block has been stored elsewhere since, or there
+  // was no memory.
   [[nodiscard]] bool put_back(SlotId id);
-  // taken -> stored. age: as in touch().
-  void store(SlotId id, const BlockKey& key, const BlockKey& parent, std::uint64_t age);
+  // taken -> stored. age: as in touch(). false: no memory, and nothing was changed.
+  [[nodiscard]] bool store(SlotId id, const BlockKey& key, const BlockKey& parent, std::uint64_t age);
   // taken or stored -> free. Forgets the block.
   void release(SlotId id);
   // taken or stored -> lost: the device fails there.
@@ -59,7 +64,7 @@ class DiskIndex {
   // Whether something, valid or not, may lie in the slot's header on disk.
   bool was_used(SlotId id) const { return slot(id).was_used; }
   void mark_used(SlotId id) { slot(id).was_used = true; }
-  // Some that are stored, as chance has it.
+  // Some that are stored, from all over the segments.
   std::vector<SlotId> sample_stored(std::size_t max_num) const;
 
   std::int64_t num_stored() const { return static_cast<std::int64_t>(slots_by_key_.size()); }
@@ -83,9 +88,13 @@ class DiskIndex {
     return segments_[static_cast<std::size_t>(id.segment)].slots[static_cast<std::size_t>(id.slot)];
   }
   const Slot& slot(SlotId id) const { return const_cast<DiskIndex*>(this)->slot(id); }
+  bool may_go(SlotId id) const { return slot(id).num_pins == 0 && is_leaf(slot(id).key); }
   bool is_leaf(const BlockKey& key) const { return !num_children_.contains(key); }
+  void add_leaf(SlotId id) noexcept;
   void forget(SlotId id);
 
+  int num_groups_ = 1;
+  std::optional<BlockKey> last_evicted_;
   std::vector<Segment> segments_;
   std::unordered_map<BlockKey, SlotId, BlockKeyHash> slots_by_key_;
   // Of blocks, stored or not, that stored ones follow.

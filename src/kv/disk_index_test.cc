@@ -26,7 +26,7 @@ struct Index {
 
   SlotId store(std::uint64_t block, std::uint64_t parent) {
     const SlotId id = *index.take_free();
-    index.store(id, key(block), key(parent), age++);
+    EXPECT_TRUE(index.store(id, key(block), key(parent), age++));
     return id;
   }
   // Which block goes next; nullopt = none.
@@ -109,6 +109,38 @@ TEST(DiskIndex, SurvivesBlocksThatFollowEachOther) {
   const SlotId self = test.store(3, 3);
   EXPECT_EQ(test.evict(), self);
   EXPECT_EQ(test.evict(), std::nullopt);
+}
+
+TEST(DiskIndex, WhatOtherGroupsHaveOfTheSameTokensGoesNext) {
+  DiskIndex index;
+  index.add_segment(12);
+  index.set_num_groups(3);
+  const auto in = [](std::uint64_t block, int group) { return BlockKey(test_digest(block), group); };
+  std::uint64_t age = 1;
+  for (std::uint64_t block = 1; block <= 4; ++block) {
+    for (int group = 0; group < 3; ++group)
+      ASSERT_TRUE(index.store(*index.take_free(), in(block, group), in(block - 1, group), age++));
+  }
+  index.pin(*index.find(in(3, 2)));
+  std::vector<std::uint64_t> evicted;
+  for (int i = 0; i < 5; ++i) {
+    const std::optional<SlotId> slot = index.evict();
+    ASSERT_TRUE(slot);
+    evicted.push_back(static_cast<std::uint64_t>(slot->slot) / 3 + 1);
+  }
+  EXPECT_EQ(evicted, (std::vector<std::uint64_t>{4, 4, 4, 3, 3}));
+  EXPECT_TRUE(index.find(in(3, 2)));
+}
+
+TEST(DiskIndex, SamplesAllOverTheStore) {
+  Index test(900);
+  test.index.add_segment(100);
+  for (std::uint64_t block = 1; block <= 1000; ++block) test.store(block, 5000);
+  const std::vector<SlotId> sample = test.index.sample_stored(10);
+  ASSERT_EQ(sample.size(), 10u);
+  EXPECT_EQ(sample.front(), (SlotId{0, 0}));
+  EXPECT_EQ(sample.back(), (SlotId{1, 0}));
+  EXPECT_EQ(test.index.sample_stored(5000).size(), 1000u);
 }
 
 // Against a list that is searched from the front.

@@ -1,8 +1,11 @@
 #include "kv/disk_tier.h"
 
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <new>
 #include <utility>
 
 #include "base/check.h"
@@ -52,12 +55,17 @@ DiskTier::DiskTier(const DiskTierConfig& config, const TierFormat& format)
       read_breaker_(breaker_config(config, kNumReadFailuresToOff)),
       write_breaker_(breaker_config(config, 1)),
       growth_breaker_(breaker_config(config, 1)) {
+  if (const DiskDirectory::Unopened& unopened = directory_.unopened(); unopened.num_segments > 0)
+    spdlog::warn("disk tier {}: {} of its segments cannot be opened: {}; they count as full, and are left alone (raise "
+                 "`ulimit -n`, or let this user read and write them)",
+                 directory_.path(), unopened.num_segments, std::strerror(unopened.error));
   for (std::unique_ptr<SegmentFile>& segment : directory_.take_segments()) {
     const std::int32_t id = index_.add_segment(segment->shape().num_slots);
     segments_.push_back(std::move(segment));
     scan(id);
   }
   measure_reads();
+  batch_.reserve(blocks_per_batch());
   const auto note_end = [this] {
     const std::lock_guard lock(mutex_);
     --num_threads_;
@@ -154,8 +162,16 @@ void DiskTier::index_slot(SlotId id, std::span<const std::byte> header) {
     index_.release(is_older ? id : *other);
     if (is_older) return;
   }
-  index_.store(id, key, BlockKey(record->block.parent, record->block.group), record->sequence);
+  note_group(record->block.group);
+  if (!index_.store(id, key, BlockKey(record->block.parent, record->block.group), record->sequence))
+    throw std::bad_alloc();
   next_age_ = std::max(next_age_, record->sequence + 1);
+}
+
+void DiskTier::note_group(int group) {
+  if (group < num_groups_) return;
+  num_groups_ = group + 1;
+  index_.set_num_groups(num_groups_);
 }
 
 // Of blocks that lie all over the store.
@@ -193,14 +209,14 @@ bool DiskTier::put(const TierBlock& block, std::span<const std::byte> bytes) {
   int buffer;
   {
     const std::lock_guard lock(mutex_);
-    num_groups_ = std::max(num_groups_, block.group + 1);
+    note_group(block.group);
     if (staging_.find(key)) return true;
     if (const auto slot = index_.find(key)) {
       index_.touch(*slot, next_age_++);
       return true;
     }
     const auto reserved =
-        write_breaker_.is_on(steady_now_ns()) ? staging_.reserve() : std::optional<int>();
+        can_write(steady_now_ns()) ? staging_.reserve() : std::optional<int>();
     if (!reserved) return false;
     buffer = *reserved;
   }
@@ -269,13 +285,13 @@ TierStats DiskTier::stats() const {
   stats.bytes_stored = stats.num_stored * format_.block_size_bytes;
   stats.num_pending = staging_.num_pending();
   const std::int64_t now = steady_now_ns();
-  stats.is_on = can_read(now) && write_breaker_.is_on(now);
+  stats.is_on = can_read(now) && can_write(now);
   return stats;
 }
 
 bool DiskTier::takes_writes() const {
   const std::lock_guard lock(mutex_);
-  return write_breaker_.is_on(steady_now_ns());
+  return can_write(steady_now_ns());
 }
 
 }  // namespace larder

@@ -30,7 +30,8 @@ struct DiskTierConfig {
   std::int64_t staging_size_bytes = std::int64_t{64} << 20;  // copies that wait to be written
   int max_queued_reads = 256;                                // get() calls; more find nothing
   int drain_ms = 5000;  // how long the end writes what is queued
-  int hang_ms = 1000;   // a read under way for longer, or 10 times as long as expected, hangs
+  // A read under way for longer, or 10 times as long as expected, hangs; a write that takes 10 times as long.
+  int hang_ms = 1000;
   // How long faults keep it out of use: doubles from the first to the second.
   int first_retry_ms = 1000;
   int max_retry_ms = 60'000;
@@ -45,7 +46,7 @@ struct DiskTierConfig {
 //
 // Faults: a full disk costs the blocks that did not fit; for a while older ones then make room. A
 // write that fails otherwise, or in place, drops the block and stops writes for a while; reads go
-// on. Three reads in a row that fail stop reads, too, and so does one while it hangs. is_on is false
+// on. Three reads in a row that fail stop reads, too. Either stops while one hangs. is_on is false
 // while either is stopped; writes go on while reads are. A wrong byte costs the one block. Thread:
 // see KvTier; everything behind mutex_, but for the I/O itself.
 class DiskTier final : public KvTier {
@@ -79,7 +80,9 @@ class DiskTier final : public KvTier {
   void scan_headers(SlotId first, std::int32_t count, std::span<std::byte> chunk);
   void index_slot(SlotId id, std::span<const std::byte> header);
   void measure_reads();
+  void note_group(int group);
 
+  std::size_t blocks_per_batch() const;
   void write_loop();
   void write_batch(const std::vector<int>& buffers);
   void plan_writes(const std::vector<int>& buffers, std::vector<Write>& writes);
@@ -101,6 +104,7 @@ class DiskTier final : public KvTier {
   int finish_reads(std::vector<Read>& reads, std::int64_t elapsed_ns);
   bool drop_unreadable(const Read& read);
   bool can_read(std::int64_t now_ns) const;
+  bool can_write(std::int64_t now_ns) const;
 
   const DiskTierConfig config_;
   const TierFormat format_;
@@ -108,8 +112,10 @@ class DiskTier final : public KvTier {
   std::unique_ptr<BlockIo> write_io_;  // writer's
   int num_failed_scans_ = 0;           // at the start
   int growth_error_ = 0;               // writer's: why there is no new segment, 0 = the limit
+  std::int64_t growth_pause_ns_ = 0;   // writer's: for how long there will be none, 0 = told
   DiskDirectory directory_;            // writer's
   std::vector<SlotId> held_;           // writer's: pinned, since what is written follows them
+  std::vector<int> batch_;             // writer's, with room from the start
   const ForeignBlocks foreign_;        // at start
 
   mutable std::mutex mutex_;  // of all that follows, but for the threads
@@ -124,7 +130,8 @@ class DiskTier final : public KvTier {
   std::deque<TierRead> reads_;
   std::int64_t num_queued_blocks_ = 0;  // in reads_ and being read
   ReadRate read_rate_;
-  std::int64_t read_due_ns_ = INT64_MAX;  // of the one under way
+  std::int64_t read_due_ns_ = INT64_MAX;  // of those under way
+  std::int64_t write_due_ns_ = INT64_MAX;
   TierBreaker read_breaker_;
   TierBreaker write_breaker_;
   TierBreaker growth_breaker_;  // of the files: while they may not grow, old blocks make room

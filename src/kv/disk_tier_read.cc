@@ -148,7 +148,7 @@ void DiskTier::transfer_reads(std::vector<Read>& reads) {
 int DiskTier::finish_reads(std::vector<Read>& reads, std::int64_t elapsed_ns) {
   std::int64_t pause_ns = 0;  // 0 = reads go on
   std::unique_lock lock(mutex_);
-  read_due_ns_ = INT64_MAX;
+  const bool did_hang = steady_now_ns() > std::exchange(read_due_ns_, INT64_MAX);
   int num_found = 0;
   bool ended = false;
   std::int64_t bytes_transferred = 0;
@@ -158,7 +158,7 @@ int DiskTier::finish_reads(std::vector<Read>& reads, std::int64_t elapsed_ns) {
     if (!ended) ++num_found;
     if (read.buffer >= 0) {
       staging_.release(read.buffer);
-      if (!found) ++stats_.num_corrupt;
+      if (read.result == Read::Result::kWrong) ++stats_.num_corrupt;
       continue;
     }
     index_.unpin(read.slot);
@@ -183,6 +183,9 @@ int DiskTier::finish_reads(std::vector<Read>& reads, std::int64_t elapsed_ns) {
     read_rate_.observe(static_cast<double>(elapsed_ns) * 1e-9, bytes_transferred, steady_now_ns());
   lock.unlock();
   // The engine takes the lock, and is not to wait for whoever reads the log.
+  if (did_hang)
+    spdlog::warn("disk tier {}: a read took {:.1f} s, in which there were no others", directory_.path(),
+                 static_cast<double>(elapsed_ns) * 1e-9);
   if (pause_ns > 0)
     spdlog::warn("disk tier {}: no reads for {} ms: too many failed", directory_.path(),
                  pause_ns / kNsPerMs);

@@ -1,7 +1,10 @@
 #include "kv/disk_tier.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -270,6 +273,34 @@ TEST_P(DiskTierTest, SurvivesGarbageInItsDirectory) {
   put_all(*tier, test_chain(2, 900), kBlockBytes);
   EXPECT_TRUE(tier->stats().is_on);
   EXPECT_EQ(std::filesystem::file_size(dir_.path() + "/notes.txt"), 4u);
+}
+
+// One that has no room for so many files.
+TEST_P(DiskTierTest, LeavesItsOwnSegmentsThatItCannotOpen) {
+  const auto blocks = test_chain(1, 900);
+  {
+    auto tier = open();
+    put_all(*tier, blocks, kBlockBytes);
+  }
+  const auto before = dir_.segments();
+  ASSERT_GE(before.size(), 4u);
+  rlimit all{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &all), 0);
+  // The numbers below are in use; the listing of the folder and the lock, then the lock and two segments.
+  const int next = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+  ::close(next);
+  const rlimit few{static_cast<rlim_t>(next) + 3, all.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+  {
+    DiskDirectory directory(dir_.path(), test_format(kBlockBytes), 8 * kMiB);
+    EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &all), 0);
+    EXPECT_EQ(directory.take_segments().size(), 2u);
+    EXPECT_EQ(directory.unopened().num_segments, static_cast<int>(before.size()) - 2);
+    EXPECT_EQ(directory.unopened().error, EMFILE);
+    EXPECT_FALSE(directory.delete_oldest_foreign());
+  }
+  EXPECT_EQ(dir_.segments(), before);
+  EXPECT_EQ(count_right(*open(), blocks, kBlockBytes), 900);
 }
 
 TEST_P(DiskTierTest, FindsANumberBehindTheLast) {

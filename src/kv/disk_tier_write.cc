@@ -20,6 +20,7 @@ namespace {
 constexpr std::int64_t kBatchBytes = std::int64_t{8} << 20;
 constexpr std::int64_t kMaxBatch = 64;
 constexpr std::size_t kMaxRefused = 65536;
+constexpr std::int64_t kMaxSlowness = 10;  // of a write against hang_ms
 
 bool is_full(int error) { return error == ENOSPC || error == EDQUOT; }
 
@@ -44,11 +45,12 @@ struct DiskTier::Failed {
   std::vector<int> again;    // holes of a full disk: older blocks make room for these
 };
 
-void DiskTier::write_loop() {
-  const auto batch = static_cast<std::size_t>(
+std::size_t DiskTier::blocks_per_batch() const {
+  return static_cast<std::size_t>(
       std::clamp(kBatchBytes / format_.block_size_bytes, std::int64_t{1}, kMaxBatch));
-  std::vector<int> buffers;
-  buffers.reserve(batch);  // while there is memory
+}
+
+void DiskTier::write_loop() {
   std::unique_lock lock(mutex_);
   while (true) {
     const std::int64_t now_ns = steady_now_ns();
@@ -59,9 +61,9 @@ void DiskTier::write_loop() {
     } else if (off_ns > 0) {
       write_wake_.wait_for(lock, std::chrono::nanoseconds(off_ns));
     } else {
-      staging_.take_queued(batch, buffers);
+      staging_.take_queued(blocks_per_batch(), batch_);
       lock.unlock();
-      write_batch(buffers);
+      write_batch(batch_);
       lock.lock();
     }
   }
@@ -71,6 +73,10 @@ void DiskTier::write_batch(const std::vector<int>& buffers) {
   std::vector<Write> writes;
   Failed failed;
   std::int64_t start_ns = steady_now_ns();
+  {
+    const std::lock_guard lock(mutex_);
+    write_due_ns_ = start_ns + kMaxSlowness * config_.hang_ms * kNsPerMs;
+  }
   try {
     // Room for all first: what is pinned and taken from here on is known at the end.
     writes.reserve(buffers.size());
@@ -85,9 +91,11 @@ void DiskTier::write_batch(const std::vector<int>& buffers) {
     }
   }
   const std::int64_t elapsed_ns = steady_now_ns() - start_ns;
+  bool did_hang = false;
   {
     const std::lock_guard lock(mutex_);
     stats_.write_ns += elapsed_ns;
+    did_hang = steady_now_ns() > std::exchange(write_due_ns_, INT64_MAX);
     // With blocks in the store, what was refused was refused for their sake.
     if (failed.error == 0 && writes.empty() && index_.num_stored() == 0) failed.error = growth_error_;
     finish_writes(writes, failed);
@@ -100,7 +108,19 @@ void DiskTier::write_batch(const std::vector<int>& buffers) {
     }
     staging_.put_back(failed.again);
   }
-  if (failed.error != 0) fail_writes(failed);
+  // The engine takes the lock, and is not to wait for whoever reads the log.
+  if (did_hang)
+    spdlog::warn("disk tier {}: a write took {:.0f} s, in which nothing else was taken", directory_.path(),
+                 static_cast<double>(elapsed_ns) * 1e-9);
+  const std::int64_t pause_ns = std::exchange(growth_pause_ns_, 0);
+  if (failed.error != 0) return fail_writes(failed);
+  if (pause_ns > 0)
+    spdlog::warn("disk tier {}: no new segment: {}; for {} ms only older blocks make room", directory_.path(),
+                 std::strerror(growth_error_), pause_ns / kNsPerMs);
+}
+
+bool DiskTier::can_write(std::int64_t now_ns) const {
+  return write_breaker_.is_on(now_ns) && now_ns < write_due_ns_;
 }
 
 void DiskTier::plan_writes(const std::vector<int>& buffers, std::vector<Write>& writes) {
@@ -198,13 +218,14 @@ std::optional<SlotId> DiskTier::take_slot(std::unique_lock<std::mutex>& lock, bo
     lock.lock();
     if (segment) {
       growth_breaker_.succeed();
+      segments_.reserve(segments_.size() + 1);  // the index has no more than there are
       index_.add_segment(segment->shape().num_slots);
       segments_.push_back(std::move(segment));
       return index_.take_free();
     }
     if (growth_error_ != 0) {
       ++stats_.num_io_errors;
-      growth_breaker_.fail(steady_now_ns());
+      if (growth_breaker_.fail(steady_now_ns())) growth_pause_ns_ = growth_breaker_.pause_ns();
     }
   }
   if (const auto slot = index_.evict()) {
@@ -261,7 +282,7 @@ void DiskTier::transfer_writes(std::vector<Write>& writes) {
 void DiskTier::finish_writes(std::vector<Write>& writes, Failed& failed) {
   bool wrote = false;
   bool grew = false;
-  for (const Write& write : writes) {
+  for (Write& write : writes) {
     const TierBlock& block = staging_.block(write.buffer);
     const BlockKey key(block.digest, block.group);
     if (write.error == 0) index_.mark_used(write.slot);  // else it may be a hole still
@@ -269,8 +290,9 @@ void DiskTier::finish_writes(std::vector<Write>& writes, Failed& failed) {
       index_.release(write.slot);  // put twice at once
       continue;
     }
+    if (write.error == 0 && !index_.store(write.slot, key, BlockKey(block.parent, block.group), write.sequence))
+      write.error = ENOMEM;
     if (write.error == 0) {
-      index_.store(write.slot, key, BlockKey(block.parent, block.group), write.sequence);
       ++stats_.num_written;
       stats_.bytes_written += format_.block_size_bytes;
       wrote = true;
@@ -314,7 +336,6 @@ void DiskTier::fail_writes(const Failed& failed) {
     if (!breaker.fail(steady_now_ns())) return;
     pause_ns = breaker.pause_ns();
   }
-  // The engine takes the lock, and is not to wait for whoever reads the log.
   if (may_replace) {
     spdlog::warn("disk tier {}: full; for {} ms only older blocks make room", directory_.path(),
                  pause_ns / kNsPerMs);

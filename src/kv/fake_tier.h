@@ -36,6 +36,7 @@ class FakeTier final : public KvTier {
   }
   std::int64_t touch_interval_ns() const override { return interval_ns; }
   TierPresence presence(const TierBlock& block) const override {
+    ++num_asked;
     if (is_out) return TierPresence::kAbsent;
     if (is_vague) return TierPresence::kUnknown;
     return store_.blocks.contains(key(block)) ? TierPresence::kPresent : TierPresence::kAbsent;
@@ -83,6 +84,7 @@ class FakeTier final : public KvTier {
   int num_puts = 0;
   int num_touches = 0;
   int num_gets = 0;
+  mutable int num_asked = 0;
 
  private:
   FakeStore& store_;

@@ -19,7 +19,7 @@ constexpr int kNumNearest = 4;
 std::int32_t num_slots(std::int64_t size_bytes, std::int64_t block_size_bytes) {
   const std::int64_t count = size_bytes / block_size_bytes;
   if (count == 0)
-    throw_invalid("{} bytes do not hold one KV block of {} bytes", size_bytes, block_size_bytes);
+    throw_invalid("{} bytes do not hold one KV block of {} bytes; give more", size_bytes, block_size_bytes);
   return static_cast<std::int32_t>(std::min<std::int64_t>(count, INT32_MAX));
 }
 
@@ -81,7 +81,10 @@ bool HostTier::put_filled(const TierBlock& block, const Fill& fill) {
   }
   fill(bytes(*slot));
   blocks_[static_cast<std::size_t>(slot->slot)] = block;
-  index_.store(*slot, key_of(block), BlockKey(block.parent, block.group), next_age_++);
+  if (!index_.store(*slot, key_of(block), BlockKey(block.parent, block.group), next_age_++)) {
+    index_.release(*slot);
+    ++stats_.num_refused;
+  }
   return true;
 }
 

@@ -301,7 +301,9 @@ class KvCache {
   void save_before_eviction(BlockId block);
   LoadPath load_path(const BlockTable& table, std::span<const TokenId> tokens, int begin) const;
   Wanted wanted_blocks(const LoadPath& path, int end) const;
-  Wanted wanted_to_a_hole(const LoadPath& path, int end) const;
+  bool may_load(const LoadPath::Step& step, int group, bool if_sure) const;
+  int last_whole_end(const LoadPath& path, int end, bool if_sure) const;
+  Wanted wanted_to_a_hole(const LoadPath& path, int end, bool if_sure) const;
   bool has_room_for(const Wanted& wanted) const;
   bool is_worth_loading(const BlockTable& table, const Wanted& wanted) const;
   void start_load(BlockTable& table, const LoadPath& path, std::vector<Missing> missing, int end);

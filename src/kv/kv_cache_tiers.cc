@@ -198,10 +198,49 @@ KvCache::Wanted KvCache::wanted_blocks(const LoadPath& path, int end) const {
   return wanted;
 }
 
-// A hole in a window is seen from every end between it and `end`.
-KvCache::Wanted KvCache::wanted_to_a_hole(const LoadPath& path, int end) const {
-  Wanted wanted = wanted_blocks(path, end);
-  while (wanted.hole >= 0) wanted = wanted_blocks(path, wanted.hole);
+// Whether the pool or a tier may have the block, or has it for sure.
+bool KvCache::may_load(const LoadPath::Step& step, int group, bool if_sure) const {
+  if (step.node != kNoNode && cache_.block(step.node, group) != BlockId::kNone) return true;
+  TierBlock block = step.block;
+  block.group = group;
+  const KvTiers::Place place = tiers_->find(block);
+  return place.tier >= 0 && (place.is_sure || !if_sure);
+}
+
+// The last one up to `end` from which no hole is seen. A hole is seen from every end between it and the one
+// that saw it, so the next to be tried is at the hole; and of what is before that, all but what only the
+// nearer end's windows see has been looked at.
+int KvCache::last_whole_end(const LoadPath& path, int end, bool if_sure) const {
+  std::vector<int> looked_from(static_cast<std::size_t>(num_groups()), end);
+  for (int hole = end; hole >= 0;) {
+    end = hole;
+    hole = -1;
+    int from = end;
+    int until = path.begin;
+    std::vector<int> needed_from(looked_from.size());
+    for (int group = 0; group < num_groups(); ++group) {
+      const auto at = static_cast<std::size_t>(group);
+      needed_from[at] = std::max(path.begin, cache_.first_block_needed(group, end * kBlockSize));
+      if (needed_from[at] >= looked_from[at]) continue;
+      from = std::min(from, needed_from[at]);
+      until = std::max(until, std::min(end, looked_from[at]));
+    }
+    for (int index = from; index < until && hole < 0; ++index) {
+      const auto& step = path.steps[static_cast<std::size_t>(index - path.begin)];
+      for (int group = 0; group < num_groups() && hole < 0; ++group) {
+        const auto at = static_cast<std::size_t>(group);
+        if (index >= needed_from[at] && index < looked_from[at] && !may_load(step, group, if_sure)) hole = index;
+      }
+    }
+    for (std::size_t at = 0; at < looked_from.size(); ++at) looked_from[at] = std::min(looked_from[at], needed_from[at]);
+  }
+  return end;
+}
+
+KvCache::Wanted KvCache::wanted_to_a_hole(const LoadPath& path, int end, bool if_sure) const {
+  Wanted wanted = wanted_blocks(path, last_whole_end(path, end, if_sure));
+  // A tier may have lost some in between.
+  while (wanted.hole >= 0) wanted = wanted_blocks(path, last_whole_end(path, wanted.hole, if_sure));
   return wanted;
 }
 
@@ -270,11 +309,11 @@ LoadPlan KvCache::begin_load(BlockTable& table, std::span<const TokenId> tokens,
                                     static_cast<int>(tokens.size()));
   const LoadPath path =
       load_path(table, tokens.first(static_cast<std::size_t>(num_usable)), begin);
-  Wanted wanted = wanted_to_a_hole(path, begin + static_cast<int>(path.steps.size()));
+  Wanted wanted = wanted_to_a_hole(path, begin + static_cast<int>(path.steps.size()), false);
   if (wanted.missing.empty() || wanted.end * kBlockSize <= table.num_computed_) return {};
   // A continuation at a nearer end sees other blocks of windows, which may be nowhere.
   Wanted sure = wanted;
-  while (sure.sure_end < sure.end) sure = wanted_to_a_hole(path, sure.sure_end);
+  while (sure.sure_end < sure.end) sure = wanted_to_a_hole(path, sure.sure_end, true);
   // What a tier only may have does not keep out what is there.
   if (begin < sure.end && sure.end < wanted.end &&
       !(has_room_for(wanted) && is_worth_loading(table, wanted)))

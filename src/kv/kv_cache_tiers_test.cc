@@ -130,6 +130,20 @@ TEST(KvCacheTiers, AHoleInAWindowEndsTheLoadBeforeIt) {
   EXPECT_EQ(second.run(counting(200)), 1);
 }
 
+// Each is looked for once or twice, not anew from every end that sees a hole.
+TEST(KvCacheTiers, AWindowThatIsNowhereCostsNoMoreQuestions) {
+  for (const bool is_vague : {false, true}) {
+    FakeStore store;
+    Server(sliding_layers(), 1000, {&store}).run(counting(4001));
+    std::erase_if(store.blocks, [](const auto& entry) { return entry.first.second == 1; });
+    Server second(sliding_layers(), 1000, {&store});
+    second.fakes[0]->is_vague = is_vague;
+    const int before = second.fakes[0]->num_asked;
+    EXPECT_GT(second.run(counting(4001)), 3900);
+    EXPECT_LT(second.fakes[0]->num_asked - before, 8 * 250);
+  }
+}
+
 TEST(KvCacheTiers, ABlockThatIsGoneAfterAllEndsTheLoadThere) {
   for (const bool slides : {false, true}) {
     for (int victim = 0; victim < 12; ++victim) {

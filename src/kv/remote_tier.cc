@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <new>
 #include <optional>
 #include <utility>
 
@@ -18,7 +19,7 @@ namespace larder {
 namespace {
 
 constexpr std::int64_t kMaxTouchIntervalNs = 60 * kNsPerSecond;
-constexpr std::size_t kMaxTouches = 16384;
+constexpr std::size_t kMaxTouches = 1 << 18;  // 10 MiB; 4 million tokens that are in use
 constexpr std::int64_t kSlowestBytesPerMs = 50'000;
 constexpr std::int64_t kMaxBatch = 64;
 constexpr std::size_t kMaxPrefix = 64;
@@ -53,6 +54,8 @@ RemoteTier::RemoteTier(const RemoteTierConfig& config, const TierFormat& format)
       staging_(format.block_size_bytes, config.staging_size_bytes),
       read_rate_(kAssumedSecondsPerByte) {
   probe();
+  batch_.reserve(blocks_per_batch());
+  touched_.reserve(kMostTouchesAtOnce);
   writer_ = start_thread("that writes to the remote tier", [this] { write_loop(); });
   try {
     reader_ = start_thread("that reads from the remote tier", [this] { read_loop(); });
@@ -112,7 +115,7 @@ bool RemoteTier::touch(const TierBlock& block) {
     const std::lock_guard lock(mutex_);
     if (gone_.erase(key) > 0) return false;
     if (!is_on_ || staging_.find(key) || touches_.size() >= kMaxTouches) return true;
-    touches_.push_back(block);
+    touches_.push_back({block.digest, block.group});
   }
   write_wake_.notify_one();
   return true;
@@ -223,14 +226,18 @@ void RemoteTier::turn_off(RemoteOutcome outcome, const std::string& reason, std:
     probe_at_ns_ = steady_now_ns() + pause_ns;
     if (was_probe) return;
   }
-  spdlog::warn("remote tier {}: off: {}", url_.display(), reason);
   write_wake_.notify_one();
+  spdlog::warn("remote tier {}: off: {}", url_.display(), reason);
 }
 
 // Its work was given up, in the middle of an answer, perhaps.
 void RemoteTier::rest_without_memory(RemoteConnection& connection, std::int64_t& pause_ns) {
   connection.close();
-  turn_off(RemoteOutcome::kFailed, "no memory", pause_ns);
+  try {
+    turn_off(RemoteOutcome::kFailed, "no memory", pause_ns);
+  } catch (const std::bad_alloc&) {
+    // For the log's line there was none either; it is off.
+  }
 }
 
 void RemoteTier::stop_writes(const std::string& reason) {

@@ -69,6 +69,11 @@ class RemoteTier final : public KvTier {
   bool end() override;
 
  private:
+  static constexpr std::size_t kMostTouchesAtOnce = 4096;
+  struct Touched {
+    Digest digest;
+    std::int32_t group;
+  };
   struct Batch;
 
   void write_loop();
@@ -78,7 +83,7 @@ class RemoteTier final : public KvTier {
   // Both return what the server did not take, in order.
   std::vector<int> write_batch(const std::vector<int>& buffers);
   std::vector<int> send_blocks(const std::vector<int>& buffers);
-  void send_touches(const std::vector<TierBlock>& blocks);
+  void send_touches(const std::vector<Touched>& blocks);
   RemoteOutcome find_stored(const std::vector<int>& buffers, std::vector<int>& missing);
 
   void read_loop();
@@ -104,6 +109,8 @@ class RemoteTier final : public KvTier {
   RemoteHost host_;
   RemoteConnection read_connection_;   // reader's
   RemoteConnection write_connection_;  // writer's
+  std::vector<int> batch_;             // writer's, with room from the start
+  std::vector<Touched> touched_;       // the same
 
   mutable std::mutex mutex_;  // of all that follows, but for the threads
   std::condition_variable read_wake_;
@@ -113,7 +120,7 @@ class RemoteTier final : public KvTier {
   std::int64_t num_queued_blocks_ = 0;  // in reads_ and being read
   // Whose value was wrong when it was read: sent again, whatever its length, until it is stored.
   std::unordered_set<BlockKey, BlockKeyHash> wrong_;
-  std::vector<TierBlock> touches_;                   // to be sent
+  std::deque<Touched> touches_;                      // to be sent
   std::unordered_set<BlockKey, BlockKeyHash> gone_;  // that the server did not know when touched
   TierStats stats_;
   bool is_on_ = false;

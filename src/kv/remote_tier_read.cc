@@ -117,7 +117,8 @@ int RemoteTier::finish_batch(std::span<const TierBlock> blocks, const Batch& bat
     const Result result = batch.results[i];
     if (result == Result::kWrong) {
       ++stats_.num_corrupt;
-      if (wrong_.size() < kMaxWrong) wrong_.emplace(blocks[i].digest, blocks[i].group);
+      if (wrong_.size() >= kMaxWrong) wrong_.clear();  // what is never stored again would stay in it for ever
+      wrong_.emplace(blocks[i].digest, blocks[i].group);
     }
     if (ended) continue;
     if (result == Result::kFound) {

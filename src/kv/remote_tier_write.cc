@@ -26,8 +26,6 @@ std::span<const std::byte> bytes_of(std::string_view text) {
 }  // namespace
 
 void RemoteTier::write_loop() {
-  std::vector<int> buffers;
-  buffers.reserve(blocks_per_batch());  // while there is memory
   std::unique_lock lock(mutex_);
   while (true) {
     const std::int64_t now = steady_now_ns();
@@ -44,13 +42,24 @@ void RemoteTier::write_loop() {
     } else if (!is_on_) {
       unlocked(lock, [&] { probe(); });
     } else if (!touches_.empty()) {
-      const std::vector<TierBlock> blocks = std::exchange(touches_, {});
-      unlocked(lock, [&] { send_touches(blocks); });
+      const auto end = touches_.begin() + static_cast<std::ptrdiff_t>(std::min(touches_.size(), kMostTouchesAtOnce));
+      touched_.assign(touches_.begin(), end);
+      touches_.erase(touches_.begin(), end);
+      unlocked(lock, [&] { send_touches(touched_); });
     } else {
-      staging_.take_queued(blocks_per_batch(), buffers);
+      staging_.take_queued(blocks_per_batch(), batch_);
       std::vector<int> unsent;
-      unlocked(lock, [&] { unsent = write_batch(buffers); });
-      for (const int buffer : buffers) {
+      bool was_tried = false;
+      unlocked(lock, [&] {
+        unsent = write_batch(batch_);
+        was_tried = true;
+      });
+      if (!was_tried) {  // for want of memory
+        staging_.put_back(batch_);
+        if (stop_) drain_until_ns_ = 0;
+        continue;
+      }
+      for (const int buffer : batch_) {
         if (std::ranges::find(unsent, buffer) != unsent.end()) continue;
         staging_.remove(buffer);
         staging_.release(buffer);
@@ -108,10 +117,13 @@ std::vector<int> RemoteTier::write_batch(const std::vector<int>& buffers) {
   return unsent;
 }
 
-void RemoteTier::send_touches(const std::vector<TierBlock>& blocks) {
+void RemoteTier::send_touches(const std::vector<Touched>& blocks) {
   const std::string ttl = std::to_string(config_.ttl_seconds);
   std::string request;
-  for (const TierBlock& block : blocks) {
+  for (const Touched& touched : blocks) {
+    TierBlock block;
+    block.digest = touched.digest;
+    block.group = touched.group;
     if (config_.ttl_seconds > 0) {
       append_command(request, {"EXPIRE", key_of(block), ttl});
     } else {

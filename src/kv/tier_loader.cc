@@ -74,6 +74,8 @@ TierLoader::TierLoader(std::span<KvTier* const> tiers, KvStorage& storage,
     buffers_.back()->bytes = staging_.data() + i * buffer_bytes;
     free_.push_back(buffers_.back().get());
   }
+  arrived_.reserve(buffers_.size());
+  taken_.reserve(buffers_.size());
   // What one load of each other tier takes is left to them, if there is so much.
   const std::size_t num_for_others = (tiers_.size() - 1) * kMaxBuffersPerLoad;
   max_buffers_per_tier_ =
@@ -302,12 +304,12 @@ void TierLoader::copy_from(Load& load, Buffer& buffer) {
 }
 
 void TierLoader::take_arrived() {
-  std::vector<Arrived> arrived;
+  taken_.clear();
   {
     const std::lock_guard lock(mutex_);
-    arrived.swap(arrived_);
+    taken_.swap(arrived_);
   }
-  for (const Arrived& one : arrived) take(one);
+  for (const Arrived& one : taken_) take(one);
   note_copied();
 }
 

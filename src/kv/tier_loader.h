@@ -105,9 +105,10 @@ class TierLoader {
   const std::int64_t max_lent_bytes_;
   std::int64_t lent_bytes_ = 0;    // being copied, as far as poll() knows
   std::int64_t lent_until_ns_ = 0;  // when the last of what was lent had been copied
+  std::vector<Arrived> taken_;      // scratch, with as much room as arrived_
 
   std::mutex mutex_;  // guards what follows
-  std::vector<Arrived> arrived_;
+  std::vector<Arrived> arrived_;  // has room for all buffers: tiers' threads take no memory
   std::vector<Copy> copied_;
   int num_owed_ = 0;      // answers of tiers
   int num_uncopied_ = 0;  // copies that have not ended
