@@ -18,6 +18,8 @@
 namespace larder {
 namespace {
 
+constexpr int kMostToSave_s = 30;  // for tiers to store a prompt
+
 struct BenchOptions {
   RuntimeOptions runtime;
   std::vector<int> prompts = {512, 4096};
@@ -239,7 +241,7 @@ class Bench {
       const double computing = cold.first_token_seconds();
       tier_row("computing", cold, computing);
       tier_row("pool", request(prompt, 1, salt), computing);
-      wait_until_saved();
+      const bool is_saved = wait_until_saved();
       runtime_.engine().reset_prefix_cache();
       const auto before = runtime_.engine().stats().num_loaded_by_tier;
       const Completion loaded = request(prompt, 1, salt);
@@ -248,7 +250,9 @@ class Bench {
       for (std::size_t i = 0; i < before.size(); ++i)
         if (stats.num_loaded_by_tier[i] > before[i])
           from += fmt::format("{}{}", from.empty() ? "" : ", ", stats.tier_names[i]);
-      tier_row(from.empty() ? "nowhere: computing was cheaper" : from, loaded, computing);
+      if (from.empty())
+        from = is_saved ? "nowhere: computing was cheaper" : fmt::format("nowhere: not saved in {} s", kMostToSave_s);
+      tier_row(from, loaded, computing);
     }
   }
 
@@ -259,15 +263,19 @@ class Bench {
     std::fflush(stdout);
   }
 
-  void wait_until_saved() {
+  bool wait_until_saved() {
     const auto is_saved = [&] {
       const EngineStats stats = runtime_.engine().stats();
       std::int64_t num_waiting = stats.kv.num_unsaved;
       for (const TierStats& tier : stats.tiers) num_waiting += tier.num_pending;
       return num_waiting == 0;
     };
-    for (int i = 0; i < 600 && !is_saved(); ++i)
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(kMostToSave_s);
+    while (!is_saved()) {
+      if (std::chrono::steady_clock::now() > end) return false;
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
+    return true;
   }
 
   double num_parameters() const {

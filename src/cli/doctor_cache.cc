@@ -3,11 +3,13 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <initializer_list>
 #include <memory>
 #include <optional>
 #include <string>
+#include <system_error>
 
 #include "base/error.h"
 #include "cli/commands.h"
@@ -124,7 +126,8 @@ void add_reports(const Json& json, CacheLosses& losses) {
 // A file of JSON, one object per line: cache reports, or requests as they were sent.
 void read_log(const DoctorCacheOptions& options, CacheLosses& losses) {
   std::ifstream file(options.source);
-  if (!file)
+  std::error_code ignored;
+  if (!file || std::filesystem::is_directory(options.source, ignored))
     throw Error(ErrorKind::kNotFound, options.source + ": cannot be read; give a file, or a server as http://HOST:PORT");
   std::unique_ptr<Replay> replay;
   int number = 0, num_skipped = 0;

@@ -153,25 +153,32 @@ std::optional<std::int64_t> check_model(const RuntimeOptions& options, Findings&
   const bool has_device = find_device(options, device, findings);
   const std::string path = model_path(options.model, findings);
   if (path.empty()) return std::nullopt;
-  const char* what = "model";
-  try {
+  const auto passes = [&](const char* what, auto&& check) {
+    try {
+      check();
+      return true;
+    } catch (const std::exception& error) {
+      findings.fail(what, error.what(), fix_of(what, error));
+      return false;
+    }
+  };
+  std::optional<std::int64_t> block_size_bytes;
+  passes("model", [&] {
     const ModelFiles files(path);
     const GgufFile& gguf = files.gguf();
     const ModelConfig config = read_model_config(gguf);
     const auto size_bytes = static_cast<std::int64_t>(files.size_bytes());
     findings.ok("model", fmt::format("{} ({}), {}", path, config.name, format_bytes(size_bytes)));
-    what = "weights";
-    check_tensors(gguf, findings);
-    what = "tokenizer";
-    check_tokenizer(gguf, findings);
-    what = "chat template";
-    check_chat_template(gguf, options, findings);
-    what = "fit";
-    if (has_device && are_options_right) return check_fit(options, device, findings);
-  } catch (const std::exception& error) {
-    findings.fail(what, error.what(), fix_of(what, error));
-  }
-  return std::nullopt;
+    const bool has_weights = passes("weights", [&] { check_tensors(gguf, findings); });
+    passes("tokenizer", [&] { check_tokenizer(gguf, findings); });
+    const bool has_template = passes("chat template", [&] { check_chat_template(gguf, options, findings); });
+    if (!has_weights || !has_device || !are_options_right) return;
+    // It fits with any template.
+    RuntimeOptions fitting = options;
+    if (!has_template) fitting.chat_template_file.clear();
+    passes("fit", [&] { block_size_bytes = check_fit(fitting, device, findings); });
+  });
+  return block_size_bytes;
 }
 
 }  // namespace larder

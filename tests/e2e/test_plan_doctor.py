@@ -281,9 +281,11 @@ def test_doctor_warns_of_a_template_that_asks_for_more(tmp_path):
 
 
 def test_doctor_finds_what_it_may_not_read(tmp_path):
-    check = doctor("--port", 0, "--chat-template", tmp_path, code=1)["chat template"]
+    checks = doctor("--port", 0, "--chat-template", tmp_path, code=1)
+    check = checks["chat template"]
     assert check["verdict"] == "FAIL" and f"{tmp_path}: cannot be read" in check["text"]
     assert "--chat-template" in check["fix"]
+    assert checks["fit"]["verdict"] == "OK", "what comes behind is looked at all the same"
     # No more than a folder that this user may not enter; root may enter all of those.
     (tmp_path / "round").symlink_to(tmp_path / "round")
     check = doctor("--port", 0, "-m", tmp_path / "round" / "m.gguf", code=1)["model"]
