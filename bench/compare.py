@@ -8,18 +8,18 @@ Engines take turns, so that a machine that slows down slows both; the table show
 import argparse
 import re
 import statistics
-import subprocess
+
+from peers.process import output_of
 
 
 def larder_rates(a, model):
-    out = subprocess.run([a.larder, "bench", "-m", model, "-t", str(a.threads), "-r", "1", "--pp", *map(str, a.pp),
-                          "--tg", str(a.tg)], check=True, capture_output=True, text=True).stdout
+    out = output_of([a.larder, "bench", "-m", model, "-t", a.threads, "-r", 1, "--pp", *a.pp, "--tg", a.tg])
     return {test: float(rate) for test, rate in re.findall(r"\| (pp\d+|tg\d+) \| ([\d.]+) ±", out)}
 
 
 def llama_rates(a, model):
-    out = subprocess.run([f"{a.llama}/llama-bench", "-m", model, "-t", str(a.threads), "-r", "1", "-fa", "1", "-p",
-                          ",".join(map(str, a.pp)), "-n", str(a.tg)], check=True, capture_output=True, text=True).stdout
+    out = output_of([f"{a.llama}/llama-bench", "-m", model, "-t", a.threads, "-r", 1, "-fa", 1, "-p",
+                     ",".join(map(str, a.pp)), "-n", a.tg])
     return {test: float(rate) for test, rate in re.findall(r"(pp\d+|tg\d+) \|\s+([\d.]+) ±", out)}
 
 

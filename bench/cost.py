@@ -9,10 +9,10 @@ than the work explains: by context more than twice as much for twice as many tok
 import argparse
 import pathlib
 import re
-import subprocess
 import sys
 
 from peers import svg
+from peers.process import output_of
 
 CONTEXTS = (512, 1024, 2048, 4096, 8192, 16384, 32768)
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
@@ -20,13 +20,8 @@ NOISE = 1.05  # of two medians on one machine
 
 
 def bench(a, model, *options):
-    command = [a.larder, "bench", "-m", model, "--pp", "16", "--tg", str(a.tokens), "-r", str(a.rounds), "--made-up",
-               "--kv-type", a.kv_type, "--kv-size", a.kv_size, *map(str, options)]
-    out = subprocess.run(command, check=True, capture_output=True, text=True)
-    for line in out.stderr.splitlines():
-        if "left out" in line:
-            print(line, file=sys.stderr)
-    return out.stdout
+    return output_of([a.larder, "bench", "-m", model, "--pp", 16, "--tg", a.tokens, "-r", a.rounds, "--made-up",
+                      "--kv-type", a.kv_type, "--kv-size", a.kv_size, *options])
 
 
 def by_context(a, model):
@@ -79,7 +74,10 @@ def main():
                             {name: list(c.items()) for name, c in contexts.items()}, log_y=True),
                   svg.Panel(f"Behind {a.depth} tokens each", ("sequences at once", "ms a token"),
                             {name: list(c.items()) for name, c in batches.items()}, log_y=True)]
-        a.svg.write_text(svg.figure(panels, list(contexts)))
+        image = svg.figure(panels, list(contexts))
+        if image is None:
+            sys.exit("nothing was measured: no plot")
+        a.svg.write_text(image)
     return 1 if found else 0
 
 

@@ -21,7 +21,10 @@ class Run:
         argv = shlex.split(command)
         argv = [model if part == "{}" else part for part in argv] if "{}" in argv else [*argv, model]
         self.process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.weights_bytes = float(self.process.stdout.readline().split()[1]) * (1 << 20)
+        first = self.process.stdout.readline().split()
+        if len(first) < 2:
+            raise SystemExit(f"{self.name} did not start: {command}")
+        self.weights_bytes = float(first[1]) * (1 << 20)
 
     def rate(self, test):
         self.process.stdin.write(test + "\n")

@@ -17,6 +17,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <exception>
 #include <iostream>
 #include <memory>
 #include <sstream>
@@ -172,5 +173,10 @@ int main(int argc, char** argv) {
     fmt::print("usage: {} MODEL.gguf [THREADS [KV_TYPE]] < TESTS\n", argv[0]);
     return 2;
   }
-  return larder::run(argc, argv);
+  try {
+    return larder::run(argc, argv);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "{}\n", error.what());
+    return 1;
+  }
 }

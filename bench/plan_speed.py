@@ -10,8 +10,9 @@ import argparse
 import json
 import re
 import statistics
-import subprocess
 import sys
+
+from peers.process import output_of
 
 PROMPTS = (512, 2048)
 DEPTH = 2048
@@ -19,7 +20,7 @@ TESTS = [*(f"pp{length}" for length in PROMPTS), "tg64", f"tg64 @ d{DEPTH}"]
 
 
 def planned(a, options):
-    out = json.loads(subprocess.run([a.larder, "plan", "--json", *options], check=True, capture_output=True, text=True).stdout)
+    out = json.loads(output_of([a.larder, "plan", "--json", *options]))
     speed = out["speed"]
     rates = {f"pp{row['prompt']}": row["prompt"] / row["seconds"] for row in speed["first_token"]}
     for row in speed["decode"]:
@@ -29,8 +30,7 @@ def planned(a, options):
 
 
 def measured(a, options):
-    out = subprocess.run([a.larder, "bench", *options, "--pp", *map(str, PROMPTS), "--tg", "64", "-d", str(DEPTH), "-r", "1"],
-                         check=True, capture_output=True, text=True).stdout
+    out = output_of([a.larder, "bench", *options, "--pp", *PROMPTS, "--tg", 64, "-d", DEPTH, "-r", 1])
     return {test: float(rate) for test, rate in re.findall(r"\| ((?:pp|tg)\d+(?: @ d\d+)?) \| ([\d.]+) ±", out)}
 
 

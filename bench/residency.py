@@ -15,14 +15,14 @@ import time
 import urllib.error
 import urllib.request
 
-from peers.process import Server, free_port
+from peers.process import OPENER, Server, end_with_servers, free_port
 
 BLOCK = 16
 
 
 def post(base, path, body):
     request = urllib.request.Request(base + path, json.dumps(body).encode(), {"Content-Type": "application/json"})
-    return json.load(urllib.request.urlopen(request, timeout=3600))
+    return json.load(OPENER.open(request, timeout=3600))
 
 
 class Larder:
@@ -43,7 +43,8 @@ class Llama:
     def __init__(self, a, num_conversations):
         tokens = a.kv_bytes // a.kv_bytes_per_token
         self.command = [f"{a.llama}/llama-server", "-m", a.model, "-t", str(a.threads), "-fa", "on", "-np",
-                        str(num_conversations), "-c", str(tokens), "-kvu", "--cache-ram", "0", "--no-warmup"]
+                        str(num_conversations), "-c", str(tokens), "-kvu", "--cache-ram", "0", "--no-warmup",
+                        "-ctk", a.kv_type, "-ctv", a.kv_type]
 
     def cached(self, base, index, prompt):
         reply = post(base, "/completion", {"prompt": prompt, "n_predict": 1, "temperature": 0, "id_slot": index,
@@ -80,10 +81,11 @@ def main():
     p.add_argument("--threads", type=int, default=2)
     p.add_argument("--kv-bytes", type=int, default=1 << 30)
     p.add_argument("--kv-bytes-per-token", type=int, default=23040, help="of the model in the type (SmolLM2 135M, f16)")
-    p.add_argument("--kv-type", default="f16")
+    p.add_argument("--kv-type", default="f16", choices=["f16", "bf16"], help="of both engines")
     p.add_argument("--shared", type=int, default=4000)
     p.add_argument("--private", type=int, default=400)
     a = p.parse_args()
+    end_with_servers()
     tokens = a.kv_bytes // a.kv_bytes_per_token
     best = {}
     for engine, expected in ((Llama, tokens // (a.shared + a.private)), (Larder, (tokens - a.shared) // a.private)):

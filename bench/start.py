@@ -12,7 +12,7 @@ import statistics
 import time
 import urllib.request
 
-from peers.process import Server, free_port
+from peers.process import OPENER, Server, end_with_servers, free_port
 
 
 def seconds_of(larder, model):
@@ -23,7 +23,7 @@ def seconds_of(larder, model):
         ready = time.perf_counter() - begin
         body = json.dumps({"model": "default", "prompt": "Once", "max_tokens": 1}).encode()
         request = urllib.request.Request(server.base + "/v1/completions", body, {"Content-Type": "application/json"})
-        urllib.request.urlopen(request, timeout=600).read()
+        OPENER.open(request, timeout=600).read()
         return ready, time.perf_counter() - begin
 
 
@@ -33,6 +33,7 @@ def main():
     p.add_argument("--model", action="append", required=True)
     p.add_argument("--rounds", type=int, default=5)
     a = p.parse_args()
+    end_with_servers()
     found = {model: [] for model in a.model}
     for _ in range(a.rounds + 1):
         for model in a.model:

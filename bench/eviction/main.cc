@@ -33,11 +33,12 @@ void print_row(const Trace& trace, int capacity, CapacityOf of) {
   const ReplayResult lru = replay(trace, EvictionKind::kLru, capacity, of);
   const ReplayResult density = replay(trace, EvictionKind::kDensity, capacity, of);
   const ReplayResult belady = replay_belady(trace, capacity, of);
-  const std::string of_lru =
-      lru.num_hits > 0 ? fmt::format("{:.2f}", density.hit_ratio() / lru.hit_ratio()) : "-";
-  fmt::print("| {} | {} | {:.2f} % | {:.2f} % | {:.2f} % | {} | {:.2f} | {:.0f} | {:.0f} |\n",
+  const auto share_of = [&](const ReplayResult& other) {
+    return other.num_hits > 0 ? fmt::format("{:.2f}", density.hit_ratio() / other.hit_ratio()) : "-";
+  };
+  fmt::print("| {} | {} | {:.2f} % | {:.2f} % | {:.2f} % | {} | {} | {:.0f} | {:.0f} |\n",
              trace.name, capacity, 100 * lru.hit_ratio(), 100 * density.hit_ratio(),
-             100 * belady.hit_ratio(), of_lru, density.hit_ratio() / belady.hit_ratio(),
+             100 * belady.hit_ratio(), share_of(lru), share_of(belady),
              lru.ns_per_block, density.ns_per_block);
   std::fflush(stdout);
 }

@@ -63,7 +63,8 @@ ReplayResult replay(const Trace& trace, EvictionKind eviction, int capacity, Cap
     spent += std::chrono::steady_clock::now() - begin;
     result.num_blocks += static_cast<std::int64_t>(blocks.size());
   }
-  result.ns_per_block = static_cast<double>(spent.count()) / static_cast<double>(result.num_blocks);
+  if (result.num_blocks > 0)
+    result.ns_per_block = static_cast<double>(spent.count()) / static_cast<double>(result.num_blocks);
   return result;
 }
 

@@ -2,12 +2,12 @@
 import argparse
 import os
 import pathlib
+import re
 import shlex
-import signal
 import sys
 import time
 
-from peers import engines, install, measure, models, report, stats
+from peers import engines, install, measure, models, process, report, stats
 
 BENCH = pathlib.Path(__file__).resolve().parent.parent
 
@@ -17,21 +17,26 @@ def parse():
                                 "machine. Finished measurements are kept: the same command goes on where it was ended.")
     p.add_argument("--larder", default=str(BENCH.parent / "build" / "larder"))
     p.add_argument("--llama-bin", help="a folder with llama-bench and llama-server, instead of building them")
-    p.add_argument("--threads", type=int, default=os.cpu_count())
+    p.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     p.add_argument("--rounds", type=int, default=2, help="of all but the longest measurements")
     p.add_argument("--minutes", type=float, default=55, help="no measurement starts later than that")
-    p.add_argument("--quick", action="store_true", help="minutes only, to see that everything runs; writes no results")
+    p.add_argument("--quick", action="store_true", help="minutes only, to see that everything runs; prints its results")
     p.add_argument("--long", action="store_true", help="also 16,384 and 32,768 tokens of the 1B shape")
-    p.add_argument("--only", nargs="+", default=[], metavar="NAME", help="measurements whose name has one of these in it")
-    p.add_argument("--engines", nargs="+", default=[], metavar="NAME", choices=[e.name for e in engines.ENGINES])
+    p.add_argument("--only", nargs="+", default=[], metavar="NAME", help="measurements whose name has one of these in it; "
+                   "prints its results")
+    p.add_argument("--engines", nargs="+", default=[], metavar="NAME", choices=[e.name for e in engines.ENGINES],
+                   help="these alone; prints its results")
     p.add_argument("--list", action="store_true", help="the measurements, and stop")
     p.add_argument("--setup", action="store_true", help="set up the peers and the models, and stop")
     p.add_argument("--fresh", action="store_true", help="forget what this machine and this binary measured before")
     p.add_argument("--report", action="store_true", help="write what was measured before, and stop")
     p.add_argument("--goodput", nargs=2, type=float, metavar=("TTFT", "TPOT"), help="the limits that its requests keep, in ms "
                    f"(default: {stats.GOODPUT_LIMITS[0]} {stats.GOODPUT_LIMITS[1]})")
-    p.add_argument("--out", type=pathlib.Path, help="where RESULTS.md and plots/ go (default: bench/; printed with --quick)")
-    return p.parse_args()
+    p.add_argument("--out", type=pathlib.Path, help="where RESULTS.md and plots/ go (default: bench/ once all is measured; "
+                   "else they are printed)")
+    options = p.parse_args()
+    options.asked = {name: value for name, value in vars(options).items() if value != p.get_default(name)}
+    return options
 
 
 def machine(options):
@@ -44,10 +49,28 @@ def machine(options):
 def command_of(options):
     """What was asked for, without the places of this machine."""
     words = ["bench/peers/run"]
-    for name, value in vars(options).items():
-        if value and name in ("quick", "long", "only", "engines", "goodput"):
-            words += [f"--{name}", *(map(str, value) if isinstance(value, list) else [])]
+    for name, value in options.asked.items():
+        if name in ("quick", "long", "only", "engines", "goodput", "rounds", "threads"):
+            values = value if isinstance(value, list) else [] if value is True else [value]
+            words += [f"--{name}", *map(str, values)]
     return shlex.join(words)
+
+
+def has_name(measurement, parts):
+    """Whether one of the parts is in its name; serve-1 is not in serve-16."""
+    return any(re.search(re.escape(part) + r"(?!\d)", measurement.name) for part in parts)
+
+
+def find_models(todo, larder):
+    """{name: Model} of those that are wanted and can be had, and {title: why not} of the others."""
+    found, missing = {}, {}
+    for model in models.MODELS:
+        if any(m.model == model.name for m in todo):
+            try:
+                found[model.name] = models.find(model, larder)
+            except install.Absent as error:
+                missing[model.title] = str(error)
+    return found, missing
 
 
 def refusals_of(there, todo, found):
@@ -73,11 +96,11 @@ def write(document, plots, folder):
 
 def main():
     options = parse()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # with the servers that it started
+    process.end_with_servers()
     start = time.monotonic()
     machine_line = machine(options)
     every = measure.measurements(options.quick, options.long, options.rounds)
-    todo = [m for m in every if not options.only or any(part in m.name for part in options.only)]
+    todo = [m for m in every if not options.only or has_name(m, options.only)]
     if options.list:
         print("\n".join(f"{m.name}: {m.points}, {m.rounds} rounds" for m in todo))
         return
@@ -87,20 +110,27 @@ def main():
     there, absent = engines.set_up(options, options.engines)
     for name, reason in absent.items():
         print(f"{name} is absent: {reason}", file=sys.stderr)
-    wanted = {m.model for m in todo}
-    found = {m.name: models.find(m, options.larder) for m in models.MODELS if m.name in wanted}
+    found, missing = find_models(todo, options.larder)
+    for title, reason in missing.items():
+        print(f"{title} is absent: {reason}", file=sys.stderr)
     if options.setup:
         return
-    store = measure.Store(options)
+    if not there:
+        sys.exit("no engine is there: nothing can be measured")
+    todo = [m for m in todo if m.model in found]
+    versions = {e.name: e.version() for e in there}
+    store = measure.Store(options, versions)
     if options.fresh:
         store.clear()
     if not options.report and not measure.run(todo, there, found, store, start + options.minutes * 60):
         print("time is up: the same command goes on from here", file=sys.stderr)
     rep = report.Report(store, todo, found, [e.name for e in engines.ENGINES],
                         options.goodput or stats.GOODPUT_LIMITS)
-    facts = report.facts_of(command_of(options), machine_line, {e.name: e.version() for e in there})
-    document = rep.section(facts, absent, refusals_of(there, todo, found))
-    if options.quick and not options.out:
+    facts = report.facts_of(command_of(options), machine_line, versions)
+    document = rep.section(facts, {**absent, **missing}, refusals_of(there, todo, found))
+    # Less than all does not take the place of all that stands there.
+    is_part = options.quick or options.only or options.engines or missing or not measure.is_whole(todo, there, found, store)
+    if is_part and not options.out:
         print(document)
     else:
         write(document, rep.plots(), options.out or BENCH)

@@ -9,9 +9,11 @@ refusal(model)                 -> why it cannot run that file, or None
 process. Raises process.Failed.
 """
 import json
+import os
 import pathlib
 import random
 import re
+import subprocess
 
 from peers import install, load, models
 from peers.process import Failed, Server, Watch, free_port, run_command
@@ -35,7 +37,8 @@ class Larder:
         self.log = install.PEERS / "larder-run.log"
 
     def version(self):
-        return run_command([self.binary, "--version"], self.log, 60).strip().replace("larder ", "")
+        version = run_command([self.binary, "--version"], self.log, 60).strip().replace("larder ", "")
+        return f"{version} ({commit_of(self.binary)})" if commit_of(self.binary) else version
 
     def refusal(self, model):
         return None
@@ -74,7 +77,8 @@ class LlamaCpp:
     def version(self):
         if self.is_given:  # it says so on standard error
             run_command([self.bin / "llama-server", "--version"], self.log, 60)
-            return re.search(r"version: (.*)", self.log.read_text())[1]
+            found = re.search(r"version: (.*)", self.log.read_text())
+            return found[1] if found else f"of unknown version, in {self.bin.name}"
         return f"the source in {install.LLAMA_SDIST.replace('==', ' ')}"
 
     def refusal(self, model):
@@ -167,8 +171,9 @@ class Vllm:
         command = [self.home / "bin" / "vllm", "serve", folder, "--port", port, "--enforce-eager", "--max-model-len",
                    model.context, "--dtype", self.dtype, "--max-num-seqs", max(16, capacity[0]), "--served-model-name",
                    "default", "--enable-prompt-tokens-details"]
+        cores = sorted(os.sched_getaffinity(0))[:self.threads]
         env = {"VLLM_CPU_KVCACHE_SPACE": str(-(-kv_bytes_for(model, capacity) * self.kv_factor // 2**30)),
-               "VLLM_CPU_OMP_THREADS_BIND": f"0-{self.threads - 1}", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
+               "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cores)), "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
         return Server(command, port, self.log, env)
 
     # Over HTTP, as it has no command for it that keeps prompts out of its cache.
@@ -190,6 +195,15 @@ class Vllm:
         with self.server(model, capacity) as server:
             one_stream(server, 64, 8)
             return [serve_and_watch(server, plan, model.kv_bytes_per_token * self.kv_factor) for plan in plans]
+
+
+def commit_of(binary):
+    """What the tree that it was built in stands at, "" if it is not this one."""
+    root = pathlib.Path(__file__).resolve().parents[2]
+    if pathlib.Path(binary).resolve() != root / "build" / "larder":
+        return ""
+    done = subprocess.run(["git", "-C", root, "describe", "--always", "--dirty"], capture_output=True, text=True)
+    return done.stdout.strip() if done.returncode == 0 else ""
 
 
 def has_bf16():
@@ -241,6 +255,6 @@ def set_up(options, names):
             continue
         try:
             there.append(engine(options))
-        except (install.Absent, Failed) as error:
+        except (install.Absent, Failed, OSError) as error:
             absent[engine.name] = str(error)
     return there, absent

@@ -3,7 +3,6 @@ import os
 import pathlib
 import shutil
 import subprocess
-import tarfile
 
 CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "larder"
 PEERS = CACHE / "peers"
@@ -69,17 +68,21 @@ def llama_cpp(build_dir=None):
 
 
 def configure_llama_cpp(home, log):
-    """Fetches and unpacks the source, and configures its build; each only if that was not done."""
+    """Fetches and unpacks the source, if that was not done, and configures its build."""
     source = home / "source"
-    if not (source / "CMakeLists.txt").exists():
+    if not is_done(source, LLAMA_SDIST):
+        for other in (source, home / "unpacked", home / "build"):  # of another version
+            shutil.rmtree(other, ignore_errors=True)
         home.mkdir(parents=True, exist_ok=True)
         call(["python3", "-m", "pip", "download", "-q", "--disable-pip-version-check", "--no-deps", "--no-binary",
               "llama-cpp-python", "-d", home, LLAMA_SDIST], log)
+        name = f"llama_cpp_python-{version_of(LLAMA_SDIST)}"
         unpacked = home / "unpacked"
-        with tarfile.open(next(home.glob("llama_cpp_python-*.tar.gz"))) as archive:
-            archive.extractall(unpacked, filter="data")
-        next(unpacked.glob("*/vendor/llama.cpp")).rename(source)
+        unpacked.mkdir()
+        call(["tar", "-xzf", home / f"{name}.tar.gz", "-C", unpacked], log)
+        (unpacked / name / "vendor" / "llama.cpp").rename(source)
         shutil.rmtree(unpacked)
+        (source / "done").write_text(LLAMA_SDIST)
     mend_tile_config(source / "ggml" / "src" / "ggml-cpu" / "amx" / "mmq.cpp")
     call(["cmake", "-S", source, "-B", home / "build", "-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON", "-DLLAMA_CURL=OFF",
           "-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_BUILD_EXAMPLES=OFF", "-DLLAMA_BUILD_UI=OFF", "-DBUILD_SHARED_LIBS=OFF"], log)
@@ -140,8 +143,10 @@ def vllm_needs():
 def name_vllm(home):
     """vLLM reads its platform from the version of a package called vllm; the one for CPU has another name."""
     site = next((home / "lib").glob("python3*")) / "site-packages"
+    for other in site.glob("vllm-*.dist-info"):
+        shutil.rmtree(other)
     info = site / f"vllm-{version_of(VLLM)}.dist-info"
-    info.mkdir(exist_ok=True)
+    info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version_of(VLLM)}+cpu\n")
 
 

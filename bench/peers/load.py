@@ -78,6 +78,8 @@ class Client:
                 if not line.startswith(b"data: {"):
                     continue
                 event = json.loads(line[6:])
+                if "error" in event:
+                    raise RuntimeError(f"the stream broke off: {str(event['error'])[:300]}")
                 usage = event.get("usage") or usage
                 if not event.get("choices"):
                     continue
@@ -91,6 +93,7 @@ class Client:
                     break
         if not times and wordless is None:
             raise RuntimeError("a stream without tokens")
+        check_counts(request, usage)
         times = times or [wordless]  # a single token can be a part of a character, and have no text
         if index == 0:
             await self.count_first(1 << 30)  # whatever waits for it need not wait longer
@@ -102,6 +105,13 @@ class Client:
         async with self.progress:
             self.num_of_first = count
             self.progress.notify_all()
+
+
+def check_counts(request, usage):
+    """An answer to another question, or half of one, is not what is measured."""
+    asked, answered = (len(request["prompt"]), request["out"]), (usage.get("prompt_tokens"), usage.get("completion_tokens"))
+    if answered[0] != asked[0] or (answered[1] != asked[1] and not request.get("ends_with_rest")):
+        raise RuntimeError(f"asked for {asked[1]} tokens behind {asked[0]}, {answered[1]} came behind {answered[0]}")
 
 
 def run_plan(base, plan):

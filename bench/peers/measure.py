@@ -5,6 +5,7 @@ where it was. Rounds come first, then measurements, then engines: a run that end
 machine that slows down slows all engines.
 """
 import dataclasses
+import datetime
 import hashlib
 import json
 import pathlib
@@ -12,7 +13,7 @@ import platform
 import sys
 import time
 
-from peers import install, load
+from peers import install, load, stats
 
 # Of a load and of what a request holds: 560 tokens of prompt and 32 of output, with room for a block more.
 LEAST_ALONE = 256  # tokens of a stream, for percentiles
@@ -26,6 +27,10 @@ class Measurement:
     model: str
     points: tuple  # lengths, depths or requests at once
     rounds: int
+
+    def missing(self, data):
+        """Points that an outcome's data has not: an engine may leave some out, and --long asks for more of them."""
+        return [p for p in self.points if str(p) not in data] if self.kind in ("prefill", "decode") else []
 
 
 def measurements(quick, long, rounds):
@@ -74,18 +79,32 @@ def perform(measurement, engine, model, round_):
         # Gaps grow with the stream's own context: it is compared with itself, as deep.
         num_tokens = max(LEAST_ALONE, len(with_prompt["requests"][0]["times"]))
         alone = engine.serve(model, [load.alone_plan(round_, num_tokens)], capacity)[0]
-        return {**with_prompt, "alone": alone["requests"][0]["times"]}
+        outcome = {**with_prompt, "alone": alone["requests"][0]["times"]}
+        stats.summarize_interference(outcome)  # one that cannot be told failed
+        return outcome
     plans = [load.many_plan(round_, amount, shared) for shared in (True, False)]
     shared, unique = engine.serve(model, plans, (amount, TOKENS_PER_REQUEST))
+    for result in (shared, unique):
+        stats.summarize(result)
     return {"shared": shared, "unique": unique}
 
 
-class Store:
-    """Outcomes of units in files, in a folder of this machine, this binary and these threads."""
+def digest_of(path):
+    return hashlib.sha256(pathlib.Path(path).read_bytes()).hexdigest()
 
-    def __init__(self, options):
-        binary = hashlib.sha256(pathlib.Path(options.larder).read_bytes()).hexdigest()
-        facts = f"{binary} {cpu_name()} {options.threads}"
+
+class Store:
+    """Outcomes of units in files, in a folder of this machine, this binary, these threads and this way to measure.
+
+    `versions` has those of engines that are there: what another version did is not theirs."""
+
+    def __init__(self, options, versions=None):
+        self.versions = versions or {}
+        here = pathlib.Path(__file__).parent
+        files = [options.larder, *(here / f"{name}.py" for name in ("engines", "load", "measure", "openvino_driver"))]
+        if options.llama_bin:
+            files += [pathlib.Path(options.llama_bin) / name for name in ("llama-bench", "llama-server")]
+        facts = " ".join([*map(digest_of, files), cpu_name(), str(options.threads)])
         kind = "quick" if options.quick else "full"
         self.folder = install.PEERS / "results" / f"{kind}-{hashlib.sha256(facts.encode()).hexdigest()[:12]}"
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -99,22 +118,35 @@ class Store:
 
     def get(self, measurement, engine_name, round_):
         path = self.path(measurement, engine_name, round_)
-        return json.loads(path.read_text()) if path.exists() else None
+        if not path.exists():
+            return None
+        outcome = json.loads(path.read_text())
+        return outcome if outcome["version"] == self.versions.get(engine_name, outcome["version"]) else None
+
+    def is_done(self, measurement, engine_name, round_):
+        outcome = self.get(measurement, engine_name, round_)
+        return outcome is not None and "data" in outcome and not measurement.missing(outcome["data"])
 
     def put(self, measurement, engine_name, round_, outcome):
         path = self.path(measurement, engine_name, round_)
+        outcome = {"version": self.versions.get(engine_name, ""), "date": datetime.date.today().isoformat(), **outcome}
         unfinished = path.with_suffix(".part")
         unfinished.write_text(json.dumps(outcome))
         unfinished.rename(path)
 
     def outcomes(self, measurement, engine_name):
         """Of all rounds that were done, without failures."""
-        found = [self.get(measurement, engine_name, r) for r in range(measurement.rounds)]
-        return [o["data"] for o in found if o and "data" in o]
+        return [o["data"] for o in self.all_rounds(measurement, engine_name) if "data" in o]
 
     def failures(self, measurement, engine_name):
+        return [o["failed"] for o in self.all_rounds(measurement, engine_name) if "failed" in o]
+
+    def dates(self, measurement, engine_name):
+        return [o["date"] for o in self.all_rounds(measurement, engine_name)]
+
+    def all_rounds(self, measurement, engine_name):
         found = [self.get(measurement, engine_name, r) for r in range(measurement.rounds)]
-        return [o["failed"] for o in found if o and "failed" in o]
+        return [o for o in found if o]
 
 
 def cpu_name():
@@ -131,13 +163,18 @@ def run(todo, engines, models, store, end_s):
             turn = round_ % len(engines)
             for engine in engines[turn:] + engines[:turn]:
                 model = models[measurement.model]
-                done = store.get(measurement, engine.name, round_)
-                if engine.refusal(model) or (done and "data" in done):
+                if engine.refusal(model) or store.is_done(measurement, engine.name, round_):
                     continue
                 if time.monotonic() > end_s:
                     return False
                 run_unit(measurement, engine, model, round_, store)
     return True
+
+
+def is_whole(todo, engines, models, store):
+    """Whether nothing is left but what engines refuse or fail at."""
+    return all(engine.refusal(models[m.model]) or store.get(m, engine.name, r)
+               for m in todo for engine in engines for r in range(m.rounds))
 
 
 def run_unit(measurement, engine, model, round_, store):

@@ -87,8 +87,11 @@ class Run:
                 count = sum(len(output.generated_ids) for output in handle.read().values())
                 self.counts[index] += count
                 self.times[index] += [now] if count else []
-            if handle.get_status() != genai.GenerationStatus.RUNNING:
-                del self.running[index]
+            if handle.get_status() == genai.GenerationStatus.RUNNING:
+                continue
+            del self.running[index]
+            if self.counts[index] != self.requests[index]["out"]:
+                raise RuntimeError(f"{self.counts[index]} tokens of {self.requests[index]['out']}: {handle.get_status()}")
 
     def go(self):
         start = time.perf_counter()

@@ -5,10 +5,14 @@ import pathlib
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import time
 import urllib.request
+
+# A proxy is for other machines.
+OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class Failed(Exception):
@@ -34,9 +38,26 @@ def run_command(command, log, timeout_s, env=None):
     return done.stdout
 
 
+def output_of(command):
+    """Its standard output. Ends the program where it fails, with its words; what it left out is told."""
+    done = subprocess.run([str(c) for c in command], capture_output=True, text=True)
+    for line in done.stderr.splitlines():
+        if done.returncode != 0 or "left out" in line:
+            print(line, file=sys.stderr)
+    if done.returncode != 0:
+        sys.exit(f"{command[0]} ended with {done.returncode}")
+    return done.stdout
+
+
 def last_line(path):
     lines = [line for line in pathlib.Path(path).read_text(errors="replace").splitlines() if line.strip()]
     return lines[-1][:300] if lines else "it said nothing"
+
+
+def end_with_servers():
+    """A signal that ends the program ends its servers, too: they are in sessions of their own."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda n, _: sys.exit(128 + n))
 
 
 def tree_of(pid):
@@ -93,13 +114,13 @@ class Server:
             if self.process.poll() is not None:
                 raise Failed(f"the server ended: {last_line(self.log)}")
             with contextlib.suppress(OSError):
-                if urllib.request.urlopen(self.base + "/health", timeout=2).status == 200:
+                if OPENER.open(self.base + "/health", timeout=2).status == 200:
                     return
             time.sleep(0.1)
         raise Failed(f"the server was not ready in {ready_s} s: {last_line(self.log)}")
 
     def text(self, path):
-        return urllib.request.urlopen(self.base + path, timeout=30).read().decode()
+        return OPENER.open(self.base + path, timeout=30).read().decode()
 
     def peak_rss_bytes(self):
         return peak_rss_bytes(self.process.pid)
@@ -110,7 +131,9 @@ class Server:
                 os.killpg(self.process.pid, number)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(wait_s)
-                return
+                break
+        with contextlib.suppress(ProcessLookupError):  # who outlives their leader
+            os.killpg(self.process.pid, signal.SIGKILL)
 
     def __enter__(self):
         return self

@@ -39,11 +39,21 @@ class Report:
         return [m for m in self.measurements if m.kind == kind]
 
     def rounds_words(self):
-        done = [n for m in self.measurements for name in self.names if (n := len(self.store.outcomes(m, name)))]
-        if not done or max(done) == 1:
+        done = [(n, m.rounds) for m in self.measurements for name in self.names if (n := len(self.store.outcomes(m, name)))]
+        most = max((n for n, _ in done), default=1)
+        if most == 1:
             return "every figure is of one round."
-        return f"the figures are medians over {max(done)} rounds" + (
-            ", where time allowed no more over fewer." if min(done) < max(done) else ".")
+        words = f"the figures are medians over {most} rounds"
+        if any(planned < most for _, planned in done):
+            words += ", of the longest measurements of one"
+        if any(n < planned for n, planned in done):
+            words += ", where time allowed no more over fewer"
+        return words + "."
+
+    def dates(self):
+        """Of the first and the last measurement."""
+        dates = sorted(d for m in self.measurements for name in self.names for d in self.store.dates(m, name))
+        return " to ".join(dict.fromkeys([dates[0], dates[-1]])) if dates else datetime.date.today().isoformat()
 
     def rate(self, measurement, engine, point):
         return stats.median([o[str(point)] for o in self.store.outcomes(measurement, engine) if str(point) in o])
@@ -100,7 +110,8 @@ class Report:
             for name in self.names:
                 s = self.summaries(m, name, None, stats.summarize_interference)
                 if s:
-                    yield [name, *(number(s[k]) for k in ("idle_p50", "idle_p99", "busy_p50", "busy_p99")),
+                    yield [name, *(number(s[k]) for k in ("idle_p50", "idle_p99")), number(s["busy_count"], 0),
+                           *(number(s[k]) for k in ("busy_p50", "busy_p99", "busy_most")),
                            number(s["busy_p99"] / s["idle_p99"], 1), number(s["long_ttft_s"], 2)]
 
     def gaps(self, absent, refusals):
@@ -114,16 +125,26 @@ class Report:
                 failures = self.store.failures(m, name)
                 if failures and name not in absent:
                     yield f"- {name}, {m.name}: {failures[0]}."
-                elif (name not in absent and not self.store.outcomes(m, name)
+                elif (name not in absent and not failures and not self.store.outcomes(m, name)
                       and not any(name == n and self.models[m.model].title in t for (n, _), t in refusals.items())):
                     yield f"- {name}, {m.name}: not measured, the run ended before."
+                for data in self.store.outcomes(m, name)[:1]:
+                    if m.missing(data):
+                        yield f"- {name}, {m.name}: nothing of {', '.join(map(str, m.missing(data)))}."
 
     def section(self, facts, absent, refusals):
         rate_head = ["model", "test", *[">" + n + ", t/s" for n in self.names], ">Larder / best peer"]
         loads = self.of_kind("serve")
+        drawn = self.plots()
+
+        def plot(name):
+            return f"![{name}](plots/{name}.svg)" if f"{name}.svg" in drawn else ""
+
         parts = ["## Larder and its peers", f"    {facts['command']}",
-                 f"{facts['date']}. {facts['machine']} {facts['versions']} The engines take turns; {self.rounds_words()}",
+                 f"{self.dates()}. {facts['machine']} {facts['versions']} The engines take turns; {self.rounds_words()}",
                  "\n".join(self.gaps(absent, refusals))]
+        if "vLLM" in self.names and "vLLM" not in absent and (self.of_kind("prefill") or self.of_kind("decode")):
+            parts += ["One stream of vLLM goes over HTTP, which the other engines' own benchmarks do not, and it runs eagerly."]
         if self.of_kind("prefill"):
             parts += ["### Prefill, one stream", plot("prefill"),
                       table(rate_head, self.rate_rows("prefill", lambda n: f"pp{n}"))]
@@ -143,17 +164,18 @@ class Report:
                 table(["prompts", ">at once", "engine", ">requests/s", ">goodput, requests/s", ">TTFT mean", ">TPOT mean", ">p50",
                        ">p99", ">ITL mean"], self.request_rows()),
                 "### Memory of these loads, MiB",
-                "KV in use at its peak as each engine counts it; llama.cpp sets every slot's part aside at the start, and "
+                "KV in use at its peak as each engine counts it (Larder's and vLLM's gauges are read five times a second, OpenVINO "
+                "GenAI's after each step); llama.cpp sets every slot's part aside at the start, and "
                 "OpenVINO GenAI keeps 8 bits by default where the others keep 16 (vLLM on machines without BF16: 32). All are given room for "
-                "the requests' tokens if nothing is shared (one full context at least; vLLM whole GiB). The resident set is "
-                "the process tree's peak, with the weights and what the engine keeps besides.", plot("memory"),
+                "the requests' tokens if nothing is shared; all but llama.cpp for one full context at least, vLLM in whole GiB. The "
+                "resident set is the process tree's peak, with the weights and what the engine keeps besides.", plot("memory"),
                 table([">at once", "engine", ">KV, shared prompts", ">KV, unique", ">KV set aside", ">peak resident set"],
                       self.memory_rows())]
         for m in self.of_kind("interference"):
             parts += ["### A running stream while a long prompt comes",
                       f"{self.models[m.model].title}: the time between tokens of one stream while another's prompt of "
-                      f"{m.points[0]:,} tokens is computed, and of the same tokens alone, in milliseconds.",
-                      table(["engine", ">alone, p50", ">p99", ">with the prompt, p50", ">p99", ">p99 / p99 alone",
+                      f"{m.points[0]:,} tokens is computed, and of the same stream alone, in milliseconds. Of few gaps the p99 is the longest.",
+                      table(["engine", ">alone, p50", ">p99", ">with the prompt, gaps", ">p50", ">p99", ">longest", ">p99 / p99 alone",
                              ">the prompt's TTFT, s"], self.interference_rows())]
         return "\n\n".join(p for p in parts if p)
 
@@ -195,10 +217,6 @@ def mib(count):
     return number(count / 2**20, 0)
 
 
-def plot(name):
-    return f"![{name}](plots/{name}.svg)"
-
-
 def facts_of(command, machine, versions):
-    return {"command": command, "date": datetime.date.today().isoformat(), "machine": machine,
+    return {"command": command, "machine": machine,
             "versions": "; ".join(f"{name}: {version}" for name, version in versions.items()) + "."}

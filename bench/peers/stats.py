@@ -79,5 +79,6 @@ def summarize_interference(result):
     return {
         "idle_p50": percentile(idle, 50), "idle_p99": percentile(idle, 99),
         "busy_p50": percentile(busy, 50), "busy_p99": percentile(busy, 99),
+        "busy_count": len(busy), "busy_most": max(busy),
         "long_ttft_s": answered - came,
     }

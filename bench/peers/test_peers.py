@@ -4,6 +4,7 @@ import math
 import pathlib
 import sys
 import threading
+import time
 import types
 import xml.dom.minidom
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -11,7 +12,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
-from peers import engines, install, load, measure, models, report, stats, svg  # noqa: E402
+from peers import __main__ as main  # noqa: E402
+from peers import engines, install, load, measure, models, process, report, stats, svg  # noqa: E402
 
 
 def request(start, times, prompt=10, cached=4):
@@ -104,7 +106,12 @@ def store(tmp_path, monkeypatch):
     monkeypatch.setattr(install, "PEERS", tmp_path)
     binary = tmp_path / "larder"
     binary.write_text("a binary")
-    return measure.Store(types.SimpleNamespace(larder=str(binary), threads=2, quick=True))
+    return store_of(tmp_path)
+
+
+def store_of(tmp_path, versions=None):
+    options = types.SimpleNamespace(larder=str(tmp_path / "larder"), threads=2, quick=True, llama_bin=None)
+    return measure.Store(options, versions)
 
 
 class FakeEngine:
@@ -134,12 +141,37 @@ def test_run_goes_on_where_it_was_and_the_report_names_what_is_missing(store):
     assert broken.num_calls == 6 and refusing.num_calls == 0, "what failed is tried again"
 
     rep = report.Report(store, todo, tiny, ["Larder", "llama.cpp", "OpenVINO GenAI", "vLLM"])
+    assert measure.is_whole(todo, [ours, broken, refusing], tiny, store)
     facts = report.facts_of("run", "Machine.", {"Larder": "1"})
     section = rep.section(facts, {"OpenVINO GenAI": "no wheel"}, {("vLLM", "reads no GGUF"): ["Tiny Q4_1"]})
     assert "| Tiny Q4_1 | pp64 | 102.0 | - | - | - | - |" in section
     assert "OpenVINO GenAI is absent: no wheel." in section and "vLLM without Tiny Q4_1: reads no GGUF." in section
     assert "llama.cpp, prefill.tiny: RuntimeError: broke." in section and "not measured" not in section
-    assert list(rep.plots()) == ["prefill.svg"]
+    assert list(rep.plots()) == ["prefill.svg"] and "(plots/prefill.svg)" in section
+
+    # More points than before are measured anew; until then they are named.
+    more = [measure.Measurement("prefill.tiny", "prefill", "tiny", (64, 256), 3)]
+    section = report.Report(store, more, tiny, ["Larder"]).section(facts, {}, {})
+    assert "- Larder, prefill.tiny: nothing of 256." in section
+    assert "plots/prefill" in section and measure.run(more, [ours], tiny, store, math.inf) and ours.num_calls == 6
+    assert "nothing of" not in report.Report(store, more, tiny, ["Larder"]).section(facts, {}, {})
+
+
+def test_another_versions_outcomes_do_not_count(store, tmp_path):
+    todo = [measure.Measurement("prefill.tiny", "prefill", "tiny", (64,), 1)]
+    tiny = {"tiny": models.Model("tiny", "Tiny", "Q4_1", 1024, 16)}
+    for version, rate in (("1", 10.0), ("2", 20.0)):
+        kept = store_of(tmp_path, {"Larder": version})
+        assert kept.outcomes(todo[0], "Larder") == []
+        measure.run(todo, [FakeEngine("Larder", rate)], tiny, kept, math.inf)
+        assert kept.outcomes(todo[0], "Larder") == [{"64": rate + 1}]
+
+
+def test_names_of_measurements():
+    every = measure.measurements(False, False, 2)
+    named = lambda *parts: [m.name for m in every if main.has_name(m, parts)]  # noqa: E731
+    assert named("serve-1") == ["serve-1.smollm2-q8_0"] and named("serve-16", "interference") == ["serve-16.smollm2-q8_0", "interference.smollm2-q8_0"]
+    assert set(named("prefill.gemma3", "1b-q4_k")) == {"prefill.gemma3-q4_k_m", "prefill.1b-q4_k", "decode.1b-q4_k"}
 
 
 def test_loads_have_both_tables(store):
@@ -164,13 +196,14 @@ def test_run_stops_when_time_is_up(store):
     todo = [measure.Measurement("prefill.tiny", "prefill", "tiny", (64,), 1)]
     tiny = {"tiny": models.Model("tiny", "Tiny", "Q4_1", 1024, 16)}
     assert not measure.run(todo, [FakeEngine("Larder", 1)], tiny, store, -math.inf)
+    assert not measure.is_whole(todo, [FakeEngine("Larder", 1)], tiny, store)
     rep = report.Report(store, todo, tiny, ["Larder"])
     assert "Larder, prefill.tiny: not measured" in "\n".join(rep.gaps({}, {}))
 
 
 class Streamer(BaseHTTPRequestHandler):
     """As many events with text as tokens are asked for; records the order in which requests came."""
-    order = []
+    order, most, error = [], 1 << 20, ""
 
     def log_message(self, *_):
         pass
@@ -180,9 +213,12 @@ class Streamer(BaseHTTPRequestHandler):
         Streamer.order.append(len(body["prompt"]))
         self.send_response(200)
         self.end_headers()
-        for i in range(body["max_tokens"]):
+        num_tokens = min(body["max_tokens"], Streamer.most)
+        for i in range(num_tokens):
             self.event({"choices": [{"text": "x"}]})
-        usage = {"prompt_tokens": len(body["prompt"]), "completion_tokens": body["max_tokens"]}
+        if Streamer.error:
+            return self.event({"error": {"message": Streamer.error}})
+        usage = {"prompt_tokens": len(body["prompt"]), "completion_tokens": num_tokens}
         self.event({"choices": [], "usage": usage})
         self.wfile.write(b"data: [DONE]\n\n")
 
@@ -209,15 +245,50 @@ def test_llama_cpps_tiles_are_mended_once(tmp_path):
     assert source.read_text() == mended
 
 
-def test_load_over_http_keeps_the_order_of_the_plan():
+@pytest.fixture
+def streamer(monkeypatch):
+    monkeypatch.setattr(Streamer, "order", [])
     server = ThreadingHTTPServer(("127.0.0.1", 0), Streamer)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        result = load.run_plan(f"http://127.0.0.1:{server.server_port}", load.interference_plan(1, 500))
-    finally:
-        server.shutdown()
-    stream, late = result["requests"]
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+
+
+def test_load_over_http_keeps_the_order_of_the_plan(streamer):
+    stream, late = load.run_plan(streamer, load.interference_plan(1, 500))["requests"]
     assert Streamer.order == [32, 500]
     assert (len(late["times"]), late["prompt_tokens"]) == (1, 500)
     assert stream["output_tokens"] == len(stream["times"]) >= 64
     assert stream["cached_tokens"] is None and late["start"] >= stream["times"][63]
+
+
+def test_half_an_answer_is_none(streamer, monkeypatch):
+    monkeypatch.setattr(Streamer, "most", 3)
+    with pytest.raises(RuntimeError, match="asked for 32 tokens behind 560, 3 came behind 560"):
+        load.run_plan(streamer, load.many_plan(1, 1, False))
+    monkeypatch.setattr(Streamer, "error", "out of luck")
+    with pytest.raises(RuntimeError, match="out of luck"):
+        load.run_plan(streamer, load.many_plan(1, 1, False))
+
+
+def test_what_outlives_a_server_ends_with_it():
+    child = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True); time.sleep(60)"
+    script = f"""
+import http.server, subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", {child!r}], stdout=subprocess.PIPE)
+child.stdout.readline()
+class Ready(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Ready).serve_forever()
+"""
+    port = process.free_port()
+    with process.Server([sys.executable, "-c", script, port], port) as server:
+        (child_id,) = [pid for pid in process.tree_of(server.process.pid) if pid != server.process.pid]
+    for _ in range(100):
+        state = pathlib.Path(f"/proc/{child_id}/stat")
+        if not state.exists() or " Z " in state.read_text():
+            return
+        time.sleep(0.1)
+    pytest.fail("the server's child runs on")
