@@ -77,10 +77,12 @@ Generation::~Generation() {
 
 // What was generated may come back all the same.
 void Generation::tell_of_interrupted() noexcept {
-  if (done_ || cache_log_ == nullptr) return;
+  if (done_) return;
   try {
     for (const Choice& choice : choices_) {
-      if (choice.cache_report && !choice.done())
+      if (choice.done()) continue;
+      if (history_ != nullptr) history_->remember_broken(salt_, asked_, choice.token_ids);
+      if (choice.cache_report && cache_log_ != nullptr)
         cache_log_->complete(open_prompts_[static_cast<std::size_t>(choice.prompt)], choice.token_ids);
     }
   } catch (const std::exception&) {
@@ -272,16 +274,15 @@ void Generation::observe_finished(const Choice& choice, const char* reason) {
 
 void Generation::emit(Choice& choice, ChoiceDelta delta, std::string& out) {
   if (!options_.stream) {
-    const auto append = [](std::vector<OutputToken>& to, std::vector<OutputToken>& from) {
+    const int num_each = std::max(0, options_.sampling.num_logprobs) + 1;
+    const auto append = [&](std::vector<OutputToken>& to, std::vector<OutputToken>& from) {
+      num_entries_ += from.size() * static_cast<std::size_t>(num_each);
       to.insert(to.end(), std::make_move_iterator(from.begin()),
                 std::make_move_iterator(from.end()));
     };
-    const auto num_tokens = delta.prompt_logprobs.size() + delta.tokens.size();
-    num_entries_ += num_tokens * static_cast<std::size_t>(std::max(0, options_.sampling.num_logprobs) + 1);
     append(choice.prompt_logprobs, delta.prompt_logprobs);
-    if (options_.sampling.num_logprobs >= 0 || options_.return_token_ids) {
+    if (options_.sampling.num_logprobs >= 0 || options_.return_token_ids)
       append(choice.tokens, delta.tokens);
-    }
     return;
   }
   const bool shows_tokens = options_.sampling.num_logprobs >= 0 || options_.return_token_ids;

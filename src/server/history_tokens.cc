@@ -30,11 +30,20 @@ Digest HistoryTokens::key_of(std::string_view salt, const Digest& before, std::s
 
 void HistoryTokens::remember(std::string_view salt, const Digest& before, std::string_view text,
                              std::vector<TokenId> tokens) {
-  if (text.empty() || tokens.empty()) return;
+  if (!text.empty()) put(key_of(salt, before, text), std::move(tokens));
+}
+
+// In the place of the answer that nobody gives.
+void HistoryTokens::remember_broken(std::string_view salt, const Digest& before,
+                                    std::vector<TokenId> tokens) {
+  put(key_of(salt, before, ""), std::move(tokens));
+}
+
+void HistoryTokens::put(const Digest& key, std::vector<TokenId> tokens) {
+  if (tokens.empty()) return;
   tokens.shrink_to_fit();
   const std::size_t bytes = tokens.size() * sizeof(TokenId);
-  table_.put(key_of(salt, before, text),
-             std::make_shared<const std::vector<TokenId>>(std::move(tokens)), bytes);
+  table_.put(key, std::make_shared<const std::vector<TokenId>>(std::move(tokens)), bytes);
 }
 
 std::vector<KnownTurn> HistoryTokens::recall(std::string_view salt, const Json& messages) {
@@ -43,8 +52,12 @@ std::vector<KnownTurn> HistoryTokens::recall(std::string_view salt, const Json& 
     const std::string* role = text_of(messages[i], "role");
     const std::string* content = text_of(messages[i], "content");
     if (role == nullptr || *role != "assistant" || content == nullptr || content->empty()) continue;
-    const auto tokens = table_.find(key_of(salt, digest_of(messages[i - 1]), *content));
-    if (tokens) turns.push_back({.message = i, .tokens = *tokens});
+    const Digest before = digest_of(messages[i - 1]);
+    if (const auto tokens = table_.find(key_of(salt, before, *content))) {
+      turns.push_back({.message = i, .tokens = *tokens});
+    } else if (const auto broken = table_.find(key_of(salt, before, ""))) {
+      turns.push_back({.message = i, .tokens = *broken, .broke_off = true});
+    }
   }
   return turns;
 }

@@ -101,5 +101,54 @@ TEST(HistoryTokens, AnAnswerThatComesBackIsPromptedAsItWasGenerated) {
             metrics.npos);
 }
 
+// As of a chat that its reader stops, and goes on with.
+TEST(HistoryTokens, WhatWasReadOfAnAnswerThatBrokeOffIsPromptedAsItWasGenerated) {
+  EngineConfig config = TestServer::default_engine();
+  config.max_model_len = 4000;
+  TestServer server({}, config);
+  Json body = {{"messages", Json::array({message("user", "hi")})},
+               {"max_tokens", 3000},
+               {"seed", 3},
+               {"stream", true},
+               {"ignore_eos", true},
+               {"logit_bias", {{"100", 3}, {"101", 3}, {"96", -100}, {"97", -100}}},
+               {"return_token_ids", true}};
+  std::string text;
+  std::vector<TokenId> generated;
+  {
+    RawClient client(server.port());
+    client.send(TestServer::request("/v1/chat/completions", body.dump()));
+    std::string events;
+    while (generated.size() < 30) {
+      events += client.receive("\n\n");
+      for (auto end = events.find("\n\n"); end != events.npos; end = events.find("\n\n")) {
+        const auto begin = events.find("data: {");
+        if (begin < end) {
+          const Json choice = parse_json(events.substr(begin + 6, end - begin - 6), {})["choices"][0];
+          text += choice["delta"].value("content", "");
+          if (choice.contains("token_ids"))
+            for (const Json& token : choice["token_ids"]) generated.push_back(token.get<TokenId>());
+        }
+        events.erase(0, end + 2);
+      }
+    }
+  }
+  ASSERT_TRUE(std::ranges::find(generated, 100) != generated.end());
+  ASSERT_TRUE(server.becomes_idle());
+  body["messages"].push_back(message("assistant", text));
+  body["messages"].push_back(message("user", "go on"));
+  body["max_tokens"] = 1;
+  body["stream"] = false;
+  const Json second = server.post("/v1/chat/completions", body.dump()).json();
+  const auto prompt = second["prompt_token_ids"].get<std::vector<TokenId>>();
+  EXPECT_FALSE(std::ranges::search(prompt, generated).empty());
+  EXPECT_GE(second["usage"]["prompt_tokens_details"]["cached_tokens"].get<std::size_t>(), generated.size());
+  // Another answer to the same question is none of it, however it begins.
+  body["messages"][1]["content"] = text + " and all that nobody has said";
+  const Json third = server.post("/v1/chat/completions", body.dump()).json();
+  const auto other = third["prompt_token_ids"].get<std::vector<TokenId>>();
+  EXPECT_TRUE(std::ranges::search(other, generated).empty());
+}
+
 }  // namespace
 }  // namespace larder

@@ -20,6 +20,8 @@
 namespace larder {
 namespace {
 
+constexpr std::size_t kMaxRestBytes = 16;  // of a token that a reader has seen in part
+
 int max_len(const GenerationOptions& options, const ServedModel& model) {
   return options.attention.window > 0 ? kMaxEndlessTokens : model.max_model_len;
 }
@@ -119,12 +121,15 @@ void cut_after_last_message(RenderedPrompt& prompt, std::size_t num_messages) {
 // The span as far as it prints what was generated; nullopt: it prints something else. Many templates
 // trim an answer.
 std::optional<ExactSpan> match_turn(std::string_view text, const Json& message,
-                                    std::span<const TokenId> tokens, const Tokenizer& tokenizer) {
+                                    const KnownTurn& turn, const Tokenizer& tokenizer) {
   const auto content = message.find("content");
   if (content == message.end() || !content->is_string()) return std::nullopt;
   if (trimmed(text) != trimmed(content->get_ref<const std::string&>())) return std::nullopt;
+  const std::span<const TokenId> tokens(*turn.tokens);
   const Spelling spelling = tokenizer.spell(tokens, text);
   if (spelling.num_bytes == 0) return std::nullopt;
+  // Else another answer that begins alike would be cut where it goes its own way.
+  if (turn.broke_off && spelling.num_bytes + kMaxRestBytes < text.size()) return std::nullopt;
   return ExactSpan{.begin = 0, .end = spelling.num_bytes, .tokens = tokens.first(spelling.num_tokens)};
 }
 
@@ -141,7 +146,7 @@ std::vector<ExactSpan> find_turns(const RenderedPrompt& prompt, const ChatReques
     const auto index = static_cast<std::size_t>(span.message);
     if (index >= turns.size() || turns[index] == nullptr) continue;
     const auto text = std::string_view(prompt.text).substr(span.begin, span.end - span.begin);
-    auto exact = match_turn(text, request.messages[index], *turns[index]->tokens, tokenizer);
+    auto exact = match_turn(text, request.messages[index], *turns[index], tokenizer);
     if (!exact) continue;
     exact->begin += span.begin;
     exact->end += span.begin;
