@@ -458,6 +458,8 @@ TEST(OpenAiResponses, LogprobsStandBesideTheirText) {
   for (const std::size_t tokens_at_once : {0u, 1u, 7u, 1000u}) {
     EXPECT_EQ(shape(response_of(text, text, tokens_at_once)),
               "[One:One](call)[two:two](call)[three:three]");
+    const std::string open = "<tool_call>{\"name\":\"f\"}";
+    EXPECT_EQ(shape(response_of(open + "<b", open + "<b", tokens_at_once)), "(call)[<b:<b]");
     EXPECT_EQ(shape(response_of("a <tool", "a <tool", tokens_at_once)), "[a <tool:a <tool]");
     EXPECT_EQ(shape(response_of("oneSTOP", "one", tokens_at_once)), "[one:oneSTOP]");
     EXPECT_EQ(shape(response_of("STOP", "", tokens_at_once)), "[:STOP]");

@@ -190,15 +190,26 @@ class ResponsesWriter final : public ReplyWriter {
   }
 
   void put(std::vector<AnswerPiece> pieces, std::string& out) {
+    std::size_t num_behind = 0;
+    for (const AnswerPiece& piece : pieces) num_behind += piece.text.size();
     for (AnswerPiece& piece : pieces) {
+      num_behind -= piece.text.size();
       if (!piece.call) {
         add_text(std::move(piece.text), out);
         continue;
       }
       close_message(true, out);
       add_call(*piece.call, out);
-      waiting_logprobs_ = Json::array();  // of the tokens that wrote the call
+      drop_logprobs_before(num_behind);
     }
+  }
+
+  // Of the tokens that wrote a call; those of the text behind it, so many bytes, still wait.
+  void drop_logprobs_before(std::size_t num_bytes) {
+    auto begin = waiting_logprobs_.end();
+    for (std::size_t covered = 0; covered < num_bytes && begin != waiting_logprobs_.begin();)
+      covered += (*--begin)["bytes"].size();
+    waiting_logprobs_.erase(waiting_logprobs_.begin(), begin);
   }
 
   ToolCallScanner& scanner() {

@@ -118,13 +118,16 @@ bool ToolCallScanner::scan_on(std::vector<AnswerPiece>& pieces) {
 
 bool ToolCallScanner::scan_text(std::vector<AnswerPiece>& pieces) {
   const std::string_view text = rest();
+  // An answer may begin with a thought; later its tag is only spoken of.
+  const bool may_think = is_beginning_ && text.find_first_not_of(kSpace, num_spaces_) == text.find('<', num_spaces_);
+  const std::string_view thought = may_think ? kThought : kBegin;
   auto begin = text.find('<', num_spaces_);
-  while (begin != text.npos && !text.substr(begin).starts_with(kBegin) && !text.substr(begin).starts_with(kThought))
+  while (begin != text.npos && !text.substr(begin).starts_with(kBegin) && !text.substr(begin).starts_with(thought))
     begin = text.find('<', begin + 1);
   if (begin == text.npos) {
     // What may be the white space around a call is held back, and a beginning of a tag.
     const std::size_t size =
-        std::max(size_of_possible_tag(text, kBegin), size_of_possible_tag(text, kThought));
+        std::max(size_of_possible_tag(text, kBegin), size_of_possible_tag(text, thought));
     const std::size_t tag = text.size() - size;
     std::size_t safe = tag;
     while (safe > num_spaces_ && kSpace.find(text[safe - 1]) != kSpace.npos) --safe;
@@ -134,7 +137,7 @@ bool ToolCallScanner::scan_text(std::vector<AnswerPiece>& pieces) {
     return false;
   }
   num_spaces_ = 0;
-  if (text.substr(begin).starts_with(kThought)) {
+  if (may_think && text.substr(begin).starts_with(kThought)) {
     pass(begin + kThought.size(), pieces);
     state_ = State::kInThought;
     return true;
@@ -233,6 +236,7 @@ void ToolCallScanner::tell_call(std::vector<AnswerPiece>& pieces) {
   if (found_) pieces.push_back({.call = std::move(*found_)});
   found_.reset();
   follows_call_ = true;
+  is_beginning_ = false;
 }
 
 // Where something else begins, or the end.
@@ -260,7 +264,7 @@ void ToolCallScanner::emit(std::string_view text, std::vector<AnswerPiece>& piec
     text.remove_prefix(std::min(text.find_first_not_of(kSpace), text.size()));
   }
   if (text.empty()) return;
-  follows_call_ = false;
+  follows_call_ = is_beginning_ = false;
   pieces.push_back({.text = std::string(text)});
 }
 

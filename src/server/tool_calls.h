@@ -24,7 +24,7 @@ struct AnswerPiece {
 
 // Finds <tool_call>{"name": ..., "arguments": {...}}</tool_call>, as Hermes, Qwen and others write a
 // call; several may stand in one tag, and the closing one may be missing. What is no such call stays text,
-// tags included, and so does all between <think> and </think>; white space around a call goes. Text that may
+// tags included, and so does a thought between <think> and </think> that it begins with; white space around a call goes. Text that may
 // become a call is held back: push() everything, then finish(). Thread: one.
 class ToolCallScanner {
  public:
@@ -59,6 +59,7 @@ class ToolCallScanner {
   bool has_call_ = false;
   std::optional<ToolCall> found_;  // and not told yet
   bool follows_call_ = false;
+  bool is_beginning_ = true;  // nothing has been told
   State state_ = State::kInText;
   std::string held_;
   std::size_t num_passed_ = 0;  // of its bytes

@@ -67,6 +67,8 @@ TEST(ToolCalls, FoundHoweverTheTextComes) {
       // What is thought is not called.
       {"<think>maybe <tool_call>{\"name\":\"f\"}</tool_call></think>\n<tool_call>{\"name\":\"g\"}</tool_call>",
        "<think>maybe <tool_call>{\"name\":\"f\"}</tool_call></think>[g{}]"},
+      {" \n<think>maybe <tool_call>{\"name\":\"f\"}</tool_call> ", " \n<think>maybe <tool_call>{\"name\":\"f\"}</tool_call> "},
+      {"I write <think> and\n<tool_call>{\"name\":\"f\"}</tool_call>", "I write <think> and[f{}]"},
       {"<think>a </thin", "<think>a </thin"},
       {"a <thin <think", "a <thin <think"},
       // A closing tag in a string closes nothing.
