@@ -172,7 +172,10 @@ class ChatBuilder {
     const bool is_same = !request_.marks.empty() && request_.marks.back().message == last_.message &&
                          request_.marks.back().part == last_.part;
     if (is_same) {  // the last text of a result, and the result
-      request_.marks.back().ttl_s = std::max(request_.marks.back().ttl_s, end->ttl_s);
+      if (end->ttl_s > request_.marks.back().ttl_s) {
+        request_.marks.back().ttl_s = end->ttl_s;
+        paths_.back() = end->path;
+      }
     } else {
       add_mark({last_.message, last_.part, end->ttl_s}, end->path);
     }

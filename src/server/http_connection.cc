@@ -16,6 +16,8 @@
 #include <boost/asio/write.hpp>
 #include <ctime>
 #include <exception>
+#include <new>
+#include <thread>
 #include <utility>
 
 #include "server/http_connection_incoming.h"
@@ -32,6 +34,7 @@ constexpr std::size_t kMaxPipelinedBytes = std::size_t{64} << 10;
 constexpr std::size_t kReadBytes = 4096;
 constexpr std::size_t kSmallReplyBytes = std::size_t{1} << 20;  // that count nowhere
 constexpr milliseconds kCancelAgain{20};
+constexpr milliseconds kPostAgain{10};
 constexpr std::size_t kMostBounds = 16;  // of a stream that waits, however it is read
 
 // RFC 9110, 5.6.7; not by strftime, whose names are the locale's.
@@ -52,6 +55,19 @@ struct Counted {
   ~Counted() { --count; }
   std::atomic<int>& count;
 };
+
+// From another thread to the coroutine that waits for it: without memory for it now, later.
+template <class Handler>
+void post_back(Socket& socket, const Handler& handler) {
+  while (true) {
+    try {
+      asio::post(socket.get_executor(), handler);
+      return;
+    } catch (const std::bad_alloc&) {
+      std::this_thread::sleep_for(kPostAgain);
+    }
+  }
+}
 
 }  // namespace
 
@@ -188,7 +204,7 @@ void HttpConnection::start_routing(Incoming& incoming) {
     } catch (const std::exception&) {
       failure = std::current_exception();
     }
-    asio::post(self->socket_.get_executor(), [self, reply, failure] {
+    post_back(self->socket_, [self, reply, failure] {
       self->guard([&] {
         if (failure) std::rethrow_exception(failure);
       });
@@ -240,6 +256,7 @@ Task<void> HttpConnection::run_errand(Incoming& incoming) {
     std::string body;
     while (!disconnected_) {
       body += advance(*asked.generation);
+      if (asked.generation->has_large_reply()) body = co_await write_elsewhere(*asked.generation);
       if (asked.generation->done()) break;
       co_await wait_for_event();
     }
@@ -314,7 +331,7 @@ Task<std::string> HttpConnection::write_elsewhere(Generation& generation) {
     } catch (const std::exception&) {
       written->failure = std::current_exception();
     }
-    asio::post(self->socket_.get_executor(), [self, written] {
+    post_back(self->socket_, [self, written] {
       written->is_done = true;
       self->notify();
     });

@@ -185,6 +185,7 @@ Task<bool> HttpConnection::read_body(Incoming& incoming) {
     body.append(piece->data(), num_bytes);
   }
   clear_deadline();
+  buffer_.shrink_to_fit();  // it has grown, and is not needed while the request is worked on
   co_return true;
 }
 
