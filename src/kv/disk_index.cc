@@ -40,8 +40,9 @@ void DiskIndex::take(SlotId id) {
 }
 
 std::optional<SlotId> DiskIndex::next_to_go() const {
-  // Those of the same tokens: a key's group is in its lowest bits.
-  const std::uint64_t num_keys = last_evicted_ ? std::bit_ceil(static_cast<unsigned>(num_groups_)) : 0;
+  // Those of the same tokens, unless it is back: a key's group is in its lowest bits.
+  const bool is_gone = last_evicted_ && !find(*last_evicted_);
+  const std::uint64_t num_keys = is_gone ? std::bit_ceil(static_cast<unsigned>(num_groups_)) : 0;
   for (std::uint64_t bits = 1; bits < num_keys; ++bits) {
     BlockKey key = *last_evicted_;
     key.high ^= bits;

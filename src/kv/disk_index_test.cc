@@ -130,6 +130,24 @@ TEST(DiskIndex, WhatOtherGroupsHaveOfTheSameTokensGoesNext) {
   }
   EXPECT_EQ(evicted, (std::vector<std::uint64_t>{4, 4, 4, 3, 3}));
   EXPECT_TRUE(index.find(in(3, 2)));
+  // Not where that block is back.
+  index.unpin(*index.find(in(3, 2)));
+  const std::optional<SlotId> other = index.evict();
+  ASSERT_TRUE(other);
+  for (const int group : {0, 1}) {
+    const BlockKey last(test_digest(2), group);
+    ASSERT_TRUE(index.find(last));
+    index.touch(*index.find(last), age++);
+  }
+  const std::optional<SlotId> evicted_last = index.evict();
+  ASSERT_TRUE(evicted_last);
+  EXPECT_FALSE(index.find(in(2, 2)));
+  ASSERT_TRUE(index.store(*evicted_last, in(2, 2), in(1, 2), age++));
+  EXPECT_EQ(index.next_to_go(), index.find(in(2, 0)));
+  index.touch(*index.find(in(2, 0)), age++);
+  EXPECT_EQ(index.next_to_go(), index.find(in(2, 1)));
+  index.touch(*index.find(in(2, 1)), age++);
+  EXPECT_EQ(index.next_to_go(), index.find(in(2, 2)));
 }
 
 TEST(DiskIndex, SamplesAllOverTheStore) {

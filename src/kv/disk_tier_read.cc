@@ -148,7 +148,8 @@ void DiskTier::transfer_reads(std::vector<Read>& reads) {
 int DiskTier::finish_reads(std::vector<Read>& reads, std::int64_t elapsed_ns) {
   std::int64_t pause_ns = 0;  // 0 = reads go on
   std::unique_lock lock(mutex_);
-  const bool did_hang = steady_now_ns() > std::exchange(read_due_ns_, INT64_MAX);
+  // Once it has ended, the log may have, too.
+  const bool did_hang = steady_now_ns() > std::exchange(read_due_ns_, INT64_MAX) && !stop_;
   int num_found = 0;
   bool ended = false;
   std::int64_t bytes_transferred = 0;

@@ -95,7 +95,7 @@ void DiskTier::write_batch(const std::vector<int>& buffers) {
   {
     const std::lock_guard lock(mutex_);
     stats_.write_ns += elapsed_ns;
-    did_hang = steady_now_ns() > std::exchange(write_due_ns_, INT64_MAX);
+    did_hang = steady_now_ns() > std::exchange(write_due_ns_, INT64_MAX) && !stop_;
     // With blocks in the store, what was refused was refused for their sake.
     if (failed.error == 0 && writes.empty() && index_.num_stored() == 0) failed.error = growth_error_;
     finish_writes(writes, failed);
@@ -210,6 +210,7 @@ std::optional<SlotId> DiskTier::take_slot(std::unique_lock<std::mutex>& lock, bo
   const bool may_grow = growth_breaker_.is_on(steady_now_ns());
   if (may_grow) {
     if (const auto slot = index_.take_free()) return slot;
+    segments_.reserve(segments_.size() + 1);  // a segment that is made has its place
     lock.unlock();
     std::unique_ptr<SegmentFile> segment = directory_.create_segment(*write_io_, growth_error_);
     // What no model here reads goes before this one's own.
@@ -218,7 +219,6 @@ std::optional<SlotId> DiskTier::take_slot(std::unique_lock<std::mutex>& lock, bo
     lock.lock();
     if (segment) {
       growth_breaker_.succeed();
-      segments_.reserve(segments_.size() + 1);  // the index has no more than there are
       index_.add_segment(segment->shape().num_slots);
       segments_.push_back(std::move(segment));
       return index_.take_free();

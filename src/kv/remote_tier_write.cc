@@ -41,7 +41,7 @@ void RemoteTier::write_loop() {
       write_wake_.wait_for(lock, std::chrono::nanoseconds(off_ns));
     } else if (!is_on_) {
       unlocked(lock, [&] { probe(); });
-    } else if (!touches_.empty()) {
+    } else if (!touches_.empty() && !(stop_ && staging_.has_queued())) {
       const auto end = touches_.begin() + static_cast<std::ptrdiff_t>(std::min(touches_.size(), kMostTouchesAtOnce));
       touched_.assign(touches_.begin(), end);
       touches_.erase(touches_.begin(), end);
