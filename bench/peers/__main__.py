@@ -122,14 +122,18 @@ def main():
     store = measure.Store(options, versions)
     if options.fresh:
         store.clear()
-    if not options.report and not measure.run(todo, there, found, store, start + options.minutes * 60):
+    finished = options.report or measure.run(todo, there, found, store, start + options.minutes * 60)
+    if not finished:
         print("time is up: the same command goes on from here", file=sys.stderr)
     rep = report.Report(store, todo, found, [e.name for e in engines.ENGINES],
                         options.goodput or stats.GOODPUT_LIMITS)
-    facts = report.facts_of(command_of(options), machine_line, versions)
+    told = {name: " of ".join(filter(None, [version, engines.commit_of(options.larder) if name == "Larder" else ""]))
+            for name, version in versions.items()}
+    facts = report.facts_of(command_of(options), machine_line, told)
     document = rep.section(facts, {**absent, **missing}, refusals_of(there, todo, found))
     # Less than all does not take the place of all that stands there.
-    is_part = options.quick or options.only or options.engines or missing or not measure.is_whole(todo, there, found, store)
+    is_whole = finished and measure.is_whole(todo, there, found, store)
+    is_part = options.quick or options.only or options.engines or missing or not is_whole
     if is_part and not options.out:
         print(document)
     else:

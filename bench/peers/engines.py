@@ -37,8 +37,7 @@ class Larder:
         self.log = install.PEERS / "larder-run.log"
 
     def version(self):
-        version = run_command([self.binary, "--version"], self.log, 60).strip().replace("larder ", "")
-        return f"{version} ({commit_of(self.binary)})" if commit_of(self.binary) else version
+        return run_command([self.binary, "--version"], self.log, 60).strip().replace("larder ", "")
 
     def refusal(self, model):
         return None

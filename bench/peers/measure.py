@@ -104,7 +104,7 @@ class Store:
         files = [options.larder, *(here / f"{name}.py" for name in ("engines", "load", "measure", "openvino_driver"))]
         if options.llama_bin:
             files += [pathlib.Path(options.llama_bin) / name for name in ("llama-bench", "llama-server")]
-        facts = " ".join([*map(digest_of, files), cpu_name(), str(options.threads)])
+        facts = " ".join([*(digest_of(f) for f in files if pathlib.Path(f).exists()), cpu_name(), str(options.threads)])
         kind = "quick" if options.quick else "full"
         self.folder = install.PEERS / "results" / f"{kind}-{hashlib.sha256(facts.encode()).hexdigest()[:12]}"
         self.folder.mkdir(parents=True, exist_ok=True)

@@ -173,7 +173,8 @@ std::optional<std::int64_t> check_model(const RuntimeOptions& options, Findings&
     passes("tokenizer", [&] { check_tokenizer(gguf, findings); });
     const bool has_template = passes("chat template", [&] { check_chat_template(gguf, options, findings); });
     if (!has_weights || !has_device || !are_options_right) return;
-    // It fits with any template.
+    // It fits with any template; but one of the file's own that is broken keeps the file from being read.
+    if (!has_template && options.chat_template_file.empty()) return;
     RuntimeOptions fitting = options;
     if (!has_template) fitting.chat_template_file.clear();
     passes("fit", [&] { block_size_bytes = check_fit(fitting, device, findings); });
