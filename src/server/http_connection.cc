@@ -226,8 +226,7 @@ Task<bool> HttpConnection::answer(Incoming& incoming) {
   while (!reply_) co_await wait_for_event();
   while (reply_->errand && !disconnected_) co_await run_errand(incoming);
   Reply reply = take_reply();
-  std::string().swap(incoming.request.body);  // = {} would keep the memory
-  incoming.share.release();
+  incoming.drop_body();
 
   bool written = false;
   if (reply.generation != nullptr) {

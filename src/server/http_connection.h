@@ -66,6 +66,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   Task<bool> serve_one();
   Task<bool> read_head(Incoming& incoming);
   Task<bool> read_body(Incoming& incoming);
+  bool holds_others_up(std::size_t size, std::size_t size_before) const;
   Task<boost::system::error_code> read_some(Incoming& incoming);
   Task<bool> refuse(ApiError error, const HttpRequest& request);
   ApiError describe_unreadable(boost::system::error_code error) const;

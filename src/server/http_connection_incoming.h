@@ -19,6 +19,11 @@ struct HttpConnection::Incoming : std::enable_shared_from_this<Incoming> {
   bool keep_alive = false;
   bool is_http_1_0 = false;
   bool is_head = false;
+
+  void drop_body() {
+    std::string().swap(request.body);  // = {} would keep the memory
+    share.release();
+  }
 };
 
 }  // namespace larder

@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <array>
+#include <boost/asio/error.hpp>
 #include <boost/asio/redirect_error.hpp>
 #include <boost/beast/http.hpp>
+#include <chrono>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -23,6 +25,7 @@ constexpr std::size_t kReadBytes = 4096;
 constexpr int kMaxSkippedBytes = 8;
 constexpr std::size_t kBodyReadBytes = std::size_t{64} << 10;
 constexpr std::size_t kSmallBodyBytes = std::size_t{64} << 10;
+constexpr std::size_t kLeastPaceBytes = std::size_t{64} << 10;
 
 std::string to_string(boost::beast::string_view text) { return {text.data(), text.size()}; }
 
@@ -148,24 +151,49 @@ Task<bool> HttpConnection::read_head(Incoming& incoming) {
   co_return true;
 }
 
+// A large body that has come on by less than that since it was looked at, where others have little room.
+bool HttpConnection::holds_others_up(std::size_t size, std::size_t size_before) const {
+  return size > kSmallBodyBytes && size - size_before < kLeastPaceBytes &&
+         context_.body_budget.used() > limits_.max_total_body_bytes / 2;
+}
+
 Task<bool> HttpConnection::read_body(Incoming& incoming) {
   auto& parser = incoming.parser;
   auto& body = incoming.request.body;
   if (parser.is_done()) co_return true;
+  using SteadyTime = std::chrono::steady_clock;
   set_deadline(limits_.body_timeout);
   const bool is_awaited = !incoming.is_http_1_0 &&  // which knows of no such reply
                           boost::beast::iequals(parser.get()[http::field::expect], "100-continue");
   if (is_awaited) {
     if (!co_await write("HTTP/1.1 100 Continue\r\n\r\n")) co_return false;
-    set_deadline(limits_.body_timeout);
   }
   const auto piece = std::make_unique<std::array<char, kBodyReadBytes>>();
+  const auto end = SteadyTime::now() + limits_.body_timeout;
+  auto next_look = SteadyTime::now() + limits_.body_pace_interval;
+  std::size_t size_at_look = 0;
   while (!parser.is_done()) {
+    const auto now = SteadyTime::now();
+    if (now >= next_look) {
+      if (holds_others_up(body.size(), size_at_look)) {
+        incoming.drop_body();
+        ApiError slow{.status = 408, .code = "request_timeout"};
+        slow.message = "the body came slowly while others waited for its room; try again";
+        co_return co_await refuse(std::move(slow), incoming.request);
+      }
+      size_at_look = body.size();
+      next_look = now + limits_.body_pace_interval;
+    }
+    set_deadline(std::chrono::ceil<std::chrono::milliseconds>(std::min(next_look, end) - now));
     auto& target = parser.get().body();
     target.data = piece->data();
     target.size = piece->size();
     error_code error = co_await read_some(incoming);
     if (error == http::error::need_buffer) error = {};
+    if (timed_out_ && SteadyTime::now() < end) {  // time to look
+      timed_out_ = false;
+      if (error == asio::error::operation_aborted) error = {};
+    }
     if (error || timed_out_) {
       co_return co_await refuse(describe_unreadable(error), incoming.request);
     }
@@ -176,6 +204,7 @@ Task<bool> HttpConnection::read_body(Incoming& incoming) {
                                           : std::min(limits_.max_total_body_bytes / 8,
                                                      limits_.max_total_body_bytes - limits_.max_body_bytes);
     if (!incoming.share.grow(num_bytes, reserved)) {
+      incoming.drop_body();
       context_.metrics.count_rejection("body_memory");
       ApiError busy{.status = 503, .code = "body_memory"};
       busy.message = fmt::format("the requests being read have {} bytes already; try again",

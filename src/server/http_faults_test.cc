@@ -282,6 +282,7 @@ TEST(HttpFaults, SmallBodiesHaveRoomBesideLargeOnes) {
   ServerConfig config;
   config.limits.max_body_bytes = 200'000;
   config.limits.max_total_body_bytes = 400'000;
+  config.limits.body_pace_interval = std::chrono::minutes(1);
   const TestServer server(config);
   const auto send = [&](std::size_t size, std::size_t num_sent) {
     auto client = std::make_unique<RawClient>(server.port());
@@ -294,6 +295,30 @@ TEST(HttpFaults, SmallBodiesHaveRoomBesideLargeOnes) {
   const auto status_of = [&](std::size_t size) { return TestServer::split(send(size, size)->receive()).status; };
   EXPECT_TRUE(eventually([&] { return status_of(100'000) == 503; }));
   EXPECT_EQ(status_of(30'000), 400) << "read, and no JSON";
+}
+
+TEST(HttpFaults, LargeBodiesThatComeSlowlyMakeRoom) {
+  ServerConfig config;
+  config.limits.max_body_bytes = 200'000;
+  config.limits.max_total_body_bytes = 400'000;
+  config.limits.body_pace_interval = milliseconds(100);
+  const TestServer server(config);
+  const std::string bytes = TestServer::request("/v1/completions", std::string(190'000, ' '));
+  const auto half = std::string_view(bytes).substr(0, bytes.size() - 50'000);
+  {
+    RawClient alone(server.port());  // nobody waits for its room
+    alone.send(half);
+    std::this_thread::sleep_for(milliseconds(400));
+    alone.send(std::string_view(bytes).substr(half.size()));
+    EXPECT_EQ(TestServer::split(alone.receive()).status, 400);
+  }
+  RawClient first(server.port());
+  RawClient second(server.port());
+  first.send(half);
+  second.send(half);
+  EXPECT_TRUE(eventually(
+      [&] { return server.post("/v1/completions", std::string(190'000, ' ')).status == 400; }, 10))
+      << "read, and no JSON";
 }
 
 TEST(HttpFaults, BodiesThatNobodyWantsAreNotRead) {

@@ -52,6 +52,7 @@ struct ServerLimits {
   std::chrono::milliseconds header_timeout{
       10'000};  // from a request's first byte to the end of headers
   std::chrono::milliseconds body_timeout{60'000};   // from there to the end of the body
+  std::chrono::milliseconds body_pace_interval{2000};  // between looks at how fast a large one comes
   std::chrono::milliseconds stall_timeout{60'000};  // for the client to take 64 KiB of reply
   std::chrono::milliseconds ping_interval{10'000};  // of a stream in which nothing happens
 };
