@@ -1,6 +1,7 @@
 // Which block is in which slot of which segment, and which slot goes next. Bookkeeping only.
 #pragma once
 
+#include <algorithm>
 #include <compare>
 #include <cstddef>
 #include <cstdint>
@@ -29,8 +30,9 @@ struct SlotId {
 // or segments takes memory.
 class DiskIndex {
  public:
-  // Of the model's layers; a key's group is below it. More than before only.
-  void set_num_groups(int num) { num_groups_ = num; }
+  // A group of the model's layers that has blocks.
+  void note_group(int group) { num_groups_ = std::max(num_groups_, group + 1); }
+  int num_groups() const { return num_groups_; }
   // Adds a segment with num_slots free slots and returns its number.
   std::int32_t add_segment(std::int32_t num_slots);
 

@@ -114,7 +114,7 @@ TEST(DiskIndex, SurvivesBlocksThatFollowEachOther) {
 TEST(DiskIndex, WhatOtherGroupsHaveOfTheSameTokensGoesNext) {
   DiskIndex index;
   index.add_segment(12);
-  index.set_num_groups(3);
+  index.note_group(2);
   const auto in = [](std::uint64_t block, int group) { return BlockKey(test_digest(block), group); };
   std::uint64_t age = 1;
   for (std::uint64_t block = 1; block <= 4; ++block) {

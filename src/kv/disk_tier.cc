@@ -162,16 +162,10 @@ void DiskTier::index_slot(SlotId id, std::span<const std::byte> header) {
     index_.release(is_older ? id : *other);
     if (is_older) return;
   }
-  note_group(record->block.group);
+  index_.note_group(record->block.group);
   if (!index_.store(id, key, BlockKey(record->block.parent, record->block.group), record->sequence))
     throw std::bad_alloc();
   next_age_ = std::max(next_age_, record->sequence + 1);
-}
-
-void DiskTier::note_group(int group) {
-  if (group < num_groups_) return;
-  num_groups_ = group + 1;
-  index_.set_num_groups(num_groups_);
 }
 
 // Of blocks that lie all over the store.
@@ -209,7 +203,7 @@ bool DiskTier::put(const TierBlock& block, std::span<const std::byte> bytes) {
   int buffer;
   {
     const std::lock_guard lock(mutex_);
-    note_group(block.group);
+    index_.note_group(block.group);
     if (staging_.find(key)) return true;
     if (const auto slot = index_.find(key)) {
       index_.touch(*slot, next_age_++);

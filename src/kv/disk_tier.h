@@ -80,7 +80,6 @@ class DiskTier final : public KvTier {
   void scan_headers(SlotId first, std::int32_t count, std::span<std::byte> chunk);
   void index_slot(SlotId id, std::span<const std::byte> header);
   void measure_reads();
-  void note_group(int group);
 
   std::size_t blocks_per_batch() const;
   void write_loop();
@@ -123,7 +122,6 @@ class DiskTier final : public KvTier {
   std::condition_variable read_wake_;
   std::vector<std::unique_ptr<SegmentFile>> segments_;  // grows only
   DiskIndex index_;
-  int num_groups_ = 1;  // of the blocks that were put
   // Blocks that found no room, and what each follows.
   std::unordered_map<BlockKey, Digest, BlockKeyHash> refused_;
   TierStaging staging_;

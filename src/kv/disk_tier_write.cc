@@ -176,7 +176,7 @@ void DiskTier::hold_chains(const std::vector<int>& buffers) {
   std::unordered_set<BlockKey, BlockKeyHash> passed;
   for (const int buffer : buffers) {
     const TierBlock& block = staging_.block(buffer);
-    for (int group = 0; group < num_groups_; ++group) {
+    for (int group = 0; group < index_.num_groups(); ++group) {
       hold(BlockKey(block.digest, group));
       BlockKey before(block.parent, group);
       while (!hold(before) && passed.insert(before).second) {

@@ -78,7 +78,7 @@ class RemoteTier final : public KvTier {
 
   void write_loop();
   template <class Work>
-  void unlocked(std::unique_lock<std::mutex>& lock, const Work& work);
+  bool unlocked(std::unique_lock<std::mutex>& lock, const Work& work);
   void probe();
   // Both return what the server did not take, in order.
   std::vector<int> write_batch(const std::vector<int>& buffers);

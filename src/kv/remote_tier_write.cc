@@ -49,12 +49,7 @@ void RemoteTier::write_loop() {
     } else {
       staging_.take_queued(blocks_per_batch(), batch_);
       std::vector<int> unsent;
-      bool was_tried = false;
-      unlocked(lock, [&] {
-        unsent = write_batch(batch_);
-        was_tried = true;
-      });
-      if (!was_tried) {  // for want of memory
+      if (!unlocked(lock, [&] { unsent = write_batch(batch_); })) {
         staging_.put_back(batch_);
         if (stop_) drain_until_ns_ = 0;
         continue;
@@ -71,16 +66,19 @@ void RemoteTier::write_loop() {
   }
 }
 
-// Without the lock; where there is no memory for it, the tier is off for a while.
+// Without the lock. false: there was no memory for it, and the tier is off for a while.
 template <class Work>
-void RemoteTier::unlocked(std::unique_lock<std::mutex>& lock, const Work& work) {
+bool RemoteTier::unlocked(std::unique_lock<std::mutex>& lock, const Work& work) {
+  bool is_done = true;
   lock.unlock();
   try {
     work();
   } catch (const std::bad_alloc&) {
     rest_without_memory(write_connection_, write_pause_ns_);
+    is_done = false;
   }
   lock.lock();
+  return is_done;
 }
 
 void RemoteTier::probe() {
