@@ -97,7 +97,7 @@ void Scheduler::finish_load(Sequence& sequence, const EndedLoad& ended) {
       cache_.finish_load(sequence.table, sequence.tokens, request.request.salt, ended);
   --num_loading_;
   ++num_prompt_commits_;
-  const bool is_first_run = !request.is_counted;
+  const bool is_first_run = !request.is_counted();
   if (is_first_run) note_loaded(request, loaded);
   // Each time for a nearer end, so that it comes to one.
   if (loaded.end > sequence.num_computed() &&
@@ -111,7 +111,7 @@ void Scheduler::finish_load(Sequence& sequence, const EndedLoad& ended) {
 // What a prompt owes to the cache is known only once nothing more is loaded for it: all at once, since
 // no counter may fall. The rest counts as it is computed, since its client may leave.
 void Scheduler::count_prompt(ActiveRequest& request) {
-  if (std::exchange(request.is_counted, true)) return;
+  if (request.is_counted()) return;
   request.num_counted = request.num_cached;
   stats_.num_prompt_tokens += static_cast<std::uint64_t>(request.num_cached);
   stats_.num_prompt_tokens_cached += static_cast<std::uint64_t>(request.num_cached);
@@ -330,7 +330,7 @@ void Scheduler::admit_waiting() {
     running_.insert(std::ranges::upper_bound(running_, &sequence, GoesBefore{}), &sequence);
     const LoadPlan load =
         cache_.begin_load(sequence.table, sequence.tokens, max_match(sequence));
-    if (!sequence.request->is_counted) note_load(*sequence.request, load);
+    if (!sequence.request->is_counted()) note_load(*sequence.request, load);
     if (load) {
       note_scheduled(*sequence.request);
       ++num_loading_;
@@ -546,7 +546,7 @@ void Scheduler::preempt(Sequence& sequence) {
     planned_.erase(place);
   }
   ActiveRequest& request = *sequence.request;
-  if (sequence.table.is_loading() && !request.is_counted) {
+  if (sequence.table.is_loading() && !request.is_counted()) {
     // What its first load would have brought comes with the next: admit() tells it anew.
     request.num_cached = -1;
     request.facts = {};

@@ -52,8 +52,8 @@ struct ActiveRequest {
   int num_cached = -1;      // -1 = never scheduled
   int num_in_pool = 0;      // of those, there when it was admitted
   int num_loaded = 0;       // of the others, from tiers
-  bool is_counted = false;  // in the statistics of prompts, what was found of it
-  int num_counted = 0;      // with what has been computed since
+  // In the statistics of prompts: what was found of it, then what has been computed since. -1 = not yet.
+  int num_counted = -1;
   int num_preemptions = 0;
   CacheFacts facts;  // of the first time that it was scheduled
   std::size_t num_pins_reached = 0;  // of request.pins, places that have been computed
@@ -63,6 +63,7 @@ struct ActiveRequest {
   std::vector<std::unique_ptr<Sequence>> choices;  // those that have not ended; only 0 until forked
   bool is_forked = false;
 
+  bool is_counted() const { return num_counted >= 0; }
   // Choices that each of its sequences stands for.
   int num_per_sequence() const { return is_forked ? 1 : request.n; }
   AttentionSpan span() const { return {request.attention_window, request.attention_sinks}; }
