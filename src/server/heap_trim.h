@@ -12,7 +12,9 @@ namespace larder {
 // hundreds of megabytes: the process would stay as large as its largest moment.
 class HeapTrim {
  public:
-  // To be called now and then, while nothing is being done: takes some milliseconds where there is much to give back.
+  // To be called now and then while something is done: what was given back may be in use again.
+  void note_use() { num_known_ = 0; }
+  // And while nothing is: takes some milliseconds where there is much to give back.
   void run() {
 #ifdef __GLIBC__
     const std::size_t num_free = ::mallinfo2().fordblks;

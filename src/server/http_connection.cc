@@ -53,6 +53,8 @@ std::string format_date(std::int64_t unix_s) {
 struct Counted {
   explicit Counted(std::atomic<int>& of) : count(of) { ++count; }
   ~Counted() { --count; }
+  Counted(const Counted&) = delete;
+  Counted& operator=(const Counted&) = delete;
   std::atomic<int>& count;
 };
 
@@ -77,9 +79,22 @@ HttpConnection::HttpConnection(Socket socket, ConnectionContext& context)
       limits_(context.config.limits),
       deadline_(socket_.get_executor()),
       event_(socket_.get_executor()),
-      buffer_(limits_.max_header_bytes + kMaxPipelinedBytes) {
+      buffer_(limits_.max_header_bytes + kMaxPipelinedBytes),
+      held_(context_.header_budget) {
   ++context_.gauges.num_connections;
 }
+
+// At the end of its coroutine, also where asio drops that for want of memory.
+struct HttpConnection::Closing {
+  explicit Closing(HttpConnection& of) : connection(of) {}
+  ~Closing() {
+    connection.close_socket();
+    connection.context_.on_closed(&connection);
+  }
+  Closing(const Closing&) = delete;
+  Closing& operator=(const Closing&) = delete;
+  HttpConnection& connection;
+};
 
 void HttpConnection::start() {
   asio::co_spawn(
@@ -91,14 +106,13 @@ void HttpConnection::start_refusing(std::string reason) {
   ApiError error{.status = 503, .code = "too_many_connections"};
   error.message = std::move(reason);
   auto refusing = [](std::shared_ptr<HttpConnection> self, ApiError reply) -> Task<void> {
+    const Closing closing(*self);
     try {
       const HttpRequest unread{};
       co_await self->refuse(std::move(reply), unread);
     } catch (const std::exception& failure) {
       spdlog::error("connection: {}", failure.what());
     }
-    self->close_socket();
-    self->context_.on_closed(self.get());
   };
   asio::co_spawn(socket_.get_executor(), refusing(shared_from_this(), std::move(error)),
                  asio::detached);
@@ -127,7 +141,7 @@ void HttpConnection::close() {
 }
 
 void HttpConnection::wake() {
-  asio::dispatch(socket_.get_executor(), [self = shared_from_this()] { self->on_wake(); });
+  asio::dispatch(socket_.get_executor(), [self = shared_from_this()] { self->guard([&] { self->on_wake(); }); });
 }
 
 void HttpConnection::poke() {
@@ -136,6 +150,7 @@ void HttpConnection::poke() {
 
 Task<void> HttpConnection::serve() {
   const auto self = shared_from_this();
+  const Closing closing(*this);
   try {
     while (co_await wait_for_request()) {
       if (!co_await serve_one()) break;
@@ -143,8 +158,6 @@ Task<void> HttpConnection::serve() {
   } catch (const std::exception& error) {
     fail(error);
   }
-  close_socket();
-  context_.on_closed(this);
 }
 
 // Of memory, most likely: it costs this connection, and no other.
@@ -172,7 +185,7 @@ Task<bool> HttpConnection::serve_one() {
   if (!co_await read_head(incoming)) co_return false;
   if (std::optional<HttpResponse> refusal = context_.router.check_head(incoming.request)) {
     // A body that nobody wants is not read.
-    const bool keep_alive = incoming.keep_alive && incoming.parser.is_done();
+    const bool keep_alive = incoming.keep_alive && incoming.parser->is_done();
     context_.router.add_cors(incoming.request, *refusal);
     const bool written =
         co_await write_response(std::move(*refusal), keep_alive, !incoming.is_head);
@@ -184,7 +197,7 @@ Task<bool> HttpConnection::serve_one() {
     co_return co_await answer(incoming);
   }
   // Nothing else takes a body, which would take room from those that are read.
-  const bool has_body = !incoming.parser.is_done();
+  const bool has_body = !incoming.parser->is_done();
   if (has_body) incoming.keep_alive = false;
   const bool goes_on = co_await answer(incoming);
   if (has_body && !disconnected_ && !overrun_) co_await linger();
@@ -216,6 +229,8 @@ void HttpConnection::start_routing(Incoming& incoming) {
 }
 
 Task<bool> HttpConnection::answer(Incoming& incoming) {
+  incoming.parser.reset();
+  shrink_buffer();
   if (context_.router.is_quick(incoming.request)) {
     reply_ = context_.router.route(incoming.request, [] {});  // /health must not wait for encoders
   } else {
@@ -231,7 +246,7 @@ Task<bool> HttpConnection::answer(Incoming& incoming) {
   bool written = false;
   if (reply.generation != nullptr) {
     const Counted counted(context_.gauges.num_generations);
-    written = co_await answer_from_engine(incoming, *reply.generation);
+    written = co_await answer_from_engine(incoming, reply.generation);
   } else if (!disconnected_) {
     BudgetShare share(context_.reply_budget);
     HttpResponse response = std::move(reply.response);
@@ -255,7 +270,7 @@ Task<void> HttpConnection::run_errand(Incoming& incoming) {
     std::string body;
     while (!disconnected_) {
       body += advance(*asked.generation);
-      if (asked.generation->has_large_reply()) body = co_await write_elsewhere(*asked.generation);
+      if (asked.generation->has_large_reply()) body = co_await write_elsewhere(asked.generation);
       if (asked.generation->done()) break;
       co_await wait_for_event();
     }
@@ -298,12 +313,14 @@ void HttpConnection::charge(const HttpRequest& request, HttpResponse& response,
   response = error_response(busy, request.path);
 }
 
-Task<bool> HttpConnection::answer_from_engine(const Incoming& incoming, Generation& generation) {
+Task<bool> HttpConnection::answer_from_engine(const Incoming& incoming,
+                                              const std::shared_ptr<Generation>& owned) {
+  Generation& generation = *owned;
   if (generation.streaming()) co_return co_await stream(incoming, generation);
   std::string body;
   while (!disconnected_) {
     body += advance(generation);
-    if (generation.has_large_reply()) body = co_await write_elsewhere(generation);
+    if (generation.has_large_reply()) body = co_await write_elsewhere(owned);
     if (generation.done()) break;
     co_await wait_for_event();
   }
@@ -316,17 +333,17 @@ Task<bool> HttpConnection::answer_from_engine(const Incoming& incoming, Generati
   co_return co_await write_response(std::move(response), incoming.keep_alive && !draining_, true);
 }
 
-// By a thread that nobody else's stream waits for.
-Task<std::string> HttpConnection::write_elsewhere(Generation& generation) {
+// By a thread that nobody else's stream waits for, and that may outlast a coroutine that fails.
+Task<std::string> HttpConnection::write_elsewhere(const std::shared_ptr<Generation>& generation) {
   struct Written {
     std::string body;
     std::exception_ptr failure;
     bool is_done = false;
   };
   const auto written = std::make_shared<Written>();
-  asio::post(context_.prepare_io, [self = shared_from_this(), &generation, written] {
+  asio::post(context_.prepare_io, [self = shared_from_this(), generation, written] {
     try {
-      written->body = generation.write_reply();
+      written->body = generation->write_reply();
     } catch (const std::exception&) {
       written->failure = std::current_exception();
     }
@@ -387,7 +404,7 @@ Task<void> HttpConnection::wait_for_event(Timer::time_point end) {
 // any more. Bytes of pipelined requests are kept, or none where they are too many, since the end comes
 // behind them: then the reply says "close", and the client knows that they were not begun.
 void HttpConnection::watch() {
-  if (buffer_.size() + kReadBytes > kMaxPipelinedBytes) {
+  if (buffer_.size() + kReadBytes > kMaxPipelinedBytes || !may_hold(kReadBytes)) {
     overrun_ = draining_ = true;
     buffer_.clear();
   }

@@ -32,6 +32,7 @@ struct ConnectionContext {
   asio::io_context& prepare_io;  // for Router::route
   WakeQueue& wakes;
   MemoryBudget& body_budget;
+  MemoryBudget& header_budget;
   MemoryBudget& reply_budget;
   std::function<void(HttpConnection*)> on_closed;
 };
@@ -58,7 +59,9 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
 
  private:
   struct Incoming;  // a request being read, see http_connection.cc
+  struct Closing;
   static constexpr std::size_t kWriteBytes = std::size_t{64} << 10;  // what stall_timeout is for
+  static constexpr std::chrono::seconds kLookAgain{10};
 
   Task<void> serve();
   Task<bool> wait_for_request();
@@ -68,19 +71,22 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   Task<bool> read_body(Incoming& incoming);
   bool holds_others_up(std::size_t size, std::size_t size_before) const;
   Task<boost::system::error_code> read_some(Incoming& incoming);
+  bool may_hold(std::size_t more);
+  void shrink_buffer();
   Task<bool> refuse(ApiError error, const HttpRequest& request);
   ApiError describe_unreadable(boost::system::error_code error) const;
   Task<bool> answer(Incoming& incoming);
   Task<void> run_errand(Incoming& incoming);
   void charge(const HttpRequest& request, HttpResponse& response, BudgetShare& share) const;
-  Task<bool> answer_from_engine(const Incoming& incoming, Generation& generation);
-  Task<std::string> write_elsewhere(Generation& generation);
+  Task<bool> answer_from_engine(const Incoming& incoming, const std::shared_ptr<Generation>& owned);
+  Task<std::string> write_elsewhere(const std::shared_ptr<Generation>& generation);
   Task<bool> stream(const Incoming& incoming, Generation& generation);
   Task<bool> write_response(HttpResponse response, bool keep_alive, bool with_body);
   // The head goes before the first of the bytes.
   Task<bool> write(std::string_view bytes, std::string_view head = {});
   Task<void> linger();
-  Task<void> wait_for_event(Timer::time_point end = Timer::time_point::max());
+  // In any case for so long only: a wake can be lost where there is no memory for it.
+  Task<void> wait_for_event(Timer::time_point end = std::chrono::steady_clock::now() + kLookAgain);
   Task<void> stop_watching();
 
   void start_routing(Incoming& incoming);
@@ -105,6 +111,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   Timer deadline_;  // cancels the socket's operations
   Timer event_;     // cancelled to wake the coroutine
   boost::beast::flat_buffer buffer_;
+  BudgetShare held_;                 // of what the buffer and the headers hold
   std::optional<Reply> reply_;       // of prepare_io
   Generation* streaming_ = nullptr;  // while its events are being written
   std::uint64_t deadline_number_ = 0;

@@ -4,6 +4,7 @@
 #include <boost/beast/http/buffer_body.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <memory>
+#include <optional>
 
 #include "server/http_connection.h"
 
@@ -13,7 +14,9 @@ namespace larder {
 struct HttpConnection::Incoming : std::enable_shared_from_this<Incoming> {
   explicit Incoming(MemoryBudget& budget) : share(budget) {}
 
-  boost::beast::http::request_parser<boost::beast::http::buffer_body> parser;
+  using Parser = boost::beast::http::request_parser<boost::beast::http::buffer_body>;
+
+  std::optional<Parser> parser{std::in_place};  // until the request is answered: it holds all headers
   HttpRequest request;
   BudgetShare share;  // of the body
   bool keep_alive = false;

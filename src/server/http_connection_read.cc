@@ -21,11 +21,13 @@ namespace {
 namespace http = boost::beast::http;
 using boost::system::error_code;
 
-constexpr std::size_t kReadBytes = 4096;
+constexpr std::size_t kReadBytes = 4096;  // at a time, but for a large body
 constexpr int kMaxSkippedBytes = 8;
 constexpr std::size_t kBodyReadBytes = std::size_t{64} << 10;
 constexpr std::size_t kSmallBodyBytes = std::size_t{64} << 10;
 constexpr std::size_t kLeastPaceBytes = std::size_t{64} << 10;
+constexpr std::size_t kMaxChunkHead = std::size_t{16} << 10;  // with its extensions; all of a body's trailer
+constexpr std::size_t kFreeBytes = std::size_t{8} << 10;      // that count nowhere
 
 std::string to_string(boost::beast::string_view text) { return {text.data(), text.size()}; }
 
@@ -44,7 +46,7 @@ Task<bool> HttpConnection::wait_for_request() {
   num_skipped_bytes_ = 0;
   while (!has_begun_request()) {
     if (draining_) co_return false;
-    buffer_.shrink_to_fit();
+    shrink_buffer();
     idle_ = true;
     set_deadline(limits_.idle_timeout);
     error_code error;
@@ -78,7 +80,7 @@ bool HttpConnection::has_begun_request() {
 // As Beast's own, but what the parser throws comes to the caller: of Beast 1.74 it would end in a handler
 // between, and the coroutine never go on.
 Task<boost::system::error_code> HttpConnection::read_some(Incoming& incoming) {
-  auto& parser = incoming.parser;
+  auto& parser = *incoming.parser;
   error_code error;
   while (true) {
     if (buffer_.size() > 0) {
@@ -90,9 +92,11 @@ Task<boost::system::error_code> HttpConnection::read_some(Incoming& incoming) {
       if (error != http::error::need_more) co_return error;
       error = {};
     }
+    if (parser.is_header_done() && buffer_.size() > kMaxChunkHead) co_return http::error::bad_chunk;
     if (buffer_.size() == buffer_.max_size()) co_return http::error::buffer_overflow;
-    const std::size_t size = std::min(parser.is_header_done() ? kBodyReadBytes : kReadBytes,
-                                      buffer_.max_size() - buffer_.size());
+    const std::size_t wanted = incoming.request.body.size() > kSmallBodyBytes ? kBodyReadBytes : kReadBytes;
+    const std::size_t size = std::min(wanted, buffer_.max_size() - buffer_.size());
+    if (!parser.is_header_done() && !may_hold(size)) co_return asio::error::no_memory;
     const std::size_t num_bytes = co_await socket_.async_read_some(buffer_.prepare(size),
                                                                    asio::redirect_error(kUseTask, error));
     if (error == asio::error::eof) {
@@ -106,7 +110,7 @@ Task<boost::system::error_code> HttpConnection::read_some(Incoming& incoming) {
 }
 
 Task<bool> HttpConnection::read_head(Incoming& incoming) {
-  auto& parser = incoming.parser;
+  auto& parser = *incoming.parser;
   parser.header_limit(static_cast<std::uint32_t>(limits_.max_header_bytes));
   parser.body_limit(limits_.max_body_bytes);
   set_deadline(limits_.header_timeout);
@@ -119,9 +123,10 @@ Task<bool> HttpConnection::read_head(Incoming& incoming) {
   const RequestTarget target = split_target({message.target().data(), message.target().size()});
   request.path = target.path;
   request.origin = to_string(message[http::field::origin]);
+  request.method = to_string(message.method_string());
+  if (error == asio::error::no_memory) context_.metrics.count_rejection("header_memory");
   if (error) co_return co_await refuse(describe_unreadable(error), request);
 
-  request.method = to_string(message.method_string());
   request.query = target.query;
   request.authorization = to_string(message[http::field::authorization]);
   request.api_key = to_string(message["x-api-key"]);
@@ -158,9 +163,10 @@ bool HttpConnection::holds_others_up(std::size_t size, std::size_t size_before) 
 }
 
 Task<bool> HttpConnection::read_body(Incoming& incoming) {
-  auto& parser = incoming.parser;
+  auto& parser = *incoming.parser;
   auto& body = incoming.request.body;
   if (parser.is_done()) co_return true;
+  parser.eager(true);  // many chunks at once, or those of a byte would keep others waiting
   using SteadyTime = std::chrono::steady_clock;
   set_deadline(limits_.body_timeout);
   const bool is_awaited = !incoming.is_http_1_0 &&  // which knows of no such reply
@@ -168,7 +174,7 @@ Task<bool> HttpConnection::read_body(Incoming& incoming) {
   if (is_awaited) {
     if (!co_await write("HTTP/1.1 100 Continue\r\n\r\n")) co_return false;
   }
-  const auto piece = std::make_unique<std::array<char, kBodyReadBytes>>();
+  const auto piece = std::make_unique_for_overwrite<std::array<char, kBodyReadBytes>>();
   const auto end = SteadyTime::now() + limits_.body_timeout;
   auto next_look = SteadyTime::now() + limits_.body_pace_interval;
   std::size_t size_at_look = 0;
@@ -214,8 +220,19 @@ Task<bool> HttpConnection::read_body(Incoming& incoming) {
     body.append(piece->data(), num_bytes);
   }
   clear_deadline();
-  buffer_.shrink_to_fit();  // it has grown, and is not needed while the request is worked on
   co_return true;
+}
+
+// Of what is read ahead of being understood: headers, and requests behind the one that is worked on.
+bool HttpConnection::may_hold(std::size_t more) {
+  const std::size_t size = buffer_.size() + more;
+  return size <= kFreeBytes || held_.grow_to(size - kFreeBytes);
+}
+
+// To what is still to be read of it.
+void HttpConnection::shrink_buffer() {
+  buffer_.shrink_to_fit();
+  held_.shrink_to(buffer_.size() - std::min(buffer_.size(), kFreeBytes));
 }
 
 // Sends an error and ends the connection in a way that lets the client read it. Always returns
@@ -224,7 +241,7 @@ Task<bool> HttpConnection::refuse(ApiError error, const HttpRequest& request) {
   if (error.status == 0) co_return false;
   HttpResponse response = error_response(error, request.path);
   context_.router.add_cors(request, response);
-  if (co_await write_response(std::move(response), false, true)) co_await linger();
+  if (co_await write_response(std::move(response), false, request.method != "HEAD")) co_await linger();
   co_return false;
 }
 
@@ -247,6 +264,11 @@ ApiError HttpConnection::describe_unreadable(error_code error) const {
     return reply(413, "body_too_large",
                  fmt::format("the body is over {} bytes; send less or raise --max-body-bytes",
                              limits_.max_body_bytes));
+  }
+  if (error == asio::error::no_memory) {
+    return reply(503, "header_memory",
+                 fmt::format("large headers being read have {} bytes already; try again, or send less than {}",
+                             limits_.max_total_header_bytes, kFreeBytes));
   }
   const bool malformed = error.category() == make_error_code(http::error::bad_method).category() &&
                          error != http::error::end_of_stream &&

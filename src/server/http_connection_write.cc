@@ -69,7 +69,7 @@ Task<void> HttpConnection::linger() {
   error_code error;
   socket_.shutdown(Socket::shutdown_send, error);
   set_deadline(kLingerTimeout);
-  const auto waste = std::make_unique<std::array<char, kWasteBytes>>();
+  const auto waste = std::make_unique_for_overwrite<std::array<char, kWasteBytes>>();
   std::size_t num_read = 0;
   while (!error && num_read < kMaxLingerBytes) {
     num_read += co_await socket_.async_read_some(asio::buffer(*waste),

@@ -1,6 +1,9 @@
 // Bytes that no honest client sends: each gets a clear error or a closed connection, and the server
 // goes on.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <memory>
 #include <vector>
@@ -53,7 +56,7 @@ TEST(HttpFaults, MalformedRequests) {
       {kHead + "Transfer-Encoding: chunked\r\n\r\nFFFFFFFFFFFFFFFFF\r\nabc", 400},
       {kHead + "Transfer-Encoding: chunked\r\n\r\n7FFFFFFFFFFFFFFF\r\nabc", 413},
       {kHead + "Transfer-Encoding: chunked\r\n\r\n5\r\nabcdefgh\r\n0\r\n\r\n", 400},
-      {kHead + "Transfer-Encoding: chunked\r\n\r\n5;" + std::string(300'000, 'a'), 431},
+      {kHead + "Transfer-Encoding: chunked\r\n\r\n5;" + std::string(300'000, 'a'), 400},
       {kHead + "Content-Length: 3\r\nContent-Encoding: gzip\r\nConnection: close\r\n\r\nabc", 415},
       {"GET /%0d%0aX:1 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", 404},
   };
@@ -290,10 +293,13 @@ TEST(HttpFaults, SmallBodiesHaveRoomBesideLargeOnes) {
     client->send(std::string_view(bytes).substr(0, bytes.size() - size + num_sent));
     return client;
   };
-  const auto first = send(190'000, 170'000);
-  const auto second = send(190'000, 170'000);
   const auto status_of = [&](std::size_t size) { return TestServer::split(send(size, size)->receive()).status; };
-  EXPECT_TRUE(eventually([&] { return status_of(100'000) == 503; }));
+  std::unique_ptr<RawClient> first, second;
+  EXPECT_TRUE(eventually([&] {  // of all that come at once any is refused
+    first = send(190'000, 170'000);
+    second = send(190'000, 170'000);
+    return status_of(100'000) == 503;
+  }));
   EXPECT_EQ(status_of(30'000), 400) << "read, and no JSON";
 }
 
@@ -340,10 +346,12 @@ TEST(HttpFaults, ALongTrailerEndsItsConnection) {
   const std::string head =
       "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
       "Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n";
-  for (const std::size_t size : {60'000u, 66'000u, 120'000u, 140'000u}) {
-    const int status = size < 65'000 ? 400 : 431;  // an empty body is no JSON
-    EXPECT_EQ(server.exchange(head + "X: " + std::string(size, 'a') + "\r\n\r\n").status, status) << size;
-    EXPECT_EQ(server.exchange(head + std::string(size, 'a') + ": X\r\n\r\n").status, status) << size;
+  for (const std::size_t size : {10'000u, 60'000u, 66'000u, 120'000u, 140'000u}) {
+    for (const std::string& trailer : {"X: " + std::string(size, 'a'), std::string(size, 'a') + ": X"}) {
+      const auto answer = server.exchange(head + trailer + "\r\n\r\n");
+      EXPECT_EQ(answer.status, 400) << size;  // an empty body is no JSON
+      EXPECT_EQ(answer.body.find("bad chunk") != std::string::npos, size > 16'384) << size;
+    }
   }
   EXPECT_TRUE(eventually([&] {
     const std::string page = server.get("/metrics").body;
@@ -351,6 +359,73 @@ TEST(HttpFaults, ALongTrailerEndsItsConnection) {
   }));
   server.server().shutdown(true);
   server.join();
+}
+
+TEST(HttpFaults, ABodyMayComeInChunksOfAByte) {
+  const TestServer server;
+  std::string body = R"({"prompt":"abc","max_tokens":1})" + std::string(80'000, ' ');
+  std::string bytes = kHead + "Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n";
+  for (const char byte : body) bytes += std::string("1;x\r\n") + byte + "\r\n";
+  EXPECT_EQ(server.exchange(bytes + "0\r\nX: y\r\n\r\n").status, 200);
+  EXPECT_EQ(server.exchange(bytes + "1\r\n!\r\n0\r\n\r\n").status, 400);
+}
+
+TEST(HttpFaults, ChunksThatAreTooLargeTogether) {
+  const TestServer server(impatient());  // 100,000 bytes
+  std::string bytes = kHead + "Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n";
+  for (int i = 0; i < 11; ++i) bytes += "2710\r\n" + std::string(10'000, ' ') + "\r\n";
+  EXPECT_EQ(server.exchange(bytes + "0\r\n\r\n").status, 413);
+}
+
+// Who is connected goes on, and who comes waits for a file to be free.
+TEST(HttpFaults, WithoutAFileForItAConnectionWaits) {
+  const TestServer server;
+  const std::string get = "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n";
+  const auto is_answered = [&](RawClient& client) {
+    client.send(get);
+    return client.receive("\r\n\r\n").starts_with("HTTP/1.1 200 ");
+  };
+  RawClient kept(server.port());
+  EXPECT_TRUE(is_answered(kept));
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const int mine = ::dup(STDIN_FILENO);  // the least number that is free
+  ASSERT_GE(mine, 0);
+  ::close(mine);
+  rlimit few = before;
+  few.rlim_cur = static_cast<rlim_t>(mine) + 1;  // for a client's end, and none for the server's
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+  RawClient late(server.port());
+  std::this_thread::sleep_for(milliseconds(300));
+  EXPECT_TRUE(is_answered(kept));
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_TRUE(is_answered(late));
+}
+
+TEST(HttpFaults, LargeHeadersShareTheirRoom) {
+  ServerConfig config;
+  config.limits.max_total_header_bytes = 50'000;
+  TestServer server(config);
+  const std::string large = "X: " + std::string(45'000, 'a') + "\r\n";
+  RawClient first(server.port());
+  first.send(kHead + large + "Content-Length: 3\r\n\r\n{");
+  EXPECT_TRUE(eventually([&] {
+    const auto refusal = server.exchange(kHead + large + "Connection: close\r\nContent-Length: 0\r\n\r\n");
+    return refusal.status == 503 && refusal.json()["error"]["code"] == "header_memory";
+  }));
+  EXPECT_EQ(server.post("/v1/completions", kGood).status, 200);  // small ones need none of it
+  EXPECT_NE(server.get("/metrics").body.find("reason=\"header_memory\"} "), std::string::npos);
+  first.close();
+  EXPECT_TRUE(eventually([&] {
+    return server.exchange(kHead + large + "Connection: close\r\nContent-Length: 0\r\n\r\n").status == 400;
+  }));
+}
+
+TEST(HttpFaults, ARefusedHeadHasNoBody) {
+  const TestServer server;
+  const auto answer = server.exchange("HEAD /health HTTP/1.1\r\nConnection: close\r\n\r\n");  // no Host
+  EXPECT_EQ(answer.status, 400);
+  EXPECT_EQ(answer.body, "");
 }
 
 TEST(HttpFaults, TheBudgetHoldsTheLargestBody) {

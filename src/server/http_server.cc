@@ -65,7 +65,10 @@ rlim_t raise_file_limit() {
 class HttpServer::Impl {
  public:
   Impl(ServerConfig config, const ServedModel& model);
-  ~Impl() { model_.engine.set_after_updates({}); }
+  ~Impl() {
+    model_.engine.set_after_updates({});
+    is_ended_ = true;
+  }
 
   int port() const { return port_; }
   void run();
@@ -95,9 +98,14 @@ class HttpServer::Impl {
   const Router router_;
   bool is_accepting_ = false;  // of control_
   MemoryBudget body_budget_;
-  WakeQueue wakes_;
+  MemoryBudget header_budget_;
   MemoryBudget reply_budget_;
-  // Destroyed in the opposite order: jobs of prepare_threads_ end before the sockets that they answer to.
+  WakeQueue wakes_;
+  ConnectionContext context_;
+  std::mutex mutex_;
+  std::unordered_map<HttpConnection*, std::weak_ptr<HttpConnection>> connections_;  // by mutex_
+  bool is_ended_ = false;  // nothing runs any more
+  // Destroyed in the opposite order, coroutines that are left with io_: jobs of prepare_threads_ end before the sockets that they answer to.
   asio::io_context io_;
   asio::io_context prepare_io_;
   IoThreads prepare_threads_;
@@ -106,7 +114,6 @@ class HttpServer::Impl {
   asio::signal_set signals_;
   Timer ticker_;
   Timer accept_pause_;
-  ConnectionContext context_;
   int port_ = 0;
   bool ending_ = false;
   bool interrupted_ = false;
@@ -115,8 +122,6 @@ class HttpServer::Impl {
   std::chrono::steady_clock::time_point last_line_;
   StatsLog log_;
   HeapTrim heap_trim_;
-  std::mutex mutex_;
-  std::unordered_map<HttpConnection*, std::weak_ptr<HttpConnection>> connections_;  // by mutex_
 };
 
 HttpServer::Impl::Impl(ServerConfig config, const ServedModel& model)
@@ -125,16 +130,9 @@ HttpServer::Impl::Impl(ServerConfig config, const ServedModel& model)
       metrics_(model.name, model.max_model_len),
       router_(config_, model_, metrics_, gauges_),
       body_budget_(config_.limits.max_total_body_bytes),
-      wakes_(io_),
+      header_budget_(config_.limits.max_total_header_bytes),
       reply_budget_(config_.limits.max_total_reply_bytes),
-      io_(std::max(config_.num_io_threads, 1)),
-      prepare_threads_(prepare_io_, std::max(config_.num_prepare_threads, 1),
-                       "that prepares requests"),
-      control_(io_.get_executor()),
-      acceptor_(control_),
-      signals_(io_),
-      ticker_(control_),
-      accept_pause_(control_),
+      wakes_(io_),
       context_{.config = config_,
                .router = router_,
                .metrics = metrics_,
@@ -142,8 +140,17 @@ HttpServer::Impl::Impl(ServerConfig config, const ServedModel& model)
                .prepare_io = prepare_io_,
                .wakes = wakes_,
                .body_budget = body_budget_,
+               .header_budget = header_budget_,
                .reply_budget = reply_budget_,
-               .on_closed = [this](HttpConnection* connection) { forget(connection); }} {
+               .on_closed = [this](HttpConnection* connection) { forget(connection); }},
+      io_(std::max(config_.num_io_threads, 1)),
+      prepare_threads_(prepare_io_, std::max(config_.num_prepare_threads, 1),
+                       "that prepares requests"),
+      control_(io_.get_executor()),
+      acceptor_(control_),
+      signals_(io_),
+      ticker_(control_),
+      accept_pause_(control_) {
   const auto num_files = static_cast<long long>(std::min<rlim_t>(raise_file_limit(), 1 << 20));
   const auto num_reserved = std::min<long long>(kReservedFiles, num_files / 2);
   max_connections_ = static_cast<int>(std::clamp<long long>(
@@ -304,7 +311,8 @@ void HttpServer::Impl::tick() {
       spdlog::info("{}", *line);
   }
   if (!is_accepting_ && acceptor_.is_open()) start_accepting();
-  if (gauges_.num_generations == 0 && body_budget_.used() == 0) heap_trim_.run();
+  const bool is_idle = gauges_.num_generations == 0 && body_budget_.used() == 0;
+  is_idle ? heap_trim_.run() : heap_trim_.note_use();
   if (ending_) finish_if_empty();
 }
 
@@ -323,9 +331,14 @@ void HttpServer::Impl::forget(HttpConnection* connection) {
     const std::lock_guard lock(mutex_);
     connections_.erase(connection);
   }
-  asio::post(control_, [this] {
-    if (ending_) finish_if_empty();
-  });
+  if (is_ended_) return;
+  try {
+    asio::post(control_, [this] {
+      if (ending_) finish_if_empty();
+    });
+  } catch (const std::exception&) {
+    // Without memory: the next tick looks, too.
+  }
 }
 
 // Takes away the last pending operations, so that run() returns.

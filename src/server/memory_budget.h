@@ -39,7 +39,12 @@ class BudgetShare {
     bytes_ += bytes;
     return true;
   }
-  void release() { budget_.give_back(std::exchange(bytes_, 0)); }
+  // To be so many in all, unless they are already.
+  [[nodiscard]] bool grow_to(std::size_t bytes) { return bytes <= bytes_ || grow(bytes - bytes_); }
+  void shrink_to(std::size_t bytes) {
+    if (bytes < bytes_) budget_.give_back(std::exchange(bytes_, bytes) - bytes);
+  }
+  void release() { shrink_to(0); }
 
  private:
   MemoryBudget& budget_;

@@ -281,7 +281,8 @@ ServerMetrics::ServerMetrics(std::string model_name, int max_model_len)
   }
   for (const char* reason : {"stop", "length", "abort", "error"}) finished_[reason] = 0;
   for (const char* reason :
-       {"queue_full", "too_many_connections", "body_memory", "reply_memory", "engine_stopped"}) {
+       {"queue_full", "too_many_connections", "body_memory", "header_memory", "reply_memory",
+        "engine_stopped"}) {
     rejections_[reason] = 0;
   }
 }

@@ -23,7 +23,7 @@ struct ResponseDraft;
 // done first: its body goes into the request's answers under this key, and the request is routed again.
 struct Reply {
   HttpResponse response = {};
-  std::unique_ptr<Generation> generation = nullptr;
+  std::shared_ptr<Generation> generation = nullptr;
   std::optional<Digest> errand = std::nullopt;
 };
 

@@ -1,6 +1,9 @@
 #include "server/wake_queue.h"
 
+#include <spdlog/spdlog.h>
+
 #include <boost/asio/post.hpp>
+#include <exception>
 #include <utility>
 
 #include "server/http_connection.h"
@@ -27,7 +30,13 @@ void WakeQueue::drain() {
     waiting.swap(waiting_);
   }
   for (const auto& weak : waiting) {
-    if (const auto connection = weak.lock()) connection->wake();
+    const auto connection = weak.lock();
+    if (!connection) continue;
+    try {
+      connection->wake();
+    } catch (const std::exception& error) {  // it looks again by itself, and the others are woken
+      spdlog::error("connection: {}", error.what());
+    }
   }
 }
 
