@@ -59,8 +59,7 @@ class MessagesWriter final : public ReplyWriter {
     Choice& choice = *shown.front();
     Json content = Json::array();
     bool has_calls = false;
-    for (AnswerPiece& piece : split_answer(choice.text, options_.reads_tool_calls,
-                                           options_.takes_many_calls)) {
+    for (AnswerPiece& piece : split_answer(choice.text, options_.tool_calls)) {
       if (piece.call) {
         content.push_back(call_block(*piece.call, std::move(piece.call->arguments)));
         has_calls = true;
@@ -85,7 +84,7 @@ class MessagesWriter final : public ReplyWriter {
  private:
   // Options are known only after construction.
   ToolCallScanner& scanner() {
-    if (!scanner_) scanner_.emplace(options_.reads_tool_calls, options_.takes_many_calls);
+    if (!scanner_) scanner_.emplace(options_.tool_calls);
     return *scanner_;
   }
 

@@ -271,7 +271,7 @@ const std::string kCall =
 
 TEST(AnthropicMessages, CallsAreBlocks) {
   GenerationOptions options;
-  options.reads_tool_calls = true;
+  options.tool_calls.are_read = true;
   const auto writer = make_messages_writer("m");
   writer->set_options(options);
   std::string shape;
@@ -298,7 +298,7 @@ TEST(AnthropicMessages, CallsAreBlocks) {
 
 TEST(ToolCalls, ArgumentsKeepTheirDigitsInEveryApi) {
   GenerationOptions options;
-  options.reads_tool_calls = true;
+  options.tool_calls.are_read = true;
   const Tokenizer tokenizer(tiny_vocabulary());
   const std::string text =
       R"(<tool_call>{"name": "f", "arguments": {"id": 25000000000000000001}}</tool_call>)";
@@ -315,7 +315,7 @@ TEST(ToolCalls, ArgumentsKeepTheirDigitsInEveryApi) {
 
 TEST(OpenAiChat, CallsAreToolCalls) {
   GenerationOptions options;
-  options.reads_tool_calls = true;
+  options.tool_calls.are_read = true;
   const Tokenizer tokenizer(tiny_vocabulary());
   const auto writer = make_chat_writer("m", tokenizer);
   writer->set_options(options);
@@ -336,7 +336,7 @@ TEST(OpenAiChat, CallsAreToolCalls) {
   EXPECT_EQ(text, "Let me see.");
   EXPECT_EQ(calls, R"({"name":"f","arguments":"{\"a\":[1]}"})");
   EXPECT_EQ(reason, "tool_calls");
-  options.reads_tool_calls = false;
+  options.tool_calls.are_read = false;
   writer->set_options(options);
   EXPECT_EQ(parse_json(whole_of(*writer, kCall), {})["choices"][0]["message"]["content"], kCall);
 }
@@ -347,8 +347,8 @@ TEST(ToolCalls, ComeOneAtATimeWhereThatIsAsked) {
   const Tokenizer tokenizer(tiny_vocabulary());
   for (const bool takes_many : {true, false}) {
     GenerationOptions options;
-    options.reads_tool_calls = true;
-    options.takes_many_calls = takes_many;
+    options.tool_calls.are_read = true;
+    options.tool_calls.takes_many = takes_many;
     const auto has_twin = [&](std::unique_ptr<ReplyWriter> whole, std::unique_ptr<ReplyWriter> stream) {
       whole->set_options(options);
       stream->set_options(options);
@@ -367,7 +367,7 @@ TEST(ToolCalls, ComeOneAtATimeWhereThatIsAsked) {
 
 TEST(OpenAiResponses, CallsAreItems) {
   GenerationOptions options;
-  options.reads_tool_calls = true;
+  options.tool_calls.are_read = true;
   const Tokenizer tokenizer(tiny_vocabulary());
   const auto make = [&] {
     auto writer = make_responses_writer("m", tokenizer, {});
@@ -409,7 +409,7 @@ Json response_of(const std::string& text, const std::string& shown, std::size_t 
   draft.wants_logprobs = true;
   const auto writer = make_responses_writer("m", tokenizer, std::move(draft));
   GenerationOptions options;
-  options.reads_tool_calls = true;
+  options.tool_calls.are_read = true;
   writer->set_options(options);
   std::vector<Choice> choices;
   Choice& choice = choices.emplace_back(TextStream(tokenizer, {}));

@@ -293,7 +293,7 @@ void read_tool_choice(const Fields& fields, GenerationOptions& options) {
                                     shorten(type)));
   }
   options.may_call_tools = type == "auto";
-  options.takes_many_calls = !choice.boolean("disable_parallel_tool_use", false);
+  options.tool_calls.takes_many = !choice.boolean("disable_parallel_tool_use", false);
 }
 
 void read_tools(const Fields& fields, ChatRequest& request, ChatBuilder& builder) {

@@ -63,7 +63,7 @@ TEST(AnthropicRequest, ReadsEveryField) {
   EXPECT_TRUE(request.options.wants_diagnostics);
   EXPECT_EQ(request.options.comparison_id, "msg_1");
   EXPECT_EQ(request.options.cache_salt, "s");
-  EXPECT_FALSE(request.options.takes_many_calls);
+  EXPECT_FALSE(request.options.tool_calls.takes_many);
   EXPECT_EQ(request.messages[0], parse_json(R"({"role":"system","content":"S"})", {}));
   EXPECT_EQ(request.template_kwargs["enable_thinking"], false);
   EXPECT_EQ(request.tools, parse_json(R"([{"type":"function","function":{"name":"f","description":"d",

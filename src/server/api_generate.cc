@@ -98,6 +98,7 @@ GenerationJob Router::prepare_job(const HttpRequest& request, ChatRequest& chat)
   job.history_report = std::move(settled.history);
   job.prompts.push_back(prepare_chat(chat, model_));
   job.prompts.back().normalised = std::move(settled.normalised);
+  chat.options.tool_calls.begins_in_thought = job.prompts.back().ends_in_thought;
   // An endless answer never comes back, and half of one does not come back alone.
   if (chat.options.attention.window == 0 && !chat.continue_final_message) {
     job.history = history_.get();

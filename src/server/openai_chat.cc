@@ -20,7 +20,7 @@ class ChatWriter final : public ChoicesWriter {
  private:
   // What a stream's text has had of calls.
   struct Calls {
-    explicit Calls(bool takes_many) : scanner(true, takes_many) {}
+    explicit Calls(const ToolCallRules& rules) : scanner(rules) {}
 
     ToolCallScanner scanner;
     int num_calls = 0;
@@ -48,8 +48,8 @@ class ChatWriter final : public ChoicesWriter {
   Json whole_choice(Choice& choice) override {
     Json calls = Json::array();
     std::string text;
-    if (options_.reads_tool_calls) {
-      for (const AnswerPiece& piece : split_answer(choice.text, true, options_.takes_many_calls)) {
+    if (options_.tool_calls.are_read) {
+      for (const AnswerPiece& piece : split_answer(choice.text, options_.tool_calls)) {
         if (piece.call) calls.push_back(call_json(*piece.call));
         text += piece.text;
       }
@@ -71,8 +71,8 @@ class ChatWriter final : public ChoicesWriter {
 
   // nullptr: its text is read for none.
   Calls* calls_of(const Choice& choice) {
-    if (!options_.reads_tool_calls) return nullptr;
-    return &calls_.try_emplace(choice.index, options_.takes_many_calls).first->second;
+    if (!options_.tool_calls.are_read) return nullptr;
+    return &calls_.try_emplace(choice.index, options_.tool_calls).first->second;
   }
 
   // Leaves of the text what is none.

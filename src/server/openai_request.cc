@@ -516,7 +516,7 @@ GenerationOptions read_generation_options(const Fields& fields, const RequestRul
   options.skip_special_tokens = fields.boolean("skip_special_tokens", true);
   read_stream(fields, options);
   options.return_token_ids = fields.boolean("return_token_ids", false);
-  options.takes_many_calls = fields.boolean("parallel_tool_calls", true);
+  options.tool_calls.takes_many = fields.boolean("parallel_tool_calls", true);
   options.logprobs_by_id = fields.boolean("return_tokens_as_token_ids", false);
   options.priority =
       static_cast<int>(fields.integer("priority", {-kMaxInt32, kMaxInt32}).value_or(0));

@@ -18,6 +18,7 @@
 #include "server/json_reader.h"
 #include "server/normalise.h"
 #include "server/server_config.h"
+#include "server/tool_calls.h"
 
 namespace larder {
 
@@ -71,8 +72,7 @@ struct GenerationOptions {
   std::optional<std::string> comparison_id;
   bool wants_diagnostics = false;  // the reply says why tokens of the prompt were computed
   bool may_call_tools = true;      // tool_choice is not "none"; the prompt is the same either way
-  bool takes_many_calls = true;    // of tools in one answer; else what follows the first is dropped
-  bool reads_tool_calls = false;   // <tool_call> in the answer is a call, see tool_calls.h
+  ToolCallRules tool_calls;        // of the answer
   AttentionSpan attention;
   HistoryOptions history;  // of a chat: what becomes of one too long
   // Only the last tokens of the prompt are kept: that many, or -1 = as many as max_model_len

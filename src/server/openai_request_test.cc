@@ -359,8 +359,8 @@ TEST(OpenAiRequest, AbsentMembersTakeLinearTime) {
 }
 
 TEST(OpenAiRequest, CallsMayBeAskedForOneByOne) {
-  EXPECT_TRUE(chat("").options.takes_many_calls);
-  EXPECT_FALSE(chat(R"("parallel_tool_calls":false)").options.takes_many_calls);
+  EXPECT_TRUE(chat("").options.tool_calls.takes_many);
+  EXPECT_FALSE(chat(R"("parallel_tool_calls":false)").options.tool_calls.takes_many);
 }
 
 // They are in the body as a text each, and values of their own once they were read.

@@ -13,6 +13,7 @@
 #include "base/hash.h"
 #include "server/json_fields.h"
 #include "server/message_role.h"
+#include "server/tool_calls.h"
 #include "server/utf8.h"
 #include "server/white_space.h"
 #include "tokenizer/jinja_unicode.h"
@@ -323,6 +324,8 @@ PreparedPrompt encode_chat(const ChatRequest& request, const ServedModel& model)
   encoded.tokens = std::move(encoding.tokens);
   encoded.continues_text =
       request.continue_final_message && ends_in_text(encoded.tokens, tokenizer);
+  encoded.ends_in_thought = (request.add_generation_prompt || request.continue_final_message) &&
+                            trimmed(prompt.text).ends_with(kThought);
   encoded.num_kept_turns = static_cast<int>(exact.size());
   for (const ExactSpan& span : exact) {
     encoded.num_kept_tokens += static_cast<int>(span.tokens.size());

@@ -26,6 +26,7 @@ struct PreparedPrompt {
   int max_tokens = 0;  // what the request asks for, cut to what max_model_len leaves
   std::vector<PromptPin> pins;  // its breakpoints
   bool continues_text = false;  // the answer goes on in the text that the prompt ends with
+  bool ends_in_thought = false;  // the answer begins behind <think>
   int num_kept_turns = 0;   // answers encoded as they were generated
   int num_kept_tokens = 0;  // theirs
   std::vector<std::string> normalised;  // what normalise() did to the request

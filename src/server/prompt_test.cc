@@ -111,6 +111,24 @@ TEST(Prompt, ACallNeedsNoContentWhateverTheTemplate) {
   }
 }
 
+TEST(Prompt, ATemplateMayBeginTheAnswerWithAThought) {
+  const TestServer server;
+  const ChatTemplate chat_template(golden_template("qwq"));
+  const ServedModel model{.name = "tiny",
+                          .tokenizer = server.model().tokenizer,
+                          .chat_template = chat_template,
+                          .engine = server.model().engine,
+                          .max_model_len = 240};
+  for (const bool thinks : {false, true}) {
+    ChatRequest request;
+    request.template_kwargs = {{"enable_thinking", thinks}};
+    request.messages = parse_json(R"([{"role":"user","content":"hi <think>"}])", {});
+    EXPECT_EQ(encode_chat(request, model).ends_in_thought, thinks);
+    request.add_generation_prompt = false;
+    EXPECT_FALSE(encode_chat(request, model).ends_in_thought);
+  }
+}
+
 // Of the prompt's tokens, as echo shows them.
 EchoedPrompt echo_of(const Vocabulary& vocabulary, Prompt sent, std::optional<int> truncation = {}) {
   static const TestServer server;

@@ -218,7 +218,7 @@ void echo_as_given(const Fields& fields, ResponsesRequest& request) {
     const Json* value = fields.find(name);
     request.echo[name] = value == nullptr ? Json() : *value;
   }
-  request.echo["parallel_tool_calls"] = request.options.takes_many_calls;
+  request.echo["parallel_tool_calls"] = request.options.tool_calls.takes_many;
   request.echo["temperature"] = fields.number("temperature", {0, 2}).value_or(1);
   request.echo["top_p"] = fields.number("top_p", {0, 1}).value_or(1);
   Json text = {{"format", {{"type", "text"}}}};

@@ -213,7 +213,7 @@ class ResponsesWriter final : public ReplyWriter {
   }
 
   ToolCallScanner& scanner() {
-    if (!scanner_) scanner_.emplace(options_.reads_tool_calls, options_.takes_many_calls);
+    if (!scanner_) scanner_.emplace(options_.tool_calls);
     return *scanner_;
   }
 

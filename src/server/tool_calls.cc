@@ -12,7 +12,6 @@ namespace {
 
 constexpr std::string_view kBegin = "<tool_call>";
 constexpr std::string_view kEnd = "</tool_call>";
-constexpr std::string_view kThought = "<think>";
 constexpr std::string_view kThoughtEnd = "</think>";
 
 // An object, also one that stands in a string, as models copy it from calls that were none.
@@ -71,7 +70,7 @@ bool is_of_json(char byte) {
 
 std::vector<AnswerPiece> ToolCallScanner::push(std::string_view text) {
   std::vector<AnswerPiece> pieces;
-  if (!is_active_) {
+  if (!rules_.are_read) {
     if (!text.empty()) pieces.push_back({.text = std::string(text)});
     return pieces;
   }
@@ -119,16 +118,18 @@ bool ToolCallScanner::scan_on(std::vector<AnswerPiece>& pieces) {
 bool ToolCallScanner::scan_text(std::vector<AnswerPiece>& pieces) {
   const std::string_view text = rest();
   // An answer may begin with a thought; later its tag is only spoken of.
-  const bool may_think = is_beginning_ && text.find_first_not_of(kSpace, num_spaces_) == text.find('<', num_spaces_);
-  const std::string_view thought = may_think ? kThought : kBegin;
-  auto begin = text.find('<', num_spaces_);
-  while (begin != text.npos && !text.substr(begin).starts_with(kBegin) && !text.substr(begin).starts_with(thought))
-    begin = text.find('<', begin + 1);
+  const std::size_t first = std::min(text.find_first_not_of(kSpace, num_spaces_), text.size());
+  if (is_beginning_ && text.substr(first).starts_with(kThought)) {
+    num_spaces_ = 0;
+    pass(first + kThought.size(), pieces);
+    state_ = State::kInThought;
+    return true;
+  }
+  const auto begin = text.find(kBegin, num_spaces_);
   if (begin == text.npos) {
     // What may be the white space around a call is held back, and a beginning of a tag.
-    const std::size_t size =
-        std::max(size_of_possible_tag(text, kBegin), size_of_possible_tag(text, thought));
-    const std::size_t tag = text.size() - size;
+    const bool may_think = is_beginning_ && is_beginning_of(text.substr(first), kThought);
+    const std::size_t tag = may_think ? first : text.size() - size_of_possible_tag(text, kBegin);
     std::size_t safe = tag;
     while (safe > num_spaces_ && kSpace.find(text[safe - 1]) != kSpace.npos) --safe;
     if (safe == num_spaces_) safe = 0;
@@ -137,11 +138,6 @@ bool ToolCallScanner::scan_text(std::vector<AnswerPiece>& pieces) {
     return false;
   }
   num_spaces_ = 0;
-  if (may_think && text.substr(begin).starts_with(kThought)) {
-    pass(begin + kThought.size(), pieces);
-    state_ = State::kInThought;
-    return true;
-  }
   const std::size_t end = text.substr(0, begin).find_last_not_of(kSpace) + 1;  // npos + 1 = 0
   pass(end, pieces);
   before_ = text.substr(end, begin - end + kBegin.size());
@@ -208,7 +204,7 @@ bool ToolCallScanner::scan_call(std::vector<AnswerPiece>& pieces) {
 void ToolCallScanner::end_call(std::vector<AnswerPiece>& pieces) {
   auto call = parse_call(rest().substr(0, num_seen_));
   if (!call) return give_up_call(num_seen_, pieces);
-  if (takes_many_ || !has_call_) found_ = std::move(call);
+  if (rules_.takes_many || !has_call_) found_ = std::move(call);
   has_call_ = true;
   num_passed_ += num_seen_;
   before_.clear();
@@ -268,9 +264,8 @@ void ToolCallScanner::emit(std::string_view text, std::vector<AnswerPiece>& piec
   pieces.push_back({.text = std::string(text)});
 }
 
-std::vector<AnswerPiece> split_answer(std::string_view text, bool reads_tool_calls,
-                                      bool takes_many_calls) {
-  ToolCallScanner scanner(reads_tool_calls, takes_many_calls);
+std::vector<AnswerPiece> split_answer(std::string_view text, const ToolCallRules& rules) {
+  ToolCallScanner scanner(rules);
   std::vector<AnswerPiece> pieces = scanner.push(text);
   std::ranges::move(scanner.finish(), std::back_inserter(pieces));
   // Text that was held back follows its beginning.

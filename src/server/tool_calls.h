@@ -22,15 +22,22 @@ struct AnswerPiece {
   std::optional<ToolCall> call = {};
 };
 
+inline constexpr std::string_view kThought = "<think>";
+
+struct ToolCallRules {
+  bool are_read = false;          // <tool_call> in the text is a call; else all of it goes through as it is
+  bool takes_many = true;         // false = calls behind the first are dropped
+  bool begins_in_thought = false; // the prompt ends with <think>
+};
+
 // Finds <tool_call>{"name": ..., "arguments": {...}}</tool_call>, as Hermes, Qwen and others write a
 // call; several may stand in one tag, and the closing one may be missing. What is no such call stays text,
-// tags included, and so does a thought between <think> and </think> that it begins with; white space around a call goes. Text that may
+// tags included, and so does a thought between <think> and </think> that it begins with or in; white space around a call goes. Text that may
 // become a call is held back: push() everything, then finish(). Thread: one.
 class ToolCallScanner {
  public:
-  // Not active: text goes through as it is. takes_many: false = calls behind the first are dropped.
-  explicit ToolCallScanner(bool is_active, bool takes_many = true)
-      : is_active_(is_active), takes_many_(takes_many) {}
+  explicit ToolCallScanner(const ToolCallRules& rules)
+      : rules_(rules), state_(rules.begins_in_thought ? State::kInThought : State::kInText) {}
 
   std::vector<AnswerPiece> push(std::string_view text);
   std::vector<AnswerPiece> finish();
@@ -54,13 +61,12 @@ class ToolCallScanner {
   void give_up_call(std::size_t size, std::vector<AnswerPiece>& pieces);
   void emit(std::string_view text, std::vector<AnswerPiece>& pieces);
 
-  const bool is_active_;
-  const bool takes_many_;
+  const ToolCallRules rules_;
   bool has_call_ = false;
   std::optional<ToolCall> found_;  // and not told yet
   bool follows_call_ = false;
   bool is_beginning_ = true;  // nothing has been told
-  State state_ = State::kInText;
+  State state_;
   std::string held_;
   std::size_t num_passed_ = 0;  // of its bytes
   std::size_t num_spaces_ = 0;  // that what is held back begins with: they need no second look
@@ -72,7 +78,6 @@ class ToolCallScanner {
 };
 
 // The pieces of a whole answer.
-std::vector<AnswerPiece> split_answer(std::string_view text, bool reads_tool_calls,
-                                      bool takes_many_calls = true);
+std::vector<AnswerPiece> split_answer(std::string_view text, const ToolCallRules& rules);
 
 }  // namespace larder

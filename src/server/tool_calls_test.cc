@@ -20,7 +20,7 @@ std::string show(const std::vector<AnswerPiece>& pieces) {
 }
 
 std::string by_bytes(const std::string& text, bool takes_many = true) {
-  ToolCallScanner scanner(true, takes_many);
+  ToolCallScanner scanner({true, takes_many});
   std::string shown;
   for (const char byte : text) shown += show(scanner.push({&byte, 1}));
   return shown + show(scanner.finish());
@@ -70,6 +70,7 @@ TEST(ToolCalls, FoundHoweverTheTextComes) {
       {" \n<think>maybe <tool_call>{\"name\":\"f\"}</tool_call> ", " \n<think>maybe <tool_call>{\"name\":\"f\"}</tool_call> "},
       {"I write <think> and\n<tool_call>{\"name\":\"f\"}</tool_call>", "I write <think> and[f{}]"},
       {"<think>a </thin", "<think>a </thin"},
+      {"<<think><tool_call>{\"name\":\"f\"}", "<<think>[f{}]"},
       {"a <thin <think", "a <thin <think"},
       // A closing tag in a string closes nothing.
       {R"(<tool_call>{"name":"f","arguments":{"s":"a</tool_call>b"}}</tool_call> so)",
@@ -85,10 +86,17 @@ TEST(ToolCalls, FoundHoweverTheTextComes) {
        R"(<tool_call>a "b</tool_call> c" d</tool_call> e)"},
   };
   for (const auto& [text, shown] : cases) {
-    EXPECT_EQ(show(split_answer(text, true)), shown) << text;
+    EXPECT_EQ(show(split_answer(text, {true})), shown) << text;
     EXPECT_EQ(by_bytes(text), shown) << text;
-    EXPECT_EQ(show(split_answer(text, false)), text);
+    EXPECT_EQ(show(split_answer(text, {})), text);
   }
+}
+
+TEST(ToolCalls, AnAnswerMayBeginInAThought) {
+  const ToolCallRules rules{.are_read = true, .begins_in_thought = true};
+  const std::string thought = "I could <tool_call>{\"name\":\"f\"}</tool_call> <think> so";
+  EXPECT_EQ(show(split_answer(thought, rules)), thought);
+  EXPECT_EQ(show(split_answer(thought + "</think>\n<tool_call>{\"name\":\"g\"}", rules)), thought + "</think>[g{}]");
 }
 
 TEST(ToolCalls, OnlyTheFirstIsTakenWhereOneIsWanted) {
@@ -96,7 +104,7 @@ TEST(ToolCalls, OnlyTheFirstIsTakenWhereOneIsWanted) {
   const std::string second = "<tool_call>{\"name\":\"g\"}";
   for (const std::string& text : {first + second, first + second + "</tool_call>\n",
                                   first + second + "</tool_call>" + second}) {
-    EXPECT_EQ(show(split_answer(text, true, false)), "Hm.[f{}]") << text;
+    EXPECT_EQ(show(split_answer(text, {true, false})), "Hm.[f{}]") << text;
     EXPECT_EQ(by_bytes(text, false), "Hm.[f{}]") << text;
   }
   EXPECT_EQ(by_bytes(first + second + "</tool_call> so", false), "Hm.[f{}]so");
@@ -105,7 +113,7 @@ TEST(ToolCalls, OnlyTheFirstIsTakenWhereOneIsWanted) {
 // It could not come back in a history.
 TEST(ToolCalls, ACallOfNobodyIsText) {
   const std::string text = "<tool_call>{\"name\":\"\"}</tool_call>";
-  EXPECT_EQ(show(split_answer(text, true)), text);
+  EXPECT_EQ(show(split_answer(text, {true})), text);
 }
 
 TEST(ToolCalls, WhiteSpaceAroundACallGoesWhereverTheTextIsCut) {
@@ -114,7 +122,7 @@ TEST(ToolCalls, WhiteSpaceAroundACallGoesWhereverTheTextIsCut) {
     const std::string_view all = text;
     for (std::size_t first = 0; first <= all.size(); ++first) {
       for (std::size_t second = first; second <= all.size(); ++second) {
-        ToolCallScanner scanner(true);
+        ToolCallScanner scanner({true});
         std::string seen = show(scanner.push(all.substr(0, first)));
         seen += show(scanner.push(all.substr(first, second - first)));
         seen += show(scanner.push(all.substr(second)));
@@ -136,7 +144,7 @@ TEST(ToolCalls, AMillionSpacesAreLookedAtOnce) {
                {"<tool_call>", "", "b", kMany + 12},
                {"<tool_call>{\"name\":\"f\"}", "", "b", 6}};
   for (const auto& [before, shown, after, size] : cases) {
-    ToolCallScanner scanner(true);
+    ToolCallScanner scanner({true});
     EXPECT_EQ(show(scanner.push(before)), shown);
     for (int i = 0; i < kMany; ++i) ASSERT_TRUE(scanner.push(i % 2 == 0 ? " " : "\n").empty());
     EXPECT_EQ(show(scanner.push(after)).size(), size);
@@ -147,12 +155,12 @@ TEST(ToolCalls, AMillionTagsAreLookedAtOnce) {
   for (const char* tag : {"<tool_call>", "<tool_call>{", "<tool_call>{\"", "<tool_call>{\"a\":{", "<think>"}) {
     std::string text;
     while (text.size() < 1'000'000) text += tag;
-    EXPECT_EQ(show(split_answer(text, true)), text);
+    EXPECT_EQ(show(split_answer(text, {true})), text);
   }
 }
 
 TEST(ToolCalls, TextIsNotHeldBackWithoutNeed) {
-  ToolCallScanner scanner(true);
+  ToolCallScanner scanner({true});
   EXPECT_EQ(show(scanner.push("one two")), "one two");
   EXPECT_EQ(show(scanner.push(" ")), "");
   EXPECT_EQ(show(scanner.push("three <too")), " three");

@@ -241,7 +241,7 @@ void adapt_chat(ChatRequest& request, const ChatTemplate& chat_template) {
   const bool has_tools = request.tools.is_array() && !request.tools.empty();
   const std::string& source = chat_template.source();
   const bool knows_tools = source.find("tools") != source.npos;
-  request.options.reads_tool_calls =
+  request.options.tool_calls.are_read =
       has_tools && request.options.may_call_tools &&
       (!knows_tools || source.find("<tool_call>") != source.npos);
   if (!knows_tools && speaks_of_tools(request)) Adapter(request).run();

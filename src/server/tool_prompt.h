@@ -10,7 +10,7 @@ namespace larder {
 // the end of the system prompt, in the words that Hermes models are trained with, calls into the
 // answer that made them, results into a message of the user. Where it refuses system prompts, as Gemma 2's
 // and the first of Mistral 7B's do, that text goes before the user's first message's. Marks keep the
-// parts that they mark. Sets whether the answer's calls can be read (GenerationOptions::reads_tool_calls).
+// parts that they mark. Sets whether the answer's calls can be read (GenerationOptions::tool_calls.are_read).
 void adapt_chat(ChatRequest& request, const ChatTemplate& chat_template);
 
 }  // namespace larder

@@ -71,8 +71,8 @@ TEST(ToolPrompt, IsTheSameWhereNoToolMayBeCalled) {
     EXPECT_EQ(free.messages, barred.messages);
     EXPECT_EQ(free.adapted_tools, barred.adapted_tools);
     EXPECT_EQ(free.marks.size(), barred.marks.size());
-    EXPECT_TRUE(free.options.reads_tool_calls);
-    EXPECT_FALSE(barred.options.reads_tool_calls);
+    EXPECT_TRUE(free.options.tool_calls.are_read);
+    EXPECT_FALSE(barred.options.tool_calls.are_read);
   }
   EXPECT_EQ(read_anthropic("none").marks.size(), 1u);
 }

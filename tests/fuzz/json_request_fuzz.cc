@@ -11,7 +11,6 @@
 #include "server/openai_request.h"
 #include "server/response_items.h"
 #include "server/responses_request.h"
-#include "server/tool_calls.h"
 #include "server/tool_prompt.h"
 
 namespace {
@@ -90,7 +89,6 @@ bool try_input(const std::uint8_t* data, std::size_t size) {
     render(request);
   });
   expect_error_or_value([&] { larder::parse_count_tokens_request(body, rules); });
-  larder::split_answer(text, true);
   const bool is_completion = expect_error_or_value([&] {
     const larder::CompletionRequest request = larder::parse_completion_request(body, rules);
     CHECK(!request.prompts.empty() && request.options.best_of >= request.options.n);
