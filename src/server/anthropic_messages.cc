@@ -22,7 +22,7 @@ Json usage_of(const Choice& choice) {
           {"cache_creation",
            {{"ephemeral_5m_input_tokens", num_written - num_long},
             {"ephemeral_1h_input_tokens", num_long}}},
-          {"output_tokens", choice.num_tokens},
+          {"output_tokens", choice.num_generated()},
           {"service_tier", "standard"}};
 }
 

@@ -101,9 +101,10 @@ Json ChoicesWriter::stop_reason(const Choice& choice) const {
   return asked_for ? Json(*choice.stop_token) : Json();
 }
 
-Json ChoicesWriter::token_ids(std::span<const OutputToken> tokens) {
+Json ChoicesWriter::token_ids(std::span<const OutputToken> tokens, const Choice& choice) {
   Json ids = Json::array();
   for (const OutputToken& token : tokens) ids.push_back(token.token);
+  if (choice.done() && choice.stop_token) ids.push_back(*choice.stop_token);
   return ids;
 }
 

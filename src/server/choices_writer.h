@@ -34,7 +34,8 @@ class ChoicesWriter : public ReplyWriter {
   static Json finish_reason(const Choice& choice);
   // The stop string or the stop_token_ids entry that ended it, else null.
   Json stop_reason(const Choice& choice) const;
-  static Json token_ids(std::span<const OutputToken> tokens);
+  // With the token that ended the choice behind its last ones.
+  static Json token_ids(std::span<const OutputToken> tokens, const Choice& choice);
   // The token's text as shown in logprobs; its own bytes, perhaps half a character.
   std::string token_text(TokenId token) const;
   bool wants_logprobs() const { return options_.sampling.num_logprobs >= 0; }

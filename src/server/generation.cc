@@ -267,7 +267,7 @@ void Generation::observe_finished(const Choice& choice, const char* reason) {
                              .num_prompt_tokens = choice.usage.num_prompt_tokens,
                              .num_cached_tokens = is_first ? choice.usage.num_cached_tokens
                                                            : choice.usage.num_prompt_tokens,
-                             .num_output_tokens = choice.num_tokens + (choice.stop_token ? 1 : 0),
+                             .num_output_tokens = choice.num_generated(),
                              .max_tokens = max_tokens_.at(static_cast<std::size_t>(choice.prompt)),
                              .times = choice.times});
 }

@@ -71,8 +71,11 @@ TEST(Metrics, MetricsUnderTheNamesOfVllm) {
 TEST(Metrics, AStopTokenIsCountedAsGenerated) {
   TestServer server;
   const Json reply = server.post("/v1/completions", R"({"prompt":"abc","max_tokens":9,"min_tokens":3,
-      "temperature":0,"stop_token_ids":[5],"logit_bias":{"5":100}})").json();
-  EXPECT_EQ(reply["usage"]["completion_tokens"], 3);
+      "temperature":0,"stop_token_ids":[5],"logit_bias":{"5":100},"return_token_ids":true})").json();
+  EXPECT_EQ(reply["usage"]["completion_tokens"], 4);
+  EXPECT_EQ(reply["timings"]["predicted_n"], 4);
+  ASSERT_EQ(reply["choices"][0]["token_ids"].size(), 4u);
+  EXPECT_EQ(reply["choices"][0]["token_ids"][3], 5);
   const std::string page = server.get("/metrics").body;
   const auto value = [&](const std::string& name) {
     const std::string start = fmt::format("\nvllm:{}{{model_name=\"tiny\",engine=\"0\"}} ", name);
@@ -114,7 +117,8 @@ TEST(Metrics, AStopTokenCanBeTheFirst) {
   TestServer server;
   const Json reply = server.post("/v1/completions", R"({"prompt":"abc","max_tokens":9,
       "temperature":0,"stop_token_ids":[5],"logit_bias":{"5":100}})").json();
-  EXPECT_EQ(reply["usage"]["completion_tokens"], 0);
+  EXPECT_EQ(reply["usage"]["completion_tokens"], 1);
+  EXPECT_EQ(reply["choices"][0]["text"], "");
   const std::string page = server.get("/metrics").body;
   EXPECT_EQ(value_of(page, "time_to_first_token_seconds_count"), 1);
   EXPECT_GT(value_of(page, "time_to_first_token_seconds_sum"), 0);

@@ -41,7 +41,7 @@ class ChatWriter final : public ChoicesWriter {
         wants_logprobs() && !delta.tokens.empty() ? logprobs(delta.tokens) : Json();
     result["finish_reason"] = finish_reason(choice, calls != nullptr && calls->num_calls > 0);
     if (choice.done()) result["stop_reason"] = stop_reason(choice);
-    if (options_.return_token_ids) result["token_ids"] = token_ids(delta.tokens);
+    if (options_.return_token_ids) result["token_ids"] = token_ids(delta.tokens, choice);
     return result;
   }
 
@@ -65,7 +65,7 @@ class ChatWriter final : public ChoicesWriter {
     result["logprobs"] = wants_logprobs() ? logprobs(choice.tokens) : Json();
     result["finish_reason"] = finish_reason(choice, has_calls);
     result["stop_reason"] = stop_reason(choice);
-    if (options_.return_token_ids) result["token_ids"] = token_ids(choice.tokens);
+    if (options_.return_token_ids) result["token_ids"] = token_ids(choice.tokens, choice);
     return result;
   }
 

@@ -29,7 +29,7 @@ class CompletionWriter final : public ChoicesWriter {
     if (choice.done()) result["stop_reason"] = stop_reason(choice);
     if (options_.return_token_ids) {
       if (!choice.begun) result["prompt_token_ids"] = prompt_tokens(choice);
-      result["token_ids"] = token_ids(delta.tokens);
+      result["token_ids"] = token_ids(delta.tokens, choice);
     }
     return result;
   }
@@ -44,7 +44,7 @@ class CompletionWriter final : public ChoicesWriter {
     result["stop_reason"] = stop_reason(choice);
     if (options_.return_token_ids) {
       result["prompt_token_ids"] = prompt_tokens(choice);
-      result["token_ids"] = token_ids(choice.tokens);
+      result["token_ids"] = token_ids(choice.tokens, choice);
     }
     return result;
   }

@@ -19,7 +19,7 @@ struct Totals {
   explicit Totals(std::span<const Choice> choices) {
     std::set<int> prompts;
     for (const Choice& choice : choices) {
-      num_output_tokens += choice.num_tokens;
+      num_output_tokens += choice.num_generated();
       if (!prompts.insert(choice.prompt).second) continue;
       num_prompt_tokens += choice.usage.num_prompt_tokens;
       num_cached_tokens += choice.usage.num_cached_tokens;

@@ -28,7 +28,7 @@ struct Choice {
   int prompt = 0;  // which prompt it answers
   TextStream text_stream;
   FinishReason finish = FinishReason::kNone;
-  std::optional<TokenId> stop_token;
+  std::optional<TokenId> stop_token;  // generated, but not shown
   std::string stop_string;  // what stopped it, "" if no string did
   RequestUsage usage;
   RequestTimes times;
@@ -46,6 +46,7 @@ struct Choice {
   std::optional<CacheReport> cache_report;
 
   bool done() const { return finish != FinishReason::kNone; }
+  int num_generated() const { return num_tokens + (stop_token ? 1 : 0); }
 };
 
 // What a step added to a choice. The text may lag behind the tokens: half characters and possible
