@@ -95,6 +95,8 @@ void Generation::submit(std::vector<PreparedPrompt> prompts) {
   for (std::size_t i = 0; i < prompts.size(); ++i) {
     metrics_.count_kept_turns(prompts[i].num_kept_turns, prompts[i].num_kept_tokens);
     if (cache_log_ != nullptr) open(prompts[i], i);
+    if (options_.return_token_ids && !options_.stream)
+      num_entries_ += prompts[i].tokens.size() * static_cast<std::size_t>(options_.n);
     Request request;
     request.prompt = std::move(prompts[i].tokens);
     request.sampling = options_.sampling;

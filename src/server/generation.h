@@ -111,7 +111,7 @@ class Generation {
   std::vector<int> max_tokens_;             // per prompt, as the engine was told
   std::vector<int> num_open_;               // per prompt, choices that have not ended
   int num_unfinished_ = 0;                  // choices
-  std::size_t num_entries_ = 0;  // lists of logprobs that are kept for a body
+  std::size_t num_entries_ = 0;  // tokens and logprobs that are kept for a body
   bool begun_ = false;
   bool done_ = false;
   bool has_large_reply_ = false;
