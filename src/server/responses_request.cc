@@ -148,8 +148,7 @@ void read_cache(const Fields& fields, ResponsesRequest& request) {
   };
   read(fields);
   const Json* value = fields.find("prompt_cache_options");
-  // Without a ttl only explicit breakpoints get one.
-  Json shown = {{"mode", "implicit"}, {"ttl", nullptr}};
+  Json shown = {{"mode", "implicit"}};
   if (value != nullptr) {
     const Fields inner(*value, "prompt_cache_options");
     read(inner);
@@ -157,9 +156,10 @@ void read_cache(const Fields& fields, ResponsesRequest& request) {
       if (const Json* given = inner.find(name)) shown[name] = *given;
     }
   }
-  if (shown["mode"] == "explicit" && shown["ttl"].is_null()) shown["ttl"] = "30m";
+  // Without a ttl only explicit breakpoints get one; and without one there is nothing that clients could read.
+  if (shown["mode"] == "explicit" && !shown.contains("ttl")) shown["ttl"] = "30m";
   if (options.comparison_id) shown["comparison_response_id"] = *options.comparison_id;
-  request.echo["prompt_cache_options"] = std::move(shown);
+  request.echo["prompt_cache_options"] = shown.contains("ttl") ? std::move(shown) : Json();
   options.prompt_cache_key = fields.string("prompt_cache_key", kMaxNameBytes).value_or("");
 }
 
