@@ -388,6 +388,29 @@ TEST(SchedulerTiers, WhatATierSaidItHadAndDidNotBringIsAFailure) {
   }
 }
 
+// It does not know what it has, but this cache does: what it took, and could not bring for a fault of its own.
+TEST(SchedulerTiers, WhatATierTookAndCannotBringIsAFailureIfThereWasAFault) {
+  TinyModel model("tiny_llama");
+  for (const bool lies : {false, true}) {
+    FakeStore store;
+    FakeTier tier(store);
+    tier.is_vague = tier.answers_at_once = true;
+    tier.lies = lies;
+    Rig rig(model, {.tiers = {&tier}});
+    rig.add(random_tokens(100, 1), one_token());
+    rig.run();
+    for (const auto& [key, bytes] : store.blocks) tier.lost.insert(key);
+    ASSERT_FALSE(tier.lost.empty());
+    rig.cache.clear();
+    const std::uint64_t id = rig.add(random_tokens(100, 1), one_token());
+    rig.run();
+    const std::vector<MissedSpan>& missed = rig.heard[std::pair(id, 0)].cache.missed;
+    ASSERT_EQ(missed.size(), 2u);
+    EXPECT_EQ(missed[0].cause, lies ? MissCause::kTierFailed : MissCause::kEvicted);
+    EXPECT_EQ(missed[0].end, 96);
+  }
+}
+
 // Its place went to a sequence before it: what the tier brought later is none the less cached.
 TEST(SchedulerTiers, ALoadThatWasCutShortIsToldByTheNext) {
   TinyModel model("tiny_llama");

@@ -474,6 +474,10 @@ void Scheduler::note_load(ActiveRequest& request, const LoadPlan& load) {
 void Scheduler::note_loaded(ActiveRequest& request, const LoadedTokens& loaded) {
   request.num_cached = std::min(loaded.num_matched, request.num_prompt);
   forget_missed_before(request.num_cached, request.facts.missed);
+  for (MissedSpan& missed : request.facts.missed) {
+    const bool had_gone = missed.cause == MissCause::kEvicted || missed.cause == MissCause::kExpired;
+    if (had_gone && missed.begin < loaded.failed_end) missed.cause = MissCause::kTierFailed;
+  }
   std::vector<int>& by_tier = request.facts.num_loaded_by_tier;
   by_tier.resize(loaded.num_by_tier.size());
   for (std::size_t tier = 0; tier < by_tier.size(); ++tier) by_tier[tier] += loaded.num_by_tier[tier];

@@ -50,7 +50,9 @@ class FakeTier final : public KvTier {
     if (answers_at_once) answer();
   }
   double estimate_read_seconds(std::int64_t) const override { return is_out ? kOffSeconds : read_seconds; }
-  TierStats stats() const override { return {.is_on = !is_out && !pauses_writes}; }
+  TierStats stats() const override {
+    return {.num_corrupt = num_corrupt, .is_on = !is_out && !pauses_writes};
+  }
 
   // Answers what was asked, last question first.
   void answer() {
@@ -61,7 +63,11 @@ class FakeTier final : public KvTier {
       int num_found = 0;
       for (const TierBlock& block : read.blocks) {
         const auto found = store_.blocks.find(key(block));
-        if (found == store_.blocks.end() || lost.contains(found->first)) break;
+        if (found == store_.blocks.end()) break;
+        if (lost.contains(found->first)) {
+          num_corrupt += lies ? 1 : 0;
+          break;
+        }
         std::memcpy(read.bytes.data() + static_cast<std::size_t>(num_found) * size,
                     found->second.data(), size);
         ++num_found;
@@ -77,6 +83,7 @@ class FakeTier final : public KvTier {
   bool refuses = false;          // put() finds the queue full
   bool is_vague = false;         // presence() does not know
   bool answers_at_once = false;  // within get()
+  bool lies = false;             // about what is lost: a fault
   double read_seconds = 0;
   std::int64_t interval_ns = 10'000'000'000;
   std::set<std::pair<Digest, int>> lost;  // present, but get() finds them gone
@@ -84,6 +91,7 @@ class FakeTier final : public KvTier {
   int num_puts = 0;
   int num_touches = 0;
   int num_gets = 0;
+  std::uint64_t num_corrupt = 0;
   mutable int num_asked = 0;
 
  private:

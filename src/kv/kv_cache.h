@@ -82,6 +82,8 @@ struct LoadedTokens {
   // Where it is beyond those: up to there only windows lack blocks; begin_load() again.
   int end = 0;
   std::vector<int> num_by_tier;  // of those that came from tiers
+  // Tokens up to there were to come, and did not for a fault of the tier that had taken them; 0 = for none.
+  int failed_end = 0;
 };
 
 // With tiers, complete blocks are also written behind, and a prefix that only a tier has can be
@@ -237,11 +239,13 @@ class KvCache {
   struct Loading {
     struct Block {
       int index, group, tier;
+      bool was_saved;  // to that tier, by this cache
     };
     int begin = 0;
     int end = 0;  // indices
     int max_tokens = 0;  // the path's
     std::vector<Block> blocks;
+    std::vector<std::uint64_t> num_faults;  // of each tier, at the begin
   };
 
   static int max_pinned(const KvCacheConfig& config) {

@@ -361,9 +361,13 @@ void KvCache::start_load(BlockTable& table, const LoadPath& path, std::vector<Mi
     one.load.target = allocate();
     const auto group = static_cast<std::size_t>(one.load.block.group);
     table.groups_[group].blocks[static_cast<std::size_t>(one.index)] = one.load.target;
-    loading.blocks.push_back({one.index, one.load.block.group, one.load.tier});
+    const EvictedBlock* evicted = evicted_.find(evicted_key(one.load.block.digest));
+    const bool was_saved = evicted != nullptr && (evicted->saved >> one.load.tier & 1);
+    loading.blocks.push_back({one.index, one.load.block.group, one.load.tier, was_saved});
     blocks.push_back(one.load);
   }
+  for (int tier = 0; tier < num_tiers(); ++tier)
+    loading.num_faults.push_back(tiers_->tier(tier).stats().num_faults());
   table.load_ = tiers_->loader().start(std::move(blocks));
   loads_.emplace(table.load_, std::move(loading));
 }
@@ -383,7 +387,7 @@ LoadedTokens KvCache::finish_load(BlockTable& table, std::span<const TokenId> to
   loaded.num_by_tier.resize(static_cast<std::size_t>(tiers_->num_tiers()));
   int num_counted = loading.begin;  // a token once, for whichever group of layers a tier brought it
   for (int i = 0; i < ended.num_loaded; ++i) {
-    const auto& [index, group, tier] = loading.blocks[static_cast<std::size_t>(i)];
+    const auto& [index, group, tier, was_saved] = loading.blocks[static_cast<std::size_t>(i)];
     const BlockId block =
         table.groups_[static_cast<std::size_t>(group)].blocks[static_cast<std::size_t>(index)];
     life(block).note_saved(tier);
@@ -394,6 +398,10 @@ LoadedTokens KvCache::finish_load(BlockTable& table, std::span<const TokenId> to
   }
   if (end > loading.begin) publish(table, tokens, end * kBlockSize);
   if (!is_whole) {
+    const Loading::Block& missing = loading.blocks[static_cast<std::size_t>(ended.num_loaded)];
+    const std::uint64_t num_faults = tiers_->tier(missing.tier).stats().num_faults();
+    if (missing.was_saved && num_faults > loading.num_faults[static_cast<std::size_t>(missing.tier)])
+      loaded.failed_end = loading.end * kBlockSize;
     // Windows were loaded for another end: what is known now may match, and more be asked for. It is
     // held meanwhile, as nobody has used it once more.
     BlockTable before = std::move(table);

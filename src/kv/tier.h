@@ -67,6 +67,7 @@ struct TierStats {
   std::uint64_t num_io_errors = 0;
   std::uint64_t num_corrupt = 0;     // wrong checksum, length or identity
   std::uint64_t num_timeouts = 0;
+  std::uint64_t num_faults() const { return num_io_errors + num_corrupt + num_timeouts; }
   std::int64_t bytes_written = 0;
   std::int64_t bytes_read = 0;
   std::int64_t write_ns = 0;  // in the device
