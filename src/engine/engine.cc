@@ -23,8 +23,7 @@ constexpr std::chrono::milliseconds kTierPatience{20};
 constexpr std::chrono::seconds kSavePatience{5};
 constexpr std::chrono::hours kIdlePatience{1};
 
-EngineConfig validated(const EngineConfig& config, const Transformer& model,
-                       const KvLayout& layout) {
+EngineConfig validated(EngineConfig config, const Transformer& model, const KvLayout& layout) {
   const TransformerLimits& limits = model.limits();
   if (config.max_batch_tokens < 1 || config.max_batch_tokens > limits.max_batch_tokens) {
     throw_invalid("max_batch_tokens {} is not between 1 and the model's {}",
@@ -42,6 +41,7 @@ EngineConfig validated(const EngineConfig& config, const Transformer& model,
     throw_invalid("{} KV blocks are too few: a sequence of max_model_len {} needs {}",
                   config.num_blocks, config.max_model_len, num_needed);
   }
+  config.max_sequences = std::min(config.max_sequences, most_sequences(config.max_batch_tokens, limits.max_logit_rows));
   return config;
 }
 
@@ -311,7 +311,7 @@ void Engine::compute(const Batch& batch) {
   const std::int64_t forward_ns = clock_.now_ns() - begin_ns;
   forward_ns_ += forward_ns;
   num_step_tokens_ += batch.num_tokens();
-  observe_speed(batch.num_tokens(), forward_ns);
+  observe_speed(batch, forward_ns);
   sample(batch, logits);
   scheduler_.commit(batch, results_);
 }
@@ -336,16 +336,21 @@ void Engine::advance(const Chunk& chunk) {
            !(chunk.yields && has_news()));
   if (chunk.num_layers < num_layers) return;
   num_step_tokens_ += chunk.batch.num_tokens();
-  observe_speed(chunk.batch.num_tokens(), chunk.spent_ns);
+  observe_speed(chunk.batch, chunk.spent_ns);
   sample(chunk.batch, logits);
   scheduler_.commit_chunk(results_);
 }
 
-// Long prompts cost more per token than short ones: what was seen last counts most.
-void Engine::observe_speed(int num_tokens, std::int64_t forward_ns) {
-  if (tiers_ == nullptr || num_tokens < kMeasuredTokens) return;
-  const double seconds = static_cast<double>(forward_ns) * 1e-9 / num_tokens;
-  tiers_->set_seconds_per_token(0.8 * tiers_->seconds_per_token() + 0.2 * seconds);
+// Long prompts cost more per token than short ones: what was seen last counts most. Of one slow step no more than
+// twice what is known: the machine's, not the model's.
+void Engine::observe_speed(const Batch& batch, std::int64_t forward_ns) {
+  if (tiers_ == nullptr) return;
+  int num_prompt_tokens = 0;
+  for (const BatchEntry& entry : batch.entries()) num_prompt_tokens += entry.num_tokens > 1 ? entry.num_tokens : 0;
+  if (num_prompt_tokens < kMeasuredTokens || 2 * num_prompt_tokens < batch.num_tokens()) return;
+  const double known = tiers_->seconds_per_token();
+  const double seconds = static_cast<double>(forward_ns) * 1e-9 / batch.num_tokens();
+  tiers_->set_seconds_per_token(0.8 * known + 0.2 * std::min(seconds, 2 * known));
 }
 
 void Engine::take(Inbox inbox) {

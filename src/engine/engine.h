@@ -150,7 +150,7 @@ class Engine {
   void compute(const Batch& batch);
   bool has_news() const;
   void advance(const Chunk& chunk);
-  void observe_speed(int num_tokens, std::int64_t forward_ns);
+  void observe_speed(const Batch& batch, std::int64_t forward_ns);
   void take(Inbox inbox);
   void sample(const Batch& batch, const Logits& logits);
   OutputToken drawn(const Batch& batch, const Draw& draw, const Logits& logits,

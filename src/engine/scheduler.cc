@@ -31,14 +31,17 @@ void forget_missed_before(int end, std::vector<MissedSpan>& missed) {
   if (!missed.empty()) missed.front().begin = std::max(missed.front().begin, end);
 }
 
-// Fewer run at once than a step has rows, so that a prompt always gets one of them.
 SchedulerConfig bounded(SchedulerConfig config) {
-  const int most = config.max_logit_rows > 1 ? std::max(1, config.max_batch_tokens - 1) : 1;
+  const int most = most_sequences(config.max_batch_tokens, config.max_logit_rows);
   config.max_sequences = std::min(config.max_sequences, most);
   return config;
 }
 
 }  // namespace
+
+int most_sequences(int max_batch_tokens, int max_logit_rows) {
+  return max_logit_rows > 1 ? std::max(1, max_batch_tokens - 1) : 1;
+}
 
 Scheduler::Scheduler(const SchedulerConfig& config, KvCache& cache,
                      std::span<const TokenId> end_tokens, const Clock& clock)

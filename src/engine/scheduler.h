@@ -18,6 +18,9 @@
 
 namespace larder {
 
+// Fewer run at once than a step has rows, so that a prompt always gets one of them.
+int most_sequences(int max_batch_tokens, int max_logit_rows);
+
 struct SchedulerConfig {
   int max_model_len = 0;
   int max_batch_tokens = 512;
