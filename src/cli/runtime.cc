@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <functional>
 #include <limits>
 #include <thread>
 
@@ -44,6 +45,20 @@ TransformerLimits transformer_limits(const RuntimeOptions& options, const ModelC
 
 EvictionKind eviction_kind(const RuntimeOptions& options) {
   return options.eviction == "lru" ? EvictionKind::kLru : EvictionKind::kDensity;
+}
+
+// Scratch grows with the context, of which files promise far more than the KV cache will hold: no more is taken than
+// for what is served, and what does not fit with all of it may with less, unless it was asked for.
+Plan plan_any_context(const std::function<Plan(int max_context_len)>& plan_for, int max_context_len, bool is_asked) {
+  constexpr int kEnough = 4096;
+  for (;; max_context_len = std::max(kEnough, max_context_len / 2)) {
+    try {
+      const Plan plan = plan_for(max_context_len);
+      return plan.max_model_len < max_context_len ? plan_for(plan.max_model_len) : plan;
+    } catch (const Error&) {
+      if (is_asked || max_context_len <= kEnough) throw;
+    }
+  }
 }
 
 // A bar on a terminal, nothing in a log.
@@ -266,16 +281,11 @@ void plan_model_into(PlannedModel& planned, const RuntimeOptions& options, Threa
 
   Footprint footprint;
   footprint.weights_bytes = planned.file.weights_bytes;
-  footprint.scratch_bytes = static_cast<std::int64_t>(
-      transformer_scratch_size_bytes(config, planned.limits, pool, device));
-  footprint.context_length = config.context_len;
   footprint.max_batch_tokens = options.max_batch_tokens;
   if (device != nullptr) {
-    footprint.scratch_bytes += planned.layout->key_basis_size_bytes();
     footprint.process_bytes = device->own_bytes();
   } else {
     // The host's, which a device's memory does not hold.
-    footprint.scratch_bytes += pool.num_threads() * Sampler::size_bytes(config.vocab_size);
     footprint.process_bytes = resident_memory_bytes() + kServingBytes +
                               tier_memory_bytes(options, *planned.layout);
     footprint.disk_index_bytes = disk_index_bytes(options, *planned.layout);
@@ -290,8 +300,18 @@ void plan_model_into(PlannedModel& planned, const RuntimeOptions& options, Threa
     };
   }
 
+  const std::int64_t beside_model_bytes = device != nullptr
+                                             ? planned.layout->key_basis_size_bytes()
+                                             : pool.num_threads() * Sampler::size_bytes(config.vocab_size);
+  const auto plan_for = [&](int max_context_len) {
+    planned.limits.max_context_len = max_context_len;
+    footprint.scratch_bytes = beside_model_bytes + static_cast<std::int64_t>(transformer_scratch_size_bytes(
+                                                       config, planned.limits, pool, device));
+    footprint.context_length = max_context_len;
+    return make_plan(*planned.layout, footprint, asked, available_bytes);
+  };
   try {
-    planned.plan = make_plan(*planned.layout, footprint, asked, available_bytes);
+    planned.plan = plan_any_context(plan_for, planned.limits.max_context_len, options.max_model_len > 0);
   } catch (const Error& error) {
     if (device == nullptr) throw;
     throw Error(error.kind(), fmt::format("device {}: {}", name_of_device(options), error.what()));
