@@ -12,6 +12,8 @@
 namespace larder {
 namespace {
 
+constexpr std::int64_t kRunBytes = std::int64_t{8} << 20;  // of rows, between two reports of progress
+
 // Whether no exponent of a little-endian number is all ones: infinite, or not a number.
 bool is_finite(PackedFormat format, const std::byte* value) {
   const auto low = std::to_integer<unsigned>(value[format == PackedFormat::kF32 ? 2 : 0]);
@@ -192,7 +194,7 @@ std::int64_t packed_size_bytes(const PackedMatrix& layout) {
 }
 
 PackedMatrix pack_matrix(GgmlType type, std::span<const std::byte> rows, int num_rows, int num_cols,
-                         std::byte* data, ThreadPool& pool) {
+                         std::byte* data, ThreadPool& pool, const PackProgress& progress) {
   PackedMatrix matrix = packed_layout(type, num_rows, num_cols);
   const GgmlTypeTraits traits = *ggml_type_traits(static_cast<std::uint32_t>(type));
   const std::int64_t row_bytes =
@@ -200,7 +202,7 @@ PackedMatrix pack_matrix(GgmlType type, std::span<const std::byte> rows, int num
   CHECK(static_cast<std::int64_t>(rows.size()) == num_rows * row_bytes, rows.size(), row_bytes);
   matrix.data = data;
   std::atomic<int> odd_row = num_rows;  // the first that is not finite
-  pool.parallel_for(matrix.num_panels(), [&](int panel, int) {
+  const auto pack_panel = [&](int panel) {
     std::byte* begin = data + panel * matrix.panel_stride_bytes;
     std::memset(begin, 0, static_cast<std::size_t>(matrix.panel_stride_bytes));
     const PanelWriter writer{matrix, packed_shape(matrix.format, matrix.has_min), begin};
@@ -210,7 +212,14 @@ PackedMatrix pack_matrix(GgmlType type, std::span<const std::byte> rows, int num
       int known = odd_row;
       while (first + lane < known && !odd_row.compare_exchange_weak(known, first + lane)) continue;
     }
-  });
+  };
+  const int num_panels = static_cast<int>(matrix.num_panels());
+  const int run = static_cast<int>(std::clamp<std::int64_t>(kRunBytes / (kPanelRows * row_bytes), 1, num_panels + 1));
+  for (int done = 0; done < num_panels; done += run) {
+    const int count = std::min(run, num_panels - done);
+    pool.parallel_for(count, [&](int panel, int) { pack_panel(done + panel); });
+    if (progress) progress((done + count) * matrix.panel_stride_bytes);
+  }
   if (odd_row < num_rows) throw_invalid("row {} has a value that is not a finite number", odd_row.load());
   return matrix;
 }

@@ -1,5 +1,6 @@
 #include "kernels/packing.h"
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 
@@ -76,6 +77,26 @@ TEST(Packing, ValuesThatAreNotFiniteAreRefused) {
     } catch (const Error& error) {
       EXPECT_EQ(std::string(error.what()).substr(0, 7), "row 21 ") << static_cast<int>(type);
     }
+  }
+}
+
+TEST(Packing, LargeOnesAreToldOfInParts) {
+  const int rows = 4100, cols = 1024;
+  const std::vector<std::byte> source = test::random_rows(GgmlType::kF32, rows, cols, 3);
+  const PackedMatrix layout = packed_layout(GgmlType::kF32, rows, cols);
+  AlignedBuffer packed(static_cast<std::size_t>(packed_size_bytes(layout)));
+  ThreadPool pool(2);
+  std::vector<std::int64_t> told;
+  const PackedMatrix matrix = pack_matrix(GgmlType::kF32, source, rows, cols, packed.data(), pool,
+                                          [&](std::int64_t bytes) { told.push_back(bytes); });
+  EXPECT_GE(told.size(), 3u);
+  EXPECT_TRUE(std::ranges::is_sorted(told));
+  EXPECT_EQ(told.back(), packed_size_bytes(layout));
+  std::vector<float> row(cols);
+  for (const TokenId token : {0, 2047, 2048, 4099}) {
+    test::tables().front()->embed({.w = &matrix, .tokens = &token, .out = row.data()}, 0, 1);
+    EXPECT_EQ(std::memcmp(row.data(), &source[static_cast<std::size_t>(token) * cols * sizeof(float)],
+                          cols * sizeof(float)), 0) << token;
   }
 }
 

@@ -124,9 +124,10 @@ WeightPlan plan_weights(const ModelConfig& config, const GgufFile& gguf, int num
   return plan;
 }
 
-void pack(const WeightEntry& entry, std::byte* place, ThreadPool& pool) {
+void pack(const WeightEntry& entry, std::byte* place, ThreadPool& pool, const PackProgress& progress) {
   try {
-    *entry.matrix = pack_matrix(entry.tensor->type, entry.tensor->data, entry.num_rows, entry.num_cols, place, pool);
+    *entry.matrix = pack_matrix(entry.tensor->type, entry.tensor->data, entry.num_rows, entry.num_cols, place, pool,
+                                progress);
   } catch (const Error& error) {
     throw_invalid("GGUF: tensor '{}': {}", entry.name, error.what());
   }
@@ -147,7 +148,9 @@ Weights::Weights(const ModelConfig& config, const GgufFile& gguf, ThreadPool& po
   for (const WeightEntry& entry : plan.entries()) {
     std::byte* place = arena_.data() + entry.offset;
     if (entry.matrix) {
-      pack(entry, place, pool);
+      pack(entry, place, pool, [&](std::int64_t packed_bytes) {
+        if (progress) progress(entry.offset + static_cast<std::size_t>(packed_bytes), plan.size_bytes());
+      });
     } else {
       auto* values = reinterpret_cast<float*>(place);
       dequantize_row(entry.tensor->type, entry.tensor->data.data(), values, entry.num_cols);
@@ -156,7 +159,6 @@ Weights::Weights(const ModelConfig& config, const GgufFile& gguf, ThreadPool& po
         throw_invalid("GGUF: tensor '{}': value {} is not a finite number", entry.name, odd - values);
       *entry.vector = values;
     }
-    if (progress) progress(entry.offset, plan.size_bytes());
   }
   if (progress) progress(plan.size_bytes(), plan.size_bytes());
   embedding_ = views.embedding;
