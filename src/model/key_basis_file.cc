@@ -48,8 +48,8 @@ bool is_balance(std::span<const float> balance) {
 void remove_oldest(const std::string& folder) {
   std::error_code error;
   std::vector<std::pair<fs::file_time_type, fs::path>> files;
-  for (const auto& entry : fs::directory_iterator(folder, error)) {
-    if (entry.path().extension() == kEnding) files.emplace_back(entry.last_write_time(error), entry.path());
+  for (fs::directory_iterator entry(folder, error); !error && entry != fs::directory_iterator(); entry.increment(error)) {
+    if (entry->path().extension() == kEnding) files.emplace_back(entry->last_write_time(error), entry->path());
   }
   if (files.size() <= kMostFiles) return;
   std::ranges::sort(files);

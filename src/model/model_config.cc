@@ -12,6 +12,7 @@ namespace {
 
 constexpr std::uint64_t kMaxLayers = 1024;
 constexpr std::uint64_t kMaxSize = 1 << 24;  // of any dimension
+constexpr int kMaxKvSize = 1 << 20;               // of a token's keys: KvLayout's
 constexpr std::uint64_t kMaxContextLen = std::uint64_t{1} << 30;
 
 // The file's keys under "<architecture>.", with limits.
@@ -59,13 +60,18 @@ class ConfigReader {
     return value;
   }
 
+  // 0 says that there is none.
+  std::optional<double> find_positive_or_none(std::string_view name) const {
+    return gguf_.find_float(key(name)) == 0.0 ? std::nullopt : find_positive(name);
+  }
+
   // Something that changes what the model computes, and that Larder does not compute.
   void refuse_nonzero(std::string_view name) const {
     const GgufValue* value = gguf_.find(key(name));
     if (!value) return;
     const bool is_float = value->type == GgufType::kFloat32 || value->type == GgufType::kFloat64;
-    if (is_float ? *gguf_.find_float(key(name)) != 0 : *gguf_.find_uint(key(name)) != 0)
-      throw_invalid("GGUF: {}: this feature is not supported", key(name));
+    const double number = is_float ? *gguf_.find_float(key(name)) : static_cast<double>(*gguf_.find_uint(key(name)));
+    if (number != 0) throw_invalid("GGUF: {} is {}: this feature is not supported", key(name), number);
   }
 
  private:
@@ -95,7 +101,8 @@ std::vector<double> plain_frequencies(double base, int rope_dim) {
 // YaRN: pairs that turn often within the original context keep their frequency, those that turn
 // less than once are interpolated, and a ramp lies between.
 void apply_yarn(RopeConfig& rope, const ConfigReader& reader, double base, double factor) {
-  const double original_len = reader.size("rope.scaling.original_context_length", kMaxContextLen);
+  const double original_len = reader.find_size("rope.scaling.original_context_length", kMaxContextLen)
+                                  .value_or(reader.size("context_length", kMaxContextLen));
   const double beta_fast = reader.find_positive("rope.scaling.yarn_beta_fast").value_or(32);
   const double beta_slow = reader.find_positive("rope.scaling.yarn_beta_slow").value_or(1);
   const double num_pairs = static_cast<double>(rope.frequencies.size());
@@ -137,9 +144,9 @@ RopeConfig read_global_rope(const ConfigReader& reader, int rope_dim) {
   const double base = reader.find_positive("rope.freq_base").value_or(10000);
   RopeConfig rope{.frequencies = plain_frequencies(base, rope_dim)};
   const auto type = reader.gguf().find_string(reader.key("rope.scaling.type"));
-  double factor = reader.find_positive("rope.scaling.factor").value_or(1);
+  double factor = reader.find_positive_or_none("rope.scaling.factor").value_or(1);
   if (!type && !reader.has("rope.scaling.factor"))
-    factor = reader.find_positive("rope.scale_linear").value_or(1);
+    factor = reader.find_positive_or_none("rope.scale_linear").value_or(1);
   if (!type || *type == "linear") {
     for (double& frequency : rope.frequencies) frequency /= factor;
   } else if (*type == "yarn") {
@@ -149,6 +156,8 @@ RopeConfig read_global_rope(const ConfigReader& reader, int rope_dim) {
     throw_invalid("GGUF: {}: '{}' is not supported; none, linear and yarn are",
                   reader.key("rope.scaling.type"), printable(*type));
   }
+  if ((!type || *type != "yarn") && reader.find_positive("rope.scaling.attn_factor").value_or(1) != 1)
+    throw_invalid("GGUF: {}: values other than 1 are supported with yarn only", reader.key("rope.scaling.attn_factor"));
   if (const GgufTensor* divisors = reader.gguf().find_tensor("rope_freqs.weight"))
     apply_divisors(rope, *divisors);
   return rope;
@@ -221,6 +230,9 @@ void read_heads(ModelConfig& config, const ConfigReader& reader, int num_layers)
       static_cast<std::uint64_t>(config.num_heads))
     throw_invalid("GGUF: {}: {} heads of {} are too many", reader.key("attention.head_count"),
                   config.num_heads, config.head_dim);
+  if (config.kv_size() > kMaxKvSize)
+    throw_invalid("GGUF: {}: {} heads of {} have more than {} values together", reader.key("attention.head_count_kv"),
+                  config.num_kv_heads, config.head_dim, kMaxKvSize);
   config.rope_dim = reader.find_size("rope.dimension_count").value_or(config.head_dim);
   if (config.rope_dim % 2 != 0 || config.rope_dim > config.head_dim)
     throw_invalid("GGUF: {}: {} is not even and at most the head's {}",
@@ -261,6 +273,8 @@ ModelConfig read_model_config(const GgufFile& gguf) {
   config.hidden_size = reader.size("embedding_length");
   config.ffn_size = reader.uniform_size("feed_forward_length", num_layers);
   config.context_len = reader.size("context_length", kMaxContextLen);
+  if (config.context_len < 2)
+    throw_invalid("GGUF: {}: 1 is less than a token of a prompt and one of its answer", reader.key("context_length"));
   const auto epsilon = reader.find_positive("attention.layer_norm_rms_epsilon");
   if (!epsilon)
     throw_invalid("GGUF: {}: the key is missing", reader.key("attention.layer_norm_rms_epsilon"));

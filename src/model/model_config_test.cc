@@ -139,6 +139,20 @@ TEST(ModelConfig, YarnsMagnitudeMayBeGiven) {
   EXPECT_THAT(error_of(yarn("llama.rope.scaling.yarn_ext_factor", 2.0f)), HasSubstr("yarn_ext_factor"));
 }
 
+TEST(ModelConfig, AFactorOf0ScalesNothing) {
+  for (const char* key : {"llama.rope.scaling.factor", "llama.rope.scale_linear"})
+    EXPECT_EQ(read(small_llama().add_float(key, 0.0f)).ropes[0].frequencies, read(small_llama()).ropes[0].frequencies);
+}
+
+TEST(ModelConfig, YarnsOriginalContextIsTheModelsIfNoneIsGiven) {
+  const auto yarn = [] {
+    return small_llama().add_string("llama.rope.scaling.type", "yarn").add_float("llama.rope.scaling.factor", 4.0f);
+  };
+  const auto given = read(yarn().add_uint("llama.rope.scaling.original_context_length", 2048)).ropes[0];
+  EXPECT_EQ(read(yarn()).ropes[0].frequencies, given.frequencies);
+  EXPECT_NE(read(yarn().add_uint("llama.rope.scaling.original_context_length", 256)).ropes[0].frequencies, given.frequencies);
+}
+
 TEST(ModelConfig, DivisorsComeFromTheirTensor) {
   GgufBuilder builder = small_llama();
   builder.add_tensor("rope_freqs.weight", {8}, GgmlType::kF32, 32);
@@ -208,12 +222,21 @@ TEST(ModelConfig, BadFieldsAreNamed) {
   expect(with_uint("attention.value_length", 8), "llama.attention.value_length");
   expect(with_uint("rope.dimension_count", 7), "llama.rope.dimension_count: 7");
   expect(with_uint("rope.dimension_count", 18), "llama.rope.dimension_count: 18");
-  expect(with_uint("expert_count", 8), "llama.expert_count: this feature is not supported");
+  expect(with_uint("expert_count", 8), "llama.expert_count is 8: this feature is not supported");
   expect(with_uint("attention.sliding_window", 0), "llama.attention.sliding_window: 0");
   expect(small_llama().add_bool("llama.attention.causal", false), "llama.attention.causal");
   for (const float value : {0.0f, -1.0f, 1e-42f, NAN, INFINITY})
     expect(small_llama().add_float("llama.rope.freq_base", value), "llama.rope.freq_base");
   expect(small_llama().add_string("llama.rope.scaling.type", "longrope"), "'longrope'");
+  for (const char* type : {"none", "linear"})
+    expect(small_llama().add_string("llama.rope.scaling.type", type).add_float("llama.rope.scaling.attn_factor", 2.0f),
+           "llama.rope.scaling.attn_factor: values other than 1");
+  expect(small_llama().add_float("llama.rope.scaling.attn_factor", 2.0f), "llama.rope.scaling.attn_factor");
+  GgufBuilder brief;
+  brief.add_string("general.architecture", "llama").add_uint("llama.block_count", 1)
+      .add_uint("llama.embedding_length", 64).add_uint("llama.feed_forward_length", 64)
+      .add_uint("llama.context_length", 1);
+  expect(brief, "llama.context_length: 1 is less");
   expect(small_llama().add_string("llama.rope.freq_base", "x"), "llama.rope.freq_base");
   GgufBuilder many;
   many.add_string("general.architecture", "llama").add_uint("llama.block_count", 0x7fffffff);

@@ -1,4 +1,6 @@
 // What attention shares out, and what its sequences have in common.
+#include <algorithm>
+
 #include "model/transformer.h"
 
 namespace larder {
@@ -28,8 +30,16 @@ void Transformer::share_keys(ForwardBatch& batch) {
     group.sequences = shared_sequences_[i];
   }
   batch.groups = shared_groups_;
-  share(layout_.group_of(config_.num_layers() - 1), logit_sequences_, common_finders_.back(),
-        batch.logit_sharing, batch.logit_common);
+  const int last_group = layout_.group_of(config_.num_layers() - 1);
+  const GroupBatch& last = shared_groups_[static_cast<std::size_t>(last_group)];
+  // Where every token is sampled from, as while all decode, it is the same once more.
+  if (batch.logit_rows.size() == batch.tokens.size()) {
+    std::ranges::copy(last.sequences, logit_sequences_.begin());
+    batch.logit_sharing = last.sharing;
+    batch.logit_common = last.common;
+    return;
+  }
+  share(last_group, logit_sequences_, common_finders_.back(), batch.logit_sharing, batch.logit_common);
 }
 
 }  // namespace larder
