@@ -1,6 +1,7 @@
 """GGUF files for measuring: random weights in a real model's shape, and a real model in another type.
 
     python -m peers.synthetic --like SmolLM2.gguf --type Q4_0 out.gguf
+    python -m peers.synthetic --like SmolLM2.gguf --type Q4_0 --shape kv-heavy out.gguf    64 KiB of KV a token, in FP16
 """
 import argparse
 import dataclasses
@@ -27,6 +28,8 @@ class Shape:
 
 LLAMA_1B = Shape(num_layers=16, hidden=2048, ffn=8192, num_heads=32, num_kv_heads=8, head_dim=64, context=131072,
                  rope_base=500000.0)
+KV_HEAVY = Shape(num_layers=4, hidden=256, ffn=512, num_heads=32, num_kv_heads=32, head_dim=128, context=8192,
+                 rope_base=10000.0)
 
 
 @functools.cache
@@ -141,8 +144,9 @@ def main():
     p.add_argument("out")
     p.add_argument("--like", required=True, help="a GGUF file whose vocabulary is taken")
     p.add_argument("--type", default="Q4_0", choices=["Q4_0", "Q4_1", "Q8_0", "Q4_K", "BF16", "F16"])
+    p.add_argument("--shape", default="1b", choices=["1b", "kv-heavy"])
     a = p.parse_args()
-    write_synthetic(a.out, a.like, a.type)
+    write_synthetic(a.out, a.like, a.type, KV_HEAVY if a.shape == "kv-heavy" else LLAMA_1B)
 
 
 if __name__ == "__main__":
