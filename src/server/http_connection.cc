@@ -84,17 +84,8 @@ HttpConnection::HttpConnection(Socket socket, ConnectionContext& context)
   ++context_.gauges.num_connections;
 }
 
-// At the end of its coroutine, also where asio drops that for want of memory.
-struct HttpConnection::Closing {
-  explicit Closing(HttpConnection& of) : connection(of) {}
-  ~Closing() {
-    connection.close_socket();
-    connection.context_.on_closed(&connection);
-  }
-  Closing(const Closing&) = delete;
-  Closing& operator=(const Closing&) = delete;
-  HttpConnection& connection;
-};
+// However it ends: asio drops a coroutine for want of memory, before its beginning or later.
+HttpConnection::~HttpConnection() { context_.on_closed(this); }
 
 void HttpConnection::start() {
   asio::co_spawn(
@@ -106,13 +97,13 @@ void HttpConnection::start_refusing(std::string reason) {
   ApiError error{.status = 503, .code = "too_many_connections"};
   error.message = std::move(reason);
   auto refusing = [](std::shared_ptr<HttpConnection> self, ApiError reply) -> Task<void> {
-    const Closing closing(*self);
     try {
       const HttpRequest unread{};
       co_await self->refuse(std::move(reply), unread);
     } catch (const std::exception& failure) {
       spdlog::error("connection: {}", failure.what());
     }
+    self->close_socket();
   };
   asio::co_spawn(socket_.get_executor(), refusing(shared_from_this(), std::move(error)),
                  asio::detached);
@@ -150,7 +141,6 @@ void HttpConnection::poke() {
 
 Task<void> HttpConnection::serve() {
   const auto self = shared_from_this();
-  const Closing closing(*this);
   try {
     while (co_await wait_for_request()) {
       if (!co_await serve_one()) break;
@@ -158,6 +148,7 @@ Task<void> HttpConnection::serve() {
   } catch (const std::exception& error) {
     fail(error);
   }
+  close_socket();
 }
 
 // Of memory, most likely: it costs this connection, and no other.
@@ -185,7 +176,7 @@ Task<bool> HttpConnection::serve_one() {
   if (!co_await read_head(incoming)) co_return false;
   if (std::optional<HttpResponse> refusal = context_.router.check_head(incoming.request)) {
     // A body that nobody wants is not read.
-    const bool keep_alive = incoming.keep_alive && incoming.parser->is_done();
+    const bool keep_alive = incoming.keep_alive && incoming.parser.is_done();
     context_.router.add_cors(incoming.request, *refusal);
     const bool written =
         co_await write_response(std::move(*refusal), keep_alive, !incoming.is_head);
@@ -197,7 +188,7 @@ Task<bool> HttpConnection::serve_one() {
     co_return co_await answer(incoming);
   }
   // Nothing else takes a body, which would take room from those that are read.
-  const bool has_body = !incoming.parser->is_done();
+  const bool has_body = !incoming.parser.is_done();
   if (has_body) incoming.keep_alive = false;
   const bool goes_on = co_await answer(incoming);
   if (has_body && !disconnected_ && !overrun_) co_await linger();
@@ -229,8 +220,6 @@ void HttpConnection::start_routing(Incoming& incoming) {
 }
 
 Task<bool> HttpConnection::answer(Incoming& incoming) {
-  incoming.parser.reset();
-  shrink_buffer();
   if (context_.router.is_quick(incoming.request)) {
     reply_ = context_.router.route(incoming.request, [] {});  // /health must not wait for encoders
   } else {

@@ -34,7 +34,7 @@ struct ConnectionContext {
   MemoryBudget& body_budget;
   MemoryBudget& header_budget;
   MemoryBudget& reply_budget;
-  std::function<void(HttpConnection*)> on_closed;
+  std::function<void(HttpConnection*)> on_closed;  // of one that is destroyed; must not throw
 };
 
 // A coroutine on the socket's strand, which owns all state; a second reader watches for the
@@ -42,6 +42,9 @@ struct ConnectionContext {
 class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
  public:
   HttpConnection(Socket socket, ConnectionContext& context);
+  ~HttpConnection();
+  HttpConnection(const HttpConnection&) = delete;
+  HttpConnection& operator=(const HttpConnection&) = delete;
 
   // Thread of all: any.
   void start();
@@ -59,7 +62,6 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
 
  private:
   struct Incoming;  // a request being read, see http_connection.cc
-  struct Closing;
   static constexpr std::size_t kWriteBytes = std::size_t{64} << 10;  // what stall_timeout is for
   static constexpr std::chrono::seconds kLookAgain{10};
 
@@ -111,7 +113,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   Timer deadline_;  // cancels the socket's operations
   Timer event_;     // cancelled to wake the coroutine
   boost::beast::flat_buffer buffer_;
-  BudgetShare held_;                 // of what the buffer and the headers hold
+  BudgetShare held_;                 // of what the buffer holds
   std::optional<Reply> reply_;       // of prepare_io
   Generation* streaming_ = nullptr;  // while its events are being written
   std::uint64_t deadline_number_ = 0;

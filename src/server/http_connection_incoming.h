@@ -4,7 +4,6 @@
 #include <boost/beast/http/buffer_body.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <memory>
-#include <optional>
 
 #include "server/http_connection.h"
 
@@ -14,14 +13,16 @@ namespace larder {
 struct HttpConnection::Incoming : std::enable_shared_from_this<Incoming> {
   explicit Incoming(MemoryBudget& budget) : share(budget) {}
 
-  using Parser = boost::beast::http::request_parser<boost::beast::http::buffer_body>;
-
-  std::optional<Parser> parser{std::in_place};  // until the request is answered: it holds all headers
+  boost::beast::http::request_parser<boost::beast::http::buffer_body> parser;
   HttpRequest request;
   BudgetShare share;  // of the body
   bool keep_alive = false;
   bool is_http_1_0 = false;
   bool is_head = false;
+  bool awaits_continue = false;
+
+  // A header of a byte takes 80 of memory.
+  void drop_headers() { parser.get().clear(); }
 
   void drop_body() {
     std::string().swap(request.body);  // = {} would keep the memory

@@ -80,7 +80,7 @@ bool HttpConnection::has_begun_request() {
 // As Beast's own, but what the parser throws comes to the caller: of Beast 1.74 it would end in a handler
 // between, and the coroutine never go on.
 Task<boost::system::error_code> HttpConnection::read_some(Incoming& incoming) {
-  auto& parser = *incoming.parser;
+  auto& parser = incoming.parser;
   error_code error;
   while (true) {
     if (buffer_.size() > 0) {
@@ -110,7 +110,7 @@ Task<boost::system::error_code> HttpConnection::read_some(Incoming& incoming) {
 }
 
 Task<bool> HttpConnection::read_head(Incoming& incoming) {
-  auto& parser = *incoming.parser;
+  auto& parser = incoming.parser;
   parser.header_limit(static_cast<std::uint32_t>(limits_.max_header_bytes));
   parser.body_limit(limits_.max_body_bytes);
   set_deadline(limits_.header_timeout);
@@ -144,10 +144,14 @@ Task<bool> HttpConnection::read_head(Incoming& incoming) {
       (message.count(http::field::transfer_encoding) > 1 || incoming.is_http_1_0 ||
        message.count(http::field::content_length) > 0 ||
        !boost::beast::iequals(message[http::field::transfer_encoding], "chunked"));
+  const std::size_t num_hosts = message.count(http::field::host);
+  incoming.awaits_continue = !incoming.is_http_1_0 &&  // which knows of no such reply
+                             boost::beast::iequals(message[http::field::expect], "100-continue");
+  incoming.drop_headers();
+  shrink_buffer();
   if (bad_coding) {
     co_return co_await refuse(describe_unreadable(http::error::bad_transfer_encoding), request);
   }
-  const std::size_t num_hosts = message.count(http::field::host);
   if (num_hosts > 1 || (num_hosts == 0 && !incoming.is_http_1_0)) {  // RFC 9112, 3.2
     ApiError wrong{.status = 400, .code = "bad_request", .param = "Host"};
     wrong.message = fmt::format("Host: the request has {} headers of this name; send one", num_hosts);
@@ -163,17 +167,13 @@ bool HttpConnection::holds_others_up(std::size_t size, std::size_t size_before) 
 }
 
 Task<bool> HttpConnection::read_body(Incoming& incoming) {
-  auto& parser = *incoming.parser;
+  auto& parser = incoming.parser;
   auto& body = incoming.request.body;
   if (parser.is_done()) co_return true;
   parser.eager(true);  // many chunks at once, or those of a byte would keep others waiting
   using SteadyTime = std::chrono::steady_clock;
   set_deadline(limits_.body_timeout);
-  const bool is_awaited = !incoming.is_http_1_0 &&  // which knows of no such reply
-                          boost::beast::iequals(parser.get()[http::field::expect], "100-continue");
-  if (is_awaited) {
-    if (!co_await write("HTTP/1.1 100 Continue\r\n\r\n")) co_return false;
-  }
+  if (incoming.awaits_continue && !co_await write("HTTP/1.1 100 Continue\r\n\r\n")) co_return false;
   const auto piece = std::make_unique_for_overwrite<std::array<char, kBodyReadBytes>>();
   const auto end = SteadyTime::now() + limits_.body_timeout;
   auto next_look = SteadyTime::now() + limits_.body_pace_interval;
@@ -220,10 +220,12 @@ Task<bool> HttpConnection::read_body(Incoming& incoming) {
     body.append(piece->data(), num_bytes);
   }
   clear_deadline();
+  incoming.drop_headers();  // the trailer's
+  shrink_buffer();          // it has grown, and is not needed while the request is worked on
   co_return true;
 }
 
-// Of what is read ahead of being understood: headers, and requests behind the one that is worked on.
+// Of what is read ahead of being understood: a head that is not whole, and requests behind the one that is worked on.
 bool HttpConnection::may_hold(std::size_t more) {
   const std::size_t size = buffer_.size() + more;
   return size <= kFreeBytes || held_.grow_to(size - kFreeBytes);

@@ -408,7 +408,7 @@ TEST(HttpFaults, LargeHeadersShareTheirRoom) {
   TestServer server(config);
   const std::string large = "X: " + std::string(45'000, 'a') + "\r\n";
   RawClient first(server.port());
-  first.send(kHead + large + "Content-Length: 3\r\n\r\n{");
+  first.send(kHead + large);
   EXPECT_TRUE(eventually([&] {
     const auto refusal = server.exchange(kHead + large + "Connection: close\r\nContent-Length: 0\r\n\r\n");
     return refusal.status == 503 && refusal.json()["error"]["code"] == "header_memory";

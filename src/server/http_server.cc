@@ -104,7 +104,7 @@ class HttpServer::Impl {
   ConnectionContext context_;
   std::mutex mutex_;
   std::unordered_map<HttpConnection*, std::weak_ptr<HttpConnection>> connections_;  // by mutex_
-  bool is_ended_ = false;  // nothing runs any more
+  std::atomic<bool> is_ended_ = false;  // nothing runs any more
   // Destroyed in the opposite order, coroutines that are left with io_: jobs of prepare_threads_ end before the sockets that they answer to.
   asio::io_context io_;
   asio::io_context prepare_io_;
@@ -234,20 +234,15 @@ void HttpServer::Impl::admit(Socket socket) {
   // Each stays for a while, with a file that the tiers may need: so many, and the rest just go.
   if (num_open >= max_connections_ + kMaxRefused) return;
   const auto connection = std::make_shared<HttpConnection>(std::move(socket), context_);
-  try {
-    {
-      const std::lock_guard lock(mutex_);
-      connections_.emplace(connection.get(), connection);
-    }
-    if (!full) return connection->start();
-    connection->start_refusing(
-        fmt::format("there are {} connections, as many as are allowed; close idle ones, raise "
-                    "--max-connections or the limit of open files",
-                    max_connections_));
-  } catch (const std::exception&) {
-    forget(connection.get());
-    throw;
+  {
+    const std::lock_guard lock(mutex_);
+    connections_.emplace(connection.get(), connection);
   }
+  if (!full) return connection->start();
+  connection->start_refusing(
+      fmt::format("there are {} connections, as many as are allowed; close idle ones, raise "
+                  "--max-connections or the limit of open files",
+                  max_connections_));
 }
 
 void HttpServer::Impl::await_signal() {
@@ -319,6 +314,7 @@ void HttpServer::Impl::tick() {
 std::vector<std::shared_ptr<HttpConnection>> HttpServer::Impl::connections() {
   std::vector<std::shared_ptr<HttpConnection>> result;
   const std::lock_guard lock(mutex_);
+  result.reserve(connections_.size());  // first: one that went here would want the lock
   for (const auto& [key, weak] : connections_) {
     if (auto connection = weak.lock()) result.push_back(std::move(connection));
   }
