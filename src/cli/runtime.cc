@@ -20,6 +20,7 @@
 #include "model/key_basis_file.h"
 #include "model/key_calibration.h"
 #include "model/vocabulary.h"
+#include "plan/largest.h"
 #include "plan/step_speed.h"
 #include "server/cache_log.h"
 #include "server/server_config.h"
@@ -50,15 +51,15 @@ EvictionKind eviction_kind(const RuntimeOptions& options) {
 // Scratch grows with the context, of which files promise far more than the KV cache will hold: no more is taken than
 // for what is served, and what does not fit with all of it may with less, unless it was asked for.
 Plan plan_any_context(const std::function<Plan(int max_context_len)>& plan_for, int max_context_len, bool is_asked) {
-  constexpr int kEnough = 4096;
-  for (;; max_context_len = std::max(kEnough, max_context_len / 2)) {
+  if (is_asked) return plan_for(max_context_len);
+  const std::int64_t longest = largest(max_context_len, [&](std::int64_t length) {
     try {
-      const Plan plan = plan_for(max_context_len);
-      return plan.max_model_len < max_context_len ? plan_for(plan.max_model_len) : plan;
+      return plan_for(static_cast<int>(length)).max_model_len >= length;
     } catch (const Error&) {
-      if (is_asked || max_context_len <= kEnough) throw;
+      return false;
     }
-  }
+  });
+  return plan_for(std::max(static_cast<int>(longest), std::min(max_context_len, 2 * kBlockSize)));
 }
 
 // A bar on a terminal, nothing in a log.

@@ -41,6 +41,24 @@ def test_plan_keeps_room_for_all_that_a_server_holds_of_requests():
     assert out["server"]["bookkeeping_bytes"] >= (64 + 256 + 64 + 4 + 32 + 8 + 64) << 20
 
 
+def test_scratch_is_planned_for_what_the_cache_holds(tmp_path):
+    """Not for the context that a file promises: more memory is never less of it."""
+    with open(SMOLLM2, "rb") as file:
+        content = bytearray(file.read())
+    key = b"llama.context_length"
+    at = content.index(key) + len(key)  # a type, 32 bits, and the number
+    content[at + 4:at + 8] = (1 << 24).to_bytes(4, "little")
+    model = tmp_path / "long.gguf"
+    model.write_bytes(content)
+    lengths = []
+    for memory in ("760MiB", "815MiB", "820MiB", "1000MiB"):
+        out = plan("-m", model, "--no-measure", "--memory", memory)["server"]
+        assert out["max_model_len"] >= 0.99 * out["kv_capacity_tokens"], memory
+        lengths.append(out["max_model_len"])
+    assert lengths == sorted(lengths) and lengths[0] > 4000
+    assert plan("-m", model, "--no-measure", "--memory", "1000MiB", "-c", 2048)["server"]["max_model_len"] == 2048
+
+
 @pytest.mark.parametrize("model, bytes_per_token", [
     ("llama-3-8b", 131072), ("Llama 3 70B", 327680), ("llama-3.1-405b", 516096), ("deepseek-v3", 70272)])
 def test_plan_of_published_models(model, bytes_per_token):
