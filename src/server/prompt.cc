@@ -119,6 +119,19 @@ void cut_after_last_message(RenderedPrompt& prompt, std::size_t num_messages) {
   prompt.text.resize(prompt.spans.back().end);
 }
 
+// Whether the answer goes on in a thought that the template has begun, or the message that it continues.
+bool ends_in_thought(const RenderedPrompt& prompt, const ChatRequest& request) {
+  const std::string_view text = prompt.text;
+  if (!request.continue_final_message) return request.add_generation_prompt && trimmed(text).ends_with(kThought);
+  const auto last = static_cast<std::int32_t>(request.messages.size()) - 1;
+  std::size_t begin = text.size();
+  for (auto span = prompt.spans.rbegin(); span != prompt.spans.rend() && span->message == last && !span->trusted; ++span)
+    begin = span->begin;
+  const std::string_view said = trimmed(text.substr(begin));
+  const bool has_begun = said.starts_with(kThought) || trimmed(text.substr(0, begin)).ends_with(kThought);
+  return has_begun && said.find(kThoughtEnd) == said.npos;
+}
+
 // The span as far as it prints what was generated; nullopt: it prints something else. Many templates
 // trim an answer.
 std::optional<ExactSpan> match_turn(std::string_view text, const Json& message,
@@ -324,8 +337,7 @@ PreparedPrompt encode_chat(const ChatRequest& request, const ServedModel& model)
   encoded.tokens = std::move(encoding.tokens);
   encoded.continues_text =
       request.continue_final_message && ends_in_text(encoded.tokens, tokenizer);
-  encoded.ends_in_thought = (request.add_generation_prompt || request.continue_final_message) &&
-                            trimmed(prompt.text).ends_with(kThought);
+  encoded.ends_in_thought = ends_in_thought(prompt, request);
   encoded.num_kept_turns = static_cast<int>(exact.size());
   for (const ExactSpan& span : exact) {
     encoded.num_kept_tokens += static_cast<int>(span.tokens.size());

@@ -127,6 +127,11 @@ TEST(Prompt, ATemplateMayBeginTheAnswerWithAThought) {
     request.add_generation_prompt = false;
     EXPECT_FALSE(encode_chat(request, model).ends_in_thought);
   }
+  for (const auto& [answer, thinks] :
+       {std::pair{"<think>", true}, {"\n<think>\nI could", true}, {"<think>no</think> so", false}, {"I <think> so", false}}) {
+    const Json message = {{"role", "assistant"}, {"content", answer}};
+    EXPECT_EQ(encode_chat(continued(message.dump()), server.model()).ends_in_thought, thinks) << answer;
+  }
 }
 
 // Of the prompt's tokens, as echo shows them.

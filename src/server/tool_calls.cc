@@ -12,7 +12,6 @@ namespace {
 
 constexpr std::string_view kBegin = "<tool_call>";
 constexpr std::string_view kEnd = "</tool_call>";
-constexpr std::string_view kThoughtEnd = "</think>";
 
 // An object, also one that stands in a string, as models copy it from calls that were none.
 std::optional<Json> parse_arguments(Json value) {

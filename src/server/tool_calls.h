@@ -23,6 +23,7 @@ struct AnswerPiece {
 };
 
 inline constexpr std::string_view kThought = "<think>";
+inline constexpr std::string_view kThoughtEnd = "</think>";
 
 struct ToolCallRules {
   bool are_read = false;          // <tool_call> in the text is a call; else all of it goes through as it is
