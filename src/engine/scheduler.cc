@@ -31,6 +31,19 @@ void forget_missed_before(int end, std::vector<MissedSpan>& missed) {
   if (!missed.empty()) missed.front().begin = std::max(missed.front().begin, end);
 }
 
+// What the pool had let go before `end`, a tier had, and did not deliver.
+void blame_tier(int end, std::vector<MissedSpan>& missed) {
+  for (std::size_t i = 0; i < missed.size() && missed[i].begin < end; ++i) {
+    if (missed[i].cause != MissCause::kEvicted && missed[i].cause != MissCause::kExpired) continue;
+    if (missed[i].end > end) {
+      MissedSpan behind = missed[i];
+      behind.begin = missed[i].end = end;
+      missed.insert(missed.begin() + static_cast<std::ptrdiff_t>(i) + 1, behind);
+    }
+    missed[i].cause = MissCause::kTierFailed;
+  }
+}
+
 SchedulerConfig bounded(SchedulerConfig config) {
   const int most = most_sequences(config.max_batch_tokens, config.max_logit_rows);
   config.max_sequences = std::min(config.max_sequences, most);
@@ -477,10 +490,7 @@ void Scheduler::note_load(ActiveRequest& request, const LoadPlan& load) {
 void Scheduler::note_loaded(ActiveRequest& request, const LoadedTokens& loaded) {
   request.num_cached = std::min(loaded.num_matched, request.num_prompt);
   forget_missed_before(request.num_cached, request.facts.missed);
-  for (MissedSpan& missed : request.facts.missed) {
-    const bool had_gone = missed.cause == MissCause::kEvicted || missed.cause == MissCause::kExpired;
-    if (had_gone && missed.begin < loaded.failed_end) missed.cause = MissCause::kTierFailed;
-  }
+  blame_tier(loaded.failed_end, request.facts.missed);
   std::vector<int>& by_tier = request.facts.num_loaded_by_tier;
   by_tier.resize(loaded.num_by_tier.size());
   for (std::size_t tier = 0; tier < by_tier.size(); ++tier) by_tier[tier] += loaded.num_by_tier[tier];

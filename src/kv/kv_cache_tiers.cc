@@ -400,8 +400,12 @@ LoadedTokens KvCache::finish_load(BlockTable& table, std::span<const TokenId> to
   if (!is_whole) {
     const Loading::Block& missing = loading.blocks[static_cast<std::size_t>(ended.num_loaded)];
     const std::uint64_t num_faults = tiers_->tier(missing.tier).stats().num_faults();
-    if (missing.was_saved && num_faults > loading.num_faults[static_cast<std::size_t>(missing.tier)])
-      loaded.failed_end = loading.end * kBlockSize;
+    const bool has_failed = num_faults > loading.num_faults[static_cast<std::size_t>(missing.tier)];
+    for (auto i = static_cast<std::size_t>(ended.num_loaded); has_failed && i < loading.blocks.size(); ++i) {
+      const Loading::Block& block = loading.blocks[i];
+      if (block.tier != missing.tier || !block.was_saved) break;
+      loaded.failed_end = (block.index + 1) * kBlockSize;
+    }
     // Windows were loaded for another end: what is known now may match, and more be asked for. It is
     // held meanwhile, as nobody has used it once more.
     BlockTable before = std::move(table);
