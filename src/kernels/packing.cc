@@ -214,7 +214,9 @@ PackedMatrix pack_matrix(GgmlType type, std::span<const std::byte> rows, int num
     }
   };
   const int num_panels = static_cast<int>(matrix.num_panels());
-  const int run = static_cast<int>(std::clamp<std::int64_t>(kRunBytes / (kPanelRows * row_bytes), 1, num_panels + 1));
+  // Enough for all threads, or what is in a run of that size.
+  const int run = static_cast<int>(std::clamp<std::int64_t>(kRunBytes / (kPanelRows * row_bytes),
+                                                            4 * pool.num_threads(), num_panels + 4 * pool.num_threads()));
   for (int done = 0; done < num_panels; done += run) {
     const int count = std::min(run, num_panels - done);
     pool.parallel_for(count, [&](int panel, int) { pack_panel(done + panel); });
