@@ -66,7 +66,7 @@ TEST_F(Conversations, AnIdTakenMeanwhileLosesNoInput) {
   };
   Json request = body("x");
   request["stream"] = true;
-  request["max_output_tokens"] = 100;
+  request["max_output_tokens"] = 160;
   request["ignore_eos"] = true;
   request["input"] = Json::array({item("first")});
   const Json other = {{"items", Json::array({item("second")})}};

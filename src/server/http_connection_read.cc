@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <boost/asio/error.hpp>
 #include <boost/asio/redirect_error.hpp>
 #include <boost/beast/http.hpp>
@@ -28,6 +27,9 @@ constexpr std::size_t kSmallBodyBytes = std::size_t{64} << 10;
 constexpr std::size_t kLeastPaceBytes = std::size_t{64} << 10;
 constexpr std::size_t kMaxChunkHead = std::size_t{16} << 10;  // with its extensions; all of a body's trailer
 constexpr std::size_t kFreeBytes = std::size_t{8} << 10;      // that count nowhere
+
+// Of a body that has so many bytes already. What is small is held by many connections at once.
+std::size_t read_size(std::size_t body_size) { return body_size > kSmallBodyBytes ? kBodyReadBytes : kReadBytes; }
 
 std::string to_string(boost::beast::string_view text) { return {text.data(), text.size()}; }
 
@@ -94,8 +96,7 @@ Task<boost::system::error_code> HttpConnection::read_some(Incoming& incoming) {
     }
     if (parser.is_header_done() && buffer_.size() > kMaxChunkHead) co_return http::error::bad_chunk;
     if (buffer_.size() == buffer_.max_size()) co_return http::error::buffer_overflow;
-    const std::size_t wanted = incoming.request.body.size() > kSmallBodyBytes ? kBodyReadBytes : kReadBytes;
-    const std::size_t size = std::min(wanted, buffer_.max_size() - buffer_.size());
+    const std::size_t size = std::min(read_size(incoming.request.body.size()), buffer_.max_size() - buffer_.size());
     if (!parser.is_header_done() && !may_hold(size)) co_return asio::error::no_memory;
     const std::size_t num_bytes = co_await socket_.async_read_some(buffer_.prepare(size),
                                                                    asio::redirect_error(kUseTask, error));
@@ -174,7 +175,8 @@ Task<bool> HttpConnection::read_body(Incoming& incoming) {
   using SteadyTime = std::chrono::steady_clock;
   set_deadline(limits_.body_timeout);
   if (incoming.awaits_continue && !co_await write("HTTP/1.1 100 Continue\r\n\r\n")) co_return false;
-  const auto piece = std::make_unique_for_overwrite<std::array<char, kBodyReadBytes>>();
+  std::unique_ptr<char[]> piece;
+  std::size_t piece_size = 0;
   const auto end = SteadyTime::now() + limits_.body_timeout;
   auto next_look = SteadyTime::now() + limits_.body_pace_interval;
   std::size_t size_at_look = 0;
@@ -192,8 +194,12 @@ Task<bool> HttpConnection::read_body(Incoming& incoming) {
     }
     set_deadline(std::chrono::ceil<std::chrono::milliseconds>(std::min(next_look, end) - now));
     auto& target = parser.get().body();
-    target.data = piece->data();
-    target.size = piece->size();
+    if (piece_size < read_size(body.size())) {
+      piece_size = read_size(body.size());
+      piece = std::make_unique_for_overwrite<char[]>(piece_size);
+    }
+    target.data = piece.get();
+    target.size = piece_size;
     error_code error = co_await read_some(incoming);
     if (error == http::error::need_buffer) error = {};
     if (timed_out_ && SteadyTime::now() < end) {  // time to look
@@ -203,7 +209,7 @@ Task<bool> HttpConnection::read_body(Incoming& incoming) {
     if (error || timed_out_) {
       co_return co_await refuse(describe_unreadable(error), incoming.request);
     }
-    const std::size_t num_bytes = piece->size() - target.size;
+    const std::size_t num_bytes = piece_size - target.size;
     // Large ones, which one client may send slowly, leave room for all that are small.
     const bool is_small = body.size() + num_bytes <= kSmallBodyBytes;
     const std::size_t reserved = is_small ? 0
@@ -217,7 +223,7 @@ Task<bool> HttpConnection::read_body(Incoming& incoming) {
                                  limits_.max_total_body_bytes);
       co_return co_await refuse(std::move(busy), incoming.request);
     }
-    body.append(piece->data(), num_bytes);
+    body.append(piece.get(), num_bytes);
   }
   clear_deadline();
   incoming.drop_headers();  // the trailer's
