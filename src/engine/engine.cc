@@ -17,13 +17,15 @@ namespace larder {
 namespace {
 
 constexpr int kMeasuredTokens = 64;  // a batch whose speed speaks for prompts
+constexpr double kSpeedWeight = 0.2;  // of the last one
 // What a step may last where several prompts wait, see StepPace.
 constexpr std::int64_t kStepPatienceNs = 60'000'000;
 constexpr std::chrono::milliseconds kTierPatience{20};
 constexpr std::chrono::seconds kSavePatience{5};
 constexpr std::chrono::hours kIdlePatience{1};
 
-EngineConfig validated(EngineConfig config, const Transformer& model, const KvLayout& layout) {
+EngineConfig validated(const EngineConfig& config, const Transformer& model,
+                       const KvLayout& layout) {
   const TransformerLimits& limits = model.limits();
   if (config.max_batch_tokens < 1 || config.max_batch_tokens > limits.max_batch_tokens) {
     throw_invalid("max_batch_tokens {} is not between 1 and the model's {}",
@@ -41,7 +43,6 @@ EngineConfig validated(EngineConfig config, const Transformer& model, const KvLa
     throw_invalid("{} KV blocks are too few: a sequence of max_model_len {} needs {}",
                   config.num_blocks, config.max_model_len, num_needed);
   }
-  config.max_sequences = std::min(config.max_sequences, most_sequences(config.max_batch_tokens, limits.max_logit_rows));
   return config;
 }
 
@@ -127,7 +128,7 @@ void Engine::stop(bool drain) {
 }
 
 std::uint64_t Engine::submit(Request request) {
-  check_request(request, {vocab_size_, config_.max_model_len, config_.max_sequences,
+  check_request(request, {vocab_size_, config_.max_model_len, scheduler_.max_sequences(),
                           config_.max_batch_tokens});
   request.prompt.shrink_to_fit();  // what waits takes what is counted
   const auto num_tokens = static_cast<std::int64_t>(request.prompt.size());
@@ -341,16 +342,15 @@ void Engine::advance(const Chunk& chunk) {
   scheduler_.commit_chunk(results_);
 }
 
-// Long prompts cost more per token than short ones: what was seen last counts most. Of one slow step no more than
-// twice what is known: the machine's, not the model's.
+// Long prompts cost more per token than short ones: what was seen last counts most.
 void Engine::observe_speed(const Batch& batch, std::int64_t forward_ns) {
   if (tiers_ == nullptr) return;
   int num_prompt_tokens = 0;
   for (const BatchEntry& entry : batch.entries()) num_prompt_tokens += entry.num_tokens > 1 ? entry.num_tokens : 0;
   if (num_prompt_tokens < kMeasuredTokens || 2 * num_prompt_tokens < batch.num_tokens()) return;
-  const double known = tiers_->seconds_per_token();
-  const double seconds = static_cast<double>(forward_ns) * 1e-9 / batch.num_tokens();
-  tiers_->set_seconds_per_token(0.8 * known + 0.2 * std::min(seconds, 2 * known));
+  double seconds = tiers_->seconds_per_token();
+  move_average(seconds, static_cast<double>(forward_ns) * 1e-9 / batch.num_tokens(), kSpeedWeight);
+  tiers_->set_seconds_per_token(seconds);
 }
 
 void Engine::take(Inbox inbox) {

@@ -102,8 +102,9 @@ void check_request(Request& request, const RequestLimits& limits) {
                       request.prompt.size(), most - 1, most));
   for (const TokenId token : request.prompt) require_token("prompt", token, limits);
   require(request.n >= 1 && request.n <= limits.max_choices, "n",
-          fmt::format("n and best_of must be between 1 and {} (--max-sequences, and one fewer than --batch-tokens), not {}", limits.max_choices,
-                      request.n));
+          fmt::format("n and best_of must be between 1 and {} (--max-sequences, and one fewer than --batch-tokens), "
+                      "not {}",
+                      limits.max_choices, request.n));
   check_sampling(request.sampling, limits);
   check_pins(request);
   const int room = max_len - static_cast<int>(request.prompt.size());

@@ -44,17 +44,14 @@ void blame_tier(int end, std::vector<MissedSpan>& missed) {
   }
 }
 
+// Fewer run at once than a step has rows, so that a prompt always gets one of them.
 SchedulerConfig bounded(SchedulerConfig config) {
-  const int most = most_sequences(config.max_batch_tokens, config.max_logit_rows);
+  const int most = config.max_logit_rows > 1 ? std::max(1, config.max_batch_tokens - 1) : 1;
   config.max_sequences = std::min(config.max_sequences, most);
   return config;
 }
 
 }  // namespace
-
-int most_sequences(int max_batch_tokens, int max_logit_rows) {
-  return max_logit_rows > 1 ? std::max(1, max_batch_tokens - 1) : 1;
-}
 
 Scheduler::Scheduler(const SchedulerConfig& config, KvCache& cache,
                      std::span<const TokenId> end_tokens, const Clock& clock)

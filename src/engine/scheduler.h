@@ -18,9 +18,6 @@
 
 namespace larder {
 
-// Fewer run at once than a step has rows, so that a prompt always gets one of them.
-int most_sequences(int max_batch_tokens, int max_logit_rows);
-
 struct SchedulerConfig {
   int max_model_len = 0;
   int max_batch_tokens = 512;
@@ -94,6 +91,8 @@ class Scheduler {
   // Sequences that wait for a tier: with nothing else to do, schedule() is empty until it answers.
   bool is_loading() const { return num_loading_ > 0; }
   int num_loading() const { return num_loading_; }
+  // That run at once, choices each. Thread: any.
+  int max_sequences() const { return config_.max_sequences; }
   int num_running() const { return static_cast<int>(running_.size()); }
   int num_waiting() const { return static_cast<int>(waiting_.size()); }
   std::int64_t num_waiting_tokens() const { return num_waiting_tokens_; }

@@ -26,20 +26,20 @@ constexpr int kLeastBrief = 16;   // fewer take the same time, which the weights
 constexpr double kBriefSteps = 3;  // of a prompt that may make steps last as long as patience allows
 constexpr int kFirstTokens = 8;  // of a prompt beside others, while nobody knows what they cost
 
-void average(double& value, double observed, double weight) {
-  if (value == 0) {
-    value = observed;
-  } else {
-    value += weight * (std::min(observed, kMostGrowth * value) - value);
-  }
-}
-
 // How many things of this size fit; unknown sizes do not.
 int num_that_fit(double room, double size, int most) {
   return size > 0 ? static_cast<int>(std::min(room / size, static_cast<double>(most))) : 0;
 }
 
 }  // namespace
+
+void move_average(double& value, double observed, double weight) {
+  if (value == 0) {
+    value = observed;
+  } else {
+    value += weight * (std::min(observed, kMostGrowth * value) - value);
+  }
+}
 
 std::size_t StepPace::size_of(int num_decodes) {
   const int width = std::bit_width(static_cast<unsigned>(num_decodes));
@@ -94,13 +94,13 @@ void StepPace::observe(int num_decodes, int num_prefill, std::int64_t duration_n
   const double step_ns = std::max(1.0, static_cast<double>(duration_ns));
   if (num_decodes == 0) {
     if (num_prefill < kPromptTokens) return;
-    average(alone_ns_, step_ns / num_prefill, kPrefillWeight);
+    move_average(alone_ns_, step_ns / num_prefill, kPrefillWeight);
     if (prefill_ns_ == 0) prefill_ns_ = alone_ns_;
     return;
   }
   double& decode_ns = decode_ns_[size_of(num_decodes)];
   if (num_prefill == 0) {
-    average(decode_ns, step_ns, kDecodeWeight);
+    move_average(decode_ns, step_ns, kDecodeWeight);
     num_mixed_ = 0;
     return;
   }
@@ -108,20 +108,20 @@ void StepPace::observe(int num_decodes, int num_prefill, std::int64_t duration_n
   if (decode_ns == 0) return;
   // A step that beat the average still had to compute the tokens.
   const double added_ns = std::max(step_ns - decode_ns, 0.05 * step_ns);
-  average(prefill_ns_, added_ns / num_prefill, kPrefillWeight);
+  move_average(prefill_ns_, added_ns / num_prefill, kPrefillWeight);
 }
 
 void StepPace::observe_layer(int kind, int num_tokens, std::int64_t duration_ns) {
   if (num_tokens < kLeastChunk) return;  // the weights were read for few
-  average(layer_ns_.at(static_cast<std::size_t>(kind)),
+  move_average(layer_ns_.at(static_cast<std::size_t>(kind)),
           std::max(1.0, static_cast<double>(duration_ns)) / num_tokens, kLayerWeight);
 }
 
 void StepPace::observe_chunk(int num_tokens, std::int64_t duration_ns) {
   if (num_tokens < kLeastChunk) return;
   const double token_ns = std::max(1.0, static_cast<double>(duration_ns)) / num_tokens;
-  average(prefill_ns_, token_ns, kPrefillWeight);
-  if (num_tokens >= kPromptTokens) average(alone_ns_, token_ns, kPrefillWeight);
+  move_average(prefill_ns_, token_ns, kPrefillWeight);
+  if (num_tokens >= kPromptTokens) move_average(alone_ns_, token_ns, kPrefillWeight);
 }
 
 double StepPace::layer_ns(int kind, int num_tokens) const {

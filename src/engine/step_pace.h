@@ -9,6 +9,10 @@
 
 namespace larder {
 
+// Moves an average by the weight of what was observed, of which no more than twice the average counts: one slow step is
+// the machine's, not the model's. 0 = nothing has been observed yet.
+void move_average(double& value, double observed, double weight);
+
 // What a step has room for beside those who decode.
 struct PromptRoom {
   int num_tokens = 0;        // of prompts, computed together with them

@@ -105,7 +105,8 @@ class HttpServer::Impl {
   std::mutex mutex_;
   std::unordered_map<HttpConnection*, std::weak_ptr<HttpConnection>> connections_;  // by mutex_
   std::atomic<bool> is_ended_ = false;  // nothing runs any more
-  // Destroyed in the opposite order, coroutines that are left with io_: jobs of prepare_threads_ end before the sockets that they answer to.
+  // Destroyed in the opposite order, coroutines that are left with io_: jobs of prepare_threads_ end before the sockets
+  // that they answer to.
   asio::io_context io_;
   asio::io_context prepare_io_;
   IoThreads prepare_threads_;
