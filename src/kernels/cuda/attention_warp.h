@@ -122,7 +122,14 @@ struct RowQuery {
     q = set == 1 && past_sinks ? work.args.q_sinks : work.args.q;
     q += tile.batch_row(r) * work.args.ldq + std::int64_t{tile.head(r)} * dim;
   }
-  LARDER_MEMBER float at(int d) const { return q != nullptr && d < dim ? q[d] * scale : 0.0F; }
+  // Bounded as on a CPU (cpu/attention.cc): beside what a key may hold no score leaves FP32.
+  LARDER_MEMBER float at(int d) const {
+    constexpr float kLargest = 0x1p50F;
+    if (q == nullptr || d >= dim) return 0;
+    const float value = q[d] * scale;
+    const float bounded = value < kLargest ? value : kLargest;
+    return bounded > -kLargest ? bounded : -kLargest;
+  }
   // The largest of them, by a warp.
   LARDER_MEMBER float peak() const {
     float largest = 0;

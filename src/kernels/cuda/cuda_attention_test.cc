@@ -1,5 +1,6 @@
 // Attention of a device against the generic CPU's, and rows against themselves in other company.
 #include <algorithm>
+#include <cmath>
 #include <initializer_list>
 #include <numeric>
 
@@ -75,6 +76,12 @@ class Sequences {
     return has_codes(shape_.types.k) || has_codes(shape_.types.v) ? 1e-4F : 2e-5F;
   }
   int row_size() const { return shape_.num_heads * shape_.head_dim; }
+
+  void put_into_queries(const std::vector<float>& extremes, std::size_t every) {
+    for (auto* queries : {&q_, &q_sinks_})
+      for (std::vector<float>& of_sequence : *queries)
+        for (std::size_t i = 0; i < of_sequence.size(); i += every) of_sequence[i] = extremes[i / every % extremes.size()];
+  }
 
   std::vector<float> run_on_host(const std::vector<Part>& parts) {
     const Call call = prepare(parts);
@@ -324,6 +331,30 @@ TEST(CudaAttention, WithSinks) {
     sequences.window = window;
     sequences.num_sinks = 32;
     expect_attention(sequences);
+  }
+}
+
+// What is beyond all sense stays finite, and depends on no company either.
+TEST(CudaAttention, ScoresWithoutBoundDependOnTheirRowAlone) {
+  const auto device = open_test_device();
+  for (const KvType type : {KvType::kF16, KvType::kBF16, KvType::kFp8, KvType::kInt8, KvType::kInt4}) {
+    SCOPED_TRACE(static_cast<int>(type));
+    Sequences sequences(*device, {4, 2, 64, 0, {type, type}}, kLengths);
+    sequences.window = 300;
+    sequences.num_sinks = 32;
+    sequences.put_into_queries({1e25F, 3e38F, -3e38F, INFINITY, NAN}, 7);
+    const std::vector<Part> parts = {{0, 1071, 1080}, {1, 0, 19}, {2, 520, 523}};
+    const std::vector<float> all = sequences.run(parts, kScratchBytes);
+    for (const float value : all) ASSERT_TRUE(std::isfinite(value));
+    int row = 0;
+    for (const Part& part : parts) {
+      for (int query = part.begin; query < part.end; ++query, ++row) {
+        const auto from = all.begin() + row * sequences.row_size();
+        EXPECT_TRUE(same_bits(std::vector<float>(from, from + sequences.row_size()),
+                              sequences.run({{part.sequence, query, query + 1}}, 0)))
+            << part.sequence << ' ' << query;
+      }
+    }
   }
 }
 
