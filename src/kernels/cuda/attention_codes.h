@@ -61,6 +61,7 @@ struct StepCodes {
 
 template <KvType kKey>
 struct CodeKeys {
+  static constexpr KvType kType = kKey;
   static constexpr bool kIsInt8 = kKey == KvType::kInt8;
   static constexpr int kPartBytes = kOperandWords * 16;
 

@@ -88,6 +88,7 @@ struct RowScale {
 
 template <KvType kKey>
 struct FloatKeys {
+  static constexpr KvType kType = kKey;
   static constexpr int kNumParts = kParts<kKey>;
   static constexpr int kStepDims = 16;
 

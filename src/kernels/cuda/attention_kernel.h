@@ -89,22 +89,24 @@ void launch_attention(const Work& work, int num_pieces) {
 
 // RingValues: for heads that have a place in the ring. Prompts are bound by their products: more warps at
 // a time are better for them. Few pieces are over before a kernel that wants a multiprocessor for itself has begun.
-template <class Keys, class Values, class RingValues>
+// kHasRing: rare pairs of types have none; each would be some seconds of nvcc and 200 KB.
+template <class Keys, class Values, class RingValues, bool kHasRing>
 void launch_either(const Work& work, const KeySharing& sharing) {
-  const bool are_many = 4 * sharing.num_pieces * work.args.kv.num_kv_heads >= 3 * num_multiprocessors();
-  if (are_many && sharing.most_tiles == 1 && has_ring<Keys, RingValues>(work))
-    launch_ring<Keys, RingValues>(work, sharing.num_pieces);
-  else
-    launch_attention<Keys, Values>(work, sharing.num_pieces);
+  if constexpr (kHasRing) {
+    const bool are_many = 4 * sharing.num_pieces * work.args.kv.num_kv_heads >= 3 * num_multiprocessors();
+    if (are_many && sharing.most_tiles == 1 && has_ring<Keys, RingValues>(work))
+      return launch_ring<Keys, RingValues>(work, sharing.num_pieces);
+  }
+  launch_attention<Keys, Values>(work, sharing.num_pieces);
 }
 
 template <class Keys>
 void launch_with_keys(const Work& work, const KeySharing& sharing) {
   const auto floats = [&]<KvType kType>() {
-    launch_either<Keys, FloatValues<kType, 1>, FloatValues<kType, kRingChunks>>(work, sharing);
+    launch_either<Keys, FloatValues<kType, 1>, FloatValues<kType, kRingChunks>, kType == Keys::kType>(work, sharing);
   };
   const auto codes = [&]<ValueForm kForm>() {
-    launch_either<Keys, CodeValues<kForm>, CodeValues<kForm>>(work, sharing);
+    launch_either<Keys, CodeValues<kForm>, CodeValues<kForm>, has_codes(Keys::kType)>(work, sharing);
   };
   switch (work.args.kv.types.v) {
     case KvType::kF16:
