@@ -27,8 +27,10 @@ constexpr std::int64_t kMostWarmBytes = 256 * 1024;
 constexpr std::int64_t kMostFetchedBytes = 128 * 1024;
 
 // Of a device's attention: room for the partials of 8,000 splits of a row of 32 heads of 128, four
-// million keys.
-constexpr std::int64_t kMostDevicePartialBytes = 128 * 1024 * 1024;
+// million keys, and for those of all that decode in a step, up to 32,000. Who finds no room has its keys read
+// by one block, for which all others wait.
+constexpr std::int64_t kDevicePartialBytes = 128 * 1024 * 1024;
+constexpr std::int64_t kMostDevicePartialBytes = 512 * 1024 * 1024;
 
 // Of a CPU's: room for the partials of a few queries; longer batches have tasks enough without
 // splitting keys.
@@ -187,9 +189,9 @@ AttentionOp::ScratchSizes AttentionOp::scratch_sizes(int max_rows, int num_heads
                                                      int max_context_len, const Device* device) {
   const std::int64_t max_splits = divide_up(max_context_len, kKeySplit);
   if (device != nullptr) {
-    return {.partial_bytes =
-                std::min(kMostDevicePartialBytes,
-                         max_rows * max_splits * device_partial_size_bytes(num_heads, head_dim))};
+    const std::int64_t row_bytes = max_splits * device_partial_size_bytes(num_heads, head_dim);
+    const std::int64_t decoding = std::clamp(kMaxCommonSequences * row_bytes, kDevicePartialBytes, kMostDevicePartialBytes);
+    return {.partial_bytes = std::min(decoding, max_rows * row_bytes)};
   }
   const std::int64_t row_bytes =
       num_heads * max_splits * attention_partial_size_bytes(1, head_dim);
