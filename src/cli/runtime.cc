@@ -338,10 +338,9 @@ Runtime::Runtime(const RuntimeOptions& options)
       files.drop_pages();
       dropped_bytes = done_bytes;
     };
-    weights_ = std::make_unique<Weights>(config(), files.gguf(), pool_, progress);
+    weights_ = std::make_unique<Weights>(config(), files.gguf(), pool_, progress, device_.get());
     files.drop_pages();
   }
-  if (device_) weights_->move_to(*device_);
   if (has_codes(planned_.layout->types().k)) planned_.layout->set_key_basis(key_basis());
   const Plan& plan = planned_.plan;
   storage_ = std::make_unique<KvStorage>(*planned_.layout, plan.num_blocks, device_.get());

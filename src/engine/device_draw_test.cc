@@ -175,8 +175,6 @@ TEST(DeviceDraws, AreOfTheSamplersDistribution) {
 // An engine on the device.
 class DeviceEngine : public ::testing::Test {
  protected:
-  DeviceEngine() { model_.weights.move_to(*device_); }
-
   struct Asked {
     std::vector<TokenId> prompt;
     SamplingParams params;
@@ -219,7 +217,7 @@ class DeviceEngine : public ::testing::Test {
   }
 
   std::unique_ptr<Device> device_ = open_test_device();
-  TinyModel model_{"tiny_llama", 2};
+  TinyModel model_{"tiny_llama", 2, {}, device_.get()};
 };
 
 TEST_F(DeviceEngine, DrawsTheSameAloneAndInCompany) {

@@ -40,13 +40,13 @@ inline SamplingParams greedy(int max_tokens) {
 }
 
 struct TinyModel {
-  explicit TinyModel(const std::string& name, int num_threads = 1, KvTypes types = {})
+  explicit TinyModel(const std::string& name, int num_threads = 1, KvTypes types = {}, Device* device = nullptr)
       : file(name.starts_with('/') ? name
                                    : LARDER_SOURCE_DIR "/tests/golden/model/" + name + ".gguf"),
         gguf(file.bytes()),
         config(read_model_config(gguf)),
         pool(num_threads),
-        weights(config, gguf, pool),
+        weights(config, gguf, pool, {}, device),
         layout(kv_layer_shapes(config), types) {
     if (has_codes(types.k))
       layout.set_key_basis(

@@ -198,8 +198,7 @@ SamplingParams one_token() {
 // From a disk into a GPU's memory: exact as on the CPU.
 TEST(SchedulerTiers, ADeviceHasAfterARestartWhatItHadBefore) {
   const auto device = open_test_device();
-  TinyModel model("tiny_gemma3");
-  model.weights.move_to(*device);
+  TinyModel model("tiny_gemma3", 1, {}, device.get());
   RigConfig config{.num_blocks = 100, .kernels = &device->kernels(), .device = device.get()};
   Rig cold(model, config);
   cold.add(random_tokens(60, 1), one_token());
@@ -222,8 +221,7 @@ TEST(SchedulerTiers, ADeviceHasAfterARestartWhatItHadBefore) {
 
 TEST(SchedulerTiers, ADeviceGetsBackWhatTheHostKept) {
   const auto device = open_test_device();
-  TinyModel model("tiny_llama");
-  model.weights.move_to(*device);
+  TinyModel model("tiny_llama", 1, {}, device.get());
   HostTier tier(64 * model.layout.block_size_bytes(), model.layout.block_size_bytes(), device.get());
   RigConfig config{.num_blocks = 50, .kernels = &device->kernels(), .device = device.get()};
   Rig cold(model, config);

@@ -27,8 +27,7 @@ struct TestModel {
     const GgufFile gguf(file.bytes());
     config = read_model_config(gguf);
     ThreadPool pool(num_threads);
-    weights = std::make_unique<Weights>(config, gguf, pool);
-    if (device != nullptr) weights->move_to(*device);
+    weights = std::make_unique<Weights>(config, gguf, pool, LoadProgress(), device);
     layout = std::make_unique<KvLayout>(kv_layer_shapes(config), types);
   }
 

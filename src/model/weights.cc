@@ -22,6 +22,7 @@ struct WeightEntry {
   const float** vector = nullptr;
   const GgufTensor* tensor = nullptr;
   std::size_t offset = 0;  // in the arena
+  std::size_t size_bytes = 0;
 };
 
 // The list of all weights in the order in which a forward pass reads them, with their places.
@@ -31,18 +32,18 @@ class WeightPlan {
 
   const std::vector<WeightEntry>& entries() const { return entries_; }
   std::size_t size_bytes() const { return size_bytes_; }
+  std::size_t largest_size_bytes() const { return largest_size_bytes_; }  // of one of them
 
   void add_matrix(std::string name, int num_rows, int num_cols, PackedMatrix& matrix) {
     WeightEntry& entry = add({.name = std::move(name), .num_rows = num_rows, .num_cols = num_cols});
     entry.matrix = &matrix;
-    size_bytes_ += static_cast<std::size_t>(
-        packed_size_bytes(packed_layout(entry.tensor->type, num_rows, num_cols)));
+    take(entry, static_cast<std::size_t>(packed_size_bytes(packed_layout(entry.tensor->type, num_rows, num_cols))));
   }
 
   void add_vector(std::string name, int size, const float*& vector) {
     WeightEntry& entry = add({.name = std::move(name), .num_rows = 1, .num_cols = size});
     entry.vector = &vector;
-    size_bytes_ += static_cast<std::size_t>(size) * sizeof(float);
+    take(entry, static_cast<std::size_t>(size) * sizeof(float));
   }
 
   void add_layer(int index, LayerWeights& layer) {
@@ -87,10 +88,17 @@ class WeightPlan {
     return entries_.back();
   }
 
+  void take(WeightEntry& entry, std::size_t size_bytes) {
+    entry.size_bytes = size_bytes;
+    size_bytes_ += size_bytes;
+    largest_size_bytes_ = std::max(largest_size_bytes_, size_bytes);
+  }
+
   const ModelConfig& config_;
   const GgufFile& gguf_;
   std::vector<WeightEntry> entries_;
   std::size_t size_bytes_ = 0;
+  std::size_t largest_size_bytes_ = 0;
 };
 
 // Where the views of all weights go, apart from the class so that a plan can be made without one.
@@ -133,6 +141,14 @@ void pack(const WeightEntry& entry, std::byte* place, ThreadPool& pool, const Pa
   }
 }
 
+// A vector, to FP32.
+void widen(const WeightEntry& entry, float* values) {
+  dequantize_row(entry.tensor->type, entry.tensor->data.data(), values, entry.num_cols);
+  const float* odd = std::find_if_not(values, values + entry.num_cols, [](float x) { return std::isfinite(x); });
+  if (odd < values + entry.num_cols)
+    throw_invalid("GGUF: tensor '{}': value {} is not a finite number", entry.name, odd - values);
+}
+
 }  // namespace
 
 std::size_t weights_size_bytes(const ModelConfig& config, const GgufFile& gguf) {
@@ -140,57 +156,31 @@ std::size_t weights_size_bytes(const ModelConfig& config, const GgufFile& gguf) 
   return plan_weights(config, gguf, config.num_layers(), views).size_bytes();
 }
 
-Weights::Weights(const ModelConfig& config, const GgufFile& gguf, ThreadPool& pool,
-                 const LoadProgress& progress, int num_layers) {
+Weights::Weights(const ModelConfig& config, const GgufFile& gguf, ThreadPool& pool, const LoadProgress& progress,
+                 Device* device, int num_layers) {
   WeightViews views;
   const WeightPlan plan = plan_weights(config, gguf, num_layers, views);
-  arena_ = DeviceBuffer(nullptr, plan.size_bytes());
+  arena_ = DeviceBuffer(device, plan.size_bytes());
+  const HostBuffer window = device != nullptr ? host_buffer(*device, plan.largest_size_bytes()) : HostBuffer();
   for (const WeightEntry& entry : plan.entries()) {
     std::byte* place = arena_.data() + entry.offset;
+    std::byte* packed = device != nullptr ? window.get() : place;
     if (entry.matrix) {
-      pack(entry, place, pool, [&](std::int64_t packed_bytes) {
+      pack(entry, packed, pool, [&](std::int64_t packed_bytes) {
         if (progress) progress(entry.offset + static_cast<std::size_t>(packed_bytes), plan.size_bytes());
       });
+      entry.matrix->data = place;
     } else {
-      auto* values = reinterpret_cast<float*>(place);
-      dequantize_row(entry.tensor->type, entry.tensor->data.data(), values, entry.num_cols);
-      const float* odd = std::find_if_not(values, values + entry.num_cols, [](float x) { return std::isfinite(x); });
-      if (odd < values + entry.num_cols)
-        throw_invalid("GGUF: tensor '{}': value {} is not a finite number", entry.name, odd - values);
-      *entry.vector = values;
+      widen(entry, reinterpret_cast<float*>(packed));
+      *entry.vector = reinterpret_cast<const float*>(place);
     }
+    if (device != nullptr) device->copy_in(place, packed, entry.size_bytes);
   }
   if (progress) progress(plan.size_bytes(), plan.size_bytes());
   embedding_ = views.embedding;
   output_ = config.tied_embeddings ? views.embedding : views.output;
   output_norm_ = views.output_norm;
   layers_ = std::move(views.layers);
-}
-
-void Weights::move_to(Device& device) {
-  DeviceBuffer moved(&device, arena_.size_bytes());
-  device.copy_in(moved.data(), arena_.data(), arena_.size_bytes());
-  const auto place = [&](const std::byte* at) { return moved.data() + (at - arena_.data()); };
-  const auto move_matrix = [&](PackedMatrix& matrix) {
-    if (matrix.data != nullptr) matrix.data = place(matrix.data);
-  };
-  const auto move_vector = [&](const float*& vector) {
-    if (vector != nullptr)
-      vector = reinterpret_cast<const float*>(place(reinterpret_cast<const std::byte*>(vector)));
-  };
-  move_matrix(embedding_);
-  move_matrix(output_);
-  move_vector(output_norm_);
-  for (LayerWeights& layer : layers_) {
-    for (PackedMatrix* matrix :
-         {&layer.q, &layer.k, &layer.v, &layer.o, &layer.gate, &layer.up, &layer.down})
-      move_matrix(*matrix);
-    for (const float** vector :
-         {&layer.attention_norm, &layer.q_bias, &layer.k_bias, &layer.v_bias, &layer.q_norm,
-          &layer.k_norm, &layer.post_attention_norm, &layer.ffn_norm, &layer.post_ffn_norm})
-      move_vector(*vector);
-  }
-  arena_ = std::move(moved);
 }
 
 }  // namespace larder

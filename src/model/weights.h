@@ -44,20 +44,17 @@ class Weights {
  public:
   // Packs with all threads of the pool. The file is not needed afterwards. Throws like
   // weights_size_bytes, and Error{kUnavailable} when there is no memory.
-  // num_layers: only so many layers, for one that measures; default all.
-  Weights(const ModelConfig& config, const GgufFile& gguf, ThreadPool& pool,
-          const LoadProgress& progress = {}, int num_layers = std::numeric_limits<int>::max());
-
-  // From now on they lie in the device's memory, which must outlive them, and no longer in the
-  // host's. Throws Error{kUnavailable}. Once, before anybody reads them.
-  void move_to(Device& device);
+  // device: in whose memory they lie, which must outlive them; of the host's they take what the largest tensor
+  // does, meanwhile. null = the host's. num_layers: only so many layers, for one that measures; default all.
+  Weights(const ModelConfig& config, const GgufFile& gguf, ThreadPool& pool, const LoadProgress& progress = {},
+          Device* device = nullptr, int num_layers = std::numeric_limits<int>::max());
 
   const PackedMatrix& embedding() const { return embedding_; }  // [vocab_size, hidden_size]
   const PackedMatrix& output() const { return output_; }        // the embedding itself when tied
   const float* output_norm() const { return output_norm_; }     // [hidden_size]
   const LayerWeights& layer(int index) const { return layers_[static_cast<std::size_t>(index)]; }
   std::size_t size_bytes() const { return arena_.size_bytes(); }
-  const std::byte* data() const { return arena_.data(); }  // [size_bytes()]
+  const std::byte* data() const { return arena_.data(); }  // [size_bytes()], the device's
 
  private:
   DeviceBuffer arena_;

@@ -185,8 +185,7 @@ StepSpeed calibrate(const ModelConfig& config, const GgufFile& gguf,
     break;
   }
   num_layers = std::min(num_layers, config.num_layers());
-  Weights weights(config, gguf, pool, {}, num_layers);
-  if (options.device != nullptr) weights.move_to(*options.device);
+  const Weights weights(config, gguf, pool, {}, options.device, num_layers);
   Probe probe(config, num_layers, weights, options, limits, pool);
   StepSpeed speed = measure(probe, limits);
   if (num_layers == config.num_layers()) return speed;
