@@ -280,9 +280,16 @@ LARDER_KERNEL_OF(kTileThreads) many_rows_kernel(LARDER_PARAM ProductGroup<Produc
   sums.put(product.outputs, row, panel * kPanelRows, lane);
 }
 
+// Whether tiles would leave most of the device idle, so that weights are better read twice: by more blocks.
+bool has_few_tiles(const ProductGroup<Product>& group) {
+  return group.of[0].outputs.num_rows <= 2 * kMostFewRows &&
+         GroupGrid(group, kTilePanels, kTileRows).columns <= static_cast<unsigned>(num_multiprocessors());
+}
+
 template <class Format>
 void launch_rows(const ProductGroup<Product>& group) {
-  switch (row_count(group.of[0].outputs.num_rows)) {
+  const auto count = row_count(group.of[0].outputs.num_rows);
+  switch (count == RowCount::kMany && has_few_tiles(group) ? RowCount::kUpTo16 : count) {
     case RowCount::kOne:
       return launch_few_rows<FewRowsOf<1, 1>>(few_rows_kernel<Format, 1, 1>, group);
     case RowCount::kUpTo8:
