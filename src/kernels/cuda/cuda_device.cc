@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <functional>
 #include <memory>
+#include <source_location>
 #include <string_view>
 #include <utility>
 
@@ -66,7 +67,12 @@ constexpr int kOldestMajor = 9;
 // The driver gives memory in pieces of 2 MiB, of which every buffer may leave one unused.
 constexpr std::size_t kRoundingBytes = 32 << 20;
 
-void check(cudaError_t error) { CHECK(error == cudaSuccess, cudaGetErrorString(error)); }
+// An error after the start is a bug, or the device or its driver has failed.
+void check(cudaError_t error, std::source_location at = std::source_location::current()) {
+  if (error != cudaSuccess) [[unlikely]]
+    internal::check_failed("the GPU and its driver work", at.file_name(), static_cast<int>(at.line()),
+                           fmt::format(" {}: {}", cudaGetErrorName(error), cudaGetErrorString(error)));
+}
 
 // As few as their places allow: each costs the bus a pause.
 std::vector<HostCopy> joined(std::span<const HostCopy> copies) {

@@ -67,6 +67,7 @@ cudaError_t cudaSetDevice(int) { return answers.set_device; }
 cudaError_t cudaFree(void*) { return answers.free; }
 cudaError_t cudaGetLastError() { return cudaSuccess; }
 const char* cudaGetErrorString(cudaError_t) { return "all CUDA-capable devices are busy"; }
+const char* cudaGetErrorName(cudaError_t) { return "cudaErrorDevicesUnavailable"; }
 cudaError_t cudaDriverGetVersion(int*) { return cudaSuccess; }
 cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t*) {
   *free = 80 << 20;
