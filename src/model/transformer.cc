@@ -244,8 +244,9 @@ Logits Transformer::run_layers(const ForwardBatch& given, const KvStorage& stora
 
   const int num_rows = end < config_.num_layers() ? 0 : static_cast<int>(batch.logit_rows.size());
   {
-    // Statistics are read between two layers.
-    const DeviceStep step(key_statistics_ == nullptr ? device_ : nullptr);
+    // Statistics are read between two layers. A part of the layers hardly comes again with the same arguments.
+    const bool all_layers = begin == 0 && end == config_.num_layers();
+    const DeviceStep step(all_layers && key_statistics_ == nullptr ? device_ : nullptr);
     compute_layers(batch, storage, begin, end);
     if (num_rows > 0) compute_logits(batch);
   }

@@ -265,6 +265,19 @@ TEST(StepGraphs, KeepTheStepsThatWereUsedLast) {
   EXPECT_EQ(run_step(graphs, 0, 0), (Started{"0 of 1 blocks", "0 of 1 blocks"})) << "forgotten";
 }
 
+TEST(StepGraphs, KeepThoseThatCameAgainBeforeThoseThatCameOnce) {
+  cuda::StepGraphs graphs;
+  for (int again = 0; again < 2; ++again)
+    for (int i = 0; i < 10; ++i) run_step(graphs, -1, i);
+  for (int i = 0; i < 200; ++i) run_step(graphs, i, 0);
+  for (int i = 0; i < 10; ++i) EXPECT_EQ(run_step(graphs, -1, i), Started{"graph of 2"}) << i;
+  // And the ones that come now are known when they come again.
+  for (int i = 0; i < 100; ++i)
+    for (int again = 0; again < 2; ++again) run_step(graphs, 1000 + i, 0);
+  EXPECT_EQ(run_step(graphs, 1099, 0), Started{"graph of 2"});
+  EXPECT_LT(graphs.num_graphs(), 100);
+}
+
 TEST(CudaDevice, LeavesRoomForThePiecesThatMemoryComesIn) {
   EXPECT_EQ(open_cuda_device(0)->free_bytes(), 48U << 20);
 }

@@ -1,7 +1,10 @@
 #include "kernels/cuda/step_graphs.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <functional>
+#include <iterator>
 #include <new>
 #include <string_view>
 
@@ -16,6 +19,8 @@ namespace {
 
 // A step's kernels take about a kilobyte each of the device's memory.
 constexpr std::size_t kMostSteps = 48;
+// Of them, that came once so far: they push out each other, not those that come again.
+constexpr std::ptrdiff_t kNewSteps = 8;
 constexpr std::size_t kAlignment = 16;
 
 // What stands in a log before a kernel's arguments. No padding: logs are compared byte by byte.
@@ -125,6 +130,15 @@ StepGraphs::Step* StepGraphs::find(std::size_t hash) {
   return nullptr;
 }
 
+void StepGraphs::forget_one() {
+  const auto came_once = [](const Step& step) { return step.graph == nullptr; };
+  const bool new_one = std::ranges::count_if(steps_, came_once) > kNewSteps;
+  const auto last = std::find_if(steps_.rbegin(), steps_.rend(),
+                                 [&](const Step& step) { return came_once(step) == new_one; });
+  release(*last);
+  steps_.erase(std::next(last).base());
+}
+
 cudaError_t StepGraphs::open() { return stream_ == nullptr ? cudaStreamCreate(&stream_) : cudaSuccess; }
 
 // False = there was no memory for it.
@@ -160,10 +174,7 @@ void StepGraphs::end() {
       {reinterpret_cast<const char*>(log_.data()), log_.size()});
   Step* step = find(hash);
   if (step == nullptr) {
-    if (steps_.size() == kMostSteps) {
-      release(steps_.back());
-      steps_.pop_back();
-    }
+    if (steps_.size() == kMostSteps) forget_one();
     try {
       steps_.push_front({log_, hash});
     } catch (const std::bad_alloc&) {

@@ -59,6 +59,7 @@ class StepGraphs {
   bool capture(Step& step, cudaGraph_t& graph);
   bool start_graph(Step& step);
   static void release(Step& step);
+  void forget_one();
 
   bool recording_ = false;
   std::vector<std::byte> log_;  // of this step
