@@ -3,6 +3,7 @@
 #include <setjmp.h>
 #include <ucontext.h>
 
+#include <cstring>
 #include <memory>
 #include <vector>
 
@@ -84,7 +85,13 @@ struct Blocks {
   Block each[2];
   Barrier pair;
   std::vector<BulkCopy> bulk_copies;
+  int shared_bytes = 0;
+  unsigned char* shared = nullptr;  // of a pair, once a block has asked
 };
+
+// What lies in shared memory when a block begins: no number, and as an index far outside. And behind it.
+constexpr int kNothing = 0xFF;
+constexpr int kBehind = 0xA5;
 
 Blocks& blocks() {
   static Blocks they;
@@ -93,6 +100,23 @@ Blocks& blocks() {
 
 Fiber& current_fiber() { return *blocks().fibers[static_cast<std::size_t>(blocks().current)]; }
 Block& current_block() { return blocks().each[current_rank()]; }
+
+void fill_shared(Blocks& b) {
+  for (int rank = 0; rank < 2; ++rank) {
+    unsigned char* of_block = b.shared + rank * kCudaMostSharedBytes;
+    std::memset(of_block, kNothing, static_cast<std::size_t>(b.shared_bytes));
+    std::memset(of_block + b.shared_bytes, kBehind, static_cast<std::size_t>(kCudaMostSharedBytes - b.shared_bytes));
+  }
+}
+
+void check_shared(const Blocks& b) {
+  if (b.shared == nullptr) return;
+  for (int rank = 0; rank < 2; ++rank) {
+    const unsigned char* of_block = b.shared + rank * kCudaMostSharedBytes;
+    for (int i = b.shared_bytes; i < kCudaMostSharedBytes; ++i)
+      CHECK(of_block[i] == kBehind, "behind the block's shared memory", i, b.shared_bytes);
+  }
+}
 
 void leave() {
   Fiber& fiber = current_fiber();
@@ -166,6 +190,7 @@ void run_blocks(int num_blocks, int num_threads, void (*body)(void*), void* cont
     for (Barrier& barrier : block.neighbours) barrier.num_come = 0;
   }
   b.num_waited = 0;
+  b.shared = nullptr;
   b.bulk_copies.clear();
   b.is_backwards = !b.is_backwards;
   for (int i = 0; i < num_fibers; ++i) {
@@ -189,7 +214,17 @@ void run_blocks(int num_blocks, int num_threads, void (*body)(void*), void* cont
     CHECK(has_moved, "threads wait at different barriers", b.num_running, current_block().all.num_come);
   }
   blockIdx.x = b.first_block;
+  check_shared(b);
   CHECK(b.num_waited == num_fibers, "threads that did not wait for the kernels before", b.num_waited);
+}
+void give_shared(int shared_bytes) { blocks().shared_bytes = shared_bytes; }
+unsigned char* shared_of_block(unsigned char* of_pair) {
+  Blocks& b = blocks();
+  if (b.shared == nullptr) {
+    b.shared = of_pair;
+    fill_shared(b);
+  }
+  return of_pair + current_rank() * kCudaMostSharedBytes;
 }
 void note_wait_for_kernels() { ++blocks().num_waited; }
 

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <map>
 
 #include "kernels/cuda/limits.h"
 #include "kernels/ggml_types.h"
@@ -28,7 +29,7 @@
 // Of each block of a pair.
 #define LARDER_SHARED_BYTES(name)                                               \
   alignas(16) static unsigned char name##_of_pair[2 * kCudaMostSharedBytes];    \
-  unsigned char* const name = name##_of_pair + emulator::current_rank() * kCudaMostSharedBytes
+  unsigned char* const name = emulator::shared_of_block(name##_of_pair)
 #define LARDER_PARAM const
 #define LARDER_UNROLL
 #define LARDER_NO_UNROLL
@@ -58,6 +59,10 @@ void wait_for_block();
 void wait_for_neighbours(int index, int num_threads);
 // When every fiber of two blocks has.
 void wait_for_pair();
+// Of each block of what comes next; a block that writes behind them is an error.
+void give_shared(int shared_bytes);
+// Of the running block, of a pair's. Nothing is in it when the block begins.
+unsigned char* shared_of_block(unsigned char* of_pair);
 // The same place of the other block's LARDER_SHARED_BYTES.
 unsigned char* in_other_block(unsigned char* shared);
 // Gives value to the warp; returns all that its lanes gave, valid until the call after next.
@@ -102,18 +107,33 @@ void launch(void (*kernel)(Params...), dim3 grid, int num_threads, const Args&..
   launch_blocks(1, kernel, grid, num_threads, args...);
 }
 
+// Of a kernel, beyond what every one may have.
 template <class... Params>
-void allow_shared(void (*)(Params...), int shared_bytes) {
+int& allowed_shared(void (*kernel)(Params...)) {
+  constexpr int kAllowedAnyway = 48 << 10;
+  static std::map<void (*)(Params...), int> allowed;
+  return allowed.try_emplace(kernel, kAllowedAnyway).first->second;
+}
+template <class... Params>
+void allow_shared(void (*kernel)(Params...), int shared_bytes) {
   require(shared_bytes <= kCudaMostSharedBytes, "as much shared memory as a GPU has");
+  allowed_shared(kernel) = shared_bytes;
 }
 template <class... Params, class... Args>
-void launch_with_shared(void (*kernel)(Params...), dim3 grid, int num_threads, int,
+void launch_with_shared(unsigned num_blocks, void (*kernel)(Params...), dim3 grid, int num_threads, int shared_bytes,
                         const Args&... args) {
-  launch(kernel, grid, num_threads, args...);
+  require(shared_bytes <= allowed_shared(kernel), "shared memory that was allowed");
+  emulator::give_shared(shared_bytes);
+  launch_blocks(num_blocks, kernel, grid, num_threads, args...);
+  emulator::give_shared(0);
 }
 template <class... Params, class... Args>
-void launch_pairs(void (*kernel)(Params...), dim3 grid, int num_threads, int, const Args&... args) {
-  launch_blocks(2, kernel, grid, num_threads, args...);
+void launch_with_shared(void (*kernel)(Params...), dim3 grid, int num_threads, int shared_bytes, const Args&... args) {
+  launch_with_shared(1U, kernel, grid, num_threads, shared_bytes, args...);
+}
+template <class... Params, class... Args>
+void launch_pairs(void (*kernel)(Params...), dim3 grid, int num_threads, int shared_bytes, const Args&... args) {
+  launch_with_shared(2U, kernel, grid, num_threads, shared_bytes, args...);
 }
 
 LARDER_DEVICE int thread_index() { return emulator::current_thread(); }

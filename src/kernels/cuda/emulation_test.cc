@@ -57,7 +57,8 @@ LARDER_KERNEL_OF_PAIRS(kThreads) pass_over_kernel(int first, bool waits_for_half
 
 int num_wrong_over(int first, bool waits_for_half, bool waits_for_pair) {
   std::array<Numbers, 4> numbers = {};
-  launch_pairs(pass_over_kernel, dim3(4), kThreads, 0, first, waits_for_half, waits_for_pair, numbers.data());
+  constexpr int kSharedBytes = 2 * kThreads * static_cast<int>(sizeof(int));
+  launch_pairs(pass_over_kernel, dim3(4), kThreads, kSharedBytes, first, waits_for_half, waits_for_pair, numbers.data());
   int wrong = 0;
   for (int block = 0; block < 4; ++block)
     for (int i = 0; i < kThreads; ++i)
@@ -80,6 +81,19 @@ TEST(EmulationDeathTest, FindsAThreadThatDoesNotWaitForTheKernelsBefore) {
     if (thread_index() != 5) wait_for_kernels_before();
   };
   EXPECT_DEATH(launch(static_cast<void (*)()>(kernel), dim3(1), 32), "did not wait");
+}
+
+LARDER_KERNEL_OF(32) write_shared_kernel(int at) {
+  LARDER_SHARED_BYTES(bytes);
+  wait_for_kernels_before();
+  if (thread_index() == 0) bytes[at] = 1;
+}
+
+TEST(EmulationDeathTest, FindsABlockThatWritesBehindItsSharedMemory) {
+  launch_with_shared(write_shared_kernel, dim3(1), 32, 100, 99);
+  EXPECT_DEATH(launch_with_shared(write_shared_kernel, dim3(1), 32, 100, 100), "behind the block's shared memory");
+  EXPECT_DEATH(launch(write_shared_kernel, dim3(1), 32, 0), "behind the block's shared memory");
+  EXPECT_DEATH(launch_with_shared(write_shared_kernel, dim3(1), 32, (48 << 10) + 1, 0), "allowed");
 }
 
 }  // namespace
