@@ -11,6 +11,7 @@ namespace {
 
 constexpr int kMostCandidates = 64;  // waiting sequences looked at in a step
 constexpr int kMostPassed = 256;     // and besides them, those that others pass
+constexpr std::int64_t kMostAdmission_ns = 5'000'000;  // of a step: long cached prefixes are hashed
 // A prompt lets others pass that miss so much less than it; half of the turns stay its own.
 constexpr int kMuchShorter = 8;
 constexpr int kShorter = 2;  // the same where less than that fits into a step
@@ -68,10 +69,14 @@ Scheduler::Scheduler(const SchedulerConfig& config, KvCache& cache,
   const std::int64_t num_most =
       cache.layout().num_blocks_for(config_.max_model_len, config_.max_batch_tokens);
   CHECK(num_most <= cache.stats().num_blocks, num_most, cache.stats().num_blocks);
+  // Nothing may fail between a sequence's first block and its place among them.
+  running_.reserve(static_cast<std::size_t>(config_.max_sequences));
 }
 
 Scheduler::~Scheduler() {
-  for (Sequence* sequence : running_) cache_.release(sequence->table);
+  // Not those that run alone: an error may have come before one of them was listed.
+  for (const auto& [id, request] : requests_)
+    for (const auto& choice : request->choices) cache_.release(choice->table);
 }
 
 void Scheduler::add(Request request, std::uint64_t seed, std::int64_t arrived_ns) {
@@ -321,7 +326,10 @@ void Scheduler::schedule_prefills() {
 void Scheduler::admit_waiting() {
   int num_candidates = 0;
   int num_passed = 0;
+  bool has_admitted = false;
+  const std::int64_t until_ns = clock_.now_ns() + kMostAdmission_ns;
   for (auto next = waiting_.begin(); next != waiting_.end();) {
+    if (has_admitted && clock_.now_ns() >= until_ns) return;
     Sequence& sequence = **next;
     if (!has_prompt_room() || num_logits_left_ <= 0) return;
     if (is_passed_waiting(sequence)) {
@@ -338,6 +346,7 @@ void Scheduler::admit_waiting() {
       continue;
     }
     if (!admit(sequence)) return;
+    has_admitted = true;
     next = waiting_.erase(next);
     num_waiting_tokens_ -= sequence.num_tokens();
     running_.insert(std::ranges::upper_bound(running_, &sequence, GoesBefore{}), &sequence);
@@ -387,8 +396,12 @@ bool Scheduler::waits_for_leader(Sequence& sequence) {
     }
     const int most = std::min({num_prompt, max_match(sequence),
                                running->request->span().num_shareable()});
+    // More than it has of it, and than the others: the first token of that tells most of them apart.
+    const int least = std::max(running->num_computed(), num_shared);
+    if (most <= least || running->tokens[static_cast<std::size_t>(least)] != sequence.tokens[static_cast<std::size_t>(least)])
+      continue;
     const int length = common_length(running->tokens, sequence.tokens, most);
-    if (length <= running->num_computed() || length <= num_shared) continue;
+    if (length <= least) continue;
     num_shared = length;
     leader_id = running->request->request.id;
   }
