@@ -217,7 +217,7 @@ const Ledger::Entry* Ledger::nearest(const Entry& entry) const {
 
 // Beyond what its own salt has, that is.
 int Ledger::num_known_to_other_salts(const Entry& entry) const {
-  int num_known = 0;
+  const Entry* last = nullptr;  // that has all prefixes up to here
   for (std::size_t i = 0; i < entry.tenant_prefixes.size(); ++i) {
     if (by_prefix_.contains(entry.prefixes[i])) continue;
     const auto found = by_tenant_prefix_.find(entry.tenant_prefixes[i]);
@@ -225,9 +225,10 @@ int Ledger::num_known_to_other_salts(const Entry& entry) const {
     const Entry* other = find(found->second);
     const auto num_needed = static_cast<int>(i + 1) * kBlockSize;
     if (other == nullptr || other->prompt.num_computed < num_needed) break;
-    num_known = std::min(num_equal(entry.prompt.tokens, other->prompt.tokens), other->prompt.num_computed);
+    last = other;
   }
-  return num_known;
+  if (last == nullptr) return 0;
+  return std::min(num_equal(entry.prompt.tokens, last->prompt.tokens), last->prompt.num_computed);
 }
 
 // num_indexed: prefixes that are in the index already.
