@@ -35,17 +35,18 @@ void RemoteTier::write_loop() {
       write_wake_.notify_all();
       return;
     }
-    if (is_on_ && !staging_.has_queued() && touches_.empty()) {
-      write_wake_.wait(lock);
-    } else if (off_ns > 0) {
-      write_wake_.wait_for(lock, std::chrono::nanoseconds(off_ns));
-    } else if (!is_on_) {
+    if (!is_on_ && off_ns <= 0) {
       unlocked(lock, [&] { probe(); });
-    } else if (!touches_.empty() && !(stop_ && staging_.has_queued())) {
+    } else if (is_on_ && !touches_.empty() && !(stop_ && staging_.has_queued())) {
+      // Also while the server takes no more blocks: those it has are used.
       const auto end = touches_.begin() + static_cast<std::ptrdiff_t>(std::min(touches_.size(), kMostTouchesAtOnce));
       touched_.assign(touches_.begin(), end);
       touches_.erase(touches_.begin(), end);
       unlocked(lock, [&] { send_touches(touched_); });
+    } else if (is_on_ && !staging_.has_queued()) {
+      write_wake_.wait(lock);
+    } else if (off_ns > 0) {
+      write_wake_.wait_for(lock, std::chrono::nanoseconds(off_ns));
     } else {
       staging_.take_queued(blocks_per_batch(), batch_);
       std::vector<int> unsent;
