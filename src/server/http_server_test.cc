@@ -402,6 +402,22 @@ TEST(HttpServer, NoTextBecomesAnyNumberOfTokens) {
   }
 }
 
+TEST(HttpServer, EveryReplyHasAnId) {
+  TestServer server;
+  const auto id_of = [](const TestServer::Answer& answer) {
+    const std::string name = "\r\nx-request-id: ";
+    const std::size_t at = answer.head.find(name);
+    if (at == std::string::npos) return std::string();
+    const std::size_t begin = at + name.size();
+    return answer.head.substr(begin, answer.head.find("\r\n", begin) - begin);
+  };
+  const auto answer = server.post("/v1/completions", R"({"prompt":"a","max_tokens":1})");
+  EXPECT_EQ(id_of(answer), answer.json()["id"]) << "by which its cache report is found, too";
+  EXPECT_EQ(id_of(server.post("/v1/completions", R"({"prompt":"a","max_tokens":1,"stream":true})")).rfind("cmpl-", 0), 0U);
+  EXPECT_NE(id_of(server.post("/v1/completions", "{")), "");
+  EXPECT_NE(id_of(server.get("/none")), id_of(server.get("/none")));
+}
+
 TEST(HttpServer, TooLongPromptTellsBothNumbers) {
   TestServer server;
   const auto answer =
@@ -410,8 +426,10 @@ TEST(HttpServer, TooLongPromptTellsBothNumbers) {
   EXPECT_NE(answer.body.find("500 tokens"), std::string::npos);
   EXPECT_NE(answer.body.find("240"), std::string::npos);
   EXPECT_NE(answer.body.find("truncate_prompt_tokens"), std::string::npos);
-  // By which agents know that they are to compact their history.
+  // By which agents know that they are to compact their history; others read the words.
   EXPECT_EQ(answer.json()["error"]["code"], "context_length_exceeded");
+  for (const char* words : {"this model's maximum context length is", "prompt is too long"})
+    EXPECT_NE(answer.body.find(words), std::string::npos) << answer.body;
   const auto cut =
       server.post("/v1/completions", "{\"prompt\":\"" + std::string(500, 'a') +
                                          R"(","truncate_prompt_tokens":10,"max_tokens":1})");

@@ -30,12 +30,13 @@ int max_len(const GenerationOptions& options, const ServedModel& model) {
 [[noreturn]] void fail_too_long(const std::string& param, std::string_view num_tokens,
                                 const GenerationOptions& options, const ServedModel& model) {
   const int most = max_len(options, model);
-  // Clients of Anthropic's API know this error by its first words.
+  // Clients know this error by its words: Anthropic's by "prompt is too long", OpenAI's by those or by "this model's
+  // maximum context length is" (its code does not reach what catches it).
   const std::string reason =
       options.takes_truncation
-          ? fmt::format("the prompt has {} tokens, the model takes {} and at least one must be left "
-                        "for the answer; shorten it or send truncate_prompt_tokens",
-                        num_tokens, most)
+          ? fmt::format("this model's maximum context length is {} tokens, but the prompt is too long: it has {} "
+                        "tokens, and one must be left for the answer; shorten it or send truncate_prompt_tokens",
+                        most, num_tokens)
           : fmt::format("prompt is too long: {} tokens > {} maximum, as the model takes {} and one "
                         "must be left for the answer; shorten it",
                         num_tokens, most - 1, most);
