@@ -21,6 +21,7 @@
 #include <utility>
 
 #include "server/http_connection_incoming.h"
+#include "server/request_id.h"
 #include "server/unix_time.h"
 
 namespace larder {
@@ -448,7 +449,12 @@ std::string format_head(const HttpResponse& response, bool keep_alive, Framing f
   std::string head = fmt::format("HTTP/1.1 {} {}\r\nServer: larder\r\nDate: {}\r\n", response.status,
                                  status_text(response.status), format_date(unix_time_s()));
   if (!response.content_type.empty()) head += "Content-Type: " + response.content_type + "\r\n";
-  for (const auto& [name, value] : response.headers) head += name + ": " + value + "\r\n";
+  bool has_id = false;
+  for (const auto& [name, value] : response.headers) {
+    head += name + ": " + value + "\r\n";
+    has_id = has_id || name == "x-request-id" || name == "request-id";
+  }
+  if (!has_id) head += "x-request-id: req_" + make_request_id() + "\r\n";
   if (framing == Framing::kChunked) head += "Transfer-Encoding: chunked\r\n";
   const bool may_have_body = response.status != 204;
   if (framing == Framing::kLength && may_have_body)

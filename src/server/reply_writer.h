@@ -92,7 +92,7 @@ class ReplyWriter {
   virtual HttpResponse failure_response(const ApiError& error) const = 0;
 
   // Headers of every reply.
-  virtual std::vector<std::pair<std::string, std::string>> headers() const { return {}; }
+  virtual std::vector<std::pair<std::string, std::string>> headers() const { return {{"x-request-id", id_}}; }
 
  protected:
   const std::string& model_name() const { return model_name_; }

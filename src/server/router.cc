@@ -145,7 +145,7 @@ void Router::add_cors(const HttpRequest& request, HttpResponse& response) const 
   if (!allows_origin(request.origin)) return;
   response.headers.emplace_back("Access-Control-Allow-Origin", request.origin);
   // Pages see few headers of a reply beside those that are named here.
-  response.headers.emplace_back("Access-Control-Expose-Headers", "Request-Id, Retry-After");
+  response.headers.emplace_back("Access-Control-Expose-Headers", "Request-Id, X-Request-Id, Retry-After");
   response.headers.emplace_back("Vary", "Origin");
 }
 
