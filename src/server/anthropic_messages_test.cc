@@ -209,6 +209,25 @@ TEST(AnthropicMessages, ErrorsHaveTheirOwnShape) {
          413, "request_too_large");
 }
 
+// Its client sends new messages alone, and all of them once it reads this.
+TEST(AnthropicMessages, AThreadIsRefusedByItsOwnCode) {
+  TestServer server;
+  const auto answer = server.post("/v1/messages", with(kHello + R"(,"thread":{"type":"create"})"));
+  EXPECT_EQ(answer.status, 400);
+  EXPECT_EQ(answer.json()["error"]["details"]["error_code"], "thread_unsupported_request");
+  EXPECT_EQ(server.post("/v1/messages", with(kHello + R"(,"thread":null)")).status, 200);
+  EXPECT_FALSE(server.post("/v1/messages", with("\"messages\":[]")).json()["error"].contains("details"));
+}
+
+TEST(AnthropicMessages, TheModelsAreToldAsItsClientsReadThem) {
+  TestServer server;
+  const Json list = server.get("/v1/models").json();
+  EXPECT_EQ(list["has_more"], false);
+  EXPECT_EQ(list["first_id"], list["data"][0]["id"]);
+  EXPECT_EQ(list["data"][0]["type"], "model");
+  EXPECT_EQ(list["data"][0]["created_at"], "1970-01-01T00:00:01Z");
+}
+
 // Clients compact their history when they read these words.
 TEST(AnthropicMessages, APromptTooLongIsToldInTheirWords) {
   TestServer server;
@@ -400,6 +419,13 @@ TEST(OpenAiResponses, CallsAreItems) {
   EXPECT_EQ(output[1].at("arguments"), arguments);
   EXPECT_EQ(output[1].at("status"), "completed");
   EXPECT_TRUE(output[1].at("call_id").get<std::string>().starts_with("call_"));
+  EXPECT_FALSE(output[1].contains("namespace"));
+
+  ResponseDraft draft;
+  draft.echo["tools"] = parse_json(R"([{"type":"namespace","name":"n","tools":[{"type":"function","name":"f"}]}])", {});
+  const auto writer = make_responses_writer("m", tokenizer, std::move(draft));
+  writer->set_options(options);
+  EXPECT_EQ(parse_json(whole_of(*writer, kCall), {}).at("output")[1].at("namespace"), "n");
 }
 
 // The text one token a character, and what of it is shown.

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "server/http_message.h"
 #include "server/json_fields.h"
 #include "server/prompt.h"
 
@@ -213,6 +214,55 @@ std::string type_of(const Fields& block) {
   return *type;
 }
 
+// A list of texts, or one, below one another.
+void append_texts(const Json& value, const std::string& path, std::string& text) {
+  const auto append = [&](std::string_view line) {
+    if (!text.empty() && !line.empty()) text += '\n';
+    text += line;
+  };
+  if (value.is_string()) return append(value.get_ref<const std::string&>());
+  if (!value.is_array()) fail_field(path, "must be a string or an array of texts");
+  for (std::size_t i = 0; i < value.size(); ++i) {
+    const Fields block(value[i], fmt::format("{}[{}]", path, i));
+    if (const std::string type = type_of(block); type != "text") fail_block(block, type);
+    append(required_string(block, "text"));
+  }
+}
+
+// What the model reads of a document or a search result: its title, what is said of it, its text.
+std::string text_of_document(const Fields& block, const std::string& type) {
+  if (const Json* value = block.find("citations")) {
+    const Fields citations(*value, block.path_of("citations"));
+    if (citations.boolean("enabled", false)) citations.fail("enabled", "is not supported; send false");
+  }
+  std::string text;
+  for (const char* name : {"title", "context"})
+    if (const auto said = block.string(name, kAnyBytes)) append_texts(Json(*said), block.path_of(name), text);
+  if (type == "search_result") {
+    append_texts(Json(required_string(block, "source")), block.path_of("source"), text);
+    const Json* content = block.find("content");
+    if (content == nullptr) block.fail("content", "is missing; send an array of texts");
+    append_texts(*content, block.path_of("content"), text);
+    return text;
+  }
+  const Json* value = block.find("source");
+  if (value == nullptr) block.fail("source", "is missing; send {\"type\": \"text\", \"data\": ...}");
+  const Fields source(*value, block.path_of("source"));
+  const auto kind = source.string("type", kMaxNameBytes).value_or("");
+  const char* name = kind == "content" ? "content" : "data";
+  if (kind != "text" && kind != "content") {
+    source.fail("type", fmt::format("\"{}\" is not supported, this model reads text only; send \"text\" or "
+                                    "\"content\"",
+                                    shorten(kind)));
+  }
+  const Json* content = source.find(name);
+  if (content == nullptr) source.fail(name, "is missing; send a string");
+  append_texts(*content, source.path_of(name), text);
+  return text;
+}
+
+bool is_document(std::string_view type) { return type == "document" || type == "search_result"; }
+
 // Text alone, or a list of blocks, each of which goes to read_block.
 template <class ReadBlock>
 void read_content(const Json& value, const std::string& path, std::string_view role,
@@ -229,11 +279,14 @@ void read_content(const Json& value, const std::string& path, std::string_view r
   }
 }
 
-// Of system and of tool results: all blocks are text.
+// Of system and of tool results: all blocks are text; results may have documents of it.
 void read_texts(const Json& value, const std::string& path, std::string_view role,
                 ChatBuilder& builder) {
   read_content(value, path, role, builder, [&](const Fields& block) {
-    if (const std::string type = type_of(block); type != "text") fail_block(block, type);
+    const std::string type = type_of(block);
+    if (role == "tool" && is_document(type))
+      return builder.add_text(role, text_of_document(block, type), read_cache_control(block));
+    if (type != "text") fail_block(block, type);
     builder.add_text(role, required_string(block, "text"), read_cache_control(block));
   });
 }
@@ -258,6 +311,8 @@ void read_block(const Fields& block, const std::string& role, ChatBuilder& build
     builder.add_call(block, read_cache_control(block));
   } else if (type == "tool_result" && role == "user") {
     read_result(block, builder);
+  } else if (is_document(type) && role == "user") {
+    builder.add_text(role, text_of_document(block, type), read_cache_control(block));
   } else if ((type == "thinking" || type == "redacted_thinking") && is_assistant) {
     if (block.has("cache_control")) block.fail("cache_control", "cannot be set on thinking");
     // Nobody but its writer can read redacted thinking.
@@ -305,7 +360,8 @@ void read_tools(const Fields& fields, ChatRequest& request, ChatBuilder& builder
     const Fields tool((*tools)[i], fmt::format("tools[{}]", i));
     const auto type = tool.string("type", kMaxNameBytes).value_or("custom");
     if (type != "custom") {
-      tool.fail("type", fmt::format("\"{}\" is a tool of the server, of which this one has none",
+      tool.fail("type", fmt::format("\"{}\" is a tool that this server does not know; send it as one of your own, with "
+                                    "name, description and input_schema",
                                     shorten(type)));
     }
     Json function = {{"name", required_name(tool)}};
@@ -402,6 +458,9 @@ ChatRequest read_request(const Fields& fields, const RequestRules& rules) {
   if (servers != nullptr && *servers != Json::array()) {
     fields.fail("mcp_servers", "are not supported; leave them out");
   }
+  if (fields.has("compaction")) fields.fail("compaction", "is not supported; leave it out");
+  // Its client sends a conversation's new messages alone.
+  if (fields.has("thread")) fields.fail(kThreadField, "is not supported; send all messages without it");
   ChatRequest request;
   GenerationOptions& options = request.options;
   options.model = fields.string("model", kMaxNameBytes).value_or("");

@@ -71,6 +71,31 @@ TEST(AnthropicRequest, ReadsEveryField) {
                                       {}));
 }
 
+TEST(AnthropicRequest, DocumentsOfTextAreRead) {
+  const std::string sky = R"({"type":"document","title":"On skies","source":{"type":"text","media_type":"text/plain","data":"green"}})";
+  const std::string blocks = R"({"type":"document","source":{"type":"content","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]},
+      "citations":{"enabled":false},"cache_control":{"type":"ephemeral"}})";
+  const std::string found = R"({"type":"search_result","source":"http://x","title":"T","content":[{"type":"text","text":"c"}]})";
+  const ChatRequest request = parse_contents(
+      R"({"role":"user","content":[)" + sky + "," + blocks + R"(,{"type":"text","text":"?"}]},
+      {"role":"assistant","content":[{"type":"tool_use","id":"t","name":"f","input":{}}]},
+      {"role":"user","content":[{"type":"tool_result","tool_use_id":"t","content":[)" + found + "]}]}");
+  EXPECT_EQ(request.messages[0]["content"], "On skies\ngreen\na\nb\n?");
+  ASSERT_EQ(request.marks.size(), 1U);
+  EXPECT_EQ(request.marks[0].part, 1);
+  EXPECT_EQ(request.messages[2]["content"], "T\nhttp://x\nc");
+  const auto odd = [](const std::string& block) {
+    return param(R"("messages":[{"role":"user","content":[)" + block + "]}]");
+  };
+  EXPECT_EQ(odd(R"({"type":"document","source":{"type":"base64","data":"x"}})"), "messages[0].content[0].source.type");
+  EXPECT_EQ(odd(R"({"type":"document","source":{"type":"text"}})"), "messages[0].content[0].source.data");
+  EXPECT_EQ(odd(R"({"type":"document"})"), "messages[0].content[0].source");
+  EXPECT_EQ(odd(R"({"type":"document","source":{"type":"text","data":"x"},"citations":{"enabled":true}})"),
+            "messages[0].content[0].citations.enabled");
+  EXPECT_EQ(odd(R"({"type":"search_result","source":"s","content":[{"type":"image"}]})"),
+            "messages[0].content[0].content[0].type");
+}
+
 TEST(AnthropicRequest, BlocksBecomeMessages) {
   const ChatRequest request = parse_contents(
       R"({"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]},

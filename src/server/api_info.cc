@@ -5,6 +5,7 @@
 
 #include "server/json_fields.h"
 #include "server/router.h"
+#include "server/unix_time.h"
 #include "server/url.h"
 #include "server/utf8.h"
 
@@ -18,6 +19,10 @@ Json Router::describe_model() const {
                 {"root", model_.name},
                 {"parent", nullptr},
                 {"max_model_len", model_.max_model_len}};
+  // And as Anthropic's API has it: one path serves the clients of both.
+  model["type"] = "model";
+  model["display_name"] = model_.name;
+  model["created_at"] = rfc3339(model_.created_s);
   model["permission"] = Json::array();
   model["aliases"] = model_.aliases;
   model["meta"] = model_.metadata;
@@ -27,6 +32,8 @@ Json Router::describe_model() const {
 Reply Router::models(const HttpRequest&, Mailbox::Wake) const {
   Json list = {{"object", "list"}};
   list["data"] = Json::array({describe_model()});
+  list["has_more"] = false;
+  list["first_id"] = list["last_id"] = model_.name;
   return {json_response(list), nullptr};
 }
 

@@ -110,6 +110,8 @@ Json error_json(const ApiError& error) {
 Json anthropic_error_json(const ApiError& error, const std::string& request_id) {
   Json body = {{"type", "error"}};
   body["error"] = {{"type", anthropic_error_type(error.status)}, {"message", error.message}};
+  // By which its client knows to send the whole conversation.
+  if (error.param == kThreadField) body["error"]["details"] = {{"error_code", "thread_unsupported_request"}};
   body["request_id"] = request_id;
   return body;
 }

@@ -54,6 +54,8 @@ struct ApiError {
 
 // OpenAI's error body: {"error": {message, type, param, code}}.
 Json error_json(const ApiError& error);
+// A field of Anthropic's requests that is refused with an error_code of its own.
+inline constexpr const char* kThreadField = "thread";
 // Anthropic's: {"type": "error", "error": {type, message}, "request_id"}.
 Json anthropic_error_json(const ApiError& error, const std::string& request_id);
 
