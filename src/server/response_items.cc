@@ -92,6 +92,7 @@ Json read_function_call(const Fields& fields) {
   for (const char* name : {"call_id", "name", "arguments"}) {
     item[name] = require_string(fields, name);
   }
+  if (fields.has("namespace")) item["namespace"] = require_string(fields, "namespace");
   // Once it is stored, every answer would fail by it.
   if (item["name"] == "") fields.fail("name", "must not be empty");
   return item;

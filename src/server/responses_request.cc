@@ -53,12 +53,30 @@ Json chat_tool(const Json& tool, const std::string& path) {
   return shaped;
 }
 
+// A search that may not reach the network finds nothing: agents send it so where there is no choice to leave it out.
+bool is_idle_search(const Fields& tool, std::string_view type) {
+  return type == "web_search" && !tool.boolean("external_web_access", true);
+}
+
+// To shaped; the functions of a namespace, each by itself.
+void read_tool(const Json& tool, const std::string& path, Json& shaped) {
+  const Fields fields(tool, path);
+  const std::string type = fields.string("type", kMaxNameBytes).value_or("");
+  if (is_idle_search(fields, type)) return;
+  if (type != "namespace") return shaped.push_back(chat_tool(tool, path));
+  const Json* tools = fields.array("tools");
+  if (tools == nullptr) fields.fail("tools", "is missing; send the namespace's functions");
+  for (std::size_t i = 0; i < tools->size(); ++i)
+    shaped.push_back(chat_tool((*tools)[i], fmt::format("{}.tools[{}]", path, i)));
+}
+
 void read_tools(const Fields& fields, ResponsesRequest& request) {
   std::string choice = "auto";
   if (const Json* value = fields.find("tool_choice")) {
-    choice = value->is_string() ? value->get<std::string>() : std::string("an object");
+    choice = value->is_string() ? value->get<std::string>()
+                                : Fields(*value, "tool_choice").string("type", kMaxNameBytes).value_or("");
     if (choice != "auto" && choice != "none") {
-      fields.fail("tool_choice", fmt::format("{} is not supported; send \"auto\" or \"none\"",
+      fields.fail("tool_choice", fmt::format("\"{}\" is not supported; send \"auto\" or \"none\"",
                                              shorten(choice)));
     }
   }
@@ -69,7 +87,7 @@ void read_tools(const Fields& fields, ResponsesRequest& request) {
   if (tools == nullptr) return;
   Json shaped = Json::array();
   for (std::size_t i = 0; i < tools->size(); ++i) {
-    shaped.push_back(chat_tool((*tools)[i], fmt::format("tools[{}]", i)));
+    read_tool((*tools)[i], fmt::format("tools[{}]", i), shaped);
   }
   request.echo["tools"] = *tools;
   if (!shaped.empty()) request.tools = std::move(shaped);

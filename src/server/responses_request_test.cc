@@ -69,6 +69,8 @@ TEST(ResponsesRequest, ErrorsNameTheField) {
       {R"("stop":")" + long_stop + "\"", "stop"},
       {R"("tools":[{"type":"function","name":""}])", "tools[0].name"},
       {R"("tools":[{"type":"function"}])", "tools[0].name"},
+      {R"("tools":[{"type":"namespace","name":"n"}])", "tools[0].tools"},
+      {R"("tools":[{"type":"namespace","name":"n","tools":[{"type":"custom"}]}])", "tools[0].tools[0].type"},
       {R"("tools":[{"type":"function","name":"f","description":[]}])", "tools[0].description"},
       {R"("tools":[{"type":"function","name":"f","parameters":"{}"}])", "tools[0].parameters"},
       {R"("input":[{"type":"function_call","call_id":"a","name":"","arguments":"{}"}])", "input[0].name"},
@@ -82,6 +84,18 @@ TEST(ResponsesRequest, ErrorsNameTheField) {
       {R"("text":{"verbosity":1})", "text.verbosity"},
   };
   for (const auto& [fields, name] : cases) EXPECT_EQ(param(fields), name) << fields.substr(0, 80);
+}
+
+TEST(ResponsesRequest, AgentsToolsAreTheirFunctions) {
+  const RequestRules rules{.limits = kLimits, .vocab_size = 100, .max_model_len = 1000};
+  const Json body = parse_json(
+      R"({"input":"x","tools":[{"type":"function","name":"f"},{"type":"web_search","external_web_access":false},
+      {"type":"namespace","name":"n","description":"d","tools":[{"type":"function","name":"g"},{"type":"function","name":"h"}]}]})", {});
+  const ResponsesRequest request = parse_responses_request(body, rules);
+  ASSERT_EQ(request.tools.size(), 3U);
+  EXPECT_EQ(request.tools[0]["function"]["name"], "f");
+  EXPECT_EQ(request.tools[2]["function"]["name"], "h");
+  EXPECT_EQ(request.echo["tools"].size(), 3U);
 }
 
 TEST(ResponsesRequest, WhatIsOfTheRightTypeIsRepeated) {

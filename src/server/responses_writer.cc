@@ -278,11 +278,24 @@ class ResponsesWriter final : public ReplyWriter {
     message_.reset();
   }
 
+  // Which of the request's namespaces the tool is from; null = none.
+  const Json* namespace_of(const std::string& tool) const {
+    const auto tools = draft_.echo.find("tools");
+    if (tools == draft_.echo.end()) return nullptr;
+    for (const Json& group : *tools) {
+      if (group["type"] != "namespace" || !group.contains("name")) continue;
+      const auto has_name = [&](const Json& function) { return function["name"] == tool; };
+      if (std::ranges::any_of(group["tools"], has_name)) return &group["name"];
+    }
+    return nullptr;
+  }
+
   void add_call(const ToolCall& call, std::string& out) {
     ++num_calls_;
     Json item = {{"id", make_id("fc_")}, {"type", "function_call"}, {"status", "completed"}};
     item["call_id"] = make_id("call_");
     item["name"] = call.name;
+    if (const Json* of = namespace_of(call.name)) item["namespace"] = *of;
     item["arguments"] = "";
     open_item(item, out);
     item["arguments"] = dump_json(call.arguments);
