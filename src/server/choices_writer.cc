@@ -27,8 +27,10 @@ void ChoicesWriter::delta(Choice& choice, ChoiceDelta delta, std::span<const Cho
                           std::string& out) {
   Json event = envelope(true);
   if (options_.return_token_ids && !choice.begun) add_prompt_tokens(event);
-  event["choices"].push_back(stream_choice(choice, delta));
-  choice.begun = true;
+  Json item = stream_choice(choice, delta);
+  const bool was_begun = std::exchange(choice.begun, true);
+  if (was_begun && !options_.continuous_usage && says_nothing(item)) return;
+  event["choices"].push_back(std::move(item));
   if (options_.include_usage) event["usage"] = nullptr;  // but in the last chunk, as OpenAI has it
   if (options_.continuous_usage) event["usage"] = usage_json({&choice, 1});
   const bool is_last = choice.done() && std::ranges::all_of(all, &Choice::done);
@@ -38,6 +40,13 @@ void ChoicesWriter::delta(Choice& choice, ChoiceDelta delta, std::span<const Cho
     add_larder(event);
   }
   append_event(out, event);
+}
+
+// Of a chat: while half a character or a call is held back.
+bool ChoicesWriter::says_nothing(const Json& item) {
+  const auto delta = item.find("delta");
+  return delta != item.end() && delta->empty() && item["finish_reason"].is_null() && item["logprobs"].is_null() &&
+         !item.contains("token_ids");
 }
 
 void ChoicesWriter::end(std::span<const Choice> all, std::string& out) {

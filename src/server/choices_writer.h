@@ -26,6 +26,7 @@ class ChoicesWriter : public ReplyWriter {
  protected:
   virtual std::string_view object_name(bool streaming) const = 0;
   virtual Json stream_choice(Choice& choice, ChoiceDelta& delta) = 0;
+  static bool says_nothing(const Json& item);
   virtual Json whole_choice(Choice& choice) = 0;
   // Beside choices, when return_token_ids asks for it.
   virtual void add_prompt_tokens(Json& body) const { (void)body; }
