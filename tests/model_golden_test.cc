@@ -85,9 +85,11 @@ TEST_P(ModelGolden, RowsDoNotDependOnTheirCompany) {
       expect_exact(*model_, *kernels, 18, ActivationType::kInt8, nullptr, 3);
       continue;
     }
-    // Past Gemma's window of 512 on the machine's best set; on all sets the tiny models go past theirs.
-    expect_exact(*model_, *kernels, kernels == &best_kernels() ? 601 : 97, ActivationType::kInt8);
-    expect_exact(*model_, *kernels, 33, ActivationType::kF32);
+    // Past Gemma's window of 512 on the machine's best set, and FP32 there alone; on all sets the tiny models go past
+    // theirs, in both.
+    const bool is_best = kernels == &best_kernels();
+    expect_exact(*model_, *kernels, is_best ? 601 : 97, ActivationType::kInt8);
+    if (is_best) expect_exact(*model_, *kernels, 33, ActivationType::kF32);
   }
 }
 
