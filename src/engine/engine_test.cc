@@ -428,6 +428,28 @@ TEST_F(EngineTest, AnArrivalIsSeenBetweenALongPromptsLayers) {
   }
 }
 
+// Those who decode wait meanwhile.
+TEST_F(EngineTest, AStepAdmitsNoLongerThanItsTime) {
+  for (const bool passes : {true, false}) {  // time, whenever it is looked at
+    const TickingClock ticking;
+    const ManualClock still;
+    const Clock& clock = passes ? static_cast<const Clock&>(ticking) : still;
+    Engine engine(config(), transformer_, storage_, model_.layout, end_tokens_, clock);
+    std::vector<std::unique_ptr<Listener>> listeners;
+    for (unsigned seed = 1; seed <= 3; ++seed) {
+      listeners.push_back(std::make_unique<Listener>(1));
+      Request asked = request(random_tokens(20, seed), 4);
+      asked.on_update = listeners.back()->callback();
+      engine.submit(std::move(asked));
+    }
+    engine.step();
+    EXPECT_EQ(engine.stats().num_running, passes ? 1 : 3);
+    while (engine.step()) {
+    }
+    for (const auto& listener : listeners) EXPECT_EQ(listener->num_tokens, 4);
+  }
+}
+
 TEST_F(EngineTest, RefusesSizesThatDoNotFit) {
   const auto refused = [&](auto change) {
     EngineConfig made = config();

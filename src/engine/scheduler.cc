@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kMostCandidates = 64;  // waiting sequences looked at in a step
 constexpr int kMostPassed = 256;     // and besides them, those that others pass
-constexpr std::int64_t kMostAdmission_ns = 5'000'000;  // of a step: long cached prefixes are hashed
+constexpr std::int64_t kMostAdmissionNs = 5'000'000;  // of a step: long cached prefixes are hashed
 // A prompt lets others pass that miss so much less than it; half of the turns stay its own.
 constexpr int kMuchShorter = 8;
 constexpr int kShorter = 2;  // the same where less than that fits into a step
@@ -327,7 +327,7 @@ void Scheduler::admit_waiting() {
   int num_candidates = 0;
   int num_passed = 0;
   bool has_admitted = false;
-  const std::int64_t until_ns = clock_.now_ns() + kMostAdmission_ns;
+  const std::int64_t until_ns = clock_.now_ns() + kMostAdmissionNs;
   for (auto next = waiting_.begin(); next != waiting_.end();) {
     if (has_admitted && clock_.now_ns() >= until_ns) return;
     Sequence& sequence = **next;
