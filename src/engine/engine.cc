@@ -21,6 +21,7 @@ constexpr double kSpeedWeight = 0.2;  // of the last one
 // What a step may last where several prompts wait, see StepPace.
 constexpr std::int64_t kStepPatienceNs = 60'000'000;
 constexpr std::chrono::milliseconds kTierPatience{20};
+constexpr std::chrono::milliseconds kFaultPatience{500};  // a tier that takes nothing, whose own thread looks again
 constexpr std::chrono::seconds kSavePatience{5};
 constexpr std::chrono::hours kIdlePatience{1};
 
@@ -254,9 +255,10 @@ void Engine::give_up(const char* reason) {
 
 // How long nothing is to be done unless somebody asks for it.
 std::chrono::nanoseconds Engine::patience() const {
-  if (scheduler_.is_loading() || cache_.has_unsaved()) return kTierPatience;
+  if (scheduler_.is_loading() || cache_.can_save()) return kTierPatience;
   return std::min<std::chrono::nanoseconds>(
-      kIdlePatience, std::chrono::nanoseconds(cache_.next_pin_expiry_ns() - clock_.now_ns()));
+      cache_.has_unsaved() ? kFaultPatience : kIdlePatience,
+      std::chrono::nanoseconds(cache_.next_pin_expiry_ns() - clock_.now_ns()));
 }
 
 // Before the end: what is complete goes to the tiers, if they take it soon.
