@@ -361,17 +361,7 @@ void read_messages(const Json& value, ChatRequest& request) {
 }
 
 void read_tools(const Fields& fields, ChatRequest& request) {
-  std::string choice = "auto";
-  if (const Json* value = fields.find("tool_choice")) {
-    // An object names a function, or is of a type of its own.
-    choice = value->is_string() ? value->get<std::string>()
-                                : Fields(*value, "tool_choice").string("type", kMaxNameBytes).value_or("");
-    if (choice != "auto" && choice != "none") {
-      fields.fail("tool_choice", fmt::format("\"{}\" is not supported; send \"auto\" or \"none\"",
-                                             shorten(choice)));
-    }
-  }
-  if (choice == "none") request.options.may_call_tools = false;
+  if (read_tool_choice(fields) == "none") request.options.may_call_tools = false;
   const Json* tools = fields.array("tools");
   if (tools == nullptr) return;
   for (std::size_t i = 0; i < tools->size(); ++i) {
@@ -462,6 +452,20 @@ void check_definition(const Fields& function) {
   (void)function.string("description", std::string::npos);
   const Json* parameters = function.find("parameters");
   if (parameters != nullptr) (void)Fields(*parameters, function.path_of("parameters"));
+}
+
+std::string read_tool_choice(const Fields& fields) {
+  const Json* value = fields.find("tool_choice");
+  if (value == nullptr) return "auto";
+  // An object names a function, or is of a type of its own.
+  std::string choice = value->is_string()
+                           ? value->get<std::string>()
+                           : Fields(*value, "tool_choice").string("type", kMaxNameBytes).value_or("");
+  if (choice != "auto" && choice != "none") {
+    fields.fail("tool_choice", fmt::format("\"{}\" is not supported; send \"auto\" or \"none\"",
+                                           shorten(choice)));
+  }
+  return choice;
 }
 
 void settle_top_p(SamplingParams& sampling) {

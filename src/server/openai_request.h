@@ -134,6 +134,8 @@ GenerationOptions read_generation_options(const Fields& fields, const RequestRul
 
 // What templates print of a function beside its name: a description and parameters of the right types.
 void check_definition(const Fields& function);
+// "auto", which is the default, or "none": neither API can force a call.
+std::string read_tool_choice(const Fields& fields);
 
 // top_p 0 leaves the likeliest token alone, which the engine has as top_k 1. Once both are read.
 void settle_top_p(SamplingParams& sampling);

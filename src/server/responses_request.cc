@@ -71,15 +71,7 @@ void read_tool(const Json& tool, const std::string& path, Json& shaped) {
 }
 
 void read_tools(const Fields& fields, ResponsesRequest& request) {
-  std::string choice = "auto";
-  if (const Json* value = fields.find("tool_choice")) {
-    choice = value->is_string() ? value->get<std::string>()
-                                : Fields(*value, "tool_choice").string("type", kMaxNameBytes).value_or("");
-    if (choice != "auto" && choice != "none") {
-      fields.fail("tool_choice", fmt::format("\"{}\" is not supported; send \"auto\" or \"none\"",
-                                             shorten(choice)));
-    }
-  }
+  const std::string choice = read_tool_choice(fields);
   request.options.may_call_tools = choice == "auto";
   request.echo["tool_choice"] = choice;
   request.echo["tools"] = Json::array();
