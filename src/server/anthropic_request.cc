@@ -214,18 +214,21 @@ std::string type_of(const Fields& block) {
   return *type;
 }
 
-// A list of texts, or one, below one another.
-void append_texts(const Json& value, const std::string& path, std::string& text) {
-  const auto append = [&](std::string_view line) {
-    if (!text.empty() && !line.empty()) text += '\n';
-    text += line;
-  };
-  if (value.is_string()) return append(value.get_ref<const std::string&>());
-  if (!value.is_array()) fail_field(path, "must be a string or an array of texts");
-  for (std::size_t i = 0; i < value.size(); ++i) {
-    const Fields block(value[i], fmt::format("{}[{}]", path, i));
+void append_line(std::string& text, std::string_view line) {
+  if (!text.empty() && !line.empty()) text += '\n';
+  text += line;
+}
+
+// A field that is a text, or an array of blocks of it.
+void append_texts(const Fields& owner, const char* name, std::string& text) {
+  const Json* value = owner.find(name);
+  if (value == nullptr) owner.fail(name, "is missing; send a string or an array of texts");
+  if (value->is_string()) return append_line(text, value->get_ref<const std::string&>());
+  if (!value->is_array()) owner.fail(name, "must be a string or an array of texts");
+  for (std::size_t i = 0; i < value->size(); ++i) {
+    const Fields block((*value)[i], fmt::format("{}[{}]", owner.path_of(name), i));
     if (const std::string type = type_of(block); type != "text") fail_block(block, type);
-    append(required_string(block, "text"));
+    append_line(text, required_string(block, "text"));
   }
 }
 
@@ -237,27 +240,22 @@ std::string text_of_document(const Fields& block, const std::string& type) {
   }
   std::string text;
   for (const char* name : {"title", "context"})
-    if (const auto said = block.string(name, kAnyBytes)) append_texts(Json(*said), block.path_of(name), text);
+    append_line(text, block.string(name, kAnyBytes).value_or(""));
   if (type == "search_result") {
-    append_texts(Json(required_string(block, "source")), block.path_of("source"), text);
-    const Json* content = block.find("content");
-    if (content == nullptr) block.fail("content", "is missing; send an array of texts");
-    append_texts(*content, block.path_of("content"), text);
+    append_line(text, required_string(block, "source"));
+    append_texts(block, "content", text);
     return text;
   }
   const Json* value = block.find("source");
   if (value == nullptr) block.fail("source", "is missing; send {\"type\": \"text\", \"data\": ...}");
   const Fields source(*value, block.path_of("source"));
   const auto kind = source.string("type", kMaxNameBytes).value_or("");
-  const char* name = kind == "content" ? "content" : "data";
   if (kind != "text" && kind != "content") {
     source.fail("type", fmt::format("\"{}\" is not supported, this model reads text only; send \"text\" or "
                                     "\"content\"",
                                     shorten(kind)));
   }
-  const Json* content = source.find(name);
-  if (content == nullptr) source.fail(name, "is missing; send a string");
-  append_texts(*content, source.path_of(name), text);
+  append_texts(source, kind == "text" ? "data" : "content", text);
   return text;
 }
 
