@@ -25,11 +25,11 @@ Json ChoicesWriter::envelope(bool streaming) const {
 
 void ChoicesWriter::delta(Choice& choice, ChoiceDelta delta, std::span<const Choice> all,
                           std::string& out) {
+  Json item = stream_choice(choice, delta);
+  if (choice.begun && !options_.continuous_usage && says_nothing(item)) return;
   Json event = envelope(true);
   if (options_.return_token_ids && !choice.begun) add_prompt_tokens(event);
-  Json item = stream_choice(choice, delta);
-  const bool was_begun = std::exchange(choice.begun, true);
-  if (was_begun && !options_.continuous_usage && says_nothing(item)) return;
+  choice.begun = true;
   event["choices"].push_back(std::move(item));
   if (options_.include_usage) event["usage"] = nullptr;  // but in the last chunk, as OpenAI has it
   if (options_.continuous_usage) event["usage"] = usage_json({&choice, 1});
