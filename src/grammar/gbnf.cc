@@ -1,0 +1,218 @@
+#include "grammar/gbnf.h"
+
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "base/printable.h"
+#include "grammar/gbnf_lexer.h"
+#include "grammar/grammar_builder.h"
+#include "grammar/utf8_ranges.h"
+
+namespace larder {
+namespace {
+
+using Kind = GbnfToken::Kind;
+
+constexpr int kMaxGroups = 200;  // within each other: the parser calls itself for each
+
+struct Rule {
+  std::string name;
+  GrammarRule part;
+  std::size_t first_line = 0;            // where it is spoken of
+  std::size_t line = 0;                  // of its definition; 0 = there is none
+  std::vector<std::size_t> first_calls;  // rules that it may begin with
+};
+
+// The first rule, in the order of the text, that begins with itself, be it by way of others; nullptr = none.
+const Rule* rule_that_begins_with_itself(const std::vector<Rule>& rules) {
+  enum class State { kNew, kOpen, kClosed };
+  struct Visit {
+    std::size_t rule, next_call = 0;
+  };
+  std::vector<State> states(rules.size(), State::kNew);
+  for (std::size_t first = 0; first < rules.size(); ++first) {
+    std::vector<Visit> path;
+    const auto open = [&](std::size_t rule) {
+      if (states[rule] != State::kNew) return;
+      states[rule] = State::kOpen;
+      path.push_back({rule});
+    };
+    open(first);
+    while (!path.empty()) {
+      Visit& visit = path.back();
+      const std::vector<std::size_t>& calls = rules[visit.rule].first_calls;
+      if (visit.next_call == calls.size()) {
+        states[visit.rule] = State::kClosed;
+        path.pop_back();
+        continue;
+      }
+      const std::size_t callee = calls[visit.next_call++];
+      if (states[callee] == State::kOpen) return &rules[callee];
+      open(callee);
+    }
+  }
+  return nullptr;
+}
+
+class GbnfParser {
+ public:
+  GbnfParser(GrammarBuilder& builder, std::string_view text) : builder_(builder), lexer_(text), token_(lexer_.next()) {}
+
+  Fragment parse() {
+    while (token_.kind != Kind::kEnd) parse_rule();
+    for (const Rule& rule : rules_) {
+      if (rule.line == 0) throw_invalid("line {}: there is no rule '{}'", rule.first_line, printable(rule.name));
+    }
+    const auto root = indices_.find("root");
+    if (root == indices_.end()) throw_invalid("there is no rule 'root' for the text to begin with");
+    // Behind what may be empty the builder finds it, which knows no names.
+    if (const Rule* rule = rule_that_begins_with_itself(rules_)) {
+      throw_invalid(
+          "line {}: the rule '{}' begins with itself (left recursion), so that it would never end; repeat with * "
+          "instead",
+          rule->line, printable(rule->name));
+    }
+    return builder_.call(rules_[root->second].part);
+  }
+
+ private:
+  void parse_rule() {
+    if (token_.kind != Kind::kDefinition) fail_between_rules();
+    if (!token_.is_first_of_line) {
+      throw_invalid("line {}: the rule '{}' begins within the line of another", token_.line, printable(token_.text));
+    }
+    const std::size_t index = index_of(token_.text, token_.line);
+    if (rules_[index].line != 0) {
+      throw_invalid("line {}: the rule '{}' is defined a second time; the first is in line {}", token_.line,
+                    printable(token_.text), rules_[index].line);
+    }
+    rules_[index].line = token_.line;
+    first_calls_.clear();
+    may_begin_ = true;
+    advance();
+    const Fragment part = parse_alternatives();
+    builder_.define(rules_[index].part, part);
+    rules_[index].first_calls = first_calls_;
+  }
+
+  [[noreturn]] void fail_between_rules() {
+    if (token_.kind == Kind::kName) lexer_.next();  // knows better what is wrong with a sign like := or =
+    if (token_.kind == Kind::kClose) throw_invalid("line {}: the ) has no ( before it", token_.line);
+    throw_invalid(
+        "line {}: a rule is expected, as name ::= ..., and not '{}'; one goes on in the next line only behind | "
+        "or within parentheses",
+        token_.line, printable(token_.text));
+  }
+
+  [[noreturn]] void fail_at_repetitions() const {
+    throw_invalid("line {}: there is nothing before '{}' that it would repeat", token_.line, printable(token_.text));
+  }
+
+  Fragment parse_alternatives() {
+    const bool may_begin = may_begin_;
+    std::vector<Fragment> parts;
+    do {
+      if (!parts.empty()) advance();
+      may_begin_ = may_begin;
+      parts.push_back(parse_sequence());
+    } while (token_.kind == Kind::kAlternative);
+    return builder_.choice(parts);
+  }
+
+  Fragment parse_sequence() {
+    std::vector<Fragment> parts;
+    if (token_.kind == Kind::kRepetitions) fail_at_repetitions();
+    while (is_element() && (parts.empty() || goes_on())) parts.push_back(parse_repeated());
+    return builder_.sequence(parts);
+  }
+
+  bool is_element() const {
+    return token_.kind == Kind::kName || token_.kind == Kind::kLiteral || token_.kind == Kind::kClass ||
+           token_.kind == Kind::kOpen;
+  }
+
+  bool goes_on() const { return num_groups_ > 0 || !token_.is_first_of_line; }
+
+  Fragment parse_repeated() {
+    const bool may_begin = may_begin_;
+    Fragment part = parse_element();
+    may_begin_ = false;
+    for (; token_.kind == Kind::kRepetitions && goes_on(); advance()) {
+      part = repeated(part, token_.times);
+      may_begin_ |= may_begin && token_.times.min == 0;
+    }
+    return part;
+  }
+
+  Fragment repeated(Fragment part, const Repetitions& times) {
+    if (times.min == 0 && !times.max) return builder_.any_number(part);
+    if (times.min == 0 && times.max == 1u) return builder_.optional(part);
+    if (times.min == 1 && !times.max) return at_least_once(part);
+    return builder_.repeat(builder_.rule(part), times);
+  }
+
+  Fragment at_least_once(Fragment part) {
+    const Fragment whole{builder_.add_node(), builder_.add_node()};
+    builder_.add_empty(whole.begin, part.begin);
+    builder_.add_empty(part.end, part.begin);
+    builder_.add_empty(part.end, whole.end);
+    return whole;
+  }
+
+  Fragment parse_element() {
+    if (token_.kind == Kind::kOpen) return parse_group();
+    const GbnfToken token = std::exchange(token_, lexer_.next());
+    if (token.kind == Kind::kLiteral) return builder_.text(token.text);
+    if (token.kind == Kind::kClass) return one_of(token.ranges);
+    const std::size_t index = index_of(token.text, token.line);
+    if (may_begin_) first_calls_.push_back(index);
+    return builder_.call(rules_[index].part);
+  }
+
+  Fragment parse_group() {
+    const std::size_t line = token_.line;
+    if (num_groups_ == kMaxGroups) {
+      throw_invalid("line {}: there are more than {} groups within each other; make rules of some", line, kMaxGroups);
+    }
+    ++num_groups_;
+    advance();
+    const Fragment part = parse_alternatives();
+    if (token_.kind != Kind::kClose) throw_invalid("line {}: the group that begins here has no )", line);
+    --num_groups_;
+    advance();
+    return part;
+  }
+
+  Fragment one_of(const std::vector<CodePointRange>& ranges) {
+    const Fragment part{builder_.add_node(), builder_.add_node()};
+    CodePointPaths paths(builder_, part.begin, part.end);
+    for (const CodePointRange& range : ranges) paths.add(range.first, range.last);
+    return part;
+  }
+
+  std::size_t index_of(const std::string& name, std::size_t line) {
+    const auto [place, is_new] = indices_.try_emplace(name, rules_.size());
+    if (is_new) rules_.push_back({name, builder_.declare(), line, 0, {}});
+    return place->second;
+  }
+
+  void advance() { token_ = lexer_.next(); }
+
+  GrammarBuilder& builder_;
+  GbnfLexer lexer_;
+  GbnfToken token_;          // the next one
+  std::vector<Rule> rules_;  // by when they are first spoken of
+  std::unordered_map<std::string, std::size_t> indices_;
+  int num_groups_ = 0;                    // open
+  bool may_begin_ = true;                 // the current rule with what comes now
+  std::vector<std::size_t> first_calls_;  // of the current rule
+};
+
+}  // namespace
+
+Fragment add_gbnf(GrammarBuilder& builder, std::string_view text) { return GbnfParser(builder, text).parse(); }
+
+}  // namespace larder

@@ -1,0 +1,318 @@
+#include "grammar/grammar_builder.h"
+
+#include <algorithm>
+#include <atomic>
+#include <utility>
+
+#include "base/check.h"
+#include "base/error.h"
+
+namespace larder {
+namespace {
+
+constexpr std::size_t kMaxEdgesPerNode = 4;  // on an average
+
+std::uint64_t next_id() {
+  static std::atomic<std::uint64_t> id{1};
+  return id.fetch_add(1, std::memory_order_relaxed);
+}
+
+// Which nodes reach their rule's end without a byte. Linear: every edge is looked at once, from its target back.
+class EmptyPaths {
+ public:
+  explicit EmptyPaths(const Grammar& grammar)
+      : grammar_(grammar),
+        incoming_(grammar.num_nodes()),
+        waiting_(grammar.num_nodes()),
+        reaches_(grammar.num_nodes()) {
+    for (GrammarNode node = 0; node < grammar.num_nodes(); ++node) {
+      for (const GrammarEdge& edge : grammar.edges(node)) {
+        if (edge.kind != GrammarEdge::Kind::kBytes) incoming_[edge.target].push_back({node, edge});
+      }
+    }
+    for (GrammarNode node = 0; node < grammar.num_nodes(); ++node) {
+      if (grammar.is_end(node)) mark(node);
+    }
+    while (!marked_.empty()) {
+      const GrammarNode node = marked_.back();
+      marked_.pop_back();
+      for (const auto& [from, edge] : incoming_[node]) {
+        const bool waits = edge.kind == GrammarEdge::Kind::kCall && !reaches_[edge.callee];
+        waits ? waiting_[edge.callee].push_back(from) : mark(from);
+      }
+      for (const GrammarNode caller : waiting_[node]) mark(caller);
+    }
+  }
+
+  bool from(GrammarNode node) const { return reaches_[node]; }
+
+ private:
+  struct Incoming {
+    GrammarNode from;
+    GrammarEdge edge;
+  };
+
+  void mark(GrammarNode node) {
+    if (reaches_[node]) return;
+    reaches_[node] = true;
+    marked_.push_back(node);
+  }
+
+  const Grammar& grammar_;
+  std::vector<std::vector<Incoming>> incoming_;
+  std::vector<std::vector<GrammarNode>> waiting_;  // callers, by where the rule begins
+  std::vector<bool> reaches_;
+  std::vector<GrammarNode> marked_;  // and not followed yet
+};
+
+// Whether a rule calls itself before any byte: it could never end.
+class LeftCalls {
+ public:
+  LeftCalls(const Grammar& grammar, std::span<const GrammarRule> rules)
+      : grammar_(grammar), empty_paths_(grammar), states_(grammar.num_nodes()), is_seen_(grammar.num_nodes()) {
+    for (const GrammarRule& rule : rules) begins_.push_back(rule.begin);
+  }
+
+  bool any_cycle() {
+    return std::ranges::any_of(begins_, [this](GrammarNode begin) { return has_cycle(begin); });
+  }
+
+ private:
+  enum class State : std::uint8_t { kNew, kOpen, kClosed };
+  struct Visit {
+    GrammarNode rule;
+    std::vector<GrammarNode> calls;
+    std::size_t next_call = 0;
+  };
+
+  bool has_cycle(GrammarNode first) {
+    if (states_[first] != State::kNew) return false;
+    std::vector<Visit> path;
+    open(first, path);
+    while (!path.empty()) {
+      Visit& visit = path.back();
+      if (visit.next_call == visit.calls.size()) {
+        states_[visit.rule] = State::kClosed;
+        path.pop_back();
+        continue;
+      }
+      const GrammarNode callee = visit.calls[visit.next_call++];
+      if (states_[callee] == State::kOpen) return true;
+      if (states_[callee] == State::kNew) open(callee, path);
+    }
+    return false;
+  }
+
+  void open(GrammarNode rule, std::vector<Visit>& path) {
+    states_[rule] = State::kOpen;
+    path.push_back({rule, calls_before_bytes(rule)});
+  }
+
+  // Of the rule that begins there; no other one has its nodes.
+  std::vector<GrammarNode> calls_before_bytes(GrammarNode begin) {
+    std::vector<GrammarNode> calls;
+    std::vector<GrammarNode> open{begin};
+    while (!open.empty()) {
+      const GrammarNode node = open.back();
+      open.pop_back();
+      if (is_seen_[node]) continue;
+      is_seen_[node] = true;
+      for (const GrammarEdge& edge : grammar_.edges(node)) {
+        if (edge.kind == GrammarEdge::Kind::kBytes) continue;
+        const bool calls_rule = edge.kind == GrammarEdge::Kind::kCall;
+        if (calls_rule) calls.push_back(edge.callee);
+        if (!calls_rule || empty_paths_.from(edge.callee)) open.push_back(edge.target);
+      }
+    }
+    return calls;
+  }
+
+  const Grammar& grammar_;
+  const EmptyPaths empty_paths_;
+  std::vector<GrammarNode> begins_;
+  std::vector<State> states_;  // by where the rule begins
+  std::vector<bool> is_seen_;
+};
+
+}  // namespace
+
+GrammarNode GrammarBuilder::add_node() {
+  if (nodes_.size() >= max_nodes_) {
+    throw Error(
+        ErrorKind::kTooLarge,
+        fmt::format("takes an automaton of more than {} states; send a simpler one, or smaller bounds", max_nodes_));
+  }
+  nodes_.emplace_back();
+  return static_cast<GrammarNode>(nodes_.size() - 1);
+}
+
+void GrammarBuilder::add_edge(GrammarNode from, const GrammarEdge& edge) {
+  if (num_edges_ >= kMaxEdgesPerNode * max_nodes_) {
+    throw Error(ErrorKind::kTooLarge,
+                fmt::format("takes an automaton of more than {} transitions; send a simpler one, or "
+                            "smaller bounds",
+                            kMaxEdgesPerNode * max_nodes_));
+  }
+  ++num_edges_;
+  nodes_[from].edges.push_back(edge);
+}
+
+void GrammarBuilder::add_bytes(GrammarNode from, ByteRange range, GrammarNode to) {
+  CHECK(range.first <= range.last, range.first, range.last);
+  add_edge(from, {.kind = GrammarEdge::Kind::kBytes, .first = range.first, .last = range.last, .target = to});
+}
+
+void GrammarBuilder::add_empty(GrammarNode from, GrammarNode to) { add_edge(from, {.target = to}); }
+
+void GrammarBuilder::add_call(GrammarNode from, const GrammarRule& rule, GrammarNode to) {
+  add_edge(from, {.kind = GrammarEdge::Kind::kCall, .target = to, .callee = rule.begin});
+}
+
+std::vector<std::uint8_t> GrammarBuilder::next_bytes(GrammarNode node) const {
+  std::vector<std::uint8_t> bytes;
+  for (const GrammarEdge& edge : nodes_[node].edges) {
+    if (edge.kind == GrammarEdge::Kind::kBytes) bytes.push_back(edge.first);
+  }
+  return bytes;
+}
+
+void GrammarBuilder::set_free_characters(GrammarNode node, std::uint16_t num_characters) {
+  nodes_[node].num_free_characters = num_characters;
+}
+
+Fragment GrammarBuilder::nothing() {
+  const GrammarNode node = add_node();
+  return {node, node};
+}
+
+Fragment GrammarBuilder::text(std::string_view text) {
+  Fragment part = nothing();
+  for (const char byte : text) {
+    const GrammarNode next = add_node();
+    const auto value = static_cast<std::uint8_t>(byte);
+    add_bytes(part.end, {value, value}, next);
+    part.end = next;
+  }
+  return part;
+}
+
+Fragment GrammarBuilder::bytes(std::initializer_list<ByteRange> ranges) {
+  const Fragment part{add_node(), add_node()};
+  for (const ByteRange& range : ranges) add_bytes(part.begin, range, part.end);
+  return part;
+}
+
+Fragment GrammarBuilder::call(const GrammarRule& rule) {
+  const Fragment part{add_node(), add_node()};
+  add_call(part.begin, rule, part.end);
+  return part;
+}
+
+Fragment GrammarBuilder::sequence(std::span<const Fragment> parts) {
+  if (parts.empty()) return nothing();
+  for (std::size_t i = 1; i < parts.size(); ++i) add_empty(parts[i - 1].end, parts[i].begin);
+  return {parts.front().begin, parts.back().end};
+}
+
+Fragment GrammarBuilder::choice(std::span<const Fragment> parts) {
+  CHECK(!parts.empty());
+  if (parts.size() == 1) return parts.front();
+  const Fragment whole{add_node(), add_node()};
+  for (const Fragment& part : parts) {
+    add_empty(whole.begin, part.begin);
+    add_empty(part.end, whole.end);
+  }
+  return whole;
+}
+
+Fragment GrammarBuilder::optional(Fragment part) {
+  const Fragment whole{add_node(), add_node()};
+  add_empty(whole.begin, part.begin);
+  add_empty(whole.begin, whole.end);
+  add_empty(part.end, whole.end);
+  return whole;
+}
+
+Fragment GrammarBuilder::any_number(Fragment part) {
+  const Fragment whole = optional(part);
+  add_empty(part.end, part.begin);
+  return whole;
+}
+
+Fragment GrammarBuilder::repeat(const GrammarRule& rule, Repetitions times) {
+  CHECK(!times.max || times.min <= *times.max, times.min);
+  const Fragment whole{add_node(), add_node()};
+  GrammarNode last = whole.begin;
+  for (std::uint32_t i = 0; i < times.max.value_or(times.min); ++i) {
+    if (i >= times.min) add_empty(last, whole.end);
+    const GrammarNode next = add_node();
+    add_call(last, rule, next);
+    last = next;
+  }
+  if (!times.max) {
+    const GrammarNode loop = add_node();
+    add_empty(last, loop);
+    add_call(loop, rule, loop);
+    last = loop;
+  }
+  add_empty(last, whole.end);
+  return whole;
+}
+
+GrammarRule GrammarBuilder::declare() {
+  const GrammarRule declared{add_node(), add_node()};
+  rules_.push_back(declared);
+  return declared;
+}
+
+void GrammarBuilder::define(const GrammarRule& rule, Fragment part) {
+  add_empty(rule.begin, part.begin);
+  add_empty(part.end, rule.end);
+}
+
+GrammarRule GrammarBuilder::rule(Fragment part) {
+  const GrammarRule declared = declare();
+  define(declared, part);
+  return declared;
+}
+
+// Where a node leads that does nothing else: a call from there leaves nothing to come back to.
+GrammarNode GrammarBuilder::behind_empty(GrammarNode node) const {
+  constexpr int kMostSteps = 64;  // there may be a circle
+  for (int i = 0; i < kMostSteps; ++i) {
+    const std::vector<GrammarEdge>& edges = nodes_[node].edges;
+    const bool only_leads_on = edges.size() == 1 && edges.front().kind == GrammarEdge::Kind::kEmpty;
+    if (!only_leads_on) break;
+    node = edges.front().target;
+  }
+  return node;
+}
+
+Grammar GrammarBuilder::finish(Fragment whole) {
+  const GrammarRule first = rule(whole);
+  Grammar grammar;
+  grammar.start_ = first.begin;
+  grammar.id_ = next_id();
+  grammar.nodes_.resize(nodes_.size());
+  grammar.first_edges_.reserve(nodes_.size() + 1);
+  grammar.edges_.reserve(num_edges_);
+  for (std::size_t i = 0; i < nodes_.size(); ++i) {
+    grammar.nodes_[i].num_free_characters = nodes_[i].num_free_characters;
+    grammar.first_edges_.push_back(static_cast<std::uint32_t>(grammar.edges_.size()));
+    for (GrammarEdge edge : nodes_[i].edges) {
+      edge.target = behind_empty(edge.target);
+      grammar.edges_.push_back(edge);
+    }
+  }
+  grammar.first_edges_.push_back(static_cast<std::uint32_t>(grammar.edges_.size()));
+  for (const GrammarRule& each : rules_) grammar.nodes_[each.end].is_end = true;
+  if (LeftCalls(grammar, rules_).any_cycle()) {
+    throw Error(ErrorKind::kInvalidArgument, "begins with itself (left recursion), so that it would never end");
+  }
+  nodes_.clear();
+  rules_.clear();
+  num_edges_ = 0;
+  return grammar;
+}
+
+}  // namespace larder

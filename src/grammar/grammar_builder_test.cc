@@ -1,0 +1,142 @@
+#include "grammar/grammar_builder.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "base/error.h"
+#include "grammar/grammar_test_support.h"
+
+namespace larder {
+namespace {
+
+TEST(GrammarBuilder, PutsPartsTogether) {
+  const Grammar grammar = grammar_of([](GrammarBuilder& b) {
+    return b.sequence(
+        {b.optional(b.text("-")),
+         b.choice({b.text("0"), b.sequence({b.bytes({{'1', '9'}}), b.any_number(b.bytes({{'0', '9'}}))})})});
+  });
+  for (const char* text : {"0", "-0", "7", "-42", "1000"}) EXPECT_TRUE(matches(grammar, text)) << text;
+  for (const char* text : {"", "-", "01", "--1", "1-", "a"}) EXPECT_FALSE(matches(grammar, text)) << text;
+  EXPECT_TRUE(begins(grammar, "-"));
+  EXPECT_FALSE(begins(grammar, "00"));
+}
+
+TEST(GrammarBuilder, CountsRepetitions) {
+  for (const std::uint32_t min : {0u, 1u, 3u}) {
+    for (const std::optional<std::uint32_t> max :
+         {std::optional<std::uint32_t>(), std::optional(3u), std::optional(5u)}) {
+      const Grammar grammar = grammar_of([&](GrammarBuilder& b) { return b.repeat(b.rule(b.text("ab")), {min, max}); });
+      std::string text;
+      for (std::uint32_t i = 0; i < 9; ++i, text += "ab") {
+        EXPECT_EQ(matches(grammar, text), i >= min && (!max || i <= *max))
+            << min << " " << max.value_or(99) << " " << i;
+        EXPECT_FALSE(matches(grammar, text + "a"));
+      }
+    }
+  }
+}
+
+TEST(GrammarBuilder, RulesCallThemselves) {
+  // Brackets, balanced.
+  const Grammar grammar = grammar_of([](GrammarBuilder& b) {
+    const GrammarRule list = b.declare();
+    b.define(list, b.any_number(b.sequence({b.text("("), b.call(list), b.text(")")})));
+    return b.call(list);
+  });
+  for (const char* text : {"", "()", "(())()", "((()(())))"}) EXPECT_TRUE(matches(grammar, text)) << text;
+  for (const char* text : {"(", "())", ")("}) EXPECT_FALSE(matches(grammar, text)) << text;
+  // As deep as calls may be, and no deeper: refused, not run out of memory.
+  const std::string deep(GrammarState::kMaxDepth - 8, '('), deeper(GrammarState::kMaxDepth + 8, '(');
+  EXPECT_TRUE(begins(grammar, deep));
+  EXPECT_FALSE(begins(grammar, deeper));
+}
+
+TEST(GrammarBuilder, ALastCallLeavesNothingBehind) {
+  // list: "x" list | "x" : a thousand calls, and each is its rule's end.
+  const Grammar grammar = grammar_of([](GrammarBuilder& b) {
+    const GrammarRule list = b.declare();
+    b.define(list, b.choice({b.sequence({b.text("x"), b.call(list)}), b.text("x")}));
+    return b.call(list);
+  });
+  EXPECT_TRUE(matches(grammar, std::string(1000, 'x')));
+}
+
+TEST(GrammarBuilder, RefusesRulesThatNeverBegin) {
+  const auto fails = [](const std::function<Fragment(GrammarBuilder&)>& make) {
+    EXPECT_THROW(grammar_of(make), Error);
+  };
+  fails([](GrammarBuilder& b) {
+    const GrammarRule rule = b.declare();
+    b.define(rule, b.sequence({b.call(rule), b.text("x")}));
+    return b.call(rule);
+  });
+  fails([](GrammarBuilder& b) {  // by way of another one, behind what may be empty
+    const GrammarRule one = b.declare(), other = b.declare();
+    const GrammarRule blank = b.rule(b.optional(b.text(" ")));
+    b.define(one, b.choice({b.text("1"), b.sequence({b.call(blank), b.call(other)})}));
+    b.define(other, b.sequence({b.call(one), b.text("y")}));
+    return b.call(one);
+  });
+  // A byte before it makes it one that ends.
+  EXPECT_TRUE(matches(grammar_of([](GrammarBuilder& b) {
+                        const GrammarRule rule = b.declare();
+                        b.define(rule, b.choice({b.text("."), b.sequence({b.text("x"), b.call(rule)})}));
+                        return b.call(rule);
+                      }),
+                      "xx."));
+}
+
+TEST(GrammarBuilder, CirclesOfNothingEnd) {
+  const Grammar grammar =
+      grammar_of([](GrammarBuilder& b) { return b.any_number(b.any_number(b.optional(b.text("a")))); });
+  EXPECT_TRUE(matches(grammar, ""));
+  EXPECT_TRUE(matches(grammar, "aaaa"));
+}
+
+TEST(GrammarBuilder, HasABound) {
+  GrammarBuilder builder(100);
+  const GrammarRule rule = builder.rule(builder.text("x"));
+  EXPECT_THROW(builder.repeat(rule, {0, 200}), Error);
+}
+
+TEST(GrammarState, EqualPlacesHaveEqualKeys) {
+  const Grammar grammar = grammar_of([](GrammarBuilder& b) {
+    const GrammarRule item = b.rule(b.bytes({{'a', 'z'}}));
+    return b.sequence({b.call(item), b.any_number(b.sequence({b.text(","), b.call(item)}))});
+  });
+  const auto after = [&](std::string_view text) {
+    GrammarState state(grammar);
+    for (const char byte : text) EXPECT_TRUE(state.push(static_cast<std::uint8_t>(byte)));
+    return std::vector<std::uint32_t>(state.key().begin(), state.key().end());
+  };
+  EXPECT_EQ(after("a"), after("b,c"));
+  EXPECT_EQ(after("a,"), after("b,c,d,"));
+  EXPECT_NE(after("a"), after("a,"));
+}
+
+TEST(GrammarState, KnowsItsEnd) {
+  const Grammar grammar = grammar_of([](GrammarBuilder& b) { return b.choice({b.text("ab"), b.text("abc")}); });
+  GrammarState state(grammar);
+  EXPECT_FALSE(state.is_whole());
+  EXPECT_TRUE(state.push('a') && state.push('b'));
+  EXPECT_TRUE(state.is_whole());
+  EXPECT_FALSE(state.is_over());
+  EXPECT_TRUE(state.push('c'));
+  EXPECT_TRUE(state.is_whole() && state.is_over());
+  EXPECT_FALSE(state.push('c'));
+}
+
+// Many places at once: 3^n ways to read a text of n letters are one, as what follows is the same.
+TEST(GrammarState, WaysThatMeetAreOne) {
+  const Grammar grammar = grammar_of([](GrammarBuilder& b) {
+    const Fragment letter = b.choice({b.bytes({{'a', 'z'}}), b.bytes({{'a', 'm'}}), b.bytes({{'a', 'c'}})});
+    return b.any_number(letter);
+  });
+  GrammarState state(grammar);
+  for (int i = 0; i < 1000; ++i) ASSERT_TRUE(state.push('a'));
+  EXPECT_LE(state.num_places(), 3u);
+}
+
+}  // namespace
+}  // namespace larder

@@ -1,0 +1,261 @@
+#include "grammar/json_schema.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "grammar/grammar_test_support.h"
+
+namespace larder {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Grammar grammar_of_schema(std::string_view schema) {
+  GrammarBuilder builder;
+  JsonParts parts(builder);
+  const Fragment whole = add_json_schema(parts, Json::parse(schema), "schema");
+  return builder.finish(whole);
+}
+
+struct Case {
+  const char* schema;
+  std::vector<const char*> good;
+  std::vector<const char*> bad;
+};
+
+void check(const std::vector<Case>& cases) {
+  for (const Case& one : cases) {
+    SCOPED_TRACE(one.schema);
+    const Grammar grammar = grammar_of_schema(one.schema);
+    for (const char* text : one.good) EXPECT_TRUE(matches(grammar, text)) << text;
+    for (const char* text : one.bad) EXPECT_FALSE(matches(grammar, text)) << text;
+  }
+}
+
+TEST(JsonSchema, AnyValue) {
+  const std::vector<const char*> good = {"null",
+                                         "true",
+                                         "-1.5e+10",
+                                         R"("a\"b\u00e9\ud83d\ude00é")",
+                                         "[]",
+                                         "{}",
+                                         R"({"a": [1, {"b": null}], "c": "d"})",
+                                         "{\n  \"a\": [\n    1,\n    2\n  ]\n}"};
+  const std::vector<const char*> bad = {"",
+                                        "nul",
+                                        "01",
+                                        "1.",
+                                        "\"",
+                                        "\"\n\"",
+                                        R"("\x")",
+                                        R"("\ud83d")",
+                                        R"("\ude00")",
+                                        "[1,]",
+                                        "{\"a\"}",
+                                        "{\"a\":1,}",
+                                        "{a:1}",
+                                        "[1 2]",
+                                        "  1",
+                                        "{\"a\":   1}",
+                                        "1 ",
+                                        "\"\xff\"",
+                                        "\"\xed\xa0\x80\"",
+                                        "\"\xc0\x80\""};
+  check({{"true", good, bad}, {"{}", good, bad}, {R"({"description": "anything"})", good, bad}});
+}
+
+TEST(JsonSchema, ScalarTypes) {
+  check({{R"({"type": "string"})", {R"("")", R"("abc")"}, {"abc", "1"}},
+         {R"({"type": "integer"})", {"0", "-12", "123456789012345678"}, {"1.0", "1e3", "-0", "007"}},
+         {R"({"type": "number"})", {"0", "1.5", "-2e-3"}, {"NaN", ".5", "+1"}},
+         {R"({"type": "boolean"})", {"true", "false"}, {"True", "null"}},
+         {R"({"type": "null"})", {"null"}, {"\"null\""}},
+         {R"({"type": ["string", "null"]})", {R"("a")", "null"}, {"1", "true"}},
+         {R"({"type": ["integer", "number"]})", {"1", "1.5"}, {"\"1\""}},
+         {R"({"enum": ["red", "green", 3, null, "né", "a\"b"]})",
+          {R"("red")", "3", "null", R"("né")", R"("a\"b")"},
+          {R"("blue")", "33", "red"}},
+         {R"({"type": "string", "enum": ["a", 1]})", {R"("a")"}, {"1"}},
+         {R"({"const": {"a": 1}})", {R"({"a":1})"}, {R"({"a":2})"}}});
+}
+
+TEST(JsonSchema, Strings) {
+  check({{R"({"type": "string", "minLength": 2, "maxLength": 3})",
+          {R"("ab")", R"("éé€")", R"("\n\u0041")"},
+          {R"("a")", R"("abcd")", R"("éééé")"}},
+         {R"({"type": "string", "maxLength": 0})", {R"("")"}, {R"("a")"}},
+         {R"({"type": "string", "minLength": 1})", {R"("a")", R"("aaaaaaaaaaaaaa")"}, {R"("")"}},
+         {R"({"type": "string", "pattern": "^[A-Z]{3}-\\d+$"})",
+          {R"("ABC-1")", R"("XYZ-123")"},
+          {R"("ABC-")", R"("xABC-1")", R"("ABC-1x")"}},
+         {R"({"type": "string", "pattern": "b+"})", {R"("b")", R"("abbc")", R"("\"b")"}, {R"("ac")"}},
+         {R"({"type": "string", "pattern": "^\"\\n$"})", {R"("\"\n")"}, {R"("n")"}},
+         {R"({"type": "string", "format": "date"})",
+          {R"("2026-11-29")"},
+          {R"("2026-13-01")", R"("2026-11-31")", R"("29.11.2026")"}},
+         {R"({"type": "string", "format": "date-time"})",
+          {R"("2026-11-29T05:48:16Z")", R"("2026-11-29T05:48:16.5+02:00")"},
+          {R"("2026-11-29")"}},
+         {R"({"type": "string", "format": "uuid"})", {R"("123e4567-e89b-12d3-a456-426614174000")"}, {R"("123")"}},
+         {R"({"type": "string", "format": "email"})", {R"("ada.l@example.org")"}, {R"("ada")", R"("a@b")"}},
+         {R"({"type": "string", "format": "ipv4"})", {R"("192.168.0.255")"}, {R"("192.168.0.256")"}},
+         {R"({"type": "string", "format": "uri"})", {R"("https://example.org:80/a?b=c")"}, {R"("example")"}},
+         {R"({"type": "string", "format": "anything-else"})", {R"("x")"}, {"x"}}});
+}
+
+TEST(JsonSchema, Numbers) {
+  check({{R"({"type": "integer", "minimum": 1, "maximum": 10})", {"1", "9", "10"}, {"0", "11", "-1", "1.0"}},
+         {R"({"type": "integer", "exclusiveMinimum": 0, "exclusiveMaximum": 3})", {"1", "2"}, {"0", "3"}},
+         {R"({"type": "number", "minimum": 0, "maximum": 1})", {"0", "1", "0.25", "1.0"}, {"1.01", "-0.1", "2"}},
+         // Draft 4.
+         {R"({"type": "integer", "minimum": 0, "exclusiveMinimum": true, "maximum": 2, "exclusiveMaximum": false})",
+          {"1", "2"},
+          {"0", "3"}}});
+}
+
+TEST(JsonSchema, Objects) {
+  check(
+      {{R"({"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "string"}, "c": {"type": "null"}}, "required": ["b"]})",
+        {R"({"b":"x"})", R"({"a":1,"b":"x"})", R"({"a": 1, "b": "x", "c": null})", "{\n  \"b\": \"x\"\n}",
+         R"({"b":"x","c":null})"},
+        {"{}", R"({"a":1})", R"({"b":"x","a":1})", R"({"b":"x","d":1})", R"({"b":"x",})", R"({,"b":"x"})",
+         R"({"b":"x" "c":null})"}},
+       {R"({"type": "object", "properties": {"a": true, "b": true}})",
+        {"{}", R"({"a":1})", R"({"b":1})", R"({"a":1,"b":[]})"},
+        {R"({"c":1})"}},
+       {R"({"type": "object"})", {"{}", R"({"x":1,"y":{}})"}, {"[]"}},
+       {R"({"type": "object", "properties": {}})", {"{}"}, {R"({"a":1})"}},
+       {R"({"type": "object", "additionalProperties": {"type": "integer"}})",
+        {"{}", R"({"a":1,"b":2})"},
+        {R"({"a":"x"})"}},
+       {R"({"type": "object", "properties": {"ab": {"type": "string"}}, "additionalProperties": {"type": "integer"}})",
+        {R"({"ab":"x"})", R"({"ab":"x","abc":1})", R"({"a":1,"b":2,"":3,"é":4,"abé":5})", "{}"},
+        {R"({"ab":1})", R"({"abc":"x"})", R"({"c":1,"ab":"x"})", R"({"ab":"x","ab":1})"}},
+       {R"({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": true})",
+        {R"({"a":1})", R"({"a":1,"z":[null]})"},
+        {"{}", R"({"z":1})", R"({"a":"x"})"}},
+       {R"({"type": "object", "required": ["x"]})", {R"({"x":5})"}, {"{}", R"({"y":1})"}},
+       {R"({"properties": {"a": {"const": 1}}, "required": ["a"]})", {R"({"a":1})"}, {"1"}}});
+}
+
+TEST(JsonSchema, Arrays) {
+  check({{R"({"type": "array", "items": {"type": "integer"}})",
+          {"[]", "[1]", "[1, 2,3]", "[\n  1,\n  2\n]"},
+          {"[1,]", "[\"a\"]", "1"}},
+         {R"({"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 3})",
+          {"[1,2]", "[1,2,3]"},
+          {"[1]", "[1,2,3,4]", "[]"}},
+         {R"({"type": "array", "items": {"type": "integer"}, "minItems": 2})", {"[1,2]", "[1,2,3,4,5]"}, {"[1]"}},
+         {R"({"type": "array", "maxItems": 0})", {"[]"}, {"[1]"}},
+         {R"({"type": "array", "prefixItems": [{"type": "string"}, {"type": "integer"}], "items": false})",
+          {"[]", R"(["a"])", R"(["a", 1])"},
+          {R"(["a", 1, 2])", "[1]"}},
+         {R"({"type": "array", "prefixItems": [{"type": "string"}], "items": {"type": "null"}, "minItems": 2})",
+          {R"(["a",null])", R"(["a",null,null])"},
+          {R"(["a"])", R"(["a",1])"}},
+         {R"({"type": "array", "items": [{"type": "string"}], "additionalItems": false})",
+          {R"(["a"])"},
+          {R"(["a",1])"}}});
+}
+
+TEST(JsonSchema, Together) {
+  check(
+      {{R"({"anyOf": [{"type": "integer"}, {"type": "null"}], "default": null})", {"5", "null"}, {"\"\""}},
+       {R"({"oneOf": [{"const": "a"}, {"const": "b"}]})", {R"("a")", R"("b")"}, {R"("c")"}},
+       {R"({"allOf": [{"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]},
+                        {"properties": {"b": {"type": "string"}}, "required": ["b"]}]})",
+        {R"({"a":1,"b":"x"})"},
+        {R"({"a":1})", R"({"b":"x"})"}},
+       {R"({"type": "object", "properties": {"a": true, "b": true}, "additionalProperties": false, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]})",
+        {R"({"a":1})", R"({"b":1})", R"({"a":1,"b":2})"},
+        {"{}"}},
+       {R"({"type": "integer", "minimum": 3, "allOf": [{"minimum": 5}, {"maximum": 7}]})", {"5", "7"}, {"4", "8"}}});
+}
+
+TEST(JsonSchema, References) {
+  check(
+      {{R"({"$defs": {"P": {"type": "object", "properties": {"name": {"type": "string"}, "friends": {"type": "array", "items": {"$ref": "#/$defs/P"}}},
+                             "required": ["name"]}}, "$ref": "#/$defs/P"})",
+        {R"({"name":"a"})", R"({"name":"a","friends":[{"name":"b","friends":[]},{"name":"c"}]})"},
+        {R"({"name":"a","friends":[1]})"}},
+       {R"({"type": "object", "properties": {"next": {"$ref": "#"}}})",
+        {"{}", R"({"next":{"next":{}}})"},
+        {R"({"next":1})"}},
+       {R"({"definitions": {"n": {"type": "integer"}}, "type": "array", "items": {"$ref": "#/definitions/n", "minimum": 5}})",
+        {"[5,6]"},
+        {"[4]"}},
+       {R"({"$defs": {"s": {"type": "string"}}, "properties": {"a": {"allOf": [{"$ref": "#/$defs/s"}], "description": "d"}}})",
+        {R"({"a":"x"})"},
+        {R"({"a":1})"}}});
+}
+
+TEST(JsonSchema, SaysWhatItDoesNotTake) {
+  const std::pair<const char*, const char*> cases[] = {
+      {R"({"type": "object", "properties": {"a": {"not": {}}}})", "schema.properties.a.not"},
+      {R"({"if": {}})", "schema.if"},
+      {R"({"type": "array", "uniqueItems": true})", "schema.uniqueItems"},
+      {R"({"type": "number", "multipleOf": 5})", "schema.multipleOf"},
+      {R"({"type": "object", "patternProperties": {}})", "schema.patternProperties"},
+      {R"({"type": "date"})", "schema.type"},
+      {R"({"type": 5})", "schema.type"},
+      {R"({"$ref": "https://example.org/schema"})", "schema.$ref"},
+      {R"({"$ref": "#/$defs/none"})", "schema.$ref"},
+      {R"_({"type": "string", "pattern": "(?=a)"})_", "schema.pattern"},
+      {R"({"type": "string", "pattern": 5})", "schema.pattern"},
+      {R"({"type": "string", "minLength": 5, "maxLength": 2})", "schema.minLength"},
+      {R"({"type": "string", "maxLength": 1000000})", "schema"},
+      {R"({"type": "integer", "minimum": 5, "maximum": 2})", "schema"},
+      {R"({"type": "integer", "minimum": "5"})", "schema.minimum"},
+      {R"({"enum": []})", "schema.enum"},
+      {R"({"anyOf": []})", "schema.anyOf"},
+      {R"({"anyOf": [false]})", "schema.anyOf"},
+      {R"({"properties": []})", "schema.properties"},
+      {R"({"required": "a"})", "schema.required"},
+      {R"({"type": "array", "prefixItems": [{}], "items": false, "minItems": 2})", "schema.minItems"},
+      {"false", "schema"},
+      {"5", "schema"},
+      {R"({"allOf": [{"type": "string"}, {"type": "integer"}]})", "schema.type"},
+  };
+  for (const auto& [schema, param] : cases) {
+    try {
+      (void)grammar_of_schema(schema);
+      ADD_FAILURE() << schema;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.param(), param) << schema << ": " << error.message();
+      EXPECT_TRUE(error.message().starts_with("schema")) << error.message();
+    }
+  }
+}
+
+TEST(JsonSchema, HostileSchemasEnd) {
+  Json deep = true;
+  for (int i = 0; i < 3000; ++i) deep = {{"items", std::move(deep)}};
+  EXPECT_THROW(grammar_of_schema(deep.dump()), Error);
+  EXPECT_THROW(grammar_of_schema(R"({"$ref": "#"})"), Error);
+  EXPECT_THROW(grammar_of_schema(R"({"$ref": "#", "minimum": 5})"), Error);
+  // Each level would double what is put together.
+  Json doubling = {{"type", "object"}};
+  for (int i = 0; i < 25; ++i) {
+    Json choices = Json::array();
+    for (const char* name : {"a", "b"}) {
+      Json choice = doubling;
+      choice["properties"][name + std::to_string(i)] = true;
+      choices.push_back(std::move(choice));
+    }
+    doubling = {{"anyOf", std::move(choices)}};
+    if (doubling.dump().size() > 200'000) break;
+  }
+  EXPECT_THROW(grammar_of_schema(doubling.dump()), Error);
+  Json wide = {{"type", "object"}};
+  for (int i = 0; i < 900; ++i) wide["properties"]["p" + std::to_string(i)] = {{"type", "string"}};
+  const Grammar grammar = grammar_of_schema(wide.dump());
+  EXPECT_TRUE(matches(grammar, R"({"p0":"a","p899":"b"})"));
+  EXPECT_FALSE(matches(grammar, R"({"p899":"a","p0":"b"})"));
+}
+
+}  // namespace
+}  // namespace larder

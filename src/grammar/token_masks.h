@@ -1,0 +1,65 @@
+// Which tokens may follow, found out once for each state of a grammar.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "grammar/constraint.h"
+#include "grammar/grammar_state.h"
+
+namespace larder {
+
+// A grammar's states become those of a finite automaton as texts reach them, as RE2 does with regular expressions: a
+// walk through the vocabulary's tree then costs one look into a table a node. What one knows depends on nothing but
+// the grammar and the tokens, so that any number of them say the same. Thread: one at a time.
+class TokenMasks {
+ public:
+  // What it knows takes that much at most, and then is forgotten; one walk's path may take more.
+  explicit TokenMasks(std::size_t max_bytes = kMaxBytes) : max_bytes_(max_bytes) {}
+
+  static constexpr std::size_t kMaxBytes = std::size_t{4} << 20;
+
+  // A bit for each token of the vocabulary: those behind which the text is still one of the constraint's, or the
+  // beginning of one. Valid until the next call. A grammar with many places at once has an end to the time that is
+  // taken for it (kMaxWork): tokens late in the order of their texts then may be left out.
+  std::span<const std::uint64_t> allowed(const Constraint& constraint, const GrammarState& state);
+
+  std::size_t size_bytes() const { return num_bytes_; }
+
+ private:
+  static constexpr std::size_t kMaxWork = std::size_t{4} << 20;  // nodes of the tree, by places in the grammar
+
+  using StateId = std::uint32_t;
+  static constexpr StateId kUnknown = 0xFFFFFFFF, kNone = 0xFFFFFFFE;
+
+  struct Known {
+    std::uint64_t grammar_id;
+    GrammarState state;
+    std::array<StateId, 256> next;    // by byte
+    std::vector<std::uint64_t> mask;  // empty = not asked for yet
+  };
+  // As of the token's bytes so far.
+  struct Step {
+    StateId state;
+    bool is_free;  // all of them are characters that the first state is free for
+  };
+
+  StateId intern(std::uint64_t grammar_id, const GrammarState& state);
+  StateId next(StateId from, std::uint8_t byte);
+  void forget_all_but_path();
+  void walk(const TokenTrie& tokens);
+  Step step(const Step& from, const TokenTrie::Node& node);
+
+  const std::size_t max_bytes_;
+  std::size_t num_bytes_ = 0;
+  std::vector<Known> known_;
+  std::unordered_multimap<std::uint64_t, StateId> by_hash_;
+  std::vector<Step> path_;           // of the walk, by depth; the first is where it begins
+  std::vector<std::uint64_t> mask_;  // of the walk
+};
+
+}  // namespace larder

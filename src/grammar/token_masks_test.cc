@@ -1,0 +1,138 @@
+#include "grammar/token_masks.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "grammar/grammar_test_support.h"
+#include "grammar/json_schema.h"
+
+namespace larder {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+class TokenMasksTest : public testing::Test {
+ protected:
+  void take(std::vector<std::string> texts) {
+    texts_ = std::move(texts);
+    trie_ = std::make_shared<const TokenTrie>(
+        static_cast<int>(texts_.size()),
+        [this](TokenId token) -> std::string_view { return texts_[static_cast<std::size_t>(token)]; });
+  }
+
+  // All single bytes, pieces of JSON, words, halves of characters and what else comes, some twice.
+  void take_mixed(int num_random) {
+    std::vector<std::string> texts{""};
+    for (int byte = 0; byte < 256; ++byte) texts.push_back(std::string(1, static_cast<char>(byte)));
+    for (const char* text :
+         {"{\"",    "\":",     "\": \"",   "\",",  "\"}",          "}}",           "],",   "\n  ",  "\n    \"", "true",
+          "false}", "null,",   " name",    "na",   "me\":",        "12",           "3.5",  "e-1",   "\\n",      "\\u00",
+          "\\\"",   "caf\xc3", "\xc3\xa9", "\xa9", "\xe2\x82\xac", "\xf0\x9f\x98", "ab\"", "ab\" :"})
+      texts.push_back(text);
+    std::mt19937 random(7);
+    const std::string letters = "ab \"\\{}[]:,0\n\xc3\xa9n";
+    for (int i = 0; i < num_random; ++i) {
+      std::string text;
+      for (unsigned size = 1 + random() % 6; size > 0; --size) text += letters[random() % letters.size()];
+      texts.push_back(text);
+    }
+    take(std::move(texts));
+  }
+
+  // By trying each token.
+  std::vector<bool> tried(const GrammarState& state) const {
+    std::vector<bool> allowed;
+    for (const std::string& text : texts_) {
+      GrammarState next = state;
+      bool fits = !text.empty();
+      for (const char byte : text) fits = fits && next.push(static_cast<std::uint8_t>(byte));
+      allowed.push_back(fits);
+    }
+    return allowed;
+  }
+
+  std::vector<bool> masked(TokenMasks& masks, const Constraint& constraint, const GrammarState& state) const {
+    const auto bits = masks.allowed(constraint, state);
+    std::vector<bool> allowed;
+    for (std::size_t i = 0; i < texts_.size(); ++i) allowed.push_back(((bits[i / 64] >> (i % 64)) & 1) != 0);
+    return allowed;
+  }
+
+  Constraint constraint_of(const char* schema) const {
+    GrammarBuilder builder;
+    JsonParts parts(builder);
+    const Fragment whole = add_json_schema(parts, Json::parse(schema), "schema");
+    return {builder.finish(whole), trie_};
+  }
+
+  // Walks at random, as a model that draws would, and compares at each step.
+  void compare(const char* schema, TokenMasks& masks, unsigned seed, int most_steps = 60) const {
+    const Constraint constraint = constraint_of(schema);
+    std::mt19937 random(seed);
+    GrammarState state(constraint.grammar);
+    for (int i = 0; i < most_steps && !state.is_over(); ++i) {
+      const std::vector<bool> allowed = tried(state);
+      ASSERT_EQ(masked(masks, constraint, state), allowed) << schema << " step " << i;
+      std::vector<std::size_t> open;
+      for (std::size_t token = 0; token < allowed.size(); ++token) {
+        if (allowed[token]) open.push_back(token);
+      }
+      if (open.empty()) return;  // of a vocabulary that lacks the end of a character
+      for (const char byte : texts_[open[random() % open.size()]])
+        ASSERT_TRUE(state.push(static_cast<std::uint8_t>(byte)));
+    }
+  }
+
+  std::vector<std::string> texts_;
+  std::shared_ptr<const TokenTrie> trie_;
+};
+
+constexpr const char* kSchemas[] = {
+    R"({"type": "object"})",
+    R"({"type": "object", "properties": {"name": {"type": "string"}, "n": {"type": "integer"}}, "required": ["name"]})",
+    R"({"type": "array", "items": {"type": "string", "maxLength": 5}, "maxItems": 4})",
+    R"({"type": "string", "minLength": 3})",
+    R"({"type": "object", "properties": {"na": {"enum": ["a", "ab", "b\"", "né"]}}, "additionalProperties": {"type": "boolean"}})",
+    R"({"type": "string", "pattern": "^[a-n\"é]{2,6}$"})",
+    "true",
+};
+
+TEST_F(TokenMasksTest, SayWhatTryingEachTokenSays) {
+  take_mixed(600);
+  TokenMasks masks;
+  for (const char* schema : kSchemas) {
+    for (unsigned seed = 0; seed < 6; ++seed) compare(schema, masks, seed);
+  }
+}
+
+TEST_F(TokenMasksTest, ForgettingChangesNothing) {
+  take_mixed(200);
+  TokenMasks masks(20'000);  // less than one walk needs
+  for (const char* schema : kSchemas) compare(schema, masks, 3);
+  EXPECT_LE(masks.size_bytes(), 40'000u);
+}
+
+TEST_F(TokenMasksTest, LongTokensOfShortStrings) {
+  // Free characters are counted: no token of more than the string has left.
+  take({"a", "aa", "aaa", "aaaa", "aaaaaaaaaaaaaaaaaaaa", "é", "éé", "aé", "\"", "a\"", "aaa\"", "ééé\"", "\xc3",
+        "a\xc3", "aaa\xc3"});
+  TokenMasks masks;
+  for (unsigned seed = 0; seed < 20; ++seed) compare(R"({"type": "string", "maxLength": 3})", masks, seed);
+  const std::string longest(300, 'x');  // more characters than a node of the tree counts
+  take({longest, longest + "y", "\"", "x"});
+  for (unsigned seed = 0; seed < 4; ++seed) compare(R"({"type": "string", "maxLength": 302})", masks, seed);
+}
+
+TEST_F(TokenMasksTest, AnEmptyVocabularyAllowsNothing) {
+  take({"", ""});
+  TokenMasks masks;
+  const Constraint constraint = constraint_of("true");
+  EXPECT_EQ(masked(masks, constraint, GrammarState(constraint.grammar)), std::vector<bool>({false, false}));
+}
+
+}  // namespace
+}  // namespace larder
