@@ -15,6 +15,7 @@
 #include "cli/pull.h"
 #include "cli/tiers.h"
 #include "engine/sampler.h"
+#include "grammar/token_masks.h"
 #include "kv/kv_cache.h"
 #include "kv/kv_type_names.h"
 #include "model/key_basis_file.h"
@@ -262,9 +263,14 @@ std::int64_t bookkeeping_bytes(const ServerLimits& limits) {
   const std::size_t usual_bytes = ServerLimits{}.max_total_body_bytes;
   const std::size_t body_bytes = std::max({limits.max_total_body_bytes, limits.max_body_bytes, usual_bytes});
   return in_line_bytes + static_cast<std::int64_t>((body_bytes - usual_bytes) * kCopies) +
-         static_cast<std::int64_t>(limits.max_history_bytes + limits.max_session_bytes +
-                                   limits.max_total_draft_bytes + limits.max_summary_bytes +
-                                   of_log.max_bytes());
+         static_cast<std::int64_t>(limits.max_history_bytes + limits.max_session_bytes + limits.max_total_draft_bytes +
+                                   limits.max_summary_bytes + limits.max_constraint_bytes + of_log.max_bytes());
+}
+
+// What constrained answers take beside their formats, once there is one.
+std::int64_t constraints_bytes(int vocab_size, int num_threads) {
+  return static_cast<std::int64_t>(TokenTrie::most_bytes(vocab_size)) +
+         num_threads * static_cast<std::int64_t>(TokenMasks::kMaxBytes);
 }
 
 void plan_model_into(PlannedModel& planned, const RuntimeOptions& options, ThreadPool& pool,
@@ -291,6 +297,8 @@ void plan_model_into(PlannedModel& planned, const RuntimeOptions& options, Threa
                               tier_memory_bytes(options, *planned.layout);
     footprint.disk_index_bytes = disk_index_bytes(options, *planned.layout);
     footprint.bookkeeping_bytes = options.bookkeeping_bytes;
+    if (options.bookkeeping_bytes > 0)  // there are requests that may ask for it
+      footprint.bookkeeping_bytes += constraints_bytes(config.vocab_size, pool.num_threads());
     footprint.beside_blocks = [&options, &layout = *planned.layout](int num_blocks) {
       return KvCache::bookkeeping(
           layout,

@@ -10,6 +10,7 @@
 
 #include "engine/engine.h"
 #include "engine/engine_test_support.h"
+#include "grammar/grammar_builder.h"
 #include "kernels/cuda/test_device.h"
 
 namespace larder {
@@ -46,17 +47,23 @@ TEST(Batch, TellsWhoDraws) {
     params.min_p = 0.25f;
   });
   add(1, [](SamplingParams& params) { params.top_k = 1; });
+  add(1, [](SamplingParams& params) {
+    params.temperature = 0;
+    GrammarBuilder builder;
+    const Fragment whole = builder.text("a");
+    params.constraint = std::make_shared<const Constraint>(builder.finish(whole), nullptr);
+  });
   const Batch& batch = rig.scheduler.schedule();
-  ASSERT_EQ(batch.entries().size(), 8u);
+  ASSERT_EQ(batch.entries().size(), 9u);
   std::vector<int> first_draws;
   std::vector<bool> take_best;
   for (const BatchEntry& entry : batch.entries()) {
     first_draws.push_back(entry.first_draw);
     take_best.push_back(entry.takes_best);
   }
-  EXPECT_EQ(first_draws, (std::vector<int>{-1, -1, 0, -1, -1, -1, 3, -1}));
-  EXPECT_EQ(take_best, (std::vector<bool>{true, false, false, false, false, false, false, true}));
-  EXPECT_TRUE(std::ranges::equal(batch.read_logits(), std::vector<std::int32_t>{1, 3, 4, 5}));
+  EXPECT_EQ(first_draws, (std::vector<int>{-1, -1, 0, -1, -1, -1, 3, -1, -1}));
+  EXPECT_EQ(take_best, (std::vector<bool>{true, false, false, false, false, false, false, true, false}));
+  EXPECT_TRUE(std::ranges::equal(batch.read_logits(), std::vector<std::int32_t>{1, 3, 4, 5, 8}));
   ASSERT_EQ(batch.draws().size(), 4u);
   for (std::size_t i = 0; i < 3; ++i) {
     EXPECT_EQ(batch.draws()[i].row, 2);

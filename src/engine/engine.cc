@@ -63,9 +63,8 @@ SchedulerConfig scheduler_config(const EngineConfig& config, const Transformer& 
 
 }  // namespace
 
-Engine::Engine(const EngineConfig& config, Transformer& model, KvStorage& storage,
-               const KvLayout& layout, std::span<const TokenId> end_tokens, const Clock& clock,
-               KvTiers* tiers)
+Engine::Engine(const EngineConfig& config, Transformer& model, KvStorage& storage, const KvLayout& layout,
+               std::span<const TokenId> end_tokens, const Clock& clock, KvTiers* tiers)
     : config_(validated(config, model, layout)),
       kv_types_(layout.types()),
       clock_(clock),
@@ -79,6 +78,7 @@ Engine::Engine(const EngineConfig& config, Transformer& model, KvStorage& storag
       runner_(model, storage),
       pool_(model.pool()),
       samplers_(static_cast<std::size_t>(model.pool().num_threads()), Sampler(vocab_size_)),
+      masks_(samplers_.size()),
       scheduler_(scheduler_config(config_, model), cache_, end_tokens, clock),
       step_tokens_(kStepTokenBounds),
       seeds_(std::random_device{}()) {
@@ -401,7 +401,7 @@ void Engine::sample(const Batch& batch, const Logits& logits) {
   pool_.parallel_for(static_cast<int>(draws_.size()), [&](int task, int thread) {
     const Draw& draw = draws_[static_cast<std::size_t>(task)];
     try {
-      *draw.result = drawn(batch, draw, logits, samplers_[static_cast<std::size_t>(thread)]);
+      *draw.result = drawn(batch, draw, logits, static_cast<std::size_t>(thread));
     } catch (const std::exception&) {
       const std::lock_guard lock(failure_mutex);
       failure = std::current_exception();
@@ -411,8 +411,8 @@ void Engine::sample(const Batch& batch, const Logits& logits) {
   sample_ns_ += clock_.now_ns() - begin_ns;
 }
 
-OutputToken Engine::drawn(const Batch& batch, const Draw& draw, const Logits& logits,
-                          Sampler& sampler) const {
+OutputToken Engine::drawn(const Batch& batch, const Draw& draw, const Logits& logits, std::size_t thread) {
+  Sampler& sampler = samplers_[thread];
   const Logits row = logits.row(draw.logit, vocab_size_);
   const Sequence& sequence = *draw.entry->sequence;
   const ActiveRequest& request = *sequence.request;
@@ -428,14 +428,20 @@ OutputToken Engine::drawn(const Batch& batch, const Draw& draw, const Logits& lo
   if (!row.best.empty() && draw.entry->takes_best) return {row.best.front(), 0, {}};
   if (!logits.drawn.empty() && draw.entry->first_draw >= 0)
     return {logits.drawn[static_cast<std::size_t>(draw.entry->first_draw + draw.sample)], 0, {}};
-  return sampler.sample(
-      row.values, row.maxima,
-      {.params = params,
-       .prompt = tokens.first(num_prompt),
-       .output = tokens.subspan(num_prompt),
-       .end_tokens = params.ignore_eos ? std::span<const TokenId>{} : scheduler_.end_tokens(),
-       .seed = request.seed,
-       .choice = sequence.choice + draw.sample});
+  SampleContext context{.params = params,
+                        .prompt = tokens.first(num_prompt),
+                        .output = tokens.subspan(num_prompt),
+                        .end_tokens = params.ignore_eos ? std::span<const TokenId>{} : scheduler_.end_tokens(),
+                        .seed = request.seed,
+                        .choice = sequence.choice + draw.sample};
+  if (params.constraint != nullptr) {
+    std::optional<GrammarState> first;  // of a choice that has not begun
+    const GrammarState& state =
+        sequence.constrained ? *sequence.constrained : first.emplace(params.constraint->grammar);
+    context.allowed = masks_[thread].allowed(*params.constraint, state);
+    context.may_end = state.is_whole();
+  }
+  return sampler.sample(row.values, row.maxima, context);
 }
 
 void Engine::update_stats() {

@@ -20,6 +20,7 @@
 #include "engine/request.h"
 #include "engine/sampler.h"
 #include "engine/scheduler.h"
+#include "grammar/token_masks.h"
 #include "kernels/kv_type.h"
 #include "kv/kv_cache.h"
 #include "model/transformer.h"
@@ -153,8 +154,7 @@ class Engine {
   void observe_speed(const Batch& batch, std::int64_t forward_ns);
   void take(Inbox inbox);
   void sample(const Batch& batch, const Logits& logits);
-  OutputToken drawn(const Batch& batch, const Draw& draw, const Logits& logits,
-                    Sampler& sampler) const;
+  OutputToken drawn(const Batch& batch, const Draw& draw, const Logits& logits, std::size_t thread);
   void update_stats();
   void deliver();
   void send_updates();
@@ -168,7 +168,9 @@ class Engine {
   KvCache cache_;
   ModelRunner runner_;
   ThreadPool& pool_;
-  std::vector<Sampler> samplers_;  // one per thread of the pool
+  // One per thread of the pool.
+  std::vector<Sampler> samplers_;
+  std::vector<TokenMasks> masks_;
   Scheduler scheduler_;
   BatchResults results_;
   std::vector<Draw> draws_;  // scratch

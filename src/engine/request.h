@@ -4,12 +4,14 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/types.h"
+#include "grammar/constraint.h"
 #include "kv/miss.h"
 
 namespace larder {
@@ -31,6 +33,9 @@ struct SamplingParams {
   bool ignore_eos = false;
   int num_logprobs = -1;         // -1 = none; 0 = of the chosen token; k = and of the k best
   int num_prompt_logprobs = -1;  // likewise for every prompt token but the first
+  // What the output may be; null = anything. It ends (kStop) where nothing may follow; where the vocabulary has no
+  // token that may, as kLength. Not together with min_tokens and ignore_eos.
+  std::shared_ptr<const Constraint> constraint = nullptr;
 };
 
 struct TokenLogprob {

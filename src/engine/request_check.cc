@@ -51,6 +51,10 @@ void check_sampling(SamplingParams& params, const RequestLimits& limits) {
   for (const TokenId token : params.stop_token_ids) {
     require_token("stop_token_ids", token, limits);
   }
+  require(params.constraint == nullptr || (params.min_tokens == 0 && !params.ignore_eos),
+          params.min_tokens > 0 ? "min_tokens" : "ignore_eos",
+          fmt::format("{} says when the output may end, and so does its format; leave one of them out",
+                      params.min_tokens > 0 ? "min_tokens" : "ignore_eos"));
   params.num_logprobs = std::clamp(params.num_logprobs, -1, limits.vocab_size);
   params.num_prompt_logprobs = std::clamp(params.num_prompt_logprobs, -1, limits.vocab_size);
 }

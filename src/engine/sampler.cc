@@ -55,7 +55,8 @@ bool bars_end(const SamplingParams& params, std::size_t num_output) {
   return static_cast<int>(num_output) < params.min_tokens;
 }
 bool changes_logits(const SamplingParams& params, std::size_t num_output) {
-  return !params.logit_bias.empty() || penalizes(params) || bars_end(params, num_output);
+  return !params.logit_bias.empty() || penalizes(params) || bars_end(params, num_output) ||
+         params.constraint != nullptr;
 }
 
 // Larger first; equal ones by token.
@@ -168,7 +169,33 @@ std::span<const float> Sampler::adjust(std::span<const float> logits,
     for (const TokenId token : context.end_tokens) at(token) = -kInfinity;
     for (const TokenId token : params.stop_token_ids) at(token) = -kInfinity;
   }
+  if (params.constraint != nullptr) constrain(context);
   return adjusted_;
+}
+
+// End tokens are no text: whether they may come, the constraint's text alone says.
+void Sampler::constrain(const SampleContext& context) {
+  constexpr std::size_t kBits = 64;
+  for (std::size_t i = 0; i < context.end_tokens.size(); ++i)
+    weights_[i] = adjusted_[static_cast<std::size_t>(context.end_tokens[i])];  // that are kept for a moment
+  for (std::size_t begin = 0; begin < adjusted_.size(); begin += kBits) {
+    const std::size_t word = begin / kBits;
+    // A model may have logits for more tokens than its vocabulary has.
+    const std::uint64_t bits = word < context.allowed.size() ? context.allowed[word] : 0;
+    if (bits == ~std::uint64_t{0}) continue;
+    const std::size_t count = std::min(kBits, adjusted_.size() - begin);
+    const std::span<float> logits = std::span(adjusted_).subspan(begin, count);
+    if (bits == 0) {
+      std::ranges::fill(logits, -kInfinity);
+      continue;
+    }
+    for (std::size_t i = 0; i < count; ++i) {
+      if (((bits >> i) & 1) == 0) logits[i] = -kInfinity;
+    }
+  }
+  for (std::size_t i = 0; i < context.end_tokens.size(); ++i) {
+    adjusted_[static_cast<std::size_t>(context.end_tokens[i])] = context.may_end ? weights_[i] : -kInfinity;
+  }
 }
 
 void Sampler::penalize(const SampleContext& context) {

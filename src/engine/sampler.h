@@ -20,9 +20,12 @@ struct SampleContext {
   std::span<const TokenId> end_tokens;
   std::uint64_t seed = 0;
   int choice = 0;
+  // With params.constraint: a bit for each token that may come, and whether end tokens may.
+  std::span<const std::uint64_t> allowed = {};
+  bool may_end = true;
 };
 
-// Logit bias, penalties (over prompt and output, or output), end tokens barred, temperature, top-k,
+// Logit bias, penalties (over prompt and output, or output), tokens barred, temperature, top-k,
 // top-p (arXiv:1904.09751), min-p (arXiv:2407.01082); then one draw, from a generator that is a
 // function of (seed, choice, output index). Temperature 0: the first of the best. Linear in the
 // vocabulary unless top-p keeps most of a flat distribution; allocates nothing but what it returns.
@@ -56,6 +59,7 @@ class Sampler {
 
   std::span<const float> adjust(std::span<const float> logits, const SampleContext& context);
   void penalize(const SampleContext& context);
+  void constrain(const SampleContext& context);
   // Of these logits: maxima_, those given if any are, and the best of all.
   float find_maxima(std::span<const float> logits, std::span<const float> given);
   // Of weights: sums_, and the sum of all.

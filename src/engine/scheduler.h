@@ -152,6 +152,7 @@ class Scheduler {
   void report(Sequence& sequence, RequestUpdate update);
   void report_cancelled(ActiveRequest& request);
   void finish(Sequence& sequence, RequestUpdate update);
+  static bool follow_constraint(Sequence& sequence, TokenId token);
   FinishReason finish_reason(const Sequence& sequence, TokenId token) const;
   void detach(Sequence& sequence);
 

@@ -130,15 +130,28 @@ void Scheduler::append(Sequence& sequence, OutputToken token) {
   if (sequence.first_token_ns == 0) sequence.first_token_ns = now_ns_;
   sequence.last_token_ns = now_ns_;
   update.finish = finish_reason(sequence, token.token);
-  if (update.finish == FinishReason::kStop) {
+  if (params.constraint != nullptr && !follow_constraint(sequence, token.token)) {
+    update.finish = FinishReason::kLength;
+  } else if (update.finish == FinishReason::kStop) {
     update.stop_token = token.token;
   } else {
+    if (sequence.constrained && sequence.constrained->is_over()) update.finish = FinishReason::kStop;
     sequence.tokens.push_back(token.token);
     ++sequence.num_output;
     update.tokens.push_back(std::move(token));
   }
   if (update.finish == FinishReason::kNone) return report(sequence, std::move(update));
   finish(sequence, std::move(update));
+}
+
+// False: no token could.
+bool Scheduler::follow_constraint(Sequence& sequence, TokenId token) {
+  const Constraint& constraint = *sequence.request->request.sampling.constraint;
+  if (!sequence.constrained) sequence.constrained.emplace(constraint.grammar);
+  const std::string_view bytes = constraint.tokens->bytes(token);
+  if (bytes.empty()) return sequence.constrained->is_whole();  // an end
+  return std::ranges::all_of(bytes,
+                             [&](char byte) { return sequence.constrained->push(static_cast<std::uint8_t>(byte)); });
 }
 
 // Were token to follow.

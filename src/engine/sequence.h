@@ -3,10 +3,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/types.h"
 #include "engine/request.h"
+#include "grammar/grammar_state.h"
 #include "kv/block_table.h"
 
 namespace larder {
@@ -23,6 +25,8 @@ struct Sequence {
   int num_output = 0;           // that were reported: a stop token is not among them
   BlockTable table;
   bool is_reported = false;  // its first update has gone out
+  std::optional<GrammarState> constrained =
+      std::nullopt;  // how far the output has come in what it may be, once it has begun
   std::int64_t first_token_ns = 0;
   std::int64_t last_token_ns = 0;
   std::int64_t finished_ns = 0;
