@@ -340,19 +340,24 @@ void read_tool_choice(const Fields& fields, GenerationOptions& options) {
   if (value == nullptr) return;
   const Fields choice(*value, "tool_choice");
   const auto type = choice.string("type", kMaxNameBytes).value_or("");
-  if (type != "auto" && type != "none") {
-    choice.fail("type", fmt::format("\"{}\" is not supported, as output cannot be constrained; send "
-                                    "\"auto\" or \"none\"",
-                                    shorten(type)));
+  ToolChoice& read = options.tool_choice;
+  if (type == "none") {
+    read.mode = ToolChoice::Mode::kNone;
+  } else if (type == "any" || type == "tool") {
+    read.mode = ToolChoice::Mode::kRequired;
+    read.is_restricted = read.is_one_call = type == "tool";
+    if (read.is_restricted) read.names = {required_name(choice)};
+  } else if (type != "auto") {
+    choice.fail("type", fmt::format("must be \"auto\", \"any\", \"tool\" or \"none\", it is \"{}\"", shorten(type)));
   }
-  options.may_call_tools = type == "auto";
   options.tool_calls.takes_many = !choice.boolean("disable_parallel_tool_use", false);
 }
 
 void read_tools(const Fields& fields, ChatRequest& request, ChatBuilder& builder) {
+  ToolChoice& choice = request.options.tool_choice;
   read_tool_choice(fields, request.options);
   const Json* tools = fields.array("tools");
-  if (tools == nullptr) return;
+  if (tools == nullptr) return check_tool_choice(choice, Json());
   Json list = Json::array();
   for (std::size_t i = 0; i < tools->size(); ++i) {
     const Fields tool((*tools)[i], fmt::format("tools[{}]", i));
@@ -368,8 +373,11 @@ void read_tools(const Fields& fields, ChatRequest& request, ChatBuilder& builder
     if (schema == nullptr || !schema->is_object()) tool.fail("input_schema", "must be an object");
     function["parameters"] = *schema;
     list.push_back({{"type", "function"}, {"function", std::move(function)}});
+    if (tool.boolean("strict", false))
+      choice.strict_names.push_back(list.back()["function"]["name"].get<std::string>());
     builder.add_tool_mark(i, read_cache_control(tool));
   }
+  check_tool_choice(choice, list);
   if (!list.empty()) request.tools = std::move(list);
 }
 
@@ -436,11 +444,15 @@ void read_thinking(const Fields& fields, ChatRequest& request) {
     }
     request.template_kwargs = {{"enable_thinking", type != "disabled"}};
   }
-  if (const Json* value = fields.find("output_config")) {
-    const Fields config(*value, "output_config");
-    if (config.has("format")) config.fail("format", "constrained output is not supported");
-  }
-  if (fields.has("output_format")) fields.fail("output_format", "constrained output is not supported");
+}
+
+// The later of the two names counts.
+void read_output_format(const Fields& fields, GenerationOptions& options) {
+  if (const Json* value = fields.find("output_format")) options.format = read_format(*value, "output_format");
+  const Json* value = fields.find("output_config");
+  if (value == nullptr) return;
+  const Fields config(*value, "output_config");
+  if (const Json* format = config.find("format")) options.format = read_format(*format, "output_config.format");
 }
 
 void read_diagnostics(const Fields& fields, GenerationOptions& options) {
@@ -474,6 +486,7 @@ ChatRequest read_request(const Fields& fields, const RequestRules& rules) {
   if (max_tokens == 0) options.prepared_answer_tokens = -1;
   read_prompt(fields, request);
   read_thinking(fields, request);
+  read_output_format(fields, request.options);
   return request;
 }
 

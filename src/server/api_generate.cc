@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "server/answer_grammar.h"
 #include "server/json_fields.h"
 #include "server/router.h"
 #include "server/tool_prompt.h"
@@ -98,13 +99,30 @@ GenerationJob Router::prepare_job(const HttpRequest& request, ChatRequest& chat)
   job.history_report = std::move(settled.history);
   job.prompts.push_back(prepare_chat(chat, model_));
   job.prompts.back().normalised = std::move(settled.normalised);
-  chat.options.tool_calls.begins_in_thought = job.prompts.back().ends_in_thought;
+  constrain(chat, job.prompts.back().ends_in_thought);
   // An endless answer never comes back, and half of one does not come back alone.
   if (chat.options.attention.window == 0 && !chat.continue_final_message) {
     job.history = history_.get();
     job.asked = settled.last;
   }
   return job;
+}
+
+void Router::constrain(ChatRequest& chat, bool ends_in_thought) const {
+  GenerationOptions& options = chat.options;
+  ToolCallRules& calls = options.tool_calls;
+  // A call that is demanded is one that can be read, whatever the template would have the model write.
+  if (options.tool_choice.has_to_call()) calls.are_read = true;
+  const Json& tools = chat.tools.is_null() ? chat.adapted_tools : chat.tools;
+  static const Json kNone;
+  const AnswerRules rules{.format = options.format,
+                          .tool_choice = options.tool_choice,
+                          .takes_many_calls = calls.takes_many,
+                          .tools = calls.are_read ? tools : kNone};
+  options.sampling.constraint = constraints_->find(rules);
+  // What may be nothing but JSON or calls is no thought, whatever the prompt ends with.
+  const bool is_free = options.format.is_text() && !options.tool_choice.has_to_call();
+  calls.begins_in_thought = ends_in_thought && is_free;
 }
 
 std::uint64_t Router::tenant_of(const HttpRequest& request) const {
@@ -161,6 +179,8 @@ Reply Router::completions(const HttpRequest& request, Mailbox::Wake wake) const 
   GenerationJob job;
   job.prompts = prepare_completion(completion, model_);
   require_room_for_prompts(job.prompts, completion.options, config_.limits);
+  completion.options.sampling.constraint = constraints_->find(
+      {.format = completion.options.format, .tool_choice = completion.options.tool_choice, .tools = {}});
   std::vector<EchoedPrompt> echo;
   std::vector<std::vector<TokenId>> tokens;
   for (std::size_t i = 0; i < job.prompts.size(); ++i) {

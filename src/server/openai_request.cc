@@ -41,10 +41,6 @@ void refuse_other_servers_fields(const Fields& fields) {
 
 // Accepting these and then not obeying them would answer another question than the one asked.
 void refuse_missing_features(const Fields& fields) {
-  for (const char* name : {"guided_json", "guided_regex", "guided_choice", "guided_grammar",
-                           "structured_outputs", "grammar", "json_schema"}) {
-    if (fields.has(name)) fields.fail(name, "constrained output is not supported; leave it out");
-  }
   for (const char* name : {"functions", "function_call"}) {
     if (fields.has(name)) fields.fail(name, "is not supported; send tools and tool_choice");
   }
@@ -58,13 +54,6 @@ void refuse_missing_features(const Fields& fields) {
   }
   if (fields.boolean("use_beam_search", false)) {
     fields.fail("use_beam_search", "beam search is not supported; use best_of");
-  }
-  if (const Json* format = fields.find("response_format")) {
-    const Fields inner(*format, "response_format");
-    const auto type = inner.string("type", kMaxNameBytes).value_or("");
-    if (type != "text") {
-      inner.fail("type", fmt::format("only \"text\" is supported, it is \"{}\"", shorten(type)));
-    }
   }
 }
 
@@ -361,13 +350,25 @@ void read_messages(const Json& value, ChatRequest& request) {
 }
 
 void read_tools(const Fields& fields, ChatRequest& request) {
-  if (read_tool_choice(fields) == "none") request.options.may_call_tools = false;
   const Json* tools = fields.array("tools");
   if (tools == nullptr) return;
   for (std::size_t i = 0; i < tools->size(); ++i) {
     check_definition(read_function((*tools)[i], fmt::format("tools[{}]", i), kMaxNameBytes));
   }
   if (!tools->empty()) request.tools = *tools;
+}
+
+// Which of the tools, once they are read.
+ToolChoice read_choice_among(const Json& tools, const Fields& fields) {
+  ToolChoice choice = read_tool_choice(fields);
+  check_tool_choice(choice, tools);
+  if (tools.is_null()) return choice;
+  for (std::size_t i = 0; i < tools.size(); ++i) {
+    const Fields function(tools[i]["function"], fmt::format("tools[{}].function", i));
+    if (function.boolean("strict", false))
+      choice.strict_names.push_back(tools[i]["function"]["name"].get<std::string>());
+  }
+  return choice;
 }
 
 std::vector<Prompt> read_prompts(const Fields& fields, const RequestRules& rules) {
@@ -454,20 +455,6 @@ void check_definition(const Fields& function) {
   if (parameters != nullptr) (void)Fields(*parameters, function.path_of("parameters"));
 }
 
-std::string read_tool_choice(const Fields& fields) {
-  const Json* value = fields.find("tool_choice");
-  if (value == nullptr) return "auto";
-  // An object names a function, or is of a type of its own.
-  std::string choice = value->is_string()
-                           ? value->get<std::string>()
-                           : Fields(*value, "tool_choice").string("type", kMaxNameBytes).value_or("");
-  if (choice != "auto" && choice != "none") {
-    fields.fail("tool_choice", fmt::format("\"{}\" is not supported; send \"auto\" or \"none\"",
-                                           shorten(choice)));
-  }
-  return choice;
-}
-
 void settle_top_p(SamplingParams& sampling) {
   if (sampling.top_p > 0) return;
   sampling.top_p = 1;
@@ -521,6 +508,7 @@ GenerationOptions read_generation_options(const Fields& fields, const RequestRul
   read_stream(fields, options);
   options.return_token_ids = fields.boolean("return_token_ids", false);
   options.tool_calls.takes_many = fields.boolean("parallel_tool_calls", true);
+  options.format = read_answer_format(fields);
   options.logprobs_by_id = fields.boolean("return_tokens_as_token_ids", false);
   options.priority =
       static_cast<int>(fields.integer("priority", {-kMaxInt32, kMaxInt32}).value_or(0));
@@ -570,6 +558,7 @@ ChatRequest parse_chat_request(const Json& body, const RequestRules& rules) {
     fields.fail("top_logprobs", "needs \"logprobs\": true");
   }
   read_chat_prompt(body, request);
+  options.tool_choice = read_choice_among(request.tools, fields);
   return request;
 }
 

@@ -12,6 +12,7 @@
 
 #include "base/types.h"
 #include "engine/request.h"
+#include "server/answer_format.h"
 #include "server/cache_marks.h"
 #include "server/history_options.h"
 #include "server/history_tokens.h"
@@ -71,7 +72,8 @@ struct GenerationOptions {
   // The earlier reply that diagnostics compare this one's prompt with.
   std::optional<std::string> comparison_id;
   bool wants_diagnostics = false;  // the reply says why tokens of the prompt were computed
-  bool may_call_tools = true;      // tool_choice is not "none"; the prompt is the same either way
+  ToolChoice tool_choice;          // the prompt is the same either way
+  AnswerFormat format;
   ToolCallRules tool_calls;        // of the answer
   AttentionSpan attention;
   HistoryOptions history;  // of a chat: what becomes of one too long
@@ -134,9 +136,6 @@ GenerationOptions read_generation_options(const Fields& fields, const RequestRul
 
 // What templates print of a function beside its name: a description and parameters of the right types.
 void check_definition(const Fields& function);
-// "auto", which is the default, or "none": neither API can force a call.
-std::string read_tool_choice(const Fields& fields);
-
 // top_p 0 leaves the likeliest token alone, which the engine has as top_k 1. Once both are read.
 void settle_top_p(SamplingParams& sampling);
 // A content part's prompt_cache_breakpoint; its place is left to the caller. nullopt: it has none.

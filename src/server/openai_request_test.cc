@@ -165,15 +165,23 @@ TEST(OpenAiRequest, ErrorsNameTheField) {
       {R"("top_logprobs":3)", "top_logprobs"},
       {R"("logprobs":true,"top_logprobs":21)", "top_logprobs"},
       {R"("logprobs":5)", "logprobs"},
-      {R"("response_format":{"type":"json_object"})", "response_format.type"},
+      {R"("response_format":{"type":"xml"})", "response_format.type"},
       {R"("response_format":"text")", "response_format"},
-      {R"("guided_json":{})", "guided_json"},
-      {R"("guided_regex":"(a+)+")", "guided_regex"},
-      {R"("guided_choice":["a"])", "guided_choice"},
-      {R"("guided_grammar":"root ::= root")", "guided_grammar"},
-      {R"("structured_outputs":{})", "structured_outputs"},
-      {R"("grammar":"root ::= root")", "grammar"},
-      {R"("json_schema":{"$ref":"#"})", "json_schema"},
+      {R"("response_format":{"type":"json_schema"})", "response_format.schema"},
+      {R"("response_format":{"type":"json_schema","json_schema":5})", "response_format.json_schema"},
+      {R"("response_format":{"type":"json_schema","json_schema":{"schema":5}})", "response_format.json_schema.schema"},
+      {R"("guided_json":"{")", "guided_json"},
+      {R"("guided_json":[1])", "guided_json"},
+      {R"("guided_regex":5)", "guided_regex"},
+      {R"("guided_choice":[])", "guided_choice"},
+      {R"("guided_choice":["a",1])", "guided_choice"},
+      {R"("guided_grammar":"")", "guided_grammar"},
+      {R"("guided_regex":"a","guided_choice":["a"])", "guided_choice"},
+      {R"("structured_outputs":5)", "structured_outputs"},
+      {R"("structured_outputs":{"structural_tag":"{}"})", "structured_outputs.structural_tag"},
+      {R"("structured_outputs":{"choice":"a"})", "structured_outputs.choice"},
+      {R"("grammar":{})", "grammar"},
+      {R"("json_schema":5)", "json_schema"},
       {R"("use_beam_search":true)", "use_beam_search"},
       {R"("allowed_token_ids":[2])", "allowed_token_ids"},
       {R"("bad_words":[" the"])", "bad_words"},
@@ -181,7 +189,12 @@ TEST(OpenAiRequest, ErrorsNameTheField) {
       {R"("n_predict":2)", "n_predict"},
       {R"("prompt_logprobs":1)", "prompt_logprobs"},
       {R"("logit_bias":{"01":1})", "logit_bias"},
-      {R"("tool_choice":{"type":"allowed_tools"})", "tool_choice"},
+      {R"("tool_choice":{"type":"allowed_tools"})", "tool_choice.tools"},
+      {R"("tool_choice":{"type":"allowed_tools","mode":"none","tools":[]})", "tool_choice.mode"},
+      {R"("tool_choice":"any")", "tool_choice"},
+      {R"("tool_choice":{"type":"custom"})", "tool_choice.type"},
+      {R"("tool_choice":{"type":"function","function":{"name":"g"}},"tools":[{"function":{"name":"f"}}])",
+       "tool_choice"},
       {R"("functions":[])", "functions"},
       {R"("function_call":"auto")", "function_call"},
       {R"("web_search_options":{})", "web_search_options"},
@@ -190,7 +203,7 @@ TEST(OpenAiRequest, ErrorsNameTheField) {
       {R"("modalities":["text","audio"])", "modalities"},
       {R"("modalities":"text")", "modalities"},
       {R"("tool_choice":"required")", "tool_choice"},
-      {R"("tool_choice":{"type":"function"})", "tool_choice"},
+      {R"("tool_choice":{"type":"function"})", "tool_choice.name"},
       {R"("tools":{})", "tools"},
       {R"("tools":[1])", "tools[0]"},
       {R"("tools":[{"type":"custom","custom":{"name":"sh"}}])", "tools[0].type"},
@@ -398,8 +411,54 @@ TEST(OpenAiRequest, ToolChoiceNoneKeepsTheTools) {
     const ChatRequest request = chat(
         fmt::format(R"("tools":[{{"type":"function","function":{{"name":"f"}}}}],"tool_choice":"{}")", choice));
     EXPECT_EQ(request.tools.size(), 1u);
-    EXPECT_EQ(request.options.may_call_tools, choice == std::string("auto"));
+    EXPECT_EQ(request.options.tool_choice.may_call(), choice == std::string("auto"));
   }
+}
+
+TEST(OpenAiRequest, ReadsWhatTheAnswerMayBe) {
+  using Kind = AnswerFormat::Kind;
+  const auto format = [](const char* fields) { return chat(fields).options.format; };
+  EXPECT_TRUE(format("").is_text());
+  EXPECT_TRUE(format(R"("response_format":{"type":"text"},"guided_json":null,"structured_outputs":{})").is_text());
+  const Json schema = {{"type", "object"}};
+  for (
+      const char* fields :
+      {R"("response_format":{"type":"json_object"})",
+       R"("response_format":{"type":"json_object","schema":{"type":"object"}})",
+       R"("response_format":{"type":"json_schema","json_schema":{"name":"n","strict":true,"schema":{"type":"object"}}})",
+       R"("response_format":{"type":"json_schema","json_schema":{"name":"n"}})",
+       R"("response_format":{"type":"json_schema","schema":{"type":"object"}})", R"("guided_json":{"type":"object"})",
+       R"("guided_json":"{\"type\":\"object\"}")", R"("json_schema":{"type":"object"})",
+       R"("structured_outputs":{"json":{"type":"object"}})", R"("structured_outputs":{"json_object":true})"}) {
+    EXPECT_EQ(format(fields).kind, Kind::kSchema) << fields;
+    EXPECT_EQ(format(fields).schema, schema) << fields;
+  }
+  EXPECT_EQ(format(R"("structured_outputs":{"json":{}})").field, "structured_outputs.json");
+  EXPECT_EQ(format(R"("guided_regex":"a+")").source, "a+");
+  EXPECT_EQ(format(R"("guided_grammar":"root ::= \"a\"")").kind, Kind::kGrammar);
+  EXPECT_EQ(format(R"("grammar":"root ::= \"a\"")").kind, Kind::kGrammar);
+  EXPECT_EQ(format(R"("structured_outputs":{"choice":["a","b"]})").choices, (std::vector<std::string>{"a", "b"}));
+}
+
+TEST(OpenAiRequest, ReadsWhichToolsMayBeCalled) {
+  const auto choice = [](const std::string& tool_choice) {
+    return chat(
+               R"("tools":[{"function":{"name":"f","strict":true}},{"function":{"name":"g","strict":false}}],"tool_choice":)" +
+               tool_choice)
+        .options.tool_choice;
+  };
+  EXPECT_EQ(choice("null").mode, ToolChoice::Mode::kAuto);
+  EXPECT_TRUE(choice("null").is_strict("f") && !choice("null").is_strict("g"));
+  EXPECT_TRUE(choice("\"required\"").has_to_call() && choice("\"required\"").permits("g"));
+  for (
+      const char* one :
+      {R"({"type":"function","function":{"name":"g"}})", R"({"type":"function","name":"g"})",
+       R"({"type":"allowed_tools","allowed_tools":{"mode":"required","tools":[{"type":"function","function":{"name":"g"}}]}})",
+       R"({"type":"allowed_tools","mode":"required","tools":[{"type":"function","name":"g"}]})"}) {
+    EXPECT_TRUE(choice(one).has_to_call() && choice(one).permits("g") && !choice(one).permits("f")) << one;
+  }
+  const ToolChoice some = choice(R"({"type":"allowed_tools","mode":"auto","tools":[{"type":"function","name":"f"}]})");
+  EXPECT_TRUE(some.may_call() && !some.has_to_call() && some.permits("f") && !some.permits("g"));
 }
 
 TEST(OpenAiRequest, PromptsComeInFourShapes) {

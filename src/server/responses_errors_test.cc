@@ -45,7 +45,9 @@ TEST_F(ResponsesErrors, NameTheField) {
   const Json wrong_part = {{"type", "refusal"}, {"refusal", "x"}, {"text", 5}};
   EXPECT_EQ(refusal(with("input", {{{"role", "system"}, {"content", {wrong_part}}}})), "input[0].content[0].text");
   EXPECT_EQ(refusal(with("tool_choice", "required")), "tool_choice");
-  EXPECT_EQ(refusal(with("text", {{"format", {{"type", "json_object"}}}})), "text.format.type");
+  EXPECT_EQ(refusal(with("text", {{"format", {{"type", "xml"}}}})), "text.format.type");
+  EXPECT_EQ(refusal(with("text", {{"format", {{"type", "json_schema"}, {"schema", {{"type", "date"}}}}}})),
+            "text.format.schema.type");
   EXPECT_EQ(refusal(with("metadata", {{"a", 3}})), "metadata.a");
   EXPECT_EQ(refusal(with("prompt_cache_options", {{"ttl", "1h"}})), "prompt_cache_options.ttl");
   Json both = with("conversation", "conv_1");

@@ -20,17 +20,15 @@ void refuse_missing_features(const Fields& fields) {
   for (const char* name : {"prompt", "moderation"}) {
     if (fields.has(name)) fields.fail(name, "is not supported; leave it out");
   }
+}
+
+void read_text_format(const Fields& fields, ResponsesRequest& request) {
   const Json* text = fields.find("text");
   if (text == nullptr) return;
-  const Fields inner(*text, "text");
-  const Json* format = inner.find("format");
+  const Json* format = Fields(*text, "text").find("format");
   if (format == nullptr) return;
-  const Fields format_fields(*format, "text.format");
-  const std::string type = format_fields.string("type", kMaxNameBytes).value_or("");
-  if (type != "text") {
-    format_fields.fail("type",
-                       fmt::format("only \"text\" is supported, it is \"{}\"", shorten(type)));
-  }
+  AnswerFormat found = read_format(*format, "text.format");
+  if (!found.is_text()) request.options.format = std::move(found);
 }
 
 // The API's flat shape -> the one that templates know.
@@ -59,11 +57,15 @@ bool is_idle_search(const Fields& tool, std::string_view type) {
 }
 
 // To shaped; the functions of a namespace, each by itself.
-void read_tool(const Json& tool, const std::string& path, Json& shaped) {
+void read_tool(const Json& tool, const std::string& path, Json& shaped, ToolChoice& choice) {
   const Fields fields(tool, path);
   const std::string type = fields.string("type", kMaxNameBytes).value_or("");
   if (is_idle_search(fields, type)) return;
-  if (type != "namespace") return shaped.push_back(chat_tool(tool, path));
+  if (type != "namespace") {
+    shaped.push_back(chat_tool(tool, path));
+    if (fields.boolean("strict", false)) choice.strict_names.push_back(tool["name"].get<std::string>());
+    return;
+  }
   const Json* tools = fields.array("tools");
   if (tools == nullptr) fields.fail("tools", "is missing; send the namespace's functions");
   for (std::size_t i = 0; i < tools->size(); ++i)
@@ -71,18 +73,19 @@ void read_tool(const Json& tool, const std::string& path, Json& shaped) {
 }
 
 void read_tools(const Fields& fields, ResponsesRequest& request) {
-  const std::string choice = read_tool_choice(fields);
-  request.options.may_call_tools = choice == "auto";
-  request.echo["tool_choice"] = choice;
+  ToolChoice& choice = request.options.tool_choice = read_tool_choice(fields);
+  const Json* asked = fields.find("tool_choice");
+  request.echo["tool_choice"] = asked == nullptr ? Json("auto") : *asked;
   request.echo["tools"] = Json::array();
-  const Json* tools = fields.array("tools");
-  if (tools == nullptr) return;
-  Json shaped = Json::array();
-  for (std::size_t i = 0; i < tools->size(); ++i) {
-    read_tool((*tools)[i], fmt::format("tools[{}]", i), shaped);
+  if (const Json* tools = fields.array("tools")) {
+    Json shaped = Json::array();
+    for (std::size_t i = 0; i < tools->size(); ++i) {
+      read_tool((*tools)[i], fmt::format("tools[{}]", i), shaped, choice);
+    }
+    request.echo["tools"] = *tools;
+    if (!shaped.empty()) request.tools = std::move(shaped);
   }
-  request.echo["tools"] = *tools;
-  if (!shaped.empty()) request.tools = std::move(shaped);
+  check_tool_choice(choice, request.tools);
 }
 
 void read_sessions(const Fields& fields, ResponsesRequest& request) {
@@ -232,8 +235,10 @@ void echo_as_given(const Fields& fields, ResponsesRequest& request) {
   request.echo["temperature"] = fields.number("temperature", {0, 2}).value_or(1);
   request.echo["top_p"] = fields.number("top_p", {0, 1}).value_or(1);
   Json text = {{"format", {{"type", "text"}}}};
-  if (const Json* given = fields.find("text"); given != nullptr && given->contains("verbosity")) {
-    text["verbosity"] = (*given)["verbosity"];
+  if (const Json* given = fields.find("text")) {
+    for (const char* name : {"format", "verbosity"}) {
+      if (const Json* value = Fields(*given, "text").find(name)) text[name] = *value;
+    }
   }
   request.echo["text"] = std::move(text);
   const Json* reasoning = fields.find("reasoning");
@@ -279,6 +284,7 @@ ResponsesRequest parse_responses_request(const Json& body, const RequestRules& r
   request.options = read_generation_options(fields, longer);
   request.options.names = {
       .messages = "input", .max_tokens = "max_output_tokens", .logprobs = "top_logprobs"};
+  read_text_format(fields, request);
   request.options.n = request.options.best_of = 1;
   if (is_count) request.options.stream = false;
   read_cache(fields, request);

@@ -63,8 +63,7 @@ std::vector<std::string> tier_names(const Engine& engine) {
 
 }  // namespace
 
-Router::Router(const ServerConfig& config, const ServedModel& model, ServerMetrics& metrics,
-               const ServerGauges& gauges)
+Router::Router(const ServerConfig& config, const ServedModel& model, ServerMetrics& metrics, const ServerGauges& gauges)
     : config_(config),
       model_(model),
       metrics_(metrics),
@@ -72,13 +71,12 @@ Router::Router(const ServerConfig& config, const ServedModel& model, ServerMetri
       keys_(config.api_keys, config.api_key_groups),
       history_(std::make_unique<HistoryTokens>(config.limits.max_history_bytes)),
       sessions_(std::make_unique<SessionStore>(
-          SessionStore::Limits{.max_bytes = config.limits.max_session_bytes,
-                               .max_count = config.limits.max_sessions})),
+          SessionStore::Limits{.max_bytes = config.limits.max_session_bytes, .max_count = config.limits.max_sessions})),
       drafts_(std::make_unique<MemoryBudget>(config.limits.max_total_draft_bytes)),
-      cache_log_(std::make_unique<CacheLog>(
-          model.tokenizer, metrics, tier_names(model.engine),
-          CacheLogLimits{.max_ledger_bytes = config.limits.max_ledger_bytes})),
-      summaries_(std::make_unique<Summarizer::Table>(config.limits.max_summary_bytes)) {}
+      cache_log_(std::make_unique<CacheLog>(model.tokenizer, metrics, tier_names(model.engine),
+                                            CacheLogLimits{.max_ledger_bytes = config.limits.max_ledger_bytes})),
+      summaries_(std::make_unique<Summarizer::Table>(config.limits.max_summary_bytes)),
+      constraints_(std::make_unique<ConstraintTable>(model.tokenizer, config.limits.max_constraint_bytes)) {}
 
 namespace {
 

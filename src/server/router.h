@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 
+#include "server/answer_grammar.h"
 #include "server/auth.h"
 #include "server/generation.h"
 #include "server/http_message.h"
@@ -125,6 +126,8 @@ class Router {
                           ChatRequest& chat) const;
   // A job for a chat's prompt, whose answer will be known when it comes back. Without a writer.
   GenerationJob prepare_job(const HttpRequest& request, ChatRequest& chat) const;
+  // Has the engine hold the answer to what the request says of it.
+  void constrain(ChatRequest& chat, bool ends_in_thought) const;
   // The model's answer to a chat, from the request's answers; throws the Errand that brings it. nullopt:
   // the request has asked enough.
   std::optional<std::string> answer_to(const HttpRequest& request, const std::string& salt,
@@ -141,6 +144,7 @@ class Router {
   const std::unique_ptr<MemoryBudget> drafts_;  // of responses that are being generated
   const std::unique_ptr<CacheLog> cache_log_;
   const std::unique_ptr<Summarizer::Table> summaries_;
+  const std::unique_ptr<ConstraintTable> constraints_;
 };
 
 }  // namespace larder

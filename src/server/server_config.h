@@ -49,6 +49,7 @@ struct ServerLimits {
   std::size_t max_sessions = 10'000;
   // Of inputs that wait for their answers to be stored with them; a larger one waits alone.
   std::size_t max_total_draft_bytes = std::size_t{64} << 20;
+  std::size_t max_constraint_bytes = std::size_t{16} << 20;  // of answers' formats (ConstraintTable)
   std::size_t max_summary_bytes = std::size_t{4} << 20;  // of long conversations (Summarizer)
   std::chrono::milliseconds idle_timeout{120'000};               // between requests of a connection
   std::chrono::milliseconds header_timeout{

@@ -10,8 +10,8 @@
 namespace larder {
 namespace {
 
-constexpr std::string_view kBegin = "<tool_call>";
-constexpr std::string_view kEnd = "</tool_call>";
+constexpr std::string_view kBegin = kToolCall;
+constexpr std::string_view kEnd = kToolCallEnd;
 
 // An object, also one that stands in a string, as models copy it from calls that were none.
 std::optional<Json> parse_arguments(Json value) {

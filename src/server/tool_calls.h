@@ -22,6 +22,8 @@ struct AnswerPiece {
   std::optional<ToolCall> call = {};
 };
 
+inline constexpr std::string_view kToolCall = "<tool_call>";
+inline constexpr std::string_view kToolCallEnd = "</tool_call>";
 inline constexpr std::string_view kThought = "<think>";
 inline constexpr std::string_view kThoughtEnd = "</think>";
 

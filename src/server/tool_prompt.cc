@@ -241,9 +241,8 @@ void adapt_chat(ChatRequest& request, const ChatTemplate& chat_template) {
   const bool has_tools = request.tools.is_array() && !request.tools.empty();
   const std::string& source = chat_template.source();
   const bool knows_tools = source.find("tools") != source.npos;
-  request.options.tool_calls.are_read =
-      has_tools && request.options.may_call_tools &&
-      (!knows_tools || source.find("<tool_call>") != source.npos);
+  request.options.tool_calls.are_read = has_tools && request.options.tool_choice.may_call() &&
+                                        (!knows_tools || source.find("<tool_call>") != source.npos);
   if (!knows_tools && speaks_of_tools(request)) Adapter(request).run();
   const bool has_system = !request.messages.empty() && has_role(request.messages[0], "system");
   if (has_system && refuses_system_prompts(chat_template)) fold_system_prompt(request);

@@ -193,7 +193,7 @@ def test_a_call_comes_as_a_block(client):
     {"messages": [{"role": "user", "content": [cached(str(i)) for i in range(5)]}]},
     {"messages": [{"role": "user", "content": [{"type": "image", "source": {
         "type": "base64", "media_type": "image/png", "data": "AA=="}}]}]},
-    {"tool_choice": {"type": "any"}, "tools": TOOLS},
+    {"tool_choice": {"type": "tool", "name": "none"}, "tools": TOOLS},
     {"messages": []},
     {"messages": [{"role": "user", "content": "word " * 10_000}]},
 ])

@@ -230,7 +230,8 @@ def test_models(server):
     ({"prompt": "word " * 100_000}, 400, "prompt"),
     ({"prompt": [10**9]}, 400, "prompt"),
     ({"stop": ["x" * 2**20]}, 400, "stop"),
-    ({"response_format": {"type": "json_object"}}, 400, "response_format.type"),
+    ({"response_format": {"type": "xml"}}, 400, "response_format.type"),
+    ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"not": {}}}}}, 400, "response_format.json_schema.schema.not"),
     ({"suffix": "end"}, 400, "suffix"),
 ])
 def test_errors_name_the_field(server, fields, status, param):

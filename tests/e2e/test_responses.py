@@ -239,7 +239,7 @@ def test_errors_name_the_field(server):
 
     assert param(conversation="conv_x", previous_response_id="resp_x") == "previous_response_id"
     assert param(tools=[{"type": "web_search"}]) == "tools[0].type"
-    assert param(text={"format": {"type": "json_object"}}) == "text.format.type"
+    assert param(text={"format": {"type": "xml"}}) == "text.format.type"
     assert param(input=[{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]) == "input[0].content[0].type"
     assert param(prompt_cache_options={"ttl": "1h"}) == "prompt_cache_options.ttl"
     with pytest.raises(openai.NotFoundError):

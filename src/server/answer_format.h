@@ -1,0 +1,55 @@
+// What an answer may be, as requests say it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "server/json_reader.h"
+
+namespace larder {
+
+class Fields;
+
+// The text that is asked for. The rest follows from it (answer_grammar.h).
+struct AnswerFormat {
+  enum class Kind { kText, kSchema, kRegex, kChoice, kGrammar };
+
+  Kind kind = Kind::kText;
+  Json schema = {};                       // JSON of this schema
+  std::string source = {};                // a regular expression or a grammar
+  std::vector<std::string> choices = {};  // one of these
+  std::string field = {};                 // how messages name it
+
+  bool is_text() const { return kind == Kind::kText; }
+};
+
+// Which tools an answer may call, and whether it has to.
+struct ToolChoice {
+  enum class Mode { kAuto, kNone, kRequired };
+
+  Mode mode = Mode::kAuto;
+  bool is_restricted = false;  // to the names
+  bool is_one_call = false;    // where it has to call: of the one function that is demanded, once
+  std::vector<std::string> names = {};
+  std::vector<std::string> strict_names = {};  // of tools whose arguments are to be of their schema in any case
+
+  bool may_call() const { return mode != Mode::kNone; }
+  bool has_to_call() const { return mode == Mode::kRequired; }
+  // Of the tool's name.
+  bool permits(const std::string& name) const;
+  bool is_strict(const std::string& name) const;
+};
+
+// All throw Error{kInvalidArgument} with the field as param. Thread: any.
+
+// {"type": "text" | "json_object" | "json_schema", ...}: the schema may stand in "json_schema", or in it itself.
+AnswerFormat read_format(const Json& value, const std::string& path);
+// response_format, and what vLLM and llama.cpp have for the same.
+AnswerFormat read_answer_format(const Fields& fields);
+
+// tool_choice, as chat and Responses have it: "auto", "none", "required", a function, allowed_tools.
+ToolChoice read_tool_choice(const Fields& fields);
+// That the tools it speaks of are there. tools: as templates know them, or null.
+void check_tool_choice(const ToolChoice& choice, const Json& tools);
+
+}  // namespace larder

@@ -1,0 +1,217 @@
+#include "server/answer_grammar.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "grammar/gbnf.h"
+#include "grammar/grammar_state.h"
+#include "grammar/json_parts.h"
+#include "grammar/json_schema.h"
+#include "grammar/regex.h"
+#include "server/json_fields.h"
+#include "server/tool_calls.h"
+
+namespace larder {
+namespace {
+
+constexpr std::size_t kMaxRecent = 16;
+constexpr std::uint32_t kMaxMoreCalls = 15;  // that are demanded: a small model may find no end
+
+bool has_tools(const AnswerRules& rules) { return rules.tools.is_array() && !rules.tools.empty(); }
+
+bool may_call(const AnswerRules& rules) { return has_tools(rules) && rules.tool_choice.may_call(); }
+
+[[noreturn]] void rethrow_at(const Error& error, const std::string& field) {
+  throw Error(error.kind(), fmt::format("{}: {}", field, error.message()), field);
+}
+
+class AnswerGrammar {
+ public:
+  explicit AnswerGrammar(const AnswerRules& rules) : rules_(rules) {}
+
+  Grammar make() {
+    const std::string field = rules_.format.is_text() ? "tools" : rules_.format.field;
+    try {
+      Grammar grammar = builder_.finish(whole());
+      const GrammarState state(grammar);
+      if (state.is_over()) {
+        fail_field(field, state.is_whole() ? "permits the empty text only; leave it out"
+                                           : "has too many beginnings, or none; send a simpler one");
+      }
+      return grammar;
+    } catch (const Error& error) {
+      if (!error.param().empty()) throw;
+      rethrow_at(error, field);
+    }
+  }
+
+ private:
+  Fragment whole() {
+    if (!may_call(rules_)) return format();
+    if (rules_.tool_choice.has_to_call()) return some_calls();
+    return rules_.format.is_text() ? text_with_calls() : builder_.choice({format(), some_calls()});
+  }
+
+  Fragment format() {
+    const AnswerFormat& format = rules_.format;
+    switch (format.kind) {
+      case AnswerFormat::Kind::kRegex:
+        return add_regex(builder_, format.source, RegexText::kPlain, true);
+      case AnswerFormat::Kind::kChoice:
+        return parts_.one_of(format.choices);
+      case AnswerFormat::Kind::kGrammar:
+        return add_gbnf(builder_, format.source);
+      default:
+        return add_json_schema(parts_, format.schema, format.field);
+    }
+  }
+
+  Fragment arguments_of(const Json& function, const std::string& name) {
+    const bool is_strict = rules_.tool_choice.is_strict(name);
+    const auto schema = function.find("parameters");
+    const bool has_schema = schema != function.end() && schema->is_object() && !schema->empty();
+    if (!has_schema || (!is_strict && !rules_.tool_choice.has_to_call())) return parts_.any_object();
+    try {
+      Json whole = *schema;
+      whole["type"] = "object";
+      return add_json_schema(parts_, whole, fmt::format("tools.{}.parameters", name));
+    } catch (const Error&) {
+      // Nobody has asked for more than a call.
+      if (is_strict) throw;
+      return parts_.any_object();
+    }
+  }
+
+  // Behind the tag's beginning, which text may have led to.
+  Fragment rest_of_call() {
+    std::vector<Fragment> calls;
+    for (const Json& tool : rules_.tools) {
+      const Json& function = tool["function"];
+      const auto name = function["name"].get<std::string>();
+      if (!rules_.tool_choice.permits(name)) continue;
+      calls.push_back(builder_.sequence({builder_.text(dump_json(name)), parts_.comma(), builder_.text("\"arguments\""),
+                                         parts_.colon(), arguments_of(function, name)}));
+    }
+    return builder_.sequence({parts_.space(), builder_.text("{"), parts_.space(), builder_.text("\"name\""),
+                              parts_.colon(), builder_.choice(calls), parts_.space(), builder_.text("}"),
+                              parts_.space(), builder_.text(kToolCallEnd)});
+  }
+
+  // At least one.
+  Fragment some_calls() {
+    const GrammarRule call = builder_.rule(builder_.sequence({builder_.text(kToolCall), rest_of_call()}));
+    if (!rules_.takes_many_calls || rules_.tool_choice.is_one_call) return builder_.call(call);
+    const GrammarRule more = builder_.rule(builder_.sequence({parts_.space(), builder_.call(call)}));
+    return builder_.sequence({builder_.call(call), builder_.repeat(more, {0, kMaxMoreCalls})});
+  }
+
+  // Any text, in which each beginning of a call leads to a whole one. A node for each byte of the tag that the
+  // text ends with (Knuth, Morris, Pratt 1977; no byte of it but the first comes twice in a way that matters: '<'
+  // begins it anew, all else does not).
+  Fragment text_with_calls() {
+    std::vector<GrammarNode> nodes;
+    for (std::size_t i = 0; i < kToolCall.size(); ++i) nodes.push_back(builder_.add_node());
+    const GrammarNode end = builder_.add_node();
+    const Fragment rest = rest_of_call();
+    const auto first = static_cast<std::uint8_t>(kToolCall.front());
+    for (std::size_t i = 0; i < nodes.size(); ++i) {
+      const auto next = static_cast<std::uint8_t>(kToolCall[i]);
+      builder_.add_bytes(nodes[i], {next, next}, i + 1 < nodes.size() ? nodes[i + 1] : rest.begin);
+      if (next != first) builder_.add_bytes(nodes[i], {first, first}, nodes[1]);
+      int begin = 0;
+      for (const int known : {std::min<int>(first, next), std::max<int>(first, next), 256}) {
+        if (begin < known) {
+          builder_.add_bytes(nodes[i], {static_cast<std::uint8_t>(begin), static_cast<std::uint8_t>(known - 1)},
+                             nodes[0]);
+        }
+        begin = known + 1;
+      }
+      builder_.add_empty(nodes[i], end);
+    }
+    // What stands behind one call where a second one is not wanted is text all the same: the scanner drops it.
+    builder_.add_empty(rest.end, nodes[0]);
+    return {nodes[0], end};
+  }
+
+  const AnswerRules& rules_;
+  GrammarBuilder builder_;
+  JsonParts parts_{builder_};
+};
+
+std::string key_of(const AnswerRules& rules) {
+  const AnswerFormat& format = rules.format;
+  const ToolChoice& choice = rules.tool_choice;
+  const bool calls = may_call(rules);
+  return dump_json(
+      Json::array({static_cast<int>(format.kind), format.schema, format.source, format.choices, format.field,
+                   calls ? rules.tools : Json(), static_cast<int>(choice.mode), choice.is_restricted, choice.names,
+                   choice.strict_names, choice.is_one_call, rules.takes_many_calls}));
+}
+
+}  // namespace
+
+bool are_constrained(const AnswerRules& rules) {
+  if (!rules.format.is_text()) return true;
+  if (!may_call(rules)) return false;
+  const ToolChoice& choice = rules.tool_choice;
+  return choice.has_to_call() || choice.is_restricted || !choice.strict_names.empty();
+}
+
+Grammar make_answer_grammar(const AnswerRules& rules) { return AnswerGrammar(rules).make(); }
+
+std::shared_ptr<const TokenTrie> ConstraintTable::trie() {
+  std::call_once(made_trie_, [this] {
+    trie_ = std::make_shared<const TokenTrie>(tokenizer_.vocab_size(), [this](TokenId token) -> std::string_view {
+      const auto ends = tokenizer_.end_tokens();
+      return std::ranges::find(ends, token) != ends.end() ? std::string_view() : tokenizer_.token_bytes(token, false);
+    });
+  });
+  return trie_;
+}
+
+std::shared_ptr<const Constraint> ConstraintTable::make(const AnswerRules& rules, std::size_t key_bytes) {
+  auto constraint = std::make_unique<Constraint>(make_answer_grammar(rules), trie());
+  const std::size_t num_bytes = constraint->grammar.size_bytes() + key_bytes;
+  bool has_room = budget_->take(num_bytes);
+  if (!has_room) {  // those that nobody uses go
+    std::list<Entry> old;
+    const std::lock_guard lock(mutex_);
+    old.swap(recent_);
+    old.clear();
+    has_room = budget_->take(num_bytes);
+  }
+  if (!has_room) {
+    throw Error(ErrorKind::kUnavailable,
+                "the formats of other requests take all the room that there is for them; try again later");
+  }
+  return {constraint.release(), [budget = budget_, num_bytes](const Constraint* old) {
+            delete old;
+            budget->give_back(num_bytes);
+          }};
+}
+
+std::shared_ptr<const Constraint> ConstraintTable::find(const AnswerRules& rules) {
+  if (!are_constrained(rules)) return nullptr;
+  std::string key = key_of(rules);
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = std::ranges::find(recent_, key, &Entry::key);
+    if (found != recent_.end()) {
+      recent_.splice(recent_.begin(), recent_, found);
+      return recent_.front().constraint;
+    }
+  }
+  const std::shared_ptr<const Constraint> made = make(rules, key.size());
+  const std::lock_guard lock(mutex_);
+  recent_.push_front({std::move(key), made});
+  if (recent_.size() > kMaxRecent) recent_.pop_back();
+  return made;
+}
+
+}  // namespace larder

@@ -1,0 +1,59 @@
+// From what a request says of its answer to the texts that the engine lets it be.
+#pragma once
+
+#include <list>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "grammar/constraint.h"
+#include "server/answer_format.h"
+#include "server/memory_budget.h"
+#include "tokenizer/tokenizer.h"
+
+namespace larder {
+
+// What an answer's text depends on.
+struct AnswerRules {
+  const AnswerFormat& format;
+  const ToolChoice& tool_choice;
+  bool takes_many_calls = true;
+  const Json& tools;  // as templates know them, or null
+};
+
+// Whether there is anything that the answer may not be.
+bool are_constrained(const AnswerRules& rules);
+
+// Calls are written as ToolCallScanner reads them; arguments follow the tool's schema where the answer has to call, or
+// the tool is strict. Throws Error{kInvalidArgument, kTooLarge} with the field as param.
+Grammar make_answer_grammar(const AnswerRules& rules);
+
+// Makes each constraint once while it is used, and a little longer. Thread: any.
+class ConstraintTable {
+ public:
+  // max_bytes: of all constraints at work. The tokenizer must outlive what is made.
+  ConstraintTable(const Tokenizer& tokenizer, std::size_t max_bytes)
+      : tokenizer_(tokenizer), budget_(std::make_shared<MemoryBudget>(max_bytes)) {}
+
+  // Null: the answer may be anything. Throws as make_answer_grammar(); Error{kUnavailable} where those at work leave no
+  // room.
+  std::shared_ptr<const Constraint> find(const AnswerRules& rules);
+
+ private:
+  struct Entry {
+    std::string key;
+    std::shared_ptr<const Constraint> constraint;
+  };
+
+  std::shared_ptr<const TokenTrie> trie();
+  std::shared_ptr<const Constraint> make(const AnswerRules& rules, std::size_t key_bytes);
+
+  const Tokenizer& tokenizer_;
+  const std::shared_ptr<MemoryBudget> budget_;  // constraints may outlive the table
+  std::once_flag made_trie_;
+  std::shared_ptr<const TokenTrie> trie_;
+  std::mutex mutex_;
+  std::list<Entry> recent_;  // by mutex_, the latest first
+};
+
+}  // namespace larder

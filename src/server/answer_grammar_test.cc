@@ -1,0 +1,196 @@
+#include "server/answer_grammar.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "grammar/grammar_test_support.h"
+#include "server/server_test_support.h"
+#include "server/tool_calls.h"
+
+namespace larder {
+namespace {
+
+using Mode = ToolChoice::Mode;
+
+const Json& tools() {
+  static const Json kTools = parse_json(R"([
+      {"type": "function", "function": {"name": "weather", "parameters": {
+          "type": "object", "properties": {"city": {"type": "string"}, "unit": {"enum": ["C", "F"]}}, "required": ["city"]}}},
+      {"type": "function", "function": {"name": "now"}},
+      {"type": "function", "function": {"name": "odd", "parameters": {"type": "object", "not": {}}}}])",
+                                        {});
+  return kTools;
+}
+
+AnswerFormat format_of(const char* schema) {
+  return {.kind = AnswerFormat::Kind::kSchema, .schema = parse_json(schema, {}), .field = "response_format"};
+}
+
+std::string call(const std::string& name, const std::string& arguments) {
+  return "<tool_call>\n{\"name\": \"" + name + "\", \"arguments\": " + arguments + "}\n</tool_call>";
+}
+
+struct Asked {
+  AnswerFormat format = {};
+  ToolChoice choice = {};
+  bool takes_many = true;
+
+  AnswerRules rules() const {
+    return {.format = format, .tool_choice = choice, .takes_many_calls = takes_many, .tools = tools()};
+  }
+  Grammar grammar() const { return make_answer_grammar(rules()); }
+};
+
+TEST(AnswerGrammar, ACallThatIsDemanded) {
+  const Grammar grammar = Asked{.choice = {.mode = Mode::kRequired}}.grammar();
+  const std::string weather = call("weather", R"({"city": "Oslo", "unit": "C"})");
+  for (const std::string& text :
+       {weather, weather + "\n" + call("now", "{}"), call("now", R"({"any": [1]})"), call("odd", "{}"),
+        std::string(R"(<tool_call>{"name":"weather","arguments":{"city":"Oslo"}}</tool_call>)")}) {
+    EXPECT_TRUE(matches(grammar, text)) << text;
+    // And is read as one.
+    EXPECT_TRUE(split_answer(text, {.are_read = true}).front().call) << text;
+  }
+  for (const std::string& text :
+       {std::string(), std::string("Hello"), "Hello" + weather, call("none", "{}"), call("weather", "{}"),
+        call("weather", R"({"city": "Oslo", "unit": "K"})"), weather + "Hello"}) {
+    EXPECT_FALSE(matches(grammar, text)) << text;
+  }
+}
+
+TEST(AnswerGrammar, CallsThatAreDemandedHaveAnEnd) {
+  const Grammar many = Asked{.choice = {.mode = Mode::kRequired}}.grammar();
+  std::string text;
+  for (int i = 1; i <= 17; ++i) {
+    text += call("now", "{}");
+    EXPECT_EQ(matches(many, text), i <= 16) << i;
+  }
+  const Grammar one =
+      Asked{.choice = {.mode = Mode::kRequired, .is_restricted = true, .is_one_call = true, .names = {"now"}}}
+          .grammar();
+  EXPECT_TRUE(matches(one, call("now", "{}")));
+  EXPECT_FALSE(begins(one, call("now", "{}") + "\n"));
+}
+
+TEST(AnswerGrammar, OneCallOfSome) {
+  const Grammar one =
+      Asked{.choice = {.mode = Mode::kRequired, .is_restricted = true, .names = {"now"}}, .takes_many = false}
+          .grammar();
+  EXPECT_TRUE(matches(one, call("now", "{}")));
+  EXPECT_FALSE(matches(one, call("weather", R"({"city": "Oslo"})")));
+  EXPECT_FALSE(matches(one, call("now", "{}") + call("now", "{}")));
+}
+
+TEST(AnswerGrammar, TextInWhichCallsAreStrict) {
+  const Asked asked{.choice = {.is_restricted = true, .names = {"weather", "now"}, .strict_names = {"weather"}}};
+  EXPECT_TRUE(are_constrained(asked.rules()));
+  const Grammar grammar = asked.grammar();
+  const std::string weather = call("weather", R"({"city": "Oslo"})");
+  for (const std::string& text :
+       {std::string(), std::string("Hello <tool <tool_cal <<tool_"), "Let me see. " + weather,
+        weather + weather + " That is all.", "<think>I may call</think>" + call("now", R"({"x": 1})"),
+        "<<tool_call>" + weather.substr(11)}) {
+    EXPECT_TRUE(matches(grammar, text)) << text;
+  }
+  for (const std::string& text : {std::string("<tool_call>"), std::string("<tool_call>Hello"), call("odd", "{}"),
+                                  call("weather", "{}"), std::string("a<tool_<tool_call>\n{\"name\": \"none\"")}) {
+    EXPECT_FALSE(matches(grammar, text)) << text;
+  }
+}
+
+TEST(AnswerGrammar, AFormatOrCalls) {
+  const Grammar grammar =
+      Asked{.format = format_of(R"({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]})")}
+          .grammar();
+  EXPECT_TRUE(matches(grammar, R"({"a": 1})"));
+  EXPECT_TRUE(matches(grammar, call("now", "{}")));
+  EXPECT_FALSE(matches(grammar, "Hello"));
+  const Grammar without = Asked{.format = format_of("true"), .choice = {.mode = Mode::kNone}}.grammar();
+  EXPECT_TRUE(matches(without, "[1]"));
+  EXPECT_FALSE(begins(without, "<"));
+}
+
+TEST(AnswerGrammar, FormatsOfOtherKinds) {
+  const auto grammar = [](AnswerFormat format) {
+    return Asked{.format = std::move(format), .choice = {.mode = Mode::kNone}}.grammar();
+  };
+  using Kind = AnswerFormat::Kind;
+  EXPECT_TRUE(matches(grammar({.kind = Kind::kRegex, .source = "[a-c]+x", .field = "f"}), "abcx"));
+  EXPECT_FALSE(matches(grammar({.kind = Kind::kRegex, .source = "[a-c]+x", .field = "f"}), "abcxa"));
+  EXPECT_TRUE(matches(grammar({.kind = Kind::kChoice, .choices = {"yes", "no", "y"}, .field = "f"}), "y"));
+  EXPECT_FALSE(matches(grammar({.kind = Kind::kChoice, .choices = {"yes", "no", "y"}, .field = "f"}), "ye"));
+  EXPECT_TRUE(matches(grammar({.kind = Kind::kGrammar, .source = "root ::= \"a\" root | \"b\"", .field = "f"}), "aab"));
+  for (AnswerFormat bad : {AnswerFormat{.kind = Kind::kRegex, .source = "(", .field = "f"},
+                           {.kind = Kind::kRegex, .source = "a{0}", .field = "f"},
+                           {.kind = Kind::kGrammar, .source = "root ::= root", .field = "f"},
+                           {.kind = Kind::kGrammar, .source = "x", .field = "f"},
+                           {.kind = Kind::kSchema, .schema = parse_json(R"({"$ref": "#"})", {}), .field = "f"},
+                           {.kind = Kind::kRegex, .source = "(a?){0,2000}", .field = "f"}}) {
+    try {
+      (void)grammar(bad);
+      ADD_FAILURE() << bad.source;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.param(), "f") << error.message();
+      EXPECT_TRUE(error.message().starts_with("f: ")) << error.message();
+    }
+  }
+}
+
+TEST(AnswerGrammar, AStrictToolsSchemaHasToBeOneThatCanBeObeyed) {
+  EXPECT_NO_THROW((void)Asked{.choice = {.mode = Mode::kRequired}}.grammar());
+  try {
+    (void)Asked{.choice = {.strict_names = {"odd"}}}.grammar();
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.param(), "tools.odd.parameters.not");
+  }
+}
+
+TEST(AnswerGrammar, NothingAskedIsNothingHeld) {
+  EXPECT_FALSE(are_constrained(Asked{}.rules()));
+  EXPECT_FALSE(are_constrained(Asked{.choice = {.mode = Mode::kNone, .strict_names = {"weather"}}}.rules()));
+  const AnswerFormat text;
+  const ToolChoice strict{.strict_names = {"weather"}};
+  EXPECT_FALSE(are_constrained({.format = text, .tool_choice = strict, .tools = Json()}));
+}
+
+class ConstraintTableTest : public testing::Test {
+ protected:
+  std::shared_ptr<const Constraint> find(ConstraintTable& table, const std::string& choice) const {
+    const AnswerFormat format{.kind = AnswerFormat::Kind::kChoice, .choices = {choice}, .field = "f"};
+    const ToolChoice none;
+    return table.find({.format = format, .tool_choice = none, .tools = Json()});
+  }
+
+  const Tokenizer tokenizer_{tiny_vocabulary()};
+};
+
+TEST_F(ConstraintTableTest, MakesEachOnce) {
+  ConstraintTable table(tokenizer_, 1 << 20);
+  const auto first = find(table, "abc");
+  EXPECT_EQ(find(table, "abc"), first);
+  EXPECT_NE(find(table, "abd"), first);
+  EXPECT_EQ(find(table, "abd")->tokens, first->tokens);
+}
+
+TEST_F(ConstraintTableTest, HasABound) {
+  ConstraintTable table(tokenizer_, 100'000);
+  std::vector<std::shared_ptr<const Constraint>> used;
+  try {
+    for (int i = 0; i < 1000; ++i) used.push_back(find(table, std::string(200, 'a') + std::to_string(i)));
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kUnavailable);
+  }
+  const std::size_t num_used = used.size();
+  EXPECT_GT(num_used, 2u);
+  // Those that are not used any more make room.
+  used.clear();
+  for (int i = 0; i < 1000; ++i) EXPECT_NE(find(table, std::string(200, 'b') + std::to_string(i)), nullptr);
+}
+
+}  // namespace
+}  // namespace larder
