@@ -16,7 +16,7 @@ namespace larder {
 namespace {
 
 Grammar parse_gbnf(std::string_view text) {
-  GrammarBuilder builder;
+  GrammarBuilder builder(std::size_t{1} << 17);
   const Fragment whole = add_gbnf(builder, text);
   return builder.finish(whole);
 }

@@ -38,7 +38,7 @@ struct Repetitions {
 // max_nodes of them, or four times as many edges.
 class GrammarBuilder {
  public:
-  static constexpr std::size_t kMaxNodes = std::size_t{1} << 17;
+  static constexpr std::size_t kMaxNodes = std::size_t{1} << 16;
 
   explicit GrammarBuilder(std::size_t max_nodes = kMaxNodes) : max_nodes_(max_nodes) {}
 

@@ -55,13 +55,14 @@ bool GrammarState::settle(std::vector<Stack> open) {
       if (next.size() <= kMaxDepth) follow(std::move(next));
     }
     if (takes_bytes) places.insert(stack);
-    if (places.size() > kMaxPlaces || seen.size() > kMaxPassed) {
+    if (places.size() > kMaxPlaces || seen.size() >= kMaxPassed) {
       places.clear();
       is_whole_ = false;
       break;
     }
   }
   key_.clear();
+  num_passed_ = std::min(seen.size(), kMaxPassed);
   num_places_ = places.size();
   for (const Stack& stack : places) {
     key_.push_back(static_cast<std::uint32_t>(stack.size()));

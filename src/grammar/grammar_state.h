@@ -19,8 +19,8 @@ class GrammarState {
   // Calls within calls, and places at once: what would take more counts as not of the language.
   static constexpr std::size_t kMaxDepth = 128;
   static constexpr std::size_t kMaxPlaces = 1024;
-  static constexpr std::size_t kMaxPassed = 16384;  // on the way to those
-  static constexpr std::size_t kMaxKey = 16384;     // numbers that all of it takes
+  static constexpr std::size_t kMaxPassed = 4096;  // on the way to those
+  static constexpr std::size_t kMaxKey = 16384;    // numbers that all of it takes
 
   explicit GrammarState(const Grammar& grammar);
 
@@ -32,6 +32,8 @@ class GrammarState {
   // Nothing may follow.
   bool is_over() const { return key_.empty(); }
   std::size_t num_places() const { return num_places_; }
+  // On the way from the byte before, by which the time that it took can be told; kMaxPassed where there were too many.
+  std::size_t num_passed() const { return num_passed_; }
   // Any so many characters of a JSON string that need no escape may follow.
   std::uint16_t num_free_characters() const { return num_free_characters_; }
   // The same for equal states of a grammar, beside is_whole().
@@ -45,6 +47,7 @@ class GrammarState {
   const Grammar* grammar_;
   std::vector<std::uint32_t> key_;  // of every stack, in order: its size, and its nodes
   std::size_t num_places_ = 0;
+  std::size_t num_passed_ = 0;
   std::uint16_t num_free_characters_ = 0;
   bool is_whole_ = false;
 };

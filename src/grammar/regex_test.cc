@@ -19,7 +19,7 @@ namespace {
 enum Where { kAnywhere, kWholly };
 
 Grammar grammar_of(std::string_view expression, RegexText text = RegexText::kPlain, Where where = kWholly) {
-  GrammarBuilder builder;
+  GrammarBuilder builder(std::size_t{1} << 17);
   return builder.finish(add_regex(builder, expression, text, where == kWholly));
 }
 

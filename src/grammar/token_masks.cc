@@ -27,32 +27,45 @@ void set_bits(std::span<const TokenId> tokens, std::span<std::uint64_t> mask) {
 }  // namespace
 
 std::span<const std::uint64_t> TokenMasks::allowed(const Constraint& constraint, const GrammarState& state) {
-  path_.clear();
-  if (num_bytes_ > max_bytes_) forget_all_but_path();
-  path_.push_back({intern(constraint.grammar.id(), state), true});
+  begin(constraint, state);
   if (known_[path_.front().state].mask.empty()) {
-    const TokenTrie& tokens = *constraint.tokens;
-    const bool is_free = state.num_free_characters() >= tokens.most_free_characters();
-    path_.front().is_free = is_free;
-    mask_.assign(tokens.free_tokens().size(), 0);
-    if (is_free) std::ranges::copy(tokens.free_tokens(), mask_.begin());
-    walk(tokens);
+    // How far a walk comes may not depend on what others have left: one that finds too little room begins anew.
+    if (!walk(*constraint.tokens)) {
+      path_.clear();
+      forget_all_but_path();
+      begin(constraint, state);
+      is_first_ = true;
+      walk(*constraint.tokens);
+    }
     known_[path_.front().state].mask = mask_;
     num_bytes_ += mask_.size() * sizeof(mask_.front());
   }
   return known_[path_.front().state].mask;
 }
 
+void TokenMasks::begin(const Constraint& constraint, const GrammarState& state) {
+  path_.clear();
+  if (num_bytes_ > max_bytes_) forget_all_but_path();
+  path_.push_back({intern(constraint.grammar.id(), state), false});
+  is_first_ = false;
+}
+
 // In the order of texts: what the bytes before lead to is known when a node is come to.
-void TokenMasks::walk(const TokenTrie& tokens) {
+bool TokenMasks::walk(const TokenTrie& tokens) {
   const std::span<const TokenTrie::Node> nodes = tokens.nodes();
-  std::size_t work = 0;
-  for (std::size_t i = 0; i < nodes.size() && work < kMaxWork;) {
+  ++walk_;
+  work_ = 0;
+  has_room_ = true;
+  Step& first_step = path_.front();
+  first_step.is_free = known_[first_step.state].state.num_free_characters() >= tokens.most_free_characters();
+  mask_.assign(tokens.free_tokens().size(), 0);
+  if (first_step.is_free) std::ranges::copy(tokens.free_tokens(), mask_.begin());
+  for (std::size_t i = 0; i < nodes.size() && work_ < kMaxWork && has_room_;) {
     const TokenTrie::Node& node = nodes[i];
     path_.resize(node.depth, path_.front());  // the node's parent is the last
     const Step parent = path_.back();
     const GrammarState& before = known_[parent.state].state;
-    work += before.num_places();
+    work_ += 1 + before.num_places();
     const std::size_t end = node.end;
     const std::uint32_t first = node.first_token;
     if (node.num_free_characters > 0 && node.num_free_characters <= before.num_free_characters()) {
@@ -61,7 +74,7 @@ void TokenMasks::walk(const TokenTrie& tokens) {
       continue;
     }
     const Step here = step(parent, node);
-    if (here.state == kNone) {
+    if (here.state == kNone || here.state == kTooMany) {
       i = end;
       continue;
     }
@@ -71,12 +84,25 @@ void TokenMasks::walk(const TokenTrie& tokens) {
     ++i;
   }
   path_.resize(1);
+  return has_room_;
 }
 
 TokenMasks::Step TokenMasks::step(const Step& from, const TokenTrie::Node& node) {
+  constexpr std::size_t kWorkOfPlace = 64;  // that is found out, where it is not known
   // Told of single bytes only: a character of several is looked at byte by byte.
   const bool is_plain = node.byte >= 0x20 && node.byte < 0x80 && node.byte != '"' && node.byte != '\\';
+  Known& known = known_[from.state];
+  if (std::exchange(known.last_walk, walk_) != walk_) known.passed.reset();
+  const bool is_passed = known.passed[node.byte];
+  known.passed.set(node.byte);
   const StateId state = next(from.state, node.byte);
+  if (!is_passed) {
+    // As if it had to be found out now.
+    const std::size_t num_passed = state == kNone      ? 0
+                                   : state == kTooMany ? GrammarState::kMaxPassed
+                                                       : known_[state].state.num_passed();
+    work_ += kWorkOfPlace * (1 + num_passed);
+  }
   return {state, from.is_free && is_plain};
 }
 
@@ -88,7 +114,7 @@ TokenMasks::StateId TokenMasks::intern(std::uint64_t grammar_id, const GrammarSt
     if (known.grammar_id == grammar_id && std::ranges::equal(known.state.key(), state.key())) return entry->second;
   }
   const auto id = static_cast<StateId>(known_.size());
-  known_.push_back({grammar_id, state, {}, {}});
+  known_.push_back({.grammar_id = grammar_id, .state = state, .next = {}, .mask = {}});
   known_.back().next.fill(kUnknown);
   by_hash_.emplace(hash, id);
   num_bytes_ += sizeof(Known) + state.key().size() * sizeof(std::uint32_t) + kBytesOfNode;
@@ -100,9 +126,18 @@ TokenMasks::StateId TokenMasks::next(StateId from, std::uint8_t byte) {
   if (known != kUnknown) return known;
   const std::uint64_t grammar_id = known_[from].grammar_id;
   GrammarState state = known_[from].state;
-  const StateId found = state.push(byte) ? intern(grammar_id, state) : kNone;
+  StateId found = kNone;
+  if (state.push(byte)) {
+    found = intern(grammar_id, state);
+  } else if (state.num_passed() >= GrammarState::kMaxPassed) {
+    found = kTooMany;
+  }
   known_[from].next[byte] = found;
-  if (num_bytes_ <= max_bytes_ || found == kNone) return found;
+  if (num_bytes_ <= max_bytes_ || found == kNone || found == kTooMany) return found;
+  if (!is_first_) {
+    has_room_ = false;
+    return found;
+  }
   path_.push_back({found, false});
   forget_all_but_path();
   const StateId kept = path_.back().state;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <bitset>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -24,23 +25,27 @@ class TokenMasks {
   static constexpr std::size_t kMaxBytes = std::size_t{4} << 20;
 
   // A bit for each token of the vocabulary: those behind which the text is still one of the constraint's, or the
-  // beginning of one. Valid until the next call. A grammar with many places at once has an end to the time that is
-  // taken for it (kMaxWork): tokens late in the order of their texts then may be left out.
+  // beginning of one. Valid until the next call. A grammar with many places at once, or with a new state for each
+  // text, has an end to the time that is taken for it (kMaxWork): tokens late in the order of their texts then are left
+  // out, the same ones each time, whatever was known before.
   std::span<const std::uint64_t> allowed(const Constraint& constraint, const GrammarState& state);
 
   std::size_t size_bytes() const { return num_bytes_; }
 
  private:
-  static constexpr std::size_t kMaxWork = std::size_t{4} << 20;  // nodes of the tree, by places in the grammar
+  static constexpr std::size_t kMaxWork = std::size_t{8} << 20;  // of some 10 ns: a tenth of a second
 
   using StateId = std::uint32_t;
-  static constexpr StateId kUnknown = 0xFFFFFFFF, kNone = 0xFFFFFFFE;
+  // kTooMany: there is none because there were too many places on the way.
+  static constexpr StateId kUnknown = 0xFFFFFFFF, kNone = 0xFFFFFFFE, kTooMany = 0xFFFFFFFD;
 
   struct Known {
     std::uint64_t grammar_id;
     GrammarState state;
     std::array<StateId, 256> next;    // by byte
     std::vector<std::uint64_t> mask;  // empty = not asked for yet
+    std::uint64_t last_walk = 0;      // that came by, and the bytes by which it went on
+    std::bitset<256> passed = {};
   };
   // As of the token's bytes so far.
   struct Step {
@@ -51,7 +56,9 @@ class TokenMasks {
   StateId intern(std::uint64_t grammar_id, const GrammarState& state);
   StateId next(StateId from, std::uint8_t byte);
   void forget_all_but_path();
-  void walk(const TokenTrie& tokens);
+  void begin(const Constraint& constraint, const GrammarState& state);
+  // False: there was no room for all that it came by beside what was known before.
+  bool walk(const TokenTrie& tokens);
   Step step(const Step& from, const TokenTrie::Node& node);
 
   const std::size_t max_bytes_;
@@ -60,6 +67,10 @@ class TokenMasks {
   std::unordered_multimap<std::uint64_t, StateId> by_hash_;
   std::vector<Step> path_;           // of the walk, by depth; the first is where it begins
   std::vector<std::uint64_t> mask_;  // of the walk
+  std::uint64_t walk_ = 0;           // its number
+  std::size_t work_ = 0;             // that it has done
+  bool is_first_ = false;            // nothing was known before it
+  bool has_room_ = true;
 };
 
 }  // namespace larder

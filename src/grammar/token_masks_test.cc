@@ -127,6 +127,34 @@ TEST_F(TokenMasksTest, LongTokensOfShortStrings) {
   for (unsigned seed = 0; seed < 4; ++seed) compare(R"({"type": "string", "maxLength": 302})", masks, seed);
 }
 
+// A state for each text: what is found in the time that there is does not depend on what was known.
+TEST_F(TokenMasksTest, HostileGrammarsHaveAnEnd) {
+  std::vector<std::string> texts{"a", "b", "c"};
+  std::mt19937 random(3);
+  for (int i = 0; i < 60'000; ++i) {
+    std::string text;
+    for (int size = 0; size < 24; ++size) text += static_cast<char>('a' + random() % 3);
+    texts.push_back(text);
+  }
+  take(std::move(texts));
+  // Which of the last letters were a; a place for each number of them; all of which may be empty.
+  for (const char* pattern :
+       {"^.*a.{20}b?$", "^(a{1,30}b{1,30}c?){1,40}$", "^((a?){0,60}){0,30}$", "^(.?.?.?.?.?.?.?.?.?.?){0,200}$"}) {
+    const std::string schema = nlohmann::json{{"type", "string"}, {"pattern", pattern}}.dump();
+    const Constraint constraint = constraint_of(schema.c_str());
+    GrammarState state(constraint.grammar);
+    if (!state.push('"')) continue;  // too many places from the beginning on
+    TokenMasks masks, others(1 << 20);
+    for (const char byte : std::string_view("abca")) {
+      const std::vector<bool> allowed = masked(masks, constraint, state);
+      TokenMasks first;
+      EXPECT_EQ(masked(first, constraint, state), allowed) << pattern;
+      EXPECT_EQ(masked(others, constraint, state), masked(others, constraint, state)) << pattern;
+      if (!state.push(static_cast<std::uint8_t>(byte))) break;
+    }
+  }
+}
+
 TEST_F(TokenMasksTest, AnEmptyVocabularyAllowsNothing) {
   take({"", ""});
   TokenMasks masks;
