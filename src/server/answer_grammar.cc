@@ -171,6 +171,7 @@ std::shared_ptr<const TokenTrie> ConstraintTable::trie() {
       const auto ends = tokenizer_.end_tokens();
       return std::ranges::find(ends, token) != ends.end() ? std::string_view() : tokenizer_.token_bytes(token, false);
     });
+    num_trie_bytes_ = trie_->size_bytes();
   });
   return trie_;
 }

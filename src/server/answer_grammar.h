@@ -1,6 +1,8 @@
 // From what a request says of its answer to the texts that the engine lets it be.
 #pragma once
 
+#include <atomic>
+#include <cstddef>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -39,6 +41,9 @@ class ConstraintTable {
   // room.
   std::shared_ptr<const Constraint> find(const AnswerRules& rules);
 
+  // Of what is at work or was lately, and of the tree of tokens.
+  std::size_t size_bytes() const { return budget_->used() + num_trie_bytes_.load(); }
+
  private:
   struct Entry {
     std::string key;
@@ -52,6 +57,7 @@ class ConstraintTable {
   const std::shared_ptr<MemoryBudget> budget_;  // constraints may outlive the table
   std::once_flag made_trie_;
   std::shared_ptr<const TokenTrie> trie_;
+  std::atomic<std::size_t> num_trie_bytes_ = 0;
   std::mutex mutex_;
   std::list<Entry> recent_;  // by mutex_, the latest first
 };

@@ -70,6 +70,20 @@ Reply Router::tokenize(const HttpRequest& request, Mailbox::Wake) const {
   return {json_response(reply), nullptr};
 }
 
+// As vLLM has it, for clients that render chats and end texts themselves.
+Reply Router::tokenizer_info(const HttpRequest&, Mailbox::Wake) const {
+  const Tokenizer& tokenizer = model_.tokenizer;
+  const auto text_of = [&](std::optional<TokenId> token) {
+    return token ? Json(to_valid_utf8(tokenizer.token_text(*token))) : Json();
+  };
+  Json reply = {{"tokenizer_class", "larder"}, {"model_max_length", model_.max_model_len}};
+  reply["bos_token"] = text_of(tokenizer.bos());
+  reply["eos_token"] = text_of(tokenizer.eos());
+  reply["pad_token"] = nullptr;
+  reply["chat_template"] = model_.chat_template.source();
+  return {json_response(reply), nullptr};
+}
+
 Reply Router::detokenize(const HttpRequest& request, Mailbox::Wake) const {
   const Json body = parse_body(request);
   const Fields fields(body, "");
@@ -103,7 +117,8 @@ Reply Router::metrics_page(const HttpRequest&, Mailbox::Wake) const {
                                           .answer_bytes = history_->size_bytes(),
                                           .session_bytes = sessions_->size_bytes(),
                                           .draft_bytes = drafts_->used(),
-                                          .summary_bytes = summaries_->size_bytes()}};
+                                          .summary_bytes = summaries_->size_bytes(),
+                                          .format_bytes = constraints_->size_bytes()}};
   HttpResponse response{.content_type = "text/plain; version=0.0.4; charset=utf-8",
                         .body = metrics_.serialize(engine.stats(), engine.config(), state)};
   return {std::move(response), nullptr};

@@ -397,6 +397,7 @@ std::string ServerMetrics::serialize(const EngineStats& stats, const EngineConfi
   page.value(static_cast<double>(kept.session_bytes), {{"of", "sessions"}});
   page.value(static_cast<double>(kept.draft_bytes), {{"of", "drafts"}});
   page.value(static_cast<double>(kept.summary_bytes), {{"of", "summaries"}});
+  page.value(static_cast<double>(kept.format_bytes), {{"of", "formats"}});
   page.value(static_cast<double>(stats.num_waiting_tokens) * sizeof(TokenId), {{"of", "waiting"}});
   {
     const std::lock_guard lock(mutex_);

@@ -45,6 +45,7 @@ const Router::Route Router::kRoutes[] = {
     {"GET", "/v1/models/", false, false, true, &Router::one_model},
     {"POST", "/tokenize", false, true, false, &Router::tokenize},
     {"POST", "/detokenize", false, true, false, &Router::detokenize},
+    {"GET", "/tokenizer_info", false, false, true, &Router::tokenizer_info},
     {"GET", "/health", true, false, true, &Router::health},
     {"GET", "/version", true, false, true, &Router::version},
     {"GET", "/metrics", false, false, true, &Router::metrics_page},

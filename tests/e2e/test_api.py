@@ -213,6 +213,12 @@ def test_final_message_can_be_continued(server):
     assert reply["choices"][0]["message"]["content"].startswith(" ")
 
 
+def test_tokenizer_info(server):
+    """What lm-eval's remote tokenizer asks for."""
+    info = server.get("/tokenizer_info").json()
+    assert info["eos_token"] == "<|im_end|>" and "<|im_start|>" in info["chat_template"] and info["model_max_length"] > 0
+
+
 def test_models(server):
     models = server.client.models.list().data
     assert models[0].id == "smollm2" and models[0].max_model_len > 0
