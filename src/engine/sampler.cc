@@ -185,12 +185,23 @@ void Sampler::constrain(const SampleContext& context) {
     if (bits == ~std::uint64_t{0}) continue;
     const std::size_t count = std::min(kBits, adjusted_.size() - begin);
     const std::span<float> logits = std::span(adjusted_).subspan(begin, count);
-    if (bits == 0) {
-      std::ranges::fill(logits, -kInfinity);
+    constexpr int kMany = 40;
+    if (std::popcount(bits) >= kMany) {
+      for (std::uint64_t barred = ~bits; barred != 0; barred &= barred - 1) {
+        const auto i = static_cast<std::size_t>(std::countr_zero(barred));
+        if (i < count) logits[i] = -kInfinity;
+      }
       continue;
     }
-    for (std::size_t i = 0; i < count; ++i) {
-      if (((bits >> i) & 1) == 0) logits[i] = -kInfinity;
+    std::array<float, kBits> kept;
+    for (std::uint64_t left = bits; left != 0; left &= left - 1) {
+      const auto i = static_cast<std::size_t>(std::countr_zero(left));
+      kept[i] = i < count ? logits[i] : 0;
+    }
+    std::ranges::fill(logits, -kInfinity);
+    for (std::uint64_t left = bits; left != 0; left &= left - 1) {
+      const auto i = static_cast<std::size_t>(std::countr_zero(left));
+      if (i < count) logits[i] = kept[i];
     }
   }
   for (std::size_t i = 0; i < context.end_tokens.size(); ++i) {

@@ -1,6 +1,6 @@
 #include "grammar/json_formats.h"
 
-#include <utility>
+#include <algorithm>
 
 namespace larder {
 namespace {
@@ -12,37 +12,49 @@ namespace {
   "02-(0[1-9]|1[0-9]|2[0-8]))"
 #define LARDER_HOURS "([01][0-9]|2[0-3]):[0-5][0-9]"
 #define LARDER_TIME LARDER_HOURS ":[0-5][0-9](\\.[0-9]{1,6})?(Z|[+-]" LARDER_HOURS ")"
-#define LARDER_LABEL "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+#define LARDER_LABEL "[A-Za-z0-9]([A-Za-z0-9-]{0,18}[A-Za-z0-9])?"
+#define LARDER_HOST LARDER_LABEL "(\\." LARDER_LABEL "){0,3}"
+#define LARDER_PART "[A-Za-z0-9_+-]{1,24}"
+#define LARDER_UUID(version) \
+  "[0-9a-f]{8}-[0-9a-f]{4}-" version "[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
 
-constexpr std::pair<std::string_view, std::string_view> kFormats[] = {
-    {"date", LARDER_DATE},
-    {"time", LARDER_TIME},
-    {"date-time", LARDER_DATE "T" LARDER_TIME},
+constexpr JsonFormat kFormats[] = {
+    {"date", LARDER_DATE, 10, 10},
+    {"time", LARDER_TIME, 9, 21},
+    {"date-time", LARDER_DATE "T" LARDER_TIME, 20, 32},
     {"duration",
      "P([0-9]{1,4}W|[0-9]{1,4}D|([0-9]{1,4}D)?T([0-9]{1,4}H([0-9]{1,4}M)?([0-9]{1,4}S)?|[0-9]{1,4}M([0-9]{1,4}S)?|"
-     "[0-9]{1,4}S))"},
-    {"email",
-     "[A-Za-z0-9_+-]{1,30}(\\.[A-Za-z0-9_+-]{1,30})?@" LARDER_LABEL "(\\." LARDER_LABEL "){0,2}\\.[A-Za-z]{2,12}"},
-    {"uuid", "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"},
-    {"ipv4", "((25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])\\.){3}(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"},
-    {"ipv6", "([0-9a-f]{1,4}:){7}[0-9a-f]{1,4}"},
-    {"uri", "[A-Za-z][A-Za-z0-9+.-]{0,20}://" LARDER_LABEL "(\\." LARDER_LABEL
-            "){0,5}(:[0-9]{1,4})?(/[A-Za-z0-9._~!$&'()*+,;=:@/-]*)?"
-            "(\\?[A-Za-z0-9._~!$&'()*+,;=:@/?-]*)?"},
+     "[0-9]{1,4}S))",
+     3, 22},
+    {"email", LARDER_PART "(\\." LARDER_PART ")?@" LARDER_LABEL "(\\." LARDER_LABEL "){0,1}\\.[A-Za-z]{2,6}", 6, 98},
+    {"uuid", "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", 36, 36},
+    {"uuid1", LARDER_UUID("1"), 36, 36},
+    {"uuid3", LARDER_UUID("3"), 36, 36},
+    {"uuid4", LARDER_UUID("4"), 36, 36},
+    {"uuid5", LARDER_UUID("5"), 36, 36},
+    {"hostname", LARDER_HOST, 1, 83},
+    {"ipv4", "((25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])\\.){3}(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])", 7, 15},
+    {"ipv6", "([0-9a-f]{1,4}:){7}[0-9a-f]{1,4}", 15, 39},
+    {"uri",
+     "https?://" LARDER_HOST
+     "(:[1-9][0-9]{0,3})?(/[A-Za-z0-9._~!$&'()*+,;=:@/-]{0,300})?"
+     "(\\?[A-Za-z0-9._~!$&'()*+,;=:@/?-]{0,200})?",
+     8, 598},
 };
 
 #undef LARDER_DATE
 #undef LARDER_HOURS
 #undef LARDER_TIME
 #undef LARDER_LABEL
+#undef LARDER_HOST
+#undef LARDER_PART
+#undef LARDER_UUID
 
 }  // namespace
 
-std::string_view expression_of_format(std::string_view format) {
-  for (const auto& [name, expression] : kFormats) {
-    if (name == format) return expression;
-  }
-  return {};
+const JsonFormat* find_format(std::string_view name) {
+  const auto found = std::ranges::find(kFormats, name, &JsonFormat::name);
+  return found == std::end(kFormats) ? nullptr : found;
 }
 
 }  // namespace larder

@@ -13,7 +13,7 @@
 namespace larder {
 namespace {
 
-constexpr std::pair<std::uint8_t, int> kIndentation[] = {{' ', 32}, {'\t', 8}};  // at a line's beginning, at most
+constexpr std::pair<std::uint8_t, int> kIndentation[] = {{' ', 16}, {'\t', 8}};  // at a line's beginning, at most
 constexpr std::array<ByteRange, 3> kPlainCharacters = {{{0x20, '"' - 1}, {'"' + 1, '\\' - 1}, {'\\' + 1, 0x7F}}};
 
 std::uint16_t num_free(std::uint32_t num_characters) {
@@ -23,6 +23,7 @@ std::uint16_t num_free(std::uint32_t num_characters) {
 }  // namespace
 
 Fragment JsonParts::space() {
+  if (is_compact_) return builder_.nothing();
   if (!space_) {
     const Fragment part{builder_.add_node(), builder_.add_node()};
     builder_.add_empty(part.begin, part.end);
@@ -44,7 +45,10 @@ Fragment JsonParts::space() {
   return builder_.call(*space_);
 }
 
-Fragment JsonParts::colon() { return builder_.sequence({builder_.text(":"), builder_.optional(builder_.text(" "))}); }
+Fragment JsonParts::colon() {
+  const Fragment colon = builder_.text(":");
+  return is_compact_ ? colon : builder_.sequence({colon, builder_.optional(builder_.text(" "))});
+}
 
 Fragment JsonParts::comma() { return builder_.sequence({builder_.text(","), space()}); }
 

@@ -15,7 +15,8 @@ namespace larder {
 // What is used often is laid out once. Thread: one at a time.
 class JsonParts {
  public:
-  explicit JsonParts(GrammarBuilder& builder) : builder_(builder) {}
+  // is_compact: no white space at all.
+  explicit JsonParts(GrammarBuilder& builder, bool is_compact = false) : builder_(builder), is_compact_(is_compact) {}
 
   GrammarBuilder& builder() { return builder_; }
 
@@ -61,6 +62,7 @@ class JsonParts {
   GrammarNode add_characters();
 
   GrammarBuilder& builder_;
+  const bool is_compact_;
   std::optional<GrammarRule> space_, value_, escape_, long_character_;
 };
 

@@ -11,7 +11,9 @@
 #include <vector>
 
 #include "base/error.h"
+#include "grammar/grammar_state.h"
 #include "grammar/json_formats.h"
+#include "grammar/json_members.h"
 #include "grammar/json_merge.h"
 #include "grammar/json_numbers.h"
 #include "grammar/regex.h"
@@ -26,23 +28,9 @@ constexpr std::uint32_t kMaxCount = 1'000'000;
 constexpr std::size_t kMaxValues = 10'000;  // of JSON, since what is put together is compared with each other
 
 // Of JSON Schema, and not obeyed here.
-constexpr std::string_view kUnsupported[] = {"not",
-                                             "if",
-                                             "then",
-                                             "else",
-                                             "dependentSchemas",
-                                             "dependentRequired",
-                                             "dependencies",
-                                             "patternProperties",
-                                             "propertyNames",
-                                             "unevaluatedItems",
-                                             "contains",
-                                             "minContains",
-                                             "maxContains",
-                                             "multipleOf",
-                                             "maxProperties",
-                                             "$dynamicRef",
-                                             "$recursiveRef"};
+constexpr std::string_view kUnsupported[] = {
+    "not",         "if",          "then",        "else",          "dependentSchemas", "dependentRequired", "dependencies",
+    "contains",    "minContains", "maxContains", "maxProperties", "unevaluatedItems", "$dynamicRef",       "$recursiveRef"};
 
 [[noreturn]] void fail(const std::string& path, const std::string& reason) {
   throw Error(ErrorKind::kInvalidArgument, fmt::format("{}: {}", path, reason), path);
@@ -60,8 +48,8 @@ std::size_t count_values(const Json& value) {
 
 class Compiler {
  public:
-  Compiler(JsonParts& parts, const Json& root, const std::string& path)
-      : parts_(parts), builder_(parts.builder()), root_(root), root_path_(path) {}
+  Compiler(JsonParts& parts, const Json& root, const std::string& path, SchemaUse use)
+      : parts_(parts), builder_(parts.builder()), root_(root), root_path_(path), use_(use) {}
 
   Fragment run() {
     const Fragment whole = any(root_, root_path_, 0);
@@ -86,6 +74,17 @@ class Compiler {
   };
 
   Fragment any(const Json& schema, const std::string& path, int depth) {
+    if (use_ == SchemaUse::kStrict) return strictly(schema, path, depth);
+    try {
+      return strictly(schema, path, depth);
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::kInvalidArgument) throw;
+      const bool is_object = schema.is_object() && schema.contains("type") && schema["type"] == "object";
+      return is_object ? parts_.any_object() : parts_.any_value();
+    }
+  }
+
+  Fragment strictly(const Json& schema, const std::string& path, int depth) {
     if (depth > kMaxDepth)
       fail(path, fmt::format("schemas are nested deeper than {} levels; send a simpler one", kMaxDepth));
     if (schema.is_boolean()) {
@@ -93,7 +92,7 @@ class Compiler {
       return parts_.any_value();
     }
     if (!schema.is_object()) fail(path, fmt::format("must be an object, it is {}", schema.type_name()));
-    refuse_unsupported(schema, path);
+    if (use_ == SchemaUse::kStrict) refuse_unsupported(schema, path);
     if (schema.contains("$ref")) return reference(schema, path, depth);
     if (schema.contains("allOf")) return all_of(schema, path, depth);
     for (const char* key : {"anyOf", "oneOf"}) {
@@ -113,6 +112,8 @@ class Compiler {
       fail(within(path, key), fmt::format("is not supported, but for {}; leave it out", neutral.dump()));
     };
     refuse_unless("uniqueItems", false);
+    const auto type = schema.find("type");
+    refuse_unless("multipleOf", type != schema.end() && *type == "integer" ? 1 : 0);
     refuse_unless("minProperties", 0);
     refuse_unless("unevaluatedProperties", false);
   }
@@ -288,24 +289,57 @@ class Compiler {
     return times;
   }
 
+  Fragment regex(const std::string& expression, const std::string& path) {
+    try {
+      return add_regex(builder_, expression, RegexText::kJsonString, false);
+    } catch (const Error& error) {
+      rethrow_at(error, path);
+    }
+  }
+
   Fragment string(const Json& schema, const std::string& path) {
     const Repetitions length = counts(schema, "minLength", "maxLength", path);
-    const bool has_length = length.min > 0 || length.max;
     const std::string* expression = text_at(schema, "pattern", path);
-    try {
-      if (expression != nullptr) {
-        if (has_length)
-          fail(within(path, "pattern"),
-               "together with minLength or maxLength is not supported; say the length in the pattern");
-        return parts_.quoted(add_regex(builder_, *expression, RegexText::kJsonString, false));
-      }
-      const std::string* format = text_at(schema, "format", path);
-      const std::string_view known = format == nullptr ? std::string_view() : expression_of_format(*format);
-      if (!known.empty() && !has_length) return parts_.quoted(add_regex(builder_, known, RegexText::kJsonString, true));
-      return has_length ? parts_.string_of_length(length) : parts_.any_string();
-    } catch (const Error& error) {
-      rethrow_at(error, expression != nullptr ? within(path, "pattern") : path);
+    const std::string* name = text_at(schema, "format", path);
+    const JsonFormat* format = name == nullptr ? nullptr : find_format(*name);
+    if (expression != nullptr && (format == nullptr || is_regex(*expression))) {
+      if (!has_every_length(*expression, length))
+        fail(within(path, "pattern"), "beside minLength or maxLength is not supported; say the length in the pattern");
+      return parts_.quoted(regex(*expression, within(path, "pattern")));
     }
+    try {
+      if (format != nullptr) {
+        if (length.min > format->shortest || (length.max && *length.max < format->longest)) {
+          fail(within(path, "format"), fmt::format("is written with {} to {} characters here, which minLength and maxLength "
+                                                   "have to permit", format->shortest, format->longest));
+        }
+        return parts_.quoted(add_regex(builder_, format->expression, RegexText::kJsonString, true));
+      }
+      return length.min > 0 || length.max ? parts_.string_of_length(length) : parts_.any_string();
+    } catch (const Error& error) {
+      rethrow_at(error, path);
+    }
+  }
+
+  // One that says the same as its format, but cannot be read here (as lookahead), does not count.
+  static bool is_regex(const std::string& expression) {
+    try {
+      GrammarBuilder builder;
+      (void)add_regex(builder, expression, RegexText::kJsonString, false);
+      return true;
+    } catch (const Error&) {
+      return false;
+    }
+  }
+
+  // That a string is not empty, the pattern may say by itself.
+  static bool has_every_length(const std::string& expression, const Repetitions& length) {
+    if (length.max) return false;
+    if (length.min == 0) return true;
+    if (length.min > 1 || !is_regex(expression)) return false;
+    GrammarBuilder builder;
+    const Fragment whole = add_regex(builder, expression, RegexText::kJsonString, false);
+    return !GrammarState(builder.finish(whole)).is_whole();
   }
 
   static const std::string* text_at(const Json& schema, const char* key, const std::string& path) {
@@ -343,56 +377,34 @@ class Compiler {
     }
   }
 
-  // What of an object's members may come, in order.
-  struct Member {
-    std::string name;
-    const Json* schema;
-    bool is_required;
-  };
-
-  std::vector<Member> read_members(const Json& schema, const std::string& path) const {
-    static const Json kAnything = true;
-    std::vector<Member> members;
-    std::map<std::string, std::size_t> places;
-    if (const auto found = schema.find("properties"); found != schema.end()) {
-      if (!found->is_object()) fail(within(path, "properties"), "must be an object");
-      for (const auto& [name, value] : found->items()) {
-        if (value == false) continue;
-        places.emplace(name, members.size());
-        members.push_back({name, &value, false});
-      }
-    }
-    const auto required = schema.find("required");
-    if (required == schema.end() || required->is_boolean()) return members;  // draft 3 has it within the member
-    if (!required->is_array()) fail(within(path, "required"), "must be an array of names");
-    for (const Json& name : *required) {
-      if (!name.is_string()) fail(within(path, "required"), "must hold strings");
-      const auto [place, is_new] = places.emplace(name.get<std::string>(), members.size());
-      if (is_new) members.push_back({place->first, &kAnything, false});
-      members[place->second].is_required = true;
-    }
-    return members;
+  static std::string written(const std::string& name) {
+    return Json(name).dump(-1, ' ', false, Json::error_handler_t::replace);
   }
 
-  // Nullopt: there are none.
-  std::optional<GrammarRule> other_members(const Json& schema, const std::vector<Member>& members,
-                                           const std::string& path, int depth) {
-    static const Json kAnything = true;
-    const auto found = schema.find("additionalProperties");
-    const bool is_said = found != schema.end();
-    if (is_said ? *found == false : !members.empty() || schema.contains("properties")) return std::nullopt;
-    std::vector<std::string> names;
-    for (const Member& member : members) {
-      const std::string text = Json(member.name).dump(-1, ' ', false, Json::error_handler_t::replace);
-      names.push_back(text.substr(1, text.size() - 2));
+  // Nullopt: there are none beside those that are named.
+  std::optional<GrammarRule> other_members(const JsonMembers& members, const std::string& path, int depth) {
+    if (!members.has_others()) return std::nullopt;
+    std::vector<Fragment> kinds;
+    for (const auto& [expression, schema] : members.by_pattern) {
+      const Fragment name = parts_.quoted(regex(expression, within(path, "patternProperties")));
+      const Fragment value = any(*schema, fmt::format("{}.patternProperties.{}", path, expression), depth + 1);
+      kinds.push_back(builder_.sequence({name, parts_.colon(), value}));
     }
-    const Fragment value = any(is_said ? *found : kAnything, within(path, "additionalProperties"), depth + 1);
-    return builder_.rule(builder_.sequence({parts_.other_string(names), parts_.colon(), value}));
+    if (members.others != nullptr) {
+      std::vector<std::string> names;
+      for (const JsonMembers::Named& member : members.named) names.push_back(written(member.name));
+      for (const std::string& name : members.barred) names.push_back(written(name));
+      for (std::string& name : names) name = name.substr(1, name.size() - 2);
+      const Fragment value = any(*members.others, within(path, "additionalProperties"), depth + 1);
+      kinds.push_back(builder_.sequence({parts_.other_string(names), parts_.colon(), value}));
+    }
+    return builder_.rule(builder_.choice(kinds));
   }
 
   Fragment object(const Json& schema, const std::string& path, int depth) {
-    const std::vector<Member> members = read_members(schema, path);
-    const std::optional<GrammarRule> others = other_members(schema, members, path, depth);
+    const JsonMembers all = read_members(schema, path);
+    const std::vector<JsonMembers::Named>& members = all.named;
+    const std::optional<GrammarRule> others = other_members(all, path, depth);
     // Before each member, whoever follows may be the next one; behind it, the end or a comma.
     const Fragment begin = builder_.sequence({builder_.text("{"), parts_.space()});
     const GrammarNode end = builder_.add_node();
@@ -413,9 +425,8 @@ class Compiler {
     if (num_needed == 0) builder_.add_bytes(begin.end, {'}', '}'}, end);
     for (std::size_t i = 0; i < members.size(); ++i) {
       const GrammarNode after = builder_.add_node();
-      const std::string name = Json(members[i].name).dump(-1, ' ', false, Json::error_handler_t::replace);
       const Fragment value = any(*members[i].schema, fmt::format("{}.properties.{}", path, members[i].name), depth + 1);
-      const Fragment member = builder_.sequence({builder_.text(name), parts_.colon(), value});
+      const Fragment member = builder_.sequence({builder_.text(written(members[i].name)), parts_.colon(), value});
       builder_.add_empty(next, member.begin);
       if (!members[i].is_required) builder_.add_empty(next, after);
       if (i + 1 >= num_needed) add_end(member.end);
@@ -435,20 +446,22 @@ class Compiler {
   GrammarBuilder& builder_;
   const Json& root_;
   const std::string& root_path_;
+  const SchemaUse use_;
   std::map<const Json*, GrammarRule> rules_;  // of what is referred to
   std::vector<Pending> pending_;
 };
 
 }  // namespace
 
-Fragment add_json_schema(JsonParts& parts, const nlohmann::ordered_json& schema, const std::string& path) {
+Fragment add_json_schema(JsonParts& parts, const nlohmann::ordered_json& schema, const std::string& path,
+                         SchemaUse use) {
   if (const std::size_t count = count_values(schema); count > kMaxValues) {
     throw Error(
         ErrorKind::kTooLarge,
         fmt::format("{}: has {} values of JSON, at most {} are taken; send a simpler one", path, count, kMaxValues),
         path);
   }
-  return Compiler(parts, schema, path).run();
+  return Compiler(parts, schema, path, use).run();
 }
 
 }  // namespace larder

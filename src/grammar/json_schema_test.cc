@@ -14,10 +14,10 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-Grammar grammar_of_schema(std::string_view schema) {
+Grammar grammar_of_schema(std::string_view schema, SchemaUse use = SchemaUse::kStrict, bool is_compact = false) {
   GrammarBuilder builder;
-  JsonParts parts(builder);
-  const Fragment whole = add_json_schema(parts, Json::parse(schema), "schema");
+  JsonParts parts(builder, is_compact);
+  const Fragment whole = add_json_schema(parts, Json::parse(schema), "schema", use);
   return builder.finish(whole);
 }
 
@@ -142,6 +142,49 @@ TEST(JsonSchema, Objects) {
        {R"({"properties": {"a": {"const": 1}}, "required": ["a"]})", {R"({"a":1})"}, {"1"}}});
 }
 
+TEST(JsonSchema, MembersThatAreNotNamed) {
+  check({{R"({"type": "object", "properties": {"a": {"type": "null"}}, "required": ["e"], "additionalProperties": {"type": "boolean"}})",
+          {R"({"e":true})", R"({"a":null,"e":false,"f":true})"},
+          {R"({"e":1})", R"({"a":null})"}},
+         {R"({"type": "object", "properties": {"a": {"type": "null"}}, "required": ["e"]})", {R"({"e":"x"})", R"({"a":null,"e":1})"}, {"{}"}},
+         {R"({"properties": {"a": false, "b": true}, "additionalProperties": true})", {R"({"b":1,"c":2})"}, {R"({"a":1})"}},
+         {R"({"type": "object", "propertyNames": {"type": "string"}, "additionalProperties": {"type": "integer"}})", {R"({"x":1})"}, {R"({"x":""})"}},
+         {R"({"type": "object", "propertyNames": {"enum": ["a", "b"]}, "additionalProperties": {"type": "integer"}})",
+          {"{}", R"({"b":1})", R"({"a":1,"b":2})"},
+          {R"({"c":1})", R"({"a":""})", R"({"a":1,"a":2})"}},
+         {R"({"type": "object", "propertyNames": {"pattern": "^[a-c]+$"}, "additionalProperties": {"type": "integer"}})", {"{}", R"({"ab":1,"c":2})"}, {R"({"d":1})"}},
+         {R"({"type": "object", "patternProperties": {"^x": {"type": "integer"}, "^y": {"type": "null"}}, "additionalProperties": false})",
+          {"{}", R"({"xa":1,"y":null})"},
+          {R"({"a":1})", R"({"x":null})"}}});
+}
+
+TEST(JsonSchema, FormatsBesideOtherWords) {
+  check({{R"({"type": "string", "format": "uri", "minLength": 1, "maxLength": 2083})", {R"("https://a.org/b")"}, {R"("u")"}},
+         {R"({"type": "string", "format": "uuid4", "minLength": 1})", {R"("123e4567-e89b-42d3-a456-426614174000")"}, {R"("123e4567-e89b-12d3-a456-426614174000")"}},
+         {R"({"type": "string", "format": "hostname"})", {R"("a-b.example.org")"}, {R"("-a")", R"("a b")"}},
+         {R"({"type": "string", "format": "email", "pattern": "^(?!\\.).+@.+$"})", {R"("a@b.org")"}, {R"("a")"}},
+         {R"({"type": "string", "format": "date", "pattern": "^2026"})", {R"("2026")"}, {R"("2025-01-01")"}},
+         {R"({"type": "string", "pattern": "^[a-z]+$", "minLength": 1})", {R"("ab")"}, {R"("")"}}});
+}
+
+// Of tools that are not strict: the least part goes that cannot be obeyed.
+TEST(JsonSchema, LenientlyOnlyWhatCannotBeObeyedIsFree) {
+  const Grammar grammar = grammar_of_schema(
+      R"_({"type": "object", "properties": {"a": {"type": "integer", "multipleOf": 5}, "b": {"type": "string", "pattern": "(?=x)"},
+          "c": {"$ref": "#/none"}, "d": {"enum": ["x"]}}, "required": ["d"], "not": {}})_",
+      SchemaUse::kLenient);
+  EXPECT_TRUE(matches(grammar, R"({"a":3,"b":"y","c":[],"d":"x"})"));
+  EXPECT_FALSE(matches(grammar, R"({"a":"3","d":"x"})"));
+  EXPECT_FALSE(matches(grammar, R"({"d":"y"})"));
+  EXPECT_TRUE(matches(grammar_of_schema(R"({"type": "object", "allOf": [{"$ref": "#/none"}]})", SchemaUse::kLenient), R"({"x":1})"));
+}
+
+TEST(JsonSchema, CompactlyThereIsNoWhiteSpace) {
+  const Grammar grammar = grammar_of_schema(R"({"type": "object", "properties": {"a": {"type": "array"}, "b": {}}})", SchemaUse::kStrict, true);
+  EXPECT_TRUE(matches(grammar, R"({"a":[1,{"c":2}],"b":"x y"})"));
+  for (const char* text : {R"({ "a":[]})", R"({"a": []})", R"({"a":[1, 2]})", R"({"a":[]} )"}) EXPECT_FALSE(begins(grammar, text)) << text;
+}
+
 TEST(JsonSchema, Arrays) {
   check({{R"({"type": "array", "items": {"type": "integer"}})",
           {"[]", "[1]", "[1, 2,3]", "[\n  1,\n  2\n]"},
@@ -199,7 +242,15 @@ TEST(JsonSchema, SaysWhatItDoesNotTake) {
       {R"({"if": {}})", "schema.if"},
       {R"({"type": "array", "uniqueItems": true})", "schema.uniqueItems"},
       {R"({"type": "number", "multipleOf": 5})", "schema.multipleOf"},
-      {R"({"type": "object", "patternProperties": {}})", "schema.patternProperties"},
+      {R"({"properties": {"a": {}}, "patternProperties": {"b": {}}})", "schema.patternProperties"},
+      {R"({"patternProperties": {"b": {}}, "additionalProperties": true})", "schema.patternProperties"},
+      {R"_({"type": "object", "patternProperties": {"(?=a)": {}}})_", "schema.patternProperties"},
+      {R"({"type": "object", "propertyNames": {"minLength": 3}})", "schema.propertyNames.minLength"},
+      {R"({"properties": {"a": {}}, "required": ["b"], "additionalProperties": false})", "schema.required"},
+      {R"({"properties": {"a": false}, "required": ["a"]})", "schema.required"},
+      {R"({"type": "string", "format": "email", "maxLength": 20})", "schema.format"},
+      {R"({"type": "string", "pattern": "a*", "minLength": 1})", "schema.pattern"},
+      {R"({"type": "string", "pattern": "a", "maxLength": 5})", "schema.pattern"},
       {R"({"type": "date"})", "schema.type"},
       {R"({"type": 5})", "schema.type"},
       {R"({"$ref": "https://example.org/schema"})", "schema.$ref"},

@@ -295,6 +295,7 @@ void RegexReader::read_group_head() {
   const bool is_behind = peek() == '<' && (peek(1) == '=' || peek(1) == '!');
   if (is_behind) fail(begin, "lookbehind");
   if (peek() == '=' || peek() == '!') fail(begin, "lookahead");
+  if (peek(1) == '<') take('P');  // as Python writes it
   if (!take('<')) fail(begin, "a group of an unknown kind");
   if (peek() == '>' || is_digit(peek())) fail(begin, "a group without a proper name");
   while (!take('>')) {

@@ -162,13 +162,16 @@ AnswerFormat read_answer_format(const Fields& fields) {
   if (value == nullptr) return format;
   const Fields inner(*value, "structured_outputs");
   if (inner.has("structural_tag")) inner.fail("structural_tag", "is not supported; send tools");
-  return read_others(inner,
-                     {{"json", read_schema},
-                      {"json_object", read_any_object},
-                      {"regex", read_regex},
-                      {"choice", read_choices},
-                      {"grammar", read_grammar}},
-                     std::move(format));
+  if (inner.has("whitespace_pattern")) inner.fail("whitespace_pattern", "is not supported; send disable_any_whitespace");
+  format = read_others(inner,
+                       {{"json", read_schema},
+                        {"json_object", read_any_object},
+                        {"regex", read_regex},
+                        {"choice", read_choices},
+                        {"grammar", read_grammar}},
+                       std::move(format));
+  format.is_compact = inner.boolean("disable_any_whitespace", false);
+  return format;
 }
 
 ToolChoice read_tool_choice(const Fields& fields) {

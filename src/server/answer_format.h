@@ -19,6 +19,7 @@ struct AnswerFormat {
   std::string source = {};                // a regular expression or a grammar
   std::vector<std::string> choices = {};  // one of these
   std::string field = {};                 // how messages name it
+  bool is_compact = false;                // JSON without white space
 
   bool is_text() const { return kind == Kind::kText; }
 };

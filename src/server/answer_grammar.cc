@@ -77,15 +77,11 @@ class AnswerGrammar {
     const auto schema = function.find("parameters");
     const bool has_schema = schema != function.end() && schema->is_object() && !schema->empty();
     if (!has_schema || (!is_strict && !rules_.tool_choice.has_to_call())) return parts_.any_object();
-    try {
-      Json whole = *schema;
-      whole["type"] = "object";
-      return add_json_schema(parts_, whole, fmt::format("tools.{}.parameters", name));
-    } catch (const Error&) {
-      // Nobody has asked for more than a call.
-      if (is_strict) throw;
-      return parts_.any_object();
-    }
+    Json whole = *schema;
+    whole["type"] = "object";
+    // Of a tool that is not strict nobody has asked for more than a call.
+    return add_json_schema(parts_, whole, fmt::format("tools.{}.parameters", name),
+                           is_strict ? SchemaUse::kStrict : SchemaUse::kLenient);
   }
 
   // Behind the tag's beginning, which text may have led to.
@@ -141,7 +137,7 @@ class AnswerGrammar {
 
   const AnswerRules& rules_;
   GrammarBuilder builder_;
-  JsonParts parts_{builder_};
+  JsonParts parts_{builder_, rules_.format.is_compact};
 };
 
 std::string key_of(const AnswerRules& rules) {
@@ -149,7 +145,7 @@ std::string key_of(const AnswerRules& rules) {
   const ToolChoice& choice = rules.tool_choice;
   const bool calls = may_call(rules);
   return dump_json(
-      Json::array({static_cast<int>(format.kind), format.schema, format.source, format.choices, format.field,
+      Json::array({static_cast<int>(format.kind), format.schema, format.source, format.choices, format.field, format.is_compact,
                    calls ? rules.tools : Json(), static_cast<int>(choice.mode), choice.is_restricted, choice.names,
                    choice.strict_names, choice.is_one_call, rules.takes_many_calls}));
 }

@@ -146,7 +146,7 @@ def test_anthropic(claude):
     ({"response_format": {"type": "json_object"}, "ignore_eos": True}, "ignore_eos"),
     ({"response_format": {"type": "json_object"}, "min_tokens": 5}, "min_tokens"),
     ({"tool_choice": "required"}, "tool_choice"),
-    ({"tools": [{"type": "function", "function": {"name": "f", "strict": True, "parameters": {"type": "object", "patternProperties": {}}}}]}, "tools.f.parameters.patternProperties"),
+    ({"tools": [{"type": "function", "function": {"name": "f", "strict": True, "parameters": {"type": "object", "not": {}}}}]}, "tools.f.parameters.not"),
 ])
 def test_what_cannot_be_obeyed_is_refused(server, fields, param):
     with pytest.raises(openai.BadRequestError) as caught:
