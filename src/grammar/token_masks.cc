@@ -56,10 +56,14 @@ bool TokenMasks::walk(const TokenTrie& tokens) {
   ++walk_;
   work_ = 0;
   has_room_ = true;
+  // Tokens of free characters alone are there from the beginning, as far as they are sorted by their number.
   Step& first_step = path_.front();
-  first_step.is_free = known_[first_step.state].state.num_free_characters() >= tokens.most_free_characters();
-  mask_.assign(tokens.free_tokens().size(), 0);
-  if (first_step.is_free) std::ranges::copy(tokens.free_tokens(), mask_.begin());
+  const std::size_t num_free = known_[first_step.state].state.num_free_characters();
+  const bool has_all = num_free >= tokens.most_free_characters();
+  const std::size_t num_taken = has_all ? TokenTrie::kMostShort + 1 : std::min(num_free, TokenTrie::kMostShort);
+  const auto taken = tokens.free_tokens(num_taken);
+  mask_.assign(taken.begin(), taken.end());
+  first_step.is_free = num_free > 0;
   for (std::size_t i = 0; i < nodes.size() && work_ < kMaxWork && has_room_;) {
     const TokenTrie::Node& node = nodes[i];
     path_.resize(node.depth, path_.front());  // the node's parent is the last
@@ -69,7 +73,8 @@ bool TokenMasks::walk(const TokenTrie& tokens) {
     const std::size_t end = node.end;
     const std::uint32_t first = node.first_token;
     if (node.num_free_characters > 0 && node.num_free_characters <= before.num_free_characters()) {
-      if (!parent.is_free) set_bits(tokens.tokens().subspan(first, tokens.first_token_at(end) - first), mask_);
+      const bool is_taken = parent.is_free && (has_all || node.depth - 1u + node.num_free_characters <= num_taken);
+      if (!is_taken) set_bits(tokens.tokens().subspan(first, tokens.first_token_at(end) - first), mask_);
       i = end;
       continue;
     }

@@ -122,6 +122,14 @@ TEST_F(TokenMasksTest, LongTokensOfShortStrings) {
         "a\xc3", "aaa\xc3"});
   TokenMasks masks;
   for (unsigned seed = 0; seed < 20; ++seed) compare(R"({"type": "string", "maxLength": 3})", masks, seed);
+  // Around the number up to which free tokens are sorted by their own.
+  std::vector<std::string> around{"\"", "x"};
+  for (std::size_t size = 28; size < 42; ++size) around.push_back(std::string(size, 'x'));
+  take(std::move(around));
+  for (const char* most : {"31", "32", "33", "34", "36", "40", "60"}) {
+    const std::string schema = std::string(R"({"type": "string", "maxLength": )") + most + "}";
+    for (unsigned seed = 0; seed < 4; ++seed) compare(schema.c_str(), masks, seed);
+  }
   const std::string longest(300, 'x');  // more characters than a node of the tree counts
   take({longest, longest + "y", "\"", "x"});
   for (unsigned seed = 0; seed < 4; ++seed) compare(R"({"type": "string", "maxLength": 302})", masks, seed);

@@ -49,7 +49,8 @@ std::uint8_t next_state(std::uint8_t state, std::uint8_t byte) {
 TokenTrie::TokenTrie(int vocab_size, std::function<std::string_view(TokenId)> bytes_of)
     : vocab_size_(vocab_size),
       bytes_of_(std::move(bytes_of)),
-      free_tokens_((static_cast<std::size_t>(vocab_size) + 63) / 64) {
+      num_words_((static_cast<std::size_t>(vocab_size) + 63) / 64),
+      free_tokens_((kMostShort + 2) * num_words_) {
   std::vector<std::pair<std::string_view, TokenId>> texts;
   for (TokenId token = 0; token < vocab_size; ++token) {
     const std::string_view text = bytes_of_(token);
@@ -130,8 +131,11 @@ void TokenTrie::find_free_tokens() {
     if (state == kNoState) continue;
     most_free_characters_ = std::max(most_free_characters_, static_cast<std::uint16_t>(num_characters));
     const auto place = static_cast<std::size_t>(token);
-    free_tokens_[place / 64] |= std::uint64_t{1} << (place % 64);
+    const std::size_t row = std::min(static_cast<std::size_t>(num_characters), kMostShort + 1);
+    free_tokens_[row * num_words_ + place / 64] |= std::uint64_t{1} << (place % 64);
   }
+  // Shorter ones are among those of more characters.
+  for (std::size_t i = num_words_; i < free_tokens_.size(); ++i) free_tokens_[i] |= free_tokens_[i - num_words_];
 }
 
 std::size_t TokenTrie::size_bytes() const {

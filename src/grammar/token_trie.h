@@ -1,6 +1,7 @@
 // The texts of a vocabulary's tokens, sorted into a tree of bytes.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -38,9 +39,14 @@ class TokenTrie {
   }
   // "" for one that no node has.
   std::string_view bytes(TokenId token) const { return bytes_of_(token); }
-  // A bit for each token of such characters alone, the last one perhaps not whole; and the most that one has.
-  std::span<const std::uint64_t> free_tokens() const { return free_tokens_; }
-  std::uint16_t most_free_characters() const { return most_free_characters_; }
+  // A bit for each token of so many such characters at most and nothing else, the last one perhaps not whole.
+  // Up to kMostShort; from there on of any number.
+  static constexpr std::size_t kMostShort = 32;
+  std::span<const std::uint64_t> free_tokens(std::size_t num_characters) const {
+    return std::span(free_tokens_).subspan(std::min(num_characters, kMostShort + 1) * num_words_, num_words_);
+  }
+  std::size_t num_words() const { return num_words_; }  // of such bits
+  std::uint16_t most_free_characters() const { return most_free_characters_; }  // that a token has
 
   std::size_t size_bytes() const;
   // What one takes while it is made, of a vocabulary as models have them: twice what it takes then.
@@ -55,7 +61,8 @@ class TokenTrie {
   std::function<std::string_view(TokenId)> bytes_of_;
   std::vector<Node> nodes_;
   std::vector<TokenId> tokens_;
-  std::vector<std::uint64_t> free_tokens_;
+  std::size_t num_words_;
+  std::vector<std::uint64_t> free_tokens_;  // [kMostShort + 2, num_words]
   std::uint16_t most_free_characters_ = 0;
 };
 
