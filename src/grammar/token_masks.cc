@@ -24,6 +24,23 @@ void set_bits(std::span<const TokenId> tokens, std::span<std::uint64_t> mask) {
   }
 }
 
+// Whether a character that a string has as it is leads on in strings alone, which count them: then what is too long for
+// the longest of them is too long. What strings have beside those begins with other bytes.
+bool are_free_in_strings_alone(const Grammar& grammar, const GrammarState& state) {
+  const auto is_of_string = [&](GrammarNode node) {
+    return grammar.num_free_characters(node) > 0 ||
+           std::ranges::all_of(grammar.edges(node), [](const GrammarEdge& edge) {
+             const bool is_mark = edge.first == edge.last && (edge.first == '"' || edge.first == '\\');
+             return edge.kind != GrammarEdge::Kind::kBytes || edge.first >= 0x80 || is_mark;
+           });
+  };
+  const std::span<const std::uint32_t> key = state.key();
+  for (std::size_t begin = 0; begin < key.size(); begin += key[begin] + 1) {
+    if (!is_of_string(key[begin + key[begin]])) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 std::span<const std::uint64_t> TokenMasks::allowed(const Constraint& constraint, const GrammarState& state) {
@@ -46,7 +63,8 @@ std::span<const std::uint64_t> TokenMasks::allowed(const Constraint& constraint,
 void TokenMasks::begin(const Constraint& constraint, const GrammarState& state) {
   path_.clear();
   if (num_bytes_ > max_bytes_) forget_all_but_path();
-  path_.push_back({intern(constraint.grammar.id(), state), false});
+  // For the walk, which has not begun: whether it may pass over what is too long.
+  path_.push_back({intern(constraint.grammar.id(), state), are_free_in_strings_alone(constraint.grammar, state)});
   is_first_ = false;
 }
 
@@ -63,7 +81,7 @@ bool TokenMasks::walk(const TokenTrie& tokens) {
   const std::size_t num_taken = has_all ? TokenTrie::kMostShort + 1 : std::min(num_free, TokenTrie::kMostShort);
   const auto taken = tokens.free_tokens(num_taken);
   mask_.assign(taken.begin(), taken.end());
-  first_step.is_free = num_free > 0;
+  const bool are_taken_all = std::exchange(first_step.is_free, num_free > 0) && num_taken == num_free;
   for (std::size_t i = 0; i < nodes.size() && work_ < kMaxWork && has_room_;) {
     const TokenTrie::Node& node = nodes[i];
     path_.resize(node.depth, path_.front());  // the node's parent is the last
@@ -75,6 +93,11 @@ bool TokenMasks::walk(const TokenTrie& tokens) {
     if (node.num_free_characters > 0 && node.num_free_characters <= before.num_free_characters()) {
       const bool is_taken = parent.is_free && (has_all || node.depth - 1u + node.num_free_characters <= num_taken);
       if (!is_taken) set_bits(tokens.tokens().subspan(first, tokens.first_token_at(end) - first), mask_);
+      i = end;
+      continue;
+    }
+    // Longer ones are none, where they are no others than strings'.
+    if (are_taken_all && node.num_free_characters > 0 && parent.is_free && (node.depth > 1 || node.byte < 0x80)) {
       i = end;
       continue;
     }

@@ -98,6 +98,9 @@ constexpr const char* kSchemas[] = {
     R"({"type": "string", "minLength": 3})",
     R"({"type": "object", "properties": {"na": {"enum": ["a", "ab", "b\"", "né"]}}, "additionalProperties": {"type": "boolean"}})",
     R"({"type": "string", "pattern": "^[a-n\"é]{2,6}$"})",
+    R"({"anyOf": [{"type": "string", "maxLength": 3}, {"type": "string", "maxLength": 6}, {"enum": ["abababab", "éé€éé€éé"]}]})",
+    R"({"anyOf": [{"type": "string", "maxLength": 2}, {"type": "string", "pattern": "^[a-n]{5,9}$"}]})",
+    R"({"type": "array", "items": {"type": "string", "maxLength": 2}, "minItems": 3})",
     "true",
 };
 
