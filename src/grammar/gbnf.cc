@@ -21,41 +21,9 @@ constexpr int kMaxGroups = 200;  // within each other: the parser calls itself f
 struct Rule {
   std::string name;
   GrammarRule part;
-  std::size_t first_line = 0;            // where it is spoken of
-  std::size_t line = 0;                  // of its definition; 0 = there is none
-  std::vector<std::size_t> first_calls;  // rules that it may begin with
+  std::size_t first_line = 0;  // where it is spoken of
+  std::size_t line = 0;        // of its definition; 0 = there is none
 };
-
-// The first rule, in the order of the text, that begins with itself, be it by way of others; nullptr = none.
-const Rule* rule_that_begins_with_itself(const std::vector<Rule>& rules) {
-  enum class State { kNew, kOpen, kClosed };
-  struct Visit {
-    std::size_t rule, next_call = 0;
-  };
-  std::vector<State> states(rules.size(), State::kNew);
-  for (std::size_t first = 0; first < rules.size(); ++first) {
-    std::vector<Visit> path;
-    const auto open = [&](std::size_t rule) {
-      if (states[rule] != State::kNew) return;
-      states[rule] = State::kOpen;
-      path.push_back({rule});
-    };
-    open(first);
-    while (!path.empty()) {
-      Visit& visit = path.back();
-      const std::vector<std::size_t>& calls = rules[visit.rule].first_calls;
-      if (visit.next_call == calls.size()) {
-        states[visit.rule] = State::kClosed;
-        path.pop_back();
-        continue;
-      }
-      const std::size_t callee = calls[visit.next_call++];
-      if (states[callee] == State::kOpen) return &rules[callee];
-      open(callee);
-    }
-  }
-  return nullptr;
-}
 
 class GbnfParser {
  public:
@@ -68,13 +36,6 @@ class GbnfParser {
     }
     const auto root = indices_.find("root");
     if (root == indices_.end()) throw_invalid("there is no rule 'root' for the text to begin with");
-    // Behind what may be empty the builder finds it, which knows no names.
-    if (const Rule* rule = rule_that_begins_with_itself(rules_)) {
-      throw_invalid(
-          "line {}: the rule '{}' begins with itself (left recursion), so that it would never end; repeat with * "
-          "instead",
-          rule->line, printable(rule->name));
-    }
     return builder_.call(rules_[root->second].part);
   }
 
@@ -90,12 +51,10 @@ class GbnfParser {
                     printable(token_.text), rules_[index].line);
     }
     rules_[index].line = token_.line;
-    first_calls_.clear();
-    may_begin_ = true;
     advance();
     const Fragment part = parse_alternatives();
-    builder_.define(rules_[index].part, part);
-    rules_[index].first_calls = first_calls_;
+    const Rule& rule = rules_[index];
+    builder_.define(rule.part, part, fmt::format("line {}: the rule '{}'", rule.line, printable(rule.name)));
   }
 
   [[noreturn]] void fail_between_rules() {
@@ -112,11 +71,9 @@ class GbnfParser {
   }
 
   Fragment parse_alternatives() {
-    const bool may_begin = may_begin_;
     std::vector<Fragment> parts;
     do {
       if (!parts.empty()) advance();
-      may_begin_ = may_begin;
       parts.push_back(parse_sequence());
     } while (token_.kind == Kind::kAlternative);
     return builder_.choice(parts);
@@ -137,13 +94,8 @@ class GbnfParser {
   bool goes_on() const { return num_groups_ > 0 || !token_.is_first_of_line; }
 
   Fragment parse_repeated() {
-    const bool may_begin = may_begin_;
     Fragment part = parse_element();
-    may_begin_ = false;
-    for (; token_.kind == Kind::kRepetitions && goes_on(); advance()) {
-      part = repeated(part, token_.times);
-      may_begin_ |= may_begin && token_.times.min == 0;
-    }
+    for (; token_.kind == Kind::kRepetitions && goes_on(); advance()) part = repeated(part, token_.times);
     return part;
   }
 
@@ -168,7 +120,6 @@ class GbnfParser {
     if (token.kind == Kind::kLiteral) return builder_.text(token.text);
     if (token.kind == Kind::kClass) return one_of(token.ranges);
     const std::size_t index = index_of(token.text, token.line);
-    if (may_begin_) first_calls_.push_back(index);
     return builder_.call(rules_[index].part);
   }
 
@@ -186,7 +137,7 @@ class GbnfParser {
     return part;
   }
 
-  Fragment one_of(const std::vector<CodePointRange>& ranges) {
+  Fragment one_of(const CodePointSet& ranges) {
     const Fragment part{builder_.add_node(), builder_.add_node()};
     CodePointPaths paths(builder_, part.begin, part.end);
     for (const CodePointRange& range : ranges) paths.add(range.first, range.last);
@@ -195,7 +146,7 @@ class GbnfParser {
 
   std::size_t index_of(const std::string& name, std::size_t line) {
     const auto [place, is_new] = indices_.try_emplace(name, rules_.size());
-    if (is_new) rules_.push_back({name, builder_.declare(), line, 0, {}});
+    if (is_new) rules_.push_back({name, builder_.declare(), line, 0});
     return place->second;
   }
 
@@ -206,9 +157,7 @@ class GbnfParser {
   GbnfToken token_;          // the next one
   std::vector<Rule> rules_;  // by when they are first spoken of
   std::unordered_map<std::string, std::size_t> indices_;
-  int num_groups_ = 0;                    // open
-  bool may_begin_ = true;                 // the current rule with what comes now
-  std::vector<std::size_t> first_calls_;  // of the current rule
+  int num_groups_ = 0;  // open
 };
 
 }  // namespace

@@ -12,7 +12,7 @@ namespace larder {
 // comments from # to the line's end; a rule goes on over lines within parentheses or where its line ends with |
 // or the next one begins with it.
 // Throws Error{kInvalidArgument} that says what is wrong and in which line: syntax, a rule that is not defined or
-// twice, no root, a rule that begins with itself; Error{kTooLarge} as GrammarBuilder does.
+// twice, no root; Error{kTooLarge} as GrammarBuilder does. A rule that begins with itself, finish() refuses so.
 Fragment add_gbnf(GrammarBuilder& builder, std::string_view text);
 
 }  // namespace larder

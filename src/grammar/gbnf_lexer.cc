@@ -5,7 +5,6 @@
 
 #include "base/error.h"
 #include "base/printable.h"
-#include "grammar/utf8_ranges.h"
 #include "tokenizer/utf8.h"
 
 namespace larder {
@@ -17,39 +16,11 @@ bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z')
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_of_name(char c) { return is_letter(c) || is_digit(c) || c == '_' || c == '-'; }
 
-bool is_of_surrogates(const CodePointRange& range) { return range.first >= 0xD800 && range.last <= 0xDFFF; }
-
 int hex_value(char c) {
   if (is_digit(c)) return c - '0';
   if (c >= 'a' && c <= 'f') return c - 'a' + 10;
   if (c >= 'A' && c <= 'F') return c - 'A' + 10;
   return -1;
-}
-
-// Ascending, and those that touch made one.
-std::vector<CodePointRange> joined(std::vector<CodePointRange> ranges) {
-  std::ranges::sort(ranges, {}, &CodePointRange::first);
-  std::vector<CodePointRange> result;
-  for (const CodePointRange& range : ranges) {
-    if (!result.empty() && range.first <= result.back().last + 1) {
-      result.back().last = std::max(result.back().last, range.last);
-    } else {
-      result.push_back(range);
-    }
-  }
-  return result;
-}
-
-// All other code points.
-std::vector<CodePointRange> opposite(const std::vector<CodePointRange>& ranges) {
-  std::vector<CodePointRange> result;
-  char32_t next = 0;
-  for (const CodePointRange& range : ranges) {
-    if (next < range.first) result.push_back({next, range.first - 1});
-    next = range.last + 1;
-  }
-  if (next <= kMaxCodePoint) result.push_back({next, kMaxCodePoint});
-  return result;
 }
 
 }  // namespace
@@ -152,9 +123,8 @@ void GbnfLexer::read_class(GbnfToken& token) {
   token.kind = Kind::kClass;
   token.text = text_.substr(begin, at_ - begin);
   if (token.ranges.empty()) throw_invalid("line {}: the class is empty; write . for any character", token.line);
-  token.ranges = joined(std::move(token.ranges));
-  if (is_opposite) token.ranges = opposite(token.ranges);
-  if (std::ranges::all_of(token.ranges, is_of_surrogates)) {
+  token.ranges = is_opposite ? complement(std::move(token.ranges)) : normal_form(std::move(token.ranges));
+  if (token.ranges.empty()) {
     throw_invalid("line {}: the class leaves no character that it would match", token.line);
   }
 }
@@ -243,7 +213,8 @@ char32_t GbnfLexer::read_code_point(std::size_t num_digits) {
     if (digit < 0) throw_invalid("line {}: the escape takes {} hexadecimal digits", line_, num_digits);
     code_point = code_point << 4 | static_cast<char32_t>(digit);
   }
-  if (is_of_surrogates({code_point, code_point}) || code_point > kMaxCodePoint) {
+  const bool is_surrogate = code_point >= kSurrogates.first && code_point <= kSurrogates.last;
+  if (is_surrogate || code_point > kMaxCodePoint) {
     throw_invalid("line {}: U+{:04X} is no character; write the code point of a whole one", line_,
                   static_cast<std::uint32_t>(code_point));
   }

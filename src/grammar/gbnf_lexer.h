@@ -7,13 +7,10 @@
 #include <string_view>
 #include <vector>
 
+#include "grammar/code_points.h"
 #include "grammar/grammar_builder.h"
 
 namespace larder {
-
-struct CodePointRange {
-  char32_t first, last;  // both of them, too
-};
 
 struct GbnfToken {
   enum class Kind {
@@ -31,8 +28,8 @@ struct GbnfToken {
   Kind kind = Kind::kEnd;
   std::size_t line = 1;  // where it begins
   bool is_first_of_line = true;
-  std::string text;                    // of a name; of a literal what it stands for; else as written
-  std::vector<CodePointRange> ranges;  // of a class: ascending, with gaps between them
+  std::string text;     // of a name; of a literal what it stands for; else as written
+  CodePointSet ranges;  // of a class: ascending, with gaps between them
   Repetitions times;
 };
 

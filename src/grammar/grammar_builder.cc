@@ -73,8 +73,12 @@ class LeftCalls {
     for (const GrammarRule& rule : rules) begins_.push_back(rule.begin);
   }
 
-  bool any_cycle() {
-    return std::ranges::any_of(begins_, [this](GrammarNode begin) { return has_cycle(begin); });
+  // Rules that call each other so, in order; none = there are no such.
+  std::vector<GrammarNode> find_cycle() {
+    for (const GrammarNode begin : begins_) {
+      if (std::vector<GrammarNode> cycle = cycle_from(begin); !cycle.empty()) return cycle;
+    }
+    return {};
   }
 
  private:
@@ -85,8 +89,8 @@ class LeftCalls {
     std::size_t next_call = 0;
   };
 
-  bool has_cycle(GrammarNode first) {
-    if (states_[first] != State::kNew) return false;
+  std::vector<GrammarNode> cycle_from(GrammarNode first) {
+    if (states_[first] != State::kNew) return {};
     std::vector<Visit> path;
     open(first, path);
     while (!path.empty()) {
@@ -97,10 +101,15 @@ class LeftCalls {
         continue;
       }
       const GrammarNode callee = visit.calls[visit.next_call++];
-      if (states_[callee] == State::kOpen) return true;
+      if (states_[callee] == State::kOpen) {
+        std::vector<GrammarNode> cycle;
+        for (auto begin = std::ranges::find(path, callee, &Visit::rule); begin != path.end(); ++begin)
+          cycle.push_back(begin->rule);
+        return cycle;
+      }
       if (states_[callee] == State::kNew) open(callee, path);
     }
-    return false;
+    return {};
   }
 
   void open(GrammarNode rule, std::vector<Visit>& path) {
@@ -265,7 +274,8 @@ GrammarRule GrammarBuilder::declare() {
   return declared;
 }
 
-void GrammarBuilder::define(const GrammarRule& rule, Fragment part) {
+void GrammarBuilder::define(const GrammarRule& rule, Fragment part, std::string name) {
+  if (!name.empty()) names_.emplace(rule.begin, std::move(name));
   add_empty(rule.begin, part.begin);
   add_empty(part.end, rule.end);
 }
@@ -306,11 +316,17 @@ Grammar GrammarBuilder::finish(Fragment whole) {
   }
   grammar.first_edges_.push_back(static_cast<std::uint32_t>(grammar.edges_.size()));
   for (const GrammarRule& each : rules_) grammar.nodes_[each.end].is_end = true;
-  if (LeftCalls(grammar, rules_).any_cycle()) {
-    throw Error(ErrorKind::kInvalidArgument, "begins with itself (left recursion), so that it would never end");
+  if (const auto cycle = LeftCalls(grammar, rules_).find_cycle(); !cycle.empty()) {
+    constexpr const char* kReason = "begins with itself (left recursion), so that it would never end";
+    for (const GrammarNode begin : cycle) {
+      if (const auto name = names_.find(begin); name != names_.end())
+        throw_invalid("{} {}; repeat with * instead", name->second, kReason);
+    }
+    throw_invalid("{}", kReason);
   }
   nodes_.clear();
   rules_.clear();
+  names_.clear();
   num_edges_ = 0;
   return grammar;
 }

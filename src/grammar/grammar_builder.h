@@ -4,8 +4,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <map>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -67,7 +69,8 @@ class GrammarBuilder {
 
   // To be called before it is known; define() once.
   GrammarRule declare();
-  void define(const GrammarRule& rule, Fragment part);
+  // name: how errors call it; "" = not at all.
+  void define(const GrammarRule& rule, Fragment part, std::string name = {});
   GrammarRule rule(Fragment part);
 
   // The language of that part; the builder is empty then. Throws Error{kInvalidArgument} where a rule calls
@@ -87,6 +90,7 @@ class GrammarBuilder {
   std::size_t num_edges_ = 0;
   std::vector<Draft> nodes_;
   std::vector<GrammarRule> rules_;
+  std::map<GrammarNode, std::string> names_;  // of rules, by begin
 };
 
 }  // namespace larder

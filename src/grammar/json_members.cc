@@ -37,7 +37,8 @@ class Reader {
     read_patterns();
     read_names();
     // What is not said of the others is that there are none, where some are named.
-    const bool has_some = schema_.contains("properties") || !members_.named.empty() || schema_.contains("patternProperties");
+    const bool has_some =
+        schema_.contains("properties") || !members_.named.empty() || schema_.contains("patternProperties");
     if (!is_closed_ && !are_names_known_ && (is_said_ || !has_some)) members_.others = others_;
     return std::move(members_);
   }
@@ -48,6 +49,10 @@ class Reader {
     if (found == schema_.end()) return nullptr;
     if (!found->is_object()) fail(path_, key, "must be an object");
     return &*found;
+  }
+
+  bool is_barred(const std::string& name) const {
+    return std::ranges::find(members_.barred, name) != members_.barred.end();
   }
 
   void add(const std::string& name, const Json* schema) {
@@ -74,9 +79,9 @@ class Reader {
     for (const Json& name : *required) {
       if (!name.is_string()) fail(path_, "required", "must hold strings");
       const auto& text = name.get_ref<const std::string&>();
-      const bool is_barred = std::ranges::find(members_.barred, text) != members_.barred.end();
       if (!places_.contains(text)) {
-        if (is_closed_ || is_barred) fail(path_, "required", fmt::format("\"{}\" is no member that there may be", text));
+        if (is_closed_ || is_barred(text))
+          fail(path_, "required", fmt::format("\"{}\" is no member that there may be", text));
         add(text, others_);
       }
       members_.named[places_.at(text)].is_required = true;
@@ -87,7 +92,8 @@ class Reader {
     const Json* patterns = object_at("patternProperties");
     if (patterns == nullptr || patterns->empty()) return;
     if (!members_.named.empty()) fail(path_, "patternProperties", "beside properties is not supported; leave it out");
-    if (is_said_ && !is_closed_) fail(path_, "patternProperties", "is supported without others; set additionalProperties to false");
+    if (is_said_ && !is_closed_)
+      fail(path_, "patternProperties", "is supported without others; set additionalProperties to false");
     for (const auto& [expression, schema] : patterns->items()) members_.by_pattern.push_back({expression, &schema});
   }
 
@@ -95,7 +101,8 @@ class Reader {
     const auto found = schema_.find("propertyNames");
     if (found == schema_.end() || !has_any_constraint(*found)) return;
     for (const auto& [key, value] : found->items()) {
-      if (key == "enum" || key == "pattern" || value == "string" || !has_any_constraint(Json::object({{key, value}}))) continue;
+      if (key == "enum" || key == "pattern" || value == "string" || !has_any_constraint(Json::object({{key, value}})))
+        continue;
       fail(path_, "propertyNames." + key, "is not supported; leave it out");
     }
     if (const auto names = found->find("enum"); names != found->end()) {
@@ -117,8 +124,7 @@ class Reader {
     for (const Json& name : names) {
       if (!name.is_string()) fail(path_, "propertyNames.enum", "must hold strings");
       const auto& text = name.get_ref<const std::string&>();
-      const bool is_barred = std::ranges::find(members_.barred, text) != members_.barred.end();
-      if (!places_.contains(text) && !is_barred) add(text, others_);
+      if (!places_.contains(text) && !is_barred(text)) add(text, others_);
     }
   }
 

@@ -18,17 +18,17 @@ struct JsonMembers {
     const nlohmann::ordered_json* schema;
   };
 
-  std::vector<Named> named;           // in the order in which they come
-  std::vector<std::string> barred;    // names that none may have
-  std::vector<ByPattern> by_pattern;  // behind those, as often as wanted
+  std::vector<Named> named;                        // in the order in which they come
+  std::vector<std::string> barred;                 // names that none may have
+  std::vector<ByPattern> by_pattern;               // behind those, as often as wanted
   const nlohmann::ordered_json* others = nullptr;  // likewise, of any other name; null = none
 
   bool has_others() const { return others != nullptr || !by_pattern.empty(); }
 };
 
 // Refers to the schema. Throws Error{kInvalidArgument} with the place as param for what is malformed, what nothing
-// satisfies, and what is not supported: patterns of names beside named members, propertyNames other than a type, an enum
-// or a pattern.
+// satisfies, and what is not supported: patterns of names beside named members, propertyNames other than a type, an
+// enum or a pattern.
 JsonMembers read_members(const nlohmann::ordered_json& schema, const std::string& path);
 
 }  // namespace larder

@@ -3,9 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -29,8 +30,9 @@ constexpr std::size_t kMaxValues = 10'000;  // of JSON, since what is put togeth
 
 // Of JSON Schema, and not obeyed here.
 constexpr std::string_view kUnsupported[] = {
-    "not",         "if",          "then",        "else",          "dependentSchemas", "dependentRequired", "dependencies",
-    "contains",    "minContains", "maxContains", "maxProperties", "unevaluatedItems", "$dynamicRef",       "$recursiveRef"};
+    "not",          "if",           "then",        "else",        "dependentSchemas", "dependentRequired",
+    "dependencies", "contains",     "minContains", "maxContains", "maxProperties",    "unevaluatedItems",
+    "$dynamicRef",  "$recursiveRef"};
 
 [[noreturn]] void fail(const std::string& path, const std::string& reason) {
   throw Error(ErrorKind::kInvalidArgument, fmt::format("{}: {}", path, reason), path);
@@ -138,7 +140,7 @@ class Compiler {
     Json rest = schema;
     rest.erase("$ref");
     if (!has_any_constraint(rest)) return builder_.call(rule_of(referred));
-    return any(merged(*referred.schema, rest, path), path, depth + 1);
+    return any(merge_schemas(*referred.schema, rest, path), path, depth + 1);
   }
 
   const GrammarRule& rule_of(const Referred& referred) {
@@ -155,9 +157,9 @@ class Compiler {
     rest.erase("allOf");
     Json whole = Json::object();
     for (std::size_t i = 0; i < parts.size(); ++i) {
-      whole = merged(whole, resolved(parts[i], fmt::format("{}.allOf[{}]", path, i)), path);
+      whole = merge_schemas(whole, resolved(parts[i], fmt::format("{}.allOf[{}]", path, i)), path);
     }
-    return any(merged(whole, rest, path), path, depth + 1);
+    return any(merge_schemas(whole, rest, path), path, depth + 1);
   }
 
   // Without a reference at its top, where something is to be put together with it.
@@ -167,7 +169,7 @@ class Compiler {
       if (i > kMaxDepth) fail(path, "refers to itself");
       const Referred referred = resolve(whole, path);
       whole.erase("$ref");
-      whole = merged(*referred.schema, whole, path);
+      whole = merge_schemas(*referred.schema, whole, path);
     }
     return whole;
   }
@@ -182,7 +184,7 @@ class Compiler {
       const std::string where = fmt::format("{}.{}[{}]", path, key, i);
       if (parts[i] == false) continue;
       choices.push_back(is_alone ? any(parts[i], where, depth + 1)
-                                 : any(merged(resolved(parts[i], where), rest, where), where, depth + 1));
+                                 : any(merge_schemas(resolved(parts[i], where), rest, where), where, depth + 1));
     }
     if (choices.empty()) fail(within(path, key), "holds nothing that a value could be");
     return builder_.choice(choices);
@@ -192,10 +194,6 @@ class Compiler {
     const Json& value = schema[key];
     if (!value.is_array() || value.empty()) fail(within(path, key), "must be an array that is not empty");
     return value;
-  }
-
-  Json merged(const Json& one, const Json& other, const std::string& path) const {
-    return merge_schemas(one, other, path);
   }
 
   Fragment values(const Json& schema, const std::string& path) {
@@ -302,7 +300,8 @@ class Compiler {
     const std::string* expression = text_at(schema, "pattern", path);
     const std::string* name = text_at(schema, "format", path);
     const JsonFormat* format = name == nullptr ? nullptr : find_format(*name);
-    if (expression != nullptr && (format == nullptr || is_regex(*expression))) {
+    // One that says the same as its format, but cannot be read, does not count.
+    if (expression != nullptr && (format == nullptr || read_alone(*expression))) {
       if (!has_every_length(*expression, length))
         fail(within(path, "pattern"), "beside minLength or maxLength is not supported; say the length in the pattern");
       return parts_.quoted(regex(*expression, within(path, "pattern")));
@@ -310,8 +309,10 @@ class Compiler {
     try {
       if (format != nullptr) {
         if (length.min > format->shortest || (length.max && *length.max < format->longest)) {
-          fail(within(path, "format"), fmt::format("is written with {} to {} characters here, which minLength and maxLength "
-                                                   "have to permit", format->shortest, format->longest));
+          fail(within(path, "format"),
+               fmt::format("is written with {} to {} characters here, which minLength and maxLength "
+                           "have to permit",
+                           format->shortest, format->longest));
         }
         return parts_.quoted(add_regex(builder_, format->expression, RegexText::kJsonString, true));
       }
@@ -321,14 +322,14 @@ class Compiler {
     }
   }
 
-  // One that says the same as its format, but cannot be read here (as lookahead), does not count.
-  static bool is_regex(const std::string& expression) {
+  // Nullopt: it cannot be read here, as lookahead.
+  static std::optional<Grammar> read_alone(const std::string& expression) {
     try {
       GrammarBuilder builder;
-      (void)add_regex(builder, expression, RegexText::kJsonString, false);
-      return true;
+      const Fragment whole = add_regex(builder, expression, RegexText::kJsonString, false);
+      return builder.finish(whole);
     } catch (const Error&) {
-      return false;
+      return std::nullopt;
     }
   }
 
@@ -336,10 +337,8 @@ class Compiler {
   static bool has_every_length(const std::string& expression, const Repetitions& length) {
     if (length.max) return false;
     if (length.min == 0) return true;
-    if (length.min > 1 || !is_regex(expression)) return false;
-    GrammarBuilder builder;
-    const Fragment whole = add_regex(builder, expression, RegexText::kJsonString, false);
-    return !GrammarState(builder.finish(whole)).is_whole();
+    const std::optional<Grammar> alone = length.min == 1 ? read_alone(expression) : std::nullopt;
+    return alone && !GrammarState(*alone).is_whole();
   }
 
   static const std::string* text_at(const Json& schema, const char* key, const std::string& path) {

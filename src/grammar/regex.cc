@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "base/printable.h"
+#include "grammar/code_points.h"
 #include "grammar/utf8_ranges.h"
 #include "tokenizer/utf8.h"
 
@@ -30,49 +31,26 @@ struct ControlLetter {
 };
 constexpr ControlLetter kControlLetters[] = {{'\b', 'b'}, {'\f', 'f'}, {'\n', 'n'}, {'\r', 'r'}, {'\t', 't'}};
 
-struct CharRange {
-  char32_t first, last;  // both of them, too
-};
-using CharSet = std::vector<CharRange>;
-
-constexpr CharRange kSurrogates = {0xD800, 0xDFFF};
 constexpr char32_t kFirstLowSurrogate = 0xDC00;
 
-CharSet digits() { return {{'0', '9'}}; }
-CharSet word_characters() { return {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}}; }
-CharSet line_ends() { return {{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}}; }
-CharSet spaces() {
+CodePointSet digits() { return {{'0', '9'}}; }
+CodePointSet word_characters() { return {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}}; }
+CodePointSet line_ends() { return {{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}}; }
+CodePointSet spaces() {
   return {{'\t', '\r'},     {' ', ' '},       {0xA0, 0xA0},     {0x1680, 0x1680}, {0x2000, 0x200A},
           {0x2028, 0x2029}, {0x202F, 0x202F}, {0x205F, 0x205F}, {0x3000, 0x3000}, {0xFEFF, 0xFEFF}};
 }
 
-// All characters that are not in the set, in order. Surrogates are no characters.
-CharSet complement(CharSet set) {
-  set.push_back(kSurrogates);
-  std::ranges::sort(set, {}, &CharRange::first);
-  CharSet others;
-  char32_t next = 0;
-  for (const CharRange& range : set) {
-    if (range.first > next) others.push_back({next, range.first - 1});
-    next = std::max<char32_t>(next, range.last + 1);
-  }
-  if (next <= kMaxCodePoint) others.push_back({next, kMaxCodePoint});
-  return others;
-}
-
-// In order, and none twice.
-CharSet normal_form(CharSet set) { return complement(complement(std::move(set))); }
-
-bool is_single(const CharSet& set) { return set.size() == 1 && set.front().first == set.front().last; }
+bool is_single(const CodePointSet& set) { return set.size() == 1 && set.front().first == set.front().last; }
 
 // Every character that a JSON string has as it is.
-bool has_all_unescaped(CharSet set) {
+bool has_all_unescaped(CodePointSet set) {
   set.insert(set.end(), {{0, 0x1F}, {'"', '"'}, {'\\', '\\'}});
   return complement(std::move(set)).empty();
 }
 
 // The set that \d and the like stand for.
-std::optional<CharSet> named_set(char32_t letter) {
+std::optional<CodePointSet> named_set(char32_t letter) {
   if (letter == 'd') return digits();
   if (letter == 'D') return complement(digits());
   if (letter == 'w') return word_characters();
@@ -121,14 +99,14 @@ class RegexReader {
   }
 
   // A character, an escape, a class, or the dot; at least one character matches.
-  CharSet read_set();
+  CodePointSet read_set();
   std::optional<Repetitions> read_quantifier();
   // Of a group, up to what is in it.
   void read_group_head();
 
  private:
-  CharSet read_class();
-  CharSet read_escape(bool is_in_class);
+  CodePointSet read_class();
+  CodePointSet read_escape(bool is_in_class);
   char32_t read_escaped_character(std::size_t begin, bool is_in_class);
   char32_t read_hex(std::size_t begin, int num_digits);
   char32_t read_unicode_escape(std::size_t begin);
@@ -140,46 +118,46 @@ class RegexReader {
   std::size_t place_ = 0;
 };
 
-CharSet RegexReader::read_set() {
+CodePointSet RegexReader::read_set() {
   const std::size_t begin = place_;
   const char32_t c = peek();
   const auto is_one_of = [c](std::u32string_view some) { return some.find(c) != some.npos; };
   if (is_one_of(U"*+?{")) fail(begin, "a quantifier on nothing");
   if (is_one_of(U"]}")) fail(begin, "a bracket that was not opened");
   if (c == '^') fail(begin, "a ^ that is not at the beginning of an outermost alternative");
-  CharSet set;
+  CodePointSet set;
   if (c == '[') {
     set = read_class();
   } else if (c == '\\') {
     set = read_escape(false);
   } else {
     next();
-    set = c == '.' ? complement(line_ends()) : CharSet{{c, c}};
+    set = c == '.' ? complement(line_ends()) : CodePointSet{{c, c}};
   }
   set = normal_form(std::move(set));
   if (set.empty()) fail(begin, "what no character matches");
   return set;
 }
 
-CharSet RegexReader::read_class() {
+CodePointSet RegexReader::read_class() {
   next();
   const bool is_negated = take('^');
-  CharSet set;
-  const auto read_item = [&]() -> CharSet {
+  CodePointSet set;
+  const auto read_item = [&]() -> CodePointSet {
     if (peek() == '\\') return read_escape(true);
     const char32_t c = next();
     return {{c, c}};
   };
   while (!take(']')) {
     const std::size_t begin = place_;
-    const CharSet item = read_item();
+    const CodePointSet item = read_item();
     const bool is_range = peek() == '-' && peek(1) != ']';
     if (!is_range) {
       set.insert(set.end(), item.begin(), item.end());
       continue;
     }
     next();
-    const CharSet end = read_item();
+    const CodePointSet end = read_item();
     if (!is_single(item) || !is_single(end)) fail(begin, "a range that begins or ends with many characters");
     if (item.front().first > end.front().first) fail(begin, "a range that ends before it begins");
     set.push_back({item.front().first, end.front().first});
@@ -187,7 +165,7 @@ CharSet RegexReader::read_class() {
   return is_negated ? complement(std::move(set)) : set;
 }
 
-CharSet RegexReader::read_escape(bool is_in_class) {
+CodePointSet RegexReader::read_escape(bool is_in_class) {
   const std::size_t begin = place_;
   next();
   if (is_over()) fail(begin, "a backslash with nothing behind it");
@@ -314,7 +292,7 @@ class CharacterPaths {
   bool is_json() const { return text_ == RegexText::kJsonString; }
 
   // By any one character of the set; returns where that leads.
-  GrammarNode add(GrammarNode from, const CharSet& set) {
+  GrammarNode add(GrammarNode from, const CodePointSet& set) {
     const std::string written = is_single(set) ? written_in_one_way(set.front().first) : std::string();
     if (written.empty()) {
       const GrammarNode to = builder_.add_node();
@@ -325,9 +303,9 @@ class CharacterPaths {
     return from;
   }
 
-  void add_between(GrammarNode from, const CharSet& set, GrammarNode to) {
+  void add_between(GrammarNode from, const CodePointSet& set, GrammarNode to) {
     CodePointPaths paths(builder_, from, to);
-    for (const CharRange& range : set) {
+    for (const CodePointRange& range : set) {
       if (is_json()) {
         add_json(from, range, to, paths);
       } else {
@@ -354,9 +332,9 @@ class CharacterPaths {
     return written;
   }
 
-  void add_json(GrammarNode from, const CharRange& range, GrammarNode to, CodePointPaths& paths) {
-    constexpr CharRange kUnescaped[] = {{' ', '"' - 1}, {'"' + 1, '\\' - 1}, {'\\' + 1, kMaxCodePoint}};
-    for (const CharRange& part : kUnescaped) {
+  void add_json(GrammarNode from, const CodePointRange& range, GrammarNode to, CodePointPaths& paths) {
+    constexpr CodePointRange kUnescaped[] = {{' ', '"' - 1}, {'"' + 1, '\\' - 1}, {'\\' + 1, kMaxCodePoint}};
+    for (const CodePointRange& part : kUnescaped) {
       const char32_t first = std::max(range.first, part.first), last = std::min(range.last, part.last);
       if (first <= last) paths.add(first, last);
     }
@@ -537,7 +515,7 @@ GrammarNode RegexParser::add_item(GrammarNode from) {
     part = add_group();
     times = reader_.read_quantifier();
   } else {
-    const CharSet set = reader_.read_set();
+    const CodePointSet set = reader_.read_set();
     times = reader_.read_quantifier();
     if (!times) return paths_.add(from, set);
     part.begin = builder_.add_node();

@@ -5,7 +5,6 @@
 namespace larder {
 namespace {
 
-constexpr char32_t kFirstSurrogate = 0xD800, kLastSurrogate = 0xDFFF;
 constexpr int kFollowingBits = 6;  // of a character in each byte behind the first
 constexpr std::uint8_t kFollowingMark = 0x80;
 
@@ -19,8 +18,8 @@ CodePointPaths::CodePointPaths(GrammarBuilder& builder, GrammarNode from, Gramma
     : builder_(builder), from_(from), before_any_{to} {}
 
 void CodePointPaths::add(char32_t first, char32_t last) {
-  if (first < kFirstSurrogate && last >= kFirstSurrogate) add(first, kFirstSurrogate - 1);
-  if (last >= kFirstSurrogate && first <= kLastSurrogate) first = kLastSurrogate + 1;
+  if (first < kSurrogates.first && last >= kSurrogates.first) add(first, kSurrogates.first - 1);
+  if (last >= kSurrogates.first && first <= kSurrogates.last) first = kSurrogates.last + 1;
   char32_t first_of_length = 0;
   for (int num_following = 0; num_following <= kMostFollowing; ++num_following) {
     const char32_t begin = std::max(first, first_of_length), end = std::min(last, kLastOfLength[num_following]);

@@ -5,11 +5,10 @@
 #include <map>
 #include <utility>
 
+#include "grammar/code_points.h"
 #include "grammar/grammar_builder.h"
 
 namespace larder {
-
-inline constexpr char32_t kMaxCodePoint = 0x10FFFF;
 
 // All ways by one character of a class between two nodes. Characters share the nodes behind the bytes that they have
 // in common: no more than one way is open at a time, whatever the class, so long as its ranges do not overlap.

@@ -73,7 +73,7 @@ AnswerFormat read_any_object(const Json& value, const std::string& path) {
   return value.get<bool>() ? json_of(any_object(), path) : AnswerFormat{};
 }
 
-// What several APIs call it; the last one that is there counts, one is usual.
+// What several APIs call it; two of them at once are refused.
 AnswerFormat read_others(const Fields& fields, std::initializer_list<OtherName> names, AnswerFormat format) {
   for (const auto& [name, read] : names) {
     const Json* value = fields.find(name);

@@ -177,10 +177,8 @@ std::shared_ptr<const Constraint> ConstraintTable::make(const AnswerRules& rules
   const std::size_t num_bytes = constraint->grammar.size_bytes() + key_bytes;
   bool has_room = budget_->take(num_bytes);
   if (!has_room) {  // those that nobody uses go
-    std::list<Entry> old;
     const std::lock_guard lock(mutex_);
-    old.swap(recent_);
-    old.clear();
+    recent_.clear();
     has_room = budget_->take(num_bytes);
   }
   if (!has_room) {
