@@ -58,8 +58,9 @@ class Larder:
 
     def serve(self, model, plans, capacity):
         port = free_port()
+        # Random weights soon repeat themselves, and peers do not guess unless told: see bench/drafts.py.
         command = [self.binary, "serve", "-m", model.path, "--port", port, "-t", self.threads, "--kv-size",
-                   kv_bytes_for(model, capacity)]
+                   kv_bytes_for(model, capacity), "--draft-tokens", 0]
         with Server(command, port, self.log) as server:
             return [serve_and_watch(server, plan, model.kv_bytes_per_token) for plan in plans]
 

@@ -196,6 +196,11 @@ static void add_step_options(CLI::App& command, RuntimeOptions& options) {
                   "Answers under way at once (each of a request's n counts), at most one fewer than --batch-tokens; "
                   "up to 64 of them get a token in one step, more requests wait in line (default 256)")
       ->check(CLI::Range(1, 65536));
+  command
+      .add_option("--draft-tokens", options.max_draft_tokens,
+                  "Tokens of an answer that are guessed ahead, from what it and the cache have seen, and computed in "
+                  "one step where that is faster, at most; no guess changes a token (default 8, for bench 0; 0 = none)")
+      ->check(CLI::Range(0, 15));
 }
 
 void add_runtime_options(CLI::App& command, RuntimeOptions& options) {
@@ -364,6 +369,8 @@ Runtime::Runtime(const RuntimeOptions& options)
       options.max_prefill_tokens > 0 ? options.max_prefill_tokens : options.max_batch_tokens;
   engine_config.max_step_slowdown = options.max_step_slowdown;
   engine_config.max_sequences = options.max_sequences;
+  // A device draws by itself, and its steps of one row are recorded.
+  engine_config.max_draft_tokens = device_ == nullptr ? options.max_draft_tokens : 0;
   engine_config.eviction = eviction_kind(options);
   engine_config.max_pinned_share = options.pin_percent / 100.0;
   engine_ = std::make_unique<Engine>(engine_config, *transformer_, *storage_, *planned_.layout,

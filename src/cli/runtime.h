@@ -41,6 +41,7 @@ struct RuntimeOptions {
   int max_prefill_tokens = 0;          // 0 = max_batch_tokens
   double max_step_slowdown = 2;
   int max_sequences = 256;
+  int max_draft_tokens = 8;  // 0 = none
   AttentionSpan attention;  // endless context, where a request does not say; window 0 = off
   std::string eviction = "density";  // or lru
   int pin_percent = 50;              // of the KV blocks, at most, that requests may pin

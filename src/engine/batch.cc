@@ -19,6 +19,7 @@ int num_prompt_logits(const Sequence& sequence, int num_tokens) {
 void Batch::clear() {
   entries_.clear();
   tokens_.clear();
+  num_guesses_ = 0;
   positions_.clear();
   sink_positions_.clear();
   has_sinks_ = false;
@@ -55,12 +56,20 @@ void Batch::add_logits(BatchEntry& entry) {
     for (int i = 0; i < entry.num_samples; ++i)
       draws_.push_back(Sampler::draw_of(params, request.seed, sequence.choice + i, num_output, row));
   }
+  // Behind guesses the host draws.
+  for (int i = 1; i <= entry.num_guesses; ++i) {
+    read_logits_.push_back(static_cast<std::int32_t>(logit_rows_.size()));
+    logit_rows_.push_back(entry.first_row + entry.num_tokens - 1 + i);
+  }
 }
 
 void Batch::add(Sequence& sequence, int num_tokens, int num_samples) {
   const int first = sequence.num_computed();
-  const int end = first + num_tokens;
-  CHECK(num_tokens > 0 && end <= sequence.num_tokens(), num_tokens, first, sequence.num_tokens());
+  const std::vector<DraftToken>& draft = sequence.draft.tokens;
+  const int num_guesses = static_cast<int>(draft.size());
+  const int end = first + num_tokens + num_guesses;
+  CHECK(num_tokens > 0 && first + num_tokens <= sequence.num_tokens(), num_tokens, first, sequence.num_tokens());
+  CHECK(num_guesses == 0 || (num_samples == 1 && first + num_tokens == sequence.num_tokens()), num_guesses, num_samples);
   BatchEntry entry;
   entry.sequence = &sequence;
   entry.num_tokens = num_tokens;
@@ -68,8 +77,12 @@ void Batch::add(Sequence& sequence, int num_tokens, int num_samples) {
   entry.first_logit = static_cast<int>(logit_rows_.size());
   entry.num_prompt_logits = num_prompt_logits(sequence, num_tokens);
   entry.num_samples = num_samples;
+  entry.num_guesses = num_guesses;
   add_logits(entry);
-  tokens_.insert(tokens_.end(), sequence.tokens.begin() + first, sequence.tokens.begin() + end);
+  num_guesses_ += num_guesses;
+  const auto begin = sequence.tokens.begin() + first;
+  tokens_.insert(tokens_.end(), begin, begin + num_tokens);
+  for (const DraftToken& guess : draft) tokens_.push_back(guess.token);
   const AttentionSpan span = sequence.request->span();
   for (int position = first; position < end; ++position) {
     positions_.push_back(position);
@@ -86,7 +99,7 @@ void Batch::add(Sequence& sequence, int num_tokens, int num_samples) {
                                      position % kBlockSize);
     }
     groups_[index].sequences.push_back({.first_row = entry.first_row,
-                                        .num_tokens = num_tokens,
+                                        .num_tokens = end - first,
                                         .context_len = end,
                                         .block_table = blocks.data(),
                                         .window = span.window,

@@ -11,7 +11,7 @@
 
 namespace larder {
 
-// Tokens of one sequence to compute: rows [first_row, first_row + num_tokens).
+// Tokens of one sequence to compute: rows [first_row, first_row + num_tokens), then one for each token of its draft.
 struct BatchEntry {
   Sequence* sequence = nullptr;
   int num_tokens = 0;
@@ -20,6 +20,7 @@ struct BatchEntry {
   int first_logit = 0;
   int num_prompt_logits = 0;
   int num_samples = 0;  // 0 = more of the sequence is missing; n where the choices part; else 1
+  int num_guesses = 0;  // of its draft: each has a row of logits behind that, and may be drawn, too
   // Who samples, where a device computes: it draws these num_samples from first_draw on of the batch's draws, or
   // takes the best (takes_best), or the host does of the logits. For the request alone to say, see Sampler.
   int first_draw = -1;
@@ -38,11 +39,13 @@ class Batch {
   explicit Batch(int num_groups) : groups_(static_cast<std::size_t>(num_groups)) {}
 
   void clear();
-  // The next num_tokens of a sequence, whose table has room for them. num_samples: see BatchEntry.
+  // The next num_tokens of a sequence, whose table has room for them and for those of its draft. num_samples: see
+  // BatchEntry.
   void add(Sequence& sequence, int num_tokens, int num_samples);
 
   bool empty() const { return entries_.empty(); }
   int num_tokens() const { return static_cast<int>(tokens_.size()); }
+  int num_guesses() const { return num_guesses_; }  // of those
   std::span<const BatchEntry> entries() const { return entries_; }
   std::span<const TokenId> tokens() const { return tokens_; }
   std::span<const std::int32_t> positions() const { return positions_; }
@@ -62,6 +65,7 @@ class Batch {
 
   std::vector<BatchEntry> entries_;
   std::vector<TokenId> tokens_;
+  int num_guesses_ = 0;
   std::vector<std::int32_t> positions_;
   std::vector<std::int32_t> sink_positions_;
   bool has_sinks_ = false;

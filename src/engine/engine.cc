@@ -58,6 +58,7 @@ SchedulerConfig scheduler_config(const EngineConfig& config, const Transformer& 
       std::min(model.limits().max_chunk_tokens, config.max_batch_tokens);
   result.max_step_slowdown = config.max_step_slowdown;
   result.patience_ns = kStepPatienceNs;
+  result.max_draft_tokens = config.max_draft_tokens;
   return result;
 }
 
@@ -381,7 +382,7 @@ void Engine::sample(const Batch& batch, const Logits& logits) {
   int num_samples = 0;
   for (const BatchEntry& entry : batch.entries()) {
     num_scored += entry.num_prompt_logits;
-    num_samples += entry.num_samples;
+    num_samples += entry.num_samples + entry.num_guesses;
   }
   results_.prompt_logprobs.assign(static_cast<std::size_t>(num_scored), {});
   results_.samples.assign(static_cast<std::size_t>(num_samples), {});
@@ -395,6 +396,7 @@ void Engine::sample(const Batch& batch, const Logits& logits) {
     for (int i = 0; i < entry.num_samples; ++i) {
       draws_.push_back({&entry, entry.first_logit + entry.num_prompt_logits, i, sampled++});
     }
+    sampled += entry.num_guesses;
   }
   std::mutex failure_mutex;
   std::exception_ptr failure;  // of a thread that has no memory for its results
@@ -402,6 +404,8 @@ void Engine::sample(const Batch& batch, const Logits& logits) {
     const Draw& draw = draws_[static_cast<std::size_t>(task)];
     try {
       *draw.result = drawn(batch, draw, logits, static_cast<std::size_t>(thread));
+      if (draw.sample >= 0 && draw.entry->num_guesses > 0)
+        draw_guesses(batch, draw, logits, static_cast<std::size_t>(thread));
     } catch (const std::exception&) {
       const std::lock_guard lock(failure_mutex);
       failure = std::current_exception();
@@ -442,6 +446,28 @@ OutputToken Engine::drawn(const Batch& batch, const Draw& draw, const Logits& lo
     context.may_end = state.is_whole();
   }
   return sampler.sample(row.values, row.maxima, context);
+}
+
+// While the guesses are what was drawn, the sequence goes on as if it had them, which nobody else sees: a draw may
+// depend on all before it. commit() gives it what it keeps.
+void Engine::draw_guesses(const Batch& batch, const Draw& draw, const Logits& logits, std::size_t thread) {
+  Sequence& sequence = *draw.entry->sequence;
+  const bool is_constrained = sequence.request->request.sampling.constraint != nullptr;
+  const std::size_t num_tokens = sequence.tokens.size();
+  const std::optional<GrammarState> constrained = sequence.constrained;
+  Draw next = draw;
+  for (const DraftToken& guess : sequence.draft.tokens) {
+    if (next.result->token != guess.token) break;
+    if (is_constrained &&
+        (!Scheduler::follow_constraint(sequence, guess.token) || sequence.constrained->is_over()))
+      break;
+    sequence.tokens.push_back(guess.token);
+    ++next.logit;
+    ++next.result;
+    *next.result = drawn(batch, next, logits, thread);
+  }
+  sequence.tokens.resize(num_tokens);
+  sequence.constrained = constrained;
 }
 
 void Engine::update_stats() {

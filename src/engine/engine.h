@@ -36,6 +36,7 @@ struct EngineConfig {
   double max_step_slowdown = 2;  // by them: a step lasts at most so many times as long; 0 = any
   int max_waiting = 4096;        // requests in line before submit refuses
   std::int64_t max_waiting_tokens = std::int64_t{1} << 24;  // of theirs; one alone may have more
+  int max_draft_tokens = 0;  // guesses for a sequence in a step, see Drafter; on a CPU alone
   EvictionKind eviction = EvictionKind::kDensity;
   double max_pinned_share = 0.5;  // of the blocks; what would pin more is not pinned
 };
@@ -139,7 +140,7 @@ class Engine {
     const BatchEntry* entry;
     int logit;
     int sample;  // of the entry; -1: a prompt's token is scored
-    OutputToken* result;
+    OutputToken* result;  // those behind guesses follow
   };
 
   void require_room_in_line(std::int64_t num_tokens) const;
@@ -155,6 +156,7 @@ class Engine {
   void take(Inbox inbox);
   void sample(const Batch& batch, const Logits& logits);
   OutputToken drawn(const Batch& batch, const Draw& draw, const Logits& logits, std::size_t thread);
+  void draw_guesses(const Batch& batch, const Draw& draw, const Logits& logits, std::size_t thread);
   void update_stats();
   void deliver();
   void send_updates();

@@ -92,6 +92,8 @@ struct RigConfig {
   std::int64_t token_ns = 1'000'000;     // what a token seems to take
   std::vector<KvTier*> tiers = {};       // not owned; they answer by themselves
   Device* device = nullptr;              // where the model's weights are, with its kernels
+  int max_draft_tokens = 0;
+  std::int64_t guess_ns = 0;  // what a guess seems to take
 };
 
 // A tier that somebody else owns.
@@ -166,11 +168,13 @@ class Rig {
              .max_sequences = config.max_sequences,
              .max_prefill_tokens = std::min(config.max_prefill_tokens, config.max_batch_tokens),
              .max_chunk_tokens = config.max_batch_tokens,
-             .max_step_slowdown = config.max_step_slowdown},
+             .max_step_slowdown = config.max_step_slowdown,
+             .max_draft_tokens = config.max_draft_tokens},
             cache, {}, clock_),
         attention(config.attention),
         num_layers_per_step_(config.num_layers_per_step),
-        token_ns_(config.token_ns) {}
+        token_ns_(config.token_ns),
+        guess_ns_(config.guess_ns) {}
 
   std::uint64_t add(std::vector<TokenId> prompt, SamplingParams params, int n = 1,
                     int priority = 0) {
@@ -201,7 +205,8 @@ class Rig {
     most_tokens = std::max(most_tokens, batch.num_tokens());
     BatchResults results = draw(batch, runner_.forward(batch));
     scheduler.commit(batch, results);
-    scheduler.observe_step(batch, token_ns_ * batch.num_tokens());
+    scheduler.observe_step(batch, token_ns_ * (batch.num_tokens() - batch.num_guesses()) +
+                                      guess_ns_ * batch.num_guesses());
     return true;
   }
 
@@ -233,7 +238,7 @@ class Rig {
     const int vocab_size = transformer_.config().vocab_size;
     for (const BatchEntry& entry : batch.entries()) {
       const ActiveRequest& request = *entry.sequence->request;
-      const std::span<const TokenId> tokens = entry.sequence->tokens;
+      std::vector<TokenId> tokens = entry.sequence->tokens;
       const auto num_prompt = static_cast<std::size_t>(request.num_prompt);
       for (int i = 0; i < entry.num_prompt_logits; ++i) {
         const int logit = entry.first_logit + i;
@@ -243,13 +248,26 @@ class Rig {
         results.prompt_logprobs.push_back(
             sampler_.score(logits.row(logit, vocab_size).values, {}, tokens[next], 2));
       }
-      for (int i = 0; i < entry.num_samples; ++i) {
-        const Logits row = logits.row(entry.first_logit + entry.num_prompt_logits, vocab_size);
-        const int choice = entry.sequence->choice + i;
+      const std::vector<DraftToken>& draft = entry.sequence->draft.tokens;
+      num_guesses += entry.num_guesses;
+      bool came_true = true;
+      for (int i = 0; i < entry.num_samples + entry.num_guesses; ++i) {
+        const int guessed = entry.num_guesses == 0 ? 0 : i;
+        if (guessed > 0) {
+          const TokenId guess = draft.at(static_cast<std::size_t>(guessed - 1)).token;
+          came_true = came_true && results.samples.back().token == guess;
+          if (!came_true) {
+            results.samples.emplace_back();
+            continue;
+          }
+          tokens.push_back(guess);
+        }
+        const Logits row = logits.row(entry.first_logit + entry.num_prompt_logits + guessed, vocab_size);
+        const int choice = entry.sequence->choice + i - guessed;
         results.samples.push_back(sampler_.sample(row.values, row.maxima,
                                                   {.params = request.request.sampling,
-                                                   .prompt = tokens.first(num_prompt),
-                                                   .output = tokens.subspan(num_prompt),
+                                                   .prompt = std::span(tokens).first(num_prompt),
+                                                   .output = std::span(tokens).subspan(num_prompt),
                                                    .end_tokens = {},
                                                    .seed = request.seed,
                                                    .choice = choice}));
@@ -295,12 +313,14 @@ class Rig {
   int num_computed = 0;
   int most_tokens = 0;
   int num_chunks = 0;
+  int num_guesses = 0;
   AttentionSpan attention;
   std::vector<PromptPin> pins;  // of requests to come
 
  private:
   const int num_layers_per_step_;
   const std::int64_t token_ns_;
+  const std::int64_t guess_ns_;
 };
 
 inline bool same_bits(const Heard& left, const Heard& right) {

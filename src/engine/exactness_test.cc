@@ -103,6 +103,41 @@ TEST_P(Exactness, Chunked) {
   }
 }
 
+// What is guessed ahead, and comes true or not, changes nothing: of loops, of draws, of what the cache has seen.
+TEST_P(Exactness, WithGuesses) {
+  SamplingParams looping = greedy(60);
+  looping.num_logprobs = 2;
+  const auto answers = [&](RigConfig config) {
+    Rig rig(model_, config);
+    std::vector<Heard> heard;
+    for (const int num_at_once : {1, 1, 3}) {
+      std::vector<std::uint64_t> ids;
+      for (int i = 0; i < num_at_once; ++i) {
+        ids.push_back(rig.add(prompt_, drawn(5, 30)));
+        ids.push_back(rig.add(random_tokens(20 + i, 8), looping, 1 + i));
+      }
+      rig.run();
+      for (const std::uint64_t id : ids) heard.push_back(rig.heard.at({id, 0}));
+    }
+    return std::tuple(heard, rig.num_guesses, rig.scheduler.stats().drafts);
+  };
+  const auto [expected, none, nothing] = answers({});
+  EXPECT_EQ(none, 0);
+  for (const int most : {1, 3, 15}) {
+    const auto [heard, num_guesses, drafts] = answers({.max_draft_tokens = most});
+    EXPECT_GT(num_guesses, 20);
+    EXPECT_EQ(drafts.num_tokens, static_cast<std::uint64_t>(num_guesses));
+    EXPECT_GT(drafts.num_accepted, 20);
+    EXPECT_LT(drafts.num_accepted, drafts.num_tokens);
+    ASSERT_EQ(heard.size(), expected.size());
+    for (std::size_t i = 0; i < heard.size(); ++i) {
+      EXPECT_TRUE(same_bits(heard[i], expected[i])) << most << ", " << i;
+      EXPECT_EQ(heard[i].finish, expected[i].finish);
+      EXPECT_EQ(heard[i].usage.num_output_tokens, expected[i].usage.num_output_tokens);
+    }
+  }
+}
+
 // Beside a sequence that decodes, prompts pass the layers in chunks; they find each other's blocks.
 TEST_P(Exactness, InChunksBesideADecode) {
   const Heard expected = cold(prompt_, 5);

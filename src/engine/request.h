@@ -87,6 +87,8 @@ struct RequestUsage {
   int num_loaded_tokens = 0;  // of those, from a tier beyond the pool
   int num_output_tokens = 0;  // of this choice
   int num_preemptions = 0;
+  int num_draft_tokens = 0;     // guessed ahead for this choice, see Drafter
+  int num_accepted_tokens = 0;  // of those, which came true
   // Per pin, what was computed beyond the pin before it.
   std::array<WrittenTokens, kMaxPins> written{};
 

@@ -62,7 +62,8 @@ Scheduler::Scheduler(const SchedulerConfig& config, KvCache& cache,
       clock_(clock),
       batch_(cache.num_groups()),
       chunk_(cache.num_groups()),
-      pace_(config.max_step_slowdown, cache.num_groups(), config.patience_ns) {
+      pace_(config.max_step_slowdown, cache.num_groups(), config.patience_ns),
+      drafter_(cache) {
   CHECK(config_.max_batch_tokens > 0 && config_.max_logit_rows > 0 && config_.max_sequences > 0);
   CHECK(config_.max_prefill_tokens > 0 && config_.max_model_len > 1);
   CHECK(config_.max_chunk_tokens > 0, config_.max_chunk_tokens);
@@ -167,6 +168,7 @@ const Batch& Scheduler::schedule() {
   // A decode that was planned may have been preempted since.
   num_decodes_ = static_cast<int>(std::ranges::count_if(
       planned_, [](const Planned& planned) { return planned.sequence->num_missing() == 1; }));
+  if (config_.max_draft_tokens > 0) draft_some();
   for (const Planned& planned : planned_) {
     batch_.add(*planned.sequence, planned.num_tokens, planned.num_samples);
   }
@@ -191,10 +193,6 @@ PromptsAhead Scheduler::prompts_ahead() const {
   }
   if (num != 1) return {.num = num};
   return {.num = 1, .num_tokens = prompt->num_tokens() - std::max(0, prompt->request->num_cached)};
-}
-
-void Scheduler::observe_step(const Batch& batch, std::int64_t duration_ns) {
-  pace_.observe(num_decodes_, batch.num_tokens() - num_decodes_, duration_ns);
 }
 
 // Sequences that miss one token. Where they are too many, they take turns.

@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "engine/batch.h"
 #include "engine/chunk.h"
+#include "engine/drafter.h"
 #include "engine/request.h"
 #include "engine/sequence.h"
 #include "engine/step_pace.h"
@@ -27,6 +28,7 @@ struct SchedulerConfig {
   int max_chunk_tokens = 512;    // of a chunk, see StepPace
   double max_step_slowdown = 2;  // by those tokens, see StepPace; 0 = any
   std::int64_t patience_ns = 0;  // what a step may last in any case where several prompts wait
+  int max_draft_tokens = 0;      // guesses for a sequence in a step, see Drafter
 };
 
 struct SchedulerStats {
@@ -34,6 +36,7 @@ struct SchedulerStats {
   std::uint64_t num_prompt_tokens = 0;  // found or computed
   std::uint64_t num_prompt_tokens_cached = 0;
   std::uint64_t num_generated_tokens = 0;
+  DraftStats drafts;
   std::uint64_t num_prefix_queries = 0;           // tokens looked up
   std::uint64_t num_prefix_hits = 0;              // tokens found
   std::vector<std::uint64_t> num_loaded_by_tier;  // of the cached ones, those that a tier had
@@ -42,7 +45,8 @@ struct SchedulerStats {
 // What came of a batch's logits, one per row, in order.
 struct BatchResults {
   std::vector<OutputToken> prompt_logprobs;  // of all entries' prompt rows
-  std::vector<OutputToken> samples;          // of all entries, num_samples each
+  // Of all entries, num_samples each, then num_guesses: those behind a guess that was not drawn say nothing.
+  std::vector<OutputToken> samples;
 };
 
 // In a step, every sequence that misses one token goes first, then the others in order with what
@@ -97,6 +101,8 @@ class Scheduler {
   int num_waiting() const { return static_cast<int>(waiting_.size()); }
   std::int64_t num_waiting_tokens() const { return num_waiting_tokens_; }
   const SchedulerStats& stats() const { return stats_; }
+  // Its output goes on with token; false: what it may be does not. For who draws, ahead of commit().
+  static bool follow_constraint(Sequence& sequence, TokenId token);
   std::span<const TokenId> end_tokens() const { return end_tokens_; }
 
  private:
@@ -108,6 +114,7 @@ class Scheduler {
 
   void schedule_decodes();
   void plan_some_decode();
+  void draft_some();
   void schedule_prompts();
   void schedule_beside_chunk();
   void let_pass(bool lets_pass);
@@ -146,13 +153,13 @@ class Scheduler {
   int num_sequences_reserved() const;
 
   void commit_entry(const BatchEntry& entry, std::span<OutputToken> samples);
+  void commit_draft(const BatchEntry& entry, std::span<OutputToken> samples);
   void set_pins(const Sequence& sequence);
   void fork_choices(ActiveRequest& request);
-  void append(Sequence& sequence, OutputToken token);
+  bool append(Sequence& sequence, OutputToken token);
   void report(Sequence& sequence, RequestUpdate update);
   void report_cancelled(ActiveRequest& request);
   void finish(Sequence& sequence, RequestUpdate update);
-  static bool follow_constraint(Sequence& sequence, TokenId token);
   FinishReason finish_reason(const Sequence& sequence, TokenId token) const;
   void detach(Sequence& sequence);
 
@@ -181,6 +188,7 @@ class Scheduler {
   bool has_preempted_ = false;
   int num_decodes_ = 0;  // of this step
   StepPace pace_;
+  Drafter drafter_;
   int num_loading_ = 0;
   std::uint64_t num_prompt_commits_ = 0;  // of parts of prompts, computed or loaded
   std::size_t next_decode_ = 0;  // whose turn it is where not all can decode in one step

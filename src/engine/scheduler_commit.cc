@@ -31,7 +31,7 @@ void Scheduler::commit(const Batch& batch, BatchResults& results) {
   std::span<OutputToken> samples = results.samples;
   for (const BatchEntry& entry : batch.entries()) {
     const auto num_rows = static_cast<std::size_t>(entry.num_prompt_logits);
-    const auto num_samples = static_cast<std::size_t>(entry.num_samples);
+    const auto num_samples = static_cast<std::size_t>(entry.num_samples + entry.num_guesses);
     std::ranges::move(prompt_logprobs.first(num_rows),
                       std::back_inserter(entry.sequence->request->prompt_logprobs));
     commit_entry(entry, samples.first(num_samples));
@@ -39,6 +39,12 @@ void Scheduler::commit(const Batch& batch, BatchResults& results) {
     samples = samples.subspan(num_samples);
   }
   CHECK(prompt_logprobs.empty() && samples.empty(), prompt_logprobs.size(), samples.size());
+}
+
+void Scheduler::observe_step(const Batch& batch, std::int64_t duration_ns) {
+  const int num_prefill = batch.num_tokens() - num_decodes_ - batch.num_guesses();
+  if (batch.num_guesses() == 0) pace_.observe(num_decodes_, num_prefill, duration_ns);
+  if (num_prefill == 0 && chunk_.empty()) drafter_.observe_step(num_decodes_, batch.num_guesses(), duration_ns);
 }
 
 void Scheduler::passed_layer(std::int64_t duration_ns) {
@@ -62,6 +68,7 @@ void Scheduler::commit_chunk(BatchResults& results) {
 }
 
 void Scheduler::commit_entry(const BatchEntry& entry, std::span<OutputToken> samples) {
+  if (entry.num_guesses > 0) return commit_draft(entry, samples);
   Sequence& sequence = *entry.sequence;
   ActiveRequest& request = *sequence.request;
   if (sequence.num_computed() < request.num_prompt) ++num_prompt_commits_;
@@ -69,12 +76,29 @@ void Scheduler::commit_entry(const BatchEntry& entry, std::span<OutputToken> sam
   cache_.publish(sequence.table, sequence.tokens, sequence.num_computed() + entry.num_tokens);
   if (!request.is_forked) set_pins(sequence);
   if (samples.empty()) return;
-  if (samples.size() == 1 && request.is_forked) return append(sequence, std::move(samples[0]));
+  if (samples.size() == 1 && request.is_forked) {
+    append(sequence, std::move(samples[0]));
+    return;
+  }
   // The prompt is complete: its choices go their own ways from here.
   fork_choices(request);
   std::vector<Sequence*> choices;
   for (const auto& choice : request.choices) choices.push_back(choice.get());
   for (std::size_t i = 0; i < choices.size(); ++i) append(*choices[i], std::move(samples[i]));
+}
+
+// What was drawn is known up to the first token that was not guessed, and that one: as if each had had a step of its own.
+void Scheduler::commit_draft(const BatchEntry& entry, std::span<OutputToken> samples) {
+  Sequence& sequence = *entry.sequence;
+  const std::vector<DraftToken>& draft = sequence.draft.tokens;
+  std::size_t num_accepted = 0;
+  while (num_accepted < draft.size() && samples[num_accepted].token == draft[num_accepted].token) ++num_accepted;
+  drafter_.observe_result(sequence, static_cast<int>(num_accepted));
+  stats_.drafts = drafter_.stats();
+  for (OutputToken& sample : samples.first(num_accepted + 1)) {
+    cache_.publish(sequence.table, sequence.tokens, sequence.num_computed() + 1);
+    if (!append(sequence, std::move(sample))) return;
+  }
 }
 
 // Once, however often a preempted prompt is computed, and for all of its choices.
@@ -119,12 +143,14 @@ void Scheduler::fork_choices(ActiveRequest& request) {
   }
 }
 
-void Scheduler::append(Sequence& sequence, OutputToken token) {
+// False: the sequence has ended, and is no more.
+bool Scheduler::append(Sequence& sequence, OutputToken token) {
   const SamplingParams& params = sequence.request->request.sampling;
   RequestUpdate update;
   if (params.max_tokens == 0) {
     update.finish = FinishReason::kLength;
-    return finish(sequence, std::move(update));
+    finish(sequence, std::move(update));
+    return false;
   }
   ++stats_.num_generated_tokens;
   if (sequence.first_token_ns == 0) sequence.first_token_ns = now_ns_;
@@ -140,8 +166,9 @@ void Scheduler::append(Sequence& sequence, OutputToken token) {
     ++sequence.num_output;
     update.tokens.push_back(std::move(token));
   }
-  if (update.finish == FinishReason::kNone) return report(sequence, std::move(update));
-  finish(sequence, std::move(update));
+  const bool goes_on = update.finish == FinishReason::kNone;
+  goes_on ? report(sequence, std::move(update)) : finish(sequence, std::move(update));
+  return goes_on;
 }
 
 // False: no token could.
@@ -182,6 +209,8 @@ void Scheduler::report(Sequence& sequence, RequestUpdate update) {
                   .num_loaded_tokens = request.num_loaded,
                   .num_output_tokens = sequence.num_output,
                   .num_preemptions = request.num_preemptions,
+                  .num_draft_tokens = sequence.draft.num_guessed,
+                  .num_accepted_tokens = sequence.draft.num_accepted,
                   .written = written_tokens(request)};
   update.times = request.times;
   update.times.first_token_ns = sequence.first_token_ns;

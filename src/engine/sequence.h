@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/types.h"
+#include "engine/draft.h"
 #include "engine/request.h"
 #include "grammar/grammar_state.h"
 #include "kv/block_table.h"
@@ -27,6 +28,7 @@ struct Sequence {
   bool is_reported = false;  // its first update has gone out
   std::optional<GrammarState> constrained =
       std::nullopt;  // how far the output has come in what it may be, once it has begun
+  Draft draft = {};  // empty between steps
   std::int64_t first_token_ns = 0;
   std::int64_t last_token_ns = 0;
   std::int64_t finished_ns = 0;

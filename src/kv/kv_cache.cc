@@ -85,6 +85,18 @@ int KvCache::peek(std::span<const TokenId> tokens, std::string_view salt, int ma
   return found.num_tokens;
 }
 
+void KvCache::foresee(const BlockTable& table, std::span<const TokenId> tokens, std::size_t num_most,
+                      std::vector<TokenId>& next) const {
+  const auto num_full = static_cast<std::size_t>(table.num_computed_ / kBlockSize);
+  CHECK(tokens.size() >= num_full * kBlockSize && tokens.size() <= (num_full + 1) * kBlockSize, tokens.size(), num_full);
+  NodeId parent = table.root_;
+  if (num_full > 0) {
+    const BlockId last = table.blocks(0)[num_full - 1];
+    parent = last == BlockId::kNone ? kNoNode : cache_.node_of(last);
+  }
+  if (parent != kNoNode) cache_.continuation(parent, tokens.subspan(num_full * kBlockSize), num_most, next);
+}
+
 void KvCache::take_path(BlockTable& table) {
   for (int group = 0; group < num_groups(); ++group) {
     BlockTable::Group& entries = table.groups_[static_cast<std::size_t>(group)];

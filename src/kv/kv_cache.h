@@ -112,6 +112,11 @@ class KvCache {
   // And with what the tiers are sure to have behind it, in the first group.
   int peek_tiers(std::span<const TokenId> tokens, std::string_view salt, int max_tokens) const;
 
+  // What another sequence of the salt went on with behind tokens, those of the table and perhaps one that is not
+  // computed yet: appends at most num_most tokens. Nothing of it is taken, or counts as used.
+  void foresee(const BlockTable& table, std::span<const TokenId> tokens, std::size_t num_most,
+               std::vector<TokenId>& next) const;
+
   // Begins to load what the tiers have beyond the matched part of tokens, at most to max_tokens, if
   // that is cheaper than computing it.
   [[nodiscard]] LoadPlan begin_load(BlockTable& table, std::span<const TokenId> tokens,

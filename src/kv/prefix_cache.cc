@@ -200,6 +200,30 @@ std::pair<NodeId, int> PrefixCache::closest_child(NodeId parent,
   return closest;
 }
 
+// Of several the first in order: siblings that are longer than what they share stand behind those that are not.
+void PrefixCache::continuation(NodeId parent, std::span<const TokenId> begin, std::size_t num_most,
+                               std::vector<TokenId>& next) const {
+  while (num_most > 0) {
+    auto child = order_.lower_bound(Key{parent, begin});
+    const auto begins_alike = [&] {
+      return child != order_.end() && node(*child).parent == parent &&
+             common_length(node(*child).span(), begin) == std::ssize(begin);
+    };
+    // Equal nodes: the sequence's own one, and those of others that have got no further.
+    constexpr int kMostEqual = 8;
+    for (int i = 0; i < kMostEqual && begins_alike() && node(*child).span().size() == begin.size() && !node(*child).is_full; ++i)
+      ++child;
+    if (!begins_alike()) return;
+    const auto behind = node(*child).span().subspan(begin.size());
+    const std::size_t num = std::min(num_most, behind.size());
+    next.insert(next.end(), behind.begin(), behind.begin() + static_cast<std::ptrdiff_t>(num));
+    num_most -= num;
+    if (!node(*child).is_full) return;
+    parent = *child;
+    begin = {};
+  }
+}
+
 NodeId PrefixCache::insert(NodeId parent, std::span<const TokenId> tokens,
                            std::span<const BlockId> blocks) {
   CHECK(!tokens.empty() && tokens.size() <= kBlockSize, tokens.size());

@@ -68,6 +68,10 @@ class PrefixCache {
   NodeId find_root(std::string_view salt) const;
   NodeId find_full(NodeId parent, std::span<const TokenId> tokens) const;
 
+  // Appends tokens that stand behind `begin`, less than a block of them or all, below parent, at most num_most.
+  void continuation(NodeId parent, std::span<const TokenId> begin, std::size_t num_most,
+                    std::vector<TokenId>& next) const;
+
   // A new node with these blocks, [num_groups], none of which has a node yet; kNone where a sliding
   // group has no block.
   NodeId insert(NodeId parent, std::span<const TokenId> tokens, std::span<const BlockId> blocks);

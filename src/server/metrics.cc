@@ -160,6 +160,11 @@ void add_engine_counters(Page& page, const EngineStats& stats) {
                {{"source", name == "remote" ? "p2p" : name}});
   }
   page.counter("vllm:generation_tokens_total", "Tokens generated.", stats.num_generated_tokens);
+  page.counter("vllm:spec_decode_num_drafts_total", "Guesses at what follows: of an answer in a step.",
+               stats.drafts.num_drafts);
+  page.counter("vllm:spec_decode_num_draft_tokens_total", "Tokens of those.", stats.drafts.num_tokens);
+  page.counter("vllm:spec_decode_num_accepted_tokens_total", "Of those, tokens that came true.",
+               stats.drafts.num_accepted);
   page.counter("larder:engine_steps_total", "Forward passes.", stats.step_tokens.num_observed());
   const auto add_seconds = [&](const char* part, std::int64_t ns) {
     page.value(static_cast<double>(ns) * 1e-9, {{"part", part}});

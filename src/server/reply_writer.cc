@@ -15,11 +15,15 @@ struct Totals {
   std::int64_t num_cached_tokens = 0;
   std::int64_t num_written_tokens = 0;
   std::int64_t num_output_tokens = 0;
+  std::int64_t num_draft_tokens = 0;
+  std::int64_t num_accepted_tokens = 0;
 
   explicit Totals(std::span<const Choice> choices) {
     std::set<int> prompts;
     for (const Choice& choice : choices) {
       num_output_tokens += choice.num_generated();
+      num_draft_tokens += choice.usage.num_draft_tokens;
+      num_accepted_tokens += choice.usage.num_accepted_tokens;
       if (!prompts.insert(choice.prompt).second) continue;
       num_prompt_tokens += choice.usage.num_prompt_tokens;
       num_cached_tokens += choice.usage.num_cached_tokens;
@@ -70,6 +74,10 @@ Json timings_json(std::span<const Choice> choices) {
   add_phase(timings, "prompt", totals.num_prompt_tokens - totals.num_cached_tokens,
             ms(begin, first));
   add_phase(timings, "predicted", totals.num_output_tokens, ms(first, last));
+  if (totals.num_draft_tokens > 0) {
+    timings["draft_n"] = totals.num_draft_tokens;
+    timings["draft_n_accepted"] = totals.num_accepted_tokens;
+  }
   return timings;
 }
 

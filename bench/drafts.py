@@ -1,0 +1,105 @@
+#!/usr/bin/env python3
+"""What guessing ahead gains (docs/speculation.md): answers of one server without guesses and of one with them, in turns.
+
+drafts.py --larder build/larder smollm2-135m [--rounds 3] [--temperature 0]; --completions for models that do not chat
+
+Each round asks all tasks of both, under a salt of its own; the answers have to be the same. "again" is the task before it once more.
+"""
+import argparse
+import json
+import statistics
+import urllib.request
+
+from peers.process import OPENER, Server, end_with_servers, free_port
+
+TEXT = """The harbour of Lindholm was built in 1874 by the brothers Aron and Petter Vik, who had made their money with herring.
+It has two moles, the northern one 310 metres long and the southern one 190, and a lighthouse of red granite that was lit on
+3 October 1881. In 1907 a storm took away forty metres of the northern mole, and three boats sank at their moorings. The town
+rebuilt it within two years and added a breakwater of concrete blocks. Since 1968 the harbour has been used by pleasure boats
+only; the herring market became a museum with a collection of nets, compasses and ship models."""
+CODE = """def read_rows(path, limit=None):
+    rows = []
+    with open(path) as file:
+        for number, line in enumerate(file):
+            if limit is not None and number >= limit:
+                break
+            fields = line.rstrip("\\n").split("\\t")
+            if len(fields) < 3:
+                raise ValueError(f"{path}:{number + 1}: {len(fields)} fields, 3 are needed")
+            rows.append({"name": fields[0], "size": int(fields[1]), "kind": fields[2]})
+    return rows"""
+SCHEMA = {"type": "object", "additionalProperties": False, "required": ["harbour", "built_in", "built_by", "moles", "lighthouse"],
+          "properties": {"harbour": {"type": "string", "maxLength": 40}, "built_in": {"type": "integer"},
+                         "built_by": {"type": "array", "items": {"type": "string", "maxLength": 40}, "maxItems": 3},
+                         "moles": {"type": "array", "maxItems": 3, "items": {
+                             "type": "object", "additionalProperties": False, "required": ["side", "length_in_metres"],
+                             "properties": {"side": {"enum": ["northern", "southern"]}, "length_in_metres": {"type": "integer"}}}},
+                         "lighthouse": {"type": "object", "additionalProperties": False, "required": ["material", "lit_on"],
+                                        "properties": {"material": {"type": "string", "maxLength": 40},
+                                                       "lit_on": {"type": "string", "maxLength": 40}}}}}
+TASKS = {
+    "copy a text": ("Repeat this text word for word:\n\n" + TEXT, {}),
+    "rename in code": ("Rewrite this function with `rows` renamed to `records`, and nothing else changed:\n\n```python\n" + CODE + "\n```", {}),
+    "summary": ("Summarise this text in three sentences:\n\n" + TEXT, {}),
+    "JSON by a schema": ("Extract the facts of this text as JSON:\n\n" + TEXT, {"structured_outputs": {"json": SCHEMA}}),
+    "story": ("Tell me a story about a fox who learns to sail.", {}),
+    "again": None,
+}
+
+
+def ask(a, server, task, salt):
+    prompt, more = TASKS[task]
+    said = {"prompt": prompt + "\n\n"} if a.completions else {"messages": [{"role": "user", "content": prompt}]}
+    body = {**said, "max_tokens": a.tokens, "temperature": a.temperature, "seed": 1, "cache_salt": salt, **more}
+    path = "/v1/completions" if a.completions else "/v1/chat/completions"
+    request = urllib.request.Request(server.base + path, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    reply = json.load(OPENER.open(request, timeout=3600))
+    choice = reply["choices"][0]
+    if a.show:
+        print(choice)
+    return choice["text"] if a.completions else choice["message"]["content"], reply["timings"]
+
+
+def measure(a, model):
+    found = {task: [] for task in TASKS}
+    with Server([a.larder, "serve", "-m", model, "--port", (one := free_port()), "-c", 2048, "--draft-tokens", 0], one) as plain, \
+            Server([a.larder, "serve", "-m", model, "--port", (two := free_port()), "-c", 2048, *a.drafts], two) as guessing:
+        for number in range(-1, a.rounds):
+            before = None
+            for task in TASKS:
+                asked = before if TASKS[task] is None else task
+                before = asked
+                expected, without = ask(a, plain, asked, f"round {number}")
+                answer, timings = ask(a, guessing, asked, f"round {number}")
+                if answer != expected:
+                    raise SystemExit(f"{task}: another answer with guesses:\n{answer}\n---\n{expected}")
+                if number >= 0:
+                    found[task].append((without, timings))
+    for task, rounds in found.items():
+        slow, fast = (statistics.median(r[i]["predicted_per_second"] for r in rounds) for i in (0, 1))
+        ratio = statistics.median(f["predicted_per_second"] / s["predicted_per_second"] for s, f in rounds)
+        last = rounds[-1][1]
+        print(f"| {model.rsplit('/', 1)[-1]} | {task} | {last['predicted_n']} | {last.get('draft_n', 0)} | {last.get('draft_n_accepted', 0)} | "
+              f"{slow:.1f} | {fast:.1f} | {ratio:.2f} |", flush=True)
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("models", nargs="+")
+    p.add_argument("--larder", default="build/larder")
+    p.add_argument("--drafts", nargs="*", default=[], help="options of the second server, such as --draft-tokens 15")
+    p.add_argument("--tokens", type=int, default=200)
+    p.add_argument("--temperature", type=float, default=0)
+    p.add_argument("--completions", action="store_true")
+    p.add_argument("--show", action="store_true", help="print the answers, too")
+    p.add_argument("--rounds", type=int, default=3)
+    a = p.parse_args()
+    a.drafts = [word for text in a.drafts for word in text.split()]
+    end_with_servers()
+    print("| model | task | tokens | guessed | came true | t/s without | t/s with | ratio |\n| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |")
+    for model in a.models:
+        measure(a, model)
+
+
+if __name__ == "__main__":
+    main()

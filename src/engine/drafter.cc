@@ -1,0 +1,199 @@
+#include "engine/drafter.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdlib>
+#include <functional>
+#include <utility>
+
+#include "base/check.h"
+#include "engine/step_pace.h"
+
+namespace larder {
+namespace {
+
+constexpr int kMostMatched = 16;       // tokens before a guess that are compared
+constexpr int kLookBack = 32'768;      // tokens that are looked at, some 20 us
+constexpr double kOwnWeight = 0.15;    // of a guess in the odds of its sequence
+constexpr double kSharedWeight = 0.02;  // and in those of all
+constexpr double kStepWeight = 0.2;
+constexpr double kLeastLonger = 0.01;
+constexpr double kFirstLonger = 0.1;     // by a guess, while nobody knows
+constexpr double kForget = 0.998;        // of what steps were longer by, until they are tried again
+constexpr double kLeastGain = 1.03;      // of tokens in a time, else it is noise
+constexpr int kStaleAfter = 32;          // steps with guesses since one without
+
+DraftKind lookup_kind(int num_matched) {
+  if (num_matched >= 9) return DraftKind::kLookup9;
+  if (num_matched >= 6) return DraftKind::kLookup6;
+  if (num_matched >= 4) return DraftKind::kLookup4;
+  return static_cast<DraftKind>(num_matched - 1);
+}
+
+// Of the tokens that end before place `end`, and all of them.
+int num_matched(std::span<const TokenId> tokens, std::size_t end) {
+  int num = 0;
+  while (num < kMostMatched && static_cast<std::size_t>(num) < end &&
+         tokens[end - 1 - static_cast<std::size_t>(num)] == tokens[tokens.size() - 1 - static_cast<std::size_t>(num)])
+    ++num;
+  return num;
+}
+
+}  // namespace
+
+Drafter::Pace& Drafter::pace_of(int num_decodes) {
+  const int width = std::bit_width(static_cast<unsigned>(num_decodes));
+  return paces_[static_cast<std::size_t>(std::min(width, kSizes) - 1)];
+}
+
+// Unknown numbers in proportion to the nearest smaller one, hopefully: they are tried if that pays.
+double Drafter::longer_by(const Pace& pace, int num_guesses) {
+  for (int known = num_guesses; known > 0; --known) {
+    const double longer = pace.longer[static_cast<std::size_t>(known)];
+    if (longer > 0) return longer * num_guesses / known;
+  }
+  return kFirstLonger * num_guesses;
+}
+
+void Drafter::draft(std::span<Sequence* const> sequences, const DraftRoom& room,
+                    std::span<const TokenId> end_tokens) {
+  const int num_sequences = static_cast<int>(sequences.size());
+  const int most = std::min(room.num_tokens, kMostGuesses);
+  if (num_sequences == 0 || most < 1) return;
+  Pace& pace = pace_of(num_sequences);
+  // Even if it were sure to come true, one more token has to be worth what all wait for it.
+  if (pace.plain_ns == 0 || pace.num_since_plain >= kStaleAfter ||
+      1 + 1.0 / num_sequences < kLeastGain * (1 + longer_by(pace, 1)))
+    return;
+  candidates_.clear();
+  for (int i = 0; i < num_sequences; ++i) {
+    Sequence& sequence = *sequences[static_cast<std::size_t>(i)];
+    if (!std::exchange(sequence.draft.has_odds, true)) sequence.draft.odds = odds_;
+    guess(sequence, std::min(most, room.num_per_draft), end_tokens);
+    double odds = 1;
+    for (int place = 0; place < std::ssize(sequence.draft.tokens); ++place) {
+      odds *= sequence.draft.odds.of(sequence.draft.tokens[static_cast<std::size_t>(place)].kind);
+      candidates_.push_back({odds, i, place});
+    }
+  }
+  std::ranges::stable_sort(candidates_, std::greater<>{}, &Candidate::odds);
+  const auto num_chosen = static_cast<std::size_t>(
+      std::min(most, choose(pace, num_sequences)));
+  // What is not tried: of each sequence a tail.
+  for (std::size_t i = candidates_.size(); i-- > num_chosen;) {
+    Draft& draft = sequences[static_cast<std::size_t>(candidates_[i].sequence)]->draft;
+    if (candidates_[i].place == 0) draft.odds.drift(draft.tokens.front().kind);
+    draft.tokens.resize(std::min(draft.tokens.size(), static_cast<std::size_t>(candidates_[i].place)));
+  }
+}
+
+// The number of candidates, likeliest first, with which most tokens come in a time.
+int Drafter::choose(const Pace& pace, int num_sequences) {
+  double num_tokens = num_sequences;
+  double best = kLeastGain * num_sequences;
+  int num_best = 0;
+  const int most = static_cast<int>(std::min<std::size_t>(candidates_.size(), kMostGuesses));
+  for (int num = 1; num <= most; ++num) {
+    num_tokens += candidates_[static_cast<std::size_t>(num - 1)].odds;
+    const double rate = num_tokens / (1 + longer_by(pace, num));
+    if (rate <= best) continue;
+    best = rate;
+    num_best = num;
+  }
+  return num_best;
+}
+
+void Drafter::guess(Sequence& sequence, int most, std::span<const TokenId> end_tokens) {
+  std::vector<DraftToken>& draft = sequence.draft.tokens;
+  CHECK(draft.empty());
+  const SamplingParams& params = sequence.request->request.sampling;
+  most = std::min(most, params.max_tokens - sequence.num_output - 1);
+  if (most < 1) return;
+  look_up(sequence.tokens, most, draft);
+  look_into_cache(sequence, most, other_);
+  if (expected(sequence, other_) > expected(sequence, draft)) std::swap(draft, other_);
+  other_.clear();
+  const auto ends = [&](const DraftToken& guessed) {
+    return std::ranges::find(end_tokens, guessed.token) != end_tokens.end();
+  };
+  draft.erase(std::ranges::find_if(draft, ends), draft.end());
+}
+
+// Tokens that come true.
+double Drafter::expected(const Sequence& sequence, std::span<const DraftToken> draft) const {
+  double sum = 0;
+  double odds = 1;
+  for (const DraftToken& guessed : draft) sum += odds *= sequence.draft.odds.of(guessed.kind);
+  return sum;
+}
+
+// What followed where most of the last tokens were the same; there the last time. Prompt lookup decoding (Saxena 2023).
+void Drafter::look_up(std::span<const TokenId> tokens, int most, std::vector<DraftToken>& draft) {
+  const std::size_t size = tokens.size();
+  const std::size_t begin = size > kLookBack ? size - kLookBack : 0;
+  std::size_t next = 0;  // behind the place that was found
+  int best = 0;
+  for (std::size_t end = size - 1; end > begin && best < kMostMatched; --end) {
+    if (tokens[end - 1] != tokens[size - 1]) continue;
+    const int num = num_matched(tokens, end);
+    if (num <= best) continue;
+    best = num;
+    next = end;
+  }
+  if (best == 0) return;
+  // Where the end comes in sight it goes on with what was guessed: a loop.
+  for (int i = 0; i < most; ++i) {
+    const std::size_t place = next + static_cast<std::size_t>(i);
+    draft.push_back({place < size ? tokens[place] : draft[place - size].token, lookup_kind(best + i)});
+  }
+}
+
+void Drafter::look_into_cache(const Sequence& sequence, int most, std::vector<DraftToken>& draft) {
+  tokens_.clear();
+  cache_.foresee(sequence.table, sequence.tokens, static_cast<std::size_t>(most), tokens_);
+  for (const TokenId token : tokens_) draft.push_back({token, DraftKind::kCached});
+}
+
+void Drafter::observe_result(Sequence& sequence, int num_accepted) {
+  Draft& draft = sequence.draft;
+  if (draft.tokens.empty()) return;
+  ++stats_.num_drafts;
+  stats_.num_tokens += draft.tokens.size();
+  stats_.num_accepted += static_cast<std::uint64_t>(num_accepted);
+  draft.num_guessed += static_cast<int>(draft.tokens.size());
+  draft.num_accepted += num_accepted;
+  // Those behind the first that did not come true tell nothing.
+  const auto num_told = std::min(draft.tokens.size(), static_cast<std::size_t>(num_accepted) + 1);
+  for (std::size_t i = 0; i < num_told; ++i) {
+    const bool came_true = static_cast<int>(i) < num_accepted;
+    draft.odds.observe(draft.tokens[i].kind, came_true, kOwnWeight);
+    odds_.observe(draft.tokens[i].kind, came_true, kSharedWeight);
+  }
+  draft.tokens.clear();
+}
+
+void Drafter::observe_step(int num_decodes, int num_guesses, std::int64_t duration_ns) {
+  if (num_decodes == 0) return;
+  Pace& pace = pace_of(num_decodes);
+  const double step_ns = std::max(1.0, static_cast<double>(duration_ns));
+  for (double& longer : pace.longer) longer *= kForget;
+  if (num_guesses == 0) {
+    move_average(pace.plain_ns, step_ns, kStepWeight);
+    pace.num_since_plain = 0;
+    return;
+  }
+  ++pace.num_since_plain;
+  CHECK(pace.plain_ns > 0 && num_guesses <= kMostGuesses, num_guesses);
+  // Numbers near it learn of it, too, in proportion.
+  const double longer = std::max(kLeastLonger, step_ns / pace.plain_ns - 1);
+  for (int num = 1; num <= kMostGuesses; ++num) {
+    double& known = pace.longer[static_cast<std::size_t>(num)];
+    if (known == 0 && num != num_guesses) continue;
+    double times = known > 0 ? 1 + known : 0;
+    move_average(times, 1 + longer * num / num_guesses, std::ldexp(kStepWeight, -std::abs(num - num_guesses)));
+    known = times - 1;
+  }
+}
+
+}  // namespace larder
