@@ -31,7 +31,7 @@ std::vector<std::string> texts_of(int vocab_size) {
 
 class ConstraintTest : public testing::Test {
  protected:
-  explicit ConstraintTest(int num_blocks = 400)
+  explicit ConstraintTest(int num_blocks = 400, int max_draft_tokens = 0)
       : texts_(texts_of(model_.config.vocab_size)),
         trie_(std::make_shared<const TokenTrie>(
             model_.config.vocab_size,
@@ -44,7 +44,8 @@ class ConstraintTest : public testing::Test {
                  .max_model_len = 240,
                  .max_batch_tokens = 64,
                  .max_prefill_tokens = 64,
-                 .max_step_slowdown = 0},
+                 .max_step_slowdown = 0,
+                 .max_draft_tokens = max_draft_tokens},
                 transformer_, storage_, model_.layout, end_tokens_, clock_) {}
 
   std::shared_ptr<const Constraint> json(const char* schema) const {
@@ -240,6 +241,43 @@ TEST_F(CrampedConstraintTest, PreemptionChangesNothing) {
   run();
   EXPECT_GT(engine_.stats().num_preemptions, 0u);
   for (std::size_t i = 0; i < answers.size(); i += 2) EXPECT_EQ(answers[i].front().tokens, alone.tokens);
+}
+
+// What has to follow is guessed, and what followed before; guesses are held to the form as well as draws are.
+class GuessedConstraintTest : public ConstraintTest {
+ protected:
+  GuessedConstraintTest() : ConstraintTest(400, 8) {}
+
+  // All that they hear, over and over, so that all kinds of guesses are made.
+  static std::vector<std::vector<TokenId>> hear(ConstraintTest& test) {
+    GuessedConstraintTest& rig = static_cast<GuessedConstraintTest&>(test);
+    std::vector<std::vector<TokenId>> heard;
+    const auto constraint = rig.json(kSchema);
+    const auto text = rig.json(R"({"enum": ["abcabcabcabcdefg", "abcabcabcabcfged", "gggg"]})");
+    for (std::uint64_t seed = 0; seed < 30; ++seed) {
+      const auto& one = seed % 3 == 0 ? constraint : text;
+      Request asked = rig.request(one, seed / 6);
+      if (seed % 5 == 0) asked.sampling.temperature = 0;
+      asked.n = seed % 7 == 0 ? 3 : 1;
+      std::vector<Answer> answers;
+      rig.submit(std::move(asked), answers);
+      rig.run();
+      for (const Answer& answer : answers) heard.push_back(answer.tokens);
+    }
+    return heard;
+  }
+};
+
+class UnguessedConstraintTest : public ConstraintTest {
+ public:
+  void TestBody() override {}
+};
+
+TEST_F(GuessedConstraintTest, GuessesChangeNothing) {
+  UnguessedConstraintTest plain;
+  EXPECT_EQ(hear(*this), hear(plain));
+  const DraftStats drafts = engine_.stats().drafts;
+  EXPECT_GT(drafts.num_accepted, 50u);
 }
 
 }  // namespace

@@ -18,9 +18,12 @@ enum class DraftKind : std::uint8_t {
   kLookup4,
   kLookup6,
   kLookup9,
-  kCached,  // it stands in the cache, behind all that the sequence has
+  kCached,      // it stands in the cache, behind all that the sequence has
+  kPredicted,   // Request::prediction goes on so, behind its beginning or a few tokens
+  kPredicted4,  // behind four tokens or more
+  kForced,      // the answer's form has no other text
 };
-inline constexpr std::size_t kNumDraftKinds = 7;
+inline constexpr std::size_t kNumDraftKinds = 10;
 
 struct DraftToken {
   TokenId token = 0;
@@ -44,7 +47,7 @@ class DraftOdds {
  private:
   static constexpr double kUnknown = 0.4;
   static constexpr double kDrift = 0.004;
-  std::array<double, kNumDraftKinds> odds_ = {0.1, 0.25, 0.4, 0.5, 0.6, 0.7, 0.7};
+  std::array<double, kNumDraftKinds> odds_ = {0.1, 0.25, 0.4, 0.5, 0.6, 0.7, 0.7, 0.4, 0.7, 0.8};
 };
 
 // Of one sequence.
@@ -54,6 +57,10 @@ struct Draft {
   bool has_odds = false;
   int num_guessed = 0;  // in all its steps
   int num_accepted = 0;
+  // Of Request::prediction: the place behind what was found last, and what came of it.
+  std::size_t predicted = 0;
+  int num_predicted_accepted = 0;
+  int num_predicted_rejected = 0;
 };
 
 }  // namespace larder

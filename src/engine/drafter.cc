@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstdlib>
 #include <functional>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "base/check.h"
@@ -13,6 +15,8 @@
 namespace larder {
 namespace {
 
+// Of text that an answer's form leaves no choice in, at a step: each takes a look at all places of the grammar.
+constexpr std::size_t kForcedBytes = 48;
 constexpr int kMostMatched = 16;       // tokens before a guess that are compared
 constexpr int kLookBack = 32'768;      // tokens that are looked at, some 20 us
 constexpr double kOwnWeight = 0.15;    // of a guess in the odds of its sequence
@@ -31,13 +35,10 @@ DraftKind lookup_kind(int num_matched) {
   return static_cast<DraftKind>(num_matched - 1);
 }
 
-// Of the tokens that end before place `end`, and all of them.
-int num_matched(std::span<const TokenId> tokens, std::size_t end) {
-  int num = 0;
-  while (num < kMostMatched && static_cast<std::size_t>(num) < end &&
-         tokens[end - 1 - static_cast<std::size_t>(num)] == tokens[tokens.size() - 1 - static_cast<std::size_t>(num)])
-    ++num;
-  return num;
+// Tokens that both end with.
+int num_matched(std::span<const TokenId> left, std::span<const TokenId> right) {
+  const auto [end, other] = std::mismatch(left.rbegin(), left.rend(), right.rbegin(), right.rend());
+  return static_cast<int>(std::min<std::ptrdiff_t>(end - left.rbegin(), kMostMatched));
 }
 
 }  // namespace
@@ -111,9 +112,15 @@ void Drafter::guess(Sequence& sequence, int most, std::span<const TokenId> end_t
   most = std::min(most, params.max_tokens - sequence.num_output - 1);
   if (most < 1) return;
   look_up(sequence.tokens, most, draft);
-  look_into_cache(sequence, most, other_);
-  if (expected(sequence, other_) > expected(sequence, draft)) std::swap(draft, other_);
-  other_.clear();
+  const auto consider = [&](const auto& source) {
+    other_.clear();
+    source();
+    if (expected(sequence, other_) > expected(sequence, draft)) std::swap(draft, other_);
+  };
+  consider([&] { look_into_cache(sequence, most, other_); });
+  if (!sequence.request->request.prediction.empty())
+    consider([&] { look_into_prediction(sequence, most, other_); });
+  if (sequence.constrained) consider([&] { follow_form(sequence, most, other_); });
   const auto ends = [&](const DraftToken& guessed) {
     return std::ranges::find(end_tokens, guessed.token) != end_tokens.end();
   };
@@ -136,7 +143,7 @@ void Drafter::look_up(std::span<const TokenId> tokens, int most, std::vector<Dra
   int best = 0;
   for (std::size_t end = size - 1; end > begin && best < kMostMatched; --end) {
     if (tokens[end - 1] != tokens[size - 1]) continue;
-    const int num = num_matched(tokens, end);
+    const int num = num_matched(tokens.first(end), tokens.last(std::min<std::size_t>(size, kMostMatched)));
     if (num <= best) continue;
     best = num;
     next = end;
@@ -155,6 +162,51 @@ void Drafter::look_into_cache(const Sequence& sequence, int most, std::vector<Dr
   for (const TokenId token : tokens_) draft.push_back({token, DraftKind::kCached});
 }
 
+// Behind the longest of its parts that the answer ends with; of several behind the next one after the last time, so that an
+// answer that is changed here and there is found again.
+void Drafter::look_into_prediction(Sequence& sequence, int most, std::vector<DraftToken>& draft) {
+  const std::span<const TokenId> prediction = sequence.request->request.prediction;
+  const std::span<const TokenId> output =
+      std::span<const TokenId>(sequence.tokens).subspan(static_cast<std::size_t>(sequence.request->num_prompt));
+  if (output.empty()) return;
+  std::size_t next = 0;
+  int best = 0;
+  const auto consider = [&](std::size_t begin, std::size_t end) {
+    for (std::size_t i = begin; i < end && best < kMostMatched; ++i) {
+      if (prediction[i] != output.back()) continue;
+      const int num = num_matched(prediction.first(i + 1), output.last(std::min<std::size_t>(output.size(), kMostMatched)));
+      if (num <= best) continue;
+      best = num;
+      next = i + 1;
+    }
+  };
+  std::size_t& last = sequence.draft.predicted;
+  consider(std::min(last, prediction.size()), prediction.size());
+  consider(0, std::min(last, prediction.size()));
+  if (best == 0) return;
+  last = next;
+  for (; next < prediction.size() && std::ssize(draft) < most; ++next, ++best)
+    draft.push_back({prediction[next], best < 4 ? DraftKind::kPredicted : DraftKind::kPredicted4});
+}
+
+// Tokens as long as they can be, which models mostly write.
+void Drafter::follow_form(const Sequence& sequence, int most, std::vector<DraftToken>& draft) {
+  GrammarState state = *sequence.constrained;
+  std::string text;
+  while (text.size() < kForcedBytes) {
+    const auto byte = state.only_byte();
+    if (!byte || !state.push(*byte)) break;
+    text += static_cast<char>(*byte);
+  }
+  const TokenTrie& tokens = *sequence.request->request.sampling.constraint->tokens;
+  for (std::string_view rest = text; std::ssize(draft) < most;) {
+    const auto token = tokens.longest_token(rest);
+    if (!token) break;
+    draft.push_back({*token, DraftKind::kForced});
+    rest.remove_prefix(tokens.bytes(*token).size());
+  }
+}
+
 void Drafter::observe_result(Sequence& sequence, int num_accepted) {
   Draft& draft = sequence.draft;
   if (draft.tokens.empty()) return;
@@ -164,6 +216,11 @@ void Drafter::observe_result(Sequence& sequence, int num_accepted) {
   draft.num_guessed += static_cast<int>(draft.tokens.size());
   draft.num_accepted += num_accepted;
   // Those behind the first that did not come true tell nothing.
+  for (std::size_t i = 0; i < draft.tokens.size(); ++i) {
+    const DraftKind kind = draft.tokens[i].kind;
+    if (kind != DraftKind::kPredicted && kind != DraftKind::kPredicted4) continue;
+    ++(static_cast<int>(i) < num_accepted ? draft.num_predicted_accepted : draft.num_predicted_rejected);
+  }
   const auto num_told = std::min(draft.tokens.size(), static_cast<std::size_t>(num_accepted) + 1);
   for (std::size_t i = 0; i < num_told; ++i) {
     const bool came_true = static_cast<int>(i) < num_accepted;

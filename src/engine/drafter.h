@@ -25,8 +25,9 @@ struct DraftRoom {
   int num_per_draft = 0;
 };
 
-// Guesses come from the sequence itself (prompt lookup: what followed when the last tokens were seen before) and from
-// the cache (what another sequence went on with from here). Guesses decide speed, never results: a token
+// Guesses come from the sequence itself (prompt lookup: what followed when the last tokens were seen before), from
+// the cache (what another sequence went on with from here), from what the client says that the answer may be, and from
+// the answer's form, where that leaves no choice. Guesses decide speed, never results: a token
 // counts only where it is what would have been drawn. How many are tried is learned: how often each kind comes
 // true, and what a step takes longer for them, measured. Where that gains nothing there are none.
 // Thread: engine only.
@@ -68,6 +69,8 @@ class Drafter {
   void guess(Sequence& sequence, int most, std::span<const TokenId> end_tokens);
   static void look_up(std::span<const TokenId> tokens, int most, std::vector<DraftToken>& draft);
   void look_into_cache(const Sequence& sequence, int most, std::vector<DraftToken>& draft);
+  static void look_into_prediction(Sequence& sequence, int most, std::vector<DraftToken>& draft);
+  static void follow_form(const Sequence& sequence, int most, std::vector<DraftToken>& draft);
   double expected(const Sequence& sequence, std::span<const DraftToken> draft) const;
   int choose(const Pace& pace, int num_sequences);
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "engine/engine_test_support.h"
+#include "grammar/grammar_builder.h"
 
 namespace larder {
 namespace {
@@ -118,6 +119,42 @@ TEST_F(DrafterTest, WhatTheCacheHasSeen) {
   request_.request.salt = "somebody else";
   begin(Tokens(answer.begin(), answer.begin() + 5));
   EXPECT_EQ(guesses(), Tokens{});
+}
+
+// The answer is 50, then what the client says from its second token on.
+TEST_F(DrafterTest, WhatTheClientSays) {
+  make_guesses_free();
+  request_.request.prediction = {40, 41, 42, 43, 44, 41, 42, 45, 46};
+  const auto guessed = [&](const Tokens& output) {
+    Tokens tokens = {1, 2, 3};
+    tokens.insert(tokens.end(), output.begin(), output.end());
+    begin(tokens);
+    request_.num_prompt = 3;
+    const Tokens found = guesses(3);
+    sequence_.draft.tokens.clear();
+    return found;
+  };
+  EXPECT_EQ(guessed({50}), Tokens{});
+  EXPECT_EQ(guessed({50, 41}), (Tokens{42, 43, 44}));
+  EXPECT_EQ(guessed({50, 41, 42, 43}), (Tokens{44, 41, 42}));
+  EXPECT_EQ(guessed({50, 41, 42, 43, 51, 41, 42}), (Tokens{45, 46})) << "the next one after the last time";
+  sequence_.draft.predicted = 0;
+  EXPECT_EQ(guessed({60, 44, 41}), (Tokens{42, 45, 46})) << "the longest";
+  EXPECT_EQ(guessed({60, 45, 46}), Tokens{}) << "its end";
+}
+
+TEST_F(DrafterTest, WhatTheFormHas) {
+  make_guesses_free();
+  const std::vector<std::string> texts = {"", "a", "b", "c", "ab", "abc", "bc", "x"};
+  const auto trie = std::make_shared<const TokenTrie>(
+      static_cast<int>(texts.size()), [&](TokenId token) -> std::string_view { return texts[static_cast<std::size_t>(token)]; });
+  GrammarBuilder builder;
+  const Fragment whole = builder.sequence({builder.text("xabcab"), builder.bytes({{'b', 'c'}}), builder.text("x")});
+  request_.request.sampling.constraint = std::make_shared<const Constraint>(builder.finish(whole), trie);
+  sequence_.constrained.emplace(request_.request.sampling.constraint->grammar);
+  EXPECT_TRUE(sequence_.constrained->push('x'));
+  begin({60, 61, 7});
+  EXPECT_EQ(guesses(), (Tokens{5, 4})) << "up to a choice";
 }
 
 TEST_F(DrafterTest, NotWhereItTakesLonger) {

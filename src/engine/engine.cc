@@ -133,7 +133,8 @@ std::uint64_t Engine::submit(Request request) {
   check_request(request, {vocab_size_, config_.max_model_len, scheduler_.max_sequences(),
                           config_.max_batch_tokens});
   request.prompt.shrink_to_fit();  // what waits takes what is counted
-  const auto num_tokens = static_cast<std::int64_t>(request.prompt.size());
+  request.prediction.shrink_to_fit();
+  const auto num_tokens = static_cast<std::int64_t>(request.prompt.size() + request.prediction.size());
   const std::int64_t arrived_ns = clock_.now_ns();
   std::uint64_t id = 0;
   {

@@ -89,6 +89,9 @@ struct RequestUsage {
   int num_preemptions = 0;
   int num_draft_tokens = 0;     // guessed ahead for this choice, see Drafter
   int num_accepted_tokens = 0;  // of those, which came true
+  // Of the guesses, those from Request::prediction.
+  int num_predicted_accepted = 0;
+  int num_predicted_rejected = 0;
   // Per pin, what was computed beyond the pin before it.
   std::array<WrittenTokens, kMaxPins> written{};
 
@@ -141,6 +144,7 @@ inline constexpr int kMaxEndlessTokens = 1 << 24;
 struct Request {
   std::uint64_t id = 0;  // given by Engine::submit
   std::vector<TokenId> prompt;
+  std::vector<TokenId> prediction;  // what the answer is likely to be in part: for guesses (Drafter), never for results
   SamplingParams sampling;
   int n = 1;         // choices; the prompt is computed once
   // Lower goes first; equal ones in order of arrival. What a request below 0 leaves in the cache

@@ -97,7 +97,7 @@ void Scheduler::add(Request request, std::uint64_t seed, std::int64_t arrived_ns
   const bool is_new = requests_.emplace(id, std::move(active)).second;
   CHECK(is_new, id);
   waiting_.insert(&first);
-  num_waiting_tokens_ += first.num_tokens();
+  num_waiting_tokens_ += first.num_tokens_in_line();
 }
 
 void Scheduler::poll_tiers() {
@@ -346,7 +346,7 @@ void Scheduler::admit_waiting() {
     if (!admit(sequence)) return;
     has_admitted = true;
     next = waiting_.erase(next);
-    num_waiting_tokens_ -= sequence.num_tokens();
+    num_waiting_tokens_ -= sequence.num_tokens_in_line();
     running_.insert(std::ranges::upper_bound(running_, &sequence, GoesBefore{}), &sequence);
     const LoadPlan load =
         cache_.begin_load(sequence.table, sequence.tokens, max_match(sequence));
@@ -578,7 +578,7 @@ void Scheduler::preempt(Sequence& sequence) {
   }
   detach(sequence);
   waiting_.insert(&sequence);
-  num_waiting_tokens_ += sequence.num_tokens();
+  num_waiting_tokens_ += sequence.num_tokens_in_line();
 }
 
 // Out of line and of the running, without its blocks.
@@ -590,7 +590,7 @@ void Scheduler::detach(Sequence& sequence) {
   if (chunk_.sequence == &sequence) chunk_.sequence = nullptr;
   cache_.release(sequence.table);
   std::erase(running_, &sequence);
-  if (waiting_.erase(&sequence) > 0) num_waiting_tokens_ -= sequence.num_tokens();
+  if (waiting_.erase(&sequence) > 0) num_waiting_tokens_ -= sequence.num_tokens_in_line();
 }
 
 }  // namespace larder

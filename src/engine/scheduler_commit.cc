@@ -211,6 +211,8 @@ void Scheduler::report(Sequence& sequence, RequestUpdate update) {
                   .num_preemptions = request.num_preemptions,
                   .num_draft_tokens = sequence.draft.num_guessed,
                   .num_accepted_tokens = sequence.draft.num_accepted,
+                  .num_predicted_accepted = sequence.draft.num_predicted_accepted,
+                  .num_predicted_rejected = sequence.draft.num_predicted_rejected,
                   .written = written_tokens(request)};
   update.times = request.times;
   update.times.first_token_ns = sequence.first_token_ns;

@@ -47,6 +47,7 @@ struct Sequence {
   int num_tokens() const { return static_cast<int>(tokens.size()); }
   int num_computed() const { return table.num_computed(); }
   int num_missing() const { return num_tokens() - num_computed(); }
+  int num_tokens_in_line() const;  // that are held while it waits
 };
 
 // Owned by the scheduler from add() until its last choice has ended.
@@ -77,6 +78,10 @@ struct ActiveRequest {
   // Rows whose logits are still wanted for the prompt begin at this position.
   int first_prompt_row() const { return static_cast<int>(prompt_logprobs.size()); }
 };
+
+inline int Sequence::num_tokens_in_line() const {
+  return num_tokens() + static_cast<int>(request->request.prediction.size());
+}
 
 // Who goes first: by priority, then by arrival, then by choice. The last one is preempted.
 struct GoesBefore {

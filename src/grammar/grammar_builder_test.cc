@@ -127,6 +127,30 @@ TEST(GrammarState, KnowsItsEnd) {
   EXPECT_FALSE(state.push('c'));
 }
 
+TEST(GrammarState, KnowsWhatHasToFollow) {
+  const Grammar grammar = grammar_of([](GrammarBuilder& b) {
+    return b.sequence({b.choice({b.text("ab1"), b.text("ab2")}), b.optional(b.text("end")), b.bytes({{'x', 'y'}})});
+  });
+  GrammarState state(grammar);
+  const auto after = [&](char byte) {
+    EXPECT_TRUE(state.push(static_cast<std::uint8_t>(byte)));
+    return state.only_byte();
+  };
+  EXPECT_EQ(state.only_byte(), 'a');
+  EXPECT_EQ(after('a'), 'b');
+  EXPECT_EQ(after('b'), std::nullopt) << "1 or 2";
+  EXPECT_EQ(after('1'), std::nullopt) << "e, x or y";
+  EXPECT_EQ(after('e'), 'n');
+  EXPECT_EQ(after('n'), 'd');
+  EXPECT_EQ(after('d'), std::nullopt);
+  EXPECT_EQ(after('y'), std::nullopt) << "nothing follows";
+  const Grammar list = grammar_of([](GrammarBuilder& b) { return b.repeat(b.rule(b.text("ab")), {1, 3}); });
+  state = GrammarState(list);
+  EXPECT_EQ(state.only_byte(), 'a');
+  EXPECT_EQ(after('a'), 'b');
+  EXPECT_EQ(after('b'), std::nullopt) << "it may end";
+}
+
 // Many places at once: 3^n ways to read a text of n letters are one, as what follows is the same.
 TEST(GrammarState, WaysThatMeetAreOne) {
   const Grammar grammar = grammar_of([](GrammarBuilder& b) {

@@ -19,6 +19,19 @@ bool GrammarState::push(std::uint8_t byte) {
   return settle(std::move(next));
 }
 
+std::optional<std::uint8_t> GrammarState::only_byte() const {
+  std::optional<std::uint8_t> only;
+  if (is_whole_) return only;
+  for (std::size_t begin = 0; begin < key_.size(); begin += key_[begin] + 1) {
+    for (const GrammarEdge& edge : grammar_->edges(key_[begin + key_[begin]])) {
+      if (edge.kind != GrammarEdge::Kind::kBytes) continue;
+      if (edge.first != edge.last || only.value_or(edge.first) != edge.first) return std::nullopt;
+      only = edge.first;
+    }
+  }
+  return only;
+}
+
 // From those places on without a byte, to where only a byte leads on.
 bool GrammarState::settle(std::vector<Stack> open) {
   std::set<Stack> seen;

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <span>
 #include <vector>
@@ -31,6 +32,8 @@ class GrammarState {
   bool is_whole() const { return is_whole_; }
   // Nothing may follow.
   bool is_over() const { return key_.empty(); }
+  // What has to follow next: a byte without which the text is not one of the language, and no other may stand there.
+  std::optional<std::uint8_t> only_byte() const;
   std::size_t num_places() const { return num_places_; }
   // On the way from the byte before, by which the time that it took can be told; kMaxPassed where there were too many.
   std::size_t num_passed() const { return num_passed_; }

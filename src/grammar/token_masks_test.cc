@@ -112,6 +112,25 @@ TEST_F(TokenMasksTest, SayWhatTryingEachTokenSays) {
   }
 }
 
+TEST_F(TokenMasksTest, TheLongestTokenOfAText) {
+  take_mixed(600);
+  std::mt19937 random(3);
+  const std::string letters = "ab \"\\{}[]:,0\n\xc3\xa9n";
+  for (int i = 0; i < 2000; ++i) {
+    std::string text;
+    for (unsigned size = random() % 9; size > 0; --size) text += letters[random() % letters.size()];
+    std::size_t longest = 0;
+    for (const std::string& token : texts_)
+      if (text.starts_with(token)) longest = std::max(longest, token.size());
+    const auto found = trie_->longest_token(text);
+    ASSERT_EQ(found.has_value(), longest > 0) << text;
+    if (found) {
+      EXPECT_TRUE(text.starts_with(trie_->bytes(*found)));
+      EXPECT_EQ(trie_->bytes(*found).size(), longest) << text;
+    }
+  }
+}
+
 TEST_F(TokenMasksTest, ForgettingChangesNothing) {
   take_mixed(200);
   TokenMasks masks(20'000);  // less than one walk needs

@@ -138,6 +138,21 @@ void TokenTrie::find_free_tokens() {
   for (std::size_t i = num_words_; i < free_tokens_.size(); ++i) free_tokens_[i] |= free_tokens_[i - num_words_];
 }
 
+std::optional<TokenId> TokenTrie::longest_token(std::string_view text) const {
+  std::optional<TokenId> longest;
+  std::size_t end = nodes_.size();  // of the nodes below the last one
+  std::size_t node = 0;
+  for (const char byte : text) {
+    while (node < end && nodes_[node].byte != static_cast<std::uint8_t>(byte)) node = nodes_[node].end;
+    if (node >= end) break;
+    // Those of the node alone stand before those below.
+    const std::uint32_t first = nodes_[node].first_token;
+    end = nodes_[node].end;
+    if (first_token_at(++node) > first) longest = tokens_[first];
+  }
+  return longest;
+}
+
 std::size_t TokenTrie::size_bytes() const {
   return nodes_.capacity() * sizeof(Node) + tokens_.capacity() * sizeof(TokenId) +
          free_tokens_.capacity() * sizeof(std::uint64_t);

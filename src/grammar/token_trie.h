@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -39,6 +40,8 @@ class TokenTrie {
   }
   // "" for one that no node has.
   std::string_view bytes(TokenId token) const { return bytes_of_(token); }
+  // The longest token that the text begins with; nullopt = none does.
+  std::optional<TokenId> longest_token(std::string_view text) const;
   // A bit for each token of so many such characters at most and nothing else, the last one perhaps not whole.
   // Up to kMostShort; from there on of any number.
   static constexpr std::size_t kMostShort = 32;

@@ -99,6 +99,7 @@ void Generation::submit(std::vector<PreparedPrompt> prompts) {
       num_entries_ += prompts[i].tokens.size() * static_cast<std::size_t>(options_.n);
     Request request;
     request.prompt = std::move(prompts[i].tokens);
+    request.prediction = std::move(prompts[i].prediction);
     request.sampling = options_.sampling;
     if (!options_.has_max_tokens) {  // else the engine holds it to what the prompt leaves
       request.sampling.max_tokens = prompts[i].max_tokens;

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "server/json_fields.h"
+#include "server/prediction.h"
 
 namespace larder {
 namespace {
@@ -509,6 +510,7 @@ GenerationOptions read_generation_options(const Fields& fields, const RequestRul
   options.return_token_ids = fields.boolean("return_token_ids", false);
   options.tool_calls.takes_many = fields.boolean("parallel_tool_calls", true);
   options.format = read_answer_format(fields);
+  options.prediction = read_prediction(fields);
   options.logprobs_by_id = fields.boolean("return_tokens_as_token_ids", false);
   options.priority =
       static_cast<int>(fields.integer("priority", {-kMaxInt32, kMaxInt32}).value_or(0));

@@ -74,6 +74,7 @@ struct GenerationOptions {
   bool wants_diagnostics = false;  // the reply says why tokens of the prompt were computed
   ToolChoice tool_choice;          // the prompt is the same either way
   AnswerFormat format;
+  std::string prediction;          // what the answer may be in part; "" = not said
   ToolCallRules tool_calls;        // of the answer
   AttentionSpan attention;
   HistoryOptions history;  // of a chat: what becomes of one too long

@@ -82,6 +82,17 @@ void truncate(std::vector<TokenId>& tokens, const GenerationOptions& options,
   tokens.erase(tokens.begin(), tokens.end() - static_cast<std::ptrdiff_t>(num_kept));
 }
 
+// The field is told in errors: the tokenizer knows of no request.
+Encoding encode(std::string_view text, std::span<const TextSpan> spans, bool add_special_tokens,
+                std::span<const ExactSpan> exact, const std::string& field,
+                const ServedModel& model) {
+  try {
+    return model.tokenizer.encode(text, spans, add_special_tokens, exact, model.max_text_tokens());
+  } catch (const Error& error) {
+    throw Error(error.kind(), error.message(), field);
+  }
+}
+
 // From an encoded prompt to one that can be computed.
 void finish_prompt(PreparedPrompt& prompt, const std::string& param,
                    const GenerationOptions& options, const ServedModel& model) {
@@ -96,18 +107,12 @@ void finish_prompt(PreparedPrompt& prompt, const std::string& param,
   }
   const int room = max_len(options, model) - static_cast<int>(tokens.size());
   prompt.max_tokens = std::min(wanted, room);
-  finish_pins(prompt, num_before - tokens.size(), options);
-}
-
-// The field is told in errors: the tokenizer knows of no request.
-Encoding encode(std::string_view text, std::span<const TextSpan> spans, bool add_special_tokens,
-                std::span<const ExactSpan> exact, const std::string& field,
-                const ServedModel& model) {
-  try {
-    return model.tokenizer.encode(text, spans, add_special_tokens, exact, model.max_text_tokens());
-  } catch (const Error& error) {
-    throw Error(error.kind(), error.message(), field);
+  if (!options.prediction.empty()) {
+    const TextSpan whole{0, options.prediction.size(), false, -1};
+    prompt.prediction = encode(options.prediction, {&whole, 1}, false, {}, "prediction", model).tokens;
+    prompt.prediction.resize(std::min(prompt.prediction.size(), static_cast<std::size_t>(prompt.max_tokens)));
   }
+  finish_pins(prompt, num_before - tokens.size(), options);
 }
 
 // Ends the prompt where the last message's own text ends, so that the model goes on with it.

@@ -17,6 +17,8 @@ struct Totals {
   std::int64_t num_output_tokens = 0;
   std::int64_t num_draft_tokens = 0;
   std::int64_t num_accepted_tokens = 0;
+  std::int64_t num_predicted_accepted = 0;
+  std::int64_t num_predicted_rejected = 0;
 
   explicit Totals(std::span<const Choice> choices) {
     std::set<int> prompts;
@@ -24,6 +26,8 @@ struct Totals {
       num_output_tokens += choice.num_generated();
       num_draft_tokens += choice.usage.num_draft_tokens;
       num_accepted_tokens += choice.usage.num_accepted_tokens;
+      num_predicted_accepted += choice.usage.num_predicted_accepted;
+      num_predicted_rejected += choice.usage.num_predicted_rejected;
       if (!prompts.insert(choice.prompt).second) continue;
       num_prompt_tokens += choice.usage.num_prompt_tokens;
       num_cached_tokens += choice.usage.num_cached_tokens;
@@ -49,12 +53,17 @@ double finite_logprob(float logprob) {
 
 Json usage_json(std::span<const Choice> choices) {
   const Totals totals(choices);
-  return {{"prompt_tokens", totals.num_prompt_tokens},
-          {"completion_tokens", totals.num_output_tokens},
-          {"total_tokens", totals.num_prompt_tokens + totals.num_output_tokens},
-          {"prompt_tokens_details",
-           {{"cached_tokens", totals.num_cached_tokens},
-            {"cache_write_tokens", totals.num_written_tokens}}}};
+  Json usage = {{"prompt_tokens", totals.num_prompt_tokens},
+                {"completion_tokens", totals.num_output_tokens},
+                {"total_tokens", totals.num_prompt_tokens + totals.num_output_tokens},
+                {"prompt_tokens_details",
+                 {{"cached_tokens", totals.num_cached_tokens},
+                  {"cache_write_tokens", totals.num_written_tokens}}}};
+  if (totals.num_predicted_accepted + totals.num_predicted_rejected > 0) {
+    usage["completion_tokens_details"] = {{"accepted_prediction_tokens", totals.num_predicted_accepted},
+                                          {"rejected_prediction_tokens", totals.num_predicted_rejected}};
+  }
+  return usage;
 }
 
 Json timings_json(std::span<const Choice> choices) {
