@@ -6,8 +6,10 @@ drafts.py --larder build/larder smollm2-135m [--rounds 3] [--temperature 0]; --c
 Each round asks all tasks of both, under a salt of its own; the answers have to be the same. "again" is the task before it once more.
 """
 import argparse
+import concurrent.futures
 import json
 import statistics
+import time
 import urllib.request
 
 from peers.process import OPENER, Server, end_with_servers, free_port
@@ -41,7 +43,8 @@ TASKS = {
     "copy a text": ("Repeat this text word for word:\n\n" + TEXT, {}),
     "rename in code": ("Rewrite this function with `rows` renamed to `records`, and nothing else changed:\n\n```python\n" + CODE + "\n```", {}),
     "summary": ("Summarise this text in three sentences:\n\n" + TEXT, {}),
-    "JSON by a schema": ("Extract the facts of this text as JSON:\n\n" + TEXT, {"structured_outputs": {"json": SCHEMA}}),
+    "JSON by a schema": ("Extract the facts of this text as JSON with harbour, built_in, built_by, moles (each with side and length_in_metres) and "
+                         "lighthouse (material and lit_on):\n\n" + TEXT, {"structured_outputs": {"json": SCHEMA}}),
     "story": ("Tell me a story about a fox who learns to sail.", {}),
     "again": None,
 }
@@ -60,8 +63,19 @@ def ask(a, server, task, salt):
     return choice["text"] if a.completions else choice["message"]["content"], reply["timings"]
 
 
+def many(a, server, salt):
+    """All tasks at once, some of them twice: tokens in a second."""
+    tasks = [task for task in TASKS if TASKS[task] is not None] * a.at_once
+    begin = time.perf_counter()
+    with concurrent.futures.ThreadPoolExecutor(a.at_once) as pool:
+        replies = list(pool.map(lambda i: ask(a, server, tasks[i], f"{salt} {i}"), range(a.at_once)))
+    seconds = time.perf_counter() - begin
+    return [text for text, _ in replies], sum(t["predicted_n"] for _, t in replies) / seconds
+
+
 def measure(a, model):
     found = {task: [] for task in TASKS}
+    rates = []
     with Server([a.larder, "serve", "-m", model, "--port", (one := free_port()), "-c", 2048, "--draft-tokens", 0], one) as plain, \
             Server([a.larder, "serve", "-m", model, "--port", (two := free_port()), "-c", 2048, *a.drafts], two) as guessing:
         for number in range(-1, a.rounds):
@@ -75,12 +89,22 @@ def measure(a, model):
                     raise SystemExit(f"{task}: another answer with guesses:\n{answer}\n---\n{expected}")
                 if number >= 0:
                     found[task].append((without, timings))
+            if a.at_once:
+                sides = [many(a, server, f"round {number}") for server in (plain, guessing)]
+                if sides[0][0] != sides[1][0]:
+                    raise SystemExit("another answer with guesses, of many at once")
+                if number >= 0:
+                    rates.append([rate for _, rate in sides])
     for task, rounds in found.items():
         slow, fast = (statistics.median(r[i]["predicted_per_second"] for r in rounds) for i in (0, 1))
         ratio = statistics.median(f["predicted_per_second"] / s["predicted_per_second"] for s, f in rounds)
         last = rounds[-1][1]
         print(f"| {model.rsplit('/', 1)[-1]} | {task} | {last['predicted_n']} | {last.get('draft_n', 0)} | {last.get('draft_n_accepted', 0)} | "
               f"{slow:.1f} | {fast:.1f} | {ratio:.2f} |", flush=True)
+    if rates:
+        slow, fast = (statistics.median(r[i] for r in rates) for i in (0, 1))
+        print(f"| {model.rsplit('/', 1)[-1]} | {a.at_once} at once | | | | {slow:.1f} | {fast:.1f} | "
+              f"{statistics.median(f / s for s, f in rates):.2f} |", flush=True)
 
 
 def main():
@@ -90,6 +114,7 @@ def main():
     p.add_argument("--drafts", nargs="*", default=[], help="options of the second server, such as --draft-tokens 15")
     p.add_argument("--tokens", type=int, default=200)
     p.add_argument("--temperature", type=float, default=0)
+    p.add_argument("--at-once", type=int, default=0, help="and that many requests at once, of all tasks but the last")
     p.add_argument("--completions", action="store_true")
     p.add_argument("--show", action="store_true", help="print the answers, too")
     p.add_argument("--rounds", type=int, default=3)

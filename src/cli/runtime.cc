@@ -371,6 +371,7 @@ Runtime::Runtime(const RuntimeOptions& options)
   engine_config.max_sequences = options.max_sequences;
   // A device draws by itself, and its steps of one row are recorded.
   engine_config.max_draft_tokens = device_ == nullptr ? options.max_draft_tokens : 0;
+  engine_config.records_kv_events = options.records_kv_events;
   engine_config.eviction = eviction_kind(options);
   engine_config.max_pinned_share = options.pin_percent / 100.0;
   engine_ = std::make_unique<Engine>(engine_config, *transformer_, *storage_, *planned_.layout,

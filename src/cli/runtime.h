@@ -54,6 +54,7 @@ struct RuntimeOptions {
   int kv_remote_compression = 0;   // zstd's level, 0 = none
   // What a server keeps of requests, at most; see bookkeeping_bytes().
   std::int64_t bookkeeping_bytes = 0;
+  bool records_kv_events = false;  // EngineConfig's
   // One more tier, nearer than the others; for benchmarks.
   std::function<std::unique_ptr<KvTier>()> make_tier;
 };

@@ -1,8 +1,10 @@
 // larder serve: the HTTP server over one model.
 #include <spdlog/spdlog.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
@@ -17,6 +19,7 @@
 #include "server/auth.h"
 #include "server/endpoint.h"
 #include "server/http_server.h"
+#include "server/kv_event_publisher.h"
 #include "server/utf8.h"
 
 namespace larder {
@@ -29,6 +32,8 @@ struct ServeOptions {
   std::string api_key_file;
   std::vector<std::string> normalise;
   std::string history;
+  KvEventPublisherConfig kv_events;  // endpoint "" = nobody is told
+  std::string kv_events_format = "map";
   double drain_seconds = 30;
   double log_seconds = 5;
 };
@@ -74,6 +79,33 @@ std::string why_no_origin(const std::string& text) {
   return fmt::format("\"{}\" is not an origin; write {}", text, meant.empty() ? "http://app.example" : meant);
 }
 
+// The engine's events go to the publisher, if there is one, for as long as this is there.
+class KvEventsTo {
+ public:
+  KvEventsTo(Engine& engine, KvEventPublisher* publisher) : engine_(engine) {
+    if (publisher != nullptr)
+      engine_.set_on_kv_events([publisher](KvEvents&& events) { publisher->push(std::move(events)); });
+  }
+  KvEventsTo(const KvEventsTo&) = delete;
+  ~KvEventsTo() { engine_.set_on_kv_events({}); }
+
+ private:
+  Engine& engine_;
+};
+
+// nullptr: nobody is to be told.
+std::unique_ptr<KvEventPublisher> publisher_of(const ServeOptions& options, const std::string& model_name) {
+  KvEventPublisherConfig config = options.kv_events;
+  if (config.endpoint.empty()) return nullptr;
+  config.format = options.kv_events_format == "map" ? KvEventFormat::kMap : KvEventFormat::kArray;
+  if (config.topic.empty()) {
+    std::array<char, 256> host{};
+    ::gethostname(host.data(), host.size() - 1);
+    config.topic = fmt::format("kv@{}:{}@{}", host.data(), options.server.port, model_name);
+  }
+  return std::make_unique<KvEventPublisher>(std::move(config));
+}
+
 void serve(const ServeOptions& options) {
   // A log whose reader has gone is no reason to drop the requests that run.
   std::signal(SIGPIPE, SIG_IGN);
@@ -96,6 +128,9 @@ void serve(const ServeOptions& options) {
 
   RuntimeOptions runtime_options = options.runtime;
   runtime_options.bookkeeping_bytes = bookkeeping_bytes(config.limits);
+  runtime_options.records_kv_events = !options.kv_events.endpoint.empty();
+  if (runtime_options.records_kv_events)
+    runtime_options.bookkeeping_bytes += KvEventPublisher::most_bytes(options.kv_events);
   Runtime runtime(runtime_options);
   print_start(runtime);
   const std::filesystem::path path = runtime.file().path;
@@ -110,6 +145,9 @@ void serve(const ServeOptions& options) {
                     .attention = options.runtime.attention,
                     .created_s = ::stat(path.c_str(), &status) == 0 ? status.st_mtime : 0,
                     .metadata = describe(runtime.file())};
+  const std::unique_ptr<KvEventPublisher> publisher = publisher_of(options, model.name);
+  model.kv_events = publisher.get();
+  const KvEventsTo events_to(runtime.engine(), publisher.get());
   {
     HttpServer server(config, model);
     const bool is_v6 = config.host.find(':') != std::string::npos;
@@ -118,6 +156,29 @@ void serve(const ServeOptions& options) {
     server.run();
   }  // from here on a signal ends the process, whatever the tiers still write
   runtime.engine().stop(false);
+}
+
+void add_kv_event_options(CLI::App& command, ServeOptions& options) {
+  CLI::Option* const events = command.add_option(
+      "--kv-events", options.kv_events.endpoint,
+      "Tell routers which blocks are cached, as vLLM does: where they subscribe, such as tcp://*:5557 (ZeroMQ; without "
+      "keys or encryption)");
+  events->check(not_empty());
+  command
+      .add_option("--kv-events-replay", options.kv_events.replay_endpoint,
+                  "Where they ask again for what they have missed, such as tcp://*:5558")
+      ->check(not_empty())
+      ->needs(events);
+  command
+      .add_option("--kv-events-topic", options.kv_events.topic,
+                  "What the messages begin with (default kv@HOST:PORT@MODEL)")
+      ->check(not_empty())
+      ->needs(events);
+  command
+      .add_option("--kv-events-format", options.kv_events_format,
+                  "An event as a map (default), or as an array, as vLLM has it up to 0.23")
+      ->check(CLI::IsMember({"map", "array"}))
+      ->needs(events);
 }
 
 }  // namespace
@@ -151,6 +212,7 @@ void add_serve_command(CLI::App& app) {
       ->add_option("--max-body-bytes", server.limits.max_body_bytes,
                    "Bytes of one request, 1 KiB to 2 GiB (default 16 MiB)")
       ->check(CLI::Range(std::int64_t{1} << 10, std::int64_t{2} << 30));  // signed, for "-1"
+  add_kv_event_options(*command, *options);
   command->add_option("--history", options->history,
                       "What becomes of long conversations: rolling_window, retrieval or summary, with "
                       "a number of tokens if you like: summary:4096 (default: none)")

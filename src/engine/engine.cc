@@ -23,6 +23,8 @@ constexpr std::int64_t kStepPatienceNs = 60'000'000;
 constexpr std::chrono::milliseconds kTierPatience{20};
 constexpr std::chrono::milliseconds kFaultPatience{500};  // a tier that takes nothing, whose own thread looks again
 constexpr std::chrono::seconds kSavePatience{5};
+constexpr std::int64_t kSharePatienceNs = 3'000'000'000;
+constexpr std::chrono::milliseconds kShareInterval{1};  // between looks at it
 constexpr std::chrono::hours kIdlePatience{1};
 
 EngineConfig validated(const EngineConfig& config, const Transformer& model,
@@ -83,6 +85,7 @@ Engine::Engine(const EngineConfig& config, Transformer& model, KvStorage& storag
       scheduler_(scheduler_config(config_, model), cache_, end_tokens, clock),
       step_tokens_(kStepTokenBounds),
       seeds_(std::random_device{}()) {
+  if (config_.records_kv_events) cache_.record_events();
   if (tiers_ != nullptr) {
     const int num_tokens = std::min({kMeasuredTokens, config_.max_batch_tokens,
                                      config_.max_model_len});
@@ -124,6 +127,8 @@ void Engine::stop(bool drain) {
     while (step() || scheduler_.is_loading()) {
     }
     save_what_is_left();
+    release_shared(true);
+    send_updates();
     const std::lock_guard lock(mutex_);
     ended_ = true;
   }
@@ -189,6 +194,11 @@ void Engine::set_after_updates(std::function<void()> after_updates) {
   after_updates_ = std::move(after_updates);
 }
 
+void Engine::set_on_kv_events(std::function<void(KvEvents&&)> on_kv_events) {
+  const std::lock_guard lock(after_updates_mutex_);
+  on_kv_events_ = std::move(on_kv_events);
+}
+
 bool Engine::alive() const {
   const std::lock_guard lock(mutex_);
   return !ended_;
@@ -223,7 +233,7 @@ void Engine::step_until_stopped() {
     while (step()) {
     }
     std::unique_lock lock(mutex_);
-    const bool has_work = scheduler_.has_work();
+    const bool has_work = scheduler_.has_work() || !held_.empty();
     const auto is_woken = [&] { return (stops_ && !has_work) || !inbox_.empty() || has_tier_news_; };
     changed_.wait_for(lock, patience(), is_woken);
     if (stops_ && inbox_.empty() && !has_work) return;
@@ -251,12 +261,14 @@ void Engine::give_up(const char* reason) {
   };
   attempt([&] { take(std::move(last)); });
   attempt([&] { scheduler_.report_all_cancelled(); });
+  attempt([&] { release_shared(true); });
   attempt([&] { send_updates(); });
   attempt([&] { save_what_is_left(); });
 }
 
 // How long nothing is to be done unless somebody asks for it.
 std::chrono::nanoseconds Engine::patience() const {
+  if (!held_.empty()) return kShareInterval;
   if (scheduler_.is_loading() || cache_.can_save()) return kTierPatience;
   return std::min<std::chrono::nanoseconds>(
       cache_.has_unsaved() ? kFaultPatience : kIdlePatience,
@@ -284,6 +296,7 @@ bool Engine::step() {
     take(std::move(inbox));
   }
   scheduler_.poll_tiers();
+  release_shared(false);
   const Batch& batch = scheduler_.schedule();
   const Chunk& chunk = scheduler_.chunk();
   if (batch.empty() && chunk.empty()) {
@@ -361,8 +374,13 @@ void Engine::take(Inbox inbox) {
   for (Arrival& arrival : inbox.arrivals) {
     UpdateCallback& on_update = arrival.request.on_update;
     if (on_update) {
-      on_update = [this, owner = std::make_shared<UpdateCallback>(std::move(on_update))](
-                      RequestUpdate&& update) { outbox_.push_back({owner, std::move(update)}); };
+      on_update = [this, owner = std::make_shared<UpdateCallback>(std::move(on_update)),
+                   waits = arrival.request.waits_until_shared](RequestUpdate&& update) {
+        const bool is_last = update.finish == FinishReason::kStop || update.finish == FinishReason::kLength;
+        Outgoing outgoing{owner, std::move(update)};
+        if (waits && is_last) return hold_until_shared(std::move(outgoing));
+        outbox_.push_back(std::move(outgoing));
+      };
     }
     scheduler_.add(std::move(arrival.request), arrival.seed, arrival.arrived_ns);
   }
@@ -373,7 +391,10 @@ void Engine::take(Inbox inbox) {
       scheduler_.cancel_choice(id, choice);
     }
   }
-  if (inbox.cancels_all) scheduler_.cancel_all();
+  if (inbox.cancels_all) {
+    scheduler_.cancel_all();
+    release_shared(true);
+  }
   if (inbox.resets_cache) cache_.clear();
 }
 
@@ -488,10 +509,29 @@ void Engine::update_stats() {
   stats_.schedule_ns = schedule_ns_;
 }
 
+void Engine::hold_until_shared(Outgoing outgoing) {
+  held_.push_back({std::move(outgoing), cache_.mark_shared(), clock_.now_ns() + kSharePatienceNs});
+}
+
+void Engine::release_shared(bool at_once) {
+  std::erase_if(held_, [&](Held& held) {
+    const bool goes = at_once || clock_.now_ns() >= held.until_ns || cache_.is_shared(held.mark);
+    if (goes) outbox_.push_back(std::move(held.outgoing));
+    return goes;
+  });
+}
+
 // Whoever has an answer finds it in the statistics.
 void Engine::deliver() {
   update_stats();
+  if (config_.records_kv_events) send_kv_events();
   send_updates();
+}
+
+void Engine::send_kv_events() {
+  const std::lock_guard lock(after_updates_mutex_);
+  if (!on_kv_events_) return;
+  if (KvEvents events = cache_.take_events(); !events.empty()) on_kv_events_(std::move(events));
 }
 
 void Engine::send_updates() {

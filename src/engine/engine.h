@@ -39,6 +39,7 @@ struct EngineConfig {
   int max_draft_tokens = 0;  // guesses for a sequence in a step, see Drafter; on a CPU alone
   EvictionKind eviction = EvictionKind::kDensity;
   double max_pinned_share = 0.5;  // of the blocks; what would pin more is not pinned
+  bool records_kv_events = false;  // for set_on_kv_events(), which is to come soon
 };
 
 // Of EngineStats::step_tokens; vLLM's, which its dashboards are made for.
@@ -101,6 +102,12 @@ class Engine {
   // what was there before is not called any more. Thread: any but the engine's.
   void set_after_updates(std::function<void()> after_updates);
 
+  // What becomes of full blocks, behind each step in which something did, with EngineConfig::records_kv_events; must not
+  // block. As set_after_updates().
+  void set_on_kv_events(std::function<void(KvEvents&&)> on_kv_events);
+  // Whether a tier holds blocks for other processes, too. Thread: any.
+  bool has_shared_tier() const { return tiers_ != nullptr && tiers_->shared_tier() >= 0; }
+
   bool alive() const;  // false once the engine thread has ended, or failed
   EngineStats stats() const;
   const EngineConfig& config() const { return config_; }
@@ -135,6 +142,13 @@ class Engine {
     RequestUpdate update;
   };
 
+  // The last word of a request that waits until its blocks are shared.
+  struct Held {
+    Outgoing outgoing;
+    ShareMark mark;
+    std::int64_t until_ns = 0;
+  };
+
   // A row of logits, and what becomes of it.
   struct Draw {
     const BatchEntry* entry;
@@ -158,8 +172,11 @@ class Engine {
   OutputToken drawn(const Batch& batch, const Draw& draw, const Logits& logits, std::size_t thread);
   void draw_guesses(const Batch& batch, const Draw& draw, const Logits& logits, std::size_t thread);
   void update_stats();
+  void hold_until_shared(Outgoing outgoing);
+  void release_shared(bool at_once);
   void deliver();
   void send_updates();
+  void send_kv_events();
 
   const EngineConfig config_;
   const KvTypes kv_types_;
@@ -177,6 +194,7 @@ class Engine {
   BatchResults results_;
   std::vector<Draw> draws_;  // scratch
   std::vector<Outgoing> outbox_;
+  std::vector<Held> held_;
   Histogram step_tokens_;
   int num_step_tokens_ = 0;  // of this step
   std::int64_t forward_ns_ = 0;
@@ -185,6 +203,7 @@ class Engine {
 
   std::mutex after_updates_mutex_;
   std::function<void()> after_updates_;  // by after_updates_mutex_
+  std::function<void(KvEvents&&)> on_kv_events_;  // likewise
 
   mutable std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;

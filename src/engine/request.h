@@ -157,6 +157,8 @@ struct Request {
   // not bounded by max_model_len. Both multiples of kBlockSize; 0 = everything is seen.
   int attention_window = 0;
   int attention_sinks = 0;
+  // The last update waits, for some seconds at most, until others can load the prompt from a tier that they share.
+  bool waits_until_shared = false;
   UpdateCallback on_update;
 };
 

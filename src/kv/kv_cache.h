@@ -24,6 +24,7 @@
 #include "kv/block_table.h"
 #include "kv/eviction.h"
 #include "kv/evicted_blocks.h"
+#include "kv/kv_events.h"
 #include "kv/kv_layout.h"
 #include "kv/kv_storage.h"
 #include "kv/leaving_blocks.h"
@@ -86,6 +87,12 @@ struct LoadedTokens {
   int failed_end = 0;
 };
 
+// Of the blocks that were complete when it was taken.
+struct ShareMark {
+  std::uint64_t num_queued = 0;
+  std::uint64_t num_settled = 0;  // that the tier has to come to; 0 = it has not got them all
+};
+
 // With tiers, complete blocks are also written behind, and a prefix that only a tier has can be
 // loaded in place of computing it: match, then begin_load; the table's sequence waits, others go on,
 // until poll_tiers() names the load and finish_load() makes its blocks known.
@@ -135,6 +142,14 @@ class KvCache {
   bool has_unsaved() const;
   // And no fault keeps that tier from it.
   bool can_save() const;
+  // Whether others can load, from a tier that they share, all that was complete when the mark was taken, or no longer
+  // will be able to: it takes no writes now, or there is none. Each call may move the mark on.
+  ShareMark mark_shared() const { return {.num_queued = num_queued_to_share_}; }
+  [[nodiscard]] bool is_shared(ShareMark& mark) const;
+
+  // From now on what becomes of full blocks is kept until it is taken: at least after every step.
+  void record_events() { cache_.record_events(); }
+  KvEvents take_events() { return cache_.take_events(); }
 
   // Room for positions up to num_tokens, evicting what is not in use; a shared block that would be
   // written is copied first. false = not enough, and nothing has changed: the caller preempts or
@@ -344,6 +359,7 @@ class KvCache {
   std::unordered_map<std::uint64_t, Loading> loads_;
   std::vector<EndedLoad> ended_;  // scratch
   std::uint64_t num_evicted_unsaved_ = 0;
+  std::uint64_t num_queued_to_share_ = 0;  // since start, for a tier that others read
   LeavingBlocks leaving_;
 };
 

@@ -50,6 +50,7 @@ void KvCache::queue_save(NodeId node) {
 void KvCache::queue_for(BlockId block, int tier) {
   std::deque<Unsaved>& queue = unsaved_[static_cast<std::size_t>(tier)];
   queue.push_back({block, life(block).ticket});
+  num_queued_to_share_ += tier == tiers_->shared_tier() ? 1 : 0;
   if (queue.size() > max_unsaved(lives_.size()))
     std::erase_if(queue, [this](const Unsaved& unsaved) { return is_gone(unsaved); });
 }
@@ -161,6 +162,19 @@ bool KvCache::can_save() const {
       return true;
   }
   return false;
+}
+
+bool KvCache::is_shared(ShareMark& mark) const {
+  const int tier = tiers_ == nullptr ? -1 : tiers_->shared_tier();
+  if (tier < 0) return true;
+  const TierStats stats = tiers_->tier(tier).stats();
+  if (!stats.is_on) return true;
+  if (mark.num_settled == 0) {
+    // They are taken in order: later ones may still wait.
+    if (unsaved_[static_cast<std::size_t>(tier)].size() > num_queued_to_share_ - mark.num_queued) return false;
+    mark.num_settled = stats.num_settled + static_cast<std::uint64_t>(stats.num_pending);
+  }
+  return stats.num_settled >= mark.num_settled;
 }
 
 std::span<const EndedLoad> KvCache::poll_tiers() {

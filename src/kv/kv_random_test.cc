@@ -30,7 +30,9 @@ class Simulation {
   explicit Simulation(const Setup& setup)
       : setup_(setup),
         test_(setup.shapes, setup.num_blocks, setup.eviction),
-        random_(setup.seed) {}
+        random_(setup.seed) {
+    test_.cache.record_events();
+  }
 
   void run(int num_operations) {
     for (int operation = 0; operation < num_operations; ++operation) {
@@ -49,6 +51,7 @@ class Simulation {
         step(sequences_[random_() % sequences_.size()]);
       }
       check_counts();
+      follow_events();
       if (operation % 8 == 0) check_contents();
       if (testing::Test::HasFatalFailure()) return;
     }
@@ -59,6 +62,9 @@ class Simulation {
     EXPECT_EQ(test_.cache.num_blocks_available(), setup_.num_blocks);
     test_.cache.clear();
     EXPECT_EQ(test_.cache.stats().num_cached, 0);
+    follow_events();
+    EXPECT_TRUE(told_.empty()) << told_.size();
+    EXPECT_GT(num_told_, 20);
     EXPECT_GT(num_matched_, 0);
     EXPECT_GT(num_refused_, setup_.evicts ? 0 : -1);
     EXPECT_EQ(stats.num_evicted > 0, setup_.evicts);
@@ -113,6 +119,8 @@ class Simulation {
     ASSERT_TRUE(got == expected || (setup_.evicts && got < expected)) << got << " " << expected;
     ASSERT_TRUE(test_.holds(sequence.table, sequence.tokens, got));
     num_matched_ += got;
+    follow_events();
+    check_told(sequence, peeked);
     sequences_.push_back(std::move(sequence));
   }
 
@@ -195,6 +203,30 @@ class Simulation {
     ASSERT_EQ(stats.num_held, static_cast<int>(held.size()));
   }
 
+  // What a router makes of them: nothing twice, nothing gone that was not there, and every block behind its parent.
+  void follow_events() {
+    for (const KvEvent& event : test_.cache.take_events()) {
+      const std::pair key(event.digest, event.group);
+      if (event.kind == KvEvent::Kind::kRemoved) {
+        ASSERT_EQ(told_.erase(key), 1u);
+        continue;
+      }
+      ++num_told_;
+      ASSERT_TRUE(told_.insert(key).second);
+      ASSERT_EQ(event.digest, chain_digest(event.parent, event.tokens));
+      ASSERT_TRUE(event.is_first ? event.parent == event.salt : told_.contains({event.parent, 0}));
+    }
+  }
+
+  // The first num_found tokens can be found, and the router knows.
+  void check_told(const Sequence& sequence, int num_found) {
+    Digest digest = salt_digest(sequence.salt);
+    for (int end = kBlockSize; end <= num_found; end += kBlockSize) {
+      digest = chain_digest(digest, std::span(sequence.tokens).subspan(static_cast<std::size_t>(end - kBlockSize), kBlockSize));
+      ASSERT_TRUE(told_.contains({digest, 0})) << end;
+    }
+  }
+
   void learn(const Sequence& sequence, int begin, int end) {
     const auto hashes = prefix_hashes(sequence.tokens);
     for (int position = begin; position < end; ++position) {
@@ -219,6 +251,8 @@ class Simulation {
   std::vector<Sequence> sequences_;
   std::vector<Tokens> past_;
   std::set<std::pair<std::string, std::uint64_t>> known_;  // computed prefixes, ever
+  std::set<std::pair<Digest, int>> told_;  // blocks and groups, by events
+  int num_told_ = 0;
   std::int64_t num_matched_ = 0;
   int num_refused_ = 0;
   int num_pinned_ = 0;  // calls

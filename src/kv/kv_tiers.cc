@@ -39,6 +39,11 @@ KvTiers::~KvTiers() {
   left.emplace_back(std::move(tiers_), std::move(loader_));
 }
 
+int KvTiers::shared_tier() const {
+  const auto shared = std::ranges::find_if(tiers_, [](const auto& tier) { return tier->is_shared(); });
+  return shared == tiers_.end() ? -1 : static_cast<int>(shared - tiers_.begin());
+}
+
 KvTiers::Place KvTiers::find(const TierBlock& block) const {
   for (int i = 0; i < num_tiers(); ++i) {
     const TierPresence presence = tiers_[static_cast<std::size_t>(i)]->presence(block);

@@ -25,6 +25,8 @@ class KvTiers {
   int num_tiers() const { return static_cast<int>(tiers_.size()); }
   KvTier& tier(int index) { return *tiers_[static_cast<std::size_t>(index)]; }
   TierLoader& loader() { return *loader_; }
+  // The nearest that other processes read; -1 = none.
+  int shared_tier() const;
 
   // The nearest tier that has a block, or may have it.
   struct Place {

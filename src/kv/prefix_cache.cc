@@ -281,8 +281,25 @@ void PrefixCache::become_full(NodeId id) {
   full.is_full = true;
   full_nodes_.try_emplace(full.digest, id);
   for (int group = 0; group < layout_.num_groups(); ++group) {
-    if (block(id, group) != BlockId::kNone) name_block(id, group);
+    if (block(id, group) == BlockId::kNone) continue;
+    name_block(id, group);
+    record(KvEvent::Kind::kStored, id, group);
   }
+}
+
+void PrefixCache::record(KvEvent::Kind kind, NodeId id, int group) {
+  const Node& full = node(id);
+  if (!records_events_ || !full.is_full) return;
+  // Nobody finds a second one with the same tokens, which is there until its sequence has taken the first.
+  const auto found = full_nodes_.find(full.digest);
+  if (found == full_nodes_.end() || found->second != id) return;
+  events_.push_back({.kind = kind,
+                     .is_first = node(full.parent).parent == kNoNode,
+                     .group = group,
+                     .digest = full.digest,
+                     .parent = digest(full.parent),
+                     .salt = digest(full.root),
+                     .tokens = full.tokens});
 }
 
 void PrefixCache::name_block(NodeId id, int group) {
@@ -315,11 +332,15 @@ void PrefixCache::add_block(NodeId id, int group, BlockId block) {
   pool_.hold(block);
   blocks_[place_of(id, group)] = block;
   owners_[index_of(block)] = {id, group, false};
-  if (node(id).is_full) name_block(id, group);
+  if (node(id).is_full) {
+    name_block(id, group);
+    record(KvEvent::Kind::kStored, id, group);
+  }
   if (is_complete(id)) put_in_order(id);
 }
 
 void PrefixCache::remove_block(NodeId id, int group) {
+  record(KvEvent::Kind::kRemoved, id, group);
   BlockId& removed = blocks_[place_of(id, group)];
   if (owners_[index_of(removed)].is_idle) --num_idle_;
   pins_.unpin(removed);
@@ -333,11 +354,11 @@ void PrefixCache::remove(NodeId id) {
   Node& removed = node(id);
   CHECK(removed.num_children == 0, id, removed.num_children);
   take_from_order(id);
-  const auto found = full_nodes_.find(removed.digest);
-  if (found != full_nodes_.end() && found->second == id) full_nodes_.erase(found);
   for (int group = 0; group < layout_.num_groups(); ++group) {
     if (block(id, group) != BlockId::kNone) remove_block(id, group);
   }
+  const auto found = full_nodes_.find(removed.digest);
+  if (found != full_nodes_.end() && found->second == id) full_nodes_.erase(found);
   const NodeId parent = removed.parent;
   free_node(id);
   --node(parent).num_children;

@@ -8,12 +8,14 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/hash.h"
 #include "base/types.h"
 #include "kv/block_pool.h"
 #include "kv/eviction.h"
+#include "kv/kv_events.h"
 #include "kv/kv_layout.h"
 #include "kv/pins.h"
 #include "kv/tier.h"
@@ -99,6 +101,10 @@ class PrefixCache {
   // First block of a group that a query at position num_computed sees.
   int first_block_needed(int group, int num_computed) const;
 
+  // See KvCache. Of what find_full() finds.
+  void record_events() { records_events_ = true; }
+  KvEvents take_events() { return std::exchange(events_, {}); }
+
   // References of tables.
   int num_users(BlockId block) const {
     return pool_.ref_count(block) - (node_of(block) == kNoNode ? 0 : 1);
@@ -173,6 +179,7 @@ class PrefixCache {
   void remove_block(NodeId id, int group);
   void follow_parent(NodeId id);
   void name_block(NodeId id, int group);
+  void record(KvEvent::Kind kind, NodeId id, int group);
   // Whether the policy has the block on offer: nobody needs it, nor is it to stay.
   bool may_go(BlockId block) const;
   // Offers the block to the policy, if it may go.
@@ -196,6 +203,8 @@ class PrefixCache {
   EvictionPolicy& policy_;
   Pins pins_;
   int num_idle_ = 0;
+  bool records_events_ = false;
+  KvEvents events_;
 };
 
 }  // namespace larder

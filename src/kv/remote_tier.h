@@ -55,6 +55,7 @@ class RemoteTier final : public KvTier {
   ~RemoteTier() override;
 
   const char* name() const override { return "remote"; }
+  bool is_shared() const override { return true; }
   [[nodiscard]] bool put(const TierBlock& block, std::span<const std::byte> bytes) override;
   // Asks the server behind: what it has no more is told when the block is touched again.
   [[nodiscard]] bool touch(const TierBlock& block) override;

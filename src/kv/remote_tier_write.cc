@@ -59,6 +59,7 @@ void RemoteTier::write_loop() {
         if (std::ranges::find(unsent, buffer) != unsent.end()) continue;
         staging_.remove(buffer);
         staging_.release(buffer);
+        ++stats_.num_settled;
       }
       staging_.put_back(unsent);
       // The pauses between attempts are longer than there is time now.

@@ -64,6 +64,7 @@ struct TierStats {
   std::uint64_t num_missed = 0;   // reads, not blocks: ended by one that was not there, or not begun
   std::uint64_t num_refused = 0;  // given up: no room, or gone before it was taken
   std::uint64_t num_evicted = 0;  // for room, or expired
+  std::uint64_t num_settled = 0;  // of those that it took: written, or there already; of a shared tier alone
   std::uint64_t num_io_errors = 0;
   std::uint64_t num_corrupt = 0;     // wrong checksum, length or identity
   std::uint64_t num_timeouts = 0;
@@ -87,6 +88,8 @@ class KvTier {
   virtual ~KvTier() = default;
 
   virtual const char* name() const = 0;  // "host", "disk", "remote"
+  // Whether other processes read what it holds.
+  virtual bool is_shared() const { return false; }
   // Copies bytes and writes them behind. A block that is stored already is done at once. false =
   // not now, the queue is full or the tier off; the caller may offer it again.
   [[nodiscard]] virtual bool put(const TierBlock& block, std::span<const std::byte> bytes) = 0;

@@ -110,7 +110,9 @@ Reply Router::version(const HttpRequest&, Mailbox::Wake) const {
 
 Reply Router::metrics_page(const HttpRequest&, Mailbox::Wake) const {
   const Engine& engine = model_.engine;
-  const ServerState state{.engine_alive = engine.alive(),
+  const KvEventPublisher* publisher = model_.kv_events;
+  const ServerState state{.kv_events = publisher == nullptr ? std::nullopt : std::optional(publisher->stats()),
+                          .engine_alive = engine.alive(),
                           .kv_types = engine.kv_types(),
                           .num_connections = gauges_.num_connections.load(),
                           .bookkeeping = {.prompt_bytes = cache_log_->size_bytes(),

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "server/kv_transfer.h"
 #include "server/sse.h"
 #include "server/unix_time.h"
 
@@ -62,6 +63,7 @@ void ChoicesWriter::end(std::span<const Choice> all, std::string& out) {
 }
 
 void ChoicesWriter::add_reports(Json& body, std::span<const Choice> all) const {
+  if (options_.hands_over) body["kv_transfer_params"] = kv_transfer_json(model_name(), all);
   if (!options_.wants_cache_report) return;
   Json reports = Json::array();
   for (const Choice& choice : all) {

@@ -111,6 +111,7 @@ void Generation::submit(std::vector<PreparedPrompt> prompts) {
       request.sampling.num_logprobs = std::max(request.sampling.num_logprobs, 0);
     }
     request.priority = options_.priority;
+    request.waits_until_shared = options_.hands_over;
     request.pins = std::move(prompts[i].pins);
     request.salt = salt_;
     request.attention_window = options_.attention.window;

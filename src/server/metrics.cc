@@ -393,6 +393,13 @@ std::string ServerMetrics::serialize(const EngineStats& stats, const EngineConfi
   add_engine_counters(page, stats);
   add_tier_metrics(page, stats);
   add_engine_histograms(page, stats);
+  if (state.kv_events) {
+    page.counter("larder:kv_event_messages_total", "Messages to routers.", state.kv_events->num_messages);
+    page.begin("larder:kv_events_total", "Blocks that routers were told of, or were not.", MetricType::Counter);
+    page.value(static_cast<double>(state.kv_events->num_events_stored), {{"kind", "stored"}});
+    page.value(static_cast<double>(state.kv_events->num_events_removed), {{"kind", "removed"}});
+    page.value(static_cast<double>(state.kv_events->num_dropped), {{"kind", "dropped"}});
+  }
   page.gauge("larder:engine_alive", "1 while the engine runs.", state.engine_alive ? 1 : 0);
   page.gauge("larder:open_connections", "Sockets of clients.", state.num_connections);
   page.begin("larder:bookkeeping_bytes", "Memory beside the plan's, in use.", MetricType::Gauge);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "base/histogram.h"
 #include "engine/engine.h"
 #include "kernels/kv_type.h"
+#include "server/kv_event_publisher.h"
 
 namespace prometheus {
 struct MetricFamily;
@@ -42,6 +44,7 @@ struct Bookkeeping {
 
 // What the page shows of the server around the engine.
 struct ServerState {
+  std::optional<KvEventPublisher::Stats> kv_events = std::nullopt;  // where routers are told
   bool engine_alive = false;
   KvTypes kv_types;
   int num_connections = 0;  // open now

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "server/json_fields.h"
+#include "server/kv_transfer.h"
 #include "server/prediction.h"
 
 namespace larder {
@@ -514,6 +515,7 @@ GenerationOptions read_generation_options(const Fields& fields, const RequestRul
   options.logprobs_by_id = fields.boolean("return_tokens_as_token_ids", false);
   options.priority =
       static_cast<int>(fields.integer("priority", {-kMaxInt32, kMaxInt32}).value_or(0));
+  options.hands_over = read_kv_transfer(fields, rules.may_share);
   read_cache_options(fields, rules.takes_long_ttl, options);
   options.prompt_cache_key = fields.string("prompt_cache_key", kMaxNameBytes).value_or("");
   options.cache_salt = fields.string("cache_salt", kMaxNameBytes).value_or("");

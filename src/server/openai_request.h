@@ -34,6 +34,7 @@ struct RequestRules {
   Normalisation normalisation = {};  // likewise
   HistoryOptions history = {};   // likewise
   bool takes_long_ttl = false;   // prompt_cache_options.ttl may be "12h", too (Responses)
+  bool may_share = false;        // there is a tier that other servers read
 };
 
 // What errors call what several APIs have under names of their own.
@@ -60,6 +61,7 @@ struct GenerationOptions {
   bool return_token_ids = false;
   bool logprobs_by_id = false;  // "token_id:17" in place of the text
   int priority = 0;
+  bool hands_over = false;  // another server goes on with the prompt, see kv_transfer.h
   Normalisation normalisation;
   bool wants_cache_report = false;  // "larder": {"cache_report": true}
   // A breakpoint at the end of the prompt beside those that the request marks: all that is computed

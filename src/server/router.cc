@@ -279,7 +279,8 @@ RequestRules Router::rules() const {
           .max_model_len = model_.max_model_len,
           .attention = model_.attention,
           .normalisation = config_.normalisation,
-          .history = config_.history};
+          .history = config_.history,
+          .may_share = model_.engine.has_shared_tier()};
 }
 
 void Router::require_model(const std::string& name) const {

@@ -76,6 +76,8 @@ struct ServerConfig {
   ServerLimits limits;
 };
 
+class KvEventPublisher;
+
 // References must outlive the server.
 struct ServedModel {
   std::string name;
@@ -86,6 +88,7 @@ struct ServedModel {
   int max_model_len = 0;            // tokens of prompt and output
   AttentionSpan attention = {};     // of requests that do not say; see Request::attention_window
   std::int64_t created_s = 0;       // Unix time of the file
+  const KvEventPublisher* kv_events = nullptr;  // for its statistics; null = nobody is told
   nlohmann::ordered_json metadata = {};  // what /v1/models tells about the file; null or an object
 
   // Of a prompt, counted or computed.

@@ -16,6 +16,10 @@ inline std::int64_t unix_time_s() {
       .count();
 }
 
+inline double exact_unix_time_s() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
 // RFC 3339, in UTC.
 inline std::string rfc3339(std::int64_t unix_s) {
   const std::time_t time = unix_s;

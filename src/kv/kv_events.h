@@ -1,0 +1,28 @@
+// What a cache tells of its blocks: for routers that send a prompt to whoever has most of it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "base/hash.h"
+#include "base/types.h"
+
+namespace larder {
+
+// A full block of the pool that prompts can hit from now on, or no more.
+struct KvEvent {
+  enum class Kind : std::uint8_t { kStored, kRemoved };
+
+  Kind kind = Kind::kStored;
+  bool is_first = false;  // of its prompt: `parent` is its salt's address
+  int group = 0;          // KvLayout's
+  Digest digest{};        // of everything up to and with it
+  Digest parent{};        // of the block before it; of kStored alone, as what follows
+  Digest salt{};          // salt_digest()
+  std::array<TokenId, kBlockSize> tokens{};
+};
+
+using KvEvents = std::vector<KvEvent>;
+
+}  // namespace larder

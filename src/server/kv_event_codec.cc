@@ -1,0 +1,116 @@
+#include "server/kv_event_codec.h"
+
+#include <cstddef>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+
+#include "kv/prefix_cache.h"
+
+namespace larder {
+namespace {
+
+// Keeps a map's order, so that "type" comes first.
+using Json = nlohmann::ordered_json;
+
+// vLLM says it of its pool on any device, and routers give what they do not know less weight.
+constexpr const char* kMedium = "GPU";
+constexpr std::size_t kHashBytes = 8;
+
+// Fields in the array's order. kArray has no names for them.
+class EventWriter {
+ public:
+  EventWriter(const char* type, KvEventFormat format)
+      : format_(format), event_(format == KvEventFormat::kMap ? Json::object() : Json::array()) {
+    field("type", type);
+  }
+
+  void field(const char* name, Json value) {
+    if (format_ == KvEventFormat::kMap)
+      event_[name] = std::move(value);
+    else
+      event_.push_back(std::move(value));
+  }
+  Json take() { return std::move(event_); }
+
+ private:
+  const KvEventFormat format_;
+  Json event_;
+};
+
+bool continues(const KvEvent& event, const KvEvent& before) {
+  if (event.kind != before.kind || event.group != before.group) return false;
+  return event.kind == KvEvent::Kind::kRemoved ||
+         (!event.is_first && event.parent == before.digest && event.salt == before.salt);
+}
+
+// One entry for each block, so that hits of one salt are not promised to another.
+Json extra_keys(const Digest& salt, std::size_t num_blocks) {
+  static const Digest no_salt = salt_digest({});
+  if (salt == no_salt) return nullptr;
+  const Json key = to_hex(salt).substr(0, 2 * kHashBytes);
+  return Json::array_t(num_blocks, Json::array({key}));
+}
+
+// events: of one kind and group.
+Json encode_joined(std::span<const KvEvent> events, KvEventFormat format) {
+  const KvEvent& first = events.front();
+  Json hashes = Json::array();
+  for (const KvEvent& event : events) hashes.push_back(kv_event_hash(event.digest));
+  if (first.kind == KvEvent::Kind::kRemoved) {
+    EventWriter removed("BlockRemoved", format);
+    removed.field("block_hashes", std::move(hashes));
+    removed.field("medium", kMedium);
+    removed.field("group_idx", first.group);
+    return removed.take();
+  }
+  Json tokens = Json::array();
+  for (const KvEvent& event : events)
+    for (const TokenId token : event.tokens) tokens.push_back(token);
+  EventWriter stored("BlockStored", format);
+  stored.field("block_hashes", std::move(hashes));
+  stored.field("parent_block_hash", first.is_first ? Json() : Json(kv_event_hash(first.parent)));
+  stored.field("token_ids", std::move(tokens));
+  stored.field("block_size", kBlockSize);
+  stored.field("lora_id", nullptr);
+  stored.field("medium", kMedium);
+  stored.field("lora_name", nullptr);
+  stored.field("extra_keys", extra_keys(first.salt, events.size()));
+  stored.field("group_idx", first.group);
+  return stored.take();
+}
+
+std::vector<std::uint8_t> encode_batch(Json events, double unix_s) {
+  Json batch = Json::array();
+  batch.push_back(unix_s);
+  batch.push_back(std::move(events));
+  batch.push_back(0);  // the data-parallel rank
+  return Json::to_msgpack(batch);
+}
+
+}  // namespace
+
+std::uint64_t kv_event_hash(const Digest& digest) {
+  std::uint64_t hash = 0;
+  for (const std::uint8_t byte : std::span(digest).last<kHashBytes>()) hash = hash << 8 | byte;
+  return hash;
+}
+
+std::vector<std::uint8_t> encode_kv_events(std::span<const KvEvent> events, double unix_s, KvEventFormat format) {
+  Json encoded = Json::array();
+  while (!events.empty()) {
+    std::size_t num_joined = 1;
+    while (num_joined < events.size() && continues(events[num_joined], events[num_joined - 1])) ++num_joined;
+    encoded.push_back(encode_joined(events.first(num_joined), format));
+    events = events.subspan(num_joined);
+  }
+  return encode_batch(std::move(encoded), unix_s);
+}
+
+std::vector<std::uint8_t> encode_kv_clear(double unix_s, KvEventFormat format) {
+  Json events = Json::array();
+  events.push_back(EventWriter("AllBlocksCleared", format).take());
+  return encode_batch(std::move(events), unix_s);
+}
+
+}  // namespace larder

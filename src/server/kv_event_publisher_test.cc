@@ -1,0 +1,569 @@
+#include "server/kv_event_publisher.h"
+
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <spdlog/sinks/base_sink.h>
+#include <spdlog/spdlog.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+#include <zmq.hpp>
+
+#include "base/error.h"
+#include "base/thread_test_support.h"
+#include "kv/prefix_cache.h"
+#include "server/kv_event_codec.h"
+
+#if defined(__SANITIZE_THREAD__)
+// libzmq's own threads hand messages over by atomics that ThreadSanitizer does not see. With a long history it knows
+// whose a write was.
+extern "C" const char* __tsan_default_suppressions() { return "race:libzmq.so\n"; }
+extern "C" const char* __tsan_default_options() { return "history_size=7"; }
+#endif
+
+namespace larder {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::size_t kMaxQueued = KvEventPublisher::kMaxQueuedEvents;
+constexpr std::chrono::milliseconds kPatience{20'000};  // before a test fails
+constexpr double kNow = 1'700'000'000.25;
+
+// Its hash is 0xA1...A8 plus number.
+Digest digest_of(int number) {
+  Digest digest{};
+  for (int i = 0; i < 32; ++i) digest[static_cast<std::size_t>(i)] = static_cast<std::uint8_t>(0x89 + i);
+  digest[0] = digest[31] = static_cast<std::uint8_t>(digest[31] + number);
+  return digest;
+}
+
+std::uint64_t hash_of(int number) { return 0xA1A2'A3A4'A5A6'A7A8 + static_cast<std::uint64_t>(number); }
+
+// Block `number` of a prompt, behind the one before; its tokens are from 16 * number on.
+KvEvent stored(int number, int group = 0, const char* salt = "") {
+  KvEvent event{.kind = KvEvent::Kind::kStored,
+                .is_first = number == 0,
+                .group = group,
+                .digest = digest_of(number),
+                .parent = number == 0 ? salt_digest(salt) : digest_of(number - 1),
+                .salt = salt_digest(salt)};
+  for (int i = 0; i < kBlockSize; ++i) event.tokens[static_cast<std::size_t>(i)] = kBlockSize * number + i;
+  return event;
+}
+
+KvEvent removed(int number, int group = 0) {
+  return {.kind = KvEvent::Kind::kRemoved, .group = group, .digest = digest_of(number)};
+}
+
+Json tokens_of(int first_block, int num_blocks) {
+  Json tokens = Json::array();
+  for (int i = 0; i < num_blocks * kBlockSize; ++i) tokens.push_back(first_block * kBlockSize + i);
+  return tokens;
+}
+
+Json hashes_of(std::initializer_list<int> numbers) {
+  Json hashes = Json::array();
+  for (const int number : numbers) hashes.push_back(hash_of(number));
+  return hashes;
+}
+
+// The events of an encoded batch, whose frame is checked.
+Json events_of(const std::vector<std::uint8_t>& bytes) {
+  const Json batch = Json::from_msgpack(bytes);
+  EXPECT_EQ(batch, Json::array({kNow, batch.at(1), 0}));
+  return batch.at(1);
+}
+
+Json decode(const KvEvents& events, KvEventFormat format) { return events_of(encode_kv_events(events, kNow, format)); }
+
+TEST(KvEventCodec, HashIsTheDigestsLastEightBytes) {
+  EXPECT_EQ(kv_event_hash(digest_of(0)), 0xA1A2'A3A4'A5A6'A7A8);
+  EXPECT_EQ(kv_event_hash(digest_of(3)), 0xA1A2'A3A4'A5A6'A7AB);
+}
+
+TEST(KvEventCodec, MapsHaveNames) {
+  const Json events = decode({stored(0), stored(1), removed(7, 2), removed(9, 2)}, KvEventFormat::kMap);
+  EXPECT_EQ(
+      events,
+      Json::array(
+          {{{"type", "BlockStored"},
+            {"block_hashes", hashes_of({0, 1})},
+            {"parent_block_hash", nullptr},
+            {"token_ids", tokens_of(0, 2)},
+            {"block_size", 16},
+            {"lora_id", nullptr},
+            {"medium", "GPU"},
+            {"lora_name", nullptr},
+            {"extra_keys", nullptr},
+            {"group_idx", 0}},
+           {{"type", "BlockRemoved"}, {"block_hashes", hashes_of({7, 9})}, {"medium", "GPU"}, {"group_idx", 2}}}));
+}
+
+TEST(KvEventCodec, ArraysHaveAnOrder) {
+  const Json events = decode({stored(4, 1), removed(7)}, KvEventFormat::kArray);
+  EXPECT_EQ(events, Json::array({Json::array({"BlockStored", hashes_of({4}), hash_of(3), tokens_of(4, 1), 16, nullptr,
+                                              "GPU", nullptr, nullptr, 1}),
+                                 Json::array({"BlockRemoved", hashes_of({7}), "GPU", 0})}));
+}
+
+TEST(KvEventCodec, ClearedHasNoFields) {
+  EXPECT_EQ(events_of(encode_kv_clear(kNow, KvEventFormat::kMap)), Json::array({{{"type", "AllBlocksCleared"}}}));
+  EXPECT_EQ(events_of(encode_kv_clear(kNow, KvEventFormat::kArray)), Json::array({Json::array({"AllBlocksCleared"})}));
+}
+
+TEST(KvEventCodec, SaltIsAKeyOfEveryBlock) {
+  const Json events = decode({stored(0, 0, "pepper"), stored(1, 0, "pepper")}, KvEventFormat::kMap);
+  const Json key = to_hex(salt_digest("pepper")).substr(0, 16);
+  ASSERT_EQ(events.size(), 1u);
+  EXPECT_EQ(events[0]["extra_keys"], Json::array({Json::array({key}), Json::array({key})}));
+  EXPECT_EQ(events[0]["parent_block_hash"], nullptr);
+}
+
+TEST(KvEventCodec, JoinsWhatContinues) {
+  const auto num_events = [](const KvEvents& events) { return decode(events, KvEventFormat::kMap).size(); };
+  EXPECT_EQ(num_events({}), 0u);
+  EXPECT_EQ(num_events({stored(0), stored(1), stored(2)}), 1u);
+  EXPECT_EQ(num_events({stored(0), stored(2)}), 2u);
+  EXPECT_EQ(num_events({stored(1), stored(0)}), 2u);
+  EXPECT_EQ(num_events({stored(0), stored(1, 1)}), 2u);
+  EXPECT_EQ(num_events({stored(0), stored(1, 0, "salt")}), 2u);
+  EXPECT_EQ(num_events({stored(0), removed(0), stored(1)}), 3u);
+  EXPECT_EQ(num_events({removed(0), removed(5), removed(3)}), 1u);
+  EXPECT_EQ(num_events({removed(0), removed(1, 1)}), 2u);
+  // A prompt's first block continues none, whatever its salt's address is.
+  KvEvent first = stored(1);
+  first.is_first = true;
+  EXPECT_EQ(num_events({stored(0), first}), 2u);
+}
+
+struct Received {
+  std::uint64_t sequence = 0;
+  Json events;
+
+  bool operator==(const Received&) const = default;
+};
+
+std::uint64_t to_number(const std::string& bytes) {
+  std::uint64_t number = 0;
+  for (const char byte : bytes) number = number << 8 | static_cast<std::uint8_t>(byte);
+  return number;
+}
+
+std::string to_eight_bytes(std::uint64_t number) {
+  std::string bytes;
+  for (int shift = 56; shift >= 0; shift -= 8) bytes += static_cast<char>(number >> shift);
+  return bytes;
+}
+
+// Nothing: there came none in time.
+std::optional<std::vector<std::string>> receive(zmq::socket_t& socket) {
+  std::vector<std::string> frames;
+  zmq::message_t frame;
+  do {
+    if (!socket.recv(frame)) return std::nullopt;
+    frames.push_back(frame.to_string());
+  } while (frame.more());
+  return frames;
+}
+
+const Json kCleared = Json::array({{{"type", "AllBlocksCleared"}}});
+
+class KvEventPublisherTest : public testing::Test {
+ protected:
+  static KvEventPublisherConfig config() {
+    return {.endpoint = "tcp://127.0.0.1:0", .replay_endpoint = "tcp://127.0.0.1:0", .topic = "kv@pod@model"};
+  }
+
+  // num_kept: messages that it takes before they are read; 0 = all.
+  zmq::socket_t connect(zmq::socket_type type, const std::string& address, int num_kept = 0) {
+    zmq::socket_t socket(context_, type);
+    socket.set(zmq::sockopt::linger, 0);
+    socket.set(zmq::sockopt::ipv6, true);
+    socket.set(zmq::sockopt::rcvhwm, num_kept);
+    socket.set(zmq::sockopt::rcvtimeo, static_cast<int>(kPatience.count()));
+    if (type == zmq::socket_type::sub) socket.set(zmq::sockopt::subscribe, "kv@");
+    socket.connect(address);
+    return socket;
+  }
+
+  static void ask(zmq::socket_t& dealer, const std::vector<std::string>& frames) {
+    for (std::size_t i = 0; i < frames.size(); ++i) {
+      const auto flags = i + 1 < frames.size() ? zmq::send_flags::sndmore : zmq::send_flags::none;
+      dealer.send(zmq::buffer(frames[i]), flags);
+    }
+  }
+
+  // Up to the end of one answer.
+  static std::vector<Received> read_replay(zmq::socket_t& dealer) {
+    std::vector<Received> all;
+    for (;;) {
+      const auto frames = receive(dealer);
+      if (!frames || frames->size() != 3 || !frames->at(0).empty()) {
+        ADD_FAILURE() << "no end of a replay, behind messages: " << all.size();
+        return all;
+      }
+      if (frames->at(1) == std::string(8, '\xFF')) {
+        EXPECT_EQ(frames->at(2), "");
+        return all;
+      }
+      all.push_back({to_number(frames->at(1)), Json::from_msgpack(frames->at(2)).at(1)});
+    }
+  }
+
+  // What was pushed before is in it.
+  std::vector<Received> replay(const KvEventPublisher& publisher, std::uint64_t begin) {
+    zmq::socket_t dealer = connect(zmq::socket_type::dealer, publisher.replay_endpoint());
+    ask(dealer, {"", to_eight_bytes(begin)});
+    return read_replay(dealer);
+  }
+
+  static Received read(zmq::socket_t& subscriber) {
+    const auto frames = receive(subscriber);
+    if (!frames || frames->size() != 3 || frames->at(1).size() != 8) {
+      ADD_FAILURE() << "no message";
+      return {};
+    }
+    EXPECT_EQ(frames->at(0), "kv@pod@model");
+    return {to_number(frames->at(1)), Json::from_msgpack(frames->at(2)).at(1)};
+  }
+
+  // Pushes until the subscriber hears of it. Returns the next sequence number that it will.
+  static std::uint64_t await_subscription(KvEventPublisher& publisher, zmq::socket_t& subscriber) {
+    zmq::pollitem_t item{subscriber.handle(), 0, ZMQ_POLLIN, 0};
+    std::uint64_t num_pushed = 0;
+    do {
+      publisher.push({stored(0)});
+      ++num_pushed;
+    } while (zmq::poll(&item, 1, std::chrono::milliseconds(20)) == 0 && num_pushed < 1000);
+    while (read(subscriber).sequence < num_pushed && !HasFailure()) {
+    }
+    return num_pushed + 1;
+  }
+
+  zmq::context_t context_;
+};
+
+TEST_F(KvEventPublisherTest, SubscribersHearAllInOrder) {
+  KvEventPublisher publisher(config());
+  zmq::socket_t subscriber = connect(zmq::socket_type::sub, publisher.endpoint());
+  const std::uint64_t begin = await_subscription(publisher, subscriber);
+  const KvEventPublisher::Stats before = publisher.stats();
+  for (int i = 0; i < 500; ++i) publisher.push({stored(i % 8), removed(i % 8), removed(i % 8 + 1)});
+  publisher.push({});  // tells nothing
+  publisher.push({removed(3)});
+  for (int i = 0; i < 500; ++i) {
+    const Received right{begin + static_cast<std::uint64_t>(i),
+                         decode({stored(i % 8), removed(i % 8), removed(i % 8 + 1)}, KvEventFormat::kMap)};
+    ASSERT_EQ(read(subscriber), right);
+  }
+  EXPECT_EQ(read(subscriber), (Received{begin + 500, decode({removed(3)}, KvEventFormat::kMap)}));
+  const KvEventPublisher::Stats after = publisher.stats();
+  EXPECT_EQ(before.num_messages, begin);
+  EXPECT_EQ(after.num_messages, begin + 501);
+  EXPECT_EQ(after.num_events_stored - before.num_events_stored, 500u);
+  EXPECT_EQ(after.num_events_removed - before.num_events_removed, 1001u);
+  EXPECT_EQ(after.num_dropped, 0u);
+}
+
+TEST_F(KvEventPublisherTest, TellsArrays) {
+  KvEventPublisherConfig arrays = config();
+  arrays.format = KvEventFormat::kArray;
+  KvEventPublisher publisher(arrays);
+  publisher.push({removed(1)});
+  const std::vector<Received> right = {{0, Json::array({Json::array({"AllBlocksCleared"})})},
+                                       {1, decode({removed(1)}, KvEventFormat::kArray)}};
+  EXPECT_EQ(replay(publisher, 0), right);
+}
+
+TEST_F(KvEventPublisherTest, ReplaysFromAnywhere) {
+  KvEventPublisher publisher(config());
+  std::vector<Received> right = {{0, kCleared}};
+  EXPECT_EQ(replay(publisher, 0), right);  // before anything was stored
+  for (int i = 0; i < 5; ++i) {
+    publisher.push({stored(i)});
+    right.push_back({static_cast<std::uint64_t>(i) + 1, decode({stored(i)}, KvEventFormat::kMap)});
+  }
+  EXPECT_EQ(replay(publisher, 0), right);
+  EXPECT_EQ(replay(publisher, 3), std::vector(right.begin() + 3, right.end()));
+  EXPECT_EQ(replay(publisher, 5), std::vector(right.begin() + 5, right.end()));
+  EXPECT_EQ(replay(publisher, 6), std::vector<Received>());
+  EXPECT_EQ(replay(publisher, ~std::uint64_t{0}), std::vector<Received>());
+}
+
+// One client, so that what it asks is read in its order: an answer to one of the first would come first.
+TEST_F(KvEventPublisherTest, IgnoresOtherRequests) {
+  KvEventPublisher publisher(config());
+  zmq::socket_t dealer = connect(zmq::socket_type::dealer, publisher.replay_endpoint());
+  const std::string zero = to_eight_bytes(0);
+  ask(dealer, {zero});
+  ask(dealer, {"", "1234567"});
+  ask(dealer, {"", zero + "9"});
+  ask(dealer, {"", ""});
+  ask(dealer, {"", zero, ""});
+  ask(dealer, {"", zero, "4", "5", "6"});
+  ask(dealer, {"x", zero});
+  ask(dealer, {"", to_eight_bytes(1)});
+  EXPECT_EQ(read_replay(dealer), std::vector<Received>());  // those of the last
+  ask(dealer, {"", zero});
+  EXPECT_EQ(read_replay(dealer), (std::vector<Received>{{0, kCleared}}));
+}
+
+TEST_F(KvEventPublisherTest, ReplaySurvivesWhoAsksAndGoes) {
+  KvEventPublisher publisher(config());
+  for (int i = 0; i < 100; ++i) {
+    zmq::socket_t dealer = connect(zmq::socket_type::dealer, publisher.replay_endpoint());
+    dealer.set(zmq::sockopt::linger, 1000);
+    ask(dealer, {"", to_eight_bytes(0)});
+  }
+  EXPECT_EQ(replay(publisher, 0), (std::vector<Received>{{0, kCleared}}));
+}
+
+TEST_F(KvEventPublisherTest, KeepsTheLatestBytes) {
+  KvEventPublisherConfig small = config();
+  const std::size_t message_bytes = encode_kv_events(KvEvents{removed(0)}, kNow, small.format).size();
+  small.buffer_bytes = 4 * message_bytes + message_bytes / 2;  // a round number takes 4 bytes less as the time
+  KvEventPublisher publisher(small);
+  std::vector<Received> right;
+  for (int i = 0; i < 10; ++i) {
+    publisher.push({removed(i)});
+    if (i >= 6) right.push_back({static_cast<std::uint64_t>(i) + 1, decode({removed(i)}, KvEventFormat::kMap)});
+  }
+  EXPECT_EQ(replay(publisher, 0), right);
+  // One that is larger than all of it is not kept, nor what was before it.
+  publisher.push(KvEvents(100, stored(0)));
+  EXPECT_EQ(replay(publisher, 0), std::vector<Received>());
+  publisher.push({removed(1)});
+  EXPECT_EQ(replay(publisher, 0), (std::vector<Received>{{12, decode({removed(1)}, KvEventFormat::kMap)}}));
+}
+
+TEST_F(KvEventPublisherTest, KeepsTheLatestMessages) {
+  KvEventPublisher publisher(config());
+  constexpr std::uint64_t kMost = KvEventPublisher::kMaxBufferedMessages;
+  for (std::uint64_t i = 0; i < kMost + 50; ++i) publisher.push({removed(0)});
+  const std::vector<Received> kept = replay(publisher, 0);
+  ASSERT_EQ(kept.size(), kMost);
+  for (std::uint64_t i = 0; i < kMost; ++i) ASSERT_EQ(kept[i].sequence, i + 51);
+}
+
+// Stands still on request, and with it the thread that logs.
+class StuckSink final : public spdlog::sinks::base_sink<std::mutex> {
+ public:
+  void let_go() {
+    is_stuck_ = false;
+    is_stuck_.notify_all();
+  }
+  void await_caller() { is_waited_for_.wait(false); }
+  int num_lines() {
+    const std::lock_guard lock(mutex_);
+    return num_lines_;
+  }
+
+ private:
+  void sink_it_(const spdlog::details::log_msg& /*message*/) override {
+    ++num_lines_;
+    is_waited_for_ = true;
+    is_waited_for_.notify_all();
+    is_stuck_.wait(true);
+  }
+  void flush_() override {}
+
+  std::atomic<bool> is_stuck_ = true;
+  std::atomic<bool> is_waited_for_ = false;
+  int num_lines_ = 0;
+};
+
+class KvEventOverflowTest : public KvEventPublisherTest {
+ protected:
+  KvEventOverflowTest() { spdlog::set_default_logger(std::make_shared<spdlog::logger>("stuck", log_)); }
+  ~KvEventOverflowTest() override { spdlog::set_default_logger(before_); }
+
+  const std::shared_ptr<spdlog::logger> before_ = spdlog::default_logger();
+  const std::shared_ptr<StuckSink> log_ = std::make_shared<StuckSink>();
+};
+
+TEST_F(KvEventOverflowTest, ClearsInsteadAndGoesOn) {
+  log_->let_go();
+  KvEventPublisher publisher(config());
+  ASSERT_EQ(replay(publisher, 0).size(), 1u);
+  publisher.push({stored(0)});
+  ASSERT_EQ(replay(publisher, 1).size(), 1u);
+  for (const std::uint64_t sequence : {2u, 4u}) {
+    publisher.push(KvEvents(kMaxQueued + 1, stored(0)));
+    publisher.push({stored(1)});
+    const std::vector<Received> right = {{sequence, kCleared},
+                                         {sequence + 1, decode({stored(1)}, KvEventFormat::kMap)}};
+    EXPECT_EQ(replay(publisher, sequence), right);
+  }
+  EXPECT_EQ(log_->num_lines(), 1);
+  EXPECT_EQ(publisher.stats().num_dropped, 2 * (kMaxQueued + 1));
+  EXPECT_EQ(publisher.stats().num_events_stored, 3u);
+}
+
+// The thread hangs in its log: pushes wait for nothing, and their sum is bounded.
+TEST_F(KvEventOverflowTest, DropsAllThatIsQueued) {
+  KvEventPublisher publisher(config());
+  ASSERT_EQ(replay(publisher, 0).size(), 1u);
+  publisher.push(KvEvents(kMaxQueued + 1, stored(0)));
+  log_->await_caller();
+  publisher.push(KvEvents(kMaxQueued - 1, stored(0)));
+  publisher.push({removed(2)});  // just fits
+  EXPECT_EQ(publisher.stats().num_dropped, kMaxQueued + 1);
+  publisher.push({removed(3)});
+  EXPECT_EQ(publisher.stats().num_dropped, 2 * (kMaxQueued + 1));
+  publisher.push({removed(4)});
+  publisher.push({removed(5)});
+  log_->let_go();
+  const std::vector<Received> right = {{1, kCleared},
+                                       {2, kCleared},
+                                       {3, decode({removed(4)}, KvEventFormat::kMap)},
+                                       {4, decode({removed(5)}, KvEventFormat::kMap)}};
+  EXPECT_EQ(replay(publisher, 1), right);
+  EXPECT_EQ(log_->num_lines(), 1);
+}
+
+bool has_ipv6() {
+  const int file = ::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in6 loopback{};
+  loopback.sin6_family = AF_INET6;
+  loopback.sin6_addr = in6addr_loopback;
+  const bool is_bound = file >= 0 && ::bind(file, reinterpret_cast<sockaddr*>(&loopback), sizeof loopback) == 0;
+  if (file >= 0) ::close(file);
+  return is_bound;
+}
+
+TEST_F(KvEventPublisherTest, BindsToAnyKindOfAddress) {
+  std::vector<std::string> addresses = {"tcp://*:0", "tcp://127.0.0.1:0", "ipc://*"};
+  if (has_ipv6()) addresses.emplace_back("tcp://[::1]:0");
+  for (const std::string& address : addresses) {
+    KvEventPublisherConfig other = config();
+    other.endpoint = other.replay_endpoint = address;
+    KvEventPublisher publisher(other);
+    EXPECT_NE(publisher.endpoint(), publisher.replay_endpoint());
+    if (address.find('*') == std::string::npos) {
+      EXPECT_EQ(publisher.endpoint().substr(0, publisher.endpoint().rfind(':')), address.substr(0, address.rfind(':')));
+    }
+    zmq::socket_t subscriber = connect(zmq::socket_type::sub, publisher.endpoint());
+    await_subscription(publisher, subscriber);
+    EXPECT_EQ(replay(publisher, 0).front(), (Received{0, kCleared})) << address;
+  }
+}
+
+TEST_F(KvEventPublisherTest, AllAddressesAreIpv4ToAnyone) {
+  KvEventPublisherConfig all = config();
+  all.endpoint = "tcp://*:0";
+  KvEventPublisher publisher(all);
+  const std::string bound = publisher.endpoint();
+  zmq::socket_t subscriber = connect(zmq::socket_type::sub, "tcp://127.0.0.1" + bound.substr(bound.rfind(':')));
+  EXPECT_GT(await_subscription(publisher, subscriber), 1u);
+}
+
+TEST_F(KvEventPublisherTest, NeedsNoReplay) {
+  KvEventPublisherConfig none = config();
+  none.replay_endpoint.clear();
+  KvEventPublisher publisher(none);
+  EXPECT_EQ(publisher.replay_endpoint(), "");
+  zmq::socket_t subscriber = connect(zmq::socket_type::sub, publisher.endpoint());
+  const std::uint64_t next = await_subscription(publisher, subscriber);
+  publisher.push({stored(7)});
+  EXPECT_EQ(read(subscriber), (Received{next, decode({stored(7)}, KvEventFormat::kMap)}));
+}
+
+std::string error_of(const KvEventPublisherConfig& config, ErrorKind kind) {
+  try {
+    KvEventPublisher publisher(config);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), kind) << error.what();
+    EXPECT_EQ(error.message().find('\n'), std::string::npos);
+    return error.message();
+  }
+  return "none";
+}
+
+TEST_F(KvEventPublisherTest, AddressInUse) {
+  const KvEventPublisher publisher(config());
+  KvEventPublisherConfig second = config();
+  second.endpoint = publisher.endpoint();
+  EXPECT_EQ(error_of(second, ErrorKind::kUnavailable),
+            "--kv-events " + second.endpoint + ": cannot listen there: Address already in use; choose another port");
+  second = config();
+  second.replay_endpoint = publisher.endpoint();
+  EXPECT_EQ(error_of(second, ErrorKind::kUnavailable),
+            "--kv-events-replay " + second.replay_endpoint +
+                ": cannot listen there: Address already in use; choose another port");
+}
+
+TEST_F(KvEventPublisherTest, AddressThatIsNone) {
+  for (const char* address : {"", "5557", "*:5557", "udp://127.0.0.1:5557", "inproc://events"}) {
+    KvEventPublisherConfig wrong = config();
+    wrong.endpoint = address;
+    const std::string text = error_of(wrong, ErrorKind::kInvalidArgument);
+    EXPECT_TRUE(text.starts_with(std::string("--kv-events ") + address + ": is no address")) << text;
+  }
+  for (const char* address :
+       {"tcp://127.0.0.1", "tcp://127.0.0.1:65536", "tcp://no-such-host:5557", "tcp://192.0.2.1:0"}) {
+    KvEventPublisherConfig wrong = config();
+    wrong.replay_endpoint = address;
+    const std::string text = error_of(wrong, ErrorKind::kInvalidArgument);
+    EXPECT_TRUE(text.starts_with(std::string("--kv-events-replay ") + address + ": cannot listen there")) << text;
+  }
+}
+
+TEST_F(KvEventPublisherTest, EndsWithAllSent) {
+  std::optional<KvEventPublisher> publisher(config());
+  zmq::socket_t subscriber = connect(zmq::socket_type::sub, publisher->endpoint());
+  const std::uint64_t begin = await_subscription(*publisher, subscriber);
+  for (int i = 0; i < 50; ++i) publisher->push({stored(i)});
+  publisher.reset();
+  for (std::uint64_t i = 0; i < 50; ++i) ASSERT_EQ(read(subscriber).sequence, begin + i);
+}
+
+TEST_F(KvEventPublisherTest, EndsAtOnceWhereNobodyListens) {
+  std::optional<KvEventPublisher> publisher(config());
+  publisher->push(KvEvents(1000, stored(0)));
+  const auto begin = std::chrono::steady_clock::now();
+  publisher.reset();
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+}
+
+TEST_F(KvEventPublisherTest, EndsWhereNobodyReads) {
+  std::optional<KvEventPublisher> publisher(config());
+  zmq::socket_t silent = connect(zmq::socket_type::sub, publisher->endpoint(), 1);
+  await_subscription(*publisher, silent);
+  // Some 12 MiB: more than the kernel takes of it.
+  for (int i = 0; i < 30; ++i) {
+    publisher->push(KvEvents(5000, stored(0)));
+    static_cast<void>(replay(*publisher, ~std::uint64_t{0}));  // then it is sent
+  }
+  EXPECT_EQ(publisher->stats().num_dropped, 0u);
+  const auto begin = std::chrono::steady_clock::now();
+  publisher.reset();
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+}
+
+// libzmq would abort.
+TEST(KvEventPublisherDeathTest, ThreadsThatAreRefused) {
+  if (!kThreadLimitIsExact) GTEST_SKIP() << "no exact limit of threads here";
+  const auto start = [] {
+    KvEventPublisher publisher({.endpoint = "tcp://127.0.0.1:0", .replay_endpoint = "", .topic = "kv"});
+  };
+  for (int num_threads = 0; num_threads < 3; ++num_threads) {
+    EXPECT_EXIT(run_with_threads(num_threads, start), testing::ExitedWithCode(3),
+                "cannot start the thread that publishes KV events");
+  }
+  EXPECT_EXIT(run_with_threads(3, start), testing::ExitedWithCode(0), "");
+}
+
+}  // namespace
+}  // namespace larder

@@ -1,0 +1,171 @@
+"""What a router does with KV events: subscribes, decodes both formats, knows what is stored, asks for what it missed.
+
+Needs pyzmq and msgpack.
+"""
+import time
+
+import msgpack
+import zmq
+
+END = b"\xff" * 8
+# An event as an array has these behind its type's name.
+FIELDS = {
+    "BlockStored": ("block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id", "medium", "lora_name",
+                    "extra_keys", "group_idx"),
+    "BlockRemoved": ("block_hashes", "medium", "group_idx"),
+    "AllBlocksCleared": (),
+}
+
+
+def decode(payload):
+    """(ts, events, dp_rank), events as dicts with "type" in either format. Checks that no field lacks."""
+    ts, raw, rank = msgpack.unpackb(payload)
+    events = []
+    for event in raw:
+        if isinstance(event, list):
+            kind, *values = event
+            assert len(values) == len(FIELDS[kind]), event
+            event = {"type": kind, **dict(zip(FIELDS[kind], values))}
+        assert set(event) == {"type", *FIELDS[event["type"]]}, event
+        events.append(event)
+    return ts, events, rank
+
+
+class Block:
+    def __init__(self, tokens, parent, extra_keys, group):
+        self.tokens, self.parent, self.extra_keys, self.group = tokens, parent, extra_keys, group
+
+
+class Subscriber:
+    """Not for several threads. Replays need replay_endpoint. `stored` is the model: {(group, hash): Block}."""
+
+    def __init__(self, endpoint, replay_endpoint=None, topic="", timeout_s=20.0):
+        self.timeout_s = timeout_s
+        self.endpoint = endpoint
+        self.replay_endpoint = replay_endpoint
+        self.context = zmq.Context()
+        self.socket = self.context.socket(zmq.SUB)
+        self.socket.setsockopt(zmq.IPV6, 1)
+        self.socket.setsockopt(zmq.RCVHWM, 0)
+        self.socket.setsockopt(zmq.LINGER, 0)
+        self.socket.subscribe(topic.encode())
+        self.socket.connect(endpoint)
+        self.stored = {}
+        self.next_sequence = 0  # expected next
+        self.num_replayed = 0
+        self.topics = set()
+        self.log = []  # (sequence, event) of all that was applied
+
+    def close(self):
+        self.socket.close()
+        self.context.term()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def replay(self, begin):
+        """[(sequence, payload), ...] of all that the server still has from `begin` on. It has what happened before."""
+        dealer = self.context.socket(zmq.DEALER)
+        try:
+            dealer.setsockopt(zmq.IPV6, 1)
+            dealer.setsockopt(zmq.LINGER, 0)
+            dealer.setsockopt(zmq.RCVHWM, 0)
+            dealer.setsockopt(zmq.RCVTIMEO, int(self.timeout_s * 1000))
+            dealer.connect(self.replay_endpoint)
+            dealer.send_multipart([b"", begin.to_bytes(8, "big")])
+            messages = []
+            while True:
+                empty, sequence, payload = dealer.recv_multipart()
+                assert empty == b""
+                if sequence == END:
+                    assert payload == b""
+                    return messages
+                messages.append((int.from_bytes(sequence, "big"), payload))
+        finally:
+            dealer.close()
+
+    def catch_up(self):
+        """Applies what the server still has and this has not seen. Returns how many messages."""
+        messages = [m for m in self.replay(self.next_sequence) if m[0] >= self.next_sequence]
+        for sequence, payload in messages:
+            self._apply(sequence, payload)
+        self.num_replayed += len(messages)
+        return len(messages)
+
+    def poll(self, timeout_s=0.0):
+        """Applies one live message if there is one in time; a gap before it is replayed. Returns its events or None."""
+        if not self.socket.poll(int(timeout_s * 1000)):
+            return None
+        topic, sequence, payload = self.socket.recv_multipart()
+        self.topics.add(topic.decode())
+        sequence = int.from_bytes(sequence, "big")
+        if sequence < self.next_sequence:  # known from a replay, or the server has started anew
+            if sequence > 0:
+                return []
+        elif sequence > self.next_sequence and self.replay_endpoint:
+            self.catch_up()
+            if sequence < self.next_sequence:
+                return []
+        return self._apply(sequence, payload)
+
+    def poll_until(self, condition):
+        """Applies live messages until condition() holds; False where it does not in time."""
+        deadline = time.monotonic() + self.timeout_s
+        while not condition():
+            if time.monotonic() > deadline:
+                return False
+            self.poll(0.1)
+        return True
+
+    def chain(self, last_hash, group=0):
+        """Tokens of the prompt that ends with the block, from its first one on."""
+        tokens = []
+        key = last_hash
+        while key is not None:
+            block = self.stored[group, key]
+            tokens[:0] = block.tokens
+            key = block.parent
+        return tokens
+
+    def has_prompt(self, tokens, group=0, extra_keys=None):
+        """How many tokens of the prompt's beginning are stored, by the model; extra_keys: a block's, as told."""
+        by_parent = {(b.parent, tuple(b.tokens)): h for (g, h), b in self.stored.items()
+                     if g == group and b.extra_keys == extra_keys}
+        block_size = len(next(iter(by_parent))[1]) if by_parent else 1
+        parent = None
+        for i in range(0, len(tokens) - block_size + 1, block_size):
+            found = by_parent.get((parent, tuple(tokens[i:i + block_size])))
+            if found is None:
+                return i
+            parent = found
+        return len(tokens) // block_size * block_size
+
+    def _apply(self, sequence, payload):
+        _, events, rank = decode(payload)
+        assert rank == 0
+        for event in events:
+            self._apply_event(event)
+            self.log.append((sequence, event))
+        self.next_sequence = sequence + 1
+        return events
+
+    def _apply_event(self, event):
+        if event["type"] == "AllBlocksCleared":
+            self.stored.clear()
+            return
+        group = event["group_idx"]
+        if event["type"] == "BlockRemoved":
+            for key in event["block_hashes"]:
+                self.stored.pop((group, key), None)
+            return
+        size, hashes, tokens = event["block_size"], event["block_hashes"], event["token_ids"]
+        assert len(tokens) == size * len(hashes), event
+        extra = event["extra_keys"] or [None] * len(hashes)
+        assert len(extra) == len(hashes), event
+        parent = event["parent_block_hash"]
+        for i, key in enumerate(hashes):
+            self.stored[group, key] = Block(tokens[i * size:(i + 1) * size], parent, extra[i], group)
+            parent = key
