@@ -17,13 +17,16 @@ namespace {
 
 // Of text that an answer's form leaves no choice in, at a step: each takes a look at all places of the grammar.
 constexpr std::size_t kForcedBytes = 48;
+constexpr std::size_t kBytesOfToken = 8;   // of a long one
+constexpr std::size_t kMostPassed = 2000;  // places, some 0.2 us each
 constexpr int kMostMatched = 16;       // tokens before a guess that are compared
 constexpr int kLookBack = 32'768;      // tokens that are looked at, some 20 us
 constexpr double kOwnWeight = 0.15;    // of a guess in the odds of its sequence
 constexpr double kSharedWeight = 0.02;  // and in those of all
 constexpr double kStepWeight = 0.2;
+constexpr double kFirstWeight = 0.5;    // of the first step with so many guesses
+constexpr double kChangedWeight = 0.6;  // of the first step of other sequences, whose contexts may be others
 constexpr double kLeastLonger = 0.01;
-constexpr double kFirstLonger = 0.1;     // by a guess, while nobody knows
 constexpr double kForget = 0.998;        // of what steps were longer by, until they are tried again
 constexpr double kLeastGain = 1.03;      // of tokens in a time, else it is noise
 constexpr int kStaleAfter = 32;          // steps with guesses since one without
@@ -48,13 +51,17 @@ Drafter::Pace& Drafter::pace_of(int num_decodes) {
   return paces_[static_cast<std::size_t>(std::min(width, kSizes) - 1)];
 }
 
-// Unknown numbers in proportion to the nearest smaller one, hopefully: they are tried if that pays.
+// Unknown numbers in proportion to the nearest smaller one, hopefully, or else to the nearest larger one.
 double Drafter::longer_by(const Pace& pace, int num_guesses) {
   for (int known = num_guesses; known > 0; --known) {
     const double longer = pace.longer[static_cast<std::size_t>(known)];
     if (longer > 0) return longer * num_guesses / known;
   }
-  return kFirstLonger * num_guesses;
+  for (int known = num_guesses + 1; known <= kMostGuesses; ++known) {
+    const double longer = pace.longer[static_cast<std::size_t>(known)];
+    if (longer > 0) return longer * num_guesses / known;
+  }
+  return pace.first_longer * num_guesses;
 }
 
 void Drafter::draft(std::span<Sequence* const> sequences, const DraftRoom& room,
@@ -63,8 +70,12 @@ void Drafter::draft(std::span<Sequence* const> sequences, const DraftRoom& room,
   const int most = std::min(room.num_tokens, kMostGuesses);
   if (num_sequences == 0 || most < 1) return;
   Pace& pace = pace_of(num_sequences);
+  std::uint64_t decoding = 0;
+  for (const Sequence* sequence : sequences)
+    decoding = decoding * 31 + (sequence->request->request.id << 8) + static_cast<std::uint64_t>(sequence->choice);
+  has_changed_ |= std::exchange(decoding_, decoding) != decoding;
   // Even if it were sure to come true, one more token has to be worth what all wait for it.
-  if (pace.plain_ns == 0 || pace.num_since_plain >= kStaleAfter ||
+  if (has_changed_ || pace.plain_ns == 0 || pace.num_since_plain >= kStaleAfter ||
       1 + 1.0 / num_sequences < kLeastGain * (1 + longer_by(pace, 1)))
     return;
   candidates_.clear();
@@ -118,11 +129,12 @@ void Drafter::guess(Sequence& sequence, int most, std::span<const TokenId> end_t
     if (expected(sequence, other_) > expected(sequence, draft)) std::swap(draft, other_);
   };
   consider([&] { look_into_cache(sequence, most, other_); });
-  if (!sequence.request->request.prediction.empty())
+  if (sequence.request->request.prediction != nullptr)
     consider([&] { look_into_prediction(sequence, most, other_); });
   if (sequence.constrained) consider([&] { follow_form(sequence, most, other_); });
   const auto ends = [&](const DraftToken& guessed) {
-    return std::ranges::find(end_tokens, guessed.token) != end_tokens.end();
+    return std::ranges::find(end_tokens, guessed.token) != end_tokens.end() ||
+           std::ranges::find(params.stop_token_ids, guessed.token) != params.stop_token_ids.end();
   };
   draft.erase(std::ranges::find_if(draft, ends), draft.end());
 }
@@ -165,7 +177,7 @@ void Drafter::look_into_cache(const Sequence& sequence, int most, std::vector<Dr
 // Behind the longest of its parts that the answer ends with; of several behind the next one after the last time, so that an
 // answer that is changed here and there is found again.
 void Drafter::look_into_prediction(Sequence& sequence, int most, std::vector<DraftToken>& draft) {
-  const std::span<const TokenId> prediction = sequence.request->request.prediction;
+  const std::span<const TokenId> prediction = *sequence.request->request.prediction;
   const std::span<const TokenId> output =
       std::span<const TokenId>(sequence.tokens).subspan(static_cast<std::size_t>(sequence.request->num_prompt));
   if (output.empty()) return;
@@ -191,12 +203,15 @@ void Drafter::look_into_prediction(Sequence& sequence, int most, std::vector<Dra
 
 // Tokens as long as they can be, which models mostly write.
 void Drafter::follow_form(const Sequence& sequence, int most, std::vector<DraftToken>& draft) {
+  if (!sequence.constrained->only_byte()) return;
   GrammarState state = *sequence.constrained;
   std::string text;
-  while (text.size() < kForcedBytes) {
+  std::size_t num_passed = 0;
+  while (text.size() < std::min(kForcedBytes, kBytesOfToken * static_cast<std::size_t>(most)) && num_passed < kMostPassed) {
     const auto byte = state.only_byte();
     if (!byte || !state.push(*byte)) break;
     text += static_cast<char>(*byte);
+    num_passed += state.num_passed();
   }
   const TokenTrie& tokens = *sequence.request->request.sampling.constraint->tokens;
   for (std::string_view rest = text; std::ssize(draft) < most;) {
@@ -235,8 +250,9 @@ void Drafter::observe_step(int num_decodes, int num_guesses, std::int64_t durati
   Pace& pace = pace_of(num_decodes);
   const double step_ns = std::max(1.0, static_cast<double>(duration_ns));
   for (double& longer : pace.longer) longer *= kForget;
+  pace.first_longer *= kForget;
   if (num_guesses == 0) {
-    move_average(pace.plain_ns, step_ns, kStepWeight);
+    move_average(pace.plain_ns, step_ns, std::exchange(has_changed_, false) ? kChangedWeight : kStepWeight);
     pace.num_since_plain = 0;
     return;
   }
@@ -247,8 +263,9 @@ void Drafter::observe_step(int num_decodes, int num_guesses, std::int64_t durati
   for (int num = 1; num <= kMostGuesses; ++num) {
     double& known = pace.longer[static_cast<std::size_t>(num)];
     if (known == 0 && num != num_guesses) continue;
-    double times = known > 0 ? 1 + known : 0;
-    move_average(times, 1 + longer * num / num_guesses, std::ldexp(kStepWeight, -std::abs(num - num_guesses)));
+    const double weight = known > 0 ? std::ldexp(kStepWeight, -std::abs(num - num_guesses)) : kFirstWeight;
+    double times = 1 + longer_by(pace, num);
+    move_average(times, 1 + longer * num / num_guesses, weight);
     known = times - 1;
   }
 }

@@ -61,6 +61,7 @@ class Drafter {
   struct Pace {
     double plain_ns = 0;                               // without guesses; 0 = not known
     std::array<double, kMostGuesses + 1> longer = {};  // by number of guesses, as a share of plain_ns; 0 = not known
+    double first_longer = 0.1;  // by a guess, while nobody knows
     int num_since_plain = 0;
   };
 
@@ -77,6 +78,8 @@ class Drafter {
   const KvCache& cache_;
   DraftOdds odds_;  // of all sequences, which new ones begin with
   std::array<Pace, kSizes> paces_ = {};
+  std::uint64_t decoding_ = 0;  // who did when guesses were last asked for
+  bool has_changed_ = false;    // since a step without guesses
   DraftStats stats_;
   // Scratch.
   std::vector<Candidate> candidates_;

@@ -1,6 +1,7 @@
 // What is guessed ahead, and when nothing is.
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -124,7 +125,7 @@ TEST_F(DrafterTest, WhatTheCacheHasSeen) {
 // The answer is 50, then what the client says from its second token on.
 TEST_F(DrafterTest, WhatTheClientSays) {
   make_guesses_free();
-  request_.request.prediction = {40, 41, 42, 43, 44, 41, 42, 45, 46};
+  request_.request.prediction = std::make_shared<const Tokens>(Tokens{40, 41, 42, 43, 44, 41, 42, 45, 46});
   const auto guessed = [&](const Tokens& output) {
     Tokens tokens = {1, 2, 3};
     tokens.insert(tokens.end(), output.begin(), output.end());
@@ -164,8 +165,8 @@ TEST_F(DrafterTest, NotWhereItTakesLonger) {
   for (int i = 0; i < 200; ++i) {
     const auto num_guesses = static_cast<int>(guesses().size());
     num_tried += num_guesses > 0;
-    // All come true, but each takes as long as a step of its own.
-    observe(num_guesses, 1'000'000 * (1 + num_guesses));
+    // All come true, but each takes longer than a step of its own.
+    observe(num_guesses, 1'000'000 + 1'500'000 * num_guesses);
   }
   EXPECT_GT(num_tried, 0);
   EXPECT_LT(num_tried, 30);
@@ -177,6 +178,40 @@ TEST_F(DrafterTest, NotWhereItTakesLonger) {
     observe(num_guesses, 1'000'000 + 50'000 * num_guesses);
   }
   EXPECT_GT(num_tried, 1000);
+}
+
+// One step that was slow for another reason.
+TEST_F(DrafterTest, ASlowStepIsForgivenSoon) {
+  begin({9, 1, 2, 3, 1, 2, 3, 1, 2});
+  ASSERT_GT(guesses().size(), 0u);
+  const auto num_first = static_cast<int>(sequence_.draft.tokens.size());
+  observe(num_first, 50'000'000);
+  int num_without = 0;
+  while (guesses().empty() && ++num_without < 1000) drafter_.observe_step(1, 0, 1'000'000);
+  EXPECT_LT(num_without, 200);
+}
+
+// What a guess costs beside many is found out, too, sooner or later.
+TEST_F(DrafterTest, TriedBesideManyInTime) {
+  begin({9, 1, 2, 3, 1, 2, 3, 1, 2});
+  int num_without = 0;
+  for (; num_without < 3000 && sequence_.draft.tokens.empty(); ++num_without) {
+    drafter_.observe_step(16, 0, 1'000'000);
+    Sequence* one = &sequence_;
+    std::vector<std::unique_ptr<Sequence>> others;
+    std::vector<Sequence*> all = {one};
+    for (int i = 1; i < 16; ++i) {
+      others.push_back(std::make_unique<Sequence>());
+      others.back()->request = &request_;
+      others.back()->tokens = {1, 2, 3, 4};
+      (void)cache_.match(others.back()->table, others.back()->tokens, "nobody's", 0);
+      all.push_back(others.back().get());
+    }
+    drafter_.draft(all, {.num_tokens = 8, .num_per_draft = 8}, end_tokens_);
+    for (const auto& other : others) cache_.release(other->table);
+  }
+  EXPECT_GT(num_without, 10);
+  EXPECT_LT(num_without, 2000);
 }
 
 TEST_F(DrafterTest, NotWhatNeverComesTrue) {
@@ -235,6 +270,21 @@ TEST(SchedulerDraftTest, AnAnswerComesInFewerSteps) {
   EXPECT_EQ(guessed->num_steps + heard.usage.num_accepted_tokens, 150);
   EXPECT_EQ(guessed->cache.stats().num_cached, plain->cache.stats().num_cached);
   EXPECT_EQ(guessed->cache.stats().num_slots_used, plain->cache.stats().num_slots_used);
+}
+
+// What comes behind the answer's end did not come true.
+TEST(SchedulerDraftTest, NothingBehindTheEndCounts) {
+  TinyModel model("tiny_llama");
+  for (TokenId stop = 0; stop < 120; ++stop) {
+    Rig rig(model, {.max_draft_tokens = 8});
+    SamplingParams params = greedy(150);
+    params.stop_token_ids = {stop};
+    for (int i = 0; i < 2; ++i) rig.add(random_tokens(40, 5), params);
+    rig.run();
+    for (const auto& [id, heard] : rig.heard)
+      EXPECT_LE(heard.usage.num_accepted_tokens, static_cast<int>(heard.tokens.size())) << stop;
+    EXPECT_EQ(rig.heard.at({1, 0}).tokens, rig.heard.at({2, 0}).tokens);
+  }
 }
 
 // A guess takes nobody's blocks.

@@ -18,6 +18,7 @@ namespace {
 
 constexpr int kMeasuredTokens = 64;  // a batch whose speed speaks for prompts
 constexpr double kSpeedWeight = 0.2;  // of the last one
+constexpr TokenId kNoToken = -1;
 // What a step may last where several prompts wait, see StepPace.
 constexpr std::int64_t kStepPatienceNs = 60'000'000;
 constexpr std::chrono::milliseconds kTierPatience{20};
@@ -86,6 +87,7 @@ Engine::Engine(const EngineConfig& config, Transformer& model, KvStorage& storag
       step_tokens_(kStepTokenBounds),
       seeds_(std::random_device{}()) {
   if (config_.records_kv_events) cache_.record_events();
+  outbox_.reserve(static_cast<std::size_t>(config_.max_sequences));  // that all can be told where there is no memory
   if (tiers_ != nullptr) {
     const int num_tokens = std::min({kMeasuredTokens, config_.max_batch_tokens,
                                      config_.max_model_len});
@@ -138,8 +140,8 @@ std::uint64_t Engine::submit(Request request) {
   check_request(request, {vocab_size_, config_.max_model_len, scheduler_.max_sequences(),
                           config_.max_batch_tokens});
   request.prompt.shrink_to_fit();  // what waits takes what is counted
-  request.prediction.shrink_to_fit();
-  const auto num_tokens = static_cast<std::int64_t>(request.prompt.size() + request.prediction.size());
+  const std::size_t num_predicted = request.prediction == nullptr ? 0 : request.prediction->size();
+  const auto num_tokens = static_cast<std::int64_t>(request.prompt.size() + num_predicted);
   const std::int64_t arrived_ns = clock_.now_ns();
   std::uint64_t id = 0;
   {
@@ -374,12 +376,9 @@ void Engine::take(Inbox inbox) {
   for (Arrival& arrival : inbox.arrivals) {
     UpdateCallback& on_update = arrival.request.on_update;
     if (on_update) {
-      on_update = [this, owner = std::make_shared<UpdateCallback>(std::move(on_update)),
-                   waits = arrival.request.waits_until_shared](RequestUpdate&& update) {
-        const bool is_last = update.finish == FinishReason::kStop || update.finish == FinishReason::kLength;
-        Outgoing outgoing{owner, std::move(update)};
-        if (waits && is_last) return hold_until_shared(std::move(outgoing));
-        outbox_.push_back(std::move(outgoing));
+      on_update = [this, owner = std::make_shared<UpdateCallback>(std::move(on_update))](RequestUpdate&& update) {
+        if (update.share) return hold_until_shared({owner, std::move(update)});
+        outbox_.push_back({owner, std::move(update)});
       };
     }
     scheduler_.add(std::move(arrival.request), arrival.seed, arrival.arrived_ns);
@@ -473,7 +472,9 @@ OutputToken Engine::drawn(const Batch& batch, const Draw& draw, const Logits& lo
 // While the guesses are what was drawn, the sequence goes on as if it had them, which nobody else sees: a draw may
 // depend on all before it. commit() gives it what it keeps.
 void Engine::draw_guesses(const Batch& batch, const Draw& draw, const Logits& logits, std::size_t thread) {
+  CHECK(logits.best.empty() && logits.drawn.empty());  // a device draws one token of a sequence
   Sequence& sequence = *draw.entry->sequence;
+  for (int i = 1; i <= draw.entry->num_guesses; ++i) draw.result[i].token = kNoToken;
   const bool is_constrained = sequence.request->request.sampling.constraint != nullptr;
   const std::size_t num_tokens = sequence.tokens.size();
   const std::optional<GrammarState> constrained = sequence.constrained;
@@ -510,12 +511,12 @@ void Engine::update_stats() {
 }
 
 void Engine::hold_until_shared(Outgoing outgoing) {
-  held_.push_back({std::move(outgoing), cache_.mark_shared(), clock_.now_ns() + kSharePatienceNs});
+  held_.push_back({std::move(outgoing), clock_.now_ns() + kSharePatienceNs});
 }
 
 void Engine::release_shared(bool at_once) {
   std::erase_if(held_, [&](Held& held) {
-    const bool goes = at_once || clock_.now_ns() >= held.until_ns || cache_.is_shared(held.mark);
+    const bool goes = at_once || clock_.now_ns() >= held.until_ns || cache_.is_shared(*held.outgoing.update.share);
     if (goes) outbox_.push_back(std::move(held.outgoing));
     return goes;
   });

@@ -145,7 +145,6 @@ class Engine {
   // The last word of a request that waits until its blocks are shared.
   struct Held {
     Outgoing outgoing;
-    ShareMark mark;
     std::int64_t until_ns = 0;
   };
 

@@ -25,6 +25,7 @@ class SharedTier final : public KvTier {
   }
   TierPresence presence(const TierBlock&) const override { return TierPresence::kAbsent; }
   void get(TierRead read) override { read.done(0); }
+  bool has_lost(const TierBlock&) const override { return has_lost_all; }
   double estimate_read_seconds(std::int64_t) const override { return kOffSeconds; }
   TierStats stats() const override {
     return {.num_settled = num_settled, .num_pending = num_pending, .is_on = is_on};
@@ -36,6 +37,7 @@ class SharedTier final : public KvTier {
 
   bool takes = true;
   bool is_on = true;
+  bool has_lost_all = false;
   std::uint64_t num_settled = 0;
   std::int64_t num_pending = 0;
 };
@@ -111,6 +113,29 @@ TEST_F(EngineSharingTest, WhatIsStoredAlreadyIsNotWaitedFor) {
   ask("a", 100, true);
   run();
   EXPECT_EQ(num_tokens_["a"], 2);
+}
+
+// After some time it may have lost them: it is asked again, and stores what it has not got.
+TEST_F(EngineSharingTest, WhatWasStoredLongAgoIsOfferedAgain) {
+  ask("a", 100, true);
+  run();
+  const std::int64_t num_blocks = tier_->num_pending;
+  tier_->write(num_blocks);
+  run();
+  EXPECT_EQ(num_tokens_["a"], 1);
+  clock_.advance_ns(20'000'000'000);
+  ask("a", 100, true);
+  run();
+  EXPECT_EQ(tier_->num_pending, num_blocks);
+  EXPECT_EQ(num_tokens_["a"], 1);
+  tier_->write(num_blocks);
+  run();
+  EXPECT_EQ(num_tokens_["a"], 2);
+  // One that the tier knows to have lost is offered at once.
+  tier_->has_lost_all = true;
+  ask("a", 100, true);
+  run();
+  EXPECT_EQ(tier_->num_pending, num_blocks);
 }
 
 TEST_F(EngineSharingTest, BlocksThatTheTierHasNotTakenAreWaitedFor) {

@@ -13,6 +13,7 @@
 #include "base/types.h"
 #include "grammar/constraint.h"
 #include "kv/miss.h"
+#include "kv/share_mark.h"
 
 namespace larder {
 
@@ -132,6 +133,8 @@ struct RequestUpdate {
   RequestUsage usage;
   RequestTimes times;
   CacheFacts cache;  // once, with the first update of choice 0
+  // With the last one of a request that waits until its blocks are shared; Engine keeps it until then.
+  std::optional<ShareMark> share = std::nullopt;
 };
 
 // Called on the engine thread for every update, in order; must not block and must not throw.
@@ -144,7 +147,8 @@ inline constexpr int kMaxEndlessTokens = 1 << 24;
 struct Request {
   std::uint64_t id = 0;  // given by Engine::submit
   std::vector<TokenId> prompt;
-  std::vector<TokenId> prediction;  // what the answer is likely to be in part: for guesses (Drafter), never for results
+  // What the answer is likely to be in part: for guesses (Drafter), never for results. null = not said.
+  std::shared_ptr<const std::vector<TokenId>> prediction = nullptr;
   SamplingParams sampling;
   int n = 1;         // choices; the prompt is computed once
   // Lower goes first; equal ones in order of arrival. What a request below 0 leaves in the cache

@@ -105,6 +105,8 @@ void check_request(Request& request, const RequestLimits& limits) {
                       "token of output",
                       request.prompt.size(), most - 1, most));
   for (const TokenId token : request.prompt) require_token("prompt", token, limits);
+  if (request.prediction != nullptr)
+    for (const TokenId token : *request.prediction) require_token("prediction", token, limits);
   require(request.n >= 1 && request.n <= limits.max_choices, "n",
           fmt::format("n and best_of must be between 1 and {} (--max-sequences, and one fewer than --batch-tokens), "
                       "not {}",

@@ -224,6 +224,8 @@ void Scheduler::report(Sequence& sequence, RequestUpdate update) {
 void Scheduler::finish(Sequence& sequence, RequestUpdate update) {
   ActiveRequest& request = *sequence.request;
   sequence.finished_ns = now_ns_;
+  if (request.request.waits_until_shared && update.finish != FinishReason::kCancelled)
+    update.share = cache_.share(sequence.table);
   detach(sequence);
   report(sequence, std::move(update));
   std::erase_if(request.choices, [&](const auto& choice) { return choice.get() == &sequence; });

@@ -80,7 +80,8 @@ struct ActiveRequest {
 };
 
 inline int Sequence::num_tokens_in_line() const {
-  return num_tokens() + static_cast<int>(request->request.prediction.size());
+  const auto& prediction = request->request.prediction;
+  return num_tokens() + (prediction == nullptr ? 0 : static_cast<int>(prediction->size()));
 }
 
 // Who goes first: by priority, then by arrival, then by choice. The last one is preempted.

@@ -31,6 +31,7 @@
 #include "kv/kv_tiers.h"
 #include "kv/miss.h"
 #include "kv/prefix_cache.h"
+#include "kv/share_mark.h"
 
 namespace larder {
 
@@ -87,12 +88,6 @@ struct LoadedTokens {
   int failed_end = 0;
 };
 
-// Of the blocks that were complete when it was taken.
-struct ShareMark {
-  std::uint64_t num_queued = 0;
-  std::uint64_t num_settled = 0;  // that the tier has to come to; 0 = it has not got them all
-};
-
 // With tiers, complete blocks are also written behind, and a prefix that only a tier has can be
 // loaded in place of computing it: match, then begin_load; the table's sequence waits, others go on,
 // until poll_tiers() names the load and finish_load() makes its blocks known.
@@ -142,9 +137,11 @@ class KvCache {
   bool has_unsaved() const;
   // And no fault keeps that tier from it.
   bool can_save() const;
-  // Whether others can load, from a tier that they share, all that was complete when the mark was taken, or no longer
-  // will be able to: it takes no writes now, or there is none. Each call may move the mark on.
-  ShareMark mark_shared() const { return {.num_queued = num_queued_to_share_}; }
+  // Offers the table's whole blocks to the tier that others share, also those that it took some time ago, and may have
+  // lost since: it stores again what it has not got.
+  ShareMark share(const BlockTable& table);
+  // Whether others can load all that was complete then, or no longer will be able to: the tier takes no writes now, or
+  // there is none. Each call may move the mark on.
   [[nodiscard]] bool is_shared(ShareMark& mark) const;
 
   // From now on what becomes of full blocks is kept until it is taken: at least after every step.
@@ -213,6 +210,7 @@ class KvCache {
     int num_used = 0;  // computed slots
     std::int64_t allocated_ns = 0;
     std::int64_t last_used_ns = 0;
+    std::int64_t shared_ns = 0;  // when the tier that others read took it last
     std::uint32_t ticket = 0;  // counts the block's lives
     std::uint32_t saved = 0;   // bit per tier that has it
     bool is_queued = false;    // for tiers, or was
@@ -233,6 +231,7 @@ class KvCache {
   struct Unsaved {
     BlockId block;
     std::uint32_t ticket;
+    std::uint64_t number;  // counted through all tiers
   };
   // Blocks that follow a table's, by their tokens.
   struct LoadPath {
@@ -359,7 +358,7 @@ class KvCache {
   std::unordered_map<std::uint64_t, Loading> loads_;
   std::vector<EndedLoad> ended_;  // scratch
   std::uint64_t num_evicted_unsaved_ = 0;
-  std::uint64_t num_queued_to_share_ = 0;  // since start, for a tier that others read
+  std::uint64_t num_queued_ = 0;  // for tiers, since start
   LeavingBlocks leaving_;
 };
 

@@ -16,6 +16,9 @@ constexpr std::int64_t kMaxSaveBesideBytes = 8 * kMaxSaveBytes;
 // Doublings of the interval, at most, until a tier gets again what it lost more than once.
 constexpr int kMaxDoublings = 6;
 
+// What a shared tier has taken it is trusted to have for so long.
+constexpr std::int64_t kTrustNs = 10'000'000'000;
+
 // Loads of a sequence that come short, each followed by one for its end: the first tells how much a
 // tier has of the prompt, the second where the windows' blocks before that end. So all is found that
 // ends within a window of what the prompt shares. Where windows are missing further back, each load
@@ -49,8 +52,7 @@ void KvCache::queue_save(NodeId node) {
 
 void KvCache::queue_for(BlockId block, int tier) {
   std::deque<Unsaved>& queue = unsaved_[static_cast<std::size_t>(tier)];
-  queue.push_back({block, life(block).ticket});
-  num_queued_to_share_ += tier == tiers_->shared_tier() ? 1 : 0;
+  queue.push_back({block, life(block).ticket, ++num_queued_});
   if (queue.size() > max_unsaved(lives_.size()))
     std::erase_if(queue, [this](const Unsaved& unsaved) { return is_gone(unsaved); });
 }
@@ -108,6 +110,7 @@ bool KvCache::save(BlockId block, int tier) {
                                       : taker.put(identity, storage_.read_block(block));
   if (!is_taken) return false;
   life(block).note_saved(tier);
+  if (taker.is_shared()) life(block).shared_ns = clock_.now_ns();
   tier_use(block, tier).touch_at_ns = clock_.now_ns() + taker.touch_interval_ns();
   return true;
 }
@@ -164,17 +167,35 @@ bool KvCache::can_save() const {
   return false;
 }
 
+ShareMark KvCache::share(const BlockTable& table) {
+  const int tier = tiers_ == nullptr ? -1 : tiers_->shared_tier();
+  for (int index = 0; tier >= 0 && index < table.num_computed_ / kBlockSize; ++index) {
+    const BlockId kept = table.groups_[0].blocks[static_cast<std::size_t>(index)];
+    const NodeId node = kept == BlockId::kNone ? kNoNode : cache_.node_of(kept);
+    for (int group = 0; node != kNoNode && group < num_groups(); ++group) {
+      const BlockId block = cache_.block(node, group);
+      if (block == BlockId::kNone || !life(block).has_saved(tier)) continue;  // or it is in line
+      if (clock_.now_ns() - life(block).shared_ns < kTrustNs && is_saved(block, tier)) continue;
+      life(block).note_lost(tier);
+      tier_use(block, tier).touch_at_ns = INT64_MAX;
+      queue_for(block, tier);
+    }
+  }
+  return {.num_queued = num_queued_};
+}
+
 bool KvCache::is_shared(ShareMark& mark) const {
   const int tier = tiers_ == nullptr ? -1 : tiers_->shared_tier();
   if (tier < 0) return true;
   const TierStats stats = tiers_->tier(tier).stats();
   if (!stats.is_on) return true;
-  if (mark.num_settled == 0) {
+  if (!mark.num_settled) {
     // They are taken in order: later ones may still wait.
-    if (unsaved_[static_cast<std::size_t>(tier)].size() > num_queued_to_share_ - mark.num_queued) return false;
+    const std::deque<Unsaved>& queue = unsaved_[static_cast<std::size_t>(tier)];
+    if (!queue.empty() && queue.front().number <= mark.num_queued) return false;
     mark.num_settled = stats.num_settled + static_cast<std::uint64_t>(stats.num_pending);
   }
-  return stats.num_settled >= mark.num_settled;
+  return stats.num_settled >= *mark.num_settled;
 }
 
 std::span<const EndedLoad> KvCache::poll_tiers() {

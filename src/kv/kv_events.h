@@ -17,6 +17,7 @@ struct KvEvent {
   Kind kind = Kind::kStored;
   bool is_first = false;  // of its prompt: `parent` is its salt's address
   int group = 0;          // KvLayout's
+  int window = 0;         // the group's, in tokens; 0 = none
   Digest digest{};        // of everything up to and with it
   Digest parent{};        // of the block before it; of kStored alone, as what follows
   Digest salt{};          // salt_digest()

@@ -296,6 +296,7 @@ void PrefixCache::record(KvEvent::Kind kind, NodeId id, int group) {
   events_.push_back({.kind = kind,
                      .is_first = node(full.parent).parent == kNoNode,
                      .group = group,
+                     .window = layout_.group(group).window,
                      .digest = full.digest,
                      .parent = digest(full.parent),
                      .salt = digest(full.root),

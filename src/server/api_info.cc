@@ -8,6 +8,7 @@
 #include "server/unix_time.h"
 #include "server/url.h"
 #include "server/utf8.h"
+#include "server/web_page.h"
 
 namespace larder {
 
@@ -106,6 +107,18 @@ Reply Router::health(const HttpRequest&, Mailbox::Wake) const {
 
 Reply Router::version(const HttpRequest&, Mailbox::Wake) const {
   return {json_response(Json::object({{"version", LARDER_VERSION}})), nullptr};
+}
+
+// What it shows it asks for as any client does, with a key if that takes one.
+Reply Router::page(const HttpRequest&, Mailbox::Wake) const {
+  HttpResponse response{.content_type = "text/html; charset=utf-8", .body = std::string(web_page())};
+  response.headers = {{"content-security-policy",
+                       "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; "
+                       "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"},
+                      {"x-content-type-options", "nosniff"},
+                      {"referrer-policy", "no-referrer"},
+                      {"cache-control", "no-cache"}};
+  return {std::move(response), nullptr};
 }
 
 Reply Router::metrics_page(const HttpRequest&, Mailbox::Wake) const {

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/clock.h"
+#include "server/unix_time.h"
 
 namespace larder {
 namespace {
@@ -88,6 +89,7 @@ CacheReport CacheLog::explain(const OpenPrompt& prompt, const RequestUpdate& upd
   report.misses =
       larder::explain(prompt.comparison, update.cache, report.num_prompt, report.num_cached);
   report.now_ns = steady_now_ns();
+  report.created_s = unix_time_s();
   if (prompt.comparison.relative) {
     const RememberedPrompt& relative = *prompt.comparison.relative;
     report.relative_id = relative.origin.id;

@@ -41,6 +41,7 @@ Json divergence_json(const Divergence& divergence) {
 Json cache_report_json(const CacheReport& report) {
   Json json = {{"id", report.id},
                {"object", "cache.report"},
+               {"created", report.created_s},
                {"prompt_tokens", report.num_prompt},
                {"cached_tokens", report.num_cached},
                {"computed_tokens", report.num_prompt - report.num_cached}};

@@ -27,6 +27,7 @@ struct RequestedComparison {
 // misses cover the prompt but for its cached tokens, exactly.
 struct CacheReport {
   std::string id;  // of the reply
+  std::int64_t created_s = 0;  // Unix time of the first token
   int num_prompt = 0;
   int num_cached = 0;
   struct Source {

@@ -1,5 +1,6 @@
 #include "server/kv_event_codec.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -44,12 +45,14 @@ bool continues(const KvEvent& event, const KvEvent& before) {
          (!event.is_first && event.parent == before.digest && event.salt == before.salt);
 }
 
-// One entry for each block, so that hits of one salt are not promised to another.
-Json extra_keys(const Digest& salt, std::size_t num_blocks) {
+// One entry for each block. As in vLLM a prompt's first one alone tells of the salt: all others follow it, so that
+// hits of one salt are not promised to another.
+Json extra_keys(const KvEvent& first, std::size_t num_blocks) {
   static const Digest no_salt = salt_digest({});
-  if (salt == no_salt) return nullptr;
-  const Json key = to_hex(salt).substr(0, 2 * kHashBytes);
-  return Json::array_t(num_blocks, Json::array({key}));
+  if (first.salt == no_salt || !first.is_first) return nullptr;
+  Json keys = Json::array_t(num_blocks);
+  keys[0] = Json::array({to_hex(first.salt).substr(0, 2 * kHashBytes)});
+  return keys;
 }
 
 // events: of one kind and group.
@@ -75,8 +78,11 @@ Json encode_joined(std::span<const KvEvent> events, KvEventFormat format) {
   stored.field("lora_id", nullptr);
   stored.field("medium", kMedium);
   stored.field("lora_name", nullptr);
-  stored.field("extra_keys", extra_keys(first.salt, events.size()));
+  stored.field("extra_keys", extra_keys(first, events.size()));
   stored.field("group_idx", first.group);
+  // Routers count what of a group that sees all is there, and want to be told which that is.
+  stored.field("kv_cache_spec_kind", first.window == 0 ? "full_attention" : "sliding_window");
+  stored.field("kv_cache_spec_sliding_window", first.window == 0 ? Json() : Json(first.window));
   return stored.take();
 }
 
@@ -98,11 +104,18 @@ std::uint64_t kv_event_hash(const Digest& digest) {
 
 std::vector<std::uint8_t> encode_kv_events(std::span<const KvEvent> events, double unix_s, KvEventFormat format) {
   Json encoded = Json::array();
+  std::vector<KvEvent> run;  // of one kind, by groups: a block's parent is of its own group or of the first
   while (!events.empty()) {
-    std::size_t num_joined = 1;
-    while (num_joined < events.size() && continues(events[num_joined], events[num_joined - 1])) ++num_joined;
-    encoded.push_back(encode_joined(events.first(num_joined), format));
-    events = events.subspan(num_joined);
+    const auto other = std::ranges::find_if(events, [&](const KvEvent& event) { return event.kind != events[0].kind; });
+    run.assign(events.begin(), other);
+    events = events.subspan(run.size());
+    std::ranges::stable_sort(run, {}, &KvEvent::group);
+    for (std::span<const KvEvent> rest = run; !rest.empty();) {
+      std::size_t num_joined = 1;
+      while (num_joined < rest.size() && continues(rest[num_joined], rest[num_joined - 1])) ++num_joined;
+      encoded.push_back(encode_joined(rest.first(num_joined), format));
+      rest = rest.subspan(num_joined);
+    }
   }
   return encode_batch(std::move(encoded), unix_s);
 }

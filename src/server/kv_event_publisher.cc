@@ -165,6 +165,7 @@ class KvEventPublisher::Impl {
   void send(const std::vector<std::uint8_t>& payload);
   void keep(zmq::message_t payload);
   void wait();
+  void read_subscriptions();
   void answer_replay();
   bool send_again(zmq::message_t& client, std::uint64_t sequence, zmq::message_t payload);
 
@@ -190,6 +191,7 @@ class KvEventPublisher::Impl {
   std::deque<Message> buffer_;  // the latest, for replays
   std::size_t buffered_bytes_ = 0;
   std::uint64_t next_sequence_ = 0;
+  const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
   bool has_warned_ = false;
   // Routers may believe in blocks whose removal they were not told of. Once they are cleared, they do not know what
   // is still there until it is stored anew: that loses hits, and a hit believed in vain would lose more.
@@ -206,7 +208,8 @@ KvEventPublisher::Impl::Impl(KvEventPublisherConfig config) : config_(std::move(
   try_threads();
   try {
     context_.emplace(1);
-    publisher_.emplace(*context_, zmq::socket_type::pub);
+    publisher_.emplace(*context_, zmq::socket_type::xpub);
+    publisher_->set(zmq::sockopt::xpub_verbose, 1);  // tells of each subscription
     publisher_->set(zmq::sockopt::sndhwm, kSubscriberMessages);
     endpoint_ = bind(*publisher_, "--kv-events", config_.endpoint);
     if (!config_.replay_endpoint.empty()) {
@@ -341,13 +344,20 @@ void KvEventPublisher::Impl::keep(zmq::message_t payload) {
 }
 
 void KvEventPublisher::Impl::wait() {
-  // The publisher has nothing to read, but it is here that it hears of new subscribers.
   std::array<zmq::pollitem_t, 3> items = {{{nullptr, wake_.get(), ZMQ_POLLIN, 0},
                                            {publisher_->handle(), 0, ZMQ_POLLIN, 0},
                                            {replay_ ? replay_->handle() : nullptr, 0, ZMQ_POLLIN, 0}}};
   zmq::poll(items.data(), replay_ ? 3 : 2, must_clear_ ? kRetryInterval : std::chrono::milliseconds(-1));
   if (items[0].revents != 0) wake_.reset();
+  if (items[1].revents != 0) read_subscriptions();
   is_replay_asked_ = replay_ && items[2].revents != 0;
+}
+
+void KvEventPublisher::Impl::read_subscriptions() {
+  for (zmq::message_t message; publisher_->recv(message, zmq::recv_flags::dontwait);) {
+    const bool is_new = message.size() > 0 && message.data<std::uint8_t>()[0] == 1;
+    if (is_new && std::chrono::steady_clock::now() < begin_ + config_.return_time) must_clear_ = true;
+  }
 }
 
 void KvEventPublisher::Impl::answer_replay() {
@@ -379,6 +389,10 @@ bool KvEventPublisher::Impl::send_again(zmq::message_t& client, std::uint64_t se
   zmq::message_t to = shared(client);
   if (!replay_->send(to, flags)) return false;
   replay_->send(zmq::message_t(), flags);
+  // As vLLM does it since it has events as maps.
+  const bool is_end = sequence == kEndOfReplay;
+  if (config_.format == KvEventFormat::kMap)
+    replay_->send(is_end ? zmq::message_t() : zmq::message_t(config_.topic.data(), config_.topic.size()), flags);
   replay_->send(to_message(sequence), flags);
   replay_->send(payload, zmq::send_flags::dontwait);
   return true;

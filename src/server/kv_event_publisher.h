@@ -1,6 +1,7 @@
 // Tells routers over ZeroMQ which prompts this server has cached (docs/clusters.md).
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -17,6 +18,8 @@ struct KvEventPublisherConfig {
   std::string topic;
   KvEventFormat format = KvEventFormat::kMap;
   std::size_t buffer_bytes = std::size_t{16} << 20;  // of the latest messages, to be sent again
+  // Who subscribes so soon may have known a former process, and has missed the first message: AllBlocksCleared comes again.
+  std::chrono::milliseconds return_time{10'000};
 };
 
 // A message for every push: topic, sequence number, batch. The first of a process is AllBlocksCleared, for routers

@@ -24,6 +24,7 @@
 #include "base/thread_test_support.h"
 #include "kv/prefix_cache.h"
 #include "server/kv_event_codec.h"
+#include "server/kv_event_test_support.h"
 
 #if defined(__SANITIZE_THREAD__)
 // libzmq's own threads hand messages over by atomics that ThreadSanitizer does not see. With a long history it knows
@@ -35,118 +36,10 @@ extern "C" const char* __tsan_default_options() { return "history_size=7"; }
 namespace larder {
 namespace {
 
-using Json = nlohmann::json;
+using namespace kv_event_test;
 
 constexpr std::size_t kMaxQueued = KvEventPublisher::kMaxQueuedEvents;
 constexpr std::chrono::milliseconds kPatience{20'000};  // before a test fails
-constexpr double kNow = 1'700'000'000.25;
-
-// Its hash is 0xA1...A8 plus number.
-Digest digest_of(int number) {
-  Digest digest{};
-  for (int i = 0; i < 32; ++i) digest[static_cast<std::size_t>(i)] = static_cast<std::uint8_t>(0x89 + i);
-  digest[0] = digest[31] = static_cast<std::uint8_t>(digest[31] + number);
-  return digest;
-}
-
-std::uint64_t hash_of(int number) { return 0xA1A2'A3A4'A5A6'A7A8 + static_cast<std::uint64_t>(number); }
-
-// Block `number` of a prompt, behind the one before; its tokens are from 16 * number on.
-KvEvent stored(int number, int group = 0, const char* salt = "") {
-  KvEvent event{.kind = KvEvent::Kind::kStored,
-                .is_first = number == 0,
-                .group = group,
-                .digest = digest_of(number),
-                .parent = number == 0 ? salt_digest(salt) : digest_of(number - 1),
-                .salt = salt_digest(salt)};
-  for (int i = 0; i < kBlockSize; ++i) event.tokens[static_cast<std::size_t>(i)] = kBlockSize * number + i;
-  return event;
-}
-
-KvEvent removed(int number, int group = 0) {
-  return {.kind = KvEvent::Kind::kRemoved, .group = group, .digest = digest_of(number)};
-}
-
-Json tokens_of(int first_block, int num_blocks) {
-  Json tokens = Json::array();
-  for (int i = 0; i < num_blocks * kBlockSize; ++i) tokens.push_back(first_block * kBlockSize + i);
-  return tokens;
-}
-
-Json hashes_of(std::initializer_list<int> numbers) {
-  Json hashes = Json::array();
-  for (const int number : numbers) hashes.push_back(hash_of(number));
-  return hashes;
-}
-
-// The events of an encoded batch, whose frame is checked.
-Json events_of(const std::vector<std::uint8_t>& bytes) {
-  const Json batch = Json::from_msgpack(bytes);
-  EXPECT_EQ(batch, Json::array({kNow, batch.at(1), 0}));
-  return batch.at(1);
-}
-
-Json decode(const KvEvents& events, KvEventFormat format) { return events_of(encode_kv_events(events, kNow, format)); }
-
-TEST(KvEventCodec, HashIsTheDigestsLastEightBytes) {
-  EXPECT_EQ(kv_event_hash(digest_of(0)), 0xA1A2'A3A4'A5A6'A7A8);
-  EXPECT_EQ(kv_event_hash(digest_of(3)), 0xA1A2'A3A4'A5A6'A7AB);
-}
-
-TEST(KvEventCodec, MapsHaveNames) {
-  const Json events = decode({stored(0), stored(1), removed(7, 2), removed(9, 2)}, KvEventFormat::kMap);
-  EXPECT_EQ(
-      events,
-      Json::array(
-          {{{"type", "BlockStored"},
-            {"block_hashes", hashes_of({0, 1})},
-            {"parent_block_hash", nullptr},
-            {"token_ids", tokens_of(0, 2)},
-            {"block_size", 16},
-            {"lora_id", nullptr},
-            {"medium", "GPU"},
-            {"lora_name", nullptr},
-            {"extra_keys", nullptr},
-            {"group_idx", 0}},
-           {{"type", "BlockRemoved"}, {"block_hashes", hashes_of({7, 9})}, {"medium", "GPU"}, {"group_idx", 2}}}));
-}
-
-TEST(KvEventCodec, ArraysHaveAnOrder) {
-  const Json events = decode({stored(4, 1), removed(7)}, KvEventFormat::kArray);
-  EXPECT_EQ(events, Json::array({Json::array({"BlockStored", hashes_of({4}), hash_of(3), tokens_of(4, 1), 16, nullptr,
-                                              "GPU", nullptr, nullptr, 1}),
-                                 Json::array({"BlockRemoved", hashes_of({7}), "GPU", 0})}));
-}
-
-TEST(KvEventCodec, ClearedHasNoFields) {
-  EXPECT_EQ(events_of(encode_kv_clear(kNow, KvEventFormat::kMap)), Json::array({{{"type", "AllBlocksCleared"}}}));
-  EXPECT_EQ(events_of(encode_kv_clear(kNow, KvEventFormat::kArray)), Json::array({Json::array({"AllBlocksCleared"})}));
-}
-
-TEST(KvEventCodec, SaltIsAKeyOfEveryBlock) {
-  const Json events = decode({stored(0, 0, "pepper"), stored(1, 0, "pepper")}, KvEventFormat::kMap);
-  const Json key = to_hex(salt_digest("pepper")).substr(0, 16);
-  ASSERT_EQ(events.size(), 1u);
-  EXPECT_EQ(events[0]["extra_keys"], Json::array({Json::array({key}), Json::array({key})}));
-  EXPECT_EQ(events[0]["parent_block_hash"], nullptr);
-}
-
-TEST(KvEventCodec, JoinsWhatContinues) {
-  const auto num_events = [](const KvEvents& events) { return decode(events, KvEventFormat::kMap).size(); };
-  EXPECT_EQ(num_events({}), 0u);
-  EXPECT_EQ(num_events({stored(0), stored(1), stored(2)}), 1u);
-  EXPECT_EQ(num_events({stored(0), stored(2)}), 2u);
-  EXPECT_EQ(num_events({stored(1), stored(0)}), 2u);
-  EXPECT_EQ(num_events({stored(0), stored(1, 1)}), 2u);
-  EXPECT_EQ(num_events({stored(0), stored(1, 0, "salt")}), 2u);
-  EXPECT_EQ(num_events({stored(0), removed(0), stored(1)}), 3u);
-  EXPECT_EQ(num_events({removed(0), removed(5), removed(3)}), 1u);
-  EXPECT_EQ(num_events({removed(0), removed(1, 1)}), 2u);
-  // A prompt's first block continues none, whatever its salt's address is.
-  KvEvent first = stored(1);
-  first.is_first = true;
-  EXPECT_EQ(num_events({stored(0), first}), 2u);
-}
 
 struct Received {
   std::uint64_t sequence = 0;
@@ -183,7 +76,8 @@ const Json kCleared = Json::array({{{"type", "AllBlocksCleared"}}});
 class KvEventPublisherTest : public testing::Test {
  protected:
   static KvEventPublisherConfig config() {
-    return {.endpoint = "tcp://127.0.0.1:0", .replay_endpoint = "tcp://127.0.0.1:0", .topic = "kv@pod@model"};
+    return {.endpoint = "tcp://127.0.0.1:0", .replay_endpoint = "tcp://127.0.0.1:0", .topic = "kv@pod@model",
+            .return_time = std::chrono::milliseconds(0)};
   }
 
   // num_kept: messages that it takes before they are read; 0 = all.
@@ -205,11 +99,18 @@ class KvEventPublisherTest : public testing::Test {
     }
   }
 
-  // Up to the end of one answer.
-  static std::vector<Received> read_replay(zmq::socket_t& dealer) {
+  // Up to the end of one answer. has_topic: of events as maps.
+  static std::vector<Received> read_replay(zmq::socket_t& dealer, bool has_topic = true) {
     std::vector<Received> all;
     for (;;) {
-      const auto frames = receive(dealer);
+      auto frames = receive(dealer);
+      if (has_topic && frames && frames->size() == 4) {
+        const bool is_end = frames->at(2) == std::string(8, '\xFF');
+        EXPECT_EQ(frames->at(1), is_end ? "" : "kv@pod@model");
+        frames->erase(frames->begin() + 1);
+      } else if (has_topic) {
+        frames.reset();
+      }
       if (!frames || frames->size() != 3 || !frames->at(0).empty()) {
         ADD_FAILURE() << "no end of a replay, behind messages: " << all.size();
         return all;
@@ -223,10 +124,10 @@ class KvEventPublisherTest : public testing::Test {
   }
 
   // What was pushed before is in it.
-  std::vector<Received> replay(const KvEventPublisher& publisher, std::uint64_t begin) {
+  std::vector<Received> replay(const KvEventPublisher& publisher, std::uint64_t begin, bool has_topic = true) {
     zmq::socket_t dealer = connect(zmq::socket_type::dealer, publisher.replay_endpoint());
     ask(dealer, {"", to_eight_bytes(begin)});
-    return read_replay(dealer);
+    return read_replay(dealer, has_topic);
   }
 
   static Received read(zmq::socket_t& subscriber) {
@@ -277,6 +178,21 @@ TEST_F(KvEventPublisherTest, SubscribersHearAllInOrder) {
   EXPECT_EQ(after.num_dropped, 0u);
 }
 
+// Whoever comes back soon after a start believes in what a former process had.
+TEST_F(KvEventPublisherTest, SubscribersThatReturnAreToldToForget) {
+  KvEventPublisherConfig late = config();
+  late.return_time = std::chrono::hours(1);
+  KvEventPublisher publisher(late);
+  publisher.push({stored(0)});
+  ASSERT_EQ(replay(publisher, 0).size(), 2u);
+  zmq::socket_t first = connect(zmq::socket_type::sub, publisher.endpoint());
+  EXPECT_EQ(read(first), (Received{2, kCleared}));
+  zmq::socket_t second = connect(zmq::socket_type::sub, publisher.endpoint());
+  EXPECT_EQ(read(second), (Received{3, kCleared}));
+  publisher.push({stored(1)});
+  EXPECT_EQ(read(second), (Received{4, decode({stored(1)}, KvEventFormat::kMap)}));
+}
+
 TEST_F(KvEventPublisherTest, TellsArrays) {
   KvEventPublisherConfig arrays = config();
   arrays.format = KvEventFormat::kArray;
@@ -284,7 +200,7 @@ TEST_F(KvEventPublisherTest, TellsArrays) {
   publisher.push({removed(1)});
   const std::vector<Received> right = {{0, Json::array({Json::array({"AllBlocksCleared"})})},
                                        {1, decode({removed(1)}, KvEventFormat::kArray)}};
-  EXPECT_EQ(replay(publisher, 0), right);
+  EXPECT_EQ(replay(publisher, 0, false), right);
 }
 
 TEST_F(KvEventPublisherTest, ReplaysFromAnywhere) {

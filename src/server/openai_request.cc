@@ -515,7 +515,6 @@ GenerationOptions read_generation_options(const Fields& fields, const RequestRul
   options.logprobs_by_id = fields.boolean("return_tokens_as_token_ids", false);
   options.priority =
       static_cast<int>(fields.integer("priority", {-kMaxInt32, kMaxInt32}).value_or(0));
-  options.hands_over = read_kv_transfer(fields, rules.may_share);
   read_cache_options(fields, rules.takes_long_ttl, options);
   options.prompt_cache_key = fields.string("prompt_cache_key", kMaxNameBytes).value_or("");
   options.cache_salt = fields.string("cache_salt", kMaxNameBytes).value_or("");
@@ -561,6 +560,7 @@ ChatRequest parse_chat_request(const Json& body, const RequestRules& rules) {
   } else if (top.value_or(0) > 0) {
     fields.fail("top_logprobs", "needs \"logprobs\": true");
   }
+  options.hands_over = read_kv_transfer(fields, rules.may_share);
   read_chat_prompt(body, request);
   options.tool_choice = read_choice_among(request.tools, fields);
   return request;
@@ -573,6 +573,7 @@ CompletionRequest parse_completion_request(const Json& body, const RequestRules&
   if (const auto suffix = fields.string("suffix", kMaxNameBytes); suffix && !suffix->empty()) {
     fields.fail("suffix", "insertion is not supported; leave it out");
   }
+  request.options.hands_over = read_kv_transfer(fields, rules.may_share);
   request.echo = fields.boolean("echo", false);
   request.add_special_tokens = fields.boolean("add_special_tokens", true);
   // 0 = look at the prompt only.

@@ -20,6 +20,8 @@ std::string read_prediction(const Fields& fields) {
   std::string text;
   for (std::size_t i = 0; i < content->size(); ++i) {
     const Fields part((*content)[i], fmt::format("prediction.content[{}]", i));
+    if (const auto type = part.string("type", kMaxNameBytes); type && *type != "text")
+      part.fail("type", fmt::format("must be \"text\", it is \"{}\"", shorten(*type)));
     const Json* part_text = part.find("text");
     if (part_text == nullptr || !part_text->is_string()) part.fail("text", "must be a string");
     text += part_text->get_ref<const std::string&>();

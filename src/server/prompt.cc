@@ -107,12 +107,24 @@ void finish_prompt(PreparedPrompt& prompt, const std::string& param,
   }
   const int room = max_len(options, model) - static_cast<int>(tokens.size());
   prompt.max_tokens = std::min(wanted, room);
-  if (!options.prediction.empty()) {
-    const TextSpan whole{0, options.prediction.size(), false, -1};
-    prompt.prediction = encode(options.prediction, {&whole, 1}, false, {}, "prediction", model).tokens;
-    prompt.prediction.resize(std::min(prompt.prediction.size(), static_cast<std::size_t>(prompt.max_tokens)));
-  }
   finish_pins(prompt, num_before - tokens.size(), options);
+}
+
+// What the answer may be in part, as far as an answer may get that long; null = the request does not say.
+std::shared_ptr<const std::vector<TokenId>> encode_prediction(const GenerationOptions& options, const ServedModel& model) {
+  constexpr std::size_t kMostTokens = 32'768;  // all of them are looked at for each guess
+  constexpr std::size_t kBytesOfToken = 16;    // of long ones
+  if (options.prediction.empty()) return nullptr;
+  const int longest = options.has_max_tokens ? options.sampling.max_tokens : max_len(options, model);
+  const std::size_t most = std::min(kMostTokens, static_cast<std::size_t>(std::max(longest, 1)));
+  std::size_t size = std::min(options.prediction.size(), kBytesOfToken * most);
+  while (size < options.prediction.size() && (options.prediction[size] & 0xC0) == 0x80) --size;  // whole characters
+  const TextSpan whole{0, size, false, -1};
+  std::vector<TokenId> tokens =
+      encode(std::string_view(options.prediction).substr(0, size), {&whole, 1}, false, {}, "prediction", model).tokens;
+  tokens.resize(std::min(tokens.size(), most));
+  tokens.shrink_to_fit();
+  return tokens.empty() ? nullptr : std::make_shared<const std::vector<TokenId>>(std::move(tokens));
 }
 
 // Ends the prompt where the last message's own text ends, so that the model goes on with it.
@@ -356,6 +368,7 @@ PreparedPrompt prepare_chat(const ChatRequest& request, const ServedModel& model
   const auto num_encoded = static_cast<int>(prompt.tokens.size());
   finish_prompt(prompt, request.options.names.messages, request.options, model);
   cut_origin(prompt.origin, num_encoded - static_cast<int>(prompt.tokens.size()));
+  prompt.prediction = encode_prediction(request.options, model);
   return prompt;
 }
 
@@ -372,6 +385,7 @@ std::vector<PreparedPrompt> prepare_completion(const CompletionRequest& request,
                                                const ServedModel& model) {
   std::vector<PreparedPrompt> prepared;
   prepared.reserve(request.prompts.size());
+  const auto prediction = encode_prediction(request.options, model);
   for (const Prompt& prompt : request.prompts) {
     const std::string param =
         request.prompts.size() == 1 ? std::string("prompt") : fmt::format("prompt[{}]", prepared.size());
@@ -387,6 +401,7 @@ std::vector<PreparedPrompt> prepare_completion(const CompletionRequest& request,
     }
     made.continues_text = ends_in_text(made.tokens, model.tokenizer);
     finish_prompt(made, param, request.options, model);
+    made.prediction = prediction;
     const bool may_be_cut = request.options.truncate_prompt_tokens.has_value();
     if (request.echo && (text == nullptr || may_be_cut)) {
       made.echo = echo_tokens(made.tokens, model.tokenizer);

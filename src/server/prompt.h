@@ -23,7 +23,7 @@ struct EchoedPrompt {
 
 struct PreparedPrompt {
   std::vector<TokenId> tokens;
-  std::vector<TokenId> prediction;  // Request::prediction, no longer than the answer may be
+  std::shared_ptr<const std::vector<TokenId>> prediction = nullptr;  // Request::prediction
   int max_tokens = 0;  // what the request asks for, cut to what max_model_len leaves
   std::vector<PromptPin> pins;  // its breakpoints
   bool continues_text = false;  // the answer goes on in the text that the prompt ends with

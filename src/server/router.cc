@@ -46,6 +46,7 @@ const Router::Route Router::kRoutes[] = {
     {"POST", "/tokenize", false, true, false, &Router::tokenize},
     {"POST", "/detokenize", false, true, false, &Router::detokenize},
     {"GET", "/tokenizer_info", false, false, true, &Router::tokenizer_info},
+    {"GET", "/", true, false, true, &Router::page},
     {"GET", "/health", true, false, true, &Router::health},
     {"GET", "/version", true, false, true, &Router::version},
     {"GET", "/metrics", false, false, true, &Router::metrics_page},

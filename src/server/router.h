@@ -96,6 +96,7 @@ class Router {
   Reply one_model(const HttpRequest& request, Mailbox::Wake wake) const;
   Reply health(const HttpRequest& request, Mailbox::Wake wake) const;
   Reply version(const HttpRequest& request, Mailbox::Wake wake) const;
+  Reply page(const HttpRequest& request, Mailbox::Wake wake) const;
   Reply metrics_page(const HttpRequest& request, Mailbox::Wake wake) const;
   Reply load(const HttpRequest& request, Mailbox::Wake wake) const;
   Reply cache_reports(const HttpRequest& request, Mailbox::Wake wake) const;

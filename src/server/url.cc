@@ -77,6 +77,7 @@ std::optional<std::string> query_parameter(std::string_view query, std::string_v
 }
 
 bool path_matches(std::string_view pattern, std::string_view path) {
+  if (pattern == "/") return path == pattern;
   while (!pattern.empty()) {
     if (path.empty() || path.front() != '/') return false;
     pattern.remove_prefix(1);

@@ -23,7 +23,7 @@ std::string percent_decode(std::string_view text);
 std::optional<std::string> query_parameter(std::string_view query, std::string_view name);
 
 // Whether a path is of the form of a pattern like "/v1/responses/{id}/input_items": "{...}" stands for
-// one segment that is not empty, a last "/" for whatever follows it, if anything does.
+// one segment that is not empty, a last "/" for whatever follows it, if anything does; "/" is itself.
 bool path_matches(std::string_view pattern, std::string_view path);
 // The segments that stand for the pattern's "{...}", decoded. The path matches.
 std::vector<std::string> path_values(std::string_view pattern, std::string_view path);

@@ -11,7 +11,7 @@ END = b"\xff" * 8
 # An event as an array has these behind its type's name.
 FIELDS = {
     "BlockStored": ("block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id", "medium", "lora_name",
-                    "extra_keys", "group_idx"),
+                    "extra_keys", "group_idx", "kv_cache_spec_kind", "kv_cache_spec_sliding_window"),
     "BlockRemoved": ("block_hashes", "medium", "group_idx"),
     "AllBlocksCleared": (),
 }
@@ -39,7 +39,7 @@ class Block:
 class Subscriber:
     """Not for several threads. Replays need replay_endpoint. `stored` is the model: {(group, hash): Block}."""
 
-    def __init__(self, endpoint, replay_endpoint=None, topic="", timeout_s=20.0):
+    def __init__(self, endpoint, replay_endpoint=None, topic="", timeout_s=20.0, subscribes=True):
         self.timeout_s = timeout_s
         self.endpoint = endpoint
         self.replay_endpoint = replay_endpoint
@@ -48,8 +48,9 @@ class Subscriber:
         self.socket.setsockopt(zmq.IPV6, 1)
         self.socket.setsockopt(zmq.RCVHWM, 0)
         self.socket.setsockopt(zmq.LINGER, 0)
-        self.socket.subscribe(topic.encode())
-        self.socket.connect(endpoint)
+        if subscribes:  # else replays alone tell it
+            self.socket.subscribe(topic.encode())
+            self.socket.connect(endpoint)
         self.stored = {}
         self.next_sequence = 0  # expected next
         self.num_replayed = 0
@@ -78,8 +79,8 @@ class Subscriber:
             dealer.send_multipart([b"", begin.to_bytes(8, "big")])
             messages = []
             while True:
-                empty, sequence, payload = dealer.recv_multipart()
-                assert empty == b""
+                empty, *topic, sequence, payload = dealer.recv_multipart()  # with a topic where events are maps
+                assert empty == b"" and len(topic) <= 1
                 if sequence == END:
                     assert payload == b""
                     return messages
@@ -131,9 +132,9 @@ class Subscriber:
         return tokens
 
     def has_prompt(self, tokens, group=0, extra_keys=None):
-        """How many tokens of the prompt's beginning are stored, by the model; extra_keys: a block's, as told."""
+        """How many tokens of the prompt's beginning are stored, by the model; extra_keys: its first block's, as told."""
         by_parent = {(b.parent, tuple(b.tokens)): h for (g, h), b in self.stored.items()
-                     if g == group and b.extra_keys == extra_keys}
+                     if g == group and (b.parent is not None or b.extra_keys == extra_keys)}
         block_size = len(next(iter(by_parent))[1]) if by_parent else 1
         parent = None
         for i in range(0, len(tokens) - block_size + 1, block_size):
