@@ -56,6 +56,18 @@ Realignment meet_in_messages(const PromptOrigin& origin, std::span<const TokenId
 
 std::uint64_t seed_of(const PromptOrigin& origin) { return mix64(origin.salt, origin.tenant); }
 
+// Of a prompt's first 4, 8 and 12 tokens.
+std::array<std::uint64_t, 3> beginnings_of(std::span<const TokenId> prompt, std::uint64_t seed) {
+  constexpr std::size_t kStep = 4;
+  std::array<std::uint64_t, 3> hashes{};
+  std::uint64_t hash = seed;
+  for (std::size_t i = 0; i < kStep * hashes.size() && i < prompt.size(); ++i) {
+    hash = mix64(hash, static_cast<std::uint64_t>(prompt[i]) + 1);
+    if (i % kStep == kStep - 1) hashes[i / kStep] = hash;
+  }
+  return hashes;
+}
+
 std::size_t size_of(const PromptOrigin& origin) {
   std::size_t size = origin.id.size() * 2 + origin.parts.size() * sizeof(PromptPart) +
                      origin.sent_as.size() * sizeof(int) + 512;
@@ -125,6 +137,7 @@ Comparison Ledger::compare(PromptOrigin origin, std::span<const TokenId> prompt,
   const std::uint64_t seed = seed_of(entry.prompt.origin);
   entry.prefixes = prefix_hashes(prompt, seed);
   entry.tenant_prefixes = prefix_hashes(prompt, entry.prompt.origin.tenant);
+  entry.beginnings = beginnings_of(prompt, seed);
   entry.sketch = make_sketch(prompt, seed);
 
   const std::lock_guard lock(mutex_);
@@ -192,9 +205,11 @@ const Ledger::Entry* Ledger::nearest(const Entry& entry) const {
     if (candidate != nullptr) likeness[candidate->number] = num_in_common(sketch, candidate->sketch);
     return candidate != nullptr;
   };
-  for (auto hash = entry.prefixes.rbegin(); hash != entry.prefixes.rend(); ++hash) {
-    if (add(by_prefix_, *hash)) break;
-  }
+  bool shares_block = false;
+  for (auto hash = entry.prefixes.rbegin(); hash != entry.prefixes.rend() && !shares_block; ++hash)
+    shares_block = add(by_prefix_, *hash);
+  for (auto hash = entry.beginnings.rbegin(); hash != entry.beginnings.rend() && !shares_block; ++hash)
+    if (*hash != 0 && add(by_beginning_, *hash)) break;
   const PromptOrigin& origin = entry.prompt.origin;
   if (origin.conversation != 0) add(by_conversation_, mix64(origin.conversation, seed_of(origin)));
   const Entry* best = nullptr;
@@ -245,6 +260,8 @@ void Ledger::index(Entry& entry, std::size_t num_indexed) {
     put(by_tenant_prefix_, entry.tenant_prefixes[i]);
   }
   if (num_indexed > 0) return;
+  for (const std::uint64_t hash : entry.beginnings)
+    if (hash != 0) put(by_beginning_, hash);
   for (std::size_t i = 0; i < entry.sketch.size; ++i) put(by_shingle_, entry.sketch.smallest[i]);
   if (origin.conversation != 0) put(by_conversation_, mix64(origin.conversation, seed_of(origin)));
   if (!origin.id.empty()) by_id_[origin.id] = entry.number;
@@ -253,7 +270,7 @@ void Ledger::index(Entry& entry, std::size_t num_indexed) {
 void Ledger::measure(Entry& entry) {
   size_bytes_ -= entry.size_bytes;
   const std::size_t num_hashes =
-      entry.prefixes.size() + entry.tenant_prefixes.size() + entry.sketch.size;
+      entry.prefixes.size() + entry.tenant_prefixes.size() + entry.beginnings.size() + entry.sketch.size;
   entry.size_bytes = size_of(entry.prompt.origin) + sizeof(Entry) + num_hashes * kBytesPerHash +
                      entry.prompt.tokens.capacity() * sizeof(TokenId);
   size_bytes_ += entry.size_bytes;
@@ -267,6 +284,7 @@ void Ledger::remove(const Entry& entry) {
   const PromptOrigin& origin = entry.prompt.origin;
   for (const std::uint64_t hash : entry.prefixes) erase(by_prefix_, hash);
   for (const std::uint64_t hash : entry.tenant_prefixes) erase(by_tenant_prefix_, hash);
+  for (const std::uint64_t hash : entry.beginnings) erase(by_beginning_, hash);
   for (std::size_t i = 0; i < entry.sketch.size; ++i) erase(by_shingle_, entry.sketch.smallest[i]);
   if (origin.conversation != 0)
     erase(by_conversation_, mix64(origin.conversation, seed_of(origin)));

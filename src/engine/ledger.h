@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <array>
 #include <cstdint>
 #include <limits>
 #include <list>
@@ -142,6 +143,9 @@ class Ledger {
     RememberedPrompt prompt;
     std::vector<std::uint64_t> prefixes;         // seeded by tenant and salt
     std::vector<std::uint64_t> tenant_prefixes;  // by tenant
+    // As prefixes, of its first kBeginnings tokens; 0 = it has not so many. Where a prompt parts within its first
+    // block, the relative that goes furthest with it is found by these.
+    std::array<std::uint64_t, 3> beginnings{};
     PromptSketch sketch;
     std::size_t size_bytes = 0;
     bool is_indexed = false;  // once it is completed
@@ -166,7 +170,7 @@ class Ledger {
   std::unordered_map<std::uint64_t, std::list<Entry>::iterator> by_number_;
   std::unordered_map<std::string, std::uint64_t> by_id_;
   // Hash -> the number of the newest entry that has it.
-  Index by_prefix_, by_tenant_prefix_, by_shingle_, by_conversation_;
+  Index by_prefix_, by_tenant_prefix_, by_beginning_, by_shingle_, by_conversation_;
 };
 
 // The computed tokens of a prompt, in order, each with one reason: what the cache tells goes first,

@@ -210,6 +210,24 @@ TEST(Ledger, WhatIsSharedFromTheStartComesBeforeWhatIsSharedElsewhere) {
   }
 }
 
+// Within the first block, too: a time that stands there is to be told from another prompt's words.
+TEST(Ledger, OfShortBeginningsTheLongestCounts) {
+  for (const int num_same : {4, 8, 10, 12, 15}) {
+    Ledger ledger(1 << 20);
+    const Tokens rest = random_text(200, 1);
+    const Tokens beginning = random_text(20, 2);
+    const Tokens same(beginning.begin(), beginning.begin() + num_same);
+    serve(ledger, of("same"), same + random_text(3, 3) + rest);
+    // Newer ones have all of the rest as well, which hides that the first has it.
+    for (std::uint32_t i = 0; i < 5; ++i)
+      serve(ledger, of("other"), Tokens(beginning.begin(), beginning.begin() + 2) + random_text(11, 10 + i) + rest);
+    const Comparison comparison = ledger.compare(of("new"), same + random_text(3, 4) + rest, 0);
+    ASSERT_TRUE(comparison.relative);
+    EXPECT_EQ(comparison.relative->origin.id, "same") << num_same;
+    EXPECT_EQ(comparison.num_common, num_same);
+  }
+}
+
 TEST(Ledger, ANamedConversationComesBeforeOneThatBeginsALittleMoreAlike) {
   Ledger ledger(std::size_t{1} << 22);
   const Tokens head = random_text(20, 1), system = random_text(60, 2), text = random_text(300, 3);
