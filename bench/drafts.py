@@ -3,10 +3,12 @@
 
 drafts.py --larder build/larder smollm2-135m [--rounds 3] [--temperature 0]; --completions for models that do not chat
 
-Each round asks all tasks of both, under a salt of its own; the answers have to be the same. "again" is the task before it once more.
+With --llama DIR llama-server takes its turns, too, as it is and with its own lookup of n-grams; its answers are others.
+Each round asks all tasks of all, under a salt of its own; the answers have to be the same. "again" is the task before it once more.
 """
 import argparse
 import concurrent.futures
+import contextlib
 import json
 import statistics
 import time
@@ -73,11 +75,23 @@ def many(a, server, salt):
     return [text for text, _ in replies], sum(t["predicted_n"] for _, t in replies) / seconds
 
 
+def llama_servers(a, model):
+    """llama.cpp's, without guesses and with them; its defaults look for 12 equal tokens, which finds less."""
+    if not a.llama:
+        return []
+    command = [f"{a.llama}/llama-server", "-m", model, "-c", 2048, "-fa", "on", "-np", 1]
+    guesses = ["--spec-type", "ngram-simple", "--spec-ngram-simple-size-n", 3, "--spec-ngram-simple-size-m", 8]
+    return [Server([*command, "--port", port, *more], port) for port, more in ((free_port(), []), (free_port(), guesses))]
+
+
 def measure(a, model):
     found = {task: [] for task in TASKS}
     rates = []
-    with Server([a.larder, "serve", "-m", model, "--port", (one := free_port()), "-c", 2048, "--draft-tokens", 0], one) as plain, \
-            Server([a.larder, "serve", "-m", model, "--port", (two := free_port()), "-c", 2048, *a.drafts], two) as guessing:
+    others = {task: [] for task in TASKS}
+    with contextlib.ExitStack() as stack:
+        plain, guessing = (stack.enter_context(Server([a.larder, "serve", "-m", model, "--port", port, "-c", 2048, *more], port))
+                           for port, more in ((free_port(), ["--draft-tokens", 0]), (free_port(), a.drafts)))
+        llamas = [stack.enter_context(server) for server in llama_servers(a, model)]
         for number in range(-1, a.rounds):
             before = None
             for task in TASKS:
@@ -87,8 +101,10 @@ def measure(a, model):
                 answer, timings = ask(a, guessing, asked, f"round {number}")
                 if answer != expected:
                     raise SystemExit(f"{task}: another answer with guesses:\n{answer}\n---\n{expected}")
+                theirs = [ask(a, server, asked, "")[1]["predicted_per_second"] for server in llamas]
                 if number >= 0:
                     found[task].append((without, timings))
+                    others[task].append(theirs)
             if a.at_once:
                 sides = [many(a, server, f"round {number}") for server in (plain, guessing)]
                 if sides[0][0] != sides[1][0]:
@@ -100,7 +116,8 @@ def measure(a, model):
         ratio = statistics.median(f["predicted_per_second"] / s["predicted_per_second"] for s, f in rounds)
         last = rounds[-1][1]
         print(f"| {model.rsplit('/', 1)[-1]} | {task} | {last['predicted_n']} | {last.get('draft_n', 0)} | {last.get('draft_n_accepted', 0)} | "
-              f"{slow:.1f} | {fast:.1f} | {ratio:.2f} |", flush=True)
+              f"{slow:.1f} | {fast:.1f} | {ratio:.2f} |" +
+              "".join(f" {statistics.median(r[i] for r in others[task]):.1f} |" for i in range(len(llamas))), flush=True)
     if rates:
         slow, fast = (statistics.median(r[i] for r in rates) for i in (0, 1))
         print(f"| {model.rsplit('/', 1)[-1]} | {a.at_once} at once | | | | {slow:.1f} | {fast:.1f} | "
@@ -112,6 +129,7 @@ def main():
     p.add_argument("models", nargs="+")
     p.add_argument("--larder", default="build/larder")
     p.add_argument("--drafts", nargs="*", default=[], help="options of the second server, such as --draft-tokens 15")
+    p.add_argument("--llama", help="folder with llama-server")
     p.add_argument("--tokens", type=int, default=200)
     p.add_argument("--temperature", type=float, default=0)
     p.add_argument("--at-once", type=int, default=0, help="and that many requests at once, of all tasks but the last")
@@ -121,7 +139,8 @@ def main():
     a = p.parse_args()
     a.drafts = [word for text in a.drafts for word in text.split()]
     end_with_servers()
-    print("| model | task | tokens | guessed | came true | t/s without | t/s with | ratio |\n| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |")
+    print("| model | task | tokens | guessed | came true | t/s without | t/s with | ratio |" + (" llama.cpp | with guesses |" if a.llama else "") +
+          "\n| --- | --- |" + " ---: |" * (8 if a.llama else 6))
     for model in a.models:
         measure(a, model)
 
