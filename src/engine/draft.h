@@ -19,7 +19,7 @@ enum class DraftKind : std::uint8_t {
   kLookup6,
   kLookup9,
   kCached,      // it stands in the cache, behind all that the sequence has
-  kPredicted,   // Request::prediction goes on so, behind its beginning or a few tokens
+  kPredicted,   // Request::prediction goes on so, behind a few tokens
   kPredicted4,  // behind four tokens or more
   kForced,      // the answer's form has no other text
 };

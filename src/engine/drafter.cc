@@ -38,11 +38,29 @@ DraftKind lookup_kind(int num_matched) {
   return static_cast<DraftKind>(num_matched - 1);
 }
 
-// Tokens that both end with.
-int num_matched(std::span<const TokenId> left, std::span<const TokenId> right) {
-  const auto [end, other] = std::mismatch(left.rbegin(), left.rend(), right.rbegin(), right.rend());
-  return static_cast<int>(std::min<std::ptrdiff_t>(end - left.rbegin(), kMostMatched));
-}
+// Where a text goes on behind most of what the tokens end with; of equal places the first that was looked at.
+class LongestMatch {
+ public:
+  explicit LongestMatch(std::span<const TokenId> tokens)
+      : last_(tokens.last(std::min<std::size_t>(tokens.size(), kMostMatched))) {}
+
+  // Before place `end` of the text.
+  void look(std::span<const TokenId> text, std::size_t end) {
+    if (text[end - 1] != last_.back()) return;
+    const auto before = text.first(end);
+    const auto num = std::mismatch(before.rbegin(), before.rend(), last_.rbegin(), last_.rend()).first - before.rbegin();
+    if (num <= length) return;
+    length = static_cast<int>(num);
+    next = end;
+  }
+  bool is_full() const { return length == kMostMatched; }
+
+  int length = 0;
+  std::size_t next = 0;
+
+ private:
+  std::span<const TokenId> last_;
+};
 
 }  // namespace
 
@@ -151,20 +169,13 @@ double Drafter::expected(const Sequence& sequence, std::span<const DraftToken> d
 void Drafter::look_up(std::span<const TokenId> tokens, int most, std::vector<DraftToken>& draft) {
   const std::size_t size = tokens.size();
   const std::size_t begin = size > kLookBack ? size - kLookBack : 0;
-  std::size_t next = 0;  // behind the place that was found
-  int best = 0;
-  for (std::size_t end = size - 1; end > begin && best < kMostMatched; --end) {
-    if (tokens[end - 1] != tokens[size - 1]) continue;
-    const int num = num_matched(tokens.first(end), tokens.last(std::min<std::size_t>(size, kMostMatched)));
-    if (num <= best) continue;
-    best = num;
-    next = end;
-  }
-  if (best == 0) return;
+  LongestMatch match(tokens);
+  for (std::size_t end = size - 1; end > begin && !match.is_full(); --end) match.look(tokens, end);
+  if (match.length == 0) return;
   // Where the end comes in sight it goes on with what was guessed: a loop.
   for (int i = 0; i < most; ++i) {
-    const std::size_t place = next + static_cast<std::size_t>(i);
-    draft.push_back({place < size ? tokens[place] : draft[place - size].token, lookup_kind(best + i)});
+    const std::size_t place = match.next + static_cast<std::size_t>(i);
+    draft.push_back({place < size ? tokens[place] : draft[place - size].token, lookup_kind(match.length + i)});
   }
 }
 
@@ -181,24 +192,14 @@ void Drafter::look_into_prediction(Sequence& sequence, int most, std::vector<Dra
   const std::span<const TokenId> output =
       std::span<const TokenId>(sequence.tokens).subspan(static_cast<std::size_t>(sequence.request->num_prompt));
   if (output.empty()) return;
-  std::size_t next = 0;
-  int best = 0;
-  const auto consider = [&](std::size_t begin, std::size_t end) {
-    for (std::size_t i = begin; i < end && best < kMostMatched; ++i) {
-      if (prediction[i] != output.back()) continue;
-      const int num = num_matched(prediction.first(i + 1), output.last(std::min<std::size_t>(output.size(), kMostMatched)));
-      if (num <= best) continue;
-      best = num;
-      next = i + 1;
-    }
-  };
   std::size_t& last = sequence.draft.predicted;
-  consider(std::min(last, prediction.size()), prediction.size());
-  consider(0, std::min(last, prediction.size()));
-  if (best == 0) return;
-  last = next;
-  for (; next < prediction.size() && std::ssize(draft) < most; ++next, ++best)
-    draft.push_back({prediction[next], best < 4 ? DraftKind::kPredicted : DraftKind::kPredicted4});
+  LongestMatch match(output);
+  for (std::size_t i = 0; i < prediction.size() && !match.is_full(); ++i)
+    match.look(prediction, 1 + (last + i) % prediction.size());
+  if (match.length == 0) return;
+  last = match.next;
+  for (; match.next < prediction.size() && std::ssize(draft) < most; ++match.next, ++match.length)
+    draft.push_back({prediction[match.next], match.length < 4 ? DraftKind::kPredicted : DraftKind::kPredicted4});
 }
 
 // Tokens as long as they can be, which models mostly write.

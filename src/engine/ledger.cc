@@ -14,6 +14,7 @@ namespace {
 constexpr int kTellingRun = 16;
 constexpr int kLeastLikeness = 4;  // of kSketchSize shingles
 constexpr double kWorthElsewhere = 0.75;  // of a token that is shared at another place, beside one from the start
+constexpr std::size_t kBeginningStep = 4;  // tokens
 constexpr int kMostRuns = 8;             // of equal tokens that are looked for behind each other
 // Beside tokens and hashes: nodes of the indices (some 40 bytes a hash, three indices).
 constexpr std::size_t kBytesPerHash = 48;
@@ -55,18 +56,6 @@ Realignment meet_in_messages(const PromptOrigin& origin, std::span<const TokenId
 }
 
 std::uint64_t seed_of(const PromptOrigin& origin) { return mix64(origin.salt, origin.tenant); }
-
-// Of a prompt's first 4, 8 and 12 tokens.
-std::array<std::uint64_t, 3> beginnings_of(std::span<const TokenId> prompt, std::uint64_t seed) {
-  constexpr std::size_t kStep = 4;
-  std::array<std::uint64_t, 3> hashes{};
-  std::uint64_t hash = seed;
-  for (std::size_t i = 0; i < kStep * hashes.size() && i < prompt.size(); ++i) {
-    hash = mix64(hash, static_cast<std::uint64_t>(prompt[i]) + 1);
-    if (i % kStep == kStep - 1) hashes[i / kStep] = hash;
-  }
-  return hashes;
-}
 
 std::size_t size_of(const PromptOrigin& origin) {
   std::size_t size = origin.id.size() * 2 + origin.parts.size() * sizeof(PromptPart) +
@@ -137,7 +126,7 @@ Comparison Ledger::compare(PromptOrigin origin, std::span<const TokenId> prompt,
   const std::uint64_t seed = seed_of(entry.prompt.origin);
   entry.prefixes = prefix_hashes(prompt, seed);
   entry.tenant_prefixes = prefix_hashes(prompt, entry.prompt.origin.tenant);
-  entry.beginnings = beginnings_of(prompt, seed);
+  entry.beginnings = prefix_hashes(prompt.first(std::min(prompt.size(), 3 * kBeginningStep)), seed, kBeginningStep);
   entry.sketch = make_sketch(prompt, seed);
 
   const std::lock_guard lock(mutex_);
@@ -205,11 +194,10 @@ const Ledger::Entry* Ledger::nearest(const Entry& entry) const {
     if (candidate != nullptr) likeness[candidate->number] = num_in_common(sketch, candidate->sketch);
     return candidate != nullptr;
   };
-  bool shares_block = false;
-  for (auto hash = entry.prefixes.rbegin(); hash != entry.prefixes.rend() && !shares_block; ++hash)
-    shares_block = add(by_prefix_, *hash);
-  for (auto hash = entry.beginnings.rbegin(); hash != entry.beginnings.rend() && !shares_block; ++hash)
-    if (*hash != 0 && add(by_beginning_, *hash)) break;
+  const auto add_longest = [&](const Index& index, const std::vector<std::uint64_t>& hashes) {
+    return std::any_of(hashes.rbegin(), hashes.rend(), [&](std::uint64_t hash) { return add(index, hash); });
+  };
+  if (!add_longest(by_prefix_, entry.prefixes)) add_longest(by_beginning_, entry.beginnings);
   const PromptOrigin& origin = entry.prompt.origin;
   if (origin.conversation != 0) add(by_conversation_, mix64(origin.conversation, seed_of(origin)));
   const Entry* best = nullptr;
@@ -260,8 +248,7 @@ void Ledger::index(Entry& entry, std::size_t num_indexed) {
     put(by_tenant_prefix_, entry.tenant_prefixes[i]);
   }
   if (num_indexed > 0) return;
-  for (const std::uint64_t hash : entry.beginnings)
-    if (hash != 0) put(by_beginning_, hash);
+  for (const std::uint64_t hash : entry.beginnings) put(by_beginning_, hash);
   for (std::size_t i = 0; i < entry.sketch.size; ++i) put(by_shingle_, entry.sketch.smallest[i]);
   if (origin.conversation != 0) put(by_conversation_, mix64(origin.conversation, seed_of(origin)));
   if (!origin.id.empty()) by_id_[origin.id] = entry.number;

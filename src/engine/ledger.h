@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstddef>
-#include <array>
 #include <cstdint>
 #include <limits>
 #include <list>
@@ -143,9 +142,9 @@ class Ledger {
     RememberedPrompt prompt;
     std::vector<std::uint64_t> prefixes;         // seeded by tenant and salt
     std::vector<std::uint64_t> tenant_prefixes;  // by tenant
-    // As prefixes, of its first kBeginnings tokens; 0 = it has not so many. Where a prompt parts within its first
-    // block, the relative that goes furthest with it is found by these.
-    std::array<std::uint64_t, 3> beginnings{};
+    // As prefixes, of its first 4, 8 and 12 tokens. Where a prompt parts within its first block, the relative that
+    // goes furthest with it is found by these.
+    std::vector<std::uint64_t> beginnings;
     PromptSketch sketch;
     std::size_t size_bytes = 0;
     bool is_indexed = false;  // once it is completed

@@ -70,13 +70,13 @@ std::uint64_t mix64(std::uint64_t value, std::uint64_t seed) {
   return mixed ^ (mixed >> 31);
 }
 
-std::vector<std::uint64_t> prefix_hashes(std::span<const TokenId> tokens, std::uint64_t seed) {
+std::vector<std::uint64_t> prefix_hashes(std::span<const TokenId> tokens, std::uint64_t seed, std::size_t step) {
   std::vector<std::uint64_t> hashes;
-  hashes.reserve(tokens.size() / kBlockSize);
+  hashes.reserve(tokens.size() / step);
   std::uint64_t hash = mix64(seed, 1);
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     hash = mix64(hash ^ token_value(tokens[i]), kOdd);
-    if ((i + 1) % kBlockSize == 0) hashes.push_back(hash);
+    if ((i + 1) % step == 0) hashes.push_back(hash);
   }
   return hashes;
 }

@@ -13,9 +13,10 @@ namespace larder {
 // A 64-bit mix of two values: every bit of the result depends on every bit of both.
 std::uint64_t mix64(std::uint64_t value, std::uint64_t seed);
 
-// Hash i covers tokens [0, (i + 1) * kBlockSize): equal exactly where prefixes are. seed: keeps
+// Hash i covers tokens [0, (i + 1) * step): equal exactly where prefixes are. seed: keeps
 // apart what must not meet. Some 1 ns a token.
-std::vector<std::uint64_t> prefix_hashes(std::span<const TokenId> tokens, std::uint64_t seed);
+std::vector<std::uint64_t> prefix_hashes(std::span<const TokenId> tokens, std::uint64_t seed,
+                                         std::size_t step = kBlockSize);
 
 // The kSketchSize smallest hashes of all runs of kShingle tokens (bottom-k sketch, Broder 1997):
 // the share that two sketches have in common tells how much of their content two prompts share,
