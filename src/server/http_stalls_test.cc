@@ -6,6 +6,7 @@
 #include <string>
 
 #include "server/http_server.h"
+#include "server/mailbox.h"
 #include "server/server_test_support.h"
 
 namespace larder {
@@ -108,7 +109,9 @@ TEST(HttpStalls, AStreamIsDroppedWhenItsReaderStalls) {
 // The thread may have been elsewhere, and find more than the bound at once.
 TEST(HttpStalls, WhoReadsIsNotDroppedForWhatWaits) {
   ServerConfig config;
-  config.limits.max_stream_buffer_bytes = 1500;  // less than a step's updates
+  // Less than a step's eight updates; all eighty are fewer than the bounds after which a reader is
+  // dropped as well, should the whole answer wait before its first byte is written.
+  config.limits.max_stream_buffer_bytes = 7 * sizeof(Mailbox::Item);
   TestServer server(config);
   RawClient client(server.port());
   client.send(TestServer::request(
