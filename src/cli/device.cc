@@ -18,6 +18,8 @@ void check_device(const Device& device, const PlannedModel& planned) {
   if (head_dim > device.max_head_dim())
     throw_invalid("{}: heads of {} dimensions; a GPU takes {} at most, use --device cpu",
                   planned.file.path, head_dim, device.max_head_dim());
+  if (planned.file.config.experts.num_experts > 0)
+    throw_invalid("{}: layers with experts are not computed on a GPU, use --device cpu", planned.file.path);
   const int num_heads = planned.file.config.num_heads;
   if (num_heads > static_cast<int>(kCudaMaxGrid))
     throw_invalid("{}: {} heads; a GPU takes {} at most, use --device cpu", planned.file.path,

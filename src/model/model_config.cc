@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/printable.h"
+#include "model/expert_choice.h"
 
 namespace larder {
 namespace {
@@ -85,8 +86,9 @@ Architecture read_architecture(const GgufFile& gguf) {
   if (*name == "llama") return Architecture::kLlama;
   if (*name == "qwen2") return Architecture::kQwen2;
   if (*name == "qwen3") return Architecture::kQwen3;
+  if (*name == "qwen3moe") return Architecture::kQwen3Moe;
   if (*name == "gemma3") return Architecture::kGemma3;
-  throw_invalid("GGUF: general.architecture: '{}' is not supported; llama, qwen2, qwen3 and gemma3 are",
+  throw_invalid("GGUF: general.architecture: '{}' is not supported; llama, qwen2, qwen3, qwen3moe and gemma3 are",
                 printable(*name));
 }
 
@@ -239,11 +241,25 @@ void read_heads(ModelConfig& config, const ConfigReader& reader, int num_layers)
                   reader.key("rope.dimension_count"), config.rope_dim, config.head_dim);
 }
 
+// Mixtral's (in files of llama) and Qwen3's: by softmax, and the chosen weights come to 1.
+void read_experts(ModelConfig& config, const ConfigReader& reader) {
+  const bool is_moe = config.architecture == Architecture::kQwen3Moe;
+  if (!is_moe && config.architecture != Architecture::kLlama) return reader.refuse_nonzero("expert_count");
+  if (!is_moe && reader.gguf().find_uint(reader.key("expert_count")).value_or(0) == 0) return;
+  ExpertConfig& experts = config.experts;
+  experts.num_experts = reader.size("expert_count", kMaxExperts);
+  experts.num_chosen = reader.size("expert_used_count", static_cast<std::uint64_t>(experts.num_experts));
+  experts.ffn_size = reader.find_size("expert_feed_forward_length").value_or(config.ffn_size);
+  for (LayerConfig& layer : config.layers) layer.has_experts = true;
+  config.ffn_size = experts.ffn_size;
+}
+
 void set_architecture_traits(ModelConfig& config, const ConfigReader& reader) {
   const bool is_gemma3 = config.architecture == Architecture::kGemma3;
   config.rope_interleaved = config.architecture == Architecture::kLlama;
   config.has_qkv_bias = config.architecture == Architecture::kQwen2;
-  config.has_qk_norm = is_gemma3 || config.architecture == Architecture::kQwen3;
+  config.has_qk_norm = is_gemma3 || config.architecture == Architecture::kQwen3 ||
+                       config.architecture == Architecture::kQwen3Moe;
   config.has_post_norms = is_gemma3;
   config.activation = is_gemma3 ? Activation::kGeluTanh : Activation::kSilu;
   if (is_gemma3) config.embedding_scale = static_cast<float>(std::sqrt(config.hidden_size));
@@ -263,7 +279,7 @@ ModelConfig read_model_config(const GgufFile& gguf) {
   config.architecture = read_architecture(gguf);
   const ConfigReader reader(gguf, *gguf.find_string("general.architecture"));
   config.name = printable(gguf.find_string("general.name").value_or(""));
-  for (const char* name : {"expert_count", "attn_logit_softcapping", "final_logit_softcapping",
+  for (const char* name : {"attn_logit_softcapping", "final_logit_softcapping",
                            "attention.max_alibi_bias", "attention.clamp_kqv", "rope.scaling.yarn_log_multiplier"})
     reader.refuse_nonzero(name);
   if (!gguf.find_bool(reader.key("attention.causal")).value_or(true))
@@ -282,6 +298,7 @@ ModelConfig read_model_config(const GgufFile& gguf) {
 
   read_heads(config, reader, num_layers);
   read_layers(config, reader, num_layers);
+  read_experts(config, reader);
   set_architecture_traits(config, reader);
 
   const GgufTensor* embedding = gguf.find_tensor("token_embd.weight");
@@ -300,6 +317,9 @@ std::vector<double> computed_numbers(const ModelConfig& config, bool turns_here)
   constexpr int kPositionStep = 509;
   std::vector<double> numbers = {config.rms_epsilon, config.attention_scale, config.embedding_scale,
                                  static_cast<double>(config.rope_dim)};
+  // The routers' exponentials.
+  if (config.experts.num_experts > 0)
+    for (int i = 0; i <= 64; ++i) numbers.push_back(std::exp(-i / 8.0));
   for (const RopeConfig& rope : config.ropes) {
     numbers.insert(numbers.end(), rope.frequencies.begin(), rope.frequencies.end());
     numbers.push_back(rope.magnitude);

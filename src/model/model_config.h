@@ -10,7 +10,7 @@
 
 namespace larder {
 
-enum class Architecture { kLlama, kQwen2, kQwen3, kGemma3 };
+enum class Architecture { kLlama, kQwen2, kQwen3, kQwen3Moe, kGemma3 };
 enum class Activation { kSilu, kGeluTanh };
 
 // Rotary position embedding (arXiv:2104.09864) of the layers that share a base.
@@ -21,16 +21,35 @@ struct RopeConfig {
   double magnitude = 1;  // on cos and sin (YaRN)
 };
 
+enum class ExpertGating { kSoftmax, kSigmoid };  // of the router's scores
+
+// Experts in place of the MLP (Shazeer et al. 2017): each token goes through those that a router
+// chooses for it.
+struct ExpertConfig {
+  int num_experts = 0;      // of a layer; 0 = no layer has any
+  int num_chosen = 0;       // by each token
+  int ffn_size = 0;         // of one expert
+  int shared_ffn_size = 0;  // of those together that every token goes through; 0 = none
+  ExpertGating gating = ExpertGating::kSoftmax;
+  bool normalises = true;  // the weights of the chosen ones come to 1, before the scale
+  float scale = 1;         // on those weights
+  // They are chosen from the best num_chosen_groups of num_groups groups of equal size.
+  int num_groups = 1;
+  int num_chosen_groups = 1;
+};
+
 struct LayerConfig {
   int window = 0;  // tokens that a query sees, itself included; 0 = all before it
   int rope = 0;    // index into ModelConfig::ropes
+  bool has_experts = false;
 };
 
 struct ModelConfig {
   Architecture architecture = Architecture::kLlama;
   std::string name;     // general.name, may be empty
   int hidden_size = 0;  // embedding_length
-  int ffn_size = 0;     // feed_forward_length
+  int ffn_size = 0;     // feed_forward_length, of the layers without experts
+  ExpertConfig experts;
   int num_heads = 0;
   int num_kv_heads = 0;
   int head_dim = 0;  // of K, V and Q alike

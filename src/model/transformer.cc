@@ -6,109 +6,12 @@
 
 #include "base/check.h"
 #include "model/key_calibration.h"
+#include "model/row_tasks.h"
+#include "model/scratch_plan.h"
 
 namespace larder {
 
-// Places the buffers of a Transformer one after another. With base null it only counts.
-struct ScratchPlan {
-  Transformer::Buffers buffers;
-  std::size_t size_bytes = 0;
-
-  ScratchPlan(const ModelConfig& config, const TransformerLimits& limits, bool on_device,
-              std::byte* base) {
-    const auto rows = static_cast<std::size_t>(limits.max_batch_tokens);
-    const auto hidden = static_cast<std::size_t>(config.hidden_size);
-    const auto q_size = static_cast<std::size_t>(config.q_size());
-    const auto kv_size = static_cast<std::size_t>(config.kv_size());
-    const auto ffn = static_cast<std::size_t>(config.ffn_size);
-    static_cast<Transformer::Stream&>(buffers) = place_stream(base, config, limits, rows);
-    buffers.chunk = place_stream(base, config, limits, static_cast<std::size_t>(chunk_rows(limits)));
-    buffers.q = place<float>(base, rows * q_size);
-    buffers.q_sinks = place<float>(base, rows * q_size);
-    buffers.k = place<float>(base, rows * kv_size);
-    buffers.v = place<float>(base, 2 * rows * kv_size);
-    buffers.attention = place<float>(base, rows * q_size);
-    buffers.gate = place<float>(base, rows * ffn);
-    buffers.up = place<float>(base, rows * ffn);
-    buffers.logits = place<float>(base, static_cast<std::size_t>(limits.max_logit_rows) *
-                                            static_cast<std::size_t>(config.vocab_size));
-    buffers.maxima = place<float>(base, static_cast<std::size_t>(limits.max_logit_rows) *
-                                            static_cast<std::size_t>(num_logit_runs(config.vocab_size)));
-    if (on_device) buffers.best = place<TokenId>(base, num_tokens_back(limits));
-    if (limits.activations == ActivationType::kInt8) {
-      buffers.quantized = place_quantized(base, rows, std::max({2 * hidden, q_size, ffn}));
-      buffers.rest = place<float>(base, rows * hidden);
-      if (on_device)
-        buffers.product = place<std::byte>(
-            base, static_cast<std::size_t>(device_product_bytes(
-                      limits.max_batch_tokens,
-                      std::max({config.hidden_size, config.q_size(), config.ffn_size}))));
-    }
-  }
-
-  static int chunk_rows(const TransformerLimits& limits) {
-    return std::min(limits.max_chunk_tokens, limits.max_batch_tokens);
-  }
-  // See Buffers::best.
-  static std::size_t num_tokens_back(const TransformerLimits& limits) {
-    return static_cast<std::size_t>(limits.max_logit_rows) + static_cast<std::size_t>(limits.max_sequences);
-  }
-
- private:
-  Transformer::Stream place_stream(std::byte* base, const ModelConfig& config,
-                                   const TransformerLimits& limits, std::size_t rows) {
-    const auto hidden = static_cast<std::size_t>(config.hidden_size);
-    const std::size_t table = 2 * config.ropes.size() *
-                              static_cast<std::size_t>(limits.max_batch_tokens) *
-                              (static_cast<std::size_t>(config.rope_dim) / 2);
-    Transformer::Stream stream;
-    stream.hidden = place<float>(base, rows * hidden);
-    stream.normed = place<float>(base, rows * hidden);
-    stream.cos = place<float>(base, table);
-    stream.sin = place<float>(base, table);
-    return stream;
-  }
-
-  QuantizedRows place_quantized(std::byte* base, std::size_t rows, std::size_t num_cols) {
-    return {.q = place<std::int8_t>(base, rows * num_cols),
-            .scale = place<float>(base, rows * (num_cols / kActivationGroup + 1)),
-            .sum = place<std::int32_t>(base, rows * (num_cols / 16 + 1))};
-  }
-
-  template <class T>
-  T* place(std::byte* base, std::size_t count) {
-    constexpr std::size_t kAlignment = 64;
-    // A vector's width beyond the end: kernels may load, though not use, what lies there.
-    const std::size_t end = size_bytes + count * sizeof(T) + kAlignment;
-    T* placed = base ? reinterpret_cast<T*>(base + size_bytes) : nullptr;
-    size_bytes = (end + kAlignment - 1) / kAlignment * kAlignment;
-    return placed;
-  }
-};
-
 namespace {
-
-// Fewer rows are not worth a fork and join.
-constexpr int kMinSharedRows = 16;
-constexpr int kRowsPerTask = 8;
-
-bool is_quantized(const PackedMatrix& matrix) {
-  switch (matrix.format) {
-    case PackedFormat::kF32:
-    case PackedFormat::kF16:
-    case PackedFormat::kBF16:
-      return false;
-    case PackedFormat::kW4:
-    case PackedFormat::kW4K:
-    case PackedFormat::kW4Fine:
-    case PackedFormat::kW5:
-    case PackedFormat::kW5K:
-    case PackedFormat::kW6Fine:
-    case PackedFormat::kW8:
-      return true;
-  }
-  return false;
-}
 
 StagingLimits staging_limits(const TransformerLimits& limits, int num_groups) {
   return {.max_tokens = limits.max_batch_tokens,
@@ -145,6 +48,11 @@ Transformer::Transformer(const ModelConfig& config, const Weights& weights, cons
         limits.max_logit_rows);
   CHECK(limits.max_logit_rows <= limits.max_batch_tokens, limits.max_logit_rows);
   CHECK(layout.num_layers() == config.num_layers(), layout.num_layers());
+  if (config.experts.num_experts > 0) {
+    CHECK(device == nullptr, kernels.name);
+    expert_layers_.emplace(config, kernels, pool, limits.max_batch_tokens,
+                           limits.activations == ActivationType::kInt8);
+  }
   for (const RopeConfig& rope : config.ropes) rope_frequencies_.push_back(rope.frequencies.data());
   logit_sequences_.reserve(static_cast<std::size_t>(limits.max_logit_rows));
   if (device != nullptr) prepare_device();
@@ -171,16 +79,13 @@ bool Transformer::shares_rows(int num_rows) const {
 
 template <class Function>
 void Transformer::for_rows(int num_rows, Function&& function) {
-  if (!shares_rows(num_rows)) return function(0, num_rows);
-  const int num_tasks = (num_rows + kRowsPerTask - 1) / kRowsPerTask;
-  pool_.parallel_for_near(num_tasks, [&](int task, int) {
-    const int begin = task * kRowsPerTask;
-    function(begin, std::min(begin + kRowsPerTask, num_rows));
-  });
+  if (device_ != nullptr) return function(0, num_rows);
+  for_row_tasks(pool_, num_rows, function);
 }
 
 std::size_t Transformer::scratch_size_bytes() const {
   return scratch_.size_bytes() + attention_op_.scratch_size_bytes() +
+         (expert_layers_ ? expert_layers_->size_bytes() : 0) +
          (staging_ ? staging_->size_bytes() : 0) + device_frequencies_.size_bytes();
 }
 
@@ -189,6 +94,7 @@ std::size_t transformer_scratch_size_bytes(const ModelConfig& config,
                                            const Device* device) {
   const int num_groups = KvLayout(kv_layer_shapes(config)).num_groups();
   return ScratchPlan(config, limits, device != nullptr, nullptr).size_bytes +
+         (config.experts.num_experts > 0 ? ExpertLayers::size_bytes(config, limits.max_batch_tokens) : 0) +
          (device ? BatchStaging::size_bytes(staging_limits(limits, num_groups)) +
                        config.ropes.size() * frequencies_size_bytes(config)
                  : 0) +
@@ -346,8 +252,10 @@ Transformer::Products Transformer::output_products(int layer) {
   return {{Product{&weights_.layer(layer).o, nullptr, buffers_.normed}}, 1};
 }
 
+// Behind attention: the choice of experts begins with one, too, but its scores go elsewhere.
 Transformer::Products Transformer::gate_products(int layer) {
   const LayerWeights& w = weights_.layer(layer);
+  if (has_experts(layer)) return {{Product{&w.router}}, 1};
   return {{Product{&w.gate, nullptr, buffers_.gate}, Product{&w.up, nullptr, buffers_.up}}, 2};
 }
 
@@ -541,6 +449,12 @@ void Transformer::norm(const float* added, const float* post_norm, const float* 
 
 void Transformer::run_mlp(int num_rows, int layer) {
   const LayerWeights& w = weights_.layer(layer);
+  if (has_experts(layer)) {
+    for_rows(num_rows, [&](int begin, int end) {
+      norm(buffers_.normed, w.post_attention_norm, w.ffn_norm, begin, end);
+    });
+    return expert_layers_->run(w, buffers_.normed, num_rows);
+  }
   const int hidden_size = config_.hidden_size;
   const std::int64_t ffn_size = config_.ffn_size;
   const bool int8_input = wants_int8(w.gate) || wants_int8(w.up);

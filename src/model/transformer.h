@@ -19,6 +19,7 @@
 #include "kernels/ops.h"
 #include "kv/kv_storage.h"
 #include "model/batch_staging.h"
+#include "model/expert_layers.h"
 #include "model/forward_batch.h"
 #include "model/model_config.h"
 #include "model/weights.h"
@@ -180,6 +181,7 @@ class Transformer {
   void refine_input(int num_rows, int row_begin, int row_end);
   void add_rests_of_v(int num_rows, const float* bias, int row_begin, int row_end);
   bool has_sinks(const ForwardBatch& batch, int layer) const;
+  bool has_experts(int layer) const { return config_.layers[static_cast<std::size_t>(layer)].has_experts; }
   // Where a layer's rotations begin in cos and sin.
   std::int64_t rotation_table(int layer) const {
     return rotation_table_size() * config_.layers[static_cast<std::size_t>(layer)].rope;
@@ -200,6 +202,7 @@ class Transformer {
   AttentionOp attention_op_;
   DeviceBuffer scratch_;
   Buffers buffers_;
+  std::optional<ExpertLayers> expert_layers_;
   // Where the kernels read them, [num_ropes].
   std::vector<const double*> rope_frequencies_;
   std::vector<AttentionSequence> logit_sequences_;  // of this batch, on the host

@@ -13,7 +13,8 @@ namespace larder {
 namespace {
 
 const std::string kFolder = LARDER_SOURCE_DIR "/tests/golden/model/";
-const char* const kModels[] = {"tiny_llama", "tiny_qwen2", "tiny_qwen3", "tiny_gemma3", "tiny_mixed"};
+const char* const kModels[] = {"tiny_llama", "tiny_qwen2", "tiny_qwen3", "tiny_gemma3", "tiny_mixed",
+                               "tiny_qwen3moe", "tiny_mixtral"};
 
 std::vector<const KernelTable*> all_kernels() {
   std::vector<const KernelTable*> tables;

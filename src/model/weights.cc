@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 #include <string>
 
 #include "base/error.h"
@@ -21,6 +22,7 @@ struct WeightEntry {
   PackedMatrix* matrix = nullptr;
   const float** vector = nullptr;
   const GgufTensor* tensor = nullptr;
+  std::span<const std::byte> data = {};  // of the tensor, or of one expert's part of it
   std::size_t offset = 0;  // in the arena
   std::size_t size_bytes = 0;
 };
@@ -66,22 +68,65 @@ class WeightPlan {
     if (config_.has_post_norms)
       add_vector(name("post_attention_norm.weight"), hidden, layer.post_attention_norm);
     add_vector(name("ffn_norm.weight"), hidden, layer.ffn_norm);
-    add_matrix(name("ffn_gate.weight"), config_.ffn_size, hidden, layer.gate);
-    add_matrix(name("ffn_up.weight"), config_.ffn_size, hidden, layer.up);
-    add_matrix(name("ffn_down.weight"), hidden, config_.ffn_size, layer.down);
+    if (config_.layers[static_cast<std::size_t>(index)].has_experts) {
+      add_expert_weights(index, layer);
+    } else {
+      add_matrix(name("ffn_gate.weight"), config_.ffn_size, hidden, layer.gate);
+      add_matrix(name("ffn_up.weight"), config_.ffn_size, hidden, layer.up);
+      add_matrix(name("ffn_down.weight"), hidden, config_.ffn_size, layer.down);
+    }
     if (config_.has_post_norms)
       add_vector(name("post_ffw_norm.weight"), hidden, layer.post_ffn_norm);
   }
 
  private:
+  void add_expert_weights(int index, LayerWeights& layer) {
+    const auto name = [&](const char* part) { return fmt::format("blk.{}.{}", index, part); };
+    const ExpertConfig& experts = config_.experts;
+    const int hidden = config_.hidden_size;
+    add_matrix(name("ffn_gate_inp.weight"), experts.num_experts, hidden, layer.router);
+    if (gguf_.find_tensor(name("exp_probs_b.bias")) != nullptr)
+      add_vector(name("exp_probs_b.bias"), experts.num_experts, layer.router_bias);
+    add_matrices(name("ffn_gate_exps.weight"), experts.ffn_size, hidden, layer.expert_gate);
+    add_matrices(name("ffn_up_exps.weight"), experts.ffn_size, hidden, layer.expert_up);
+    add_matrices(name("ffn_down_exps.weight"), hidden, experts.ffn_size, layer.expert_down);
+    if (experts.shared_ffn_size == 0) return;
+    add_matrix(name("ffn_gate_shexp.weight"), experts.shared_ffn_size, hidden, layer.gate);
+    add_matrix(name("ffn_up_shexp.weight"), experts.shared_ffn_size, hidden, layer.up);
+    add_matrix(name("ffn_down_shexp.weight"), hidden, experts.shared_ffn_size, layer.down);
+  }
+
+  // One of each expert, behind one another in one tensor.
+  void add_matrices(const std::string& name, int num_rows, int num_cols, std::vector<PackedMatrix>& matrices) {
+    const auto count = static_cast<std::size_t>(config_.experts.num_experts);
+    const GgufTensor& tensor = find(name, std::int64_t{num_rows} * config_.experts.num_experts, num_cols);
+    const std::size_t part_bytes = tensor.data.size() / count;
+    matrices.resize(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      WeightEntry& entry = place({.name = name, .num_rows = num_rows, .num_cols = num_cols, .tensor = &tensor});
+      entry.data = tensor.data.subspan(i * part_bytes, part_bytes);
+      entry.matrix = &matrices[i];
+      take(entry, static_cast<std::size_t>(packed_size_bytes(packed_layout(tensor.type, num_rows, num_cols))));
+    }
+  }
+
+  const GgufTensor& find(const std::string& name, std::int64_t num_rows, int num_cols) const {
+    const GgufTensor* tensor = gguf_.find_tensor(name);
+    if (!tensor) throw_invalid("GGUF: tensor '{}' is missing", name);
+    if (tensor->num_cols() != num_cols || tensor->num_rows() != num_rows)
+      throw_invalid("GGUF: tensor '{}': {} rows of {} values; {} of {} are expected", name,
+                    tensor->num_rows(), tensor->num_cols(), num_rows, num_cols);
+    return *tensor;
+  }
+
   // Finds the tensor and gives it the next aligned place.
   WeightEntry& add(WeightEntry entry) {
-    entry.tensor = gguf_.find_tensor(entry.name);
-    if (!entry.tensor) throw_invalid("GGUF: tensor '{}' is missing", entry.name);
-    if (entry.tensor->num_cols() != entry.num_cols || entry.tensor->num_rows() != entry.num_rows)
-      throw_invalid("GGUF: tensor '{}': {} rows of {} values; {} of {} are expected", entry.name,
-                    entry.tensor->num_rows(), entry.tensor->num_cols(), entry.num_rows,
-                    entry.num_cols);
+    entry.tensor = &find(entry.name, entry.num_rows, entry.num_cols);
+    entry.data = entry.tensor->data;
+    return place(std::move(entry));
+  }
+
+  WeightEntry& place(WeightEntry entry) {
     size_bytes_ = (size_bytes_ + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
     entry.offset = size_bytes_;
     entries_.push_back(std::move(entry));
@@ -134,7 +179,7 @@ WeightPlan plan_weights(const ModelConfig& config, const GgufFile& gguf, int num
 
 void pack(const WeightEntry& entry, std::byte* place, ThreadPool& pool, const PackProgress& progress) {
   try {
-    *entry.matrix = pack_matrix(entry.tensor->type, entry.tensor->data, entry.num_rows, entry.num_cols, place, pool,
+    *entry.matrix = pack_matrix(entry.tensor->type, entry.data, entry.num_rows, entry.num_cols, place, pool,
                                 progress);
   } catch (const Error& error) {
     throw_invalid("GGUF: tensor '{}': {}", entry.name, error.what());
@@ -150,6 +195,24 @@ void widen(const WeightEntry& entry, float* values) {
 }
 
 }  // namespace
+
+bool is_quantized(const PackedMatrix& matrix) {
+  switch (matrix.format) {
+    case PackedFormat::kF32:
+    case PackedFormat::kF16:
+    case PackedFormat::kBF16:
+      return false;
+    case PackedFormat::kW4:
+    case PackedFormat::kW4K:
+    case PackedFormat::kW4Fine:
+    case PackedFormat::kW5:
+    case PackedFormat::kW5K:
+    case PackedFormat::kW6Fine:
+    case PackedFormat::kW8:
+      return true;
+  }
+  return false;
+}
 
 std::size_t weights_size_bytes(const ModelConfig& config, const GgufFile& gguf) {
   WeightViews views;

@@ -30,7 +30,15 @@ struct LayerWeights {
   PackedMatrix gate, up;                       // [ffn_size, hidden_size]
   PackedMatrix down;                           // [hidden_size, ffn_size]
   const float* post_ffn_norm = nullptr;        // [hidden_size]
+  // Of a layer with experts, whose shared ones are gate, up and down.
+  PackedMatrix router;                 // [num_experts, hidden_size]
+  const float* router_bias = nullptr;  // [num_experts]
+  std::vector<PackedMatrix> expert_gate, expert_up;  // [num_experts] of [experts.ffn_size, hidden_size]
+  std::vector<PackedMatrix> expert_down;             // [num_experts] of [hidden_size, experts.ffn_size]
 };
+
+// Codes with scales, rather than numbers.
+bool is_quantized(const PackedMatrix& matrix);
 
 // Called from the loading thread after each tensor: bytes packed so far and in all.
 using LoadProgress = std::function<void(std::size_t done_bytes, std::size_t total_bytes)>;

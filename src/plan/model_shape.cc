@@ -99,10 +99,14 @@ ModelShape model_shape(const ModelConfig& config, const GgufFile& gguf) {
       shape.num_embedding_parameters = num_values(tensor);
     else if (tensor.name == "output.weight")
       shape.num_output_parameters = num_values(tensor);
+    else if (tensor.name.ends_with("_exps.weight"))
+      shape.num_expert_parameters += num_values(tensor);
     else if (tensor.name != "rope_freqs.weight")
       shape.num_layer_parameters += num_values(tensor);
   }
   if (config.tied_embeddings) shape.num_output_parameters = 0;
+  shape.num_experts = config.experts.num_experts;
+  shape.num_chosen_experts = config.experts.num_chosen;
   shape.decode_pair_ops = shape.prefill_pair_ops = 4.0 * config.num_heads * config.head_dim;
   return shape;
 }

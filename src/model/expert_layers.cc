@@ -1,0 +1,212 @@
+#include "model/expert_layers.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+#include "model/expert_choice.h"
+#include "model/row_tasks.h"
+#include "model/scratch_placer.h"
+
+namespace larder {
+
+struct ExpertScratchPlan {
+  ExpertLayers::Buffers buffers;
+  std::size_t size_bytes = 0;
+
+  ExpertScratchPlan(const ModelConfig& config, int max_rows, std::byte* base) {
+    const ExpertConfig& experts = config.experts;
+    const auto rows = static_cast<std::size_t>(max_rows);
+    const std::size_t places = rows * static_cast<std::size_t>(experts.num_chosen);
+    const auto num_experts = static_cast<std::size_t>(experts.num_experts);
+    const auto hidden = static_cast<std::size_t>(config.hidden_size);
+    const auto ffn = static_cast<std::size_t>(experts.ffn_size);
+    const auto shared_ffn = static_cast<std::size_t>(experts.shared_ffn_size);
+    ScratchPlacer placer(base);
+    buffers.scores = placer.place<float>(rows * num_experts);
+    buffers.weights = placer.place<float>(places);
+    buffers.chosen = placer.place<std::int32_t>(places);
+    buffers.places = placer.place<std::int32_t>(places);
+    buffers.rows = placer.place<std::int32_t>(places);
+    buffers.first = placer.place<std::int32_t>(num_experts + 1);
+    buffers.x = placer.place<float>(places * hidden);
+    buffers.gate = placer.place<float>(places * ffn);
+    buffers.up = placer.place<float>(places * ffn);
+    buffers.shared_gate = placer.place<float>(rows * shared_ffn);
+    buffers.shared_up = placer.place<float>(rows * shared_ffn);
+    buffers.taken = placer.place_quantized(rows, hidden);
+    buffers.inner = placer.place_quantized(places, std::max(hidden, ffn));
+    buffers.shared_inner = placer.place_quantized(rows, shared_ffn);
+    buffers.taken.num_cols = config.hidden_size;
+    buffers.shared_inner.num_cols = experts.shared_ffn_size;
+    size_bytes = placer.size_bytes();
+  }
+};
+
+std::size_t ExpertLayers::size_bytes(const ModelConfig& config, int max_rows) {
+  return ExpertScratchPlan(config, max_rows, nullptr).size_bytes;
+}
+
+ExpertLayers::ExpertLayers(const ModelConfig& config, const KernelTable& kernels, ThreadPool& pool,
+                           int max_rows, bool int8)
+    : config_(config),
+      kernels_(kernels),
+      pool_(pool),
+      int8_(int8),
+      scratch_(nullptr, size_bytes(config, max_rows), true),
+      buffers_(ExpertScratchPlan(config, max_rows, scratch_.data()).buffers),
+      // Gate and up of each expert and of the shared ones.
+      matmul_(pool, 2 * config.experts.num_experts + 2) {
+  CHECK(config.experts.num_experts > 0 && config.experts.num_experts <= kMaxExperts, config.experts.num_experts);
+  products_.reserve(static_cast<std::size_t>(2 * config.experts.num_experts + 2));
+  inputs_.reserve(products_.capacity());
+}
+
+bool ExpertLayers::wants_int8(const PackedMatrix& matrix) const { return int8_ && is_quantized(matrix); }
+
+bool ExpertLayers::takes_int8(const LayerWeights& weights) const {
+  const bool are_shared = config_.experts.shared_ffn_size > 0;
+  return wants_int8(weights.router) || wants_int8(weights.expert_gate.front()) ||
+         wants_int8(weights.expert_up.front()) ||
+         (are_shared && (wants_int8(weights.gate) || wants_int8(weights.up)));
+}
+
+// y [num_rows, w's rows] of the input's rows from first_row on.
+void ExpertLayers::add_product(const PackedMatrix& w, const Input& input, int first_row, int num_rows, float* y) {
+  const QuantizedRows* xq = nullptr;
+  if (wants_int8(w)) {
+    inputs_.push_back(rows_from(input.xq, first_row));
+    xq = &inputs_.back();
+  }
+  products_.push_back({.w = &w,
+                       .x = input.x != nullptr ? input.x + std::int64_t{first_row} * w.num_cols : nullptr,
+                       .xq = xq,
+                       .rounds_to_bf16 = int8_,
+                       .y = y,
+                       .num_rows = num_rows,
+                       .ldx = w.num_cols,
+                       .ldy = w.num_rows});
+}
+
+void ExpertLayers::multiply() {
+  matmul_.run(kernels_, products_);
+  products_.clear();
+  inputs_.clear();
+}
+
+void ExpertLayers::choose(const LayerWeights& weights, const float* x, int num_rows) {
+  const ExpertConfig& experts = config_.experts;
+  add_product(weights.router, {x, buffers_.taken}, 0, num_rows, buffers_.scores);
+  multiply();
+  for_row_tasks(pool_, num_rows, [&](int begin, int end) {
+    for (std::int64_t row = begin; row < end; ++row)
+      choose_experts(experts, buffers_.scores + row * experts.num_experts, weights.router_bias,
+                     buffers_.chosen + row * experts.num_chosen, buffers_.weights + row * experts.num_chosen);
+  });
+}
+
+// Counts, then hands out: places of an expert are in the order of rows.
+void ExpertLayers::list_places(int num_rows) {
+  const int count = num_places(num_rows);
+  std::int32_t* first = buffers_.first;
+  std::fill_n(first, config_.experts.num_experts + 1, 0);
+  for (int i = 0; i < count; ++i) ++first[buffers_.chosen[i] + 1];
+  for (int expert = 0; expert < config_.experts.num_experts; ++expert) first[expert + 1] += first[expert];
+  for (int i = 0; i < count; ++i) {
+    const std::int32_t place = first[buffers_.chosen[i]]++;
+    buffers_.places[i] = place;
+    buffers_.rows[place] = i / config_.experts.num_chosen;
+  }
+  for (int expert = config_.experts.num_experts; expert > 0; --expert) first[expert] = first[expert - 1];
+  first[0] = 0;
+}
+
+void ExpertLayers::copy_row(const float* x, int row, int place, bool in_int8) {
+  const std::int64_t hidden = config_.hidden_size;
+  std::memcpy(buffers_.x + place * hidden, x + row * hidden, static_cast<std::size_t>(hidden) * sizeof(float));
+  if (!in_int8) return;
+  const QuantizedRows from = rows_from(buffers_.taken, row), to = rows_from(buffers_.inner, place);
+  std::memcpy(to.q, from.q, static_cast<std::size_t>(hidden));
+  std::memcpy(to.scale, from.scale, static_cast<std::size_t>(hidden / kActivationGroup) * sizeof(float));
+  std::memcpy(to.sum, from.sum, static_cast<std::size_t>(hidden / 16) * sizeof(std::int32_t));
+}
+
+// Each place's input: its row once more.
+void ExpertLayers::take_rows(const LayerWeights& weights, const float* x, int num_rows) {
+  const ExpertConfig& experts = config_.experts;
+  buffers_.inner.num_cols = config_.hidden_size;
+  const bool in_int8 = takes_int8(weights);
+  for_row_tasks(pool_, num_places(num_rows), [&](int begin, int end) {
+    for (int place = begin; place < end; ++place) copy_row(x, buffers_.rows[place], place, in_int8);
+  });
+  for (int expert = 0; expert < experts.num_experts; ++expert) {
+    const std::int64_t first = buffers_.first[expert];
+    const int count = buffers_.first[expert + 1] - buffers_.first[expert];
+    if (count == 0) continue;
+    const auto e = static_cast<std::size_t>(expert);
+    const Input input{buffers_.x, buffers_.inner};
+    add_product(weights.expert_gate[e], input, static_cast<int>(first), count, buffers_.gate + first * experts.ffn_size);
+    add_product(weights.expert_up[e], input, static_cast<int>(first), count, buffers_.up + first * experts.ffn_size);
+  }
+  if (experts.shared_ffn_size > 0) {
+    add_product(weights.gate, {x, buffers_.taken}, 0, num_rows, buffers_.shared_gate);
+    add_product(weights.up, {x, buffers_.taken}, 0, num_rows, buffers_.shared_up);
+  }
+  multiply();
+}
+
+void ExpertLayers::activate(const LayerWeights& weights, int num_rows) {
+  const auto run = [&](int count, std::int64_t size, float* gate, const float* up, QuantizedRows& rows,
+                       const PackedMatrix& down) {
+    rows.num_cols = static_cast<int>(size);
+    for_row_tasks(pool_, count, [&](int begin, int end) {
+      kernels_.silu_mul(gate + begin * size, up + begin * size, gate + begin * size, (end - begin) * size);
+      if (wants_int8(down)) kernels_.quantize_rows(gate, static_cast<int>(size), rows, begin, end);
+    });
+  };
+  const ExpertConfig& experts = config_.experts;
+  run(num_places(num_rows), experts.ffn_size, buffers_.gate, buffers_.up, buffers_.inner, weights.expert_down.front());
+  if (experts.shared_ffn_size > 0)
+    run(num_rows, experts.shared_ffn_size, buffers_.shared_gate, buffers_.shared_up, buffers_.shared_inner, weights.down);
+}
+
+void ExpertLayers::add_up(int num_rows, bool has_shared, float* out) {
+  const std::int64_t hidden = config_.hidden_size;
+  const int num_chosen = config_.experts.num_chosen;
+  for_row_tasks(pool_, num_rows, [&](int begin, int end) {
+    for (std::int64_t row = begin; row < end; ++row) {
+      float* sum = out + row * hidden;
+      if (!has_shared) std::fill_n(sum, hidden, 0.0F);
+      for (int k = 0; k < num_chosen; ++k) {
+        const float weight = buffers_.weights[row * num_chosen + k];
+        const float* given = buffers_.x + buffers_.places[row * num_chosen + k] * hidden;
+        for (std::int64_t c = 0; c < hidden; ++c) sum[c] += weight * given[c];
+      }
+    }
+  });
+}
+
+void ExpertLayers::run(const LayerWeights& weights, float* x, int num_rows) {
+  const ExpertConfig& experts = config_.experts;
+  if (takes_int8(weights))
+    for_row_tasks(pool_, num_rows, [&](int begin, int end) {
+      kernels_.quantize_rows(x, config_.hidden_size, buffers_.taken, begin, end);
+    });
+  choose(weights, x, num_rows);
+  list_places(num_rows);
+  take_rows(weights, x, num_rows);
+  activate(weights, num_rows);
+  for (int expert = 0; expert < experts.num_experts; ++expert) {
+    const std::int64_t first = buffers_.first[expert];
+    const int count = buffers_.first[expert + 1] - buffers_.first[expert];
+    if (count == 0) continue;
+    add_product(weights.expert_down[static_cast<std::size_t>(expert)], {buffers_.gate, buffers_.inner},
+                static_cast<int>(first), count, buffers_.x + first * config_.hidden_size);
+  }
+  const bool has_shared = experts.shared_ffn_size > 0;
+  if (has_shared) add_product(weights.down, {buffers_.shared_gate, buffers_.shared_inner}, 0, num_rows, x);
+  multiply();
+  add_up(num_rows, has_shared, x);
+}
+
+}  // namespace larder
