@@ -39,6 +39,7 @@ MODELS = [
     Model("1b-q8_0", "1B shape Q8_0", "Q8_0", 131072, 2 * 16 * 8 * 64 * 2),
     Model("1b-q4_k", "1B shape Q4_K", "Q4_K", 131072, 2 * 16 * 8 * 64 * 2),
     Model("1b-bf16", "1B shape BF16", "BF16", 131072, 2 * 16 * 8 * 64 * 2),
+    Model("experts-q4_0", "Qwen3 30B-A3B, 6 layers, Q4_0", "Q4_0", 32768, 2 * 6 * 4 * 128 * 2),
 ]
 
 
@@ -61,8 +62,10 @@ def find(model, larder):
         path.parent.mkdir(parents=True, exist_ok=True)
         smollm2 = pulled(larder, "smollm2-135m")
         unfinished = path.with_suffix(".part")
-        make = synthetic.write_retyped if model.name.startswith("smollm2") else synthetic.write_synthetic
-        make(unfinished, smollm2, model.weight_type)
+        if model.name.startswith("smollm2"):
+            synthetic.write_retyped(unfinished, smollm2, model.weight_type)
+        else:
+            synthetic.write_synthetic(unfinished, smollm2, model.weight_type, synthetic.SHAPES[model.name.split("-")[0]])
         unfinished.rename(path)
     return dataclasses.replace(model, path=path)
 

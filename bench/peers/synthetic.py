@@ -24,12 +24,22 @@ class Shape:
     head_dim: int
     context: int
     rope_base: float
+    num_experts: int = 0  # of each layer; ffn is one expert's
+    num_chosen: int = 0
+
+    @property
+    def architecture(self):
+        return "qwen3moe" if self.num_experts else "llama"
 
 
 LLAMA_1B = Shape(num_layers=16, hidden=2048, ffn=8192, num_heads=32, num_kv_heads=8, head_dim=64, context=131072,
                  rope_base=500000.0)
 KV_HEAVY = Shape(num_layers=4, hidden=256, ffn=512, num_heads=32, num_kv_heads=32, head_dim=128, context=8192,
                  rope_base=10000.0)
+# Qwen3 30B-A3B, but 6 of its 48 layers.
+EXPERTS = Shape(num_layers=6, hidden=2048, ffn=768, num_heads=32, num_kv_heads=4, head_dim=128, context=32768,
+                rope_base=1000000.0, num_experts=128, num_chosen=8)
+SHAPES = {"1b": LLAMA_1B, "kv-heavy": KV_HEAVY, "experts": EXPERTS}
 
 
 @functools.cache
@@ -50,11 +60,10 @@ def library(qtype, deviation):
 
 
 def random_weights(rng, qtype, shape, deviation):
-    rows, columns = shape
     blocks = library(qtype, deviation)
     weights_per_block = 256 if qtype == Type.Q4_K else 32
-    drawn = blocks[rng.integers(0, len(blocks), rows * columns // weights_per_block)]
-    return drawn.reshape(rows, -1)
+    drawn = blocks[rng.integers(0, len(blocks), int(np.prod(shape)) // weights_per_block)]
+    return drawn.reshape(*shape[:-1], -1)
 
 
 def add_description(writer, shape, title):
@@ -70,6 +79,10 @@ def add_description(writer, shape, title):
     writer.add_rope_dimension_count(shape.head_dim)
     writer.add_rope_freq_base(shape.rope_base)
     writer.add_layer_norm_rms_eps(1e-5)
+    if shape.num_experts:
+        writer.add_expert_count(shape.num_experts)
+        writer.add_expert_used_count(shape.num_chosen)
+        writer.add_expert_feed_forward_length(shape.ffn)
 
 
 def copy_fields(writer, reader, is_wanted):
@@ -87,26 +100,29 @@ def finish(writer):
 
 
 def matrices_of(shape, vocab_size):
-    """Name, (rows, columns) and deviation; what is added to the stream is kept small, so that layers do not blow it up."""
+    """Name, (rows, columns), all experts' together, and deviation; what is added to the stream is kept small, so that layers do not blow it up."""
     into = shape.hidden ** -0.5
     back = into / (2 * shape.num_layers) ** 0.5
     q_size, kv_size = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
+    experts = (shape.num_experts,) if shape.num_experts else ()
+    part = "_exps" if experts else ""
     yield "token_embd", (vocab_size, shape.hidden), into
     for i in range(shape.num_layers):
         for name, size, deviation in (
                 ("attn_q", (q_size, shape.hidden), into), ("attn_k", (kv_size, shape.hidden), into),
                 ("attn_v", (kv_size, shape.hidden), into), ("attn_output", (shape.hidden, q_size), back),
-                ("ffn_gate", (shape.ffn, shape.hidden), into), ("ffn_up", (shape.ffn, shape.hidden), into),
-                ("ffn_down", (shape.hidden, shape.ffn), back)):
+                ("ffn_gate" + part, (*experts, shape.ffn, shape.hidden), into),
+                ("ffn_up" + part, (*experts, shape.ffn, shape.hidden), into),
+                ("ffn_down" + part, (*experts, shape.hidden, shape.ffn), back)):
             yield f"blk.{i}.{name}", size, deviation
 
 
 def write_synthetic(path, like, type_name, shape=LLAMA_1B):
-    """A Llama of that shape with random weights, and the vocabulary of the file `like`."""
+    """A Llama, or a Qwen3 with experts, of that shape with random weights, and the vocabulary of the file `like`."""
     reader = gguf.GGUFReader(like)
     qtype = Type[type_name]
     rng = np.random.default_rng(2)
-    writer = gguf.GGUFWriter(path, "llama")
+    writer = gguf.GGUFWriter(path, shape.architecture)
     add_description(writer, shape, f"random {type_name}")
     writer.add_file_type(gguf.LlamaFileType[f"MOSTLY_{type_name}" + ("_M" if type_name == "Q4_K" else "")])
     copy_fields(writer, reader, lambda name: name.startswith("tokenizer."))
@@ -119,6 +135,11 @@ def write_synthetic(path, like, type_name, shape=LLAMA_1B):
     for i in range(shape.num_layers):
         writer.add_tensor(f"blk.{i}.attn_norm.weight", ones)
         writer.add_tensor(f"blk.{i}.ffn_norm.weight", ones)
+        if shape.num_experts:
+            router = rng.standard_normal((shape.num_experts, shape.hidden), dtype=np.float32) * shape.hidden ** -0.5
+            writer.add_tensor(f"blk.{i}.ffn_gate_inp.weight", router.astype(np.float32))
+            for name in ("attn_q_norm", "attn_k_norm"):
+                writer.add_tensor(f"blk.{i}.{name}.weight", np.ones(shape.head_dim, dtype=np.float32))
     finish(writer)
 
 
@@ -144,9 +165,9 @@ def main():
     p.add_argument("out")
     p.add_argument("--like", required=True, help="a GGUF file whose vocabulary is taken")
     p.add_argument("--type", default="Q4_0", choices=["Q4_0", "Q4_1", "Q8_0", "Q4_K", "BF16", "F16"])
-    p.add_argument("--shape", default="1b", choices=["1b", "kv-heavy"])
+    p.add_argument("--shape", default="1b", choices=SHAPES)
     a = p.parse_args()
-    write_synthetic(a.out, a.like, a.type, KV_HEAVY if a.shape == "kv-heavy" else LLAMA_1B)
+    write_synthetic(a.out, a.like, a.type, SHAPES[a.shape])
 
 
 if __name__ == "__main__":

@@ -14,12 +14,14 @@ namespace {
 
 // Throws Error{kInvalidArgument} when the model is not for that device.
 void check_device(const Device& device, const PlannedModel& planned) {
+  if (planned.file.config.experts.num_experts > 0)
+    throw_invalid("{}: layers with experts are not computed on a GPU, use --device cpu", planned.file.path);
+  if (planned.file.config.latent.rank > 0)
+    throw_invalid("{}: latent attention is not computed on a GPU, use --device cpu", planned.file.path);
   const int head_dim = planned.file.config.head_dim;
   if (head_dim > device.max_head_dim())
     throw_invalid("{}: heads of {} dimensions; a GPU takes {} at most, use --device cpu",
                   planned.file.path, head_dim, device.max_head_dim());
-  if (planned.file.config.experts.num_experts > 0)
-    throw_invalid("{}: layers with experts are not computed on a GPU, use --device cpu", planned.file.path);
   const int num_heads = planned.file.config.num_heads;
   if (num_heads > static_cast<int>(kCudaMaxGrid))
     throw_invalid("{}: {} heads; a GPU takes {} at most, use --device cpu", planned.file.path,

@@ -115,6 +115,8 @@ struct PagedKvView {
   int num_kv_heads = 0;
   int head_dim = 0;
   KvTypes types;
+  // A head's values are its keys: kept once, where the keys lie, in their order. kF16 and kBF16 on a CPU.
+  bool values_are_keys = false;
   // For keys as codes; null = ones, and in order. A key's dimensions are taken times key_balance[head, dimension],
   // and kInt4's place i gets dimension key_order[head, i]. [num_kv_heads, head_dim] both.
   const float* key_balance = nullptr;
@@ -307,13 +309,14 @@ static constexpr std::int64_t device_product_bytes(int num_rows, int num_cols) {
 }
 // Scratch of one attention call: two partials at its start, then per row the scaled query and that
 // for the sinks (FP32, pairs of 16 bits, their scale, what their sums start from), 64 scores and a
-// factor.
+// factor; behind them the values of 64 keys that are values, too.
 static constexpr int attention_words(int head_dim) { return (head_dim + 15) / 16 * 8 + 8; }
 static constexpr std::int64_t attention_scratch_size_bytes(int num_rows, int head_dim) {
   const int query = (head_dim + 15) / 16 * 16 + attention_words(head_dim) + 1 +
                     3 * kv_num_groups(head_dim);
   return 2 * attention_partial_size_bytes(num_rows, head_dim) +
-         (std::int64_t{num_rows} * (2 * query + 64 + 1) * 4 + 63) / 64 * 64;
+         (std::int64_t{num_rows} * (2 * query + 64 + 1) * 4 + 63) / 64 * 64 +
+         std::int64_t{64} * ((head_dim + 15) / 16 * 16) * 2;
 }
 
 // Logits are looked at in runs of so many, the last one perhaps shorter.

@@ -21,8 +21,7 @@ struct KvLayerShape {
   int num_kv_heads = 0;
   int head_dim = 0;
   int window = 0;  // tokens that a query sees, itself included; 0 = all before it
-  // MLA (DeepSeek-V2, 2024): one vector is the keys and, its first part, the values: stored once.
-  // Such layers are planned, not computed: view() has no place for their values.
+  // MLA (DeepSeek-V2, 2024): a key is its value as well, stored once, as f16 or bf16.
   bool is_latent = false;
 
   bool operator==(const KvLayerShape&) const = default;

@@ -27,7 +27,8 @@ void weigh(const ExpertConfig& experts, const float* scores, std::span<float> we
   for (float& weight : weights) weight = static_cast<float>(weight / sum);
 }
 
-// Leaves out the experts of all groups but the best, by the sum of their two best experts.
+// Leaves out the experts of all groups but the best: by their best expert, or by the sum of the two best where
+// sigmoids rank (DeepSeek-V2 and V3).
 void keep_best_groups(const ExpertConfig& experts, std::span<float> ranks) {
   const auto num_groups = static_cast<std::size_t>(experts.num_groups);
   const std::size_t size = ranks.size() / num_groups;
@@ -39,7 +40,7 @@ void keep_best_groups(const ExpertConfig& experts, std::span<float> ranks) {
       second = std::max(second, std::min(best, rank));
       best = std::max(best, rank);
     }
-    sums[group] = size > 1 ? best + second : best;
+    sums[group] = size > 1 && experts.gating == ExpertGating::kSigmoid ? best + second : best;
   }
   for (std::size_t group = 0; group < num_groups; ++group) {
     std::size_t num_better = 0;

@@ -52,52 +52,24 @@ ExpertLayers::ExpertLayers(const ModelConfig& config, const KernelTable& kernels
     : config_(config),
       kernels_(kernels),
       pool_(pool),
-      int8_(int8),
       scratch_(nullptr, size_bytes(config, max_rows), true),
       buffers_(ExpertScratchPlan(config, max_rows, scratch_.data()).buffers),
       // Gate and up of each expert and of the shared ones.
-      matmul_(pool, 2 * config.experts.num_experts + 2) {
+      products_(kernels, pool, 2 * config.experts.num_experts + 2, int8) {
   CHECK(config.experts.num_experts > 0 && config.experts.num_experts <= kMaxExperts, config.experts.num_experts);
-  products_.reserve(static_cast<std::size_t>(2 * config.experts.num_experts + 2));
-  inputs_.reserve(products_.capacity());
 }
-
-bool ExpertLayers::wants_int8(const PackedMatrix& matrix) const { return int8_ && is_quantized(matrix); }
 
 bool ExpertLayers::takes_int8(const LayerWeights& weights) const {
   const bool are_shared = config_.experts.shared_ffn_size > 0;
-  return wants_int8(weights.router) || wants_int8(weights.expert_gate.front()) ||
-         wants_int8(weights.expert_up.front()) ||
-         (are_shared && (wants_int8(weights.gate) || wants_int8(weights.up)));
-}
-
-// y [num_rows, w's rows] of the input's rows from first_row on.
-void ExpertLayers::add_product(const PackedMatrix& w, const Input& input, int first_row, int num_rows, float* y) {
-  const QuantizedRows* xq = nullptr;
-  if (wants_int8(w)) {
-    inputs_.push_back(rows_from(input.xq, first_row));
-    xq = &inputs_.back();
-  }
-  products_.push_back({.w = &w,
-                       .x = input.x != nullptr ? input.x + std::int64_t{first_row} * w.num_cols : nullptr,
-                       .xq = xq,
-                       .rounds_to_bf16 = int8_,
-                       .y = y,
-                       .num_rows = num_rows,
-                       .ldx = w.num_cols,
-                       .ldy = w.num_rows});
-}
-
-void ExpertLayers::multiply() {
-  matmul_.run(kernels_, products_);
-  products_.clear();
-  inputs_.clear();
+  return products_.wants_int8(weights.router) || products_.wants_int8(weights.expert_gate.front()) ||
+         products_.wants_int8(weights.expert_up.front()) ||
+         (are_shared && (products_.wants_int8(weights.gate) || products_.wants_int8(weights.up)));
 }
 
 void ExpertLayers::choose(const LayerWeights& weights, const float* x, int num_rows) {
   const ExpertConfig& experts = config_.experts;
-  add_product(weights.router, {x, buffers_.taken}, 0, num_rows, buffers_.scores);
-  multiply();
+  products_.add(weights.router, {x, buffers_.taken, 0, num_rows}, buffers_.scores);
+  products_.run();
   for_row_tasks(pool_, num_rows, [&](int begin, int end) {
     for (std::int64_t row = begin; row < end; ++row)
       choose_experts(experts, buffers_.scores + row * experts.num_experts, weights.router_bias,
@@ -140,19 +112,17 @@ void ExpertLayers::take_rows(const LayerWeights& weights, const float* x, int nu
     for (int place = begin; place < end; ++place) copy_row(x, buffers_.rows[place], place, in_int8);
   });
   for (int expert = 0; expert < experts.num_experts; ++expert) {
-    const std::int64_t first = buffers_.first[expert];
-    const int count = buffers_.first[expert + 1] - buffers_.first[expert];
-    if (count == 0) continue;
     const auto e = static_cast<std::size_t>(expert);
-    const Input input{buffers_.x, buffers_.inner};
-    add_product(weights.expert_gate[e], input, static_cast<int>(first), count, buffers_.gate + first * experts.ffn_size);
-    add_product(weights.expert_up[e], input, static_cast<int>(first), count, buffers_.up + first * experts.ffn_size);
+    const std::int64_t first = buffers_.first[expert];
+    const ProductGroup::Input input{buffers_.x, buffers_.inner, buffers_.first[expert], num_rows_of(expert)};
+    products_.add(weights.expert_gate[e], input, buffers_.gate + first * experts.ffn_size);
+    products_.add(weights.expert_up[e], input, buffers_.up + first * experts.ffn_size);
   }
   if (experts.shared_ffn_size > 0) {
-    add_product(weights.gate, {x, buffers_.taken}, 0, num_rows, buffers_.shared_gate);
-    add_product(weights.up, {x, buffers_.taken}, 0, num_rows, buffers_.shared_up);
+    products_.add(weights.gate, {x, buffers_.taken, 0, num_rows}, buffers_.shared_gate);
+    products_.add(weights.up, {x, buffers_.taken, 0, num_rows}, buffers_.shared_up);
   }
-  multiply();
+  products_.run();
 }
 
 void ExpertLayers::activate(const LayerWeights& weights, int num_rows) {
@@ -161,7 +131,7 @@ void ExpertLayers::activate(const LayerWeights& weights, int num_rows) {
     rows.num_cols = static_cast<int>(size);
     for_row_tasks(pool_, count, [&](int begin, int end) {
       kernels_.silu_mul(gate + begin * size, up + begin * size, gate + begin * size, (end - begin) * size);
-      if (wants_int8(down)) kernels_.quantize_rows(gate, static_cast<int>(size), rows, begin, end);
+      if (products_.wants_int8(down)) kernels_.quantize_rows(gate, static_cast<int>(size), rows, begin, end);
     });
   };
   const ExpertConfig& experts = config_.experts;
@@ -198,14 +168,13 @@ void ExpertLayers::run(const LayerWeights& weights, float* x, int num_rows) {
   activate(weights, num_rows);
   for (int expert = 0; expert < experts.num_experts; ++expert) {
     const std::int64_t first = buffers_.first[expert];
-    const int count = buffers_.first[expert + 1] - buffers_.first[expert];
-    if (count == 0) continue;
-    add_product(weights.expert_down[static_cast<std::size_t>(expert)], {buffers_.gate, buffers_.inner},
-                static_cast<int>(first), count, buffers_.x + first * config_.hidden_size);
+    products_.add(weights.expert_down[static_cast<std::size_t>(expert)],
+                  {buffers_.gate, buffers_.inner, buffers_.first[expert], num_rows_of(expert)},
+                  buffers_.x + first * config_.hidden_size);
   }
   const bool has_shared = experts.shared_ffn_size > 0;
-  if (has_shared) add_product(weights.down, {buffers_.shared_gate, buffers_.shared_inner}, 0, num_rows, x);
-  multiply();
+  if (has_shared) products_.add(weights.down, {buffers_.shared_gate, buffers_.shared_inner, 0, num_rows}, x);
+  products_.run();
   add_up(num_rows, has_shared, x);
 }
 

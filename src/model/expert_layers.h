@@ -7,14 +7,12 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
-#include <vector>
 
 #include "base/thread_pool.h"
 #include "kernels/device.h"
-#include "kernels/grouped_matmul.h"
 #include "kernels/kernels.h"
 #include "model/model_config.h"
+#include "model/product_group.h"
 #include "model/weights.h"
 
 namespace larder {
@@ -52,11 +50,6 @@ class ExpertLayers {
     QuantizedRows shared_inner;       // [max_rows, shared_ffn_size]
   };
   friend struct ExpertScratchPlan;
-  // One input of products, in both forms.
-  struct Input {
-    const float* x = nullptr;
-    QuantizedRows xq;
-  };
 
   bool takes_int8(const LayerWeights& weights) const;
   void choose(const LayerWeights& weights, const float* x, int num_rows);
@@ -65,21 +58,15 @@ class ExpertLayers {
   void copy_row(const float* x, int row, int place, bool in_int8);
   void activate(const LayerWeights& weights, int num_rows);
   void add_up(int num_rows, bool has_shared, float* out);
-  void add_product(const PackedMatrix& w, const Input& input, int first_row, int num_rows, float* y);
-  void multiply();
-  bool wants_int8(const PackedMatrix& matrix) const;
+  int num_rows_of(int expert) const { return buffers_.first[expert + 1] - buffers_.first[expert]; }
   int num_places(int num_rows) const { return num_rows * config_.experts.num_chosen; }
 
   const ModelConfig& config_;
   const KernelTable& kernels_;
   ThreadPool& pool_;
-  const bool int8_;
   DeviceBuffer scratch_;
   Buffers buffers_;
-  GroupedMatmul matmul_;
-  // Of one call of multiply().
-  std::vector<MatmulArgs> products_;
-  std::vector<QuantizedRows> inputs_;
+  ProductGroup products_;
 };
 
 }  // namespace larder

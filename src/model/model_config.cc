@@ -88,8 +88,9 @@ Architecture read_architecture(const GgufFile& gguf) {
   if (*name == "qwen3") return Architecture::kQwen3;
   if (*name == "qwen3moe") return Architecture::kQwen3Moe;
   if (*name == "gemma3") return Architecture::kGemma3;
-  throw_invalid("GGUF: general.architecture: '{}' is not supported; llama, qwen2, qwen3, qwen3moe and gemma3 are",
-                printable(*name));
+  if (*name == "deepseek2") return Architecture::kDeepSeek2;
+  throw_invalid("GGUF: general.architecture: '{}' is not supported; llama, qwen2, qwen3, qwen3moe, gemma3 and "
+                "deepseek2 are", printable(*name));
 }
 
 // Radians per position without any scaling: base^(-2i / rope_dim).
@@ -98,6 +99,13 @@ std::vector<double> plain_frequencies(double base, int rope_dim) {
   for (int i = 0; i < rope_dim; i += 2)
     frequencies.push_back(std::pow(base, -static_cast<double>(i) / rope_dim));
   return frequencies;
+}
+
+// What YaRN as DeepSeek has it multiplies scores by: (1 + 0.1 mscale_all_dim ln factor)^2; the key is that less ln factor.
+double yarn_score_scale(const ConfigReader& reader, double factor) {
+  const double multiplier = reader.find_positive_or_none("rope.scaling.yarn_log_multiplier").value_or(0);
+  const double scale = factor > 1 ? 1 + multiplier * std::log(factor) : 1;
+  return scale * scale;
 }
 
 // YaRN: pairs that turn often within the original context keep their frequency, those that turn
@@ -120,8 +128,10 @@ void apply_yarn(RopeConfig& rope, const ConfigReader& reader, double base, doubl
   }
   if (reader.find_positive("rope.scaling.yarn_ext_factor").value_or(1) != 1)
     throw_invalid("GGUF: {}: values other than 1 are not supported", reader.key("rope.scaling.yarn_ext_factor"));
-  // yarn_attn_factor is in place of what follows from the factor, attn_factor times it.
-  const double of_factor = factor > 1 ? 0.1 * std::log(factor) + 1 : 1;
+  // yarn_attn_factor is in place of what follows from the factor, attn_factor times it. DeepSeek's models have that
+  // on the scores instead, see yarn_score_scale().
+  const bool is_on_scores = yarn_score_scale(reader, factor) != 1;
+  const double of_factor = factor > 1 && !is_on_scores ? 0.1 * std::log(factor) + 1 : 1;
   rope.magnitude = reader.find_positive("rope.scaling.attn_factor").value_or(1) *
                    reader.find_positive("rope.scaling.yarn_attn_factor").value_or(of_factor);
 }
@@ -205,6 +215,32 @@ void read_layers(ModelConfig& config, const ConfigReader& reader, int num_layers
     if (sliding[i]) config.layers[i] = {.window = *window, .rope = is_gemma3 ? 1 : 0};
 }
 
+// As files have it since the matrices of a head's keys and values are kept apart.
+void read_latent(ModelConfig& config, const ConfigReader& reader) {
+  LatentConfig& latent = config.latent;
+  if (!reader.has("attention.key_length_mla"))
+    throw_invalid("GGUF: {}: the key is missing; files of before mid-2025 have to be converted anew",
+                  reader.key("attention.key_length_mla"));
+  latent.rank = reader.size("attention.kv_lora_rank");
+  latent.q_rank = static_cast<int>(
+      reader.gguf().find_uint(reader.key("attention.q_lora_rank")).value_or(0) == 0 ? 0 : reader.size("attention.q_lora_rank"));
+  latent.value_dim = reader.size("attention.value_length_mla");
+  const int rope_dim = reader.size("rope.dimension_count");
+  const int key_dim = reader.size("attention.key_length_mla");
+  latent.nope_dim = key_dim - rope_dim;
+  if (latent.nope_dim < 1)
+    throw_invalid("GGUF: {}: {} is no more than the {} that rotate", reader.key("attention.key_length_mla"), key_dim,
+                  rope_dim);
+  if (config.num_kv_heads != 1 || config.head_dim != latent.rank + rope_dim ||
+      reader.size("attention.value_length") != latent.rank)
+    throw_invalid("GGUF: {}: {} KV heads with keys of {} and values of {}; one with {} and {} is expected of a latent",
+                  reader.key("attention.key_length"), config.num_kv_heads, config.head_dim,
+                  reader.size("attention.value_length"), latent.rank + rope_dim, latent.rank);
+  const std::uint64_t widest = static_cast<std::uint64_t>(std::max(key_dim, latent.value_dim));
+  if (kMaxSize / widest < static_cast<std::uint64_t>(config.num_heads))
+    throw_invalid("GGUF: {}: {} heads of {} are too many", reader.key("attention.head_count"), config.num_heads, widest);
+}
+
 void read_heads(ModelConfig& config, const ConfigReader& reader, int num_layers) {
   config.num_heads = reader.uniform_size("attention.head_count", num_layers);
   config.num_kv_heads = reader.has("attention.head_count_kv")
@@ -221,8 +257,9 @@ void read_heads(ModelConfig& config, const ConfigReader& reader, int num_layers)
                     config.num_heads, config.hidden_size);
     config.head_dim = config.hidden_size / config.num_heads;
   }
+  if (config.architecture == Architecture::kDeepSeek2) read_latent(config, reader);
   const int value_dim = reader.find_size("attention.value_length").value_or(config.head_dim);
-  if (value_dim != config.head_dim)
+  if (value_dim != config.head_dim && config.latent.rank == 0)
     throw_invalid("GGUF: {}: {}, but keys have {}: different sizes are not supported",
                   reader.key("attention.value_length"), value_dim, config.head_dim);
   if (config.head_dim > 1024)
@@ -241,22 +278,52 @@ void read_heads(ModelConfig& config, const ConfigReader& reader, int num_layers)
                   reader.key("rope.dimension_count"), config.rope_dim, config.head_dim);
 }
 
-// Mixtral's (in files of llama) and Qwen3's: by softmax, and the chosen weights come to 1.
+void read_deepseek_experts(ExpertConfig& experts, const ConfigReader& reader) {
+  if (const auto num_shared = reader.gguf().find_uint(reader.key("expert_shared_count")).value_or(0); num_shared > 0) {
+    if (num_shared > kMaxSize / static_cast<std::uint64_t>(experts.ffn_size))
+      throw_invalid("GGUF: {}: {} experts of {} are too many", reader.key("expert_shared_count"), num_shared,
+                    experts.ffn_size);
+    experts.shared_ffn_size = static_cast<int>(num_shared) * experts.ffn_size;
+  }
+  const auto gating = reader.gguf().find_uint(reader.key("expert_gating_func")).value_or(1);
+  if (gating != 1 && gating != 2)
+    throw_invalid("GGUF: {}: {} is not supported; 1 (softmax) and 2 (sigmoid) are", reader.key("expert_gating_func"), gating);
+  experts.gating = gating == 2 ? ExpertGating::kSigmoid : ExpertGating::kSoftmax;
+  experts.normalises = reader.gguf().find_bool(reader.key("expert_weights_norm")).value_or(false);
+  experts.scale = static_cast<float>(reader.find_positive_or_none("expert_weights_scale").value_or(1));
+  experts.num_groups = reader.find_size("expert_group_count", static_cast<std::uint64_t>(experts.num_experts)).value_or(1);
+  experts.num_chosen_groups =
+      reader.find_size("expert_group_used_count", static_cast<std::uint64_t>(experts.num_groups)).value_or(experts.num_groups);
+  const int group_size = experts.num_experts / experts.num_groups;
+  if (experts.num_experts % experts.num_groups != 0 || experts.num_chosen > experts.num_chosen_groups * group_size)
+    throw_invalid("GGUF: {}: {} experts cannot be chosen from {} of {} groups of {} experts",
+                  reader.key("expert_group_used_count"), experts.num_chosen, experts.num_chosen_groups,
+                  experts.num_groups, experts.num_experts);
+}
+
+// Of Mixtral (in files of llama) and Qwen3 by softmax, with weights that come to 1; DeepSeek's files tell.
 void read_experts(ModelConfig& config, const ConfigReader& reader) {
-  const bool is_moe = config.architecture == Architecture::kQwen3Moe;
+  const bool is_deepseek = config.architecture == Architecture::kDeepSeek2;
+  const bool is_moe = is_deepseek || config.architecture == Architecture::kQwen3Moe;
   if (!is_moe && config.architecture != Architecture::kLlama) return reader.refuse_nonzero("expert_count");
-  if (!is_moe && reader.gguf().find_uint(reader.key("expert_count")).value_or(0) == 0) return;
+  if (config.architecture != Architecture::kQwen3Moe &&
+      reader.gguf().find_uint(reader.key("expert_count")).value_or(0) == 0)
+    return;
   ExpertConfig& experts = config.experts;
   experts.num_experts = reader.size("expert_count", kMaxExperts);
   experts.num_chosen = reader.size("expert_used_count", static_cast<std::uint64_t>(experts.num_experts));
   experts.ffn_size = reader.find_size("expert_feed_forward_length").value_or(config.ffn_size);
-  for (LayerConfig& layer : config.layers) layer.has_experts = true;
-  config.ffn_size = experts.ffn_size;
+  const auto num_dense =
+      static_cast<std::size_t>(is_deepseek ? reader.gguf().find_uint(reader.key("leading_dense_block_count")).value_or(0) : 0);
+  for (std::size_t i = num_dense; i < config.layers.size(); ++i) config.layers[i].has_experts = true;
+  if (num_dense == 0) config.ffn_size = experts.ffn_size;
+  if (is_deepseek) read_deepseek_experts(experts, reader);
 }
 
 void set_architecture_traits(ModelConfig& config, const ConfigReader& reader) {
   const bool is_gemma3 = config.architecture == Architecture::kGemma3;
-  config.rope_interleaved = config.architecture == Architecture::kLlama;
+  const bool is_deepseek = config.architecture == Architecture::kDeepSeek2;
+  config.rope_interleaved = is_deepseek || config.architecture == Architecture::kLlama;
   config.has_qkv_bias = config.architecture == Architecture::kQwen2;
   config.has_qk_norm = is_gemma3 || config.architecture == Architecture::kQwen3 ||
                        config.architecture == Architecture::kQwen3Moe;
@@ -267,9 +334,11 @@ void set_architecture_traits(ModelConfig& config, const ConfigReader& reader) {
   const bool is_gemma3_27b = is_gemma3 && config.num_layers() == 62;
   const double scaled_dim = is_gemma3_27b
                                 ? static_cast<double>(config.hidden_size) / config.num_heads
-                                : static_cast<double>(config.head_dim);
+                                : static_cast<double>(is_deepseek ? config.latent.nope_dim + config.rope_dim
+                                                                  : config.head_dim);
+  const double factor = reader.find_positive_or_none("rope.scaling.factor").value_or(1);
   config.attention_scale = static_cast<float>(
-      reader.find_positive("attention.scale").value_or(1 / std::sqrt(scaled_dim)));
+      reader.find_positive("attention.scale").value_or(yarn_score_scale(reader, factor) / std::sqrt(scaled_dim)));
 }
 
 }  // namespace
@@ -280,8 +349,9 @@ ModelConfig read_model_config(const GgufFile& gguf) {
   const ConfigReader reader(gguf, *gguf.find_string("general.architecture"));
   config.name = printable(gguf.find_string("general.name").value_or(""));
   for (const char* name : {"attn_logit_softcapping", "final_logit_softcapping",
-                           "attention.max_alibi_bias", "attention.clamp_kqv", "rope.scaling.yarn_log_multiplier"})
+                           "attention.max_alibi_bias", "attention.clamp_kqv"})
     reader.refuse_nonzero(name);
+  if (config.architecture != Architecture::kDeepSeek2) reader.refuse_nonzero("rope.scaling.yarn_log_multiplier");
   if (!gguf.find_bool(reader.key("attention.causal")).value_or(true))
     throw_invalid("GGUF: {}: tokens that see what comes after them are not supported", reader.key("attention.causal"));
 
@@ -337,7 +407,10 @@ std::vector<KvLayerShape> kv_layer_shapes(const ModelConfig& config) {
   std::vector<KvLayerShape> shapes;
   for (const LayerConfig& layer : config.layers)
     shapes.push_back(
-        {.num_kv_heads = config.num_kv_heads, .head_dim = config.head_dim, .window = layer.window});
+        {.num_kv_heads = config.num_kv_heads,
+         .head_dim = config.head_dim,
+         .window = layer.window,
+         .is_latent = config.latent.rank > 0});
   return shapes;
 }
 

@@ -10,7 +10,7 @@
 
 namespace larder {
 
-enum class Architecture { kLlama, kQwen2, kQwen3, kQwen3Moe, kGemma3 };
+enum class Architecture { kLlama, kQwen2, kQwen3, kQwen3Moe, kGemma3, kDeepSeek2 };
 enum class Activation { kSilu, kGeluTanh };
 
 // Rotary position embedding (arXiv:2104.09864) of the layers that share a base.
@@ -38,6 +38,15 @@ struct ExpertConfig {
   int num_chosen_groups = 1;
 };
 
+// Multi-head latent attention (arXiv:2405.04434): one KV head of rope_dim values that rotate and, behind
+// them, the latent, which is the values, too.
+struct LatentConfig {
+  int rank = 0;      // of the latent; 0 = plain attention
+  int q_rank = 0;    // queries are made of so many values; 0 = of the hidden ones
+  int nope_dim = 0;  // of a head's query, beside the rope_dim that rotate
+  int value_dim = 0;  // of a head's output
+};
+
 struct LayerConfig {
   int window = 0;  // tokens that a query sees, itself included; 0 = all before it
   int rope = 0;    // index into ModelConfig::ropes
@@ -53,6 +62,7 @@ struct ModelConfig {
   int num_heads = 0;
   int num_kv_heads = 0;
   int head_dim = 0;  // of K, V and Q alike
+  LatentConfig latent;
   int vocab_size = 0;
   int context_len = 0;  // tokens that the model was trained for
   float rms_epsilon = 0;
@@ -70,6 +80,7 @@ struct ModelConfig {
 
   int num_layers() const { return static_cast<int>(layers.size()); }
   int q_size() const { return num_heads * head_dim; }
+  int o_size() const { return latent.rank > 0 ? num_heads * latent.value_dim : q_size(); }  // the output matrix' input
   int kv_size() const { return num_kv_heads * head_dim; }
 };
 

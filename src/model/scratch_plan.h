@@ -21,6 +21,7 @@ struct ScratchPlan {
     const auto rows = static_cast<std::size_t>(limits.max_batch_tokens);
     const auto hidden = static_cast<std::size_t>(config.hidden_size);
     const auto q_size = static_cast<std::size_t>(config.q_size());
+    const auto o_size = static_cast<std::size_t>(config.o_size());
     const auto kv_size = static_cast<std::size_t>(config.kv_size());
     const auto ffn = static_cast<std::size_t>(config.ffn_size);
     static_cast<Transformer::Stream&>(buffers) = place_stream(placer, config, limits, rows);
@@ -30,6 +31,7 @@ struct ScratchPlan {
     buffers.k = placer.place<float>(rows * kv_size);
     buffers.v = placer.place<float>(2 * rows * kv_size);
     buffers.attention = placer.place<float>(rows * q_size);
+    if (config.latent.rank > 0) buffers.values = placer.place<float>(rows * o_size);
     buffers.gate = placer.place<float>(rows * ffn);
     buffers.up = placer.place<float>(rows * ffn);
     buffers.logits = placer.place<float>(static_cast<std::size_t>(limits.max_logit_rows) *
@@ -38,13 +40,13 @@ struct ScratchPlan {
                                             static_cast<std::size_t>(num_logit_runs(config.vocab_size)));
     if (on_device) buffers.best = placer.place<TokenId>(num_tokens_back(limits));
     if (limits.activations == ActivationType::kInt8) {
-      buffers.quantized = placer.place_quantized(rows, std::max({2 * hidden, q_size, ffn}));
+      buffers.quantized = placer.place_quantized(rows, std::max({2 * hidden, o_size, ffn}));
       buffers.rest = placer.place<float>(rows * hidden);
       if (on_device)
         buffers.product = placer.place<std::byte>(
             static_cast<std::size_t>(device_product_bytes(
                       limits.max_batch_tokens,
-                      std::max({config.hidden_size, config.q_size(), config.ffn_size}))));
+                      std::max({config.hidden_size, config.o_size(), config.ffn_size}))));
     }
     size_bytes = placer.size_bytes();
   }

@@ -53,6 +53,10 @@ Transformer::Transformer(const ModelConfig& config, const Weights& weights, cons
     expert_layers_.emplace(config, kernels, pool, limits.max_batch_tokens,
                            limits.activations == ActivationType::kInt8);
   }
+  if (config.latent.rank > 0) {
+    CHECK(device == nullptr, kernels.name);
+    latent_.emplace(config, kernels, pool, limits.max_batch_tokens, limits.activations == ActivationType::kInt8);
+  }
   for (const RopeConfig& rope : config.ropes) rope_frequencies_.push_back(rope.frequencies.data());
   logit_sequences_.reserve(static_cast<std::size_t>(limits.max_logit_rows));
   if (device != nullptr) prepare_device();
@@ -85,7 +89,7 @@ void Transformer::for_rows(int num_rows, Function&& function) {
 
 std::size_t Transformer::scratch_size_bytes() const {
   return scratch_.size_bytes() + attention_op_.scratch_size_bytes() +
-         (expert_layers_ ? expert_layers_->size_bytes() : 0) +
+         (expert_layers_ ? expert_layers_->size_bytes() : 0) + (latent_ ? latent_->size_bytes() : 0) +
          (staging_ ? staging_->size_bytes() : 0) + device_frequencies_.size_bytes();
 }
 
@@ -95,6 +99,7 @@ std::size_t transformer_scratch_size_bytes(const ModelConfig& config,
   const int num_groups = KvLayout(kv_layer_shapes(config)).num_groups();
   return ScratchPlan(config, limits, device != nullptr, nullptr).size_bytes +
          (config.experts.num_experts > 0 ? ExpertLayers::size_bytes(config, limits.max_batch_tokens) : 0) +
+         (config.latent.rank > 0 ? LatentAttention::size_bytes(config, limits.max_batch_tokens) : 0) +
          (device ? BatchStaging::size_bytes(staging_limits(limits, num_groups)) +
                        config.ropes.size() * frequencies_size_bytes(config)
                  : 0) +
@@ -241,6 +246,7 @@ void Transformer::compute_rotations(std::span<const std::int32_t> positions,
 
 Transformer::Products Transformer::input_products(int layer, bool has_queries) {
   const LayerWeights& w = weights_.layer(layer);
+  if (latent_) return {{Product{&w.kv_a}}, 1};
   const bool twice = wants_int8(w.v);
   return {{Product{&w.k, w.k_bias, buffers_.k},
            Product{&w.v, twice ? nullptr : w.v_bias, buffers_.v, twice},
@@ -336,10 +342,8 @@ bool Transformer::has_sinks(const ForwardBatch& batch, int layer) const {
          config_.layers[static_cast<std::size_t>(layer)].window == 0;
 }
 
-void Transformer::project_input(const ForwardBatch& batch, const KvStorage& storage, int layer,
-                                bool has_queries) {
+void Transformer::project_heads(int num_rows, int layer, bool has_queries) {
   const LayerWeights& w = weights_.layer(layer);
-  const int num_rows = static_cast<int>(batch.tokens.size());
   const int hidden_size = config_.hidden_size;
   const bool twice = wants_int8(w.v);
   const bool int8_input = wants_int8(w.q) || wants_int8(w.k) || twice;
@@ -350,6 +354,23 @@ void Transformer::project_input(const ForwardBatch& batch, const KvStorage& stor
              if (int8_input) quantize_input(buffers_.normed, hidden_size, begin, end);
              if (twice) refine_input(num_rows, begin, end);
            });
+}
+
+void Transformer::project_latent(int num_rows, int layer, bool has_queries) {
+  const LayerWeights& w = weights_.layer(layer);
+  for_rows(num_rows, [&](int begin, int end) { norm_behind(layer, w.attention_norm, begin, end); });
+  latent_->project(w, buffers_.normed, num_rows, buffers_.k, has_queries ? buffers_.q : nullptr);
+}
+
+void Transformer::project_input(const ForwardBatch& batch, const KvStorage& storage, int layer,
+                                bool has_queries) {
+  const LayerWeights& w = weights_.layer(layer);
+  const int num_rows = static_cast<int>(batch.tokens.size());
+  const bool twice = wants_int8(w.v);
+  if (latent_)
+    project_latent(num_rows, layer, has_queries);
+  else
+    project_heads(num_rows, layer, has_queries);
 
   const GroupBatch& group = batch.groups[static_cast<std::size_t>(layout_.group_of(layer))];
   const PagedKvView kv = storage.view(layer);
@@ -399,12 +420,12 @@ void Transformer::attend(const ForwardBatch& batch, const KvStorage& storage, in
 
 void Transformer::project_attention(int num_rows, int layer) {
   const LayerWeights& w = weights_.layer(layer);
-  buffers_.quantized.num_cols = config_.q_size();
-  multiply(buffers_.attention, num_rows, output_products(layer), gate_products(layer),
-           [&](int begin, int end) {
-             if (wants_int8(w.o))
-               quantize_input(buffers_.attention, config_.q_size(), begin, end);
-           });
+  if (latent_) latent_->make_values(w, buffers_.attention, num_rows, buffers_.values);
+  const float* values = latent_ ? buffers_.values : buffers_.attention;
+  buffers_.quantized.num_cols = config_.o_size();
+  multiply(values, num_rows, output_products(layer), gate_products(layer), [&](int begin, int end) {
+    if (wants_int8(w.o)) quantize_input(values, config_.o_size(), begin, end);
+  });
 }
 
 RopeArgs Transformer::rope_args(int layer, bool has_queries, bool has_sinks) const {

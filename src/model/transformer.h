@@ -21,6 +21,7 @@
 #include "model/batch_staging.h"
 #include "model/expert_layers.h"
 #include "model/forward_batch.h"
+#include "model/latent_attention.h"
 #include "model/model_config.h"
 #include "model/weights.h"
 
@@ -107,6 +108,7 @@ class Transformer {
     float* k = nullptr;       // [max_batch_tokens, kv_size]
     float* v = nullptr;  // [2 * max_batch_tokens, kv_size], see refine_input()
     float* attention = nullptr;  // [max_batch_tokens, q_size]
+    float* values = nullptr;     // [max_batch_tokens, o_size], of latent attention alone
     float* gate = nullptr;       // [max_batch_tokens, ffn_size]
     float* up = nullptr;
     float* q_sinks = nullptr;  // [max_batch_tokens, q_size], see AttentionArgs
@@ -146,6 +148,8 @@ class Transformer {
   void share_keys(ForwardBatch& batch);
   bool is_last(int layer) const { return layer + 1 == config_.num_layers(); }
   // Queries, keys and values; those two stored.
+  void project_heads(int num_rows, int layer, bool has_queries);
+  void project_latent(int num_rows, int layer, bool has_queries);
   void project_input(const ForwardBatch& batch, const KvStorage& storage, int layer, bool has_queries);
   void gather_rows(std::span<const std::int32_t> rows, bool has_sinks);
   void attend(const ForwardBatch& batch, const KvStorage& storage, int layer);
@@ -203,6 +207,7 @@ class Transformer {
   DeviceBuffer scratch_;
   Buffers buffers_;
   std::optional<ExpertLayers> expert_layers_;
+  std::optional<LatentAttention> latent_;
   // Where the kernels read them, [num_ropes].
   std::vector<const double*> rope_frequencies_;
   std::vector<AttentionSequence> logit_sequences_;  // of this batch, on the host

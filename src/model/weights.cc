@@ -22,7 +22,7 @@ struct WeightEntry {
   PackedMatrix* matrix = nullptr;
   const float** vector = nullptr;
   const GgufTensor* tensor = nullptr;
-  std::span<const std::byte> data = {};  // of the tensor, or of one expert's part of it
+  std::span<const std::byte> data = {};  // of the tensor, or of one expert's or head's part of it
   std::size_t offset = 0;  // in the arena
   std::size_t size_bytes = 0;
 };
@@ -52,19 +52,12 @@ class WeightPlan {
     const auto name = [&](const char* part) { return fmt::format("blk.{}.{}", index, part); };
     const int hidden = config_.hidden_size;
     add_vector(name("attn_norm.weight"), hidden, layer.attention_norm);
-    add_matrix(name("attn_q.weight"), config_.q_size(), hidden, layer.q);
-    add_matrix(name("attn_k.weight"), config_.kv_size(), hidden, layer.k);
-    add_matrix(name("attn_v.weight"), config_.kv_size(), hidden, layer.v);
-    if (config_.has_qkv_bias) {
-      add_vector(name("attn_q.bias"), config_.q_size(), layer.q_bias);
-      add_vector(name("attn_k.bias"), config_.kv_size(), layer.k_bias);
-      add_vector(name("attn_v.bias"), config_.kv_size(), layer.v_bias);
+    if (config_.latent.rank > 0) {
+      add_latent_weights(index, layer);
+    } else {
+      add_attention_weights(index, layer);
     }
-    if (config_.has_qk_norm) {
-      add_vector(name("attn_q_norm.weight"), config_.head_dim, layer.q_norm);
-      add_vector(name("attn_k_norm.weight"), config_.head_dim, layer.k_norm);
-    }
-    add_matrix(name("attn_output.weight"), hidden, config_.q_size(), layer.o);
+    add_matrix(name("attn_output.weight"), hidden, config_.o_size(), layer.o);
     if (config_.has_post_norms)
       add_vector(name("post_attention_norm.weight"), hidden, layer.post_attention_norm);
     add_vector(name("ffn_norm.weight"), hidden, layer.ffn_norm);
@@ -80,6 +73,41 @@ class WeightPlan {
   }
 
  private:
+  void add_attention_weights(int index, LayerWeights& layer) {
+    const auto name = [&](const char* part) { return fmt::format("blk.{}.{}", index, part); };
+    const int hidden = config_.hidden_size;
+    add_matrix(name("attn_q.weight"), config_.q_size(), hidden, layer.q);
+    add_matrix(name("attn_k.weight"), config_.kv_size(), hidden, layer.k);
+    add_matrix(name("attn_v.weight"), config_.kv_size(), hidden, layer.v);
+    if (config_.has_qkv_bias) {
+      add_vector(name("attn_q.bias"), config_.q_size(), layer.q_bias);
+      add_vector(name("attn_k.bias"), config_.kv_size(), layer.k_bias);
+      add_vector(name("attn_v.bias"), config_.kv_size(), layer.v_bias);
+    }
+    if (config_.has_qk_norm) {
+      add_vector(name("attn_q_norm.weight"), config_.head_dim, layer.q_norm);
+      add_vector(name("attn_k_norm.weight"), config_.head_dim, layer.k_norm);
+    }
+  }
+
+  void add_latent_weights(int index, LayerWeights& layer) {
+    const auto name = [&](const char* part) { return fmt::format("blk.{}.{}", index, part); };
+    const LatentConfig& latent = config_.latent;
+    const int hidden = config_.hidden_size;
+    const int q_size = config_.num_heads * (latent.nope_dim + config_.rope_dim);
+    if (latent.q_rank > 0) {
+      add_matrix(name("attn_q_a.weight"), latent.q_rank, hidden, layer.q_a);
+      add_vector(name("attn_q_a_norm.weight"), latent.q_rank, layer.q_a_norm);
+      add_matrix(name("attn_q_b.weight"), q_size, latent.q_rank, layer.q);
+    } else {
+      add_matrix(name("attn_q.weight"), q_size, hidden, layer.q);
+    }
+    add_matrix(name("attn_kv_a_mqa.weight"), config_.head_dim, hidden, layer.kv_a);
+    add_vector(name("attn_kv_a_norm.weight"), latent.rank, layer.kv_a_norm);
+    add_matrices(name("attn_k_b.weight"), config_.num_heads, latent.rank, latent.nope_dim, layer.k_b);
+    add_matrices(name("attn_v_b.weight"), config_.num_heads, latent.value_dim, latent.rank, layer.v_b);
+  }
+
   void add_expert_weights(int index, LayerWeights& layer) {
     const auto name = [&](const char* part) { return fmt::format("blk.{}.{}", index, part); };
     const ExpertConfig& experts = config_.experts;
@@ -87,19 +115,20 @@ class WeightPlan {
     add_matrix(name("ffn_gate_inp.weight"), experts.num_experts, hidden, layer.router);
     if (gguf_.find_tensor(name("exp_probs_b.bias")) != nullptr)
       add_vector(name("exp_probs_b.bias"), experts.num_experts, layer.router_bias);
-    add_matrices(name("ffn_gate_exps.weight"), experts.ffn_size, hidden, layer.expert_gate);
-    add_matrices(name("ffn_up_exps.weight"), experts.ffn_size, hidden, layer.expert_up);
-    add_matrices(name("ffn_down_exps.weight"), hidden, experts.ffn_size, layer.expert_down);
+    add_matrices(name("ffn_gate_exps.weight"), experts.num_experts, experts.ffn_size, hidden, layer.expert_gate);
+    add_matrices(name("ffn_up_exps.weight"), experts.num_experts, experts.ffn_size, hidden, layer.expert_up);
+    add_matrices(name("ffn_down_exps.weight"), experts.num_experts, hidden, experts.ffn_size, layer.expert_down);
     if (experts.shared_ffn_size == 0) return;
     add_matrix(name("ffn_gate_shexp.weight"), experts.shared_ffn_size, hidden, layer.gate);
     add_matrix(name("ffn_up_shexp.weight"), experts.shared_ffn_size, hidden, layer.up);
     add_matrix(name("ffn_down_shexp.weight"), hidden, experts.shared_ffn_size, layer.down);
   }
 
-  // One of each expert, behind one another in one tensor.
-  void add_matrices(const std::string& name, int num_rows, int num_cols, std::vector<PackedMatrix>& matrices) {
-    const auto count = static_cast<std::size_t>(config_.experts.num_experts);
-    const GgufTensor& tensor = find(name, std::int64_t{num_rows} * config_.experts.num_experts, num_cols);
+  // One of each expert, or head, behind one another in one tensor.
+  void add_matrices(const std::string& name, int num_matrices, int num_rows, int num_cols,
+                    std::vector<PackedMatrix>& matrices) {
+    const auto count = static_cast<std::size_t>(num_matrices);
+    const GgufTensor& tensor = find(name, std::int64_t{num_rows} * num_matrices, num_cols);
     const std::size_t part_bytes = tensor.data.size() / count;
     matrices.resize(count);
     for (std::size_t i = 0; i < count; ++i) {

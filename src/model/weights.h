@@ -24,7 +24,12 @@ struct LayerWeights {
   const float* v_bias = nullptr;
   const float* q_norm = nullptr;  // [head_dim]
   const float* k_norm = nullptr;
-  PackedMatrix o;                              // [hidden_size, q_size]
+  // Of latent attention, in place of k and v: q takes q_a's normed output where there is a q_a.
+  PackedMatrix q_a, kv_a;                // [q_rank | head_dim, hidden_size]; the latent comes first
+  const float* q_a_norm = nullptr;       // [q_rank]
+  const float* kv_a_norm = nullptr;      // [rank]
+  std::vector<PackedMatrix> k_b, v_b;    // [num_heads] of [rank, nope_dim] | [value_dim, rank]
+  PackedMatrix o;                              // [hidden_size, o_size]
   const float* post_attention_norm = nullptr;  // [hidden_size]
   const float* ffn_norm = nullptr;             // [hidden_size]
   PackedMatrix gate, up;                       // [ffn_size, hidden_size]

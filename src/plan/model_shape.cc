@@ -107,7 +107,9 @@ ModelShape model_shape(const ModelConfig& config, const GgufFile& gguf) {
   if (config.tied_embeddings) shape.num_output_parameters = 0;
   shape.num_experts = config.experts.num_experts;
   shape.num_chosen_experts = config.experts.num_chosen;
-  shape.decode_pair_ops = shape.prefill_pair_ops = 4.0 * config.num_heads * config.head_dim;
+  // With latents prompts, too, multiply with those, not with keys and values made of them.
+  const int value_dim = config.latent.rank > 0 ? config.latent.rank : config.head_dim;
+  shape.decode_pair_ops = shape.prefill_pair_ops = 2.0 * config.num_heads * (config.head_dim + value_dim);
   return shape;
 }
 

@@ -24,6 +24,22 @@ LARDER_INLINE Partial partial_at(std::byte* memory, int rows, int padded_dim) {
   return {values, max, max + rows};
 }
 
+// to[column][row] = from[row][column] of 8 rows of 8, 16 apart; those of `to` are `stride` apart.
+LARDER_INLINE void turn_8x8(const uint16_t* from, uint16_t* to, int64_t stride) {
+  typedef uint16_t Words __attribute__((vector_size(16)));
+  Words rows[8], turned[8];
+  for (int i = 0; i < 8; ++i) memcpy(&rows[i], from + i * kLanes, sizeof rows[i]);
+  // Three rounds of rows i and i + 4 word by word: each moves one bit of the row's number into the column's.
+  for (int round = 0; round < 3; ++round) {
+    for (int i = 0; i < 4; ++i) {
+      turned[2 * i] = __builtin_shuffle(rows[i], rows[i + 4], Words{0, 8, 1, 9, 2, 10, 3, 11});
+      turned[2 * i + 1] = __builtin_shuffle(rows[i], rows[i + 4], Words{4, 12, 5, 13, 6, 14, 7, 15});
+    }
+    for (int i = 0; i < 8; ++i) rows[i] = turned[i];
+  }
+  for (int i = 0; i < 8; ++i) memcpy(to + i * stride, &rows[i], sizeof rows[i]);
+}
+
 // One head's keys or values of a block.
 struct HeadBlock {
   const AttentionSequence& sequence;
@@ -336,6 +352,26 @@ KeyTile key_tile(const Work& work, int begin, int end) {
   return tile;
 }
 
+// The tile's values from its keys, of two bytes each: [dim][16 tokens] to [16 tokens][dim], once for all rows.
+void turn_keys(const Work& work, KeyTile& tile) {
+  for (int b = 0; b < kTileBlocks; ++b) {
+    if (b >= tile.num_blocks) {
+      tile.v[b] = tile.v[0];  // never used, as the keys there
+      continue;
+    }
+    const auto* from = reinterpret_cast<const uint16_t*>(tile.k[b]);
+    uint16_t* to = work.values + int64_t{b} * kBlockSize * work.dim;
+    int d = 0;
+    for (; d + 8 <= work.dim; d += 8) {
+      turn_8x8(from + d * kLanes, to + d, work.dim);
+      turn_8x8(from + d * kLanes + 8, to + 8 * work.dim + d, work.dim);
+    }
+    for (; d < work.dim; ++d)
+      for (int i = 0; i < kLanes; ++i) to[i * work.dim + d] = from[d * kLanes + i];
+    tile.v[b] = reinterpret_cast<const std::byte*>(to);
+  }
+}
+
 void begin_split(const Work& work, const Partial& partial) {
   for (int64_t i = 0; i < int64_t{work.rows} * work.padded_dim; ++i) partial.values[i] = 0;
   for (int r = 0; r < work.rows; ++r) {
@@ -361,6 +397,7 @@ void run_split(const Work& work, int split, int begin, const Partial& partial) {
       if (num_seeing < row_end) row_end = static_cast<int>(num_seeing);
     }
     KeyTile tile = key_tile(work, key, end);
+    if (work.args.kv.values_are_keys) turn_keys(work, tile);
 #if defined(LARDER_AVX512_BF16) && !defined(LARDER_AMX)
     TilePairs pairs;
     tile.pairs = &pairs;
@@ -476,7 +513,8 @@ Work work_of(const AttentionArgs& args, const AttentionSequence& sequence, int k
           .q = q,
           .q_sinks = q_sinks,
           .scores = scores,
-          .factor = scratch.take<float>(rows)};
+          .factor = scratch.take<float>(rows),
+          .values = scratch.take<uint16_t>(int64_t{kKeyTile} * dim)};
 }
 Work work_of(const AttentionArgs& args, const AttentionTask& task, std::byte* memory) {
   return work_of(args, args.sequences[task.sequence], task.kv_head, task.query_begin,

@@ -75,6 +75,7 @@ struct Work {
   Queries q_sinks;
   float* scores;  // [rows, kKeyTile]
   float* factor;  // [rows]: what the sums so far are multiplied by in this tile
+  uint16_t* values;  // [kKeyTile, dim]: where values_are_keys, those of a tile
 
   int position(int row) const { return first_position + row / group; }
   // Of the window.

@@ -238,10 +238,11 @@ void store_kv(const StoreKvArgs& args, int row_begin, int row_end) {
     std::byte* block = kv.base + slot / kBlockSize * kv.block_stride_bytes;
     for (int head = 0; head < kv.num_kv_heads; ++head) {
       const float* k = args.k + row * args.ldk + int64_t{head} * kv.head_dim;
-      const float* v = args.v + row * args.ldv + int64_t{head} * kv.head_dim;
       std::byte* k_to = block + kv.k_offset_bytes + head * k_bytes;
-      std::byte* v_to = block + kv.v_offset_bytes + head * v_bytes;
       store_head(kv, head, {k, k_to, offset, kv.head_dim}, true);
+      if (kv.values_are_keys) continue;
+      const float* v = args.v + row * args.ldv + int64_t{head} * kv.head_dim;
+      std::byte* v_to = block + kv.v_offset_bytes + head * v_bytes;
       store_head(kv, head, {v, v_to, offset, kv.head_dim}, false);
     }
   }
