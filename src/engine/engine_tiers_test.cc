@@ -107,7 +107,7 @@ std::vector<std::vector<TokenId>> prompts() {
 }
 
 TEST(EngineTiers, ManyClientsHearTheSameAcrossRestarts) {
-  for (const char* name : {"tiny_llama", "tiny_gemma3"}) {
+  for (const char* name : {"tiny_llama", "tiny_gemma3", "tiny_deepseek2"}) {
     TinyModel model(name, 2);
     std::vector<std::vector<TokenId>> expected;
     {

@@ -369,13 +369,18 @@ TEST_P(Exactness, AStormOfDearTokens) {
   EXPECT_GT(storm({.max_batch_tokens = 64, .max_step_slowdown = 2, .token_ns = 10'000'000}), 10);
 }
 
+std::string name_of(const ::testing::TestParamInfo<Exactness::ParamType>& test) {
+  return std::string(std::get<0>(test.param)) + "_" + std::get<1>(test.param);
+}
+
 INSTANTIATE_TEST_SUITE_P(Models, Exactness,
                          ::testing::Combine(::testing::Values("tiny_llama", "tiny_gemma3"),
                                             ::testing::Values("f16", "fp8", "int8", "int4")),
-                         [](const auto& test) {
-                           return std::string(std::get<0>(test.param)) + "_" +
-                                  std::get<1>(test.param);
-                         });
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(Experts, Exactness,
+                         ::testing::Combine(::testing::Values("tiny_qwen3moe", "tiny_deepseek3"),
+                                            ::testing::Values("f16")),
+                         name_of);
 
 }  // namespace
 }  // namespace larder

@@ -9,6 +9,7 @@
 #include "kernels/cpu/attention_codes.h"
 #include "kernels/cpu/attention_float.h"
 #include "kernels/cpu/hadamard.h"
+#include "kernels/cpu/latent_values.h"
 #if defined(LARDER_AMX)
 #include "kernels/cpu/bf16/attention_amx.h"
 #elif defined(LARDER_AVX512_BF16)
@@ -22,22 +23,6 @@ LARDER_INLINE Partial partial_at(std::byte* memory, int rows, int padded_dim) {
   auto* values = reinterpret_cast<float*>(memory);
   float* max = values + int64_t{rows} * padded_dim;
   return {values, max, max + rows};
-}
-
-// to[column][row] = from[row][column] of 8 rows of 8, 16 apart; those of `to` are `stride` apart.
-LARDER_INLINE void turn_8x8(const uint16_t* from, uint16_t* to, int64_t stride) {
-  typedef uint16_t Words __attribute__((vector_size(16)));
-  Words rows[8], turned[8];
-  for (int i = 0; i < 8; ++i) memcpy(&rows[i], from + i * kLanes, sizeof rows[i]);
-  // Three rounds of rows i and i + 4 word by word: each moves one bit of the row's number into the column's.
-  for (int round = 0; round < 3; ++round) {
-    for (int i = 0; i < 4; ++i) {
-      turned[2 * i] = __builtin_shuffle(rows[i], rows[i + 4], Words{0, 8, 1, 9, 2, 10, 3, 11});
-      turned[2 * i + 1] = __builtin_shuffle(rows[i], rows[i + 4], Words{4, 12, 5, 13, 6, 14, 7, 15});
-    }
-    for (int i = 0; i < 8; ++i) rows[i] = turned[i];
-  }
-  for (int i = 0; i < 8; ++i) memcpy(to + i * stride, &rows[i], sizeof rows[i]);
 }
 
 // One head's keys or values of a block.
@@ -350,26 +335,6 @@ KeyTile key_tile(const Work& work, int begin, int end) {
     tile.next_v[b] = next.values(kv);
   }
   return tile;
-}
-
-// The tile's values from its keys, of two bytes each: [dim][16 tokens] to [16 tokens][dim], once for all rows.
-void turn_keys(const Work& work, KeyTile& tile) {
-  for (int b = 0; b < kTileBlocks; ++b) {
-    if (b >= tile.num_blocks) {
-      tile.v[b] = tile.v[0];  // never used, as the keys there
-      continue;
-    }
-    const auto* from = reinterpret_cast<const uint16_t*>(tile.k[b]);
-    uint16_t* to = work.values + int64_t{b} * kBlockSize * work.dim;
-    int d = 0;
-    for (; d + 8 <= work.dim; d += 8) {
-      turn_8x8(from + d * kLanes, to + d, work.dim);
-      turn_8x8(from + d * kLanes + 8, to + 8 * work.dim + d, work.dim);
-    }
-    for (; d < work.dim; ++d)
-      for (int i = 0; i < kLanes; ++i) to[i * work.dim + d] = from[d * kLanes + i];
-    tile.v[b] = reinterpret_cast<const std::byte*>(to);
-  }
 }
 
 void begin_split(const Work& work, const Partial& partial) {

@@ -50,7 +50,7 @@ def yarn(mscale):
 def deepseek2_config():
     """As V2-Lite: no low rank for the queries, softmax, no groups, weights not normalised."""
     return transformers.DeepseekV2Config(
-        vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+        vocab_size=128, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
         num_attention_heads=4, num_key_value_heads=4, max_position_embeddings=512,
         q_lora_rank=None, kv_lora_rank=64, qk_nope_head_dim=32, qk_rope_head_dim=16, v_head_dim=32,
         first_k_dense_replace=1, n_routed_experts=8, num_experts_per_tok=3, n_shared_experts=2,
@@ -62,7 +62,7 @@ def deepseek2_config():
 def deepseek3_config():
     """As V3. Three experts to a group, since a group is judged by its best two."""
     return transformers.DeepseekV3Config(
-        vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+        vocab_size=128, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
         num_attention_heads=4, num_key_value_heads=4, max_position_embeddings=512,
         q_lora_rank=32, kv_lora_rank=64, qk_nope_head_dim=32, qk_rope_head_dim=16, v_head_dim=16,
         first_k_dense_replace=1, n_routed_experts=12, num_experts_per_tok=3, n_shared_experts=1,
