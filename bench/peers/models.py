@@ -40,6 +40,7 @@ MODELS = [
     Model("1b-q4_k", "1B shape Q4_K", "Q4_K", 131072, 2 * 16 * 8 * 64 * 2),
     Model("1b-bf16", "1B shape BF16", "BF16", 131072, 2 * 16 * 8 * 64 * 2),
     Model("experts-q4_0", "Qwen3 30B-A3B, 6 layers, Q4_0", "Q4_0", 32768, 2 * 6 * 4 * 128 * 2),
+    Model("latent-q4_0", "DeepSeek V2 Lite, 4 layers, Q4_0", "Q4_0", 163840, 4 * 576 * 2),  # keys are values
 ]
 
 

@@ -26,10 +26,21 @@ class Shape:
     rope_base: float
     num_experts: int = 0  # of each layer; ffn is one expert's
     num_chosen: int = 0
+    # Of DeepSeek: head_dim is that of a query, of which rope_dim rotate, and of the values value_dim.
+    latent: int = 0
+    rope_dim: int = 0
+    value_dim: int = 0
+    num_shared: int = 0  # experts that every token takes
+    dense_ffn: int = 0   # of the first layer, which has no experts
 
     @property
     def architecture(self):
-        return "qwen3moe" if self.num_experts else "llama"
+        return "deepseek2" if self.latent else "qwen3moe" if self.num_experts else "llama"
+
+    @property
+    def key_size(self):
+        """Of what a KV head stores."""
+        return self.latent + self.rope_dim if self.latent else self.head_dim
 
 
 LLAMA_1B = Shape(num_layers=16, hidden=2048, ffn=8192, num_heads=32, num_kv_heads=8, head_dim=64, context=131072,
@@ -39,7 +50,11 @@ KV_HEAVY = Shape(num_layers=4, hidden=256, ffn=512, num_heads=32, num_kv_heads=3
 # Qwen3 30B-A3B, but 6 of its 48 layers.
 EXPERTS = Shape(num_layers=6, hidden=2048, ffn=768, num_heads=32, num_kv_heads=4, head_dim=128, context=32768,
                 rope_base=1000000.0, num_experts=128, num_chosen=8)
-SHAPES = {"1b": LLAMA_1B, "kv-heavy": KV_HEAVY, "experts": EXPERTS}
+# DeepSeek V2 Lite, but 4 of its 27 layers.
+LATENT = Shape(num_layers=4, hidden=2048, ffn=1408, num_heads=16, num_kv_heads=1, head_dim=192, context=163840,
+               rope_base=10000.0, num_experts=64, num_chosen=6, latent=512, rope_dim=64, value_dim=128, num_shared=2,
+               dense_ffn=10944)
+SHAPES = {"1b": LLAMA_1B, "kv-heavy": KV_HEAVY, "experts": EXPERTS, "latent": LATENT}
 
 
 @functools.cache
@@ -71,18 +86,26 @@ def add_description(writer, shape, title):
     writer.add_block_count(shape.num_layers)
     writer.add_context_length(shape.context)
     writer.add_embedding_length(shape.hidden)
-    writer.add_feed_forward_length(shape.ffn)
+    writer.add_feed_forward_length(shape.dense_ffn or shape.ffn)
     writer.add_head_count(shape.num_heads)
     writer.add_head_count_kv(shape.num_kv_heads)
-    writer.add_key_length(shape.head_dim)
-    writer.add_value_length(shape.head_dim)
-    writer.add_rope_dimension_count(shape.head_dim)
+    writer.add_key_length(shape.key_size)
+    writer.add_value_length(shape.latent or shape.head_dim)
+    writer.add_rope_dimension_count(shape.rope_dim or shape.head_dim)
     writer.add_rope_freq_base(shape.rope_base)
     writer.add_layer_norm_rms_eps(1e-5)
     if shape.num_experts:
         writer.add_expert_count(shape.num_experts)
         writer.add_expert_used_count(shape.num_chosen)
         writer.add_expert_feed_forward_length(shape.ffn)
+    if shape.latent:
+        writer.add_q_lora_rank(0)
+        writer.add_kv_lora_rank(shape.latent)
+        writer.add_key_length_mla(shape.head_dim)
+        writer.add_value_length_mla(shape.value_dim)
+        writer.add_expert_shared_count(shape.num_shared)
+        writer.add_expert_weights_scale(1.0)
+        writer.add_leading_dense_block_count(1)
 
 
 def copy_fields(writer, reader, is_wanted):
@@ -99,26 +122,63 @@ def finish(writer):
     writer.close()
 
 
+def attention_matrices(shape):
+    """Name, rows and columns, those of several heads together, and whether it adds to the stream."""
+    q_size = shape.num_heads * shape.head_dim
+    yield "attn_q", (q_size, shape.hidden), False
+    if not shape.latent:
+        kv_size = shape.num_kv_heads * shape.head_dim
+        yield "attn_k", (kv_size, shape.hidden), False
+        yield "attn_v", (kv_size, shape.hidden), False
+        yield "attn_output", (shape.hidden, q_size), True
+        return
+    yield "attn_kv_a_mqa", (shape.key_size, shape.hidden), False
+    yield "attn_k_b", (shape.num_heads, shape.latent, shape.head_dim - shape.rope_dim), False
+    yield "attn_v_b", (shape.num_heads, shape.value_dim, shape.latent), False
+    yield "attn_output", (shape.hidden, shape.num_heads * shape.value_dim), True
+
+
+def mlp_matrices(shape, layer):
+    """The same; of experts all together."""
+    is_dense = not shape.num_experts or (shape.dense_ffn and layer == 0)
+    for name, size in (("ffn_gate", lambda ffn: (ffn, shape.hidden)), ("ffn_up", lambda ffn: (ffn, shape.hidden)),
+                       ("ffn_down", lambda ffn: (shape.hidden, ffn))):
+        is_last = name == "ffn_down"
+        if is_dense:
+            yield name, size(shape.dense_ffn or shape.ffn), is_last
+            continue
+        yield name + "_exps", (shape.num_experts, *size(shape.ffn)), is_last
+        if shape.num_shared:
+            yield name + "_shexp", size(shape.num_shared * shape.ffn), is_last
+
+
 def matrices_of(shape, vocab_size):
-    """Name, (rows, columns), all experts' together, and deviation; what is added to the stream is kept small, so that layers do not blow it up."""
+    """Name, size and deviation; what is added to the stream is kept small, so that layers do not blow it up."""
     into = shape.hidden ** -0.5
     back = into / (2 * shape.num_layers) ** 0.5
-    q_size, kv_size = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
-    experts = (shape.num_experts,) if shape.num_experts else ()
-    part = "_exps" if experts else ""
     yield "token_embd", (vocab_size, shape.hidden), into
     for i in range(shape.num_layers):
-        for name, size, deviation in (
-                ("attn_q", (q_size, shape.hidden), into), ("attn_k", (kv_size, shape.hidden), into),
-                ("attn_v", (kv_size, shape.hidden), into), ("attn_output", (shape.hidden, q_size), back),
-                ("ffn_gate" + part, (*experts, shape.ffn, shape.hidden), into),
-                ("ffn_up" + part, (*experts, shape.ffn, shape.hidden), into),
-                ("ffn_down" + part, (*experts, shape.hidden, shape.ffn), back)):
-            yield f"blk.{i}.{name}", size, deviation
+        for name, size, is_added in (*attention_matrices(shape), *mlp_matrices(shape, i)):
+            yield f"blk.{i}.{name}", size, back if is_added else into
+
+
+def vectors_of(shape, rng):
+    """Of each layer what is no matrix, and the routers, which are FP32."""
+    for i in range(shape.num_layers):
+        ones = {"attn_norm": shape.hidden, "ffn_norm": shape.hidden}
+        if shape.latent:
+            ones["attn_kv_a_norm"] = shape.latent
+        elif shape.num_experts:
+            ones |= {"attn_q_norm": shape.head_dim, "attn_k_norm": shape.head_dim}
+        for name, size in ones.items():
+            yield f"blk.{i}.{name}", np.ones(size, dtype=np.float32)
+        if shape.num_experts and not (shape.dense_ffn and i == 0):
+            router = rng.standard_normal((shape.num_experts, shape.hidden), dtype=np.float32)
+            yield f"blk.{i}.ffn_gate_inp", router * np.float32(shape.hidden ** -0.5)
 
 
 def write_synthetic(path, like, type_name, shape=LLAMA_1B):
-    """A Llama, or a Qwen3 with experts, of that shape with random weights, and the vocabulary of the file `like`."""
+    """A Llama, Qwen3 with experts or DeepSeek V2 of that shape with random weights, and the vocabulary of the file `like`."""
     reader = gguf.GGUFReader(like)
     qtype = Type[type_name]
     rng = np.random.default_rng(2)
@@ -130,16 +190,9 @@ def write_synthetic(path, like, type_name, shape=LLAMA_1B):
     writer.add_vocab_size(vocab_size)
     for name, size, deviation in matrices_of(shape, vocab_size):
         writer.add_tensor(name + ".weight", random_weights(rng, qtype, size, deviation), raw_dtype=qtype)
-    ones = np.ones(shape.hidden, dtype=np.float32)
-    writer.add_tensor("output_norm.weight", ones)
-    for i in range(shape.num_layers):
-        writer.add_tensor(f"blk.{i}.attn_norm.weight", ones)
-        writer.add_tensor(f"blk.{i}.ffn_norm.weight", ones)
-        if shape.num_experts:
-            router = rng.standard_normal((shape.num_experts, shape.hidden), dtype=np.float32) * shape.hidden ** -0.5
-            writer.add_tensor(f"blk.{i}.ffn_gate_inp.weight", router.astype(np.float32))
-            for name in ("attn_q_norm", "attn_k_norm"):
-                writer.add_tensor(f"blk.{i}.{name}.weight", np.ones(shape.head_dim, dtype=np.float32))
+    writer.add_tensor("output_norm.weight", np.ones(shape.hidden, dtype=np.float32))
+    for name, values in vectors_of(shape, rng):
+        writer.add_tensor(name + ".weight", values)
     finish(writer)
 
 

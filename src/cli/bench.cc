@@ -283,10 +283,24 @@ class Bench {
 
   double num_parameters() const {
     const ModelConfig& c = runtime_.config();
-    const double layer = static_cast<double>(c.hidden_size) *
-                         (2.0 * c.q_size() + 2.0 * c.kv_size() + 3.0 * c.ffn_size);
-    return c.num_layers() * layer +
-           static_cast<double>(c.vocab_size) * c.hidden_size * (c.tied_embeddings ? 1 : 2);
+    const double hidden = c.hidden_size;
+    double sum = c.vocab_size * hidden * (c.tied_embeddings ? 1 : 2);
+    for (const LayerConfig& layer : c.layers) {
+      sum += hidden * c.o_size() + attention_parameters(c);
+      sum += layer.has_experts ? hidden * (c.experts.num_experts * (3.0 * c.experts.ffn_size + 1) + 3.0 * c.experts.shared_ffn_size)
+                               : 3.0 * hidden * c.ffn_size;
+    }
+    return sum;
+  }
+
+  // Of a layer's queries, keys and values.
+  static double attention_parameters(const ModelConfig& c) {
+    const double hidden = c.hidden_size;
+    if (c.latent.rank == 0) return hidden * (c.q_size() + 2.0 * c.kv_size());
+    const double q_size = static_cast<double>(c.num_heads) * (c.latent.nope_dim + c.rope_dim);
+    const double queries = c.latent.q_rank > 0 ? c.latent.q_rank * (hidden + q_size) : hidden * q_size;
+    return queries + hidden * c.head_dim +
+           static_cast<double>(c.num_heads) * c.latent.rank * (c.latent.nope_dim + c.latent.value_dim);
   }
 
   // The tiers still have what an earlier bench left there.

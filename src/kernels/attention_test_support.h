@@ -22,6 +22,7 @@ struct Shape {
   int head_dim;
   int window = 0;
   KvTypes types = {};
+  bool values_are_keys = false;
 };
 
 inline std::ostream& operator<<(std::ostream& out, const Shape& shape) {
@@ -186,7 +187,7 @@ class Sequence {
     const std::int64_t k_bytes =
         shape_.num_kv_heads * kv_key_size_bytes(shape_.types.k, shape_.head_dim);
     const std::int64_t v_bytes =
-        shape_.num_kv_heads * kv_value_size_bytes(shape_.types.v, shape_.head_dim);
+        shape_.values_are_keys ? 0 : shape_.num_kv_heads * kv_value_size_bytes(shape_.types.v, shape_.head_dim);
     memory_.resize(static_cast<std::size_t>((blocks + 3) * (k_bytes + v_bytes)));
     for (int block = 0; block < blocks + 3; ++block) {
       std::byte* at = memory_.data() + block * (k_bytes + v_bytes);
@@ -197,10 +198,11 @@ class Sequence {
     args.kv = view = {.base = memory_.data(),
                       .block_stride_bytes = k_bytes + v_bytes,
                       .k_offset_bytes = 0,
-                      .v_offset_bytes = k_bytes,
+                      .v_offset_bytes = shape_.values_are_keys ? 0 : k_bytes,
                       .num_kv_heads = shape_.num_kv_heads,
                       .head_dim = shape_.head_dim,
-                      .types = shape_.types};
+                      .types = shape_.types,
+                      .values_are_keys = shape_.values_are_keys};
     if (!balance_.empty()) {
       view.key_balance = balance_.data();
       view.key_order = order_.data();
@@ -269,6 +271,7 @@ class Sequence {
 
   // What the bytes of a key or value stand for.
   double stored(bool is_key, int token, int kv_head, int d) const {
+    is_key = is_key || shape_.values_are_keys;
     const KvType type = is_key ? shape_.types.k : shape_.types.v;
     const auto block = to_index(block_table[static_cast<std::size_t>(token / kBlockSize)]);
     const std::byte* head = view.base + block * view.block_stride_bytes +

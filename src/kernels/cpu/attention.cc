@@ -19,12 +19,6 @@
 namespace larder::LARDER_ISA_NAMESPACE {
 namespace {
 
-LARDER_INLINE Partial partial_at(std::byte* memory, int rows, int padded_dim) {
-  auto* values = reinterpret_cast<float*>(memory);
-  float* max = values + int64_t{rows} * padded_dim;
-  return {values, max, max + rows};
-}
-
 // One head's keys or values of a block.
 struct HeadBlock {
   const AttentionSequence& sequence;

@@ -42,6 +42,12 @@ struct Partial {
   float* sum;     // [rows]
 };
 
+LARDER_INLINE Partial partial_at(std::byte* memory, int rows, int padded_dim) {
+  auto* values = reinterpret_cast<float*>(memory);
+  float* max = values + int64_t{rows} * padded_dim;
+  return {values, max, max + rows};
+}
+
 // Queries of a task, scaled. For keys that are codes also in 16 bits: value = scale * word.
 struct Queries {
   float* values;   // [rows, padded_dim]

@@ -7,7 +7,7 @@
 namespace larder::LARDER_ISA_NAMESPACE {
 namespace {
 
-constexpr int kMaxPairDim = 512;
+constexpr int kMaxPairDim = 576;
 
 // What decides is the layer's alone, so all rows take the same way.
 LARDER_INLINE bool multiplies_pairs(const AttentionArgs& args, KvType type) {
