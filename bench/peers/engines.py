@@ -124,6 +124,8 @@ class OpenVino:
         return install.version_of(install.OPENVINO)
 
     def refusal(self, model):
+        if model.is_sparse:
+            return "reads no GGUF files of models with experts"
         return None if model.weight_type in self.types else f"reads {', '.join(sorted(self.types))} of GGUF's types only"
 
     def drive(self, job):

@@ -29,6 +29,11 @@ class Model:
     kv_bytes_per_token: int  # at FP16
     path: pathlib.Path = None
 
+    @property
+    def is_sparse(self):
+        """Whether it has experts."""
+        return self.name.startswith(("experts", "latent"))
+
 
 # KV bytes: 2 (keys and values) * layers * KV heads * head size * 2 bytes.
 MODELS = [

@@ -288,6 +288,9 @@ void plan_model_into(PlannedModel& planned, const RuntimeOptions& options, Threa
   const std::int64_t available_bytes = plannable_bytes(device);
   planned.file = read_model_file(options);
   const ModelConfig& config = planned.file.config;
+  if (config.latent.rank > 0 && !(is_half(types.k) && types.v == types.k))
+    throw_invalid("--kv-type {}: {} has latent attention, whose keys are its values; f16 and bf16 are supported",
+                  options.kv_type, options.model);
   planned.layout = std::make_unique<KvLayout>(kv_layer_shapes(config), types);
   planned.limits = transformer_limits(options, config);
 

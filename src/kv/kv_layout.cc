@@ -32,8 +32,6 @@ void validate(const KvLayerShape& shape, KvTypes types) {
   if ((has_codes(types.k) || has_codes(types.v)) && shape.head_dim > kMaxCodeDim)
     throw_invalid("--kv-type: heads of {} values are too large for int8 and int4, which take {}",
                   shape.head_dim, kMaxCodeDim);
-  if (shape.is_latent && !(is_half(types.k) && types.v == types.k))
-    throw_invalid("--kv-type: a latent is kept as f16 or bf16, keys and values in one");
   if (shape.num_kv_heads <= 0 || shape.head_dim <= 0 || shape.window < 0 ||
       shape.num_kv_heads > kMaxHeadsTimesDim / shape.head_dim) {
     throw_invalid("KV layer of {} heads of {} values with window {} is out of range",
@@ -136,6 +134,7 @@ std::int64_t KvLayout::key_basis_size_bytes() const {
 PagedKvView KvLayout::view(int layer) const {
   CHECK(layer >= 0 && layer < num_layers(), layer);
   const Place& place = places_[static_cast<std::size_t>(layer)];
+  CHECK(!place.shape.is_latent || (is_half(types_.k) && types_.v == types_.k), layer);
   PagedKvView view;
   view.block_stride_bytes = block_size_bytes_;
   view.k_offset_bytes = place.k_offset_bytes;

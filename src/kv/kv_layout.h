@@ -21,7 +21,8 @@ struct KvLayerShape {
   int num_kv_heads = 0;
   int head_dim = 0;
   int window = 0;  // tokens that a query sees, itself included; 0 = all before it
-  // MLA (DeepSeek-V2, 2024): a key is its value as well, stored once, as f16 or bf16.
+  // MLA (DeepSeek-V2, 2024): a key is its value as well, stored once. Other types than f16 and bf16 are planned,
+  // not computed: they have no view().
   bool is_latent = false;
 
   bool operator==(const KvLayerShape&) const = default;

@@ -93,10 +93,13 @@ void ExpertLayers::list_places(int num_rows) {
   first[0] = 0;
 }
 
-void ExpertLayers::copy_row(const float* x, int row, int place, bool in_int8) {
+void ExpertLayers::copy_row(const float* x, int row, int place) {
   const std::int64_t hidden = config_.hidden_size;
   std::memcpy(buffers_.x + place * hidden, x + row * hidden, static_cast<std::size_t>(hidden) * sizeof(float));
-  if (!in_int8) return;
+}
+
+void ExpertLayers::copy_codes(int row, int place) {
+  const std::int64_t hidden = config_.hidden_size;
   const QuantizedRows from = rows_from(buffers_.taken, row), to = rows_from(buffers_.inner, place);
   std::memcpy(to.q, from.q, static_cast<std::size_t>(hidden));
   std::memcpy(to.scale, from.scale, static_cast<std::size_t>(hidden / kActivationGroup) * sizeof(float));
@@ -107,9 +110,13 @@ void ExpertLayers::copy_row(const float* x, int row, int place, bool in_int8) {
 void ExpertLayers::take_rows(const LayerWeights& weights, const float* x, int num_rows) {
   const ExpertConfig& experts = config_.experts;
   buffers_.inner.num_cols = config_.hidden_size;
-  const bool in_int8 = takes_int8(weights);
+  const bool gate_codes = products_.wants_int8(weights.expert_gate.front());
+  const bool up_codes = products_.wants_int8(weights.expert_up.front());
   for_row_tasks(pool_, num_places(num_rows), [&](int begin, int end) {
-    for (int place = begin; place < end; ++place) copy_row(x, buffers_.rows[place], place, in_int8);
+    for (int place = begin; place < end; ++place) {
+      if (!gate_codes || !up_codes) copy_row(x, buffers_.rows[place], place);
+      if (gate_codes || up_codes) copy_codes(buffers_.rows[place], place);
+    }
   });
   for (int expert = 0; expert < experts.num_experts; ++expert) {
     const auto e = static_cast<std::size_t>(expert);

@@ -55,7 +55,8 @@ class ExpertLayers {
   void choose(const LayerWeights& weights, const float* x, int num_rows);
   void list_places(int num_rows);
   void take_rows(const LayerWeights& weights, const float* x, int num_rows);
-  void copy_row(const float* x, int row, int place, bool in_int8);
+  void copy_row(const float* x, int row, int place);
+  void copy_codes(int row, int place);
   void activate(const LayerWeights& weights, int num_rows);
   void add_up(int num_rows, bool has_shared, float* out);
   int num_rows_of(int expert) const { return buffers_.first[expert + 1] - buffers_.first[expert]; }

@@ -222,7 +222,9 @@ TEST(ModelConfig, BadFieldsAreNamed) {
   expect(with_uint("attention.value_length", 8), "llama.attention.value_length");
   expect(with_uint("rope.dimension_count", 7), "llama.rope.dimension_count: 7");
   expect(with_uint("rope.dimension_count", 18), "llama.rope.dimension_count: 18");
-  expect(with_uint("expert_count", 8), "llama.expert_count is 8: this feature is not supported");
+  expect(small_model("qwen2").add_uint("qwen2.block_count", 2).add_uint("qwen2.feed_forward_length", 128)
+             .add_uint("qwen2.expert_count", 8),
+         "qwen2.expert_count is 8: this feature is not supported");
   expect(with_uint("attention.sliding_window", 0), "llama.attention.sliding_window: 0");
   expect(small_llama().add_bool("llama.attention.causal", false), "llama.attention.causal");
   for (const float value : {0.0f, -1.0f, 1e-42f, NAN, INFINITY})
@@ -241,6 +243,112 @@ TEST(ModelConfig, BadFieldsAreNamed) {
   GgufBuilder many;
   many.add_string("general.architecture", "llama").add_uint("llama.block_count", 0x7fffffff);
   expect(many, "llama.block_count: 2147483647 is not in");
+}
+
+TEST(ModelConfig, ExpertsOfMixtral) {
+  const ModelConfig config = read(small_llama().add_uint("llama.expert_count", 8).add_uint("llama.expert_used_count", 2));
+  EXPECT_EQ(config.experts.num_experts, 8);
+  EXPECT_EQ(config.experts.num_chosen, 2);
+  EXPECT_EQ(config.experts.ffn_size, 128);
+  EXPECT_EQ(config.experts.shared_ffn_size, 0);
+  EXPECT_TRUE(config.experts.normalises);
+  EXPECT_EQ(config.experts.scale, 1);
+  for (const LayerConfig& layer : config.layers) EXPECT_TRUE(layer.has_experts);
+  // Files say 0 where there are none.
+  const ModelConfig none = read(small_llama().add_uint("llama.expert_count", 0).add_uint("llama.expert_used_count", 0));
+  EXPECT_EQ(none.experts.num_experts, 0);
+  EXPECT_FALSE(none.layers[0].has_experts);
+}
+
+// V3's kinds of keys.
+GgufBuilder small_deepseek() {
+  return small_model("deepseek2")
+      .add_uint("deepseek2.block_count", 3)
+      .add_uint("deepseek2.feed_forward_length", 128)
+      .add_uint("deepseek2.attention.head_count_kv", 1)
+      .add_uint("deepseek2.attention.key_length", 40)
+      .add_uint("deepseek2.attention.value_length", 32)
+      .add_uint("deepseek2.attention.key_length_mla", 24)
+      .add_uint("deepseek2.attention.value_length_mla", 16)
+      .add_uint("deepseek2.attention.kv_lora_rank", 32)
+      .add_uint("deepseek2.rope.dimension_count", 8)
+      .add_uint("deepseek2.leading_dense_block_count", 1)
+      .add_uint("deepseek2.expert_count", 8)
+      .add_uint("deepseek2.expert_used_count", 2)
+      .add_uint("deepseek2.expert_feed_forward_length", 48)
+      .add_uint("deepseek2.expert_shared_count", 2);
+}
+
+TEST(ModelConfig, DeepSeek) {
+  const ModelConfig config = read(small_deepseek()
+                                      .add_uint("deepseek2.attention.q_lora_rank", 20)
+                                      .add_uint("deepseek2.expert_gating_func", 2)
+                                      .add_bool("deepseek2.expert_weights_norm", true)
+                                      .add_float("deepseek2.expert_weights_scale", 2.5f)
+                                      .add_uint("deepseek2.expert_group_count", 4)
+                                      .add_uint("deepseek2.expert_group_used_count", 2));
+  EXPECT_EQ(config.num_kv_heads, 1);
+  EXPECT_EQ(config.head_dim, 40);
+  EXPECT_EQ(config.latent.rank, 32);
+  EXPECT_EQ(config.latent.q_rank, 20);
+  EXPECT_EQ(config.latent.nope_dim, 16);
+  EXPECT_EQ(config.o_size(), 4 * 16);
+  EXPECT_EQ(config.rope_dim, 8);
+  EXPECT_FLOAT_EQ(config.attention_scale, static_cast<float>(1 / std::sqrt(24.0)));
+  EXPECT_TRUE(kv_layer_shapes(config)[0].is_latent);
+  EXPECT_FALSE(config.layers[0].has_experts);
+  EXPECT_TRUE(config.layers[1].has_experts);
+  EXPECT_EQ(config.ffn_size, 128);
+  EXPECT_EQ(config.experts.ffn_size, 48);
+  EXPECT_EQ(config.experts.shared_ffn_size, 96);
+  EXPECT_EQ(config.experts.gating, ExpertGating::kSigmoid);
+  EXPECT_TRUE(config.experts.normalises);
+  EXPECT_EQ(config.experts.scale, 2.5f);
+  EXPECT_EQ(config.experts.num_groups, 4);
+  EXPECT_EQ(config.experts.num_chosen_groups, 2);
+  // What a file leaves out.
+  const ModelConfig lite = read(small_deepseek());
+  EXPECT_EQ(lite.latent.q_rank, 0);
+  EXPECT_EQ(lite.experts.gating, ExpertGating::kSoftmax);
+  EXPECT_FALSE(lite.experts.normalises);
+  EXPECT_EQ(lite.experts.scale, 1);
+  EXPECT_EQ(lite.experts.num_groups, 1);
+}
+
+TEST(ModelConfig, DeepSeeksYarnIsOnTheScores) {
+  const ModelConfig config = read(small_deepseek()
+                                      .add_string("deepseek2.rope.scaling.type", "yarn")
+                                      .add_float("deepseek2.rope.scaling.factor", 40.0f)
+                                      .add_float("deepseek2.rope.scaling.yarn_log_multiplier", 0.1f));
+  EXPECT_EQ(config.ropes[0].magnitude, 1);
+  const double mscale = 0.1 * std::log(40.0) + 1;
+  EXPECT_NEAR(config.attention_scale, mscale * mscale / std::sqrt(24.0), 1e-6);
+}
+
+TEST(ModelConfig, BadFieldsOfExpertsAndLatentsAreNamed) {
+  const auto expect = [](const GgufBuilder& builder, const char* field) {
+    EXPECT_THAT(error_of(builder), HasSubstr(field));
+  };
+  expect(small_llama().add_uint("llama.expert_count", 8), "llama.expert_used_count: the key is missing");
+  expect(small_llama().add_uint("llama.expert_count", 1025), "llama.expert_count: 1025 is not in [1, 1024]");
+  expect(small_llama().add_uint("llama.expert_count", 8).add_uint("llama.expert_used_count", 9),
+         "llama.expert_used_count: 9 is not in [1, 8]");
+  expect(small_deepseek().add_uint("deepseek2.expert_gating_func", 3), "deepseek2.expert_gating_func: 3");
+  expect(small_deepseek().add_uint("deepseek2.expert_group_count", 3), "deepseek2.expert_group_used_count");
+  expect(small_deepseek().add_uint("deepseek2.expert_group_count", 8).add_uint("deepseek2.expert_group_used_count", 1),
+         "2 experts cannot be chosen from 1 of 8 groups");
+  GgufBuilder old = small_model("deepseek2").add_uint("deepseek2.block_count", 1)
+                        .add_uint("deepseek2.feed_forward_length", 64);
+  expect(old, "deepseek2.attention.key_length_mla: the key is missing; files of before");
+  GgufBuilder narrow = small_model("deepseek2").add_uint("deepseek2.block_count", 1)
+                           .add_uint("deepseek2.feed_forward_length", 64)
+                           .add_uint("deepseek2.attention.key_length", 40)
+                           .add_uint("deepseek2.attention.value_length", 32)
+                           .add_uint("deepseek2.attention.key_length_mla", 8)
+                           .add_uint("deepseek2.attention.value_length_mla", 16)
+                           .add_uint("deepseek2.attention.kv_lora_rank", 32)
+                           .add_uint("deepseek2.rope.dimension_count", 8);
+  expect(narrow, "deepseek2.attention.key_length_mla: 8 is no more than the 8");
 }
 
 TEST(ModelConfig, TextsOfTheFileReachNoTerminalAsTheyAre) {

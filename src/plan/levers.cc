@@ -50,6 +50,7 @@ class LeverList {
   }
 
   void add_kv_types() {
+    if (deployment_.shape.kv_layers.front().is_latent) return;
     const KvLayout layout = deployment_.device_layout();
     for (const auto& [type, name] : {std::pair{KvType::kInt8, "int8"}, {KvType::kInt4, "int4"}}) {
       Deployment changed = deployment_;

@@ -46,7 +46,7 @@ def model(arch, extra=()):
     """A complete model of one layer, 32 wide, with 4 tokens; all weights are zero."""
     entries = [entry("general.architecture", STRING, arch)]
     for key, value in [("block_count", 1), ("context_length", 64), ("embedding_length", 32),
-                       ("feed_forward_length", 32), ("attention.head_count", 2),
+                       ("feed_forward_length", 32), ("attention.head_count", 1 if arch == "deepseek2" else 2),
                        ("attention.head_count_kv", 1), *extra]:
         entries.append(entry(f"{arch}.{key}", UINT32, value))
     entries += [
@@ -63,6 +63,7 @@ def model(arch, extra=()):
         entry("tokenizer.chat_template", STRING, "{{ messages[0].content }}"),
     ]
     f32, q8_0, q4_0, q4_1 = 0, 8, 2, 3
+    has_experts = dict(extra).get("expert_count", 0)
     shapes = [("token_embd.weight", (32, 4), q8_0, 136), ("blk.0.attn_norm.weight", (32,), f32, 128),
               ("blk.0.attn_q.weight", (32, 32), q4_0, 576),
               ("blk.0.attn_k.weight", (32, 16), q4_1, 320),
@@ -76,12 +77,23 @@ def model(arch, extra=()):
     if arch == "qwen2":
         shapes += [(f"blk.0.attn_{part}.bias", (size,), f32, size * 4)
                    for part, size in [("q", 32), ("k", 16), ("v", 16)]]
-    if arch == "qwen3":
+    if arch in ("qwen3", "qwen3moe"):
         shapes += [(f"blk.0.{name}.weight", (16,), f32, 64) for name in ("attn_q_norm", "attn_k_norm")]
     if arch == "gemma3":
         shapes += [(f"blk.0.{name}.weight", (size,), f32, size * 4)
                    for name, size in [("attn_q_norm", 16), ("attn_k_norm", 16),
                                       ("post_attention_norm", 32), ("post_ffw_norm", 32)]]
+    if arch in ("qwen3moe", "deepseek2"):
+        shapes = [shape for shape in shapes if ".ffn_" not in shape[0] or "norm" in shape[0]]
+        shapes += [(f"blk.0.ffn_{part}_exps.weight", (32, 32, has_experts), q4_0, 576 * has_experts)
+                   for part in ("gate", "up", "down")]
+        shapes.append(("blk.0.ffn_gate_inp.weight", (32, has_experts), f32, 128 * has_experts))
+    if arch == "deepseek2":
+        shapes = [shape for shape in shapes if shape[0] not in ("blk.0.attn_k.weight", "blk.0.attn_v.weight")]
+        shapes += [("blk.0.attn_kv_a_mqa.weight", (32, 48), q4_0, 864), ("blk.0.attn_kv_a_norm.weight", (32,), f32, 128),
+                   ("blk.0.attn_k_b.weight", (32, 32, 1), q4_0, 576), ("blk.0.attn_v_b.weight", (32, 32, 1), q4_0, 576)]
+        shapes = [(name, (32, 48), kind, 864) if name == "blk.0.attn_q.weight" else (name, dims, kind, size)
+                  for name, dims, kind, size in shapes]
     tensors, offset = [], 0
     for name, dims, kind, size in shapes:
         tensors.append(tensor(name, dims, kind, offset))
@@ -101,6 +113,11 @@ def seeds():
     yield "qwen2", model("qwen2")
     yield "qwen3", model("qwen3")
     yield "gemma3", model("gemma3", [("attention.sliding_window", 8)])
+    experts = [("expert_count", 3), ("expert_used_count", 2)]
+    latent = [("attention.key_length", 48), ("attention.value_length", 32), ("attention.key_length_mla", 48),
+              ("attention.value_length_mla", 32), ("attention.kv_lora_rank", 32), ("rope.dimension_count", 16)]
+    yield "qwen3moe", model("qwen3moe", experts)
+    yield "deepseek2", model("deepseek2", experts + latent)
     yield "version2", gguf([entry("a", UINT32, 1)], [], version=2)
     yield "empty", b""
     yield "magic_only", b"GGUF"
