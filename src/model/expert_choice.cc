@@ -74,8 +74,10 @@ void choose_experts(const ExpertConfig& experts, const float* scores, const floa
     sum += weights[k];
   }
   constexpr float kLeastSum = 1e-20F;  // where all sigmoids are 0
-  const float factor = experts.normalises ? experts.scale / std::max(sum, kLeastSum) : experts.scale;
-  for (int k = 0; k < experts.num_chosen; ++k) weights[k] *= factor;
+  for (int k = 0; k < experts.num_chosen; ++k) {
+    if (experts.normalises) weights[k] /= std::max(sum, kLeastSum);  // of one alone, exactly 1
+    weights[k] *= experts.scale;
+  }
 }
 
 }  // namespace larder

@@ -64,6 +64,11 @@ TEST(ExpertChoice, KeepsToGroupsOfOne) {
   EXPECT_EQ(choose(experts, {1, 4, 2, 3}).chosen, (Ids{1, 3}));
 }
 
+TEST(ExpertChoice, OneAloneWeighsOne) {
+  const ExpertConfig experts{.num_experts = 3, .num_chosen = 1};
+  for (const float score : {0.1F, 0.7F, 3.0F, -2.0F}) EXPECT_EQ(choose(experts, {score, 0, 0.05F}).weights[0], 1.0F);
+}
+
 // Where all sigmoids vanish, weights are finite.
 TEST(ExpertChoice, SurvivesScoresThatVanish) {
   const ExpertConfig experts{.num_experts = 2, .num_chosen = 2, .gating = ExpertGating::kSigmoid};
