@@ -43,7 +43,7 @@ Json memory_json(const PlanReport& report) {
       json["weights_bytes_by_type"][format.name] = std::round(weights_bytes(d.shape, format));
   json["kv_type"] = format_kv_types(d.kv_types);
   json["kv_bytes_per_token"] = KvLayout(d.shape.kv_layers, d.kv_types).bytes_per_token();
-  for (const auto& [name, types] : listed_kv_types())
+  for (const auto& [name, types] : listed_kv_types(d.shape))
     json["kv_bytes_per_token_by_type"][name] =
         KvLayout(d.shape.kv_layers, types).bytes_per_token();
   json["kv_budget_bytes_per_device"] = std::round(report.kv_budget_bytes);

@@ -93,7 +93,7 @@ void print_memory(const PlanReport& report) {
   row("KV bytes per token",
       fmt::format("{}", KvLayout(d.shape.kv_layers, d.kv_types).bytes_per_token()));
   others.clear();
-  for (const auto& [name, types] : listed_kv_types())
+  for (const auto& [name, types] : listed_kv_types(d.shape))
     others += fmt::format("{}{} {}", others.empty() ? "" : ", ", name,
                           KvLayout(d.shape.kv_layers, types).bytes_per_token());
   row("  by type", others);
@@ -218,7 +218,9 @@ std::vector<int> listed_lengths(const PlanReport& report) {
   return lengths;
 }
 
-std::vector<std::pair<std::string, KvTypes>> listed_kv_types() {
+std::vector<std::pair<std::string, KvTypes>> listed_kv_types(const ModelShape& shape) {
+  if (shape.kv_layers.front().is_latent)  // kept as no other type
+    return {{"f16", {KvType::kF16, KvType::kF16}}, {"bf16", {KvType::kBF16, KvType::kBF16}}};
   return {{"f16", {KvType::kF16, KvType::kF16}},
           {"int8", {KvType::kInt8, KvType::kInt8}},
           {"k=int8,v=int4", {KvType::kInt8, KvType::kInt4}},

@@ -30,7 +30,7 @@ struct PlanReport {
 // Lengths of prompts that a plan lists, up to what fits.
 std::vector<int> listed_lengths(const PlanReport& report);
 // The types that a plan compares, by their names.
-std::vector<std::pair<std::string, KvTypes>> listed_kv_types();
+std::vector<std::pair<std::string, KvTypes>> listed_kv_types(const ModelShape& shape);
 
 void print_plan(const PlanReport& report);
 nlohmann::ordered_json plan_json(const PlanReport& report);

@@ -20,7 +20,7 @@ namespace larder {
 // On a CPU. Thread: one at a time. Allocates at construction alone.
 class ExpertLayers {
  public:
-  // references must outlive it. int8: quantised matrices take their input in 8 bits.
+  // References must outlive it. int8: quantised matrices take their input in 8 bits.
   ExpertLayers(const ModelConfig& config, const KernelTable& kernels, ThreadPool& pool, int max_rows,
                bool int8);
 

@@ -14,6 +14,7 @@ namespace {
 constexpr std::uint64_t kMaxLayers = 1024;
 constexpr std::uint64_t kMaxSize = 1 << 24;  // of any dimension
 constexpr int kMaxKvSize = 1 << 20;               // of a token's keys: KvLayout's
+constexpr int kMaxLatentHeads = 4096;  // each has matrices of its own
 constexpr std::uint64_t kMaxContextLen = std::uint64_t{1} << 30;
 
 // The file's keys under "<architecture>.", with limits.
@@ -237,7 +238,7 @@ void read_latent(ModelConfig& config, const ConfigReader& reader) {
                   reader.key("attention.key_length"), config.num_kv_heads, config.head_dim,
                   reader.size("attention.value_length"), latent.rank + rope_dim, latent.rank);
   const std::uint64_t widest = static_cast<std::uint64_t>(std::max(key_dim, latent.value_dim));
-  if (kMaxSize / widest < static_cast<std::uint64_t>(config.num_heads))
+  if (config.num_heads > kMaxLatentHeads || kMaxSize / widest < static_cast<std::uint64_t>(config.num_heads))
     throw_invalid("GGUF: {}: {} heads of {} are too many", reader.key("attention.head_count"), config.num_heads, widest);
 }
 
@@ -278,18 +279,28 @@ void read_heads(ModelConfig& config, const ConfigReader& reader, int num_layers)
                   reader.key("rope.dimension_count"), config.rope_dim, config.head_dim);
 }
 
-void read_deepseek_experts(ExpertConfig& experts, const ConfigReader& reader) {
+// Sigmoids' with DeepSeek-V3 and those after it: which layers have experts is not known yet.
+bool has_ranking_bias(const GgufFile& gguf) {
+  return std::ranges::any_of(gguf.tensors(), [](const GgufTensor& tensor) { return tensor.name.ends_with(".exp_probs_b.bias"); });
+}
+
+// What a file may say of them; where it is silent, they are chosen by softmax from all.
+void read_expert_options(ExpertConfig& experts, const ConfigReader& reader) {
   if (const auto num_shared = reader.gguf().find_uint(reader.key("expert_shared_count")).value_or(0); num_shared > 0) {
     if (num_shared > kMaxSize / static_cast<std::uint64_t>(experts.ffn_size))
       throw_invalid("GGUF: {}: {} experts of {} are too many", reader.key("expert_shared_count"), num_shared,
                     experts.ffn_size);
     experts.shared_ffn_size = static_cast<int>(num_shared) * experts.ffn_size;
   }
-  const auto gating = reader.gguf().find_uint(reader.key("expert_gating_func")).value_or(1);
+  const auto given = reader.gguf().find_uint(reader.key("expert_gating_func"));
+  if (!given && has_ranking_bias(reader.gguf()))
+    throw_invalid("GGUF: {}: the key is missing, and nothing else says how experts are weighed",
+                  reader.key("expert_gating_func"));
+  const std::uint64_t gating = given.value_or(1);
   if (gating != 1 && gating != 2)
     throw_invalid("GGUF: {}: {} is not supported; 1 (softmax) and 2 (sigmoid) are", reader.key("expert_gating_func"), gating);
   experts.gating = gating == 2 ? ExpertGating::kSigmoid : ExpertGating::kSoftmax;
-  experts.normalises = reader.gguf().find_bool(reader.key("expert_weights_norm")).value_or(false);
+  experts.normalises = reader.gguf().find_bool(reader.key("expert_weights_norm")).value_or(experts.normalises);
   experts.scale = static_cast<float>(reader.find_positive_or_none("expert_weights_scale").value_or(1));
   experts.num_groups = reader.find_size("expert_group_count", static_cast<std::uint64_t>(experts.num_experts)).value_or(1);
   experts.num_chosen_groups =
@@ -301,23 +312,23 @@ void read_deepseek_experts(ExpertConfig& experts, const ConfigReader& reader) {
                   experts.num_groups, experts.num_experts);
 }
 
-// Of Mixtral (in files of llama) and Qwen3 by softmax, with weights that come to 1; DeepSeek's files tell.
 void read_experts(ModelConfig& config, const ConfigReader& reader) {
   const bool is_deepseek = config.architecture == Architecture::kDeepSeek2;
-  const bool is_moe = is_deepseek || config.architecture == Architecture::kQwen3Moe;
-  if (!is_moe && config.architecture != Architecture::kLlama) return reader.refuse_nonzero("expert_count");
-  if (config.architecture != Architecture::kQwen3Moe &&
-      reader.gguf().find_uint(reader.key("expert_count")).value_or(0) == 0)
-    return;
+  const bool is_qwen = config.architecture == Architecture::kQwen3Moe;
+  if (!is_deepseek && !is_qwen && config.architecture != Architecture::kLlama) return reader.refuse_nonzero("expert_count");
+  if (!is_qwen && reader.gguf().find_uint(reader.key("expert_count")).value_or(0) == 0) return;
+  const std::uint64_t num_dense = reader.gguf().find_uint(reader.key("leading_dense_block_count")).value_or(0);
+  if (num_dense >= config.layers.size())
+    throw_invalid("GGUF: {}: {} of {} layers, and none is left to have experts", reader.key("leading_dense_block_count"),
+                  num_dense, config.layers.size());
+  for (std::size_t i = num_dense; i < config.layers.size(); ++i) config.layers[i].has_experts = true;
   ExpertConfig& experts = config.experts;
   experts.num_experts = reader.size("expert_count", kMaxExperts);
   experts.num_chosen = reader.size("expert_used_count", static_cast<std::uint64_t>(experts.num_experts));
   experts.ffn_size = reader.find_size("expert_feed_forward_length").value_or(config.ffn_size);
-  const auto num_dense =
-      static_cast<std::size_t>(is_deepseek ? reader.gguf().find_uint(reader.key("leading_dense_block_count")).value_or(0) : 0);
-  for (std::size_t i = num_dense; i < config.layers.size(); ++i) config.layers[i].has_experts = true;
+  experts.normalises = !is_deepseek;
   if (num_dense == 0) config.ffn_size = experts.ffn_size;
-  if (is_deepseek) read_deepseek_experts(experts, reader);
+  read_expert_options(experts, reader);
 }
 
 void set_architecture_traits(ModelConfig& config, const ConfigReader& reader) {
@@ -339,6 +350,9 @@ void set_architecture_traits(ModelConfig& config, const ConfigReader& reader) {
   const double factor = reader.find_positive_or_none("rope.scaling.factor").value_or(1);
   config.attention_scale = static_cast<float>(
       reader.find_positive("attention.scale").value_or(yarn_score_scale(reader, factor) / std::sqrt(scaled_dim)));
+  if (!std::isnormal(config.attention_scale))
+    throw_invalid("GGUF: {}: scores are multiplied by {}, which is no number to compute with",
+                  reader.key("rope.scaling.yarn_log_multiplier"), config.attention_scale);
 }
 
 }  // namespace
@@ -349,7 +363,8 @@ ModelConfig read_model_config(const GgufFile& gguf) {
   const ConfigReader reader(gguf, *gguf.find_string("general.architecture"));
   config.name = printable(gguf.find_string("general.name").value_or(""));
   for (const char* name : {"attn_logit_softcapping", "final_logit_softcapping",
-                           "attention.max_alibi_bias", "attention.clamp_kqv"})
+                           "attention.max_alibi_bias", "attention.clamp_kqv", "attention.temperature_scale",
+                           "attention.temperature_length"})
     reader.refuse_nonzero(name);
   if (config.architecture != Architecture::kDeepSeek2) reader.refuse_nonzero("rope.scaling.yarn_log_multiplier");
   if (!gguf.find_bool(reader.key("attention.causal")).value_or(true))

@@ -334,6 +334,21 @@ TEST(ModelConfig, BadFieldsOfExpertsAndLatentsAreNamed) {
   expect(small_llama().add_uint("llama.expert_count", 8).add_uint("llama.expert_used_count", 9),
          "llama.expert_used_count: 9 is not in [1, 8]");
   expect(small_deepseek().add_uint("deepseek2.expert_gating_func", 3), "deepseek2.expert_gating_func: 3");
+  expect(small_llama().add_uint("llama.expert_count", 8).add_uint("llama.expert_used_count", 2)
+             .add_uint("llama.leading_dense_block_count", 2),
+         "llama.leading_dense_block_count: 2 of 2 layers");
+  expect(small_deepseek().add_tensor("blk.1.exp_probs_b.bias", {8}, GgmlType::kF32, 32),
+         "deepseek2.expert_gating_func: the key is missing, and nothing else");
+  expect(small_deepseek()
+             .add_string("deepseek2.rope.scaling.type", "yarn")
+             .add_float("deepseek2.rope.scaling.factor", 40.0f)
+             .add_float("deepseek2.rope.scaling.yarn_log_multiplier", 3e38f),
+         "deepseek2.rope.scaling.yarn_log_multiplier: scores are multiplied by inf");
+  expect(small_deepseek().add_float("deepseek2.attention.temperature_scale", 0.1f),
+         "deepseek2.attention.temperature_scale is 0.1");
+  expect(small_llama().add_uint("llama.expert_count", 8).add_uint("llama.expert_used_count", 2)
+             .add_uint("llama.expert_gating_func", 3),
+         "llama.expert_gating_func: 3 is not supported");
   expect(small_deepseek().add_uint("deepseek2.expert_group_count", 3), "deepseek2.expert_group_used_count");
   expect(small_deepseek().add_uint("deepseek2.expert_group_count", 8).add_uint("deepseek2.expert_group_used_count", 1),
          "2 experts cannot be chosen from 1 of 8 groups");
@@ -395,6 +410,18 @@ TEST(ModelConfig, MissingAndMisshapenTensorsAreNamed) {
   EXPECT_THAT(size_error(builder), HasSubstr("tensor 'blk.0.attn_norm.weight' is missing"));
   builder.add_tensor("blk.0.attn_norm.weight", {32}, GgmlType::kF32, 128);
   EXPECT_THAT(size_error(builder), HasSubstr("1 rows of 32 values; 1 of 64 are expected"));
+  // Experts that stand in another order, or in one matrix, would be cut in the wrong places.
+  for (const std::vector<std::uint64_t>& dims : {std::vector<std::uint64_t>{64, 2, 128}, {64, 256}}) {
+    GgufBuilder experts = small_model("llama").add_uint("llama.block_count", 1).add_uint("llama.feed_forward_length", 128)
+                              .add_uint("llama.expert_count", 2).add_uint("llama.expert_used_count", 1)
+                              .add_tensor("blk.0.ffn_gate_exps.weight", dims, GgmlType::kF32, 65536)
+                              .add_tensor("blk.0.ffn_gate_inp.weight", {64, 2}, GgmlType::kF32, 512);
+    for (const char* name : {"attn_q", "attn_k", "attn_v", "attn_output"})
+      experts.add_tensor(fmt::format("blk.0.{}.weight", name), {64, 64}, GgmlType::kF32, 16384);
+    for (const char* name : {"attn_norm", "ffn_norm"})
+      experts.add_tensor(fmt::format("blk.0.{}.weight", name), {64}, GgmlType::kF32, 256);
+    EXPECT_THAT(size_error(experts), HasSubstr("64 x 128 x 2 are expected"));
+  }
 }
 
 }  // namespace

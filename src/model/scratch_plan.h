@@ -29,7 +29,7 @@ struct ScratchPlan {
     buffers.q = placer.place<float>(rows * q_size);
     buffers.q_sinks = placer.place<float>(rows * q_size);
     buffers.k = placer.place<float>(rows * kv_size);
-    buffers.v = placer.place<float>(2 * rows * kv_size);
+    if (config.latent.rank == 0) buffers.v = placer.place<float>(2 * rows * kv_size);
     buffers.attention = placer.place<float>(rows * q_size);
     if (config.latent.rank > 0) buffers.values = placer.place<float>(rows * o_size);
     buffers.gate = placer.place<float>(rows * ffn);

@@ -1,8 +1,8 @@
 #include "model/weights.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
-#include <span>
 #include <string>
 
 #include "base/error.h"
@@ -19,13 +19,20 @@ struct WeightEntry {
   std::string name;
   int num_rows = 0;
   int num_cols = 0;
-  PackedMatrix* matrix = nullptr;
+  PackedMatrix* matrix = nullptr;  // [num_matrices]
+  int num_matrices = 1;            // that the tensor is made of, num_rows each
   const float** vector = nullptr;
   const GgufTensor* tensor = nullptr;
-  std::span<const std::byte> data = {};  // of the tensor, or of one expert's or head's part of it
   std::size_t offset = 0;  // in the arena
   std::size_t size_bytes = 0;
 };
+
+// From one of its matrices to the next, in the arena.
+std::size_t matrix_stride(const WeightEntry& entry) {
+  const auto size_bytes = static_cast<std::size_t>(
+      packed_size_bytes(packed_layout(entry.tensor->type, entry.num_rows, entry.num_cols)));
+  return (size_bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
+}
 
 // The list of all weights in the order in which a forward pass reads them, with their places.
 class WeightPlan {
@@ -39,7 +46,7 @@ class WeightPlan {
   void add_matrix(std::string name, int num_rows, int num_cols, PackedMatrix& matrix) {
     WeightEntry& entry = add({.name = std::move(name), .num_rows = num_rows, .num_cols = num_cols});
     entry.matrix = &matrix;
-    take(entry, static_cast<std::size_t>(packed_size_bytes(packed_layout(entry.tensor->type, num_rows, num_cols))));
+    take(entry, matrix_stride(entry));
   }
 
   void add_vector(std::string name, int size, const float*& vector) {
@@ -125,18 +132,17 @@ class WeightPlan {
   }
 
   // One of each expert, or head, behind one another in one tensor.
-  void add_matrices(const std::string& name, int num_matrices, int num_rows, int num_cols,
+  void add_matrices(std::string name, int num_matrices, int num_rows, int num_cols,
                     std::vector<PackedMatrix>& matrices) {
-    const auto count = static_cast<std::size_t>(num_matrices);
     const GgufTensor& tensor = find(name, std::int64_t{num_rows} * num_matrices, num_cols);
-    const std::size_t part_bytes = tensor.data.size() / count;
-    matrices.resize(count);
-    for (std::size_t i = 0; i < count; ++i) {
-      WeightEntry& entry = place({.name = name, .num_rows = num_rows, .num_cols = num_cols, .tensor = &tensor});
-      entry.data = tensor.data.subspan(i * part_bytes, part_bytes);
-      entry.matrix = &matrices[i];
-      take(entry, static_cast<std::size_t>(packed_size_bytes(packed_layout(tensor.type, num_rows, num_cols))));
-    }
+    if (tensor.dims != std::array<std::int64_t, 4>{num_cols, num_rows, num_matrices, 1})
+      throw_invalid("GGUF: tensor '{}': {} x {} x {} x {} values; {} x {} x {} are expected", name, tensor.dims[0],
+                    tensor.dims[1], tensor.dims[2], tensor.dims[3], num_cols, num_rows, num_matrices);
+    matrices.resize(static_cast<std::size_t>(num_matrices));
+    WeightEntry& entry = place({.name = std::move(name), .num_rows = num_rows, .num_cols = num_cols, .tensor = &tensor});
+    entry.matrix = matrices.data();
+    entry.num_matrices = num_matrices;
+    take(entry, matrix_stride(entry) * matrices.size());
   }
 
   const GgufTensor& find(const std::string& name, std::int64_t num_rows, int num_cols) const {
@@ -151,7 +157,6 @@ class WeightPlan {
   // Finds the tensor and gives it the next aligned place.
   WeightEntry& add(WeightEntry entry) {
     entry.tensor = &find(entry.name, entry.num_rows, entry.num_cols);
-    entry.data = entry.tensor->data;
     return place(std::move(entry));
   }
 
@@ -207,9 +212,14 @@ WeightPlan plan_weights(const ModelConfig& config, const GgufFile& gguf, int num
 }
 
 void pack(const WeightEntry& entry, std::byte* place, ThreadPool& pool, const PackProgress& progress) {
+  const std::size_t stride = matrix_stride(entry);
+  const auto count = static_cast<std::size_t>(entry.num_matrices);
+  const std::size_t part_bytes = entry.tensor->data.size() / count;
   try {
-    *entry.matrix = pack_matrix(entry.tensor->type, entry.data, entry.num_rows, entry.num_cols, place, pool,
-                                progress);
+    for (std::size_t i = 0; i < count; ++i)
+      entry.matrix[i] = pack_matrix(entry.tensor->type, entry.tensor->data.subspan(i * part_bytes, part_bytes),
+                                    entry.num_rows, entry.num_cols, place + i * stride, pool,
+                                    [&](std::int64_t bytes) { progress(static_cast<std::int64_t>(i * stride) + bytes); });
   } catch (const Error& error) {
     throw_invalid("GGUF: tensor '{}': {}", entry.name, error.what());
   }
@@ -261,7 +271,8 @@ Weights::Weights(const ModelConfig& config, const GgufFile& gguf, ThreadPool& po
       pack(entry, packed, pool, [&](std::int64_t packed_bytes) {
         if (progress) progress(entry.offset + static_cast<std::size_t>(packed_bytes), plan.size_bytes());
       });
-      entry.matrix->data = place;
+      for (int i = 0; i < entry.num_matrices; ++i)
+        entry.matrix[i].data = place + static_cast<std::size_t>(i) * matrix_stride(entry);
     } else {
       widen(entry, reinterpret_cast<float*>(packed));
       *entry.vector = reinterpret_cast<const float*>(place);
