@@ -16,6 +16,7 @@
 #include "base/error.h"
 #include "cli/commands.h"
 #include "cli/runtime.h"
+#include "cli/upstream_options.h"
 #include "server/auth.h"
 #include "server/endpoint.h"
 #include "server/http_server.h"
@@ -32,6 +33,7 @@ struct ServeOptions {
   std::string api_key_file;
   std::vector<std::string> normalise;
   std::string history;
+  UpstreamOptions upstream;
   KvEventPublisherConfig kv_events;  // endpoint "" = nobody is told
   std::string kv_events_format = "map";
   double drain_seconds = 30;
@@ -119,6 +121,7 @@ void serve(const ServeOptions& options) {
                   fmt::format("--normalise {}: must be {}", name, kNormalisations));
   }
   if (!options.history.empty()) config.history = parse_history_options(options.history);
+  config.upstream = upstream_of(options.upstream);
   config.drain_timeout =
       std::chrono::milliseconds(static_cast<std::int64_t>(options.drain_seconds * 1e3));
   config.log_interval =
@@ -145,6 +148,7 @@ void serve(const ServeOptions& options) {
                     .attention = options.runtime.attention,
                     .created_s = ::stat(path.c_str(), &status) == 0 ? status.st_mtime : 0,
                     .metadata = describe(runtime.file())};
+  if (config.upstream) announce_upstream(*config.upstream, model);
   const std::unique_ptr<KvEventPublisher> publisher = publisher_of(options, model.name);
   model.kv_events = publisher.get();
   const KvEventsTo events_to(runtime.engine(), publisher.get());
@@ -213,6 +217,7 @@ void add_serve_command(CLI::App& app) {
                    "Bytes of one request, 1 KiB to 2 GiB (default 16 MiB)")
       ->check(CLI::Range(std::int64_t{1} << 10, std::int64_t{2} << 30));  // signed, for "-1"
   add_kv_event_options(*command, *options);
+  add_upstream_options(*command, options->upstream);
   command->add_option("--history", options->history,
                       "What becomes of long conversations: rolling_window, retrieval or summary, with "
                       "a number of tokens if you like: summary:4096 (default: none)")

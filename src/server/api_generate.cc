@@ -7,6 +7,7 @@
 #include "server/json_fields.h"
 #include "server/router.h"
 #include "server/tool_prompt.h"
+#include "server/upstream.h"
 
 namespace larder {
 namespace {
@@ -152,6 +153,7 @@ Reply Router::generate(const HttpRequest& request, GenerationJob job, Mailbox::W
   require_room_for_logprobs(job, config_.limits);
   if (job.salt.empty()) job.salt = salt_of(request, job.options);
   job.cache_log = cache_log_.get();
+  if (upstream_ != nullptr && upstream_->config().when.if_busy) job.waits = &upstream_->waits();
   job.tenant = tenant_of(request);
   job.max_waiting_bytes = config_.limits.max_stream_buffer_bytes;
   job.writer->set_options(job.options);
@@ -161,10 +163,12 @@ Reply Router::generate(const HttpRequest& request, GenerationJob job, Mailbox::W
   return reply;
 }
 
-Reply Router::chat(const HttpRequest& request, Mailbox::Wake wake) const {
-  ChatRequest chat = parse_chat_request(parse_body(request), rules());
+Reply Router::chat_here(const HttpRequest& request, Json body, const UpstreamRoute& route, Mailbox::Wake wake) const {
+  ChatRequest chat = parse_chat_request(std::exchange(body, {}), rules());
   require_model(chat.options.model);
+  require_short_wait(route);
   GenerationJob job = prepare_job(request, chat);
+  require_room_for_answers(route, chat.options, job.prompts);
   // A reply that is whole tells it once.
   if (chat.options.stream) require_room_for_prompts(job.prompts, chat.options, config_.limits);
   job.writer = make_chat_writer(model_.name, model_.tokenizer);
@@ -173,11 +177,14 @@ Reply Router::chat(const HttpRequest& request, Mailbox::Wake wake) const {
   return generate(request, std::move(job), std::move(wake));
 }
 
-Reply Router::completions(const HttpRequest& request, Mailbox::Wake wake) const {
-  CompletionRequest completion = parse_completion_request(parse_body(request), rules());
+Reply Router::complete_here(const HttpRequest& request, Json body, const UpstreamRoute& route,
+                            Mailbox::Wake wake) const {
+  CompletionRequest completion = parse_completion_request(std::exchange(body, {}), rules());
   require_model(completion.options.model);
+  require_short_wait(route);
   GenerationJob job;
   job.prompts = prepare_completion(completion, model_);
+  require_room_for_answers(route, completion.options, job.prompts);
   require_room_for_prompts(job.prompts, completion.options, config_.limits);
   completion.options.sampling.constraint = constraints_->find(
       {.format = completion.options.format, .tool_choice = completion.options.tool_choice, .tools = {}});

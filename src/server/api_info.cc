@@ -6,6 +6,7 @@
 #include "server/json_fields.h"
 #include "server/router.h"
 #include "server/unix_time.h"
+#include "server/upstream.h"
 #include "server/url.h"
 #include "server/utf8.h"
 #include "server/web_page.h"
@@ -33,14 +34,21 @@ Json Router::describe_model() const {
 Reply Router::models(const HttpRequest&, Mailbox::Wake) const {
   Json list = {{"object", "list"}};
   list["data"] = Json::array({describe_model()});
+  if (upstream_ != nullptr && upstream_->config().when.named) {
+    for (const UpstreamModel& model : upstream_->config().models)
+      list["data"].push_back(describe_upstream_model(model));
+  }
   list["has_more"] = false;
-  list["first_id"] = list["last_id"] = model_.name;
+  list["first_id"] = model_.name;
+  list["last_id"] = list["data"].back()["id"];
   return {json_response(list), nullptr};
 }
 
 Reply Router::one_model(const HttpRequest& request, Mailbox::Wake) const {
   const std::string name =
       percent_decode(std::string_view(request.path).substr(sizeof("/v1/models/") - 1));
+  if (const UpstreamModel* const remote = upstream_model(name))
+    return {json_response(describe_upstream_model(*remote)), nullptr};
   require_model(name);
   return {json_response(describe_model()), nullptr};
 }
@@ -125,6 +133,7 @@ Reply Router::metrics_page(const HttpRequest&, Mailbox::Wake) const {
   const Engine& engine = model_.engine;
   const KvEventPublisher* publisher = model_.kv_events;
   const ServerState state{.kv_events = publisher == nullptr ? std::nullopt : std::optional(publisher->stats()),
+                          .upstream = upstream_ == nullptr ? std::nullopt : std::optional(upstream_->metrics().stats()),
                           .engine_alive = engine.alive(),
                           .kv_types = engine.kv_types(),
                           .num_connections = gauges_.num_connections.load(),

@@ -225,7 +225,10 @@ Router::ResponsePlan Router::plan_response(const HttpRequest& request,
 }
 
 Reply Router::create_response(const HttpRequest& request, Mailbox::Wake wake) const {
-  ResponsePlan plan = plan_response(request, parse_responses_request(parse_body(request), rules()));
+  Json body = parse_body(request);
+  const UpstreamRoute route = find_upstream(request, body);
+  if (route.named != nullptr) return go_upstream(request, route, UpstreamReason::kNamed);
+  ResponsePlan plan = plan_response(request, parse_responses_request(std::exchange(body, {}), rules()));
   GenerationJob job = prepare_job(request, plan.chat);
   job.keeps_answer = true;
   if (job.history_report && plan.parsed.compacts) {

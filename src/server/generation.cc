@@ -7,6 +7,8 @@
 #include <exception>
 #include <utility>
 
+#include "base/clock.h"
+
 namespace larder {
 namespace {
 
@@ -38,6 +40,7 @@ Generation::Generation(const ServedModel& model, GenerationJob job, ServerMetric
       history_(job.history),
       cache_log_(job.cache_log),
       tenant_(job.tenant),
+      waits_(job.waits),
       asked_(job.asked),
       keeps_answer_(job.keeps_answer || history_ != nullptr),
       salt_(std::move(job.salt)),
@@ -95,6 +98,7 @@ void Generation::submit(std::vector<PreparedPrompt> prompts) {
   for (std::size_t i = 0; i < prompts.size(); ++i) {
     metrics_.count_kept_turns(prompts[i].num_kept_turns, prompts[i].num_kept_tokens);
     if (cache_log_ != nullptr) open(prompts[i], i);
+    if (waits_ != nullptr) places_.emplace_back(*waits_, static_cast<std::int64_t>(prompts[i].tokens.size()), steady_now_ns());
     if (options_.return_token_ids && !options_.stream)
       num_entries_ += prompts[i].tokens.size() * static_cast<std::size_t>(options_.n);
     Request request;
@@ -256,6 +260,7 @@ void Generation::observe(Choice& choice, const RequestUpdate& update) {
   if (update.tokens.empty() && !update.stop_token) return;
   const RequestTimes& times = update.times;
   if (is_first) {
+    if (waits_ != nullptr) places_.at(static_cast<std::size_t>(choice.prompt)).begin(steady_now_ns());
     metrics_.observe_first_token(static_cast<double>(times.first_token_ns - times.arrived_ns) *
                                  1e-9);
   } else {

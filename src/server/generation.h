@@ -19,6 +19,7 @@
 #include "server/prompt.h"
 #include "server/reply_writer.h"
 #include "server/server_config.h"
+#include "server/wait_predictor.h"
 
 namespace larder {
 
@@ -29,6 +30,7 @@ struct GenerationJob {
   std::unique_ptr<ReplyWriter> writer;
   CacheLog* cache_log = nullptr;        // outlives the generation; null = no reports
   std::uint64_t tenant = 0;             // of the API key, for the log
+  WaitPredictor* waits = nullptr;       // that is told of its prompts, and outlives it; null = nobody
   std::size_t max_waiting_bytes = 0;  // beyond that the client is woken for, see Mailbox
   // Where the answers' tokens are remembered, for when they come back as history; null = nowhere.
   HistoryTokens* history = nullptr;
@@ -101,6 +103,8 @@ class Generation {
   HistoryTokens* const history_;
   CacheLog* const cache_log_;
   const std::uint64_t tenant_;
+  WaitPredictor* const waits_;
+  std::vector<WaitPredictor::Place> places_;  // per prompt, where there are waits_
   std::vector<OpenPrompt> open_prompts_;  // per prompt
   const Digest asked_;
   const bool keeps_answer_;

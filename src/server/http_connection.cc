@@ -231,10 +231,12 @@ Task<bool> HttpConnection::answer(Incoming& incoming) {
   while (!reply_) co_await wait_for_event();
   while (reply_->errand && !disconnected_) co_await run_errand(incoming);
   Reply reply = take_reply();
-  incoming.drop_body();
+  if (!reply.upstream) incoming.drop_body();
 
   bool written = false;
-  if (reply.generation != nullptr) {
+  if (reply.upstream) {
+    written = !disconnected_ && co_await answer_from_upstream(incoming, *reply.upstream);
+  } else if (reply.generation != nullptr) {
     const Counted counted(context_.gauges.num_generations);
     written = co_await answer_from_engine(incoming, reply.generation);
   } else if (!disconnected_) {
@@ -317,6 +319,7 @@ Task<bool> HttpConnection::answer_from_engine(const Incoming& incoming,
   if (disconnected_) co_return false;
   HttpResponse response{.body = std::move(body), .headers = generation.headers()};
   if (generation.failed()) response = generation.failure_response();
+  response.headers.emplace_back("x-larder-route", "local");
   BudgetShare share(context_.reply_budget);
   charge(incoming.request, response, share);
   context_.router.add_cors(incoming.request, response);
@@ -351,7 +354,9 @@ Task<bool> HttpConnection::stream(const Incoming& incoming, Generation& generati
   const bool chunked = !incoming.is_http_1_0;
   const bool keep_alive = chunked && incoming.keep_alive && !draining_;
   HttpResponse head{.content_type = "text/event-stream; charset=utf-8",
-                    .headers = {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}}};
+                    .headers = {{"Cache-Control", "no-cache"},
+                                {"X-Accel-Buffering", "no"},
+                                {"x-larder-route", "local"}}};
   for (auto& header : generation.headers()) head.headers.push_back(std::move(header));
   context_.router.add_cors(incoming.request, head);
   streaming_ = &generation;

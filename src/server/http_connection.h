@@ -22,6 +22,7 @@
 namespace larder {
 
 class HttpConnection;
+class UpstreamExchange;
 
 // What all connections share. Outlives them.
 struct ConnectionContext {
@@ -62,6 +63,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
 
  private:
   struct Incoming;  // a request being read, see http_connection.cc
+  struct OpenExchange;
   static constexpr std::size_t kWriteBytes = std::size_t{64} << 10;  // what stall_timeout is for
   static constexpr std::chrono::seconds kLookAgain{10};
 
@@ -81,6 +83,12 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   Task<void> run_errand(Incoming& incoming);
   void charge(const HttpRequest& request, HttpResponse& response, BudgetShare& share) const;
   Task<bool> answer_from_engine(const Incoming& incoming, const std::shared_ptr<Generation>& owned);
+  Task<bool> answer_from_upstream(Incoming& incoming, const UpstreamCall& call);
+  Task<std::optional<ApiError>> read_from_upstream(UpstreamExchange& exchange, BudgetShare& share,
+                                                   HttpResponse& response);
+  Task<bool> stream_from_upstream(const Incoming& incoming, UpstreamExchange& exchange);
+  Task<bool> write_from_upstream(const Incoming& incoming, HttpResponse response);
+  ApiError describe_upstream(ApiError failure) const;
   Task<std::string> write_elsewhere(const std::shared_ptr<Generation>& generation);
   Task<bool> stream(const Incoming& incoming, Generation& generation);
   Task<bool> write_response(HttpResponse response, bool keep_alive, bool with_body);
@@ -99,7 +107,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void fail(const std::exception& error);
   template <class Function>
   void guard(const Function& function);
-  void notify() { event_.cancel(); }
+  void notify();
   void set_deadline(std::chrono::milliseconds timeout);
   void await_deadline(std::uint64_t number);
   void clear_deadline();
@@ -116,6 +124,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   BudgetShare held_;                 // of what the buffer holds
   std::optional<Reply> reply_;       // of prepare_io
   Generation* streaming_ = nullptr;  // while its events are being written
+  UpstreamExchange* upstream_ = nullptr;  // while it answers
   std::uint64_t deadline_number_ = 0;
   int num_skipped_bytes_ = 0;  // before the request that comes
   bool timed_out_ = false;

@@ -135,6 +135,7 @@ Task<bool> HttpConnection::read_head(Incoming& incoming) {
   request.content_encoding = to_string(message[http::field::content_encoding]);
   request.host = target.authority.empty() ? to_string(message[http::field::host])
                                           : std::string(target.authority);
+  request.asked_route = to_string(message["x-larder-route"]);
   request.asked_headers = to_string(message[http::field::access_control_request_headers]);
   incoming.is_http_1_0 = message.version() < 11;
   incoming.is_head = message.method() == http::verb::head;

@@ -14,6 +14,8 @@ std::string_view error_type(int status) {
     case 429:
       return "rate_limit_error";
     case 500:
+    case 502:
+    case 504:
       return "server_error";
     case 503:
       return "overloaded_error";
@@ -83,12 +85,18 @@ std::string_view status_text(int status) {
       return "Content Too Large";
     case 415:
       return "Unsupported Media Type";
+    case 429:
+      return "Too Many Requests";
     case 431:
       return "Request Header Fields Too Large";
     case 500:
       return "Internal Server Error";
+    case 502:
+      return "Bad Gateway";
     case 503:
       return "Service Unavailable";
+    case 504:
+      return "Gateway Timeout";
     case 529:
       return "Overloaded";
     default:

@@ -24,6 +24,7 @@ struct HttpRequest {
   std::string host;
   std::string origin;
   std::string asked_headers;  // access-control-request-headers
+  std::string asked_route;    // x-larder-route
   std::string body;
   // What the engine answered to questions that routing the request raised (Reply::errand): bodies of
   // completions.

@@ -249,6 +249,21 @@ void add_engine_histograms(Page& page, const EngineStats& stats) {
                  kv.reuse_gap);
 }
 
+void add_upstream_metrics(Page& page, const UpstreamStats& stats) {
+  page.begin("larder:upstream_requests_total", "Requests passed on to the upstream, by why.", MetricType::Counter);
+  for (int i = 0; i < kNumUpstreamReasons; ++i) {
+    page.value(static_cast<double>(stats.num_requests.at(static_cast<std::size_t>(i))),
+               {{"reason", std::string(name_of(static_cast<UpstreamReason>(i)))}});
+  }
+  page.counter("larder:upstream_failures_total", "Of those, that it did not answer, or not to the end.",
+               stats.num_failures);
+  page.begin("larder:upstream_bytes_total", "Bytes of bodies, to the upstream and from it.", MetricType::Counter);
+  page.value(static_cast<double>(stats.num_sent_bytes), {{"direction", "sent"}});
+  page.value(static_cast<double>(stats.num_received_bytes), {{"direction", "received"}});
+  page.histogram("larder:upstream_first_byte_seconds", "From the connection's begin to the head of the reply.",
+                 stats.first_byte);
+}
+
 }  // namespace
 
 const std::array<ServerMetrics::HistogramInfo, ServerMetrics::kNumHistograms>
@@ -287,7 +302,7 @@ ServerMetrics::ServerMetrics(std::string model_name, int max_model_len)
   for (const char* reason : {"stop", "length", "abort", "error"}) finished_[reason] = 0;
   for (const char* reason :
        {"queue_full", "too_many_connections", "body_memory", "header_memory", "reply_memory",
-        "engine_stopped"}) {
+        "engine_stopped", "upstream_busy"}) {
     rejections_[reason] = 0;
   }
 }
@@ -400,6 +415,7 @@ std::string ServerMetrics::serialize(const EngineStats& stats, const EngineConfi
     page.value(static_cast<double>(state.kv_events->num_events_removed), {{"kind", "removed"}});
     page.value(static_cast<double>(state.kv_events->num_dropped), {{"kind", "dropped"}});
   }
+  if (state.upstream) add_upstream_metrics(page, *state.upstream);
   page.gauge("larder:engine_alive", "1 while the engine runs.", state.engine_alive ? 1 : 0);
   page.gauge("larder:open_connections", "Sockets of clients.", state.num_connections);
   page.begin("larder:bookkeeping_bytes", "Memory beside the plan's, in use.", MetricType::Gauge);

@@ -14,6 +14,7 @@
 #include "engine/engine.h"
 #include "kernels/kv_type.h"
 #include "server/kv_event_publisher.h"
+#include "server/upstream_metrics.h"
 
 namespace prometheus {
 struct MetricFamily;
@@ -45,6 +46,7 @@ struct Bookkeeping {
 // What the page shows of the server around the engine.
 struct ServerState {
   std::optional<KvEventPublisher::Stats> kv_events = std::nullopt;  // where routers are told
+  std::optional<UpstreamStats> upstream = std::nullopt;  // where there is one
   bool engine_alive = false;
   KvTypes kv_types;
   int num_connections = 0;  // open now
@@ -60,7 +62,7 @@ class ServerMetrics {
   void observe_inter_token(double seconds);
   void observe_finished(const FinishedRequest& request);
   void observe_n(int n);  // of a request whose choices have all finished
-  // queue_full, too_many_connections, body_memory, header_memory, reply_memory, engine_stopped
+  // queue_full, too_many_connections, body_memory, header_memory, reply_memory, engine_stopped, upstream_busy
   void count_rejection(const std::string& reason);
   void count_dropped_stream();  // a reader too slow
   // Answers of a prompt that were encoded as they were generated, and their tokens.

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "server/json_fields.h"
+#include "server/upstream.h"
 #include "server/url.h"
 
 namespace larder {
@@ -78,7 +79,10 @@ Router::Router(const ServerConfig& config, const ServedModel& model, ServerMetri
       cache_log_(std::make_unique<CacheLog>(model.tokenizer, metrics, tier_names(model.engine),
                                             CacheLogLimits{.max_ledger_bytes = config.limits.max_ledger_bytes})),
       summaries_(std::make_unique<Summarizer::Table>(config.limits.max_summary_bytes)),
-      constraints_(std::make_unique<ConstraintTable>(model.tokenizer, config.limits.max_constraint_bytes)) {}
+      constraints_(std::make_unique<ConstraintTable>(model.tokenizer, config.limits.max_constraint_bytes)),
+      upstream_(config.upstream ? std::make_unique<Upstream>(*config.upstream) : nullptr) {}
+
+Router::~Router() = default;
 
 namespace {
 
@@ -145,7 +149,8 @@ void Router::add_cors(const HttpRequest& request, HttpResponse& response) const 
   if (!allows_origin(request.origin)) return;
   response.headers.emplace_back("Access-Control-Allow-Origin", request.origin);
   // Pages see few headers of a reply beside those that are named here.
-  response.headers.emplace_back("Access-Control-Expose-Headers", "Request-Id, X-Request-Id, Retry-After");
+  response.headers.emplace_back("Access-Control-Expose-Headers",
+                                "Request-Id, X-Request-Id, Retry-After, X-Larder-Route");
   response.headers.emplace_back("Vary", "Origin");
 }
 
@@ -286,6 +291,13 @@ RequestRules Router::rules() const {
 
 void Router::require_model(const std::string& name) const {
   if (name.empty() || model_.answers_to(name)) return;
+  if (upstream_model(name) != nullptr) {
+    throw Error(ErrorKind::kNotFound,
+                fmt::format("model: \"{}\" is the upstream's, where only chats, completions and responses go, and none that "
+                            "is to stay local; this server itself has \"{}\"",
+                            shorten(name), model_.name),
+                "model");
+  }
   throw Error(
       ErrorKind::kNotFound,
       fmt::format("model: there is no \"{}\"; this server has \"{}\"", shorten(name), model_.name),

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -15,17 +16,20 @@
 #include "server/server_config.h"
 #include "server/session_store.h"
 #include "server/settle_chat.h"
+#include "server/upstream_route.h"
 
 namespace larder {
 
 struct ResponseDraft;
+class Upstream;
 
-// Either a response that is ready, or work in the engine that will make one. With an errand that work is
-// done first: its body goes into the request's answers under this key, and the request is routed again.
+// Either a response that is ready, or work that will make one: in the engine, or the upstream's. With an errand the
+// engine's is done first: its body goes into the request's answers under this key, and the request is routed again.
 struct Reply {
   HttpResponse response = {};
   std::shared_ptr<Generation> generation = nullptr;
   std::optional<Digest> errand = std::nullopt;
+  std::optional<UpstreamCall> upstream = std::nullopt;
 };
 
 // What handlers may ask about the server around them.
@@ -39,6 +43,7 @@ class Router {
  public:
   Router(const ServerConfig& config, const ServedModel& model, ServerMetrics& metrics,
          const ServerGauges& gauges);
+  ~Router();
 
   // An error to send before the body is even read: wrong host, path, method, key, type
   // of content.
@@ -51,6 +56,8 @@ class Router {
   Reply route(const HttpRequest& request, Mailbox::Wake wake) const;
   // Headers that every reply to this request carries.
   void add_cors(const HttpRequest& request, HttpResponse& response) const;
+  // nullptr: there is none, and nothing goes there.
+  Upstream* upstream() const { return upstream_.get(); }
 
  private:
   struct Route;
@@ -71,6 +78,20 @@ class Router {
   std::optional<HttpResponse> refuse_web_page(const HttpRequest& head, const Route& route) const;
   // Of a path that there is not, or not with this method.
   static HttpResponse refuse_path(const HttpRequest& request);
+
+  // Of a request for a chat or the like with this body.
+  UpstreamRoute find_upstream(const HttpRequest& request, const Json& body) const;
+  Reply go_upstream(const HttpRequest& request, const UpstreamRoute& route, UpstreamReason reason) const;
+  // What `here` makes of it, unless it goes upstream for how that refuses it.
+  Reply here_or_upstream(const HttpRequest& request, const UpstreamRoute& route,
+                         const std::function<Reply()>& here) const;
+  // As a line that is full is, where the request goes upstream rather than wait for so long.
+  void require_short_wait(const UpstreamRoute& route) const;
+  // As a prompt that is too long is, where the request goes upstream rather than be cut.
+  void require_room_for_answers(const UpstreamRoute& route, const GenerationOptions& options,
+                                const std::vector<PreparedPrompt>& prompts) const;
+  Reply chat_here(const HttpRequest& request, Json body, const UpstreamRoute& route, Mailbox::Wake wake) const;
+  Reply complete_here(const HttpRequest& request, Json body, const UpstreamRoute& route, Mailbox::Wake wake) const;
 
   Reply chat(const HttpRequest& request, Mailbox::Wake wake) const;
   Reply completions(const HttpRequest& request, Mailbox::Wake wake) const;
@@ -120,6 +141,9 @@ class Router {
   Json parse_body(const HttpRequest& request) const;
   RequestRules rules() const;
   Json describe_model() const;
+  static Json describe_upstream_model(const UpstreamModel& model);
+  // That clients may ask for by this name.
+  const UpstreamModel* upstream_model(const std::string& name) const;
   void require_model(const std::string& name) const;
   // Under which the request's KV is shared.
   std::string salt_of(const HttpRequest& request, const GenerationOptions& options) const;
@@ -147,6 +171,7 @@ class Router {
   const std::unique_ptr<CacheLog> cache_log_;
   const std::unique_ptr<Summarizer::Table> summaries_;
   const std::unique_ptr<ConstraintTable> constraints_;
+  const std::unique_ptr<Upstream> upstream_;  // null = none
 };
 
 }  // namespace larder

@@ -7,12 +7,14 @@
 #include <cstdint>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "engine/engine.h"
 #include "server/history_options.h"
 #include "server/normalise.h"
+#include "server/upstream_config.h"
 #include "tokenizer/chat_template.h"
 #include "tokenizer/tokenizer.h"
 
@@ -73,6 +75,7 @@ struct ServerConfig {
   std::chrono::milliseconds log_interval{5'000};    // of the statistics line while busy; 0 = never
   Normalisation normalisation;  // of chats that do not say
   HistoryOptions history;                           // of chats that do not say
+  std::optional<UpstreamConfig> upstream;           // where requests may go; nullopt = none leaves this server
   ServerLimits limits;
 };
 

@@ -1,0 +1,186 @@
+// How a connection has the upstream answer, and passes the reply on.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "server/http_connection_incoming.h"
+#include "server/upstream.h"
+#include "server/upstream_exchange.h"
+
+namespace larder {
+namespace {
+
+constexpr std::size_t kFreeReplyBytes = std::size_t{1} << 20;  // that count nowhere
+constexpr const char* kServerEnds = "the server ends, and the answer is not complete; try again";
+
+// An error that breaks into a stream has to stand between two events.
+bool ends_event(std::string_view bytes) {
+  return bytes.ends_with("\n\n") || bytes.ends_with("\r\n\r\n") || bytes.ends_with("\r\r");
+}
+
+double seconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+HttpResponse head_of(const UpstreamHead& head) {
+  return {.status = head.status, .content_type = head.content_type, .headers = head.headers};
+}
+
+// What a careless upstream says of our key stays here.
+void hide_key(const std::string& key, std::string& body) {
+  constexpr std::string_view kShown = "***";
+  if (key.empty()) return;
+  for (auto at = body.find(key); at != body.npos; at = body.find(key, at + kShown.size())) {
+    body.replace(at, key.size(), kShown);
+  }
+}
+
+}  // namespace
+
+// While it is there the connection's end ends the exchange, too.
+struct HttpConnection::OpenExchange {
+  OpenExchange(HttpConnection& of, std::shared_ptr<UpstreamExchange> with) : connection(of), exchange(std::move(with)) {
+    connection.upstream_ = exchange.get();
+    connection.notify();
+  }
+  ~OpenExchange() {
+    connection.upstream_ = nullptr;
+    exchange->close();
+  }
+  OpenExchange(const OpenExchange&) = delete;
+  OpenExchange& operator=(const OpenExchange&) = delete;
+
+  HttpConnection& connection;
+  const std::shared_ptr<UpstreamExchange> exchange;
+};
+
+void HttpConnection::notify() {
+  event_.cancel();
+  if (upstream_ != nullptr && (disconnected_ || interrupted_)) upstream_->close();
+}
+
+Task<bool> HttpConnection::answer_from_upstream(Incoming& incoming, const UpstreamCall& call) {
+  Upstream& upstream = *context_.router.upstream();
+  const auto place = upstream.slots().enter([weak = weak_from_this()] {
+    if (const auto self = weak.lock()) self->poke();
+  });
+  const auto end = std::chrono::steady_clock::now() + upstream.config().slot_timeout;
+  while (place && !place->has_slot() && !disconnected_ && !interrupted_ && std::chrono::steady_clock::now() < end) {
+    co_await wait_for_event(std::min(end, std::chrono::steady_clock::now() + kLookAgain));
+  }
+  if (disconnected_) co_return false;
+  if (!place || !place->has_slot()) {
+    incoming.drop_body();
+    context_.metrics.count_rejection("upstream_busy");
+    ApiError busy{.status = 503, .code = "upstream_busy"};
+    busy.message =
+        fmt::format("all {} connections to the upstream are taken; try again, or raise --upstream-connections",
+                    upstream.config().max_connections);
+    co_return co_await write_from_upstream(incoming, error_response(busy));
+  }
+  const std::string& body = incoming.request.body;
+  upstream.metrics().count_request(call.reason, call.edit.new_size(body.size()));
+  const auto begin = std::chrono::steady_clock::now();
+  const OpenExchange open(*this, std::make_shared<UpstreamExchange>(socket_.get_executor(), upstream));
+  UpstreamExchange& exchange = *open.exchange;
+  std::optional<ApiError> failure = co_await exchange.send(call, body);
+  incoming.drop_body();
+  if (!failure) upstream.metrics().observe_first_byte(seconds_since(begin));
+  if (!failure && exchange.head().is_stream) co_return co_await stream_from_upstream(incoming, exchange);
+  BudgetShare share(context_.reply_budget);
+  HttpResponse response;
+  if (!failure) failure = co_await read_from_upstream(exchange, share, response);
+  if (disconnected_) co_return false;
+  if (failure) response = error_response(describe_upstream(std::move(*failure)));
+  co_return co_await write_from_upstream(incoming, std::move(response));
+}
+
+// What the client is told, and the log.
+ApiError HttpConnection::describe_upstream(ApiError failure) const {
+  if (interrupted_) return {.status = 503, .code = "server_stopped", .message = kServerEnds};
+  if (!disconnected_) {
+    context_.router.upstream()->metrics().count_failure();
+    context_.router.upstream()->warn(failure.message);
+  }
+  return failure;
+}
+
+Task<std::optional<ApiError>> HttpConnection::read_from_upstream(UpstreamExchange& exchange, BudgetShare& share,
+                                                                 HttpResponse& response) {
+  Upstream& upstream = *context_.router.upstream();
+  const std::size_t most = upstream.config().max_reply_bytes;
+  response = head_of(exchange.head());
+  std::string& body = response.body;
+  bool is_too_large = exchange.head().num_bytes.value_or(0) > most;
+  while (!is_too_large && !exchange.done()) {
+    const std::size_t size_before = body.size();
+    if (auto failure = co_await exchange.read(body)) co_return failure;
+    upstream.metrics().count_received(body.size() - size_before);
+    is_too_large = body.size() > most;
+    if (body.size() <= kFreeReplyBytes || share.grow_to(body.size())) continue;
+    context_.metrics.count_rejection("reply_memory");
+    co_return ApiError{
+        .status = 503,
+        .code = "reply_memory",
+        .message = "replies that their clients have not read yet leave no room for the upstream's; try again"};
+  }
+  if (is_too_large) {
+    co_return ApiError{.status = 502,
+                       .code = "upstream_failed",
+                       .message = fmt::format("the upstream {} failed: its reply is over {} bytes; stream it",
+                                              upstream.config().url.authority, most)};
+  }
+  if (response.status >= 400) hide_key(upstream.config().key, body);
+  // The client will think that its own is meant.
+  if (response.status == 401)
+    upstream.warn(fmt::format("the upstream {} refuses its key", upstream.config().url.authority));
+  co_return std::nullopt;
+}
+
+Task<bool> HttpConnection::write_from_upstream(const Incoming& incoming, HttpResponse response) {
+  response.headers.emplace_back("x-larder-route", "upstream");
+  context_.router.add_cors(incoming.request, response);
+  co_return co_await write_response(std::move(response), incoming.keep_alive && !draining_, true);
+}
+
+// As it comes: no more is read than the client takes.
+Task<bool> HttpConnection::stream_from_upstream(const Incoming& incoming, UpstreamExchange& exchange) {
+  const bool chunked = !incoming.is_http_1_0;
+  const bool keep_alive = chunked && incoming.keep_alive && !draining_;
+  HttpResponse head = head_of(exchange.head());
+  head.headers.emplace_back("Cache-Control", "no-cache");
+  head.headers.emplace_back("X-Accel-Buffering", "no");
+  head.headers.emplace_back("x-larder-route", "upstream");
+  context_.router.add_cors(incoming.request, head);
+  const std::string head_bytes = format_head(head, keep_alive, chunked ? Framing::kChunked : Framing::kUntilClose);
+  bool written = co_await write(head_bytes);
+  bool is_between_events = true;
+  std::optional<ApiError> failure;
+  while (written && !failure && !exchange.done()) {
+    std::string bytes;
+    failure = co_await exchange.read(bytes);
+    if (disconnected_) co_return false;
+    context_.router.upstream()->metrics().count_received(bytes.size());
+    if (!bytes.empty()) is_between_events = ends_event(bytes);
+    if (failure) {
+      const std::string error = "data: " + dump_json(error_json(describe_upstream(std::move(*failure)))) + "\n\n";
+      if (!is_between_events) co_return false;  // half an event: an end without an end says that it broke off
+      bytes += error;
+    }
+    if (bytes.empty()) continue;
+    if (chunked) bytes = frame_chunk(bytes);
+    written = co_await write(bytes);
+  }
+  if (!written && timed_out_) context_.metrics.count_dropped_stream();
+  if (!written || disconnected_) co_return false;
+  if (chunked) written = co_await write("0\r\n\r\n");
+  co_return written&& keep_alive && !failure;
+}
+
+}  // namespace larder

@@ -1,0 +1,46 @@
+// What requests to the upstream share: its certificates, its slots, its metrics.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "server/upstream_config.h"
+#include "server/upstream_metrics.h"
+#include "server/upstream_slots.h"
+#include "server/wait_predictor.h"
+
+namespace boost::asio::ssl {
+class context;
+}
+
+namespace larder {
+
+// Thread: any.
+class Upstream {
+ public:
+  // The config must outlive it. Throws Error{kUnavailable} when TLS cannot be set up.
+  explicit Upstream(const UpstreamConfig& config);
+  ~Upstream();
+
+  const UpstreamConfig& config() const { return config_; }
+  // nullptr: it is reached in the clear.
+  boost::asio::ssl::context* tls() const { return tls_.get(); }
+  UpstreamSlots& slots() { return slots_; }
+  UpstreamMetrics& metrics() { return metrics_; }
+  WaitPredictor& waits() { return waits_; }  // of the engine
+
+  // For the log, though not a thousand times a second.
+  void warn(const std::string& message);
+
+ private:
+  const UpstreamConfig& config_;
+  const std::unique_ptr<boost::asio::ssl::context> tls_;
+  UpstreamSlots slots_;
+  UpstreamMetrics metrics_;
+  WaitPredictor waits_;
+  std::atomic<std::int64_t> next_line_ns_ = 0;
+};
+
+}  // namespace larder

@@ -1,0 +1,89 @@
+// One request to the upstream and its reply, over a connection of its own.
+#pragma once
+
+#include <boost/asio/ssl/stream.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/http/buffer_body.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "server/asio_types.h"
+#include "server/http_message.h"
+#include "server/upstream.h"
+#include "server/upstream_route.h"
+
+namespace larder {
+
+// The beginning of a reply, with what of its headers is passed on.
+struct UpstreamHead {
+  int status = 0;
+  std::string content_type;
+  bool is_stream = false;                  // server-sent events
+  std::optional<std::uint64_t> num_bytes;  // of the body, where it says so
+  std::vector<std::pair<std::string, std::string>> headers;
+};
+
+// send(), then read() until done(). Where one fails it tells how in OpenAI's terms, by the upstream's name and nothing
+// secret, and nothing follows. Thread: the strand.
+class UpstreamExchange : public std::enable_shared_from_this<UpstreamExchange> {
+ public:
+  UpstreamExchange(Strand strand, const Upstream& upstream);
+
+  // Until the head of the reply is there; nullopt = it is. The body must stay as it is meanwhile.
+  Task<std::optional<ApiError>> send(const UpstreamCall& call, std::string_view body);
+  const UpstreamHead& head() const { return head_; }
+  // Appends what has come of the reply's body, waiting for a byte of it.
+  Task<std::optional<ApiError>> read(std::string& out);
+  bool done() const { return parser_->is_done(); }
+
+  // Ends what is pending, which then fails, as all that follows does.
+  void close();
+
+ private:
+  using Parser = boost::beast::http::response_parser<boost::beast::http::buffer_body>;
+  using ErrorCode = boost::system::error_code;
+  using Endpoints = std::vector<asio::ip::tcp::endpoint>;
+  static constexpr std::size_t kPieceBytes = std::size_t{16} << 10;
+
+  Task<ErrorCode> resolve(Endpoints& found);
+  Task<ErrorCode> connect(const Endpoints& endpoints);
+  Task<std::optional<ApiError>> open();
+  Task<std::optional<ApiError>> secure();
+  Task<ErrorCode> write(std::string_view bytes);
+  Task<ErrorCode> write_request(const UpstreamCall& call, std::string_view body);
+  Task<ErrorCode> read_head();
+  Task<ErrorCode> read_some();
+  Task<std::size_t> read_socket(ErrorCode& error);
+  std::optional<ApiError> take_head();
+  std::string format_request(const UpstreamCall& call, std::size_t body_size) const;
+  ApiError failure(std::string_view what) const;
+  ApiError failure(std::string_view what, ErrorCode error) const;
+
+  void set_deadline(std::chrono::nanoseconds timeout);
+  void clear_deadline();
+
+  const Upstream& upstream_;
+  const UpstreamConfig& config_;
+  Socket socket_;
+  std::optional<asio::ssl::stream<Socket&>> tls_;
+  Timer deadline_;  // closes the socket
+  Timer found_;     // cancelled to wake who waits for an address
+  boost::beast::flat_buffer buffer_;
+  std::optional<Parser> parser_;
+  std::unique_ptr<char[]> piece_;  // [kPieceBytes], of the body
+  UpstreamHead head_;
+  std::uint64_t deadline_number_ = 0;
+  bool timed_out_ = false;
+  bool is_closed_ = false;
+};
+
+// Whether a header of the upstream's goes on to the client.
+bool passes_upstream_header(std::string_view name);
+
+}  // namespace larder
