@@ -362,8 +362,9 @@ def test_every_metric_is_in_the_docs_and_no_other(tmp_path):
     docs = pathlib.Path(__file__).parents[2] / "docs/metrics.md"
     documented = {name: (kind, set(re.findall(r"`(\w+)`", labels)))
                   for name, kind, labels in re.findall(r"^\| `(\S+)` \| (\w+) \| (.*?)\|", docs.read_text(), re.M)}
-    # For the tiers' own and those of events.
-    with serving("--kv-disk", tmp_path, "--kv-disk-size", "512MiB", "--kv-events", f"ipc://{tmp_path}/events") as server:
+    # For the tiers' own, those of events and of an upstream.
+    with serving("--kv-disk", tmp_path, "--kv-disk-size", "512MiB", "--kv-events", f"ipc://{tmp_path}/events",
+                 "--upstream", "http://127.0.0.1:9/v1", "--upstream-models", "other") as server:
         server.client.completions.create(model="smollm2", prompt=STORY, max_tokens=2)
         page = server.get("/metrics").text
     shown = {}
