@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
@@ -67,8 +68,12 @@ void HttpConnection::notify() {
 
 Task<bool> HttpConnection::answer_from_upstream(Incoming& incoming, const UpstreamCall& call) {
   Upstream& upstream = *context_.router.upstream();
-  const auto place = upstream.slots().enter([weak = weak_from_this()] {
-    if (const auto self = weak.lock()) self->poke();
+  auto place = upstream.slots().enter([weak = weak_from_this()] {
+    try {
+      if (const auto self = weak.lock()) self->poke();
+    } catch (const std::exception&) {
+      // Without memory: it looks again at the end of its wait.
+    }
   });
   const auto end = std::chrono::steady_clock::now() + upstream.config().slot_timeout;
   while (place && !place->has_slot() && !disconnected_ && !interrupted_ && std::chrono::steady_clock::now() < end) {
@@ -96,6 +101,9 @@ Task<bool> HttpConnection::answer_from_upstream(Incoming& incoming, const Upstre
   BudgetShare share(context_.reply_budget);
   HttpResponse response;
   if (!failure) failure = co_await read_from_upstream(exchange, share, response);
+  // However long the client takes to read it.
+  exchange.close();
+  place.reset();
   if (disconnected_) co_return false;
   if (failure) response = error_response(describe_upstream(std::move(*failure)));
   co_return co_await write_from_upstream(incoming, std::move(response));
