@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <utility>
 
 #include "base/error.h"
 #include "base/printable.h"
@@ -315,11 +316,13 @@ GgufFile::GgufFile(std::span<const std::byte> bytes) {
 }
 
 void GgufFile::add_tensors_of(const GgufFile& piece) {
-  for (const GgufTensor& tensor : piece.tensors_) {
-    if (!tensor_index_.emplace(tensor.name, tensors_.size()).second)
-      throw_invalid("GGUF: {}: the name stands in another piece, too", printable(tensor.name));
-    tensors_.push_back(tensor);
-  }
+  for (const GgufTensor& tensor : piece.tensors_) add_tensor(tensor);
+}
+
+void GgufFile::add_tensor(GgufTensor tensor) {
+  if (!tensor_index_.emplace(tensor.name, tensors_.size()).second)
+    throw_invalid("GGUF: {}: the name stands in another piece, too", printable(tensor.name));
+  tensors_.push_back(std::move(tensor));
 }
 
 const GgufValue* GgufFile::find(std::string_view key) const {

@@ -53,6 +53,9 @@ struct GgufTensor {
   std::array<std::int64_t, 4> dims = {1, 1, 1, 1};
   int num_dims = 0;
   std::span<const std::byte> data;
+  // Where the matrices of the last dimension lie apart, each one's bytes; data is empty then. No GGUF file has
+  // such tensors: see add_tensor().
+  std::vector<std::span<const std::byte>> parts = {};
 
   std::int64_t num_cols() const { return dims[0]; }
   std::int64_t num_rows() const { return dims[1] * dims[2] * dims[3]; }
@@ -67,6 +70,9 @@ class GgufFile {
   // Takes another piece's tensors as well; its bytes must outlive this object, too. Throws
   // Error{kInvalidArgument} where both have one of a name.
   void add_tensors_of(const GgufFile& piece);
+  // One that lies elsewhere, with its name; both must outlive this object. Its type, dimensions and bytes must agree.
+  // Throws as above.
+  void add_tensor(GgufTensor tensor);
 
   const std::vector<GgufTensor>& tensors() const { return tensors_; }
 

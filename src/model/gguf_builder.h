@@ -1,4 +1,4 @@
-// Writes GGUF bytes for tests, sound by default, each part open to being made wrong.
+// Writes GGUF bytes: what a folder of another format says, and, each part open to being made wrong, for tests.
 #pragma once
 
 #include <cstddef>

@@ -334,7 +334,9 @@ void read_experts(ModelConfig& config, const ConfigReader& reader) {
 void set_architecture_traits(ModelConfig& config, const ConfigReader& reader) {
   const bool is_gemma3 = config.architecture == Architecture::kGemma3;
   const bool is_deepseek = config.architecture == Architecture::kDeepSeek2;
-  config.rope_interleaved = is_deepseek || config.architecture == Architecture::kLlama;
+  // Published files of llama have the rows of Q and K in another order than the model's authors, who rotate halves.
+  config.rope_interleaved = is_deepseek || (config.architecture == Architecture::kLlama &&
+                                            !reader.gguf().find_bool("larder.rope.halves").value_or(false));
   config.has_qkv_bias = config.architecture == Architecture::kQwen2;
   config.has_qk_norm = is_gemma3 || config.architecture == Architecture::kQwen3 ||
                        config.architecture == Architecture::kQwen3Moe;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <string_view>
 #include <utility>
 
@@ -50,6 +51,10 @@ void check_is_whole(const GgufFile& gguf) {
 }  // namespace
 
 ModelFiles::ModelFiles(const std::string& path) {
+  if (std::error_code ignored; std::filesystem::is_directory(path, ignored)) {
+    folder_ = std::make_unique<const HfModel>(path);
+    return;
+  }
   MappedFile file(path);
   std::uint64_t count = 1;
   const std::string name = named(path, [&]() -> std::string {
@@ -85,12 +90,12 @@ ModelFiles::ModelFiles(const std::string& path) {
 
 std::size_t ModelFiles::size_bytes() const {
   std::size_t size_bytes = 0;
-  for (const MappedFile& file : files_) size_bytes += file.bytes().size();
+  for (const MappedFile& file : files()) size_bytes += file.bytes().size();
   return size_bytes;
 }
 
 void ModelFiles::drop_pages() const {
-  for (const MappedFile& file : files_) file.drop_pages();
+  for (const MappedFile& file : files()) file.drop_pages();
 }
 
 }  // namespace larder

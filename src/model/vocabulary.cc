@@ -94,14 +94,13 @@ Vocabulary read_vocabulary(const GgufFile& gguf) {
   vocabulary.kinds = read_kinds(gguf);
   name_empty_tokens(vocabulary);
   const std::size_t num_tokens = vocabulary.tokens.size();
-  if (vocabulary.model == "llama") {
-    auto scores = gguf.find_floats(key("scores"));
-    if (!scores) throw_invalid("GGUF: {}: the key is missing", key("scores"));
+  auto scores = vocabulary.model == "llama" ? gguf.find_floats(key("scores")) : std::nullopt;
+  if (scores) {
     vocabulary.scores = std::move(*scores);
   } else if (const auto merges = gguf.find_strings(key("merges"))) {
     vocabulary.merges.assign(merges->begin(), merges->end());
   } else {
-    throw_invalid("GGUF: {}: the key is missing", key("merges"));
+    throw_invalid("GGUF: {}: the key is missing", key(vocabulary.model == "llama" ? "scores" : "merges"));
   }
   vocabulary.bos = find_token(gguf, "bos_token_id", num_tokens);
   vocabulary.eos = find_token(gguf, "eos_token_id", num_tokens);
@@ -114,6 +113,10 @@ Vocabulary read_vocabulary(const GgufFile& gguf) {
                            .value_or(is_sentence_piece || vocabulary.pre_tokenizer == "llama-bpe");
   vocabulary.add_eos = gguf.find_bool(key("add_eos_token")).value_or(false);
   vocabulary.add_space_prefix = gguf.find_bool(key("add_space_prefix")).value_or(is_sentence_piece);
+  vocabulary.prefixes_start_only = gguf.find_bool("larder.tokenizer.prefixes_start_only").value_or(false);
+  vocabulary.prefixes_no_space = gguf.find_bool("larder.tokenizer.prefixes_no_space").value_or(false);
+  for (const std::int64_t id : gguf.find_ints("larder.tokenizer.end_ids").value_or(std::vector<std::int64_t>()))
+    vocabulary.ends.push_back(id >= 0 && id < static_cast<std::int64_t>(num_tokens) ? static_cast<TokenId>(id) : -1);
   return vocabulary;
 }
 

@@ -214,10 +214,12 @@ WeightPlan plan_weights(const ModelConfig& config, const GgufFile& gguf, int num
 void pack(const WeightEntry& entry, std::byte* place, ThreadPool& pool, const PackProgress& progress) {
   const std::size_t stride = matrix_stride(entry);
   const auto count = static_cast<std::size_t>(entry.num_matrices);
-  const std::size_t part_bytes = entry.tensor->data.size() / count;
+  const GgufTensor& tensor = *entry.tensor;
+  const std::size_t part_bytes = tensor.data.size() / count;
   try {
     for (std::size_t i = 0; i < count; ++i)
-      entry.matrix[i] = pack_matrix(entry.tensor->type, entry.tensor->data.subspan(i * part_bytes, part_bytes),
+      entry.matrix[i] = pack_matrix(tensor.type,
+                                    tensor.parts.empty() ? tensor.data.subspan(i * part_bytes, part_bytes) : tensor.parts[i],
                                     entry.num_rows, entry.num_cols, place + i * stride, pool,
                                     [&](std::int64_t bytes) { progress(static_cast<std::int64_t>(i * stride) + bytes); });
   } catch (const Error& error) {

@@ -47,15 +47,19 @@ struct SentencePiece::Word {
   std::unordered_map<TokenId, std::uint32_t> splits = {};
 };
 
-SentencePiece::SentencePiece(const Vocabulary& vocabulary, const StringPool& pieces,
+SentencePiece::SentencePiece(const Vocabulary& vocabulary, const StringPool& pieces, const StringIndex& by_text,
                              std::span<const std::uint8_t> is_special)
     : pieces_(pieces),
       by_piece_(pieces, vocabulary.tokens.size()),
       is_unused_(vocabulary.tokens.size()),
-      adds_space_prefix_(vocabulary.add_space_prefix) {
+      merges_(vocabulary.merges.size()),
+      has_merges_(!vocabulary.merges.empty()),
+      adds_space_prefix_(vocabulary.add_space_prefix),
+      prefixes_no_space_(vocabulary.prefixes_no_space) {
   rank_scores(vocabulary.scores);
   add_bytes(vocabulary);
   add_pieces(vocabulary, is_special);
+  if (has_merges_) add_merges(vocabulary, by_text);
   if (has_bytes_) return;
   if (!vocabulary.unk)
     throw_invalid("tokenizer.ggml.unknown_token_id: needed where no token stands for single bytes");
@@ -95,7 +99,7 @@ void SentencePiece::add_pieces(const Vocabulary& vocabulary,
     if (is_special[id] || is_byte_token(vocabulary, id)) continue;
     const std::string_view piece = pieces_[id];
     if (by_piece_.insert(id) >= 0) continue;
-    is_unused_[id] = !vocabulary.kinds.empty() && vocabulary.kinds[id] == TokenKind::kUnused;
+    is_unused_[id] = !has_merges_ && kind_of(vocabulary, id) == TokenKind::kUnused;
     has_unused_ |= is_unused_[id];
     max_piece_bytes_ = std::max(max_piece_bytes_, piece.size());
     char32_t previous = ' ';
@@ -108,10 +112,39 @@ void SentencePiece::add_pieces(const Vocabulary& vocabulary,
   }
 }
 
+// What converters make of scores has merges into special tokens and bytes, too, which no text may become.
+void SentencePiece::add_merges(const Vocabulary& vocabulary, const StringIndex& by_text) {
+  std::uint32_t rank = 0;
+  std::string joined;
+  const auto find = [&](std::string_view text) {
+    const TokenId id = by_text.find(text);
+    if (id < 0) throw_invalid("tokenizer.ggml.merges[{}]: a part of it, or what they make, is not a token", rank);
+    return id;
+  };
+  const auto is_piece = [&](TokenId id) { return by_piece_.find(pieces_[id]) == id; };
+  for (const std::string& merge : vocabulary.merges) {
+    const std::size_t space = merge.find(' ');
+    if (space == merge.npos || merge.find(' ', space + 1) != merge.npos)
+      throw_invalid("tokenizer.ggml.merges[{}]: not two tokens with a space between", rank);
+    const TokenId left = find(std::string_view(merge).substr(0, space));
+    const TokenId right = find(std::string_view(merge).substr(space + 1));
+    joined.assign(merge).erase(space, 1);
+    const TokenId whole = find(joined);
+    if (is_piece(left) && is_piece(right) && is_piece(whole) && !merges_.insert(left, right, {rank, whole}))
+      throw_invalid("tokenizer.ggml.merges[{}]: the pair stands above already", rank);
+    ++rank;
+  }
+}
+
+bool SentencePiece::takes_prefix(std::string_view text) const {
+  if (!adds_space_prefix_) return false;
+  return !prefixes_no_space_ || !(text.starts_with(' ') || text.starts_with(kEscapedSpace));
+}
+
 void SentencePiece::encode(std::string_view text, bool at_start, EncodeScratch& scratch,
                            std::vector<PlacedToken>& out) const {
   const std::size_t first = out.size();
-  const bool adds_prefix = adds_space_prefix_ && at_start;
+  const bool adds_prefix = at_start && takes_prefix(text);
   if (!adds_prefix && text.find(kEscapedSpace) == text.npos && is_valid_utf8(text)) {
     encode_words(text, scratch, out);
   } else {
@@ -160,10 +193,12 @@ void SentencePiece::encode_word(Word& word, EncodeScratch& scratch,
   symbols.clear();
   word.splits.clear();
   for (std::uint32_t i = word.begin; i < word.end; i = symbols.back().end) {
-    symbols.push_back({i, i + read_utf8(word.text, i).length});
+    Symbol& symbol = symbols.emplace_back(Symbol{i, i + read_utf8(word.text, i).length});
+    if (has_merges_) symbol.initial = by_piece_.find(word.text.substr(i, symbol.end - i));
     check_word(symbols.size(), "characters");
   }
   const auto lookup = [&](const Symbol& left, const Symbol& right) -> Merge {
+    if (has_merges_) return left.id < 0 || right.id < 0 ? Merge{} : merges_.find(left.id, right.id);
     const std::size_t size = right.end - left.begin;
     if (size > max_piece_bytes_) return {};
     const TokenId id = by_piece_.find(word.text.substr(left.begin, size));

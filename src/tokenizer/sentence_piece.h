@@ -1,5 +1,6 @@
 // SentencePiece's byte-pair encoding (Kudo & Richardson 2018): any two neighbours whose text
-// together is a piece may be joined, the best score first.
+// together is a piece may be joined, the best score first. Where the vocabulary has merges, these are the rule
+// instead, as the `tokenizers` library has it: pairs that its converters took from the scores.
 #pragma once
 
 #include <array>
@@ -9,6 +10,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "tokenizer/byte_level_bpe.h"
 #include "tokenizer/string_index.h"
 #include "tokenizer/text_encoder.h"
 #include "tokenizer/tokenizer.h"
@@ -20,9 +22,9 @@ namespace larder {
 // piece become the tokens of their bytes, or the unknown token in vocabularies without these.
 class SentencePiece : public TextEncoder {
  public:
-  // pieces: per token, its text with spaces; it must outlive this. is_special: per token.
-  // Throws Error{kInvalidArgument} for a malformed vocabulary.
-  SentencePiece(const Vocabulary& vocabulary, const StringPool& pieces,
+  // pieces: per token, its text with spaces; it must outlive this. by_text: finds a token by its text as the
+  // vocabulary writes it. is_special: per token. Throws Error{kInvalidArgument} for a malformed vocabulary.
+  SentencePiece(const Vocabulary& vocabulary, const StringPool& pieces, const StringIndex& by_text,
                 std::span<const std::uint8_t> is_special);
   void encode(std::string_view text, bool at_start, EncodeScratch& scratch,
               std::vector<PlacedToken>& out) const override;
@@ -32,6 +34,8 @@ class SentencePiece : public TextEncoder {
   void add_bytes(const Vocabulary& vocabulary);
   void add_pieces(const Vocabulary& vocabulary, std::span<const std::uint8_t> is_special);
   void rank_scores(std::span<const float> scores);
+  void add_merges(const Vocabulary& vocabulary, const StringIndex& by_text);
+  bool takes_prefix(std::string_view text) const;
   void encode_words(std::string_view text, EncodeScratch& scratch,
                     std::vector<PlacedToken>& out) const;
   void encode_word(Word& word, EncodeScratch& scratch, std::vector<PlacedToken>& out) const;
@@ -50,7 +54,10 @@ class SentencePiece : public TextEncoder {
   bool has_bytes_ = false;
   std::array<TokenId, 256> byte_tokens_{};
   TokenId unknown_ = -1;
-  bool adds_space_prefix_;
+  MergeTable merges_;
+  const bool has_merges_;
+  const bool adds_space_prefix_;
+  const bool prefixes_no_space_;
 };
 
 }  // namespace larder

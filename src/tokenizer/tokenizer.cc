@@ -76,6 +76,10 @@ class Tokenizer::Impl {
   bool add_bos, add_eos;
   bool is_sentence_piece;
   bool strips_space;  // decode drops the space that encode put before the text
+  // SentencePiece as the `tokenizers` library has it: user-defined tokens are found in the text as it is, and what lies
+  // between two of them is a text of its own.
+  bool has_own_texts;
+  bool prefixes_start_only;
 
  private:
   void add_texts(const Vocabulary& vocabulary);
@@ -95,8 +99,10 @@ Tokenizer::Impl::Impl(Vocabulary vocabulary)
       add_eos(vocabulary.add_eos && eos),
       is_sentence_piece(vocabulary.model == "llama"),
       strips_space(is_sentence_piece && vocabulary.add_space_prefix),
+      has_own_texts(is_sentence_piece && !vocabulary.merges.empty()),
+      prefixes_start_only(vocabulary.prefixes_start_only),
       markers_(false),
-      user_defined_(is_sentence_piece) {
+      user_defined_(is_sentence_piece && !has_own_texts) {
   check_vocabulary(vocabulary);
   is_special = find_special_tokens(vocabulary);
   end_tokens = find_end_tokens(vocabulary, is_special);
@@ -104,7 +110,7 @@ Tokenizer::Impl::Impl(Vocabulary vocabulary)
   add_bytes(vocabulary);
   add_added_tokens(vocabulary);
   if (is_sentence_piece)
-    encoder_ = std::make_unique<SentencePiece>(vocabulary, bytes, is_special);
+    encoder_ = std::make_unique<SentencePiece>(vocabulary, bytes, by_text, is_special);
   else
     encoder_ = std::make_unique<ByteLevelBpe>(vocabulary, by_text, is_special);
 }
@@ -150,7 +156,7 @@ void Tokenizer::Impl::add_added_tokens(const Vocabulary& vocabulary) {
     if (is_special[id])
       markers_.insert(texts[id], id);
     else if (kind_of(vocabulary, id) == TokenKind::kUserDefined)
-      user_defined_.insert(bytes[id], id);
+      user_defined_.insert(has_own_texts ? texts[id] : bytes[id], id);
   }
 }
 
@@ -201,8 +207,8 @@ std::vector<PlacedToken> Tokenizer::Impl::encode(std::string_view text,
     const bool is_marker = is_special[match.token] != 0;
     // A user-defined token is part of the text: the prefix of a text that begins with one goes
     // before.
-    if (begin < at || (at_start && !is_marker)) encode_until(at);
-    at_start = is_marker;
+    if (begin < at || (at_start && !is_marker && !has_own_texts)) encode_until(at);
+    at_start = has_own_texts ? !prefixes_start_only : is_marker;
     tokens.push_back({match.token, static_cast<std::uint32_t>(at)});
     scratch.check_count(tokens.size());
     at += match.length;

@@ -29,13 +29,17 @@ struct Vocabulary {
   std::string model;          // "gpt2" (byte-level BPE) or "llama" (SentencePiece)
   std::string pre_tokenizer;  // smollm, qwen2, llama-bpe, gpt-2, default
   std::vector<std::string> tokens;
-  std::vector<float> scores;        // SentencePiece; empty otherwise
+  std::vector<float> scores;        // SentencePiece; empty otherwise, and where merges are the rule
   std::vector<TokenKind> kinds;     // empty = all normal
-  std::vector<std::string> merges;  // BPE, "left right" in order of rank
+  std::vector<std::string> merges;  // "left right" in order of rank: BPE, or SentencePiece as tokenizer.json has it
   std::optional<TokenId> bos, eos, eot, unk;
+  std::vector<TokenId> ends;  // more tokens that end a turn
   bool add_bos = false;
   bool add_eos = false;
   bool add_space_prefix = true;  // SentencePiece
+  // Of SentencePiece with merges, where the prefix goes otherwise than before every piece between special tokens:
+  bool prefixes_start_only = false;   // it is put before the text's own beginning alone
+  bool prefixes_no_space = false;     // and not where there is a space already
 };
 
 // Tokens that a text has at most, unless a caller takes more: what encoding takes grows with them, and

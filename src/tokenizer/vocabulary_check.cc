@@ -94,8 +94,12 @@ void check_vocabulary(const Vocabulary& vocabulary) {
   if (!vocabulary.kinds.empty() && vocabulary.kinds.size() != size)
     throw_invalid("tokenizer.ggml.token_type: {} values for {} tokens", vocabulary.kinds.size(),
                   size);
-  if (vocabulary.model == "llama" && vocabulary.scores.size() != size)
+  const bool has_scores = vocabulary.model == "llama" && vocabulary.merges.empty();
+  if (has_scores && vocabulary.scores.size() != size)
     throw_invalid("tokenizer.ggml.scores: {} values for {} tokens", vocabulary.scores.size(), size);
+  for (const TokenId id : vocabulary.ends)
+    if (id < 0 || static_cast<std::size_t>(id) >= size)
+      throw_invalid("eos_token_id: {} is not one of the {} tokens", id, size);
   for (std::size_t i = 0; i < vocabulary.scores.size(); ++i)
     if (!std::isfinite(vocabulary.scores[i]))
       throw_invalid("tokenizer.ggml.scores[{}]: not a finite number", i);
@@ -145,7 +149,8 @@ std::vector<TokenId> find_end_tokens(const Vocabulary& vocabulary,
   for (std::size_t i = 0; i < is_special.size(); ++i) {
     const auto id = static_cast<TokenId>(i);
     const bool is_named = is_special[i] && is_end_name(vocabulary.tokens[i]);
-    if (is_named || id == vocabulary.eos || id == vocabulary.eot) ends.push_back(id);
+    const bool is_listed = std::ranges::find(vocabulary.ends, id) != vocabulary.ends.end();
+    if (is_named || is_listed || id == vocabulary.eos || id == vocabulary.eot) ends.push_back(id);
   }
   return ends;
 }

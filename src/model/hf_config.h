@@ -1,0 +1,27 @@
+// config.json of a model's folder -> the metadata of the GGUF file that the model would be converted to.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "model/gguf_builder.h"
+
+namespace larder {
+
+// The tensors of a layer differ by these.
+enum class HfFamily { kLlama, kMixtral, kQwen2, kQwen3, kQwen3Moe, kGemma3 };
+
+struct HfConfig {
+  HfFamily family = HfFamily::kLlama;
+  int num_layers = 0;
+  int num_experts = 0;  // 0 = none
+  bool tied_embeddings = false;
+  std::vector<float> rope_divisors;  // of Llama 3's rotation, for rope_freqs.weight; empty = none
+};
+
+// path: of config.json, for messages. Adds to metadata what read_model_config() reads. Throws Error{kInvalidArgument}
+// that names the key where something is missing, or would have the model compute what Larder does not.
+HfConfig read_hf_config(const std::string& path, const nlohmann::json& json, GgufBuilder& metadata);
+
+}  // namespace larder

@@ -1,0 +1,177 @@
+#include "model/hf_tensors.h"
+
+#include <cstddef>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+
+#include "base/error.h"
+#include "base/printable.h"
+
+namespace larder {
+namespace {
+
+struct NamePair {
+  const char* from;  // Hugging Face's, behind "model.layers.N."
+  const char* to;    // GGUF's, behind "blk.N."
+};
+
+constexpr NamePair kAttention[] = {{"input_layernorm.weight", "attn_norm.weight"},
+                                   {"self_attn.q_proj.weight", "attn_q.weight"},
+                                   {"self_attn.k_proj.weight", "attn_k.weight"},
+                                   {"self_attn.v_proj.weight", "attn_v.weight"},
+                                   {"self_attn.o_proj.weight", "attn_output.weight"}};
+constexpr NamePair kBiases[] = {{"self_attn.q_proj.bias", "attn_q.bias"},
+                                {"self_attn.k_proj.bias", "attn_k.bias"},
+                                {"self_attn.v_proj.bias", "attn_v.bias"}};
+constexpr NamePair kHeadNorms[] = {{"self_attn.q_norm.weight", "attn_q_norm.weight"},
+                                   {"self_attn.k_norm.weight", "attn_k_norm.weight"}};
+constexpr NamePair kOneNorm[] = {{"post_attention_layernorm.weight", "ffn_norm.weight"}};
+constexpr NamePair kThreeNorms[] = {{"post_attention_layernorm.weight", "post_attention_norm.weight"},
+                                    {"pre_feedforward_layernorm.weight", "ffn_norm.weight"},
+                                    {"post_feedforward_layernorm.weight", "post_ffw_norm.weight"}};
+constexpr NamePair kMlp[] = {{"mlp.gate_proj.weight", "ffn_gate.weight"},
+                             {"mlp.up_proj.weight", "ffn_up.weight"},
+                             {"mlp.down_proj.weight", "ffn_down.weight"}};
+constexpr NamePair kQwenRouter[] = {{"mlp.gate.weight", "ffn_gate_inp.weight"}};
+constexpr NamePair kQwenExperts[] = {{"mlp.experts.{}.gate_proj.weight", "ffn_gate_exps.weight"},
+                                     {"mlp.experts.{}.up_proj.weight", "ffn_up_exps.weight"},
+                                     {"mlp.experts.{}.down_proj.weight", "ffn_down_exps.weight"}};
+constexpr NamePair kMixtralRouter[] = {{"block_sparse_moe.gate.weight", "ffn_gate_inp.weight"}};
+constexpr NamePair kMixtralExperts[] = {{"block_sparse_moe.experts.{}.w1.weight", "ffn_gate_exps.weight"},
+                                        {"block_sparse_moe.experts.{}.w3.weight", "ffn_up_exps.weight"},
+                                        {"block_sparse_moe.experts.{}.w2.weight", "ffn_down_exps.weight"}};
+
+class TensorAdder {
+ public:
+  TensorAdder(const HfConfig& config, std::span<const SafetensorsTensor> tensors, HfOwned& owned, GgufFile& gguf)
+      : config_(config), owned_(owned), gguf_(gguf) {
+    for (const SafetensorsTensor& tensor : tensors)
+      if (!by_name_.emplace(tensor.name, &tensor).second)
+        throw_invalid("tensor '{}': two files have it", printable(tensor.name));
+  }
+
+  void add_all() {
+    add("model.embed_tokens.weight", "token_embd.weight");
+    for (int i = 0; i < config_.num_layers; ++i) add_layer(i);
+    add("model.norm.weight", "output_norm.weight");
+    if (!config_.tied_embeddings) add("lm_head.weight", "output.weight");
+    if (!config_.rope_divisors.empty()) add_owned("rope_freqs.weight", config_.rope_divisors);
+    refuse_others();
+  }
+
+ private:
+  void add_layer(int layer) {
+    const bool is_gemma3 = config_.family == HfFamily::kGemma3;
+    const bool is_mixtral = config_.family == HfFamily::kMixtral;
+    add_pairs(layer, kAttention);
+    if (config_.family == HfFamily::kQwen2) add_pairs(layer, kBiases);
+    if (is_gemma3 || config_.family == HfFamily::kQwen3 || config_.family == HfFamily::kQwen3Moe)
+      add_pairs(layer, kHeadNorms);
+    if (is_gemma3)
+      add_pairs(layer, kThreeNorms);
+    else
+      add_pairs(layer, kOneNorm);
+    if (config_.num_experts == 0) return add_pairs(layer, kMlp);
+    add_pairs(layer, is_mixtral ? kMixtralRouter : kQwenRouter);
+    for (const NamePair& pair : is_mixtral ? kMixtralExperts : kQwenExperts) add_experts(layer, pair);
+  }
+
+  void add_pairs(int layer, std::span<const NamePair> pairs) {
+    for (const NamePair& pair : pairs) add(layer_name(layer, pair.from), fmt::format("blk.{}.{}", layer, pair.to));
+  }
+
+  static std::string layer_name(int layer, std::string_view part) { return fmt::format("model.layers.{}.{}", layer, part); }
+
+  const SafetensorsTensor& take(const std::string& name) {
+    const auto found = by_name_.find(name);
+    if (found == by_name_.end()) throw_invalid("tensor '{}' is missing", name);
+    taken_.insert(found->first);
+    const SafetensorsTensor& tensor = *found->second;
+    if (!tensor.type)
+      throw_invalid("tensor '{}': {} is not supported; F32, F16 and BF16 are", name, printable(tensor.dtype));
+    if (tensor.shape.empty() || tensor.shape.size() > 2 || tensor.data.empty())
+      throw_invalid("tensor '{}': {} dimensions with {} bytes; a vector or a matrix is expected", name,
+                    tensor.shape.size(), tensor.data.size());
+    return tensor;
+  }
+
+  // GGUF has the innermost dimension first.
+  static GgufTensor view_of(const SafetensorsTensor& tensor) {
+    GgufTensor view;
+    view.type = *tensor.type;
+    view.num_dims = static_cast<int>(tensor.shape.size());
+    for (std::size_t i = 0; i < tensor.shape.size(); ++i) view.dims[i] = tensor.shape[tensor.shape.size() - 1 - i];
+    view.data = tensor.data;
+    return view;
+  }
+
+  void add(const std::string& from, const std::string& to) {
+    const SafetensorsTensor& tensor = take(from);
+    // Gemma's norms multiply by 1 + the weight, which GGUF files have done already.
+    if (config_.family == HfFamily::kGemma3 && from.ends_with("norm.weight")) {
+      std::vector<float> values(static_cast<std::size_t>(tensor.shape.back()));
+      if (tensor.shape.size() != 1) throw_invalid("tensor '{}': {} dimensions; 1 is expected", from, tensor.shape.size());
+      dequantize_row(*tensor.type, tensor.data.data(), values.data(), tensor.shape.back());
+      for (float& value : values) value += 1;
+      return add_owned(to, std::move(values));
+    }
+    GgufTensor view = view_of(tensor);
+    view.name = owned_.names.emplace_back(to);
+    gguf_.add_tensor(std::move(view));
+  }
+
+  void add_owned(const std::string& name, std::vector<float> values) {
+    const std::vector<float>& kept = owned_.values.emplace_back(std::move(values));
+    GgufTensor view;
+    view.name = owned_.names.emplace_back(name);
+    view.num_dims = 1;
+    view.dims[0] = static_cast<std::int64_t>(kept.size());
+    view.data = std::as_bytes(std::span(kept));
+    gguf_.add_tensor(std::move(view));
+  }
+
+  // pair.from: with the expert's number to be put in.
+  void add_experts(int layer, const NamePair& pair) {
+    GgufTensor all;
+    for (int expert = 0; expert < config_.num_experts; ++expert) {
+      const std::string name = layer_name(layer, fmt::format(fmt::runtime(pair.from), expert));
+      const SafetensorsTensor& tensor = take(name);
+      const GgufTensor view = view_of(tensor);
+      if (expert == 0) all = view;
+      if (view.num_dims != 2 || view.type != all.type || view.dims != all.dims)
+        throw_invalid("tensor '{}': its type or shape is not that of the layer's first expert", name);
+      all.parts.push_back(view.data);
+    }
+    all.num_dims = 3;
+    all.dims[2] = config_.num_experts;
+    all.data = {};
+    all.name = owned_.names.emplace_back(fmt::format("blk.{}.{}", layer, pair.to));
+    gguf_.add_tensor(std::move(all));
+  }
+
+  // Something left out would change what is computed. Older files keep the rotation's frequencies, which follow from
+  // the configuration, and the output's matrix where it is the embedding's.
+  void refuse_others() const {
+    for (const auto& [name, tensor] : by_name_) {
+      const bool is_known = taken_.contains(name) || name.ends_with(".rotary_emb.inv_freq") ||
+                            (name == "lm_head.weight" && config_.tied_embeddings);
+      if (!is_known) throw_invalid("tensor '{}' is not part of a model of this architecture", printable(name));
+    }
+  }
+
+  const HfConfig& config_;
+  HfOwned& owned_;
+  GgufFile& gguf_;
+  std::unordered_map<std::string_view, const SafetensorsTensor*> by_name_;
+  std::unordered_set<std::string_view> taken_;
+};
+
+}  // namespace
+
+void add_hf_tensors(const HfConfig& config, std::span<const SafetensorsTensor> tensors, HfOwned& owned, GgufFile& gguf) {
+  TensorAdder(config, tensors, owned, gguf).add_all();
+}
+
+}  // namespace larder
