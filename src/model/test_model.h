@@ -22,9 +22,10 @@ namespace larder {
 // What a file holds, shared by several runners.
 struct TestModel {
   explicit TestModel(const std::string& path, int num_threads = 2, Device* device = nullptr,
+                     KvTypes types = {})
+      : TestModel(GgufFile(MappedFile(path).bytes()), num_threads, device, types) {}
+  explicit TestModel(const GgufFile& gguf, int num_threads = 2, Device* device = nullptr,
                      KvTypes types = {}) {
-    const MappedFile file(path);
-    const GgufFile gguf(file.bytes());
     config = read_model_config(gguf);
     ThreadPool pool(num_threads);
     weights = std::make_unique<Weights>(config, gguf, pool, LoadProgress(), device);

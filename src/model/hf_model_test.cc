@@ -1,0 +1,272 @@
+// Folders as Hugging Face keeps models: what transformers and tokenizers make of the same ones, see
+// tests/golden/model/make_hf.py.
+#include "model/hf_model.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <string>
+
+#include "base/error.h"
+#include "kv/tier_test_support.h"
+#include "model/exactness.h"
+#include "model/golden.h"
+#include "model/model_files.h"
+#include "model/vocabulary.h"
+#include "tokenizer/chat_template.h"
+
+namespace larder {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+using nlohmann::json;
+
+const std::string kGolden = LARDER_SOURCE_DIR "/tests/golden/model/";
+
+class TinyFolder : public ::testing::TestWithParam<const char*> {
+ protected:
+  const ModelFiles files_{kGolden + GetParam()};
+  const json json_ = read_json(kGolden + GetParam() + ".json");
+};
+
+TEST_P(TinyFolder, ComputesWhatTransformersDoes) {
+  const TestModel model(files_.gguf());
+  for (const Isa isa : kCpuIsas) {
+    const KernelTable* kernels = kernels_for(isa);
+    if (!kernels) continue;
+    TestRunner runner(model, *kernels, 2,
+                      {.max_batch_tokens = 64, .max_logit_rows = 64, .max_context_len = 128,
+                       .activations = ActivationType::kF32},
+                      blocks_for(model, 128, 1));
+    expect_reference(runner, json_, kernels->name);
+  }
+}
+
+TEST_P(TinyFolder, RowsDoNotDependOnTheirCompany) {
+  expect_exact(TestModel(files_.gguf()), select_kernels(), 97, ActivationType::kInt8);
+}
+
+TEST_P(TinyFolder, TokensAreTheTokenizersLibrarys) {
+  const Tokenizer tokenizer(read_vocabulary(files_.gguf()));
+  ASSERT_GT(json_.at("texts").size(), 100u);
+  for (const auto& row : json_.at("texts"))
+    EXPECT_EQ(tokenizer.encode(row[0].get<std::string>(), true, true), row[1].get<std::vector<TokenId>>())
+        << row[0].dump(-1, ' ', true);
+}
+
+TEST_P(TinyFolder, HasItsTemplateAndItsName) {
+  const std::string source = read_chat_template(files_.gguf());
+  TemplateInput input;
+  input.messages = {{{"role", "user"}, {"content", "Hello"}}};
+  input.bos_token = "<bos>";
+  EXPECT_EQ(ChatTemplate(source).render(input).text, "<bos><|user|>Hello<|end|><|assistant|>");
+  EXPECT_EQ(read_model_config(files_.gguf()).name, GetParam());
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, TinyFolder, ::testing::Values("tiny_hf_llama", "tiny_hf_gemma3", "tiny_hf_qwen3moe"));
+
+// A copy of a folder, to be changed.
+class HfModelTest : public ::testing::Test {
+ protected:
+  void copy(const std::string& name) {
+    fs::remove_all(path());
+    fs::copy(kGolden + name, path());
+    for (const auto& entry : fs::directory_iterator(path()))
+      fs::permissions(entry.path(), fs::perms::owner_write, fs::perm_options::add);
+  }
+  std::string path(const std::string& name = "") const { return temp_.path() + "/model" + (name.empty() ? "" : "/" + name); }
+  void edit(const std::string& name, const std::function<void(json&)>& change) const {
+    json value = read_json(path(name));
+    change(value);
+    std::ofstream(path(name)) << value;
+  }
+  // Of the copy, with a config.json that has more members, or others.
+  std::string error_of_config(const char* model, const json& members) {
+    copy(model);
+    edit("config.json", [&](json& config) { config.update(members); });
+    return error();
+  }
+  std::string error_of_tokenizer(const std::function<void(json&)>& change) {
+    copy("tiny_hf_llama");
+    edit("tokenizer.json", change);
+    return error();
+  }
+  std::string error() const {
+    try {
+      const ModelFiles files(path());
+      (void)weights_size_bytes(read_model_config(files.gguf()), files.gguf());
+      (void)Tokenizer(read_vocabulary(files.gguf()));
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  }
+  ModelConfig config_of(const char* model, const json& members) {
+    EXPECT_EQ(error_of_config(model, members), "");
+    return read_model_config(ModelFiles(path()).gguf());
+  }
+
+ private:
+  TempDir temp_;
+};
+
+TEST_F(HfModelTest, WhatChangesTheModelIsRefusedByName) {
+  const std::pair<json, const char*> cases[] = {
+      {{{"architectures", {"DeepseekV3ForCausalLM"}}}, "config.json: architectures: 'DeepseekV3ForCausalLM' is read from GGUF"},
+      {{{"architectures", {"FalconForCausalLM"}}}, "architectures: 'FalconForCausalLM' is not supported; these are: Llama"},
+      {{{"architectures", json::array()}}, "architectures: is not a list of one name"},
+      {{{"quantization_config", {{"quant_method", "fp8"}}}}, "quantization_config: not supported"},
+      {{{"attention_bias", true}}, "attention_bias: not supported"},
+      {{{"mlp_bias", true}}, "mlp_bias: not supported"},
+      {{{"attn_logit_softcapping", 50.0}}, "attn_logit_softcapping: not supported"},
+      {{{"hidden_act", "gelu"}}, "hidden_act: 'gelu' is not supported; silu is"},
+      {{{"partial_rotary_factor", 0.5}}, "partial_rotary_factor: values other than 1"},
+      {{{"residual_multiplier", 0.2}}, "residual_multiplier: unknown, and it might change what is computed"},
+      {{{"sliding_window", 128}}, "sliding_window: not supported"},
+      {{{"hidden_size", nullptr}}, "hidden_size: missing"},
+      {{{"hidden_size", "64"}}, "hidden_size: is not an integer"},
+      {{{"num_hidden_layers", 0}}, "num_hidden_layers: 0 is not in [1,"},
+      {{{"num_hidden_layers", 3}}, "tensor 'model.layers.2.input_layernorm.weight' is missing"},
+      {{{"num_hidden_layers", 1}}, "tensor 'model.layers.1."},
+      {{{"hidden_size", 32}}, "token_embd.weight"},
+      {{{"tie_word_embeddings", nullptr}, {"rope_parameters", {{"rope_type", "longrope"}, {"rope_theta", 10.0}}}},
+       "rope_parameters: rope_type: 'longrope' is not supported"},
+      {{{"rope_parameters", {{"rope_type", "llama3"}, {"rope_theta", 10.0}}}}, "rope_parameters: factor: missing"},
+      {{{"rope_parameters", {{"rope_type", "default"}, {"twist", 1}}}}, "rope_parameters: twist: unknown"},
+      {{{"rope_parameters", {{"rope_type", "yarn"}, {"type", "linear"}}}}, "type: is not the rope_type"},
+  };
+  for (const auto& [members, expected] : cases)
+    EXPECT_THAT(error_of_config("tiny_hf_llama", members), HasSubstr(expected)) << members;
+  EXPECT_THAT(error_of_config("tiny_hf_qwen3moe", {{"norm_topk_prob", false}}), HasSubstr("norm_topk_prob"));
+  EXPECT_THAT(error_of_config("tiny_hf_qwen3moe", {{"mlp_only_layers", {0}}}), HasSubstr("mlp_only_layers"));
+  EXPECT_THAT(error_of_config("tiny_hf_qwen3moe", {{"num_local_experts", 9}}), HasSubstr("mlp.experts.8.gate_proj.weight' is missing"));
+  EXPECT_THAT(error_of_config("tiny_hf_gemma3", {{"layer_types", {"full_attention"}}}), HasSubstr("layer_types: is not a list of 6"));
+  EXPECT_THAT(error_of_config("tiny_hf_gemma3", {{"use_bidirectional_attention", true}}), HasSubstr("use_bidirectional"));
+}
+
+TEST_F(HfModelTest, FilesThatAreMissingAreNamed) {
+  copy("tiny_hf_llama");
+  fs::remove(path("model-00002-of-00002.safetensors"));
+  EXPECT_THAT(error(), HasSubstr("model-00002-of-00002.safetensors"));
+  fs::remove(path("model.safetensors.index.json"));
+  EXPECT_THAT(error(), HasSubstr("has neither model.safetensors nor"));
+  fs::remove(path("config.json"));
+  EXPECT_THAT(error(), HasSubstr("a folder without config.json"));
+  copy("tiny_hf_llama");
+  fs::remove(path("tokenizer.json"));
+  EXPECT_THAT(error(), HasSubstr("tokenizer.json: no such file"));
+  copy("tiny_hf_llama");
+  edit("model.safetensors.index.json", [](json& index) { index["weight_map"]["model.norm.weight"] = "../x.safetensors"; });
+  EXPECT_THAT(error(), HasSubstr("weight_map: 'model.norm.weight' is not in a file *.safetensors beside it"));
+  copy("tiny_hf_llama");
+  std::ofstream(path("config.json")) << "{\"a\": ";
+  EXPECT_THAT(error(), HasSubstr("config.json: not valid JSON at byte"));
+  copy("tiny_hf_llama");
+  fs::resize_file(path("model-00001-of-00002.safetensors"), 50'000);
+  EXPECT_THAT(error(), HasSubstr("model-00001-of-00002.safetensors: safetensors: tensor '"));
+}
+
+TEST_F(HfModelTest, OtherTokenizersAreRefused) {
+  const std::pair<std::function<void(json&)>, const char*> cases[] = {
+      {[](json& t) { t["model"]["type"] = "Unigram"; }, "model: type: 'Unigram' is not supported"},
+      {[](json& t) { t["model"]["ignore_merges"] = false; }, "pre_tokenizer: these steps together, '| llama3 bytes'"},
+      {[](json& t) { t["model"]["merges"] = json::array(); }, "model: merges: missing or empty"},
+      {[](json& t) { t["model"]["merges"][0] = {"zz", "q", "r"}; }, "model.merges[0]: is not a pair"},
+      {[](json& t) { t["model"]["merges"][0] = {"zz", "qqq"}; }, "merges[0]"},
+      {[](json& t) { t["model"]["vocab"]["!"] = -1; }, "the id of '!' is not one"},
+      {[](json& t) { t["model"]["vocab"]["!"] = 1u << 30; }, "token '!' has the id 1073741824"},
+      {[](json& t) { t["model"]["vocab"]["!"] = 2; }, "have the id 2"},
+      {[](json& t) { t["model"]["continuing_subword_prefix"] = "##"; }, "continuing_subword_prefix"},
+      {[](json& t) { t["normalizer"] = {{"type", "NFKC"}}; }, "normalizer: {\"type\":\"NFKC\"} is not one that Larder knows"},
+      {[](json& t) { t["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "\\w+"; }, "pre_tokenizer: {"},
+      {[](json& t) { t["pre_tokenizer"]["pretokenizers"][1]["add_prefix_space"] = true; }, "pre_tokenizer: {"},
+      {[](json& t) { t["added_tokens"][0]["lstrip"] = true; }, "lstrip: true, of '<|begin|>'"},
+      {[](json& t) { t["post_processor"] = {{"type", "BertProcessing"}}; }, "'BertProcessing' is not supported"},
+  };
+  for (const auto& [change, expected] : cases) EXPECT_THAT(error_of_tokenizer(change), HasSubstr(expected));
+}
+
+// As older files say it, beside rope_theta.
+TEST_F(HfModelTest, RotationsAreReadInBothForms) {
+  const auto rope = [](const ModelConfig& config) { return config.ropes.at(0); };
+  const json old = {{"rope_parameters", nullptr}, {"rope_theta", 500.0}};
+  const auto with = [&](const json& scaling) {
+    json members = old;
+    members["rope_scaling"] = scaling;
+    return rope(config_of("tiny_hf_llama", members));
+  };
+  const RopeConfig plain = rope(config_of("tiny_hf_llama", old));
+  ASSERT_EQ(plain.frequencies.size(), 8u);
+  EXPECT_DOUBLE_EQ(plain.frequencies[1], std::pow(500.0, -2.0 / 16));
+  const RopeConfig linear = with({{"type", "linear"}, {"factor", 4.0}});
+  EXPECT_DOUBLE_EQ(linear.frequencies[3], plain.frequencies[3] / 4);
+  const RopeConfig llama3 = with({{"rope_type", "llama3"}, {"factor", 8.0}, {"low_freq_factor", 1.0},
+                                  {"high_freq_factor", 4.0}, {"original_max_position_embeddings", 64}});
+  EXPECT_DOUBLE_EQ(llama3.frequencies[0], plain.frequencies[0]);
+  EXPECT_NEAR(llama3.frequencies[7], plain.frequencies[7] / 8, 1e-9);
+  const RopeConfig yarn = with({{"type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 64}});
+  EXPECT_DOUBLE_EQ(yarn.magnitude, 0.1 * std::log(4.0) + 1);
+  EXPECT_DOUBLE_EQ(with({{"type", "yarn"}, {"factor", 4.0}, {"attention_factor", 1.5}}).magnitude, 1.5);
+}
+
+TEST_F(HfModelTest, Windows) {
+  const auto windows = [](const ModelConfig& config) {
+    std::vector<int> result;
+    for (const LayerConfig& layer : config.layers) result.push_back(layer.window);
+    return result;
+  };
+  const json mistral = {{"architectures", {"MistralForCausalLM"}}, {"sliding_window", 20}};
+  EXPECT_EQ(windows(config_of("tiny_hf_llama", mistral)), (std::vector<int>{20, 20}));
+  // As Gemma's first files have it.
+  const json old_gemma3 = {{"layer_types", nullptr}, {"_sliding_window_pattern", nullptr}, {"sliding_window_pattern", 3},
+                           {"rope_parameters", nullptr}, {"rope_theta", 1e6}, {"rope_local_base_freq", 777.0}};
+  const ModelConfig gemma3 = config_of("tiny_hf_gemma3", old_gemma3);
+  EXPECT_EQ(windows(gemma3), (std::vector<int>{20, 20, 0, 20, 20, 0}));
+  EXPECT_DOUBLE_EQ(gemma3.ropes.at(1).frequencies[1], std::pow(777.0, -2.0 / 32));
+  EXPECT_FLOAT_EQ(gemma3.attention_scale, 1 / std::sqrt(32.0f));
+  // Files of Qwen state a window that none of their layers has.
+  const json qwen = {{"use_sliding_window", false}, {"sliding_window", 20}, {"max_window_layers", 1}};
+  EXPECT_EQ(windows(config_of("tiny_hf_qwen3moe", qwen)), (std::vector<int>{0, 0}));
+}
+
+TEST_F(HfModelTest, EndTokensAreThoseOfBothFiles) {
+  copy("tiny_hf_llama");
+  edit("config.json", [](json& config) { config["eos_token_id"] = 5; });
+  std::ofstream(path("generation_config.json")) << R"({"eos_token_id": [7, 5]})";
+  const ModelFiles files(path());
+  const Tokenizer tokenizer(read_vocabulary(files.gguf()));
+  const auto ends = tokenizer.end_tokens();
+  EXPECT_THAT(std::vector<TokenId>(ends.begin(), ends.end()), ::testing::IsSupersetOf({5, 7, *tokenizer.find("<|end|>")}));
+  edit("generation_config.json", [](json& config) { config["eos_token_id"] = 4000; });
+  EXPECT_THAT(error(), HasSubstr("eos_token_id"));
+}
+
+TEST_F(HfModelTest, TemplatesByNameAreJoined) {
+  copy("tiny_hf_llama");
+  fs::remove(path("chat_template.jinja"));
+  edit("tokenizer_config.json", [](json& config) {
+    config["chat_template"] = {{{"name", "default"}, {"template", "plain"}}, {{"name", "tool_use"}, {"template", "tools"}}};
+  });
+  const ChatTemplate joined(read_chat_template(ModelFiles(path()).gguf()));
+  TemplateInput input;
+  EXPECT_EQ(joined.render(input).text, "plain");
+  input.tools = {{{"type", "function"}}};
+  EXPECT_EQ(joined.render(input).text, "tools");
+}
+
+// What the fingerprint of the tiers is made of.
+TEST_F(HfModelTest, WeightsAndConfigurationAreTheModelsFiles) {
+  copy("tiny_hf_llama");
+  std::vector<std::string> names;
+  const ModelFiles files(path());
+  for (const MappedFile& file : files.files()) names.push_back(fs::path(file.path()).filename());
+  EXPECT_EQ(names, (std::vector<std::string>{"config.json", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"}));
+  EXPECT_GT(files.size_bytes(), 180'000u);
+}
+
+}  // namespace
+}  // namespace larder
