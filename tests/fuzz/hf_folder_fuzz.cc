@@ -1,0 +1,43 @@
+// Any text as each of the JSON files of a model's folder: refused with an Error, or read, and what it says then read
+// again as a GGUF file's.
+#include <cstdlib>
+#include <string>
+
+#include "base/error.h"
+#include "fuzz_target.h"
+#include "model/gguf_builder.h"
+#include "model/hf_config.h"
+#include "model/hf_json.h"
+#include "model/hf_vocabulary.h"
+
+namespace {
+
+// false: it was refused.
+template <class Function>
+bool refuse_or(Function&& function) {
+  try {
+    function();
+    return true;
+  } catch (const larder::Error& error) {
+    if (error.kind() != larder::ErrorKind::kInvalidArgument) std::abort();
+    return false;
+  }
+}
+
+}  // namespace
+
+bool try_input(const std::uint8_t* data, std::size_t size) {
+  const std::string_view text(reinterpret_cast<const char*>(data), size);
+  const bool is_config = refuse_or([&] {
+    larder::GgufBuilder metadata;
+    larder::read_hf_config("config.json", larder::parse_hf_json("config.json", text), metadata);
+    const auto bytes = metadata.build();
+    if (!larder::GgufFile(bytes).find("general.architecture")) std::abort();
+  });
+  const bool is_vocabulary = refuse_or([&] {
+    constexpr std::size_t kNumRows = 400;
+    const auto vocabulary = larder::read_hf_vocabulary("tokenizer.json", text, kNumRows);
+    if (vocabulary.tokens.size() != kNumRows || vocabulary.kinds.size() != kNumRows) std::abort();
+  });
+  return is_config || is_vocabulary;
+}

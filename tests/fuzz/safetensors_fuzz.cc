@@ -1,0 +1,24 @@
+// Any bytes as a safetensors file: refused with an Error, or read, with every byte of its tensors.
+#include <cstdlib>
+#include <span>
+
+#include "base/error.h"
+#include "fuzz_target.h"
+#include "model/safetensors.h"
+
+bool try_input(const std::uint8_t* data, std::size_t size) {
+  const auto bytes = std::as_bytes(std::span(data, size));
+  try {
+    std::size_t num_bytes = 0;
+    unsigned sum = 0;
+    for (const larder::SafetensorsTensor& tensor : larder::read_safetensors(bytes)) {
+      for (const std::byte value : tensor.data) sum += std::to_integer<unsigned>(value);
+      num_bytes += tensor.data.size();
+    }
+    if (num_bytes > size || sum > 255 * num_bytes) std::abort();  // they would overlap
+    return true;
+  } catch (const larder::Error& error) {
+    if (error.kind() != larder::ErrorKind::kInvalidArgument) std::abort();
+    return false;
+  }
+}
