@@ -205,7 +205,8 @@ static void add_step_options(CLI::App& command, RuntimeOptions& options) {
 
 void add_runtime_options(CLI::App& command, RuntimeOptions& options) {
   command.add_option("-m,--model", options.model,
-                     "A GGUF file, or a name that `larder pull` knows (default smollm2-135m)");
+                     "A GGUF file, a folder as Hugging Face keeps models, or a name that `larder pull` knows "
+                     "(default smollm2-135m)");
   command.add_option("-t,--threads", options.num_threads, "Threads (default: the cores)")
       ->check(CLI::Range(1, 1024));
   command

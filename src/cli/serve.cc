@@ -49,12 +49,20 @@ nlohmann::ordered_json describe(const ModelFile& file) {
           {"context_length", config.context_len}};
 }
 
+// A file's without its ending; a folder's is its name, of which the end after a dot is part: Qwen2.5-0.5B.
+std::string name_of_model(const std::filesystem::path& path) {
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(path, ignored)) return path.stem().string();
+  const std::filesystem::path plain = std::filesystem::absolute(path, ignored).lexically_normal();
+  return (plain.has_filename() ? plain : plain.parent_path()).filename().string();
+}
+
 // What clients may call the model beside its name.
 std::vector<std::string> aliases_of(const ServeOptions& options, const std::string& file) {
   const std::filesystem::path path = file;
   std::vector<std::string> aliases;
   for (const std::string& alias :
-       {file, options.runtime.model, path.filename().string(), path.stem().string()})
+       {file, options.runtime.model, path.has_filename() ? path.filename().string() : file, name_of_model(path)})
     if (std::ranges::find(aliases, alias) == aliases.end()) aliases.push_back(alias);
   return aliases;
 }
@@ -139,7 +147,7 @@ void serve(const ServeOptions& options) {
   const std::filesystem::path path = runtime.file().path;
   struct stat status{};
   // A file's name need not be UTF-8; replies and metrics must be.
-  ServedModel model{.name = to_valid_utf8(options.name.empty() ? path.stem().string() : options.name),
+  ServedModel model{.name = to_valid_utf8(options.name.empty() ? name_of_model(path) : options.name),
                     .aliases = aliases_of(options, runtime.file().path),
                     .tokenizer = runtime.tokenizer(),
                     .chat_template = runtime.chat_template(),
@@ -194,7 +202,7 @@ void add_serve_command(CLI::App& app) {
   ServerConfig& server = options->server;
   add_listen_options(*command, server, options->api_key_file);
   command->add_option("--name", options->name,
-                      "The model's name for clients (default: the file's)")
+                      "The model's name for clients (default: the file's, or the folder's)")
       ->check(not_empty());
   command
       ->add_option("--normalise", options->normalise,

@@ -51,7 +51,7 @@ void tokenize(const TokenizeOptions& options) {
 void add_tokenize_command(CLI::App& app) {
   auto options = std::make_shared<TokenizeOptions>();
   CLI::App* command = app.add_subcommand("tokenize", "Show a text as the model's tokens");
-  command->add_option("-m,--model", options->model, "A GGUF file, or a known name");
+  command->add_option("-m,--model", options->model, "A GGUF file, a folder as Hugging Face keeps models, or a known name");
   auto* prompt = command->add_option("-p,--prompt", options->text, "The text");
   auto* file =
       command->add_option("-f,--file", options->file, "Read it from a file (default: stdin)");

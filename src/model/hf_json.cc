@@ -27,6 +27,8 @@ json parse_hf_json(const std::string& path, std::string_view text, const HfJsonF
     return json::parse(text.begin(), text.end(), callback);
   } catch (const json::parse_error& error) {
     throw_invalid("{}: not valid JSON at byte {}", path, error.byte);
+  } catch (const json::out_of_range&) {
+    throw_invalid("{}: a number in it is beyond those of FP64", path);
   }
 }
 

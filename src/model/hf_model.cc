@@ -62,7 +62,8 @@ std::vector<SafetensorsTensor> read_tensors(const MappedFile& file) {
 
 // Its last part, which may be followed by slashes.
 std::string name_of(const std::string& folder) {
-  fs::path path = fs::path(folder).lexically_normal();
+  std::error_code ignored;
+  fs::path path = fs::absolute(folder, ignored).lexically_normal();
   if (!path.has_filename()) path = path.parent_path();
   return path.filename().string();
 }

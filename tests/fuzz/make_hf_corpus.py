@@ -75,7 +75,7 @@ def folder_seeds():
         "vocab_list": tokenizer(byte_level, None, [], ["a b"]) | {"model": {"type": "BPE", "vocab": [1, 2, [3]], "merges": {"a": "b"}}},
         "wild_ids": tokenizer(byte_level, None, [], ["a b"]) | {"model": {"type": "BPE", "vocab": {"a": 2 ** 63, "b": -1}}},
     }
-    return {name: json.dumps(seed).encode() for name, seed in seeds.items()} | {"nested": b"[" * 200}
+    return {name: json.dumps(seed).encode() for name, seed in seeds.items()} | {"nested": b"[" * 200, "huge_number": b'{"hidden_size":1e999}'}
 
 
 def main():

@@ -1,0 +1,65 @@
+"""Models in folders as Hugging Face keeps them: tiny ones with random weights, by every command that takes a model."""
+import json
+import pathlib
+import shutil
+
+import pytest
+
+from api_server import larder, serving
+
+GOLDEN = pathlib.Path(__file__).parents[1] / "golden/model"
+FOLDERS = ["tiny_hf_llama", "tiny_hf_gemma3", "tiny_hf_qwen3moe"]
+SMALL = ("--kv-size", "1MiB")
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_commands_take_a_folder(name):
+    folder = GOLDEN / name
+    texts = json.loads((GOLDEN / f"{name}.json").read_text())["texts"]
+    text, ids = next((text, ids) for text, ids in texts if "\0" not in text and len(ids) > 20)
+    assert [int(word) for word in larder("tokenize", "-m", folder, "--special", "--ids", "-p", text).stdout.split()] == ids
+    told = larder("doctor", "--port", 0, "-m", folder, *SMALL).stdout
+    assert f"({name})" in told and "FAIL" not in told and "the file's own, and it runs" in told
+    out = json.loads(larder("plan", "--json", "--no-measure", "-m", folder, *SMALL).stdout)
+    assert out["model"]["parameters"] > 50_000
+    answers = {larder("generate", "-m", folder, "-p", "A larder", "-n", 12, "--temp", 0, *SMALL).stdout for _ in range(2)}
+    assert len(answers) == 1 and "A larder" in answers.pop()
+    assert f"| {name} |" in larder("bench", "-m", folder, "--pp", 32, "--tg", 4, "-r", 1, *SMALL).stdout
+
+
+def test_blocks_on_disk_are_found_again_by_the_same_weights_only(tmp_path):
+    folder = tmp_path / "Model-1.5"
+    shutil.copytree(GOLDEN / "tiny_hf_llama", folder)
+    prompt = "A larder keeps what was made once. " * 4
+    texts, hits = [], []
+    for change in (None, None, "weights"):
+        if change == "weights":
+            weights = folder / "model-00002-of-00002.safetensors"
+            content = bytearray(weights.read_bytes())
+            content[-2] ^= 1
+            weights.chmod(0o644)
+            weights.write_bytes(content)
+        with serving("--kv-disk", tmp_path / "kv", "--kv-disk-size", "64MiB", "--kv-size", "4MiB", model=str(folder),
+                     name=None) as server:
+            assert [model.id for model in server.client.models.list()] == ["Model-1.5"]
+            reply = server.client.completions.create(model="Model-1.5", prompt=prompt, max_tokens=8, temperature=0)
+            texts.append(reply.choices[0].text)
+            hits.append(reply.usage.prompt_tokens_details.cached_tokens)
+    assert texts[0] == texts[1]
+    assert hits[0] == 0 and hits[1] > 32 and hits[2] == 0
+
+
+def test_chats_take_the_folders_template():
+    with serving("--kv-size", "4MiB", model=str(GOLDEN / "tiny_hf_llama")) as server:
+        messages = [{"role": "user", "content": "Hello"}]
+        reply = server.client.chat.completions.create(model="default", messages=messages, max_tokens=4)
+        told = larder("tokenize", "-m", GOLDEN / "tiny_hf_llama", "--special", "--no-bos", "--ids", "-p",
+                      "<|begin|><|user|>Hello<|end|><|assistant|>").stdout
+        assert reply.usage.prompt_tokens == len(told.split())
+
+
+def test_a_folder_without_a_model_gets_one_line(tmp_path):
+    for command in (("generate", "-p", "a"), ("tokenize", "-p", "a"), ("plan",), ("serve", "--port", 0)):
+        lines = larder(*command, "-m", tmp_path, code=1).stderr.strip().splitlines()
+        assert len(lines) == 1 and f"{tmp_path}: a folder without config.json" in lines[0]
+    assert "a folder without config.json" in larder("doctor", "--port", 0, "-m", tmp_path, code=1).stdout
