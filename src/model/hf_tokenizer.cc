@@ -25,12 +25,14 @@ std::string text_of_token(const HfObject& object, std::string_view key) {
 }
 
 // The model's end tokens; files have one or a list.
-std::vector<std::int32_t> end_ids(const HfObject& object) {
+std::vector<std::int32_t> end_ids(const HfObject& object, std::size_t num_rows) {
   const json* value = object.find("eos_token_id");
   if (!value) return {};
   std::vector<std::int32_t> ids;
   for (const json& id : value->is_array() ? *value : json::array({*value})) {
-    if (!id.is_number_unsigned() || id.get<std::uint64_t>() > INT32_MAX) object.fail("eos_token_id", "is not an id, or a list of ids");
+    if (!id.is_number_unsigned()) object.fail("eos_token_id", "is not an id, or a list of ids");
+    if (id.get<std::uint64_t>() >= num_rows)
+      object.fail("eos_token_id", fmt::format("{} is not one of the {} tokens", id.get<std::uint64_t>(), num_rows));
     ids.push_back(id.get<std::int32_t>());
   }
   return ids;
@@ -92,8 +94,8 @@ class TokenizerConverter {
  private:
   // What begins and ends texts and turns.
   void add_bounds() {
-    std::vector<std::int32_t> ends = end_ids(config_);
-    const std::vector<std::int32_t> more = end_ids(generation_);
+    std::vector<std::int32_t> ends = end_ids(config_, num_rows_);
+    const std::vector<std::int32_t> more = end_ids(generation_, num_rows_);
     ends.insert(ends.end(), more.begin(), more.end());
     TokenId bos = find_named("bos_token");
     TokenId eos = find_named("eos_token");

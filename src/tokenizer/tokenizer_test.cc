@@ -445,5 +445,66 @@ TEST(Tokenizer, WordsWithoutATokenCountForNone) {
   EXPECT_THROW(tokenizer.encode(text, false, true, kNumTokens - 1), Error);
 }
 
+// As the `tokenizers` library has SentencePiece's vocabularies: merges are the rule.
+Vocabulary merged_pieces() {
+  Vocabulary vocabulary;
+  vocabulary.model = "llama";
+  vocabulary.tokens = {"<unk>", "<s>", "\u2581", "a", "b", "ab", "\u2581a", "aa", "ba", "<b>", "\u2581\u2581", "aab"};
+  vocabulary.kinds.assign(vocabulary.tokens.size(), TokenKind::kNormal);
+  vocabulary.kinds[0] = TokenKind::kUnknown;
+  vocabulary.kinds[1] = TokenKind::kControl;
+  vocabulary.kinds[9] = vocabulary.kinds[10] = TokenKind::kUserDefined;
+  vocabulary.unk = 0;
+  // None makes "aa" out of "a a" alone, and "b a" comes first.
+  vocabulary.merges = {"b a", "a b", "\u2581 a", "a ab"};
+  vocabulary.add_space_prefix = false;
+  return vocabulary;
+}
+
+TEST(Tokenizer, MergesOfPiecesAreTheRule) {
+  const Tokenizer tokenizer(merged_pieces());
+  const auto encode = [&](std::string_view text) { return tokenizer.encode(text, false, true); };
+  EXPECT_EQ(encode("aa"), (std::vector<TokenId>{3, 3}));       // a piece that no merge makes
+  EXPECT_EQ(encode("aba"), (std::vector<TokenId>{3, 8}));      // by rank, not from the left
+  EXPECT_EQ(encode("aab"), (std::vector<TokenId>{11}));
+  EXPECT_EQ(encode(" a"), (std::vector<TokenId>{6}));
+  EXPECT_EQ(encode("a?!b"), (std::vector<TokenId>{3, 0, 4}));  // neighbouring unknown ones are one
+  // User-defined tokens are those of the text as it is, not of its spaces.
+  EXPECT_EQ(encode("a  b"), (std::vector<TokenId>{3, 2, 2, 4}));
+  EXPECT_EQ(encode("a\u2581\u2581" "b"), (std::vector<TokenId>{3, 10, 4}));
+  Vocabulary odd = merged_pieces();
+  odd.merges.push_back("b a");
+  EXPECT_THROW(Tokenizer{odd}, Error);
+  odd.merges.back() = "zz a";
+  EXPECT_THROW(Tokenizer{odd}, Error);
+}
+
+TEST(Tokenizer, PrefixesOfMergedPieces) {
+  const auto encode = [](std::string_view text, bool start_only, bool no_space) {
+    Vocabulary vocabulary = merged_pieces();
+    vocabulary.add_space_prefix = true;
+    vocabulary.prefixes_start_only = start_only;
+    vocabulary.prefixes_no_space = no_space;
+    return Tokenizer(vocabulary).encode(text, false, true);
+  };
+  using Ids = std::vector<TokenId>;
+  // Before every text between added tokens.
+  EXPECT_EQ(encode("a<s>a<b>b", false, false), (Ids{6, 1, 6, 9, 2, 4}));
+  EXPECT_EQ(encode("<b>a", false, false), (Ids{9, 6}));
+  EXPECT_EQ(encode(" a", false, false), (Ids{2, 6}));
+  EXPECT_EQ(encode(" a<s>b", false, true), (Ids{6, 1, 2, 4}));
+  EXPECT_EQ(encode("a<s>a<b>b", true, true), (Ids{6, 1, 3, 9, 4}));
+  EXPECT_EQ(encode("<s>a", true, true), (Ids{1, 3}));
+}
+
+TEST(Tokenizer, MoreTokensMayEndATurn) {
+  Vocabulary vocabulary = merged_pieces();
+  vocabulary.ends = {9, 5};
+  const Tokenizer tokenizer(vocabulary);
+  EXPECT_EQ(std::vector<TokenId>(tokenizer.end_tokens().begin(), tokenizer.end_tokens().end()), (std::vector<TokenId>{5, 9}));
+  vocabulary.ends = {12};
+  EXPECT_THROW(Tokenizer{vocabulary}, Error);
+}
+
 }  // namespace
 }  // namespace larder
