@@ -163,7 +163,7 @@ class ConfigConverter {
     add_uint("expert_used_count", config_.size("num_experts_per_tok"));
     if (is_mixtral) return static_cast<int>(num_experts);
     add_uint("expert_feed_forward_length", config_.size("moe_intermediate_size"));
-    if (!config_.find_bool("norm_topk_prob").value_or(false)) config_.fail("norm_topk_prob", "false is not supported");
+    metadata_.add_bool(key("expert_weights_norm"), config_.find_bool("norm_topk_prob").value_or(false));
     if (config_.find_uint("decoder_sparse_step").value_or(1) != 1)
       config_.fail("decoder_sparse_step", "values other than 1 are not supported");
     config_.refuse("mlp_only_layers");

@@ -141,7 +141,6 @@ TEST_F(HfModelTest, WhatChangesTheModelIsRefusedByName) {
   };
   for (const auto& [members, expected] : cases)
     EXPECT_THAT(error_of_config("tiny_hf_llama", members), HasSubstr(expected)) << members;
-  EXPECT_THAT(error_of_config("tiny_hf_qwen3moe", {{"norm_topk_prob", false}}), HasSubstr("norm_topk_prob"));
   EXPECT_THAT(error_of_config("tiny_hf_qwen3moe", {{"mlp_only_layers", {0}}}), HasSubstr("mlp_only_layers"));
   EXPECT_THAT(error_of_config("tiny_hf_qwen3moe", {{"num_local_experts", 9}}), HasSubstr("mlp.experts.8.gate_proj.weight' is missing"));
   EXPECT_THAT(error_of_config("tiny_hf_gemma3", {{"layer_types", {"full_attention"}}}), HasSubstr("layer_types: is not a list of 6"));
@@ -188,6 +187,11 @@ TEST_F(HfModelTest, OtherTokenizersAreRefused) {
       {[](json& t) { t["post_processor"] = {{"type", "BertProcessing"}}; }, "'BertProcessing' is not supported"},
   };
   for (const auto& [change, expected] : cases) EXPECT_THAT(error_of_tokenizer(change), HasSubstr(expected));
+}
+
+TEST_F(HfModelTest, WeightsOfExpertsComeToOneWhereTheFileSaysSo) {
+  EXPECT_TRUE(config_of("tiny_hf_qwen3moe", json::object()).experts.normalises);
+  EXPECT_FALSE(config_of("tiny_hf_qwen3moe", {{"norm_topk_prob", false}}).experts.normalises);
 }
 
 // As older files say it, beside rope_theta.
