@@ -94,7 +94,10 @@ Vocabulary make_bpe(Input& input, Plan& plan) {
 Vocabulary make_sentence_piece(Input& input, Plan& plan) {
   Vocabulary vocabulary;
   vocabulary.model = "llama";
-  vocabulary.add_space_prefix = input.byte() % 2;
+  const std::uint8_t flags = input.byte();
+  vocabulary.add_space_prefix = flags % 2;
+  vocabulary.prefixes_start_only = flags & 2;
+  const bool has_merges = flags >= 128;  // in place of the scores
   plan.has_bytes = input.byte() % 4 != 0;
   add(vocabulary, "<unk>", TokenKind::kUnknown, 0);
   vocabulary.unk = 0;
@@ -105,8 +108,13 @@ Vocabulary make_sentence_piece(Input& input, Plan& plan) {
   for (int left = input.byte() % 48; left > 0; --left) {
     const std::size_t first = plan.has_bytes ? 257 : 1, size = vocabulary.tokens.size() - first;
     std::string text = vocabulary.tokens[first + input.byte() % size];
-    text += vocabulary.tokens[first + input.byte() % size];
+    std::string merge = text + " ";
+    const std::string right = vocabulary.tokens[first + input.byte() % size];
+    text += right;
     if (text.size() > 400) continue;
+    merge += right;
+    if (has_merges && std::ranges::find(vocabulary.merges, merge) == vocabulary.merges.end())
+      vocabulary.merges.push_back(std::move(merge));
     const std::uint8_t score = input.byte();
     add(vocabulary, std::move(text), score % 16 == 1 ? TokenKind::kUnused : TokenKind::kNormal,
         -static_cast<float>(score / 4));
