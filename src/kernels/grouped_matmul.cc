@@ -3,18 +3,13 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "kernels/matmul_tasks.h"
 
 namespace larder {
 namespace {
 
-// Beside the products' own ends, so many tasks for each thread.
-constexpr int kTasksPerThread = 8;
 // Below so many rows a product lasts as long as its weights take to read.
 constexpr int kRowsAtMemorySpeed = 4;
-// Each task of many rows puts them in order for itself.
-constexpr int kManyRows = 8;
-constexpr int kMinPanelsOfManyRows = 16;
-constexpr std::int64_t kMinTaskBytes = 16 * 1024;
 
 std::int64_t panel_work(const MatmulArgs& product) {
   return product.w->panel_stride_bytes * std::max(product.num_rows, kRowsAtMemorySpeed);
@@ -28,14 +23,14 @@ std::int64_t least_panels(const MatmulArgs& product) {
 }  // namespace
 
 GroupedMatmul::GroupedMatmul(ThreadPool& pool, int max_products) : pool_(pool) {
-  tasks_.reserve(static_cast<std::size_t>(max_products + pool.num_threads() * kTasksPerThread));
+  tasks_.reserve(static_cast<std::size_t>(max_products + pool.num_threads() * kMatmulTasksPerThread));
 }
 
 void GroupedMatmul::list_tasks(std::span<const MatmulArgs> products) {
   std::int64_t work = 0;
   for (const MatmulArgs& product : products)
     if (product.num_rows > 0) work += panel_work(product) * product.w->num_panels();
-  const std::int64_t task_work = work / (pool_.num_threads() * kTasksPerThread) + 1;
+  const std::int64_t task_work = work / (pool_.num_threads() * kMatmulTasksPerThread) + 1;
   tasks_.clear();
   for (std::size_t i = 0; i < products.size(); ++i) {
     const MatmulArgs& product = products[i];

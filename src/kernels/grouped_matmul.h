@@ -11,7 +11,7 @@
 
 namespace larder {
 
-// Cuts products into tasks of about the same work. Which thread takes what decides no bit.
+// Cuts products into tasks of about the same work, beside the products' own ends. Which thread takes what decides no bit.
 // Thread: one at a time. Allocates at construction alone.
 class GroupedMatmul {
  public:

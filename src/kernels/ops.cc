@@ -5,17 +5,10 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "kernels/matmul_tasks.h"
 
 namespace larder {
 namespace {
-
-// A task of matrix work takes at least this many bytes of weights times rows, so that handing it
-// out costs little beside it.
-constexpr std::int64_t kMinTaskBytes = 16 * 1024;
-// And of many rows, which each task puts in order for itself, so many panels.
-constexpr int kManyRows = 8;
-constexpr int kMinPanelsOfManyRows = 16;
-constexpr int kMatmulTasksPerThread = 8;
 
 // Logits whose maxima are wanted: tasks begin where a run does, and look at so many bytes of logits
 // at a time, which are still in the second-level cache.

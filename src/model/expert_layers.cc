@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "model/expert_choice.h"
+#include "model/quantized_rows.h"
 #include "model/row_tasks.h"
 #include "model/scratch_placer.h"
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "model/quantized_rows.h"
 #include "model/row_tasks.h"
 #include "model/scratch_placer.h"
 
@@ -71,12 +72,9 @@ void LatentAttention::take_input(const LayerWeights& weights, const float* x, in
   const bool has_rests = products_.wants_int8(weights.kv_a);
   const bool int8_queries = has_queries && products_.wants_int8(latent_.q_rank > 0 ? weights.q_a : weights.q);
   if (!has_rests && !int8_queries) return;
-  const QuantizedRows behind = rows_from(buffers_.x, num_rows);
   for_row_tasks(pool_, num_rows, [&](int begin, int end) {
     kernels_.quantize_rows(x, config_.hidden_size, buffers_.x, begin, end);
-    if (!has_rests) return;
-    kernels_.quantization_rests(x, buffers_.x, buffers_.rests, begin, end);
-    kernels_.quantize_rows(buffers_.rests, config_.hidden_size, behind, begin, end);
+    if (has_rests) quantize_rests(kernels_, x, buffers_.x, num_rows, buffers_.rests, begin, end);
   });
 }
 

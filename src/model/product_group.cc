@@ -1,7 +1,7 @@
 #include "model/product_group.h"
 
 #include "base/check.h"
-#include "model/scratch_placer.h"
+#include "model/quantized_rows.h"
 #include "model/weights.h"
 
 namespace larder {

@@ -37,13 +37,4 @@ class ScratchPlacer {
   std::size_t size_bytes_ = 0;
 };
 
-// The rows from first on.
-inline QuantizedRows rows_from(const QuantizedRows& rows, std::int64_t first) {
-  const std::int64_t values = first * rows.num_cols;
-  return {.q = rows.q + values,
-          .scale = rows.scale + values / kActivationGroup,
-          .sum = rows.sum + values / 16,
-          .num_cols = rows.num_cols};
-}
-
 }  // namespace larder

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "model/key_calibration.h"
+#include "model/quantized_rows.h"
 #include "model/row_tasks.h"
 #include "model/scratch_plan.h"
 
@@ -318,15 +319,7 @@ void Transformer::quantize_input(const float* x, int num_cols, int row_begin, in
 // the cache, where every later token reads it. The second terms are num_rows rows more behind the
 // first, and so are their products.
 void Transformer::refine_input(int num_rows, int row_begin, int row_end) {
-  const std::int64_t hidden_size = config_.hidden_size;
-  const QuantizedRows& q = buffers_.quantized;
-  kernels_.quantization_rests(buffers_.normed, q, buffers_.rest, row_begin, row_end);
-  const std::int64_t first = num_rows * hidden_size;
-  const QuantizedRows behind = {.q = q.q + first,
-                                .scale = q.scale + first / kActivationGroup,
-                                .sum = q.sum + first / 16,
-                                .num_cols = config_.hidden_size};
-  kernels_.quantize_rows(buffers_.rest, hidden_size, behind, row_begin, row_end);
+  quantize_rests(kernels_, buffers_.normed, buffers_.quantized, num_rows, buffers_.rest, row_begin, row_end);
 }
 
 void Transformer::add_rests_of_v(int num_rows, const float* bias, int row_begin, int row_end) {

@@ -1,27 +1,14 @@
 // Any bytes as a model file: refused with an Error, or read.
-#include <cstdlib>
 #include <span>
 
-#include "base/error.h"
 #include "fuzz_target.h"
 #include "model/gguf.h"
 #include "model/model_config.h"
 #include "model/vocabulary.h"
 #include "model/weights.h"
+#include "refuse_or.h"
 
 namespace {
-
-// false: it was refused.
-template <class Function>
-bool refuse_or(Function&& function) {
-  try {
-    function();
-    return true;
-  } catch (const larder::Error& error) {
-    if (error.kind() != larder::ErrorKind::kInvalidArgument) std::abort();
-    return false;
-  }
-}
 
 // Whether it is a model.
 bool read_all(const larder::GgufFile& file) {

@@ -3,28 +3,12 @@
 #include <cstdlib>
 #include <string>
 
-#include "base/error.h"
 #include "fuzz_target.h"
 #include "model/gguf_builder.h"
 #include "model/hf_config.h"
 #include "model/hf_json.h"
 #include "model/hf_vocabulary.h"
-
-namespace {
-
-// false: it was refused.
-template <class Function>
-bool refuse_or(Function&& function) {
-  try {
-    function();
-    return true;
-  } catch (const larder::Error& error) {
-    if (error.kind() != larder::ErrorKind::kInvalidArgument) std::abort();
-    return false;
-  }
-}
-
-}  // namespace
+#include "refuse_or.h"
 
 bool try_input(const std::uint8_t* data, std::size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
