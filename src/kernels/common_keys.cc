@@ -16,6 +16,15 @@ bool sees_all(const AttentionSequence& sequence, int layer_window) {
 
 }  // namespace
 
+void CommonKeyFinder::reserve(int num_sequences) {
+  const auto num = static_cast<std::size_t>(num_sequences);
+  candidates_.reserve(num);
+  next_steps_.reserve(num);
+  chosen_.reserve(num);
+  members_.reserve(num);
+  common_.reserve(num);
+}
+
 int CommonKeyFinder::common_steps(const Candidate& a, const Candidate& b) {
   const int num_blocks = std::min(a.num_steps, b.num_steps) * kStepBlocks;
   return static_cast<int>(std::mismatch(a.blocks, a.blocks + num_blocks, b.blocks).first - a.blocks) /

@@ -18,9 +18,11 @@ struct CommonKeyRule {
   std::int64_t min_saved_steps = 0;
 };
 
-// Thread: one at a time. Takes memory for the largest batch so far.
+// Thread: one at a time. Takes memory for more sequences than any batch had, or than were reserved for.
 class CommonKeyFinder {
  public:
+  void reserve(int num_sequences);
+
   // Sets num_common and common_state of the sequences. Of one that has several prefixes in common with others, the one
   // by which most is saved counts. The result is valid until the next call.
   std::span<const CommonKeys> find(std::span<AttentionSequence> sequences, const CommonKeyRule& rule);

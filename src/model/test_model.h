@@ -76,6 +76,14 @@ class TestRunner {
     logits_ = transformer_.forward(arrays_.batch(), storage_);
     return logits_.values;
   }
+  // In two parts: what is measured of the second is the model's alone.
+  void prepare(std::span<const TestStep> steps, bool all_logits) { lay_out(steps, all_logits, arrays_); }
+  void run_prepared() { logits_ = transformer_.forward(arrays_.batch(), storage_); }
+  // Layer by layer, as chunks beside streams are.
+  void run_prepared_in_layers() {
+    for (int layer = 0; layer < model_.config.num_layers(); ++layer)
+      logits_ = transformer_.forward_layers(arrays_.batch(), storage_, layer, layer + 1);
+  }
   // The same with draws, of which these rows' logits are read.
   const Logits& run_to_draw(std::span<const TestStep> steps, bool all_logits, std::span<const TokenDraw> draws,
                             std::span<const std::int32_t> read_logits) {

@@ -59,7 +59,7 @@ Transformer::Transformer(const ModelConfig& config, const Weights& weights, cons
     latent_.emplace(config, kernels, pool, limits.max_batch_tokens, limits.activations == ActivationType::kInt8);
   }
   for (const RopeConfig& rope : config.ropes) rope_frequencies_.push_back(rope.frequencies.data());
-  logit_sequences_.reserve(static_cast<std::size_t>(limits.max_logit_rows));
+  reserve_sharing();
   if (device != nullptr) prepare_device();
 }
 

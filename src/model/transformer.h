@@ -145,6 +145,7 @@ class Transformer {
   void embed(const ForwardBatch& batch);
   void compute_rotations(std::span<const std::int32_t> positions, std::int64_t first_table);
   std::span<const AttentionSequence> list_logit_sequences(const ForwardBatch& batch);
+  void reserve_sharing();
   void share_keys(ForwardBatch& batch);
   bool is_last(int layer) const { return layer + 1 == config_.num_layers(); }
   // Queries, keys and values; those two stored.

@@ -5,6 +5,16 @@
 
 namespace larder {
 
+void Transformer::reserve_sharing() {
+  const int num_sequences = std::min(limits_.max_sequences, limits_.max_batch_tokens);
+  shared_groups_.reserve(static_cast<std::size_t>(layout_.num_groups()));
+  shared_sequences_.resize(static_cast<std::size_t>(layout_.num_groups()));
+  for (auto& sequences : shared_sequences_) sequences.reserve(static_cast<std::size_t>(num_sequences));
+  common_finders_.resize(shared_sequences_.size() + 1);
+  for (CommonKeyFinder& finder : common_finders_) finder.reserve(num_sequences);
+  logit_sequences_.reserve(static_cast<std::size_t>(limits_.max_logit_rows));
+}
+
 // Before a batch goes to a device, which of its sequences share out their keys over the device's blocks; on a CPU too,
 // which keys are read once for several of them.
 void Transformer::share_keys(ForwardBatch& batch) {
@@ -21,8 +31,6 @@ void Transformer::share_keys(ForwardBatch& batch) {
       common = attention_op_.find_common(args, sequences, finder);
   };
   shared_groups_.assign(batch.groups.begin(), batch.groups.end());
-  shared_sequences_.resize(shared_groups_.size());
-  common_finders_.resize(shared_groups_.size() + 1);
   for (std::size_t i = 0; i < shared_groups_.size(); ++i) {
     GroupBatch& group = shared_groups_[i];
     shared_sequences_[i].assign(group.sequences.begin(), group.sequences.end());
