@@ -28,6 +28,11 @@ constexpr std::int64_t kSharePatienceNs = 3'000'000'000;
 constexpr std::chrono::milliseconds kShareInterval{1};  // between looks at it
 constexpr std::chrono::hours kIdlePatience{1};
 
+// Whether a tenant with so much in line, of all there is, would enter the last quarter with more than a quarter.
+bool takes_others_room(std::int64_t own, std::int64_t all, std::int64_t most) {
+  return all > most - most / 4 && own > most / 4;
+}
+
 EngineConfig validated(const EngineConfig& config, const Transformer& model,
                        const KvLayout& layout) {
   const TransformerLimits& limits = model.limits();
@@ -143,11 +148,17 @@ std::uint64_t Engine::submit(Request request) {
   const std::size_t num_predicted = request.prediction == nullptr ? 0 : request.prediction->size();
   const auto num_tokens = static_cast<std::int64_t>(request.prompt.size() + num_predicted);
   const std::int64_t arrived_ns = clock_.now_ns();
+  const std::uint64_t tenant = request.tenant;
   std::uint64_t id = 0;
   {
     const std::lock_guard lock(mutex_);
     if (stops_) throw Error(ErrorKind::kStopped, "the engine is stopping");
-    require_room_in_line(num_tokens);
+    require_room_in_line(request, num_tokens);
+    for (InLineByTenant* by_tenant : {&inbox_.by_tenant, &in_line_by_tenant_}) {
+      InLine& own = (*by_tenant)[tenant];
+      ++own.num_requests;
+      own.num_tokens += num_tokens;
+    }
     id = request.id = next_id_++;
     const std::uint64_t seed = request.sampling.seed.value_or(seeds_());
     inbox_.arrivals.push_back({std::move(request), seed, arrived_ns});
@@ -160,7 +171,7 @@ std::uint64_t Engine::submit(Request request) {
 }
 
 // By the mutex. One alone is always taken: else the longest could never be.
-void Engine::require_room_in_line(std::int64_t num_tokens) const {
+void Engine::require_room_in_line(const Request& request, std::int64_t num_tokens) const {
   if (num_in_line_ >= config_.max_waiting) {
     throw Error(ErrorKind::kUnavailable,
                 fmt::format("{} requests are waiting already; try again later", num_in_line_));
@@ -170,6 +181,16 @@ void Engine::require_room_in_line(std::int64_t num_tokens) const {
                 fmt::format("requests of {} tokens are waiting already, and {} more are over the "
                             "{} that may wait; try again later",
                             num_tokens_in_line_, num_tokens, config_.max_waiting_tokens));
+  }
+  const auto own = in_line_by_tenant_.find(request.tenant);
+  if (request.tenant == 0 || own == in_line_by_tenant_.end()) return;
+  const auto& [num_own, num_own_tokens] = own->second;
+  if (takes_others_room(num_own + 1, num_in_line_ + 1, config_.max_waiting) ||
+      takes_others_room(num_own_tokens + num_tokens, num_tokens_in_line_ + num_tokens, config_.max_waiting_tokens)) {
+    throw Error(ErrorKind::kUnavailable,
+                fmt::format("{} requests of {} tokens are waiting under this key already, and the last quarter of the line "
+                            "is kept for others; try again later",
+                            num_own, num_own_tokens));
   }
 }
 
@@ -500,6 +521,8 @@ void Engine::update_stats() {
   stats_.num_loaded_by_tier.resize(stats_.tier_names.size());
   num_in_line_ = scheduler_.num_waiting() + static_cast<int>(inbox_.arrivals.size());
   num_tokens_in_line_ = scheduler_.num_waiting_tokens() + inbox_.num_tokens;
+  in_line_by_tenant_ = inbox_.by_tenant;
+  scheduler_.count_waiting(in_line_by_tenant_);
   stats_.num_loading = scheduler_.num_loading();
   stats_.num_running = scheduler_.num_running() - stats_.num_loading;
   stats_.kv = cache_.stats();

@@ -127,6 +127,7 @@ class Engine {
   struct Inbox {
     std::vector<Arrival> arrivals;
     std::int64_t num_tokens = 0;  // of the arrivals
+    InLineByTenant by_tenant;     // the arrivals
     std::vector<Cancellation> cancellations;
     bool resets_cache = false;
     bool cancels_all = false;
@@ -156,7 +157,7 @@ class Engine {
     OutputToken* result;  // those behind guesses follow
   };
 
-  void require_room_in_line(std::int64_t num_tokens) const;
+  void require_room_in_line(const Request& request, std::int64_t num_tokens) const;
   void run();
   void step_until_stopped();
   void give_up(const char* reason);
@@ -211,6 +212,7 @@ class Engine {
   std::uint64_t next_id_ = 1;
   int num_in_line_ = 0;  // submitted, and not running as of the last step
   std::int64_t num_tokens_in_line_ = 0;
+  InLineByTenant in_line_by_tenant_;  // of those that have never run
   bool stops_ = false;
   bool has_tier_news_ = false;
   bool ended_ = false;

@@ -388,6 +388,45 @@ TEST_F(EngineTest, TheLineIsBoundedInTokensToo) {
   run();
 }
 
+TEST_F(EngineTest, TheLastQuarterOfTheLineIsKeptForOtherTenants) {
+  EngineConfig made = config();
+  made.max_waiting = 100;
+  made.max_waiting_tokens = 10'000;
+  Engine engine(made, transformer_, storage_, model_.layout, end_tokens_, clock_);
+  const auto take = [&](std::uint64_t tenant, int num_requests, int num_tokens) {
+    for (int i = 0; i < num_requests; ++i) {
+      try {
+        Request asked = request(random_tokens(num_tokens, 1), 1);
+        asked.tenant = tenant;
+        engine.submit(std::move(asked));
+      } catch (const Error& error) {
+        EXPECT_EQ(error.kind(), ErrorKind::kUnavailable);
+        return std::string(error.what());
+      }
+    }
+    return std::string();
+  };
+  const auto run = [&] {
+    while (engine.step()) {
+    }
+  };
+  EXPECT_EQ(take(0, 100, 2), "") << "nobody in particular has it all";
+  run();
+  EXPECT_EQ(take(1, 75, 2), "");
+  EXPECT_EQ(take(1, 1, 2), "75 requests of 150 tokens are waiting under this key already, and the last quarter of the "
+                           "line is kept for others; try again later");
+  EXPECT_EQ(take(2, 25, 2), "");
+  EXPECT_NE(take(3, 1, 2).find("100 requests are waiting already"), std::string::npos);
+  run();
+  EXPECT_EQ(take(1, 75, 100), "");
+  EXPECT_NE(take(1, 1, 100).find("kept for others"), std::string::npos);
+  run();
+  EXPECT_EQ(take(1, 50, 150), "");
+  EXPECT_NE(take(1, 1, 150).find("50 requests of 7500 tokens"), std::string::npos) << "in tokens, too";
+  EXPECT_EQ(take(2, 16, 150), "");
+  run();
+}
+
 // A chunk's layers stop for it at once, except in the chunk's own turn.
 TEST_F(EngineTest, AnArrivalIsSeenBetweenALongPromptsLayers) {
   EngineConfig paced = config();

@@ -184,6 +184,7 @@ class Rig {
     request.sampling = std::move(params);
     request.n = n;
     request.priority = priority;
+    request.tenant = tenant;
     request.pins = pins;
     request.attention_window = attention.window;
     request.attention_sinks = attention.num_sinks;
@@ -316,6 +317,7 @@ class Rig {
   int num_guesses = 0;
   AttentionSpan attention;
   std::vector<PromptPin> pins;  // of requests to come
+  std::uint64_t tenant = 0;  // likewise
 
  private:
   const int num_layers_per_step_;

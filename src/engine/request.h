@@ -151,7 +151,9 @@ struct Request {
   std::shared_ptr<const std::vector<TokenId>> prediction = nullptr;
   SamplingParams sampling;
   int n = 1;         // choices; the prompt is computed once
-  // Lower goes first; equal ones in order of arrival. What a request below 0 leaves in the cache
+  // Whose it is: where several wait, their tenants take turns (FairLine).
+  std::uint64_t tenant = 0;
+  // Lower goes first, equal ones in turns. What a request below 0 leaves in the cache
   // stays longer (EvictionPolicy), until another one uses it.
   int priority = 0;
   std::vector<PromptPin> pins;  // at most kMaxPins, each of more tokens than the one before

@@ -93,6 +93,7 @@ void Scheduler::add(Request request, std::uint64_t seed, std::int64_t arrived_ns
   // What lies beyond is nobody else's: nothing of it can be written for others, or kept.
   for (PromptPin& pin : active->request.pins)
     pin.num_tokens = std::min(pin.num_tokens, active->span().num_shareable());
+  active->turn = line_.join(active->request.tenant, active->request.priority, active->num_prompt, active->request.n);
   Sequence& first = *active->choices.emplace_back(std::move(sequence));
   const bool is_new = requests_.emplace(id, std::move(active)).second;
   CHECK(is_new, id);
@@ -347,6 +348,7 @@ void Scheduler::admit_waiting() {
     has_admitted = true;
     next = waiting_.erase(next);
     num_waiting_tokens_ -= sequence.num_tokens_in_line();
+    line_.begin(sequence.request->turn);
     running_.insert(std::ranges::upper_bound(running_, &sequence, GoesBefore{}), &sequence);
     const LoadPlan load =
         cache_.begin_load(sequence.table, sequence.tokens, max_match(sequence));
@@ -590,7 +592,9 @@ void Scheduler::detach(Sequence& sequence) {
   if (chunk_.sequence == &sequence) chunk_.sequence = nullptr;
   cache_.release(sequence.table);
   std::erase(running_, &sequence);
-  if (waiting_.erase(&sequence) > 0) num_waiting_tokens_ -= sequence.num_tokens_in_line();
+  if (waiting_.erase(&sequence) == 0) return;
+  num_waiting_tokens_ -= sequence.num_tokens_in_line();
+  line_.leave(sequence.request->turn);
 }
 
 }  // namespace larder

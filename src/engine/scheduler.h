@@ -12,6 +12,7 @@
 #include "engine/batch.h"
 #include "engine/chunk.h"
 #include "engine/drafter.h"
+#include "engine/fair_line.h"
 #include "engine/request.h"
 #include "engine/sequence.h"
 #include "engine/step_pace.h"
@@ -100,6 +101,8 @@ class Scheduler {
   int num_running() const { return static_cast<int>(running_.size()); }
   int num_waiting() const { return static_cast<int>(waiting_.size()); }
   std::int64_t num_waiting_tokens() const { return num_waiting_tokens_; }
+  // That have not run yet, added.
+  void count_waiting(InLineByTenant& by_tenant) const { line_.count(by_tenant); }
   const SchedulerStats& stats() const { return stats_; }
   // Its output goes on with token; false: what it may be does not. For who draws, ahead of commit().
   static bool follow_constraint(Sequence& sequence, TokenId token);
@@ -168,6 +171,7 @@ class Scheduler {
   const std::vector<TokenId> end_tokens_;
   const Clock& clock_;
   std::unordered_map<std::uint64_t, std::unique_ptr<ActiveRequest>> requests_;
+  FairLine line_;
   std::set<Sequence*, GoesBefore> waiting_;
   std::int64_t num_waiting_tokens_ = 0;
   std::vector<Sequence*> running_;  // in order of GoesBefore

@@ -63,6 +63,27 @@ TEST_F(SchedulerTest, ALongPromptDoesNotStallThoseThatDecode) {
   }
 }
 
+TEST_F(SchedulerTest, WhoAsksForLittleDoesNotWaitForWhoAsksForMuch) {
+  for (const int num_at_once : {1, 4}) {
+    Rig rig(model_, {.max_batch_tokens = 64, .max_sequences = num_at_once});
+    rig.tenant = 1;
+    for (std::uint32_t i = 0; i < 30; ++i) rig.add(random_tokens(100, i), greedy(8));
+    for (int i = 0; i < 40; ++i) rig.step();
+    const int before = rig.num_steps;
+    rig.tenant = 2;
+    const std::uint64_t first = rig.add(random_tokens(100, 100), greedy(8));
+    const std::uint64_t second = rig.add(random_tokens(100, 101), greedy(8));
+    rig.tenant = 1;
+    const std::uint64_t last = rig.add(random_tokens(100, 102), greedy(8));
+    rig.run();
+    const auto first_step = [&](std::uint64_t id) { return rig.heard.at({id, 0}).steps.front(); };
+    // Those who run come to their end; then it is the other one's turn, and then every second one's.
+    EXPECT_LE(first_step(first) - before, 2 * 10 + 2);
+    EXPECT_LE(first_step(second) - before, 4 * 10 + 2);
+    for (const auto& [request, heard] : rig.heard) EXPECT_LE(heard.steps.front(), first_step(last)) << request.first;
+  }
+}
+
 TEST_F(SchedulerTest, TinyPromptsShareSteps) {
   Rig rig(model_, {.max_step_slowdown = 2});
   rig.add(random_tokens(10, 1), greedy(200));

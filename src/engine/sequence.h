@@ -8,6 +8,7 @@
 
 #include "base/types.h"
 #include "engine/draft.h"
+#include "engine/fair_line.h"
 #include "engine/request.h"
 #include "grammar/grammar_state.h"
 #include "kv/block_table.h"
@@ -54,6 +55,7 @@ struct Sequence {
 struct ActiveRequest {
   Request request;
   std::uint64_t seed = 0;  // of all choices, with choice and position
+  FairTurn turn;
   RequestTimes times;
   int num_prompt = 0;
   int num_cached = -1;      // -1 = never scheduled
@@ -84,12 +86,14 @@ inline int Sequence::num_tokens_in_line() const {
   return num_tokens() + (prediction == nullptr ? 0 : static_cast<int>(prediction->size()));
 }
 
-// Who goes first: by priority, then by arrival, then by choice. The last one is preempted.
+// Who goes first: by priority, then by turn (FairLine), then by arrival, then by choice. The last one is preempted.
 struct GoesBefore {
   bool operator()(const Sequence* left, const Sequence* right) const {
     const Request& a = left->request->request;
     const Request& b = right->request->request;
     if (a.priority != b.priority) return a.priority < b.priority;
+    const std::int64_t a_turn = left->request->turn.begin, b_turn = right->request->turn.begin;
+    if (a_turn != b_turn) return a_turn < b_turn;
     if (a.id != b.id) return a.id < b.id;
     return left->choice < right->choice;
   }

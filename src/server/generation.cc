@@ -114,6 +114,7 @@ void Generation::submit(std::vector<PreparedPrompt> prompts) {
     if (options_.best_of > options_.n) {  // they are chosen by what their tokens' logprobs sum to
       request.sampling.num_logprobs = std::max(request.sampling.num_logprobs, 0);
     }
+    request.tenant = tenant_;
     request.priority = options_.priority;
     request.waits_until_shared = options_.hands_over;
     request.pins = std::move(prompts[i].pins);

@@ -388,6 +388,24 @@ def test_api_key():
         assert server.client.models.list().data[0].id == "smollm2"
 
 
+def test_keys_take_turns():
+    """One key's 48 prompts do not keep another's from being answered."""
+    with serving("--api-key", "busy", "--api-key", "brief", key="busy") as server:
+        def ask(key, number):
+            body = {"prompt": f"Chapter {number}. " + STORY * 16, "max_tokens": 4, "cache_salt": f"{key} {number}"}
+            reply = requests.post(server.url + "/v1/completions", json=body, headers={"Authorization": f"Bearer {key}"},
+                                  timeout=300)
+            assert reply.status_code == 200, reply.text
+            return time.monotonic()
+
+        with concurrent.futures.ThreadPoolExecutor(64) as pool:
+            many = [pool.submit(ask, "busy", number) for number in range(48)]
+            assert wait_until(lambda: any(one.done() for one in many), 60)
+            brief = pool.submit(ask, "brief", 0).result()
+            later = sum(one.result() > brief for one in many)
+        assert later >= 24, f"{later} of 48 were answered later"
+
+
 def test_a_template_without_end_costs_its_own_chat_only(tmp_path):
     template = tmp_path / "endless.jinja"
     template.write_text("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}")
