@@ -10,6 +10,8 @@ namespace {
 class Members {
  public:
   explicit Members(std::string_view text) : text_(text) {
+    constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";  // parse_json() takes one, too
+    if (text.starts_with(kByteOrderMark)) at_ = kByteOrderMark.size();
     skip_space();
     CHECK(next() == '{', at_);
     ++at_;

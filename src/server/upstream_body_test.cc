@@ -26,6 +26,11 @@ TEST(UpstreamBodyTest, ChangesTheValueAlone) {
   EXPECT_EQ(edited(R"({"a":-1.5,"model":"x"})"), R"({"a":-1.5,"model":"m"})");
 }
 
+// It ended the server.
+TEST(UpstreamBodyTest, PassesOverAByteOrderMark) {
+  EXPECT_EQ(edited("\xEF\xBB\xBF {\"model\":\"a\"}"), "\xEF\xBB\xBF {\"model\":\"m\"}");
+}
+
 TEST(UpstreamBodyTest, PutsItInWhereItIsMissing) {
   EXPECT_EQ(edited("{}"), R"({"model":"m"})");
   EXPECT_EQ(edited(" { } "), R"( {"model":"m" } )");
