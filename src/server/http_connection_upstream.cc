@@ -18,12 +18,25 @@ namespace larder {
 namespace {
 
 constexpr std::size_t kFreeReplyBytes = std::size_t{1} << 20;  // that count nowhere
+constexpr const char* kReplyMemory = "reply_memory";
 constexpr const char* kServerEnds = "the server ends, and the answer is not complete; try again";
 
 // An error that breaks into a stream has to stand between two events.
-bool ends_event(std::string_view bytes) {
-  return bytes.ends_with("\n\n") || bytes.ends_with("\r\n\r\n") || bytes.ends_with("\r\r");
-}
+class EventEnds {
+ public:
+  // The next bytes, of which the two line ends may come one by one.
+  void add(std::string_view bytes) {
+    last_ += bytes.substr(bytes.size() - std::min(bytes.size(), kMost));
+    last_.erase(0, last_.size() - std::min(last_.size(), kMost));
+  }
+  bool is_between() const {
+    return last_.empty() || last_.ends_with("\n\n") || last_.ends_with("\n\r\n") || last_.ends_with("\r\r");
+  }
+
+ private:
+  static constexpr std::size_t kMost = 3;
+  std::string last_;
+};
 
 double seconds_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
@@ -112,7 +125,8 @@ Task<bool> HttpConnection::answer_from_upstream(Incoming& incoming, const Upstre
 // What the client is told, and the log.
 ApiError HttpConnection::describe_upstream(ApiError failure) const {
   if (interrupted_) return {.status = 503, .code = "server_stopped", .message = kServerEnds};
-  if (!disconnected_) {
+  const bool is_theirs = failure.code != kReplyMemory;
+  if (!disconnected_ && is_theirs) {
     context_.router.upstream()->metrics().count_failure();
     context_.router.upstream()->warn(failure.message);
   }
@@ -128,14 +142,15 @@ Task<std::optional<ApiError>> HttpConnection::read_from_upstream(UpstreamExchang
   bool is_too_large = exchange.head().num_bytes.value_or(0) > most;
   while (!is_too_large && !exchange.done()) {
     const std::size_t size_before = body.size();
-    if (auto failure = co_await exchange.read(body)) co_return failure;
+    auto failure = co_await exchange.read(body);
     upstream.metrics().count_received(body.size() - size_before);
+    if (failure) co_return failure;
     is_too_large = body.size() > most;
     if (body.size() <= kFreeReplyBytes || share.grow_to(body.size())) continue;
-    context_.metrics.count_rejection("reply_memory");
+    context_.metrics.count_rejection(kReplyMemory);
     co_return ApiError{
         .status = 503,
-        .code = "reply_memory",
+        .code = kReplyMemory,
         .message = "replies that their clients have not read yet leave no room for the upstream's; try again"};
   }
   if (is_too_large) {
@@ -168,17 +183,17 @@ Task<bool> HttpConnection::stream_from_upstream(const Incoming& incoming, Upstre
   context_.router.add_cors(incoming.request, head);
   const std::string head_bytes = format_head(head, keep_alive, chunked ? Framing::kChunked : Framing::kUntilClose);
   bool written = co_await write(head_bytes);
-  bool is_between_events = true;
+  EventEnds ends;
   std::optional<ApiError> failure;
   while (written && !failure && !exchange.done()) {
     std::string bytes;
     failure = co_await exchange.read(bytes);
     if (disconnected_) co_return false;
     context_.router.upstream()->metrics().count_received(bytes.size());
-    if (!bytes.empty()) is_between_events = ends_event(bytes);
+    ends.add(bytes);
     if (failure) {
       const std::string error = "data: " + dump_json(error_json(describe_upstream(std::move(*failure)))) + "\n\n";
-      if (!is_between_events) co_return false;  // half an event: an end without an end says that it broke off
+      if (!ends.is_between()) co_return false;  // half an event: an end without an end says that it broke off
       bytes += error;
     }
     if (bytes.empty()) continue;

@@ -251,6 +251,10 @@ Task<UpstreamExchange::ErrorCode> UpstreamExchange::read_head() {
   co_return timed_out_ ? ErrorCode(asio::error::timed_out) : error;
 }
 
+bool UpstreamExchange::says_key(std::string_view text) const {
+  return !config_.key.empty() && text.find(config_.key) != text.npos;
+}
+
 // What the reply's head says, and whether it can be passed on.
 std::optional<ApiError> UpstreamExchange::take_head() {
   const auto& message = parser_->get();
@@ -264,14 +268,17 @@ std::optional<ApiError> UpstreamExchange::take_head() {
       (!transfer.empty() && !boost::beast::iequals(transfer, "chunked")))
     return failure("its reply is compressed, which was not asked for");
   head_.content_type = to_string(message[http::field::content_type]);
+  if (says_key(head_.content_type)) head_.content_type.clear();
+  // An error's is read in whole, to see what it says.
   head_.is_stream =
+      head_.status < 400 &&
       boost::beast::iequals(head_.content_type.substr(0, head_.content_type.find_first_of("; ")), "text/event-stream");
   if (const auto length = parser_->content_length()) head_.num_bytes = *length;
   for (const auto& field : message) {
     std::string name = to_string(field.name_string());
     std::string value = to_string(field.value());
     if (!passes_upstream_header(name)) continue;
-    if (!config_.key.empty() && value.find(config_.key) != value.npos) continue;
+    if (says_key(value)) continue;
     std::ranges::transform(name, name.begin(),
                            [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
     head_.headers.emplace_back(std::move(name), std::move(value));

@@ -60,6 +60,7 @@ class UpstreamExchange : public std::enable_shared_from_this<UpstreamExchange> {
   Task<ErrorCode> read_head();
   Task<ErrorCode> read_some();
   Task<std::size_t> read_socket(ErrorCode& error);
+  bool says_key(std::string_view text) const;
   std::optional<ApiError> take_head();
   std::string format_request(const UpstreamCall& call, std::size_t body_size) const;
   ApiError failure(std::string_view what) const;

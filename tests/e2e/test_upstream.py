@@ -356,6 +356,39 @@ def test_a_stream_that_breaks_off(fake, faked):
     assert len(moments) == 3 and moments[2] - moments[0] > 0.1
 
 
+def test_an_error_between_line_ends_that_come_one_by_one(fake, faked):
+    def breaks(exchange):
+        exchange.begin_stream()
+        exchange.chunk("data: {}\n")
+        time.sleep(0.1)
+        exchange.chunk("\n")
+        time.sleep(0.1)
+    fake.answer = breaks
+    lines = [line for line in ask(faked, stream=True).iter_lines() if line]
+    assert lines[0] == b"data: {}" and b"upstream_failed" in lines[1], lines
+
+
+def test_an_error_as_a_stream_does_not_tell_the_key(fake, faked):
+    def refuses(exchange):
+        exchange.send(f"HTTP/1.1 401 X\r\nContent-Type: text/event-stream; a={KEY}\r\nTransfer-Encoding: chunked\r\n\r\n")
+        exchange.chunk(f"data: bad key {KEY}\n\n")
+        exchange.send("0\r\n\r\n")
+    fake.answer = refuses
+    reply = ask(faked, stream=True)
+    assert reply.status_code == 401 and "bad key ***" in reply.text and KEY not in str(reply.headers)
+    # In events, too.
+    fake.answer = lambda exchange: exchange.send(f"HTTP/1.1 401 X\r\nContent-Type: text/event-stream\r\n\r\ndata: {KEY}\n\n")
+    assert KEY not in ask(faked, stream=True).text
+
+
+def test_a_byte_order_mark(fake, faked):
+    seen = []
+    fake.answer = lambda exchange: (seen.append(exchange.body), exchange.reply())
+    body = b'\xef\xbb\xbf{"model":"gpt-x"}'
+    reply = requests.post(faked.url + "/v1/chat/completions", data=body, headers={"content-type": "application/json"}, timeout=10)
+    assert reply.status_code == 200 and seen == [body.replace(b"gpt-x", b"big")]
+
+
 def test_a_client_that_does_not_read(fake, faked):
     num_sent = 0
 
