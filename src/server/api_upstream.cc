@@ -22,6 +22,20 @@ Json Router::describe_upstream_model(const UpstreamModel& model) {
           {"root", model.remote_name}, {"parent", nullptr}, {"type", "model"}, {"display_name", model.name}};
 }
 
+std::optional<HttpResponse> Router::refuse_loop(const HttpRequest& head) const {
+  constexpr std::size_t kMostBytes = 7 * 18;  // of as many names, with what is between them
+  if (upstream_ == nullptr || head.passed.empty()) return std::nullopt;
+  const bool is_own = head.passed.find(upstream_->id()) != head.passed.npos;
+  if (!is_own && head.passed.size() <= kMostBytes) return std::nullopt;
+  return error_response(
+      {.status = 508,
+       .code = "upstream_loop",
+       .message = is_own ? "--upstream leads back to this server, which has passed the request on already; give it "
+                           "the address of another"
+                         : "too many servers have passed the request on; see where each --upstream leads"},
+      head.path);
+}
+
 UpstreamRoute Router::find_upstream(const HttpRequest& request, const Json& body) const {
   if (upstream_ == nullptr) return {};
   const Fields fields(body, "");
@@ -36,6 +50,7 @@ UpstreamRoute Router::find_upstream(const HttpRequest& request, const Json& body
 Reply Router::go_upstream(const HttpRequest& request, const UpstreamRoute& route, UpstreamReason reason) const {
   Reply reply;
   reply.upstream = make_call(reason, route, request.path, request.body);
+  reply.upstream->passed = request.passed;
   return reply;
 }
 

@@ -136,6 +136,7 @@ Task<bool> HttpConnection::read_head(Incoming& incoming) {
   request.host = target.authority.empty() ? to_string(message[http::field::host])
                                           : std::string(target.authority);
   request.asked_route = to_string(message["x-larder-route"]);
+  request.passed = to_string(message["x-larder-via"]);
   request.asked_headers = to_string(message[http::field::access_control_request_headers]);
   incoming.is_http_1_0 = message.version() < 11;
   incoming.is_head = message.method() == http::verb::head;

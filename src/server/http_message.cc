@@ -16,6 +16,7 @@ std::string_view error_type(int status) {
     case 500:
     case 502:
     case 504:
+    case 508:
       return "server_error";
     case 503:
       return "overloaded_error";
@@ -97,6 +98,8 @@ std::string_view status_text(int status) {
       return "Service Unavailable";
     case 504:
       return "Gateway Timeout";
+    case 508:
+      return "Loop Detected";
     case 529:
       return "Overloaded";
     default:

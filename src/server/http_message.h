@@ -25,6 +25,7 @@ struct HttpRequest {
   std::string origin;
   std::string asked_headers;  // access-control-request-headers
   std::string asked_route;    // x-larder-route
+  std::string passed;         // x-larder-via: the servers that have passed it on
   std::string body;
   // What the engine answered to questions that routing the request raised (Reply::errand): bodies of
   // completions.

@@ -232,6 +232,7 @@ std::optional<HttpResponse> Router::check_head(const HttpRequest& head) const {
          .message = "compressed bodies are not taken; send it without Content-Encoding"},
         head.path);
   }
+  if (auto refusal = refuse_loop(head)) return refusal;
   return refuse_web_page(head, *route);
 }
 

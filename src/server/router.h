@@ -80,6 +80,8 @@ class Router {
   static HttpResponse refuse_path(const HttpRequest& request);
 
   // Of a request for a chat or the like with this body.
+  // A request that this server, or too many others, have passed on.
+  std::optional<HttpResponse> refuse_loop(const HttpRequest& head) const;
   UpstreamRoute find_upstream(const HttpRequest& request, const Json& body) const;
   Reply go_upstream(const HttpRequest& request, const UpstreamRoute& route, UpstreamReason reason) const;
   // What `here` makes of it, unless it goes upstream for how that refuses it.

@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "server/request_id.h"
 
 namespace larder {
 namespace {
@@ -31,6 +32,7 @@ std::unique_ptr<ssl::context> make_tls(const UpstreamConfig& config) {
 
 Upstream::Upstream(const UpstreamConfig& config)
     : config_(config),
+      id_(make_request_id().substr(0, 16)),
       tls_(make_tls(config)),
       slots_(config.max_connections, kWaitingPerSlot * static_cast<std::size_t>(config.max_connections)) {}
 

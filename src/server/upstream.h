@@ -25,6 +25,8 @@ class Upstream {
   ~Upstream();
 
   const UpstreamConfig& config() const { return config_; }
+  // Of this server, by which it knows a request that comes back.
+  const std::string& id() const { return id_; }
   // nullptr: it is reached in the clear.
   boost::asio::ssl::context* tls() const { return tls_.get(); }
   UpstreamSlots& slots() { return slots_; }
@@ -36,6 +38,7 @@ class Upstream {
 
  private:
   const UpstreamConfig& config_;
+  const std::string id_;
   const std::unique_ptr<boost::asio::ssl::context> tls_;
   UpstreamSlots slots_;
   UpstreamMetrics metrics_;

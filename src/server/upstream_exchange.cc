@@ -190,6 +190,7 @@ std::string UpstreamExchange::format_request(const UpstreamCall& call, std::size
       "POST {}{} HTTP/1.1\r\nHost: {}\r\nUser-Agent: larder/{}\r\nAccept: */*\r\nAccept-Encoding: identity\r\n"
       "Content-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n",
       config_.url.path, call.path, config_.url.authority, LARDER_VERSION, body_size);
+  head += fmt::format("x-larder-via: {}{}{}\r\n", call.passed, call.passed.empty() ? "" : ", ", upstream_.id());
   if (!config_.key.empty()) head += "Authorization: Bearer " + config_.key + "\r\n";
   return head + "\r\n";
 }

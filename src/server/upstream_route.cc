@@ -59,7 +59,7 @@ UpstreamCall make_call(UpstreamReason reason, const UpstreamRoute& route, std::s
   CHECK(model != nullptr, static_cast<int>(reason));
   constexpr std::string_view kVersion = "/v1";
   CHECK(path.starts_with(kVersion));
-  UpstreamCall call{.reason = reason, .path = std::string(path.substr(kVersion.size())), .edit = {}};
+  UpstreamCall call{.reason = reason, .path = std::string(path.substr(kVersion.size())), .passed = {}, .edit = {}};
   if (route.asked_model != model->remote_name) call.edit = edit_model(body, model->remote_name);
   return call;
 }

@@ -20,7 +20,8 @@ std::string_view name_of(UpstreamReason reason);
 // A request that goes there. Its body is the client's, edited.
 struct UpstreamCall {
   UpstreamReason reason = UpstreamReason::kNamed;
-  std::string path;  // behind the upstream's own: "/chat/completions"
+  std::string path;    // behind the upstream's own: "/chat/completions"
+  std::string passed;  // the value of x-larder-via: "" = this server is the first
   BodyEdit edit;
 };
 

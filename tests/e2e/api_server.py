@@ -22,10 +22,10 @@ def larder(*arguments, stdin="", code=0):
 
 
 class Server:
-    def __init__(self, *arguments, key=None, model=None, name="smollm2", stdout=subprocess.DEVNULL):
+    def __init__(self, *arguments, key=None, model=None, name="smollm2", stdout=subprocess.DEVNULL, port=0):
         self.model = model or MODEL
         named = ["--name", name] if name else []
-        command = [BIN, "serve", "-m", self.model, "--port", "0", *named, *map(str, arguments)]
+        command = [BIN, "serve", "-m", self.model, "--port", str(port), *named, *map(str, arguments)]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=stdout, text=True)
         self.lines = []
         for line in self.process.stderr:

@@ -224,7 +224,7 @@ def test_what_leaves_the_machine(fake, faked):
     assert seen[0].body.decode() == body.replace('"gpt\\u002dx"', '"big"')
     assert seen[0].headers["authorization"] == f"Bearer {KEY}" and seen[0].headers["host"] == f"127.0.0.1:{fake.port}"
     assert set(seen[0].headers) == {"host", "user-agent", "accept", "accept-encoding", "content-type", "content-length",
-                                    "connection", "authorization"}
+                                    "connection", "x-larder-via", "authorization"}
     # Under its own name the body is as it was, and a large one likewise.
     for more in ("", "x" * 3_000_000):
         body = json.dumps({"messages": QUESTION, "model": "gpt-y", "user": more})
@@ -387,6 +387,26 @@ def test_a_byte_order_mark(fake, faked):
     body = b'\xef\xbb\xbf{"model":"gpt-x"}'
     reply = requests.post(faked.url + "/v1/chat/completions", data=body, headers={"content-type": "application/json"}, timeout=10)
     assert reply.status_code == 200 and seen == [body.replace(b"gpt-x", b"big")]
+
+
+def test_a_request_that_comes_back():
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with routing(f"http://127.0.0.1:{port}/v1", models="gpt-x", port=port) as server:
+        failed = ask(server)
+        assert failed.status_code == 508 and failed.json()["error"]["code"] == "upstream_loop", failed.text
+        assert "leads back" in failed.json()["error"]["message"]
+        # Too many others.
+        via = ", ".join(f"{i:016x}" for i in range(8))
+        assert "too many" in ask(server, headers={"x-larder-via": via}).json()["error"]["message"]
+        assert ask(server, {"messages": QUESTION, "max_tokens": 1}, headers={"x-larder-via": via[:34]}).status_code == 200
+
+
+def test_servers_in_a_row(upstream):
+    with routing(upstream.url + "/v1", models="gpt-x=big") as second, \
+            serving("-c", "512", "--upstream", second.url + "/v1", "--upstream-models", "gpt-z=gpt-x") as first:
+        reply = ask(first, {"model": "gpt-z", "messages": QUESTION, "max_tokens": 2})
+        assert reply.status_code == 200 and reply.json()["model"] == "big"
 
 
 def test_a_client_that_does_not_read(fake, faked):
