@@ -21,6 +21,7 @@
 #include "server/endpoint.h"
 #include "server/http_server.h"
 #include "server/kv_event_publisher.h"
+#include "server/upstream.h"
 #include "server/utf8.h"
 
 namespace larder {
@@ -139,6 +140,7 @@ void serve(const ServeOptions& options) {
 
   RuntimeOptions runtime_options = options.runtime;
   runtime_options.bookkeeping_bytes = bookkeeping_bytes(config.limits);
+  if (config.upstream) runtime_options.bookkeeping_bytes += Upstream::most_bytes(*config.upstream);
   runtime_options.records_kv_events = !options.kv_events.endpoint.empty();
   if (runtime_options.records_kv_events)
     runtime_options.bookkeeping_bytes += KvEventPublisher::most_bytes(options.kv_events);

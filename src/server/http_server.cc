@@ -38,7 +38,7 @@ constexpr milliseconds kTick{500};
 constexpr milliseconds kAcceptPause{100};
 constexpr milliseconds kFarewell{300};
 constexpr milliseconds kLastMoment{2000};  // for closed connections to end
-// For a disk tier's segments, the model, the log, the listener; half of all where there are few.
+// For a disk tier's segments, the model, the log, the listener, beside the upstream's; half of all where there are few.
 constexpr int kReservedFiles = 128;
 constexpr int kMaxRefused = 16;  // connections beyond the limit that are told so, at once
 
@@ -153,7 +153,8 @@ HttpServer::Impl::Impl(ServerConfig config, const ServedModel& model)
       ticker_(control_),
       accept_pause_(control_) {
   const auto num_files = static_cast<long long>(std::min<rlim_t>(raise_file_limit(), 1 << 20));
-  const auto num_reserved = std::min<long long>(kReservedFiles, num_files / 2);
+  const int num_upstream = config_.upstream ? config_.upstream->max_connections : 0;
+  const auto num_reserved = std::min<long long>(kReservedFiles + num_upstream, num_files / 2);
   max_connections_ = static_cast<int>(std::clamp<long long>(
       num_files - num_reserved, 1, std::max(config_.limits.max_connections, 1)));
   listen();

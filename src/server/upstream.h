@@ -20,6 +20,9 @@ namespace larder {
 // Thread: any.
 class Upstream {
  public:
+  // Of memory, for all connections at once.
+  static std::int64_t most_bytes(const UpstreamConfig& config);
+
   // The config must outlive it. Throws Error{kUnavailable} when TLS cannot be set up.
   explicit Upstream(const UpstreamConfig& config);
   ~Upstream();
