@@ -115,7 +115,7 @@ Task<bool> HttpConnection::answer_from_upstream(Incoming& incoming, const Upstre
   HttpResponse response;
   if (!failure) failure = co_await read_from_upstream(exchange, share, response);
   // However long the client takes to read it.
-  exchange.close();
+  exchange.release();
   place.reset();
   if (disconnected_) co_return false;
   if (failure) response = error_response(describe_upstream(std::move(*failure)));
@@ -200,6 +200,7 @@ Task<bool> HttpConnection::stream_from_upstream(const Incoming& incoming, Upstre
     if (chunked) bytes = frame_chunk(bytes);
     written = co_await write(bytes);
   }
+  if (!failure && exchange.done()) exchange.release();
   if (!written && timed_out_) context_.metrics.count_dropped_stream();
   if (!written || disconnected_) co_return false;
   if (chunked) written = co_await write("0\r\n\r\n");

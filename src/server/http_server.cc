@@ -24,6 +24,7 @@
 #include "server/http_connection.h"
 #include "server/io_threads.h"
 #include "server/stats_log.h"
+#include "server/upstream.h"
 
 namespace larder {
 namespace {
@@ -68,6 +69,7 @@ class HttpServer::Impl {
   ~Impl() {
     model_.engine.set_after_updates({});
     is_ended_ = true;
+    if (Upstream* const upstream = router_.upstream()) upstream->connections().close_all();
   }
 
   int port() const { return port_; }
@@ -308,6 +310,7 @@ void HttpServer::Impl::tick() {
       spdlog::info("{}", *line);
   }
   if (!is_accepting_ && acceptor_.is_open()) start_accepting();
+  if (Upstream* const upstream = router_.upstream()) upstream->connections().close_old(now);
   const bool is_idle = gauges_.num_generations == 0 && body_budget_.used() == 0;
   is_idle ? heap_trim_.run() : heap_trim_.note_use();
   if (ending_) finish_if_empty();

@@ -257,10 +257,12 @@ void add_upstream_metrics(Page& page, const UpstreamStats& stats) {
   }
   page.counter("larder:upstream_failures_total", "Of those, that it did not answer, or not to the end.",
                stats.num_failures);
+  page.counter("larder:upstream_connections_total", "Connections made to the upstream; other requests found one kept.",
+               stats.num_connections);
   page.begin("larder:upstream_bytes_total", "Bytes of bodies, to the upstream and from it.", MetricType::Counter);
   page.value(static_cast<double>(stats.num_sent_bytes), {{"direction", "sent"}});
   page.value(static_cast<double>(stats.num_received_bytes), {{"direction", "received"}});
-  page.histogram("larder:upstream_first_byte_seconds", "From the connection's begin to the head of the reply.",
+  page.histogram("larder:upstream_first_byte_seconds", "From a request's slot to the head of the reply.",
                  stats.first_byte);
 }
 

@@ -39,7 +39,8 @@ Upstream::Upstream(const UpstreamConfig& config)
     : config_(config),
       id_(make_request_id().substr(0, 16)),
       tls_(make_tls(config)),
-      slots_(config.max_connections, kWaitingPerSlot * static_cast<std::size_t>(config.max_connections)) {}
+      slots_(config.max_connections, kWaitingPerSlot * static_cast<std::size_t>(config.max_connections)),
+      connections_(config.idle_timeout, static_cast<std::size_t>(config.max_connections)) {}
 
 Upstream::~Upstream() = default;
 

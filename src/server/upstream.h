@@ -1,4 +1,4 @@
-// What requests to the upstream share: its certificates, its slots, its metrics.
+// What requests to the upstream share: its certificates, its connections, its slots, its metrics.
 #pragma once
 
 #include <atomic>
@@ -7,6 +7,7 @@
 #include <string>
 
 #include "server/upstream_config.h"
+#include "server/upstream_connection.h"
 #include "server/upstream_metrics.h"
 #include "server/upstream_slots.h"
 #include "server/wait_predictor.h"
@@ -33,6 +34,7 @@ class Upstream {
   // nullptr: it is reached in the clear.
   boost::asio::ssl::context* tls() const { return tls_.get(); }
   UpstreamSlots& slots() { return slots_; }
+  UpstreamConnections& connections() { return connections_; }
   UpstreamMetrics& metrics() { return metrics_; }
   WaitPredictor& waits() { return waits_; }  // of the engine
 
@@ -44,6 +46,7 @@ class Upstream {
   const std::string id_;
   const std::unique_ptr<boost::asio::ssl::context> tls_;
   UpstreamSlots slots_;
+  UpstreamConnections connections_;
   UpstreamMetrics metrics_;
   WaitPredictor waits_;
   std::atomic<std::int64_t> next_line_ns_ = 0;

@@ -41,6 +41,7 @@ struct UpstreamConfig {
   std::chrono::milliseconds connect_timeout{10'000};    // with the look-up of its name and TLS
   std::chrono::milliseconds write_timeout{60'000};      // for it to take 64 KiB of a request
   std::chrono::milliseconds read_timeout{600'000};      // for its reply to begin, and to go on
+  std::chrono::milliseconds idle_timeout{60'000};       // of a connection that waits for its next request
   std::size_t max_reply_bytes = std::size_t{16} << 20;  // of a reply that is no stream
 
   // nullptr: it has none of this name.

@@ -46,10 +46,10 @@ bool passes_upstream_header(std::string_view name) {
   return is("retry-after") || is("x-request-id") || begins_with("openai-") || begins_with("x-larder-");
 }
 
-UpstreamExchange::UpstreamExchange(Strand strand, const Upstream& upstream)
+UpstreamExchange::UpstreamExchange(Strand strand, Upstream& upstream)
     : upstream_(upstream),
       config_(upstream.config()),
-      socket_(strand),
+      strand_(strand),
       deadline_(strand),
       found_(strand),
       buffer_(kMaxHeadBytes + kReadBytes) {}
@@ -57,9 +57,20 @@ UpstreamExchange::UpstreamExchange(Strand strand, const Upstream& upstream)
 void UpstreamExchange::close() {
   is_closed_ = true;
   clear_deadline();
-  ErrorCode ignored;
-  socket_.close(ignored);
+  close_socket();
   found_.cancel();
+}
+
+void UpstreamExchange::release() {
+  const bool is_whole = is_sent_ && !is_closed_ && !timed_out_ && parser_ && parser_->is_done() &&
+                        parser_->keep_alive() && buffer_.size() == 0;
+  if (is_whole && connection_->is_quiet()) upstream_.connections().keep(std::move(connection_), steady_clock::now());
+  close();
+}
+
+void UpstreamExchange::close_socket() {
+  ErrorCode ignored;
+  if (connection_) socket().close(ignored);
 }
 
 void UpstreamExchange::set_deadline(nanoseconds timeout) {
@@ -69,8 +80,7 @@ void UpstreamExchange::set_deadline(nanoseconds timeout) {
     const auto self = weak.lock();
     if (error || self == nullptr || number != self->deadline_number_) return;
     self->timed_out_ = true;
-    ErrorCode ignored;
-    self->socket_.close(ignored);
+    self->close_socket();
     self->found_.cancel();
   });
 }
@@ -108,7 +118,7 @@ Task<UpstreamExchange::ErrorCode> UpstreamExchange::resolve(Endpoints& found) {
     ErrorCode error;
     bool is_done = false;
   };
-  const auto lookup = std::make_shared<Lookup>(socket_.get_executor());
+  const auto lookup = std::make_shared<Lookup>(strand_);
   lookup->resolver.async_resolve(
       config_.url.host, config_.url.port, Resolver::numeric_service,
       [lookup, weak = weak_from_this()](ErrorCode error, const Resolver::results_type& results) {
@@ -137,34 +147,37 @@ Task<UpstreamExchange::ErrorCode> UpstreamExchange::connect(const Endpoints& end
   for (std::size_t i = 0; i < endpoints.size(); ++i) {
     const nanoseconds left = end - steady_clock::now();
     if (left <= nanoseconds::zero()) break;
-    ErrorCode ignored;
-    socket_.close(ignored);
+    close_socket();
     set_deadline(i + 1 < endpoints.size() ? left / 2 : left);
-    co_await socket_.async_connect(endpoints[i], asio::redirect_error(kUseTask, error));
+    co_await socket().async_connect(endpoints[i], asio::redirect_error(kUseTask, error));
     clear_deadline();
     if (is_closed_) co_return asio::error::operation_aborted;
     if (error || timed_out_) continue;
-    socket_.set_option(asio::ip::tcp::no_delay(true), ignored);
+    ErrorCode ignored;
+    socket().set_option(asio::ip::tcp::no_delay(true), ignored);
     co_return ErrorCode{};
   }
   co_return error ? error : asio::error::timed_out;
 }
 
 Task<std::optional<ApiError>> UpstreamExchange::open() {
+  connection_ = std::make_unique<UpstreamConnection>(strand_);
   Endpoints endpoints;
   set_deadline(config_.connect_timeout);
   ErrorCode error = co_await resolve(endpoints);
   clear_deadline();
   if (error) co_return failure("its name cannot be looked up", error);
+  if (is_closed_) co_return failure("no connection");
   error = co_await connect(endpoints);
   if (error) co_return failure("no connection", error);
+  upstream_.metrics().count_connection();
   if (upstream_.tls() == nullptr) co_return std::nullopt;
   co_return co_await secure();
 }
 
 Task<std::optional<ApiError>> UpstreamExchange::secure() {
-  tls_.emplace(socket_, *upstream_.tls());
-  SSL* const ssl = tls_->native_handle();
+  auto& tls = connection_->tls.emplace(socket(), *upstream_.tls());
+  SSL* const ssl = tls.native_handle();
   const std::string& host = config_.url.host;
   ErrorCode no_address;
   asio::ip::make_address(host, no_address);
@@ -176,7 +189,7 @@ Task<std::optional<ApiError>> UpstreamExchange::secure() {
   if (!is_set) co_return failure("its name is none that a certificate can have");
   set_deadline(config_.connect_timeout);
   ErrorCode error;
-  co_await tls_->async_handshake(asio::ssl::stream_base::client, asio::redirect_error(kUseTask, error));
+  co_await tls.async_handshake(asio::ssl::stream_base::client, asio::redirect_error(kUseTask, error));
   clear_deadline();
   if (!error && !timed_out_) co_return std::nullopt;
   const long verified = SSL_get_verify_result(ssl);
@@ -188,7 +201,7 @@ Task<std::optional<ApiError>> UpstreamExchange::secure() {
 std::string UpstreamExchange::format_request(const UpstreamCall& call, std::size_t body_size) const {
   std::string head = fmt::format(
       "POST {}{} HTTP/1.1\r\nHost: {}\r\nUser-Agent: larder/{}\r\nAccept: */*\r\nAccept-Encoding: identity\r\n"
-      "Content-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n",
+      "Content-Type: application/json\r\nContent-Length: {}\r\n",
       config_.url.path, call.path, config_.url.authority, LARDER_VERSION, body_size);
   head += fmt::format("x-larder-via: {}{}{}\r\n", call.passed, call.passed.empty() ? "" : ", ", upstream_.id());
   if (!config_.key.empty()) head += "Authorization: Bearer " + config_.key + "\r\n";
@@ -201,10 +214,10 @@ Task<UpstreamExchange::ErrorCode> UpstreamExchange::write(std::string_view bytes
     const std::string_view piece = bytes.substr(0, kWriteBytes);
     const asio::const_buffer buffer(piece.data(), piece.size());
     set_deadline(config_.write_timeout);
-    if (tls_) {
-      co_await asio::async_write(*tls_, buffer, asio::redirect_error(kUseTask, error));
+    if (connection_->tls) {
+      co_await asio::async_write(*connection_->tls, buffer, asio::redirect_error(kUseTask, error));
     } else {
-      co_await asio::async_write(socket_, buffer, asio::redirect_error(kUseTask, error));
+      co_await asio::async_write(socket(), buffer, asio::redirect_error(kUseTask, error));
     }
     clear_deadline();
     bytes.remove_prefix(piece.size());
@@ -228,8 +241,18 @@ Task<UpstreamExchange::ErrorCode> UpstreamExchange::write_request(const Upstream
 }
 
 Task<std::optional<ApiError>> UpstreamExchange::send(const UpstreamCall& call, std::string_view body) {
+  connection_ = upstream_.connections().take(steady_clock::now());
+  if (connection_) {
+    auto failed = co_await ask(call, body);
+    if (!failed || has_come_ || timed_out_ || is_closed_) co_return failed;
+  }
   if (auto refusal = co_await open()) co_return refusal;
+  co_return co_await ask(call, body);
+}
+
+Task<std::optional<ApiError>> UpstreamExchange::ask(const UpstreamCall& call, std::string_view body) {
   const ErrorCode write_error = co_await write_request(call, body);
+  is_sent_ = !write_error;
   if (timed_out_) co_return failure("it does not take the request");
   // One that will not have all of it may have said why.
   const ErrorCode error = co_await read_head();
@@ -290,8 +313,14 @@ std::optional<ApiError> UpstreamExchange::take_head() {
 
 Task<std::size_t> UpstreamExchange::read_socket(ErrorCode& error) {
   const auto space = buffer_.prepare(std::min(kReadBytes, buffer_.max_size() - buffer_.size()));
-  if (tls_) co_return co_await tls_->async_read_some(space, asio::redirect_error(kUseTask, error));
-  co_return co_await socket_.async_read_some(space, asio::redirect_error(kUseTask, error));
+  std::size_t num_bytes = 0;
+  if (connection_->tls) {
+    num_bytes = co_await connection_->tls->async_read_some(space, asio::redirect_error(kUseTask, error));
+  } else {
+    num_bytes = co_await socket().async_read_some(space, asio::redirect_error(kUseTask, error));
+  }
+  has_come_ |= num_bytes > 0;
+  co_return num_bytes;
 }
 
 // Until the parser has come on: to the end of the head, by bytes of the body, to the end. As HttpConnection's, but a

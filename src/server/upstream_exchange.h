@@ -1,7 +1,6 @@
-// One request to the upstream and its reply, over a connection of its own.
+// One request to the upstream and its reply, over a connection that was kept or a new one.
 #pragma once
 
-#include <boost/asio/ssl/stream.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http/buffer_body.hpp>
 #include <boost/beast/http/parser.hpp>
@@ -16,6 +15,7 @@
 #include "server/asio_types.h"
 #include "server/http_message.h"
 #include "server/upstream.h"
+#include "server/upstream_connection.h"
 #include "server/upstream_route.h"
 
 namespace larder {
@@ -33,9 +33,10 @@ struct UpstreamHead {
 // secret, and nothing follows. Thread: the strand.
 class UpstreamExchange : public std::enable_shared_from_this<UpstreamExchange> {
  public:
-  UpstreamExchange(Strand strand, const Upstream& upstream);
+  UpstreamExchange(Strand strand, Upstream& upstream);
 
-  // Until the head of the reply is there; nullopt = it is. The body must stay as it is meanwhile.
+  // Until the head of the reply is there; nullopt = it is. The body must stay as it is meanwhile. A connection that was
+  // kept and ends before a byte of a reply has most likely ended before the request: it is sent once more, over another.
   Task<std::optional<ApiError>> send(const UpstreamCall& call, std::string_view body);
   const UpstreamHead& head() const { return head_; }
   // Appends what has come of the reply's body, waiting for a byte of it.
@@ -44,6 +45,8 @@ class UpstreamExchange : public std::enable_shared_from_this<UpstreamExchange> {
 
   // Ends what is pending, which then fails, as all that follows does.
   void close();
+  // At the end: keeps the connection for another request where the reply came whole, and closes it else.
+  void release();
 
  private:
   using Parser = boost::beast::http::response_parser<boost::beast::http::buffer_body>;
@@ -54,6 +57,7 @@ class UpstreamExchange : public std::enable_shared_from_this<UpstreamExchange> {
   Task<ErrorCode> resolve(Endpoints& found);
   Task<ErrorCode> connect(const Endpoints& endpoints);
   Task<std::optional<ApiError>> open();
+  Task<std::optional<ApiError>> ask(const UpstreamCall& call, std::string_view body);
   Task<std::optional<ApiError>> secure();
   Task<ErrorCode> write(std::string_view bytes);
   Task<ErrorCode> write_request(const UpstreamCall& call, std::string_view body);
@@ -66,13 +70,15 @@ class UpstreamExchange : public std::enable_shared_from_this<UpstreamExchange> {
   ApiError failure(std::string_view what) const;
   ApiError failure(std::string_view what, ErrorCode error) const;
 
+  Socket& socket() { return connection_->socket; }
+  void close_socket();
   void set_deadline(std::chrono::nanoseconds timeout);
   void clear_deadline();
 
-  const Upstream& upstream_;
+  Upstream& upstream_;
   const UpstreamConfig& config_;
-  Socket socket_;
-  std::optional<asio::ssl::stream<Socket&>> tls_;
+  const Strand strand_;
+  std::unique_ptr<UpstreamConnection> connection_;  // nullptr: not yet, or not any more
   Timer deadline_;  // closes the socket
   Timer found_;     // cancelled to wake who waits for an address
   boost::beast::flat_buffer buffer_;
@@ -80,6 +86,8 @@ class UpstreamExchange : public std::enable_shared_from_this<UpstreamExchange> {
   std::unique_ptr<char[]> piece_;  // [kPieceBytes], of the body
   UpstreamHead head_;
   std::uint64_t deadline_number_ = 0;
+  bool is_sent_ = false;   // the whole request
+  bool has_come_ = false;  // a byte of the reply
   bool timed_out_ = false;
   bool is_closed_ = false;
 };

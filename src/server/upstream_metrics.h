@@ -19,6 +19,7 @@ struct UpstreamStats {
   std::uint64_t num_failures = 0;                                 // not answered, or not to the end
   std::uint64_t num_sent_bytes = 0;                               // of bodies, likewise
   std::uint64_t num_received_bytes = 0;
+  std::uint64_t num_connections = 0;  // made, for requests that found none kept
   Histogram first_byte{kFirstByteBounds};
 };
 
@@ -33,6 +34,10 @@ class UpstreamMetrics {
   void count_failure() {
     const std::lock_guard lock(mutex_);
     ++stats_.num_failures;
+  }
+  void count_connection() {
+    const std::lock_guard lock(mutex_);
+    ++stats_.num_connections;
   }
   void count_received(std::uint64_t num_bytes) {
     const std::lock_guard lock(mutex_);

@@ -7,7 +7,7 @@ import threading
 
 
 class Exchange:
-    """One connection's request, and what may be sent for it."""
+    """A request, and what may be sent for it."""
 
     def __init__(self, connection):
         self.connection = connection
@@ -55,11 +55,13 @@ class Exchange:
 
 
 class FakeUpstream:
-    """answer(exchange) is called for each request, by a thread of its own; its end closes the connection."""
+    """answer(exchange) is called for each request, by a thread of its own; its end closes the connection, unless keeps."""
 
     def __init__(self):
         self.answer = Exchange.reply
         self.tls = None  # an ssl.SSLContext
+        self.keeps = False  # connections for more requests
+        self.connections = 0
         self.ended = threading.Semaphore(0)  # once for each connection
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
@@ -69,6 +71,7 @@ class FakeUpstream:
         with contextlib.suppress(OSError):
             while True:
                 connection, _ = self.listener.accept()
+                self.connections += 1
                 threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection):
@@ -76,7 +79,11 @@ class FakeUpstream:
             if self.tls:
                 connection = self.tls.wrap_socket(connection, server_side=True)
             with connection:
-                self.answer(Exchange(connection))
+                while True:
+                    exchange = Exchange(connection)
+                    self.answer(exchange)
+                    if not self.keeps:
+                        break
         self.ended.release()
 
     def close(self):

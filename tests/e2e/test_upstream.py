@@ -224,7 +224,7 @@ def test_what_leaves_the_machine(fake, faked):
     assert seen[0].body.decode() == body.replace('"gpt\\u002dx"', '"big"')
     assert seen[0].headers["authorization"] == f"Bearer {KEY}" and seen[0].headers["host"] == f"127.0.0.1:{fake.port}"
     assert set(seen[0].headers) == {"host", "user-agent", "accept", "accept-encoding", "content-type", "content-length",
-                                    "connection", "x-larder-via", "authorization"}
+                                    "x-larder-via", "authorization"}
     # Under its own name the body is as it was, and a large one likewise.
     for more in ("", "x" * 3_000_000):
         body = json.dumps({"messages": QUESTION, "model": "gpt-y", "user": more})
@@ -389,6 +389,93 @@ def test_a_byte_order_mark(fake, faked):
     assert reply.status_code == 200 and seen == [body.replace(b"gpt-x", b"big")]
 
 
+@pytest.fixture
+def keeping(fake, faked):
+    fake.keeps = True
+    faked.metrics()
+    before = fake.connections
+    yield lambda: fake.connections - before
+    fake.keeps = False
+
+
+def test_connections_are_kept(fake, faked, keeping):
+    fake.answer = Exchange.reply
+    name = "larder:upstream_connections_total"
+    before = faked.metrics()[name]
+    for _ in range(20):
+        assert ask(faked).status_code == 200
+
+    def stream(exchange):
+        exchange.begin_stream()
+        exchange.event("a")
+        exchange.send("0\r\n\r\n")
+    fake.answer = stream
+    for _ in range(5):
+        assert ask(faked, stream=True).text.startswith("data: ")
+    fake.answer = lambda exchange: exchange.reply(429)
+    assert ask(faked).status_code == 429
+    assert keeping() == 1 and faked.metrics()[name] == before + 1
+
+
+def test_what_is_not_kept(fake, faked, keeping):
+    def slow_end(exchange):
+        exchange.reply()
+        exchange.send("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nwrong")
+    cases = [
+        lambda e: e.reply(headers="Connection: close\r\n"),
+        lambda e: e.send("HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\n{}"),
+        lambda e: e.send(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nwrong"),
+        slow_end,
+    ]
+    for answer in cases:
+        fake.answer = lambda exchange, answer=answer: answer(exchange)
+        assert ask(faked).status_code == 200
+        time.sleep(0.1)
+        fake.answer = lambda exchange: exchange.reply(body={"is": "right"})
+        before = keeping()
+        assert ask(faked).json() == {"is": "right"}
+        assert keeping() == before + 1
+        fake.answer = lambda exchange: exchange.reply(headers="Connection: close\r\n")
+        ask(faked)
+
+
+def test_a_kept_connection_that_has_ended(fake, faked, keeping):
+    """It ends with the request, unread: that is asked once more, and only once; what has begun is not."""
+    fake.answer = Exchange.reply
+    assert ask(faked).status_code == 200
+    asked = []
+
+    def ends(exchange):
+        asked.append(exchange)
+        if len(asked) == 1:
+            exchange.reset()
+            raise ConnectionError("ended")
+        exchange.reply(body={"is": "right"})
+    fake.answer = ends
+    assert ask(faked).json() == {"is": "right"} and len(asked) == 2
+
+    def begins(exchange):
+        asked.append(exchange)
+        exchange.send("HTTP/1.1 200")
+        raise ConnectionError("ended")
+    fake.answer = begins
+    failure(faked, 502, "upstream_failed", "no reply")
+    assert len(asked) == 3
+
+    def never(exchange):
+        asked.append(exchange)
+        exchange.reset()
+        raise ConnectionError("ended")
+    fake.answer = never
+    failure(faked, 502, "upstream_failed", "no reply")
+    assert len(asked) == 4  # over a new one: it is not asked again
+    fake.answer = Exchange.reply
+    ask(faked)
+    fake.answer = never
+    failure(faked, 502, "upstream_failed", "no reply")
+    assert len(asked) == 6
+
+
 def test_a_request_that_comes_back():
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -531,6 +618,14 @@ def test_tls(tmp_path, monkeypatch):
         chunks = list(server.client.chat.completions.create(model="gpt-x", messages=QUESTION * 5000, stream=True))
         assert chunks[0].choices[0].delta.content == "a" * 100_000 and names == ["localhost"]
         assert len(json.loads(seen[0].body)["messages"]) == 5000
+        # One handshake for several requests.
+        fake.answer = Exchange.reply
+        fake.keeps = True
+        assert [ask(server).status_code for _ in range(5)] == [200] * 5 and fake.connections == 2
+        fake.keeps = False
+        fake.answer = lambda exchange: exchange.reply(headers="Connection: close\r\n")
+        assert ask(server).status_code == 200 and fake.connections == 2
+        fake.answer = answer
         for context, word in ((elsewhere, "ostname mismatch"), (unknown, "unable to get local issuer")):
             fake.tls = context
             reply = ask(server)
