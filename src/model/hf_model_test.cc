@@ -189,6 +189,33 @@ TEST_F(HfModelTest, OtherTokenizersAreRefused) {
   for (const auto& [change, expected] : cases) EXPECT_THAT(error_of_tokenizer(change), HasSubstr(expected));
 }
 
+// What the library finds in the normalized text, behind the others, is not found here in the text as it is.
+TEST_F(HfModelTest, NormalizedTokensAreTakenWhereTheyAreFoundAlike) {
+  const auto error_with = [&](const char* model, const std::string& content, bool is_qwen2 = false) {
+    copy(model);
+    edit("tokenizer.json", [&](json& t) {
+      for (json& token : t["added_tokens"]) token["normalized"] = false;
+      t["added_tokens"].push_back({{"id", 319}, {"content", content}, {"special", false}, {"normalized", true}});
+      if (!is_qwen2) return;
+      t["normalizer"] = {{"type", "NFC"}};
+      t["model"]["ignore_merges"] = false;
+      auto& regex = t["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"].get_ref<std::string&>();
+      regex.erase(regex.find("{1,3}"), 5);
+    });
+    return error();
+  };
+  EXPECT_EQ(error_with("tiny_hf_llama", "<other>"), "");
+  EXPECT_EQ(error_with("tiny_hf_llama", "caf\u00e9"), "");
+  EXPECT_EQ(error_with("tiny_hf_llama", "<other>", true), "");
+  EXPECT_THAT(error_with("tiny_hf_llama", "caf\u00e9", true), HasSubstr("is not supported: the normalizer changes it"));
+  EXPECT_THAT(error_with("tiny_hf_llama", "<tool>s"), HasSubstr("'<tool>s', is not supported: a text may hold it and '<tool>'"));
+  EXPECT_THAT(error_with("tiny_hf_llama", "a<tool"), HasSubstr("may hold it and '<tool>'"));
+  EXPECT_THAT(error_with("tiny_hf_llama", ">b"), HasSubstr("may hold it and"));
+  EXPECT_EQ(error_with("tiny_hf_gemma3", "[other]"), "");
+  EXPECT_THAT(error_with("tiny_hf_gemma3", "[my tool]"), HasSubstr("the normalizer changes it"));
+  EXPECT_THAT(error_with("tiny_hf_gemma3", "[\u2581]"), HasSubstr("the normalizer changes it"));
+}
+
 TEST_F(HfModelTest, WeightsOfExpertsComeToOneWhereTheFileSaysSo) {
   EXPECT_TRUE(config_of("tiny_hf_qwen3moe", json::object()).experts.normalises);
   EXPECT_FALSE(config_of("tiny_hf_qwen3moe", {{"norm_topk_prob", false}}).experts.normalises);

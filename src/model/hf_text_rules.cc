@@ -109,8 +109,15 @@ HfTextRules read_hf_text_rules(const std::string& path, const json& tokenizer, b
   add("normalizer", "normalizers");
   steps += steps.empty() ? "|" : " |";
   add("pre_tokenizer", "pretokenizers");
-  for (const KnownRules& known : known_rules())
-    if (known.steps == steps && known.ignores_merges == ignores_merges) return known.rules;
+  for (const KnownRules& known : known_rules()) {
+    if (known.steps != steps || known.ignores_merges != ignores_merges) continue;
+    HfTextRules rules = known.rules;
+    rules.normalizer = steps.starts_with("nfc")       ? HfNormalizer::kNfc
+                       : steps.starts_with("spaces")  ? HfNormalizer::kSpaces
+                       : steps.starts_with("prepend") ? HfNormalizer::kPrefixed
+                                                      : HfNormalizer::kNone;
+    return rules;
+  }
   object.fail("pre_tokenizer", fmt::format("these steps together, '{}'{}, are not ones that Larder knows", steps,
                                            ignores_merges ? " with ignore_merges" : ""));
 }

@@ -6,12 +6,21 @@
 
 namespace larder {
 
+// What becomes of a text before tokens are looked for in it.
+enum class HfNormalizer {
+  kNone,
+  kNfc,
+  kSpaces,     // U+2581 for each
+  kPrefixed,   // one more before the text
+};
+
 struct HfTextRules {
   bool is_sentence_piece = false;
   std::string pre_tokenizer = "default";  // GGUF's name, of byte-level BPE
   bool add_space_prefix = false;          // these three as Vocabulary's
   bool prefixes_start_only = false;
   bool prefixes_no_space = false;
+  HfNormalizer normalizer = HfNormalizer::kNone;
 };
 
 // tokenizer: of the file at path. Recognised by comparing normalizer and pre_tokenizer with published ones, never

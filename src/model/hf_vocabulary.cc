@@ -111,10 +111,58 @@ void add_tokens(const std::string& path, ListReader& lists, const HfObject& mode
     model.fail("fuse_unk", "false is supported with byte_fallback only");
 }
 
+bool is_ascii(std::string_view text) {
+  return std::ranges::all_of(text, [](char c) { return static_cast<signed char>(c) >= 0; });
+}
+
+// Whether a text may hold both so that they have bytes in common.
+bool may_overlap(std::string_view one, std::string_view other) {
+  if (one.find(other) != one.npos || other.find(one) != other.npos) return true;
+  for (std::size_t size = 1; size < std::min(one.size(), other.size()); ++size) {
+    if (one.ends_with(other.substr(0, size)) || other.ends_with(one.substr(0, size))) return true;
+  }
+  return false;
+}
+
+// Tokens that the library looks for in the normalized text, behind those of the text as it is. Larder looks for all of
+// them at once, in the text as it is: only those are taken of which that finds the same.
+class NormalizedTokens {
+ public:
+  void add(const HfObject& token, const std::string& content) {
+    // Absent = false, as the library reads it.
+    auto& list = token.find_bool("normalized").value_or(false) ? normalized_ : others_;
+    list.push_back(content);
+  }
+
+  void check(HfNormalizer normalizer) const {
+    const bool is_pairable = normalized_.empty() || others_.size() <= kMaxPairs / normalized_.size();
+    for (const std::string& token : normalized_) {
+      const bool is_changed =
+          normalizer == HfNormalizer::kPrefixed || (normalizer == HfNormalizer::kNfc && !is_ascii(token)) ||
+          (normalizer == HfNormalizer::kSpaces && (token.find(' ') != token.npos || token.find(kSpace) != token.npos));
+      if (is_changed) fail(token, "the normalizer changes it, or the text around it");
+      if (!is_pairable) fail(token, "there are too many tokens to compare it with");
+      const auto other = std::ranges::find_if(others_, [&](const std::string& text) { return may_overlap(token, text); });
+      if (other != others_.end()) fail(token, fmt::format("a text may hold it and '{}' at one place", printable(*other)));
+    }
+  }
+
+ private:
+  static constexpr std::size_t kMaxPairs = std::size_t{1} << 24;
+  static constexpr std::string_view kSpace = "\u2581";
+
+  [[noreturn]] static void fail(const std::string& token, const std::string& reason) {
+    throw_invalid("tokenizer.json: added_tokens: normalized: true, of '{}', is not supported: {}", printable(token), reason);
+  }
+
+  std::vector<std::string> normalized_, others_;
+};
+
 void add_added_tokens(const HfObject& tokenizer, std::size_t num_rows, HfVocabulary& vocabulary) {
   const json* added = tokenizer.find("added_tokens");
   if (!added) return;
   if (!added->is_array()) tokenizer.fail("added_tokens", "is not a list");
+  NormalizedTokens normalized;
   for (const json& entry : *added) {
     const HfObject token("tokenizer.json: added_tokens", entry);
     const auto id = token.find_uint("id");
@@ -124,10 +172,12 @@ void add_added_tokens(const HfObject& tokenizer, std::size_t num_rows, HfVocabul
     for (const char* flag : {"single_word", "lstrip", "rstrip"})
       if (token.find_bool(flag).value_or(false)) token.fail(flag, fmt::format("true, of '{}', is not supported", printable(content)));
     if (*id >= num_rows) continue;  // such as that of images, in a model of texts
+    normalized.add(token, content);
     const bool is_unknown = vocabulary.rules.is_sentence_piece && content == vocabulary.unknown;
     const TokenKind kind = token.find_bool("special").value_or(false) ? TokenKind::kControl : TokenKind::kUserDefined;
     put_token(vocabulary, *id, std::move(content), is_unknown ? TokenKind::kUnknown : kind);
   }
+  normalized.check(vocabulary.rules.normalizer);
 }
 
 // What a text gets before and behind it, of which other kinds of post_processor put none or several.
