@@ -368,7 +368,9 @@ ModelConfig read_model_config(const GgufFile& gguf) {
                            "attention.max_alibi_bias", "attention.clamp_kqv", "attention.temperature_scale",
                            "attention.temperature_length"})
     reader.refuse_nonzero(name);
-  if (config.architecture != Architecture::kDeepSeek2) reader.refuse_nonzero("rope.scaling.yarn_log_multiplier");
+  // It is YaRN's: beside another scaling, or none, it would multiply scores that nobody trained so.
+  const bool has_yarn = gguf.find_string(reader.key("rope.scaling.type")) == "yarn";
+  if (config.architecture != Architecture::kDeepSeek2 || !has_yarn) reader.refuse_nonzero("rope.scaling.yarn_log_multiplier");
   if (!gguf.find_bool(reader.key("attention.causal")).value_or(true))
     throw_invalid("GGUF: {}: tokens that see what comes after them are not supported", reader.key("attention.causal"));
 

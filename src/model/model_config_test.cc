@@ -344,6 +344,13 @@ TEST(ModelConfig, BadFieldsOfExpertsAndLatentsAreNamed) {
              .add_float("deepseek2.rope.scaling.factor", 40.0f)
              .add_float("deepseek2.rope.scaling.yarn_log_multiplier", 3e38f),
          "deepseek2.rope.scaling.yarn_log_multiplier: scores are multiplied by inf");
+  // It would multiply scores, too, where the frequencies are scaled otherwise.
+  for (const char* type : {"linear", "none"})
+    expect(small_deepseek()
+               .add_string("deepseek2.rope.scaling.type", type)
+               .add_float("deepseek2.rope.scaling.factor", 40.0f)
+               .add_float("deepseek2.rope.scaling.yarn_log_multiplier", 0.1f),
+           "deepseek2.rope.scaling.yarn_log_multiplier is 0.1");
   expect(small_deepseek().add_float("deepseek2.attention.temperature_scale", 0.1f),
          "deepseek2.attention.temperature_scale is 0.1");
   expect(small_llama().add_uint("llama.expert_count", 8).add_uint("llama.expert_used_count", 2)
