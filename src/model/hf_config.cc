@@ -68,6 +68,9 @@ class ConfigConverter {
     add_uint("context_length", config_.size("max_position_embeddings"));
     add_float("attention.layer_norm_rms_epsilon", config_.number("rms_norm_eps"));
     const int head_dim = add_heads();
+    // Its class's own base is 1e6, all others' 1e4.
+    if (class_.family == HfFamily::kMixtral && !config_.find("rope_parameters") && !config_.find("rope_theta"))
+      config_.fail("rope_theta", "missing");
     result.rope_divisors = read_hf_rope(config_, prefix_, head_dim, metadata_);
     if (std::string_view(prefix_) == "llama") metadata_.add_bool("larder.rope.halves", true);
     add_windows(result.num_layers);
@@ -133,6 +136,11 @@ class ConfigConverter {
     const bool uses_window = config_.find_bool("use_sliding_window").value_or(!is_qwen());
     const auto first = config_.find_uint("max_window_layers");
     const auto pattern = config_.find_size("sliding_window_pattern"), old_pattern = config_.find_size("_sliding_window_pattern");
+    // Left out it is 4096; "null" says that there is none.
+    const bool is_mistral = class_.name == "MistralForCausalLM";
+    const bool needs_window = is_gemma3() || (is_mistral && !config_.says("sliding_window")) ||
+                              (is_qwen() && uses_window && class_.family != HfFamily::kQwen3Moe);
+    if (needs_window && !window) config_.fail("sliding_window", is_mistral ? "missing; null = none" : "missing");
     if (class_.name == "LlamaForCausalLM" && window) config_.fail("sliding_window", "not supported");
     if (class_.family == HfFamily::kQwen3Moe && uses_window) config_.fail("use_sliding_window", "true is not supported");
     if (!window || !uses_window) {

@@ -53,6 +53,11 @@ const json* HfObject::find(std::string_view key) const {
   return found == value_->end() || found->is_null() ? nullptr : &*found;
 }
 
+bool HfObject::says(std::string_view key) const {
+  asked_.emplace(key);
+  return value_->contains(std::string(key));
+}
+
 std::optional<std::uint64_t> HfObject::find_uint(std::string_view key) const {
   const json* value = find(key);
   if (!value) return std::nullopt;

@@ -28,6 +28,7 @@ class HfObject {
   HfObject(std::string where, const nlohmann::json& value);
 
   const nlohmann::json* find(std::string_view key) const;  // nullptr: absent
+  bool says(std::string_view key) const;                   // it is there, be it as null
   std::optional<std::uint64_t> find_uint(std::string_view key) const;
   std::optional<double> find_number(std::string_view key) const;
   std::optional<bool> find_bool(std::string_view key) const;

@@ -143,6 +143,8 @@ TEST_F(HfModelTest, WhatChangesTheModelIsRefusedByName) {
     EXPECT_THAT(error_of_config("tiny_hf_llama", members), HasSubstr(expected)) << members;
   EXPECT_THAT(error_of_config("tiny_hf_qwen3moe", {{"mlp_only_layers", {0}}}), HasSubstr("mlp_only_layers"));
   EXPECT_THAT(error_of_config("tiny_hf_qwen3moe", {{"num_local_experts", 9}}), HasSubstr("mlp.experts.8.gate_proj.weight' is missing"));
+  EXPECT_THAT(error_of_config("tiny_hf_qwen3moe", {{"architectures", {"MixtralForCausalLM"}}, {"rope_parameters", nullptr}}),
+              HasSubstr("rope_theta: missing"));
   EXPECT_THAT(error_of_config("tiny_hf_gemma3", {{"layer_types", {"full_attention"}}}), HasSubstr("layer_types: is not a list of 6"));
   EXPECT_THAT(error_of_config("tiny_hf_gemma3", {{"use_bidirectional_attention", true}}), HasSubstr("use_bidirectional"));
 }
@@ -259,6 +261,11 @@ TEST_F(HfModelTest, Windows) {
   EXPECT_EQ(windows(gemma3), (std::vector<int>{20, 20, 0, 20, 20, 0}));
   EXPECT_DOUBLE_EQ(gemma3.ropes.at(1).frequencies[1], std::pow(777.0, -2.0 / 32));
   EXPECT_FLOAT_EQ(gemma3.attention_scale, 1 / std::sqrt(32.0f));
+  // What the classes would take 4096 for is not taken for none.
+  EXPECT_THAT(error_of_config("tiny_hf_llama", {{"architectures", {"MistralForCausalLM"}}}), HasSubstr("sliding_window: missing"));
+  EXPECT_THAT(error_of_config("tiny_hf_gemma3", {{"sliding_window", nullptr}}), HasSubstr("sliding_window: missing"));
+  const json no_window = {{"architectures", {"MistralForCausalLM"}}, {"sliding_window", nullptr}};
+  EXPECT_EQ(windows(config_of("tiny_hf_llama", no_window)), (std::vector<int>{0, 0}));
   // Files of Qwen state a window that none of their layers has.
   const json qwen = {{"use_sliding_window", false}, {"sliding_window", 20}, {"max_window_layers", 1}};
   EXPECT_EQ(windows(config_of("tiny_hf_qwen3moe", qwen)), (std::vector<int>{0, 0}));
