@@ -283,6 +283,17 @@ TEST_F(HfModelTest, EndTokensAreThoseOfBothFiles) {
   EXPECT_THAT(error(), HasSubstr("generation_config.json: eos_token_id: 4000 is not one of the 320 tokens"));
 }
 
+// transformers 5 takes no notice of the flags either.
+TEST_F(HfModelTest, WhatATextBeginsWithStandsInItsTokenizer) {
+  copy("tiny_hf_llama");
+  edit("tokenizer_config.json", [](json& config) {
+    config["add_bos_token"] = false;
+    config["add_eos_token"] = true;
+  });
+  const Tokenizer tokenizer(read_vocabulary(ModelFiles(path()).gguf()));
+  EXPECT_EQ(tokenizer.encode("a", true, true), (std::vector<TokenId>{*tokenizer.find("<|begin|>"), *tokenizer.find("a")}));
+}
+
 TEST_F(HfModelTest, TemplatesByNameAreJoined) {
   copy("tiny_hf_llama");
   fs::remove(path("chat_template.jinja"));
@@ -294,6 +305,33 @@ TEST_F(HfModelTest, TemplatesByNameAreJoined) {
   EXPECT_EQ(joined.render(input).text, "plain");
   input.tools = {{{"type", "function"}}};
   EXPECT_EQ(joined.render(input).text, "tools");
+}
+
+// As transformers writes them today.
+TEST_F(HfModelTest, TheTemplateForToolsHasAFileOfItsOwn) {
+  copy("tiny_hf_llama");
+  fs::create_directory(path("additional_chat_templates"));
+  std::ofstream(path("additional_chat_templates/tool_use.jinja")) << "tools";
+  const ChatTemplate joined(read_chat_template(ModelFiles(path()).gguf()));
+  TemplateInput input;
+  EXPECT_EQ(joined.render(input).text, "<|assistant|>");
+  input.tools = {{{"type", "function"}}};
+  EXPECT_EQ(joined.render(input).text, "tools");
+}
+
+// As each of them is rendered alone.
+TEST_F(HfModelTest, JoinedTemplatesKeepTheirSpaces) {
+  copy("tiny_hf_llama");
+  fs::remove(path("chat_template.jinja"));
+  const std::string plain = "\n plain\n  ", tools = "  {%- macro m(x) %}({{ x }}){% endmacro %}\n{{ m(1) }}\n\n";
+  edit("tokenizer_config.json", [&](json& config) {
+    config["chat_template"] = {{{"name", "default"}, {"template", plain}}, {{"name", "tool_use"}, {"template", tools}}};
+  });
+  const ChatTemplate joined(read_chat_template(ModelFiles(path()).gguf()));
+  TemplateInput input;
+  EXPECT_EQ(joined.render(input).text, ChatTemplate(plain).render(input).text);
+  input.tools = {{{"type", "function"}}};
+  EXPECT_EQ(joined.render(input).text, ChatTemplate(tools).render(input).text);
 }
 
 // What the fingerprint of the tiers is made of.

@@ -38,7 +38,25 @@ std::vector<std::int32_t> end_ids(const HfObject& object, std::size_t num_rows) 
   return ids;
 }
 
-// Several by name: the one for chats with tools goes where there are tools.
+// The one for chats with tools goes where there are tools. The empty texts keep the tags between from taking the
+// templates' own spaces and line ends, of which a template's last one goes in any case.
+std::string join_templates(const std::string& plain, const std::string& with_tools) {
+  if (with_tools.empty()) return plain;
+  const auto quoted = [](std::string_view source) {
+    if (source.ends_with('\n')) source.remove_suffix(1);
+    return fmt::format("{{{{ '' }}}}{}{{{{ '' }}}}", source);
+  };
+  return "{% if tools %}" + quoted(with_tools) + "{% else %}" + quoted(plain) + "{% endif %}";
+}
+
+// "" = there is no such file.
+std::string read_text(const std::string& path) {
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored)) return "";
+  const MappedFile file(path);
+  return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
+}
+
 std::string template_of_list(const HfObject& object, const json& list) {
   std::string plain, with_tools;
   for (const json& value : list) {
@@ -48,8 +66,7 @@ std::string template_of_list(const HfObject& object, const json& list) {
     if (name == "tool_use") with_tools = entry.string("template");
   }
   if (plain.empty()) object.fail("chat_template", "no template is called default");
-  if (with_tools.empty()) return plain;
-  return "{% if tools %}" + with_tools + "{% else %}" + plain + "{% endif %}";
+  return join_templates(plain, with_tools);
 }
 
 class TokenizerConverter {
@@ -99,14 +116,14 @@ class TokenizerConverter {
     ends.insert(ends.end(), more.begin(), more.end());
     TokenId bos = find_named("bos_token");
     TokenId eos = find_named("eos_token");
-    // As transformers has it: a flag counts before tokenizer.json's template.
-    const bool adds_bos = tokenizer_config_.find_bool("add_bos_token").value_or(!vocabulary_.before.empty());
-    const bool adds_eos = tokenizer_config_.find_bool("add_eos_token").value_or(!vocabulary_.after.empty());
+    // tokenizer.json's template alone says so, as to transformers 5; the flags add_bos_token and add_eos_token of
+    // tokenizer_config.json are for what makes a tokenizer.json.
+    const bool adds_bos = !vocabulary_.before.empty(), adds_eos = !vocabulary_.after.empty();
     if (adds_bos && bos < 0) bos = find_in_template(vocabulary_.before);
     if (adds_eos && eos < 0) eos = find_in_template(vocabulary_.after);
-    if (adds_bos && !vocabulary_.before.empty() && bos != find_in_template(vocabulary_.before))
+    if (adds_bos && bos != find_in_template(vocabulary_.before))
       tokenizer_config_.fail("bos_token", "is not the token that tokenizer.json puts before a text");
-    if (adds_eos && !vocabulary_.after.empty() && eos != find_in_template(vocabulary_.after))
+    if (adds_eos && eos != find_in_template(vocabulary_.after))
       tokenizer_config_.fail("eos_token", "is not the token that tokenizer.json puts behind a text");
     if (eos < 0 && !ends.empty()) eos = ends.front();
     if (bos >= 0) metadata_.add_uint("tokenizer.ggml.bos_token_id", static_cast<std::uint32_t>(bos));
@@ -133,12 +150,8 @@ class TokenizerConverter {
 
   // "" = the folder has none.
   std::string chat_template() const {
-    const std::string path = folder_ + "/chat_template.jinja";
-    std::error_code ignored;
-    if (std::filesystem::exists(path, ignored)) {
-      const MappedFile file(path);
-      return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
-    }
+    if (const std::string plain = read_text(folder_ + "/chat_template.jinja"); !plain.empty())
+      return join_templates(plain, read_text(folder_ + "/additional_chat_templates/tool_use.jinja"));
     const json* value = tokenizer_config_.find("chat_template");
     if (!value) return "";
     return value->is_array() ? template_of_list(tokenizer_config_, *value) : tokenizer_config_.string("chat_template");
