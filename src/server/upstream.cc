@@ -31,7 +31,8 @@ std::unique_ptr<ssl::context> make_tls(const UpstreamConfig& config) {
 }  // namespace
 
 std::int64_t Upstream::most_bytes(const UpstreamConfig& config) {
-  constexpr std::int64_t kBytes = std::int64_t{64} << 10, kTlsBytes = std::int64_t{160} << 10;  // measured: 43 and 134 KiB
+  // Measured: 43 and 134 KiB.
+  constexpr std::int64_t kBytes = std::int64_t{64} << 10, kTlsBytes = std::int64_t{160} << 10;
   return config.max_connections * (config.url.is_tls ? kTlsBytes : kBytes);
 }
 

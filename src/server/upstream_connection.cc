@@ -17,7 +17,8 @@ bool UpstreamConnection::is_quiet() {
     if (SSL_has_pending(ssl) == 1 || BIO_pending(SSL_get_rbio(ssl)) > 0) return false;
   }
   char next = 0;
-  return ::recv(socket.native_handle(), &next, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && (errno == EAGAIN || errno == EWOULDBLOCK);
+  const auto num_bytes = ::recv(socket.native_handle(), &next, 1, MSG_PEEK | MSG_DONTWAIT);
+  return num_bytes < 0 && (errno == EAGAIN || errno == EWOULDBLOCK);
 }
 
 std::unique_ptr<UpstreamConnection> UpstreamConnections::take(TimePoint now) {
