@@ -103,6 +103,7 @@ struct Weights {
 constexpr Weights kWeights[] = {{"W4_Q4_0", GgmlType::kQ4_0},     {"W4_Q4_1", GgmlType::kQ4_1},
                                 {"W4K_Q4_K", GgmlType::kQ4_K},    {"W5_Q5_0", GgmlType::kQ5_0},
                                 {"W5K_Q5_K", GgmlType::kQ5_K},    {"W8_Q8_0", GgmlType::kQ8_0},     {"W6Fine_Q6_K", GgmlType::kQ6_K},
+                                {"MxFp4_MXFP4", GgmlType::kMXFP4},
                                 {"F16", GgmlType::kF16},          {"BF16", GgmlType::kBF16}};
 
 std::vector<float> random_values(std::size_t count) {

@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "base/error.h"
+#include "base/printable.h"
 #include "cli/runtime.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/limits.h"
@@ -18,6 +19,10 @@ void check_device(const Device& device, const PlannedModel& planned) {
     throw_invalid("{}: layers with experts are not computed on a GPU, use --device cpu", planned.file.path);
   if (planned.file.config.latent.rank > 0)
     throw_invalid("{}: latent attention is not computed on a GPU, use --device cpu", planned.file.path);
+  for (const GgufTensor& tensor : planned.file.files->gguf().tensors())
+    if (tensor.type == GgmlType::kMXFP4)
+      throw_invalid("{}: tensor '{}': MXFP4 is not computed on a GPU, use --device cpu", planned.file.path,
+                    printable(tensor.name));
   const int head_dim = planned.file.config.head_dim;
   if (head_dim > device.max_head_dim())
     throw_invalid("{}: heads of {} dimensions; a GPU takes {} at most, use --device cpu",

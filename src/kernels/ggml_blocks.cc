@@ -1,8 +1,11 @@
 #include "kernels/ggml_blocks.h"
 
+#include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "base/check.h"
+#include "kernels/packed_shape.h"
 
 namespace larder {
 namespace {
@@ -138,6 +141,16 @@ void unpack_q6_k(const std::uint8_t* bytes, GgmlBlock& block) {
   }
 }
 
+// Open Compute Project, Microscaling Formats 1.0: a power of two (E8M0), then numbers of 4 bits (E2M1). Levels are
+// twice as large, so that half the power is their scale.
+void unpack_mxfp4(const std::uint8_t* bytes, GgmlBlock& block) {
+  one_level(block, kE2m1Offset);
+  block.levels = kE2m1Levels;
+  block.exponent = bytes[0];
+  block.d = bytes[0] == 255 ? std::numeric_limits<float>::quiet_NaN() : std::ldexp(1.0F, bytes[0] - 128);
+  unpack_nibbles(bytes + 1, 0, block.code);
+}
+
 }  // namespace
 
 void unpack_block(GgmlType type, const std::byte* data, GgmlBlock& block) {
@@ -147,6 +160,7 @@ void unpack_block(GgmlType type, const std::byte* data, GgmlBlock& block) {
   block.has_min = false;
   block.offset = 0;
   block.group_size = 32;
+  block.levels = nullptr;
   switch (type) {
     case GgmlType::kQ4_0:
       one_level(block, 8);
@@ -182,6 +196,8 @@ void unpack_block(GgmlType type, const std::byte* data, GgmlBlock& block) {
     case GgmlType::kQ6_K:
       block.group_size = 16;
       return unpack_q6_k(bytes, block);
+    case GgmlType::kMXFP4:
+      return unpack_mxfp4(bytes, block);
     case GgmlType::kF32:
     case GgmlType::kF16:
     case GgmlType::kBF16:

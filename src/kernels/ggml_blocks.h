@@ -9,7 +9,7 @@
 namespace larder {
 
 // value[i] = scale * (code[i] - offset) + minimum, where for group = i / group_size
-// scale = d * scale_code[group] and minimum = m * min_code[group].
+// scale = d * scale_code[group] and minimum = m * min_code[group]. With levels, they stand in for codes.
 // Every product is exact in FP32; the sum rounds once.
 struct GgmlBlock {
   float d = 0;
@@ -21,6 +21,8 @@ struct GgmlBlock {
   bool has_min = false;
   std::uint16_t d_half = 0;  // d and m as stored, m not negated
   std::uint16_t m_half = 0;
+  std::uint8_t exponent = 0;               // MXFP4's: d = 2^(exponent - 128), NaN of 255
+  const std::uint8_t* levels = nullptr;  // [16] or null
   std::uint8_t code[256];  // as many as the type's block has
 };
 

@@ -36,6 +36,8 @@ std::optional<GgmlTypeTraits> ggml_type_traits(std::uint32_t type) {
       return GgmlTypeTraits{"Q5_K", 256, 176};
     case GgmlType::kQ6_K:
       return GgmlTypeTraits{"Q6_K", 256, 210};
+    case GgmlType::kMXFP4:
+      return GgmlTypeTraits{"MXFP4", 32, 17};
   }
   return std::nullopt;
 }
@@ -106,7 +108,7 @@ void dequantize_row(GgmlType type, const std::byte* row, float* values, std::int
     unpack_block(type, row, block);
     for (int i = 0; i < traits->block_size; ++i) {
       const int group = i / block.group_size;
-      float value = group_scale(block, group) * static_cast<float>(block.code[i] - block.offset);
+      float value = group_scale(block, group) * static_cast<float>((block.levels ? block.levels[block.code[i]] : block.code[i]) - block.offset);
       if (block.has_min) value += group_minimum(block, group);
       values[begin + i] = value;
     }

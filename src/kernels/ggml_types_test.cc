@@ -42,7 +42,7 @@ TEST(GgmlTypes, ValuesEqualThePublishedReference) {
     at += num_bytes + num_values * sizeof(float);
     ++types;
   }
-  EXPECT_EQ(types, 12);
+  EXPECT_EQ(types, 13);
 }
 
 TEST(GgmlTypes, UnknownTypesAreRefused) {

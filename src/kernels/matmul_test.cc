@@ -115,7 +115,9 @@ std::vector<std::byte> bytes_of(const ExtremeBlock& block, bool high) {
   const std::vector<std::byte> scale = {std::byte(one & 255), std::byte(one >> 8)};
   std::vector<std::byte> bytes(static_cast<std::size_t>(block.codes_bytes),
                                std::byte(high ? block.high : block.low));
-  if (!block.scale_is_last) {
+  if (block.type == GgmlType::kMXFP4) {
+    bytes.insert(bytes.begin(), std::byte{128});  // levels are halves
+  } else if (!block.scale_is_last) {
     const bool has_min = block.type == GgmlType::kQ4_1 || block.type == GgmlType::kQ5_1;
     bytes.insert(bytes.begin(), has_min ? 2 : 0, std::byte{0});
     bytes.insert(bytes.begin(), scale.begin(), scale.end());
@@ -150,6 +152,7 @@ TEST(Matmul, ExtremeCodesDoNotSaturate) {
       {GgmlType::kQ5_1, 32, 20, false, 0x00, 0xFF, 0, 31},
       {GgmlType::kQ8_0, 32, 32, false, 0x80, 0x7F, -128, 127},
       {GgmlType::kQ6_K, 256, 192, true, 0x00, 0xFF, -32, 31},
+      {GgmlType::kMXFP4, 32, 16, false, 0xFF, 0x77, -12, 12},
   };
   ThreadPool pool(1);
   for (const ExtremeBlock& block : kBlocks) {
@@ -247,7 +250,7 @@ TEST(Matmul, WhatIsNoNumberIsSeenInItsRowAndInNoOther) {
     const auto numbers = x;
     x[kRow * kCols + 100] = value;
     const std::vector<float> row(x.begin() + kRow * kCols, x.begin() + (kRow + 1) * kCols);
-    for (const GgmlType type : {GgmlType::kQ8_0, GgmlType::kQ5_0, GgmlType::kQ6_K}) {
+    for (const GgmlType type : {GgmlType::kQ8_0, GgmlType::kQ5_0, GgmlType::kQ6_K, GgmlType::kMXFP4}) {
       const TestMatrix w(type, kRows, kCols);
       for (const KernelTable* table : test::tables_of_products()) {
         const auto alone = product(*table, w, row, 1, true);
@@ -267,7 +270,7 @@ TEST(Matmul, WideRowsHaveTheSameBitsInEveryBatch) {
   constexpr std::size_t kBatch = 67;
   const auto bias = test::random_values(kRows, 9);
   for (const GgmlType type :
-       {GgmlType::kQ4_0, GgmlType::kQ5_1, GgmlType::kQ6_K, GgmlType::kQ8_0}) {
+       {GgmlType::kQ4_0, GgmlType::kQ5_1, GgmlType::kQ6_K, GgmlType::kQ8_0, GgmlType::kMXFP4}) {
     const TestMatrix w(type, kRows, kWide);
     const auto x = test::random_values(kBatch * kWide, 5);
     for (const KernelTable* table : test::tables_of_products()) {

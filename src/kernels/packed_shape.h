@@ -21,6 +21,11 @@ struct PackedShape {
   int chunk_bytes = 0;
 };
 
+// What kMxFp4's codes stand for, which are numbers of a sign, two bits of exponent and one of mantissa (E2M1): twice the
+// number, and an offset.
+static constexpr int kE2m1Offset = 12;
+alignas(16) static constexpr std::uint8_t kE2m1Levels[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
+
 // static: an inline function could be given to a program in the form that another instruction set
 // got.
 static constexpr PackedShape packed_shape(PackedFormat format, bool has_min) {
@@ -56,6 +61,9 @@ static constexpr PackedShape packed_shape(PackedFormat format, bool has_min) {
     case PackedFormat::kW8:
       shape = {64, 32, 8, 2};
       break;
+    case PackedFormat::kMxFp4:
+      shape = {128, 32, 4, 1};
+      break;
   }
   int end = 0;
   if (shape.group_cols > 0) {
@@ -78,8 +86,8 @@ static constexpr PackedShape packed_shape(PackedFormat format, bool has_min) {
 }
 
 // Calls function.template operator()<Format>() for the CodeFormat of w if it holds codes; false
-// otherwise. Its callers' lambdas keep an instruction set's copies apart.
-template <template <PackedFormat, bool> class CodeFormat, class Function>
+// otherwise. Its callers' lambdas keep an instruction set's copies apart. kTakesMxFp4: a device has no such format.
+template <template <PackedFormat, bool> class CodeFormat, bool kTakesMxFp4 = true, class Function>
 [[gnu::always_inline]] static inline bool with_code_format(const PackedMatrix& w,
                                                            const Function& function) {
   using enum PackedFormat;
@@ -111,6 +119,9 @@ template <template <PackedFormat, bool> class CodeFormat, class Function>
     case kW8:
       function.template operator()<CodeFormat<kW8, false>>();
       return true;
+    case kMxFp4:
+      if constexpr (kTakesMxFp4) function.template operator()<CodeFormat<kMxFp4, false>>();
+      return kTakesMxFp4;
     case kF32:
     case kF16:
     case kBF16:

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstring>
 
 #include "base/check.h"
@@ -23,6 +24,12 @@ bool is_finite(PackedFormat format, const std::byte* value) {
 }
 
 bool is_finite(std::uint16_t half) { return (half & 0x7C00U) != 0x7C00U; }
+
+bool has_finite_levels(const GgmlBlock& block) {
+  return std::isfinite(block.d * 16) || std::ranges::all_of(block.code, block.code + 32, [&](std::uint8_t code) {
+           return std::isfinite(block.d * static_cast<float>(block.levels[code] - block.offset));
+         });
+}
 
 // One panel while it is filled.
 struct PanelWriter {
@@ -81,6 +88,7 @@ struct PanelWriter {
       put(col, shape.scale_offset, lane, block.scale_code[group]);
       if (layout.has_min) put(col, shape.min_offset, lane, block.min_code[group]);
     } else {
+      if (block.levels != nullptr) return put(col, shape.scale_offset, lane, block.exponent);
       put(col, shape.scale_offset, lane, block.d_half);
       if (layout.has_min) put(col, shape.min_offset, lane, block.m_half);
     }
@@ -91,7 +99,7 @@ struct PanelWriter {
     const int stored_offset = layout.has_min ? 0 : 1 << (shape.code_bits - 1);
     for (int group = 0; group < block_size / block.group_size; ++group) {
       const int first = group * block.group_size;
-      put_codes(col + first, lane, block.code + first, stored_offset - block.offset);
+      put_codes(col + first, lane, block.code + first, block.levels != nullptr ? 0 : stored_offset - block.offset);
       put_group(col + first, lane, block, group);
     }
     if (shape.two_level) put_super(col, lane, block);
@@ -119,7 +127,9 @@ struct PanelWriter {
         put_value(col, lane, row);
       } else {
         unpack_block(type, row, block);
-        all_finite = all_finite && is_finite(block.d_half) && (!layout.has_min || is_finite(block.m_half));
+        all_finite = all_finite && (block.levels != nullptr
+                                        ? has_finite_levels(block)
+                                        : is_finite(block.d_half) && (!layout.has_min || is_finite(block.m_half)));
         put_block(col, lane, block, traits.block_size);
       }
       row += traits.block_size_bytes;
@@ -181,6 +191,9 @@ PackedMatrix packed_layout(GgmlType type, int num_rows, int num_cols) {
       break;
     case GgmlType::kQ6_K:
       layout.format = PackedFormat::kW6Fine;
+      break;
+    case GgmlType::kMXFP4:
+      layout.format = PackedFormat::kMxFp4;
       break;
   }
   const PackedShape shape = packed_shape(layout.format, layout.has_min);

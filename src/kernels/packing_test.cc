@@ -46,6 +46,7 @@ TEST(Packing, SizesStayNearTheFiles) {
   EXPECT_DOUBLE_EQ(bits(GgmlType::kQ6_K), 6.625);
   EXPECT_DOUBLE_EQ(bits(GgmlType::kQ2_K), 5.125);
   EXPECT_DOUBLE_EQ(bits(GgmlType::kQ3_K), 4.625);
+  EXPECT_DOUBLE_EQ(bits(GgmlType::kMXFP4), 4.25);
   EXPECT_DOUBLE_EQ(bits(GgmlType::kBF16), 16);
 }
 
@@ -59,7 +60,7 @@ TEST(Packing, ValuesThatAreNotFiniteAreRefused) {
                {GgmlType::kQ5_0, 0, 0x7C00},  {GgmlType::kQ5_1, 2, 0x7C00},   {GgmlType::kQ2_K, 82, 0x7C00},
                {GgmlType::kQ3_K, 108, 0x7C00}, {GgmlType::kQ4_K, 2, 0x7C01},  {GgmlType::kQ5_K, 0, 0x7C00},
                {GgmlType::kQ6_K, 208, 0x7C00}, {GgmlType::kF16, 0, 0x7C00},   {GgmlType::kBF16, 0, 0x7F80},
-               {GgmlType::kF32, 2, 0xFF80}};
+               {GgmlType::kF32, 2, 0xFF80},   {GgmlType::kMXFP4, 0, 0x00FF},  {GgmlType::kMXFP4, 0, 0x07FD}};
   constexpr int kRows = 37, kCols = 256;
   ThreadPool pool(2);
   for (const auto& [type, offset, bits] : cases) {
@@ -77,6 +78,26 @@ TEST(Packing, ValuesThatAreNotFiniteAreRefused) {
     } catch (const Error& error) {
       EXPECT_EQ(std::string(error.what()).substr(0, 7), "row 21 ") << static_cast<int>(type);
     }
+  }
+}
+
+// Powers of two at both ends, subnormal ones among them: 4 * 2^126 is infinite, 3 * 2^126 is not.
+TEST(Packing, PowersOfTwoAreExactToTheirEnds) {
+  ThreadPool pool(1);
+  std::vector<std::byte> source;
+  for (const int exponent : {0, 1, 2, 3, 127, 128, 252, 253}) {
+    source.push_back(std::byte(exponent));
+    for (int i = 0; i < 16; ++i) source.push_back(exponent < 253 ? std::byte(i * 17) : std::byte{0x52});
+  }
+  constexpr int kCols = 8 * 32;
+  const test::TestMatrix matrix(GgmlType::kMXFP4, 1, kCols, source);
+  EXPECT_EQ(matrix.values[1], 0x1p-128F);
+  EXPECT_EQ(matrix.values[7 * 32 + 16], 0x1.8p127F);
+  std::vector<float> row(kCols);
+  const TokenId token = 0;
+  for (const KernelTable* table : test::tables()) {
+    table->embed({.w = &matrix.packed, .tokens = &token, .out = row.data()}, 0, 1);
+    for (std::size_t i = 0; i < row.size(); ++i) EXPECT_EQ(row[i], matrix.values[i]) << table->name << ' ' << i;
   }
 }
 

@@ -250,6 +250,7 @@ bool is_quantized(const PackedMatrix& matrix) {
     case PackedFormat::kW5K:
     case PackedFormat::kW6Fine:
     case PackedFormat::kW8:
+    case PackedFormat::kMxFp4:
       return true;
   }
   return false;

@@ -21,7 +21,7 @@ OpsKind most_common_ops(const GgufFile& gguf) {
     if (tensor.type == GgmlType::kF16) kind = OpsKind::kF16;
     if (tensor.type == GgmlType::kBF16) kind = OpsKind::kBF16;
     if (tensor.type == GgmlType::kQ4_0 || tensor.type == GgmlType::kQ4_1 ||
-        tensor.type == GgmlType::kQ4_K)
+        tensor.type == GgmlType::kQ4_K || tensor.type == GgmlType::kMXFP4)
       kind = OpsKind::kInt4;
     counts[static_cast<std::size_t>(kind)] += num_values(tensor);
   }

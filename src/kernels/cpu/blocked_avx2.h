@@ -27,7 +27,7 @@ inline constexpr int kBlockBytes = 640 * 1024;
 enum class BlockedCodes {
   kPlain,     // 0 to 15, no offset
   kOffset,    // 0 to 15, less 8
-  kWrapped,   // 0 to 63, less 32, or 0 to 31, less 16: the sum of a group fits in 16 bits
+  kWrapped,   // 0 to 63, less 32, 0 to 31, less 16, or 0 to 24, less 12: the sum of a group fits in 16 bits
   kRestored,  // 0 to 31, no offset: as if less 16, which is put back afterwards
   kWords,     // 0 to 255, less 128: as 16-bit words
 };
@@ -39,6 +39,7 @@ static constexpr BlockedCodes blocked_codes(CodeRange range) {
       return BlockedCodes::kOffset;
     case CodeRange::kFiveBitsCentred:
     case CodeRange::kSixBitsCentred:
+    case CodeRange::kE2m1Levels:
       return BlockedCodes::kWrapped;
     case CodeRange::kFiveBits:
       return BlockedCodes::kRestored;
@@ -96,7 +97,7 @@ struct RowBlock {
 
 // What a sum in 16 bits takes off the codes as they are multiplied.
 static constexpr int wrapped_offset(CodeRange range) {
-  return range == CodeRange::kSixBitsCentred ? 32 : 16;
+  return range == CodeRange::kFiveBits ? 16 : code_offset(range);
 }
 
 // The codes of quad i of a group as they are multiplied.

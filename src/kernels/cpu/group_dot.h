@@ -8,6 +8,7 @@
 #pragma once
 
 #include "kernels/cpu/simd.h"
+#include "kernels/packed_shape.h"
 
 namespace larder::LARDER_ISA_NAMESPACE {
 
@@ -19,6 +20,7 @@ enum class CodeRange {
   kFiveBitsCentred,   // 0 to 31, less 16
   kSixBitsCentred,    // 0 to 63, less 32
   kEightBitsCentred,  // 0 to 255, less 128
+  kE2m1Levels,        // 0 to 24, less 12
 };
 static constexpr int code_offset(CodeRange range) {
   switch (range) {
@@ -33,6 +35,8 @@ static constexpr int code_offset(CodeRange range) {
       return 32;
     case CodeRange::kEightBitsCentred:
       return 128;
+    case CodeRange::kE2m1Levels:
+      return kE2m1Offset;
   }
   return 0;
 }

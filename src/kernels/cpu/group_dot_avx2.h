@@ -21,13 +21,14 @@ LARDER_INLINE I16 widen_pairs(I16 sum) {
 }
 
 // Codes below 8 bits as they are, the offset apart. In 16 bits 8 quads of two pairs of 4-bit codes
-// reach 8 * 2 * 15 * 127 = 30480; 4 quads of 5 bits reach 31496, and 2 of 6 bits 32004.
+// reach 8 * 2 * 15 * 127 = 30480; 4 quads of 5 bits reach 31496 (of E2M1's levels 24384), and 2 of 6 bits 32004.
 template <CodeRange kRange>
 struct GroupDot {
   using Codes = Bytes64;
   static constexpr int kPartQuads = kRange == CodeRange::kSixBitsCentred ? 2
                                     : kRange == CodeRange::kFiveBits ||
-                                            kRange == CodeRange::kFiveBitsCentred
+                                            kRange == CodeRange::kFiveBitsCentred ||
+                                            kRange == CodeRange::kE2m1Levels
                                         ? 4
                                         : 8;
 

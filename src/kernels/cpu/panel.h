@@ -25,6 +25,7 @@ LARDER_INLINE void write_sums(const MatmulArgs& args, int row, int panel, V16 to
 }
 
 static constexpr CodeRange code_range(PackedFormat format, bool has_min) {
+  if (format == PackedFormat::kMxFp4) return CodeRange::kE2m1Levels;
   switch (packed_shape(format, has_min).code_bits) {
     case 4:
       return has_min ? CodeRange::kFourBits : CodeRange::kFourBitsCentred;
@@ -37,7 +38,7 @@ static constexpr CodeRange code_range(PackedFormat format, bool has_min) {
   }
 }
 
-// A format of codes: value = scale * (code - kOffset) [+ minimum]. g counts groups of kGroup
+// A format of codes: value = scale * (code - kOffset) [+ minimum], or their levels. g counts groups of kGroup
 // columns.
 template <PackedFormat kFormat, bool kMin>
 struct CodeFormat {
@@ -64,6 +65,8 @@ struct CodeFormat {
     if constexpr (kShape.two_level) {
       return mul(load_f16(reinterpret_cast<const uint16_t*>(base + kShape.super_offset)),
                  load_i8(reinterpret_cast<const int8_t*>(at)));
+    } else if constexpr (kFormat == PackedFormat::kMxFp4) {
+      return load_powers(at);
     } else {
       return load_f16(reinterpret_cast<const uint16_t*>(at));
     }
@@ -91,6 +94,10 @@ struct CodeFormat {
       const Bytes64 both = load_bytes(codes + kPair * 64);
       even = low_nibbles(both);
       odd = high_nibbles(both);
+    }
+    if constexpr (kFormat == PackedFormat::kMxFp4) {
+      even = look_up(kE2m1Levels, even);
+      odd = look_up(kE2m1Levels, odd);
     }
     if constexpr (kBits == 5 || kBits == 6) {
       constexpr int kUpper = kBits - 4;

@@ -312,4 +312,14 @@ LARDER_INLINE V16 load_scale8(const uint8_t* p) {
           scale8_half(_mm256_cvtepu8_epi32(_mm_srli_si128(v, 8)))};
 }
 
+LARDER_INLINE __m256 powers_half(__m256i exponents) {
+  const __m256i bits = _mm256_max_epi32(_mm256_slli_epi32(exponents, 23), _mm256_set1_epi32(1 << 22));
+  return _mm256_mul_ps(_mm256_castsi256_ps(bits), _mm256_set1_ps(0.5F));
+}
+// 2^(p[i] - 128). Twice that has p[i] for its exponent, which at 0 stands for the subnormal 2^-127.
+LARDER_INLINE V16 load_powers(const uint8_t* p) {
+  const __m128i v = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return {powers_half(_mm256_cvtepu8_epi32(v)), powers_half(_mm256_cvtepu8_epi32(_mm_srli_si128(v, 8)))};
+}
+
 }  // namespace larder::LARDER_ISA_NAMESPACE

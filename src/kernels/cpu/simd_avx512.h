@@ -236,4 +236,11 @@ LARDER_INLINE V16 load_scale8(const uint8_t* p) {
       _mm512_slli_epi32(_mm512_add_epi32(codes, _mm512_set1_epi32(kScale8Bias)), kScale8Shift));
 }
 
+// 2^(p[i] - 128). Twice that has p[i] for its exponent, which at 0 stands for the subnormal 2^-127.
+LARDER_INLINE V16 load_powers(const uint8_t* p) {
+  const __m512i exponents = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  const __m512i bits = _mm512_max_epi32(_mm512_slli_epi32(exponents, 23), _mm512_set1_epi32(1 << 22));
+  return _mm512_mul_ps(_mm512_castsi512_ps(bits), _mm512_set1_ps(0.5F));
+}
+
 }  // namespace larder::LARDER_ISA_NAMESPACE

@@ -267,4 +267,13 @@ LARDER_INLINE V16 load_scale8(const uint8_t* p) {
   return v;
 }
 
+// 2^(p[i] - 128). Twice that has p[i] for its exponent, which at 0 stands for the subnormal 2^-127.
+LARDER_INLINE V16 load_powers(const uint8_t* p) {
+  I16 bits;
+  for (int i = 0; i < 16; ++i) bits[i] = p[i] == 0 ? 1 << 22 : p[i] << 23;
+  V16 v;
+  memcpy(&v, &bits, sizeof v);
+  return v * 0.5F;
+}
+
 }  // namespace larder::LARDER_ISA_NAMESPACE

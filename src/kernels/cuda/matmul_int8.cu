@@ -307,8 +307,8 @@ void matmul_int8(const ProductList& products) {
   const auto group = group_of(products, [](const MatmulArgs& args, int begin, int end) {
     return Product{*args.w, *args.xq, outputs_of(args, end), begin, end};
   });
-  with_code_format<CodeFormat>(*products.of[0]->w,
-                               [&]<class Format>() { launch_rows<Format>(group); });
+  with_code_format<CodeFormat, false>(*products.of[0]->w,
+                                      [&]<class Format>() { launch_rows<Format>(group); });
 }
 
 }  // namespace larder::LARDER_CUDA_NAMESPACE

@@ -199,7 +199,7 @@ struct ValueFormat {
 // Calls function.template operator()<Format>() for the format of w.
 template <class Function>
 void with_format(const PackedMatrix& w, const Function& function) {
-  if (with_code_format<CodeFormat>(w, function)) return;
+  if (with_code_format<CodeFormat, false>(w, function)) return;
   if (w.format == PackedFormat::kF32) {
     function.template operator()<ValueFormat<PackedFormat::kF32>>();
   } else if (w.format == PackedFormat::kF16) {

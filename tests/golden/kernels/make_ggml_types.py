@@ -14,7 +14,7 @@ T = gguf.GGMLQuantizationType
 HALVES = {
     T.Q4_0: [0], T.Q4_1: [0, 2], T.Q5_0: [0], T.Q5_1: [0, 2], T.Q8_0: [0],
     T.Q2_K: [80, 82], T.Q3_K: [108], T.Q4_K: [0, 2], T.Q5_K: [0, 2], T.Q6_K: [208],
-    T.BF16: [], T.F16: [],
+    T.BF16: [], T.F16: [], T.MXFP4: [],
 }
 
 rng = np.random.default_rng(7)
@@ -33,6 +33,8 @@ for kind, halves in HALVES.items():
             values = rng.normal(size=(blocks, 1)).astype(np.float16)
             values[-1] = np.float16(3e-6)
             data[:, at:at + 2] = values.view(np.uint8)
+        if kind == T.MXFP4:
+            data[:, 0] = [0, 1, 2, 120, 130, 252]  # 255 is no number, and from 253 on some are infinite
     if kind == T.F16:
         values = data.view(np.float16).astype(np.float32)
     else:
