@@ -48,6 +48,11 @@ constexpr Shape kShapes[] = {
     {5, 1, 192, 0, kBF16, true},
     {6, 2, 18, 37, kF16, true},
     {4, 1, 40, 0, kBF16, true},
+    {8, 1, 64, 128, kF16, false, true},
+    {8, 2, 64, 0, kBF16, false, true},
+    {6, 2, 18, 0, kFp8, false, true},
+    {8, 1, 64, 128, kInt8, false, true},
+    {8, 2, 64, 0, kInt4, false, true},
 };
 
 TEST(Attention, MatchesDoublePrecision) {
@@ -163,6 +168,7 @@ TEST(Attention, NeighboursInABatchDoNotChangeABit) {
   for (const KvTypes types : {kF16, kBF16, kFp8, kInt8, kInt4}) {
     for (const KernelTable* table : test::tables_of_attention()) {
       expect_neighbours_do_not_matter({9, 3, 64, 0, types}, table);
+      expect_neighbours_do_not_matter({8, 1, 18, 40, types, false, true}, table);
     }
   }
 }
@@ -175,6 +181,7 @@ TEST(Attention, SplitsMergedApartHaveTheSameBits) {
       Shape windowed = shape;
       windowed.window = window;
       windowed.types = types;
+      windowed.has_sink_scores = window == 0;
       Sequence sequence(windowed, 2100, 3);
       sequence.store(*table, 5);
       std::vector<float> direct(sequence.q.size()), merged(sequence.q.size());

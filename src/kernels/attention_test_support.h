@@ -23,6 +23,7 @@ struct Shape {
   int window = 0;
   KvTypes types = {};
   bool values_are_keys = false;
+  bool has_sink_scores = false;
 };
 
 inline std::ostream& operator<<(std::ostream& out, const Shape& shape) {
@@ -172,7 +173,10 @@ class Sequence {
         length_(length),
         q(test::random_values(size(shape.num_heads), seed, 1.5F)),
         k_(test::random_values(size(shape.num_kv_heads), seed + 1, 1.5F)),
-        v_(test::random_values(size(shape.num_kv_heads), seed + 2)) {}
+        v_(test::random_values(size(shape.num_kv_heads), seed + 2)) {
+    // Of less than a key's weight to all of it.
+    if (shape.has_sink_scores) sink_scores_ = test::random_values(static_cast<std::size_t>(shape.num_heads), seed + 3, 6);
+  }
 
   // Blocks in the order that `seed` shuffles; every slot that holds no token is full of garbage.
   void store(const KernelTable& table, unsigned seed) {
@@ -250,6 +254,7 @@ class Sequence {
     args.window = shape_.window;
     args.rounds_to_bf16 = true;  // where the table multiplies BF16
     if (!q_sinks.empty()) args.q_sinks = q_sinks_basis_.data();
+    if (!sink_scores_.empty()) args.sink_scores = sink_scores_.data();
     return args;
   }
 
@@ -320,8 +325,13 @@ class Sequence {
       }
       weights.push_back(score * score_scale);
     }
-    const double largest = *std::max_element(weights.begin(), weights.end());
+    double largest = *std::max_element(weights.begin(), weights.end());
     double total = 0;
+    if (!sink_scores_.empty()) {
+      const double sink = sink_scores_[static_cast<std::size_t>(head)];
+      largest = std::max(largest, sink);
+      total = std::exp(sink - largest);
+    }
     std::vector<double> out(static_cast<std::size_t>(dim));
     for (double& weight : weights) total += weight = std::exp(weight - largest);
     for (std::size_t i = 0; i < keys.size(); ++i) {
@@ -365,6 +375,7 @@ class Sequence {
   std::vector<float> k_;
   std::vector<float> v_;
   std::vector<float> q_basis_, q_sinks_basis_;
+  std::vector<float> sink_scores_;
   std::vector<float> balance_;
   std::vector<std::int16_t> order_;
   std::vector<std::byte> memory_;

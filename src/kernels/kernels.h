@@ -231,6 +231,9 @@ struct AttentionArgs {
   // FP16 and BF16 keys and values, queries and softmax weights may be rounded to BF16 before they are
   // multiplied, see MatmulArgs.
   bool rounds_to_bf16 = false;
+  // Or null: a learned score of each query head that joins its softmax, with no value to it (Agarwal et al. 2025,
+  // gpt-oss). Behind the last key, once for a row. [num_heads]; on a CPU
+  const float* sink_scores = nullptr;
   KeySharing sharing = {};  // for attention_batch(), whose host cannot read the sequences
   const CommonKeys* common = nullptr;  // [num_common]; on a CPU
   int num_common = 0;

@@ -8,7 +8,7 @@
 // most the sign of a zero; write_out() makes every zero positive.
 #include "kernels/cpu/attention_codes.h"
 #include "kernels/cpu/attention_float.h"
-#include "kernels/cpu/hadamard.h"
+#include "kernels/cpu/attention_sums.h"
 #include "kernels/cpu/latent_values.h"
 #if defined(LARDER_AMX)
 #include "kernels/cpu/bf16/attention_amx.h"
@@ -369,25 +369,6 @@ void run_split(const Work& work, int split, int begin, const Partial& partial) {
   }
 }
 
-// into = into and partial as one softmax. An empty side changes nothing.
-void merge(const Work& work, const Partial& into, const Partial& partial) {
-  for (int r = 0; r < work.rows; ++r) {
-    const float max = into.max[r] > partial.max[r] ? into.max[r] : partial.max[r];
-    float lanes[kLanes];
-    store(lanes, exp2_to_one(set1(into.max[r] - max)));
-    const float keep = lanes[0];
-    store(lanes, exp2_to_one(set1(partial.max[r] - max)));
-    const float take = lanes[0];
-    into.max[r] = max;
-    into.sum[r] = into.sum[r] * keep + partial.sum[r] * take;
-    for (int d = 0; d < work.padded_dim; d += kLanes) {
-      const int64_t at = int64_t{r} * work.padded_dim + d;
-      const V16 kept = mul(load(into.values + at), set1(keep));
-      store(into.values + at, fma(load(partial.values + at), set1(take), kept));
-    }
-  }
-}
-
 // Splits in order, each from nothing, into total; `next` is for the one under way. The first num_done
 // keys are there already: complete splits in total, a begun one where it was under way.
 void run_splits(const Work& work, const SplitRange& splits, int num_done, const Partial& total,
@@ -410,21 +391,6 @@ void run_common_splits(const Work& work, int num_keys, const Partial& total, con
     begin_split(work, partial);
     run_split(work, split, split * kKeySplit, partial);
     if (split > 0 && (split + 1) * kKeySplit <= num_keys) merge(work, total, next);
-  }
-}
-
-void write_out(const Work& work, const Partial& partial) {
-  for (int r = 0; r < work.rows; ++r) {
-    const int query = work.sequence.first_row + work.query_begin + r / work.group;
-    const int head = work.kv_head * work.group + r % work.group;
-    float* out = work.args.out + query * work.args.ldo + int64_t{head} * work.dim;
-    const V16 inverse = set1(1.0F / partial.sum[r]);
-    float* values = partial.values + int64_t{r} * work.padded_dim;
-    if (work.args.kv.types.v == KvType::kInt4) hadamard_blocks(values, work.dim);  // back
-    for (int d = 0; d < work.dim; d += kLanes) {
-      const V16 v = mul(load(values + d), inverse);
-      store_partial(out + d, add(v, zero()), min_of(kLanes, work.dim - d));
-    }
   }
 }
 
@@ -491,18 +457,9 @@ Work work_of(const AttentionArgs& args, const CommonTask& task, std::byte* memor
   return work;
 }
 
-// One query head's, into one row. Scores are logarithms to base 2.
+// One query head's, into one row.
 void prepare_query(const Work& work, const float* from, const Queries& row) {
-  constexpr float kLog2E = 1.44269504088896341F;
-  // Beside what a key may hold (store_kv.cc) no score leaves FP32: one that did would outlast its tile or not by
-  // which rows are masked beside it.
-  constexpr float kLargest = 0x1p50F;
-  const float scale = work.args.scale * kLog2E;
-  for (int d = 0; d < work.dim; ++d) {
-    const float value = from[d] * scale;
-    const float bounded = value < kLargest ? value : kLargest;
-    row.values[d] = bounded > -kLargest ? bounded : -kLargest;
-  }
+  for (int d = 0; d < work.dim; ++d) row.values[d] = to_base_two(from[d], work.args.scale);
   for (int d = work.dim; d < work.padded_dim; ++d) row.values[d] = 0;
 #if defined(LARDER_AVX512_BF16)
   if (multiplies_pairs(work.args, work.args.kv.types.k)) pair_query(work, row);

@@ -62,6 +62,17 @@ struct Queries {
   }
 };
 
+// Scores are logarithms to base 2. Beside what a key may hold (store_kv.cc) no score leaves FP32: one that did would
+// outlast its tile or not by which rows are masked beside it.
+LARDER_INLINE float to_base_two(float x, float factor) {
+  constexpr float kLog2E = 1.44269504088896341F;
+  constexpr float kLargest = 0x1p50F;
+  const float scale = factor * kLog2E;
+  const float value = x * scale;
+  const float bounded = value < kLargest ? value : kLargest;
+  return bounded > -kLargest ? bounded : -kLargest;
+}
+
 // A task and where its operands lie. Row r: query query_begin + r / group, head r % group of the KV
 // head.
 struct Work {
