@@ -406,6 +406,8 @@ struct KernelTable {
   void (*silu_mul)(const float* gate, const float* up, float* out, std::int64_t num_values);
   // out = gelu_tanh(gate) * up; out may be gate.
   void (*gelu_mul)(const float* gate, const float* up, float* out, std::int64_t num_values);
+  // out = g sigmoid(1.702 g) * (u + 1), g = gate up to 7, u = up in [-7, 7] (gpt-oss); out may be gate. Null on a device.
+  void (*clamped_swiglu)(const float* gate, const float* up, float* out, std::int64_t num_values) = nullptr;
   // x += y
   void (*add)(float* x, const float* y, std::int64_t num_values);
   // Every row of x [num_rows, num_cols] += bias

@@ -152,6 +152,30 @@ TEST(RowOps, ActivationsMatchDoublePrecision) {
   }
 }
 
+TEST(RowOps, ClampedSwigluMatchesDoublePrecision) {
+  std::vector<float> gate, up;
+  for (float x = -12; x < 12; x += 0.003F) gate.push_back(x);
+  for (const float x : {0.0F, 7.0F, 30.0F, -30.0F, -INFINITY, INFINITY}) gate.push_back(x);
+  for (std::size_t i = 0; i < gate.size(); ++i) up.push_back(gate[i * 37 % gate.size()]);
+  gate[40] = NAN;
+  up[50] = NAN;
+  for (const KernelTable* table : test::tables()) {
+    std::vector<float> out(gate.size());
+    table->clamped_swiglu(gate.data(), up.data(), out.data(), static_cast<std::int64_t>(gate.size()));
+    for (std::size_t i = 0; i < gate.size(); ++i) {
+      const double g = std::min<double>(gate[i], 7), u = std::clamp<double>(up[i], -7, 7);
+      const double expected = g == -INFINITY ? 0 : g / (1 + std::exp(-1.702 * g)) * (u + 1);
+      if (i == 40 || i == 50)
+        EXPECT_TRUE(std::isnan(out[i])) << table->name << ' ' << i;
+      else
+        ASSERT_NEAR(out[i], expected, std::abs(expected) * 4e-6 + 1e-6) << table->name << ' ' << gate[i] << ' ' << up[i];
+    }
+    auto in_place = gate;
+    table->clamped_swiglu(in_place.data(), up.data(), in_place.data(), static_cast<std::int64_t>(gate.size()));
+    EXPECT_TRUE(test::same_bits(in_place, out));
+  }
+}
+
 TEST(RowOps, AddAddsEveryValue) {
   for (const KernelTable* table : test::tables()) {
     for (const std::int64_t count : {1, 16, 33}) {

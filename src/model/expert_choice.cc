@@ -12,11 +12,7 @@ namespace {
 // By double's exponential: a float's differs more from one C library to the next.
 float sigmoid(float x) { return static_cast<float>(1 / (1 + std::exp(-static_cast<double>(x)))); }
 
-void weigh(const ExpertConfig& experts, const float* scores, std::span<float> weights) {
-  if (experts.gating == ExpertGating::kSigmoid) {
-    for (std::size_t i = 0; i < weights.size(); ++i) weights[i] = sigmoid(scores[i]);
-    return;
-  }
+void softmax(const float* scores, std::span<float> weights) {
   const float best = *std::max_element(scores, scores + weights.size());
   double sum = 0;
   for (std::size_t i = 0; i < weights.size(); ++i) {
@@ -25,6 +21,19 @@ void weigh(const ExpertConfig& experts, const float* scores, std::span<float> we
     sum += weight;
   }
   for (float& weight : weights) weight = static_cast<float>(weight / sum);
+}
+
+void weigh(const ExpertConfig& experts, const float* scores, std::span<float> weights) {
+  switch (experts.gating) {
+    case ExpertGating::kSoftmax:
+      return softmax(scores, weights);
+    case ExpertGating::kSigmoid:
+      std::ranges::transform(scores, scores + weights.size(), weights.begin(), sigmoid);
+      return;
+    case ExpertGating::kSoftmaxOfChosen:
+      std::copy_n(scores, weights.size(), weights.begin());
+      return;
+  }
 }
 
 // Leaves out the experts of all groups but the best: by their best expert, or by the sum of the two best where
@@ -68,11 +77,11 @@ void choose_experts(const ExpertConfig& experts, const float* scores, const floa
     *best = -std::numeric_limits<float>::infinity();
   }
   std::sort(chosen, chosen + experts.num_chosen);
+  const auto of_chosen = std::span(weights, static_cast<std::size_t>(experts.num_chosen));
+  for (std::size_t k = 0; k < of_chosen.size(); ++k) of_chosen[k] = all[static_cast<std::size_t>(chosen[k])];
+  if (experts.gating == ExpertGating::kSoftmaxOfChosen) softmax(weights, of_chosen);
   float sum = 0;
-  for (int k = 0; k < experts.num_chosen; ++k) {
-    weights[k] = all[static_cast<std::size_t>(chosen[k])];
-    sum += weights[k];
-  }
+  for (const float weight : of_chosen) sum += weight;
   constexpr float kLeastSum = 1e-20F;  // where all sigmoids are 0
   for (int k = 0; k < experts.num_chosen; ++k) {
     if (experts.normalises) weights[k] /= std::max(sum, kLeastSum);  // of one alone, exactly 1

@@ -40,6 +40,14 @@ TEST(ExpertChoice, WeighsBySoftmax) {
   expect_weights(choose(experts, scores), {1.5 * std::exp(3) / sum, 1.5 * std::exp(2) / sum});
 }
 
+// By their scores, of which a softmax over all would make zeros.
+TEST(ExpertChoice, WeighsThoseChosenAlone) {
+  const ExpertConfig experts{.num_experts = 5, .num_chosen = 3, .gating = ExpertGating::kSoftmaxOfChosen};
+  const Choice choice = choose(experts, {-300, 1, -200, -201, 0});
+  EXPECT_EQ(choice.chosen, (Ids{1, 2, 4}));
+  expect_weights(choice, {1 / (1 + std::exp(-1)), 0, 1 / (1 + std::exp(1))});
+}
+
 TEST(ExpertChoice, BiasChoosesButDoesNotWeigh) {
   const ExpertConfig experts{.num_experts = 3, .num_chosen = 1, .gating = ExpertGating::kSigmoid, .normalises = false};
   const Choice choice = choose(experts, {2, 1, 0}, {0, 0, 0.6F});

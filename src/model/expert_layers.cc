@@ -4,12 +4,21 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "model/activation.h"
 #include "model/expert_choice.h"
 #include "model/quantized_rows.h"
 #include "model/row_tasks.h"
 #include "model/scratch_placer.h"
 
 namespace larder {
+
+namespace {
+
+const float* bias_of(const float* biases, int expert, int size) {
+  return biases != nullptr ? biases + std::int64_t{expert} * size : nullptr;
+}
+
+}  // namespace
 
 struct ExpertScratchPlan {
   ExpertLayers::Buffers buffers;
@@ -69,11 +78,11 @@ bool ExpertLayers::takes_int8(const LayerWeights& weights) const {
 
 void ExpertLayers::choose(const LayerWeights& weights, const float* x, int num_rows) {
   const ExpertConfig& experts = config_.experts;
-  products_.add(weights.router, {x, buffers_.taken, 0, num_rows}, buffers_.scores);
+  products_.add(weights.router, {x, buffers_.taken, 0, num_rows}, {buffers_.scores, 0, weights.router_bias});
   products_.run();
   for_row_tasks(pool_, num_rows, [&](int begin, int end) {
     for (std::int64_t row = begin; row < end; ++row)
-      choose_experts(experts, buffers_.scores + row * experts.num_experts, weights.router_bias,
+      choose_experts(experts, buffers_.scores + row * experts.num_experts, weights.ranking_bias,
                      buffers_.chosen + row * experts.num_chosen, buffers_.weights + row * experts.num_chosen);
   });
 }
@@ -123,22 +132,25 @@ void ExpertLayers::take_rows(const LayerWeights& weights, const float* x, int nu
     const auto e = static_cast<std::size_t>(expert);
     const std::int64_t first = buffers_.first[expert];
     const ProductGroup::Input input{buffers_.x, buffers_.inner, buffers_.first[expert], num_rows_of(expert)};
-    products_.add(weights.expert_gate[e], input, buffers_.gate + first * experts.ffn_size);
-    products_.add(weights.expert_up[e], input, buffers_.up + first * experts.ffn_size);
+    products_.add(weights.expert_gate[e], input,
+                  {buffers_.gate + first * experts.ffn_size, 0, bias_of(weights.expert_gate_bias, expert, experts.ffn_size)});
+    products_.add(weights.expert_up[e], input,
+                  {buffers_.up + first * experts.ffn_size, 0, bias_of(weights.expert_up_bias, expert, experts.ffn_size)});
   }
   if (experts.shared_ffn_size > 0) {
-    products_.add(weights.gate, {x, buffers_.taken, 0, num_rows}, buffers_.shared_gate);
-    products_.add(weights.up, {x, buffers_.taken, 0, num_rows}, buffers_.shared_up);
+    products_.add(weights.gate, {x, buffers_.taken, 0, num_rows}, {buffers_.shared_gate});
+    products_.add(weights.up, {x, buffers_.taken, 0, num_rows}, {buffers_.shared_up});
   }
   products_.run();
 }
 
 void ExpertLayers::activate(const LayerWeights& weights, int num_rows) {
+  const auto function = activation_kernel(kernels_, config_.activation);
   const auto run = [&](int count, std::int64_t size, float* gate, const float* up, QuantizedRows& rows,
                        const PackedMatrix& down) {
     rows.num_cols = static_cast<int>(size);
     for_row_tasks(pool_, count, [&](int begin, int end) {
-      kernels_.silu_mul(gate + begin * size, up + begin * size, gate + begin * size, (end - begin) * size);
+      function(gate + begin * size, up + begin * size, gate + begin * size, (end - begin) * size);
       if (products_.wants_int8(down)) kernels_.quantize_rows(gate, static_cast<int>(size), rows, begin, end);
     });
   };
@@ -178,10 +190,11 @@ void ExpertLayers::run(const LayerWeights& weights, float* x, int num_rows) {
     const std::int64_t first = buffers_.first[expert];
     products_.add(weights.expert_down[static_cast<std::size_t>(expert)],
                   {buffers_.gate, buffers_.inner, buffers_.first[expert], num_rows_of(expert)},
-                  buffers_.x + first * config_.hidden_size);
+                  {buffers_.x + first * config_.hidden_size, 0,
+                   bias_of(weights.expert_down_bias, expert, config_.hidden_size)});
   }
   const bool has_shared = experts.shared_ffn_size > 0;
-  if (has_shared) products_.add(weights.down, {buffers_.shared_gate, buffers_.shared_inner, 0, num_rows}, x);
+  if (has_shared) products_.add(weights.down, {buffers_.shared_gate, buffers_.shared_inner, 0, num_rows}, {x});
   products_.run();
   add_up(num_rows, has_shared, x);
 }

@@ -17,6 +17,10 @@ constexpr std::string_view kLlama3Regex =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr std::string_view kQwen2Regex =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr std::string_view kO200kRegex =
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
+    R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
+    R"(|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
 // A value at most so long, for a message.
 std::string shown(const json& value) { return printable(value.dump(-1, ' ', true)); }
@@ -52,6 +56,7 @@ std::string name_of(const json& value) {
     const auto behavior = step.find_string("behavior");
     if (behavior == "Isolated" && pattern_is("Regex", kLlama3Regex)) return "llama3";
     if (behavior == "Isolated" && pattern_is("Regex", kQwen2Regex)) return "qwen2";
+    if (behavior == "Isolated" && pattern_is("Regex", kO200kRegex)) return "o200k";
     // It finds nothing behind "spaces".
     if (behavior == "MergedWithPrevious" && pattern_is("String", " ")) return "split-spaces";
   }
@@ -86,6 +91,9 @@ std::vector<KnownRules> known_rules() {
           {"| digits gpt2+bytes", false, named("smollm")},
           {"nfc | qwen2 bytes", false, named("qwen2")},
           {"| llama3 bytes", true, named("llama-bpe")},
+          // Its merges reach every token, so that taking whole ones first changes nothing.
+          {"| o200k bytes", true, named("gpt-4o")},
+          {"| o200k bytes", false, named("gpt-4o")},
           {"spaces |", false, pieces},
           {"spaces | split-spaces", false, pieces},
           {"prepend spaces |", false, prefixed(false, false)},

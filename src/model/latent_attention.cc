@@ -56,10 +56,10 @@ void LatentAttention::project(const LayerWeights& weights, const float* x, int n
   take_input(weights, x, num_rows, has_queries);
   // Keys and values stay in the cache, so their input has 16 bits, as V's in Transformer::refine_input().
   const bool has_rests = products_.wants_int8(weights.kv_a);
-  products_.add(weights.kv_a, {x, buffers_.x, 0, has_rests ? 2 * num_rows : num_rows}, buffers_.kv);
+  products_.add(weights.kv_a, {x, buffers_.x, 0, has_rests ? 2 * num_rows : num_rows}, {buffers_.kv});
   if (has_queries) {
     const bool is_low = latent_.q_rank > 0;
-    products_.add(is_low ? weights.q_a : weights.q, {x, buffers_.x, 0, num_rows}, is_low ? buffers_.q_low : buffers_.q_flat);
+    products_.add(is_low ? weights.q_a : weights.q, {x, buffers_.x, 0, num_rows}, {is_low ? buffers_.q_low : buffers_.q_flat});
   }
   products_.run();
   make_keys(weights, num_rows, has_rests, k);
@@ -111,7 +111,7 @@ void LatentAttention::widen_queries(const LayerWeights& weights, int num_rows) {
     if (products_.wants_int8(weights.q))
       kernels_.quantize_rows(buffers_.q_low, latent_.q_rank, buffers_.q_low_codes, begin, end);
   });
-  products_.add(weights.q, {buffers_.q_low, buffers_.q_low_codes, 0, num_rows}, buffers_.q_flat);
+  products_.add(weights.q, {buffers_.q_low, buffers_.q_low_codes, 0, num_rows}, {buffers_.q_flat});
   products_.run();
 }
 
@@ -148,7 +148,7 @@ void LatentAttention::make_queries(const LayerWeights& weights, int num_rows, fl
   for (int head = 0; head < config_.num_heads; ++head)
     products_.add(weights.k_b[static_cast<std::size_t>(head)],
                   {buffers_.by_heads, buffers_.by_heads_codes, head * num_rows, num_rows},
-                  q + std::int64_t{head} * config_.head_dim + config_.rope_dim, q_size);
+                  {q + std::int64_t{head} * config_.head_dim + config_.rope_dim, q_size});
   products_.run();
 }
 
@@ -158,7 +158,7 @@ void LatentAttention::make_values(const LayerWeights& weights, const float* sums
   for (int head = 0; head < config_.num_heads; ++head)
     products_.add(weights.v_b[static_cast<std::size_t>(head)],
                   {buffers_.by_heads, buffers_.by_heads_codes, head * num_rows, num_rows},
-                  out + std::int64_t{head} * latent_.value_dim, config_.o_size());
+                  {out + std::int64_t{head} * latent_.value_dim, config_.o_size()});
   products_.run();
 }
 

@@ -25,6 +25,10 @@ class ConfigReader {
   const GgufFile& gguf() const { return gguf_; }
   std::string key(std::string_view name) const { return fmt::format("{}.{}", prefix_, name); }
   bool has(std::string_view name) const { return gguf_.find(key(name)) != nullptr; }
+  // Whether YaRN's ramp is between whole pairs. gpt-oss' authors do not round; no key of GGUF says so.
+  bool rounds_ramp() const {
+    return gguf_.find_bool("larder.rope.yarn_truncate").value_or(prefix_ != "gpt-oss");
+  }
 
   std::optional<int> find_size(std::string_view name, std::uint64_t max = kMaxSize) const {
     const auto value = gguf_.find_uint(key(name));
@@ -90,8 +94,9 @@ Architecture read_architecture(const GgufFile& gguf) {
   if (*name == "qwen3moe") return Architecture::kQwen3Moe;
   if (*name == "gemma3") return Architecture::kGemma3;
   if (*name == "deepseek2") return Architecture::kDeepSeek2;
-  throw_invalid("GGUF: general.architecture: '{}' is not supported; llama, qwen2, qwen3, qwen3moe, gemma3 and "
-                "deepseek2 are", printable(*name));
+  if (*name == "gpt-oss") return Architecture::kGptOss;
+  throw_invalid("GGUF: general.architecture: '{}' is not supported; llama, qwen2, qwen3, qwen3moe, gemma3, deepseek2 "
+                "and gpt-oss are", printable(*name));
 }
 
 // Radians per position without any scaling: base^(-2i / rope_dim).
@@ -120,8 +125,10 @@ void apply_yarn(RopeConfig& rope, const ConfigReader& reader, double base, doubl
   const auto pair_of_rotations = [&](double rotations) {
     return num_pairs * std::log(original_len / (rotations * 2 * M_PI)) / std::log(base);
   };
-  const double low = std::max(std::floor(pair_of_rotations(beta_fast)), 0.0);
-  const double high = std::min(std::ceil(pair_of_rotations(beta_slow)), 2 * num_pairs - 1);
+  const bool rounds = reader.rounds_ramp();
+  const double of_fast = pair_of_rotations(beta_fast), of_slow = pair_of_rotations(beta_slow);
+  const double low = std::max(rounds ? std::floor(of_fast) : of_fast, 0.0);
+  const double high = std::min(rounds ? std::ceil(of_slow) : of_slow, 2 * num_pairs - 1);
   const double width = high == low ? 0.001 : high - low;
   for (std::size_t i = 0; i < rope.frequencies.size(); ++i) {
     const double ramp = std::clamp((static_cast<double>(i) - low) / width, 0.0, 1.0);
@@ -200,18 +207,19 @@ std::vector<bool> read_sliding_layers(const ConfigReader& reader, int num_layers
 
 void read_layers(ModelConfig& config, const ConfigReader& reader, int num_layers) {
   const bool is_gemma3 = config.architecture == Architecture::kGemma3;
+  const bool is_gpt_oss = config.architecture == Architecture::kGptOss;
   config.layers.assign(static_cast<std::size_t>(num_layers), LayerConfig{});
   config.ropes.push_back(read_global_rope(reader, config.rope_dim));
   const auto window = reader.find_size("attention.sliding_window", kMaxContextLen);
   if (!window) {
-    if (is_gemma3) reader.size("attention.sliding_window");  // required: throws
+    if (is_gemma3 || is_gpt_oss) reader.size("attention.sliding_window");  // required: throws
     return;
   }
   if (is_gemma3) {
     const double base = reader.find_positive("rope.freq_base_swa").value_or(10000);
     config.ropes.push_back({.frequencies = plain_frequencies(base, config.rope_dim)});
   }
-  const auto sliding = read_sliding_layers(reader, num_layers, is_gemma3 ? 6 : 0);
+  const auto sliding = read_sliding_layers(reader, num_layers, is_gemma3 ? 6 : is_gpt_oss ? 2 : 0);
   for (std::size_t i = 0; i < sliding.size(); ++i)
     if (sliding[i]) config.layers[i] = {.window = *window, .rope = is_gemma3 ? 1 : 0};
 }
@@ -296,10 +304,12 @@ void read_expert_options(ExpertConfig& experts, const ConfigReader& reader) {
   if (!given && has_ranking_bias(reader.gguf()))
     throw_invalid("GGUF: {}: the key is missing, and nothing else says how experts are weighed",
                   reader.key("expert_gating_func"));
-  const std::uint64_t gating = given.value_or(1);
-  if (gating != 1 && gating != 2)
-    throw_invalid("GGUF: {}: {} is not supported; 1 (softmax) and 2 (sigmoid) are", reader.key("expert_gating_func"), gating);
-  experts.gating = gating == 2 ? ExpertGating::kSigmoid : ExpertGating::kSoftmax;
+  constexpr ExpertGating kGatings[] = {ExpertGating::kSoftmax, ExpertGating::kSigmoid, ExpertGating::kSoftmaxOfChosen};
+  const std::uint64_t gating = given.value_or(experts.gating == ExpertGating::kSoftmaxOfChosen ? 3 : 1);
+  if (gating < 1 || gating > std::size(kGatings))
+    throw_invalid("GGUF: {}: {} is not supported; 1 (softmax), 2 (sigmoid) and 3 (softmax of those chosen) are",
+                  reader.key("expert_gating_func"), gating);
+  experts.gating = kGatings[gating - 1];
   experts.normalises = reader.gguf().find_bool(reader.key("expert_weights_norm")).value_or(experts.normalises);
   experts.scale = static_cast<float>(reader.find_positive_or_none("expert_weights_scale").value_or(1));
   experts.num_groups = reader.find_size("expert_group_count", static_cast<std::uint64_t>(experts.num_experts)).value_or(1);
@@ -314,9 +324,10 @@ void read_expert_options(ExpertConfig& experts, const ConfigReader& reader) {
 
 void read_experts(ModelConfig& config, const ConfigReader& reader) {
   const bool is_deepseek = config.architecture == Architecture::kDeepSeek2;
-  const bool is_qwen = config.architecture == Architecture::kQwen3Moe;
-  if (!is_deepseek && !is_qwen && config.architecture != Architecture::kLlama) return reader.refuse_nonzero("expert_count");
-  if (!is_qwen && reader.gguf().find_uint(reader.key("expert_count")).value_or(0) == 0) return;
+  const bool is_gpt_oss = config.architecture == Architecture::kGptOss;
+  const bool has_them = is_gpt_oss || config.architecture == Architecture::kQwen3Moe;
+  if (!is_deepseek && !has_them && config.architecture != Architecture::kLlama) return reader.refuse_nonzero("expert_count");
+  if (!has_them && reader.gguf().find_uint(reader.key("expert_count")).value_or(0) == 0) return;
   const std::uint64_t num_dense = reader.gguf().find_uint(reader.key("leading_dense_block_count")).value_or(0);
   if (num_dense >= config.layers.size())
     throw_invalid("GGUF: {}: {} of {} layers, and none is left to have experts", reader.key("leading_dense_block_count"),
@@ -327,6 +338,8 @@ void read_experts(ModelConfig& config, const ConfigReader& reader) {
   experts.num_chosen = reader.size("expert_used_count", static_cast<std::uint64_t>(experts.num_experts));
   experts.ffn_size = reader.find_size("expert_feed_forward_length").value_or(config.ffn_size);
   experts.normalises = !is_deepseek;
+  experts.has_biases = is_gpt_oss;
+  if (is_gpt_oss) experts.gating = ExpertGating::kSoftmaxOfChosen;
   if (num_dense == 0) config.ffn_size = experts.ffn_size;
   read_expert_options(experts, reader);
 }
@@ -337,11 +350,15 @@ void set_architecture_traits(ModelConfig& config, const ConfigReader& reader) {
   // Published files of llama have the rows of Q and K in another order than the model's authors, who rotate halves.
   config.rope_interleaved = is_deepseek || (config.architecture == Architecture::kLlama &&
                                             !reader.gguf().find_bool("larder.rope.halves").value_or(false));
-  config.has_qkv_bias = config.architecture == Architecture::kQwen2;
+  const bool is_gpt_oss = config.architecture == Architecture::kGptOss;
+  config.has_qkv_bias = is_gpt_oss || config.architecture == Architecture::kQwen2;
+  config.has_output_bias = config.has_sink_scores = is_gpt_oss;
   config.has_qk_norm = is_gemma3 || config.architecture == Architecture::kQwen3 ||
                        config.architecture == Architecture::kQwen3Moe;
   config.has_post_norms = is_gemma3;
-  config.activation = is_gemma3 ? Activation::kGeluTanh : Activation::kSilu;
+  config.activation = is_gemma3    ? Activation::kGeluTanh
+                      : is_gpt_oss ? Activation::kClampedSwiglu
+                                   : Activation::kSilu;
   if (is_gemma3) config.embedding_scale = static_cast<float>(std::sqrt(config.hidden_size));
   // Gemma 3 27B, told by its 62 layers, scales by hidden_size / num_heads instead of head_dim.
   const bool is_gemma3_27b = is_gemma3 && config.num_layers() == 62;

@@ -10,8 +10,9 @@
 
 namespace larder {
 
-enum class Architecture { kLlama, kQwen2, kQwen3, kQwen3Moe, kGemma3, kDeepSeek2 };
-enum class Activation { kSilu, kGeluTanh };
+enum class Architecture { kLlama, kQwen2, kQwen3, kQwen3Moe, kGemma3, kDeepSeek2, kGptOss };
+// kClampedSwiglu: KernelTable::clamped_swiglu, of experts alone.
+enum class Activation { kSilu, kGeluTanh, kClampedSwiglu };
 
 // Rotary position embedding (arXiv:2104.09864) of the layers that share a base.
 struct RopeConfig {
@@ -21,7 +22,8 @@ struct RopeConfig {
   double magnitude = 1;  // on cos and sin (YaRN)
 };
 
-enum class ExpertGating { kSoftmax, kSigmoid };  // of the router's scores
+// Of the router's scores: of all, or of those alone that are chosen.
+enum class ExpertGating { kSoftmax, kSigmoid, kSoftmaxOfChosen };
 
 // Experts in place of the MLP (Shazeer et al. 2017): each token goes through those that a router
 // chooses for it.
@@ -33,6 +35,7 @@ struct ExpertConfig {
   ExpertGating gating = ExpertGating::kSoftmax;
   bool normalises = true;  // the weights of the chosen ones come to 1, before the scale
   float scale = 1;         // on those weights
+  bool has_biases = false;  // the router's scores and what every expert's matrices give
   // They are chosen from the best num_chosen_groups of num_groups groups of equal size.
   int num_groups = 1;
   int num_chosen_groups = 1;
@@ -72,6 +75,8 @@ struct ModelConfig {
   int rope_dim = 0;              // of a head's values, the first rope_dim rotate; even
   bool rope_interleaved = true;  // pairs (2i, 2i + 1), else (i, i + rope_dim / 2)
   bool has_qkv_bias = false;
+  bool has_output_bias = false;  // of attention
+  bool has_sink_scores = false;  // see AttentionArgs::sink_scores
   bool has_qk_norm = false;      // RMS norm of each head of Q and K, before the rotation
   bool has_post_norms = false;   // RMS norm of what attention and MLP add to the residual
   bool tied_embeddings = false;  // the embedding is the output matrix, too

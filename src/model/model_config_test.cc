@@ -315,6 +315,45 @@ TEST(ModelConfig, DeepSeek) {
   EXPECT_EQ(lite.experts.num_groups, 1);
 }
 
+GgufBuilder small_gpt_oss() {
+  return small_model("gpt-oss")
+      .add_uint("gpt-oss.block_count", 4)
+      .add_uint("gpt-oss.feed_forward_length", 48)
+      .add_uint("gpt-oss.attention.key_length", 64)
+      .add_uint("gpt-oss.attention.head_count_kv", 2)
+      .add_uint("gpt-oss.attention.sliding_window", 128)
+      .add_uint("gpt-oss.expert_count", 8)
+      .add_uint("gpt-oss.expert_used_count", 4)
+      .add_float("gpt-oss.rope.freq_base", 150000.0f)
+      .add_string("gpt-oss.rope.scaling.type", "yarn")
+      .add_float("gpt-oss.rope.scaling.factor", 32.0f)
+      .add_uint("gpt-oss.rope.scaling.original_context_length", 4096);
+}
+
+TEST(ModelConfig, GptOss) {
+  const ModelConfig config = read(small_gpt_oss());
+  for (std::size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(config.layers[i].window, i % 2 == 0 ? 128 : 0);
+    EXPECT_TRUE(config.layers[i].has_experts);
+  }
+  EXPECT_EQ(config.activation, Activation::kClampedSwiglu);
+  EXPECT_EQ(config.experts.gating, ExpertGating::kSoftmaxOfChosen);
+  EXPECT_TRUE(config.experts.has_biases && config.has_qkv_bias && config.has_output_bias && config.has_sink_scores);
+  EXPECT_FALSE(config.rope_interleaved);
+  EXPECT_NEAR(config.ropes[0].magnitude, 0.1 * std::log(32.0) + 1, 1e-12);
+  // The ramp begins at pair 8.09 and ends at pair 17.40, where others have 8 and 18.
+  const auto& frequencies = config.ropes[0].frequencies;
+  const auto plain = [](int pair) { return std::pow(150000.0, -pair / 32.0); };
+  const auto pair_of = [](double rotations) { return 32 * std::log(4096 / (rotations * 2 * M_PI)) / std::log(150000.0); };
+  const double low = pair_of(32), high = pair_of(1);
+  EXPECT_EQ(frequencies[8], plain(8));
+  const double ramp = (9 - low) / (high - low);
+  EXPECT_NEAR(frequencies[9], plain(9) * (1 - ramp + ramp / 32), 1e-12);
+  EXPECT_NEAR(frequencies[18], plain(18) / 32, 1e-12);
+  EXPECT_THAT(error_of(small_model("gpt-oss").add_uint("gpt-oss.block_count", 4).add_uint("gpt-oss.feed_forward_length", 48)),
+              HasSubstr("gpt-oss.attention.sliding_window: the key is missing"));
+}
+
 TEST(ModelConfig, DeepSeeksYarnIsOnTheScores) {
   const ModelConfig config = read(small_deepseek()
                                       .add_string("deepseek2.rope.scaling.type", "yarn")
@@ -333,7 +372,7 @@ TEST(ModelConfig, BadFieldsOfExpertsAndLatentsAreNamed) {
   expect(small_llama().add_uint("llama.expert_count", 1025), "llama.expert_count: 1025 is not in [1, 1024]");
   expect(small_llama().add_uint("llama.expert_count", 8).add_uint("llama.expert_used_count", 9),
          "llama.expert_used_count: 9 is not in [1, 8]");
-  expect(small_deepseek().add_uint("deepseek2.expert_gating_func", 3), "deepseek2.expert_gating_func: 3");
+  expect(small_deepseek().add_uint("deepseek2.expert_gating_func", 4), "deepseek2.expert_gating_func: 4");
   expect(small_llama().add_uint("llama.expert_count", 8).add_uint("llama.expert_used_count", 2)
              .add_uint("llama.leading_dense_block_count", 2),
          "llama.leading_dense_block_count: 2 of 2 layers");
@@ -354,8 +393,8 @@ TEST(ModelConfig, BadFieldsOfExpertsAndLatentsAreNamed) {
   expect(small_deepseek().add_float("deepseek2.attention.temperature_scale", 0.1f),
          "deepseek2.attention.temperature_scale is 0.1");
   expect(small_llama().add_uint("llama.expert_count", 8).add_uint("llama.expert_used_count", 2)
-             .add_uint("llama.expert_gating_func", 3),
-         "llama.expert_gating_func: 3 is not supported");
+             .add_uint("llama.expert_gating_func", 4),
+         "llama.expert_gating_func: 4 is not supported");
   expect(small_deepseek().add_uint("deepseek2.expert_group_count", 3), "deepseek2.expert_group_used_count");
   expect(small_deepseek().add_uint("deepseek2.expert_group_count", 8).add_uint("deepseek2.expert_group_used_count", 1),
          "2 experts cannot be chosen from 1 of 8 groups");

@@ -14,7 +14,7 @@ ProductGroup::ProductGroup(const KernelTable& kernels, ThreadPool& pool, int max
 
 bool ProductGroup::wants_int8(const PackedMatrix& matrix) const { return int8_ && is_quantized(matrix); }
 
-void ProductGroup::add(const PackedMatrix& w, const Input& input, float* y, std::int64_t ldy) {
+void ProductGroup::add(const PackedMatrix& w, const Input& input, const Output& output) {
   if (input.num_rows == 0) return;
   CHECK(products_.size() < products_.capacity(), products_.size());
   const QuantizedRows* xq = nullptr;
@@ -26,10 +26,11 @@ void ProductGroup::add(const PackedMatrix& w, const Input& input, float* y, std:
                        .x = input.x + std::int64_t{input.first_row} * w.num_cols,
                        .xq = xq,
                        .rounds_to_bf16 = int8_,
-                       .y = y,
+                       .bias = output.bias,
+                       .y = output.y,
                        .num_rows = input.num_rows,
                        .ldx = w.num_cols,
-                       .ldy = ldy > 0 ? ldy : w.num_rows});
+                       .ldy = output.ldy > 0 ? output.ldy : w.num_rows});
 }
 
 void ProductGroup::run() {

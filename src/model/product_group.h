@@ -25,8 +25,13 @@ class ProductGroup {
     int first_row = 0;
     int num_rows = 0;
   };
-  // y [num_rows, ldy] = input times w. w must live until run(). ldy 0: w's rows.
-  void add(const PackedMatrix& w, const Input& input, float* y, std::int64_t ldy = 0);
+  struct Output {
+    float* y = nullptr;           // [num_rows, ldy]
+    std::int64_t ldy = 0;         // 0: w's rows
+    const float* bias = nullptr;  // [w's rows] or null
+  };
+  // y = input times w, and bias. w must live until run().
+  void add(const PackedMatrix& w, const Input& input, const Output& output);
   // All that were added.
   void run();
 

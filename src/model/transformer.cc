@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "model/activation.h"
 #include "model/key_calibration.h"
 #include "model/quantized_rows.h"
 #include "model/row_tasks.h"
@@ -256,7 +257,7 @@ Transformer::Products Transformer::input_products(int layer, bool has_queries) {
 }
 
 Transformer::Products Transformer::output_products(int layer) {
-  return {{Product{&weights_.layer(layer).o, nullptr, buffers_.normed}}, 1};
+  return {{Product{&weights_.layer(layer).o, weights_.layer(layer).o_bias, buffers_.normed}}, 1};
 }
 
 // Behind attention: the choice of experts begins with one, too, but its scores go elsewhere.
@@ -406,6 +407,7 @@ void Transformer::attend(const ForwardBatch& batch, const KvStorage& storage, in
                                .num_sequences = static_cast<int>(sequences.size()),
                                .q_sinks = has_sinks(batch, layer) ? buffers_.q_sinks : nullptr,
                                .rounds_to_bf16 = limits_.activations == ActivationType::kInt8,
+                               .sink_scores = weights_.layer(layer).sink_scores,
                                .sharing = is_last(layer) ? batch.logit_sharing : group.sharing,
                                .common = common.data(),
                                .num_common = static_cast<int>(common.size())});
@@ -479,8 +481,7 @@ void Transformer::run_mlp(int num_rows, int layer) {
              if (int8_input) quantize_input(buffers_.normed, hidden_size, begin, end);
            });
 
-  const auto activate =
-      config_.activation == Activation::kSilu ? kernels_.silu_mul : kernels_.gelu_mul;
+  const auto activate = activation_kernel(kernels_, config_.activation);
   buffers_.quantized.num_cols = config_.ffn_size;
   multiply(buffers_.gate, num_rows, down_products(layer), products_behind(layer),
            [&](int begin, int end) {

@@ -14,7 +14,8 @@ namespace {
 
 const std::string kFolder = LARDER_SOURCE_DIR "/tests/golden/model/";
 const char* const kModels[] = {"tiny_llama", "tiny_qwen2", "tiny_qwen3", "tiny_gemma3", "tiny_mixed",
-                               "tiny_qwen3moe", "tiny_mixtral", "tiny_deepseek2", "tiny_deepseek3"};
+                               "tiny_qwen3moe", "tiny_mixtral", "tiny_deepseek2", "tiny_deepseek3",
+                               "tiny_gpt_oss", "tiny_gpt_oss_mxfp4"};
 
 std::vector<const KernelTable*> all_kernels() {
   std::vector<const KernelTable*> tables;

@@ -49,10 +49,11 @@ class WeightPlan {
     take(entry, matrix_stride(entry));
   }
 
-  void add_vector(std::string name, int size, const float*& vector) {
-    WeightEntry& entry = add({.name = std::move(name), .num_rows = 1, .num_cols = size});
+  // count: so many, behind one another.
+  void add_vector(std::string name, int size, const float*& vector, int count = 1) {
+    WeightEntry& entry = add({.name = std::move(name), .num_rows = count, .num_cols = size});
     entry.vector = &vector;
-    take(entry, static_cast<std::size_t>(size) * sizeof(float));
+    take(entry, static_cast<std::size_t>(count) * static_cast<std::size_t>(size) * sizeof(float));
   }
 
   void add_layer(int index, LayerWeights& layer) {
@@ -64,10 +65,14 @@ class WeightPlan {
     } else {
       add_attention_weights(index, layer);
     }
+    if (config_.has_sink_scores) add_vector(name("attn_sinks.weight"), config_.num_heads, layer.sink_scores);
     add_matrix(name("attn_output.weight"), hidden, config_.o_size(), layer.o);
+    if (config_.has_output_bias) add_vector(name("attn_output.bias"), hidden, layer.o_bias);
     if (config_.has_post_norms)
       add_vector(name("post_attention_norm.weight"), hidden, layer.post_attention_norm);
-    add_vector(name("ffn_norm.weight"), hidden, layer.ffn_norm);
+    // gpt-oss' files call it by where it stands.
+    const bool is_gpt_oss = config_.architecture == Architecture::kGptOss;
+    add_vector(name(is_gpt_oss ? "post_attention_norm.weight" : "ffn_norm.weight"), hidden, layer.ffn_norm);
     if (config_.layers[static_cast<std::size_t>(index)].has_experts) {
       add_expert_weights(index, layer);
     } else {
@@ -121,14 +126,24 @@ class WeightPlan {
     const int hidden = config_.hidden_size;
     add_matrix(name("ffn_gate_inp.weight"), experts.num_experts, hidden, layer.router);
     if (gguf_.find_tensor(name("exp_probs_b.bias")) != nullptr)
-      add_vector(name("exp_probs_b.bias"), experts.num_experts, layer.router_bias);
+      add_vector(name("exp_probs_b.bias"), experts.num_experts, layer.ranking_bias);
     add_matrices(name("ffn_gate_exps.weight"), experts.num_experts, experts.ffn_size, hidden, layer.expert_gate);
     add_matrices(name("ffn_up_exps.weight"), experts.num_experts, experts.ffn_size, hidden, layer.expert_up);
     add_matrices(name("ffn_down_exps.weight"), experts.num_experts, hidden, experts.ffn_size, layer.expert_down);
+    if (experts.has_biases) add_expert_biases(index, layer);
     if (experts.shared_ffn_size == 0) return;
     add_matrix(name("ffn_gate_shexp.weight"), experts.shared_ffn_size, hidden, layer.gate);
     add_matrix(name("ffn_up_shexp.weight"), experts.shared_ffn_size, hidden, layer.up);
     add_matrix(name("ffn_down_shexp.weight"), hidden, experts.shared_ffn_size, layer.down);
+  }
+
+  void add_expert_biases(int index, LayerWeights& layer) {
+    const auto name = [&](const char* part) { return fmt::format("blk.{}.{}", index, part); };
+    const ExpertConfig& experts = config_.experts;
+    add_vector(name("ffn_gate_inp.bias"), experts.num_experts, layer.router_bias);
+    add_vector(name("ffn_gate_exps.bias"), experts.ffn_size, layer.expert_gate_bias, experts.num_experts);
+    add_vector(name("ffn_up_exps.bias"), experts.ffn_size, layer.expert_up_bias, experts.num_experts);
+    add_vector(name("ffn_down_exps.bias"), config_.hidden_size, layer.expert_down_bias, experts.num_experts);
   }
 
   // One of each expert, or head, behind one another in one tensor.
@@ -229,9 +244,10 @@ void pack(const WeightEntry& entry, std::byte* place, ThreadPool& pool, const Pa
 
 // A vector, to FP32.
 void widen(const WeightEntry& entry, float* values) {
-  dequantize_row(entry.tensor->type, entry.tensor->data.data(), values, entry.num_cols);
-  const float* odd = std::find_if_not(values, values + entry.num_cols, [](float x) { return std::isfinite(x); });
-  if (odd < values + entry.num_cols)
+  const std::int64_t count = std::int64_t{entry.num_rows} * entry.num_cols;
+  dequantize_row(entry.tensor->type, entry.tensor->data.data(), values, count);
+  const float* odd = std::find_if_not(values, values + count, [](float x) { return std::isfinite(x); });
+  if (odd < values + count)
     throw_invalid("GGUF: tensor '{}': value {} is not a finite number", entry.name, odd - values);
 }
 

@@ -29,7 +29,9 @@ struct LayerWeights {
   const float* q_a_norm = nullptr;       // [q_rank]
   const float* kv_a_norm = nullptr;      // [rank]
   std::vector<PackedMatrix> k_b, v_b;    // [num_heads] of [rank, nope_dim] | [value_dim, rank]
+  const float* sink_scores = nullptr;          // [num_heads]
   PackedMatrix o;                              // [hidden_size, o_size]
+  const float* o_bias = nullptr;               // [hidden_size]
   const float* post_attention_norm = nullptr;  // [hidden_size]
   const float* ffn_norm = nullptr;             // [hidden_size]
   PackedMatrix gate, up;                       // [ffn_size, hidden_size]
@@ -37,9 +39,13 @@ struct LayerWeights {
   const float* post_ffn_norm = nullptr;        // [hidden_size]
   // Of a layer with experts, whose shared ones are gate, up and down.
   PackedMatrix router;                 // [num_experts, hidden_size]
-  const float* router_bias = nullptr;  // [num_experts]
+  const float* router_bias = nullptr;   // [num_experts], of the product
+  const float* ranking_bias = nullptr;  // [num_experts], see choose_experts()
   std::vector<PackedMatrix> expert_gate, expert_up;  // [num_experts] of [experts.ffn_size, hidden_size]
   std::vector<PackedMatrix> expert_down;             // [num_experts] of [hidden_size, experts.ffn_size]
+  const float* expert_gate_bias = nullptr;           // [num_experts, experts.ffn_size]
+  const float* expert_up_bias = nullptr;
+  const float* expert_down_bias = nullptr;           // [num_experts, hidden_size]
 };
 
 // Codes with scales, rather than numbers.

@@ -164,30 +164,33 @@ LARDER_INLINE V16 gelu(V16 x) {
   return sigmoid_product(x, minus_2u);
 }
 
-void silu_mul(const float* gate, const float* up, float* out, int64_t num_values) {
+// out = function(gate, up).
+template <class Function>
+LARDER_INLINE void combine(const float* gate, const float* up, float* out, int64_t num_values, const Function& function) {
   int64_t i = 0;
   for (; i + 16 <= num_values; i += 16) {
     prefetch_to_write(out + i + kWriteAhead);
-    store(out + i, mul(silu(load(gate + i)), load(up + i)));
+    store(out + i, function(load(gate + i), load(up + i)));
   }
   const int rest = static_cast<int>(num_values - i);
-  if (rest > 0) {
-    const V16 v = mul(silu(load_partial(gate + i, rest)), load_partial(up + i, rest));
-    store_partial(out + i, v, rest);
-  }
+  if (rest > 0) store_partial(out + i, function(load_partial(gate + i, rest), load_partial(up + i, rest)), rest);
+}
+
+void silu_mul(const float* gate, const float* up, float* out, int64_t num_values) {
+  combine(gate, up, out, num_values, [](V16 g, V16 u) LARDER_INLINE_LAMBDA { return mul(silu(g), u); });
 }
 
 void gelu_mul(const float* gate, const float* up, float* out, int64_t num_values) {
-  int64_t i = 0;
-  for (; i + 16 <= num_values; i += 16) {
-    prefetch_to_write(out + i + kWriteAhead);
-    store(out + i, mul(gelu(load(gate + i)), load(up + i)));
-  }
-  const int rest = static_cast<int>(num_values - i);
-  if (rest > 0) {
-    const V16 v = mul(gelu(load_partial(gate + i, rest)), load_partial(up + i, rest));
-    store_partial(out + i, v, rest);
-  }
+  combine(gate, up, out, num_values, [](V16 g, V16 u) LARDER_INLINE_LAMBDA { return mul(gelu(g), u); });
+}
+
+void clamped_swiglu(const float* gate, const float* up, float* out, int64_t num_values) {
+  combine(gate, up, out, num_values, [](V16 g, V16 u) LARDER_INLINE_LAMBDA {
+    // The bounds come first: what is NaN stays so.
+    const V16 bounded = min(set1(7.0F), g);
+    const V16 linear = add(min(set1(7.0F), max(set1(-7.0F), u)), set1(1.0F));
+    return mul(sigmoid_product(bounded, mul(bounded, set1(-1.702F))), linear);
+  });
 }
 
 void add_values(float* x, const float* y, int64_t num_values) {

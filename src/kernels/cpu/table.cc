@@ -24,6 +24,7 @@ constexpr KernelTable kTable = {
     .rotations = rotations,
     .silu_mul = silu_mul,
     .gelu_mul = gelu_mul,
+    .clamped_swiglu = clamped_swiglu,
     .add = add_values,
     .add_bias = add_bias,
     .gather_rows = gather_rows,

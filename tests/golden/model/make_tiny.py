@@ -86,7 +86,7 @@ def make_model(config, seed):
             elif "embed_tokens" in name:
                 value.copy_(torch.randn_like(value) * (0.15 if config.tie_word_embeddings else 1.0))
             else:
-                value.copy_(torch.randn_like(value) * 1.3 / value.shape[1] ** 0.5)
+                value.copy_(torch.randn_like(value) * 1.3 / value.shape[min(1, value.dim() - 1)] ** 0.5)
     return model
 
 
