@@ -14,6 +14,8 @@ enum CharClass : std::uint8_t {
   kNumber = 2,       // \p{N}
   kSpace = 4,        // \s
   kPunctuation = 8,  // \p{P}
+  kUpperLike = 32,   // [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]
+  kLowerLike = 64,   // [\p{Ll}\p{Lm}\p{Lo}\p{M}]
   kDigit = 16,       // numeric to the digit splitter: \p{N}, and what later Unicode versions add
 };
 

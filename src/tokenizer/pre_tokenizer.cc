@@ -1,5 +1,7 @@
 #include "tokenizer/pre_tokenizer.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "base/printable.h"
 
@@ -103,6 +105,14 @@ std::size_t match_number(const CharClasses& classes, std::string_view text, int 
   return end;
 }
 
+//  ?[^\s\p{L}\p{N}]+, and what of `behind` follows it; 0 = no match.
+std::size_t match_symbols(const CharClasses& classes, std::string_view rest, std::string_view behind) {
+  const std::size_t begin = rest[0] == ' ' && rest.size() > 1 ? 1 : 0;
+  if (classes.at(rest, begin).classes & kWordlike) return 0;
+  const std::size_t end = end_of_run_without(classes, rest, begin, kWordlike);
+  return std::min(rest.find_first_not_of(behind, end), rest.size());
+}
+
 // (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,max_digits}|
 // ?[^\s\p{L}\p{N}]+[\r\n]*|
 // \s*[\r\n]+|\s+(?!\S)|\s+
@@ -115,12 +125,44 @@ std::size_t tiktoken_word(const CharClasses& classes, std::string_view rest, int
     const std::size_t end = end_of_run(classes, rest, first.length, kLetter);
     if (end > first.length) return end;
   }
-  const std::size_t begin = rest[0] == ' ' && rest.size() > 1 ? 1 : 0;
-  if (!(classes.at(rest, begin).classes & kWordlike)) {
-    std::size_t end = end_of_run_without(classes, rest, begin, kWordlike);
-    while (end < rest.size() && is_newline(rest[end])) ++end;
-    return end;
+  if (const std::size_t end = match_symbols(classes, rest, "\r\n")) return end;
+  if (const std::size_t end = match_lines(classes, rest)) return end;
+  return match_spaces(classes, rest);
+}
+
+// U*l+ from begin on, U and l being kUpperLike and kLowerLike, which have letters without case in common: where no l
+// follows all of U*, it gives back as far as its last one. 0 = no match.
+std::size_t match_lower_ending(const CharClasses& classes, std::string_view text, std::size_t begin) {
+  std::size_t end = begin, behind_last_lower = 0;
+  while (end < text.size()) {
+    const ClassifiedChar c = classes.at(text, end);
+    if (!(c.classes & kUpperLike)) break;
+    end += c.length;
+    if (c.classes & kLowerLike) behind_last_lower = end;
   }
+  const std::size_t behind_lower = end_of_run(classes, text, end, kLowerLike);
+  return behind_lower > end ? behind_lower : behind_last_lower;
+}
+
+// U+l*; 0 = no match.
+std::size_t match_upper_beginning(const CharClasses& classes, std::string_view text, std::size_t begin) {
+  const std::size_t end = end_of_run(classes, text, begin, kUpperLike);
+  return end > begin ? end_of_run(classes, text, end, kLowerLike) : 0;
+}
+
+// GPT-4o's (o200k): c standing for (?i:'s|'t|'re|'ve|'m|'ll|'d)?,
+// [^\r\n\p{L}\p{N}]?U*l+c|[^\r\n\p{L}\p{N}]?U+l*c|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|
+// \s*[\r\n]+|\s+(?!\S)|\s+
+std::size_t gpt4o_word(const CharClasses& classes, std::string_view rest) {
+  const ClassifiedChar first = classes.at(rest, 0);
+  const bool may_lead = !(first.classes & (kLetter | kNumber)) && !is_newline(rest[0]);
+  for (const auto match : {match_lower_ending, match_upper_beginning}) {
+    std::size_t end = may_lead ? match(classes, rest, first.length) : 0;
+    if (end == 0) end = match(classes, rest, 0);
+    if (end > 0) return end + match_contraction(rest.substr(end), true);
+  }
+  if (first.classes & kNumber) return match_number(classes, rest, 3);
+  if (const std::size_t end = match_symbols(classes, rest, "\r\n/")) return end;
   if (const std::size_t end = match_lines(classes, rest)) return end;
   return match_spaces(classes, rest);
 }
@@ -180,10 +222,11 @@ std::vector<PreTokenizer::Stage> stages_of(std::string_view name) {
   if (name == "smollm") return {single_digit, gpt2_word};
   if (name == "qwen2") return {qwen2_word};
   if (name == "llama-bpe") return {llama3_word};
+  if (name == "gpt-4o") return {gpt4o_word};
   // Files converted before they named their pre-tokenizer; the pattern is llama.cpp's.
   if (name == "default") return {punctuation_run, gpt2_word, number_run, digit_triple};
   throw_invalid(
-      "tokenizer.ggml.pre: '{}' is not supported; smollm, qwen2, llama-bpe, gpt-2 and default are",
+      "tokenizer.ggml.pre: '{}' is not supported; smollm, qwen2, llama-bpe, gpt-4o, gpt-2 and default are",
       printable(name));
 }
 

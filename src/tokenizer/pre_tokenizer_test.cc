@@ -56,13 +56,23 @@ TEST(PreTokenizer, LaterFamiliesTakePunctuationBeforeAWordAndLineBreaksAfterIt) 
   EXPECT_THAT(split("qwen2", " \t\n\n  \n  x"), ElementsAre(" \t\n\n  \n", " ", " x"));
 }
 
+TEST(PreTokenizer, Gpt4oCutsWhereTheCaseChanges) {
+  EXPECT_THAT(split("gpt-4o", "camelCase HTTPServer ABC's"), ElementsAre("camel", "Case", " HTTPServer", " ABC's"));
+  EXPECT_THAT(split("gpt-4o", "ABCdeF"), ElementsAre("ABCde", "F"));
+  // Letters without case may end a word, and then what is upper case behind them does not.
+  EXPECT_THAT(split("gpt-4o", "AB\u4E16CD"), ElementsAre("AB\u4E16", "CD"));
+  EXPECT_THAT(split("gpt-4o", "\u0301x"), ElementsAre("\u0301x"));
+  EXPECT_THAT(split("gpt-4o", "\u0301!"), ElementsAre("\u0301", "!"));
+  EXPECT_THAT(split("gpt-4o", "a!//\r\n/b 1234"), ElementsAre("a", "!//\r\n/", "b", " ", "123", "4"));
+}
+
 TEST(PreTokenizer, BytesThatAreNotUtf8AreSymbols) {
   EXPECT_THAT(split("gpt-2", "a\xFF\xFE b\xE4\xB8"),
               ElementsAre("a", "\xFF\xFE", " b", "\xE4\xB8"));
 }
 
 TEST(PreTokenizer, NoTextHasNoWords) {
-  for (const char* name : {"gpt-2", "smollm", "qwen2", "llama-bpe", "default"})
+  for (const char* name : {"gpt-2", "smollm", "qwen2", "llama-bpe", "gpt-4o", "default"})
     EXPECT_TRUE(split(name, "").empty());
 }
 

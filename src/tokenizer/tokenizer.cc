@@ -70,7 +70,7 @@ class Tokenizer::Impl {
   StringPool bytes;  // as they appear in text
   StringIndex by_text;
   std::vector<std::uint8_t> is_special;
-  std::vector<std::uint8_t> is_hidden;  // special tokens but for those that tell where a tool call is
+  std::vector<std::uint8_t> is_hidden;  // special tokens but for those that tell what a part of an answer is
   std::vector<TokenId> end_tokens;
   std::optional<TokenId> bos, eos;
   bool add_bos, add_eos;
@@ -121,8 +121,12 @@ void Tokenizer::Impl::add_texts(const Vocabulary& vocabulary) {
     if (const TokenId twin = by_text.insert(id); twin >= 0)
       throw_invalid("tokenizer.ggml.tokens[{}]: the same text as token {}", id, twin);
   is_hidden = is_special;
-  for (const char* tag : {"<tool_call>", "</tool_call>"})
-    if (const TokenId id = by_text.find(tag); id >= 0) is_hidden[id] = 0;
+  const auto show = [&](std::string_view text) {
+    if (const TokenId id = by_text.find(text); id >= 0) is_hidden[id] = 0;
+  };
+  for (const std::string_view tag : {"<tool_call>", "</tool_call>"}) show(tag);
+  if (speaks_harmony(vocabulary, is_special))
+    for (const std::string_view tag : kHarmonyTokens) show(tag);
 }
 
 void Tokenizer::Impl::add_bytes(const Vocabulary& vocabulary) {

@@ -27,7 +27,7 @@ enum class TokenKind : std::uint8_t {
 // What a file says about its tokenizer; plain data, checked by Tokenizer's constructor.
 struct Vocabulary {
   std::string model;          // "gpt2" (byte-level BPE) or "llama" (SentencePiece)
-  std::string pre_tokenizer;  // smollm, qwen2, llama-bpe, gpt-2, default
+  std::string pre_tokenizer;  // see PreTokenizer
   std::vector<std::string> tokens;
   std::vector<float> scores;        // SentencePiece; empty otherwise, and where merges are the rule
   std::vector<TokenKind> kinds;     // empty = all normal
@@ -80,6 +80,11 @@ struct Encoding {
 // How many tokens lie in the first num_bytes of the text, the last of them wholly.
 int num_tokens_within(const Encoding& encoding, std::size_t num_bytes, std::size_t text_size);
 
+// The special tokens that a model of OpenAI's gpt-oss divides its answer with (the harmony format), and that tell its
+// reader what a part of it is.
+inline constexpr std::string_view kHarmonyTokens[] = {"<|start|>",     "<|channel|>", "<|message|>", "<|constrain|>",
+                                                      "<|end|>", "<|call|>",    "<|return|>"};
+
 // Immutable after construction. Thread: any, concurrently. Any bytes are accepted as text: invalid
 // UTF-8 becomes byte tokens (BPE) or U+FFFD (SentencePiece). Texts of 2^31 bytes or more throw
 // Error{kTooLarge}.
@@ -111,8 +116,8 @@ class Tokenizer {
   void encode(std::string_view text, const TextSpan* spans, bool add_special) const = delete;
 
   // Ids that are passed in must be in [0, vocab_size()), here and below.
-  // The bytes of one token, as they appear in text ("" for control tokens, but for <tool_call> and </tool_call>,
-  // unless show_special).
+  // The bytes of one token, as they appear in text ("" for control tokens, but for <tool_call>, </tool_call> and
+  // kHarmonyTokens, unless show_special).
   std::string_view token_bytes(TokenId token, bool show_special) const;
   // The whole text. Invalid UTF-8 becomes U+FFFD.
   std::string decode(std::span<const TokenId> tokens, bool show_special = false) const;

@@ -143,12 +143,21 @@ std::vector<std::uint8_t> find_special_tokens(const Vocabulary& vocabulary) {
   return is_special;
 }
 
+bool speaks_harmony(const Vocabulary& vocabulary, const std::vector<std::uint8_t>& is_special) {
+  return std::ranges::all_of(kHarmonyTokens, [&](std::string_view text) {
+    const auto found = std::ranges::find(vocabulary.tokens, text);
+    return found != vocabulary.tokens.end() && is_special[static_cast<std::size_t>(found - vocabulary.tokens.begin())] != 0;
+  });
+}
+
 std::vector<TokenId> find_end_tokens(const Vocabulary& vocabulary,
                                      const std::vector<std::uint8_t>& is_special) {
   std::vector<TokenId> ends;
+  // A turn has several messages there, each of which ends so.
+  const std::string_view end_of_part = speaks_harmony(vocabulary, is_special) ? "<|end|>" : "";
   for (std::size_t i = 0; i < is_special.size(); ++i) {
     const auto id = static_cast<TokenId>(i);
-    const bool is_named = is_special[i] && is_end_name(vocabulary.tokens[i]);
+    const bool is_named = is_special[i] && is_end_name(vocabulary.tokens[i]) && vocabulary.tokens[i] != end_of_part;
     const bool is_listed = std::ranges::find(vocabulary.ends, id) != vocabulary.ends.end();
     if (is_named || is_listed || id == vocabulary.eos || id == vocabulary.eot) ends.push_back(id);
   }

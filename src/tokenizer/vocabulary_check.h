@@ -28,6 +28,9 @@ std::optional<std::uint8_t> parse_byte_token(std::string_view text);
 // only: control and unknown tokens, BOS, EOS and EOT, and those that mark a turn by their name.
 std::vector<std::uint8_t> find_special_tokens(const Vocabulary& vocabulary);
 
+// Whether it has all of kHarmonyTokens.
+bool speaks_harmony(const Vocabulary& vocabulary, const std::vector<std::uint8_t>& is_special);
+
 // EOS, EOT, and special tokens known by name to end a turn; ascending, without repeats.
 std::vector<TokenId> find_end_tokens(const Vocabulary& vocabulary,
                                      const std::vector<std::uint8_t>& is_special);

@@ -27,6 +27,11 @@ LLAMA3 = (
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 QWEN2 = LLAMA3.replace("{1,3}", "")
+O200K = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 DEFAULT = [r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", r"[0-9][0-9][0-9]"]
 
@@ -45,6 +50,7 @@ def pre_tokenizer(name):
         "smollm": pre.Sequence([pre.Digits(individual_digits=True), with_gpt2]),
         "qwen2": pre.Sequence([split(QWEN2), byte_level]),
         "llama-bpe": pre.Sequence([split(LLAMA3), byte_level]),
+        "gpt-4o": pre.Sequence([split(O200K), byte_level]),
         "default": pre.Sequence([split(p) for p in DEFAULT] + [byte_level]),
     }[name]
 
@@ -287,7 +293,7 @@ def main():
             + strings.SCRIPTS * 3
             + strings.CODE * 3
         )
-        for name in ["gpt-2", "smollm", "qwen2", "llama-bpe", "default"]:
+        for name in ["gpt-2", "smollm", "qwen2", "llama-bpe", "gpt-4o", "default"]:
             vocabulary = train_bpe(name, corpus)
             write(
                 name,

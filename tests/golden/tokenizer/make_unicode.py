@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Writes src/tokenizer/unicode_ranges.inc: the character classes of the pre-tokenizers' patterns.
 
-The classes are asked of the `tokenizers` package itself (its regex engine for \\p{L}, \\p{N}, \\s
-and \\p{P}; its Digits step for "numeric"), so that a new letter means here what it means there,
+The classes are asked of the `tokenizers` package itself (its regex engine for \\p{L}, \\p{N}, \\s,
+\\p{P} and the letters' cases; its Digits step for "numeric"), so that a new letter means here what it means there,
 whatever Unicode version this machine's libraries have.
 
     make_unicode.py > src/tokenizer/unicode_ranges.inc
@@ -32,6 +32,8 @@ def main():
         matching(r"\s"),
         matching(r"\p{P}"),
         digits(),
+        matching(r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"),
+        matching(r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"),
     ]
     flags = [
         sum(1 << bit for bit, members in enumerate(classes) if c in members)
