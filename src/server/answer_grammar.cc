@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -23,6 +24,21 @@ namespace {
 constexpr std::size_t kMaxRecent = 16;
 constexpr std::uint32_t kMaxMoreCalls = 15;  // that are demanded: a small model may find no end
 
+// Stands in no text: no character of UTF-8 has such a byte.
+constexpr std::string_view kTokenMark = "\xFF";
+
+// Harmony's special tokens, as grammars write them: within a string or a text the model is not to end its message.
+std::map<TokenId, std::string> marked_tokens(const Tokenizer& tokenizer) {
+  std::map<TokenId, std::string> marked;
+  for (const std::string_view text : kHarmonyTokens) {
+    const auto token = tokenizer.find(text);
+    // One that is hidden is no part of any text.
+    if (token && tokenizer.is_special(*token) && !tokenizer.token_bytes(*token, false).empty())
+      marked.emplace(*token, std::string(kTokenMark) + std::string(text));
+  }
+  return marked;
+}
+
 bool has_tools(const AnswerRules& rules) { return rules.tools.is_array() && !rules.tools.empty(); }
 
 bool may_call(const AnswerRules& rules) { return has_tools(rules) && rules.tool_choice.may_call(); }
@@ -38,7 +54,7 @@ class AnswerGrammar {
   Grammar make() {
     const std::string field = rules_.format.is_text() ? "tools" : rules_.format.field;
     try {
-      Grammar grammar = builder_.finish(whole());
+      Grammar grammar = builder_.finish(rules_.is_harmony ? in_messages() : whole());
       const GrammarState state(grammar);
       if (state.is_over()) {
         fail_field(field, state.is_whole() ? "permits the empty text only; leave it out"
@@ -82,6 +98,41 @@ class AnswerGrammar {
     // Of a tool that is not strict nobody has asked for more than a call.
     return add_json_schema(parts_, whole, fmt::format("tools.{}.parameters", name),
                            is_strict ? SchemaUse::kStrict : SchemaUse::kLenient);
+  }
+
+  // A special token of harmony, which no text can be taken for: see marked_tokens().
+  Fragment tag(std::string_view token) { return builder_.text(std::string(kTokenMark) + std::string(token)); }
+
+  // Any text but for such tokens.
+  Fragment any_text() {
+    const GrammarNode node = builder_.add_node(), end = builder_.add_node();
+    builder_.add_bytes(node, {0, 0xFE}, node);
+    builder_.add_empty(node, end);
+    return {node, end};
+  }
+
+  Fragment header(std::string_view channel) {
+    return builder_.sequence({tag("<|channel|>"), builder_.text(channel), tag("<|message|>")});
+  }
+
+  // A thought, or none, and what is wanted, each in a message of its own.
+  Fragment in_messages() {
+    const Fragment thought = builder_.sequence({header("analysis"), any_text(), tag("<|end|>"), tag("<|start|>"),
+                                                builder_.text("assistant")});
+    std::vector<Fragment> wanted;
+    if (may_call(rules_)) {
+      for (const Json& tool : rules_.tools) {
+        const Json& function = tool["function"];
+        const auto name = function["name"].get<std::string>();
+        if (!rules_.tool_choice.permits(name)) continue;
+        wanted.push_back(builder_.sequence({tag("<|channel|>"), builder_.text("commentary to=functions." + name + " "),
+                                            tag("<|constrain|>"), builder_.text("json"), tag("<|message|>"),
+                                            arguments_of(function, name)}));
+      }
+    }
+    if (!may_call(rules_) || !rules_.tool_choice.has_to_call())
+      wanted.push_back(builder_.sequence({header("final"), rules_.format.is_text() ? any_text() : format()}));
+    return builder_.sequence({builder_.optional(thought), builder_.choice(wanted)});
   }
 
   // Behind the tag's beginning, which text may have led to.
@@ -147,10 +198,12 @@ std::string key_of(const AnswerRules& rules) {
   return dump_json(
       Json::array({static_cast<int>(format.kind), format.schema, format.source, format.choices, format.field, format.is_compact,
                    calls ? rules.tools : Json(), static_cast<int>(choice.mode), choice.is_restricted, choice.names,
-                   choice.strict_names, choice.is_one_call, rules.takes_many_calls}));
+                   choice.strict_names, choice.is_one_call, rules.takes_many_calls, rules.is_harmony}));
 }
 
 }  // namespace
+
+bool has_harmony_tokens(const Tokenizer& tokenizer) { return marked_tokens(tokenizer).size() == std::size(kHarmonyTokens); }
 
 bool are_constrained(const AnswerRules& rules) {
   if (!rules.format.is_text()) return true;
@@ -163,10 +216,13 @@ Grammar make_answer_grammar(const AnswerRules& rules) { return AnswerGrammar(rul
 
 std::shared_ptr<const TokenTrie> ConstraintTable::trie() {
   std::call_once(made_trie_, [this] {
-    trie_ = std::make_shared<const TokenTrie>(tokenizer_.vocab_size(), [this](TokenId token) -> std::string_view {
-      const auto ends = tokenizer_.end_tokens();
-      return std::ranges::find(ends, token) != ends.end() ? std::string_view() : tokenizer_.token_bytes(token, false);
-    });
+    trie_ = std::make_shared<const TokenTrie>(
+        tokenizer_.vocab_size(), [this, marked = marked_tokens(tokenizer_)](TokenId token) -> std::string_view {
+          const auto ends = tokenizer_.end_tokens();
+          if (std::ranges::find(ends, token) != ends.end()) return {};
+          const auto found = marked.find(token);
+          return found != marked.end() ? std::string_view(found->second) : tokenizer_.token_bytes(token, false);
+        });
     num_trie_bytes_ = trie_->size_bytes();
   });
   return trie_;

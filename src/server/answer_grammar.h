@@ -15,18 +15,22 @@
 
 namespace larder {
 
+// Whether its vocabulary lets an answer be of messages.
+bool has_harmony_tokens(const Tokenizer& tokenizer);
+
 // What an answer's text depends on.
 struct AnswerRules {
   const AnswerFormat& format;
   const ToolChoice& tool_choice;
   bool takes_many_calls = true;
+  bool is_harmony = false;  // it begins with the header of a message, see HarmonyScanner
   const Json& tools;  // as templates know them, or null
 };
 
 // Whether there is anything that the answer may not be.
 bool are_constrained(const AnswerRules& rules);
 
-// Calls are written as ToolCallScanner reads them; arguments follow the tool's schema where the answer has to call, or
+// Calls are written as ToolCallScanner or HarmonyScanner reads them; arguments follow the tool's schema where the answer has to call, or
 // the tool is strict. Throws Error{kInvalidArgument, kTooLarge} with the field as param.
 Grammar make_answer_grammar(const AnswerRules& rules);
 

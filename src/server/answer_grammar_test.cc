@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "grammar/grammar_test_support.h"
 #include "server/server_test_support.h"
-#include "server/tool_calls.h"
+#include "server/answer_scanner.h"
 
 namespace larder {
 namespace {
@@ -37,9 +37,11 @@ struct Asked {
   AnswerFormat format = {};
   ToolChoice choice = {};
   bool takes_many = true;
+  bool is_harmony = false;
 
   AnswerRules rules() const {
-    return {.format = format, .tool_choice = choice, .takes_many_calls = takes_many, .tools = tools()};
+    return {.format = format, .tool_choice = choice, .takes_many_calls = takes_many, .is_harmony = is_harmony,
+            .tools = tools()};
   }
   Grammar grammar() const { return make_answer_grammar(rules()); }
 };
@@ -190,6 +192,36 @@ TEST_F(ConstraintTableTest, HasABound) {
   // Those that are not used any more make room.
   used.clear();
   for (int i = 0; i < 1000; ++i) EXPECT_NE(find(table, std::string(200, 'b') + std::to_string(i)), nullptr);
+}
+
+// As marked tokens; beside that, as HarmonyScanner reads it.
+std::string marked(std::string text) {
+  for (const std::string_view token : kHarmonyTokens)
+    for (auto at = text.find(token); at != text.npos; at = text.find(token, at + token.size() + 1)) text.insert(at, "\xFF");
+  return text;
+}
+
+TEST(AnswerGrammar, MessagesOfHarmony) {
+  const std::string thought = "<|channel|>analysis<|message|>Hm <|x|> {<|end|><|start|>assistant";
+  const std::string final = "<|channel|>final<|message|>";
+  const std::string weather = "<|channel|>commentary to=functions.weather <|constrain|>json<|message|>";
+  const Grammar json = Asked{.format = format_of(R"({"enum": ["yes"]})"), .is_harmony = true}.grammar();
+  const Grammar calls = Asked{.choice = {.mode = Mode::kRequired}, .is_harmony = true}.grammar();
+  for (const std::string& before : {std::string(), thought}) {
+    EXPECT_TRUE(matches(json, marked(before + final + "\"yes\"")));
+    EXPECT_TRUE(matches(json, marked(before + weather + "{\"city\": \"Bern\"}")));
+    EXPECT_FALSE(begins(json, marked(before + final + "no")));
+    EXPECT_FALSE(begins(calls, marked(before + final)));
+    const std::string call = before + weather + "{\"city\": \"Bern\"}";
+    EXPECT_TRUE(matches(calls, marked(call)));
+    EXPECT_EQ(split_answer(call, {.are_read = true, .is_harmony = true}).back().call->name, "weather");
+    EXPECT_FALSE(begins(calls, marked(before + "<|channel|>commentary to=functions.none")));
+  }
+  // A second thought does not come; a message does not end within a string, nor does what reads like a token begin one.
+  EXPECT_FALSE(begins(json, marked(thought + thought)));
+  EXPECT_FALSE(begins(calls, marked(weather + "{\"city\": \"Be<|end|>")));
+  EXPECT_TRUE(begins(calls, marked(weather) + "{\"city\": \"Be<|end|>"));
+  EXPECT_FALSE(begins(json, final));
 }
 
 }  // namespace

@@ -1,11 +1,11 @@
 // The shape of Anthropic's messages.
 #include <utility>
 
+#include "server/answer_scanner.h"
 #include "server/anthropic_request.h"
 #include "server/reply_writer.h"
 #include "server/request_id.h"
 #include "server/sse.h"
-#include "server/tool_calls.h"
 
 namespace larder {
 namespace {
@@ -63,6 +63,8 @@ class MessagesWriter final : public ReplyWriter {
       if (piece.call) {
         content.push_back(call_block(*piece.call, std::move(piece.call->arguments)));
         has_calls = true;
+      } else if (piece.is_thought) {
+        content.push_back(thinking_block(std::move(piece.text)));
       } else {
         content.push_back({{"type", "text"}, {"text", std::move(piece.text)}});
       }
@@ -83,7 +85,7 @@ class MessagesWriter final : public ReplyWriter {
 
  private:
   // Options are known only after construction.
-  ToolCallScanner& scanner() {
+  AnswerScanner& scanner() {
     if (!scanner_) scanner_.emplace(options_.tool_calls);
     return *scanner_;
   }
@@ -112,6 +114,11 @@ class MessagesWriter final : public ReplyWriter {
             {"input", std::move(input)}};
   }
 
+  // Nobody signs it: it is read as it comes back.
+  static Json thinking_block(std::string text) {
+    return {{"type", "thinking"}, {"thinking", std::move(text)}, {"signature", ""}};
+  }
+
   void start_message(const Choice& choice, std::string& out) const {
     append_named_event(out, "message_start",
                        {{"type", "message_start"}, {"message", message(choice, Json::array())}});
@@ -127,8 +134,13 @@ class MessagesWriter final : public ReplyWriter {
                 out);
       return close_block(out);
     }
-    if (!is_in_block_) open_block({{"type", "text"}, {"text", ""}}, out);
-    put_delta({{"type", "text_delta"}, {"text", std::move(piece.text)}}, out);
+    if (is_in_block_ && is_in_thought_ != piece.is_thought) close_block(out);
+    if (!is_in_block_) open_block(piece.is_thought ? thinking_block("") : Json{{"type", "text"}, {"text", ""}}, out);
+    is_in_thought_ = piece.is_thought;
+    if (piece.is_thought)
+      put_delta({{"type", "thinking_delta"}, {"thinking", std::move(piece.text)}}, out);
+    else
+      put_delta({{"type", "text_delta"}, {"text", std::move(piece.text)}}, out);
   }
 
   void open_block(Json block, std::string& out) {
@@ -167,10 +179,11 @@ class MessagesWriter final : public ReplyWriter {
   }
 
   const std::string request_id_ = "req_" + make_request_id();
-  std::optional<ToolCallScanner> scanner_;
+  std::optional<AnswerScanner> scanner_;
   int num_blocks_ = 0;  // that have ended
   int num_calls_ = 0;
   bool is_in_block_ = false;
+  bool is_in_thought_ = false;  // the block is one
 };
 
 }  // namespace

@@ -119,6 +119,7 @@ void Router::constrain(ChatRequest& chat, bool ends_in_thought) const {
   const AnswerRules rules{.format = options.format,
                           .tool_choice = options.tool_choice,
                           .takes_many_calls = calls.takes_many,
+                          .is_harmony = calls.is_harmony && !calls.begins_in_text && has_harmony_tokens(model_.tokenizer),
                           .tools = calls.are_read ? tools : kNone};
   options.sampling.constraint = constraints_->find(rules);
   // What may be nothing but JSON or calls is no thought, whatever the prompt ends with.

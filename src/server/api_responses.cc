@@ -212,6 +212,8 @@ Router::ResponsePlan Router::plan_response(const HttpRequest& request,
   Json body = {{"messages", std::move(spelled.messages)}};
   body["tools"] = std::move(parsed.tools);
   body["chat_template_kwargs"] = std::move(parsed.template_kwargs);
+  const Json& reasoning = draft.echo["reasoning"];
+  if (reasoning.is_object() && reasoning.contains("effort")) body["reasoning_effort"] = reasoning["effort"];
   try {
     read_chat_prompt(body, chat);
   } catch (const Error& error) {

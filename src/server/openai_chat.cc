@@ -4,9 +4,9 @@
 #include <map>
 #include <utility>
 
+#include "server/answer_scanner.h"
 #include "server/choices_writer.h"
 #include "server/request_id.h"
-#include "server/tool_calls.h"
 #include "server/utf8.h"
 
 namespace larder {
@@ -22,7 +22,7 @@ class ChatWriter final : public ChoicesWriter {
   struct Calls {
     explicit Calls(const ToolCallRules& rules) : scanner(rules) {}
 
-    ToolCallScanner scanner;
+    AnswerScanner scanner;
     int num_calls = 0;
   };
 
@@ -47,17 +47,18 @@ class ChatWriter final : public ChoicesWriter {
 
   Json whole_choice(Choice& choice) override {
     Json calls = Json::array();
-    std::string text;
-    if (options_.tool_calls.are_read) {
+    std::string text, thoughts;
+    if (is_scanned()) {
       for (const AnswerPiece& piece : split_answer(choice.text, options_.tool_calls)) {
         if (piece.call) calls.push_back(call_json(*piece.call));
-        text += piece.text;
+        (piece.is_thought ? thoughts : text) += piece.text;
       }
     } else {
       text = std::move(choice.text);
     }
     Json message = {{"role", "assistant"}};
     message["content"] = text.empty() && !calls.empty() ? Json() : Json(std::move(text));
+    if (!thoughts.empty()) message["reasoning_content"] = std::move(thoughts);
     message["refusal"] = nullptr;
     const bool has_calls = !calls.empty();
     if (has_calls) message["tool_calls"] = std::move(calls);
@@ -69,24 +70,28 @@ class ChatWriter final : public ChoicesWriter {
     return result;
   }
 
+  bool is_scanned() const { return options_.tool_calls.are_read || options_.tool_calls.is_harmony; }
+
   // nullptr: its text is read for none.
   Calls* calls_of(const Choice& choice) {
-    if (!options_.tool_calls.are_read) return nullptr;
+    if (!is_scanned()) return nullptr;
     return &calls_.try_emplace(choice.index, options_.tool_calls).first->second;
   }
 
-  // Leaves of the text what is none.
+  // Leaves of the text what is neither that nor a thought.
   static void take_calls(const Choice& choice, Calls& calls, std::string& text, Json& message) {
     std::vector<AnswerPiece> pieces = calls.scanner.push(text);
     if (choice.done()) std::ranges::move(calls.scanner.finish(), std::back_inserter(pieces));
     text.clear();
+    std::string thoughts;
     for (const AnswerPiece& piece : pieces) {
-      text += piece.text;
+      (piece.is_thought ? thoughts : text) += piece.text;
       if (!piece.call) continue;
       Json call = {{"index", calls.num_calls++}};
       call.update(call_json(*piece.call));
       message["tool_calls"].push_back(std::move(call));
     }
+    if (!thoughts.empty()) message["reasoning_content"] = std::move(thoughts);
   }
 
   static Json call_json(const ToolCall& call) {

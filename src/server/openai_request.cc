@@ -538,6 +538,10 @@ void read_chat_prompt(const Json& body, ChatRequest& request) {
     }
     request.template_kwargs = *kwargs;
   }
+  if (const auto effort = fields.string("reasoning_effort", kMaxNameBytes)) {
+    if (!request.template_kwargs.is_object()) request.template_kwargs = Json::object();
+    if (!request.template_kwargs.contains("reasoning_effort")) request.template_kwargs["reasoning_effort"] = *effort;
+  }
   request.continue_final_message = fields.boolean("continue_final_message", false);
   request.add_generation_prompt =
       fields.boolean("add_generation_prompt", !request.continue_final_message);

@@ -108,7 +108,7 @@ Json read_function_call_output(const Fields& fields) {
   return item;
 }
 
-// Kept for whoever lists the items; the template never sees it.
+// Its summary is kept for whoever lists the items; the template sees what was thought, if anything.
 Json read_reasoning(const Json& value, const Fields& fields) {
   Json item = value;
   if (fields.string("id", kMaxIdBytes).value_or("").empty()) item["id"] = make_id("rs_");
@@ -129,6 +129,17 @@ std::string_view type_of(const Json& item) { return item["type"].get_ref<const s
 const Json* text_in(const Json& part) {
   const auto text = part.find("text");
   return text != part.end() && text->is_string() ? &*text : nullptr;
+}
+
+// What a model of open weights thought, as it gave it out. A client may have written anything.
+std::string thought_in(const Json& item) {
+  std::string thought;
+  const auto content = item.find("content");
+  if (content == item.end() || !content->is_array()) return thought;
+  for (const Json& part : *content)
+    if (part.is_object() && part.value("type", Json()) == "reasoning_text" && text_in(part) != nullptr)
+      thought += text_in(part)->get_ref<const std::string&>();
+  return thought;
 }
 
 // The chat API's form of a list of parts: a string where there is nothing but one text.
@@ -187,7 +198,9 @@ class ChatBuilder {
     ++num_messages_;
     num_turns_ +=
         !(type == "message" && is_system_role(json["role"].get_ref<const std::string&>()));
-    if (type == "message") {
+    if (type == "reasoning") {
+      thought_ += thought_in(json);
+    } else if (type == "message") {
       add_message(*item, index);
     } else if (type == "function_call") {
       add_call(json, index);
@@ -232,7 +245,10 @@ class ChatBuilder {
     chat_.item_of.push_back(index);
     chat_.sent_as.push_back(is_item ? static_cast<int>(index) : -1);
     chat_.messages.push_back({{"role", role}});
-    return chat_.messages.back();
+    Json& message = chat_.messages.back();
+    const std::string thought = std::exchange(thought_, "");  // of an answer alone
+    if (role == "assistant" && !thought.empty()) message["reasoning_content"] = thought;
+    return message;
   }
 
   void add_message(const StoredItem& item, std::size_t index) {
@@ -298,6 +314,7 @@ class ChatBuilder {
     const bool is_new = chat_.messages.empty() || chat_.messages.back()["role"] != "assistant";
     Json& message = is_new ? begin("assistant", index) : chat_.messages.back();
     if (!message.contains("content")) message["content"] = "";
+    if (!thought_.empty()) message["reasoning_content"] = std::exchange(thought_, "");
     Json function = {{"name", json["name"]}, {"arguments", json["arguments"]}};
     message["tool_calls"].push_back(
         {{"id", json["call_id"]}, {"type", "function"}, {"function", std::move(function)}});
@@ -309,6 +326,7 @@ class ChatBuilder {
   }
 
   ItemChat chat_;
+  std::string thought_;  // before the next message
   bool has_instructions_ = false;
   int num_messages_ = 0;  // items, instructions aside
   int num_turns_ = 0;     // of these, those that are not the system's

@@ -6,9 +6,9 @@
 #include <optional>
 #include <utility>
 
+#include "server/answer_scanner.h"
 #include "server/response_items.h"
 #include "server/sse.h"
-#include "server/tool_calls.h"
 #include "server/unix_time.h"
 #include "server/utf8.h"
 
@@ -175,6 +175,7 @@ class ResponsesWriter final : public ReplyWriter {
     put(scanner().finish(), out);
     // Their text is not shown: of a stop string, of half a character.
     for (Expected& token : expected_) waiting_logprobs_.push_back(std::move(token.logprob));
+    close_thought(out);
     const bool is_silent = num_calls_ == 0 && !message_;
     if (is_silent) open_message(out);
     if (message_ && !waiting_logprobs_.empty()) add_text("", out);
@@ -194,7 +195,16 @@ class ResponsesWriter final : public ReplyWriter {
     for (const AnswerPiece& piece : pieces) num_behind += piece.text.size();
     for (AnswerPiece& piece : pieces) {
       num_behind -= piece.text.size();
+      if (piece.is_thought) {
+        close_message(true, out);
+        add_thought(std::move(piece.text), out);
+        drop_logprobs_before(num_behind);
+        continue;
+      }
+      close_thought(out);
       if (!piece.call) {
+        // Of a header before it no text is shown.
+        if (options_.tool_calls.is_harmony) drop_logprobs_before(num_behind + piece.text.size());
         add_text(std::move(piece.text), out);
         continue;
       }
@@ -204,7 +214,7 @@ class ResponsesWriter final : public ReplyWriter {
     }
   }
 
-  // Of the tokens that wrote a call; those of the text behind it, so many bytes, still wait.
+  // Of the tokens that wrote a call or a thought; those of the text behind it, so many bytes, still wait.
   void drop_logprobs_before(std::size_t num_bytes) {
     auto begin = waiting_logprobs_.end();
     for (std::size_t covered = 0; covered < num_bytes && begin != waiting_logprobs_.begin();)
@@ -212,7 +222,7 @@ class ResponsesWriter final : public ReplyWriter {
     waiting_logprobs_.erase(waiting_logprobs_.begin(), begin);
   }
 
-  ToolCallScanner& scanner() {
+  AnswerScanner& scanner() {
     if (!scanner_) scanner_.emplace(options_.tool_calls);
     return *scanner_;
   }
@@ -276,6 +286,49 @@ class ResponsesWriter final : public ReplyWriter {
     send(out, "response.content_part.done", std::move(event));
     close_item(std::move(item), out);
     message_.reset();
+  }
+
+  Json thought_item() const {
+    Json item = {{"id", thought_->id}, {"type", "reasoning"}, {"summary", Json::array()}};
+    item["content"] = Json::array();
+    return item;
+  }
+  Json place_in_thought() const {
+    Json event = place(thought_->id);
+    event["content_index"] = 0;
+    return event;
+  }
+  static Json thought_part(std::string text) { return {{"type", "reasoning_text"}, {"text", std::move(text)}}; }
+
+  void add_thought(std::string text, std::string& out) {
+    Json event;
+    if (!thought_) {
+      thought_.emplace();
+      thought_->id = make_id("rs_");
+      open_item(thought_item(), out);
+      event = place_in_thought();
+      event["part"] = thought_part("");
+      send(out, "response.content_part.added", std::move(event));
+    }
+    thought_->text += text;
+    event = place_in_thought();
+    event["delta"] = std::move(text);
+    send(out, "response.reasoning_text.delta", std::move(event));
+  }
+
+  void close_thought(std::string& out) {
+    if (!thought_) return;
+    Json item = thought_item();
+    item["content"].push_back(thought_part(std::move(thought_->text)));
+    item["status"] = "completed";
+    Json event = place_in_thought();
+    event["text"] = item["content"][0]["text"];
+    send(out, "response.reasoning_text.done", std::move(event));
+    event = place_in_thought();
+    event["part"] = item["content"][0];
+    send(out, "response.content_part.done", std::move(event));
+    close_item(std::move(item), out);
+    thought_.reset();
   }
 
   // Which of the request's namespaces the tool is from; null = none.
@@ -358,7 +411,8 @@ class ResponsesWriter final : public ReplyWriter {
   int sequence_number_ = 0;
   Json output_ = Json::array();  // items that are complete
   std::optional<Message> message_;
-  std::optional<ToolCallScanner> scanner_;  // once the options are known
+  std::optional<Message> thought_;
+  std::optional<AnswerScanner> scanner_;  // once the options are known
   std::optional<StreamDecoder> decoder_;  // likewise
   std::deque<Expected> expected_;
   Json waiting_logprobs_ = Json::array();  // of tokens whose text the scanner holds back

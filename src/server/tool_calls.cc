@@ -1,7 +1,6 @@
 #include "server/tool_calls.h"
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 #include "base/error.h"
@@ -261,22 +260,6 @@ void ToolCallScanner::emit(std::string_view text, std::vector<AnswerPiece>& piec
   if (text.empty()) return;
   follows_call_ = is_beginning_ = false;
   pieces.push_back({.text = std::string(text)});
-}
-
-std::vector<AnswerPiece> split_answer(std::string_view text, const ToolCallRules& rules) {
-  ToolCallScanner scanner(rules);
-  std::vector<AnswerPiece> pieces = scanner.push(text);
-  std::ranges::move(scanner.finish(), std::back_inserter(pieces));
-  // Text that was held back follows its beginning.
-  std::vector<AnswerPiece> joined;
-  for (AnswerPiece& piece : pieces) {
-    if (!piece.call && !joined.empty() && !joined.back().call) {
-      joined.back().text += piece.text;
-    } else {
-      joined.push_back(std::move(piece));
-    }
-  }
-  return joined;
 }
 
 }  // namespace larder

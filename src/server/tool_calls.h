@@ -20,6 +20,7 @@ struct ToolCall {
 struct AnswerPiece {
   std::string text = {};
   std::optional<ToolCall> call = {};
+  bool is_thought = false;  // text that a reader is shown apart from the answer, if at all
 };
 
 inline constexpr std::string_view kToolCall = "<tool_call>";
@@ -31,6 +32,8 @@ struct ToolCallRules {
   bool are_read = false;          // <tool_call> in the text is a call; else all of it goes through as it is
   bool takes_many = true;         // false = calls behind the first are dropped
   bool begins_in_thought = false; // the prompt ends with <think>
+  bool is_harmony = false;        // see HarmonyScanner: thoughts are told apart, calls if they are read
+  bool begins_in_text = false;    // harmony: the prompt ends in a message that the answer goes on with
 };
 
 // Finds <tool_call>{"name": ..., "arguments": {...}}</tool_call>, as Hermes, Qwen and others write a
@@ -79,8 +82,5 @@ class ToolCallScanner {
   bool is_escaped_ = false;
   std::string before_;  // the white space before a tag and the tag, for when no call follows
 };
-
-// The pieces of a whole answer.
-std::vector<AnswerPiece> split_answer(std::string_view text, const ToolCallRules& rules);
 
 }  // namespace larder

@@ -1,4 +1,4 @@
-#include "server/tool_calls.h"
+#include "server/answer_scanner.h"
 
 #include <gtest/gtest.h>
 

@@ -228,6 +228,37 @@ void fold_system_prompt(ChatRequest& request) {
   for (KnownTurn& turn : request.known_turns) turn.message -= turn.message > 0;
 }
 
+// gpt-oss' template raises an error where a tool has none.
+void describe_tools(Json& tools) {
+  if (!tools.is_array()) return;
+  for (Json& tool : tools) {
+    const auto function = tool.find("function");
+    if (function != tool.end() && function->is_object() && !function->contains("description")) (*function)["description"] = "";
+  }
+}
+
+// It takes one text before calls, what was thought or what was said.
+void join_thoughts(ChatRequest& request) {
+  const auto text_of = [](Json& message, const char* name) {
+    const auto found = message.find(name);
+    return found != message.end() && found->is_string() ? found->get_ref<std::string&>() : std::string();
+  };
+  for (std::size_t i = 0; i < request.messages.size(); ++i) {
+    Json& message = request.messages[i];
+    const std::string said = text_of(message, "content");
+    if (!has_role(message, "assistant") || !message.contains("tool_calls") || said.empty()) continue;
+    for (const char* name : {"reasoning_content", "thinking", "reasoning"}) {
+      const std::string thought = text_of(message, name);
+      if (thought.empty()) continue;
+      message[name] = thought + "\n\n" + said;
+      message["content"] = "";
+      if (i < request.parts.size())
+        for (ContentPart& part : request.parts[i]) part.end = 0;
+      break;
+    }
+  }
+}
+
 bool speaks_of_tools(const ChatRequest& request) {
   if (request.tools.is_array() && !request.tools.empty()) return true;
   return std::ranges::any_of(request.messages, [](const Json& message) {
@@ -241,8 +272,16 @@ void adapt_chat(ChatRequest& request, const ChatTemplate& chat_template) {
   const bool has_tools = request.tools.is_array() && !request.tools.empty();
   const std::string& source = chat_template.source();
   const bool knows_tools = source.find("tools") != source.npos;
-  request.options.tool_calls.are_read = has_tools && request.options.tool_choice.may_call() &&
-                                        (!knows_tools || source.find("<tool_call>") != source.npos);
+  const bool is_harmony = source.find("<|channel|>") != source.npos && source.find("<|message|>") != source.npos;
+  ToolCallRules& calls = request.options.tool_calls;
+  calls.is_harmony = is_harmony;
+  calls.begins_in_text = request.continue_final_message;
+  calls.are_read = has_tools && request.options.tool_choice.may_call() &&
+                   (!knows_tools || is_harmony || source.find("<tool_call>") != source.npos);
+  if (is_harmony) {
+    describe_tools(request.tools);
+    join_thoughts(request);
+  }
   if (!knows_tools && speaks_of_tools(request)) Adapter(request).run();
   const bool has_system = !request.messages.empty() && has_role(request.messages[0], "system");
   if (has_system && refuses_system_prompts(chat_template)) fold_system_prompt(request);

@@ -147,5 +147,34 @@ TEST(ToolPrompt, KnowsAnthropicsMessagesToo) {
   EXPECT_EQ(request.messages.size(), request.sent_as.size());
 }
 
+// gpt-oss' template refuses a turn that thinks and speaks before it calls.
+TEST(ToolPrompt, WhatHarmonySaysBeforeACallJoinsItsThought) {
+  std::ifstream file(LARDER_SOURCE_DIR "/tests/golden/chat_template/templates/gpt-oss.jinja");
+  const std::string source{std::istreambuf_iterator<char>(file), {}};
+  const std::string call = R"("tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{}"}}]})";
+  const auto prompt_of = [&](const std::string& turn) {
+    const ChatRequest request = adapted(
+        parse_chat_request(parse_json(std::string("{\"model\":\"m\",") + kTools +
+                                          R"(,"messages":[{"role":"user","content":"a"},)" + turn + call +
+                                          R"(,{"role":"tool","tool_call_id":"1","content":"b"}]})",
+                                      {}),
+                           kRules),
+        source);
+    EXPECT_TRUE(request.options.tool_calls.is_harmony && request.options.tool_calls.are_read);
+    TemplateInput input;
+    input.messages = request.messages;
+    input.parts = request.parts;
+    input.tools = request.tools;
+    return ChatTemplate(source).render(input).text;
+  };
+  const std::string begin = "<|start|>assistant<|channel|>analysis<|message|>", end = "<|end|>";
+  const auto has = [&](const std::string& turn, const std::string& thought) {
+    return prompt_of(turn).find(begin + thought + end) != std::string::npos;
+  };
+  EXPECT_TRUE(has(R"({"role":"assistant","content":"I look.","reasoning_content":"Hm.",)", "Hm.\n\nI look."));
+  EXPECT_TRUE(has(R"({"role":"assistant","content":null,"reasoning_content":"Hm.",)", "Hm."));
+  EXPECT_TRUE(has(R"({"role":"assistant","content":"I look.",)", "I look."));
+}
+
 }  // namespace
 }  // namespace larder

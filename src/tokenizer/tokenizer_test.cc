@@ -239,6 +239,28 @@ TEST(Tokenizer, KnowsEveryTokenThatEndsATurn) {
   EXPECT_EQ(tokenizer.token_text(end), "<|im_end|>");
 }
 
+TEST(Tokenizer, HarmonysMessagesEndNoTurn) {
+  Vocabulary vocabulary = byte_level();
+  std::vector<TokenId> tokens;
+  std::string all;
+  for (const std::string_view text : kHarmonyTokens) {
+    tokens.push_back(add(vocabulary, std::string(text), TokenKind::kControl));
+    all += text;
+  }
+  const TokenId other = add(vocabulary, "<|endoftext|>", TokenKind::kControl);
+  const Tokenizer tokenizer(vocabulary);
+  EXPECT_THAT(tokenizer.end_tokens(), ElementsAre(*tokenizer.find("<|call|>"), *tokenizer.find("<|return|>"), other));
+  tokens.push_back(other);
+  EXPECT_EQ(tokenizer.decode(tokens), all);
+  EXPECT_GT(tokenizer.encode("<|end|>", false, false).size(), 1u) << "no user can write it";
+  // Of another family it ends a turn, and is not shown.
+  Vocabulary phi = byte_level();
+  const TokenId end = add(phi, "<|end|>", TokenKind::kControl);
+  const Tokenizer of_phi(phi);
+  EXPECT_THAT(of_phi.end_tokens(), ElementsAre(end));
+  EXPECT_EQ(of_phi.decode(std::vector<TokenId>{end}), "");
+}
+
 TEST(SentencePiece, PutsASpaceBeforeTextsAndTakesItAwayAgain) {
   Vocabulary vocabulary = sentence_piece();
   const TokenId end = add(vocabulary, "<end_of_turn>", TokenKind::kControl);

@@ -62,7 +62,7 @@ def model(arch, extra=()):
         entry("tokenizer.ggml.add_bos_token", BOOL, 1),
         entry("tokenizer.chat_template", STRING, "{{ messages[0].content }}"),
     ]
-    f32, q8_0, q4_0, q4_1 = 0, 8, 2, 3
+    f32, q8_0, q4_0, q4_1, mxfp4 = 0, 8, 2, 3, 39
     has_experts = dict(extra).get("expert_count", 0)
     shapes = [("token_embd.weight", (32, 4), q8_0, 136), ("blk.0.attn_norm.weight", (32,), f32, 128),
               ("blk.0.attn_q.weight", (32, 32), q4_0, 576),
@@ -88,6 +88,16 @@ def model(arch, extra=()):
         shapes += [(f"blk.0.ffn_{part}_exps.weight", (32, 32, has_experts), q4_0, 576 * has_experts)
                    for part in ("gate", "up", "down")]
         shapes.append(("blk.0.ffn_gate_inp.weight", (32, has_experts), f32, 128 * has_experts))
+    if arch == "gpt-oss":
+        shapes = [shape for shape in shapes if ".ffn_" not in shape[0]] + [
+            ("blk.0.post_attention_norm.weight", (32,), f32, 128), ("blk.0.attn_sinks.weight", (2,), f32, 8),
+            ("blk.0.ffn_gate_inp.weight", (32, has_experts), f32, 128 * has_experts),
+            ("blk.0.ffn_gate_inp.bias", (has_experts,), f32, 4 * has_experts)]
+        shapes += [(f"blk.0.attn_{part}.bias", (size,), f32, size * 4)
+                   for part, size in [("q", 32), ("k", 16), ("v", 16), ("output", 32)]]
+        for part in ("gate", "up", "down"):
+            shapes += [(f"blk.0.ffn_{part}_exps.weight", (32, 32, has_experts), mxfp4, 544 * has_experts),
+                       (f"blk.0.ffn_{part}_exps.bias", (32, has_experts), f32, 128 * has_experts)]
     if arch == "deepseek2":
         shapes = [shape for shape in shapes if shape[0] not in ("blk.0.attn_k.weight", "blk.0.attn_v.weight")]
         shapes += [("blk.0.attn_kv_a_mqa.weight", (32, 48), q4_0, 864), ("blk.0.attn_kv_a_norm.weight", (32,), f32, 128),
@@ -118,6 +128,7 @@ def seeds():
               ("attention.value_length_mla", 32), ("attention.kv_lora_rank", 32), ("rope.dimension_count", 16)]
     yield "qwen3moe", model("qwen3moe", experts)
     yield "deepseek2", model("deepseek2", experts + latent)
+    yield "gpt-oss", model("gpt-oss", experts + [("attention.sliding_window", 8)])
     yield "version2", gguf([entry("a", UINT32, 1)], [], version=2)
     yield "empty", b""
     yield "magic_only", b"GGUF"
@@ -138,7 +149,7 @@ def seeds():
     yield "truncated", model("llama")[:-64]
     yield "every_type", gguf([], [tensor(f"t{kind}", (256,), kind, i * 1024)
                                   for i, kind in enumerate([0, 1, 2, 3, 6, 7, 8, 10, 11, 12, 13, 14,
-                                                            30])], b"\x7f" * 1024 * 13)
+                                                            30, 39])], b"\x7f" * 1024 * 14)
 
 
 def main():
