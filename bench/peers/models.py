@@ -32,7 +32,7 @@ class Model:
     @property
     def is_sparse(self):
         """Whether it has experts."""
-        return self.name.startswith(("experts", "latent"))
+        return self.name.startswith(("experts", "latent", "gpt_oss"))
 
 
 # KV bytes: 2 (keys and values) * layers * KV heads * head size * 2 bytes.
@@ -46,6 +46,7 @@ MODELS = [
     Model("1b-bf16", "1B shape BF16", "BF16", 131072, 2 * 16 * 8 * 64 * 2),
     Model("experts-q4_0", "Qwen3 30B-A3B, 6 layers, Q4_0", "Q4_0", 32768, 2 * 6 * 4 * 128 * 2),
     Model("latent-q4_0", "DeepSeek V2 Lite, 4 layers, Q4_0", "Q4_0", 163840, 4 * 576 * 2),  # keys are values
+    Model("gpt_oss-mxfp4", "gpt-oss 20b, 4 layers, MXFP4", "MXFP4", 131072, 2 * 4 * 8 * 64 * 2),
 ]
 
 

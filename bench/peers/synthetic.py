@@ -32,9 +32,12 @@ class Shape:
     value_dim: int = 0
     num_shared: int = 0  # experts that every token takes
     dense_ffn: int = 0   # of the first layer, which has no experts
+    window: int = 0      # of gpt-oss, whose every other layer has one
 
     @property
     def architecture(self):
+        if self.window:
+            return "gpt-oss"
         return "deepseek2" if self.latent else "qwen3moe" if self.num_experts else "llama"
 
     @property
@@ -54,7 +57,10 @@ EXPERTS = Shape(num_layers=6, hidden=2048, ffn=768, num_heads=32, num_kv_heads=4
 LATENT = Shape(num_layers=4, hidden=2048, ffn=1408, num_heads=16, num_kv_heads=1, head_dim=192, context=163840,
                rope_base=10000.0, num_experts=64, num_chosen=6, latent=512, rope_dim=64, value_dim=128, num_shared=2,
                dense_ffn=10944)
-SHAPES = {"1b": LLAMA_1B, "kv-heavy": KV_HEAVY, "experts": EXPERTS, "latent": LATENT}
+# gpt-oss 20b, but 4 of its 24 layers.
+GPT_OSS = Shape(num_layers=4, hidden=2880, ffn=2880, num_heads=64, num_kv_heads=8, head_dim=64, context=131072,
+                rope_base=150000.0, num_experts=32, num_chosen=4, window=128)
+SHAPES = {"1b": LLAMA_1B, "kv-heavy": KV_HEAVY, "experts": EXPERTS, "latent": LATENT, "gpt_oss": GPT_OSS}
 
 
 @functools.cache
@@ -98,6 +104,11 @@ def add_description(writer, shape, title):
         writer.add_expert_count(shape.num_experts)
         writer.add_expert_used_count(shape.num_chosen)
         writer.add_expert_feed_forward_length(shape.ffn)
+    if shape.window:
+        writer.add_sliding_window(shape.window)
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(32.0)
+        writer.add_rope_scaling_orig_ctx_len(4096)
     if shape.latent:
         writer.add_q_lora_rank(0)
         writer.add_kv_lora_rank(shape.latent)
@@ -165,8 +176,10 @@ def matrices_of(shape, vocab_size):
 def vectors_of(shape, rng):
     """Of each layer what is no matrix, and the routers, which are FP32."""
     for i in range(shape.num_layers):
-        ones = {"attn_norm": shape.hidden, "ffn_norm": shape.hidden}
-        if shape.latent:
+        ones = {"attn_norm": shape.hidden, "post_attention_norm" if shape.window else "ffn_norm": shape.hidden}
+        if shape.window:
+            pass
+        elif shape.latent:
             ones["attn_kv_a_norm"] = shape.latent
         elif shape.num_experts:
             ones |= {"attn_q_norm": shape.head_dim, "attn_k_norm": shape.head_dim}
@@ -175,21 +188,42 @@ def vectors_of(shape, rng):
         if shape.num_experts and not (shape.dense_ffn and i == 0):
             router = rng.standard_normal((shape.num_experts, shape.hidden), dtype=np.float32)
             yield f"blk.{i}.ffn_gate_inp", router * np.float32(shape.hidden ** -0.5)
+        if shape.window:
+            yield f"blk.{i}.attn_sinks", rng.standard_normal(shape.num_heads, dtype=np.float32)
+
+
+def biases_of(shape):
+    """Of gpt-oss: name and size of each layer's."""
+    q_size, kv_size = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
+    sizes = {"attn_q": q_size, "attn_k": kv_size, "attn_v": kv_size, "attn_output": shape.hidden,
+             "ffn_gate_inp": shape.num_experts, "ffn_gate_exps": (shape.num_experts, shape.ffn),
+             "ffn_up_exps": (shape.num_experts, shape.ffn), "ffn_down_exps": (shape.num_experts, shape.hidden)}
+    for i in range(shape.num_layers if shape.window else 0):
+        for name, size in sizes.items():
+            yield f"blk.{i}.{name}", size
 
 
 def write_synthetic(path, like, type_name, shape=LLAMA_1B):
-    """A Llama, Qwen3 with experts or DeepSeek V2 of that shape with random weights, and the vocabulary of the file `like`."""
+    """A Llama, Qwen3 with experts, DeepSeek V2 or gpt-oss of that shape with random weights, and the vocabulary of the file `like`."""
     reader = gguf.GGUFReader(like)
     qtype = Type[type_name]
     rng = np.random.default_rng(2)
     writer = gguf.GGUFWriter(path, shape.architecture)
     add_description(writer, shape, f"random {type_name}")
-    writer.add_file_type(gguf.LlamaFileType[f"MOSTLY_{type_name}" + ("_M" if type_name == "Q4_K" else "")])
+    suffix = {"Q4_K": "_M", "MXFP4": "_MOE"}.get(type_name, "")
+    writer.add_file_type(gguf.LlamaFileType[f"MOSTLY_{type_name}{suffix}"])
     copy_fields(writer, reader, lambda name: name.startswith("tokenizer."))
     vocab_size = len(reader.fields["tokenizer.ggml.tokens"].data)
     writer.add_vocab_size(vocab_size)
     for name, size, deviation in matrices_of(shape, vocab_size):
-        writer.add_tensor(name + ".weight", random_weights(rng, qtype, size, deviation), raw_dtype=qtype)
+        # As published files of gpt-oss have it, its experts alone are in 4 bits.
+        own = qtype if qtype != Type.MXFP4 or name.endswith("_exps") else Type.Q8_0
+        writer.add_tensor(name + ".weight", random_weights(rng, own, size, deviation), raw_dtype=own)
+    if shape.window:  # llama.cpp wants an output matrix of its own
+        output = random_weights(rng, Type.Q8_0, (vocab_size, shape.hidden), shape.hidden ** -0.5)
+        writer.add_tensor("output.weight", output, raw_dtype=Type.Q8_0)
+    for name, size in biases_of(shape):
+        writer.add_tensor(name + ".bias", rng.standard_normal(size, dtype=np.float32) * np.float32(0.1))
     writer.add_tensor("output_norm.weight", np.ones(shape.hidden, dtype=np.float32))
     for name, values in vectors_of(shape, rng):
         writer.add_tensor(name + ".weight", values)
@@ -217,7 +251,7 @@ def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("out")
     p.add_argument("--like", required=True, help="a GGUF file whose vocabulary is taken")
-    p.add_argument("--type", default="Q4_0", choices=["Q4_0", "Q4_1", "Q8_0", "Q4_K", "BF16", "F16"])
+    p.add_argument("--type", default="Q4_0", choices=["Q4_0", "Q4_1", "Q8_0", "Q4_K", "MXFP4", "BF16", "F16"])
     p.add_argument("--shape", default="1b", choices=SHAPES)
     a = p.parse_args()
     write_synthetic(a.out, a.like, a.type, SHAPES[a.shape])

@@ -114,7 +114,7 @@ TEST(ExpertLayers, ComputeWhatTheirExpertsDo) {
 TEST(ExpertLayers, RowsDoNotDependOnTheirCompany) {
   constexpr int kRows = 67;
   const auto x = test::random_values(kRows * kHidden, 7);
-  for (const GgmlType type : {GgmlType::kBF16, GgmlType::kQ4_0, GgmlType::kQ6_K}) {
+  for (const GgmlType type : {GgmlType::kBF16, GgmlType::kQ4_0, GgmlType::kQ6_K, GgmlType::kMXFP4}) {
     const TestLayer layer(type, kSharedFfn);
     for (const KernelTable* table : test::tables_of_products()) {
       const auto together = run(layer, *table, true, 2, x);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <utility>
 
 #include "base/error.h"
 #include "base/printable.h"
@@ -23,14 +24,14 @@ constexpr KnownClass kKnownClasses[] = {
     {"LlamaForCausalLM", HfFamily::kLlama, "llama"},       {"MistralForCausalLM", HfFamily::kLlama, "llama"},
     {"MixtralForCausalLM", HfFamily::kMixtral, "llama"},   {"Qwen2ForCausalLM", HfFamily::kQwen2, "qwen2"},
     {"Qwen3ForCausalLM", HfFamily::kQwen3, "qwen3"},       {"Qwen3MoeForCausalLM", HfFamily::kQwen3Moe, "qwen3moe"},
-    {"Gemma3ForCausalLM", HfFamily::kGemma3, "gemma3"},
+    {"Gemma3ForCausalLM", HfFamily::kGemma3, "gemma3"},    {"GptOssForCausalLM", HfFamily::kGptOss, "gpt-oss"},
 };
 
 // Of training, of how transformers runs a model, of its tokenizer, or of sampling.
 constexpr std::string_view kHarmless[] = {
     "_attn_implementation", "_attn_implementation_autoset", "_from_model_config", "_model_name_or_path",
     "_name_or_path", "attention_dropout", "attn_implementation", "bos_token_id", "cache_implementation",
-    "chunk_size_feed_forward", "do_sample", "dtype", "eos_token_id", "id2label", "initializer_range",
+    "chunk_size_feed_forward", "do_sample", "dtype", "eos_token_id", "id2label", "initial_context_length", "initializer_range",
     "is_decoder", "is_llama_config", "label2id", "max_length", "max_window_layers", "model_type",
     "output_attentions", "output_hidden_states", "output_router_logits", "pad_token_id", "pretraining_tp",
     "problem_type", "repetition_penalty", "return_dict", "router_aux_loss_coef", "router_jitter_noise",
@@ -83,6 +84,7 @@ class ConfigConverter {
 
  private:
   bool is_gemma3() const { return class_.family == HfFamily::kGemma3; }
+  bool is_gpt_oss() const { return class_.family == HfFamily::kGptOss; }
   bool is_qwen() const {
     return class_.family == HfFamily::kQwen2 || class_.family == HfFamily::kQwen3 || class_.family == HfFamily::kQwen3Moe;
   }
@@ -152,24 +154,24 @@ class ConfigConverter {
       if (is_qwen() && !first) config_.fail("max_window_layers", "missing");
       const std::uint64_t every = pattern ? *pattern : old_pattern.value_or(6);
       for (std::size_t i = 0; i < count; ++i)
-        (*sliding)[i] = is_gemma3() ? (i + 1) % every != 0 : !is_qwen() || i >= *first;
+        (*sliding)[i] = is_gpt_oss() ? i % 2 == 0 : is_gemma3() ? (i + 1) % every != 0 : !is_qwen() || i >= *first;
     }
     add_uint("attention.sliding_window", *window);
     metadata_.add_array(key("attention.sliding_window_pattern"), GgufType::kBool, *sliding);
   }
 
   int add_experts() {
-    const bool is_mixtral = class_.family == HfFamily::kMixtral;
-    if (!is_mixtral && class_.family != HfFamily::kQwen3Moe) return 0;
+    const bool is_plain = class_.family == HfFamily::kMixtral || is_gpt_oss();
+    if (!is_plain && class_.family != HfFamily::kQwen3Moe) return 0;
     // Files of today say num_experts, those that transformers 5 writes num_local_experts.
     const auto local = config_.find_size("num_local_experts"), of_qwen = config_.find_size("num_experts");
     if (local && of_qwen && *local != *of_qwen) config_.fail("num_experts", "is not num_local_experts");
-    if (!local && !of_qwen) config_.fail(is_mixtral ? "num_local_experts" : "num_experts", "missing");
+    if (!local && !of_qwen) config_.fail(is_plain ? "num_local_experts" : "num_experts", "missing");
     const std::uint64_t num_experts = local.value_or(of_qwen.value_or(0));
     if (num_experts > kMaxExperts) config_.fail("num_experts", fmt::format("more than {}", kMaxExperts));
     add_uint("expert_count", num_experts);
     add_uint("expert_used_count", config_.size("num_experts_per_tok"));
-    if (is_mixtral) return static_cast<int>(num_experts);
+    if (is_plain) return static_cast<int>(num_experts);
     add_uint("expert_feed_forward_length", config_.size("moe_intermediate_size"));
     metadata_.add_bool(key("expert_weights_norm"), config_.find_bool("norm_topk_prob").value_or(false));
     if (config_.find_uint("decoder_sparse_step").value_or(1) != 1)
@@ -178,11 +180,30 @@ class ConfigConverter {
     return static_cast<int>(num_experts);
   }
 
+  // Files say some of what the architecture is.
+  void check_gpt_oss() const {
+    if (!is_gpt_oss()) return config_.refuse("attention_bias"), config_.refuse("quantization_config");
+    config_.expect_bool("attention_bias", true);
+    if (const auto per_token = config_.find_size("experts_per_token"); per_token.value_or(config_.size("num_experts_per_tok")) !=
+                                                                       config_.size("num_experts_per_tok"))
+      config_.fail("experts_per_token", "is not num_experts_per_tok");
+    constexpr std::pair<const char*, double> kConstants[] = {{"swiglu_limit", 7}, {"swiglu_alpha", 1.702}};
+    for (const auto& [name, value] : kConstants)
+      if (config_.find_number(name).value_or(value) != value)
+        config_.fail(name, fmt::format("values other than {} are not supported", value));
+    const auto quantization = config_.find_object("quantization_config");
+    if (!quantization) return;
+    if (const std::string method = quantization->string("quant_method"); method != "mxfp4")
+      quantization->fail("quant_method", fmt::format("'{}' is not supported; mxfp4 is", printable(method)));
+    constexpr std::string_view kKnown[] = {"dequantize", "modules_to_not_convert"};  // tensors tell
+    quantization->refuse_others(kKnown);
+  }
+
   void refuse_the_rest() const {
+    check_gpt_oss();
     config_.expect_string("hidden_act", is_gemma3() ? "gelu_pytorch_tanh" : "silu");
     config_.expect_string("hidden_activation", "gelu_pytorch_tanh");
-    for (const char* name : {"attention_bias", "mlp_bias", "attn_logit_softcapping", "final_logit_softcapping",
-                             "quantization_config", "is_encoder_decoder", "add_cross_attention",
+    for (const char* name : {"mlp_bias", "attn_logit_softcapping", "final_logit_softcapping", "is_encoder_decoder", "add_cross_attention",
                              "use_bidirectional_attention", "auto_map", "pruned_heads", "rope_interleaved"})
       config_.refuse(name);
     if (config_.find_number("partial_rotary_factor").value_or(1) != 1)

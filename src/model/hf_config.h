@@ -10,7 +10,7 @@
 namespace larder {
 
 // The tensors of a layer differ by these.
-enum class HfFamily { kLlama, kMixtral, kQwen2, kQwen3, kQwen3Moe, kGemma3 };
+enum class HfFamily { kLlama, kMixtral, kQwen2, kQwen3, kQwen3Moe, kGemma3, kGptOss };
 
 struct HfConfig {
   HfFamily family = HfFamily::kLlama;

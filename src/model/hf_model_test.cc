@@ -67,7 +67,7 @@ TEST_P(TinyFolder, HasItsTemplateAndItsName) {
   EXPECT_EQ(read_model_config(files_.gguf()).name, GetParam());
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, TinyFolder, ::testing::Values("tiny_hf_llama", "tiny_hf_gemma3", "tiny_hf_qwen3moe"));
+INSTANTIATE_TEST_SUITE_P(Models, TinyFolder, ::testing::Values("tiny_hf_llama", "tiny_hf_gemma3", "tiny_hf_qwen3moe", "tiny_hf_gpt_oss"));
 
 // A copy of a folder, to be changed.
 class HfModelTest : public ::testing::Test {

@@ -64,7 +64,7 @@ void add_yarn(const HfObject& rope, const std::string& prefix, GgufBuilder& meta
     add_float(metadata, prefix + ".rope.scaling.yarn_attn_factor", *magnitude);
   for (const char* beta : {"beta_fast", "beta_slow"})
     if (rope.find(beta)) add_float(metadata, prefix + ".rope.scaling.yarn_" + beta, positive(rope, beta));
-  rope.expect_bool("truncate", true);
+  metadata.add_bool("larder.rope.yarn_truncate", rope.find_bool("truncate").value_or(true));
 }
 
 // scaling: the same object as rope, or one beside rope_theta.

@@ -1,5 +1,6 @@
 #include "model/hf_tensors.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <string_view>
 #include <unordered_map>
@@ -43,6 +44,13 @@ constexpr NamePair kMixtralExperts[] = {{"block_sparse_moe.experts.{}.w1.weight"
                                         {"block_sparse_moe.experts.{}.w3.weight", "ffn_up_exps.weight"},
                                         {"block_sparse_moe.experts.{}.w2.weight", "ffn_down_exps.weight"}};
 
+constexpr NamePair kGptOssParts[] = {{"self_attn.o_proj.bias", "attn_output.bias"},
+                                     {"self_attn.sinks", "attn_sinks.weight"},
+                                     {"post_attention_layernorm.weight", "post_attention_norm.weight"},
+                                     {"mlp.router.weight", "ffn_gate_inp.weight"},
+                                     {"mlp.router.bias", "ffn_gate_inp.bias"},
+                                     {"mlp.experts.down_proj_bias", "ffn_down_exps.bias"}};
+
 class TensorAdder {
  public:
   TensorAdder(const HfConfig& config, std::span<const SafetensorsTensor> tensors, HfOwned& owned, GgufFile& gguf)
@@ -66,6 +74,7 @@ class TensorAdder {
     const bool is_gemma3 = config_.family == HfFamily::kGemma3;
     const bool is_mixtral = config_.family == HfFamily::kMixtral;
     add_pairs(layer, kAttention);
+    if (config_.family == HfFamily::kGptOss) return add_gpt_oss_layer(layer);
     if (config_.family == HfFamily::kQwen2) add_pairs(layer, kBiases);
     if (is_gemma3 || config_.family == HfFamily::kQwen3 || config_.family == HfFamily::kQwen3Moe)
       add_pairs(layer, kHeadNorms);
@@ -76,6 +85,65 @@ class TensorAdder {
     if (config_.num_experts == 0) return add_pairs(layer, kMlp);
     add_pairs(layer, is_mixtral ? kMixtralRouter : kQwenRouter);
     for (const NamePair& pair : is_mixtral ? kMixtralExperts : kQwenExperts) add_experts(layer, pair);
+  }
+
+  // Rows of gate and up take turns.
+  void add_gpt_oss_layer(int layer) {
+    add_pairs(layer, kBiases);
+    add_pairs(layer, kGptOssParts);
+    const std::string both = layer_name(layer, "mlp.experts.gate_up_proj");
+    const SafetensorsTensor& biases = take(both + "_bias");
+    const bool is_even = biases.shape.size() == 2 && biases.shape[0] > 0 && biases.shape[1] % 2 == 0;
+    if (!is_even) throw_invalid("tensor '{}_bias': experts' pairs of values are expected", both);
+    std::vector<float> values(static_cast<std::size_t>(biases.shape[0] * biases.shape[1]));
+    dequantize_row(*biases.type, biases.data.data(), values.data(), static_cast<std::int64_t>(values.size()));
+    for (std::size_t which = 0; which < 2; ++which) {
+      const char* name = which == 0 ? "gate" : "up";
+      std::vector<float> own;
+      for (std::size_t i = which; i < values.size(); i += 2) own.push_back(values[i]);
+      add_owned(fmt::format("blk.{}.ffn_{}_exps.bias", layer, name), std::move(own), biases.shape[0]);
+      add_mxfp4(both, fmt::format("blk.{}.ffn_{}_exps.weight", layer, name), {which, 2});
+    }
+    add_mxfp4(layer_name(layer, "mlp.experts.down_proj"), fmt::format("blk.{}.ffn_down_exps.weight", layer), {0, 1});
+  }
+
+  // [experts, rows, columns / 32, 16] numbers and as many scales but for the last dimension.
+  const SafetensorsTensor& take_bytes(const std::string& name, std::size_t num_dims) {
+    const auto found = by_name_.find(name);
+    if (found == by_name_.end())
+      throw_invalid("tensor '{}' is missing; of folders of gpt-oss, those with experts in MXFP4 are read, others from GGUF", name);
+    taken_.insert(found->first);
+    const SafetensorsTensor& tensor = *found->second;
+    if (tensor.dtype != "U8" || tensor.shape.size() != num_dims || tensor.data.empty())
+      throw_invalid("tensor '{}': {} of {} dimensions; U8 of {} is expected", name, printable(tensor.dtype),
+                    tensor.shape.size(), num_dims);
+    return tensor;
+  }
+
+  struct RowsOf {
+    std::size_t first, step;
+  };
+  // See Mxfp4Parts.
+  void add_mxfp4(const std::string& from, const std::string& to, const RowsOf& rows) {
+    const SafetensorsTensor& numbers = take_bytes(from + "_blocks", 4);
+    const SafetensorsTensor& scales = take_bytes(from + "_scales", 3);
+    const std::vector<std::int64_t>& shape = numbers.shape;
+    const bool agree = shape[3] == 16 && std::equal(scales.shape.begin(), scales.shape.end(), shape.begin()) &&
+                       shape[1] % static_cast<std::int64_t>(rows.step) == 0;
+    if (!agree) throw_invalid("tensor '{}_blocks': its shape and that of '{}_scales' do not go together", from, from);
+    GgufTensor all;
+    all.type = GgmlType::kMXFP4;
+    all.num_dims = 3;
+    all.dims = {shape[2] * 32, shape[1] / static_cast<std::int64_t>(rows.step), shape[0], 1};
+    const auto num_experts = static_cast<std::size_t>(shape[0]), num_rows = static_cast<std::size_t>(shape[1]);
+    for (std::size_t expert = 0; expert < num_experts; ++expert)
+      for (const SafetensorsTensor* tensor : {&numbers, &scales}) {
+        const std::size_t row_bytes = tensor->data.size() / (num_experts * num_rows);
+        all.parts.push_back(tensor->data.subspan((expert * num_rows + rows.first) * row_bytes,
+                                                 (num_rows - rows.step + 1) * row_bytes));
+      }
+    all.name = owned_.names.emplace_back(to);
+    gguf_.add_tensor(std::move(all));
   }
 
   void add_pairs(int layer, std::span<const NamePair> pairs) {
@@ -122,12 +190,14 @@ class TensorAdder {
     gguf_.add_tensor(std::move(view));
   }
 
-  void add_owned(const std::string& name, std::vector<float> values) {
+  // count: vectors, behind one another.
+  void add_owned(const std::string& name, std::vector<float> values, std::int64_t count = 1) {
     const std::vector<float>& kept = owned_.values.emplace_back(std::move(values));
     GgufTensor view;
     view.name = owned_.names.emplace_back(name);
-    view.num_dims = 1;
-    view.dims[0] = static_cast<std::int64_t>(kept.size());
+    view.num_dims = count == 1 ? 1 : 2;
+    view.dims[0] = static_cast<std::int64_t>(kept.size()) / count;
+    view.dims[1] = count;
     view.data = std::as_bytes(std::span(kept));
     gguf_.add_tensor(std::move(view));
   }

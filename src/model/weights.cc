@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/printable.h"
 #include "kernels/packing.h"
+#include "model/mxfp4_parts.h"
 
 namespace larder {
 namespace {
@@ -231,11 +232,17 @@ void pack(const WeightEntry& entry, std::byte* place, ThreadPool& pool, const Pa
   const auto count = static_cast<std::size_t>(entry.num_matrices);
   const GgufTensor& tensor = *entry.tensor;
   const std::size_t part_bytes = tensor.data.size() / count;
+  std::vector<std::byte> joined;  // the matrix in turn
+  const auto bytes_of = [&](std::size_t i) -> std::span<const std::byte> {
+    if (tensor.parts.empty()) return tensor.data.subspan(i * part_bytes, part_bytes);
+    if (tensor.parts.size() == count) return tensor.parts[i];
+    joined.resize(mxfp4_size_bytes(entry.num_rows, entry.num_cols));
+    join_mxfp4({tensor.parts[2 * i], tensor.parts[2 * i + 1]}, entry.num_rows, entry.num_cols, joined.data(), pool);
+    return joined;
+  };
   try {
     for (std::size_t i = 0; i < count; ++i)
-      entry.matrix[i] = pack_matrix(tensor.type,
-                                    tensor.parts.empty() ? tensor.data.subspan(i * part_bytes, part_bytes) : tensor.parts[i],
-                                    entry.num_rows, entry.num_cols, place + i * stride, pool,
+      entry.matrix[i] = pack_matrix(tensor.type, bytes_of(i), entry.num_rows, entry.num_cols, place + i * stride, pool,
                                     [&](std::int64_t bytes) { progress(static_cast<std::int64_t>(i * stride) + bytes); });
   } catch (const Error& error) {
     throw_invalid("GGUF: tensor '{}': {}", entry.name, error.what());

@@ -1,4 +1,7 @@
 """gpt-oss' answers through each API: thoughts, text and calls told apart, whole and streamed."""
+import concurrent.futures
+import pathlib
+
 import anthropic
 import pytest
 
@@ -117,3 +120,25 @@ def test_messages(server):
     back = [*USER, {"role": "assistant", "content": [block.model_dump() for block in reply.content]},
             {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call.id, "content": "sunny"}]}]
     assert client.messages.create(**{**options, "messages": back}).stop_reason == "tool_use"
+
+
+def test_what_a_disk_kept_changes_no_bit(tmp_path):
+    """Of a tiny random model in a folder, whose windows, sinks and experts decide: cold, together with others, and restarted."""
+    model = pathlib.Path(__file__).parents[1] / "golden/model/tiny_hf_gpt_oss"
+    prompt = [(7 * i * i + 3 * i) % 120 + 5 for i in range(300)]
+
+    def ask(server, start=0):
+        reply = server.client.completions.create(model="tiny", prompt=prompt[start:], max_tokens=12, logprobs=2, temperature=0)
+        return reply.choices[0].logprobs.token_logprobs, reply.usage.prompt_tokens_details.cached_tokens
+
+    tier = ("-c", 512, "--kv-disk", tmp_path, "--kv-disk-size", "64MiB")
+    with serving("-c", 512, model=str(model), name="tiny") as server:
+        cold = [ask(server, start)[0] for start in range(4)]
+    with serving(*tier, model=str(model), name="tiny") as server:
+        with concurrent.futures.ThreadPoolExecutor(4) as clients:
+            together = list(clients.map(lambda start: ask(server, start)[0], range(4)))
+        again, cached = ask(server)
+    assert together == cold and again == cold[0] and cached > 250
+    with serving(*tier, model=str(model), name="tiny") as server:
+        again, cached = ask(server)
+    assert again == cold[0] and cached > 250

@@ -3,8 +3,8 @@
 
 make_gpt_oss.py [LLAMA_LOGPROBS]
 
-Writes tiny_gpt_oss.gguf and, with experts in MXFP4 as published files have them, tiny_gpt_oss_mxfp4.gguf,
-with their .json, beside this script. LLAMA_LOGPROBS is llama_logprobs.cc, compiled: it says how far llama.cpp
+Writes tiny_gpt_oss.gguf and, with experts in MXFP4 as published files have them, tiny_gpt_oss_mxfp4.gguf and
+the folder tiny_hf_gpt_oss, with their .json, beside this script. LLAMA_LOGPROBS is llama_logprobs.cc, compiled: it says how far llama.cpp
 is from transformers. YaRN's ramp lies between whole pairs there, and not with the authors of the model, so
 that this is asked of models that differ in that alone. Needs torch, transformers 5.x, numpy and gguf.
 """
@@ -16,14 +16,20 @@ import tempfile
 
 import gguf
 import numpy as np
+import safetensors.torch
 import torch
 import transformers
 
+import make_hf
 from make_tiny import HERE, gguf_name, make_model, write_golden, write_vocabulary
 
 LEAST_EXPERT_MARGIN = 2e-3  # of a score of the router, as in make_experts.py
 LEAST_TOKEN_MARGIN = 0.01
 MXFP4 = gguf.GGMLQuantizationType.MXFP4
+O200K = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 
 
 def make_config(truncate=False):
@@ -155,24 +161,69 @@ def watch(model, config, tokens):
     return min(margins), sum(bounded) / len(bounded)
 
 
-def make(name, is_mxfp4, llama, truncate, folder):
-    config = make_config(truncate)
+def published_tensors(model):
+    """As OpenAI's files have them: experts' matrices row by row, numbers and scales apart, two neighbours in a byte."""
+    for name, value in model.state_dict().items():
+        if not name.endswith(("gate_up_proj", "down_proj")):
+            yield name, value.to(torch.bfloat16)
+            continue
+        rows = np.ascontiguousarray(value.numpy().swapaxes(1, 2))
+        blocks = gguf.quants.quantize(rows, MXFP4).reshape(*rows.shape[:2], -1, 17)
+        numbers = np.concatenate([blocks[..., 1:] & 15, blocks[..., 1:] >> 4], axis=-1)
+        yield name + "_scales", torch.from_numpy(blocks[..., 0].copy())
+        yield name + "_blocks", torch.from_numpy(numbers[..., 0::2] | numbers[..., 1::2] << 4)
+
+
+def make_folder():
+    tokenizer, named = make_hf.byte_level_tokenizer(O200K)
+    config = make_config()
+    config.num_hidden_layers, config.layer_types = 2, config.layer_types[:2]
+    config.vocab_size = tokenizer.get_vocab_size() + 3
+    golden = HERE / "tiny_hf_gpt_oss.json"
+    model, seed, margins = find_model(config, True, golden, torch.bfloat16)
+    folder = HERE / "tiny_hf_gpt_oss"
+    folder.mkdir(exist_ok=True)
+    safetensors.torch.save_file(dict(published_tensors(model)), folder / "model.safetensors", {"format": "pt"})
+    described = {**config.to_dict(), "architectures": ["GptOssForCausalLM"], "attention_bias": True,
+                 "experts_per_token": config.num_experts_per_tok,
+                 "quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": ["model.embed_tokens"]}}
+    (folder / "config.json").write_text(json.dumps(described, indent=1) + "\n")
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **named)
+    fast.chat_template = make_hf.CHAT_TEMPLATE
+    fast.save_pretrained(folder)
+    texts = [[text, tokenizer.encode(text).ids] for text in make_hf.strings.texts(60, 3) if len(text) < 60]
+    golden.write_text(json.dumps({**json.loads(golden.read_text()), "texts": texts}) + "\n")
+    print("tiny_hf_gpt_oss, seed", seed, margins, sum(path.stat().st_size for path in folder.iterdir()))
+
+
+def find_model(config, is_mxfp4, path, dtype=torch.float32):
+    """One in which neither the choice of an expert nor that of a token is near a tie; its golden goes to path."""
     config._experts_implementation = "eager"
     for seed in itertools.count(7):
         model = widen(make_model(config, seed))
         if is_mxfp4:
             round_experts(model)
-        path = folder / f"{name}.json"
+        with torch.no_grad():
+            for name, value in model.named_parameters():
+                if not name.endswith(("gate_up_proj", "down_proj")):
+                    value.copy_(value.to(dtype))
         write_golden(path, model, config, seed=11)
         golden = json.loads(path.read_text())
         margin, bounded = watch(model, config, golden["tokens"] + golden["greedy"])
         token_margin = min(golden["margins"])
         if margin > LEAST_EXPERT_MARGIN and token_margin > LEAST_TOKEN_MARGIN:
-            break
+            return model, seed, (f"margin of experts {margin:.2g}, of tokens {token_margin:.2g}, "
+                                 f"{bounded:.1%} of the experts' inner values beyond the bound")
+
+
+def make(name, is_mxfp4, llama, truncate, folder):
+    config = make_config(truncate)
+    path = folder / f"{name}.json"
+    model, seed, margins = find_model(config, is_mxfp4, path)
     write_gguf(folder / f"{name}.gguf", model, config, is_mxfp4)
-    print(f"{name}, seed {seed}: margin of experts {margin:.2g}, of tokens {token_margin:.2g}, "
-          f"{bounded:.1%} of the experts' inner values beyond the bound")
+    print(f"{name}, seed {seed}: {margins}")
     if llama:
+        golden = json.loads(path.read_text())
         text = " ".join(map(str, golden["tokens"]))
         out = subprocess.run([llama, folder / f"{name}.gguf"], input=text, capture_output=True, text=True, check=True)
         distances = np.abs(np.array(out.stdout.split(), dtype=float) - golden["logprobs"])
@@ -182,6 +233,7 @@ def make(name, is_mxfp4, llama, truncate, folder):
 
 def main():
     llama = sys.argv[1] if len(sys.argv) > 1 else None
+    make_folder()
     for name, is_mxfp4 in [("tiny_gpt_oss", False), ("tiny_gpt_oss_mxfp4", True)]:
         make(name, is_mxfp4, None, False, HERE)
         if llama:

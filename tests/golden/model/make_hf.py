@@ -34,11 +34,11 @@ def corpus():
     return [text for text in strings.texts(400, 1) for _ in range(2)] + strings.SCRIPTS * 3 + strings.CODE * 3
 
 
-def byte_level_tokenizer():
+def byte_level_tokenizer(pattern=LLAMA3):
     """As Llama 3's: its own pattern, words that are tokens are taken whole, and a template puts BOS before a text."""
     tokenizer = tokenizers.Tokenizer(models.BPE(ignore_merges=True))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
-        pre_tokenizers.Split(tokenizers.Regex(LLAMA3), behavior="isolated"),
+        pre_tokenizers.Split(tokenizers.Regex(pattern), behavior="isolated"),
         pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(vocab_size=NUM_TOKENS - 8, initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
