@@ -53,8 +53,8 @@ struct GgufTensor {
   std::array<std::int64_t, 4> dims = {1, 1, 1, 1};
   int num_dims = 0;
   std::span<const std::byte> data;
-  // Where the matrices of the last dimension lie apart, each one's bytes; data is empty then. No GGUF file has
-  // such tensors: see add_tensor().
+  // Where the matrices of the last dimension lie apart, each one's bytes, of MXFP4 two for each (Mxfp4Parts); data is
+  // empty then. No GGUF file has such tensors: see add_tensor().
   std::vector<std::span<const std::byte>> parts = {};
 
   std::int64_t num_cols() const { return dims[0]; }

@@ -245,9 +245,11 @@ void join_thoughts(ChatRequest& request) {
   };
   for (std::size_t i = 0; i < request.messages.size(); ++i) {
     Json& message = request.messages[i];
+    if (!has_role(message, "assistant") || !message.contains("tool_calls")) continue;
     const std::string said = text_of(message, "content");
-    if (!has_role(message, "assistant") || !message.contains("tool_calls") || said.empty()) continue;
+    if (said.empty()) message["content"] = "";  // it looks into what clients leave null
     for (const char* name : {"reasoning_content", "thinking", "reasoning"}) {
+      if (said.empty()) break;
       const std::string thought = text_of(message, name);
       if (thought.empty()) continue;
       message[name] = thought + "\n\n" + said;
