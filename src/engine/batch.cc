@@ -16,20 +16,51 @@ int num_prompt_logits(const Sequence& sequence, int num_tokens) {
   return std::max(0, end - begin);
 }
 
-void Batch::clear() {
-  entries_.clear();
+void BatchRows::clear() {
   tokens_.clear();
-  num_guesses_ = 0;
   positions_.clear();
   sink_positions_.clear();
   has_sinks_ = false;
-  logit_rows_.clear();
-  read_logits_.clear();
-  draws_.clear();
   for (Group& group : groups_) {
     group.slots.clear();
     group.sequences.clear();
   }
+}
+
+void BatchRows::add(const BlockTable& table, int begin, int end, const AttentionSpan& span) {
+  const int num_tokens = end - begin;
+  const int first_row = static_cast<int>(positions_.size());
+  CHECK(num_tokens > 0 && first_row + num_tokens == this->num_tokens(), num_tokens, first_row, this->num_tokens());
+  for (int position = begin; position < end; ++position) {
+    positions_.push_back(position);
+    // As if what lies between the sinks and the window were not there.
+    const int most = span.num_sinks > 0 ? span.num_sinks + span.window - 1 : position;
+    sink_positions_.push_back(std::min(position, most));
+    has_sinks_ = has_sinks_ || most < position;
+  }
+  for (std::size_t index = 0; index < groups_.size(); ++index) {
+    const std::span<const BlockId> blocks = table.blocks(static_cast<int>(index));
+    for (int position = begin; position < end; ++position) {
+      const BlockId block = blocks[static_cast<std::size_t>(position / kBlockSize)];
+      groups_[index].slots.push_back(std::int64_t{to_index(block)} * kBlockSize +
+                                     position % kBlockSize);
+    }
+    groups_[index].sequences.push_back({.first_row = first_row,
+                                        .num_tokens = num_tokens,
+                                        .context_len = end,
+                                        .block_table = blocks.data(),
+                                        .window = span.window,
+                                        .num_sinks = span.num_sinks});
+  }
+}
+
+void Batch::clear() {
+  BatchRows::clear();
+  entries_.clear();
+  num_guesses_ = 0;
+  logit_rows_.clear();
+  read_logits_.clear();
+  draws_.clear();
 }
 
 // The rows of an entry that want logits, and what becomes of them.
@@ -80,31 +111,10 @@ void Batch::add(Sequence& sequence, int num_tokens, int num_samples) {
   entry.num_guesses = num_guesses;
   add_logits(entry);
   num_guesses_ += num_guesses;
-  const auto begin = sequence.tokens.begin() + first;
-  tokens_.insert(tokens_.end(), begin, begin + num_tokens);
-  for (const DraftToken& guess : draft) tokens_.push_back(guess.token);
-  const AttentionSpan span = sequence.request->span();
-  for (int position = first; position < end; ++position) {
-    positions_.push_back(position);
-    // As if what lies between the sinks and the window were not there.
-    const int most = span.num_sinks > 0 ? span.num_sinks + span.window - 1 : position;
-    sink_positions_.push_back(std::min(position, most));
-    has_sinks_ = has_sinks_ || most < position;
-  }
-  for (std::size_t index = 0; index < groups_.size(); ++index) {
-    const std::span<const BlockId> blocks = sequence.table.blocks(static_cast<int>(index));
-    for (int position = first; position < end; ++position) {
-      const BlockId block = blocks[static_cast<std::size_t>(position / kBlockSize)];
-      groups_[index].slots.push_back(std::int64_t{to_index(block)} * kBlockSize +
-                                     position % kBlockSize);
-    }
-    groups_[index].sequences.push_back({.first_row = entry.first_row,
-                                        .num_tokens = end - first,
-                                        .context_len = end,
-                                        .block_table = blocks.data(),
-                                        .window = span.window,
-                                        .num_sinks = span.num_sinks});
-  }
+  for (int place = first; place < first + num_tokens; ++place)
+    push_token(sequence.tokens[static_cast<std::size_t>(place)]);
+  for (const DraftToken& guess : draft) push_token(guess.token);
+  BatchRows::add(sequence.table, first, end, sequence.request->span());
   entries_.push_back(entry);
 }
 

@@ -27,26 +27,22 @@ struct BatchEntry {
   bool takes_best = false;
 };
 
-// Filled by the scheduler. No allocation once it has seen its largest step.
-// Thread: engine only.
-class Batch {
+// Tokens of sequences as flat arrays. No allocation once it has seen its largest step. Thread: engine only.
+class BatchRows {
  public:
   struct Group {
     std::vector<std::int64_t> slots;           // [num_tokens]
     std::vector<AttentionSequence> sequences;  // [entries]; block tables as they are now
   };
 
-  explicit Batch(int num_groups) : groups_(static_cast<std::size_t>(num_groups)) {}
+  explicit BatchRows(int num_groups) : groups_(static_cast<std::size_t>(num_groups)) {}
 
   void clear();
-  // The next num_tokens of a sequence, whose table has room for them and for those of its draft. num_samples: see
-  // BatchEntry.
-  void add(Sequence& sequence, int num_tokens, int num_samples);
+  void push_token(TokenId token) { tokens_.push_back(token); }
+  // The last tokens that were pushed are those at [begin, end) of a sequence, whose table has room for them.
+  void add(const BlockTable& table, int begin, int end, const AttentionSpan& span);
 
-  bool empty() const { return entries_.empty(); }
   int num_tokens() const { return static_cast<int>(tokens_.size()); }
-  int num_guesses() const { return num_guesses_; }  // of those
-  std::span<const BatchEntry> entries() const { return entries_; }
   std::span<const TokenId> tokens() const { return tokens_; }
   std::span<const std::int32_t> positions() const { return positions_; }
   // [num_tokens], from where queries look at sinks; empty when all look from their own positions.
@@ -55,6 +51,28 @@ class Batch {
                       : std::span<const std::int32_t>();
   }
   std::span<const Group> groups() const { return groups_; }
+
+ private:
+  std::vector<TokenId> tokens_;
+  std::vector<std::int32_t> positions_;
+  std::vector<std::int32_t> sink_positions_;
+  bool has_sinks_ = false;
+  std::vector<Group> groups_;
+};
+
+// A step's, filled by the scheduler.
+class Batch : public BatchRows {
+ public:
+  explicit Batch(int num_groups) : BatchRows(num_groups) {}
+
+  void clear();
+  // The next num_tokens of a sequence, whose table has room for them and for those of its draft. num_samples: see
+  // BatchEntry.
+  void add(Sequence& sequence, int num_tokens, int num_samples);
+
+  bool empty() const { return entries_.empty(); }
+  int num_guesses() const { return num_guesses_; }  // of its tokens
+  std::span<const BatchEntry> entries() const { return entries_; }
   std::span<const std::int32_t> logit_rows() const { return logit_rows_; }
   // Those whose logits the host reads where a device computes, as places in logit_rows.
   std::span<const std::int32_t> read_logits() const { return read_logits_; }
@@ -64,12 +82,7 @@ class Batch {
   void add_logits(BatchEntry& entry);
 
   std::vector<BatchEntry> entries_;
-  std::vector<TokenId> tokens_;
   int num_guesses_ = 0;
-  std::vector<std::int32_t> positions_;
-  std::vector<std::int32_t> sink_positions_;
-  bool has_sinks_ = false;
-  std::vector<Group> groups_;
   std::vector<std::int32_t> logit_rows_;
   std::vector<std::int32_t> read_logits_;
   std::vector<TokenDraw> draws_;

@@ -23,6 +23,7 @@ constexpr int kMostMatched = 16;       // tokens before a guess that are compare
 constexpr int kLookBack = 32'768;      // tokens that are looked at, some 20 us
 constexpr double kOwnWeight = 0.15;    // of a guess in the odds of its sequence
 constexpr double kSharedWeight = 0.02;  // and in those of all
+constexpr double kModelWeight = 0.05;   // of a draft model's in the latter: what it knows is alike for all
 constexpr double kStepWeight = 0.2;
 constexpr double kFirstWeight = 0.5;    // of the first step with so many guesses
 constexpr double kChangedWeight = 0.6;  // of the first step of other sequences, whose contexts may be others
@@ -96,20 +97,13 @@ void Drafter::draft(std::span<Sequence* const> sequences, const DraftRoom& room,
   if (has_changed_ || pace.plain_ns == 0 || pace.num_since_plain >= kStaleAfter ||
       1 + 1.0 / num_sequences < kLeastGain * (1 + longer_by(pace, 1)))
     return;
-  candidates_.clear();
-  for (int i = 0; i < num_sequences; ++i) {
-    Sequence& sequence = *sequences[static_cast<std::size_t>(i)];
-    if (!std::exchange(sequence.draft.has_odds, true)) sequence.draft.odds = odds_;
-    guess(sequence, std::min(most, room.num_per_draft), end_tokens);
-    double odds = 1;
-    for (int place = 0; place < std::ssize(sequence.draft.tokens); ++place) {
-      odds *= sequence.draft.odds.of(sequence.draft.tokens[static_cast<std::size_t>(place)].kind);
-      candidates_.push_back({odds, i, place});
-    }
+  for (Sequence* sequence : sequences) {
+    if (!std::exchange(sequence->draft.has_odds, true)) sequence->draft.odds = odds_;
+    guess(*sequence, most_guesses(*sequence, room), end_tokens);
   }
-  std::ranges::stable_sort(candidates_, std::greater<>{}, &Candidate::odds);
-  const auto num_chosen = static_cast<std::size_t>(
-      std::min(most, choose(pace, num_sequences)));
+  const double extra = model_ != nullptr ? ask_model(sequences, room, end_tokens) : 0;
+  list_candidates(sequences);
+  const auto num_chosen = static_cast<std::size_t>(std::min(most, choose(pace, num_sequences, extra).num));
   // What is not tried: of each sequence a tail.
   for (std::size_t i = candidates_.size(); i-- > num_chosen;) {
     Draft& draft = sequences[static_cast<std::size_t>(candidates_[i].sequence)]->draft;
@@ -118,27 +112,49 @@ void Drafter::draft(std::span<Sequence* const> sequences, const DraftRoom& room,
   }
 }
 
-// The number of candidates, likeliest first, with which most tokens come in a time.
-int Drafter::choose(const Pace& pace, int num_sequences) {
+// Likeliest first.
+void Drafter::list_candidates(std::span<Sequence* const> sequences) {
+  candidates_.clear();
+  for (std::size_t i = 0; i < sequences.size(); ++i) {
+    const Draft& draft = sequences[i]->draft;
+    double odds = 1;
+    for (int place = 0; place < std::ssize(draft.tokens); ++place) {
+      odds *= draft.odds.of(draft.tokens[static_cast<std::size_t>(place)].kind);
+      candidates_.push_back({odds, static_cast<int>(i), place});
+    }
+  }
+  std::ranges::stable_sort(candidates_, std::greater<>{}, &Candidate::odds);
+}
+
+// With which most tokens come in a time.
+Drafter::Choice Drafter::choose(const Pace& pace, int num_sequences, double extra) {
   double num_tokens = num_sequences;
-  double best = kLeastGain * num_sequences;
-  int num_best = 0;
+  Choice best{0, num_tokens / (1 + extra)};
+  double least = kLeastGain * best.rate;
   const int most = static_cast<int>(std::min<std::size_t>(candidates_.size(), kMostGuesses));
   for (int num = 1; num <= most; ++num) {
     num_tokens += candidates_[static_cast<std::size_t>(num - 1)].odds;
-    const double rate = num_tokens / (1 + longer_by(pace, num));
-    if (rate <= best) continue;
-    best = rate;
-    num_best = num;
+    const double rate = num_tokens / (1 + longer_by(pace, num) + extra);
+    if (rate <= least) continue;
+    least = rate;
+    best = {num, rate};
   }
-  return num_best;
+  return best;
+}
+
+int Drafter::most_guesses(const Sequence& sequence, const DraftRoom& room) {
+  return std::min({room.num_tokens, kMostGuesses, room.num_per_draft,
+                   sequence.request->request.sampling.max_tokens - sequence.num_output - 1});
+}
+
+bool Drafter::ends(const Sequence& sequence, TokenId token, std::span<const TokenId> end_tokens) {
+  const std::vector<TokenId>& stops = sequence.request->request.sampling.stop_token_ids;
+  return std::ranges::find(end_tokens, token) != end_tokens.end() || std::ranges::find(stops, token) != stops.end();
 }
 
 void Drafter::guess(Sequence& sequence, int most, std::span<const TokenId> end_tokens) {
   std::vector<DraftToken>& draft = sequence.draft.tokens;
   CHECK(draft.empty());
-  const SamplingParams& params = sequence.request->request.sampling;
-  most = std::min(most, params.max_tokens - sequence.num_output - 1);
   if (most < 1) return;
   look_up(sequence.tokens, most, draft);
   const auto consider = [&](const auto& source) {
@@ -150,11 +166,8 @@ void Drafter::guess(Sequence& sequence, int most, std::span<const TokenId> end_t
   if (sequence.request->request.prediction != nullptr)
     consider([&] { look_into_prediction(sequence, most, other_); });
   if (sequence.constrained) consider([&] { follow_form(sequence, most, other_); });
-  const auto ends = [&](const DraftToken& guessed) {
-    return std::ranges::find(end_tokens, guessed.token) != end_tokens.end() ||
-           std::ranges::find(params.stop_token_ids, guessed.token) != params.stop_token_ids.end();
-  };
-  draft.erase(std::ranges::find_if(draft, ends), draft.end());
+  draft.erase(std::ranges::find_if(draft, [&](const DraftToken& one) { return ends(sequence, one.token, end_tokens); }),
+              draft.end());
 }
 
 // Tokens that come true.
@@ -239,10 +252,14 @@ void Drafter::observe_result(Sequence& sequence, int num_accepted) {
   }
   const auto num_told = std::min(draft.tokens.size(), static_cast<std::size_t>(num_accepted) + 1);
   for (std::size_t i = 0; i < num_told; ++i) {
+    const DraftKind kind = draft.tokens[i].kind;
     const bool came_true = static_cast<int>(i) < num_accepted;
-    draft.odds.observe(draft.tokens[i].kind, came_true, kOwnWeight);
-    odds_.observe(draft.tokens[i].kind, came_true, kSharedWeight);
+    draft.odds.observe(kind, came_true, kOwnWeight);
+    odds_.observe(kind, came_true, is_by_model(kind) ? std::max(kModelWeight, 1.0 / (4 + num_told_)) : kSharedWeight);
+    num_told_ += is_by_model(kind) ? 1 : 0;
+    step_num_accepted_ += is_by_model(kind) && came_true ? 1 : 0;
   }
+  for (const DraftToken& guessed : draft.tokens) step_num_guesses_ += is_by_model(guessed.kind) ? 1 : 0;
   draft.tokens.clear();
 }
 
@@ -250,6 +267,7 @@ void Drafter::observe_step(int num_decodes, int num_guesses, std::int64_t durati
   if (num_decodes == 0) return;
   Pace& pace = pace_of(num_decodes);
   const double step_ns = std::max(1.0, static_cast<double>(duration_ns));
+  if (model_ != nullptr) settle(pace, num_decodes, num_guesses, step_ns);
   for (double& longer : pace.longer) longer *= kForget;
   pace.first_longer *= kForget;
   if (num_guesses == 0) {

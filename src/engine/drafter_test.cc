@@ -58,7 +58,8 @@ class DrafterTest : public testing::Test {
   KvCache& cache_ = test_.cache;
   ActiveRequest request_;
   Sequence sequence_;
-  Drafter drafter_{cache_};
+  ManualClock clock_;
+  Drafter drafter_{cache_, clock_};
   std::vector<TokenId> end_tokens_ = {99};
 };
 

@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "base/start_thread.h"
+#include "engine/draft_model.h"
 #include "engine/request_check.h"
 
 namespace larder {
@@ -73,7 +74,7 @@ SchedulerConfig scheduler_config(const EngineConfig& config, const Transformer& 
 }  // namespace
 
 Engine::Engine(const EngineConfig& config, Transformer& model, KvStorage& storage, const KvLayout& layout,
-               std::span<const TokenId> end_tokens, const Clock& clock, KvTiers* tiers)
+               std::span<const TokenId> end_tokens, const Clock& clock, KvTiers* tiers, const DraftModelParts* draft)
     : config_(validated(config, model, layout)),
       kv_types_(layout.types()),
       clock_(clock),
@@ -86,9 +87,10 @@ Engine::Engine(const EngineConfig& config, Transformer& model, KvStorage& storag
               .max_pinned_share = config.max_pinned_share}),
       runner_(model, storage),
       pool_(model.pool()),
-      samplers_(static_cast<std::size_t>(model.pool().num_threads()), Sampler(vocab_size_)),
-      masks_(samplers_.size()),
-      scheduler_(scheduler_config(config_, model), cache_, end_tokens, clock),
+      end_tokens_(end_tokens.begin(), end_tokens.end()),
+      drawer_(vocab_size_, model.pool().num_threads(), end_tokens_),
+      draft_model_(draft == nullptr ? nullptr : std::make_unique<DraftModel>(*draft, drawer_, clock)),
+      scheduler_(scheduler_config(config_, model), cache_, end_tokens_, clock, draft_model_.get()),
       step_tokens_(kStepTokenBounds),
       seeds_(std::random_device{}()) {
   if (config_.records_kv_events) cache_.record_events();
@@ -339,7 +341,7 @@ bool Engine::step() {
   if (!batch.empty()) compute(batch);
   step_tokens_.observe(num_step_tokens_);
   const std::int64_t step_ns = clock_.now_ns() - begin_ns;
-  schedule_ns_ += step_ns - (forward_ns_ + sample_ns_ - model_ns);
+  schedule_ns_ += step_ns - (forward_ns_ + sample_ns_ - model_ns) - scheduler_.draft_model_ns();
   if (!batch.empty()) scheduler_.observe_step(batch, step_ns - chunk_ns);
   deliver();
   schedule_ns_ += clock_.now_ns() - begin_ns - step_ns;
@@ -415,7 +417,9 @@ void Engine::take(Inbox inbox) {
     scheduler_.cancel_all();
     release_shared(true);
   }
-  if (inbox.resets_cache) cache_.clear();
+  if (!inbox.resets_cache) return;
+  cache_.clear();
+  if (draft_model_ != nullptr) draft_model_->clear_cache();
 }
 
 void Engine::sample(const Batch& batch, const Logits& logits) {
@@ -458,36 +462,18 @@ void Engine::sample(const Batch& batch, const Logits& logits) {
 }
 
 OutputToken Engine::drawn(const Batch& batch, const Draw& draw, const Logits& logits, std::size_t thread) {
-  Sampler& sampler = samplers_[thread];
   const Logits row = logits.row(draw.logit, vocab_size_);
   const Sequence& sequence = *draw.entry->sequence;
-  const ActiveRequest& request = *sequence.request;
-  const SamplingParams& params = request.request.sampling;
-  const std::span<const TokenId> tokens = sequence.tokens;
   if (draw.sample < 0) {
     const auto token =
         static_cast<std::size_t>(batch.logit_rows()[static_cast<std::size_t>(draw.logit)]);
     const auto next = static_cast<std::size_t>(batch.positions()[token]) + 1;
-    return sampler.score(row.values, row.maxima, tokens[next], params.num_prompt_logprobs);
+    return drawer_.score(sequence.tokens[next], sequence.request->request.sampling.num_prompt_logprobs, row, thread);
   }
-  const auto num_prompt = static_cast<std::size_t>(request.num_prompt);
   if (!row.best.empty() && draw.entry->takes_best) return {row.best.front(), 0, {}};
   if (!logits.drawn.empty() && draw.entry->first_draw >= 0)
     return {logits.drawn[static_cast<std::size_t>(draw.entry->first_draw + draw.sample)], 0, {}};
-  SampleContext context{.params = params,
-                        .prompt = tokens.first(num_prompt),
-                        .output = tokens.subspan(num_prompt),
-                        .end_tokens = params.ignore_eos ? std::span<const TokenId>{} : scheduler_.end_tokens(),
-                        .seed = request.seed,
-                        .choice = sequence.choice + draw.sample};
-  if (params.constraint != nullptr) {
-    std::optional<GrammarState> first;  // of a choice that has not begun
-    const GrammarState& state =
-        sequence.constrained ? *sequence.constrained : first.emplace(params.constraint->grammar);
-    context.allowed = masks_[thread].allowed(*params.constraint, state);
-    context.may_end = state.is_whole();
-  }
-  return sampler.sample(row.values, row.maxima, context);
+  return drawer_.draw(sequence, draw.sample, row, thread);
 }
 
 // While the guesses are what was drawn, the sequence goes on as if it had them, which nobody else sees: a draw may

@@ -18,14 +18,16 @@
 #include "base/histogram.h"
 #include "engine/model_runner.h"
 #include "engine/request.h"
-#include "engine/sampler.h"
 #include "engine/scheduler.h"
-#include "grammar/token_masks.h"
+#include "engine/token_drawer.h"
 #include "kernels/kv_type.h"
 #include "kv/kv_cache.h"
 #include "model/transformer.h"
 
 namespace larder {
+
+class DraftModel;
+struct DraftModelParts;
 
 struct EngineConfig {
   int num_blocks = 0;            // KV blocks in all
@@ -57,7 +59,7 @@ struct EngineStats : SchedulerStats {
   Histogram step_tokens{kStepTokenBounds};  // computed in each step
   std::int64_t forward_ns = 0;              // in the model, over all steps
   std::int64_t sample_ns = 0;               // in the sampler
-  std::int64_t schedule_ns = 0;             // in the rest of the step
+  std::int64_t schedule_ns = 0;             // in the rest of the step, but for drafts.model_ns
   // Of the tiers, in order; empty without one.
   std::vector<const char*> tier_names;
   std::vector<TierStats> tiers;
@@ -71,9 +73,11 @@ struct EngineStats : SchedulerStats {
 class Engine {
  public:
   // References must outlive the engine. Throws Error{kInvalidArgument} when a limit does not fit
-  // the model's, or the cache is too small for one sequence of max_model_len. tiers: null = none.
+  // the model's, or the cache is too small for one sequence of max_model_len. tiers: null = none. draft: a model that
+  // guesses, of the same thread pool; null = none.
   Engine(const EngineConfig& config, Transformer& model, KvStorage& storage, const KvLayout& layout,
-         std::span<const TokenId> end_tokens, const Clock& clock, KvTiers* tiers = nullptr);
+         std::span<const TokenId> end_tokens, const Clock& clock, KvTiers* tiers = nullptr,
+         const DraftModelParts* draft = nullptr);
   ~Engine();  // stop(false) and join
 
   // Starts the engine's thread. It sleeps while there is nothing to do.
@@ -187,9 +191,9 @@ class Engine {
   KvCache cache_;
   ModelRunner runner_;
   ThreadPool& pool_;
-  // One per thread of the pool.
-  std::vector<Sampler> samplers_;
-  std::vector<TokenMasks> masks_;
+  const std::vector<TokenId> end_tokens_;
+  TokenDrawer drawer_;
+  const std::unique_ptr<DraftModel> draft_model_;  // null = none
   Scheduler scheduler_;
   BatchResults results_;
   std::vector<Draw> draws_;  // scratch

@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/mapped_file.h"
 #include "base/thread_pool.h"
+#include "engine/draft_model.h"
 #include "engine/model_runner.h"
 #include "engine/sampler.h"
 #include "engine/scheduler.h"
@@ -94,6 +95,30 @@ struct RigConfig {
   Device* device = nullptr;              // where the model's weights are, with its kernels
   int max_draft_tokens = 0;
   std::int64_t guess_ns = 0;  // what a guess seems to take
+  TinyModel* draft_model = nullptr;
+  int num_draft_blocks = 1000;
+};
+
+// A model that guesses, with all that it needs.
+class DraftRig {
+ public:
+  // vocab_size: of the model that it guesses for; 0 = its own.
+  DraftRig(TinyModel& of, int num_blocks, const Clock& clock, int vocab_size = 0, int max_context_len = 400)
+      : storage_(of.layout, num_blocks),
+        transformer_(of.config, of.weights, of.layout, select_kernels(), of.pool,
+                     {.max_batch_tokens = DraftModel::kMaxBatchTokens,
+                      .max_logit_rows = DraftModel::kMaxLogitRows,
+                      .max_context_len = max_context_len}),
+        drawer_(vocab_size > 0 ? vocab_size : of.config.vocab_size, of.pool.num_threads(), {}),
+        model({transformer_, storage_, of.layout}, drawer_, clock) {}
+
+ private:
+  KvStorage storage_;
+  Transformer transformer_;
+  TokenDrawer drawer_;
+
+ public:
+  DraftModel model;
 };
 
 // A tier that somebody else owns.
@@ -161,6 +186,9 @@ class Rig {
                      config.device),
         runner_(transformer_, storage_),
         sampler_(model.config.vocab_size),
+        draft_rig(config.draft_model == nullptr
+                  ? nullptr
+                  : std::make_unique<DraftRig>(*config.draft_model, config.num_draft_blocks, clock_)),
         scheduler(
             {.max_model_len = config.max_model_len,
              .max_batch_tokens = config.max_batch_tokens,
@@ -170,7 +198,7 @@ class Rig {
              .max_chunk_tokens = config.max_batch_tokens,
              .max_step_slowdown = config.max_step_slowdown,
              .max_draft_tokens = config.max_draft_tokens},
-            cache, {}, clock_),
+            cache, {}, clock_, draft_rig == nullptr ? nullptr : &draft_rig->model),
         attention(config.attention),
         num_layers_per_step_(config.num_layers_per_step),
         token_ns_(config.token_ns),
@@ -308,6 +336,7 @@ class Rig {
   std::uint64_t num_requests_ = 0;
 
  public:
+  const std::unique_ptr<DraftRig> draft_rig;  // null = none
   Scheduler scheduler;
   HeardByChoice heard;
   int num_steps = 0;

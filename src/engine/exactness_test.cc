@@ -140,6 +140,44 @@ TEST_P(Exactness, WithGuesses) {
   EXPECT_GT(num_rejected, 0u);
 }
 
+// One that always guesses right, as it is the model itself, and one that nearly never does.
+TEST_P(Exactness, WithADraftModel) {
+  TinyModel own(std::get<0>(GetParam())), other("tiny_qwen3");
+  const auto answers = [&](RigConfig config) {
+    auto rig = std::make_unique<Rig>(model_, config);
+    SamplingParams looping = greedy(60);
+    looping.num_logprobs = 2;
+    for (const int num_at_once : {1, 3}) {
+      for (int i = 0; i < num_at_once; ++i) {
+        rig->add(prompt_, drawn(5 + static_cast<std::uint64_t>(i), 40));
+        rig->add(random_tokens(20 + i, 8), looping, 1 + i);
+        rig->attention = {.window = 64, .num_sinks = 16};
+        rig->add(prompt_, drawn(9, 100));
+        rig->attention = {};
+      }
+      rig->run();
+    }
+    return rig;
+  };
+  const auto expected = answers({});
+  // Its blocks are FP16: it is the model itself where those are, too.
+  const double most_steps = std::string(std::get<1>(GetParam())) == "f16" ? 0.8 : 0.95;
+  for (TinyModel* draft_model : {&own, &other}) {
+    for (const int most : {1, 4, 15}) {
+      const auto rig = answers({.max_draft_tokens = most, .draft_model = draft_model});
+      EXPECT_EQ(rig->heard.size(), expected->heard.size());
+      for (const auto& [id, heard] : expected->heard) {
+        EXPECT_TRUE(same_bits(rig->heard.at(id), heard)) << most << ", " << id.first << ", " << id.second;
+        EXPECT_EQ(rig->heard.at(id).finish, heard.finish);
+      }
+      EXPECT_GT(rig->scheduler.stats().drafts.model_ns, 0);
+      EXPECT_LT(rig->num_steps, expected->num_steps * (draft_model == &own ? most_steps : 1.01)) << most;
+      EXPECT_EQ(rig->cache.stats().num_held, 0);
+      EXPECT_EQ(rig->draft_rig->model.kv_stats().num_held, 0);
+    }
+  }
+}
+
 // Beside a sequence that decodes, prompts pass the layers in chunks; they find each other's blocks.
 TEST_P(Exactness, InChunksBesideADecode) {
   const Heard expected = cold(prompt_, 5);
@@ -329,6 +367,10 @@ int Exactness::storm(RigConfig config) {
   rig.run();
   EXPECT_EQ(rig.cache.stats().num_held, 0);
   EXPECT_EQ(rig.cache.stats().num_slots_used, 0);
+  if (rig.draft_rig != nullptr) {
+    EXPECT_EQ(rig.draft_rig->model.kv_stats().num_held, 0);
+    EXPECT_GT(rig.scheduler.stats().drafts.num_accepted, 10u);
+  }
   EXPECT_GT(rig.scheduler.stats().num_preemptions, 0u);
   EXPECT_GT(rig.cache.stats().num_evicted, 0u);
   int num_finished = 0;
@@ -367,6 +409,12 @@ TEST_P(Exactness, AStormWithChunks) {
 // So dear that prompts alone are chunks, too.
 TEST_P(Exactness, AStormOfDearTokens) {
   EXPECT_GT(storm({.max_batch_tokens = 64, .max_step_slowdown = 2, .token_ns = 10'000'000}), 10);
+}
+
+// With blocks for a few of them only.
+TEST_P(Exactness, AStormWithADraftModel) {
+  TinyModel own(std::get<0>(GetParam()));
+  EXPECT_EQ(storm({.max_batch_tokens = 48, .max_draft_tokens = 6, .draft_model = &own, .num_draft_blocks = 60}), 0);
 }
 
 std::string name_of(const ::testing::TestParamInfo<Exactness::ParamType>& test) {

@@ -10,19 +10,30 @@ Logits ModelRunner::forward(const Batch& batch) {
   return model_.forward(to_forward_batch(batch), storage_);
 }
 
+Logits ModelRunner::forward(const BatchRows& rows, std::span<const std::int32_t> logit_rows) {
+  ForwardBatch forward_batch = to_forward_batch(rows);
+  forward_batch.logit_rows = logit_rows;
+  return model_.forward(forward_batch, storage_);
+}
+
 Logits ModelRunner::forward_layer(const Batch& batch, int layer) {
   return model_.forward_layers(to_forward_batch(batch), storage_, layer, layer + 1);
 }
 
-ForwardBatch ModelRunner::to_forward_batch(const Batch& batch) {
+ForwardBatch ModelRunner::to_forward_batch(const BatchRows& rows) {
   groups_.clear();
-  for (const Batch::Group& group : batch.groups())
+  for (const BatchRows::Group& group : rows.groups())
     groups_.push_back({group.slots, group.sequences});
   ForwardBatch forward_batch;
-  forward_batch.tokens = batch.tokens();
-  forward_batch.positions = batch.positions();
-  forward_batch.sink_positions = batch.sink_positions();
+  forward_batch.tokens = rows.tokens();
+  forward_batch.positions = rows.positions();
+  forward_batch.sink_positions = rows.sink_positions();
   forward_batch.groups = groups_;
+  return forward_batch;
+}
+
+ForwardBatch ModelRunner::to_forward_batch(const Batch& batch) {
+  ForwardBatch forward_batch = to_forward_batch(static_cast<const BatchRows&>(batch));
   forward_batch.logit_rows = batch.logit_rows();
   forward_batch.read_logits = batch.read_logits();
   forward_batch.draws = batch.draws();

@@ -18,6 +18,7 @@ class ModelRunner {
 
   // Writes K and V of every token of the batch and returns its logit_rows.
   Logits forward(const Batch& batch);
+  Logits forward(const BatchRows& rows, std::span<const std::int32_t> logit_rows);
   // The same of one layer, see Transformer::forward_layers; nothing before the last.
   Logits forward_layer(const Batch& batch, int layer);
 
@@ -28,6 +29,7 @@ class ModelRunner {
   const Transformer& model() const { return model_; }
 
  private:
+  ForwardBatch to_forward_batch(const BatchRows& rows);
   ForwardBatch to_forward_batch(const Batch& batch);
 
   Transformer& model_;

@@ -55,7 +55,7 @@ SchedulerConfig bounded(SchedulerConfig config) {
 }  // namespace
 
 Scheduler::Scheduler(const SchedulerConfig& config, KvCache& cache,
-                     std::span<const TokenId> end_tokens, const Clock& clock)
+                     std::span<const TokenId> end_tokens, const Clock& clock, GuessingModel* draft_model)
     : config_(bounded(config)),
       cache_(cache),
       end_tokens_(end_tokens.begin(), end_tokens.end()),
@@ -63,7 +63,7 @@ Scheduler::Scheduler(const SchedulerConfig& config, KvCache& cache,
       batch_(cache.num_groups()),
       chunk_(cache.num_groups()),
       pace_(config.max_step_slowdown, cache.num_groups(), config.patience_ns),
-      drafter_(cache) {
+      drafter_(cache, clock, draft_model) {
   CHECK(config_.max_batch_tokens > 0 && config_.max_logit_rows > 0 && config_.max_sequences > 0);
   CHECK(config_.max_prefill_tokens > 0 && config_.max_model_len > 1);
   CHECK(config_.max_chunk_tokens > 0, config_.max_chunk_tokens);
@@ -77,7 +77,10 @@ Scheduler::Scheduler(const SchedulerConfig& config, KvCache& cache,
 Scheduler::~Scheduler() {
   // Not those that run alone: an error may have come before one of them was listed.
   for (const auto& [id, request] : requests_)
-    for (const auto& choice : request->choices) cache_.release(choice->table);
+    for (const auto& choice : request->choices) {
+      cache_.release(choice->table);
+      drafter_.forget(*choice);
+    }
 }
 
 void Scheduler::add(Request request, std::uint64_t seed, std::int64_t arrived_ns) {
@@ -169,7 +172,7 @@ const Batch& Scheduler::schedule() {
   // A decode that was planned may have been preempted since.
   num_decodes_ = static_cast<int>(std::ranges::count_if(
       planned_, [](const Planned& planned) { return planned.sequence->num_missing() == 1; }));
-  if (config_.max_draft_tokens > 0) draft_some();
+  draft_some();
   for (const Planned& planned : planned_) {
     batch_.add(*planned.sequence, planned.num_tokens, planned.num_samples);
   }
@@ -591,6 +594,7 @@ void Scheduler::detach(Sequence& sequence) {
   }
   if (chunk_.sequence == &sequence) chunk_.sequence = nullptr;
   cache_.release(sequence.table);
+  drafter_.forget(sequence);
   std::erase(running_, &sequence);
   if (waiting_.erase(&sequence) == 0) return;
   num_waiting_tokens_ -= sequence.num_tokens_in_line();

@@ -60,9 +60,9 @@ struct BatchResults {
 // into the cache alone. Thread: engine only.
 class Scheduler {
  public:
-  // References must outlive it. end_tokens: the model's.
+  // References must outlive it. end_tokens: the model's. draft_model: guesses, too; null = none.
   Scheduler(const SchedulerConfig& config, KvCache& cache, std::span<const TokenId> end_tokens,
-            const Clock& clock);
+            const Clock& clock, GuessingModel* draft_model = nullptr);
   ~Scheduler();  // releases everything, without a word to anyone
 
   // seed: of all its draws. arrived_ns: of the clock.
@@ -89,6 +89,8 @@ class Scheduler {
   void commit(const Batch& batch, BatchResults& results);
   // The chunk has passed its last layer: the same, and it is empty.
   void commit_chunk(BatchResults& results);
+  // Of this step, in schedule().
+  std::int64_t draft_model_ns() const { return drafter_.step_model_ns(); }
   // How long the step took without its chunk's layers, so that the next ones fit.
   void observe_step(const Batch& batch, std::int64_t duration_ns);
 

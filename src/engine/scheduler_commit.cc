@@ -43,6 +43,7 @@ void Scheduler::commit(const Batch& batch, BatchResults& results) {
 
 void Scheduler::observe_step(const Batch& batch, std::int64_t duration_ns) {
   const int num_prefill = batch.num_tokens() - num_decodes_ - batch.num_guesses();
+  duration_ns -= drafter_.step_model_ns();
   if (batch.num_guesses() == 0) pace_.observe(num_decodes_, num_prefill, duration_ns);
   if (num_prefill == 0 && chunk_.empty()) drafter_.observe_step(num_decodes_, batch.num_guesses(), duration_ns);
 }

@@ -6,9 +6,9 @@ namespace larder {
 
 // Where a step only decodes, and nobody waits for anything else: rows beside prompts cost what theirs do.
 void Scheduler::draft_some() {
-  if (!chunk_.empty() || planned_.empty() || static_cast<std::size_t>(num_decodes_) != planned_.size() ||
-      prompts_ahead().num > 0)
-    return;
+  drafter_.begin_step();
+  const bool decodes_only = chunk_.empty() && !planned_.empty() && std::ssize(planned_) == num_decodes_;
+  if (config_.max_draft_tokens == 0 || !decodes_only || prompts_ahead().num > 0) return;
   std::vector<Sequence*>& sequences = decode_order_;
   sequences.clear();
   for (const Planned& planned : planned_) {
@@ -18,6 +18,7 @@ void Scheduler::draft_some() {
   const int num_rows = std::min(config_.max_batch_tokens, config_.max_logit_rows);
   drafter_.draft(sequences, {.num_tokens = num_rows - num_decodes_, .num_per_draft = config_.max_draft_tokens},
                  end_tokens_);
+  stats_.drafts = drafter_.stats();
   // Nobody gives up a block for a guess.
   for (Sequence* sequence : sequences) {
     const auto num_guesses = static_cast<int>(sequence->draft.tokens.size());

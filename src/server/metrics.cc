@@ -174,6 +174,7 @@ void add_engine_counters(Page& page, const EngineStats& stats) {
   add_seconds("forward", stats.forward_ns);
   add_seconds("sample", stats.sample_ns);
   add_seconds("schedule", stats.schedule_ns);
+  add_seconds("draft_model", stats.drafts.model_ns);
   page.counter("larder:kv_blocks_evicted_total", "Cached KV blocks given up for room.",
                stats.kv.num_evicted);
   page.counter("larder:kv_pins_refused_total",
