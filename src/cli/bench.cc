@@ -338,8 +338,10 @@ void add_bench_command(CLI::App& app) {
       ->check(CLI::Range(1, 1000));
   command->add_flag("--tiers", options->tiers,
                     "Also time to first token from --kv-disk or --kv-remote, against computing");
-  command->callback([options] {
-    const RuntimeOptions& runtime = options->runtime;
+  command->callback([options, command] {
+    RuntimeOptions& runtime = options->runtime;
+    if (!runtime.draft_model.empty() && command->count("--draft-tokens") == 0)
+      runtime.max_draft_tokens = RuntimeOptions{}.max_draft_tokens;
     const bool has_tier = !runtime.kv_host.empty() || !runtime.kv_disk.empty() || !runtime.kv_remote.empty();
     if (options->made_up && (options->tiers || has_tier))
       throw_invalid(

@@ -111,11 +111,12 @@ void print_start(const Runtime& runtime) {
                config.name.empty() ? runtime.file().path.c_str() : config.name.c_str(),
                config.num_layers(), config.hidden_size, config.num_heads, config.num_kv_heads,
                config.vocab_size);
-  std::fprintf(stderr, "Memory: %s = weights %s + KV %s + scratch %s + process %s\n",
+  const std::string draft = plan.draft_bytes() > 0 ? " + draft model " + format_bytes(plan.draft_bytes()) : "";
+  std::fprintf(stderr, "Memory: %s = weights %s + KV %s + scratch %s + process %s%s\n",
                format_bytes(plan.total_bytes()).c_str(),
                format_bytes(footprint.weights_bytes).c_str(), format_bytes(plan.kv_bytes).c_str(),
                format_bytes(footprint.scratch_bytes).c_str(),
-               format_bytes(footprint.process_bytes).c_str());
+               format_bytes(footprint.process_bytes).c_str(), draft.c_str());
   if (footprint.bookkeeping_bytes > 0)
     std::fprintf(stderr, "Bookkeeping: up to %s more, as requests come\n",
                  format_bytes(footprint.bookkeeping_bytes).c_str());

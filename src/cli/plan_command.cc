@@ -261,6 +261,9 @@ void add_plan_command(CLI::App& app) {
     if (options->runtime.device != "cpu" && !is_this_machine(*options))
       throw_invalid("--device {} and --machine {}: give one of them; --device is a GPU of this machine",
                     options->runtime.device, options->machine);
+    if (!options->runtime.draft_model.empty() &&
+        (!is_this_machine(*options) || !options->weights.empty() || is_published(options->runtime.model)))
+      throw_invalid("--draft-model: planned for a model's file on this machine; leave out --machine and --weights");
     if (options->num_devices > 1 && is_this_machine(*options))
       throw_invalid("--tp: this machine is one device; name another by --machine");
     plan(*options);

@@ -24,6 +24,8 @@ Json server_json(const Plan& plan) {
           {"scratch_bytes", plan.footprint.scratch_bytes},
           {"process_bytes", plan.footprint.process_bytes},
           {"kv_bytes", plan.kv_bytes},
+          {"draft_bytes", plan.draft_bytes()},
+          {"draft_kv_bytes", plan.draft_kv_bytes},
           {"total_bytes", plan.total_bytes()},
           {"bookkeeping_bytes", plan.footprint.bookkeeping_bytes},
           {"num_blocks", plan.num_blocks},

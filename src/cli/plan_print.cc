@@ -75,6 +75,8 @@ void print_memory(const PlanReport& report) {
     row("Scratch of a step", format_bytes(plan->footprint.scratch_bytes));
     row("Process", format_bytes(plan->footprint.process_bytes));
     row("KV cache", format_bytes(plan->kv_bytes));
+    if (plan->draft_bytes() > 0)
+      row("Draft model", fmt::format("{}, {} of it KV", format_bytes(plan->draft_bytes()), format_bytes(plan->draft_kv_bytes)));
     row("Total", format_bytes(plan->total_bytes()));
     row("  and, as requests come, at most",
         fmt::format("{} of bookkeeping", format_bytes(plan->footprint.bookkeeping_bytes)));

@@ -72,6 +72,15 @@ void show_progress(std::size_t done_bytes, std::size_t total_bytes) {
 
 }  // namespace
 
+LoadProgress drop_as_packed(const ModelFiles& files, LoadProgress next) {
+  return [&files, next = std::move(next), dropped_bytes = std::size_t{0}](std::size_t done_bytes, std::size_t total_bytes) mutable {
+    if (next) next(done_bytes, total_bytes);
+    if (done_bytes < dropped_bytes + kFileWindowBytes) return;
+    files.drop_pages();
+    dropped_bytes = done_bytes;
+  };
+}
+
 PlanOptions plan_options(const RuntimeOptions& options) {
   if (!options.kv_size.empty() && !options.memory.empty())
     throw_invalid("--kv-size and --memory: give one of them");
@@ -90,6 +99,8 @@ void check_options(const RuntimeOptions& options) {
   (void)plan_options(options);
   (void)parse_kv_types(options.kv_type);
   check_tier_options(options);
+  if (!options.draft_model.empty() && options.max_draft_tokens == 0)
+    throw_invalid("--draft-model: --draft-tokens 0 asks for no guesses; give it 1 to 15, or leave it out");
   if (options.max_prefill_tokens > options.max_batch_tokens)
     throw_invalid("--prefill-tokens {}: at most --batch-tokens, which is {}", options.max_prefill_tokens,
                   options.max_batch_tokens);
@@ -201,6 +212,11 @@ static void add_step_options(CLI::App& command, RuntimeOptions& options) {
                   "Tokens of an answer that are guessed ahead, from what it and the cache have seen, and computed in "
                   "one step where that is faster, at most; no guess changes a token (default 8, for bench 0; 0 = none)")
       ->check(CLI::Range(0, 15));
+  command
+      .add_option("--draft-model", options.draft_model,
+                  "A small model of the same vocabulary that guesses, too, where that is faster, given as --model is; on a "
+                  "CPU (default: none)")
+      ->check(not_empty());
 }
 
 void add_runtime_options(CLI::App& command, RuntimeOptions& options) {
@@ -294,6 +310,10 @@ void plan_model_into(PlannedModel& planned, const RuntimeOptions& options, Threa
                   options.kv_type, options.model);
   planned.layout = std::make_unique<KvLayout>(kv_layer_shapes(config), types);
   planned.limits = transformer_limits(options, config);
+  if (!options.draft_model.empty()) {
+    if (device != nullptr) throw_invalid("--draft-model: guesses are made on a CPU alone; leave it out, or take --device cpu");
+    planned.draft = read_draft_model(options, planned.file);
+  }
 
   Footprint footprint;
   footprint.weights_bytes = planned.file.weights_bytes;
@@ -321,8 +341,14 @@ void plan_model_into(PlannedModel& planned, const RuntimeOptions& options, Threa
   const std::int64_t beside_model_bytes = device != nullptr
                                              ? planned.layout->key_basis_size_bytes()
                                              : pool.num_threads() * Sampler::size_bytes(config.vocab_size);
+  const auto own_beside_blocks = footprint.beside_blocks;
   const auto plan_for = [&](int max_context_len) {
     planned.limits.max_context_len = max_context_len;
+    if (planned.draft != nullptr) {
+      footprint.beside_blocks = own_beside_blocks;
+      add_draft_footprint(*planned.draft, *planned.layout, planned.limits, pool, footprint);
+      footprint.draft_bytes += DraftModel::size_bytes(pool.num_threads(), planned.draft->config.vocab_size, config.vocab_size);
+    }
     footprint.scratch_bytes = beside_model_bytes + static_cast<std::int64_t>(transformer_scratch_size_bytes(
                                                        config, planned.limits, pool, device));
     footprint.context_length = max_context_len;
@@ -346,18 +372,10 @@ Runtime::Runtime(const RuntimeOptions& options)
       planned_(plan_on(options, pool_, device_)),
       kernels_(device_ ? device_->kernels() : select_kernels()) {
   const ModelFiles& files = *planned_.file.files;
-  {
-    // The peak of memory is to be what the process then takes: the file goes as it is packed.
-    std::size_t dropped_bytes = 0;
-    const auto progress = [&](std::size_t done_bytes, std::size_t total_bytes) {
-      show_progress(done_bytes, total_bytes);
-      if (done_bytes < dropped_bytes + kFileWindowBytes) return;
-      files.drop_pages();
-      dropped_bytes = done_bytes;
-    };
-    weights_ = std::make_unique<Weights>(config(), files.gguf(), pool_, progress, device_.get());
-    files.drop_pages();
-  }
+  weights_ = std::make_unique<Weights>(config(), files.gguf(), pool_, drop_as_packed(files, show_progress), device_.get());
+  files.drop_pages();
+  if (planned_.draft != nullptr)  // before there are blocks: what lies in memory of its file is no peak
+    draft_ = std::make_unique<LoadedDraft>(*planned_.draft, planned_.plan.draft_kv_bytes, kernels_, pool_);
   if (has_codes(planned_.layout->types().k)) planned_.layout->set_key_basis(key_basis());
   const Plan& plan = planned_.plan;
   storage_ = std::make_unique<KvStorage>(*planned_.layout, plan.num_blocks, device_.get());
@@ -378,8 +396,8 @@ Runtime::Runtime(const RuntimeOptions& options)
   engine_config.records_kv_events = options.records_kv_events;
   engine_config.eviction = eviction_kind(options);
   engine_config.max_pinned_share = options.pin_percent / 100.0;
-  engine_ = std::make_unique<Engine>(engine_config, *transformer_, *storage_, *planned_.layout,
-                                     tokenizer().end_tokens(), clock_, tiers_.get());
+  engine_ = std::make_unique<Engine>(engine_config, *transformer_, *storage_, *planned_.layout, tokenizer().end_tokens(),
+                                     clock_, tiers_.get(), draft_ != nullptr ? &draft_->parts() : nullptr);
   engine_->start();
 }
 

@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/thread_pool.h"
+#include "cli/drafting.h"
 #include "engine/engine.h"
 #include "engine/request_check.h"
 #include "kernels/device.h"
@@ -42,6 +43,7 @@ struct RuntimeOptions {
   double max_step_slowdown = 2;
   int max_sequences = 256;
   int max_draft_tokens = 8;  // 0 = none
+  std::string draft_model;   // as model; "" = none
   AttentionSpan attention;  // endless context, where a request does not say; window 0 = off
   std::string eviction = "density";  // or lru
   int pin_percent = 50;              // of the KV blocks, at most, that requests may pin
@@ -94,6 +96,10 @@ inline constexpr SpanNames kSpanOptions = {"--attention-window", "--attention-si
 // A line on standard error where --max-model-len is more than that and no window keeps within it.
 void warn_beyond_training(const RuntimeOptions& options, int context_len);
 
+// For Weights: the file's pages go as it is packed, so that the peak of memory is what the process then takes; then
+// it tells `next`, if there is one.
+LoadProgress drop_as_packed(const ModelFiles& files, LoadProgress next = {});
+
 // Throws Error{kNotFound} where there is none, and what its parts throw.
 ModelFile read_model_file(const RuntimeOptions& options);
 
@@ -102,6 +108,7 @@ struct PlannedModel {
   ModelFile file;
   std::unique_ptr<KvLayout> layout;
   TransformerLimits limits;
+  std::unique_ptr<PlannedDraft> draft;  // null = none
   Plan plan;
 };
 
@@ -149,6 +156,7 @@ class Runtime {
   std::unique_ptr<KvStorage> storage_;
   std::unique_ptr<KvTiers> tiers_;  // null = none
   std::unique_ptr<Transformer> transformer_;
+  std::unique_ptr<LoadedDraft> draft_;  // null = none
   std::unique_ptr<Engine> engine_;
 };
 

@@ -24,7 +24,16 @@ std::int64_t default_kv_bytes(std::int64_t bytes_per_context, std::int64_t left_
 // All but KV.
 std::int64_t fixed_bytes_of(const Footprint& footprint) {
   return footprint.weights_bytes + footprint.scratch_bytes + footprint.process_bytes +
-         footprint.bookkeeping_bytes;
+         footprint.draft_bytes + footprint.bookkeeping_bytes;
+}
+
+std::int64_t draft_kv_bytes(const Footprint& footprint, std::int64_t num_blocks) {
+  return footprint.draft_kv_bytes && num_blocks > 0 ? footprint.draft_kv_bytes(static_cast<int>(num_blocks)) : 0;
+}
+
+// For messages; "" where there is none.
+std::string draft_part(const Plan& plan) {
+  return plan.draft_bytes() > 0 ? fmt::format(", draft model {}", format_bytes(plan.draft_bytes())) : "";
 }
 
 KvBookkeeping beside_blocks(const Footprint& footprint, std::int64_t num_blocks) {
@@ -37,7 +46,7 @@ std::int64_t bytes_with_blocks(const KvLayout& layout, const Footprint& footprin
                                std::int64_t num_blocks) {
   const KvBookkeeping beside = beside_blocks(footprint, num_blocks);
   return fixed_bytes_of(footprint) + num_blocks * layout.block_size_bytes() + beside.fixed_bytes +
-         beside.growth_bytes;
+         beside.growth_bytes + draft_kv_bytes(footprint, num_blocks);
 }
 
 std::int64_t chosen_num_blocks(const KvLayout& layout, const Footprint& footprint,
@@ -72,11 +81,11 @@ std::int64_t chosen_num_blocks(const KvLayout& layout, const Footprint& footprin
   throw Error(
       ErrorKind::kUnavailable,
       fmt::format("does not fit: {} are needed (weights {}, KV {}, scratch {}, process {}, "
-                  "bookkeeping {}) and {} are available: take {}",
+                  "bookkeeping {}{}) and {} are available: take {}",
                   format_bytes(plan.most_bytes()), format_bytes(plan.footprint.weights_bytes),
                   format_bytes(plan.kv_bytes), format_bytes(plan.footprint.scratch_bytes),
                   format_bytes(plan.footprint.process_bytes),
-                  format_bytes(plan.footprint.bookkeeping_bytes), format_bytes(available_bytes),
+                  format_bytes(plan.footprint.bookkeeping_bytes), draft_part(plan), format_bytes(available_bytes),
                   what));
 }
 
@@ -93,11 +102,12 @@ std::int64_t chosen_num_blocks(const KvLayout& layout, const Footprint& footprin
       fmt::format("{} {}", options.max_model_len > 0 ? "--max-model-len asks for" : "a server needs", needed);
   if (options.memory_bytes > 0)
     throw Error(ErrorKind::kUnavailable,
-                fmt::format("--memory {}: weights {}, scratch {}, process {} and bookkeeping {} leave room for {} tokens, "
+                fmt::format("--memory {}: weights {}, scratch {}, process {} and bookkeeping {}{} leave room for {} tokens, "
                             "and {}: give {}, or in its place {}",
                             format_bytes(options.memory_bytes), format_bytes(plan.footprint.weights_bytes),
                             format_bytes(plan.footprint.scratch_bytes), format_bytes(plan.footprint.process_bytes),
-                            format_bytes(plan.footprint.bookkeeping_bytes), plan.max_model_len, wanted, memory, kv_size));
+                            format_bytes(plan.footprint.bookkeeping_bytes), draft_part(plan), plan.max_model_len, wanted,
+                            memory, kv_size));
   throw Error(ErrorKind::kUnavailable,
               fmt::format("{} of KV hold {} tokens at most, and {}: give {}{}",
                           format_bytes(options.kv_bytes > 0 ? options.kv_bytes : plan.kv_bytes), plan.max_model_len,
@@ -119,6 +129,8 @@ Plan make_plan(const KvLayout& layout, const Footprint& footprint, const PlanOpt
   plan.footprint.process_bytes += beside.fixed_bytes;
   plan.footprint.bookkeeping_bytes += beside.growth_bytes;
   plan.footprint.beside_blocks = nullptr;
+  plan.draft_kv_bytes = draft_kv_bytes(footprint, plan.num_blocks);
+  plan.footprint.draft_kv_bytes = nullptr;
   if (plan.most_bytes() > available_bytes)
     refuse_size(plan, options, fixed_bytes_of(footprint), available_bytes);
 

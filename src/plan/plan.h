@@ -21,11 +21,14 @@ struct Footprint {
   // What grows to this as requests come, and starts at nothing: recent prompts, answers' tokens, the
   // cache's tree.
   std::int64_t bookkeeping_bytes = 0;
+  std::int64_t draft_bytes = 0;    // weights and scratch of a model that guesses
   int context_length = 0;          // what the model was trained for
   int max_batch_tokens = 0;        // the longest chunk of a prompt in one step
   // What the cache keeps beside so many blocks; empty = nothing. A plan has it in its own process_bytes
   // and bookkeeping_bytes.
   std::function<KvBookkeeping(int num_blocks)> beside_blocks{};
+  // KV of the model that guesses, beside so many blocks; empty = none. A plan has it in draft_kv_bytes.
+  std::function<std::int64_t(int num_blocks)> draft_kv_bytes{};
 };
 
 // What the user fixes; 0 = Larder chooses.
@@ -41,14 +44,17 @@ struct Plan {
   std::int64_t block_bytes = 0;
   std::int64_t kv_bytes = 0;
   std::int64_t kv_bytes_per_token = 0;  // without a window passed
+  std::int64_t draft_kv_bytes = 0;
   int max_model_len = 0;
   double max_concurrency = 0;           // requests of max_model_len tokens at once
   std::int64_t kv_capacity_tokens = 0;  // max_concurrency * max_model_len
 
   // What the process takes when it begins to serve.
   std::int64_t total_bytes() const {
-    return footprint.weights_bytes + footprint.scratch_bytes + footprint.process_bytes + kv_bytes;
+    return footprint.weights_bytes + footprint.scratch_bytes + footprint.process_bytes + kv_bytes + draft_bytes();
   }
+  // Of that, what the model that guesses takes.
+  std::int64_t draft_bytes() const { return footprint.draft_bytes + draft_kv_bytes; }
   // And with all of its bookkeeping.
   std::int64_t most_bytes() const { return total_bytes() + footprint.bookkeeping_bytes; }
 };

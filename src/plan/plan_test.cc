@@ -52,6 +52,23 @@ TEST(Plan, BookkeepingIsKeptFreeButNotTakenAtFirst) {
   EXPECT_THROW(make_plan(llama_3_8b(), footprint, {.kv_bytes = 64 * kGiB}, 81 * kGiB - 1), Error);
 }
 
+// Beside each block of the large model's another model has an eighth of its bytes.
+TEST(Plan, AModelThatGuessesCounts) {
+  Footprint footprint{.weights_bytes = 15 * kGiB, .draft_bytes = kGiB, .context_length = 4096, .max_batch_tokens = 512};
+  footprint.draft_kv_bytes = [](int num_blocks) { return num_blocks * (kMiB / 4); };
+  const Plan plan = make_plan(llama_3_8b(), footprint, {.memory_bytes = 88 * kGiB}, 88 * kGiB);
+  EXPECT_DOUBLE_EQ(plan.max_concurrency, 128);
+  EXPECT_EQ(plan.draft_kv_bytes, 8 * kGiB);
+  EXPECT_EQ(plan.draft_bytes(), 9 * kGiB);
+  EXPECT_EQ(plan.total_bytes(), 88 * kGiB);
+  try {
+    make_plan(llama_3_8b(), footprint, {.kv_bytes = 64 * kGiB}, 88 * kGiB - 1);
+    ADD_FAILURE() << "more than there is";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("draft model 9.00 GiB"));
+  }
+}
+
 TEST(Plan, SlidingLayersHoldTheirWindowAndAChunk) {
   const KvLayout layout = gemma_270m();
   ASSERT_EQ(layout.num_groups(), 6);

@@ -60,6 +60,21 @@ def test_64_requests_on_a_budget_for_8(model):
         assert abs(resident - bookkeeping - planned) <= 0.02 * planned
 
 
+def test_with_a_model_that_guesses():
+    """As its own one it never pays; it is asked nevertheless, before that is known."""
+    with Measured("--kv-size", "256MiB", "-c", "2048", "--draft-model", MODELS[0], model=MODELS[0]) as server:
+        for topic in ("a fox", "an old lighthouse"):
+            asked = {"messages": [{"role": "user", "content": f"Tell me a story about {topic}."}], "max_tokens": 100, "temperature": 0}
+            assert server.post("/v1/chat/completions", asked).status_code == 200
+        asyncio.run(ask_all(server.url, 4, 300, 60))
+        assert server.metrics()['larder:engine_seconds_total{part="draft_model"}'] > 0
+        planned, resident = server.planned_bytes(), server.status_bytes("VmRSS")
+        bookkeeping = server.metric("larder:bookkeeping_bytes")
+        print(f"planned {planned / 2**20:.1f} MiB, resident {resident / 2**20:.1f} MiB, of it bookkeeping {bookkeeping / 2**20:.1f} MiB")
+        assert abs(resident - bookkeeping - planned) <= 0.02 * planned
+        assert server.status_bytes("VmHWM") <= 1.02 * (planned + bookkeeping)
+
+
 def test_texts_of_many_tokens_take_what_the_documentation_says():
     """Each of 16 MiB, the most that a body has, and of 8 million tokens; four of them are 64 MiB, the most at once."""
     with Measured("--kv-size", "64MiB", "-c", "1024", "-t", "1", model=MODELS[0]) as server:

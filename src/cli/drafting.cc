@@ -1,0 +1,82 @@
+#include "cli/drafting.h"
+
+#include <malloc.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "cli/pull.h"
+#include "cli/runtime.h"
+#include "engine/sampler.h"
+#include "kv/kv_cache.h"
+#include "model/vocabulary.h"
+#include "tokenizer/same_vocabulary.h"
+
+namespace larder {
+namespace {
+
+constexpr double kShareOfRequests = 0.25;
+
+}  // namespace
+
+std::unique_ptr<PlannedDraft> read_draft_model(const RuntimeOptions& options, const ModelFile& target) {
+  auto draft = std::make_unique<PlannedDraft>();
+  try {
+    draft->path = find_model(options.draft_model);
+    draft->files = std::make_unique<const ModelFiles>(draft->path);
+    const GgufFile& gguf = draft->files->gguf();
+    draft->config = read_model_config(gguf);
+    draft->weights_bytes = static_cast<std::int64_t>(weights_size_bytes(draft->config, gguf));
+    draft->layout = std::make_unique<KvLayout>(kv_layer_shapes(draft->config), KvTypes{});
+    const std::string difference = vocabulary_difference(*target.tokenizer, Tokenizer(read_vocabulary(gguf)));
+    if (!difference.empty())
+      throw_invalid("another vocabulary than that of {}: {}; take a model of the same family", target.path, difference);
+  } catch (const Error& error) {
+    throw Error(error.kind(), fmt::format("--draft-model {}: {}", options.draft_model, error.what()));
+  }
+  draft->files->drop_pages();
+  ::malloc_trim(0);  // of its vocabulary: a plan counts what is resident
+  draft->limits.max_batch_tokens = draft->limits.max_chunk_tokens = DraftModel::kMaxBatchTokens;
+  draft->limits.max_logit_rows = draft->limits.max_sequences = DraftModel::kMaxLogitRows;
+  draft->limits.activations = activations_of(options);
+  return draft;
+}
+
+int num_draft_blocks(const PlannedDraft& draft, const KvLayout& target, int num_blocks, const TransformerLimits& target_limits) {
+  const auto num_requests = static_cast<double>(num_blocks) /
+                            static_cast<double>(target.num_blocks_for(target_limits.max_context_len, target_limits.max_batch_tokens));
+  const auto num_of_one = static_cast<double>(draft.layout->num_blocks_for(draft.limits.max_context_len, draft.limits.max_batch_tokens));
+  const double num = num_of_one * std::max(1.0, kShareOfRequests * num_requests);
+  return static_cast<int>(std::min(std::ceil(num), static_cast<double>(std::max(num_blocks, static_cast<int>(num_of_one)))));
+}
+
+void add_draft_footprint(PlannedDraft& draft, const KvLayout& target, const TransformerLimits& target_limits,
+                         const ThreadPool& pool, Footprint& footprint) {
+  draft.limits.max_context_len = std::min(draft.config.context_len, target_limits.max_context_len);
+  footprint.draft_bytes = draft.weights_bytes +
+                          static_cast<std::int64_t>(transformer_scratch_size_bytes(draft.config, draft.limits, pool));
+  const auto blocks_of = [&draft, &target, target_limits](int num_blocks) {
+    return num_draft_blocks(draft, target, num_blocks, target_limits);
+  };
+  footprint.draft_kv_bytes = [blocks_of, &draft](int num_blocks) {
+    return blocks_of(num_blocks) * draft.layout->block_size_bytes();
+  };
+  footprint.beside_blocks = [blocks_of, &draft, own = footprint.beside_blocks](int num_blocks) {
+    KvBookkeeping sum = own(num_blocks);
+    const KvBookkeeping of_draft = KvCache::bookkeeping(*draft.layout, DraftModel::cache_config(blocks_of(num_blocks)), 0);
+    sum.fixed_bytes += of_draft.fixed_bytes;
+    sum.growth_bytes += of_draft.growth_bytes;
+    return sum;
+  };
+}
+
+LoadedDraft::LoadedDraft(PlannedDraft& planned, std::int64_t kv_bytes, const KernelTable& kernels, ThreadPool& pool)
+    : weights_(planned.config, planned.files->gguf(), pool, drop_as_packed(*planned.files)),
+      storage_(*planned.layout, static_cast<int>(kv_bytes / planned.layout->block_size_bytes())),
+      transformer_(planned.config, weights_, *planned.layout, kernels, pool, planned.limits),
+      parts_{transformer_, storage_, *planned.layout} {
+  planned.files.reset();
+}
+
+}  // namespace larder

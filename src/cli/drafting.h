@@ -1,0 +1,61 @@
+// --draft-model: a small model in memory beside the large one, which guesses for it (docs/speculation.md).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "base/thread_pool.h"
+#include "engine/draft_model.h"
+#include "kernels/kernels.h"
+#include "kv/kv_layout.h"
+#include "kv/kv_storage.h"
+#include "model/model_config.h"
+#include "model/model_files.h"
+#include "model/transformer.h"
+#include "model/weights.h"
+#include "plan/plan.h"
+
+namespace larder {
+
+struct ModelFile;
+struct RuntimeOptions;
+
+// What of it is planned; nothing is taken yet.
+struct PlannedDraft {
+  std::string path;
+  std::unique_ptr<const ModelFiles> files;
+  ModelConfig config;
+  std::unique_ptr<KvLayout> layout;  // FP16, whatever the large model's blocks are
+  TransformerLimits limits;
+  std::int64_t weights_bytes = 0;
+};
+
+// Throws Error{kNotFound}, and Error{kInvalidArgument} that says what is wrong with the file, or where its vocabulary
+// differs from the large model's.
+std::unique_ptr<PlannedDraft> read_draft_model(const RuntimeOptions& options, const ModelFile& target);
+
+// Blocks of its KV, for a quarter of the requests that the large model's num_blocks hold, and one at least: guesses pay
+// where few decode.
+int num_draft_blocks(const PlannedDraft& draft, const KvLayout& target, int num_blocks, const TransformerLimits& target_limits);
+
+// What it takes beside a large model that serves requests of max_context_len tokens; the layouts must outlive footprint's
+// functions.
+void add_draft_footprint(PlannedDraft& draft, const KvLayout& target, const TransformerLimits& target_limits,
+                         const ThreadPool& pool, Footprint& footprint);
+
+// In memory. Thread: as its Transformer's.
+class LoadedDraft {
+ public:
+  // References must outlive it.
+  LoadedDraft(PlannedDraft& planned, std::int64_t kv_bytes, const KernelTable& kernels, ThreadPool& pool);
+  const DraftModelParts& parts() const { return parts_; }
+
+ private:
+  Weights weights_;
+  KvStorage storage_;
+  Transformer transformer_;
+  const DraftModelParts parts_;
+};
+
+}  // namespace larder
