@@ -3,7 +3,8 @@
 
 drafts.py --larder build/larder smollm2-135m [--rounds 3] [--temperature 0]; --completions for models that do not chat
 
-With --llama DIR llama-server takes its turns, too, as it is and with its own lookup of n-grams; its answers are others.
+With --draft-model FILE a third server has a small model guess, too. With --llama DIR llama-server takes its turns, too, as it is and
+with its own lookup of n-grams; its answers are others.
 Each round asks all tasks of all, under a salt of its own; the answers have to be the same. "again" is the task before it once more.
 """
 import argparse
@@ -47,6 +48,8 @@ TASKS = {
     "summary": ("Summarise this text in three sentences:\n\n" + TEXT, {}),
     "JSON by a schema": ("Extract the facts of this text as JSON with harbour, built_in, built_by, moles (each with side and length_in_metres) and "
                          "lighthouse (material and lit_on):\n\n" + TEXT, {"structured_outputs": {"json": SCHEMA}}),
+    "question": ("Why do ships float although steel is heavier than water?", {}),
+    "write code": ("Write a Python class for a queue of bounded length, with push, pop and a test.", {}),
     "story": ("Tell me a story about a fox who learns to sail.", {}),
     "again": None,
 }
@@ -65,12 +68,12 @@ def ask(a, server, task, salt):
     return choice["text"] if a.completions else choice["message"]["content"], reply["timings"]
 
 
-def many(a, server, salt):
+def many(a, server, at_once, salt):
     """All tasks at once, some of them twice: tokens in a second."""
-    tasks = [task for task in TASKS if TASKS[task] is not None] * a.at_once
+    tasks = [task for task in TASKS if TASKS[task] is not None] * at_once
     begin = time.perf_counter()
-    with concurrent.futures.ThreadPoolExecutor(a.at_once) as pool:
-        replies = list(pool.map(lambda i: ask(a, server, tasks[i], f"{salt} {i}"), range(a.at_once)))
+    with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
+        replies = list(pool.map(lambda i: ask(a, server, tasks[i], f"{salt} {i}"), range(at_once)))
     seconds = time.perf_counter() - begin
     return [text for text, _ in replies], sum(t["predicted_n"] for _, t in replies) / seconds
 
@@ -85,43 +88,52 @@ def llama_servers(a, model):
 
 
 def measure(a, model):
+    """Sides: without guesses, with lookups, and with those and the draft model."""
+    options = [["--draft-tokens", 0], a.drafts] + ([[*a.drafts, "--draft-model", a.draft_model]] if a.draft_model else [])
     found = {task: [] for task in TASKS}
-    rates = []
+    rates = {number: [] for number in a.at_once}
     others = {task: [] for task in TASKS}
     with contextlib.ExitStack() as stack:
-        plain, guessing = (stack.enter_context(Server([a.larder, "serve", "-m", model, "--port", port, "-c", 2048, *more], port))
-                           for port, more in ((free_port(), ["--draft-tokens", 0]), (free_port(), a.drafts)))
+        servers = [stack.enter_context(Server([a.larder, "serve", "-m", model, "--port", port, "-c", 2048, *more], port))
+                   for port, more in ((free_port(), more) for more in options)]
         llamas = [stack.enter_context(server) for server in llama_servers(a, model)]
         for number in range(-1, a.rounds):
             before = None
             for task in TASKS:
                 asked = before if TASKS[task] is None else task
                 before = asked
-                expected, without = ask(a, plain, asked, f"round {number}")
-                answer, timings = ask(a, guessing, asked, f"round {number}")
-                if answer != expected:
-                    raise SystemExit(f"{task}: another answer with guesses:\n{answer}\n---\n{expected}")
+                replies = [ask(a, server, asked, f"round {number}") for server in servers]
+                for answer, _ in replies:
+                    if answer != replies[0][0]:
+                        raise SystemExit(f"{task}: another answer with guesses:\n{answer}\n---\n{replies[0][0]}")
                 theirs = [ask(a, server, asked, "")[1]["predicted_per_second"] for server in llamas]
                 if number >= 0:
-                    found[task].append((without, timings))
+                    found[task].append([timings for _, timings in replies])
                     others[task].append(theirs)
-            if a.at_once:
-                sides = [many(a, server, f"round {number}") for server in (plain, guessing)]
-                if sides[0][0] != sides[1][0]:
-                    raise SystemExit("another answer with guesses, of many at once")
+            for at_once in a.at_once:
+                sides = [many(a, server, at_once, f"round {number} of {at_once}") for server in servers]
+                if any(texts != sides[0][0] for texts, _ in sides):
+                    raise SystemExit(f"another answer with guesses, of {at_once} at once")
                 if number >= 0:
-                    rates.append([rate for _, rate in sides])
+                    rates[at_once].append([rate for _, rate in sides])
+    name = model.rsplit("/", 1)[-1]
     for task, rounds in found.items():
-        slow, fast = (statistics.median(r[i]["predicted_per_second"] for r in rounds) for i in (0, 1))
-        ratio = statistics.median(f["predicted_per_second"] / s["predicted_per_second"] for s, f in rounds)
-        last = rounds[-1][1]
-        print(f"| {model.rsplit('/', 1)[-1]} | {task} | {last['predicted_n']} | {last.get('draft_n', 0)} | {last.get('draft_n_accepted', 0)} | "
-              f"{slow:.1f} | {fast:.1f} | {ratio:.2f} |" +
-              "".join(f" {statistics.median(r[i] for r in others[task]):.1f} |" for i in range(len(llamas))), flush=True)
-    if rates:
-        slow, fast = (statistics.median(r[i] for r in rates) for i in (0, 1))
-        print(f"| {model.rsplit('/', 1)[-1]} | {a.at_once} at once | | | | {slow:.1f} | {fast:.1f} | "
-              f"{statistics.median(f / s for s, f in rates):.2f} |", flush=True)
+        last = rounds[-1]
+        told = [f"{last[0]['predicted_n']}"]
+        for side in last[1:]:
+            told += [f"{side.get('draft_n', 0)}", f"{side.get('draft_n_accepted', 0)}"]
+        told += speeds([[side["predicted_per_second"] for side in sides] for sides in rounds])
+        told += [f"{statistics.median(r[i] for r in others[task]):.1f}" for i in range(len(llamas))]
+        print(f"| {name} | {task} | {' | '.join(told)} |", flush=True)
+    for at_once, rounds in rates.items():
+        print(f"| {name} | {at_once} at once | {'| ' * (2 * len(options) - 1)}{' | '.join(speeds(rounds))} |", flush=True)
+
+
+def speeds(rounds):
+    """Of each side its median, then its ratio to the first one, and of the draft model to the lookups, round by round."""
+    medians = [f"{statistics.median(rates[i] for rates in rounds):.1f}" for i in range(len(rounds[0]))]
+    ratios = [(1, 0)] + ([(2, 0), (2, 1)] if len(rounds[0]) > 2 else [])
+    return medians + [f"{statistics.median(rates[i] / rates[j] for rates in rounds):.2f}" for i, j in ratios]
 
 
 def main():
@@ -132,15 +144,20 @@ def main():
     p.add_argument("--llama", help="folder with llama-server")
     p.add_argument("--tokens", type=int, default=200)
     p.add_argument("--temperature", type=float, default=0)
-    p.add_argument("--at-once", type=int, default=0, help="and that many requests at once, of all tasks but the last")
+    p.add_argument("--draft-model", help="and a third server, which has that model guess, too")
+    p.add_argument("--at-once", type=int, nargs="*", default=[], help="and so many requests at once, of all tasks but the last")
     p.add_argument("--completions", action="store_true")
     p.add_argument("--show", action="store_true", help="print the answers, too")
     p.add_argument("--rounds", type=int, default=3)
     a = p.parse_args()
     a.drafts = [word for text in a.drafts for word in text.split()]
     end_with_servers()
-    print("| model | task | tokens | guessed | came true | t/s without | t/s with | ratio |" + (" llama.cpp | with guesses |" if a.llama else "") +
-          "\n| --- | --- |" + " ---: |" * (8 if a.llama else 6))
+    columns = ["model", "task", "tokens", "guessed", "came true"]
+    columns += ["guessed by the model, too", "came true"] if a.draft_model else []
+    columns += ["t/s without", "t/s with"] + (["t/s with the model"] if a.draft_model else []) + ["ratio"]
+    columns += ["with the model", "of that with"] if a.draft_model else []
+    columns += ["llama.cpp", "with guesses"] if a.llama else []
+    print(f"| {' | '.join(columns)} |\n| --- | --- |{' ---: |' * (len(columns) - 2)}")
     for model in a.models:
         measure(a, model)
 
