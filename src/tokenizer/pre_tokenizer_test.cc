@@ -62,7 +62,7 @@ TEST(PreTokenizer, BytesThatAreNotUtf8AreSymbols) {
 }
 
 TEST(PreTokenizer, NoTextHasNoWords) {
-  for (const char* name : {"gpt-2", "smollm", "qwen2", "llama-bpe", "default"})
+  for (const char* name : {"gpt-2", "smollm", "qwen2", "llama-bpe", "dbrx", "default"})
     EXPECT_TRUE(split(name, "").empty());
 }
 

@@ -27,7 +27,7 @@ enum class TokenKind : std::uint8_t {
 // What a file says about its tokenizer; plain data, checked by Tokenizer's constructor.
 struct Vocabulary {
   std::string model;          // "gpt2" (byte-level BPE) or "llama" (SentencePiece)
-  std::string pre_tokenizer;  // smollm, qwen2, llama-bpe, gpt-2, default
+  std::string pre_tokenizer;  // smollm, qwen2, llama-bpe, dbrx, gpt-2, default
   std::vector<std::string> tokens;
   std::vector<float> scores;        // SentencePiece; empty otherwise, and where merges are the rule
   std::vector<TokenKind> kinds;     // empty = all normal
@@ -40,6 +40,7 @@ struct Vocabulary {
   // Of SentencePiece with merges, where the prefix goes otherwise than before every piece between special tokens:
   bool prefixes_start_only = false;   // it is put before the text's own beginning alone
   bool prefixes_no_space = false;     // and not where there is a space already
+  std::vector<TokenId> strips_right;  // special tokens that take the spaces and line breaks behind them along
 };
 
 // Tokens that a text has at most, unless a caller takes more: what encoding takes grows with them, and
