@@ -23,17 +23,17 @@ constexpr KnownClass kKnownClasses[] = {
     {"LlamaForCausalLM", HfFamily::kLlama, "llama"},       {"MistralForCausalLM", HfFamily::kLlama, "llama"},
     {"MixtralForCausalLM", HfFamily::kMixtral, "llama"},   {"Qwen2ForCausalLM", HfFamily::kQwen2, "qwen2"},
     {"Qwen3ForCausalLM", HfFamily::kQwen3, "qwen3"},       {"Qwen3MoeForCausalLM", HfFamily::kQwen3Moe, "qwen3moe"},
-    {"Gemma3ForCausalLM", HfFamily::kGemma3, "gemma3"},
+    {"Gemma3ForCausalLM", HfFamily::kGemma3, "gemma3"},    {"Phi3ForCausalLM", HfFamily::kPhi3, "phi3"},
 };
 
 // Of training, of how transformers runs a model, of its tokenizer, or of sampling.
 constexpr std::string_view kHarmless[] = {
     "_attn_implementation", "_attn_implementation_autoset", "_from_model_config", "_model_name_or_path",
     "_name_or_path", "attention_dropout", "attn_implementation", "bos_token_id", "cache_implementation",
-    "chunk_size_feed_forward", "do_sample", "dtype", "eos_token_id", "id2label", "initializer_range",
+    "chunk_size_feed_forward", "do_sample", "dtype", "embd_pdrop", "eos_token_id", "id2label", "initializer_range",
     "is_decoder", "is_llama_config", "label2id", "max_length", "max_window_layers", "model_type",
     "output_attentions", "output_hidden_states", "output_router_logits", "pad_token_id", "pretraining_tp",
-    "problem_type", "repetition_penalty", "return_dict", "router_aux_loss_coef", "router_jitter_noise",
+    "problem_type", "repetition_penalty", "resid_pdrop", "return_dict", "router_aux_loss_coef", "router_jitter_noise",
     "temperature", "top_k", "top_p", "torch_dtype", "transformers.js_config", "transformers_version",
     "unk_token_id", "unsloth_fixed", "unsloth_version", "use_cache", "vocab_size"};
 
@@ -68,7 +68,7 @@ class ConfigConverter {
     add_uint("context_length", config_.size("max_position_embeddings"));
     add_float("attention.layer_norm_rms_epsilon", config_.number("rms_norm_eps"));
     const int head_dim = add_heads();
-    result.rope_divisors = read_hf_rope(config_, prefix_, head_dim, metadata_);
+    result.rope = read_hf_rope(config_, prefix_, head_dim, metadata_);
     if (std::string_view(prefix_) == "llama") metadata_.add_bool("larder.rope.halves", true);
     add_windows(result.num_layers);
     result.num_experts = add_experts();
@@ -170,15 +170,24 @@ class ConfigConverter {
     return static_cast<int>(num_experts);
   }
 
+  // Phi 3's folders name the authors' code for the class that transformers has, too.
+  void refuse_foreign_code() const {
+    if (class_.family == HfFamily::kPhi3)
+      (void)config_.find("auto_map");
+    else
+      config_.refuse("auto_map");
+  }
+
   void refuse_the_rest() const {
     config_.expect_string("hidden_act", is_gemma3() ? "gelu_pytorch_tanh" : "silu");
     config_.expect_string("hidden_activation", "gelu_pytorch_tanh");
     for (const char* name : {"attention_bias", "mlp_bias", "attn_logit_softcapping", "final_logit_softcapping",
-                             "quantization_config", "is_encoder_decoder", "add_cross_attention",
-                             "use_bidirectional_attention", "auto_map", "pruned_heads", "rope_interleaved"})
+                             "quantization_config", "is_encoder_decoder", "add_cross_attention", "lm_head_bias",
+                             "use_bidirectional_attention", "pruned_heads", "rope_interleaved"})
       config_.refuse(name);
-    if (config_.find_number("partial_rotary_factor").value_or(1) != 1)
-      config_.fail("partial_rotary_factor", "values other than 1 are not supported");
+    for (const char* name : {"full_attn_mod", "interpolate_factor"})
+      if (config_.find_number(name).value_or(1) != 1) config_.fail(name, "values other than 1 are not supported");
+    refuse_foreign_code();
     config_.refuse_others(kHarmless);
   }
 

@@ -67,7 +67,7 @@ TEST_P(TinyFolder, HasItsTemplateAndItsName) {
   EXPECT_EQ(read_model_config(files_.gguf()).name, GetParam());
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, TinyFolder, ::testing::Values("tiny_hf_llama", "tiny_hf_gemma3", "tiny_hf_qwen3moe"));
+INSTANTIATE_TEST_SUITE_P(Models, TinyFolder, ::testing::Values("tiny_hf_llama", "tiny_hf_gemma3", "tiny_hf_qwen3moe", "tiny_hf_phi3"));
 
 // A copy of a folder, to be changed.
 class HfModelTest : public ::testing::Test {
@@ -134,7 +134,8 @@ TEST_F(HfModelTest, WhatChangesTheModelIsRefusedByName) {
       {{{"num_hidden_layers", 1}}, "tensor 'model.layers.1."},
       {{{"hidden_size", 32}}, "token_embd.weight"},
       {{{"tie_word_embeddings", nullptr}, {"rope_parameters", {{"rope_type", "longrope"}, {"rope_theta", 10.0}}}},
-       "rope_parameters: rope_type: 'longrope' is not supported"},
+       "config.json: original_max_position_embeddings: missing"},
+      {{{"rope_parameters", {{"rope_type", "dynamic"}, {"rope_theta", 10.0}}}}, "rope_parameters: rope_type: 'dynamic' is not supported"},
       {{{"rope_parameters", {{"rope_type", "llama3"}, {"rope_theta", 10.0}}}}, "rope_parameters: factor: missing"},
       {{{"rope_parameters", {{"rope_type", "default"}, {"twist", 1}}}}, "rope_parameters: twist: unknown"},
       {{{"rope_parameters", {{"rope_type", "yarn"}, {"type", "linear"}}}}, "type: is not the rope_type"},
@@ -145,6 +146,10 @@ TEST_F(HfModelTest, WhatChangesTheModelIsRefusedByName) {
   EXPECT_THAT(error_of_config("tiny_hf_qwen3moe", {{"num_local_experts", 9}}), HasSubstr("mlp.experts.8.gate_proj.weight' is missing"));
   EXPECT_THAT(error_of_config("tiny_hf_gemma3", {{"layer_types", {"full_attention"}}}), HasSubstr("layer_types: is not a list of 6"));
   EXPECT_THAT(error_of_config("tiny_hf_gemma3", {{"use_bidirectional_attention", true}}), HasSubstr("use_bidirectional"));
+  EXPECT_THAT(error_of_config("tiny_hf_phi3", {{"lm_head_bias", true}}), HasSubstr("lm_head_bias: not supported"));
+  EXPECT_THAT(error_of_config("tiny_hf_phi3", {{"partial_rotary_factor", 0.5}}), HasSubstr("is not that of rope_parameters"));
+  EXPECT_THAT(error_of_config("tiny_hf_phi3", {{"original_max_position_embeddings", 128}}), HasSubstr("is not that beside it"));
+  EXPECT_THAT(error_of_config("tiny_hf_phi3", {{"head_dim", 32}}), HasSubstr("long_factor: is not a list of 12 numbers"));
 }
 
 TEST_F(HfModelTest, FilesThatAreMissingAreNamed) {
@@ -172,7 +177,7 @@ TEST_F(HfModelTest, FilesThatAreMissingAreNamed) {
 TEST_F(HfModelTest, OtherTokenizersAreRefused) {
   const std::pair<std::function<void(json&)>, const char*> cases[] = {
       {[](json& t) { t["model"]["type"] = "Unigram"; }, "model: type: 'Unigram' is not supported"},
-      {[](json& t) { t["model"]["ignore_merges"] = false; }, "pre_tokenizer: these steps together, '| llama3 bytes'"},
+      {[](json& t) { t["normalizer"] = {{"type", "NFC"}}; }, "pre_tokenizer: these steps together, 'nfc | llama3 bytes' with ignore_merges"},
       {[](json& t) { t["model"]["merges"] = json::array(); }, "model: merges: missing or empty"},
       {[](json& t) { t["model"]["merges"][0] = {"zz", "q", "r"}; }, "model.merges[0]: is not a pair"},
       {[](json& t) { t["model"]["merges"][0] = {"zz", "qqq"}; }, "merges[0]"},
@@ -215,6 +220,32 @@ TEST_F(HfModelTest, RotationsAreReadInBothForms) {
   const RopeConfig yarn = with({{"type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 64}});
   EXPECT_DOUBLE_EQ(yarn.magnitude, 0.1 * std::log(4.0) + 1);
   EXPECT_DOUBLE_EQ(with({{"type", "yarn"}, {"factor", 4.0}, {"attention_factor", 1.5}}).magnitude, 1.5);
+}
+
+// As Phi 3's first folders say it, and its later ones.
+TEST_F(HfModelTest, LongRope) {
+  const ModelConfig config = config_of("tiny_hf_phi3", json::object());
+  EXPECT_EQ(config.rope_dim, 12);
+  EXPECT_NEAR(config.ropes[0].magnitude, std::sqrt(1 + std::log(4.0) / std::log(64.0)), 1e-12);
+  EXPECT_NEAR(config.ropes[0].frequencies[5], std::pow(10000.0, -10.0 / 12) / 6.5, 1e-9);
+  const json factors = read_json(path("config.json")).at("rope_parameters");
+  const json old = {{"rope_parameters", nullptr}, {"rope_theta", 10000.0}, {"partial_rotary_factor", 0.75},
+                    {"rope_scaling", {{"type", "su"}, {"long_factor", factors.at("long_factor")},
+                                      {"short_factor", factors.at("short_factor")}}}};
+  const ModelConfig same = config_of("tiny_hf_phi3", old);
+  EXPECT_EQ(same.ropes[0].frequencies, config.ropes[0].frequencies);
+  EXPECT_EQ(same.ropes[0].magnitude, config.ropes[0].magnitude);
+  json longer = old;
+  longer["rope_scaling"]["attention_factor"] = 1.5;
+  EXPECT_EQ(config_of("tiny_hf_phi3", longer).ropes[0].magnitude, 1.5);
+  longer["rope_scaling"]["short_factor"][2] = 0;
+  EXPECT_THAT(error_of_config("tiny_hf_phi3", longer), HasSubstr("short_factor: one is not a positive number"));
+  // Phi 4 has neither.
+  const ModelConfig plain = config_of("tiny_hf_phi3", {{"rope_parameters", {{"rope_theta", 250000.0}}}, {"sliding_window", nullptr},
+                                                       {"original_max_position_embeddings", 256}});
+  EXPECT_EQ(plain.ropes[0].magnitude, 1);
+  EXPECT_EQ(plain.rope_dim, 16);
+  EXPECT_EQ(plain.layers[1].window, 0);
 }
 
 TEST_F(HfModelTest, Windows) {

@@ -17,6 +17,12 @@ struct NamePair {
   const char* to;    // GGUF's, behind "blk.N."
 };
 
+constexpr NamePair kJoined[] = {{"input_layernorm.weight", "attn_norm.weight"},
+                                {"self_attn.qkv_proj.weight", "attn_qkv.weight"},
+                                {"self_attn.o_proj.weight", "attn_output.weight"},
+                                {"post_attention_layernorm.weight", "ffn_norm.weight"},
+                                {"mlp.gate_up_proj.weight", "ffn_up.weight"},
+                                {"mlp.down_proj.weight", "ffn_down.weight"}};
 constexpr NamePair kAttention[] = {{"input_layernorm.weight", "attn_norm.weight"},
                                    {"self_attn.q_proj.weight", "attn_q.weight"},
                                    {"self_attn.k_proj.weight", "attn_k.weight"},
@@ -57,7 +63,10 @@ class TensorAdder {
     for (int i = 0; i < config_.num_layers; ++i) add_layer(i);
     add("model.norm.weight", "output_norm.weight");
     if (!config_.tied_embeddings) add("lm_head.weight", "output.weight");
-    if (!config_.rope_divisors.empty()) add_owned("rope_freqs.weight", config_.rope_divisors);
+    const HfRope& rope = config_.rope;
+    if (!rope.divisors.empty()) add_owned("rope_freqs.weight", rope.divisors);
+    if (!rope.long_divisors.empty()) add_owned("rope_factors_long.weight", rope.long_divisors);
+    if (!rope.short_divisors.empty()) add_owned("rope_factors_short.weight", rope.short_divisors);
     refuse_others();
   }
 
@@ -65,6 +74,7 @@ class TensorAdder {
   void add_layer(int layer) {
     const bool is_gemma3 = config_.family == HfFamily::kGemma3;
     const bool is_mixtral = config_.family == HfFamily::kMixtral;
+    if (config_.family == HfFamily::kPhi3) return add_pairs(layer, kJoined);
     add_pairs(layer, kAttention);
     if (config_.family == HfFamily::kQwen2) add_pairs(layer, kBiases);
     if (is_gemma3 || config_.family == HfFamily::kQwen3 || config_.family == HfFamily::kQwen3Moe)

@@ -10,13 +10,13 @@
 
 namespace larder {
 
-enum class Architecture { kLlama, kQwen2, kQwen3, kQwen3Moe, kGemma3, kDeepSeek2 };
+enum class Architecture { kLlama, kQwen2, kQwen3, kQwen3Moe, kGemma3, kDeepSeek2, kPhi3 };
 enum class Activation { kSilu, kGeluTanh };
 
 // Rotary position embedding (arXiv:2104.09864) of the layers that share a base.
 struct RopeConfig {
   // Radians per position of each pair, scaling included: linear (arXiv:2306.15595), YaRN
-  // (arXiv:2309.00071), or the file's own divisors (rope_freqs.weight). [rope_dim / 2]
+  // (arXiv:2309.00071), or the file's own divisors (rope_freqs.weight, rope_factors_*). [rope_dim / 2]
   std::vector<double> frequencies;
   double magnitude = 1;  // on cos and sin (YaRN)
 };
@@ -73,6 +73,7 @@ struct ModelConfig {
   bool rope_interleaved = true;  // pairs (2i, 2i + 1), else (i, i + rope_dim / 2)
   bool has_qkv_bias = false;
   bool has_qk_norm = false;      // RMS norm of each head of Q and K, before the rotation
+  bool has_fused_gate = false;   // ffn_up's rows come behind as many of the gate, in one matrix
   bool has_post_norms = false;   // RMS norm of what attention and MLP add to the residual
   bool tied_embeddings = false;  // the embedding is the output matrix, too
   std::vector<RopeConfig> ropes;
@@ -86,7 +87,9 @@ struct ModelConfig {
 
 // Reads and checks. Throws Error{kInvalidArgument} naming the field; every size in the result is
 // positive and small enough that products of two of them fit into 63 bits.
-ModelConfig read_model_config(const GgufFile& gguf);
+// max_model_len: of the longest sequence that will be computed, by which LongRoPE's divisors are chosen for all;
+// 0 = context_len.
+ModelConfig read_model_config(const GgufFile& gguf, int max_model_len = 0);
 
 // The numbers that keys and values depend on to the last bit and that the file does not settle
 // alone: powers, logarithms, sines and cosines are as the C library and the processor make them.

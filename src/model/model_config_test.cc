@@ -206,6 +206,59 @@ TEST(ModelConfig, TheLastBitOfANumberIsAmongThoseComputed) {
   }
 }
 
+GgufBuilder small_phi3(const std::vector<std::string>& divisors = {"long", "short"}) {
+  GgufBuilder builder = small_model("phi3")
+                            .add_uint("phi3.block_count", 2)
+                            .add_uint("phi3.feed_forward_length", 128)
+                            .add_uint("phi3.rope.dimension_count", 12)
+                            .add_uint("phi3.rope.scaling.original_context_length", 256);
+  for (const std::string& name : divisors) {
+    builder.add_tensor("rope_factors_" + name + ".weight", {6}, GgmlType::kF32, 24);
+    for (std::size_t i = 0; i < 6; ++i) {
+      const float divisor = name == "long" ? 4 : 2;
+      std::memcpy(builder.data().data() + builder.data().size() - 32 + i * 4, &divisor, 4);
+    }
+  }
+  return builder;
+}
+
+TEST(ModelConfig, LongRopesDivisorsGoByTheLongestSequence) {
+  const auto bytes = small_phi3().add_float("phi3.rope.scaling.attn_factor", 1.25f).build();
+  const GgufFile gguf(bytes);
+  for (const auto& [length, divisor] : {std::pair{0, 4}, {257, 4}, {256, 2}, {32, 2}, {100'000, 4}}) {
+    const ModelConfig config = read_model_config(gguf, length);
+    EXPECT_TRUE(config.has_fused_gate);
+    ASSERT_EQ(config.ropes[0].frequencies.size(), 6u);
+    EXPECT_DOUBLE_EQ(config.ropes[0].frequencies[0], 1.0 / divisor) << length;
+    EXPECT_DOUBLE_EQ(config.ropes[0].frequencies[3], 0.01 / divisor) << length;
+    EXPECT_EQ(config.ropes[0].magnitude, 1.25) << length;
+    EXPECT_EQ(config.context_len, 2048);
+  }
+  const auto expect = [](const GgufBuilder& builder, const char* message) { EXPECT_THAT(error_of(builder), HasSubstr(message)); };
+  expect(small_phi3({"long"}), "tensor 'rope_factors_short.weight' is missing");
+  expect(small_phi3({"short"}), "tensor 'rope_factors_long.weight' is missing");
+  expect(small_phi3({}).add_string("phi3.rope.scaling.type", "longrope"), "tensor 'rope_factors_long.weight' is missing");
+  expect(small_phi3().add_string("phi3.rope.scaling.type", "yarn"), "phi3.rope.scaling.type: 'yarn' beside tensor");
+  expect(small_phi3().add_float("phi3.rope.scaling.factor", 4.0f), "phi3.rope.scaling.factor: values other than 1");
+  expect(small_phi3().add_float("phi3.rope.scaling.attn_factor", -1.0f), "phi3.rope.scaling.attn_factor");
+  GgufBuilder narrow = small_phi3({"long"});
+  expect(narrow.add_tensor("rope_factors_short.weight", {5}, GgmlType::kF32, 20), "tensor 'rope_factors_short.weight': 5 x 1 values");
+  GgufBuilder zero = small_phi3({"long"});
+  expect(zero.add_tensor("rope_factors_short.weight", {6}, GgmlType::kF32, 24), "divisor 0 is 0");
+}
+
+TEST(ModelConfig, AWindowThatNoSequenceLeavesIsNone) {
+  const auto window_of = [](std::uint32_t window, int max_model_len) {
+    const auto bytes = small_phi3({}).add_uint("phi3.attention.sliding_window", window).build();
+    return read_model_config(GgufFile(bytes), max_model_len).layers[1].window;
+  };
+  EXPECT_EQ(window_of(0, 0), 0);
+  EXPECT_EQ(window_of(2047, 0), 2047);
+  EXPECT_EQ(window_of(2047, 64), 2047);
+  EXPECT_EQ(window_of(2048, 0), 0);
+  EXPECT_EQ(window_of(2048, 2049), 2048);
+}
+
 TEST(ModelConfig, BadFieldsAreNamed) {
   EXPECT_THAT(error_of(GgufBuilder{}), HasSubstr("general.architecture: the key is missing"));
   EXPECT_THAT(error_of(small_model("mamba")), HasSubstr("'mamba' is not supported"));
@@ -229,7 +282,7 @@ TEST(ModelConfig, BadFieldsAreNamed) {
   expect(small_llama().add_bool("llama.attention.causal", false), "llama.attention.causal");
   for (const float value : {0.0f, -1.0f, 1e-42f, NAN, INFINITY})
     expect(small_llama().add_float("llama.rope.freq_base", value), "llama.rope.freq_base");
-  expect(small_llama().add_string("llama.rope.scaling.type", "longrope"), "'longrope'");
+  expect(small_llama().add_string("llama.rope.scaling.type", "dynamic"), "'dynamic' is not supported");
   for (const char* type : {"none", "linear"})
     expect(small_llama().add_string("llama.rope.scaling.type", type).add_float("llama.rope.scaling.attn_factor", 2.0f),
            "llama.rope.scaling.attn_factor: values other than 1");

@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <initializer_list>
 #include <string>
+#include <utility>
 
 #include "base/error.h"
 #include "base/printable.h"
 #include "kernels/packing.h"
+#include "model/rope_config.h"
 
 namespace larder {
 namespace {
@@ -17,6 +20,7 @@ constexpr std::size_t kArenaAlignment = 64;
 // One tensor's way into the arena: exactly one of matrix and vector is set, to where its view goes.
 struct WeightEntry {
   std::string name;
+  int first_row = 0;  // of a matrix, where the tensor has several one behind another
   int num_rows = 0;
   int num_cols = 0;
   PackedMatrix* matrix = nullptr;  // [num_matrices]
@@ -71,8 +75,12 @@ class WeightPlan {
     if (config_.layers[static_cast<std::size_t>(index)].has_experts) {
       add_expert_weights(index, layer);
     } else {
-      add_matrix(name("ffn_gate.weight"), config_.ffn_size, hidden, layer.gate);
-      add_matrix(name("ffn_up.weight"), config_.ffn_size, hidden, layer.up);
+      if (config_.has_fused_gate) {
+        add_joined(name("ffn_up.weight"), hidden, {{config_.ffn_size, &layer.gate}, {config_.ffn_size, &layer.up}});
+      } else {
+        add_matrix(name("ffn_gate.weight"), config_.ffn_size, hidden, layer.gate);
+        add_matrix(name("ffn_up.weight"), config_.ffn_size, hidden, layer.up);
+      }
       add_matrix(name("ffn_down.weight"), hidden, config_.ffn_size, layer.down);
     }
     if (config_.has_post_norms)
@@ -83,9 +91,14 @@ class WeightPlan {
   void add_attention_weights(int index, LayerWeights& layer) {
     const auto name = [&](const char* part) { return fmt::format("blk.{}.{}", index, part); };
     const int hidden = config_.hidden_size;
-    add_matrix(name("attn_q.weight"), config_.q_size(), hidden, layer.q);
-    add_matrix(name("attn_k.weight"), config_.kv_size(), hidden, layer.k);
-    add_matrix(name("attn_v.weight"), config_.kv_size(), hidden, layer.v);
+    if (gguf_.find_tensor(name("attn_qkv.weight")) != nullptr) {
+      add_joined(name("attn_qkv.weight"), hidden,
+                 {{config_.q_size(), &layer.q}, {config_.kv_size(), &layer.k}, {config_.kv_size(), &layer.v}});
+    } else {
+      add_matrix(name("attn_q.weight"), config_.q_size(), hidden, layer.q);
+      add_matrix(name("attn_k.weight"), config_.kv_size(), hidden, layer.k);
+      add_matrix(name("attn_v.weight"), config_.kv_size(), hidden, layer.v);
+    }
     if (config_.has_qkv_bias) {
       add_vector(name("attn_q.bias"), config_.q_size(), layer.q_bias);
       add_vector(name("attn_k.bias"), config_.kv_size(), layer.k_bias);
@@ -129,6 +142,20 @@ class WeightPlan {
     add_matrix(name("ffn_gate_shexp.weight"), experts.shared_ffn_size, hidden, layer.gate);
     add_matrix(name("ffn_up_shexp.weight"), experts.shared_ffn_size, hidden, layer.up);
     add_matrix(name("ffn_down_shexp.weight"), hidden, experts.shared_ffn_size, layer.down);
+  }
+
+  // Several matrices of one input whose rows one tensor has, in order.
+  void add_joined(const std::string& name, int num_cols, std::initializer_list<std::pair<int, PackedMatrix*>> parts) {
+    int num_rows = 0;
+    for (const auto& [rows, matrix] : parts) num_rows += rows;
+    const GgufTensor& tensor = find(name, num_rows, num_cols);
+    int first_row = 0;
+    for (const auto& [rows, matrix] : parts) {
+      WeightEntry& entry = place({.name = name, .first_row = first_row, .num_rows = rows, .num_cols = num_cols,
+                                  .matrix = matrix, .tensor = &tensor});
+      take(entry, matrix_stride(entry));
+      first_row += rows;
+    }
   }
 
   // One of each expert, or head, behind one another in one tensor.
@@ -192,7 +219,7 @@ void refuse_unknown_tensors(const WeightPlan& plan, const GgufFile& gguf) {
   std::unordered_map<std::string_view, bool> known;
   for (const WeightEntry& entry : plan.entries()) known.emplace(entry.name, true);
   for (const GgufTensor& tensor : gguf.tensors())
-    if (!known.contains(tensor.name) && tensor.name != "rope_freqs.weight")
+    if (!known.contains(tensor.name) && !is_rope_tensor(tensor.name))
       throw_invalid("GGUF: tensor '{}' is not part of a model of this architecture",
                     printable(tensor.name));
 }
@@ -215,11 +242,14 @@ void pack(const WeightEntry& entry, std::byte* place, ThreadPool& pool, const Pa
   const std::size_t stride = matrix_stride(entry);
   const auto count = static_cast<std::size_t>(entry.num_matrices);
   const GgufTensor& tensor = *entry.tensor;
-  const std::size_t part_bytes = tensor.data.size() / count;
+  const std::size_t row_bytes = tensor.data.size() / static_cast<std::size_t>(tensor.num_rows());
+  const std::size_t part_bytes = row_bytes * static_cast<std::size_t>(entry.num_rows);
+  const auto part = [&](std::size_t i) {
+    return tensor.data.subspan(row_bytes * static_cast<std::size_t>(entry.first_row) + i * part_bytes, part_bytes);
+  };
   try {
     for (std::size_t i = 0; i < count; ++i)
-      entry.matrix[i] = pack_matrix(tensor.type,
-                                    tensor.parts.empty() ? tensor.data.subspan(i * part_bytes, part_bytes) : tensor.parts[i],
+      entry.matrix[i] = pack_matrix(tensor.type, tensor.parts.empty() ? part(i) : tensor.parts[i],
                                     entry.num_rows, entry.num_cols, place + i * stride, pool,
                                     [&](std::int64_t bytes) { progress(static_cast<std::int64_t>(i * stride) + bytes); });
   } catch (const Error& error) {

@@ -52,7 +52,7 @@ def model(arch, extra=()):
     entries += [
         entry(f"{arch}.attention.layer_norm_rms_epsilon", FLOAT32, 1e-5),
         entry(f"{arch}.rope.freq_base", FLOAT32, 10000.0),
-        entry("tokenizer.ggml.model", STRING, "gpt2" if arch != "gemma3" else "llama"),
+        entry("tokenizer.ggml.model", STRING, "llama" if arch in ("gemma3", "phi3") else "gpt2"),
         entry("tokenizer.ggml.pre", STRING, "default"),
         entry("tokenizer.ggml.tokens", ARRAY, (STRING, ["<s>", "a", "b", "ab"])),
         entry("tokenizer.ggml.scores", ARRAY, (FLOAT32, [0.0, -1.0, -2.0, -3.0])),
@@ -94,11 +94,19 @@ def model(arch, extra=()):
                    ("blk.0.attn_k_b.weight", (32, 32, 1), q4_0, 576), ("blk.0.attn_v_b.weight", (32, 32, 1), q4_0, 576)]
         shapes = [(name, (32, 48), kind, 864) if name == "blk.0.attn_q.weight" else (name, dims, kind, size)
                   for name, dims, kind, size in shapes]
+    if arch == "phi3":
+        shapes = [shape for shape in shapes if shape[0].removeprefix("blk.0.") not in (
+            "attn_q.weight", "attn_k.weight", "attn_v.weight", "ffn_gate.weight", "ffn_up.weight")]
+        shapes += [("blk.0.attn_qkv.weight", (32, 64), q4_0, 1152), ("blk.0.ffn_up.weight", (32, 64), q4_0, 1152),
+                   ("rope_factors_long.weight", (8,), f32, 32), ("rope_factors_short.weight", (8,), f32, 32)]
     tensors, offset = [], 0
     for name, dims, kind, size in shapes:
         tensors.append(tensor(name, dims, kind, offset))
         offset += size + -size % 32
-    return gguf(entries, tensors, b"\0" * offset)
+    data = bytearray(offset)
+    if arch == "phi3":
+        data[-64:] = struct.pack("<16f", *[1.5] * 16)
+    return gguf(entries, tensors, bytes(data))
 
 
 def nested(depth):
@@ -113,6 +121,7 @@ def seeds():
     yield "qwen2", model("qwen2")
     yield "qwen3", model("qwen3")
     yield "gemma3", model("gemma3", [("attention.sliding_window", 8)])
+    yield "phi3", model("phi3", [("attention.sliding_window", 0), ("rope.scaling.original_context_length", 32)])
     experts = [("expert_count", 3), ("expert_used_count", 2)]
     latent = [("attention.key_length", 48), ("attention.value_length", 32), ("attention.key_length_mla", 48),
               ("attention.value_length_mla", 32), ("attention.kv_lora_rank", 32), ("rope.dimension_count", 16)]

@@ -17,6 +17,7 @@ import transformers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 import make_experts
+import make_families
 import make_tiny
 from make_tiny import HERE, write_golden
 
@@ -51,11 +52,15 @@ def byte_level_tokenizer():
     return tokenizer, {"bos_token": "<|begin|>", "eos_token": "<|end|>"}
 
 
-def piece_tokenizer():
-    """As Gemma's: pieces with U+2581, merges, and tokens for the bytes of what is no piece."""
+def piece_tokenizer(is_phi3=False):
+    """As Gemma's: pieces with U+2581, merges, and tokens for the bytes of what is no piece. Or as Phi 3's, which begin
+    with a space, and whose special tokens take along the spaces behind them."""
     tokenizer = tokenizers.Tokenizer(models.BPE(byte_fallback=True, fuse_unk=True, unk_token="<unk>"))
     tokenizer.normalizer = normalizers.Replace(" ", "\u2581")
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    if is_phi3:
+        tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), tokenizer.normalizer])
+    else:
+        tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
     tokenizer.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()])
     special = ["<pad>", "<eos>", "<bos>", "<unk>"] + [f"<0x{byte:02X}>" for byte in range(256)]
     trainer = trainers.BpeTrainer(vocab_size=NUM_TOKENS + 150, special_tokens=special, limit_alphabet=120,
@@ -65,7 +70,11 @@ def piece_tokenizer():
     state["added_tokens"] = [token for token in state["added_tokens"] if not token["content"].startswith("<0x")]
     tokenizer = tokenizers.Tokenizer.from_str(json.dumps(state))
     tokenizer.add_tokens([tokenizers.AddedToken(text, normalized=False) for text in ("\n\n", "\u2581\u2581\u2581", "<b>")])
-    tokenizer.add_special_tokens(["<start_of_turn>", "<end_of_turn>"])
+    if is_phi3:
+        tokenizer.add_special_tokens([tokenizers.AddedToken(text, normalized=False, rstrip=True)
+                                      for text in ("<|user|>", "<|assistant|>", "<|end|>")])
+    else:
+        tokenizer.add_special_tokens(["<start_of_turn>", "<end_of_turn>"])
     tokenizer.post_processor = processors.TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", 2)])
     return tokenizer, {"bos_token": "<bos>", "eos_token": "<eos>", "unk_token": "<unk>"}
 
@@ -83,7 +92,8 @@ def configs():
         num_key_value_heads=1, max_position_embeddings=256, rms_norm_eps=1e-6, tie_word_embeddings=True,
         use_sliding_window=True, sliding_window=20, max_window_layers=1,
         rope_parameters={"rope_type": "default", "rope_theta": 10000.0})
-    return {"llama": (llama, torch.bfloat16, "100KB"), "mistral": (mistral, torch.float32, "5GB"),
+    phi3 = make_families.phi3_config()
+    return {"phi3": (phi3, torch.bfloat16, "5GB"), "llama": (llama, torch.bfloat16, "100KB"), "mistral": (mistral, torch.float32, "5GB"),
             "qwen2": (qwen2, torch.float32, "5GB"), "qwen2_window": (qwen2_window, torch.float16, "5GB"),
             "qwen3": (qwen3, torch.bfloat16, "5GB"), "gemma3": (gemma3, torch.float32, "5GB"),
             "qwen3moe": (make_experts.qwen3moe_config(), torch.float16, "5GB"),
@@ -111,8 +121,7 @@ def has_margins(path, model, config):
 
 
 def make_one(folder, name, config, dtype, shard_size):
-    make_tokenizer = piece_tokenizer if name == "gemma3" else byte_level_tokenizer
-    tokenizer, named = make_tokenizer()
+    tokenizer, named = piece_tokenizer(name == "phi3") if name in ("gemma3", "phi3") else byte_level_tokenizer()
     config.vocab_size = tokenizer.get_vocab_size() + 3  # rows that no token has
     golden = folder / f"tiny_hf_{name}.json"
     for seed in range(7, 100):
@@ -125,7 +134,10 @@ def make_one(folder, name, config, dtype, shard_size):
     fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **named)
     fast.chat_template = CHAT_TEMPLATE
     fast.save_pretrained(target)
-    texts = [[text, tokenizer.encode(text).ids] for text in strings.texts(60, 3) if len(text) < 60]
+    texts = [text for text in strings.texts(60, 3) if len(text) < 60]
+    if name == "phi3":
+        texts += ["<|user|>\n  Hello <|end|> \u00a0\t\n<|assistant|>\n", "a<|end|>", "<|end|> \n <|user|>\u200b b"]
+    texts = [[text, tokenizer.encode(text).ids] for text in texts]
     golden.write_text(json.dumps({**json.loads(golden.read_text()), "texts": texts}) + "\n")
     print(name, seed, sum(path.stat().st_size for path in target.iterdir()), golden.stat().st_size)
 
@@ -134,7 +146,7 @@ def main():
     folder = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else HERE
     folder.mkdir(parents=True, exist_ok=True)
     for name, (config, dtype, shard_size) in configs().items():
-        if folder != HERE or name in ("llama", "gemma3", "qwen3moe"):
+        if folder != HERE or name in ("llama", "gemma3", "qwen3moe", "phi3"):
             make_one(folder, name, config, dtype, shard_size)
 
 
