@@ -22,6 +22,7 @@ class ConfigReader {
   ConfigReader(const GgufFile& gguf, std::string_view prefix) : gguf_(gguf), prefix_(prefix) {}
 
   const GgufFile& gguf() const { return gguf_; }
+  std::string_view prefix() const { return prefix_; }
   std::string key(std::string_view name) const { return fmt::format("{}.{}", prefix_, name); }
   bool has(std::string_view name) const { return gguf_.find(key(name)) != nullptr; }
 

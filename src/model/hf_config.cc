@@ -13,17 +13,37 @@
 namespace larder {
 namespace {
 
+// Of Q, K and V, as attention_bias says; kDefault: they are there where files leave that out.
+enum class Bias { kNone, kDefault };
+
 struct KnownClass {
   std::string_view name;
   HfFamily family;
   const char* architecture;  // GGUF's
+  bool ties_by_default = false;
+  bool turns_halves = false;  // where files of the architecture have rows of Q and K in the order of pairs
+  Bias bias = Bias::kNone;
 };
 
 constexpr KnownClass kKnownClasses[] = {
-    {"LlamaForCausalLM", HfFamily::kLlama, "llama"},       {"MistralForCausalLM", HfFamily::kLlama, "llama"},
-    {"MixtralForCausalLM", HfFamily::kMixtral, "llama"},   {"Qwen2ForCausalLM", HfFamily::kQwen2, "qwen2"},
-    {"Qwen3ForCausalLM", HfFamily::kQwen3, "qwen3"},       {"Qwen3MoeForCausalLM", HfFamily::kQwen3Moe, "qwen3moe"},
-    {"Gemma3ForCausalLM", HfFamily::kGemma3, "gemma3"},    {"Phi3ForCausalLM", HfFamily::kPhi3, "phi3"},
+    {.name = "LlamaForCausalLM", .family = HfFamily::kLlama, .architecture = "llama", .turns_halves = true},
+    {.name = "MistralForCausalLM", .family = HfFamily::kLlama, .architecture = "llama", .turns_halves = true},
+    {.name = "MixtralForCausalLM", .family = HfFamily::kMixtral, .architecture = "llama", .turns_halves = true},
+    {.name = "Qwen2ForCausalLM", .family = HfFamily::kQwen2, .architecture = "qwen2"},
+    {.name = "Qwen3ForCausalLM", .family = HfFamily::kQwen3, .architecture = "qwen3"},
+    {.name = "Qwen3MoeForCausalLM", .family = HfFamily::kQwen3Moe, .architecture = "qwen3moe"},
+    {.name = "Gemma3ForCausalLM", .family = HfFamily::kGemma3, .architecture = "gemma3", .ties_by_default = true},
+    {.name = "Phi3ForCausalLM", .family = HfFamily::kPhi3, .architecture = "phi3"},
+    {.name = "SmolLM3ForCausalLM", .family = HfFamily::kLlama, .architecture = "smollm3", .ties_by_default = true,
+     .turns_halves = true},
+    {.name = "GraniteForCausalLM", .family = HfFamily::kLlama, .architecture = "granite", .turns_halves = true},
+    {.name = "Ministral3ForCausalLM", .family = HfFamily::kLlama, .architecture = "mistral3", .turns_halves = true},
+    {.name = "Olmo2ForCausalLM", .family = HfFamily::kPostNorms, .architecture = "olmo2"},
+    {.name = "Olmo3ForCausalLM", .family = HfFamily::kPostNorms, .architecture = "olmo2"},
+    {.name = "Exaone4ForCausalLM", .family = HfFamily::kPostNorms, .architecture = "exaone4"},
+    {.name = "SeedOssForCausalLM", .family = HfFamily::kLlama, .architecture = "seed_oss", .bias = Bias::kDefault},
+    {.name = "Ernie4_5ForCausalLM", .family = HfFamily::kLlama, .architecture = "ernie4_5", .ties_by_default = true},
+    {.name = "Glm4ForCausalLM", .family = HfFamily::kGlm4, .architecture = "glm4", .bias = Bias::kDefault},
 };
 
 // Of training, of how transformers runs a model, of its tokenizer, or of sampling.
@@ -33,7 +53,7 @@ constexpr std::string_view kHarmless[] = {
     "chunk_size_feed_forward", "do_sample", "dtype", "embd_pdrop", "eos_token_id", "id2label", "initializer_range",
     "is_decoder", "is_llama_config", "label2id", "max_length", "max_window_layers", "model_type",
     "output_attentions", "output_hidden_states", "output_router_logits", "pad_token_id", "pretraining_tp",
-    "problem_type", "repetition_penalty", "resid_pdrop", "return_dict", "router_aux_loss_coef", "router_jitter_noise",
+    "problem_type", "repetition_penalty", "resid_pdrop", "residual_dropout", "return_dict", "router_aux_loss_coef", "router_jitter_noise",
     "temperature", "top_k", "top_p", "torch_dtype", "transformers.js_config", "transformers_version",
     "unk_token_id", "unsloth_fixed", "unsloth_version", "use_cache", "vocab_size"};
 
@@ -61,6 +81,7 @@ class ConfigConverter {
     metadata_.add_string("general.architecture", prefix_);
     HfConfig result;
     result.family = class_.family;
+    result.architecture = class_.architecture;
     result.num_layers = static_cast<int>(config_.size("num_hidden_layers"));
     add_uint("block_count", config_.size("num_hidden_layers"));
     add_uint("embedding_length", config_.size("hidden_size"));
@@ -69,11 +90,13 @@ class ConfigConverter {
     add_float("attention.layer_norm_rms_epsilon", config_.number("rms_norm_eps"));
     const int head_dim = add_heads();
     result.rope = read_hf_rope(config_, prefix_, head_dim, metadata_);
-    if (std::string_view(prefix_) == "llama") metadata_.add_bool("larder.rope.halves", true);
+    if (class_.turns_halves) metadata_.add_bool("larder.rope.halves", true);
     add_windows(result.num_layers);
+    add_still_layers(result.num_layers);
+    if (prefix_ == "granite") add_multipliers();
+    result.has_qkv_bias = read_bias();
     result.num_experts = add_experts();
-    // The classes' own defaults, which files may leave out.
-    result.tied_embeddings = config_.find_bool("tie_word_embeddings").value_or(is_gemma3());
+    result.tied_embeddings = config_.find_bool("tie_word_embeddings").value_or(class_.ties_by_default);
     refuse_the_rest();
     return result;
   }
@@ -125,15 +148,27 @@ class ConfigConverter {
     return sliding;
   }
 
+  // Every so many layers one sees all; 0 = none does.
+  std::uint64_t window_pattern() const {
+    if (prefix_ == "exaone4") config_.fail("layer_types", "missing");
+    const auto pattern = config_.find_size("sliding_window_pattern"), old_pattern = config_.find_size("_sliding_window_pattern");
+    if (!is_gemma3() && class_.name != "Olmo3ForCausalLM") return 0;
+    return pattern ? *pattern : old_pattern.value_or(is_gemma3() ? 6 : 4);
+  }
+
   // Llama has no windows, Mistral's and Mixtral's are of all layers, Qwen's of the upper ones if at all.
   void add_windows(int num_layers) {
     auto sliding = find_layer_types(num_layers);
+    // Where layer_types say it, these are not needed; EXAONE's is a text, such as LLLG.
+    for (const char* name : {"sliding_window_pattern", "_sliding_window_pattern"}) (void)config_.find(name);
     const auto window = config_.find_size("sliding_window");
     const auto count = static_cast<std::size_t>(num_layers);
-    const bool uses_window = config_.find_bool("use_sliding_window").value_or(!is_qwen());
+    const bool uses_window = config_.find_bool("use_sliding_window").value_or(!is_qwen() && prefix_ != "smollm3");
     const auto first = config_.find_uint("max_window_layers");
-    const auto pattern = config_.find_size("sliding_window_pattern"), old_pattern = config_.find_size("_sliding_window_pattern");
-    if (class_.name == "LlamaForCausalLM" && window) config_.fail("sliding_window", "not supported");
+    constexpr std::string_view kWithout[] = {"LlamaForCausalLM", "GraniteForCausalLM", "Olmo2ForCausalLM", "SmolLM3ForCausalLM",
+                                             "SeedOssForCausalLM", "Ernie4_5ForCausalLM", "Glm4ForCausalLM"};
+    if (window && uses_window && std::ranges::find(kWithout, class_.name) != std::end(kWithout))
+      config_.fail("sliding_window", "not supported");
     if (class_.family == HfFamily::kQwen3Moe && uses_window) config_.fail("use_sliding_window", "true is not supported");
     if (!window || !uses_window) {
       if (sliding && std::ranges::find(*sliding, 1) != sliding->end()) config_.fail("sliding_window", "missing");
@@ -142,12 +177,46 @@ class ConfigConverter {
     if (!sliding) {
       sliding.emplace(count, std::uint8_t{1});
       if (is_qwen() && !first) config_.fail("max_window_layers", "missing");
-      const std::uint64_t every = pattern ? *pattern : old_pattern.value_or(6);
+      const std::uint64_t every = window_pattern();
       for (std::size_t i = 0; i < count; ++i)
-        (*sliding)[i] = is_gemma3() ? (i + 1) % every != 0 : !is_qwen() || i >= *first;
+        (*sliding)[i] = every > 0 ? (i + 1) % every != 0 : !is_qwen() || i >= *first;
     }
     add_uint("attention.sliding_window", *window);
     metadata_.add_array(key("attention.sliding_window_pattern"), GgufType::kBool, *sliding);
+  }
+
+  // SmolLM3's that do not turn: the list has a 1 for those that do.
+  void add_still_layers(int num_layers) {
+    if (prefix_ != "smollm3") return;
+    const std::uint64_t every = config_.find_size("no_rope_layer_interval").value_or(4);
+    std::vector<std::uint8_t> turns;
+    for (int i = 0; i < num_layers; ++i) turns.push_back((static_cast<std::uint64_t>(i) + 1) % every != 0);
+    if (const nlohmann::json* list = config_.find("no_rope_layers")) {
+      const bool is_list = list->is_array() && list->size() == turns.size() &&
+                           std::ranges::all_of(*list, [](const auto& flag) { return flag == 0 || flag == 1; });
+      if (!is_list) config_.fail("no_rope_layers", fmt::format("is not a list of {} numbers, 0 or 1", num_layers));
+      for (std::size_t i = 0; i < turns.size(); ++i) turns[i] = (*list)[i] == 1;
+    }
+    metadata_.add_array(key("attention.rope_pattern"), GgufType::kBool, turns);
+  }
+
+  void add_multipliers() {
+    add_float("attention.scale", config_.number("attention_multiplier"));
+    add_float("embedding_scale", config_.number("embedding_multiplier"));
+    add_float("residual_scale", config_.number("residual_multiplier"));
+    add_float("logit_scale", config_.number("logits_scaling"));
+  }
+
+  // Whether Q, K and V have biases.
+  bool read_bias() const {
+    if (class_.family == HfFamily::kQwen2) return true;
+    if (class_.bias == Bias::kNone) {
+      config_.refuse("attention_bias");
+      return false;
+    }
+    const bool has_bias = config_.find_bool("attention_bias").value_or(class_.bias == Bias::kDefault);
+    if (!has_bias && prefix_ == "seed_oss") config_.fail("attention_bias", "false is not supported");
+    return has_bias;
   }
 
   int add_experts() {
@@ -181,7 +250,7 @@ class ConfigConverter {
   void refuse_the_rest() const {
     config_.expect_string("hidden_act", is_gemma3() ? "gelu_pytorch_tanh" : "silu");
     config_.expect_string("hidden_activation", "gelu_pytorch_tanh");
-    for (const char* name : {"attention_bias", "mlp_bias", "attn_logit_softcapping", "final_logit_softcapping",
+    for (const char* name : {"mlp_bias", "attention_out_bias", "use_bias", "attn_logit_softcapping", "final_logit_softcapping",
                              "quantization_config", "is_encoder_decoder", "add_cross_attention", "lm_head_bias",
                              "use_bidirectional_attention", "pruned_heads", "rope_interleaved"})
       config_.refuse(name);

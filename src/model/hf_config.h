@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "model/gguf_builder.h"
@@ -10,13 +11,15 @@
 
 namespace larder {
 
-// The tensors of a layer differ by these.
-enum class HfFamily { kLlama, kMixtral, kQwen2, kQwen3, kQwen3Moe, kGemma3, kPhi3 };
+// The tensors of a layer differ by these. kPostNorms: OLMo's and EXAONE's.
+enum class HfFamily { kLlama, kMixtral, kQwen2, kQwen3, kQwen3Moe, kGemma3, kPhi3, kPostNorms, kGlm4 };
 
 struct HfConfig {
   HfFamily family = HfFamily::kLlama;
+  std::string_view architecture;  // GGUF's
   int num_layers = 0;
   int num_experts = 0;  // 0 = none
+  bool has_qkv_bias = false;
   bool tied_embeddings = false;
   HfRope rope;
 };

@@ -71,6 +71,10 @@ void add_yarn(const HfObject& rope, const std::string& prefix, GgufBuilder& meta
   for (const char* beta : {"beta_fast", "beta_slow"})
     if (rope.find(beta)) add_float(metadata, prefix + ".rope.scaling.yarn_" + beta, positive(rope, beta));
   rope.expect_bool("truncate", true);
+  if (prefix != "mistral3") return;
+  (void)rope.find("max_position_embeddings");
+  if (rope.find("llama_4_scaling_beta"))
+    add_float(metadata, prefix + ".attention.temperature_scale", positive(rope, "llama_4_scaling_beta"));
 }
 
 // Of each pair.
@@ -134,12 +138,13 @@ HfRope add_scaling(const HfObject& config, const HfObject& scaling, const HfRope
 // How much of a head rotates.
 int read_rope_dim(const HfObject& config, const std::optional<HfObject>& rope, const std::string& prefix, int head_dim) {
   constexpr const char* kFactor = "partial_rotary_factor";
-  double factor = config.find_number(kFactor).value_or(1);
+  const bool is_glm4 = prefix == "glm4";
+  double factor = config.find_number(kFactor).value_or(is_glm4 ? 0.5 : 1);
   if (rope && rope->find(kFactor)) {
     if (config.find(kFactor) && rope->number(kFactor) != factor) config.fail(kFactor, "is not that of rope_parameters");
     factor = rope->number(kFactor);
   }
-  if (factor != 1 && prefix != "phi3") config.fail(kFactor, "values other than 1 are not supported");
+  if (factor != 1 && prefix != "phi3" && !is_glm4) config.fail(kFactor, "values other than 1 are not supported");
   const double rope_dim = head_dim * factor;
   if (!(rope_dim >= 2 && rope_dim <= head_dim) || static_cast<int>(rope_dim) % 2 != 0)
     config.fail(kFactor, fmt::format("{} of a head of {} is not an even number of dimensions", factor, head_dim));
@@ -150,12 +155,15 @@ int read_rope_dim(const HfObject& config, const std::optional<HfObject>& rope, c
 
 HfRope read_hf_rope(const HfObject& config, const std::string& prefix, int head_dim, GgufBuilder& metadata) {
   const bool is_gemma3 = prefix == "gemma3";
+  const bool has_local = is_gemma3 || prefix == "olmo2";  // the layers with windows turn by a base of their own
   const auto parameters = config.find_object("rope_parameters");
   auto full = parameters;
-  double local_base = config.find_number("rope_local_base_freq").value_or(kDefaultBase);
+  std::optional<double> local_base;
+  if (is_gemma3) local_base = config.find_number("rope_local_base_freq").value_or(kDefaultBase);
   if (parameters && parameters->find("full_attention")) {
     full = parameters->find_object("full_attention");
     if (const auto local = parameters->find_object("sliding_attention")) {
+      if (!has_local) parameters->fail("sliding_attention", "not supported");
       local->expect_string("rope_type", "default");
       local_base = positive(*local, "rope_theta");
       local->refuse_others({});
@@ -170,7 +178,7 @@ HfRope read_hf_rope(const HfObject& config, const std::string& prefix, int head_
   else if (is_gemma3)
     base = 1e6;
   add_float(metadata, prefix + ".rope.freq_base", base);
-  if (is_gemma3) add_float(metadata, prefix + ".rope.freq_base_swa", local_base);
+  if (has_local) add_float(metadata, prefix + ".rope.freq_base_swa", local_base.value_or(base));
   const auto scaling = full ? full : config.find_object("rope_scaling");
   (void)config.find("rope_scaling");  // files with both say the same twice
   if (prefix == "phi3") (void)config.find("original_max_position_embeddings");  // it says so where nothing is stretched, too

@@ -37,6 +37,14 @@ constexpr NamePair kOneNorm[] = {{"post_attention_layernorm.weight", "ffn_norm.w
 constexpr NamePair kThreeNorms[] = {{"post_attention_layernorm.weight", "post_attention_norm.weight"},
                                     {"pre_feedforward_layernorm.weight", "ffn_norm.weight"},
                                     {"post_feedforward_layernorm.weight", "post_ffw_norm.weight"}};
+constexpr NamePair kPostNorms[] = {{"post_attention_layernorm.weight", "post_attention_norm.weight"},
+                                   {"post_feedforward_layernorm.weight", "post_ffw_norm.weight"}};
+constexpr NamePair kOtherNorm[] = {{"post_attention_layernorm.weight", "post_attention_norm.weight"}};
+constexpr NamePair kGlm4[] = {{"post_self_attn_layernorm.weight", "post_attention_norm.weight"},
+                              {"post_attention_layernorm.weight", "ffn_norm.weight"},
+                              {"mlp.gate_up_proj.weight", "ffn_up.weight"},
+                              {"mlp.down_proj.weight", "ffn_down.weight"},
+                              {"post_mlp_layernorm.weight", "post_ffw_norm.weight"}};
 constexpr NamePair kMlp[] = {{"mlp.gate_proj.weight", "ffn_gate.weight"},
                              {"mlp.up_proj.weight", "ffn_up.weight"},
                              {"mlp.down_proj.weight", "ffn_down.weight"}};
@@ -75,14 +83,18 @@ class TensorAdder {
     const bool is_gemma3 = config_.family == HfFamily::kGemma3;
     const bool is_mixtral = config_.family == HfFamily::kMixtral;
     if (config_.family == HfFamily::kPhi3) return add_pairs(layer, kJoined);
-    add_pairs(layer, kAttention);
-    if (config_.family == HfFamily::kQwen2) add_pairs(layer, kBiases);
-    if (is_gemma3 || config_.family == HfFamily::kQwen3 || config_.family == HfFamily::kQwen3Moe)
+    const bool has_pre_norm = config_.family != HfFamily::kPostNorms;
+    add_pairs(layer, std::span(kAttention).subspan(has_pre_norm ? 0 : 1));
+    if (config_.has_qkv_bias) add_pairs(layer, kBiases);
+    if (config_.family == HfFamily::kGlm4) return add_pairs(layer, kGlm4);
+    if (is_gemma3 || !has_pre_norm || config_.family == HfFamily::kQwen3 || config_.family == HfFamily::kQwen3Moe)
       add_pairs(layer, kHeadNorms);
     if (is_gemma3)
       add_pairs(layer, kThreeNorms);
+    else if (!has_pre_norm)
+      add_pairs(layer, kPostNorms);
     else
-      add_pairs(layer, kOneNorm);
+      add_pairs(layer, config_.architecture == "seed_oss" ? std::span(kOtherNorm) : std::span(kOneNorm));
     if (config_.num_experts == 0) return add_pairs(layer, kMlp);
     add_pairs(layer, is_mixtral ? kMixtralRouter : kQwenRouter);
     for (const NamePair& pair : is_mixtral ? kMixtralExperts : kQwenExperts) add_experts(layer, pair);

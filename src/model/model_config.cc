@@ -24,9 +24,14 @@ struct Family {
   bool rope_interleaved = false;
   bool has_qkv_bias = false;
   bool has_qk_norm = false;
+  bool norms_heads_together = false;
   bool has_fused_gate = false;
+  bool has_pre_norms = true;
   bool has_post_norms = false;
   bool may_have_experts = false;
+  // Where there are windows: every so many layers one has none, where the file does not say which; 0 = all have one.
+  int window_pattern = 0;
+  bool has_local_rope = false;  // of the layers with windows
   Activation activation = Activation::kSilu;
 };
 
@@ -36,9 +41,20 @@ constexpr Family kFamilies[] = {
     {.name = "qwen3", .architecture = Architecture::kQwen3, .has_qk_norm = true},
     {.name = "qwen3moe", .architecture = Architecture::kQwen3Moe, .has_qk_norm = true, .may_have_experts = true},
     {.name = "gemma3", .architecture = Architecture::kGemma3, .has_qk_norm = true, .has_post_norms = true,
-     .activation = Activation::kGeluTanh},
+     .window_pattern = 6, .has_local_rope = true, .activation = Activation::kGeluTanh},
     {.name = "deepseek2", .architecture = Architecture::kDeepSeek2, .rope_interleaved = true, .may_have_experts = true},
     {.name = "phi3", .architecture = Architecture::kPhi3, .has_fused_gate = true},
+    {.name = "smollm3", .architecture = Architecture::kSmolLm3, .rope_interleaved = true},
+    {.name = "granite", .architecture = Architecture::kGranite, .rope_interleaved = true},
+    {.name = "mistral3", .architecture = Architecture::kMistral3, .rope_interleaved = true},
+    {.name = "olmo2", .architecture = Architecture::kOlmo2, .has_qk_norm = true, .norms_heads_together = true,
+     .has_pre_norms = false, .has_post_norms = true, .window_pattern = 4, .has_local_rope = true},
+    {.name = "exaone4", .architecture = Architecture::kExaone4, .has_qk_norm = true, .has_pre_norms = false,
+     .has_post_norms = true, .window_pattern = 4},
+    {.name = "seed_oss", .architecture = Architecture::kSeedOss, .has_qkv_bias = true},
+    {.name = "ernie4_5", .architecture = Architecture::kErnie45, .rope_interleaved = true},
+    {.name = "glm4", .architecture = Architecture::kGlm4, .rope_interleaved = true, .has_fused_gate = true,
+     .has_post_norms = true},
 };
 
 const Family& read_family(const GgufFile& gguf) {
@@ -51,24 +67,26 @@ const Family& read_family(const GgufFile& gguf) {
   throw_invalid("GGUF: general.architecture: '{}' is not supported; these are: {}", printable(*name), all);
 }
 
-// Which layers slide: for each layer, or every layer but each `pattern`-th.
-std::vector<bool> read_sliding_layers(const ConfigReader& reader, int num_layers,
-                                      int default_pattern) {
-  const auto count = static_cast<std::size_t>(num_layers);
-  std::vector<bool> sliding(count, true);
-  const std::string key = reader.key("attention.sliding_window_pattern");
+// A list of flags by layer; nullopt: the file has none.
+std::optional<std::vector<bool>> find_layer_flags(const ConfigReader& reader, std::string_view name, std::size_t num_layers) {
+  const std::string key = reader.key(name);
   const GgufValue* value = reader.gguf().find(key);
-  if (value && value->type == GgufType::kArray) {
-    if (value->count != count)
-      throw_invalid("GGUF: {}: {} values for {} layers", key, value->count, num_layers);
-    const auto flags = reader.gguf().find_ints(key);
-    for (std::size_t i = 0; i < count; ++i) sliding[i] = (*flags)[i] != 0;
-    return sliding;
-  }
+  if (!value || value->type != GgufType::kArray) return std::nullopt;
+  if (value->count != num_layers) throw_invalid("GGUF: {}: {} values for {} layers", key, value->count, num_layers);
+  std::vector<bool> flags;
+  const auto numbers = reader.gguf().find_ints(key);
+  for (std::size_t i = 0; i < num_layers; ++i) flags.push_back((*numbers)[i] != 0);
+  return flags;
+}
+
+// Which layers slide: for each layer, or every layer but each `pattern`-th.
+std::vector<bool> read_sliding_layers(const ConfigReader& reader, std::size_t num_layers, int default_pattern) {
+  if (auto flags = find_layer_flags(reader, "attention.sliding_window_pattern", num_layers)) return *flags;
+  std::vector<bool> sliding(num_layers, true);
   const int pattern =
       reader.find_size("attention.sliding_window_pattern", kMaxLayers).value_or(default_pattern);
   if (pattern > 0)
-    for (std::size_t i = 0; i < count; ++i)
+    for (std::size_t i = 0; i < num_layers; ++i)
       sliding[i] = (i + 1) % static_cast<std::size_t>(pattern) != 0;
   return sliding;
 }
@@ -80,24 +98,46 @@ std::optional<int> find_window(const ModelConfig& config, const ConfigReader& re
   return reader.find_size("attention.sliding_window", kMaxContextLen);
 }
 
-void read_layers(ModelConfig& config, const ConfigReader& reader, int longest_len) {
+// Which layers see a window only; empty: none does.
+std::vector<bool> read_windows(ModelConfig& config, const ConfigReader& reader, const Family& family, int longest_len) {
   const bool is_gemma3 = config.architecture == Architecture::kGemma3;
-  const int num_layers = config.num_layers();
-  config.ropes.push_back(read_global_rope(reader, config.rope_dim, longest_len));
   const auto window = find_window(config, reader);
   if (!window) {
     if (is_gemma3) reader.size("attention.sliding_window");  // required: throws
-    return;
+    return {};
   }
-  if (is_gemma3) {
-    const double base = reader.find_positive("rope.freq_base_swa").value_or(10000);
-    config.ropes.push_back({.frequencies = plain_frequencies(base, config.rope_dim)});
+  if (family.has_local_rope) {
+    const double base = is_gemma3 ? 10000 : reader.find_positive("rope.freq_base").value_or(10000);
+    config.ropes.push_back(
+        {.frequencies = plain_frequencies(reader.find_positive("rope.freq_base_swa").value_or(base), config.rope_dim)});
   }
-  const auto sliding = read_sliding_layers(reader, num_layers, is_gemma3 ? 6 : 0);
+  std::vector<bool> sliding = read_sliding_layers(reader, config.layers.size(), family.window_pattern);
   // A window that no sequence leaves is none.
   const int seen = *window < std::max(config.context_len, longest_len) ? *window : 0;
   for (std::size_t i = 0; i < sliding.size(); ++i)
-    if (sliding[i]) config.layers[i] = {.window = seen, .rope = is_gemma3 ? 1 : 0};
+    if (sliding[i]) config.layers[i] = {.window = seen, .rope = family.has_local_rope ? 1 : 0};
+  return sliding;
+}
+
+// Layers whose queries and keys do not turn (NoPE, arXiv:2305.19466): those that the file says, or every fourth of
+// SmolLM3's, and of EXAONE's those that see all where others see a window. A rotation by nothing leaves every bit.
+void add_still_layers(ModelConfig& config, const ConfigReader& reader, const std::vector<bool>& sliding) {
+  const auto turns = find_layer_flags(reader, "attention.rope_pattern", config.layers.size());
+  const bool is_exaone = config.architecture == Architecture::kExaone4;
+  bool found = false;
+  for (std::size_t i = 0; i < config.layers.size(); ++i) {
+    bool is_still = config.architecture == Architecture::kSmolLm3 && i % 4 == 3;
+    if (is_exaone && !sliding.empty()) is_still = !sliding[i];
+    if (turns) is_still = !(*turns)[i];
+    if (is_still) config.layers[i].rope = static_cast<int>(config.ropes.size());
+    found |= is_still;
+  }
+  if (found) config.ropes.push_back({.frequencies = std::vector<double>(static_cast<std::size_t>(config.rope_dim) / 2)});
+}
+
+void read_layers(ModelConfig& config, const ConfigReader& reader, const Family& family, int longest_len) {
+  config.ropes.push_back(read_global_rope(reader, config.rope_dim, longest_len));
+  add_still_layers(config, reader, read_windows(config, reader, family, longest_len));
 }
 
 // As files have it since the matrices of a head's keys and values are kept apart.
@@ -221,9 +261,13 @@ void set_traits(ModelConfig& config, const ConfigReader& reader, const Family& f
   // Published files of llama have the rows of Q and K in another order than the model's authors, who rotate halves.
   config.rope_interleaved =
       family.rope_interleaved && !reader.gguf().find_bool("larder.rope.halves").value_or(false);
-  config.has_qkv_bias = family.has_qkv_bias;
+  // Files of GLM 4 have them or not.
+  config.has_qkv_bias = family.has_qkv_bias || (config.architecture == Architecture::kGlm4 &&
+                                                reader.gguf().find_tensor("blk.0.attn_q.bias") != nullptr);
   config.has_qk_norm = family.has_qk_norm;
   config.has_fused_gate = family.has_fused_gate;
+  config.norms_heads_together = family.norms_heads_together;
+  config.has_pre_norms = family.has_pre_norms;
   config.has_post_norms = family.has_post_norms;
   config.activation = family.activation;
   if (is_gemma3) config.embedding_scale = static_cast<float>(std::sqrt(config.hidden_size));
@@ -241,6 +285,34 @@ void set_traits(ModelConfig& config, const ConfigReader& reader, const Family& f
                   reader.key("rope.scaling.yarn_log_multiplier"), config.attention_scale);
 }
 
+// Granite's. With r the factor on what attention and MLP add to the residual stream x, the stream is kept as x / r, to
+// which they add what they are: a norm of x / r with an epsilon of 1 / r^2 times that of x is the norm of x.
+void read_multipliers(ModelConfig& config, const ConfigReader& reader) {
+  if (config.architecture != Architecture::kGranite) {
+    for (const char* name : {"logit_scale", "residual_scale", "embedding_scale"}) reader.refuse_nonzero(name);
+    return;
+  }
+  if (!reader.has("logit_scale")) throw_invalid("GGUF: {}: the key is missing", reader.key("logit_scale"));
+  if (!reader.gguf().find_bool(reader.key("rope.scaling.finetuned")).value_or(true))
+    throw_invalid("GGUF: {}: false, which says that nothing turns, is not supported", reader.key("rope.scaling.finetuned"));
+  const double residual = reader.find_positive("residual_scale").value_or(1);
+  config.embedding_scale = static_cast<float>(reader.find_positive("embedding_scale").value_or(1) / residual);
+  config.output_norm_scale = static_cast<float>(1 / *reader.find_positive("logit_scale"));
+  const double epsilon = static_cast<double>(config.rms_epsilon) / (residual * residual);
+  config.rms_epsilon = static_cast<float>(epsilon);
+  if (!std::isnormal(config.rms_epsilon) || !std::isnormal(config.embedding_scale))
+    throw_invalid("GGUF: {}: {} is no number to compute with", reader.key("residual_scale"), residual);
+  if (!std::isnormal(config.output_norm_scale))
+    throw_invalid("GGUF: {}: {} is no number to divide by", reader.key("logit_scale"), *reader.find_positive("logit_scale"));
+}
+
+void read_temperature(ModelConfig& config, const ConfigReader& reader) {
+  if (config.architecture != Architecture::kMistral3) return reader.refuse_nonzero("attention.temperature_scale");
+  config.temperature.scale = reader.find_positive_or_none("attention.temperature_scale").value_or(0);
+  if (config.temperature.scale != 0)
+    config.temperature.length = reader.size("rope.scaling.original_context_length", kMaxContextLen);
+}
+
 }  // namespace
 
 ModelConfig read_model_config(const GgufFile& gguf, int max_model_len) {
@@ -250,10 +322,12 @@ ModelConfig read_model_config(const GgufFile& gguf, int max_model_len) {
   const ConfigReader reader(gguf, family.name);
   config.name = printable(gguf.find_string("general.name").value_or(""));
   for (const char* name : {"attn_logit_softcapping", "final_logit_softcapping",
-                           "attention.max_alibi_bias", "attention.clamp_kqv", "attention.temperature_scale",
-                           "attention.temperature_length"})
+                           "attention.max_alibi_bias", "attention.clamp_kqv", "attention.temperature_length",
+                           "attention.output_scale", "attention.value_scale", "attention.shared_kv_layers",
+                           "rope.dimension_count_swa", "swin_norm", "num_loops"})
     reader.refuse_nonzero(name);
-  if (config.architecture != Architecture::kDeepSeek2) reader.refuse_nonzero("rope.scaling.yarn_log_multiplier");
+  if (config.architecture != Architecture::kDeepSeek2 && config.architecture != Architecture::kMistral3)
+    reader.refuse_nonzero("rope.scaling.yarn_log_multiplier");
   if (!gguf.find_bool(reader.key("attention.causal")).value_or(true))
     throw_invalid("GGUF: {}: tokens that see what comes after them are not supported", reader.key("attention.causal"));
 
@@ -270,9 +344,11 @@ ModelConfig read_model_config(const GgufFile& gguf, int max_model_len) {
 
   read_heads(config, reader, num_layers);
   config.layers.resize(static_cast<std::size_t>(num_layers));
-  read_layers(config, reader, max_model_len > 0 ? max_model_len : config.context_len);
+  read_layers(config, reader, family, max_model_len > 0 ? max_model_len : config.context_len);
   read_experts(config, reader, family);
   set_traits(config, reader, family);
+  read_multipliers(config, reader);
+  read_temperature(config, reader);
 
   const GgufTensor* embedding = gguf.find_tensor("token_embd.weight");
   if (!embedding) throw_invalid("GGUF: tensor 'token_embd.weight' is missing");
@@ -284,12 +360,18 @@ ModelConfig read_model_config(const GgufFile& gguf, int max_model_len) {
   return config;
 }
 
+double query_temperature(const TemperatureConfig& temperature, std::int64_t position) {
+  return 1 + temperature.scale * std::log(1 + std::floor(static_cast<double>(position) / temperature.length));
+}
+
 std::vector<double> computed_numbers(const ModelConfig& config, bool turns_here) {
   // Two versions of glibc's sine differ in the last bit of one double in 1,500.
   constexpr int kLastPosition = 131'071;
   constexpr int kPositionStep = 509;
   std::vector<double> numbers = {config.rms_epsilon, config.attention_scale, config.embedding_scale,
                                  static_cast<double>(config.rope_dim)};
+  if (config.temperature.scale != 0)
+    for (int i = 1; i <= 64; ++i) numbers.push_back(query_temperature(config.temperature, std::int64_t{i} * config.temperature.length));
   // The routers' exponentials.
   if (config.experts.num_experts > 0)
     for (int i = 0; i <= 64; ++i) numbers.push_back(std::exp(-i / 8.0));

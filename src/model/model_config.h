@@ -10,7 +10,10 @@
 
 namespace larder {
 
-enum class Architecture { kLlama, kQwen2, kQwen3, kQwen3Moe, kGemma3, kDeepSeek2, kPhi3 };
+enum class Architecture {
+  kLlama, kQwen2, kQwen3, kQwen3Moe, kGemma3, kDeepSeek2, kPhi3, kSmolLm3, kGranite, kMistral3, kOlmo2, kExaone4,
+  kSeedOss, kErnie45, kGlm4
+};
 enum class Activation { kSilu, kGeluTanh };
 
 // Rotary position embedding (arXiv:2104.09864) of the layers that share a base.
@@ -47,6 +50,13 @@ struct LatentConfig {
   int value_dim = 0;  // of a head's output
 };
 
+// Queries at p times 1 + scale * ln(1 + floor(p / length)) (Llama 4's attention temperature): far from the beginning
+// they tell keys apart more sharply.
+struct TemperatureConfig {
+  double scale = 0;  // 0 = none
+  int length = 1;    // tokens
+};
+
 struct LayerConfig {
   int window = 0;  // tokens that a query sees, itself included; 0 = all before it
   int rope = 0;    // index into ModelConfig::ropes
@@ -67,13 +77,17 @@ struct ModelConfig {
   int context_len = 0;  // tokens that the model was trained for
   float rms_epsilon = 0;
   float attention_scale = 0;  // on q . k
-  float embedding_scale = 1;  // on the embedding's row (gemma3: sqrt(hidden_size))
+  TemperatureConfig temperature;
+  float embedding_scale = 1;    // on the embedding's row (gemma3: sqrt(hidden_size))
+  float output_norm_scale = 1;  // on the weights of the norm before the output matrix
   Activation activation = Activation::kSilu;
   int rope_dim = 0;              // of a head's values, the first rope_dim rotate; even
   bool rope_interleaved = true;  // pairs (2i, 2i + 1), else (i, i + rope_dim / 2)
   bool has_qkv_bias = false;
   bool has_qk_norm = false;      // RMS norm of each head of Q and K, before the rotation
+  bool norms_heads_together = false;  // that is one norm of all of Q and one of all of K
   bool has_fused_gate = false;   // ffn_up's rows come behind as many of the gate, in one matrix
+  bool has_pre_norms = true;     // attention and MLP take the norm of the residual stream, else the stream itself
   bool has_post_norms = false;   // RMS norm of what attention and MLP add to the residual
   bool tied_embeddings = false;  // the embedding is the output matrix, too
   std::vector<RopeConfig> ropes;
@@ -90,6 +104,9 @@ struct ModelConfig {
 // max_model_len: of the longest sequence that will be computed, by which LongRoPE's divisors are chosen for all;
 // 0 = context_len.
 ModelConfig read_model_config(const GgufFile& gguf, int max_model_len = 0);
+
+// What queries at this position are multiplied by.
+double query_temperature(const TemperatureConfig& temperature, std::int64_t position);
 
 // The numbers that keys and values depend on to the last bit and that the file does not settle
 // alone: powers, logarithms, sines and cosines are as the C library and the processor make them.

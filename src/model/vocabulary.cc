@@ -63,8 +63,10 @@ std::string read_pre_tokenizer(const GgufFile& gguf) {
   const auto name = gguf.find_string(key("pre"));
   if (!name) return "default";
   if (*name == "deepseek-r1-qwen") return "qwen2";
-  if (*name == "smaug-bpe") return "dbrx";
+  if (*name == "smaug-bpe" || *name == "chatglm-bpe") return "dbrx";
   if (*name == "refact") return "smollm";
+  if (*name == "exaone4") return "gpt-2";
+  if (*name == "glm4") return "llama-bpe";
   for (const char* other : {"llama3", "llama-v3", "falcon3", "pixtral"})
     if (*name == other) return "llama-bpe";
   return std::string(*name);
@@ -126,10 +128,11 @@ Vocabulary read_vocabulary(const GgufFile& gguf) {
   vocabulary.eot = find_token(gguf, "eot_token_id", num_tokens);
   vocabulary.unk = find_token(gguf, "unknown_token_id", num_tokens);
   // Where a file does not say: SentencePiece models and Llama 3 begin with BOS, other byte-level
-  // ones do not.
+  // ones do not. GLM's template writes what stands before a text.
   const bool is_sentence_piece = vocabulary.model == "llama";
   vocabulary.add_bos = gguf.find_bool(key("add_bos_token"))
-                           .value_or(is_sentence_piece || vocabulary.pre_tokenizer == "llama-bpe");
+                           .value_or(is_sentence_piece || (vocabulary.pre_tokenizer == "llama-bpe" &&
+                                                           gguf.find_string(key("pre")) != "glm4"));
   vocabulary.add_eos = gguf.find_bool(key("add_eos_token")).value_or(false);
   vocabulary.add_space_prefix = gguf.find_bool(key("add_space_prefix")).value_or(is_sentence_piece);
   vocabulary.prefixes_start_only = gguf.find_bool("larder.tokenizer.prefixes_start_only").value_or(false);

@@ -87,7 +87,11 @@ TEST(Vocabulary, OtherNamesOfAPreTokenizerAreRead) {
 
 TEST(Vocabulary, NamesOfOtherModelsStandForPatterns) {
   EXPECT_EQ(read(byte_level("smaug-bpe")).pre_tokenizer, "dbrx");
+  EXPECT_EQ(read(byte_level("chatglm-bpe")).pre_tokenizer, "dbrx");
   EXPECT_EQ(read(byte_level("refact")).pre_tokenizer, "smollm");
+  EXPECT_EQ(read(byte_level("exaone4")).pre_tokenizer, "gpt-2");
+  EXPECT_EQ(read(byte_level("glm4")).pre_tokenizer, "llama-bpe");
+  EXPECT_FALSE(read(byte_level("glm4")).add_bos);
 }
 
 TEST(Vocabulary, SpecialTokensOfPhi3TakeSpacesAlong) {

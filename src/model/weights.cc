@@ -26,6 +26,7 @@ struct WeightEntry {
   PackedMatrix* matrix = nullptr;  // [num_matrices]
   int num_matrices = 1;            // that the tensor is made of, num_rows each
   const float** vector = nullptr;
+  float scale = 1;  // of a vector
   const GgufTensor* tensor = nullptr;
   std::size_t offset = 0;  // in the arena
   std::size_t size_bytes = 0;
@@ -53,8 +54,9 @@ class WeightPlan {
     take(entry, matrix_stride(entry));
   }
 
-  void add_vector(std::string name, int size, const float*& vector) {
-    WeightEntry& entry = add({.name = std::move(name), .num_rows = 1, .num_cols = size});
+  // scale: on its values.
+  void add_vector(std::string name, int size, const float*& vector, float scale = 1) {
+    WeightEntry& entry = add({.name = std::move(name), .num_rows = 1, .num_cols = size, .scale = scale});
     entry.vector = &vector;
     take(entry, static_cast<std::size_t>(size) * sizeof(float));
   }
@@ -62,7 +64,7 @@ class WeightPlan {
   void add_layer(int index, LayerWeights& layer) {
     const auto name = [&](const char* part) { return fmt::format("blk.{}.{}", index, part); };
     const int hidden = config_.hidden_size;
-    add_vector(name("attn_norm.weight"), hidden, layer.attention_norm);
+    if (config_.has_pre_norms) add_vector(name("attn_norm.weight"), hidden, layer.attention_norm);
     if (config_.latent.rank > 0) {
       add_latent_weights(index, layer);
     } else {
@@ -71,7 +73,10 @@ class WeightPlan {
     add_matrix(name("attn_output.weight"), hidden, config_.o_size(), layer.o);
     if (config_.has_post_norms)
       add_vector(name("post_attention_norm.weight"), hidden, layer.post_attention_norm);
-    add_vector(name("ffn_norm.weight"), hidden, layer.ffn_norm);
+    // Files of Seed OSS give that norm the name of another one.
+    const bool has_other_name = config_.architecture == Architecture::kSeedOss;
+    if (config_.has_pre_norms)
+      add_vector(name(has_other_name ? "post_attention_norm.weight" : "ffn_norm.weight"), hidden, layer.ffn_norm);
     if (config_.layers[static_cast<std::size_t>(index)].has_experts) {
       add_expert_weights(index, layer);
     } else {
@@ -105,8 +110,9 @@ class WeightPlan {
       add_vector(name("attn_v.bias"), config_.kv_size(), layer.v_bias);
     }
     if (config_.has_qk_norm) {
-      add_vector(name("attn_q_norm.weight"), config_.head_dim, layer.q_norm);
-      add_vector(name("attn_k_norm.weight"), config_.head_dim, layer.k_norm);
+      const bool is_wide = config_.norms_heads_together;
+      add_vector(name("attn_q_norm.weight"), is_wide ? config_.q_size() : config_.head_dim, layer.q_norm);
+      add_vector(name("attn_k_norm.weight"), is_wide ? config_.kv_size() : config_.head_dim, layer.k_norm);
     }
   }
 
@@ -231,7 +237,7 @@ WeightPlan plan_weights(const ModelConfig& config, const GgufFile& gguf, int num
   views.layers.resize(static_cast<std::size_t>(num_layers));
   plan.add_matrix("token_embd.weight", config.vocab_size, config.hidden_size, views.embedding);
   for (int i = 0; i < num_layers; ++i) plan.add_layer(i, views.layers[static_cast<std::size_t>(i)]);
-  plan.add_vector("output_norm.weight", config.hidden_size, views.output_norm);
+  plan.add_vector("output_norm.weight", config.hidden_size, views.output_norm, config.output_norm_scale);
   if (!config.tied_embeddings)
     plan.add_matrix("output.weight", config.vocab_size, config.hidden_size, views.output);
   if (num_layers == config.num_layers()) refuse_unknown_tensors(plan, gguf);
@@ -257,9 +263,11 @@ void pack(const WeightEntry& entry, std::byte* place, ThreadPool& pool, const Pa
   }
 }
 
-// A vector, to FP32.
+// A vector, to FP32, times its scale.
 void widen(const WeightEntry& entry, float* values) {
   dequantize_row(entry.tensor->type, entry.tensor->data.data(), values, entry.num_cols);
+  if (entry.scale != 1)
+    for (int i = 0; i < entry.num_cols; ++i) values[i] *= entry.scale;
   const float* odd = std::find_if_not(values, values + entry.num_cols, [](float x) { return std::isfinite(x); });
   if (odd < values + entry.num_cols)
     throw_invalid("GGUF: tensor '{}': value {} is not a finite number", entry.name, odd - values);

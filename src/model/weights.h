@@ -22,7 +22,7 @@ struct LayerWeights {
   const float* q_bias = nullptr;
   const float* k_bias = nullptr;
   const float* v_bias = nullptr;
-  const float* q_norm = nullptr;  // [head_dim]
+  const float* q_norm = nullptr;  // [head_dim], or [q_size] and [kv_size] where a norm is of all heads together
   const float* k_norm = nullptr;
   // Of latent attention, in place of k and v: q takes q_a's normed output where there is a q_a.
   PackedMatrix q_a, kv_a;                // [q_rank | head_dim, hidden_size]; the latent comes first

@@ -39,12 +39,82 @@ def phi3_window_config():
         rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 1.0})
 
 
-# Name: the architecture in GGUF, the configuration.
-FAMILIES = {"phi3": ("phi3", phi3_config), "phi3_window": ("phi3", phi3_window_config)}
+def small(**more):
+    return {**SHAPE, "hidden_size": 32, "intermediate_size": 64, "tie_word_embeddings": True,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}, **more}
 
-# Architectures whose files have the rows of Q and K in pairs.
-INTERLEAVED = ()
+
+def smollm3_config():
+    """Every fourth layer does not turn."""
+    return transformers.SmolLM3Config(**small(num_hidden_layers=4))
+
+
+def granite_config():
+    return transformers.GraniteConfig(
+        **small(embedding_multiplier=12.0, residual_multiplier=0.22, attention_multiplier=0.3, logits_scaling=0.7))
+
+
+def mistral3_config():
+    """As Ministral 3: queries grow with their position."""
+    return transformers.Ministral3Config(**small(
+        head_dim=16, tie_word_embeddings=False,
+        rope_parameters={"rope_type": "yarn", "rope_theta": 10000.0, "factor": 16.0, "beta_fast": 32.0, "beta_slow": 1.0,
+                         "original_max_position_embeddings": 16, "mscale": 1.0, "mscale_all_dim": 1.0,
+                         "llama_4_scaling_beta": 0.5}))
+
+
+def olmo2_config():
+    return transformers.Olmo2Config(**small(tie_word_embeddings=False))
+
+
+def olmo3_config():
+    """As OLMo 3: windows, and YaRN in the layers that have none."""
+    return transformers.Olmo3Config(**small(
+        num_hidden_layers=4, sliding_window=20, tie_word_embeddings=False, rope_parameters={
+            "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+            "full_attention": {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 8.0,
+                               "original_max_position_embeddings": 32, "attention_factor": 1.2079441541679836,
+                               "beta_fast": 32.0, "beta_slow": 1.0}}))
+
+
+def exaone4_config():
+    """As EXAONE 4.0 32B: layers without a window do not turn."""
+    return transformers.Exaone4Config(**small(num_hidden_layers=4, sliding_window=20, sliding_window_pattern=4))
+
+
+def seed_oss_config():
+    return transformers.SeedOssConfig(**small(head_dim=16, attention_dropout=0.0, residual_dropout=0.0))
+
+
+def ernie4_5_config():
+    return transformers.Ernie4_5Config(**small(head_dim=16))
+
+
+def glm4_config():
+    return transformers.Glm4Config(**small(
+        head_dim=16, tie_word_embeddings=False,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}))
+
+
+# Name: the architecture in GGUF, the configuration.
+FAMILIES = {"phi3": ("phi3", phi3_config), "phi3_window": ("phi3", phi3_window_config),
+            "smollm3": ("smollm3", smollm3_config), "granite": ("granite", granite_config),
+            "mistral3": ("mistral3", mistral3_config), "olmo2": ("olmo2", olmo2_config),
+            "olmo3": ("olmo2", olmo3_config), "exaone4": ("exaone4", exaone4_config),
+            "seed_oss": ("seed_oss", seed_oss_config), "ernie4_5": ("ernie4_5", ernie4_5_config),
+            "glm4": ("glm4", glm4_config)}
+
+# Architectures whose files have the rows of Q and K in pairs, where transformers has halves.
+INTERLEAVED = ("smollm3", "granite", "mistral3")
 FUSED = {"self_attn.qkv_proj.weight": "attn_qkv.weight", "mlp.gate_up_proj.weight": "ffn_up.weight"}
+# Norms that files name otherwise than llama's.
+NORMS = {"olmo2": {"post_attention_layernorm.weight": "post_attention_norm.weight",
+                   "post_feedforward_layernorm.weight": "post_ffw_norm.weight"},
+         "seed_oss": {"post_attention_layernorm.weight": "post_attention_norm.weight"},
+         "glm4": {"post_self_attn_layernorm.weight": "post_attention_norm.weight",
+                  "post_attention_layernorm.weight": "ffn_norm.weight",
+                  "post_mlp_layernorm.weight": "post_ffw_norm.weight"}}
+NORMS["exaone4"] = NORMS["olmo2"]
 
 
 def head_dim_of(config):
@@ -61,6 +131,14 @@ def write_metadata(writer, config):
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_vocab_size(config.vocab_size)
     rope = config.rope_parameters
+    rope = rope.get("full_attention", rope)
+    if rope["rope_type"] == "yarn":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(rope["factor"])
+        writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+    if getattr(config, "head_dim", None):
+        writer.add_key_length(config.head_dim)
+        writer.add_value_length(config.head_dim)
     writer.add_rope_freq_base(rope["rope_theta"])
     writer.add_rope_dimension_count(int(head_dim_of(config) * rope.get("partial_rotary_factor", 1.0)))
 
@@ -75,13 +153,33 @@ def add_phi3(writer, model, config):
             writer.add_tensor(f"rope_factors_{part}.weight", np.array(rope[f"{part}_factor"], np.float32))
 
 
-ADD = {"phi3": add_phi3}
+def add_granite(writer, model, config):
+    writer.add_attention_scale(config.attention_multiplier)
+    writer.add_embedding_scale(config.embedding_multiplier)
+    writer.add_residual_scale(config.residual_multiplier)
+    writer.add_logit_scale(config.logits_scaling)
+
+
+def add_mistral3(writer, model, config):
+    rope = config.rope_parameters
+    writer.add_rope_scaling_yarn_log_mul(rope["mscale_all_dim"])
+    writer.add_attn_temperature_scale(rope["llama_4_scaling_beta"])
+
+
+def add_windows(writer, model, config):
+    if getattr(config, "sliding_window", None):
+        writer.add_sliding_window(config.sliding_window)
+        writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in config.layer_types])
+
+
+ADD = {"phi3": add_phi3, "granite": add_granite, "mistral3": add_mistral3, "olmo2": add_windows, "exaone4": add_windows}
 
 
 def tensor_of(name, weight, arch, config):
     block, _, part = name.removeprefix("model.layers.").partition(".")
-    if part in FUSED:
-        return f"blk.{block}.{FUSED[part]}", weight
+    for names in (FUSED, NORMS.get(arch, {})):
+        if part in names:
+            return f"blk.{block}.{names[part]}", weight
     if arch in INTERLEAVED and part.endswith(("q_proj.weight", "k_proj.weight")):
         weight = interleave(weight, config.num_attention_heads if "q_proj" in part
                             else config.num_key_value_heads)
@@ -92,7 +190,8 @@ def write_gguf(path, arch, model, config):
     writer = gguf.GGUFWriter(str(path), arch)
     writer.add_name(f"tiny random {config.model_type.replace('phi3', 'phi 3')}")  # llama.cpp knows tokens of phi3 by its name
     write_metadata(writer, config)
-    ADD[arch](writer, model, config)
+    if arch in ADD:
+        ADD[arch](writer, model, config)
     write_vocabulary(writer, config.vocab_size)
     for name, value in model.state_dict().items():
         if name == "lm_head.weight" and config.tie_word_embeddings:

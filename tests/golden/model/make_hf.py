@@ -25,6 +25,7 @@ sys.path.insert(0, str(HERE.parent / "tokenizer"))
 import strings  # noqa: E402
 
 NUM_TOKENS = 320
+FAMILIES = [name for name in make_families.FAMILIES if name != "phi3_window"]
 LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
           r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 CHAT_TEMPLATE = ("{{ bos_token }}{% for message in messages %}{{ '<|' + message['role'] + '|>' + message['content'] "
@@ -79,6 +80,22 @@ def piece_tokenizer(is_phi3=False):
     return tokenizer, {"bos_token": "<bos>", "eos_token": "<eos>", "unk_token": "<unk>"}
 
 
+def images_config():
+    """As Gemma 3 from 4B on: a text model, of which the file says little, in one that reads images, too."""
+    return transformers.Gemma3Config(
+        text_config=make_tiny.gemma3_config().to_dict(), mm_tokens_per_image=4, tie_word_embeddings=True, vision_config={
+            "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
+            "image_size": 16, "patch_size": 4})
+
+
+def make_images_model(config, seed):
+    """With the text model of make_tiny.py."""
+    model = transformers.Gemma3ForConditionalGeneration(config).eval()
+    text = make_tiny.make_model(config.text_config, seed)
+    model.model.language_model.load_state_dict(text.model.state_dict())
+    return model
+
+
 def configs():
     """Name: the configuration, what weights are saved as, and how large a file may be."""
     llama, qwen2, qwen3, gemma3 = (make() for make in (make_tiny.llama_config, make_tiny.qwen2_config,
@@ -92,8 +109,9 @@ def configs():
         num_key_value_heads=1, max_position_embeddings=256, rms_norm_eps=1e-6, tie_word_embeddings=True,
         use_sliding_window=True, sliding_window=20, max_window_layers=1,
         rope_parameters={"rope_type": "default", "rope_theta": 10000.0})
-    phi3 = make_families.phi3_config()
-    return {"phi3": (phi3, torch.bfloat16, "5GB"), "llama": (llama, torch.bfloat16, "100KB"), "mistral": (mistral, torch.float32, "5GB"),
+    families = {name: (make_families.FAMILIES[name][1](), torch.float16 if name == "ernie4_5" else torch.bfloat16, "5GB")
+                for name in FAMILIES}
+    return {**families, "gemma3_images": (images_config(), torch.bfloat16, "5GB"), "llama": (llama, torch.bfloat16, "100KB"), "mistral": (mistral, torch.float32, "5GB"),
             "qwen2": (qwen2, torch.float32, "5GB"), "qwen2_window": (qwen2_window, torch.float16, "5GB"),
             "qwen3": (qwen3, torch.bfloat16, "5GB"), "gemma3": (gemma3, torch.float32, "5GB"),
             "qwen3moe": (make_experts.qwen3moe_config(), torch.float16, "5GB"),
@@ -102,7 +120,10 @@ def configs():
 
 def make_model(config, dtype, seed):
     has_experts = hasattr(config, "num_experts_per_tok")
-    model = (make_experts.make_expert_model if has_experts else make_tiny.make_model)(config, seed)
+    if isinstance(config, transformers.Gemma3Config):
+        model = make_images_model(config, seed)
+    else:
+        model = (make_experts.make_expert_model if has_experts else make_tiny.make_model)(config, seed)
     with torch.no_grad():  # not of the rotation's frequencies, which are computed where a model is read
         for value in model.parameters():
             value.copy_(value.to(dtype))
@@ -121,12 +142,13 @@ def has_margins(path, model, config):
 
 
 def make_one(folder, name, config, dtype, shard_size):
-    tokenizer, named = piece_tokenizer(name == "phi3") if name in ("gemma3", "phi3") else byte_level_tokenizer()
-    config.vocab_size = tokenizer.get_vocab_size() + 3  # rows that no token has
+    tokenizer, named = piece_tokenizer(name == "phi3") if name in ("gemma3", "gemma3_images", "phi3") else byte_level_tokenizer()
+    text_config = config.get_text_config()
+    text_config.vocab_size = tokenizer.get_vocab_size() + 3  # rows that no token has
     golden = folder / f"tiny_hf_{name}.json"
     for seed in range(7, 100):
         model = make_model(config, dtype, seed)
-        write_golden(golden, model, config, seed=11)
+        write_golden(golden, model, text_config, seed=11)
         if has_margins(golden, model, config):
             break
     target = folder / f"tiny_hf_{name}"
@@ -134,19 +156,21 @@ def make_one(folder, name, config, dtype, shard_size):
     fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **named)
     fast.chat_template = CHAT_TEMPLATE
     fast.save_pretrained(target)
+    print(name, seed, sum(path.stat().st_size for path in target.iterdir()), golden.stat().st_size)
+    if name == "gemma3_images" or (name in FAMILIES and name != "phi3"):
+        return  # their tokenizers are those of others
     texts = [text for text in strings.texts(60, 3) if len(text) < 60]
     if name == "phi3":
         texts += ["<|user|>\n  Hello <|end|> \u00a0\t\n<|assistant|>\n", "a<|end|>", "<|end|> \n <|user|>\u200b b"]
     texts = [[text, tokenizer.encode(text).ids] for text in texts]
     golden.write_text(json.dumps({**json.loads(golden.read_text()), "texts": texts}) + "\n")
-    print(name, seed, sum(path.stat().st_size for path in target.iterdir()), golden.stat().st_size)
 
 
 def main():
     folder = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else HERE
     folder.mkdir(parents=True, exist_ok=True)
     for name, (config, dtype, shard_size) in configs().items():
-        if folder != HERE or name in ("llama", "gemma3", "qwen3moe", "phi3"):
+        if folder != HERE or name in ("llama", "gemma3", "qwen3moe", "gemma3_images", *FAMILIES):
             make_one(folder, name, config, dtype, shard_size)
 
 
