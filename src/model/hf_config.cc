@@ -32,6 +32,7 @@ constexpr KnownClass kKnownClasses[] = {
     {.name = "Qwen2ForCausalLM", .family = HfFamily::kQwen2, .architecture = "qwen2"},
     {.name = "Qwen3ForCausalLM", .family = HfFamily::kQwen3, .architecture = "qwen3"},
     {.name = "Qwen3MoeForCausalLM", .family = HfFamily::kQwen3Moe, .architecture = "qwen3moe"},
+    {.name = "Qwen2MoeForCausalLM", .family = HfFamily::kQwen2Moe, .architecture = "qwen2moe"},
     {.name = "Gemma3ForCausalLM", .family = HfFamily::kGemma3, .architecture = "gemma3", .ties_by_default = true},
     {.name = "Phi3ForCausalLM", .family = HfFamily::kPhi3, .architecture = "phi3"},
     {.name = "SmolLM3ForCausalLM", .family = HfFamily::kLlama, .architecture = "smollm3", .ties_by_default = true,
@@ -103,8 +104,9 @@ class ConfigConverter {
 
  private:
   bool is_gemma3() const { return class_.family == HfFamily::kGemma3; }
+  bool is_qwen_moe() const { return class_.family == HfFamily::kQwen3Moe || class_.family == HfFamily::kQwen2Moe; }
   bool is_qwen() const {
-    return class_.family == HfFamily::kQwen2 || class_.family == HfFamily::kQwen3 || class_.family == HfFamily::kQwen3Moe;
+    return class_.family == HfFamily::kQwen2 || class_.family == HfFamily::kQwen3 || is_qwen_moe();
   }
   std::string key(std::string_view name) const { return fmt::format("{}.{}", prefix_, name); }
   void add_uint(std::string_view name, std::uint64_t value) {
@@ -161,16 +163,17 @@ class ConfigConverter {
     auto sliding = find_layer_types(num_layers);
     // Where layer_types say it, these are not needed; EXAONE's is a text, such as LLLG.
     for (const char* name : {"sliding_window_pattern", "_sliding_window_pattern"}) (void)config_.find(name);
-    const auto window = config_.find_size("sliding_window");
     const auto count = static_cast<std::size_t>(num_layers);
     const bool uses_window = config_.find_bool("use_sliding_window").value_or(!is_qwen() && prefix_ != "smollm3");
+    (void)config_.find("sliding_window");  // where none is used it may be 0
+    const auto window = uses_window ? config_.find_size("sliding_window") : std::nullopt;
     const auto first = config_.find_uint("max_window_layers");
     constexpr std::string_view kWithout[] = {"LlamaForCausalLM", "GraniteForCausalLM", "Olmo2ForCausalLM", "SmolLM3ForCausalLM",
                                              "SeedOssForCausalLM", "Ernie4_5ForCausalLM", "Glm4ForCausalLM"};
-    if (window && uses_window && std::ranges::find(kWithout, class_.name) != std::end(kWithout))
+    if (window && std::ranges::find(kWithout, class_.name) != std::end(kWithout))
       config_.fail("sliding_window", "not supported");
-    if (class_.family == HfFamily::kQwen3Moe && uses_window) config_.fail("use_sliding_window", "true is not supported");
-    if (!window || !uses_window) {
+    if (is_qwen_moe() && uses_window) config_.fail("use_sliding_window", "true is not supported");
+    if (!window) {
       if (sliding && std::ranges::find(*sliding, 1) != sliding->end()) config_.fail("sliding_window", "missing");
       return;
     }
@@ -209,7 +212,10 @@ class ConfigConverter {
 
   // Whether Q, K and V have biases.
   bool read_bias() const {
-    if (class_.family == HfFamily::kQwen2) return true;
+    if (class_.family == HfFamily::kQwen2 || class_.family == HfFamily::kQwen2Moe) {
+      config_.expect_bool("qkv_bias", true);
+      return true;
+    }
     if (class_.bias == Bias::kNone) {
       config_.refuse("attention_bias");
       return false;
@@ -221,7 +227,7 @@ class ConfigConverter {
 
   int add_experts() {
     const bool is_mixtral = class_.family == HfFamily::kMixtral;
-    if (!is_mixtral && class_.family != HfFamily::kQwen3Moe) return 0;
+    if (!is_mixtral && !is_qwen_moe()) return 0;
     // Files of today say num_experts, those that transformers 5 writes num_local_experts.
     const auto local = config_.find_size("num_local_experts"), of_qwen = config_.find_size("num_experts");
     if (local && of_qwen && *local != *of_qwen) config_.fail("num_experts", "is not num_local_experts");
@@ -232,6 +238,8 @@ class ConfigConverter {
     add_uint("expert_used_count", config_.size("num_experts_per_tok"));
     if (is_mixtral) return static_cast<int>(num_experts);
     add_uint("expert_feed_forward_length", config_.size("moe_intermediate_size"));
+    if (class_.family == HfFamily::kQwen2Moe)
+      add_uint("expert_shared_feed_forward_length", config_.size("shared_expert_intermediate_size"));
     metadata_.add_bool(key("expert_weights_norm"), config_.find_bool("norm_topk_prob").value_or(false));
     if (config_.find_uint("decoder_sparse_step").value_or(1) != 1)
       config_.fail("decoder_sparse_step", "values other than 1 are not supported");

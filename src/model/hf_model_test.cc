@@ -78,7 +78,7 @@ TEST_P(TinyFamily, ComputesWhatTransformersDoes) { expect_what_transformers_comp
 INSTANTIATE_TEST_SUITE_P(Models, TinyFamily,
                          ::testing::Values("tiny_hf_smollm3", "tiny_hf_granite", "tiny_hf_mistral3", "tiny_hf_olmo2",
                                            "tiny_hf_olmo3", "tiny_hf_exaone4", "tiny_hf_seed_oss", "tiny_hf_ernie4_5",
-                                           "tiny_hf_glm4", "tiny_hf_gemma3_images"));
+                                           "tiny_hf_glm4", "tiny_hf_gemma3_images", "tiny_hf_qwen2moe"));
 
 INSTANTIATE_TEST_SUITE_P(Models, TinyFolder, ::testing::Values("tiny_hf_llama", "tiny_hf_gemma3", "tiny_hf_qwen3moe", "tiny_hf_phi3"));
 

@@ -49,6 +49,10 @@ constexpr NamePair kMlp[] = {{"mlp.gate_proj.weight", "ffn_gate.weight"},
                              {"mlp.up_proj.weight", "ffn_up.weight"},
                              {"mlp.down_proj.weight", "ffn_down.weight"}};
 constexpr NamePair kQwenRouter[] = {{"mlp.gate.weight", "ffn_gate_inp.weight"}};
+constexpr NamePair kSharedExpert[] = {{"mlp.shared_expert.gate_proj.weight", "ffn_gate_shexp.weight"},
+                                      {"mlp.shared_expert.up_proj.weight", "ffn_up_shexp.weight"},
+                                      {"mlp.shared_expert.down_proj.weight", "ffn_down_shexp.weight"},
+                                      {"mlp.shared_expert_gate.weight", "ffn_gate_inp_shexp.weight"}};
 constexpr NamePair kQwenExperts[] = {{"mlp.experts.{}.gate_proj.weight", "ffn_gate_exps.weight"},
                                      {"mlp.experts.{}.up_proj.weight", "ffn_up_exps.weight"},
                                      {"mlp.experts.{}.down_proj.weight", "ffn_down_exps.weight"}};
@@ -96,6 +100,7 @@ class TensorAdder {
     else
       add_pairs(layer, config_.architecture == "seed_oss" ? std::span(kOtherNorm) : std::span(kOneNorm));
     if (config_.num_experts == 0) return add_pairs(layer, kMlp);
+    if (config_.family == HfFamily::kQwen2Moe) add_pairs(layer, kSharedExpert);
     add_pairs(layer, is_mixtral ? kMixtralRouter : kQwenRouter);
     for (const NamePair& pair : is_mixtral ? kMixtralExperts : kQwenExperts) add_experts(layer, pair);
   }

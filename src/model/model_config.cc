@@ -53,6 +53,8 @@ constexpr Family kFamilies[] = {
      .has_post_norms = true, .window_pattern = 4},
     {.name = "seed_oss", .architecture = Architecture::kSeedOss, .has_qkv_bias = true},
     {.name = "ernie4_5", .architecture = Architecture::kErnie45, .rope_interleaved = true},
+    {.name = "qwen2moe", .architecture = Architecture::kQwen2Moe, .has_qkv_bias = true, .may_have_experts = true},
+    {.name = "granitemoe", .architecture = Architecture::kGraniteMoe, .rope_interleaved = true, .may_have_experts = true},
     {.name = "glm4", .architecture = Architecture::kGlm4, .rope_interleaved = true, .has_fused_gate = true,
      .has_post_norms = true},
 };
@@ -216,6 +218,15 @@ void read_expert_options(ExpertConfig& experts, const ConfigReader& reader) {
                     experts.ffn_size);
     experts.shared_ffn_size = static_cast<int>(num_shared) * experts.ffn_size;
   }
+  // Qwen's and Granite's is one, of a size of its own.
+  if (const auto shared_size = reader.find_size("expert_shared_feed_forward_length")) {
+    if (experts.shared_ffn_size > 0 && experts.shared_ffn_size != *shared_size)
+      throw_invalid("GGUF: {}: {}, but {} experts of {} are shared", reader.key("expert_shared_feed_forward_length"),
+                    *shared_size, experts.shared_ffn_size / experts.ffn_size, experts.ffn_size);
+    experts.shared_ffn_size = *shared_size;
+  }
+  if (experts.weighs_shared && experts.shared_ffn_size == 0)
+    throw_invalid("GGUF: {}: the key is missing", reader.key("expert_shared_feed_forward_length"));
   const auto given = reader.gguf().find_uint(reader.key("expert_gating_func"));
   if (!given && has_ranking_bias(reader.gguf()))
     throw_invalid("GGUF: {}: the key is missing, and nothing else says how experts are weighed",
@@ -238,9 +249,11 @@ void read_expert_options(ExpertConfig& experts, const ConfigReader& reader) {
 
 void read_experts(ModelConfig& config, const ConfigReader& reader, const Family& family) {
   const bool is_deepseek = config.architecture == Architecture::kDeepSeek2;
-  const bool is_qwen = config.architecture == Architecture::kQwen3Moe;
+  const bool is_qwen2 = config.architecture == Architecture::kQwen2Moe;
+  const bool needs_experts = is_qwen2 || config.architecture == Architecture::kQwen3Moe ||
+                             config.architecture == Architecture::kGraniteMoe;
   if (!family.may_have_experts) return reader.refuse_nonzero("expert_count");
-  if (!is_qwen && reader.gguf().find_uint(reader.key("expert_count")).value_or(0) == 0) return;
+  if (!needs_experts && reader.gguf().find_uint(reader.key("expert_count")).value_or(0) == 0) return;
   const std::uint64_t num_dense = reader.gguf().find_uint(reader.key("leading_dense_block_count")).value_or(0);
   if (num_dense >= config.layers.size())
     throw_invalid("GGUF: {}: {} of {} layers, and none is left to have experts", reader.key("leading_dense_block_count"),
@@ -250,7 +263,8 @@ void read_experts(ModelConfig& config, const ConfigReader& reader, const Family&
   experts.num_experts = reader.size("expert_count", kMaxExperts);
   experts.num_chosen = reader.size("expert_used_count", static_cast<std::uint64_t>(experts.num_experts));
   experts.ffn_size = reader.find_size("expert_feed_forward_length").value_or(config.ffn_size);
-  experts.normalises = !is_deepseek;
+  experts.normalises = !is_deepseek && !is_qwen2;
+  experts.weighs_shared = is_qwen2;
   if (num_dense == 0) config.ffn_size = experts.ffn_size;
   read_expert_options(experts, reader);
 }
@@ -288,7 +302,7 @@ void set_traits(ModelConfig& config, const ConfigReader& reader, const Family& f
 // Granite's. With r the factor on what attention and MLP add to the residual stream x, the stream is kept as x / r, to
 // which they add what they are: a norm of x / r with an epsilon of 1 / r^2 times that of x is the norm of x.
 void read_multipliers(ModelConfig& config, const ConfigReader& reader) {
-  if (config.architecture != Architecture::kGranite) {
+  if (config.architecture != Architecture::kGranite && config.architecture != Architecture::kGraniteMoe) {
     for (const char* name : {"logit_scale", "residual_scale", "embedding_scale"}) reader.refuse_nonzero(name);
     return;
   }

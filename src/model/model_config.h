@@ -12,7 +12,7 @@ namespace larder {
 
 enum class Architecture {
   kLlama, kQwen2, kQwen3, kQwen3Moe, kGemma3, kDeepSeek2, kPhi3, kSmolLm3, kGranite, kMistral3, kOlmo2, kExaone4,
-  kSeedOss, kErnie45, kGlm4
+  kSeedOss, kErnie45, kGlm4, kQwen2Moe, kGraniteMoe
 };
 enum class Activation { kSilu, kGeluTanh };
 
@@ -33,6 +33,7 @@ struct ExpertConfig {
   int num_chosen = 0;       // by each token
   int ffn_size = 0;         // of one expert
   int shared_ffn_size = 0;  // of those together that every token goes through; 0 = none
+  bool weighs_shared = false;  // what they give is weighed by a sigmoid of a row's product with one more vector
   ExpertGating gating = ExpertGating::kSoftmax;
   bool normalises = true;  // the weights of the chosen ones come to 1, before the scale
   float scale = 1;         // on those weights

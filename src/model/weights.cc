@@ -145,6 +145,7 @@ class WeightPlan {
     add_matrices(name("ffn_up_exps.weight"), experts.num_experts, experts.ffn_size, hidden, layer.expert_up);
     add_matrices(name("ffn_down_exps.weight"), experts.num_experts, hidden, experts.ffn_size, layer.expert_down);
     if (experts.shared_ffn_size == 0) return;
+    if (experts.weighs_shared) add_matrix(name("ffn_gate_inp_shexp.weight"), 1, hidden, layer.shared_router);
     add_matrix(name("ffn_gate_shexp.weight"), experts.shared_ffn_size, hidden, layer.gate);
     add_matrix(name("ffn_up_shexp.weight"), experts.shared_ffn_size, hidden, layer.up);
     add_matrix(name("ffn_down_shexp.weight"), hidden, experts.shared_ffn_size, layer.down);

@@ -37,6 +37,7 @@ struct LayerWeights {
   const float* post_ffn_norm = nullptr;        // [hidden_size]
   // Of a layer with experts, whose shared ones are gate, up and down.
   PackedMatrix router;                 // [num_experts, hidden_size]
+  PackedMatrix shared_router;          // [1, hidden_size], of what the shared ones give
   const float* router_bias = nullptr;  // [num_experts]
   std::vector<PackedMatrix> expert_gate, expert_up;  // [num_experts] of [experts.ffn_size, hidden_size]
   std::vector<PackedMatrix> expert_down;             // [num_experts] of [hidden_size, experts.ffn_size]

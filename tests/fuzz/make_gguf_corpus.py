@@ -75,7 +75,7 @@ def model(arch, extra=(), numbers=()):
               ("blk.0.ffn_up.weight", (32, 32), q4_0, 576),
               ("blk.0.ffn_down.weight", (32, 32), q4_0, 576),
               ("output_norm.weight", (32,), f32, 128)]
-    if arch == "qwen2":
+    if arch in ("qwen2", "qwen2moe"):
         shapes += [(f"blk.0.attn_{part}.bias", (size,), f32, size * 4)
                    for part, size in [("q", 32), ("k", 16), ("v", 16)]]
     if arch in ("qwen3", "qwen3moe"):
@@ -84,11 +84,14 @@ def model(arch, extra=(), numbers=()):
         shapes += [(f"blk.0.{name}.weight", (size,), f32, size * 4)
                    for name, size in [("attn_q_norm", 16), ("attn_k_norm", 16),
                                       ("post_attention_norm", 32), ("post_ffw_norm", 32)]]
-    if arch in ("qwen3moe", "deepseek2"):
+    if arch in ("qwen3moe", "deepseek2", "qwen2moe", "granitemoe"):
         shapes = [shape for shape in shapes if ".ffn_" not in shape[0] or "norm" in shape[0]]
         shapes += [(f"blk.0.ffn_{part}_exps.weight", (32, 32, has_experts), q4_0, 576 * has_experts)
                    for part in ("gate", "up", "down")]
         shapes.append(("blk.0.ffn_gate_inp.weight", (32, has_experts), f32, 128 * has_experts))
+    if arch == "qwen2moe":
+        shapes += [(f"blk.0.ffn_{part}_shexp.weight", (32, 32), q4_0, 576) for part in ("gate", "up", "down")]
+        shapes.append(("blk.0.ffn_gate_inp_shexp.weight", (32,), f32, 128))
     if arch == "deepseek2":
         shapes = [shape for shape in shapes if shape[0] not in ("blk.0.attn_k.weight", "blk.0.attn_v.weight")]
         shapes += [("blk.0.attn_kv_a_mqa.weight", (32, 48), q4_0, 864), ("blk.0.attn_kv_a_norm.weight", (32,), f32, 128),
@@ -142,6 +145,8 @@ def seeds():
     latent = [("attention.key_length", 48), ("attention.value_length", 32), ("attention.key_length_mla", 48),
               ("attention.value_length_mla", 32), ("attention.kv_lora_rank", 32), ("rope.dimension_count", 16)]
     yield "qwen3moe", model("qwen3moe", experts)
+    yield "granitemoe", model("granitemoe", experts, [("logit_scale", 8.0), ("residual_scale", 0.22)])
+    yield "qwen2moe", model("qwen2moe", experts + [("expert_shared_feed_forward_length", 32)])
     yield "deepseek2", model("deepseek2", experts + latent)
     yield "version2", gguf([entry("a", UINT32, 1)], [], version=2)
     yield "empty", b""

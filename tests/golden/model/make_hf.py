@@ -114,6 +114,7 @@ def configs():
     return {**families, "gemma3_images": (images_config(), torch.bfloat16, "5GB"), "llama": (llama, torch.bfloat16, "100KB"), "mistral": (mistral, torch.float32, "5GB"),
             "qwen2": (qwen2, torch.float32, "5GB"), "qwen2_window": (qwen2_window, torch.float16, "5GB"),
             "qwen3": (qwen3, torch.bfloat16, "5GB"), "gemma3": (gemma3, torch.float32, "5GB"),
+            "qwen2moe": (make_experts.qwen2moe_config(), torch.bfloat16, "5GB"),
             "qwen3moe": (make_experts.qwen3moe_config(), torch.float16, "5GB"),
             "mixtral": (make_experts.mixtral_config(), torch.float32, "5GB")}
 
@@ -157,7 +158,7 @@ def make_one(folder, name, config, dtype, shard_size):
     fast.chat_template = CHAT_TEMPLATE
     fast.save_pretrained(target)
     print(name, seed, sum(path.stat().st_size for path in target.iterdir()), golden.stat().st_size)
-    if name == "gemma3_images" or (name in FAMILIES and name != "phi3"):
+    if name in ("gemma3_images", "qwen2moe") or (name in FAMILIES and name != "phi3"):
         return  # their tokenizers are those of others
     texts = [text for text in strings.texts(60, 3) if len(text) < 60]
     if name == "phi3":
@@ -170,7 +171,7 @@ def main():
     folder = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else HERE
     folder.mkdir(parents=True, exist_ok=True)
     for name, (config, dtype, shard_size) in configs().items():
-        if folder != HERE or name in ("llama", "gemma3", "qwen3moe", "gemma3_images", *FAMILIES):
+        if folder != HERE or name in ("llama", "gemma3", "qwen3moe", "qwen2moe", "gemma3_images", *FAMILIES):
             make_one(folder, name, config, dtype, shard_size)
 
 
