@@ -73,17 +73,22 @@ def test_smaller_families_are_served_from_the_cache_as_without(name):
 
 
 def test_rotations_go_by_the_longest_sequence_and_keep_blocks_apart(tmp_path):
-    """LongRoPE: the original context of tiny_hf_phi3 is of 64 tokens."""
-    prompt = "A larder keeps what was made once. "
+    """LongRoPE, with an original context that a prompt fits into that is worth reading back."""
+    folder = tmp_path / "model"
+    shutil.copytree(GOLDEN / "tiny_hf_phi3", folder)
+    config = json.loads((folder / "config.json").read_text())
+    config["original_max_position_embeddings"] = config["rope_parameters"]["original_max_position_embeddings"] = 240
+    (folder / "config.json").write_text(json.dumps(config))
+    prompt = "A larder keeps what was made once. " * 7
     texts, hits = [], []
-    for options in ((), ("--max-model-len", 64), ("--max-model-len", 48), ("--max-model-len", 65)):
+    for options in ((), ("--max-model-len", 241), ("--max-model-len", 240), ("--max-model-len", 239)):
         with serving("--kv-disk", tmp_path / "kv", "--kv-disk-size", "64MiB", "--kv-size", "4MiB", *options,
-                     model=str(GOLDEN / "tiny_hf_phi3")) as server:
-            reply = server.client.completions.create(model="default", prompt=prompt, max_tokens=8, temperature=0)
+                     model=str(folder), name=None) as server:
+            reply = server.client.completions.create(model="model", prompt=prompt, max_tokens=4, temperature=0)
             texts.append(reply.choices[0].text)
             hits.append(reply.usage.prompt_tokens_details.cached_tokens > 0)
-    assert hits == [False, False, True, True]
-    assert texts[1] == texts[2] and texts[0] == texts[3]
+    assert hits == [False, True, False, True]
+    assert texts[0] == texts[1] and texts[2] == texts[3]
 
 
 def test_a_folder_without_a_model_gets_one_line(tmp_path):
