@@ -23,6 +23,9 @@ void check_device(const Device& device, const PlannedModel& planned) {
     if (tensor.type == GgmlType::kMXFP4)
       throw_invalid("{}: tensor '{}': MXFP4 is not computed on a GPU, use --device cpu", planned.file.path,
                     printable(tensor.name));
+  if (planned.file.config.temperature.scale != 0)
+    throw_invalid("{}: attention whose temperature goes by position is not computed on a GPU, use --device cpu",
+                  planned.file.path);
   const int head_dim = planned.file.config.head_dim;
   if (head_dim > device.max_head_dim())
     throw_invalid("{}: heads of {} dimensions; a GPU takes {} at most, use --device cpu",

@@ -26,7 +26,7 @@ std::unique_ptr<PlannedDraft> read_draft_model(const RuntimeOptions& options, co
     draft->path = find_model(options.draft_model);
     draft->files = std::make_unique<const ModelFiles>(draft->path);
     const GgufFile& gguf = draft->files->gguf();
-    draft->config = read_model_config(gguf);
+    draft->config = read_model_config(gguf, options.max_model_len);
     draft->weights_bytes = static_cast<std::int64_t>(weights_size_bytes(draft->config, gguf));
     draft->layout = std::make_unique<KvLayout>(kv_layer_shapes(draft->config), KvTypes{});
     const std::string difference = vocabulary_difference(*target.tokenizer, Tokenizer(read_vocabulary(gguf)));

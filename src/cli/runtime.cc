@@ -143,7 +143,7 @@ ModelFile read_model_file(const RuntimeOptions& options) {
   const GgufFile& gguf = file.files->gguf();
   try {
     file.file_bytes = static_cast<std::int64_t>(file.files->size_bytes());
-    file.config = read_model_config(gguf);
+    file.config = read_model_config(gguf, options.max_model_len);
     file.weights_bytes = static_cast<std::int64_t>(weights_size_bytes(file.config, gguf));
     file.tokenizer = std::make_unique<Tokenizer>(read_vocabulary(gguf));
     if (file.chat_template == nullptr) file.chat_template = std::make_unique<ChatTemplate>(read_chat_template(gguf));
@@ -405,7 +405,7 @@ Runtime::Runtime(const RuntimeOptions& options)
 std::vector<KeyBasis> Runtime::key_basis() {
   const std::vector<TokenId> tokens = tokenizer().encode(kKeyCalibrationText, true, false);
   const KeyBasisFile file(cache_folder() + "/keys",
-                          key_basis_digest(*planned_.file.files, tokens, kernels_, device_.get()));
+                          key_basis_digest(*planned_.file.files, {config(), tokens}, kernels_, device_.get()));
   if (auto known = file.read(config())) return *std::move(known);
   std::vector<KeyBasis> basis = calibrate_keys(config(), *weights_, kernels_, pool_, tokens, device_.get());
   if (!file.write(basis)) spdlog::debug("keys: what was measured cannot be kept in {}", cache_folder());

@@ -378,12 +378,12 @@ struct RotationArgs {
 };
 
 // Row by row: x += added, if any, or the norm of added by added_weight, if any; then out = the norm of x by weight,
-// which is x / (root mean square of x) * weight. Each step rounds as it would alone.
+// which is x / (root mean square of x) * weight, or x itself where there is no weight. Each step rounds as it would alone.
 struct RmsNormArgs {
   float* x = nullptr;                   // [num_rows, num_cols], as added and out
   const float* added = nullptr;         // or null
   const float* added_weight = nullptr;  // [num_cols] or null
-  const float* weight = nullptr;        // [num_cols]
+  const float* weight = nullptr;        // [num_cols] or null
   float epsilon = 0;
   float* out = nullptr;  // may be added or, where nothing is added, x
   int num_cols = 0;

@@ -571,7 +571,8 @@ TEST(CudaTransformerSteps, FindDrawsWhereTheyWere) {
 
 INSTANTIATE_TEST_SUITE_P(Models, CudaTransformer,
                          ::testing::Values("tiny_llama", "tiny_qwen2", "tiny_qwen3", "tiny_gemma3",
-                                           "tiny_mixed"));
+                                           "tiny_mixed", "tiny_phi3", "tiny_smollm3", "tiny_granite",
+                                           "tiny_olmo3", "tiny_glm4"));
 
 }  // namespace
 }  // namespace larder

@@ -1,6 +1,7 @@
 #include "model/expert_layers.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "base/check.h"
@@ -34,6 +35,7 @@ struct ExpertScratchPlan {
     const auto shared_ffn = static_cast<std::size_t>(experts.shared_ffn_size);
     ScratchPlacer placer(base);
     buffers.scores = placer.place<float>(rows * num_experts);
+    if (experts.weighs_shared) buffers.shared_scores = placer.place<float>(rows);
     buffers.weights = placer.place<float>(places);
     buffers.chosen = placer.place<std::int32_t>(places);
     buffers.places = placer.place<std::int32_t>(places);
@@ -71,7 +73,8 @@ ExpertLayers::ExpertLayers(const ModelConfig& config, const KernelTable& kernels
 
 bool ExpertLayers::takes_int8(const LayerWeights& weights) const {
   const bool are_shared = config_.experts.shared_ffn_size > 0;
-  return products_.wants_int8(weights.router) || products_.wants_int8(weights.expert_gate.front()) ||
+  return products_.wants_int8(weights.router) ||
+         (config_.experts.weighs_shared && products_.wants_int8(weights.shared_router)) || products_.wants_int8(weights.expert_gate.front()) ||
          products_.wants_int8(weights.expert_up.front()) ||
          (are_shared && (products_.wants_int8(weights.gate) || products_.wants_int8(weights.up)));
 }
@@ -79,8 +82,11 @@ bool ExpertLayers::takes_int8(const LayerWeights& weights) const {
 void ExpertLayers::choose(const LayerWeights& weights, const float* x, int num_rows) {
   const ExpertConfig& experts = config_.experts;
   products_.add(weights.router, {x, buffers_.taken, 0, num_rows}, {buffers_.scores, 0, weights.router_bias});
+  if (experts.weighs_shared) products_.add(weights.shared_router, {x, buffers_.taken, 0, num_rows}, {buffers_.shared_scores});
   products_.run();
   for_row_tasks(pool_, num_rows, [&](int begin, int end) {
+    for (std::int64_t row = begin; experts.weighs_shared && row < end; ++row)
+      buffers_.shared_scores[row] = static_cast<float>(1 / (1 + std::exp(-static_cast<double>(buffers_.shared_scores[row]))));
     for (std::int64_t row = begin; row < end; ++row)
       choose_experts(experts, buffers_.scores + row * experts.num_experts, weights.ranking_bias,
                      buffers_.chosen + row * experts.num_chosen, buffers_.weights + row * experts.num_chosen);
@@ -167,6 +173,8 @@ void ExpertLayers::add_up(int num_rows, bool has_shared, float* out) {
     for (std::int64_t row = begin; row < end; ++row) {
       float* sum = out + row * hidden;
       if (!has_shared) std::fill_n(sum, hidden, 0.0F);
+      if (config_.experts.weighs_shared)
+        for (std::int64_t c = 0; c < hidden; ++c) sum[c] *= buffers_.shared_scores[row];
       for (int k = 0; k < num_chosen; ++k) {
         const float weight = buffers_.weights[row * num_chosen + k];
         const float* given = buffers_.x + buffers_.places[row * num_chosen + k] * hidden;

@@ -35,6 +35,7 @@ class ExpertLayers {
   // A place is one row's turn in one expert; places lie expert by expert, and by row within each.
   struct Buffers {
     float* scores = nullptr;          // [max_rows, num_experts]
+    float* shared_scores = nullptr;   // [max_rows], of the shared ones, then their weights
     float* weights = nullptr;         // [max_rows, num_chosen]
     std::int32_t* chosen = nullptr;   // [max_rows, num_chosen], ascending
     std::int32_t* places = nullptr;   // [max_rows, num_chosen], of those choices

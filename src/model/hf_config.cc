@@ -14,27 +14,50 @@
 namespace larder {
 namespace {
 
+// Of Q, K and V, as attention_bias says; kDefault: they are there where files leave that out.
+enum class Bias { kNone, kDefault };
+
 struct KnownClass {
   std::string_view name;
   HfFamily family;
   const char* architecture;  // GGUF's
+  bool ties_by_default = false;
+  bool turns_halves = false;  // where files of the architecture have rows of Q and K in the order of pairs
+  Bias bias = Bias::kNone;
 };
 
 constexpr KnownClass kKnownClasses[] = {
-    {"LlamaForCausalLM", HfFamily::kLlama, "llama"},       {"MistralForCausalLM", HfFamily::kLlama, "llama"},
-    {"MixtralForCausalLM", HfFamily::kMixtral, "llama"},   {"Qwen2ForCausalLM", HfFamily::kQwen2, "qwen2"},
-    {"Qwen3ForCausalLM", HfFamily::kQwen3, "qwen3"},       {"Qwen3MoeForCausalLM", HfFamily::kQwen3Moe, "qwen3moe"},
-    {"Gemma3ForCausalLM", HfFamily::kGemma3, "gemma3"},    {"GptOssForCausalLM", HfFamily::kGptOss, "gpt-oss"},
+    {.name = "LlamaForCausalLM", .family = HfFamily::kLlama, .architecture = "llama", .turns_halves = true},
+    {.name = "MistralForCausalLM", .family = HfFamily::kLlama, .architecture = "llama", .turns_halves = true},
+    {.name = "MixtralForCausalLM", .family = HfFamily::kMixtral, .architecture = "llama", .turns_halves = true},
+    {.name = "Qwen2ForCausalLM", .family = HfFamily::kQwen2, .architecture = "qwen2"},
+    {.name = "Qwen3ForCausalLM", .family = HfFamily::kQwen3, .architecture = "qwen3"},
+    {.name = "Qwen3MoeForCausalLM", .family = HfFamily::kQwen3Moe, .architecture = "qwen3moe"},
+    {.name = "Qwen2MoeForCausalLM", .family = HfFamily::kQwen2Moe, .architecture = "qwen2moe"},
+    {.name = "Gemma3ForCausalLM", .family = HfFamily::kGemma3, .architecture = "gemma3", .ties_by_default = true},
+    {.name = "Phi3ForCausalLM", .family = HfFamily::kPhi3, .architecture = "phi3"},
+    {.name = "SmolLM3ForCausalLM", .family = HfFamily::kLlama, .architecture = "smollm3", .ties_by_default = true,
+     .turns_halves = true},
+    {.name = "GraniteForCausalLM", .family = HfFamily::kLlama, .architecture = "granite", .turns_halves = true},
+    {.name = "Ministral3ForCausalLM", .family = HfFamily::kLlama, .architecture = "mistral3", .turns_halves = true},
+    {.name = "Olmo2ForCausalLM", .family = HfFamily::kPostNorms, .architecture = "olmo2"},
+    {.name = "Olmo3ForCausalLM", .family = HfFamily::kPostNorms, .architecture = "olmo2"},
+    {.name = "Exaone4ForCausalLM", .family = HfFamily::kPostNorms, .architecture = "exaone4"},
+    {.name = "SeedOssForCausalLM", .family = HfFamily::kLlama, .architecture = "seed_oss", .bias = Bias::kDefault},
+    {.name = "Ernie4_5ForCausalLM", .family = HfFamily::kLlama, .architecture = "ernie4_5", .ties_by_default = true},
+    {.name = "Glm4ForCausalLM", .family = HfFamily::kGlm4, .architecture = "glm4", .bias = Bias::kDefault},
+    {.name = "GptOssForCausalLM", .family = HfFamily::kGptOss, .architecture = "gpt-oss", .bias = Bias::kDefault},
 };
 
 // Of training, of how transformers runs a model, of its tokenizer, or of sampling.
 constexpr std::string_view kHarmless[] = {
     "_attn_implementation", "_attn_implementation_autoset", "_from_model_config", "_model_name_or_path",
     "_name_or_path", "attention_dropout", "attn_implementation", "bos_token_id", "cache_implementation",
-    "chunk_size_feed_forward", "do_sample", "dtype", "eos_token_id", "id2label", "initial_context_length", "initializer_range",
+    "chunk_size_feed_forward", "do_sample", "dtype", "embd_pdrop", "eos_token_id", "id2label", "initial_context_length",
+    "initializer_range",
     "is_decoder", "is_llama_config", "label2id", "max_length", "max_window_layers", "model_type",
     "output_attentions", "output_hidden_states", "output_router_logits", "pad_token_id", "pretraining_tp",
-    "problem_type", "repetition_penalty", "return_dict", "router_aux_loss_coef", "router_jitter_noise",
+    "problem_type", "repetition_penalty", "resid_pdrop", "residual_dropout", "return_dict", "router_aux_loss_coef", "router_jitter_noise",
     "temperature", "top_k", "top_p", "torch_dtype", "transformers.js_config", "transformers_version",
     "unk_token_id", "unsloth_fixed", "unsloth_version", "use_cache", "vocab_size"};
 
@@ -62,6 +85,7 @@ class ConfigConverter {
     metadata_.add_string("general.architecture", prefix_);
     HfConfig result;
     result.family = class_.family;
+    result.architecture = class_.architecture;
     result.num_layers = static_cast<int>(config_.size("num_hidden_layers"));
     add_uint("block_count", config_.size("num_hidden_layers"));
     add_uint("embedding_length", config_.size("hidden_size"));
@@ -72,12 +96,14 @@ class ConfigConverter {
     // Its class's own base is 1e6, all others' 1e4.
     if (class_.family == HfFamily::kMixtral && !config_.find("rope_parameters") && !config_.find("rope_theta"))
       config_.fail("rope_theta", "missing");
-    result.rope_divisors = read_hf_rope(config_, prefix_, head_dim, metadata_);
-    if (std::string_view(prefix_) == "llama") metadata_.add_bool("larder.rope.halves", true);
+    result.rope = read_hf_rope(config_, prefix_, head_dim, metadata_);
+    if (class_.turns_halves) metadata_.add_bool("larder.rope.halves", true);
     add_windows(result.num_layers);
+    add_still_layers(result.num_layers);
+    if (prefix_ == "granite") add_multipliers();
+    result.has_qkv_bias = read_bias();
     result.num_experts = add_experts();
-    // The classes' own defaults, which files may leave out.
-    result.tied_embeddings = config_.find_bool("tie_word_embeddings").value_or(is_gemma3());
+    result.tied_embeddings = config_.find_bool("tie_word_embeddings").value_or(class_.ties_by_default);
     refuse_the_rest();
     return result;
   }
@@ -85,8 +111,9 @@ class ConfigConverter {
  private:
   bool is_gemma3() const { return class_.family == HfFamily::kGemma3; }
   bool is_gpt_oss() const { return class_.family == HfFamily::kGptOss; }
+  bool is_qwen_moe() const { return class_.family == HfFamily::kQwen3Moe || class_.family == HfFamily::kQwen2Moe; }
   bool is_qwen() const {
-    return class_.family == HfFamily::kQwen2 || class_.family == HfFamily::kQwen3 || class_.family == HfFamily::kQwen3Moe;
+    return class_.family == HfFamily::kQwen2 || class_.family == HfFamily::kQwen3 || is_qwen_moe();
   }
   std::string key(std::string_view name) const { return fmt::format("{}.{}", prefix_, name); }
   void add_uint(std::string_view name, std::uint64_t value) {
@@ -130,39 +157,89 @@ class ConfigConverter {
     return sliding;
   }
 
+  // Every so many layers one sees all; 0 = none does.
+  std::uint64_t window_pattern() const {
+    if (prefix_ == "exaone4") config_.fail("layer_types", "missing");
+    const auto pattern = config_.find_size("sliding_window_pattern"), old_pattern = config_.find_size("_sliding_window_pattern");
+    if (!is_gemma3() && class_.name != "Olmo3ForCausalLM") return 0;
+    return pattern ? *pattern : old_pattern.value_or(is_gemma3() ? 6 : 4);
+  }
+
   // Llama has no windows, Mistral's and Mixtral's are of all layers, Qwen's of the upper ones if at all.
   void add_windows(int num_layers) {
     auto sliding = find_layer_types(num_layers);
-    const auto window = config_.find_size("sliding_window");
+    // Where layer_types say it, these are not needed; EXAONE's is a text, such as LLLG.
+    for (const char* name : {"sliding_window_pattern", "_sliding_window_pattern"}) (void)config_.find(name);
     const auto count = static_cast<std::size_t>(num_layers);
-    const bool uses_window = config_.find_bool("use_sliding_window").value_or(!is_qwen());
+    const bool uses_window = config_.find_bool("use_sliding_window").value_or(!is_qwen() && prefix_ != "smollm3");
+    (void)config_.find("sliding_window");  // where none is used it may be 0
+    const auto window = uses_window ? config_.find_size("sliding_window") : std::nullopt;
     const auto first = config_.find_uint("max_window_layers");
-    const auto pattern = config_.find_size("sliding_window_pattern"), old_pattern = config_.find_size("_sliding_window_pattern");
     // Left out it is 4096; "null" says that there is none.
     const bool is_mistral = class_.name == "MistralForCausalLM";
     const bool needs_window = is_gemma3() || (is_mistral && !config_.says("sliding_window")) ||
-                              (is_qwen() && uses_window && class_.family != HfFamily::kQwen3Moe);
+                              (is_qwen() && uses_window && !is_qwen_moe());
     if (needs_window && !window) config_.fail("sliding_window", is_mistral ? "missing; null = none" : "missing");
-    if (class_.name == "LlamaForCausalLM" && window) config_.fail("sliding_window", "not supported");
-    if (class_.family == HfFamily::kQwen3Moe && uses_window) config_.fail("use_sliding_window", "true is not supported");
-    if (!window || !uses_window) {
+    constexpr std::string_view kWithout[] = {"LlamaForCausalLM", "GraniteForCausalLM", "Olmo2ForCausalLM", "SmolLM3ForCausalLM",
+                                             "SeedOssForCausalLM", "Ernie4_5ForCausalLM", "Glm4ForCausalLM"};
+    if (window && std::ranges::find(kWithout, class_.name) != std::end(kWithout))
+      config_.fail("sliding_window", "not supported");
+    if (is_qwen_moe() && uses_window) config_.fail("use_sliding_window", "true is not supported");
+    if (!window) {
       if (sliding && std::ranges::find(*sliding, 1) != sliding->end()) config_.fail("sliding_window", "missing");
       return;
     }
     if (!sliding) {
       sliding.emplace(count, std::uint8_t{1});
       if (is_qwen() && !first) config_.fail("max_window_layers", "missing");
-      const std::uint64_t every = pattern ? *pattern : old_pattern.value_or(6);
+      const std::uint64_t every = window_pattern();
       for (std::size_t i = 0; i < count; ++i)
-        (*sliding)[i] = is_gpt_oss() ? i % 2 == 0 : is_gemma3() ? (i + 1) % every != 0 : !is_qwen() || i >= *first;
+        (*sliding)[i] = is_gpt_oss() ? i % 2 == 0 : every > 0 ? (i + 1) % every != 0 : !is_qwen() || i >= *first;
     }
     add_uint("attention.sliding_window", *window);
     metadata_.add_array(key("attention.sliding_window_pattern"), GgufType::kBool, *sliding);
   }
 
+  // SmolLM3's that do not turn: the list has a 1 for those that do.
+  void add_still_layers(int num_layers) {
+    if (prefix_ != "smollm3") return;
+    const std::uint64_t every = config_.find_size("no_rope_layer_interval").value_or(4);
+    std::vector<std::uint8_t> turns;
+    for (int i = 0; i < num_layers; ++i) turns.push_back((static_cast<std::uint64_t>(i) + 1) % every != 0);
+    if (const nlohmann::json* list = config_.find("no_rope_layers")) {
+      const bool is_list = list->is_array() && list->size() == turns.size() &&
+                           std::ranges::all_of(*list, [](const auto& flag) { return flag == 0 || flag == 1; });
+      if (!is_list) config_.fail("no_rope_layers", fmt::format("is not a list of {} numbers, 0 or 1", num_layers));
+      for (std::size_t i = 0; i < turns.size(); ++i) turns[i] = (*list)[i] == 1;
+    }
+    metadata_.add_array(key("attention.rope_pattern"), GgufType::kBool, turns);
+  }
+
+  void add_multipliers() {
+    add_float("attention.scale", config_.number("attention_multiplier"));
+    add_float("embedding_scale", config_.number("embedding_multiplier"));
+    add_float("residual_scale", config_.number("residual_multiplier"));
+    add_float("logit_scale", config_.number("logits_scaling"));
+  }
+
+  // Whether Q, K and V have biases.
+  bool read_bias() const {
+    if (class_.family == HfFamily::kQwen2 || class_.family == HfFamily::kQwen2Moe) {
+      config_.expect_bool("qkv_bias", true);
+      return true;
+    }
+    if (class_.bias == Bias::kNone) {
+      config_.refuse("attention_bias");
+      return false;
+    }
+    const bool has_bias = config_.find_bool("attention_bias").value_or(class_.bias == Bias::kDefault);
+    if (!has_bias && prefix_ == "seed_oss") config_.fail("attention_bias", "false is not supported");
+    return has_bias;
+  }
+
   int add_experts() {
     const bool is_plain = class_.family == HfFamily::kMixtral || is_gpt_oss();
-    if (!is_plain && class_.family != HfFamily::kQwen3Moe) return 0;
+    if (!is_plain && !is_qwen_moe()) return 0;
     // Files of today say num_experts, those that transformers 5 writes num_local_experts.
     const auto local = config_.find_size("num_local_experts"), of_qwen = config_.find_size("num_experts");
     if (local && of_qwen && *local != *of_qwen) config_.fail("num_experts", "is not num_local_experts");
@@ -173,6 +250,8 @@ class ConfigConverter {
     add_uint("expert_used_count", config_.size("num_experts_per_tok"));
     if (is_plain) return static_cast<int>(num_experts);
     add_uint("expert_feed_forward_length", config_.size("moe_intermediate_size"));
+    if (class_.family == HfFamily::kQwen2Moe)
+      add_uint("expert_shared_feed_forward_length", config_.size("shared_expert_intermediate_size"));
     metadata_.add_bool(key("expert_weights_norm"), config_.find_bool("norm_topk_prob").value_or(false));
     if (config_.find_uint("decoder_sparse_step").value_or(1) != 1)
       config_.fail("decoder_sparse_step", "values other than 1 are not supported");
@@ -182,7 +261,7 @@ class ConfigConverter {
 
   // Files say some of what the architecture is.
   void check_gpt_oss() const {
-    if (!is_gpt_oss()) return config_.refuse("attention_bias"), config_.refuse("quantization_config");
+    if (!is_gpt_oss()) return config_.refuse("quantization_config");
     config_.expect_bool("attention_bias", true);
     if (const auto per_token = config_.find_size("experts_per_token"); per_token.value_or(config_.size("num_experts_per_tok")) !=
                                                                        config_.size("num_experts_per_tok"))
@@ -199,15 +278,25 @@ class ConfigConverter {
     quantization->refuse_others(kKnown);
   }
 
+  // Phi 3's folders name the authors' code for the class that transformers has, too.
+  void refuse_foreign_code() const {
+    if (class_.family == HfFamily::kPhi3)
+      (void)config_.find("auto_map");
+    else
+      config_.refuse("auto_map");
+  }
+
   void refuse_the_rest() const {
     check_gpt_oss();
     config_.expect_string("hidden_act", is_gemma3() ? "gelu_pytorch_tanh" : "silu");
     config_.expect_string("hidden_activation", "gelu_pytorch_tanh");
-    for (const char* name : {"mlp_bias", "attn_logit_softcapping", "final_logit_softcapping", "is_encoder_decoder", "add_cross_attention",
-                             "use_bidirectional_attention", "auto_map", "pruned_heads", "rope_interleaved"})
+    for (const char* name : {"mlp_bias", "attention_out_bias", "use_bias", "attn_logit_softcapping", "final_logit_softcapping",
+                             "is_encoder_decoder", "add_cross_attention", "lm_head_bias", "use_bidirectional_attention",
+                             "pruned_heads", "rope_interleaved"})
       config_.refuse(name);
-    if (config_.find_number("partial_rotary_factor").value_or(1) != 1)
-      config_.fail("partial_rotary_factor", "values other than 1 are not supported");
+    for (const char* name : {"full_attn_mod", "interpolate_factor"})
+      if (config_.find_number(name).value_or(1) != 1) config_.fail(name, "values other than 1 are not supported");
+    refuse_foreign_code();
     config_.refuse_others(kHarmless);
   }
 

@@ -3,21 +3,27 @@
 
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "model/gguf_builder.h"
+#include "model/hf_rope.h"
 
 namespace larder {
 
-// The tensors of a layer differ by these.
-enum class HfFamily { kLlama, kMixtral, kQwen2, kQwen3, kQwen3Moe, kGemma3, kGptOss };
+// The tensors of a layer differ by these. kPostNorms: OLMo's and EXAONE's.
+enum class HfFamily {
+  kLlama, kMixtral, kQwen2, kQwen3, kQwen3Moe, kGemma3, kPhi3, kPostNorms, kGlm4, kQwen2Moe, kGptOss
+};
 
 struct HfConfig {
   HfFamily family = HfFamily::kLlama;
+  std::string_view architecture;  // GGUF's
   int num_layers = 0;
   int num_experts = 0;  // 0 = none
+  bool has_qkv_bias = false;
   bool tied_embeddings = false;
-  std::vector<float> rope_divisors;  // of Llama 3's rotation, for rope_freqs.weight; empty = none
+  HfRope rope;
 };
 
 // path: of config.json, for messages. Adds to metadata what read_model_config() reads. Throws Error{kInvalidArgument}

@@ -13,6 +13,7 @@
 #include "base/printable.h"
 #include "model/hf_config.h"
 #include "model/hf_json.h"
+#include "model/hf_text_part.h"
 #include "model/hf_tokenizer.h"
 #include "model/safetensors.h"
 
@@ -76,7 +77,9 @@ HfModel::HfModel(const std::string& folder) {
     throw Error(ErrorKind::kNotFound,
                 fmt::format("{}: a folder without config.json; give a GGUF file, or a folder as Hugging Face keeps models", folder));
   const MappedFile& config_file = files.emplace_back(config_path);
-  const nlohmann::json json = parse_hf_json(config_path, text_of(config_file));
+  nlohmann::json json = parse_hf_json(config_path, text_of(config_file));
+  const bool is_part = has_text_part(json);
+  if (is_part) json = read_text_part(config_path, json);
   GgufBuilder builder;
   const HfConfig config = read_hf_config(config_path, json, builder);
   builder.add_string("general.name", name_of(folder));
@@ -86,6 +89,7 @@ HfModel::HfModel(const std::string& folder) {
     auto more = read_tensors(files.emplace_back(folder + "/" + name));
     std::ranges::move(more, std::back_inserter(tensors));
   }
+  if (is_part) take_text_tensors(tensors);
   const auto embedding = std::ranges::find(tensors, "model.embed_tokens.weight", &SafetensorsTensor::name);
   if (embedding == tensors.end() || embedding->shape.empty() || embedding->data.empty())
     throw_invalid("{}: tensor 'model.embed_tokens.weight' is missing", folder);

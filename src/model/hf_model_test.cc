@@ -14,6 +14,7 @@
 #include "kv/tier_test_support.h"
 #include "model/exactness.h"
 #include "model/golden.h"
+#include "model/hf_text_part.h"
 #include "model/model_files.h"
 #include "model/vocabulary.h"
 #include "tokenizer/chat_template.h"
@@ -31,20 +32,22 @@ class TinyFolder : public ::testing::TestWithParam<const char*> {
  protected:
   const ModelFiles files_{kGolden + GetParam()};
   const json json_ = read_json(kGolden + GetParam() + ".json");
+
+  void expect_what_transformers_computes() const {
+    const TestModel model(files_.gguf());
+    for (const Isa isa : kCpuIsas) {
+      const KernelTable* kernels = kernels_for(isa);
+      if (!kernels) continue;
+      TestRunner runner(model, *kernels, 2,
+                        {.max_batch_tokens = 64, .max_logit_rows = 64, .max_context_len = 128,
+                         .activations = ActivationType::kF32},
+                        blocks_for(model, 128, 1));
+      expect_reference(runner, json_, kernels->name);
+    }
+  }
 };
 
-TEST_P(TinyFolder, ComputesWhatTransformersDoes) {
-  const TestModel model(files_.gguf());
-  for (const Isa isa : kCpuIsas) {
-    const KernelTable* kernels = kernels_for(isa);
-    if (!kernels) continue;
-    TestRunner runner(model, *kernels, 2,
-                      {.max_batch_tokens = 64, .max_logit_rows = 64, .max_context_len = 128,
-                       .activations = ActivationType::kF32},
-                      blocks_for(model, 128, 1));
-    expect_reference(runner, json_, kernels->name);
-  }
-}
+TEST_P(TinyFolder, ComputesWhatTransformersDoes) { expect_what_transformers_computes(); }
 
 TEST_P(TinyFolder, RowsDoNotDependOnTheirCompany) {
   expect_exact(TestModel(files_.gguf()), select_kernels(), 97, ActivationType::kInt8);
@@ -67,7 +70,18 @@ TEST_P(TinyFolder, HasItsTemplateAndItsName) {
   EXPECT_EQ(read_model_config(files_.gguf()).name, GetParam());
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, TinyFolder, ::testing::Values("tiny_hf_llama", "tiny_hf_gemma3", "tiny_hf_qwen3moe", "tiny_hf_gpt_oss"));
+// Folders of the smaller families, whose tokenizer is that of tiny_hf_llama.
+class TinyFamily : public TinyFolder {};
+
+TEST_P(TinyFamily, ComputesWhatTransformersDoes) { expect_what_transformers_computes(); }
+
+INSTANTIATE_TEST_SUITE_P(Models, TinyFamily,
+                         ::testing::Values("tiny_hf_smollm3", "tiny_hf_granite", "tiny_hf_mistral3", "tiny_hf_olmo2",
+                                           "tiny_hf_olmo3", "tiny_hf_exaone4", "tiny_hf_seed_oss", "tiny_hf_ernie4_5",
+                                           "tiny_hf_glm4", "tiny_hf_gemma3_images", "tiny_hf_qwen2moe"));
+
+INSTANTIATE_TEST_SUITE_P(Models, TinyFolder,
+                         ::testing::Values("tiny_hf_llama", "tiny_hf_gemma3", "tiny_hf_qwen3moe", "tiny_hf_phi3", "tiny_hf_gpt_oss"));
 
 // A copy of a folder, to be changed.
 class HfModelTest : public ::testing::Test {
@@ -134,7 +148,8 @@ TEST_F(HfModelTest, WhatChangesTheModelIsRefusedByName) {
       {{{"num_hidden_layers", 1}}, "tensor 'model.layers.1."},
       {{{"hidden_size", 32}}, "token_embd.weight"},
       {{{"tie_word_embeddings", nullptr}, {"rope_parameters", {{"rope_type", "longrope"}, {"rope_theta", 10.0}}}},
-       "rope_parameters: rope_type: 'longrope' is not supported"},
+       "config.json: original_max_position_embeddings: missing"},
+      {{{"rope_parameters", {{"rope_type", "dynamic"}, {"rope_theta", 10.0}}}}, "rope_parameters: rope_type: 'dynamic' is not supported"},
       {{{"rope_parameters", {{"rope_type", "llama3"}, {"rope_theta", 10.0}}}}, "rope_parameters: factor: missing"},
       {{{"rope_parameters", {{"rope_type", "default"}, {"twist", 1}}}}, "rope_parameters: twist: unknown"},
       {{{"rope_parameters", {{"rope_type", "yarn"}, {"type", "linear"}}}}, "type: is not the rope_type"},
@@ -147,6 +162,10 @@ TEST_F(HfModelTest, WhatChangesTheModelIsRefusedByName) {
               HasSubstr("rope_theta: missing"));
   EXPECT_THAT(error_of_config("tiny_hf_gemma3", {{"layer_types", {"full_attention"}}}), HasSubstr("layer_types: is not a list of 6"));
   EXPECT_THAT(error_of_config("tiny_hf_gemma3", {{"use_bidirectional_attention", true}}), HasSubstr("use_bidirectional"));
+  EXPECT_THAT(error_of_config("tiny_hf_phi3", {{"lm_head_bias", true}}), HasSubstr("lm_head_bias: not supported"));
+  EXPECT_THAT(error_of_config("tiny_hf_phi3", {{"partial_rotary_factor", 0.5}}), HasSubstr("is not that of rope_parameters"));
+  EXPECT_THAT(error_of_config("tiny_hf_phi3", {{"original_max_position_embeddings", 128}}), HasSubstr("is not that beside it"));
+  EXPECT_THAT(error_of_config("tiny_hf_phi3", {{"head_dim", 32}}), HasSubstr("long_factor: is not a list of 12 numbers"));
 }
 
 TEST_F(HfModelTest, FilesThatAreMissingAreNamed) {
@@ -174,7 +193,7 @@ TEST_F(HfModelTest, FilesThatAreMissingAreNamed) {
 TEST_F(HfModelTest, OtherTokenizersAreRefused) {
   const std::pair<std::function<void(json&)>, const char*> cases[] = {
       {[](json& t) { t["model"]["type"] = "Unigram"; }, "model: type: 'Unigram' is not supported"},
-      {[](json& t) { t["model"]["ignore_merges"] = false; }, "pre_tokenizer: these steps together, '| llama3 bytes'"},
+      {[](json& t) { t["normalizer"] = {{"type", "NFC"}}; }, "pre_tokenizer: these steps together, 'nfc | llama3 bytes' with ignore_merges"},
       {[](json& t) { t["model"]["merges"] = json::array(); }, "model: merges: missing or empty"},
       {[](json& t) { t["model"]["merges"][0] = {"zz", "q", "r"}; }, "model.merges[0]: is not a pair"},
       {[](json& t) { t["model"]["merges"][0] = {"zz", "qqq"}; }, "merges[0]"},
@@ -244,6 +263,102 @@ TEST_F(HfModelTest, RotationsAreReadInBothForms) {
   const RopeConfig yarn = with({{"type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 64}});
   EXPECT_DOUBLE_EQ(yarn.magnitude, 0.1 * std::log(4.0) + 1);
   EXPECT_DOUBLE_EQ(with({{"type", "yarn"}, {"factor", 4.0}, {"attention_factor", 1.5}}).magnitude, 1.5);
+}
+
+TEST_F(HfModelTest, TextPartsOfModelsThatReadImages) {
+  EXPECT_EQ(config_of("tiny_hf_gemma3_images", json::object()).layers[5].window, 0);
+  const auto error_of_part = [&](const std::function<void(json&)>& change) {
+    copy("tiny_hf_gemma3_images");
+    edit("config.json", change);
+    return error();
+  };
+  EXPECT_THAT(error_of_part([](json& c) { c["text_config"]["model_type"] = "qwen3"; }), HasSubstr("text_config: model_type: 'qwen3'"));
+  EXPECT_THAT(error_of_part([](json& c) { c.erase("text_config"); }), HasSubstr("config.json: text_config: missing"));
+  EXPECT_THAT(error_of_part([](json& c) { c["text_config"] = 1; }), HasSubstr("text_config: is not an object"));
+  EXPECT_THAT(error_of_part([](json& c) { c["quantization_config"] = {{"bits", 4}}; }), HasSubstr("quantization_config: not supported"));
+  EXPECT_THAT(error_of_part([](json& c) { c["mixer"] = 4; }), HasSubstr("config.json: mixer: unknown"));
+  EXPECT_THAT(error_of_part([](json& c) { c["architectures"] = {"Mistral3ForConditionalGeneration"}; }), HasSubstr("'gemma3_text'"));
+  // What published files leave out is the class's own: heads of 256, 8 of them.
+  EXPECT_THAT(error_of_part([](json& c) {
+    for (const char* key : {"head_dim", "num_attention_heads", "num_key_value_heads", "query_pre_attn_scalar"}) c["text_config"].erase(key);
+  }), HasSubstr("blk.0.attn_q.weight': 64 rows of 32 values; 2048 of 32 are expected"));
+  // Turns end as the whole says.
+  EXPECT_EQ(error_of_part([](json& c) { c["eos_token_id"] = {1, 7}; }), "");
+  EXPECT_THAT(Tokenizer(read_vocabulary(ModelFiles(path()).gguf())).end_tokens(), ::testing::Contains(7));
+}
+
+TEST(HfTextPart, TensorsAreNamedAsInAFolderOfTheirOwn) {
+  std::vector<SafetensorsTensor> tensors;
+  for (const char* name : {"language_model.model.norm.weight", "language_model.lm_head.weight", "model.language_model.layers.0.x",
+                           "vision_tower.a", "model.vision_tower.b", "multi_modal_projector.c", "lm_head.weight", "other"}) {
+    tensors.emplace_back();
+    tensors.back().name = name;
+  }
+  take_text_tensors(tensors);
+  std::vector<std::string> names;
+  for (const SafetensorsTensor& tensor : tensors) names.push_back(tensor.name);
+  EXPECT_THAT(names, ::testing::ElementsAre("model.norm.weight", "lm_head.weight", "model.layers.0.x", "lm_head.weight", "other"));
+}
+
+// Tensors are those of Llama.
+TEST_F(HfModelTest, FactorsAndStillLayersOfOtherClasses) {
+  const auto as = [](const char* name, json members) {
+    members["architectures"] = {name};
+    return members;
+  };
+  const json factors = {{"attention_multiplier", 0.5}, {"embedding_multiplier", 12.0}, {"residual_multiplier", 0.5}, {"logits_scaling", 4.0}};
+  const ModelConfig granite = config_of("tiny_hf_llama", as("GraniteForCausalLM", factors));
+  EXPECT_EQ(granite.attention_scale, 0.5f);
+  EXPECT_EQ(granite.embedding_scale, 24);
+  EXPECT_EQ(granite.output_norm_scale, 0.25f);
+  EXPECT_FALSE(granite.rope_interleaved);
+  EXPECT_THAT(error_of_config("tiny_hf_llama", as("GraniteForCausalLM", json::object())), HasSubstr("attention_multiplier: missing"));
+  EXPECT_THAT(error_of_config("tiny_hf_llama", factors), HasSubstr("multiplier: unknown"));
+  const auto ropes = [&](const json& members) {
+    const ModelConfig config = config_of("tiny_hf_llama", as("SmolLM3ForCausalLM", members));
+    return std::vector<int>{config.layers[0].rope, config.layers[1].rope};
+  };
+  EXPECT_EQ(ropes(json::object()), (std::vector<int>{0, 0}));
+  EXPECT_EQ(ropes({{"no_rope_layers", {0, 1}}, {"no_rope_layer_interval", 1}}), (std::vector<int>{1, 0}));
+  EXPECT_EQ(ropes({{"no_rope_layer_interval", 2}, {"use_sliding_window", false}, {"sliding_window", 32}}), (std::vector<int>{0, 1}));
+  const std::pair<json, const char*> cases[] = {
+      {as("SmolLM3ForCausalLM", {{"no_rope_layers", {1}}}), "no_rope_layers: is not a list of 2 numbers"},
+      {as("SmolLM3ForCausalLM", {{"no_rope_layers", {1, 2}}}), "no_rope_layers: is not a list of 2 numbers"},
+      {as("SmolLM3ForCausalLM", {{"use_sliding_window", true}, {"sliding_window", 32}}), "sliding_window: not supported"},
+      {as("SeedOssForCausalLM", {{"attention_bias", false}}), "attention_bias: false is not supported"},
+      {as("SeedOssForCausalLM", {{"attention_bias", true}}), "tensor 'model.layers.0.self_attn.q_proj.bias' is missing"},
+      {as("Ernie4_5ForCausalLM", {{"use_bias", true}}), "use_bias: not supported"},
+      {as("Exaone4ForCausalLM", {{"sliding_window", 32}}), "layer_types: missing"},
+      {as("Olmo2ForCausalLM", {{"sliding_window", 32}}), "sliding_window: not supported"},
+      {as("Glm4ForCausalLM", {{"partial_rotary_factor", 0.01}}), "is not an even number of dimensions"},
+  };
+  for (const auto& [members, expected] : cases) EXPECT_THAT(error_of_config("tiny_hf_llama", members), HasSubstr(expected)) << members;
+}
+
+// As Phi 3's first folders say it, and its later ones.
+TEST_F(HfModelTest, LongRope) {
+  const ModelConfig config = config_of("tiny_hf_phi3", json::object());
+  EXPECT_EQ(config.rope_dim, 12);
+  EXPECT_NEAR(config.ropes[0].magnitude, std::sqrt(1 + std::log(4.0) / std::log(64.0)), 1e-12);
+  EXPECT_NEAR(config.ropes[0].frequencies[5], std::pow(10000.0, -10.0 / 12) / 6.5, 1e-9);
+  const json factors = read_json(path("config.json")).at("rope_parameters");
+  const json old = {{"rope_parameters", nullptr}, {"rope_theta", 10000.0}, {"partial_rotary_factor", 0.75},
+                    {"rope_scaling", {{"type", "su"}, {"long_factor", factors.at("long_factor")},
+                                      {"short_factor", factors.at("short_factor")}}}};
+  const ModelConfig same = config_of("tiny_hf_phi3", old);
+  EXPECT_EQ(same.ropes[0].frequencies, config.ropes[0].frequencies);
+  EXPECT_EQ(same.ropes[0].magnitude, config.ropes[0].magnitude);
+  json longer = old;
+  longer["rope_scaling"]["attention_factor"] = 1.5;
+  EXPECT_EQ(config_of("tiny_hf_phi3", longer).ropes[0].magnitude, 1.5);
+  longer["rope_scaling"]["short_factor"][2] = 0;
+  EXPECT_THAT(error_of_config("tiny_hf_phi3", longer), HasSubstr("short_factor: one is not a positive number"));
+  // Phi 4 has neither.
+  const ModelConfig plain = config_of("tiny_hf_phi3", {{"rope_parameters", {{"rope_theta", 250000.0}}}, {"sliding_window", nullptr},
+                                                       {"original_max_position_embeddings", 256}});
+  EXPECT_EQ(plain.ropes[0].magnitude, 1);
+  EXPECT_EQ(plain.rope_dim, 16);
+  EXPECT_EQ(plain.layers[1].window, 0);
 }
 
 TEST_F(HfModelTest, Windows) {

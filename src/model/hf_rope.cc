@@ -9,6 +9,12 @@
 namespace larder {
 namespace {
 
+struct HfRopeShape {
+  std::string prefix;  // of GGUF's keys
+  int rope_dim = 0;
+  double base = 0;
+};
+
 constexpr double kDefaultBase = 10000;  // the architectures' own, where a file says none
 
 double positive(const HfObject& object, std::string_view key) {
@@ -30,14 +36,14 @@ std::string type_of(const HfObject& rope) {
 
 // What each frequency is divided by: nothing where a turn is short, `factor` where it is longer than the context that
 // the model was first trained for, and a mixture between.
-std::vector<float> llama3_divisors(const HfObject& rope, double base, int head_dim) {
+std::vector<float> llama3_divisors(const HfObject& rope, double base, int rope_dim) {
   const double factor = positive(rope, "factor");
   const double low = positive(rope, "low_freq_factor"), high = positive(rope, "high_freq_factor");
   const auto original_len = static_cast<double>(rope.size("original_max_position_embeddings"));
   if (high <= low) rope.fail("high_freq_factor", "is not more than low_freq_factor");
   std::vector<float> divisors;
-  for (int i = 0; i < head_dim; i += 2) {
-    const double wavelength = 2 * M_PI * std::pow(base, static_cast<double>(i) / head_dim);
+  for (int i = 0; i < rope_dim; i += 2) {
+    const double wavelength = 2 * M_PI * std::pow(base, static_cast<double>(i) / rope_dim);
     const double smooth = std::min(std::max((original_len / wavelength - low) / (high - low), 0.0), 1.0);
     divisors.push_back(static_cast<float>(1 / ((1 - smooth) / factor + smooth)));
   }
@@ -65,42 +71,99 @@ void add_yarn(const HfObject& rope, const std::string& prefix, GgufBuilder& meta
   for (const char* beta : {"beta_fast", "beta_slow"})
     if (rope.find(beta)) add_float(metadata, prefix + ".rope.scaling.yarn_" + beta, positive(rope, beta));
   metadata.add_bool("larder.rope.yarn_truncate", rope.find_bool("truncate").value_or(true));
+  if (prefix != "mistral3") return;
+  (void)rope.find("max_position_embeddings");
+  if (rope.find("llama_4_scaling_beta"))
+    add_float(metadata, prefix + ".attention.temperature_scale", positive(rope, "llama_4_scaling_beta"));
 }
 
-// scaling: the same object as rope, or one beside rope_theta.
-std::vector<float> add_scaling(const HfObject& scaling, double base, const std::string& prefix, int head_dim,
-                               GgufBuilder& metadata) {
-  const std::string type = type_of(scaling);
+// Of each pair.
+std::vector<float> read_divisors(const HfObject& rope, std::string_view key, int rope_dim) {
+  const nlohmann::json* list = rope.find(key);
+  const auto count = static_cast<std::size_t>(rope_dim / 2);
+  if (!list || !list->is_array() || list->size() != count) rope.fail(key, fmt::format("is not a list of {} numbers", count));
   std::vector<float> divisors;
-  if (type == "llama3") {
-    divisors = llama3_divisors(scaling, base, head_dim);
-  } else if (type == "yarn") {
-    add_yarn(scaling, prefix, metadata);
-  } else if (type == "linear") {
-    metadata.add_string(prefix + ".rope.scaling.type", "linear");
-    add_float(metadata, prefix + ".rope.scaling.factor", positive(scaling, "factor"));
-  } else if (type != "default") {
-    scaling.fail("rope_type", fmt::format("'{}' is not supported; default, linear, llama3 and yarn are", printable(type)));
+  for (const auto& value : *list) {
+    if (!value.is_number() || !(value.get<double>() > 0)) rope.fail(key, "one is not a positive number");
+    divisors.push_back(value.get<float>());
   }
-  if (scaling.find_number("partial_rotary_factor").value_or(1) != 1)
-    scaling.fail("partial_rotary_factor", "values other than 1 are not supported");
+  return divisors;
+}
+
+// LongRoPE (arXiv:2402.13753). config: that has the length before it was stretched, unless the rope has it.
+HfRope add_longrope(const HfObject& config, const HfObject& rope, const HfRopeShape& shape, GgufBuilder& metadata) {
+  constexpr const char* kOriginal = "original_max_position_embeddings";
+  const auto own = rope.find_size(kOriginal), given = config.find_size(kOriginal);
+  if (own && given && *own != *given) rope.fail(kOriginal, "is not that beside it");
+  if (!own && !given) config.fail(kOriginal, "missing");
+  const auto original_len = static_cast<double>(own ? *own : *given);
+  double factor = static_cast<double>(config.size("max_position_embeddings")) / original_len;
+  if (rope.find("factor")) factor = positive(rope, "factor");
+  double magnitude = factor > 1 ? std::sqrt(1 + std::log(factor) / std::log(original_len)) : 1;
+  if (rope.find("attention_factor")) magnitude = positive(rope, "attention_factor");
+  if (!std::isfinite(magnitude)) config.fail(kOriginal, "1 cannot be stretched");
+  metadata.add_string(shape.prefix + ".rope.scaling.type", "longrope");
+  metadata.add_uint(shape.prefix + ".rope.scaling.original_context_length", static_cast<std::uint32_t>(original_len));
+  add_float(metadata, shape.prefix + ".rope.scaling.attn_factor", magnitude);
+  return {.divisors = {},
+          .long_divisors = read_divisors(rope, "long_factor", shape.rope_dim),
+          .short_divisors = read_divisors(rope, "short_factor", shape.rope_dim)};
+}
+
+// scaling: what config says beside rope_theta, or an object with both.
+HfRope add_scaling(const HfObject& config, const HfObject& scaling, const HfRopeShape& shape, GgufBuilder& metadata) {
+  const std::string type = type_of(scaling);
+  HfRope rope;
+  // Phi 3's first files have other names for it.
+  const bool is_longrope = type == "longrope" || (shape.prefix == "phi3" && (type == "su" || type == "yarn"));
+  if (is_longrope) {
+    rope = add_longrope(config, scaling, shape, metadata);
+  } else if (type == "llama3") {
+    rope.divisors = llama3_divisors(scaling, shape.base, shape.rope_dim);
+  } else if (type == "yarn") {
+    add_yarn(scaling, shape.prefix, metadata);
+  } else if (type == "linear") {
+    metadata.add_string(shape.prefix + ".rope.scaling.type", "linear");
+    add_float(metadata, shape.prefix + ".rope.scaling.factor", positive(scaling, "factor"));
+  } else if (type != "default") {
+    scaling.fail("rope_type", fmt::format("'{}' is not supported; default, linear, llama3, yarn and longrope are", printable(type)));
+  }
   (void)scaling.find("rope_theta");
   // Some files state it for all types; where it changes something, it was asked for above.
   constexpr std::string_view kHarmless[] = {"original_max_position_embeddings"};
   scaling.refuse_others(kHarmless);
-  return divisors;
+  return rope;
+}
+
+// How much of a head rotates.
+int read_rope_dim(const HfObject& config, const std::optional<HfObject>& rope, const std::string& prefix, int head_dim) {
+  constexpr const char* kFactor = "partial_rotary_factor";
+  const bool is_glm4 = prefix == "glm4";
+  double factor = config.find_number(kFactor).value_or(is_glm4 ? 0.5 : 1);
+  if (rope && rope->find(kFactor)) {
+    if (config.find(kFactor) && rope->number(kFactor) != factor) config.fail(kFactor, "is not that of rope_parameters");
+    factor = rope->number(kFactor);
+  }
+  if (factor != 1 && prefix != "phi3" && !is_glm4) config.fail(kFactor, "values other than 1 are not supported");
+  const double rope_dim = head_dim * factor;
+  if (!(rope_dim >= 2 && rope_dim <= head_dim) || static_cast<int>(rope_dim) % 2 != 0)
+    config.fail(kFactor, fmt::format("{} of a head of {} is not an even number of dimensions", factor, head_dim));
+  return static_cast<int>(rope_dim);
 }
 
 }  // namespace
 
-std::vector<float> read_hf_rope(const HfObject& config, const std::string& prefix, int head_dim, GgufBuilder& metadata) {
+HfRope read_hf_rope(const HfObject& config, const std::string& prefix, int head_dim, GgufBuilder& metadata) {
   const bool is_gemma3 = prefix == "gemma3";
+  const bool has_local = is_gemma3 || prefix == "olmo2";  // the layers with windows turn by a base of their own
   const auto parameters = config.find_object("rope_parameters");
   auto full = parameters;
-  double local_base = config.find_number("rope_local_base_freq").value_or(kDefaultBase);
+  std::optional<double> local_base;
+  if (is_gemma3) local_base = config.find_number("rope_local_base_freq").value_or(kDefaultBase);
   if (parameters && parameters->find("full_attention")) {
     full = parameters->find_object("full_attention");
     if (const auto local = parameters->find_object("sliding_attention")) {
+      if (!has_local) parameters->fail("sliding_attention", "not supported");
       local->expect_string("rope_type", "default");
       local_base = positive(*local, "rope_theta");
       local->refuse_others({});
@@ -115,11 +178,14 @@ std::vector<float> read_hf_rope(const HfObject& config, const std::string& prefi
   else if (is_gemma3)
     base = 1e6;
   add_float(metadata, prefix + ".rope.freq_base", base);
-  if (is_gemma3) add_float(metadata, prefix + ".rope.freq_base_swa", local_base);
+  if (has_local) add_float(metadata, prefix + ".rope.freq_base_swa", local_base.value_or(base));
   const auto scaling = full ? full : config.find_object("rope_scaling");
   (void)config.find("rope_scaling");  // files with both say the same twice
+  if (prefix == "phi3") (void)config.find("original_max_position_embeddings");  // it says so where nothing is stretched, too
+  const int rope_dim = read_rope_dim(config, scaling, prefix, head_dim);
+  metadata.add_uint(prefix + ".rope.dimension_count", static_cast<std::uint32_t>(rope_dim));
   if (!scaling) return {};
-  return add_scaling(*scaling, base, prefix, head_dim, metadata);
+  return add_scaling(config, *scaling, {prefix, rope_dim, base}, metadata);
 }
 
 }  // namespace larder

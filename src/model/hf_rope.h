@@ -9,8 +9,13 @@
 
 namespace larder {
 
-// prefix: of GGUF's keys. Returns the divisors of Llama 3's rotation; empty = another. Throws
-// Error{kInvalidArgument} naming the key.
-std::vector<float> read_hf_rope(const HfObject& config, const std::string& prefix, int head_dim, GgufBuilder& metadata);
+// What the frequencies are divided by, where the rotation has such: [rope_dim / 2] or empty.
+struct HfRope {
+  std::vector<float> divisors;                       // Llama 3's, for rope_freqs.weight
+  std::vector<float> long_divisors, short_divisors;  // LongRoPE's, for rope_factors_long.weight and _short
+};
+
+// prefix: of GGUF's keys. Throws Error{kInvalidArgument} naming the key.
+HfRope read_hf_rope(const HfObject& config, const std::string& prefix, int head_dim, GgufBuilder& metadata);
 
 }  // namespace larder

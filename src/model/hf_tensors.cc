@@ -18,6 +18,12 @@ struct NamePair {
   const char* to;    // GGUF's, behind "blk.N."
 };
 
+constexpr NamePair kJoined[] = {{"input_layernorm.weight", "attn_norm.weight"},
+                                {"self_attn.qkv_proj.weight", "attn_qkv.weight"},
+                                {"self_attn.o_proj.weight", "attn_output.weight"},
+                                {"post_attention_layernorm.weight", "ffn_norm.weight"},
+                                {"mlp.gate_up_proj.weight", "ffn_up.weight"},
+                                {"mlp.down_proj.weight", "ffn_down.weight"}};
 constexpr NamePair kAttention[] = {{"input_layernorm.weight", "attn_norm.weight"},
                                    {"self_attn.q_proj.weight", "attn_q.weight"},
                                    {"self_attn.k_proj.weight", "attn_k.weight"},
@@ -32,10 +38,22 @@ constexpr NamePair kOneNorm[] = {{"post_attention_layernorm.weight", "ffn_norm.w
 constexpr NamePair kThreeNorms[] = {{"post_attention_layernorm.weight", "post_attention_norm.weight"},
                                     {"pre_feedforward_layernorm.weight", "ffn_norm.weight"},
                                     {"post_feedforward_layernorm.weight", "post_ffw_norm.weight"}};
+constexpr NamePair kPostNorms[] = {{"post_attention_layernorm.weight", "post_attention_norm.weight"},
+                                   {"post_feedforward_layernorm.weight", "post_ffw_norm.weight"}};
+constexpr NamePair kOtherNorm[] = {{"post_attention_layernorm.weight", "post_attention_norm.weight"}};
+constexpr NamePair kGlm4[] = {{"post_self_attn_layernorm.weight", "post_attention_norm.weight"},
+                              {"post_attention_layernorm.weight", "ffn_norm.weight"},
+                              {"mlp.gate_up_proj.weight", "ffn_up.weight"},
+                              {"mlp.down_proj.weight", "ffn_down.weight"},
+                              {"post_mlp_layernorm.weight", "post_ffw_norm.weight"}};
 constexpr NamePair kMlp[] = {{"mlp.gate_proj.weight", "ffn_gate.weight"},
                              {"mlp.up_proj.weight", "ffn_up.weight"},
                              {"mlp.down_proj.weight", "ffn_down.weight"}};
 constexpr NamePair kQwenRouter[] = {{"mlp.gate.weight", "ffn_gate_inp.weight"}};
+constexpr NamePair kSharedExpert[] = {{"mlp.shared_expert.gate_proj.weight", "ffn_gate_shexp.weight"},
+                                      {"mlp.shared_expert.up_proj.weight", "ffn_up_shexp.weight"},
+                                      {"mlp.shared_expert.down_proj.weight", "ffn_down_shexp.weight"},
+                                      {"mlp.shared_expert_gate.weight", "ffn_gate_inp_shexp.weight"}};
 constexpr NamePair kQwenExperts[] = {{"mlp.experts.{}.gate_proj.weight", "ffn_gate_exps.weight"},
                                      {"mlp.experts.{}.up_proj.weight", "ffn_up_exps.weight"},
                                      {"mlp.experts.{}.down_proj.weight", "ffn_down_exps.weight"}};
@@ -65,7 +83,10 @@ class TensorAdder {
     for (int i = 0; i < config_.num_layers; ++i) add_layer(i);
     add("model.norm.weight", "output_norm.weight");
     if (!config_.tied_embeddings) add("lm_head.weight", "output.weight");
-    if (!config_.rope_divisors.empty()) add_owned("rope_freqs.weight", config_.rope_divisors);
+    const HfRope& rope = config_.rope;
+    if (!rope.divisors.empty()) add_owned("rope_freqs.weight", rope.divisors);
+    if (!rope.long_divisors.empty()) add_owned("rope_factors_long.weight", rope.long_divisors);
+    if (!rope.short_divisors.empty()) add_owned("rope_factors_short.weight", rope.short_divisors);
     refuse_others();
   }
 
@@ -73,16 +94,22 @@ class TensorAdder {
   void add_layer(int layer) {
     const bool is_gemma3 = config_.family == HfFamily::kGemma3;
     const bool is_mixtral = config_.family == HfFamily::kMixtral;
-    add_pairs(layer, kAttention);
+    if (config_.family == HfFamily::kPhi3) return add_pairs(layer, kJoined);
+    const bool has_pre_norm = config_.family != HfFamily::kPostNorms;
+    add_pairs(layer, std::span(kAttention).subspan(has_pre_norm ? 0 : 1));
     if (config_.family == HfFamily::kGptOss) return add_gpt_oss_layer(layer);
-    if (config_.family == HfFamily::kQwen2) add_pairs(layer, kBiases);
-    if (is_gemma3 || config_.family == HfFamily::kQwen3 || config_.family == HfFamily::kQwen3Moe)
+    if (config_.has_qkv_bias) add_pairs(layer, kBiases);
+    if (config_.family == HfFamily::kGlm4) return add_pairs(layer, kGlm4);
+    if (is_gemma3 || !has_pre_norm || config_.family == HfFamily::kQwen3 || config_.family == HfFamily::kQwen3Moe)
       add_pairs(layer, kHeadNorms);
     if (is_gemma3)
       add_pairs(layer, kThreeNorms);
+    else if (!has_pre_norm)
+      add_pairs(layer, kPostNorms);
     else
-      add_pairs(layer, kOneNorm);
+      add_pairs(layer, config_.architecture == "seed_oss" ? std::span(kOtherNorm) : std::span(kOneNorm));
     if (config_.num_experts == 0) return add_pairs(layer, kMlp);
+    if (config_.family == HfFamily::kQwen2Moe) add_pairs(layer, kSharedExpert);
     add_pairs(layer, is_mixtral ? kMixtralRouter : kQwenRouter);
     for (const NamePair& pair : is_mixtral ? kMixtralExperts : kQwenExperts) add_experts(layer, pair);
   }

@@ -52,13 +52,16 @@ std::string name_of(const json& value) {
   if (type == "Digits" && step.find_bool("individual_digits") == true) return "digits";
   if (type == "ByteLevel" && !step.find_bool("add_prefix_space").value_or(true))
     return step.find_bool("use_regex").value_or(true) ? "gpt2+bytes" : "bytes";
-  if (type == "Split" && !step.find_bool("invert").value_or(false)) {
+  if (type == "Split") {
     const auto behavior = step.find_string("behavior");
-    if (behavior == "Isolated" && pattern_is("Regex", kLlama3Regex)) return "llama3";
-    if (behavior == "Isolated" && pattern_is("Regex", kQwen2Regex)) return "qwen2";
-    if (behavior == "Isolated" && pattern_is("Regex", kO200kRegex)) return "o200k";
+    const bool inverts = step.find_bool("invert").value_or(false);
+    // These find something everywhere: to remove what lies between leaves the same words.
+    const bool keeps_words = behavior == (inverts ? "Removed" : "Isolated");
+    if (keeps_words && pattern_is("Regex", kLlama3Regex)) return "llama3";
+    if (keeps_words && pattern_is("Regex", kQwen2Regex)) return "qwen2";
+    if (keeps_words && pattern_is("Regex", kO200kRegex)) return "o200k";
     // It finds nothing behind "spaces".
-    if (behavior == "MergedWithPrevious" && pattern_is("String", " ")) return "split-spaces";
+    if (!inverts && behavior == "MergedWithPrevious" && pattern_is("String", " ")) return "split-spaces";
   }
   if (type == "Metaspace" && step.find_string("replacement") == "\u2581" && !step.find_bool("split").value_or(true)) {
     const bool adds = step.find_bool("add_prefix_space").value_or(true);
@@ -94,6 +97,7 @@ std::vector<KnownRules> known_rules() {
           // Its merges reach every token, so that taking whole ones first changes nothing.
           {"| o200k bytes", true, named("gpt-4o")},
           {"| o200k bytes", false, named("gpt-4o")},
+          {"| llama3 bytes", false, named("dbrx")},
           {"spaces |", false, pieces},
           {"spaces | split-spaces", false, pieces},
           {"prepend spaces |", false, prefixed(false, false)},

@@ -51,6 +51,11 @@ TEST(HfTextRules, PublishedOnesOfByteLevelBpe) {
   EXPECT_EQ(pre_tokenizer_of(nullptr, pre_tokenizers({kLlama3, kBytes}), true), "llama-bpe");
   for (const bool ignores_merges : {false, true})
     EXPECT_EQ(pre_tokenizer_of(nullptr, pre_tokenizers({kO200k, kBytes}), ignores_merges), "gpt-4o");
+  // As Phi 4 and OLMo 2 have it: merges decide, and what the pattern finds is what stays.
+  json kept = kLlama3;
+  kept.update({{"behavior", "Removed"}, {"invert", true}});
+  for (const json& split : {kLlama3, kept})
+    EXPECT_EQ(pre_tokenizer_of(nullptr, pre_tokenizers({split, kBytes})), "dbrx");
 }
 
 TEST(HfTextRules, PublishedOnesOfPieces) {
@@ -74,7 +79,6 @@ TEST(HfTextRules, OthersAreRefused) {
   EXPECT_THROW(rules_of(nullptr, kBytes), Error);                                    // without any pattern
   EXPECT_THROW(rules_of(nullptr, pre_tokenizers({kQwen2, kBytes})), Error);          // not normalised
   EXPECT_THROW(rules_of({{"type", "NFC"}}, kGpt2), Error);
-  EXPECT_THROW(rules_of(nullptr, pre_tokenizers({kLlama3, kBytes}), false), Error);  // merges decide
   EXPECT_THROW(rules_of(nullptr, metaspace({{"split", true}})), Error);
   EXPECT_THROW(rules_of(nullptr, metaspace({{"prepend_scheme", "last"}})), Error);
   EXPECT_THROW(rules_of(nullptr, metaspace({{"replacement", "_"}})), Error);

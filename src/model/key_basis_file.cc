@@ -58,7 +58,7 @@ void remove_oldest(const std::string& folder) {
 
 }  // namespace
 
-Digest key_basis_digest(const ModelFiles& files, std::span<const TokenId> tokens,
+Digest key_basis_digest(const ModelFiles& files, const KeyMeasurement& measurement,
                         const KernelTable& kernels, const Device* device) {
   std::string text = fmt::format("larder keys {} {} ", kMeasurementVersion, kernels.name);
   if (device != nullptr) text += device->arch() + " ";
@@ -66,7 +66,9 @@ Digest key_basis_digest(const ModelFiles& files, std::span<const TokenId> tokens
     const FileIdentity& id = file.identity();
     text += fmt::format("{} {} {} {} ", id.device, id.inode, id.size_bytes, id.changed_ns);
   }
-  text += to_hex(sha256(std::as_bytes(tokens)));
+  text += to_hex(sha256(std::as_bytes(measurement.tokens)));
+  const std::vector<double> numbers = computed_numbers(measurement.config, false);
+  text += to_hex(sha256(std::as_bytes(std::span(numbers))));
   return sha256(std::as_bytes(std::span(text)));
 }
 

@@ -14,9 +14,14 @@
 
 namespace larder {
 
-// Of all that a measurement depends on: the files as they were opened, the tokens, the kernels, the device (null: the
-// CPU).
-Digest key_basis_digest(const ModelFiles& files, std::span<const TokenId> tokens,
+struct KeyMeasurement {
+  const ModelConfig& config;  // whose rotations may have been chosen by the longest sequence
+  std::span<const TokenId> tokens;
+};
+
+// Of all that a measurement depends on: the files as they were opened, the rotations, the tokens, the kernels, the
+// device (null: the CPU).
+Digest key_basis_digest(const ModelFiles& files, const KeyMeasurement& measurement,
                         const KernelTable& kernels, const Device* device);
 
 // One measurement in a folder of them. Thread: any.

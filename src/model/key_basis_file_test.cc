@@ -119,10 +119,11 @@ TEST_F(KeyBasisFileTest, IsNotWrittenWhereThereIsNoFolder) {
 TEST(KeyBasisDigest, DependsOnTheFileAsItWasOpened) {
   const std::string path = ::testing::TempDir() + "larder_digest_" + std::to_string(::getpid()) + ".gguf";
   const std::vector<TokenId> tokens{1, 2, 3};
-  const auto digest_of = [&](std::span<const TokenId> some) {
-    return key_basis_digest(ModelFiles(path), some, select_kernels(), nullptr);
-  };
   fs::copy_file(LARDER_SOURCE_DIR "/tests/golden/model/tiny_llama.gguf", path, fs::copy_options::overwrite_existing);
+  ModelConfig config = read_model_config(ModelFiles(path).gguf());
+  const auto digest_of = [&](std::span<const TokenId> some) {
+    return key_basis_digest(ModelFiles(path), {config, some}, select_kernels(), nullptr);
+  };
   const Digest first = digest_of(tokens);
   EXPECT_EQ(digest_of(tokens), first);
   EXPECT_NE(digest_of(std::span(tokens).first(2)), first);
@@ -132,7 +133,9 @@ TEST(KeyBasisDigest, DependsOnTheFileAsItWasOpened) {
   fs::copy_file(LARDER_SOURCE_DIR "/tests/golden/model/tiny_llama.gguf", path, fs::copy_options::overwrite_existing);
   fs::last_write_time(path, written);
   EXPECT_NE(digest_of(tokens), first);
-  EXPECT_EQ(key_basis_digest(before, tokens, select_kernels(), nullptr), first);
+  EXPECT_EQ(key_basis_digest(before, {config, tokens}, select_kernels(), nullptr), first);
+  config.ropes[0].frequencies[3] *= 2;  // as for longer sequences
+  EXPECT_NE(key_basis_digest(before, {config, tokens}, select_kernels(), nullptr), first);
   fs::remove(path);
 }
 

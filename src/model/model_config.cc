@@ -6,222 +6,143 @@
 
 #include "base/error.h"
 #include "base/printable.h"
+#include "model/config_reader.h"
 #include "model/expert_choice.h"
+#include "model/rope_config.h"
 
 namespace larder {
 namespace {
 
 constexpr std::uint64_t kMaxLayers = 1024;
-constexpr std::uint64_t kMaxSize = 1 << 24;  // of any dimension
 constexpr int kMaxKvSize = 1 << 20;               // of a token's keys: KvLayout's
 constexpr int kMaxLatentHeads = 4096;  // each has matrices of its own
-constexpr std::uint64_t kMaxContextLen = std::uint64_t{1} << 30;
 
-// The file's keys under "<architecture>.", with limits.
-class ConfigReader {
- public:
-  ConfigReader(const GgufFile& gguf, std::string_view prefix) : gguf_(gguf), prefix_(prefix) {}
-
-  const GgufFile& gguf() const { return gguf_; }
-  std::string key(std::string_view name) const { return fmt::format("{}.{}", prefix_, name); }
-  bool has(std::string_view name) const { return gguf_.find(key(name)) != nullptr; }
-  // Whether YaRN's ramp is between whole pairs. gpt-oss' authors do not round; no key of GGUF says so.
-  bool rounds_ramp() const {
-    return gguf_.find_bool("larder.rope.yarn_truncate").value_or(prefix_ != "gpt-oss");
-  }
-
-  std::optional<int> find_size(std::string_view name, std::uint64_t max = kMaxSize) const {
-    const auto value = gguf_.find_uint(key(name));
-    if (!value) return std::nullopt;
-    if (*value < 1 || *value > max)
-      throw_invalid("GGUF: {}: {} is not in [1, {}]", key(name), *value, max);
-    return static_cast<int>(*value);
-  }
-
-  int size(std::string_view name, std::uint64_t max = kMaxSize) const {
-    const auto value = find_size(name, max);
-    if (!value) throw_invalid("GGUF: {}: the key is missing", key(name));
-    return *value;
-  }
-
-  // A size that some files state once and others per layer.
-  int uniform_size(std::string_view name, int num_layers) const {
-    const GgufValue* value = gguf_.find(key(name));
-    if (!value || value->type != GgufType::kArray) return size(name);
-    if (value->count != static_cast<std::uint64_t>(num_layers))
-      throw_invalid("GGUF: {}: {} values for {} layers", key(name), value->count, num_layers);
-    const auto sizes = *gguf_.find_ints(key(name));
-    if (std::ranges::any_of(sizes, [&](std::int64_t other) { return other != sizes[0]; }))
-      throw_invalid("GGUF: {}: layers of different sizes are not supported", key(name));
-    if (sizes[0] < 1 || sizes[0] > static_cast<std::int64_t>(kMaxSize))
-      throw_invalid("GGUF: {}: {} is not in [1, {}]", key(name), sizes[0], kMaxSize);
-    return static_cast<int>(sizes[0]);
-  }
-
-  // More than 0, and a normal number of FP32.
-  std::optional<double> find_positive(std::string_view name) const {
-    const auto value = gguf_.find_float(key(name));
-    if (value && !(std::isnormal(static_cast<float>(*value)) && *value > 0))
-      throw_invalid("GGUF: {}: {} is not a positive number of FP32", key(name), *value);
-    return value;
-  }
-
-  // 0 says that there is none.
-  std::optional<double> find_positive_or_none(std::string_view name) const {
-    return gguf_.find_float(key(name)) == 0.0 ? std::nullopt : find_positive(name);
-  }
-
-  // Something that changes what the model computes, and that Larder does not compute.
-  void refuse_nonzero(std::string_view name) const {
-    const GgufValue* value = gguf_.find(key(name));
-    if (!value) return;
-    const bool is_float = value->type == GgufType::kFloat32 || value->type == GgufType::kFloat64;
-    const double number = is_float ? *gguf_.find_float(key(name)) : static_cast<double>(*gguf_.find_uint(key(name)));
-    if (number != 0) throw_invalid("GGUF: {} is {}: this feature is not supported", key(name), number);
-  }
-
- private:
-  const GgufFile& gguf_;
-  std::string_view prefix_;
+// What files of an architecture have that they do not say.
+struct Family {
+  std::string_view name;  // general.architecture
+  Architecture architecture;
+  bool rope_interleaved = false;
+  bool has_qkv_bias = false;
+  bool has_qk_norm = false;
+  bool norms_heads_together = false;
+  bool has_fused_gate = false;
+  bool has_pre_norms = true;
+  bool has_post_norms = false;
+  bool may_have_experts = false;
+  // Where there are windows: every so many layers one has none, where the file does not say which; 0 = all have one.
+  int window_pattern = 0;
+  bool has_local_rope = false;  // of the layers with windows
+  Activation activation = Activation::kSilu;
 };
 
-Architecture read_architecture(const GgufFile& gguf) {
+constexpr Family kFamilies[] = {
+    {.name = "llama", .architecture = Architecture::kLlama, .rope_interleaved = true, .may_have_experts = true},
+    {.name = "qwen2", .architecture = Architecture::kQwen2, .has_qkv_bias = true},
+    {.name = "qwen3", .architecture = Architecture::kQwen3, .has_qk_norm = true},
+    {.name = "qwen3moe", .architecture = Architecture::kQwen3Moe, .has_qk_norm = true, .may_have_experts = true},
+    {.name = "gemma3", .architecture = Architecture::kGemma3, .has_qk_norm = true, .has_post_norms = true,
+     .window_pattern = 6, .has_local_rope = true, .activation = Activation::kGeluTanh},
+    {.name = "deepseek2", .architecture = Architecture::kDeepSeek2, .rope_interleaved = true, .may_have_experts = true},
+    {.name = "phi3", .architecture = Architecture::kPhi3, .has_fused_gate = true},
+    {.name = "smollm3", .architecture = Architecture::kSmolLm3, .rope_interleaved = true},
+    {.name = "granite", .architecture = Architecture::kGranite, .rope_interleaved = true},
+    {.name = "mistral3", .architecture = Architecture::kMistral3, .rope_interleaved = true},
+    {.name = "olmo2", .architecture = Architecture::kOlmo2, .has_qk_norm = true, .norms_heads_together = true,
+     .has_pre_norms = false, .has_post_norms = true, .window_pattern = 4, .has_local_rope = true},
+    {.name = "exaone4", .architecture = Architecture::kExaone4, .has_qk_norm = true, .has_pre_norms = false,
+     .has_post_norms = true, .window_pattern = 4},
+    {.name = "seed_oss", .architecture = Architecture::kSeedOss, .has_qkv_bias = true},
+    {.name = "ernie4_5", .architecture = Architecture::kErnie45, .rope_interleaved = true},
+    {.name = "qwen2moe", .architecture = Architecture::kQwen2Moe, .has_qkv_bias = true, .may_have_experts = true},
+    {.name = "granitemoe", .architecture = Architecture::kGraniteMoe, .rope_interleaved = true, .may_have_experts = true},
+    {.name = "glm4", .architecture = Architecture::kGlm4, .rope_interleaved = true, .has_fused_gate = true,
+     .has_post_norms = true},
+    {.name = "gpt-oss", .architecture = Architecture::kGptOss, .has_qkv_bias = true, .may_have_experts = true,
+     .window_pattern = 2, .activation = Activation::kClampedSwiglu},
+};
+
+const Family& read_family(const GgufFile& gguf) {
   const auto name = gguf.find_string("general.architecture");
   if (!name) throw_invalid("GGUF: general.architecture: the key is missing");
-  if (*name == "llama") return Architecture::kLlama;
-  if (*name == "qwen2") return Architecture::kQwen2;
-  if (*name == "qwen3") return Architecture::kQwen3;
-  if (*name == "qwen3moe") return Architecture::kQwen3Moe;
-  if (*name == "gemma3") return Architecture::kGemma3;
-  if (*name == "deepseek2") return Architecture::kDeepSeek2;
-  if (*name == "gpt-oss") return Architecture::kGptOss;
-  throw_invalid("GGUF: general.architecture: '{}' is not supported; llama, qwen2, qwen3, qwen3moe, gemma3, deepseek2 "
-                "and gpt-oss are", printable(*name));
+  const auto known = std::ranges::find(kFamilies, std::string_view(*name), &Family::name);
+  if (known != std::end(kFamilies)) return *known;
+  std::string all;
+  for (const Family& family : kFamilies) all += fmt::format("{}{}", all.empty() ? "" : ", ", family.name);
+  throw_invalid("GGUF: general.architecture: '{}' is not supported; these are: {}", printable(*name), all);
 }
 
-// Radians per position without any scaling: base^(-2i / rope_dim).
-std::vector<double> plain_frequencies(double base, int rope_dim) {
-  std::vector<double> frequencies;
-  for (int i = 0; i < rope_dim; i += 2)
-    frequencies.push_back(std::pow(base, -static_cast<double>(i) / rope_dim));
-  return frequencies;
-}
-
-// What YaRN as DeepSeek has it multiplies scores by: (1 + 0.1 mscale_all_dim ln factor)^2; the key is that less ln factor.
-double yarn_score_scale(const ConfigReader& reader, double factor) {
-  const double multiplier = reader.find_positive_or_none("rope.scaling.yarn_log_multiplier").value_or(0);
-  const double scale = factor > 1 ? 1 + multiplier * std::log(factor) : 1;
-  return scale * scale;
-}
-
-// YaRN: pairs that turn often within the original context keep their frequency, those that turn
-// less than once are interpolated, and a ramp lies between.
-void apply_yarn(RopeConfig& rope, const ConfigReader& reader, double base, double factor) {
-  const double original_len = reader.find_size("rope.scaling.original_context_length", kMaxContextLen)
-                                  .value_or(reader.size("context_length", kMaxContextLen));
-  const double beta_fast = reader.find_positive("rope.scaling.yarn_beta_fast").value_or(32);
-  const double beta_slow = reader.find_positive("rope.scaling.yarn_beta_slow").value_or(1);
-  const double num_pairs = static_cast<double>(rope.frequencies.size());
-  const auto pair_of_rotations = [&](double rotations) {
-    return num_pairs * std::log(original_len / (rotations * 2 * M_PI)) / std::log(base);
-  };
-  const bool rounds = reader.rounds_ramp();
-  const double of_fast = pair_of_rotations(beta_fast), of_slow = pair_of_rotations(beta_slow);
-  const double low = std::max(rounds ? std::floor(of_fast) : of_fast, 0.0);
-  const double high = std::min(rounds ? std::ceil(of_slow) : of_slow, 2 * num_pairs - 1);
-  const double width = high == low ? 0.001 : high - low;
-  for (std::size_t i = 0; i < rope.frequencies.size(); ++i) {
-    const double ramp = std::clamp((static_cast<double>(i) - low) / width, 0.0, 1.0);
-    rope.frequencies[i] *= (1 - ramp) + ramp / factor;
-  }
-  if (reader.find_positive("rope.scaling.yarn_ext_factor").value_or(1) != 1)
-    throw_invalid("GGUF: {}: values other than 1 are not supported", reader.key("rope.scaling.yarn_ext_factor"));
-  // yarn_attn_factor is in place of what follows from the factor, attn_factor times it. DeepSeek's models have that
-  // on the scores instead, see yarn_score_scale().
-  const bool is_on_scores = yarn_score_scale(reader, factor) != 1;
-  const double of_factor = factor > 1 && !is_on_scores ? 0.1 * std::log(factor) + 1 : 1;
-  rope.magnitude = reader.find_positive("rope.scaling.attn_factor").value_or(1) *
-                   reader.find_positive("rope.scaling.yarn_attn_factor").value_or(of_factor);
-}
-
-// One divisor per pair (Llama 3's way of stretching the low frequencies).
-void apply_divisors(RopeConfig& rope, const GgufTensor& tensor) {
-  if (tensor.type != GgmlType::kF32 || tensor.num_rows() != 1 ||
-      tensor.num_cols() != static_cast<std::int64_t>(rope.frequencies.size()))
-    throw_invalid("GGUF: tensor '{}': {} x {} values; F32 and {} x 1 is expected", tensor.name,
-                  tensor.num_cols(), tensor.num_rows(), rope.frequencies.size());
-  std::vector<float> divisors(rope.frequencies.size());
-  dequantize_row(tensor.type, tensor.data.data(), divisors.data(), tensor.num_cols());
-  for (std::size_t i = 0; i < divisors.size(); ++i) {
-    if (!(std::isfinite(divisors[i]) && divisors[i] > 0))
-      throw_invalid("GGUF: tensor '{}': divisor {} is {}", tensor.name, i, divisors[i]);
-    rope.frequencies[i] /= divisors[i];
-  }
-}
-
-// The rotation of the layers that see the whole context.
-RopeConfig read_global_rope(const ConfigReader& reader, int rope_dim) {
-  const double base = reader.find_positive("rope.freq_base").value_or(10000);
-  RopeConfig rope{.frequencies = plain_frequencies(base, rope_dim)};
-  const auto type = reader.gguf().find_string(reader.key("rope.scaling.type"));
-  double factor = reader.find_positive_or_none("rope.scaling.factor").value_or(1);
-  if (!type && !reader.has("rope.scaling.factor"))
-    factor = reader.find_positive_or_none("rope.scale_linear").value_or(1);
-  if (!type || *type == "linear") {
-    for (double& frequency : rope.frequencies) frequency /= factor;
-  } else if (*type == "yarn") {
-    if (base == 1) throw_invalid("GGUF: {}: 1 cannot be scaled", reader.key("rope.freq_base"));
-    apply_yarn(rope, reader, base, factor);
-  } else if (*type != "none") {
-    throw_invalid("GGUF: {}: '{}' is not supported; none, linear and yarn are",
-                  reader.key("rope.scaling.type"), printable(*type));
-  }
-  if ((!type || *type != "yarn") && reader.find_positive("rope.scaling.attn_factor").value_or(1) != 1)
-    throw_invalid("GGUF: {}: values other than 1 are supported with yarn only", reader.key("rope.scaling.attn_factor"));
-  if (const GgufTensor* divisors = reader.gguf().find_tensor("rope_freqs.weight"))
-    apply_divisors(rope, *divisors);
-  return rope;
+// A list of flags by layer; nullopt: the file has none.
+std::optional<std::vector<bool>> find_layer_flags(const ConfigReader& reader, std::string_view name, std::size_t num_layers) {
+  const std::string key = reader.key(name);
+  const GgufValue* value = reader.gguf().find(key);
+  if (!value || value->type != GgufType::kArray) return std::nullopt;
+  if (value->count != num_layers) throw_invalid("GGUF: {}: {} values for {} layers", key, value->count, num_layers);
+  std::vector<bool> flags;
+  const auto numbers = reader.gguf().find_ints(key);
+  for (std::size_t i = 0; i < num_layers; ++i) flags.push_back((*numbers)[i] != 0);
+  return flags;
 }
 
 // Which layers slide: for each layer, or every layer but each `pattern`-th.
-std::vector<bool> read_sliding_layers(const ConfigReader& reader, int num_layers,
-                                      int default_pattern) {
-  const auto count = static_cast<std::size_t>(num_layers);
-  std::vector<bool> sliding(count, true);
-  const std::string key = reader.key("attention.sliding_window_pattern");
-  const GgufValue* value = reader.gguf().find(key);
-  if (value && value->type == GgufType::kArray) {
-    if (value->count != count)
-      throw_invalid("GGUF: {}: {} values for {} layers", key, value->count, num_layers);
-    const auto flags = reader.gguf().find_ints(key);
-    for (std::size_t i = 0; i < count; ++i) sliding[i] = (*flags)[i] != 0;
-    return sliding;
-  }
+std::vector<bool> read_sliding_layers(const ConfigReader& reader, std::size_t num_layers, int default_pattern) {
+  if (auto flags = find_layer_flags(reader, "attention.sliding_window_pattern", num_layers)) return *flags;
+  std::vector<bool> sliding(num_layers, true);
   const int pattern =
       reader.find_size("attention.sliding_window_pattern", kMaxLayers).value_or(default_pattern);
   if (pattern > 0)
-    for (std::size_t i = 0; i < count; ++i)
+    for (std::size_t i = 0; i < num_layers; ++i)
       sliding[i] = (i + 1) % static_cast<std::size_t>(pattern) != 0;
   return sliding;
 }
 
-void read_layers(ModelConfig& config, const ConfigReader& reader, int num_layers) {
+// nullopt: none, as 0 says in files of Phi 4.
+std::optional<int> find_window(const ModelConfig& config, const ConfigReader& reader) {
+  const bool may_be_none = config.architecture == Architecture::kPhi3;
+  if (may_be_none && reader.gguf().find_uint(reader.key("attention.sliding_window")) == 0U) return std::nullopt;
+  return reader.find_size("attention.sliding_window", kMaxContextLen);
+}
+
+// Which layers see a window only; empty: none does.
+std::vector<bool> read_windows(ModelConfig& config, const ConfigReader& reader, const Family& family, int longest_len) {
   const bool is_gemma3 = config.architecture == Architecture::kGemma3;
-  const bool is_gpt_oss = config.architecture == Architecture::kGptOss;
-  config.layers.assign(static_cast<std::size_t>(num_layers), LayerConfig{});
-  config.ropes.push_back(read_global_rope(reader, config.rope_dim));
-  const auto window = reader.find_size("attention.sliding_window", kMaxContextLen);
+  const auto window = find_window(config, reader);
   if (!window) {
-    if (is_gemma3 || is_gpt_oss) reader.size("attention.sliding_window");  // required: throws
-    return;
+    if (is_gemma3 || config.architecture == Architecture::kGptOss)
+      reader.size("attention.sliding_window");  // required: throws
+    return {};
   }
-  if (is_gemma3) {
-    const double base = reader.find_positive("rope.freq_base_swa").value_or(10000);
-    config.ropes.push_back({.frequencies = plain_frequencies(base, config.rope_dim)});
+  if (family.has_local_rope) {
+    const double base = is_gemma3 ? 10000 : reader.find_positive("rope.freq_base").value_or(10000);
+    config.ropes.push_back(
+        {.frequencies = plain_frequencies(reader.find_positive("rope.freq_base_swa").value_or(base), config.rope_dim)});
   }
-  const auto sliding = read_sliding_layers(reader, num_layers, is_gemma3 ? 6 : is_gpt_oss ? 2 : 0);
+  std::vector<bool> sliding = read_sliding_layers(reader, config.layers.size(), family.window_pattern);
+  // A window that no sequence leaves is none.
+  const int seen = *window < std::max(config.context_len, longest_len) ? *window : 0;
   for (std::size_t i = 0; i < sliding.size(); ++i)
-    if (sliding[i]) config.layers[i] = {.window = *window, .rope = is_gemma3 ? 1 : 0};
+    if (sliding[i]) config.layers[i] = {.window = seen, .rope = family.has_local_rope ? 1 : 0};
+  return sliding;
+}
+
+// Layers whose queries and keys do not turn (NoPE, arXiv:2305.19466): those that the file says, or every fourth of
+// SmolLM3's, and of EXAONE's those that see all where others see a window. A rotation by nothing leaves every bit.
+void add_still_layers(ModelConfig& config, const ConfigReader& reader, const std::vector<bool>& sliding) {
+  const auto turns = find_layer_flags(reader, "attention.rope_pattern", config.layers.size());
+  const bool is_exaone = config.architecture == Architecture::kExaone4;
+  bool found = false;
+  for (std::size_t i = 0; i < config.layers.size(); ++i) {
+    bool is_still = config.architecture == Architecture::kSmolLm3 && i % 4 == 3;
+    if (is_exaone && !sliding.empty()) is_still = !sliding[i];
+    if (turns) is_still = !(*turns)[i];
+    if (is_still) config.layers[i].rope = static_cast<int>(config.ropes.size());
+    found |= is_still;
+  }
+  if (found) config.ropes.push_back({.frequencies = std::vector<double>(static_cast<std::size_t>(config.rope_dim) / 2)});
+}
+
+void read_layers(ModelConfig& config, const ConfigReader& reader, const Family& family, int longest_len) {
+  config.ropes.push_back(read_global_rope(reader, config.rope_dim, longest_len));
+  add_still_layers(config, reader, read_windows(config, reader, family, longest_len));
 }
 
 // As files have it since the matrices of a head's keys and values are kept apart.
@@ -246,7 +167,7 @@ void read_latent(ModelConfig& config, const ConfigReader& reader) {
                   reader.key("attention.key_length"), config.num_kv_heads, config.head_dim,
                   reader.size("attention.value_length"), latent.rank + rope_dim, latent.rank);
   const std::uint64_t widest = static_cast<std::uint64_t>(std::max(key_dim, latent.value_dim));
-  if (config.num_heads > kMaxLatentHeads || kMaxSize / widest < static_cast<std::uint64_t>(config.num_heads))
+  if (config.num_heads > kMaxLatentHeads || kMaxConfigSize / widest < static_cast<std::uint64_t>(config.num_heads))
     throw_invalid("GGUF: {}: {} heads of {} are too many", reader.key("attention.head_count"), config.num_heads, widest);
 }
 
@@ -274,7 +195,7 @@ void read_heads(ModelConfig& config, const ConfigReader& reader, int num_layers)
   if (config.head_dim > 1024)
     throw_invalid("GGUF: {}: {} is more than 1024", reader.key("attention.key_length"),
                   config.head_dim);
-  if (std::uint64_t{kMaxSize} / static_cast<std::uint64_t>(config.head_dim) <
+  if (std::uint64_t{kMaxConfigSize} / static_cast<std::uint64_t>(config.head_dim) <
       static_cast<std::uint64_t>(config.num_heads))
     throw_invalid("GGUF: {}: {} heads of {} are too many", reader.key("attention.head_count"),
                   config.num_heads, config.head_dim);
@@ -295,11 +216,20 @@ bool has_ranking_bias(const GgufFile& gguf) {
 // What a file may say of them; where it is silent, they are chosen by softmax from all.
 void read_expert_options(ExpertConfig& experts, const ConfigReader& reader) {
   if (const auto num_shared = reader.gguf().find_uint(reader.key("expert_shared_count")).value_or(0); num_shared > 0) {
-    if (num_shared > kMaxSize / static_cast<std::uint64_t>(experts.ffn_size))
+    if (num_shared > kMaxConfigSize / static_cast<std::uint64_t>(experts.ffn_size))
       throw_invalid("GGUF: {}: {} experts of {} are too many", reader.key("expert_shared_count"), num_shared,
                     experts.ffn_size);
     experts.shared_ffn_size = static_cast<int>(num_shared) * experts.ffn_size;
   }
+  // Qwen's and Granite's is one, of a size of its own.
+  if (const auto shared_size = reader.find_size("expert_shared_feed_forward_length")) {
+    if (experts.shared_ffn_size > 0 && experts.shared_ffn_size != *shared_size)
+      throw_invalid("GGUF: {}: {}, but {} experts of {} are shared", reader.key("expert_shared_feed_forward_length"),
+                    *shared_size, experts.shared_ffn_size / experts.ffn_size, experts.ffn_size);
+    experts.shared_ffn_size = *shared_size;
+  }
+  if (experts.weighs_shared && experts.shared_ffn_size == 0)
+    throw_invalid("GGUF: {}: the key is missing", reader.key("expert_shared_feed_forward_length"));
   const auto given = reader.gguf().find_uint(reader.key("expert_gating_func"));
   if (!given && has_ranking_bias(reader.gguf()))
     throw_invalid("GGUF: {}: the key is missing, and nothing else says how experts are weighed",
@@ -322,12 +252,14 @@ void read_expert_options(ExpertConfig& experts, const ConfigReader& reader) {
                   experts.num_groups, experts.num_experts);
 }
 
-void read_experts(ModelConfig& config, const ConfigReader& reader) {
+void read_experts(ModelConfig& config, const ConfigReader& reader, const Family& family) {
   const bool is_deepseek = config.architecture == Architecture::kDeepSeek2;
   const bool is_gpt_oss = config.architecture == Architecture::kGptOss;
-  const bool has_them = is_gpt_oss || config.architecture == Architecture::kQwen3Moe;
-  if (!is_deepseek && !has_them && config.architecture != Architecture::kLlama) return reader.refuse_nonzero("expert_count");
-  if (!has_them && reader.gguf().find_uint(reader.key("expert_count")).value_or(0) == 0) return;
+  const bool is_qwen2 = config.architecture == Architecture::kQwen2Moe;
+  const bool needs_experts = is_qwen2 || is_gpt_oss || config.architecture == Architecture::kQwen3Moe ||
+                             config.architecture == Architecture::kGraniteMoe;
+  if (!family.may_have_experts) return reader.refuse_nonzero("expert_count");
+  if (!needs_experts && reader.gguf().find_uint(reader.key("expert_count")).value_or(0) == 0) return;
   const std::uint64_t num_dense = reader.gguf().find_uint(reader.key("leading_dense_block_count")).value_or(0);
   if (num_dense >= config.layers.size())
     throw_invalid("GGUF: {}: {} of {} layers, and none is left to have experts", reader.key("leading_dense_block_count"),
@@ -337,28 +269,30 @@ void read_experts(ModelConfig& config, const ConfigReader& reader) {
   experts.num_experts = reader.size("expert_count", kMaxExperts);
   experts.num_chosen = reader.size("expert_used_count", static_cast<std::uint64_t>(experts.num_experts));
   experts.ffn_size = reader.find_size("expert_feed_forward_length").value_or(config.ffn_size);
-  experts.normalises = !is_deepseek;
+  experts.normalises = !is_deepseek && !is_qwen2;
+  experts.weighs_shared = is_qwen2;
   experts.has_biases = is_gpt_oss;
   if (is_gpt_oss) experts.gating = ExpertGating::kSoftmaxOfChosen;
   if (num_dense == 0) config.ffn_size = experts.ffn_size;
   read_expert_options(experts, reader);
 }
 
-void set_architecture_traits(ModelConfig& config, const ConfigReader& reader) {
+void set_traits(ModelConfig& config, const ConfigReader& reader, const Family& family) {
   const bool is_gemma3 = config.architecture == Architecture::kGemma3;
   const bool is_deepseek = config.architecture == Architecture::kDeepSeek2;
   // Published files of llama have the rows of Q and K in another order than the model's authors, who rotate halves.
-  config.rope_interleaved = is_deepseek || (config.architecture == Architecture::kLlama &&
-                                            !reader.gguf().find_bool("larder.rope.halves").value_or(false));
-  const bool is_gpt_oss = config.architecture == Architecture::kGptOss;
-  config.has_qkv_bias = is_gpt_oss || config.architecture == Architecture::kQwen2;
-  config.has_output_bias = config.has_sink_scores = is_gpt_oss;
-  config.has_qk_norm = is_gemma3 || config.architecture == Architecture::kQwen3 ||
-                       config.architecture == Architecture::kQwen3Moe;
-  config.has_post_norms = is_gemma3;
-  config.activation = is_gemma3    ? Activation::kGeluTanh
-                      : is_gpt_oss ? Activation::kClampedSwiglu
-                                   : Activation::kSilu;
+  config.rope_interleaved =
+      family.rope_interleaved && !reader.gguf().find_bool("larder.rope.halves").value_or(false);
+  // Files of GLM 4 have them or not.
+  config.has_qkv_bias = family.has_qkv_bias || (config.architecture == Architecture::kGlm4 &&
+                                                reader.gguf().find_tensor("blk.0.attn_q.bias") != nullptr);
+  config.has_qk_norm = family.has_qk_norm;
+  config.has_fused_gate = family.has_fused_gate;
+  config.norms_heads_together = family.norms_heads_together;
+  config.has_pre_norms = family.has_pre_norms;
+  config.has_post_norms = family.has_post_norms;
+  config.activation = family.activation;
+  config.has_output_bias = config.has_sink_scores = config.architecture == Architecture::kGptOss;
   if (is_gemma3) config.embedding_scale = static_cast<float>(std::sqrt(config.hidden_size));
   // Gemma 3 27B, told by its 62 layers, scales by hidden_size / num_heads instead of head_dim.
   const bool is_gemma3_27b = is_gemma3 && config.num_layers() == 62;
@@ -374,20 +308,52 @@ void set_architecture_traits(ModelConfig& config, const ConfigReader& reader) {
                   reader.key("rope.scaling.yarn_log_multiplier"), config.attention_scale);
 }
 
+// Granite's. With r the factor on what attention and MLP add to the residual stream x, the stream is kept as x / r, to
+// which they add what they are: a norm of x / r with an epsilon of 1 / r^2 times that of x is the norm of x.
+void read_multipliers(ModelConfig& config, const ConfigReader& reader) {
+  if (config.architecture != Architecture::kGranite && config.architecture != Architecture::kGraniteMoe) {
+    for (const char* name : {"logit_scale", "residual_scale", "embedding_scale"}) reader.refuse_nonzero(name);
+    return;
+  }
+  if (!reader.has("logit_scale")) throw_invalid("GGUF: {}: the key is missing", reader.key("logit_scale"));
+  if (!reader.gguf().find_bool(reader.key("rope.scaling.finetuned")).value_or(true))
+    throw_invalid("GGUF: {}: false, which says that nothing turns, is not supported", reader.key("rope.scaling.finetuned"));
+  const double residual = reader.find_positive("residual_scale").value_or(1);
+  config.embedding_scale = static_cast<float>(reader.find_positive("embedding_scale").value_or(1) / residual);
+  config.output_norm_scale = static_cast<float>(1 / *reader.find_positive("logit_scale"));
+  const double epsilon = static_cast<double>(config.rms_epsilon) / (residual * residual);
+  config.rms_epsilon = static_cast<float>(epsilon);
+  if (!std::isnormal(config.rms_epsilon) || !std::isnormal(config.embedding_scale))
+    throw_invalid("GGUF: {}: {} is no number to compute with", reader.key("residual_scale"), residual);
+  if (!std::isnormal(config.output_norm_scale))
+    throw_invalid("GGUF: {}: {} is no number to divide by", reader.key("logit_scale"), *reader.find_positive("logit_scale"));
+}
+
+void read_temperature(ModelConfig& config, const ConfigReader& reader) {
+  if (config.architecture != Architecture::kMistral3) return reader.refuse_nonzero("attention.temperature_scale");
+  config.temperature.scale = reader.find_positive_or_none("attention.temperature_scale").value_or(0);
+  if (config.temperature.scale != 0)
+    config.temperature.length = reader.size("rope.scaling.original_context_length", kMaxContextLen);
+}
+
 }  // namespace
 
-ModelConfig read_model_config(const GgufFile& gguf) {
+ModelConfig read_model_config(const GgufFile& gguf, int max_model_len) {
   ModelConfig config;
-  config.architecture = read_architecture(gguf);
-  const ConfigReader reader(gguf, *gguf.find_string("general.architecture"));
+  const Family& family = read_family(gguf);
+  config.architecture = family.architecture;
+  const ConfigReader reader(gguf, family.name);
   config.name = printable(gguf.find_string("general.name").value_or(""));
   for (const char* name : {"attn_logit_softcapping", "final_logit_softcapping",
-                           "attention.max_alibi_bias", "attention.clamp_kqv", "attention.temperature_scale",
-                           "attention.temperature_length"})
+                           "attention.max_alibi_bias", "attention.clamp_kqv", "attention.temperature_length",
+                           "attention.output_scale", "attention.value_scale", "attention.shared_kv_layers",
+                           "rope.dimension_count_swa", "swin_norm", "num_loops"})
     reader.refuse_nonzero(name);
   // It is YaRN's: beside another scaling, or none, it would multiply scores that nobody trained so.
-  const bool has_yarn = gguf.find_string(reader.key("rope.scaling.type")) == "yarn";
-  if (config.architecture != Architecture::kDeepSeek2 || !has_yarn) reader.refuse_nonzero("rope.scaling.yarn_log_multiplier");
+  const bool may_have_multiplier =
+      config.architecture == Architecture::kDeepSeek2 || config.architecture == Architecture::kMistral3;
+  if (!may_have_multiplier || gguf.find_string(reader.key("rope.scaling.type")) != "yarn")
+    reader.refuse_nonzero("rope.scaling.yarn_log_multiplier");
   if (!gguf.find_bool(reader.key("attention.causal")).value_or(true))
     throw_invalid("GGUF: {}: tokens that see what comes after them are not supported", reader.key("attention.causal"));
 
@@ -403,18 +369,25 @@ ModelConfig read_model_config(const GgufFile& gguf) {
   config.rms_epsilon = static_cast<float>(*epsilon);
 
   read_heads(config, reader, num_layers);
-  read_layers(config, reader, num_layers);
-  read_experts(config, reader);
-  set_architecture_traits(config, reader);
+  config.layers.resize(static_cast<std::size_t>(num_layers));
+  read_layers(config, reader, family, max_model_len > 0 ? max_model_len : config.context_len);
+  read_experts(config, reader, family);
+  set_traits(config, reader, family);
+  read_multipliers(config, reader);
+  read_temperature(config, reader);
 
   const GgufTensor* embedding = gguf.find_tensor("token_embd.weight");
   if (!embedding) throw_invalid("GGUF: tensor 'token_embd.weight' is missing");
-  if (embedding->num_rows() > static_cast<std::int64_t>(kMaxSize))
+  if (embedding->num_rows() > static_cast<std::int64_t>(kMaxConfigSize))
     throw_invalid("GGUF: tensor 'token_embd.weight': {} rows are more than {}",
-                  embedding->num_rows(), kMaxSize);
+                  embedding->num_rows(), kMaxConfigSize);
   config.vocab_size = static_cast<int>(embedding->num_rows());
   config.tied_embeddings = gguf.find_tensor("output.weight") == nullptr;
   return config;
+}
+
+double query_temperature(const TemperatureConfig& temperature, std::int64_t position) {
+  return 1 + temperature.scale * std::log(1 + std::floor(static_cast<double>(position) / temperature.length));
 }
 
 std::vector<double> computed_numbers(const ModelConfig& config, bool turns_here) {
@@ -423,6 +396,8 @@ std::vector<double> computed_numbers(const ModelConfig& config, bool turns_here)
   constexpr int kPositionStep = 509;
   std::vector<double> numbers = {config.rms_epsilon, config.attention_scale, config.embedding_scale,
                                  static_cast<double>(config.rope_dim)};
+  if (config.temperature.scale != 0)
+    for (int i = 1; i <= 64; ++i) numbers.push_back(query_temperature(config.temperature, std::int64_t{i} * config.temperature.length));
   // The routers' exponentials.
   if (config.experts.num_experts > 0)
     for (int i = 0; i <= 64; ++i) numbers.push_back(std::exp(-i / 8.0));

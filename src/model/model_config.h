@@ -10,14 +10,17 @@
 
 namespace larder {
 
-enum class Architecture { kLlama, kQwen2, kQwen3, kQwen3Moe, kGemma3, kDeepSeek2, kGptOss };
+enum class Architecture {
+  kLlama, kQwen2, kQwen3, kQwen3Moe, kGemma3, kDeepSeek2, kPhi3, kSmolLm3, kGranite, kMistral3, kOlmo2, kExaone4,
+  kSeedOss, kErnie45, kGlm4, kQwen2Moe, kGraniteMoe, kGptOss
+};
 // kClampedSwiglu: KernelTable::clamped_swiglu, of experts alone.
 enum class Activation { kSilu, kGeluTanh, kClampedSwiglu };
 
 // Rotary position embedding (arXiv:2104.09864) of the layers that share a base.
 struct RopeConfig {
   // Radians per position of each pair, scaling included: linear (arXiv:2306.15595), YaRN
-  // (arXiv:2309.00071), or the file's own divisors (rope_freqs.weight). [rope_dim / 2]
+  // (arXiv:2309.00071), or the file's own divisors (rope_freqs.weight, rope_factors_*). [rope_dim / 2]
   std::vector<double> frequencies;
   double magnitude = 1;  // on cos and sin (YaRN)
 };
@@ -32,6 +35,7 @@ struct ExpertConfig {
   int num_chosen = 0;       // by each token
   int ffn_size = 0;         // of one expert
   int shared_ffn_size = 0;  // of those together that every token goes through; 0 = none
+  bool weighs_shared = false;  // what they give is weighed by a sigmoid of a row's product with one more vector
   ExpertGating gating = ExpertGating::kSoftmax;
   bool normalises = true;  // the weights of the chosen ones come to 1, before the scale
   float scale = 1;         // on those weights
@@ -48,6 +52,13 @@ struct LatentConfig {
   int q_rank = 0;    // queries are made of so many values; 0 = of the hidden ones
   int nope_dim = 0;  // of a head's query, beside the rope_dim that rotate
   int value_dim = 0;  // of a head's output
+};
+
+// Queries at p times 1 + scale * ln(1 + floor(p / length)) (Llama 4's attention temperature): far from the beginning
+// they tell keys apart more sharply.
+struct TemperatureConfig {
+  double scale = 0;  // 0 = none
+  int length = 1;    // tokens
 };
 
 struct LayerConfig {
@@ -70,7 +81,9 @@ struct ModelConfig {
   int context_len = 0;  // tokens that the model was trained for
   float rms_epsilon = 0;
   float attention_scale = 0;  // on q . k
-  float embedding_scale = 1;  // on the embedding's row (gemma3: sqrt(hidden_size))
+  TemperatureConfig temperature;
+  float embedding_scale = 1;    // on the embedding's row (gemma3: sqrt(hidden_size))
+  float output_norm_scale = 1;  // on the weights of the norm before the output matrix
   Activation activation = Activation::kSilu;
   int rope_dim = 0;              // of a head's values, the first rope_dim rotate; even
   bool rope_interleaved = true;  // pairs (2i, 2i + 1), else (i, i + rope_dim / 2)
@@ -78,6 +91,9 @@ struct ModelConfig {
   bool has_output_bias = false;  // of attention
   bool has_sink_scores = false;  // see AttentionArgs::sink_scores
   bool has_qk_norm = false;      // RMS norm of each head of Q and K, before the rotation
+  bool norms_heads_together = false;  // that is one norm of all of Q and one of all of K
+  bool has_fused_gate = false;   // ffn_up's rows come behind as many of the gate, in one matrix
+  bool has_pre_norms = true;     // attention and MLP take the norm of the residual stream, else the stream itself
   bool has_post_norms = false;   // RMS norm of what attention and MLP add to the residual
   bool tied_embeddings = false;  // the embedding is the output matrix, too
   std::vector<RopeConfig> ropes;
@@ -91,7 +107,12 @@ struct ModelConfig {
 
 // Reads and checks. Throws Error{kInvalidArgument} naming the field; every size in the result is
 // positive and small enough that products of two of them fit into 63 bits.
-ModelConfig read_model_config(const GgufFile& gguf);
+// max_model_len: of the longest sequence that will be computed, by which LongRoPE's divisors are chosen for all;
+// 0 = context_len.
+ModelConfig read_model_config(const GgufFile& gguf, int max_model_len = 0);
+
+// What queries at this position are multiplied by.
+double query_temperature(const TemperatureConfig& temperature, std::int64_t position);
 
 // The numbers that keys and values depend on to the last bit and that the file does not settle
 // alone: powers, logarithms, sines and cosines are as the C library and the processor make them.

@@ -8,46 +8,13 @@
 #include <functional>
 
 #include "base/error.h"
-#include "model/gguf_builder.h"
+#include "model/model_config_test_support.h"
 #include "model/weights.h"
 
 namespace larder {
 namespace {
 
 using ::testing::HasSubstr;
-
-GgufBuilder small_model(const std::string& arch, std::string_view name = "small") {
-  GgufBuilder builder;
-  builder.add_string("general.architecture", arch)
-      .add_string("general.name", name)
-      .add_uint(arch + ".embedding_length", 64)
-      .add_uint(arch + ".context_length", 2048)
-      .add_uint(arch + ".attention.head_count", 4)
-      .add_float(arch + ".attention.layer_norm_rms_epsilon", 1e-5f)
-      .add_tensor("token_embd.weight", {64, 10}, GgmlType::kF32, 2560);
-  return builder;
-}
-
-GgufBuilder small_llama(std::string_view name = "small") {
-  return small_model("llama", name)
-      .add_uint("llama.block_count", 2)
-      .add_uint("llama.feed_forward_length", 128);
-}
-
-ModelConfig read(const GgufBuilder& builder) {
-  const auto bytes = builder.build();
-  return read_model_config(GgufFile(bytes));
-}
-
-std::string error_of(const GgufBuilder& builder) {
-  try {
-    read(builder);
-    return "";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument);
-    return error.what();
-  }
-}
 
 TEST(ModelConfig, Llama) {
   const ModelConfig config = read(small_llama()
@@ -229,7 +196,7 @@ TEST(ModelConfig, BadFieldsAreNamed) {
   expect(small_llama().add_bool("llama.attention.causal", false), "llama.attention.causal");
   for (const float value : {0.0f, -1.0f, 1e-42f, NAN, INFINITY})
     expect(small_llama().add_float("llama.rope.freq_base", value), "llama.rope.freq_base");
-  expect(small_llama().add_string("llama.rope.scaling.type", "longrope"), "'longrope'");
+  expect(small_llama().add_string("llama.rope.scaling.type", "dynamic"), "'dynamic' is not supported");
   for (const char* type : {"none", "linear"})
     expect(small_llama().add_string("llama.rope.scaling.type", type).add_float("llama.rope.scaling.attn_factor", 2.0f),
            "llama.rope.scaling.attn_factor: values other than 1");

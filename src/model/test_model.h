@@ -22,11 +22,11 @@ namespace larder {
 // What a file holds, shared by several runners.
 struct TestModel {
   explicit TestModel(const std::string& path, int num_threads = 2, Device* device = nullptr,
-                     KvTypes types = {})
-      : TestModel(GgufFile(MappedFile(path).bytes()), num_threads, device, types) {}
+                     KvTypes types = {}, int max_model_len = 0)
+      : TestModel(GgufFile(MappedFile(path).bytes()), num_threads, device, types, max_model_len) {}
   explicit TestModel(const GgufFile& gguf, int num_threads = 2, Device* device = nullptr,
-                     KvTypes types = {}) {
-    config = read_model_config(gguf);
+                     KvTypes types = {}, int max_model_len = 0) {
+    config = read_model_config(gguf, max_model_len);
     ThreadPool pool(num_threads);
     weights = std::make_unique<Weights>(config, gguf, pool, LoadProgress(), device);
     layout = std::make_unique<KvLayout>(kv_layer_shapes(config), types);

@@ -59,6 +59,7 @@ Transformer::Transformer(const ModelConfig& config, const Weights& weights, cons
     CHECK(device == nullptr, kernels.name);
     latent_.emplace(config, kernels, pool, limits.max_batch_tokens, limits.activations == ActivationType::kInt8);
   }
+  if (config.temperature.scale != 0) CHECK(device == nullptr, kernels.name);
   for (const RopeConfig& rope : config.ropes) rope_frequencies_.push_back(rope.frequencies.data());
   reserve_sharing();
   if (device != nullptr) prepare_device();
@@ -374,6 +375,7 @@ void Transformer::project_input(const ForwardBatch& batch, const KvStorage& stor
     begin = next_block(group.slots, begin);
     end = next_block(group.slots, end);
     if (twice) add_rests_of_v(num_rows, w.v_bias, begin, end);
+    if (config_.norms_heads_together) norm_heads_together(layer, has_queries, begin, end);
     kernels_.store_kv({.kv = kv,
                        .k = buffers_.k,
                        .v = buffers_.v,
@@ -383,6 +385,7 @@ void Transformer::project_input(const ForwardBatch& batch, const KvStorage& stor
                        .rope = rope_args(layer, has_queries, sinks)},
                       begin, end);
     if (!has_queries) return;
+    if (config_.temperature.scale != 0) apply_temperature(batch, sinks, begin, end);
     kernels_.to_key_basis(kv, config_.num_heads, buffers_.q, q_size, begin, end);
     if (sinks) kernels_.to_key_basis(kv, config_.num_heads, buffers_.q_sinks, q_size, begin, end);
   });
@@ -433,11 +436,11 @@ RopeArgs Transformer::rope_args(int layer, bool has_queries, bool has_sinks) con
           .cos = buffers_.cos + table,
           .sin = buffers_.sin + table,
           .k = buffers_.k,
-          .k_norm = w.k_norm,
+          .k_norm = config_.norms_heads_together ? nullptr : w.k_norm,
           .q = buffers_.q,
           .ldq = config_.q_size(),
           .num_heads = has_queries ? config_.num_heads : 0,
-          .q_norm = w.q_norm,
+          .q_norm = config_.norms_heads_together ? nullptr : w.q_norm,
           .epsilon = config_.rms_epsilon,
           .q_sinks = has_sinks ? buffers_.q_sinks : nullptr,
           .cos_sinks = buffers_.cos + of_sinks,
@@ -450,7 +453,7 @@ void Transformer::norm_behind(int layer, const float* weight, int row_begin, int
        layer > 0 ? weights_.layer(layer - 1).post_ffn_norm : nullptr, weight, row_begin, row_end);
 }
 
-// normed = the norm of hidden, after hidden += added, if any; post_norm: of that, or null.
+// normed = the norm of hidden, or hidden itself where weight is null, after hidden += added, if any; post_norm: of that, or null.
 void Transformer::norm(const float* added, const float* post_norm, const float* weight, int row_begin,
                        int row_end) {
   kernels_.rms_norm({.x = buffers_.hidden,

@@ -151,6 +151,8 @@ class Transformer {
   // Queries, keys and values; those two stored.
   void project_heads(int num_rows, int layer, bool has_queries);
   void project_latent(int num_rows, int layer, bool has_queries);
+  void norm_heads_together(int layer, bool has_queries, int row_begin, int row_end);
+  void apply_temperature(const ForwardBatch& batch, bool has_sinks, int row_begin, int row_end);
   void project_input(const ForwardBatch& batch, const KvStorage& storage, int layer, bool has_queries);
   void gather_rows(std::span<const std::int32_t> rows, bool has_sinks);
   void attend(const ForwardBatch& batch, const KvStorage& storage, int layer);

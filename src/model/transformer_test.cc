@@ -14,8 +14,10 @@ namespace {
 
 const std::string kFolder = LARDER_SOURCE_DIR "/tests/golden/model/";
 const char* const kModels[] = {"tiny_llama", "tiny_qwen2", "tiny_qwen3", "tiny_gemma3", "tiny_mixed",
-                               "tiny_qwen3moe", "tiny_mixtral", "tiny_deepseek2", "tiny_deepseek3",
-                               "tiny_gpt_oss", "tiny_gpt_oss_mxfp4"};
+                               "tiny_qwen3moe", "tiny_mixtral", "tiny_deepseek2", "tiny_deepseek3", "tiny_phi3",
+                               "tiny_phi3_window", "tiny_smollm3", "tiny_granite", "tiny_mistral3", "tiny_olmo2",
+                               "tiny_olmo3", "tiny_exaone4", "tiny_seed_oss", "tiny_ernie4_5", "tiny_glm4",
+                               "tiny_qwen2moe", "tiny_granitemoe", "tiny_gpt_oss", "tiny_gpt_oss_mxfp4"};
 
 std::vector<const KernelTable*> all_kernels() {
   std::vector<const KernelTable*> tables;
@@ -49,6 +51,21 @@ TEST_P(TinyModel, RowsDoNotDependOnTheirCompany) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, TinyModel, ::testing::ValuesIn(kModels));
+
+// transformers takes the short divisors for a sequence within the original context, here of 64 tokens.
+TEST(Transformer, LongRopesDivisorsAreChosenByTheLongestSequence) {
+  const TestModel model(kFolder + "tiny_phi3.gguf", 2, nullptr, {}, 64);
+  for (const KernelTable* kernels : all_kernels()) {
+    TestRunner runner(model, *kernels, 2,
+                      {.max_batch_tokens = 64,
+                       .max_logit_rows = 64,
+                       .max_context_len = 64,
+                       .activations = ActivationType::kF32},
+                      blocks_for(model, 64, 1));
+    expect_reference(runner, read_json(kFolder + "tiny_phi3_short.json"), kernels->name);
+  }
+  EXPECT_NE(model.config.ropes[0].frequencies, TestModel(kFolder + "tiny_phi3.gguf").config.ropes[0].frequencies);
+}
 
 TEST(Transformer, EightBitActivationsStayNearTheReference) {
   const TestModel model(kFolder + "tiny_mixed.gguf");

@@ -63,9 +63,30 @@ std::string read_pre_tokenizer(const GgufFile& gguf) {
   const auto name = gguf.find_string(key("pre"));
   if (!name) return "default";
   if (*name == "deepseek-r1-qwen") return "qwen2";
+  if (*name == "smaug-bpe" || *name == "chatglm-bpe") return "dbrx";
+  if (*name == "refact") return "smollm";
+  if (*name == "exaone4") return "gpt-2";
+  if (*name == "glm4") return "llama-bpe";
   for (const char* other : {"llama3", "llama-v3", "falcon3", "pixtral"})
     if (*name == other) return "llama-bpe";
   return std::string(*name);
+}
+
+// Files of Phi 3 do not tell what its tokenizer.json does: all special tokens but these strip what is behind them.
+void add_strips_of_phi3(Vocabulary& vocabulary) {
+  for (std::size_t id = 0; id < vocabulary.kinds.size(); ++id) {
+    const std::string& text = vocabulary.tokens[id];
+    const bool is_none = text == "<s>" || text == "<unk>" || text == "<|endoftext|>";
+    if (text == "</s>" || (vocabulary.kinds[id] == TokenKind::kControl && !is_none))
+      vocabulary.strips_right.push_back(static_cast<TokenId>(id));
+  }
+}
+
+std::vector<TokenId> read_ids(const GgufFile& gguf, std::string_view key, std::size_t num_tokens) {
+  std::vector<TokenId> ids;
+  for (const std::int64_t id : gguf.find_ints(key).value_or(std::vector<std::int64_t>()))
+    ids.push_back(id >= 0 && id < static_cast<std::int64_t>(num_tokens) ? static_cast<TokenId>(id) : -1);
+  return ids;
 }
 
 // A file may have a token without a text, which means nothing and is never to be made of one: named as others do.
@@ -107,16 +128,20 @@ Vocabulary read_vocabulary(const GgufFile& gguf) {
   vocabulary.eot = find_token(gguf, "eot_token_id", num_tokens);
   vocabulary.unk = find_token(gguf, "unknown_token_id", num_tokens);
   // Where a file does not say: SentencePiece models and Llama 3 begin with BOS, other byte-level
-  // ones do not.
+  // ones do not. GLM's template writes what stands before a text.
   const bool is_sentence_piece = vocabulary.model == "llama";
   vocabulary.add_bos = gguf.find_bool(key("add_bos_token"))
-                           .value_or(is_sentence_piece || vocabulary.pre_tokenizer == "llama-bpe");
+                           .value_or(is_sentence_piece || (vocabulary.pre_tokenizer == "llama-bpe" &&
+                                                           gguf.find_string(key("pre")) != "glm4"));
   vocabulary.add_eos = gguf.find_bool(key("add_eos_token")).value_or(false);
   vocabulary.add_space_prefix = gguf.find_bool(key("add_space_prefix")).value_or(is_sentence_piece);
   vocabulary.prefixes_start_only = gguf.find_bool("larder.tokenizer.prefixes_start_only").value_or(false);
   vocabulary.prefixes_no_space = gguf.find_bool("larder.tokenizer.prefixes_no_space").value_or(false);
-  for (const std::int64_t id : gguf.find_ints("larder.tokenizer.end_ids").value_or(std::vector<std::int64_t>()))
-    vocabulary.ends.push_back(id >= 0 && id < static_cast<std::int64_t>(num_tokens) ? static_cast<TokenId>(id) : -1);
+  vocabulary.ends = read_ids(gguf, "larder.tokenizer.end_ids", num_tokens);
+  constexpr std::string_view kStripsRight = "larder.tokenizer.strips_right";
+  vocabulary.strips_right = read_ids(gguf, kStripsRight, num_tokens);
+  if (is_sentence_piece && gguf.find_string("general.architecture") == "phi3" && !gguf.find(kStripsRight))
+    add_strips_of_phi3(vocabulary);
   return vocabulary;
 }
 

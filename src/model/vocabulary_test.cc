@@ -85,6 +85,31 @@ TEST(Vocabulary, OtherNamesOfAPreTokenizerAreRead) {
   }
 }
 
+TEST(Vocabulary, NamesOfOtherModelsStandForPatterns) {
+  EXPECT_EQ(read(byte_level("smaug-bpe")).pre_tokenizer, "dbrx");
+  EXPECT_EQ(read(byte_level("chatglm-bpe")).pre_tokenizer, "dbrx");
+  EXPECT_EQ(read(byte_level("refact")).pre_tokenizer, "smollm");
+  EXPECT_EQ(read(byte_level("exaone4")).pre_tokenizer, "gpt-2");
+  EXPECT_EQ(read(byte_level("glm4")).pre_tokenizer, "llama-bpe");
+  EXPECT_FALSE(read(byte_level("glm4")).add_bos);
+}
+
+TEST(Vocabulary, SpecialTokensOfPhi3TakeSpacesAlong) {
+  const auto phi3 = [](const char* arch) {
+    GgufBuilder builder;
+    builder.add_string("general.architecture", arch)
+        .add_string("tokenizer.ggml.model", "llama")
+        .add_array<std::string>("tokenizer.ggml.tokens", GgufType::kString, {"<unk>", "<s>", "</s>", "a", "<|endoftext|>", "<|end|>"})
+        .add_array("tokenizer.ggml.scores", GgufType::kFloat32, std::vector<float>(6))
+        .add_array<std::int32_t>("tokenizer.ggml.token_type", GgufType::kInt32, {2, 3, 4, 1, 3, 3});
+    return builder;
+  };
+  EXPECT_EQ(read(phi3("phi3")).strips_right, (std::vector<TokenId>{2, 5}));
+  EXPECT_EQ(read(phi3("llama")).strips_right, std::vector<TokenId>());
+  EXPECT_EQ(read(phi3("phi3").add_array<std::int32_t>("larder.tokenizer.strips_right", GgufType::kInt32, {5})).strips_right,
+            std::vector<TokenId>{5});
+}
+
 TEST(Vocabulary, SentencePiece) {
   const Vocabulary vocabulary =
       read(sentence_piece(3).add_bool("tokenizer.ggml.add_space_prefix", false));

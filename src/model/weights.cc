@@ -3,12 +3,15 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <initializer_list>
 #include <string>
+#include <utility>
 
 #include "base/error.h"
 #include "base/printable.h"
 #include "kernels/packing.h"
 #include "model/mxfp4_parts.h"
+#include "model/rope_config.h"
 
 namespace larder {
 namespace {
@@ -18,11 +21,13 @@ constexpr std::size_t kArenaAlignment = 64;
 // One tensor's way into the arena: exactly one of matrix and vector is set, to where its view goes.
 struct WeightEntry {
   std::string name;
+  int first_row = 0;  // of a matrix, where the tensor has several one behind another
   int num_rows = 0;
   int num_cols = 0;
   PackedMatrix* matrix = nullptr;  // [num_matrices]
   int num_matrices = 1;            // that the tensor is made of, num_rows each
   const float** vector = nullptr;
+  float scale = 1;  // of a vector
   const GgufTensor* tensor = nullptr;
   std::size_t offset = 0;  // in the arena
   std::size_t size_bytes = 0;
@@ -50,9 +55,9 @@ class WeightPlan {
     take(entry, matrix_stride(entry));
   }
 
-  // count: so many, behind one another.
-  void add_vector(std::string name, int size, const float*& vector, int count = 1) {
-    WeightEntry& entry = add({.name = std::move(name), .num_rows = count, .num_cols = size});
+  // scale: on its values. count: so many, behind one another.
+  void add_vector(std::string name, int size, const float*& vector, float scale = 1, int count = 1) {
+    WeightEntry& entry = add({.name = std::move(name), .num_rows = count, .num_cols = size, .scale = scale});
     entry.vector = &vector;
     take(entry, static_cast<std::size_t>(count) * static_cast<std::size_t>(size) * sizeof(float));
   }
@@ -60,7 +65,7 @@ class WeightPlan {
   void add_layer(int index, LayerWeights& layer) {
     const auto name = [&](const char* part) { return fmt::format("blk.{}.{}", index, part); };
     const int hidden = config_.hidden_size;
-    add_vector(name("attn_norm.weight"), hidden, layer.attention_norm);
+    if (config_.has_pre_norms) add_vector(name("attn_norm.weight"), hidden, layer.attention_norm);
     if (config_.latent.rank > 0) {
       add_latent_weights(index, layer);
     } else {
@@ -71,14 +76,20 @@ class WeightPlan {
     if (config_.has_output_bias) add_vector(name("attn_output.bias"), hidden, layer.o_bias);
     if (config_.has_post_norms)
       add_vector(name("post_attention_norm.weight"), hidden, layer.post_attention_norm);
-    // gpt-oss' files call it by where it stands.
-    const bool is_gpt_oss = config_.architecture == Architecture::kGptOss;
-    add_vector(name(is_gpt_oss ? "post_attention_norm.weight" : "ffn_norm.weight"), hidden, layer.ffn_norm);
+    // Files of Seed OSS and gpt-oss give that norm the name of another one.
+    const bool has_other_name =
+        config_.architecture == Architecture::kSeedOss || config_.architecture == Architecture::kGptOss;
+    if (config_.has_pre_norms)
+      add_vector(name(has_other_name ? "post_attention_norm.weight" : "ffn_norm.weight"), hidden, layer.ffn_norm);
     if (config_.layers[static_cast<std::size_t>(index)].has_experts) {
       add_expert_weights(index, layer);
     } else {
-      add_matrix(name("ffn_gate.weight"), config_.ffn_size, hidden, layer.gate);
-      add_matrix(name("ffn_up.weight"), config_.ffn_size, hidden, layer.up);
+      if (config_.has_fused_gate) {
+        add_joined(name("ffn_up.weight"), hidden, {{config_.ffn_size, &layer.gate}, {config_.ffn_size, &layer.up}});
+      } else {
+        add_matrix(name("ffn_gate.weight"), config_.ffn_size, hidden, layer.gate);
+        add_matrix(name("ffn_up.weight"), config_.ffn_size, hidden, layer.up);
+      }
       add_matrix(name("ffn_down.weight"), hidden, config_.ffn_size, layer.down);
     }
     if (config_.has_post_norms)
@@ -89,17 +100,23 @@ class WeightPlan {
   void add_attention_weights(int index, LayerWeights& layer) {
     const auto name = [&](const char* part) { return fmt::format("blk.{}.{}", index, part); };
     const int hidden = config_.hidden_size;
-    add_matrix(name("attn_q.weight"), config_.q_size(), hidden, layer.q);
-    add_matrix(name("attn_k.weight"), config_.kv_size(), hidden, layer.k);
-    add_matrix(name("attn_v.weight"), config_.kv_size(), hidden, layer.v);
+    if (gguf_.find_tensor(name("attn_qkv.weight")) != nullptr) {
+      add_joined(name("attn_qkv.weight"), hidden,
+                 {{config_.q_size(), &layer.q}, {config_.kv_size(), &layer.k}, {config_.kv_size(), &layer.v}});
+    } else {
+      add_matrix(name("attn_q.weight"), config_.q_size(), hidden, layer.q);
+      add_matrix(name("attn_k.weight"), config_.kv_size(), hidden, layer.k);
+      add_matrix(name("attn_v.weight"), config_.kv_size(), hidden, layer.v);
+    }
     if (config_.has_qkv_bias) {
       add_vector(name("attn_q.bias"), config_.q_size(), layer.q_bias);
       add_vector(name("attn_k.bias"), config_.kv_size(), layer.k_bias);
       add_vector(name("attn_v.bias"), config_.kv_size(), layer.v_bias);
     }
     if (config_.has_qk_norm) {
-      add_vector(name("attn_q_norm.weight"), config_.head_dim, layer.q_norm);
-      add_vector(name("attn_k_norm.weight"), config_.head_dim, layer.k_norm);
+      const bool is_wide = config_.norms_heads_together;
+      add_vector(name("attn_q_norm.weight"), is_wide ? config_.q_size() : config_.head_dim, layer.q_norm);
+      add_vector(name("attn_k_norm.weight"), is_wide ? config_.kv_size() : config_.head_dim, layer.k_norm);
     }
   }
 
@@ -133,6 +150,7 @@ class WeightPlan {
     add_matrices(name("ffn_down_exps.weight"), experts.num_experts, hidden, experts.ffn_size, layer.expert_down);
     if (experts.has_biases) add_expert_biases(index, layer);
     if (experts.shared_ffn_size == 0) return;
+    if (experts.weighs_shared) add_matrix(name("ffn_gate_inp_shexp.weight"), 1, hidden, layer.shared_router);
     add_matrix(name("ffn_gate_shexp.weight"), experts.shared_ffn_size, hidden, layer.gate);
     add_matrix(name("ffn_up_shexp.weight"), experts.shared_ffn_size, hidden, layer.up);
     add_matrix(name("ffn_down_shexp.weight"), hidden, experts.shared_ffn_size, layer.down);
@@ -142,9 +160,23 @@ class WeightPlan {
     const auto name = [&](const char* part) { return fmt::format("blk.{}.{}", index, part); };
     const ExpertConfig& experts = config_.experts;
     add_vector(name("ffn_gate_inp.bias"), experts.num_experts, layer.router_bias);
-    add_vector(name("ffn_gate_exps.bias"), experts.ffn_size, layer.expert_gate_bias, experts.num_experts);
-    add_vector(name("ffn_up_exps.bias"), experts.ffn_size, layer.expert_up_bias, experts.num_experts);
-    add_vector(name("ffn_down_exps.bias"), config_.hidden_size, layer.expert_down_bias, experts.num_experts);
+    add_vector(name("ffn_gate_exps.bias"), experts.ffn_size, layer.expert_gate_bias, 1, experts.num_experts);
+    add_vector(name("ffn_up_exps.bias"), experts.ffn_size, layer.expert_up_bias, 1, experts.num_experts);
+    add_vector(name("ffn_down_exps.bias"), config_.hidden_size, layer.expert_down_bias, 1, experts.num_experts);
+  }
+
+  // Several matrices of one input whose rows one tensor has, in order.
+  void add_joined(const std::string& name, int num_cols, std::initializer_list<std::pair<int, PackedMatrix*>> parts) {
+    int num_rows = 0;
+    for (const auto& [rows, matrix] : parts) num_rows += rows;
+    const GgufTensor& tensor = find(name, num_rows, num_cols);
+    int first_row = 0;
+    for (const auto& [rows, matrix] : parts) {
+      WeightEntry& entry = place({.name = name, .first_row = first_row, .num_rows = rows, .num_cols = num_cols,
+                                  .matrix = matrix, .tensor = &tensor});
+      take(entry, matrix_stride(entry));
+      first_row += rows;
+    }
   }
 
   // One of each expert, or head, behind one another in one tensor.
@@ -208,7 +240,7 @@ void refuse_unknown_tensors(const WeightPlan& plan, const GgufFile& gguf) {
   std::unordered_map<std::string_view, bool> known;
   for (const WeightEntry& entry : plan.entries()) known.emplace(entry.name, true);
   for (const GgufTensor& tensor : gguf.tensors())
-    if (!known.contains(tensor.name) && tensor.name != "rope_freqs.weight")
+    if (!known.contains(tensor.name) && !is_rope_tensor(tensor.name))
       throw_invalid("GGUF: tensor '{}' is not part of a model of this architecture",
                     printable(tensor.name));
 }
@@ -220,7 +252,7 @@ WeightPlan plan_weights(const ModelConfig& config, const GgufFile& gguf, int num
   views.layers.resize(static_cast<std::size_t>(num_layers));
   plan.add_matrix("token_embd.weight", config.vocab_size, config.hidden_size, views.embedding);
   for (int i = 0; i < num_layers; ++i) plan.add_layer(i, views.layers[static_cast<std::size_t>(i)]);
-  plan.add_vector("output_norm.weight", config.hidden_size, views.output_norm);
+  plan.add_vector("output_norm.weight", config.hidden_size, views.output_norm, config.output_norm_scale);
   if (!config.tied_embeddings)
     plan.add_matrix("output.weight", config.vocab_size, config.hidden_size, views.output);
   if (num_layers == config.num_layers()) refuse_unknown_tensors(plan, gguf);
@@ -231,10 +263,12 @@ void pack(const WeightEntry& entry, std::byte* place, ThreadPool& pool, const Pa
   const std::size_t stride = matrix_stride(entry);
   const auto count = static_cast<std::size_t>(entry.num_matrices);
   const GgufTensor& tensor = *entry.tensor;
-  const std::size_t part_bytes = tensor.data.size() / count;
+  const std::size_t row_bytes = tensor.data.size() / static_cast<std::size_t>(tensor.num_rows());
+  const std::size_t part_bytes = row_bytes * static_cast<std::size_t>(entry.num_rows);
   std::vector<std::byte> joined;  // the matrix in turn
   const auto bytes_of = [&](std::size_t i) -> std::span<const std::byte> {
-    if (tensor.parts.empty()) return tensor.data.subspan(i * part_bytes, part_bytes);
+    if (tensor.parts.empty())
+      return tensor.data.subspan(row_bytes * static_cast<std::size_t>(entry.first_row) + i * part_bytes, part_bytes);
     if (tensor.parts.size() == count) return tensor.parts[i];
     joined.resize(mxfp4_size_bytes(entry.num_rows, entry.num_cols));
     join_mxfp4({tensor.parts[2 * i], tensor.parts[2 * i + 1]}, entry.num_rows, entry.num_cols, joined.data(), pool);
@@ -249,10 +283,13 @@ void pack(const WeightEntry& entry, std::byte* place, ThreadPool& pool, const Pa
   }
 }
 
-// A vector, to FP32.
+// A vector, to FP32, times its scale.
 void widen(const WeightEntry& entry, float* values) {
   const std::int64_t count = std::int64_t{entry.num_rows} * entry.num_cols;
   dequantize_row(entry.tensor->type, entry.tensor->data.data(), values, count);
+  if (entry.scale != 1) {
+    for (std::int64_t i = 0; i < count; ++i) values[i] *= entry.scale;
+  }
   const float* odd = std::find_if_not(values, values + count, [](float x) { return std::isfinite(x); });
   if (odd < values + count)
     throw_invalid("GGUF: tensor '{}': value {} is not a finite number", entry.name, odd - values);

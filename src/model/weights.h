@@ -22,7 +22,7 @@ struct LayerWeights {
   const float* q_bias = nullptr;
   const float* k_bias = nullptr;
   const float* v_bias = nullptr;
-  const float* q_norm = nullptr;  // [head_dim]
+  const float* q_norm = nullptr;  // [head_dim], or [q_size] and [kv_size] where a norm is of all heads together
   const float* k_norm = nullptr;
   // Of latent attention, in place of k and v: q takes q_a's normed output where there is a q_a.
   PackedMatrix q_a, kv_a;                // [q_rank | head_dim, hidden_size]; the latent comes first
@@ -41,6 +41,7 @@ struct LayerWeights {
   PackedMatrix router;                 // [num_experts, hidden_size]
   const float* router_bias = nullptr;   // [num_experts], of the product
   const float* ranking_bias = nullptr;  // [num_experts], see choose_experts()
+  PackedMatrix shared_router;          // [1, hidden_size], of what the shared ones give
   std::vector<PackedMatrix> expert_gate, expert_up;  // [num_experts] of [experts.ffn_size, hidden_size]
   std::vector<PackedMatrix> expert_down;             // [num_experts] of [hidden_size, experts.ffn_size]
   const float* expert_gate_bias = nullptr;           // [num_experts, experts.ffn_size]

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "model/rope_config.h"
 
 namespace larder {
 namespace {
@@ -101,7 +102,7 @@ ModelShape model_shape(const ModelConfig& config, const GgufFile& gguf) {
       shape.num_output_parameters = num_values(tensor);
     else if (tensor.name.ends_with("_exps.weight"))
       shape.num_expert_parameters += num_values(tensor);
-    else if (tensor.name != "rope_freqs.weight")
+    else if (!is_rope_tensor(tensor.name))
       shape.num_layer_parameters += num_values(tensor);
   }
   if (config.tied_embeddings) shape.num_output_parameters = 0;

@@ -221,12 +221,13 @@ std::vector<PreTokenizer::Stage> stages_of(std::string_view name) {
   if (name == "gpt-2") return {gpt2_word};
   if (name == "smollm") return {single_digit, gpt2_word};
   if (name == "qwen2") return {qwen2_word};
-  if (name == "llama-bpe") return {llama3_word};
+  // dbrx: words that are tokens are merged like others.
+  if (name == "llama-bpe" || name == "dbrx") return {llama3_word};
   if (name == "gpt-4o") return {gpt4o_word};
   // Files converted before they named their pre-tokenizer; the pattern is llama.cpp's.
   if (name == "default") return {punctuation_run, gpt2_word, number_run, digit_triple};
   throw_invalid(
-      "tokenizer.ggml.pre: '{}' is not supported; smollm, qwen2, llama-bpe, gpt-4o, gpt-2 and default are",
+      "tokenizer.ggml.pre: '{}' is not supported; smollm, qwen2, llama-bpe, dbrx, gpt-4o, gpt-2 and default are",
       printable(name));
 }
 

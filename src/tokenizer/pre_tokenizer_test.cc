@@ -72,7 +72,7 @@ TEST(PreTokenizer, BytesThatAreNotUtf8AreSymbols) {
 }
 
 TEST(PreTokenizer, NoTextHasNoWords) {
-  for (const char* name : {"gpt-2", "smollm", "qwen2", "llama-bpe", "gpt-4o", "default"})
+  for (const char* name : {"gpt-2", "smollm", "qwen2", "llama-bpe", "dbrx", "gpt-4o", "default"})
     EXPECT_TRUE(split(name, "").empty());
 }
 

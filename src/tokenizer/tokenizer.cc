@@ -9,6 +9,7 @@
 #include "tokenizer/added_tokens.h"
 #include "tokenizer/byte_level.h"
 #include "tokenizer/byte_level_bpe.h"
+#include "tokenizer/char_classes.h"
 #include "tokenizer/sentence_piece.h"
 #include "tokenizer/utf8.h"
 #include "tokenizer/vocabulary_check.h"
@@ -41,6 +42,16 @@ std::vector<std::pair<std::size_t, std::size_t>> trusted_stretches(
   return stretches;
 }
 
+std::size_t end_of_spaces(std::string_view text, std::size_t begin) {
+  static const CharClasses classes;
+  while (begin < text.size()) {
+    const ClassifiedChar c = classes.at(text, begin);
+    if (!(c.classes & kSpace)) break;
+    begin += c.length;
+  }
+  return begin;
+}
+
 void check_spans(std::string_view text, std::span<const TextSpan> spans) {
   std::size_t end = 0;
   for (const TextSpan& span : spans) {
@@ -71,6 +82,7 @@ class Tokenizer::Impl {
   StringIndex by_text;
   std::vector<std::uint8_t> is_special;
   std::vector<std::uint8_t> is_hidden;  // special tokens but for those that tell what a part of an answer is
+  std::vector<std::uint8_t> strips_right;  // empty: none does
   std::vector<TokenId> end_tokens;
   std::optional<TokenId> bos, eos;
   bool add_bos, add_eos;
@@ -106,6 +118,8 @@ Tokenizer::Impl::Impl(Vocabulary vocabulary)
   check_vocabulary(vocabulary);
   is_special = find_special_tokens(vocabulary);
   end_tokens = find_end_tokens(vocabulary, is_special);
+  if (!vocabulary.strips_right.empty()) strips_right.resize(vocabulary.tokens.size());
+  for (const TokenId id : vocabulary.strips_right) strips_right[id] = 1;
   add_texts(vocabulary);
   add_bytes(vocabulary);
   add_added_tokens(vocabulary);
@@ -216,6 +230,8 @@ std::vector<PlacedToken> Tokenizer::Impl::encode(std::string_view text,
     tokens.push_back({match.token, static_cast<std::uint32_t>(at)});
     scratch.check_count(tokens.size());
     at += match.length;
+    if (!strips_right.empty() && strips_right[match.token])
+      at = end_of_spaces(text.substr(0, exact.empty() ? text.size() : exact.front().begin), at);
     begin = at;
   }
   if (begin < text.size()) encode_until(text.size());

@@ -141,6 +141,25 @@ TEST(Tokenizer, TheLongestSpecialTokenAtAPlaceWins) {
   EXPECT_THAT(tokenizer.encode("\n\n\n\n\n\n\n", false, false), ElementsAre(four, two, '\n'));
 }
 
+TEST(Tokenizer, ATokenMayTakeTheSpacesBehindItAlong) {
+  Vocabulary vocabulary = byte_level();
+  const TokenId user = add(vocabulary, "<|user|>", TokenKind::kControl);
+  const TokenId end = add(vocabulary, "<|end|>", TokenKind::kControl);
+  vocabulary.strips_right = {user};
+  const Tokenizer tokenizer(vocabulary);
+  const std::string text = "<|user|>\n \u00a0a<|end|>\n<|user|> \t";
+  EXPECT_THAT(tokenizer.encode(text, false, true), ElementsAre(user, 'a', end, '\n', user));
+  // Across spans, but not into tokens that are given.
+  const std::vector<TextSpan> spans = {{0, 9, true, -1}, {9, 13, false, 0}, {13, text.size(), true, -1}};
+  EXPECT_THAT(tokenizer.encode(text, spans, false).tokens, ElementsAre(user, 'a', end, '\n', user));
+  const std::vector<TokenId> given = {' '};
+  const std::vector<TextSpan> whole = {{0, 10, true, -1}};
+  const ExactSpan exact{9, 10, given};
+  EXPECT_THAT(tokenizer.encode("<|user|>\n ", whole, false, {&exact, 1}).tokens, ElementsAre(user, ' '));
+  vocabulary.strips_right = {100'000};
+  EXPECT_THAT(refusal(vocabulary), HasSubstr("larder.tokenizer.strips_right: 100000 is not one of the"));
+}
+
 TEST(Tokenizer, ExactSpansKeepTheirTokens) {
   Vocabulary vocabulary = byte_level();
   const TokenId end = add(vocabulary, "<|im_end|>", TokenKind::kControl);

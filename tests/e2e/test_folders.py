@@ -8,7 +8,8 @@ import pytest
 from api_server import larder, serving
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden/model"
-FOLDERS = ["tiny_hf_llama", "tiny_hf_gemma3", "tiny_hf_qwen3moe"]
+FOLDERS = ["tiny_hf_llama", "tiny_hf_gemma3", "tiny_hf_qwen3moe", "tiny_hf_phi3"]
+FAMILIES = ["smollm3", "granite", "mistral3", "olmo3", "exaone4", "glm4", "gemma3_images"]
 SMALL = ("--kv-size", "1MiB")
 
 
@@ -56,6 +57,38 @@ def test_chats_take_the_folders_template():
         told = larder("tokenize", "-m", GOLDEN / "tiny_hf_llama", "--special", "--no-bos", "--ids", "-p",
                       "<|begin|><|user|>Hello<|end|><|assistant|>").stdout
         assert reply.usage.prompt_tokens == len(told.split())
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_smaller_families_are_served_from_the_cache_as_without(name):
+    prompt = "A larder keeps what was made once. " * 6
+    with serving("--kv-size", "4MiB", model=str(GOLDEN / f"tiny_hf_{name}")) as server:
+        replies = [server.client.completions.create(model="default", prompt=prompt, max_tokens=12, temperature=0, logprobs=1)
+                   for _ in range(2)]
+        chat = server.client.chat.completions.create(model="default", messages=[{"role": "user", "content": "Hello"}], max_tokens=4)
+    assert [reply.usage.prompt_tokens_details.cached_tokens > 32 for reply in replies] == [False, True]
+    assert replies[0].choices[0].text == replies[1].choices[0].text
+    assert replies[0].choices[0].logprobs.token_logprobs == replies[1].choices[0].logprobs.token_logprobs
+    assert chat.usage.completion_tokens > 0
+
+
+def test_rotations_go_by_the_longest_sequence_and_keep_blocks_apart(tmp_path):
+    """LongRoPE, with an original context that a prompt fits into that is worth reading back."""
+    folder = tmp_path / "model"
+    shutil.copytree(GOLDEN / "tiny_hf_phi3", folder)
+    config = json.loads((folder / "config.json").read_text())
+    config["original_max_position_embeddings"] = config["rope_parameters"]["original_max_position_embeddings"] = 240
+    (folder / "config.json").write_text(json.dumps(config))
+    prompt = "A larder keeps what was made once. " * 7
+    texts, hits = [], []
+    for options in ((), ("--max-model-len", 241), ("--max-model-len", 240), ("--max-model-len", 239)):
+        with serving("--kv-disk", tmp_path / "kv", "--kv-disk-size", "64MiB", "--kv-size", "4MiB", *options,
+                     model=str(folder), name=None) as server:
+            reply = server.client.completions.create(model="model", prompt=prompt, max_tokens=4, temperature=0)
+            texts.append(reply.choices[0].text)
+            hits.append(reply.usage.prompt_tokens_details.cached_tokens > 0)
+    assert hits == [False, True, False, True]
+    assert texts[0] == texts[1] and texts[2] == texts[3]
 
 
 def test_a_folder_without_a_model_gets_one_line(tmp_path):

@@ -7,6 +7,7 @@
 #include "model/gguf_builder.h"
 #include "model/hf_config.h"
 #include "model/hf_json.h"
+#include "model/hf_text_part.h"
 #include "model/hf_vocabulary.h"
 #include "refuse_or.h"
 
@@ -14,7 +15,9 @@ bool try_input(const std::uint8_t* data, std::size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   const bool is_config = refuse_or([&] {
     larder::GgufBuilder metadata;
-    larder::read_hf_config("config.json", larder::parse_hf_json("config.json", text), metadata);
+    nlohmann::json json = larder::parse_hf_json("config.json", text);
+    if (larder::has_text_part(json)) json = larder::read_text_part("config.json", json);
+    larder::read_hf_config("config.json", json, metadata);
     const auto bytes = metadata.build();
     if (!larder::GgufFile(bytes).find("general.architecture")) std::abort();
   });

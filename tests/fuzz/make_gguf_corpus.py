@@ -42,17 +42,18 @@ def gguf(entries, tensors, data=b"", version=3, num_entries=None, num_tensors=No
     return body + b"\0" * (-len(body) % 32) + data
 
 
-def model(arch, extra=()):
+def model(arch, extra=(), numbers=()):
     """A complete model of one layer, 32 wide, with 4 tokens; all weights are zero."""
     entries = [entry("general.architecture", STRING, arch)]
     for key, value in [("block_count", 1), ("context_length", 64), ("embedding_length", 32),
                        ("feed_forward_length", 32), ("attention.head_count", 1 if arch == "deepseek2" else 2),
                        ("attention.head_count_kv", 1), *extra]:
         entries.append(entry(f"{arch}.{key}", UINT32, value))
+    entries += [entry(f"{arch}.{key}", FLOAT32, value) for key, value in numbers]
     entries += [
         entry(f"{arch}.attention.layer_norm_rms_epsilon", FLOAT32, 1e-5),
         entry(f"{arch}.rope.freq_base", FLOAT32, 10000.0),
-        entry("tokenizer.ggml.model", STRING, "gpt2" if arch != "gemma3" else "llama"),
+        entry("tokenizer.ggml.model", STRING, "llama" if arch in ("gemma3", "phi3") else "gpt2"),
         entry("tokenizer.ggml.pre", STRING, "default"),
         entry("tokenizer.ggml.tokens", ARRAY, (STRING, ["<s>", "a", "b", "ab"])),
         entry("tokenizer.ggml.scores", ARRAY, (FLOAT32, [0.0, -1.0, -2.0, -3.0])),
@@ -74,7 +75,7 @@ def model(arch, extra=()):
               ("blk.0.ffn_up.weight", (32, 32), q4_0, 576),
               ("blk.0.ffn_down.weight", (32, 32), q4_0, 576),
               ("output_norm.weight", (32,), f32, 128)]
-    if arch == "qwen2":
+    if arch in ("qwen2", "qwen2moe"):
         shapes += [(f"blk.0.attn_{part}.bias", (size,), f32, size * 4)
                    for part, size in [("q", 32), ("k", 16), ("v", 16)]]
     if arch in ("qwen3", "qwen3moe"):
@@ -83,7 +84,7 @@ def model(arch, extra=()):
         shapes += [(f"blk.0.{name}.weight", (size,), f32, size * 4)
                    for name, size in [("attn_q_norm", 16), ("attn_k_norm", 16),
                                       ("post_attention_norm", 32), ("post_ffw_norm", 32)]]
-    if arch in ("qwen3moe", "deepseek2"):
+    if arch in ("qwen3moe", "deepseek2", "qwen2moe", "granitemoe"):
         shapes = [shape for shape in shapes if ".ffn_" not in shape[0] or "norm" in shape[0]]
         shapes += [(f"blk.0.ffn_{part}_exps.weight", (32, 32, has_experts), q4_0, 576 * has_experts)
                    for part in ("gate", "up", "down")]
@@ -98,17 +99,36 @@ def model(arch, extra=()):
         for part in ("gate", "up", "down"):
             shapes += [(f"blk.0.ffn_{part}_exps.weight", (32, 32, has_experts), mxfp4, 544 * has_experts),
                        (f"blk.0.ffn_{part}_exps.bias", (32, has_experts), f32, 128 * has_experts)]
+    if arch == "qwen2moe":
+        shapes += [(f"blk.0.ffn_{part}_shexp.weight", (32, 32), q4_0, 576) for part in ("gate", "up", "down")]
+        shapes.append(("blk.0.ffn_gate_inp_shexp.weight", (32,), f32, 128))
     if arch == "deepseek2":
         shapes = [shape for shape in shapes if shape[0] not in ("blk.0.attn_k.weight", "blk.0.attn_v.weight")]
         shapes += [("blk.0.attn_kv_a_mqa.weight", (32, 48), q4_0, 864), ("blk.0.attn_kv_a_norm.weight", (32,), f32, 128),
                    ("blk.0.attn_k_b.weight", (32, 32, 1), q4_0, 576), ("blk.0.attn_v_b.weight", (32, 32, 1), q4_0, 576)]
         shapes = [(name, (32, 48), kind, 864) if name == "blk.0.attn_q.weight" else (name, dims, kind, size)
                   for name, dims, kind, size in shapes]
+    if arch in ("olmo2", "glm4"):
+        shapes += [(f"blk.0.{name}.weight", (32,), f32, 128) for name in ("post_attention_norm", "post_ffw_norm")]
+    if arch == "olmo2":
+        shapes = [shape for shape in shapes if shape[0] not in ("blk.0.attn_norm.weight", "blk.0.ffn_norm.weight")]
+        shapes += [("blk.0.attn_q_norm.weight", (32,), f32, 128), ("blk.0.attn_k_norm.weight", (16,), f32, 64)]
+    if arch == "glm4":
+        shapes = [shape for shape in shapes if shape[0] not in ("blk.0.ffn_gate.weight", "blk.0.ffn_up.weight")]
+        shapes += [("blk.0.ffn_up.weight", (32, 64), q4_0, 1152)]
+    if arch == "phi3":
+        shapes = [shape for shape in shapes if shape[0].removeprefix("blk.0.") not in (
+            "attn_q.weight", "attn_k.weight", "attn_v.weight", "ffn_gate.weight", "ffn_up.weight")]
+        shapes += [("blk.0.attn_qkv.weight", (32, 64), q4_0, 1152), ("blk.0.ffn_up.weight", (32, 64), q4_0, 1152),
+                   ("rope_factors_long.weight", (8,), f32, 32), ("rope_factors_short.weight", (8,), f32, 32)]
     tensors, offset = [], 0
     for name, dims, kind, size in shapes:
         tensors.append(tensor(name, dims, kind, offset))
         offset += size + -size % 32
-    return gguf(entries, tensors, b"\0" * offset)
+    data = bytearray(offset)
+    if arch == "phi3":
+        data[-64:] = struct.pack("<16f", *[1.5] * 16)
+    return gguf(entries, tensors, bytes(data))
 
 
 def nested(depth):
@@ -123,10 +143,20 @@ def seeds():
     yield "qwen2", model("qwen2")
     yield "qwen3", model("qwen3")
     yield "gemma3", model("gemma3", [("attention.sliding_window", 8)])
+    yield "phi3", model("phi3", [("attention.sliding_window", 0), ("rope.scaling.original_context_length", 32)])
+    yield "smollm3", model("smollm3")
+    yield "olmo2", model("olmo2", [("attention.sliding_window", 8)])
+    yield "glm4", model("glm4", [("rope.dimension_count", 8)])
+    yield "granite", model("granite", numbers=[("logit_scale", 8.0), ("residual_scale", 0.22), ("embedding_scale", 12.0),
+                                               ("attention.scale", 0.1)])
+    yield "mistral3", model("mistral3", [("rope.scaling.original_context_length", 16)],
+                            [("attention.temperature_scale", 0.1), ("rope.scaling.yarn_log_multiplier", 1.0)])
     experts = [("expert_count", 3), ("expert_used_count", 2)]
     latent = [("attention.key_length", 48), ("attention.value_length", 32), ("attention.key_length_mla", 48),
               ("attention.value_length_mla", 32), ("attention.kv_lora_rank", 32), ("rope.dimension_count", 16)]
     yield "qwen3moe", model("qwen3moe", experts)
+    yield "granitemoe", model("granitemoe", experts, [("logit_scale", 8.0), ("residual_scale", 0.22)])
+    yield "qwen2moe", model("qwen2moe", experts + [("expert_shared_feed_forward_length", 32)])
     yield "deepseek2", model("deepseek2", experts + latent)
     yield "gpt-oss", model("gpt-oss", experts + [("attention.sliding_window", 8)])
     yield "version2", gguf([entry("a", UINT32, 1)], [], version=2)

@@ -63,12 +63,21 @@ def folder_seeds():
                         "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}})
     moe = config(architectures=["Qwen3MoeForCausalLM"], head_dim=16, num_experts=4, num_experts_per_tok=2,
                  moe_intermediate_size=32, norm_topk_prob=True)
+    phi3 = config(architectures=["Phi3ForCausalLM"], original_max_position_embeddings=64, partial_rotary_factor=0.75,
+                  rope_scaling={"type": "longrope", "long_factor": [2.0] * 6, "short_factor": [1.0] * 6})
+    granite = config(architectures=["GraniteForCausalLM"], attention_multiplier=0.5, embedding_multiplier=12.0,
+                     residual_multiplier=0.22, logits_scaling=8.0)
+    smollm3 = config(architectures=["SmolLM3ForCausalLM"], no_rope_layers=[1, 0], no_rope_layer_interval=2)
+    olmo3 = config(architectures=["Olmo3ForCausalLM"], sliding_window=20, layer_types=["sliding_attention", "full_attention"],
+                   rope_scaling=yarn)
+    images = {"architectures": ["Gemma3ForConditionalGeneration"], "vision_config": {}, "text_config": {
+        **gemma3, "architectures": None, "model_type": "gemma3_text"}}
     byte_level = {"type": "Sequence", "pretokenizers": [
         {"type": "Split", "pattern": {"Regex": LLAMA3}, "behavior": "Isolated", "invert": False},
         {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}]}
     spaces = {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}
     seeds = {
-        "llama": config(rope_scaling=llama3), "yarn": config(rope_scaling=yarn), "gemma3": gemma3, "qwen3moe": moe,
+        "llama": config(rope_scaling=llama3), "yarn": config(rope_scaling=yarn), "gemma3": gemma3, "qwen3moe": moe, "phi3": phi3, "images": images, "granite": granite, "smollm3": smollm3, "olmo3": olmo3,
         "bytes": tokenizer(byte_level, None, ["a", "b", "ab"], ["a b"], ignore_merges=True),
         "pieces": tokenizer(None, spaces, ["<unk>", "\u2581", "a", "\u2581a"], [["\u2581", "a"]], unk_token="<unk>", fuse_unk=True),
         "unigram": tokenizer(None, spaces, [], []) | {"model": {"type": "Unigram", "vocab": [["a", -1.5], ["b", -2.5]]}},

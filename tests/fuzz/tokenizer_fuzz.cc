@@ -50,7 +50,7 @@ struct Plan {
   bool has_bytes = true;     // SentencePiece: byte tokens
 };
 
-constexpr const char* kPreTokenizers[] = {"smollm", "qwen2", "llama-bpe", "gpt-2", "default"};
+constexpr const char* kPreTokenizers[] = {"smollm", "qwen2", "llama-bpe", "gpt-2", "default", "dbrx"};
 
 void add_new(Vocabulary& vocabulary, std::string text, TokenKind kind, float score) {
   vocabulary.tokens.push_back(std::move(text));

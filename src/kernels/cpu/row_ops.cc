@@ -55,7 +55,10 @@ void rms_norm(const RmsNormArgs& args, int row_begin, int row_end) {
       }
       add_values(x, added, num_cols);
     }
-    rms_norm_row(x, args.weight, args.epsilon, out, num_cols);
+    if (args.weight != nullptr)
+      rms_norm_row(x, args.weight, args.epsilon, out, num_cols);
+    else if (out != x)
+      memcpy(out, x, sizeof(float) * static_cast<size_t>(num_cols));
   }
 }
 

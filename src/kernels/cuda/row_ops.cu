@@ -104,7 +104,8 @@ LARDER_KERNEL_OF(kRowThreads) rms_norm_kernel(RmsNormArgs args, bool aligned, in
   Columns added = {adds ? args.added + begin : nullptr, num_cols, aligned};
   Columns weight = {args.weight, num_cols, aligned};
   Columns added_weight = {args.added_weight, num_cols, aligned};
-  weight.load(thread_index() * 4);
+  const bool norms = args.weight != nullptr;
+  if (norms) weight.load(thread_index() * 4);
   if (norms_added) added_weight.load(thread_index() * 4);
   wait_for_kernels_before();  // weights are nobody's result
   float added_scale = 1;
@@ -133,8 +134,10 @@ LARDER_KERNEL_OF(kRowThreads) rms_norm_kernel(RmsNormArgs args, bool aligned, in
   const float scale = norm_scale(block_sum(squares, warp_sums[1]), num_cols, args.epsilon);
   for_columns(num_cols, [&](int col) {
     x.load(col);
-    weight.load(col);
-    x.multiply(scale, weight);
+    if (norms) {
+      weight.load(col);
+      x.multiply(scale, weight);
+    }
     x.write(args.out + begin);
   });
 }

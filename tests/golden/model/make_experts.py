@@ -2,7 +2,7 @@
 """Makes the tiny random models with experts, two of them with latent attention, and what transformers
 computes with them, in FP32.
 
-Needs torch, transformers 5.x, numpy and gguf. Writes tiny_{qwen3moe,mixtral,deepseek2,deepseek3}.gguf and
+Needs torch, transformers 5.x, numpy and gguf. Writes tiny_{qwen3moe,qwen2moe,mixtral,granitemoe,deepseek2,deepseek3}.gguf and
 .json beside this script, with the tensors and keys that llama.cpp's conversion of such a model writes. Prints
 how near to a tie the choices of experts come. (llama.cpp reads tiny_deepseek2 only with a q_lora_rank of 0
 added: it does without that key only at the numbers of layers of models it knows, as 26 and 27.)
@@ -31,6 +31,25 @@ def qwen3moe_config():
         num_experts=8, num_experts_per_tok=3, moe_intermediate_size=32, norm_topk_prob=True,
         rms_norm_eps=1e-6, tie_word_embeddings=True,
         rope_parameters={"rope_type": "default", "rope_theta": 1000000.0})
+
+
+def qwen2moe_config():
+    """As Qwen1.5 MoE: biases, weights that do not come to 1, and a shared expert with a gate of its own."""
+    return transformers.Qwen2MoeConfig(
+        vocab_size=128, hidden_size=32, intermediate_size=96, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=256,
+        num_experts=8, num_experts_per_tok=3, moe_intermediate_size=32, shared_expert_intermediate_size=64,
+        rms_norm_eps=1e-6, tie_word_embeddings=False,
+        rope_parameters={"rope_type": "default", "rope_theta": 1000000.0})
+
+
+def granitemoe_config():
+    return transformers.GraniteMoeConfig(
+        vocab_size=128, hidden_size=32, intermediate_size=32, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=256,
+        num_local_experts=8, num_experts_per_tok=3, rms_norm_eps=1e-5, tie_word_embeddings=True,
+        embedding_multiplier=12.0, residual_multiplier=0.22, attention_multiplier=0.3, logits_scaling=0.7,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0})
 
 
 def mixtral_config():
@@ -92,6 +111,16 @@ def add_expert_metadata(writer, config):
     if config.model_type == "mixtral":
         writer.add_expert_count(config.num_local_experts)
         writer.add_rope_dimension_count(config.hidden_size // config.num_attention_heads)
+    if config.model_type == "granitemoe":
+        writer.add_expert_count(config.num_local_experts)
+        writer.add_attention_scale(config.attention_multiplier)
+        writer.add_embedding_scale(config.embedding_multiplier)
+        writer.add_residual_scale(config.residual_multiplier)
+        writer.add_logit_scale(config.logits_scaling)
+    if config.model_type == "qwen2_moe":
+        writer.add_expert_count(config.num_experts)
+        writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+        writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
     if config.model_type == "qwen3_moe":
         writer.add_expert_count(config.num_experts)
         writer.add_expert_feed_forward_length(config.moe_intermediate_size)
@@ -132,6 +161,11 @@ def uses_sigmoid(config):
 
 
 PARTS = {
+    "mlp.shared_expert.gate_proj.weight": "ffn_gate_shexp.weight",
+    "mlp.shared_expert.up_proj.weight": "ffn_up_shexp.weight",
+    "mlp.shared_expert.down_proj.weight": "ffn_down_shexp.weight",
+    "block_sparse_moe.router.weight": "ffn_gate_inp.weight",
+    "block_sparse_moe.experts.down_proj": "ffn_down_exps.weight",
     "self_attn.q_a_proj.weight": "attn_q_a.weight",
     "self_attn.q_a_layernorm.weight": "attn_q_a_norm.weight",
     "self_attn.q_b_proj.weight": "attn_q_b.weight",
@@ -149,7 +183,9 @@ PARTS = {
 def gguf_tensors(name, weight, config):
     """What one weight of transformers is in the file: pairs of name and values."""
     block, _, part = name.removeprefix("model.layers.").partition(".")
-    if part == "mlp.experts.gate_up_proj":
+    if part == "mlp.shared_expert_gate.weight":
+        return [(f"blk.{block}.ffn_gate_inp_shexp.weight", weight[0])]
+    if part in ("mlp.experts.gate_up_proj", "block_sparse_moe.experts.gate_up_proj"):
         gate, up = np.split(weight, 2, axis=1)
         return [(f"blk.{block}.ffn_gate_exps.weight", gate), (f"blk.{block}.ffn_up_exps.weight", up)]
     if part == "self_attn.kv_b_proj.weight":
@@ -158,7 +194,7 @@ def gguf_tensors(name, weight, config):
         keys, values = np.split(heads, [config.qk_nope_head_dim], axis=1)
         return [(f"blk.{block}.attn_k_b.weight", keys.swapaxes(1, 2)),
                 (f"blk.{block}.attn_v_b.weight", values)]
-    if config.model_type == "mixtral" and part.endswith(("q_proj.weight", "k_proj.weight")):
+    if config.model_type in ("mixtral", "granitemoe") and part.endswith(("q_proj.weight", "k_proj.weight")):
         weight = interleave(weight, config.num_attention_heads if "q_proj" in part
                             else config.num_key_value_heads)
     return [(f"blk.{block}.{PARTS[part]}" if part in PARTS else gguf_name(name, False), weight)]
@@ -209,7 +245,7 @@ def smallest_margin(model, config, tokens):
     margins = []
     hooks = [gate.register_forward_hook(
         lambda gate, _, out: margins.append(choice_margin(gate, out[0], config)))
-        for name, gate in model.named_modules() if name.endswith("mlp.gate")]
+        for name, gate in model.named_modules() if name.endswith(("mlp.gate", "block_sparse_moe.router"))]
     with torch.no_grad():
         model(torch.tensor([tokens]))
     for hook in hooks:
@@ -219,6 +255,8 @@ def smallest_margin(model, config, tokens):
 
 def main():
     for name, arch, config in [("qwen3moe", "qwen3moe", qwen3moe_config()),
+                               ("qwen2moe", "qwen2moe", qwen2moe_config()),
+                               ("granitemoe", "granitemoe", granitemoe_config()),
                                ("mixtral", "llama", mixtral_config()),
                                ("deepseek2", "deepseek2", deepseek2_config()),
                                ("deepseek3", "deepseek2", deepseek3_config())]:

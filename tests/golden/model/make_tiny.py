@@ -199,9 +199,9 @@ def load_dequantised(path, model, config):
     model.load_state_dict(state)
 
 
-def write_golden(path, model, config, seed):
+def write_golden(path, model, config, seed, num_tokens=NUM_TOKENS):
     generator = torch.Generator().manual_seed(seed)
-    tokens = torch.randint(0, config.vocab_size, (1, NUM_TOKENS), generator=generator)
+    tokens = torch.randint(0, config.vocab_size, (1, num_tokens), generator=generator)
     with torch.no_grad():
         logits = model(tokens).logits[0]
         logprobs = torch.log_softmax(logits, -1)[:-1].gather(1, tokens[0, 1:, None])[:, 0]

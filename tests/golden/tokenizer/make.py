@@ -51,6 +51,7 @@ def pre_tokenizer(name):
         "qwen2": pre.Sequence([split(QWEN2), byte_level]),
         "llama-bpe": pre.Sequence([split(LLAMA3), byte_level]),
         "gpt-4o": pre.Sequence([split(O200K), byte_level]),
+        "dbrx": pre.Sequence([split(LLAMA3), byte_level]),
         "default": pre.Sequence([split(p) for p in DEFAULT] + [byte_level]),
     }[name]
 
@@ -104,8 +105,8 @@ def train_bpe(name, corpus):
     if name == "smollm":
         tokens = [t for t in tokens if not set(t) & set("ĀĄµ")]
         merges = [m for m in merges if not set(m) & set("ĀĄµ")]
-    if name == "llama-bpe":
-        merges = merges[:-40] + merges[-20:]  # words that only taking them whole reaches
+    if name in ("llama-bpe", "dbrx"):
+        merges = merges[:-40] + merges[-20:]  # words that only taking them whole reaches, which dbrx does not
         made = {m.replace(" ", "") for m in merges}
         known = made | set(alphabet)
         merges = [m for m in merges if set(m.split(" ")) <= known]
@@ -293,7 +294,7 @@ def main():
             + strings.SCRIPTS * 3
             + strings.CODE * 3
         )
-        for name in ["gpt-2", "smollm", "qwen2", "llama-bpe", "gpt-4o", "default"]:
+        for name in ["gpt-2", "smollm", "qwen2", "llama-bpe", "dbrx", "gpt-4o", "default"]:
             vocabulary = train_bpe(name, corpus)
             write(
                 name,

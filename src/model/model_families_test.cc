@@ -1,0 +1,192 @@
+// What files of the smaller families say, and leave out.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "model/model_config_test_support.h"
+
+namespace larder {
+namespace {
+
+using ::testing::HasSubstr;
+
+GgufBuilder small_phi3(const std::vector<std::string>& divisors = {"long", "short"}) {
+  GgufBuilder builder = small_model("phi3")
+                            .add_uint("phi3.block_count", 2)
+                            .add_uint("phi3.feed_forward_length", 128)
+                            .add_uint("phi3.rope.dimension_count", 12)
+                            .add_uint("phi3.rope.scaling.original_context_length", 256);
+  for (const std::string& name : divisors) {
+    builder.add_tensor("rope_factors_" + name + ".weight", {6}, GgmlType::kF32, 24);
+    for (std::size_t i = 0; i < 6; ++i) {
+      const float divisor = name == "long" ? 4 : 2;
+      std::memcpy(builder.data().data() + builder.data().size() - 32 + i * 4, &divisor, 4);
+    }
+  }
+  return builder;
+}
+
+TEST(ModelFamilies, LongRopesDivisorsGoByTheLongestSequence) {
+  const auto bytes = small_phi3().add_float("phi3.rope.scaling.attn_factor", 1.25f).build();
+  const GgufFile gguf(bytes);
+  for (const auto& [length, divisor] : {std::pair{0, 4}, {257, 4}, {256, 2}, {32, 2}, {100'000, 4}}) {
+    const ModelConfig config = read_model_config(gguf, length);
+    EXPECT_TRUE(config.has_fused_gate);
+    ASSERT_EQ(config.ropes[0].frequencies.size(), 6u);
+    EXPECT_DOUBLE_EQ(config.ropes[0].frequencies[0], 1.0 / divisor) << length;
+    EXPECT_DOUBLE_EQ(config.ropes[0].frequencies[3], 0.01 / divisor) << length;
+    EXPECT_EQ(config.ropes[0].magnitude, 1.25) << length;
+    EXPECT_EQ(config.context_len, 2048);
+  }
+  const auto expect = [](const GgufBuilder& builder, const char* message) { EXPECT_THAT(error_of(builder), HasSubstr(message)); };
+  expect(small_phi3({"long"}), "tensor 'rope_factors_short.weight' is missing");
+  expect(small_phi3({"short"}), "tensor 'rope_factors_long.weight' is missing");
+  expect(small_phi3({}).add_string("phi3.rope.scaling.type", "longrope"), "tensor 'rope_factors_long.weight' is missing");
+  expect(small_phi3().add_string("phi3.rope.scaling.type", "yarn"), "phi3.rope.scaling.type: 'yarn' beside tensor");
+  expect(small_phi3().add_float("phi3.rope.scaling.factor", 4.0f), "phi3.rope.scaling.factor: values other than 1");
+  expect(small_phi3().add_float("phi3.rope.scaling.attn_factor", -1.0f), "phi3.rope.scaling.attn_factor");
+  GgufBuilder narrow = small_phi3({"long"});
+  expect(narrow.add_tensor("rope_factors_short.weight", {5}, GgmlType::kF32, 20), "tensor 'rope_factors_short.weight': 5 x 1 values");
+  GgufBuilder zero = small_phi3({"long"});
+  expect(zero.add_tensor("rope_factors_short.weight", {6}, GgmlType::kF32, 24), "divisor 0 is 0");
+}
+
+TEST(ModelFamilies, AWindowThatNoSequenceLeavesIsNone) {
+  const auto window_of = [](std::uint32_t window, int max_model_len) {
+    const auto bytes = small_phi3({}).add_uint("phi3.attention.sliding_window", window).build();
+    return read_model_config(GgufFile(bytes), max_model_len).layers[1].window;
+  };
+  EXPECT_EQ(window_of(0, 0), 0);
+  EXPECT_EQ(window_of(2047, 0), 2047);
+  EXPECT_EQ(window_of(2047, 64), 2047);
+  EXPECT_EQ(window_of(2048, 0), 0);
+  EXPECT_EQ(window_of(2048, 2049), 2048);
+}
+
+GgufBuilder small_family(const std::string& arch, std::uint32_t num_layers = 4) {
+  return small_model(arch).add_uint(arch + ".block_count", num_layers).add_uint(arch + ".feed_forward_length", 128);
+}
+
+std::vector<int> ropes_of(const ModelConfig& config) {
+  std::vector<int> ropes;
+  for (const LayerConfig& layer : config.layers) ropes.push_back(layer.rope);
+  return ropes;
+}
+
+TEST(ModelFamilies, EveryFourthLayerOfSmolLm3DoesNotTurn) {
+  const ModelConfig config = read(small_family("smollm3", 9));
+  EXPECT_EQ(ropes_of(config), (std::vector<int>{0, 0, 0, 1, 0, 0, 0, 1, 0}));
+  ASSERT_EQ(config.ropes.size(), 2u);
+  EXPECT_EQ(config.ropes[1].frequencies, std::vector<double>(8));
+  EXPECT_EQ(config.ropes[1].magnitude, 1);
+  EXPECT_TRUE(config.rope_interleaved);
+  const auto flags = [](const std::vector<std::uint8_t>& turns) {
+    return small_family("smollm3").add_array("smollm3.attention.rope_pattern", GgufType::kBool, turns);
+  };
+  EXPECT_EQ(ropes_of(read(flags({0, 1, 1, 1}))), (std::vector<int>{1, 0, 0, 0}));
+  EXPECT_EQ(read(flags({1, 1, 1, 1})).ropes.size(), 1u);
+  EXPECT_THAT(error_of(flags({1, 1, 1})), HasSubstr("smollm3.attention.rope_pattern: 3 values for 4 layers"));
+}
+
+TEST(ModelFamilies, GranitesFactorsAreTakenIntoOthers) {
+  const auto granite = [](float residual, float logit) {
+    return small_family("granite")
+        .add_float("granite.attention.scale", 0.015625f)
+        .add_float("granite.embedding_scale", 12)
+        .add_float("granite.residual_scale", residual)
+        .add_float("granite.logit_scale", logit);
+  };
+  const ModelConfig config = read(granite(0.25f, 8));
+  EXPECT_EQ(config.attention_scale, 0.015625f);
+  EXPECT_EQ(config.embedding_scale, 48);
+  EXPECT_FLOAT_EQ(config.rms_epsilon, 16e-5f);
+  EXPECT_EQ(config.output_norm_scale, 0.125f);
+  EXPECT_THAT(error_of(small_family("granite")), HasSubstr("granite.logit_scale: the key is missing"));
+  EXPECT_THAT(error_of(granite(1e-30f, 8)), HasSubstr("granite.residual_scale"));
+  EXPECT_THAT(error_of(granite(0, 8)), HasSubstr("granite.residual_scale"));
+  EXPECT_THAT(error_of(granite(1, -8)), HasSubstr("granite.logit_scale"));
+  EXPECT_THAT(error_of(granite(1, 3e38f)), HasSubstr("granite.logit_scale"));
+  EXPECT_THAT(error_of(granite(1, 1).add_bool("granite.rope.scaling.finetuned", false)), HasSubstr("finetuned"));
+  for (const char* name : {"logit_scale", "residual_scale", "embedding_scale"})
+    EXPECT_THAT(error_of(small_llama().add_float(std::string("llama.") + name, 2)), HasSubstr(name));
+}
+
+TEST(ModelFamilies, QueriesOfMistral3GrowWithTheirPosition) {
+  const auto mistral = [] {
+    return small_family("mistral3")
+        .add_string("mistral3.rope.scaling.type", "yarn")
+        .add_float("mistral3.rope.scaling.factor", 16)
+        .add_uint("mistral3.rope.scaling.original_context_length", 64);
+  };
+  const ModelConfig config = read(mistral()
+                                      .add_float("mistral3.rope.scaling.yarn_log_multiplier", 1)
+                                      .add_float("mistral3.attention.temperature_scale", 0.5f));
+  EXPECT_EQ(config.ropes[0].magnitude, 1);
+  EXPECT_EQ(config.attention_scale, 0.25f);
+  EXPECT_EQ(query_temperature(config.temperature, 63), 1);
+  EXPECT_DOUBLE_EQ(query_temperature(config.temperature, 64), 1 + 0.5 * std::log(2.0));
+  EXPECT_DOUBLE_EQ(query_temperature(config.temperature, 200), 1 + 0.5 * std::log(4.0));
+  const ModelConfig plain = read(mistral());
+  EXPECT_EQ(plain.temperature.scale, 0);
+  EXPECT_NE(computed_numbers(config, false).size(), computed_numbers(plain, false).size());
+  EXPECT_NEAR(plain.ropes[0].magnitude, 0.1 * std::log(16.0) + 1, 1e-12);
+  EXPECT_THAT(error_of(small_family("mistral3").add_float("mistral3.attention.temperature_scale", 0.5f)),
+              HasSubstr("mistral3.rope.scaling.original_context_length: the key is missing"));
+  EXPECT_THAT(error_of(mistral().add_float("mistral3.attention.temperature_scale", -1)), HasSubstr("temperature_scale"));
+  EXPECT_THAT(error_of(small_llama().add_float("llama.attention.temperature_scale", 0.5f)), HasSubstr("temperature_scale"));
+}
+
+TEST(ModelFamilies, LayersOfOlmoAndExaone) {
+  const auto with_window = [](const std::string& arch) {
+    return small_family(arch, 5)
+        .add_uint(arch + ".attention.sliding_window", 128)
+        .add_string(arch + ".rope.scaling.type", "linear")
+        .add_float(arch + ".rope.scaling.factor", 8);
+  };
+  const ModelConfig olmo2 = read(small_family("olmo2"));
+  EXPECT_FALSE(olmo2.has_pre_norms);
+  EXPECT_TRUE(olmo2.has_post_norms && olmo2.has_qk_norm && olmo2.norms_heads_together);
+  EXPECT_EQ(olmo2.ropes.size(), 1u);
+  // OLMo 3: what a window is seen of turns as it was first trained.
+  const ModelConfig olmo3 = read(with_window("olmo2"));
+  EXPECT_EQ(ropes_of(olmo3), (std::vector<int>{1, 1, 1, 0, 1}));
+  EXPECT_EQ(olmo3.layers[2].window, 128);
+  EXPECT_EQ(olmo3.layers[3].window, 0);
+  EXPECT_EQ(olmo3.ropes[0].frequencies[0], 1.0 / 8);
+  EXPECT_EQ(olmo3.ropes[1].frequencies[0], 1);
+  const ModelConfig exaone = read(with_window("exaone4"));
+  EXPECT_EQ(ropes_of(exaone), (std::vector<int>{0, 0, 0, 1, 0}));
+  EXPECT_EQ(exaone.ropes[1].frequencies[0], 0);
+  EXPECT_FALSE(exaone.norms_heads_together);
+  EXPECT_EQ(read(small_family("exaone4")).ropes.size(), 1u);
+}
+
+TEST(ModelFamilies, ExpertsOfQwen2AndGranite) {
+  const auto with_experts = [](const std::string& arch) {
+    return small_family(arch).add_uint(arch + ".expert_count", 8).add_uint(arch + ".expert_used_count", 2);
+  };
+  const auto qwen = [&] {
+    return with_experts("qwen2moe").add_uint("qwen2moe.expert_feed_forward_length", 32);
+  };
+  const ModelConfig config = read(qwen().add_uint("qwen2moe.expert_shared_feed_forward_length", 96));
+  EXPECT_FALSE(config.experts.normalises);
+  EXPECT_TRUE(config.experts.weighs_shared && config.has_qkv_bias);
+  EXPECT_EQ(config.experts.shared_ffn_size, 96);
+  EXPECT_EQ(config.experts.ffn_size, 32);
+  EXPECT_THAT(error_of(qwen()), HasSubstr("qwen2moe.expert_shared_feed_forward_length: the key is missing"));
+  EXPECT_THAT(error_of(qwen().add_uint("qwen2moe.expert_shared_feed_forward_length", 96).add_uint("qwen2moe.expert_shared_count", 2)),
+              HasSubstr("expert_shared_feed_forward_length: 96, but 2 experts of 32 are shared"));
+  EXPECT_THAT(error_of(small_family("qwen2moe")), HasSubstr("qwen2moe.expert_count: the key is missing"));
+  const ModelConfig granite = read(with_experts("granitemoe").add_float("granitemoe.logit_scale", 4));
+  EXPECT_EQ(granite.output_norm_scale, 0.25f);
+  EXPECT_TRUE(granite.experts.normalises && !granite.experts.weighs_shared && granite.rope_interleaved);
+  EXPECT_EQ(granite.experts.ffn_size, 128);
+}
+
+}  // namespace
+}  // namespace larder
