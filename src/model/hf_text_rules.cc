@@ -21,6 +21,10 @@ constexpr std::string_view kO200kRegex =
     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
     R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
     R"(|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr std::string_view kTekkenRegex =
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+)"
+    R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*)"
+    R"(|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
 // A value at most so long, for a message.
 std::string shown(const json& value) { return printable(value.dump(-1, ' ', true)); }
@@ -60,6 +64,7 @@ std::string name_of(const json& value) {
     if (keeps_words && pattern_is("Regex", kLlama3Regex)) return "llama3";
     if (keeps_words && pattern_is("Regex", kQwen2Regex)) return "qwen2";
     if (keeps_words && pattern_is("Regex", kO200kRegex)) return "o200k";
+    if (keeps_words && pattern_is("Regex", kTekkenRegex)) return "tekken";
     // It finds nothing behind "spaces".
     if (!inverts && behavior == "MergedWithPrevious" && pattern_is("String", " ")) return "split-spaces";
   }
@@ -97,6 +102,7 @@ std::vector<KnownRules> known_rules() {
           // Its merges reach every token, so that taking whole ones first changes nothing.
           {"| o200k bytes", true, named("gpt-4o")},
           {"| o200k bytes", false, named("gpt-4o")},
+          {"| tekken bytes", true, named("tekken")},
           {"| llama3 bytes", false, named("dbrx")},
           {"spaces |", false, pieces},
           {"spaces | split-spaces", false, pieces},

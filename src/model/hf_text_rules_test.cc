@@ -21,6 +21,8 @@ const json kLlama3 = json::parse(R"({"type": "Split", "behavior": "Isolated", "i
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"}})");
 const json kO200k = json::parse(R"({"type": "Split", "behavior": "Isolated", "invert": false, "pattern": {"Regex":
     "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"}})");
+const json kTekken = json::parse(R"({"type": "Split", "behavior": "Isolated", "invert": false, "pattern": {"Regex":
+    "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"}})");
 const json kSpaces = json::parse(R"({"type": "Replace", "pattern": {"String": " "}, "content": "▁"})");
 const json kPrepend = json::parse(R"({"type": "Prepend", "prepend": "▁"})");
 const json kSplit = json::parse(R"({"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": false})");
@@ -51,6 +53,7 @@ TEST(HfTextRules, PublishedOnesOfByteLevelBpe) {
   EXPECT_EQ(pre_tokenizer_of(nullptr, pre_tokenizers({kLlama3, kBytes}), true), "llama-bpe");
   for (const bool ignores_merges : {false, true})
     EXPECT_EQ(pre_tokenizer_of(nullptr, pre_tokenizers({kO200k, kBytes}), ignores_merges), "gpt-4o");
+  EXPECT_EQ(pre_tokenizer_of(nullptr, pre_tokenizers({kTekken, kBytes}), true), "tekken");
   // As Phi 4 and OLMo 2 have it: merges decide, and what the pattern finds is what stays.
   json kept = kLlama3;
   kept.update({{"behavior", "Removed"}, {"invert", true}});

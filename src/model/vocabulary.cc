@@ -127,12 +127,13 @@ Vocabulary read_vocabulary(const GgufFile& gguf) {
   vocabulary.eos = find_token(gguf, "eos_token_id", num_tokens);
   vocabulary.eot = find_token(gguf, "eot_token_id", num_tokens);
   vocabulary.unk = find_token(gguf, "unknown_token_id", num_tokens);
-  // Where a file does not say: SentencePiece models and Llama 3 begin with BOS, other byte-level
+  // Where a file does not say: SentencePiece models, Llama 3 and Mistral NeMo begin with BOS, other byte-level
   // ones do not. GLM's template writes what stands before a text.
   const bool is_sentence_piece = vocabulary.model == "llama";
   vocabulary.add_bos = gguf.find_bool(key("add_bos_token"))
-                           .value_or(is_sentence_piece || (vocabulary.pre_tokenizer == "llama-bpe" &&
-                                                           gguf.find_string(key("pre")) != "glm4"));
+                           .value_or(is_sentence_piece || vocabulary.pre_tokenizer == "tekken" ||
+                                     (vocabulary.pre_tokenizer == "llama-bpe" &&
+                                      gguf.find_string(key("pre")) != "glm4"));
   vocabulary.add_eos = gguf.find_bool(key("add_eos_token")).value_or(false);
   vocabulary.add_space_prefix = gguf.find_bool(key("add_space_prefix")).value_or(is_sentence_piece);
   vocabulary.prefixes_start_only = gguf.find_bool("larder.tokenizer.prefixes_start_only").value_or(false);

@@ -9,6 +9,15 @@
 #include "tokenizer/nfc.h"
 
 namespace larder {
+namespace {
+
+// A word that is a token is that one, whatever merges would make of it. (Where merges reach every token it makes no
+// difference: GPT-4o's.)
+bool takes_whole_words(const Vocabulary& vocabulary) {
+  return vocabulary.pre_tokenizer == "llama-bpe" || vocabulary.pre_tokenizer == "tekken";
+}
+
+}  // namespace
 
 MergeTable::MergeTable(std::size_t max_entries) : slots_(std::bit_ceil(2 * max_entries + 2)) {}
 
@@ -38,10 +47,10 @@ ByteLevelBpe::ByteLevelBpe(const Vocabulary& vocabulary, const StringIndex& by_t
     : pre_tokenizer_(vocabulary.pre_tokenizer),
       normalizes_(vocabulary.pre_tokenizer == "qwen2"),
       merges_(vocabulary.merges.size()),
-      by_word_(words_, vocabulary.pre_tokenizer == "llama-bpe" ? vocabulary.tokens.size() : 0) {
+      by_word_(words_, takes_whole_words(vocabulary) ? vocabulary.tokens.size() : 0) {
   add_bytes(by_text);
   add_merges(vocabulary, by_text, is_special);
-  if (vocabulary.pre_tokenizer == "llama-bpe") add_words(vocabulary, is_special);
+  if (takes_whole_words(vocabulary)) add_words(vocabulary, is_special);
 }
 
 void ByteLevelBpe::add_bytes(const StringIndex& by_text) {

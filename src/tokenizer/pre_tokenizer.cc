@@ -150,21 +150,31 @@ std::size_t match_upper_beginning(const CharClasses& classes, std::string_view t
   return end > begin ? end_of_run(classes, text, end, kLowerLike) : 0;
 }
 
-// GPT-4o's (o200k): c standing for (?i:'s|'t|'re|'ve|'m|'ll|'d)?,
-// [^\r\n\p{L}\p{N}]?U*l+c|[^\r\n\p{L}\p{N}]?U+l*c|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|
+// c standing for (?i:'s|'t|'re|'ve|'m|'ll|'d)? where words take contractions along, else for nothing,
+// [^\r\n\p{L}\p{N}]?U*l+c|[^\r\n\p{L}\p{N}]?U+l*c|\p{N}{1,max_digits}| ?[^\s\p{L}\p{N}]+[\r\n/]*|
 // \s*[\r\n]+|\s+(?!\S)|\s+
-std::size_t gpt4o_word(const CharClasses& classes, std::string_view rest) {
+std::size_t cased_word(const CharClasses& classes, std::string_view rest, bool takes_contraction, int max_digits) {
   const ClassifiedChar first = classes.at(rest, 0);
   const bool may_lead = !(first.classes & (kLetter | kNumber)) && !is_newline(rest[0]);
   for (const auto match : {match_lower_ending, match_upper_beginning}) {
     std::size_t end = may_lead ? match(classes, rest, first.length) : 0;
     if (end == 0) end = match(classes, rest, 0);
-    if (end > 0) return end + match_contraction(rest.substr(end), true);
+    if (end > 0) return end + (takes_contraction ? match_contraction(rest.substr(end), true) : 0);
   }
-  if (first.classes & kNumber) return match_number(classes, rest, 3);
+  if (first.classes & kNumber) return match_number(classes, rest, max_digits);
   if (const std::size_t end = match_symbols(classes, rest, "\r\n/")) return end;
   if (const std::size_t end = match_lines(classes, rest)) return end;
   return match_spaces(classes, rest);
+}
+
+// o200k's pattern.
+std::size_t gpt4o_word(const CharClasses& classes, std::string_view rest) {
+  return cased_word(classes, rest, true, 3);
+}
+
+// Mistral's since NeMo.
+std::size_t tekken_word(const CharClasses& classes, std::string_view rest) {
+  return cased_word(classes, rest, false, 1);
 }
 
 std::size_t qwen2_word(const CharClasses& classes, std::string_view rest) {
@@ -224,10 +234,11 @@ std::vector<PreTokenizer::Stage> stages_of(std::string_view name) {
   // dbrx: words that are tokens are merged like others.
   if (name == "llama-bpe" || name == "dbrx") return {llama3_word};
   if (name == "gpt-4o") return {gpt4o_word};
+  if (name == "tekken") return {tekken_word};
   // Files converted before they named their pre-tokenizer; the pattern is llama.cpp's.
   if (name == "default") return {punctuation_run, gpt2_word, number_run, digit_triple};
   throw_invalid(
-      "tokenizer.ggml.pre: '{}' is not supported; smollm, qwen2, llama-bpe, dbrx, gpt-4o, gpt-2 and default are",
+      "tokenizer.ggml.pre: '{}' is not supported; smollm, qwen2, llama-bpe, dbrx, gpt-4o, tekken, gpt-2 and default are",
       printable(name));
 }
 

@@ -66,13 +66,18 @@ TEST(PreTokenizer, Gpt4oCutsWhereTheCaseChanges) {
   EXPECT_THAT(split("gpt-4o", "a!//\r\n/b 1234"), ElementsAre("a", "!//\r\n/", "b", " ", "123", "4"));
 }
 
+TEST(PreTokenizer, TekkenCutsDigitsAndContractions) {
+  EXPECT_THAT(split("tekken", "camelCase ABC's 1234"), ElementsAre("camel", "Case", " ABC", "'s", " ", "1", "2", "3", "4"));
+  EXPECT_THAT(split("tekken", "a!//\r\n/b"), ElementsAre("a", "!//\r\n/", "b"));
+}
+
 TEST(PreTokenizer, BytesThatAreNotUtf8AreSymbols) {
   EXPECT_THAT(split("gpt-2", "a\xFF\xFE b\xE4\xB8"),
               ElementsAre("a", "\xFF\xFE", " b", "\xE4\xB8"));
 }
 
 TEST(PreTokenizer, NoTextHasNoWords) {
-  for (const char* name : {"gpt-2", "smollm", "qwen2", "llama-bpe", "dbrx", "gpt-4o", "default"})
+  for (const char* name : {"gpt-2", "smollm", "qwen2", "llama-bpe", "dbrx", "gpt-4o", "tekken", "default"})
     EXPECT_TRUE(split(name, "").empty());
 }
 

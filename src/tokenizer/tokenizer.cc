@@ -138,7 +138,7 @@ void Tokenizer::Impl::add_texts(const Vocabulary& vocabulary) {
   const auto show = [&](std::string_view text) {
     if (const TokenId id = by_text.find(text); id >= 0) is_hidden[id] = 0;
   };
-  for (const std::string_view tag : {"<tool_call>", "</tool_call>"}) show(tag);
+  for (const std::string_view tag : {"<tool_call>", "</tool_call>", "<think>", "</think>"}) show(tag);
   if (speaks_harmony(vocabulary, is_special))
     for (const std::string_view tag : kHarmonyTokens) show(tag);
 }

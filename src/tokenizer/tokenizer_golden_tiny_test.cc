@@ -13,7 +13,7 @@ TEST_P(TinyVocabulary, EncodesAndDecodesAsTheReferenceDoes) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Golden, TinyVocabulary,
-                         ::testing::Values("gpt-2", "smollm", "qwen2", "llama-bpe", "dbrx", "gpt-4o", "default",
+                         ::testing::Values("gpt-2", "smollm", "qwen2", "llama-bpe", "dbrx", "gpt-4o", "tekken", "default",
                                            "sp-bytes", "sp-prefix", "sp-unknown"));
 
 }  // namespace

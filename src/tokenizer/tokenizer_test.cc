@@ -126,9 +126,11 @@ TEST(Tokenizer, TagsOfToolCallsAreShown) {
   Vocabulary vocabulary = byte_level();
   const TokenId begin = add(vocabulary, "<tool_call>", TokenKind::kControl);
   const TokenId end = add(vocabulary, "</tool_call>", TokenKind::kControl);
+  const TokenId think = add(vocabulary, "<think>", TokenKind::kControl);
   const TokenId other = add(vocabulary, "<|im_end|>", TokenKind::kControl);
   const Tokenizer tokenizer(vocabulary);
   EXPECT_EQ(tokenizer.decode(std::vector<TokenId>{begin, 'x', end, other}), "<tool_call>x</tool_call>");
+  EXPECT_EQ(tokenizer.decode(std::vector<TokenId>{think, 'x', other}), "<think>x");
   EXPECT_EQ(tokenizer.encode("<tool_call>", false, false).size(), 10u) << "no user can write it";
   EXPECT_THAT(tokenizer.encode("<tool_call>", false, true), ElementsAre(begin));
 }

@@ -27,6 +27,11 @@ LLAMA3 = (
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 QWEN2 = LLAMA3.replace("{1,3}", "")
+TEKKEN = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
+    r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 O200K = (
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
     r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
@@ -51,6 +56,7 @@ def pre_tokenizer(name):
         "qwen2": pre.Sequence([split(QWEN2), byte_level]),
         "llama-bpe": pre.Sequence([split(LLAMA3), byte_level]),
         "gpt-4o": pre.Sequence([split(O200K), byte_level]),
+        "tekken": pre.Sequence([split(TEKKEN), byte_level]),
         "dbrx": pre.Sequence([split(LLAMA3), byte_level]),
         "default": pre.Sequence([split(p) for p in DEFAULT] + [byte_level]),
     }[name]
@@ -62,7 +68,7 @@ def bpe(vocabulary, with_special):
     name = vocabulary["pre_tokenizer"]
     ids = {token: i for i, token in enumerate(vocabulary["tokens"])}
     merges = [tuple(merge.split(" ")) for merge in vocabulary["merges"]]
-    tokenizer = Tokenizer(models.BPE(vocab=ids, merges=merges, ignore_merges=name == "llama-bpe"))
+    tokenizer = Tokenizer(models.BPE(vocab=ids, merges=merges, ignore_merges=name in ("llama-bpe", "tekken")))
     if name == "qwen2":
         tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizer(name)
@@ -294,7 +300,7 @@ def main():
             + strings.SCRIPTS * 3
             + strings.CODE * 3
         )
-        for name in ["gpt-2", "smollm", "qwen2", "llama-bpe", "dbrx", "gpt-4o", "default"]:
+        for name in ["gpt-2", "smollm", "qwen2", "llama-bpe", "dbrx", "gpt-4o", "tekken", "default"]:
             vocabulary = train_bpe(name, corpus)
             write(
                 name,
