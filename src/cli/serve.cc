@@ -34,6 +34,7 @@ struct ServeOptions {
   std::string api_key_file;
   std::vector<std::string> normalise;
   std::string history;
+  std::string reasoning_format = "auto";
   UpstreamOptions upstream;
   KvEventPublisherConfig kv_events;  // endpoint "" = nobody is told
   std::string kv_events_format = "map";
@@ -129,6 +130,7 @@ void serve(const ServeOptions& options) {
       throw Error(ErrorKind::kInvalidArgument,
                   fmt::format("--normalise {}: must be {}", name, kNormalisations));
   }
+  config.parts_thoughts = options.reasoning_format != "none";
   if (!options.history.empty()) config.history = parse_history_options(options.history);
   config.upstream = upstream_of(options.upstream);
   config.drain_timeout =
@@ -228,6 +230,11 @@ void add_serve_command(CLI::App& app) {
       ->check(CLI::Range(std::int64_t{1} << 10, std::int64_t{2} << 30));  // signed, for "-1"
   add_kv_event_options(*command, *options);
   add_upstream_options(*command, options->upstream);
+  command
+      ->add_option("--reasoning-format", options->reasoning_format,
+                   "auto: what a model thinks between <think> and </think> is told apart from its answer; none: it is "
+                   "part of the text (default: auto)")
+      ->check(CLI::IsMember({"auto", "none"}));
   command->add_option("--history", options->history,
                       "What becomes of long conversations: rolling_window, retrieval or summary, with "
                       "a number of tokens if you like: summary:4096 (default: none)")

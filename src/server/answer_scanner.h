@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "server/harmony_answer.h"
+#include "server/thought_scanner.h"
 #include "server/tool_calls.h"
 
 namespace larder {
@@ -21,12 +22,19 @@ class AnswerScanner {
   std::vector<AnswerPiece> finish() {
     return std::visit([](auto& scanner) { return scanner.finish(); }, scanner_);
   }
+  // Whether the text so far ends in a thought that is told apart.
+  bool is_in_thought() const {
+    if (const auto* thoughts = std::get_if<ThoughtScanner>(&scanner_)) return thoughts->is_in_thought();
+    if (const auto* harmony = std::get_if<HarmonyScanner>(&scanner_)) return harmony->is_in_thought();
+    return false;
+  }
 
  private:
-  using Scanner = std::variant<ToolCallScanner, HarmonyScanner>;
+  using Scanner = std::variant<ToolCallScanner, ThoughtScanner, HarmonyScanner>;
 
   static Scanner make(const ToolCallRules& rules) {
     if (rules.is_harmony) return Scanner(std::in_place_type<HarmonyScanner>, rules);
+    if (rules.parts_thoughts) return Scanner(std::in_place_type<ThoughtScanner>, rules);
     return Scanner(std::in_place_type<ToolCallScanner>, rules);
   }
 

@@ -122,9 +122,11 @@ void Router::constrain(ChatRequest& chat, bool ends_in_thought) const {
                           .is_harmony = calls.is_harmony && !calls.begins_in_text && has_harmony_tokens(model_.tokenizer),
                           .tools = calls.are_read ? tools : kNone};
   options.sampling.constraint = constraints_->find(rules);
-  // What may be nothing but JSON or calls is no thought, whatever the prompt ends with.
+  // What may be nothing but JSON or calls is no thought, whatever the prompt ends with; and a text that was asked for as
+  // it is stays whole.
   const bool is_free = options.format.is_text() && !options.tool_choice.has_to_call();
   calls.begins_in_thought = ends_in_thought && is_free;
+  calls.parts_thoughts = config_.parts_thoughts && is_free;
 }
 
 std::uint64_t Router::tenant_of(const HttpRequest& request) const {

@@ -58,6 +58,9 @@ Generation::Generation(const ServedModel& model, GenerationJob job, ServerMetric
       if (options_.sampling.num_logprobs >= 0) {
         choice.decoder.emplace(model.tokenizer, !options_.skip_special_tokens, continues_text);
       }
+      ToolCallRules thoughts = options_.tool_calls;
+      thoughts.are_read = false;  // calls do not matter
+      if (thoughts.parts_thoughts || thoughts.is_harmony) choice.thought_meter.emplace(thoughts);
       choice.index = static_cast<int>(choices_.size()) - 1;
       choice.prompt = prompt;
     }
@@ -215,6 +218,13 @@ void Generation::take(Mailbox::Item item, std::string& out) {
   if (!has_large_reply_) finish(out);
 }
 
+// The token that opens a thought and the one that ends it are part of it.
+void Generation::count_thought(Choice& choice, std::string_view text) {
+  const bool was_in_thought = choice.thought_meter->is_in_thought();
+  choice.thought_meter->push(text);
+  choice.num_thought_tokens += was_in_thought || choice.thought_meter->is_in_thought() ? 1 : 0;
+}
+
 // Decodes the update's tokens, up to the stop string if there is one.
 ChoiceDelta Generation::absorb(Choice& choice, RequestUpdate& update) {
   ChoiceDelta delta;
@@ -222,7 +232,9 @@ ChoiceDelta Generation::absorb(Choice& choice, RequestUpdate& update) {
   choice.usage = update.usage;
   choice.times = update.times;
   for (OutputToken& token : update.tokens) {
-    delta.text += choice.text_stream.push(token.token);
+    const std::string text = choice.text_stream.push(token.token);
+    delta.text += text;
+    if (choice.thought_meter) count_thought(choice, text);
     choice.sum_logprob += token.logprob;
     ++choice.num_tokens;
     delta.tokens.push_back(std::move(token));

@@ -86,6 +86,7 @@ class Generation {
   void open(PreparedPrompt& prompt, std::size_t index);
   void report(Choice& choice, const RequestUpdate& update);
   void take(Mailbox::Item item, std::string& out);
+  static void count_thought(Choice& choice, std::string_view text);
   ChoiceDelta absorb(Choice& choice, RequestUpdate& update);
   void observe(Choice& choice, const RequestUpdate& update);
   void observe_finished(const Choice& choice, const char* reason);

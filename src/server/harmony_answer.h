@@ -22,6 +22,7 @@ class HarmonyScanner {
 
   std::vector<AnswerPiece> push(std::string_view text);
   std::vector<AnswerPiece> finish();
+  bool is_in_thought() const { return is_in_body_ && kind_ == Kind::kThinking; }
 
  private:
   enum class Kind { kText, kThinking, kCall };

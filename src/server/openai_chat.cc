@@ -70,7 +70,10 @@ class ChatWriter final : public ChoicesWriter {
     return result;
   }
 
-  bool is_scanned() const { return options_.tool_calls.are_read || options_.tool_calls.is_harmony; }
+  bool is_scanned() const {
+    const ToolCallRules& rules = options_.tool_calls;
+    return rules.are_read || rules.is_harmony || rules.parts_thoughts;
+  }
 
   // nullptr: its text is read for none.
   Calls* calls_of(const Choice& choice) {

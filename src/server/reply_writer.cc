@@ -15,6 +15,7 @@ struct Totals {
   std::int64_t num_cached_tokens = 0;
   std::int64_t num_written_tokens = 0;
   std::int64_t num_output_tokens = 0;
+  std::int64_t num_thought_tokens = 0;
   std::int64_t num_draft_tokens = 0;
   std::int64_t num_accepted_tokens = 0;
   std::int64_t num_predicted_accepted = 0;
@@ -24,6 +25,7 @@ struct Totals {
     std::set<int> prompts;
     for (const Choice& choice : choices) {
       num_output_tokens += choice.num_generated();
+      num_thought_tokens += choice.num_thought_tokens;
       num_draft_tokens += choice.usage.num_draft_tokens;
       num_accepted_tokens += choice.usage.num_accepted_tokens;
       num_predicted_accepted += choice.usage.num_predicted_accepted;
@@ -59,9 +61,11 @@ Json usage_json(std::span<const Choice> choices) {
                 {"prompt_tokens_details",
                  {{"cached_tokens", totals.num_cached_tokens},
                   {"cache_write_tokens", totals.num_written_tokens}}}};
+  if (totals.num_thought_tokens > 0) usage["completion_tokens_details"]["reasoning_tokens"] = totals.num_thought_tokens;
   if (totals.num_predicted_accepted + totals.num_predicted_rejected > 0) {
-    usage["completion_tokens_details"] = {{"accepted_prediction_tokens", totals.num_predicted_accepted},
-                                          {"rejected_prediction_tokens", totals.num_predicted_rejected}};
+    Json& details = usage["completion_tokens_details"];
+    details["accepted_prediction_tokens"] = totals.num_predicted_accepted;
+    details["rejected_prediction_tokens"] = totals.num_predicted_rejected;
   }
   return usage;
 }

@@ -11,6 +11,7 @@
 
 #include "engine/request.h"
 #include "engine/text_stream.h"
+#include "server/answer_scanner.h"
 #include "server/http_message.h"
 #include "server/cache_report.h"
 #include "server/json_reader.h"
@@ -33,6 +34,8 @@ struct Choice {
   RequestUsage usage;
   RequestTimes times;
   int num_tokens = 0;              // up to the stop string
+  int num_thought_tokens = 0;      // of those
+  std::optional<AnswerScanner> thought_meter;  // by which they are counted; nullopt = thoughts are text
   double sum_logprob = 0;          // for best_of
   std::optional<StreamDecoder> decoder;  // of tokens shown, as text_stream decodes; only with logprobs
   std::size_t num_characters = 0;  // up to the next token, for text_offset

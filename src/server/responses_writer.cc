@@ -437,7 +437,7 @@ Json responses_usage_json(const Choice& choice) {
   Json result = {{"input_tokens", usage.num_prompt_tokens}};
   result["input_tokens_details"] = std::move(details);
   result["output_tokens"] = choice.num_generated();
-  result["output_tokens_details"] = {{"reasoning_tokens", 0}};
+  result["output_tokens_details"] = {{"reasoning_tokens", choice.num_thought_tokens}};
   result["total_tokens"] = usage.num_prompt_tokens + choice.num_generated();
   return result;
 }

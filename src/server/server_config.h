@@ -75,6 +75,7 @@ struct ServerConfig {
   std::chrono::milliseconds log_interval{5'000};    // of the statistics line while busy; 0 = never
   Normalisation normalisation;  // of chats that do not say
   HistoryOptions history;                           // of chats that do not say
+  bool parts_thoughts = true;                       // between <think> and </think>, from the answer (ThoughtScanner)
   std::optional<UpstreamConfig> upstream;           // where requests may go; nullopt = none leaves this server
   ServerLimits limits;
 };

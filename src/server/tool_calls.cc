@@ -46,13 +46,6 @@ std::optional<ToolCall> parse_call(std::string_view text) {
   return call;
 }
 
-// The bytes of a beginning of the tag, not all of it, that ends the text.
-std::size_t size_of_possible_tag(std::string_view text, std::string_view tag) {
-  std::size_t size = std::min(tag.size() - 1, text.size());
-  while (!text.ends_with(tag.substr(0, size))) --size;
-  return size;
-}
-
 bool is_beginning_of(std::string_view text, std::string_view tag) {
   return text.size() < tag.size() && tag.starts_with(text);
 }
@@ -65,6 +58,12 @@ bool is_of_json(char byte) {
 }
 
 }  // namespace
+
+std::size_t size_of_possible_tag(std::string_view text, std::string_view tag) {
+  std::size_t size = std::min(tag.size() - 1, text.size());
+  while (!text.ends_with(tag.substr(0, size))) --size;
+  return size;
+}
 
 std::vector<AnswerPiece> ToolCallScanner::push(std::string_view text) {
   std::vector<AnswerPiece> pieces;

@@ -32,9 +32,13 @@ struct ToolCallRules {
   bool are_read = false;          // <tool_call> in the text is a call; else all of it goes through as it is
   bool takes_many = true;         // false = calls behind the first are dropped
   bool begins_in_thought = false; // the prompt ends with <think>
+  bool parts_thoughts = false;    // see ThoughtScanner; else a thought between these tags is text, with them
   bool is_harmony = false;        // see HarmonyScanner: thoughts are told apart, calls if they are read
   bool begins_in_text = false;    // harmony: the prompt ends in a message that the answer goes on with
 };
+
+// The bytes of a beginning of the tag, not all of it, that ends the text.
+std::size_t size_of_possible_tag(std::string_view text, std::string_view tag);
 
 // Finds <tool_call>{"name": ..., "arguments": {...}}</tool_call>, as Hermes, Qwen and others write a
 // call; several may stand in one tag, and the closing one may be missing. What is no such call stays text,

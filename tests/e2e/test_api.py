@@ -213,6 +213,25 @@ def test_final_message_can_be_continued(server):
     assert reply["choices"][0]["message"]["content"].startswith(" ")
 
 
+def test_thoughts_are_told_apart(server):
+    """A prompt that ends in <think> has the model think; without an end, all of it is a thought."""
+    ask = {"model": "smollm2", "messages": [*QUESTION, {"role": "assistant", "content": "<think>\nThe user asks for"}],
+           "max_tokens": 12, "temperature": 0,
+           "extra_body": {"continue_final_message": True, "add_generation_prompt": False, "ignore_eos": True}}
+    reply = server.client.chat.completions.create(**ask)
+    message = reply.choices[0].message
+    thought = message.model_extra["reasoning_content"]
+    assert thought and not message.content
+    assert reply.usage.completion_tokens_details.reasoning_tokens == reply.usage.completion_tokens == 12
+    deltas = [chunk.choices[0].delta for chunk in server.client.chat.completions.create(**ask, stream=True) if chunk.choices]
+    assert "".join((delta.model_extra or {}).get("reasoning_content", "") for delta in deltas) == thought
+    assert not "".join(delta.content or "" for delta in deltas)
+    with serving("-c", 1024, "--reasoning-format", "none") as plain:
+        whole = plain.client.chat.completions.create(**ask)
+    assert whole.choices[0].message.content.strip() == thought
+    assert whole.usage.completion_tokens_details is None
+
+
 def test_tokenizer_info(server):
     """What lm-eval's remote tokenizer asks for."""
     info = server.get("/tokenizer_info").json()
