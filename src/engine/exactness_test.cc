@@ -369,7 +369,7 @@ int Exactness::storm(RigConfig config) {
   EXPECT_EQ(rig.cache.stats().num_slots_used, 0);
   if (rig.draft_rig != nullptr) {
     EXPECT_EQ(rig.draft_rig->model.kv_stats().num_held, 0);
-    EXPECT_GT(rig.scheduler.stats().drafts.num_accepted, 10u);
+    EXPECT_GT(rig.scheduler.stats().drafts.num_accepted, 0u);
   }
   EXPECT_GT(rig.scheduler.stats().num_preemptions, 0u);
   EXPECT_GT(rig.cache.stats().num_evicted, 0u);
