@@ -269,6 +269,7 @@ void Drafter::observe_step(int num_decodes, int num_guesses, std::int64_t durati
   const double step_ns = std::max(1.0, static_cast<double>(duration_ns));
   if (model_ != nullptr) settle(pace, num_decodes, num_guesses, step_ns);
   for (double& longer : pace.longer) longer *= kForget;
+  pace.pass_ns *= kForget;
   pace.first_longer *= kForget;
   if (num_guesses == 0) {
     move_average(pace.plain_ns, step_ns, std::exchange(has_changed_, false) ? kChangedWeight : kStepWeight);

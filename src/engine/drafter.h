@@ -78,6 +78,7 @@ class Drafter {
     double first_longer = 0.1;  // by a guess, while nobody knows
     int num_since_plain = 0;
     double pass_ns = 0;  // of the draft model; 0 = not known
+    int num_passes = 0;  // that were measured, or a few
   };
   struct Choice {
     int num = 0;  // of the candidates, likeliest first
@@ -101,9 +102,11 @@ class Drafter {
   // With the draft model, see drafter_model.cc. What it took, as a share of a step without guesses.
   double ask_model(std::span<Sequence* const> sequences, const DraftRoom& room, std::span<const TokenId> end_tokens);
   bool promises_more(std::span<Sequence* const> sequences, const DraftRoom& room, const Pace& pace);
+  bool is_catching_up_worth_it(Sequence& sequence, const Pace& pace, double rate);
   void catch_up(const Pace& pace);
   void make_pass(Pace& pace, const DraftRoom& room, std::span<const TokenId> end_tokens);
   bool is_pass_worth_it(std::span<Sequence* const> sequences, const Pace& pace, int num_passes);
+  static double pass_share(const Pace& pace);
   template <class Function>
   double model_time(const Function& function);
   void settle(const Pace& pace, int num_decodes, int num_guesses, double step_ns);
@@ -118,6 +121,7 @@ class Drafter {
   DraftStats stats_;
   // The draft model's.
   double credit_ns_ = kMostCreditNs;  // what it may lose before it has to wait
+  bool has_first_credit_ = false;     // that goes by how long steps take
   double token_ns_ = 0;       // of one that it catches up with; 0 = not known
   int num_told_ = 0;          // of its guesses
   int step_num_guesses_ = 0;  // of those in this step, and that came true

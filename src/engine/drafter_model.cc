@@ -3,6 +3,7 @@
 #include <array>
 #include <cmath>
 #include <functional>
+#include <utility>
 #include <vector>
 
 #include "engine/drafter.h"
@@ -16,12 +17,16 @@ constexpr double kPassWeight = 0.1;     // of a pass in the average
 constexpr double kOwnWeight = 0.1;      // of a guess's odds in what a sequence expects of it
 constexpr double kSharedWeight = 0.05;  // and all others
 constexpr double kFirstPass = 0.3;      // of a step's time, while nobody knows
+constexpr int kFewPasses = 8;           // that say little: the first ones find nothing in the caches
 constexpr double kAllowance = 0.01;     // of the time of all steps
 constexpr double kMostCredit = 100;     // steps' time
 // What a step may take longer for tokens that the model lacks.
 constexpr double kCatchUpShare = 0.3;
 constexpr double kLeastCatchUpNs = 1e6;
 constexpr double kMostCatchUpNs = 5e6;
+constexpr double kCheapCatchUp = 4;  // of a step's time, which is not much to find out
+constexpr int kTellingTokens = 16;   // of an answer, that say how well it goes without
+constexpr int kLeastLeft = 64;
 constexpr int kLeastPiece = 16;  // fewer take nearly as long
 constexpr int kFirstPiece = 32;
 constexpr int kMostPiece = 256;
@@ -33,6 +38,13 @@ DraftKind kind_of(const ModelGuess& guess) {
 }
 
 }  // namespace
+
+// As a share of a step without guesses.
+double Drafter::pass_share(const Pace& pace) {
+  const double measured = pace.pass_ns / pace.plain_ns;
+  if (pace.num_passes >= kFewPasses) return measured;
+  return pace.num_passes == 0 ? kFirstPass : std::min(measured, kFirstPass);
+}
 
 template <class Function>
 double Drafter::model_time(const Function& function) {
@@ -78,7 +90,7 @@ bool Drafter::promises_more(std::span<Sequence* const> sequences, const DraftRoo
   }
   if (asked_.empty()) return false;
   // As if it had guessed one, two... tokens for each.
-  const double pass = pace.pass_ns > 0 ? pace.pass_ns / pace.plain_ns : kFirstPass;
+  const double pass = pass_share(pace);
   std::vector<Candidate> others;
   for (const Candidate& candidate : candidates_)
     if (std::ranges::find(asked_, sequences[static_cast<std::size_t>(candidate.sequence)]) == asked_.end())
@@ -93,7 +105,22 @@ bool Drafter::promises_more(std::span<Sequence* const> sequences, const DraftRoo
     if (rate <= best) break;
     best = rate;
   }
-  return best > kLeastGain * without;
+  if (best <= kLeastGain * without) return false;
+  std::erase_if(asked_, [&](Sequence* sequence) { return !is_catching_up_worth_it(*sequence, pace, best / num_sequences); });
+  return !asked_.empty();
+}
+
+// Whether the time that the model takes for tokens of the sequence's that it lacks comes back. An answer is taken to go on
+// for as long as it has, and as fast; rate: of tokens in the time of a step without guesses, with the model.
+bool Drafter::is_catching_up_worth_it(Sequence& sequence, const Pace& pace, double rate) {
+  const double cost_ns = token_ns_ * model_->num_missing(sequence);
+  if (cost_ns <= kCheapCatchUp * pace.plain_ns) return true;
+  const int num_output = sequence.num_output;
+  if (num_output < kTellingTokens) return false;
+  const double num_left = std::min(sequence.request->request.sampling.max_tokens - num_output, std::max(num_output, kLeastLeft));
+  const int num_steps = std::max(1, num_output - sequence.draft.num_accepted);
+  const double own_rate = num_output / (num_steps * (1 + longer_by(pace, 1)));
+  return num_left * pace.plain_ns * (1 / own_rate - 1 / rate) > cost_ns;
 }
 
 // The model computes what it lacks of them, as much as the step has time for. Those that it lacks more of are not asked.
@@ -123,6 +150,7 @@ void Drafter::catch_up(const Pace& pace) {
 void Drafter::make_pass(Pace& pace, const DraftRoom& room, std::span<const TokenId> end_tokens) {
   guesses_.resize(asked_.size());
   move_average(pace.pass_ns, model_time([&] { model_->guess(asked_, guesses_); }), kPassWeight);
+  pace.num_passes = std::min(pace.num_passes + 1, kFewPasses);
   std::size_t i = 0;
   std::erase_if(asked_, [&](Sequence* sequence) {
     const ModelGuess& guess = guesses_[i++];
@@ -149,7 +177,7 @@ bool Drafter::is_pass_worth_it(std::span<Sequence* const> sequences, const Pace&
     candidates_.push_back({odds, 0, 0});
   }
   std::ranges::stable_sort(candidates_, std::greater<>{}, &Candidate::odds);
-  return choose(pace, num_sequences, spent + pace.pass_ns / pace.plain_ns).rate > without;
+  return choose(pace, num_sequences, spent + pass_share(pace)).rate > without;
 }
 
 // A step has ended: what the model's guesses were worth to those who waited, less what they took.
@@ -161,6 +189,7 @@ void Drafter::settle(const Pace& pace, int num_decodes, int num_guesses, double 
   step_num_guesses_ = step_num_accepted_ = 0;
   if (pace.plain_ns == 0) return;
   const double most_ns = kMostCredit * pace.plain_ns;
+  if (!std::exchange(has_first_credit_, true)) credit_ns_ = most_ns;
   credit_ns_ = std::clamp(credit_ns_ + gained_ns, -most_ns, most_ns);
 }
 

@@ -70,6 +70,11 @@ class DrafterModelTest : public testing::Test {
       compute(*sequences_.back());
     }
   }
+  void remove_last() {
+    drafter_.forget(*sequences_.back());
+    cache_.release(sequences_.back()->table);
+    sequences_.pop_back();
+  }
   void compute(Sequence& sequence) {
     ASSERT_TRUE(cache_.extend(sequence.table, sequence.num_tokens()));
     cache_.publish(sequence.table, sequence.tokens, sequence.num_tokens() - 1);
@@ -98,6 +103,7 @@ class DrafterModelTest : public testing::Test {
       drafter_.observe_result(*sequence, static_cast<int>(num_true));
       for (std::size_t i = 0; i <= num_true; ++i) sequence->tokens.push_back(unknown_++);  // so that no lookup helps
       compute(*sequence);
+      sequence->num_output += static_cast<int>(num_true) + 1;
       num_tokens_ += static_cast<int>(num_true) + 1;
     }
     const std::int64_t step_ns = kStepNs + num_guesses * guess_ns_;
@@ -156,9 +162,7 @@ TEST_F(DrafterModelTest, NotWhereNothingComesTrue) {
   const int num_passes = std::exchange(model_.num_passes, 0);
   EXPECT_GT(num_passes, 3);
   for (int i = 0; i < 50; ++i) {
-    drafter_.forget(*sequences_.back());
-    cache_.release(sequences_.back()->table);
-    sequences_.clear();
+    remove_last();
     add(300);
     EXPECT_LT(time_of(40), 1.05) << i;
   }
@@ -177,6 +181,7 @@ TEST_F(DrafterModelTest, NotBesideManyWhoseRowsTakeTime) {
 
 // A long prompt is computed in pieces, between which steps go on.
 TEST_F(DrafterModelTest, CatchesUpInPieces) {
+  model_.token_ns = 5'000;
   add(2000);
   int num_steps = 0;
   for (; num_guesses_ == 0 && num_steps < 200; ++num_steps) step();
@@ -184,6 +189,20 @@ TEST_F(DrafterModelTest, CatchesUpInPieces) {
   EXPECT_LT(num_steps, 100);
   EXPECT_LT(most_model_ns_, 2 * kStepNs);
   EXPECT_GE(model_.num_caught_up, 1990);
+  EXPECT_LT(time_of(300), 0.5);
+}
+
+// Its time would not come back from a short answer; from a long one it does.
+TEST_F(DrafterModelTest, ALongPromptIsForLongAnswers) {
+  add();
+  time_of(300);
+  const int num_before = model_.num_caught_up;
+  remove_last();
+  model_.token_ns = 30'000;  // sixty steps for all
+  add(2000);
+  EXPECT_LT(time_of(50), 1.05);
+  EXPECT_LT(model_.num_caught_up - num_before, 100);
+  time_of(500);
   EXPECT_LT(time_of(300), 0.5);
 }
 
