@@ -19,7 +19,7 @@ constexpr double kSharedWeight = 0.05;  // and all others
 constexpr double kFirstPass = 0.3;      // of a step's time, while nobody knows
 constexpr int kFewPasses = 8;           // that say little: the first ones find nothing in the caches
 constexpr double kAllowance = 0.01;     // of the time of all steps
-constexpr double kMostCredit = 100;     // steps' time
+constexpr double kMostCredit = 40;      // steps' time, and at first
 // What a step may take longer for tokens that the model lacks.
 constexpr double kCatchUpShare = 0.3;
 constexpr double kLeastCatchUpNs = 1e6;

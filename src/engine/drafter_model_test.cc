@@ -198,11 +198,13 @@ TEST_F(DrafterModelTest, ALongPromptIsForLongAnswers) {
   time_of(300);
   const int num_before = model_.num_caught_up;
   remove_last();
-  model_.token_ns = 30'000;  // sixty steps for all
+  model_.token_ns = 15'000;  // thirty steps for all
   add(2000);
-  EXPECT_LT(time_of(50), 1.05);
+  requests_.back()->request.sampling.max_tokens = 40;
+  EXPECT_LT(time_of(38), 1.05);
   EXPECT_LT(model_.num_caught_up - num_before, 100);
-  time_of(500);
+  requests_.back()->request.sampling.max_tokens = 1'000'000;
+  time_of(200);
   EXPECT_LT(time_of(300), 0.5);
 }
 
