@@ -15,7 +15,7 @@ import gguf
 import numpy as np
 import transformers
 
-from make_tiny import HERE, gguf_name, interleave, make_model, write_golden, write_vocabulary
+from make_tiny import HERE, gguf_name, interleave, make_model, write_golden, write_sizes, write_vocabulary
 
 LEAST_TOKEN_MARGIN = 0.01
 SHAPE = {"vocab_size": 128, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
@@ -122,14 +122,7 @@ def head_dim_of(config):
 
 
 def write_metadata(writer, config):
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_vocab_size(config.vocab_size)
+    write_sizes(writer, config)
     rope = config.rope_parameters
     rope = rope.get("full_attention", rope)
     if rope["rope_type"] == "yarn":

@@ -120,7 +120,7 @@ def gguf_name(name, is_gemma):
     return f"blk.{layer}.{NAMES.get(part) or norms[part]}.{kind}"
 
 
-def write_metadata(writer, arch, config):
+def write_sizes(writer, config):
     writer.add_block_count(config.num_hidden_layers)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
@@ -129,6 +129,10 @@ def write_metadata(writer, arch, config):
     writer.add_head_count_kv(config.num_key_value_heads)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_vocab_size(config.vocab_size)
+
+
+def write_metadata(writer, arch, config):
+    write_sizes(writer, config)
     rope = config.rope_parameters
     if arch in ("qwen3", "gemma3"):
         writer.add_key_length(config.head_dim)
