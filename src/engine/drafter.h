@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -63,7 +64,6 @@ class Drafter {
  private:
   static constexpr int kSizes = 8;        // of batches, in powers of two
   static constexpr int kMostGuesses = 32;  // of a step
-  static constexpr double kMostCreditNs = 0.3e9;
 
   // A guess that may be tried: token `place` of a sequence's draft.
   struct Candidate {
@@ -120,8 +120,8 @@ class Drafter {
   bool has_changed_ = false;    // since a step without guesses
   DraftStats stats_;
   // The draft model's.
-  double credit_ns_ = kMostCreditNs;  // what it may lose before it has to wait
-  bool has_first_credit_ = false;     // that goes by how long steps take
+  // What it may lose before it has to wait: at most so many steps' time, once it is known how long those take.
+  double credit_ns_ = std::numeric_limits<double>::infinity();
   double token_ns_ = 0;       // of one that it catches up with; 0 = not known
   int num_told_ = 0;          // of its guesses
   int step_num_guesses_ = 0;  // of those in this step, and that came true

@@ -91,11 +91,9 @@ bool Drafter::promises_more(std::span<Sequence* const> sequences, const DraftRoo
   if (asked_.empty()) return false;
   // As if it had guessed one, two... tokens for each.
   const double pass = pass_share(pace);
-  std::vector<Candidate> others;
-  for (const Candidate& candidate : candidates_)
-    if (std::ranges::find(asked_, sequences[static_cast<std::size_t>(candidate.sequence)]) == asked_.end())
-      others.push_back(candidate);
-  candidates_ = others;
+  std::erase_if(candidates_, [&](const Candidate& candidate) {
+    return std::ranges::find(asked_, sequences[static_cast<std::size_t>(candidate.sequence)]) != asked_.end();
+  });
   double best = 0;
   for (int num_passes = 1; num_passes <= room.num_per_draft; ++num_passes) {
     for (std::size_t i = 0; i < asked_.size(); ++i)
@@ -189,7 +187,6 @@ void Drafter::settle(const Pace& pace, int num_decodes, int num_guesses, double 
   step_num_guesses_ = step_num_accepted_ = 0;
   if (pace.plain_ns == 0) return;
   const double most_ns = kMostCredit * pace.plain_ns;
-  if (!std::exchange(has_first_credit_, true)) credit_ns_ = most_ns;
   credit_ns_ = std::clamp(credit_ns_ + gained_ns, -most_ns, most_ns);
 }
 
