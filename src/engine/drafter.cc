@@ -257,9 +257,12 @@ void Drafter::observe_result(Sequence& sequence, int num_accepted) {
     draft.odds.observe(kind, came_true, kOwnWeight);
     odds_.observe(kind, came_true, is_by_model(kind) ? std::max(kModelWeight, 1.0 / (4 + num_told_)) : kSharedWeight);
     num_told_ += is_by_model(kind) ? 1 : 0;
+    stats_.num_model_accepted += is_by_model(kind) && came_true ? 1 : 0;
     step_num_accepted_ += is_by_model(kind) && came_true ? 1 : 0;
   }
-  for (const DraftToken& guessed : draft.tokens) step_num_guesses_ += is_by_model(guessed.kind) ? 1 : 0;
+  const auto num_by_model = std::ranges::count_if(draft.tokens, is_by_model, &DraftToken::kind);
+  stats_.num_model_tokens += static_cast<std::uint64_t>(num_by_model);
+  step_num_guesses_ += static_cast<int>(num_by_model);
   draft.tokens.clear();
 }
 

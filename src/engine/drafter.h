@@ -20,7 +20,10 @@ struct DraftStats {
   std::uint64_t num_drafts = 0;  // of a sequence in a step
   std::uint64_t num_tokens = 0;
   std::uint64_t num_accepted = 0;
-  std::int64_t model_ns = 0;  // in the draft model
+  // Of those, by a draft model, and its time.
+  std::uint64_t num_model_tokens = 0;
+  std::uint64_t num_model_accepted = 0;
+  std::int64_t model_ns = 0;
 };
 
 // What a guess may contain, at most.

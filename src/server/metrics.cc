@@ -165,6 +165,10 @@ void add_engine_counters(Page& page, const EngineStats& stats) {
   page.counter("vllm:spec_decode_num_draft_tokens_total", "Tokens of those.", stats.drafts.num_tokens);
   page.counter("vllm:spec_decode_num_accepted_tokens_total", "Of those, tokens that came true.",
                stats.drafts.num_accepted);
+  page.counter("larder:draft_model_tokens_total", "Tokens that a draft model guessed.",
+               stats.drafts.num_model_tokens);
+  page.counter("larder:draft_model_accepted_tokens_total", "Of those, tokens that came true.",
+               stats.drafts.num_model_accepted);
   page.counter("larder:engine_steps_total", "Forward passes.", stats.step_tokens.num_observed());
   const auto add_seconds = [&](const char* part, std::int64_t ns) {
     page.value(static_cast<double>(ns) * 1e-9, {{"part", part}});

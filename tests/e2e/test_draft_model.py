@@ -95,13 +95,12 @@ def test_a_right_model_makes_fewer_steps_and_a_wrong_one_is_given_up(plain, gues
         assert 150 <= more["larder:engine_steps_total"] + timings.get("draft_n_accepted", 0) < 155
         seconds = {part: more[f'larder:engine_seconds_total{{part="{part}"}}'] for part in ("forward", "draft_model")}
         print(timings, seconds)
-        if not guessing.guesses_right:
-            assert seconds["draft_model"] < 0.15 * seconds["forward"]
+        guessed, right = (more[f"larder:draft_model_{what}_total"] for what in ("tokens", "accepted_tokens"))
+        assert right == guessed if guessing.guesses_right else right <= guessed
+        assert guessed <= timings.get("draft_n", 0) and right <= timings.get("draft_n_accepted", 0)
+        if guessed > 10 if guessing.guesses_right else seconds["draft_model"] < 0.15 * seconds["forward"]:
             return
-        if seconds["draft_model"] > 0 and more["larder:engine_steps_total"] < 140:
-            assert timings["draft_n_accepted"] > 0.7 * timings["draft_n"]
-            return
-    pytest.fail("a model that is right was not asked")
+    pytest.fail("a model that is right was not asked, or one that is not was")
 
 
 def test_a_client_that_leaves_gives_all_back(guessing):
