@@ -1,6 +1,7 @@
 // Threads that the system refuses, for the child of a death test.
 #pragma once
 
+#include <malloc.h>
 #include <pthread.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -24,6 +25,7 @@ inline constexpr bool kThreadLimitIsExact = true;
 // From now on this process gets so many more threads: there is address space for no more stacks.
 inline void allow_threads(int num_threads) {
   constexpr rlim_t kStackBytes = rlim_t{256} << 20;
+  ::mallopt(M_ARENA_MAX, 1);  // another one would take from that, whenever a thread happens to ask for memory
   pthread_attr_t attributes;
   ::pthread_attr_init(&attributes);
   ::pthread_attr_setstacksize(&attributes, kStackBytes);
