@@ -12,7 +12,7 @@ namespace larder {
 void add_upstream_options(CLI::App& command, UpstreamOptions& options) {
   CLI::Option* const url = command.add_option(
       "--upstream", options.url,
-      "Another server with OpenAI's API that requests may go to: what comes before /chat/completions, such as "
+      "Another server that requests may go to: what comes before /chat/completions or /messages, such as "
       "https://api.openai.com/v1 (default: none, nothing leaves this server)");
   url->check(not_empty());
   CLI::Option* const models =
@@ -21,6 +21,11 @@ void add_upstream_options(CLI::App& command, UpstreamOptions& options) {
                          "name for it");
   models->check(not_empty())->needs(url);
   url->needs(models);
+  command
+      .add_option("--upstream-api", options.apis,
+                  "Whose API it has, with commas between: openai, anthropic (default openai)")
+      ->check(not_empty())
+      ->needs(url);
   command.add_option("--upstream-key-env", options.key_variable, "The environment variable that holds its key")
       ->check(not_empty())
       ->needs(url);
@@ -52,6 +57,7 @@ std::optional<UpstreamConfig> upstream_of(const UpstreamOptions& options) {
   UpstreamConfig upstream;
   upstream.url = parse_upstream_url(options.url);
   upstream.models = parse_upstream_models(options.models);
+  upstream.apis = parse_upstream_apis(options.apis);
   upstream.when = parse_upstream_policies(options.when);
   if (!options.key_variable.empty()) upstream.key = read_upstream_key(options.key_variable);
   upstream.max_wait = std::chrono::milliseconds(options.max_wait_ms);

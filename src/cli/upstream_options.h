@@ -13,6 +13,7 @@ namespace larder {
 struct UpstreamOptions {
   std::string url;           // "" = nothing leaves this server
   std::string key_variable;  // "" = it asks for no key
+  std::string apis = "openai";
   std::string models;
   std::string when = "named";
   std::int64_t max_wait_ms = 10'000;

@@ -38,6 +38,8 @@ std::optional<HttpResponse> Router::refuse_loop(const HttpRequest& head) const {
 
 UpstreamRoute Router::find_upstream(const HttpRequest& request, const Json& body) const {
   if (upstream_ == nullptr) return {};
+  const UpstreamApis& apis = upstream_->config().apis;
+  if (!(style_of(request.path) == ApiStyle::kAnthropic ? apis.anthropic : apis.openai)) return {};
   const Fields fields(body, "");
   std::string model = fields.string("model", kMaxNameBytes).value_or("");
   if (must_stay(body, request.asked_route)) return {};
@@ -49,8 +51,7 @@ UpstreamRoute Router::find_upstream(const HttpRequest& request, const Json& body
 
 Reply Router::go_upstream(const HttpRequest& request, const UpstreamRoute& route, UpstreamReason reason) const {
   Reply reply;
-  reply.upstream = make_call(reason, route, request.path, request.body);
-  reply.upstream->passed = request.passed;
+  reply.upstream = make_call(reason, route, request);
   return reply;
 }
 

@@ -33,6 +33,14 @@ std::size_t read_size(std::size_t body_size) { return body_size > kSmallBodyByte
 
 std::string to_string(boost::beast::string_view text) { return {text.data(), text.size()}; }
 
+// Of a header that may be there several times, with commas between.
+std::string join_values(const http::fields& fields, boost::beast::string_view name) {
+  std::string joined;
+  const auto [begin, end] = fields.equal_range(name);
+  for (auto field = begin; field != end; ++field) joined += (joined.empty() ? "" : ",") + to_string(field->value());
+  return joined;
+}
+
 // Beast's keep_alive() reads the first of several Connection headers.
 bool says_close(const http::fields& head) {
   const auto [begin, end] = head.equal_range(http::field::connection);
@@ -137,6 +145,8 @@ Task<bool> HttpConnection::read_head(Incoming& incoming) {
                                           : std::string(target.authority);
   request.asked_route = to_string(message["x-larder-route"]);
   request.passed = to_string(message["x-larder-via"]);
+  request.anthropic_version = to_string(message["anthropic-version"]);
+  request.anthropic_beta = join_values(message, "anthropic-beta");
   request.asked_headers = to_string(message[http::field::access_control_request_headers]);
   incoming.is_http_1_0 = message.version() < 11;
   incoming.is_head = message.method() == http::verb::head;

@@ -11,6 +11,8 @@
 #include <utility>
 
 #include "server/http_connection_incoming.h"
+#include "server/request_id.h"
+#include "server/sse.h"
 #include "server/upstream.h"
 #include "server/upstream_exchange.h"
 
@@ -44,6 +46,16 @@ double seconds_since(std::chrono::steady_clock::time_point begin) {
 
 HttpResponse head_of(const UpstreamHead& head) {
   return {.status = head.status, .content_type = head.content_type, .headers = head.headers};
+}
+
+// In the style of the path that was asked for.
+std::string error_event(const ApiError& error, std::string_view path) {
+  std::string event;
+  if (style_of(path) == ApiStyle::kAnthropic)
+    append_named_event(event, "error", anthropic_error_json(error, "req_" + make_request_id()));
+  else
+    append_event(event, error_json(error));
+  return event;
 }
 
 // What a careless upstream says of our key stays here.
@@ -100,7 +112,7 @@ Task<bool> HttpConnection::answer_from_upstream(Incoming& incoming, const Upstre
     busy.message =
         fmt::format("all {} connections to the upstream are taken; try again, or raise --upstream-connections",
                     upstream.config().max_connections);
-    co_return co_await write_from_upstream(incoming, error_response(busy));
+    co_return co_await write_from_upstream(incoming, error_response(busy, incoming.request.path));
   }
   const std::string& body = incoming.request.body;
   upstream.metrics().count_request(call.reason, call.edit.new_size(body.size()));
@@ -118,7 +130,7 @@ Task<bool> HttpConnection::answer_from_upstream(Incoming& incoming, const Upstre
   exchange.release();
   place.reset();
   if (disconnected_) co_return false;
-  if (failure) response = error_response(describe_upstream(std::move(*failure)));
+  if (failure) response = error_response(describe_upstream(std::move(*failure)), incoming.request.path);
   co_return co_await write_from_upstream(incoming, std::move(response));
 }
 
@@ -192,7 +204,7 @@ Task<bool> HttpConnection::stream_from_upstream(const Incoming& incoming, Upstre
     context_.router.upstream()->metrics().count_received(bytes.size());
     ends.add(bytes);
     if (failure) {
-      const std::string error = "data: " + dump_json(error_json(describe_upstream(std::move(*failure)))) + "\n\n";
+      const std::string error = error_event(describe_upstream(std::move(*failure)), incoming.request.path);
       if (!ends.is_between()) co_return false;  // half an event: an end without an end says that it broke off
       bytes += error;
     }

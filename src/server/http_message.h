@@ -26,6 +26,8 @@ struct HttpRequest {
   std::string asked_headers;  // access-control-request-headers
   std::string asked_route;    // x-larder-route
   std::string passed;         // x-larder-via: the servers that have passed it on
+  std::string anthropic_version;
+  std::string anthropic_beta;  // of all headers of this name, with commas between
   std::string body;
   // What the engine answered to questions that routing the request raised (Reply::errand): bodies of
   // completions.

@@ -294,9 +294,9 @@ void Router::require_model(const std::string& name) const {
   if (name.empty() || model_.answers_to(name)) return;
   if (upstream_model(name) != nullptr) {
     throw Error(ErrorKind::kNotFound,
-                fmt::format("model: \"{}\" is the upstream's, where only chats, completions and responses go, and none that "
-                            "is to stay local; this server itself has \"{}\"",
-                            shorten(name), model_.name),
+                fmt::format("model: \"{}\" is the upstream's, where only {} go, and none that is to stay local; this "
+                            "server itself has \"{}\"",
+                            shorten(name), describe_requests(upstream_->config().apis), model_.name),
                 "model");
   }
   throw Error(

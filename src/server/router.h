@@ -94,6 +94,7 @@ class Router {
                                 const std::vector<PreparedPrompt>& prompts) const;
   Reply chat_here(const HttpRequest& request, Json body, const UpstreamRoute& route, Mailbox::Wake wake) const;
   Reply complete_here(const HttpRequest& request, Json body, const UpstreamRoute& route, Mailbox::Wake wake) const;
+  Reply messages_here(const HttpRequest& request, Json body, const UpstreamRoute& route, Mailbox::Wake wake) const;
 
   Reply chat(const HttpRequest& request, Mailbox::Wake wake) const;
   Reply completions(const HttpRequest& request, Mailbox::Wake wake) const;

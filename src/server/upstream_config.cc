@@ -52,7 +52,7 @@ bool is_host(std::string_view host) {
 // The text itself is not shown: whoever writes a key into a URL does not want it in a log.
 [[noreturn]] void fail_url(std::string_view reason) {
   throw_invalid(
-      "--upstream: {}; give the address that comes before /chat/completions, such as "
+      "--upstream: {}; give the address that comes before /chat/completions or /messages, such as "
       "https://api.example.com/v1",
       reason);
 }
@@ -75,7 +75,7 @@ UpstreamUrl parse_upstream_url(std::string_view text) {
   if (authority.find('@') != authority.npos) fail_url("it has a user; a key goes by --upstream-key-env");
   if (path.find_first_of("?#") != path.npos) fail_url("it has a query or a fragment");
   while (path.ends_with('/')) path.remove_suffix(1);
-  if (path.ends_with("/chat/completions")) fail_url("it names a route");
+  if (path.ends_with("/chat/completions") || path.ends_with("/messages")) fail_url("it names a route");
   url.path = path;
 
   const bool has_brackets = authority.starts_with('[');
@@ -135,6 +135,20 @@ UpstreamPolicies parse_upstream_policies(std::string_view text) {
   return policies;
 }
 
+UpstreamApis parse_upstream_apis(std::string_view text) {
+  UpstreamApis apis{.openai = false};
+  for (const std::string& part : split(text)) {
+    if (part == "openai") {
+      apis.openai = true;
+    } else if (part == "anthropic") {
+      apis.anthropic = true;
+    } else {
+      throw_invalid("--upstream-api: \"{}\" is none of openai and anthropic", shorten(part));
+    }
+  }
+  return apis;
+}
+
 std::string read_upstream_key(const std::string& variable) {
   const char* const value = std::getenv(variable.c_str());
   const std::string key = value == nullptr ? "" : value;
@@ -146,6 +160,11 @@ std::string read_upstream_key(const std::string& variable) {
         "--upstream-key-env: the key in {} has a space, a line end or another character that no header may hold",
         variable);
   return key;
+}
+
+std::string_view describe_requests(const UpstreamApis& apis) {
+  if (!apis.openai) return "messages of Anthropic's API";
+  return apis.anthropic ? "chats, completions, responses and messages" : "chats, completions and responses";
 }
 
 bool is_loopback_host(const std::string& host) {

@@ -9,7 +9,7 @@
 
 namespace larder {
 
-// Where an OpenAI-compatible API begins: what comes before "/chat/completions".
+// Where the API begins: what comes before "/chat/completions" and "/messages".
 struct UpstreamUrl {
   bool is_tls = false;
   std::string host;       // of an IPv6 address without its brackets
@@ -30,9 +30,16 @@ struct UpstreamPolicies {
   bool if_busy = false;  // those for the local model that would be refused, or wait for long
 };
 
+// Whose requests it understands; one at least.
+struct UpstreamApis {
+  bool openai = true;      // chats, completions and responses
+  bool anthropic = false;  // messages, and how many tokens they have
+};
+
 struct UpstreamConfig {
   UpstreamUrl url;
-  std::string key;                    // sent as a bearer token; "" = none. Never to be logged or told.
+  UpstreamApis apis;
+  std::string key;                    // sent as each API has it; "" = none. Never to be logged or told.
   std::vector<UpstreamModel> models;  // at least one; the first takes what is long or comes while busy
   UpstreamPolicies when;
   std::chrono::milliseconds max_wait{10'000};           // predicted, beyond which a request goes there if busy
@@ -52,8 +59,12 @@ struct UpstreamConfig {
 UpstreamUrl parse_upstream_url(std::string_view text);
 std::vector<UpstreamModel> parse_upstream_models(std::string_view text);  // "A,B=REMOTE"
 UpstreamPolicies parse_upstream_policies(std::string_view text);          // "named,long,busy"
+UpstreamApis parse_upstream_apis(std::string_view text);                  // "openai,anthropic"
 // The key in an environment variable; messages name the variable alone.
 std::string read_upstream_key(const std::string& variable);
+
+// For people: "chats, completions and responses".
+std::string_view describe_requests(const UpstreamApis& apis);
 
 // Whether what is sent there in the clear stays on this machine.
 bool is_loopback_host(const std::string& host);

@@ -67,6 +67,7 @@ TEST(UpstreamUrlTest, WhatIsNone) {
                            "http://[::1]x",
                            "http://a\r\nX: y/",
                            "http://a/v1/chat/completions",
+                           "http://a/v1/messages/",
                            "http://a\\b/",
                            "http://\xc3\xa4/",
                            "http://::1/"}) {
@@ -109,6 +110,16 @@ TEST(UpstreamPoliciesTest, Each) {
   EXPECT_TRUE(!one.named && one.if_long && !one.if_busy);
   for (const char* text : {"", "named,", "failed", "Named", "named long"}) {
     EXPECT_THAT(message_of([&] { parse_upstream_policies(text); }), HasSubstr("--upstream-when: ")) << text;
+  }
+}
+
+TEST(UpstreamApisTest, Each) {
+  const UpstreamApis both = parse_upstream_apis("anthropic,openai");
+  EXPECT_TRUE(both.openai && both.anthropic);
+  const UpstreamApis one = parse_upstream_apis("anthropic");
+  EXPECT_TRUE(!one.openai && one.anthropic);
+  for (const char* text : {"", "openai,", "Anthropic", "both"}) {
+    EXPECT_THAT(message_of([&] { parse_upstream_apis(text); }), HasSubstr("--upstream-api: ")) << text;
   }
 }
 

@@ -28,6 +28,7 @@ constexpr std::size_t kReadBytes = std::size_t{16} << 10;
 constexpr std::uint32_t kMaxHeadBytes = std::uint32_t{64} << 10;
 constexpr std::size_t kMaxChunkHead = std::size_t{16} << 10;                   // with its extensions; all of a trailer
 constexpr std::uint64_t kNoLimit = std::numeric_limits<std::uint64_t>::max();  // Beast 1.74 reads none as 0
+const std::string kAnthropicVersion = "2023-06-01";                             // of who names none
 constexpr int kMaxInterim = 8;                                                 // replies of 1xx before the reply
 
 std::string to_string(boost::beast::string_view text) { return {text.data(), text.size()}; }
@@ -43,7 +44,8 @@ bool passes_upstream_header(std::string_view name) {
            boost::beast::iequals({name.data(), prefix.size()}, {prefix.data(), prefix.size()});
   };
   if (is("x-larder-route")) return false;  // this server says its own
-  return is("retry-after") || is("x-request-id") || begins_with("openai-") || begins_with("x-larder-");
+  return is("retry-after") || is("x-request-id") || is("request-id") || begins_with("openai-") ||
+         begins_with("anthropic-") || begins_with("x-larder-");
 }
 
 UpstreamExchange::UpstreamExchange(Strand strand, Upstream& upstream)
@@ -204,7 +206,13 @@ std::string UpstreamExchange::format_request(const UpstreamCall& call, std::size
       "Content-Type: application/json\r\nContent-Length: {}\r\n",
       config_.url.path, call.path, config_.url.authority, LARDER_VERSION, body_size);
   head += fmt::format("x-larder-via: {}{}{}\r\n", call.passed, call.passed.empty() ? "" : ", ", upstream_.id());
-  if (!config_.key.empty()) head += "Authorization: Bearer " + config_.key + "\r\n";
+  if (call.style == ApiStyle::kAnthropic) {
+    if (!config_.key.empty()) head += "x-api-key: " + config_.key + "\r\n";
+    head += "anthropic-version: " + (call.version.empty() ? kAnthropicVersion : call.version) + "\r\n";
+    if (!call.beta.empty()) head += "anthropic-beta: " + call.beta + "\r\n";
+  } else if (!config_.key.empty()) {
+    head += "Authorization: Bearer " + config_.key + "\r\n";
+  }
   return head + "\r\n";
 }
 

@@ -51,16 +51,22 @@ bool must_stay(const Json& body, std::string_view asked_route) {
   return fields.boolean("x_larder_local_only", false) || says_local;
 }
 
-UpstreamCall make_call(UpstreamReason reason, const UpstreamRoute& route, std::string_view path,
-                       std::string_view body) {
+UpstreamCall make_call(UpstreamReason reason, const UpstreamRoute& route, const HttpRequest& request) {
   const UpstreamModel* const model = reason == UpstreamReason::kNamed  ? route.named
                                      : reason == UpstreamReason::kLong ? route.if_long
                                                                        : route.if_busy;
   CHECK(model != nullptr, static_cast<int>(reason));
   constexpr std::string_view kVersion = "/v1";
-  CHECK(path.starts_with(kVersion));
-  UpstreamCall call{.reason = reason, .path = std::string(path.substr(kVersion.size())), .passed = {}, .edit = {}};
-  if (route.asked_model != model->remote_name) call.edit = edit_model(body, model->remote_name);
+  CHECK(request.path.starts_with(kVersion));
+  UpstreamCall call{.reason = reason, .style = style_of(request.path), .path = request.path.substr(kVersion.size())};
+  call.passed = request.passed;
+  if (call.style == ApiStyle::kAnthropic) {
+    // Clients of its betas say so in both.
+    if (!request.query.empty()) call.path += "?" + request.query;
+    call.version = request.anthropic_version;
+    call.beta = request.anthropic_beta;
+  }
+  if (route.asked_model != model->remote_name) call.edit = edit_model(request.body, model->remote_name);
   return call;
 }
 

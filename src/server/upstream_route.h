@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "server/http_message.h"
 #include "server/json_reader.h"
 #include "server/upstream_body.h"
 #include "server/upstream_config.h"
@@ -20,9 +21,12 @@ std::string_view name_of(UpstreamReason reason);
 // A request that goes there. Its body is the client's, edited.
 struct UpstreamCall {
   UpstreamReason reason = UpstreamReason::kNamed;
-  std::string path;    // behind the upstream's own: "/chat/completions"
-  std::string passed;  // the value of x-larder-via: "" = this server is the first
-  BodyEdit edit;
+  ApiStyle style = ApiStyle::kOpenAi;
+  std::string path = {};     // behind the upstream's own, with its query: "/chat/completions"
+  std::string passed = {};   // the value of x-larder-via: "" = this server is the first
+  std::string version = {};  // the values of anthropic-version and anthropic-beta, of that style alone; "" = none
+  std::string beta = {};
+  BodyEdit edit = {};
 };
 
 // What may become of one request; it stays where all are null.
@@ -43,7 +47,7 @@ UpstreamRoute find_route(const UpstreamConfig& config, std::string asked_model, 
 // whose value is asked_route. Throws Error{kInvalidArgument} where either says something else.
 bool must_stay(const Json& body, std::string_view asked_route);
 
-// The call of a request with this path ("/v1/chat/completions") and body.
-UpstreamCall make_call(UpstreamReason reason, const UpstreamRoute& route, std::string_view path, std::string_view body);
+// The call of a request with a path such as "/v1/chat/completions".
+UpstreamCall make_call(UpstreamReason reason, const UpstreamRoute& route, const HttpRequest& request);
 
 }  // namespace larder

@@ -65,28 +65,51 @@ TEST(UpstreamRouteTest, WhatMustStay) {
 
 TEST(UpstreamRouteTest, Calls) {
   const UpstreamConfig config = config_with("named,long");
-  const std::string body = R"({"model":"big"})";
-  const UpstreamCall call =
-      make_call(UpstreamReason::kNamed, find_route(config, "big", false), "/v1/chat/completions", body);
+  HttpRequest request;
+  request.path = "/v1/chat/completions";
+  request.query = "beta=true";
+  request.anthropic_version = "2023-06-01";
+  request.body = R"({"model":"big"})";
+  const UpstreamCall call = make_call(UpstreamReason::kNamed, find_route(config, "big", false), request);
   EXPECT_EQ(call.path, "/chat/completions");
-  EXPECT_EQ(apply_edit(body, call.edit), R"({"model":"remote-big"})");
+  EXPECT_EQ(call.version, "");
+  EXPECT_EQ(apply_edit(request.body, call.edit), R"({"model":"remote-big"})");
   // Under the same name nothing is changed, also not how it is written.
-  const std::string other = R"({"model":"oth\u0065r"})";
-  EXPECT_EQ(
-      apply_edit(other,
-                 make_call(UpstreamReason::kNamed, find_route(config, "other", false), "/v1/completions", other).edit),
-      other);
-  EXPECT_EQ(
-      apply_edit("{}", make_call(UpstreamReason::kLong, find_route(config, "", true), "/v1/completions", "{}").edit),
-      R"({"model":"remote-big"})");
+  request.path = "/v1/completions";
+  request.body = R"({"model":"oth\u0065r"})";
+  const auto edited = [&](UpstreamReason reason, const UpstreamRoute& route) {
+    return apply_edit(request.body, make_call(reason, route, request).edit);
+  };
+  EXPECT_EQ(edited(UpstreamReason::kNamed, find_route(config, "other", false)), request.body);
+  request.body = "{}";
+  EXPECT_EQ(edited(UpstreamReason::kLong, find_route(config, "", true)), R"({"model":"remote-big"})");
+}
+
+TEST(UpstreamRouteTest, CallsOfAnthropicsApi) {
+  const UpstreamConfig config = config_with("named");
+  HttpRequest request;
+  request.path = "/v1/messages/count_tokens";
+  request.query = "beta=true";
+  request.anthropic_version = "2023-06-01";
+  request.anthropic_beta = "a,b";
+  request.passed = "someone";
+  request.body = R"({"model":"big"})";
+  const UpstreamCall call = make_call(UpstreamReason::kNamed, find_route(config, "big", false), request);
+  EXPECT_EQ(call.style, ApiStyle::kAnthropic);
+  EXPECT_EQ(call.path, "/messages/count_tokens?beta=true");
+  EXPECT_EQ(call.version, "2023-06-01");
+  EXPECT_EQ(call.beta, "a,b");
+  EXPECT_EQ(call.passed, "someone");
+  EXPECT_EQ(apply_edit(request.body, call.edit), R"({"model":"remote-big"})");
 }
 
 TEST(UpstreamHeadersTest, WhichArePassedOn) {
-  for (const char* name : {"Retry-After", "x-request-id", "OpenAI-Processing-Ms", "openai-version", "X-Larder-Other"})
+  for (const char* name : {"Retry-After", "x-request-id", "OpenAI-Processing-Ms", "openai-version", "X-Larder-Other",
+                           "Request-Id", "anthropic-ratelimit-requests-remaining"})
     EXPECT_TRUE(passes_upstream_header(name)) << name;
   for (const char* name : {"", "Connection", "Keep-Alive", "Proxy-Authenticate", "TE", "Trailer", "Transfer-Encoding",
                            "Upgrade", "Content-Length", "Set-Cookie", "Server", "Date", "Location", "WWW-Authenticate",
-                           "Access-Control-Allow-Origin", "openai-", "xopenai-a", "X-Larder-Route", "Content-Type"})
+                           "Access-Control-Allow-Origin", "openai-", "xopenai-a", "anthropic-", "X-Larder-Route", "Content-Type"})
     EXPECT_FALSE(passes_upstream_header(name)) << name;
 }
 
