@@ -75,6 +75,7 @@ void examine(const DoctorOptions& options) {
 void add_doctor_command(CLI::App& app) {
   auto options = std::make_shared<DoctorOptions>();
   options->runtime.bookkeeping_bytes = bookkeeping_bytes(ServerLimits{});
+  options->runtime.next_turn_bytes = next_turn_bytes(ServerLimits{});
   CLI::App* command = app.add_subcommand(
       "doctor", "Looks for what would keep a server from starting, or slow it down");
   add_runtime_options(*command, options->runtime);

@@ -228,6 +228,7 @@ void list() {
 void add_plan_command(CLI::App& app) {
   auto options = std::make_shared<PlanCommandOptions>();
   options->runtime.bookkeeping_bytes = bookkeeping_bytes(ServerLimits{});
+  options->runtime.next_turn_bytes = next_turn_bytes(ServerLimits{});
   CLI::App* command = app.add_subcommand(
       "plan",
       "What a model takes and brings: memory, context, concurrency, speed, and what to change");

@@ -14,6 +14,7 @@
 #include "cli/device.h"
 #include "cli/pull.h"
 #include "cli/tiers.h"
+#include "engine/idle_line.h"
 #include "engine/sampler.h"
 #include "grammar/token_masks.h"
 #include "kv/kv_cache.h"
@@ -24,6 +25,7 @@
 #include "plan/largest.h"
 #include "plan/step_speed.h"
 #include "server/cache_log.h"
+#include "server/next_turn.h"
 #include "server/server_config.h"
 
 namespace larder {
@@ -289,10 +291,22 @@ std::int64_t bookkeeping_bytes(const ServerLimits& limits) {
                                    limits.max_summary_bytes + limits.max_constraint_bytes + of_log.max_bytes());
 }
 
+std::int64_t next_turn_bytes(const ServerLimits& limits) {
+  return static_cast<std::int64_t>(limits.max_next_turn_bytes + IdleLine::kMostBytes);
+}
+
 // What constrained answers take beside their formats, once there is one.
 std::int64_t constraints_bytes(int vocab_size, int num_threads) {
   return static_cast<std::int64_t>(TokenTrie::most_bytes(vocab_size)) +
          num_threads * static_cast<std::int64_t>(TokenMasks::kMaxBytes);
+}
+
+// What is kept of requests, if there are any, for this model.
+std::int64_t bookkeeping_bytes(const RuntimeOptions& options, const ModelFile& file, int num_threads) {
+  if (options.bookkeeping_bytes == 0) return 0;
+  std::int64_t bytes = options.bookkeeping_bytes + constraints_bytes(file.config.vocab_size, num_threads);
+  if (options.next_turn_bytes > 0 && may_reprint_answers(*file.chat_template, *file.tokenizer)) bytes += options.next_turn_bytes;
+  return bytes;
 }
 
 void plan_model_into(PlannedModel& planned, const RuntimeOptions& options, ThreadPool& pool,
@@ -325,9 +339,7 @@ void plan_model_into(PlannedModel& planned, const RuntimeOptions& options, Threa
     footprint.process_bytes = resident_memory_bytes() + kServingBytes +
                               tier_memory_bytes(options, *planned.layout);
     footprint.disk_index_bytes = disk_index_bytes(options, *planned.layout);
-    footprint.bookkeeping_bytes = options.bookkeeping_bytes;
-    if (options.bookkeeping_bytes > 0)  // there are requests that may ask for it
-      footprint.bookkeeping_bytes += constraints_bytes(config.vocab_size, pool.num_threads());
+    footprint.bookkeeping_bytes = bookkeeping_bytes(options, planned.file, pool.num_threads());
     footprint.beside_blocks = [&options, &layout = *planned.layout](int num_blocks) {
       return KvCache::bookkeeping(
           layout,

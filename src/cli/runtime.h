@@ -56,6 +56,7 @@ struct RuntimeOptions {
   int kv_remote_compression = 0;   // zstd's level, 0 = none
   // What a server keeps of requests, at most; see bookkeeping_bytes().
   std::int64_t bookkeeping_bytes = 0;
+  std::int64_t next_turn_bytes = 0;  // and besides, where the chat template prints answers anew, see next_turn_bytes()
   bool records_kv_events = false;  // EngineConfig's
   // One more tier, nearer than the others; for benchmarks.
   std::function<std::unique_ptr<KvTier>()> make_tier;
@@ -67,6 +68,7 @@ int num_threads_of(const RuntimeOptions& options);
 
 // All that grows with the requests of a server, to its bounds.
 std::int64_t bookkeeping_bytes(const ServerLimits& limits);
+std::int64_t next_turn_bytes(const ServerLimits& limits);
 
 // The options above, on a command.
 void add_runtime_options(CLI::App& command, RuntimeOptions& options);

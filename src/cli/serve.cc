@@ -35,6 +35,7 @@ struct ServeOptions {
   std::vector<std::string> normalise;
   std::string history;
   std::string reasoning_format = "auto";
+  std::string anticipate = "auto";
   UpstreamOptions upstream;
   KvEventPublisherConfig kv_events;  // endpoint "" = nobody is told
   std::string kv_events_format = "map";
@@ -131,6 +132,7 @@ void serve(const ServeOptions& options) {
                   fmt::format("--normalise {}: must be {}", name, kNormalisations));
   }
   config.parts_thoughts = options.reasoning_format != "none";
+  config.anticipates = options.anticipate != "off";
   if (!options.history.empty()) config.history = parse_history_options(options.history);
   config.upstream = upstream_of(options.upstream);
   config.drain_timeout =
@@ -142,6 +144,7 @@ void serve(const ServeOptions& options) {
 
   RuntimeOptions runtime_options = options.runtime;
   runtime_options.bookkeeping_bytes = bookkeeping_bytes(config.limits);
+  if (config.anticipates) runtime_options.next_turn_bytes = next_turn_bytes(config.limits);
   if (config.upstream) runtime_options.bookkeeping_bytes += Upstream::most_bytes(*config.upstream);
   runtime_options.records_kv_events = !options.kv_events.endpoint.empty();
   if (runtime_options.records_kv_events)
@@ -235,6 +238,11 @@ void add_serve_command(CLI::App& app) {
                    "auto: what a model thinks between <think> and </think> is told apart from its answer; none: it is "
                    "part of the text (default: auto)")
       ->check(CLI::IsMember({"auto", "none"}));
+  command
+      ->add_option("--anticipate", options->anticipate,
+                   "auto: where a chat template prints answers otherwise than they are generated, such as without thoughts, "
+                   "a chat's next turn is computed up to the next message while nobody waits; off: it is not (default: auto)")
+      ->check(CLI::IsMember({"auto", "off"}));
   command->add_option("--history", options->history,
                       "What becomes of long conversations: rolling_window, retrieval or summary, with "
                       "a number of tokens if you like: summary:4096 (default: none)")

@@ -317,11 +317,13 @@ bool Engine::step() {
     std::unique_lock lock(mutex_);
     Inbox inbox = std::exchange(inbox_, {});
     has_tier_news_ = false;  // poll_tiers() takes them
+    inbox.cancels_anticipated = stops_;
     lock.unlock();
     take(std::move(inbox));
   }
   scheduler_.poll_tiers();
   release_shared(false);
+  begin_idle_work();
   const Batch& batch = scheduler_.schedule();
   const Chunk& chunk = scheduler_.chunk();
   if (batch.empty() && chunk.empty()) {
@@ -333,7 +335,7 @@ bool Engine::step() {
   const std::int64_t model_ns = forward_ns_ + sample_ns_;
   num_step_tokens_ = 0;
   // A step may take long, and whoever asks meanwhile is to see what it computes.
-  if (stats_.num_running != scheduler_.num_running() - scheduler_.num_loading()) update_stats();
+  if (stats_.num_running != num_running()) update_stats();
   const std::int64_t scheduled_ns = clock_.now_ns();
   if (!chunk.empty() && !chunk.rests) advance(chunk);
   if (!outbox_.empty() && !batch.empty()) deliver();  // a first token waits for nobody's next
@@ -396,6 +398,12 @@ void Engine::observe_speed(const Batch& batch, std::int64_t forward_ns) {
 }
 
 void Engine::take(Inbox inbox) {
+  if (inbox.cancels_anticipated || inbox.cancels_all || inbox.resets_cache) {
+    idle_line_.clear();
+    make_way();
+  }
+  while (!inbox.anticipated.empty()) idle_line_.push(inbox.anticipated.take_oldest());
+  if (!inbox.arrivals.empty()) make_way();
   for (Arrival& arrival : inbox.arrivals) {
     UpdateCallback& on_update = arrival.request.on_update;
     if (on_update) {
@@ -510,7 +518,7 @@ void Engine::update_stats() {
   in_line_by_tenant_ = inbox_.by_tenant;
   scheduler_.count_waiting(in_line_by_tenant_);
   stats_.num_loading = scheduler_.num_loading();
-  stats_.num_running = scheduler_.num_running() - stats_.num_loading;
+  stats_.num_running = num_running();
   stats_.kv = cache_.stats();
   stats_.kv_histograms = cache_.histograms();
   stats_.step_tokens = step_tokens_;

@@ -16,6 +16,7 @@
 
 #include "base/clock.h"
 #include "base/histogram.h"
+#include "engine/idle_line.h"
 #include "engine/model_runner.h"
 #include "engine/request.h"
 #include "engine/scheduler.h"
@@ -97,6 +98,10 @@ class Engine {
   // The same for one choice that has begun. The others go on.
   void cancel_choice(std::uint64_t request_id, int choice);
   void reset_prefix_cache();
+  // Has the prompt computed while there is nothing else to do, if its request has not come before: whoever comes
+  // meanwhile waits for no more than a layer of a few of its tokens. Of many the latest are kept. Throws
+  // Error{kInvalidArgument} as submit() does.
+  void anticipate(std::vector<TokenId> prompt, std::string salt);
 
   // Takes what was submitted and cancelled, and computes one batch. False = nothing was left to
   // compute. For owners that drive the engine themselves.
@@ -133,11 +138,13 @@ class Engine {
     std::int64_t num_tokens = 0;  // of the arrivals
     InLineByTenant by_tenant;     // the arrivals
     std::vector<Cancellation> cancellations;
+    IdleLine anticipated;
     bool resets_cache = false;
     bool cancels_all = false;
+    bool cancels_anticipated = false;
 
     bool empty() const {
-      return arrivals.empty() && cancellations.empty() && !resets_cache && !cancels_all;
+      return arrivals.empty() && cancellations.empty() && anticipated.empty() && !resets_cache && !cancels_all;
     }
   };
 
@@ -172,6 +179,10 @@ class Engine {
   void advance(const Chunk& chunk);
   void observe_speed(const Batch& batch, std::int64_t forward_ns);
   void take(Inbox inbox);
+  void begin_idle_work();
+  void make_way();
+  // Sequences that somebody waits for, but for those that a tier is loading for.
+  int num_running() const { return scheduler_.num_running() - scheduler_.num_loading() - (idle_id_ != 0 ? 1 : 0); }
   void sample(const Batch& batch, const Logits& logits);
   OutputToken drawn(const Batch& batch, const Draw& draw, const Logits& logits, std::size_t thread);
   void draw_guesses(const Batch& batch, const Draw& draw, const Logits& logits, std::size_t thread);
@@ -199,6 +210,8 @@ class Engine {
   std::vector<Draw> draws_;  // scratch
   std::vector<Outgoing> outbox_;
   std::vector<Held> held_;
+  IdleLine idle_line_;
+  std::uint64_t idle_id_ = 0;  // of the request that is computed because nobody waits; 0 = none
   Histogram step_tokens_;
   int num_step_tokens_ = 0;  // of this step
   std::int64_t forward_ns_ = 0;

@@ -163,6 +163,9 @@ struct Request {
   // not bounded by max_model_len. Both multiples of kBlockSize; 0 = everything is seen.
   int attention_window = 0;
   int attention_sinks = 0;
+  // It only may come, and its prompt is computed for when it does: it has no part in statistics of prompts, and its
+  // steps are short.
+  bool is_anticipated = false;
   // The last update waits, for some seconds at most, until others can load the prompt from a tier that they share.
   bool waits_until_shared = false;
   UpdateCallback on_update;

@@ -18,6 +18,7 @@ constexpr int kShorter = 2;  // the same where less than that fits into a step
 // Tokens of a chunk: more would take long to come to their end.
 constexpr int kMostBesideDecodes = 128;
 constexpr std::uint64_t kTurnsBetweenPeeks = 16;
+constexpr std::int64_t kIdleStepNs = 20'000'000;
 // Rows of logits beside decodes: a chunk's last layer takes hardly longer for them than for one.
 constexpr int kMostChunkLogits = 8;
 
@@ -142,7 +143,16 @@ const Batch& Scheduler::schedule() {
   return batch_;
 }
 
+// Whether all there is may come, and has not.
+bool Scheduler::is_idle() const {
+  return requests_.size() == 1 && requests_.begin()->second->request.is_anticipated;
+}
+
 PromptRoom Scheduler::prompt_room() const {
+  if (is_idle()) {
+    const int num_chunk_tokens = std::min(kMostBesideDecodes, config_.max_chunk_tokens);
+    return {.num_tokens = 1, .num_chunk_tokens = num_chunk_tokens, .chunk_ns = kIdleStepNs, .num_brief = 0};
+  }
   if (num_decodes_ == 0)
     return pace_.room_alone(prompts_ahead(), config_.max_batch_tokens, config_.max_chunk_tokens);
   return pace_.room(num_decodes_, prompts_ahead(), config_.max_prefill_tokens,
@@ -421,13 +431,13 @@ bool Scheduler::admit(Sequence& sequence) {
   const int num_matched = cache_.match(sequence.table, sequence.tokens, request.request.salt,
                                        max_match(sequence), request.span());
   // Who comes back from a preemption looks for what is its own, generated tokens among it.
-  if (request.num_preemptions == 0) {
+  if (request.num_preemptions == 0 && !request.request.is_anticipated) {
     stats_.num_prefix_queries += static_cast<std::uint64_t>(sequence.num_tokens());
     stats_.num_prefix_hits += static_cast<std::uint64_t>(num_matched);
   }
   if (request.num_cached < 0) {
     request.num_cached = request.num_in_pool = num_matched;
-    note_miss(sequence, num_matched);
+    if (!request.request.is_anticipated) note_miss(sequence, num_matched);
   }
   return true;
 }

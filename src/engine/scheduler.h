@@ -37,6 +37,7 @@ struct SchedulerStats {
   std::uint64_t num_prompt_tokens = 0;  // found or computed
   std::uint64_t num_prompt_tokens_cached = 0;
   std::uint64_t num_generated_tokens = 0;
+  std::uint64_t num_anticipated_tokens = 0;  // of prompts that may come: computed, and in no other number here
   DraftStats drafts;
   std::uint64_t num_prefix_queries = 0;           // tokens looked up
   std::uint64_t num_prefix_hits = 0;              // tokens found
@@ -152,6 +153,7 @@ class Scheduler {
   bool make_room(Sequence& sequence, int num_tokens);
   void preempt(Sequence& sequence);
   int max_match(const Sequence& sequence) const;
+  bool is_idle() const;
   PromptRoom prompt_room() const;
   std::int64_t num_blocks_to_part(const ActiveRequest& request) const;
   std::int64_t num_blocks_claimed() const;

@@ -106,7 +106,8 @@ void Scheduler::commit_draft(const BatchEntry& entry, std::span<OutputToken> sam
 void Scheduler::count_computed(ActiveRequest& request, int end) {
   end = std::min(end, request.num_prompt);
   if (end <= request.num_counted) return;
-  stats_.num_prompt_tokens += static_cast<std::uint64_t>(end - request.num_counted);
+  std::uint64_t& num = request.request.is_anticipated ? stats_.num_anticipated_tokens : stats_.num_prompt_tokens;
+  num += static_cast<std::uint64_t>(end - request.num_counted);
   request.num_counted = end;
 }
 

@@ -67,6 +67,7 @@ void Scheduler::note_loaded(ActiveRequest& request, const LoadedTokens& loaded) 
 void Scheduler::count_prompt(ActiveRequest& request) {
   if (request.is_counted()) return;
   request.num_counted = request.num_cached;
+  if (request.request.is_anticipated) return;
   stats_.num_prompt_tokens += static_cast<std::uint64_t>(request.num_cached);
   stats_.num_prompt_tokens_cached += static_cast<std::uint64_t>(request.num_cached);
   std::vector<int>& by_tier = request.facts.num_loaded_by_tier;

@@ -25,6 +25,7 @@ Reply Router::messages_here(const HttpRequest& request, Json body, const Upstrea
   GenerationJob job = prepare_job(request, chat);
   job.writer = make_messages_writer(model_.name);
   job.options = std::move(chat.options);
+  keep_next_turn(std::move(chat), job);
   return generate(request, std::move(job), std::move(wake));
 }
 

@@ -129,6 +129,24 @@ void Router::constrain(ChatRequest& chat, bool ends_in_thought) const {
   calls.parts_thoughts = config_.parts_thoughts && is_free;
 }
 
+void Router::keep_next_turn(ChatRequest chat, GenerationJob& job) const {
+  if (next_turns_ == nullptr) return;
+  job.next_turn = keep_for_next_turn(std::move(chat), job.options, job.salt, *next_turns_);
+}
+
+void Router::prepare_next_turn(NextTurn turn) const noexcept {
+  try {
+    const EngineStats stats = model_.engine.stats();
+    if (stats.num_running + stats.num_loading + stats.num_waiting > 0) return;
+    std::string salt = turn.salt;
+    auto prompt = begin_next_turn(std::move(turn), *history_, model_);
+    if (!prompt || std::ssize(*prompt) >= model_.max_model_len) return;
+    model_.engine.anticipate(std::move(*prompt), std::move(salt));
+  } catch (const std::exception&) {
+    // Without memory nothing is done ahead.
+  }
+}
+
 std::uint64_t Router::tenant_of(const HttpRequest& request) const {
   const std::optional<Digest> key = keys_.empty() ? std::nullopt : key_of(request);
   return key ? hash_text(to_hex(*key)) : 0;
@@ -177,6 +195,7 @@ Reply Router::chat_here(const HttpRequest& request, Json body, const UpstreamRou
   job.writer = make_chat_writer(model_.name, model_.tokenizer);
   if (chat.options.return_token_ids) job.writer->set_prompts({job.prompts.front().tokens});
   job.options = std::move(chat.options);
+  keep_next_turn(std::move(chat), job);
   return generate(request, std::move(job), std::move(wake));
 }
 

@@ -141,6 +141,7 @@ Reply Router::metrics_page(const HttpRequest&, Mailbox::Wake) const {
                                           .answer_bytes = history_->size_bytes(),
                                           .session_bytes = sessions_->size_bytes(),
                                           .draft_bytes = drafts_->used(),
+                                          .next_turn_bytes = next_turns_ == nullptr ? 0 : next_turns_->used(),
                                           .summary_bytes = summaries_->size_bytes(),
                                           .format_bytes = constraints_->size_bytes()}};
   HttpResponse response{.content_type = "text/plain; version=0.0.4; charset=utf-8",

@@ -238,6 +238,7 @@ Reply Router::create_response(const HttpRequest& request, Mailbox::Wake wake) co
   }
   job.writer = make_responses_writer(model_.name, model_.tokenizer, std::move(plan.draft));
   job.options = std::move(plan.chat.options);
+  keep_next_turn(std::move(plan.chat), job);
   return generate(request, std::move(job), std::move(wake));
 }
 

@@ -42,7 +42,8 @@ Generation::Generation(const ServedModel& model, GenerationJob job, ServerMetric
       tenant_(job.tenant),
       waits_(job.waits),
       asked_(job.asked),
-      keeps_answer_(job.keeps_answer || history_ != nullptr),
+      next_turn_(std::move(job.next_turn)),
+      keeps_answer_(job.keeps_answer || history_ != nullptr || next_turn_ != nullptr),
       salt_(std::move(job.salt)),
       mailbox_(std::make_shared<Mailbox>(std::move(wake), job.max_waiting_bytes)) {
   const int num_prompts = static_cast<int>(job.prompts.size());
@@ -187,6 +188,12 @@ std::string Generation::ping() {
   std::string out;
   if (options_.stream && !done_) writer_->ping(out);
   return out;
+}
+
+std::unique_ptr<NextTurn> Generation::take_next_turn() {
+  if (!done_ || failed() || next_turn_ == nullptr) return nullptr;
+  next_turn_->answer = choices_.front().text;
+  return std::move(next_turn_);
 }
 
 HttpResponse Generation::failure_response() const { return writer_->failure_response(*failure_); }

@@ -15,6 +15,7 @@
 #include "server/long_history.h"
 #include "server/mailbox.h"
 #include "server/metrics.h"
+#include "server/next_turn.h"
 #include "server/openai_request.h"
 #include "server/prompt.h"
 #include "server/reply_writer.h"
@@ -36,6 +37,7 @@ struct GenerationJob {
   HistoryTokens* history = nullptr;
   Digest asked{};  // HistoryTokens', of the message that they answer
   std::optional<HistoryReport> history_report;  // what became of a long conversation
+  std::unique_ptr<NextTurn> next_turn = nullptr;  // to be prepared once the answer is there; null = it is not
   bool keeps_answer = false;  // the writer needs Choice::text and token_ids of a stream, too
 };
 
@@ -69,6 +71,8 @@ class Generation {
   const ApiError& failure() const { return *failure_; }
   // Ends it as failed, for a server that ends before it. The bytes that tell so, of a stream.
   std::string interrupt();
+  // Once it is done: what the next turn is prepared by, with the answer. nullptr: nothing is.
+  std::unique_ptr<NextTurn> take_next_turn();
   // Bytes for a stream in which nothing has happened for a while; "" = none.
   std::string ping();
   // Headers of the reply, whichever it becomes.
@@ -108,6 +112,7 @@ class Generation {
   std::vector<WaitPredictor::Place> places_;  // per prompt, where there are waits_
   std::vector<OpenPrompt> open_prompts_;  // per prompt
   const Digest asked_;
+  std::unique_ptr<NextTurn> next_turn_;
   const bool keeps_answer_;
   std::string salt_;
   std::shared_ptr<Mailbox> mailbox_;

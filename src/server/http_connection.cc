@@ -239,6 +239,7 @@ Task<bool> HttpConnection::answer(Incoming& incoming) {
   } else if (reply.generation != nullptr) {
     const Counted counted(context_.gauges.num_generations);
     written = co_await answer_from_engine(incoming, reply.generation);
+    prepare_next_turn(*reply.generation);
   } else if (!disconnected_) {
     BudgetShare share(context_.reply_budget);
     HttpResponse response = std::move(reply.response);
@@ -250,6 +251,14 @@ Task<bool> HttpConnection::answer(Incoming& incoming) {
   co_await stop_watching();
   if (written && overrun_) co_await linger();
   co_return written&& incoming.keep_alive && !draining_;
+}
+
+// On another thread, and nobody hears of it.
+void HttpConnection::prepare_next_turn(Generation& generation) {
+  const std::shared_ptr<NextTurn> turn = generation.take_next_turn();
+  if (turn == nullptr || draining_) return;
+  asio::post(context_.prepare_io,
+             [self = shared_from_this(), turn] { self->context_.router.prepare_next_turn(std::move(*turn)); });
 }
 
 // Has the engine answer what routing wanted to know, and routes again. A client that leaves meanwhile

@@ -159,6 +159,8 @@ void add_engine_counters(Page& page, const EngineStats& stats) {
     page.value(static_cast<double>(stats.num_loaded_by_tier[i]),
                {{"source", name == "remote" ? "p2p" : name}});
   }
+  page.counter("larder:anticipated_tokens_total", "Of prompts that may come: computed while nobody waited.",
+               stats.num_anticipated_tokens);
   page.counter("vllm:generation_tokens_total", "Tokens generated.", stats.num_generated_tokens);
   page.counter("vllm:spec_decode_num_drafts_total", "Guesses at what follows: of an answer in a step.",
                stats.drafts.num_drafts);
@@ -433,6 +435,7 @@ std::string ServerMetrics::serialize(const EngineStats& stats, const EngineConfi
   page.value(static_cast<double>(kept.draft_bytes), {{"of", "drafts"}});
   page.value(static_cast<double>(kept.summary_bytes), {{"of", "summaries"}});
   page.value(static_cast<double>(kept.format_bytes), {{"of", "formats"}});
+  page.value(static_cast<double>(kept.next_turn_bytes), {{"of", "next_turns"}});
   page.value(static_cast<double>(stats.num_waiting_tokens) * sizeof(TokenId), {{"of", "waiting"}});
   {
     const std::lock_guard lock(mutex_);

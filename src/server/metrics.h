@@ -39,6 +39,7 @@ struct Bookkeeping {
   std::size_t answer_bytes = 0;   // tokens of answers
   std::size_t session_bytes = 0;  // stored responses and conversations
   std::size_t draft_bytes = 0;    // inputs of responses that are being generated
+  std::size_t next_turn_bytes = 0;  // of chats that are being answered, for what follows
   std::size_t summary_bytes = 0;  // of long conversations
   std::size_t format_bytes = 0;   // what answers may be, and the tree of tokens that it is held against
 };

@@ -76,6 +76,9 @@ Router::Router(const ServerConfig& config, const ServedModel& model, ServerMetri
       sessions_(std::make_unique<SessionStore>(
           SessionStore::Limits{.max_bytes = config.limits.max_session_bytes, .max_count = config.limits.max_sessions})),
       drafts_(std::make_unique<MemoryBudget>(config.limits.max_total_draft_bytes)),
+      next_turns_(config.anticipates && may_reprint_answers(model.chat_template, model.tokenizer)
+                      ? std::make_unique<MemoryBudget>(config.limits.max_next_turn_bytes)
+                      : nullptr),
       cache_log_(std::make_unique<CacheLog>(model.tokenizer, metrics, tier_names(model.engine),
                                             CacheLogLimits{.max_ledger_bytes = config.limits.max_ledger_bytes})),
       summaries_(std::make_unique<Summarizer::Table>(config.limits.max_summary_bytes)),

@@ -54,6 +54,8 @@ class Router {
   // The whole request. Never throws: an Error becomes its response, anything else a 500. May take
   // long (JSON, template, tokenizer): not for I/O threads. wake: see Generation::start.
   Reply route(const HttpRequest& request, Mailbox::Wake wake) const;
+  // Has the engine compute what the next turn begins with, if it has nothing else to do. Takes long, too.
+  void prepare_next_turn(NextTurn turn) const noexcept;
   // Headers that every reply to this request carries.
   void add_cors(const HttpRequest& request, HttpResponse& response) const;
   // nullptr: there is none, and nothing goes there.
@@ -155,6 +157,8 @@ class Router {
                           ChatRequest& chat) const;
   // A job for a chat's prompt, whose answer will be known when it comes back. Without a writer.
   GenerationJob prepare_job(const HttpRequest& request, ChatRequest& chat) const;
+  // Keeps of the chat what its next turn may be prepared by. Once the job has its options.
+  void keep_next_turn(ChatRequest chat, GenerationJob& job) const;
   // Has the engine hold the answer to what the request says of it.
   void constrain(ChatRequest& chat, bool ends_in_thought) const;
   // The model's answer to a chat, from the request's answers; throws the Errand that brings it. nullopt:
@@ -171,6 +175,7 @@ class Router {
   const std::unique_ptr<HistoryTokens> history_;
   const std::unique_ptr<SessionStore> sessions_;
   const std::unique_ptr<MemoryBudget> drafts_;  // of responses that are being generated
+  const std::unique_ptr<MemoryBudget> next_turns_;  // null: none is prepared
   const std::unique_ptr<CacheLog> cache_log_;
   const std::unique_ptr<Summarizer::Table> summaries_;
   const std::unique_ptr<ConstraintTable> constraints_;

@@ -51,6 +51,7 @@ struct ServerLimits {
   std::size_t max_sessions = 10'000;
   // Of inputs that wait for their answers to be stored with them; a larger one waits alone.
   std::size_t max_total_draft_bytes = std::size_t{64} << 20;
+  std::size_t max_next_turn_bytes = std::size_t{8} << 20;  // of chats that are being answered, for what follows
   std::size_t max_constraint_bytes = std::size_t{16} << 20;  // of answers' formats (ConstraintTable)
   std::size_t max_summary_bytes = std::size_t{4} << 20;  // of long conversations (Summarizer)
   std::chrono::milliseconds idle_timeout{120'000};               // between requests of a connection
@@ -76,6 +77,7 @@ struct ServerConfig {
   Normalisation normalisation;  // of chats that do not say
   HistoryOptions history;                           // of chats that do not say
   bool parts_thoughts = true;                       // between <think> and </think>, from the answer (ThoughtScanner)
+  bool anticipates = true;                          // next turns of chats, while nobody waits (next_turn.h)
   std::optional<UpstreamConfig> upstream;           // where requests may go; nullopt = none leaves this server
   ServerLimits limits;
 };

@@ -1,0 +1,78 @@
+#include "server/next_turn.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "server/answer_grammar.h"
+#include "server/answer_scanner.h"
+#include "server/prompt.h"
+#include "server/session_store.h"
+#include "server/settle_chat.h"
+
+namespace larder {
+namespace {
+
+Json message_of(const char* role, std::string content) { return {{"role", role}, {"content", std::move(content)}}; }
+
+std::string render_text(const ChatTemplate& chat_template, Json messages, bool add_generation_prompt) {
+  TemplateInput input;
+  input.messages = std::move(messages);
+  input.add_generation_prompt = add_generation_prompt;
+  return chat_template.render(input).text;
+}
+
+}  // namespace
+
+bool may_reprint_answers(const ChatTemplate& chat_template, const Tokenizer& tokenizer) {
+  // What becomes of thoughts depends on the request, too.
+  if (has_harmony_tokens(tokenizer) || chat_template.source().find("think") != std::string::npos) return true;
+  try {
+    Json messages = Json::array({message_of("user", "u")});
+    const std::string generated = render_text(chat_template, messages, true) + "a";
+    messages.push_back(message_of("assistant", "a"));
+    messages.push_back(message_of("user", "u"));
+    return !render_text(chat_template, std::move(messages), false).starts_with(generated);
+  } catch (const Error&) {  // it wants chats of another kind
+    return true;
+  }
+}
+
+std::unique_ptr<NextTurn> keep_for_next_turn(ChatRequest chat, const GenerationOptions& options, std::string salt,
+                                             MemoryBudget& budget) {
+  const bool goes_elsewhere = options.best_of > 1 || options.attention.window > 0 || chat.continue_final_message;
+  const bool is_shortened = chat.num_dropped > 0 || !chat.summary.empty() || chat.quoted_message >= 0;
+  if (goes_elsewhere || is_shortened || chat.has_moved_time || options.truncate_prompt_tokens) return nullptr;
+  auto share = std::make_unique<BudgetShare>(budget);
+  if (!share->grow(memory_of(chat.messages) + memory_of(chat.tools) + memory_of(chat.adapted_tools))) return nullptr;
+  chat.options = {};
+  chat.marks.clear();
+  return std::make_unique<NextTurn>(NextTurn{
+      .chat = std::move(chat), .salt = std::move(salt), .rules = options.tool_calls, .share = std::move(share)});
+}
+
+std::optional<std::vector<TokenId>> begin_next_turn(NextTurn turn, HistoryTokens& answers, const ServedModel& model) {
+  ChatRequest& chat = turn.chat;
+  std::string content;
+  for (AnswerPiece& piece : split_answer(turn.answer, turn.rules)) {
+    if (piece.call) return std::nullopt;
+    if (!piece.is_thought) content += piece.text;
+  }
+  chat.messages.push_back(message_of("assistant", std::move(content)));
+  // Some templates print a last answer with its thoughts, others refuse to end with one.
+  chat.messages.push_back(message_of("user", "u"));
+  chat.add_generation_prompt = false;
+  try {
+    chat.known_turns = recall_turns(answers, turn.salt, chat);
+    PreparedPrompt prompt = encode_chat(chat, model);
+    const auto last = static_cast<std::int32_t>(chat.messages.size()) - 1;
+    const auto added = std::ranges::find(prompt.origin.parts, last, &PromptPart::message);
+    if (added == prompt.origin.parts.end()) return std::nullopt;
+    prompt.tokens.resize(static_cast<std::size_t>(added->begin));
+    return std::move(prompt.tokens);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+}  // namespace larder

@@ -1,0 +1,42 @@
+// What a chat's next turn will begin with, for the engine to compute while nobody waits.
+//
+// Many templates print an answer otherwise than it was generated: without its thoughts, or without an empty thought that
+// they began it with. The cache has it behind tokens that the next prompt does not have, and its tokens, though they were
+// computed once, would be computed again while the client waits for the first token of the next turn.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "server/history_tokens.h"
+#include "server/memory_budget.h"
+#include "server/openai_request.h"
+#include "server/server_config.h"
+#include "server/tool_calls.h"
+
+namespace larder {
+
+// Kept of a chat until its answer is there.
+struct NextTurn {
+  ChatRequest chat;  // as it was encoded; without its options
+  std::string salt;
+  ToolCallRules rules;  // of the answer
+  std::unique_ptr<BudgetShare> share;
+  std::string answer = {};  // as it was generated
+};
+
+// Whether the template may print answers otherwise than they are generated. May take a millisecond.
+bool may_reprint_answers(const ChatTemplate& chat_template, const Tokenizer& tokenizer);
+
+// nullptr: what the next turn begins with is not known now, since the chat is shortened, goes on in a message, has
+// several answers or leaves its tokens behind; or the budget has no room for it. options: the chat's.
+std::unique_ptr<NextTurn> keep_for_next_turn(ChatRequest chat, const GenerationOptions& options, std::string salt,
+                                             MemoryBudget& budget);
+
+// The tokens of the next prompt, up to where the message begins that its client will add. nullopt: the answer calls
+// functions, or the template refuses it. Thread: any; takes as long as the chat is long.
+std::optional<std::vector<TokenId>> begin_next_turn(NextTurn turn, HistoryTokens& answers, const ServedModel& model);
+
+}  // namespace larder

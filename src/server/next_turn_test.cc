@@ -1,0 +1,153 @@
+#include "server/next_turn.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "server/prompt.h"
+#include "server/server_test_support.h"
+
+namespace larder {
+namespace {
+
+std::string load_template(const std::string& name) {
+  std::ifstream file(LARDER_SOURCE_DIR "/tests/golden/chat_template/templates/" + name + ".jinja", std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+Json message(const char* role, const std::string& content) { return {{"role", role}, {"content", content}}; }
+
+class NextTurnTest : public testing::Test {
+ protected:
+  ServedModel with(const ChatTemplate& chat_template) {
+    const ServedModel& model = server_.model();
+    return {.name = "tiny",
+            .tokenizer = model.tokenizer,
+            .chat_template = chat_template,
+            .engine = model.engine,
+            .max_model_len = 100'000};
+  }
+
+  static ChatRequest asked(std::vector<Json> messages) {
+    ChatRequest chat;
+    for (Json& one : messages) chat.messages.push_back(std::move(one));
+    chat.options.tool_calls.parts_thoughts = true;
+    return chat;
+  }
+
+  // What is computed ahead once a chat of one question was answered so.
+  std::string ahead(const ServedModel& model, const std::string& answer, const GenerationOptions& options,
+                    Json kwargs = nullptr) {
+    ChatRequest chat = asked({message("user", "Why?")});
+    chat.template_kwargs = std::move(kwargs);
+    auto turn = keep_for_next_turn(std::move(chat), options, "salt", budget_);
+    if (turn == nullptr) return "nothing is kept";
+    turn->answer = answer;
+    const auto tokens = begin_next_turn(std::move(*turn), answers_, model);
+    return tokens ? spelled(*tokens) : "nothing";
+  }
+  std::string spelled(const std::vector<TokenId>& tokens) {
+    StreamDecoder decoder(server_.model().tokenizer, true);
+    std::string text;
+    for (const TokenId token : tokens) text += decoder.push(token);
+    return text + decoder.finish();
+  }
+
+  TestServer server_;
+  HistoryTokens answers_{1 << 20};
+  MemoryBudget budget_{1 << 20};
+};
+
+TEST_F(NextTurnTest, IsWhatTheNextPromptBeginsWith) {
+  for (const char* name : {"qwen3", "smollm3", "deepseek-r1-distill", "glm4.6", "qwq", "chatml"}) {
+    const ChatTemplate chat_template(load_template(name));
+    const ServedModel model = with(chat_template);
+    GenerationOptions options;
+    options.tool_calls.parts_thoughts = true;
+    const std::string begun = ahead(model, "<think>\nHm.\n</think>\n\nBecause.", options);
+    ASSERT_NE(begun.find("Because."), std::string::npos) << name << ": " << begun;
+    EXPECT_EQ(begun.find("Hm."), std::string::npos) << name << ": " << begun;
+    ChatRequest next = asked({message("user", "Why?"), message("assistant", "Because."), message("user", "How so?")});
+    EXPECT_TRUE(spelled(encode_chat(next, model).tokens).starts_with(begun)) << name << ": " << begun;
+  }
+  EXPECT_EQ(budget_.used(), 0u);
+}
+
+TEST_F(NextTurnTest, AThoughtThatTheTemplateBeganWithIsNotInIt) {
+  const ChatTemplate chat_template(load_template("qwen3"));
+  const std::string begun = ahead(with(chat_template), "Because.", {}, {{"enable_thinking", false}});
+  EXPECT_TRUE(begun.ends_with("<|im_start|>assistant\nBecause.")) << begun;
+}
+
+TEST_F(NextTurnTest, WhatIsNotKnownIsNotPrepared) {
+  const ChatTemplate chat_template(load_template("qwen3"));
+  const ServedModel model = with(chat_template);
+  GenerationOptions calls;
+  calls.tool_calls.are_read = true;
+  EXPECT_EQ(ahead(model, R"(<tool_call>{"name": "f", "arguments": {}}</tool_call>)", calls), "nothing");
+  GenerationOptions options;
+  options.best_of = 2;
+  EXPECT_EQ(ahead(model, "a", options), "nothing is kept");
+  options = {};
+  options.attention.window = 64;
+  EXPECT_EQ(ahead(model, "a", options), "nothing is kept");
+  const auto keeps = [&](const auto& change) {
+    ChatRequest chat = asked({message("user", "Why?")});
+    change(chat);
+    return keep_for_next_turn(std::move(chat), {}, "", budget_) != nullptr;
+  };
+  EXPECT_TRUE(keeps([](ChatRequest&) {}));
+  EXPECT_FALSE(keeps([](ChatRequest& chat) { chat.num_dropped = 1; }));
+  EXPECT_FALSE(keeps([](ChatRequest& chat) { chat.continue_final_message = true; }));
+  EXPECT_FALSE(keeps([](ChatRequest& chat) { chat.has_moved_time = true; }));
+  EXPECT_FALSE(keeps([](ChatRequest& chat) { chat.messages[0]["content"] = std::string(2 << 20, 'a'); })) << "too large";
+  EXPECT_EQ(budget_.used(), 0u);
+}
+
+TEST_F(NextTurnTest, WhichTemplatesPrintAnswersAnew) {
+  for (const char* name : {"qwen3", "deepseek-r1-distill", "smollm3"}) {
+    const ChatTemplate chat_template(load_template(name));
+    EXPECT_TRUE(may_reprint_answers(chat_template, server_.model().tokenizer)) << name;
+  }
+  for (const char* name : {"chatml", "smollm2", "gemma3", "llama3.1", "zephyr"}) {
+    const ChatTemplate chat_template(load_template(name));
+    EXPECT_FALSE(may_reprint_answers(chat_template, server_.model().tokenizer)) << name;
+  }
+  const ChatTemplate own("{% for m in messages %}[{{ m.content }}]{% endfor %}{% if add_generation_prompt %}(go){% endif %}");
+  EXPECT_TRUE(may_reprint_answers(own, server_.model().tokenizer));
+}
+
+// The template begins an answer with what it does not print of it later.
+constexpr const char* kOwnTemplate =
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n[no thought]{% endif %}";
+
+int num_cached_of_second_turn(bool anticipates) {
+  ServerConfig config;
+  config.anticipates = anticipates;
+  TestServer server(config, TestServer::default_engine(), kOwnTemplate);
+  Json body = {{"model", "tiny"}, {"max_tokens", 40}, {"temperature", 0}, {"ignore_eos", true}};
+  body["messages"] = Json::array({message("user", "Why is that so, and what of it?")});
+  const Json first = server.post("/v1/chat/completions", dump_json(body)).json();
+  const std::string answer = first["choices"][0]["message"]["content"];
+  if (anticipates) {
+    EXPECT_TRUE(eventually([&] { return server.engine().stats().num_anticipated_tokens > 0; }));
+    EXPECT_TRUE(server.becomes_idle());
+  }
+  body["messages"].push_back(message("assistant", answer));
+  body["messages"].push_back(message("user", "More."));
+  const Json second = server.post("/v1/chat/completions", dump_json(body)).json();
+  return second["usage"]["prompt_tokens_details"]["cached_tokens"].get<int>();
+}
+
+TEST(NextTurnServerTest, AnAnswerIsFoundWhereItsTemplatePrintsItAnew) {
+  const int without = num_cached_of_second_turn(false);
+  EXPECT_GE(num_cached_of_second_turn(true), without + 40);
+}
+
+}  // namespace
+}  // namespace larder
