@@ -13,6 +13,7 @@ namespace larder {
 namespace {
 
 constexpr std::size_t kManyEntries = 20'000;  // some 20 ms to write
+constexpr std::size_t kWrittenEntryBytes = 48;
 constexpr const char* kEngineStopped = "the engine has stopped before the answer was complete; try again";
 
 }  // namespace
@@ -305,7 +306,9 @@ void Generation::emit(Choice& choice, ChoiceDelta delta, std::string& out) {
   if (!options_.stream) {
     const int num_each = std::max(0, options_.sampling.num_logprobs) + 1;
     const auto append = [&](std::vector<OutputToken>& to, std::vector<OutputToken>& from) {
-      num_entries_ += from.size() * static_cast<std::size_t>(num_each);
+      const std::size_t num_entries = from.size() * static_cast<std::size_t>(num_each);
+      num_entries_ += num_entries;
+      held_bytes_ += from.size() * sizeof(OutputToken) + num_entries * (sizeof(TokenLogprob) + kWrittenEntryBytes);
       to.insert(to.end(), std::make_move_iterator(from.begin()),
                 std::make_move_iterator(from.end()));
     };

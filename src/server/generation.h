@@ -65,6 +65,8 @@ class Generation {
   // All of such a body is there; write_reply(), which any thread may call now, returns it.
   bool has_large_reply() const { return has_large_reply_; }
   std::string write_reply();
+  // What it holds of tokens and logprobs for a body, and about what that will be longer for them.
+  std::size_t held_bytes() const { return held_bytes_; }
   // Set when done without a result: the engine has ended or was told to stop.
   bool failed() const { return failure_.has_value(); }
   HttpResponse failure_response() const;
@@ -122,6 +124,7 @@ class Generation {
   std::vector<int> num_open_;               // per prompt, choices that have not ended
   int num_unfinished_ = 0;                  // choices
   std::size_t num_entries_ = 0;  // tokens and logprobs that are kept for a body
+  std::size_t held_bytes_ = 0;
   bool begun_ = false;
   bool done_ = false;
   bool has_large_reply_ = false;

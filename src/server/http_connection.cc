@@ -303,15 +303,24 @@ Reply HttpConnection::take_reply() {
 void HttpConnection::charge(const HttpRequest& request, HttpResponse& response,
                             BudgetShare& share) const {
   const std::size_t num_bytes = response.body.size();
-  const std::size_t most = limits_.max_total_reply_bytes;  // one larger than all of it goes alone
-  if (num_bytes <= kSmallReplyBytes || share.grow(std::min(num_bytes, most))) return;
-  if (request.method != "GET" && request.method != "HEAD") return;
+  const bool has_room = num_bytes <= kSmallReplyBytes || share.grow_to(shareable(num_bytes));
+  share.shrink_to(num_bytes);
+  if (has_room || (request.method != "GET" && request.method != "HEAD")) return;
+  response = refuse_reply(request);
+}
+
+// One larger than all of it goes alone.
+std::size_t HttpConnection::shareable(std::size_t num_bytes) const {
+  return std::min(num_bytes, limits_.max_total_reply_bytes);
+}
+
+HttpResponse HttpConnection::refuse_reply(const HttpRequest& request) const {
   context_.metrics.count_rejection("reply_memory");
   ApiError busy{.status = 503, .code = "reply_memory"};
-  busy.message = fmt::format("replies that their clients have not read yet have {} bytes, {} at most; "
-                             "try again",
-                             context_.reply_budget.used(), most);
-  response = error_response(busy, request.path);
+  busy.message = fmt::format("replies that are not complete, or that their clients have not read yet, have {} bytes, {} at "
+                             "most; try again",
+                             context_.reply_budget.used(), limits_.max_total_reply_bytes);
+  return error_response(busy, request.path);
 }
 
 Task<bool> HttpConnection::answer_from_engine(const Incoming& incoming,
@@ -319,17 +328,22 @@ Task<bool> HttpConnection::answer_from_engine(const Incoming& incoming,
   Generation& generation = *owned;
   if (generation.streaming()) co_return co_await stream(incoming, generation);
   std::string body;
+  BudgetShare share(context_.reply_budget);
+  bool has_room = true;
   while (!disconnected_) {
     body += advance(generation);
+    const std::size_t num_held = generation.held_bytes();
+    has_room = num_held <= kSmallReplyBytes || share.grow_to(shareable(num_held));
+    if (!has_room) break;
     if (generation.has_large_reply()) body = co_await write_elsewhere(owned);
     if (generation.done()) break;
     co_await wait_for_event();
   }
   if (disconnected_) co_return false;
   HttpResponse response{.body = std::move(body), .headers = generation.headers()};
+  if (!has_room) response = refuse_reply(incoming.request);
   if (generation.failed()) response = generation.failure_response();
   response.headers.emplace_back("x-larder-route", "local");
-  BudgetShare share(context_.reply_budget);
   charge(incoming.request, response, share);
   context_.router.add_cors(incoming.request, response);
   co_return co_await write_response(std::move(response), incoming.keep_alive && !draining_, true);

@@ -1,6 +1,7 @@
 // Large replies whose clients do not read them share a budget.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <chrono>
 #include <string>
 #include <thread>
@@ -67,6 +68,26 @@ TEST(ReplyMemory, PromptsAreRepeatedWithinABudget) {
                            R"("}],"return_token_ids":true,"n":2)";
   EXPECT_EQ(ask("/v1/chat/completions", chat), "200") << "told once";
   EXPECT_EQ(ask("/v1/chat/completions", chat + ",\"stream\":true"), "return_token_ids");
+}
+
+// Before the first of them is complete.
+TEST(ReplyMemory, LogprobsOfUnfinishedAnswersShareIt) {
+  ServerConfig config;
+  config.limits.max_total_reply_bytes = 4'000'000;
+  EngineConfig engine = TestServer::default_engine();
+  const TestServer server(config, engine, "", {.window = 32, .num_sinks = 16});
+  // Some 37 MB each, of which one alone may have all there is.
+  const std::string ask = R"({"prompt":"a","max_tokens":30000,"ignore_eos":true,"logprobs":20,"temperature":0})";
+  std::array<TestServer::Answer, 2> answers;
+  std::thread other([&] { answers[0] = server.post("/v1/completions", ask); });
+  answers[1] = server.post("/v1/completions", ask);
+  other.join();
+  if (answers[0].status != 200) std::swap(answers[0], answers[1]);
+  EXPECT_EQ(answers[0].status, 200) << answers[0].body.substr(0, 200);
+  EXPECT_EQ(answers[0].json()["usage"]["completion_tokens"], 30000);
+  EXPECT_EQ(answers[1].status, 503) << answers[1].body.substr(0, 200);
+  EXPECT_EQ(answers[1].json()["error"]["code"], "reply_memory");
+  EXPECT_EQ(server.post("/v1/completions", ask).status, 200);
 }
 
 // A few bytes ask for them, and nobody has to read them.
