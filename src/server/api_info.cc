@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "server/json_fields.h"
+#include "server/item_page.h"
 #include "server/router.h"
 #include "server/unix_time.h"
 #include "server/upstream.h"
@@ -156,7 +157,7 @@ Reply Router::load(const HttpRequest&, Mailbox::Wake) const {
 Reply Router::cache_reports(const HttpRequest& request, Mailbox::Wake) const {
   constexpr std::size_t kMost = 1000;
   Json list = {{"object", "list"}};
-  list["data"] = cache_log_->list(tenant_of(request), kMost);
+  list["data"] = cache_log_->list(tenant_of(request), read_limit(request.query, kMost, kMost));
   return {json_response(list), nullptr};
 }
 

@@ -150,11 +150,15 @@ std::optional<Json> CacheLog::find(const std::string& id, std::uint64_t tenant) 
 }
 
 Json CacheLog::list(std::uint64_t tenant, std::size_t num_most) const {
-  Json list = Json::array();
-  const std::lock_guard lock(mutex_);
-  for (auto kept = reports_.rbegin(); kept != reports_.rend() && list.size() < num_most; ++kept) {
-    if (kept->tenant == tenant) list.push_back(parse_json(kept->report, {}));
+  std::vector<std::string> texts;  // read once nobody waits for the lock
+  {
+    const std::lock_guard lock(mutex_);
+    for (auto kept = reports_.rbegin(); kept != reports_.rend() && texts.size() < num_most; ++kept) {
+      if (kept->tenant == tenant) texts.push_back(kept->report);
+    }
   }
+  Json list = Json::array();
+  for (const std::string& text : texts) list.push_back(parse_json(text, {}));
   return list;
 }
 

@@ -53,7 +53,12 @@ TEST(CacheReport, ComesOnRequestAndByItsId) {
   EXPECT_EQ(kept["id"], id);
   EXPECT_EQ(kept["nearest"]["id"], first["id"]);
   EXPECT_EQ(reasons(kept), (std::map<std::string, int>{{"too_short", 1}}));
-  EXPECT_EQ(server.get("/v1/cache/requests").json()["data"].size(), 2u);
+  const Json all = server.get("/v1/cache/requests").json()["data"];
+  EXPECT_EQ(all.size(), 2u);
+  EXPECT_EQ(server.get("/v1/cache/requests?limit=1").json()["data"], Json::array({all[0]}));
+  EXPECT_EQ(server.get("/v1/cache/requests?limit=1000").json()["data"], all);
+  for (const char* limit : {"0", "1001", "-1", "x", ""})
+    EXPECT_EQ(server.get(std::string("/v1/cache/requests?limit=") + limit).param(), "limit") << limit;
   EXPECT_EQ(server.get("/v1/cache/requests/nothing").status, 404);
 
   const std::string later = "You answer in few words. It is 11:02:55.";

@@ -11,21 +11,19 @@
 #include "server/url.h"
 
 namespace larder {
-namespace {
 
-std::size_t read_limit(std::string_view query) {
-  constexpr int kDefault = 20, kMost = 100;
+std::size_t read_limit(std::string_view query, std::size_t usual, std::size_t most) {
   const auto text = query_parameter(query, "limit");
-  if (!text) return kDefault;
-  int limit = 0;
+  if (!text) return usual;
+  std::size_t limit = 0;
   const auto parsed = std::from_chars(text->data(), text->data() + text->size(), limit);
   const bool whole = parsed.ec == std::errc() && parsed.ptr == text->data() + text->size();
-  if (!whole || limit < 1 || limit > kMost) {
-    fail_field("limit", fmt::format("must be a number from 1 to {}, it is \"{}\"", kMost,
-                                    shorten(*text)));
-  }
-  return static_cast<std::size_t>(limit);
+  if (!whole || limit < 1 || limit > most)
+    fail_field("limit", fmt::format("must be a number from 1 to {}, it is \"{}\"", most, shorten(*text)));
+  return limit;
 }
+
+namespace {
 
 bool read_is_ascending(std::string_view query) {
   const std::string order = query_parameter(query, "order").value_or("desc");
@@ -53,7 +51,7 @@ Json make_page(std::span<const ItemPtr> items, std::size_t limit) {
 }  // namespace
 
 Json page_of(const std::vector<ItemPtr>& items, std::string_view query) {
-  const std::size_t limit = read_limit(query);
+  const std::size_t limit = read_limit(query, 20, 100);
   std::vector<ItemPtr> ordered = items;
   if (!read_is_ascending(query)) std::ranges::reverse(ordered);
   std::size_t begin = 0;

@@ -10,6 +10,9 @@
 
 namespace larder {
 
+// The query's limit, from 1 to most; usual if it is not given. Throws Error{kInvalidArgument}.
+std::size_t read_limit(std::string_view query, std::size_t usual, std::size_t most);
+
 // {object: "list", data, first_id, last_id, has_more} by the query's after, limit (1 to 100, 20 if not
 // given) and order (asc, desc if not given). Ends early where the items take kMaxPageBytes together, but
 // has one at least. Throws Error{kInvalidArgument} that names the parameter.
