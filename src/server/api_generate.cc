@@ -136,8 +136,7 @@ void Router::keep_next_turn(ChatRequest chat, GenerationJob& job) const {
 
 void Router::prepare_next_turn(NextTurn turn) const noexcept {
   try {
-    const EngineStats stats = model_.engine.stats();
-    if (stats.num_running + stats.num_loading + stats.num_waiting > 0) return;
+    if (model_.engine.stats().num_waiting > 0) return;  // nor will there be time soon
     std::string salt = turn.salt;
     auto prompt = begin_next_turn(std::move(turn), *history_, model_);
     if (!prompt || std::ssize(*prompt) >= model_.max_model_len) return;

@@ -3,8 +3,8 @@
 
 #include <utility>
 
-#include "server/json_fields.h"
 #include "server/item_page.h"
+#include "server/json_fields.h"
 #include "server/router.h"
 #include "server/unix_time.h"
 #include "server/upstream.h"

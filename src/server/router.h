@@ -54,7 +54,7 @@ class Router {
   // The whole request. Never throws: an Error becomes its response, anything else a 500. May take
   // long (JSON, template, tokenizer): not for I/O threads. wake: see Generation::start.
   Reply route(const HttpRequest& request, Mailbox::Wake wake) const;
-  // Has the engine compute what the next turn begins with, if it has nothing else to do. Takes long, too.
+  // Has the engine compute what the next turn begins with, once it has nothing else to do. Takes long, too.
   void prepare_next_turn(NextTurn turn) const noexcept;
   // Headers that every reply to this request carries.
   void add_cors(const HttpRequest& request, HttpResponse& response) const;
