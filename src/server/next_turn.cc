@@ -1,6 +1,7 @@
 #include "server/next_turn.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "base/error.h"
@@ -14,6 +15,30 @@ namespace larder {
 namespace {
 
 Json message_of(const char* role, std::string content) { return {{"role", role}, {"content", std::move(content)}}; }
+
+// As its client will send it back, and what it will add. nullopt: that is not known here.
+std::optional<std::array<Json, 2>> messages_after(const NextTurn& turn) {
+  std::string content;
+  Json calls = Json::array();
+  for (AnswerPiece& piece : split_answer(turn.answer, turn.rules)) {
+    if (piece.call) {
+      calls.push_back({{"id", "call"},
+                       {"type", "function"},
+                       {"function", {{"name", piece.call->name}, {"arguments", piece.call->arguments}}}});
+    } else if (!piece.is_thought) {
+      content += piece.text;
+    }
+  }
+  Json answer = message_of("assistant", std::move(content));
+  // Some templates print a last answer with its thoughts, others refuse to end with one.
+  if (calls.empty()) return {{std::move(answer), message_of("user", "u")}};
+  if (!turn.chat.adapted_tools.is_null()) return std::nullopt;  // they would be part of the text
+  answer["tool_calls"] = std::move(calls);
+  if (answer["content"] == "") answer["content"] = nullptr;
+  Json result = message_of("tool", "u");
+  result["tool_call_id"] = "call";
+  return {{std::move(answer), std::move(result)}};
+}
 
 std::string render_text(const ChatTemplate& chat_template, Json messages, bool add_generation_prompt) {
   TemplateInput input;
@@ -52,15 +77,10 @@ std::unique_ptr<NextTurn> keep_for_next_turn(ChatRequest chat, const GenerationO
 }
 
 std::optional<std::vector<TokenId>> begin_next_turn(NextTurn turn, HistoryTokens& answers, const ServedModel& model) {
+  auto messages = messages_after(turn);
+  if (!messages) return std::nullopt;
   ChatRequest& chat = turn.chat;
-  std::string content;
-  for (AnswerPiece& piece : split_answer(turn.answer, turn.rules)) {
-    if (piece.call) return std::nullopt;
-    if (!piece.is_thought) content += piece.text;
-  }
-  chat.messages.push_back(message_of("assistant", std::move(content)));
-  // Some templates print a last answer with its thoughts, others refuse to end with one.
-  chat.messages.push_back(message_of("user", "u"));
+  for (Json& message : *messages) chat.messages.push_back(std::move(message));
   chat.add_generation_prompt = false;
   try {
     chat.known_turns = recall_turns(answers, turn.salt, chat);

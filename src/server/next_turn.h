@@ -36,7 +36,7 @@ std::unique_ptr<NextTurn> keep_for_next_turn(ChatRequest chat, const GenerationO
                                              MemoryBudget& budget);
 
 // The tokens of the next prompt, up to where the message begins that its client will add. nullopt: the answer calls
-// functions, or the template refuses it. Thread: any; takes as long as the chat is long.
+// functions that the template knows nothing of, or it refuses them. Thread: any; takes as long as the chat is long.
 std::optional<std::vector<TokenId>> begin_next_turn(NextTurn turn, HistoryTokens& answers, const ServedModel& model);
 
 }  // namespace larder

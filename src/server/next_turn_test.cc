@@ -83,12 +83,40 @@ TEST_F(NextTurnTest, AThoughtThatTheTemplateBeganWithIsNotInIt) {
   EXPECT_TRUE(begun.ends_with("<|im_start|>assistant\nBecause.")) << begun;
 }
 
+constexpr const char* kCall = "<think>\nHm.\n</think>\n\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>";
+
+GenerationOptions calls() {
+  GenerationOptions options;
+  options.tool_calls = {.are_read = true, .parts_thoughts = true};
+  return options;
+}
+
+TEST_F(NextTurnTest, CallsAreWhatTheirResultsFollow) {
+  for (const char* name : {"qwen3", "glm4.6", "qwq"}) {
+    const ChatTemplate chat_template(load_template(name));
+    const ServedModel model = with(chat_template);
+    const std::string begun = ahead(model, kCall, calls());
+    EXPECT_EQ(begun.find("Hm."), std::string::npos) << name << ": " << begun;
+    Json call = message("assistant", "");
+    call["content"] = nullptr;
+    call["tool_calls"] = {{{"id", "call_1"}, {"type", "function"}, {"function", {{"name", "f"}, {"arguments", {{"a", 1}}}}}}};
+    Json result = message("tool", "42");
+    result["tool_call_id"] = "call_1";
+    const std::string next = spelled(encode_chat(asked({message("user", "Why?"), call, result}), model).tokens);
+    EXPECT_TRUE(next.starts_with(begun)) << name << ": " << begun << "\n" << next;
+    EXPECT_NE(begun.find("<tool_call>"), std::string::npos) << name << ": " << begun;
+  }
+}
+
 TEST_F(NextTurnTest, WhatIsNotKnownIsNotPrepared) {
   const ChatTemplate chat_template(load_template("qwen3"));
   const ServedModel model = with(chat_template);
-  GenerationOptions calls;
-  calls.tool_calls.are_read = true;
-  EXPECT_EQ(ahead(model, R"(<tool_call>{"name": "f", "arguments": {}}</tool_call>)", calls), "nothing");
+  ChatRequest adapted = asked({message("user", "Why?")});
+  adapted.adapted_tools = Json::array();
+  adapted.options.tool_calls.are_read = true;
+  auto turn = keep_for_next_turn(std::move(adapted), calls(), "salt", budget_);
+  turn->answer = kCall;
+  EXPECT_EQ(begin_next_turn(std::move(*turn), answers_, model), std::nullopt);
   GenerationOptions options;
   options.best_of = 2;
   EXPECT_EQ(ahead(model, "a", options), "nothing is kept");
