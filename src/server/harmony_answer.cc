@@ -112,9 +112,13 @@ bool HarmonyScanner::scan_header(std::vector<AnswerPiece>&) {
   }
   const auto end = held_.find(kMessage);
   const bool is_whole = end != held_.npos;
-  if (!may_be_header(is_whole ? std::string_view(held_).substr(0, end) : held_)) {
+  const std::size_t size = is_whole ? end : held_.size() - size_of_possible_tag(held_, kMessage);
+  if (!may_be_header(std::string_view(held_).substr(0, size))) {
     const bool may_end = std::ranges::any_of(kEnds, [&](std::string_view tag) { return tag.starts_with(first); });
     if (may_end) return false;
+    // A tag that begins no header would end each body at once.
+    for (const std::string_view tag : {kStart, kChannel})
+      if (held_.starts_with(tag)) held_.erase(0, tag.size());
     begin_body({});
     return true;
   }

@@ -100,6 +100,9 @@ TEST(Harmony, AnAnswerWithoutAHeaderIsText) {
   expect_split(" to be", " to be");
   expect_split("<b>", "<b>");
   expect_split("to=" + std::string(600, 'x'), "to=" + std::string(600, 'x'));
+  // Nor is a header without an end one, however long it is.
+  const std::string endless = "<|channel|>" + std::string(600, 'x');
+  expect_split(endless, std::string(600, 'x'));
   // It goes on with a message that the prompt ends with.
   const ToolCallRules goes_on{.is_harmony = true, .begins_in_text = true};
   expect_split("and <|channel|>so on", "and ", goes_on);
