@@ -24,12 +24,14 @@ struct KnownClass {
   bool ties_by_default = false;
   bool turns_halves = false;  // where files of the architecture have rows of Q and K in the order of pairs
   Bias bias = Bias::kNone;
+  bool has_own_base = false;  // of its rotations, where a file says none: not the 1e4 of the others
 };
 
 constexpr KnownClass kKnownClasses[] = {
     {.name = "LlamaForCausalLM", .family = HfFamily::kLlama, .architecture = "llama", .turns_halves = true},
     {.name = "MistralForCausalLM", .family = HfFamily::kLlama, .architecture = "llama", .turns_halves = true},
-    {.name = "MixtralForCausalLM", .family = HfFamily::kMixtral, .architecture = "llama", .turns_halves = true},
+    {.name = "MixtralForCausalLM", .family = HfFamily::kMixtral, .architecture = "llama", .turns_halves = true,
+     .has_own_base = true},
     {.name = "Qwen2ForCausalLM", .family = HfFamily::kQwen2, .architecture = "qwen2"},
     {.name = "Qwen3ForCausalLM", .family = HfFamily::kQwen3, .architecture = "qwen3"},
     {.name = "Qwen3MoeForCausalLM", .family = HfFamily::kQwen3Moe, .architecture = "qwen3moe"},
@@ -37,16 +39,19 @@ constexpr KnownClass kKnownClasses[] = {
     {.name = "Gemma3ForCausalLM", .family = HfFamily::kGemma3, .architecture = "gemma3", .ties_by_default = true},
     {.name = "Phi3ForCausalLM", .family = HfFamily::kPhi3, .architecture = "phi3"},
     {.name = "SmolLM3ForCausalLM", .family = HfFamily::kLlama, .architecture = "smollm3", .ties_by_default = true,
-     .turns_halves = true},
+     .turns_halves = true, .has_own_base = true},
     {.name = "GraniteForCausalLM", .family = HfFamily::kLlama, .architecture = "granite", .turns_halves = true},
-    {.name = "Ministral3ForCausalLM", .family = HfFamily::kLlama, .architecture = "mistral3", .turns_halves = true},
+    {.name = "Ministral3ForCausalLM", .family = HfFamily::kLlama, .architecture = "mistral3", .turns_halves = true,
+     .has_own_base = true},
     {.name = "Olmo2ForCausalLM", .family = HfFamily::kPostNorms, .architecture = "olmo2"},
-    {.name = "Olmo3ForCausalLM", .family = HfFamily::kPostNorms, .architecture = "olmo2"},
+    {.name = "Olmo3ForCausalLM", .family = HfFamily::kPostNorms, .architecture = "olmo2", .has_own_base = true},
     {.name = "Exaone4ForCausalLM", .family = HfFamily::kPostNorms, .architecture = "exaone4"},
     {.name = "SeedOssForCausalLM", .family = HfFamily::kLlama, .architecture = "seed_oss", .bias = Bias::kDefault},
-    {.name = "Ernie4_5ForCausalLM", .family = HfFamily::kLlama, .architecture = "ernie4_5", .ties_by_default = true},
+    {.name = "Ernie4_5ForCausalLM", .family = HfFamily::kLlama, .architecture = "ernie4_5", .ties_by_default = true,
+     .has_own_base = true},
     {.name = "Glm4ForCausalLM", .family = HfFamily::kGlm4, .architecture = "glm4", .bias = Bias::kDefault},
-    {.name = "GptOssForCausalLM", .family = HfFamily::kGptOss, .architecture = "gpt-oss", .bias = Bias::kDefault},
+    {.name = "GptOssForCausalLM", .family = HfFamily::kGptOss, .architecture = "gpt-oss", .bias = Bias::kDefault,
+     .has_own_base = true},
 };
 
 // Of training, of how transformers runs a model, of its tokenizer, or of sampling.
@@ -93,9 +98,7 @@ class ConfigConverter {
     add_uint("context_length", config_.size("max_position_embeddings"));
     add_float("attention.layer_norm_rms_epsilon", config_.number("rms_norm_eps"));
     const int head_dim = add_heads();
-    // Its class's own base is 1e6, all others' 1e4.
-    if (class_.family == HfFamily::kMixtral && !config_.find("rope_parameters") && !config_.find("rope_theta"))
-      config_.fail("rope_theta", "missing");
+    require_rotations();
     result.rope = read_hf_rope(config_, prefix_, head_dim, metadata_);
     if (class_.turns_halves) metadata_.add_bool("larder.rope.halves", true);
     add_windows(result.num_layers);
@@ -142,6 +145,17 @@ class ConfigConverter {
     return static_cast<int>(*head_dim);
   }
 
+  // What a class has where files leave it out is written here only where all classes have the same.
+  void require_rotations() const {
+    const auto parameters = config_.find_object("rope_parameters");
+    const bool has_scaling = parameters || config_.find("rope_scaling");
+    if (!has_scaling && (is_gpt_oss() || prefix_ == "mistral3")) config_.fail("rope_scaling", "missing");
+    if (!class_.has_own_base || config_.find("rope_theta")) return;
+    const auto full = parameters ? parameters->find_object("full_attention") : std::nullopt;
+    const auto& rope = full ? full : parameters;
+    if (!rope || !rope->find("rope_theta")) config_.fail("rope_theta", "missing");
+  }
+
   // Whether each layer sees a window only; nullopt: the file does not tell by layer.
   std::optional<std::vector<std::uint8_t>> find_layer_types(int num_layers) const {
     const nlohmann::json* types = config_.find("layer_types");
@@ -177,9 +191,10 @@ class ConfigConverter {
     const auto first = config_.find_uint("max_window_layers");
     // Left out it is 4096; "null" says that there is none.
     const bool is_mistral = class_.name == "MistralForCausalLM";
-    const bool needs_window = is_gemma3() || (is_mistral && !config_.says("sliding_window")) ||
+    const bool slides_by_default = is_mistral || (!sliding && (prefix_ == "exaone4" || class_.name == "Olmo3ForCausalLM"));
+    const bool needs_window = is_gemma3() || (slides_by_default && !config_.says("sliding_window")) ||
                               (is_qwen() && uses_window && !is_qwen_moe());
-    if (needs_window && !window) config_.fail("sliding_window", is_mistral ? "missing; null = none" : "missing");
+    if (needs_window && !window) config_.fail("sliding_window", slides_by_default ? "missing; null = none" : "missing");
     constexpr std::string_view kWithout[] = {"LlamaForCausalLM", "GraniteForCausalLM", "Olmo2ForCausalLM", "SmolLM3ForCausalLM",
                                              "SeedOssForCausalLM", "Ernie4_5ForCausalLM", "Glm4ForCausalLM"};
     if (window && std::ranges::find(kWithout, class_.name) != std::end(kWithout))

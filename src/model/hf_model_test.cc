@@ -160,6 +160,22 @@ TEST_F(HfModelTest, WhatChangesTheModelIsRefusedByName) {
   EXPECT_THAT(error_of_config("tiny_hf_qwen3moe", {{"num_local_experts", 9}}), HasSubstr("mlp.experts.8.gate_proj.weight' is missing"));
   EXPECT_THAT(error_of_config("tiny_hf_qwen3moe", {{"architectures", {"MixtralForCausalLM"}}, {"rope_parameters", nullptr}}),
               HasSubstr("rope_theta: missing"));
+  // Their classes' own are others than the 1e4 of most.
+  for (const char* model : {"tiny_hf_smollm3", "tiny_hf_ernie4_5", "tiny_hf_olmo3", "tiny_hf_gpt_oss", "tiny_hf_mistral3"}) {
+    copy(model);
+    edit("config.json", [](json& config) {
+      json& rope = config["rope_parameters"];
+      (rope.contains("full_attention") ? rope["full_attention"] : rope).erase("rope_theta");
+    });
+    EXPECT_THAT(error(), HasSubstr("rope_theta: missing")) << model;
+  }
+  for (const char* model : {"tiny_hf_gpt_oss", "tiny_hf_mistral3"})
+    EXPECT_THAT(error_of_config(model, {{"rope_parameters", nullptr}, {"rope_theta", 1e6}}), HasSubstr("rope_scaling: missing"));
+  for (const char* model : {"tiny_hf_olmo3", "tiny_hf_exaone4"}) {
+    copy(model);
+    edit("config.json", [](json& config) { config.erase("layer_types"), config.erase("sliding_window"); });
+    EXPECT_THAT(error(), HasSubstr("missing")) << model;
+  }
   EXPECT_THAT(error_of_config("tiny_hf_gemma3", {{"layer_types", {"full_attention"}}}), HasSubstr("layer_types: is not a list of 6"));
   EXPECT_THAT(error_of_config("tiny_hf_gemma3", {{"use_bidirectional_attention", true}}), HasSubstr("use_bidirectional"));
   EXPECT_THAT(error_of_config("tiny_hf_phi3", {{"lm_head_bias", true}}), HasSubstr("lm_head_bias: not supported"));
