@@ -155,7 +155,9 @@ std::optional<std::string> Router::answer_to(const HttpRequest& request, const s
                                              const Digest& key, ChatRequest chat) const {
   constexpr std::size_t kMaxErrands = 32;  // of one request
   if (const auto found = request.answers.find(key); found != request.answers.end()) {
-    return parse_json(found->second, {})["choices"][0]["text"].get<std::string>();
+    const Json answer = parse_json(found->second, {});
+    const Json& content = answer["choices"][0]["message"]["content"];  // null: it was a call
+    return content.is_string() ? content.get<std::string>() : std::string();
   }
   if (request.answers.size() >= kMaxErrands) return std::nullopt;
   adapt_chat(chat, model_.chat_template);
@@ -164,7 +166,10 @@ std::optional<std::string> Router::answer_to(const HttpRequest& request, const s
   job.salt = salt;
   job.prompts.push_back(prepare_chat(chat, model_));
   job.prompts.back().origin.is_servers_own = true;
-  job.writer = make_completion_writer(model_.name, model_.tokenizer, {});
+  // Whatever clients are shown: what the model thinks of it is no answer.
+  chat.options.tool_calls.parts_thoughts = true;
+  chat.options.tool_calls.begins_in_thought = job.prompts.back().ends_in_thought;
+  job.writer = make_chat_writer(model_.name, model_.tokenizer);
   job.options = std::move(chat.options);
   throw Errand{key, std::move(job)};
 }

@@ -103,6 +103,8 @@ class SummaryWriter {
     ask.options.priority = options.priority;
     ask.options.cache_salt = options.cache_salt;
     ask.options.prompt_cache_key = options.prompt_cache_key;
+    ask.template_kwargs = task_.chat.template_kwargs;
+    ask.template_kwargs["enable_thinking"] = false;  // the answer's room is for the summary
     return ask;
   }
   int count_tokens(const std::string& text) const {
@@ -127,7 +129,6 @@ class SummaryWriter {
   std::optional<ChatRequest> ask_behind(std::size_t end) const {
     ChatRequest ask = begin_question();
     ask.tools = task_.chat.tools;
-    ask.template_kwargs = task_.chat.template_kwargs;
     const auto place = [&](std::size_t i) {
       return task_.chat.messages.begin() + static_cast<std::ptrdiff_t>(i);
     };

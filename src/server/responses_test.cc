@@ -369,6 +369,24 @@ EngineConfig engine_of_summaries() {
   return engine;
 }
 
+// What a model thinks of a summary is none, and where it can it is told not to think.
+TEST(LongHistories, SummariesHaveNoThoughts) {
+  const std::string turns = "{% for m in messages %}<|im_start|>{{ m.role }} {{ m.content }}<|im_end|>{% endfor %}<|im_start|>assistant ";
+  const auto history = [&](const std::string& opening) {
+    TestServer server({}, engine_of_summaries(), turns + opening);
+    const auto answer = server.post("/v1/chat/completions", request_with_summary().dump());
+    EXPECT_EQ(answer.status, 200) << answer.body;
+    return answer.json().at("larder").at("history");
+  };
+  const Json thinking = history("<think>");
+  EXPECT_GT(thinking.at("summary_usage").at("output_tokens"), 0);
+  EXPECT_EQ(thinking.at("summary"), Json()) << thinking;
+  EXPECT_GT(thinking.at("untold_messages"), 0);
+  const Json told = history("{% if enable_thinking is undefined or enable_thinking %}<think>{% endif %}");
+  EXPECT_TRUE(told.at("summary").is_string()) << told;
+  EXPECT_EQ(told.at("untold_messages"), 0);
+}
+
 // A client that leaves takes its summary with it.
 TEST(LongHistories, SummariesEndWithTheirClient) {
   TestServer server({}, engine_of_summaries());
