@@ -199,7 +199,9 @@ class ChatBuilder {
     num_turns_ +=
         !(type == "message" && is_system_role(json["role"].get_ref<const std::string&>()));
     if (type == "reasoning") {
-      thought_ += thought_in(json);
+      const std::string thought = thought_in(json);
+      if (!thought_.empty() && !thought.empty()) thought_ += "\n\n";
+      thought_ += thought;
     } else if (type == "message") {
       add_message(*item, index);
     } else if (type == "function_call") {
@@ -246,9 +248,14 @@ class ChatBuilder {
     chat_.sent_as.push_back(is_item ? static_cast<int>(index) : -1);
     chat_.messages.push_back({{"role", role}});
     Json& message = chat_.messages.back();
-    const std::string thought = std::exchange(thought_, "");  // of an answer alone
-    if (role == "assistant" && !thought.empty()) message["reasoning_content"] = thought;
+    if (role == "assistant") take_thought(message);
+    thought_.clear();  // of an answer alone
     return message;
+  }
+
+  // An answer may have several.
+  void take_thought(Json& message) {
+    if (!thought_.empty()) append(message["reasoning_content"], std::exchange(thought_, ""), "\n\n");
   }
 
   void add_message(const StoredItem& item, std::size_t index) {
@@ -263,6 +270,7 @@ class ChatBuilder {
       std::erase_if(chat_.known_turns, [&](const KnownTurn& turn) {
         return turn.message + 1 == chat_.messages.size();
       });
+      take_thought(chat_.messages.back());
       return append(chat_.messages.back()["content"], std::move(content), "");
     }
     begin(role, index)["content"] = std::move(content);
@@ -314,7 +322,7 @@ class ChatBuilder {
     const bool is_new = chat_.messages.empty() || chat_.messages.back()["role"] != "assistant";
     Json& message = is_new ? begin("assistant", index) : chat_.messages.back();
     if (!message.contains("content")) message["content"] = "";
-    if (!thought_.empty()) message["reasoning_content"] = std::exchange(thought_, "");
+    take_thought(message);
     Json function = {{"name", json["name"]}, {"arguments", json["arguments"]}};
     message["tool_calls"].push_back(
         {{"id", json["call_id"]}, {"type", "function"}, {"function", std::move(function)}});

@@ -84,6 +84,22 @@ TEST(ResponseItems, SpellAChat) {
   EXPECT_EQ(chat.sent_as, (std::vector<int>{-1, 0, 2, 5, 6}));
 }
 
+// Models think again between what they tell and what they call, and behind calls.
+TEST(ResponseItems, AnAnswerHasAllOfItsThoughts) {
+  const auto thought = [](const char* text) {
+    return Json{{"type", "reasoning"}, {"content", {{{"type", "reasoning_text"}, {"text", text}}}}};
+  };
+  const Json call = {{"type", "function_call"}, {"call_id", "1"}, {"name", "f"}, {"arguments", "{}"}};
+  const Json text = {{"role", "assistant"}, {"content", "I look."}}, question = {{"role", "user"}, {"content", "a"}};
+  const auto thoughts_of = [](const Json& items) {
+    return to_chat("", items_of(items.dump())).messages.back().value("reasoning_content", "");
+  };
+  EXPECT_EQ(thoughts_of({question, thought("A"), text, thought("B"), call}), "A\n\nB");
+  EXPECT_EQ(thoughts_of({question, thought("A"), thought("B"), call}), "A\n\nB");
+  EXPECT_EQ(thoughts_of({question, thought("A"), call, thought("B"), text}), "A\n\nB");
+  EXPECT_EQ(thoughts_of({question, thought("A"), question, text}), "");
+}
+
 // SDKs send what a part does not have as null.
 TEST(ResponseItems, ATextThatIsNullIsNone) {
   const std::vector<ItemPtr> items = items_of(R"([

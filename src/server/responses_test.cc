@@ -351,6 +351,29 @@ TEST_F(Responses, TruncateAndCompactOnRequest) {
   EXPECT_EQ(server.post("/v1/responses", request.dump()).param(), "context_management[0].type");
 }
 
+// It is told to be none that has come to its end, and goes with the next request all the same.
+TEST(ResponsesOfThinkers, AThoughtThatIsCutIsIncomplete) {
+  TestServer server({}, TestServer::default_engine(),
+                    "{% for m in messages %}<|im_start|>{{ m.role }} {{ m.reasoning_content }}{{ m.content }}<|im_end|>{% endfor %}"
+                    "<|im_start|>assistant <think>");
+  Json request = {{"input", "hi"}, {"max_output_tokens", 4}, {"logit_bias", {{"96", -100}, {"97", -100}}}};
+  const Json whole = server.post("/v1/responses", request.dump()).json();
+  EXPECT_EQ(whole["status"], "incomplete");
+  const Json& item = whole["output"][0];
+  EXPECT_EQ(item["type"], "reasoning");
+  EXPECT_EQ(item["status"], "incomplete");
+  EXPECT_NE(item["content"][0]["text"], "");
+  EXPECT_EQ(whole["usage"]["output_tokens_details"]["reasoning_tokens"], 4);
+  request["previous_response_id"] = whole["id"];
+  request["include"] = {"reasoning.encrypted_content"};
+  const Json next = server.post("/v1/responses", request.dump()).json();
+  Json without = request;
+  without.erase("previous_response_id");
+  without["input"] = {{{"role", "user"}, {"content", "hi"}}, {{"role", "assistant"}, {"content", ""}}, {{"role", "user"}, {"content", "hi"}}};
+  const Json shorter = server.post("/v1/responses", without.dump()).json();
+  EXPECT_GT(next["usage"]["input_tokens"], shorter["usage"]["input_tokens"]) << next;
+}
+
 // A conversation whose answer takes a summary first, of a model that takes 3,000 tokens.
 Json request_with_summary() {
   Json request = {{"max_tokens", 4}, {"messages", Json::array()}};

@@ -175,7 +175,7 @@ class ResponsesWriter final : public ReplyWriter {
     put(scanner().finish(), out);
     // Their text is not shown: of a stop string, of half a character.
     for (Expected& token : expected_) waiting_logprobs_.push_back(std::move(token.logprob));
-    close_thought(out);
+    close_thought(is_complete(choice), out);
     const bool is_silent = num_calls_ == 0 && !message_;
     if (is_silent) open_message(out);
     if (message_ && !waiting_logprobs_.empty()) add_text("", out);
@@ -201,7 +201,7 @@ class ResponsesWriter final : public ReplyWriter {
         drop_logprobs_before(num_behind);
         continue;
       }
-      close_thought(out);
+      close_thought(true, out);
       if (!piece.call) {
         // Of a header before it no text is shown.
         if (options_.tool_calls.is_harmony) drop_logprobs_before(num_behind + piece.text.size());
@@ -316,11 +316,11 @@ class ResponsesWriter final : public ReplyWriter {
     send(out, "response.reasoning_text.delta", std::move(event));
   }
 
-  void close_thought(std::string& out) {
+  void close_thought(bool is_whole, std::string& out) {
     if (!thought_) return;
     Json item = thought_item();
     item["content"].push_back(thought_part(std::move(thought_->text)));
-    item["status"] = "completed";
+    item["status"] = is_whole ? "completed" : "incomplete";
     Json event = place_in_thought();
     event["text"] = item["content"][0]["text"];
     send(out, "response.reasoning_text.done", std::move(event));
