@@ -393,11 +393,13 @@ TEST_F(EngineTest, TheLastQuarterOfTheLineIsKeptForOtherTenants) {
   made.max_waiting = 100;
   made.max_waiting_tokens = 10'000;
   Engine engine(made, transformer_, storage_, model_.layout, end_tokens_, clock_);
-  const auto take = [&](std::uint64_t tenant, int num_requests, int num_tokens) {
+  std::uint32_t seed = 0;  // nobody finds his prompt in the cache
+  const auto take = [&](std::uint64_t tenant, int num_requests, int num_tokens, int num_predicted = 0) {
     for (int i = 0; i < num_requests; ++i) {
       try {
-        Request asked = request(random_tokens(num_tokens, 1), 1);
+        Request asked = request(random_tokens(num_tokens, ++seed), 1);
         asked.tenant = tenant;
+        if (num_predicted > 0) asked.prediction = std::make_shared<const std::vector<TokenId>>(random_tokens(num_predicted, 1));
         engine.submit(std::move(asked));
       } catch (const Error& error) {
         EXPECT_EQ(error.kind(), ErrorKind::kUnavailable);
@@ -424,6 +426,14 @@ TEST_F(EngineTest, TheLastQuarterOfTheLineIsKeptForOtherTenants) {
   EXPECT_EQ(take(1, 50, 150), "");
   EXPECT_NE(take(1, 1, 150).find("50 requests of 7500 tokens"), std::string::npos) << "in tokens, too";
   EXPECT_EQ(take(2, 16, 150), "");
+  run();
+  // What an answer is to be in part lies in line, too, also once the engine has looked at it.
+  EXPECT_EQ(take(1, 46, 20, 140), "");
+  engine.step();
+  const std::int64_t num_waiting = engine.stats().num_waiting_tokens;
+  EXPECT_GT(num_waiting, 5000);
+  EXPECT_EQ(take(1, static_cast<int>(7500 - num_waiting) / 160, 20, 140), "");
+  EXPECT_NE(take(1, 1, 20, 140).find("kept for others"), std::string::npos);
   run();
 }
 

@@ -11,19 +11,19 @@ constexpr double kAnswerWeight = 0.05;  // of the last one
 
 }  // namespace
 
-FairTurn FairLine::join(std::uint64_t tenant, int priority, std::int64_t num_prompt, int num_choices) {
+FairTurn FairLine::join(std::uint64_t tenant, int priority, const FairDemand& demand) {
   Line& line = lines_[priority];
   Account& account = line.accounts[tenant];
   FairTurn turn{.tenant = tenant, .priority = priority};
   turn.begin = std::max(line.turns.empty() ? latest_ : *line.turns.begin(), account.end);
   // Its earlier ones that left may have lowered the end.
   if (account.waiting.num_requests > 0) turn.begin = std::max(turn.begin, account.last);
-  turn.num_prompt = num_prompt;
-  turn.cost = num_prompt + static_cast<std::int64_t>(answer_tokens_ * num_choices);
+  turn.num_held = demand.num_prompt + demand.num_beside;
+  turn.cost = demand.num_prompt + static_cast<std::int64_t>(answer_tokens_ * demand.num_choices);
   account.last = turn.begin;
   account.end = turn.begin + turn.cost;
   ++account.waiting.num_requests;
-  account.waiting.num_tokens += num_prompt;
+  account.waiting.num_tokens += turn.num_held;
   line.turns.insert(turn.begin);
   return turn;
 }
@@ -36,7 +36,7 @@ FairLine::Account& FairLine::depart(const FairTurn& turn) {
   line.turns.erase(place);
   Account& account = line.accounts.at(turn.tenant);
   --account.waiting.num_requests;
-  account.waiting.num_tokens -= turn.num_prompt;
+  account.waiting.num_tokens -= turn.num_held;
   return account;
 }
 

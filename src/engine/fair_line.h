@@ -8,20 +8,27 @@
 
 namespace larder {
 
+// What a request asks for, in tokens.
+struct FairDemand {
+  std::int64_t num_prompt = 0;
+  int num_choices = 1;
+  std::int64_t num_beside = 0;  // that it holds in line beside its prompt
+};
+
 // A place in line.
 struct FairTurn {
   std::uint64_t tenant = 0;
   int priority = 0;
   std::int64_t begin = 0;  // who has less goes first
   std::int64_t cost = 0;
-  std::int64_t num_prompt = 0;
+  std::int64_t num_held = 0;  // tokens
   bool has_begun = false;
 };
 
 // What one tenant has in line.
 struct InLine {
   int num_requests = 0;
-  std::int64_t num_tokens = 0;  // of prompts
+  std::int64_t num_tokens = 0;  // that are held
 };
 using InLineByTenant = std::unordered_map<std::uint64_t, InLine>;
 
@@ -34,7 +41,7 @@ using InLineByTenant = std::unordered_map<std::uint64_t, InLine>;
 // Thread: one.
 class FairLine {
  public:
-  FairTurn join(std::uint64_t tenant, int priority, std::int64_t num_prompt, int num_choices);
+  FairTurn join(std::uint64_t tenant, int priority, const FairDemand& demand);
   // Its turn has come.
   void begin(FairTurn& turn);
   // It has gone without: it has cost nothing. Of one that has begun nothing is known any more.

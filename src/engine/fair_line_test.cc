@@ -16,7 +16,7 @@ constexpr int kPrompt = 1000;
 class Queue {
  public:
   void join(std::uint64_t tenant, int num_prompt = kPrompt, int n = 1, int priority = 0) {
-    waiting_.push_back(line.join(tenant, priority, num_prompt, n));
+    waiting_.push_back(line.join(tenant, priority, {.num_prompt = num_prompt, .num_choices = n}));
   }
   // Whose turn it is, who leaves the line for it.
   std::uint64_t next() {
@@ -51,7 +51,8 @@ TEST(FairLineTest, OneTenantsTurnsAreInOrderOfArrival) {
   std::int64_t latest = 0;  // of those that have begun
   for (int i = 0; i < 2000; ++i) {
     if (random() % 2 == 0 || waiting.empty()) {
-      const FairTurn turn = line.join(7, 0, 1 + random() % 5000, 1 + static_cast<int>(random() % 4));
+      const auto num_prompt = static_cast<std::int64_t>(1 + random() % 5000);
+      const FairTurn turn = line.join(7, 0, {.num_prompt = num_prompt, .num_choices = 1 + static_cast<int>(random() % 4)});
       EXPECT_GE(turn.begin, latest);
       if (!waiting.empty()) {
         EXPECT_GE(turn.begin, waiting.back().begin);

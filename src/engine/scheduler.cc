@@ -79,7 +79,11 @@ void Scheduler::add(Request request, std::uint64_t seed, std::int64_t arrived_ns
   // What lies beyond is nobody else's: nothing of it can be written for others, or kept.
   for (PromptPin& pin : active->request.pins)
     pin.num_tokens = std::min(pin.num_tokens, active->span().num_shareable());
-  active->turn = line_.join(active->request.tenant, active->request.priority, active->num_prompt, active->request.n);
+  const Request& asked = active->request;
+  active->turn = line_.join(asked.tenant, asked.priority,
+                            {.num_prompt = active->num_prompt,
+                             .num_choices = asked.n,
+                             .num_beside = sequence->num_tokens_in_line() - active->num_prompt});
   Sequence& first = *active->choices.emplace_back(std::move(sequence));
   const bool is_new = requests_.emplace(id, std::move(active)).second;
   CHECK(is_new, id);
