@@ -10,6 +10,8 @@ import time
 import pytest
 
 from api_server import serving
+from fake_upstream import FakeUpstream
+from upstream_server import routing
 
 
 @pytest.fixture(scope="module")
@@ -52,3 +54,19 @@ def redis():
         process.send_signal(signal.SIGCONT)
         process.kill()
     process.wait()
+
+
+@pytest.fixture(scope="module")
+def fake():
+    running = FakeUpstream()
+    yield running
+    running.close()
+
+
+@pytest.fixture(scope="module")
+def faked(fake, tmp_path_factory):
+    path = tmp_path_factory.mktemp("log") / "stdout"
+    with open(path, "w") as log, routing(f"http://127.0.0.1:{fake.port}/some/v1/", "--upstream-timeout", "1",
+                                         "--upstream-connections", "1", log=log) as server:
+        server.log = path
+        yield server

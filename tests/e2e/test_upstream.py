@@ -1,10 +1,6 @@
 """Requests that go to another server: a second Larder, and servers that fail in every way that a server can."""
-import contextlib
 import json
-import os
 import socket
-import ssl
-import subprocess
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -12,30 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 import openai
 import pytest
 import requests
+
 from api_server import larder, serving
 from fake_upstream import Exchange, FakeUpstream
+from upstream_server import KEY, QUESTION, ask, failure, routing, wait_until
 
-KEY = "secret-of-the-upstream-1234"
-QUESTION = [{"role": "user", "content": "What is a larder?"}]
 STORY = " ".join(f"Item {i} lies on shelf {i % 7}." for i in range(64))
-
-
-def wait_until(condition, seconds=10):
-    end = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.02)
-    return True
-
-
-@contextlib.contextmanager
-def routing(url, *options, log=subprocess.DEVNULL, models="gpt-x=big,gpt-y", **more):
-    """A server that has an upstream, whose key it gets by the environment."""
-    os.environ["LARDER_TEST_UPSTREAM_KEY"] = KEY
-    with serving("-c", "512", "--upstream", url, "--upstream-models", models, "--upstream-key-env", "LARDER_TEST_UPSTREAM_KEY",
-                 *options, stdout=log, **more) as server:
-        yield server
 
 
 @pytest.fixture(scope="module")
@@ -177,39 +155,21 @@ def test_what_comes_while_the_server_is_busy(server):
 
 
 def test_a_client_that_goes_takes_its_request_along(server, upstream):
+    num_before = upstream.metrics()["vllm:generation_tokens_total"]
     stream, _ = chat(server, stream=True, max_tokens=1900, extra_body={"ignore_eos": True})
     next(iter(stream))
     assert upstream.metrics()["vllm:num_requests_running"] == 1
     stream.close()
-    assert wait_until(lambda: upstream.metrics()["vllm:num_requests_running"] == 0, 3)
+    assert wait_until(lambda: upstream.metrics()["vllm:num_requests_running"] == 0)
     # One that waits for the whole, too.
     with socket.create_connection(("127.0.0.1", server.port)) as client:
         body = json.dumps({"model": "gpt-x", "messages": QUESTION, "max_tokens": 1900, "ignore_eos": True})
         client.sendall(f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
                        f"Authorization: Bearer of-this-server\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
         assert wait_until(lambda: upstream.metrics()["vllm:num_requests_running"] == 1)
-    assert wait_until(lambda: upstream.metrics()["vllm:num_requests_running"] == 0, 3)
-
-
-@pytest.fixture(scope="module")
-def fake():
-    running = FakeUpstream()
-    yield running
-    running.close()
-
-
-@pytest.fixture(scope="module")
-def faked(fake, tmp_path_factory):
-    path = tmp_path_factory.mktemp("log") / "stdout"
-    with open(path, "w") as log, routing(f"http://127.0.0.1:{fake.port}/some/v1/", "--upstream-timeout", "1",
-                                         "--upstream-connections", "1", log=log) as server:
-        server.log = path
-        yield server
-
-
-def ask(server, body=None, headers=None, **more):
-    return requests.post(server.url + "/v1/chat/completions", headers=headers, timeout=20,
-                         json=body or {"model": "gpt-x", "messages": QUESTION}, **more)
+    assert wait_until(lambda: upstream.metrics()["vllm:num_requests_running"] == 0)
+    # Neither came to its end.
+    assert upstream.metrics()["vllm:generation_tokens_total"] < num_before + 1900
 
 
 def test_what_leaves_the_machine(fake, faked):
@@ -255,15 +215,6 @@ def test_what_comes_back(fake, faked):
                                                   f"Content-Type: application/json\r\nx-request-id: {KEY}\r\n")
     reply = ask(faked)
     assert reply.status_code == 401 and reply.json()["error"]["message"] == "bad key ***, ***" and KEY not in str(reply.headers)
-
-
-def failure(server, status, code, *words):
-    reply = ask(server)
-    assert reply.status_code == status, reply.text
-    error = reply.json()["error"]
-    assert error["code"] == code and error["type"] == "server_error", error
-    assert all(word in error["message"] for word in ("127.0.0.1", *words)), error
-    assert KEY not in reply.text
 
 
 def json_head(more=""):
@@ -340,20 +291,23 @@ def test_a_stream_that_breaks_off(fake, faked):
     fake.answer = breaks_within
     with pytest.raises(openai.APIConnectionError):
         read()
-    # Each event comes when it is sent.
-    moments = []
+    # Each event comes when it is sent: the next one waits for who reads it.
+    seen = threading.Semaphore(0)
 
-    def slowly(exchange):
+    def one_by_one(exchange):
         exchange.begin_stream()
         for text in "abc":
             exchange.event(text)
-            time.sleep(0.1)
+            assert seen.acquire(timeout=20)
         exchange.send("0\r\n\r\n")
-    fake.answer = slowly
+    fake.answer = one_by_one
+    num_events = 0
     for line in ask(faked, stream=True).iter_lines(chunk_size=1):
         if line:
-            moments.append(time.monotonic())
-    assert len(moments) == 3 and moments[2] - moments[0] > 0.1
+            num_events += 1
+            assert b"error" not in line, line
+            seen.release()
+    assert num_events == 3
 
 
 def test_an_error_between_line_ends_that_come_one_by_one(fake, faked):
@@ -387,93 +341,6 @@ def test_a_byte_order_mark(fake, faked):
     body = b'\xef\xbb\xbf{"model":"gpt-x"}'
     reply = requests.post(faked.url + "/v1/chat/completions", data=body, headers={"content-type": "application/json"}, timeout=10)
     assert reply.status_code == 200 and seen == [body.replace(b"gpt-x", b"big")]
-
-
-@pytest.fixture
-def keeping(fake, faked):
-    fake.keeps = True
-    faked.metrics()
-    before = fake.connections
-    yield lambda: fake.connections - before
-    fake.keeps = False
-
-
-def test_connections_are_kept(fake, faked, keeping):
-    fake.answer = Exchange.reply
-    name = "larder:upstream_connections_total"
-    before = faked.metrics()[name]
-    for _ in range(20):
-        assert ask(faked).status_code == 200
-
-    def stream(exchange):
-        exchange.begin_stream()
-        exchange.event("a")
-        exchange.send("0\r\n\r\n")
-    fake.answer = stream
-    for _ in range(5):
-        assert ask(faked, stream=True).text.startswith("data: ")
-    fake.answer = lambda exchange: exchange.reply(429)
-    assert ask(faked).status_code == 429
-    assert keeping() == 1 and faked.metrics()[name] == before + 1
-
-
-def test_what_is_not_kept(fake, faked, keeping):
-    def slow_end(exchange):
-        exchange.reply()
-        exchange.send("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nwrong")
-    cases = [
-        lambda e: e.reply(headers="Connection: close\r\n"),
-        lambda e: e.send("HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\n{}"),
-        lambda e: e.send(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nwrong"),
-        slow_end,
-    ]
-    for answer in cases:
-        fake.answer = lambda exchange, answer=answer: answer(exchange)
-        assert ask(faked).status_code == 200
-        time.sleep(0.1)
-        fake.answer = lambda exchange: exchange.reply(body={"is": "right"})
-        before = keeping()
-        assert ask(faked).json() == {"is": "right"}
-        assert keeping() == before + 1
-        fake.answer = lambda exchange: exchange.reply(headers="Connection: close\r\n")
-        ask(faked)
-
-
-def test_a_kept_connection_that_has_ended(fake, faked, keeping):
-    """It ends with the request, unread: that is asked once more, and only once; what has begun is not."""
-    fake.answer = Exchange.reply
-    assert ask(faked).status_code == 200
-    asked = []
-
-    def ends(exchange):
-        asked.append(exchange)
-        if len(asked) == 1:
-            exchange.reset()
-            raise ConnectionError("ended")
-        exchange.reply(body={"is": "right"})
-    fake.answer = ends
-    assert ask(faked).json() == {"is": "right"} and len(asked) == 2
-
-    def begins(exchange):
-        asked.append(exchange)
-        exchange.send("HTTP/1.1 200")
-        raise ConnectionError("ended")
-    fake.answer = begins
-    failure(faked, 502, "upstream_failed", "no reply")
-    assert len(asked) == 3
-
-    def never(exchange):
-        asked.append(exchange)
-        exchange.reset()
-        raise ConnectionError("ended")
-    fake.answer = never
-    failure(faked, 502, "upstream_failed", "no reply")
-    assert len(asked) == 4  # over a new one: it is not asked again
-    fake.answer = Exchange.reply
-    ask(faked)
-    fake.answer = never
-    failure(faked, 502, "upstream_failed", "no reply")
-    assert len(asked) == 6
 
 
 def test_a_request_that_comes_back():
@@ -519,35 +386,7 @@ def test_a_client_that_does_not_read(fake, faked):
     assert num_sent < 64 << 20
     assert faked.status_bytes("VmRSS") < memory + (4 << 20)
     reply.close()
-    assert fake.ended.acquire(timeout=3)
-
-
-def test_connections_are_bounded(fake, faked):
-    running, most = 0, 0
-    lock, all_are_there = threading.Lock(), threading.Event()
-
-    def count(exchange):
-        nonlocal running, most
-        with lock:
-            running += 1
-            most = max(most, running)
-        all_are_there.wait(5)
-        time.sleep(0.01)
-        with lock:
-            running -= 1
-        exchange.reply()
-    fake.answer = count
-    refused = 'vllm:admission_rejections_total{reason="upstream_busy"}'
-    with ThreadPoolExecutor(8) as pool:
-        asked = [pool.submit(ask, faked) for _ in range(8)]
-        assert wait_until(lambda: faked.metrics()[refused] == 3)
-        all_are_there.set()
-        replies = [reply.result() for reply in asked]
-    assert most == 1
-    # One is there and four wait.
-    assert sorted(reply.status_code for reply in replies) == [200] * 5 + [503] * 3
-    busy = next(reply for reply in replies if reply.status_code == 503)
-    assert busy.json()["error"]["code"] == "upstream_busy" and busy.headers["retry-after"] == "1"
+    assert fake.ended.acquire(timeout=20)
 
 
 def test_an_upstream_that_is_not_there(tmp_path):
@@ -572,69 +411,6 @@ def test_the_key_is_in_no_log(faked):
     log = faked.log.read_text() + "".join(faked.lines)
     assert "the upstream 127.0.0.1" in log
     assert KEY not in log and "mine" not in log
-
-
-def make_certificate(folder, name, subject, authority=None):
-    """At folder/name.pem, with its key; of its own authority, or of another's."""
-    paths = {part: str(folder / f"{name}.{part}") for part in ("key", "csr", "pem", "ext")}
-
-    def openssl(*arguments):
-        subprocess.run(["openssl", *arguments], check=True, capture_output=True)
-    openssl("ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", paths["key"])
-    if authority is None:
-        openssl("req", "-x509", "-new", "-key", paths["key"], "-subj", f"/CN={subject}", "-days", "2", "-out", paths["pem"])
-    else:
-        (folder / f"{name}.ext").write_text(f"subjectAltName=DNS:{subject}")
-        openssl("req", "-new", "-key", paths["key"], "-subj", f"/CN={subject}", "-out", paths["csr"])
-        openssl("x509", "-req", "-in", paths["csr"], "-CA", authority["pem"], "-CAkey", authority["key"], "-CAcreateserial",
-                "-days", "2", "-extfile", paths["ext"], "-out", paths["pem"])
-    return paths
-
-
-def test_tls(tmp_path, monkeypatch):
-    authority = make_certificate(tmp_path, "authority", "Test authority")
-    names = []
-
-    def context(certificate):
-        made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        made.load_cert_chain(certificate["pem"], certificate["key"])
-        made.sni_callback = lambda _, name, __: names.append(name)
-        return made
-    good = context(make_certificate(tmp_path, "good", "localhost", authority))
-    elsewhere = context(make_certificate(tmp_path, "elsewhere", "example.com", authority))
-    unknown = context(make_certificate(tmp_path, "unknown", "localhost", make_certificate(tmp_path, "other", "Another")))
-    monkeypatch.setenv("SSL_CERT_FILE", authority["pem"])
-    fake = FakeUpstream()
-    fake.tls = good
-    seen = []
-
-    def answer(exchange):
-        seen.append(exchange)
-        exchange.begin_stream()
-        exchange.event("a" * 100_000)
-        exchange.send("0\r\n\r\n")
-    fake.answer = answer
-    with routing(f"https://localhost:{fake.port}/v1", "--upstream-timeout", "1") as server:
-        chunks = list(server.client.chat.completions.create(model="gpt-x", messages=QUESTION * 5000, stream=True))
-        assert chunks[0].choices[0].delta.content == "a" * 100_000 and names == ["localhost"]
-        assert len(json.loads(seen[0].body)["messages"]) == 5000
-        # One handshake for several requests.
-        fake.answer = Exchange.reply
-        fake.keeps = True
-        assert [ask(server).status_code for _ in range(5)] == [200] * 5 and fake.connections == 2
-        fake.keeps = False
-        fake.answer = lambda exchange: exchange.reply(headers="Connection: close\r\n")
-        assert ask(server).status_code == 200 and fake.connections == 2
-        fake.answer = answer
-        for context, word in ((elsewhere, "ostname mismatch"), (unknown, "unable to get local issuer")):
-            fake.tls = context
-            reply = ask(server)
-            assert reply.status_code == 502 and word in reply.json()["error"]["message"], reply.text
-        fake.tls = None  # it speaks HTTP
-        fake.answer = Exchange.reply
-        assert ask(server).status_code in (502, 504)
-        assert len(seen) == 1
-    fake.close()
 
 
 @pytest.mark.parametrize("options, words", [
