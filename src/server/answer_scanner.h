@@ -22,20 +22,17 @@ class AnswerScanner {
   std::vector<AnswerPiece> finish() {
     return std::visit([](auto& scanner) { return scanner.finish(); }, scanner_);
   }
-  // Whether the text so far ends in a thought that is told apart.
+  // Whether the text so far ends in a thought.
   bool is_in_thought() const {
-    if (const auto* thoughts = std::get_if<ThoughtScanner>(&scanner_)) return thoughts->is_in_thought();
-    if (const auto* harmony = std::get_if<HarmonyScanner>(&scanner_)) return harmony->is_in_thought();
-    return false;
+    return std::visit([](const auto& scanner) { return scanner.is_in_thought(); }, scanner_);
   }
 
  private:
-  using Scanner = std::variant<ToolCallScanner, ThoughtScanner, HarmonyScanner>;
+  using Scanner = std::variant<ThoughtScanner, HarmonyScanner>;
 
   static Scanner make(const ToolCallRules& rules) {
     if (rules.is_harmony) return Scanner(std::in_place_type<HarmonyScanner>, rules);
-    if (rules.parts_thoughts) return Scanner(std::in_place_type<ThoughtScanner>, rules);
-    return Scanner(std::in_place_type<ToolCallScanner>, rules);
+    return Scanner(std::in_place_type<ThoughtScanner>, rules);
   }
 
   Scanner scanner_;

@@ -9,25 +9,19 @@
 namespace larder {
 namespace {
 
-std::string_view without_leading_space(std::string_view text) {
-  text.remove_prefix(std::min(text.find_first_not_of(kSpace), text.size()));
-  return text;
-}
-
-std::string_view without_trailing_space(std::string_view text) {
-  return text.substr(0, text.find_last_not_of(kSpace) + 1);  // npos + 1 = 0
-}
-
-// What stands behind it is no thought's.
-ToolCallRules behind_thought(ToolCallRules rules) {
-  rules.begins_in_thought = false;
-  return rules;
+// Of a text that begins with so many spaces.
+std::size_t count_spaces(std::string_view text, std::size_t num_known) {
+  return std::min(text.find_first_not_of(kSpace, num_known), text.size());
 }
 
 }  // namespace
 
 ThoughtScanner::ThoughtScanner(const ToolCallRules& rules)
-    : state_(rules.begins_in_thought ? State::kInThought : State::kBeginning), text_(behind_thought(rules)) {}
+    : tells_apart_(rules.parts_thoughts),
+      state_(!rules.parts_thoughts && !rules.are_read ? State::kInText
+             : rules.begins_in_thought                ? State::kInThought
+                                                      : State::kBeginning),
+      text_(rules) {}
 
 std::vector<AnswerPiece> ThoughtScanner::push(std::string_view text) {
   if (state_ == State::kInText) return text_.push(text);
@@ -35,9 +29,9 @@ std::vector<AnswerPiece> ThoughtScanner::push(std::string_view text) {
   held_ += text;
   if (state_ == State::kBeginning) begin(pieces);
   if (state_ == State::kInThought) scan_thought(pieces);
-  if (state_ == State::kBehindThought && !without_leading_space(held_).empty()) {
-    held_.erase(0, held_.size() - without_leading_space(held_).size());
-    pass_to_text(pieces);
+  if (state_ == State::kBehindThought) {
+    if (tells_apart_) held_.erase(0, count_spaces(held_, 0));
+    if (!held_.empty()) pass_to_text(pieces);
   }
   return pieces;
 }
@@ -45,7 +39,7 @@ std::vector<AnswerPiece> ThoughtScanner::push(std::string_view text) {
 std::vector<AnswerPiece> ThoughtScanner::finish() {
   std::vector<AnswerPiece> pieces;
   if (state_ == State::kInThought) {
-    emit(without_trailing_space(held_), pieces);
+    take(tells_apart_ ? held_.find_last_not_of(kSpace) + 1 : held_.size(), pieces);  // npos + 1 = 0
     held_.clear();
   } else if (state_ == State::kBeginning) {
     pass_to_text(pieces);
@@ -55,22 +49,34 @@ std::vector<AnswerPiece> ThoughtScanner::finish() {
 }
 
 void ThoughtScanner::begin(std::vector<AnswerPiece>& pieces) {
-  const std::string_view said = without_leading_space(held_);
+  num_spaces_ = count_spaces(held_, num_spaces_);
+  const std::string_view said = std::string_view(held_).substr(num_spaces_);
   if (said.size() < kThought.size() && kThought.starts_with(said)) return;  // it may become one
   if (!said.starts_with(kThought)) return pass_to_text(pieces);
-  held_.erase(0, held_.size() - said.size() + kThought.size());
+  const std::size_t size = num_spaces_ + kThought.size();
+  if (tells_apart_)
+    held_.erase(0, size);
+  else
+    take(size, pieces);
+  num_spaces_ = 0;
   state_ = State::kInThought;
 }
 
 // Up to what may be its end, or white space before that.
 void ThoughtScanner::scan_thought(std::vector<AnswerPiece>& pieces) {
   const std::string_view said = held_;
-  const auto end = said.find(kThoughtEnd);
+  const auto end = said.find(kThoughtEnd, num_spaces_);
   const bool is_over = end != said.npos;
-  const std::string_view thought =
-      without_trailing_space(said.substr(0, is_over ? end : said.size() - size_of_possible_tag(said, kThoughtEnd)));
-  emit(thought, pieces);
-  held_.erase(0, is_over ? end + kThoughtEnd.size() : thought.size());
+  const std::size_t tag = is_over ? end : said.size() - size_of_possible_tag(said, kThoughtEnd);
+  if (!tells_apart_) {
+    take(is_over ? tag + kThoughtEnd.size() : tag, pieces);
+  } else {
+    const auto last = said.substr(num_spaces_, tag - num_spaces_).find_last_not_of(kSpace);
+    const std::size_t size = last == said.npos ? 0 : num_spaces_ + last + 1;
+    take(size, pieces);
+    num_spaces_ = tag - size;
+    if (is_over) held_.erase(0, num_spaces_ + kThoughtEnd.size());
+  }
   if (is_over) state_ = State::kBehindThought;
 }
 
@@ -79,11 +85,15 @@ void ThoughtScanner::pass_to_text(std::vector<AnswerPiece>& pieces) {
   std::ranges::move(text_.push(std::exchange(held_, {})), std::back_inserter(pieces));
 }
 
-void ThoughtScanner::emit(std::string_view thought, std::vector<AnswerPiece>& pieces) {
-  if (!has_thought_) thought = without_leading_space(thought);
-  if (thought.empty()) return;
-  has_thought_ = true;
-  pieces.push_back({.text = std::string(thought), .is_thought = true});
+// Of what is held back.
+void ThoughtScanner::take(std::size_t size, std::vector<AnswerPiece>& pieces) {
+  std::string_view told = std::string_view(held_).substr(0, size);
+  if (tells_apart_ && !has_thought_) told.remove_prefix(count_spaces(told, 0));
+  if (!told.empty()) {
+    has_thought_ = true;
+    pieces.push_back({.text = std::string(told), .is_thought = tells_apart_});
+  }
+  held_.erase(0, size);
 }
 
 }  // namespace larder

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "server/answer_scanner.h"
@@ -79,6 +81,21 @@ TEST(ThoughtScanner, CallsAreReadBehindThoughtsOnly) {
   expect_split("<think>maybe <tool_call>{\"name\":\"f\"}</tool_call></think>\n<tool_call>{\"name\":\"g\"}</tool_call>",
                "(maybe <tool_call>{\"name\":\"f\"}</tool_call>)[g]", rules);
   expect_split("<tool_call>{\"name\":\"g\"}</tool_call>", "[g]", rules);
+}
+
+// As ToolCallScanner does; to look at all again for each would take many minutes.
+TEST(ThoughtScanner, AMillionSpacesAreLookedAtOnce) {
+  const std::tuple<const char*, const char*, const char*> cases[] = {
+      {"", "<think>a</think>b", "(a)b"},
+      {"<think>", "a</think>b", "(a)b"},
+      {"<think>a</think>", "b", "b"},
+      {"<think>", "</think>b", "b"}};
+  for (const auto& [before, after, shown] : cases) {
+    AnswerScanner scanner({.parts_thoughts = true});
+    scanner.push(before);
+    for (int i = 0; i < 1'000'000; ++i) ASSERT_TRUE(scanner.push(i % 2 == 0 ? " " : "\n").empty());
+    EXPECT_EQ(show(scanner.push(after)), shown);
+  }
 }
 
 // What counts tokens of thoughts goes by it.

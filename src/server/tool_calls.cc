@@ -100,8 +100,6 @@ bool ToolCallScanner::scan_on(std::vector<AnswerPiece>& pieces) {
   switch (state_) {
     case State::kInText:
       return scan_text(pieces);
-    case State::kInThought:
-      return scan_thought(pieces);
     case State::kBeforeCall:
       return scan_before_call(pieces);
     case State::kInCall:
@@ -114,19 +112,10 @@ bool ToolCallScanner::scan_on(std::vector<AnswerPiece>& pieces) {
 
 bool ToolCallScanner::scan_text(std::vector<AnswerPiece>& pieces) {
   const std::string_view text = rest();
-  // An answer may begin with a thought; later its tag is only spoken of.
-  const std::size_t first = std::min(text.find_first_not_of(kSpace, num_spaces_), text.size());
-  if (is_beginning_ && text.substr(first).starts_with(kThought)) {
-    num_spaces_ = 0;
-    pass(first + kThought.size(), pieces);
-    state_ = State::kInThought;
-    return true;
-  }
   const auto begin = text.find(kBegin, num_spaces_);
   if (begin == text.npos) {
     // What may be the white space around a call is held back, and a beginning of a tag.
-    const bool may_think = is_beginning_ && is_beginning_of(text.substr(first), kThought);
-    const std::size_t tag = may_think ? first : text.size() - size_of_possible_tag(text, kBegin);
+    const std::size_t tag = text.size() - size_of_possible_tag(text, kBegin);
     std::size_t safe = tag;
     while (safe > num_spaces_ && kSpace.find(text[safe - 1]) != kSpace.npos) --safe;
     if (safe == num_spaces_) safe = 0;
@@ -141,15 +130,6 @@ bool ToolCallScanner::scan_text(std::vector<AnswerPiece>& pieces) {
   num_passed_ += before_.size();
   state_ = State::kBeforeCall;
   return true;
-}
-
-// What a model thinks of calling it does not call.
-bool ToolCallScanner::scan_thought(std::vector<AnswerPiece>& pieces) {
-  const auto end = rest().find(kThoughtEnd);
-  const bool is_over = end != rest().npos;
-  pass(is_over ? end + kThoughtEnd.size() : rest().size() - size_of_possible_tag(rest(), kThoughtEnd), pieces);
-  if (is_over) state_ = State::kInText;
-  return is_over;
 }
 
 bool ToolCallScanner::scan_before_call(std::vector<AnswerPiece>& pieces) {
@@ -229,7 +209,6 @@ void ToolCallScanner::tell_call(std::vector<AnswerPiece>& pieces) {
   if (found_) pieces.push_back({.call = std::move(*found_)});
   found_.reset();
   follows_call_ = true;
-  is_beginning_ = false;
 }
 
 // Where something else begins, or the end.
@@ -257,7 +236,7 @@ void ToolCallScanner::emit(std::string_view text, std::vector<AnswerPiece>& piec
     text.remove_prefix(std::min(text.find_first_not_of(kSpace), text.size()));
   }
   if (text.empty()) return;
-  follows_call_ = is_beginning_ = false;
+  follows_call_ = false;
   pieces.push_back({.text = std::string(text)});
 }
 

@@ -32,7 +32,7 @@ struct ToolCallRules {
   bool are_read = false;          // <tool_call> in the text is a call; else all of it goes through as it is
   bool takes_many = true;         // false = calls behind the first are dropped
   bool begins_in_thought = false; // the prompt ends with <think>
-  bool parts_thoughts = false;    // see ThoughtScanner; else a thought between these tags is text, with them
+  bool parts_thoughts = false;    // see ThoughtScanner
   bool is_harmony = false;        // see HarmonyScanner: thoughts are told apart, calls if they are read
   bool begins_in_text = false;    // harmony: the prompt ends in a message that the answer goes on with
 };
@@ -42,23 +42,21 @@ std::size_t size_of_possible_tag(std::string_view text, std::string_view tag);
 
 // Finds <tool_call>{"name": ..., "arguments": {...}}</tool_call>, as Hermes, Qwen and others write a
 // call; several may stand in one tag, and the closing one may be missing. What is no such call stays text,
-// tags included, and so does a thought between <think> and </think> that it begins with or in; white space around a call goes. Text that may
-// become a call is held back: push() everything, then finish(). Thread: one.
+// tags included; white space around a call goes. Text that may become a call is held back: push() everything, then
+// finish(). Thread: one.
 class ToolCallScanner {
  public:
-  explicit ToolCallScanner(const ToolCallRules& rules)
-      : rules_(rules), state_(rules.begins_in_thought ? State::kInThought : State::kInText) {}
+  explicit ToolCallScanner(const ToolCallRules& rules) : rules_(rules) {}
 
   std::vector<AnswerPiece> push(std::string_view text);
   std::vector<AnswerPiece> finish();
 
  private:
-  enum class State { kInText, kInThought, kBeforeCall, kInCall, kBehindCall };
+  enum class State { kInText, kBeforeCall, kInCall, kBehindCall };
 
   void scan(std::vector<AnswerPiece>& pieces);
   bool scan_on(std::vector<AnswerPiece>& pieces);
   bool scan_text(std::vector<AnswerPiece>& pieces);
-  bool scan_thought(std::vector<AnswerPiece>& pieces);
   bool scan_before_call(std::vector<AnswerPiece>& pieces);
   bool scan_call(std::vector<AnswerPiece>& pieces);
   bool scan_behind_call(std::vector<AnswerPiece>& pieces);
@@ -75,8 +73,7 @@ class ToolCallScanner {
   bool has_call_ = false;
   std::optional<ToolCall> found_;  // and not told yet
   bool follows_call_ = false;
-  bool is_beginning_ = true;  // nothing has been told
-  State state_;
+  State state_ = State::kInText;
   std::string held_;
   std::size_t num_passed_ = 0;  // of its bytes
   std::size_t num_spaces_ = 0;  // that what is held back begins with: they need no second look

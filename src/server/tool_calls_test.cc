@@ -20,7 +20,7 @@ std::string show(const std::vector<AnswerPiece>& pieces) {
 }
 
 std::string by_bytes(const std::string& text, bool takes_many = true) {
-  ToolCallScanner scanner({true, takes_many});
+  AnswerScanner scanner({true, takes_many});
   std::string shown;
   for (const char byte : text) shown += show(scanner.push({&byte, 1}));
   return shown + show(scanner.finish());
@@ -122,7 +122,7 @@ TEST(ToolCalls, WhiteSpaceAroundACallGoesWhereverTheTextIsCut) {
     const std::string_view all = text;
     for (std::size_t first = 0; first <= all.size(); ++first) {
       for (std::size_t second = first; second <= all.size(); ++second) {
-        ToolCallScanner scanner({true});
+        AnswerScanner scanner({true});
         std::string seen = show(scanner.push(all.substr(0, first)));
         seen += show(scanner.push(all.substr(first, second - first)));
         seen += show(scanner.push(all.substr(second)));
@@ -144,7 +144,7 @@ TEST(ToolCalls, AMillionSpacesAreLookedAtOnce) {
                {"<tool_call>", "", "b", kMany + 12},
                {"<tool_call>{\"name\":\"f\"}", "", "b", 6}};
   for (const auto& [before, shown, after, size] : cases) {
-    ToolCallScanner scanner({true});
+    AnswerScanner scanner({true});
     EXPECT_EQ(show(scanner.push(before)), shown);
     for (int i = 0; i < kMany; ++i) ASSERT_TRUE(scanner.push(i % 2 == 0 ? " " : "\n").empty());
     EXPECT_EQ(show(scanner.push(after)).size(), size);
@@ -160,7 +160,7 @@ TEST(ToolCalls, AMillionTagsAreLookedAtOnce) {
 }
 
 TEST(ToolCalls, TextIsNotHeldBackWithoutNeed) {
-  ToolCallScanner scanner({true});
+  AnswerScanner scanner({true});
   EXPECT_EQ(show(scanner.push("one two")), "one two");
   EXPECT_EQ(show(scanner.push(" ")), "");
   EXPECT_EQ(show(scanner.push("three <too")), " three");

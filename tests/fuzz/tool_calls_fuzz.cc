@@ -49,6 +49,8 @@ bool try_input(const std::uint8_t* data, std::size_t size) {
   bool has_call = false;
   for (const ToolCallRules& rules :
        {ToolCallRules{true, true, true}, ToolCallRules{true, false}, ToolCallRules{true},
+        ToolCallRules{.are_read = true, .parts_thoughts = true},
+        ToolCallRules{.begins_in_thought = true, .parts_thoughts = true},
         ToolCallRules{.are_read = true, .is_harmony = true}, ToolCallRules{.is_harmony = true, .begins_in_text = true}}) {
     const std::vector<AnswerPiece> whole = larder::split_answer(text, rules);
     for (const std::size_t step : {1, 2, 3, 7, 16, 61})
@@ -56,8 +58,9 @@ bool try_input(const std::uint8_t* data, std::size_t size) {
     const auto num_calls = std::ranges::count_if(whole, is_call);
     CHECK(rules.takes_many || num_calls <= 1, num_calls);
     has_call = has_call || num_calls > 0;
-    // Of harmony, headers and ends are not told.
-    if (!rules.is_harmony && num_calls == 0) CHECK(whole.size() == (text.empty() ? 0U : 1U) && (text.empty() || whole.front().text == text));
+    // Of harmony headers and ends are not told, nor tags of thoughts that are told apart.
+    if (!rules.is_harmony && !rules.parts_thoughts && num_calls == 0)
+      CHECK(whole.size() == (text.empty() ? 0U : 1U) && (text.empty() || whole.front().text == text));
   }
   const std::vector<AnswerPiece> as_it_is = larder::split_answer(text, {});
   CHECK(text.empty() ? as_it_is.empty() : as_it_is.size() == 1 && as_it_is.front().text == text);
