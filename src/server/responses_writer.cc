@@ -203,8 +203,10 @@ class ResponsesWriter final : public ReplyWriter {
       }
       close_thought(true, out);
       if (!piece.call) {
-        // Of a header before it no text is shown.
-        if (options_.tool_calls.is_harmony) drop_logprobs_before(num_behind + piece.text.size());
+        // Of headers before it, or a thought's tags, no text is shown.
+        const bool is_first = !std::exchange(has_text_, true);
+        const ToolCallRules& rules = options_.tool_calls;
+        if (rules.is_harmony || (rules.parts_thoughts && is_first)) drop_logprobs_before(num_behind + piece.text.size());
         add_text(std::move(piece.text), out);
         continue;
       }
@@ -417,6 +419,7 @@ class ResponsesWriter final : public ReplyWriter {
   std::deque<Expected> expected_;
   Json waiting_logprobs_ = Json::array();  // of tokens whose text the scanner holds back
   int num_calls_ = 0;
+  bool has_text_ = false;  // some of it was told
   bool begun_ = false;
 };
 

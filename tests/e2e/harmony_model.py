@@ -1,26 +1,15 @@
-"""A model of architecture gpt-oss whose next token follows from the last one alone, as FOLLOWING says: so small, it
-writes harmony all the same. Its layers add nothing."""
+"""A model of architecture gpt-oss whose next token follows from the last one alone, as Speech says: so small, it writes
+harmony all the same, or what else a test has it write. Its layers add nothing."""
 import array
+import dataclasses
 import pathlib
 import struct
 
 from gguf_parts import key, write_piece
 
-TEMPLATE = pathlib.Path(__file__).parents[1] / "golden/chat_template/templates/gpt-oss.jinja"
-SPECIAL = ["<|return|>", "<|call|>", "<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|constrain|>",
-           "<|startoftext|>", "<|endoftext|>"]
-WORDS = ["analysis", "final", "commentary", "assistant"]
 HIDDEN, HEAD, HEADS, EXPERTS, FFN = 288, 32, 2, 2, 32
 UINT32, FLOAT32, STRING, ARRAY, INT32 = 4, 6, 8, 9, 5
 F32, MXFP4 = 0, 39
-
-# Of each token the one it prefers, and the one that comes next where the first may not, or a bias says so. The prompt
-# ends with the last letter of "assistant".
-FOLLOWING = {
-    "t": ["<|channel|>"], "assistant": ["<|channel|>"], "<|start|>": ["assistant"],
-    "<|channel|>": ["analysis", "final"], "analysis": ["<|message|>"], "final": ["<|message|>"],
-    "<|message|>": ["H"], "H": ["m"], "m": ["<|end|>", "<|return|>"], "<|end|>": ["<|start|>"],
-}
 
 
 def letters():
@@ -30,11 +19,32 @@ def letters():
     return [chr(byte) if byte in plain else chr(next(others)) for byte in range(256)]
 
 
-TOKENS = letters() + WORDS + SPECIAL
+@dataclasses.dataclass(frozen=True)
+class Speech:
+    """Beside bytes its tokens are words and special ones, of which the first ends an answer. following: of each token the
+    one it prefers, and the one that comes next where the first may not, or a bias says so."""
+    words: list
+    special: list
+    following: dict
+    template: str
+
+    @property
+    def tokens(self):
+        return letters() + self.words + self.special
+
+    def token(self, text):
+        return self.tokens.index(text)
 
 
-def token(text):
-    return TOKENS.index(text)
+# The prompt ends with the last letter of "assistant".
+HARMONY = Speech(
+    ["analysis", "final", "commentary", "assistant"],
+    ["<|return|>", "<|call|>", "<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|constrain|>", "<|startoftext|>",
+     "<|endoftext|>"],
+    {"t": ["<|channel|>"], "assistant": ["<|channel|>"], "<|start|>": ["assistant"],
+     "<|channel|>": ["analysis", "final"], "analysis": ["<|message|>"], "final": ["<|message|>"],
+     "<|message|>": ["H"], "H": ["m"], "m": ["<|end|>", "<|return|>"], "<|end|>": ["<|start|>"]},
+    (pathlib.Path(__file__).parents[1] / "golden/chat_template/templates/gpt-oss.jinja").read_text())
 
 
 def string(text):
@@ -59,19 +69,19 @@ def tensor(name, dims, data=None, kind=F32):
     return (string(name) + struct.pack(f"<I{len(dims)}QI", len(dims), *dims, kind), data + bytes(-len(data) % 32))
 
 
-def embedding():
-    rows = array.array("f", bytes(4 * HIDDEN * len(TOKENS)))
-    for i in range(len(TOKENS)):
+def embedding(num_tokens):
+    rows = array.array("f", bytes(4 * HIDDEN * num_tokens))
+    for i in range(num_tokens):
         rows[i * HIDDEN + i] = 1
     return rows.tobytes()
 
 
-def output():
+def output(speech):
     """Logits of 10 and 5, whatever the last token: the norm makes 17 of its 1."""
-    rows = array.array("f", bytes(4 * HIDDEN * len(TOKENS)))
-    for last, nexts in FOLLOWING.items():
+    rows = array.array("f", bytes(4 * HIDDEN * len(speech.tokens)))
+    for last, nexts in speech.following.items():
         for place, following in enumerate(nexts):
-            rows[token(following) * HIDDEN + token(last)] = (10 - 5 * place) / HIDDEN ** 0.5
+            rows[speech.token(following) * HIDDEN + speech.token(last)] = (10 - 5 * place) / HIDDEN ** 0.5
     return rows.tobytes()
 
 
@@ -97,24 +107,25 @@ def layer(i):
     ]
 
 
-def write_model(path):
+def write_model(path, speech=HARMONY):
+    tokens = speech.tokens
     sizes = {"block_count": 2, "context_length": 4096, "embedding_length": HIDDEN, "feed_forward_length": FFN,
              "attention.head_count": HEADS, "attention.head_count_kv": 1, "attention.key_length": HEAD,
              "attention.value_length": HEAD, "attention.sliding_window": 128, "expert_count": EXPERTS,
              "expert_used_count": 1, "expert_feed_forward_length": FFN}
-    kinds = [1] * (256 + len(WORDS)) + [3] * len(SPECIAL)
+    kinds = [1] * (256 + len(speech.words)) + [3] * len(speech.special)
     values = [text_key("general.architecture", "gpt-oss"), text_key("tokenizer.ggml.model", "gpt2"),
               text_key("tokenizer.ggml.pre", "gpt-4o"),
-              list_key("tokenizer.ggml.tokens", STRING, len(TOKENS), b"".join(map(string, TOKENS))),
+              list_key("tokenizer.ggml.tokens", STRING, len(tokens), b"".join(map(string, tokens))),
               list_key("tokenizer.ggml.token_type", INT32, len(kinds), struct.pack(f"<{len(kinds)}i", *kinds)),
               list_key("tokenizer.ggml.merges", STRING, 0, b""),
-              key(b"tokenizer.ggml.eos_token_id", UINT32, "I", token("<|return|>")),
-              text_key("tokenizer.chat_template", TEMPLATE.read_text()),
+              key(b"tokenizer.ggml.eos_token_id", UINT32, "I", 256 + len(speech.words)),
+              text_key("tokenizer.chat_template", speech.template),
               key(b"gpt-oss.attention.layer_norm_rms_epsilon", FLOAT32, "f", 1e-5),
               key(b"gpt-oss.rope.freq_base", FLOAT32, "f", 150000.0)]
     values += [key(f"gpt-oss.{name}".encode(), UINT32, "I", size) for name, size in sizes.items()]
     ones = array.array("f", [1] * HIDDEN).tobytes()
-    tensors = [tensor("token_embd.weight", [HIDDEN, len(TOKENS)], embedding()), *layer(0), *layer(1),
+    tensors = [tensor("token_embd.weight", [HIDDEN, len(tokens)], embedding(len(tokens))), *layer(0), *layer(1),
                tensor("output_norm.weight", [HIDDEN], ones),
-               tensor("output.weight", [HIDDEN, len(TOKENS)], output())]
+               tensor("output.weight", [HIDDEN, len(tokens)], output(speech))]
     write_piece(path, b"".join(values), len(values), tensors)

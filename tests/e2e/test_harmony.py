@@ -6,14 +6,14 @@ import anthropic
 import pytest
 
 from api_server import serving
-from harmony_model import token, write_model
+from harmony_model import HARMONY, write_model
 
 TOOLS = [{"type": "function", "function": {
     "name": "weather", "description": "Of a city.",
     "parameters": {"type": "object", "properties": {"city": {"enum": ["Bern"]}}, "required": ["city"]}}}]
 YES = {"type": "json_schema", "json_schema": {"name": "yes", "schema": {"enum": ["yes"]}}}
 # With these the model writes its answer at once, and ends it.
-TO_THE_POINT = {str(token("final")): 7, str(token("<|return|>")): 7}
+TO_THE_POINT = {str(HARMONY.token("final")): 7, str(HARMONY.token("<|return|>")): 7}
 USER = [{"role": "user", "content": "Hello"}]
 
 
