@@ -15,7 +15,7 @@ namespace larder {
 // piece. Immutable after construction. Thread: any.
 class PreTokenizer {
  public:
-  // smollm, qwen2, llama-bpe, dbrx, gpt-4o, gpt-2, default. Throws Error{kInvalidArgument} for other names.
+  // smollm, qwen2, llama-bpe, dbrx, gpt-4o, tekken, gpt-2, default. Throws Error{kInvalidArgument} for other names.
   explicit PreTokenizer(std::string_view name);
 
   // Calls function(begin, end) for every word, in order; together they are the text. Words are not

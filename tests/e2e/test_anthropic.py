@@ -221,15 +221,15 @@ def test_errors_are_the_clients_classes(server):
 def test_a_client_that_goes_is_not_worked_for(server, client):
     name = 'vllm:request_success_total{finished_reason="abort"}'
     before = server.metrics()[name]
-    # More than a second's worth of tokens.
     with client.messages.stream(model="smollm2", max_tokens=4000, extra_body={"temperature": 0}, messages=[
             {"role": "user", "content": "Write a very long story about a lighthouse."}]) as stream:
         next(iter(stream.text_stream))
-    end = time.monotonic() + 1
+    end = time.monotonic() + 20
     while time.monotonic() < end and server.metrics()["vllm:num_requests_running"] > 0:
         time.sleep(0.05)
-    assert server.metrics()["vllm:num_requests_running"] == 0
-    assert server.metrics()[name] == before + 1
+    metrics = server.metrics()
+    # It did not come to its end.
+    assert metrics["vllm:num_requests_running"] == 0 and metrics[name] == before + 1
 
 
 @pytest.mark.parametrize("model", ["LARDER_TEST_SMOLLM2", "LARDER_TEST_GEMMA3"])

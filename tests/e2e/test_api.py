@@ -1,6 +1,7 @@
 """OpenAI's API through OpenAI's own client, and the server under load and at its end."""
 import asyncio
 import concurrent.futures
+import contextlib
 import json
 import os
 import pathlib
@@ -331,7 +332,7 @@ def test_a_thousand_live_streams(server):
     counts = asyncio.run(run())
     print(f"1000 streams of 4 tokens: {time.monotonic() - begin:.1f} s")
     assert len(counts) == 1000 and min(counts) >= 3
-    assert wait_until(lambda: server.metrics()["larder:kv_blocks_held"] == 0, 2)
+    assert wait_until(lambda: server.metrics()["larder:kv_blocks_held"] == 0, 20)
 
 
 def test_ten_thousand_idle_sockets_do_not_hinder(server):
@@ -436,6 +437,13 @@ def test_a_template_without_end_costs_its_own_chat_only(tmp_path):
         assert server.post("/v1/completions", {"prompt": STORY, "max_tokens": 1}).status_code == 200
 
 
+def refuses_connections(server):
+    with contextlib.suppress(OSError):
+        socket.create_connection(("127.0.0.1", server.port)).close()
+        return False
+    return True
+
+
 def test_sigterm_drains():
     with serving("--drain-seconds", 60) as server:
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
@@ -443,9 +451,7 @@ def test_sigterm_drains():
                                   {"prompt": STORY, "max_tokens": 100, "ignore_eos": True})
             assert wait_until(lambda: server.metrics()["vllm:num_requests_running"] == 1, 10)
             server.process.send_signal(signal.SIGTERM)
-            time.sleep(0.2)
-            with pytest.raises(requests.ConnectionError):
-                server.get("/health")
+            assert wait_until(lambda: refuses_connections(server), 20)
             assert running.result().json()["usage"]["completion_tokens"] == 100
         assert server.process.wait(timeout=30) == 0
 
@@ -477,6 +483,6 @@ def test_second_signal_ends_at_once():
         lines = reply.iter_lines()
         next(lines)
         server.process.send_signal(signal.SIGTERM)
-        time.sleep(0.2)
+        assert wait_until(lambda: refuses_connections(server), 20)
         assert server.process.poll() is None
         assert server.stop() == 0
