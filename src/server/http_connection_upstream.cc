@@ -62,9 +62,13 @@ std::string error_event(const ApiError& error, std::string_view path) {
 void hide_key(const std::string& key, std::string& body) {
   constexpr std::string_view kShown = "***";
   if (key.empty()) return;
-  for (auto at = body.find(key); at != body.npos; at = body.find(key, at + kShown.size())) {
-    body.replace(at, key.size(), kShown);
+  std::string shown;
+  std::size_t begin = 0;
+  for (auto at = body.find(key); at != body.npos; at = body.find(key, begin)) {
+    shown.append(body, begin, at - begin).append(kShown);
+    begin = at + key.size();
   }
+  if (begin > 0) body = shown.append(body, begin);
 }
 
 }  // namespace

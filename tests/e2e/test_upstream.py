@@ -215,6 +215,9 @@ def test_what_comes_back(fake, faked):
                                                   f"Content-Type: application/json\r\nx-request-id: {KEY}\r\n")
     reply = ask(faked)
     assert reply.status_code == 401 and reply.json()["error"]["message"] == "bad key ***, ***" and KEY not in str(reply.headers)
+    # However often.
+    fake.answer = lambda exchange: exchange.reply(401, (KEY * 500_000).encode())
+    assert ask(faked).text == "***" * 500_000
 
 
 def json_head(more=""):
