@@ -72,8 +72,11 @@ std::pair<std::size_t, std::size_t> find_end(std::string_view text, std::size_t 
 
 // Where a tag may begin of which the text has not all.
 std::size_t begin_of_possible_end(std::string_view text) {
-  const auto at = text.rfind('<');
-  if (at == text.npos) return text.size();
+  constexpr std::size_t kMost = 10;  // bytes of one
+  const std::size_t last = text.size() - std::min(text.size(), kMost);
+  const auto begin = text.substr(last).rfind('<');
+  if (begin == text.npos) return text.size();
+  const std::size_t at = last + begin;
   const auto rest = text.substr(at);
   const bool may_be = std::ranges::any_of(kEnds, [&](std::string_view end) { return rest.size() < end.size() && end.starts_with(rest); });
   return may_be ? at : text.size();
@@ -114,8 +117,8 @@ bool HarmonyScanner::scan_header(std::vector<AnswerPiece>&) {
   const bool is_whole = end != held_.npos;
   const std::size_t size = is_whole ? end : held_.size() - size_of_possible_tag(held_, kMessage);
   if (!may_be_header(std::string_view(held_).substr(0, size))) {
-    const bool may_end = std::ranges::any_of(kEnds, [&](std::string_view tag) { return tag.starts_with(first); });
-    if (may_end) return false;
+    const auto may_become = [&](std::string_view tag) { return tag.starts_with(first); };
+    if (!first.empty() && std::ranges::any_of(kEnds, may_become)) return false;
     // A tag that begins no header would end each body at once.
     for (const std::string_view tag : {kStart, kChannel})
       if (held_.starts_with(tag)) held_.erase(0, tag.size());

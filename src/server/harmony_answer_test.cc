@@ -4,6 +4,8 @@
 
 #include <string>
 #include <string_view>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "server/answer_scanner.h"
@@ -107,6 +109,23 @@ TEST(Harmony, AnAnswerWithoutAHeaderIsText) {
   const ToolCallRules goes_on{.is_harmony = true, .begins_in_text = true};
   expect_split("and <|channel|>so on", "and ", goes_on);
   expect_split("more<|end|><|start|>assistant<|channel|>final<|message|>B", "more\n\nB", goes_on);
+}
+
+// As in tags; to look at all again for each byte would take minutes.
+TEST(Harmony, AMillionBytesAreLookedAtOnce) {
+  const std::string call = "<|channel|>commentary to=functions.f<|message|>";
+  for (const auto& [before, byte, after] : {std::tuple{std::string(), " ", ""},
+                                            std::tuple{call + "{\"a\":\"", "x", "\"}<|call|>"},
+                                            std::tuple{"<|channel|>analysis<|message|>" + std::string(), " ", "<|end|>"}}) {
+    AnswerScanner scanner(kRules);
+    std::size_t num_bytes = 0;
+    const auto take = [&](const std::vector<AnswerPiece>& pieces) { num_bytes += show(pieces).size(); };
+    take(scanner.push(before));
+    for (int i = 0; i < 1'000'000; ++i) take(scanner.push(byte));
+    take(scanner.push(after));
+    take(scanner.finish());
+    EXPECT_GE(num_bytes, 1'000'000U) << before;
+  }
 }
 
 }  // namespace
