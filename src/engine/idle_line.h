@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <utility>
+#include <vector>
 
 #include "engine/request.h"
 
@@ -28,7 +28,7 @@ class IdleLine {
   Request take_oldest() {
     Request oldest = std::move(requests_.front());
     num_tokens_ -= oldest.prompt.size();
-    requests_.pop_front();
+    requests_.erase(requests_.begin());
     return oldest;
   }
   // One that is not there any more is passed over.
@@ -42,12 +42,12 @@ class IdleLine {
   }
 
  private:
-  void drop(std::deque<Request>::iterator place) {
+  void drop(std::vector<Request>::iterator place) {
     num_tokens_ -= place->prompt.size();
     requests_.erase(place);
   }
 
-  std::deque<Request> requests_;
+  std::vector<Request> requests_;  // few; an empty one takes no memory, and each step has one
   std::size_t num_tokens_ = 0;
 };
 
