@@ -11,7 +11,6 @@ namespace larder {
 namespace {
 
 constexpr int kFirstPosition = 8;
-constexpr int kBatchTokens = 128;
 constexpr double kMostBalance = 30;
 
 double median(std::vector<double> values) {
@@ -115,7 +114,9 @@ std::vector<KeyBasis> KeyStatistics::basis() const {
 
 std::vector<KeyBasis> calibrate_keys(const ModelConfig& config, const Weights& weights,
                                      const KernelTable& kernels, ThreadPool& pool,
-                                     std::span<const TokenId> tokens, Device* device) {
+                                     std::span<const TokenId> tokens, Device* device,
+                                     ProductPartners* partners, const OutputSplit& split) {
+  constexpr int kBatchTokens = kCalibrationBatchTokens;
   CHECK(!tokens.empty());
   const int num_tokens = static_cast<int>(tokens.size());
   const KvLayout layout(kv_layer_shapes(config));
@@ -123,8 +124,8 @@ std::vector<KeyBasis> calibrate_keys(const ModelConfig& config, const Weights& w
   KvStorage storage(layout, num_blocks * layout.num_groups(), device);
   Transformer model(config, weights, layout, kernels, pool,
                     {.max_batch_tokens = kBatchTokens, .max_logit_rows = 1,
-                     .max_context_len = num_tokens},
-                    device);
+                     .max_context_len = num_tokens, .split = split},
+                    device, partners);
   KeyStatistics statistics(config);
   model.observe_keys(&statistics);
   // Group g has the blocks from g * num_blocks on.

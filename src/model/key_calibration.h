@@ -58,9 +58,12 @@ extern const char* const kKeyCalibrationText;
 
 // Runs the tokens through the model with keys and values in FP16, in memory of its own. The same for
 // any number of threads; other instruction sets may differ in the last bits. device: whose kernels
-// these are and where the weights lie, null = the CPU.
+// these are and where the weights lie, null = the CPU. partners: the other machines of split, null = none; then the
+// weights are the server's share, and the same comes of it. Throws PartnerLost.
+inline constexpr int kCalibrationBatchTokens = 128;
 std::vector<KeyBasis> calibrate_keys(const ModelConfig& config, const Weights& weights,
                                      const KernelTable& kernels, ThreadPool& pool,
-                                     std::span<const TokenId> tokens, Device* device = nullptr);
+                                     std::span<const TokenId> tokens, Device* device = nullptr,
+                                     ProductPartners* partners = nullptr, const OutputSplit& split = {});
 
 }  // namespace larder

@@ -48,6 +48,7 @@ struct ScratchPlan {
                       limits.max_batch_tokens,
                       std::max({config.hidden_size, config.o_size(), config.ffn_size}))));
     }
+    if (limits.split.is_shared()) place_exchange(placer, config, limits);
     size_bytes = placer.size_bytes();
   }
 
@@ -60,6 +61,16 @@ struct ScratchPlan {
   }
 
  private:
+  // What comes back is taken machine by machine.
+  void place_exchange(ScratchPlacer& placer, const ModelConfig& config, const TransformerLimits& limits) {
+    const StageLimits stages{limits.max_batch_tokens, limits.max_logit_rows};
+    std::size_t reply_bytes = 0;
+    for (int machine = 1; machine < limits.split.num_machines(); ++machine)
+      reply_bytes = std::max(reply_bytes, max_stage_reply_bytes(config, stages, {limits.split, machine}));
+    buffers.sent = placer.place<std::byte>(max_stage_input_bytes(config, stages));
+    buffers.received = placer.place<std::byte>(reply_bytes);
+  }
+
   Transformer::Stream place_stream(ScratchPlacer& placer, const ModelConfig& config,
                                    const TransformerLimits& limits, std::size_t rows) {
     const auto hidden = static_cast<std::size_t>(config.hidden_size);

@@ -53,12 +53,13 @@ struct TestStep {
 class TestRunner {
  public:
   TestRunner(const TestModel& model, const KernelTable& kernels, int num_threads,
-             const TransformerLimits& limits, int num_blocks, Device* device = nullptr)
+             const TransformerLimits& limits, int num_blocks, Device* device = nullptr,
+             ProductPartners* partners = nullptr)
       : model_(model),
         kernels_(kernels),
         pool_(num_threads),
         storage_(*model.layout, num_blocks + 1, device),
-        transformer_(model.config, *model.weights, *model.layout, kernels, pool_, limits, device),
+        transformer_(model.config, *model.weights, *model.layout, kernels, pool_, limits, device, partners),
         num_blocks_(num_blocks),
         poisoned_(BlockId{num_blocks}) {
     constexpr std::byte kNanByte{0x7f};  // in both bytes of an FP16

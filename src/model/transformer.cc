@@ -33,7 +33,7 @@ std::size_t frequencies_size_bytes(const ModelConfig& config) {
 
 Transformer::Transformer(const ModelConfig& config, const Weights& weights, const KvLayout& layout,
                          const KernelTable& kernels, ThreadPool& pool,
-                         const TransformerLimits& limits, Device* device)
+                         const TransformerLimits& limits, Device* device, ProductPartners* partners)
     : config_(config),
       weights_(weights),
       layout_(layout),
@@ -44,7 +44,11 @@ Transformer::Transformer(const ModelConfig& config, const Weights& weights, cons
                     limits.max_context_len, device),
       scratch_(device, ScratchPlan(config, limits, device != nullptr, nullptr).size_bytes, true),
       buffers_(ScratchPlan(config, limits, device != nullptr, scratch_.data()).buffers),
+      partners_(partners),
+      shared_(config, weights, limits.activations == ActivationType::kInt8),
       device_(device) {
+  CHECK(limits.split.is_shared() == (partners != nullptr) && (partners == nullptr || device == nullptr),
+        limits.split.num_machines());
   CHECK(kernels.is_device() == (device != nullptr), kernels.name);
   CHECK(limits.max_batch_tokens > 0 && limits.max_logit_rows > 0, limits.max_batch_tokens,
         limits.max_logit_rows);
@@ -142,10 +146,16 @@ Logits Transformer::forward_layers(const ForwardBatch& batch, const KvStorage& s
   CHECK(0 <= begin && begin < end && end <= config_.num_layers(), begin, end);
   CHECK(static_cast<int>(batch.tokens.size()) <= ScratchPlan::chunk_rows(limits_),
         batch.tokens.size());
-  std::swap(static_cast<Stream&>(buffers_), buffers_.chunk);
-  const Logits logits = run_layers(batch, storage, begin, end);
-  std::swap(static_cast<Stream&>(buffers_), buffers_.chunk);
-  return logits;
+  const auto exchange = [this] { std::swap(static_cast<Stream&>(buffers_), buffers_.chunk); };
+  exchange();
+  try {
+    const Logits logits = run_layers(batch, storage, begin, end);
+    exchange();
+    return logits;
+  } catch (const PartnerLost&) {
+    exchange();
+    throw;
+  }
 }
 
 Logits Transformer::run_layers(const ForwardBatch& given, const KvStorage& storage, int begin,
@@ -251,31 +261,46 @@ Transformer::Products Transformer::input_products(int layer, bool has_queries) {
   const LayerWeights& w = weights_.layer(layer);
   if (latent_) return {{Product{&w.kv_a}}, 1};
   const bool twice = wants_int8(w.v);
-  return {{Product{&w.k, w.k_bias, buffers_.k},
-           Product{&w.v, twice ? nullptr : w.v_bias, buffers_.v, twice},
-           Product{&w.q, w.q_bias, buffers_.q}},
-          has_queries ? 3U : 2U};
+  const int kv_size = config_.kv_size();
+  return {{Product{.w = &w.k, .bias = w.k_bias, .y = buffers_.k, .num_outputs = kv_size},
+           Product{.w = &w.v, .bias = twice ? nullptr : w.v_bias, .y = buffers_.v, .twice = twice, .num_outputs = kv_size},
+           Product{.w = &w.q, .bias = w.q_bias, .y = buffers_.q, .num_outputs = config_.q_size()}},
+          has_queries ? 3U : 2U,
+          {Stage::kHeads, has_queries, layer}};
 }
 
 Transformer::Products Transformer::output_products(int layer) {
-  return {{Product{&weights_.layer(layer).o, weights_.layer(layer).o_bias, buffers_.normed}}, 1};
+  const LayerWeights& w = weights_.layer(layer);
+  return {{Product{.w = &w.o, .bias = w.o_bias, .y = buffers_.normed, .num_outputs = config_.hidden_size}},
+          1,
+          {.stage = Stage::kOutput, .layer = layer}};
 }
 
 // Behind attention: the choice of experts begins with one, too, but its scores go elsewhere.
 Transformer::Products Transformer::gate_products(int layer) {
   const LayerWeights& w = weights_.layer(layer);
   if (has_experts(layer)) return {{Product{&w.router}}, 1};
-  return {{Product{&w.gate, nullptr, buffers_.gate}, Product{&w.up, nullptr, buffers_.up}}, 2};
+  return {{Product{.w = &w.gate, .y = buffers_.gate, .num_outputs = config_.ffn_size},
+           Product{.w = &w.up, .y = buffers_.up, .num_outputs = config_.ffn_size}},
+          2,
+          {.stage = Stage::kGate, .layer = layer}};
 }
 
 Transformer::Products Transformer::down_products(int layer) {
-  return {{Product{&weights_.layer(layer).down, nullptr, buffers_.normed}}, 1};
+  return {{Product{.w = &weights_.layer(layer).down, .y = buffers_.normed, .num_outputs = config_.hidden_size}},
+          1,
+          {.stage = Stage::kDown, .layer = layer}};
 }
 
 // The next layer's, or the logits.
 Transformer::Products Transformer::products_behind(int layer) {
   if (layer + 1 < config_.num_layers()) return input_products(layer + 1);
-  return {{Product{.w = &weights_.output(), .y = buffers_.logits, .maxima = buffers_.maxima}}, 1};
+  return {{Product{.w = &weights_.output(),
+                   .y = buffers_.logits,
+                   .maxima = partners_ == nullptr ? buffers_.maxima : nullptr,
+                   .num_outputs = config_.vocab_size}},
+          1,
+          {.stage = Stage::kLogits}};
 }
 
 std::size_t Transformer::to_args(const float* x, int num_rows, const Products& products,
@@ -290,7 +315,7 @@ std::size_t Transformer::to_args(const float* x, int num_rows, const Products& p
                .y = product.y,
                .num_rows = product.twice ? 2 * num_rows : num_rows,
                .ldx = product.w->num_cols,
-               .ldy = product.w->num_rows,
+               .ldy = product.num_outputs > 0 ? product.num_outputs : product.w->num_rows,
                .device_scratch = buffers_.product,
                .maxima = product.maxima};
   }
@@ -306,7 +331,9 @@ void Transformer::multiply(const float* x, int num_rows, const Products& product
   const bool is_shared = shares_rows(num_rows);
   const std::size_t next_count = is_shared ? 0 : to_args(x, num_rows, next, next_args);
   for_rows(num_rows, prepare);
+  if (partners_ != nullptr) send_stage(x, num_rows, products);
   matmul(kernels_, pool_, std::span(args).first(count), std::span(next_args).first(next_count));
+  if (partners_ != nullptr) receive_stage(num_rows, products);
 }
 
 bool Transformer::wants_int8(const PackedMatrix& matrix) const {
@@ -488,6 +515,7 @@ void Transformer::run_mlp(int num_rows, int layer) {
   buffers_.quantized.num_cols = config_.ffn_size;
   multiply(buffers_.gate, num_rows, down_products(layer), products_behind(layer),
            [&](int begin, int end) {
+             if (partners_ != nullptr) return;  // all machines have, each its part
              activate(buffers_.gate + begin * ffn_size, buffers_.up + begin * ffn_size,
                       buffers_.gate + begin * ffn_size, (end - begin) * ffn_size);
              if (wants_int8(w.down)) quantize_input(buffers_.gate, config_.ffn_size, begin, end);
@@ -504,6 +532,7 @@ void Transformer::compute_logits(const ForwardBatch& batch) {
              if (wants_int8(weights_.output()))
                quantize_input(buffers_.normed, config_.hidden_size, begin, end);
            });
+  if (partners_ != nullptr) find_maxima(num_rows);
   if (device_ == nullptr) return;
   kernels_.first_of_best(buffers_.logits, num_rows, config_.vocab_size, buffers_.best);
   if (!batch.draws.empty())

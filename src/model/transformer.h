@@ -23,6 +23,9 @@
 #include "model/forward_batch.h"
 #include "model/latent_attention.h"
 #include "model/model_config.h"
+#include "model/output_split.h"
+#include "model/product_partners.h"
+#include "model/shared_products.h"
 #include "model/weights.h"
 
 namespace larder {
@@ -40,6 +43,7 @@ struct TransformerLimits {
   int max_sequences = 256;     // of a batch; more may come, but a device reserves no room for them, nor draws for more
   int max_chunk_tokens = 512;  // of a batch that forward_layers() computes, at most max_batch_tokens
   ActivationType activations = ActivationType::kInt8;
+  OutputSplit split = {};  // over machines, of which this one is the first; on a CPU
 };
 
 // Valid until the next call.
@@ -69,13 +73,15 @@ class KeyStatistics;
 class Transformer {
  public:
   // References must outlive it; the layout is the storage's. device: whose kernels these are and
-  // where weights and storage lie, null = the CPU.
+  // where weights and storage lie, null = the CPU. partners: the other machines of limits.split, null = none; weights
+  // are then the server's share.
   Transformer(const ModelConfig& config, const Weights& weights, const KvLayout& layout,
               const KernelTable& kernels, ThreadPool& pool, const TransformerLimits& limits,
-              Device* device = nullptr);
+              Device* device = nullptr, ProductPartners* partners = nullptr);
 
   // Computes K and V of every token and the logits of logit_rows. A batch over the limits
-  // is a bug (CHECK).
+  // is a bug (CHECK). Throws PartnerLost where there are partners: the blocks of this batch's tokens then hold
+  // anything, and a batch that passes layers has to begin again.
   Logits forward(const ForwardBatch& batch, const KvStorage& storage);
 
   // The same of a batch of at most max_chunk_tokens in pieces, layers [begin, end) at a time, in order; the last
@@ -121,6 +127,8 @@ class Transformer {
     // What 8 bits leave over of attention's input: for V, see refine_input().
     float* rest = nullptr;  // [max_batch_tokens, hidden_size]
     std::byte* product = nullptr;  // see MatmulArgs; on a device alone
+    std::byte* sent = nullptr;      // a stage's input, and what comes back of it; with partners alone
+    std::byte* received = nullptr;
     Stream chunk;  // of max_chunk_tokens rows, while forward_layers() is between two pieces
   };
   friend struct ScratchPlan;
@@ -132,10 +140,12 @@ class Transformer {
     float* y = nullptr;
     bool twice = false;  // the input has its rests behind it, see refine_input()
     float* maxima = nullptr;  // see MatmulArgs
+    int num_outputs = 0;  // of the whole matrix, of which w has the first ones; 0: w has all
   };
   struct Products {
     std::array<Product, 3> of;
     std::size_t count = 0;
+    StageId stage = {};  // for partners
   };
 
   void prepare_device();
@@ -183,6 +193,13 @@ class Transformer {
                 const Prepare& prepare);
   std::size_t to_args(const float* x, int num_rows, const Products& products,
                       std::span<MatmulArgs> args) const;
+  // Around a stage's own part, with partners (transformer_shared.cc).
+  void send_stage(const float* x, int num_rows, const Products& products);
+  void receive_stage(int num_rows, const Products& products);
+  void take_outputs(const SharedStage& stage, int machine, int num_rows, const Products& products);
+  void activate_share(int num_rows, bool wants_codes);
+  void take_activated(const SharedStage& stage, int machine, int num_rows);
+  void find_maxima(int num_rows);
   bool wants_int8(const PackedMatrix& matrix) const;
   void quantize_input(const float* x, int num_cols, int row_begin, int row_end);
   void refine_input(int num_rows, int row_begin, int row_end);
@@ -211,6 +228,8 @@ class Transformer {
   Buffers buffers_;
   std::optional<ExpertLayers> expert_layers_;
   std::optional<LatentAttention> latent_;
+  ProductPartners* const partners_;  // null = none
+  const SharedModel shared_;
   // Where the kernels read them, [num_ropes].
   std::vector<const double*> rope_frequencies_;
   std::vector<AttentionSequence> logit_sequences_;  // of this batch, on the host

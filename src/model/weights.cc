@@ -18,7 +18,8 @@ namespace {
 
 constexpr std::size_t kArenaAlignment = 64;
 
-// One tensor's way into the arena: exactly one of matrix and vector is set, to where its view goes.
+// One tensor's way into the arena: one of matrix and vector is set, to where its view goes, or none where another
+// machine has it.
 struct WeightEntry {
   std::string name;
   int first_row = 0;  // of a matrix, where the tensor has several one behind another
@@ -43,23 +44,39 @@ std::size_t matrix_stride(const WeightEntry& entry) {
 // The list of all weights in the order in which a forward pass reads them, with their places.
 class WeightPlan {
  public:
-  WeightPlan(const ModelConfig& config, const GgufFile& gguf) : config_(config), gguf_(gguf) {}
+  WeightPlan(const ModelConfig& config, const GgufFile& gguf, const MachineShare& share)
+      : config_(config), gguf_(gguf), share_(share) {}
 
   const std::vector<WeightEntry>& entries() const { return entries_; }
   std::size_t size_bytes() const { return size_bytes_; }
   std::size_t largest_size_bytes() const { return largest_size_bytes_; }  // of one of them
 
+  // Of the server alone.
   void add_matrix(std::string name, int num_rows, int num_cols, PackedMatrix& matrix) {
     WeightEntry& entry = add({.name = std::move(name), .num_rows = num_rows, .num_cols = num_cols});
+    if (!share_.is_server()) return;
     entry.matrix = &matrix;
     take(entry, matrix_stride(entry));
   }
 
-  // scale: on its values. count: so many, behind one another.
+  // Whose products machines share out.
+  void add_shared(std::string name, int num_rows, int num_cols, PackedMatrix& matrix) {
+    take_share(add({.name = std::move(name), .num_rows = num_rows, .num_cols = num_cols}), matrix);
+  }
+
+  // scale: on its values. count: so many, behind one another. Of the server alone.
   void add_vector(std::string name, int size, const float*& vector, float scale = 1, int count = 1) {
     WeightEntry& entry = add({.name = std::move(name), .num_rows = count, .num_cols = size, .scale = scale});
+    if (!share_.is_server()) return;
     entry.vector = &vector;
     take(entry, static_cast<std::size_t>(count) * static_cast<std::size_t>(size) * sizeof(float));
+  }
+
+  // Of a matrix that is shared out: whole on every machine.
+  void add_bias(std::string name, int size, const float*& vector) {
+    WeightEntry& entry = add({.name = std::move(name), .num_rows = 1, .num_cols = size});
+    entry.vector = &vector;
+    take(entry, static_cast<std::size_t>(size) * sizeof(float));
   }
 
   void add_layer(int index, LayerWeights& layer) {
@@ -72,8 +89,8 @@ class WeightPlan {
       add_attention_weights(index, layer);
     }
     if (config_.has_sink_scores) add_vector(name("attn_sinks.weight"), config_.num_heads, layer.sink_scores);
-    add_matrix(name("attn_output.weight"), hidden, config_.o_size(), layer.o);
-    if (config_.has_output_bias) add_vector(name("attn_output.bias"), hidden, layer.o_bias);
+    add_shared(name("attn_output.weight"), hidden, config_.o_size(), layer.o);
+    if (config_.has_output_bias) add_bias(name("attn_output.bias"), hidden, layer.o_bias);
     if (config_.has_post_norms)
       add_vector(name("post_attention_norm.weight"), hidden, layer.post_attention_norm);
     // Files of Seed OSS and gpt-oss give that norm the name of another one.
@@ -87,10 +104,10 @@ class WeightPlan {
       if (config_.has_fused_gate) {
         add_joined(name("ffn_up.weight"), hidden, {{config_.ffn_size, &layer.gate}, {config_.ffn_size, &layer.up}});
       } else {
-        add_matrix(name("ffn_gate.weight"), config_.ffn_size, hidden, layer.gate);
-        add_matrix(name("ffn_up.weight"), config_.ffn_size, hidden, layer.up);
+        add_shared(name("ffn_gate.weight"), config_.ffn_size, hidden, layer.gate);
+        add_shared(name("ffn_up.weight"), config_.ffn_size, hidden, layer.up);
       }
-      add_matrix(name("ffn_down.weight"), hidden, config_.ffn_size, layer.down);
+      add_shared(name("ffn_down.weight"), hidden, config_.ffn_size, layer.down);
     }
     if (config_.has_post_norms)
       add_vector(name("post_ffw_norm.weight"), hidden, layer.post_ffn_norm);
@@ -104,14 +121,14 @@ class WeightPlan {
       add_joined(name("attn_qkv.weight"), hidden,
                  {{config_.q_size(), &layer.q}, {config_.kv_size(), &layer.k}, {config_.kv_size(), &layer.v}});
     } else {
-      add_matrix(name("attn_q.weight"), config_.q_size(), hidden, layer.q);
-      add_matrix(name("attn_k.weight"), config_.kv_size(), hidden, layer.k);
-      add_matrix(name("attn_v.weight"), config_.kv_size(), hidden, layer.v);
+      add_shared(name("attn_q.weight"), config_.q_size(), hidden, layer.q);
+      add_shared(name("attn_k.weight"), config_.kv_size(), hidden, layer.k);
+      add_shared(name("attn_v.weight"), config_.kv_size(), hidden, layer.v);
     }
     if (config_.has_qkv_bias) {
-      add_vector(name("attn_q.bias"), config_.q_size(), layer.q_bias);
-      add_vector(name("attn_k.bias"), config_.kv_size(), layer.k_bias);
-      add_vector(name("attn_v.bias"), config_.kv_size(), layer.v_bias);
+      add_bias(name("attn_q.bias"), config_.q_size(), layer.q_bias);
+      add_bias(name("attn_k.bias"), config_.kv_size(), layer.k_bias);
+      add_bias(name("attn_v.bias"), config_.kv_size(), layer.v_bias);
     }
     if (config_.has_qk_norm) {
       const bool is_wide = config_.norms_heads_together;
@@ -172,9 +189,8 @@ class WeightPlan {
     const GgufTensor& tensor = find(name, num_rows, num_cols);
     int first_row = 0;
     for (const auto& [rows, matrix] : parts) {
-      WeightEntry& entry = place({.name = name, .first_row = first_row, .num_rows = rows, .num_cols = num_cols,
-                                  .matrix = matrix, .tensor = &tensor});
-      take(entry, matrix_stride(entry));
+      take_share(place({.name = name, .first_row = first_row, .num_rows = rows, .num_cols = num_cols, .tensor = &tensor}),
+                 *matrix);
       first_row += rows;
     }
   }
@@ -188,6 +204,7 @@ class WeightPlan {
                     tensor.dims[1], tensor.dims[2], tensor.dims[3], num_cols, num_rows, num_matrices);
     matrices.resize(static_cast<std::size_t>(num_matrices));
     WeightEntry& entry = place({.name = std::move(name), .num_rows = num_rows, .num_cols = num_cols, .tensor = &tensor});
+    if (!share_.is_server()) return;
     entry.matrix = matrices.data();
     entry.num_matrices = num_matrices;
     take(entry, matrix_stride(entry) * matrices.size());
@@ -215,6 +232,14 @@ class WeightPlan {
     return entries_.back();
   }
 
+  void take_share(WeightEntry& entry, PackedMatrix& matrix) {
+    const RowRange rows = share_.rows_of(entry.num_rows);
+    entry.first_row += rows.begin;
+    entry.num_rows = rows.size();
+    entry.matrix = &matrix;
+    take(entry, matrix_stride(entry));
+  }
+
   void take(WeightEntry& entry, std::size_t size_bytes) {
     entry.size_bytes = size_bytes;
     size_bytes_ += size_bytes;
@@ -223,6 +248,7 @@ class WeightPlan {
 
   const ModelConfig& config_;
   const GgufFile& gguf_;
+  const MachineShare& share_;
   std::vector<WeightEntry> entries_;
   std::size_t size_bytes_ = 0;
   std::size_t largest_size_bytes_ = 0;
@@ -245,16 +271,23 @@ void refuse_unknown_tensors(const WeightPlan& plan, const GgufFile& gguf) {
                     printable(tensor.name));
 }
 
-WeightPlan plan_weights(const ModelConfig& config, const GgufFile& gguf, int num_layers,
+// The embedding as the output matrix: of that the server has what is its own anyway, workers their rows.
+void add_tied_output(WeightPlan& plan, const ModelConfig& config, const MachineShare& share, WeightViews& views) {
+  if (!share.is_server()) plan.add_shared("token_embd.weight", config.vocab_size, config.hidden_size, views.output);
+}
+
+WeightPlan plan_weights(const ModelConfig& config, const GgufFile& gguf, int num_layers, const MachineShare& share,
                         WeightViews& views) {
-  WeightPlan plan(config, gguf);
+  WeightPlan plan(config, gguf, share);
   num_layers = std::min(num_layers, config.num_layers());
   views.layers.resize(static_cast<std::size_t>(num_layers));
   plan.add_matrix("token_embd.weight", config.vocab_size, config.hidden_size, views.embedding);
   for (int i = 0; i < num_layers; ++i) plan.add_layer(i, views.layers[static_cast<std::size_t>(i)]);
   plan.add_vector("output_norm.weight", config.hidden_size, views.output_norm, config.output_norm_scale);
-  if (!config.tied_embeddings)
-    plan.add_matrix("output.weight", config.vocab_size, config.hidden_size, views.output);
+  if (config.tied_embeddings)
+    add_tied_output(plan, config, share, views);
+  else
+    plan.add_shared("output.weight", config.vocab_size, config.hidden_size, views.output);
   if (num_layers == config.num_layers()) refuse_unknown_tensors(plan, gguf);
   return plan;
 }
@@ -316,15 +349,15 @@ bool is_quantized(const PackedMatrix& matrix) {
   return false;
 }
 
-std::size_t weights_size_bytes(const ModelConfig& config, const GgufFile& gguf) {
+std::size_t weights_size_bytes(const ModelConfig& config, const GgufFile& gguf, const MachineShare& share) {
   WeightViews views;
-  return plan_weights(config, gguf, config.num_layers(), views).size_bytes();
+  return plan_weights(config, gguf, config.num_layers(), share, views).size_bytes();
 }
 
 Weights::Weights(const ModelConfig& config, const GgufFile& gguf, ThreadPool& pool, const LoadProgress& progress,
-                 Device* device, int num_layers) {
+                 Device* device, int num_layers, const MachineShare& share) {
   WeightViews views;
-  const WeightPlan plan = plan_weights(config, gguf, num_layers, views);
+  const WeightPlan plan = plan_weights(config, gguf, num_layers, share, views);
   arena_ = DeviceBuffer(device, plan.size_bytes());
   const HostBuffer window = device != nullptr ? host_buffer(*device, plan.largest_size_bytes()) : HostBuffer();
   for (const WeightEntry& entry : plan.entries()) {
@@ -336,7 +369,7 @@ Weights::Weights(const ModelConfig& config, const GgufFile& gguf, ThreadPool& po
       });
       for (int i = 0; i < entry.num_matrices; ++i)
         entry.matrix[i].data = place + static_cast<std::size_t>(i) * matrix_stride(entry);
-    } else {
+    } else if (entry.vector) {
       widen(entry, reinterpret_cast<float*>(packed));
       *entry.vector = reinterpret_cast<const float*>(place);
     }
@@ -344,7 +377,11 @@ Weights::Weights(const ModelConfig& config, const GgufFile& gguf, ThreadPool& po
   }
   if (progress) progress(plan.size_bytes(), plan.size_bytes());
   embedding_ = views.embedding;
-  output_ = config.tied_embeddings ? views.embedding : views.output;
+  output_ = views.output;
+  if (config.tied_embeddings && share.is_server()) {
+    output_ = views.embedding;
+    output_.num_rows = share.rows_of(config.vocab_size).size();
+  }
   output_norm_ = views.output_norm;
   layers_ = std::move(views.layers);
 }

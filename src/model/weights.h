@@ -12,10 +12,13 @@
 #include "kernels/kernels.h"
 #include "model/gguf.h"
 #include "model/model_config.h"
+#include "model/output_split.h"
 
 namespace larder {
 
-// Null pointers where the architecture has no such weight.
+// Null pointers where the architecture has no such weight. Where machines share out products, a matrix has this one's
+// rows alone (MachineShare), and only the server has what is not shared out: norms, the embedding, experts, the heads of
+// latent attention.
 struct LayerWeights {
   const float* attention_norm = nullptr;  // [hidden_size]
   PackedMatrix q, k, v;                   // [q_size | kv_size, hidden_size]
@@ -57,7 +60,7 @@ using LoadProgress = std::function<void(std::size_t done_bytes, std::size_t tota
 
 // The exact size of the arena that Weights takes. Checks that every tensor is there with its shape:
 // throws Error{kInvalidArgument} naming the tensor.
-std::size_t weights_size_bytes(const ModelConfig& config, const GgufFile& gguf);
+std::size_t weights_size_bytes(const ModelConfig& config, const GgufFile& gguf, const MachineShare& share = {});
 
 // Immutable after construction. Thread: any.
 class Weights {
@@ -66,11 +69,13 @@ class Weights {
   // weights_size_bytes, and Error{kUnavailable} when there is no memory.
   // device: in whose memory they lie, which must outlive them; of the host's they take what the largest tensor
   // does, meanwhile. null = the host's. num_layers: only so many layers, for one that measures; default all.
+  // share: what this machine holds of the model.
   Weights(const ModelConfig& config, const GgufFile& gguf, ThreadPool& pool, const LoadProgress& progress = {},
-          Device* device = nullptr, int num_layers = std::numeric_limits<int>::max());
+          Device* device = nullptr, int num_layers = std::numeric_limits<int>::max(),
+          const MachineShare& share = {});
 
-  const PackedMatrix& embedding() const { return embedding_; }  // [vocab_size, hidden_size]
-  const PackedMatrix& output() const { return output_; }        // the embedding itself when tied
+  const PackedMatrix& embedding() const { return embedding_; }  // [vocab_size, hidden_size], of the server
+  const PackedMatrix& output() const { return output_; }        // the embedding itself when tied, or its first rows
   const float* output_norm() const { return output_norm_; }     // [hidden_size]
   const LayerWeights& layer(int index) const { return layers_[static_cast<std::size_t>(index)]; }
   std::size_t size_bytes() const { return arena_.size_bytes(); }
