@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "cluster/worker_links.h"
+#include "cluster/worker_test_support.h"
 #include "engine/engine.h"
 #include "engine/engine_test_support.h"
 #include "kv/kv_type_names.h"
@@ -111,6 +113,34 @@ INSTANTIATE_TEST_SUITE_P(All, PassMemory,
 INSTANTIATE_TEST_SUITE_P(Latent, PassMemory,
                          ::testing::Combine(::testing::Values("tiny_deepseek2", "tiny_deepseek3"),
                                             ::testing::Values("f16")));
+
+// Nor one whose products a worker has a part of, here on a thread: neither end takes any.
+TEST(WorkersMemory, NoPassTakesAny) {
+  const std::string path = LARDER_SOURCE_DIR "/tests/golden/model/tiny_mixed.gguf";
+  const TestWorker worker(path);
+  WorkerLinksConfig config;
+  config.workers = {{"127.0.0.1", worker.port()}};
+  config.hello = {.kernels = select_kernels().name, .activations = "int8", .model = "m", .proof = ""};
+  config.shares = {1, 1};
+  WorkerLinks links(config);
+  const TransformerLimits limits{
+      .max_batch_tokens = 128, .max_logit_rows = 64, .max_context_len = 400, .split = links.split()};
+  links.assign({limits.max_batch_tokens, limits.max_logit_rows});
+  TestModel model(path);
+  const MappedFile file(path);
+  ThreadPool pool(1);
+  model.weights = std::make_unique<Weights>(model.config, GgufFile(file.bytes()), pool, LoadProgress(), nullptr,
+                                            model.config.num_layers(), MachineShare{limits.split, 0});
+  links.await_ready();
+  TestRunner runner(model, select_kernels(), 1, limits, blocks_for(model, 400, 2), nullptr, &links);
+  TestSequence stream;
+  stream.tokens = known_tokens(model, 400, 1);
+  for (const int num_tokens : {100, 1, 60, 1}) {
+    runner.prepare(std::vector<TestStep>{{&stream, num_tokens}}, false);
+    EXPECT_EQ(allocations_in([&] { runner.run_prepared(); }), 0) << num_tokens;
+  }
+  EXPECT_GT(links.stats()[0].received_bytes, 0U);
+}
 
 // With guesses and without, drawn by temperature.
 class EngineMemory : public ::testing::TestWithParam<int> {};

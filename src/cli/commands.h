@@ -12,6 +12,7 @@ class Runtime;
 struct ServerConfig;
 
 void add_serve_command(CLI::App& app);
+void add_worker_command(CLI::App& app);
 void add_chat_command(CLI::App& app);
 void add_generate_command(CLI::App& app);
 void add_bench_command(CLI::App& app);

@@ -77,6 +77,8 @@ Completion PendingCompletion::wait(const std::function<bool(std::string_view)>& 
     completion.usage = update.usage;
     completion.times = update.times;
   }
+  if (completion.finish == FinishReason::kLost)
+    throw Error(ErrorKind::kUnavailable, "a worker was lost; what was said before tells why");
   if (completion.finish == FinishReason::kCancelled && wanted)
     throw Error(ErrorKind::kStopped, "the engine has failed; what it said before tells why");
   deliver(decoder.finish());

@@ -81,6 +81,7 @@ int main(int argc, char** argv) {
       },
       "Print the instruction sets that this machine runs");
   larder::add_serve_command(app);
+  larder::add_worker_command(app);
   larder::add_chat_command(app);
   larder::add_generate_command(app);
   larder::add_bench_command(app);

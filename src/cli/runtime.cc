@@ -101,6 +101,7 @@ void check_options(const RuntimeOptions& options) {
   (void)plan_options(options);
   (void)parse_kv_types(options.kv_type);
   check_tier_options(options);
+  check_worker_options(options.workers);
   if (!options.draft_model.empty() && options.max_draft_tokens == 0)
     throw_invalid("--draft-model: --draft-tokens 0 asks for no guesses; give it 1 to 15, or leave it out");
   if (options.max_prefill_tokens > options.max_batch_tokens)
@@ -263,6 +264,7 @@ void add_runtime_options(CLI::App& command, RuntimeOptions& options) {
                   "Part of the KV cache that requests may pin by a TTL (default 50)")
       ->check(CLI::Range(0, 100));
   add_tier_options(command, options);
+  add_worker_options(command, options.workers);
   command.add_option("--chat-template", options.chat_template_file,
                      "A Jinja file to use instead of the model's own chat template")
       ->check(not_empty());
@@ -324,6 +326,7 @@ void plan_model_into(PlannedModel& planned, const RuntimeOptions& options, Threa
                   options.kv_type, options.model);
   planned.layout = std::make_unique<KvLayout>(kv_layer_shapes(config), types);
   planned.limits = transformer_limits(options, config);
+  share_with_workers(planned, options, pool, device);
   if (!options.draft_model.empty()) {
     if (device != nullptr) throw_invalid("--draft-model: guesses are made on a CPU alone; leave it out, or take --device cpu");
     planned.draft = read_draft_model(options, planned.file);
@@ -384,8 +387,11 @@ Runtime::Runtime(const RuntimeOptions& options)
       planned_(plan_on(options, pool_, device_)),
       kernels_(device_ ? device_->kernels() : select_kernels()) {
   const ModelFiles& files = *planned_.file.files;
-  weights_ = std::make_unique<Weights>(config(), files.gguf(), pool_, drop_as_packed(files, show_progress), device_.get());
+  if (workers() != nullptr) workers()->assign(stage_limits(planned_.limits));  // they load while we do
+  weights_ = std::make_unique<Weights>(config(), files.gguf(), pool_, drop_as_packed(files, show_progress), device_.get(),
+                                       config().num_layers(), MachineShare{planned_.limits.split, 0});
   files.drop_pages();
+  if (workers() != nullptr) workers()->await_ready();
   if (planned_.draft != nullptr)  // before there are blocks: what lies in memory of its file is no peak
     draft_ = std::make_unique<LoadedDraft>(*planned_.draft, planned_.plan.draft_kv_bytes, kernels_, pool_);
   if (has_codes(planned_.layout->types().k)) planned_.layout->set_key_basis(key_basis());
@@ -394,7 +400,7 @@ Runtime::Runtime(const RuntimeOptions& options)
   tiers_ = make_tiers(options, planned_, kernels_, *storage_);
   planned_.file.files.reset();
   transformer_ = std::make_unique<Transformer>(config(), *weights_, *planned_.layout, kernels_,
-                                               pool_, planned_.limits, device_.get());
+                                               pool_, planned_.limits, device_.get(), workers());
   EngineConfig engine_config;
   engine_config.num_blocks = plan.num_blocks;
   engine_config.max_model_len = plan.max_model_len;
@@ -419,7 +425,8 @@ std::vector<KeyBasis> Runtime::key_basis() {
   const KeyBasisFile file(cache_folder() + "/keys",
                           key_basis_digest(*planned_.file.files, {config(), tokens}, kernels_, device_.get()));
   if (auto known = file.read(config())) return *std::move(known);
-  std::vector<KeyBasis> basis = calibrate_keys(config(), *weights_, kernels_, pool_, tokens, device_.get());
+  std::vector<KeyBasis> basis = calibrate_keys(config(), *weights_, kernels_, pool_, tokens, device_.get(),
+                                               workers(), planned_.limits.split);
   if (!file.write(basis)) spdlog::debug("keys: what was measured cannot be kept in {}", cache_folder());
   return basis;
 }

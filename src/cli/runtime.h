@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/thread_pool.h"
 #include "cli/drafting.h"
+#include "cli/workers.h"
 #include "engine/engine.h"
 #include "engine/request_check.h"
 #include "kernels/device.h"
@@ -44,6 +45,7 @@ struct RuntimeOptions {
   int max_sequences = 256;
   int max_draft_tokens = 8;  // 0 = none
   std::string draft_model;   // as model; "" = none
+  WorkerOptions workers;
   AttentionSpan attention;  // endless context, where a request does not say; window 0 = off
   std::string eviction = "density";  // or lru
   int pin_percent = 50;              // of the KV blocks, at most, that requests may pin
@@ -111,6 +113,7 @@ struct PlannedModel {
   std::unique_ptr<KvLayout> layout;
   TransformerLimits limits;
   std::unique_ptr<PlannedDraft> draft;  // null = none
+  std::unique_ptr<WorkerLinks> workers;  // connected, nothing is loaded yet; null = none
   Plan plan;
 };
 
@@ -130,6 +133,7 @@ class Runtime {
   const ModelConfig& config() const { return planned_.file.config; }
   const ModelFile& file() const { return planned_.file; }
   const Plan& plan() const { return planned_.plan; }
+  WorkerLinks* workers() const { return planned_.workers.get(); }  // null = none
   KvTiers* tiers() const { return tiers_.get(); }
   const KvLayout& layout() const { return *planned_.layout; }
   const KernelTable& kernels() const { return kernels_; }

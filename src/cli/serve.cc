@@ -162,6 +162,7 @@ void serve(const ServeOptions& options) {
                     .max_model_len = runtime.plan().max_model_len,
                     .attention = options.runtime.attention,
                     .created_s = ::stat(path.c_str(), &status) == 0 ? status.st_mtime : 0,
+                    .workers = runtime.workers(),
                     .metadata = describe(runtime.file())};
   if (config.upstream) announce_upstream(*config.upstream, model);
   const std::unique_ptr<KvEventPublisher> publisher = publisher_of(options, model.name);
@@ -174,6 +175,7 @@ void serve(const ServeOptions& options) {
                  is_v6 ? "[" : "", config.host.c_str(), is_v6 ? "]" : "", server.port());
     server.run();
   }  // from here on a signal ends the process, whatever the tiers still write
+  if (runtime.workers() != nullptr) runtime.workers()->stop();
   runtime.engine().stop(false);
 }
 

@@ -1,7 +1,5 @@
 #include "cli/tiers.h"
 
-#include <xxhash.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <memory>
@@ -18,6 +16,7 @@
 #include "kv/kv_type_names.h"
 #include "kv/remote_tier.h"
 #include "kv/remote_url.h"
+#include "model/content_hash.h"
 
 namespace larder {
 namespace {
@@ -29,31 +28,12 @@ constexpr std::int64_t kLoadBufferBytes = std::int64_t{32} << 20;
 constexpr std::int64_t kIndexBytesPerBlock = 200;
 constexpr std::int64_t kWriteBufferBytes = std::int64_t{64} << 20;
 
-// Of all bytes, few of which are in memory at a time.
-XXH128_hash_t hash_of(const ModelFiles& files) {
-  constexpr std::size_t kPieceBytes = std::size_t{32} << 20;
-  const std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> state(XXH3_createState(),
-                                                                              XXH3_freeState);
-  XXH3_128bits_reset(state.get());
-  for (const MappedFile& file : files.files()) {
-    for (std::span<const std::byte> rest = file.bytes(); !rest.empty();) {
-      const auto piece = rest.first(std::min(rest.size(), kPieceBytes));
-      XXH3_128bits_update(state.get(), piece.data(), piece.size());
-      file.drop_pages();
-      rest = rest.subspan(piece.size());
-    }
-  }
-  return XXH3_128bits_digest(state.get());
-}
-
 // All that a block's bytes depend on beside its tokens: whoever agrees in this may use it.
 Digest fingerprint(const RuntimeOptions& options, const PlannedModel& planned,
                    const KernelTable& kernels, const Device* device) {
   const ModelFiles& files = *planned.file.files;
-  const XXH128_hash_t weights = hash_of(files);
-  std::string text = fmt::format("larder {} {:016x}{:016x} {} {} {} ", kBlockVersion,
-                                 weights.high64, weights.low64, files.size_bytes(), kernels.name,
-                                 options.activations);
+  std::string text = fmt::format("larder {} {} {} {} {} ", kBlockVersion, content_hash(files), files.size_bytes(),
+                                 kernels.name, options.activations);
   // Tensor cores and approximations round as a GPU's generation does.
   if (device != nullptr) text += device->arch() + " ";
   const std::vector<double> numbers = computed_numbers(planned.file.config, device == nullptr);

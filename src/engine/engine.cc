@@ -337,10 +337,16 @@ bool Engine::step() {
   // A step may take long, and whoever asks meanwhile is to see what it computes.
   if (stats_.num_running != num_running()) update_stats();
   const std::int64_t scheduled_ns = clock_.now_ns();
-  if (!chunk.empty() && !chunk.rests) advance(chunk);
-  if (!outbox_.empty() && !batch.empty()) deliver();  // a first token waits for nobody's next
-  const std::int64_t chunk_ns = clock_.now_ns() - scheduled_ns;
-  if (!batch.empty()) compute(batch);
+  std::int64_t chunk_ns = 0;
+  try {
+    if (!chunk.empty() && !chunk.rests) advance(chunk);
+    if (!outbox_.empty() && !batch.empty()) deliver();  // a first token waits for nobody's next
+    chunk_ns = clock_.now_ns() - scheduled_ns;
+    if (!batch.empty()) compute(batch);
+  } catch (const PartnerLost& lost) {
+    lose_step(lost.what());
+    return true;
+  }
   step_tokens_.observe(num_step_tokens_);
   const std::int64_t step_ns = clock_.now_ns() - begin_ns;
   schedule_ns_ += step_ns - (forward_ns_ + sample_ns_ - model_ns) - scheduler_.draft_model_ns();
@@ -348,6 +354,13 @@ bool Engine::step() {
   deliver();
   schedule_ns_ += clock_.now_ns() - begin_ns - step_ns;
   return true;
+}
+
+// What the step was to compute was nobody's yet, and what was computed before is whole.
+void Engine::lose_step(const char* reason) {
+  spdlog::error("{} requests end: {}", scheduler_.num_running() + scheduler_.num_waiting(), reason);
+  scheduler_.cancel_all(FinishReason::kLost);
+  deliver();
 }
 
 void Engine::compute(const Batch& batch) {

@@ -67,7 +67,8 @@ struct EngineStats : SchedulerStats {
 };
 
 // What its thread cannot survive, such as the end of the memory, ends the engine, not the process: all
-// requests are told kCancelled, and what is complete goes to the tiers.
+// requests are told kCancelled, and what is complete goes to the tiers. Where a step loses another machine that computes
+// a part of the model (PartnerLost), all requests are told kLost, and the engine goes on: the cache has lost nothing.
 //
 // Thread: submit, cancel, cancel_choice, reset_prefix_cache, stop, alive and stats from any; step only where no
 // thread was started.
@@ -174,6 +175,7 @@ class Engine {
   void give_up(const char* reason);
   std::chrono::nanoseconds patience() const;
   void save_what_is_left();
+  void lose_step(const char* reason);
   void compute(const Batch& batch);
   bool has_news() const;
   void advance(const Chunk& chunk);

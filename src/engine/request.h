@@ -50,7 +50,8 @@ struct OutputToken {
   std::vector<TokenLogprob> best;  // the num_logprobs best, best first
 };
 
-enum class FinishReason { kNone, kStop, kLength, kCancelled };
+// kLost: another machine that computes a part of the model does not answer.
+enum class FinishReason { kNone, kStop, kLength, kCancelled, kLost };
 
 // Nanoseconds of the engine's clock; 0 = not reached.
 struct RequestTimes {

@@ -68,12 +68,12 @@ class Scheduler {
 
   // seed: of all its draws. arrived_ns: of the clock.
   void add(Request request, std::uint64_t seed, std::int64_t arrived_ns);
-  // Releases the request's blocks and reports kCancelled for every open choice. Unknown ids are
-  // ignored.
-  void cancel(std::uint64_t request_id);
+  // Releases the request's blocks and reports this for every open choice. Unknown ids are ignored.
+  void cancel(std::uint64_t request_id, FinishReason finish = FinishReason::kCancelled);
   // Of one choice, which has begun: the others go on.
   void cancel_choice(std::uint64_t request_id, int choice);
-  void cancel_all();
+  // Also between schedule() and commit(): what was published stays as it is.
+  void cancel_all(FinishReason finish = FinishReason::kCancelled);
   // Tells it only, after a failure that may have left the rest half done.
   void report_all_cancelled();
 
@@ -165,7 +165,7 @@ class Scheduler {
   void fork_choices(ActiveRequest& request);
   bool append(Sequence& sequence, OutputToken token);
   void report(Sequence& sequence, RequestUpdate update);
-  void report_cancelled(ActiveRequest& request);
+  void report_cancelled(ActiveRequest& request, FinishReason finish = FinishReason::kCancelled);
   void finish(Sequence& sequence, RequestUpdate update);
   FinishReason finish_reason(const Sequence& sequence, TokenId token) const;
   void detach(Sequence& sequence);

@@ -235,21 +235,21 @@ void Scheduler::finish(Sequence& sequence, RequestUpdate update) {
   if (request.choices.empty()) requests_.erase(request.request.id);
 }
 
-void Scheduler::cancel(std::uint64_t request_id) {
+void Scheduler::cancel(std::uint64_t request_id, FinishReason finish) {
   const auto found = requests_.find(request_id);
   if (found == requests_.end()) return;
   const std::unique_ptr<ActiveRequest> request = std::move(found->second);
   requests_.erase(found);
   for (const auto& choice : request->choices) detach(*choice);
-  report_cancelled(*request);
+  report_cancelled(*request, finish);
 }
 
 // Of every choice that has not ended, born or not.
-void Scheduler::report_cancelled(ActiveRequest& request) {
+void Scheduler::report_cancelled(ActiveRequest& request, FinishReason finish) {
   const int num_unborn = request.num_per_sequence() - 1;
   for (const auto& choice : request.choices) {
     RequestUpdate update;
-    update.finish = FinishReason::kCancelled;
+    update.finish = finish;
     report(*choice, std::move(update));
   }
   for (int index = 1; index <= num_unborn; ++index) {
@@ -257,7 +257,7 @@ void Scheduler::report_cancelled(ActiveRequest& request) {
     unborn.request = &request;
     unborn.choice = index;
     RequestUpdate update;
-    update.finish = FinishReason::kCancelled;
+    update.finish = finish;
     report(unborn, std::move(update));
   }
 }
@@ -273,8 +273,8 @@ void Scheduler::cancel_choice(std::uint64_t request_id, int choice) {
   finish(**open, std::move(update));
 }
 
-void Scheduler::cancel_all() {
-  while (!requests_.empty()) cancel(requests_.begin()->first);
+void Scheduler::cancel_all(FinishReason finish) {
+  while (!requests_.empty()) cancel(requests_.begin()->first, finish);
 }
 
 void Scheduler::report_all_cancelled() {

@@ -6,7 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "base/mapped_file.h"
+#include "base/aligned_buffer.h"
+#include "base/check.h"
 #include "base/thread_pool.h"
 #include "model/gguf.h"
 #include "model/model_config.h"
@@ -19,8 +20,9 @@ namespace larder {
 
 class LocalPartners final : public ProductPartners {
  public:
-  LocalPartners(MappedFile file, OutputSplit split, const KernelTable& kernels, const TransformerLimits& limits)
-      : file_(std::move(file)), gguf_(file_.bytes()), config_(read_model_config(gguf_)), split_(std::move(split)) {
+  // gguf must outlive it.
+  LocalPartners(const GgufFile& gguf, OutputSplit split, const KernelTable& kernels, const TransformerLimits& limits)
+      : gguf_(gguf), config_(read_model_config(gguf_)), split_(std::move(split)) {
     const StageLimits stages{limits.max_batch_tokens, limits.max_logit_rows};
     input_ = AlignedBuffer(max_stage_input_bytes(config_, stages) + StageComputer::kSlackBytes);
     for (int i = 1; i < split_.num_machines(); ++i)
@@ -67,8 +69,7 @@ class LocalPartners final : public ProductPartners {
     StageComputer computer;
   };
 
-  MappedFile file_;
-  GgufFile gguf_;
+  const GgufFile& gguf_;
   ModelConfig config_;
   OutputSplit split_;
   ThreadPool pool_{2};

@@ -11,6 +11,7 @@
 
 #include "model/exactness.h"
 #include "model/local_partners.h"
+#include "model/model_in_codes.h"
 #include "model/test_model.h"
 
 namespace larder {
@@ -41,24 +42,25 @@ TEST(OutputSplit, EveryRowHasOneMachineInOrder) {
   EXPECT_THROW(OutputSplit(std::vector<std::uint32_t>(OutputSplit::kMaxMachines + 1, 1)), Error);
 }
 
-// The model's file, and its logits by one machine.
-class SharedProducts : public ::testing::TestWithParam<const char*> {
+// A model's file, and whether its matrices are codes: then machines send each other codes, too.
+class SharedProducts : public ::testing::TestWithParam<std::tuple<const char*, GgmlType>> {
  protected:
   void expect_same_bits(const std::vector<std::uint32_t>& shares, const KernelTable& kernels, ActivationType activations) {
-    const std::string path = kFolder + GetParam() + ".gguf";
-    TestModel whole(path);
+    const auto [name, type] = GetParam();
+    const ModelInCodes file(kFolder + name + ".gguf", type);
+    TestModel whole(file.gguf());
     const int num_tokens = 70;
     TransformerLimits limits{.max_batch_tokens = 128, .max_logit_rows = 70, .max_context_len = 100, .activations = activations};
     const auto tokens = arbitrary_tokens(num_tokens, whole.config.vocab_size, 1);
     const int num_blocks = blocks_for(whole, num_tokens + 1, 16);
     TestRunner alone(whole, kernels, 2, limits, num_blocks);
 
-    TestModel model(path);
-    LocalPartners partners(MappedFile(path), OutputSplit(shares), kernels, limits);
+    TestModel model(file.gguf());
+    LocalPartners partners(file.gguf(), OutputSplit(shares), kernels, limits);
     model.weights = partners.server_weights();
     limits.split = OutputSplit(shares);
     TestRunner shared(model, kernels, 2, limits, num_blocks, nullptr, &partners);
-    const std::string where = fmt::format("{} {} on {} machines", kernels.name, GetParam(), shares.size());
+    const std::string where = fmt::format("{} {} on {} machines", kernels.name, name, shares.size());
     for (const int chunk : {num_tokens, 16, 7, 1})
       EXPECT_TRUE(same_bits(logits_in_chunks(alone, tokens, chunk), logits_in_chunks(shared, tokens, chunk)))
           << where << " in chunks of " << chunk;
@@ -90,20 +92,27 @@ TEST_P(SharedProducts, HaveTheSameBitsOnAnyNumberOfMachines) {
   }
 }
 
+const auto kTypes = ::testing::Values(GgmlType::kF32, GgmlType::kQ8_0);
+
+// tiny_mixed has codes of nine types by itself.
 INSTANTIATE_TEST_SUITE_P(All, SharedProducts,
-                         ::testing::Values("tiny_llama", "tiny_qwen2", "tiny_qwen3", "tiny_gemma3", "tiny_mixed",
-                                           "tiny_phi3", "tiny_phi3_window", "tiny_smollm3", "tiny_granite", "tiny_mistral3",
-                                           "tiny_olmo2", "tiny_exaone4", "tiny_seed_oss", "tiny_ernie4_5", "tiny_glm4"));
+                         ::testing::Combine(::testing::Values("tiny_llama", "tiny_qwen2", "tiny_qwen3", "tiny_gemma3",
+                                                              "tiny_mixed", "tiny_phi3", "tiny_phi3_window",
+                                                              "tiny_smollm3", "tiny_granite", "tiny_mistral3",
+                                                              "tiny_olmo2", "tiny_exaone4", "tiny_seed_oss",
+                                                              "tiny_ernie4_5", "tiny_glm4"),
+                                            kTypes));
 INSTANTIATE_TEST_SUITE_P(Experts, SharedProducts,
-                         ::testing::Values("tiny_qwen3moe", "tiny_deepseek2", "tiny_deepseek3", "tiny_qwen2moe",
-                                           "tiny_gpt_oss", "tiny_gpt_oss_mxfp4"));
+                         ::testing::Combine(::testing::Values("tiny_qwen3moe", "tiny_deepseek2", "tiny_deepseek3",
+                                                              "tiny_qwen2moe", "tiny_gpt_oss", "tiny_gpt_oss_mxfp4"),
+                                            kTypes));
 
 TEST(SharedProductsLost, WhatIsLostInAPassLeavesThePassesBehindItTheirBits) {
-  const std::string path = kFolder + "tiny_llama.gguf";
+  const ModelInCodes file(kFolder + "tiny_llama.gguf", GgmlType::kQ8_0);
   const OutputSplit split(std::vector<std::uint32_t>{1, 1});
   TransformerLimits limits{.max_batch_tokens = 64, .max_logit_rows = 4, .max_context_len = 100, .split = split};
-  TestModel model(path);
-  LocalPartners partners(MappedFile(path), split, select_kernels(), limits);
+  TestModel model(file.gguf());
+  LocalPartners partners(file.gguf(), split, select_kernels(), limits);
   model.weights = partners.server_weights();
   const auto tokens = arbitrary_tokens(60, model.config.vocab_size, 1);
   TestRunner runner(model, select_kernels(), 1, limits, blocks_for(model, 61, 4), nullptr, &partners);

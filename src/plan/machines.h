@@ -36,6 +36,9 @@ const Machine& find_machine(std::string_view name);
 // caller.
 Machine measure_machine(const KernelTable& kernels, ThreadPool& pool, ActivationType activations);
 
+// Of that, only how fast the pool's threads read memory together, in bytes a second: what bounds decode.
+double measure_read_rate(ThreadPool& pool);
+
 // What a device is measured with: enough to keep a large GPU busy for some 100 us.
 struct DeviceProbe {
   std::int64_t copied_bytes = std::int64_t{512} << 20;  // taken twice

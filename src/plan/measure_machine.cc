@@ -41,27 +41,6 @@ double best_seconds(Device* device, const std::function<void()>& function) {
          kCallsOnDevice;
 }
 
-double read_rate(ThreadPool& pool) {
-  AlignedBuffer buffer(kReadBytes, true);
-  constexpr int kTasks = 64;
-  constexpr std::int64_t kWords = kReadBytes / 8 / kTasks;
-  std::vector<std::uint64_t> sums(kTasks);
-  const auto* words = buffer.as<std::uint64_t>();
-  const double seconds = best_seconds([&] {
-    pool.parallel_for(kTasks, [&](int task, int) {
-      // Four sums, so that no addition waits for the one before.
-      std::uint64_t sum[4] = {};
-      const std::uint64_t* from = words + task * kWords;
-      for (std::int64_t i = 0; i < kWords; i += 4)
-        for (int k = 0; k < 4; ++k) sum[k] += from[i + k];
-      sums[static_cast<std::size_t>(task)] += sum[0] + sum[1] + sum[2] + sum[3];
-    });
-  });
-  // The sums are looked at, so that the loads cannot be left out.
-  const bool is_zero = std::accumulate(sums.begin(), sums.end(), std::uint64_t{0}) == 0;
-  return is_zero ? static_cast<double>(kReadBytes) / seconds : 0;
-}
-
 double copy_rate(Device& device, std::int64_t size_bytes) {
   const auto size = static_cast<std::size_t>(size_bytes);
   DeviceBuffer from(&device, size), to(&device, size);
@@ -140,11 +119,32 @@ std::array<double, kNumOpsKinds> product_rates(const KernelTable& kernels, Threa
 
 }  // namespace
 
+double measure_read_rate(ThreadPool& pool) {
+  AlignedBuffer buffer(kReadBytes, true);
+  constexpr int kTasks = 64;
+  constexpr std::int64_t kWords = kReadBytes / 8 / kTasks;
+  std::vector<std::uint64_t> sums(kTasks);
+  const auto* words = buffer.as<std::uint64_t>();
+  const double seconds = best_seconds([&] {
+    pool.parallel_for(kTasks, [&](int task, int) {
+      // Four sums, so that no addition waits for the one before.
+      std::uint64_t sum[4] = {};
+      const std::uint64_t* from = words + task * kWords;
+      for (std::int64_t i = 0; i < kWords; i += 4)
+        for (int k = 0; k < 4; ++k) sum[k] += from[i + k];
+      sums[static_cast<std::size_t>(task)] += sum[0] + sum[1] + sum[2] + sum[3];
+    });
+  });
+  // The sums are looked at, so that the loads cannot be left out.
+  const bool is_zero = std::accumulate(sums.begin(), sums.end(), std::uint64_t{0}) == 0;
+  return is_zero ? static_cast<double>(kReadBytes) / seconds : 0;
+}
+
 Machine measure_machine(const KernelTable& kernels, ThreadPool& pool, ActivationType activations) {
   Machine machine;
   machine.name = "this machine";
   machine.is_measured = true;
-  machine.read_bytes_per_s = read_rate(pool);
+  machine.read_bytes_per_s = measure_read_rate(pool);
   machine.ops_per_s = product_rates(kernels, pool, {kMatrixSize, kRows, activations});
   return machine;
 }

@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "cluster/worker_links.h"
 #include "server/item_page.h"
 #include "server/json_fields.h"
 #include "server/router.h"
@@ -135,6 +136,7 @@ Reply Router::metrics_page(const HttpRequest&, Mailbox::Wake) const {
   const KvEventPublisher* publisher = model_.kv_events;
   const ServerState state{.kv_events = publisher == nullptr ? std::nullopt : std::optional(publisher->stats()),
                           .upstream = upstream_ == nullptr ? std::nullopt : std::optional(upstream_->metrics().stats()),
+                          .workers = model_.workers == nullptr ? std::vector<WorkerStats>() : model_.workers->stats(),
                           .engine_alive = engine.alive(),
                           .kv_types = engine.kv_types(),
                           .num_connections = gauges_.num_connections.load(),

@@ -15,6 +15,8 @@ namespace {
 constexpr std::size_t kManyEntries = 20'000;  // some 20 ms to write
 constexpr std::size_t kWrittenEntryBytes = 48;
 constexpr const char* kEngineStopped = "the engine has stopped before the answer was complete; try again";
+constexpr const char* kWorkerLost =
+    "a machine that computes a part of the model was lost before the answer was complete; try again";
 
 }  // namespace
 
@@ -206,6 +208,7 @@ void Generation::take(Mailbox::Item item, std::string& out) {
   RequestUpdate& update = item.update;
   if (choice.done()) return;  // a stop string ended it before the engine knew
   if (update.finish == FinishReason::kCancelled) return fail(out, kEngineStopped);
+  if (update.finish == FinishReason::kLost) return fail(out, kWorkerLost);
 
   const bool engine_ended_it = update.finish != FinishReason::kNone;
   observe(choice, update);

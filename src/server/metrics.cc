@@ -273,6 +273,26 @@ void add_upstream_metrics(Page& page, const UpstreamStats& stats) {
                  stats.first_byte);
 }
 
+void add_worker_metrics(Page& page, const std::vector<WorkerStats>& workers) {
+  if (workers.empty()) return;
+  const auto family = [&](const char* name, const char* help, MetricType type, const auto& number_of) {
+    page.begin(name, help, type);
+    for (const WorkerStats& worker : workers)
+      page.value(static_cast<double>(number_of(worker)), {{"worker", worker.address}});
+  };
+  family("larder:worker_up", "1 while the worker answers, 0 while it is lost.", MetricType::Gauge,
+         [](const WorkerStats& worker) { return worker.is_up ? 1 : 0; });
+  family("larder:worker_losses_total", "Times that the worker was lost.", MetricType::Counter,
+         [](const WorkerStats& worker) { return worker.num_losses; });
+  family("larder:worker_wait_seconds_total", "Time that the engine has waited for the worker, its own part done.",
+         MetricType::Counter, [](const WorkerStats& worker) { return static_cast<double>(worker.wait_ns) * 1e-9; });
+  page.begin("larder:worker_bytes_total", "Bytes to the worker and from it.", MetricType::Counter);
+  for (const WorkerStats& worker : workers) {
+    page.value(static_cast<double>(worker.sent_bytes), {{"worker", worker.address}, {"direction", "sent"}});
+    page.value(static_cast<double>(worker.received_bytes), {{"worker", worker.address}, {"direction", "received"}});
+  }
+}
+
 }  // namespace
 
 const std::array<ServerMetrics::HistogramInfo, ServerMetrics::kNumHistograms>
@@ -416,6 +436,7 @@ std::string ServerMetrics::serialize(const EngineStats& stats, const EngineConfi
   add_engine_gauges(page, stats, config, state.kv_types);
   add_engine_counters(page, stats);
   add_tier_metrics(page, stats);
+  add_worker_metrics(page, state.workers);
   add_engine_histograms(page, stats);
   if (state.kv_events) {
     page.counter("larder:kv_event_messages_total", "Messages to routers.", state.kv_events->num_messages);

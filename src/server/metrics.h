@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/histogram.h"
+#include "cluster/worker_links.h"
 #include "engine/engine.h"
 #include "kernels/kv_type.h"
 #include "server/kv_event_publisher.h"
@@ -48,6 +49,7 @@ struct Bookkeeping {
 struct ServerState {
   std::optional<KvEventPublisher::Stats> kv_events = std::nullopt;  // where routers are told
   std::optional<UpstreamStats> upstream = std::nullopt;  // where there is one
+  std::vector<WorkerStats> workers = {};  // machines that compute a part of the model
   bool engine_alive = false;
   KvTypes kv_types;
   int num_connections = 0;  // open now

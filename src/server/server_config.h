@@ -83,6 +83,7 @@ struct ServerConfig {
 };
 
 class KvEventPublisher;
+class WorkerLinks;
 
 // References must outlive the server.
 struct ServedModel {
@@ -95,6 +96,7 @@ struct ServedModel {
   AttentionSpan attention = {};     // of requests that do not say; see Request::attention_window
   std::int64_t created_s = 0;       // Unix time of the file
   const KvEventPublisher* kv_events = nullptr;  // for its statistics; null = nobody is told
+  const WorkerLinks* workers = nullptr;         // likewise; null = one machine has all
   nlohmann::ordered_json metadata = {};  // what /v1/models tells about the file; null or an object
 
   // Of a prompt, counted or computed.

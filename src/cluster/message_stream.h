@@ -1,0 +1,33 @@
+// Messages of the worker protocol on a connection.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "cluster/socket_stream.h"
+#include "cluster/worker_protocol.h"
+
+namespace larder {
+
+// As SocketStream: false = it failed and is closed, and error() says why, also where what came is no message.
+class MessageStream : public SocketStream {
+ public:
+  using SocketStream::SocketStream;
+
+  bool receive_header(MessageHeader& header, std::int64_t patience_ns);
+
+  // One of the handshake.
+  bool send_text(MessageType type, const std::string& text, std::int64_t patience_ns);
+  // The next one, of any type but a stage's; its payload is text().
+  bool receive_text(MessageHeader& header, std::int64_t patience_ns);
+  // The next one has to be of that type; what a Refusal says is the error.
+  bool expect_text(MessageType type, std::int64_t patience_ns);
+  std::span<const std::byte> text() const { return text_; }
+
+ private:
+  std::vector<std::byte> text_;
+};
+
+}  // namespace larder
