@@ -149,9 +149,10 @@ class Planner {
         std::max(d.machine.memory_bytes,
                  static_cast<std::int64_t>(d.device_weights_bytes()) + planned.plan.kv_bytes + 1);
     if (options_.no_measure) return;
-    report_.speed = calibrate(
-        planned.file.config, gguf,
-        {.kv_types = d.kv_types, .limits = planned.limits, .device = device_.get()}, pool_);
+    TransformerLimits limits = planned.limits;
+    limits.split = {};  // what workers would add is not measured
+    report_.speed = calibrate(planned.file.config, gguf,
+                              {.kv_types = d.kv_types, .limits = limits, .device = device_.get()}, pool_);
     report_.is_calibrated = true;
   }
 

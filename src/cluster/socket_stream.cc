@@ -105,6 +105,7 @@ bool SocketStream::try_connect(const RemoteHost::Address& address, std::int64_t 
 
 bool SocketStream::send(std::initializer_list<std::span<const std::byte>> pieces, std::int64_t patience_ns) {
   if (!is_open()) return false;
+  const std::int64_t deadline_ns = steady_now_ns() + patience_ns;
   CHECK(pieces.size() <= kMaxPieces, pieces.size());
   std::array<iovec, kMaxPieces> vectors;
   std::size_t count = 0;
@@ -119,7 +120,7 @@ bool SocketStream::send(std::initializer_list<std::span<const std::byte>> pieces
     const ssize_t sent = ::sendmsg(fd_, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent < 0) {
       if (!would_block(errno)) return fail(std::strerror(errno));
-      if (!wait(POLLOUT, steady_now_ns() + patience_ns)) return false;
+      if (!wait(POLLOUT, deadline_ns)) return false;
       continue;
     }
     auto left = static_cast<std::size_t>(sent);
@@ -134,6 +135,7 @@ bool SocketStream::send(std::initializer_list<std::span<const std::byte>> pieces
 bool SocketStream::receive(std::span<std::byte> bytes, std::int64_t patience_ns) {
   if (!is_open()) return false;
   std::int64_t progress_ns = steady_now_ns();
+  const std::int64_t deadline_ns = progress_ns + patience_ns;
   while (!bytes.empty()) {
     const ssize_t received = ::recv(fd_, bytes.data(), bytes.size(), MSG_DONTWAIT);
     if (received == 0) return fail("closed by the other end");
@@ -144,7 +146,7 @@ bool SocketStream::receive(std::span<std::byte> bytes, std::int64_t patience_ns)
     }
     if (!would_block(errno)) return fail(std::strerror(errno));
     if (steady_now_ns() - progress_ns < kSpinNs) continue;
-    if (!wait(POLLIN, progress_ns + patience_ns)) return false;
+    if (!wait(POLLIN, deadline_ns)) return false;
   }
   return true;
 }

@@ -13,7 +13,7 @@
 
 namespace larder {
 
-// Waits end where there is no progress for as long as the caller allows, and where `stop` is set. After a failure it is
+// Waits end where they take longer than the caller allows, and where `stop` is set. After a failure it is
 // closed and error() says why. No allocation while it goes well. Thread: one at a time.
 class SocketStream {
  public:
@@ -29,9 +29,9 @@ class SocketStream {
   bool is_open() const { return fd_ >= 0; }
   void close();
 
-  // All of the pieces, in order. patience_ns: without a byte more.
+  // All of the pieces, in order, within patience_ns.
   bool send(std::initializer_list<std::span<const std::byte>> pieces, std::int64_t patience_ns);
-  // As many bytes as there is room for.
+  // As many bytes as there is room for, likewise.
   bool receive(std::span<std::byte> bytes, std::int64_t patience_ns);
   // Until something has come, however long that takes. false: closed, or told to stop.
   bool wait_for_message();

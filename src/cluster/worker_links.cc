@@ -16,6 +16,7 @@ namespace {
 
 constexpr std::int64_t kConnectNs = 10 * kNsPerSecond;  // at start
 constexpr std::int64_t kLoadingNs = 60 * kNsPerSecond;  // of a worker's silence while it loads
+constexpr std::int64_t kMostLoadingNs = 3600 * kNsPerSecond;
 // Where a worker was lost before, a step has a short look for it.
 constexpr std::int64_t kLostNs = 2 * kNsPerSecond;
 constexpr std::int64_t kRetryNs = 100 * kNsPerMs;
@@ -107,8 +108,10 @@ void WorkerLinks::assign(const StageLimits& limits) {
 
 bool WorkerLinks::await_ready(Link& link, std::int64_t patience_ns) {
   MessageHeader header;
+  const std::int64_t deadline_ns = steady_now_ns() + kMostLoadingNs;
   do {
     if (!link.stream.is_open() || !link.stream.receive_text(header, patience_ns)) return false;
+    if (steady_now_ns() > deadline_ns) return link.stream.fail("it has been loading for an hour");
   } while (header.type == MessageType::kLoading);
   if (header.type == MessageType::kReady) return true;
   if (header.type != MessageType::kRefusal) return link.stream.fail("a message of another type than is due");

@@ -21,8 +21,8 @@ struct WorkerLinksConfig {
   std::vector<WorkerAddress> workers;  // one at least
   std::string key;                     // that they ask for; "" = none
   Hello hello;                         // what must be the same on all machines
-  // How long a step waits for a worker that has gone or does not answer, before its requests fail. Half of it without
-  // a byte is no answer.
+  // How long a step waits for a worker that has gone or does not answer, before its requests fail. What takes
+  // longer than half of it is no answer.
   std::int64_t patience_ns = 60'000'000'000;
   // Parts of the server and of each worker, in order; empty = by how fast they read their memory.
   std::vector<std::uint32_t> shares = {};

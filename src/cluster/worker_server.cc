@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <chrono>
 #include <limits>
 #include <random>
 #include <utility>
@@ -28,6 +29,8 @@ constexpr std::int64_t kAssignNs = 120 * kNsPerSecond;
 constexpr std::int64_t kMessageNs = 30 * kNsPerSecond;  // without a byte, in the middle of one
 constexpr std::int64_t kLoadingIntervalNs = kNsPerSecond;
 constexpr int kAcceptPollMs = 50;
+constexpr std::int64_t kBusyNs = 500 * kNsPerMs;
+constexpr std::chrono::milliseconds kBusyInterval{5};
 constexpr std::size_t kFileWindowBytes = std::size_t{32} << 20;
 
 std::string new_nonce() {
@@ -92,19 +95,32 @@ void WorkerServer::run() {
   }
 }
 
+// That a server has just gone may not have been noticed yet.
+bool WorkerServer::is_free_soon() const {
+  const std::int64_t deadline_ns = steady_now_ns() + kBusyNs;
+  while (is_busy_ && !stops_ && steady_now_ns() < deadline_ns) std::this_thread::sleep_for(kBusyInterval);
+  return !is_busy_;
+}
+
 void WorkerServer::take(int fd) {
   auto stream = std::make_shared<MessageStream>(fd, stops_);
-  if (is_busy_.exchange(true)) {
+  if (!is_free_soon()) {
     const Refusal refusal{"it computes for another server already"};
     static_cast<void>(stream->send_text(MessageType::kRefusal, write_text(refusal), kNsPerSecond));
     return;
   }
   if (session_.joinable()) session_.join();
-  session_ = start_thread("that computes for a server", [this, stream] {
-    serve(*stream);
-    stream->close();
+  is_busy_ = true;
+  try {
+    session_ = start_thread("that computes for a server", [this, stream] {
+      serve(*stream);
+      stream->close();
+      is_busy_ = false;
+    });
+  } catch (const Error& error) {
+    spdlog::error("a server is refused: {}", error.what());
     is_busy_ = false;
-  });
+  }
 }
 
 void WorkerServer::serve(MessageStream& stream) {

@@ -43,6 +43,7 @@ class WorkerServer {
  private:
   struct Share;
 
+  bool is_free_soon() const;
   void take(int fd);
   void serve(MessageStream& stream);
   Hello greet(MessageStream& stream);

@@ -5,10 +5,10 @@
 // machines: who computes what decides no bit (promise 1).
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <vector>
 
 namespace larder {
 
@@ -22,7 +22,7 @@ struct RowRange {
 // group of what the next product takes in 8 bits.
 inline constexpr int kSplitRows = 32;
 
-// Immutable. Thread: any.
+// Immutable. No allocation. Thread: any.
 class OutputSplit {
  public:
   static constexpr int kMaxMachines = 64;
@@ -33,14 +33,15 @@ class OutputSplit {
   // 1 to kMaxMachines, each 1 to kMaxShare.
   explicit OutputSplit(std::span<const std::uint32_t> shares);
 
-  int num_machines() const { return static_cast<int>(shares_.size()); }
+  int num_machines() const { return num_machines_; }
   bool is_shared() const { return num_machines() > 1; }
-  std::span<const std::uint32_t> shares() const { return shares_; }
+  std::span<const std::uint32_t> shares() const { return std::span(shares_).first(static_cast<std::size_t>(num_machines_)); }
   // Of a matrix of num_rows; may be empty.
   RowRange rows_of(int machine, int num_rows) const;
 
  private:
-  std::vector<std::uint32_t> shares_ = {1};
+  std::array<std::uint32_t, kMaxMachines> shares_ = {1};
+  int num_machines_ = 1;
 };
 
 // What one of the machines holds.

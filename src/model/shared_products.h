@@ -8,7 +8,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <vector>
 
 #include "base/aligned_buffer.h"
 #include "base/thread_pool.h"

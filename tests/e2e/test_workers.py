@@ -2,6 +2,7 @@
 worker; and what is refused is refused in one line."""
 import concurrent.futures
 import contextlib
+import json
 import os
 import re
 import signal
@@ -112,6 +113,40 @@ def test_keys_as_codes_are_measured_as_on_one_machine(tmp_path):
         os.environ.pop("XDG_CACHE_HOME")
         if before is not None:
             os.environ["XDG_CACHE_HOME"] = before
+
+
+def test_a_draft_model_guesses_beside_them():
+    if not MODEL:
+        pytest.skip("the model is not there")
+    options = ("-c", "1024", "-t", "1")
+    with serving(*options) as server:
+        alone = answer(server, ASKED)
+    with working(MODEL) as worker, serving(*options, "--workers", worker.address, "--draft-model", MODEL) as server:
+        assert answer(server, ASKED) == alone
+        assert server.metrics()["larder:draft_model_accepted_tokens_total"] > 0
+
+
+def test_blocks_of_one_machine_are_those_of_several(tmp_path):
+    if not MODEL:
+        pytest.skip("the model is not there")
+    options = ("-c", "1024", "-t", "1", "--kv-disk", tmp_path)
+    with serving(*options) as server:
+        alone = answer(server, DRAWN)
+        server.stop()
+    with working(MODEL) as worker, serving(*options, "--workers", worker.address) as server:
+        reply = server.post("/v1/completions", DRAWN).json()
+        assert reply["choices"] == alone
+        assert reply["usage"]["prompt_tokens_details"]["cached_tokens"] > 200
+
+
+def test_plan_tells_the_servers_share():
+    if not MODEL:
+        pytest.skip("the model is not there")
+    planned = lambda *more: json.loads(larder("plan", "--json", "-m", MODEL, "-c", "1024", "--kv-size", "64MiB", *more).stdout)["server"]
+    alone = planned("--no-measure")
+    with working(MODEL) as worker:
+        shared = planned("--workers", worker.address, "--worker-shares", "1,1")
+    assert 0.5 * alone["weights_bytes"] < shared["weights_bytes"] < 0.75 * alone["weights_bytes"]  # the embedding is the server's
 
 
 def memory_of(lines, what):
