@@ -1,52 +1,73 @@
 #!/usr/bin/env python3
-"""What a worker brings: `larder bench` alone, with a worker beside it and, as the most that could come of it on one machine,
-with as many threads in one process. They take turns; best and median of the rounds.
+"""What a worker on the same machine brings: a server alone, one with a worker of as many threads, which has half of the
+products, and, as the most that could come of it here, one with twice the threads. They take turns second by second, since what a
+shared machine gives varies; the ratios are of one round each.
 
-bench/workers.py MODEL [--larder build/larder] [--rounds 5] [--threads 1] [bench's own options, such as --pp 512 --tg 64]
+bench/workers.py MODEL [--larder build/larder] [--rounds 20] [--threads 1] [--prompt 512] [--tokens 64]
 """
 import argparse
+import contextlib
 import json
 import re
 import statistics
 import subprocess
 import time
+import urllib.request
 
-ROW = re.compile(r"\| (pp\d+|tg\d+)[^|]* \| ([\d.]+)")
+
+@contextlib.contextmanager
+def running(command, ready):
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    try:
+        for line in process.stderr:
+            if found := re.search(ready, line):
+                yield found[1]
+                return
+        raise RuntimeError(f"{command} did not start")
+    finally:
+        process.kill()
+        process.wait()
 
 
-def rates(larder, model, *options):
-    out = subprocess.run([larder, "bench", "-m", model, "-c", "2048", "--kv-size", "256MiB", *options], capture_output=True, text=True,
-                         check=True).stdout
-    return {test: float(rate) for test, rate in ROW.findall(out)}
+def seconds_of(url, number, num_tokens, prompt_len):
+    body = json.dumps({"prompt": [3 + (7 * i + number) % 90 for i in range(prompt_len)], "max_tokens": num_tokens, "temperature": 0,
+                       "ignore_eos": True, "cache_salt": str(number)}).encode()
+    request = urllib.request.Request(url + "/v1/completions", body, {"Content-Type": "application/json"})
+    begin = time.perf_counter()
+    json.load(urllib.request.urlopen(request, timeout=600))
+    return time.perf_counter() - begin
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
     parser.add_argument("--larder", default="build/larder")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--threads", type=int, default=1)
-    given, options = parser.parse_known_args()
-    worker = subprocess.Popen([given.larder, "worker", "-m", given.model, "--listen", "127.0.0.1:0", "-t", str(given.threads)],
-                              stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
-    try:
-        for line in worker.stderr:
-            if ready := re.search(r"a worker at (\S+)", line):
-                break
-        ways = {"alone": ["-t", str(given.threads)],
-                "with a worker": ["-t", str(given.threads), "--workers", ready[1], "--worker-shares", "1,1"],
-                "twice the threads": ["-t", str(2 * given.threads)]}
-        seen = {}
-        for _ in range(given.rounds):
-            for way, more in ways.items():
-                for test, rate in rates(given.larder, given.model, *more, *options).items():
-                    seen.setdefault(test, {}).setdefault(way, []).append(rate)
-                time.sleep(0.5)
+    parser.add_argument("--prompt", type=int, default=512)
+    parser.add_argument("--tokens", type=int, default=64)
+    a = parser.parse_args()
+    worker = [a.larder, "worker", "-m", a.model, "--listen", "127.0.0.1:0", "-t", str(a.threads)]
+    serve = [a.larder, "serve", "-m", a.model, "-c", "2048", "--kv-size", "512MiB", "--draft-tokens", "0", "--port", "0"]
+    with contextlib.ExitStack() as stack:
+        address = stack.enter_context(running(worker, r"a worker at (\S+)"))
+        ways = {"alone": ["-t", str(a.threads)],
+                "with a worker": ["-t", str(a.threads), "--workers", address, "--worker-shares", "1,1"],
+                "twice the threads": ["-t", str(2 * a.threads)]}
+        urls = {way: stack.enter_context(running(serve + more, r"Ready: .* at (http://\S+)")) for way, more in ways.items()}
+        tests = {f"prompt of {a.prompt}": (1, a.prompt), f"decode of {a.tokens}": (a.tokens, 1)}
+        seen = {test: {way: [] for way in ways} for test in tests}
+        for number in range(a.rounds + 1):
+            for test, (num_tokens, prompt_len) in tests.items():
+                for way, url in urls.items():
+                    rate = max(num_tokens, prompt_len) / seconds_of(url, number, num_tokens, prompt_len)
+                    if number > 0:  # the first round warms up
+                        seen[test][way].append(rate)
         for test, by_way in seen.items():
-            for way, values in by_way.items():
-                print(f"{test:8} {way:18} best {max(values):8.1f}  median {statistics.median(values):8.1f}  {json.dumps(values)}")
-    finally:
-        worker.kill()
+            for way, rates in by_way.items():
+                ratios = [rate / alone for rate, alone in zip(rates, by_way["alone"])]
+                print(f"{test:15} {way:18} best {max(rates):7.1f}/s  median {statistics.median(rates):7.1f}/s  of alone: median "
+                      f"{statistics.median(ratios):.2f}, best rounds {max(rates) / max(by_way['alone']):.2f}")
 
 
 if __name__ == "__main__":
