@@ -96,7 +96,10 @@ void share_with_workers(PlannedModel& planned, const RuntimeOptions& options, Th
   WorkerLinksConfig config;
   for (const std::string& address : workers.addresses) config.workers.push_back(parse_worker_address(address));
   config.key = read_worker_key(workers.key_file);
-  config.hello = {.kernels = select_kernels().name, .activations = options.activations, .model = content_hash(files), .proof = ""};
+  config.hello = {.kernels = select_kernels().name,
+                  .activations = options.activations,
+                  .model = content_hash(files),
+                  .proof = ""};
   config.patience_ns = static_cast<std::int64_t>(workers.patience_seconds * 1e9);
   if (!workers.shares.empty()) config.shares = parse_shares(workers.shares);
   if (workers.shares.empty()) config.own_bytes_per_second = measure_read_rate(pool);

@@ -63,8 +63,8 @@ class TestServer {
   // Of one machine alone.
   static std::vector<float> expected() {
     const TestModel model(kPath);
-    TestRunner runner(model, select_kernels(), 1, TransformerLimits{.max_batch_tokens = 64, .max_logit_rows = 8, .max_context_len = 100},
-                      blocks_for(model, kNumTokens + 1, 4));
+    const TransformerLimits limits{.max_batch_tokens = 64, .max_logit_rows = 8, .max_context_len = 100};
+    TestRunner runner(model, select_kernels(), 1, limits, blocks_for(model, kNumTokens + 1, 4));
     return logits_in_chunks(runner, tokens_of(model), 20);
   }
 

@@ -6,7 +6,7 @@
 //
 //     worker: Welcome              what it speaks, and a number used once
 //     server: Hello                which model, which kernels, and the proof of a key
-//     worker: Offer                how fast it reads its memory, and how much of that is free; or Refusal
+//     worker: Offer                how fast it reads its memory; or Refusal
 //     server: Assign               shares of all machines, limits
 //     worker: Loading ... Ready    while it loads its share; or Refusal
 //     server: StageInput, worker: StageOutputs, for every stage

@@ -53,7 +53,7 @@ RemoteHost::RemoteHost(std::string name, int port)
 
 std::shared_ptr<RemoteHost::Lookup> RemoteHost::begin_lookup() {
   auto lookup = std::make_shared<Lookup>();
-  start_thread("that looks up the remote tier's host", [lookup, name = name_, port = port_] {
+  start_thread("that looks up a host", [lookup, name = name_, port = port_] {
     std::vector<Address> addresses;
     std::string error = look_up(name, port, 0, addresses);
     const std::lock_guard lock(lookup->mutex);

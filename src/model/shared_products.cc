@@ -135,8 +135,9 @@ std::size_t stage_reply_bytes(const SharedStage& stage, const MachineShare& shar
 }
 
 std::size_t max_stage_input_bytes(const ModelConfig& config, const StageLimits& limits) {
-  return codes_bytes(std::int64_t{2} * limits.max_rows, (widest_input(config) + kActivationGroup - 1) / kActivationGroup * kActivationGroup) +
-         values_bytes(limits.max_rows, widest_input(config));
+  const int cols = widest_input(config);
+  const int whole_groups = (cols + kActivationGroup - 1) / kActivationGroup * kActivationGroup;
+  return codes_bytes(std::int64_t{2} * limits.max_rows, whole_groups) + values_bytes(limits.max_rows, cols);
 }
 
 std::size_t max_stage_reply_bytes(const ModelConfig& config, const StageLimits& limits, const MachineShare& share) {
