@@ -100,9 +100,9 @@ class Engine {
   void cancel_choice(std::uint64_t request_id, int choice);
   void reset_prefix_cache();
   // Has the prompt computed while there is nothing else to do, if its request has not come before: whoever comes
-  // meanwhile waits for no more than a layer of a few of its tokens. Of many the latest are kept. Throws
-  // Error{kInvalidArgument} as submit() does.
-  void anticipate(std::vector<TokenId> prompt, std::string salt);
+  // meanwhile waits for no more than a layer of a few of its tokens. As much of it as there are free blocks for, and
+  // blocks of what it replaces. Of many the latest are kept. Throws Error{kInvalidArgument} as submit() does.
+  void anticipate(Anticipated expected);
 
   // Takes what was submitted and cancelled, and computes one batch. False = nothing was left to
   // compute. For owners that drive the engine themselves.
@@ -181,6 +181,7 @@ class Engine {
   void advance(const Chunk& chunk);
   void observe_speed(const Batch& batch, std::int64_t forward_ns);
   void take(Inbox inbox);
+  int make_idle_room(const IdleWork& work);
   void begin_idle_work();
   void make_way();
   // Sequences that somebody waits for, but for those that a tier is loading for.

@@ -1,6 +1,7 @@
 // Prompts that are computed while nobody waits.
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -8,37 +9,46 @@
 #include "base/error.h"
 #include "engine/engine.h"
 #include "engine/engine_test_support.h"
+#include "kv/fake_tier.h"
 
 namespace larder {
 namespace {
 
 constexpr int kMaxModelLen = 400;
 
-class EngineIdleTest : public ::testing::Test {
- protected:
-  explicit EngineIdleTest(int num_blocks = 200)
-      : storage_(model_.layout, num_blocks),
+class IdleEngine {
+ public:
+  explicit IdleEngine(const EngineConfig& config = of_pool(200), FakeTier* tier = nullptr)
+      : storage_(model_.layout, config.num_blocks),
+        tiers_(borrow_tiers(tier == nullptr ? std::vector<KvTier*>() : std::vector<KvTier*>{tier}, storage_, model_.layout)),
         transformer_(model_.config, model_.weights, model_.layout, select_kernels(), model_.pool,
                      {.max_batch_tokens = 64, .max_logit_rows = 16, .max_context_len = kMaxModelLen}),
-        engine_({.num_blocks = num_blocks, .max_model_len = kMaxModelLen, .max_batch_tokens = 64, .max_sequences = 16},
-                transformer_, storage_, model_.layout, {}, clock_) {}
+        engine_(config, transformer_, storage_, model_.layout, {}, clock_, tiers_.get()) {}
+
+  static EngineConfig of_pool(int num_blocks) {
+    return {.num_blocks = num_blocks, .max_model_len = kMaxModelLen, .max_batch_tokens = 64, .max_sequences = 16};
+  }
 
   // What it hears once it has ended, which is when its answer has `num` tokens.
   struct Asked {
     std::vector<TokenId> tokens;
     RequestUsage usage;
     bool has_ended = false;
+    int place = 0;  // among those that have ended
   };
   void ask(std::vector<TokenId> prompt, Asked& asked, int num = 3, std::string salt = "") {
     Request request;
     request.prompt = std::move(prompt);
     request.salt = std::move(salt);
-    request.sampling.temperature = 0;
-    request.sampling.max_tokens = num;
-    request.on_update = [&asked](RequestUpdate&& update) {
+    request.sampling = greedy(num);
+    ask(std::move(request), asked);
+  }
+  void ask(Request request, Asked& asked) {
+    request.on_update = [this, &asked](RequestUpdate&& update) {
       for (const OutputToken& token : update.tokens) asked.tokens.push_back(token.token);
       asked.usage = update.usage;
       asked.has_ended = update.finish != FinishReason::kNone;
+      if (asked.has_ended) asked.place = ++num_ended_;
     };
     engine_.submit(std::move(request));
   }
@@ -55,12 +65,39 @@ class EngineIdleTest : public ::testing::Test {
     return asked.usage.num_cached_tokens;
   }
 
+  // A chat whose template leaves the prompt's last tokens out when it prints the answer.
+  struct Chat {
+    std::vector<TokenId> prompt;
+    std::vector<TokenId> answer;
+
+    Anticipated next() const {
+      const auto after = [&](std::vector<TokenId> tokens) {
+        tokens.insert(tokens.end(), answer.begin(), answer.end());
+        return tokens;
+      };
+      return {.prompt = after({prompt.begin(), prompt.end() - 4}), .answered = after(prompt)};
+    }
+  };
+  Chat talk(int num_prompt, std::uint32_t seed) {
+    Asked asked;
+    ask(random_tokens(num_prompt, seed), asked, 40);
+    run();
+    return {random_tokens(num_prompt, seed), asked.tokens};
+  }
+
+ protected:
   TinyModel model_{"tiny_llama"};
   TickingClock clock_;
   KvStorage storage_;
+  std::unique_ptr<KvTiers> tiers_;
   Transformer transformer_;
+  int num_ended_ = 0;
+
+ public:
   Engine engine_;
 };
+
+class EngineIdleTest : public ::testing::Test, protected IdleEngine {};
 
 TEST_F(EngineIdleTest, WhatComesIsThere) {
   const std::vector<TokenId> prompt = random_tokens(200, 1);
@@ -70,7 +107,7 @@ TEST_F(EngineIdleTest, WhatComesIsThere) {
   ask(longer, before, 5, "alone");
   run();
   const EngineStats stats = engine_.stats();
-  engine_.anticipate(prompt, "");
+  engine_.anticipate({.prompt = prompt});
   run();
   EXPECT_EQ(engine_.stats().num_anticipated_tokens, 200u);
   ask(longer, after, 5);
@@ -84,7 +121,7 @@ TEST_F(EngineIdleTest, WhatComesIsThere) {
 }
 
 TEST_F(EngineIdleTest, UnderItsSaltAlone) {
-  engine_.anticipate(random_tokens(100, 1), "a");
+  engine_.anticipate({.prompt = random_tokens(100, 1), .salt = "a"});
   run();
   EXPECT_EQ(num_cached(random_tokens(100, 1), "b"), 0);
   EXPECT_EQ(num_cached(random_tokens(100, 1), "a"), 99);
@@ -92,13 +129,13 @@ TEST_F(EngineIdleTest, UnderItsSaltAlone) {
 
 TEST_F(EngineIdleTest, WhatIsThereIsNotComputedAgain) {
   num_cached(random_tokens(100, 1));
-  engine_.anticipate(random_tokens(100, 1), "");
+  engine_.anticipate({.prompt = random_tokens(100, 1)});
   EXPECT_EQ(run(), 0);
   EXPECT_EQ(engine_.stats().num_anticipated_tokens, 0u);
 }
 
 TEST_F(EngineIdleTest, WhoComesWaitsForALayerAtMost) {
-  engine_.anticipate(random_tokens(200, 1), "");
+  engine_.anticipate({.prompt = random_tokens(200, 1)});
   ASSERT_TRUE(engine_.step());
   Asked asked;
   int num_looks = 0;
@@ -124,7 +161,7 @@ TEST_F(EngineIdleTest, WaitsWhileOthersAreAnswered) {
   Asked asked;
   ask(random_tokens(20, 2), asked, 30);
   ASSERT_TRUE(engine_.step());
-  engine_.anticipate(random_tokens(100, 1), "");
+  engine_.anticipate({.prompt = random_tokens(100, 1)});
   while (!asked.has_ended) {
     EXPECT_EQ(engine_.stats().num_anticipated_tokens, 0u);
     ASSERT_TRUE(engine_.step());
@@ -139,7 +176,7 @@ TEST_F(EngineIdleTest, TheLatestAreKept) {
     tokens.front() = number;
     return tokens;
   };
-  for (int i = 0; i < 20; ++i) engine_.anticipate(prompt(i), "");
+  for (int i = 0; i < 20; ++i) engine_.anticipate({.prompt = prompt(i)});
   run();
   EXPECT_EQ(engine_.stats().num_anticipated_tokens, IdleLine::kMostRequests * 32);
   EXPECT_EQ(num_cached(prompt(3)), 0);
@@ -147,25 +184,81 @@ TEST_F(EngineIdleTest, TheLatestAreKept) {
 }
 
 TEST_F(EngineIdleTest, TheEndAndAClearedCacheLeaveNoneOfIt) {
-  engine_.anticipate(random_tokens(200, 1), "");
-  engine_.anticipate(random_tokens(200, 2), "");
+  engine_.anticipate({.prompt = random_tokens(200, 1)});
+  engine_.anticipate({.prompt = random_tokens(200, 2)});
   ASSERT_TRUE(engine_.step());
   engine_.reset_prefix_cache();
   EXPECT_FALSE(engine_.step());
   EXPECT_EQ(num_cached(random_tokens(200, 2)), 0);
-  engine_.anticipate(random_tokens(200, 3), "");
+  engine_.anticipate({.prompt = random_tokens(200, 3)});
   ASSERT_TRUE(engine_.step());
   engine_.stop(true);
   EXPECT_LT(engine_.stats().num_anticipated_tokens, 400u);
-  engine_.anticipate(random_tokens(200, 4), "");
+  engine_.anticipate({.prompt = random_tokens(200, 4)});
   EXPECT_FALSE(engine_.step());
   EXPECT_EQ(engine_.stats().kv.num_held, 0);
 }
 
 TEST_F(EngineIdleTest, WhatNobodyCouldAskForIsRefused) {
-  EXPECT_THROW(engine_.anticipate({}, ""), Error);
-  EXPECT_THROW(engine_.anticipate({1 << 30}, ""), Error);
-  EXPECT_THROW(engine_.anticipate(random_tokens(kMaxModelLen, 1), ""), Error);
+  EXPECT_THROW(engine_.anticipate({.prompt = {}}), Error);
+  EXPECT_THROW(engine_.anticipate({.prompt = {1 << 30}}), Error);
+  EXPECT_THROW(engine_.anticipate({.prompt = random_tokens(kMaxModelLen, 1)}), Error);
+}
+
+// Six chats in a pool for four and a half: what each finds of its next turn, in order from the last one.
+std::vector<int> found_by_chats(bool anticipates, std::uint64_t* num_evicted = nullptr) {
+  IdleEngine idle(IdleEngine::of_pool(60));
+  std::vector<IdleEngine::Chat> chats;
+  for (std::uint32_t seed = 1; seed <= 6; ++seed) chats.push_back(idle.talk(160, seed));
+  const std::uint64_t num_before = idle.engine_.stats().kv.num_evicted;
+  for (const IdleEngine::Chat& chat : chats) {
+    if (anticipates) idle.engine_.anticipate(chat.next());
+  }
+  idle.run();
+  if (num_evicted != nullptr) *num_evicted = idle.engine_.stats().kv.num_evicted - num_before;
+  std::vector<int> found;
+  for (auto chat = chats.rbegin(); chat != chats.rend(); ++chat) found.push_back(idle.num_cached(chat->next().prompt));
+  return found;
+}
+
+TEST(EngineIdlePool, NothingElseGoesForIt) {
+  std::uint64_t num_evicted = 0;
+  const std::vector<int> with = found_by_chats(true, &num_evicted), without = found_by_chats(false);
+  for (std::size_t i = 0; i < with.size(); ++i) EXPECT_GE(with[i], without[i]) << i;
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_GE(with[i], without[i] + 20) << i;
+  EXPECT_LE(num_evicted, 4u * 3) << "only the answers that were printed anew";
+}
+
+TEST(EngineIdlePool, InAFullOneAnAnswerMakesRoomForItself) {
+  IdleEngine idle(IdleEngine::of_pool(30));
+  idle.num_cached(random_tokens(270, 7));
+  const IdleEngine::Chat chat = idle.talk(160, 8);
+  ASSERT_EQ(idle.engine_.stats().kv.num_cached, 30);
+  idle.engine_.anticipate(chat.next());
+  idle.run();
+  // Three blocks lie wholly behind what the prompt has of it, and twelve tokens of another one were there.
+  EXPECT_EQ(idle.engine_.stats().kv.num_evicted, 3u);
+  EXPECT_EQ(idle.engine_.stats().num_anticipated_tokens, 36u);
+  EXPECT_EQ(idle.num_cached(chat.next().prompt), 160 + 32);
+  EXPECT_EQ(idle.num_cached(random_tokens(270, 7)), 269);
+}
+
+TEST(EngineIdlePool, WhatIsPinnedStaysAndWhatHasGoneIsNotComputed) {
+  IdleEngine idle(IdleEngine::of_pool(30));
+  const IdleEngine::Chat chat = idle.talk(250, 1);
+  Request kept;
+  kept.prompt = random_tokens(200, 2);
+  kept.sampling = greedy(1);
+  kept.pins = {{.num_tokens = 200, .ttl_s = 1'000'000}};
+  IdleEngine::Asked asked;
+  idle.ask(std::move(kept), asked);
+  idle.run();
+  idle.num_cached(random_tokens(250, 3));
+  ASSERT_EQ(idle.engine_.stats().kv.num_pinned, 13);
+  idle.engine_.anticipate(chat.next());
+  EXPECT_EQ(idle.run(), 0);
+  EXPECT_EQ(idle.engine_.stats().kv.num_pinned, 13);
+  EXPECT_EQ(idle.num_cached(random_tokens(250, 3)), 249);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -11,43 +12,60 @@
 
 namespace larder {
 
+// A prompt that may come.
+struct Anticipated {
+  std::vector<TokenId> prompt;
+  std::string salt = {};
+  // The tokens of a request that has ended, as the cache has them, with its answer. As far as they are the prompt's, the
+  // prompt is expected to find them there; those behind nobody is expected to ask for again.
+  std::vector<TokenId> answered = {};
+};
+
+struct IdleWork {
+  Request request;
+  int num_known = 0;              // of its prompt's tokens: those that were in the cache when it came
+  std::vector<TokenId> replaced;  // those that stood behind them, which its own take the place of
+
+  std::size_t num_tokens() const { return request.prompt.size() + replaced.size(); }
+};
+
 // The latest is the likeliest to come, and the oldest go for it where there is no room. Thread: one.
 class IdleLine {
  public:
   static constexpr std::size_t kMostRequests = 16;
-  static constexpr std::size_t kMostTokens = std::size_t{1} << 19;  // of all prompts; one alone may have more
+  static constexpr std::size_t kMostTokens = std::size_t{1} << 19;  // of all of it; one alone may have more
   static constexpr std::size_t kMostBytes = 2 * kMostTokens * sizeof(TokenId);  // with those on the way to it
 
-  void push(Request request) {
-    num_tokens_ += request.prompt.size();
-    requests_.push_back(std::move(request));
-    while (requests_.size() > kMostRequests || (requests_.size() > 1 && num_tokens_ > kMostTokens)) drop(requests_.begin());
+  void push(IdleWork work) {
+    num_tokens_ += work.num_tokens();
+    line_.push_back(std::move(work));
+    while (line_.size() > kMostRequests || (line_.size() > 1 && num_tokens_ > kMostTokens)) drop(line_.begin());
   }
-  bool empty() const { return requests_.empty(); }
-  const Request& latest() const { return requests_.back(); }
-  Request take_oldest() {
-    Request oldest = std::move(requests_.front());
-    num_tokens_ -= oldest.prompt.size();
-    requests_.erase(requests_.begin());
+  bool empty() const { return line_.empty(); }
+  const IdleWork& latest() const { return line_.back(); }
+  IdleWork take_oldest() {
+    num_tokens_ -= line_.front().num_tokens();
+    IdleWork oldest = std::move(line_.front());
+    line_.erase(line_.begin());
     return oldest;
   }
   // One that is not there any more is passed over.
   void erase(std::uint64_t id) {
-    const auto found = std::ranges::find(requests_, id, &Request::id);
-    if (found != requests_.end()) drop(found);
+    const auto found = std::ranges::find(line_, id, [](const IdleWork& work) { return work.request.id; });
+    if (found != line_.end()) drop(found);
   }
   void clear() {
-    requests_.clear();
+    line_.clear();
     num_tokens_ = 0;
   }
 
  private:
-  void drop(std::vector<Request>::iterator place) {
-    num_tokens_ -= place->prompt.size();
-    requests_.erase(place);
+  void drop(std::vector<IdleWork>::iterator place) {
+    num_tokens_ -= place->num_tokens();
+    line_.erase(place);
   }
 
-  std::vector<Request> requests_;  // few; an empty one takes no memory, and each step has one
+  std::vector<IdleWork> line_;  // few; an empty one takes no memory, and each step has one
   std::size_t num_tokens_ = 0;
 };
 

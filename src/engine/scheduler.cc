@@ -432,6 +432,7 @@ bool Scheduler::admit(Sequence& sequence) {
   sequence.num_blocks_wanted = 0;
   ActiveRequest& request = *sequence.request;
   if (request.request.priority < 0) sequence.table.keep_longer();
+  if (request.request.is_anticipated) sequence.table.borrow();
   const int num_matched = cache_.match(sequence.table, sequence.tokens, request.request.salt,
                                        max_match(sequence), request.span());
   // Who comes back from a preemption looks for what is its own, generated tokens among it.

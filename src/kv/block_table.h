@@ -41,6 +41,8 @@ class BlockTable {
   // What the table gives back from now on is of high priority: it stays longer (EvictionPolicy),
   // until it is used again.
   void keep_longer() { keeps_longer_ = true; }
+  // Idle blocks that the table takes from now on are not used by that: they are given back as they were.
+  void borrow() { borrows_ = true; }
   std::span<const BlockId> blocks(int group) const {
     return groups_[static_cast<std::size_t>(group)].blocks;
   }
@@ -67,6 +69,7 @@ class BlockTable {
     std::swap(num_short_loads_, other.num_short_loads_);
     std::swap(span_, other.span_);
     std::swap(keeps_longer_, other.keeps_longer_);
+    std::swap(borrows_, other.borrows_);
     std::swap(touch_at_ns_, other.touch_at_ns_);
   }
 
@@ -77,6 +80,7 @@ class BlockTable {
   std::uint64_t load_ = 0;  // TierLoader's id, 0 = none
   int num_short_loads_ = 0;  // that brought less than was asked for
   bool keeps_longer_ = false;
+  bool borrows_ = false;
   std::int64_t touch_at_ns_ = 0;  // when tiers hear next that the blocks are in use
 };
 

@@ -104,7 +104,7 @@ void KvCache::take_path(BlockTable& table) {
     for (std::size_t index = 0; index < match_.path.size(); ++index) {
       const bool is_seen = static_cast<int>(index) >= entries.first_live;
       entries.blocks.push_back(is_seen ? cache_.block(match_.path[index], group) : BlockId::kNone);
-      if (is_seen) hold(entries.blocks.back());
+      if (is_seen) hold(entries.blocks.back(), table.borrows_);
     }
   }
 }
@@ -116,12 +116,13 @@ bool KvCache::take_tail(BlockTable& table) {
     is_idle = is_idle && cache_.num_users(cache_.block(match_.tail, group)) == 0;
   }
   const bool is_whole = cache_.num_tokens(match_.tail) == num_shared;
-  // Held, the sources of the copies cannot be evicted for their targets.
-  for (int group = 0; group < num_groups(); ++group) hold(cache_.block(match_.tail, group));
-  const bool can_copy = num_blocks_available() >= num_groups();
   // Nobody writes into a wholly matched idle block: the sequence may go on in it. So it may in a
   // full one.
   const bool is_taken = is_whole && (is_idle || num_shared == kBlockSize);
+  const bool is_written = is_taken && num_shared < kBlockSize;
+  // Held, the sources of the copies cannot be evicted for their targets.
+  for (int group = 0; group < num_groups(); ++group) hold(cache_.block(match_.tail, group), table.borrows_ && !is_written);
+  const bool can_copy = num_blocks_available() >= num_groups();
   for (int group = 0; group < num_groups(); ++group) {
     std::vector<BlockId>& entries = table.groups_[static_cast<std::size_t>(group)].blocks;
     const BlockId source = cache_.block(match_.tail, group);
@@ -138,7 +139,7 @@ bool KvCache::take_tail(BlockTable& table) {
   if (is_taken) return true;
   // Not before the last copy: an idle source might go for the next target.
   for (int group = 0; group < num_groups(); ++group) {
-    drop(cache_.block(match_.tail, group), table.keeps_longer_);
+    drop(cache_.block(match_.tail, group), table);
   }
   return can_copy;
 }
@@ -154,7 +155,7 @@ bool KvCache::extend(BlockTable& table, int num_tokens) {
         const BlockId copy = allocate();
         storage_.copy_block(written, copy);
         set_num_used(copy, table.num_computed_ - open * kBlockSize);
-        drop(written, table.keeps_longer_);
+        drop(written, table);
         written = copy;
         ++num_copied_on_write_;
       }
@@ -264,7 +265,7 @@ void KvCache::give_back_unseen(BlockTable& table) {
     if (!cache_.is_kept(index)) continue;
     BlockTable::Group& group = table.groups_[static_cast<std::size_t>(index)];
     const auto give_back_at = [&](int place) {
-      give_back(group.blocks[static_cast<std::size_t>(place)], table.keeps_longer_);
+      give_back(group.blocks[static_cast<std::size_t>(place)], table);
     };
     // first_live counts what is given back beyond the sinks.
     int& first_live = group.first_live;
@@ -314,8 +315,8 @@ void KvCache::adopt(BlockTable& table, NodeId node, int index) {
       cache_.add_block(node, group, own);
       queue_save(node);
     } else if (known != own) {
-      hold(known);
-      drop(own, table.keeps_longer_);
+      hold(known, table.borrows_);
+      drop(own, table);
       own = known;
     }
   }
@@ -348,7 +349,7 @@ void KvCache::give_back_passed(BlockTable& table) {
     if (const int window = table.span_.window; window > 0)
       first_needed = std::max(first_needed, first_block_seen(table.num_computed_, window));
     for (; group.first_live < first_needed; ++group.first_live)
-      give_back(group.blocks[static_cast<std::size_t>(group.first_live)], table.keeps_longer_);
+      give_back(group.blocks[static_cast<std::size_t>(group.first_live)], table);
   }
 }
 
@@ -363,7 +364,7 @@ BlockTable KvCache::fork(const BlockTable& table) {
   cache_.hold_root(copy.root_);
   for (const BlockTable::Group& group : copy.groups_) {
     for (const BlockId block : group.blocks) {
-      if (block != BlockId::kNone) hold(block);
+      if (block != BlockId::kNone) hold(block, false);
     }
   }
   return copy;
@@ -383,7 +384,7 @@ void KvCache::release(BlockTable& table) {
   table.num_computed_ = 0;
   table.num_short_loads_ = 0;
   table.span_ = {};
-  table.keeps_longer_ = false;
+  table.keeps_longer_ = table.borrows_ = false;
   table.touch_at_ns_ = 0;
   expire_pins();
 }
@@ -412,8 +413,7 @@ bool KvCache::pin(std::span<const TokenId> tokens, std::string_view salt, std::i
 // Deepest first: the order that eviction relies on.
 void KvCache::drop_blocks(BlockTable& table) {
   for (std::size_t index = table.groups_[0].blocks.size(); index-- > 0;) {
-    for (BlockTable::Group& group : table.groups_)
-      give_back(group.blocks[index], table.keeps_longer_);
+    for (BlockTable::Group& group : table.groups_) give_back(group.blocks[index], table);
   }
   for (BlockTable::Group& group : table.groups_) group = {};
 }
@@ -427,13 +427,33 @@ void KvCache::forget_if_redundant(NodeId node) {
 }
 
 void KvCache::clear() {
-  while (cache_.num_idle() > 0) evict_next(true);
+  while (cache_.num_idle() > 0) evict(cache_.next_to_evict(), true);
+}
+
+void KvCache::give_up(std::span<const TokenId> tokens, std::string_view salt, int num_kept, std::int64_t num_free) {
+  cache_.expire_pins(clock_.now_ns());
+  cache_.find(cache_.find_root(salt), tokens, static_cast<int>(tokens.size()), match_);
+  std::vector<NodeId>& path = match_.path;
+  const auto num_in_tail = match_.num_tokens - std::ssize(path) * kBlockSize;
+  if (match_.tail != kNoNode && cache_.num_tokens(match_.tail) == num_in_tail) path.push_back(match_.tail);
+  const auto may_go = [&](NodeId node) {
+    for (int group = 0; group < num_groups(); ++group) {
+      const BlockId block = cache_.block(node, group);
+      if (block != BlockId::kNone && !cache_.may_go(block)) return false;
+    }
+    return true;
+  };
+  while (pool_.num_free() < num_free && std::ssize(path) > num_blocks_of(num_kept) && may_go(path.back())) {
+    evict(cache_.block(path.back(), 0), false);
+    path.pop_back();
+  }
 }
 
 BlockId KvCache::allocate() {
   std::optional<BlockId> block = pool_.allocate();
   while (!block) {
-    evict_next();
+    cache_.expire_pins(clock_.now_ns());
+    evict(cache_.next_to_evict(), false);
     block = pool_.allocate();
   }
   leaving_.wait_for(*block);
@@ -443,10 +463,8 @@ BlockId KvCache::allocate() {
   return *block;
 }
 
-void KvCache::evict_next(bool is_cleared) {
+void KvCache::evict(BlockId block, bool is_cleared) {
   const std::int64_t now_ns = clock_.now_ns();
-  cache_.expire_pins(now_ns);
-  const BlockId block = cache_.next_to_evict();
   CHECK(block != BlockId::kNone);
   if (tiers_ != nullptr) save_before_eviction(block);
   remember_evicted(block, is_cleared);
@@ -457,29 +475,29 @@ void KvCache::evict_next(bool is_cleared) {
   num_evicted_ += static_cast<std::uint64_t>(cache_.evict(block));
 }
 
-void KvCache::hold(BlockId block) {
+void KvCache::hold(BlockId block, bool borrows) {
   if (cache_.num_users(block) == 0) {
-    cache_.leave_order(block);
+    cache_.leave_order(block, borrows);
     num_slots_used_ += life(block).num_used;
-    histograms_.reuse_gap.observe(seconds(life(block).last_used_ns, clock_.now_ns()));
+    if (!borrows) histograms_.reuse_gap.observe(seconds(life(block).last_used_ns, clock_.now_ns()));
   }
   pool_.hold(block);
 }
 
-void KvCache::drop(BlockId block, bool keeps_longer) {
+void KvCache::drop(BlockId block, const BlockTable& table) {
   pool_.release(block);
   if (pool_.ref_count(block) == 0) {
     num_slots_used_ -= life(block).num_used;
   } else if (cache_.num_users(block) == 0) {
     num_slots_used_ -= life(block).num_used;
-    life(block).last_used_ns = clock_.now_ns();
-    cache_.enter_order(block, keeps_longer);
+    if (!table.borrows_ || life(block).last_used_ns == 0) life(block).last_used_ns = clock_.now_ns();
+    cache_.enter_order(block, table.keeps_longer_, table.borrows_);
   }
 }
 
 // What a table's entry holds.
-void KvCache::give_back(BlockId& entry, bool keeps_longer) {
-  if (entry != BlockId::kNone) drop(entry, keeps_longer);
+void KvCache::give_back(BlockId& entry, const BlockTable& table) {
+  if (entry != BlockId::kNone) drop(entry, table);
   entry = BlockId::kNone;
 }
 

@@ -196,6 +196,18 @@ class KvCache {
     return 2 * std::int64_t{span.window} + span.num_sinks + max_step_tokens + kBlockSize;
   }
 
+  // Blocks that a sequence takes from num_found tokens on, which are there, to num_tokens; what windows give back on the
+  // way stays where it is. And how many tokens it can come to so in blocks that are free.
+  std::int64_t num_blocks_to_go_on(int num_found, int num_tokens) const {
+    return ((std::int64_t{num_tokens} + kBlockSize - 1) / kBlockSize - num_found / kBlockSize) * num_groups();
+  }
+  int num_tokens_for_free(int num_found) const {
+    return (num_found / kBlockSize + pool_.num_free() / num_groups()) * kBlockSize;
+  }
+  // Makes free what nobody is expected to ask for: blocks of tokens behind the first num_kept, the last first, until
+  // num_free are. It ends at one that is in use, pinned, or followed by another one.
+  void give_up(std::span<const TokenId> tokens, std::string_view salt, int num_kept, std::int64_t num_free);
+
   // Forgets everything that is not in use (/reset_prefix_cache).
   void clear();
 
@@ -283,11 +295,11 @@ class KvCache {
                       static_cast<std::size_t>(tier)];
   }
   BlockId allocate();
-  void hold(BlockId block);
-  void drop(BlockId block, bool keeps_longer);
-  void give_back(BlockId& entry, bool keeps_longer);
+  void hold(BlockId block, bool borrows);
+  void drop(BlockId block, const BlockTable& table);
+  void give_back(BlockId& entry, const BlockTable& table);
   void drop_blocks(BlockTable& table);
-  void evict_next(bool is_cleared = false);
+  void evict(BlockId block, bool is_cleared);
   // Calls function(BlockId) for each block that goes when this one, whose turn it is, does.
   template <class Function>
   void for_each_evicted_with(BlockId block, const Function& function) const {

@@ -61,7 +61,7 @@ void KvCache::queue_for(BlockId block, int tier) {
 // most. As the table goes on, not when a block is idle again: one that many share may never be.
 // Deepest first, since tiers shall give up a chain from its end.
 void KvCache::touch_tiers(BlockTable& table) {
-  if (tiers_ == nullptr) return;
+  if (tiers_ == nullptr || table.borrows_) return;
   const std::int64_t now_ns = clock_.now_ns();
   if (now_ns < table.touch_at_ns_) return;
   table.touch_at_ns_ = now_ns + tiers_->touch_interval_ns();
@@ -365,7 +365,7 @@ LoadPlan KvCache::begin_load(BlockTable& table, std::span<const TokenId> tokens,
 void KvCache::give_back_after(BlockTable& table, int num_blocks) {
   for (BlockTable::Group& group : table.groups_) {
     while (static_cast<int>(group.blocks.size()) > num_blocks) {
-      give_back(group.blocks.back(), table.keeps_longer_);
+      give_back(group.blocks.back(), table);
       group.blocks.pop_back();
     }
   }
@@ -387,7 +387,7 @@ void KvCache::start_load(BlockTable& table, const LoadPath& path, std::vector<Mi
       const bool is_seen = index >= cache_.first_block_needed(group, end * kBlockSize);
       const BlockId known =
           is_seen && node != kNoNode ? cache_.block(node, group) : BlockId::kNone;
-      if (known != BlockId::kNone) hold(known);
+      if (known != BlockId::kNone) hold(known, table.borrows_);
       table.groups_[static_cast<std::size_t>(group)].blocks.push_back(known);
     }
   }
@@ -445,7 +445,8 @@ LoadedTokens KvCache::finish_load(BlockTable& table, std::span<const TokenId> to
     // held meanwhile, as nobody has used it once more.
     BlockTable before = std::move(table);
     give_back_after(before, end);
-    if (before.keeps_longer_) table.keep_longer();
+    table.keeps_longer_ = before.keeps_longer_;
+    table.borrows_ = before.borrows_;
     loaded.num_matched = match(table, tokens, salt, loading.max_tokens, before.span_);
     table.num_short_loads_ = before.num_short_loads_ + 1;
     if (table.num_short_loads_ > kMaxExactLoads) loaded.end = end / 2 * kBlockSize;

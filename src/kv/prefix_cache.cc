@@ -332,7 +332,7 @@ void PrefixCache::add_block(NodeId id, int group, BlockId block) {
   CHECK(this->block(id, group) == BlockId::kNone, id, group);
   pool_.hold(block);
   blocks_[place_of(id, group)] = block;
-  owners_[index_of(block)] = {id, group, false};
+  owners_[index_of(block)] = {.node = id, .group = group};
   if (node(id).is_full) {
     name_block(id, group);
     record(KvEvent::Kind::kStored, id, group);
@@ -408,21 +408,28 @@ void PrefixCache::free_node(NodeId id) {
   free_nodes_.push_back(id);
 }
 
-void PrefixCache::leave_order(BlockId block) {
+void PrefixCache::leave_order(BlockId block, bool borrows) {
   Owner& owner = owners_[index_of(block)];
   CHECK(owner.is_idle, to_index(block));
+  if (!borrows) {
+    policy_.take(block);
+  } else if (may_go(block)) {
+    policy_.withdraw(block);
+  }
   owner.is_idle = false;
+  owner.is_lent = borrows;
   --num_idle_;
-  policy_.take(block);
   if (pins_.is_pinned(block)) pins_.set_idle(block, false);
 }
 
-void PrefixCache::enter_order(BlockId block, bool keeps_longer) {
+void PrefixCache::enter_order(BlockId block, bool keeps_longer, bool borrows) {
   Owner& owner = owners_[index_of(block)];
   CHECK(!owner.is_idle && owner.node != kNoNode, to_index(block));
   owner.is_idle = true;
   ++num_idle_;
-  policy_.give_back(block, {node(owner.node).num_children == 0, keeps_longer});
+  const bool was_lent = std::exchange(owner.is_lent, false);
+  if (was_lent && !borrows) policy_.take(block);
+  if (!was_lent || !borrows) policy_.give_back(block, {node(owner.node).num_children == 0, keeps_longer});
   if (pins_.is_pinned(block)) pins_.set_idle(block, true);
   offer(block);
 }

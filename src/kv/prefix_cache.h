@@ -109,10 +109,13 @@ class PrefixCache {
   int num_users(BlockId block) const {
     return pool_.ref_count(block) - (node_of(block) == kNoNode ? 0 : 1);
   }
-  // The block, which has a node, got its first user, or lost its last.
-  void leave_order(BlockId block);
-  void enter_order(BlockId block, bool keeps_longer);
+  // The block, which has a node, got its first user, or lost its last. Who borrows it does not use it: if nobody else has
+  // meanwhile, its place among the idle ones is the one that it had.
+  void leave_order(BlockId block, bool borrows);
+  void enter_order(BlockId block, bool keeps_longer, bool borrows);
   int num_idle() const { return num_idle_; }
+  // Whether the policy has the block on offer: nobody needs it, nor is it to stay.
+  bool may_go(BlockId block) const;
   // The next block to go; kNone when none is idle.
   BlockId next_to_evict() const;
   // Forgets it and what is of no use without it. Returns the number of blocks freed.
@@ -151,6 +154,7 @@ class PrefixCache {
     NodeId node = kNoNode;
     int group = 0;
     bool is_idle = false;
+    bool is_lent = false;  // in use, and idle to the policy
   };
   struct Key {
     NodeId parent;
@@ -180,8 +184,6 @@ class PrefixCache {
   void follow_parent(NodeId id);
   void name_block(NodeId id, int group);
   void record(KvEvent::Kind kind, NodeId id, int group);
-  // Whether the policy has the block on offer: nobody needs it, nor is it to stay.
-  bool may_go(BlockId block) const;
   // Offers the block to the policy, if it may go.
   void offer(BlockId block);
   bool is_complete(NodeId id) const;

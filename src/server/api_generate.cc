@@ -131,16 +131,16 @@ void Router::constrain(ChatRequest& chat, bool ends_in_thought) const {
 
 void Router::keep_next_turn(ChatRequest chat, GenerationJob& job) const {
   if (next_turns_ == nullptr) return;
-  job.next_turn = keep_for_next_turn(std::move(chat), job.options, job.salt, *next_turns_);
+  const AskedTurn asked{.options = job.options, .salt = job.salt, .prompt = job.prompts.front().tokens};
+  job.next_turn = keep_for_next_turn(std::move(chat), asked, *next_turns_);
 }
 
 void Router::prepare_next_turn(NextTurn turn) const noexcept {
   try {
     if (model_.engine.stats().num_waiting > 0) return;  // nor will there be time soon
-    std::string salt = turn.salt;
-    auto prompt = begin_next_turn(std::move(turn), *history_, model_);
-    if (!prompt || std::ssize(*prompt) >= model_.max_model_len) return;
-    model_.engine.anticipate(std::move(*prompt), std::move(salt));
+    auto expected = begin_next_turn(std::move(turn), *history_, model_);
+    if (!expected || std::ssize(expected->prompt) >= model_.max_model_len) return;
+    model_.engine.anticipate(std::move(*expected));
   } catch (const std::exception&) {
     // Without memory nothing is done ahead.
   }

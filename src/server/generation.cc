@@ -195,7 +195,9 @@ std::string Generation::ping() {
 
 std::unique_ptr<NextTurn> Generation::take_next_turn() {
   if (!done_ || failed() || next_turn_ == nullptr) return nullptr;
-  next_turn_->answer = choices_.front().text;
+  const Choice& answer = choices_.front();
+  next_turn_->answer = answer.text;
+  next_turn_->tokens.insert(next_turn_->tokens.end(), answer.token_ids.begin(), answer.token_ids.end());
   return std::move(next_turn_);
 }
 

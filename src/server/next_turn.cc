@@ -63,20 +63,25 @@ bool may_reprint_answers(const ChatTemplate& chat_template, const Tokenizer& tok
   }
 }
 
-std::unique_ptr<NextTurn> keep_for_next_turn(ChatRequest chat, const GenerationOptions& options, std::string salt,
-                                             MemoryBudget& budget) {
+std::unique_ptr<NextTurn> keep_for_next_turn(ChatRequest chat, const AskedTurn& asked, MemoryBudget& budget) {
+  const GenerationOptions& options = asked.options;
   const bool goes_elsewhere = options.best_of > 1 || options.attention.window > 0 || chat.continue_final_message;
   const bool is_shortened = chat.num_dropped > 0 || !chat.summary.empty() || chat.quoted_message >= 0;
   if (goes_elsewhere || is_shortened || chat.has_moved_time || options.truncate_prompt_tokens) return nullptr;
   auto share = std::make_unique<BudgetShare>(budget);
-  if (!share->grow(memory_of(chat.messages) + memory_of(chat.tools) + memory_of(chat.adapted_tools))) return nullptr;
+  if (!share->grow(memory_of(chat.messages) + memory_of(chat.tools) + memory_of(chat.adapted_tools) + asked.prompt.size_bytes()))
+    return nullptr;
   chat.options = {};
   chat.marks.clear();
   return std::make_unique<NextTurn>(NextTurn{
-      .chat = std::move(chat), .salt = std::move(salt), .rules = options.tool_calls, .share = std::move(share)});
+      .chat = std::move(chat),
+      .salt = asked.salt,
+      .rules = options.tool_calls,
+      .tokens = {asked.prompt.begin(), asked.prompt.end()},
+      .share = std::move(share)});
 }
 
-std::optional<std::vector<TokenId>> begin_next_turn(NextTurn turn, HistoryTokens& answers, const ServedModel& model) {
+std::optional<Anticipated> begin_next_turn(NextTurn turn, HistoryTokens& answers, const ServedModel& model) {
   auto messages = messages_after(turn);
   if (!messages) return std::nullopt;
   ChatRequest& chat = turn.chat;
@@ -89,7 +94,7 @@ std::optional<std::vector<TokenId>> begin_next_turn(NextTurn turn, HistoryTokens
     const auto added = std::ranges::find(prompt.origin.parts, last, &PromptPart::message);
     if (added == prompt.origin.parts.end()) return std::nullopt;
     prompt.tokens.resize(static_cast<std::size_t>(added->begin));
-    return std::move(prompt.tokens);
+    return Anticipated{.prompt = std::move(prompt.tokens), .salt = std::move(turn.salt), .answered = std::move(turn.tokens)};
   } catch (const Error&) {
     return std::nullopt;
   }

@@ -7,9 +7,11 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "engine/idle_line.h"
 #include "server/history_tokens.h"
 #include "server/memory_budget.h"
 #include "server/openai_request.h"
@@ -22,21 +24,28 @@ namespace larder {
 struct NextTurn {
   ChatRequest chat;  // as it was encoded; without its options
   std::string salt;
-  ToolCallRules rules;  // of the answer
+  ToolCallRules rules;           // of the answer
+  std::vector<TokenId> tokens;   // the prompt's; then those of the answer, too
   std::unique_ptr<BudgetShare> share;
   std::string answer = {};  // as it was generated
+};
+
+// Of a chat that is about to be answered.
+struct AskedTurn {
+  const GenerationOptions& options;
+  const std::string& salt;
+  std::span<const TokenId> prompt;
 };
 
 // Whether the template may print answers otherwise than they are generated. May take a millisecond.
 bool may_reprint_answers(const ChatTemplate& chat_template, const Tokenizer& tokenizer);
 
 // nullptr: what the next turn begins with is not known now, since the chat is shortened, goes on in a message, has
-// several answers or leaves its tokens behind; or the budget has no room for it. options: the chat's.
-std::unique_ptr<NextTurn> keep_for_next_turn(ChatRequest chat, const GenerationOptions& options, std::string salt,
-                                             MemoryBudget& budget);
+// several answers or leaves its tokens behind; or the budget has no room for it.
+std::unique_ptr<NextTurn> keep_for_next_turn(ChatRequest chat, const AskedTurn& asked, MemoryBudget& budget);
 
-// The tokens of the next prompt, up to where the message begins that its client will add. nullopt: the answer calls
-// functions that the template knows nothing of, or it refuses them. Thread: any; takes as long as the chat is long.
-std::optional<std::vector<TokenId>> begin_next_turn(NextTurn turn, HistoryTokens& answers, const ServedModel& model);
+// The next prompt, up to where the message begins that its client will add. nullopt: the answer calls functions that the
+// template knows nothing of, or it refuses them. Thread: any; takes as long as the chat is long.
+std::optional<Anticipated> begin_next_turn(NextTurn turn, HistoryTokens& answers, const ServedModel& model);
 
 }  // namespace larder

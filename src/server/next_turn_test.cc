@@ -44,11 +44,16 @@ class NextTurnTest : public testing::Test {
                     Json kwargs = nullptr) {
     ChatRequest chat = asked({message("user", "Why?")});
     chat.template_kwargs = std::move(kwargs);
-    auto turn = keep_for_next_turn(std::move(chat), options, "salt", budget_);
+    auto turn = keep(std::move(chat), options);
     if (turn == nullptr) return "nothing is kept";
     turn->answer = answer;
-    const auto tokens = begin_next_turn(std::move(*turn), answers_, model);
-    return tokens ? spelled(*tokens) : "nothing";
+    const auto expected = begin_next_turn(std::move(*turn), answers_, model);
+    if (!expected) return "nothing";
+    EXPECT_EQ(expected->salt, "salt");
+    return spelled(expected->prompt);
+  }
+  std::unique_ptr<NextTurn> keep(ChatRequest chat, const GenerationOptions& options) {
+    return keep_for_next_turn(std::move(chat), {.options = options, .salt = "salt", .prompt = {}}, budget_);
   }
   std::string spelled(const std::vector<TokenId>& tokens) {
     StreamDecoder decoder(server_.model().tokenizer, true);
@@ -114,9 +119,9 @@ TEST_F(NextTurnTest, WhatIsNotKnownIsNotPrepared) {
   ChatRequest adapted = asked({message("user", "Why?")});
   adapted.adapted_tools = Json::array();
   adapted.options.tool_calls.are_read = true;
-  auto turn = keep_for_next_turn(std::move(adapted), calls(), "salt", budget_);
+  auto turn = keep(std::move(adapted), calls());
   turn->answer = kCall;
-  EXPECT_EQ(begin_next_turn(std::move(*turn), answers_, model), std::nullopt);
+  EXPECT_FALSE(begin_next_turn(std::move(*turn), answers_, model));
   GenerationOptions options;
   options.best_of = 2;
   EXPECT_EQ(ahead(model, "a", options), "nothing is kept");
@@ -126,7 +131,7 @@ TEST_F(NextTurnTest, WhatIsNotKnownIsNotPrepared) {
   const auto keeps = [&](const auto& change) {
     ChatRequest chat = asked({message("user", "Why?")});
     change(chat);
-    return keep_for_next_turn(std::move(chat), {}, "", budget_) != nullptr;
+    return keep(std::move(chat), {}) != nullptr;
   };
   EXPECT_TRUE(keeps([](ChatRequest&) {}));
   EXPECT_FALSE(keeps([](ChatRequest& chat) { chat.num_dropped = 1; }));
