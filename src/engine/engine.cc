@@ -526,11 +526,15 @@ void Engine::update_stats() {
   const std::lock_guard lock(mutex_);
   static_cast<SchedulerStats&>(stats_) = scheduler_.stats();
   stats_.num_loaded_by_tier.resize(stats_.tier_names.size());
-  num_in_line_ = scheduler_.num_waiting() + static_cast<int>(inbox_.arrivals.size());
-  num_tokens_in_line_ = scheduler_.num_waiting_tokens() + inbox_.num_tokens;
+  num_in_line_ = static_cast<int>(inbox_.arrivals.size());
+  num_tokens_in_line_ = inbox_.num_tokens;
   in_line_by_tenant_ = inbox_.by_tenant;
-  scheduler_.count_waiting(in_line_by_tenant_);
-  stats_.num_loading = scheduler_.num_loading();
+  if (!is_idle()) {
+    num_in_line_ += scheduler_.num_waiting();
+    num_tokens_in_line_ += scheduler_.num_waiting_tokens();
+    scheduler_.count_waiting(in_line_by_tenant_);
+  }
+  stats_.num_loading = is_idle() ? 0 : scheduler_.num_loading();
   stats_.num_running = num_running();
   stats_.kv = cache_.stats();
   stats_.kv_histograms = cache_.histograms();

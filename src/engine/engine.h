@@ -184,8 +184,10 @@ class Engine {
   int make_idle_room(const IdleWork& work);
   void begin_idle_work();
   void make_way();
+  // Nobody waits for what the scheduler has: it is idle work, which is there alone or not at all.
+  bool is_idle() const { return idle_id_ != 0; }
   // Sequences that somebody waits for, but for those that a tier is loading for.
-  int num_running() const { return scheduler_.num_running() - scheduler_.num_loading() - (idle_id_ != 0 ? 1 : 0); }
+  int num_running() const { return is_idle() ? 0 : scheduler_.num_running() - scheduler_.num_loading(); }
   void sample(const Batch& batch, const Logits& logits);
   OutputToken drawn(const Batch& batch, const Draw& draw, const Logits& logits, std::size_t thread);
   void draw_guesses(const Batch& batch, const Draw& draw, const Logits& logits, std::size_t thread);

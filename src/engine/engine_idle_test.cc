@@ -261,5 +261,31 @@ TEST(EngineIdlePool, WhatIsPinnedStaysAndWhatHasGoneIsNotComputed) {
   EXPECT_EQ(idle.num_cached(random_tokens(250, 3)), 249);
 }
 
+TEST(EngineIdleTier, NobodyRunsOrWaitsWhileItIsLoaded) {
+  FakeStore store;
+  {
+    FakeTier tier(store);
+    IdleEngine before(IdleEngine::of_pool(200), &tier);
+    before.num_cached(random_tokens(200, 1));
+    before.engine_.stop(true);
+  }
+  FakeTier tier(store);
+  IdleEngine idle(IdleEngine::of_pool(200), &tier);
+  idle.engine_.anticipate({.prompt = random_tokens(200, 1)});
+  EXPECT_FALSE(idle.engine_.step());
+  ASSERT_GT(tier.num_gets, 0);
+  const EngineStats stats = idle.engine_.stats();
+  EXPECT_GT(stats.kv.num_held, 0);
+  EXPECT_EQ(stats.num_running, 0);
+  EXPECT_EQ(stats.num_loading, 0);
+  EXPECT_EQ(stats.num_waiting, 0);
+  EXPECT_EQ(stats.num_waiting_tokens, 0);
+  tier.answers_at_once = true;
+  tier.answer();
+  idle.run();
+  EXPECT_LE(idle.engine_.stats().num_anticipated_tokens, 2u * kBlockSize);
+  EXPECT_EQ(idle.num_cached(random_tokens(200, 1)), 199);
+}
+
 }  // namespace
 }  // namespace larder
