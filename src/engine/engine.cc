@@ -277,6 +277,8 @@ void Engine::give_up(const char* reason) {
     num_tokens_in_line_ = 0;
     last.arrivals = std::move(inbox_.arrivals);
   }
+  idle_line_.clear();
+  idle_id_ = 0;  // lest those who came late have it make way
   const auto attempt = [](const auto& part) {
     try {
       part();
@@ -415,7 +417,7 @@ void Engine::take(Inbox inbox) {
     idle_line_.clear();
     make_way();
   }
-  while (!inbox.anticipated.empty()) idle_line_.push(inbox.anticipated.take_oldest());
+  push_idle_work(inbox.anticipated);
   if (!inbox.arrivals.empty()) make_way();
   for (Arrival& arrival : inbox.arrivals) {
     UpdateCallback& on_update = arrival.request.on_update;

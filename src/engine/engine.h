@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <span>
 #include <string>
@@ -182,6 +183,8 @@ class Engine {
   void observe_speed(const Batch& batch, std::int64_t forward_ns);
   void take(Inbox inbox);
   int make_idle_room(const IdleWork& work);
+  void push_idle_work(IdleLine& more);
+  std::optional<Request> next_idle_work();
   void begin_idle_work();
   void make_way();
   // Nobody waits for what the scheduler has: it is idle work, which is there alone or not at all.

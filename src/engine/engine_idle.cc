@@ -1,5 +1,6 @@
 // What the engine computes while nobody waits: prompts that may come.
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "engine/engine.h"
@@ -45,24 +46,43 @@ int Engine::make_idle_room(const IdleWork& work) {
   return end - 1 - num_found < kBlockSize ? 0 : end;
 }
 
-// A copy is computed, so that what is broken off can go on later.
-void Engine::begin_idle_work() {
-  while (!idle_line_.empty() && !scheduler_.has_work()) {
-    const IdleWork& latest = idle_line_.latest();
-    const int num_tokens = make_idle_room(latest);
-    if (num_tokens == 0) {
-      idle_line_.erase(latest.request.id);
-      continue;
-    }
-    Request request = latest.request;
-    request.prompt.resize(static_cast<std::size_t>(num_tokens));
-    idle_id_ = request.id;
-    request.on_update = [this](RequestUpdate&& update) {
-      if (update.finish != FinishReason::kCancelled) idle_line_.erase(idle_id_);
-      idle_id_ = 0;
-    };
-    scheduler_.add(std::move(request), 0, clock_.now_ns());
+// Where the memory is short, nothing is done that nobody waits for.
+void Engine::push_idle_work(IdleLine& more) {
+  try {
+    while (!more.empty()) idle_line_.push(more.take_oldest());
+  } catch (const std::bad_alloc&) {
+    idle_line_.clear();
   }
+}
+
+// A copy is computed, so that what is broken off can go on later. nullopt: none is left.
+std::optional<Request> Engine::next_idle_work() {
+  try {
+    while (!idle_line_.empty()) {
+      const IdleWork& latest = idle_line_.latest();
+      if (const int num_tokens = make_idle_room(latest); num_tokens > 0) {
+        Request request = latest.request;
+        request.prompt.resize(static_cast<std::size_t>(num_tokens));
+        return request;
+      }
+      idle_line_.erase(latest.request.id);
+    }
+  } catch (const std::bad_alloc&) {
+    idle_line_.clear();
+  }
+  return std::nullopt;
+}
+
+void Engine::begin_idle_work() {
+  if (idle_line_.empty() || scheduler_.has_work()) return;
+  std::optional<Request> request = next_idle_work();
+  if (!request) return;
+  idle_id_ = request->id;
+  request->on_update = [this](RequestUpdate&& update) {
+    if (update.finish != FinishReason::kCancelled) idle_line_.erase(idle_id_);
+    idle_id_ = 0;
+  };
+  scheduler_.add(std::move(*request), 0, clock_.now_ns());
 }
 
 void Engine::make_way() {

@@ -1,8 +1,12 @@
 // Prompts that are computed while nobody waits.
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <memory>
+#include <new>
+#include <stdexcept>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -78,6 +82,8 @@ class IdleEngine {
       return {.prompt = after({prompt.begin(), prompt.end() - 4}), .answered = after(prompt)};
     }
   };
+  // See TickingClock.
+  void on_look(std::function<bool()> look) { clock_.on_look = std::move(look); }
   Chat talk(int num_prompt, std::uint32_t seed) {
     Asked asked;
     ask(random_tokens(num_prompt, seed), asked, 40);
@@ -199,6 +205,22 @@ TEST_F(EngineIdleTest, TheEndAndAClearedCacheLeaveNoneOfIt) {
   EXPECT_EQ(engine_.stats().kv.num_held, 0);
 }
 
+TEST_F(EngineIdleTest, WithoutMemoryForItThereIsNone) {
+  engine_.anticipate({.prompt = random_tokens(100, 1)});
+  int num_looks = 0;
+  clock_.on_look = [&] {
+    if (++num_looks == 2) throw std::bad_alloc();  // where room is made for it
+    return false;
+  };
+  EXPECT_FALSE(engine_.step());
+  EXPECT_GE(num_looks, 2);
+  clock_.on_look = nullptr;
+  EXPECT_EQ(run(), 0);
+  engine_.anticipate({.prompt = random_tokens(100, 1)});
+  run();
+  EXPECT_EQ(engine_.stats().num_anticipated_tokens, 100u);
+}
+
 TEST_F(EngineIdleTest, WhatNobodyCouldAskForIsRefused) {
   EXPECT_THROW(engine_.anticipate({.prompt = {}}), Error);
   EXPECT_THROW(engine_.anticipate({.prompt = {1 << 30}}), Error);
@@ -285,6 +307,35 @@ TEST(EngineIdleTier, NobodyRunsOrWaitsWhileItIsLoaded) {
   idle.run();
   EXPECT_LE(idle.engine_.stats().num_anticipated_tokens, 2u * kBlockSize);
   EXPECT_EQ(idle.num_cached(random_tokens(200, 1)), 199);
+}
+
+// Wherever it breaks, blocks half taken or half given back: who comes then hears of it.
+TEST(EngineIdleFailure, EndsTheEngineAndNothingElse) {
+  int num_places = 0;
+  {
+    IdleEngine idle;
+    idle.engine_.anticipate({.prompt = random_tokens(100, 1)});
+    idle.on_look([&] { return ++num_places < 0; });
+    idle.run();
+    idle.on_look(nullptr);  // its end looks, too
+  }
+  ASSERT_GT(num_places, 20);
+  for (int place = 1; place <= num_places; ++place) {
+    IdleEngine idle;
+    IdleEngine::Asked late;
+    int num_looks = 0;
+    idle.engine_.anticipate({.prompt = random_tokens(100, 1)});
+    idle.on_look([&] {
+      if (++num_looks != place) return false;
+      idle.ask(random_tokens(20, 2), late);
+      throw std::runtime_error("broken");
+    });
+    idle.engine_.start();
+    while (idle.engine_.alive()) std::this_thread::yield();
+    idle.engine_.stop(false);
+    EXPECT_TRUE(late.has_ended) << place;
+    EXPECT_TRUE(late.tokens.empty()) << place;
+  }
 }
 
 }  // namespace

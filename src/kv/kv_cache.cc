@@ -1,6 +1,7 @@
 #include "kv/kv_cache.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 
@@ -374,8 +375,9 @@ void KvCache::release(BlockTable& table) {
   if (table.empty()) return;
   cancel_load(table);
   const int open = open_block(table);
-  const NodeId open_node =
-      open < 0 ? kNoNode : cache_.node_of(table.groups_[0].blocks[static_cast<std::size_t>(open)]);
+  // Of a table that a failure left half released it may have gone.
+  const BlockId last = open < 0 ? BlockId::kNone : table.groups_[0].blocks[static_cast<std::size_t>(open)];
+  const NodeId open_node = last == BlockId::kNone ? kNoNode : cache_.node_of(last);
   drop_blocks(table);
   if (open_node != kNoNode) forget_if_redundant(open_node);
   table.groups_.clear();
@@ -497,8 +499,7 @@ void KvCache::drop(BlockId block, const BlockTable& table) {
 
 // What a table's entry holds.
 void KvCache::give_back(BlockId& entry, const BlockTable& table) {
-  if (entry != BlockId::kNone) drop(entry, table);
-  entry = BlockId::kNone;
+  if (entry != BlockId::kNone) drop(std::exchange(entry, BlockId::kNone), table);
 }
 
 // Of a block that a table holds.
