@@ -16,6 +16,7 @@ void Engine::anticipate(Anticipated expected) {
   Request& request = work.request;
   request.prompt = std::move(expected.prompt);
   request.salt = std::move(expected.salt);
+  request.priority = expected.priority;
   request.sampling.max_tokens = 0;
   request.is_anticipated = true;
   check_request(request, {vocab_size_, config_.max_model_len, scheduler_.max_sequences(), config_.max_batch_tokens});

@@ -1,6 +1,8 @@
 // Prompts that are computed while nobody waits.
 #include <gtest/gtest.h>
 
+#include <array>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <new>
@@ -335,6 +337,45 @@ TEST(EngineIdleFailure, EndsTheEngineAndNothingElse) {
     idle.engine_.stop(false);
     EXPECT_TRUE(late.has_ended) << place;
     EXPECT_TRUE(late.tokens.empty()) << place;
+  }
+}
+
+// Else answers would seem to be short, and who asks for two of them would come too early.
+TEST(EngineIdleTurns, ItIsNoAnswer) {
+  EngineConfig config = IdleEngine::of_pool(200);
+  config.max_sequences = 2;
+  IdleEngine idle(config);
+  for (std::uint32_t seed = 1; seed <= 10; ++seed) idle.engine_.anticipate({.prompt = random_tokens(32, seed)});
+  idle.run();
+  ASSERT_EQ(idle.engine_.stats().num_anticipated_tokens, 320u);
+  std::array<IdleEngine::Asked, 5> asked;
+  const auto ask = [&](std::size_t index, int num_prompt, int num_choices, std::uint64_t tenant) {
+    Request request;
+    request.prompt = random_tokens(num_prompt, 100 + static_cast<std::uint32_t>(index));
+    request.sampling = greedy(3);
+    request.n = num_choices;
+    request.tenant = tenant;
+    idle.ask(std::move(request), asked.at(index));
+  };
+  ask(0, 10, 2, 3);
+  ASSERT_TRUE(idle.engine_.step());
+  ask(1, 100, 1, 1);
+  ask(2, 20, 1, 1);  // behind 100 tokens and an answer
+  ask(3, 10, 2, 2);
+  ask(4, 20, 1, 2);  // behind 10 tokens and two answers, which are of 128 tokens for all that is known
+  idle.run();
+  EXPECT_LT(asked[2].place, asked[4].place);
+}
+
+TEST(EngineIdleTurns, WhatIsOfHighPriorityStaysLonger) {
+  for (const int priority : {-1, 0}) {
+    EngineConfig config = IdleEngine::of_pool(60);
+    config.eviction = EvictionKind::kLru;
+    IdleEngine idle(config);
+    idle.engine_.anticipate({.prompt = random_tokens(100, 1), .priority = priority});
+    idle.run();
+    for (std::uint32_t seed = 2; seed <= 7; ++seed) idle.talk(160, seed);
+    EXPECT_EQ(idle.num_cached(random_tokens(100, 1)) == 99, priority < 0);
   }
 }
 

@@ -16,6 +16,7 @@ namespace larder {
 struct Anticipated {
   std::vector<TokenId> prompt;
   std::string salt = {};
+  int priority = 0;  // of the request that was answered, and so of what it leaves in the cache
   // The tokens of a request that has ended, as the cache has them, with its answer. As far as they are the prompt's, the
   // prompt is expected to find them there; those behind nobody is expected to ask for again.
   std::vector<TokenId> answered = {};

@@ -226,7 +226,7 @@ void Scheduler::report(Sequence& sequence, RequestUpdate update) {
 void Scheduler::finish(Sequence& sequence, RequestUpdate update) {
   ActiveRequest& request = *sequence.request;
   sequence.finished_ns = now_ns_;
-  if (update.finish != FinishReason::kCancelled) line_.observe_answer(sequence.num_output);
+  if (update.finish != FinishReason::kCancelled && !request.request.is_anticipated) line_.observe_answer(sequence.num_output);
   if (request.request.waits_until_shared && update.finish != FinishReason::kCancelled)
     update.share = cache_.share(sequence.table);
   detach(sequence);

@@ -76,6 +76,7 @@ std::unique_ptr<NextTurn> keep_for_next_turn(ChatRequest chat, const AskedTurn& 
   return std::make_unique<NextTurn>(NextTurn{
       .chat = std::move(chat),
       .salt = asked.salt,
+      .priority = options.priority,
       .rules = options.tool_calls,
       .tokens = {asked.prompt.begin(), asked.prompt.end()},
       .share = std::move(share)});
@@ -94,7 +95,10 @@ std::optional<Anticipated> begin_next_turn(NextTurn turn, HistoryTokens& answers
     const auto added = std::ranges::find(prompt.origin.parts, last, &PromptPart::message);
     if (added == prompt.origin.parts.end()) return std::nullopt;
     prompt.tokens.resize(static_cast<std::size_t>(added->begin));
-    return Anticipated{.prompt = std::move(prompt.tokens), .salt = std::move(turn.salt), .answered = std::move(turn.tokens)};
+    return Anticipated{.prompt = std::move(prompt.tokens),
+                       .salt = std::move(turn.salt),
+                       .priority = turn.priority,
+                       .answered = std::move(turn.tokens)};
   } catch (const Error&) {
     return std::nullopt;
   }

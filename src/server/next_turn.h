@@ -24,6 +24,7 @@ namespace larder {
 struct NextTurn {
   ChatRequest chat;  // as it was encoded; without its options
   std::string salt;
+  int priority = 0;
   ToolCallRules rules;           // of the answer
   std::vector<TokenId> tokens;   // the prompt's; then those of the answer, too
   std::unique_ptr<BudgetShare> share;
