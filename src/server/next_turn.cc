@@ -14,6 +14,16 @@
 namespace larder {
 namespace {
 
+std::size_t memory_of_chat(const ChatRequest& chat) {
+  std::size_t bytes = chat.parts.capacity() * sizeof(chat.parts[0]) + chat.sent_as.capacity() * sizeof(chat.sent_as[0]) +
+                      chat.known_turns.capacity() * sizeof(KnownTurn);
+  for (const Json* part : {&chat.messages, &chat.tools, &chat.adapted_tools, &chat.template_kwargs}) bytes += memory_of(*part);
+  for (const std::vector<ContentPart>& parts : chat.parts) bytes += parts.capacity() * sizeof(ContentPart);
+  // HistoryTokens may have forgotten them meanwhile.
+  for (const KnownTurn& turn : chat.known_turns) bytes += turn.tokens->size() * sizeof(TokenId);
+  return bytes;
+}
+
 Json message_of(const char* role, std::string content) { return {{"role", role}, {"content", std::move(content)}}; }
 
 // As its client will send it back, and what it will add. nullopt: that is not known here.
@@ -68,11 +78,10 @@ std::unique_ptr<NextTurn> keep_for_next_turn(ChatRequest chat, const AskedTurn& 
   const bool goes_elsewhere = options.best_of > 1 || options.attention.window > 0 || chat.continue_final_message;
   const bool is_shortened = chat.num_dropped > 0 || !chat.summary.empty() || chat.quoted_message >= 0;
   if (goes_elsewhere || is_shortened || chat.has_moved_time || options.truncate_prompt_tokens) return nullptr;
-  auto share = std::make_unique<BudgetShare>(budget);
-  if (!share->grow(memory_of(chat.messages) + memory_of(chat.tools) + memory_of(chat.adapted_tools) + asked.prompt.size_bytes()))
-    return nullptr;
   chat.options = {};
-  chat.marks.clear();
+  chat.marks = std::vector<CacheMark>();
+  auto share = std::make_unique<BudgetShare>(budget);
+  if (!share->grow(memory_of_chat(chat) + asked.prompt.size_bytes())) return nullptr;
   return std::make_unique<NextTurn>(NextTurn{
       .chat = std::move(chat),
       .salt = asked.salt,

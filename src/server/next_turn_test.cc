@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/heap_test_support.h"
 #include "server/prompt.h"
 #include "server/server_test_support.h"
 
@@ -138,6 +139,34 @@ TEST_F(NextTurnTest, WhatIsNotKnownIsNotPrepared) {
   EXPECT_FALSE(keeps([](ChatRequest& chat) { chat.continue_final_message = true; }));
   EXPECT_FALSE(keeps([](ChatRequest& chat) { chat.has_moved_time = true; }));
   EXPECT_FALSE(keeps([](ChatRequest& chat) { chat.messages[0]["content"] = std::string(2 << 20, 'a'); })) << "too large";
+  EXPECT_EQ(budget_.used(), 0u);
+}
+
+// Of what is kept until the answer is there.
+TEST_F(NextTurnTest, AllThatIsKeptCounts) {
+  const auto num_bytes = [&](const auto& change) {
+    ChatRequest chat = asked({message("user", "Why?")});
+    change(chat);
+    const auto turn = keep(std::move(chat), {});
+    EXPECT_NE(turn, nullptr);
+    return budget_.used();
+  };
+  const std::size_t least = num_bytes([](ChatRequest&) {});
+  if (is_heap_known()) {
+    Json many = Json::array();
+    for (int i = 0; i < 10'000; ++i) many.push_back(Json::array());
+    const std::int64_t before = heap_in_use();
+    const Json kwargs = {{"x", many}};
+    EXPECT_GE(num_bytes([&](ChatRequest& chat) { chat.template_kwargs = kwargs; }) + 1000,
+              static_cast<std::size_t>(heap_in_use() - before));
+  }
+  EXPECT_GE(num_bytes([](ChatRequest& chat) { chat.parts.assign(100, std::vector<ContentPart>(50)); }),
+            least + 5000 * sizeof(ContentPart));
+  EXPECT_GE(num_bytes([](ChatRequest& chat) { chat.sent_as.assign(1000, 0); }), least + 4000);
+  EXPECT_GE(num_bytes([](ChatRequest& chat) {
+              chat.known_turns.push_back({.tokens = std::make_shared<const std::vector<TokenId>>(1000)});
+            }),
+            least + 4000);
   EXPECT_EQ(budget_.used(), 0u);
 }
 

@@ -12,11 +12,13 @@
 #include "server/json_fields.h"
 #include "server/kv_transfer.h"
 #include "server/prediction.h"
+#include "server/session_store.h"
 
 namespace larder {
 namespace {
 
 constexpr std::size_t kMaxTemplateKwargs = 256;  // a template looks through all for each name
+constexpr std::size_t kMaxTemplateKwargsBytes = std::size_t{1} << 20;
 
 // What vLLM and llama.cpp have besides; a value that changes nothing is none.
 void refuse_other_servers_fields(const Fields& fields) {
@@ -524,20 +526,25 @@ GenerationOptions read_generation_options(const Fields& fields, const RequestRul
   return options;
 }
 
+Json read_template_kwargs(const Fields& fields) {
+  constexpr const char* kName = "chat_template_kwargs";
+  const Json* kwargs = fields.find(kName);
+  if (kwargs == nullptr) return nullptr;
+  (void)Fields(*kwargs, kName);
+  if (kwargs->size() > kMaxTemplateKwargs)
+    fields.fail(kName, fmt::format("has {} members, {} at most are taken", kwargs->size(), kMaxTemplateKwargs));
+  if (const std::size_t num_bytes = memory_of(*kwargs); num_bytes > kMaxTemplateKwargsBytes)
+    fields.fail(kName, fmt::format("takes {} bytes of memory, {} at most are taken", num_bytes, kMaxTemplateKwargsBytes));
+  return *kwargs;
+}
+
 void read_chat_prompt(const Json& body, ChatRequest& request) {
   const Fields fields(body, "");
   const Json* messages = fields.find("messages");
   if (messages == nullptr) fields.fail("messages", "is missing; send an array of messages");
   read_messages(*messages, request);
   read_tools(fields, request);
-  if (const Json* kwargs = fields.find("chat_template_kwargs")) {
-    Fields(*kwargs, "chat_template_kwargs");
-    if (kwargs->size() > kMaxTemplateKwargs) {
-      fields.fail("chat_template_kwargs", fmt::format("has {} members, {} at most are taken",
-                                                      kwargs->size(), kMaxTemplateKwargs));
-    }
-    request.template_kwargs = *kwargs;
-  }
+  request.template_kwargs = read_template_kwargs(fields);
   if (const auto effort = fields.string("reasoning_effort", kMaxNameBytes)) {
     if (!request.template_kwargs.is_object()) request.template_kwargs = Json::object();
     if (!request.template_kwargs.contains("reasoning_effort")) request.template_kwargs["reasoning_effort"] = *effort;

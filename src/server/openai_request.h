@@ -137,6 +137,8 @@ CompletionRequest parse_completion_request(const Json& body, const RequestRules&
 // What all of OpenAI's APIs have in common.
 GenerationOptions read_generation_options(const Fields& fields, const RequestRules& rules);
 
+// chat_template_kwargs: null or an object.
+Json read_template_kwargs(const Fields& fields);
 // What templates print of a function beside its name: a description and parameters of the right types.
 void check_definition(const Fields& function);
 // top_p 0 leaves the likeliest token alone, which the engine has as top_k 1. Once both are read.

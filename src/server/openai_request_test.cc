@@ -27,6 +27,13 @@ CompletionRequest completion(const std::string& fields) {
   return parse_completion_request(parse_json("{" + fields + "}", {}), kRules);
 }
 
+// An array of so many that are empty.
+std::string empty_arrays(int num) {
+  std::string text = "[";
+  for (int i = 0; i < num; ++i) text += "[],";
+  return text + "1]";
+}
+
 // The param of the error, "" if there is none.
 template <class Parse>
 std::string param_of(Parse parse) {
@@ -248,6 +255,12 @@ TEST(OpenAiRequest, TemplatesGetABoundedNumberOfNames) {
   };
   EXPECT_EQ(with(256).template_kwargs.size(), 256u);
   EXPECT_EQ(param_of([&] { with(257); }), "chat_template_kwargs");
+}
+
+TEST(OpenAiRequest, TemplatesGetABoundedNumberOfBytes) {
+  const auto with = [](int num) { return chat("\"chat_template_kwargs\":{\"a\":" + empty_arrays(num) + "}"); };
+  EXPECT_EQ(with(1000).template_kwargs["a"].size(), 1001u);
+  EXPECT_EQ(param_of([&] { with(30'000); }), "chat_template_kwargs");
 }
 
 TEST(OpenAiRequest, StopListsAreBounded) {

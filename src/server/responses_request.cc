@@ -297,10 +297,7 @@ ResponsesRequest parse_responses_request(const Json& body, const RequestRules& r
   request.stores = fields.boolean("store", true);
   request.echo["metadata"] = read_metadata(body);
   request.echo["store"] = request.stores;
-  if (const Json* kwargs = fields.find("chat_template_kwargs")) {
-    (void)Fields(*kwargs, "chat_template_kwargs");
-    request.template_kwargs = *kwargs;
-  }
+  request.template_kwargs = read_template_kwargs(fields);
   echo_as_given(fields, request);
   return request;
 }

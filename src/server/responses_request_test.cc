@@ -1,4 +1,5 @@
 // What a request of the Responses API asks for, without a server.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -56,6 +57,8 @@ TEST(ResponsesRequest, ErrorsNameTheField) {
     return std::string();
   };
   const std::string long_stop(1 << 20, 'x');
+  std::string many_members;
+  for (int i = 0; i < 300; ++i) many_members += fmt::format("\"m{}\":1,", i);
   const std::pair<std::string, const char*> cases[] = {
       {R"("max_output_tokens":0)", "max_output_tokens"},
       {R"("max_output_tokens":-1)", "max_output_tokens"},
@@ -67,6 +70,8 @@ TEST(ResponsesRequest, ErrorsNameTheField) {
       {R"("logit_bias":{"100":1})", "logit_bias"},
       {R"("stop_token_ids":[-1])", "stop_token_ids"},
       {R"("stop":")" + long_stop + "\"", "stop"},
+      {R"("chat_template_kwargs":{"a":")" + long_stop + "\"}", "chat_template_kwargs"},
+      {R"("chat_template_kwargs":{)" + many_members + R"("a":1})", "chat_template_kwargs"},
       {R"("tools":[{"type":"function","name":""}])", "tools[0].name"},
       {R"("tools":[{"type":"function"}])", "tools[0].name"},
       {R"("tools":[{"type":"namespace","name":"n"}])", "tools[0].tools"},

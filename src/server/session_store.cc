@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/heap_size.h"
+
 namespace larder {
 
 AccountedBytes::AccountedBytes(Account account, std::size_t bytes)
@@ -57,12 +59,16 @@ std::size_t memory_of(const Json& value) {
   const auto heap_of = [](const std::string& text) {
     return text.capacity() > kInPlace ? text.capacity() + 1 : 0;
   };
+  // A value that is no number has a node of its own.
+  const auto node_of = [](std::size_t num_bytes) { return static_cast<std::size_t>(heap_bytes(num_bytes)); };
   std::size_t bytes = sizeof(Json);
   if (value.is_string()) {
-    bytes += sizeof(std::string) + heap_of(value.get_ref<const std::string&>());
+    bytes += node_of(sizeof(std::string)) + heap_of(value.get_ref<const std::string&>());
   } else if (value.is_array()) {
+    bytes += node_of(sizeof(Json::array_t));
     for (const Json& item : value) bytes += memory_of(item);
   } else if (value.is_object()) {
+    bytes += node_of(sizeof(Json::object_t));
     for (const auto& [key, item] : value.get_ref<const Json::object_t&>()) {
       bytes += sizeof(std::string) + heap_of(key) + memory_of(item);
     }
