@@ -34,12 +34,15 @@ std::string_view anthropic_error_type(int status) {
     case 404:
       return "not_found_error";
     case 408:
+    case 504:
       return "timeout_error";
     case 413:
       return "request_too_large";
     case 429:
       return "rate_limit_error";
     case 500:
+    case 502:
+    case 508:
       return "api_error";
     case 503:
       return "overloaded_error";

@@ -7,7 +7,7 @@ import anthropic
 import pytest
 import requests
 from api_server import larder, serving
-from fake_upstream import FakeUpstream
+from fake_upstream import Exchange, FakeUpstream
 
 KEY = "secret-of-the-upstream-1234"
 OWN_KEY = "of-this-server"
@@ -136,6 +136,7 @@ def test_failures_have_anthropics_shape(to_fake, fake):
     with pytest.raises(anthropic.InternalServerError, match="upstream") as error:
         send(to_fake)
     assert error.value.status_code == 502 and error.value.body["type"] == "error"
+    assert error.value.body["error"]["type"] == "api_error"
     assert error.value.response.headers["x-larder-route"] == "upstream"
 
     def echo_key(exchange):
@@ -158,10 +159,18 @@ def test_failures_have_anthropics_shape(to_fake, fake):
 
     fake.answer = break_off
     events = []
-    with pytest.raises(anthropic.APIStatusError, match="upstream"):
+    with pytest.raises(anthropic.APIStatusError, match="upstream") as error:
         for event in client_of(to_fake).messages.create(**ASKED, stream=True):
             events.append(event.type)
     assert events == ["message_start"]
+    assert error.value.body["error"]["type"] == "api_error"
+    fake.answer = Exchange.wait_for_end
+    with pytest.raises(anthropic.APIStatusError, match="upstream") as error:
+        send(to_fake)
+    assert error.value.status_code == 504 and error.value.body["error"]["type"] == "timeout_error"
+    reply = requests.post(to_fake.url + "/v1/messages", json={**ASKED, "max_tokens": 5}, headers={"x-larder-via": "a" * 200, "x-api-key": OWN_KEY},
+                          timeout=10)
+    assert reply.status_code == 508 and reply.json()["error"]["type"] == "api_error"
 
 
 def test_options_that_say_nothing(fake):
