@@ -323,25 +323,34 @@ HttpResponse HttpConnection::refuse_reply(const HttpRequest& request) const {
   return error_response(busy, request.path);
 }
 
+// What it took would be generated once more, and most likely come to nothing again.
+HttpResponse HttpConnection::refuse_answer(const HttpRequest& request) const {
+  HttpResponse response = refuse_reply(request);
+  std::erase_if(response.headers, [](const auto& header) { return header.first == "Retry-After"; });
+  response.headers.emplace_back("x-should-retry", "false");  // to the vendors' clients
+  return response;
+}
+
 Task<bool> HttpConnection::answer_from_engine(const Incoming& incoming,
                                               const std::shared_ptr<Generation>& owned) {
   Generation& generation = *owned;
   if (generation.streaming()) co_return co_await stream(incoming, generation);
   std::string body;
   BudgetShare share(context_.reply_budget);
-  bool has_room = true;
+  bool is_refused = false;
   while (!disconnected_) {
     body += advance(generation);
     const std::size_t num_held = generation.held_bytes();
-    has_room = num_held <= kSmallReplyBytes || share.grow_to(shareable(num_held));
-    if (!has_room) break;
+    const bool has_room = num_held <= kSmallReplyBytes || share.grow_to(shareable(num_held));
+    is_refused = !has_room && !generation.done();  // what is done may have been stored, and is told
+    if (is_refused) break;
     if (generation.has_large_reply()) body = co_await write_elsewhere(owned);
     if (generation.done()) break;
     co_await wait_for_event();
   }
   if (disconnected_) co_return false;
   HttpResponse response{.body = std::move(body), .headers = generation.headers()};
-  if (!has_room) response = refuse_reply(incoming.request);
+  if (is_refused) response = refuse_answer(incoming.request);
   if (generation.failed()) response = generation.failure_response();
   response.headers.emplace_back("x-larder-route", "local");
   charge(incoming.request, response, share);

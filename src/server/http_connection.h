@@ -82,6 +82,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   Task<bool> answer(Incoming& incoming);
   std::size_t shareable(std::size_t num_bytes) const;
   HttpResponse refuse_reply(const HttpRequest& request) const;
+  HttpResponse refuse_answer(const HttpRequest& request) const;
   void prepare_next_turn(Generation& generation);
   Task<void> run_errand(Incoming& incoming);
   void charge(const HttpRequest& request, HttpResponse& response, BudgetShare& share) const;

@@ -1,4 +1,5 @@
 // Large replies whose clients do not read them share a budget.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <array>
@@ -88,6 +89,33 @@ TEST(ReplyMemory, LogprobsOfUnfinishedAnswersShareIt) {
   EXPECT_EQ(answers[1].status, 503) << answers[1].body.substr(0, 200);
   EXPECT_EQ(answers[1].json()["error"]["code"], "reply_memory");
   EXPECT_EQ(server.post("/v1/completions", ask).status, 200);
+}
+
+// It has been stored when its last token turns out to be too much; what is not done is refused, and not asked for again.
+TEST(ReplyMemory, WhatIsDoneIsTold) {
+  constexpr std::size_t kSmallBytes = std::size_t{1} << 20;  // that count nowhere
+  constexpr std::size_t kNumLogprobs = 21;
+  constexpr std::size_t kBytesOfToken = sizeof(OutputToken) + kNumLogprobs * (sizeof(TokenLogprob) + 48);
+  ServerConfig config;
+  config.limits.max_total_reply_bytes = 4'000'000;
+  const TestServer server(config, TestServer::default_engine(), "", {.window = 32, .num_sinks = 16});
+  RawClient stalled(server.port());
+  stalled.send("GET " + large_conversation(server, 3'500'000) + "/items HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  stalled.receive("200 OK");
+  const auto ask = [&](std::size_t num_tokens) {
+    return server.post("/v1/responses", fmt::format(R"({{"input":"a","max_output_tokens":{},"ignore_eos":true,"temperature":0,
+        "include":["message.output_text.logprobs"],"top_logprobs":20}})", num_tokens));
+  };
+  const auto told = ask(kSmallBytes / kBytesOfToken + 1);
+  ASSERT_EQ(told.status, 200) << told.body.substr(0, 200);
+  const auto refused = ask(3 * kSmallBytes / kBytesOfToken);
+  EXPECT_EQ(refused.status, 503);
+  EXPECT_EQ(refused.json()["error"]["code"], "reply_memory");
+  EXPECT_EQ(refused.head.find("Retry-After"), std::string::npos) << refused.head;
+  EXPECT_NE(refused.head.find("x-should-retry: false"), std::string::npos) << refused.head;
+  stalled.close();
+  const std::string stored = "/v1/responses/" + told.json()["id"].get<std::string>();
+  EXPECT_TRUE(eventually([&] { return server.get(stored).status == 200; }));
 }
 
 // A few bytes ask for them, and nobody has to read them.
