@@ -109,7 +109,8 @@ TEST(UpstreamHeadersTest, WhichArePassedOn) {
     EXPECT_TRUE(passes_upstream_header(name)) << name;
   for (const char* name : {"", "Connection", "Keep-Alive", "Proxy-Authenticate", "TE", "Trailer", "Transfer-Encoding",
                            "Upgrade", "Content-Length", "Set-Cookie", "Server", "Date", "Location", "WWW-Authenticate",
-                           "Access-Control-Allow-Origin", "openai-", "xopenai-a", "anthropic-", "X-Larder-Route", "Content-Type"})
+                           "Access-Control-Allow-Origin", "openai-", "xopenai-a", "anthropic-", "X-Larder-Route", "Content-Type",
+                           "OpenAI-Organization", "openai-project", "anthropic-organization-id"})
     EXPECT_FALSE(passes_upstream_header(name)) << name;
 }
 

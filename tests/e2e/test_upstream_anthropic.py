@@ -107,7 +107,8 @@ def test_what_is_sent(to_fake, fake):
 
     def answer(exchange):
         seen.append(exchange)
-        exchange.reply(body={"type": "message"}, headers="Content-Type: application/json\r\nrequest-id: req_1\r\nanthropic-a: b\r\n")
+        exchange.reply(body={"type": "message"}, headers="Content-Type: application/json\r\nrequest-id: req_1\r\nanthropic-a: b\r\n"
+                       "anthropic-organization-id: theirs\r\n")
 
     fake.answer = answer
     body = b'{"max_tokens":4, "model":"claude" ,"messages":[]}'
@@ -116,6 +117,7 @@ def test_what_is_sent(to_fake, fake):
                           headers={**own, "anthropic-version": "2024-01-01", "anthropic-beta": "one,two"}, timeout=10)
     assert reply.status_code == 200 and reply.json() == {"type": "message"}
     assert (reply.headers["request-id"], reply.headers["anthropic-a"]) == ("req_1", "b")
+    assert "anthropic-organization-id" not in reply.headers
     assert seen[0].line == "POST /base/messages?beta=true HTTP/1.1"
     assert seen[0].body == body.replace(b'"claude"', b'"big"')
     headers = seen[0].headers
