@@ -5,11 +5,23 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/check.h"
 #include "server/kv_transfer.h"
 #include "server/sse.h"
 #include "server/unix_time.h"
 
 namespace larder {
+namespace {
+
+// Behind the name of a member, which no string can hold like this: quotes are escaped in there.
+std::size_t place_behind(const std::string& text, std::string_view member) {
+  const std::size_t place = text.find(member);
+  CHECK(place != std::string::npos);
+  return place + member.size();
+}
+
+}  // namespace
+
 ChoicesWriter::ChoicesWriter(std::string id, std::string model_name,
                              const Tokenizer& tokenizer)
     : ReplyWriter(std::move(id), std::move(model_name)),
@@ -81,12 +93,32 @@ void ChoicesWriter::failure(const ApiError& error, std::string& out) {
 std::string ChoicesWriter::whole(std::span<Choice*> shown, std::span<const Choice> all) {
   Json body = envelope(false);
   if (options_.return_token_ids) add_prompt_tokens(body);
-  for (Choice* choice : shown) body["choices"].push_back(whole_choice(*choice));
   body["usage"] = usage_json(all);
   body["timings"] = timings_json(all);
   add_reports(body, all);
   add_larder(body);
-  return dump_json(body);
+  const std::string text = dump_json(body);
+  const std::size_t place = place_behind(text, "\"choices\":[");
+  std::string out = text.substr(0, place);
+  for (Choice* choice : shown) {
+    if (choice != shown.front()) out += ',';
+    write_choice(*choice, out);
+  }
+  return out.append(text, place);
+}
+
+void ChoicesWriter::write_choice(Choice& choice, std::string& out) {
+  const std::string text = dump_json(whole_choice(choice));
+  if (!wants_logprobs()) {
+    out += text;
+    return;
+  }
+  const std::size_t place = place_behind(text, "\"logprobs\":");
+  out.append(text, 0, place);
+  write_logprobs(choice, out);
+  out.append(text, place + std::string_view("null").size());
+  choice.tokens = std::vector<OutputToken>();  // {} would keep the memory
+  choice.prompt_logprobs = std::vector<OutputToken>();
 }
 
 HttpResponse ChoicesWriter::failure_response(const ApiError& error) const {

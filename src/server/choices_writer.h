@@ -27,7 +27,10 @@ class ChoicesWriter : public ReplyWriter {
   virtual std::string_view object_name(bool streaming) const = 0;
   virtual Json stream_choice(Choice& choice, ChoiceDelta& delta) = 0;
   static bool says_nothing(const Json& item);
+  // With "logprobs" null.
   virtual Json whole_choice(Choice& choice) = 0;
+  // They are many: as JSON they would take some ten times what their text does.
+  virtual void write_logprobs(Choice& choice, std::string& out) = 0;
   // Beside choices, when return_token_ids asks for it.
   virtual void add_prompt_tokens(Json& body) const { (void)body; }
 
@@ -44,6 +47,7 @@ class ChoicesWriter : public ReplyWriter {
   const Tokenizer& tokenizer_;
 
  private:
+  void write_choice(Choice& choice, std::string& out);
   void add_reports(Json& body, std::span<const Choice> all) const;
   Json envelope(bool streaming) const;
 

@@ -13,7 +13,7 @@ namespace larder {
 namespace {
 
 constexpr std::size_t kManyEntries = 20'000;  // some 20 ms to write
-constexpr std::size_t kWrittenEntryBytes = 48;
+constexpr std::size_t kWrittenEntryBytes = 80;
 constexpr const char* kEngineStopped = "the engine has stopped before the answer was complete; try again";
 constexpr const char* kWorkerLost =
     "a machine that computes a part of the model was lost before the answer was complete; try again";

@@ -63,7 +63,7 @@ class ChatWriter final : public ChoicesWriter {
     const bool has_calls = !calls.empty();
     if (has_calls) message["tool_calls"] = std::move(calls);
     Json result = {{"index", choice.index}, {"message", std::move(message)}};
-    result["logprobs"] = wants_logprobs() ? logprobs(choice.tokens) : Json();
+    result["logprobs"] = nullptr;
     result["finish_reason"] = finish_reason(choice, has_calls);
     result["stop_reason"] = stop_reason(choice);
     if (options_.return_token_ids) result["token_ids"] = token_ids(choice.tokens, choice);
@@ -114,15 +114,26 @@ class ChatWriter final : public ChoicesWriter {
 
   Json logprobs(std::span<const OutputToken> tokens) const {
     Json content = Json::array();
-    for (const OutputToken& token : tokens) {
-      Json entry = describe(token.token, token.logprob);
-      Json best = Json::array();
-      for (const TokenLogprob& other : token.best)
-        best.push_back(describe(other.token, other.logprob));
-      entry["top_logprobs"] = std::move(best);
-      content.push_back(std::move(entry));
-    }
+    for (const OutputToken& token : tokens) content.push_back(entry_of(token));
     return {{"content", std::move(content)}, {"refusal", nullptr}};
+  }
+
+  void write_logprobs(Choice& choice, std::string& out) override {
+    const char* before = R"({"content":[)";
+    for (const OutputToken& token : choice.tokens) {
+      out += std::exchange(before, ",");
+      out += dump_json(entry_of(token));
+    }
+    if (choice.tokens.empty()) out += before;
+    out += R"(],"refusal":null})";
+  }
+
+  Json entry_of(const OutputToken& token) const {
+    Json entry = describe(token.token, token.logprob);
+    Json best = Json::array();
+    for (const TokenLogprob& other : token.best) best.push_back(describe(other.token, other.logprob));
+    entry["top_logprobs"] = std::move(best);
+    return entry;
   }
 
   Json describe(TokenId token, float logprob) const {

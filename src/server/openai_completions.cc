@@ -23,8 +23,7 @@ class CompletionWriter final : public ChoicesWriter {
     Json result = {{"index", choice.index}};
     const bool echo = !choice.begun && !echo_.empty();
     result["text"] = echo ? echo_of(choice).text + delta.text : std::move(delta.text);
-    result["logprobs"] =
-        wants_logprobs() ? logprobs(choice, echo, delta.prompt_logprobs, delta.tokens) : Json();
+    result["logprobs"] = wants_logprobs() ? logprobs(choice, {delta.prompt_logprobs, delta.tokens, echo}) : Json();
     result["finish_reason"] = finish_reason(choice);
     if (choice.done()) result["stop_reason"] = stop_reason(choice);
     if (options_.return_token_ids) {
@@ -38,8 +37,7 @@ class CompletionWriter final : public ChoicesWriter {
     Json result = {{"index", choice.index}};
     const bool echo = !echo_.empty();
     result["text"] = echo ? echo_of(choice).text + choice.text : std::move(choice.text);
-    result["logprobs"] =
-        wants_logprobs() ? logprobs(choice, echo, choice.prompt_logprobs, choice.tokens) : Json();
+    result["logprobs"] = nullptr;
     result["finish_reason"] = finish_reason(choice);
     result["stop_reason"] = stop_reason(choice);
     if (options_.return_token_ids) {
@@ -53,40 +51,66 @@ class CompletionWriter final : public ChoicesWriter {
     return echo_.at(static_cast<std::size_t>(choice.prompt));
   }
 
-  // Parallel arrays, one entry per token. The prompt's first token has no logprob: null.
-  Json logprobs(Choice& choice, bool echo, std::span<const OutputToken> prompt,
-                std::span<const OutputToken> tokens) const {
+  struct Scored {
+    std::span<const OutputToken> prompt;
+    std::span<const OutputToken> tokens;
+    bool echo = false;  // the prompt's are shown, too
+  };
+  // One entry of each of the parallel arrays.
+  struct Entry {
+    std::size_t text_offset;
+    Json token_logprob;
+    std::string token;
+    Json top_logprobs;
+  };
+
+  Json logprobs(Choice& choice, const Scored& scored) const {
     Json result = {{"text_offset", Json::array()},
                    {"token_logprobs", Json::array()},
                    {"tokens", Json::array()},
                    {"top_logprobs", Json::array()}};
-    if (echo) {
-      const EchoedPrompt& shown = echo_of(choice);
-      add_token(result, prompt_tokens(choice).front(), shown.offsets.at(0));
-      result["token_logprobs"].push_back(nullptr);
-      result["top_logprobs"].push_back(nullptr);
-      for (std::size_t i = 0; i < prompt.size(); ++i) {
-        add_scored(result, prompt[i], shown.offsets.at(i + 1));
-      }
-      choice.num_characters = count_characters(shown.text);
-    }
-    for (const OutputToken& token : tokens) {
-      add_scored(result, token, choice.num_characters);
-      // Of a character in pieces, each piece has its offset.
-      choice.num_characters += count_characters(choice.decoder->push(token.token));
-    }
+    for_each_entry(choice, scored, [&](Entry entry) {
+      result["text_offset"].push_back(entry.text_offset);
+      result["token_logprobs"].push_back(std::move(entry.token_logprob));
+      result["tokens"].push_back(std::move(entry.token));
+      result["top_logprobs"].push_back(std::move(entry.top_logprobs));
+    });
     return result;
   }
 
-  void add_scored(Json& result, const OutputToken& token, std::size_t offset) const {
-    add_token(result, token.token, offset);
-    result["token_logprobs"].push_back(finite_logprob(token.logprob));
-    result["top_logprobs"].push_back(best_of(token));
+  void write_logprobs(Choice& choice, std::string& out) override {
+    std::string token_logprobs, tokens, top_logprobs;
+    const char* comma = "";
+    out += R"({"text_offset":[)";
+    for_each_entry(choice, {choice.prompt_logprobs, choice.tokens, !echo_.empty()}, [&](const Entry& entry) {
+      out += comma + std::to_string(entry.text_offset);
+      token_logprobs += comma + dump_json(entry.token_logprob);
+      tokens += comma + dump_json(entry.token);
+      top_logprobs += comma + dump_json(entry.top_logprobs);
+      comma = ",";
+    });
+    out.append(R"(],"token_logprobs":[)").append(token_logprobs);
+    out.append(R"(],"tokens":[)").append(tokens);
+    out.append(R"(],"top_logprobs":[)").append(top_logprobs).append("]}");
   }
 
-  void add_token(Json& result, TokenId token, std::size_t offset) const {
-    result["text_offset"].push_back(offset);
-    result["tokens"].push_back(to_valid_utf8(token_text(token)));
+  // The prompt's first token has no logprob: null.
+  template <class Add>
+  void for_each_entry(Choice& choice, const Scored& scored, const Add& add) const {
+    const auto entry_of = [&](const OutputToken& token, std::size_t offset) {
+      return Entry{offset, finite_logprob(token.logprob), to_valid_utf8(token_text(token.token)), best_of(token)};
+    };
+    if (scored.echo) {
+      const EchoedPrompt& shown = echo_of(choice);
+      add(Entry{shown.offsets.at(0), nullptr, to_valid_utf8(token_text(prompt_tokens(choice).front())), nullptr});
+      for (std::size_t i = 0; i < scored.prompt.size(); ++i) add(entry_of(scored.prompt[i], shown.offsets.at(i + 1)));
+      choice.num_characters = count_characters(shown.text);
+    }
+    for (const OutputToken& token : scored.tokens) {
+      add(entry_of(token, choice.num_characters));
+      // Of a character in pieces, each piece has its offset.
+      choice.num_characters += count_characters(choice.decoder->push(token.token));
+    }
   }
 
   // Text -> logprob of the best tokens and the chosen one. Where two have the same text (halves of

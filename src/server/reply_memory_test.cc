@@ -1,13 +1,19 @@
 // Large replies whose clients do not read them share a budget.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <malloc.h>
 
 #include <array>
 #include <chrono>
+#include <cstdint>
+#include <fstream>
+#include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "server/http_server.h"
+#include "server/reply_writer.h"
 #include "server/server_test_support.h"
 
 namespace larder {
@@ -91,11 +97,56 @@ TEST(ReplyMemory, LogprobsOfUnfinishedAnswersShareIt) {
   EXPECT_EQ(server.post("/v1/completions", ask).status, 200);
 }
 
+// In bytes.
+std::int64_t peak_of_memory() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("VmHWM:")) return std::stoll(line.substr(6)) * 1024;
+  }
+  return 0;
+}
+
+// Of this process, from now on; nullopt: the system does not tell.
+std::optional<std::int64_t> begin_peak_of_memory() {
+  ::malloc_trim(0);
+  std::ofstream reset("/proc/self/clear_refs");
+  reset << "5" << std::flush;
+  if (!reset) return std::nullopt;
+  return peak_of_memory();
+}
+
+// As JSON they would take ten times as much.
+TEST(ReplyMemory, LogprobsAreWrittenAsText) {
+  const TestServer server;
+  const Tokenizer& tokenizer = server.model().tokenizer;
+  GenerationOptions options;
+  options.sampling.num_logprobs = 20;
+  for (const bool is_chat : {true, false}) {
+    const auto writer = is_chat ? make_chat_writer("tiny", tokenizer) : make_completion_writer("tiny", tokenizer, {});
+    writer->set_options(options);
+    std::vector<Choice> choices;
+    choices.emplace_back(TextStream(tokenizer, {}, false, false, false, 0));
+    choices.front().decoder.emplace(tokenizer, true, false);
+    choices.front().finish = FinishReason::kLength;
+    OutputToken token{.token = 65, .logprob = -1.5F, .best = {}};
+    for (TokenId other = 0; other < 20; ++other) token.best.push_back({other + 65, -2});
+    choices.front().tokens.assign(4'000, token);
+    std::vector<Choice*> shown = {&choices.front()};
+    const std::optional<std::int64_t> before = begin_peak_of_memory();
+    const std::string text = writer->whole(shown, choices);
+    if (!before) GTEST_SKIP() << "peaks cannot be told here";
+    EXPECT_LT(peak_of_memory() - *before, static_cast<std::int64_t>(5 * text.size())) << text.size();
+    EXPECT_EQ(choices.front().tokens.capacity(), 0u);
+    const Json logprobs = parse_json(text, {})["choices"][0]["logprobs"];
+    EXPECT_EQ(logprobs[is_chat ? "content" : "token_logprobs"].size(), 4'000u);
+  }
+}
+
 // It has been stored when its last token turns out to be too much; what is not done is refused, and not asked for again.
 TEST(ReplyMemory, WhatIsDoneIsTold) {
   constexpr std::size_t kSmallBytes = std::size_t{1} << 20;  // that count nowhere
   constexpr std::size_t kNumLogprobs = 21;
-  constexpr std::size_t kBytesOfToken = sizeof(OutputToken) + kNumLogprobs * (sizeof(TokenLogprob) + 48);
+  constexpr std::size_t kBytesOfToken = sizeof(OutputToken) + kNumLogprobs * (sizeof(TokenLogprob) + 80);
   ServerConfig config;
   config.limits.max_total_reply_bytes = 4'000'000;
   const TestServer server(config, TestServer::default_engine(), "", {.window = 32, .num_sinks = 16});
