@@ -16,7 +16,8 @@ import openai
 import pytest
 import requests
 
-from api_server import serving
+from api_server import MODEL, serving
+from worker_process import working
 
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 STORY = "Once upon a time, in a small village at the foot of a mountain, there lived an old clockmaker who "
@@ -382,9 +383,10 @@ def test_every_metric_is_in_the_docs_and_no_other(tmp_path):
     docs = pathlib.Path(__file__).parents[2] / "docs/metrics.md"
     documented = {name: (kind, set(re.findall(r"`(\w+)`", labels)))
                   for name, kind, labels in re.findall(r"^\| `(\S+)` \| (\w+) \| (.*?)\|", docs.read_text(), re.M)}
-    # For the tiers' own, those of events and of an upstream.
-    with serving("--kv-disk", tmp_path, "--kv-disk-size", "512MiB", "--kv-events", f"ipc://{tmp_path}/events",
-                 "--upstream", "http://127.0.0.1:9/v1", "--upstream-models", "other") as server:
+    # For the tiers' own, those of events, of an upstream and of workers.
+    with working(MODEL) as worker, \
+            serving("--kv-disk", tmp_path, "--kv-disk-size", "512MiB", "--kv-events", f"ipc://{tmp_path}/events", "--workers", worker.address,
+                    "--upstream", "http://127.0.0.1:9/v1", "--upstream-models", "other") as server:
         server.client.completions.create(model="smollm2", prompt=STORY, max_tokens=2)
         page = server.get("/metrics").text
     shown = {}

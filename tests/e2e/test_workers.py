@@ -7,53 +7,18 @@ import os
 import re
 import signal
 import subprocess
-import threading
 import time
 
 import pytest
 import requests
 
 from api_server import BIN, MODEL, larder, serving
+from worker_process import working
 
 GEMMA = os.environ.get("LARDER_TEST_GEMMA3", "")
 TEXT = "The larder behind the kitchen was cold, and on its shelves stood jars of plums, a wheel of cheese and"
 ASKED = {"prompt": TEXT, "max_tokens": 40, "temperature": 0, "logprobs": 5}
 DRAWN = {"prompt": TEXT * 12, "max_tokens": 24, "temperature": 0.9, "seed": 7, "logprobs": 3}
-
-
-class Worker:
-    def __init__(self, model, *arguments, port=0, env=None):
-        command = [BIN, "worker", "-m", model, "--listen", f"127.0.0.1:{port}", "-t", "1", *map(str, arguments)]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env={**os.environ, **(env or {})})
-        self.lines = []
-        for line in self.process.stderr:
-            self.lines.append(line)
-            ready = re.search(r"Ready: a worker at (127\.0\.0\.1:\d+)", line)
-            if ready:
-                break
-        else:
-            raise RuntimeError("the worker did not start: " + "".join(self.lines))
-        self.address = ready[1]
-        self.reader = threading.Thread(target=lambda: self.lines.extend(self.process.stderr), daemon=True)
-        self.reader.start()
-
-    @property
-    def port(self):
-        return int(self.address.rsplit(":", 1)[1])
-
-    def kill(self):
-        self.process.kill()
-        self.process.wait()
-
-
-@contextlib.contextmanager
-def working(model, *arguments, **more):
-    worker = Worker(model, *arguments, **more)
-    try:
-        yield worker
-    finally:
-        worker.process.send_signal(signal.SIGCONT)
-        worker.kill()
 
 
 def answer(server, asked):
