@@ -303,11 +303,12 @@ void register_matmul(const char* model, int outputs, int inputs) {
     if (inputs % ggml_type_traits(static_cast<std::uint32_t>(weights.type))->block_size != 0)
       continue;
     for (const int rows : {1, 3, 4, 5, 8, 12, 16, 64, 128, 512}) {
+      const bool int8 = quantised && !(weights.type == GgmlType::kQ8_0 && select_kernels().rounds_w8);
       add(benchmark::RegisterBenchmark(
           fmt::format("Matmul/{}/{}/{}x{}/rows:{}", model, weights.name, outputs, inputs, rows)
               .c_str(),
           [=](benchmark::State& state) {
-            matmul_benchmark(state, weights.type, outputs, inputs, rows, quantised);
+            matmul_benchmark(state, weights.type, outputs, inputs, rows, int8);
           }));
     }
   }

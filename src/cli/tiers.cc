@@ -22,7 +22,7 @@ namespace larder {
 namespace {
 
 // Counts up whenever the same model and options give other bytes in a block than before.
-constexpr int kBlockVersion = 7;
+constexpr int kBlockVersion = 8;
 
 constexpr std::int64_t kLoadBufferBytes = std::int64_t{32} << 20;
 constexpr std::int64_t kIndexBytesPerBlock = 200;

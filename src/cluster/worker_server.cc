@@ -55,7 +55,7 @@ struct WorkerServer::Share {
       : assign(what),
         activations(hello.activations),
         weights(of.model_, of.files_.gguf(), of.pool_, progress, nullptr, of.model_.num_layers(), share()),
-        model(of.model_, weights, hello.activations == "int8"),
+        model(of.model_, weights, of.kernels_, hello.activations == "int8"),
         computer(model, share(), of.kernels_, of.pool_, what.limits),
         input(max_stage_input_bytes(of.model_, what.limits) + StageComputer::kSlackBytes, true) {}
 

@@ -14,9 +14,11 @@ void matmul_with_bf16(const MatmulArgs& args, int panel_begin, int panel_end) {
     return isa_avx512_bf16::matmul_bf16(args, panel_begin, panel_end);
   isa_avx512::kTable.matmul(args, panel_begin, panel_end);
 }
-// Codes go by AVX-512: a group's sums have their own scale, so tiles would have to be stored and scaled group by group.
+// Codes of fewer than 8 bits go by AVX-512: a group's sums have their own scale, so tiles would have to be stored and
+// scaled group by group, and one row would wait for codes to be unpacked to BF16.
 void matmul_with_amx(const MatmulArgs& args, int panel_begin, int panel_end) {
   if (isa_amx::multiplies(args)) return isa_amx::matmul_bf16(args, panel_begin, panel_end);
+  if (isa_amx::multiplies_w8(args)) return isa_amx::matmul_w8(args, panel_begin, panel_end);
   matmul_with_bf16(args, panel_begin, panel_end);
 }
 
@@ -41,9 +43,12 @@ const KernelTable* kernels_for(Isa isa) {
   static const KernelTable avx512_bf16 =
       beyond_avx512(Isa::kAvx512Bf16, "avx512_bf16", matmul_with_bf16, isa_avx512_bf16::attention,
                     isa_avx512_bf16::merge_attention, isa_avx512_bf16::attention_common);
-  static const KernelTable amx =
-      beyond_avx512(Isa::kAmx, "amx", matmul_with_amx, isa_amx::attention,
-                    isa_amx::merge_attention, isa_amx::attention_common);
+  static const KernelTable amx = [] {
+    KernelTable table = beyond_avx512(Isa::kAmx, "amx", matmul_with_amx, isa_amx::attention, isa_amx::merge_attention,
+                                      isa_amx::attention_common);
+    table.rounds_w8 = true;
+    return table;
+  }();
   switch (isa) {
     case Isa::kGeneric:
       return &isa_generic::kTable;

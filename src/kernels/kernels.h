@@ -94,7 +94,8 @@ struct MatmulArgs {
   const PackedMatrix* w = nullptr;
   const float* x = nullptr;           // [num_rows, ldx], used when xq is null
   const QuantizedRows* xq = nullptr;  // only for kW* formats
-  // kBF16, and on a device kF16: x may be rounded to BF16 first, which a set does that multiplies BF16.
+  // kBF16, kW8 where KernelTable::rounds_w8, and on a device kF16: x may be rounded to BF16 first, and kW8's weights
+  // with it, which a set does that multiplies BF16.
   bool rounds_to_bf16 = false;
   const float* bias = nullptr;        // [w->num_rows] or null
   float* y = nullptr;                 // [num_rows, ldy]
@@ -420,6 +421,8 @@ struct KernelTable {
   void (*to_key_basis)(const PagedKvView& kv, int num_heads, float* q, std::int64_t ldq,
                        int row_begin, int row_end);
 
+  // kW8 had rather x, and rounds_to_bf16, than xq.
+  bool rounds_w8 = false;
   // Output panels [panel_begin, panel_end) of every row.
   void (*matmul)(const MatmulArgs& args, int panel_begin, int panel_end);
 

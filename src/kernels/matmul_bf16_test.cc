@@ -1,4 +1,6 @@
-// Products of BF16 weights whose activations may be rounded: against double precision, and bit against bit.
+// Products of weights in BF16, and in 8 bits where a set takes them so, whose activations may be rounded: against double
+// precision, and bit against bit.
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <span>
@@ -62,6 +64,73 @@ TEST(MatmulBf16, RoundsActivationsAndNothingElse) {
           ASSERT_NEAR(y[static_cast<std::size_t>(r * kRows + n)], sum, size * 1e-5)
               << table->name << " columns " << cols << " row " << r << " out " << n;
         }
+      }
+    }
+  }
+}
+
+std::vector<const KernelTable*> tables_with_rounded_w8() {
+  std::vector<const KernelTable*> found;
+  for (const KernelTable* table : tables_with_bf16())
+    if (table->rounds_w8) found.push_back(table);
+  return found;
+}
+
+// Half up in size, as the kernels do it.
+float rounded_weight(float weight) {
+  const std::uint32_t bits = (std::bit_cast<std::uint32_t>(weight) + 0x8000) & 0xFFFF0000;
+  return std::bit_cast<float>(bits);
+}
+
+TEST(MatmulBf16, CodesOf8BitsAreRoundedWeights) {
+  const auto tables = tables_with_rounded_w8();
+  if (tables.empty()) GTEST_SKIP() << "needs AVX-512 BF16";
+  const auto bias = test::random_values(kRows, 9);
+  for (const int cols : {32, 64, 544, 1120}) {
+    const TestMatrix w(GgmlType::kQ8_0, kRows, cols);
+    constexpr int kBatch = 37;
+    const auto x = test::random_values(static_cast<std::size_t>(kBatch * cols), 5);
+    for (const KernelTable* table : tables) {
+      std::vector<float> y(kBatch * kRows);
+      multiply(*table, w, x, y, true);
+      for (int r = 0; r < kBatch; ++r) {
+        for (int n = 0; n < kRows; ++n) {
+          double sum = bias[static_cast<std::size_t>(n)];
+          double size = std::abs(sum);
+          for (int c = 0; c < cols; ++c) {
+            const double rounded =
+                bfloat16_to_float(float_to_bfloat16(x[static_cast<std::size_t>(r * cols + c)]));
+            const double term = rounded * double{rounded_weight(w.values[static_cast<std::size_t>(n * cols + c)])};
+            sum += term;
+            size += std::abs(term);
+          }
+          ASSERT_NEAR(y[static_cast<std::size_t>(r * kRows + n)], sum, size * 1e-5)
+              << table->name << " columns " << cols << " row " << r << " out " << n;
+        }
+      }
+    }
+  }
+}
+
+TEST(MatmulBf16, ARowOfCodesHasTheSameBitsInEveryBatchAndRange) {
+  const auto tables = tables_with_rounded_w8();
+  if (tables.empty()) GTEST_SKIP() << "needs AVX-512 BF16";
+  for (const int cols : {96, 1056, 4128, 20032}) {
+    const TestMatrix w(GgmlType::kQ8_0, kRows, cols);
+    constexpr std::size_t kBatch = 133;
+    const auto width = static_cast<std::size_t>(cols);
+    const auto x = test::random_values(kBatch * width, 5);
+    for (const KernelTable* table : tables) {
+      std::vector<float> alone(kBatch * kRows), together(kBatch * kRows);
+      for (std::size_t r = 0; r < kBatch; ++r)
+        multiply(*table, w, std::span(x).subspan(r * width, width),
+                 std::span(alone).subspan(r * kRows, kRows), true);
+      for (const std::size_t rows : {2, 15, 16, 17, 31, 32, 33, 49, 64, 133}) {
+        const std::span<float> some = std::span(together).first(rows * kRows);
+        multiply(*table, w, x, some, true, 0, 1);
+        multiply(*table, w, x, some, true, 1);
+        EXPECT_EQ(std::memcmp(some.data(), alone.data(), some.size_bytes()), 0)
+            << table->name << " columns " << cols << " rows " << rows;
       }
     }
   }

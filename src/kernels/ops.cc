@@ -52,17 +52,19 @@ class MatmulTasks {
     CHECK(products.size() <= kMaxProducts, products.size());
     std::int64_t bytes = 0;
     int most_rows = 0;
+    int min_panels = kMinPanelsOfManyRows;
     for (const MatmulArgs& product : products) {
       bytes += product.w->num_panels() * product.w->panel_stride_bytes *
                std::max(product.num_rows, 1);
       if (product.num_rows > 1) unit_panels_ = std::max(unit_panels_, 2);
       if (product.maxima != nullptr) unit_panels_ = kPanelsOfRun;
+      if (product.w->format == PackedFormat::kW8 && product.xq == nullptr) min_panels = kMinPanelsOfRoundedRows;
       most_rows = std::max(most_rows, product.num_rows);
     }
     for (std::size_t i = 0; i < products.size(); ++i)
       first_unit_[i + 1] = first_unit_[i] + divide_up(products[i].w->num_panels(), unit_panels_);
     const std::int64_t most =
-        (most_rows >= kManyRows ? num_units() * unit_panels_ / kMinPanelsOfManyRows
+        (most_rows >= kManyRows ? num_units() * unit_panels_ / min_panels
                                 : std::min(num_units(), bytes / kMinTaskBytes)) /
         num_threads;
     num_parts_ = num_threads;

@@ -45,9 +45,11 @@ inline const KernelTable& emulated_amx(const KernelTable& base) {
     KernelTable table = base;
     table.isa = Isa::kAmx;
     table.name = "amx, emulated";
+    table.rounds_w8 = true;
     table.matmul = [](const MatmulArgs& args, int panel_begin, int panel_end) {
-      ASSERT_TRUE(isa_amx_emulated::multiplies(args));
-      isa_amx_emulated::matmul_bf16(args, panel_begin, panel_end);
+      if (isa_amx_emulated::multiplies(args)) return isa_amx_emulated::matmul_bf16(args, panel_begin, panel_end);
+      ASSERT_TRUE(isa_amx_emulated::multiplies_w8(args));
+      isa_amx_emulated::matmul_w8(args, panel_begin, panel_end);
     };
     table.attention = isa_amx_emulated::attention;
     table.merge_attention = isa_amx_emulated::merge_attention;

@@ -61,7 +61,7 @@ class LocalPartners final : public ProductPartners {
   struct Machine {
     Machine(LocalPartners& all, const MachineShare& share, const KernelTable& kernels, const StageLimits& limits, bool int8)
         : weights(all.config_, all.gguf_, all.pool_, {}, nullptr, all.config_.num_layers(), share),
-          model(all.config_, weights, int8),
+          model(all.config_, weights, kernels, int8),
           computer(model, share, kernels, all.pool_, limits) {}
 
     Weights weights;

@@ -12,7 +12,7 @@ ProductGroup::ProductGroup(const KernelTable& kernels, ThreadPool& pool, int max
   inputs_.reserve(products_.capacity());  // products point to them
 }
 
-bool ProductGroup::wants_int8(const PackedMatrix& matrix) const { return int8_ && is_quantized(matrix); }
+bool ProductGroup::wants_int8(const PackedMatrix& matrix) const { return int8_ && takes_codes(kernels_, matrix); }
 
 void ProductGroup::add(const PackedMatrix& w, const Input& input, const Output& output) {
   if (input.num_rows == 0) return;

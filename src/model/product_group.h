@@ -13,7 +13,7 @@ namespace larder {
 // Thread: one at a time. Allocates at construction alone. On a CPU.
 class ProductGroup {
  public:
-  // int8: quantised matrices take their input in 8 bits. max_products: of one run().
+  // int8: matrices that the kernels want so take their input in 8 bits. max_products: of one run().
   ProductGroup(const KernelTable& kernels, ThreadPool& pool, int max_products, bool int8);
 
   bool wants_int8(const PackedMatrix& matrix) const;

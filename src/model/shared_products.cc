@@ -64,7 +64,7 @@ bool SharedModel::is_shared(const ModelConfig& config, StageId id) {
 SharedStage SharedModel::make_heads(int layer, bool has_queries) const {
   const LayerWeights& w = weights_.layer(layer);
   SharedStage stage;
-  stage.takes_rests = int8_ && is_quantized(w.v);
+  stage.takes_rests = wants_int8(w.v);
   // V's bias comes between its products and those of the rests, see Transformer::refine_input().
   SharedProduct v = product(w.v, config_.kv_size(), stage.takes_rests ? nullptr : w.v_bias);
   v.has_rests = stage.takes_rests;
@@ -81,7 +81,7 @@ SharedStage SharedModel::make_gate(int layer) const {
   stage.num_products = 2;
   stage.num_cols = config_.hidden_size;
   stage.activates = true;
-  stage.gives_codes = int8_ && is_quantized(w.down);
+  stage.gives_codes = wants_int8(w.down);
   return stage;
 }
 
@@ -110,7 +110,7 @@ SharedStage SharedModel::stage(StageId id) const {
       break;
   }
   for (int i = 0; i < stage.num_products; ++i) {
-    const bool int8 = int8_ && is_quantized(*stage.products[static_cast<std::size_t>(i)].w);
+    const bool int8 = wants_int8(*stage.products[static_cast<std::size_t>(i)].w);
     (int8 ? stage.takes_codes : stage.takes_values) = true;
   }
   return stage;
@@ -251,7 +251,7 @@ std::span<const std::byte> StageComputer::compute(StageId id, int num_rows, std:
     if (stage.activates) y = i == 0 ? buffers_.gate : buffers_.up;
     args[count++] = {.w = product.w,
                      .x = x,
-                     .xq = model_.int8() && is_quantized(*product.w) ? &buffers_.input : nullptr,
+                     .xq = model_.wants_int8(*product.w) ? &buffers_.input : nullptr,
                      .rounds_to_bf16 = model_.int8(),
                      .bias = product.bias != nullptr ? product.bias + rows.begin : nullptr,
                      .y = y,

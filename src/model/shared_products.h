@@ -41,12 +41,13 @@ struct SharedStage {
 // The stages of a model, to a machine that has these weights. Thread: any.
 class SharedModel {
  public:
-  // References must outlive it. int8: quantised matrices take their input in 8 bits.
-  SharedModel(const ModelConfig& config, const Weights& weights, bool int8)
-      : config_(config), weights_(weights), int8_(int8) {}
+  // References must outlive it. int8: matrices that the kernels want so take their input in 8 bits.
+  SharedModel(const ModelConfig& config, const Weights& weights, const KernelTable& kernels, bool int8)
+      : config_(config), weights_(weights), kernels_(kernels), int8_(int8) {}
 
   const ModelConfig& config() const { return config_; }
   bool int8() const { return int8_; }
+  bool wants_int8(const PackedMatrix& matrix) const { return int8_ && takes_codes(kernels_, matrix); }
   // Whether a model has such a stage, and other machines have a part in it: layers with experts keep their MLP on
   // the server, latent attention its heads. For any layer and stage.
   static bool is_shared(const ModelConfig& config, StageId id);
@@ -62,6 +63,7 @@ class SharedModel {
 
   const ModelConfig& config_;
   const Weights& weights_;
+  const KernelTable& kernels_;
   const bool int8_;
 };
 

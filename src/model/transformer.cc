@@ -45,7 +45,7 @@ Transformer::Transformer(const ModelConfig& config, const Weights& weights, cons
       scratch_(device, ScratchPlan(config, limits, device != nullptr, nullptr).size_bytes, true),
       buffers_(ScratchPlan(config, limits, device != nullptr, scratch_.data()).buffers),
       partners_(partners),
-      shared_(config, weights, limits.activations == ActivationType::kInt8),
+      shared_(config, weights, kernels, limits.activations == ActivationType::kInt8),
       device_(device) {
   CHECK(limits.split.is_shared() == (partners != nullptr) && (partners == nullptr || device == nullptr),
         limits.split.num_machines());
@@ -337,7 +337,7 @@ void Transformer::multiply(const float* x, int num_rows, const Products& product
 }
 
 bool Transformer::wants_int8(const PackedMatrix& matrix) const {
-  return limits_.activations == ActivationType::kInt8 && is_quantized(matrix);
+  return limits_.activations == ActivationType::kInt8 && takes_codes(kernels_, matrix);
 }
 
 void Transformer::quantize_input(const float* x, int num_cols, int row_begin, int row_end) {

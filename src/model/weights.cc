@@ -330,7 +330,7 @@ void widen(const WeightEntry& entry, float* values) {
 
 }  // namespace
 
-bool is_quantized(const PackedMatrix& matrix) {
+bool takes_codes(const KernelTable& kernels, const PackedMatrix& matrix) {
   switch (matrix.format) {
     case PackedFormat::kF32:
     case PackedFormat::kF16:
@@ -342,9 +342,10 @@ bool is_quantized(const PackedMatrix& matrix) {
     case PackedFormat::kW5:
     case PackedFormat::kW5K:
     case PackedFormat::kW6Fine:
-    case PackedFormat::kW8:
     case PackedFormat::kMxFp4:
       return true;
+    case PackedFormat::kW8:
+      return !kernels.rounds_w8;
   }
   return false;
 }

@@ -52,8 +52,8 @@ struct LayerWeights {
   const float* expert_down_bias = nullptr;           // [num_experts, hidden_size]
 };
 
-// Codes with scales, rather than numbers.
-bool is_quantized(const PackedMatrix& matrix);
+// Whether it holds codes with scales, rather than numbers, and these kernels take activations for them in 8 bits.
+bool takes_codes(const KernelTable& kernels, const PackedMatrix& matrix);
 
 // Called from the loading thread after each tensor: bytes packed so far and in all.
 using LoadProgress = std::function<void(std::size_t done_bytes, std::size_t total_bytes)>;

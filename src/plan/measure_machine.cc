@@ -9,6 +9,7 @@
 #include "base/aligned_buffer.h"
 #include "kernels/ops.h"
 #include "kernels/packing.h"
+#include "model/weights.h"
 #include "plan/machines.h"
 
 namespace larder {
@@ -92,10 +93,9 @@ double product_rate(const KernelTable& kernels, ThreadPool& pool, GgmlType type,
   DeviceBuffer scratch(device, device != nullptr
                                    ? static_cast<std::size_t>(device_product_bytes(shape.num_rows, size))
                                    : 0);
-  const bool has_codes = type == GgmlType::kQ8_0 || type == GgmlType::kQ4_0;
   const MatmulArgs args{.w = &matrix,
                         .x = values,
-                        .xq = has_codes && is_fast ? &rows : nullptr,
+                        .xq = is_fast && takes_codes(kernels, matrix) ? &rows : nullptr,
                         .rounds_to_bf16 = is_fast,
                         .y = reinterpret_cast<float*>(y.data()),
                         .num_rows = shape.num_rows,

@@ -48,7 +48,7 @@ struct Model {
   ThreadPool pool{1};
   MachineShare share{OutputSplit(std::vector<std::uint32_t>{1, 1}), 1};
   Weights weights{config, gguf, pool, {}, nullptr, config.num_layers(), share};
-  SharedModel model{config, weights, true};
+  SharedModel model{config, weights, *kernels_for(Isa::kGeneric), true};
   StageComputer computer{model, share, select_kernels(), pool, kLimits};
 };
 

@@ -26,6 +26,8 @@ void attention_common(const AttentionArgs& args, const CommonTask& task, std::by
 namespace isa_amx {
 bool multiplies(const MatmulArgs& args);
 void matmul_bf16(const MatmulArgs& args, int panel_begin, int panel_end);
+bool multiplies_w8(const MatmulArgs& args);
+void matmul_w8(const MatmulArgs& args, int panel_begin, int panel_end);
 void attention(const AttentionArgs& args, const AttentionTask& task, std::byte* scratch);
 void merge_attention(const AttentionArgs& args, const AttentionTask& task, std::byte* partials,
                      std::int64_t stride_bytes);
@@ -35,6 +37,8 @@ void attention_common(const AttentionArgs& args, const CommonTask& task, std::by
 namespace isa_amx_emulated {
 bool multiplies(const MatmulArgs& args);
 void matmul_bf16(const MatmulArgs& args, int panel_begin, int panel_end);
+bool multiplies_w8(const MatmulArgs& args);
+void matmul_w8(const MatmulArgs& args, int panel_begin, int panel_end);
 void attention(const AttentionArgs& args, const AttentionTask& task, std::byte* scratch);
 void merge_attention(const AttentionArgs& args, const AttentionTask& task, std::byte* partials,
                      std::int64_t stride_bytes);

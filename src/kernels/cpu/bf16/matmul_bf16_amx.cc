@@ -1,43 +1,22 @@
 // Products of BF16 weights with activations rounded to BF16 on AMX tiles: TDPBF16PS takes 32 columns of 16 rows and
 // 16 outputs at a time. It adds up in another order than VDPBF16PS (matmul_bf16.cc), so whatever number of rows
 // there is goes this way, one alone, too: a row has the bits that it has among many.
-#include "kernels/cpu/bf16/amx_instructions.h"
-#include "kernels/cpu/bf16/rounded_rows.h"
+#include "kernels/cpu/bf16/row_tiles.h"
 #include "kernels/cpu/tables.h"
 
 namespace larder::LARDER_ISA_NAMESPACE {
 namespace {
 
-constexpr int kTileRows = 16;
-constexpr int kStepPairs = 16;  // of a tile: pairs of columns
-constexpr int kStepBytes = kStepPairs * kPairBytes;
 // Of a piece of two panels, which stays in the first-level cache while the rows go by.
 constexpr int kPieceSteps = 16;
 constexpr int kPiecePairs = kPieceSteps * kStepPairs;
-constexpr int kMostTiles = kMaxBlockRows / kTileRows;
-static_assert(kMaxBlockRows % kTileRows == 0);
 
-// Whole tiles, or fewer rows than one has.
-LARDER_INLINE int block_rows(int pairs) {
-  const int most = most_block_rows(pairs);
-  return most < kTileRows ? most : most / kTileRows * kTileRows;
-}
+LARDER_INLINE int block_rows(int pairs) { return whole_tiles(most_block_rows(pairs)); }
 
 struct Block {
   uint8_t rows[kBlockBytes];
-  alignas(64) float totals[kMostTiles * kTileRows * 2][16];  // [tiles, rows of one, panels]
+  alignas(64) float totals[kMostTiles * kAmxRows * 2][16];  // [tiles, rows of one, panels]
 };
-
-// Tiles 0 to 3: sums, [row tile][panel]; 4 and 5: activations; 6 and 7: weights.
-LARDER_INLINE TileShapes shapes_of(int num_rows) {
-  TileShapes shapes = {};
-  shapes.palette = 1;
-  for (int tile = 0; tile < 8; ++tile) {
-    shapes.rows[tile] = static_cast<uint8_t>(tile < 6 ? min_of(num_rows, kTileRows) : kStepPairs);
-    shapes.row_bytes[tile] = 64;
-  }
-  return shapes;
-}
 
 // A piece of neighbouring panels, and what is fetched meanwhile.
 struct Piece {
@@ -72,27 +51,12 @@ LARDER_INLINE void fetch_step(const Piece& piece, int s, int num_steps) {
   }
 }
 
-// weights: of a step, the second panel's `stride` behind the first one's; rows: of each tile.
-template <int kTiles, int kPanels>
-LARDER_INLINE void multiply_step(const void* weights, int64_t stride, const uint8_t* const* rows, int row_stride) {
-  tile_load<6>(weights, kPairBytes);
-  if constexpr (kPanels > 1) tile_load<7>(static_cast<const std::byte*>(weights) + stride, kPairBytes);
-  tile_load<4>(rows[0], row_stride);
-  tile_dot_bf16<0, 4, 6>();
-  if constexpr (kPanels > 1) tile_dot_bf16<1, 4, 7>();
-  if constexpr (kTiles > 1) {
-    tile_load<5>(rows[1], row_stride);
-    tile_dot_bf16<2, 5, 6>();
-    if constexpr (kPanels > 1) tile_dot_bf16<3, 5, 7>();
-  }
-}
-
 // Adds the piece's columns of kTiles tiles of rows to their totals.
 template <int kTiles, int kPanels, bool kIsStream>
 void add_piece(const Piece& piece, const uint8_t* first, const uint8_t* second, int row_stride,
                float (*totals)[16]) {
   constexpr int kStride = kPanels * 64;
-  float(*lower)[16] = totals + kTileRows * kPanels;
+  float(*lower)[16] = totals + kAmxRows * kPanels;
   tile_load<0>(totals[0], kStride);
   if constexpr (kPanels > 1) tile_load<1>(totals[1], kStride);
   if constexpr (kTiles > 1) tile_load<2>(lower[0], kStride);
@@ -112,13 +76,9 @@ void add_piece(const Piece& piece, const uint8_t* first, const uint8_t* second, 
   if constexpr (kTiles > 1 && kPanels > 1) tile_store<3>(lower[1], kStride);
 }
 
-// Where tile t of so many rows begins. The last one of many is whole, too: what it has of the rows before it comes
-// out the same once more.
-LARDER_INLINE int first_row(int t, int num_rows) { return max_of(0, min_of(t * kTileRows, num_rows - kTileRows)); }
-
 template <int kPanels, bool kIsStream>
 void add_to_all(Piece piece, const Block& block, int num_rows, int pair, int row_stride, float (*totals)[16]) {
-  const int num_tiles = (num_rows + kTileRows - 1) / kTileRows;
+  const int num_tiles = (num_rows + kAmxRows - 1) / kAmxRows;
   const int num_turns = (num_tiles + 1) / 2;
   const int num_lines = piece.num_lines;
   for (int turn = 0; turn < num_turns; ++turn) {
@@ -126,7 +86,7 @@ void add_to_all(Piece piece, const Block& block, int num_rows, int pair, int row
     piece.fetch_end = num_lines * (turn + 1) / num_turns;
     const int t = 2 * turn;
     const auto rows_at = [&](int tile) { return block.rows + first_row(tile, num_rows) * row_stride + pair * 4; };
-    float(*to)[16] = totals + t * kTileRows * kPanels;
+    float(*to)[16] = totals + t * kAmxRows * kPanels;
     if (t + 1 < num_tiles)
       add_piece<2, kPanels, kIsStream>(piece, rows_at(t), rows_at(t + 1), row_stride, to);
     else
@@ -139,8 +99,8 @@ template <int kPanels>
 void block_of_panels(const MatmulArgs& args, int row, int num_rows, int panel, Block& block) {
   const int pairs = num_pairs(args);
   const int row_stride = row_bytes(pairs);
-  const int num_tiles = (num_rows + kTileRows - 1) / kTileRows;
-  memset(block.totals, 0, static_cast<size_t>(num_tiles * kTileRows * kPanels) * 64);
+  const int num_tiles = (num_rows + kAmxRows - 1) / kAmxRows;
+  memset(block.totals, 0, static_cast<size_t>(num_tiles * kAmxRows * kPanels) * 64);
   alignas(64) uint8_t last[kPanels * kStepBytes];
   for (int pair = 0; pair < pairs; pair += kPiecePairs) {
     Piece piece = {};
@@ -163,14 +123,7 @@ void block_of_panels(const MatmulArgs& args, int row, int num_rows, int panel, B
     else
       add_to_all<kPanels, false>(piece, block, num_rows, pair, row_stride, block.totals);
   }
-  for (int t = 0; t < num_tiles; ++t) {
-    for (int r = 0; r < min_of(num_rows, kTileRows); ++r) {
-      for (int p = 0; p < kPanels; ++p) {
-        const float* total = block.totals[(t * kTileRows + r) * kPanels + p];
-        write_sums(args, row + first_row(t, num_rows) + r, panel + p, load(total));
-      }
-    }
-  }
+  write_tiles<kPanels>(args, row, num_rows, panel, block.totals);
 }
 
 }  // namespace
