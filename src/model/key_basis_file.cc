@@ -18,7 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // Counts up whenever the same model, tokens and kernels are measured otherwise.
-constexpr int kMeasurementVersion = 1;
+constexpr int kMeasurementVersion = 2;
 constexpr std::size_t kMostFiles = 64;
 constexpr const char* kEnding = ".basis";
 
