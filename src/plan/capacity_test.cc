@@ -425,7 +425,7 @@ TEST(Machines, ThisOneIsMeasuredAsModelsMultiply) {
     const bool is_fast = activations == ActivationType::kInt8;
     EXPECT_EQ(asked_products.at(PackedFormat::kBF16), std::pair(false, is_fast));
     EXPECT_EQ(asked_products.at(PackedFormat::kF16), std::pair(false, is_fast));
-    EXPECT_EQ(asked_products.at(PackedFormat::kW8), std::pair(is_fast, is_fast));
+    EXPECT_EQ(asked_products.at(PackedFormat::kW8), std::pair(is_fast && !kernels.rounds_w8, is_fast));
     EXPECT_EQ(asked_products.at(PackedFormat::kW4), std::pair(is_fast, is_fast));
   }
 }
