@@ -55,12 +55,7 @@ LARDER_INLINE void fetch_step(const Piece& piece, int s, int num_steps) {
 template <int kTiles, int kPanels, bool kIsStream>
 void add_piece(const Piece& piece, const uint8_t* first, const uint8_t* second, int row_stride,
                float (*totals)[16]) {
-  constexpr int kStride = kPanels * 64;
-  float(*lower)[16] = totals + kAmxRows * kPanels;
-  tile_load<0>(totals[0], kStride);
-  if constexpr (kPanels > 1) tile_load<1>(totals[1], kStride);
-  if constexpr (kTiles > 1) tile_load<2>(lower[0], kStride);
-  if constexpr (kTiles > 1 && kPanels > 1) tile_load<3>(lower[1], kStride);
+  load_totals<kTiles, kPanels>(totals);
   const int num_steps = piece.steps + (piece.last != nullptr ? 1 : 0);
   for (int s = 0; s < num_steps; ++s) {
     fetch_step<kPanels, kIsStream>(piece, s, num_steps);
@@ -70,10 +65,7 @@ void add_piece(const Piece& piece, const uint8_t* first, const uint8_t* second, 
     else
       multiply_step<kTiles, kPanels>(piece.last, kStepBytes, rows, row_stride);
   }
-  tile_store<0>(totals[0], kStride);
-  if constexpr (kPanels > 1) tile_store<1>(totals[1], kStride);
-  if constexpr (kTiles > 1) tile_store<2>(lower[0], kStride);
-  if constexpr (kTiles > 1 && kPanels > 1) tile_store<3>(lower[1], kStride);
+  store_totals<kTiles, kPanels>(totals);
 }
 
 template <int kPanels, bool kIsStream>

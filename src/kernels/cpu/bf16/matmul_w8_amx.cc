@@ -82,7 +82,6 @@ class Stream {
 // The block's rows, at most two tiles, of num_turns * kPanels panels.
 template <int kTiles, int kPanels>
 void multiply_stream(const MatmulArgs& args, int row, int num_rows, int panel, int num_turns, Block& block) {
-  constexpr int kStride = kPanels * 64;
   const int row_stride = row_bytes(num_pairs(args));
   Stream<kPanels> stream(args, panel, num_turns, block);
   for (int s = 0; s < kLeadSteps; ++s) stream.unpack();
@@ -94,12 +93,7 @@ void multiply_stream(const MatmulArgs& args, int row, int num_rows, int panel, i
     const uint8_t* rows[2] = {block.rows, block.rows + first_row(kTiles - 1, num_rows) * row_stride};
     for (int g = 0; g < num_groups(args); ++g, rows[0] += 64, rows[1] += 64)
       multiply_step<kTiles, kPanels>(stream.next(), kRingSteps * kStepBytes, rows, row_stride);
-    float(*upper)[16] = block.totals;
-    float(*lower)[16] = block.totals + kAmxRows * kPanels;
-    tile_store<0>(upper[0], kStride);
-    if constexpr (kPanels > 1) tile_store<1>(upper[1], kStride);
-    if constexpr (kTiles > 1) tile_store<2>(lower[0], kStride);
-    if constexpr (kTiles > 1 && kPanels > 1) tile_store<3>(lower[1], kStride);
+    store_totals<kTiles, kPanels>(block.totals);
     write_tiles<kPanels>(args, row, num_rows, panel, block.totals);
   }
 }
@@ -146,12 +140,7 @@ LARDER_INLINE void unpack_step(const Piece& piece, int s) {
 // Adds the piece's columns of kTiles tiles of rows to their totals. kUnpacks: the first to do so, it unpacks the piece.
 template <int kTiles, int kPanels, bool kUnpacks>
 void add_piece(const Piece& piece, const uint8_t* first, const uint8_t* second, int row_stride, float (*totals)[16]) {
-  constexpr int kStride = kPanels * 64;
-  float(*lower)[16] = totals + kAmxRows * kPanels;
-  tile_load<0>(totals[0], kStride);
-  if constexpr (kPanels > 1) tile_load<1>(totals[1], kStride);
-  if constexpr (kTiles > 1) tile_load<2>(lower[0], kStride);
-  if constexpr (kTiles > 1 && kPanels > 1) tile_load<3>(lower[1], kStride);
+  load_totals<kTiles, kPanels>(totals);
   if constexpr (kUnpacks) {
     for (int s = 0; s < kLeadSteps; ++s) unpack_step<kPanels>(piece, s);
   }
@@ -165,10 +154,7 @@ void add_piece(const Piece& piece, const uint8_t* first, const uint8_t* second, 
     const uint8_t* rows[2] = {first + s * 64, second + s * 64};
     multiply_step<kTiles, kPanels>(piece.unpacked + s * kStepBytes, kPieceBytes, rows, row_stride);
   }
-  tile_store<0>(totals[0], kStride);
-  if constexpr (kPanels > 1) tile_store<1>(totals[1], kStride);
-  if constexpr (kTiles > 1) tile_store<2>(lower[0], kStride);
-  if constexpr (kTiles > 1 && kPanels > 1) tile_store<3>(lower[1], kStride);
+  store_totals<kTiles, kPanels>(totals);
 }
 
 // The block's rows, more than two tiles, of kPanels panels.

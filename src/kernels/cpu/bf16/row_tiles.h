@@ -43,6 +43,26 @@ LARDER_INLINE void multiply_step(const void* weights, int64_t stride, const uint
   }
 }
 
+// Tiles 0 to 3 and the totals of kTiles tiles of rows, [tiles, rows of one, panels].
+template <int kTiles, int kPanels>
+LARDER_INLINE void load_totals(const float (*totals)[16]) {
+  constexpr int kStride = kPanels * 64;
+  const float(*lower)[16] = totals + kAmxRows * kPanels;
+  tile_load<0>(totals[0], kStride);
+  if constexpr (kPanels > 1) tile_load<1>(totals[1], kStride);
+  if constexpr (kTiles > 1) tile_load<2>(lower[0], kStride);
+  if constexpr (kTiles > 1 && kPanels > 1) tile_load<3>(lower[1], kStride);
+}
+template <int kTiles, int kPanels>
+LARDER_INLINE void store_totals(float (*totals)[16]) {
+  constexpr int kStride = kPanels * 64;
+  float(*lower)[16] = totals + kAmxRows * kPanels;
+  tile_store<0>(totals[0], kStride);
+  if constexpr (kPanels > 1) tile_store<1>(totals[1], kStride);
+  if constexpr (kTiles > 1) tile_store<2>(lower[0], kStride);
+  if constexpr (kTiles > 1 && kPanels > 1) tile_store<3>(lower[1], kStride);
+}
+
 // Where tile t of so many rows begins. The last one of many is whole, too: what it has of the rows before it comes
 // out the same once more.
 LARDER_INLINE int first_row(int t, int num_rows) { return max_of(0, min_of(t * kAmxRows, num_rows - kAmxRows)); }
