@@ -39,34 +39,59 @@ std::vector<const KernelTable*> tables_with_bf16() {
   return found;
 }
 
-TEST(MatmulBf16, RoundsActivationsAndNothingElse) {
-  const auto tables = tables_with_bf16();
-  if (tables.empty()) GTEST_SKIP() << "needs AVX-512 BF16";
+// Products of activations rounded to BF16 with weights as weight_of() makes them.
+void expect_rounded_products(const std::vector<const KernelTable*>& tables, const TestMatrix& w, float (*weight_of)(float)) {
+  const int cols = w.packed.num_cols;
+  constexpr int kBatch = 37;
   const auto bias = test::random_values(kRows, 9);
-  for (const int cols : {1, 2, 77, 768}) {
-    const TestMatrix w(GgmlType::kBF16, kRows, cols);
-    constexpr int kBatch = 37;
-    const auto x = test::random_values(static_cast<std::size_t>(kBatch * cols), 5);
-    for (const KernelTable* table : tables) {
-      std::vector<float> y(kBatch * kRows);
-      multiply(*table, w, x, y, true);
-      for (int r = 0; r < kBatch; ++r) {
-        for (int n = 0; n < kRows; ++n) {
-          double sum = bias[static_cast<std::size_t>(n)];
-          double size = std::abs(sum);
-          for (int c = 0; c < cols; ++c) {
-            const double rounded =
-                bfloat16_to_float(float_to_bfloat16(x[static_cast<std::size_t>(r * cols + c)]));
-            const double term = rounded * double{w.values[static_cast<std::size_t>(n * cols + c)]};
-            sum += term;
-            size += std::abs(term);
-          }
-          ASSERT_NEAR(y[static_cast<std::size_t>(r * kRows + n)], sum, size * 1e-5)
-              << table->name << " columns " << cols << " row " << r << " out " << n;
+  const auto x = test::random_values(static_cast<std::size_t>(kBatch * cols), 5);
+  for (const KernelTable* table : tables) {
+    std::vector<float> y(kBatch * kRows);
+    multiply(*table, w, x, y, true);
+    for (int r = 0; r < kBatch; ++r) {
+      for (int n = 0; n < kRows; ++n) {
+        double sum = bias[static_cast<std::size_t>(n)];
+        double size = std::abs(sum);
+        for (int c = 0; c < cols; ++c) {
+          const double rounded =
+              bfloat16_to_float(float_to_bfloat16(x[static_cast<std::size_t>(r * cols + c)]));
+          const double term = rounded * double{weight_of(w.values[static_cast<std::size_t>(n * cols + c)])};
+          sum += term;
+          size += std::abs(term);
         }
+        ASSERT_NEAR(y[static_cast<std::size_t>(r * kRows + n)], sum, size * 1e-5)
+            << table->name << " columns " << cols << " row " << r << " out " << n;
       }
     }
   }
+}
+
+// Of a batch of 133 rows, each row alone and so many of them together.
+void expect_same_bits_in_batches(const std::vector<const KernelTable*>& tables, const TestMatrix& w,
+                                 const std::vector<std::size_t>& batches) {
+  constexpr std::size_t kBatch = 133;
+  const auto width = static_cast<std::size_t>(w.packed.num_cols);
+  const auto x = test::random_values(kBatch * width, 5);
+  for (const KernelTable* table : tables) {
+    std::vector<float> alone(kBatch * kRows), together(kBatch * kRows);
+    for (std::size_t r = 0; r < kBatch; ++r)
+      multiply(*table, w, std::span(x).subspan(r * width, width),
+               std::span(alone).subspan(r * kRows, kRows), true);
+    for (const std::size_t rows : batches) {
+      const std::span<float> some = std::span(together).first(rows * kRows);
+      multiply(*table, w, x, some, true, 0, 1);
+      multiply(*table, w, x, some, true, 1);
+      EXPECT_EQ(std::memcmp(some.data(), alone.data(), some.size_bytes()), 0)
+          << table->name << " columns " << width << " rows " << rows;
+    }
+  }
+}
+
+TEST(MatmulBf16, RoundsActivationsAndNothingElse) {
+  const auto tables = tables_with_bf16();
+  if (tables.empty()) GTEST_SKIP() << "needs AVX-512 BF16";
+  for (const int cols : {1, 2, 77, 768})
+    expect_rounded_products(tables, TestMatrix(GgmlType::kBF16, kRows, cols), [](float weight) { return weight; });
 }
 
 std::vector<const KernelTable*> tables_with_rounded_w8() {
@@ -85,55 +110,15 @@ float rounded_weight(float weight) {
 TEST(MatmulBf16, CodesOf8BitsAreRoundedWeights) {
   const auto tables = tables_with_rounded_w8();
   if (tables.empty()) GTEST_SKIP() << "needs AVX-512 BF16";
-  const auto bias = test::random_values(kRows, 9);
-  for (const int cols : {32, 64, 544, 1120}) {
-    const TestMatrix w(GgmlType::kQ8_0, kRows, cols);
-    constexpr int kBatch = 37;
-    const auto x = test::random_values(static_cast<std::size_t>(kBatch * cols), 5);
-    for (const KernelTable* table : tables) {
-      std::vector<float> y(kBatch * kRows);
-      multiply(*table, w, x, y, true);
-      for (int r = 0; r < kBatch; ++r) {
-        for (int n = 0; n < kRows; ++n) {
-          double sum = bias[static_cast<std::size_t>(n)];
-          double size = std::abs(sum);
-          for (int c = 0; c < cols; ++c) {
-            const double rounded =
-                bfloat16_to_float(float_to_bfloat16(x[static_cast<std::size_t>(r * cols + c)]));
-            const double term = rounded * double{rounded_weight(w.values[static_cast<std::size_t>(n * cols + c)])};
-            sum += term;
-            size += std::abs(term);
-          }
-          ASSERT_NEAR(y[static_cast<std::size_t>(r * kRows + n)], sum, size * 1e-5)
-              << table->name << " columns " << cols << " row " << r << " out " << n;
-        }
-      }
-    }
-  }
+  for (const int cols : {32, 64, 544, 1120})
+    expect_rounded_products(tables, TestMatrix(GgmlType::kQ8_0, kRows, cols), rounded_weight);
 }
 
 TEST(MatmulBf16, ARowOfCodesHasTheSameBitsInEveryBatchAndRange) {
   const auto tables = tables_with_rounded_w8();
   if (tables.empty()) GTEST_SKIP() << "needs AVX-512 BF16";
-  for (const int cols : {96, 1056, 4128, 20032}) {
-    const TestMatrix w(GgmlType::kQ8_0, kRows, cols);
-    constexpr std::size_t kBatch = 133;
-    const auto width = static_cast<std::size_t>(cols);
-    const auto x = test::random_values(kBatch * width, 5);
-    for (const KernelTable* table : tables) {
-      std::vector<float> alone(kBatch * kRows), together(kBatch * kRows);
-      for (std::size_t r = 0; r < kBatch; ++r)
-        multiply(*table, w, std::span(x).subspan(r * width, width),
-                 std::span(alone).subspan(r * kRows, kRows), true);
-      for (const std::size_t rows : {2, 15, 16, 17, 31, 32, 33, 49, 64, 133}) {
-        const std::span<float> some = std::span(together).first(rows * kRows);
-        multiply(*table, w, x, some, true, 0, 1);
-        multiply(*table, w, x, some, true, 1);
-        EXPECT_EQ(std::memcmp(some.data(), alone.data(), some.size_bytes()), 0)
-            << table->name << " columns " << cols << " rows " << rows;
-      }
-    }
-  }
+  for (const int cols : {96, 1056, 4128, 20032})
+    expect_same_bits_in_batches(tables, TestMatrix(GgmlType::kQ8_0, kRows, cols), {2, 15, 16, 17, 31, 32, 33, 49, 64, 133});
 }
 
 // Few columns, so many that rows go in several blocks and panels in several pieces, and so many that a block
@@ -141,25 +126,9 @@ TEST(MatmulBf16, ARowOfCodesHasTheSameBitsInEveryBatchAndRange) {
 TEST(MatmulBf16, ARowHasTheSameBitsInEveryBatchAndRange) {
   const auto tables = tables_with_bf16();
   if (tables.empty()) GTEST_SKIP() << "needs AVX-512 BF16";
-  for (const int cols : {77, 5000, 20001}) {
-    const TestMatrix w(GgmlType::kBF16, kRows, cols);
-    constexpr std::size_t kBatch = 133;
-    const auto width = static_cast<std::size_t>(cols);
-    const auto x = test::random_values(kBatch * width, 5);
-    for (const KernelTable* table : tables) {
-      std::vector<float> alone(kBatch * kRows), together(kBatch * kRows);
-      for (std::size_t r = 0; r < kBatch; ++r)
-        multiply(*table, w, std::span(x).subspan(r * width, width),
-                 std::span(alone).subspan(r * kRows, kRows), true);
-      for (const std::size_t rows : {2, 3, 4, 5, 6, 7, 11, 16, 17, 31, 32, 33, 49, 64, 133}) {
-        const std::span<float> some = std::span(together).first(rows * kRows);
-        multiply(*table, w, x, some, true, 0, 1);
-        multiply(*table, w, x, some, true, 1);
-        EXPECT_EQ(std::memcmp(some.data(), alone.data(), some.size_bytes()), 0)
-            << table->name << " columns " << cols << " rows " << rows;
-      }
-    }
-  }
+  for (const int cols : {77, 5000, 20001})
+    expect_same_bits_in_batches(tables, TestMatrix(GgmlType::kBF16, kRows, cols),
+                                {2, 3, 4, 5, 6, 7, 11, 16, 17, 31, 32, 33, 49, 64, 133});
 }
 
 TEST(MatmulBf16, OtherSetsKeepFullPrecision) {
