@@ -1,26 +1,20 @@
 """Requests of Anthropic's API that go to another server: a second Larder, and one that fails."""
-import contextlib
 import json
-import os
 
 import anthropic
 import pytest
 import requests
 from api_server import larder, serving
-from fake_upstream import Exchange, FakeUpstream
+from fake_upstream import Exchange
+from upstream_server import KEY, routing
 
-KEY = "secret-of-the-upstream-1234"
 OWN_KEY = "of-this-server"
 ASKED = {"model": "claude", "max_tokens": 12, "messages": [{"role": "user", "content": "What is a larder?"}]}
 STORY = " ".join(f"Item {i} lies on shelf {i % 7}." for i in range(64))
 
 
-@contextlib.contextmanager
-def routing(url, *options):
-    os.environ["LARDER_TEST_UPSTREAM_KEY"] = KEY
-    with serving("-c", "512", "--api-key", OWN_KEY, "--upstream", url, "--upstream-models", "claude=big", "--upstream-key-env",
-                 "LARDER_TEST_UPSTREAM_KEY", *options, key=OWN_KEY) as server:
-        yield server
+def keyed_routing(url, *options):
+    return routing(url, "--api-key", OWN_KEY, *options, models="claude=big", key=OWN_KEY)
 
 
 def client_of(server, key=OWN_KEY):
@@ -35,21 +29,14 @@ def upstream():
 
 @pytest.fixture(scope="module")
 def server(upstream):
-    with routing(upstream.url + "/v1", "--upstream-api", "anthropic", "--upstream-when", "named,long,busy", "--upstream-wait-ms", "0",
+    with keyed_routing(upstream.url + "/v1", "--upstream-api", "anthropic", "--upstream-when", "named,long,busy", "--upstream-wait-ms", "0",
                  "--max-sequences", "1") as server:
         yield server
 
 
 @pytest.fixture(scope="module")
-def fake():
-    fake = FakeUpstream()
-    yield fake
-    fake.close()
-
-
-@pytest.fixture(scope="module")
 def to_fake(fake):
-    with routing(f"http://127.0.0.1:{fake.port}/base/", "--upstream-api", "openai,anthropic", "--upstream-timeout", "2") as server:
+    with keyed_routing(f"http://127.0.0.1:{fake.port}/base/", "--upstream-api", "openai,anthropic", "--upstream-timeout", "2") as server:
         yield server
 
 
