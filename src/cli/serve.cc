@@ -17,6 +17,7 @@
 #include "cli/commands.h"
 #include "cli/runtime.h"
 #include "cli/upstream_options.h"
+#include "kv/tier_events.h"
 #include "server/auth.h"
 #include "server/endpoint.h"
 #include "server/http_server.h"
@@ -106,6 +107,12 @@ class KvEventsTo {
   Engine& engine_;
 };
 
+// What waits to be told, at most.
+std::int64_t most_event_bytes(const ServeOptions& options) {
+  const int num_tiers = (options.runtime.kv_host.empty() ? 0 : 1) + (options.runtime.kv_disk.empty() ? 0 : 1);
+  return KvEventPublisher::most_bytes(options.kv_events) + num_tiers * TierEvents::kMostBytes;
+}
+
 // nullptr: nobody is to be told.
 std::unique_ptr<KvEventPublisher> publisher_of(const ServeOptions& options, const std::string& model_name) {
   KvEventPublisherConfig config = options.kv_events;
@@ -148,7 +155,7 @@ void serve(const ServeOptions& options) {
   if (config.upstream) runtime_options.bookkeeping_bytes += Upstream::most_bytes(*config.upstream);
   runtime_options.records_kv_events = !options.kv_events.endpoint.empty();
   if (runtime_options.records_kv_events)
-    runtime_options.bookkeeping_bytes += KvEventPublisher::most_bytes(options.kv_events);
+    runtime_options.bookkeeping_bytes += most_event_bytes(options);
   Runtime runtime(runtime_options);
   print_start(runtime);
   const std::filesystem::path path = runtime.file().path;

@@ -296,7 +296,7 @@ void Engine::give_up(const char* reason) {
 // How long nothing is to be done unless somebody asks for it.
 std::chrono::nanoseconds Engine::patience() const {
   if (!held_.empty()) return kShareInterval;
-  if (scheduler_.is_loading() || cache_.can_save()) return kTierPatience;
+  if (scheduler_.is_loading() || cache_.can_save() || cache_.has_tier_events()) return kTierPatience;
   return std::min<std::chrono::nanoseconds>(
       cache_.has_unsaved() ? kFaultPatience : kIdlePatience,
       std::chrono::nanoseconds(cache_.next_pin_expiry_ns() - clock_.now_ns()));

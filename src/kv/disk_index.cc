@@ -45,7 +45,7 @@ std::optional<SlotId> DiskIndex::next_to_go() const {
   const std::uint64_t num_keys = is_gone ? std::bit_ceil(static_cast<unsigned>(num_groups_)) : 0;
   for (std::uint64_t bits = 1; bits < num_keys; ++bits) {
     BlockKey key = *last_evicted_;
-    key.high ^= bits;
+    key.high ^= bits;  // its group's
     if (const auto id = find(key); id && may_go(*id)) return id;
   }
   for (const auto& [age, id] : leaves_) {
@@ -140,9 +140,37 @@ std::vector<SlotId> DiskIndex::sample_stored(std::size_t max_num) const {
   return slots;
 }
 
+// By how many stored ones each follows. What follows itself, as a damaged store may say, ends somewhere.
+std::vector<SlotId> DiskIndex::parents_first() const {
+  constexpr std::int32_t kUnknown = -1;
+  std::vector<std::vector<std::int32_t>> depths;
+  for (const Segment& segment : segments_) depths.emplace_back(segment.slots.size(), kUnknown);
+  const auto depth = [&](SlotId id) -> std::int32_t& {
+    return depths[static_cast<std::size_t>(id.segment)][static_cast<std::size_t>(id.slot)];
+  };
+  std::vector<SlotId> stored;
+  std::vector<SlotId> above;  // whose depth is not known yet, upwards
+  for (std::int32_t segment = 0; segment < static_cast<std::int32_t>(segments_.size()); ++segment) {
+    for (std::int32_t i = 0; i < static_cast<std::int32_t>(segments_[static_cast<std::size_t>(segment)].slots.size()); ++i) {
+      if (slot({segment, i}).state != State::kStored) continue;
+      stored.push_back({segment, i});
+      std::optional<SlotId> at = stored.back();
+      for (; at && depth(*at) == kUnknown; at = find(slot(*at).parent)) {
+        depth(*at) = 0;
+        above.push_back(*at);
+      }
+      for (std::int32_t below = at ? depth(*at) : kUnknown; !above.empty(); above.pop_back())
+        depth(above.back()) = ++below;
+    }
+  }
+  std::ranges::stable_sort(stored, {}, depth);
+  return stored;
+}
+
 void DiskIndex::forget(SlotId id) {
   Slot& stored = slot(id);
   if (stored.state != State::kStored) return;
+  if (events_ != nullptr) events_->note_removed(stored.key);
   slots_by_key_.erase(stored.key);
   leaves_.erase({stored.age, id});
   stored.state = State::kTaken;

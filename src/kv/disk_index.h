@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "kv/tier_events.h"
 #include "kv/tier_key.h"
 
 namespace larder {
@@ -30,6 +31,8 @@ struct SlotId {
 // or segments takes memory.
 class DiskIndex {
  public:
+  // From now on it tells of blocks that it forgets. events must outlive it.
+  void tell(TierEvents& events) { events_ = &events; }
   // A group of the model's layers that has blocks.
   void note_group(int group) { num_groups_ = std::max(num_groups_, group + 1); }
   int num_groups() const { return num_groups_; }
@@ -68,6 +71,8 @@ class DiskIndex {
   void mark_used(SlotId id) { slot(id).was_used = true; }
   // Some that are stored, from all over the segments.
   std::vector<SlotId> sample_stored(std::size_t max_num) const;
+  // All that are stored, each behind the one that it follows.
+  std::vector<SlotId> parents_first() const;
 
   std::int64_t num_stored() const { return static_cast<std::int64_t>(slots_by_key_.size()); }
 
@@ -95,6 +100,7 @@ class DiskIndex {
   void add_leaf(SlotId id) noexcept;
   void forget(SlotId id);
 
+  TierEvents* events_ = nullptr;
   int num_groups_ = 1;
   std::optional<BlockKey> last_evicted_;
   std::vector<Segment> segments_;

@@ -283,6 +283,29 @@ TierStats DiskTier::stats() const {
   return stats;
 }
 
+void DiskTier::record_events() {
+  const std::lock_guard lock(mutex_);
+  events_.record(KvMedium::kDisk);
+  index_.tell(events_);
+  untold_ = index_.parents_first();
+  std::ranges::reverse(untold_);
+}
+
+KvEvents DiskTier::take_events() {
+  const std::lock_guard lock(mutex_);
+  if (tell_at_ns_ == INT64_MAX) {
+    tell_at_ns_ = steady_now_ns() + config_.tell_after_ms * kNsPerMs;
+    read_wake_.notify_all();
+  }
+  return events_.take();
+}
+
+bool DiskTier::has_events() const {
+  const std::lock_guard lock(mutex_);
+  return events_.is_recording() && 
+         (!events_.empty() || !untold_.empty() || (staging_.num_pending() > 0 && can_write(steady_now_ns())));
+}
+
 bool DiskTier::takes_writes() const {
   const std::lock_guard lock(mutex_);
   return can_write(steady_now_ns());

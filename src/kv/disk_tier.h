@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <unordered_map>
@@ -19,7 +20,9 @@
 #include "kv/read_rate.h"
 #include "kv/tier.h"
 #include "kv/tier_breaker.h"
+#include "kv/tier_events.h"
 #include "kv/tier_key.h"
+#include "kv/tier_record.h"
 #include "kv/tier_staging.h"
 
 namespace larder {
@@ -35,6 +38,8 @@ struct DiskTierConfig {
   // How long faults keep it out of use: doubles from the first to the second.
   int first_retry_ms = 1000;
   int max_retry_ms = 60'000;
+  // When it tells of what it held at start, from when events are taken on: routers may be told to forget until then.
+  int tell_after_ms = 12'000;
   BlockIoKind io = BlockIoKind::kAuto;  // of reads; writes are a thread's
   // For tests: the reader's and the writer's device.
   std::function<std::unique_ptr<BlockIo>()> make_io;
@@ -68,6 +73,9 @@ class DiskTier final : public KvTier {
   double estimate_read_seconds(std::int64_t num_blocks) const override;
   TierStats stats() const override;
   bool takes_writes() const override;
+  void record_events() override;
+  KvEvents take_events() override;
+  bool has_events() const override;
   bool end() override;
 
  private:
@@ -96,6 +104,9 @@ class DiskTier final : public KvTier {
   void fail_writes(const Failed& failed);
 
   void read_loop();
+  void wait_for_reads(std::unique_lock<std::mutex>& lock);
+  void tell_some(std::unique_lock<std::mutex>& lock);
+  std::optional<TierRecord> read_header(const SegmentFile& file, std::int32_t slot);
   int read_blocks(const TierRead& read);
   int read_chunk(const TierRead& read, std::size_t first, std::size_t count);
   void plan_reads(const TierRead& read, std::size_t first, std::size_t count, std::vector<Read>& reads);
@@ -121,7 +132,10 @@ class DiskTier final : public KvTier {
   std::condition_variable write_wake_;
   std::condition_variable read_wake_;
   std::vector<std::unique_ptr<SegmentFile>> segments_;  // grows only
+  TierEvents events_;
   DiskIndex index_;
+  std::vector<SlotId> untold_;  // what it held at start, the next one last
+  std::int64_t tell_at_ns_ = INT64_MAX;
   // Blocks that found no room, and what each follows.
   std::unordered_map<BlockKey, Digest, BlockKeyHash> refused_;
   TierStaging staging_;

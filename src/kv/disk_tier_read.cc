@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <new>
 #include <utility>
@@ -17,6 +18,8 @@ namespace {
 constexpr std::int64_t kChunkBytes = std::int64_t{8} << 20;
 constexpr std::int64_t kMaxChunk = 64;
 constexpr double kMaxSlowness = 10;  // against what is expected
+constexpr std::size_t kMaxTold = 256;
+constexpr std::int64_t kTellIntervalNs = 20 * kNsPerMs;
 
 }  // namespace
 
@@ -36,7 +39,7 @@ struct DiskTier::Read {
 void DiskTier::read_loop() {
   std::unique_lock lock(mutex_);
   while (true) {
-    read_wake_.wait(lock, [this] { return stop_ || !reads_.empty(); });
+    wait_for_reads(lock);
     if (reads_.empty()) return;
     const TierRead read = std::move(reads_.front());
     reads_.pop_front();
@@ -50,6 +53,56 @@ void DiskTier::read_loop() {
     read.done(num_found);
     lock.lock();
   }
+}
+
+// Until there is one, or the end. What is to be told is told between them.
+void DiskTier::wait_for_reads(std::unique_lock<std::mutex>& lock) {
+  while (!stop_ && reads_.empty()) {
+    const std::int64_t wait_ns = tell_at_ns_ - steady_now_ns();
+    if (untold_.empty() || tell_at_ns_ == INT64_MAX) {
+      read_wake_.wait(lock);
+    } else if (wait_ns > 0) {
+      read_wake_.wait_for(lock, std::chrono::nanoseconds(wait_ns));
+    } else {
+      tell_some(lock);
+    }
+  }
+}
+
+// No more at once than routers can be told of in time.
+void DiskTier::tell_some(std::unique_lock<std::mutex>& lock) {
+  tell_at_ns_ = steady_now_ns() + kTellIntervalNs;
+  if (events_.size() >= kMaxTold || !can_read(steady_now_ns())) return;
+  read_due_ns_ = steady_now_ns() + config_.hang_ms * kNsPerMs;
+  for (std::size_t i = 0; i < kMaxTold && !untold_.empty() && reads_.empty() && !stop_; ++i) {
+    const SlotId id = untold_.back();
+    untold_.pop_back();
+    const SegmentFile& file = *segments_[static_cast<std::size_t>(id.segment)];
+    lock.unlock();
+    const auto record = read_header(file, id.slot);
+    lock.lock();
+    if (!record) continue;
+    // It may have gone meanwhile; what follows a block that is not there is of no use. Of windows the first group has all.
+    const TierBlock& block = record->block;
+    const bool is_reachable = block.parent == block.salt || index_.find(BlockKey(block.parent, block.group)) ||
+                              index_.find(BlockKey(block.parent, 0));
+    if (is_reachable && index_.holds(id, BlockKey(block.digest, block.group))) events_.note_stored(block);
+  }
+  read_due_ns_ = INT64_MAX;
+}
+
+std::optional<TierRecord> DiskTier::read_header(const SegmentFile& file, std::int32_t slot) {
+  RecordHeader header{};
+  IoRequest request{.fd = file.fd(),
+                    .offset_bytes = file.shape().header_offset(slot),
+                    .data = header.data(),
+                    .size_bytes = kRecordHeaderSizeBytes};
+  try {
+    transfer_all(*read_io_, IoDirection::kRead, {&request, 1});
+  } catch (const std::bad_alloc&) {
+    return std::nullopt;
+  }
+  return request.result < 0 ? std::nullopt : decode_record(header);
 }
 
 int DiskTier::read_blocks(const TierRead& read) {

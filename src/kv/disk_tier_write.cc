@@ -293,6 +293,7 @@ void DiskTier::finish_writes(std::vector<Write>& writes, Failed& failed) {
     if (write.error == 0 && !index_.store(write.slot, key, BlockKey(block.parent, block.group), write.sequence))
       write.error = ENOMEM;
     if (write.error == 0) {
+      events_.note_stored(block);
       ++stats_.num_written;
       stats_.bytes_written += format_.block_size_bytes;
       wrote = true;

@@ -84,7 +84,9 @@ bool HostTier::put_filled(const TierBlock& block, const Fill& fill) {
   if (!index_.store(*slot, key_of(block), BlockKey(block.parent, block.group), next_age_++)) {
     index_.release(*slot);
     ++stats_.num_refused;
+    return true;
   }
+  events_.note_stored(block);
   return true;
 }
 
@@ -187,6 +189,22 @@ double HostTier::estimate_read_seconds(std::int64_t num_blocks) const {
   const std::lock_guard lock(mutex_);
   return static_cast<double>(num_blocks * block_size_bytes_) *
          read_rate_.seconds_per_byte(steady_now_ns());
+}
+
+void HostTier::record_events() {
+  const std::lock_guard lock(mutex_);
+  events_.record(KvMedium::kHost);
+  index_.tell(events_);
+}
+
+KvEvents HostTier::take_events() {
+  const std::lock_guard lock(mutex_);
+  return events_.take();
+}
+
+bool HostTier::has_events() const {
+  const std::lock_guard lock(mutex_);
+  return !events_.empty();
 }
 
 TierStats HostTier::stats() const {

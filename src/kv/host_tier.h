@@ -11,6 +11,7 @@
 #include "kv/disk_index.h"
 #include "kv/read_rate.h"
 #include "kv/tier.h"
+#include "kv/tier_events.h"
 
 namespace larder {
 
@@ -37,6 +38,9 @@ class HostTier final : public KvTier {
   void note_filled(std::int64_t num_blocks, std::int64_t ns) override;
   double estimate_read_seconds(std::int64_t num_blocks) const override;
   TierStats stats() const override;
+  void record_events() override;
+  KvEvents take_events() override;
+  bool has_events() const override;
 
  private:
   void measure_reads();
@@ -51,6 +55,7 @@ class HostTier final : public KvTier {
   HostMemory memory_;
 
   mutable std::mutex mutex_;  // of all that follows
+  TierEvents events_;
   DiskIndex index_;
   std::vector<TierBlock> blocks_;  // [num_slots_], what is in each
   ReadRate read_rate_;

@@ -144,9 +144,12 @@ class KvCache {
   // there is none. Each call may move the mark on.
   [[nodiscard]] bool is_shared(ShareMark& mark) const;
 
-  // From now on what becomes of full blocks is kept until it is taken: at least after every step.
-  void record_events() { cache_.record_events(); }
-  KvEvents take_events() { return cache_.take_events(); }
+  // From now on what becomes of full blocks, of the pool and of tiers, is kept until it is taken: at least after every step.
+  void record_events();
+  // Those of the pool first: a tier's blocks were there before it got them.
+  KvEvents take_events();
+  // Whether tiers will have some though nobody asks for anything.
+  bool has_tier_events() const { return records_events_ && tiers_ != nullptr && tiers_->has_events(); }
 
   // Room for positions up to num_tokens, evicting what is not in use; a shared block that would be
   // written is copied first. false = not enough, and nothing has changed: the caller preempts or
@@ -351,6 +354,7 @@ class KvCache {
   KvStorage& storage_;
   const Clock& clock_;
   KvTiers* const tiers_;
+  bool records_events_ = false;
   BlockPool pool_;
   const std::unique_ptr<EvictionPolicy> policy_;
   const int max_pinned_;  // blocks

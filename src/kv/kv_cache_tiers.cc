@@ -1,6 +1,8 @@
 // The part of KvCache that deals with tiers: blocks written behind, and prefixes loaded.
 #include <algorithm>
+#include <cstddef>
 #include <ranges>
+#include <span>
 #include <utility>
 
 #include "base/check.h"
@@ -196,6 +198,25 @@ bool KvCache::is_shared(ShareMark& mark) const {
     mark.num_settled = stats.num_settled + static_cast<std::uint64_t>(stats.num_pending);
   }
   return stats.num_settled >= *mark.num_settled;
+}
+
+void KvCache::record_events() {
+  records_events_ = true;
+  cache_.record_events();
+  if (tiers_ != nullptr) tiers_->record_events();
+}
+
+KvEvents KvCache::take_events() {
+  KvEvents events = cache_.take_events();
+  if (!records_events_ || tiers_ == nullptr) return events;
+  const auto of_tiers = static_cast<std::ptrdiff_t>(events.size());
+  tiers_->take_events(events);
+  // A disk's headers may say anything.
+  const auto is_foreign = [this](const KvEvent& event) { return event.group < 0 || event.group >= num_groups(); };
+  events.erase(std::remove_if(events.begin() + of_tiers, events.end(), is_foreign), events.end());
+  for (KvEvent& event : std::span(events).subspan(static_cast<std::size_t>(of_tiers)))
+    event.window = layout_.group(event.group).window;
+  return events;
 }
 
 std::span<const EndedLoad> KvCache::poll_tiers() {

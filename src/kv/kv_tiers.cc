@@ -69,6 +69,21 @@ double KvTiers::read_seconds(int tier, std::int64_t num_blocks) const {
              : tiers_[static_cast<std::size_t>(tier)]->estimate_read_seconds(num_blocks);
 }
 
+void KvTiers::record_events() {
+  for (const auto& tier : tiers_) tier->record_events();
+}
+
+void KvTiers::take_events(KvEvents& events) {
+  for (const auto& tier : tiers_) {
+    const KvEvents of_tier = tier->take_events();
+    events.insert(events.end(), of_tier.begin(), of_tier.end());
+  }
+}
+
+bool KvTiers::has_events() const {
+  return std::ranges::any_of(tiers_, [](const auto& tier) { return tier->has_events(); });
+}
+
 std::vector<TierStats> KvTiers::stats() const {
   std::vector<TierStats> result;
   for (std::size_t i = 0; i < tiers_.size(); ++i) {

@@ -40,6 +40,10 @@ class KvTiers {
   std::int64_t touch_interval_ns() const;
   double read_seconds(int tier, std::int64_t num_blocks) const;
   std::vector<TierStats> stats() const;
+  // See KvTier; of all of them.
+  void record_events();
+  void take_events(KvEvents& events);
+  bool has_events() const;
   // A block is gone before the tier took it.
   void count_refused(int tier) { ++num_refused_[static_cast<std::size_t>(tier)]; }
 

@@ -16,6 +16,7 @@
 
 #include "base/hash.h"
 #include "base/types.h"
+#include "kv/kv_events.h"
 
 namespace larder {
 
@@ -116,6 +117,13 @@ class KvTier {
   [[nodiscard]] virtual bool put_filled(const TierBlock&, const Fill&) { return false; }
   // So many have been filled in this time.
   virtual void note_filled(std::int64_t /*num_blocks*/, std::int64_t /*ns*/) {}
+
+  // From now on it keeps what becomes of its blocks, and tells in time of those that it has; take_events() takes that, in order. Of
+  // what all servers share alike nothing is told.
+  virtual void record_events() {}
+  virtual KvEvents take_events() { return {}; }
+  // Whether there will be some, or are, though nobody asks the tier for anything.
+  virtual bool has_events() const { return false; }
 
   // Whether it held a block with this digest in another format when it was opened; false where that
   // is not known.

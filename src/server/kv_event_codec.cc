@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "base/check.h"
 #include "kv/prefix_cache.h"
 
 namespace larder {
@@ -14,9 +15,17 @@ namespace {
 // Keeps a map's order, so that "type" comes first.
 using Json = nlohmann::ordered_json;
 
-// vLLM says it of its pool on any device, and routers give what they do not know less weight.
-constexpr const char* kMedium = "GPU";
 constexpr std::size_t kHashBytes = 8;
+
+// vLLM says GPU of its pool on any device, and routers give what they do not know less weight.
+const char* name_of(KvMedium medium) {
+  switch (medium) {
+    case KvMedium::kPool: return "GPU";
+    case KvMedium::kHost: return "CPU";
+    case KvMedium::kDisk: return "STORAGE";
+  }
+  CHECK(false, static_cast<int>(medium));
+}
 
 // Fields in the array's order. kArray has no names for them.
 class EventWriter {
@@ -40,7 +49,7 @@ class EventWriter {
 };
 
 bool continues(const KvEvent& event, const KvEvent& before) {
-  if (event.kind != before.kind || event.group != before.group) return false;
+  if (event.kind != before.kind || event.medium != before.medium || event.group != before.group) return false;
   return event.kind == KvEvent::Kind::kRemoved ||
          (!event.is_first && event.parent == before.digest && event.salt == before.salt);
 }
@@ -55,15 +64,16 @@ Json extra_keys(const KvEvent& first, std::size_t num_blocks) {
   return keys;
 }
 
-// events: of one kind and group.
+// events: of one kind, medium and group.
 Json encode_joined(std::span<const KvEvent> events, KvEventFormat format) {
   const KvEvent& first = events.front();
+  if (first.kind == KvEvent::Kind::kCleared) return EventWriter("AllBlocksCleared", format).take();
   Json hashes = Json::array();
   for (const KvEvent& event : events) hashes.push_back(kv_event_hash(event.digest));
   if (first.kind == KvEvent::Kind::kRemoved) {
     EventWriter removed("BlockRemoved", format);
     removed.field("block_hashes", std::move(hashes));
-    removed.field("medium", kMedium);
+    removed.field("medium", name_of(first.medium));
     removed.field("group_idx", first.group);
     return removed.take();
   }
@@ -76,7 +86,7 @@ Json encode_joined(std::span<const KvEvent> events, KvEventFormat format) {
   stored.field("token_ids", std::move(tokens));
   stored.field("block_size", kBlockSize);
   stored.field("lora_id", nullptr);
-  stored.field("medium", kMedium);
+  stored.field("medium", name_of(first.medium));
   stored.field("lora_name", nullptr);
   stored.field("extra_keys", extra_keys(first, events.size()));
   stored.field("group_idx", first.group);
@@ -104,9 +114,12 @@ std::uint64_t kv_event_hash(const Digest& digest) {
 
 std::vector<std::uint8_t> encode_kv_events(std::span<const KvEvent> events, double unix_s, KvEventFormat format) {
   Json encoded = Json::array();
-  std::vector<KvEvent> run;  // of one kind, by groups: a block's parent is of its own group or of the first
+  // Of one kind and medium, by groups: a block's parent is of its own group or of the first.
+  std::vector<KvEvent> run;
   while (!events.empty()) {
-    const auto other = std::ranges::find_if(events, [&](const KvEvent& event) { return event.kind != events[0].kind; });
+    const auto other = std::ranges::find_if(events, [&](const KvEvent& event) {
+      return event.kind != events[0].kind || event.medium != events[0].medium;
+    });
     run.assign(events.begin(), other);
     events = events.subspan(run.size());
     std::ranges::stable_sort(run, {}, &KvEvent::group);

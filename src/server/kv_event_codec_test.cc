@@ -43,6 +43,21 @@ TEST(KvEventCodec, ArraysHaveAnOrder) {
                                  Json::array({"BlockRemoved", hashes_of({7}), "GPU", 0})}));
 }
 
+TEST(KvEventCodec, MediaAreToldApart) {
+  KvEvents events = {stored(0), stored(0), stored(1), removed(5), removed(6)};
+  events[1].medium = events[2].medium = events[3].medium = KvMedium::kDisk;
+  events[4].medium = KvMedium::kHost;
+  events.push_back({.kind = KvEvent::Kind::kCleared, .medium = KvMedium::kDisk});
+  const Json told = decode(events, KvEventFormat::kMap);
+  ASSERT_EQ(told.size(), 5u);
+  EXPECT_EQ(told[0]["medium"], "GPU");
+  EXPECT_EQ(told[1]["medium"], "STORAGE");
+  EXPECT_EQ(told[1]["block_hashes"], hashes_of({0, 1}));
+  EXPECT_EQ(told[2]["medium"], "STORAGE");
+  EXPECT_EQ(told[3]["medium"], "CPU");
+  EXPECT_EQ(told[4], Json({{"type", "AllBlocksCleared"}}));
+}
+
 TEST(KvEventCodec, ClearedHasNoFields) {
   EXPECT_EQ(events_of(encode_kv_clear(kNow, KvEventFormat::kMap)), Json::array({{{"type", "AllBlocksCleared"}}}));
   EXPECT_EQ(events_of(encode_kv_clear(kNow, KvEventFormat::kArray)), Json::array({Json::array({"AllBlocksCleared"})}));

@@ -6,6 +6,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -307,10 +308,11 @@ bool KvEventPublisher::Impl::send_queued() {
 
 void KvEventPublisher::Impl::send_batch(const KvEvents& events) {
   const std::vector<std::uint8_t> payload = encode_kv_events(events, exact_unix_time_s(), config_.format);
-  std::uint64_t num_stored = 0;
-  for (const KvEvent& event : events) num_stored += event.kind == KvEvent::Kind::kStored ? 1 : 0;
-  num_events_stored_.fetch_add(num_stored, std::memory_order_relaxed);
-  num_events_removed_.fetch_add(events.size() - num_stored, std::memory_order_relaxed);
+  const auto count = [&](KvEvent::Kind kind) {
+    return static_cast<std::uint64_t>(std::ranges::count(events, kind, &KvEvent::kind));
+  };
+  num_events_stored_.fetch_add(count(KvEvent::Kind::kStored), std::memory_order_relaxed);
+  num_events_removed_.fetch_add(count(KvEvent::Kind::kRemoved), std::memory_order_relaxed);
   send(payload);
 }
 

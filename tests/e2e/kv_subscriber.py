@@ -37,7 +37,7 @@ class Block:
 
 
 class Subscriber:
-    """Not for several threads. Replays need replay_endpoint. `stored` is the model: {(group, hash): Block}."""
+    """Not for several threads. Replays need replay_endpoint. The model: by medium {(group, hash): Block}; `stored` is the pool's."""
 
     def __init__(self, endpoint, replay_endpoint=None, topic="", timeout_s=20.0, subscribes=True):
         self.timeout_s = timeout_s
@@ -51,11 +51,16 @@ class Subscriber:
         if subscribes:  # else replays alone tell it
             self.socket.subscribe(topic.encode())
             self.socket.connect(endpoint)
-        self.stored = {}
+        self.media = {"GPU": {}, "CPU": {}, "STORAGE": {}}
+        self.num_orphans = 0  # stored behind what was not known: a router cannot tell what prompt that is
         self.next_sequence = 0  # expected next
         self.num_replayed = 0
         self.topics = set()
         self.log = []  # (sequence, event) of all that was applied
+
+    @property
+    def stored(self):
+        return self.media["GPU"]
 
     def close(self):
         self.socket.close()
@@ -131,9 +136,9 @@ class Subscriber:
             key = block.parent
         return tokens
 
-    def has_prompt(self, tokens, group=0, extra_keys=None):
+    def has_prompt(self, tokens, group=0, extra_keys=None, medium="GPU"):
         """How many tokens of the prompt's beginning are stored, by the model; extra_keys: its first block's, as told."""
-        by_parent = {(b.parent, tuple(b.tokens)): h for (g, h), b in self.stored.items()
+        by_parent = {(b.parent, tuple(b.tokens)): h for (g, h), b in self.media[medium].items()
                      if g == group and (b.parent is not None or b.extra_keys == extra_keys)}
         block_size = len(next(iter(by_parent))[1]) if by_parent else 1
         parent = None
@@ -155,18 +160,22 @@ class Subscriber:
 
     def _apply_event(self, event):
         if event["type"] == "AllBlocksCleared":
-            self.stored.clear()
+            for blocks in self.media.values():
+                blocks.clear()
             return
+        stored = self.media[event["medium"]]
         group = event["group_idx"]
         if event["type"] == "BlockRemoved":
             for key in event["block_hashes"]:
-                self.stored.pop((group, key), None)
+                stored.pop((group, key), None)
             return
         size, hashes, tokens = event["block_size"], event["block_hashes"], event["token_ids"]
         assert len(tokens) == size * len(hashes), event
         extra = event["extra_keys"] or [None] * len(hashes)
         assert len(extra) == len(hashes), event
         parent = event["parent_block_hash"]
+        if parent is not None and not any({(group, parent), (0, parent)} & blocks.keys() for blocks in self.media.values()):
+            self.num_orphans += 1
         for i, key in enumerate(hashes):
-            self.stored[group, key] = Block(tokens[i * size:(i + 1) * size], parent, extra[i], group)
+            stored[group, key] = Block(tokens[i * size:(i + 1) * size], parent, extra[i], group)
             parent = key

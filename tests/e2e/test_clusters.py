@@ -169,6 +169,29 @@ def test_routers_hear_of_evictions(model):
         assert num_known > 0
 
 
+def test_routers_hear_of_what_the_disk_has(model, tmp_path):
+    # Room for few of the prompts in the pool, for all of them on the disk.
+    options = ("-c", "512", "--kv-size", "12MiB", "--kv-disk", tmp_path, "--kv-disk-size", "1GiB")
+    prompts = [f"Report {i} of the day. " + TEXT[i * 20:i * 20 + 700] for i in range(12)]
+    with told(*options, model=model) as (server, router):
+        tokens = [tokens_of(server, prompt) for prompt in prompts]
+        num_whole = [len(each) // 16 * 16 for each in tokens]
+        for prompt in prompts:
+            complete(server, prompt)
+        assert router.poll_until(
+            lambda: [router.has_prompt(each, medium="STORAGE") for each in tokens] == num_whole)
+        assert any(event["type"] == "BlockRemoved" and event["medium"] == "GPU" for _, event in router.log)
+        assert router.has_prompt(tokens[0]) < num_whole[0] and router.num_orphans == 0
+        blocks = set(router.media["STORAGE"])
+    # Another process tells of what it found, once whoever came with it has been told to forget.
+    with told(*options, model=model) as (server, router):
+        assert router.poll_until(
+            lambda: [router.has_prompt(each, medium="STORAGE") for each in tokens] == num_whole)
+        assert set(router.media["STORAGE"]) == blocks and not router.stored and router.num_orphans == 0
+        assert complete(server, prompts[0]) >= num_whole[0] - 16
+        assert router.poll_until(lambda: router.has_prompt(tokens[0]) == num_whole[0])
+
+
 def test_events_need_a_place():
     port = free_port()
     with socket.socket() as taken:
