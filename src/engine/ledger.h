@@ -2,8 +2,10 @@
 // before.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <limits>
 #include <list>
 #include <mutex>
@@ -49,6 +51,7 @@ struct PromptOrigin {
   std::uint64_t tools = 0;         // of the tools as they were sent
   std::uint64_t sorted_tools = 0;  // of the tools with the keys of their objects in order
   std::uint64_t system = 0;        // of the system prompt as it was sent
+  std::uint64_t effort = 0;        // of how much the template was told to have the model think
   std::uint64_t summary = 0;       // of the text that stands for messages left out
   std::uint64_t conversation = 0;  // of what the client says belongs together (prompt_cache_key)
   // Tokens of the prompt before the first tool's definition, and before the first turn's own text.
@@ -66,6 +69,11 @@ struct PromptOrigin {
   int quoted_message = -1;
   int timed_message = -1;
 
+  // Whose words a token is, as parts say it.
+  int message_at(int token) const {
+    const auto after = std::ranges::upper_bound(parts, token, {}, &PromptPart::begin);
+    return after == parts.begin() ? -1 : std::prev(after)->message;
+  }
   // -1 = the client sent no such message.
   int index_sent(int message) const {
     const auto index = static_cast<std::size_t>(message);

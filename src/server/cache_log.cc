@@ -47,7 +47,7 @@ OpenPrompt CacheLog::open(PromptOrigin origin, std::span<const TokenId> prompt,
   return open;
 }
 
-// From a prompt's beginning: tools, system prompt, messages. What comes first counts.
+// From a prompt's beginning: tools, system prompt, effort, messages. What comes first counts.
 void CacheLog::compare_as_requested(const std::string& id, const PromptOrigin& origin,
                                     std::span<const TokenId> prompt, OpenPrompt& open) {
   using Outcome = RequestedComparison::Outcome;
@@ -68,6 +68,9 @@ void CacheLog::compare_as_requested(const std::string& id, const PromptOrigin& o
   requested.tools_changed = relative.origin.tools != origin.tools;
   const std::optional<Divergence> divergence = find_divergence(*found, origin, prompt, tokenizer_);
   requested.system_changed = relative.origin.system != origin.system;
+  // Templates tell it before the first message's text or behind the last one's.
+  requested.effort_changed =
+      relative.origin.effort != origin.effort && relative.origin.message_at(found->num_common) <= 0;
   requested.was_truncated =
       is_compacted_since(origin, relative.origin) ||
       (divergence && divergence->kind == DivergenceKind::kTruncatedHistory);

@@ -79,6 +79,7 @@ Json openai_diagnostics(const CacheReport& report) {
   }
   const char* reason = "input_changed";
   if (requested.was_truncated) reason = "context_compacted";
+  if (requested.effort_changed && !requested.system_changed) reason = "reasoning_effort_changed";
   if (requested.tools_changed) reason = "tools_changed";
   if (requested.key_changed) reason = "prompt_cache_key_changed";
   return {{"type", "cache_miss"},

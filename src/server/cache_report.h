@@ -21,6 +21,7 @@ struct RequestedComparison {
   bool key_changed = false;  // prompt_cache_key
   bool tools_changed = false;
   bool system_changed = false;
+  bool effort_changed = false;  // of thinking, by the template's words
   bool was_truncated = false;
 };
 

@@ -513,6 +513,11 @@ TEST(CacheReport, SpeaksBothVendorsWords) {
   report.requested->tools_changed = false;
   EXPECT_EQ(openai_diagnostics(report)["reason"], "input_changed");
   EXPECT_EQ(anthropic_diagnostics(report)["cache_miss_reason"]["type"], "system_changed");
+  report.requested->effort_changed = true;
+  EXPECT_EQ(openai_diagnostics(report)["reason"], "input_changed");
+  report.requested->system_changed = false;
+  EXPECT_EQ(openai_diagnostics(report)["reason"], "reasoning_effort_changed");
+  EXPECT_EQ(anthropic_diagnostics(report)["cache_miss_reason"]["type"], "messages_changed");
   report.requested->outcome = Outcome::kHit;
   EXPECT_EQ(openai_diagnostics(report)["type"], "cache_hit");
   EXPECT_TRUE(anthropic_diagnostics(report).is_null());

@@ -269,13 +269,9 @@ class Classifier {
     const int num_new = met.left_end - first_;
     const int num_old = met.right_end - first_;
     if (num_old <= num_new || num_new > kContextTokens / 2) return false;
-    const auto message_at = [](const PromptOrigin& origin, int token) {
-      const auto after = std::ranges::upper_bound(origin.parts, token, {}, &PromptPart::begin);
-      return after == origin.parts.begin() ? -1 : std::prev(after)->message;
-    };
     // Where the run begins inside a message, its first token tells which one it is.
-    return message_at(relative_.origin, met.right_end) - message_at(relative_.origin, first_) >
-           message_at(origin_, met.left_end) - message_at(origin_, first_);
+    return relative_.origin.message_at(met.right_end) - relative_.origin.message_at(first_) >
+           origin_.message_at(met.left_end) - origin_.message_at(first_);
   }
 
   // An object or array around the difference that says the same in both.

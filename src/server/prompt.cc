@@ -205,6 +205,14 @@ std::vector<PromptPart> parts_of(std::span<const std::int32_t> messages) {
   return parts;
 }
 
+std::uint64_t effort_of(const Json& template_kwargs) {
+  std::string told;
+  for (const char* name : {"reasoning_effort", "enable_thinking", "thinking"}) {
+    if (template_kwargs.is_object() && template_kwargs.contains(name)) told += name + dump_json(template_kwargs[name]);
+  }
+  return hash_text(told);
+}
+
 PromptOrigin origin_of(const ChatRequest& request, const RenderedPrompt& prompt, const Encoding& encoding) {
   const std::span<const std::int32_t> messages = encoding.messages;
   PromptOrigin origin;
@@ -214,6 +222,7 @@ PromptOrigin origin_of(const ChatRequest& request, const RenderedPrompt& prompt,
   }
   origin.sent_as = request.sent_as;
   origin.system = request.system_hash;
+  origin.effort = effort_of(request.template_kwargs);
   origin.summary = hash_text(request.summary);
   origin.num_dropped = request.num_dropped;
   origin.quoted_message = request.quoted_message;

@@ -222,6 +222,31 @@ def test_diagnostics_name_what_changed(server):
         assert diagnosis == {"type": "comparison_response_not_found"}
 
 
+# Where templates tell how much to think: gpt-oss' before all messages, others' behind them.
+@pytest.mark.parametrize("template", [
+    "Reasoning: {{ reasoning_effort or 'medium' }}.\n{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}<assistant>",
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}<assistant>{% if reasoning_effort == 'low' %}<think></think>{% endif %}",
+])
+def test_diagnostics_name_another_effort(template, tmp_path):
+    (tmp_path / "template.jinja").write_text(template)
+    with serving("--chat-template", tmp_path / "template.jinja") as server:
+        create = server.client.responses.create
+        turns = [{"role": "user", "content": STORY}]
+        first = create(model="smollm2", input=turns, max_output_tokens=4, reasoning={"effort": "low"})
+
+        def reason(text, effort):
+            more = [*turns, {"role": "assistant", "content": first.output_text}, {"role": "user", "content": text}]
+            told = create(model="smollm2", input=more, max_output_tokens=1, reasoning={"effort": effort},
+                          prompt_cache_options={"comparison_response_id": first.id}).prompt_cache_diagnostics.to_dict()
+            return told["type"], told.get("reason")
+
+        assert reason("Who was he?", "high") == ("cache_miss", "reasoning_effort_changed")
+        if "Reasoning" in template:
+            assert reason("Who was he?", "low") == ("cache_hit", None)
+        turns[0]["content"] = "Another one: " + STORY
+        assert reason("Who was he?", "low") == ("cache_miss", "input_changed")
+
+
 def test_prewarm_then_a_hit(server):
     options = dict(model="smollm2", input=f"{time.time()} {STORY * 8} Who lived there?", max_output_tokens=4)
     warm = server.client.responses.create(**options, prompt_cache_options={"prewarm": True})
