@@ -55,6 +55,7 @@ struct EngineStats : SchedulerStats {
   int num_running = 0;
   int num_loading = 0;  // admitted, and waiting for a tier
   int num_waiting = 0;  // in line
+  int num_paused = 0;   // whose reader is behind; neither run nor wait
   std::int64_t num_waiting_tokens = 0;
   KvStats kv;
   KvHistograms kv_histograms;
@@ -71,7 +72,7 @@ struct EngineStats : SchedulerStats {
 // requests are told kCancelled, and what is complete goes to the tiers. Where a step loses another machine that computes
 // a part of the model (PartnerLost), all requests are told kLost, and the engine goes on: the cache has lost nothing.
 //
-// Thread: submit, cancel, cancel_choice, reset_prefix_cache, stop, alive and stats from any; step only where no
+// Thread: submit, cancel, cancel_choice, pause, reset_prefix_cache, stop, alive and stats from any; step only where no
 // thread was started.
 class Engine {
  public:
@@ -99,6 +100,10 @@ class Engine {
   void cancel(std::uint64_t request_id);
   // The same for one choice that has begun. The others go on.
   void cancel_choice(std::uint64_t request_id, int choice);
+  // Until it is called with false, nothing is computed for a request whose answer has begun; its blocks are others' to
+  // take, and its tokens stay what they would have been. For those who do not read their answer. Of an endless context
+  // all is computed anew then.
+  void pause(std::uint64_t request_id, bool is_paused);
   void reset_prefix_cache();
   // Has the prompt computed while there is nothing else to do, if its request has not come before: whoever comes
   // meanwhile waits for no more than a layer of a few of its tokens. As much of it as there are free blocks for, and
@@ -140,13 +145,15 @@ class Engine {
     std::int64_t num_tokens = 0;  // of the arrivals
     InLineByTenant by_tenant;     // the arrivals
     std::vector<Cancellation> cancellations;
+    std::vector<std::pair<std::uint64_t, bool>> pauses;  // of requests: begins or ends
     IdleLine anticipated;
     bool resets_cache = false;
     bool cancels_all = false;
     bool cancels_anticipated = false;
 
     bool empty() const {
-      return arrivals.empty() && cancellations.empty() && anticipated.empty() && !resets_cache && !cancels_all;
+      return arrivals.empty() && cancellations.empty() && pauses.empty() && anticipated.empty() && !resets_cache &&
+             !cancels_all;
     }
   };
 

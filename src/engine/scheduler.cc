@@ -435,8 +435,8 @@ bool Scheduler::admit(Sequence& sequence) {
   if (request.request.is_anticipated) sequence.table.borrow();
   const int num_matched = cache_.match(sequence.table, sequence.tokens, request.request.salt,
                                        max_match(sequence), request.span());
-  // Who comes back from a preemption looks for what is its own, generated tokens among it.
-  if (request.num_preemptions == 0 && !request.request.is_anticipated) {
+  // Who comes back from a preemption or a pause looks for what is its own, generated tokens among it.
+  if (request.num_preemptions == 0 && sequence.num_output == 0 && !request.request.is_anticipated) {
     stats_.num_prefix_queries += static_cast<std::uint64_t>(sequence.num_tokens());
     stats_.num_prefix_hits += static_cast<std::uint64_t>(num_matched);
   }
@@ -537,6 +537,7 @@ void Scheduler::detach(Sequence& sequence) {
   if (chunk_.sequence == &sequence) chunk_.sequence = nullptr;
   cache_.release(sequence.table);
   drafter_.forget(sequence);
+  if (sequence.request->is_paused) --num_paused_;
   std::erase(running_, &sequence);
   if (waiting_.erase(&sequence) == 0) return;
   num_waiting_tokens_ -= sequence.num_tokens_in_line();

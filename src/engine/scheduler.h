@@ -57,7 +57,7 @@ struct BatchResults {
 // blocks for all its tokens are there; who waits does so in order of GoesBefore, except that a sequence lets others
 // pass while a running one computes a prefix that it shares: it will find it. When a running
 // sequence finds no block, the last in order gives up its own and waits again; since blocks stay
-// findable, often little is computed twice. Nothing is refused here: add() is for requests that fit
+// findable, often little is computed twice. So does who pauses. Nothing is refused here: add() is for requests that fit
 // into the cache alone. Thread: engine only.
 class Scheduler {
  public:
@@ -72,6 +72,10 @@ class Scheduler {
   void cancel(std::uint64_t request_id, FinishReason finish = FinishReason::kCancelled);
   // Of one choice, which has begun: the others go on.
   void cancel_choice(std::uint64_t request_id, int choice);
+  // A request that has begun to answer neither runs nor waits until it is resumed, and holds no blocks; what it has
+  // computed is found again, as after a preemption. Unknown ids, and what pauses already, are ignored.
+  void pause(std::uint64_t request_id);
+  void resume(std::uint64_t request_id);
   // Also between schedule() and commit(): what was published stays as it is.
   void cancel_all(FinishReason finish = FinishReason::kCancelled);
   // Tells it only, after a failure that may have left the rest half done.
@@ -102,6 +106,7 @@ class Scheduler {
   // That run at once, choices each. Thread: any.
   int max_sequences() const { return config_.max_sequences; }
   int num_running() const { return static_cast<int>(running_.size()); }
+  int num_paused() const { return num_paused_; }
   int num_waiting() const { return static_cast<int>(waiting_.size()); }
   std::int64_t num_waiting_tokens() const { return num_waiting_tokens_; }
   // That have not run yet, added.
@@ -198,6 +203,7 @@ class Scheduler {
   StepPace pace_;
   Drafter drafter_;
   int num_loading_ = 0;
+  int num_paused_ = 0;  // sequences
   std::uint64_t num_prompt_commits_ = 0;  // of parts of prompts, computed or loaded
   std::size_t next_decode_ = 0;  // whose turn it is where not all can decode in one step
   std::int64_t now_ns_ = 0;      // of the commit

@@ -273,6 +273,30 @@ void Scheduler::cancel_choice(std::uint64_t request_id, int choice) {
   finish(**open, std::move(update));
 }
 
+void Scheduler::pause(std::uint64_t request_id) {
+  const auto found = requests_.find(request_id);
+  if (found == requests_.end() || found->second->is_paused) return;
+  ActiveRequest& request = *found->second;
+  if (!std::ranges::all_of(request.choices, [](const auto& choice) { return choice->is_reported; })) return;
+  for (const auto& choice : request.choices) {
+    // One that was preempted stays in its turn.
+    if (waiting_.erase(choice.get()) > 0) num_waiting_tokens_ -= choice->num_tokens_in_line();
+    detach(*choice);
+    ++num_paused_;
+  }
+  request.is_paused = true;
+}
+
+void Scheduler::resume(std::uint64_t request_id) {
+  const auto found = requests_.find(request_id);
+  if (found == requests_.end() || !std::exchange(found->second->is_paused, false)) return;
+  for (const auto& choice : found->second->choices) {
+    waiting_.insert(choice.get());
+    num_waiting_tokens_ += choice->num_tokens_in_line();
+    --num_paused_;
+  }
+}
+
 void Scheduler::cancel_all(FinishReason finish) {
   while (!requests_.empty()) cancel(requests_.begin()->first, finish);
 }

@@ -71,6 +71,7 @@ struct ActiveRequest {
   std::vector<OutputToken> prompt_logprobs;
   std::vector<std::unique_ptr<Sequence>> choices;  // those that have not ended; only 0 until forked
   bool is_forked = false;
+  bool is_paused = false;  // then its choices neither run nor wait
 
   bool is_counted() const { return num_counted >= 0; }
   // Choices that each of its sequences stands for.

@@ -85,6 +85,13 @@ Generation::~Generation() {
   }
 }
 
+void Generation::pause(bool is_paused) {
+  if (std::exchange(is_paused_, is_paused) == is_paused) return;
+  for (std::size_t prompt = 0; prompt < request_ids_.size(); ++prompt) {
+    if (num_open_[prompt] > 0) model_.engine.pause(request_ids_[prompt], is_paused);
+  }
+}
+
 // What was generated may come back all the same.
 void Generation::tell_of_interrupted() noexcept {
   if (done_) return;

@@ -80,6 +80,11 @@ class Generation {
   // Headers of the reply, whichever it becomes.
   std::vector<std::pair<std::string, std::string>> headers() const { return writer_->headers(); }
 
+  // While the client does not read, nothing more is generated for it. Not of an endless context: what a pause gives up
+  // would have to be computed from the beginning, however long ago that was.
+  bool may_pause() const { return options_.attention.window == 0; }
+  void pause(bool is_paused);
+  bool is_paused() const { return is_paused_; }
   // Of updates not yet worked off: grows while the client does not read.
   std::size_t waiting_bytes() const { return mailbox_->size_bytes(); }
 
@@ -125,6 +130,7 @@ class Generation {
   int num_unfinished_ = 0;                  // choices
   std::size_t num_entries_ = 0;  // tokens and logprobs that are kept for a body
   std::size_t held_bytes_ = 0;
+  bool is_paused_ = false;
   bool begun_ = false;
   bool done_ = false;
   bool has_large_reply_ = false;

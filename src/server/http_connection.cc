@@ -36,7 +36,7 @@ constexpr std::size_t kReadBytes = 4096;
 constexpr std::size_t kSmallReplyBytes = std::size_t{1} << 20;  // that count nowhere
 constexpr milliseconds kCancelAgain{20};
 constexpr milliseconds kPostAgain{10};
-constexpr std::size_t kMostBounds = 16;  // of a stream that waits, however it is read
+constexpr std::size_t kMostBounds = 16;  // of a stream that cannot pause, however it is read
 
 // RFC 9110, 5.6.7; not by strftime, whose names are the locale's.
 std::string format_date(std::int64_t unix_s) {
@@ -398,6 +398,7 @@ Task<bool> HttpConnection::stream(const Incoming& incoming, Generation& generati
   auto ping_at = std::chrono::steady_clock::now() + limits_.ping_interval;
   bool too_far_behind = false;  // of a client that reads, but too little
   while (written && !disconnected_ && !too_far_behind) {
+    hold_back();
     too_far_behind = is_behind(kMostBounds);
     std::string events = advance(generation);
     const auto now = std::chrono::steady_clock::now();

@@ -25,18 +25,29 @@ constexpr milliseconds kBehindTimeout{1000};
 
 // Runs on the strand whenever the engine has left something.
 void HttpConnection::on_wake() {
+  if (is_writing_) hold_back();
   if (is_writing_ && is_behind()) set_deadline(write_timeout());
   notify();
 }
 
-// A client that does not read leaves its updates in the mailbox. So does this thread where it was
-// elsewhere for long: it is the write under way that has to end soon then.
+// One that cannot pause; so is this thread where it was elsewhere for long: it is the write under way that has to end
+// soon then.
 bool HttpConnection::is_behind(std::size_t bounds) const {
-  return streaming_ != nullptr && streaming_->waiting_bytes() / bounds > limits_.max_stream_buffer_bytes;
+  return streaming_ != nullptr && !streaming_->may_pause() &&
+         streaming_->waiting_bytes() / bounds > limits_.max_stream_buffer_bytes;
 }
 
 milliseconds HttpConnection::write_timeout() const {
   return is_behind() ? std::min(limits_.stall_timeout, kBehindTimeout) : limits_.stall_timeout;
+}
+
+// A client that does not read leaves its updates in the mailbox: then nothing more is generated for it, until half of
+// what waits has been written.
+void HttpConnection::hold_back() {
+  if (streaming_ == nullptr || !streaming_->may_pause()) return;
+  const std::size_t num_waiting = streaming_->waiting_bytes();
+  const std::size_t most = limits_.max_stream_buffer_bytes;
+  streaming_->pause(num_waiting > (streaming_->is_paused() ? most / 2 : most));
 }
 
 Task<bool> HttpConnection::write_response(HttpResponse response, bool keep_alive, bool with_body) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <map>
 #include <string>
 
 #include "server/http_server.h"
@@ -104,6 +105,59 @@ TEST(HttpStalls, AStreamIsDroppedWhenItsReaderStalls) {
           server, "larder:dropped_streams_total{model_name=\"tiny\",engine=\"0\"} 1");
     }));
   }
+}
+
+std::string long_answer(int max_tokens) {
+  return TestServer::request(
+      "/v1/completions",
+      fmt::format(R"({{"prompt":"abc","max_tokens":{},"ignore_eos":true,"stream":true,"n":8,"logprobs":20,"temperature":0}})",
+                  max_tokens));
+}
+
+// What one has read who reads little at a time is what others read; meanwhile nobody waits for him.
+TEST(HttpStalls, AnAnswerWaitsForItsReader) {
+  ServerConfig config;
+  config.limits.max_stream_buffer_bytes = 64 << 10;
+  TestServer server(config);
+  RawClient quick(server.port());
+  quick.send(long_answer(200));
+  const std::string expected = quick.receive("[DONE]");
+  RawClient slow(server.port(), 20, 32 << 10);
+  slow.send(long_answer(200));
+  const auto paused = [&](int count) {
+    return metrics_show(server, fmt::format("larder:num_requests_paused{{model_name=\"tiny\",engine=\"0\"}} {}\n", count));
+  };
+  ASSERT_TRUE(eventually([&] { return paused(8); }));
+  EXPECT_EQ(server.engine().stats().kv.num_held, 0);
+  EXPECT_EQ(server.engine().stats().num_running, 0);
+  EXPECT_EQ(server.get("/version").status, 200);
+  std::string text = slow.receive("[DONE]");
+  const auto texts_of = [](const std::string& stream) {
+    std::map<int, std::string> texts;
+    for (std::size_t at = 0; (at = stream.find("data: {", at)) != std::string::npos; ++at) {
+      const Json event = parse_json(stream.substr(at + 6, stream.find('\n', at) - at - 6), {});
+      for (const Json& choice : event["choices"]) texts[choice["index"]] += choice["text"];
+    }
+    return texts;
+  };
+  EXPECT_EQ(texts_of(text), texts_of(expected));
+  EXPECT_EQ(texts_of(text).size(), 8u);
+  EXPECT_TRUE(paused(0));
+  EXPECT_TRUE(metrics_show(server, "larder:dropped_streams_total{model_name=\"tiny\",engine=\"0\"} 0"));
+}
+
+TEST(HttpStalls, AReaderThatNeverComesBackIsDropped) {
+  ServerConfig config;
+  config.limits.max_stream_buffer_bytes = 64 << 10;
+  config.limits.stall_timeout = milliseconds(500);
+  TestServer server(config);
+  RawClient stalled(server.port(), 20, 32 << 10);
+  stalled.send(long_answer(200));
+  EXPECT_TRUE(eventually([&] {
+    return metrics_show(server, "larder:dropped_streams_total{model_name=\"tiny\",engine=\"0\"} 1");
+  }));
+  EXPECT_TRUE(server.becomes_idle());
+  EXPECT_EQ(server.engine().stats().num_paused, 0);
 }
 
 // The thread may have been elsewhere, and find more than the bound at once.

@@ -100,6 +100,7 @@ class Page {
 void add_engine_gauges(Page& page, const EngineStats& stats, const EngineConfig& config,
                        KvTypes kv_types) {
   page.gauge("vllm:num_requests_running", "Requests in the batch.", stats.num_running);
+  page.gauge("larder:num_requests_paused", "Answers whose reader is behind.", stats.num_paused);
   page.gauge("vllm:num_requests_waiting", "Requests in line, or whose prefix a tier is loading.",
              stats.num_waiting + stats.num_loading);
   page.begin("vllm:num_requests_waiting_by_reason", "Requests that wait, by what they wait for.",

@@ -48,7 +48,9 @@ inline Vocabulary tiny_vocabulary() {
 // One connection, blocking.
 class RawClient {
  public:
-  explicit RawClient(int port, int timeout_s = 20) : socket_(::socket(AF_INET, SOCK_STREAM, 0)) {
+  // receive_buffer: bytes that the system takes for it; 0 = as many as it likes.
+  explicit RawClient(int port, int timeout_s = 20, int receive_buffer = 0) : socket_(::socket(AF_INET, SOCK_STREAM, 0)) {
+    if (receive_buffer > 0) ::setsockopt(socket_, SOL_SOCKET, SO_RCVBUF, &receive_buffer, sizeof receive_buffer);
     timeval timeout{.tv_sec = timeout_s, .tv_usec = 0};
     ::setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
     sockaddr_in address{};

@@ -362,6 +362,42 @@ def test_ten_thousand_idle_sockets_do_not_hinder(server):
     assert wait_until(lambda: server.metrics()["larder:open_connections"] < 100, 30)
 
 
+@pytest.mark.parametrize("model", ["LARDER_TEST_SMOLLM2", "LARDER_TEST_GEMMA3"])
+def test_an_answer_waits_for_its_reader(model):
+    if model not in os.environ:
+        pytest.skip("the model is not there")
+    body = json.dumps({"model": "smollm2", "prompt": "Once upon a time", "max_tokens": 600, "n": 4, "ignore_eos": True,
+                       "logprobs": 20, "stream": True, "temperature": 1, "seed": 7})
+
+    def tokens_of(text):
+        events = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
+        choices = [choice for event in events for choice in event["choices"] if choice["logprobs"]]
+        return [[logprob for choice in choices if choice["index"] == index for logprob in choice["logprobs"]["token_logprobs"]]
+                for index in range(4)]
+
+    with serving("-c", "2048", model=os.environ[model]) as server:
+        expected = tokens_of(requests.post(server.url + "/v1/completions", data=body, headers={"Content-Type": "application/json"}, timeout=300).text)
+        with socket.socket() as reader:
+            reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 << 10)
+            reader.connect(("127.0.0.1", server.port))
+            reader.sendall(f"POST /v1/completions HTTP/1.0\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                           f"Content-Length: {len(body)}\r\n\r\n{body}".encode())
+            deadline = time.monotonic() + 120
+            while server.metrics()["larder:num_requests_paused"] == 0:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            assert server.metrics()["vllm:num_requests_running"] == 0
+            assert server.post("/reset_prefix_cache", {}).status_code == 200  # what it had computed is gone, too
+            assert len(server.client.completions.create(model="smollm2", prompt="Meanwhile", max_tokens=4).choices) == 1
+            reader.settimeout(120)
+            text = b""
+            while piece := reader.recv(1 << 16):
+                text += piece
+        assert tokens_of(text.decode()) == expected and [len(each) for each in expected] == [600] * 4
+        metrics = server.metrics()
+        assert metrics["larder:num_requests_paused"] == metrics["larder:dropped_streams_total"] == 0
+
+
 def test_a_name_that_is_not_utf8_is_in_replies_that_are():
     with serving(name="caf\udce9") as server:  # the byte E9
         assert 'model_name="caf\ufffd"' in server.get("/metrics").content.decode()

@@ -1,0 +1,147 @@
+// Requests whose reader is behind: they hold nothing, and go on as if nothing had been.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "engine/engine.h"
+#include "engine/engine_test_support.h"
+
+namespace larder {
+namespace {
+
+constexpr int kNumTokens = 60;
+
+SamplingParams drawn() {
+  SamplingParams params = greedy(kNumTokens);
+  params.temperature = 1;
+  params.seed = 3;
+  params.ignore_eos = true;
+  return params;
+}
+
+// tiny_gemma3 has windows.
+class Pauses : public testing::TestWithParam<const char*> {
+ protected:
+  static const Heard& heard_of(Rig& rig, std::uint64_t id, int choice) { return rig.heard[std::pair(id, choice)]; }
+  // Of three choices.
+  std::vector<Heard> undisturbed(int num_prompt) {
+    Rig rig(model_, {});
+    const std::uint64_t id = rig.add(random_tokens(num_prompt, 5), drawn(), 3);
+    rig.run();
+    return {heard_of(rig, id, 0), heard_of(rig, id, 1), heard_of(rig, id, 2)};
+  }
+
+  TinyModel model_{GetParam()};
+};
+
+TEST_P(Pauses, ChangeNoBitOfAnAnswer) {
+  const std::vector<Heard> expected = undisturbed(70);
+  std::mt19937 random(1);
+  Rig rig(model_, {.num_blocks = 100, .max_step_slowdown = 2});
+  const std::uint64_t id = rig.add(random_tokens(70, 5), drawn(), 3);
+  bool is_paused = false;
+  int num_pauses = 0;
+  std::uint64_t num_others = 0;
+  for (int step = 0; step < 5000 && (rig.scheduler.has_work() || is_paused); ++step) {
+    // Others take its blocks meanwhile.
+    if (rig.scheduler.num_running() + rig.scheduler.num_waiting() < 3 && num_others < 60)
+      rig.add(random_tokens(100, static_cast<std::uint32_t>(100 + num_others++)), greedy(4));
+    if (random() % 4 == 0) {
+      is_paused = !is_paused;
+      is_paused ? rig.scheduler.pause(id) : rig.scheduler.resume(id);
+      num_pauses += rig.scheduler.num_paused() > 0 ? 1 : 0;
+    }
+    rig.step();
+  }
+  EXPECT_GT(num_pauses, 10);
+  EXPECT_FALSE(rig.scheduler.has_work());
+  EXPECT_EQ(rig.scheduler.num_paused(), 0);
+  EXPECT_EQ(rig.cache.stats().num_held, 0);
+  for (int choice = 0; choice < 3; ++choice) {
+    const Heard& heard = heard_of(rig, id, choice);
+    EXPECT_EQ(heard.tokens, expected[static_cast<std::size_t>(choice)].tokens);
+    EXPECT_EQ(heard.logits, expected[static_cast<std::size_t>(choice)].logits);
+    EXPECT_EQ(heard.finish, FinishReason::kLength);
+  }
+}
+
+TEST_P(Pauses, HoldNeitherBlocksNorAPlace) {
+  Rig rig(model_, {.max_sequences = 3});
+  const std::uint64_t id = rig.add(random_tokens(40, 1), drawn(), 3);
+  for (int i = 0; i < 5; ++i) rig.step();
+  rig.scheduler.pause(id);
+  EXPECT_EQ(rig.scheduler.num_paused(), 3);
+  EXPECT_EQ(rig.cache.stats().num_held, 0);
+  const std::uint64_t other = rig.add(random_tokens(30, 2), drawn(), 3);
+  rig.run();
+  EXPECT_EQ(heard_of(rig, other, 2).finish, FinishReason::kLength);
+  EXPECT_EQ(heard_of(rig, id, 0).finish, FinishReason::kNone);
+  EXPECT_TRUE(rig.scheduler.has_work());
+  rig.scheduler.pause(id);  // no more than once
+  EXPECT_EQ(rig.scheduler.num_paused(), 3);
+  rig.scheduler.resume(id);
+  rig.scheduler.resume(id);
+  rig.run();
+  EXPECT_EQ(heard_of(rig, id, 0).finish, FinishReason::kLength);
+  EXPECT_EQ(rig.cache.stats().num_held, 0);
+}
+
+TEST_P(Pauses, EndWithTheirRequest) {
+  Rig rig(model_, {});
+  const std::uint64_t id = rig.add(random_tokens(40, 1), drawn(), 3);
+  rig.scheduler.pause(id);  // it has not begun
+  EXPECT_EQ(rig.scheduler.num_paused(), 0);
+  for (int i = 0; i < 5; ++i) rig.step();
+  rig.scheduler.pause(id);
+  rig.scheduler.pause(12345);
+  rig.scheduler.cancel_choice(id, 1);
+  EXPECT_EQ(rig.scheduler.num_paused(), 2);
+  rig.scheduler.cancel(id);
+  EXPECT_EQ(rig.scheduler.num_paused(), 0);
+  EXPECT_FALSE(rig.scheduler.has_work());
+  for (int choice = 0; choice < 3; ++choice) EXPECT_EQ(heard_of(rig, id, choice).finish, FinishReason::kCancelled);
+  rig.scheduler.resume(id);
+  rig.run();
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, Pauses, testing::Values("tiny_llama", "tiny_gemma3"));
+
+TEST(EnginePauses, TheEngineSleepsAndGoesOn) {
+  TinyModel model("tiny_llama");
+  KvStorage storage(model.layout, 400);
+  SteadyClock clock;
+  Transformer transformer(model.config, model.weights, model.layout, select_kernels(), model.pool,
+                          {.max_batch_tokens = 64, .max_logit_rows = 16, .max_context_len = 240});
+  Engine engine({.num_blocks = 400, .max_model_len = 240, .max_batch_tokens = 64}, transformer, storage, model.layout, {},
+                clock);
+  int num_tokens = 0;
+  FinishReason finish = FinishReason::kNone;
+  Request request;
+  request.prompt = random_tokens(20, 1);
+  request.sampling = drawn();
+  request.on_update = [&](RequestUpdate&& update) {
+    num_tokens += static_cast<int>(update.tokens.size());
+    finish = update.finish;
+  };
+  const std::uint64_t id = engine.submit(std::move(request));
+  while (num_tokens < 5) ASSERT_TRUE(engine.step());
+  engine.pause(id, true);
+  EXPECT_FALSE(engine.step());
+  EXPECT_FALSE(engine.step());
+  EXPECT_EQ(num_tokens, 5);
+  EXPECT_EQ(engine.stats().num_paused, 1);
+  EXPECT_EQ(engine.stats().num_running, 0);
+  EXPECT_EQ(engine.stats().kv.num_held, 0);
+  engine.pause(id, false);
+  while (engine.step()) {
+  }
+  EXPECT_EQ(num_tokens, kNumTokens);
+  EXPECT_EQ(finish, FinishReason::kLength);
+  EXPECT_EQ(engine.stats().num_paused, 0);
+}
+
+}  // namespace
+}  // namespace larder
