@@ -19,6 +19,7 @@
 #include "grammar/token_masks.h"
 #include "kv/kv_cache.h"
 #include "kv/kv_type_names.h"
+#include "model/kernel_stack.h"
 #include "model/key_basis_file.h"
 #include "model/key_calibration.h"
 #include "model/vocabulary.h"
@@ -311,6 +312,22 @@ std::int64_t bookkeeping_bytes(const RuntimeOptions& options, const ModelFile& f
   return bytes;
 }
 
+// Of all threads that compute on a CPU: the pool's, of which the engine's is one, and that of the start where it measures keys.
+std::int64_t kernel_stacks_bytes(const PlannedModel& planned, const ThreadPool& pool) {
+  const KernelTable& kernels = select_kernels();
+  const auto bytes_of = [&](const ModelConfig& config, const GgufFile& gguf, KvTypes types, const TransformerLimits& limits) {
+    PagedKvView blocks;
+    blocks.head_dim = config.head_dim;
+    blocks.types = types;
+    return kernel_stack_bytes(kernels, list_matrices(config, gguf), blocks, limits);
+  };
+  const KvTypes types = planned.layout->types();
+  std::int64_t bytes = bytes_of(planned.file.config, planned.file.files->gguf(), types, planned.limits);
+  if (const PlannedDraft* draft = planned.draft.get())
+    bytes = std::max(bytes, bytes_of(draft->config, draft->files->gguf(), KvTypes{}, draft->limits));
+  return (pool.num_threads() + (has_codes(types.k) ? 1 : 0)) * bytes;
+}
+
 void plan_model_into(PlannedModel& planned, const RuntimeOptions& options, ThreadPool& pool,
                      Device* device) {
   check_options(options);
@@ -355,7 +372,8 @@ void plan_model_into(PlannedModel& planned, const RuntimeOptions& options, Threa
 
   const std::int64_t beside_model_bytes = device != nullptr
                                              ? planned.layout->key_basis_size_bytes()
-                                             : pool.num_threads() * Sampler::size_bytes(config.vocab_size);
+                                             : pool.num_threads() * Sampler::size_bytes(config.vocab_size) +
+                                                   kernel_stacks_bytes(planned, pool);
   const auto own_beside_blocks = footprint.beside_blocks;
   const auto plan_for = [&](int max_context_len) {
     planned.limits.max_context_len = max_context_len;

@@ -14,7 +14,7 @@ namespace larder {
 // What is fixed once a file and the engine's limits are chosen. Bytes.
 struct Footprint {
   std::int64_t weights_bytes = 0;  // repacked
-  std::int64_t scratch_bytes = 0;  // activations and logits of the largest step, attention partials
+  std::int64_t scratch_bytes = 0;  // activations and logits of the largest step, attention partials, kernels' stacks
   // Code, vocabulary, templates, threads, connections, what the cache keeps of each block.
   std::int64_t process_bytes = 0;
   std::int64_t disk_index_bytes = 0;  // of process_bytes: grows with --kv-disk-size
