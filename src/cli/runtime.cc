@@ -328,6 +328,16 @@ std::int64_t kernel_stacks_bytes(const PlannedModel& planned, const ThreadPool& 
   return (pool.num_threads() + (has_codes(types.k) ? 1 : 0)) * bytes;
 }
 
+// The text by which keys are measured, where they are codes.
+std::vector<TokenId> calibration_tokens(const ModelFile& file) {
+  return file.tokenizer->encode(kKeyCalibrationText, true, false);
+}
+std::int64_t measuring_bytes(const PlannedModel& planned, const ThreadPool& pool, const Device* device) {
+  if (!has_codes(planned.layout->types().k)) return 0;
+  const auto num_tokens = static_cast<int>(calibration_tokens(planned.file).size());
+  return calibration_size_bytes(planned.file.config, num_tokens, pool, device);
+}
+
 void plan_model_into(PlannedModel& planned, const RuntimeOptions& options, ThreadPool& pool,
                      Device* device) {
   check_options(options);
@@ -352,6 +362,7 @@ void plan_model_into(PlannedModel& planned, const RuntimeOptions& options, Threa
   Footprint footprint;
   footprint.weights_bytes = planned.file.weights_bytes;
   footprint.max_batch_tokens = options.max_batch_tokens;
+  footprint.measuring_bytes = measuring_bytes(planned, pool, device);
   if (device != nullptr) {
     footprint.process_bytes = device->own_bytes();
   } else {
@@ -439,7 +450,7 @@ Runtime::Runtime(const RuntimeOptions& options)
 
 // As it was measured at an earlier start, or now.
 std::vector<KeyBasis> Runtime::key_basis() {
-  const std::vector<TokenId> tokens = tokenizer().encode(kKeyCalibrationText, true, false);
+  const std::vector<TokenId> tokens = calibration_tokens(planned_.file);
   const KeyBasisFile file(cache_folder() + "/keys",
                           key_basis_digest(*planned_.file.files, {config(), tokens}, kernels_, device_.get()));
   if (auto known = file.read(config())) return *std::move(known);
