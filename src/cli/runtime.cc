@@ -26,14 +26,15 @@
 #include "plan/largest.h"
 #include "plan/step_speed.h"
 #include "server/cache_log.h"
+#include "server/client_memory.h"
 #include "server/next_turn.h"
 #include "server/server_config.h"
 
 namespace larder {
 namespace {
 
-// Beside what is measured after the vocabulary is loaded: heap of requests in flight, connections,
-// I/O threads' stacks.
+// Beside what is measured after the vocabulary is loaded: what a server takes to serve the first few clients, I/O
+// threads' stacks. What more clients take is bookkeeping, see client_memory.h.
 constexpr std::int64_t kServingBytes = std::int64_t{5} << 20;
 // Pages of the model's file that may stay in memory beside what was packed from them.
 constexpr std::size_t kFileWindowBytes = std::size_t{32} << 20;
@@ -307,9 +308,22 @@ std::int64_t constraints_bytes(int vocab_size, int num_threads) {
 // What is kept of requests, if there are any, for this model.
 std::int64_t bookkeeping_bytes(const RuntimeOptions& options, const ModelFile& file, int num_threads) {
   if (options.bookkeeping_bytes == 0) return 0;
-  std::int64_t bytes = options.bookkeeping_bytes + constraints_bytes(file.config.vocab_size, num_threads);
+  std::int64_t bytes = options.bookkeeping_bytes + clients_bytes({}, options.max_sequences) +
+                       constraints_bytes(file.config.vocab_size, num_threads);
   if (options.next_turn_bytes > 0 && may_reprint_answers(*file.chat_template, *file.tokenizer)) bytes += options.next_turn_bytes;
   return bytes;
+}
+
+// What is kept beside KV blocks: by the cache, and of the answers whose tokens they hold.
+KvBookkeeping beside_blocks(const RuntimeOptions& options, const KvLayout& layout, int num_blocks) {
+  KvBookkeeping beside = KvCache::bookkeeping(
+      layout,
+      {.num_blocks = num_blocks,
+       .eviction = eviction_kind(options),
+       .max_pinned_share = options.pin_percent / 100.0},
+      static_cast<int>(!options.kv_disk.empty()) + static_cast<int>(!options.kv_remote.empty()));
+  if (options.bookkeeping_bytes > 0) beside.growth_bytes += num_blocks * kBlockSize * kAnswerTokenBytes;
+  return beside;
 }
 
 // Of all threads that compute on a CPU: the pool's, of which the engine's is one, and that of the start where it measures keys.
@@ -372,12 +386,7 @@ void plan_model_into(PlannedModel& planned, const RuntimeOptions& options, Threa
     footprint.disk_index_bytes = disk_index_bytes(options, *planned.layout);
     footprint.bookkeeping_bytes = bookkeeping_bytes(options, planned.file, pool.num_threads());
     footprint.beside_blocks = [&options, &layout = *planned.layout](int num_blocks) {
-      return KvCache::bookkeeping(
-          layout,
-          {.num_blocks = num_blocks,
-           .eviction = eviction_kind(options),
-           .max_pinned_share = options.pin_percent / 100.0},
-          static_cast<int>(!options.kv_disk.empty()) + static_cast<int>(!options.kv_remote.empty()));
+      return beside_blocks(options, layout, num_blocks);
     };
   }
 
