@@ -19,20 +19,22 @@
 #include "grammar/token_masks.h"
 #include "kv/kv_cache.h"
 #include "kv/kv_type_names.h"
+#include "model/kernel_stack.h"
 #include "model/key_basis_file.h"
 #include "model/key_calibration.h"
 #include "model/vocabulary.h"
 #include "plan/largest.h"
 #include "plan/step_speed.h"
 #include "server/cache_log.h"
+#include "server/client_memory.h"
 #include "server/next_turn.h"
 #include "server/server_config.h"
 
 namespace larder {
 namespace {
 
-// Beside what is measured after the vocabulary is loaded: heap of requests in flight, connections,
-// I/O threads' stacks.
+// Beside what is measured after the vocabulary is loaded: what a server takes to serve the first few clients, I/O
+// threads' stacks. What more clients take is bookkeeping, see client_memory.h.
 constexpr std::int64_t kServingBytes = std::int64_t{5} << 20;
 // Pages of the model's file that may stay in memory beside what was packed from them.
 constexpr std::size_t kFileWindowBytes = std::size_t{32} << 20;
@@ -306,9 +308,48 @@ std::int64_t constraints_bytes(int vocab_size, int num_threads) {
 // What is kept of requests, if there are any, for this model.
 std::int64_t bookkeeping_bytes(const RuntimeOptions& options, const ModelFile& file, int num_threads) {
   if (options.bookkeeping_bytes == 0) return 0;
-  std::int64_t bytes = options.bookkeeping_bytes + constraints_bytes(file.config.vocab_size, num_threads);
+  std::int64_t bytes = options.bookkeeping_bytes + clients_bytes({}, options.max_sequences) +
+                       constraints_bytes(file.config.vocab_size, num_threads);
   if (options.next_turn_bytes > 0 && may_reprint_answers(*file.chat_template, *file.tokenizer)) bytes += options.next_turn_bytes;
   return bytes;
+}
+
+// What is kept beside KV blocks: by the cache, and of the answers whose tokens they hold.
+KvBookkeeping beside_blocks(const RuntimeOptions& options, const KvLayout& layout, int num_blocks) {
+  KvBookkeeping beside = KvCache::bookkeeping(
+      layout,
+      {.num_blocks = num_blocks,
+       .eviction = eviction_kind(options),
+       .max_pinned_share = options.pin_percent / 100.0},
+      static_cast<int>(!options.kv_disk.empty()) + static_cast<int>(!options.kv_remote.empty()));
+  if (options.bookkeeping_bytes > 0) beside.growth_bytes += num_blocks * kBlockSize * kAnswerTokenBytes;
+  return beside;
+}
+
+// Of all threads that compute on a CPU: the pool's, of which the engine's is one, and that of the start where it measures keys.
+std::int64_t kernel_stacks_bytes(const PlannedModel& planned, const ThreadPool& pool) {
+  const KernelTable& kernels = select_kernels();
+  const auto bytes_of = [&](const ModelConfig& config, const GgufFile& gguf, KvTypes types, const TransformerLimits& limits) {
+    PagedKvView blocks;
+    blocks.head_dim = config.head_dim;
+    blocks.types = types;
+    return kernel_stack_bytes(kernels, list_matrices(config, gguf), blocks, limits);
+  };
+  const KvTypes types = planned.layout->types();
+  std::int64_t bytes = bytes_of(planned.file.config, planned.file.files->gguf(), types, planned.limits);
+  if (const PlannedDraft* draft = planned.draft.get())
+    bytes = std::max(bytes, bytes_of(draft->config, draft->files->gguf(), KvTypes{}, draft->limits));
+  return (pool.num_threads() + (has_codes(types.k) ? 1 : 0)) * bytes;
+}
+
+// The text by which keys are measured, where they are codes.
+std::vector<TokenId> calibration_tokens(const ModelFile& file) {
+  return file.tokenizer->encode(kKeyCalibrationText, true, false);
+}
+std::int64_t measuring_bytes(const PlannedModel& planned, const ThreadPool& pool, const Device* device) {
+  if (!has_codes(planned.layout->types().k)) return 0;
+  const auto num_tokens = static_cast<int>(calibration_tokens(planned.file).size());
+  return calibration_size_bytes(planned.file.config, num_tokens, pool, device);
 }
 
 void plan_model_into(PlannedModel& planned, const RuntimeOptions& options, ThreadPool& pool,
@@ -335,6 +376,7 @@ void plan_model_into(PlannedModel& planned, const RuntimeOptions& options, Threa
   Footprint footprint;
   footprint.weights_bytes = planned.file.weights_bytes;
   footprint.max_batch_tokens = options.max_batch_tokens;
+  footprint.measuring_bytes = measuring_bytes(planned, pool, device);
   if (device != nullptr) {
     footprint.process_bytes = device->own_bytes();
   } else {
@@ -344,18 +386,14 @@ void plan_model_into(PlannedModel& planned, const RuntimeOptions& options, Threa
     footprint.disk_index_bytes = disk_index_bytes(options, *planned.layout);
     footprint.bookkeeping_bytes = bookkeeping_bytes(options, planned.file, pool.num_threads());
     footprint.beside_blocks = [&options, &layout = *planned.layout](int num_blocks) {
-      return KvCache::bookkeeping(
-          layout,
-          {.num_blocks = num_blocks,
-           .eviction = eviction_kind(options),
-           .max_pinned_share = options.pin_percent / 100.0},
-          static_cast<int>(!options.kv_disk.empty()) + static_cast<int>(!options.kv_remote.empty()));
+      return beside_blocks(options, layout, num_blocks);
     };
   }
 
   const std::int64_t beside_model_bytes = device != nullptr
                                              ? planned.layout->key_basis_size_bytes()
-                                             : pool.num_threads() * Sampler::size_bytes(config.vocab_size);
+                                             : pool.num_threads() * Sampler::size_bytes(config.vocab_size) +
+                                                   kernel_stacks_bytes(planned, pool);
   const auto own_beside_blocks = footprint.beside_blocks;
   const auto plan_for = [&](int max_context_len) {
     planned.limits.max_context_len = max_context_len;
@@ -421,7 +459,7 @@ Runtime::Runtime(const RuntimeOptions& options)
 
 // As it was measured at an earlier start, or now.
 std::vector<KeyBasis> Runtime::key_basis() {
-  const std::vector<TokenId> tokens = tokenizer().encode(kKeyCalibrationText, true, false);
+  const std::vector<TokenId> tokens = calibration_tokens(planned_.file);
   const KeyBasisFile file(cache_folder() + "/keys",
                           key_basis_digest(*planned_.file.files, {config(), tokens}, kernels_, device_.get()));
   if (auto known = file.read(config())) return *std::move(known);

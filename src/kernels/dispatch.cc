@@ -22,33 +22,48 @@ void matmul_with_amx(const MatmulArgs& args, int panel_begin, int panel_end) {
   matmul_with_bf16(args, panel_begin, panel_end);
 }
 
-// The table of a machine that has more than AVX-512: what differs from that.
-KernelTable beyond_avx512(Isa isa, const char* name, decltype(KernelTable::matmul) matmul,
-                          decltype(KernelTable::attention) attention,
-                          decltype(KernelTable::merge_attention) merge_attention,
-                          decltype(KernelTable::attention_common) attention_common) {
+std::int64_t stack_bytes_with_bf16(const MatmulArgs& args) {
+  if (isa_avx512_bf16::multiplies(args)) return isa_avx512_bf16::matmul_bf16_stack_bytes();
+  return isa_avx512::kTable.matmul_stack_bytes(args);
+}
+std::int64_t stack_bytes_with_amx(const MatmulArgs& args) {
+  if (isa_amx::multiplies(args)) return isa_amx::matmul_bf16_stack_bytes();
+  if (isa_amx::multiplies_w8(args)) return isa_amx::matmul_w8_stack_bytes();
+  return stack_bytes_with_bf16(args);
+}
+
+// The tables of machines that have more than AVX-512: what differs from that.
+KernelTable avx512_bf16_table() {
   KernelTable table = isa_avx512::kTable;
-  table.isa = isa;
-  table.name = name;
-  table.matmul = matmul;
-  table.attention = attention;
-  table.merge_attention = merge_attention;
-  table.attention_common = attention_common;
+  table.isa = Isa::kAvx512Bf16;
+  table.name = "avx512_bf16";
+  table.matmul = matmul_with_bf16;
+  table.matmul_stack_bytes = stack_bytes_with_bf16;
+  table.attention = isa_avx512_bf16::attention;
+  table.merge_attention = isa_avx512_bf16::merge_attention;
+  table.attention_common = isa_avx512_bf16::attention_common;
+  table.attention_stack_bytes = isa_avx512_bf16::attention_stack_bytes;
+  return table;
+}
+KernelTable amx_table() {
+  KernelTable table = isa_avx512::kTable;
+  table.isa = Isa::kAmx;
+  table.name = "amx";
+  table.rounds_w8 = true;
+  table.matmul = matmul_with_amx;
+  table.matmul_stack_bytes = stack_bytes_with_amx;
+  table.attention = isa_amx::attention;
+  table.merge_attention = isa_amx::merge_attention;
+  table.attention_common = isa_amx::attention_common;
+  table.attention_stack_bytes = isa_amx::attention_stack_bytes;
   return table;
 }
 
 }  // namespace
 
 const KernelTable* kernels_for(Isa isa) {
-  static const KernelTable avx512_bf16 =
-      beyond_avx512(Isa::kAvx512Bf16, "avx512_bf16", matmul_with_bf16, isa_avx512_bf16::attention,
-                    isa_avx512_bf16::merge_attention, isa_avx512_bf16::attention_common);
-  static const KernelTable amx = [] {
-    KernelTable table = beyond_avx512(Isa::kAmx, "amx", matmul_with_amx, isa_amx::attention, isa_amx::merge_attention,
-                                      isa_amx::attention_common);
-    table.rounds_w8 = true;
-    return table;
-  }();
+  static const KernelTable avx512_bf16 = avx512_bf16_table();
+  static const KernelTable amx = amx_table();
   switch (isa) {
     case Isa::kGeneric:
       return &isa_generic::kTable;

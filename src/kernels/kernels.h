@@ -425,6 +425,9 @@ struct KernelTable {
   bool rounds_w8 = false;
   // Output panels [panel_begin, panel_end) of every row.
   void (*matmul)(const MatmulArgs& args, int panel_begin, int panel_end);
+  // Of a thread's stack, what matmul() puts rows of such a product in order on, whatever they hold; w without its
+  // data. A compiler that probes stacks has all of it touched. Null on a device.
+  std::int64_t (*matmul_stack_bytes)(const MatmulArgs& args) = nullptr;
 
   // scratch: attention_scratch_size_bytes() for the task's rows, 64-byte aligned.
   void (*attention)(const AttentionArgs& args, const AttentionTask& task, std::byte* scratch);
@@ -435,6 +438,8 @@ struct KernelTable {
                           std::int64_t stride_bytes);
   // Into the task's states. Same bits as attention() without a state, after it has gone on from there.
   void (*attention_common)(const AttentionArgs& args, const CommonTask& task, std::byte* scratch) = nullptr;
+  // As matmul_stack_bytes(), of these two. Null on a device.
+  std::int64_t (*attention_stack_bytes)(const AttentionArgs& args) = nullptr;
   // Instead of those three, on a device: the whole batch, shared out as share_keys() did for a scratch
   // of this size. Null on a CPU.
   void (*attention_batch)(const AttentionArgs& args, std::byte* scratch) = nullptr;

@@ -51,9 +51,14 @@ inline const KernelTable& emulated_amx(const KernelTable& base) {
       ASSERT_TRUE(isa_amx_emulated::multiplies_w8(args));
       isa_amx_emulated::matmul_w8(args, panel_begin, panel_end);
     };
+    table.matmul_stack_bytes = [](const MatmulArgs& args) {
+      return isa_amx_emulated::multiplies(args) ? isa_amx_emulated::matmul_bf16_stack_bytes()
+                                                : isa_amx_emulated::matmul_w8_stack_bytes();
+    };
     table.attention = isa_amx_emulated::attention;
     table.merge_attention = isa_amx_emulated::merge_attention;
     table.attention_common = isa_amx_emulated::attention_common;
+    table.attention_stack_bytes = isa_amx_emulated::attention_stack_bytes;
     return table;
   }();
   return emulated;

@@ -112,6 +112,27 @@ std::vector<KeyBasis> KeyStatistics::basis() const {
   return result;
 }
 
+namespace {
+
+int num_calibration_blocks(const KvLayout& layout, int num_tokens) {
+  return (num_tokens + kBlockSize - 1) / kBlockSize * layout.num_groups();
+}
+
+TransformerLimits calibration_limits(int num_tokens, const OutputSplit& split = {}) {
+  return {.max_batch_tokens = kCalibrationBatchTokens, .max_logit_rows = 1, .max_context_len = num_tokens, .split = split};
+}
+
+}  // namespace
+
+std::int64_t calibration_size_bytes(const ModelConfig& config, int num_tokens, const ThreadPool& pool,
+                                    const Device* device) {
+  const KvLayout layout(kv_layer_shapes(config));
+  const std::int64_t moment_bytes =
+      2 * static_cast<std::int64_t>(sizeof(double)) * config.kv_size() * config.num_layers();
+  return num_calibration_blocks(layout, num_tokens) * layout.block_size_bytes() + (device == nullptr ? moment_bytes : 0) +
+         static_cast<std::int64_t>(transformer_scratch_size_bytes(config, calibration_limits(num_tokens), pool, device));
+}
+
 std::vector<KeyBasis> calibrate_keys(const ModelConfig& config, const Weights& weights,
                                      const KernelTable& kernels, ThreadPool& pool,
                                      std::span<const TokenId> tokens, Device* device,
@@ -121,11 +142,8 @@ std::vector<KeyBasis> calibrate_keys(const ModelConfig& config, const Weights& w
   const int num_tokens = static_cast<int>(tokens.size());
   const KvLayout layout(kv_layer_shapes(config));
   const int num_blocks = (num_tokens + kBlockSize - 1) / kBlockSize;
-  KvStorage storage(layout, num_blocks * layout.num_groups(), device);
-  Transformer model(config, weights, layout, kernels, pool,
-                    {.max_batch_tokens = kBatchTokens, .max_logit_rows = 1,
-                     .max_context_len = num_tokens, .split = split},
-                    device, partners);
+  KvStorage storage(layout, num_calibration_blocks(layout, num_tokens), device);
+  Transformer model(config, weights, layout, kernels, pool, calibration_limits(num_tokens, split), device, partners);
   KeyStatistics statistics(config);
   model.observe_keys(&statistics);
   // Group g has the blocks from g * num_blocks on.

@@ -61,6 +61,9 @@ extern const char* const kKeyCalibrationText;
 // these are and where the weights lie, null = the CPU. partners: the other machines of split, null = none; then the
 // weights are the server's share, and the same comes of it. Throws PartnerLost.
 inline constexpr int kCalibrationBatchTokens = 128;
+// What that takes meanwhile of so many tokens, the weights aside.
+std::int64_t calibration_size_bytes(const ModelConfig& config, int num_tokens, const ThreadPool& pool,
+                                    const Device* device = nullptr);
 std::vector<KeyBasis> calibrate_keys(const ModelConfig& config, const Weights& weights,
                                      const KernelTable& kernels, ThreadPool& pool,
                                      std::span<const TokenId> tokens, Device* device = nullptr,

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "base/mapped_file.h"
+#include "base/peak_test_support.h"
 #include "model/gguf.h"
 
 namespace larder {
@@ -80,6 +81,23 @@ TEST(CalibrateKeys, GivesEveryHeadAnOrderAndTheSameForAnyThreads) {
       EXPECT_EQ(basis[layer].balance, again[layer].balance);
       EXPECT_EQ(basis[layer].order, again[layer].order);
     }
+  }
+}
+
+// Of a text so long that it is most of what the process takes meanwhile.
+TEST(CalibrateKeys, TakesWhatIsSaid) {
+  constexpr int kNumTokens = 30'000;
+  const auto tokens = some_tokens(kNumTokens);
+  for (const char* name : {"tiny_llama", "tiny_gemma3"}) {
+    Model model(name, 2);
+    const std::int64_t said_bytes = calibration_size_bytes(model.config, kNumTokens, model.pool);
+    const std::optional<std::int64_t> before = begin_peak_of_memory();
+    if (!before) GTEST_SKIP() << "peaks cannot be told here";
+    (void)calibrate_keys(model.config, model.weights, select_kernels(), model.pool, tokens);
+    const std::int64_t taken_bytes = peak_of_memory() - *before;
+    // Stacks and what the allocator keeps are not in it.
+    EXPECT_NEAR(static_cast<double>(taken_bytes), static_cast<double>(said_bytes), 3 << 20) << name;
+    EXPECT_GT(said_bytes, 7 << 20) << name;
   }
 }
 

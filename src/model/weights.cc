@@ -355,6 +355,16 @@ std::size_t weights_size_bytes(const ModelConfig& config, const GgufFile& gguf, 
   return plan_weights(config, gguf, config.num_layers(), share, views).size_bytes();
 }
 
+std::vector<PackedMatrix> list_matrices(const ModelConfig& config, const GgufFile& gguf) {
+  WeightViews views;
+  const MachineShare all;
+  std::vector<PackedMatrix> matrices;
+  const WeightPlan plan = plan_weights(config, gguf, config.num_layers(), all, views);
+  for (const WeightEntry& entry : plan.entries())
+    if (entry.matrix != nullptr) matrices.push_back(packed_layout(entry.tensor->type, entry.num_rows, entry.num_cols));
+  return matrices;
+}
+
 Weights::Weights(const ModelConfig& config, const GgufFile& gguf, ThreadPool& pool, const LoadProgress& progress,
                  Device* device, int num_layers, const MachineShare& share) {
   WeightViews views;

@@ -62,6 +62,9 @@ using LoadProgress = std::function<void(std::size_t done_bytes, std::size_t tota
 // throws Error{kInvalidArgument} naming the tensor.
 std::size_t weights_size_bytes(const ModelConfig& config, const GgufFile& gguf, const MachineShare& share = {});
 
+// All of its matrices, without data; several that one tensor has count as one.
+std::vector<PackedMatrix> list_matrices(const ModelConfig& config, const GgufFile& gguf);
+
 // Immutable after construction. Thread: any.
 class Weights {
  public:

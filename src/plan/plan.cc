@@ -67,6 +67,15 @@ std::int64_t chosen_num_blocks(const KvLayout& layout, const Footprint& footprin
       available_bytes - fixed_bytes));
 }
 
+// limit: --memory or what is available, for the message.
+[[noreturn]] void refuse_measuring(const Plan& plan, const std::string& limit) {
+  throw Error(ErrorKind::kUnavailable,
+              fmt::format("{}: measuring keys at a first start takes {} beside weights {} and process {}{}: give {}, or "
+                          "take --kv-type f16",
+                          limit, format_bytes(plan.footprint.measuring_bytes), format_bytes(plan.footprint.weights_bytes),
+                          format_bytes(plan.footprint.process_bytes), draft_part(plan), option_bytes(plan.measuring_bytes())));
+}
+
 // fixed_bytes: all but KV.
 [[noreturn]] void refuse_size(const Plan& plan, const PlanOptions& options, std::int64_t fixed_bytes,
                               std::int64_t available_bytes) {
@@ -131,8 +140,12 @@ Plan make_plan(const KvLayout& layout, const Footprint& footprint, const PlanOpt
   plan.footprint.beside_blocks = nullptr;
   plan.draft_kv_bytes = draft_kv_bytes(footprint, plan.num_blocks);
   plan.footprint.draft_kv_bytes = nullptr;
-  if (plan.most_bytes() > available_bytes)
+  if (plan.total_bytes() + plan.footprint.bookkeeping_bytes > available_bytes)
     refuse_size(plan, options, fixed_bytes_of(footprint), available_bytes);
+  if (plan.measuring_bytes() > available_bytes)
+    refuse_measuring(plan, fmt::format("{} are available", format_bytes(available_bytes)));
+  if (options.memory_bytes > 0 && plan.measuring_bytes() > options.memory_bytes)
+    refuse_measuring(plan, fmt::format("--memory {}", format_bytes(options.memory_bytes)));
 
   const int asked = options.max_model_len > 0 ? options.max_model_len : footprint.context_length;
   plan.max_model_len = static_cast<int>(largest(asked, [&](std::int64_t length) {

@@ -14,13 +14,15 @@ namespace larder {
 // What is fixed once a file and the engine's limits are chosen. Bytes.
 struct Footprint {
   std::int64_t weights_bytes = 0;  // repacked
-  std::int64_t scratch_bytes = 0;  // activations and logits of the largest step, attention partials
+  std::int64_t scratch_bytes = 0;  // activations and logits of the largest step, attention partials, kernels' stacks
   // Code, vocabulary, templates, threads, connections, what the cache keeps of each block.
   std::int64_t process_bytes = 0;
   std::int64_t disk_index_bytes = 0;  // of process_bytes: grows with --kv-disk-size
   // What grows to this as requests come, and starts at nothing: recent prompts, answers' tokens, the
   // cache's tree.
   std::int64_t bookkeeping_bytes = 0;
+  // What measuring keys takes at a first start beside the weights, before there are scratch and blocks; then it is gone.
+  std::int64_t measuring_bytes = 0;
   std::int64_t draft_bytes = 0;    // weights and scratch of a model that guesses
   int context_length = 0;          // what the model was trained for
   int max_batch_tokens = 0;        // the longest chunk of a prompt in one step
@@ -55,8 +57,16 @@ struct Plan {
   }
   // Of that, what the model that guesses takes.
   std::int64_t draft_bytes() const { return footprint.draft_bytes + draft_kv_bytes; }
-  // And with all of its bookkeeping.
-  std::int64_t most_bytes() const { return total_bytes() + footprint.bookkeeping_bytes; }
+  // While keys are measured.
+  std::int64_t measuring_bytes() const {
+    const std::int64_t beside = footprint.weights_bytes + footprint.process_bytes + draft_bytes();
+    return footprint.measuring_bytes > 0 ? beside + footprint.measuring_bytes : 0;
+  }
+  // At any time, with all of its bookkeeping.
+  std::int64_t most_bytes() const {
+    const std::int64_t grown_bytes = total_bytes() + footprint.bookkeeping_bytes;
+    return grown_bytes > measuring_bytes() ? grown_bytes : measuring_bytes();
+  }
 };
 
 // available_bytes: what the machine has free before anything of the footprint is taken.

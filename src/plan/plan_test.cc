@@ -69,6 +69,26 @@ TEST(Plan, AModelThatGuessesCounts) {
   }
 }
 
+// It is gone before there are blocks.
+TEST(Plan, MeasuringKeysNeedsRoomOnceAndNoMore) {
+  const Footprint footprint{.weights_bytes = 16 * kGiB, .measuring_bytes = kGiB, .context_length = 4096, .max_batch_tokens = 512};
+  const auto fewer = [&](const PlanOptions& options, std::int64_t available_bytes) {
+    return make_plan(llama_3_8b(), footprint, options, available_bytes);
+  };
+  const Plan plan = fewer({.kv_bytes = 256 * kMiB}, 17 * kGiB);
+  EXPECT_EQ(plan.total_bytes(), 16 * kGiB + 256 * kMiB);
+  EXPECT_EQ(plan.most_bytes(), 17 * kGiB);
+  EXPECT_EQ(fewer({.kv_bytes = 4 * kGiB}, 20 * kGiB).most_bytes(), 20 * kGiB);
+  for (const PlanOptions& options : {PlanOptions{.kv_bytes = 256 * kMiB}, PlanOptions{.memory_bytes = 17 * kGiB - 1}}) {
+    try {
+      fewer(options, options.kv_bytes > 0 ? 17 * kGiB - 1 : 80 * kGiB);
+      ADD_FAILURE() << "more than there is";
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), testing::HasSubstr("give 17408MiB, or take --kv-type f16"));
+    }
+  }
+}
+
 TEST(Plan, SlidingLayersHoldTheirWindowAndAChunk) {
   const KvLayout layout = gemma_270m();
   ASSERT_EQ(layout.num_groups(), 6);

@@ -14,6 +14,7 @@ namespace {
 
 constexpr std::size_t kManyEntries = 20'000;  // some 20 ms to write
 constexpr std::size_t kWrittenEntryBytes = 80;
+constexpr const char* kStoppedCode = "engine_stopped";
 constexpr const char* kEngineStopped = "the engine has stopped before the answer was complete; try again";
 constexpr const char* kWorkerLost =
     "a machine that computes a part of the model was lost before the answer was complete; try again";
@@ -173,7 +174,7 @@ std::string Generation::advance(std::size_t max_bytes) {
     const bool was_alive = model_.engine.alive();  // asked first: it may deliver the end, and end
     std::optional<Mailbox::Item> item = mailbox_->pop();
     if (!item) {
-      if (!was_alive) fail(out, kEngineStopped);
+      if (!was_alive) fail(out, {.status = 503, .code = kStoppedCode, .message = kEngineStopped});
       break;
     }
     take(std::move(*item), out);
@@ -189,8 +190,12 @@ std::string Generation::write_reply() {
 }
 
 std::string Generation::interrupt() {
+  return break_off({.status = 503, .code = kStoppedCode, .message = "the server ends, and the answer is not complete; try again"});
+}
+
+std::string Generation::break_off(const ApiError& error) {
   std::string out = advance(0);  // its beginning
-  if (!done_ && !has_large_reply_) fail(out, "the server ends, and the answer is not complete; try again");
+  if (!done_ && !has_large_reply_) fail(out, error);
   return out;
 }
 
@@ -216,8 +221,8 @@ void Generation::take(Mailbox::Item item, std::string& out) {
       choices_.at(static_cast<std::size_t>(item.prompt * best_of + item.update.choice));
   RequestUpdate& update = item.update;
   if (choice.done()) return;  // a stop string ended it before the engine knew
-  if (update.finish == FinishReason::kCancelled) return fail(out, kEngineStopped);
-  if (update.finish == FinishReason::kLost) return fail(out, kWorkerLost);
+  if (update.finish == FinishReason::kCancelled) return fail(out, {.status = 503, .code = kStoppedCode, .message = kEngineStopped});
+  if (update.finish == FinishReason::kLost) return fail(out, {.status = 503, .code = kStoppedCode, .message = kWorkerLost});
 
   const bool engine_ended_it = update.finish != FinishReason::kNone;
   observe(choice, update);
@@ -315,12 +320,13 @@ void Generation::observe_finished(const Choice& choice, const char* reason) {
 }
 
 void Generation::emit(Choice& choice, ChoiceDelta delta, std::string& out) {
+  const auto num_each = static_cast<std::size_t>(std::max(0, options_.sampling.num_logprobs) + 1);
+  const std::size_t written_bytes = writer_->num_written_logprobs() * kWrittenEntryBytes;
   if (!options_.stream) {
-    const int num_each = std::max(0, options_.sampling.num_logprobs) + 1;
     const auto append = [&](std::vector<OutputToken>& to, std::vector<OutputToken>& from) {
-      const std::size_t num_entries = from.size() * static_cast<std::size_t>(num_each);
+      const std::size_t num_entries = from.size() * num_each;
       num_entries_ += num_entries;
-      held_bytes_ += from.size() * sizeof(OutputToken) + num_entries * (sizeof(TokenLogprob) + kWrittenEntryBytes);
+      held_bytes_ += from.size() * sizeof(OutputToken) + num_entries * (sizeof(TokenLogprob) + written_bytes);
       to.insert(to.end(), std::make_move_iterator(from.begin()),
                 std::make_move_iterator(from.end()));
     };
@@ -333,6 +339,7 @@ void Generation::emit(Choice& choice, ChoiceDelta delta, std::string& out) {
   const bool has_news = !delta.text.empty() || choice.done() || !delta.prompt_logprobs.empty() ||
                         (shows_tokens && !delta.tokens.empty());
   if (!has_news) return;  // everything is held back for now
+  held_bytes_ += delta.tokens.size() * num_each * written_bytes;
   writer_->delta(choice, std::move(delta), choices_, out);
 }
 
@@ -345,11 +352,9 @@ void Generation::finish(std::string& out) {
   out = writer_->whole(shown, choices_);
 }
 
-void Generation::fail(std::string& out, const char* message) {
+void Generation::fail(std::string& out, const ApiError& error) {
   done_ = true;
-  failure_ = ApiError{.status = 503,
-                      .code = "engine_stopped",
-                      .message = message};
+  failure_ = error;
   for (const Choice& choice : choices_) {
     if (!choice.done()) observe_finished(choice, "error");
   }

@@ -65,7 +65,8 @@ class Generation {
   // All of such a body is there; write_reply(), which any thread may call now, returns it.
   bool has_large_reply() const { return has_large_reply_; }
   std::string write_reply();
-  // What it holds of tokens and logprobs for a body, and about what that will be longer for them.
+  // What it holds of tokens and logprobs for a body, or for the end of a stream that repeats them, and about what that
+  // will be longer for them.
   std::size_t held_bytes() const { return held_bytes_; }
   // Set when done without a result: the engine has ended or was told to stop.
   bool failed() const { return failure_.has_value(); }
@@ -73,6 +74,8 @@ class Generation {
   const ApiError& failure() const { return *failure_; }
   // Ends it as failed, for a server that ends before it. The bytes that tell so, of a stream.
   std::string interrupt();
+  // Likewise, for one that there is no room for.
+  std::string break_off(const ApiError& error);
   // Once it is done: what the next turn is prepared by, with the answer. nullptr: nothing is.
   std::unique_ptr<NextTurn> take_next_turn();
   // Bytes for a stream in which nothing has happened for a while; "" = none.
@@ -105,7 +108,7 @@ class Generation {
   void remember(const Choice& choice) const;
   void emit(Choice& choice, ChoiceDelta delta, std::string& out);
   void finish(std::string& out);
-  void fail(std::string& out, const char* message);
+  void fail(std::string& out, const ApiError& error);
   std::vector<Choice*> chosen();
 
   const ServedModel& model_;

@@ -314,13 +314,22 @@ std::size_t HttpConnection::shareable(std::size_t num_bytes) const {
   return std::min(num_bytes, limits_.max_total_reply_bytes);
 }
 
-HttpResponse HttpConnection::refuse_reply(const HttpRequest& request) const {
+ApiError HttpConnection::no_room_for_reply() const {
   context_.metrics.count_rejection("reply_memory");
   ApiError busy{.status = 503, .code = "reply_memory"};
   busy.message = fmt::format("replies that are not complete, or that their clients have not read yet, have {} bytes, {} at "
                              "most; try again",
                              context_.reply_budget.used(), limits_.max_total_reply_bytes);
-  return error_response(busy, request.path);
+  return busy;
+}
+
+HttpResponse HttpConnection::refuse_reply(const HttpRequest& request) const {
+  return error_response(no_room_for_reply(), request.path);
+}
+
+bool HttpConnection::holds(const Generation& generation, BudgetShare& share) const {
+  const std::size_t num_bytes = generation.held_bytes();
+  return num_bytes <= kSmallReplyBytes || share.grow_to(shareable(num_bytes));
 }
 
 // What it took would be generated once more, and most likely come to nothing again.
@@ -340,9 +349,7 @@ Task<bool> HttpConnection::answer_from_engine(const Incoming& incoming,
   bool is_refused = false;
   while (!disconnected_) {
     body += advance(generation);
-    const std::size_t num_held = generation.held_bytes();
-    const bool has_room = num_held <= kSmallReplyBytes || share.grow_to(shareable(num_held));
-    is_refused = !has_room && !generation.done();  // what is done may have been stored, and is told
+    is_refused = !holds(generation, share) && !generation.done();  // what is done may have been stored, and is told
     if (is_refused) break;
     if (generation.has_large_reply()) body = co_await write_elsewhere(owned);
     if (generation.done()) break;
@@ -397,10 +404,12 @@ Task<bool> HttpConnection::stream(const Incoming& incoming, Generation& generati
   bool written = co_await write(head_bytes);
   auto ping_at = std::chrono::steady_clock::now() + limits_.ping_interval;
   bool too_far_behind = false;  // of a client that reads, but too little
+  BudgetShare share(context_.reply_budget);
   while (written && !disconnected_ && !too_far_behind) {
     hold_back();
     too_far_behind = is_behind(kMostBounds);
     std::string events = advance(generation);
+    if (!generation.done() && !holds(generation, share)) events += generation.break_off(no_room_for_reply());
     const auto now = std::chrono::steady_clock::now();
     if (events.empty() && now >= ping_at) events = generation.ping();
     if (!events.empty() || now >= ping_at) ping_at = now + limits_.ping_interval;

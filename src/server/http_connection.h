@@ -81,6 +81,9 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   ApiError describe_unreadable(boost::system::error_code error) const;
   Task<bool> answer(Incoming& incoming);
   std::size_t shareable(std::size_t num_bytes) const;
+  // Whether what a generation holds has room in the budget, of which the share then has it.
+  bool holds(const Generation& generation, BudgetShare& share) const;
+  ApiError no_room_for_reply() const;
   HttpResponse refuse_reply(const HttpRequest& request) const;
   HttpResponse refuse_answer(const HttpRequest& request) const;
   void prepare_next_turn(Generation& generation);

@@ -111,9 +111,13 @@ class Builder final : public nlohmann::json_sax<Json> {
   std::size_t& num_values_;
 };
 
-bool holds_long_integer(const Json& value) {
-  return is_long_integer(value) ||
-         (value.is_structured() && std::any_of(value.begin(), value.end(), holds_long_integer));
+// Long integers' digits, and JSON that is written; in bytes.
+std::size_t text_size(const Json& value) {
+  if (value.is_binary()) return value.get_binary().size();
+  std::size_t num_bytes = 0;
+  if (value.is_structured())
+    for (const Json& item : value) num_bytes += text_size(item);
+  return num_bytes;
 }
 
 }  // namespace
@@ -126,17 +130,26 @@ Json parse_json(std::string_view text, const JsonLimits& limits, std::size_t* nu
   return builder.take();
 }
 
+Json written_json(std::vector<std::uint8_t> text) {
+  constexpr Json::binary_t::subtype_type kWritten = 1;
+  return Json::binary(std::move(text), kWritten);
+}
+
 std::string dump_json(const Json& value) {
-  if (!holds_long_integer(value)) return value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  const std::size_t num_bytes = text_size(value);
+  if (num_bytes == 0) return value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  constexpr std::size_t kUsualRest = 16 << 10;  // so that what is long is not copied as the text grows
   std::string text;
+  text.reserve(num_bytes + kUsualRest);
   append_json(value, ",", ":", text);
   return text;
 }
 
 void append_json(const Json& value, std::string_view comma, std::string_view colon,
                  std::string& out) {
-  if (is_long_integer(value)) {
-    out.append(value.get_binary().begin(), value.get_binary().end());
+  if (value.is_binary()) {
+    const Json::binary_t& text = value.get_binary();
+    out.append(reinterpret_cast<const char*>(text.data()), text.size());
   } else if (!value.is_structured()) {
     out += dump_json(value);
   } else {

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace larder {
 
@@ -24,7 +26,11 @@ struct JsonLimits {
 // num_values: receives how many there are, where it throws as far as it came.
 Json parse_json(std::string_view text, const JsonLimits& limits, std::size_t* num_values = nullptr);
 
-inline bool is_long_integer(const Json& value) { return value.is_binary(); }
+inline bool is_long_integer(const Json& value) { return value.is_binary() && !value.get_binary().has_subtype(); }
+
+// A value that is text already, as dump_json() would write it, and takes no more memory than that: as values of their
+// own many small ones take ten times as much. There is nothing in it for who reads it.
+Json written_json(std::vector<std::uint8_t> text);
 
 // Compact JSON in valid UTF-8: bytes that are not become U+FFFD.
 std::string dump_json(const Json& value);

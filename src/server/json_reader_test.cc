@@ -43,6 +43,14 @@ TEST(JsonReader, KeepsEveryDigitOfAnInteger) {
   EXPECT_EQ(spaced, R"({"a": [1, 18446744073709551616], "b": {}})");
 }
 
+TEST(JsonReader, WrittenJsonIsPassedOn) {
+  const std::string text = R"([{"token":"a","bytes":[97],"logprob":-0.25}])";
+  const Json written = written_json({text.begin(), text.end()});
+  EXPECT_FALSE(is_long_integer(written));
+  EXPECT_EQ(dump_json({{"a", "é"}, {"logprobs", written}, {"b", Json::array({1})}}),
+            R"({"a":"é","logprobs":)" + text + R"(,"b":[1]})");
+}
+
 TEST(JsonReader, RefusesWhatIsNotJson) {
   for (const char* text :
        {"", " ", "{", "[1,]", "{\"a\":1,}", "{a:1}", "nul", "NaN", "[Infinity]", "[1e400]",

@@ -81,7 +81,13 @@ std::unique_ptr<NextTurn> keep_for_next_turn(ChatRequest chat, const AskedTurn& 
   chat.options = {};
   chat.marks = std::vector<CacheMark>();
   auto share = std::make_unique<BudgetShare>(budget);
-  if (!share->grow(memory_of_chat(chat) + asked.prompt.size_bytes())) return nullptr;
+  const auto fits = [&] { return share->grow(memory_of_chat(chat) + asked.prompt.size_bytes()); };
+  if (!fits()) {
+    // Answers' tokens are recalled again, those that are still known then; the others' text is encoded anew.
+    if (chat.known_turns.empty()) return nullptr;
+    chat.known_turns = std::vector<KnownTurn>();
+    if (!fits()) return nullptr;
+  }
   return std::make_unique<NextTurn>(NextTurn{
       .chat = std::move(chat),
       .salt = asked.salt,

@@ -170,6 +170,29 @@ TEST_F(NextTurnTest, AllThatIsKeptCounts) {
   EXPECT_EQ(budget_.used(), 0u);
 }
 
+// They are recalled by the answers' table once more, as far as that has them.
+TEST_F(NextTurnTest, TokensOfAnswersAreDroppedWhereThereIsNoRoomForThem) {
+  const ChatTemplate chat_template(load_template("chatml"));
+  ChatRequest chat = asked({message("user", "Why?"), message("assistant", "Because."), message("user", "How so?")});
+  const std::vector<TokenId> generated = server_.model().tokenizer.encode("Bec", false, false);
+  std::vector<TokenId> apart = generated;
+  for (const char* rest : {"a", "use", "."}) {
+    const auto more = server_.model().tokenizer.encode(rest, false, false);
+    apart.insert(apart.end(), more.begin(), more.end());
+  }
+  answers_.remember("salt", HistoryTokens::digest_of(chat.messages[0]), "Because.", apart);
+  chat.known_turns.push_back({.message = 1, .tokens = std::make_shared<const std::vector<TokenId>>(1 << 20)});
+  auto turn = keep(std::move(chat), {});
+  ASSERT_NE(turn, nullptr);
+  EXPECT_TRUE(turn->chat.known_turns.empty());
+  turn->answer = "So.";
+  const auto expected = begin_next_turn(std::move(*turn), answers_, with(chat_template));
+  ASSERT_TRUE(expected);
+  EXPECT_FALSE(std::ranges::search(expected->prompt, apart).empty());
+  turn.reset();
+  EXPECT_EQ(budget_.used(), 0u);
+}
+
 TEST_F(NextTurnTest, WhichTemplatesPrintAnswersAnew) {
   for (const char* name : {"qwen3", "deepseek-r1-distill", "smollm3"}) {
     const ChatTemplate chat_template(load_template(name));

@@ -1,19 +1,19 @@
 // Large replies whose clients do not read them share a budget.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <malloc.h>
 
 #include <array>
 #include <chrono>
 #include <cstdint>
-#include <fstream>
 #include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "base/peak_test_support.h"
 #include "server/http_server.h"
 #include "server/reply_writer.h"
+#include "server/responses_writer.h"
 #include "server/server_test_support.h"
 
 namespace larder {
@@ -97,32 +97,19 @@ TEST(ReplyMemory, LogprobsOfUnfinishedAnswersShareIt) {
   EXPECT_EQ(server.post("/v1/completions", ask).status, 200);
 }
 
-// In bytes.
-std::int64_t peak_of_memory() {
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);) {
-    if (line.starts_with("VmHWM:")) return std::stoll(line.substr(6)) * 1024;
-  }
-  return 0;
-}
-
-// Of this process, from now on; nullopt: the system does not tell.
-std::optional<std::int64_t> begin_peak_of_memory() {
-  ::malloc_trim(0);
-  std::ofstream reset("/proc/self/clear_refs");
-  reset << "5" << std::flush;
-  if (!reset) return std::nullopt;
-  return peak_of_memory();
-}
-
 // As JSON they would take ten times as much.
 TEST(ReplyMemory, LogprobsAreWrittenAsText) {
   const TestServer server;
   const Tokenizer& tokenizer = server.model().tokenizer;
   GenerationOptions options;
   options.sampling.num_logprobs = 20;
-  for (const bool is_chat : {true, false}) {
-    const auto writer = is_chat ? make_chat_writer("tiny", tokenizer) : make_completion_writer("tiny", tokenizer, {});
+  ResponseDraft draft;
+  draft.wants_logprobs = true;
+  std::vector<std::unique_ptr<ReplyWriter>> writers;
+  writers.push_back(make_chat_writer("tiny", tokenizer));
+  writers.push_back(make_completion_writer("tiny", tokenizer, {}));
+  writers.push_back(make_responses_writer("tiny", tokenizer, std::move(draft)));
+  for (const auto& writer : writers) {
     writer->set_options(options);
     std::vector<Choice> choices;
     choices.emplace_back(TextStream(tokenizer, {}, false, false, false, 0));
@@ -131,14 +118,18 @@ TEST(ReplyMemory, LogprobsAreWrittenAsText) {
     OutputToken token{.token = 65, .logprob = -1.5F, .best = {}};
     for (TokenId other = 0; other < 20; ++other) token.best.push_back({other + 65, -2});
     choices.front().tokens.assign(4'000, token);
+    choices.front().text = std::string(4'000, 'A');
     std::vector<Choice*> shown = {&choices.front()};
     const std::optional<std::int64_t> before = begin_peak_of_memory();
     const std::string text = writer->whole(shown, choices);
     if (!before) GTEST_SKIP() << "peaks cannot be told here";
     EXPECT_LT(peak_of_memory() - *before, static_cast<std::int64_t>(5 * text.size())) << text.size();
     EXPECT_EQ(choices.front().tokens.capacity(), 0u);
-    const Json logprobs = parse_json(text, {})["choices"][0]["logprobs"];
-    EXPECT_EQ(logprobs[is_chat ? "content" : "token_logprobs"].size(), 4'000u);
+    const Json reply = parse_json(text, {});
+    const Json logprobs = reply.contains("output") ? reply["output"][0]["content"][0]["logprobs"] : reply["choices"][0]["logprobs"];
+    EXPECT_EQ((logprobs.is_array()                ? logprobs
+               : logprobs.contains("token_logprobs") ? logprobs["token_logprobs"]
+                                                     : logprobs["content"]).size(), 4'000u);
   }
 }
 
@@ -146,7 +137,7 @@ TEST(ReplyMemory, LogprobsAreWrittenAsText) {
 TEST(ReplyMemory, WhatIsDoneIsTold) {
   constexpr std::size_t kSmallBytes = std::size_t{1} << 20;  // that count nowhere
   constexpr std::size_t kNumLogprobs = 21;
-  constexpr std::size_t kBytesOfToken = sizeof(OutputToken) + kNumLogprobs * (sizeof(TokenLogprob) + 80);
+  constexpr std::size_t kBytesOfToken = sizeof(OutputToken) + kNumLogprobs * (sizeof(TokenLogprob) + 2 * 80);
   ServerConfig config;
   config.limits.max_total_reply_bytes = 4'000'000;
   const TestServer server(config, TestServer::default_engine(), "", {.window = 32, .num_sinks = 16});
@@ -167,6 +158,27 @@ TEST(ReplyMemory, WhatIsDoneIsTold) {
   stalled.close();
   const std::string stored = "/v1/responses/" + told.json()["id"].get<std::string>();
   EXPECT_TRUE(eventually([&] { return server.get(stored).status == 200; }));
+}
+
+// The last events of a stream repeat all logprobs of its message, which are kept until then.
+TEST(ReplyMemory, LogprobsOfStreamedResponsesShareIt) {
+  ServerConfig config;
+  config.limits.max_total_reply_bytes = 4'000'000;
+  const TestServer server(config, TestServer::default_engine(), "", {.window = 32, .num_sinks = 16});
+  const std::string ask = R"({"input":"a","max_output_tokens":300,"ignore_eos":true,"temperature":0,"stream":true,
+      "include":["message.output_text.logprobs"],"top_logprobs":20})";
+  const auto last_event = [&] {
+    const std::string body = server.post("/v1/responses", ask).body;
+    return body.substr(body.rfind("event: "));
+  };
+  RawClient stalled(server.port());
+  stalled.send("GET " + large_conversation(server, 3'500'000) + "/items HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  stalled.receive("200 OK");
+  const std::string refused = last_event();
+  EXPECT_NE(refused.find("response.failed"), std::string::npos) << refused.substr(0, 200);
+  EXPECT_NE(refused.find("their clients have not read yet"), std::string::npos) << refused.substr(0, 2000);
+  stalled.close();
+  EXPECT_TRUE(eventually([&] { return last_event().find("response.incomplete") != std::string::npos; }));
 }
 
 // A few bytes ask for them, and nobody has to read them.

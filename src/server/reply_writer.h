@@ -91,6 +91,8 @@ class ReplyWriter {
 
   // The body of a reply that is not streamed; shown are the choices to show, all those computed.
   virtual std::string whole(std::span<Choice*> shown, std::span<const Choice> all) = 0;
+  // How many times what was said of all tokens, as text, is in memory at once before the reply has ended.
+  virtual std::size_t num_written_logprobs() const { return options_.stream ? 0 : 1; }
   // In its place.
   virtual HttpResponse failure_response(const ApiError& error) const = 0;
 

@@ -460,5 +460,42 @@ TEST(ResponsesOfKeys, AreTheirOwn) {
   EXPECT_EQ(server.post("/v1/responses", follow.dump(), one).status, 200);
 }
 
+// They are text that goes out as it is: the events, the whole and what is stored have the same, as JSON writes it.
+TEST_F(Responses, TellLogprobsAsJsonWritesThem) {
+  Json request = body("hello");
+  request["seed"] = 1;
+  request["include"] = {"message.output_text.logprobs"};
+  request["top_logprobs"] = 3;
+  const std::string whole = server_.post("/v1/responses", request.dump()).body;
+  EXPECT_EQ(dump_json(parse_json(whole, {})), whole);
+  const Json response = parse_json(whole, {});
+  const Json logprobs = response["output"][0]["content"][0]["logprobs"];
+  ASSERT_EQ(logprobs.size(), 8u) << whole;
+  for (const Json& entry : logprobs) {
+    std::string keys;
+    for (const auto& [key, value] : entry.items()) keys += key + ' ';
+    EXPECT_EQ(keys, "token bytes logprob top_logprobs ");
+    EXPECT_TRUE(entry["bytes"].is_array() && entry["logprob"].is_number());
+    ASSERT_EQ(entry["top_logprobs"].size(), 3u);
+    EXPECT_EQ(entry["top_logprobs"][0].size(), 3u);
+  }
+  EXPECT_EQ(server_.get("/v1/responses/" + response["id"].get<std::string>()).json()["output"], response["output"]);
+
+  request["stream"] = true;
+  Json of_deltas = Json::array();
+  int num_repeated = 0;
+  const auto list = events(server_.post("/v1/responses", request.dump()).body);
+  for (const Json& event : list) {
+    if (event["type"] == "response.output_text.delta")
+      of_deltas.insert(of_deltas.end(), event["logprobs"].begin(), event["logprobs"].end());
+    if (event["type"] == "response.output_text.done") num_repeated += event["logprobs"] == logprobs;
+    if (event["type"] == "response.content_part.done") num_repeated += event["part"]["logprobs"] == logprobs;
+    if (event["type"] == "response.output_item.done") num_repeated += event["item"]["content"][0]["logprobs"] == logprobs;
+  }
+  EXPECT_EQ(of_deltas, logprobs);
+  EXPECT_EQ(num_repeated, 3);
+  EXPECT_EQ(list.back()["response"]["output"][0]["content"][0]["logprobs"], logprobs);
+}
+
 }  // namespace
 }  // namespace larder

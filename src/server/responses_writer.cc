@@ -31,13 +31,13 @@ class ResponsesWriter final : public ReplyWriter {
 
   void delta(Choice& choice, ChoiceDelta delta, std::span<const Choice>,
              std::string& out) override {
-    if (!draft_.prewarms) take(choice, delta.text, delta.tokens, out);
+    if (!draft_.prewarms) take(choice, delta.text, std::move(delta.tokens), out);
   }
 
   void end(std::span<const Choice> all, std::string& out) override {
-    const Json body = complete(all.front());
+    Json body = complete(all.front());
     const bool is_complete = body["status"] == "completed";
-    send(out, is_complete ? "response.completed" : "response.incomplete", {{"response", body}});
+    send(out, is_complete ? "response.completed" : "response.incomplete", {{"response", std::move(body)}});
   }
 
   void failure(const ApiError& error, std::string& out) override {
@@ -46,12 +46,20 @@ class ResponsesWriter final : public ReplyWriter {
     send(out, "response.failed", {{"response", std::move(body)}});
   }
 
-  // The stream's events, unsent, make the whole.
+  // The stream's steps, without its events, make the whole.
   std::string whole(std::span<Choice*> shown, std::span<const Choice>) override {
+    has_events_ = false;
     std::string events;
-    const Choice& choice = *shown.front();
-    if (!draft_.prewarms) take(choice, choice.text, choice.tokens, events);
+    Choice& choice = *shown.front();
+    if (!draft_.prewarms) take(choice, choice.text, std::exchange(choice.tokens, {}), events);
     return dump_json(complete(choice));
+  }
+
+  // In the item and in the body; of a stream in the message's last events, which repeat it, and once more as one of them
+  // is written.
+  std::size_t num_written_logprobs() const override {
+    if (!draft_.wants_logprobs) return 0;
+    return options_.stream ? 6 : 2;
   }
 
   HttpResponse failure_response(const ApiError& error) const override {
@@ -90,7 +98,7 @@ class ResponsesWriter final : public ReplyWriter {
     } else {
       body["incomplete_details"] = {{"reason", "max_output_tokens"}};
     }
-    body["output"] = output_;
+    body["output"] = std::move(output_);
     body["usage"] = responses_usage_json(choice);
     if (choice.cache_report) add_report(*choice.cache_report, body);
     body["timings"] = timings_json({&choice, 1});
@@ -102,7 +110,7 @@ class ResponsesWriter final : public ReplyWriter {
     if (draft_.store == nullptr) return;
     SessionStore& store = *draft_.store;
     std::vector<ItemPtr> output;
-    for (const Json& item : output_) {
+    for (const Json& item : body["output"]) {
       // Those tokens are the message's if it is all that was generated.
       const bool is_all = item["type"] == "message" && text_of(item) == choice.text;
       output.push_back(make_item(
@@ -153,16 +161,15 @@ class ResponsesWriter final : public ReplyWriter {
 
   // News of the answer: texts and calls become items. Token by token where logprobs are to stand beside
   // their texts.
-  void take(const Choice& choice, std::string_view text, std::span<const OutputToken> tokens,
-            std::string& out) {
+  void take(const Choice& choice, std::string_view text, std::vector<OutputToken> tokens, std::string& out) {
     if (!std::exchange(begun_, true) && !draft_.compaction.is_null()) {
       add_item(std::move(draft_.compaction), out);
     }
-    if (draft_.wants_logprobs) expect(tokens);
+    if (draft_.wants_logprobs) expect(std::move(tokens));
     while (!expected_.empty() && expected_.front().num_bytes <= text.size()) {
       const std::string_view piece = text.substr(0, expected_.front().num_bytes);
       text.remove_prefix(piece.size());
-      waiting_logprobs_.push_back(std::move(expected_.front().logprob));
+      waiting_tokens_.push_back(std::move(expected_.front().token));
       expected_.pop_front();
       put(scanner().push(piece), out);
     }
@@ -174,19 +181,20 @@ class ResponsesWriter final : public ReplyWriter {
   void finish(const Choice& choice, std::string& out) {
     put(scanner().finish(), out);
     // Their text is not shown: of a stop string, of half a character.
-    for (Expected& token : expected_) waiting_logprobs_.push_back(std::move(token.logprob));
+    for (Expected& expected : expected_) waiting_tokens_.push_back(std::move(expected.token));
     close_thought(is_complete(choice), out);
     const bool is_silent = num_calls_ == 0 && !message_;
     if (is_silent) open_message(out);
-    if (message_ && !waiting_logprobs_.empty()) add_text("", out);
+    if (message_ && !waiting_tokens_.empty()) add_text("", out);
     close_message(is_complete(choice), out);
   }
 
   // The text comes later, as far as it is shown.
-  void expect(std::span<const OutputToken> tokens) {
+  void expect(std::vector<OutputToken> tokens) {
     if (!decoder_) decoder_.emplace(tokenizer_, !options_.skip_special_tokens);
-    for (const OutputToken& token : tokens) {
-      expected_.push_back({decoder_->push(token.token).size(), logprob(token)});
+    for (OutputToken& token : tokens) {
+      const std::size_t num_bytes = decoder_->push(token.token).size();
+      expected_.push_back({num_bytes, std::move(token)});
     }
   }
 
@@ -218,10 +226,10 @@ class ResponsesWriter final : public ReplyWriter {
 
   // Of the tokens that wrote a call or a thought; those of the text behind it, so many bytes, still wait.
   void drop_logprobs_before(std::size_t num_bytes) {
-    auto begin = waiting_logprobs_.end();
-    for (std::size_t covered = 0; covered < num_bytes && begin != waiting_logprobs_.begin();)
-      covered += (*--begin)["bytes"].size();
-    waiting_logprobs_.erase(waiting_logprobs_.begin(), begin);
+    auto begin = waiting_tokens_.end();
+    for (std::size_t covered = 0; covered < num_bytes && begin != waiting_tokens_.begin();)
+      covered += tokenizer_.token_bytes((--begin)->token, true).size();
+    waiting_tokens_.erase(waiting_tokens_.begin(), begin);
   }
 
   AnswerScanner& scanner() {
@@ -232,13 +240,21 @@ class ResponsesWriter final : public ReplyWriter {
   // A token whose text has not come.
   struct Expected {
     std::size_t num_bytes = 0;
-    Json logprob;
+    OutputToken token;
   };
+
+  // Of tokens, one after another: "[{...},{...}", or nothing.
+  using WrittenLogprobs = std::vector<std::uint8_t>;
+  static Json whole_list(WrittenLogprobs logprobs) {
+    if (logprobs.empty()) return Json::array();
+    logprobs.push_back(']');
+    return written_json(std::move(logprobs));
+  }
 
   // A message that is being written.
   struct Message {
     std::string id, text;
-    Json logprobs = Json::array();
+    WrittenLogprobs logprobs;
   };
 
   // Where an event of the open item belongs.
@@ -253,13 +269,22 @@ class ResponsesWriter final : public ReplyWriter {
 
   void add_text(std::string text, std::string& out) {
     if (!message_) open_message(out);
-    Json shown = std::exchange(waiting_logprobs_, Json::array());
-    for (const Json& logprob : shown) message_->logprobs.push_back(logprob);
+    WrittenLogprobs shown;  // of a stream
+    for (const OutputToken& token : std::exchange(waiting_tokens_, {})) {
+      const std::string logprob = dump_json(logprob_of(token));
+      append(logprob, message_->logprobs);
+      if (has_events_) append(logprob, shown);
+    }
     message_->text += text;
     Json event = place_in_message();
     event["delta"] = std::move(text);
-    event["logprobs"] = std::move(shown);
+    event["logprobs"] = whole_list(std::move(shown));
     send(out, "response.output_text.delta", std::move(event));
+  }
+
+  static void append(std::string_view logprob, WrittenLogprobs& to) {
+    to.push_back(to.empty() ? '[' : ',');
+    to.insert(to.end(), logprob.begin(), logprob.end());
   }
 
   void open_message(std::string& out) {
@@ -277,8 +302,13 @@ class ResponsesWriter final : public ReplyWriter {
   void close_message(bool is_whole, std::string& out) {
     if (!message_) return;
     Json item = make_output_message(message_->id, message_->text, is_whole,
-                                    std::move(message_->logprobs));
-    const Json& part = item["content"][0];
+                                    whole_list(std::move(message_->logprobs)));
+    if (has_events_) tell_message(item["content"][0], out);
+    close_item(std::move(item), out);
+    message_.reset();
+  }
+
+  void tell_message(const Json& part, std::string& out) {
     Json event = place_in_message();
     event["text"] = part["text"];
     event["logprobs"] = part["logprobs"];
@@ -286,8 +316,6 @@ class ResponsesWriter final : public ReplyWriter {
     event = place_in_message();
     event["part"] = part;
     send(out, "response.content_part.done", std::move(event));
-    close_item(std::move(item), out);
-    message_.reset();
   }
 
   Json thought_item() const {
@@ -377,19 +405,22 @@ class ResponsesWriter final : public ReplyWriter {
     send(out, "response.output_item.added", std::move(event));
   }
   void close_item(Json item, std::string& out) {
-    Json event = {{"output_index", output_.size()}};
-    event["item"] = item;
-    send(out, "response.output_item.done", std::move(event));
+    if (has_events_) {
+      Json event = {{"output_index", output_.size()}};
+      event["item"] = item;
+      send(out, "response.output_item.done", std::move(event));
+    }
     output_.push_back(std::move(item));
   }
 
   void send(std::string& out, const char* type, Json fields) {
+    if (!has_events_) return;
     Json event = {{"type", type}, {"sequence_number", sequence_number_++}};
     for (auto& [key, value] : fields.items()) event[key] = std::move(value);
     append_named_event(out, type, event);
   }
 
-  Json logprob(const OutputToken& token) const {
+  Json logprob_of(const OutputToken& token) const {
     Json entry = describe(token.token, token.logprob);
     entry["top_logprobs"] = Json::array();
     for (const TokenLogprob& other : token.best) {
@@ -417,8 +448,9 @@ class ResponsesWriter final : public ReplyWriter {
   std::optional<AnswerScanner> scanner_;  // once the options are known
   std::optional<StreamDecoder> decoder_;  // likewise
   std::deque<Expected> expected_;
-  Json waiting_logprobs_ = Json::array();  // of tokens whose text the scanner holds back
+  std::vector<OutputToken> waiting_tokens_;  // whose text the scanner holds back
   int num_calls_ = 0;
+  bool has_events_ = true;
   bool has_text_ = false;  // some of it was told
   bool begun_ = false;
 };

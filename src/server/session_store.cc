@@ -64,6 +64,8 @@ std::size_t memory_of(const Json& value) {
   std::size_t bytes = sizeof(Json);
   if (value.is_string()) {
     bytes += node_of(sizeof(std::string)) + heap_of(value.get_ref<const std::string&>());
+  } else if (value.is_binary()) {
+    bytes += node_of(sizeof(Json::binary_t)) + node_of(value.get_binary().capacity());
   } else if (value.is_array()) {
     bytes += node_of(sizeof(Json::array_t));
     for (const Json& item : value) bytes += memory_of(item);

@@ -51,12 +51,23 @@ def test_scratch_is_planned_for_what_the_cache_holds(tmp_path):
     model = tmp_path / "long.gguf"
     model.write_bytes(content)
     lengths = []
-    for memory in ("760MiB", "815MiB", "820MiB", "1000MiB"):
+    for memory in ("930MiB", "985MiB", "990MiB", "1170MiB"):
         out = plan("-m", model, "--no-measure", "--memory", memory)["server"]
         assert out["max_model_len"] >= 0.99 * out["kv_capacity_tokens"], memory
         lengths.append(out["max_model_len"])
     assert lengths == sorted(lengths) and lengths[0] > 4000
-    assert plan("-m", model, "--no-measure", "--memory", "1000MiB", "-c", 2048)["server"]["max_model_len"] == 2048
+    assert plan("-m", model, "--no-measure", "--memory", "1170MiB", "-c", 2048)["server"]["max_model_len"] == 2048
+
+
+def test_clients_are_planned_by_their_limits():
+    def bookkeeping(*options):
+        return plan("-m", SMOLLM2, "--no-measure", *options)["server"]["bookkeeping_bytes"]
+
+    few = bookkeeping("--max-sequences", 100, "--kv-size", "64MiB")
+    more = bookkeeping("--max-sequences", 1100, "--kv-size", "64MiB")
+    assert more - few > 1000 * (8 << 10)
+    # And the tokens of their answers, by what the cache holds.
+    assert bookkeeping("--max-sequences", 100, "--kv-size", "128MiB") > few
 
 
 @pytest.mark.parametrize("model, bytes_per_token", [

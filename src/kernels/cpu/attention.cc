@@ -489,6 +489,17 @@ void copy_rows(const Work& work, const Partial& from, int row, int rows, const P
 
 }  // namespace
 
+int64_t attention_stack_bytes([[maybe_unused]] const AttentionArgs& args) {
+#if defined(LARDER_AMX)
+  if (!multiplies_pairs(args, args.kv.types.k) && !multiplies_pairs(args, args.kv.types.v)) return 0;
+  return sizeof(TilePairs) + sizeof(float) * kRowsOfTile * kMaxPairDim;  // see add_group_pairs()
+#elif defined(LARDER_AVX512_BF16)
+  return sizeof(TilePairs);  // whatever is in it
+#else
+  return 0;
+#endif
+}
+
 void attention(const AttentionArgs& args, const AttentionTask& task, std::byte* scratch) {
   const int rows = (task.query_end - task.query_begin) * (args.num_heads / args.kv.num_kv_heads);
   const int64_t partial_bytes = attention_partial_size_bytes(rows, args.kv.head_dim);

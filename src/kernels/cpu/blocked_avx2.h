@@ -95,6 +95,10 @@ struct RowBlock {
   V16 totals[kMaxBlockRows];
 };
 
+// Of both, on the stack.
+template <class Format>
+inline constexpr int64_t kBlockedStackBytes = sizeof(RowBlock<Format>) + sizeof(Piece<Format>);
+
 // What a sum in 16 bits takes off the codes as they are multiplied.
 static constexpr int wrapped_offset(CodeRange range) {
   return range == CodeRange::kFiveBits ? 16 : code_offset(range);

@@ -60,6 +60,10 @@ struct RowBlock {
   V16 totals[kMaxBlockRows * kBlockedPanels];
 };
 
+// Of both, on the stack.
+template <class Format>
+inline constexpr int64_t kBlockedStackBytes = sizeof(RowBlock<Format>) + sizeof(Piece<Format, kBlockedPanels>);
+
 // Whole chunks, as next_lines() counts them.
 template <class Format>
 LARDER_INLINE int piece_groups_of(int num_groups) {

@@ -28,6 +28,7 @@ void to_key_basis(const PagedKvView& kv, int num_heads, float* q, int64_t ldq, i
                   int row_end);
 
 void matmul(const MatmulArgs& args, int panel_begin, int panel_end);
+int64_t matmul_stack_bytes(const MatmulArgs& args);
 void matmul_int8(const MatmulArgs& args, int panel_begin, int panel_end);
 void matmul_float(const MatmulArgs& args, int panel_begin, int panel_end);
 void unpack_row(const PackedMatrix& w, int row, float* values);
@@ -36,6 +37,7 @@ void attention(const AttentionArgs& args, const AttentionTask& task, std::byte* 
 void merge_attention(const AttentionArgs& args, const AttentionTask& task, std::byte* partials,
                      int64_t stride_bytes);
 void attention_common(const AttentionArgs& args, const CommonTask& task, std::byte* scratch);
+int64_t attention_stack_bytes(const AttentionArgs& args);
 
 void run_maxima(const float* logits, int64_t num_logits, float* maxima);
 void run_weights(const float* logits, int64_t num_logits, const WeightArgs& args, float* sums);

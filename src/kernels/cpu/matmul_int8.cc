@@ -154,14 +154,21 @@ void multiply_rows(const MatmulArgs& args, int row_begin, int row_end, int panel
   }
 }
 
+#if defined(LARDER_ISA_AVX2) || defined(LARDER_ISA_AVX512)
+template <class Format>
+LARDER_INLINE bool goes_by_blocks(const MatmulArgs& args) {
+  constexpr int kMinRows = kMinBlockedRows<Format>;
+  return args.num_rows >= kMinRows && block_rows<Format>(args.w->num_cols) >= kMinRows;
+}
+#endif
+
 // As many rows from the first on as were multiplied in blocks of many.
 template <class Format>
 int multiply_blocks([[maybe_unused]] const MatmulArgs& args, [[maybe_unused]] int panel_begin,
                     [[maybe_unused]] int panel_end) {
 #if defined(LARDER_ISA_AVX2) || defined(LARDER_ISA_AVX512)
-  constexpr int kMinRows = kMinBlockedRows<Format>;
-  const int block = block_rows<Format>(args.xq->num_cols);
-  if (args.num_rows < kMinRows || block < kMinRows) return 0;
+  if (!goes_by_blocks<Format>(args)) return 0;
+  const int block = block_rows<Format>(args.w->num_cols);
   const int rest = args.num_rows % kBlockedRows;
   const int rows = rest >= kMinLastRows ? args.num_rows : args.num_rows - rest;
   for (int row = 0; row < rows; row += block) {
@@ -198,6 +205,17 @@ void matmul_int8(const MatmulArgs& args, int panel_begin, int panel_end) {
   with_code_format<CodeFormat>(*args.w, [&]<class Format>() {
     multiply_panels<Format>(args, panel_begin, panel_end);
   });
+}
+
+int64_t matmul_stack_bytes([[maybe_unused]] const MatmulArgs& args) {
+  int64_t bytes = 0;
+#if defined(LARDER_ISA_AVX2) || defined(LARDER_ISA_AVX512)
+  if (args.xq == nullptr) return 0;
+  with_code_format<CodeFormat>(*args.w, [&]<class Format>() {
+    if (goes_by_blocks<Format>(args)) bytes = kBlockedStackBytes<Format>;
+  });
+#endif
+  return bytes;
 }
 
 void matmul(const MatmulArgs& args, int panel_begin, int panel_end) {

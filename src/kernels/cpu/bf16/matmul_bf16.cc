@@ -117,6 +117,8 @@ void block_of_panels(const MatmulArgs& args, int row, int num_rows, int panel, B
 
 bool multiplies(const MatmulArgs& args) { return has_rounded_rows(args) && block_rows(num_pairs(args)) > 0; }
 
+int64_t matmul_bf16_stack_bytes() { return sizeof(Block); }
+
 void matmul_bf16(const MatmulArgs& args, int panel_begin, int panel_end) {
   const int pairs = num_pairs(args);
   const int most_rows = block_rows(pairs);

@@ -199,6 +199,8 @@ bool multiplies_w8(const MatmulArgs& args) {
          block_rows(num_pairs(args)) > 0;
 }
 
+int64_t matmul_w8_stack_bytes() { return sizeof(Block); }
+
 void matmul_w8(const MatmulArgs& args, int panel_begin, int panel_end) {
   const int most_rows = block_rows(num_pairs(args));
   const int num_pairs_of_panels = (panel_end - panel_begin) / 2;
