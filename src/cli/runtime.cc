@@ -308,7 +308,7 @@ std::int64_t constraints_bytes(int vocab_size, int num_threads) {
 // What is kept of requests, if there are any, for this model.
 std::int64_t bookkeeping_bytes(const RuntimeOptions& options, const ModelFile& file, int num_threads) {
   if (options.bookkeeping_bytes == 0) return 0;
-  std::int64_t bytes = options.bookkeeping_bytes + clients_bytes({}, options.max_sequences) +
+  std::int64_t bytes = options.bookkeeping_bytes + clients_bytes(options.max_connections, options.max_sequences) +
                        constraints_bytes(file.config.vocab_size, num_threads);
   if (options.next_turn_bytes > 0 && may_reprint_answers(*file.chat_template, *file.tokenizer)) bytes += options.next_turn_bytes;
   return bytes;

@@ -23,12 +23,11 @@
 #include "model/transformer.h"
 #include "model/weights.h"
 #include "plan/plan.h"
+#include "server/server_config.h"
 #include "tokenizer/chat_template.h"
 #include "tokenizer/tokenizer.h"
 
 namespace larder {
-
-struct ServerLimits;
 
 struct RuntimeOptions {
   std::string model = "smollm2-135m";  // a path to a GGUF, or a name that `larder pull` knows
@@ -58,6 +57,7 @@ struct RuntimeOptions {
   int kv_remote_compression = 0;   // zstd's level, 0 = none
   // What a server keeps of requests, at most; see bookkeeping_bytes().
   std::int64_t bookkeeping_bytes = 0;
+  int max_connections = ServerLimits{}.max_connections;
   std::int64_t next_turn_bytes = 0;  // and besides, where the chat template prints answers anew, see next_turn_bytes()
   bool records_kv_events = false;  // EngineConfig's
   // One more tier, nearer than the others; for benchmarks.

@@ -151,6 +151,7 @@ void serve(const ServeOptions& options) {
 
   RuntimeOptions runtime_options = options.runtime;
   runtime_options.bookkeeping_bytes = bookkeeping_bytes(config.limits);
+  runtime_options.max_connections = config.limits.max_connections;
   if (config.anticipates) runtime_options.next_turn_bytes = next_turn_bytes(config.limits);
   if (config.upstream) runtime_options.bookkeeping_bytes += Upstream::most_bytes(*config.upstream);
   runtime_options.records_kv_events = !options.kv_events.endpoint.empty();

@@ -115,10 +115,10 @@ TEST(EnginePauses, TheEngineSleepsAndGoesOn) {
   SteadyClock clock;
   Transformer transformer(model.config, model.weights, model.layout, select_kernels(), model.pool,
                           {.max_batch_tokens = 64, .max_logit_rows = 16, .max_context_len = 240});
-  Engine engine({.num_blocks = 400, .max_model_len = 240, .max_batch_tokens = 64}, transformer, storage, model.layout, {},
-                clock);
   int num_tokens = 0;
   FinishReason finish = FinishReason::kNone;
+  Engine engine({.num_blocks = 400, .max_model_len = 240, .max_batch_tokens = 64}, transformer, storage, model.layout, {},
+                clock);
   Request request;
   request.prompt = random_tokens(20, 1);
   request.sampling = drawn();

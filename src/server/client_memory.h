@@ -1,10 +1,10 @@
 // What clients take of the heap, for memory that is planned: as bench/connections.py measures it, rounded up.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "engine/engine.h"
-#include "server/server_config.h"
 
 namespace larder {
 
@@ -15,10 +15,10 @@ inline constexpr std::int64_t kAnswerBytes = 24 << 10;
 // And of each token of it that the cache holds: as text, and twice as a token, in lists that grow by doubling.
 inline constexpr std::int64_t kAnswerTokenBytes = 24;
 
-// Of as many as there may be at once. max_sequences: EngineConfig's.
-constexpr std::int64_t clients_bytes(const ServerLimits& limits, int max_sequences) {
-  const std::int64_t num_answers = std::int64_t{max_sequences} + EngineConfig{}.max_waiting;
-  return limits.max_connections * kConnectionBytes + num_answers * kAnswerBytes;
+// Of as many as there may be at once: of each connection one waits in line. max_sequences: EngineConfig's.
+constexpr std::int64_t clients_bytes(int max_connections, int max_sequences) {
+  const std::int64_t num_answers = std::int64_t{max_sequences} + std::min(EngineConfig{}.max_waiting, max_connections);
+  return max_connections * kConnectionBytes + num_answers * kAnswerBytes;
 }
 
 }  // namespace larder
