@@ -74,8 +74,8 @@ class EnginePartnersTest : public testing::Test {
   SteadyClock clock_;
   KvStorage storage_{model_.layout, 400};
   std::unique_ptr<Transformer> transformer_;
-  std::unique_ptr<Engine> engine_;
   std::map<int, Said> said_;
+  std::unique_ptr<Engine> engine_;  // the first to go: it has last words for what has not ended
 };
 
 TEST_F(EnginePartnersTest, ALostStepEndsItsRequestsAndLaterOnesSayWhatTheyWouldHave) {

@@ -79,9 +79,9 @@ class EngineSharingTest : public testing::Test {
   std::unique_ptr<KvTiers> tiers_;
   Transformer transformer_{model_.config, model_.weights, model_.layout, select_kernels(), model_.pool,
                            {.max_batch_tokens = 64, .max_logit_rows = 64, .max_context_len = 240}};
-  std::unique_ptr<Engine> engine_;
   std::map<std::string, int> num_tokens_;
   std::map<std::string, FinishReason> finished_;
+  std::unique_ptr<Engine> engine_;  // the first to go: it has last words for what waits
 };
 
 TEST_F(EngineSharingTest, TheLastWordWaitsForTheBlocks) {
