@@ -132,7 +132,8 @@ void WorkerServer::serve(MessageStream& stream) {
     spdlog::info("a server has come: machine {} of {}, weights {}", assign.machine, assign.shares.size(),
                  format_bytes(static_cast<std::int64_t>(share_->weights.size_bytes())));
     has_begun = true;
-    compute_stages(stream);
+    require(stream.is_open() && stream.send_text(MessageType::kReady, "{}", kHandshakeNs));
+    compute_stages(stream);  // which takes no memory
   } catch (const SessionEnded&) {
   } catch (const std::exception& error) {  // bad input, or no memory
     spdlog::warn("a server is refused: {}", error.what());
@@ -200,7 +201,6 @@ void WorkerServer::load(MessageStream& stream, const Hello& hello, const Assign&
     });
     files_.drop_pages();
   }
-  require(stream.is_open() && stream.send_text(MessageType::kReady, "{}", kHandshakeNs));
 }
 
 void WorkerServer::compute_stages(MessageStream& stream) {
