@@ -187,7 +187,7 @@ def test_routers_hear_of_what_the_disk_has(model, tmp_path):
     with told(*options, model=model) as (server, router):
         assert router.poll_until(
             lambda: [router.has_prompt(each, medium="STORAGE") for each in tokens] == num_whole)
-        assert set(router.media["STORAGE"]) == blocks and not router.stored and router.num_orphans == 0
+        assert set(router.media["STORAGE"]) >= blocks and not router.stored and router.num_orphans == 0
         assert complete(server, prompts[0]) >= num_whole[0] - 16
         assert router.poll_until(lambda: router.has_prompt(tokens[0]) == num_whole[0])
 
