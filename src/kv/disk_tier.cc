@@ -302,7 +302,7 @@ KvEvents DiskTier::take_events() {
 
 bool DiskTier::has_events() const {
   const std::lock_guard lock(mutex_);
-  return events_.is_recording() && 
+  return events_.is_recording() &&
          (!events_.empty() || !untold_.empty() || (staging_.num_pending() > 0 && can_write(steady_now_ns())));
 }
 

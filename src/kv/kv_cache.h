@@ -149,7 +149,7 @@ class KvCache {
   // Those of the pool first: a tier's blocks were there before it got them.
   KvEvents take_events();
   // Whether tiers will have some though nobody asks for anything.
-  bool has_tier_events() const { return records_events_ && tiers_ != nullptr && tiers_->has_events(); }
+  bool has_tier_events() const { return tiers_ != nullptr && tiers_->has_events(); }
 
   // Room for positions up to num_tokens, evicting what is not in use; a shared block that would be
   // written is copied first. false = not enough, and nothing has changed: the caller preempts or
@@ -354,7 +354,6 @@ class KvCache {
   KvStorage& storage_;
   const Clock& clock_;
   KvTiers* const tiers_;
-  bool records_events_ = false;
   BlockPool pool_;
   const std::unique_ptr<EvictionPolicy> policy_;
   const int max_pinned_;  // blocks

@@ -201,14 +201,13 @@ bool KvCache::is_shared(ShareMark& mark) const {
 }
 
 void KvCache::record_events() {
-  records_events_ = true;
   cache_.record_events();
   if (tiers_ != nullptr) tiers_->record_events();
 }
 
 KvEvents KvCache::take_events() {
   KvEvents events = cache_.take_events();
-  if (!records_events_ || tiers_ == nullptr) return events;
+  if (tiers_ == nullptr) return events;
   const auto of_tiers = static_cast<std::ptrdiff_t>(events.size());
   tiers_->take_events(events);
   // A disk's headers may say anything.

@@ -114,9 +114,7 @@ std::vector<KeyBasis> KeyStatistics::basis() const {
 
 namespace {
 
-int num_calibration_blocks(const KvLayout& layout, int num_tokens) {
-  return (num_tokens + kBlockSize - 1) / kBlockSize * layout.num_groups();
-}
+int blocks_per_group(int num_tokens) { return (num_tokens + kBlockSize - 1) / kBlockSize; }
 
 TransformerLimits calibration_limits(int num_tokens, const OutputSplit& split = {}) {
   return {.max_batch_tokens = kCalibrationBatchTokens, .max_logit_rows = 1, .max_context_len = num_tokens, .split = split};
@@ -129,7 +127,7 @@ std::int64_t calibration_size_bytes(const ModelConfig& config, int num_tokens, c
   const KvLayout layout(kv_layer_shapes(config));
   const std::int64_t moment_bytes =
       2 * static_cast<std::int64_t>(sizeof(double)) * config.kv_size() * config.num_layers();
-  return num_calibration_blocks(layout, num_tokens) * layout.block_size_bytes() + (device == nullptr ? moment_bytes : 0) +
+  return blocks_per_group(num_tokens) * layout.num_groups() * layout.block_size_bytes() + (device == nullptr ? moment_bytes : 0) +
          static_cast<std::int64_t>(transformer_scratch_size_bytes(config, calibration_limits(num_tokens), pool, device));
 }
 
@@ -141,8 +139,8 @@ std::vector<KeyBasis> calibrate_keys(const ModelConfig& config, const Weights& w
   CHECK(!tokens.empty());
   const int num_tokens = static_cast<int>(tokens.size());
   const KvLayout layout(kv_layer_shapes(config));
-  const int num_blocks = (num_tokens + kBlockSize - 1) / kBlockSize;
-  KvStorage storage(layout, num_calibration_blocks(layout, num_tokens), device);
+  const int num_blocks = blocks_per_group(num_tokens);
+  KvStorage storage(layout, num_blocks * layout.num_groups(), device);
   Transformer model(config, weights, layout, kernels, pool, calibration_limits(num_tokens, split), device, partners);
   KeyStatistics statistics(config);
   model.observe_keys(&statistics);

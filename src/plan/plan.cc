@@ -140,7 +140,7 @@ Plan make_plan(const KvLayout& layout, const Footprint& footprint, const PlanOpt
   plan.footprint.beside_blocks = nullptr;
   plan.draft_kv_bytes = draft_kv_bytes(footprint, plan.num_blocks);
   plan.footprint.draft_kv_bytes = nullptr;
-  if (plan.total_bytes() + plan.footprint.bookkeeping_bytes > available_bytes)
+  if (plan.grown_bytes() > available_bytes)
     refuse_size(plan, options, fixed_bytes_of(footprint), available_bytes);
   if (plan.measuring_bytes() > available_bytes)
     refuse_measuring(plan, fmt::format("{} are available", format_bytes(available_bytes)));

@@ -1,6 +1,7 @@
 // Memory, planned before any of it is taken (promise 4).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -62,11 +63,10 @@ struct Plan {
     const std::int64_t beside = footprint.weights_bytes + footprint.process_bytes + draft_bytes();
     return footprint.measuring_bytes > 0 ? beside + footprint.measuring_bytes : 0;
   }
-  // At any time, with all of its bookkeeping.
-  std::int64_t most_bytes() const {
-    const std::int64_t grown_bytes = total_bytes() + footprint.bookkeeping_bytes;
-    return grown_bytes > measuring_bytes() ? grown_bytes : measuring_bytes();
-  }
+  // With all of its bookkeeping.
+  std::int64_t grown_bytes() const { return total_bytes() + footprint.bookkeeping_bytes; }
+  // At any time.
+  std::int64_t most_bytes() const { return std::max(grown_bytes(), measuring_bytes()); }
 };
 
 // available_bytes: what the machine has free before anything of the footprint is taken.

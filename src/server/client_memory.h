@@ -1,4 +1,4 @@
-// What clients take of the heap, for memory that is planned: as bench/connections.py measures it, rounded up.
+// What clients take of the heap, for memory that is planned: as client_memory_test.cc measures it, rounded up.
 #pragma once
 
 #include <algorithm>

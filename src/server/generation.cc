@@ -14,10 +14,11 @@ namespace {
 
 constexpr std::size_t kManyEntries = 20'000;  // some 20 ms to write
 constexpr std::size_t kWrittenEntryBytes = 80;
-constexpr const char* kStoppedCode = "engine_stopped";
 constexpr const char* kEngineStopped = "the engine has stopped before the answer was complete; try again";
 constexpr const char* kWorkerLost =
     "a machine that computes a part of the model was lost before the answer was complete; try again";
+
+ApiError stopped(const char* message) { return {.status = 503, .code = "engine_stopped", .message = message}; }
 
 }  // namespace
 
@@ -174,7 +175,7 @@ std::string Generation::advance(std::size_t max_bytes) {
     const bool was_alive = model_.engine.alive();  // asked first: it may deliver the end, and end
     std::optional<Mailbox::Item> item = mailbox_->pop();
     if (!item) {
-      if (!was_alive) fail(out, {.status = 503, .code = kStoppedCode, .message = kEngineStopped});
+      if (!was_alive) fail(out, stopped(kEngineStopped));
       break;
     }
     take(std::move(*item), out);
@@ -190,7 +191,7 @@ std::string Generation::write_reply() {
 }
 
 std::string Generation::interrupt() {
-  return break_off({.status = 503, .code = kStoppedCode, .message = "the server ends, and the answer is not complete; try again"});
+  return break_off(stopped("the server ends, and the answer is not complete; try again"));
 }
 
 std::string Generation::break_off(const ApiError& error) {
@@ -221,8 +222,8 @@ void Generation::take(Mailbox::Item item, std::string& out) {
       choices_.at(static_cast<std::size_t>(item.prompt * best_of + item.update.choice));
   RequestUpdate& update = item.update;
   if (choice.done()) return;  // a stop string ended it before the engine knew
-  if (update.finish == FinishReason::kCancelled) return fail(out, {.status = 503, .code = kStoppedCode, .message = kEngineStopped});
-  if (update.finish == FinishReason::kLost) return fail(out, {.status = 503, .code = kStoppedCode, .message = kWorkerLost});
+  if (update.finish == FinishReason::kCancelled) return fail(out, stopped(kEngineStopped));
+  if (update.finish == FinishReason::kLost) return fail(out, stopped(kWorkerLost));
 
   const bool engine_ended_it = update.finish != FinishReason::kNone;
   observe(choice, update);
