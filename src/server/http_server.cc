@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/spare_memory.h"
 #include "server/endpoint.h"
 #include "server/heap_trim.h"
 #include "server/http_connection.h"
@@ -86,6 +87,7 @@ class HttpServer::Impl {
   void admit(Socket socket);
   void await_signal();
   void tick();
+  void tell_of_memory();
   void begin_drain();
   void interrupt();
   void end_now();
@@ -125,6 +127,7 @@ class HttpServer::Impl {
   std::chrono::steady_clock::time_point drain_deadline_;
   std::optional<std::chrono::steady_clock::time_point> last_moment_;  // of closed connections
   std::chrono::steady_clock::time_point last_line_;
+  std::uint64_t num_spares_told_ = 0;
   StatsLog log_;
   HeapTrim heap_trim_;
 };
@@ -217,9 +220,10 @@ void HttpServer::Impl::accept_one() {
     error = asio::error::no_memory;
   }
   // No file descriptors, no memory: the connections that are open go first.
-  const bool pauses = error && error != asio::error::connection_aborted && error != asio::error::would_block;
-  if (!pauses) return await_client();
-  spdlog::warn("cannot accept: {}", error.message());
+  const bool is_refused = error && error != asio::error::connection_aborted && error != asio::error::would_block;
+  const bool is_short = spare_stats().used_bytes > kSpareBytes / 8;  // the rest is for the connections that are open
+  if (!is_refused && !is_short) return await_client();
+  if (is_refused) spdlog::warn("cannot accept: {}", error.message());
   accept_pause_.expires_after(kAcceptPause);
   accept_pause_.async_wait([this](error_code ended) {
     if (!ended) await_client();
@@ -312,11 +316,19 @@ void HttpServer::Impl::tick() {
     if (const auto line = log_.line(model_.engine.stats(), elapsed.count()))
       spdlog::info("{}", *line);
   }
+  tell_of_memory();
   await_client();  // again, where there was no memory to wait any longer
   if (Upstream* const upstream = router_.upstream()) upstream->connections().close_old(now);
   const bool is_idle = gauges_.num_generations == 0 && body_budget_.used() == 0;
   is_idle ? heap_trim_.run() : heap_trim_.note_use();
   if (ending_) finish_if_empty();
+}
+
+void HttpServer::Impl::tell_of_memory() {
+  const SpareStats spare = spare_stats();
+  if (std::exchange(num_spares_told_, spare.num_taken) == spare.num_taken) return;
+  spdlog::warn("memory has run out; of what is set aside for what is small {} of {} bytes are in use", spare.used_bytes,
+               kSpareBytes);
 }
 
 std::vector<std::shared_ptr<HttpConnection>> HttpServer::Impl::connections() {
