@@ -25,6 +25,7 @@ std::atomic<std::size_t> most_refused = 0;
 std::atomic<int> num_to_pass = 0;
 std::atomic<int> num_to_refuse = 0;
 std::atomic<int> num_refused = 0;
+std::atomic<pthread_t> only_thread = 0;  // 0 = any
 thread_local bool is_spared = false;
 
 // Allocations of these sizes fail, so many of them once others have passed, but on threads that are spared.
@@ -40,8 +41,16 @@ class Refusing {
   ~Refusing() { least_refused = SIZE_MAX; }
 };
 
+// And those of one thread.
+class RefusingThread {
+ public:
+  explicit RefusingThread(pthread_t thread) { only_thread = thread; }
+  ~RefusingThread() { only_thread = 0; }
+};
+
 bool is_refused(std::size_t size) {
   if (size < least_refused || size > most_refused || is_spared) return false;
+  if (only_thread != 0 && only_thread != ::pthread_self()) return false;
   if (num_to_pass-- > 0 || num_to_refuse-- <= 0) return false;
   ++num_refused;
   return true;
@@ -65,7 +74,7 @@ namespace {
 // line.
 class MemoryFaults : public ::testing::Test {
  protected:
-  MemoryFaults() : server_({}, one_at_a_time()) {
+  MemoryFaults() : server_(quick_to_end(), one_at_a_time()) {
     is_spared = true;
     expect_service();  // the start wants memory, too; once its one thread has answered, it waits for clients
     Request endless;
@@ -78,6 +87,11 @@ class MemoryFaults : public ::testing::Test {
     EXPECT_TRUE(eventually([&] { return server_.engine().stats().num_generated_tokens > 0; }));
   }
 
+  static ServerConfig quick_to_end() {
+    ServerConfig config;
+    config.drain_timeout = std::chrono::milliseconds(1);
+    return config;
+  }
   static EngineConfig one_at_a_time() {
     EngineConfig config = TestServer::default_engine();
     config.max_sequences = 1;
@@ -124,6 +138,39 @@ TEST_F(MemoryFaults, ConnectionsAreTakenAgainThoughAcceptingWasDropped) {
     ASSERT_TRUE(eventually([] { return num_refused > 0; }));
   }
   expect_service();
+}
+
+// One allocation of the thread that listens fails, each in turn. But for Boost 1.74's mutexes of strands: where there is
+// no memory for one of these 193, it destroys what it has not yet made.
+TEST_F(MemoryFaults, ClientsAreTakenAgainWhateverTheListenerLacked) {
+  const RefusingThread of_listener(server_.thread());
+  for (int num_before = 0; num_before < 40; ++num_before) {
+    {
+      const Refusing refusing(sizeof(asio::detail::mutex) + 1, SIZE_MAX, 1, num_before);
+      ASSERT_TRUE(eventually([&] {
+        const RawClient other(server_.port());
+        return num_refused > 0;
+      })) << num_before;
+    }
+    expect_service();
+  }
+}
+
+// It is the clock that ends what waits in line, after the time to drain.
+TEST_F(MemoryFaults, TheClockGoesOnWithoutMemory) {
+  RawClient client(server_.port());
+  client.send(TestServer::request("/v1/completions", R"({"prompt":"abc"})"));
+  ASSERT_TRUE(eventually([&] { return waits_in_line(); }));
+  {
+    const RefusingThread of_listener(server_.thread());
+    const Refusing refusing(0, SIZE_MAX);
+    const RawClient refused(server_.port());
+    ASSERT_TRUE(eventually([&] { return num_refused > 3; }));  // it tries again, and the clock ticks meanwhile
+  }
+  expect_service();
+  server_.server().shutdown(true);
+  server_.join();
+  EXPECT_EQ(TestServer::split(client.receive()).status, 503);
 }
 
 // On any of the threads that draw tokens.

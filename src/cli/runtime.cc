@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "base/spare_memory.h"
 #include "cli/commands.h"
 #include "cli/device.h"
 #include "cli/pull.h"
@@ -292,7 +293,8 @@ std::int64_t bookkeeping_bytes(const ServerLimits& limits) {
   const std::size_t body_bytes = std::max({limits.max_total_body_bytes, limits.max_body_bytes, usual_bytes});
   return in_line_bytes + static_cast<std::int64_t>((body_bytes - usual_bytes) * kCopies) +
          static_cast<std::int64_t>(limits.max_history_bytes + limits.max_session_bytes + limits.max_total_draft_bytes +
-                                   limits.max_summary_bytes + limits.max_constraint_bytes + of_log.max_bytes());
+                                   limits.max_summary_bytes + limits.max_constraint_bytes + of_log.max_bytes() +
+                                   kSpareBytes);
 }
 
 std::int64_t next_turn_bytes(const ServerLimits& limits) {

@@ -6,11 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
-#include <boost/asio/bind_executor.hpp>
-#include <boost/asio/co_spawn.hpp>
-#include <boost/asio/detached.hpp>
 #include <boost/asio/post.hpp>
-#include <boost/asio/redirect_error.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <csignal>
 #include <mutex>
@@ -19,6 +15,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/spare_memory.h"
 #include "server/endpoint.h"
 #include "server/heap_trim.h"
 #include "server/http_connection.h"
@@ -77,14 +74,20 @@ class HttpServer::Impl {
   void shutdown(bool drain);
 
  private:
-  using Acceptor = asio::basic_socket_acceptor<tcp, Strand>;
+  // Of one thread and without a strand, which needs memory to have something done: for want of it a strand drops what has
+  // come, and may do nothing any more.
+  using Control = asio::io_context::executor_type;
+  using Acceptor = asio::basic_socket_acceptor<tcp, Control>;
+  using ControlTimer = asio::basic_waitable_timer<std::chrono::steady_clock,
+                                                  asio::wait_traits<std::chrono::steady_clock>, Control>;
 
   void listen();
-  void start_accepting();
-  Task<void> accept_all();
+  void await_client();
+  void accept_one();
   void admit(Socket socket);
   void await_signal();
   void tick();
+  void tell_of_memory();
   void begin_drain();
   void interrupt();
   void end_now();
@@ -98,7 +101,7 @@ class HttpServer::Impl {
   ServerMetrics metrics_;
   ServerGauges gauges_;
   const Router router_;
-  bool is_accepting_ = false;  // of control_
+  bool is_accepting_ = false;  // of control_io_
   MemoryBudget body_budget_;
   MemoryBudget header_budget_;
   MemoryBudget reply_budget_;
@@ -112,17 +115,19 @@ class HttpServer::Impl {
   asio::io_context io_;
   asio::io_context prepare_io_;
   IoThreads prepare_threads_;
-  Strand control_;  // owns everything below but the connections' table
+  asio::io_context control_io_{1};  // of run()'s thread, which owns everything below but the connections' table
+  IoThreads control_thread_;
   Acceptor acceptor_;
-  asio::signal_set signals_;
-  Timer ticker_;
-  Timer accept_pause_;
+  asio::basic_signal_set<Control> signals_;
+  ControlTimer ticker_;
+  ControlTimer accept_pause_;
   int port_ = 0;
   bool ending_ = false;
   bool interrupted_ = false;
   std::chrono::steady_clock::time_point drain_deadline_;
   std::optional<std::chrono::steady_clock::time_point> last_moment_;  // of closed connections
   std::chrono::steady_clock::time_point last_line_;
+  std::uint64_t num_spares_told_ = 0;
   StatsLog log_;
   HeapTrim heap_trim_;
 };
@@ -149,11 +154,11 @@ HttpServer::Impl::Impl(ServerConfig config, const ServedModel& model)
       io_(std::max(config_.num_io_threads, 1)),
       prepare_threads_(prepare_io_, std::max(config_.num_prepare_threads, 1),
                        "that prepares requests"),
-      control_(io_.get_executor()),
-      acceptor_(control_),
-      signals_(io_),
-      ticker_(control_),
-      accept_pause_(control_) {
+      control_thread_(control_io_, 0, "that listens"),
+      acceptor_(control_io_.get_executor()),
+      signals_(control_io_.get_executor()),
+      ticker_(control_io_.get_executor()),
+      accept_pause_(control_io_.get_executor()) {
   const auto num_files = static_cast<long long>(std::min<rlim_t>(raise_file_limit(), 1 << 20));
   const int num_upstream = config_.upstream ? config_.upstream->max_connections : 0;
   const auto num_reserved = std::min<long long>(kReservedFiles + num_upstream, num_files / 2);
@@ -173,6 +178,7 @@ void HttpServer::Impl::listen() {
     acceptor_.set_option(Acceptor::reuse_address(true));
     acceptor_.bind(endpoint);
     acceptor_.listen(kBacklog);
+    acceptor_.non_blocking(true);  // who has come may have gone again
     port_ = acceptor_.local_endpoint().port();
   } catch (const boost::system::system_error& error) {
     const bool is_host = error.code() == asio::error::make_error_code(asio::error::basic_errors(EADDRNOTAVAIL));
@@ -184,47 +190,44 @@ void HttpServer::Impl::listen() {
 }
 
 void HttpServer::Impl::run() {
-  IoThreads threads(io_, config_.num_io_threads - 1, "that serves connections");
+  IoThreads threads(io_, std::max(config_.num_io_threads, 1), "that serves connections");
   await_signal();
   last_line_ = std::chrono::steady_clock::now();
-  start_accepting();
-  asio::post(control_, [this] { tick(); });
+  await_client();
+  tick();
+  control_thread_.finish();
   threads.finish();
   prepare_threads_.finish();
 }
 
-// Again, where asio drops the coroutine for want of memory.
-void HttpServer::Impl::start_accepting() {
-  asio::co_spawn(control_, [this] { return accept_all(); }, asio::detached);
+// Accepted only once it is there: the place for a socket, too, wants memory.
+void HttpServer::Impl::await_client() {
+  if (is_accepting_ || !acceptor_.is_open()) return;
+  acceptor_.async_wait(Acceptor::wait_read, [this](error_code) {
+    is_accepting_ = false;
+    accept_one();
+  });
+  is_accepting_ = true;
 }
 
-Task<void> HttpServer::Impl::accept_all() {
-  struct Accepting {
-    explicit Accepting(bool& accepting) : is_accepting(accepting) { is_accepting = true; }
-    ~Accepting() { is_accepting = false; }
-    bool& is_accepting;
-  };
-  const Accepting accepting(is_accepting_);
-  bool pauses = false;
-  while (acceptor_.is_open()) {
-    error_code error;
-    try {
-      if (std::exchange(pauses, false)) {
-        accept_pause_.expires_after(kAcceptPause);
-        co_await accept_pause_.async_wait(asio::redirect_error(kUseTask, error));
-        continue;
-      }
-      Socket socket = co_await acceptor_.async_accept(asio::make_strand(io_),
-                                                      asio::redirect_error(kUseTask, error));
-      if (!error) admit(std::move(socket));
-    } catch (const std::exception&) {
-      error = asio::error::no_memory;
-    }
-    // No file descriptors, no memory: the connections that are open go first.
-    pauses = error && error != asio::error::operation_aborted &&
-             error != asio::error::connection_aborted;
-    if (pauses) spdlog::warn("cannot accept: {}", error.message());
+void HttpServer::Impl::accept_one() {
+  if (!acceptor_.is_open()) return;
+  error_code error;
+  try {
+    Socket socket = acceptor_.accept(asio::make_strand(io_), error);
+    if (!error) admit(std::move(socket));
+  } catch (const std::exception&) {
+    error = asio::error::no_memory;
   }
+  // No file descriptors, no memory: the connections that are open go first.
+  const bool is_refused = error && error != asio::error::connection_aborted && error != asio::error::would_block;
+  const bool is_short = spare_stats().used_bytes > kSpareBytes / 8;  // the rest is for the connections that are open
+  if (!is_refused && !is_short) return await_client();
+  if (is_refused) spdlog::warn("cannot accept: {}", error.message());
+  accept_pause_.expires_after(kAcceptPause);
+  accept_pause_.async_wait([this](error_code ended) {
+    if (!ended) await_client();
+  });
 }
 
 void HttpServer::Impl::admit(Socket socket) {
@@ -242,25 +245,28 @@ void HttpServer::Impl::admit(Socket socket) {
     const std::lock_guard lock(mutex_);
     connections_.emplace(connection.get(), connection);
   }
-  if (!full) return connection->start();
-  connection->start_refusing(
-      fmt::format("there are {} connections, as many as are allowed; close idle ones, raise "
-                  "--max-connections or the limit of open files",
-                  max_connections_));
+  // On the connections' threads: a coroutine without memory for its beginning may end the thread that begins it.
+  asio::post(io_, [this, connection, full] {
+    if (!full) return connection->start();
+    connection->start_refusing(
+        fmt::format("there are {} connections, as many as are allowed; close idle ones, raise "
+                    "--max-connections or the limit of open files",
+                    max_connections_));
+  });
 }
 
 void HttpServer::Impl::await_signal() {
-  signals_.async_wait(asio::bind_executor(control_, [this](error_code error, int number) {
+  signals_.async_wait([this](error_code error, int number) {
     if (error) return;
     await_signal();  // first: the end takes it away again
     spdlog::info("signal {}: {}", number,
                  ending_ ? "ending now" : "ending after the running requests");
     ending_ ? interrupt() : begin_drain();
-  }));
+  });
 }
 
 void HttpServer::Impl::shutdown(bool drain) {
-  asio::post(control_, [this, drain] { drain ? begin_drain() : end_now(); });
+  asio::post(control_io_, [this, drain] { drain ? begin_drain() : end_now(); });
 }
 
 void HttpServer::Impl::begin_drain() {
@@ -289,7 +295,7 @@ void HttpServer::Impl::end_now() {
 }
 
 void HttpServer::Impl::tick() {
-  ticker_.expires_after(kTick);  // first: what follows may fail
+  ticker_.expires_after(kTick);  // first: what follows may fail, and what it takes the last tick has just left
   ticker_.async_wait([this](error_code error) {
     if (!error) tick();
   });
@@ -300,6 +306,7 @@ void HttpServer::Impl::tick() {
     spdlog::error("{} connections have not ended; the server ends without them", connections().size());
     last_moment_.reset();
     io_.stop();
+    control_io_.stop();
   }
   if (!model_.engine.alive()) {
     for (const auto& connection : connections()) connection->poke();
@@ -309,11 +316,19 @@ void HttpServer::Impl::tick() {
     if (const auto line = log_.line(model_.engine.stats(), elapsed.count()))
       spdlog::info("{}", *line);
   }
-  if (!is_accepting_ && acceptor_.is_open()) start_accepting();
+  tell_of_memory();
+  await_client();  // again, where there was no memory to wait any longer
   if (Upstream* const upstream = router_.upstream()) upstream->connections().close_old(now);
   const bool is_idle = gauges_.num_generations == 0 && body_budget_.used() == 0;
   is_idle ? heap_trim_.run() : heap_trim_.note_use();
   if (ending_) finish_if_empty();
+}
+
+void HttpServer::Impl::tell_of_memory() {
+  const SpareStats spare = spare_stats();
+  if (std::exchange(num_spares_told_, spare.num_taken) == spare.num_taken) return;
+  spdlog::warn("memory has run out; of what is set aside for what is small {} of {} bytes are in use", spare.used_bytes,
+               kSpareBytes);
 }
 
 std::vector<std::shared_ptr<HttpConnection>> HttpServer::Impl::connections() {
@@ -334,7 +349,7 @@ void HttpServer::Impl::forget(HttpConnection* connection) {
   }
   if (is_ended_) return;
   try {
-    asio::post(control_, [this] {
+    asio::post(control_io_, [this] {
       if (ending_) finish_if_empty();
     });
   } catch (const std::exception&) {

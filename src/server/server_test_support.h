@@ -154,6 +154,7 @@ class TestServer {
   Engine& engine() { return engine_; }
   HttpServer& server() { return *server_; }
   const ServedModel& model() const { return model_; }
+  pthread_t thread() { return thread_.native_handle(); }  // that listens
   void join() {
     if (thread_.joinable()) thread_.join();
   }

@@ -1,11 +1,15 @@
 """The plan is what the process takes, and a KV budget that holds 8 serves 64."""
 import asyncio
 import concurrent.futures
+import contextlib
 import os
 import re
+import resource
+import socket
 
 import aiohttp
 import pytest
+import requests
 
 from api_server import Server
 
@@ -27,7 +31,7 @@ class Measured(Server):
         return self
 
     def __exit__(self, *_):
-        assert self.stop() == 0
+        assert self.stop() == 0, "".join(self.lines[-20:])
 
 
 async def ask_all(base, num_requests, prompt_words, max_tokens):
@@ -85,3 +89,37 @@ def test_texts_of_many_tokens_take_what_the_documentation_says():
         beside = (server.status_bytes("VmHWM") - server.planned_bytes()) / 2**20
         print(f"{beside:.0f} MiB beside the plan")
         assert beside < 300
+
+
+def test_memory_that_runs_out_costs_what_asked_for_it(tmp_path):
+    """An address space without the room for what clients send: they may fail, others and the end do not."""
+    large = {"prompt": "a 1 " * ((4 << 20) - 64)}
+    small = {"model": "default", "prompt": "Once", "max_tokens": 4, "ignore_eos": True}
+    head = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 200000\r\n\r\n"
+    with contextlib.ExitStack() as open_ones, (tmp_path / "log").open("w") as log, \
+            Measured("--kv-size", "64MiB", "-c", "1024", "-t", "1", model=MODELS[0], stdout=log) as server:
+        assert server.post("/v1/completions", small).status_code == 200
+        most = server.status_bytes("VmSize") + (8 << 20)
+        resource.prlimit(server.process.pid, resource.RLIMIT_AS, (most, most))
+
+        def send_large(_):
+            with contextlib.suppress(requests.ConnectionError):
+                return server.post("/tokenize", large).status_code
+
+        def send_half(_):
+            client = open_ones.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+            with contextlib.suppress(ConnectionError):
+                client.sendall(head + b"x" * 100_000)
+
+        for _ in range(10):  # what is small does not fail in each
+            with concurrent.futures.ThreadPoolExecutor(16) as clients:
+                halves = clients.map(send_half, range(900))
+                assert 200 not in list(clients.map(send_large, range(32)))
+                list(halves)
+            open_ones.close()
+            assert server.get("/health").status_code == 200
+            if "memory has run out" in (tmp_path / "log").read_text():
+                break
+        for _ in range(20):
+            assert server.post("/v1/completions", small).json()["usage"]["completion_tokens"] == 4
+    assert "memory has run out" in (tmp_path / "log").read_text()

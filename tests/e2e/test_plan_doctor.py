@@ -51,7 +51,7 @@ def test_scratch_is_planned_for_what_the_cache_holds(tmp_path):
     model = tmp_path / "long.gguf"
     model.write_bytes(content)
     lengths = []
-    for memory in ("930MiB", "985MiB", "990MiB", "1170MiB"):
+    for memory in ("934MiB", "985MiB", "990MiB", "1170MiB"):
         out = plan("-m", model, "--no-measure", "--memory", memory)["server"]
         assert out["max_model_len"] >= 0.99 * out["kv_capacity_tokens"], memory
         lengths.append(out["max_model_len"])
