@@ -1,4 +1,4 @@
-// What VDPBF16PS gives: in a file of its own, since machines with AVX-512 may lack it.
+// What VDPBF16PS gives.
 #include "machine_limits.h"
 
 #include "kernels/cpu/simd.h"

@@ -62,7 +62,7 @@ struct Peaks {
   double int4_ops = 0;
   double int8_ops = 0;
   double float_ops = 0;
-  double bf16_ops = 0;  // FP32's where the set multiplies no BF16
+  double bf16_ops = 0;
 
   Peaks() {
     constexpr std::int64_t kBytes = 256 << 20;
@@ -75,9 +75,7 @@ struct Peaks {
     int4_ops = best_rate([](int) { return machine_limits().multiply_int4(200000); });
     int8_ops = best_rate([](int) { return machine_limits().multiply_int8(200000); });
     float_ops = best_rate([](int) { return machine_limits().multiply_float(200000); });
-    bf16_ops = multiplies_bf16(select_kernels().isa)
-                   ? best_rate([](int) { return isa_avx512_bf16::multiply_bf16(200000); })
-                   : float_ops;
+    bf16_ops = best_rate([](int) { return multiply_bf16(200000); });
   }
 };
 
@@ -169,9 +167,9 @@ void matmul_benchmark(benchmark::State& state, GgmlType type, int outputs, int i
     benchmark::DoNotOptimize(y.data());
   }
   report(state, static_cast<double>(packed_size_bytes(w.packed[0])), 2.0 * rows * outputs * inputs,
-         int8                       ? code_ops(type)
-         : type == GgmlType::kBF16 ? peaks().bf16_ops
-                                    : peaks().float_ops);
+         int8                                                  ? code_ops(type)
+         : type == GgmlType::kBF16 || type == GgmlType::kQ8_0 ? peaks().bf16_ops
+                                                               : peaks().float_ops);
 }
 
 struct Heads {

@@ -30,8 +30,12 @@ extern const MachineLimits kLimits;
 namespace isa_avx512 {
 extern const MachineLimits kLimits;
 }
+// Of BF16, as multiply_float().
 namespace isa_avx512_bf16 {
-std::int64_t multiply_bf16(int rounds);  // of BF16, as multiply_float()
+std::int64_t multiply_bf16(int rounds);
+}
+namespace isa_amx {
+std::int64_t multiply_bf16(int rounds);
 }
 
 // Those of the instruction set that the kernels use.
@@ -44,6 +48,13 @@ inline const MachineLimits& machine_limits() {
     default:
       return isa_avx512::kLimits;
   }
+}
+
+// FP32's where the set multiplies no BF16.
+inline std::int64_t multiply_bf16(int rounds) {
+  const Isa isa = select_kernels().isa;
+  if (isa == Isa::kAmx) return isa_amx::multiply_bf16(rounds);
+  return multiplies_bf16(isa) ? isa_avx512_bf16::multiply_bf16(rounds) : machine_limits().multiply_float(rounds);
 }
 
 }  // namespace larder
