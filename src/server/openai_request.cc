@@ -370,7 +370,7 @@ ToolChoice read_choice_among(const Json& tools, const Fields& fields) {
   for (std::size_t i = 0; i < tools.size(); ++i) {
     const Fields function(tools[i]["function"], fmt::format("tools[{}].function", i));
     if (function.boolean("strict", false))
-      choice.strict_names.push_back(tools[i]["function"]["name"].get<std::string>());
+      choice.strict_names.insert(tools[i]["function"]["name"].get<std::string>());
   }
   return choice;
 }

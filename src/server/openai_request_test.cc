@@ -474,6 +474,26 @@ TEST(OpenAiRequest, ReadsWhichToolsMayBeCalled) {
   EXPECT_TRUE(some.may_call() && !some.has_to_call() && some.permits("f") && !some.permits("g"));
 }
 
+TEST(OpenAiRequest, ToolsAndTheirChoiceHaveABound) {
+  // So many functions, and a choice among so many of them, each by its name.
+  const auto ask = [](std::size_t num_tools, std::size_t num_names) {
+    Json tools = Json::array(), names = Json::array();
+    for (std::size_t i = 0; i < num_tools; ++i)
+      tools.push_back({{"type", "function"}, {"function", {{"name", fmt::format("f{}", i)}}}});
+    for (std::size_t i = 0; i < num_names; ++i)
+      names.push_back({{"type", "function"}, {"name", fmt::format("f{}", i % num_tools)}});
+    const Json choice = {{"type", "allowed_tools"}, {"mode", "auto"}, {"tools", std::move(names)}};
+    return chat("\"tools\":" + tools.dump() + ",\"tool_choice\":" + choice.dump());
+  };
+  const ToolChoice all = ask(kMaxTools, kMaxTools).options.tool_choice;
+  EXPECT_EQ(all.names.size(), kMaxTools);
+  EXPECT_TRUE(all.permits("f0") && all.permits(fmt::format("f{}", kMaxTools - 1)) && !all.permits("f"));
+  EXPECT_EQ(param_of([&] { ask(kMaxTools + 1, 1); }), "tools");
+  EXPECT_EQ(param_of([&] { ask(3, kMaxTools + 1); }), "tool_choice.tools");
+  // One that is named again is one.
+  EXPECT_EQ(ask(3, 9).options.tool_choice.names.size(), 3u);
+}
+
 TEST(OpenAiRequest, PromptsComeInFourShapes) {
   EXPECT_EQ(std::get<std::string>(completion(R"("prompt":"abc")").prompts.at(0)), "abc");
   EXPECT_EQ(completion(R"("prompt":["a","b"])").prompts.size(), 2u);

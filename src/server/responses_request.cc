@@ -63,7 +63,7 @@ void read_tool(const Json& tool, const std::string& path, Json& shaped, ToolChoi
   if (is_idle_search(fields, type)) return;
   if (type != "namespace") {
     shaped.push_back(chat_tool(tool, path));
-    if (fields.boolean("strict", false)) choice.strict_names.push_back(tool["name"].get<std::string>());
+    if (fields.boolean("strict", false)) choice.strict_names.insert(tool["name"].get<std::string>());
     return;
   }
   const Json* tools = fields.array("tools");
