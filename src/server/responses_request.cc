@@ -56,20 +56,22 @@ bool is_idle_search(const Fields& tool, std::string_view type) {
   return type == "web_search" && !tool.boolean("external_web_access", true);
 }
 
+// Of a tool or a namespace; to shaped.
+void read_function(const Json& tool, const std::string& path, Json& shaped, ToolChoice& choice) {
+  shaped.push_back(chat_tool(tool, path));
+  if (Fields(tool, path).boolean("strict", false)) choice.strict_names.insert(tool["name"].get<std::string>());
+}
+
 // To shaped; the functions of a namespace, each by itself.
 void read_tool(const Json& tool, const std::string& path, Json& shaped, ToolChoice& choice) {
   const Fields fields(tool, path);
   const std::string type = fields.string("type", kMaxNameBytes).value_or("");
   if (is_idle_search(fields, type)) return;
-  if (type != "namespace") {
-    shaped.push_back(chat_tool(tool, path));
-    if (fields.boolean("strict", false)) choice.strict_names.insert(tool["name"].get<std::string>());
-    return;
-  }
+  if (type != "namespace") return read_function(tool, path, shaped, choice);
   const Json* tools = fields.array("tools");
   if (tools == nullptr) fields.fail("tools", "is missing; send the namespace's functions");
   for (std::size_t i = 0; i < tools->size(); ++i)
-    shaped.push_back(chat_tool((*tools)[i], fmt::format("{}.tools[{}]", path, i)));
+    read_function((*tools)[i], fmt::format("{}.tools[{}]", path, i), shaped, choice);
 }
 
 void read_tools(const Fields& fields, ResponsesRequest& request) {

@@ -103,6 +103,12 @@ TEST(ResponsesRequest, AgentsToolsAreTheirFunctions) {
   EXPECT_EQ(request.echo["tools"].size(), 3U);
 }
 
+TEST(ResponsesRequest, AFunctionIsStrictWhereverItStands) {
+  const ToolChoice choice = options_of(R"("tools":[{"type":"function","name":"f","strict":true},{"type":"namespace","name":"n","tools":[
+      {"type":"function","name":"g","strict":true},{"type":"function","name":"h"}]}])").tool_choice;
+  EXPECT_TRUE(choice.is_strict("f") && choice.is_strict("g") && !choice.is_strict("h"));
+}
+
 TEST(ResponsesRequest, WhatIsOfTheRightTypeIsRepeated) {
   const RequestRules rules{.limits = kLimits, .vocab_size = 100, .max_model_len = 1000};
   const Json body = parse_json(R"({"input":"x","reasoning":{"effort":"low","summary":null},"user":"u",
