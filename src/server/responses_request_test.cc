@@ -4,6 +4,7 @@
 
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "server/json_reader.h"
@@ -101,6 +102,40 @@ TEST(ResponsesRequest, AgentsToolsAreTheirFunctions) {
   EXPECT_EQ(request.tools[0]["function"]["name"], "f");
   EXPECT_EQ(request.tools[2]["function"]["name"], "h");
   EXPECT_EQ(request.echo["tools"].size(), 3U);
+}
+
+TEST(ResponsesRequest, FunctionsOfOneNameAreToldApart) {
+  const RequestRules rules{.limits = kLimits, .vocab_size = 100, .max_model_len = 1000};
+  const auto parse = [&](const std::string& more, const std::string& fields = "") {
+    const std::string function = R"({"type":"function","name":)";
+    return parse_responses_request(
+        parse_json(R"({"input":"x",)" + fields + R"("tools":[{"type":"namespace","name":"mail","tools":[)" + function +
+                       R"("search","strict":true},)" + function + R"("send"}]},{"type":"namespace","name":"calendar","tools":[)" +
+                       function + R"("search"}]})" + more + "]}",
+                   {}),
+        rules);
+  };
+  const auto names = [](const ResponsesRequest& request) {
+    std::vector<std::string> list;
+    for (const Json& tool : request.tools) list.push_back(tool["function"]["name"]);
+    return list;
+  };
+  const ResponsesRequest request = parse("");
+  EXPECT_EQ(names(request), (std::vector<std::string>{"mail.search", "send", "calendar.search"}));
+  EXPECT_EQ(request.tool_names.at("mail.search"), (ToolName{"mail", "search"}));
+  EXPECT_EQ(request.tool_names.at("send"), (ToolName{"mail", "send"}));
+  const ToolChoice& choice = request.options.tool_choice;
+  EXPECT_TRUE(choice.is_strict("mail.search") && !choice.is_strict("calendar.search"));
+  // One that stands by itself keeps its name.
+  EXPECT_EQ(names(parse(R"(,{"type":"function","name":"search"})")).back(), "search");
+  EXPECT_TRUE(parse("", R"("tool_choice":{"type":"function","name":"calendar.search"},)")
+                  .options.tool_choice.permits("calendar.search"));
+  try {
+    parse(R"(,{"type":"function","name":"mail.search"})");
+    ADD_FAILURE() << "it was taken";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.param(), "tools");
+  }
 }
 
 TEST(ResponsesRequest, AFunctionIsStrictWhereverItStands) {
