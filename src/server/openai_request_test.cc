@@ -62,7 +62,7 @@ TEST(OpenAiRequest, ReadsEveryField) {
   const ChatRequest request =
       chat(R"("model":"m","temperature":0.5,"top_p":0.9,"top_k":40,"min_p":0.1,
     "repetition_penalty":1.2,"frequency_penalty":-1,"presence_penalty":2,"logit_bias":{"7":-100,"9":1.5},
-    "seed":-1,"stop":["a","bc"],"stop_token_ids":[3,4],"min_tokens":2,"max_completion_tokens":9,
+    "seed":-2,"stop":["a","bc"],"stop_token_ids":[3,4],"min_tokens":2,"max_completion_tokens":9,
     "ignore_eos":true,"logprobs":true,"top_logprobs":5,"n":3,"stream":true,
     "stream_options":{"include_usage":true,"continuous_usage_stats":true},"priority":-4,
     "prompt_cache_options":{"mode":"implicit","ttl":"30m"},
@@ -82,7 +82,7 @@ TEST(OpenAiRequest, ReadsEveryField) {
   EXPECT_FLOAT_EQ(sampling.presence_penalty, 2);
   ASSERT_EQ(sampling.logit_bias.size(), 2u);
   EXPECT_EQ(sampling.logit_bias[1], (std::pair<TokenId, float>(9, 1.5f)));
-  EXPECT_EQ(sampling.seed, UINT64_MAX);
+  EXPECT_EQ(sampling.seed, UINT64_MAX - 1);
   EXPECT_EQ(options.stop, (std::vector<std::string>{"a", "bc"}));
   EXPECT_EQ(sampling.stop_token_ids, (std::vector<TokenId>{3, 4}));
   EXPECT_EQ(sampling.min_tokens, 2);
@@ -119,6 +119,12 @@ TEST(OpenAiRequest, NullIsAbsentAndWholeFloatsAreIntegers) {
   EXPECT_EQ(request.options.sampling.max_tokens, 16);
   EXPECT_EQ(request.options.sampling.temperature, 1);
   EXPECT_FALSE(request.options.sampling.seed.has_value());
+}
+
+TEST(OpenAiRequest, ASeedOfMinusOneIsNone) {
+  EXPECT_FALSE(chat(R"("seed":-1)").options.sampling.seed.has_value());
+  EXPECT_FALSE(completion(R"("prompt":"a","seed":-1)").options.sampling.seed.has_value());
+  EXPECT_EQ(chat(R"("seed":0)").options.sampling.seed, 0u);
 }
 
 // Each line: a bad field and the param that its error must name.
