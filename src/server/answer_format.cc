@@ -104,10 +104,6 @@ ToolChoice::Mode read_mode(const std::string& mode, const Fields& fields, const 
                           shorten(mode)));
 }
 
-void require_few(std::size_t num_tools, const std::string& path) {
-  if (num_tools > kMaxTools) fail_field(path, fmt::format("has {} tools, at most {} are taken", num_tools, kMaxTools));
-}
-
 // Chat has its members within "allowed_tools", Responses beside "type".
 ToolChoice read_allowed(const Fields& outer) {
   const Json* value = outer.find("allowed_tools");
@@ -117,7 +113,7 @@ ToolChoice read_allowed(const Fields& outer) {
   ToolChoice choice{.mode = read_mode(mode, fields, "mode"), .is_restricted = true};
   const Json* tools = fields.array("tools");
   if (tools == nullptr || tools->empty()) fields.fail("tools", "must name at least one tool");
-  require_few(tools->size(), fields.path_of("tools"));
+  require_few_tools(tools->size(), fields.path_of("tools"));
   for (std::size_t i = 0; i < tools->size(); ++i) {
     choice.names.insert(name_of(Fields((*tools)[i], fmt::format("{}[{}]", fields.path_of("tools"), i))));
   }
@@ -184,11 +180,15 @@ ToolChoice read_tool_choice(const Fields& fields) {
   return {.mode = read_mode(type, choice, "type")};
 }
 
+void require_few_tools(std::size_t num_tools, const std::string& path) {
+  if (num_tools > kMaxTools) fail_field(path, fmt::format("has {} tools, at most {} are taken", num_tools, kMaxTools));
+}
+
 void check_tool_choice(const ToolChoice& choice, const Json& tools) {
   const bool has_tools = tools.is_array() && !tools.empty();
   if (!has_tools && choice.has_to_call())
     fail_field("tool_choice", "demands a call, and there are no tools; send tools");
-  require_few(tools.size(), "tools");
+  require_few_tools(tools.size(), "tools");
   std::set<std::string_view> known;
   for (const Json& tool : tools) known.insert(tool["function"]["name"].get_ref<const std::string&>());
   for (const std::string& name : choice.names)

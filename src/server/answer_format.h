@@ -55,6 +55,8 @@ AnswerFormat read_answer_format(const Fields& fields);
 
 // tool_choice, as chat and Responses have it: "auto", "none", "required", a function, allowed_tools.
 ToolChoice read_tool_choice(const Fields& fields);
+// path: of the field that has them.
+void require_few_tools(std::size_t num_tools, const std::string& path);
 // That the tools it speaks of are there, and no more of them than are taken. tools: as templates know them, or null.
 void check_tool_choice(const ToolChoice& choice, const Json& tools);
 

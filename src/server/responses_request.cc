@@ -78,6 +78,7 @@ void read_tool(const Json& tool, const std::string& path, std::vector<ReadTool>&
   const std::string space = fields.string("name", kMaxSpaceBytes).value_or("");
   const Json* tools = fields.array("tools");
   if (tools == nullptr) fields.fail("tools", "is missing; send the namespace's functions");
+  require_few_tools(found.size() + tools->size(), "tools");
   for (std::size_t i = 0; i < tools->size(); ++i)
     found.push_back(read_function((*tools)[i], fmt::format("{}.tools[{}]", path, i), space));
 }

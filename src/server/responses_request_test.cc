@@ -60,6 +60,8 @@ TEST(ResponsesRequest, ErrorsNameTheField) {
   const std::string long_stop(1 << 20, 'x');
   std::string many_members;
   for (int i = 0; i < 300; ++i) many_members += fmt::format("\"m{}\":1,", i);
+  std::string many_functions = R"({"type":"function","name":"f"})";
+  for (std::size_t i = 0; i < kMaxTools; ++i) many_functions += R"(,{"type":"function","name":"f"})";
   const std::pair<std::string, const char*> cases[] = {
       {R"("max_output_tokens":0)", "max_output_tokens"},
       {R"("max_output_tokens":-1)", "max_output_tokens"},
@@ -76,6 +78,9 @@ TEST(ResponsesRequest, ErrorsNameTheField) {
       {R"("tools":[{"type":"function","name":""}])", "tools[0].name"},
       {R"("tools":[{"type":"function"}])", "tools[0].name"},
       {R"("tools":[{"type":"namespace","name":"n"}])", "tools[0].tools"},
+      {R"("tools":[{"type":"namespace","name":")" + std::string(257, 'n') + R"(","tools":[]}])", "tools[0].name"},
+      {R"("tools":[{"type":"namespace","name":"n","tools":[)" + many_functions + "]}]", "tools"},
+      {R"("tools":[)" + many_functions + "]", "tools"},
       {R"("tools":[{"type":"namespace","name":"n","tools":[{"type":"custom"}]}])", "tools[0].tools[0].type"},
       {R"("tools":[{"type":"function","name":"f","description":[]}])", "tools[0].description"},
       {R"("tools":[{"type":"function","name":"f","parameters":"{}"}])", "tools[0].parameters"},
