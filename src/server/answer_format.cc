@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <string_view>
 #include <utility>
 
@@ -114,21 +113,14 @@ ToolChoice read_allowed(const Fields& outer) {
   ToolChoice choice{.mode = read_mode(mode, fields, "mode"), .is_restricted = true};
   const Json* tools = fields.array("tools");
   if (tools == nullptr || tools->empty()) fields.fail("tools", "must name at least one tool");
+  require_few_tools(tools->size(), fields.path_of("tools"));
   for (std::size_t i = 0; i < tools->size(); ++i) {
-    choice.names.push_back(name_of(Fields((*tools)[i], fmt::format("{}[{}]", fields.path_of("tools"), i))));
+    choice.names.insert(name_of(Fields((*tools)[i], fmt::format("{}[{}]", fields.path_of("tools"), i))));
   }
   return choice;
 }
 
 }  // namespace
-
-bool ToolChoice::permits(const std::string& name) const {
-  return !is_restricted || std::ranges::find(names, name) != names.end();
-}
-
-bool ToolChoice::is_strict(const std::string& name) const {
-  return std::ranges::find(strict_names, name) != strict_names.end();
-}
 
 AnswerFormat read_format(const Json& value, const std::string& path) {
   const Fields fields(value, path);
@@ -188,15 +180,19 @@ ToolChoice read_tool_choice(const Fields& fields) {
   return {.mode = read_mode(type, choice, "type")};
 }
 
+void require_few_tools(std::size_t num_tools, const std::string& path) {
+  if (num_tools > kMaxTools) fail_field(path, fmt::format("has {} tools, at most {} are taken", num_tools, kMaxTools));
+}
+
 void check_tool_choice(const ToolChoice& choice, const Json& tools) {
   const bool has_tools = tools.is_array() && !tools.empty();
   if (!has_tools && choice.has_to_call())
     fail_field("tool_choice", "demands a call, and there are no tools; send tools");
-  for (const std::string& name : choice.names) {
-    const bool is_there =
-        has_tools && std::ranges::any_of(tools, [&](const Json& tool) { return tool["function"]["name"] == name; });
-    if (!is_there) fail_field("tool_choice", fmt::format("there is no tool \"{}\" among tools", shorten(name)));
-  }
+  require_few_tools(tools.size(), "tools");
+  std::set<std::string_view> known;
+  for (const Json& tool : tools) known.insert(tool["function"]["name"].get_ref<const std::string&>());
+  for (const std::string& name : choice.names)
+    if (!known.contains(name)) fail_field("tool_choice", fmt::format("there is no tool \"{}\" among tools", shorten(name)));
 }
 
 }  // namespace larder

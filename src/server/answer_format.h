@@ -1,6 +1,8 @@
 // What an answer may be, as requests say it.
 #pragma once
 
+#include <cstddef>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -24,21 +26,24 @@ struct AnswerFormat {
   bool is_text() const { return kind == Kind::kText; }
 };
 
-// Which tools an answer may call, and whether it has to.
+// Of one request, namespaces' functions each by itself. OpenAI takes 128.
+inline constexpr std::size_t kMaxTools = 1024;
+
+// Which tools an answer may call, and whether it has to. Its names are looked for once for each tool.
 struct ToolChoice {
   enum class Mode { kAuto, kNone, kRequired };
 
   Mode mode = Mode::kAuto;
   bool is_restricted = false;  // to the names
   bool is_one_call = false;    // where it has to call: of the one function that is demanded, once
-  std::vector<std::string> names = {};
-  std::vector<std::string> strict_names = {};  // of tools whose arguments are to be of their schema in any case
+  std::set<std::string> names = {};
+  std::set<std::string> strict_names = {};  // of tools whose arguments are to be of their schema in any case
 
   bool may_call() const { return mode != Mode::kNone; }
   bool has_to_call() const { return mode == Mode::kRequired; }
   // Of the tool's name.
-  bool permits(const std::string& name) const;
-  bool is_strict(const std::string& name) const;
+  bool permits(const std::string& name) const { return !is_restricted || names.contains(name); }
+  bool is_strict(const std::string& name) const { return strict_names.contains(name); }
 };
 
 // All throw Error{kInvalidArgument} with the field as param. Thread: any.
@@ -50,7 +55,9 @@ AnswerFormat read_answer_format(const Fields& fields);
 
 // tool_choice, as chat and Responses have it: "auto", "none", "required", a function, allowed_tools.
 ToolChoice read_tool_choice(const Fields& fields);
-// That the tools it speaks of are there. tools: as templates know them, or null.
+// path: of the field that has them.
+void require_few_tools(std::size_t num_tools, const std::string& path);
+// That the tools it speaks of are there, and no more of them than are taken. tools: as templates know them, or null.
 void check_tool_choice(const ToolChoice& choice, const Json& tools);
 
 }  // namespace larder

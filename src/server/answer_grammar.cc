@@ -43,6 +43,9 @@ bool has_tools(const AnswerRules& rules) { return rules.tools.is_array() && !rul
 
 bool may_call(const AnswerRules& rules) { return has_tools(rules) && rules.tool_choice.may_call(); }
 
+// Which of the request's fields binds the answer.
+std::string field_of(const AnswerRules& rules) { return rules.format.is_text() ? "tools" : rules.format.field; }
+
 [[noreturn]] void rethrow_at(const Error& error, const std::string& field) {
   throw Error(error.kind(), fmt::format("{}: {}", field, error.message()), field);
 }
@@ -52,7 +55,7 @@ class AnswerGrammar {
   explicit AnswerGrammar(const AnswerRules& rules) : rules_(rules) {}
 
   Grammar make() {
-    const std::string field = rules_.format.is_text() ? "tools" : rules_.format.field;
+    const std::string field = field_of(rules_);
     try {
       Grammar grammar = builder_.finish(rules_.is_harmony ? in_messages() : whole());
       const GrammarState state(grammar);
@@ -238,8 +241,11 @@ std::shared_ptr<const Constraint> ConstraintTable::make(const AnswerRules& rules
     has_room = budget_->take(num_bytes);
   }
   if (!has_room) {
+    const std::string field = field_of(rules);
     throw Error(ErrorKind::kUnavailable,
-                "the formats of other requests take all the room that there is for them; try again later");
+                fmt::format("{}: the formats of other requests take all the room that there is for them; try again later",
+                            field),
+                field);
   }
   return {constraint.release(), [budget = budget_, num_bytes](const Constraint* old) {
             delete old;

@@ -41,8 +41,8 @@ class ConstraintTable {
   ConstraintTable(const Tokenizer& tokenizer, std::size_t max_bytes)
       : tokenizer_(tokenizer), budget_(std::make_shared<MemoryBudget>(max_bytes)) {}
 
-  // Null: the answer may be anything. Throws as make_answer_grammar(); Error{kUnavailable} where those at work leave no
-  // room.
+  // Null: the answer may be anything. Throws as make_answer_grammar(); Error{kUnavailable}, likewise with the field,
+  // where those at work leave no room.
   std::shared_ptr<const Constraint> find(const AnswerRules& rules);
 
   // Of what is at work or was lately, and of the tree of tokens.

@@ -186,6 +186,8 @@ TEST_F(ConstraintTableTest, HasABound) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kUnavailable);
+    EXPECT_EQ(error.param(), "f");
+    EXPECT_TRUE(error.message().starts_with("f: ")) << error.message();
   }
   const std::size_t num_used = used.size();
   EXPECT_GT(num_used, 2u);

@@ -422,10 +422,12 @@ TEST(OpenAiResponses, CallsAreItems) {
   EXPECT_FALSE(output[1].contains("namespace"));
 
   ResponseDraft draft;
-  draft.echo["tools"] = parse_json(R"([{"type":"namespace","name":"n","tools":[{"type":"function","name":"f"}]}])", {});
+  draft.tool_names = {{"f", {"n", "search"}}};
   const auto writer = make_responses_writer("m", tokenizer, std::move(draft));
   writer->set_options(options);
-  EXPECT_EQ(parse_json(whole_of(*writer, kCall), {}).at("output")[1].at("namespace"), "n");
+  const Json call = parse_json(whole_of(*writer, kCall), {}).at("output")[1];
+  EXPECT_EQ(call.at("namespace"), "n");
+  EXPECT_EQ(call.at("name"), "search");
 }
 
 // The text one token a character, and what of it is shown.

@@ -374,7 +374,7 @@ void read_tools(const Fields& fields, ChatRequest& request, ChatBuilder& builder
     function["parameters"] = *schema;
     list.push_back({{"type", "function"}, {"function", std::move(function)}});
     if (tool.boolean("strict", false))
-      choice.strict_names.push_back(list.back()["function"]["name"].get<std::string>());
+      choice.strict_names.insert(list.back()["function"]["name"].get<std::string>());
     builder.add_tool_mark(i, read_cache_control(tool));
   }
   check_tool_choice(choice, list);

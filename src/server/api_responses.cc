@@ -200,10 +200,11 @@ Router::ResponsePlan Router::plan_response(const HttpRequest& request,
   draft.keeps_response = parsed.stores;
   if (parsed.stores || !draft.conversation_id.empty()) draft.store = sessions_.get();
   draft.echo = std::move(parsed.echo);
+  draft.tool_names = std::move(parsed.tool_names);
   drop_unkept(draft);
   hold(draft);
 
-  ItemChat spelled = to_chat(parsed.instructions, items);
+  ItemChat spelled = to_chat(parsed.instructions, items, draft.tool_names);
   if (spelled.messages.empty()) {
     fail_field("input", "there is nothing to answer; send a message");
   }

@@ -406,9 +406,9 @@ Task<bool> HttpConnection::stream(const Incoming& incoming, Generation& generati
   bool too_far_behind = false;  // of a client that reads, but too little
   BudgetShare share(context_.reply_budget);
   while (written && !disconnected_ && !too_far_behind) {
-    hold_back();
     too_far_behind = is_behind(kMostBounds);
     std::string events = advance(generation);
+    hold_back();  // by what waits still: of all that came, nothing may be to be told
     if (!generation.done() && !holds(generation, share)) events += generation.break_off(no_room_for_reply());
     const auto now = std::chrono::steady_clock::now();
     if (events.empty() && now >= ping_at) events = generation.ping();

@@ -230,6 +230,25 @@ TEST(HttpServer, AStopStringEndsAChoiceWhileTheOtherGoesOn) {
   EXPECT_LT(server.engine().stats().num_generated_tokens - before, 2u * 1500 - 100);
 }
 
+TEST(HttpServer, LogprobsAreOfAStopStringToo) {
+  TestServer server;
+  // But "y" is token 88, and comes alone.
+  const std::string fields = R"("prompt":"ab","logit_bias":{"88":100},"temperature":0,"logprobs":0,"max_tokens":9,"stop":["yyy"])";
+  const Json whole = server.post("/v1/completions", braced(fields)).json().at("choices")[0];
+  EXPECT_EQ(whole.at("text"), "");
+  EXPECT_EQ(whole.at("stop_reason"), "yyy");
+  EXPECT_EQ(whole.at("logprobs").at("tokens"), Json({"y", "y", "y"}));
+  EXPECT_EQ(whole.at("logprobs").at("text_offset"), Json({0, 1, 2}));
+  Json streamed = {{"tokens", Json::array()}, {"text_offset", Json::array()}};
+  const std::string events = server.post("/v1/completions", braced(fields + R"(,"stream":true)")).body;
+  for (std::size_t at = 0; (at = events.find("data: {", at)) != std::string::npos; ++at) {
+    const Json event = parse_json(events.substr(at + 6, events.find('\n', at) - at - 6), {});
+    for (auto& [name, list] : streamed.items())
+      for (const Json& value : event["choices"][0]["logprobs"][name]) list.push_back(value);
+  }
+  for (const auto& [name, list] : streamed.items()) EXPECT_EQ(list, whole.at("logprobs").at(name)) << name;
+}
+
 TEST(HttpServer, EchoWithLogprobsHasAnEntryPerToken) {
   TestServer server;
   const Json reply =

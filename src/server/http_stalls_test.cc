@@ -5,6 +5,7 @@
 #include <chrono>
 #include <map>
 #include <string>
+#include <thread>
 
 #include "server/http_server.h"
 #include "server/mailbox.h"
@@ -146,6 +147,32 @@ TEST(HttpStalls, AnAnswerWaitsForItsReader) {
   EXPECT_EQ(texts_of(text).size(), 8u);
   EXPECT_TRUE(eventually([&] { return paused(0); }));
   EXPECT_TRUE(metrics_show(server, "larder:dropped_streams_total{model_name=\"tiny\",engine=\"0\"} 0"));
+}
+
+// What waited may all be part of a call that is not whole: there is nothing to write, behind which it would be looked
+// whether the answer may go on.
+TEST(HttpStalls, AnAnswerThatTellsNothingGoesOnToo) {
+  ServerConfig config;
+  config.limits.max_stream_buffer_bytes = 8 << 10;
+  config.limits.ping_interval = std::chrono::hours(1);
+  TestServer server(config, {.num_blocks = 1300, .max_model_len = 20'000, .max_batch_tokens = 128});
+  RawClient client(server.port(), 60, 32 << 10);
+  // Its first events repeat the user, which is more than the system takes; then comes a call whose argument has no end
+  // ("y" is token 88).
+  client.send(TestServer::request(
+      "/v1/responses",
+      fmt::format(R"({{"input":"abc","user":"{}","stream":true,"temperature":0,"logit_bias":{{"88":100}},"tool_choice":"required",)"
+                  R"("tools":[{{"type":"function","name":"f","parameters":{{"type":"object","properties":{{"a":{{"type":"string"}}}},)"
+                  R"("required":["a"]}}}}]}})",
+                  std::string(6 << 20, 'u'))));
+  ASSERT_TRUE(eventually([&] { return server.engine().stats().num_paused == 1; }));
+  std::thread reader([&] { client.receive(); });
+  EXPECT_TRUE(eventually([&] {
+    const EngineStats stats = server.engine().stats();
+    return stats.num_paused == 0 && stats.num_running == 1;
+  }));
+  client.end_sending();
+  reader.join();
 }
 
 TEST(HttpStalls, AReaderThatNeverComesBackIsDropped) {

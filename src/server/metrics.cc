@@ -332,7 +332,7 @@ ServerMetrics::ServerMetrics(std::string model_name, int max_model_len)
   for (const char* reason : {"stop", "length", "abort", "error"}) finished_[reason] = 0;
   for (const char* reason :
        {"queue_full", "too_many_connections", "body_memory", "header_memory", "reply_memory",
-        "engine_stopped", "upstream_busy"}) {
+        "format_memory", "engine_stopped", "upstream_busy"}) {
     rejections_[reason] = 0;
   }
 }

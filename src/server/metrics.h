@@ -65,7 +65,7 @@ class ServerMetrics {
   void observe_inter_token(double seconds);
   void observe_finished(const FinishedRequest& request);
   void observe_n(int n);  // of a request whose choices have all finished
-  // queue_full, too_many_connections, body_memory, header_memory, reply_memory, engine_stopped, upstream_busy
+  // queue_full, too_many_connections, body_memory, header_memory, reply_memory, format_memory, engine_stopped, upstream_busy
   void count_rejection(const std::string& reason);
   void count_dropped_stream();  // a reader too slow
   // Answers of a prompt that were encoded as they were generated, and their tokens.

@@ -98,10 +98,10 @@ void read_sampling(const Fields& fields, const RequestRules& rules, SamplingPara
     sampling.top_k = static_cast<int>(std::max<std::int64_t>(*k, 0));  // -1 and 0: all
   }
   settle_top_p(sampling);
-  if (const auto seed = fields.integer("seed", {std::numeric_limits<std::int64_t>::min(),
-                                                std::numeric_limits<std::int64_t>::max()})) {
-    sampling.seed = static_cast<std::uint64_t>(*seed);
-  }
+  const auto seed = fields.integer("seed", {std::numeric_limits<std::int64_t>::min(),
+                                            std::numeric_limits<std::int64_t>::max()});
+  // So clients of vLLM and llama.cpp ask for a new one.
+  if (seed && *seed != -1) sampling.seed = static_cast<std::uint64_t>(*seed);
   if (const Json* ids = fields.find("stop_token_ids")) {
     sampling.stop_token_ids = read_token_ids(*ids, "stop_token_ids", rules.vocab_size);
   }
@@ -370,7 +370,7 @@ ToolChoice read_choice_among(const Json& tools, const Fields& fields) {
   for (std::size_t i = 0; i < tools.size(); ++i) {
     const Fields function(tools[i]["function"], fmt::format("tools[{}].function", i));
     if (function.boolean("strict", false))
-      choice.strict_names.push_back(tools[i]["function"]["name"].get<std::string>());
+      choice.strict_names.insert(tools[i]["function"]["name"].get<std::string>());
   }
   return choice;
 }

@@ -62,7 +62,7 @@ TEST(OpenAiRequest, ReadsEveryField) {
   const ChatRequest request =
       chat(R"("model":"m","temperature":0.5,"top_p":0.9,"top_k":40,"min_p":0.1,
     "repetition_penalty":1.2,"frequency_penalty":-1,"presence_penalty":2,"logit_bias":{"7":-100,"9":1.5},
-    "seed":-1,"stop":["a","bc"],"stop_token_ids":[3,4],"min_tokens":2,"max_completion_tokens":9,
+    "seed":-2,"stop":["a","bc"],"stop_token_ids":[3,4],"min_tokens":2,"max_completion_tokens":9,
     "ignore_eos":true,"logprobs":true,"top_logprobs":5,"n":3,"stream":true,
     "stream_options":{"include_usage":true,"continuous_usage_stats":true},"priority":-4,
     "prompt_cache_options":{"mode":"implicit","ttl":"30m"},
@@ -82,7 +82,7 @@ TEST(OpenAiRequest, ReadsEveryField) {
   EXPECT_FLOAT_EQ(sampling.presence_penalty, 2);
   ASSERT_EQ(sampling.logit_bias.size(), 2u);
   EXPECT_EQ(sampling.logit_bias[1], (std::pair<TokenId, float>(9, 1.5f)));
-  EXPECT_EQ(sampling.seed, UINT64_MAX);
+  EXPECT_EQ(sampling.seed, UINT64_MAX - 1);
   EXPECT_EQ(options.stop, (std::vector<std::string>{"a", "bc"}));
   EXPECT_EQ(sampling.stop_token_ids, (std::vector<TokenId>{3, 4}));
   EXPECT_EQ(sampling.min_tokens, 2);
@@ -119,6 +119,12 @@ TEST(OpenAiRequest, NullIsAbsentAndWholeFloatsAreIntegers) {
   EXPECT_EQ(request.options.sampling.max_tokens, 16);
   EXPECT_EQ(request.options.sampling.temperature, 1);
   EXPECT_FALSE(request.options.sampling.seed.has_value());
+}
+
+TEST(OpenAiRequest, ASeedOfMinusOneIsNone) {
+  EXPECT_FALSE(chat(R"("seed":-1)").options.sampling.seed.has_value());
+  EXPECT_FALSE(completion(R"("prompt":"a","seed":-1)").options.sampling.seed.has_value());
+  EXPECT_EQ(chat(R"("seed":0)").options.sampling.seed, 0u);
 }
 
 // Each line: a bad field and the param that its error must name.
@@ -472,6 +478,26 @@ TEST(OpenAiRequest, ReadsWhichToolsMayBeCalled) {
   }
   const ToolChoice some = choice(R"({"type":"allowed_tools","mode":"auto","tools":[{"type":"function","name":"f"}]})");
   EXPECT_TRUE(some.may_call() && !some.has_to_call() && some.permits("f") && !some.permits("g"));
+}
+
+TEST(OpenAiRequest, ToolsAndTheirChoiceHaveABound) {
+  // So many functions, and a choice among so many of them, each by its name.
+  const auto ask = [](std::size_t num_tools, std::size_t num_names) {
+    Json tools = Json::array(), names = Json::array();
+    for (std::size_t i = 0; i < num_tools; ++i)
+      tools.push_back({{"type", "function"}, {"function", {{"name", fmt::format("f{}", i)}}}});
+    for (std::size_t i = 0; i < num_names; ++i)
+      names.push_back({{"type", "function"}, {"name", fmt::format("f{}", i % num_tools)}});
+    const Json choice = {{"type", "allowed_tools"}, {"mode", "auto"}, {"tools", std::move(names)}};
+    return chat("\"tools\":" + tools.dump() + ",\"tool_choice\":" + choice.dump());
+  };
+  const ToolChoice all = ask(kMaxTools, kMaxTools).options.tool_choice;
+  EXPECT_EQ(all.names.size(), kMaxTools);
+  EXPECT_TRUE(all.permits("f0") && all.permits(fmt::format("f{}", kMaxTools - 1)) && !all.permits("f"));
+  EXPECT_EQ(param_of([&] { ask(kMaxTools + 1, 1); }), "tools");
+  EXPECT_EQ(param_of([&] { ask(3, kMaxTools + 1); }), "tool_choice.tools");
+  // One that is named again is one.
+  EXPECT_EQ(ask(3, 9).options.tool_choice.names.size(), 3u);
 }
 
 TEST(OpenAiRequest, PromptsComeInFourShapes) {

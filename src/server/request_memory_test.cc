@@ -79,6 +79,27 @@ TEST(RequestMemory, TokensInLineAreBounded) {
   EXPECT_TRUE(eventually([&] { return server.engine().stats().num_waiting == 2; }));
 }
 
+TEST(RequestMemory, NoRoomForAFormIsNoFullLine) {
+  ServerConfig config;
+  config.limits.max_constraint_bytes = 1000;
+  EngineConfig engine = TestServer::default_engine();
+  engine.max_model_len = 2000;  // tools are long
+  const TestServer server(config, engine);
+  const auto expect_refused = [&](const char* path, const char* body, const char* param) {
+    const TestServer::Answer refused = server.post(path, body);
+    EXPECT_EQ(refused.status, 503);
+    EXPECT_EQ(refused.param(), param);
+  };
+  expect_refused("/v1/completions", R"({"prompt":"abc","guided_regex":"[a-z]{100}"})", "guided_regex");
+  expect_refused("/v1/chat/completions",
+                 R"({"messages":[{"role":"user","content":"hi"}],"tool_choice":"required","tools":[
+                     {"type":"function","function":{"name":"f"}}]})",
+                 "tools");
+  const std::string page = server.get("/metrics").body;
+  EXPECT_NE(page.find("reason=\"format_memory\"} 2\n"), std::string::npos);
+  EXPECT_NE(page.find("reason=\"queue_full\"} 0\n"), std::string::npos);
+}
+
 // The relative's text has told what differs; thousands that wait are not to hold it.
 TEST(RequestMemory, AnOpenPromptHoldsNoOthersText) {
   const Tokenizer tokenizer(tiny_vocabulary());

@@ -192,6 +192,8 @@ std::optional<OurCompaction> read_ours(const std::string& content) {
 
 class ChatBuilder {
  public:
+  explicit ChatBuilder(const ToolNames& tools) : tools_(tools) {}
+
   void add(const ItemPtr& item, std::size_t index) {
     const Json& json = item->json;
     const std::string_view type = type_of(json);
@@ -323,9 +325,17 @@ class ChatBuilder {
     Json& message = is_new ? begin("assistant", index) : chat_.messages.back();
     if (!message.contains("content")) message["content"] = "";
     take_thought(message);
-    Json function = {{"name", json["name"]}, {"arguments", json["arguments"]}};
+    Json function = {{"name", name_for_model(json)}, {"arguments", json["arguments"]}};
     message["tool_calls"].push_back(
         {{"id", json["call_id"]}, {"type", "function"}, {"function", std::move(function)}});
+  }
+
+  Json name_for_model(const Json& call) const {
+    const auto space = call.find("namespace");
+    if (space == call.end()) return call["name"];
+    const ToolName called{space->get<std::string>(), call["name"].get<std::string>()};
+    const auto known = tools_.find(whole_name(called));
+    return known != tools_.end() && known->second == called ? Json(known->first) : call["name"];
   }
 
   void add_summary(const std::string& text) {
@@ -333,6 +343,7 @@ class ChatBuilder {
     chat_.summary += text;
   }
 
+  const ToolNames& tools_;
   ItemChat chat_;
   std::string thought_;  // before the next message
   bool has_instructions_ = false;
@@ -438,8 +449,10 @@ Json make_compaction(const std::string& summary, const Json& kept) {
           {"created_by", "larder"}};
 }
 
-ItemChat to_chat(std::string_view instructions, const std::vector<ItemPtr>& items) {
-  ChatBuilder builder;
+std::string whole_name(const ToolName& tool) { return tool.space + "." + tool.name; }
+
+ItemChat to_chat(std::string_view instructions, const std::vector<ItemPtr>& items, const ToolNames& tools) {
+  ChatBuilder builder(tools);
   if (!instructions.empty()) builder.begin_with(instructions);
   for (std::size_t i = 0; i < items.size(); ++i) {
     if (type_of(items[i]->json) == "compaction") {

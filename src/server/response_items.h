@@ -1,6 +1,7 @@
 // The items of OpenAI's Responses API: what conversations are made of, and the chat that they spell.
 #pragma once
 
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -33,6 +34,18 @@ Json make_output_message(const std::string& id, const std::string& text, bool is
 // A summary of what came before the messages kept, and these themselves: a chat's.
 Json make_compaction(const std::string& summary, const Json& kept);
 
+// A function as the client knows it.
+struct ToolName {
+  std::string space;  // its namespace's; "" = none
+  std::string name;
+
+  bool operator==(const ToolName&) const = default;
+};
+// By what the model calls them: their own names, but "space.name" where another tool of the request has that name, too.
+using ToolNames = std::map<std::string, ToolName>;
+// "space.name".
+std::string whole_name(const ToolName& tool);
+
 // A chat for the template: OpenAI's chat messages, not yet checked, with the answers whose tokens are
 // known. Reasoning is left out. Where what a compaction of ours sums up is there as well, it is passed
 // over; else it stands for that. A system message behind the instructions joins them, an answer's text
@@ -46,8 +59,8 @@ struct ItemChat {
   std::string told_summary;  // of our last compaction
   std::string system_items;  // text of those that have joined the instructions; "" = none
 };
-// instructions: "" = none; they go first.
-ItemChat to_chat(std::string_view instructions, const std::vector<ItemPtr>& items);
+// instructions: "" = none; they go first. tools: the request's, which calls of the same are named as.
+ItemChat to_chat(std::string_view instructions, const std::vector<ItemPtr>& items, const ToolNames& tools = {});
 
 // All text of an item's content or output.
 std::string text_of(const Json& item);

@@ -45,6 +45,23 @@ TEST(ResponseItems, GetTypeIdStatusAndParts) {
   EXPECT_TRUE(is_reference(normalize_item(Json::parse(R"({"id": "msg_1"})"), "input[0]")));
 }
 
+TEST(ResponseItems, CallsAreNamedAsTheModelKnowsTheTools) {
+  const std::vector<ItemPtr> items = items_of(R"([
+      {"type": "function_call", "call_id": "1", "namespace": "mail", "name": "search", "arguments": "{}"},
+      {"type": "function_call", "call_id": "2", "namespace": "mail", "name": "send", "arguments": "{}"},
+      {"type": "function_call", "call_id": "3", "name": "search", "arguments": "{}"}])");
+  const auto names = [&](const ToolNames& tools) {
+    std::vector<std::string> list;
+    const ItemChat chat = to_chat("", items, tools);
+    for (const Json& call : chat.messages.at(0).at("tool_calls")) list.push_back(call["function"]["name"]);
+    return list;
+  };
+  EXPECT_EQ(names({}), (std::vector<std::string>{"search", "send", "search"}));
+  EXPECT_EQ(names({{"mail.search", {"mail", "search"}}, {"send", {"mail", "send"}}}),
+            (std::vector<std::string>{"mail.search", "send", "search"}));
+  EXPECT_EQ(names({{"mail.search", {"", "mail.search"}}}), (std::vector<std::string>{"search", "send", "search"}));
+}
+
 TEST(ResponseItems, ErrorsNameTheField) {
   EXPECT_EQ(param_of("3"), "input");
   EXPECT_EQ(param_of(R"([3])"), "input[0]");

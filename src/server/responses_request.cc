@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <utility>
+#include <vector>
 
 #include "server/json_fields.h"
 #include "server/response_items.h"
@@ -56,36 +58,61 @@ bool is_idle_search(const Fields& tool, std::string_view type) {
   return type == "web_search" && !tool.boolean("external_web_access", true);
 }
 
-// To shaped; the functions of a namespace, each by itself.
-void read_tool(const Json& tool, const std::string& path, Json& shaped, ToolChoice& choice) {
+struct ReadTool {
+  Json shaped;  // see chat_tool()
+  std::string space;
+  bool is_strict = false;
+};
+
+ReadTool read_function(const Json& tool, const std::string& path, std::string space) {
+  return {chat_tool(tool, path), std::move(space), Fields(tool, path).boolean("strict", false)};
+}
+
+// To found; the functions of a namespace, each by itself.
+void read_tool(const Json& tool, const std::string& path, std::vector<ReadTool>& found) {
+  constexpr std::size_t kMaxSpaceBytes = 256;  // it may be repeated in each function's name
   const Fields fields(tool, path);
   const std::string type = fields.string("type", kMaxNameBytes).value_or("");
   if (is_idle_search(fields, type)) return;
-  if (type != "namespace") {
-    shaped.push_back(chat_tool(tool, path));
-    if (fields.boolean("strict", false)) choice.strict_names.push_back(tool["name"].get<std::string>());
-    return;
-  }
+  if (type != "namespace") return found.push_back(read_function(tool, path, ""));
+  const std::string space = fields.string("name", kMaxSpaceBytes).value_or("");
   const Json* tools = fields.array("tools");
   if (tools == nullptr) fields.fail("tools", "is missing; send the namespace's functions");
+  require_few_tools(found.size() + tools->size(), "tools");
   for (std::size_t i = 0; i < tools->size(); ++i)
-    shaped.push_back(chat_tool((*tools)[i], fmt::format("{}.tools[{}]", path, i)));
+    found.push_back(read_function((*tools)[i], fmt::format("{}.tools[{}]", path, i), space));
+}
+
+// The model is to know which of several it calls.
+void name_tools(std::vector<ReadTool> found, ResponsesRequest& request) {
+  std::map<std::string, int> counts;
+  for (const ReadTool& tool : found) ++counts[tool.shaped["function"]["name"].get<std::string>()];
+  Json shaped = Json::array();
+  for (ReadTool& tool : found) {
+    Json& name = tool.shaped["function"]["name"];
+    const ToolName own{tool.space, name.get<std::string>()};
+    if (!own.space.empty() && counts[own.name] > 1) name = whole_name(own);
+    const auto [known, is_new] = request.tool_names.emplace(name.get<std::string>(), own);
+    if (!is_new && known->second != own)
+      fail_field("tools", fmt::format("two of them would be \"{}\" to the model; rename one", shorten(known->first)));
+    if (tool.is_strict) request.options.tool_choice.strict_names.insert(known->first);
+    shaped.push_back(std::move(tool.shaped));
+  }
+  if (!shaped.empty()) request.tools = std::move(shaped);
 }
 
 void read_tools(const Fields& fields, ResponsesRequest& request) {
-  ToolChoice& choice = request.options.tool_choice = read_tool_choice(fields);
+  request.options.tool_choice = read_tool_choice(fields);
   const Json* asked = fields.find("tool_choice");
   request.echo["tool_choice"] = asked == nullptr ? Json("auto") : *asked;
   request.echo["tools"] = Json::array();
   if (const Json* tools = fields.array("tools")) {
-    Json shaped = Json::array();
-    for (std::size_t i = 0; i < tools->size(); ++i) {
-      read_tool((*tools)[i], fmt::format("tools[{}]", i), shaped, choice);
-    }
+    std::vector<ReadTool> found;
+    for (std::size_t i = 0; i < tools->size(); ++i) read_tool((*tools)[i], fmt::format("tools[{}]", i), found);
     request.echo["tools"] = *tools;
-    if (!shaped.empty()) request.tools = std::move(shaped);
+    name_tools(std::move(found), request);
   }
-  check_tool_choice(choice, request.tools);
+  check_tool_choice(request.options.tool_choice, request.tools);
 }
 
 void read_sessions(const Fields& fields, ResponsesRequest& request) {

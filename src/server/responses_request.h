@@ -10,6 +10,7 @@
 
 #include "server/json_reader.h"
 #include "server/openai_request.h"
+#include "server/response_items.h"
 
 namespace larder {
 
@@ -18,6 +19,7 @@ struct ResponsesRequest {
   std::string instructions;            // "" = none
   std::vector<Json> input;             // normalised items, references among them
   Json tools;                          // null, or an array in the chat API's shape
+  ToolNames tool_names;                // of them
   Json template_kwargs;                // chat_template_kwargs: null or an object
   std::string previous_response_id;    // "" = none
   std::string conversation_id;         // "" = none; never beside previous_response_id

@@ -4,6 +4,7 @@
 
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "server/json_reader.h"
@@ -59,6 +60,8 @@ TEST(ResponsesRequest, ErrorsNameTheField) {
   const std::string long_stop(1 << 20, 'x');
   std::string many_members;
   for (int i = 0; i < 300; ++i) many_members += fmt::format("\"m{}\":1,", i);
+  std::string many_functions = R"({"type":"function","name":"f"})";
+  for (std::size_t i = 0; i < kMaxTools; ++i) many_functions += R"(,{"type":"function","name":"f"})";
   const std::pair<std::string, const char*> cases[] = {
       {R"("max_output_tokens":0)", "max_output_tokens"},
       {R"("max_output_tokens":-1)", "max_output_tokens"},
@@ -75,6 +78,9 @@ TEST(ResponsesRequest, ErrorsNameTheField) {
       {R"("tools":[{"type":"function","name":""}])", "tools[0].name"},
       {R"("tools":[{"type":"function"}])", "tools[0].name"},
       {R"("tools":[{"type":"namespace","name":"n"}])", "tools[0].tools"},
+      {R"("tools":[{"type":"namespace","name":")" + std::string(257, 'n') + R"(","tools":[]}])", "tools[0].name"},
+      {R"("tools":[{"type":"namespace","name":"n","tools":[)" + many_functions + "]}]", "tools"},
+      {R"("tools":[)" + many_functions + "]", "tools"},
       {R"("tools":[{"type":"namespace","name":"n","tools":[{"type":"custom"}]}])", "tools[0].tools[0].type"},
       {R"("tools":[{"type":"function","name":"f","description":[]}])", "tools[0].description"},
       {R"("tools":[{"type":"function","name":"f","parameters":"{}"}])", "tools[0].parameters"},
@@ -101,6 +107,46 @@ TEST(ResponsesRequest, AgentsToolsAreTheirFunctions) {
   EXPECT_EQ(request.tools[0]["function"]["name"], "f");
   EXPECT_EQ(request.tools[2]["function"]["name"], "h");
   EXPECT_EQ(request.echo["tools"].size(), 3U);
+}
+
+TEST(ResponsesRequest, FunctionsOfOneNameAreToldApart) {
+  const RequestRules rules{.limits = kLimits, .vocab_size = 100, .max_model_len = 1000};
+  const auto parse = [&](const std::string& more, const std::string& fields = "") {
+    const std::string function = R"({"type":"function","name":)";
+    return parse_responses_request(
+        parse_json(R"({"input":"x",)" + fields + R"("tools":[{"type":"namespace","name":"mail","tools":[)" + function +
+                       R"("search","strict":true},)" + function + R"("send"}]},{"type":"namespace","name":"calendar","tools":[)" +
+                       function + R"("search"}]})" + more + "]}",
+                   {}),
+        rules);
+  };
+  const auto names = [](const ResponsesRequest& request) {
+    std::vector<std::string> list;
+    for (const Json& tool : request.tools) list.push_back(tool["function"]["name"]);
+    return list;
+  };
+  const ResponsesRequest request = parse("");
+  EXPECT_EQ(names(request), (std::vector<std::string>{"mail.search", "send", "calendar.search"}));
+  EXPECT_EQ(request.tool_names.at("mail.search"), (ToolName{"mail", "search"}));
+  EXPECT_EQ(request.tool_names.at("send"), (ToolName{"mail", "send"}));
+  const ToolChoice& choice = request.options.tool_choice;
+  EXPECT_TRUE(choice.is_strict("mail.search") && !choice.is_strict("calendar.search"));
+  // One that stands by itself keeps its name.
+  EXPECT_EQ(names(parse(R"(,{"type":"function","name":"search"})")).back(), "search");
+  EXPECT_TRUE(parse("", R"("tool_choice":{"type":"function","name":"calendar.search"},)")
+                  .options.tool_choice.permits("calendar.search"));
+  try {
+    parse(R"(,{"type":"function","name":"mail.search"})");
+    ADD_FAILURE() << "it was taken";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.param(), "tools");
+  }
+}
+
+TEST(ResponsesRequest, AFunctionIsStrictWhereverItStands) {
+  const ToolChoice choice = options_of(R"("tools":[{"type":"function","name":"f","strict":true},{"type":"namespace","name":"n","tools":[
+      {"type":"function","name":"g","strict":true},{"type":"function","name":"h"}]}])").tool_choice;
+  EXPECT_TRUE(choice.is_strict("f") && choice.is_strict("g") && !choice.is_strict("h"));
 }
 
 TEST(ResponsesRequest, WhatIsOfTheRightTypeIsRepeated) {

@@ -92,6 +92,30 @@ TEST_F(Responses, ToolChoiceLeavesThePromptAsItIs) {
   EXPECT_EQ(count(), with);
 }
 
+TEST(ResponsesOfAgents, ACallGoesToTheNamespaceThatItWasMeantFor) {
+  const TestServer server({}, {.num_blocks = 400, .max_model_len = 3000, .max_batch_tokens = 128});
+  Json request = parse_json(R"({"input":"hello","temperature":0,"max_output_tokens":400,"tools":[
+      {"type":"namespace","name":"mail","tools":[{"type":"function","name":"search"}]},
+      {"type":"namespace","name":"calendar","tools":[{"type":"function","name":"search","parameters":
+        {"type":"object","properties":{"day":{"enum":["today"]}},"required":["day"],"additionalProperties":false}}]}]})",
+                            {});
+  request["tool_choice"] = {{"type", "function"}, {"name", "calendar.search"}};
+  const Json output = server.post("/v1/responses", request.dump()).json().at("output");
+  ASSERT_EQ(output.size(), 1u) << output;
+  EXPECT_EQ(output[0].at("name"), "search");
+  EXPECT_EQ(output[0].at("namespace"), "calendar");
+  EXPECT_EQ(output[0].at("arguments"), R"({"day":"today"})");
+  // And comes back as the model wrote it: each character is a token.
+  const auto num_tokens = [&](const char* space) {
+    Json call = output[0];
+    call["namespace"] = space;
+    request["input"] = Json::array({call});
+    return server.post("/v1/responses/input_tokens", request.dump()).json().at("input_tokens").get<int>();
+  };
+  EXPECT_EQ(num_tokens("calendar") - num_tokens("mail"), 4);
+  EXPECT_EQ(num_tokens("mail") - num_tokens("unknown"), 5);
+}
+
 // What is stored may be large: copying it is not for the threads that serve streams.
 TEST(StoredItems, AreReadByOtherThreadsThanStreams) {
   const TestServer server;

@@ -1,6 +1,5 @@
 #include "server/responses_writer.h"
 
-#include <algorithm>
 #include <deque>
 #include <map>
 #include <optional>
@@ -361,24 +360,13 @@ class ResponsesWriter final : public ReplyWriter {
     thought_.reset();
   }
 
-  // Which of the request's namespaces the tool is from; null = none.
-  const Json* namespace_of(const std::string& tool) const {
-    const auto tools = draft_.echo.find("tools");
-    if (tools == draft_.echo.end()) return nullptr;
-    for (const Json& group : *tools) {
-      if (group["type"] != "namespace" || !group.contains("name")) continue;
-      const auto has_name = [&](const Json& function) { return function["name"] == tool; };
-      if (std::ranges::any_of(group["tools"], has_name)) return &group["name"];
-    }
-    return nullptr;
-  }
-
   void add_call(const ToolCall& call, std::string& out) {
     ++num_calls_;
     Json item = {{"id", make_id("fc_")}, {"type", "function_call"}, {"status", "completed"}};
     item["call_id"] = make_id("call_");
-    item["name"] = call.name;
-    if (const Json* of = namespace_of(call.name)) item["namespace"] = *of;
+    const auto known = draft_.tool_names.find(call.name);
+    item["name"] = known != draft_.tool_names.end() ? known->second.name : call.name;
+    if (known != draft_.tool_names.end() && !known->second.space.empty()) item["namespace"] = known->second.space;
     item["arguments"] = "";
     open_item(item, out);
     item["arguments"] = dump_json(call.arguments);

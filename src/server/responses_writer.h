@@ -19,6 +19,7 @@ struct ResponseDraft {
   std::string conversation_id;    // its items are appended there; "" = none
   bool prewarms = false;          // there is no output
   bool wants_logprobs = false;    // in the text's part
+  ToolNames tool_names;           // ResponsesRequest::tool_names
   Json compaction;                // goes first among the output; null = none
   SessionStore* store = nullptr;  // null: nothing is kept
   std::string owner;

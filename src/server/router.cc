@@ -94,6 +94,15 @@ std::string_view method_of(const HttpRequest& request) {
   return request.method == "HEAD" ? std::string_view("GET") : std::string_view(request.method);
 }
 
+// Its reason, where it is for load that a request is refused; else null. The line is no field of the request; of its
+// fields, the input has to wait for room itself, the others say what the answer is to be.
+const char* rejection_of(const Error& error) {
+  if (error.kind() == ErrorKind::kStopped) return "engine_stopped";
+  if (error.kind() != ErrorKind::kUnavailable) return nullptr;
+  if (error.param().empty()) return "queue_full";
+  return error.param() == "input" ? "body_memory" : "format_memory";
+}
+
 // "application/json", whatever its parameters. Browsers send no such body to other sites unasked,
 // so that no web page can make its visitor's server work.
 bool is_json_type(std::string_view content_type) {
@@ -260,12 +269,7 @@ Reply Router::route(const HttpRequest& request, Mailbox::Wake wake) const {
   try {
     return dispatch(request, wake);
   } catch (const Error& error) {
-    if (error.kind() == ErrorKind::kUnavailable) {
-      // The queue is no field of the request.
-      metrics_.count_rejection(error.param().empty() ? "queue_full" : "body_memory");
-    } else if (error.kind() == ErrorKind::kStopped) {
-      metrics_.count_rejection("engine_stopped");
-    }
+    if (const char* reason = rejection_of(error)) metrics_.count_rejection(reason);
     return {error_response(to_api_error(error), request.path), nullptr};
   } catch (const std::exception& error) {
     spdlog::error("{} {}: {}", request.method, shorten(request.path), error.what());
