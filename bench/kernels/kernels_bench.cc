@@ -143,7 +143,7 @@ double code_ops(GgmlType type) {
 void matmul_benchmark(benchmark::State& state, GgmlType type, int outputs, int inputs, int rows,
                       bool int8) {
   const KernelTable& kernels = select_kernels();
-  const Matrices w(type, outputs, inputs, rows < 64 ? 256 << 20 : 0);
+  const Matrices w(type, outputs, inputs, 256 << 20);
   const auto count = static_cast<std::size_t>(rows) * static_cast<std::size_t>(inputs);
   const std::vector<float> x = random_values(count);
   std::vector<std::int8_t> q(count);

@@ -1,5 +1,6 @@
 // Products of weights in BF16, and in 8 bits where a set takes them so, whose activations may be rounded: against double
 // precision, and bit against bit.
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -17,7 +18,7 @@ constexpr int kRows = 53;  // of the matrix: an odd number of panels, the last o
 // Of x [rows, w.num_cols], panels [begin, end).
 void multiply(const KernelTable& table, const TestMatrix& w, std::span<const float> x,
               std::span<float> y, bool rounds, int begin = 0, int end = -1) {
-  const auto bias = test::random_values(kRows, 9);
+  const auto bias = test::random_values(static_cast<std::size_t>(w.packed.num_rows), 9);
   MatmulArgs args;
   args.w = &w.packed;
   args.x = x.data();
@@ -66,19 +67,20 @@ void expect_rounded_products(const std::vector<const KernelTable*>& tables, cons
   }
 }
 
-// Of a batch of 133 rows, each row alone and so many of them together.
+// Each row alone and so many of them together.
 void expect_same_bits_in_batches(const std::vector<const KernelTable*>& tables, const TestMatrix& w,
                                  const std::vector<std::size_t>& batches) {
-  constexpr std::size_t kBatch = 133;
+  const std::size_t num_most = *std::ranges::max_element(batches);
   const auto width = static_cast<std::size_t>(w.packed.num_cols);
-  const auto x = test::random_values(kBatch * width, 5);
+  const auto outputs = static_cast<std::size_t>(w.packed.num_rows);
+  const auto x = test::random_values(num_most * width, 5);
   for (const KernelTable* table : tables) {
-    std::vector<float> alone(kBatch * kRows), together(kBatch * kRows);
-    for (std::size_t r = 0; r < kBatch; ++r)
+    std::vector<float> alone(num_most * outputs), together(num_most * outputs);
+    for (std::size_t r = 0; r < num_most; ++r)
       multiply(*table, w, std::span(x).subspan(r * width, width),
-               std::span(alone).subspan(r * kRows, kRows), true);
+               std::span(alone).subspan(r * outputs, outputs), true);
     for (const std::size_t rows : batches) {
-      const std::span<float> some = std::span(together).first(rows * kRows);
+      const std::span<float> some = std::span(together).first(rows * outputs);
       multiply(*table, w, x, some, true, 0, 1);
       multiply(*table, w, x, some, true, 1);
       EXPECT_EQ(std::memcmp(some.data(), alone.data(), some.size_bytes()), 0)
@@ -129,6 +131,14 @@ TEST(MatmulBf16, ARowHasTheSameBitsInEveryBatchAndRange) {
   for (const int cols : {77, 5000, 20001})
     expect_same_bits_in_batches(tables, TestMatrix(GgmlType::kBF16, kRows, cols),
                                 {2, 3, 4, 5, 6, 7, 11, 16, 17, 31, 32, 33, 49, 64, 133});
+}
+
+// More rows than a block has, more panels than keep their sums at once, and columns of several blocks.
+TEST(MatmulBf16, ARowHasTheSameBitsWhereABlockEnds) {
+  const auto tables = tables_with_bf16();
+  if (tables.empty()) GTEST_SKIP() << "needs AVX-512 BF16";
+  expect_same_bits_in_batches(tables, TestMatrix(GgmlType::kBF16, 1101, 1365), {256, 257, 300});
+  expect_same_bits_in_batches(tables_with_rounded_w8(), TestMatrix(GgmlType::kQ8_0, 1101, 1312), {256, 257, 300});
 }
 
 TEST(MatmulBf16, OtherSetsKeepFullPrecision) {

@@ -41,6 +41,10 @@ LARDER_INLINE void tile_load(const void* from, int64_t stride) {
   }
 }
 template <int kTile>
+LARDER_INLINE void tile_load_once(const void* from, int64_t stride) {
+  tile_load<kTile>(from, stride);
+}
+template <int kTile>
 LARDER_INLINE void tile_store(void* to, int64_t stride) {
   for (int r = 0; r < emulated_shapes.rows[kTile]; ++r) {
     memcpy(static_cast<uint8_t*>(to) + r * stride, emulated_tiles[kTile].data[r],
@@ -107,6 +111,11 @@ LARDER_INLINE void tile_zero() {
 template <int kTile>
 LARDER_INLINE void tile_load(const void* from, int64_t stride) {
   __asm__ volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(stride), "i"(kTile) : "memory");
+}
+// The same of what is not soon read again: it takes no place in the first-level cache from what is.
+template <int kTile>
+LARDER_INLINE void tile_load_once(const void* from, int64_t stride) {
+  __asm__ volatile("tileloaddt1 (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(stride), "i"(kTile) : "memory");
 }
 template <int kTile>
 LARDER_INLINE void tile_store(void* to, int64_t stride) {

@@ -1,141 +1,77 @@
 // Products of BF16 weights with activations rounded to BF16 on AMX tiles: TDPBF16PS takes 32 columns of 16 rows and
 // 16 outputs at a time. It adds up in another order than VDPBF16PS (matmul_bf16.cc), so whatever number of rows
 // there is goes this way, one alone, too: a row has the bits that it has among many.
-#include "kernels/cpu/bf16/row_tiles.h"
+#include "kernels/cpu/bf16/row_blocks.h"
 #include "kernels/cpu/tables.h"
 
 namespace larder::LARDER_ISA_NAMESPACE {
 namespace {
 
-// Of a piece of two panels, which stays in the first-level cache while the rows go by.
-constexpr int kPieceSteps = 16;
-constexpr int kPiecePairs = kPieceSteps * kStepPairs;
+constexpr int kFetchedSteps = 6;  // about as far as fetch_stream() looks
 
-LARDER_INLINE int block_rows(int pairs) { return whole_tiles(most_block_rows(pairs)); }
-
-struct Block {
-  uint8_t rows[kBlockBytes];
-  alignas(64) float totals[kMostTiles * kAmxRows * 2][16];  // [tiles, rows of one, panels]
+LARDER_INLINE const std::byte* step_of(const MatmulArgs& args, int panel, int step) {
+  return panel_of(*args.w, panel) + int64_t{step} * kStepBytes;
+}
+// With zeros behind a matrix's last columns, where the next panel begins.
+struct CopyStep {
+  LARDER_INLINE_LAMBDA void operator()(const MatmulArgs& args, int panel, int step, uint8_t* to) const {
+    const auto* from = reinterpret_cast<const uint8_t*>(step_of(args, panel, step));
+    const int num_pairs = (args.w->num_cols - step * kStepCols + 1) / 2;
+    for (int i = 0; i < kStepPairs; ++i, from += kPairBytes, to += kPairBytes)
+      _mm512_store_si512(to, i < num_pairs ? load_bytes(from) : _mm512_setzero_si512());
+  }
 };
+LARDER_INLINE int num_whole_steps(const MatmulArgs& args) { return args.w->num_cols / kStepCols; }
 
-// A piece of neighbouring panels, and what is fetched meanwhile.
-struct Piece {
-  const std::byte* weights;  // of the first panel
-  int64_t panel_stride;
-  int steps;            // whole ones
-  const uint8_t* last;  // [panels] steps with zeros behind the last pair, or null: there is none
-  int num_lines;        // of each panel: pairs
-  int stream_end;       // from this line on a stream's fetches are past the panel's end
-  int fetch_begin;      // lines of each panel, behind the piece
-  int fetch_end;
-};
-
-// Before step s. A piece of one turn reads the weights as a stream; several share out the piece behind theirs,
-// since a core has only so many fetches under way.
-template <int kPanels, bool kIsStream>
-LARDER_INLINE void fetch_step(const Piece& piece, int s, int num_steps) {
-  if constexpr (kIsStream) {
-    const int64_t behind = (kPanels - 1) * piece.panel_stride;  // the panel that this one's turns to
-    for (int line = s * kStepPairs; line < min_of((s + 1) * kStepPairs, piece.num_lines); ++line) {
-      const int64_t at = int64_t{line} * kPairBytes + (line < piece.stream_end ? 0 : behind);
-      for (int p = 0; p < kPanels; ++p)
-        fetch_stream(reinterpret_cast<const uint8_t*>(piece.weights + p * piece.panel_stride + at));
+// The rows, at most two tiles, of kPanels panels, whose weights pass as a stream.
+template <int kTiles, int kPanels>
+void multiply_stream(const MatmulArgs& args, const PackedRows& rows, int panel) {
+  const int64_t stride = args.w->panel_stride_bytes;
+  const int num_whole = num_whole_steps(args);
+  const uint8_t* first = rows.tile(0);
+  const uint8_t* second = rows.tile(kTiles - 1);
+  const auto* weights = reinterpret_cast<const uint8_t*>(panel_of(*args.w, panel));
+  zero_sums();
+  for (int s = 0; s < num_whole; ++s, weights += kStepBytes, first += rows.step_bytes(), second += rows.step_bytes()) {
+    // Past its end a panel's fetches turn to the one that comes after its neighbours.
+    const int64_t beyond = s < num_whole - kFetchedSteps ? 0 : (kPanels - 1) * stride;
+    for (int line = 0; line < kStepBytes; line += 64) {
+      for (int p = 0; p < kPanels; ++p) fetch_stream(weights + p * stride + beyond + line);
     }
-  } else {
-    const int count = piece.fetch_end - piece.fetch_begin;
-    const std::byte* behind = piece.weights + int64_t{piece.num_lines} * kPairBytes;
-    for (int i = count * s / num_steps; i < count * (s + 1) / num_steps; ++i) {
-      for (int p = 0; p < kPanels; ++p)
-        prefetch(behind + p * piece.panel_stride + int64_t{piece.fetch_begin + i} * kPairBytes);
-    }
+    multiply_step<kTiles, kPanels, false>(weights, stride, first, second);
   }
+  if (num_whole < num_steps(args)) {
+    alignas(64) uint8_t last[kPanels * kStepBytes];
+    for (int p = 0; p < kPanels; ++p) CopyStep()(args, panel + p, num_whole, last + p * kStepBytes);
+    multiply_step<kTiles, kPanels, false>(last, kStepBytes, first, second);
+  }
+  alignas(64) TileSums sums[kTiles * kPanels];
+  store_sums<kTiles, kPanels>(sums);
+  write_tiles<kTiles, kPanels>(args, {0, args.num_rows}, 0, panel, sums);
 }
 
-// Adds the piece's columns of kTiles tiles of rows to their totals.
-template <int kTiles, int kPanels, bool kIsStream>
-void add_piece(const Piece& piece, const uint8_t* first, const uint8_t* second, int row_stride,
-               float (*totals)[16]) {
-  load_totals<kTiles, kPanels>(totals);
-  const int num_steps = piece.steps + (piece.last != nullptr ? 1 : 0);
-  for (int s = 0; s < num_steps; ++s) {
-    fetch_step<kPanels, kIsStream>(piece, s, num_steps);
-    const uint8_t* rows[2] = {first + s * 64, second + s * 64};
-    if (s < piece.steps)
-      multiply_step<kTiles, kPanels>(piece.weights + int64_t{s} * kStepBytes, piece.panel_stride, rows, row_stride);
-    else
-      multiply_step<kTiles, kPanels>(piece.last, kStepBytes, rows, row_stride);
-  }
-  store_totals<kTiles, kPanels>(totals);
-}
-
-template <int kPanels, bool kIsStream>
-void add_to_all(Piece piece, const Block& block, int num_rows, int pair, int row_stride, float (*totals)[16]) {
-  const int num_tiles = (num_rows + kAmxRows - 1) / kAmxRows;
-  const int num_turns = (num_tiles + 1) / 2;
-  const int num_lines = piece.num_lines;
-  for (int turn = 0; turn < num_turns; ++turn) {
-    piece.fetch_begin = num_lines * turn / num_turns;
-    piece.fetch_end = num_lines * (turn + 1) / num_turns;
-    const int t = 2 * turn;
-    const auto rows_at = [&](int tile) { return block.rows + first_row(tile, num_rows) * row_stride + pair * 4; };
-    float(*to)[16] = totals + t * kAmxRows * kPanels;
-    if (t + 1 < num_tiles)
-      add_piece<2, kPanels, kIsStream>(piece, rows_at(t), rows_at(t + 1), row_stride, to);
-    else
-      add_piece<1, kPanels, kIsStream>(piece, rows_at(t), rows_at(t), row_stride, to);
-  }
-}
-
-// Rows [row, row + num_rows), which the block holds, of kPanels panels.
-template <int kPanels>
-void block_of_panels(const MatmulArgs& args, int row, int num_rows, int panel, Block& block) {
-  const int pairs = num_pairs(args);
-  const int row_stride = row_bytes(pairs);
-  const int num_tiles = (num_rows + kAmxRows - 1) / kAmxRows;
-  memset(block.totals, 0, static_cast<size_t>(num_tiles * kAmxRows * kPanels) * 64);
-  alignas(64) uint8_t last[kPanels * kStepBytes];
-  for (int pair = 0; pair < pairs; pair += kPiecePairs) {
-    Piece piece = {};
-    piece.weights = panel_of(*args.w, panel) + int64_t{pair} * kPairBytes;
-    piece.panel_stride = args.w->panel_stride_bytes;
-    piece.num_lines = min_of(kPiecePairs, pairs - pair);
-    piece.steps = piece.num_lines / kStepPairs;
-    piece.stream_end = pairs - pair - kFetchedPairs;
-    const int rest = piece.num_lines % kStepPairs * kPairBytes;
-    if (rest > 0) {
-      memset(last, 0, sizeof last);
-      for (int p = 0; p < kPanels; ++p) {
-        const std::byte* from = piece.weights + p * piece.panel_stride + int64_t{piece.steps} * kStepBytes;
-        memcpy(last + p * kStepBytes, from, static_cast<size_t>(rest));
-      }
-      piece.last = last;
-    }
-    if (num_tiles <= 2)
-      add_to_all<kPanels, true>(piece, block, num_rows, pair, row_stride, block.totals);
-    else
-      add_to_all<kPanels, false>(piece, block, num_rows, pair, row_stride, block.totals);
-  }
-  write_tiles<kPanels>(args, row, num_rows, panel, block.totals);
+template <int kTiles>
+void multiply_few(const MatmulArgs& args, int panel_begin, int panel_end, Block& block) {
+  PackedRows rows(block.rows, args.num_rows, num_steps(args));
+  rows.pack(args, 0, 0);
+  tiles_begin(shapes_of(args.num_rows));
+  int panel = panel_begin;
+  for (; panel + 2 <= panel_end; panel += 2) multiply_stream<kTiles, 2>(args, rows, panel);
+  if (panel < panel_end) multiply_stream<kTiles, 1>(args, rows, panel);
+  tiles_end();
 }
 
 }  // namespace
 
-bool multiplies(const MatmulArgs& args) { return has_rounded_rows(args) && block_rows(num_pairs(args)) > 0; }
+bool multiplies(const MatmulArgs& args) { return args.w->format == PackedFormat::kBF16 && args.rounds_to_bf16; }
 
-int64_t matmul_bf16_stack_bytes() { return sizeof(Block) + 2 * kStepBytes; }
+int64_t matmul_bf16_stack_bytes() { return sizeof(Block); }
 
 void matmul_bf16(const MatmulArgs& args, int panel_begin, int panel_end) {
-  const int most_rows = block_rows(num_pairs(args));
   Block block;
-  for (int row = 0; row < args.num_rows; row += most_rows) {
-    const int rows = min_of(most_rows, args.num_rows - row);
-    round_rows(args, row, rows, block.rows);
-    tiles_begin(shapes_of(rows));
-    int panel = panel_begin;
-    for (; panel + 2 <= panel_end; panel += 2) block_of_panels<2>(args, row, rows, panel, block);
-    if (panel < panel_end) block_of_panels<1>(args, row, rows, panel, block);
-    tiles_end();
-  }
+  if (!are_few(args)) return multiply_blocks<CopyStep>(args, panel_begin, panel_end, block);
+  if (args.num_rows <= kAmxRows) return multiply_few<1>(args, panel_begin, panel_end, block);
+  multiply_few<2>(args, panel_begin, panel_end, block);
 }
 
 }  // namespace larder::LARDER_ISA_NAMESPACE
