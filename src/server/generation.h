@@ -98,12 +98,14 @@ class Generation {
   void tell_of_interrupted() noexcept;
   void submit(std::vector<PreparedPrompt> prompts);
   void open(PreparedPrompt& prompt, std::size_t index);
+  void make_choices();
   void report(Choice& choice, const RequestUpdate& update);
   void take(Mailbox::Item item, std::string& out);
   static void count_thought(Choice& choice, std::string_view text);
   ChoiceDelta absorb(Choice& choice, RequestUpdate& update);
   void observe(Choice& choice, const RequestUpdate& update);
   void observe_finished(const Choice& choice, const char* reason);
+  void observe_unfinished(const char* reason);
   void keep(Choice& choice, const ChoiceDelta& delta) const;
   void remember(const Choice& choice) const;
   void emit(Choice& choice, ChoiceDelta delta, std::string& out);
@@ -112,7 +114,7 @@ class Generation {
   std::vector<Choice*> chosen();
 
   const ServedModel& model_;
-  const GenerationOptions options_;
+  GenerationOptions options_;
   ServerMetrics& metrics_;
   std::unique_ptr<ReplyWriter> writer_;
   HistoryTokens* const history_;
@@ -126,9 +128,10 @@ class Generation {
   const bool keeps_answer_;
   std::string salt_;
   std::shared_ptr<Mailbox> mailbox_;
-  std::vector<Choice> choices_;             // [num_prompts * best_of]
+  std::vector<Choice> choices_;             // [num_prompts * best_of]; empty until the first update
   std::vector<std::uint64_t> request_ids_;  // per prompt, the engine's
   std::vector<int> max_tokens_;             // per prompt, as the engine was told
+  std::vector<bool> continues_text_;        // per prompt, PreparedPrompt's
   std::vector<int> num_open_;               // per prompt, choices that have not ended
   int num_unfinished_ = 0;                  // choices
   std::size_t num_entries_ = 0;  // tokens and logprobs that are kept for a body

@@ -12,6 +12,7 @@
 #include "server/json_fields.h"
 #include "server/kv_transfer.h"
 #include "server/prediction.h"
+#include "server/sampling_lists.h"
 #include "server/session_store.h"
 
 namespace larder {
@@ -109,33 +110,6 @@ void read_sampling(const Fields& fields, const RequestRules& rules, SamplingPara
       static_cast<int>(fields.integer("min_tokens", {0, rules.max_model_len}).value_or(0));
   sampling.ignore_eos = fields.boolean("ignore_eos", false);
   read_logit_bias(fields, rules, sampling);
-}
-
-std::vector<std::string> read_stop(const Fields& fields, const ServerLimits& limits) {
-  const Json* value = fields.find("stop");
-  if (value == nullptr) return {};
-  std::vector<std::string> stop;
-  const auto add = [&](const Json& item) {
-    if (!item.is_string()) {
-      fields.fail("stop", fmt::format("must hold strings, there is {}", describe_type(item)));
-    }
-    const auto& text = item.get_ref<const std::string&>();
-    if (text.size() > limits.max_stop_bytes) {
-      fields.fail("stop", fmt::format("a stop string may have {} bytes, one has {}",
-                                      limits.max_stop_bytes, text.size()));
-    }
-    if (!text.empty()) stop.push_back(text);  // lm-evaluation-harness sends [""] for none
-  };
-  if (!value->is_array()) {
-    add(*value);
-    return stop;
-  }
-  if (value->size() > static_cast<std::size_t>(limits.max_stop_strings)) {
-    fields.fail("stop", fmt::format("at most {} stop strings, there are {}",
-                                    limits.max_stop_strings, value->size()));
-  }
-  for (const Json& item : *value) add(item);
-  return stop;
 }
 
 void read_stream(const Fields& fields, GenerationOptions& options) {

@@ -269,6 +269,13 @@ TEST(OpenAiRequest, StopListsAreBounded) {
   for (int i = 0; i < 16; ++i) many += ",\"a\"";
   EXPECT_EQ(param_of([&] { chat(many + "]"); }), "stop");
   EXPECT_TRUE(chat(R"("stop":[""])").options.stop.empty());
+  const auto of_kilobytes = [](int num, const std::string& end) {
+    Json stop = Json::array({end});
+    for (int i = 0; i < num; ++i) stop.push_back(std::string(1024, static_cast<char>('a' + i)));
+    return "\"stop\":" + stop.dump();
+  };
+  EXPECT_EQ(chat(of_kilobytes(4, "")).options.stop.size(), 4u);
+  EXPECT_EQ(param_of([&] { chat(of_kilobytes(4, "x")); }), "stop");
 }
 
 TEST(OpenAiRequest, MessagesAreChecked) {
