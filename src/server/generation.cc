@@ -46,7 +46,8 @@ Generation::Generation(const ServedModel& model, GenerationJob job, ServerMetric
       next_turn_(std::move(job.next_turn)),
       keeps_answer_(job.keeps_answer || history_ != nullptr || next_turn_ != nullptr),
       salt_(std::move(job.salt)),
-      mailbox_(std::make_shared<Mailbox>(std::move(wake), job.max_waiting_bytes)) {}
+      mailbox_(std::make_shared<Mailbox>(std::move(wake), job.max_waiting_bytes)),
+      held_bytes_(job.num_repeated_bytes) {}
 
 // Of thousands of requests in line each may ask for many choices: they are made when there is something to put into them.
 void Generation::make_choices() {

@@ -32,6 +32,7 @@ struct GenerationJob {
   CacheLog* cache_log = nullptr;        // outlives the generation; null = no reports
   std::uint64_t tenant = 0;             // of the API key, for the log
   WaitPredictor* waits = nullptr;       // that is told of its prompts, and outlives it; null = nobody
+  std::size_t num_repeated_bytes = 0;  // of its prompts, in the reply
   std::size_t max_waiting_bytes = 0;  // beyond that the client is woken for, see Mailbox
   // Where the answers' tokens are remembered, for when they come back as history; null = nowhere.
   HistoryTokens* history = nullptr;
@@ -66,7 +67,7 @@ class Generation {
   bool has_large_reply() const { return has_large_reply_; }
   std::string write_reply();
   // What it holds of tokens and logprobs for a body, or for the end of a stream that repeats them, and about what that
-  // will be longer for them.
+  // will be longer for them; and what the reply repeats of its prompts.
   std::size_t held_bytes() const { return held_bytes_; }
   // Set when done without a result: the engine has ended or was told to stop.
   bool failed() const { return failure_.has_value(); }
