@@ -182,7 +182,6 @@ Reply Router::generate(const HttpRequest& request, GenerationJob job, Mailbox::W
   if (upstream_ != nullptr && upstream_->config().when.if_busy) job.waits = &upstream_->waits();
   job.tenant = tenant_of(request);
   job.max_waiting_bytes = config_.limits.max_stream_buffer_bytes;
-  job.writer->set_options(job.options);
   if (job.history_report) job.writer->set_history(job.history_report->json());
   Reply reply;
   reply.generation = Generation::start(model_, std::move(job), metrics_, std::move(wake));

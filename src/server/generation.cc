@@ -25,19 +25,21 @@ ApiError stopped(const char* message) { return {.status = 503, .code = "engine_s
 std::unique_ptr<Generation> Generation::start(const ServedModel& model, GenerationJob job,
                                               ServerMetrics& metrics, Mailbox::Wake wake) {
   std::vector<PreparedPrompt> prompts = std::move(job.prompts);
+  const GenerationOptions asked = std::move(job.options);
+  job.writer->set_options(asked);
   // Not a unique_ptr's constructor call: it is private.
   std::unique_ptr<Generation> generation(
       new Generation(model, std::move(job), metrics, std::move(wake)));
-  generation->submit(std::move(prompts));
+  generation->submit(std::move(prompts), asked);
   return generation;
 }
 
 Generation::Generation(const ServedModel& model, GenerationJob job, ServerMetrics& metrics,
                        Mailbox::Wake wake)
     : model_(model),
-      options_(std::move(job.options)),
       metrics_(metrics),
       writer_(std::move(job.writer)),
+      options_(writer_->options()),
       history_(job.history),
       cache_log_(job.cache_log),
       tenant_(job.tenant),
@@ -47,7 +49,11 @@ Generation::Generation(const ServedModel& model, GenerationJob job, ServerMetric
       keeps_answer_(job.keeps_answer || history_ != nullptr || next_turn_ != nullptr),
       salt_(std::move(job.salt)),
       mailbox_(std::make_shared<Mailbox>(std::move(wake), job.max_waiting_bytes)),
-      held_bytes_(job.num_repeated_bytes) {}
+      held_bytes_(job.num_repeated_bytes) {
+  // The engine goes by its own.
+  options_.sampling.logit_bias = std::vector<std::pair<TokenId, float>>();
+  options_.sampling.constraint = nullptr;
+}
 
 // Of thousands of requests in line each may ask for many choices: they are made when there is something to put into them.
 void Generation::make_choices() {
@@ -102,19 +108,19 @@ void Generation::tell_of_interrupted() noexcept {
   }
 }
 
-void Generation::submit(std::vector<PreparedPrompt> prompts) {
+void Generation::submit(std::vector<PreparedPrompt> prompts, const GenerationOptions& asked) {
   request_ids_.reserve(prompts.size());
   for (std::size_t i = 0; i < prompts.size(); ++i) {
     metrics_.count_kept_turns(prompts[i].num_kept_turns, prompts[i].num_kept_tokens);
-    if (cache_log_ != nullptr) open(prompts[i], i);
+    if (cache_log_ != nullptr) open(prompts[i], asked);
     if (waits_ != nullptr) places_.emplace_back(*waits_, static_cast<std::int64_t>(prompts[i].tokens.size()), steady_now_ns());
     if (options_.return_token_ids && !options_.stream)
       num_entries_ += prompts[i].tokens.size() * static_cast<std::size_t>(options_.n);
     Request request;
     request.prompt = std::move(prompts[i].tokens);
     request.prediction = std::move(prompts[i].prediction);
-    request.sampling = options_.sampling;
-    if (!options_.has_max_tokens) {  // else the engine holds it to what the prompt leaves
+    request.sampling = asked.sampling;
+    if (!asked.has_max_tokens) {  // else the engine holds it to what the prompt leaves
       request.sampling.max_tokens = prompts[i].max_tokens;
       request.sampling.min_tokens = std::min(request.sampling.min_tokens, prompts[i].max_tokens);
     }
@@ -127,7 +133,7 @@ void Generation::submit(std::vector<PreparedPrompt> prompts) {
       request.sampling.num_logprobs = std::max(request.sampling.num_logprobs, 0);
     }
     request.tenant = tenant_;
-    request.priority = options_.priority;
+    request.priority = asked.priority;
     request.waits_until_shared = options_.hands_over;
     request.pins = std::move(prompts[i].pins);
     request.salt = salt_;
@@ -140,15 +146,15 @@ void Generation::submit(std::vector<PreparedPrompt> prompts) {
   }
 }
 
-void Generation::open(PreparedPrompt& prompt, std::size_t index) {
+void Generation::open(PreparedPrompt& prompt, const GenerationOptions& asked) {
   PromptOrigin origin = std::move(prompt.origin);
   origin.id = writer_->id();
-  if (index > 0) origin.id = fmt::format("{}-{}", origin.id, index);
+  if (!open_prompts_.empty()) origin.id = fmt::format("{}-{}", origin.id, open_prompts_.size());
   origin.tenant = tenant_;
   origin.salt = hash_text(salt_);
-  origin.conversation = hash_text(options_.prompt_cache_key);
+  origin.conversation = hash_text(asked.prompt_cache_key);
   origin.num_shareable = options_.attention.num_shareable();
-  OpenPrompt open = cache_log_->open(std::move(origin), prompt.tokens, options_.comparison_id);
+  OpenPrompt open = cache_log_->open(std::move(origin), prompt.tokens, asked.comparison_id);
   open.normalised = std::move(prompt.normalised);
   open.num_kept_tokens = prompt.num_kept_tokens;
   open_prompts_.push_back(std::move(open));

@@ -97,8 +97,8 @@ class Generation {
              Mailbox::Wake wake);
 
   void tell_of_interrupted() noexcept;
-  void submit(std::vector<PreparedPrompt> prompts);
-  void open(PreparedPrompt& prompt, std::size_t index);
+  void submit(std::vector<PreparedPrompt> prompts, const GenerationOptions& asked);
+  void open(PreparedPrompt& prompt, const GenerationOptions& asked);
   void make_choices();
   void report(Choice& choice, const RequestUpdate& update);
   void take(Mailbox::Item item, std::string& out);
@@ -115,9 +115,9 @@ class Generation {
   std::vector<Choice*> chosen();
 
   const ServedModel& model_;
-  GenerationOptions options_;
   ServerMetrics& metrics_;
   std::unique_ptr<ReplyWriter> writer_;
+  ReplyOptions& options_;  // the writer's
   HistoryTokens* const history_;
   CacheLog* const cache_log_;
   const std::uint64_t tenant_;

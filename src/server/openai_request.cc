@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdint>
 #include <limits>
 #include <utility>
@@ -62,27 +61,6 @@ void refuse_missing_features(const Fields& fields) {
   }
 }
 
-void read_logit_bias(const Fields& fields, const RequestRules& rules, SamplingParams& sampling) {
-  const Json* map = fields.find("logit_bias");
-  if (map == nullptr) return;
-  if (!map->is_object()) fields.fail("logit_bias", "must be an object of token id: bias");
-  for (const auto& [key, bias] : map->get_ref<const Json::object_t&>()) {
-    TokenId token = -1;
-    const auto parsed = std::from_chars(key.data(), key.data() + key.size(), token);
-    const bool whole = parsed.ec == std::errc() && parsed.ptr == key.data() + key.size();
-    const bool is_plain = whole && key == std::to_string(token);  // else one token might be there twice
-    if (!is_plain || token < 0 || token >= rules.vocab_size) {
-      fields.fail("logit_bias", fmt::format("\"{}\" is not a token id from 0 to {}", shorten(key),
-                                            rules.vocab_size - 1));
-    }
-    if (!bias.is_number() || !(bias.get<double>() >= -100 && bias.get<double>() <= 100)) {
-      fields.fail("logit_bias",
-                  fmt::format("the bias of token {} must be a number between -100 and 100", token));
-    }
-    sampling.logit_bias.emplace_back(token, bias.get<float>());
-  }
-}
-
 void read_sampling(const Fields& fields, const RequestRules& rules, SamplingParams& sampling) {
   const auto number = [&](const char* name, Range<double> range, float& value) {
     if (const auto given = fields.number(name, range)) value = static_cast<float>(*given);
@@ -103,12 +81,10 @@ void read_sampling(const Fields& fields, const RequestRules& rules, SamplingPara
                                                 std::numeric_limits<std::int64_t>::max()})) {
     sampling.seed = static_cast<std::uint64_t>(*seed);
   }
-  if (const Json* ids = fields.find("stop_token_ids")) {
-    sampling.stop_token_ids = read_token_ids(*ids, "stop_token_ids", rules.vocab_size);
-  }
   sampling.min_tokens =
       static_cast<int>(fields.integer("min_tokens", {0, rules.max_model_len}).value_or(0));
   sampling.ignore_eos = fields.boolean("ignore_eos", false);
+  read_stop_token_ids(fields, rules, sampling);
   read_logit_bias(fields, rules, sampling);
 }
 

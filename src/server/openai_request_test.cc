@@ -278,6 +278,24 @@ TEST(OpenAiRequest, StopListsAreBounded) {
   EXPECT_EQ(param_of([&] { chat(of_kilobytes(4, "x")); }), "stop");
 }
 
+// Each drawn token is looked for in them.
+TEST(OpenAiRequest, ListsOfTokensAreBounded) {
+  std::string ids = "0", biases = "\"0\":1";
+  for (int token = 1; token < 2000; ++token) {
+    ids += fmt::format(",{}", token);
+    biases += fmt::format(",\"{}\":1", token);
+  }
+  const RequestRules rules{.limits = kLimits, .vocab_size = 2000, .max_model_len = 512};
+  const auto sampling_of = [&](const std::string& fields) {
+    return parse_completion_request(parse_json("{\"prompt\":\"a\"," + fields + "}", {}), rules).options.sampling;
+  };
+  EXPECT_EQ(param_of([&] { sampling_of("\"stop_token_ids\":[" + ids + "]"); }), "stop_token_ids");
+  EXPECT_EQ(param_of([&] { sampling_of("\"logit_bias\":{" + biases + "}"); }), "logit_bias");
+  std::string often = "\"stop_token_ids\":[7";
+  for (int i = 0; i < 2000; ++i) often += ",3";
+  EXPECT_EQ(sampling_of(often + "]").stop_token_ids, (std::vector<TokenId>{3, 7}));
+}
+
 TEST(OpenAiRequest, MessagesAreChecked) {
   const auto parse = [](const std::string& messages) {
     return parse_chat_request(parse_json("{\"messages\":" + messages + "}", {}), kRules);

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "engine/request.h"
+#include "server/openai_request.h"
 #include "server/server_config.h"
 
 namespace larder {
@@ -18,5 +20,8 @@ std::vector<std::string> read_stop(const Fields& fields, const ServerLimits& lim
 // Of what an API calls its stop strings.
 void require_few_stop_bytes(const std::vector<std::string>& stop, const Fields& fields, const char* name,
                             const ServerLimits& limits);
+void read_logit_bias(const Fields& fields, const RequestRules& rules, SamplingParams& sampling);
+// Each once, in order.
+void read_stop_token_ids(const Fields& fields, const RequestRules& rules, SamplingParams& sampling);
 
 }  // namespace larder
