@@ -413,8 +413,8 @@ Task<bool> HttpConnection::stream(const Incoming& incoming, Generation& generati
     if (events.empty() && now >= ping_at) events = generation.ping();
     if (!events.empty() || now >= ping_at) ping_at = now + limits_.ping_interval;
     if (!events.empty()) {
-      const std::string bytes = chunked ? frame_chunk(events) : events;
-      written = co_await write(bytes);
+      if (chunked) events = frame_chunk(events);
+      written = co_await write(events);
     } else if (generation.done()) {
       break;
     } else {

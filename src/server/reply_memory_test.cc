@@ -134,6 +134,23 @@ TEST(ReplyMemory, LogprobsAreWrittenAsText) {
   }
 }
 
+// What a response repeats of its request stands in several events; as values it would be copied for each.
+TEST(ReplyMemory, EchoesAreWrittenOnce) {
+  const Tokenizer tokenizer(tiny_vocabulary());
+  ResponseDraft draft;
+  Json tool = {{"type", "function"}, {"name", "f"}};
+  tool["parameters"] = {{"enum", std::vector<Json>(500'000, Json::array())}};
+  draft.echo["tools"] = Json::array({tool});
+  const auto writer = make_responses_writer("tiny", tokenizer, std::move(draft));
+  const std::optional<std::int64_t> before = begin_peak_of_memory();
+  std::string events;
+  writer->begin(events);
+  if (!before) GTEST_SKIP() << "peaks cannot be told here";
+  EXPECT_LT(peak_of_memory() - *before, static_cast<std::int64_t>(6 * events.size())) << events.size();
+  const std::string data = events.substr(events.rfind("data: ") + 6);
+  EXPECT_EQ(parse_json(data, {})["response"]["tools"][0], tool);
+}
+
 // It has been stored when its last token turns out to be too much; what is not done is refused, and not asked for again.
 TEST(ReplyMemory, WhatIsDoneIsTold) {
   constexpr std::size_t kSmallBytes = std::size_t{1} << 20;  // that count nowhere
