@@ -3,18 +3,21 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/check.h"
+
 namespace larder {
 
-StopFinder::StopFinder(std::vector<std::string> stops) {
+StopStrings::StopStrings(std::vector<std::string> stops) {
   for (std::string& stop : stops) {
     if (stop.empty()) continue;
+    CHECK(stop.size() <= kMaxBytes, stop.size());
     Pattern& pattern = patterns_.emplace_back();
     pattern.text = std::move(stop);
     pattern.fallback.resize(pattern.text.size(), 0);
-    std::size_t border = 0;
+    std::uint16_t border = 0;
     for (std::size_t i = 1; i < pattern.text.size(); ++i) {
       while (border > 0 && pattern.text[i] != pattern.text[border]) {
-        border = pattern.fallback[border - 1];
+        border = pattern.fallback[border - std::size_t{1}];
       }
       if (pattern.text[i] == pattern.text[border]) ++border;
       pattern.fallback[i] = border;
@@ -22,14 +25,18 @@ StopFinder::StopFinder(std::vector<std::string> stops) {
   }
 }
 
+StopFinder::StopFinder(std::shared_ptr<const StopStrings> stops) : stops_(std::move(stops)) {
+  if (stops_ != nullptr) num_matched_.resize(stops_->patterns().size(), 0);
+}
+
 const std::string& StopFinder::stop() const {
   static const std::string kNothing;
-  return found() ? patterns_[static_cast<std::size_t>(found_)].text : kNothing;
+  return found() ? stops_->patterns()[static_cast<std::size_t>(found_)].text : kNothing;
 }
 
 std::string StopFinder::push(std::string_view text, bool may_stop) {
   if (found()) return {};
-  if (patterns_.empty()) return std::string(text);
+  if (num_matched_.empty()) return std::string(text);
   for (const char next : text) {
     held_ += next;
     advance(next, may_stop);
@@ -38,25 +45,23 @@ std::string StopFinder::push(std::string_view text, bool may_stop) {
       return std::exchange(held_, {});
     }
   }
-  std::size_t num_held = 0;
-  for (const Pattern& pattern : patterns_) num_held = std::max(num_held, pattern.num_matched);
+  const std::size_t num_held = *std::ranges::max_element(num_matched_);
   std::string shown = held_.substr(0, held_.size() - num_held);
   held_.erase(0, shown.size());
   return shown;
 }
 
 void StopFinder::advance(char next, bool may_stop) {
-  for (std::size_t index = 0; index < patterns_.size(); ++index) {
-    Pattern& pattern = patterns_[index];
-    std::size_t& num_matched = pattern.num_matched;
-    while (num_matched > 0 && pattern.text[num_matched] != next) {
-      num_matched = pattern.fallback[num_matched - 1];
-    }
+  for (std::size_t index = 0; index < num_matched_.size(); ++index) {
+    const StopStrings::Pattern& pattern = stops_->patterns()[index];
+    std::uint16_t& num_matched = num_matched_[index];
+    const auto fall_back = [&] { num_matched = pattern.fallback[num_matched - std::size_t{1}]; };
+    while (num_matched > 0 && pattern.text[num_matched] != next) fall_back();
     if (pattern.text[num_matched] == next) ++num_matched;
     if (num_matched < pattern.text.size()) continue;
     const bool is_longest = !found() || pattern.text.size() > stop().size();
     if (may_stop && is_longest) found_ = static_cast<int>(index);
-    num_matched = pattern.fallback[num_matched - 1];
+    fall_back();
   }
 }
 

@@ -2,6 +2,9 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -12,13 +15,33 @@
 
 namespace larder {
 
+// Strings that end a text, and what is left of a beginning of each where the text goes on otherwise. Made once for all
+// texts that they may end.
+class StopStrings {
+ public:
+  static constexpr std::size_t kMaxBytes = std::numeric_limits<std::uint16_t>::max();  // of one
+
+  struct Pattern {
+    std::string text;
+    std::vector<std::uint16_t> fallback;  // longest proper border of text[0, i]
+  };
+
+  // Empty strings are ignored.
+  explicit StopStrings(std::vector<std::string> stops);
+
+  const std::vector<Pattern>& patterns() const { return patterns_; }
+
+ private:
+  std::vector<Pattern> patterns_;
+};
+
 // Finds the first of several strings to be completed in text that arrives piecewise; what may yet
 // become one is held back. Linear in the text for each string (Knuth, Morris, Pratt 1977), however
 // it is cut. Thread: one at a time.
 class StopFinder {
  public:
-  // Empty strings are ignored.
-  explicit StopFinder(std::vector<std::string> stops);
+  // nullptr: there are none.
+  explicit StopFinder(std::shared_ptr<const StopStrings> stops);
 
   // The text that is certainly before any stop string. After found(): "". Stops that are completed in text
   // that must not stop are passed over, and shown.
@@ -31,17 +54,12 @@ class StopFinder {
   const std::string& stop() const;
 
  private:
-  struct Pattern {
-    std::string text;
-    std::vector<std::size_t> fallback;  // longest proper border of text[0, i]
-    std::size_t num_matched = 0;
-  };
-
   void advance(char next, bool may_stop);
 
-  std::vector<Pattern> patterns_;
+  std::shared_ptr<const StopStrings> stops_;
+  std::vector<std::uint16_t> num_matched_;  // of each
   std::string held_;
-  int found_ = -1;  // index into patterns_
+  int found_ = -1;  // which of them
 };
 
 // Thread: one at a time. The tokenizer must outlive it.
@@ -49,7 +67,7 @@ class TextStream {
  public:
   // include_stop: the stop string is part of the text. min_tokens: how many come before one that may
   // complete a stop string. The rest: see StreamDecoder.
-  TextStream(const Tokenizer& tokenizer, std::vector<std::string> stops, bool include_stop = false,
+  TextStream(const Tokenizer& tokenizer, std::shared_ptr<const StopStrings> stops, bool include_stop = false,
              bool show_special = false, bool continues_text = false, int min_tokens = 0)
       : decoder_(tokenizer, show_special, continues_text),
         finder_(std::move(stops)),

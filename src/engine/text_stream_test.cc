@@ -3,12 +3,18 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <memory>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace larder {
 namespace {
+
+std::shared_ptr<const StopStrings> stops_of(std::vector<std::string> stops) {
+  return std::make_shared<const StopStrings>(std::move(stops));
+}
 
 // What the text must become: cut at the first place where a stop string ends.
 std::string reference(const std::string& text, const std::vector<std::string>& stops) {
@@ -35,7 +41,7 @@ TEST(StopFinder, FindsTheStopHoweverTheTextIsCut) {
       stops.push_back(text.substr(random() % 25, random() % 8));
       if (random() % 2 == 0 && !stops.back().empty()) stops.back().back() = 'c';
     }
-    StopFinder finder(stops);
+    StopFinder finder(stops_of(stops));
     std::string shown;
     for (std::size_t at = 0; at < text.size();) {
       const std::size_t size = std::min<std::size_t>(1 + random() % 6, text.size() - at);
@@ -58,7 +64,7 @@ TEST(StopFinder, FindsTheStopHoweverTheTextIsCut) {
 }
 
 TEST(StopFinder, NothingFollowsTheStop) {
-  StopFinder finder({"\n\n"});
+  StopFinder finder(stops_of({"\n\n"}));
   EXPECT_EQ(finder.push("one\n"), "one");
   EXPECT_EQ(finder.push("\ntwo"), "");
   EXPECT_TRUE(finder.found());
@@ -94,7 +100,7 @@ Vocabulary letters() {
 
 TEST(TextStream, CutsAtTheStopAcrossTokens) {
   const Tokenizer tokenizer(letters());
-  TextStream stream(tokenizer, {"STOP"});
+  TextStream stream(tokenizer, stops_of({"STOP"}));
   EXPECT_EQ(stream.push(0), "a");
   EXPECT_EQ(stream.push(2), "");
   EXPECT_EQ(stream.push(1), "STb");
@@ -108,7 +114,7 @@ TEST(TextStream, CutsAtTheStopAcrossTokens) {
 
 TEST(TextStream, MayKeepTheStop) {
   const Tokenizer tokenizer(letters());
-  TextStream stream(tokenizer, {"STOP"}, /*include_stop=*/true);
+  TextStream stream(tokenizer, stops_of({"STOP"}), /*include_stop=*/true);
   std::string text;
   for (const TokenId token : {0, 2, 3}) text += stream.push(token);
   EXPECT_EQ(text, "aSTOP");
@@ -118,7 +124,7 @@ TEST(TextStream, MayKeepTheStop) {
 TEST(TextStream, StopsOnlyBehindTheLeastTokens) {
   const Tokenizer tokenizer(letters());
   const auto text_of = [&](int min_tokens, const std::vector<TokenId>& tokens) {
-    TextStream stream(tokenizer, {"STOP", "a"}, false, false, false, min_tokens);
+    TextStream stream(tokenizer, stops_of({"STOP", "a"}), false, false, false, min_tokens);
     std::string text;
     for (const TokenId token : tokens) text += stream.push(token) + '|';
     return text + stream.finish() + (stream.stopped() ? "!" : "");
@@ -142,7 +148,7 @@ TEST(TextStream, HoldsHalfACharacterBack) {
 
 TEST(TextStream, FlushesAnUnfinishedStop) {
   const Tokenizer tokenizer(letters());
-  TextStream stream(tokenizer, {"STOP"});
+  TextStream stream(tokenizer, stops_of({"STOP"}));
   EXPECT_EQ(stream.push(2), "");
   EXPECT_EQ(stream.finish(), "ST");
   EXPECT_FALSE(stream.stopped());

@@ -14,6 +14,7 @@
 #include "server/http_message.h"
 #include "server/json_fields.h"
 #include "server/prompt.h"
+#include "server/sampling_lists.h"
 
 namespace larder {
 namespace {
@@ -430,6 +431,7 @@ void read_sampling(const Fields& fields, const RequestRules& rules, GenerationOp
     }
     options.stop.push_back(item.get<std::string>());
   }
+  require_few_stop_bytes(options.stop, fields, "stop_sequences", limits);
 }
 
 void read_thinking(const Fields& fields, ChatRequest& request) {

@@ -51,19 +51,20 @@ void require_room_for_logprobs(const GenerationJob& job, const ServerLimits& lim
               options.names.logprobs);
 }
 
-// Each choice that is shown repeats its prompt, as text and as token ids.
-void require_room_for_prompts(const std::vector<PreparedPrompt>& prompts, const GenerationOptions& options,
-                              const ServerLimits& limits) {
+// So many choices repeat their prompt each, as text and as token ids. Returns how many bytes these take.
+std::size_t require_room_for_prompts(const GenerationJob& job, const GenerationOptions& options, int num_repeats,
+                                     const ServerLimits& limits) {
   std::size_t num_echoed = 0, num_of_ids = 0;  // bytes
-  for (const PreparedPrompt& prompt : prompts) {
+  for (const PreparedPrompt& prompt : job.prompts) {
     if (prompt.echo) num_echoed += prompt.echo->text.size();
     if (options.return_token_ids) num_of_ids += prompt.tokens.size() * sizeof(Json);
   }
-  const std::size_t num_bytes = (num_echoed + num_of_ids) * static_cast<std::size_t>(options.n);
-  if (options.n == 1 || num_bytes <= limits.max_total_reply_bytes) return;
+  const std::size_t num_bytes = (num_echoed + num_of_ids) * static_cast<std::size_t>(num_repeats);
+  if (num_bytes <= limits.max_total_reply_bytes) return num_bytes;
   fail_field(num_echoed > num_of_ids ? "echo" : "return_token_ids",
-             fmt::format("{} choices that repeat their prompt take {} bytes, at most {}; lower n or leave it out",
-                         options.n, num_bytes, limits.max_total_reply_bytes));
+             fmt::format("what {} choices repeat of each prompt takes {} bytes, at most {}; lower n, split the request or "
+                         "leave it out",
+                         num_repeats, num_bytes, limits.max_total_reply_bytes));
 }
 
 }  // namespace
@@ -181,7 +182,6 @@ Reply Router::generate(const HttpRequest& request, GenerationJob job, Mailbox::W
   if (upstream_ != nullptr && upstream_->config().when.if_busy) job.waits = &upstream_->waits();
   job.tenant = tenant_of(request);
   job.max_waiting_bytes = config_.limits.max_stream_buffer_bytes;
-  job.writer->set_options(job.options);
   if (job.history_report) job.writer->set_history(job.history_report->json());
   Reply reply;
   reply.generation = Generation::start(model_, std::move(job), metrics_, std::move(wake));
@@ -194,8 +194,8 @@ Reply Router::chat_here(const HttpRequest& request, Json body, const UpstreamRou
   require_short_wait(route);
   GenerationJob job = prepare_job(request, chat);
   require_room_for_answers(route, chat.options, job.prompts);
-  // A reply that is whole tells it once.
-  if (chat.options.stream) require_room_for_prompts(job.prompts, chat.options, config_.limits);
+  const int num_repeats = chat.options.stream ? chat.options.n : 1;  // a reply that is whole tells it once
+  job.num_repeated_bytes = require_room_for_prompts(job, chat.options, num_repeats, config_.limits);
   job.writer = make_chat_writer(model_.name, model_.tokenizer);
   if (chat.options.return_token_ids) job.writer->set_prompts({job.prompts.front().tokens});
   job.options = std::move(chat.options);
@@ -211,7 +211,7 @@ Reply Router::complete_here(const HttpRequest& request, Json body, const Upstrea
   GenerationJob job;
   job.prompts = prepare_completion(completion, model_);
   require_room_for_answers(route, completion.options, job.prompts);
-  require_room_for_prompts(job.prompts, completion.options, config_.limits);
+  job.num_repeated_bytes = require_room_for_prompts(job, completion.options, completion.options.n, config_.limits);
   completion.options.sampling.constraint = constraints_->find(
       {.format = completion.options.format, .tool_choice = completion.options.tool_choice, .tools = {}});
   std::vector<EchoedPrompt> echo;

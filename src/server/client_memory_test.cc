@@ -64,5 +64,55 @@ TEST(ClientMemory, AnswersTakeWhatIsPlanned) {
   EXPECT_GT(taken, kAnswerBytes / 8) << "the allowance is for something else";
 }
 
+// However many choices they ask for, and whatever may end them: these make theirs, and share it, once they run.
+TEST(ClientMemory, AnswersWithManyStopsTakeWhatIsPlanned) {
+  if (!is_heap_known()) GTEST_SKIP() << "the heap is another's";
+  constexpr int kNumChoices = 100;
+  EngineConfig engine = TestServer::default_engine();
+  engine.max_sequences = kNumChoices;
+  engine.num_blocks = 1200;
+  TestServer server({}, engine, "", {.window = 32});
+  Json body = {{"max_tokens", 1'000'000}, {"prompt", "abc"}};
+  const auto send_to = [&](RawClient& client) { client.send(TestServer::request("/v1/completions", body.dump())); };
+  const auto become = [&](int num_running, int num_waiting) {
+    return eventually([&] {
+      const EngineStats stats = server.engine().stats();
+      return stats.num_running == num_running && stats.num_waiting == num_waiting;
+    });
+  };
+  RawClient running(server.port());
+  send_to(running);
+  ASSERT_TRUE(become(1, 0));
+  running.close();
+  ASSERT_TRUE(server.becomes_idle());
+
+  Json many = body;
+  many["n"] = kNumChoices;
+  for (char letter = 'a'; letter < 'a' + ServerLimits{}.max_stop_strings; ++letter)
+    many["stop"].push_back(std::string(ServerLimits{}.max_total_stop_bytes / ServerLimits{}.max_stop_strings, letter));
+  std::int64_t before = heap_in_use();
+  body = many;
+  body["stream"] = true;
+  RawClient with_many(server.port());
+  send_to(with_many);
+  with_many.receive("data: ");
+  EXPECT_LT((heap_in_use() - before) / kNumChoices, kAnswerBytes);
+  with_many.close();
+  ASSERT_TRUE(server.becomes_idle());
+
+  body = {{"max_tokens", 1'000'000}, {"prompt", "abc"}};
+  RawClient again(server.port()), first_in_line(server.port());
+  send_to(again);
+  ASSERT_TRUE(become(1, 0));
+  body = many;
+  send_to(first_in_line);
+  ASSERT_TRUE(become(1, 1));
+  before = heap_in_use();
+  const auto clients = clients_of(server);
+  for (const auto& client : clients) send_to(*client);
+  ASSERT_TRUE(become(1, kNumClients + 1));
+  EXPECT_LT(heap_of_each(before), kConnectionBytes + kAnswerBytes);
+}
+
 }  // namespace
 }  // namespace larder

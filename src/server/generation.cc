@@ -25,23 +25,21 @@ ApiError stopped(const char* message) { return {.status = 503, .code = "engine_s
 std::unique_ptr<Generation> Generation::start(const ServedModel& model, GenerationJob job,
                                               ServerMetrics& metrics, Mailbox::Wake wake) {
   std::vector<PreparedPrompt> prompts = std::move(job.prompts);
-  job.prompts.resize(prompts.size());
-  for (std::size_t i = 0; i < prompts.size(); ++i) {
-    job.prompts[i].continues_text = prompts[i].continues_text;
-  }
+  const GenerationOptions asked = std::move(job.options);
+  job.writer->set_options(asked);
   // Not a unique_ptr's constructor call: it is private.
   std::unique_ptr<Generation> generation(
       new Generation(model, std::move(job), metrics, std::move(wake)));
-  generation->submit(std::move(prompts));
+  generation->submit(std::move(prompts), asked);
   return generation;
 }
 
 Generation::Generation(const ServedModel& model, GenerationJob job, ServerMetrics& metrics,
                        Mailbox::Wake wake)
     : model_(model),
-      options_(std::move(job.options)),
       metrics_(metrics),
       writer_(std::move(job.writer)),
+      options_(writer_->options()),
       history_(job.history),
       cache_log_(job.cache_log),
       tenant_(job.tenant),
@@ -50,25 +48,30 @@ Generation::Generation(const ServedModel& model, GenerationJob job, ServerMetric
       next_turn_(std::move(job.next_turn)),
       keeps_answer_(job.keeps_answer || history_ != nullptr || next_turn_ != nullptr),
       salt_(std::move(job.salt)),
-      mailbox_(std::make_shared<Mailbox>(std::move(wake), job.max_waiting_bytes)) {
-  const int num_prompts = static_cast<int>(job.prompts.size());
-  num_unfinished_ = num_prompts * options_.best_of;
-  num_open_.assign(job.prompts.size(), options_.best_of);
+      mailbox_(std::make_shared<Mailbox>(std::move(wake), job.max_waiting_bytes)),
+      held_bytes_(job.num_repeated_bytes) {
+  // The engine goes by its own.
+  options_.sampling.logit_bias = std::vector<std::pair<TokenId, float>>();
+  options_.sampling.constraint = nullptr;
+}
+
+// Of thousands of requests in line each may ask for many choices: they are made when there is something to put into them.
+void Generation::make_choices() {
+  const auto stops = options_.stop.empty() ? nullptr : std::make_shared<const StopStrings>(std::move(options_.stop));
+  ToolCallRules thoughts = options_.tool_calls;
+  thoughts.are_read = false;  // calls do not matter
   choices_.reserve(static_cast<std::size_t>(num_unfinished_));
-  for (int prompt = 0; prompt < num_prompts; ++prompt) {
+  for (std::size_t prompt = 0; prompt < continues_text_.size(); ++prompt) {
     for (int i = 0; i < options_.best_of; ++i) {
-      const bool continues_text = job.prompts[static_cast<std::size_t>(prompt)].continues_text;
-      Choice& choice = choices_.emplace_back(TextStream(
-          model.tokenizer, options_.stop, options_.include_stop, !options_.skip_special_tokens,
-          continues_text, options_.sampling.min_tokens));
+      Choice& choice = choices_.emplace_back(TextStream(model_.tokenizer, stops, options_.include_stop,
+                                                        !options_.skip_special_tokens, continues_text_[prompt],
+                                                        options_.sampling.min_tokens));
       if (options_.sampling.num_logprobs >= 0) {
-        choice.decoder.emplace(model.tokenizer, !options_.skip_special_tokens, continues_text);
+        choice.decoder.emplace(model_.tokenizer, !options_.skip_special_tokens, continues_text_[prompt]);
       }
-      ToolCallRules thoughts = options_.tool_calls;
-      thoughts.are_read = false;  // calls do not matter
       if (thoughts.parts_thoughts || thoughts.is_harmony) choice.thought_meter.emplace(thoughts);
       choice.index = static_cast<int>(choices_.size()) - 1;
-      choice.prompt = prompt;
+      choice.prompt = static_cast<int>(prompt);
     }
   }
 }
@@ -80,11 +83,7 @@ Generation::~Generation() {
   }
   tell_of_interrupted();
   for (const OpenPrompt& prompt : open_prompts_) cache_log_->close(prompt);
-  if (done_) return;
-  for (const Choice& choice : choices_) {
-    const bool was_submitted = static_cast<std::size_t>(choice.prompt) < request_ids_.size();
-    if (was_submitted && !choice.done()) observe_finished(choice, "abort");
-  }
+  if (!done_) observe_unfinished("abort");
 }
 
 void Generation::pause(bool is_paused) {
@@ -109,29 +108,32 @@ void Generation::tell_of_interrupted() noexcept {
   }
 }
 
-void Generation::submit(std::vector<PreparedPrompt> prompts) {
+void Generation::submit(std::vector<PreparedPrompt> prompts, const GenerationOptions& asked) {
   request_ids_.reserve(prompts.size());
   for (std::size_t i = 0; i < prompts.size(); ++i) {
     metrics_.count_kept_turns(prompts[i].num_kept_turns, prompts[i].num_kept_tokens);
-    if (cache_log_ != nullptr) open(prompts[i], i);
+    if (cache_log_ != nullptr) open(prompts[i], asked);
     if (waits_ != nullptr) places_.emplace_back(*waits_, static_cast<std::int64_t>(prompts[i].tokens.size()), steady_now_ns());
     if (options_.return_token_ids && !options_.stream)
       num_entries_ += prompts[i].tokens.size() * static_cast<std::size_t>(options_.n);
     Request request;
     request.prompt = std::move(prompts[i].tokens);
     request.prediction = std::move(prompts[i].prediction);
-    request.sampling = options_.sampling;
-    if (!options_.has_max_tokens) {  // else the engine holds it to what the prompt leaves
+    request.sampling = asked.sampling;
+    if (!asked.has_max_tokens) {  // else the engine holds it to what the prompt leaves
       request.sampling.max_tokens = prompts[i].max_tokens;
       request.sampling.min_tokens = std::min(request.sampling.min_tokens, prompts[i].max_tokens);
     }
+    continues_text_.push_back(prompts[i].continues_text);
     max_tokens_.push_back(prompts[i].max_tokens);
+    num_open_.push_back(options_.best_of);
+    num_unfinished_ += options_.best_of;
     request.n = options_.best_of;
     if (options_.best_of > options_.n) {  // they are chosen by what their tokens' logprobs sum to
       request.sampling.num_logprobs = std::max(request.sampling.num_logprobs, 0);
     }
     request.tenant = tenant_;
-    request.priority = options_.priority;
+    request.priority = asked.priority;
     request.waits_until_shared = options_.hands_over;
     request.pins = std::move(prompts[i].pins);
     request.salt = salt_;
@@ -144,15 +146,15 @@ void Generation::submit(std::vector<PreparedPrompt> prompts) {
   }
 }
 
-void Generation::open(PreparedPrompt& prompt, std::size_t index) {
+void Generation::open(PreparedPrompt& prompt, const GenerationOptions& asked) {
   PromptOrigin origin = std::move(prompt.origin);
   origin.id = writer_->id();
-  if (index > 0) origin.id = fmt::format("{}-{}", origin.id, index);
+  if (!open_prompts_.empty()) origin.id = fmt::format("{}-{}", origin.id, open_prompts_.size());
   origin.tenant = tenant_;
   origin.salt = hash_text(salt_);
-  origin.conversation = hash_text(options_.prompt_cache_key);
+  origin.conversation = hash_text(asked.prompt_cache_key);
   origin.num_shareable = options_.attention.num_shareable();
-  OpenPrompt open = cache_log_->open(std::move(origin), prompt.tokens, options_.comparison_id);
+  OpenPrompt open = cache_log_->open(std::move(origin), prompt.tokens, asked.comparison_id);
   open.normalised = std::move(prompt.normalised);
   open.num_kept_tokens = prompt.num_kept_tokens;
   open_prompts_.push_back(std::move(open));
@@ -217,6 +219,7 @@ std::unique_ptr<NextTurn> Generation::take_next_turn() {
 HttpResponse Generation::failure_response() const { return writer_->failure_response(*failure_); }
 
 void Generation::take(Mailbox::Item item, std::string& out) {
+  if (choices_.empty()) make_choices();
   const int best_of = options_.best_of;
   Choice& choice =
       choices_.at(static_cast<std::size_t>(item.prompt * best_of + item.update.choice));
@@ -320,6 +323,18 @@ void Generation::observe_finished(const Choice& choice, const char* reason) {
                              .times = choice.times});
 }
 
+// Of those that the engine has, whether or not there are choices yet.
+void Generation::observe_unfinished(const char* reason) {
+  for (const Choice& choice : choices_) {
+    if (!choice.done()) observe_finished(choice, reason);
+  }
+  if (!choices_.empty()) return;
+  for (std::size_t prompt = 0; prompt < request_ids_.size(); ++prompt) {
+    for (int i = 0; i < options_.best_of; ++i)
+      metrics_.observe_finished({.reason = reason, .max_tokens = max_tokens_[prompt]});
+  }
+}
+
 void Generation::emit(Choice& choice, ChoiceDelta delta, std::string& out) {
   const auto num_each = static_cast<std::size_t>(std::max(0, options_.sampling.num_logprobs) + 1);
   const std::size_t written_bytes = writer_->num_written_logprobs() * kWrittenEntryBytes;
@@ -356,9 +371,7 @@ void Generation::finish(std::string& out) {
 void Generation::fail(std::string& out, const ApiError& error) {
   done_ = true;
   failure_ = error;
-  for (const Choice& choice : choices_) {
-    if (!choice.done()) observe_finished(choice, "error");
-  }
+  observe_unfinished("error");
   if (options_.stream) writer_->failure(*failure_, out);
 }
 

@@ -32,6 +32,7 @@ struct GenerationJob {
   CacheLog* cache_log = nullptr;        // outlives the generation; null = no reports
   std::uint64_t tenant = 0;             // of the API key, for the log
   WaitPredictor* waits = nullptr;       // that is told of its prompts, and outlives it; null = nobody
+  std::size_t num_repeated_bytes = 0;  // of its prompts, in the reply
   std::size_t max_waiting_bytes = 0;  // beyond that the client is woken for, see Mailbox
   // Where the answers' tokens are remembered, for when they come back as history; null = nowhere.
   HistoryTokens* history = nullptr;
@@ -66,7 +67,7 @@ class Generation {
   bool has_large_reply() const { return has_large_reply_; }
   std::string write_reply();
   // What it holds of tokens and logprobs for a body, or for the end of a stream that repeats them, and about what that
-  // will be longer for them.
+  // will be longer for them; and what the reply repeats of its prompts.
   std::size_t held_bytes() const { return held_bytes_; }
   // Set when done without a result: the engine has ended or was told to stop.
   bool failed() const { return failure_.has_value(); }
@@ -96,14 +97,16 @@ class Generation {
              Mailbox::Wake wake);
 
   void tell_of_interrupted() noexcept;
-  void submit(std::vector<PreparedPrompt> prompts);
-  void open(PreparedPrompt& prompt, std::size_t index);
+  void submit(std::vector<PreparedPrompt> prompts, const GenerationOptions& asked);
+  void open(PreparedPrompt& prompt, const GenerationOptions& asked);
+  void make_choices();
   void report(Choice& choice, const RequestUpdate& update);
   void take(Mailbox::Item item, std::string& out);
   static void count_thought(Choice& choice, std::string_view text);
   ChoiceDelta absorb(Choice& choice, RequestUpdate& update);
   void observe(Choice& choice, const RequestUpdate& update);
   void observe_finished(const Choice& choice, const char* reason);
+  void observe_unfinished(const char* reason);
   void keep(Choice& choice, const ChoiceDelta& delta) const;
   void remember(const Choice& choice) const;
   void emit(Choice& choice, ChoiceDelta delta, std::string& out);
@@ -112,9 +115,9 @@ class Generation {
   std::vector<Choice*> chosen();
 
   const ServedModel& model_;
-  const GenerationOptions options_;
   ServerMetrics& metrics_;
   std::unique_ptr<ReplyWriter> writer_;
+  ReplyOptions& options_;  // the writer's
   HistoryTokens* const history_;
   CacheLog* const cache_log_;
   const std::uint64_t tenant_;
@@ -126,9 +129,10 @@ class Generation {
   const bool keeps_answer_;
   std::string salt_;
   std::shared_ptr<Mailbox> mailbox_;
-  std::vector<Choice> choices_;             // [num_prompts * best_of]
+  std::vector<Choice> choices_;             // [num_prompts * best_of]; empty until the first update
   std::vector<std::uint64_t> request_ids_;  // per prompt, the engine's
   std::vector<int> max_tokens_;             // per prompt, as the engine was told
+  std::vector<bool> continues_text_;        // per prompt, PreparedPrompt's
   std::vector<int> num_open_;               // per prompt, choices that have not ended
   int num_unfinished_ = 0;                  // choices
   std::size_t num_entries_ = 0;  // tokens and logprobs that are kept for a body

@@ -305,8 +305,7 @@ void HttpConnection::charge(const HttpRequest& request, HttpResponse& response,
   const std::size_t num_bytes = response.body.size();
   const bool has_room = num_bytes <= kSmallReplyBytes || share.grow_to(shareable(num_bytes));
   share.shrink_to(num_bytes);
-  if (has_room || (request.method != "GET" && request.method != "HEAD")) return;
-  response = refuse_reply(request);
+  if (!has_room && context_.router.only_reads(request)) response = refuse_reply(request);
 }
 
 // One larger than all of it goes alone.
@@ -414,8 +413,8 @@ Task<bool> HttpConnection::stream(const Incoming& incoming, Generation& generati
     if (events.empty() && now >= ping_at) events = generation.ping();
     if (!events.empty() || now >= ping_at) ping_at = now + limits_.ping_interval;
     if (!events.empty()) {
-      const std::string bytes = chunked ? frame_chunk(events) : events;
-      written = co_await write(bytes);
+      if (chunked) events = frame_chunk(events);
+      written = co_await write(events);
     } else if (generation.done()) {
       break;
     } else {

@@ -30,7 +30,7 @@ struct FinishedRequest {
   int num_cached_tokens = 0;
   int num_output_tokens = 0;  // a stop token counts
   int max_tokens = 0;
-  RequestTimes times;
+  RequestTimes times = {};
 };
 
 // What is kept beside the plan's memory, in bytes in use; it grows with the requests to its bounds

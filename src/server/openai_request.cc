@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdint>
 #include <limits>
 #include <utility>
@@ -12,6 +11,7 @@
 #include "server/json_fields.h"
 #include "server/kv_transfer.h"
 #include "server/prediction.h"
+#include "server/sampling_lists.h"
 #include "server/session_store.h"
 
 namespace larder {
@@ -61,27 +61,6 @@ void refuse_missing_features(const Fields& fields) {
   }
 }
 
-void read_logit_bias(const Fields& fields, const RequestRules& rules, SamplingParams& sampling) {
-  const Json* map = fields.find("logit_bias");
-  if (map == nullptr) return;
-  if (!map->is_object()) fields.fail("logit_bias", "must be an object of token id: bias");
-  for (const auto& [key, bias] : map->get_ref<const Json::object_t&>()) {
-    TokenId token = -1;
-    const auto parsed = std::from_chars(key.data(), key.data() + key.size(), token);
-    const bool whole = parsed.ec == std::errc() && parsed.ptr == key.data() + key.size();
-    const bool is_plain = whole && key == std::to_string(token);  // else one token might be there twice
-    if (!is_plain || token < 0 || token >= rules.vocab_size) {
-      fields.fail("logit_bias", fmt::format("\"{}\" is not a token id from 0 to {}", shorten(key),
-                                            rules.vocab_size - 1));
-    }
-    if (!bias.is_number() || !(bias.get<double>() >= -100 && bias.get<double>() <= 100)) {
-      fields.fail("logit_bias",
-                  fmt::format("the bias of token {} must be a number between -100 and 100", token));
-    }
-    sampling.logit_bias.emplace_back(token, bias.get<float>());
-  }
-}
-
 void read_sampling(const Fields& fields, const RequestRules& rules, SamplingParams& sampling) {
   const auto number = [&](const char* name, Range<double> range, float& value) {
     if (const auto given = fields.number(name, range)) value = static_cast<float>(*given);
@@ -102,40 +81,11 @@ void read_sampling(const Fields& fields, const RequestRules& rules, SamplingPara
                                             std::numeric_limits<std::int64_t>::max()});
   // So clients of vLLM and llama.cpp ask for a new one.
   if (seed && *seed != -1) sampling.seed = static_cast<std::uint64_t>(*seed);
-  if (const Json* ids = fields.find("stop_token_ids")) {
-    sampling.stop_token_ids = read_token_ids(*ids, "stop_token_ids", rules.vocab_size);
-  }
   sampling.min_tokens =
       static_cast<int>(fields.integer("min_tokens", {0, rules.max_model_len}).value_or(0));
   sampling.ignore_eos = fields.boolean("ignore_eos", false);
+  read_stop_token_ids(fields, rules, sampling);
   read_logit_bias(fields, rules, sampling);
-}
-
-std::vector<std::string> read_stop(const Fields& fields, const ServerLimits& limits) {
-  const Json* value = fields.find("stop");
-  if (value == nullptr) return {};
-  std::vector<std::string> stop;
-  const auto add = [&](const Json& item) {
-    if (!item.is_string()) {
-      fields.fail("stop", fmt::format("must hold strings, there is {}", describe_type(item)));
-    }
-    const auto& text = item.get_ref<const std::string&>();
-    if (text.size() > limits.max_stop_bytes) {
-      fields.fail("stop", fmt::format("a stop string may have {} bytes, one has {}",
-                                      limits.max_stop_bytes, text.size()));
-    }
-    if (!text.empty()) stop.push_back(text);  // lm-evaluation-harness sends [""] for none
-  };
-  if (!value->is_array()) {
-    add(*value);
-    return stop;
-  }
-  if (value->size() > static_cast<std::size_t>(limits.max_stop_strings)) {
-    fields.fail("stop", fmt::format("at most {} stop strings, there are {}",
-                                    limits.max_stop_strings, value->size()));
-  }
-  for (const Json& item : *value) add(item);
-  return stop;
 }
 
 void read_stream(const Fields& fields, GenerationOptions& options) {

@@ -44,12 +44,10 @@ struct FieldNames {
   const char* logprobs = "logprobs";
 };
 
-// What chat and completions have in common.
-struct GenerationOptions {
-  std::string model;  // "" = not given
+// What is kept of a request until its reply has ended.
+struct ReplyOptions {
   SamplingParams
       sampling;  // max_tokens is set by the prompt's length when not given, see has_max_tokens
-  bool has_max_tokens = false;
   int n = 1;
   int best_of = 1;  // choices computed, of which the n likeliest are returned; >= n
   std::vector<std::string> stop;
@@ -60,10 +58,19 @@ struct GenerationOptions {
   bool continuous_usage = false;  // in every chunk
   bool return_token_ids = false;
   bool logprobs_by_id = false;  // "token_id:17" in place of the text
-  int priority = 0;
   bool hands_over = false;  // another server goes on with the prompt, see kv_transfer.h
-  Normalisation normalisation;
   bool wants_cache_report = false;  // "larder": {"cache_report": true}
+  ToolCallRules tool_calls;         // of the answer
+  AttentionSpan attention;
+};
+
+// What chat and completions have in common. Beside what the reply is made by: what is let go of once the prompts are in
+// the engine, as a request may have any length and then waits in line.
+struct GenerationOptions : ReplyOptions {
+  std::string model;  // "" = not given
+  bool has_max_tokens = false;
+  int priority = 0;
+  Normalisation normalisation;
   // A breakpoint at the end of the prompt beside those that the request marks: all that is computed
   // counts as written to the cache, and is pinned for so long (PromptPin).
   bool marks_whole_prompt = true;
@@ -77,8 +84,6 @@ struct GenerationOptions {
   ToolChoice tool_choice;          // the prompt is the same either way
   AnswerFormat format;
   std::string prediction;          // what the answer may be in part; "" = not said
-  ToolCallRules tool_calls;        // of the answer
-  AttentionSpan attention;
   HistoryOptions history;  // of a chat: what becomes of one too long
   // Only the last tokens of the prompt are kept: that many, or -1 = as many as max_model_len
   // allows.

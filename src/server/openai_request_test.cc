@@ -275,6 +275,31 @@ TEST(OpenAiRequest, StopListsAreBounded) {
   for (int i = 0; i < 16; ++i) many += ",\"a\"";
   EXPECT_EQ(param_of([&] { chat(many + "]"); }), "stop");
   EXPECT_TRUE(chat(R"("stop":[""])").options.stop.empty());
+  const auto of_kilobytes = [](int num, const std::string& end) {
+    Json stop = Json::array({end});
+    for (int i = 0; i < num; ++i) stop.push_back(std::string(1024, static_cast<char>('a' + i)));
+    return "\"stop\":" + stop.dump();
+  };
+  EXPECT_EQ(chat(of_kilobytes(4, "")).options.stop.size(), 4u);
+  EXPECT_EQ(param_of([&] { chat(of_kilobytes(4, "x")); }), "stop");
+}
+
+// Each drawn token is looked for in them.
+TEST(OpenAiRequest, ListsOfTokensAreBounded) {
+  std::string ids = "0", biases = "\"0\":1";
+  for (int token = 1; token < 2000; ++token) {
+    ids += fmt::format(",{}", token);
+    biases += fmt::format(",\"{}\":1", token);
+  }
+  const RequestRules rules{.limits = kLimits, .vocab_size = 2000, .max_model_len = 512};
+  const auto sampling_of = [&](const std::string& fields) {
+    return parse_completion_request(parse_json("{\"prompt\":\"a\"," + fields + "}", {}), rules).options.sampling;
+  };
+  EXPECT_EQ(param_of([&] { sampling_of("\"stop_token_ids\":[" + ids + "]"); }), "stop_token_ids");
+  EXPECT_EQ(param_of([&] { sampling_of("\"logit_bias\":{" + biases + "}"); }), "logit_bias");
+  std::string often = "\"stop_token_ids\":[7";
+  for (int i = 0; i < 2000; ++i) often += ",3";
+  EXPECT_EQ(sampling_of(often + "]").stop_token_ids, (std::vector<TokenId>{3, 7}));
 }
 
 TEST(OpenAiRequest, MessagesAreChecked) {

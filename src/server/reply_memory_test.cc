@@ -69,9 +69,10 @@ TEST(ReplyMemory, PromptsAreRepeatedWithinABudget) {
   EXPECT_EQ(complete(200, R"("echo":true,"n":6)"), "echo");
   EXPECT_EQ(complete(200, R"("echo":true,"n":6,"stream":true)"), "echo");
   EXPECT_EQ(complete(200, R"("n":6)"), "200");
-  EXPECT_EQ(complete(100, R"("return_token_ids":true)"), "200");
-  EXPECT_EQ(complete(100, R"("return_token_ids":true,"n":2)"), "return_token_ids");
-  const std::string chat = R"("messages":[{"role":"user","content":")" + std::string(100, 'x') +
+  EXPECT_EQ(complete(230, R"("return_token_ids":true)"), "return_token_ids") << "of one choice, too";
+  EXPECT_EQ(complete(60, R"("return_token_ids":true)"), "200");
+  EXPECT_EQ(complete(60, R"("return_token_ids":true,"n":2)"), "return_token_ids");
+  const std::string chat = R"("messages":[{"role":"user","content":")" + std::string(20, 'x') +
                            R"("}],"return_token_ids":true,"n":2)";
   EXPECT_EQ(ask("/v1/chat/completions", chat), "200") << "told once";
   EXPECT_EQ(ask("/v1/chat/completions", chat + ",\"stream\":true"), "return_token_ids");
@@ -131,6 +132,23 @@ TEST(ReplyMemory, LogprobsAreWrittenAsText) {
                : logprobs.contains("token_logprobs") ? logprobs["token_logprobs"]
                                                      : logprobs["content"]).size(), 4'000u);
   }
+}
+
+// What a response repeats of its request stands in several events; as values it would be copied for each.
+TEST(ReplyMemory, EchoesAreWrittenOnce) {
+  const Tokenizer tokenizer(tiny_vocabulary());
+  ResponseDraft draft;
+  Json tool = {{"type", "function"}, {"name", "f"}};
+  tool["parameters"] = {{"enum", std::vector<Json>(500'000, Json::array())}};
+  draft.echo["tools"] = Json::array({tool});
+  const auto writer = make_responses_writer("tiny", tokenizer, std::move(draft));
+  const std::optional<std::int64_t> before = begin_peak_of_memory();
+  std::string events;
+  writer->begin(events);
+  if (!before) GTEST_SKIP() << "peaks cannot be told here";
+  EXPECT_LT(peak_of_memory() - *before, static_cast<std::int64_t>(6 * events.size())) << events.size();
+  const std::string data = events.substr(events.rfind("data: ") + 6);
+  EXPECT_EQ(parse_json(data, {})["response"]["tools"][0], tool);
 }
 
 // It has been stored when its last token turns out to be too much; what is not done is refused, and not asked for again.
@@ -199,6 +217,34 @@ TEST(ReplyMemory, LargeRepliesWaitWithinABudget) {
   EXPECT_NE(server.get("/metrics").body.find("reason=\"reply_memory\"} 1"), std::string::npos);
   stalled.close();
   EXPECT_TRUE(eventually([&] { return server.get(path).status == 200; }));
+}
+
+// What only reads may be asked again, by whichever method; and what repeats its prompts need not begin.
+TEST(ReplyMemory, PostsThatChangeNothingWaitWithinIt) {
+  ServerConfig config;
+  config.limits.max_total_reply_bytes = 4'000'000;
+  const TestServer server(config);
+  const std::string path = large_conversation(server, 3'000'000) + "/items";
+  constexpr TokenId kLongToken = 100;  // "x100"
+  Json detokenize;
+  detokenize["tokens"] = std::vector<TokenId>(700'000, kLongToken);
+  const Json tokenize = {{"prompt", std::string(200'000, 'x')}, {"return_token_strs", true}};
+  Json echo = {{"max_tokens", 1}, {"echo", true}, {"return_token_ids", true}};
+  echo["prompt"] = std::vector(256, std::vector<TokenId>(TestServer::kMaxModelLen - 1, kLongToken));
+  const std::pair<const char*, std::string> asked[] = {{"/detokenize", detokenize.dump()},
+                                                       {"/tokenize", tokenize.dump()},
+                                                       {"/v1/completions", echo.dump()}};
+  RawClient stalled(server.port());
+  stalled.send("GET " + path + " HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  stalled.receive("200 OK");
+  for (const auto& [route, body] : asked) {
+    const auto refused = server.post(route, body);
+    ASSERT_EQ(refused.status, 503) << route << refused.body.substr(0, 200);
+    EXPECT_EQ(refused.json()["error"]["code"], "reply_memory") << route;
+  }
+  stalled.close();
+  for (const auto& [route, body] : asked)
+    EXPECT_TRUE(eventually([&] { return server.post(route, body).status == 200; })) << route;
 }
 
 }  // namespace

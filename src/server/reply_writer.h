@@ -72,7 +72,8 @@ class ReplyWriter {
   // What the client is to call this reply.
   const std::string& id() const { return id_; }
 
-  void set_options(const GenerationOptions& options) { options_ = options; }
+  void set_options(ReplyOptions options) { options_ = std::move(options); }
+  ReplyOptions& options() { return options_; }
   // What became of a long conversation, for the reply's larder.history.
   void set_history(Json report) { history_ = std::move(report); }
   void set_prompts(std::vector<std::vector<TokenId>> prompts) { prompts_ = std::move(prompts); }
@@ -109,7 +110,7 @@ class ReplyWriter {
     if (!history_.is_null()) body["larder"]["history"] = history_;
   }
 
-  GenerationOptions options_;
+  ReplyOptions options_;
   std::vector<std::vector<TokenId>> prompts_;
 
  private:

@@ -59,6 +59,16 @@ TEST(RequestMemory, AMessageIsLetGoOfWhenItIsEncoded) {
                          std::string(kIdleBytes, 'x') + R"("}],"max_tokens":5})");
 }
 
+// The prompt was made by them, and the engine has what it goes by.
+TEST(RequestMemory, FieldsAreLetGoOfWhenTheyAreUnderstood) {
+  const std::string text(kIdleBytes / 2, 'x');
+  const std::string chat = R"({"messages":[{"role":"user","content":"hi"}],"max_tokens":5,)";
+  expect_little_kept("/v1/chat/completions", chat + R"("prediction":{"type":"content","content":")" + text + R"("}})");
+  expect_little_kept("/v1/chat/completions",
+                     chat + R"("response_format":{"type":"json_schema","json_schema":{"name":"n","schema":
+                               {"type":"object","description":")" + text + R"("}}}})");
+}
+
 TEST(RequestMemory, TokensInLineAreBounded) {
   EngineConfig engine = one_by_one();
   engine.max_waiting_tokens = 100;

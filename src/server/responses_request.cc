@@ -9,6 +9,7 @@
 
 #include "server/json_fields.h"
 #include "server/response_items.h"
+#include "server/responses_echo.h"
 #include "server/utf8.h"
 
 namespace larder {
@@ -104,12 +105,12 @@ void name_tools(std::vector<ReadTool> found, ResponsesRequest& request) {
 void read_tools(const Fields& fields, ResponsesRequest& request) {
   request.options.tool_choice = read_tool_choice(fields);
   const Json* asked = fields.find("tool_choice");
-  request.echo["tool_choice"] = asked == nullptr ? Json("auto") : *asked;
+  request.echo["tool_choice"] = echoed_choice(asked, request.options.tool_choice);
   request.echo["tools"] = Json::array();
   if (const Json* tools = fields.array("tools")) {
     std::vector<ReadTool> found;
     for (std::size_t i = 0; i < tools->size(); ++i) read_tool((*tools)[i], fmt::format("tools[{}]", i), found);
-    request.echo["tools"] = *tools;
+    request.echo["tools"] = echoed_tools(*tools);
     name_tools(std::move(found), request);
   }
   check_tool_choice(request.options.tool_choice, request.tools);
@@ -237,7 +238,7 @@ void read_context(const Fields& fields, ResponsesRequest& request) {
 
 // Clients read what is repeated in the reply as these types.
 void check_echoed(const Fields& fields) {
-  for (const char* name : {"safety_identifier", "user"}) (void)fields.string(name, std::string::npos);
+  for (const char* name : {"safety_identifier", "user"}) (void)fields.string(name, kMaxNameBytes);
   (void)fields.integer("max_tool_calls", {0, kMaxInt32});
   if (const Json* text = fields.find("text")) {
     (void)Fields(*text, "text").string("verbosity", kMaxNameBytes);
@@ -263,14 +264,15 @@ void echo_as_given(const Fields& fields, ResponsesRequest& request) {
   request.echo["top_p"] = fields.number("top_p", {0, 1}).value_or(1);
   Json text = {{"format", {{"type", "text"}}}};
   if (const Json* given = fields.find("text")) {
-    for (const char* name : {"format", "verbosity"}) {
-      if (const Json* value = Fields(*given, "text").find(name)) text[name] = *value;
-    }
+    const Fields inner(*given, "text");
+    if (const Json* format = inner.find("format")) text["format"] = echoed_format(*format);
+    if (const Json* verbosity = inner.find("verbosity")) text["verbosity"] = *verbosity;
   }
   request.echo["text"] = std::move(text);
   const Json* reasoning = fields.find("reasoning");
   request.echo["reasoning"] =
-      reasoning == nullptr ? Json({{"effort", nullptr}, {"summary", nullptr}}) : *reasoning;
+      reasoning == nullptr ? Json({{"effort", nullptr}, {"summary", nullptr}})
+                           : known_members(*reasoning, {"effort", "summary", "generate_summary"});
   request.echo["background"] = false;
   request.echo["service_tier"] = "default";
 }

@@ -72,6 +72,7 @@ TEST(ResponsesRequest, ErrorsNameTheField) {
       {R"("top_logprobs":21)", "top_logprobs"},
       {R"("logit_bias":{"100":1})", "logit_bias"},
       {R"("stop_token_ids":[-1])", "stop_token_ids"},
+      {"\"user\":\"" + std::string(5000, 'u') + "\"", "user"},
       {R"("stop":")" + long_stop + "\"", "stop"},
       {R"("chat_template_kwargs":{"a":")" + long_stop + "\"}", "chat_template_kwargs"},
       {R"("chat_template_kwargs":{)" + many_members + R"("a":1})", "chat_template_kwargs"},
@@ -159,6 +160,32 @@ TEST(ResponsesRequest, WhatIsOfTheRightTypeIsRepeated) {
     EXPECT_EQ(echo[name], body[name]) << name;
   }
   EXPECT_EQ(echo["text"]["verbosity"], "low");
+}
+
+// The prompt shows what is known of a tool, so that it bounds that; nothing would bound the rest.
+TEST(ResponsesRequest, WhatIsNotKnownIsNotRepeated) {
+  const RequestRules rules{.limits = kLimits, .vocab_size = 100, .max_model_len = 1000};
+  const char* const kFunction = R"({"type":"function","name":"f","description":"d","parameters":{"a":1},"strict":true)";
+  const auto echo_of = [&](const std::string& more) {
+    const std::string function = kFunction + more + "}";
+    return parse_responses_request(
+               parse_json(R"({"input":"x","tools":[)" + function + R"(,{"type":"web_search","external_web_access":false)" +
+                              more + R"(},{"type":"namespace","name":"n","description":"d","tools":[)" + function + "]" +
+                              more + R"(}],"tool_choice":{"type":"allowed_tools","mode":"required","tools":[
+                              {"type":"function","name":"f")" + more + "}]" + more + R"(},"reasoning":{"effort":"low")" +
+                              more + R"(},"text":{"format":{"type":"json_schema","name":"n","schema":{"type":"string"})" +
+                              more + "}" + more + "}" + more + "}", {}), rules)
+        .echo;
+  };
+  const Json echo = echo_of("");
+  EXPECT_EQ(echo["tools"][0], parse_json(std::string(kFunction) + "}", {}));
+  EXPECT_EQ(echo["tools"][2]["tools"][0], echo["tools"][0]);
+  EXPECT_EQ(echo["tool_choice"]["tools"], parse_json(R"([{"type":"function","name":"f"}])", {}));
+  EXPECT_EQ(dump_json(echo_of(R"(,"junk":[1,2])")), dump_json(echo));
+  for (const char* choice : {R"("required")", R"({"type":"function","name":"f"})", R"({"type":"auto"})"}) {
+    const Json body = parse_json(std::string(R"({"input":"x","tools":[)") + kFunction + R"(}],"tool_choice":)" + choice + "}", {});
+    EXPECT_EQ(parse_responses_request(body, rules).echo["tool_choice"], body["tool_choice"]);
+  }
 }
 
 // A breakpoint without a ttl has the request's, half an hour if that has none; the prompt's end none.

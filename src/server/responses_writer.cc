@@ -7,6 +7,7 @@
 
 #include "server/answer_scanner.h"
 #include "server/response_items.h"
+#include "server/responses_echo.h"
 #include "server/sse.h"
 #include "server/unix_time.h"
 #include "server/utf8.h"
@@ -20,7 +21,10 @@ class ResponsesWriter final : public ReplyWriter {
       : ReplyWriter(make_id("resp_"), std::move(model_name)),
         tokenizer_(tokenizer),
         draft_(std::move(draft)),
-        created_s_(unix_time_s()) {}
+        echo_(written_members(draft_.echo)),
+        created_s_(unix_time_s()) {
+    draft_.echo = nullptr;
+  }
 
   void begin(std::string& out) override {
     for (const char* name : {"response.created", "response.in_progress"}) {
@@ -74,7 +78,7 @@ class ResponsesWriter final : public ReplyWriter {
     body["incomplete_details"] = nullptr;
     body["model"] = model_name();
     body["output"] = Json::array();
-    for (const auto& [key, value] : draft_.echo.items()) body[key] = value;
+    for (const auto& [key, value] : echo_.items()) body[key] = value;
     body["conversation"] = nullptr;
     if (!draft_.conversation_id.empty()) body["conversation"] = {{"id", draft_.conversation_id}};
     body["usage"] = nullptr;
@@ -428,6 +432,7 @@ class ResponsesWriter final : public ReplyWriter {
 
   const Tokenizer& tokenizer_;
   ResponseDraft draft_;
+  const Json echo_;  // of the draft, written
   const std::int64_t created_s_;
   int sequence_number_ = 0;
   Json output_ = Json::array();  // items that are complete

@@ -20,41 +20,42 @@ struct Router::Route {
   std::string_view path;  // a pattern, see url.h
   bool is_public;         // needs no API key
   bool takes_json;
-  bool is_quick;  // takes microseconds, whatever is stored
+  bool is_quick;    // takes microseconds, whatever is stored
+  bool only_reads;  // so that it may be asked again
   Handler handler;
 };
 
 const Router::Route Router::kRoutes[] = {
-    {"POST", "/v1/chat/completions", false, true, false, &Router::chat},
-    {"POST", "/v1/completions", false, true, false, &Router::completions},
-    {"POST", "/v1/responses", false, true, false, &Router::create_response},
-    {"POST", "/v1/responses/input_tokens", false, true, false, &Router::count_input_tokens},
-    {"GET", "/v1/responses/{id}", false, false, false, &Router::get_response},
-    {"DELETE", "/v1/responses/{id}", false, false, false, &Router::delete_response},
-    {"GET", "/v1/responses/{id}/input_items", false, false, false, &Router::list_input_items},
-    {"POST", "/v1/conversations", false, true, false, &Router::create_conversation},
-    {"GET", "/v1/conversations/{id}", false, false, false, &Router::get_conversation},
-    {"POST", "/v1/conversations/{id}", false, true, false, &Router::update_conversation},
-    {"DELETE", "/v1/conversations/{id}", false, false, false, &Router::delete_conversation},
-    {"GET", "/v1/conversations/{id}/items", false, false, false, &Router::list_items},
-    {"POST", "/v1/conversations/{id}/items", false, true, false, &Router::create_items},
-    {"GET", "/v1/conversations/{id}/items/{item}", false, false, false, &Router::get_item},
-    {"DELETE", "/v1/conversations/{id}/items/{item}", false, false, false, &Router::delete_item},
-    {"POST", "/v1/messages", false, true, false, &Router::messages},
-    {"POST", "/v1/messages/count_tokens", false, true, false, &Router::count_tokens},
-    {"GET", "/v1/models", false, false, true, &Router::models},
-    {"GET", "/v1/models/", false, false, true, &Router::one_model},
-    {"POST", "/tokenize", false, true, false, &Router::tokenize},
-    {"POST", "/detokenize", false, true, false, &Router::detokenize},
-    {"GET", "/tokenizer_info", false, false, true, &Router::tokenizer_info},
-    {"GET", "/", true, false, true, &Router::page},
-    {"GET", "/health", true, false, true, &Router::health},
-    {"GET", "/version", true, false, true, &Router::version},
-    {"GET", "/metrics", false, false, true, &Router::metrics_page},
-    {"GET", "/load", false, false, true, &Router::load},
-    {"GET", "/v1/cache/requests", false, false, false, &Router::cache_reports},
-    {"GET", "/v1/cache/requests/", false, false, false, &Router::cache_report},
-    {"POST", "/reset_prefix_cache", false, false, false, &Router::reset_prefix_cache},
+    {"POST", "/v1/chat/completions", false, true, false, false, &Router::chat},
+    {"POST", "/v1/completions", false, true, false, false, &Router::completions},
+    {"POST", "/v1/responses", false, true, false, false, &Router::create_response},
+    {"POST", "/v1/responses/input_tokens", false, true, false, true, &Router::count_input_tokens},
+    {"GET", "/v1/responses/{id}", false, false, false, true, &Router::get_response},
+    {"DELETE", "/v1/responses/{id}", false, false, false, false, &Router::delete_response},
+    {"GET", "/v1/responses/{id}/input_items", false, false, false, true, &Router::list_input_items},
+    {"POST", "/v1/conversations", false, true, false, false, &Router::create_conversation},
+    {"GET", "/v1/conversations/{id}", false, false, false, true, &Router::get_conversation},
+    {"POST", "/v1/conversations/{id}", false, true, false, false, &Router::update_conversation},
+    {"DELETE", "/v1/conversations/{id}", false, false, false, false, &Router::delete_conversation},
+    {"GET", "/v1/conversations/{id}/items", false, false, false, true, &Router::list_items},
+    {"POST", "/v1/conversations/{id}/items", false, true, false, false, &Router::create_items},
+    {"GET", "/v1/conversations/{id}/items/{item}", false, false, false, true, &Router::get_item},
+    {"DELETE", "/v1/conversations/{id}/items/{item}", false, false, false, false, &Router::delete_item},
+    {"POST", "/v1/messages", false, true, false, false, &Router::messages},
+    {"POST", "/v1/messages/count_tokens", false, true, false, true, &Router::count_tokens},
+    {"GET", "/v1/models", false, false, true, true, &Router::models},
+    {"GET", "/v1/models/", false, false, true, true, &Router::one_model},
+    {"POST", "/tokenize", false, true, false, true, &Router::tokenize},
+    {"POST", "/detokenize", false, true, false, true, &Router::detokenize},
+    {"GET", "/tokenizer_info", false, false, true, true, &Router::tokenizer_info},
+    {"GET", "/", true, false, true, true, &Router::page},
+    {"GET", "/health", true, false, true, true, &Router::health},
+    {"GET", "/version", true, false, true, true, &Router::version},
+    {"GET", "/metrics", false, false, true, true, &Router::metrics_page},
+    {"GET", "/load", false, false, true, true, &Router::load},
+    {"GET", "/v1/cache/requests", false, false, false, true, &Router::cache_reports},
+    {"GET", "/v1/cache/requests/", false, false, false, true, &Router::cache_report},
+    {"POST", "/reset_prefix_cache", false, false, false, false, &Router::reset_prefix_cache},
 };
 
 namespace {
@@ -251,6 +252,11 @@ std::optional<HttpResponse> Router::check_head(const HttpRequest& head) const {
 bool Router::is_quick(const HttpRequest& request) const {
   const Route* route = find(request);
   return route == nullptr || route->is_quick;
+}
+
+bool Router::only_reads(const HttpRequest& request) const {
+  const Route* route = find(request);
+  return route == nullptr || route->only_reads;
 }
 
 Reply Router::dispatch(const HttpRequest& request, const Mailbox::Wake& wake) const {

@@ -51,6 +51,8 @@ class Router {
   std::optional<HttpResponse> check_head(const HttpRequest& head) const;
   // Whether route() takes microseconds only, so that an I/O thread may call it.
   bool is_quick(const HttpRequest& request) const;
+  // Whether route() changes nothing.
+  bool only_reads(const HttpRequest& request) const;
   // The whole request. Never throws: an Error becomes its response, anything else a 500. May take
   // long (JSON, template, tokenizer): not for I/O threads. wake: see Generation::start.
   Reply route(const HttpRequest& request, Mailbox::Wake wake) const;

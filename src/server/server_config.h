@@ -38,6 +38,9 @@ struct ServerLimits {
   int max_choices = 256;  // prompts * n
   int max_stop_strings = 16;
   std::size_t max_stop_bytes = 1024;  // of one stop string
+  std::size_t max_total_stop_bytes = 4096;  // of a request's
+  std::size_t max_stop_token_ids = 128;
+  std::size_t max_logit_bias = 1024;  // tokens
   int max_logprobs = 20;
   // Logprobs that one reply holds at once, of tokens shown beside the chosen one, too: as JSON some
   // 50 bytes each.
