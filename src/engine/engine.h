@@ -100,9 +100,9 @@ class Engine {
   void cancel(std::uint64_t request_id);
   // The same for one choice that has begun. The others go on.
   void cancel_choice(std::uint64_t request_id, int choice);
-  // Until it is called with false, nothing is computed for a request whose answer has begun; its blocks are others' to
-  // take, and its tokens stay what they would have been. For those who do not read their answer. Of an endless context
-  // all is computed anew then.
+  // Until it is called with false, nothing is computed for the request beyond the first tokens of a prompt that is under
+  // way; its blocks are others' to take, and its tokens stay what they would have been. For those who do not read their
+  // answer. Of an endless context all is computed anew then.
   void pause(std::uint64_t request_id, bool is_paused);
   void reset_prefix_cache();
   // Has the prompt computed while there is nothing else to do, if its request has not come before: whoever comes
@@ -194,7 +194,7 @@ class Engine {
   std::optional<Request> next_idle_work();
   void begin_idle_work();
   void make_way();
-  // Nobody waits for what the scheduler has: it is idle work, which is there alone or not at all.
+  // Nobody waits for what the scheduler computes: it is idle work, which is there without other work or not at all.
   bool is_idle() const { return idle_id_ != 0; }
   // Sequences that somebody waits for, but for those that a tier is loading for.
   int num_running() const { return is_idle() ? 0 : scheduler_.num_running() - scheduler_.num_loading(); }

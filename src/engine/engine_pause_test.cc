@@ -89,11 +89,79 @@ TEST_P(Pauses, HoldNeitherBlocksNorAPlace) {
   EXPECT_EQ(rig.cache.stats().num_held, 0);
 }
 
+// Else all that one request asks for would be generated, a few prompts at a time, while nobody reads.
+TEST_P(Pauses, KeepAPromptFromItsBeginning) {
+  const std::vector<Heard> expected = undisturbed(70);
+  Rig rig(model_, {.max_sequences = 3});
+  const std::uint64_t first = rig.add(random_tokens(40, 1), drawn(), 3);
+  rig.step();
+  const std::uint64_t id = rig.add(random_tokens(70, 5), drawn(), 3);
+  rig.step();
+  ASSERT_EQ(rig.scheduler.num_waiting(), 1);
+  rig.scheduler.pause(id);
+  EXPECT_EQ(rig.scheduler.num_paused(), 1);
+  EXPECT_EQ(rig.scheduler.num_waiting(), 0);
+  EXPECT_EQ(rig.scheduler.num_waiting_tokens(), 0);
+  const std::uint64_t last = rig.add(random_tokens(30, 2), drawn(), 3);
+  rig.run();
+  EXPECT_EQ(heard_of(rig, first, 2).finish, FinishReason::kLength);
+  EXPECT_EQ(heard_of(rig, last, 2).finish, FinishReason::kLength);
+  EXPECT_EQ(heard_of(rig, id, 0).num_updates, 0);
+  EXPECT_TRUE(rig.scheduler.has_work());
+  EXPECT_FALSE(rig.scheduler.has_runnable_work());
+  rig.scheduler.resume(id);
+  EXPECT_EQ(rig.scheduler.num_waiting(), 1);
+  rig.run();
+  for (int choice = 0; choice < 3; ++choice)
+    EXPECT_TRUE(same_bits(heard_of(rig, id, choice), expected[static_cast<std::size_t>(choice)]));
+  EXPECT_FALSE(rig.scheduler.has_work());
+}
+
+TEST_P(Pauses, OfAPromptUnderWayBeginWithItsFirstTokens) {
+  const std::vector<Heard> expected = undisturbed(70);
+  Rig rig(model_, {.max_batch_tokens = 16});
+  const std::uint64_t id = rig.add(random_tokens(70, 5), drawn(), 3);
+  rig.step();
+  rig.scheduler.pause(id);
+  EXPECT_EQ(rig.scheduler.num_paused(), 0);
+  rig.run();
+  EXPECT_EQ(rig.scheduler.num_paused(), 3);
+  EXPECT_EQ(rig.cache.stats().num_held, 0);
+  for (int choice = 0; choice < 3; ++choice) EXPECT_EQ(heard_of(rig, id, choice).tokens.size(), 1u);
+  rig.scheduler.resume(id);
+  rig.run();
+  for (int choice = 0; choice < 3; ++choice)
+    EXPECT_TRUE(same_bits(heard_of(rig, id, choice), expected[static_cast<std::size_t>(choice)]));
+}
+
+// One that is not wanted any more before it could be leaves no trace.
+TEST_P(Pauses, MayBeTakenBack) {
+  Rig rig(model_, {.max_batch_tokens = 16});
+  const std::uint64_t id = rig.add(random_tokens(70, 5), drawn(), 3);
+  rig.step();
+  rig.scheduler.pause(id);
+  rig.scheduler.resume(id);
+  rig.run();
+  EXPECT_EQ(heard_of(rig, id, 2).finish, FinishReason::kLength);
+  const std::uint64_t brief = rig.add(random_tokens(70, 6), greedy(1), 3);
+  rig.step();
+  rig.scheduler.pause(brief);  // it ends with what it would pause with
+  rig.run();
+  EXPECT_EQ(heard_of(rig, brief, 2).finish, FinishReason::kLength);
+  EXPECT_FALSE(rig.scheduler.has_work());
+  EXPECT_EQ(rig.scheduler.num_paused(), 0);
+}
+
 TEST_P(Pauses, EndWithTheirRequest) {
   Rig rig(model_, {});
-  const std::uint64_t id = rig.add(random_tokens(40, 1), drawn(), 3);
-  rig.scheduler.pause(id);  // it has not begun
+  const std::uint64_t unbegun = rig.add(random_tokens(40, 1), drawn(), 3);
+  rig.scheduler.pause(unbegun);
+  EXPECT_EQ(rig.scheduler.num_paused(), 1);
+  rig.scheduler.cancel(unbegun);
   EXPECT_EQ(rig.scheduler.num_paused(), 0);
+  EXPECT_FALSE(rig.scheduler.has_work());
+  for (int choice = 0; choice < 3; ++choice) EXPECT_EQ(heard_of(rig, unbegun, choice).finish, FinishReason::kCancelled);
+  const std::uint64_t id = rig.add(random_tokens(40, 1), drawn(), 3);
   for (int i = 0; i < 5; ++i) rig.step();
   rig.scheduler.pause(id);
   rig.scheduler.pause(12345);
@@ -105,6 +173,26 @@ TEST_P(Pauses, EndWithTheirRequest) {
   for (int choice = 0; choice < 3; ++choice) EXPECT_EQ(heard_of(rig, id, choice).finish, FinishReason::kCancelled);
   rig.scheduler.resume(id);
   rig.run();
+}
+
+// A prompt that gives up its blocks while it is to pause does not come back for them.
+TEST(SchedulerPauses, OfWhatIsPreemptedBeginAtOnce) {
+  TinyModel model("tiny_llama");
+  Rig rig(model, {.num_blocks = 16, .max_batch_tokens = 16});
+  const std::uint64_t first = rig.add(random_tokens(127, 1), drawn());
+  while (rig.heard[{first, 0}].tokens.empty()) rig.step();
+  const std::uint64_t id = rig.add(random_tokens(127, 2), drawn());
+  rig.step();
+  ASSERT_EQ(rig.scheduler.num_running(), 2);
+  rig.scheduler.pause(id);
+  rig.run();
+  EXPECT_EQ(rig.scheduler.stats().num_preemptions, 1u);
+  EXPECT_EQ(rig.scheduler.num_paused(), 1);
+  EXPECT_EQ(rig.heard[std::pair(id, 0)].num_updates, 0);
+  rig.scheduler.resume(id);
+  rig.run();
+  EXPECT_EQ(rig.heard[std::pair(id, 0)].finish, FinishReason::kLength);
+  EXPECT_EQ(rig.cache.stats().num_held, 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, Pauses, testing::Values("tiny_llama", "tiny_gemma3"));

@@ -57,7 +57,7 @@ struct BatchResults {
 // blocks for all its tokens are there; who waits does so in order of GoesBefore, except that a sequence lets others
 // pass while a running one computes a prefix that it shares: it will find it. When a running
 // sequence finds no block, the last in order gives up its own and waits again; since blocks stay
-// findable, often little is computed twice. So does who pauses. Nothing is refused here: add() is for requests that fit
+// findable, often little is computed twice. Who pauses gives up its own, too. Nothing is refused here: add() is for requests that fit
 // into the cache alone. Thread: engine only.
 class Scheduler {
  public:
@@ -72,8 +72,9 @@ class Scheduler {
   void cancel(std::uint64_t request_id, FinishReason finish = FinishReason::kCancelled);
   // Of one choice, which has begun: the others go on.
   void cancel_choice(std::uint64_t request_id, int choice);
-  // A request that has begun to answer neither runs nor waits until it is resumed, and holds no blocks; what it has
-  // computed is found again, as after a preemption. Unknown ids, and what pauses already, are ignored.
+  // Until it is resumed, a request neither runs nor waits, and holds no blocks; what it has computed is found again, as
+  // after a preemption. One whose prompt is being computed pauses with its first tokens; one that has not begun gives
+  // its turn to others, and has another one then. Unknown ids are ignored.
   void pause(std::uint64_t request_id);
   void resume(std::uint64_t request_id);
   // Also between schedule() and commit(): what was published stays as it is.
@@ -100,6 +101,8 @@ class Scheduler {
   void observe_step(const Batch& batch, std::int64_t duration_ns);
 
   bool has_work() const { return !requests_.empty(); }
+  // What pauses is no such work.
+  bool has_runnable_work() const { return !running_.empty() || !waiting_.empty(); }
   // Sequences that wait for a tier: with nothing else to do, schedule() is empty until it answers.
   bool is_loading() const { return num_loading_ > 0; }
   int num_loading() const { return num_loading_; }
@@ -157,6 +160,7 @@ class Scheduler {
   }
   bool make_room(Sequence& sequence, int num_tokens);
   void preempt(Sequence& sequence);
+  FairTurn take_turn(const Sequence& first);
   int max_match(const Sequence& sequence) const;
   bool is_idle() const;
   PromptRoom prompt_room() const;

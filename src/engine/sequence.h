@@ -19,7 +19,7 @@ struct ActiveRequest;
 
 // One choice of a request. There is no prefill and no decode: num_computed() catches up with
 // tokens.size(), and whenever it has, a token is sampled and appended.
-// Waiting: the table is empty. Running: it holds blocks. Gone once finished.
+// Waiting or paused: the table is empty. Running: it holds blocks. Gone once finished.
 struct Sequence {
   ActiveRequest* request = nullptr;
   int choice = 0;
@@ -71,7 +71,8 @@ struct ActiveRequest {
   std::vector<OutputToken> prompt_logprobs;
   std::vector<std::unique_ptr<Sequence>> choices;  // those that have not ended; only 0 until forked
   bool is_forked = false;
-  bool is_paused = false;  // then its choices neither run nor wait
+  bool wants_pause = false;
+  bool is_paused = false;  // its choices neither run nor wait
 
   bool is_counted() const { return num_counted >= 0; }
   // Choices that each of its sequences stands for.

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "server/http_server.h"
 #include "server/mailbox.h"
@@ -146,6 +147,32 @@ TEST(HttpStalls, AnAnswerWaitsForItsReader) {
   EXPECT_EQ(texts_of(text).size(), 8u);
   EXPECT_TRUE(eventually([&] { return paused(0); }));
   EXPECT_TRUE(metrics_show(server, "larder:dropped_streams_total{model_name=\"tiny\",engine=\"0\"} 0"));
+}
+
+// Those that have not begun when he falls behind, too.
+TEST(HttpStalls, AllPromptsOfARequestWaitForItsReader) {
+  constexpr int kNumPrompts = 40;
+  ServerConfig config;
+  config.limits.max_stream_buffer_bytes = 64 << 10;
+  EngineConfig engine = TestServer::default_engine();
+  engine.max_sequences = 4;
+  TestServer server(config, engine);
+  std::vector<std::string> prompts;
+  for (int i = 0; i < kNumPrompts; ++i) prompts.push_back(fmt::format("abc {}", i));
+  const Json body = {{"prompt", prompts}, {"max_tokens", 200}, {"ignore_eos", true}, {"stream", true}, {"logprobs", 20}};
+  RawClient slow(server.port(), 20, 32 << 10);
+  slow.send(TestServer::request("/v1/completions", body.dump()));
+  EngineStats stats;
+  ASSERT_TRUE(eventually([&] {
+    stats = server.engine().stats();
+    return stats.num_paused > engine.max_sequences && stats.num_running + stats.num_waiting == 0;
+  }));
+  EXPECT_LT(stats.num_generated_tokens, std::uint64_t{kNumPrompts} * 200 / 2);
+  slow.receive("[DONE]");
+  EXPECT_TRUE(eventually([&] {
+    stats = server.engine().stats();
+    return stats.num_paused == 0 && stats.num_generated_tokens == std::uint64_t{kNumPrompts} * 200;
+  }));
 }
 
 TEST(HttpStalls, AReaderThatNeverComesBackIsDropped) {
