@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/error.h"
 #include "engine/engine.h"
 #include "engine/engine_test_support.h"
 
@@ -197,38 +198,128 @@ TEST(SchedulerPauses, OfWhatIsPreemptedBeginAtOnce) {
 
 INSTANTIATE_TEST_SUITE_P(Models, Pauses, testing::Values("tiny_llama", "tiny_gemma3"));
 
-TEST(EnginePauses, TheEngineSleepsAndGoesOn) {
-  TinyModel model("tiny_llama");
-  KvStorage storage(model.layout, 400);
-  SteadyClock clock;
-  Transformer transformer(model.config, model.weights, model.layout, select_kernels(), model.pool,
-                          {.max_batch_tokens = 64, .max_logit_rows = 16, .max_context_len = 240});
-  int num_tokens = 0;
-  FinishReason finish = FinishReason::kNone;
-  Engine engine({.num_blocks = 400, .max_model_len = 240, .max_batch_tokens = 64}, transformer, storage, model.layout, {},
-                clock);
-  Request request;
-  request.prompt = random_tokens(20, 1);
-  request.sampling = drawn();
-  request.on_update = [&](RequestUpdate&& update) {
-    num_tokens += static_cast<int>(update.tokens.size());
-    finish = update.finish;
-  };
-  const std::uint64_t id = engine.submit(std::move(request));
-  while (num_tokens < 5) ASSERT_TRUE(engine.step());
-  engine.pause(id, true);
-  EXPECT_FALSE(engine.step());
-  EXPECT_FALSE(engine.step());
-  EXPECT_EQ(num_tokens, 5);
-  EXPECT_EQ(engine.stats().num_paused, 1);
-  EXPECT_EQ(engine.stats().num_running, 0);
-  EXPECT_EQ(engine.stats().kv.num_held, 0);
-  engine.pause(id, false);
-  while (engine.step()) {
+// An engine that its owner drives.
+class PausingEngine {
+ public:
+  explicit PausingEngine(EngineConfig config = {})
+      : engine(with_sizes(config), transformer_, storage_, model_.layout, {}, clock) {
+    clock.advance_ns(kNsPerSecond);
   }
-  EXPECT_EQ(num_tokens, kNumTokens);
-  EXPECT_EQ(finish, FinishReason::kLength);
-  EXPECT_EQ(engine.stats().num_paused, 0);
+
+  struct Answer {
+    std::uint64_t id = 0;
+    int num_tokens = 0;
+    FinishReason finish = FinishReason::kNone;
+  };
+  // Throws what submit() does.
+  std::unique_ptr<Answer> ask(int num_prompt, std::uint64_t tenant = 0) {
+    auto answer = std::make_unique<Answer>();
+    Request request;
+    request.prompt = random_tokens(num_prompt, 1);
+    request.sampling = drawn();
+    request.tenant = tenant;
+    request.on_update = [told = answer.get()](RequestUpdate&& update) {
+      told->num_tokens += static_cast<int>(update.tokens.size());
+      told->finish = update.finish;
+    };
+    answer->id = engine.submit(std::move(request));
+    return answer;
+  }
+  // One of five tokens, which waits for its reader then.
+  std::unique_ptr<Answer> ask_and_pause(int num_prompt, std::uint64_t tenant = 0) {
+    std::unique_ptr<Answer> answer = ask(num_prompt, tenant);
+    while (answer->num_tokens < 5) EXPECT_TRUE(engine.step());
+    engine.pause(answer->id, true);
+    EXPECT_FALSE(engine.step());
+    return answer;
+  }
+  void run() {
+    while (engine.step()) {
+    }
+  }
+
+ private:
+  static EngineConfig with_sizes(EngineConfig config) {
+    config.num_blocks = 400;
+    config.max_model_len = 240;
+    config.max_batch_tokens = 64;
+    config.max_step_slowdown = 0;
+    return config;
+  }
+
+  TinyModel model_{"tiny_llama"};
+  KvStorage storage_{model_.layout, 400};
+  Transformer transformer_{model_.config, model_.weights, model_.layout, select_kernels(), model_.pool,
+                           {.max_batch_tokens = 64, .max_logit_rows = 16, .max_context_len = 240}};
+
+ public:
+  ManualClock clock;
+  Engine engine;
+};
+
+TEST(EnginePauses, TheEngineSleepsAndGoesOn) {
+  PausingEngine pausing;
+  const auto answer = pausing.ask_and_pause(20);
+  EXPECT_FALSE(pausing.engine.step());
+  EXPECT_EQ(answer->num_tokens, 5);
+  const EngineStats stats = pausing.engine.stats();
+  EXPECT_EQ(stats.num_paused, 1);
+  EXPECT_EQ(stats.num_running, 0);
+  EXPECT_EQ(stats.num_waiting, 0);
+  EXPECT_EQ(stats.kv.num_held, 0);
+  pausing.engine.pause(answer->id, false);
+  pausing.run();
+  EXPECT_EQ(answer->num_tokens, kNumTokens);
+  EXPECT_EQ(answer->finish, FinishReason::kLength);
+  EXPECT_EQ(pausing.engine.stats().num_paused, 0);
+}
+
+// Else there would be as many as there are connections.
+TEST(EnginePauses, HavePlacesInLine) {
+  PausingEngine pausing({.max_sequences = 2, .max_waiting = 3});
+  std::vector<std::unique_ptr<PausingEngine::Answer>> answers;
+  for (int i = 0; i < 3; ++i) answers.push_back(pausing.ask_and_pause(20));
+  const EngineStats stats = pausing.engine.stats();
+  EXPECT_EQ(stats.num_paused, 3);
+  EXPECT_EQ(stats.num_waiting, 0);
+  EXPECT_EQ(stats.num_waiting_tokens, 3 * 25);
+  EXPECT_THROW((void)pausing.ask(20), Error);
+  pausing.engine.pause(answers[0]->id, false);
+  ASSERT_TRUE(pausing.engine.step());
+  answers.push_back(pausing.ask(20));
+  EXPECT_THROW((void)pausing.ask(20), Error);
+  pausing.engine.cancel(answers[1]->id);
+  pausing.run();
+  EXPECT_EQ(answers[3]->num_tokens, kNumTokens);
+  EXPECT_EQ(pausing.engine.stats().num_waiting_tokens, 25);
+  pausing.engine.pause(answers[2]->id, false);
+  pausing.run();
+  EXPECT_EQ(answers[2]->num_tokens, kNumTokens);
+  EXPECT_EQ(pausing.engine.stats().num_waiting_tokens, 0);
+}
+
+TEST(EnginePauses, HoldTokensInLine) {
+  PausingEngine pausing({.max_waiting_tokens = 100});
+  const auto paused = pausing.ask_and_pause(55);
+  EXPECT_THROW((void)pausing.ask(41), Error);
+  const auto waiting = pausing.ask(40);
+  pausing.run();
+  EXPECT_EQ(waiting->num_tokens, kNumTokens);
+}
+
+TEST(EnginePauses, OfOneTenantLeaveOthersTheirRoom) {
+  PausingEngine pausing({.max_waiting = 8});
+  std::vector<std::unique_ptr<PausingEngine::Answer>> answers;
+  for (int i = 0; i < 6; ++i) answers.push_back(pausing.ask_and_pause(20, 1));
+  EXPECT_THROW((void)pausing.ask(20, 1), Error);
+  const auto others = pausing.ask(20, 2);
+  pausing.run();
+  EXPECT_EQ(others->num_tokens, kNumTokens);
+  for (const auto& answer : answers) pausing.engine.cancel(answer->id);
+  pausing.run();
+  const auto own = pausing.ask(20, 1);
+  pausing.run();
+  EXPECT_EQ(own->num_tokens, kNumTokens);
 }
 
 }  // namespace

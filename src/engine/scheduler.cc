@@ -545,7 +545,7 @@ void Scheduler::detach(Sequence& sequence) {
   if (chunk_.sequence == &sequence) chunk_.sequence = nullptr;
   cache_.release(sequence.table);
   drafter_.forget(sequence);
-  if (sequence.request->is_paused) --num_paused_;
+  if (sequence.request->is_paused) note_paused(sequence, -1);
   std::erase(running_, &sequence);
   if (waiting_.erase(&sequence) == 0) return;
   num_waiting_tokens_ -= sequence.num_tokens_in_line();

@@ -109,11 +109,15 @@ class Scheduler {
   // That run at once, choices each. Thread: any.
   int max_sequences() const { return config_.max_sequences; }
   int num_running() const { return static_cast<int>(running_.size()); }
-  int num_paused() const { return num_paused_; }
+  // Sequences.
+  int num_paused() const { return paused_.num_requests; }
+  std::int64_t num_paused_tokens() const { return paused_.num_tokens; }
   int num_waiting() const { return static_cast<int>(waiting_.size()); }
   std::int64_t num_waiting_tokens() const { return num_waiting_tokens_; }
   // That have not run yet, added.
   void count_waiting(InLineByTenant& by_tenant) const { line_.count(by_tenant); }
+  // Sequences that pause, added.
+  void count_paused(InLineByTenant& by_tenant) const;
   const SchedulerStats& stats() const { return stats_; }
   // Its output goes on with token; false: what it may be does not. For who draws, ahead of commit().
   static bool follow_constraint(Sequence& sequence, TokenId token);
@@ -161,6 +165,7 @@ class Scheduler {
   bool make_room(Sequence& sequence, int num_tokens);
   void preempt(Sequence& sequence);
   FairTurn take_turn(const Sequence& first);
+  void note_paused(const Sequence& sequence, int num);
   int max_match(const Sequence& sequence) const;
   bool is_idle() const;
   PromptRoom prompt_room() const;
@@ -207,7 +212,8 @@ class Scheduler {
   StepPace pace_;
   Drafter drafter_;
   int num_loading_ = 0;
-  int num_paused_ = 0;  // sequences
+  InLine paused_;
+  InLineByTenant paused_by_tenant_;
   std::uint64_t num_prompt_commits_ = 0;  // of parts of prompts, computed or loaded
   std::size_t next_decode_ = 0;  // whose turn it is where not all can decode in one step
   std::int64_t now_ns_ = 0;      // of the commit

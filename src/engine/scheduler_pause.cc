@@ -16,7 +16,7 @@ void Scheduler::pause(std::uint64_t request_id) {
   if (request.is_paused || !std::ranges::all_of(request.choices, may_pause)) return;
   for (const auto& choice : request.choices) {
     detach(*choice);
-    ++num_paused_;
+    note_paused(*choice, 1);
   }
   request.is_paused = true;
 }
@@ -31,7 +31,25 @@ void Scheduler::resume(std::uint64_t request_id) {
   for (const auto& choice : request.choices) {
     waiting_.insert(choice.get());
     num_waiting_tokens_ += choice->num_tokens_in_line();
-    --num_paused_;
+    note_paused(*choice, -1);
+  }
+}
+
+// They hold what those in line do.
+void Scheduler::note_paused(const Sequence& sequence, int num) {
+  const auto own = paused_by_tenant_.try_emplace(sequence.request->request.tenant).first;
+  for (InLine* paused : {&paused_, &own->second}) {
+    paused->num_requests += num;
+    paused->num_tokens += std::int64_t{num} * sequence.num_tokens_in_line();
+  }
+  if (own->second.num_requests == 0) paused_by_tenant_.erase(own);
+}
+
+void Scheduler::count_paused(InLineByTenant& by_tenant) const {
+  for (const auto& [tenant, paused] : paused_by_tenant_) {
+    InLine& all = by_tenant[tenant];
+    all.num_requests += paused.num_requests;
+    all.num_tokens += paused.num_tokens;
   }
 }
 
