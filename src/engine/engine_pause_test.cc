@@ -210,6 +210,8 @@ class PausingEngine {
     std::uint64_t id = 0;
     int num_tokens = 0;
     FinishReason finish = FinishReason::kNone;
+    RequestTimes times;                 // as of its last update
+    std::vector<int> behind_a_pause;  // numbers of tokens
   };
   // Throws what submit() does.
   std::unique_ptr<Answer> ask(int num_prompt, std::uint64_t tenant = 0) {
@@ -219,8 +221,10 @@ class PausingEngine {
     request.sampling = drawn();
     request.tenant = tenant;
     request.on_update = [told = answer.get()](RequestUpdate&& update) {
+      if (update.follows_pause) told->behind_a_pause.push_back(told->num_tokens);
       told->num_tokens += static_cast<int>(update.tokens.size());
       told->finish = update.finish;
+      told->times = update.times;
     };
     answer->id = engine.submit(std::move(request));
     return answer;
@@ -272,6 +276,38 @@ TEST(EnginePauses, TheEngineSleepsAndGoesOn) {
   EXPECT_EQ(answer->num_tokens, kNumTokens);
   EXPECT_EQ(answer->finish, FinishReason::kLength);
   EXPECT_EQ(pausing.engine.stats().num_paused, 0);
+}
+
+// Of statistics. Each step lasts a second, and the reader is away for an hour each time.
+TEST(EnginePauses, TakeNoTime) {
+  PausingEngine pausing;
+  const auto step = [&] {
+    pausing.clock.advance_ns(kNsPerSecond);
+    return pausing.engine.step();
+  };
+  const auto go_away = [&](std::uint64_t id) {
+    pausing.engine.pause(id, true);
+    EXPECT_FALSE(step());
+    pausing.clock.advance_ns(3600 * kNsPerSecond);
+    pausing.engine.pause(id, false);
+  };
+  const auto answer = pausing.ask(20);
+  go_away(answer->id);  // before it has begun
+  while (answer->num_tokens < 10) ASSERT_TRUE(step());
+  EXPECT_LT(answer->times.first_token_ns - answer->times.arrived_ns, 10 * kNsPerSecond);
+  go_away(answer->id);
+  while (answer->num_tokens < 20) ASSERT_TRUE(step());
+  go_away(answer->id);
+  while (step()) {
+  }
+  EXPECT_EQ(answer->finish, FinishReason::kLength);
+  EXPECT_EQ(answer->behind_a_pause, (std::vector<int>{0, 10, 20}));
+  const RequestTimes& times = answer->times;
+  EXPECT_LE(times.arrived_ns, times.scheduled_ns);
+  EXPECT_LE(times.scheduled_ns, times.first_token_ns);
+  const std::int64_t decode_ns = times.last_token_ns - times.first_token_ns;
+  EXPECT_GE(decode_ns, (kNumTokens - 1) * kNsPerSecond);
+  EXPECT_LT(decode_ns, 2 * kNumTokens * kNsPerSecond);
 }
 
 // Else there would be as many as there are connections.

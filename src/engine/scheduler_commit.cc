@@ -161,6 +161,7 @@ bool Scheduler::append(Sequence& sequence, OutputToken token) {
   ++stats_.num_generated_tokens;
   if (sequence.first_token_ns == 0) sequence.first_token_ns = now_ns_;
   sequence.last_token_ns = now_ns_;
+  update.follows_pause = std::exchange(sequence.has_paused, false);
   update.finish = finish_reason(sequence, token.token);
   if (params.constraint != nullptr && !follow_constraint(sequence, token.token)) {
     update.finish = FinishReason::kLength;

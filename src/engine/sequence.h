@@ -27,6 +27,7 @@ struct Sequence {
   int num_output = 0;           // that were reported: a stop token is not among them
   BlockTable table;
   bool is_reported = false;  // its first update has gone out
+  bool has_paused = false;   // since its last token
   std::optional<GrammarState> constrained =
       std::nullopt;  // how far the output has come in what it may be, once it has begun
   Draft draft = {};  // empty between steps
@@ -73,6 +74,7 @@ struct ActiveRequest {
   bool is_forked = false;
   bool wants_pause = false;
   bool is_paused = false;  // its choices neither run nor wait
+  std::int64_t paused_at_ns = 0;
 
   bool is_counted() const { return num_counted >= 0; }
   // Choices that each of its sequences stands for.

@@ -115,6 +115,13 @@ std::string long_answer(int max_tokens) {
                   max_tokens));
 }
 
+double metric(const TestServer& server, const std::string& name) {
+  const std::string page = server.get("/metrics").body;
+  const std::string line = name + "{model_name=\"tiny\",engine=\"0\"} ";
+  const auto at = page.find(line);
+  return at == std::string::npos ? -1 : std::stod(page.substr(at + line.size(), 30));
+}
+
 // What one has read who reads little at a time is what others read; meanwhile nobody waits for him.
 TEST(HttpStalls, AnAnswerWaitsForItsReader) {
   ServerConfig config;
@@ -146,6 +153,8 @@ TEST(HttpStalls, AnAnswerWaitsForItsReader) {
   EXPECT_EQ(texts_of(text), texts_of(expected));
   EXPECT_EQ(texts_of(text).size(), 8u);
   EXPECT_TRUE(eventually([&] { return paused(0); }));
+  // Of each choice the first token behind a pause is late for him alone.
+  EXPECT_LE(metric(server, "vllm:inter_token_latency_seconds_count"), 2 * 8 * 199 - 8);
   EXPECT_TRUE(metrics_show(server, "larder:dropped_streams_total{model_name=\"tiny\",engine=\"0\"} 0"));
 }
 
