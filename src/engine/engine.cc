@@ -156,7 +156,7 @@ EngineStats Engine::stats() const {
   {
     const std::lock_guard lock(mutex_);
     stats = stats_;
-    stats.num_waiting = num_in_line_;
+    stats.num_waiting = num_in_line_ - stats.num_paused;
     stats.num_waiting_tokens = num_tokens_in_line_;
   }
   // They go on while the engine sleeps. Not under the lock: a tier may wake the engine under its own.
@@ -195,7 +195,7 @@ void Engine::give_up(const char* reason) {
   {
     const std::lock_guard lock(mutex_);
     stops_ = ended_ = true;
-    num_in_line_ = stats_.num_running = stats_.num_loading = 0;
+    num_in_line_ = stats_.num_running = stats_.num_loading = stats_.num_paused = 0;
     num_tokens_in_line_ = 0;
     last.arrivals = std::move(inbox_.arrivals);
   }
@@ -411,9 +411,12 @@ void Engine::update_stats() {
   const std::lock_guard lock(mutex_);
   static_cast<SchedulerStats&>(stats_) = scheduler_.stats();
   stats_.num_loaded_by_tier.resize(stats_.tier_names.size());
-  num_in_line_ = static_cast<int>(inbox_.arrivals.size());
-  num_tokens_in_line_ = inbox_.num_tokens;
+  // Whoever pauses holds what those in line do, and will run again.
+  stats_.num_paused = scheduler_.num_paused();
+  num_in_line_ = static_cast<int>(inbox_.arrivals.size()) + stats_.num_paused;
+  num_tokens_in_line_ = inbox_.num_tokens + scheduler_.num_paused_tokens();
   in_line_by_tenant_ = inbox_.by_tenant;
+  scheduler_.count_paused(in_line_by_tenant_);
   if (!is_idle()) {
     num_in_line_ += scheduler_.num_waiting();
     num_tokens_in_line_ += scheduler_.num_waiting_tokens();
@@ -421,7 +424,6 @@ void Engine::update_stats() {
   }
   stats_.num_loading = is_idle() ? 0 : scheduler_.num_loading();
   stats_.num_running = num_running();
-  stats_.num_paused = scheduler_.num_paused();
   stats_.kv = cache_.stats();
   stats_.kv_histograms = cache_.histograms();
   stats_.step_tokens = step_tokens_;

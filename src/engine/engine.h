@@ -38,7 +38,7 @@ struct EngineConfig {
   int max_sequences = 256;       // running at once; more wait in line
   int max_prefill_tokens = 512;  // of a step, while others decode: bounds their inter-token latency
   double max_step_slowdown = 2;  // by them: a step lasts at most so many times as long; 0 = any
-  int max_waiting = 4096;        // requests in line before submit refuses
+  int max_waiting = 4096;        // requests in line, with those that pause, before submit refuses
   std::int64_t max_waiting_tokens = std::int64_t{1} << 24;  // of theirs; one alone may have more
   int max_draft_tokens = 0;  // guesses for a sequence in a step, see Drafter; on a CPU alone
   EvictionKind eviction = EvictionKind::kDensity;
@@ -54,9 +54,9 @@ inline constexpr std::array<double, 13> kStepTokenBounds = {
 struct EngineStats : SchedulerStats {
   int num_running = 0;
   int num_loading = 0;  // admitted, and waiting for a tier
-  int num_waiting = 0;  // in line
+  int num_waiting = 0;  // in line to run
   int num_paused = 0;   // whose reader is behind; neither run nor wait
-  std::int64_t num_waiting_tokens = 0;
+  std::int64_t num_waiting_tokens = 0;  // of all that is in line, with what pauses
   KvStats kv;
   KvHistograms kv_histograms;
   Histogram step_tokens{kStepTokenBounds};  // computed in each step
@@ -100,9 +100,9 @@ class Engine {
   void cancel(std::uint64_t request_id);
   // The same for one choice that has begun. The others go on.
   void cancel_choice(std::uint64_t request_id, int choice);
-  // Until it is called with false, nothing is computed for a request whose answer has begun; its blocks are others' to
-  // take, and its tokens stay what they would have been. For those who do not read their answer. Of an endless context
-  // all is computed anew then.
+  // Until it is called with false, nothing is computed for the request beyond the first tokens of a prompt that is under
+  // way; its blocks are others' to take, and its tokens stay what they would have been. For those who do not read their
+  // answer. Of an endless context all is computed anew then.
   void pause(std::uint64_t request_id, bool is_paused);
   void reset_prefix_cache();
   // Has the prompt computed while there is nothing else to do, if its request has not come before: whoever comes
@@ -194,7 +194,7 @@ class Engine {
   std::optional<Request> next_idle_work();
   void begin_idle_work();
   void make_way();
-  // Nobody waits for what the scheduler has: it is idle work, which is there alone or not at all.
+  // Nobody waits for what the scheduler computes: it is idle work, which is there without other work or not at all.
   bool is_idle() const { return idle_id_ != 0; }
   // Sequences that somebody waits for, but for those that a tier is loading for.
   int num_running() const { return is_idle() ? 0 : scheduler_.num_running() - scheduler_.num_loading(); }
@@ -244,7 +244,7 @@ class Engine {
   std::uint64_t next_id_ = 1;
   int num_in_line_ = 0;  // submitted, and not running as of the last step
   std::int64_t num_tokens_in_line_ = 0;
-  InLineByTenant in_line_by_tenant_;  // of those that have never run
+  InLineByTenant in_line_by_tenant_;  // of those that have never run, or pause
   bool stops_ = false;
   bool has_tier_news_ = false;
   bool ended_ = false;

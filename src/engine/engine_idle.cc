@@ -75,7 +75,7 @@ std::optional<Request> Engine::next_idle_work() {
 }
 
 void Engine::begin_idle_work() {
-  if (idle_line_.empty() || scheduler_.has_work()) return;
+  if (idle_line_.empty() || scheduler_.has_runnable_work()) return;
   std::optional<Request> request = next_idle_work();
   if (!request) return;
   idle_id_ = request->id;

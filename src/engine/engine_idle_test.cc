@@ -42,21 +42,21 @@ class IdleEngine {
     bool has_ended = false;
     int place = 0;  // among those that have ended
   };
-  void ask(std::vector<TokenId> prompt, Asked& asked, int num = 3, std::string salt = "") {
+  std::uint64_t ask(std::vector<TokenId> prompt, Asked& asked, int num = 3, std::string salt = "") {
     Request request;
     request.prompt = std::move(prompt);
     request.salt = std::move(salt);
     request.sampling = greedy(num);
-    ask(std::move(request), asked);
+    return ask(std::move(request), asked);
   }
-  void ask(Request request, Asked& asked) {
+  std::uint64_t ask(Request request, Asked& asked) {
     request.on_update = [this, &asked](RequestUpdate&& update) {
       for (const OutputToken& token : update.tokens) asked.tokens.push_back(token.token);
       asked.usage = update.usage;
       asked.has_ended = update.finish != FinishReason::kNone;
       if (asked.has_ended) asked.place = ++num_ended_;
     };
-    engine_.submit(std::move(request));
+    return engine_.submit(std::move(request));
   }
   int run() {
     int num_steps = 0;
@@ -176,6 +176,29 @@ TEST_F(EngineIdleTest, WaitsWhileOthersAreAnswered) {
   }
   run();
   EXPECT_EQ(engine_.stats().num_anticipated_tokens, 100u);
+}
+
+TEST_F(EngineIdleTest, IsDoneWhileAnswersWaitForTheirReaders) {
+  Asked asked;
+  const std::uint64_t id = ask(random_tokens(20, 2), asked, 30);
+  while (asked.tokens.size() < 3) ASSERT_TRUE(engine_.step());
+  engine_.pause(id, true);
+  engine_.anticipate({.prompt = random_tokens(200, 1)});
+  ASSERT_TRUE(engine_.step());
+  const EngineStats begun = engine_.stats();
+  EXPECT_EQ(begun.num_paused, 1);
+  EXPECT_GT(begun.kv.num_held, 0) << "of the prompt that may come";
+  EXPECT_EQ(begun.num_anticipated_tokens, 0u) << "a layer at a time";
+  // Who is read again waits for it no longer than who comes.
+  engine_.pause(id, false);
+  ASSERT_TRUE(engine_.step());
+  EXPECT_EQ(asked.tokens.size(), 4u);
+  while (!asked.has_ended) {
+    ASSERT_TRUE(engine_.step());
+    EXPECT_EQ(engine_.stats().num_anticipated_tokens, 0u);
+  }
+  run();
+  EXPECT_EQ(engine_.stats().num_anticipated_tokens, 200u);
 }
 
 TEST_F(EngineIdleTest, TheLatestAreKept) {

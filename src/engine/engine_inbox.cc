@@ -109,7 +109,8 @@ void Engine::take(Inbox inbox) {
     make_way();
   }
   push_idle_work(inbox.anticipated);
-  if (!inbox.arrivals.empty()) make_way();
+  const bool resumes = !std::ranges::all_of(inbox.pauses, [](const auto& pause) { return pause.second; });
+  if (!inbox.arrivals.empty() || resumes) make_way();
   for (Arrival& arrival : inbox.arrivals) {
     UpdateCallback& on_update = arrival.request.on_update;
     if (on_update) {

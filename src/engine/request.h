@@ -53,7 +53,8 @@ struct OutputToken {
 // kLost: another machine that computes a part of the model does not answer.
 enum class FinishReason { kNone, kStop, kLength, kCancelled, kLost };
 
-// Nanoseconds of the engine's clock; 0 = not reached.
+// Nanoseconds of the engine's clock; 0 = not reached. What came before a pause is told as later by as long: between two of
+// them no time is the reader's.
 struct RequestTimes {
   std::int64_t arrived_ns = 0;
   std::int64_t scheduled_ns = 0;  // first time in a batch, or begun to load
@@ -131,6 +132,7 @@ struct RequestUpdate {
   std::vector<OutputToken> prompt_logprobs;  // once, with the choice's first update, if asked for
   FinishReason finish = FinishReason::kNone;
   std::optional<TokenId> stop_token;  // which token ended it
+  bool follows_pause = false;         // its first token does: how long that took is no latency
   RequestUsage usage;
   RequestTimes times;
   CacheFacts cache;  // once, with the first update of choice 0

@@ -79,16 +79,21 @@ void Scheduler::add(Request request, std::uint64_t seed, std::int64_t arrived_ns
   // What lies beyond is nobody else's: nothing of it can be written for others, or kept.
   for (PromptPin& pin : active->request.pins)
     pin.num_tokens = std::min(pin.num_tokens, active->span().num_shareable());
-  const Request& asked = active->request;
-  active->turn = line_.join(asked.tenant, asked.priority,
-                            {.num_prompt = active->num_prompt,
-                             .num_choices = asked.n,
-                             .num_beside = sequence->num_tokens_in_line() - active->num_prompt});
+  active->turn = take_turn(*sequence);
   Sequence& first = *active->choices.emplace_back(std::move(sequence));
   const bool is_new = requests_.emplace(id, std::move(active)).second;
   CHECK(is_new, id);
   waiting_.insert(&first);
   num_waiting_tokens_ += first.num_tokens_in_line();
+}
+
+FairTurn Scheduler::take_turn(const Sequence& first) {
+  const ActiveRequest& active = *first.request;
+  const Request& asked = active.request;
+  return line_.join(asked.tenant, asked.priority,
+                    {.num_prompt = active.num_prompt,
+                     .num_choices = asked.n,
+                     .num_beside = first.num_tokens_in_line() - active.num_prompt});
 }
 
 void Scheduler::poll_tiers() {
@@ -147,9 +152,11 @@ const Batch& Scheduler::schedule() {
   return batch_;
 }
 
-// Whether all there is may come, and has not.
+// Whether all there is to compute may come, and has not.
 bool Scheduler::is_idle() const {
-  return requests_.size() == 1 && requests_.begin()->second->request.is_anticipated;
+  if (running_.size() + waiting_.size() != 1) return false;
+  const Sequence& only = running_.empty() ? **waiting_.begin() : *running_.front();
+  return only.request->request.is_anticipated;
 }
 
 PromptRoom Scheduler::prompt_room() const {
@@ -526,6 +533,7 @@ void Scheduler::preempt(Sequence& sequence) {
   detach(sequence);
   waiting_.insert(&sequence);
   num_waiting_tokens_ += sequence.num_tokens_in_line();
+  if (request.wants_pause) pause(request.request.id);
 }
 
 // Out of line and of the running, without its blocks.
@@ -537,7 +545,7 @@ void Scheduler::detach(Sequence& sequence) {
   if (chunk_.sequence == &sequence) chunk_.sequence = nullptr;
   cache_.release(sequence.table);
   drafter_.forget(sequence);
-  if (sequence.request->is_paused) --num_paused_;
+  if (sequence.request->is_paused) note_paused(sequence, -1);
   std::erase(running_, &sequence);
   if (waiting_.erase(&sequence) == 0) return;
   num_waiting_tokens_ -= sequence.num_tokens_in_line();

@@ -57,7 +57,7 @@ struct BatchResults {
 // blocks for all its tokens are there; who waits does so in order of GoesBefore, except that a sequence lets others
 // pass while a running one computes a prefix that it shares: it will find it. When a running
 // sequence finds no block, the last in order gives up its own and waits again; since blocks stay
-// findable, often little is computed twice. So does who pauses. Nothing is refused here: add() is for requests that fit
+// findable, often little is computed twice. Who pauses gives up its own, too. Nothing is refused here: add() is for requests that fit
 // into the cache alone. Thread: engine only.
 class Scheduler {
  public:
@@ -72,8 +72,9 @@ class Scheduler {
   void cancel(std::uint64_t request_id, FinishReason finish = FinishReason::kCancelled);
   // Of one choice, which has begun: the others go on.
   void cancel_choice(std::uint64_t request_id, int choice);
-  // A request that has begun to answer neither runs nor waits until it is resumed, and holds no blocks; what it has
-  // computed is found again, as after a preemption. Unknown ids, and what pauses already, are ignored.
+  // Until it is resumed, a request neither runs nor waits, and holds no blocks; what it has computed is found again, as
+  // after a preemption. One whose prompt is being computed pauses with its first tokens; one that has not begun gives
+  // its turn to others, and has another one then. Unknown ids are ignored.
   void pause(std::uint64_t request_id);
   void resume(std::uint64_t request_id);
   // Also between schedule() and commit(): what was published stays as it is.
@@ -100,17 +101,23 @@ class Scheduler {
   void observe_step(const Batch& batch, std::int64_t duration_ns);
 
   bool has_work() const { return !requests_.empty(); }
+  // What pauses is no such work.
+  bool has_runnable_work() const { return !running_.empty() || !waiting_.empty(); }
   // Sequences that wait for a tier: with nothing else to do, schedule() is empty until it answers.
   bool is_loading() const { return num_loading_ > 0; }
   int num_loading() const { return num_loading_; }
   // That run at once, choices each. Thread: any.
   int max_sequences() const { return config_.max_sequences; }
   int num_running() const { return static_cast<int>(running_.size()); }
-  int num_paused() const { return num_paused_; }
+  // Sequences.
+  int num_paused() const { return paused_.num_requests; }
+  std::int64_t num_paused_tokens() const { return paused_.num_tokens; }
   int num_waiting() const { return static_cast<int>(waiting_.size()); }
   std::int64_t num_waiting_tokens() const { return num_waiting_tokens_; }
   // That have not run yet, added.
   void count_waiting(InLineByTenant& by_tenant) const { line_.count(by_tenant); }
+  // Sequences that pause, added.
+  void count_paused(InLineByTenant& by_tenant) const;
   const SchedulerStats& stats() const { return stats_; }
   // Its output goes on with token; false: what it may be does not. For who draws, ahead of commit().
   static bool follow_constraint(Sequence& sequence, TokenId token);
@@ -157,6 +164,8 @@ class Scheduler {
   }
   bool make_room(Sequence& sequence, int num_tokens);
   void preempt(Sequence& sequence);
+  FairTurn take_turn(const Sequence& first);
+  void note_paused(const Sequence& sequence, int num);
   int max_match(const Sequence& sequence) const;
   bool is_idle() const;
   PromptRoom prompt_room() const;
@@ -203,7 +212,8 @@ class Scheduler {
   StepPace pace_;
   Drafter drafter_;
   int num_loading_ = 0;
-  int num_paused_ = 0;  // sequences
+  InLine paused_;
+  InLineByTenant paused_by_tenant_;
   std::uint64_t num_prompt_commits_ = 0;  // of parts of prompts, computed or loaded
   std::size_t next_decode_ = 0;  // whose turn it is where not all can decode in one step
   std::int64_t now_ns_ = 0;      // of the commit

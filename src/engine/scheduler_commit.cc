@@ -85,7 +85,11 @@ void Scheduler::commit_entry(const BatchEntry& entry, std::span<OutputToken> sam
   fork_choices(request);
   std::vector<Sequence*> choices;
   for (const auto& choice : request.choices) choices.push_back(choice.get());
+  // With what is appended the request may end.
+  const std::uint64_t id = request.request.id;
+  const bool wants_pause = request.wants_pause;
   for (std::size_t i = 0; i < choices.size(); ++i) append(*choices[i], std::move(samples[i]));
+  if (wants_pause) pause(id);
 }
 
 // What was drawn is known up to the first token that was not guessed, and that one: as if each had had a step of its own.
@@ -157,6 +161,7 @@ bool Scheduler::append(Sequence& sequence, OutputToken token) {
   ++stats_.num_generated_tokens;
   if (sequence.first_token_ns == 0) sequence.first_token_ns = now_ns_;
   sequence.last_token_ns = now_ns_;
+  update.follows_pause = std::exchange(sequence.has_paused, false);
   update.finish = finish_reason(sequence, token.token);
   if (params.constraint != nullptr && !follow_constraint(sequence, token.token)) {
     update.finish = FinishReason::kLength;
@@ -271,30 +276,6 @@ void Scheduler::cancel_choice(std::uint64_t request_id, int choice) {
   RequestUpdate update;
   update.finish = FinishReason::kCancelled;
   finish(**open, std::move(update));
-}
-
-void Scheduler::pause(std::uint64_t request_id) {
-  const auto found = requests_.find(request_id);
-  if (found == requests_.end() || found->second->is_paused) return;
-  ActiveRequest& request = *found->second;
-  if (!std::ranges::all_of(request.choices, [](const auto& choice) { return choice->is_reported; })) return;
-  for (const auto& choice : request.choices) {
-    // One that was preempted stays in its turn.
-    if (waiting_.erase(choice.get()) > 0) num_waiting_tokens_ -= choice->num_tokens_in_line();
-    detach(*choice);
-    ++num_paused_;
-  }
-  request.is_paused = true;
-}
-
-void Scheduler::resume(std::uint64_t request_id) {
-  const auto found = requests_.find(request_id);
-  if (found == requests_.end() || !std::exchange(found->second->is_paused, false)) return;
-  for (const auto& choice : found->second->choices) {
-    waiting_.insert(choice.get());
-    num_waiting_tokens_ += choice->num_tokens_in_line();
-    --num_paused_;
-  }
 }
 
 void Scheduler::cancel_all(FinishReason finish) {

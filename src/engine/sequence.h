@@ -19,7 +19,7 @@ struct ActiveRequest;
 
 // One choice of a request. There is no prefill and no decode: num_computed() catches up with
 // tokens.size(), and whenever it has, a token is sampled and appended.
-// Waiting: the table is empty. Running: it holds blocks. Gone once finished.
+// Waiting or paused: the table is empty. Running: it holds blocks. Gone once finished.
 struct Sequence {
   ActiveRequest* request = nullptr;
   int choice = 0;
@@ -27,6 +27,7 @@ struct Sequence {
   int num_output = 0;           // that were reported: a stop token is not among them
   BlockTable table;
   bool is_reported = false;  // its first update has gone out
+  bool has_paused = false;   // since its last token
   std::optional<GrammarState> constrained =
       std::nullopt;  // how far the output has come in what it may be, once it has begun
   Draft draft = {};  // empty between steps
@@ -71,7 +72,9 @@ struct ActiveRequest {
   std::vector<OutputToken> prompt_logprobs;
   std::vector<std::unique_ptr<Sequence>> choices;  // those that have not ended; only 0 until forked
   bool is_forked = false;
-  bool is_paused = false;  // then its choices neither run nor wait
+  bool wants_pause = false;
+  bool is_paused = false;  // its choices neither run nor wait
+  std::int64_t paused_at_ns = 0;
 
   bool is_counted() const { return num_counted >= 0; }
   // Choices that each of its sequences stands for.

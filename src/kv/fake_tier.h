@@ -23,6 +23,7 @@ class FakeTier final : public KvTier {
   ~FakeTier() override { answer(); }
 
   const char* name() const override { return "fake"; }
+  bool is_shared() const override { return others_read; }
   bool put(const TierBlock& block, std::span<const std::byte> bytes) override {
     ++num_offers;
     if (refuses) return false;
@@ -78,6 +79,7 @@ class FakeTier final : public KvTier {
 
   static std::pair<Digest, int> key(const TierBlock& block) { return {block.digest, block.group}; }
 
+  bool others_read = false;      // what it stores
   bool is_out = false;           // of use, as stats() say
   bool pauses_writes = false;    // as stats() say
   bool refuses = false;          // put() finds the queue full

@@ -227,20 +227,20 @@ class KvCache {
     std::int64_t last_used_ns = 0;
     std::int64_t shared_ns = 0;  // when the tier that others read took it last
     std::uint32_t ticket = 0;  // counts the block's lives
-    std::uint32_t saved = 0;   // bit per tier that has it
-    bool is_queued = false;    // for tiers, or was
     bool was_pinned = false;
-
-    bool has_saved(int tier) const { return (saved >> tier & 1) != 0; }
-    void note_saved(int tier) { saved |= 1U << tier; }
-    void note_lost(int tier) { saved &= ~(1U << tier); }
   };
   // Of a block and a tier.
   struct TierUse {
-    // When it hears next that the block is in use, or, where it lost it, is to be given it again;
-    // at the end of time while the block waits for it.
-    std::int64_t touch_at_ns = INT64_MAX;
+    // kQueued: the block waits for the tier to take it. kSaved: it has it, as far as is known. kLost: it has it no more, and
+    // is to be given it again.
+    enum class State : std::uint8_t { kNotOffered, kQueued, kSaved, kLost };
+    State state = State::kNotOffered;
     int num_lost = 0;  // times that it had it no more
+    std::int64_t due_ns = 0;  // kSaved: when it hears next that the block is in use; kLost: when it is given it
+
+    bool is_due(std::int64_t now_ns) const {
+      return (state == State::kSaved || state == State::kLost) && now_ns >= due_ns;
+    }
   };
   // A block of a certain life that a tier has not got yet.
   struct Unsaved {
@@ -293,9 +293,12 @@ class KvCache {
     return lives_[static_cast<std::size_t>(to_index(block))];
   }
   int num_tiers() const { return static_cast<int>(unsaved_.size()); }
-  TierUse& tier_use(BlockId block, int tier) {
-    return tier_uses_[static_cast<std::size_t>(to_index(block)) * unsaved_.size() +
-                      static_cast<std::size_t>(tier)];
+  std::size_t use_index(BlockId block, int tier) const {
+    return static_cast<std::size_t>(to_index(block)) * unsaved_.size() + static_cast<std::size_t>(tier);
+  }
+  TierUse& tier_use(BlockId block, int tier) { return tier_uses_[use_index(block, tier)]; }
+  bool has_saved(BlockId block, int tier) const {
+    return tier_uses_[use_index(block, tier)].state == TierUse::State::kSaved;
   }
   BlockId allocate();
   void hold(BlockId block, bool borrows);
@@ -332,6 +335,7 @@ class KvCache {
   bool is_gone(const Unsaved& unsaved) const;
   bool save(BlockId block, int tier);
   void queue_for(BlockId block, int tier);
+  void note_saved(BlockId block, int tier, std::int64_t touch_at_ns);
   void touch_tiers(BlockTable& table);
   void touch_tiers(BlockId block, std::int64_t now_ns);
   bool is_saved(BlockId block, int tier) const;

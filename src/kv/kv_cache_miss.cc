@@ -17,12 +17,14 @@ void KvCache::remember_evicted(BlockId block, bool is_cleared) {
   if (!cache_.is_kept(cache_.group_of(block)) || cache_.num_tokens(node) < kBlockSize) return;
   const int num_held = pool_.num_held() - cache_.num_idle();
   const BlockLife& of_block = life(block);
+  std::uint8_t saved = 0;
+  for (int tier = 0; tier < num_tiers(); ++tier) saved |= static_cast<std::uint8_t>(has_saved(block, tier) << tier);
   evicted_.add({.key = evicted_key(cache_.digest(node)),
                 .evicted_ns = clock_.now_ns(),
                 .pool_in_use = static_cast<float>(num_held) / static_cast<float>(pool_.num_blocks()),
                 .pin_had_expired = of_block.was_pinned && !cache_.is_pinned(block),
                 .was_cleared = is_cleared,
-                .saved = static_cast<std::uint8_t>(of_block.saved)});
+                .saved = saved});
 }
 
 // Whether one of the tiers that took the block cannot be read now.

@@ -96,6 +96,34 @@ TEST(KvCacheSaves, WhatATierLosesAgainAndAgainItGetsEverLater) {
   EXPECT_EQ(store.blocks.size(), 6u);
 }
 
+// Whoever is to load a prompt does not wait for as long.
+TEST(KvCacheSaves, WhatWasLostMoreThanOnceIsThereForThoseWhoAreToLoadIt) {
+  FakeStore store;
+  Server server(full_layer(), 32, {&store});
+  server.fakes[0]->others_read = true;
+  const Tokens tokens = counting(100);
+  server.run(tokens);
+  for (const bool is_given_at_once : {true, false}) {
+    store.blocks.clear();
+    server.test.clock.advance_ns(10'000'000'000);
+    server.run(tokens);
+    ASSERT_EQ(store.blocks.size(), is_given_at_once ? 6u : 0u);
+  }
+  BlockTable table;
+  ASSERT_EQ(server.test.cache.match(table, tokens, {}, 99), 99);
+  for (int i = 0; i < 2; ++i) {  // the second time all of it is in line
+    ShareMark mark = server.test.cache.share(table);
+    EXPECT_FALSE(server.test.cache.is_shared(mark));
+    EXPECT_EQ(server.test.cache.stats().num_unsaved, 6);
+  }
+  ShareMark mark = server.test.cache.share(table);
+  server.test.cache.poll_tiers();
+  EXPECT_TRUE(server.test.cache.is_shared(mark));
+  EXPECT_EQ(store.blocks.size(), 6u);
+  EXPECT_EQ(server.fakes[0]->num_puts, 3 * 6);
+  server.test.cache.release(table);
+}
+
 TEST(KvCacheSaves, EachTierHearsOfHitsAtItsOwnInterval) {
   FakeStore store, other;
   Server server(full_layer(), 32, {&store, &other});

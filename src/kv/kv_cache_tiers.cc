@@ -44,15 +44,14 @@ void KvCache::queue_save(NodeId node) {
   if (tiers_ == nullptr || cache_.num_tokens(node) < kBlockSize) return;
   for (int group = 0; group < num_groups(); ++group) {
     const BlockId block = cache_.block(node, group);
-    if (block == BlockId::kNone || life(block).is_queued) continue;
-    life(block).is_queued = true;
-    for (int tier = 0; tier < tiers_->num_tiers(); ++tier) {
-      if (!life(block).has_saved(tier)) queue_for(block, tier);
+    for (int tier = 0; block != BlockId::kNone && tier < num_tiers(); ++tier) {
+      if (tier_use(block, tier).state == TierUse::State::kNotOffered) queue_for(block, tier);
     }
   }
 }
 
 void KvCache::queue_for(BlockId block, int tier) {
+  tier_use(block, tier).state = TierUse::State::kQueued;
   std::deque<Unsaved>& queue = unsaved_[static_cast<std::size_t>(tier)];
   queue.push_back({block, life(block).ticket, ++num_queued_});
   if (queue.size() > max_unsaved(lives_.size()))
@@ -79,23 +78,27 @@ void KvCache::touch_tiers(BlockId block, std::int64_t now_ns) {
   if (node == kNoNode) return;
   for (int tier = 0; tier < tiers_->num_tiers(); ++tier) {
     TierUse& use = tier_use(block, tier);
-    if (now_ns < use.touch_at_ns) continue;
+    if (!use.is_due(now_ns)) continue;
     KvTier& taker = tiers_->tier(tier);
-    if (life(block).has_saved(tier)) {
-      use.touch_at_ns = now_ns + taker.touch_interval_ns();
+    if (use.state == TierUse::State::kSaved) {
+      use.due_ns = now_ns + taker.touch_interval_ns();
       if (taker.touch(cache_.identity(node, cache_.group_of(block)))) continue;
-      life(block).note_lost(tier);
       // A tier that holds less than what is in use loses it again and again: each time it is given
-      // it later. Eviction from the pool offers it anyway.
+      // it later. Eviction from the pool offers it anyway, and so does a request whose prompt others are to load.
       if (const int num_before = use.num_lost++; num_before > 0) {
-        use.touch_at_ns =
-            now_ns + (taker.touch_interval_ns() << std::min(num_before, kMaxDoublings));
+        use.state = TierUse::State::kLost;
+        use.due_ns = now_ns + (taker.touch_interval_ns() << std::min(num_before, kMaxDoublings));
         continue;
       }
     }
-    use.touch_at_ns = INT64_MAX;
     queue_for(block, tier);
   }
+}
+
+void KvCache::note_saved(BlockId block, int tier, std::int64_t touch_at_ns) {
+  TierUse& use = tier_use(block, tier);
+  use.state = TierUse::State::kSaved;
+  use.due_ns = touch_at_ns;
 }
 
 bool KvCache::is_gone(const Unsaved& unsaved) const {
@@ -111,9 +114,8 @@ bool KvCache::save(BlockId block, int tier) {
   const bool is_taken = taker.lends() ? taker.put_filled(identity, fill)
                                       : taker.put(identity, storage_.read_block(block));
   if (!is_taken) return false;
-  life(block).note_saved(tier);
   if (taker.is_shared()) life(block).shared_ns = clock_.now_ns();
-  tier_use(block, tier).touch_at_ns = clock_.now_ns() + taker.touch_interval_ns();
+  note_saved(block, tier, clock_.now_ns() + taker.touch_interval_ns());
   return true;
 }
 
@@ -127,7 +129,7 @@ void KvCache::save_some() {
     std::int64_t num_left = std::max<std::int64_t>(1, most_bytes / layout_.block_size_bytes());
     for (; !queue.empty() && num_left > 0; queue.pop_front()) {
       const BlockId block = queue.front().block;
-      if (is_gone(queue.front()) || life(block).has_saved(tier)) continue;
+      if (is_gone(queue.front()) || has_saved(block, tier)) continue;
       if (!save(block, tier)) break;
       --num_left;
     }
@@ -137,7 +139,7 @@ void KvCache::save_some() {
 
 // What a tier took it may have lost since.
 bool KvCache::is_saved(BlockId block, int tier) const {
-  if (!life(block).has_saved(tier)) return false;
+  if (!has_saved(block, tier)) return false;
   const TierBlock identity = cache_.identity(cache_.node_of(block), cache_.group_of(block));
   return !tiers_->tier(tier).has_lost(identity);
 }
@@ -176,10 +178,8 @@ ShareMark KvCache::share(const BlockTable& table) {
     const NodeId node = kept == BlockId::kNone ? kNoNode : cache_.node_of(kept);
     for (int group = 0; node != kNoNode && group < num_groups(); ++group) {
       const BlockId block = cache_.block(node, group);
-      if (block == BlockId::kNone || !life(block).has_saved(tier)) continue;  // or it is in line
+      if (block == BlockId::kNone || tier_use(block, tier).state == TierUse::State::kQueued) continue;  // it is in line
       if (clock_.now_ns() - life(block).shared_ns < kTrustNs && is_saved(block, tier)) continue;
-      life(block).note_lost(tier);
-      tier_use(block, tier).touch_at_ns = INT64_MAX;
       queue_for(block, tier);
     }
   }
@@ -445,8 +445,7 @@ LoadedTokens KvCache::finish_load(BlockTable& table, std::span<const TokenId> to
     const auto& [index, group, tier, was_saved] = loading.blocks[static_cast<std::size_t>(i)];
     const BlockId block =
         table.groups_[static_cast<std::size_t>(group)].blocks[static_cast<std::size_t>(index)];
-    life(block).note_saved(tier);
-    tier_use(block, tier).touch_at_ns = 0;  // reading it renews no time to live
+    note_saved(block, tier, 0);  // reading it renews no time to live
     if (index < num_counted || index >= end) continue;
     loaded.num_by_tier[static_cast<std::size_t>(tier)] += kBlockSize;
     num_counted = index + 1;

@@ -15,7 +15,8 @@ inline constexpr std::int64_t kAnswerBytes = 24 << 10;
 // And of each token of it that the cache holds: as text, and twice as a token, in lists that grow by doubling.
 inline constexpr std::int64_t kAnswerTokenBytes = 24;
 
-// Of as many as there may be at once: of each connection one waits in line. max_sequences: EngineConfig's.
+// Of as many as there may be at once: of each connection one waits in line, for its turn or for its reader, whose answer's
+// tokens the cache may hold no more. max_sequences: EngineConfig's.
 constexpr std::int64_t clients_bytes(int max_connections, int max_sequences) {
   const std::int64_t num_answers = std::int64_t{max_sequences} + std::min(EngineConfig{}.max_waiting, max_connections);
   return max_connections * kConnectionBytes + num_answers * kAnswerBytes;

@@ -305,7 +305,7 @@ void Generation::observe(Choice& choice, const RequestUpdate& update) {
     if (waits_ != nullptr) places_.at(static_cast<std::size_t>(choice.prompt)).begin(steady_now_ns());
     metrics_.observe_first_token(static_cast<double>(times.first_token_ns - times.arrived_ns) *
                                  1e-9);
-  } else {
+  } else if (!update.follows_pause) {
     metrics_.observe_inter_token(
         static_cast<double>(times.last_token_ns - choice.times.last_token_ns) * 1e-9);
   }

@@ -6,6 +6,7 @@
 #include <map>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "server/http_server.h"
 #include "server/mailbox.h"
@@ -115,6 +116,13 @@ std::string long_answer(int max_tokens) {
                   max_tokens));
 }
 
+double metric(const TestServer& server, const std::string& name) {
+  const std::string page = server.get("/metrics").body;
+  const std::string line = name + "{model_name=\"tiny\",engine=\"0\"} ";
+  const auto at = page.find(line);
+  return at == std::string::npos ? -1 : std::stod(page.substr(at + line.size(), 30));
+}
+
 // What one has read who reads little at a time is what others read; meanwhile nobody waits for him.
 TEST(HttpStalls, AnAnswerWaitsForItsReader) {
   ServerConfig config;
@@ -146,6 +154,8 @@ TEST(HttpStalls, AnAnswerWaitsForItsReader) {
   EXPECT_EQ(texts_of(text), texts_of(expected));
   EXPECT_EQ(texts_of(text).size(), 8u);
   EXPECT_TRUE(eventually([&] { return paused(0); }));
+  // Of each choice the first token behind a pause is late for him alone.
+  EXPECT_LE(metric(server, "vllm:inter_token_latency_seconds_count"), 2 * 8 * 199 - 8);
   EXPECT_TRUE(metrics_show(server, "larder:dropped_streams_total{model_name=\"tiny\",engine=\"0\"} 0"));
 }
 
@@ -157,12 +167,12 @@ TEST(HttpStalls, AnAnswerThatTellsNothingGoesOnToo) {
   config.limits.ping_interval = std::chrono::hours(1);
   TestServer server(config, {.num_blocks = 1300, .max_model_len = 20'000, .max_batch_tokens = 128});
   RawClient client(server.port(), 60, 32 << 10);
-  // Its first events repeat the user, which is more than the system takes; then comes a call whose argument has no end
+  // Its first events repeat the tool, which is more than the system takes; then comes a call whose argument has no end
   // ("y" is token 88).
   client.send(TestServer::request(
       "/v1/responses",
-      fmt::format(R"({{"input":"abc","user":"{}","stream":true,"temperature":0,"logit_bias":{{"88":100}},"tool_choice":"required",)"
-                  R"("tools":[{{"type":"function","name":"f","parameters":{{"type":"object","properties":{{"a":{{"type":"string"}}}},)"
+      fmt::format(R"({{"input":"abc","stream":true,"temperature":0,"logit_bias":{{"88":100}},"tool_choice":"required",)"
+                  R"("tools":[{{"type":"function","name":"f","parameters":{{"description":"{}","type":"object","properties":{{"a":{{"type":"string"}}}},)"
                   R"("required":["a"]}}}}]}})",
                   std::string(6 << 20, 'u'))));
   ASSERT_TRUE(eventually([&] { return server.engine().stats().num_paused == 1; }));
@@ -173,6 +183,32 @@ TEST(HttpStalls, AnAnswerThatTellsNothingGoesOnToo) {
   }));
   client.end_sending();
   reader.join();
+}
+
+// Those that have not begun when he falls behind, too.
+TEST(HttpStalls, AllPromptsOfARequestWaitForItsReader) {
+  constexpr int kNumPrompts = 40;
+  ServerConfig config;
+  config.limits.max_stream_buffer_bytes = 64 << 10;
+  EngineConfig engine = TestServer::default_engine();
+  engine.max_sequences = 4;
+  TestServer server(config, engine);
+  std::vector<std::string> prompts;
+  for (int i = 0; i < kNumPrompts; ++i) prompts.push_back(fmt::format("abc {}", i));
+  const Json body = {{"prompt", prompts}, {"max_tokens", 200}, {"ignore_eos", true}, {"stream", true}, {"logprobs", 20}};
+  RawClient slow(server.port(), 20, 32 << 10);
+  slow.send(TestServer::request("/v1/completions", body.dump()));
+  EngineStats stats;
+  ASSERT_TRUE(eventually([&] {
+    stats = server.engine().stats();
+    return stats.num_paused > engine.max_sequences && stats.num_running + stats.num_waiting == 0;
+  }));
+  EXPECT_LT(stats.num_generated_tokens, std::uint64_t{kNumPrompts} * 200 / 2);
+  slow.receive("[DONE]");
+  EXPECT_TRUE(eventually([&] {
+    stats = server.engine().stats();
+    return stats.num_paused == 0 && stats.num_generated_tokens == std::uint64_t{kNumPrompts} * 200;
+  }));
 }
 
 TEST(HttpStalls, AReaderThatNeverComesBackIsDropped) {
