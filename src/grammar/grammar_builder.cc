@@ -185,14 +185,6 @@ void GrammarBuilder::add_call(GrammarNode from, const GrammarRule& rule, Grammar
   add_edge(from, {.kind = GrammarEdge::Kind::kCall, .target = to, .callee = rule.begin});
 }
 
-std::vector<std::uint8_t> GrammarBuilder::next_bytes(GrammarNode node) const {
-  std::vector<std::uint8_t> bytes;
-  for (const GrammarEdge& edge : nodes_[node].edges) {
-    if (edge.kind == GrammarEdge::Kind::kBytes) bytes.push_back(edge.first);
-  }
-  return bytes;
-}
-
 void GrammarBuilder::set_free_characters(GrammarNode node, std::uint16_t num_characters) {
   nodes_[node].num_free_characters = num_characters;
 }

@@ -49,8 +49,6 @@ class GrammarBuilder {
   void add_bytes(GrammarNode from, ByteRange range, GrammarNode to);
   void add_empty(GrammarNode from, GrammarNode to);
   void add_call(GrammarNode from, const GrammarRule& rule, GrammarNode to);
-  // That lead on from the node as yet, each of a range of its own.
-  std::vector<std::uint8_t> next_bytes(GrammarNode node) const;
   void set_free_characters(GrammarNode node, std::uint16_t num_characters);
 
   Fragment nothing();

@@ -167,6 +167,18 @@ TEST(JsonSchema, FormatsBesideOtherWords) {
          {R"({"type": "string", "pattern": "^[a-z]+$", "minLength": 1})", {R"("ab")"}, {R"("")"}}});
 }
 
+// A name that begins with the same byte as another one's character has all of its own.
+TEST(JsonSchema, NamesOfLongCharacters) {
+  const char* schema =
+      R"({"type": "object", "properties": {"名称": {"type": "integer"}, "é😀": {"type": "null"}}, "additionalProperties": {"type": "integer"}})";
+  check({{schema,
+          {R"({"年龄":1})", R"({"名称":1,"名":2,"吁":3})", R"({"è":1})", R"({"é":1})", R"({"é😁":1})", R"({"é😀":null,"é😀x":1})", R"({"名称x":3,"x名称":4})",
+           R"({"":1,"ab":2,"名a":3})"},
+          {R"({"é😀":1})", R"({"名称":1.5})", R"({"é😁":null})"}}});
+  for (const char* text : {"{\"\xE5\"", "{\"\xE5:", "{\"\xC3z", "{\"\xE5\x90\"", "{\"é\xF0\x9F\"", "{\"\xE5\xE5", "{\"\xED\xA0"})
+    EXPECT_FALSE(begins(grammar_of_schema(schema), text)) << text;
+}
+
 // Of tools that are not strict: the least part goes that cannot be obeyed.
 TEST(JsonSchema, LenientlyOnlyWhatCannotBeObeyedIsFree) {
   const Grammar grammar = grammar_of_schema(
