@@ -36,17 +36,18 @@ JsonTypes type_of(const Json& value) {
   if (value.is_object()) return kObject;
   if (value.is_array()) return kArray;
   if (value.is_string()) return kString;
-  return value.is_number_integer() ? kInteger : kNumber;
+  return value.is_number_integer() || value.is_binary() ? kInteger : kNumber;
 }
 
 std::string number_at(const Json& value) {
-  if (!value.is_number()) fail_at(value, "must be a number");
-  return value.dump();
+  if (!value.is_number() && !value.is_binary()) fail_at(value, "must be a number");
+  return written(value);
 }
 
 std::uint32_t count_at(const Json& value) {
   constexpr double kMost = 1'000'000;  // more than any answer has is no bound
-  const double count = value.is_number() ? std::min(value.get<double>(), kMost) : -1;
+  const bool is_long = value.is_binary() && !written(value).starts_with('-');
+  const double count = value.is_number() ? std::min(value.get<double>(), kMost) : is_long ? kMost : -1;
   if (count < 0 || count != static_cast<double>(static_cast<std::uint32_t>(count)))
     fail_at(value, "must be a whole number that is not negative");
   return static_cast<std::uint32_t>(count);

@@ -124,10 +124,22 @@ std::size_t steps_of(const Json& value) {
   constexpr std::size_t kBytesPerStep = 16;
   std::size_t num_steps = 1;
   if (value.is_string()) num_steps += value.get_ref<const std::string&>().size() / kBytesPerStep;
+  if (value.is_binary()) num_steps += value.get_binary().size() / kBytesPerStep;
   if (value.is_structured()) {
     for (const auto& [key, item] : value.items()) num_steps += key.size() / kBytesPerStep + steps_of(item);
   }
   return num_steps;
+}
+
+std::string written(const Json& value) {
+  if (value.is_binary()) return {value.get_binary().begin(), value.get_binary().end()};
+  if (!value.is_structured()) return value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  std::string text;
+  for (const auto& [key, item] : value.items()) {
+    text += text.empty() ? "" : ",";
+    text += value.is_object() ? written(Json(key)) + ":" + written(item) : written(item);
+  }
+  return value.is_object() ? "{" + text + "}" : "[" + text + "]";
 }
 
 SchemaWords::SchemaWords(const Json& schema, bool is_strict) {

@@ -90,4 +90,7 @@ class SchemaDocument {
 // What a text, or all of a value, counts in steps.
 std::size_t steps_of(const nlohmann::ordered_json& value);
 
+// Compact JSON. An integer beyond 64 bits is held as its digits, in a binary value, as no double has all of them.
+std::string written(const nlohmann::ordered_json& value);
+
 }  // namespace larder

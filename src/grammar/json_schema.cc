@@ -28,10 +28,6 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kMaxValues = 10'000;  // of JSON
 
-std::string written(const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace); }
-
-std::string written(std::string_view name) { return written(Json(name)); }
-
 std::size_t count_values(const Json& value) {
   std::size_t count = 1;
   if (value.is_structured()) {
@@ -273,8 +269,8 @@ class Compiler {
     }
     if (members.others) {
       std::vector<std::string> names;
-      for (const JsonMembers::Named& member : members.named) names.push_back(written(member.name));
-      for (const std::string_view name : members.barred) names.push_back(written(name));
+      for (const JsonMembers::Named& member : members.named) names.push_back(written(Json(member.name)));
+      for (const std::string_view name : members.barred) names.push_back(written(Json(name)));
       for (std::string& name : names) name = name.substr(1, name.size() - 2);
       const Fragment value = any(*members.others, nesting);
       kinds.push_back(builder_.sequence({parts_.other_string(names), parts_.colon(), value}));
@@ -309,7 +305,7 @@ class Compiler {
     for (std::size_t i = 0; i < members.size(); ++i) {
       const GrammarNode after = builder_.add_node();
       const Fragment value = any(members[i].schemas, nesting);
-      const Fragment member = builder_.sequence({builder_.text(written(members[i].name)), parts_.colon(), value});
+      const Fragment member = builder_.sequence({builder_.text(written(Json(members[i].name))), parts_.colon(), value});
       builder_.add_empty(next, member.begin);
       if (!members[i].is_required) builder_.add_empty(next, after);
       if (i + 1 >= num_needed) add_end(member.end);

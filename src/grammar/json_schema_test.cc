@@ -274,6 +274,27 @@ TEST(JsonSchema, ValuesThatAreNamedAreBoundByAllElse) {
          {R"_({"enum": ["2026-11-29", 5], "format": "date", "pattern": "(?=2)"})_", {R"("2026-11-29")", "5"}, {"\"\""}}});
 }
 
+// Which a request's reader holds as their digits.
+TEST(JsonSchema, IntegersBeyond64Bits) {
+  const std::string digits = "123456789012345678901234567890", more = "123456789012345678901234567891";
+  const auto integer = [](const std::string& text) { return Json::binary({text.begin(), text.end()}); };
+  const auto grammar = [](const Json& schema) {
+    return grammar_of([&](GrammarBuilder& builder) {
+      JsonParts parts(builder);
+      return add_json_schema(parts, schema, "schema");
+    });
+  };
+  EXPECT_TRUE(matches(grammar({{"const", integer(digits)}}), digits));
+  EXPECT_TRUE(matches(grammar({{"const", {{"a", Json::array({integer(digits), 1})}}}}), "{\"a\":[" + digits + ",1]}"));
+  const Json some = Json::array({integer(digits), integer(more), integer("-" + digits), 5, 0.5});
+  const Grammar bound = grammar({{"type", "integer"}, {"enum", some}, {"maximum", integer(digits)}, {"minimum", 0}});
+  EXPECT_TRUE(matches(bound, digits));
+  EXPECT_TRUE(matches(bound, "5"));
+  for (const std::string& text : {more, "-" + digits, std::string("0.5")}) EXPECT_FALSE(matches(bound, text)) << text;
+  EXPECT_TRUE(matches(grammar({{"type", "number"}, {"maximum", integer(digits)}, {"exclusiveMinimum", 7}}), "8"));
+  EXPECT_THROW(grammar({{"type", "array"}, {"minItems", integer("-" + digits)}}), Error);
+}
+
 // As is one that is false: what remains of the schema is what a text can come to the end of.
 TEST(JsonSchema, ChoicesThatNothingSatisfiesAreNone) {
   check(
