@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
@@ -36,7 +37,9 @@ JsonTypes type_of(const Json& value) {
   if (value.is_object()) return kObject;
   if (value.is_array()) return kArray;
   if (value.is_string()) return kString;
-  return value.is_number_integer() || value.is_binary() ? kInteger : kNumber;
+  if (value.is_number_integer() || value.is_binary()) return kInteger;
+  const auto number = value.get<double>();  // 1.0 is an integer, too
+  return std::trunc(number) == number ? kInteger : kNumber;
 }
 
 std::string number_at(const Json& value) {

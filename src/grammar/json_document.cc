@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -81,6 +83,19 @@ std::string_view shortened(std::string_view name) {
   std::size_t end = kMaxNameBytes;
   while (end > 0 && (static_cast<unsigned char>(name[end]) & 0xC0) == 0x80) --end;
   return name.substr(0, end);
+}
+
+// Of a fragment of a URI; what is no byte so written stays as it is.
+std::string percent_decoded(std::string_view text) {
+  std::string decoded;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    std::uint8_t byte = 0;
+    const std::string_view digits = text[i] == '%' ? text.substr(i + 1, 2) : std::string_view();
+    const bool is_byte = digits.size() == 2 && std::from_chars(digits.begin(), digits.end(), byte, 16).ptr == digits.end();
+    decoded += is_byte ? static_cast<char>(byte) : text[i];
+    i += is_byte ? digits.size() : 0;
+  }
+  return decoded;
 }
 
 // The names and numbers that lead from a value to one within it, innermost first.
@@ -190,7 +205,7 @@ const Json& SchemaDocument::referred(const Json& reference) const {
   const std::string& text = string_at(reference);
   if (!text.starts_with('#')) fail_at(reference, "leads out of the schema; only \"#/...\" is supported");
   try {
-    return root_.at(Json::json_pointer(text.substr(1)));
+    return root_.at(Json::json_pointer(percent_decoded(std::string_view(text).substr(1))));
   } catch (const Json::exception&) {
     fail_at(reference, "leads nowhere in the schema");
   }

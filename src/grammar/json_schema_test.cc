@@ -268,6 +268,7 @@ TEST(JsonSchema, ValuesThatAreNamedAreBoundByAllElse) {
          {R"({"enum": [1, 2, {"a": 1, "b": [1.0]}], "allOf": [{"enum": [{"b": [1], "a": 1.0}, 2.0, 3]}]})",
           {"2.0", R"({"b":[1],"a":1.0})"},
           {"1", "3"}},
+         {R"({"type": "integer", "enum": [1.0, 2.5, 1e3]})", {"1.0", "1000.0"}, {"2.5"}},
          {R"({"enum": ["a", "b"], "const": "b"})", {R"("b")"}, {R"("a")"}},
          {R"({"enum": [0.1, 1e20, 5, -7], "exclusiveMinimum": 0.1, "exclusiveMaximum": 1e20})", {"5"}, {"0.1", "1e+20", "-7"}},
          {R"({"properties": {"kind": {"type": "null"}}, "enum": ["x", 1]})", {R"("x")", "1"}, {"{}"}},
@@ -340,6 +341,13 @@ TEST(JsonSchema, ReferencesBesideConstraintsComeToAnEnd) {
           "anyOf": [{"$ref": "#/$defs/a"}, {"allOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}]}]})",
       SchemaUse::kLenient);
   EXPECT_TRUE(matches(both, "{}"));
+}
+
+TEST(JsonSchema, ReferencesArePartsOfUris) {
+  check({{R"({"$defs": {"Partial<Foo>": {"const": 1}, "a b/~%é": {"const": 2}, "%4": {"const": 3}},
+              "anyOf": [{"$ref": "#/$defs/Partial%3CFoo%3E"}, {"$ref": "#/%24defs/a%20b~1~0%25%C3%a9"}, {"$ref": "#/$defs/%4"}]})",
+          {"1", "2", "3"},
+          {"4"}}});
 }
 
 TEST(JsonSchema, References) {
