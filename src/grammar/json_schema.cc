@@ -54,7 +54,8 @@ class Compiler {
     }
     if (builder_.prune(whole)) return whole;
     if (use_ == SchemaUse::kLenient) return any_of_type({&root});
-    tell(first_impossible_.value_or(SchemaFault{&root, "is satisfied by nothing that has an end; have it require less"}));
+    tell(first_impossible_.value_or(
+        SchemaFault{&root, "is satisfied by nothing that has an end; have it require less"}));
   }
 
  private:
@@ -136,7 +137,6 @@ class Compiler {
     } catch (const Error& error) {
       // The parts that know nothing of the schema do not know the place.
       if (!error.param().empty()) throw;
-      if (error.kind() == ErrorKind::kInvalidArgument) fail_impossible(place, error.message());
       const std::string path = document_.path_of({&place, {}});
       throw Error(error.kind(), fmt::format("{}: {}", path, error.message()), path);
     }
@@ -163,16 +163,26 @@ class Compiler {
     const std::optional<JsonTypes> types = said.types();
     if (!types) return parts_.any_value();
     std::vector<Fragment> choices;
-    if (*types & kObject) choices.push_back(object(said, nesting));
-    if (*types & kArray) choices.push_back(array(said, nesting));
-    if (*types & kString) choices.push_back(string(said));
-    if (*types & kInteger) {
-      choices.push_back((*types & kNumber) == kNumber ? add_json_number(builder_, said.bounds())
-                                                      : add_json_integer(builder_, said.bounds()));
-    }
-    if (*types & kBoolean) choices.push_back(parts_.one_of({"true", "false"}));
-    if (*types & kNull) choices.push_back(builder_.text("null"));
+    const auto add = [&](JsonTypes type, auto make) {
+      if ((*types & type) == type) choices.push_back(guarded({&said.place()}, make));
+    };
+    add(kObject, [&] { return object(said, nesting); });
+    add(kArray, [&] { return array(said, nesting); });
+    add(kString, [&] { return string(said); });
+    add(kInteger, [&] { return number(said, (*types & kNumber) == kNumber); });
+    add(kBoolean, [&] { return parts_.one_of({"true", "false"}); });
+    add(kNull, [&] { return builder_.text("null"); });
     return builder_.choice(choices);
+  }
+
+  Fragment number(const JsonConjunction& said, bool may_have_fraction) {
+    const NumberBounds bounds = said.bounds();
+    try {
+      return may_have_fraction ? add_json_number(builder_, bounds) : add_json_integer(builder_, bounds);
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::kInvalidArgument) throw;
+      fail_impossible(said.place(), error.message());
+    }
   }
 
   Fragment regex(std::string_view expression, const Json& place) {
@@ -237,7 +247,8 @@ class Compiler {
     std::optional<std::size_t> most;
     for (const ItemWords& part : parts) {
       num_first = std::max(num_first, part.first.size());
-      if (part.others != nullptr && *part.others == false) most = std::min(most.value_or(part.first.size()), part.first.size());
+      const bool is_closed = part.others != nullptr && *part.others == false;
+      if (is_closed) most = std::min(most.value_or(part.first.size()), part.first.size());
     }
     JsonParts::Items items;
     items.count = said.counts("minItems", "maxItems");

@@ -301,6 +301,7 @@ TEST(JsonSchema, ChoicesThatNothingSatisfiesAreNone) {
   check(
       {{R"({"type": "string", "anyOf": [{"type": "string", "maxLength": 2}, {"type": "null"}]})", {R"("ab")"}, {"null", R"("abc")"}},
        {R"({"anyOf": [{"type": "integer", "minimum": 5, "maximum": 2}, {"minLength": 3, "maxLength": 2}, {"type": "null"}]})", {"null"}, {"5", "\""}},
+       {R"({"type": ["string", "integer", "null"], "minLength": 3, "maxLength": 2, "minimum": 5, "maximum": 5})", {"5", "null"}, {"\""}},
        // By a member that has to be there.
        {R"({"properties": {"kind": {"enum": ["a", "c"]}}, "required": ["kind"],
             "anyOf": [{"properties": {"kind": {"const": "a"}, "x": {"type": "null"}}}, {"properties": {"kind": {"const": "b"}, "y": true}}]})",
