@@ -77,7 +77,10 @@ PathsToEnds paths_without_bytes(const Grammar& grammar) {
 class LeftCalls {
  public:
   LeftCalls(const Grammar& grammar, std::span<const GrammarRule> rules)
-      : grammar_(grammar), empty_paths_(paths_without_bytes(grammar)), states_(grammar.num_nodes()), is_seen_(grammar.num_nodes()) {
+      : grammar_(grammar),
+        empty_paths_(paths_without_bytes(grammar)),
+        states_(grammar.num_nodes()),
+        is_seen_(grammar.num_nodes()) {
     for (const GrammarRule& rule : rules) begins_.push_back(rule.begin);
   }
 

@@ -72,8 +72,8 @@ class GrammarBuilder {
   void define(const GrammarRule& rule, Fragment part, std::string name = {});
   GrammarRule rule(Fragment part);
 
-  // Takes out of a part, and of the rules that it calls, what leads to no end: choices that cannot be completed. All that
-  // it calls must be defined. False: nothing is left of it.
+  // Takes out of a part, and of the rules that it calls, what leads to no end: choices that cannot be completed. All
+  // that it calls must be defined. False: nothing is left of it.
   bool prune(Fragment whole);
 
   // The language of that part; the builder is empty then. Throws Error{kInvalidArgument} where a rule calls

@@ -56,11 +56,12 @@ std::uint32_t count_at(const Json& value) {
   return static_cast<std::uint32_t>(count);
 }
 
-// Its members in any order, and 1 as well as 1.0.
+// Equal with its members in any order, and 1 to 1.0.
 using SameValue = nlohmann::json;
 
 std::size_t num_characters(std::string_view text) {
-  return static_cast<std::size_t>(std::ranges::count_if(text, [](unsigned char byte) { return (byte & 0xC0) != 0x80; }));
+  const auto begins_one = [](unsigned char byte) { return (byte & 0xC0) != 0x80; };
+  return static_cast<std::size_t>(std::ranges::count_if(text, begins_one));
 }
 
 }  // namespace

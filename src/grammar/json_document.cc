@@ -91,7 +91,8 @@ std::string percent_decoded(std::string_view text) {
   for (std::size_t i = 0; i < text.size(); ++i) {
     std::uint8_t byte = 0;
     const std::string_view digits = text[i] == '%' ? text.substr(i + 1, 2) : std::string_view();
-    const bool is_byte = digits.size() == 2 && std::from_chars(digits.begin(), digits.end(), byte, 16).ptr == digits.end();
+    const auto read = std::from_chars(digits.begin(), digits.end(), byte, 16);
+    const bool is_byte = digits.size() == 2 && read.ptr == digits.end();
     decoded += is_byte ? static_cast<char>(byte) : text[i];
     i += is_byte ? digits.size() : 0;
   }
@@ -162,7 +163,8 @@ SchemaWords::SchemaWords(const Json& schema, bool is_strict) {
   for (const auto& [key, value] : object_at(schema).items()) {
     const Word* word = std::ranges::find(kWords, key, &Word::name);
     if (word == std::end(kWords)) continue;
-    if (is_strict && word->use == Use::kRefused) fail_at(value, "is not supported; leave it out, or say it in the prompt");
+    if (is_strict && word->use == Use::kRefused)
+      fail_at(value, "is not supported; leave it out, or say it in the prompt");
     if (!word->type.empty()) implying = std::min(implying, word);
     says_anything_ |= word->use == Use::kObeyed;
     words_.emplace(word->name, &value);
@@ -189,7 +191,7 @@ void SchemaDocument::take_steps(std::size_t num_steps) {
   num_steps_ += num_steps;
   if (num_steps_ <= kMaxSteps) return;
   throw Error(ErrorKind::kTooLarge,
-              fmt::format("{}: takes more than {} steps to read; send a simpler one, with fewer choices beside each other",
+              fmt::format("{}: takes more than {} steps to read; send a simpler one, with fewer choices beside others",
                           path_, kMaxSteps),
               path_);
 }

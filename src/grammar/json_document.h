@@ -34,7 +34,7 @@ const nlohmann::ordered_json& object_at(const nlohmann::ordered_json& value);
 // Those words of a schema that JSON Schema has and that are obeyed here.
 class SchemaWords {
  public:
-  // Throws SchemaFault where it is no object or, where is_strict, has a word that would have to be obeyed and cannot be.
+  // Throws SchemaFault where it is no object or, if is_strict, has a word that would have to be obeyed and cannot be.
   SchemaWords(const nlohmann::ordered_json& schema, bool is_strict);
 
   // Null: it does not say that.

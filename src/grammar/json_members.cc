@@ -132,7 +132,8 @@ class Reader {
           fail_at(*value, "is not supported; leave it out");
       }
     }
-    if ((names.types().value_or(kString) & kString) == 0) fail_at(*schemas.front(), "leaves no name, as names are strings");
+    if ((names.types().value_or(kString) & kString) == 0)
+      fail_at(*schemas.front(), "leaves no name, as names are strings");
     const std::vector<const Json*> patterns = names.patterns();
     if (patterns.size() > 1) fail_at(*patterns[1], "beside another pattern is not supported; leave it out");
     if (!patterns.empty()) name_pattern_ = patterns.front();
@@ -153,7 +154,8 @@ class Reader {
   void read_name_pattern() {
     if (name_pattern_ == nullptr) return;
     refuse_beside_named(*name_pattern_);
-    if (!members_.by_pattern.empty()) fail_at(*name_pattern_, "beside patternProperties is not supported; leave it out");
+    if (!members_.by_pattern.empty())
+      fail_at(*name_pattern_, "beside patternProperties is not supported; leave it out");
     are_names_known_ = true;
     if (!is_closed_) members_.by_pattern.push_back({name_pattern_, string_at(*name_pattern_), others_});
   }

@@ -18,7 +18,8 @@ struct NumberBounds {
   bool any() const { return least || above || most || below; }
 };
 
-// Of numbers as JSON writes them, exactly, however many digits they have. Throw Error{kInvalidArgument} for another text.
+// Of numbers as JSON writes them, exactly, however many digits they have. Throw Error{kInvalidArgument} for another
+// text.
 bool is_less(const std::string& one, const std::string& other);
 bool is_within(const std::string& number, const NumberBounds& bounds);
 
