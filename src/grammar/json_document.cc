@@ -214,6 +214,7 @@ const Json& SchemaDocument::referred(const Json& reference) const {
 }
 
 void SchemaDocument::follow(const Json& schema, int depth, Visits& visits, SchemaSet& set) {
+  take_steps(1 + set.size() / 16);
   if (schema == true) return;
   if (schema == false) fail_impossible(schema, "is false, which nothing satisfies; leave it out");
   const auto [visit, is_new] = visits.emplace(&schema, Visit::kOpen);
@@ -233,7 +234,6 @@ void SchemaDocument::follow(const Json& schema, int depth, Visits& visits, Schem
   for (const char* word : {"anyOf", "oneOf"}) {
     if (const Json* choices = said.find(word)) add_once(&list_at(*choices));
   }
-  take_steps(1 + set.size() / 16);
   visit->second = Visit::kClosed;
 }
 

@@ -55,7 +55,7 @@ class SchemaWords {
 class SchemaDocument {
  public:
   static constexpr int kMaxDepth = 200;  // of schemas within or behind each other
-  static constexpr std::size_t kMaxSteps = std::size_t{1} << 20;
+  static constexpr std::size_t kMaxSteps = std::size_t{1} << 20;  // of reading
 
   // path: how messages name it.
   SchemaDocument(const nlohmann::ordered_json& root, const std::string& path, bool is_strict)
