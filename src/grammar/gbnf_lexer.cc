@@ -14,6 +14,7 @@ using Kind = GbnfToken::Kind;
 
 bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
+// Digits and - at its beginning, too: llama.cpp names rules by members, as in -id and 2fa.
 bool is_of_name(char c) { return is_letter(c) || is_digit(c) || c == '_' || c == '-'; }
 
 int hex_value(char c) {
@@ -32,7 +33,7 @@ GbnfToken GbnfLexer::next() {
   token.line = line_;
   if (at_ == text_.size()) return token;
   const char c = text_[at_];
-  if (is_letter(c)) {
+  if (is_of_name(c) && c != '_') {
     read_name(token);
   } else if (c == '"') {
     read_literal(token);

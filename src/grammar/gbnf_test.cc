@@ -197,6 +197,11 @@ TEST(Gbnf, Recursion) {
   expect_texts("root ::= a\na ::= \"x\" b | \"\"\nb ::= \"y\" a", {"", "xy", "xyxy"}, {"x", "xyx"});
 }
 
+// As llama.cpp makes them of schemas.
+TEST(Gbnf, NamesBeginWithDigitsAndHyphens) {
+  expect_texts("root ::= -id 2fa? 0\n-id ::= \"a\"\n2fa ::= \"b\" -\n- ::= \"c\"\n0 ::= \"d\"", {"ad", "abcd"}, {"a", "abd"});
+}
+
 TEST(Gbnf, ErrorsOfRules) {
   expect_error("", "no rule 'root'");
   expect_error("# only this", "no rule 'root'");
@@ -215,7 +220,6 @@ TEST(Gbnf, ErrorsOfRules) {
   expect_error("root: \"a\"", "line 1: a rule is written as name ::=");
   expect_error("::= \"a\"", "line 1: a rule is written as name ::=");
   expect_error("_a ::= \"a\"", "line 1: unexpected character '_'");
-  expect_error("1a ::= \"a\"", "line 1: unexpected character '1'");
 }
 
 TEST(Gbnf, ErrorsOfElements) {

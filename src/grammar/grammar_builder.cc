@@ -17,22 +17,16 @@ std::uint64_t next_id() {
   return id.fetch_add(1, std::memory_order_relaxed);
 }
 
-// Which nodes reach their rule's end without a byte. Linear: every edge is looked at once, from its target back.
-class EmptyPaths {
+// Which nodes reach their rule's end by the edges that are added. Linear: every edge is looked at once, from its target
+// back.
+class PathsToEnds {
  public:
-  explicit EmptyPaths(const Grammar& grammar)
-      : grammar_(grammar),
-        incoming_(grammar.num_nodes()),
-        waiting_(grammar.num_nodes()),
-        reaches_(grammar.num_nodes()) {
-    for (GrammarNode node = 0; node < grammar.num_nodes(); ++node) {
-      for (const GrammarEdge& edge : grammar.edges(node)) {
-        if (edge.kind != GrammarEdge::Kind::kBytes) incoming_[edge.target].push_back({node, edge});
-      }
-    }
-    for (GrammarNode node = 0; node < grammar.num_nodes(); ++node) {
-      if (grammar.is_end(node)) mark(node);
-    }
+  explicit PathsToEnds(std::size_t num_nodes) : incoming_(num_nodes), waiting_(num_nodes), reaches_(num_nodes) {}
+
+  void add_edge(GrammarNode from, const GrammarEdge& edge) { incoming_[edge.target].push_back({from, edge}); }
+  void add_end(GrammarNode node) { mark(node); }
+
+  void follow() {
     while (!marked_.empty()) {
       const GrammarNode node = marked_.back();
       marked_.pop_back();
@@ -45,6 +39,9 @@ class EmptyPaths {
   }
 
   bool from(GrammarNode node) const { return reaches_[node]; }
+  bool by(const GrammarEdge& edge) const {
+    return reaches_[edge.target] && (edge.kind != GrammarEdge::Kind::kCall || reaches_[edge.callee]);
+  }
 
  private:
   struct Incoming {
@@ -58,18 +55,32 @@ class EmptyPaths {
     marked_.push_back(node);
   }
 
-  const Grammar& grammar_;
   std::vector<std::vector<Incoming>> incoming_;
   std::vector<std::vector<GrammarNode>> waiting_;  // callers, by where the rule begins
   std::vector<bool> reaches_;
   std::vector<GrammarNode> marked_;  // and not followed yet
 };
 
+PathsToEnds paths_without_bytes(const Grammar& grammar) {
+  PathsToEnds paths(grammar.num_nodes());
+  for (GrammarNode node = 0; node < grammar.num_nodes(); ++node) {
+    for (const GrammarEdge& edge : grammar.edges(node)) {
+      if (edge.kind != GrammarEdge::Kind::kBytes) paths.add_edge(node, edge);
+    }
+    if (grammar.is_end(node)) paths.add_end(node);
+  }
+  paths.follow();
+  return paths;
+}
+
 // Whether a rule calls itself before any byte: it could never end.
 class LeftCalls {
  public:
   LeftCalls(const Grammar& grammar, std::span<const GrammarRule> rules)
-      : grammar_(grammar), empty_paths_(grammar), states_(grammar.num_nodes()), is_seen_(grammar.num_nodes()) {
+      : grammar_(grammar),
+        empty_paths_(paths_without_bytes(grammar)),
+        states_(grammar.num_nodes()),
+        is_seen_(grammar.num_nodes()) {
     for (const GrammarRule& rule : rules) begins_.push_back(rule.begin);
   }
 
@@ -137,7 +148,7 @@ class LeftCalls {
   }
 
   const Grammar& grammar_;
-  const EmptyPaths empty_paths_;
+  const PathsToEnds empty_paths_;
   std::vector<GrammarNode> begins_;
   std::vector<State> states_;  // by where the rule begins
   std::vector<bool> is_seen_;
@@ -175,14 +186,6 @@ void GrammarBuilder::add_empty(GrammarNode from, GrammarNode to) { add_edge(from
 
 void GrammarBuilder::add_call(GrammarNode from, const GrammarRule& rule, GrammarNode to) {
   add_edge(from, {.kind = GrammarEdge::Kind::kCall, .target = to, .callee = rule.begin});
-}
-
-std::vector<std::uint8_t> GrammarBuilder::next_bytes(GrammarNode node) const {
-  std::vector<std::uint8_t> bytes;
-  for (const GrammarEdge& edge : nodes_[node].edges) {
-    if (edge.kind == GrammarEdge::Kind::kBytes) bytes.push_back(edge.first);
-  }
-  return bytes;
 }
 
 void GrammarBuilder::set_free_characters(GrammarNode node, std::uint16_t num_characters) {
@@ -296,6 +299,31 @@ GrammarNode GrammarBuilder::behind_empty(GrammarNode node) const {
     node = edges.front().target;
   }
   return node;
+}
+
+bool GrammarBuilder::prune(Fragment whole) {
+  PathsToEnds paths(nodes_.size());
+  std::vector<bool> is_seen(nodes_.size());
+  std::vector<GrammarNode> seen;
+  const auto see = [&](GrammarNode node) {
+    if (!is_seen[node]) seen.push_back(node);
+    is_seen[node] = true;
+  };
+  see(whole.begin);
+  for (std::size_t i = 0; i < seen.size(); ++i) {
+    for (const GrammarEdge& edge : nodes_[seen[i]].edges) {
+      paths.add_edge(seen[i], edge);
+      see(edge.target);
+      if (edge.kind == GrammarEdge::Kind::kCall) see(edge.callee);
+    }
+  }
+  paths.add_end(whole.end);
+  for (const GrammarRule& rule : rules_) paths.add_end(rule.end);
+  paths.follow();
+  for (const GrammarNode node : seen) {
+    num_edges_ -= std::erase_if(nodes_[node].edges, [&](const GrammarEdge& edge) { return !paths.by(edge); });
+  }
+  return paths.from(whole.begin);
 }
 
 Grammar GrammarBuilder::finish(Fragment whole) {

@@ -45,11 +45,10 @@ class GrammarBuilder {
   explicit GrammarBuilder(std::size_t max_nodes = kMaxNodes) : max_nodes_(max_nodes) {}
 
   GrammarNode add_node();
+  std::size_t num_nodes() const { return nodes_.size(); }
   void add_bytes(GrammarNode from, ByteRange range, GrammarNode to);
   void add_empty(GrammarNode from, GrammarNode to);
   void add_call(GrammarNode from, const GrammarRule& rule, GrammarNode to);
-  // That lead on from the node as yet, each of a range of its own.
-  std::vector<std::uint8_t> next_bytes(GrammarNode node) const;
   void set_free_characters(GrammarNode node, std::uint16_t num_characters);
 
   Fragment nothing();
@@ -72,6 +71,10 @@ class GrammarBuilder {
   // name: how errors call it; "" = not at all.
   void define(const GrammarRule& rule, Fragment part, std::string name = {});
   GrammarRule rule(Fragment part);
+
+  // Takes out of a part, and of the rules that it calls, what leads to no end: choices that cannot be completed. All
+  // that it calls must be defined. False: nothing is left of it.
+  bool prune(Fragment whole);
 
   // The language of that part; the builder is empty then. Throws Error{kInvalidArgument} where a rule calls
   // itself before any byte, as nothing could ever follow.

@@ -162,5 +162,25 @@ TEST(GrammarState, WaysThatMeetAreOne) {
   EXPECT_LE(state.num_places(), 3u);
 }
 
+TEST(GrammarBuilder, PrunesWhatLeadsToNoEnd) {
+  const auto dead = [](GrammarBuilder& builder) { return Fragment{builder.add_node(), builder.add_node()}; };
+  const Grammar grammar = grammar_of([&](GrammarBuilder& builder) {
+    const GrammarRule endless = builder.declare();  // "b" and itself
+    builder.define(endless, builder.sequence({builder.text("b"), builder.call(endless)}));
+    const GrammarRule lists = builder.declare();  // itself in brackets, or none
+    builder.define(lists, builder.sequence({builder.text("["), builder.optional(builder.call(lists)), builder.text("]")}));
+    const Fragment open = builder.text("outside of it");
+    const Fragment whole = builder.choice({builder.sequence({builder.text("a"), dead(builder)}),
+                                           builder.sequence({builder.text("c"), builder.call(endless), builder.text("d")}),
+                                           builder.sequence({builder.text("e"), builder.call(lists)})});
+    EXPECT_TRUE(builder.prune(whole));
+    EXPECT_FALSE(builder.prune(builder.call(endless)));
+    return builder.choice({whole, open});
+  });
+  EXPECT_TRUE(matches(grammar, "e[[[]]]"));
+  EXPECT_TRUE(matches(grammar, "outside of it"));
+  for (const char* text : {"a", "c", "cb", "ed"}) EXPECT_FALSE(begins(grammar, text)) << text;
+}
+
 }  // namespace
 }  // namespace larder

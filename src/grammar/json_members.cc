@@ -5,141 +5,174 @@
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <string_view>
+#include <set>
+#include <string>
+#include <utility>
 
-#include "base/error.h"
-#include "grammar/json_merge.h"
+#include "base/printable.h"
 
 namespace larder {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-const Json kAnything = true;
-
-[[noreturn]] void fail(const std::string& path, std::string_view key, const std::string& reason) {
-  const std::string where = fmt::format("{}.{}", path, key);
-  throw Error(ErrorKind::kInvalidArgument, fmt::format("{}: {}", where, reason), where);
-}
-
 class Reader {
  public:
-  Reader(const Json& schema, const std::string& path) : schema_(schema), path_(path) {
-    const auto found = schema.find("additionalProperties");
-    is_said_ = found != schema.end();
-    is_closed_ = is_said_ && *found == false;
-    others_ = is_said_ ? &*found : &kAnything;
+  explicit Reader(const JsonConjunction& said) : said_(said) {
+    for (const Json* others : said.all("additionalProperties")) {
+      is_said_ = true;
+      is_closed_ |= *others == false;
+      if (*others != false) others_.push_back(others);
+    }
   }
 
   JsonMembers run() {
-    read_properties();
-    read_required();
-    read_patterns();
+    for (const SchemaWords* part : said_.parts()) read_properties(*part);
+    for (const SchemaWords* part : said_.parts()) read_others(*part);
     read_names();
+    for (const Json* required : said_.all("required")) read_required(*required);
+    std::erase_if(members_.named, [this](const JsonMembers::Named& member) { return barred_.contains(member.name); });
+    members_.barred.assign(barred_.begin(), barred_.end());
+    read_patterns();
+    read_name_pattern();
     // What is not said of the others is that there are none, where some are named.
-    const bool has_some =
-        schema_.contains("properties") || !members_.named.empty() || schema_.contains("patternProperties");
-    if (!is_closed_ && !are_names_known_ && (is_said_ || !has_some)) members_.others = others_;
+    const bool names_some = !said_.all("properties").empty() || !said_.all("patternProperties").empty() ||
+                            !members_.named.empty();
+    if (!is_closed_ && !are_names_known_ && (is_said_ || !names_some)) members_.others = others_;
     return std::move(members_);
   }
 
  private:
-  const Json* object_at(const char* key) const {
-    const auto found = schema_.find(key);
-    if (found == schema_.end()) return nullptr;
-    if (!found->is_object()) fail(path_, key, "must be an object");
-    return &*found;
+  JsonMembers::Named& member(std::string_view name) {
+    const auto [place, is_new] = places_.emplace(name, members_.named.size());
+    if (is_new) members_.named.push_back({name, {}});
+    return members_.named[place->second];
   }
 
-  bool is_barred(const std::string& name) const {
-    return std::ranges::find(members_.barred, name) != members_.barred.end();
-  }
-
-  void add(const std::string& name, const Json* schema) {
-    places_.emplace(name, members_.named.size());
-    members_.named.push_back({name, schema});
-  }
-
-  void read_properties() {
-    const Json* properties = object_at("properties");
+  void read_properties(const SchemaWords& part) {
+    const Json* properties = part.find("properties");
     if (properties == nullptr) return;
-    for (const auto& [name, value] : properties->items()) {
-      if (value == false) {
-        members_.barred.push_back(name);
-      } else {
-        add(name, &value);
-      }
+    for (const auto& [name, value] : object_at(*properties).items()) {
+      said_.document().take_steps(1 + name.size() / 16);
+      if (value == false) barred_.insert(name);
+      member(name).schemas.push_back(&value);
     }
   }
 
-  void read_required() {
-    const auto required = schema_.find("required");
-    if (required == schema_.end() || required->is_boolean()) return;  // draft 3 has it within the member
-    if (!required->is_array()) fail(path_, "required", "must be an array of names");
-    for (const Json& name : *required) {
-      if (!name.is_string()) fail(path_, "required", "must hold strings");
-      const auto& text = name.get_ref<const std::string&>();
-      if (!places_.contains(text)) {
-        if (is_closed_ || is_barred(text))
-          fail(path_, "required", fmt::format("\"{}\" is no member that there may be", text));
-        add(text, others_);
-      }
-      members_.named[places_.at(text)].is_required = true;
+  // What one schema says of those that it does not name binds those that others name, too.
+  void read_others(const SchemaWords& part) {
+    const Json* others = part.find("additionalProperties");
+    if (others == nullptr || *others == true) return;
+    const Json* properties = part.find("properties");
+    std::set<std::string_view> named;
+    if (properties != nullptr)
+      for (const auto& [name, value] : properties->items()) named.insert(name);
+    said_.document().take_steps(members_.named.size());
+    for (JsonMembers::Named& member : members_.named) {
+      if (named.contains(member.name)) continue;
+      if (*others == false) barred_.insert(member.name);
+      member.schemas.push_back(others);
+    }
+  }
+
+  // One that no properties name.
+  void add_other(std::string_view name) {
+    if (places_.contains(name)) return;
+    if (is_closed_) barred_.insert(name);
+    member(name).schemas = others_;
+  }
+
+  void read_required(const Json& names) {
+    if (names.is_boolean()) return;  // draft 3 has it within the member
+    if (!names.is_array()) fail_at(names, "must be an array of names");
+    for (const Json& name : names) {
+      const std::string& text = string_at(name);
+      said_.document().take_steps(1);
+      if (are_names_known_ && !places_.contains(text)) barred_.insert(text);
+      add_other(text);
+      if (barred_.contains(text))
+        fail_impossible(names, fmt::format("\"{}\" is no member that there may be", printable(text)));
+      member(text).is_required = true;
     }
   }
 
   void read_patterns() {
-    const Json* patterns = object_at("patternProperties");
-    if (patterns == nullptr || patterns->empty()) return;
-    if (!members_.named.empty()) fail(path_, "patternProperties", "beside properties is not supported; leave it out");
-    if (is_said_ && !is_closed_)
-      fail(path_, "patternProperties", "is supported without others; set additionalProperties to false");
-    for (const auto& [expression, schema] : patterns->items()) members_.by_pattern.push_back({expression, &schema});
+    std::vector<const Json*> all = said_.all("patternProperties");
+    std::erase_if(all, [](const Json* patterns) { return object_at(*patterns).empty(); });
+    if (all.empty()) return;
+    const Json& patterns = *all.front();
+    refuse_beside_named(patterns);
+    const bool is_closed_there = std::ranges::any_of(said_.parts(), [&](const SchemaWords* part) {
+      const Json* others = part->find("additionalProperties");
+      return part->find("patternProperties") == &patterns && others != nullptr && *others == false;
+    });
+    const std::size_t num_said = said_.all("additionalProperties").size();
+    if (all.size() > 1 || num_said > (is_closed_there ? 1u : 0u))
+      fail_at(patterns, "is supported without others; set additionalProperties to false");
+    for (const auto& [expression, schema] : patterns.items())
+      members_.by_pattern.push_back({&patterns, expression, {&schema}});
+  }
+
+  void refuse_beside_named(const Json& patterns) const {
+    if (!members_.named.empty() || !barred_.empty())
+      fail_at(patterns, "beside properties is not supported; leave it out");
   }
 
   void read_names() {
-    const auto found = schema_.find("propertyNames");
-    if (found == schema_.end() || !has_any_constraint(*found)) return;
-    for (const auto& [key, value] : found->items()) {
-      if (key == "enum" || key == "pattern" || value == "string" || !has_any_constraint(Json::object({{key, value}})))
-        continue;
-      fail(path_, "propertyNames." + key, "is not supported; leave it out");
+    const std::vector<const Json*> schemas = said_.all("propertyNames");
+    const SchemaSet set = said_.document().together(schemas);
+    if (set.empty()) return;
+    for (const Json* place : set)
+      if (place->is_array()) fail_at(*place, "is not supported for names; leave it out");
+    const JsonConjunction names(said_.document(), set, *schemas.front());
+    if (const auto values = names.values()) return read_names_of(*values);
+    for (const SchemaWords* part : names.parts()) {
+      for (const auto& [word, value] : part->all()) {
+        if (word != "type" && word != "pattern" && word != "$ref" && word != "allOf")
+          fail_at(*value, "is not supported; leave it out");
+      }
     }
-    if (const auto names = found->find("enum"); names != found->end()) {
-      read_names_of(*names);
-    } else if (const auto pattern = found->find("pattern"); pattern != found->end()) {
-      if (!pattern->is_string()) fail(path_, "propertyNames.pattern", "must be a string");
-      if (!members_.named.empty() || members_.has_others())
-        fail(path_, "propertyNames.pattern", "beside properties is not supported; leave it out");
-      are_names_known_ = true;
-      if (!is_closed_) members_.by_pattern.push_back({pattern->get<std::string>(), others_});
-    }
+    if ((names.types().value_or(kString) & kString) == 0)
+      fail_at(*schemas.front(), "leaves no name, as names are strings");
+    const std::vector<const Json*> patterns = names.patterns();
+    if (patterns.size() > 1) fail_at(*patterns[1], "beside another pattern is not supported; leave it out");
+    if (!patterns.empty()) name_pattern_ = patterns.front();
   }
 
   // Each of them may be there, once.
-  void read_names_of(const Json& names) {
-    if (!names.is_array()) fail(path_, "propertyNames.enum", "must be an array of names");
+  void read_names_of(const std::vector<const Json*>& values) {
     are_names_known_ = true;
-    if (is_closed_) return;
-    for (const Json& name : names) {
-      if (!name.is_string()) fail(path_, "propertyNames.enum", "must hold strings");
-      const auto& text = name.get_ref<const std::string&>();
-      if (!places_.contains(text) && !is_barred(text)) add(text, others_);
-    }
+    std::set<std::string_view> names;
+    for (const Json* value : values)
+      if (value->is_string()) names.insert(string_at(*value));
+    for (const JsonMembers::Named& member : members_.named)
+      if (!names.contains(member.name)) barred_.insert(member.name);
+    for (const Json* value : values)
+      if (value->is_string()) add_other(string_at(*value));
   }
 
-  const Json& schema_;
-  const std::string& path_;
-  bool is_said_ = false;
+  void read_name_pattern() {
+    if (name_pattern_ == nullptr) return;
+    refuse_beside_named(*name_pattern_);
+    if (!members_.by_pattern.empty())
+      fail_at(*name_pattern_, "beside patternProperties is not supported; leave it out");
+    are_names_known_ = true;
+    if (!is_closed_) members_.by_pattern.push_back({name_pattern_, string_at(*name_pattern_), others_});
+  }
+
+  const JsonConjunction& said_;
+  bool is_said_ = false;  // what is not named
   bool is_closed_ = false;
   bool are_names_known_ = false;
-  const Json* others_ = nullptr;  // of what is not named
+  const Json* name_pattern_ = nullptr;
+  SchemaSet others_;  // of what is not named
   JsonMembers members_;
-  std::map<std::string, std::size_t> places_;
+  std::map<std::string_view, std::size_t> places_;
+  std::set<std::string_view> barred_;
 };
 
 }  // namespace
 
-JsonMembers read_members(const Json& schema, const std::string& path) { return Reader(schema, path).run(); }
+JsonMembers read_members(const JsonConjunction& said) { return Reader(said).run(); }
 
 }  // namespace larder

@@ -1,34 +1,37 @@
-// What a JSON schema says of an object's members.
+// What JSON schemas say of an object's members.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
-#include <string>
+#include <optional>
+#include <string_view>
 #include <vector>
+
+#include "grammar/json_conjunction.h"
 
 namespace larder {
 
 struct JsonMembers {
   struct Named {
-    std::string name;
-    const nlohmann::ordered_json* schema;
+    std::string_view name;
+    SchemaSet schemas;  // of its value
     bool is_required = false;
   };
   struct ByPattern {
-    std::string expression;  // of the name
-    const nlohmann::ordered_json* schema;
+    const nlohmann::ordered_json* place;  // that says it
+    std::string_view expression;          // of the name
+    SchemaSet schemas;
   };
 
-  std::vector<Named> named;                        // in the order in which they come
-  std::vector<std::string> barred;                 // names that none may have
-  std::vector<ByPattern> by_pattern;               // behind those, as often as wanted
-  const nlohmann::ordered_json* others = nullptr;  // likewise, of any other name; null = none
+  std::vector<Named> named;              // in the order in which they come
+  std::vector<std::string_view> barred;  // names that none may have
+  std::vector<ByPattern> by_pattern;     // behind those, as often as wanted
+  std::optional<SchemaSet> others;       // likewise, of any other name; nullopt = none
 
-  bool has_others() const { return others != nullptr || !by_pattern.empty(); }
+  bool has_others() const { return others || !by_pattern.empty(); }
 };
 
-// Refers to the schema. Throws Error{kInvalidArgument} with the place as param for what is malformed, what nothing
-// satisfies, and what is not supported: patterns of names beside named members, propertyNames other than a type, an
-// enum or a pattern.
-JsonMembers read_members(const nlohmann::ordered_json& schema, const std::string& path);
+// Refers to the schemas. Throws SchemaFault for what is malformed, what nothing satisfies, and what is not supported:
+// patterns of names beside named members, propertyNames other than a type, an enum or a pattern.
+JsonMembers read_members(const JsonConjunction& said);
 
 }  // namespace larder

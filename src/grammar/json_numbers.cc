@@ -4,6 +4,7 @@
 #include <compare>
 #include <map>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -96,6 +97,21 @@ class NumberReader {
   const std::string_view text_;
   std::size_t at_ = 0;
 };
+
+// Without the zeros that mean nothing; no digits are zero.
+WrittenNumber read_shortest(const std::string& text) {
+  WrittenNumber number = NumberReader(text).read();
+  const std::size_t num_zeros = std::min(number.digits.find_first_not_of('0'), number.digits.size());
+  number.point -= static_cast<std::int64_t>(num_zeros);
+  number.digits.erase(0, num_zeros);
+  while (number.digits.ends_with('0')) number.digits.pop_back();
+  return number.digits.empty() ? WrittenNumber{} : number;
+}
+
+bool is_magnitude_less(const WrittenNumber& one, const WrittenNumber& other) {
+  if (one.digits.empty() || other.digits.empty()) return one.digits.size() < other.digits.size();
+  return std::tie(one.point, one.digits) < std::tie(other.point, other.digits);
+}
 
 // A bound between the two numbers next to it, which are the same where it is one of them.
 UnitRange around(const std::string& bound, NumberSize size) {
@@ -274,6 +290,17 @@ Fragment add_any_number(GrammarBuilder& builder) {
 }
 
 }  // namespace
+
+bool is_less(const std::string& one, const std::string& other) {
+  const WrittenNumber left = read_shortest(one), right = read_shortest(other);
+  if (left.is_negative != right.is_negative) return left.is_negative;
+  return left.is_negative ? is_magnitude_less(right, left) : is_magnitude_less(left, right);
+}
+
+bool is_within(const std::string& number, const NumberBounds& bounds) {
+  return !(bounds.least && is_less(number, *bounds.least)) && !(bounds.above && !is_less(*bounds.above, number)) &&
+         !(bounds.most && is_less(*bounds.most, number)) && !(bounds.below && !is_less(number, *bounds.below));
+}
 
 Fragment add_json_integer(GrammarBuilder& builder, const NumberBounds& bounds) {
   const UnitRange range = range_of(bounds, kIntegerSize);

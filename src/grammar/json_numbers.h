@@ -18,6 +18,11 @@ struct NumberBounds {
   bool any() const { return least || above || most || below; }
 };
 
+// Of numbers as JSON writes them, exactly, however many digits they have. Throw Error{kInvalidArgument} for another
+// text.
+bool is_less(const std::string& one, const std::string& other);
+bool is_within(const std::string& number, const NumberBounds& bounds);
+
 // An integer of at most 18 digits, without a fraction or an exponent, no leading zeros, no -0.
 // Throws Error{kInvalidArgument} where no such integer lies within the bounds, or a bound is no number or has more
 // than 18 digits before its point (one beyond every integer of 18 digits is none).

@@ -303,5 +303,30 @@ TEST(JsonNumbers, BoundsThatAreNoNumbersAreRefused) {
   EXPECT_NE(message_of(integers, within({{">=", std::string("1\0", 2)}})).find("no number"), std::string::npos);
 }
 
+TEST(JsonNumbers, AreComparedExactly) {
+  const std::vector<std::string> ascending = {"-1e30", "-123456789012345678901234567890", "-12345678901234567890123456789e0",
+                                              "-2",    "-0.05",                           "0",
+                                              "1e-9",  "0.05",                            "0.5",
+                                              "1",     "12.5",                            "99",
+                                              "1e2",   "123456789012345678901234567890"};
+  for (std::size_t i = 0; i < ascending.size(); ++i) {
+    for (std::size_t j = 0; j < ascending.size(); ++j)
+      EXPECT_EQ(is_less(ascending[i], ascending[j]), i < j) << ascending[i] << " " << ascending[j];
+  }
+  for (const char* zero : {"0", "-0", "0.00", "0e5", "-0e-5"}) {
+    EXPECT_FALSE(is_less(zero, "0"));
+    EXPECT_FALSE(is_less("0", zero));
+  }
+  EXPECT_FALSE(is_less("1.50", "15e-1"));
+  EXPECT_FALSE(is_less("15e-1", "1.50"));
+  EXPECT_THROW(is_less("1", "x"), Error);
+  EXPECT_TRUE(is_within("2", {.least = "2", .most = "2.0"}));
+  EXPECT_FALSE(is_within("2", {.above = "2"}));
+  EXPECT_FALSE(is_within("2", {.below = "2"}));
+  EXPECT_TRUE(is_within("2", {.above = "1.9", .below = "2.1"}));
+  EXPECT_FALSE(is_within("2", {.least = "2.1"}));
+  EXPECT_FALSE(is_within("2", {.most = "1.9"}));
+}
+
 }  // namespace
 }  // namespace larder

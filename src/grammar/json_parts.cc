@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "grammar/json_numbers.h"
 #include "grammar/utf8_ranges.h"
+#include "tokenizer/utf8.h"
 
 namespace larder {
 namespace {
@@ -165,7 +166,8 @@ Fragment JsonParts::string_of_length(Repetitions length) {
 JsonParts::Letters JsonParts::add_letters(std::vector<std::string> texts) {
   std::ranges::sort(texts);
   Letters letters{builder_.add_node(), {}, {}};
-  letters.nodes.push_back(letters.begin);
+  const auto is_within_character = [](const std::string& text, std::size_t i) { return (text[i] & 0xC0) == 0x80; };
+  letters.next[letters.begin];
   std::vector<GrammarNode> path{letters.begin};
   std::string_view last;
   for (const std::string& text : texts) {
@@ -175,9 +177,15 @@ JsonParts::Letters JsonParts::add_letters(std::vector<std::string> texts) {
       const GrammarNode next = builder_.add_node();
       const auto byte = static_cast<std::uint8_t>(text[i]);
       builder_.add_bytes(path.back(), {byte, byte}, next);
-      letters.nodes.push_back(next);
       path.push_back(next);
     }
+    std::size_t first = shared;  // whose character is new
+    while (first > 0 && first < text.size() && is_within_character(text, first)) --first;
+    for (Utf8Char c; first < text.size(); first += c.length) {
+      c = read_utf8(text, first);
+      letters.next[path[first]].push_back({c.code_point, c.code_point});
+    }
+    letters.next[path.back()];
     if (letters.ends.empty() || letters.ends.back() != path.back()) letters.ends.push_back(path.back());
     last = text;
   }
@@ -198,24 +206,15 @@ Fragment JsonParts::other_string(const std::vector<std::string>& texts) {
   const GrammarNode characters = add_characters(), end = builder_.add_node();
   builder_.add_empty(begin.end, letters.begin);
   builder_.add_bytes(characters, {'"', '"'}, end);
-  for (const GrammarNode node : letters.nodes) {
-    // Another byte than the texts go on with. No escape, which may stand for a letter, and no long character where
-    // a text has one: of what is left out, nothing is missed.
-    std::array<bool, 256> is_other{};
-    std::fill(is_other.begin() + 0x20, is_other.begin() + 0x80, true);
-    is_other['"'] = is_other['\\'] = false;
-    bool has_long = false;
-    for (const std::uint8_t byte : builder_.next_bytes(node)) {
-      is_other[byte] = false;
-      has_long |= byte >= 0x80;
-    }
-    for (int first = 0x20; first < 0x80; ++first) {
-      if (!is_other.at(static_cast<std::size_t>(first))) continue;
-      int last = first;
-      while (is_other.at(static_cast<std::size_t>(last) + 1)) ++last;
-      builder_.add_bytes(node, {static_cast<std::uint8_t>(first), static_cast<std::uint8_t>(last)}, characters);
-      first = last;
-    }
+  for (const auto& [node, next] : letters.next) {
+    // Another character than the texts go on with. No escape, which may stand for one: of what is left out, nothing is
+    // missed.
+    CodePointSet taken{{0, 0x1F}, {'"', '"'}, {'\\', '\\'}};
+    taken.insert(taken.end(), next.begin(), next.end());
+    const bool has_long = std::ranges::any_of(next, [](const CodePointRange& range) { return range.last >= 0x80; });
+    if (!has_long) taken.push_back({0x80, kMaxCodePoint});
+    CodePointPaths others(builder_, node, characters);
+    for (const CodePointRange& range : complement(std::move(taken))) others.add(range.first, range.last);
     if (!has_long) builder_.add_call(node, long_character_rule(), characters);
     if (!std::ranges::binary_search(letters.ends, node)) builder_.add_bytes(node, {'"', '"'}, end);
   }

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "grammar/code_points.h"
 #include "grammar/grammar_builder.h"
 
 namespace larder {
@@ -48,8 +50,8 @@ class JsonParts {
   // The bytes of some texts, each node leading on to the next byte.
   struct Letters {
     GrammarNode begin;
-    std::vector<GrammarNode> nodes;  // begin among them
-    std::vector<GrammarNode> ends;   // where one of the texts ends
+    std::map<GrammarNode, CodePointSet> next;  // characters of those nodes that are not within one
+    std::vector<GrammarNode> ends;             // where one of the texts ends
   };
 
   Letters add_letters(std::vector<std::string> texts);

@@ -6,6 +6,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <queue>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -13,9 +14,10 @@
 
 #include "base/error.h"
 #include "grammar/grammar_state.h"
+#include "grammar/json_conjunction.h"
+#include "grammar/json_document.h"
 #include "grammar/json_formats.h"
 #include "grammar/json_members.h"
-#include "grammar/json_merge.h"
 #include "grammar/json_numbers.h"
 #include "grammar/regex.h"
 
@@ -24,21 +26,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kMaxDepth = 200;  // of schemas within schemas, those that are put together counted
-constexpr std::uint32_t kMaxCount = 1'000'000;
-constexpr std::size_t kMaxValues = 10'000;  // of JSON, since what is put together is compared with each other
-
-// Of JSON Schema, and not obeyed here.
-constexpr std::string_view kUnsupported[] = {
-    "not",          "if",           "then",        "else",        "dependentSchemas", "dependentRequired",
-    "dependencies", "contains",     "minContains", "maxContains", "maxProperties",    "unevaluatedItems",
-    "$dynamicRef",  "$recursiveRef"};
-
-[[noreturn]] void fail(const std::string& path, const std::string& reason) {
-  throw Error(ErrorKind::kInvalidArgument, fmt::format("{}: {}", path, reason), path);
-}
-
-std::string within(const std::string& path, std::string_view key) { return fmt::format("{}.{}", path, key); }
+constexpr std::size_t kMaxValues = 10'000;  // of JSON
 
 std::size_t count_values(const Json& value) {
   std::size_t count = 1;
@@ -48,362 +36,265 @@ std::size_t count_values(const Json& value) {
   return count;
 }
 
+// A rule for each set of schemas that hold at once, by which what refers to itself comes to an end. What only one place
+// of the document leads to needs none.
 class Compiler {
  public:
   Compiler(JsonParts& parts, const Json& root, const std::string& path, SchemaUse use)
-      : parts_(parts), builder_(parts.builder()), root_(root), root_path_(path), use_(use) {}
+      : parts_(parts), builder_(parts.builder()), document_(root, path, use == SchemaUse::kStrict), use_(use) {}
 
   Fragment run() {
-    const Fragment whole = any(root_, root_path_, 0);
-    // Rules that are referred to may refer to more.
-    while (!pending_.empty()) {
-      const Pending next = std::move(pending_.back());
-      pending_.pop_back();
-      builder_.define(next.rule, any(*next.schema, next.path, 0));
+    const Json& root = document_.root();
+    const Fragment whole = any({&root}, {.is_once = true});
+    for (; !pending_.empty(); pending_.pop()) {
+      const Pending next = std::move(pending_.front());
+      builder_.define(next.rule, guarded(next.set, [&] {
+                        return build(next.set, *next.place, {.is_once = next.set.size() == 1});
+                      }));
     }
-    return whole;
+    if (builder_.prune(whole)) return whole;
+    if (use_ == SchemaUse::kLenient) return any_of_type({&root});
+    tell(first_impossible_.value_or(
+        SchemaFault{&root, "is satisfied by nothing that has an end; have it require less"}));
   }
 
  private:
+  struct Nesting {
+    int depth = 0;
+    bool is_once = false;  // nothing else leads to what is within
+  };
   struct Pending {
     GrammarRule rule;
-    const Json* schema;
-    std::string path;
-  };
-  struct Referred {
-    const Json* schema;
-    std::string path;
+    SchemaSet set;
+    const Json* place;
   };
 
-  Fragment any(const Json& schema, const std::string& path, int depth) {
-    if (use_ == SchemaUse::kStrict) return strictly(schema, path, depth);
+  [[noreturn]] void tell(const SchemaFault& fault) const {
+    const std::string path = document_.path_of(fault);
+    throw Error(ErrorKind::kInvalidArgument, fmt::format("{}: {}", path, fault.reason), path);
+  }
+
+  template <class Make>
+  Fragment guarded(const SchemaSet& schemas, Make make) {
     try {
-      return strictly(schema, path, depth);
+      return make();
+    } catch (const SchemaFault& fault) {
+      if (fault.is_impossible) {
+        if (!first_impossible_) first_impossible_ = fault;
+        return {builder_.add_node(), builder_.add_node()};
+      }
+      if (use_ == SchemaUse::kStrict) tell(fault);
+      return any_of_type(schemas);
+    }
+  }
+
+  // What of it remains that is passed over.
+  Fragment any_of_type(const SchemaSet& schemas) {
+    const bool is_object = std::ranges::any_of(schemas, [](const Json* schema) {
+      return schema->is_object() && schema->contains("type") && (*schema)["type"] == "object";
+    });
+    return is_object ? parts_.any_object() : parts_.any_value();
+  }
+
+  // All of the schemas, and what is held already.
+  Fragment any(const SchemaSet& schemas, Nesting nesting, const SchemaSet& held = {}) {
+    return guarded(schemas, [&] {
+      SchemaSet set = held;
+      for (const Json* schema : schemas) document_.add(*schema, set);
+      if (set.empty()) return parts_.any_value();
+      if (nesting.is_once && held.empty() && is_alone(schemas)) return build(set, *schemas.front(), nesting);
+      return builder_.call(rule_of(set, *schemas.front()));
+    });
+  }
+
+  // Without others that it leads to.
+  bool is_alone(const SchemaSet& schemas) {
+    const SchemaWords& words = document_.words(*schemas.front());
+    return schemas.size() == 1 && words.find("$ref") == nullptr && words.find("allOf") == nullptr;
+  }
+
+  const GrammarRule& rule_of(const SchemaSet& set, const Json& place) {
+    SchemaSet key = set;
+    std::ranges::sort(key);
+    const auto [found, is_new] = rules_.try_emplace(std::move(key));
+    if (is_new) {
+      found->second = builder_.declare();
+      pending_.push({found->second, set, &place});
+    }
+    return found->second;
+  }
+
+  Fragment build(const SchemaSet& set, const Json& place, Nesting nesting) {
+    if (++nesting.depth > SchemaDocument::kMaxDepth) {
+      fail_at(place,
+              fmt::format("schemas are nested deeper than {} levels; send a simpler one", SchemaDocument::kMaxDepth));
+    }
+    const auto choices = std::ranges::find_if(set, &Json::is_array);
+    if (choices != set.end()) return any_of(set, **choices, nesting);
+    const JsonConjunction said(document_, set, place);
+    try {
+      return typed(said, nesting);
+    } catch (const Error& error) {
+      // The parts that know nothing of the schema do not know the place.
+      if (!error.param().empty()) throw;
+      const std::string path = document_.path_of({&place, {}});
+      throw Error(error.kind(), fmt::format("{}: {}", path, error.message()), path);
+    }
+  }
+
+  Fragment any_of(const SchemaSet& set, const Json& choices, Nesting nesting) {
+    SchemaSet others = set;
+    std::erase(others, &choices);
+    document_.take_steps(choices.size() * set.size());
+    std::vector<Fragment> parts;
+    for (const Json& choice : choices) {
+      if (choice != false) parts.push_back(any({&choice}, nesting, others));
+    }
+    if (parts.empty()) fail_impossible(choices, "holds nothing that a value could be");
+    return builder_.choice(parts);
+  }
+
+  Fragment typed(const JsonConjunction& said, Nesting nesting) {
+    if (const auto values = said.values()) {
+      std::vector<std::string> texts;
+      for (const Json* value : *values) texts.push_back(written(*value));
+      return parts_.one_of(std::move(texts));
+    }
+    const std::optional<JsonTypes> types = said.types();
+    if (!types) return parts_.any_value();
+    std::vector<Fragment> choices;
+    const auto add = [&](JsonTypes type, auto make) {
+      if ((*types & type) == type) choices.push_back(guarded({&said.place()}, make));
+    };
+    add(kObject, [&] { return object(said, nesting); });
+    add(kArray, [&] { return array(said, nesting); });
+    add(kString, [&] { return string(said); });
+    add(kInteger, [&] { return number(said, (*types & kNumber) == kNumber); });
+    add(kBoolean, [&] { return parts_.one_of({"true", "false"}); });
+    add(kNull, [&] { return builder_.text("null"); });
+    return builder_.choice(choices);
+  }
+
+  Fragment number(const JsonConjunction& said, bool may_have_fraction) {
+    const NumberBounds bounds = said.bounds();
+    try {
+      return may_have_fraction ? add_json_number(builder_, bounds) : add_json_integer(builder_, bounds);
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::kInvalidArgument) throw;
-      const bool is_object = schema.is_object() && schema.contains("type") && schema["type"] == "object";
-      return is_object ? parts_.any_object() : parts_.any_value();
+      fail_impossible(said.place(), error.message());
     }
   }
 
-  Fragment strictly(const Json& schema, const std::string& path, int depth) {
-    if (depth > kMaxDepth)
-      fail(path, fmt::format("schemas are nested deeper than {} levels; send a simpler one", kMaxDepth));
-    if (schema.is_boolean()) {
-      if (!schema.get<bool>()) fail(path, "is false, which nothing satisfies; leave it out");
-      return parts_.any_value();
-    }
-    if (!schema.is_object()) fail(path, fmt::format("must be an object, it is {}", schema.type_name()));
-    if (use_ == SchemaUse::kStrict) refuse_unsupported(schema, path);
-    if (schema.contains("$ref")) return reference(schema, path, depth);
-    if (schema.contains("allOf")) return all_of(schema, path, depth);
-    for (const char* key : {"anyOf", "oneOf"}) {
-      if (schema.contains(key)) return any_of(schema, key, path, depth);
-    }
-    if (schema.contains("enum") || schema.contains("const")) return values(schema, path);
-    return typed(schema, path, depth);
-  }
-
-  static void refuse_unsupported(const Json& schema, const std::string& path) {
-    for (const std::string_view key : kUnsupported) {
-      if (schema.contains(key)) fail(within(path, key), "is not supported; leave it out, or say it in the prompt");
-    }
-    const auto refuse_unless = [&](const char* key, const Json& neutral) {
-      const auto found = schema.find(key);
-      if (found == schema.end() || *found == neutral) return;
-      fail(within(path, key), fmt::format("is not supported, but for {}; leave it out", neutral.dump()));
-    };
-    refuse_unless("uniqueItems", false);
-    const auto type = schema.find("type");
-    refuse_unless("multipleOf", type != schema.end() && *type == "integer" ? 1 : 0);
-    refuse_unless("minProperties", 0);
-    refuse_unless("unevaluatedProperties", false);
-  }
-
-  // #, #/a/b: within the whole document.
-  Referred resolve(const Json& schema, const std::string& path) const {
-    const Json& value = schema["$ref"];
-    const std::string where = within(path, "$ref");
-    if (!value.is_string()) fail(where, "must be a string");
-    const auto& text = value.get_ref<const std::string&>();
-    if (!text.starts_with('#')) fail(where, "leads out of the schema; only \"#/...\" is supported");
+  Fragment regex(std::string_view expression, const Json& place) {
     try {
-      const Json::json_pointer pointer(text.substr(1));
-      return {&root_.at(pointer), root_path_ + text};
-    } catch (const Json::exception&) {
-      fail(where, "leads nowhere in the schema");
-    }
-  }
-
-  Fragment reference(const Json& schema, const std::string& path, int depth) {
-    const Referred referred = resolve(schema, path);
-    Json rest = schema;
-    rest.erase("$ref");
-    if (!has_any_constraint(rest)) return builder_.call(rule_of(referred));
-    return any(merge_schemas(*referred.schema, rest, path), path, depth + 1);
-  }
-
-  const GrammarRule& rule_of(const Referred& referred) {
-    const auto found = rules_.find(referred.schema);
-    if (found != rules_.end()) return found->second;
-    const GrammarRule rule = builder_.declare();
-    pending_.push_back({rule, referred.schema, referred.path});
-    return rules_.emplace(referred.schema, rule).first->second;
-  }
-
-  Fragment all_of(const Json& schema, const std::string& path, int depth) {
-    const Json& parts = array_at(schema, "allOf", path);
-    Json rest = schema;
-    rest.erase("allOf");
-    Json whole = Json::object();
-    for (std::size_t i = 0; i < parts.size(); ++i) {
-      whole = merge_schemas(whole, resolved(parts[i], fmt::format("{}.allOf[{}]", path, i)), path);
-    }
-    return any(merge_schemas(whole, rest, path), path, depth + 1);
-  }
-
-  // Without a reference at its top, where something is to be put together with it.
-  Json resolved(const Json& schema, const std::string& path) const {
-    Json whole = schema;
-    for (int i = 0; whole.is_object() && whole.contains("$ref"); ++i) {
-      if (i > kMaxDepth) fail(path, "refers to itself");
-      const Referred referred = resolve(whole, path);
-      whole.erase("$ref");
-      whole = merge_schemas(*referred.schema, whole, path);
-    }
-    return whole;
-  }
-
-  Fragment any_of(const Json& schema, const char* key, const std::string& path, int depth) {
-    const Json& parts = array_at(schema, key, path);
-    Json rest = schema;
-    rest.erase(key);
-    const bool is_alone = !has_any_constraint(rest);
-    std::vector<Fragment> choices;
-    for (std::size_t i = 0; i < parts.size(); ++i) {
-      const std::string where = fmt::format("{}.{}[{}]", path, key, i);
-      if (parts[i] == false) continue;
-      choices.push_back(is_alone ? any(parts[i], where, depth + 1)
-                                 : any(merge_schemas(resolved(parts[i], where), rest, where), where, depth + 1));
-    }
-    if (choices.empty()) fail(within(path, key), "holds nothing that a value could be");
-    return builder_.choice(choices);
-  }
-
-  const Json& array_at(const Json& schema, const char* key, const std::string& path) const {
-    const Json& value = schema[key];
-    if (!value.is_array() || value.empty()) fail(within(path, key), "must be an array that is not empty");
-    return value;
-  }
-
-  Fragment values(const Json& schema, const std::string& path) {
-    std::vector<std::string> texts;
-    const auto add = [&](const Json& value) {
-      if (has_type_of(schema, value)) texts.push_back(value.dump(-1, ' ', false, Json::error_handler_t::replace));
-    };
-    if (schema.contains("const")) {
-      add(schema["const"]);
-    } else {
-      const Json& all = array_at(schema, "enum", path);
-      for (const Json& value : all) add(value);
-    }
-    if (texts.empty()) fail(path, "has no value of its own type");
-    return parts_.one_of(std::move(texts));
-  }
-
-  Fragment typed(const Json& schema, const std::string& path, int depth) {
-    const auto found = schema.find("type");
-    if (found == schema.end()) return of_type(implied_type(schema), schema, path, depth);
-    if (found->is_string()) return of_type(found->get<std::string>(), schema, path, depth);
-    const Json& names = array_at(schema, "type", path);
-    std::vector<Fragment> choices;
-    for (const Json& name : names) {
-      if (!name.is_string()) fail(within(path, "type"), "must hold strings");
-      // Whatever is an integer is a number.
-      if (name == "integer" && std::ranges::find(names, Json("number")) != names.end()) continue;
-      choices.push_back(of_type(name.get<std::string>(), schema, path, depth));
-    }
-    return builder_.choice(choices);
-  }
-
-  Fragment of_type(const std::string& type, const Json& schema, const std::string& path, int depth) {
-    if (type.empty()) return parts_.any_value();
-    if (type == "object") return object(schema, path, depth);
-    if (type == "array") return array(schema, path, depth);
-    if (type == "string") return string(schema, path);
-    if (type == "boolean") return parts_.one_of({"true", "false"});
-    if (type == "null") return builder_.text("null");
-    if (type != "number" && type != "integer") {
-      fail(within(path, "type"), fmt::format("\"{}\" is no type of JSON", type));
-    }
-    try {
-      const NumberBounds bounds = read_bounds(schema, path);
-      return type == "integer" ? add_json_integer(builder_, bounds) : add_json_number(builder_, bounds);
+      return parts_.quoted(add_regex(builder_, expression, RegexText::kJsonString, false));
     } catch (const Error& error) {
-      rethrow_at(error, path);
+      if (error.kind() != ErrorKind::kInvalidArgument) throw;
+      fail_at(place, error.message());
     }
   }
 
-  // The parts that know nothing of the schema do not know the place.
-  [[noreturn]] static void rethrow_at(const Error& error, const std::string& path) {
-    if (!error.param().empty()) throw error;
-    throw Error(error.kind(), fmt::format("{}: {}", path, error.message()), path);
-  }
-
-  static NumberBounds read_bounds(const Json& schema, const std::string& path) {
-    NumberBounds bounds;
-    const auto read = [&](const char* key, std::optional<std::string>& bound) {
-      const auto found = schema.find(key);
-      if (found == schema.end()) return;
-      if (!found->is_number()) fail(within(path, key), "must be a number");
-      bound = found->dump();
-    };
-    // Of draft 4, a flag of the bound beside it.
-    const auto is_flag = [&](const char* key) { return schema.contains(key) && schema[key].is_boolean(); };
-    const auto is_set = [&](const char* key) { return is_flag(key) && schema[key].get<bool>(); };
-    read("minimum", is_set("exclusiveMinimum") ? bounds.above : bounds.least);
-    read("maximum", is_set("exclusiveMaximum") ? bounds.below : bounds.most);
-    if (!is_flag("exclusiveMinimum")) read("exclusiveMinimum", bounds.above);
-    if (!is_flag("exclusiveMaximum")) read("exclusiveMaximum", bounds.below);
-    return bounds;
-  }
-
-  std::optional<std::uint32_t> count_at(const Json& schema, const char* key, const std::string& path) const {
-    const auto found = schema.find(key);
-    if (found == schema.end()) return std::nullopt;
-    const bool is_count =
-        found->is_number() && found->get<double>() >= 0 &&
-        found->get<double>() == static_cast<double>(static_cast<std::int64_t>(std::min(found->get<double>(), 1e15)));
-    if (!is_count) fail(within(path, key), "must be a whole number that is not negative");
-    // More than any answer has is no bound.
-    return static_cast<std::uint32_t>(std::min<double>(found->get<double>(), kMaxCount));
-  }
-
-  Repetitions counts(const Json& schema, const char* least, const char* most, const std::string& path) const {
-    Repetitions times{count_at(schema, least, path).value_or(0), count_at(schema, most, path)};
-    if (times.max && times.min > *times.max) {
-      fail(within(path, least), fmt::format("is {}, above {}, which is {}", times.min, most, *times.max));
+  Fragment string(const JsonConjunction& said) {
+    const Repetitions length = said.counts("minLength", "maxLength");
+    const std::vector<const Json*> patterns = said.patterns();
+    if (!patterns.empty()) {
+      const Json& pattern = *patterns.front();
+      for (const Json* other : patterns)
+        if (*other != pattern) fail_at(*other, "beside another pattern is not supported; say it in one");
+      if (!has_every_length(said, pattern, length))
+        fail_at(pattern, "beside minLength or maxLength is not supported; say the length in the pattern");
+      return regex(string_at(pattern), pattern);
     }
-    return times;
-  }
-
-  Fragment regex(const std::string& expression, const std::string& path) {
-    try {
-      return add_regex(builder_, expression, RegexText::kJsonString, false);
-    } catch (const Error& error) {
-      rethrow_at(error, path);
-    }
-  }
-
-  Fragment string(const Json& schema, const std::string& path) {
-    const Repetitions length = counts(schema, "minLength", "maxLength", path);
-    const std::string* expression = text_at(schema, "pattern", path);
-    const std::string* name = text_at(schema, "format", path);
-    const JsonFormat* format = name == nullptr ? nullptr : find_format(*name);
-    // One that says the same as its format, but cannot be read, does not count.
-    if (expression != nullptr && (format == nullptr || read_alone(*expression))) {
-      if (!has_every_length(*expression, length))
-        fail(within(path, "pattern"), "beside minLength or maxLength is not supported; say the length in the pattern");
-      return parts_.quoted(regex(*expression, within(path, "pattern")));
-    }
-    try {
-      if (format != nullptr) {
-        if (length.min > format->shortest || (length.max && *length.max < format->longest)) {
-          fail(within(path, "format"),
-               fmt::format("is written with {} to {} characters here, which minLength and maxLength "
-                           "have to permit",
-                           format->shortest, format->longest));
-        }
-        return parts_.quoted(add_regex(builder_, format->expression, RegexText::kJsonString, true));
+    if (const JsonFormat* format = said.format()) {
+      if (length.min > format->shortest || (length.max && *length.max < format->longest)) {
+        fail_at(*said.all("format").front(),
+                fmt::format("is written with {} to {} characters here, which minLength and maxLength have to permit",
+                            format->shortest, format->longest));
       }
-      return length.min > 0 || length.max ? parts_.string_of_length(length) : parts_.any_string();
-    } catch (const Error& error) {
-      rethrow_at(error, path);
+      return parts_.quoted(add_regex(builder_, format->expression, RegexText::kJsonString, true));
     }
-  }
-
-  // Nullopt: it cannot be read here, as lookahead.
-  static std::optional<Grammar> read_alone(const std::string& expression) {
-    try {
-      GrammarBuilder builder;
-      const Fragment whole = add_regex(builder, expression, RegexText::kJsonString, false);
-      return builder.finish(whole);
-    } catch (const Error&) {
-      return std::nullopt;
-    }
+    return length.min > 0 || length.max ? parts_.string_of_length(length) : parts_.any_string();
   }
 
   // That a string is not empty, the pattern may say by itself.
-  static bool has_every_length(const std::string& expression, const Repetitions& length) {
-    if (length.max) return false;
+  static bool has_every_length(const JsonConjunction& said, const Json& pattern, const Repetitions& length) {
+    if (length.max || length.min > 1) return false;
     if (length.min == 0) return true;
-    const std::optional<Grammar> alone = length.min == 1 ? read_alone(expression) : std::nullopt;
-    return alone && !GrammarState(*alone).is_whole();
+    const Grammar alone = said.grammar_of(pattern, RegexText::kJsonString);
+    return !GrammarState(alone).is_whole();
   }
 
-  static const std::string* text_at(const Json& schema, const char* key, const std::string& path) {
-    const auto found = schema.find(key);
-    if (found == schema.end()) return nullptr;
-    if (!found->is_string()) fail(within(path, key), "must be a string");
-    return found->get_ptr<const std::string*>();
+  struct ItemWords {
+    std::vector<const Json*> first;  // of the first places, one each
+    const Json* others = nullptr;    // of all behind those
+  };
+
+  // Before 2020 a list of items was what prefixItems is now.
+  static ItemWords read_items(const SchemaWords& part) {
+    const Json* items = part.find("items");
+    const bool is_old = items != nullptr && items->is_array();
+    ItemWords said{.first = {}, .others = is_old ? part.find("additionalItems") : items};
+    if (const Json* first = is_old ? items : part.find("prefixItems")) {
+      for (const Json& item : list_at(*first)) said.first.push_back(&item);
+    }
+    return said;
   }
 
-  Fragment array(const Json& schema, const std::string& path, int depth) {
+  Fragment array(const JsonConjunction& said, Nesting nesting) {
+    std::vector<ItemWords> parts;
+    for (const SchemaWords* part : said.parts()) parts.push_back(read_items(*part));
+    std::size_t num_first = 0;
+    std::optional<std::size_t> most;
+    for (const ItemWords& part : parts) {
+      num_first = std::max(num_first, part.first.size());
+      const bool is_closed = part.others != nullptr && *part.others == false;
+      if (is_closed) most = std::min(most.value_or(part.first.size()), part.first.size());
+    }
     JsonParts::Items items;
-    items.count = counts(schema, "minItems", "maxItems", path);
-    // Before 2020 a list of items was what prefixItems is now.
-    const bool is_old = schema.contains("items") && schema["items"].is_array();
-    const char* first_key = is_old ? "items" : "prefixItems";
-    const char* others_key = is_old ? "additionalItems" : "items";
-    if (schema.contains(first_key)) {
-      const Json& first = array_at(schema, first_key, path);
-      for (std::size_t i = 0; i < first.size(); ++i) {
-        items.first.push_back(builder_.rule(any(first[i], fmt::format("{}.{}[{}]", path, first_key, i), depth + 1)));
+    items.count = said.counts("minItems", "maxItems");
+    if (most && items.count.min > *most) {
+      fail_impossible(said.place(), fmt::format("is {}, and there are {} items", items.count.min, *most), "minItems");
+    }
+    document_.take_steps(num_first * parts.size());
+    // Of the first place that has none of its own, what is true of all others.
+    const auto rule_at = [&](std::size_t index) {
+      SchemaSet schemas;
+      for (const ItemWords& part : parts) {
+        const Json* schema = index < part.first.size() ? part.first[index] : part.others;
+        if (schema != nullptr) schemas.push_back(schema);
       }
-    }
-    const bool are_closed = schema.contains(others_key) && schema[others_key] == false;
-    if (!are_closed) {
-      static const Json kAnything = true;
-      const Json& others = schema.contains(others_key) ? schema[others_key] : kAnything;
-      items.others = builder_.rule(any(others, within(path, others_key), depth + 1));
-    } else if (items.count.min > items.first.size()) {
-      fail(within(path, "minItems"), fmt::format("is {}, and there are {} items", items.count.min, items.first.size()));
-    }
-    try {
-      return parts_.array_of(items);
-    } catch (const Error& error) {
-      rethrow_at(error, path);
-    }
-  }
-
-  static std::string written(const std::string& name) {
-    return Json(name).dump(-1, ' ', false, Json::error_handler_t::replace);
+      return builder_.rule(any(schemas, nesting));
+    };
+    for (std::size_t i = 0; i < std::min(num_first, most.value_or(num_first)); ++i) items.first.push_back(rule_at(i));
+    if (!most) items.others = rule_at(num_first);
+    return parts_.array_of(items);
   }
 
   // Nullopt: there are none beside those that are named.
-  std::optional<GrammarRule> other_members(const JsonMembers& members, const std::string& path, int depth) {
+  std::optional<GrammarRule> other_members(const JsonMembers& members, Nesting nesting) {
     if (!members.has_others()) return std::nullopt;
     std::vector<Fragment> kinds;
-    for (const auto& [expression, schema] : members.by_pattern) {
-      const Fragment name = parts_.quoted(regex(expression, within(path, "patternProperties")));
-      const Fragment value = any(*schema, fmt::format("{}.patternProperties.{}", path, expression), depth + 1);
-      kinds.push_back(builder_.sequence({name, parts_.colon(), value}));
+    for (const auto& [place, expression, schemas] : members.by_pattern) {
+      const Fragment name = regex(expression, *place);
+      kinds.push_back(builder_.sequence({name, parts_.colon(), any(schemas, nesting)}));
     }
-    if (members.others != nullptr) {
+    if (members.others) {
       std::vector<std::string> names;
-      for (const JsonMembers::Named& member : members.named) names.push_back(written(member.name));
-      for (const std::string& name : members.barred) names.push_back(written(name));
+      for (const JsonMembers::Named& member : members.named) names.push_back(written(Json(member.name)));
+      for (const std::string_view name : members.barred) names.push_back(written(Json(name)));
       for (std::string& name : names) name = name.substr(1, name.size() - 2);
-      const Fragment value = any(*members.others, within(path, "additionalProperties"), depth + 1);
+      const Fragment value = any(*members.others, nesting);
       kinds.push_back(builder_.sequence({parts_.other_string(names), parts_.colon(), value}));
     }
     return builder_.rule(builder_.choice(kinds));
   }
 
-  Fragment object(const Json& schema, const std::string& path, int depth) {
-    const JsonMembers all = read_members(schema, path);
+  Fragment object(const JsonConjunction& said, Nesting nesting) {
+    const JsonMembers all = read_members(said);
     const std::vector<JsonMembers::Named>& members = all.named;
-    const std::optional<GrammarRule> others = other_members(all, path, depth);
+    // What is said of other members may be said of several that are named.
+    nesting.is_once &= members.empty() || std::ranges::all_of(said.all("additionalProperties"), &Json::is_boolean);
+    const std::optional<GrammarRule> others = other_members(all, nesting);
     // Before each member, whoever follows may be the next one; behind it, the end or a comma.
     const Fragment begin = builder_.sequence({builder_.text("{"), parts_.space()});
     const GrammarNode end = builder_.add_node();
@@ -424,8 +315,8 @@ class Compiler {
     if (num_needed == 0) builder_.add_bytes(begin.end, {'}', '}'}, end);
     for (std::size_t i = 0; i < members.size(); ++i) {
       const GrammarNode after = builder_.add_node();
-      const Fragment value = any(*members[i].schema, fmt::format("{}.properties.{}", path, members[i].name), depth + 1);
-      const Fragment member = builder_.sequence({builder_.text(written(members[i].name)), parts_.colon(), value});
+      const Fragment value = any(members[i].schemas, nesting);
+      const Fragment member = builder_.sequence({builder_.text(written(Json(members[i].name))), parts_.colon(), value});
       builder_.add_empty(next, member.begin);
       if (!members[i].is_required) builder_.add_empty(next, after);
       if (i + 1 >= num_needed) add_end(member.end);
@@ -443,11 +334,11 @@ class Compiler {
 
   JsonParts& parts_;
   GrammarBuilder& builder_;
-  const Json& root_;
-  const std::string& root_path_;
+  SchemaDocument document_;
   const SchemaUse use_;
-  std::map<const Json*, GrammarRule> rules_;  // of what is referred to
-  std::vector<Pending> pending_;
+  std::map<SchemaSet, GrammarRule> rules_;
+  std::queue<Pending> pending_;
+  std::optional<SchemaFault> first_impossible_;
 };
 
 }  // namespace

@@ -167,6 +167,18 @@ TEST(JsonSchema, FormatsBesideOtherWords) {
          {R"({"type": "string", "pattern": "^[a-z]+$", "minLength": 1})", {R"("ab")"}, {R"("")"}}});
 }
 
+// A name that begins with the same byte as another one's character has all of its own.
+TEST(JsonSchema, NamesOfLongCharacters) {
+  const char* schema =
+      R"({"type": "object", "properties": {"名称": {"type": "integer"}, "é😀": {"type": "null"}}, "additionalProperties": {"type": "integer"}})";
+  check({{schema,
+          {R"({"年龄":1})", R"({"名称":1,"名":2,"吁":3})", R"({"è":1})", R"({"é":1})", R"({"é😁":1})", R"({"é😀":null,"é😀x":1})", R"({"名称x":3,"x名称":4})",
+           R"({"":1,"ab":2,"名a":3})"},
+          {R"({"é😀":1})", R"({"名称":1.5})", R"({"é😁":null})"}}});
+  for (const char* text : {"{\"\xE5\"", "{\"\xE5:", "{\"\xC3z", "{\"\xE5\x90\"", "{\"é\xF0\x9F\"", "{\"\xE5\xE5", "{\"\xED\xA0"})
+    EXPECT_FALSE(begins(grammar_of_schema(schema), text)) << text;
+}
+
 // Of tools that are not strict: the least part goes that cannot be obeyed.
 TEST(JsonSchema, LenientlyOnlyWhatCannotBeObeyedIsFree) {
   const Grammar grammar = grammar_of_schema(
@@ -217,6 +229,126 @@ TEST(JsonSchema, Together) {
         {R"({"a":1})", R"({"b":1})", R"({"a":1,"b":2})"},
         {"{}"}},
        {R"({"type": "integer", "minimum": 3, "allOf": [{"minimum": 5}, {"maximum": 7}]})", {"5", "7"}, {"4", "8"}}});
+}
+
+// What the parts say of one thing, all of it holds.
+TEST(JsonSchema, PartsBindEachOther) {
+  check(
+      {// Others than those that one part names are others though another one names them.
+       {R"({"properties": {"a": {"type": "boolean"}}, "allOf": [{"properties": {"b": {"type": "boolean"}}, "additionalProperties": false}]})",
+        {"{}", R"({"b":true})"},
+        {R"({"a":true})", R"({"b":true,"a":true})"}},
+       {R"({"allOf": [{"properties": {"a": {"minimum": 3}}, "additionalProperties": {"type": "integer"}}, {"properties": {"b": {"maximum": 5}, "a": {"type": "integer"}}}]})",
+        {R"({"a":3,"b":5})", R"({"b":4,"c":9})"},
+        {R"({"a":2})", R"({"b":6})", R"({"b":1.5})", R"({"c":1.5})"}},
+       {R"({"allOf": [{"prefixItems": [{"minimum": 3}, true]}, {"type": "array", "items": {"type": "integer"}, "maxItems": 3}]})",
+        {"[]", "[3]", "[3, 1, 1]"},
+        {"[2]", "[3.5]", "[3, 1.5]", "[3, 1, \"\"]", "[3, 1, 1, 1]"}},
+       {R"({"allOf": [{"prefixItems": [true], "items": false}, {"prefixItems": [true, true]}], "type": "array"})", {"[1]"}, {"[1,2]"}},
+       {R"({"allOf": [{"required": ["a"]}, {"required": ["b"]}, {"additionalProperties": {"type": "null"}}]})",
+        {R"({"a":null,"b":null})"},
+        {R"({"a":null})", R"({"a":1,"b":null})"}},
+       {R"({"allOf": [{"minLength": 2}, {"type": "string", "minLength": 1, "maxLength": 4}, {"maxLength": 3}]})",
+        {R"("ab")", R"("abc")"},
+        {R"("a")", R"("abcd")"}},
+       {R"({"allOf": [{"minimum": 0}, {"type": ["integer", "null"]}, {"exclusiveMinimum": 1e0, "maximum": 30}, {"exclusiveMaximum": 4.5}, {"maximum": 5}]})",
+        {"2", "4", "null"},
+        {"0", "1", "5", "2.5"}},
+       {R"({"allOf": [{"type": "string", "format": "date"}, {"format": "none-such"}, {"format": "date"}]})", {R"("2026-11-29")"}, {R"("x")"}},
+       {R"({"type": "object", "properties": {"a": true, "z": true}, "propertyNames": {"$ref": "#/$defs/N"}, "$defs": {"N": {"enum": ["a", "b", "cc"], "maxLength": 1}}, "additionalProperties": {"type": "null"}})",
+        {"{}", R"({"a":1,"b":null})"},
+        {R"({"z":1})", R"({"b":1})", R"({"cc":null})"}}});
+}
+
+TEST(JsonSchema, ValuesThatAreNamedAreBoundByAllElse) {
+  check({{R"({"allOf": [{"enum": [1, 2, 3, 4, "a", null]}, {"minimum": 3, "maxLength": 0}]})", {"3", "4", "null"}, {"1", "2", R"("a")"}},
+         {R"({"type": "string", "enum": ["a", "né", "ab-1", "abcd", "xy-2"], "minLength": 2, "maxLength": 4, "pattern": "^n|-"})",
+          {R"("né")", R"("ab-1")", R"("xy-2")"},
+          {R"("a")", R"("abcd")"}},
+         {R"({"enum": [1, 2, {"a": 1, "b": [1.0]}], "allOf": [{"enum": [{"b": [1], "a": 1.0}, 2.0, 3]}]})",
+          {"2.0", R"({"b":[1],"a":1.0})"},
+          {"1", "3"}},
+         {R"({"type": "integer", "enum": [1.0, 2.5, 1e3]})", {"1.0", "1000.0"}, {"2.5"}},
+         {R"({"enum": ["a", "b"], "const": "b"})", {R"("b")"}, {R"("a")"}},
+         {R"({"enum": [0.1, 1e20, 5, -7], "exclusiveMinimum": 0.1, "exclusiveMaximum": 1e20})", {"5"}, {"0.1", "1e+20", "-7"}},
+         {R"({"properties": {"kind": {"type": "null"}}, "enum": ["x", 1]})", {R"("x")", "1"}, {"{}"}},
+         {R"_({"enum": ["2026-11-29", 5], "format": "date", "pattern": "(?=2)"})_", {R"("2026-11-29")", "5"}, {"\"\""}}});
+}
+
+// Which a request's reader holds as their digits.
+TEST(JsonSchema, IntegersBeyond64Bits) {
+  const std::string digits = "123456789012345678901234567890", more = "123456789012345678901234567891";
+  const auto integer = [](const std::string& text) { return Json::binary({text.begin(), text.end()}); };
+  const auto grammar = [](const Json& schema) {
+    return grammar_of([&](GrammarBuilder& builder) {
+      JsonParts parts(builder);
+      return add_json_schema(parts, schema, "schema");
+    });
+  };
+  EXPECT_TRUE(matches(grammar({{"const", integer(digits)}}), digits));
+  EXPECT_TRUE(matches(grammar({{"const", {{"a", Json::array({integer(digits), 1})}}}}), "{\"a\":[" + digits + ",1]}"));
+  const Json some = Json::array({integer(digits), integer(more), integer("-" + digits), 5, 0.5});
+  const Grammar bound = grammar({{"type", "integer"}, {"enum", some}, {"maximum", integer(digits)}, {"minimum", 0}});
+  EXPECT_TRUE(matches(bound, digits));
+  EXPECT_TRUE(matches(bound, "5"));
+  for (const std::string& text : {more, "-" + digits, std::string("0.5")}) EXPECT_FALSE(matches(bound, text)) << text;
+  EXPECT_TRUE(matches(grammar({{"type", "number"}, {"maximum", integer(digits)}, {"exclusiveMinimum", 7}}), "8"));
+  EXPECT_THROW(grammar({{"type", "array"}, {"minItems", integer("-" + digits)}}), Error);
+}
+
+// As is one that is false: what remains of the schema is what a text can come to the end of.
+TEST(JsonSchema, ChoicesThatNothingSatisfiesAreNone) {
+  check(
+      {{R"({"type": "string", "anyOf": [{"type": "string", "maxLength": 2}, {"type": "null"}]})", {R"("ab")"}, {"null", R"("abc")"}},
+       {R"({"anyOf": [{"type": "integer", "minimum": 5, "maximum": 2}, {"minLength": 3, "maxLength": 2}, {"type": "null"}]})", {"null"}, {"5", "\""}},
+       {R"({"type": ["string", "integer", "null"], "minLength": 3, "maxLength": 2, "minimum": 5, "maximum": 5})", {"5", "null"}, {"\""}},
+       // By a member that has to be there.
+       {R"({"properties": {"kind": {"enum": ["a", "c"]}}, "required": ["kind"],
+            "anyOf": [{"properties": {"kind": {"const": "a"}, "x": {"type": "null"}}}, {"properties": {"kind": {"const": "b"}, "y": true}}]})",
+        {R"({"kind":"a"})", R"({"kind":"a","x":null})"},
+        {R"({"kind":"b"})", R"({"kind":"a","y":1})"}},
+       {R"({"type": "object", "properties": {"a": {"type": "string"}, "b": true}, "allOf": [{"properties": {"a": {"type": "null"}}}]})",
+        {"{}", R"({"b":1})"},
+        {R"({"a":null})", R"({"a":"x"})"}},
+       {R"({"type": "array", "items": {"allOf": [{"type": "string"}, {"type": "null"}]}})", {"[]"}, {"[null", "[\""}},
+       // What would go on for ever.
+       {R"({"$defs": {"n": {"anyOf": [{"type": "array", "items": {"$ref": "#/$defs/n"}, "minItems": 1}, {"type": "object", "properties": {"n": {"$ref": "#/$defs/n"}}}]}}, "$ref": "#/$defs/n"})",
+        {"{}", R"([{"n":{}}])"},
+        {"[]"}}});
+  for (const char* text : {"{\"a\"", "{\"k", "["}) {
+    EXPECT_FALSE(begins(grammar_of_schema(R"({"anyOf": [{"type": "object", "properties": {"a": false, "k": {"enum": ["x"], "type": "null"}}, "required": ["k"]}, {"const": 1}]})"), text)) << text;
+  }
+}
+
+TEST(JsonSchema, ReferencesBesideConstraintsComeToAnEnd) {
+  // As pydantic 1 and OpenAPI 3.0 write them.
+  const Grammar list = grammar_of_schema(
+      R"({"$defs": {"Node": {"type": "object", "properties": {"v": {"type": "integer"}, "next": {"description": "x", "allOf": [{"$ref": "#/$defs/Node"}]}}, "required": ["v"]}},
+          "allOf": [{"$ref": "#/$defs/Node"}], "title": "List"})");
+  EXPECT_TRUE(matches(list, R"({"v":1,"next":{"v":2,"next":{"v":3}}})"));
+  EXPECT_FALSE(matches(list, R"({"v":1,"next":{"next":{"v":3}}})"));
+  const char* tree =
+      R"({"$defs": {"Base": {"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id"]},
+                    "Tree": {"allOf": [{"$ref": "#/$defs/Base"}, {"properties": {"kids": {"type": "array", "items": {"$ref": "#/$defs/Tree", "minProperties": 0}}}}]}},
+          "type": "object", "properties": {"root": {"allOf": [{"$ref": "#/$defs/Tree"}], "default": null}}, "required": ["root"]})";
+  for (const SchemaUse use : {SchemaUse::kStrict, SchemaUse::kLenient}) {
+    const Grammar grammar = grammar_of_schema(tree, use);
+    EXPECT_TRUE(matches(grammar, R"({"root":{"id":1,"kids":[{"id":2},{"id":3,"kids":[{"id":4,"kids":[]}]}]}})"));
+    EXPECT_FALSE(matches(grammar, R"({"root":{"id":1,"kids":[{"kids":[]}]}})"));
+  }
+  // The same set of schemas in another order is the same.
+  const Grammar both = grammar_of_schema(
+      R"({"$defs": {"a": {"properties": {"x": {"allOf": [{"$ref": "#/$defs/b"}, {"$ref": "#/$defs/a"}]}}}, "b": {"properties": {"y": {"$ref": "#/$defs/a", "allOf": [{"$ref": "#/$defs/b"}]}}, "required": ["y"]}},
+          "anyOf": [{"$ref": "#/$defs/a"}, {"allOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}]}]})",
+      SchemaUse::kLenient);
+  EXPECT_TRUE(matches(both, "{}"));
+}
+
+TEST(JsonSchema, ReferencesArePartsOfUris) {
+  check({{R"({"$defs": {"Partial<Foo>": {"const": 1}, "a b/~%é": {"const": 2}, "%4": {"const": 3}},
+              "anyOf": [{"$ref": "#/$defs/Partial%3CFoo%3E"}, {"$ref": "#/%24defs/a%20b~1~0%25%C3%a9"}, {"$ref": "#/$defs/%4"}]})",
+          {"1", "2", "3"},
+          {"4"}}});
 }
 
 TEST(JsonSchema, References) {
@@ -270,6 +402,17 @@ TEST(JsonSchema, SaysWhatItDoesNotTake) {
       {"false", "schema"},
       {"5", "schema"},
       {R"({"allOf": [{"type": "string"}, {"type": "integer"}]})", "schema.type"},
+      {R"({"anyOf": [{"type": "string", "maxLength": 5}, {"type": "null"}], "type": "boolean"})", "schema.anyOf[0].type"},
+      {R"({"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"], "allOf": [{"properties": {"b": {"type": "boolean"}}, "required": ["b"], "additionalProperties": false}]})",
+       "schema.required"},
+      {R"({"type": "object", "properties": {"next": {"$ref": "#"}}, "required": ["next"]})", "schema"},
+      {R"({"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"allOf": [{"$ref": "#/$defs/a"}]}}, "properties": {"p": {"$ref": "#/$defs/a"}}})", "schema.$defs.a"},
+      {R"({"type": "string", "enum": ["a"], "minLength": 5})", "schema"},
+      {R"({"enum": [{"a": 1}], "properties": {"a": {"type": "integer"}}})", "schema"},
+      {R"({"allOf": [{"pattern": "a"}, {"pattern": "b"}]})", "schema.allOf[1].pattern"},
+      {R"({"allOf": [{"format": "date"}, {"format": "time"}]})", "schema.allOf[1].format"},
+      {R"({"allOf": [{"patternProperties": {"b": {}}}, {"additionalProperties": false}]})", "schema.allOf[0].patternProperties"},
+      {R"({"propertyNames": {"anyOf": [{"const": "a"}]}})", "schema.propertyNames.anyOf"},
   };
   for (const auto& [schema, param] : cases) {
     try {
@@ -288,6 +431,29 @@ TEST(JsonSchema, HostileSchemasEnd) {
   EXPECT_THROW(grammar_of_schema(deep.dump()), Error);
   EXPECT_THROW(grammar_of_schema(R"({"$ref": "#"})"), Error);
   EXPECT_THROW(grammar_of_schema(R"({"$ref": "#", "minimum": 5})"), Error);
+  const std::string long_text(4'000'000, 'x');
+  EXPECT_THROW(grammar_of_schema(R"({"$defs": {"a": {"description": ")" + long_text +
+                                 R"(", "$ref": "#/$defs/a", "minLength": 1}}, "$ref": "#/$defs/a", "minLength": 1})"),
+               Error);
+  // Each level would double what holds at once, with much beside it that says nothing.
+  Json levels = {{"$ref", "#/$defs/d0"}};
+  for (int i = 0; i < 40; ++i) {
+    const Json next = {{"$ref", "#/$defs/d" + std::to_string(i + 1)}, {"minLength", 1}};
+    levels["$defs"]["d" + std::to_string(i)] = {{"anyOf", Json::array({next, next})}};
+  }
+  Json& last = levels["$defs"]["d40"] = {{"type", "null"}};
+  for (int i = 0; i < 8000; ++i) last["x"].push_back("a member");
+  EXPECT_THROW(grammar_of_schema(levels.dump()), Error);
+  // And here nothing comes of any of it.
+  Json parts = Json::array();
+  for (int i = 0; i < 300; ++i) parts.push_back(Json::parse(R"({"anyOf": [{"minLength": 1}, {"minimum": 1}]})"));
+  try {
+    grammar_of_schema(Json({{"allOf", parts}, {"type", "null"}, {"const", 1}}).dump());
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kTooLarge);
+    EXPECT_TRUE(error.message().starts_with("schema: takes more than")) << error.message();
+  }
   // Each level would double what is put together.
   Json doubling = {{"type", "object"}};
   for (int i = 0; i < 25; ++i) {
@@ -306,6 +472,22 @@ TEST(JsonSchema, HostileSchemasEnd) {
   const Grammar grammar = grammar_of_schema(wide.dump());
   EXPECT_TRUE(matches(grammar, R"({"p0":"a","p899":"b"})"));
   EXPECT_FALSE(matches(grammar, R"({"p899":"a","p0":"b"})"));
+}
+
+TEST(JsonSchema, MessagesAreBriefHoweverLongTheNames) {
+  const std::string name(10'000, 'n');
+  Json deep = {{"not", Json::object()}};
+  for (int i = 0; i < 50; ++i) deep = {{"properties", {{name, std::move(deep)}}}};
+  const Json named = {{"required", Json::array({name})}, {"additionalProperties", false}}, typed = {{"type", name}};
+  for (const Json& schema : {deep, named, typed}) {
+    try {
+      grammar_of_schema(schema.dump());
+      ADD_FAILURE();
+    } catch (const Error& error) {
+      EXPECT_LT(error.message().size(), 600u);
+      EXPECT_TRUE(error.param().starts_with("schema")) << error.param();
+    }
+  }
 }
 
 }  // namespace

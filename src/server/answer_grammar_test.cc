@@ -141,6 +141,27 @@ TEST(AnswerGrammar, FormatsOfOtherKinds) {
   }
 }
 
+// As the reader of requests holds them.
+TEST(AnswerGrammar, LongIntegersOfASchema) {
+  const auto grammar = [](const char* schema) {
+    return Asked{.format = format_of(schema), .choice = {.mode = Mode::kNone}}.grammar();
+  };
+  EXPECT_TRUE(matches(grammar(R"({"const": [123456789012345678901234567890]})"), "[123456789012345678901234567890]"));
+  EXPECT_TRUE(matches(grammar(R"({"type": "number", "maximum": 123456789012345678901234567890})"), "5"));
+}
+
+TEST(AnswerGrammar, AToolThatHoldsItself) {
+  const Json tree = parse_json(R"([{"type": "function", "function": {"name": "grow", "parameters": {
+      "$defs": {"Node": {"type": "object", "properties": {"next": {"description": "x", "allOf": [{"$ref": "#/$defs/Node"}]}}}},
+      "type": "object", "properties": {"root": {"$ref": "#/$defs/Node"}}, "required": ["root"]}}}])",
+                               {});
+  const AnswerFormat text;
+  const ToolChoice required{.mode = Mode::kRequired};
+  const Grammar grammar = make_answer_grammar({.format = text, .tool_choice = required, .tools = tree});
+  EXPECT_TRUE(matches(grammar, call("grow", R"({"root": {"next": {"next": {}}}})")));
+  EXPECT_FALSE(matches(grammar, call("grow", R"({"root": {"next": 1}})")));
+}
+
 TEST(AnswerGrammar, AStrictToolsSchemaHasToBeOneThatCanBeObeyed) {
   EXPECT_NO_THROW((void)Asked{.choice = {.mode = Mode::kRequired}}.grammar());
   try {
