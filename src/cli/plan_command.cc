@@ -74,6 +74,7 @@ class Planner {
     } else {
       plan_file();
     }
+    if (d.shape.kv_layers.front().is_latent) check_latent_types(d.kv_types, options_.runtime);
     if (!options_.weights.empty()) d.weights = parse_weight_format(options_.weights);
     report_.trained_context_len = d.shape.context_len;
     if (asked.max_model_len > 0) d.shape.context_len = asked.max_model_len;

@@ -354,6 +354,12 @@ std::int64_t measuring_bytes(const PlannedModel& planned, const ThreadPool& pool
   return calibration_size_bytes(planned.file.config, num_tokens, pool, device);
 }
 
+void check_latent_types(const KvTypes& types, const RuntimeOptions& options) {
+  if (is_half(types.k) && types.v == types.k) return;
+  throw_invalid("--kv-type {}: {} has latent attention, whose keys are its values; f16 and bf16 are supported",
+                options.kv_type, options.model);
+}
+
 void plan_model_into(PlannedModel& planned, const RuntimeOptions& options, ThreadPool& pool,
                      Device* device) {
   check_options(options);
@@ -364,9 +370,7 @@ void plan_model_into(PlannedModel& planned, const RuntimeOptions& options, Threa
   const std::int64_t available_bytes = plannable_bytes(device);
   planned.file = read_model_file(options);
   const ModelConfig& config = planned.file.config;
-  if (config.latent.rank > 0 && !(is_half(types.k) && types.v == types.k))
-    throw_invalid("--kv-type {}: {} has latent attention, whose keys are its values; f16 and bf16 are supported",
-                  options.kv_type, options.model);
+  if (config.latent.rank > 0) check_latent_types(types, options);
   planned.layout = std::make_unique<KvLayout>(kv_layer_shapes(config), types);
   planned.limits = transformer_limits(options, config);
   share_with_workers(planned, options, pool, device);

@@ -117,6 +117,9 @@ struct PlannedModel {
   Plan plan;
 };
 
+// For a model with latent attention. Throws Error{kInvalidArgument} where it takes no such types.
+void check_latent_types(const KvTypes& types, const RuntimeOptions& options);
+
 // device: whose memory it is about, null = the host's. Where that has not the room, planned has the file
 // nevertheless.
 void plan_model_into(PlannedModel& planned, const RuntimeOptions& options, ThreadPool& pool,

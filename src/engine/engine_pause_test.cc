@@ -294,7 +294,8 @@ TEST(EnginePauses, TakeNoTime) {
   const auto answer = pausing.ask(20);
   go_away(answer->id);  // before it has begun
   while (answer->num_tokens < 10) ASSERT_TRUE(step());
-  EXPECT_LT(answer->times.first_token_ns - answer->times.arrived_ns, 10 * kNsPerSecond);
+  const RequestTimes before = answer->times;
+  EXPECT_LT(before.first_token_ns - before.arrived_ns, 10 * kNsPerSecond);
   go_away(answer->id);
   while (answer->num_tokens < 20) ASSERT_TRUE(step());
   go_away(answer->id);
@@ -303,6 +304,7 @@ TEST(EnginePauses, TakeNoTime) {
   EXPECT_EQ(answer->finish, FinishReason::kLength);
   EXPECT_EQ(answer->behind_a_pause, (std::vector<int>{0, 10, 20}));
   const RequestTimes& times = answer->times;
+  EXPECT_EQ(times.first_token_ns, before.first_token_ns);  // as those know it that have ended before
   EXPECT_LE(times.arrived_ns, times.scheduled_ns);
   EXPECT_LE(times.scheduled_ns, times.first_token_ns);
   const std::int64_t decode_ns = times.last_token_ns - times.first_token_ns;

@@ -53,8 +53,8 @@ struct OutputToken {
 // kLost: another machine that computes a part of the model does not answer.
 enum class FinishReason { kNone, kStop, kLength, kCancelled, kLost };
 
-// Nanoseconds of the engine's clock; 0 = not reached. What came before a pause is told as later by as long: between two of
-// them no time is the reader's.
+// Nanoseconds of the engine's clock, less what the request had paused by then; 0 = not reached. Between two of them no
+// time is the reader's.
 struct RequestTimes {
   std::int64_t arrived_ns = 0;
   std::int64_t scheduled_ns = 0;  // first time in a batch, or begun to load

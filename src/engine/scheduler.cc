@@ -455,7 +455,7 @@ bool Scheduler::admit(Sequence& sequence) {
 }
 
 void Scheduler::note_scheduled(ActiveRequest& request) {
-  if (request.times.scheduled_ns == 0) request.times.scheduled_ns = clock_.now_ns();
+  if (request.times.scheduled_ns == 0) request.times.scheduled_ns = request.time_at(clock_.now_ns());
 }
 
 Scheduler::Planned Scheduler::next_tokens(Sequence& sequence, int max_tokens, int max_logits) {

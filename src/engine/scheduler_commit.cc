@@ -159,8 +159,8 @@ bool Scheduler::append(Sequence& sequence, OutputToken token) {
     return false;
   }
   ++stats_.num_generated_tokens;
-  if (sequence.first_token_ns == 0) sequence.first_token_ns = now_ns_;
-  sequence.last_token_ns = now_ns_;
+  sequence.last_token_ns = sequence.request->time_at(now_ns_);
+  if (sequence.first_token_ns == 0) sequence.first_token_ns = sequence.last_token_ns;
   update.follows_pause = std::exchange(sequence.has_paused, false);
   update.finish = finish_reason(sequence, token.token);
   if (params.constraint != nullptr && !follow_constraint(sequence, token.token)) {
@@ -230,7 +230,7 @@ void Scheduler::report(Sequence& sequence, RequestUpdate update) {
 
 void Scheduler::finish(Sequence& sequence, RequestUpdate update) {
   ActiveRequest& request = *sequence.request;
-  sequence.finished_ns = now_ns_;
+  sequence.finished_ns = sequence.request->time_at(now_ns_);
   if (update.finish != FinishReason::kCancelled && !request.request.is_anticipated) line_.observe_answer(sequence.num_output);
   if (request.request.waits_until_shared && update.finish != FinishReason::kCancelled)
     update.share = cache_.share(sequence.table);

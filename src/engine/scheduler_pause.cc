@@ -5,19 +5,6 @@
 #include "engine/scheduler.h"
 
 namespace larder {
-namespace {
-
-void move_times(ActiveRequest& request, std::int64_t by_ns) {
-  const auto move = [by_ns](std::int64_t& time_ns) { time_ns += time_ns == 0 ? 0 : by_ns; };
-  move(request.times.arrived_ns);
-  move(request.times.scheduled_ns);
-  for (const auto& choice : request.choices) {
-    move(choice->first_token_ns);
-    move(choice->last_token_ns);
-  }
-}
-
-}  // namespace
 
 // What is wanted stays so until it can be: whoever was in a prompt comes back once its choices have their first tokens.
 void Scheduler::pause(std::uint64_t request_id) {
@@ -42,7 +29,7 @@ void Scheduler::resume(std::uint64_t request_id) {
   ActiveRequest& request = *found->second;
   request.wants_pause = false;
   if (!std::exchange(request.is_paused, false)) return;
-  move_times(request, clock_.now_ns() - request.paused_at_ns);
+  request.paused_ns += clock_.now_ns() - request.paused_at_ns;
   if (!request.turn.has_begun) request.turn = take_turn(*request.choices.front());
   for (const auto& choice : request.choices) {
     waiting_.insert(choice.get());

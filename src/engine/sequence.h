@@ -75,7 +75,10 @@ struct ActiveRequest {
   bool wants_pause = false;
   bool is_paused = false;  // its choices neither run nor wait
   std::int64_t paused_at_ns = 0;
+  std::int64_t paused_ns = 0;  // in all, before that
 
+  // Of RequestTimes.
+  std::int64_t time_at(std::int64_t now_ns) const { return (is_paused ? paused_at_ns : now_ns) - paused_ns; }
   bool is_counted() const { return num_counted >= 0; }
   // Choices that each of its sequences stands for.
   int num_per_sequence() const { return is_forked ? 1 : request.n; }

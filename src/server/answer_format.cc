@@ -181,7 +181,7 @@ ToolChoice read_tool_choice(const Fields& fields) {
 }
 
 void require_few_tools(std::size_t num_tools, const std::string& path) {
-  if (num_tools > kMaxTools) fail_field(path, fmt::format("has {} tools, at most {} are taken", num_tools, kMaxTools));
+  if (num_tools > kMaxTools) fail_field(path, fmt::format("has {} tools, at most {} are taken; send fewer", num_tools, kMaxTools));
 }
 
 void check_tool_choice(const ToolChoice& choice, const Json& tools) {

@@ -91,6 +91,7 @@ void Generation::pause(bool is_paused) {
   for (std::size_t prompt = 0; prompt < request_ids_.size(); ++prompt) {
     if (num_open_[prompt] > 0) model_.engine.pause(request_ids_[prompt], is_paused);
   }
+  for (WaitPredictor::Place& place : places_) place.hold(is_paused, steady_now_ns());
 }
 
 // What was generated may come back all the same.

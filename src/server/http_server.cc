@@ -178,7 +178,8 @@ void HttpServer::Impl::listen() {
     acceptor_.set_option(Acceptor::reuse_address(true));
     acceptor_.bind(endpoint);
     acceptor_.listen(kBacklog);
-    acceptor_.non_blocking(true);  // who has come may have gone again
+    acceptor_.non_blocking(true);  // who has come may have gone again: that is told, not waited out
+    acceptor_.set_option(asio::socket_base::enable_connection_aborted(true));
     port_ = acceptor_.local_endpoint().port();
   } catch (const boost::system::system_error& error) {
     const bool is_host = error.code() == asio::error::make_error_code(asio::error::basic_errors(EADDRNOTAVAIL));
@@ -220,8 +221,12 @@ void HttpServer::Impl::accept_one() {
     error = asio::error::no_memory;
   }
   // No file descriptors, no memory: the connections that are open go first.
-  const bool is_refused = error && error != asio::error::connection_aborted && error != asio::error::would_block;
-  const bool is_short = spare_stats().used_bytes > kSpareBytes / 8;  // the rest is for the connections that are open
+  const bool has_gone = error == asio::error::connection_aborted || error == asio::error::would_block ||
+                        error == boost::system::errc::protocol_error;
+  const bool is_refused = error && !has_gone;
+  // Since the last tick, so that it is not over: what it has given out may be kept for long.
+  const SpareStats spare = spare_stats();
+  const bool is_short = spare.num_taken != num_spares_told_ && spare.used_bytes > kSpareBytes / 8;
   if (!is_refused && !is_short) return await_client();
   if (is_refused) spdlog::warn("cannot accept: {}", error.message());
   accept_pause_.expires_after(kAcceptPause);

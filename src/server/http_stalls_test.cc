@@ -167,14 +167,16 @@ TEST(HttpStalls, AnAnswerThatTellsNothingGoesOnToo) {
   config.limits.ping_interval = std::chrono::hours(1);
   TestServer server(config, {.num_blocks = 1300, .max_model_len = 20'000, .max_batch_tokens = 128});
   RawClient client(server.port(), 60, 32 << 10);
-  // Its first events repeat the tool, which is more than the system takes; then comes a call whose argument has no end
+  // Its first events repeat the tools, which are more than the system takes; then comes a call whose argument has no end
   // ("y" is token 88).
+  std::string idle_tools;
+  for (int i = 0; i < 40'000; ++i) idle_tools += R"({"type":"web_search","external_web_access":false},)";
   client.send(TestServer::request(
       "/v1/responses",
       fmt::format(R"({{"input":"abc","stream":true,"temperature":0,"logit_bias":{{"88":100}},"tool_choice":"required",)"
-                  R"("tools":[{{"type":"function","name":"f","parameters":{{"description":"{}","type":"object","properties":{{"a":{{"type":"string"}}}},)"
+                  R"("tools":[{}{{"type":"function","name":"f","parameters":{{"type":"object","properties":{{"a":{{"type":"string"}}}},)"
                   R"("required":["a"]}}}}]}})",
-                  std::string(6 << 20, 'u'))));
+                  idle_tools)));
   ASSERT_TRUE(eventually([&] { return server.engine().stats().num_paused == 1; }));
   std::thread reader([&] { client.receive(); });
   EXPECT_TRUE(eventually([&] {

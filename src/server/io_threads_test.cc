@@ -38,6 +38,7 @@ TEST(IoThreads, AHandlerThatFailsEndsNoOther) {
 TEST(IoThreadsDeathTest, AServerSaysWhichThreadTheSystemRefuses) {
   const auto start = [](int num_allowed) {
     const TestServer running;  // whose model another one serves, too
+    EXPECT_EQ(running.get("/version").status, 200);  // it has all of its threads
     ServerConfig config;
     config.port = 0;
     run_with_threads(num_allowed, [&] { const HttpServer refused(config, running.model()); });

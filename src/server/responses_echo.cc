@@ -67,10 +67,14 @@ Json echoed_choice(const Json* asked, const ToolChoice& choice) {
 
 Json echoed_format(const Json& format) {
   if (format["type"] == "text") return known_members(format, {"type"});
-  const Fields fields(format, "text.format");
+  const auto inner = format.find("json_schema");  // chat's shape, which is taken, too
+  const bool is_flat = inner == format.end();
+  const Fields fields(is_flat ? format : *inner, is_flat ? "text.format" : "text.format.json_schema");
   (void)fields.string("name", kMaxNameBytes);
   (void)fields.string("description", kMaxDescriptionBytes);
-  return known_members(format, {"type", "name", "description", "schema", "strict"});
+  Json echoed = {{"type", format["type"]}};
+  echoed.update(known_members(is_flat ? format : *inner, {"name", "description", "schema", "strict"}));
+  return echoed;
 }
 
 Json written_members(const Json& object) {

@@ -186,6 +186,11 @@ TEST(ResponsesRequest, WhatIsNotKnownIsNotRepeated) {
     const Json body = parse_json(std::string(R"({"input":"x","tools":[)") + kFunction + R"(}],"tool_choice":)" + choice + "}", {});
     EXPECT_EQ(parse_responses_request(body, rules).echo["tool_choice"], body["tool_choice"]);
   }
+  // Chat's shape of a format is told as Responses'.
+  const Json nested = parse_json(
+      R"({"input":"x","text":{"format":{"type":"json_schema","json_schema":{"name":"n","schema":{"type":"string"},"junk":1}}}})", {});
+  EXPECT_EQ(parse_responses_request(nested, rules).echo["text"]["format"],
+            parse_json(R"({"type":"json_schema","name":"n","schema":{"type":"string"}})", {}));
 }
 
 // A breakpoint without a ttl has the request's, half an hour if that has none; the prompt's end none.

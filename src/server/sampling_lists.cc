@@ -15,7 +15,7 @@ void require_few_stop_bytes(const std::vector<std::string>& stop, const Fields& 
   std::size_t num_bytes = 0;
   for (const std::string& text : stop) num_bytes += text.size();
   if (num_bytes <= limits.max_total_stop_bytes) return;
-  fields.fail(name, fmt::format("all together may have {} bytes, they have {}", limits.max_total_stop_bytes, num_bytes));
+  fields.fail(name, fmt::format("all together may have {} bytes, they have {}; send fewer or shorter ones", limits.max_total_stop_bytes, num_bytes));
 }
 
 std::vector<std::string> read_stop(const Fields& fields, const ServerLimits& limits) {
@@ -51,7 +51,7 @@ void read_logit_bias(const Fields& fields, const RequestRules& rules, SamplingPa
   if (map == nullptr) return;
   if (!map->is_object()) fields.fail("logit_bias", "must be an object of token id: bias");
   if (map->size() > rules.limits.max_logit_bias)
-    fields.fail("logit_bias", fmt::format("at most {} tokens, there are {}", rules.limits.max_logit_bias, map->size()));
+    fields.fail("logit_bias", fmt::format("at most {} tokens, there are {}; send fewer", rules.limits.max_logit_bias, map->size()));
   sampling.logit_bias.reserve(map->size());
   for (const auto& [key, bias] : map->get_ref<const Json::object_t&>()) {
     TokenId token = -1;
@@ -79,7 +79,7 @@ void read_stop_token_ids(const Fields& fields, const RequestRules& rules, Sampli
   ids.erase(begin, end);
   if (ids.size() > rules.limits.max_stop_token_ids)
     fields.fail("stop_token_ids",
-                fmt::format("at most {} tokens, there are {}", rules.limits.max_stop_token_ids, ids.size()));
+                fmt::format("at most {} tokens, there are {}; send fewer", rules.limits.max_stop_token_ids, ids.size()));
   ids.shrink_to_fit();
   sampling.stop_token_ids = std::move(ids);
 }

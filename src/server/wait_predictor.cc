@@ -23,18 +23,20 @@ WaitPredictor::Place::Place(WaitPredictor& waits, std::int64_t num_tokens, std::
   waits.num_waiting_ += num_tokens_;
 }
 
-WaitPredictor::Place::~Place() {
-  if (waits_ == nullptr) return;
+WaitPredictor::Place::~Place() { hold(true, steady_now_ns()); }
+
+void WaitPredictor::Place::hold(bool is_held, std::int64_t now_ns) {
+  if (waits_ == nullptr || std::exchange(is_held_, is_held) == is_held) return;
   const std::lock_guard lock(waits_->mutex_);
-  waits_->advance(steady_now_ns());
-  waits_->num_waiting_ -= num_tokens_;
+  waits_->advance(now_ns);
+  waits_->num_waiting_ += is_held ? -num_tokens_ : num_tokens_;
 }
 
 void WaitPredictor::Place::begin(std::int64_t now_ns) {
   if (waits_ == nullptr) return;
   const std::lock_guard lock(waits_->mutex_);
   waits_->advance(now_ns);
-  waits_->num_waiting_ -= num_tokens_;
+  if (!is_held_) waits_->num_waiting_ -= num_tokens_;
   waits_->num_begun_ += static_cast<double>(num_tokens_);
   waits_ = nullptr;
 }

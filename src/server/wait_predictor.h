@@ -15,16 +15,20 @@ class WaitPredictor {
   class Place {
    public:
     Place(WaitPredictor& waits, std::int64_t num_tokens, std::int64_t now_ns);
-    Place(Place&& other) noexcept : waits_(std::exchange(other.waits_, nullptr)), num_tokens_(other.num_tokens_) {}
+    Place(Place&& other) noexcept
+        : waits_(std::exchange(other.waits_, nullptr)), num_tokens_(other.num_tokens_), is_held_(other.is_held_) {}
     Place& operator=(Place&&) = delete;
     ~Place();
 
     // Its first token is there; again is the same.
     void begin(std::int64_t now_ns);
+    // While it waits for its reader, it is in nobody's way.
+    void hold(bool is_held, std::int64_t now_ns);
 
    private:
     WaitPredictor* waits_;  // nullptr: it waits no more
     std::int64_t num_tokens_;
+    bool is_held_ = false;
   };
 
   // Until all that wait now have begun. Of those that have waited from the start, as long as they have.

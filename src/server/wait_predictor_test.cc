@@ -47,6 +47,26 @@ TEST(WaitPredictorTest, NothingIsKnownYet) {
   EXPECT_NEAR(waits.predict_s(at(8)), 7, 0.01);
 }
 
+// Those behind it do not wait for it meanwhile.
+TEST(WaitPredictorTest, WhoWaitsForItsReaderIsNoLine) {
+  WaitPredictor waits;
+  {
+    WaitPredictor::Place place(waits, 500, at(1));
+    place.hold(true, at(2));
+    place.hold(true, at(2));
+    EXPECT_EQ(waits.predict_s(at(60)), 0);
+    place.hold(false, at(60));
+    EXPECT_GT(waits.predict_s(at(61)), 0);
+    place.hold(true, at(62));
+  }
+  EXPECT_EQ(waits.predict_s(at(62)), 0);
+  WaitPredictor::Place begun(waits, 500, at(63));
+  begun.hold(true, at(64));
+  begun.begin(at(65));
+  begun.hold(false, at(66));
+  EXPECT_EQ(waits.predict_s(at(66)), 0);
+}
+
 TEST(WaitPredictorTest, MovesOnce) {
   WaitPredictor waits;
   std::vector<WaitPredictor::Place> places;

@@ -78,6 +78,11 @@ def test_plan_of_published_models(model, bytes_per_token):
     assert out["fits"] and out["capacity"]["requests_by_memory"] > 1
 
 
+def test_a_plan_takes_the_types_that_a_server_takes():
+    run = larder("plan", "-m", "deepseek-v3", "--machine", "h200", "--tp", 16, "--kv-type", "int8", code=1)
+    assert "--kv-type int8: deepseek-v3 has latent attention" in run.stderr
+
+
 def test_plan_says_what_is_missing_and_still_shows_the_ceiling():
     run = larder("plan", "-m", "llama-3-70b", "--machine", "h100", code=1)
     assert "does not fit: needs" in run.stderr and "--tp 2" in run.stderr
