@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -194,14 +195,16 @@ class AnswerGrammar {
   JsonParts parts_{builder_, rules_.format.is_compact};
 };
 
-std::string key_of(const AnswerRules& rules) {
+// Of all that it goes by: the text may be megabytes, of which a grammar keeps little.
+Digest key_of(const AnswerRules& rules) {
   const AnswerFormat& format = rules.format;
   const ToolChoice& choice = rules.tool_choice;
   const bool calls = may_call(rules);
-  return dump_json(
+  const std::string text = dump_json(
       Json::array({static_cast<int>(format.kind), format.schema, format.source, format.choices, format.field, format.is_compact,
                    calls ? rules.tools : Json(), static_cast<int>(choice.mode), choice.is_restricted, choice.names,
                    choice.strict_names, choice.is_one_call, rules.takes_many_calls, rules.is_harmony}));
+  return sha256(std::as_bytes(std::span(text)));
 }
 
 }  // namespace
@@ -231,9 +234,9 @@ std::shared_ptr<const TokenTrie> ConstraintTable::trie() {
   return trie_;
 }
 
-std::shared_ptr<const Constraint> ConstraintTable::make(const AnswerRules& rules, std::size_t key_bytes) {
+std::shared_ptr<const Constraint> ConstraintTable::make(const AnswerRules& rules) {
   auto constraint = std::make_unique<Constraint>(make_answer_grammar(rules), trie());
-  const std::size_t num_bytes = constraint->grammar.size_bytes() + key_bytes;
+  const std::size_t num_bytes = constraint->grammar.size_bytes();
   bool has_room = budget_->take(num_bytes);
   if (!has_room) {  // those that nobody uses go
     const std::lock_guard lock(mutex_);
@@ -255,7 +258,7 @@ std::shared_ptr<const Constraint> ConstraintTable::make(const AnswerRules& rules
 
 std::shared_ptr<const Constraint> ConstraintTable::find(const AnswerRules& rules) {
   if (!are_constrained(rules)) return nullptr;
-  std::string key = key_of(rules);
+  const Digest key = key_of(rules);
   {
     const std::lock_guard lock(mutex_);
     const auto found = std::ranges::find(recent_, key, &Entry::key);
@@ -264,9 +267,9 @@ std::shared_ptr<const Constraint> ConstraintTable::find(const AnswerRules& rules
       return recent_.front().constraint;
     }
   }
-  const std::shared_ptr<const Constraint> made = make(rules, key.size());
+  const std::shared_ptr<const Constraint> made = make(rules);
   const std::lock_guard lock(mutex_);
-  recent_.push_front({std::move(key), made});
+  recent_.push_front({key, made});
   if (recent_.size() > kMaxRecent) recent_.pop_back();
   return made;
 }

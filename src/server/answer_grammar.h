@@ -6,8 +6,8 @@
 #include <list>
 #include <memory>
 #include <mutex>
-#include <string>
 
+#include "base/hash.h"
 #include "grammar/constraint.h"
 #include "server/answer_format.h"
 #include "server/memory_budget.h"
@@ -50,12 +50,12 @@ class ConstraintTable {
 
  private:
   struct Entry {
-    std::string key;
+    Digest key;
     std::shared_ptr<const Constraint> constraint;
   };
 
   std::shared_ptr<const TokenTrie> trie();
-  std::shared_ptr<const Constraint> make(const AnswerRules& rules, std::size_t key_bytes);
+  std::shared_ptr<const Constraint> make(const AnswerRules& rules);
 
   const Tokenizer& tokenizer_;
   const std::shared_ptr<MemoryBudget> budget_;  // constraints may outlive the table
