@@ -1,4 +1,8 @@
 // What kernels say that they take of a thread's stack, against the pages that they touch.
+#include <fmt/format.h>
+
+#include <string>
+
 #include "base/stack_test_support.h"
 #include "kernels/attention_test_support.h"
 #include "kernels/test_util.h"
