@@ -27,6 +27,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kMaxValues = 10'000;  // of JSON
+constexpr JsonTypes kEachType[] = {kObject, kArray, kString, kInteger, kBoolean, kNull};
 
 std::size_t count_values(const Json& value) {
   std::size_t count = 1;
@@ -45,15 +46,14 @@ class Compiler {
 
   Fragment run() {
     const Json& root = document_.root();
-    const Fragment whole = any({&root}, {.is_once = true});
+    const Fragment whole = value_of({&root}, {.is_once = true});
     for (; !pending_.empty(); pending_.pop()) {
       const Pending next = std::move(pending_.front());
-      builder_.define(next.rule, guarded(next.set, [&] {
-                        return build(next.set, *next.place, {.is_once = next.set.size() == 1});
-                      }));
+      const auto make = [&] { return build(next.set, *next.place, {.is_once = next.set.size() == 1}); };
+      builder_.define(next.rule, guarded(make, [&] { return any_of_type(next.set); }));
     }
+    if (use_ == SchemaUse::kLenient) free_values(whole);
     if (builder_.prune(whole)) return whole;
-    if (use_ == SchemaUse::kLenient) return any_of_type({&root});
     tell(first_impossible_.value_or(
         SchemaFault{&root, "is satisfied by nothing that has an end; have it require less"}));
   }
@@ -68,14 +68,20 @@ class Compiler {
     SchemaSet set;
     const Json* place;
   };
+  // Of a member or an item, or the whole.
+  struct Value {
+    GrammarBuilder::Replaceable part;
+    SchemaSet schemas;
+  };
 
   [[noreturn]] void tell(const SchemaFault& fault) const {
     const std::string path = document_.path_of(fault);
     throw Error(ErrorKind::kInvalidArgument, fmt::format("{}: {}", path, fault.reason), path);
   }
 
-  template <class Make>
-  Fragment guarded(const SchemaSet& schemas, Make make) {
+  // make_free: of what is passed over, what remains.
+  template <class Make, class MakeFree>
+  Fragment guarded(Make make, MakeFree make_free) {
     try {
       return make();
     } catch (const SchemaFault& fault) {
@@ -84,26 +90,89 @@ class Compiler {
         return {builder_.add_node(), builder_.add_node()};
       }
       if (use_ == SchemaUse::kStrict) tell(fault);
-      return any_of_type(schemas);
+      return make_free();
     }
   }
 
-  // What of it remains that is passed over.
+  // What these permit where nothing but their types counts.
   Fragment any_of_type(const SchemaSet& schemas) {
-    const bool is_object = std::ranges::any_of(schemas, [](const Json* schema) {
-      return schema->is_object() && schema->contains("type") && (*schema)["type"] == "object";
-    });
-    return is_object ? parts_.any_object() : parts_.any_value();
+    SchemaSet set;
+    for (const Json* schema : schemas) {
+      try {
+        if (!schema->is_array()) document_.add(*schema, set);
+      } catch (const SchemaFault&) {
+        if (schema->is_object()) set.push_back(schema);
+      }
+    }
+    std::erase_if(set, [](const Json* schema) { return schema->is_array(); });
+    std::optional<JsonTypes> types;
+    try {
+      if (!set.empty()) types = JsonConjunction(document_, set, *set.front()).types();
+    } catch (const SchemaFault&) {  // they have none that is known, or none in common
+    }
+    if (!types) return parts_.any_value();
+    std::vector<Fragment> choices;
+    for (const JsonTypes type : kEachType) {
+      if ((*types & type) == type) choices.push_back(any_of_type(type, *types));
+    }
+    return builder_.choice(choices);
+  }
+
+  // types: one number stands for integers, too.
+  Fragment any_of_type(JsonTypes type, JsonTypes types) {
+    switch (type) {
+      case kObject:
+        return parts_.any_object();
+      case kArray:
+        return parts_.any_array();
+      case kString:
+        return parts_.any_string();
+      case kBoolean:
+        return parts_.one_of({"true", "false"});
+      case kNull:
+        return builder_.text("null");
+      default:
+        return (types & kNumber) == kNumber ? add_json_number(builder_, {}) : add_json_integer(builder_, {});
+    }
+  }
+
+  // All of the schemas. Of a tool that is not strict it is freed where nothing satisfies them.
+  Fragment value_of(const SchemaSet& schemas, Nesting nesting) {
+    const Fragment value = any(schemas, nesting);
+    if (use_ == SchemaUse::kStrict) return value;
+    values_.push_back({builder_.replaceable(value), schemas});
+    return values_.back().part.outer;
+  }
+
+  // The least of them by which nothing is left that has to be there, or that may be.
+  void free_values(Fragment whole) {
+    std::vector<GrammarBuilder::Replaceable> parts;
+    for (const Value& value : values_) parts.push_back(value.part);
+    for (const std::size_t index : builder_.find_dead_parts(whole, parts, choices_)) {
+      const Value& value = values_[index];
+      builder_.replace(value.part, any_of_type(value.schemas));
+    }
+  }
+
+  Fragment choice(const std::vector<Fragment>& parts) {
+    const Fragment whole = builder_.choice(parts);
+    if (parts.size() > 1) choices_.push_back(whole.begin);
+    return whole;
   }
 
   // All of the schemas, and what is held already.
   Fragment any(const SchemaSet& schemas, Nesting nesting, const SchemaSet& held = {}) {
-    return guarded(schemas, [&] {
+    const auto make = [&] {
       SchemaSet set = held;
       for (const Json* schema : schemas) document_.add(*schema, set);
       if (set.empty()) return parts_.any_value();
       if (nesting.is_once && held.empty() && is_alone(schemas)) return build(set, *schemas.front(), nesting);
       return builder_.call(rule_of(set, *schemas.front()));
+    };
+    return guarded(make, [&] {
+      SchemaSet all = held;
+      all.insert(all.end(), schemas.begin(), schemas.end());
+      return any_of_type(all);
     });
   }
 
@@ -151,7 +220,7 @@ class Compiler {
       if (choice != false) parts.push_back(any({&choice}, nesting, others));
     }
     if (parts.empty()) fail_impossible(choices, "holds nothing that a value could be");
-    return builder_.choice(parts);
+    return choice(parts);
   }
 
   Fragment typed(const JsonConjunction& said, Nesting nesting) {
@@ -164,7 +233,7 @@ class Compiler {
     if (!types) return parts_.any_value();
     std::vector<Fragment> choices;
     const auto add = [&](JsonTypes type, auto make) {
-      if ((*types & type) == type) choices.push_back(guarded({&said.place()}, make));
+      if ((*types & type) == type) choices.push_back(guarded(make, [&] { return any_of_type(type, *types); }));
     };
     add(kObject, [&] { return object(said, nesting); });
     add(kArray, [&] { return array(said, nesting); });
@@ -172,7 +241,7 @@ class Compiler {
     add(kInteger, [&] { return number(said, (*types & kNumber) == kNumber); });
     add(kBoolean, [&] { return parts_.one_of({"true", "false"}); });
     add(kNull, [&] { return builder_.text("null"); });
-    return builder_.choice(choices);
+    return choice(choices);
   }
 
   Fragment number(const JsonConjunction& said, bool may_have_fraction) {
@@ -263,7 +332,7 @@ class Compiler {
         const Json* schema = index < part.first.size() ? part.first[index] : part.others;
         if (schema != nullptr) schemas.push_back(schema);
       }
-      return builder_.rule(any(schemas, nesting));
+      return builder_.rule(value_of(schemas, nesting));
     };
     for (std::size_t i = 0; i < std::min(num_first, most.value_or(num_first)); ++i) items.first.push_back(rule_at(i));
     if (!most) items.others = rule_at(num_first);
@@ -276,14 +345,14 @@ class Compiler {
     std::vector<Fragment> kinds;
     for (const auto& [place, expression, schemas] : members.by_pattern) {
       const Fragment name = regex(expression, *place);
-      kinds.push_back(builder_.sequence({name, parts_.colon(), any(schemas, nesting)}));
+      kinds.push_back(builder_.sequence({name, parts_.colon(), value_of(schemas, nesting)}));
     }
     if (members.others) {
       std::vector<std::string> names;
       for (const JsonMembers::Named& member : members.named) names.push_back(written(Json(member.name)));
       for (const std::string_view name : members.barred) names.push_back(written(Json(name)));
       for (std::string& name : names) name = name.substr(1, name.size() - 2);
-      const Fragment value = any(*members.others, nesting);
+      const Fragment value = value_of(*members.others, nesting);
       kinds.push_back(builder_.sequence({parts_.other_string(names), parts_.colon(), value}));
     }
     return builder_.rule(builder_.choice(kinds));
@@ -315,7 +384,7 @@ class Compiler {
     if (num_needed == 0) builder_.add_bytes(begin.end, {'}', '}'}, end);
     for (std::size_t i = 0; i < members.size(); ++i) {
       const GrammarNode after = builder_.add_node();
-      const Fragment value = any(members[i].schemas, nesting);
+      const Fragment value = value_of(members[i].schemas, nesting);
       const Fragment member = builder_.sequence({builder_.text(written(Json(members[i].name))), parts_.colon(), value});
       builder_.add_empty(next, member.begin);
       if (!members[i].is_required) builder_.add_empty(next, after);
@@ -339,6 +408,8 @@ class Compiler {
   std::map<SchemaSet, GrammarRule> rules_;
   std::queue<Pending> pending_;
   std::optional<SchemaFault> first_impossible_;
+  std::vector<Value> values_;         // that may have to be freed
+  std::vector<GrammarNode> choices_;  // begins of what needs one part only
 };
 
 }  // namespace
