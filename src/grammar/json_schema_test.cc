@@ -179,6 +179,18 @@ TEST(JsonSchema, NamesOfLongCharacters) {
     EXPECT_FALSE(begins(grammar_of_schema(schema), text)) << text;
 }
 
+TEST(JsonSchema, NamesOfEscapes) {
+  const Grammar grammar = grammar_of_schema(
+      R"({"type": "object", "properties": {"\n": {"type": "null"}, "a\tb": {"type": "null"}, "a\"": {"type": "null"}, "\u0001": {"type": "null"}, "\u0012x": {"type": "null"}, "\\": {"type": "null"}},
+          "additionalProperties": {"type": "integer"}})");
+  for (const char* text : {R"({"\n":null,"\\":null})", R"({"a\"":null})", R"({"\u0001":null,"\u0012x":null})",
+                           R"({"a":1,"ab":2,"":3,"n":4,"a\t":5,"\u0012":6,"\u0012y":7,"\\a":8})"})
+    EXPECT_TRUE(matches(grammar, text)) << text;
+  for (const char* text : {R"({"\":)", R"({"\x)", R"({"\é)", R"({"a\c)", R"({"\u")", R"({"\u00x)", R"({"\u000")", R"({"\u001x)",
+                           R"({"\u0001":1)", R"({"\n":1)", R"({"\\":1)"})
+    EXPECT_FALSE(begins(grammar, text)) << text;
+}
+
 // Of tools that are not strict: the least part goes that cannot be obeyed.
 TEST(JsonSchema, LenientlyOnlyWhatCannotBeObeyedIsFree) {
   const Grammar grammar = grammar_of_schema(
