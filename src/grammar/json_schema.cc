@@ -7,8 +7,10 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <queue>
+#include <set>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -81,13 +83,13 @@ class Compiler {
 
   // make_free: of what is passed over, what remains.
   template <class Make, class MakeFree>
-  Fragment guarded(Make make, MakeFree make_free) {
+  std::invoke_result_t<Make> guarded(Make make, MakeFree make_free) {
     try {
       return make();
     } catch (const SchemaFault& fault) {
       if (fault.is_impossible) {
         if (!first_impossible_) first_impossible_ = fault;
-        return {builder_.add_node(), builder_.add_node()};
+        return Fragment{builder_.add_node(), builder_.add_node()};
       }
       if (use_ == SchemaUse::kStrict) tell(fault);
       return make_free();
@@ -160,26 +162,25 @@ class Compiler {
     return whole;
   }
 
-  // All of the schemas, and what is held already.
-  Fragment any(const SchemaSet& schemas, Nesting nesting, const SchemaSet& held = {}) {
+  Fragment any(const SchemaSet& schemas, Nesting nesting) {
     const auto make = [&] {
-      SchemaSet set = held;
-      for (const Json* schema : schemas) document_.add(*schema, set);
-      if (set.empty()) return parts_.any_value();
-      if (nesting.is_once && held.empty() && is_alone(schemas)) return build(set, *schemas.front(), nesting);
-      return builder_.call(rule_of(set, *schemas.front()));
+      const SchemaSet set = document_.together(schemas);
+      return any_of_set(set, *(schemas.empty() ? &document_.root() : schemas.front()),
+                        {.depth = nesting.depth, .is_once = nesting.is_once && is_alone(schemas)});
     };
-    return guarded(make, [&] {
-      SchemaSet all = held;
-      all.insert(all.end(), schemas.begin(), schemas.end());
-      return any_of_type(all);
-    });
+    return guarded(make, [&] { return any_of_type(schemas); });
+  }
+
+  Fragment any_of_set(const SchemaSet& set, const Json& place, Nesting nesting) {
+    if (set.empty()) return parts_.any_value();
+    return nesting.is_once ? build(set, place, nesting) : builder_.call(rule_of(set, place));
   }
 
   // Without others that it leads to.
   bool is_alone(const SchemaSet& schemas) {
+    if (schemas.size() != 1 || !schemas.front()->is_object()) return false;
     const SchemaWords& words = document_.words(*schemas.front());
-    return schemas.size() == 1 && words.find("$ref") == nullptr && words.find("allOf") == nullptr;
+    return words.find("$ref") == nullptr && words.find("allOf") == nullptr;
   }
 
   const GrammarRule& rule_of(const SchemaSet& set, const Json& place) {
@@ -198,8 +199,7 @@ class Compiler {
       fail_at(place,
               fmt::format("schemas are nested deeper than {} levels; send a simpler one", SchemaDocument::kMaxDepth));
     }
-    const auto choices = std::ranges::find_if(set, &Json::is_array);
-    if (choices != set.end()) return any_of(set, **choices, nesting);
+    if (std::ranges::any_of(set, &Json::is_array)) return any_of({set, &place, nesting.is_once}, nesting);
     const JsonConjunction said(document_, set, place);
     try {
       return typed(said, nesting);
@@ -211,16 +211,64 @@ class Compiler {
     }
   }
 
-  Fragment any_of(const SchemaSet& set, const Json& choices, Nesting nesting) {
-    SchemaSet others = set;
-    std::erase(others, &choices);
-    document_.take_steps(choices.size() * set.size());
+  struct Choice {
+    SchemaSet set;
+    const Json* place;
+    bool is_once;
+  };
+
+  // Choices of choices are choices of one. What is come to again by nothing but choices adds nothing.
+  Fragment any_of(Choice first, Nesting nesting) {
+    const Json& choices = **std::ranges::find_if(first.set, &Json::is_array);
     std::vector<Fragment> parts;
-    for (const Json& choice : choices) {
-      if (choice != false) parts.push_back(any({&choice}, nesting, others));
+    std::set<SchemaSet> seen;
+    std::queue<Choice> open;
+    const auto add = [&](Choice choice) {
+      SchemaSet key = choice.set;
+      std::ranges::sort(key);
+      if (seen.insert(std::move(key)).second) open.push(std::move(choice));
+    };
+    for (add(std::move(first)); !open.empty(); open.pop()) {
+      const Choice& next = open.front();
+      const auto list = std::ranges::find_if(next.set, &Json::is_array);
+      if (list != next.set.end()) {
+        for (Choice& choice : choices_of(next, **list, parts)) add(std::move(choice));
+        continue;
+      }
+      const auto make = [&] {
+        return any_of_set(next.set, *next.place, {.depth = nesting.depth, .is_once = next.is_once});
+      };
+      parts.push_back(guarded(make, [&] { return any_of_type(next.set); }));
     }
     if (parts.empty()) fail_impossible(choices, "holds nothing that a value could be");
     return choice(parts);
+  }
+
+  // Of one list of the set. What becomes of those that cannot be obeyed is added to parts.
+  std::vector<Choice> choices_of(const Choice& from, const Json& list, std::vector<Fragment>& parts) {
+    document_.take_steps(list.size() * from.set.size());
+    SchemaSet others = from.set;
+    std::erase(others, &list);
+    std::vector<Choice> choices;
+    const auto add = [&](const Json& choice) {
+      SchemaSet set = others;
+      document_.add(choice, set);
+      // It may lead to the list again, from which it has been chosen: that is true of it.
+      const bool leads_back = std::erase(set, &list) > 0;
+      if (!leads_back || set != others)
+        choices.push_back({set, &choice, from.is_once && others.empty() && is_alone({&choice})});
+      return std::optional<Fragment>();
+    };
+    for (const Json& choice : list) {
+      if (choice == false) continue;
+      const auto free = guarded([&] { return add(choice); }, [&]() -> std::optional<Fragment> {
+        SchemaSet all = others;
+        all.push_back(&choice);
+        return any_of_type(all);
+      });
+      if (free) parts.push_back(*free);
+    }
+    return choices;
   }
 
   Fragment typed(const JsonConjunction& said, Nesting nesting) {

@@ -409,6 +409,31 @@ TEST(JsonSchema, ReferencesBesideConstraintsComeToAnEnd) {
   EXPECT_TRUE(matches(both, "{}"));
 }
 
+// What a choice comes back to by nothing but choices adds nothing to it.
+TEST(JsonSchema, ChoicesThatLeadBackToThemselvesComeToAnEnd) {
+  // As OpenAPI writes what is one of several kinds, each of which is one of it.
+  const char* pets =
+      R"({"$defs": {"Pet": {"type": "object", "properties": {"kind": {"type": "string"}}, "required": ["kind"],
+                            "oneOf": [{"$ref": "#/$defs/Cat"}, {"$ref": "#/$defs/Dog"}, {"properties": {"kind": {"const": "x"}}}]},
+                    "Cat": {"allOf": [{"$ref": "#/$defs/Pet"}, {"properties": {"kind": {"const": "cat"}, "lives": {"type": "integer"}}, "required": ["lives"]}]},
+                    "Dog": {"allOf": [{"$ref": "#/$defs/Pet"}, {"properties": {"kind": {"const": "dog"}, "bark": {"type": "null"}}}]}},
+          "$ref": "#/$defs/Pet"})";
+  for (const SchemaUse use : {SchemaUse::kStrict, SchemaUse::kLenient}) {
+    check({{pets,
+            {R"({"kind":"cat","lives":9})", R"({"kind":"dog","bark":null})", R"({"kind":"x"})"},
+            {R"({"kind":"cat"})", R"({"kind":"dog","bark":1})", R"({"kind":"x","lives":9})", R"({"kind":"bird"})", "1"}},
+           {R"({"$defs": {"A": {"anyOf": [{"$ref": "#/$defs/A"}, {"type": "null"}]}}, "$ref": "#/$defs/A"})", {"null"}, {"1", "{}"}},
+           {R"({"anyOf": [{"$ref": "#"}, {"type": "null"}]})", {"null"}, {"1", "{}"}},
+           {R"({"$defs": {"A": {"anyOf": [{"$ref": "#/$defs/B"}, {"type": "null"}]}, "B": {"anyOf": [{"$ref": "#/$defs/A"}, {"type": "integer"}]}},
+                "type": "array", "prefixItems": [{"$ref": "#/$defs/A"}, {"$ref": "#/$defs/B"}], "items": false})",
+            {"[null,1]", "[1,null]"},
+            {"[true]", "[1,[]]"}}},
+          use);
+  }
+  EXPECT_THROW(grammar_of_schema(R"({"anyOf": [{"$ref": "#"}]})"), Error);
+  EXPECT_TRUE(matches(grammar_of_schema(R"({"anyOf": [{"$ref": "#"}]})", SchemaUse::kLenient), "[1]"));
+}
+
 TEST(JsonSchema, ReferencesArePartsOfUris) {
   check({{R"({"$defs": {"Partial<Foo>": {"const": 1}, "a b/~%é": {"const": 2}, "%4": {"const": 3}},
               "anyOf": [{"$ref": "#/$defs/Partial%3CFoo%3E"}, {"$ref": "#/%24defs/a%20b~1~0%25%C3%a9"}, {"$ref": "#/$defs/%4"}]})",
