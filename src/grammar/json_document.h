@@ -62,6 +62,7 @@ class SchemaDocument {
       : root_(root), path_(path), is_strict_(is_strict) {}
 
   const nlohmann::ordered_json& root() const { return root_; }
+  bool is_strict() const { return is_strict_; }
 
   // Adds what a schema comes to, $ref and allOf followed. Throws SchemaFault.
   void add(const nlohmann::ordered_json& schema, SchemaSet& set);

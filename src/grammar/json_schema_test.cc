@@ -340,6 +340,26 @@ TEST(JsonSchema, ValuesThatAreNamedAreBoundByAllElse) {
          {R"_({"enum": ["2026-11-29", 5], "format": "date", "pattern": "(?=2)"})_", {R"("2026-11-29")", "5"}, {"\"\""}}});
 }
 
+// What cannot be told of them does not count: they are named, which says more.
+TEST(JsonSchema, ValuesThatAreNamedAreKeptBesideWhatCannotBeTold) {
+  const std::vector<Case> cases = {
+      {R"_({"type": "string", "enum": ["alpha", "beta", "b"], "pattern": "^(?!x)[a-z]+$", "minLength": 2})_", {R"("alpha")", R"("beta")"}, {R"("x")", R"("b")"}},
+      {R"({"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": 1, "enum": [["a"], ["b"], [], ["a", "b"]]})",
+       {R"(["a"])", R"(["b"])"},
+       {"[]", R"(["c"])", R"(["a","b"])"}},
+      {R"({"enum": [{"a": 1}, {"a": 1, "b": 2}, {"a": 1, "c": 3}, {}, 5], "properties": {"a": {"type": "integer"}, "b": false, "c": true}, "required": ["a"]})",
+       {R"({"a":1})", R"({"a":1,"c":3})", "5"},
+       {R"({"a":1,"b":2})", "{}", R"({"a":2})"}},
+      {R"({"type": "object", "enum": [{"a": 1}, {"a": 1, "b": 2}, {}], "properties": {"a": true}, "additionalProperties": false})",
+       {R"({"a":1})", "{}"},
+       {R"({"a":1,"b":2})"}}};
+  check(cases);
+  check(cases, SchemaUse::kLenient);
+  check({{R"({"enum": [{"a": 1}], "patternProperties": {"a": {"type": "integer"}}, "required": 5})", {R"({"a":1})"}, {"1", "{}"}},
+         {R"({"enum": ["a", 2], "minLength": "x", "pattern": 5, "minimum": null})", {R"("a")", "2"}, {"1", "{}"}}},
+        SchemaUse::kLenient);
+}
+
 // Which a request's reader holds as their digits.
 TEST(JsonSchema, IntegersBeyond64Bits) {
   const std::string digits = "123456789012345678901234567890", more = "123456789012345678901234567891";
@@ -498,7 +518,8 @@ TEST(JsonSchema, SaysWhatItDoesNotTake) {
       {R"({"type": "object", "properties": {"next": {"$ref": "#"}}, "required": ["next"]})", "schema"},
       {R"({"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"allOf": [{"$ref": "#/$defs/a"}]}}, "properties": {"p": {"$ref": "#/$defs/a"}}})", "schema.$defs.a"},
       {R"({"type": "string", "enum": ["a"], "minLength": 5})", "schema"},
-      {R"({"enum": [{"a": 1}], "properties": {"a": {"type": "integer"}}})", "schema"},
+      {R"({"enum": [{"a": 1}], "patternProperties": {"a": {"type": "integer"}}})", "schema.patternProperties"},
+      {R"({"enum": ["a"], "pattern": 5})", "schema.pattern"},
       {R"({"allOf": [{"pattern": "a"}, {"pattern": "b"}]})", "schema.allOf[1].pattern"},
       {R"({"allOf": [{"format": "date"}, {"format": "time"}]})", "schema.allOf[1].format"},
       {R"({"allOf": [{"patternProperties": {"b": {}}}, {"additionalProperties": false}]})", "schema.allOf[0].patternProperties"},
