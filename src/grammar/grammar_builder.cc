@@ -417,13 +417,24 @@ std::vector<std::size_t> GrammarBuilder::find_dead_parts(Fragment whole, std::sp
   return dead;
 }
 
+std::optional<std::size_t> GrammarBuilder::find_cause(Fragment whole, std::span<const Replaceable> dead) const {
+  PathsToEnds paths = paths_to_ends(whole, dead);
+  for (std::size_t i = 0; i < dead.size(); ++i) {
+    paths.add_end(dead[i].inner.begin);
+    paths.follow();
+    if (paths.from(whole.begin)) return i;
+  }
+  return std::nullopt;
+}
+
 bool GrammarBuilder::prune(Fragment whole) {
   std::vector<GrammarNode> seen;
   const PathsToEnds paths = paths_to_ends(whole, {}, &seen);
+  if (!paths.from(whole.begin)) return false;
   for (const GrammarNode node : seen) {
     num_edges_ -= std::erase_if(nodes_[node].edges, [&](const GrammarEdge& edge) { return !paths.by(edge); });
   }
-  return paths.from(whole.begin);
+  return true;
 }
 
 Grammar GrammarBuilder::finish(Fragment whole) {

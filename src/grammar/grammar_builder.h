@@ -88,8 +88,11 @@ class GrammarBuilder {
   std::vector<std::size_t> find_dead_parts(Fragment whole, std::span<const Replaceable> parts,
                                            std::span<const GrammarNode> choices) const;
 
+  // The first of these, all of which are dead, with which the whole has an end if they and those before it had one.
+  std::optional<std::size_t> find_cause(Fragment whole, std::span<const Replaceable> dead) const;
+
   // Takes out of a part, and of the rules that it calls, what leads to no end: choices that cannot be completed. All
-  // that it calls must be defined. False: nothing is left of it.
+  // that it calls must be defined. False: nothing would be left of it, and it stays as it is.
   bool prune(Fragment whole);
 
   // The language of that part; the builder is empty then. Throws Error{kInvalidArgument} where a rule calls

@@ -56,8 +56,8 @@ class Compiler {
     }
     if (use_ == SchemaUse::kLenient) free_values(whole);
     if (builder_.prune(whole)) return whole;
-    tell(first_impossible_.value_or(
-        SchemaFault{&root, "is satisfied by nothing that has an end; have it require less"}));
+    if (const auto cause = builder_.find_cause(whole, dead_)) tell(impossible_[*cause]);
+    tell({&root, "is satisfied by nothing that has an end; have it require less"});
   }
 
  private:
@@ -78,7 +78,9 @@ class Compiler {
 
   [[noreturn]] void tell(const SchemaFault& fault) const {
     const std::string path = document_.path_of(fault);
-    throw Error(ErrorKind::kInvalidArgument, fmt::format("{}: {}", path, fault.reason), path);
+    std::string reason = fault.reason;
+    if (fault.cause != nullptr) reason += fmt::format(" by {}; {}", document_.path_of({fault.cause, {}}), fault.advice);
+    throw Error(ErrorKind::kInvalidArgument, fmt::format("{}: {}", path, reason), path);
   }
 
   // make_free: of what is passed over, what remains.
@@ -88,8 +90,9 @@ class Compiler {
       return make();
     } catch (const SchemaFault& fault) {
       if (fault.is_impossible) {
-        if (!first_impossible_) first_impossible_ = fault;
-        return Fragment{builder_.add_node(), builder_.add_node()};
+        dead_.push_back(builder_.replaceable({builder_.add_node(), builder_.add_node()}));
+        impossible_.push_back(fault);
+        return dead_.back().outer;
       }
       if (use_ == SchemaUse::kStrict) tell(fault);
       return make_free();
@@ -455,7 +458,8 @@ class Compiler {
   const SchemaUse use_;
   std::map<SchemaSet, GrammarRule> rules_;
   std::queue<Pending> pending_;
-  std::optional<SchemaFault> first_impossible_;
+  std::vector<GrammarBuilder::Replaceable> dead_;  // that nothing satisfies
+  std::vector<SchemaFault> impossible_;            // and why, each
   std::vector<Value> values_;         // that may have to be freed
   std::vector<GrammarNode> choices_;  // begins of what needs one part only
 };

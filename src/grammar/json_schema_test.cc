@@ -536,6 +536,38 @@ TEST(JsonSchema, SaysWhatItDoesNotTake) {
   }
 }
 
+std::string message_of(const char* schema) {
+  try {
+    (void)grammar_of_schema(schema);
+    return "";
+  } catch (const Error& error) {
+    return error.message();
+  }
+}
+
+TEST(JsonSchema, SaysWhatForbidsAMember) {
+  const std::pair<const char*, const char*> cases[] = {
+      {R"({"allOf": [{"properties": {"a": true}, "required": ["a"], "additionalProperties": false}, {"properties": {"b": true}, "additionalProperties": false}]})",
+       "schema.allOf[0].required: \"a\" is forbidden by schema.allOf[1].additionalProperties; leave that out, or say "
+       "unevaluatedProperties beside allOf"},
+      {R"({"properties": {"a": false}, "required": ["a"]})",
+       "schema.required: \"a\" is forbidden by schema.properties.a; leave one of them out"},
+      {R"({"properties": {"b": true}, "required": ["a"], "additionalProperties": false})",
+       "schema.required: \"a\" is forbidden by schema.additionalProperties; leave one of them out"},
+      {R"({"propertyNames": {"enum": ["b"]}, "required": ["a"]})",
+       "schema.required: \"a\" is forbidden by schema.propertyNames; leave one of them out"},
+  };
+  for (const auto& [schema, message] : cases) EXPECT_EQ(message_of(schema), message) << schema;
+}
+
+// And not of what may be left out.
+TEST(JsonSchema, SaysWhyNothingRemains) {
+  EXPECT_TRUE(message_of(R"({"type": "object", "properties": {"opt": {"type": "string", "enum": [1]}, "next": {"$ref": "#"}}, "required": ["next"]})")
+                  .starts_with("schema: is satisfied by nothing that has an end"));
+  EXPECT_TRUE(message_of(R"({"type": "object", "properties": {"opt": {"type": "string", "enum": [1]}, "must": {"type": "null", "enum": [1]}}, "required": ["must"]})")
+                  .starts_with("schema.properties.must: names no value"));
+}
+
 TEST(JsonSchema, HostileSchemasEnd) {
   Json deep = true;
   for (int i = 0; i < 3000; ++i) deep = {{"items", std::move(deep)}};
