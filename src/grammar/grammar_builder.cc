@@ -2,12 +2,74 @@
 
 #include <algorithm>
 #include <atomic>
+#include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "base/check.h"
 #include "base/error.h"
 
 namespace larder {
+// Which nodes reach their rule's end by the edges that are added. Linear: every edge is looked at once, from its target
+// back.
+class PathsToEnds {
+ public:
+  explicit PathsToEnds(std::size_t num_nodes) : places_(num_nodes, kNone) {}
+
+  void add_edge(GrammarNode from, const GrammarEdge& edge) { at(edge.target).incoming.push_back({from, edge}); }
+  void add_end(GrammarNode node) { mark(node); }
+
+  void follow() {
+    while (!marked_.empty()) {
+      const GrammarNode node = marked_.back();
+      marked_.pop_back();
+      const State state = std::exchange(at(node), {.reaches = true});  // nobody asks again for what leads there
+      for (const auto& [from, edge] : state.incoming) {
+        const bool waits = edge.kind == GrammarEdge::Kind::kCall && !this->from(edge.callee);
+        waits ? at(edge.callee).waiting.push_back(from) : mark(from);
+      }
+      for (const GrammarNode caller : state.waiting) mark(caller);
+    }
+  }
+
+  bool from(GrammarNode node) const { return places_[node] != kNone && states_[places_[node]].reaches; }
+  bool by(const GrammarEdge& edge) const {
+    return from(edge.target) && (edge.kind != GrammarEdge::Kind::kCall || from(edge.callee));
+  }
+
+ private:
+  static constexpr std::uint32_t kNone = ~std::uint32_t{0};
+
+  struct Incoming {
+    GrammarNode from;
+    GrammarEdge edge;
+  };
+  struct State {
+    std::vector<Incoming> incoming = {};
+    std::vector<GrammarNode> waiting = {};  // callers of the rule that begins here
+    bool reaches = false;
+  };
+
+  // Those of one schema may be few of many.
+  State& at(GrammarNode node) {
+    if (places_[node] == kNone) {
+      places_[node] = static_cast<std::uint32_t>(states_.size());
+      states_.emplace_back();
+    }
+    return states_[places_[node]];
+  }
+
+  void mark(GrammarNode node) {
+    if (at(node).reaches) return;
+    at(node).reaches = true;
+    marked_.push_back(node);
+  }
+
+  std::vector<std::uint32_t> places_;  // in states_
+  std::vector<State> states_;
+  std::vector<GrammarNode> marked_;  // and not followed yet
+};
+
 namespace {
 
 constexpr std::size_t kMaxEdgesPerNode = 4;  // on an average
@@ -16,50 +78,6 @@ std::uint64_t next_id() {
   static std::atomic<std::uint64_t> id{1};
   return id.fetch_add(1, std::memory_order_relaxed);
 }
-
-// Which nodes reach their rule's end by the edges that are added. Linear: every edge is looked at once, from its target
-// back.
-class PathsToEnds {
- public:
-  explicit PathsToEnds(std::size_t num_nodes) : incoming_(num_nodes), waiting_(num_nodes), reaches_(num_nodes) {}
-
-  void add_edge(GrammarNode from, const GrammarEdge& edge) { incoming_[edge.target].push_back({from, edge}); }
-  void add_end(GrammarNode node) { mark(node); }
-
-  void follow() {
-    while (!marked_.empty()) {
-      const GrammarNode node = marked_.back();
-      marked_.pop_back();
-      for (const auto& [from, edge] : incoming_[node]) {
-        const bool waits = edge.kind == GrammarEdge::Kind::kCall && !reaches_[edge.callee];
-        waits ? waiting_[edge.callee].push_back(from) : mark(from);
-      }
-      for (const GrammarNode caller : waiting_[node]) mark(caller);
-    }
-  }
-
-  bool from(GrammarNode node) const { return reaches_[node]; }
-  bool by(const GrammarEdge& edge) const {
-    return reaches_[edge.target] && (edge.kind != GrammarEdge::Kind::kCall || reaches_[edge.callee]);
-  }
-
- private:
-  struct Incoming {
-    GrammarNode from;
-    GrammarEdge edge;
-  };
-
-  void mark(GrammarNode node) {
-    if (reaches_[node]) return;
-    reaches_[node] = true;
-    marked_.push_back(node);
-  }
-
-  std::vector<std::vector<Incoming>> incoming_;
-  std::vector<std::vector<GrammarNode>> waiting_;  // callers, by where the rule begins
-  std::vector<bool> reaches_;
-  std::vector<GrammarNode> marked_;  // and not followed yet
-};
 
 PathsToEnds paths_without_bytes(const Grammar& grammar) {
   PathsToEnds paths(grammar.num_nodes());
@@ -274,6 +292,7 @@ Fragment GrammarBuilder::repeat(const GrammarRule& rule, Repetitions times) {
 GrammarRule GrammarBuilder::declare() {
   const GrammarRule declared{add_node(), add_node()};
   rules_.push_back(declared);
+  nodes_[declared.end].is_rule_end = true;
   return declared;
 }
 
@@ -301,7 +320,9 @@ GrammarNode GrammarBuilder::behind_empty(GrammarNode node) const {
   return node;
 }
 
-bool GrammarBuilder::prune(Fragment whole) {
+// Of all that is come to from its beginning.
+PathsToEnds GrammarBuilder::paths_to_ends(Fragment whole, std::span<const Replaceable> parts,
+                                          std::vector<GrammarNode>* come_to) const {
   PathsToEnds paths(nodes_.size());
   std::vector<bool> is_seen(nodes_.size());
   std::vector<GrammarNode> seen;
@@ -309,21 +330,111 @@ bool GrammarBuilder::prune(Fragment whole) {
     if (!is_seen[node]) seen.push_back(node);
     is_seen[node] = true;
   };
+  // As if they were called: what is behind one does not count for it.
+  std::unordered_map<GrammarNode, const Replaceable*> by_begin;
+  std::unordered_set<GrammarNode> inner_ends;
+  for (const Replaceable& part : parts) {
+    by_begin.emplace(part.outer.begin, &part);
+    inner_ends.insert(part.inner.end);
+  }
+  const auto add = [&](GrammarNode from, const GrammarEdge& edge) {
+    paths.add_edge(from, edge);
+    see(edge.target);
+    if (edge.kind == GrammarEdge::Kind::kCall) see(edge.callee);
+  };
   see(whole.begin);
   for (std::size_t i = 0; i < seen.size(); ++i) {
-    for (const GrammarEdge& edge : nodes_[seen[i]].edges) {
-      paths.add_edge(seen[i], edge);
-      see(edge.target);
-      if (edge.kind == GrammarEdge::Kind::kCall) see(edge.callee);
+    const Draft& node = nodes_[seen[i]];
+    if (node.is_rule_end || inner_ends.contains(seen[i])) paths.add_end(seen[i]);
+    if (inner_ends.contains(seen[i])) continue;
+    if (const auto part = by_begin.find(seen[i]); part != by_begin.end()) {
+      const auto& [outer, inner] = *part->second;
+      add(seen[i], {.kind = GrammarEdge::Kind::kCall, .target = outer.end, .callee = inner.begin});
+      continue;
     }
+    for (const GrammarEdge& edge : node.edges) add(seen[i], edge);
   }
   paths.add_end(whole.end);
-  for (const GrammarRule& rule : rules_) paths.add_end(rule.end);
   paths.follow();
+  if (come_to != nullptr) *come_to = std::move(seen);
+  return paths;
+}
+
+GrammarBuilder::Replaceable GrammarBuilder::replaceable(Fragment part) {
+  const Fragment outer{add_node(), add_node()};
+  add_empty(outer.begin, part.begin);
+  add_empty(part.end, outer.end);
+  return {outer, part};
+}
+
+void GrammarBuilder::replace(const Replaceable& part, Fragment by) {
+  std::vector<GrammarEdge>& edges = nodes_[part.outer.begin].edges;
+  num_edges_ -= edges.size();
+  edges.clear();
+  add_empty(part.outer.begin, by.begin);
+  add_empty(by.end, part.outer.end);
+}
+
+std::vector<std::size_t> GrammarBuilder::find_dead_parts(Fragment whole, std::span<const Replaceable> parts,
+                                                         std::span<const GrammarNode> choices) const {
+  PathsToEnds paths = paths_to_ends(whole, parts);
+  std::vector<bool> is_choice(nodes_.size()), is_needed(nodes_.size());
+  for (const GrammarNode node : choices) is_choice[node] = true;
+  std::unordered_map<GrammarNode, GrammarNode> ends;
+  for (const Replaceable& part : parts) ends.emplace(part.outer.begin, part.outer.end);
+  std::vector<GrammarNode> needed;
+  const auto need = [&](GrammarNode node) {
+    if (!is_needed[node]) needed.push_back(node);
+    is_needed[node] = true;
+  };
+  need(whole.begin);
+  for (std::size_t i = 0; i < needed.size(); ++i) {
+    if (const auto end = ends.find(needed[i]); end != ends.end()) need(end->second);
+    const bool takes_live = is_choice[needed[i]] && paths.from(needed[i]);
+    for (const GrammarEdge& edge : nodes_[needed[i]].edges) {
+      if (takes_live && !paths.by(edge)) continue;
+      need(edge.target);
+      if (edge.kind == GrammarEdge::Kind::kCall) need(edge.callee);
+    }
+  }
+  PathsToEnds best = paths;  // if all parts had an end
+  for (const Replaceable& part : parts)
+    if (is_needed[part.outer.begin]) best.add_end(part.outer.begin);
+  best.follow();
+  std::vector<std::size_t> dead;
+  const auto free = [&](std::size_t index) {
+    dead.push_back(index);
+    paths.add_end(parts[index].inner.begin);
+  };
+  for (std::size_t i = 0; i < parts.size(); ++i)
+    if (is_needed[parts[i].outer.begin] && !best.from(parts[i].inner.begin)) free(i);
+  paths.follow();
+  for (std::size_t i = parts.size(); i-- > 0;) {
+    if (!is_needed[parts[i].outer.begin] || paths.from(parts[i].inner.begin)) continue;
+    free(i);
+    paths.follow();
+  }
+  return dead;
+}
+
+std::optional<std::size_t> GrammarBuilder::find_cause(Fragment whole, std::span<const Replaceable> dead) const {
+  PathsToEnds paths = paths_to_ends(whole, dead);
+  for (std::size_t i = 0; i < dead.size(); ++i) {
+    paths.add_end(dead[i].inner.begin);
+    paths.follow();
+    if (paths.from(whole.begin)) return i;
+  }
+  return std::nullopt;
+}
+
+bool GrammarBuilder::prune(Fragment whole) {
+  std::vector<GrammarNode> seen;
+  const PathsToEnds paths = paths_to_ends(whole, {}, &seen);
+  if (!paths.from(whole.begin)) return false;
   for (const GrammarNode node : seen) {
     num_edges_ -= std::erase_if(nodes_[node].edges, [&](const GrammarEdge& edge) { return !paths.by(edge); });
   }
-  return paths.from(whole.begin);
+  return true;
 }
 
 Grammar GrammarBuilder::finish(Fragment whole) {

@@ -36,6 +36,8 @@ struct Repetitions {
   std::optional<std::uint32_t> max;
 };
 
+class PathsToEnds;
+
 // Thread: one at a time. All that make nodes throw Error{kTooLarge} where the automaton would have more than
 // max_nodes of them, or four times as many edges.
 class GrammarBuilder {
@@ -72,8 +74,25 @@ class GrammarBuilder {
   void define(const GrammarRule& rule, Fragment part, std::string name = {});
   GrammarRule rule(Fragment part);
 
+  // A part that another one can take the place of, until it is pruned.
+  struct Replaceable {
+    Fragment outer;  // what stands in the whole
+    Fragment inner;
+  };
+  Replaceable replaceable(Fragment part);
+  void replace(const Replaceable& part, Fragment by);
+  // Which of these have to be replaced for all of them that the whole has to do with to have an end. Those go first from
+  // which nothing leads to their end even where all others do; of parts that only wait for each other, the last one
+  // goes. choices: nodes that need one live way only, at the end of a part or a rule; their other ways count only where
+  // all of them are dead.
+  std::vector<std::size_t> find_dead_parts(Fragment whole, std::span<const Replaceable> parts,
+                                           std::span<const GrammarNode> choices) const;
+
+  // The first of these, all of which are dead, with which the whole has an end if they and those before it had one.
+  std::optional<std::size_t> find_cause(Fragment whole, std::span<const Replaceable> dead) const;
+
   // Takes out of a part, and of the rules that it calls, what leads to no end: choices that cannot be completed. All
-  // that it calls must be defined. False: nothing is left of it.
+  // that it calls must be defined. False: nothing would be left of it, and it stays as it is.
   bool prune(Fragment whole);
 
   // The language of that part; the builder is empty then. Throws Error{kInvalidArgument} where a rule calls
@@ -84,10 +103,13 @@ class GrammarBuilder {
   struct Draft {
     std::vector<GrammarEdge> edges;
     std::uint16_t num_free_characters = 0;
+    bool is_rule_end = false;
   };
 
   void add_edge(GrammarNode from, const GrammarEdge& edge);
   GrammarNode behind_empty(GrammarNode node) const;
+  PathsToEnds paths_to_ends(Fragment whole, std::span<const Replaceable> parts,
+                            std::vector<GrammarNode>* come_to = nullptr) const;
 
   const std::size_t max_nodes_;
   std::size_t num_edges_ = 0;

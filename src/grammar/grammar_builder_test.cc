@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 
 #include "base/error.h"
@@ -180,6 +181,34 @@ TEST(GrammarBuilder, PrunesWhatLeadsToNoEnd) {
   EXPECT_TRUE(matches(grammar, "e[[[]]]"));
   EXPECT_TRUE(matches(grammar, "outside of it"));
   for (const char* text : {"a", "c", "cb", "ed"}) EXPECT_FALSE(begins(grammar, text)) << text;
+}
+
+TEST(GrammarBuilder, FindsThePartsThatLeaveTheWholeWithoutAnEnd) {
+  GrammarBuilder builder;
+  std::vector<GrammarBuilder::Replaceable> parts;
+  const auto part = [&](Fragment inside) {
+    parts.push_back(builder.replaceable(inside));
+    return parts.back().outer;
+  };
+  const auto dead = [&] { return Fragment{builder.add_node(), builder.add_node()}; };
+  const GrammarRule endless = builder.declare();
+  builder.define(endless, part(builder.sequence({builder.text("a"), part(builder.call(endless))})));  // 0 in 1
+  const Fragment within = part(builder.sequence({part(dead()), builder.text("b")}));  // 2 in 3
+  const Fragment either = builder.choice({part(dead()), builder.text("c")});  // 4
+  const Fragment one = part(either);
+  const Fragment neither = builder.choice({part(dead()), part(dead())});  // 6, 7
+  const Fragment other = part(neither);
+  const Fragment perhaps = builder.optional(part(dead()));  // 9
+  const Fragment whole =
+      builder.sequence({builder.call(endless), within, one, other, perhaps, part(builder.text("d"))});
+  std::vector<std::size_t> found = builder.find_dead_parts(whole, parts, std::vector{either.begin, neither.begin});
+  std::ranges::sort(found);
+  EXPECT_EQ(found, (std::vector<std::size_t>{1, 2, 6, 7, 9}));
+  for (const std::size_t index : found) builder.replace(parts[index], builder.text("!"));
+  EXPECT_TRUE(builder.prune(whole));
+  const Grammar grammar = builder.finish(whole);
+  for (const char* text : {"!!bc!d", "!!bc!!d"}) EXPECT_TRUE(matches(grammar, text)) << text;
+  for (const char* text : {"a", "!!b!"}) EXPECT_FALSE(begins(grammar, text)) << text;
 }
 
 }  // namespace

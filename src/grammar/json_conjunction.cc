@@ -6,6 +6,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <type_traits>
 #include <utility>
 
 #include "base/error.h"
@@ -66,15 +67,23 @@ std::size_t num_characters(std::string_view text) {
 
 }  // namespace
 
-// What is said beside enum and const.
+// What is said beside enum and const, which say more than all of it: a pattern that cannot be read is passed over, and
+// what members and items are.
 class JsonConjunction::ValueFilter {
  public:
   explicit ValueFilter(const JsonConjunction& said)
       : said_(said),
-        types_(said.named_types()),
-        bounds_(said.bounds()),
-        length_(said.read_counts("minLength", "maxLength")) {
-    for (const Json* pattern : said.patterns()) patterns_.push_back(said.grammar_of(*pattern, RegexText::kPlain));
+        types_(obeyed([&] { return said.named_types(); })),
+        bounds_(obeyed([&] { return said.bounds(); })),
+        length_(obeyed([&] { return said.read_counts("minLength", "maxLength"); })),
+        num_items_(obeyed([&] { return said.read_counts("minItems", "maxItems"); })) {
+    for (const Json* pattern : obeyed([&] { return said.patterns(); })) {
+      (void)obeyed([&] { return string_at(*pattern); });
+      try {
+        patterns_.push_back(said.grammar_of(*pattern, RegexText::kPlain));
+      } catch (const SchemaFault&) {
+      }
+    }
   }
 
   bool permits(const Json& value) const {
@@ -82,11 +91,24 @@ class JsonConjunction::ValueFilter {
     if (types_ && both(*types_, type) != type) return false;
     if (both(type, kNumber) != kNoType) return is_within(number_at(value), bounds_);
     if (type == kString) return permits_text(string_at(value));
-    if (type == kObject || type == kArray) refuse_words_of(type == kObject ? "object" : "array");
-    return true;
+    if (type == kArray) return value.size() >= num_items_.min && value.size() <= num_items_.max.value_or(value.size());
+    return type != kObject || std::ranges::all_of(said_.parts_, [&](const SchemaWords* part) {
+             return permits_names(*part, value);
+           });
   }
 
  private:
+  // In lenient use nothing, where it cannot be read.
+  template <class Read>
+  std::invoke_result_t<Read> obeyed(Read read) const {
+    try {
+      return read();
+    } catch (const SchemaFault&) {
+      if (said_.document_.is_strict()) throw;
+      return {};
+    }
+  }
+
   bool permits_text(const std::string& text) const {
     const std::size_t length = num_characters(text);
     if (length < length_.min || (length_.max && length > *length_.max)) return false;
@@ -100,17 +122,35 @@ class JsonConjunction::ValueFilter {
     });
   }
 
-  void refuse_words_of(std::string_view type) const {
-    for (const SchemaWords* part : said_.parts_) {
-      if (part->implied_type() == type)
-        fail_at(said_.place_, fmt::format("names {}s by enum or const, and says more of them; leave that out", type));
+  bool permits_names(const SchemaWords& part, const Json& value) const {
+    const Json* patterns = part.find("patternProperties");
+    for (const Json* place : {patterns, part.find("propertyNames")}) {
+      if (place != nullptr && said_.document_.is_strict())
+        fail_at(*place, "beside objects that enum or const names is not supported; leave it out");
     }
+    const auto take_steps = [&](std::size_t num_names) {  // each is looked for among the others
+      said_.document_.take_steps(1 + num_names + num_names * value.size() / 16);
+    };
+    const Json* required = part.find("required");
+    if (required != nullptr && required->is_array()) {
+      take_steps(required->size());
+      for (const Json& name : *required)
+        if (name.is_string() && !value.contains(string_at(name))) return false;
+    }
+    const Json* named = part.find("properties");
+    const Json* others = part.find("additionalProperties");
+    take_steps(named == nullptr ? 0 : named->size());
+    const bool is_closed = others != nullptr && *others == false && patterns == nullptr;
+    return std::ranges::all_of(value.items(), [&](const auto& member) {
+      if (named == nullptr || !named->is_object() || !named->contains(member.key())) return !is_closed;
+      return (*named)[member.key()] != false;
+    });
   }
 
   const JsonConjunction& said_;
   const std::optional<JsonTypes> types_;
   const NumberBounds bounds_;
-  const Repetitions length_;
+  const Repetitions length_, num_items_;
   std::vector<Grammar> patterns_;
 };
 

@@ -20,6 +20,9 @@ struct SchemaFault {
   std::string reason;
   bool is_impossible = false;   // nothing satisfies it: no fault where there is a choice
   std::string_view word = {};   // of that place, which several schemas at once say; "" = none
+  // By what it is so, and what to do about it: behind the reason.
+  const nlohmann::ordered_json* cause = nullptr;
+  std::string_view advice = {};
 };
 
 // Throw a SchemaFault.
@@ -62,6 +65,7 @@ class SchemaDocument {
       : root_(root), path_(path), is_strict_(is_strict) {}
 
   const nlohmann::ordered_json& root() const { return root_; }
+  bool is_strict() const { return is_strict_; }
 
   // Adds what a schema comes to, $ref and allOf followed. Throws SchemaFault.
   void add(const nlohmann::ordered_json& schema, SchemaSet& set);

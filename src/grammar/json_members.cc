@@ -21,7 +21,7 @@ class Reader {
   explicit Reader(const JsonConjunction& said) : said_(said) {
     for (const Json* others : said.all("additionalProperties")) {
       is_said_ = true;
-      is_closed_ |= *others == false;
+      if (*others == false && closing_ == nullptr) closing_ = others;
       if (*others != false) others_.push_back(others);
     }
   }
@@ -32,13 +32,13 @@ class Reader {
     read_names();
     for (const Json* required : said_.all("required")) read_required(*required);
     std::erase_if(members_.named, [this](const JsonMembers::Named& member) { return barred_.contains(member.name); });
-    members_.barred.assign(barred_.begin(), barred_.end());
+    for (const auto& [name, place] : barred_) members_.barred.push_back(name);
     read_patterns();
     read_name_pattern();
     // What is not said of the others is that there are none, where some are named.
     const bool names_some = !said_.all("properties").empty() || !said_.all("patternProperties").empty() ||
                             !members_.named.empty();
-    if (!is_closed_ && !are_names_known_ && (is_said_ || !names_some)) members_.others = others_;
+    if (closing_ == nullptr && names_ == nullptr && (is_said_ || !names_some)) members_.others = others_;
     return std::move(members_);
   }
 
@@ -54,7 +54,7 @@ class Reader {
     if (properties == nullptr) return;
     for (const auto& [name, value] : object_at(*properties).items()) {
       said_.document().take_steps(1 + name.size() / 16);
-      if (value == false) barred_.insert(name);
+      if (value == false) barred_.emplace(name, &value);
       member(name).schemas.push_back(&value);
     }
   }
@@ -70,7 +70,7 @@ class Reader {
     said_.document().take_steps(members_.named.size());
     for (JsonMembers::Named& member : members_.named) {
       if (named.contains(member.name)) continue;
-      if (*others == false) barred_.insert(member.name);
+      if (*others == false) barred_.emplace(member.name, others);
       member.schemas.push_back(others);
     }
   }
@@ -78,7 +78,7 @@ class Reader {
   // One that no properties name.
   void add_other(std::string_view name) {
     if (places_.contains(name)) return;
-    if (is_closed_) barred_.insert(name);
+    if (closing_ != nullptr) barred_.emplace(name, closing_);
     member(name).schemas = others_;
   }
 
@@ -88,12 +88,24 @@ class Reader {
     for (const Json& name : names) {
       const std::string& text = string_at(name);
       said_.document().take_steps(1);
-      if (are_names_known_ && !places_.contains(text)) barred_.insert(text);
+      const bool is_named = places_.contains(text);
+      if (names_ != nullptr && !is_named) barred_.emplace(text, names_);
       add_other(text);
-      if (barred_.contains(text))
-        fail_impossible(names, fmt::format("\"{}\" is no member that there may be", printable(text)));
+      if (const auto barred = barred_.find(text); barred != barred_.end()) refuse_required(names, *barred, is_named);
       member(text).is_required = true;
     }
+  }
+
+  [[noreturn]] void refuse_required(const Json& place, const std::pair<std::string_view, const Json*>& barred,
+                                    bool is_named) const {
+    const std::vector<const Json*> closing = said_.all("additionalProperties");
+    const bool is_closed = is_named && std::ranges::find(closing, barred.second) != closing.end();
+    throw SchemaFault{
+        .place = &place,
+        .reason = fmt::format("\"{}\" is forbidden", printable(barred.first)),
+        .is_impossible = true,
+        .cause = barred.second,
+        .advice = is_closed ? "leave that out, or say unevaluatedProperties beside allOf" : "leave one of them out"};
   }
 
   void read_patterns() {
@@ -141,12 +153,12 @@ class Reader {
 
   // Each of them may be there, once.
   void read_names_of(const std::vector<const Json*>& values) {
-    are_names_known_ = true;
+    names_ = said_.all("propertyNames").front();
     std::set<std::string_view> names;
     for (const Json* value : values)
       if (value->is_string()) names.insert(string_at(*value));
     for (const JsonMembers::Named& member : members_.named)
-      if (!names.contains(member.name)) barred_.insert(member.name);
+      if (!names.contains(member.name)) barred_.emplace(member.name, names_);
     for (const Json* value : values)
       if (value->is_string()) add_other(string_at(*value));
   }
@@ -156,19 +168,19 @@ class Reader {
     refuse_beside_named(*name_pattern_);
     if (!members_.by_pattern.empty())
       fail_at(*name_pattern_, "beside patternProperties is not supported; leave it out");
-    are_names_known_ = true;
-    if (!is_closed_) members_.by_pattern.push_back({name_pattern_, string_at(*name_pattern_), others_});
+    names_ = name_pattern_;
+    if (closing_ == nullptr) members_.by_pattern.push_back({name_pattern_, string_at(*name_pattern_), others_});
   }
 
   const JsonConjunction& said_;
   bool is_said_ = false;  // what is not named
-  bool is_closed_ = false;
-  bool are_names_known_ = false;
+  const Json* closing_ = nullptr;  // says that there are no others
+  const Json* names_ = nullptr;    // says which names there may be
   const Json* name_pattern_ = nullptr;
   SchemaSet others_;  // of what is not named
   JsonMembers members_;
   std::map<std::string_view, std::size_t> places_;
-  std::set<std::string_view> barred_;
+  std::map<std::string_view, const Json*> barred_;  // and by what
 };
 
 }  // namespace

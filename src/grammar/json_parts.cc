@@ -21,6 +21,12 @@ std::uint16_t num_free(std::uint32_t num_characters) {
   return static_cast<std::uint16_t>(std::min<std::uint32_t>(num_characters, Grammar::kAnyNumber - 1));
 }
 
+// Of JSON's escape that begins there.
+std::size_t escape_length(std::string_view text, std::size_t begin) {
+  const std::string_view rest = text.substr(begin);
+  return std::min<std::size_t>(rest.size(), rest.substr(1).starts_with('u') ? 6 : 2);
+}
+
 }  // namespace
 
 Fragment JsonParts::space() {
@@ -166,7 +172,6 @@ Fragment JsonParts::string_of_length(Repetitions length) {
 JsonParts::Letters JsonParts::add_letters(std::vector<std::string> texts) {
   std::ranges::sort(texts);
   Letters letters{builder_.add_node(), {}, {}};
-  const auto is_within_character = [](const std::string& text, std::size_t i) { return (text[i] & 0xC0) == 0x80; };
   letters.next[letters.begin];
   std::vector<GrammarNode> path{letters.begin};
   std::string_view last;
@@ -179,11 +184,14 @@ JsonParts::Letters JsonParts::add_letters(std::vector<std::string> texts) {
       builder_.add_bytes(path.back(), {byte, byte}, next);
       path.push_back(next);
     }
-    std::size_t first = shared;  // whose character is new
-    while (first > 0 && first < text.size() && is_within_character(text, first)) --first;
-    for (Utf8Char c; first < text.size(); first += c.length) {
-      c = read_utf8(text, first);
-      letters.next[path[first]].push_back({c.code_point, c.code_point});
+    std::size_t length = 0;
+    for (std::size_t first = 0; first < text.size(); first += length) {
+      const bool is_escape = text[first] == '\\';
+      const Utf8Char c = read_utf8(text, first);
+      length = is_escape ? escape_length(text, first) : c.length;
+      if (first + length <= shared) continue;
+      CodePointSet& next = letters.next[path[first]];
+      if (!is_escape) next.push_back({c.code_point, c.code_point});
     }
     letters.next[path.back()];
     if (letters.ends.empty() || letters.ends.back() != path.back()) letters.ends.push_back(path.back());

@@ -50,7 +50,7 @@ class JsonParts {
   // The bytes of some texts, each node leading on to the next byte.
   struct Letters {
     GrammarNode begin;
-    std::map<GrammarNode, CodePointSet> next;  // characters of those nodes that are not within one
+    std::map<GrammarNode, CodePointSet> next;  // characters of those nodes that are not within one, nor an escape
     std::vector<GrammarNode> ends;             // where one of the texts ends
   };
 

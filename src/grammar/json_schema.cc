@@ -7,8 +7,10 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <queue>
+#include <set>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -27,6 +29,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kMaxValues = 10'000;  // of JSON
+constexpr JsonTypes kEachType[] = {kObject, kArray, kString, kInteger, kBoolean, kNull};
 
 std::size_t count_values(const Json& value) {
   std::size_t count = 1;
@@ -45,17 +48,16 @@ class Compiler {
 
   Fragment run() {
     const Json& root = document_.root();
-    const Fragment whole = any({&root}, {.is_once = true});
+    const Fragment whole = value_of({&root}, {.is_once = true});
     for (; !pending_.empty(); pending_.pop()) {
       const Pending next = std::move(pending_.front());
-      builder_.define(next.rule, guarded(next.set, [&] {
-                        return build(next.set, *next.place, {.is_once = next.set.size() == 1});
-                      }));
+      const auto make = [&] { return build(next.set, *next.place, {.is_once = next.set.size() == 1}); };
+      builder_.define(next.rule, guarded(make, [&] { return any_of_type(next.set); }));
     }
+    if (use_ == SchemaUse::kLenient) free_values(whole);
     if (builder_.prune(whole)) return whole;
-    if (use_ == SchemaUse::kLenient) return any_of_type({&root});
-    tell(first_impossible_.value_or(
-        SchemaFault{&root, "is satisfied by nothing that has an end; have it require less"}));
+    if (const auto cause = builder_.find_cause(whole, dead_)) tell(impossible_[*cause]);
+    tell({&root, "is satisfied by nothing that has an end; have it require less"});
   }
 
  private:
@@ -68,49 +70,120 @@ class Compiler {
     SchemaSet set;
     const Json* place;
   };
+  // Of a member or an item, or the whole.
+  struct Value {
+    GrammarBuilder::Replaceable part;
+    SchemaSet schemas;
+  };
 
   [[noreturn]] void tell(const SchemaFault& fault) const {
     const std::string path = document_.path_of(fault);
-    throw Error(ErrorKind::kInvalidArgument, fmt::format("{}: {}", path, fault.reason), path);
+    std::string reason = fault.reason;
+    if (fault.cause != nullptr) reason += fmt::format(" by {}; {}", document_.path_of({fault.cause, {}}), fault.advice);
+    throw Error(ErrorKind::kInvalidArgument, fmt::format("{}: {}", path, reason), path);
   }
 
-  template <class Make>
-  Fragment guarded(const SchemaSet& schemas, Make make) {
+  // make_free: of what is passed over, what remains.
+  template <class Make, class MakeFree>
+  std::invoke_result_t<Make> guarded(Make make, MakeFree make_free) {
     try {
       return make();
     } catch (const SchemaFault& fault) {
       if (fault.is_impossible) {
-        if (!first_impossible_) first_impossible_ = fault;
-        return {builder_.add_node(), builder_.add_node()};
+        dead_.push_back(builder_.replaceable({builder_.add_node(), builder_.add_node()}));
+        impossible_.push_back(fault);
+        return dead_.back().outer;
       }
       if (use_ == SchemaUse::kStrict) tell(fault);
-      return any_of_type(schemas);
+      return make_free();
     }
   }
 
-  // What of it remains that is passed over.
+  // What these permit where nothing but their types counts.
   Fragment any_of_type(const SchemaSet& schemas) {
-    const bool is_object = std::ranges::any_of(schemas, [](const Json* schema) {
-      return schema->is_object() && schema->contains("type") && (*schema)["type"] == "object";
-    });
-    return is_object ? parts_.any_object() : parts_.any_value();
+    SchemaSet set;
+    for (const Json* schema : schemas) {
+      try {
+        if (!schema->is_array()) document_.add(*schema, set);
+      } catch (const SchemaFault&) {
+        if (schema->is_object()) set.push_back(schema);
+      }
+    }
+    std::erase_if(set, [](const Json* schema) { return schema->is_array(); });
+    std::optional<JsonTypes> types;
+    try {
+      if (!set.empty()) types = JsonConjunction(document_, set, *set.front()).types();
+    } catch (const SchemaFault&) {  // they have none that is known, or none in common
+    }
+    if (!types) return parts_.any_value();
+    std::vector<Fragment> choices;
+    for (const JsonTypes type : kEachType) {
+      if ((*types & type) == type) choices.push_back(any_of_type(type, *types));
+    }
+    return builder_.choice(choices);
   }
 
-  // All of the schemas, and what is held already.
-  Fragment any(const SchemaSet& schemas, Nesting nesting, const SchemaSet& held = {}) {
-    return guarded(schemas, [&] {
-      SchemaSet set = held;
-      for (const Json* schema : schemas) document_.add(*schema, set);
-      if (set.empty()) return parts_.any_value();
-      if (nesting.is_once && held.empty() && is_alone(schemas)) return build(set, *schemas.front(), nesting);
-      return builder_.call(rule_of(set, *schemas.front()));
-    });
+  // types: one number stands for integers, too.
+  Fragment any_of_type(JsonTypes type, JsonTypes types) {
+    switch (type) {
+      case kObject:
+        return parts_.any_object();
+      case kArray:
+        return parts_.any_array();
+      case kString:
+        return parts_.any_string();
+      case kBoolean:
+        return parts_.one_of({"true", "false"});
+      case kNull:
+        return builder_.text("null");
+      default:
+        return (types & kNumber) == kNumber ? add_json_number(builder_, {}) : add_json_integer(builder_, {});
+    }
+  }
+
+  // All of the schemas. Of a tool that is not strict it is freed where nothing satisfies them.
+  Fragment value_of(const SchemaSet& schemas, Nesting nesting) {
+    const Fragment value = any(schemas, nesting);
+    if (use_ == SchemaUse::kStrict) return value;
+    values_.push_back({builder_.replaceable(value), schemas});
+    return values_.back().part.outer;
+  }
+
+  // The least of them by which nothing is left that has to be there, or that may be.
+  void free_values(Fragment whole) {
+    std::vector<GrammarBuilder::Replaceable> parts;
+    for (const Value& value : values_) parts.push_back(value.part);
+    for (const std::size_t index : builder_.find_dead_parts(whole, parts, choices_)) {
+      const Value& value = values_[index];
+      builder_.replace(value.part, any_of_type(value.schemas));
+    }
+  }
+
+  Fragment choice(const std::vector<Fragment>& parts) {
+    const Fragment whole = builder_.choice(parts);
+    if (parts.size() > 1) choices_.push_back(whole.begin);
+    return whole;
+  }
+
+  Fragment any(const SchemaSet& schemas, Nesting nesting) {
+    const auto make = [&] {
+      const SchemaSet set = document_.together(schemas);
+      return any_of_set(set, *(schemas.empty() ? &document_.root() : schemas.front()),
+                        {.depth = nesting.depth, .is_once = nesting.is_once && is_alone(schemas)});
+    };
+    return guarded(make, [&] { return any_of_type(schemas); });
+  }
+
+  Fragment any_of_set(const SchemaSet& set, const Json& place, Nesting nesting) {
+    if (set.empty()) return parts_.any_value();
+    return nesting.is_once ? build(set, place, nesting) : builder_.call(rule_of(set, place));
   }
 
   // Without others that it leads to.
   bool is_alone(const SchemaSet& schemas) {
+    if (schemas.size() != 1 || !schemas.front()->is_object()) return false;
     const SchemaWords& words = document_.words(*schemas.front());
-    return schemas.size() == 1 && words.find("$ref") == nullptr && words.find("allOf") == nullptr;
+    return words.find("$ref") == nullptr && words.find("allOf") == nullptr;
   }
 
   const GrammarRule& rule_of(const SchemaSet& set, const Json& place) {
@@ -129,8 +202,7 @@ class Compiler {
       fail_at(place,
               fmt::format("schemas are nested deeper than {} levels; send a simpler one", SchemaDocument::kMaxDepth));
     }
-    const auto choices = std::ranges::find_if(set, &Json::is_array);
-    if (choices != set.end()) return any_of(set, **choices, nesting);
+    if (std::ranges::any_of(set, &Json::is_array)) return any_of({set, &place, nesting.is_once}, nesting);
     const JsonConjunction said(document_, set, place);
     try {
       return typed(said, nesting);
@@ -142,16 +214,64 @@ class Compiler {
     }
   }
 
-  Fragment any_of(const SchemaSet& set, const Json& choices, Nesting nesting) {
-    SchemaSet others = set;
-    std::erase(others, &choices);
-    document_.take_steps(choices.size() * set.size());
+  struct Choice {
+    SchemaSet set;
+    const Json* place;
+    bool is_once;
+  };
+
+  // Choices of choices are choices of one. What is come to again by nothing but choices adds nothing.
+  Fragment any_of(Choice first, Nesting nesting) {
+    const Json& choices = **std::ranges::find_if(first.set, &Json::is_array);
     std::vector<Fragment> parts;
-    for (const Json& choice : choices) {
-      if (choice != false) parts.push_back(any({&choice}, nesting, others));
+    std::set<SchemaSet> seen;
+    std::queue<Choice> open;
+    const auto add = [&](Choice choice) {
+      SchemaSet key = choice.set;
+      std::ranges::sort(key);
+      if (seen.insert(std::move(key)).second) open.push(std::move(choice));
+    };
+    for (add(std::move(first)); !open.empty(); open.pop()) {
+      const Choice& next = open.front();
+      const auto list = std::ranges::find_if(next.set, &Json::is_array);
+      if (list != next.set.end()) {
+        for (Choice& choice : choices_of(next, **list, parts)) add(std::move(choice));
+        continue;
+      }
+      const auto make = [&] {
+        return any_of_set(next.set, *next.place, {.depth = nesting.depth, .is_once = next.is_once});
+      };
+      parts.push_back(guarded(make, [&] { return any_of_type(next.set); }));
     }
     if (parts.empty()) fail_impossible(choices, "holds nothing that a value could be");
-    return builder_.choice(parts);
+    return choice(parts);
+  }
+
+  // Of one list of the set. What becomes of those that cannot be obeyed is added to parts.
+  std::vector<Choice> choices_of(const Choice& from, const Json& list, std::vector<Fragment>& parts) {
+    document_.take_steps(list.size() * from.set.size());
+    SchemaSet others = from.set;
+    std::erase(others, &list);
+    std::vector<Choice> choices;
+    const auto add = [&](const Json& choice) {
+      SchemaSet set = others;
+      document_.add(choice, set);
+      // It may lead to the list again, from which it has been chosen: that is true of it.
+      const bool leads_back = std::erase(set, &list) > 0;
+      if (!leads_back || set != others)
+        choices.push_back({set, &choice, from.is_once && others.empty() && is_alone({&choice})});
+      return std::optional<Fragment>();
+    };
+    for (const Json& choice : list) {
+      if (choice == false) continue;
+      const auto free = guarded([&] { return add(choice); }, [&]() -> std::optional<Fragment> {
+        SchemaSet all = others;
+        all.push_back(&choice);
+        return any_of_type(all);
+      });
+      if (free) parts.push_back(*free);
+    }
+    return choices;
   }
 
   Fragment typed(const JsonConjunction& said, Nesting nesting) {
@@ -164,7 +284,7 @@ class Compiler {
     if (!types) return parts_.any_value();
     std::vector<Fragment> choices;
     const auto add = [&](JsonTypes type, auto make) {
-      if ((*types & type) == type) choices.push_back(guarded({&said.place()}, make));
+      if ((*types & type) == type) choices.push_back(guarded(make, [&] { return any_of_type(type, *types); }));
     };
     add(kObject, [&] { return object(said, nesting); });
     add(kArray, [&] { return array(said, nesting); });
@@ -172,7 +292,7 @@ class Compiler {
     add(kInteger, [&] { return number(said, (*types & kNumber) == kNumber); });
     add(kBoolean, [&] { return parts_.one_of({"true", "false"}); });
     add(kNull, [&] { return builder_.text("null"); });
-    return builder_.choice(choices);
+    return choice(choices);
   }
 
   Fragment number(const JsonConjunction& said, bool may_have_fraction) {
@@ -263,7 +383,7 @@ class Compiler {
         const Json* schema = index < part.first.size() ? part.first[index] : part.others;
         if (schema != nullptr) schemas.push_back(schema);
       }
-      return builder_.rule(any(schemas, nesting));
+      return builder_.rule(value_of(schemas, nesting));
     };
     for (std::size_t i = 0; i < std::min(num_first, most.value_or(num_first)); ++i) items.first.push_back(rule_at(i));
     if (!most) items.others = rule_at(num_first);
@@ -276,14 +396,14 @@ class Compiler {
     std::vector<Fragment> kinds;
     for (const auto& [place, expression, schemas] : members.by_pattern) {
       const Fragment name = regex(expression, *place);
-      kinds.push_back(builder_.sequence({name, parts_.colon(), any(schemas, nesting)}));
+      kinds.push_back(builder_.sequence({name, parts_.colon(), value_of(schemas, nesting)}));
     }
     if (members.others) {
       std::vector<std::string> names;
       for (const JsonMembers::Named& member : members.named) names.push_back(written(Json(member.name)));
       for (const std::string_view name : members.barred) names.push_back(written(Json(name)));
       for (std::string& name : names) name = name.substr(1, name.size() - 2);
-      const Fragment value = any(*members.others, nesting);
+      const Fragment value = value_of(*members.others, nesting);
       kinds.push_back(builder_.sequence({parts_.other_string(names), parts_.colon(), value}));
     }
     return builder_.rule(builder_.choice(kinds));
@@ -315,7 +435,7 @@ class Compiler {
     if (num_needed == 0) builder_.add_bytes(begin.end, {'}', '}'}, end);
     for (std::size_t i = 0; i < members.size(); ++i) {
       const GrammarNode after = builder_.add_node();
-      const Fragment value = any(members[i].schemas, nesting);
+      const Fragment value = value_of(members[i].schemas, nesting);
       const Fragment member = builder_.sequence({builder_.text(written(Json(members[i].name))), parts_.colon(), value});
       builder_.add_empty(next, member.begin);
       if (!members[i].is_required) builder_.add_empty(next, after);
@@ -338,7 +458,10 @@ class Compiler {
   const SchemaUse use_;
   std::map<SchemaSet, GrammarRule> rules_;
   std::queue<Pending> pending_;
-  std::optional<SchemaFault> first_impossible_;
+  std::vector<GrammarBuilder::Replaceable> dead_;  // that nothing satisfies
+  std::vector<SchemaFault> impossible_;            // and why, each
+  std::vector<Value> values_;         // that may have to be freed
+  std::vector<GrammarNode> choices_;  // begins of what needs one part only
 };
 
 }  // namespace

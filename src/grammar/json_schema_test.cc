@@ -8,33 +8,12 @@
 
 #include "base/error.h"
 #include "grammar/grammar_test_support.h"
+#include "grammar/json_schema_test_support.h"
 
 namespace larder {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-Grammar grammar_of_schema(std::string_view schema, SchemaUse use = SchemaUse::kStrict, bool is_compact = false) {
-  GrammarBuilder builder;
-  JsonParts parts(builder, is_compact);
-  const Fragment whole = add_json_schema(parts, Json::parse(schema), "schema", use);
-  return builder.finish(whole);
-}
-
-struct Case {
-  const char* schema;
-  std::vector<const char*> good;
-  std::vector<const char*> bad;
-};
-
-void check(const std::vector<Case>& cases) {
-  for (const Case& one : cases) {
-    SCOPED_TRACE(one.schema);
-    const Grammar grammar = grammar_of_schema(one.schema);
-    for (const char* text : one.good) EXPECT_TRUE(matches(grammar, text)) << text;
-    for (const char* text : one.bad) EXPECT_FALSE(matches(grammar, text)) << text;
-  }
-}
 
 TEST(JsonSchema, AnyValue) {
   const std::vector<const char*> good = {"null",
@@ -179,16 +158,16 @@ TEST(JsonSchema, NamesOfLongCharacters) {
     EXPECT_FALSE(begins(grammar_of_schema(schema), text)) << text;
 }
 
-// Of tools that are not strict: the least part goes that cannot be obeyed.
-TEST(JsonSchema, LenientlyOnlyWhatCannotBeObeyedIsFree) {
+TEST(JsonSchema, NamesOfEscapes) {
   const Grammar grammar = grammar_of_schema(
-      R"_({"type": "object", "properties": {"a": {"type": "integer", "multipleOf": 5}, "b": {"type": "string", "pattern": "(?=x)"},
-          "c": {"$ref": "#/none"}, "d": {"enum": ["x"]}}, "required": ["d"], "not": {}})_",
-      SchemaUse::kLenient);
-  EXPECT_TRUE(matches(grammar, R"({"a":3,"b":"y","c":[],"d":"x"})"));
-  EXPECT_FALSE(matches(grammar, R"({"a":"3","d":"x"})"));
-  EXPECT_FALSE(matches(grammar, R"({"d":"y"})"));
-  EXPECT_TRUE(matches(grammar_of_schema(R"({"type": "object", "allOf": [{"$ref": "#/none"}]})", SchemaUse::kLenient), R"({"x":1})"));
+      R"({"type": "object", "properties": {"\n": {"type": "null"}, "a\tb": {"type": "null"}, "a\"": {"type": "null"}, "\u0001": {"type": "null"}, "\u0012x": {"type": "null"}, "\\": {"type": "null"}},
+          "additionalProperties": {"type": "integer"}})");
+  for (const char* text : {R"({"\n":null,"\\":null})", R"({"a\"":null})", R"({"\u0001":null,"\u0012x":null})",
+                           R"({"a":1,"ab":2,"":3,"n":4,"a\t":5,"\u0012":6,"\u0012y":7,"\\a":8})"})
+    EXPECT_TRUE(matches(grammar, text)) << text;
+  for (const char* text : {R"({"\":)", R"({"\x)", R"({"\é)", R"({"a\c)", R"({"\u")", R"({"\u00x)", R"({"\u000")", R"({"\u001x)",
+                           R"({"\u0001":1)", R"({"\n":1)", R"({"\\":1)"})
+    EXPECT_FALSE(begins(grammar, text)) << text;
 }
 
 TEST(JsonSchema, CompactlyThereIsNoWhiteSpace) {
@@ -275,6 +254,26 @@ TEST(JsonSchema, ValuesThatAreNamedAreBoundByAllElse) {
          {R"_({"enum": ["2026-11-29", 5], "format": "date", "pattern": "(?=2)"})_", {R"("2026-11-29")", "5"}, {"\"\""}}});
 }
 
+// What cannot be told of them does not count: they are named, which says more.
+TEST(JsonSchema, ValuesThatAreNamedAreKeptBesideWhatCannotBeTold) {
+  const std::vector<SchemaCase> cases = {
+      {R"_({"type": "string", "enum": ["alpha", "beta", "b"], "pattern": "^(?!x)[a-z]+$", "minLength": 2})_", {R"("alpha")", R"("beta")"}, {R"("x")", R"("b")"}},
+      {R"({"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": 1, "enum": [["a"], ["b"], [], ["a", "b"]]})",
+       {R"(["a"])", R"(["b"])"},
+       {"[]", R"(["c"])", R"(["a","b"])"}},
+      {R"({"enum": [{"a": 1}, {"a": 1, "b": 2}, {"a": 1, "c": 3}, {}, 5], "properties": {"a": {"type": "integer"}, "b": false, "c": true}, "required": ["a"]})",
+       {R"({"a":1})", R"({"a":1,"c":3})", "5"},
+       {R"({"a":1,"b":2})", "{}", R"({"a":2})"}},
+      {R"({"type": "object", "enum": [{"a": 1}, {"a": 1, "b": 2}, {}], "properties": {"a": true}, "additionalProperties": false})",
+       {R"({"a":1})", "{}"},
+       {R"({"a":1,"b":2})"}}};
+  check(cases);
+  check(cases, SchemaUse::kLenient);
+  check({{R"({"enum": [{"a": 1}], "patternProperties": {"a": {"type": "integer"}}, "required": 5})", {R"({"a":1})"}, {"1", "{}"}},
+         {R"({"enum": ["a", 2], "minLength": "x", "pattern": 5, "minimum": null})", {R"("a")", "2"}, {"1", "{}"}}},
+        SchemaUse::kLenient);
+}
+
 // Which a request's reader holds as their digits.
 TEST(JsonSchema, IntegersBeyond64Bits) {
   const std::string digits = "123456789012345678901234567890", more = "123456789012345678901234567891";
@@ -344,6 +343,31 @@ TEST(JsonSchema, ReferencesBesideConstraintsComeToAnEnd) {
   EXPECT_TRUE(matches(both, "{}"));
 }
 
+// What a choice comes back to by nothing but choices adds nothing to it.
+TEST(JsonSchema, ChoicesThatLeadBackToThemselvesComeToAnEnd) {
+  // As OpenAPI writes what is one of several kinds, each of which is one of it.
+  const char* pets =
+      R"({"$defs": {"Pet": {"type": "object", "properties": {"kind": {"type": "string"}}, "required": ["kind"],
+                            "oneOf": [{"$ref": "#/$defs/Cat"}, {"$ref": "#/$defs/Dog"}, {"properties": {"kind": {"const": "x"}}}]},
+                    "Cat": {"allOf": [{"$ref": "#/$defs/Pet"}, {"properties": {"kind": {"const": "cat"}, "lives": {"type": "integer"}}, "required": ["lives"]}]},
+                    "Dog": {"allOf": [{"$ref": "#/$defs/Pet"}, {"properties": {"kind": {"const": "dog"}, "bark": {"type": "null"}}}]}},
+          "$ref": "#/$defs/Pet"})";
+  for (const SchemaUse use : {SchemaUse::kStrict, SchemaUse::kLenient}) {
+    check({{pets,
+            {R"({"kind":"cat","lives":9})", R"({"kind":"dog","bark":null})", R"({"kind":"x"})"},
+            {R"({"kind":"cat"})", R"({"kind":"dog","bark":1})", R"({"kind":"x","lives":9})", R"({"kind":"bird"})", "1"}},
+           {R"({"$defs": {"A": {"anyOf": [{"$ref": "#/$defs/A"}, {"type": "null"}]}}, "$ref": "#/$defs/A"})", {"null"}, {"1", "{}"}},
+           {R"({"anyOf": [{"$ref": "#"}, {"type": "null"}]})", {"null"}, {"1", "{}"}},
+           {R"({"$defs": {"A": {"anyOf": [{"$ref": "#/$defs/B"}, {"type": "null"}]}, "B": {"anyOf": [{"$ref": "#/$defs/A"}, {"type": "integer"}]}},
+                "type": "array", "prefixItems": [{"$ref": "#/$defs/A"}, {"$ref": "#/$defs/B"}], "items": false})",
+            {"[null,1]", "[1,null]"},
+            {"[true]", "[1,[]]"}}},
+          use);
+  }
+  EXPECT_THROW(grammar_of_schema(R"({"anyOf": [{"$ref": "#"}]})"), Error);
+  EXPECT_TRUE(matches(grammar_of_schema(R"({"anyOf": [{"$ref": "#"}]})", SchemaUse::kLenient), "[1]"));
+}
+
 TEST(JsonSchema, ReferencesArePartsOfUris) {
   check({{R"({"$defs": {"Partial<Foo>": {"const": 1}, "a b/~%é": {"const": 2}, "%4": {"const": 3}},
               "anyOf": [{"$ref": "#/$defs/Partial%3CFoo%3E"}, {"$ref": "#/%24defs/a%20b~1~0%25%C3%a9"}, {"$ref": "#/$defs/%4"}]})",
@@ -408,7 +432,8 @@ TEST(JsonSchema, SaysWhatItDoesNotTake) {
       {R"({"type": "object", "properties": {"next": {"$ref": "#"}}, "required": ["next"]})", "schema"},
       {R"({"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"allOf": [{"$ref": "#/$defs/a"}]}}, "properties": {"p": {"$ref": "#/$defs/a"}}})", "schema.$defs.a"},
       {R"({"type": "string", "enum": ["a"], "minLength": 5})", "schema"},
-      {R"({"enum": [{"a": 1}], "properties": {"a": {"type": "integer"}}})", "schema"},
+      {R"({"enum": [{"a": 1}], "patternProperties": {"a": {"type": "integer"}}})", "schema.patternProperties"},
+      {R"({"enum": ["a"], "pattern": 5})", "schema.pattern"},
       {R"({"allOf": [{"pattern": "a"}, {"pattern": "b"}]})", "schema.allOf[1].pattern"},
       {R"({"allOf": [{"format": "date"}, {"format": "time"}]})", "schema.allOf[1].format"},
       {R"({"allOf": [{"patternProperties": {"b": {}}}, {"additionalProperties": false}]})", "schema.allOf[0].patternProperties"},
@@ -423,6 +448,38 @@ TEST(JsonSchema, SaysWhatItDoesNotTake) {
       EXPECT_TRUE(error.message().starts_with("schema")) << error.message();
     }
   }
+}
+
+std::string message_of(const char* schema) {
+  try {
+    (void)grammar_of_schema(schema);
+    return "";
+  } catch (const Error& error) {
+    return error.message();
+  }
+}
+
+TEST(JsonSchema, SaysWhatForbidsAMember) {
+  const std::pair<const char*, const char*> cases[] = {
+      {R"({"allOf": [{"properties": {"a": true}, "required": ["a"], "additionalProperties": false}, {"properties": {"b": true}, "additionalProperties": false}]})",
+       "schema.allOf[0].required: \"a\" is forbidden by schema.allOf[1].additionalProperties; leave that out, or say "
+       "unevaluatedProperties beside allOf"},
+      {R"({"properties": {"a": false}, "required": ["a"]})",
+       "schema.required: \"a\" is forbidden by schema.properties.a; leave one of them out"},
+      {R"({"properties": {"b": true}, "required": ["a"], "additionalProperties": false})",
+       "schema.required: \"a\" is forbidden by schema.additionalProperties; leave one of them out"},
+      {R"({"propertyNames": {"enum": ["b"]}, "required": ["a"]})",
+       "schema.required: \"a\" is forbidden by schema.propertyNames; leave one of them out"},
+  };
+  for (const auto& [schema, message] : cases) EXPECT_EQ(message_of(schema), message) << schema;
+}
+
+// And not of what may be left out.
+TEST(JsonSchema, SaysWhyNothingRemains) {
+  EXPECT_TRUE(message_of(R"({"type": "object", "properties": {"opt": {"type": "string", "enum": [1]}, "next": {"$ref": "#"}}, "required": ["next"]})")
+                  .starts_with("schema: is satisfied by nothing that has an end"));
+  EXPECT_TRUE(message_of(R"({"type": "object", "properties": {"opt": {"type": "string", "enum": [1]}, "must": {"type": "null", "enum": [1]}}, "required": ["must"]})")
+                  .starts_with("schema.properties.must: names no value"));
 }
 
 TEST(JsonSchema, HostileSchemasEnd) {
