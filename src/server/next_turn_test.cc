@@ -159,7 +159,8 @@ TEST_F(NextTurnTest, AllThatIsKeptCounts) {
     const std::int64_t before = heap_in_use();
     const Json kwargs = {{"x", many}};
     const auto taken = static_cast<std::size_t>(heap_in_use() - before);
-    EXPECT_GE(num_bytes([&](ChatRequest& chat) { chat.template_kwargs = kwargs; }) + 1000, taken);
+    // Where the heap is in pieces, some are given whole that are larger by 16 bytes, too few for one of their own.
+    EXPECT_GE(num_bytes([&](ChatRequest& chat) { chat.template_kwargs = kwargs; }) + taken / 100, taken);
   }
   EXPECT_GE(num_bytes([](ChatRequest& chat) { chat.parts.assign(100, std::vector<ContentPart>(50)); }),
             least + 5000 * sizeof(ContentPart));
