@@ -23,7 +23,7 @@ struct CopyStep {
 };
 LARDER_INLINE int num_whole_steps(const MatmulArgs& args) { return args.w->num_cols / kStepCols; }
 
-// The rows, at most two tiles, of kPanels panels, whose weights pass as a stream.
+// The rows, at most two tiles, of kPanels panels.
 template <int kTiles, int kPanels>
 void multiply_stream(const MatmulArgs& args, const PackedRows& rows, int panel) {
   const int64_t stride = args.w->panel_stride_bytes;
@@ -50,16 +50,14 @@ void multiply_stream(const MatmulArgs& args, const PackedRows& rows, int panel) 
   write_tiles<kTiles, kPanels>(args, {0, args.num_rows}, 0, panel, sums);
 }
 
-template <int kTiles>
-void multiply_few(const MatmulArgs& args, int panel_begin, int panel_end, Block& block) {
-  PackedRows rows(block.rows, args.num_rows, num_steps(args));
-  rows.pack(args, 0, 0);
-  tiles_begin(shapes_of(args.num_rows));
-  int panel = panel_begin;
-  for (; panel + 2 <= panel_end; panel += 2) multiply_stream<kTiles, 2>(args, rows, panel);
-  if (panel < panel_end) multiply_stream<kTiles, 1>(args, rows, panel);
-  tiles_end();
-}
+struct Bf16Product {
+  using Prepare = CopyStep;
+
+  template <int kTiles, int kPanels>
+  static void stream(const MatmulArgs& args, const PackedRows& rows, int panel, int num_turns) {
+    for (int turn = 0; turn < num_turns; ++turn) multiply_stream<kTiles, kPanels>(args, rows, panel + turn * kPanels);
+  }
+};
 
 }  // namespace
 
@@ -68,10 +66,7 @@ bool multiplies(const MatmulArgs& args) { return args.w->format == PackedFormat:
 int64_t matmul_bf16_stack_bytes() { return sizeof(Block); }
 
 void matmul_bf16(const MatmulArgs& args, int panel_begin, int panel_end) {
-  Block block;
-  if (!are_few(args)) return multiply_blocks<CopyStep>(args, panel_begin, panel_end, block);
-  if (args.num_rows <= kAmxRows) return multiply_few<1>(args, panel_begin, panel_end, block);
-  multiply_few<2>(args, panel_begin, panel_end, block);
+  multiply_panels<Bf16Product>(args, panel_begin, panel_end);
 }
 
 }  // namespace larder::LARDER_ISA_NAMESPACE

@@ -61,36 +61,29 @@ class Stream {
   alignas(64) uint8_t ring_[kPanels * kRingSteps * kStepBytes];
 };
 
-// The rows, at most two tiles, of num_turns * kPanels panels.
-template <int kTiles, int kPanels>
-void multiply_stream(const MatmulArgs& args, const PackedRows& rows, int panel, int num_turns) {
-  Stream<kPanels> stream(args, panel, num_turns);
-  for (int turn = 0; turn < num_turns; ++turn, panel += kPanels) {
-    const uint8_t* first = rows.tile(0);
-    const uint8_t* second = rows.tile(kTiles - 1);
-    zero_sums();
-    for (int s = 0; s < num_steps(args); ++s, first += rows.step_bytes(), second += rows.step_bytes())
-      multiply_step<kTiles, kPanels, false>(stream.next(), kRingSteps * kStepBytes, first, second);
-    alignas(64) TileSums sums[kTiles * kPanels];
-    store_sums<kTiles, kPanels>(sums);
-    write_tiles<kTiles, kPanels>(args, {0, args.num_rows}, 0, panel, sums);
-  }
-}
-
-template <int kTiles>
-void multiply_few(const MatmulArgs& args, int panel_begin, int panel_end, Block& block) {
-  PackedRows rows(block.rows, args.num_rows, num_steps(args));
-  rows.pack(args, 0, 0);
-  tiles_begin(shapes_of(args.num_rows));
-  multiply_stream<kTiles, 2>(args, rows, panel_begin, (panel_end - panel_begin) / 2);
-  if ((panel_end - panel_begin) % 2 != 0) multiply_stream<kTiles, 1>(args, rows, panel_end - 1, 1);
-  tiles_end();
-}
-
 struct UnpackStep {
   LARDER_INLINE_LAMBDA void operator()(const MatmulArgs& args, int panel, int step, uint8_t* to) const {
     const std::byte* from = panel_of(*args.w, panel);
     unpack_group(W8::codes(from, step), W8::scale(from, step), to, [](int) LARDER_INLINE_LAMBDA {});
+  }
+};
+
+struct W8Product {
+  using Prepare = UnpackStep;
+
+  template <int kTiles, int kPanels>
+  static void stream(const MatmulArgs& args, const PackedRows& rows, int panel, int num_turns) {
+    Stream<kPanels> stream(args, panel, num_turns);
+    for (int turn = 0; turn < num_turns; ++turn, panel += kPanels) {
+      const uint8_t* first = rows.tile(0);
+      const uint8_t* second = rows.tile(kTiles - 1);
+      zero_sums();
+      for (int s = 0; s < num_steps(args); ++s, first += rows.step_bytes(), second += rows.step_bytes())
+        multiply_step<kTiles, kPanels, false>(stream.next(), kRingSteps * kStepBytes, first, second);
+      alignas(64) TileSums sums[kTiles * kPanels];
+      store_sums<kTiles, kPanels>(sums);
+      write_tiles<kTiles, kPanels>(args, {0, args.num_rows}, 0, panel, sums);
+    }
   }
 };
 
@@ -103,10 +96,7 @@ bool multiplies_w8(const MatmulArgs& args) {
 int64_t matmul_w8_stack_bytes() { return sizeof(Block); }
 
 void matmul_w8(const MatmulArgs& args, int panel_begin, int panel_end) {
-  Block block;
-  if (!are_few(args)) return multiply_blocks<UnpackStep>(args, panel_begin, panel_end, block);
-  if (args.num_rows <= kAmxRows) return multiply_few<1>(args, panel_begin, panel_end, block);
-  multiply_few<2>(args, panel_begin, panel_end, block);
+  multiply_panels<W8Product>(args, panel_begin, panel_end);
 }
 
 }  // namespace larder::LARDER_ISA_NAMESPACE

@@ -133,4 +133,26 @@ void multiply_blocks(const MatmulArgs& args, int panel_begin, int panel_end, Blo
   }
 }
 
+template <class Product, int kTiles>
+void multiply_few(const MatmulArgs& args, int panel_begin, int panel_end, Block& block) {
+  PackedRows rows(block.rows, args.num_rows, num_steps(args));
+  rows.pack(args, 0, 0);
+  tiles_begin(shapes_of(args.num_rows));
+  Product::template stream<kTiles, 2>(args, rows, panel_begin, (panel_end - panel_begin) / 2);
+  if ((panel_end - panel_begin) % 2 != 0) Product::template stream<kTiles, 1>(args, rows, panel_end - 1, 1);
+  tiles_end();
+}
+
+// Product is what a format of weights is multiplied by:
+//   Prepare: see multiply_piece()
+//   stream<kTiles, kPanels>(args, rows, panel, num_turns): the rows, so many tiles, of num_turns * kPanels panels, whose
+//     weights pass as a stream
+template <class Product>
+void multiply_panels(const MatmulArgs& args, int panel_begin, int panel_end) {
+  Block block;
+  if (!are_few(args)) return multiply_blocks<typename Product::Prepare>(args, panel_begin, panel_end, block);
+  if (args.num_rows <= kAmxRows) return multiply_few<Product, 1>(args, panel_begin, panel_end, block);
+  multiply_few<Product, 2>(args, panel_begin, panel_end, block);
+}
+
 }  // namespace larder::LARDER_ISA_NAMESPACE
