@@ -61,7 +61,7 @@ struct Bf16Product {
 
 }  // namespace
 
-bool multiplies(const MatmulArgs& args) { return args.w->format == PackedFormat::kBF16 && args.rounds_to_bf16; }
+bool multiplies(const MatmulArgs& args) { return has_rounded_rows(args); }
 
 int64_t matmul_bf16_stack_bytes() { return sizeof(Block); }
 

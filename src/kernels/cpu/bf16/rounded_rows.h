@@ -2,11 +2,10 @@
 // while the panels go by.
 #pragma once
 
-#include "kernels/cpu/panel.h"
+#include "kernels/cpu/bf16/bf16_panel.h"
 
 namespace larder::LARDER_ISA_NAMESPACE {
 
-inline constexpr int kPairBytes = kPanelRows * 4;  // two columns of a panel
 inline constexpr int kFetchedPairs = 96;            // about as far as fetch_stream() looks
 inline constexpr int kBlockBytes = 512 * 1024;
 inline constexpr int kMaxBlockRows = 192;
@@ -32,10 +31,6 @@ LARDER_INLINE void round_rows(const MatmulArgs& args, int row, int num_rows, uin
   const int stride = row_bytes(num_pairs(args));
   for (int r = 0; r < num_rows; ++r)
     round_row(args.x + (row + r) * args.ldx, args.w->num_cols, to + r * stride);
-}
-
-LARDER_INLINE bool has_rounded_rows(const MatmulArgs& args) {
-  return args.w->format == PackedFormat::kBF16 && args.rounds_to_bf16;
 }
 
 }  // namespace larder::LARDER_ISA_NAMESPACE

@@ -3,11 +3,10 @@
 #pragma once
 
 #include "kernels/cpu/bf16/amx_instructions.h"
-#include "kernels/cpu/panel.h"
+#include "kernels/cpu/bf16/bf16_panel.h"
 
 namespace larder::LARDER_ISA_NAMESPACE {
 
-inline constexpr int kPairBytes = kPanelRows * 4;  // two columns of a panel
 inline constexpr int kAmxRows = 16;
 inline constexpr int kStepPairs = 16;  // of a tile: pairs of columns
 inline constexpr int kStepCols = 2 * kStepPairs;
