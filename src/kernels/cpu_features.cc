@@ -73,6 +73,13 @@ static bool is_amd() {
 
 bool has_fast_bf16() { return has_avx512_bf16() && is_amd(); }
 
+// Whether this process may use them is another question.
+static bool are_tiles_there() {
+  constexpr unsigned kBf16 = 1U << 22, kTile = 1U << 24;
+  constexpr unsigned kAll = kBf16 | kTile;
+  return (features().leaf7_d & kAll) == kAll;
+}
+
 // Linux lends the tile registers on request only, and then to every thread.
 static bool ask_for_tiles() {
   constexpr long kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM
@@ -81,15 +88,15 @@ static bool ask_for_tiles() {
 }
 
 bool has_amx() {
-  const Features& f = features();
-  constexpr unsigned kBf16 = 1U << 22, kTile = 1U << 24;
-  constexpr unsigned kAll = kBf16 | kTile;
-  return has_avx512_bf16() && f.saves(0x60000) && (f.leaf7_d & kAll) == kAll && ask_for_tiles();
+  return has_avx512_bf16() && features().saves(0x60000) && are_tiles_there() && ask_for_tiles();
 }
 
 static StreamFetch stream_fetch_of_machine() {
   const bool is_avx512 = has_avx512();
-  if (!is_amd()) return is_avx512 ? StreamFetch::kTwice : StreamFetch::kNear;
+  if (!is_amd()) {
+    if (!is_avx512) return StreamFetch::kNear;
+    return are_tiles_there() ? StreamFetch::kTwiceNear : StreamFetch::kTwice;
+  }
   unsigned a = 0, b = 0, c = 0, d = 0;
   __get_cpuid(1, &a, &b, &c, &d);
   constexpr unsigned kZen5Family = 0x1A;

@@ -66,6 +66,9 @@ LARDER_INLINE void fetch_stream(const uint8_t* p) {
     case StreamFetch::kTwice:
       prefetch(p + 4096);
       return prefetch_l2(p + 8192);
+    case StreamFetch::kTwiceNear:
+      prefetch(p + 1024);
+      return prefetch_l2(p + 4096);
     case StreamFetch::kNextPage:
       if (reinterpret_cast<uintptr_t>(p) % kPageBytes < kBeginBytes) prefetch_l2(p + kPageBytes);
       return;

@@ -11,6 +11,8 @@ enum class StreamFetch {
   // Every line 8 KiB ahead into the second-level cache, which has more fetches under way, and 4 KiB
   // ahead into the first. Intel with AVX-512.
   kTwice,
+  // The same, 4 KiB and 1 KiB ahead. Intel with AMX.
+  kTwiceNear,
   // The begin of the next page: the processor reads on to a page's end by itself. Zen 4.
   kNextPage,
   // Every line 6 KiB ahead, past the second-level cache. Zen 5.

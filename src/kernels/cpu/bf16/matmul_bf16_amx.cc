@@ -7,7 +7,7 @@
 namespace larder::LARDER_ISA_NAMESPACE {
 namespace {
 
-constexpr int kFetchedSteps = 6;  // about as far as fetch_stream() looks
+constexpr int kFetchedSteps = 4;  // as far as fetch_stream() looks
 
 LARDER_INLINE const std::byte* step_of(const MatmulArgs& args, int panel, int step) {
   return panel_of(*args.w, panel) + int64_t{step} * kStepBytes;
