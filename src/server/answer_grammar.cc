@@ -47,10 +47,6 @@ bool may_call(const AnswerRules& rules) { return has_tools(rules) && rules.tool_
 // Which of the request's fields binds the answer.
 std::string field_of(const AnswerRules& rules) { return rules.format.is_text() ? "tools" : rules.format.field; }
 
-[[noreturn]] void rethrow_at(const Error& error, const std::string& field) {
-  throw Error(error.kind(), fmt::format("{}: {}", field, error.message()), field);
-}
-
 class AnswerGrammar {
  public:
   explicit AnswerGrammar(const AnswerRules& rules) : rules_(rules) {}
@@ -66,8 +62,10 @@ class AnswerGrammar {
       }
       return grammar;
     } catch (const Error& error) {
-      if (!error.param().empty()) throw;
-      rethrow_at(error, field);
+      // One that is too large is the field's fault, too: it is not the prompt that is too long for this server.
+      if (error.param().empty())
+        throw Error(ErrorKind::kInvalidArgument, fmt::format("{}: {}", field, error.message()), field);
+      throw Error(ErrorKind::kInvalidArgument, error.message(), error.param());
     }
   }
 

@@ -31,7 +31,7 @@ struct AnswerRules {
 bool are_constrained(const AnswerRules& rules);
 
 // Calls are written as ToolCallScanner or HarmonyScanner reads them; arguments follow the tool's schema where the answer has to call, or
-// the tool is strict. Throws Error{kInvalidArgument, kTooLarge} with the field as param.
+// the tool is strict. Throws Error{kInvalidArgument} with the field as param.
 Grammar make_answer_grammar(const AnswerRules& rules);
 
 // Makes each constraint once while it is used, and a little longer. Thread: any.

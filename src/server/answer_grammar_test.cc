@@ -77,6 +77,24 @@ TEST(AnswerGrammar, CallsThatAreDemandedHaveAnEnd) {
   EXPECT_FALSE(begins(one, call("now", "{}") + "\n"));
 }
 
+// It is no prompt that is too long, for which another server may be asked.
+TEST(AnswerGrammar, AFormatThatIsTooLargeIsTheFieldsFault) {
+  for (const char* schema : {R"({"type": "string", "maxLength": 200000})", R"({"enum": ["a"], "x": [)"}) {
+    std::string text = schema;
+    if (text.back() == '[') {
+      for (int i = 0; i < 200'000; ++i) text += "0,";
+      text += "0]}";
+    }
+    try {
+      (void)Asked{.format = format_of(text.c_str())}.grammar();
+      FAIL();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument) << error.message();
+      EXPECT_FALSE(error.param().empty());
+    }
+  }
+}
+
 TEST(AnswerGrammar, OneCallOfSome) {
   const Grammar one =
       Asked{.choice = {.mode = Mode::kRequired, .is_restricted = true, .names = {"now"}}, .takes_many = false}

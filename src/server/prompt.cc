@@ -120,8 +120,12 @@ std::shared_ptr<const std::vector<TokenId>> encode_prediction(const GenerationOp
   std::size_t size = std::min(options.prediction.size(), kBytesOfToken * most);
   while (size < options.prediction.size() && (options.prediction[size] & 0xC0) == 0x80) --size;  // whole characters
   const TextSpan whole{0, size, false, -1};
-  std::vector<TokenId> tokens =
-      encode(std::string_view(options.prediction).substr(0, size), {&whole, 1}, false, {}, "prediction", model).tokens;
+  std::vector<TokenId> tokens;
+  try {
+    tokens = encode(std::string_view(options.prediction).substr(0, size), {&whole, 1}, false, {}, "prediction", model).tokens;
+  } catch (const Error& error) {  // it is not the prompt that is too long
+    throw Error(ErrorKind::kInvalidArgument, error.message(), error.param());
+  }
   tokens.resize(std::min(tokens.size(), most));
   tokens.shrink_to_fit();
   return tokens.empty() ? nullptr : std::make_shared<const std::vector<TokenId>>(std::move(tokens));
@@ -205,15 +209,19 @@ std::vector<PromptPart> parts_of(std::span<const std::int32_t> messages) {
   return parts;
 }
 
-std::uint64_t effort_of(const Json& template_kwargs) {
+// Of what the template looks at.
+std::uint64_t effort_of(const Json& template_kwargs, const ChatTemplate& chat_template) {
   std::string told;
   for (const char* name : {"reasoning_effort", "enable_thinking", "thinking"}) {
-    if (template_kwargs.is_object() && template_kwargs.contains(name)) told += name + dump_json(template_kwargs[name]);
+    const bool is_asked = chat_template.source().find(name) != std::string::npos;
+    if (is_asked && template_kwargs.is_object() && template_kwargs.contains(name))
+      told += name + dump_json(template_kwargs[name]);
   }
   return hash_text(told);
 }
 
-PromptOrigin origin_of(const ChatRequest& request, const RenderedPrompt& prompt, const Encoding& encoding) {
+PromptOrigin origin_of(const ChatRequest& request, const RenderedPrompt& prompt, const Encoding& encoding,
+                       const ChatTemplate& chat_template) {
   const std::span<const std::int32_t> messages = encoding.messages;
   PromptOrigin origin;
   origin.parts = parts_of(messages);
@@ -222,7 +230,7 @@ PromptOrigin origin_of(const ChatRequest& request, const RenderedPrompt& prompt,
   }
   origin.sent_as = request.sent_as;
   origin.system = request.system_hash;
-  origin.effort = effort_of(request.template_kwargs);
+  origin.effort = effort_of(request.template_kwargs, chat_template);
   origin.summary = hash_text(request.summary);
   origin.num_dropped = request.num_dropped;
   origin.quoted_message = request.quoted_message;
@@ -359,7 +367,7 @@ PreparedPrompt encode_chat(const ChatRequest& request, const ServedModel& model)
   PreparedPrompt encoded;
   Encoding encoding =
       encode(prompt.text, prompt.spans, request.add_special_tokens, exact, param, model);
-  encoded.origin = origin_of(request, prompt, encoding);
+  encoded.origin = origin_of(request, prompt, encoding, model.chat_template);
   encoded.pins = place_marks(request.marks, prompt, encoding);
   encoded.tokens = std::move(encoding.tokens);
   encoded.continues_text =

@@ -247,6 +247,15 @@ def test_diagnostics_name_another_effort(template, tmp_path):
         assert reason("Who was he?", "low") == ("cache_miss", "input_changed")
 
 
+def test_diagnostics_name_no_effort_that_the_template_does_not_know(server):
+    def told(text, effort, **options):
+        return server.client.responses.create(model="smollm2", input=text, max_output_tokens=1, reasoning={"effort": effort}, **options)
+
+    first = told(STORY, "low")
+    more = told("Another one: " + STORY, "high", prompt_cache_options={"comparison_response_id": first.id})
+    assert more.prompt_cache_diagnostics.to_dict()["reason"] == "input_changed"
+
+
 def test_prewarm_then_a_hit(server):
     options = dict(model="smollm2", input=f"{time.time()} {STORY * 8} Who lived there?", max_output_tokens=4)
     warm = server.client.responses.create(**options, prompt_cache_options={"prewarm": True})
