@@ -343,18 +343,22 @@ TEST(OpenAiChat, CallsAreToolCalls) {
   EXPECT_EQ(whole["message"]["content"], "Let me see.");
   EXPECT_EQ(whole["message"]["tool_calls"][0]["function"],
             parse_json(R"({"name":"f","arguments":"{\"a\":[1]}"})", {}));
-  std::string text, reason, calls;
-  const std::string stream = stream_of(*writer, kCallInPieces);
-  for (std::size_t at = 0; (at = stream.find("data: {", at)) != std::string::npos; ++at) {
-    const Json event = parse_json(stream.substr(at + 6, stream.find('\n', at) - at - 6), {});
-    const Json& choice = event["choices"][0];
-    if (choice["delta"].contains("content")) text += choice["delta"]["content"].get<std::string>();
-    if (choice["delta"].contains("tool_calls")) calls += choice["delta"]["tool_calls"][0]["function"].dump();
-    if (choice["finish_reason"].is_string()) reason = choice["finish_reason"].get<std::string>();
+  for (const auto& pieces : {kCallInPieces, std::vector<std::string>{kCall}}) {
+    std::string text, reason, calls;
+    const std::string stream = stream_of(*writer, pieces);
+    for (std::size_t at = 0; (at = stream.find("data: {", at)) != std::string::npos; ++at) {
+      const Json event = parse_json(stream.substr(at + 6, stream.find('\n', at) - at - 6), {});
+      const Json& choice = event["choices"][0];
+      if (choice["delta"].contains("content")) text += choice["delta"]["content"].get<std::string>();
+      if (choice["delta"].contains("tool_calls")) calls += choice["delta"]["tool_calls"][0]["function"].dump();
+      if (!choice["finish_reason"].is_string()) continue;
+      reason = choice["finish_reason"].get<std::string>();
+      EXPECT_FALSE(choice["delta"].contains("tool_calls")) << "its client would not end the call";
+    }
+    EXPECT_EQ(text, "Let me see.");
+    EXPECT_EQ(calls, R"({"name":"f","arguments":"{\"a\":[1]}"})");
+    EXPECT_EQ(reason, "tool_calls");
   }
-  EXPECT_EQ(text, "Let me see.");
-  EXPECT_EQ(calls, R"({"name":"f","arguments":"{\"a\":[1]}"})");
-  EXPECT_EQ(reason, "tool_calls");
   options.tool_calls.are_read = false;
   writer->set_options(options);
   EXPECT_EQ(parse_json(whole_of(*writer, kCall), {})["choices"][0]["message"]["content"], kCall);

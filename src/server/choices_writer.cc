@@ -40,19 +40,38 @@ void ChoicesWriter::delta(Choice& choice, ChoiceDelta delta, std::span<const Cho
                           std::string& out) {
   Json item = stream_choice(choice, delta);
   if (choice.begun && !options_.continuous_usage && says_nothing(item)) return;
+  if (ends_with_calls(item)) {
+    Json calls = item;
+    calls["finish_reason"] = nullptr;
+    calls.erase("stop_reason");
+    write_event(choice, std::move(calls), {}, out);
+    item["delta"] = Json::object();
+    item["logprobs"] = nullptr;
+    if (options_.return_token_ids) item["token_ids"] = Json::array();
+  }
+  const bool is_last = choice.done() && std::ranges::all_of(all, &Choice::done);
+  write_event(choice, std::move(item), is_last ? all : std::span<const Choice>(), out);
+}
+
+void ChoicesWriter::write_event(Choice& choice, Json item, std::span<const Choice> all, std::string& out) {
   Json event = envelope(true);
   if (options_.return_token_ids && !choice.begun) add_prompt_tokens(event);
   choice.begun = true;
   event["choices"].push_back(std::move(item));
   if (options_.include_usage) event["usage"] = nullptr;  // but in the last chunk, as OpenAI has it
   if (options_.continuous_usage) event["usage"] = usage_json({&choice, 1});
-  const bool is_last = choice.done() && std::ranges::all_of(all, &Choice::done);
-  if (is_last && !options_.include_usage) {
+  if (!all.empty() && !options_.include_usage) {
     event["timings"] = timings_json(all);
     add_reports(event, all);
     add_larder(event);
   }
   append_event(out, event);
+}
+
+// OpenAI's client ends a call when it comes to the finish_reason, if it has heard of the call by then.
+bool ChoicesWriter::ends_with_calls(const Json& item) {
+  const auto delta = item.find("delta");
+  return delta != item.end() && delta->contains("tool_calls") && !item["finish_reason"].is_null();
 }
 
 // Of a chat: while half a character or a call is held back.

@@ -26,7 +26,6 @@ class ChoicesWriter : public ReplyWriter {
  protected:
   virtual std::string_view object_name(bool streaming) const = 0;
   virtual Json stream_choice(Choice& choice, ChoiceDelta& delta) = 0;
-  static bool says_nothing(const Json& item);
   // With "logprobs" null.
   virtual Json whole_choice(Choice& choice) = 0;
   // They are many: as JSON they would take some ten times what their text does.
@@ -47,6 +46,10 @@ class ChoicesWriter : public ReplyWriter {
   const Tokenizer& tokenizer_;
 
  private:
+  static bool says_nothing(const Json& item);
+  static bool ends_with_calls(const Json& item);
+  // all: of the reply where this is its last event, else empty.
+  void write_event(Choice& choice, Json item, std::span<const Choice> all, std::string& out);
   void write_choice(Choice& choice, std::string& out);
   void add_reports(Json& body, std::span<const Choice> all) const;
   Json envelope(bool streaming) const;
