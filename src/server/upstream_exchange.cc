@@ -46,7 +46,7 @@ bool passes_upstream_header(std::string_view name) {
   if (is("x-larder-route")) return false;  // this server says its own
   // Whose key it is, which clients need not know.
   if (is("anthropic-organization-id") || is("openai-organization") || is("openai-project")) return false;
-  return is("retry-after") || is("x-request-id") || is("request-id") || begins_with("openai-") ||
+  return is("retry-after") || is("retry-after-ms") || is("x-should-retry") || is("x-request-id") || is("request-id") || begins_with("openai-") ||
          begins_with("anthropic-") || begins_with("x-larder-");
 }
 

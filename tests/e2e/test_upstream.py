@@ -194,13 +194,14 @@ def test_what_leaves_the_machine(fake, faked):
 
 def test_what_comes_back(fake, faked):
     error = {"error": {"message": "Slow down.", "type": "requests", "param": None, "code": "rate_limit_exceeded"}}
-    headers = ("Content-Type: application/json; charset=utf-8\r\nRetry-After: 7\r\nx-request-id: req_theirs\r\nOpenAI-Processing-Ms: 5\r\n"
+    headers = ("Content-Type: application/json; charset=utf-8\r\nRetry-After: 7\r\nRetry-After-Ms: 6500\r\nX-Should-Retry: false\r\nx-request-id: req_theirs\r\nOpenAI-Processing-Ms: 5\r\n"
                "X-Larder-Other: 1\r\nX-Larder-Route: local\r\nSet-Cookie: a=b\r\nServer: other\r\nKeep-Alive: 5\r\nTrailer: a\r\n")
     fake.answer = lambda exchange: exchange.reply(429, error, headers)
     reply = ask(faked)
     assert reply.status_code == 429 and reply.json() == error
     assert reply.headers.pop("date") and reply.headers == {
-        "server": "larder", "content-type": "application/json; charset=utf-8", "retry-after": "7", "x-request-id": "req_theirs",
+        "server": "larder", "content-type": "application/json; charset=utf-8", "retry-after": "7", "retry-after-ms": "6500",
+        "x-should-retry": "false", "x-request-id": "req_theirs",
         "openai-processing-ms": "5", "x-larder-other": "1", "x-larder-route": "upstream", "connection": "keep-alive",
         "content-length": reply.headers["content-length"]}
     # Without a length, after an interim reply, and in parts that split every token.
