@@ -23,6 +23,7 @@ Json usage_of(const Choice& choice) {
            {{"ephemeral_5m_input_tokens", num_written - num_long},
             {"ephemeral_1h_input_tokens", num_long}}},
           {"output_tokens", choice.num_generated()},
+          {"output_tokens_details", {{"thinking_tokens", choice.num_thought_tokens}}},
           {"service_tier", "standard"}};
 }
 

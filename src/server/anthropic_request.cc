@@ -444,17 +444,43 @@ void read_thinking(const Fields& fields, ChatRequest& request) {
                                         "\"disabled\", it is \"{}\"",
                                         shorten(type)));
     }
-    request.template_kwargs = {{"enable_thinking", type != "disabled"}};
+    request.template_kwargs["enable_thinking"] = type != "disabled";
   }
 }
 
-// The later of the two names counts.
-void read_output_format(const Fields& fields, GenerationOptions& options) {
-  if (const Json* value = fields.find("output_format")) options.format = read_format(*value, "output_format");
+// The later of the format's two names counts.
+void read_output_config(const Fields& fields, ChatRequest& request) {
+  AnswerFormat& answer = request.options.format;
+  if (const Json* value = fields.find("output_format")) answer = read_format(*value, "output_format");
   const Json* value = fields.find("output_config");
   if (value == nullptr) return;
   const Fields config(*value, "output_config");
-  if (const Json* format = config.find("format")) options.format = read_format(*format, "output_config.format");
+  if (const Json* format = config.find("format")) answer = read_format(*format, "output_config.format");
+  // Under the name that templates know.
+  if (const auto effort = config.string("effort", kMaxNameBytes)) request.template_kwargs["reasoning_effort"] = *effort;
+  if (config.has("task_budget")) config.fail("task_budget", "is not supported; leave it out");
+}
+
+// What would have the prompt be another one than was sent, or tools be run here.
+void refuse_missing_features(const Fields& fields) {
+  const Json* servers = fields.find("mcp_servers");
+  if (servers != nullptr && *servers != Json::array()) fields.fail("mcp_servers", "are not supported; leave them out");
+  for (const char* name : {"compaction", "container"}) {
+    if (fields.has(name)) fields.fail(name, "is not supported; leave it out");
+  }
+  // Its client sends a conversation's new messages alone.
+  if (fields.has("thread")) fields.fail(kThreadField, "is not supported; send all messages without it");
+  const Json* management = fields.find("context_management");
+  if (management == nullptr) return;
+  const Json* edits = Fields(*management, "context_management").array("edits");
+  for (std::size_t i = 0; edits != nullptr && i < edits->size(); ++i) {
+    const Fields edit((*edits)[i], fmt::format("context_management.edits[{}]", i));
+    const Json* keep = edit.find("keep");
+    const bool keeps_all = keep != nullptr && (*keep == "all" || *keep == Json{{"type", "all"}});
+    if (edit.string("type", kMaxNameBytes) != "clear_thinking_20251015" || !keeps_all)
+      edit.fail("type", "only clear_thinking_20251015 that keeps \"all\" is supported; leave it out, and leave out of "
+                        "messages what shall not be seen");
+  }
 }
 
 void read_diagnostics(const Fields& fields, GenerationOptions& options) {
@@ -466,13 +492,7 @@ void read_diagnostics(const Fields& fields, GenerationOptions& options) {
 }
 
 ChatRequest read_request(const Fields& fields, const RequestRules& rules) {
-  const Json* servers = fields.find("mcp_servers");
-  if (servers != nullptr && *servers != Json::array()) {
-    fields.fail("mcp_servers", "are not supported; leave them out");
-  }
-  if (fields.has("compaction")) fields.fail("compaction", "is not supported; leave it out");
-  // Its client sends a conversation's new messages alone.
-  if (fields.has("thread")) fields.fail(kThreadField, "is not supported; send all messages without it");
+  refuse_missing_features(fields);
   ChatRequest request;
   GenerationOptions& options = request.options;
   options.model = fields.string("model", kMaxNameBytes).value_or("");
@@ -488,7 +508,7 @@ ChatRequest read_request(const Fields& fields, const RequestRules& rules) {
   if (max_tokens == 0) options.prepared_answer_tokens = -1;
   read_prompt(fields, request);
   read_thinking(fields, request);
-  read_output_format(fields, request.options);
+  read_output_config(fields, request);
   return request;
 }
 

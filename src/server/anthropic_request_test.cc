@@ -54,6 +54,8 @@ TEST(AnthropicRequest, ReadsEveryField) {
       kHi + R"(,"model":"m","temperature":0.5,"top_p":0.9,"top_k":3,"stop_sequences":["a","b"],
       "stream":true,"metadata":{"user_id":"u"},"system":"S","thinking":{"type":"disabled"},
       "diagnostics":{"previous_message_id":"msg_1"},"service_tier":"auto","mcp_servers":[],"cache_salt":"s",
+      "output_config":{"effort":"high"},"container":null,
+      "context_management":{"edits":[{"type":"clear_thinking_20251015","keep":"all"},{"type":"clear_thinking_20251015","keep":{"type":"all"}}]},
       "tool_choice":{"type":"auto","disable_parallel_tool_use":true},"tools":[{"name":"f","description":"d","input_schema":{"type":"object"}}])");
   EXPECT_EQ(request.options.model, "m");
   EXPECT_FLOAT_EQ(request.options.sampling.temperature, 0.5F);
@@ -65,7 +67,7 @@ TEST(AnthropicRequest, ReadsEveryField) {
   EXPECT_EQ(request.options.cache_salt, "s");
   EXPECT_FALSE(request.options.tool_calls.takes_many);
   EXPECT_EQ(request.messages[0], parse_json(R"({"role":"system","content":"S"})", {}));
-  EXPECT_EQ(request.template_kwargs["enable_thinking"], false);
+  EXPECT_EQ(request.template_kwargs, parse_json(R"({"enable_thinking":false,"reasoning_effort":"high"})", {}));
   EXPECT_EQ(request.tools, parse_json(R"([{"type":"function","function":{"name":"f","description":"d",
                                           "parameters":{"type":"object"}}}])",
                                       {}));
@@ -168,6 +170,12 @@ TEST(AnthropicRequest, ErrorsNameTheField) {
       {kHi + R"(,"output_config":{"format":{}})", "output_config.format.type"},
       {kHi + R"(,"output_format":{"type":"json_schema"})", "output_format.schema"},
       {kHi + R"(,"mcp_servers":[{"type":"url"}])", "mcp_servers"},
+      {kHi + R"(,"container":{"skills":[]})", "container"},
+      {kHi + R"(,"output_config":{"effort":5})", "output_config.effort"},
+      {kHi + R"(,"output_config":{"task_budget":{"type":"tokens","total":1000}})", "output_config.task_budget"},
+      {kHi + R"(,"context_management":{"edits":5})", "context_management.edits"},
+      {kHi + R"(,"context_management":{"edits":[{"type":"clear_tool_uses_20250919"}]})", "context_management.edits[0].type"},
+      {kHi + R"(,"context_management":{"edits":[{"type":"clear_thinking_20251015"}]})", "context_management.edits[0].type"},
       {kHi + R"(,"system":5)", "system"},
       {kHi + R"(,"system":[{"type":"image"}])", "system[0].type"},
       {kHi + R"(,"cache_control":{"type":"other"})", "cache_control.type"},

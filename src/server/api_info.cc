@@ -27,6 +27,9 @@ Json Router::describe_model() const {
   model["type"] = "model";
   model["display_name"] = model_.name;
   model["created_at"] = rfc3339(model_.created_s);
+  model["lifecycle"] = "active";
+  model["max_input_tokens"] = model_.max_model_len - 1;
+  model["max_tokens"] = model_.max_model_len - 1;
   model["permission"] = Json::array();
   model["aliases"] = model_.aliases;
   model["meta"] = model_.metadata;

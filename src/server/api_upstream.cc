@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "server/json_fields.h"
 #include "server/router.h"
+#include "server/unix_time.h"
 #include "server/upstream.h"
 
 namespace larder {
@@ -19,7 +20,9 @@ const UpstreamModel* Router::upstream_model(const std::string& name) const {
 
 Json Router::describe_upstream_model(const UpstreamModel& model) {
   return {{"id", model.name},          {"object", "model"}, {"created", 0},    {"owned_by", "upstream"},
-          {"root", model.remote_name}, {"parent", nullptr}, {"type", "model"}, {"display_name", model.name}};
+          {"root", model.remote_name}, {"parent", nullptr}, {"type", "model"}, {"display_name", model.name},
+          // Nobody has said when: Anthropic's clients expect a time.
+          {"created_at", rfc3339(0)},  {"lifecycle", "active"}};
 }
 
 std::optional<HttpResponse> Router::refuse_loop(const HttpRequest& head) const {

@@ -41,6 +41,8 @@ TEST(HttpServer, PublicPages) {
   const Json models = server.get("/v1/models").json();
   EXPECT_EQ(models["data"][0]["id"], "tiny");
   EXPECT_EQ(models["data"][0]["max_model_len"], TestServer::kMaxModelLen);
+  EXPECT_EQ(models["data"][0]["lifecycle"], "active");
+  EXPECT_EQ(models["data"][0]["max_input_tokens"], TestServer::kMaxModelLen - 1);
   EXPECT_EQ(server.get("/v1/models/t%69ny").json()["id"], "tiny");
   EXPECT_EQ(server.get("/v1/models/other").status, 404);
   EXPECT_EQ(server.get("/load").json()["server_load"], 0);

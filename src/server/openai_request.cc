@@ -36,7 +36,11 @@ void refuse_other_servers_fields(const Fields& fields) {
                  {"mirostat", 0, "leave it out"},
                  {"dry_multiplier", 0, "leave it out"},
                  {"xtc_probability", 0, "leave it out"},
-                 {"dynatemp_range", 0, "leave it out"}};
+                 {"dynatemp_range", 0, "leave it out"},
+                 {"top_n_sigma", -1, "send min_p"},
+                 {"thinking_token_budget", Json(), "send max_tokens"},
+                 {"chat_template", Json(), "give the server --chat-template"},
+                 {"documents", Json::array(), "send chat_template_kwargs.documents, if the template takes them"}};
   for (const auto& [name, neutral, instead] : kFields) {
     const Json* value = fields.find(name);
     if (value != nullptr && *value != neutral) fields.fail(name, fmt::format("is not supported; {}", instead));
@@ -499,6 +503,7 @@ void read_chat_prompt(const Json& body, ChatRequest& request) {
     if (!request.template_kwargs.is_object()) request.template_kwargs = Json::object();
     if (!request.template_kwargs.contains("reasoning_effort")) request.template_kwargs["reasoning_effort"] = *effort;
   }
+  if (fields.boolean("echo", false)) fields.fail("echo", "is for /v1/completions; leave it out");
   request.continue_final_message = fields.boolean("continue_final_message", false);
   request.add_generation_prompt =
       fields.boolean("add_generation_prompt", !request.continue_final_message);

@@ -110,7 +110,8 @@ TEST(OpenAiRequest, TopPOfNothingLeavesTheLikeliestToken) {
 // Of vLLM and llama.cpp; their defaults are what is done here.
 TEST(OpenAiRequest, FieldsOfOtherServersMayChangeNothing) {
   (void)chat(R"("allowed_token_ids":[],"bad_words":null,"repeat_penalty":1.0,"n_predict":-1,"prompt_logprobs":null,
-    "length_penalty":1,"typical_p":1,"mirostat":0,"dry_multiplier":0,"xtc_probability":0,"dynatemp_range":0)");
+    "length_penalty":1,"typical_p":1,"mirostat":0,"dry_multiplier":0,"xtc_probability":0,"dynatemp_range":0,
+    "top_n_sigma":-1,"thinking_token_budget":null,"chat_template":null,"documents":[],"echo":false)");
 }
 
 TEST(OpenAiRequest, NullIsAbsentAndWholeFloatsAreIntegers) {
@@ -133,6 +134,11 @@ TEST(OpenAiRequest, ErrorsNameTheField) {
     const char* fields;
     const char* param;
   } cases[] = {
+      {R"("chat_template":"{{ messages }}")", "chat_template"},
+      {R"("documents":[{"text":"Paris is a city."}])", "documents"},
+      {R"("thinking_token_budget":10)", "thinking_token_budget"},
+      {R"("top_n_sigma":1)", "top_n_sigma"},
+      {R"("echo":true)", "echo"},
       {R"("model":5)", "model"},
       {R"("temperature":"hot")", "temperature"},
       {R"("temperature":-0.1)", "temperature"},
