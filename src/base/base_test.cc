@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -7,6 +8,7 @@
 #include <array>
 #include <atomic>
 #include <cstddef>
+#include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <string_view>
@@ -19,11 +21,43 @@
 #include "base/hash.h"
 #include "base/histogram.h"
 #include "base/mapped_file.h"
+#include "base/start_thread.h"
 #include "base/thread_pool.h"
 #include "base/thread_test_support.h"
 
 namespace larder {
 namespace {
+
+// Touches so much of the stack.
+[[gnu::noinline]] int use_stack(std::size_t num_bytes) {
+  constexpr std::size_t kPage = 4096;
+  volatile char page[kPage];
+  page[0] = 1;
+  return num_bytes <= kPage ? page[0] : use_stack(num_bytes - kPage) * page[0];
+}
+
+int run_with_short_stacks() {
+  const rlimit limit = {512 << 10, 512 << 10};
+  if (::setrlimit(RLIMIT_STACK, &limit) != 0) return 1;
+  constexpr std::size_t kUsed = 3 << 20;
+  int result = 0;
+  (void)run_with_stacks(4 << 20, [&] {
+    result = use_stack(kUsed);
+    std::thread([&] { result += use_stack(kUsed); }).join();
+    return 0;
+  });
+  try {
+    (void)run_with_stacks(4 << 20, []() -> int { throw Error(ErrorKind::kNotFound, "as before"); });
+  } catch (const Error&) {
+    ++result;
+  }
+  return result;
+}
+
+TEST(RunWithStacks, GivesWhatTheLimitDoesNot) {
+  EXPECT_EXIT(std::_Exit(40 + run_with_short_stacks()), testing::ExitedWithCode(43), "");
+  EXPECT_EQ(run_with_stacks(1, [] { return 5; }), 5);
+}
 
 TEST(ThreadPool, RunsEveryTaskOnceHoweverOften) {
   for (int num_threads : {1, 2, 4}) {

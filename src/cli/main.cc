@@ -4,12 +4,15 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstddef>
 #include <cstdio>
 #include <cstring>
+#include <exception>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/start_thread.h"
 #include "cli/commands.h"
 #include "cli/misspelt.h"
 #include "kernels/kernels.h"
@@ -64,9 +67,10 @@ std::vector<const char*> with_command(const CLI::App& app, int argc, char** argv
 
 bool can_write_output() { return std::fflush(stdout) == 0 && std::ferror(stdout) == 0; }
 
-}  // namespace
+// Of threads that compute: kernels put rows in order on their stacks, up to 1.7 MiB on AMX.
+constexpr std::size_t kStackBytes = std::size_t{4} << 20;
 
-int main(int argc, char** argv) {
+int run(int argc, char** argv) {
   open_standard_streams();
   // Past `ulimit -f` a segment of KV blocks cannot grow: that costs blocks, not the process.
   std::signal(SIGXFSZ, SIG_IGN);
@@ -108,4 +112,15 @@ int main(int argc, char** argv) {
     return 1;
   }
   return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return larder::run_with_stacks(kStackBytes, [&] { return run(argc, argv); });
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "larder: %s\n", error.what());
+    return 1;
+  }
 }

@@ -224,6 +224,17 @@ def test_bench_of_many_sequences_takes_no_thread_for_each():
     assert re.search(r"\| 48 x tg2 @ d1 \| [1-9][\d.]+ ±", run.stdout)
 
 
+@pytest.mark.parametrize("model", MODELS)
+def test_a_short_stack_is_enough(model):
+    """Kernels put more than that on theirs, where weights of 8 bits or BF16 are multiplied on tiles."""
+    def bound():
+        resource.setrlimit(resource.RLIMIT_STACK, (512 << 10, 512 << 10))
+    command = [BIN, "bench", *SMALL, "-m", MODELS[model], "-t", "2", "--pp", "64", "--tg", "2", "-r", "1"]
+    run = subprocess.run(command, preexec_fn=bound, capture_output=True, text=True, timeout=300)
+    assert run.returncode == 0, run.stderr
+    assert "| pp64 |" in run.stdout
+
+
 def test_bench_goes_beyond_the_context_with_a_window():
     options = ("bench", *SMALL, "-m", MODELS["smollm2"], "-c", 128, "--batch-tokens", 32, "--pp", 16, "--tg", 4, "-d", 400, "-r", 1)
     window = ("--attention-window", 16, "--batch", 2)
