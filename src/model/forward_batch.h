@@ -1,6 +1,7 @@
 // What one forward pass computes.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -20,6 +21,11 @@ struct GroupBatch {
   KeySharing sharing = {};
   std::span<const CommonKeys> common = {};
 };
+
+// Where a query at this position would stand if what its sequence does not see any more were not there.
+inline std::int32_t seen_place(const AttentionSequence& sequence, std::int32_t position) {
+  return sequence.window > 0 ? std::min(position, sequence.num_sinks + sequence.window - 1) : position;
+}
 
 // Flat arrays that the caller owns; nothing is kept.
 struct ForwardBatch {

@@ -1,4 +1,6 @@
 // What few families do with queries and keys, beside what store_kv() does with those of all.
+#include <algorithm>
+
 #include "model/transformer.h"
 
 namespace larder {
@@ -14,19 +16,22 @@ void Transformer::norm_heads_together(int layer, bool has_queries, int row_begin
   if (has_queries) norm(buffers_.q, w.q_norm, config_.q_size());
 }
 
-// By the positions that the queries have turned to.
+// One factor for all that a query sees, or its softmax would weigh sinks and window on two scales.
 void Transformer::apply_temperature(const ForwardBatch& batch, bool has_sinks, int row_begin, int row_end) {
-  const auto apply = [&](float* queries, std::span<const std::int32_t> positions) {
-    for (int row = row_begin; row < row_end; ++row) {
-      const auto factor =
-          static_cast<float>(query_temperature(config_.temperature, positions[static_cast<std::size_t>(row)]));
-      if (factor == 1) continue;
-      float* values = queries + std::int64_t{row} * config_.q_size();
-      for (int i = 0; i < config_.q_size(); ++i) values[i] *= factor;
-    }
+  const auto apply = [&](float* queries, int row, float factor) {
+    float* values = queries + std::int64_t{row} * config_.q_size();
+    for (int i = 0; i < config_.q_size(); ++i) values[i] *= factor;
   };
-  apply(buffers_.q, batch.positions);
-  if (has_sinks) apply(buffers_.q_sinks, batch.sink_positions);
+  for (const AttentionSequence& sequence : batch.groups.front().sequences) {
+    const int end = std::min(row_end, sequence.first_row + sequence.num_tokens);
+    for (int row = std::max(row_begin, sequence.first_row); row < end; ++row) {
+      const std::int32_t place = seen_place(sequence, batch.positions[static_cast<std::size_t>(row)]);
+      const auto factor = static_cast<float>(query_temperature(config_.temperature, place));
+      if (factor == 1) continue;
+      apply(buffers_.q, row, factor);
+      if (has_sinks) apply(buffers_.q_sinks, row, factor);
+    }
+  }
 }
 
 }  // namespace larder
