@@ -14,6 +14,7 @@
 namespace larder {
 
 inline constexpr std::uint64_t kMaxConfigSize = 1 << 24;  // of any dimension
+inline constexpr std::uint64_t kMaxLayers = 1024;
 inline constexpr std::uint64_t kMaxContextLen = std::uint64_t{1} << 30;
 
 // The file's keys under "<architecture>.", with limits.

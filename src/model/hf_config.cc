@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/printable.h"
+#include "model/config_reader.h"
 #include "model/expert_choice.h"
 #include "model/hf_json.h"
 #include "model/hf_rope.h"
@@ -91,8 +92,8 @@ class ConfigConverter {
     HfConfig result;
     result.family = class_.family;
     result.architecture = class_.architecture;
-    result.num_layers = static_cast<int>(config_.size("num_hidden_layers"));
-    add_uint("block_count", config_.size("num_hidden_layers"));
+    result.num_layers = read_num_layers();
+    add_uint("block_count", static_cast<std::uint64_t>(result.num_layers));
     add_uint("embedding_length", config_.size("hidden_size"));
     add_uint("feed_forward_length", config_.size("intermediate_size"));
     add_uint("context_length", config_.size("max_position_embeddings"));
@@ -123,6 +124,13 @@ class ConfigConverter {
     metadata_.add_uint(key(name), static_cast<std::uint32_t>(value));
   }
   void add_float(std::string_view name, double value) { metadata_.add(key(name), GgufType::kFloat64, value); }
+
+  // Before a list of as many is made.
+  int read_num_layers() const {
+    const std::uint64_t num_layers = config_.size("num_hidden_layers");
+    if (num_layers > kMaxLayers) config_.fail("num_hidden_layers", fmt::format("{} is more than {}", num_layers, kMaxLayers));
+    return static_cast<int>(num_layers);
+  }
 
   int add_heads() {
     const std::uint64_t num_heads = config_.size("num_attention_heads");

@@ -144,6 +144,7 @@ TEST_F(HfModelTest, WhatChangesTheModelIsRefusedByName) {
       {{{"hidden_size", nullptr}}, "hidden_size: missing"},
       {{{"hidden_size", "64"}}, "hidden_size: is not an integer"},
       {{{"num_hidden_layers", 0}}, "num_hidden_layers: 0 is not in [1,"},
+      {{{"num_hidden_layers", 1 << 30}}, "num_hidden_layers: 1073741824 is more than 1024"},
       {{{"num_hidden_layers", 3}}, "tensor 'model.layers.2.input_layernorm.weight' is missing"},
       {{{"num_hidden_layers", 1}}, "tensor 'model.layers.1."},
       {{{"hidden_size", 32}}, "token_embd.weight"},

@@ -135,7 +135,13 @@ class NormalizedTokens {
   }
 
   void check(HfNormalizer normalizer) const {
-    const bool is_pairable = normalized_.empty() || others_.size() <= kMaxPairs / normalized_.size();
+    // Comparing two takes as long as the product of their lengths.
+    const auto sum_of_sizes = [](const std::vector<std::string>& tokens) {
+      std::size_t sum = 0;
+      for (const std::string& token : tokens) sum += token.size();
+      return sum;
+    };
+    const bool is_pairable = normalized_.empty() || sum_of_sizes(others_) <= kMaxSteps / sum_of_sizes(normalized_);
     for (const std::string& token : normalized_) {
       const bool is_changed =
           normalizer == HfNormalizer::kPrefixed || (normalizer == HfNormalizer::kNfc && !is_ascii(token)) ||
@@ -148,7 +154,7 @@ class NormalizedTokens {
   }
 
  private:
-  static constexpr std::size_t kMaxPairs = std::size_t{1} << 24;
+  static constexpr std::size_t kMaxSteps = std::size_t{1} << 36;
   static constexpr std::string_view kSpace = "\u2581";
 
   [[noreturn]] static void fail(const std::string& token, const std::string& reason) {

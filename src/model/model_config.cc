@@ -13,7 +13,6 @@
 namespace larder {
 namespace {
 
-constexpr std::uint64_t kMaxLayers = 1024;
 constexpr int kMaxKvSize = 1 << 20;               // of a token's keys: KvLayout's
 constexpr int kMaxLatentHeads = 4096;  // each has matrices of its own
 
@@ -81,6 +80,29 @@ std::optional<std::vector<bool>> find_layer_flags(const ConfigReader& reader, st
   const auto numbers = reader.gguf().find_ints(key);
   for (std::size_t i = 0; i < num_layers; ++i) flags.push_back((*numbers)[i] != 0);
   return flags;
+}
+
+// Whether pairs turn by a picture's rows and columns, too: of a text all of these are the position (Qwen2-VL,
+// arXiv:2409.12191).
+bool read_rope_sections(const ModelConfig& config, const ConfigReader& reader) {
+  const std::string key = reader.key("rope.dimension_sections");
+  const auto sections = reader.gguf().find_ints(key).value_or(std::vector<std::int64_t>());
+  const bool are_there = std::ranges::any_of(sections, [](std::int64_t pairs) { return pairs != 0; });
+  if (are_there && config.architecture != Architecture::kGlm4) throw_invalid("GGUF: {} of this family is not supported", key);
+  return are_there;
+}
+
+// What sliding layers have apart, where Larder has the same for all layers.
+void refuse_other_sliding_layers(const ModelConfig& config, const ConfigReader& reader, const Family& family) {
+  const auto refuse_other = [&](std::string_view name, std::optional<double> own, double whole) {
+    if (own && *own != whole)
+      throw_invalid("GGUF: {} is {}, that of all layers {}: this feature is not supported", reader.key(name), *own, whole);
+  };
+  if (!family.has_local_rope)
+    refuse_other("rope.freq_base_swa", reader.find_positive("rope.freq_base_swa"),
+                 reader.find_positive("rope.freq_base").value_or(10000));
+  for (const char* name : {"attention.key_length_swa", "attention.value_length_swa"})
+    refuse_other(name, reader.find_size(name), config.head_dim);
 }
 
 // Which layers slide: for each layer, or every layer but each `pattern`-th.
@@ -280,9 +302,10 @@ void read_experts(ModelConfig& config, const ConfigReader& reader, const Family&
 void set_traits(ModelConfig& config, const ConfigReader& reader, const Family& family) {
   const bool is_gemma3 = config.architecture == Architecture::kGemma3;
   const bool is_deepseek = config.architecture == Architecture::kDeepSeek2;
-  // Published files of llama have the rows of Q and K in another order than the model's authors, who rotate halves.
-  config.rope_interleaved =
-      family.rope_interleaved && !reader.gguf().find_bool("larder.rope.halves").value_or(false);
+  // Published files of llama have the rows of Q and K in another order than the model's authors, who rotate halves; those
+  // of GLM 4 that see pictures, too, have the rows for halves.
+  config.rope_interleaved = family.rope_interleaved && !read_rope_sections(config, reader) &&
+                            !reader.gguf().find_bool("larder.rope.halves").value_or(false);
   // Files of GLM 4 have them or not.
   config.has_qkv_bias = family.has_qkv_bias || (config.architecture == Architecture::kGlm4 &&
                                                 reader.gguf().find_tensor("blk.0.attn_q.bias") != nullptr);
@@ -369,6 +392,7 @@ ModelConfig read_model_config(const GgufFile& gguf, int max_model_len) {
   config.rms_epsilon = static_cast<float>(*epsilon);
 
   read_heads(config, reader, num_layers);
+  refuse_other_sliding_layers(config, reader, family);
   config.layers.resize(static_cast<std::size_t>(num_layers));
   read_layers(config, reader, family, max_model_len > 0 ? max_model_len : config.context_len);
   read_experts(config, reader, family);

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "model/forward_batch.h"
 #include "model/model_config_test_support.h"
 
 namespace larder {
@@ -114,6 +115,34 @@ TEST(ModelFamilies, GranitesFactorsAreTakenIntoOthers) {
   EXPECT_THAT(error_of(granite(1, 1).add_bool("granite.rope.scaling.finetuned", false)), HasSubstr("finetuned"));
   for (const char* name : {"logit_scale", "residual_scale", "embedding_scale"})
     EXPECT_THAT(error_of(small_llama().add_float(std::string("llama.") + name, 2)), HasSubstr(name));
+}
+
+TEST(ModelFamilies, PlacesOfEndlessContextsAreBounded) {
+  AttentionSequence sequence;
+  EXPECT_EQ(seen_place(sequence, 1'000'000), 1'000'000);
+  sequence.window = 64;
+  EXPECT_EQ(seen_place(sequence, 62), 62);
+  EXPECT_EQ(seen_place(sequence, 1'000'000), 63);
+  sequence.num_sinks = 16;
+  EXPECT_EQ(seen_place(sequence, 78), 78);
+  EXPECT_EQ(seen_place(sequence, 1'000'000), 79);
+}
+
+TEST(ModelFamilies, SectionsOfRotationsAreGlms) {
+  const std::vector<std::int32_t> some = {4, 4, 0, 0}, none = {0, 0, 0, 0};
+  const auto glm = [] { return small_family("glm4"); };
+  EXPECT_TRUE(read(glm()).rope_interleaved);
+  EXPECT_TRUE(read(glm().add_array("glm4.rope.dimension_sections", GgufType::kInt32, none)).rope_interleaved);
+  EXPECT_FALSE(read(glm().add_array("glm4.rope.dimension_sections", GgufType::kInt32, some)).rope_interleaved);
+  EXPECT_TRUE(read(small_llama().add_array("llama.rope.dimension_sections", GgufType::kInt32, none)).rope_interleaved);
+  EXPECT_THAT(error_of(small_llama().add_array("llama.rope.dimension_sections", GgufType::kInt32, some)), HasSubstr("llama.rope.dimension_sections"));
+}
+
+TEST(ModelFamilies, WhatSlidingLayersHaveApartIsRefused) {
+  (void)read(small_llama().add_float("llama.rope.freq_base_swa", 10000));
+  EXPECT_THAT(error_of(small_llama().add_float("llama.rope.freq_base_swa", 500)), HasSubstr("llama.rope.freq_base_swa"));
+  for (const char* name : {"llama.attention.key_length_swa", "llama.attention.value_length_swa"})
+    EXPECT_THAT(error_of(small_llama().add_uint(name, 8)), HasSubstr(name));
 }
 
 TEST(ModelFamilies, QueriesOfMistral3GrowWithTheirPosition) {
