@@ -1,5 +1,6 @@
 #include "tokenizer/jinja_unicode.h"
 
+#include <unicode/casemap.h>
 #include <unicode/ucasemap.h>
 #include <unicode/uchar.h>
 #include <unicode/utf8.h>
@@ -46,6 +47,19 @@ std::string map_with(Mapping mapping, std::string_view bytes) {
     mapped.resize(static_cast<std::size_t>(size) + (is_short ? 1 : 0));
     if (!is_short) return mapped;
   }
+}
+
+// The title form of one character, which may be of several: ǆ -> ǅ, ß -> Ss.
+std::string title_of(std::string_view character) {
+  constexpr std::int32_t kMaxBytes = 32;
+  char mapped[kMaxBytes];
+  UErrorCode status = U_ZERO_ERROR;
+  const std::uint32_t as_it_is = U_TITLECASE_WHOLE_STRING | U_TITLECASE_NO_BREAK_ADJUSTMENT | U_TITLECASE_NO_LOWERCASE;
+  const std::int32_t size =
+      icu::CaseMap::utf8ToTitle("", as_it_is, nullptr, character.data(), static_cast<std::int32_t>(character.size()),
+                                mapped, kMaxBytes, nullptr, status);
+  if (U_FAILURE(status)) fail("no case mapping: {}", u_errorName(status));
+  return {mapped, static_cast<std::size_t>(size)};
 }
 
 }  // namespace
@@ -181,19 +195,8 @@ std::string map_case(std::string_view bytes, Case to) {
   if (to == Case::kTitle) {
     if (bytes.empty()) return {};
     const Character first = character_at(bytes, 0);
-    std::string mapped(bytes.substr(0, first.num_bytes));
-    // One character has one title form, and the upper form of its first letter is not it (ǆ -> ǅ).
-    if (first.code_point >= 0) {
-      const std::string upper = map_with(ucasemap_utf8ToUpper, mapped);
-      const bool expands = upper.size() != mapped.size() && count_characters(upper) > 1;
-      if (expands) {
-        const std::size_t split = character_at(upper, 0).num_bytes;
-        mapped = upper.substr(0, split) + map_with(ucasemap_utf8ToLower, upper.substr(split));
-      } else {
-        mapped.clear();
-        append_utf8(u_totitle(first.code_point), mapped);
-      }
-    }
+    const std::string_view head = bytes.substr(0, first.num_bytes);
+    std::string mapped = first.code_point >= 0 ? title_of(head) : std::string(head);
     return mapped.append(bytes.substr(first.num_bytes));
   }
   if (is_ascii(bytes)) {
