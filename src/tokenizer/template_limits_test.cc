@@ -1,4 +1,4 @@
-// All that a template does is paid for.
+// What a template may use grows with the conversation, and all that it does is paid for.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -24,6 +24,46 @@ std::string failure_of(const std::string& source, const TemplateInput& input = {
     return error.what();
   }
   return "it did not fail";
+}
+
+TemplateInput chat_of(int num_turns) {
+  TemplateInput input;
+  for (int i = 0; i < num_turns; ++i) {
+    const Json call = {{"function", {{"name", "look"}, {"arguments", {{"place", i}}}}}};
+    input.messages.push_back({{"role", "user"}, {"content", "a"}});
+    input.messages.push_back({{"role", "assistant"}, {"content", ""}, {"tool_calls", Json::array({call})}});
+    input.messages.push_back({{"role", "tool"}, {"content", "b"}});
+  }
+  return input;
+}
+
+constexpr const char* kEndless = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}";
+
+// gpt-oss' looks over all later messages for each call.
+TEST(TemplateLimits, GrowWithTheConversation) {
+  std::ifstream file(LARDER_SOURCE_DIR "/tests/golden/chat_template/templates/gpt-oss.jinja");
+  const std::string source{std::istreambuf_iterator<char>(file), {}};
+  const TemplateInput input = chat_of(1000);
+  EXPECT_THAT(failure_of(source, input, {.most_steps = 0}), HasSubstr("an endless loop?"));
+  EXPECT_THAT(ChatTemplate(source).render(input).text, HasSubstr("{\"place\": 999}"));
+}
+
+TEST(TemplateLimits, GrowWithItsText) {
+  TemplateInput input;
+  input.messages.push_back({{"role", "user"}, {"content", std::string(3'000'000, 'a')}});
+  const TemplateLimits limits{.max_steps = 1'000'000};
+  EXPECT_EQ(ChatTemplate("{{ messages[0].content|title|length }}", limits).render(input).text, "3000000");
+  // Not for others.
+  input.max_steps = 1'000'000;
+  EXPECT_THAT(failure_of("{{ messages[0].content|title|length }}", input, limits), HasSubstr("more steps"));
+}
+
+TEST(TemplateLimits, SayWhetherTheLengthIsTheReason) {
+  EXPECT_THAT(failure_of(kEndless, chat_of(3)), HasSubstr("line 1: it takes more steps than are allowed (an endless loop?)"));
+  EXPECT_THAT(failure_of("\n" + std::string(kEndless), chat_of(200)),
+              HasSubstr("line 2: the conversation is too long for it: its 600 messages take more steps"));
+  // The cap holds for any.
+  EXPECT_THAT(failure_of(kEndless, chat_of(200), {.max_steps = 1000, .most_steps = 3000}), HasSubstr("its 600 messages"));
 }
 
 // Each would take minutes if it went on.
