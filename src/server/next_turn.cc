@@ -50,27 +50,10 @@ std::optional<std::array<Json, 2>> messages_after(const NextTurn& turn) {
   return {{std::move(answer), std::move(result)}};
 }
 
-std::string render_text(const ChatTemplate& chat_template, Json messages, bool add_generation_prompt) {
-  TemplateInput input;
-  input.messages = std::move(messages);
-  input.add_generation_prompt = add_generation_prompt;
-  return chat_template.render(input).text;
-}
-
 }  // namespace
 
-bool may_reprint_answers(const ChatTemplate& chat_template, const Tokenizer& tokenizer) {
-  // What becomes of thoughts depends on the request, too.
-  if (has_harmony_tokens(tokenizer) || chat_template.source().find("think") != std::string::npos) return true;
-  try {
-    Json messages = Json::array({message_of("user", "u")});
-    const std::string generated = render_text(chat_template, messages, true) + "a";
-    messages.push_back(message_of("assistant", "a"));
-    messages.push_back(message_of("user", "u"));
-    return !render_text(chat_template, std::move(messages), false).starts_with(generated);
-  } catch (const Error&) {  // it wants chats of another kind
-    return true;
-  }
+bool may_reprint_answers(const TemplateAbilities& abilities, const Tokenizer& tokenizer) {
+  return abilities.may_reprint_answers || has_harmony_tokens(tokenizer);
 }
 
 std::unique_ptr<NextTurn> keep_for_next_turn(ChatRequest chat, const AskedTurn& asked, MemoryBudget& budget) {
