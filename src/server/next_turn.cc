@@ -1,5 +1,7 @@
 #include "server/next_turn.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -32,7 +34,7 @@ std::optional<std::array<Json, 2>> messages_after(const NextTurn& turn) {
   Json calls = Json::array();
   for (AnswerPiece& piece : split_answer(turn.answer, turn.rules)) {
     if (piece.call) {
-      calls.push_back({{"id", "call"},
+      calls.push_back({{"id", fmt::format("call{:05}", calls.size())},
                        {"type", "function"},
                        {"function", {{"name", piece.call->name}, {"arguments", piece.call->arguments}}}});
     } else if (!piece.is_thought) {
@@ -46,7 +48,7 @@ std::optional<std::array<Json, 2>> messages_after(const NextTurn& turn) {
   answer["tool_calls"] = std::move(calls);
   if (answer["content"] == "") answer["content"] = nullptr;
   Json result = message_of("tool", "u");
-  result["tool_call_id"] = "call";
+  result["tool_call_id"] = answer["tool_calls"][0]["id"];
   return {{std::move(answer), std::move(result)}};
 }
 

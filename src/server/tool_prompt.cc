@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "server/history_summary.h"
+#include "server/tool_turns.h"
 
 namespace larder {
 namespace {
@@ -257,7 +258,11 @@ void adapt_chat(ChatRequest& request, const TemplateAbilities& abilities) {
   calls.begins_in_text = request.continue_final_message;
   calls.are_read = has_tools && request.options.tool_choice.may_call() &&
                    (!shows_tools || abilities.is_harmony || abilities.writes_call_tags);
-  if (!shows_tools && speaks_of_tools(request)) Adapter(request).run();
+  if (!shows_tools) {
+    if (speaks_of_tools(request)) Adapter(request).run();
+  } else {
+    if (abilities.wants_short_ids) shorten_call_ids(request.messages);
+  }
   if (abilities.is_harmony) {
     describe_tools(request.tools);
     join_thoughts(request);
