@@ -29,11 +29,12 @@ std::size_t memory_of_chat(const ChatRequest& chat) {
 Json message_of(const char* role, std::string content) { return {{"role", role}, {"content", std::move(content)}}; }
 
 // As its client will send it back, and what it will add. nullopt: that is not known here.
-std::optional<std::array<Json, 2>> messages_after(const NextTurn& turn) {
+std::optional<std::array<Json, 2>> messages_after(const NextTurn& turn, const TemplateAbilities& abilities) {
   std::string content;
   Json calls = Json::array();
   for (AnswerPiece& piece : split_answer(turn.answer, turn.rules)) {
     if (piece.call) {
+      if (!calls.empty() && !abilities.takes_several_calls) continue;  // the first one's result comes before it
       calls.push_back({{"id", fmt::format("call{:05}", calls.size())},
                        {"type", "function"},
                        {"function", {{"name", piece.call->name}, {"arguments", piece.call->arguments}}}});
@@ -83,7 +84,7 @@ std::unique_ptr<NextTurn> keep_for_next_turn(ChatRequest chat, const AskedTurn& 
 }
 
 std::optional<Anticipated> begin_next_turn(NextTurn turn, HistoryTokens& answers, const ServedModel& model) {
-  auto messages = messages_after(turn);
+  auto messages = messages_after(turn, model.abilities);
   if (!messages) return std::nullopt;
   ChatRequest& chat = turn.chat;
   for (Json& message : *messages) chat.messages.push_back(std::move(message));

@@ -262,6 +262,11 @@ void adapt_chat(ChatRequest& request, const TemplateAbilities& abilities) {
     if (speaks_of_tools(request)) Adapter(request).run();
   } else {
     if (abilities.wants_short_ids) shorten_call_ids(request.messages);
+    if (!abilities.takes_several_calls) {
+      split_turns(request);
+      // What a model never saw it is not to write. Harmony's calls are messages of their own anyway.
+      if (!abilities.is_harmony) calls.takes_many = false;
+    }
   }
   if (abilities.is_harmony) {
     describe_tools(request.tools);
