@@ -100,7 +100,7 @@ std::vector<TokenId> encode_messages(Runtime& runtime, const nlohmann::ordered_j
                           .max_model_len = runtime.plan().max_model_len};
   ChatRequest request;
   request.messages = messages;
-  adapt_chat(request, model.chat_template);
+  adapt_chat(request, model.abilities);
   return encode_chat(request, model).tokens;
 }
 

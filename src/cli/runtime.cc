@@ -312,7 +312,8 @@ std::int64_t bookkeeping_bytes(const RuntimeOptions& options, const ModelFile& f
   if (options.bookkeeping_bytes == 0) return 0;
   std::int64_t bytes = options.bookkeeping_bytes + clients_bytes(options.max_connections, options.max_sequences) +
                        constraints_bytes(file.config.vocab_size, num_threads);
-  if (options.next_turn_bytes > 0 && may_reprint_answers(*file.chat_template, *file.tokenizer)) bytes += options.next_turn_bytes;
+  if (options.next_turn_bytes > 0 && may_reprint_answers(probe_template(*file.chat_template), *file.tokenizer))
+    bytes += options.next_turn_bytes;
   return bytes;
 }
 

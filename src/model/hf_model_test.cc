@@ -221,7 +221,7 @@ TEST_F(HfModelTest, OtherTokenizersAreRefused) {
       {[](json& t) { t["normalizer"] = {{"type", "NFKC"}}; }, "normalizer: {\"type\":\"NFKC\"} is not one that Larder knows"},
       {[](json& t) { t["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "\\w+"; }, "pre_tokenizer: {"},
       {[](json& t) { t["pre_tokenizer"]["pretokenizers"][1]["add_prefix_space"] = true; }, "pre_tokenizer: {"},
-      {[](json& t) { t["added_tokens"][0]["lstrip"] = true; }, "lstrip: true, of '<|begin|>'"},
+      {[](json& t) { t["added_tokens"][0]["single_word"] = true; }, "single_word: true, of '<|begin|>'"},
       {[](json& t) { t["post_processor"] = {{"type", "BertProcessing"}}; }, "'BertProcessing' is not supported"},
   };
   for (const auto& [change, expected] : cases) EXPECT_THAT(error_of_tokenizer(change), HasSubstr(expected));
@@ -424,6 +424,18 @@ TEST_F(HfModelTest, WhatATextBeginsWithStandsInItsTokenizer) {
   });
   const Tokenizer tokenizer(read_vocabulary(ModelFiles(path()).gguf()));
   EXPECT_EQ(tokenizer.encode("a", true, true), (std::vector<TokenId>{*tokenizer.find("<|begin|>"), *tokenizer.find("a")}));
+}
+
+// As Phi 4's do.
+TEST_F(HfModelTest, AddedTokensMayTakeTheSpacesBesideThemAlong) {
+  copy("tiny_hf_llama");
+  edit("tokenizer.json", [](json& t) {
+    for (json& token : t["added_tokens"])
+      if (token["content"] == "<|end|>") token["lstrip"] = token["rstrip"] = true;
+  });
+  const Tokenizer tokenizer(read_vocabulary(ModelFiles(path()).gguf()));
+  const TokenId a = *tokenizer.find("a"), end = *tokenizer.find("<|end|>");
+  EXPECT_EQ(tokenizer.encode("a \n<|end|>\n a", false, true), (std::vector<TokenId>{a, end, a}));
 }
 
 TEST_F(HfModelTest, TemplatesByNameAreJoined) {

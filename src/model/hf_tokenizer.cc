@@ -101,6 +101,7 @@ class TokenizerConverter {
     metadata_.add_bool("tokenizer.ggml.add_space_prefix", rules.add_space_prefix);
     metadata_.add_bool("larder.tokenizer.prefixes_start_only", rules.prefixes_start_only);
     metadata_.add_bool("larder.tokenizer.prefixes_no_space", rules.prefixes_no_space);
+    metadata_.add_array("larder.tokenizer.strips_left", GgufType::kInt32, vocabulary_.strips_left);
     metadata_.add_array("larder.tokenizer.strips_right", GgufType::kInt32, vocabulary_.strips_right);
     if (const TokenId unknown = vocabulary_.find(vocabulary_.unknown); unknown >= 0)
       metadata_.add_uint("tokenizer.ggml.unknown_token_id", static_cast<std::uint32_t>(unknown));

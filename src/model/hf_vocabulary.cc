@@ -175,12 +175,13 @@ void add_added_tokens(const HfObject& tokenizer, std::size_t num_rows, HfVocabul
     std::string content = token.string("content");
     if (!id || content.empty()) token.fail("id", "missing, or a token without a text");
     if (*id >= kMaxTokens) token.fail("id", fmt::format("{} is more than {}", *id, kMaxTokens));
-    for (const char* flag : {"single_word", "lstrip"})
-      if (token.find_bool(flag).value_or(false)) token.fail(flag, fmt::format("true, of '{}', is not supported", printable(content)));
+    if (token.find_bool("single_word").value_or(false))
+      token.fail("single_word", fmt::format("true, of '{}', is not supported", printable(content)));
     if (*id >= num_rows) continue;  // such as that of images, in a model of texts
     normalized.add(token, content);
     const bool is_unknown = vocabulary.rules.is_sentence_piece && content == vocabulary.unknown;
     const TokenKind kind = token.find_bool("special").value_or(false) ? TokenKind::kControl : TokenKind::kUserDefined;
+    if (token.find_bool("lstrip").value_or(false)) vocabulary.strips_left.push_back(static_cast<std::int32_t>(*id));
     if (token.find_bool("rstrip").value_or(false)) vocabulary.strips_right.push_back(static_cast<std::int32_t>(*id));
     put_token(vocabulary, *id, std::move(content), is_unknown ? TokenKind::kUnknown : kind);
   }

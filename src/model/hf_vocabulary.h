@@ -15,7 +15,7 @@ struct HfVocabulary {
   std::vector<std::string> tokens;  // by id
   std::vector<std::int32_t> kinds;  // GGUF's token_type
   std::vector<std::string> merges;  // "left right"
-  std::vector<std::int32_t> strips_right;  // ids of added tokens that take the spaces behind them along
+  std::vector<std::int32_t> strips_left, strips_right;  // ids of added tokens that take the spaces beside them along
   std::string unknown;              // "" = none
   // What stands around a text: "" = nothing.
   std::string before, after;

@@ -141,6 +141,7 @@ Vocabulary read_vocabulary(const GgufFile& gguf) {
   vocabulary.ends = read_ids(gguf, "larder.tokenizer.end_ids", num_tokens);
   constexpr std::string_view kStripsRight = "larder.tokenizer.strips_right";
   vocabulary.strips_right = read_ids(gguf, kStripsRight, num_tokens);
+  vocabulary.strips_left = read_ids(gguf, "larder.tokenizer.strips_left", num_tokens);
   if (is_sentence_piece && gguf.find_string("general.architecture") == "phi3" && !gguf.find(kStripsRight))
     add_strips_of_phi3(vocabulary);
   return vocabulary;

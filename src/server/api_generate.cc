@@ -161,7 +161,7 @@ std::optional<std::string> Router::answer_to(const HttpRequest& request, const s
     return content.is_string() ? content.get<std::string>() : std::string();
   }
   if (request.answers.size() >= kMaxErrands) return std::nullopt;
-  adapt_chat(chat, model_.chat_template);
+  adapt_chat(chat, model_.abilities);
   chat.known_turns = recall_turns(*history_, salt, chat);
   GenerationJob job;
   job.salt = salt;

@@ -27,7 +27,7 @@ ChatTemplate load_template(const std::string& name) {
 std::vector<std::string> prefixes(ChatRequest request, const std::string& template_name) {
   const ChatTemplate chat_template = load_template(template_name);
   const Tokenizer tokenizer(tiny_vocabulary());
-  adapt_chat(request, chat_template);
+  adapt_chat(request, probe_template(chat_template));
   TemplateInput input;
   input.messages = request.messages;
   input.parts = request.parts;

@@ -1,5 +1,7 @@
 #include "server/next_turn.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -27,12 +29,13 @@ std::size_t memory_of_chat(const ChatRequest& chat) {
 Json message_of(const char* role, std::string content) { return {{"role", role}, {"content", std::move(content)}}; }
 
 // As its client will send it back, and what it will add. nullopt: that is not known here.
-std::optional<std::array<Json, 2>> messages_after(const NextTurn& turn) {
+std::optional<std::array<Json, 2>> messages_after(const NextTurn& turn, const TemplateAbilities& abilities) {
   std::string content;
   Json calls = Json::array();
   for (AnswerPiece& piece : split_answer(turn.answer, turn.rules)) {
     if (piece.call) {
-      calls.push_back({{"id", "call"},
+      if (!calls.empty() && !abilities.takes_several_calls) continue;  // the first one's result comes before it
+      calls.push_back({{"id", fmt::format("call{:05}", calls.size())},
                        {"type", "function"},
                        {"function", {{"name", piece.call->name}, {"arguments", piece.call->arguments}}}});
     } else if (!piece.is_thought) {
@@ -46,31 +49,14 @@ std::optional<std::array<Json, 2>> messages_after(const NextTurn& turn) {
   answer["tool_calls"] = std::move(calls);
   if (answer["content"] == "") answer["content"] = nullptr;
   Json result = message_of("tool", "u");
-  result["tool_call_id"] = "call";
+  result["tool_call_id"] = answer["tool_calls"][0]["id"];
   return {{std::move(answer), std::move(result)}};
-}
-
-std::string render_text(const ChatTemplate& chat_template, Json messages, bool add_generation_prompt) {
-  TemplateInput input;
-  input.messages = std::move(messages);
-  input.add_generation_prompt = add_generation_prompt;
-  return chat_template.render(input).text;
 }
 
 }  // namespace
 
-bool may_reprint_answers(const ChatTemplate& chat_template, const Tokenizer& tokenizer) {
-  // What becomes of thoughts depends on the request, too.
-  if (has_harmony_tokens(tokenizer) || chat_template.source().find("think") != std::string::npos) return true;
-  try {
-    Json messages = Json::array({message_of("user", "u")});
-    const std::string generated = render_text(chat_template, messages, true) + "a";
-    messages.push_back(message_of("assistant", "a"));
-    messages.push_back(message_of("user", "u"));
-    return !render_text(chat_template, std::move(messages), false).starts_with(generated);
-  } catch (const Error&) {  // it wants chats of another kind
-    return true;
-  }
+bool may_reprint_answers(const TemplateAbilities& abilities, const Tokenizer& tokenizer) {
+  return abilities.may_reprint_answers || has_harmony_tokens(tokenizer);
 }
 
 std::unique_ptr<NextTurn> keep_for_next_turn(ChatRequest chat, const AskedTurn& asked, MemoryBudget& budget) {
@@ -98,7 +84,7 @@ std::unique_ptr<NextTurn> keep_for_next_turn(ChatRequest chat, const AskedTurn& 
 }
 
 std::optional<Anticipated> begin_next_turn(NextTurn turn, HistoryTokens& answers, const ServedModel& model) {
-  auto messages = messages_after(turn);
+  auto messages = messages_after(turn, model.abilities);
   if (!messages) return std::nullopt;
   ChatRequest& chat = turn.chat;
   for (Json& message : *messages) chat.messages.push_back(std::move(message));

@@ -38,8 +38,8 @@ struct AskedTurn {
   std::span<const TokenId> prompt;
 };
 
-// Whether the template may print answers otherwise than they are generated. May take a millisecond.
-bool may_reprint_answers(const ChatTemplate& chat_template, const Tokenizer& tokenizer);
+// Whether the template may print answers otherwise than they are generated.
+bool may_reprint_answers(const TemplateAbilities& abilities, const Tokenizer& tokenizer);
 
 // nullptr: what the next turn begins with is not known now, since the chat is shortened, goes on in a message, has
 // several answers or leaves its tokens behind; or the budget has no room for it.

@@ -198,14 +198,14 @@ TEST_F(NextTurnTest, TokensOfAnswersAreDroppedWhereThereIsNoRoomForThem) {
 TEST_F(NextTurnTest, WhichTemplatesPrintAnswersAnew) {
   for (const char* name : {"qwen3", "deepseek-r1-distill", "smollm3"}) {
     const ChatTemplate chat_template(load_template(name));
-    EXPECT_TRUE(may_reprint_answers(chat_template, server_.model().tokenizer)) << name;
+    EXPECT_TRUE(may_reprint_answers(probe_template(chat_template), server_.model().tokenizer)) << name;
   }
   for (const char* name : {"chatml", "smollm2", "gemma3", "llama3.1", "zephyr"}) {
     const ChatTemplate chat_template(load_template(name));
-    EXPECT_FALSE(may_reprint_answers(chat_template, server_.model().tokenizer)) << name;
+    EXPECT_FALSE(may_reprint_answers(probe_template(chat_template), server_.model().tokenizer)) << name;
   }
   const ChatTemplate own("{% for m in messages %}[{{ m.content }}]{% endfor %}{% if add_generation_prompt %}(go){% endif %}");
-  EXPECT_TRUE(may_reprint_answers(own, server_.model().tokenizer));
+  EXPECT_TRUE(may_reprint_answers(probe_template(own), server_.model().tokenizer));
 }
 
 // The template begins an answer with what it does not print of it later.

@@ -77,7 +77,7 @@ Router::Router(const ServerConfig& config, const ServedModel& model, ServerMetri
       sessions_(std::make_unique<SessionStore>(
           SessionStore::Limits{.max_bytes = config.limits.max_session_bytes, .max_count = config.limits.max_sessions})),
       drafts_(std::make_unique<MemoryBudget>(config.limits.max_total_draft_bytes)),
-      next_turns_(config.anticipates && may_reprint_answers(model.chat_template, model.tokenizer)
+      next_turns_(config.anticipates && may_reprint_answers(model.abilities, model.tokenizer)
                       ? std::make_unique<MemoryBudget>(config.limits.max_next_turn_bytes)
                       : nullptr),
       cache_log_(std::make_unique<CacheLog>(model.tokenizer, metrics, tier_names(model.engine),

@@ -14,6 +14,7 @@
 #include "engine/engine.h"
 #include "server/history_options.h"
 #include "server/normalise.h"
+#include "server/template_abilities.h"
 #include "server/upstream_config.h"
 #include "tokenizer/chat_template.h"
 #include "tokenizer/tokenizer.h"
@@ -94,6 +95,7 @@ struct ServedModel {
   std::vector<std::string> aliases = {};  // also answered to; "default" always is
   const Tokenizer& tokenizer;
   const ChatTemplate& chat_template;
+  TemplateAbilities abilities = probe_template(chat_template);
   Engine& engine;
   int max_model_len = 0;            // tokens of prompt and output
   AttentionSpan attention = {};     // of requests that do not say; see Request::attention_window

@@ -30,7 +30,7 @@ SettledChat settle(ChatRequest& chat, const ServedModel& model, const Summarizer
   chat.has_moved_time = std::ranges::find(settled.normalised, "timestamps") != settled.normalised.end();
   chat.system_hash = hash_system_prompt(chat.messages);
   settled.history = shorten_history(chat, summarizer);
-  adapt_chat(chat, model.chat_template);
+  adapt_chat(chat, model.abilities);
   chat.known_turns = recall_turns(answers, summarizer.salt, chat);
   settled.last = HistoryTokens::digest_of(chat.messages.back());
   if (settled.history) put_quotes(chat, *settled.history);
@@ -46,7 +46,7 @@ std::vector<KnownTurn> recall_turns(HistoryTokens& answers, const std::string& s
 }
 
 std::optional<int> measure_chat(ChatRequest chat, const ServedModel& model) {
-  adapt_chat(chat, model.chat_template);
+  adapt_chat(chat, model.abilities);
   try {
     return static_cast<int>(encode_chat(chat, model).tokens.size());
   } catch (const Error&) {

@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "base/error.h"
 #include "server/history_summary.h"
+#include "server/tool_turns.h"
 
 namespace larder {
 namespace {
@@ -183,26 +183,6 @@ class Adapter {
   bool was_result_ = false;        // the last one
 };
 
-bool renders(const ChatTemplate& chat_template, Json messages) {
-  TemplateInput input;
-  input.messages = std::move(messages);
-  try {
-    chat_template.render(input);
-    return true;
-  } catch (const Error&) {
-    return false;
-  }
-}
-
-bool refuses_system_prompts(const ChatTemplate& chat_template) {
-  const std::string& source = chat_template.source();
-  if (source.find("raise_exception") == source.npos) return false;
-  const Json system = {{"role", "system"}, {"content", "x"}};
-  const Json user = {{"role", "user"}, {"content", "x"}};
-  return !renders(chat_template, Json::array({system, user})) &&
-         renders(chat_template, Json::array({user}));
-}
-
 // The system prompt becomes the beginning of the user's first message.
 void fold_system_prompt(ChatRequest& request) {
   auto& messages = request.messages.get_ref<Json::array_t&>();
@@ -270,23 +250,30 @@ bool speaks_of_tools(const ChatRequest& request) {
 
 }  // namespace
 
-void adapt_chat(ChatRequest& request, const ChatTemplate& chat_template) {
+void adapt_chat(ChatRequest& request, const TemplateAbilities& abilities) {
   const bool has_tools = request.tools.is_array() && !request.tools.empty();
-  const std::string& source = chat_template.source();
-  const bool knows_tools = source.find("tools") != source.npos;
-  const bool is_harmony = source.find("<|channel|>") != source.npos && source.find("<|message|>") != source.npos;
+  const bool shows_tools = abilities.shows_tools();
   ToolCallRules& calls = request.options.tool_calls;
-  calls.is_harmony = is_harmony;
+  calls.is_harmony = abilities.is_harmony;
   calls.begins_in_text = request.continue_final_message;
   calls.are_read = has_tools && request.options.tool_choice.may_call() &&
-                   (!knows_tools || is_harmony || source.find("<tool_call>") != source.npos);
-  if (is_harmony) {
+                   (!shows_tools || abilities.is_harmony || abilities.writes_call_tags);
+  if (!shows_tools) {
+    if (speaks_of_tools(request)) Adapter(request).run();
+  } else {
+    if (abilities.wants_short_ids) shorten_call_ids(request.messages);
+    if (!abilities.takes_several_calls) {
+      split_turns(request);
+      // What a model never saw it is not to write. Harmony's calls are messages of their own anyway.
+      if (!abilities.is_harmony) calls.takes_many = false;
+    }
+  }
+  if (abilities.is_harmony) {
     describe_tools(request.tools);
     join_thoughts(request);
   }
-  if (!knows_tools && speaks_of_tools(request)) Adapter(request).run();
   const bool has_system = !request.messages.empty() && has_role(request.messages[0], "system");
-  if (has_system && refuses_system_prompts(chat_template)) fold_system_prompt(request);
+  if (has_system && !abilities.takes_system_prompts) fold_system_prompt(request);
 }
 
 }  // namespace larder

@@ -33,7 +33,7 @@ std::string gemma2() {
 }
 
 ChatRequest adapted(ChatRequest request, const std::string& source = kTemplate) {
-  adapt_chat(request, ChatTemplate(source));
+  adapt_chat(request, probe_template(ChatTemplate(source)));
   return request;
 }
 

@@ -186,6 +186,17 @@ std::vector<Source> define_input(jinja::Interpreter& interpreter, const Template
   return converter.sources();
 }
 
+// What a conversation's length adds to TemplateLimits::max_steps.
+std::int64_t steps_for_length(const TemplateInput& input, const TemplateLimits& limits) {
+  if (!input.messages.is_array()) return 0;
+  std::int64_t steps = std::ssize(input.messages) * limits.steps_per_message;
+  for (const Json& message : input.messages) {
+    const auto content = message.is_object() ? message.find("content") : message.end();
+    if (content != message.end() && content->is_string()) steps += std::ssize(content->get_ref<const std::string&>());
+  }
+  return std::min(steps, std::max<std::int64_t>(limits.most_steps - limits.max_steps, 0));
+}
+
 RenderedPrompt finish(const jinja::Text& text, const std::vector<Source>& sources) {
   RenderedPrompt prompt;
   prompt.text = text.bytes();
@@ -221,12 +232,22 @@ class ChatTemplate::Impl {
   }
 
   RenderedPrompt render(const TemplateInput& input) const {
-    jinja::Interpreter interpreter(limits_.max_steps, limits_.max_output_bytes, limits_.max_depth);
+    const std::int64_t more_steps = input.max_steps > 0 ? 0 : steps_for_length(input, limits_);
+    const std::int64_t max_steps = (input.max_steps > 0 ? input.max_steps : limits_.max_steps) + more_steps;
+    jinja::Interpreter interpreter(max_steps, limits_.max_output_bytes, limits_.max_depth);
     interpreter.now_s = input.now_s;
     try {
       const std::vector<Source> sources = define_input(interpreter, input);
       return finish(interpreter.run(parsed_.body), sources);
     } catch (const jinja::Failure& failure) {
+      // Where most of the steps were for its length, that is the likelier reason.
+      if (failure.is_out_of_steps && more_steps >= limits_.max_steps) {
+        rethrow({.message = fmt::format("the conversation is too long for it: its {} messages take more steps than are "
+                                        "allowed; leave some out",
+                                        input.messages.size()),
+                 .line = failure.line},
+                interpreter.line());
+      }
       rethrow(failure, interpreter.line());
     }
   }

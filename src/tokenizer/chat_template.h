@@ -17,8 +17,10 @@ namespace larder {
 
 struct TemplateLimits {
   // One step is a node evaluated, an element looked at or up to 128 bytes moved: under 0.1 us. The
-  // published templates take 50 to 100 a message; one of them looks back over all messages.
-  std::int64_t max_steps = 10'000'000;
+  // published templates take 50 to 100 a message; one of them looks over all messages behind each call.
+  std::int64_t max_steps = 10'000'000;  // of any chat
+  std::int64_t steps_per_message = 20'000;  // more of a long one, and one for each byte,
+  std::int64_t most_steps = 50'000'000;     // up to so many: some seconds
   int max_depth = 100;                                   // of nesting: source, recursion, values
   std::size_t max_output_bytes = std::size_t{64} << 20;  // the output and all values that then live
 };
@@ -44,6 +46,7 @@ struct TemplateInput {
   std::string bos_token, eos_token;
   nlohmann::ordered_json extra;  // chat_template_kwargs: null or an object
   std::int64_t now_s = 0;  // Unix time, for templates that print the date; 0 = the system's clock
+  std::int64_t max_steps = 0;  // 0 = as TemplateLimits say
 };
 
 // Published ones have up to some 20 thousand; parsed, a template takes many times its size.

@@ -48,8 +48,9 @@ SliceRange resolve_slice(std::size_t length, const Value& start, const Value& st
 
 Value Runtime::own_attribute(const Value& value, std::string_view name, bool& is_known) {
   is_known = true;
+  budget_.scan(name.size());  // the filter attr takes any text for one
   if (const auto* space = value.object<Namespace>()) {
-    if (const Value* found = space->attributes.find(name)) return *found;
+    if (const Value* found = space->attributes.find(budget_, name)) return *found;
     is_known = false;
     return missing(value, name);
   }
@@ -91,7 +92,7 @@ Value Runtime::attribute(const Value& value, std::string_view name) {
   Value found = own_attribute(value, name, is_known);
   if (is_known) return found;
   if (const Dict* dict = value.dict()) {
-    if (const Value* element = dict->find(name)) return *element;
+    if (const Value* element = dict->find(budget_, name)) return *element;
   }
   return found;
 }
@@ -116,7 +117,7 @@ Value Runtime::element_at(const Value& value, const Value& key, bool& is_found) 
     } else if (const auto* text = value.get_if<TextRef>()) {
       if (const auto position = resolve(length(value))) {
         const std::string_view bytes = (*text)->bytes();
-        const std::size_t at = byte_offset(bytes, *position);
+        const std::size_t at = byte_offset(budget_, bytes, *position);
         return substring(*text, at, at + character_at(bytes, at).num_bytes);
       }
     }
@@ -155,14 +156,14 @@ Value Runtime::slice(const Value& value, const Value& start, const Value& stop, 
   const SliceRange range = resolve_slice(length(value), start, stop, step);
   if (range.count == 0) return this->text("");
   if (range.step == 1) {
-    const std::size_t begin = byte_offset(bytes, static_cast<std::size_t>(range.start));
-    return substring(*text, begin, begin + byte_offset(bytes.substr(begin), range.count));
+    const std::size_t begin = byte_offset(budget_, bytes, static_cast<std::size_t>(range.start));
+    return substring(*text, begin, begin + byte_offset(budget_, bytes.substr(begin), range.count));
   }
   TextBuilder out(budget_);
   budget_.step(length(value));
   const bool is_forward = range.step > 0;
   const auto stride = static_cast<std::size_t>(is_forward ? range.step : -range.step);
-  std::size_t at = byte_offset(bytes, static_cast<std::size_t>(range.start));
+  std::size_t at = byte_offset(budget_, bytes, static_cast<std::size_t>(range.start));
   for (std::size_t taken = 0;;) {
     out.append(**text, at, at + character_at(bytes, at).num_bytes);
     if (++taken == range.count) break;

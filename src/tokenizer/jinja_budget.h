@@ -15,11 +15,12 @@ namespace larder::jinja {
 struct Failure {
   std::string message;
   int line = 0;  // 0 = where the interpreter stands
+  bool is_out_of_steps = false;
 };
 
 template <class... Args>
 [[noreturn]] void fail(fmt::format_string<Args...> format, Args&&... args) {
-  throw Failure{fmt::format(format, std::forward<Args>(args)...)};
+  throw Failure{.message = fmt::format(format, std::forward<Args>(args)...)};
 }
 
 // Thread: one. Outlives everything charged to it.
@@ -33,7 +34,7 @@ class Budget {
   // One step is one node evaluated or one element looked at.
   void step(std::size_t num_steps = 1) {
     if (num_steps > static_cast<std::size_t>(steps_left_)) {
-      fail("it takes more steps than are allowed (an endless loop?)");
+      throw Failure{.message = "it takes more steps than are allowed (an endless loop?)", .is_out_of_steps = true};
     }
     steps_left_ -= static_cast<std::int64_t>(num_steps);
   }

@@ -42,8 +42,8 @@ Value title(Runtime& runtime, const Value& value, const Args& args) {
       if (is_separator(c.code_point) != is_gap) break;
       at += c.num_bytes;
     }
-    made += map_case(bytes.substr(begin, head_end - begin), Case::kUpper);
-    made += map_case(bytes.substr(head_end, at - head_end), Case::kLower);
+    made += map_case(runtime.budget(), bytes.substr(begin, head_end - begin), Case::kUpper);
+    made += map_case(runtime.budget(), bytes.substr(head_end, at - head_end), Case::kLower);
   }
   return Value(mapped(runtime, text, std::move(made)));
 }
@@ -113,7 +113,7 @@ Value truncate(Runtime& runtime, const Value& value, const Args& args) {
   const auto bound = args.bind("truncate", {"length", "killwords", "end", "leeway"});
   static const Text kDots("...", Origin::kTrusted);
   const Text& end = bound[2] != nullptr ? text_argument(*bound[2], "end") : kDots;
-  const auto end_length = static_cast<std::ptrdiff_t>(count_characters(end.bytes()));
+  const auto end_length = static_cast<std::ptrdiff_t>(count_characters(runtime.budget(), end.bytes()));
   const std::ptrdiff_t length = bound[0] != nullptr ? index_argument(*bound[0], "length") : 255;
   const bool has_leeway = bound[3] != nullptr && !bound[3]->is_none();
   const std::ptrdiff_t leeway = has_leeway ? index_argument(*bound[3], "leeway") : 5;
@@ -123,7 +123,7 @@ Value truncate(Runtime& runtime, const Value& value, const Args& args) {
   if (size <= length + leeway) return value;
   text_argument(value, "the text to truncate");
   const TextRef text = *value.get_if<TextRef>();
-  std::size_t cut = byte_offset(text->bytes(), static_cast<std::size_t>(length - end_length));
+  std::size_t cut = byte_offset(runtime.budget(), text->bytes(), static_cast<std::size_t>(length - end_length));
   if (bound[1] == nullptr || !is_true(*bound[1])) {
     const std::size_t blank = text->bytes().substr(0, cut).rfind(' ');
     if (blank != std::string_view::npos) cut = blank;

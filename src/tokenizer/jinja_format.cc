@@ -76,9 +76,8 @@ std::string real_body(double value, const Spec& spec, std::size_t& num_sign) {
 
 void append_padded(Runtime& runtime, TextBuilder& out, const Text& body, const Spec& spec,
                    std::size_t num_sign) {
-  const auto length = static_cast<std::ptrdiff_t>(count_characters(body.bytes()));
+  const auto length = static_cast<std::ptrdiff_t>(count_characters(runtime.budget(), body.bytes()));
   const auto blanks = static_cast<std::uint64_t>(std::max<std::ptrdiff_t>(0, spec.width - length));
-  runtime.budget().scan(body.size());
   const bool is_zero = spec.is_zero_padded && !spec.is_left && !spec.has_align;
   const Text fill(is_zero ? "0" : spec.fill, is_zero ? Origin::kTrusted : spec.fill_origin);
   if (is_zero || spec.is_after_sign) {
@@ -111,7 +110,7 @@ TextRef repr_of(Runtime& runtime, const Value& value) {
 
 void append_text(Runtime& runtime, TextBuilder& out, TextRef text, const Spec& spec) {
   if (spec.precision >= 0) {
-    const std::size_t end = byte_offset(text->bytes(), static_cast<std::size_t>(spec.precision));
+    const std::size_t end = byte_offset(runtime.budget(), text->bytes(), static_cast<std::size_t>(spec.precision));
     text = *runtime.substring(text, 0, end).get_if<TextRef>();
   }
   append_padded(runtime, out, *text, spec, 0);

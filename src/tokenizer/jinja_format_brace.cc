@@ -123,7 +123,7 @@ class BraceFormatter {
     }
     for (const auto& [key, value, origin] : args_.keyword) {
       runtime_.budget().step();
-      if (key == name) return value;
+      if (key.size() == name.size() && begins_with(runtime_.budget(), key, name)) return value;
     }
     fail("KeyError: '{}'", name.substr(0, 100));
   }

@@ -90,7 +90,7 @@ class PercentFormatter {
     if (end == std::string_view::npos) fail("incomplete format key");
     const std::string_view key = reader_.bytes.substr(reader_.at, end - reader_.at);
     if (value_.dict() == nullptr) fail("format requires a mapping");
-    const Value* found = value_.dict()->find(key);
+    const Value* found = value_.dict()->find(runtime_.budget(), key);
     if (found == nullptr) fail("KeyError: '{}'", key.substr(0, 100));
     reader_.at = end + 1;
     return *found;
@@ -150,7 +150,7 @@ class PercentFormatter {
     spec.is_zero_padded = false;
     spec.precision = -1;
     if (const auto* text = value.get_if<TextRef>();
-        text != nullptr && count_characters((*text)->bytes()) == 1) {
+        text != nullptr && count_characters(runtime_.budget(), (*text)->bytes()) == 1) {
       return append_text(runtime_, out_, *text, spec);
     }
     if (!is_integral(value) || to_integer(value) < 0 || to_integer(value) > 0x10FFFF) {

@@ -296,7 +296,7 @@ void Interpreter::assign_attribute(const Expr& target, Value value) {
   if (target.name.starts_with('_')) {
     fail("a namespace cannot have an attribute that begins with '_'");
   }
-  if (space->attributes.replace(target.name, value)) return;
+  if (space->attributes.replace(budget(), target.name, value)) return;
   space->attributes.set(budget(), text(target.name), std::move(value));
 }
 

@@ -132,12 +132,7 @@ bool Runtime::is_iterable(const Value& value) const {
 }
 
 std::size_t Runtime::length(const Value& value) {
-  if (const Text* text = value.text()) {
-    budget_.scan(text->size());
-    if (is_ascii(text->bytes())) return text->size();
-    budget_.step(text->size() / 16);
-    return count_characters(text->bytes());
-  }
+  if (const Text* text = value.text()) return count_characters(budget_, text->bytes());
   if (const List* list = value.list()) return list->items.size();
   if (const Dict* dict = value.dict()) return dict->size();
   if (value.is_undefined()) return 0;

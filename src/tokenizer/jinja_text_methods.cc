@@ -39,8 +39,8 @@ Window window_of(const Call& call, const Value* start, const Value* stop) {
   if (first > last) return {0, 0, 0, true};
   Window window;
   window.first_index = static_cast<std::size_t>(first);
-  window.begin = byte_offset(call.bytes(), window.first_index);
-  window.end = byte_offset(call.bytes(), static_cast<std::size_t>(last));
+  window.begin = byte_offset(call.runtime.budget(), call.bytes(), window.first_index);
+  window.end = byte_offset(call.runtime.budget(), call.bytes(), static_cast<std::size_t>(last));
   return window;
 }
 
@@ -72,7 +72,7 @@ Value find(const Call& call) {
     if (call.name.ends_with("index")) fail("substring not found");
     return Value::integer(-1);
   }
-  return Value::integer(window.first_index + count_characters(text.substr(0, found)));
+  return Value::integer(window.first_index + count_characters(budget, text.substr(0, found)));
 }
 
 Value count(const Call& call) {
@@ -81,7 +81,7 @@ Value count(const Call& call) {
   if (window.is_empty) return Value::integer(0);
   const std::string_view text = call.bytes().substr(window.begin, window.end - window.begin);
   const std::string_view part = text_argument(*bound[0], "the argument of count").bytes();
-  if (part.empty()) return Value::integer(count_characters(text) + 1);
+  if (part.empty()) return Value::integer(count_characters(call.runtime.budget(), text) + 1);
   std::size_t number = 0;
   for (std::size_t at = 0;; ++number) {
     const std::size_t found = find_bytes(call.runtime.budget(), text.substr(at), part);
@@ -97,10 +97,10 @@ Value starts_or_ends(const Call& call) {
   const std::string_view text = call.bytes().substr(window.begin, window.end - window.begin);
   const auto matches = [&](const Value& part) {
     const std::string_view bytes = text_argument(part, "the argument of startswith").bytes();
-    call.runtime.budget().step();
-    call.runtime.budget().scan(bytes.size());
+    Budget& budget = call.runtime.budget();
+    budget.step();
     if (window.is_empty) return false;
-    return call.name[0] == 's' ? text.starts_with(bytes) : text.ends_with(bytes);
+    return call.name[0] == 's' ? begins_with(budget, text, bytes) : ends_with(budget, text, bytes);
   };
   const List* choices = bound[0]->list();
   if (choices == nullptr || choices->kind != ListKind::kTuple) {
@@ -132,7 +132,8 @@ Value change_case_by_character(const Call& call) {
     Case to = follows_cased ? Case::kLower : Case::kTitle;
     if (!is_title_case) to = is_upper(c.code_point) ? Case::kLower : Case::kUpper;
     const bool is_lowered_sigma = c.code_point == 0x3A3 && to == Case::kLower;
-    changed += is_lowered_sigma && is_final_sigma(call.bytes(), at) ? "ς" : map_case(one, to);
+    const bool ends_word = is_lowered_sigma && is_final_sigma(call.bytes(), at);
+    changed += ends_word ? "ς" : map_case(call.runtime.budget(), one, to);
     follows_cased = is_upper(c.code_point) || is_lower(c.code_point) || is_title(c.code_point);
     at += c.num_bytes;
   }
@@ -204,6 +205,7 @@ Value split_parts(const Call& call) {
     if (separator == nullptr) return split_space_from_right(call, most);
     const std::string_view bytes = separator->bytes();
     // A separator that cannot overlap itself splits the same from either side.
+    call.runtime.budget().scan(bytes.size());
     const bool may_overlap = !bytes.empty() && bytes.find(bytes[0], 1) != std::string_view::npos;
     if (!bytes.empty() && (most >= 0 || may_overlap)) return split_from_right(call, bytes, most);
   }
@@ -249,11 +251,12 @@ Value remove_affix(const Call& call) {
   const auto bound = call.args.bind(call.name, {"affix"}, 1);
   const std::string_view affix = text_argument(*bound[0], "the affix").bytes();
   const std::size_t size = call.bytes().size();
+  Budget& budget = call.runtime.budget();
   if (call.name == "removeprefix") {
-    const bool has_it = call.bytes().starts_with(affix);
+    const bool has_it = begins_with(budget, call.bytes(), affix);
     return call.runtime.substring(call.self, has_it ? affix.size() : 0, size);
   }
-  const bool has_it = call.bytes().ends_with(affix);
+  const bool has_it = ends_with(budget, call.bytes(), affix);
   return call.runtime.substring(call.self, 0, has_it ? size - affix.size() : size);
 }
 
@@ -267,7 +270,8 @@ Value pad(const Call& call) {
   const auto bound = call.args.bind(call.name, {"width", "fill"}, 1);
   static const Text kBlank(" ", Origin::kTrusted);
   const Text& fill = bound[1] != nullptr ? text_argument(*bound[1], "the fill") : kBlank;
-  if (count_characters(fill.bytes()) != 1) fail("the fill character must be exactly one character");
+  if (count_characters(call.runtime.budget(), fill.bytes()) != 1)
+    fail("the fill character must be exactly one character");
   const Side side = call.name == "ljust"   ? Side::kRight
                     : call.name == "rjust" ? Side::kLeft
                                            : Side::kBoth;

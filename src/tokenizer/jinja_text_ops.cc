@@ -27,7 +27,7 @@ std::size_t find_bytes(Budget& budget, std::string_view text, std::string_view p
 TextRef mapped(Runtime& runtime, const TextRef& text, std::string bytes) {
   TextBuilder out(runtime.budget());
   out.set_markup(text->is_markup());
-  if (text->is_uniform() || bytes.size() != text->size() || !is_ascii(text->bytes())) {
+  if (text->is_uniform() || bytes.size() != text->size() || !is_ascii(runtime.budget(), text->bytes())) {
     out.append(bytes, text->origin());
   } else {
     const std::string_view view = bytes;
@@ -80,21 +80,19 @@ TextRef escaped(Runtime& runtime, const TextRef& text) {
 }
 
 TextRef in_case(Runtime& runtime, const TextRef& text, Case to) {
-  runtime.budget().step(text->size() / 16);
   Charge scratch(runtime.budget());
   scratch.add(text->size());
-  return mapped(runtime, text, map_case(text->bytes(), to));
+  return mapped(runtime, text, map_case(runtime.budget(), text->bytes(), to));
 }
 
 TextRef capitalized(Runtime& runtime, const TextRef& text) {
-  runtime.budget().step(text->size() / 16);
   if (text->empty()) return text;
   Charge scratch(runtime.budget());
   scratch.add(text->size() * 2);
   const std::size_t head = character_at(text->bytes(), 0).num_bytes;
   return mapped(runtime, text,
-                map_case(text->bytes().substr(0, head), Case::kTitle) +
-                    map_case(text->bytes().substr(head), Case::kLower));
+                map_case(runtime.budget(), text->bytes().substr(0, head), Case::kTitle) +
+                    map_case(runtime.budget(), text->bytes().substr(head), Case::kLower));
 }
 
 Value strip(Runtime& runtime, const TextRef& text, const Text* chars, Side side) {

@@ -1,5 +1,6 @@
 #include "tokenizer/jinja_unicode.h"
 
+#include <unicode/casemap.h>
 #include <unicode/ucasemap.h>
 #include <unicode/uchar.h>
 #include <unicode/utf8.h>
@@ -13,6 +14,8 @@
 
 namespace larder::jinja {
 namespace {
+
+constexpr std::size_t kBytesPerStep = 16;  // where each character is looked at
 
 struct CloseCaseMap {
   void operator()(UCaseMap* map) const { ucasemap_close(map); }
@@ -48,6 +51,19 @@ std::string map_with(Mapping mapping, std::string_view bytes) {
   }
 }
 
+// The title form of one character, which may be of several: ǆ -> ǅ, ß -> Ss.
+std::string title_of(std::string_view character) {
+  constexpr std::int32_t kMaxBytes = 32;
+  char mapped[kMaxBytes];
+  UErrorCode status = U_ZERO_ERROR;
+  const std::uint32_t as_it_is = U_TITLECASE_WHOLE_STRING | U_TITLECASE_NO_BREAK_ADJUSTMENT | U_TITLECASE_NO_LOWERCASE;
+  const std::int32_t size =
+      icu::CaseMap::utf8ToTitle("", as_it_is, nullptr, character.data(), static_cast<std::int32_t>(character.size()),
+                                mapped, kMaxBytes, nullptr, status);
+  if (U_FAILURE(status)) fail("no case mapping: {}", u_errorName(status));
+  return {mapped, static_cast<std::size_t>(size)};
+}
+
 }  // namespace
 
 Character character_at(std::string_view bytes, std::size_t position) {
@@ -72,24 +88,40 @@ Character character_before(std::string_view bytes, std::size_t position) {
   return {-1, 1};
 }
 
-bool is_ascii(std::string_view bytes) {
+bool is_ascii(Budget& budget, std::string_view bytes) {
+  budget.scan(bytes.size());
   std::uint8_t all = 0;
   for (const char byte : bytes) all |= static_cast<std::uint8_t>(byte);
   return all < 0x80;
 }
 
-std::size_t count_characters(std::string_view bytes) {
-  if (is_ascii(bytes)) return bytes.size();
+std::size_t count_characters(Budget& budget, std::string_view bytes) {
+  if (is_ascii(budget, bytes)) return bytes.size();
+  budget.step(bytes.size() / kBytesPerStep);
   std::size_t count = 0;
   for (std::size_t at = 0; at < bytes.size(); ++count) at += character_at(bytes, at).num_bytes;
   return count;
 }
 
-std::size_t byte_offset(std::string_view bytes, std::size_t index) {
-  if (is_ascii(bytes)) return std::min(index, bytes.size());
+std::size_t byte_offset(Budget& budget, std::string_view bytes, std::size_t index) {
+  const std::string_view head = bytes.substr(0, index);
+  if (is_ascii(budget, head)) return head.size();
+  budget.step(head.size() / kBytesPerStep);
   std::size_t at = 0;
   for (; index > 0 && at < bytes.size(); --index) at += character_at(bytes, at).num_bytes;
   return at;
+}
+
+bool begins_with(Budget& budget, std::string_view bytes, std::string_view part) {
+  if (part.size() > bytes.size()) return false;
+  budget.scan(part.size());
+  return bytes.starts_with(part);
+}
+
+bool ends_with(Budget& budget, std::string_view bytes, std::string_view part) {
+  if (part.size() > bytes.size()) return false;
+  budget.scan(part.size());
+  return bytes.ends_with(part);
 }
 
 int digit_value(char c) {
@@ -177,26 +209,16 @@ std::string with_ascii_digits(std::string_view bytes) {
   return made;
 }
 
-std::string map_case(std::string_view bytes, Case to) {
+std::string map_case(Budget& budget, std::string_view bytes, Case to) {
+  budget.step(bytes.size() / kBytesPerStep);
   if (to == Case::kTitle) {
     if (bytes.empty()) return {};
     const Character first = character_at(bytes, 0);
-    std::string mapped(bytes.substr(0, first.num_bytes));
-    // One character has one title form, and the upper form of its first letter is not it (ǆ -> ǅ).
-    if (first.code_point >= 0) {
-      const std::string upper = map_with(ucasemap_utf8ToUpper, mapped);
-      const bool expands = upper.size() != mapped.size() && count_characters(upper) > 1;
-      if (expands) {
-        const std::size_t split = character_at(upper, 0).num_bytes;
-        mapped = upper.substr(0, split) + map_with(ucasemap_utf8ToLower, upper.substr(split));
-      } else {
-        mapped.clear();
-        append_utf8(u_totitle(first.code_point), mapped);
-      }
-    }
+    const std::string_view head = bytes.substr(0, first.num_bytes);
+    std::string mapped = first.code_point >= 0 ? title_of(head) : std::string(head);
     return mapped.append(bytes.substr(first.num_bytes));
   }
-  if (is_ascii(bytes)) {
+  if (is_ascii(budget, bytes)) {
     std::string mapped(bytes);
     for (char& c : mapped) {
       if (to == Case::kUpper ? (c >= 'a' && c <= 'z') : (c >= 'A' && c <= 'Z')) c ^= 0x20;

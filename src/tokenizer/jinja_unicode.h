@@ -1,5 +1,5 @@
 // Python's view of a string, over UTF-8: code points, white space, letter case. A byte that is not
-// part of valid UTF-8 counts as one character.
+// part of valid UTF-8 counts as one character. What looks at a whole text has the budget pay for it.
 #pragma once
 
 #include <cstddef>
@@ -8,6 +8,8 @@
 #include <string_view>
 
 namespace larder::jinja {
+
+class Budget;
 
 struct Character {
   std::int32_t code_point = 0;  // -1: an invalid byte
@@ -19,10 +21,12 @@ Character character_at(std::string_view bytes, std::size_t position);
 // The character that ends at position; position > 0.
 Character character_before(std::string_view bytes, std::size_t position);
 
-bool is_ascii(std::string_view bytes);
-std::size_t count_characters(std::string_view bytes);
-// The byte where character index begins; bytes.size() past the end.
-std::size_t byte_offset(std::string_view bytes, std::size_t index);
+bool is_ascii(Budget& budget, std::string_view bytes);
+std::size_t count_characters(Budget& budget, std::string_view bytes);
+// The byte where character index begins; bytes.size() past the end. Looks at what comes before it only.
+std::size_t byte_offset(Budget& budget, std::string_view bytes, std::size_t index);
+bool begins_with(Budget& budget, std::string_view bytes, std::string_view part);
+bool ends_with(Budget& budget, std::string_view bytes, std::string_view part);
 // Of '0' to '9' and the letters after them, in either case; of any other byte 99.
 int digit_value(char c);
 // U+FFFD for what is no character, such as a surrogate.
@@ -48,6 +52,6 @@ std::string with_ascii_digits(std::string_view bytes);
 enum class Case { kUpper, kLower, kTitle, kFold };
 // Full mappings (ß -> SS), as str.upper and the like; kTitle takes the first character of the text
 // alone, and leaves the rest.
-std::string map_case(std::string_view bytes, Case to);
+std::string map_case(Budget& budget, std::string_view bytes, Case to);
 
 }  // namespace larder::jinja

@@ -1,16 +1,26 @@
 #include "tokenizer/jinja_value.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 namespace larder::jinja {
+namespace {
+
+constexpr std::size_t kLongKey = 128;  // bytes, which are compared in one step
+
+}  // namespace
 
 Value Value::undefined(std::string reason) {
   return Value(Data(Undefined{std::make_shared<const std::string>(std::move(reason))}));
 }
 
-const Value* Dict::find(std::string_view key) const {
-  if (entries_.size() > kMaxUnindexed) {
+const Value* Dict::find(Budget& budget, std::string_view key) const {
+  const bool is_indexed = entries_.size() > kMaxUnindexed;
+  // Each of those that it is compared with may differ in its last byte only. A name of a template's is short.
+  const std::size_t num_compared = is_indexed ? std::bit_width(entries_.size()) : entries_.size();
+  budget.step(key.size() / kLongKey * num_compared);
+  if (is_indexed) {
     const auto found = by_text_.find(key);
     return found == by_text_.end() ? nullptr : &entries_[found->second].second;
   }
@@ -22,10 +32,7 @@ const Value* Dict::find(std::string_view key) const {
 }
 
 const Value* Dict::find(Budget& budget, const Value& key) const {
-  if (const Text* text = key.text()) {
-    budget.scan(text->size());
-    return find(text->bytes());
-  }
+  if (const Text* text = key.text()) return find(budget, text->bytes());
   if (!is_hashable(budget, key)) fail("unhashable type: '{}'", type_name(key));
   for (const auto& [name, value] : entries_) {
     budget.step();
@@ -51,8 +58,8 @@ void Dict::set(Budget& budget, Value key, Value value) {
   }
 }
 
-bool Dict::replace(std::string_view key, Value value) {
-  const Value* found = find(key);
+bool Dict::replace(Budget& budget, std::string_view key, Value value) {
+  const Value* found = find(budget, key);
   if (found == nullptr) return false;
   const_cast<Value&>(*found) = std::move(value);  // our own entry
   return true;

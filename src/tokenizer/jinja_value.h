@@ -149,12 +149,12 @@ class Dict {
   Dict() = default;
   explicit Dict(Budget& budget) : charge_(budget) {}
 
-  const Value* find(std::string_view key) const;
+  const Value* find(Budget& budget, std::string_view key) const;
   const Value* find(Budget& budget, const Value& key) const;
   // Fails when the key is a list or a dict.
   void set(Budget& budget, Value key, Value value);
   // Sets a key that is there already; false when it is not.
-  bool replace(std::string_view key, Value value);
+  bool replace(Budget& budget, std::string_view key, Value value);
   const std::vector<Entry>& entries() const { return entries_; }
   std::size_t size() const { return entries_.size(); }
   int depth() const { return depth_; }

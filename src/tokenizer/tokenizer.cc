@@ -52,6 +52,17 @@ std::size_t end_of_spaces(std::string_view text, std::size_t begin) {
   return begin;
 }
 
+// Of those that end at end, none before least.
+std::size_t begin_of_spaces(std::string_view text, std::size_t least, std::size_t end) {
+  while (end > least) {
+    std::size_t begin = end - 1;
+    while (begin > least && (static_cast<unsigned char>(text[begin]) & 0xC0) == 0x80) --begin;
+    if (end_of_spaces(text.substr(0, end), begin) != end) break;
+    end = begin;
+  }
+  return end;
+}
+
 void check_spans(std::string_view text, std::span<const TextSpan> spans) {
   std::size_t end = 0;
   for (const TextSpan& span : spans) {
@@ -82,7 +93,7 @@ class Tokenizer::Impl {
   StringIndex by_text;
   std::vector<std::uint8_t> is_special;
   std::vector<std::uint8_t> is_hidden;  // special tokens but for those that tell what a part of an answer is
-  std::vector<std::uint8_t> strips_right;  // empty: none does
+  std::vector<std::uint8_t> strips_left, strips_right;  // empty: none does
   std::vector<TokenId> end_tokens;
   std::optional<TokenId> bos, eos;
   bool add_bos, add_eos;
@@ -118,8 +129,12 @@ Tokenizer::Impl::Impl(Vocabulary vocabulary)
   check_vocabulary(vocabulary);
   is_special = find_special_tokens(vocabulary);
   end_tokens = find_end_tokens(vocabulary, is_special);
-  if (!vocabulary.strips_right.empty()) strips_right.resize(vocabulary.tokens.size());
-  for (const TokenId id : vocabulary.strips_right) strips_right[id] = 1;
+  const auto mark = [&](const std::vector<TokenId>& ids, std::vector<std::uint8_t>& marks) {
+    if (!ids.empty()) marks.resize(vocabulary.tokens.size());
+    for (const TokenId id : ids) marks[id] = 1;
+  };
+  mark(vocabulary.strips_left, strips_left);
+  mark(vocabulary.strips_right, strips_right);
   add_texts(vocabulary);
   add_bytes(vocabulary);
   add_added_tokens(vocabulary);
@@ -225,7 +240,9 @@ std::vector<PlacedToken> Tokenizer::Impl::encode(std::string_view text,
     const bool is_marker = is_special[match.token] != 0;
     // A user-defined token is part of the text: the prefix of a text that begins with one goes
     // before.
-    if (begin < at || (at_start && !is_marker && !has_own_texts)) encode_until(at);
+    const bool strips = !strips_left.empty() && strips_left[match.token];
+    const std::size_t end = strips ? begin_of_spaces(text, begin, at) : at;
+    if (begin < end || (at_start && !is_marker && !has_own_texts)) encode_until(end);
     at_start = has_own_texts ? !prefixes_start_only : is_marker;
     tokens.push_back({match.token, static_cast<std::uint32_t>(at)});
     scratch.check_count(tokens.size());

@@ -40,7 +40,8 @@ struct Vocabulary {
   // Of SentencePiece with merges, where the prefix goes otherwise than before every piece between special tokens:
   bool prefixes_start_only = false;   // it is put before the text's own beginning alone
   bool prefixes_no_space = false;     // and not where there is a space already
-  std::vector<TokenId> strips_right;  // special tokens that take the spaces and line breaks behind them along
+  // Special tokens that take the spaces and line breaks before or behind them along.
+  std::vector<TokenId> strips_left, strips_right;
 };
 
 // Tokens that a text has at most, unless a caller takes more: what encoding takes grows with them, and

@@ -162,6 +162,27 @@ TEST(Tokenizer, ATokenMayTakeTheSpacesBehindItAlong) {
   EXPECT_THAT(refusal(vocabulary), HasSubstr("larder.tokenizer.strips_right: 100000 is not one of the"));
 }
 
+TEST(Tokenizer, ATokenMayTakeTheSpacesBeforeItAlong) {
+  Vocabulary vocabulary = byte_level();
+  const TokenId user = add(vocabulary, "<|user|>", TokenKind::kControl);
+  const TokenId end = add(vocabulary, "<|end|>", TokenKind::kControl);
+  vocabulary.strips_left = vocabulary.strips_right = {end};
+  const Tokenizer tokenizer(vocabulary);
+  const std::string text = " <|user|> a\u00a0\n <|end|>\n  <|end|> \t<|end|><|user|>";
+  EXPECT_THAT(tokenizer.encode(text, false, true), ElementsAre(' ', user, ' ', 'a', end, end, end, user));
+  // Where it is no marker, and where it ends in half a character.
+  EXPECT_EQ(tokenizer.encode(" <|end|>", false, false).size(), 8u);
+  EXPECT_EQ(tokenizer.encode("\xa0<|end|>", false, true).size(), 2u);
+  // Across spans, but not into tokens that are given.
+  const std::vector<TextSpan> spans = {{0, 2, false, 0}, {2, 9, true, -1}};
+  EXPECT_THAT(tokenizer.encode("a\n<|end|>", spans, false).tokens, ElementsAre('a', end));
+  const std::vector<TokenId> given = {'\n'};
+  const ExactSpan exact{1, 2, given};
+  EXPECT_THAT(tokenizer.encode("a\n<|end|>", spans, false, {&exact, 1}).tokens, ElementsAre('a', '\n', end));
+  vocabulary.strips_left = {100'000};
+  EXPECT_THAT(refusal(vocabulary), HasSubstr("larder.tokenizer.strips_left: 100000 is not one of the"));
+}
+
 TEST(Tokenizer, ExactSpansKeepTheirTokens) {
   Vocabulary vocabulary = byte_level();
   const TokenId end = add(vocabulary, "<|im_end|>", TokenKind::kControl);

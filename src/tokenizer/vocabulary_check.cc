@@ -100,9 +100,11 @@ void check_vocabulary(const Vocabulary& vocabulary) {
   for (const TokenId id : vocabulary.ends)
     if (id < 0 || static_cast<std::size_t>(id) >= size)
       throw_invalid("eos_token_id: {} is not one of the {} tokens", id, size);
-  for (const TokenId id : vocabulary.strips_right)
-    if (id < 0 || static_cast<std::size_t>(id) >= size)
-      throw_invalid("larder.tokenizer.strips_right: {} is not one of the {} tokens", id, size);
+  for (const auto& [name, ids] :
+       {std::pair("strips_left", &vocabulary.strips_left), std::pair("strips_right", &vocabulary.strips_right)})
+    for (const TokenId id : *ids)
+      if (id < 0 || static_cast<std::size_t>(id) >= size)
+        throw_invalid("larder.tokenizer.{}: {} is not one of the {} tokens", name, id, size);
   for (std::size_t i = 0; i < vocabulary.scores.size(); ++i)
     if (!std::isfinite(vocabulary.scores[i]))
       throw_invalid("tokenizer.ggml.scores[{}]: not a finite number", i);

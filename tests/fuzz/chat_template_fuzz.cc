@@ -46,7 +46,7 @@ bool try_input(const std::uint8_t* data, std::size_t size) {
   const std::string_view all(reinterpret_cast<const char*>(data), size);
   const std::string_view source = all.substr(0, all.find('\0'));
   larder::TemplateLimits limits;
-  limits.max_steps = 20'000;
+  limits.max_steps = limits.most_steps = 20'000;
   limits.max_output_bytes = 1 << 20;
   try {
     const larder::ChatTemplate chat(std::string(source), limits);

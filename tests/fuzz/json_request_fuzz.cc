@@ -30,11 +30,11 @@ bool expect_error_or_value(Parse parse) {
   }
 }
 
-// With tools as text; every mark has its part.
-void render(larder::ChatRequest request) {
-  static const larder::ChatTemplate chat_template("");
+// Every mark has its part.
+void render(larder::ChatRequest request, const larder::ChatTemplate& chat_template,
+            const larder::TemplateAbilities& abilities) {
   CHECK(request.marks.size() <= larder::kMaxCacheMarks, request.marks.size());
-  larder::adapt_chat(request, chat_template);
+  larder::adapt_chat(request, abilities);
   for (const larder::CacheMark& mark : request.marks) {
     CHECK(mark.message < static_cast<int>(request.messages.size()), mark.message);
     CHECK(mark.part >= 0, mark.part);
@@ -43,6 +43,15 @@ void render(larder::ChatRequest request) {
   input.messages = request.messages;
   input.parts = request.parts;
   chat_template.render(input);
+}
+
+// With tools as texts, and as turns of one call.
+void render(const larder::ChatRequest& request) {
+  static const larder::ChatTemplate chat_template("");
+  static const larder::TemplateAbilities as_texts = larder::probe_template(chat_template);
+  render(request, chat_template, as_texts);
+  render(request, chat_template,
+         {.prints_tools = true, .prints_calls = true, .prints_results = true, .wants_short_ids = true});
 }
 
 // As the router makes a chat of it; what items refer to is in no request.
@@ -62,7 +71,7 @@ void read_response(const larder::Json& body, const larder::RequestRules& rules) 
   prompt["messages"] = spelled.messages;
   prompt["tools"] = request.tools;
   larder::read_chat_prompt(prompt, chat);
-  render(std::move(chat));
+  render(chat);
 }
 
 }  // namespace

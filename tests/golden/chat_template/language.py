@@ -27,6 +27,7 @@ s[0] | s[-1] | s[1:4] | s[::-1] | s[::2] | s[-3:] | s[:-3] | s[10:2:-3] | s[99] 
 l[0] | l[-1] | l[1:] | l[::-1] | l[5] | l["x"] | l[true] | l[1.0] | l.0 | ll[0][1] | ll.1.0 | l[:] | (1, 2, 3)[1:] | (1, 2)[0]
 u[0:5] | u[::-1] | u[-1] | u[-3:-1] | u|length | u|upper | u|lower | u|capitalize | u|title | u.title() | u.swapcase()
 u.upper() | u.casefold() | u|reverse | u.find("世") | u.split() | "ß".upper() | "ΟΔΟΣ".lower() | "ǆ".capitalize()
+"ß".title() | "ß"|capitalize | "ßa"|title | "ŉ ﬁ ᾀ ᾲ ᾷ ΐ և".title() | "ﬃx"|capitalize
 d.a | d["a"] | d.x | d["x"] | d.x.y | nested.x.y[1].z | nested["x"]["y"].0 | d.get("a") | d.get("x") | d.get("x", 5) | d["C"]
 d.items() | d.keys() | d.values() | d.items()|list | d|items|list | d|list | d|length | d|first | d|last | d.copy()
 keys["items"] | keys["get"] | keys.name | keys.update | keys["update"] | keys.items()|list | keys.pop | ed|first | d.pop("a")
