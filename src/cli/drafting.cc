@@ -10,7 +10,9 @@
 #include "cli/runtime.h"
 #include "engine/sampler.h"
 #include "kv/kv_cache.h"
+#include "model/kernel_needs.h"
 #include "model/vocabulary.h"
+#include "model/weights.h"
 #include "tokenizer/same_vocabulary.h"
 
 namespace larder {
@@ -40,6 +42,8 @@ std::unique_ptr<PlannedDraft> read_draft_model(const RuntimeOptions& options, co
   draft->limits.max_batch_tokens = draft->limits.max_chunk_tokens = DraftModel::kMaxBatchTokens;
   draft->limits.max_logit_rows = draft->limits.max_sequences = DraftModel::kMaxLogitRows;
   draft->limits.activations = activations_of(options);
+  draft->limits.packs_rows =
+      takes_packed_rows(select_kernels(), list_matrices(draft->config, draft->files->gguf()), draft->limits);
   return draft;
 }
 

@@ -20,7 +20,7 @@
 #include "grammar/token_masks.h"
 #include "kv/kv_cache.h"
 #include "kv/kv_type_names.h"
-#include "model/kernel_stack.h"
+#include "model/kernel_needs.h"
 #include "model/key_basis_file.h"
 #include "model/key_calibration.h"
 #include "model/vocabulary.h"
@@ -374,6 +374,9 @@ void plan_model_into(PlannedModel& planned, const RuntimeOptions& options, Threa
   if (config.latent.rank > 0) check_latent_types(types, options);
   planned.layout = std::make_unique<KvLayout>(kv_layer_shapes(config), types);
   planned.limits = transformer_limits(options, config);
+  if (device == nullptr)
+    planned.limits.packs_rows =
+        takes_packed_rows(select_kernels(), list_matrices(config, planned.file.files->gguf()), planned.limits);
   share_with_workers(planned, options, pool, device);
   if (!options.draft_model.empty()) {
     if (device != nullptr) throw_invalid("--draft-model: guesses are made on a CPU alone; leave it out, or take --device cpu");

@@ -51,6 +51,8 @@ KernelTable amx_table() {
   table.name = "amx";
   table.rounds_w8 = true;
   table.matmul = matmul_with_amx;
+  table.num_row_tiles = isa_amx::num_packed_tiles;
+  table.pack_rows = isa_amx::pack_rows;
   table.matmul_stack_bytes = stack_bytes_with_amx;
   table.attention = isa_amx::attention;
   table.merge_attention = isa_amx::merge_attention;

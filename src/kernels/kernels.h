@@ -105,9 +105,18 @@ struct MatmulArgs {
   // Or null: room of a device's for these rows' activations, device_product_bytes(), the same for products that
   // are called together.
   std::byte* device_scratch = nullptr;
+  // Or null: packed_rows_size_bytes() of room, where matmul() of ops.h has x packed once for all of its tasks.
+  std::byte* row_room = nullptr;
+  // Or null: x as KernelTable::pack_rows() left it. Kernels that would pack it themselves take it from there.
+  const std::byte* packed_rows = nullptr;
   // Or null: y's run_maxima(), row by row. Kernels leave it alone; matmul() of ops.h fills it on a CPU.
   float* maxima = nullptr;  // [num_rows, runs of w->num_rows]
 };
+
+// Of rows rounded to BF16, in whole tiles.
+static constexpr std::int64_t packed_rows_size_bytes(std::int64_t num_rows, std::int64_t num_cols) {
+  return (num_rows + 15) / 16 * 16 * ((num_cols + 31) / 32 * 32) * 2;
+}
 
 // One layer's keys and values inside the blocks of its group; kv_type.h says how they lie.
 struct PagedKvView {
@@ -425,6 +434,10 @@ struct KernelTable {
   bool rounds_w8 = false;
   // Output panels [panel_begin, panel_end) of every row.
   void (*matmul)(const MatmulArgs& args, int panel_begin, int panel_end);
+  // Tiles of rows that matmul() had rather find packed, 0 if it takes the rows as they are; and packs those of
+  // [tile_begin, tile_end). Null where no product has them packed.
+  int (*num_row_tiles)(const MatmulArgs& args) = nullptr;
+  void (*pack_rows)(const MatmulArgs& args, std::byte* to, int tile_begin, int tile_end) = nullptr;
   // Of a thread's stack, what matmul() puts rows of such a product in order on, whatever they hold; w without its
   // data. A compiler that probes stacks has all of it touched. Null on a device.
   std::int64_t (*matmul_stack_bytes)(const MatmulArgs& args) = nullptr;

@@ -4,8 +4,12 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <cstddef>
 #include <span>
+#include <vector>
 
+#include "base/thread_pool.h"
+#include "kernels/ops.h"
 #include "kernels/test_util.h"
 
 namespace larder {
@@ -151,6 +155,40 @@ TEST(MatmulBf16, OtherSetsKeepFullPrecision) {
     multiply(*table, w, x, may, true);
     multiply(*table, w, x, must_not, false);
     EXPECT_TRUE(test::same_bits(may, must_not)) << table->name;
+  }
+}
+
+// Once for all tasks and products of one input; one of another input, and one of weights that take rows as they are.
+TEST(MatmulBf16, RowsThatWerePackedBeforeHaveTheSameBits) {
+  constexpr int kCols = 1056;
+  const TestMatrix w8(GgmlType::kQ8_0, kRows, kCols), bf16(GgmlType::kBF16, 200, kCols), f32(GgmlType::kF32, kRows, kCols);
+  ThreadPool pool(2);
+  for (const KernelTable* table : tables_with_bf16()) {
+    if (table->pack_rows == nullptr) continue;
+    for (const int rows : {1, 32, 33, 48, 257, 300}) {
+      const auto x = test::random_values(static_cast<std::size_t>(2 * rows * kCols), 5);
+      std::vector<std::byte> room(static_cast<std::size_t>(packed_rows_size_bytes(rows, kCols)));
+      std::vector<MatmulArgs> products;
+      std::vector<std::vector<float>> packed, alone;
+      for (const TestMatrix* w : {&w8, &bf16, &f32, &w8}) {
+        const auto size = static_cast<std::size_t>(rows * w->packed.num_rows);
+        MatmulArgs args;
+        args.w = &w->packed;
+        args.x = x.data() + (products.size() == 3 ? rows * kCols : 0);
+        args.rounds_to_bf16 = true;
+        args.num_rows = rows;
+        args.ldx = kCols;
+        args.ldy = w->packed.num_rows;
+        args.y = alone.emplace_back(size).data();
+        table->matmul(args, 0, w->packed.num_panels());
+        args.y = packed.emplace_back(size).data();
+        args.row_room = room.data();
+        EXPECT_EQ(table->num_row_tiles(args), w == &f32 || rows <= 32 ? 0 : (rows + 15) / 16);
+        products.push_back(args);
+      }
+      matmul(*table, pool, products);
+      EXPECT_EQ(packed, alone) << table->name << " rows " << rows;
+    }
   }
 }
 

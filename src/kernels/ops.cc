@@ -1,6 +1,7 @@
 #include "kernels/ops.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
 
@@ -48,6 +49,8 @@ int divide_up(std::int64_t value, std::int64_t by) {
 // bound by memory alone: a task of it is half of what is left of its part.
 class MatmulTasks {
  public:
+  static constexpr std::size_t kMaxProducts = 8;
+
   MatmulTasks(std::span<const MatmulArgs> products, int num_threads) : products_(products) {
     CHECK(products.size() <= kMaxProducts, products.size());
     std::int64_t bytes = 0;
@@ -91,8 +94,6 @@ class MatmulTasks {
   }
 
  private:
-  static constexpr std::size_t kMaxProducts = 8;
-
   std::int64_t num_units() const { return first_unit_[products_.size()]; }
 
   std::int64_t first_unit_of(int task) const {
@@ -149,12 +150,35 @@ void multiply(const KernelTable& kernels, const MatmulArgs& product, int panel_b
   }
 }
 
+// x, once for all tasks and for all products that have the same one; theirs is what the first of them has.
+void pack_rows(const KernelTable& kernels, ThreadPool& pool, std::span<MatmulArgs> products) {
+  const MatmulArgs* packed = nullptr;
+  for (MatmulArgs& product : products) {
+    const int num_tiles = product.row_room != nullptr ? kernels.num_row_tiles(product) : 0;
+    if (num_tiles == 0) continue;
+    if (packed == nullptr) {
+      packed = &product;
+      pool.parallel_for_near(num_tiles, [&](int tile, int) { kernels.pack_rows(product, product.row_room, tile, tile + 1); });
+    }
+    const bool is_same = product.x == packed->x && product.ldx == packed->ldx && product.num_rows == packed->num_rows &&
+                         product.w->num_cols == packed->w->num_cols;
+    if (is_same) product.packed_rows = packed->row_room;
+  }
+}
+
 }  // namespace
 
 void matmul(const KernelTable& kernels, ThreadPool& pool, std::span<const MatmulArgs> products,
             std::span<const MatmulArgs> next) {
   if (kernels.is_device())
     return kernels.matmul_group(products.data(), static_cast<int>(products.size()));
+  std::array<MatmulArgs, MatmulTasks::kMaxProducts> packed;
+  if (kernels.pack_rows != nullptr) {
+    CHECK(products.size() <= packed.size(), products.size());
+    std::ranges::copy(products, packed.begin());
+    products = std::span(packed).first(products.size());
+    pack_rows(kernels, pool, std::span(packed).first(products.size()));
+  }
   fetch_while_waiting(pool, next);
   const MatmulTasks tasks(products, pool.num_threads());
   pool.parallel_for_near(tasks.count(), [&](int task, int) {

@@ -48,9 +48,11 @@ inline const KernelTable& emulated_amx(const KernelTable& base) {
     table.rounds_w8 = true;
     table.matmul = [](const MatmulArgs& args, int panel_begin, int panel_end) {
       if (isa_amx_emulated::multiplies(args)) return isa_amx_emulated::matmul_bf16(args, panel_begin, panel_end);
-      ASSERT_TRUE(isa_amx_emulated::multiplies_w8(args));
-      isa_amx_emulated::matmul_w8(args, panel_begin, panel_end);
+      if (isa_amx_emulated::multiplies_w8(args)) return isa_amx_emulated::matmul_w8(args, panel_begin, panel_end);
+      kernels_for(Isa::kAvx512)->matmul(args, panel_begin, panel_end);
     };
+    table.num_row_tiles = isa_amx_emulated::num_packed_tiles;
+    table.pack_rows = isa_amx_emulated::pack_rows;
     table.matmul_stack_bytes = [](const MatmulArgs& args) {
       return isa_amx_emulated::multiplies(args) ? isa_amx_emulated::matmul_bf16_stack_bytes()
                                                 : isa_amx_emulated::matmul_w8_stack_bytes();

@@ -98,7 +98,8 @@ inline void expect_exact(const TestModel& model, const KernelTable& kernels, int
   const TransformerLimits limits{.max_batch_tokens = std::max(num_tokens, 64),
                                  .max_logit_rows = 16,
                                  .max_context_len = num_tokens + 16,
-                                 .activations = activations};
+                                 .activations = activations,
+                                 .packs_rows = true};
   const int num_blocks = blocks_for(model, num_tokens + 1, 16);
   std::vector<float> cold;
   for (const int num_threads : {1, 2}) {

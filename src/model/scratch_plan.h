@@ -42,6 +42,9 @@ struct ScratchPlan {
     if (limits.activations == ActivationType::kInt8) {
       buffers.quantized = placer.place_quantized(rows, std::max({2 * hidden, o_size, ffn}));
       buffers.rest = placer.place<float>(rows * hidden);
+      if (limits.packs_rows)
+        buffers.row_room = placer.place<std::byte>(static_cast<std::size_t>(
+            packed_rows_size_bytes(limits.max_batch_tokens, std::max({config.hidden_size, config.o_size(), config.ffn_size}))));
       if (on_device)
         buffers.product = placer.place<std::byte>(
             static_cast<std::size_t>(device_product_bytes(

@@ -317,6 +317,7 @@ std::size_t Transformer::to_args(const float* x, int num_rows, const Products& p
                .ldx = product.w->num_cols,
                .ldy = product.num_outputs > 0 ? product.num_outputs : product.w->num_rows,
                .device_scratch = buffers_.product,
+               .row_room = buffers_.row_room,
                .maxima = product.maxima};
   }
   return products.count;

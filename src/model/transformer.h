@@ -43,6 +43,7 @@ struct TransformerLimits {
   int max_sequences = 256;     // of a batch; more may come, but a device reserves no room for them, nor draws for more
   int max_chunk_tokens = 512;  // of a batch that forward_layers() computes, at most max_batch_tokens
   ActivationType activations = ActivationType::kInt8;
+  bool packs_rows = false;  // once for all tasks of a product: takes_packed_rows()
   OutputSplit split = {};  // over machines, of which this one is the first; on a CPU
 };
 
@@ -126,6 +127,7 @@ class Transformer {
     QuantizedRows quantized;
     // What 8 bits leave over of attention's input: for V, see refine_input().
     float* rest = nullptr;  // [max_batch_tokens, hidden_size]
+    std::byte* row_room = nullptr;  // see MatmulArgs; where limits say so
     std::byte* product = nullptr;  // see MatmulArgs; on a device alone
     std::byte* sent = nullptr;      // a stage's input, and what comes back of it; with partners alone
     std::byte* received = nullptr;

@@ -32,6 +32,9 @@ std::int64_t matmul_bf16_stack_bytes();
 bool multiplies_w8(const MatmulArgs& args);
 void matmul_w8(const MatmulArgs& args, int panel_begin, int panel_end);
 std::int64_t matmul_w8_stack_bytes();
+// Of both.
+int num_packed_tiles(const MatmulArgs& args);
+void pack_rows(const MatmulArgs& args, std::byte* to, int tile_begin, int tile_end);
 void attention(const AttentionArgs& args, const AttentionTask& task, std::byte* scratch);
 void merge_attention(const AttentionArgs& args, const AttentionTask& task, std::byte* partials,
                      std::int64_t stride_bytes);
@@ -46,6 +49,9 @@ std::int64_t matmul_bf16_stack_bytes();
 bool multiplies_w8(const MatmulArgs& args);
 void matmul_w8(const MatmulArgs& args, int panel_begin, int panel_end);
 std::int64_t matmul_w8_stack_bytes();
+// Of both.
+int num_packed_tiles(const MatmulArgs& args);
+void pack_rows(const MatmulArgs& args, std::byte* to, int tile_begin, int tile_end);
 void attention(const AttentionArgs& args, const AttentionTask& task, std::byte* scratch);
 void merge_attention(const AttentionArgs& args, const AttentionTask& task, std::byte* partials,
                      std::int64_t stride_bytes);

@@ -32,7 +32,7 @@ void multiply_stream(const MatmulArgs& args, const PackedRows& rows, int panel) 
   const uint8_t* second = rows.tile(kTiles - 1);
   const auto* weights = reinterpret_cast<const uint8_t*>(panel_of(*args.w, panel));
   zero_sums();
-  for (int s = 0; s < num_whole; ++s, weights += kStepBytes, first += rows.step_bytes(), second += rows.step_bytes()) {
+  for (int s = 0; s < num_whole; ++s, weights += kStepBytes, first += rows.step_bytes, second += rows.step_bytes) {
     // Past its end a panel's fetches turn to the one that comes after its neighbours.
     const int64_t beyond = s < num_whole - kFetchedSteps ? 0 : (kPanels - 1) * stride;
     for (int line = 0; line < kStepBytes; line += 64) {
@@ -47,7 +47,7 @@ void multiply_stream(const MatmulArgs& args, const PackedRows& rows, int panel) 
   }
   alignas(64) TileSums sums[kTiles * kPanels];
   store_sums<kTiles, kPanels>(sums);
-  write_tiles<kTiles, kPanels>(args, {0, args.num_rows}, 0, panel, sums);
+  write_tiles<kTiles, kPanels>(args, 0, panel, sums);
 }
 
 struct Bf16Product {

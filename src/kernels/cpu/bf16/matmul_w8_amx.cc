@@ -80,11 +80,11 @@ struct W8Product {
       const uint8_t* first = rows.tile(0);
       const uint8_t* second = rows.tile(kTiles - 1);
       zero_sums();
-      for (int s = 0; s < num_steps(args); ++s, first += rows.step_bytes(), second += rows.step_bytes())
+      for (int s = 0; s < num_steps(args); ++s, first += rows.step_bytes, second += rows.step_bytes)
         multiply_step<kTiles, kPanels, false>(stream.next(), kRingSteps * kStepBytes, first, second);
       alignas(64) TileSums sums[kTiles * kPanels];
       store_sums<kTiles, kPanels>(sums);
-      write_tiles<kTiles, kPanels>(args, {0, args.num_rows}, 0, panel, sums);
+      write_tiles<kTiles, kPanels>(args, 0, panel, sums);
     }
   }
 };
@@ -93,6 +93,16 @@ struct W8Product {
 
 bool multiplies_w8(const MatmulArgs& args) {
   return args.w->format == PackedFormat::kW8 && args.rounds_to_bf16 && args.xq == nullptr;
+}
+
+int num_packed_tiles(const MatmulArgs& args) {
+  if (!(multiplies(args) || multiplies_w8(args)) || are_few(args)) return 0;
+  return num_row_tiles(args.num_rows);
+}
+
+void pack_rows(const MatmulArgs& args, std::byte* to, int tile_begin, int tile_end) {
+  const int64_t tile_bytes = num_steps(args) * row_step_bytes(args);
+  pack(args, {tile_begin, tile_end, 0, num_steps(args)}, reinterpret_cast<uint8_t*>(to) + tile_begin * tile_bytes);
 }
 
 int64_t matmul_w8_stack_bytes() { return sizeof(Block); }

@@ -9,32 +9,29 @@ namespace larder::LARDER_ISA_NAMESPACE {
 inline constexpr int kMaxPieceSteps = 20;
 inline constexpr int kPieceBytes = kMaxPieceSteps * kStepBytes;  // of one panel
 inline constexpr int kBlockPieces = 2;
-inline constexpr int kBlockRows = 256;
+inline constexpr int kBlockTiles = 16;  // of rows
 inline constexpr int kGroupPanels = 64;  // whose sums stay in the second-level cache, too
 // That weights are ready ahead of the tiles, which would wait for what was just stored.
 inline constexpr int kLeadSteps = 2;
 
 struct Block {
-  uint8_t rows[kBlockRows * kBlockPieces * kMaxPieceSteps * 64];
+  uint8_t rows[kBlockTiles * kAmxRows * kBlockPieces * kMaxPieceSteps * 64];
   alignas(64) uint8_t weights[2 * kPieceBytes];
-  alignas(64) TileSums sums[kGroupPanels * kBlockRows / kAmxRows];  // of two panels at a time: [tiles][panels]
+  alignas(64) TileSums sums[kGroupPanels * kBlockTiles];  // of two panels at a time: [tiles][panels]
 };
 
 // Whether weights pass as a stream, all columns of the rows being at hand: one or two tiles of them.
 LARDER_INLINE bool are_few(const MatmulArgs& args) {
-  const int64_t tile_bytes = int64_t{min_of(args.num_rows, kAmxRows)} * num_steps(args) * 64;
+  const int64_t tile_bytes = num_steps(args) * row_step_bytes(args);
   return args.num_rows <= 2 * kAmxRows && num_row_tiles(args.num_rows) * tile_bytes <= int64_t{sizeof(Block::rows)};
 }
 
-// Of a product: rows [row, row + num_rows), panels [panel_begin, panel_end), and a block of columns, piece by piece.
+// Of a product: some rows and columns, which go by piece by piece, of panels [panel_begin, panel_end).
 struct BlockRange {
   const MatmulArgs& args;
-  int row;
-  int num_rows;
+  RowsAndSteps rows;
   int panel_begin;
   int panel_end;
-  int first_step;
-  int step_end;
   int piece_steps;
 };
 
@@ -49,8 +46,7 @@ struct Piece {
 template <class Prepare, int kPanels>
 void multiply_piece(const BlockRange& range, const Piece& piece, const PackedRows& rows, Block& block) {
   const MatmulArgs& args = range.args;
-  const RowRange row_range{range.row, range.num_rows};
-  const int num_tiles = num_row_tiles(range.num_rows);
+  const int num_tiles = range.rows.tile_end - range.rows.tile_begin;
   const bool begins = piece.first_step == 0;
   const bool ends = piece.first_step + piece.num_steps == num_steps(args);
   TileSums* const sums = block.sums + (piece.panel - range.panel_begin) * num_tiles;
@@ -78,19 +74,19 @@ void multiply_piece(const BlockRange& range, const Piece& piece, const PackedRow
       zero_sums();
     else
       load_sums<kTiles, kPanels>(of_turn);
-    if (ends) fetch_results<kTiles, kPanels>(args, row_range, t, piece.panel);
-    const int64_t at = (piece.first_step - range.first_step) * rows.step_bytes();
+    if (ends) fetch_results<kTiles, kPanels>(args, range.rows.tile_begin + t, piece.panel);
+    const int64_t at = (piece.first_step - range.rows.step_begin) * rows.step_bytes;
     const uint8_t* first = rows.tile(t) + at;
     const uint8_t* second = rows.tile(t + kTiles - 1) + at;
     const uint8_t* weights = block.weights;
     for (int s = 0; kPrepares && s < kLeadSteps; ++s) prepare_step(s);
-    for (int s = 0; s < piece.num_steps; ++s, weights += kStepBytes, first += rows.step_bytes(), second += rows.step_bytes()) {
+    for (int s = 0; s < piece.num_steps; ++s, weights += kStepBytes, first += rows.step_bytes, second += rows.step_bytes) {
       if constexpr (kPrepares) prepare_step(s + kLeadSteps);
       fetch_some();
       multiply_step<kTiles, kPanels, true>(weights, kPieceBytes, first, second);
     }
     store_sums<kTiles, kPanels>(of_turn);
-    if (ends) write_tiles<kTiles, kPanels>(args, row_range, t, piece.panel, of_turn);
+    if (ends) write_tiles<kTiles, kPanels>(args, range.rows.tile_begin + t, piece.panel, of_turn);
   };
   if (num_tiles == 1) return turn.template operator()<1, true>(0);
   turn.template operator()<2, true>(0);
@@ -99,13 +95,22 @@ void multiply_piece(const BlockRange& range, const Piece& piece, const PackedRow
   if (t < num_tiles) turn.template operator()<1, false>(t);
 }
 
+// As they were packed for all panels, or packed here.
+LARDER_INLINE PackedRows rows_of(const BlockRange& range, Block& block) {
+  const MatmulArgs& args = range.args;
+  if (args.packed_rows == nullptr) return pack(args, range.rows, block.rows);
+  const int64_t step_bytes = row_step_bytes(args);
+  const int64_t tile_bytes = num_steps(args) * step_bytes;
+  const auto* all = reinterpret_cast<const uint8_t*>(args.packed_rows);
+  return {all + range.rows.tile_begin * tile_bytes + range.rows.step_begin * step_bytes, tile_bytes, step_bytes};
+}
+
 template <class Prepare>
 void multiply_block(const BlockRange& range, Block& block) {
-  PackedRows rows(block.rows, range.num_rows, range.step_end - range.first_step);
-  rows.pack(range.args, range.row, range.first_step);
+  const PackedRows rows = rows_of(range, block);
   for (int panel = range.panel_begin; panel < range.panel_end; panel += 2) {
-    for (int step = range.first_step; step < range.step_end; step += range.piece_steps) {
-      const Piece piece{panel, step, min_of(range.piece_steps, range.step_end - step)};
+    for (int step = range.rows.step_begin; step < range.rows.step_end; step += range.piece_steps) {
+      const Piece piece{panel, step, min_of(range.piece_steps, range.rows.step_end - step)};
       if (panel + 1 < range.panel_end)
         multiply_piece<Prepare, 2>(range, piece, rows, block);
       else
@@ -117,26 +122,26 @@ void multiply_block(const BlockRange& range, Block& block) {
 // Any number of rows.
 template <class Prepare>
 void multiply_blocks(const MatmulArgs& args, int panel_begin, int panel_end, Block& block) {
-  const int num_pieces = (num_steps(args) + kMaxPieceSteps - 1) / kMaxPieceSteps;
-  const int piece_steps = (num_steps(args) + num_pieces - 1) / num_pieces;
-  for (int row = 0; row < args.num_rows; row += kBlockRows) {
-    const int num_rows = min_of(kBlockRows, args.num_rows - row);
-    tiles_begin(shapes_of(num_rows));
+  const RowsAndSteps all = all_rows(args);
+  const int num_pieces = (all.step_end + kMaxPieceSteps - 1) / kMaxPieceSteps;
+  const int piece_steps = (all.step_end + num_pieces - 1) / num_pieces;
+  tiles_begin(shapes_of(args.num_rows));
+  for (int tile = 0; tile < all.tile_end; tile += kBlockTiles) {
+    const int tile_end = min_of(tile + kBlockTiles, all.tile_end);
     for (int panel = panel_begin; panel < panel_end; panel += kGroupPanels) {
       const int group_end = min_of(panel + kGroupPanels, panel_end);
-      for (int step = 0; step < num_steps(args); step += kBlockPieces * piece_steps) {
-        const int step_end = min_of(step + kBlockPieces * piece_steps, num_steps(args));
-        multiply_block<Prepare>({args, row, num_rows, panel, group_end, step, step_end, piece_steps}, block);
+      for (int step = 0; step < all.step_end; step += kBlockPieces * piece_steps) {
+        const int step_end = min_of(step + kBlockPieces * piece_steps, all.step_end);
+        multiply_block<Prepare>({args, {tile, tile_end, step, step_end}, panel, group_end, piece_steps}, block);
       }
     }
-    tiles_end();
   }
+  tiles_end();
 }
 
 template <class Product, int kTiles>
 void multiply_few(const MatmulArgs& args, int panel_begin, int panel_end, Block& block) {
-  PackedRows rows(block.rows, args.num_rows, num_steps(args));
-  rows.pack(args, 0, 0);
+  const PackedRows rows = pack(args, all_rows(args), block.rows);
   tiles_begin(shapes_of(args.num_rows));
   Product::template stream<kTiles, 2>(args, rows, panel_begin, (panel_end - panel_begin) / 2);
   if ((panel_end - panel_begin) % 2 != 0) Product::template stream<kTiles, 1>(args, rows, panel_end - 1, 1);

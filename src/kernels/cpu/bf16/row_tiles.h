@@ -45,34 +45,40 @@ LARDER_INLINE void round_step(const float* x, int cols, uint8_t* to) {
   memcpy(to, &rounded, sizeof rounded);
 }
 
-// Rows rounded to BF16, of some steps: [tiles][steps][rows of a tile][32 columns].
-class PackedRows {
- public:
-  PackedRows(uint8_t* data, int num_rows, int num_steps)
-      : data_(data), num_rows_(num_rows), num_steps_(num_steps), step_bytes_(min_of(num_rows, kAmxRows) * 64) {}
+LARDER_INLINE int64_t row_step_bytes(const MatmulArgs& args) { return int64_t{min_of(args.num_rows, kAmxRows)} * 64; }
 
-  int64_t step_bytes() const { return step_bytes_; }
-  const uint8_t* tile(int t) const { return data_ + int64_t{t} * num_steps_ * step_bytes_; }
+// Some tiles of rows rounded to BF16, of some steps: [tiles][steps][rows of a tile][32 columns].
+struct PackedRows {
+  const uint8_t* data;  // of the first tile and step
+  int64_t tile_bytes;
+  int64_t step_bytes;
 
-  // Rows from `row` on, steps from first_step on.
-  void pack(const MatmulArgs& args, int row, int first_step) {
-    uint8_t* to = data_;
-    const int first_col = first_step * kStepCols;
-    for (int t = 0; t < num_row_tiles(num_rows_); ++t, to += int64_t{num_steps_} * step_bytes_) {
-      for (int r = 0; r < min_of(num_rows_, kAmxRows); ++r) {
-        const float* x = args.x + (row + first_row(t, num_rows_) + r) * args.ldx + first_col;
-        for (int s = 0; s < num_steps_; ++s)
-          round_step(x + s * kStepCols, args.w->num_cols - first_col - s * kStepCols, to + s * step_bytes_ + r * 64);
-      }
+  const uint8_t* tile(int t) const { return data + t * tile_bytes; }
+};
+
+// Where some rows, or all, and some columns of them are.
+struct RowsAndSteps {
+  int tile_begin;
+  int tile_end;
+  int step_begin;
+  int step_end;
+};
+LARDER_INLINE RowsAndSteps all_rows(const MatmulArgs& args) { return {0, num_row_tiles(args.num_rows), 0, num_steps(args)}; }
+
+LARDER_INLINE PackedRows pack(const MatmulArgs& args, const RowsAndSteps& some, uint8_t* data) {
+  const int num = some.step_end - some.step_begin;
+  const int64_t step_bytes = row_step_bytes(args);
+  const int first_col = some.step_begin * kStepCols;
+  uint8_t* to = data;
+  for (int t = some.tile_begin; t < some.tile_end; ++t, to += num * step_bytes) {
+    for (int r = 0; r < min_of(args.num_rows, kAmxRows); ++r) {
+      const float* x = args.x + (first_row(t, args.num_rows) + r) * args.ldx + first_col;
+      for (int s = 0; s < num; ++s)
+        round_step(x + s * kStepCols, args.w->num_cols - first_col - s * kStepCols, to + s * step_bytes + r * 64);
     }
   }
-
- private:
-  uint8_t* const data_;
-  const int num_rows_;
-  const int num_steps_;
-  const int64_t step_bytes_;
-};
+  return {data, num * step_bytes, step_bytes};
+}
 
 // weights: of a step, the second panel's `stride` behind the first one's; rows: of each tile. kOnce: which of them pass
 // by, while the weights are multiplied again and again.
@@ -121,28 +127,23 @@ LARDER_INLINE void store_sums(TileSums* sums) {
   if constexpr (kTiles > 1 && kPanels > 1) tile_store<3>(sums[kPanels + 1], 64);
 }
 
-struct RowRange {
-  int begin;
-  int count;
-};
-
 // Where write_tiles() will write.
 template <int kTiles, int kPanels>
-LARDER_INLINE void fetch_results(const MatmulArgs& args, RowRange rows, int t, int panel) {
+LARDER_INLINE void fetch_results(const MatmulArgs& args, int t, int panel) {
   for (int tile = 0; tile < kTiles; ++tile) {
-    const float* y = args.y + (rows.begin + first_row(t + tile, rows.count)) * args.ldy + panel * kPanelRows;
-    for (int r = 0; r < min_of(rows.count, kAmxRows); ++r, y += args.ldy) {
+    const float* y = args.y + first_row(t + tile, args.num_rows) * args.ldy + panel * kPanelRows;
+    for (int r = 0; r < min_of(args.num_rows, kAmxRows); ++r, y += args.ldy) {
       for (int p = 0; p < kPanels; ++p) prefetch_to_write(y + p * kPanelRows);
     }
   }
 }
 
-// Of kTiles tiles from t on of the rows, to where they belong.
+// Of kTiles tiles of rows from t on, to where they belong.
 template <int kTiles, int kPanels>
-LARDER_INLINE void write_tiles(const MatmulArgs& args, RowRange rows, int t, int panel, const TileSums* sums) {
+LARDER_INLINE void write_tiles(const MatmulArgs& args, int t, int panel, const TileSums* sums) {
   for (int tile = 0; tile < kTiles; ++tile) {
-    const int row = rows.begin + first_row(t + tile, rows.count);
-    for (int r = 0; r < min_of(rows.count, kAmxRows); ++r) {
+    const int row = first_row(t + tile, args.num_rows);
+    for (int r = 0; r < min_of(args.num_rows, kAmxRows); ++r) {
       for (int p = 0; p < kPanels; ++p) write_sums(args, row + r, panel + p, load(sums[tile * kPanels + p][r]));
     }
   }

@@ -1,4 +1,4 @@
-#include "model/kernel_stack.h"
+#include "model/kernel_needs.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,5 @@
-// What a model's kernels take of a thread's stack, for the planner: rows are put in order there.
+// What a model's kernels need besides weights and blocks, for the planner: they put rows in order on threads' stacks, or
+// once for all threads.
 #pragma once
 
 #include <cstdint>
@@ -12,5 +13,8 @@ namespace larder {
 // At most, of each thread that computes. matrices: list_matrices(); blocks: head_dim and types alone.
 std::int64_t kernel_stack_bytes(const KernelTable& kernels, std::span<const PackedMatrix> matrices,
                                 const PagedKvView& blocks, const TransformerLimits& limits);
+
+// TransformerLimits::packs_rows of a model with these matrices: whether one of them takes many rows packed.
+bool takes_packed_rows(const KernelTable& kernels, std::span<const PackedMatrix> matrices, const TransformerLimits& limits);
 
 }  // namespace larder
