@@ -24,10 +24,12 @@ namespace {
 constexpr std::int64_t kStopPollNs = 50 * kNsPerMs;
 // An answer is often as good as there: to sleep and be woken takes longer than to look again.
 constexpr std::int64_t kSpinNs = 40'000;
-// A peer whose machine has gone says nothing: it is asked after so many seconds of silence.
+// A peer whose machine has gone says nothing: it is asked after so many seconds of silence. Nobody is asked while what
+// was sent waits to be acknowledged, which has the same time.
 constexpr int kKeepIdleSeconds = 10;
 constexpr int kKeepIntervalSeconds = 5;
 constexpr int kKeepCount = 3;
+constexpr int kUnacknowledgedMs = 1000 * (kKeepIdleSeconds + kKeepIntervalSeconds * kKeepCount);
 constexpr int kBacklog = 16;
 constexpr std::size_t kMaxPieces = 4;
 
@@ -54,6 +56,7 @@ void SocketStream::set_options() {
   set_option(fd_, IPPROTO_TCP, TCP_KEEPIDLE, kKeepIdleSeconds);
   set_option(fd_, IPPROTO_TCP, TCP_KEEPINTVL, kKeepIntervalSeconds);
   set_option(fd_, IPPROTO_TCP, TCP_KEEPCNT, kKeepCount);
+  set_option(fd_, IPPROTO_TCP, TCP_USER_TIMEOUT, kUnacknowledgedMs);
 }
 
 bool SocketStream::fail(std::string error) {

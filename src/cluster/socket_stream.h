@@ -28,6 +28,7 @@ class SocketStream {
   bool connect(RemoteHost& host, std::int64_t deadline_ns);
   bool is_open() const { return fd_ >= 0; }
   void close();
+  int fd() const { return fd_; }  // to poll; -1 = closed
 
   // All of the pieces, in order, within patience_ns.
   bool send(std::initializer_list<std::span<const std::byte>> pieces, std::int64_t patience_ns);
