@@ -351,6 +351,25 @@ def test_doctor_looks_at_options_before_the_model_is_there(tmp_path):
     assert "XDG_CACHE_HOME" in checks_of(tmp_path / "file")["model", "FAIL"]["fix"]
 
 
+def test_doctor_fetches_no_draft_model(tmp_path):
+    def checks_of(draft, code=0):
+        env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), "PIP_NO_INDEX": "1"}
+        run = subprocess.run([BIN, "doctor", "--json", "--port", "0", "-m", SMOLLM2, "--kv-size", "64MiB", "--draft-model", draft],
+                             capture_output=True, text=True, timeout=60, env=env)
+        assert run.returncode == code and "Fetching" not in run.stderr, run.stderr
+        return {check["check"]: check for check in json.loads(run.stdout)["checks"]}
+
+    checks = checks_of("smollm2-135m")
+    assert checks["draft model"]["verdict"] == "WARN" and checks["draft model"]["fix"] == "larder pull smollm2-135m"
+    assert checks["fit"]["verdict"] == "OK"  # without it
+    assert not (tmp_path / "cache").exists()
+    checks = checks_of(str(tmp_path / "none.gguf"), code=1)
+    assert checks["draft model"]["verdict"] == "FAIL" and "--draft-model" in checks["draft model"]["fix"]
+    assert checks["fit"]["verdict"] == "OK"
+    checks = checks_of(SMOLLM2)
+    assert "draft model" not in checks and checks["fit"]["verdict"] == "OK"
+
+
 def test_doctor_finds_the_disk_in_use(tmp_path):
     options = ("--kv-disk", tmp_path, "--kv-disk-size", "64MiB")
     with serving("--kv-size", "64MiB", *options):
