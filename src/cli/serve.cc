@@ -147,7 +147,9 @@ void serve(const ServeOptions& options) {
   config.log_interval =
       std::chrono::milliseconds(static_cast<std::int64_t>(options.log_seconds * 1e3));
 
-  static_cast<void>(endpoint_of(config));  // what is wrong with it is told before a model is loaded
+  // What is wrong with them is told before a model is loaded.
+  static_cast<void>(endpoint_of(config));
+  if (!options.kv_events.endpoint.empty()) KvEventPublisher::check(options.kv_events);
 
   RuntimeOptions runtime_options = options.runtime;
   runtime_options.bookkeeping_bytes = bookkeeping_bytes(config.limits);

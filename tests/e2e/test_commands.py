@@ -302,6 +302,7 @@ def test_numbers_out_of_range_are_refused_before_anything_is_loaded(arguments):
     (("plan", "--kv-size", "lots"), ["lots", "512MiB"]),
     (("plan", "--kv-size", "1GiB", "--memory", "2GiB"), ["--kv-size", "--memory"]),
     (("plan", "--kv-size", "900TiB"), ["--kv-size", "available"]),
+    (("serve", "--kv-events", "tcp://127.0.0.1:99999", "-m", "/nowhere.gguf"), ["--kv-events tcp://127.0.0.1:99999", "up to 65535"]),
     (("serve", "--host", "0.0.0.0"), ["--api-key"]), (("serve", "--api-key=", "--open"), ["--api-key: a key is empty"]),
     (("serve", "--attention-window", 100), ["larder: --attention-window must", "multiple of 16"]),
     (("serve", "--attention-sinks", 16), ["larder: --attention-sinks needs", " --attention-window"]),
