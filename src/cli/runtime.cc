@@ -373,11 +373,11 @@ void plan_model_into(PlannedModel& planned, const RuntimeOptions& options, Threa
   if (config.latent.rank > 0) check_latent_types(types, options);
   planned.layout = std::make_unique<KvLayout>(kv_layer_shapes(config), types);
   planned.limits = transformer_limits(options, config);
-  share_with_workers(planned, options, pool, device);
   if (!options.draft_model.empty()) {
     if (device != nullptr) throw_invalid("--draft-model: guesses are made on a CPU alone; leave it out, or take --device cpu");
-    planned.draft = read_draft_model(options, planned.file);
+    planned.draft = read_draft_model(options, planned.file);  // which may be fetched first: a worker would not wait for that
   }
+  share_with_workers(planned, options, pool, device);
 
   Footprint footprint;
   footprint.weights_bytes = planned.file.weights_bytes;
