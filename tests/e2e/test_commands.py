@@ -69,10 +69,22 @@ def test_an_option_of_an_unset_variable_is_not_left_out(command, option):
     ("http://app.example/", "http://app.example"), ("foo", "http://foo"), ("", "http://app.example"),
     ("app.example:3000/x?y", "http://app.example:3000"), ("HTTPS://App.example:443", "https://app.example"),
     ("http://app.example:80", "http://app.example"), ("http://a b", "http://app.example"),
-    ("http://*.app.example", "http://app.example"), ("http://a,http://b", "http://app.example")])
+    ("http://*.app.example", "http://app.example"), ("http://a,http://b", "http://app.example"),
+    ("ann:pw@app.example", "http://app.example"), ("http://a@b@c", "http://app.example"), ("http://a:123456", "http://app.example"),
+    ("http://a:", "http://app.example"), ("http://[::1", "http://app.example"), ("http://[]", "http://app.example"),
+    ("HTTP://[::A]:3000#x", "http://[::a]:3000"), ("http://[::1]x", "http://app.example"), ("tauri://a/b", "tauri://a"),
+    ("://a", "http://app.example"), ("1a://b", "http://app.example"), ("a/b://c", "http://a")])
 def test_an_origin_that_no_page_has_is_refused(origin, meant):
     error = larder("serve", "--cors", origin, "-m", "/nowhere.gguf", code=105).stderr.splitlines()[0]
     assert error == f'--cors: "{origin}" is not an origin; write {meant}'
+
+
+@pytest.mark.parametrize("origin", ["{}", "http://{}", "{}://a/", "{}@a/", "http://a:{}", "http://a/{}", "http://[{}]"])
+def test_an_origin_of_any_length_is_refused_in_a_short_line(origin):
+    """120,000 characters are some of the most that a command line takes of one argument."""
+    text = origin.format("a" * 120_000)
+    error = larder("serve", "--cors", text, "-m", "/nowhere.gguf", code=105).stderr.splitlines()[0]
+    assert error.startswith(f'--cors: "{text[:80]}..." is not an origin; write ') and len(error) < 200
 
 
 def test_origins_are_taken():
