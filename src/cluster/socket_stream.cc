@@ -154,6 +154,15 @@ bool SocketStream::receive(std::span<std::byte> bytes, std::int64_t patience_ns)
   return true;
 }
 
+std::size_t SocketStream::receive_now(std::span<std::byte> bytes) {
+  if (!is_open() || bytes.empty()) return 0;
+  const ssize_t received = ::recv(fd_, bytes.data(), bytes.size(), MSG_DONTWAIT);
+  if (received > 0) return static_cast<std::size_t>(received);
+  if (received == 0) fail("closed by the other end");
+  if (received < 0 && !would_block(errno)) fail(std::strerror(errno));
+  return 0;
+}
+
 bool SocketStream::wait_for_message() {
   const std::int64_t begin_ns = steady_now_ns();
   char next;
