@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Holds the tree to its own rules: the order of includes between folders, the sizes of files and functions, who
-reads the time of day.
+reads the time of day, what can be run by its name.
 
 check_tree.py ROOT
 """
+import os
 import pathlib
 import re
 import sys
@@ -16,6 +17,7 @@ MAX_FUNCTION_LINES = 70  # but for tests, which may list cases
 TIME_OF_DAY = re.compile(r"\b(?:system_clock|high_resolution_clock|utc_clock|CLOCK_REALTIME\w*|gettimeofday|"
                          r"timespec_get|time\s*\(\s*(?:nullptr|NULL|0|&\w+)\s*\))")
 MAY_TELL_IT = ("server/unix_time.h", "tokenizer/jinja_globals.cc")
+NO_SOURCES = re.compile(r"build.*|\.git|\.venv|\.cache|__pycache__")
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 
 
@@ -51,12 +53,28 @@ def problems_of(path, folder, text):
         yield f"{path}: no #pragma once"
 
 
+def mode_problems(root):
+    """Documents run programs by their names: what begins with its interpreter can be run so, and nothing else can."""
+    for folder, folders, names in os.walk(root):
+        folders[:] = sorted(name for name in folders if not NO_SOURCES.fullmatch(name))
+        for path in (pathlib.Path(folder, name) for name in sorted(names)):
+            if path.is_symlink() or not path.is_file():
+                continue
+            with path.open("rb") as file:
+                has_interpreter = file.read(2) == b"#!"
+            may_run = path.stat().st_mode & 0o111 != 0
+            if has_interpreter and not may_run:
+                yield f"{path}: begins with #! and is not executable: chmod +x"
+            elif may_run and not has_interpreter:
+                yield f"{path}: is executable and does not begin with #!: chmod -x"
+
+
 def main():
     root = pathlib.Path(sys.argv[1]) / "src"
     files = [p for p in sorted(root.rglob("*")) if p.suffix in (".h", ".cc", ".cu", ".cuh")]
     if not files:
         sys.exit(f"no sources under {root}")
-    problems = []
+    problems = list(mode_problems(root.parent))
     for path in files:
         folder = path.relative_to(root).parts[0]
         if folder not in ORDER:

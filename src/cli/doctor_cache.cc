@@ -20,11 +20,14 @@
 #include "server/cache_losses.h"
 #include "server/prompt.h"
 #include "server/settle_chat.h"
+#include "tokenizer/utf8.h"
 
 namespace larder {
 namespace {
 
 constexpr int kMostShown = 12;
+constexpr std::size_t kMaxShownBytes = 400;
+constexpr std::size_t kMaxPartBytes = 48;  // of a prompt
 
 struct DoctorCacheOptions {
   RuntimeOptions runtime;
@@ -123,6 +126,30 @@ void add_reports(const Json& json, CacheLosses& losses) {
   for (const Json& report : json["data"]) losses.add(report);
 }
 
+// Whether a terminal would do something else than show it: go on in another line, obey a sequence of control
+// characters, or show what stands beside it in another order.
+bool is_control(char32_t c) {
+  return c < 0x20 || (c >= 0x7F && c < 0xA0) || c == 0x61C || c == 0x200E || c == 0x200F ||
+         (c >= 0x2028 && c <= 0x202E) || (c >= 0x2066 && c <= 0x2069);
+}
+
+// What somebody else wrote, fit for a terminal: one line, in the letters that it has.
+std::string one_line(const std::string& text, std::size_t max_bytes) {
+  const std::string shown = shorten(text, max_bytes);
+  std::string line;
+  for (std::size_t position = 0; position < shown.size();) {
+    const Utf8Char next = read_utf8(shown, position);
+    if (!next.valid)
+      line += '?';
+    else if (is_control(next.code_point))
+      line += ' ';
+    else
+      line.append(shown, position, next.length);
+    position += next.length;
+  }
+  return line;
+}
+
 // A file of JSON, one object per line: cache reports, or requests as they were sent.
 void read_log(const DoctorCacheOptions& options, CacheLosses& losses) {
   std::ifstream file(options.source);
@@ -137,7 +164,8 @@ void read_log(const DoctorCacheOptions& options, CacheLosses& losses) {
       return true;
     } catch (const std::exception& error) {  // whatever an odd line makes of it
       if (++num_skipped <= 3)
-        std::fprintf(stderr, "%s:%d: left out: %s\n", options.source.c_str(), number, error.what());
+        std::fprintf(stderr, "%s:%d: left out: %s\n", options.source.c_str(), number,
+                     one_line(error.what(), kMaxShownBytes).c_str());
       return false;
     }
   };
@@ -170,12 +198,6 @@ void read_server(const DoctorCacheOptions& options, CacheLosses& losses) {
   }
 }
 
-std::string one_line(const std::string& text) {
-  std::string line;
-  for (const char c : shorten(text, 48)) line += static_cast<unsigned char>(c) < ' ' ? ' ' : c;
-  return line;
-}
-
 double percent(std::int64_t part, std::int64_t whole) {
   return whole == 0 ? 0 : 100.0 * static_cast<double>(part) / static_cast<double>(whole);
 }
@@ -190,13 +212,14 @@ void print(const CacheLosses& losses) {
   int num_shown = 0;
   for (const CacheLoss& loss : losses.sorted()) {
     if (++num_shown > kMostShown) break;
+    const auto shown = [](const std::string& text) { return one_line(text, kMaxShownBytes); };
     std::printf("\n%10lld tokens in %lld requests: %s%s%s\n", static_cast<long long>(loss.num_tokens),
-                static_cast<long long>(loss.num_requests), loss.why.c_str(),
-                loss.segment.empty() ? "" : " in ", loss.segment.c_str());
+                static_cast<long long>(loss.num_requests), shown(loss.why).c_str(),
+                loss.segment.empty() ? "" : " in ", shown(loss.segment).c_str());
     if (!loss.new_text.empty())
-      std::printf("           \"%s\" became \"%s\"\n", one_line(loss.old_text).c_str(),
-                  one_line(loss.new_text).c_str());
-    std::printf("           %s\n", loss.advice.c_str());
+      std::printf("           \"%s\" became \"%s\"\n", one_line(loss.old_text, kMaxPartBytes).c_str(),
+                  one_line(loss.new_text, kMaxPartBytes).c_str());
+    std::printf("           %s\n", shown(loss.advice).c_str());
   }
 }
 

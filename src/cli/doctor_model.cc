@@ -19,36 +19,44 @@
 namespace larder {
 namespace {
 
+// A model as an option names it.
+struct NamedModel {
+  const char* what;    // of the findings
+  const char* option;  // that names another
+  const std::string& name;
+};
+
 // The folder that models are fetched into, which is made where it is not there yet.
-void check_models_folder(Findings& findings) {
+void check_models_folder(const NamedModel& model, Findings& findings) {
   std::error_code ignored;
   std::filesystem::path folder = std::filesystem::absolute(models_folder(), ignored);
   while (!std::filesystem::exists(folder, ignored) && folder.has_relative_path())
     folder = folder.parent_path();
   if (!std::filesystem::is_directory(folder, ignored) || ::access(folder.c_str(), W_OK | X_OK) != 0)
-    findings.fail("model", fmt::format("{}: cannot be written, and models are fetched into {}",
-                                       folder.string(), models_folder()),
-                  "let this user write to it, XDG_CACHE_HOME=FOLDER, or -m FILE.gguf");
+    findings.fail(model.what, fmt::format("{}: cannot be written, and models are fetched into {}",
+                                          folder.string(), models_folder()),
+                  fmt::format("let this user write to it, XDG_CACHE_HOME=FOLDER, or {} FILE.gguf", model.option));
 }
 
-// "" where the file still has to be fetched; the finding is made then.
-std::string model_path(const std::string& name, Findings& findings) {
+// "" where the file is not there, or still has to be fetched; the finding is made then.
+std::string model_path(const NamedModel& model, Findings& findings) {
+  const auto& [what, option, name] = model;
   const auto known = std::ranges::find_if(
-      known_models(), [&](const KnownModel& model) { return name == model.name; });
+      known_models(), [&](const KnownModel& one) { return model.name == one.name; });
   const std::string path =
       known == known_models().end() ? name : models_folder() + "/" + known->file;
   std::error_code failed;
   if (std::filesystem::exists(path, failed)) return path;
   if (failed)
-    findings.fail("model", fmt::format("{}: {}", path, failed.message()),
-                  "-m FILE.gguf, where this user may read it");
+    findings.fail(what, fmt::format("{}: {}", path, failed.message()),
+                  fmt::format("{} FILE.gguf, where this user may read it", option));
   else if (known == known_models().end())
-    findings.fail("model", path + ": no such file, and not a name that Larder knows",
-                  "-m FILE.gguf, or a name of `larder pull --help`");
+    findings.fail(what, path + ": no such file, and not a name that Larder knows",
+                  fmt::format("{} FILE.gguf, or a name of `larder pull --help`", option));
   else {
-    findings.warn("model", name + " is not here yet: the first start fetches it",
+    findings.warn(what, name + " is not here yet: the first start fetches it",
                   "larder pull " + name);
-    check_models_folder(findings);
+    check_models_folder(model, findings);
   }
   return "";
 }
@@ -151,7 +159,11 @@ std::optional<std::int64_t> check_model(const RuntimeOptions& options, Findings&
   std::unique_ptr<Device> device;
   const bool are_options_right = check_known_options(options, findings);
   const bool has_device = find_device(options, device, findings);
-  const std::string path = model_path(options.model, findings);
+  const std::string path = model_path({"model", "-m", options.model}, findings);
+  RuntimeOptions fitting = options;
+  // Where it is not there yet, what fits is told without it: a plan would fetch it.
+  if (!options.draft_model.empty())
+    fitting.draft_model = model_path({"draft model", "--draft-model", options.draft_model}, findings);
   if (path.empty()) return std::nullopt;
   const auto passes = [&](const char* what, auto&& check) {
     try {
@@ -175,7 +187,6 @@ std::optional<std::int64_t> check_model(const RuntimeOptions& options, Findings&
     if (!has_weights || !has_device || !are_options_right) return;
     // It fits with any template; but one of the file's own that is broken keeps the file from being read.
     if (!has_template && options.chat_template_file.empty()) return;
-    RuntimeOptions fitting = options;
     if (!has_template) fitting.chat_template_file.clear();
     passes("fit", [&] { block_size_bytes = check_fit(fitting, device, findings); });
   });

@@ -196,6 +196,23 @@ class Planner {
   PlanReport report_;
 };
 
+// What would go unheeded, or cannot be.
+void check_plan_options(const PlanCommandOptions& options) {
+  const RuntimeOptions& runtime = options.runtime;
+  if (runtime.device != "cpu" && !is_this_machine(options))
+    throw_invalid("--device {} and --machine {}: give one of them; --device is a GPU of this machine", runtime.device,
+                  options.machine);
+  check_options(runtime);
+  const bool is_for_server = is_this_machine(options) && options.weights.empty() && !is_published(runtime.model);
+  const char* const of_server = !runtime.draft_model.empty()         ? "--draft-model"
+                                : !runtime.workers.addresses.empty() ? "--workers"
+                                                                     : nullptr;
+  if (of_server != nullptr && !is_for_server)
+    throw_invalid("{}: planned for a model's file on this machine; leave out --machine and --weights", of_server);
+  if (options.num_devices > 1 && is_this_machine(options))
+    throw_invalid("--tp: this machine is one device; name another by --machine");
+}
+
 void plan(const PlanCommandOptions& options) {
   const PlanReport report = Planner(options).run();
   using Json = nlohmann::ordered_json;
@@ -261,14 +278,7 @@ void add_plan_command(CLI::App& app) {
     options->has_prompt_len = command->count("--prompt") > 0;
     options->has_output_len = command->count("--output") > 0;
     if (options->list) return options->json ? list_json() : list();
-    if (options->runtime.device != "cpu" && !is_this_machine(*options))
-      throw_invalid("--device {} and --machine {}: give one of them; --device is a GPU of this machine",
-                    options->runtime.device, options->machine);
-    if (!options->runtime.draft_model.empty() &&
-        (!is_this_machine(*options) || !options->weights.empty() || is_published(options->runtime.model)))
-      throw_invalid("--draft-model: planned for a model's file on this machine; leave out --machine and --weights");
-    if (options->num_devices > 1 && is_this_machine(*options))
-      throw_invalid("--tp: this machine is one device; name another by --machine");
+    check_plan_options(*options);
     plan(*options);
   });
 }

@@ -245,8 +245,13 @@ std::string pull_model(const std::string& name_or_path) {
     const fs::path target = target_of(*known);
     std::error_code ignored;
     if (fs::exists(target, ignored) && sha256_of_file(target) != known->sha256) {
+      std::error_code error;
+      fs::remove(target, error);
+      if (error)
+        throw Error(ErrorKind::kUnavailable,
+                    fmt::format("{} is damaged, and cannot be removed from {}: {}; let this user write there, or remove it",
+                                known->file, models_folder(), error.message()));
       std::fprintf(stderr, "%s is damaged, and fetched again\n", target.c_str());
-      fs::remove(target, ignored);
     }
   }
   return find_model(name_or_path);

@@ -377,11 +377,11 @@ void plan_model_into(PlannedModel& planned, const RuntimeOptions& options, Threa
   if (device == nullptr)
     planned.limits.packs_rows =
         takes_packed_rows(select_kernels(), list_matrices(config, planned.file.files->gguf()), planned.limits);
-  share_with_workers(planned, options, pool, device);
   if (!options.draft_model.empty()) {
     if (device != nullptr) throw_invalid("--draft-model: guesses are made on a CPU alone; leave it out, or take --device cpu");
-    planned.draft = read_draft_model(options, planned.file);
+    planned.draft = read_draft_model(options, planned.file);  // which may be fetched first: a worker would not wait for that
   }
+  share_with_workers(planned, options, pool, device);
 
   Footprint footprint;
   footprint.weights_bytes = planned.file.weights_bytes;

@@ -5,15 +5,17 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
-#include <regex>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/error.h"
+#include "base/printable.h"
 #include "cli/commands.h"
 #include "cli/runtime.h"
 #include "cli/upstream_options.h"
@@ -71,18 +73,47 @@ std::vector<std::string> aliases_of(const ServeOptions& options, const std::stri
   return aliases;
 }
 
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
+
+bool is_scheme(std::string_view text) {
+  constexpr std::size_t kMaxScheme = 32;
+  return !text.empty() && text.size() <= kMaxScheme && is_letter(text.front()) && std::ranges::all_of(text, [](char c) {
+    return is_letter(c) || is_digit(c) || c == '+' || c == '.' || c == '-';
+  });
+}
+
+// A name or an IPv4 address, or an IPv6 address in brackets.
+bool is_host(std::string_view text) {
+  constexpr std::size_t kMaxHost = 253;  // of the DNS
+  if (text.empty() || text.size() > kMaxHost) return false;
+  if (text.front() != '[')
+    return std::ranges::all_of(text, [](char c) { return is_letter(c) || is_digit(c) || c == '.' || c == '_' || c == '-'; });
+  return text.size() > 2 && text.back() == ']' && std::ranges::all_of(text.substr(1, text.size() - 2), [](char c) {
+    return std::isxdigit(static_cast<unsigned char>(c)) != 0 || c == ':' || c == '.';
+  });
+}
+
+bool is_port(std::string_view text) { return !text.empty() && text.size() <= 5 && std::ranges::all_of(text, is_digit); }
+
 // What a browser sends for a page there; "" where nothing like it is meant.
 std::string origin_meant_by(const std::string& text) {
-  static const std::regex kForm(
-      R"((?:([a-z][a-z0-9+.-]*)://)?(?:[^/?#@]*@)?(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::([0-9]{1,5}))?(?:[/?#].*)?)",
-      std::regex::icase);
-  std::smatch parts;
-  if (!std::regex_match(text, parts, kForm)) return "";
-  const std::string scheme = parts[1].matched ? CLI::detail::to_lower(parts[1]) : "http";
-  const std::string usual_port = scheme == "http" ? "80" : scheme == "https" ? "443" : "";
-  const std::string host = usual_port.empty() ? parts[2].str() : CLI::detail::to_lower(parts[2]);
-  const std::string port = parts[3];
-  return scheme + "://" + host + (port.empty() || port == usual_port ? "" : ":" + port);
+  std::string_view rest = text;
+  std::string scheme = "http";
+  if (const std::size_t end = rest.find("://"); end != rest.npos && is_scheme(rest.substr(0, end))) {
+    scheme = CLI::detail::to_lower(std::string(rest.substr(0, end)));
+    rest.remove_prefix(end + 3);
+  }
+  rest = rest.substr(0, rest.find_first_of("/?#"));
+  if (const std::size_t user = rest.find('@'); user != rest.npos) rest.remove_prefix(user + 1);
+  // Behind the address, not in it.
+  const std::size_t colon = rest.find(':', rest.starts_with('[') ? rest.find(']') : 0);
+  const std::string_view host = rest.substr(0, colon);
+  const std::string_view port = colon == rest.npos ? "" : rest.substr(colon + 1);
+  if (!is_host(host) || (colon != rest.npos && !is_port(port))) return "";
+  const std::string_view usual_port = scheme == "http" ? "80" : scheme == "https" ? "443" : "";
+  return fmt::format("{}://{}{}{}", scheme, usual_port.empty() ? std::string(host) : CLI::detail::to_lower(std::string(host)),
+                     port.empty() || port == usual_port ? "" : ":", port == usual_port ? "" : port);
 }
 
 // "" = it is one. In any other form it would never match.
@@ -90,7 +121,7 @@ std::string why_no_origin(const std::string& text) {
   if (text == "*" || text == "null") return "";
   const std::string meant = origin_meant_by(text);
   if (meant == text && !meant.empty()) return "";
-  return fmt::format("\"{}\" is not an origin; write {}", text, meant.empty() ? "http://app.example" : meant);
+  return fmt::format("\"{}\" is not an origin; write {}", printable(text), meant.empty() ? "http://app.example" : meant);
 }
 
 // The engine's events go to the publisher, if there is one, for as long as this is there.
@@ -147,7 +178,9 @@ void serve(const ServeOptions& options) {
   config.log_interval =
       std::chrono::milliseconds(static_cast<std::int64_t>(options.log_seconds * 1e3));
 
-  static_cast<void>(endpoint_of(config));  // what is wrong with it is told before a model is loaded
+  // What is wrong with them is told before a model is loaded.
+  static_cast<void>(endpoint_of(config));
+  if (!options.kv_events.endpoint.empty()) KvEventPublisher::check(options.kv_events);
 
   RuntimeOptions runtime_options = options.runtime;
   runtime_options.bookkeeping_bytes = bookkeeping_bytes(config.limits);

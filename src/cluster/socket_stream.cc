@@ -24,10 +24,12 @@ namespace {
 constexpr std::int64_t kStopPollNs = 50 * kNsPerMs;
 // An answer is often as good as there: to sleep and be woken takes longer than to look again.
 constexpr std::int64_t kSpinNs = 40'000;
-// A peer whose machine has gone says nothing: it is asked after so many seconds of silence.
+// A peer whose machine has gone says nothing: it is asked after so many seconds of silence. Nobody is asked while what
+// was sent waits to be acknowledged, which has the same time.
 constexpr int kKeepIdleSeconds = 10;
 constexpr int kKeepIntervalSeconds = 5;
 constexpr int kKeepCount = 3;
+constexpr int kUnacknowledgedMs = 1000 * (kKeepIdleSeconds + kKeepIntervalSeconds * kKeepCount);
 constexpr int kBacklog = 16;
 constexpr std::size_t kMaxPieces = 4;
 
@@ -54,6 +56,7 @@ void SocketStream::set_options() {
   set_option(fd_, IPPROTO_TCP, TCP_KEEPIDLE, kKeepIdleSeconds);
   set_option(fd_, IPPROTO_TCP, TCP_KEEPINTVL, kKeepIntervalSeconds);
   set_option(fd_, IPPROTO_TCP, TCP_KEEPCNT, kKeepCount);
+  set_option(fd_, IPPROTO_TCP, TCP_USER_TIMEOUT, kUnacknowledgedMs);
 }
 
 bool SocketStream::fail(std::string error) {
@@ -149,6 +152,15 @@ bool SocketStream::receive(std::span<std::byte> bytes, std::int64_t patience_ns)
     if (!wait(POLLIN, deadline_ns)) return false;
   }
   return true;
+}
+
+std::size_t SocketStream::receive_now(std::span<std::byte> bytes) {
+  if (!is_open() || bytes.empty()) return 0;
+  const ssize_t received = ::recv(fd_, bytes.data(), bytes.size(), MSG_DONTWAIT);
+  if (received > 0) return static_cast<std::size_t>(received);
+  if (received == 0) fail("closed by the other end");
+  if (received < 0 && !would_block(errno)) fail(std::strerror(errno));
+  return 0;
 }
 
 bool SocketStream::wait_for_message() {

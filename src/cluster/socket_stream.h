@@ -28,11 +28,14 @@ class SocketStream {
   bool connect(RemoteHost& host, std::int64_t deadline_ns);
   bool is_open() const { return fd_ >= 0; }
   void close();
+  int fd() const { return fd_; }  // to poll; -1 = closed
 
   // All of the pieces, in order, within patience_ns.
   bool send(std::initializer_list<std::span<const std::byte>> pieces, std::int64_t patience_ns);
   // As many bytes as there is room for, likewise.
   bool receive(std::span<std::byte> bytes, std::int64_t patience_ns);
+  // What has come already, at most as much as there is room for: 0 = nothing yet, or it failed.
+  std::size_t receive_now(std::span<std::byte> bytes);
   // Until something has come, however long that takes. false: closed, or told to stop.
   bool wait_for_message();
 

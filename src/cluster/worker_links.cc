@@ -15,6 +15,7 @@ namespace larder {
 namespace {
 
 constexpr std::int64_t kConnectNs = 10 * kNsPerSecond;  // at start
+constexpr std::int64_t kBusyNs = 5 * kNsPerSecond;      // likewise, where another server may just be going
 constexpr std::int64_t kLoadingNs = 60 * kNsPerSecond;  // of a worker's silence while it loads
 constexpr std::int64_t kMostLoadingNs = 3600 * kNsPerSecond;
 // Where a worker was lost before, a step has a short look for it.
@@ -49,7 +50,7 @@ WorkerLinks::WorkerLinks(const WorkerLinksConfig& config) : config_(config) {
     links_.push_back(std::make_unique<Link>(address, stops_));
     Link& link = *links_.back();
     link.machine = static_cast<int>(links_.size());
-    if (!open(link, steady_now_ns() + kConnectNs))
+    if (!open_first(link))
       throw Error(ErrorKind::kUnavailable,
                   fmt::format("worker {}: {}", address.display(), link.stream.error()));
   }
@@ -71,6 +72,15 @@ void WorkerLinks::share_out() {
   }
   CHECK(shares.size() == links_.size() + 1, shares.size());
   split_ = OutputSplit(shares);
+}
+
+bool WorkerLinks::open_first(Link& link) {
+  const std::int64_t deadline_ns = steady_now_ns() + kBusyNs;
+  while (!open(link, steady_now_ns() + kConnectNs)) {
+    if (link.stream.error() != kBusyMessage || steady_now_ns() >= deadline_ns) return false;
+    wait_before_next_try();
+  }
+  return true;
 }
 
 // Up to the worker's offer.

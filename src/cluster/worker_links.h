@@ -67,6 +67,7 @@ class WorkerLinks final : public ProductPartners {
  private:
   struct Link;
 
+  bool open_first(Link& link);
   bool open(Link& link, std::int64_t deadline_ns);
   bool await_ready(Link& link, std::int64_t patience_ns);
   bool reconnect(Link& link, std::int64_t deadline_ns);

@@ -7,7 +7,9 @@
 #include <spdlog/spdlog.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
@@ -243,7 +245,8 @@ class LyingWorker {
  public:
   using Answer = std::function<void(MessageStream& stream, MessageHeader header)>;
 
-  explicit LyingWorker(Answer answer) : answer_(std::move(answer)), thread_([this] { run(); }) {}
+  explicit LyingWorker(Answer answer, int num_busy = 0)
+      : answer_(std::move(answer)), num_busy_(num_busy), thread_([this] { run(); }) {}
   ~LyingWorker() {
     stops_ = true;
     thread_.join();
@@ -265,7 +268,13 @@ class LyingWorker {
     constexpr std::int64_t kPatienceNs = 5 * kNsPerSecond;
     const auto say = [&](MessageType type, const std::string& text) { return stream.send_text(type, text, kPatienceNs); };
     if (!say(MessageType::kWelcome, write_text(Welcome{.nonce = "n"})) ||
-        !stream.expect_text(MessageType::kHello, kPatienceNs) || !say(MessageType::kOffer, write_text(Offer{1e9})) ||
+        !stream.expect_text(MessageType::kHello, kPatienceNs))
+      return;
+    if (num_busy_-- > 0) {
+      say(MessageType::kRefusal, write_text(Refusal{kBusyMessage}));
+      return;
+    }
+    if (!say(MessageType::kOffer, write_text(Offer{1e9})) ||
         !stream.expect_text(MessageType::kAssign, kPatienceNs) || !say(MessageType::kReady, "{}"))
       return;
     MessageHeader header;
@@ -278,6 +287,7 @@ class LyingWorker {
   }
 
   const Answer answer_;
+  int num_busy_;  // times that it is busy first; of its thread
   const int listener_ = listen_at("127.0.0.1", 0);
   std::atomic<bool> stops_{false};
   std::atomic<int> num_asked_{0};
@@ -327,6 +337,84 @@ TEST_F(WorkerLinksTest, OneThatSaysNothingIsNotWaitedForForEver) {
   const std::int64_t begin_ns = steady_now_ns();
   EXPECT_THROW(server.logits(), PartnerLost);
   EXPECT_LT(steady_now_ns() - begin_ns, 15 * kNsPerSecond);
+}
+
+TEST_F(WorkerLinksTest, AStartAsksABusyWorkerAgain) {
+  LyingWorker worker([](MessageStream&, MessageHeader) {}, 2);
+  EXPECT_EQ(error_of([&] { const WorkerLinks links(config_of({worker.port()})); }), "no error");
+}
+
+// Somebody who connects, and is told who the worker is.
+class Stranger {
+ public:
+  explicit Stranger(int port) : host_("127.0.0.1", port), stream_(-1, stops_) {
+    EXPECT_TRUE(stream_.connect(host_, steady_now_ns() + kPatienceNs)) << stream_.error();
+    EXPECT_TRUE(stream_.expect_text(MessageType::kWelcome, kPatienceNs)) << stream_.error();
+    if (stream_.is_open()) nonce_ = read_welcome(stream_.text()).nonce;
+  }
+
+  std::vector<std::byte> hello(const std::string& key) const {
+    Hello hello = config_of({}).hello;
+    hello.proof = key_proof(nonce_, key);
+    const std::string text = write_text(hello);
+    const HeaderBytes header = encode_header({.type = MessageType::kHello, .payload_bytes = text.size()});
+    std::vector<std::byte> bytes(header.begin(), header.end());
+    std::ranges::copy(std::as_bytes(std::span(text)), std::back_inserter(bytes));
+    return bytes;
+  }
+  void say(std::span<const std::byte> bytes) { EXPECT_TRUE(stream_.send({bytes}, kPatienceNs)) << stream_.error(); }
+  std::string answer() {
+    return stream_.expect_text(MessageType::kOffer, kPatienceNs) ? "an offer" : stream_.error();
+  }
+
+ private:
+  static constexpr std::int64_t kPatienceNs = 60 * kNsPerSecond;
+
+  const std::atomic<bool> stops_{false};
+  RemoteHost host_;
+  MessageStream stream_;
+  std::string nonce_;
+};
+
+WorkerServerConfig with_key(std::int64_t handshake_ns) {
+  return {.listen = {"127.0.0.1", 0}, .key = "secret", .model = "m", .bytes_per_second = 1e9, .handshake_ns = handshake_ns};
+}
+
+TEST_F(WorkerLinksTest, WhoDoesNotShowTheKeyKeepsNoServerOut) {
+  const TestWorker worker(kPath, with_key(3600 * kNsPerSecond));
+  WorkerLinksConfig config = config_of({worker.port()});
+  config.key = "secret";
+  std::vector<std::unique_ptr<Stranger>> strangers;  // in the middle of what they say
+  for (const std::size_t num_said : {0U, 1U, 40U, 60U}) {
+    strangers.push_back(std::make_unique<Stranger>(worker.port()));
+    const std::vector<std::byte> hello = strangers.back()->hello("");
+    strangers.back()->say(std::span(hello).first(num_said));
+  }
+  TestServer server(config);
+  EXPECT_TRUE(same_bits(TestServer::expected(), server.logits()));
+  strangers.push_back(std::make_unique<Stranger>(worker.port()));  // also while it computes
+  EXPECT_TRUE(same_bits(TestServer::expected(), server.logits(7)));
+  EXPECT_EQ(server.links().stats()[0].num_losses, 0U);
+}
+
+TEST_F(WorkerLinksTest, TheOldestOfManyWhoSayNothingGivesWay) {
+  const TestWorker worker(kPath, with_key(3600 * kNsPerSecond));
+  std::vector<std::unique_ptr<Stranger>> strangers;
+  for (std::size_t i = 0; i < WorkerServer::kMaxGuests + 1; ++i)
+    strangers.push_back(std::make_unique<Stranger>(worker.port()));
+  EXPECT_EQ(strangers[0]->answer(), "closed by the other end");
+  for (const std::byte byte : strangers.back()->hello("secret")) strangers.back()->say({&byte, 1});
+  EXPECT_EQ(strangers.back()->answer(), "an offer");
+  // The others were left alone.
+  strangers[1]->say(strangers[1]->hello("Secret"));
+  EXPECT_THAT(strangers[1]->answer(), HasSubstr("the server's key is another one"));
+  strangers[2]->say(strangers[2]->hello("secret"));
+  EXPECT_EQ(strangers[2]->answer(), kBusyMessage);
+}
+
+TEST_F(WorkerLinksTest, WhoSaysNothingInTimeIsSentAway) {
+  const TestWorker worker(kPath, with_key(kNsPerMs));
+  EXPECT_EQ(Stranger(worker.port()).answer(), "closed by the other end");
 }
 
 // What no server sends ends its session; the worker serves the next.

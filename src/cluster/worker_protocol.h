@@ -6,7 +6,7 @@
 //
 //     worker: Welcome              what it speaks, and a number used once
 //     server: Hello                which model, which kernels, and the proof of a key
-//     worker: Offer                how fast it reads its memory; or Refusal
+//     worker: Offer                how fast it reads its memory, and it is this server's now; or Refusal
 //     server: Assign               shares of all machines, limits
 //     worker: Loading ... Ready    while it loads its share; or Refusal
 //     server: StageInput, worker: StageOutputs, for every stage
@@ -83,6 +83,7 @@ struct Assign {
 struct Refusal {
   std::string message;  // one line
 };
+inline constexpr const char* kBusyMessage = "it computes for another server already";
 inline constexpr int kMaxStageRows = 8192;  // of a batch, as --batch-tokens
 
 std::string write_text(const Welcome& welcome);

@@ -1,13 +1,13 @@
 #include "cluster/worker_server.h"
 
-#include <poll.h>
 #include <spdlog/spdlog.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
-#include <chrono>
 #include <limits>
+#include <optional>
 #include <random>
 #include <utility>
 
@@ -28,9 +28,9 @@ constexpr std::int64_t kHandshakeNs = 10 * kNsPerSecond;
 constexpr std::int64_t kAssignNs = 120 * kNsPerSecond;
 constexpr std::int64_t kMessageNs = 30 * kNsPerSecond;  // without a byte, in the middle of one
 constexpr std::int64_t kLoadingIntervalNs = kNsPerSecond;
-constexpr int kAcceptPollMs = 50;
+constexpr int kPollMs = 50;
+constexpr int kWaitingPollMs = 5;  // while a server waits for another one to go
 constexpr std::int64_t kBusyNs = 500 * kNsPerMs;
-constexpr std::chrono::milliseconds kBusyInterval{5};
 constexpr std::size_t kFileWindowBytes = std::size_t{32} << 20;
 
 std::string new_nonce() {
@@ -48,6 +48,14 @@ void require(bool is_well) {
 }
 
 }  // namespace
+
+// Somebody who has connected, and has not a session yet.
+struct WorkerServer::Guest {
+  MessageStream stream;
+  std::string nonce;
+  std::int64_t deadline_ns = 0;
+  std::optional<Hello> hello;  // once it has shown that it may have one, and waits until the worker is free
+};
 
 // What a server has had loaded.
 struct WorkerServer::Share {
@@ -88,45 +96,109 @@ int WorkerServer::port() const { return port_of_socket(listener_); }
 
 void WorkerServer::run() {
   while (!stops_) {
-    pollfd entry{.fd = listener_, .events = POLLIN, .revents = 0};
-    if (::poll(&entry, 1, kAcceptPollMs) <= 0) continue;
-    const int fd = ::accept4(listener_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
-    if (fd >= 0) take(fd);
+    try {
+      if (wait_for_guests()) admit(::accept4(listener_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+      for (auto guest = guests_.begin(); guest != guests_.end();) guest = attend(*guest) ? guests_.erase(guest) : ++guest;
+    } catch (const std::exception& error) {  // no memory
+      spdlog::error("whoever connects is sent away: {}", error.what());
+      guests_.clear();
+    }
   }
+  guests_.clear();
 }
 
-// That a server has just gone may not have been noticed yet.
-bool WorkerServer::is_free_soon() const {
-  const std::int64_t deadline_ns = steady_now_ns() + kBusyNs;
-  while (is_busy_ && !stops_ && steady_now_ns() < deadline_ns) std::this_thread::sleep_for(kBusyInterval);
-  return !is_busy_;
+bool WorkerServer::has_waiting() const {
+  return std::ranges::any_of(guests_, [](const Guest& guest) { return guest.hello.has_value(); });
 }
 
-void WorkerServer::take(int fd) {
-  auto stream = std::make_shared<MessageStream>(fd, stops_);
-  if (!is_free_soon()) {
-    const Refusal refusal{"it computes for another server already"};
-    static_cast<void>(stream->send_text(MessageType::kRefusal, write_text(refusal), kNsPerSecond));
-    return;
+// Until somebody connects, or may have said something. True: somebody has connected.
+bool WorkerServer::wait_for_guests() {
+  polled_.assign(1, {.fd = listener_, .events = POLLIN, .revents = 0});
+  for (const Guest& guest : guests_)
+    if (!guest.hello) polled_.push_back({.fd = guest.stream.fd(), .events = POLLIN, .revents = 0});
+  const int num = ::poll(polled_.data(), polled_.size(), has_waiting() ? kWaitingPollMs : kPollMs);
+  return num > 0 && polled_.front().revents != 0;
+}
+
+void WorkerServer::admit(int fd) {
+  if (fd < 0) return;
+  MessageStream stream(fd, stops_);
+  if (guests_.size() >= kMaxGuests) {
+    // Whoever has shown that it may is a server that waits for another one to go.
+    const auto oldest = std::ranges::find_if(guests_, [](const Guest& guest) { return !guest.hello; });
+    if (oldest == guests_.end()) return;
+    guests_.erase(oldest);
   }
+  const Welcome welcome{.protocol = kWorkerProtocol, .nonce = new_nonce(), .wants_key = !config_.key.empty()};
+  // There is room for it in a new connection: nobody is waited for.
+  if (!stream.send_text(MessageType::kWelcome, write_text(welcome), 0)) return;
+  guests_.push_back({.stream = std::move(stream),
+                     .nonce = welcome.nonce,
+                     .deadline_ns = steady_now_ns() + config_.handshake_ns,
+                     .hello = std::nullopt});
+}
+
+// True once it has gone: into its session, or away.
+bool WorkerServer::attend(Guest& guest) {
+  try {
+    if (!guest.hello) {
+      MessageHeader header;
+      if (!guest.stream.receive_text_now(header)) return !guest.stream.is_open() || steady_now_ns() >= guest.deadline_ns;
+      if (header.type != MessageType::kHello) return true;
+      const Hello hello = read_hello(guest.stream.text());
+      check_hello(guest, hello);
+      guest.hello = hello;
+      guest.deadline_ns = steady_now_ns() + kBusyNs;
+    }
+    if (is_busy_) {
+      // That another server has just gone may not have been noticed yet.
+      if (steady_now_ns() < guest.deadline_ns) return false;
+      static_cast<void>(guest.stream.send_text(MessageType::kRefusal, write_text(Refusal{kBusyMessage}), 0));
+    } else {
+      begin_session(guest);
+    }
+  } catch (const std::exception& error) {  // bad input, or no thread
+    spdlog::warn("a server is refused: {}", error.what());
+    static_cast<void>(guest.stream.send_text(MessageType::kRefusal, write_text(Refusal{error.what()}), 0));
+  }
+  return true;
+}
+
+void WorkerServer::check_hello(const Guest& guest, const Hello& hello) const {
+  if (hello.protocol != kWorkerProtocol)
+    throw_invalid("the server speaks protocol {} of workers, this worker {}; run the same version of Larder on both",
+                  hello.protocol, kWorkerProtocol);
+  if (!config_.key.empty() && !same_proof(hello.proof, key_proof(guest.nonce, config_.key)))
+    throw_invalid("the server's key is another one; give both the same --worker-key-file");
+  if (hello.kernels != kernels_.name)
+    throw_invalid("the server computes with {} kernels, this worker with {}, whose bits differ; run both with "
+                  "LARDER_ISA=generic, avx2 or what else both have",
+                  printable(hello.kernels), kernels_.name);
+  if (hello.model != config_.model)
+    throw_invalid("the server has another model ({}) than this worker ({}); give both the same files",
+                  printable(hello.model), config_.model);
+}
+
+void WorkerServer::begin_session(Guest& guest) {
   if (session_.joinable()) session_.join();
   is_busy_ = true;
   try {
-    session_ = start_thread("that computes for a server", [this, stream] {
-      serve(*stream);
+    const auto stream = std::make_shared<MessageStream>(std::move(guest.stream));
+    session_ = start_thread("that computes for a server", [this, stream, hello = *guest.hello] {
+      serve(*stream, hello);
       stream->close();
       is_busy_ = false;
     });
-  } catch (const Error& error) {
-    spdlog::error("a server is refused: {}", error.what());
+  } catch (...) {
     is_busy_ = false;
+    throw;
   }
 }
 
-void WorkerServer::serve(MessageStream& stream) {
+void WorkerServer::serve(MessageStream& stream, const Hello& hello) {
   bool has_begun = false;
   try {
-    const Hello hello = greet(stream);
+    require(stream.send_text(MessageType::kOffer, write_text(Offer{config_.bytes_per_second}), kHandshakeNs));
     const Assign assign = read_assignment(stream);
     load(stream, hello, assign);
     spdlog::info("a server has come: machine {} of {}, weights {}", assign.machine, assign.shares.size(),
@@ -141,28 +213,6 @@ void WorkerServer::serve(MessageStream& stream) {
     return;
   }
   if (has_begun && !stops_) spdlog::info("the server has gone: {}", stream.error());
-}
-
-// Up to our offer.
-Hello WorkerServer::greet(MessageStream& stream) {
-  const Welcome welcome{.protocol = kWorkerProtocol, .nonce = new_nonce(), .wants_key = !config_.key.empty()};
-  require(stream.send_text(MessageType::kWelcome, write_text(welcome), kHandshakeNs));
-  require(stream.expect_text(MessageType::kHello, kHandshakeNs));
-  const Hello hello = read_hello(stream.text());
-  if (hello.protocol != kWorkerProtocol)
-    throw_invalid("the server speaks protocol {} of workers, this worker {}; run the same version of Larder on both",
-                  hello.protocol, kWorkerProtocol);
-  if (!config_.key.empty() && !same_proof(hello.proof, key_proof(welcome.nonce, config_.key)))
-    throw_invalid("the server's key is another one; give both the same --worker-key-file");
-  if (hello.kernels != kernels_.name)
-    throw_invalid("the server computes with {} kernels, this worker with {}, whose bits differ; run both with "
-                  "LARDER_ISA=generic, avx2 or what else both have",
-                  printable(hello.kernels), kernels_.name);
-  if (hello.model != config_.model)
-    throw_invalid("the server has another model ({}) than this worker ({}); give both the same files",
-                  printable(hello.model), config_.model);
-  require(stream.send_text(MessageType::kOffer, write_text(Offer{config_.bytes_per_second}), kHandshakeNs));
-  return hello;
 }
 
 Assign WorkerServer::read_assignment(MessageStream& stream) {

@@ -15,11 +15,12 @@ namespace larder {
 
 class TestWorker {
  public:
-  explicit TestWorker(const std::string& path, int port = 0, const std::string& key = "", const std::string& model = "m")
+  explicit TestWorker(const std::string& path, int port = 0, const std::string& key = "")
+      : TestWorker(path, {.listen = {"127.0.0.1", port}, .key = key, .model = "m", .bytes_per_second = 1e9}) {}
+  TestWorker(const std::string& path, const WorkerServerConfig& config)
       : files_(path),
         config_(read_model_config(files_.gguf())),
-        server_({.listen = {"127.0.0.1", port}, .key = key, .model = model, .bytes_per_second = 1e9}, files_, config_,
-                select_kernels(), pool_),
+        server_(config, files_, config_, select_kernels(), pool_),
         thread_([this] { server_.run(); }) {}
   ~TestWorker() {
     server_.stop();

@@ -10,6 +10,7 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <charconv>
 #include <chrono>
 #include <csignal>
 #include <deque>
@@ -111,12 +112,24 @@ void try_threads() {
               fmt::format("{} {}: cannot listen there: {}; {}", option, address, ::zmq_strerror(error), fix));
 }
 
+// libzmq takes 99999 for 34463, and 5557x for 5557.
+bool has_port(const std::string& address) {
+  const char* const end = address.data() + address.size();
+  std::uint16_t port = 0;
+  const auto [stop, error] = std::from_chars(address.data() + address.rfind(':') + 1, end, port);
+  return error == std::errc() && stop == end;
+}
+
+void check_address(const char* option, const std::string& address) {
+  const bool is_tcp = address.starts_with("tcp://");
+  if (!is_tcp && !address.starts_with("ipc://"))
+    throw_invalid("{} {}: is no address; give tcp://HOST:PORT, as in tcp://*:5557, or ipc://PATH", option, address);
+  if (is_tcp && !has_port(address))
+    throw_invalid("{} {}: must end with a port, a whole number up to 65535, as in tcp://*:5557", option, address);
+}
+
 // Returns the address with the port that was chosen.
 std::string bind(zmq::socket_t& socket, const char* option, const std::string& address) {
-  if (!address.starts_with("tcp://") && !address.starts_with("ipc://"))
-    throw Error(
-        ErrorKind::kInvalidArgument,
-        fmt::format("{} {}: is no address; give tcp://HOST:PORT, as in tcp://*:5557, or ipc://PATH", option, address));
   socket.set(zmq::sockopt::linger, kLingerMs);
   socket.set(zmq::sockopt::maxmsgsize, kMaxIncomingBytes);
   // So that what is kept for a subscriber whose machine is gone is given up.
@@ -203,6 +216,7 @@ class KvEventPublisher::Impl {
 };
 
 KvEventPublisher::Impl::Impl(KvEventPublisherConfig config) : config_(std::move(config)) {
+  check(config_);
   // A batch has an event at least, so that a push finds room.
   queue_.reserve(kMaxQueuedEvents);
   taken_.reserve(kMaxQueuedEvents);
@@ -403,6 +417,11 @@ bool KvEventPublisher::Impl::send_again(zmq::message_t& client, std::uint64_t se
 KvEventPublisher::KvEventPublisher(KvEventPublisherConfig config) : impl_(std::make_unique<Impl>(std::move(config))) {}
 
 KvEventPublisher::~KvEventPublisher() = default;
+
+void KvEventPublisher::check(const KvEventPublisherConfig& config) {
+  check_address("--kv-events", config.endpoint);
+  if (!config.replay_endpoint.empty()) check_address("--kv-events-replay", config.replay_endpoint);
+}
 
 void KvEventPublisher::push(KvEvents events) { impl_->push(std::move(events)); }
 

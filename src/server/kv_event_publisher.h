@@ -36,6 +36,9 @@ class KvEventPublisher {
     return static_cast<std::int64_t>(2 * kQueueBytes + config.buffer_bytes);
   }
 
+  // What is wrong with the addresses whatever the machine. Throws Error{kInvalidArgument}.
+  static void check(const KvEventPublisherConfig& config);
+
   // Of messages, and of events in them.
   struct Stats {
     std::uint64_t num_messages = 0;

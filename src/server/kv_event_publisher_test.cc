@@ -428,12 +428,30 @@ TEST_F(KvEventPublisherTest, AddressThatIsNone) {
     EXPECT_TRUE(text.starts_with(std::string("--kv-events ") + address + ": is no address")) << text;
   }
   for (const char* address :
-       {"tcp://127.0.0.1", "tcp://127.0.0.1:65536", "tcp://no-such-host:5557", "tcp://192.0.2.1:0"}) {
+       {"tcp://no-such-host:5557", "tcp://192.0.2.1:0"}) {
     KvEventPublisherConfig wrong = config();
     wrong.replay_endpoint = address;
     const std::string text = error_of(wrong, ErrorKind::kInvalidArgument);
     EXPECT_TRUE(text.starts_with(std::string("--kv-events-replay ") + address + ": cannot listen there")) << text;
   }
+}
+
+// libzmq would listen on another port.
+TEST_F(KvEventPublisherTest, PortThatIsNone) {
+  for (const char* address :
+       {"tcp://127.0.0.1", "tcp://127.0.0.1:", "tcp://127.0.0.1:65536", "tcp://127.0.0.1:99999", "tcp://127.0.0.1:5557x",
+        "tcp://127.0.0.1:-1", "tcp://127.0.0.1: 5557", "tcp://127.0.0.1:+5557", "tcp://127.0.0.1:0x15B5",
+        "tcp://127.0.0.1:99999999999999999999", "tcp://*:*", "tcp://[::1]"}) {
+    KvEventPublisherConfig wrong = config();
+    wrong.endpoint = address;
+    const std::string expected = std::string(" ") + address + ": must end with a port, a whole number up to 65535, as in tcp://*:5557";
+    EXPECT_EQ(error_of(wrong, ErrorKind::kInvalidArgument), "--kv-events" + expected);
+    wrong = config();
+    wrong.replay_endpoint = address;
+    EXPECT_EQ(error_of(wrong, ErrorKind::kInvalidArgument), "--kv-events-replay" + expected);
+    EXPECT_THROW(KvEventPublisher::check(wrong), Error);
+  }
+  KvEventPublisher::check(config());
 }
 
 TEST_F(KvEventPublisherTest, EndsWithAllSent) {

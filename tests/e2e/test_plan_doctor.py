@@ -216,6 +216,12 @@ def test_plan_without_measuring_is_about_memory():
     (("-m", "llama-3-8b", "--machine", "tpu"), ["tpu", "H100"]),
     (("-m", "llama-3-8b", "--weights", "q3"), ["q3", "q4_0"]),
     (("-m", "llama-3-8b", "--tp", 2), ["--tp", "--machine"]),
+    (("-m", "llama-3-8b", "--workers", "127.0.0.1:1"), ["--workers: planned for a model's file on this machine"]),
+    (("-m", SMOLLM2, "--workers", "127.0.0.1:1", "--machine", "h100"), ["--workers: planned for", "--machine"]),
+    (("-m", SMOLLM2, "--workers", "127.0.0.1:1", "--weights", "q4_0"), ["--workers: planned for", "--weights"]),
+    (("-m", SMOLLM2, "--draft-model", SMOLLM2, "--machine", "h100"), ["--draft-model: planned for", "--machine"]),
+    (("-m", "llama-3-8b", "--machine", "h100", "--workers", "nowhere"), ["--workers", "nowhere", "HOST:PORT"]),
+    (("-m", "llama-3-8b", "--machine", "h100", "--kv-disk", "d", "--kv-disk-size", "lots"), ["--kv-disk-size", "lots"]),
     (("-m", "llama-3-8b", "--device", "cuda:0", "--machine", "h100"), ["--device", "--machine", "one of them"]),
     (("-m", "llama-3-8b", "--device", "cuda:99"), ["cuda:99"]),
     (("-m", "llama-3-8b", "--machine", "h100", "--kv-size", "lots"), ["lots", "512MiB"]),
@@ -349,6 +355,25 @@ def test_doctor_looks_at_options_before_the_model_is_there(tmp_path):
     assert not (tmp_path / "new").exists()
     (tmp_path / "file").write_text("")
     assert "XDG_CACHE_HOME" in checks_of(tmp_path / "file")["model", "FAIL"]["fix"]
+
+
+def test_doctor_fetches_no_draft_model(tmp_path):
+    def checks_of(draft, code=0):
+        env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), "PIP_NO_INDEX": "1"}
+        run = subprocess.run([BIN, "doctor", "--json", "--port", "0", "-m", SMOLLM2, "--kv-size", "64MiB", "--draft-model", draft],
+                             capture_output=True, text=True, timeout=60, env=env)
+        assert run.returncode == code and "Fetching" not in run.stderr, run.stderr
+        return {check["check"]: check for check in json.loads(run.stdout)["checks"]}
+
+    checks = checks_of("smollm2-135m")
+    assert checks["draft model"]["verdict"] == "WARN" and checks["draft model"]["fix"] == "larder pull smollm2-135m"
+    assert checks["fit"]["verdict"] == "OK"  # without it
+    assert not (tmp_path / "cache").exists()
+    checks = checks_of(str(tmp_path / "none.gguf"), code=1)
+    assert checks["draft model"]["verdict"] == "FAIL" and "--draft-model" in checks["draft model"]["fix"]
+    assert checks["fit"]["verdict"] == "OK"
+    checks = checks_of(SMOLLM2)
+    assert "draft model" not in checks and checks["fit"]["verdict"] == "OK"
 
 
 def test_doctor_finds_the_disk_in_use(tmp_path):

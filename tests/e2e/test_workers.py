@@ -254,6 +254,12 @@ def test_options_that_are_none(arguments, expected):
     assert expected in refusal(*arguments)
 
 
+def test_workers_do_not_wait_for_a_draft_model_to_be_fetched():
+    if not MODEL:
+        pytest.skip("the model is not there")
+    assert "--draft-model /nowhere.gguf: " in refusal("--draft-model", "/nowhere.gguf", "--workers", "127.0.0.1:1")
+
+
 def test_a_worker_that_others_can_reach_needs_a_key():
     result = subprocess.run([BIN, "worker", "-m", MODEL or "x", "--listen", "0.0.0.0:0"], capture_output=True, text=True, timeout=60)
     assert result.returncode == 1 and "give --worker-key-file, or --open" in result.stderr
