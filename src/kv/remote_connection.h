@@ -63,6 +63,8 @@ class RemoteConnection {
   RemoteConnection& operator=(const RemoteConnection&) = delete;
 
   bool is_open() const { return fd_ >= 0; }
+  // Open, and used a short time ago: what lies between may forget one that is idle, and tell nobody.
+  bool is_fresh(std::int64_t max_idle_ns) const;
   // Connects, AUTH, SELECT, PING.
   RemoteOutcome open(std::int64_t deadline_ns);
   RemoteOutcome exchange(const RemoteExchange& exchange, std::int64_t deadline_ns);
@@ -93,6 +95,7 @@ class RemoteConnection {
   std::unique_ptr<char[]> buffer_;  // between the socket and the parser
   std::string error_;
   std::int64_t round_trip_ns_ = 0;
+  std::int64_t used_ns_ = 0;
 };
 
 }  // namespace larder

@@ -5,11 +5,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <spdlog/spdlog.h>
 
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -434,6 +437,48 @@ TEST_F(RemoteFaultsTest, AServerThatRefusesBlocksIsStillToldWhichAreUsed) {
   EXPECT_TRUE(tier.touch(test_block(2, 0)));
   wait_until([&] { return was_told.load(); });
   EXPECT_EQ(tier.stats().num_pending, 1) << "the block waits on";
+}
+
+// As where a router on the way has forgotten an idle connection: what is sent on it goes nowhere.
+TEST_F(RemoteFaultsTest, AConnectionThatWasIdleForLongIsOpenedAnew) {
+  for (const bool is_idle_for_long : {false, true}) {
+    std::atomic<std::size_t> num_opened = 0, num_read = 0;
+    const ScriptedServer server([&](const std::vector<std::string>& command) -> Action {
+      if (command[0] == "PING") return ++num_opened, Action{.bytes = "+PONG\r\n"};
+      const std::size_t i = num_read++ % 3;
+      return {.bytes = right(static_cast<int>(i)).bytes, .then_hang = i == 2};
+    });
+    RemoteTierConfig setup = config(server.url());
+    setup.batch_timeout_ms = is_idle_for_long ? 20'000 : 1000;
+    setup.max_idle_ms = is_idle_for_long ? 0 : kNeverMs;
+    RemoteTier tier(setup, test_format(kBlockBytes));
+    EXPECT_EQ(count_right(tier, blocks(), kBlockBytes), 3);
+    EXPECT_EQ(count_right(tier, blocks(), kBlockBytes), is_idle_for_long ? 3 : 0);
+    EXPECT_EQ(tier.stats().num_timeouts, is_idle_for_long ? 0u : 1u);
+    EXPECT_EQ(num_opened, is_idle_for_long ? 3u : 2u);
+  }
+}
+
+TEST_F(RemoteFaultsTest, IdleConnectionsAreKeptAlive) {
+  const ScriptedServer server([](const std::vector<std::string>&) -> Action { return {.bytes = "+PONG\r\n"}; });
+  const RemoteTier tier(config(server.url()), test_format(kBlockBytes));
+  int num_connections = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    const int fd = std::stoi(entry.path().filename().string());
+    sockaddr_in peer{};
+    socklen_t size = sizeof peer;
+    if (::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &size) != 0 || peer.sin_family != AF_INET ||
+        ntohs(peer.sin_port) != parse_remote_url(server.url()).port)
+      continue;
+    ++num_connections;
+    int is_kept = 0, idle_seconds = 0;
+    size = sizeof is_kept;
+    ASSERT_EQ(::getsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &is_kept, &size), 0);
+    ASSERT_EQ(::getsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_seconds, &size), 0);
+    EXPECT_TRUE(is_kept);
+    EXPECT_LT(idle_seconds, 60);
+  }
+  EXPECT_EQ(num_connections, 1);
 }
 
 TEST_F(RemoteFaultsTest, CallsWhatIsLeftOfDone) {

@@ -185,6 +185,7 @@ RemoteOutcome RemoteTier::exchange(RemoteConnection& connection, const RemoteExc
   };
   RemoteOutcome outcome = RemoteOutcome::kFailed;
   for (int attempt = 0; attempt < 2; ++attempt) {
+    if (!connection.is_fresh(config_.max_idle_ms * kNsPerMs)) connection.close();
     const bool was_open = connection.is_open();
     outcome = was_open ? RemoteOutcome::kOk
                        : connection.open(steady_now_ns() + config_.connect_timeout_ms * kNsPerMs);

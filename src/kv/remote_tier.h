@@ -32,6 +32,7 @@ struct RemoteTierConfig {
   int max_queued_reads = 256;                                // get() calls; more find nothing
   int connect_timeout_ms = 1000;  // with AUTH, SELECT and PING
   int batch_timeout_ms = 1000;    // and the time for its bytes at 50 MB/s
+  int max_idle_ms = 60'000;       // of a connection; then it is opened anew before it is used
   int drain_ms = 5000;            // how long the destructor sends what is queued
   // How long the server is left alone after a fault: doubles from the first to the second.
   int first_retry_ms = 500;
