@@ -81,6 +81,12 @@ redisReplyObjectFunctions reply_functions = {on_string, on_array, on_integer, on
 
 }  // namespace
 
+// READONLY: it was demoted; MASTERDOWN: it follows one that is gone; MOVED: of a cluster, whose slots have others.
+bool RemoteReply::is_of_another() const {
+  return kind == Kind::kError &&
+         (text().starts_with("READONLY") || text().starts_with("MASTERDOWN") || text().starts_with("MOVED"));
+}
+
 struct RemoteConnection::Progress {
   std::size_t piece = 0;         // the first that is not sent
   std::size_t piece_offset = 0;  // and how much of it is
@@ -108,7 +114,7 @@ RemoteConnection::RemoteConnection(RemoteUrl url, RemoteHost& host, const std::a
 RemoteConnection::~RemoteConnection() { close(); }
 
 bool RemoteConnection::is_fresh(std::int64_t max_idle_ns) const {
-  return is_open() && steady_now_ns() - used_ns_ < max_idle_ns;
+  return is_open() && !is_left_ && steady_now_ns() - used_ns_ < max_idle_ns;
 }
 
 void RemoteConnection::close() {
@@ -126,6 +132,7 @@ RemoteOutcome RemoteConnection::fail(RemoteOutcome outcome, std::string error) {
 
 RemoteOutcome RemoteConnection::open(std::int64_t deadline_ns) {
   close();
+  is_left_ = false;
   if (const RemoteOutcome outcome = connect(deadline_ns); outcome != RemoteOutcome::kOk)
     return outcome;
   reader_ = redisReaderCreateWithFunctions(&reply_functions);
@@ -148,6 +155,7 @@ RemoteOutcome RemoteConnection::open(std::int64_t deadline_ns) {
   std::string refusal;
   handshake.on_reply = [&](int, const RemoteReply& reply) {
     if (reply.kind == RemoteReply::Kind::kStatus || !refusal.empty()) return;
+    if (reply.is_of_another()) host_.forget();
     // It cannot save its data and takes no writes, and says so to PING, too; it reads all the same.
     if (reply.kind == RemoteReply::Kind::kError && reply.text().starts_with("MISCONF")) return;
     refusal = reply.kind == RemoteReply::Kind::kError ? printable(reply.text())

@@ -13,9 +13,7 @@
 #include <chrono>
 #include <cstring>
 #include <filesystem>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -34,11 +32,13 @@ constexpr const char* kTwoAddresses = "two.test";
 constexpr const char* kSlowName = "slow.test";
 std::atomic<bool> resolver_hangs = false;
 std::atomic<int> num_slow_lookups = 0;
+constexpr const char* kMovingName = "moving.test";
+std::atomic<int> moving_port = 0;
 
 }  // namespace
 
 // In place of the library's: one name has the addresses 127.0.0.2 and 127.0.0.1, in this order;
-// another is 127.0.0.1, once the resolver hangs no more.
+// another is 127.0.0.1, once the resolver hangs no more; a third one's server is at moving_port.
 extern "C" int getaddrinfo(const char* host, const char* port, const addrinfo* hints,
                            addrinfo** found) {
   static const auto real =
@@ -48,6 +48,10 @@ extern "C" int getaddrinfo(const char* host, const char* port, const addrinfo* h
     ++num_slow_lookups;
     while (resolver_hangs) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     return real("127.0.0.1", port, hints, found);
+  }
+  if (host != nullptr && std::string_view(host) == kMovingName) {
+    if ((hints->ai_flags & AI_NUMERICHOST) != 0) return EAI_NONAME;
+    return real("127.0.0.1", std::to_string(moving_port).c_str(), hints, found);
   }
   if (host == nullptr || std::string_view(host) != kTwoAddresses)
     return real(host, port, hints, found);
@@ -288,58 +292,6 @@ TEST_F(RemoteFaultsTest, AServerThatDiesAtEveryWriteIsLeftAlone) {
   EXPECT_EQ(server.num_commands(), num_commands);
 }
 
-// Takes what is stored, but answers the first SET commands otherwise.
-class StoringServer {
- public:
-  explicit StoringServer(std::vector<Action> first)
-      : first_(std::move(first)), server_([this](const auto& command) { return answer(command); }) {}
-
-  std::string url() const { return server_.url(); }
-  std::vector<std::string> stored() const {
-    const std::lock_guard lock(mutex_);
-    return stored_;
-  }
-  void break_value(const std::string& key) {
-    const std::lock_guard lock(mutex_);
-    values_.at(key)[30'000] ^= 1;
-  }
-  void hang_after_reads(int num_reads) {
-    const std::lock_guard lock(mutex_);
-    num_reads_left_ = num_reads;
-  }
-  void answer_next(std::vector<Action> next) {
-    const std::lock_guard lock(mutex_);
-    first_ = std::move(next);
-    num_sets_ = 0;
-  }
-
- private:
-  Action answer(const std::vector<std::string>& command) {
-    const std::lock_guard lock(mutex_);
-    if (command[0] == "PING") return {.bytes = "+PONG\r\n"};
-    const auto found = values_.find(command[1]);
-    const std::string value = found == values_.end() ? "" : found->second;
-    if (command[0] == "STRLEN") return {.bytes = fmt::format(":{}\r\n", value.size())};
-    if (command[0] == "GETRANGE") {
-      if (num_reads_left_-- == 0) return {.bytes = "", .then_hang = true};
-      return {.bytes = ScriptedServer::bulk(value)};
-    }
-    CHECK(command[0] == "SET");
-    if (num_sets_ < first_.size()) return first_[num_sets_++];
-    values_[command[1]] = command[2];
-    stored_.push_back(command[1]);
-    return {.bytes = "+OK\r\n"};
-  }
-
-  mutable std::mutex mutex_;
-  std::vector<Action> first_;
-  std::size_t num_sets_ = 0;
-  int num_reads_left_ = -1;  // below 0: any number
-  std::vector<std::string> stored_;
-  std::map<std::string, std::string> values_;
-  ScriptedServer server_;
-};
-
 RemoteTierConfig retrying_config(const std::string& url) {
   RemoteTierConfig config;
   config.url = url;
@@ -534,6 +486,49 @@ TEST_F(RemoteFaultsTest, AnAddressThatDoesNotAnswerLeavesTheNextItsTime) {
   RemoteHost two(kTwoAddresses, port);
   RemoteConnection both({.host = kTwoAddresses, .port = port, .password = "", .db = 0}, two, stop);
   EXPECT_EQ(both.open(deadline_ns()), RemoteOutcome::kOk) << both.error();
+}
+
+// The old server goes on answering; its name leads to the new one.
+TEST_F(RemoteFaultsTest, AfterAFailoverTheServersNameIsLookedUpAnew) {
+  const auto key = [](const TierBlock& block) { return remote_key("larder", test_format(kBlockBytes), block); };
+  for (const char* error : {"-READONLY You can't write against a read only replica.\r\n", "-MOVED 3999 10.0.0.1:6381\r\n",
+                            "-MASTERDOWN Link with MASTER is down\r\n"}) {
+    StoringServer demoted({}), promoted({});
+    moving_port = parse_remote_url(demoted.url()).port;
+    RemoteTier tier(retrying_config(fmt::format("redis://{}:{}", kMovingName, moving_port.load())),
+                    test_format(kBlockBytes));
+    put_all(tier, test_chain(1, 3), kBlockBytes);
+    EXPECT_EQ(count_right(tier, test_chain(1, 3), kBlockBytes), 3);
+    moving_port = parse_remote_url(promoted.url()).port;
+    demoted.answer_next(std::vector<Action>(1000, {.bytes = error}));
+    put_all(tier, test_chain(2, 3), kBlockBytes);
+    EXPECT_THAT(promoted.stored(), testing::Contains(key(test_block(2, 2)))) << error;
+    EXPECT_EQ(count_right(tier, test_chain(2, 3), kBlockBytes), 3) << "both connections";
+    EXPECT_EQ(count_right(tier, test_chain(1, 3), kBlockBytes), 0);
+  }
+}
+
+// It answers PING so, too.
+TEST_F(RemoteFaultsTest, AReplicaThatHasLostItsMasterIsNotAskedForEver) {
+  std::atomic<bool> is_down = false;
+  const ScriptedServer replica([&](const std::vector<std::string>& command) -> Action {
+    if (is_down) return {.bytes = "-MASTERDOWN Link with MASTER is down\r\n"};
+    return {.bytes = command[0] == "PING" ? "+PONG\r\n" : "$-1\r\n"};
+  });
+  StoringServer promoted({});
+  moving_port = parse_remote_url(replica.url()).port;
+  RemoteTier tier(retrying_config(fmt::format("redis://{}:{}", kMovingName, moving_port.load())),
+                  test_format(kBlockBytes));
+  EXPECT_EQ(count_right(tier, blocks(), kBlockBytes), 0);
+  EXPECT_TRUE(tier.stats().is_on);
+  is_down = true;
+  EXPECT_EQ(count_right(tier, blocks(), kBlockBytes), 0);
+  const std::uint64_t num_faults = tier.stats().num_faults();
+  wait_until([&] { return tier.stats().num_faults() > num_faults; });  // it looked, and the name led there still
+  moving_port = parse_remote_url(promoted.url()).port;
+  wait_until([&] { return tier.stats().is_on; });
+  put_all(tier, blocks(), kBlockBytes);
+  EXPECT_EQ(count_right(tier, blocks(), kBlockBytes), 3);
 }
 
 // Neither the start nor the end waits for the resolver; what it says late is used.

@@ -45,7 +45,8 @@ struct RemoteTierConfig {
 // Faults: whatever a key holds, it is this block or a miss. A server that does not answer in time,
 // closes or talks nonsense puts the tier off: get() then finds nothing at once, put() refuses. So a
 // hung server costs one timeout. A server that cannot store (out of memory, read only) gets no
-// writes for max_retry_ms; reads go on. What a server did not take is not lost: it stays in the
+// writes for max_retry_ms; reads go on. One that is not the one to ask, as after a failover, is left:
+// its name is looked up anew, at most every max_retry_ms. What a server did not take is not lost: it stays in the
 // queue, before what came later, and is sent when the pause is over.
 // Thread: see KvTier; everything behind mutex_, but for the connections.
 class RemoteTier final : public KvTier {
@@ -100,6 +101,7 @@ class RemoteTier final : public KvTier {
   // pause_ns: of the connection that failed.
   void turn_off(RemoteOutcome outcome, const std::string& reason, std::int64_t& pause_ns);
   void stop_writes(const std::string& reason);
+  void leave_server();
   void rest_without_memory(RemoteConnection& connection, std::int64_t& pause_ns);
 
   const RemoteTierConfig config_;
@@ -132,6 +134,7 @@ class RemoteTier final : public KvTier {
   std::int64_t read_pause_ns_ = 0;
   std::int64_t write_pause_ns_ = 0;
   std::int64_t no_writes_until_ns_ = 0;
+  std::int64_t stay_until_ns_ = 0;  // with a server that is not the one to ask, if its name still leads there
   double round_trip_seconds_ = 0;  // the shortest exchange since it is on
   ReadRate read_rate_;
   bool stop_ = false;
