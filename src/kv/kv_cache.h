@@ -58,7 +58,7 @@ struct KvStats {
   std::uint64_t num_evicted = 0;
   std::uint64_t num_copied_on_write = 0;
   std::uint64_t num_pins_refused = 0;     // calls of pin()
-  std::uint64_t num_evicted_unsaved = 0;  // complete, and a tier could not take them in time
+  std::uint64_t num_evicted_unsaved = 0;  // complete, and no tier had them or could take them in time
   std::int64_t num_unsaved = 0;           // complete blocks that wait for a tier
 };
 

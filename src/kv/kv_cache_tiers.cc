@@ -144,18 +144,20 @@ bool KvCache::is_saved(BlockId block, int tier) const {
   return !tiers_->tier(tier).has_lost(identity);
 }
 
-// The last chance of what is about to be evicted.
+// The last chance of what is about to be evicted. One that any tier has is none the worse for the others.
 void KvCache::save_before_eviction(BlockId block) {
   if (cache_.num_tokens(cache_.node_of(block)) < kBlockSize) return;
   for_each_evicted_with(block, [&](BlockId own) {
+    bool is_anywhere = false;
     for (int tier = 0; tier < tiers_->num_tiers(); ++tier) {
-      if (is_saved(own, tier)) continue;
-      const bool is_taken = tiers_->tier(tier).takes_writes() && save(own, tier);
-      leaving_.start(tiers_->tier(tier));
-      if (is_taken) continue;
-      ++num_evicted_unsaved_;
-      tiers_->count_refused(tier);
+      if (!is_saved(own, tier)) {
+        const bool is_taken = tiers_->tier(tier).takes_writes() && save(own, tier);
+        leaving_.start(tiers_->tier(tier));
+        if (!is_taken) tiers_->count_refused(tier);
+      }
+      is_anywhere = is_anywhere || is_saved(own, tier);  // what was taken may have found no room
     }
+    if (!is_anywhere) ++num_evicted_unsaved_;
   });
 }
 
