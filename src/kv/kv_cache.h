@@ -55,7 +55,7 @@ struct KvStats {
   int num_pinned = 0;               // in use or idle
   std::int64_t num_slots_held = 0;  // held blocks * kBlockSize
   std::int64_t num_slots_used = 0;  // of those, slots that hold a computed token
-  std::uint64_t num_evicted = 0;
+  std::uint64_t num_evicted = 0;    // for room
   std::uint64_t num_copied_on_write = 0;
   std::uint64_t num_pins_refused = 0;     // calls of pin()
   std::uint64_t num_evicted_unsaved = 0;  // complete, and no tier had them or could take them in time
@@ -64,7 +64,7 @@ struct KvStats {
 
 // Seconds in a block's life.
 struct KvHistograms {
-  Histogram lifetime;           // from allocation until it is evicted
+  Histogram lifetime;           // from allocation until it is evicted for room
   Histogram idle_before_evict;  // from its last use
   Histogram reuse_gap;          // from its last use until it is used again
   KvHistograms();
@@ -300,12 +300,13 @@ class KvCache {
   bool has_saved(BlockId block, int tier) const {
     return tier_uses_[use_index(block, tier)].state == TierUse::State::kSaved;
   }
+  enum class Leave { kForRoom, kGivenUp, kCleared };
   BlockId allocate();
   void hold(BlockId block, bool borrows);
   void drop(BlockId block, const BlockTable& table);
   void give_back(BlockId& entry, const BlockTable& table);
   void drop_blocks(BlockTable& table);
-  void evict(BlockId block, bool is_cleared);
+  void evict(BlockId block, Leave why);
   // Calls function(BlockId) for each block that goes when this one, whose turn it is, does.
   template <class Function>
   void for_each_evicted_with(BlockId block, const Function& function) const {
