@@ -397,7 +397,7 @@ TEST_F(DiskFaultsTest, CallsWhatIsLeftOfDone) {
   std::vector<std::vector<std::byte>> bytes(200, std::vector<std::byte>(50 * kBlockBytes));
   std::atomic<int> num_done = 0;
   for (auto& destination : bytes)
-    tier->get({.blocks = blocks, .bytes = destination, .done = [&](int) { ++num_done; }});
+    tier->get({.blocks = blocks, .bytes = destination, .done = [&](TierAnswer) { ++num_done; }});
   tier.reset();
   EXPECT_EQ(num_done, 200);
 }

@@ -107,11 +107,11 @@ class DiskTier final : public KvTier {
   void wait_for_reads(std::unique_lock<std::mutex>& lock);
   void tell_some(std::unique_lock<std::mutex>& lock);
   std::optional<TierRecord> read_header(const SegmentFile& file, std::int32_t slot);
-  int read_blocks(const TierRead& read);
-  int read_chunk(const TierRead& read, std::size_t first, std::size_t count);
+  TierAnswer read_blocks(const TierRead& read);
+  TierAnswer read_chunk(const TierRead& read, std::size_t first, std::size_t count);
   void plan_reads(const TierRead& read, std::size_t first, std::size_t count, std::vector<Read>& reads);
   void transfer_reads(std::vector<Read>& reads);
-  int finish_reads(std::vector<Read>& reads, std::int64_t elapsed_ns);
+  TierAnswer finish_reads(std::vector<Read>& reads, std::int64_t elapsed_ns);
   bool drop_unreadable(const Read& read);
   bool can_read(std::int64_t now_ns) const;
   bool can_write(std::int64_t now_ns) const;

@@ -45,12 +45,12 @@ void DiskTier::read_loop() {
     reads_.pop_front();
     const bool skip = stop_ || !read_breaker_.is_on(steady_now_ns());
     lock.unlock();
-    const int num_found = skip ? 0 : read_blocks(read);
+    const TierAnswer answer = skip ? TierAnswer{.num_found = 0, .is_faulty = true} : read_blocks(read);
     lock.lock();
     if (skip) ++stats_.num_missed;
     num_queued_blocks_ -= static_cast<std::int64_t>(read.blocks.size());
     lock.unlock();
-    read.done(num_found);
+    read.done(answer);
     lock.lock();
   }
 }
@@ -105,21 +105,23 @@ std::optional<TierRecord> DiskTier::read_header(const SegmentFile& file, std::in
   return request.result < 0 ? std::nullopt : decode_record(header);
 }
 
-int DiskTier::read_blocks(const TierRead& read) {
+TierAnswer DiskTier::read_blocks(const TierRead& read) {
   const auto chunk = static_cast<std::size_t>(
       std::clamp(kChunkBytes / format_.block_size_bytes, std::int64_t{1}, kMaxChunk));
-  int num_found = 0;
+  TierAnswer answer;
   for (std::size_t first = 0; first < read.blocks.size(); first += chunk) {
     const std::size_t count = std::min(chunk, read.blocks.size() - first);
-    const int num = read_chunk(read, first, count);
-    num_found += num;
-    if (num < static_cast<int>(count)) break;
+    const TierAnswer of_chunk = read_chunk(read, first, count);
+    answer.num_found += of_chunk.num_found;
+    answer.is_faulty = of_chunk.is_faulty;
+    if (of_chunk.num_found < static_cast<int>(count)) break;
   }
-  return num_found;
+  return answer;
 }
 
-int DiskTier::read_chunk(const TierRead& read, std::size_t first, std::size_t count) {
+TierAnswer DiskTier::read_chunk(const TierRead& read, std::size_t first, std::size_t count) {
   std::vector<Read> reads;
+  bool has_memory = true;
   std::int64_t start_ns = steady_now_ns();
   try {
     reads.reserve(count);  // before anything is pinned
@@ -127,13 +129,15 @@ int DiskTier::read_chunk(const TierRead& read, std::size_t first, std::size_t co
     start_ns = steady_now_ns();
     transfer_reads(reads);
   } catch (const std::bad_alloc&) {
+    has_memory = false;
     for (Read& one : reads) {
       one.result = Read::Result::kFailed;
       one.error = ENOMEM;
     }
   }
   const std::int64_t elapsed_ns = steady_now_ns() - start_ns;
-  return finish_reads(reads, elapsed_ns);
+  const TierAnswer answer = finish_reads(reads, elapsed_ns);
+  return {.num_found = answer.num_found, .is_faulty = answer.is_faulty || !has_memory};
 }
 
 void DiskTier::plan_reads(const TierRead& read, std::size_t first, std::size_t count, std::vector<Read>& reads) {
@@ -198,7 +202,7 @@ void DiskTier::transfer_reads(std::vector<Read>& reads) {
   }
 }
 
-int DiskTier::finish_reads(std::vector<Read>& reads, std::int64_t elapsed_ns) {
+TierAnswer DiskTier::finish_reads(std::vector<Read>& reads, std::int64_t elapsed_ns) {
   std::int64_t pause_ns = 0;  // 0 = reads go on
   std::unique_lock lock(mutex_);
   // Once it has ended, the log may have, too.
@@ -243,7 +247,7 @@ int DiskTier::finish_reads(std::vector<Read>& reads, std::int64_t elapsed_ns) {
   if (pause_ns > 0)
     spdlog::warn("disk tier {}: no reads for {} ms: too many failed", directory_.path(),
                  pause_ns / kNsPerMs);
-  return num_found;
+  return {.num_found = num_found, .is_faulty = ended};
 }
 
 // Under the lock, as is the next. No fault forbids it, and none hangs.

@@ -84,7 +84,7 @@ struct LoadedTokens {
   // Where it is beyond those: up to there only windows lack blocks; begin_load() again.
   int end = 0;
   std::vector<int> num_by_tier;  // of those that came from tiers
-  // Tokens up to there were to come, and did not for a fault of the tier that had taken them; 0 = for none.
+  // Tokens up to there were to come, and did not for a fault of the tier that had them; 0 = for none.
   int failed_end = 0;
 };
 
@@ -261,6 +261,7 @@ class KvCache {
   struct Missing {
     int index;
     LoadBlock load;
+    bool is_sure;  // the tier has it
   };
   struct Wanted {
     std::vector<Missing> missing;  // from the pool; a tier may have them
@@ -273,13 +274,12 @@ class KvCache {
   struct Loading {
     struct Block {
       int index, group, tier;
-      bool was_saved;  // to that tier, by this cache
+      bool was_there;  // the tier had it, or had taken it from this cache
     };
     int begin = 0;
     int end = 0;  // indices
     int max_tokens = 0;  // the path's
     std::vector<Block> blocks;
-    std::vector<std::uint64_t> num_faults;  // of each tier, at the begin
   };
 
   static int max_pinned(const KvCacheConfig& config) {

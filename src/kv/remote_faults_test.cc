@@ -16,6 +16,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
@@ -117,6 +118,18 @@ TEST_F(RemoteFaultsTest, TheScriptedServerCanBeRight) {
   const Seen gap = ask({right(0), {.bytes = "$-1\r\n"}, right(2)});
   EXPECT_EQ(gap.num_found, 1);
   EXPECT_EQ(gap.stats.num_missed, 1u);
+}
+
+TEST_F(RemoteFaultsTest, SaysWhetherAFaultEndedARead) {
+  for (const auto& [bytes, is_faulty] : std::vector<std::pair<std::string, bool>>{
+           {"$-1\r\n", false}, {"-WRONGTYPE of a list\r\n", true}, {"-LOADING the data\r\n", true}, {"!\r\n", true}}) {
+    const ScriptedServer server([&](const std::vector<std::string>& command) -> Action {
+      return {.bytes = command[0] == "PING" ? "+PONG\r\n" : bytes};
+    });
+    RemoteTier tier(config(server.url()), test_format(kBlockBytes));
+    EXPECT_EQ(read_blocks(tier, blocks(), kBlockBytes).is_faulty, is_faulty) << bytes;
+    EXPECT_EQ(read_blocks(tier, blocks(), kBlockBytes).is_faulty, is_faulty) << bytes << "or as it is off";
+  }
 }
 
 // It cannot save its data: it takes no writes and no PING, but reads go on.
@@ -444,7 +457,7 @@ TEST_F(RemoteFaultsTest, CallsWhatIsLeftOfDone) {
   {
     RemoteTier tier(config(server.url()), test_format(kBlockBytes));
     for (auto& destination : bytes)
-      tier.get({.blocks = chain, .bytes = destination, .done = [&](int) { ++num_done; }});
+      tier.get({.blocks = chain, .bytes = destination, .done = [&](TierAnswer) { ++num_done; }});
   }
   EXPECT_EQ(num_done, 20);
 }
@@ -523,8 +536,8 @@ TEST_F(RemoteFaultsTest, AReplicaThatHasLostItsMasterIsNotAskedForEver) {
   EXPECT_TRUE(tier.stats().is_on);
   is_down = true;
   EXPECT_EQ(count_right(tier, blocks(), kBlockBytes), 0);
-  const std::uint64_t num_faults = tier.stats().num_faults();
-  wait_until([&] { return tier.stats().num_faults() > num_faults; });  // it looked, and the name led there still
+  const std::uint64_t num_faults = tier.stats().num_io_errors;
+  wait_until([&] { return tier.stats().num_io_errors > num_faults; });  // it looked, and the name led there still
   moving_port = parse_remote_url(promoted.url()).port;
   wait_until([&] { return tier.stats().is_on; });
   put_all(tier, blocks(), kBlockBytes);

@@ -152,7 +152,7 @@ void RemoteTier::get(TierRead read) {
     }
     ++stats_.num_missed;
   }
-  read.done(0);
+  read.done({.num_found = 0, .is_faulty = true});
 }
 
 double RemoteTier::estimate_read_seconds(std::int64_t num_blocks) const {

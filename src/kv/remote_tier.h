@@ -90,9 +90,9 @@ class RemoteTier final : public KvTier {
   RemoteOutcome find_stored(const std::vector<int>& buffers, std::vector<int>& missing);
 
   void read_loop();
-  int read_blocks(const TierRead& read);
-  int read_batch(const TierRead& read, std::size_t first, std::size_t count);
-  int finish_batch(std::span<const TierBlock> blocks, const Batch& batch);
+  TierAnswer read_blocks(const TierRead& read);
+  TierAnswer read_batch(const TierRead& read, std::size_t first, std::size_t count);
+  TierAnswer finish_batch(std::span<const TierBlock> blocks, const Batch& batch);
 
   RemoteOutcome exchange(RemoteConnection& connection, const RemoteExchange& exchange,
                          std::int64_t request_bytes);
