@@ -81,7 +81,9 @@ class DiskTier final : public KvTier {
  private:
   struct Write;
   struct Failed;
+  struct Room;
   struct Read;
+  using ChainEnds = std::unordered_map<BlockKey, bool, BlockKeyHash>;
 
   // At construction.
   void scan(std::int32_t segment);
@@ -94,10 +96,12 @@ class DiskTier final : public KvTier {
   void write_batch(const std::vector<int>& buffers);
   void plan_writes(const std::vector<int>& buffers, std::vector<Write>& writes);
   std::vector<int> parents_first(const std::vector<int>& buffers) const;
-  void hold_chains(const std::vector<int>& buffers);
+  std::vector<bool> hold_chains(const std::vector<int>& buffers);
+  bool hold_before(BlockKey before, ChainEnds& ends);
+  std::optional<Digest> parent_of_waiting(const BlockKey& key) const;
   bool hold(const BlockKey& key);
   void refuse(const TierBlock& block);
-  std::optional<SlotId> take_slot(std::unique_lock<std::mutex>& lock, bool is_empty, bool& is_evicted);
+  std::optional<SlotId> take_slot(std::unique_lock<std::mutex>& lock, Room& room);
   void transfer_writes(std::vector<Write>& writes);
   void finish_writes(std::vector<Write>& writes, Failed& failed);
   void give_up_slot(const Write& write);
