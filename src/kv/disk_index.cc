@@ -14,8 +14,10 @@ constexpr int kMostLookedAt = 4096;  // slots of a walk at a time
 
 }  // namespace
 
-std::int32_t DiskIndex::add_segment(std::int32_t num_slots) {
-  segments_.push_back({.slots = std::vector<Slot>(static_cast<std::size_t>(num_slots))});
+DiskIndex::Slots DiskIndex::make_slots(std::int32_t num_slots) { return Slots(static_cast<std::size_t>(num_slots)); }
+
+std::int32_t DiskIndex::add_segment(Slots slots) {
+  segments_.push_back({.slots = std::move(slots)});
   return static_cast<std::int32_t>(segments_.size()) - 1;
 }
 

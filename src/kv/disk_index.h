@@ -30,14 +30,20 @@ struct SlotId {
 // Thread: the owner's lock. O(log n) where the order of eviction changes, else O(1). Only what adds blocks
 // or segments takes memory.
 class DiskIndex {
+  struct Slot;
+
  public:
   // From now on it tells of blocks that it forgets. events must outlive it.
   void tell(TierEvents& events) { events_ = &events; }
   // A group of the model's layers that has blocks.
   void note_group(int group) { num_groups_ = std::max(num_groups_, group + 1); }
   int num_groups() const { return num_groups_; }
-  // Adds a segment with num_slots free slots and returns its number.
-  std::int32_t add_segment(std::int32_t num_slots);
+  // Free ones, of a segment. Millions take a while: they are made before the lock is taken.
+  using Slots = std::vector<Slot>;
+  static Slots make_slots(std::int32_t num_slots);
+  // Adds a segment of them and returns its number.
+  std::int32_t add_segment(Slots slots);
+  std::int32_t add_segment(std::int32_t num_slots) { return add_segment(make_slots(num_slots)); }
 
   std::optional<SlotId> find(const BlockKey& key) const;
   // The free slot that lies before all others in its segment, now taken.
@@ -101,7 +107,7 @@ class DiskIndex {
     bool was_used = false;
   };
   struct Segment {
-    std::vector<Slot> slots;
+    Slots slots;
     std::int32_t first_free = 0;  // no slot before it is free
   };
 

@@ -252,10 +252,12 @@ std::optional<SlotId> DiskTier::take_slot(std::unique_lock<std::mutex>& lock, Ro
     // What no model here reads goes before this one's own.
     while (is_full(growth_error_) && directory_.delete_oldest_foreign())
       segment = directory_.create_segment(*write_io_, growth_error_);
+    DiskIndex::Slots slots;
+    if (segment) slots = DiskIndex::make_slots(segment->shape().num_slots);
     lock.lock();
     if (segment) {
       growth_breaker_.succeed();
-      index_.add_segment(segment->shape().num_slots);
+      index_.add_segment(std::move(slots));
       segments_.push_back(std::move(segment));
       return index_.take_free();
     }
