@@ -43,7 +43,7 @@ class MadeUpTier final : public KvTier {
   TierPresence presence(const TierBlock&) const override { return TierPresence::kPresent; }
   void get(TierRead read) override {
     std::ranges::fill(read.bytes, std::byte{0x2E});
-    read.done(static_cast<int>(read.blocks.size()));
+    read.done({.num_found = static_cast<int>(read.blocks.size())});
   }
   double estimate_read_seconds(std::int64_t) const override { return 0; }
   TierStats stats() const override { return {}; }

@@ -273,7 +273,7 @@ TEST(EngineIdlePool, NothingElseGoesForIt) {
   const std::vector<int> with = found_by_chats(true, &num_evicted), without = found_by_chats(false);
   for (std::size_t i = 0; i < with.size(); ++i) EXPECT_GE(with[i], without[i]) << i;
   for (std::size_t i = 0; i < 4; ++i) EXPECT_GE(with[i], without[i] + 20) << i;
-  EXPECT_LE(num_evicted, 4u * 3) << "only the answers that were printed anew";
+  EXPECT_EQ(num_evicted, 0u) << "only the answers that were printed anew make room";
 }
 
 TEST(EngineIdlePool, InAFullOneAnAnswerMakesRoomForItself) {
@@ -281,10 +281,11 @@ TEST(EngineIdlePool, InAFullOneAnAnswerMakesRoomForItself) {
   idle.num_cached(random_tokens(270, 7));
   const IdleEngine::Chat chat = idle.talk(160, 8);
   ASSERT_EQ(idle.engine_.stats().kv.num_cached, 30);
+  const std::uint64_t num_evicted = idle.engine_.stats().kv.num_evicted;
   idle.engine_.anticipate(chat.next());
   idle.run();
   // Three blocks lie wholly behind what the prompt has of it, and twelve tokens of another one were there.
-  EXPECT_EQ(idle.engine_.stats().kv.num_evicted, 3u);
+  EXPECT_EQ(idle.engine_.stats().kv.num_evicted, num_evicted) << "nothing else";
   EXPECT_EQ(idle.engine_.stats().num_anticipated_tokens, 36u);
   EXPECT_EQ(idle.num_cached(chat.next().prompt), 160 + 32);
   EXPECT_EQ(idle.num_cached(random_tokens(270, 7)), 269);

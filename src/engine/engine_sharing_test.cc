@@ -24,7 +24,7 @@ class SharedTier final : public KvTier {
     return true;
   }
   TierPresence presence(const TierBlock&) const override { return TierPresence::kAbsent; }
-  void get(TierRead read) override { read.done(0); }
+  void get(TierRead read) override { read.done({}); }
   bool has_lost(const TierBlock&) const override { return has_lost_all; }
   double estimate_read_seconds(std::int64_t) const override { return kOffSeconds; }
   TierStats stats() const override {

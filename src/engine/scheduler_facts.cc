@@ -11,6 +11,18 @@ void forget_missed_before(int end, std::vector<MissedSpan>& missed) {
   if (!missed.empty()) missed.front().begin = std::max(missed.front().begin, end);
 }
 
+// Of tokens [begin, end) a tier had those that nothing else is known of. What it brings is forgotten; the rest went
+// there, too.
+void fill_unknown(int begin, int end, std::vector<MissedSpan>& missed) {
+  for (std::size_t i = 0; begin < end; ++i) {
+    const int known_from = i < missed.size() ? std::min(missed[i].begin, end) : end;
+    if (begin < known_from)
+      missed.insert(missed.begin() + static_cast<std::ptrdiff_t>(i),
+                    {.begin = begin, .end = known_from, .cause = MissCause::kEvicted});
+    begin = std::max(begin, missed[i].end);
+  }
+}
+
 // What the pool had let go before `end`, a tier had, and did not deliver.
 void blame_tier(int end, std::vector<MissedSpan>& missed) {
   for (std::size_t i = 0; i < missed.size() && missed[i].begin < end; ++i) {
@@ -46,13 +58,13 @@ void Scheduler::note_miss(Sequence& sequence, int num_matched) {
 void Scheduler::note_load(ActiveRequest& request, const LoadPlan& load) {
   if (load.sure_end <= request.num_cached) return;
   std::vector<MissedSpan>& missed = request.facts.missed;
+  if (load) return fill_unknown(request.num_cached, load.sure_end, missed);
   forget_missed_before(load.sure_end, missed);
-  missed.insert(missed.begin(), {.begin = request.num_cached,
-                                 .end = load.sure_end,
-                                 .cause = load ? MissCause::kTierFailed : MissCause::kTooShort});
+  missed.insert(missed.begin(),
+                {.begin = request.num_cached, .end = load.sure_end, .cause = MissCause::kTooShort});
 }
 
-// The load that note_load() counted as failed has brought tokens up to num_matched.
+// A load has brought tokens up to num_matched.
 void Scheduler::note_loaded(ActiveRequest& request, const LoadedTokens& loaded) {
   request.num_cached = std::min(loaded.num_matched, request.num_prompt);
   forget_missed_before(request.num_cached, request.facts.missed);

@@ -76,6 +76,37 @@ TEST_F(DiskFaultsTest, TakesWhatItRefusedOnceOthersAreOlder) {
   EXPECT_EQ(count_right(*tier, test_chain(3, third + 2), kBlockBytes), third + 2);
 }
 
+// What it refused is forgotten, as after a restart: what comes from the chain's end is not known to follow what is here.
+TEST_F(DiskFaultsTest, NothingGoesForWhatFollowsNoBlockThatIsKnown) {
+  auto tier = open(kNeverMs);
+  put_all(*tier, test_chain(1, 3000), kBlockBytes);
+  tier.reset();
+  tier = open(kNeverMs);
+  const auto size = static_cast<int>(tier->stats().num_stored);
+  ASSERT_LT(size, 3000);
+  for (const int index : {2999, 2998, size + 1}) put_all(*tier, std::vector{test_block(1, index)}, kBlockBytes);
+  EXPECT_EQ(tier->stats().num_evicted, 0u);
+  EXPECT_EQ(tier->stats().num_refused, 3u);
+  EXPECT_EQ(count_right(*tier, test_chain(1, size), kBlockBytes), size);
+}
+
+// In more than one batch: what they follow waits behind them.
+TEST_F(DiskFaultsTest, WhatComesFromItsEndTakesTheRoomOfOthers) {
+  auto tier = open(kNeverMs);
+  put_all(*tier, test_chain(1, 3000), kBlockBytes);
+  faults_.writes_hang = true;
+  const std::uint64_t num_evicted = tier->stats().num_evicted;
+  ASSERT_TRUE(put_block(*tier, test_block(2, 0), kBlockBytes));
+  wait_until([&] { return tier->stats().num_evicted > num_evicted; });
+  for (int index = 150; index > 0; --index) ASSERT_TRUE(put_block(*tier, test_block(3, index), kBlockBytes));
+  ASSERT_TRUE(put_block(*tier, test_block(3, 0), kBlockBytes));
+  faults_.writes_hang = false;
+  wait_until([&] { return tier->stats().num_pending == 0; });
+  EXPECT_EQ(count_right(*tier, test_chain(3, 151), kBlockBytes), 151);
+  for (const int index : {31, 30}) put_all(*tier, std::vector{test_block(4, index)}, kBlockBytes);
+  for (const int index : {31, 30}) EXPECT_EQ(tier->presence(test_block(4, index)), TierPresence::kAbsent);
+}
+
 // In one batch, from its end.
 TEST_F(DiskFaultsTest, OfWhatItRefusedTheBeginningGetsTheRoom) {
   auto tier = open(kNeverMs);
@@ -397,7 +428,7 @@ TEST_F(DiskFaultsTest, CallsWhatIsLeftOfDone) {
   std::vector<std::vector<std::byte>> bytes(200, std::vector<std::byte>(50 * kBlockBytes));
   std::atomic<int> num_done = 0;
   for (auto& destination : bytes)
-    tier->get({.blocks = blocks, .bytes = destination, .done = [&](int) { ++num_done; }});
+    tier->get({.blocks = blocks, .bytes = destination, .done = [&](TierAnswer) { ++num_done; }});
   tier.reset();
   EXPECT_EQ(num_done, 200);
 }

@@ -30,14 +30,20 @@ struct SlotId {
 // Thread: the owner's lock. O(log n) where the order of eviction changes, else O(1). Only what adds blocks
 // or segments takes memory.
 class DiskIndex {
+  struct Slot;
+
  public:
   // From now on it tells of blocks that it forgets. events must outlive it.
   void tell(TierEvents& events) { events_ = &events; }
   // A group of the model's layers that has blocks.
   void note_group(int group) { num_groups_ = std::max(num_groups_, group + 1); }
   int num_groups() const { return num_groups_; }
-  // Adds a segment with num_slots free slots and returns its number.
-  std::int32_t add_segment(std::int32_t num_slots);
+  // Free ones, of a segment. Millions take a while: they are made before the lock is taken.
+  using Slots = std::vector<Slot>;
+  static Slots make_slots(std::int32_t num_slots);
+  // Adds a segment of them and returns its number.
+  std::int32_t add_segment(Slots slots);
+  std::int32_t add_segment(std::int32_t num_slots) { return add_segment(make_slots(num_slots)); }
 
   std::optional<SlotId> find(const BlockKey& key) const;
   // The free slot that lies before all others in its segment, now taken.
@@ -71,8 +77,22 @@ class DiskIndex {
   void mark_used(SlotId id) { slot(id).was_used = true; }
   // Some that are stored, from all over the segments.
   std::vector<SlotId> sample_stored(std::size_t max_num) const;
-  // All that are stored, each behind the one that it follows.
-  std::vector<SlotId> parents_first() const;
+  // How far a walk through the store has come. What is stored or goes meanwhile it may meet or not.
+  struct Walk {
+    SlotId at{0, 0};
+    std::vector<SlotId> due;             // met and not told yet, the next one last
+    std::vector<std::vector<bool>> met;  // [segments][slots]
+  };
+  // The next one that is stored, behind the one that it follows. nullopt: none of so many slots, or the walk has
+  // ended. Takes memory: what it had no memory for it comes to again.
+  std::optional<SlotId> next(Walk& walk) const;
+  bool has_ended(const Walk& walk) const {
+    return walk.due.empty() && walk.at.segment == static_cast<std::int32_t>(segments_.size());
+  }
+  // nullopt: nothing is stored there.
+  std::optional<BlockKey> key(SlotId id) const {
+    return slot(id).state == State::kStored ? std::optional(slot(id).key) : std::nullopt;
+  }
 
   std::int64_t num_stored() const { return static_cast<std::int64_t>(slots_by_key_.size()); }
 
@@ -87,7 +107,7 @@ class DiskIndex {
     bool was_used = false;
   };
   struct Segment {
-    std::vector<Slot> slots;
+    Slots slots;
     std::int32_t first_free = 0;  // no slot before it is free
   };
 

@@ -9,8 +9,10 @@
 #include <cstring>
 #include <optional>
 #include <random>
+#include <utility>
 #include <vector>
 
+#include "base/heap_test_support.h"
 #include "kv/disk_segment.h"
 #include "kv/tier_record.h"
 #include "kv/tier_test_support.h"
@@ -54,6 +56,19 @@ TEST(DiskIndex, GivesSlotsInOrderAndReleasedOnesAgain) {
   EXPECT_FALSE(test.index.take_free());
   EXPECT_EQ(test.index.add_segment(1), 1);
   EXPECT_EQ(test.index.take_free(), (SlotId{1, 0}));
+}
+
+// Whoever adds them holds a lock that the engine waits for.
+TEST(DiskIndex, SlotsAreMadeBeforeTheyAreAdded) {
+  if (!is_heap_known()) GTEST_SKIP() << "the heap's size is not known";
+  DiskIndex index;
+  const std::int64_t before = heap_in_use();
+  DiskIndex::Slots slots = DiskIndex::make_slots(1'000'000);
+  const std::int64_t made = heap_in_use();
+  EXPECT_GT(made - before, 10'000'000);
+  index.add_segment(std::move(slots));
+  EXPECT_LT(heap_in_use() - made, 10'000);
+  EXPECT_EQ(index.take_free(), (SlotId{0, 0}));
 }
 
 // 1 <- 2 <- 3, and 4 alone; stored in an order that is not that of use.

@@ -27,6 +27,26 @@ TEST_F(DiskFaultsTest, AnUnreadableBlockIsAMiss) {
   EXPECT_EQ(count_right(*tier, blocks, kBlockBytes), 10);
 }
 
+TEST_F(DiskFaultsTest, SaysWhetherAFaultEndedARead) {
+  auto tier = open(kNeverMs);
+  put_all(*tier, test_chain(1, 10), kBlockBytes);
+  const auto expect = [&](int num_found, bool is_faulty) {
+    const TestRead read = read_blocks(*tier, test_chain(1, 12), kBlockBytes);
+    EXPECT_EQ(read.num_found, num_found);
+    EXPECT_EQ(read.is_faulty, is_faulty);
+  };
+  expect(10, false);
+  faults_.num_read_errors = 1;
+  faults_.read_error = EIO;
+  expect(0, true);
+  expect(0, false);  // the first one has gone
+  put_all(*tier, test_chain(1, 1), kBlockBytes);
+  faults_.num_read_errors = INT32_MAX;
+  expect(0, true);
+  EXPECT_FALSE(tier->stats().is_on);
+  expect(0, true);  // not asked for
+}
+
 // The place stays bad, and its header is still on the disk.
 TEST_F(DiskFaultsTest, ARestartFindsWhatWasWrittenAnewForAnUnreadableBlock) {
   const auto blocks = test_chain(1, 1);
@@ -110,7 +130,7 @@ TEST_F(DiskFaultsTest, WhatADeadDiskLeavesUnreadIsMissed) {
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     tier->get({.blocks = std::span(blocks).subspan(i, 1),
                .bytes = std::span(bytes).subspan(i * kBlockBytes, kBlockBytes),
-               .done = [&, i](int) {
+               .done = [&, i](TierAnswer) {
                  if (i == 0) all_asked.get_future().wait();
                  ++num_answered;
                }});

@@ -81,7 +81,9 @@ class DiskTier final : public KvTier {
  private:
   struct Write;
   struct Failed;
+  struct Room;
   struct Read;
+  using ChainEnds = std::unordered_map<BlockKey, bool, BlockKeyHash>;
 
   // At construction.
   void scan(std::int32_t segment);
@@ -94,10 +96,12 @@ class DiskTier final : public KvTier {
   void write_batch(const std::vector<int>& buffers);
   void plan_writes(const std::vector<int>& buffers, std::vector<Write>& writes);
   std::vector<int> parents_first(const std::vector<int>& buffers) const;
-  void hold_chains(const std::vector<int>& buffers);
+  std::vector<bool> hold_chains(const std::vector<int>& buffers);
+  bool hold_before(BlockKey before, ChainEnds& ends);
+  std::optional<Digest> parent_of_waiting(const BlockKey& key) const;
   bool hold(const BlockKey& key);
   void refuse(const TierBlock& block);
-  std::optional<SlotId> take_slot(std::unique_lock<std::mutex>& lock, bool is_empty, bool& is_evicted);
+  std::optional<SlotId> take_slot(std::unique_lock<std::mutex>& lock, Room& room);
   void transfer_writes(std::vector<Write>& writes);
   void finish_writes(std::vector<Write>& writes, Failed& failed);
   void give_up_slot(const Write& write);
@@ -106,14 +110,19 @@ class DiskTier final : public KvTier {
   void read_loop();
   void wait_for_reads(std::unique_lock<std::mutex>& lock);
   void tell_some(std::unique_lock<std::mutex>& lock);
-  std::optional<TierRecord> read_header(const SegmentFile& file, std::int32_t slot);
-  int read_blocks(const TierRead& read);
-  int read_chunk(const TierRead& read, std::size_t first, std::size_t count);
+  void tell_next(std::unique_lock<std::mutex>& lock);
+  void begin_telling();
+  int read_header(const SegmentFile& file, std::int32_t slot, RecordHeader& header);
+  TierAnswer read_blocks(const TierRead& read);
+  TierAnswer read_chunk(const TierRead& read, std::size_t first, std::size_t count);
   void plan_reads(const TierRead& read, std::size_t first, std::size_t count, std::vector<Read>& reads);
   void transfer_reads(std::vector<Read>& reads);
-  int finish_reads(std::vector<Read>& reads, std::int64_t elapsed_ns);
+  TierAnswer finish_reads(std::vector<Read>& reads, std::int64_t elapsed_ns);
   bool drop_unreadable(const Read& read);
+  bool fail_read(SlotId slot, int error);
+  void warn_of_pause(std::int64_t pause_ns) const;
   bool can_read(std::int64_t now_ns) const;
+  bool is_out(std::int64_t now_ns) const;
   bool can_write(std::int64_t now_ns) const;
 
   const DiskTierConfig config_;
@@ -134,7 +143,9 @@ class DiskTier final : public KvTier {
   std::vector<std::unique_ptr<SegmentFile>> segments_;  // grows only
   TierEvents events_;
   DiskIndex index_;
-  std::vector<SlotId> untold_;  // what it held at start, the next one last
+  std::optional<DiskIndex::Walk> untold_;  // through what it holds, all of which is to be told
+  bool went_out_ = false;                  // reads have been put off, and routers do not know it yet
+  bool is_silent_ = false;                 // they were told to forget all, as none of it can be read
   std::int64_t tell_at_ns_ = INT64_MAX;
   // Blocks that found no room, and what each follows.
   std::unordered_map<BlockKey, Digest, BlockKeyHash> refused_;

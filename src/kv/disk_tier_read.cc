@@ -19,6 +19,7 @@ constexpr std::int64_t kChunkBytes = std::int64_t{8} << 20;
 constexpr std::int64_t kMaxChunk = 64;
 constexpr double kMaxSlowness = 10;  // against what is expected
 constexpr std::size_t kMaxTold = 256;
+constexpr std::int64_t kLongHangs = 10;  // against hang_ms: until routers are told to forget all
 constexpr std::int64_t kTellIntervalNs = 20 * kNsPerMs;
 
 }  // namespace
@@ -45,12 +46,12 @@ void DiskTier::read_loop() {
     reads_.pop_front();
     const bool skip = stop_ || !read_breaker_.is_on(steady_now_ns());
     lock.unlock();
-    const int num_found = skip ? 0 : read_blocks(read);
+    const TierAnswer answer = skip ? TierAnswer{.num_found = 0, .is_faulty = true} : read_blocks(read);
     lock.lock();
     if (skip) ++stats_.num_missed;
     num_queued_blocks_ -= static_cast<std::int64_t>(read.blocks.size());
     lock.unlock();
-    read.done(num_found);
+    read.done(answer);
     lock.lock();
   }
 }
@@ -59,7 +60,7 @@ void DiskTier::read_loop() {
 void DiskTier::wait_for_reads(std::unique_lock<std::mutex>& lock) {
   while (!stop_ && reads_.empty()) {
     const std::int64_t wait_ns = tell_at_ns_ - steady_now_ns();
-    if (untold_.empty() || tell_at_ns_ == INT64_MAX) {
+    if (!untold_ || tell_at_ns_ == INT64_MAX) {
       read_wake_.wait(lock);
     } else if (wait_ns > 0) {
       read_wake_.wait_for(lock, std::chrono::nanoseconds(wait_ns));
@@ -74,25 +75,45 @@ void DiskTier::tell_some(std::unique_lock<std::mutex>& lock) {
   tell_at_ns_ = steady_now_ns() + kTellIntervalNs;
   if (events_.size() >= kMaxTold || !can_read(steady_now_ns())) return;
   read_due_ns_ = steady_now_ns() + config_.hang_ms * kNsPerMs;
-  for (std::size_t i = 0; i < kMaxTold && !untold_.empty() && reads_.empty() && !stop_; ++i) {
-    const SlotId id = untold_.back();
-    untold_.pop_back();
-    const SegmentFile& file = *segments_[static_cast<std::size_t>(id.segment)];
-    lock.unlock();
-    const auto record = read_header(file, id.slot);
-    lock.lock();
-    if (!record) continue;
-    // It may have gone meanwhile; what follows a block that is not there is of no use. Of windows the first group has all.
-    const TierBlock& block = record->block;
-    const bool is_reachable = block.parent == block.salt || index_.find(BlockKey(block.parent, block.group)) ||
-                              index_.find(BlockKey(block.parent, 0));
-    if (is_reachable && index_.holds(id, BlockKey(block.digest, block.group))) events_.note_stored(block);
+  try {
+    for (std::size_t i = 0; i < kMaxTold && untold_ && reads_.empty() && !stop_; ++i) tell_next(lock);
+  } catch (const std::bad_alloc&) {
+    // The rest another time.
   }
   read_due_ns_ = INT64_MAX;
 }
 
-std::optional<TierRecord> DiskTier::read_header(const SegmentFile& file, std::int32_t slot) {
+void DiskTier::tell_next(std::unique_lock<std::mutex>& lock) {
+  const auto id = index_.next(*untold_);
+  const auto key = id ? index_.key(*id) : std::nullopt;
+  if (!id && index_.has_ended(*untold_)) untold_.reset();
+  if (!key) return;
+  const SegmentFile& file = *segments_[static_cast<std::size_t>(id->segment)];
   RecordHeader header{};
+  lock.unlock();
+  const int error = read_header(file, id->slot, header);
+  lock.lock();
+  if (!index_.holds(*id, *key)) return;  // it has gone meanwhile
+  if (error != 0) {
+    if (!fail_read(*id, error)) return;
+    untold_.reset();  // all is told when it can be read again
+    const std::int64_t pause_ns = read_breaker_.pause_ns();
+    lock.unlock();
+    warn_of_pause(pause_ns);
+    lock.lock();
+    return;
+  }
+  // What follows a block that is not there is of no use. Of windows the first group has all.
+  const auto record = decode_record(header);
+  if (!record || BlockKey(record->block.digest, record->block.group) != *key) return;
+  const TierBlock& block = record->block;
+  if (block.parent == block.salt || index_.find(BlockKey(block.parent, block.group)) ||
+      index_.find(BlockKey(block.parent, 0)))
+    events_.note_stored(block);
+}
+
+// Returns why not, or 0.
+int DiskTier::read_header(const SegmentFile& file, std::int32_t slot, RecordHeader& header) {
   IoRequest request{.fd = file.fd(),
                     .offset_bytes = file.shape().header_offset(slot),
                     .data = header.data(),
@@ -100,26 +121,28 @@ std::optional<TierRecord> DiskTier::read_header(const SegmentFile& file, std::in
   try {
     transfer_all(*read_io_, IoDirection::kRead, {&request, 1});
   } catch (const std::bad_alloc&) {
-    return std::nullopt;
+    return ENOMEM;
   }
-  return request.result < 0 ? std::nullopt : decode_record(header);
+  return request.result < 0 ? static_cast<int>(-request.result) : 0;
 }
 
-int DiskTier::read_blocks(const TierRead& read) {
+TierAnswer DiskTier::read_blocks(const TierRead& read) {
   const auto chunk = static_cast<std::size_t>(
       std::clamp(kChunkBytes / format_.block_size_bytes, std::int64_t{1}, kMaxChunk));
-  int num_found = 0;
+  TierAnswer answer;
   for (std::size_t first = 0; first < read.blocks.size(); first += chunk) {
     const std::size_t count = std::min(chunk, read.blocks.size() - first);
-    const int num = read_chunk(read, first, count);
-    num_found += num;
-    if (num < static_cast<int>(count)) break;
+    const TierAnswer of_chunk = read_chunk(read, first, count);
+    answer.num_found += of_chunk.num_found;
+    answer.is_faulty = of_chunk.is_faulty;
+    if (of_chunk.num_found < static_cast<int>(count)) break;
   }
-  return num_found;
+  return answer;
 }
 
-int DiskTier::read_chunk(const TierRead& read, std::size_t first, std::size_t count) {
+TierAnswer DiskTier::read_chunk(const TierRead& read, std::size_t first, std::size_t count) {
   std::vector<Read> reads;
+  bool has_memory = true;
   std::int64_t start_ns = steady_now_ns();
   try {
     reads.reserve(count);  // before anything is pinned
@@ -127,13 +150,15 @@ int DiskTier::read_chunk(const TierRead& read, std::size_t first, std::size_t co
     start_ns = steady_now_ns();
     transfer_reads(reads);
   } catch (const std::bad_alloc&) {
+    has_memory = false;
     for (Read& one : reads) {
       one.result = Read::Result::kFailed;
       one.error = ENOMEM;
     }
   }
   const std::int64_t elapsed_ns = steady_now_ns() - start_ns;
-  return finish_reads(reads, elapsed_ns);
+  const TierAnswer answer = finish_reads(reads, elapsed_ns);
+  return {.num_found = answer.num_found, .is_faulty = answer.is_faulty || !has_memory};
 }
 
 void DiskTier::plan_reads(const TierRead& read, std::size_t first, std::size_t count, std::vector<Read>& reads) {
@@ -198,7 +223,7 @@ void DiskTier::transfer_reads(std::vector<Read>& reads) {
   }
 }
 
-int DiskTier::finish_reads(std::vector<Read>& reads, std::int64_t elapsed_ns) {
+TierAnswer DiskTier::finish_reads(std::vector<Read>& reads, std::int64_t elapsed_ns) {
   std::int64_t pause_ns = 0;  // 0 = reads go on
   std::unique_lock lock(mutex_);
   // Once it has ended, the log may have, too.
@@ -240,15 +265,22 @@ int DiskTier::finish_reads(std::vector<Read>& reads, std::int64_t elapsed_ns) {
   if (did_hang)
     spdlog::warn("disk tier {}: a read took {:.1f} s, in which there were no others", directory_.path(),
                  static_cast<double>(elapsed_ns) * 1e-9);
-  if (pause_ns > 0)
-    spdlog::warn("disk tier {}: no reads for {} ms: too many failed", directory_.path(),
-                 pause_ns / kNsPerMs);
-  return num_found;
+  if (pause_ns > 0) warn_of_pause(pause_ns);
+  return {.num_found = num_found, .is_faulty = ended};
 }
 
-// Under the lock, as is the next. No fault forbids it, and none hangs.
+void DiskTier::warn_of_pause(std::int64_t pause_ns) const {
+  spdlog::warn("disk tier {}: no reads for {} ms: too many failed", directory_.path(), pause_ns / kNsPerMs);
+}
+
+// Under the lock, as are those that follow. No fault forbids it, and none hangs.
 bool DiskTier::can_read(std::int64_t now_ns) const {
   return read_breaker_.is_on(now_ns) && now_ns < read_due_ns_;
+}
+
+// A fault forbids it, or one hangs for long: what it holds is of no use to anybody.
+bool DiskTier::is_out(std::int64_t now_ns) const {
+  return !read_breaker_.is_on(now_ns) || now_ns - kLongHangs * config_.hang_ms * kNsPerMs >= read_due_ns_;
 }
 
 // Whether that put reads off.
@@ -259,10 +291,17 @@ bool DiskTier::drop_unreadable(const Read& read) {
     index_.release(read.slot);
     return false;
   }
+  return fail_read(read.slot, read.error);
+}
+
+// The same.
+bool DiskTier::fail_read(SlotId slot, int error) {
   ++stats_.num_io_errors;
   // A disk that gives nothing, or a system short of memory, says nothing of the slot.
-  if (is_of_the_place(read.error) && read_breaker_.is_on(steady_now_ns())) index_.lose(read.slot);
-  return read_breaker_.fail(steady_now_ns());
+  if (is_of_the_place(error) && read_breaker_.is_on(steady_now_ns())) index_.lose(slot);
+  const bool is_put_off = read_breaker_.fail(steady_now_ns());
+  went_out_ = went_out_ || is_put_off;
+  return is_put_off;
 }
 
 }  // namespace larder

@@ -7,7 +7,6 @@
 #include <chrono>
 #include <cstring>
 #include <new>
-#include <unordered_set>
 #include <utility>
 
 #include "base/clock.h"
@@ -43,6 +42,13 @@ struct DiskTier::Failed {
   int error = 0;             // the last one; 0 = none
   bool is_in_place = false;  // one was where something had been written before
   std::vector<int> again;    // holes of a full disk: older blocks make room for these
+};
+
+// What a block may take.
+struct DiskTier::Room {
+  bool may_evict = false;   // a slot that is in use
+  bool is_empty = false;    // nothing is stored
+  bool is_evicted = false;  // what it got was in use
 };
 
 std::size_t DiskTier::blocks_per_batch() const {
@@ -125,12 +131,14 @@ bool DiskTier::can_write(std::int64_t now_ns) const {
 
 void DiskTier::plan_writes(const std::vector<int>& buffers, std::vector<Write>& writes) {
   std::unique_lock lock(mutex_);
-  hold_chains(buffers);
+  const std::vector<int> sorted = parents_first(buffers);
+  const std::vector<bool> may_evict = hold_chains(sorted);
   const bool is_empty = index_.num_stored() == 0;
-  for (const int buffer : parents_first(buffers)) {
+  for (std::size_t i = 0; i < sorted.size(); ++i) {
+    const int buffer = sorted[i];
     const TierBlock& block = staging_.block(buffer);
-    bool is_evicted = false;
-    const auto slot = take_slot(lock, is_empty, is_evicted);
+    Room room{.may_evict = may_evict[i], .is_empty = is_empty};
+    const auto slot = take_slot(lock, room);
     if (!slot) {
       refuse(block);
       continue;
@@ -140,7 +148,7 @@ void DiskTier::plan_writes(const std::vector<int>& buffers, std::vector<Write>& 
                       .slot = *slot,
                       .file = segments_[static_cast<std::size_t>(slot->segment)].get(),
                       .was_used = index_.was_used(*slot),
-                      .is_evicted = is_evicted,
+                      .is_evicted = room.is_evicted,
                       .sequence = next_age_++});
   }
 }
@@ -170,22 +178,51 @@ std::vector<int> DiskTier::parents_first(const std::vector<int>& buffers) const 
   return sorted;
 }
 
-// None goes for what follows it: a chain longer than the store would eat its own beginning. What is
-// stored nearest before each block, past those that found no room, is kept, and all before that with it.
-void DiskTier::hold_chains(const std::vector<int>& buffers) {
-  std::unordered_set<BlockKey, BlockKeyHash> passed;
+// None goes for what follows it: a chain longer than the store would eat its own beginning. Returns for which of them
+// others may go: not where nothing before it is known, which may be here all the same; nor would it be found.
+std::vector<bool> DiskTier::hold_chains(const std::vector<int>& buffers) {
+  ChainEnds ends;
+  std::vector<bool> may_evict;
   for (const int buffer : buffers) {
     const TierBlock& block = staging_.block(buffer);
+    bool is_reachable = block.parent == block.salt;
     for (int group = 0; group < index_.num_groups(); ++group) {
       hold(BlockKey(block.digest, group));
-      BlockKey before(block.parent, group);
-      while (!hold(before) && passed.insert(before).second) {
-        const auto refused = refused_.find(before);
-        if (refused == refused_.end()) break;
-        before = BlockKey(refused->second, group);
-      }
+      const bool is_held = hold_before(BlockKey(block.parent, group), ends);
+      is_reachable = is_reachable || (is_held && group == 0);  // of windows the first group has all
     }
+    may_evict.push_back(is_reachable);
   }
+  return may_evict;
+}
+
+// What is stored nearest before a block, past those that wait or found no room, is kept, and all before that with it.
+// Returns whether there is any, or the beginning waits. ends: the same of what has been passed.
+bool DiskTier::hold_before(BlockKey before, ChainEnds& ends) {
+  std::vector<BlockKey> path;
+  bool is_held = false;
+  while (true) {
+    const auto [known, is_new] = ends.try_emplace(before, false);
+    is_held = !is_new && known->second;
+    if (!is_new) break;
+    path.push_back(before);
+    is_held = hold(before);
+    if (is_held) break;
+    const auto waiting = staging_.find(before);
+    is_held = waiting && staging_.block(*waiting).parent == staging_.block(*waiting).salt;
+    const auto parent = parent_of_waiting(before);
+    if (is_held || !parent) break;
+    before = BlockKey(*parent, before.group());
+  }
+  for (const BlockKey& key : path) ends[key] = is_held;
+  return is_held;
+}
+
+// Or of one that found no room.
+std::optional<Digest> DiskTier::parent_of_waiting(const BlockKey& key) const {
+  if (const auto buffer = staging_.find(key)) return staging_.block(*buffer).parent;
+  const auto refused = refused_.find(key);
+  return refused == refused_.end() ? std::nullopt : std::optional(refused->second);
 }
 
 // Whether it is stored.
@@ -205,8 +242,7 @@ void DiskTier::refuse(const TierBlock& block) {
 
 // A free slot, else one of a new segment, else the one whose turn it is. While the disk is full
 // only that one, if there is any: its bytes are there already, a free slot's may be a hole.
-std::optional<SlotId> DiskTier::take_slot(std::unique_lock<std::mutex>& lock, bool is_empty,
-                                          bool& is_evicted) {
+std::optional<SlotId> DiskTier::take_slot(std::unique_lock<std::mutex>& lock, Room& room) {
   const bool may_grow = growth_breaker_.is_on(steady_now_ns());
   if (may_grow) {
     if (const auto slot = index_.take_free()) return slot;
@@ -216,10 +252,12 @@ std::optional<SlotId> DiskTier::take_slot(std::unique_lock<std::mutex>& lock, bo
     // What no model here reads goes before this one's own.
     while (is_full(growth_error_) && directory_.delete_oldest_foreign())
       segment = directory_.create_segment(*write_io_, growth_error_);
+    DiskIndex::Slots slots;
+    if (segment) slots = DiskIndex::make_slots(segment->shape().num_slots);
     lock.lock();
     if (segment) {
       growth_breaker_.succeed();
-      index_.add_segment(segment->shape().num_slots);
+      index_.add_segment(std::move(slots));
       segments_.push_back(std::move(segment));
       return index_.take_free();
     }
@@ -228,12 +266,13 @@ std::optional<SlotId> DiskTier::take_slot(std::unique_lock<std::mutex>& lock, bo
       if (growth_breaker_.fail(steady_now_ns())) growth_pause_ns_ = growth_breaker_.pause_ns();
     }
   }
-  if (const auto slot = index_.evict()) {
-    is_evicted = true;
+  const auto slot = room.may_evict ? index_.evict() : std::nullopt;
+  if (slot) {
+    room.is_evicted = true;
     ++stats_.num_evicted;
     return slot;
   }
-  return !may_grow && is_empty ? index_.take_free() : std::nullopt;
+  return !may_grow && room.is_empty ? index_.take_free() : std::nullopt;
 }
 
 // The old header goes first, the new one comes last.

@@ -61,19 +61,20 @@ class FakeTier final : public KvTier {
       const TierRead read = std::move(waiting_.back());
       waiting_.pop_back();
       const std::size_t size = read.bytes.size() / read.blocks.size();
-      int num_found = 0;
+      TierAnswer given;
       for (const TierBlock& block : read.blocks) {
         const auto found = store_.blocks.find(key(block));
         if (found == store_.blocks.end()) break;
         if (lost.contains(found->first)) {
           num_corrupt += lies ? 1 : 0;
+          given.is_faulty = lies;
           break;
         }
-        std::memcpy(read.bytes.data() + static_cast<std::size_t>(num_found) * size,
+        std::memcpy(read.bytes.data() + static_cast<std::size_t>(given.num_found) * size,
                     found->second.data(), size);
-        ++num_found;
+        ++given.num_found;
       }
-      read.done(num_found);
+      read.done(given);
     }
   }
 

@@ -155,7 +155,7 @@ void HostTier::get(TierRead read) {
     }
   });
   note_lent(num_found, steady_now_ns() - start_ns);
-  read.done(num_found);
+  read.done({.num_found = num_found});
 }
 
 int HostTier::lend(std::span<const TierBlock> blocks, const Take& take) {

@@ -429,7 +429,7 @@ void KvCache::forget_if_redundant(NodeId node) {
 }
 
 void KvCache::clear() {
-  while (cache_.num_idle() > 0) evict(cache_.next_to_evict(), true);
+  while (cache_.num_idle() > 0) evict(cache_.next_to_evict(), Leave::kCleared);
 }
 
 void KvCache::give_up(std::span<const TokenId> tokens, std::string_view salt, int num_kept, std::int64_t num_free) {
@@ -446,7 +446,7 @@ void KvCache::give_up(std::span<const TokenId> tokens, std::string_view salt, in
     return true;
   };
   while (pool_.num_free() < num_free && std::ssize(path) > num_blocks_of(num_kept) && may_go(path.back())) {
-    evict(cache_.block(path.back(), 0), false);
+    evict(cache_.block(path.back(), 0), Leave::kGivenUp);
     path.pop_back();
   }
 }
@@ -455,7 +455,7 @@ BlockId KvCache::allocate() {
   std::optional<BlockId> block = pool_.allocate();
   while (!block) {
     cache_.expire_pins(clock_.now_ns());
-    evict(cache_.next_to_evict(), false);
+    evict(cache_.next_to_evict(), Leave::kForRoom);
     block = pool_.allocate();
   }
   leaving_.wait_for(*block);
@@ -465,16 +465,20 @@ BlockId KvCache::allocate() {
   return *block;
 }
 
-void KvCache::evict(BlockId block, bool is_cleared) {
+void KvCache::evict(BlockId block, Leave why) {
   const std::int64_t now_ns = clock_.now_ns();
   CHECK(block != BlockId::kNone);
   if (tiers_ != nullptr) save_before_eviction(block);
-  remember_evicted(block, is_cleared);
+  remember_evicted(block, why == Leave::kCleared);
+  // What goes on demand, or as nobody will ask for it, says nothing of how scarce room is.
+  const bool is_for_room = why == Leave::kForRoom;
   for_each_evicted_with(block, [&](BlockId evicted) {
+    if (!is_for_room) return;
     histograms_.lifetime.observe(seconds(life(evicted).allocated_ns, now_ns));
     histograms_.idle_before_evict.observe(seconds(life(evicted).last_used_ns, now_ns));
   });
-  num_evicted_ += static_cast<std::uint64_t>(cache_.evict(block));
+  const int num_evicted = cache_.evict(block);
+  if (is_for_room) num_evicted_ += static_cast<std::uint64_t>(num_evicted);
 }
 
 void KvCache::hold(BlockId block, bool borrows) {

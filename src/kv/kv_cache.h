@@ -55,16 +55,16 @@ struct KvStats {
   int num_pinned = 0;               // in use or idle
   std::int64_t num_slots_held = 0;  // held blocks * kBlockSize
   std::int64_t num_slots_used = 0;  // of those, slots that hold a computed token
-  std::uint64_t num_evicted = 0;
+  std::uint64_t num_evicted = 0;    // for room
   std::uint64_t num_copied_on_write = 0;
   std::uint64_t num_pins_refused = 0;     // calls of pin()
-  std::uint64_t num_evicted_unsaved = 0;  // complete, and a tier could not take them in time
+  std::uint64_t num_evicted_unsaved = 0;  // complete, and no tier had them or could take them in time
   std::int64_t num_unsaved = 0;           // complete blocks that wait for a tier
 };
 
 // Seconds in a block's life.
 struct KvHistograms {
-  Histogram lifetime;           // from allocation until it is evicted
+  Histogram lifetime;           // from allocation until it is evicted for room
   Histogram idle_before_evict;  // from its last use
   Histogram reuse_gap;          // from its last use until it is used again
   KvHistograms();
@@ -84,7 +84,7 @@ struct LoadedTokens {
   // Where it is beyond those: up to there only windows lack blocks; begin_load() again.
   int end = 0;
   std::vector<int> num_by_tier;  // of those that came from tiers
-  // Tokens up to there were to come, and did not for a fault of the tier that had taken them; 0 = for none.
+  // Tokens up to there were to come, and did not for a fault of the tier that had them; 0 = for none.
   int failed_end = 0;
 };
 
@@ -261,6 +261,7 @@ class KvCache {
   struct Missing {
     int index;
     LoadBlock load;
+    bool is_sure;  // the tier has it
   };
   struct Wanted {
     std::vector<Missing> missing;  // from the pool; a tier may have them
@@ -273,13 +274,12 @@ class KvCache {
   struct Loading {
     struct Block {
       int index, group, tier;
-      bool was_saved;  // to that tier, by this cache
+      bool was_there;  // the tier had it, or had taken it from this cache
     };
     int begin = 0;
     int end = 0;  // indices
     int max_tokens = 0;  // the path's
     std::vector<Block> blocks;
-    std::vector<std::uint64_t> num_faults;  // of each tier, at the begin
   };
 
   static int max_pinned(const KvCacheConfig& config) {
@@ -300,12 +300,13 @@ class KvCache {
   bool has_saved(BlockId block, int tier) const {
     return tier_uses_[use_index(block, tier)].state == TierUse::State::kSaved;
   }
+  enum class Leave { kForRoom, kGivenUp, kCleared };
   BlockId allocate();
   void hold(BlockId block, bool borrows);
   void drop(BlockId block, const BlockTable& table);
   void give_back(BlockId& entry, const BlockTable& table);
   void drop_blocks(BlockTable& table);
-  void evict(BlockId block, bool is_cleared);
+  void evict(BlockId block, Leave why);
   // Calls function(BlockId) for each block that goes when this one, whose turn it is, does.
   template <class Function>
   void for_each_evicted_with(BlockId block, const Function& function) const {

@@ -1,8 +1,11 @@
 // Writes behind, and what tiers hear of what the pool has.
 #include <gtest/gtest.h>
 
+#include <memory>
+#include <utility>
 #include <vector>
 
+#include "kv/host_tier.h"
 #include "kv/kv_cache_tiers_test_support.h"
 
 namespace larder {
@@ -227,6 +230,40 @@ TEST(KvCacheSaves, BlocksEvictedWhileTheTierTakesNothingAreCounted) {
     EXPECT_EQ(server.test.cache.stats().num_evicted_unsaved, 12 * num_groups);
     EXPECT_EQ(server.test.tiers->stats()[0].num_refused, 12 * num_groups);
   }
+}
+
+TEST(KvCacheSaves, OnlyWhatNoTierHasIsCountedAsUnsaved) {
+  FakeStore near, far;
+  Server server(full_layer(), 8, {&near, &far});
+  server.fakes[0]->refuses = true;
+  server.run(counting(100));
+  server.test.cache.clear();
+  EXPECT_EQ(server.test.cache.stats().num_evicted_unsaved, 0u) << "the other one has them";
+  EXPECT_EQ(server.test.tiers->stats()[0].num_refused, 6u);
+  server.fakes[1]->refuses = true;
+  server.run(counting(100, 1000));
+  server.test.cache.clear();
+  EXPECT_EQ(server.test.cache.stats().num_evicted_unsaved, 6u) << "each once";
+  EXPECT_EQ(server.test.tiers->stats()[0].num_refused, 12u);
+  EXPECT_EQ(server.test.tiers->stats()[1].num_refused, 6u);
+}
+
+// The host's memory takes what it is offered, and keeps of a chain that is too long the beginning.
+TEST(KvCacheSaves, WhatFoundNoRoomInItsTierIsCountedAsUnsaved) {
+  const KvLayout layout(full_layer());
+  std::vector<std::unique_ptr<KvTier>> tiers;
+  tiers.push_back(std::make_unique<HostTier>(4 * layout.block_size_bytes(), layout.block_size_bytes(), nullptr));
+  TestCache test(full_layer(), 8, std::move(tiers));
+  BlockTable table;
+  ASSERT_EQ(test.cache.match(table, counting(100), {}, 99), 0);
+  ASSERT_TRUE(test.cache.extend(table, 100));
+  test.write(table, counting(100), 0, 100);
+  test.cache.publish(table, counting(100), 100);
+  test.cache.poll_tiers();
+  test.cache.release(table);
+  test.cache.clear();
+  EXPECT_EQ(test.tiers->stats()[0].num_stored, 4);
+  EXPECT_EQ(test.cache.stats().num_evicted_unsaved, 2u);
 }
 
 TEST(KvCacheSaves, WhatATierTookIsNotCountedAsUnsavedWhileItIsOff) {

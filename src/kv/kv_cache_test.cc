@@ -275,16 +275,22 @@ TEST(KvCacheWindow, RecomputedBlocksFillTheGap) {
   EXPECT_EQ(matched(test, counting(33)), 33);
 }
 
-TEST(KvCacheWindow, EachEvictedBlockHasHadALifetime) {
+TEST(KvCacheWindow, EachBlockEvictedForRoomHasHadALifetime) {
   TestCache test({KvLayerShape{1, 4, 0}, KvLayerShape{1, 4, 20}, KvLayerShape{1, 4, 20}}, 64);
-  {
-    Load run(test, counting(100), 100);
+  for (int i = 0; i < 12; ++i) {
+    Load run(test, counting(100, 1000 * i), 100);
   }
-  test.cache.clear();
+  const std::uint64_t num_evicted = test.cache.stats().num_evicted;
+  EXPECT_GT(num_evicted, 7u);
   const KvHistograms& histograms = test.cache.histograms();
-  EXPECT_GT(test.cache.stats().num_evicted, 7u);
-  EXPECT_EQ(histograms.lifetime.num_observed(), test.cache.stats().num_evicted);
-  EXPECT_EQ(histograms.idle_before_evict.num_observed(), test.cache.stats().num_evicted);
+  EXPECT_EQ(histograms.lifetime.num_observed(), num_evicted);
+  EXPECT_EQ(histograms.idle_before_evict.num_observed(), num_evicted);
+  ASSERT_GT(test.cache.stats().num_cached, 0);
+  test.cache.clear();
+  EXPECT_EQ(test.cache.stats().num_cached, 0);
+  EXPECT_EQ(test.cache.stats().num_evicted, num_evicted) << "on demand, not for room";
+  EXPECT_EQ(histograms.lifetime.num_observed(), num_evicted);
+  EXPECT_EQ(histograms.idle_before_evict.num_observed(), num_evicted);
 }
 
 TEST(KvCacheWindow, AModelWithSlidingLayersOnlyWorks) {

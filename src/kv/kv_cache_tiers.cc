@@ -144,18 +144,20 @@ bool KvCache::is_saved(BlockId block, int tier) const {
   return !tiers_->tier(tier).has_lost(identity);
 }
 
-// The last chance of what is about to be evicted.
+// The last chance of what is about to be evicted. One that any tier has is none the worse for the others.
 void KvCache::save_before_eviction(BlockId block) {
   if (cache_.num_tokens(cache_.node_of(block)) < kBlockSize) return;
   for_each_evicted_with(block, [&](BlockId own) {
+    bool is_anywhere = false;
     for (int tier = 0; tier < tiers_->num_tiers(); ++tier) {
-      if (is_saved(own, tier)) continue;
-      const bool is_taken = tiers_->tier(tier).takes_writes() && save(own, tier);
-      leaving_.start(tiers_->tier(tier));
-      if (is_taken) continue;
-      ++num_evicted_unsaved_;
-      tiers_->count_refused(tier);
+      if (!is_saved(own, tier)) {
+        const bool is_taken = tiers_->tier(tier).takes_writes() && save(own, tier);
+        leaving_.start(tiers_->tier(tier));
+        if (!is_taken) tiers_->count_refused(tier);
+      }
+      is_anywhere = is_anywhere || is_saved(own, tier);  // what was taken may have found no room
     }
+    if (!is_anywhere) ++num_evicted_unsaved_;
   });
 }
 
@@ -247,7 +249,7 @@ KvCache::Wanted KvCache::wanted_blocks(const LoadPath& path, int end) const {
         return wanted;
       }
       if (!place.is_sure) wanted.sure_end = std::min(wanted.sure_end, index);
-      wanted.missing.push_back({index, {block, BlockId::kNone, place.tier}});
+      wanted.missing.push_back({index, {block, BlockId::kNone, place.tier}, place.is_sure});
     }
   }
   return wanted;
@@ -418,11 +420,9 @@ void KvCache::start_load(BlockTable& table, const LoadPath& path, std::vector<Mi
     table.groups_[group].blocks[static_cast<std::size_t>(one.index)] = one.load.target;
     const EvictedBlock* evicted = evicted_.find(evicted_key(one.load.block.digest));
     const bool was_saved = evicted != nullptr && (evicted->saved >> one.load.tier & 1);
-    loading.blocks.push_back({one.index, one.load.block.group, one.load.tier, was_saved});
+    loading.blocks.push_back({one.index, one.load.block.group, one.load.tier, one.is_sure || was_saved});
     blocks.push_back(one.load);
   }
-  for (int tier = 0; tier < num_tiers(); ++tier)
-    loading.num_faults.push_back(tiers_->tier(tier).stats().num_faults());
   table.load_ = tiers_->loader().start(std::move(blocks));
   loads_.emplace(table.load_, std::move(loading));
 }
@@ -442,7 +442,7 @@ LoadedTokens KvCache::finish_load(BlockTable& table, std::span<const TokenId> to
   loaded.num_by_tier.resize(static_cast<std::size_t>(tiers_->num_tiers()));
   int num_counted = loading.begin;  // a token once, for whichever group of layers a tier brought it
   for (int i = 0; i < ended.num_loaded; ++i) {
-    const auto& [index, group, tier, was_saved] = loading.blocks[static_cast<std::size_t>(i)];
+    const auto& [index, group, tier, was_there] = loading.blocks[static_cast<std::size_t>(i)];
     const BlockId block =
         table.groups_[static_cast<std::size_t>(group)].blocks[static_cast<std::size_t>(index)];
     note_saved(block, tier, 0);  // reading it renews no time to live
@@ -453,11 +453,9 @@ LoadedTokens KvCache::finish_load(BlockTable& table, std::span<const TokenId> to
   if (end > loading.begin) publish(table, tokens, end * kBlockSize);
   if (!is_whole) {
     const Loading::Block& missing = loading.blocks[static_cast<std::size_t>(ended.num_loaded)];
-    const std::uint64_t num_faults = tiers_->tier(missing.tier).stats().num_faults();
-    const bool has_failed = num_faults > loading.num_faults[static_cast<std::size_t>(missing.tier)];
-    for (auto i = static_cast<std::size_t>(ended.num_loaded); has_failed && i < loading.blocks.size(); ++i) {
+    for (auto i = static_cast<std::size_t>(ended.num_loaded); ended.is_faulty && i < loading.blocks.size(); ++i) {
       const Loading::Block& block = loading.blocks[i];
-      if (block.tier != missing.tier || !block.was_saved) break;
+      if (block.tier != missing.tier || !block.was_there) break;
       loaded.failed_end = (block.index + 1) * kBlockSize;
     }
     // Windows were loaded for another end: what is known now may match, and more be asked for. It is

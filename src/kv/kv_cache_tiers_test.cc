@@ -349,6 +349,26 @@ TEST(KvCacheTiers, WhatFindsNoRoomIsNotPromised) {
   second.test.cache.release(table);
 }
 
+// What else failed meanwhile is not this load's, and what went for others' room is nobody's failure.
+TEST(KvCacheTiers, ALoadThatComesShortIsATiersFailureIfItSaysSo) {
+  for (const bool lies : {false, true}) {
+    FakeStore store;
+    Server(full_layer(), 16, {&store}).run(counting(100));
+    Server second(full_layer(), 16, {&store});
+    FakeTier& tier = *second.fakes[0];
+    BlockTable table;
+    ASSERT_EQ(second.test.cache.match(table, counting(100), {}, 99), 0);
+    ASSERT_TRUE(second.test.cache.begin_load(table, counting(100), 99));
+    for (const auto& [key, bytes] : store.blocks) tier.lost.insert(key);
+    tier.lies = lies;
+    ++tier.num_corrupt;
+    const LoadedTokens loaded = second.finish(table, counting(100));
+    EXPECT_EQ(loaded.num_matched, 0);
+    EXPECT_EQ(loaded.failed_end, lies ? 96 : 0);
+    second.test.cache.release(table);
+  }
+}
+
 // A tier that takes nothing for a while is read all the same: what it does not have has been given up.
 TEST(KvCacheTiers, APauseOfWritesIsNoFailureToRead) {
   for (const bool is_out : {false, true}) {

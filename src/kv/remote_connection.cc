@@ -27,6 +27,11 @@ constexpr std::size_t kMaxPiecesAtOnce = 64;
 constexpr std::int64_t kStopPollMs = 50;
 constexpr std::int64_t kMaxHandshakeBytes = 4096;
 
+// While it is idle: seconds until the server is asked whether it is there, and between one time and the next.
+constexpr int kKeepIdleSeconds = 30;
+constexpr int kKeepIntervalSeconds = 10;
+constexpr int kMostKeepProbes = 3;
+
 // What hiredis parses goes straight to the exchange's callback, so nothing is allocated for it.
 struct ReplySink {
   const RemoteExchange* exchange;
@@ -63,9 +68,24 @@ void* on_nil(const redisReadTask* task) { return deliver(task, {}); }
 
 void on_free(void*) {}
 
+void set_options(int fd) {
+  const auto set = [fd](int level, int option, int value) { ::setsockopt(fd, level, option, &value, sizeof value); };
+  set(IPPROTO_TCP, TCP_NODELAY, 1);
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, kKeepIdleSeconds);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, kKeepIntervalSeconds);
+  set(IPPROTO_TCP, TCP_KEEPCNT, kMostKeepProbes);
+}
+
 redisReplyObjectFunctions reply_functions = {on_string, on_array, on_integer, on_nil, on_free};
 
 }  // namespace
+
+// READONLY: it was demoted; MASTERDOWN: it follows one that is gone; MOVED: of a cluster, whose slots have others.
+bool RemoteReply::is_of_another() const {
+  return kind == Kind::kError &&
+         (text().starts_with("READONLY") || text().starts_with("MASTERDOWN") || text().starts_with("MOVED"));
+}
 
 struct RemoteConnection::Progress {
   std::size_t piece = 0;         // the first that is not sent
@@ -93,6 +113,10 @@ RemoteConnection::RemoteConnection(RemoteUrl url, RemoteHost& host, const std::a
 
 RemoteConnection::~RemoteConnection() { close(); }
 
+bool RemoteConnection::is_fresh(std::int64_t max_idle_ns) const {
+  return is_open() && !is_left_ && steady_now_ns() - used_ns_ < max_idle_ns;
+}
+
 void RemoteConnection::close() {
   if (fd_ >= 0) ::close(fd_);
   fd_ = -1;
@@ -108,6 +132,7 @@ RemoteOutcome RemoteConnection::fail(RemoteOutcome outcome, std::string error) {
 
 RemoteOutcome RemoteConnection::open(std::int64_t deadline_ns) {
   close();
+  is_left_ = false;
   if (const RemoteOutcome outcome = connect(deadline_ns); outcome != RemoteOutcome::kOk)
     return outcome;
   reader_ = redisReaderCreateWithFunctions(&reply_functions);
@@ -130,6 +155,7 @@ RemoteOutcome RemoteConnection::open(std::int64_t deadline_ns) {
   std::string refusal;
   handshake.on_reply = [&](int, const RemoteReply& reply) {
     if (reply.kind == RemoteReply::Kind::kStatus || !refusal.empty()) return;
+    if (reply.is_of_another()) host_.forget();
     // It cannot save its data and takes no writes, and says so to PING, too; it reads all the same.
     if (reply.kind == RemoteReply::Kind::kError && reply.text().starts_with("MISCONF")) return;
     refusal = reply.kind == RemoteReply::Kind::kError ? printable(reply.text())
@@ -163,8 +189,7 @@ RemoteOutcome RemoteConnection::connect_to_any(std::span<const RemoteHost::Addre
       error_ = std::strerror(errno);
       continue;
     }
-    const int yes = 1;
-    ::setsockopt(fd_, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+    set_options(fd_);
     int error = 0;
     if (::connect(fd_, reinterpret_cast<const sockaddr*>(&address.storage), address.size) != 0)
       error = errno;
@@ -203,6 +228,7 @@ RemoteOutcome RemoteConnection::run(const RemoteExchange& exchange, Progress& pr
     if (outcome == RemoteOutcome::kOk) outcome = receive_some(exchange, progress);
     if (outcome != RemoteOutcome::kOk) return outcome;
   }
+  used_ns_ = steady_now_ns();
   return RemoteOutcome::kOk;
 }
 

@@ -35,6 +35,8 @@ struct RemoteReply {
   std::string_view text() const {
     return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
   }
+  // An error of a server that is not, or no longer, the one to ask.
+  bool is_of_another() const;
 };
 
 // Commands to send at once, and what to do with their replies.
@@ -63,6 +65,11 @@ class RemoteConnection {
   RemoteConnection& operator=(const RemoteConnection&) = delete;
 
   bool is_open() const { return fd_ >= 0; }
+  // Open, and used a short time ago: what lies between may forget one that is idle, and tell nobody.
+  // Not where leave() was called since it was opened.
+  bool is_fresh(std::int64_t max_idle_ns) const;
+  // Thread: any.
+  void leave() { is_left_ = true; }
   // Connects, AUTH, SELECT, PING.
   RemoteOutcome open(std::int64_t deadline_ns);
   RemoteOutcome exchange(const RemoteExchange& exchange, std::int64_t deadline_ns);
@@ -88,11 +95,13 @@ class RemoteConnection {
   const RemoteUrl url_;
   RemoteHost& host_;
   const std::atomic<bool>& stop_;
+  std::atomic<bool> is_left_{false};
   int fd_ = -1;
   redisReader* reader_ = nullptr;
   std::unique_ptr<char[]> buffer_;  // between the socket and the parser
   std::string error_;
   std::int64_t round_trip_ns_ = 0;
+  std::int64_t used_ns_ = 0;
 };
 
 }  // namespace larder

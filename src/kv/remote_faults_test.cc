@@ -5,16 +5,18 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <spdlog/spdlog.h>
 
 #include <atomic>
 #include <chrono>
 #include <cstring>
-#include <map>
+#include <filesystem>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
@@ -31,11 +33,13 @@ constexpr const char* kTwoAddresses = "two.test";
 constexpr const char* kSlowName = "slow.test";
 std::atomic<bool> resolver_hangs = false;
 std::atomic<int> num_slow_lookups = 0;
+constexpr const char* kMovingName = "moving.test";
+std::atomic<int> moving_port = 0;
 
 }  // namespace
 
 // In place of the library's: one name has the addresses 127.0.0.2 and 127.0.0.1, in this order;
-// another is 127.0.0.1, once the resolver hangs no more.
+// another is 127.0.0.1, once the resolver hangs no more; a third one's server is at moving_port.
 extern "C" int getaddrinfo(const char* host, const char* port, const addrinfo* hints,
                            addrinfo** found) {
   static const auto real =
@@ -45,6 +49,10 @@ extern "C" int getaddrinfo(const char* host, const char* port, const addrinfo* h
     ++num_slow_lookups;
     while (resolver_hangs) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     return real("127.0.0.1", port, hints, found);
+  }
+  if (host != nullptr && std::string_view(host) == kMovingName) {
+    if ((hints->ai_flags & AI_NUMERICHOST) != 0) return EAI_NONAME;
+    return real("127.0.0.1", std::to_string(moving_port).c_str(), hints, found);
   }
   if (host == nullptr || std::string_view(host) != kTwoAddresses)
     return real(host, port, hints, found);
@@ -110,6 +118,18 @@ TEST_F(RemoteFaultsTest, TheScriptedServerCanBeRight) {
   const Seen gap = ask({right(0), {.bytes = "$-1\r\n"}, right(2)});
   EXPECT_EQ(gap.num_found, 1);
   EXPECT_EQ(gap.stats.num_missed, 1u);
+}
+
+TEST_F(RemoteFaultsTest, SaysWhetherAFaultEndedARead) {
+  for (const auto& [bytes, is_faulty] : std::vector<std::pair<std::string, bool>>{
+           {"$-1\r\n", false}, {"-WRONGTYPE of a list\r\n", true}, {"-LOADING the data\r\n", true}, {"!\r\n", true}}) {
+    const ScriptedServer server([&](const std::vector<std::string>& command) -> Action {
+      return {.bytes = command[0] == "PING" ? "+PONG\r\n" : bytes};
+    });
+    RemoteTier tier(config(server.url()), test_format(kBlockBytes));
+    EXPECT_EQ(read_blocks(tier, blocks(), kBlockBytes).is_faulty, is_faulty) << bytes;
+    EXPECT_EQ(read_blocks(tier, blocks(), kBlockBytes).is_faulty, is_faulty) << bytes << "or as it is off";
+  }
 }
 
 // It cannot save its data: it takes no writes and no PING, but reads go on.
@@ -285,58 +305,6 @@ TEST_F(RemoteFaultsTest, AServerThatDiesAtEveryWriteIsLeftAlone) {
   EXPECT_EQ(server.num_commands(), num_commands);
 }
 
-// Takes what is stored, but answers the first SET commands otherwise.
-class StoringServer {
- public:
-  explicit StoringServer(std::vector<Action> first)
-      : first_(std::move(first)), server_([this](const auto& command) { return answer(command); }) {}
-
-  std::string url() const { return server_.url(); }
-  std::vector<std::string> stored() const {
-    const std::lock_guard lock(mutex_);
-    return stored_;
-  }
-  void break_value(const std::string& key) {
-    const std::lock_guard lock(mutex_);
-    values_.at(key)[30'000] ^= 1;
-  }
-  void hang_after_reads(int num_reads) {
-    const std::lock_guard lock(mutex_);
-    num_reads_left_ = num_reads;
-  }
-  void answer_next(std::vector<Action> next) {
-    const std::lock_guard lock(mutex_);
-    first_ = std::move(next);
-    num_sets_ = 0;
-  }
-
- private:
-  Action answer(const std::vector<std::string>& command) {
-    const std::lock_guard lock(mutex_);
-    if (command[0] == "PING") return {.bytes = "+PONG\r\n"};
-    const auto found = values_.find(command[1]);
-    const std::string value = found == values_.end() ? "" : found->second;
-    if (command[0] == "STRLEN") return {.bytes = fmt::format(":{}\r\n", value.size())};
-    if (command[0] == "GETRANGE") {
-      if (num_reads_left_-- == 0) return {.bytes = "", .then_hang = true};
-      return {.bytes = ScriptedServer::bulk(value)};
-    }
-    CHECK(command[0] == "SET");
-    if (num_sets_ < first_.size()) return first_[num_sets_++];
-    values_[command[1]] = command[2];
-    stored_.push_back(command[1]);
-    return {.bytes = "+OK\r\n"};
-  }
-
-  mutable std::mutex mutex_;
-  std::vector<Action> first_;
-  std::size_t num_sets_ = 0;
-  int num_reads_left_ = -1;  // below 0: any number
-  std::vector<std::string> stored_;
-  std::map<std::string, std::string> values_;
-  ScriptedServer server_;
-};
-
 RemoteTierConfig retrying_config(const std::string& url) {
   RemoteTierConfig config;
   config.url = url;
@@ -436,6 +404,48 @@ TEST_F(RemoteFaultsTest, AServerThatRefusesBlocksIsStillToldWhichAreUsed) {
   EXPECT_EQ(tier.stats().num_pending, 1) << "the block waits on";
 }
 
+// As where a router on the way has forgotten an idle connection: what is sent on it goes nowhere.
+TEST_F(RemoteFaultsTest, AConnectionThatWasIdleForLongIsOpenedAnew) {
+  for (const bool is_idle_for_long : {false, true}) {
+    std::atomic<std::size_t> num_opened = 0, num_read = 0;
+    const ScriptedServer server([&](const std::vector<std::string>& command) -> Action {
+      if (command[0] == "PING") return ++num_opened, Action{.bytes = "+PONG\r\n"};
+      const std::size_t i = num_read++ % 3;
+      return {.bytes = right(static_cast<int>(i)).bytes, .then_hang = i == 2};
+    });
+    RemoteTierConfig setup = config(server.url());
+    setup.batch_timeout_ms = is_idle_for_long ? 20'000 : 1000;
+    setup.max_idle_ms = is_idle_for_long ? 0 : kNeverMs;
+    RemoteTier tier(setup, test_format(kBlockBytes));
+    EXPECT_EQ(count_right(tier, blocks(), kBlockBytes), 3);
+    EXPECT_EQ(count_right(tier, blocks(), kBlockBytes), is_idle_for_long ? 3 : 0);
+    EXPECT_EQ(tier.stats().num_timeouts, is_idle_for_long ? 0u : 1u);
+    EXPECT_EQ(num_opened, is_idle_for_long ? 3u : 2u);
+  }
+}
+
+TEST_F(RemoteFaultsTest, IdleConnectionsAreKeptAlive) {
+  const ScriptedServer server([](const std::vector<std::string>&) -> Action { return {.bytes = "+PONG\r\n"}; });
+  const RemoteTier tier(config(server.url()), test_format(kBlockBytes));
+  int num_connections = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    const int fd = std::stoi(entry.path().filename().string());
+    sockaddr_in peer{};
+    socklen_t size = sizeof peer;
+    if (::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &size) != 0 || peer.sin_family != AF_INET ||
+        ntohs(peer.sin_port) != parse_remote_url(server.url()).port)
+      continue;
+    ++num_connections;
+    int is_kept = 0, idle_seconds = 0;
+    size = sizeof is_kept;
+    ASSERT_EQ(::getsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &is_kept, &size), 0);
+    ASSERT_EQ(::getsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_seconds, &size), 0);
+    EXPECT_TRUE(is_kept);
+    EXPECT_LT(idle_seconds, 60);
+  }
+  EXPECT_EQ(num_connections, 1);
+}
+
 TEST_F(RemoteFaultsTest, CallsWhatIsLeftOfDone) {
   const ScriptedServer server([](const std::vector<std::string>& command) -> Action {
     if (command[0] == "PING") return {.bytes = "+PONG\r\n"};
@@ -447,7 +457,7 @@ TEST_F(RemoteFaultsTest, CallsWhatIsLeftOfDone) {
   {
     RemoteTier tier(config(server.url()), test_format(kBlockBytes));
     for (auto& destination : bytes)
-      tier.get({.blocks = chain, .bytes = destination, .done = [&](int) { ++num_done; }});
+      tier.get({.blocks = chain, .bytes = destination, .done = [&](TierAnswer) { ++num_done; }});
   }
   EXPECT_EQ(num_done, 20);
 }
@@ -489,6 +499,49 @@ TEST_F(RemoteFaultsTest, AnAddressThatDoesNotAnswerLeavesTheNextItsTime) {
   RemoteHost two(kTwoAddresses, port);
   RemoteConnection both({.host = kTwoAddresses, .port = port, .password = "", .db = 0}, two, stop);
   EXPECT_EQ(both.open(deadline_ns()), RemoteOutcome::kOk) << both.error();
+}
+
+// The old server goes on answering; its name leads to the new one.
+TEST_F(RemoteFaultsTest, AfterAFailoverTheServersNameIsLookedUpAnew) {
+  const auto key = [](const TierBlock& block) { return remote_key("larder", test_format(kBlockBytes), block); };
+  for (const char* error : {"-READONLY You can't write against a read only replica.\r\n", "-MOVED 3999 10.0.0.1:6381\r\n",
+                            "-MASTERDOWN Link with MASTER is down\r\n"}) {
+    StoringServer demoted({}), promoted({});
+    moving_port = parse_remote_url(demoted.url()).port;
+    RemoteTier tier(retrying_config(fmt::format("redis://{}:{}", kMovingName, moving_port.load())),
+                    test_format(kBlockBytes));
+    put_all(tier, test_chain(1, 3), kBlockBytes);
+    EXPECT_EQ(count_right(tier, test_chain(1, 3), kBlockBytes), 3);
+    moving_port = parse_remote_url(promoted.url()).port;
+    demoted.answer_next(std::vector<Action>(1000, {.bytes = error}));
+    put_all(tier, test_chain(2, 3), kBlockBytes);
+    EXPECT_THAT(promoted.stored(), testing::Contains(key(test_block(2, 2)))) << error;
+    EXPECT_EQ(count_right(tier, test_chain(2, 3), kBlockBytes), 3) << "both connections";
+    EXPECT_EQ(count_right(tier, test_chain(1, 3), kBlockBytes), 0);
+  }
+}
+
+// It answers PING so, too.
+TEST_F(RemoteFaultsTest, AReplicaThatHasLostItsMasterIsNotAskedForEver) {
+  std::atomic<bool> is_down = false;
+  const ScriptedServer replica([&](const std::vector<std::string>& command) -> Action {
+    if (is_down) return {.bytes = "-MASTERDOWN Link with MASTER is down\r\n"};
+    return {.bytes = command[0] == "PING" ? "+PONG\r\n" : "$-1\r\n"};
+  });
+  StoringServer promoted({});
+  moving_port = parse_remote_url(replica.url()).port;
+  RemoteTier tier(retrying_config(fmt::format("redis://{}:{}", kMovingName, moving_port.load())),
+                  test_format(kBlockBytes));
+  EXPECT_EQ(count_right(tier, blocks(), kBlockBytes), 0);
+  EXPECT_TRUE(tier.stats().is_on);
+  is_down = true;
+  EXPECT_EQ(count_right(tier, blocks(), kBlockBytes), 0);
+  const std::uint64_t num_faults = tier.stats().num_io_errors;
+  wait_until([&] { return tier.stats().num_io_errors > num_faults; });  // it looked, and the name led there still
+  moving_port = parse_remote_url(promoted.url()).port;
+  wait_until([&] { return tier.stats().is_on; });
+  put_all(tier, blocks(), kBlockBytes);
+  EXPECT_EQ(count_right(tier, blocks(), kBlockBytes), 3);
 }
 
 // Neither the start nor the end waits for the resolver; what it says late is used.

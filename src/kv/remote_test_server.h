@@ -15,6 +15,8 @@
 #include <cstdlib>
 #include <functional>
 #include <initializer_list>
+#include <map>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -214,6 +216,60 @@ class ScriptedServer {
   std::atomic<bool> stop_ = false;
   std::atomic<int> num_commands_ = 0;
   std::thread acceptor_;
+};
+
+// Takes what is stored, but answers the first SET commands otherwise.
+class StoringServer {
+ public:
+  using Action = ScriptedServer::Action;
+
+  explicit StoringServer(std::vector<Action> first)
+      : first_(std::move(first)), server_([this](const auto& command) { return answer(command); }) {}
+
+  std::string url() const { return server_.url(); }
+  std::vector<std::string> stored() const {
+    const std::lock_guard lock(mutex_);
+    return stored_;
+  }
+  void break_value(const std::string& key) {
+    const std::lock_guard lock(mutex_);
+    values_.at(key)[30'000] ^= 1;
+  }
+  void hang_after_reads(int num_reads) {
+    const std::lock_guard lock(mutex_);
+    num_reads_left_ = num_reads;
+  }
+  void answer_next(std::vector<Action> next) {
+    const std::lock_guard lock(mutex_);
+    first_ = std::move(next);
+    num_sets_ = 0;
+  }
+
+ private:
+  Action answer(const std::vector<std::string>& command) {
+    const std::lock_guard lock(mutex_);
+    if (command[0] == "PING") return {.bytes = "+PONG\r\n"};
+    const auto found = values_.find(command[1]);
+    const std::string value = found == values_.end() ? "" : found->second;
+    if (command[0] == "STRLEN") return {.bytes = fmt::format(":{}\r\n", value.size())};
+    if (command[0] == "GETRANGE") {
+      if (num_reads_left_-- == 0) return {.bytes = "", .then_hang = true};
+      return {.bytes = ScriptedServer::bulk(value)};
+    }
+    CHECK(command[0] == "SET");
+    if (num_sets_ < first_.size()) return first_[num_sets_++];
+    values_[command[1]] = command[2];
+    stored_.push_back(command[1]);
+    return {.bytes = "+OK\r\n"};
+  }
+
+  mutable std::mutex mutex_;
+  std::vector<Action> first_;
+  std::size_t num_sets_ = 0;
+  int num_reads_left_ = -1;  // below 0: any number
+  std::vector<std::string> stored_;
+  std::map<std::string, std::string> values_;
+  ScriptedServer server_;
 };
 
 }  // namespace larder

@@ -152,7 +152,7 @@ void RemoteTier::get(TierRead read) {
     }
     ++stats_.num_missed;
   }
-  read.done(0);
+  read.done({.num_found = 0, .is_faulty = true});
 }
 
 double RemoteTier::estimate_read_seconds(std::int64_t num_blocks) const {
@@ -178,13 +178,16 @@ RemoteOutcome RemoteTier::exchange(RemoteConnection& connection, const RemoteExc
   const std::int64_t timeout_ms =
       config_.batch_timeout_ms + (request_bytes + exchange.max_reply_bytes) / kSlowestBytesPerMs;
   bool any_reply = false;
+  bool is_elsewhere = false;
   RemoteExchange watched = exchange;
   watched.on_reply = [&](int index, const RemoteReply& reply) {
     any_reply = true;
+    is_elsewhere = is_elsewhere || reply.is_of_another();
     exchange.on_reply(index, reply);
   };
   RemoteOutcome outcome = RemoteOutcome::kFailed;
   for (int attempt = 0; attempt < 2; ++attempt) {
+    if (!connection.is_fresh(config_.max_idle_ms * kNsPerMs)) connection.close();
     const bool was_open = connection.is_open();
     outcome = was_open ? RemoteOutcome::kOk
                        : connection.open(steady_now_ns() + config_.connect_timeout_ms * kNsPerMs);
@@ -199,6 +202,7 @@ RemoteOutcome RemoteTier::exchange(RemoteConnection& connection, const RemoteExc
     }
     if (outcome != RemoteOutcome::kFailed || !was_open || any_reply) break;
   }
+  if (is_elsewhere) leave_server();
   if (outcome != RemoteOutcome::kOk)
     turn_off(outcome, connection.error(), &connection == &read_connection_ ? read_pause_ns_ : write_pause_ns_);
   return outcome;
@@ -238,6 +242,19 @@ void RemoteTier::rest_without_memory(RemoteConnection& connection, std::int64_t&
   } catch (const std::bad_alloc&) {
     // For the log's line there was none either; it is off.
   }
+}
+
+// After a failover its name means another one, and it goes on answering: both connections are opened anew.
+void RemoteTier::leave_server() {
+  {
+    const std::lock_guard lock(mutex_);
+    const std::int64_t now_ns = steady_now_ns();
+    if (now_ns < stay_until_ns_) return;
+    stay_until_ns_ = now_ns + config_.max_retry_ms * kNsPerMs;
+  }
+  host_.forget();
+  read_connection_.leave();
+  write_connection_.leave();
 }
 
 void RemoteTier::stop_writes(const std::string& reason) {

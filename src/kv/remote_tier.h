@@ -32,6 +32,7 @@ struct RemoteTierConfig {
   int max_queued_reads = 256;                                // get() calls; more find nothing
   int connect_timeout_ms = 1000;  // with AUTH, SELECT and PING
   int batch_timeout_ms = 1000;    // and the time for its bytes at 50 MB/s
+  int max_idle_ms = 60'000;       // of a connection; then it is opened anew before it is used
   int drain_ms = 5000;            // how long the destructor sends what is queued
   // How long the server is left alone after a fault: doubles from the first to the second.
   int first_retry_ms = 500;
@@ -44,7 +45,8 @@ struct RemoteTierConfig {
 // Faults: whatever a key holds, it is this block or a miss. A server that does not answer in time,
 // closes or talks nonsense puts the tier off: get() then finds nothing at once, put() refuses. So a
 // hung server costs one timeout. A server that cannot store (out of memory, read only) gets no
-// writes for max_retry_ms; reads go on. What a server did not take is not lost: it stays in the
+// writes for max_retry_ms; reads go on. One that is not the one to ask, as after a failover, is left:
+// its name is looked up anew, at most every max_retry_ms. What a server did not take is not lost: it stays in the
 // queue, before what came later, and is sent when the pause is over.
 // Thread: see KvTier; everything behind mutex_, but for the connections.
 class RemoteTier final : public KvTier {
@@ -88,9 +90,9 @@ class RemoteTier final : public KvTier {
   RemoteOutcome find_stored(const std::vector<int>& buffers, std::vector<int>& missing);
 
   void read_loop();
-  int read_blocks(const TierRead& read);
-  int read_batch(const TierRead& read, std::size_t first, std::size_t count);
-  int finish_batch(std::span<const TierBlock> blocks, const Batch& batch);
+  TierAnswer read_blocks(const TierRead& read);
+  TierAnswer read_batch(const TierRead& read, std::size_t first, std::size_t count);
+  TierAnswer finish_batch(std::span<const TierBlock> blocks, const Batch& batch);
 
   RemoteOutcome exchange(RemoteConnection& connection, const RemoteExchange& exchange,
                          std::int64_t request_bytes);
@@ -99,6 +101,7 @@ class RemoteTier final : public KvTier {
   // pause_ns: of the connection that failed.
   void turn_off(RemoteOutcome outcome, const std::string& reason, std::int64_t& pause_ns);
   void stop_writes(const std::string& reason);
+  void leave_server();
   void rest_without_memory(RemoteConnection& connection, std::int64_t& pause_ns);
 
   const RemoteTierConfig config_;
@@ -131,6 +134,7 @@ class RemoteTier final : public KvTier {
   std::int64_t read_pause_ns_ = 0;
   std::int64_t write_pause_ns_ = 0;
   std::int64_t no_writes_until_ns_ = 0;
+  std::int64_t stay_until_ns_ = 0;  // with a server that is not the one to ask, if its name still leads there
   double round_trip_seconds_ = 0;  // the shortest exchange since it is on
   ReadRate read_rate_;
   bool stop_ = false;

@@ -39,9 +39,9 @@ void RemoteTier::read_loop() {
     reads_.pop_front();
     const bool skip = stop_ || !is_on_;
     lock.unlock();
-    int num_found = 0;
+    TierAnswer answer{.num_found = 0, .is_faulty = true};
     try {
-      if (!skip) num_found = read_blocks(read);
+      if (!skip) answer = read_blocks(read);
     } catch (const std::bad_alloc&) {
       rest_without_memory(read_connection_, read_pause_ns_);
     }
@@ -49,23 +49,24 @@ void RemoteTier::read_loop() {
     if (skip) ++stats_.num_missed;
     num_queued_blocks_ -= static_cast<std::int64_t>(read.blocks.size());
     lock.unlock();
-    read.done(num_found);
+    read.done(answer);
     lock.lock();
   }
 }
 
-int RemoteTier::read_blocks(const TierRead& read) {
-  int num_found = 0;
+TierAnswer RemoteTier::read_blocks(const TierRead& read) {
+  TierAnswer answer;
   for (std::size_t first = 0; first < read.blocks.size(); first += blocks_per_batch()) {
     const std::size_t count = std::min(blocks_per_batch(), read.blocks.size() - first);
-    const int num = read_batch(read, first, count);
-    num_found += num;
-    if (num < static_cast<int>(count)) break;
+    const TierAnswer of_batch = read_batch(read, first, count);
+    answer.num_found += of_batch.num_found;
+    answer.is_faulty = of_batch.is_faulty;
+    if (of_batch.num_found < static_cast<int>(count)) break;
   }
-  return num_found;
+  return answer;
 }
 
-int RemoteTier::read_batch(const TierRead& read, std::size_t first, std::size_t count) {
+TierAnswer RemoteTier::read_batch(const TierRead& read, std::size_t first, std::size_t count) {
   using Result = Batch::Result;
   const auto block_bytes = static_cast<std::size_t>(format_.block_size_bytes);
   std::string request;
@@ -108,10 +109,10 @@ int RemoteTier::read_batch(const TierRead& read, std::size_t first, std::size_t 
 }
 
 // What was read and right before a failure counts.
-int RemoteTier::finish_batch(std::span<const TierBlock> blocks, const Batch& batch) {
+TierAnswer RemoteTier::finish_batch(std::span<const TierBlock> blocks, const Batch& batch) {
   using Result = Batch::Result;
   const std::lock_guard lock(mutex_);
-  int num_found = 0;
+  TierAnswer answer;
   bool ended = false;
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     const Result result = batch.results[i];
@@ -122,17 +123,18 @@ int RemoteTier::finish_batch(std::span<const TierBlock> blocks, const Batch& bat
     }
     if (ended) continue;
     if (result == Result::kFound) {
-      ++num_found;
+      ++answer.num_found;
     } else {
       ended = true;
+      answer.is_faulty = result != Result::kMissing;
       if (result == Result::kMissing) ++stats_.num_missed;
     }
   }
-  stats_.num_read += static_cast<std::uint64_t>(num_found);
-  stats_.bytes_read += num_found * format_.block_size_bytes;
+  stats_.num_read += static_cast<std::uint64_t>(answer.num_found);
+  stats_.bytes_read += answer.num_found * format_.block_size_bytes;
   stats_.read_ns += batch.elapsed_ns;
   if (batch.is_whole) read_pause_ns_ = 0;
-  if (!batch.is_whole && !batch.is_late) return num_found;
+  if (!batch.is_whole && !batch.is_late) return answer;
   // What brings nothing in time says nothing of its speed: that is left alone for longer each time.
   const std::int64_t num_transferred = std::ranges::count(batch.results, Result::kFound);
   if (num_transferred > 0) {
@@ -140,7 +142,7 @@ int RemoteTier::finish_batch(std::span<const TierBlock> blocks, const Batch& bat
         std::max(0.0, static_cast<double>(batch.elapsed_ns) * 1e-9 - round_trip_seconds_);
     read_rate_.observe(seconds, num_transferred * format_.block_size_bytes, steady_now_ns());
   }
-  return num_found;
+  return answer;
 }
 
 }  // namespace larder

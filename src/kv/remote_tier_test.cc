@@ -297,8 +297,8 @@ TEST_F(RemoteTierTest, AHungServerCostsOneTimeout) {
   std::vector<std::vector<std::byte>> bytes(50, std::vector<std::byte>(20 * kBlockBytes));
   std::atomic<int> num_done = 0;
   for (auto& destination : bytes)
-    tier.get({.blocks = blocks, .bytes = destination, .done = [&](int num_found) {
-                EXPECT_EQ(num_found, 0);
+    tier.get({.blocks = blocks, .bytes = destination, .done = [&](const TierAnswer& answer) {
+                EXPECT_EQ(answer.num_found, 0);
                 ++num_done;
               }});
   wait_until([&] { return num_done == 50; });

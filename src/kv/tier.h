@@ -49,13 +49,19 @@ enum class TierPresence {
 // What a read is expected to take of a tier that is off.
 inline constexpr double kOffSeconds = 1e9;
 
+// So many blocks of a read, from the first on, are there. What ends the count is not in the tier or, where it is
+// faulty, may be: it could not be read, was wrong, or was not asked for, since the tier is off or busy.
+struct TierAnswer {
+  int num_found = 0;
+  bool is_faulty = false;
+};
+
 // Blocks to read, and who hears of it. Both spans stay valid until done has been called.
 struct TierRead {
   std::span<const TierBlock> blocks;
   std::span<std::byte> bytes;  // [blocks.size() * block_size_bytes]
-  // Called once, on a thread of the tier or within get(): how many of the blocks, from the first
-  // on, are in bytes now. The first that is missing or wrong ends the count.
-  std::function<void(int num_found)> done;
+  // Called once, on a thread of the tier or within get(), with how many of the blocks are in bytes now.
+  std::function<void(TierAnswer)> done;
 };
 
 // Since start, but for the gauges.
@@ -69,7 +75,6 @@ struct TierStats {
   std::uint64_t num_io_errors = 0;
   std::uint64_t num_corrupt = 0;     // wrong checksum, length or identity
   std::uint64_t num_timeouts = 0;
-  std::uint64_t num_faults() const { return num_io_errors + num_corrupt + num_timeouts; }
   std::int64_t bytes_written = 0;
   std::int64_t bytes_read = 0;
   std::int64_t write_ns = 0;  // in the device

@@ -32,7 +32,7 @@ struct TierLoader::Buffer {
   int first = 0;
   std::int64_t due_ns = INT64_MAX;  // while the tier has it
   bool has_arrived = false;
-  int num_found = 0;
+  TierAnswer answer;
 };
 
 struct TierLoader::Load {
@@ -42,6 +42,7 @@ struct TierLoader::Load {
   int num_loaded = 0;
   std::size_t num_copying = 0;  // pieces
   bool is_short = false;        // a block was missing: nothing after it is wanted
+  bool is_faulty = false;       // for a fault
   std::deque<Buffer*> in_flight;  // that tiers have, or that wait for one before them
 
   bool has_all() const { return is_short || num_issued == static_cast<int>(blocks.size()); }
@@ -251,11 +252,11 @@ bool TierLoader::issue(Load& load) {
     const std::lock_guard lock(mutex_);
     ++num_owed_;
   }
-  tiers_[place]->get({buffer.blocks, {buffer.bytes, size_bytes}, [this, &buffer](int num_found) {
+  tiers_[place]->get({buffer.blocks, {buffer.bytes, size_bytes}, [this, &buffer](TierAnswer answer) {
                         // Under the lock: whoever takes wake_ away may be gone the moment after.
                         const std::lock_guard lock(mutex_);
                         --num_owed_;
-                        arrived_.push_back({&buffer, num_found});
+                        arrived_.push_back({&buffer, answer});
                         if (wake_) wake_();
                       }});
   return true;
@@ -279,7 +280,7 @@ void TierLoader::take(const Arrived& arrived) {
   Buffer& buffer = *arrived.buffer;
   buffer.due_ns = INT64_MAX;
   buffer.has_arrived = true;
-  buffer.num_found = arrived.num_found;
+  buffer.answer = arrived.answer;
   Load* load = find(buffer.load_id);
   if (load == nullptr) {
     give_back(buffer);
@@ -295,8 +296,11 @@ void TierLoader::take(const Arrived& arrived) {
 
 void TierLoader::copy_from(Load& load, Buffer& buffer) {
   const int num_wanted = static_cast<int>(buffer.blocks.size());
-  const int num_usable = load.is_short ? 0 : std::clamp(buffer.num_found, 0, num_wanted);
-  load.is_short = load.is_short || num_usable < num_wanted;
+  const int num_usable = load.is_short ? 0 : std::clamp(buffer.answer.num_found, 0, num_wanted);
+  if (!load.is_short && num_usable < num_wanted) {
+    load.is_short = true;
+    load.is_faulty = buffer.answer.is_faulty;
+  }
   if (num_usable == 0) return give_back(buffer);
   std::vector<const std::byte*> bytes;
   for (int i = 0; i < num_usable; ++i) bytes.push_back(buffer.bytes + i * block_size_bytes_);
@@ -327,7 +331,7 @@ void TierLoader::poll(std::vector<EndedLoad>& ended, std::int64_t now_ns) {
   std::erase_if(loads_, [&](const auto& load) {
     if (!load->has_ended() && !waits_in_vain(*load)) return false;
     give_back_arrived(*load);
-    ended.push_back({load->id, load->num_loaded});
+    ended.push_back({load->id, load->num_loaded, load->is_faulty || !load->has_ended()});
     return true;
   });
   issue_all();

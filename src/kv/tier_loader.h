@@ -28,6 +28,7 @@ struct LoadBlock {
 struct EndedLoad {
   std::uint64_t id = 0;
   int num_loaded = 0;
+  bool is_faulty = false;  // the tier of the next one may have it, and did not bring it, or not in time
 };
 
 // A load is a list of blocks in order; it ends with the first that its tier has not got. Tiers write
@@ -64,7 +65,7 @@ class TierLoader {
   struct Load;
   struct Arrived {
     Buffer* buffer;
-    int num_found;
+    TierAnswer answer;
   };
   // Blocks on their way into storage.
   struct Copy {

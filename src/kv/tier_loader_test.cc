@@ -102,6 +102,7 @@ TEST_F(TierLoaderTest, ATierThatHangsEndsWhatWaitsForIt) {
   ASSERT_EQ(ended.size(), 2u);
   EXPECT_EQ(ended[0].id + ended[1].id, half + waiting);
   EXPECT_EQ(ended[0].id == half ? ended[0].num_loaded : ended[1].num_loaded, 1);
+  EXPECT_TRUE(ended[0].is_faulty && ended[1].is_faulty);
   // Its blocks are somebody else's by now: what comes late does not go there.
   const auto theirs = test_bytes(test_block(2, 0), layout_.block_size_bytes());
   storage_.write_block(BlockId{1}, theirs);

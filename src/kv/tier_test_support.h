@@ -103,6 +103,7 @@ inline std::vector<TierBlock> test_chain(int chain, int num_blocks) {
 
 struct TestRead {
   int num_found = 0;
+  bool is_faulty = false;
   std::vector<std::byte> bytes;
 };
 
@@ -111,11 +112,11 @@ inline TestRead read_blocks(KvTier& tier, std::span<const TierBlock> blocks,
                             std::int64_t block_size_bytes) {
   TestRead result;
   result.bytes.resize(blocks.size() * static_cast<std::size_t>(block_size_bytes));
-  std::promise<int> promise;
-  tier.get({.blocks = blocks, .bytes = result.bytes, .done = [&](int num_found) {
-              promise.set_value(num_found);
-            }});
-  result.num_found = promise.get_future().get();
+  std::promise<TierAnswer> promise;
+  tier.get({.blocks = blocks, .bytes = result.bytes, .done = [&](TierAnswer answer) { promise.set_value(answer); }});
+  const TierAnswer answer = promise.get_future().get();
+  result.num_found = answer.num_found;
+  result.is_faulty = answer.is_faulty;
   return result;
 }
 

@@ -242,7 +242,7 @@ void add_tier_metrics(Page& page, const EngineStats& stats) {
   for (std::size_t i = 0; i < stats.tiers.size(); ++i)
     page.value(stats.tiers[i].is_on ? 1 : 0, {{"tier", stats.tier_names[i]}});
   page.counter("larder:kv_blocks_evicted_unsaved_total",
-               "Complete KV blocks evicted before a tier had taken them.",
+               "Complete KV blocks evicted that no tier had taken, nor took then.",
                stats.kv.num_evicted_unsaved);
 }
 
