@@ -8,11 +8,6 @@
 #include "base/check.h"
 
 namespace larder {
-namespace {
-
-constexpr int kMostLookedAt = 4096;  // slots of a walk at a time
-
-}  // namespace
 
 DiskIndex::Slots DiskIndex::make_slots(std::int32_t num_slots) { return Slots(static_cast<std::size_t>(num_slots)); }
 
@@ -147,30 +142,31 @@ std::vector<SlotId> DiskIndex::sample_stored(std::size_t max_num) const {
   return slots;
 }
 
-// From each slot upwards to what has been met. What follows itself, as a damaged store may say, ends somewhere.
-std::optional<SlotId> DiskIndex::next(Walk& walk) const {
-  for (int num_left = kMostLookedAt; walk.due.empty() && num_left > 0 && !has_ended(walk); --num_left) {
-    walk.met.resize(segments_.size());
-    const auto num_slots = segments_[static_cast<std::size_t>(walk.at.segment)].slots.size();
-    if (walk.at.slot == static_cast<std::int32_t>(num_slots)) {
-      walk.at = {walk.at.segment + 1, 0};
-      continue;
+// By how many stored ones each follows. What follows itself, as a damaged store may say, ends somewhere.
+std::vector<SlotId> DiskIndex::parents_first() const {
+  constexpr std::int32_t kUnknown = -1;
+  std::vector<std::vector<std::int32_t>> depths;
+  for (const Segment& segment : segments_) depths.emplace_back(segment.slots.size(), kUnknown);
+  const auto depth = [&](SlotId id) -> std::int32_t& {
+    return depths[static_cast<std::size_t>(id.segment)][static_cast<std::size_t>(id.slot)];
+  };
+  std::vector<SlotId> stored;
+  std::vector<SlotId> above;  // whose depth is not known yet, upwards
+  for (std::int32_t segment = 0; segment < static_cast<std::int32_t>(segments_.size()); ++segment) {
+    for (std::int32_t i = 0; i < static_cast<std::int32_t>(segments_[static_cast<std::size_t>(segment)].slots.size()); ++i) {
+      if (slot({segment, i}).state != State::kStored) continue;
+      stored.push_back({segment, i});
+      std::optional<SlotId> at = stored.back();
+      for (; at && depth(*at) == kUnknown; at = find(slot(*at).parent)) {
+        depth(*at) = 0;
+        above.push_back(*at);
+      }
+      for (std::int32_t below = at ? depth(*at) : kUnknown; !above.empty(); above.pop_back())
+        depth(above.back()) = ++below;
     }
-    std::optional<SlotId> up = walk.at;
-    while (up && slot(*up).state == State::kStored) {
-      std::vector<bool>& met = walk.met[static_cast<std::size_t>(up->segment)];
-      met.resize(segments_[static_cast<std::size_t>(up->segment)].slots.size());
-      if (met[static_cast<std::size_t>(up->slot)]) break;
-      walk.due.push_back(*up);
-      met[static_cast<std::size_t>(up->slot)] = true;
-      up = find(slot(*up).parent);
-    }
-    ++walk.at.slot;
   }
-  if (walk.due.empty()) return std::nullopt;
-  const SlotId id = walk.due.back();
-  walk.due.pop_back();
-  return id;
+  std::ranges::stable_sort(stored, {}, depth);
+  return stored;
 }
 
 void DiskIndex::forget(SlotId id) {

@@ -77,22 +77,8 @@ class DiskIndex {
   void mark_used(SlotId id) { slot(id).was_used = true; }
   // Some that are stored, from all over the segments.
   std::vector<SlotId> sample_stored(std::size_t max_num) const;
-  // How far a walk through the store has come. What is stored or goes meanwhile it may meet or not.
-  struct Walk {
-    SlotId at{0, 0};
-    std::vector<SlotId> due;             // met and not told yet, the next one last
-    std::vector<std::vector<bool>> met;  // [segments][slots]
-  };
-  // The next one that is stored, behind the one that it follows. nullopt: none of so many slots, or the walk has
-  // ended. Takes memory: what it had no memory for it comes to again.
-  std::optional<SlotId> next(Walk& walk) const;
-  bool has_ended(const Walk& walk) const {
-    return walk.due.empty() && walk.at.segment == static_cast<std::int32_t>(segments_.size());
-  }
-  // nullopt: nothing is stored there.
-  std::optional<BlockKey> key(SlotId id) const {
-    return slot(id).state == State::kStored ? std::optional(slot(id).key) : std::nullopt;
-  }
+  // All that are stored, each behind the one that it follows.
+  std::vector<SlotId> parents_first() const;
 
   std::int64_t num_stored() const { return static_cast<std::int64_t>(slots_by_key_.size()); }
 

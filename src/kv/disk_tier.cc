@@ -287,12 +287,8 @@ void DiskTier::record_events() {
   const std::lock_guard lock(mutex_);
   events_.record(KvMedium::kDisk);
   index_.tell(events_);
-  begin_telling();
-}
-
-void DiskTier::begin_telling() {
-  untold_.reset();
-  if (index_.num_stored() > 0) untold_.emplace();
+  untold_ = index_.parents_first();
+  std::ranges::reverse(untold_);
 }
 
 KvEvents DiskTier::take_events() {
@@ -301,26 +297,13 @@ KvEvents DiskTier::take_events() {
     tell_at_ns_ = steady_now_ns() + config_.tell_after_ms * kNsPerMs;
     read_wake_.notify_all();
   }
-  if (std::exchange(went_out_, false) || is_out(steady_now_ns())) {
-    untold_.reset();
-    if (std::exchange(is_silent_, true)) return {};
-    events_.clear();
-    return events_.take();
-  }
-  if (std::exchange(is_silent_, false)) {
-    events_.take();  // what was written meanwhile is told with all the rest
-    begin_telling();
-    read_wake_.notify_all();
-  }
   return events_.take();
 }
 
 bool DiskTier::has_events() const {
   const std::lock_guard lock(mutex_);
-  const std::int64_t now_ns = steady_now_ns();
-  // What cannot be read is to be forgotten, and to be told again.
-  return events_.is_recording() && (!events_.empty() || untold_ || went_out_ || is_silent_ || !can_read(now_ns) ||
-                                    (staging_.num_pending() > 0 && can_write(now_ns)));
+  return events_.is_recording() &&
+         (!events_.empty() || !untold_.empty() || (staging_.num_pending() > 0 && can_write(steady_now_ns())));
 }
 
 bool DiskTier::takes_writes() const {

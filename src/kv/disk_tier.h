@@ -110,19 +110,14 @@ class DiskTier final : public KvTier {
   void read_loop();
   void wait_for_reads(std::unique_lock<std::mutex>& lock);
   void tell_some(std::unique_lock<std::mutex>& lock);
-  void tell_next(std::unique_lock<std::mutex>& lock);
-  void begin_telling();
-  int read_header(const SegmentFile& file, std::int32_t slot, RecordHeader& header);
+  std::optional<TierRecord> read_header(const SegmentFile& file, std::int32_t slot);
   TierAnswer read_blocks(const TierRead& read);
   TierAnswer read_chunk(const TierRead& read, std::size_t first, std::size_t count);
   void plan_reads(const TierRead& read, std::size_t first, std::size_t count, std::vector<Read>& reads);
   void transfer_reads(std::vector<Read>& reads);
   TierAnswer finish_reads(std::vector<Read>& reads, std::int64_t elapsed_ns);
   bool drop_unreadable(const Read& read);
-  bool fail_read(SlotId slot, int error);
-  void warn_of_pause(std::int64_t pause_ns) const;
   bool can_read(std::int64_t now_ns) const;
-  bool is_out(std::int64_t now_ns) const;
   bool can_write(std::int64_t now_ns) const;
 
   const DiskTierConfig config_;
@@ -143,9 +138,7 @@ class DiskTier final : public KvTier {
   std::vector<std::unique_ptr<SegmentFile>> segments_;  // grows only
   TierEvents events_;
   DiskIndex index_;
-  std::optional<DiskIndex::Walk> untold_;  // through what it holds, all of which is to be told
-  bool went_out_ = false;                  // reads have been put off, and routers do not know it yet
-  bool is_silent_ = false;                 // they were told to forget all, as none of it can be read
+  std::vector<SlotId> untold_;  // what it held at start, the next one last
   std::int64_t tell_at_ns_ = INT64_MAX;
   // Blocks that found no room, and what each follows.
   std::unordered_map<BlockKey, Digest, BlockKeyHash> refused_;

@@ -19,7 +19,6 @@ constexpr std::int64_t kChunkBytes = std::int64_t{8} << 20;
 constexpr std::int64_t kMaxChunk = 64;
 constexpr double kMaxSlowness = 10;  // against what is expected
 constexpr std::size_t kMaxTold = 256;
-constexpr std::int64_t kLongHangs = 10;  // against hang_ms: until routers are told to forget all
 constexpr std::int64_t kTellIntervalNs = 20 * kNsPerMs;
 
 }  // namespace
@@ -60,7 +59,7 @@ void DiskTier::read_loop() {
 void DiskTier::wait_for_reads(std::unique_lock<std::mutex>& lock) {
   while (!stop_ && reads_.empty()) {
     const std::int64_t wait_ns = tell_at_ns_ - steady_now_ns();
-    if (!untold_ || tell_at_ns_ == INT64_MAX) {
+    if (untold_.empty() || tell_at_ns_ == INT64_MAX) {
       read_wake_.wait(lock);
     } else if (wait_ns > 0) {
       read_wake_.wait_for(lock, std::chrono::nanoseconds(wait_ns));
@@ -75,45 +74,25 @@ void DiskTier::tell_some(std::unique_lock<std::mutex>& lock) {
   tell_at_ns_ = steady_now_ns() + kTellIntervalNs;
   if (events_.size() >= kMaxTold || !can_read(steady_now_ns())) return;
   read_due_ns_ = steady_now_ns() + config_.hang_ms * kNsPerMs;
-  try {
-    for (std::size_t i = 0; i < kMaxTold && untold_ && reads_.empty() && !stop_; ++i) tell_next(lock);
-  } catch (const std::bad_alloc&) {
-    // The rest another time.
+  for (std::size_t i = 0; i < kMaxTold && !untold_.empty() && reads_.empty() && !stop_; ++i) {
+    const SlotId id = untold_.back();
+    untold_.pop_back();
+    const SegmentFile& file = *segments_[static_cast<std::size_t>(id.segment)];
+    lock.unlock();
+    const auto record = read_header(file, id.slot);
+    lock.lock();
+    if (!record) continue;
+    // It may have gone meanwhile; what follows a block that is not there is of no use. Of windows the first group has all.
+    const TierBlock& block = record->block;
+    const bool is_reachable = block.parent == block.salt || index_.find(BlockKey(block.parent, block.group)) ||
+                              index_.find(BlockKey(block.parent, 0));
+    if (is_reachable && index_.holds(id, BlockKey(block.digest, block.group))) events_.note_stored(block);
   }
   read_due_ns_ = INT64_MAX;
 }
 
-void DiskTier::tell_next(std::unique_lock<std::mutex>& lock) {
-  const auto id = index_.next(*untold_);
-  const auto key = id ? index_.key(*id) : std::nullopt;
-  if (!id && index_.has_ended(*untold_)) untold_.reset();
-  if (!key) return;
-  const SegmentFile& file = *segments_[static_cast<std::size_t>(id->segment)];
+std::optional<TierRecord> DiskTier::read_header(const SegmentFile& file, std::int32_t slot) {
   RecordHeader header{};
-  lock.unlock();
-  const int error = read_header(file, id->slot, header);
-  lock.lock();
-  if (!index_.holds(*id, *key)) return;  // it has gone meanwhile
-  if (error != 0) {
-    if (!fail_read(*id, error)) return;
-    untold_.reset();  // all is told when it can be read again
-    const std::int64_t pause_ns = read_breaker_.pause_ns();
-    lock.unlock();
-    warn_of_pause(pause_ns);
-    lock.lock();
-    return;
-  }
-  // What follows a block that is not there is of no use. Of windows the first group has all.
-  const auto record = decode_record(header);
-  if (!record || BlockKey(record->block.digest, record->block.group) != *key) return;
-  const TierBlock& block = record->block;
-  if (block.parent == block.salt || index_.find(BlockKey(block.parent, block.group)) ||
-      index_.find(BlockKey(block.parent, 0)))
-    events_.note_stored(block);
-}
-
-// Returns why not, or 0.
-int DiskTier::read_header(const SegmentFile& file, std::int32_t slot, RecordHeader& header) {
   IoRequest request{.fd = file.fd(),
                     .offset_bytes = file.shape().header_offset(slot),
                     .data = header.data(),
@@ -121,9 +100,9 @@ int DiskTier::read_header(const SegmentFile& file, std::int32_t slot, RecordHead
   try {
     transfer_all(*read_io_, IoDirection::kRead, {&request, 1});
   } catch (const std::bad_alloc&) {
-    return ENOMEM;
+    return std::nullopt;
   }
-  return request.result < 0 ? static_cast<int>(-request.result) : 0;
+  return request.result < 0 ? std::nullopt : decode_record(header);
 }
 
 TierAnswer DiskTier::read_blocks(const TierRead& read) {
@@ -265,22 +244,15 @@ TierAnswer DiskTier::finish_reads(std::vector<Read>& reads, std::int64_t elapsed
   if (did_hang)
     spdlog::warn("disk tier {}: a read took {:.1f} s, in which there were no others", directory_.path(),
                  static_cast<double>(elapsed_ns) * 1e-9);
-  if (pause_ns > 0) warn_of_pause(pause_ns);
+  if (pause_ns > 0)
+    spdlog::warn("disk tier {}: no reads for {} ms: too many failed", directory_.path(),
+                 pause_ns / kNsPerMs);
   return {.num_found = num_found, .is_faulty = ended};
 }
 
-void DiskTier::warn_of_pause(std::int64_t pause_ns) const {
-  spdlog::warn("disk tier {}: no reads for {} ms: too many failed", directory_.path(), pause_ns / kNsPerMs);
-}
-
-// Under the lock, as are those that follow. No fault forbids it, and none hangs.
+// Under the lock, as is the next. No fault forbids it, and none hangs.
 bool DiskTier::can_read(std::int64_t now_ns) const {
   return read_breaker_.is_on(now_ns) && now_ns < read_due_ns_;
-}
-
-// A fault forbids it, or one hangs for long: what it holds is of no use to anybody.
-bool DiskTier::is_out(std::int64_t now_ns) const {
-  return !read_breaker_.is_on(now_ns) || now_ns - kLongHangs * config_.hang_ms * kNsPerMs >= read_due_ns_;
 }
 
 // Whether that put reads off.
@@ -291,17 +263,10 @@ bool DiskTier::drop_unreadable(const Read& read) {
     index_.release(read.slot);
     return false;
   }
-  return fail_read(read.slot, read.error);
-}
-
-// The same.
-bool DiskTier::fail_read(SlotId slot, int error) {
   ++stats_.num_io_errors;
   // A disk that gives nothing, or a system short of memory, says nothing of the slot.
-  if (is_of_the_place(error) && read_breaker_.is_on(steady_now_ns())) index_.lose(slot);
-  const bool is_put_off = read_breaker_.fail(steady_now_ns());
-  went_out_ = went_out_ || is_put_off;
-  return is_put_off;
+  if (is_of_the_place(read.error) && read_breaker_.is_on(steady_now_ns())) index_.lose(read.slot);
+  return read_breaker_.fail(steady_now_ns());
 }
 
 }  // namespace larder

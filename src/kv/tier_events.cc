@@ -32,10 +32,6 @@ void TierEvents::add(const KvEvent& event) noexcept {
     if (events_.size() < kMost) return events_.push_back(event);
   } catch (const std::bad_alloc&) {
   }
-  clear();
-}
-
-void TierEvents::clear() noexcept {
   events_ = {};
   has_dropped_ = true;
 }

@@ -25,8 +25,6 @@ class TierEvents {
 
   std::size_t size() const { return events_.size(); }
   bool empty() const { return events_.empty() && !has_dropped_; }
-  // What is kept is dropped, and all that was told with it.
-  void clear() noexcept;
   // In order. KvEvent::window is left to who knows the layout.
   KvEvents take();
 

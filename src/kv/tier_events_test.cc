@@ -3,8 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <atomic>
-#include <cerrno>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -12,7 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include "kv/block_io_faulty.h"
 #include "kv/disk_tier.h"
 #include "kv/host_tier.h"
 #include "kv/tier_test_support.h"
@@ -98,14 +95,11 @@ TEST(TierEvents, OfTheHostTier) {
 
 class DiskTierEvents : public testing::Test {
  protected:
-  std::unique_ptr<DiskTier> open(int tell_after_ms, int hang_ms = kNeverMs) {
+  std::unique_ptr<DiskTier> open(int tell_after_ms) const {
     DiskTierConfig config;
     config.directory = dir_.path();
     config.size_bytes = std::int64_t{4} << 20;
     config.tell_after_ms = tell_after_ms;
-    config.hang_ms = hang_ms;
-    config.first_retry_ms = config.max_retry_ms = 200;
-    config.make_io = [this] { return std::make_unique<FaultyIo>(make_block_io(BlockIoKind::kAuto, 4), faults_); };
     return std::make_unique<DiskTier>(config, test_format(kBlockBytes));
   }
   // Until all is told.
@@ -118,7 +112,6 @@ class DiskTierEvents : public testing::Test {
   }
 
   TempDir dir_;
-  DiskFaults faults_;
 };
 
 TEST_F(DiskTierEvents, WhatIsWrittenAndWhatGoesForIt) {
@@ -182,54 +175,6 @@ TEST_F(DiskTierEvents, WhatGoesBeforeItIsToldOfIsNotTold) {
     EXPECT_EQ(kind == KvEvent::Kind::kStored, tier->presence(*block) == TierPresence::kPresent);
 }
 
-// And what is written meanwhile is told with all the rest, parents first.
-TEST_F(DiskTierEvents, WhatCannotBeReadIsForgottenUntilItCan) {
-  const auto tier = open(0);
-  tier->record_events();
-  Router router(KvMedium::kDisk);
-  std::vector<TierBlock> blocks = test_chain(1, 300);
-  put_all(*tier, blocks, kBlockBytes);
-  hear_all(router, *tier);
-  expect_agreement(router, *tier, blocks);
-  ASSERT_EQ(router.num_known(), 300u);
-  faults_.read_error = ENXIO;  // it says nothing of the slots
-  wait_until([&] {
-    EXPECT_EQ(count_right(*tier, blocks, kBlockBytes), 0);
-    EXPECT_TRUE(tier->has_events());
-    router.hear(*tier);
-    return router.num_known() == 0;
-  });
-  for (const TierBlock& block : test_chain(2, 50)) blocks.push_back(block);
-  put_all(*tier, std::span(blocks).last(50), kBlockBytes);
-  faults_.read_error = 0;
-  hear_all(router, *tier);
-  expect_agreement(router, *tier, blocks);
-  EXPECT_EQ(router.num_known(), 350u);
-}
-
-TEST_F(DiskTierEvents, WhatADiskThatHangsHasIsForgottenUntilItAnswers) {
-  const auto tier = open(0, 1);
-  tier->record_events();
-  Router router(KvMedium::kDisk);
-  const std::vector<TierBlock> blocks = test_chain(1, 20);
-  put_all(*tier, blocks, kBlockBytes);
-  hear_all(router, *tier);
-  ASSERT_EQ(router.num_known(), 20u);
-  faults_.reads_hang = true;
-  std::vector<std::byte> bytes(20 * kBlockBytes);
-  std::atomic<bool> is_done = false;
-  tier->get({.blocks = blocks, .bytes = bytes, .done = [&](TierAnswer) { is_done = true; }});
-  wait_until([&] {
-    router.hear(*tier);
-    return router.num_known() == 0;
-  });
-  faults_.reads_hang = false;
-  wait_until([&] { return is_done.load(); });
-  hear_all(router, *tier);
-  expect_agreement(router, *tier, blocks);
-  EXPECT_EQ(router.num_known(), 20u);
-}
-
 // A damaged store may say so.
 TEST(DiskIndexOrder, OfBlocksThatFollowEachOtherEndsSomewhere) {
   DiskIndex index;
@@ -238,10 +183,7 @@ TEST(DiskIndexOrder, OfBlocksThatFollowEachOtherEndsSomewhere) {
   std::vector<std::pair<int, int>> links = {{1, 2}, {2, 3}, {3, 1}, {4, 4}, {7, 6}, {6, 5}, {5, 90}, {8, 3}};
   for (std::uint64_t age = 1; const auto& [block, parent] : links)
     ASSERT_TRUE(index.store(*index.take_free(), key(block), key(parent), age++));
-  std::vector<SlotId> order;
-  for (DiskIndex::Walk walk; !index.has_ended(walk);) {
-    if (const auto id = index.next(walk)) order.push_back(*id);
-  }
+  const std::vector<SlotId> order = index.parents_first();
   EXPECT_EQ(order.size(), links.size());
   const auto place = [&](int block) { return std::ranges::find(order, *index.find(key(block))) - order.begin(); };
   EXPECT_LT(place(5), place(6));
