@@ -1,4 +1,5 @@
 #include <gtest/gtest.h>
+#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -36,9 +37,15 @@ namespace {
   return num_bytes <= kPage ? page[0] : use_stack(num_bytes - kPage) * page[0];
 }
 
+// As the C library has it where the limit was so low at the process's start.
 int run_with_short_stacks() {
-  const rlimit limit = {512 << 10, 512 << 10};
-  if (::setrlimit(RLIMIT_STACK, &limit) != 0) return 1;
+  constexpr std::size_t kShort = 512 << 10;
+  const rlimit limit = {kShort, kShort};
+  pthread_attr_t attributes;
+  ::pthread_attr_init(&attributes);
+  if (::setrlimit(RLIMIT_STACK, &limit) != 0 || ::pthread_attr_setstacksize(&attributes, kShort) != 0 ||
+      ::pthread_setattr_default_np(&attributes) != 0)
+    return 1;
   constexpr std::size_t kUsed = 3 << 20;
   int result = 0;
   (void)run_with_stacks(4 << 20, [&] {

@@ -1,6 +1,9 @@
 // Endless context: sinks and a window at constant memory, as exact as everything else.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+
 #include "base/error.h"
 #include "engine/engine_test_support.h"
 #include "engine/request_check.h"
@@ -62,6 +65,26 @@ TEST_P(Endless, IsTheSameInAnyChunksAndWithOthersAround) {
   EXPECT_TRUE(same_bits(whole, rig.heard[{2, 0}]));
   EXPECT_TRUE(same_bits(whole, rig.heard[{3, 0}]));
   EXPECT_EQ((rig.heard[{3, 0}]).usage.num_cached_tokens, kSpan.window);
+}
+
+// What is seen repeats itself, and so do distances: queries that grow with their position must not.
+TEST(EndlessTemperature, IsThatOfThePlaceInWhatIsSeen) {
+  TinyModel model("tiny_mistral3");
+  ASSERT_GT(model.config.temperature.scale, 0);
+  std::vector<TokenId> prompt = random_tokens(16, 5);
+  const std::vector<TokenId> period = random_tokens(8, 6);
+  while (prompt.size() < 4000) prompt.insert(prompt.end(), period.begin(), period.end());
+  for (const int num_sinks : {0, kSpan.num_sinks}) {
+    const RigConfig config{.attention = {.window = kSpan.window, .num_sinks = num_sinks}};
+    const auto logits_after = [&](std::size_t num_tokens) {
+      return run_one(model, config, {prompt.begin(), prompt.begin() + static_cast<std::ptrdiff_t>(num_tokens)}, 1).logits.front();
+    };
+    const std::vector<float> early = logits_after(400), late = logits_after(4000);
+    ASSERT_EQ(early.size(), late.size());
+    float most = 0;
+    for (std::size_t i = 0; i < early.size(); ++i) most = std::max(most, std::abs(early[i] - late[i]));
+    EXPECT_LT(most, 0.02F) << num_sinks << " sinks";
+  }
 }
 
 // Between its layers, others' tokens pass theirs: both turn their queries for the sinks.

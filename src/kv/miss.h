@@ -11,7 +11,7 @@ enum class MissCause : std::uint8_t {
   kEvicted,     // for room, or on demand; or from a tier that was about to be read
   kExpired,     // a pin had kept it, and its time was up
   kWindowSlid,  // blocks of sliding layers that a query there still sees have been given up
-  kTierFailed,  // a tier had it and did not deliver for a fault, or is out of use
+  kTierFailed,  // a tier had it and did not deliver for a fault, or is out of use or too busy
   kOtherModel,  // a tier has it, of another model, KV type or instruction set
   kTooShort,    // cheaper to compute than to load; and the last token, whose logits are wanted
   kBypassed,    // the request itself wants it computed: logprobs of the prompt, its own window

@@ -331,7 +331,8 @@ void TierLoader::poll(std::vector<EndedLoad>& ended, std::int64_t now_ns) {
   std::erase_if(loads_, [&](const auto& load) {
     if (!load->has_ended() && !waits_in_vain(*load)) return false;
     give_back_arrived(*load);
-    ended.push_back({load->id, load->num_loaded, load->is_faulty || !load->has_ended()});
+    // What comes behind a block that had gone says nothing of why that one did not come.
+    ended.push_back({load->id, load->num_loaded, load->is_short ? load->is_faulty : !load->has_ended()});
     return true;
   });
   issue_all();

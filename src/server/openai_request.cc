@@ -37,7 +37,6 @@ void refuse_other_servers_fields(const Fields& fields) {
                  {"dry_multiplier", 0, "leave it out"},
                  {"xtc_probability", 0, "leave it out"},
                  {"dynatemp_range", 0, "leave it out"},
-                 {"top_n_sigma", -1, "send min_p"},
                  {"thinking_token_budget", Json(), "send max_tokens"},
                  {"chat_template", Json(), "give the server --chat-template"},
                  {"documents", Json::array(), "send chat_template_kwargs.documents, if the template takes them"}};
@@ -45,6 +44,8 @@ void refuse_other_servers_fields(const Fields& fields) {
     const Json* value = fields.find(name);
     if (value != nullptr && *value != neutral) fields.fail(name, fmt::format("is not supported; {}", instead));
   }
+  const Json* sigma = fields.find("top_n_sigma");
+  if (sigma != nullptr && !(sigma->is_number() && *sigma <= 0)) fields.fail("top_n_sigma", "is not supported; send min_p");
 }
 
 // Accepting these and then not obeying them would answer another question than the one asked.

@@ -112,6 +112,7 @@ TEST(OpenAiRequest, FieldsOfOtherServersMayChangeNothing) {
   (void)chat(R"("allowed_token_ids":[],"bad_words":null,"repeat_penalty":1.0,"n_predict":-1,"prompt_logprobs":null,
     "length_penalty":1,"typical_p":1,"mirostat":0,"dry_multiplier":0,"xtc_probability":0,"dynatemp_range":0,
     "top_n_sigma":-1,"thinking_token_budget":null,"chat_template":null,"documents":[],"echo":false)");
+  (void)chat(R"("top_n_sigma":0)");
 }
 
 TEST(OpenAiRequest, NullIsAbsentAndWholeFloatsAreIntegers) {

@@ -280,14 +280,15 @@ RenderedPrompt render(TemplateInput input, const ChatTemplate& chat_template,
   try {
     try {
       return chat_template.render(input);
-    } catch (const Error&) {
+    } catch (const Error& error) {
       // Many templates read any content as text.
-      if (!fill_missing_contents(input.messages)) throw;
+      if (error.kind() == ErrorKind::kPromptTooLong || !fill_missing_contents(input.messages)) throw;
       return chat_template.render(input);
     }
   } catch (const Error& error) {
-    throw Error(error.kind(),
-                fmt::format("{}: the chat template refuses them: {}", param, error.message()), param);
+    const bool is_long = error.kind() == ErrorKind::kPromptTooLong;
+    throw Error(error.kind(), fmt::format("{}: {}{}", param, is_long ? "" : "the chat template refuses them: ", error.message()),
+                param);
   }
 }
 

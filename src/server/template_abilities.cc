@@ -22,6 +22,7 @@ constexpr const char* kTool = "larder_probe_tool";
 constexpr const char* kArguments[] = {"larder-probe-argument-1", "larder-probe-argument-2"};
 constexpr const char* kResults[] = {"larder-probe-result-1", "larder-probe-result-2"};
 constexpr const char* kLongIds[] = {"call_larderprobe0000000001", "call_larderprobe0000000002"};
+constexpr const char* kOddIds[] = {"1", "2"};  // as some clients make them
 constexpr const char* kShortIds[] = {"larder001", "larder002"};
 
 Json message_of(const char* role, Json content) { return {{"role", role}, {"content", std::move(content)}}; }
@@ -84,10 +85,10 @@ class Prober {
     found_.prints_tools = has(with_tools, {kTool});
     const char* const* ids = kLongIds;
     auto with_call = text_of_calls(1, ids);
-    if (!with_call) {
-      ids = kShortIds;
-      with_call = text_of_calls(1, ids);
-      found_.wants_short_ids = with_call.has_value();
+    if (!with_call || !text_of_calls(1, kOddIds)) {
+      const auto with_short = text_of_calls(1, kShortIds);
+      found_.wants_short_ids = with_short.has_value();
+      if (found_.wants_short_ids) ids = kShortIds, with_call = with_short;
     }
     found_.prints_calls = has(with_call, {kArguments[0]});
     found_.prints_results = has(with_call, {kResults[0]});

@@ -43,6 +43,20 @@ constexpr const char* kPhi4Mini =
     "'<|end|>' }}{% else %}{{ '<|' + message['role'] + '|>' + message['content'] + '<|end|>' }}{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% else %}{{ eos_token }}{% endif %}";
 
+// Mistral Small 3.1's template prints the last nine characters, and wants no fewer.
+TEST(TemplateAbilities, IdsMayBeTooShort) {
+  const auto wants_short_ids = [](const std::string& condition) {
+    return probe_template(ChatTemplate("{% for m in messages %}{% for call in m.tool_calls or [] %}{% if " + condition +
+                                       " %}{{ raise_exception('ids') }}{% endif %}{{ call.id[-9:] }}{{ call.function.arguments }}"
+                                       "{% endfor %}{{ m.content }}{% endfor %}"))
+        .wants_short_ids;
+  };
+  EXPECT_TRUE(wants_short_ids("call.id|length < 9"));
+  EXPECT_TRUE(wants_short_ids("call.id|length != 9"));
+  EXPECT_FALSE(wants_short_ids("call.id|length < 1"));
+  EXPECT_FALSE(wants_short_ids("call.id|length < 10"));
+}
+
 TEST(TemplateAbilities, AreThoseThatShow) {
   using A = TemplateAbilities;
   EXPECT_EQ(names_with([](const A& a) { return a.shows_tools(); }),

@@ -242,11 +242,11 @@ class ChatTemplate::Impl {
     } catch (const jinja::Failure& failure) {
       // Where most of the steps were for its length, that is the likelier reason.
       if (failure.is_out_of_steps && more_steps >= limits_.max_steps) {
-        rethrow({.message = fmt::format("the conversation is too long for it: its {} messages take more steps than are "
-                                        "allowed; leave some out",
-                                        input.messages.size()),
-                 .line = failure.line},
-                interpreter.line());
+        // Clients of Anthropic's API know this error by its first words.
+        throw Error(ErrorKind::kPromptTooLong,
+                    fmt::format("prompt is too long: its {} messages take the chat template more steps than are allowed; "
+                                "leave some out",
+                                input.messages.size()));
       }
       rethrow(failure, interpreter.line());
     }

@@ -20,7 +20,8 @@ std::string failure_of(const std::string& source, const TemplateInput& input = {
   try {
     ChatTemplate(source, limits).render(input);
   } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument);
+    const bool is_long = error.message().starts_with("prompt is too long");
+    EXPECT_EQ(error.kind(), is_long ? ErrorKind::kPromptTooLong : ErrorKind::kInvalidArgument);
     return error.what();
   }
   return "it did not fail";
@@ -61,7 +62,7 @@ TEST(TemplateLimits, GrowWithItsText) {
 TEST(TemplateLimits, SayWhetherTheLengthIsTheReason) {
   EXPECT_THAT(failure_of(kEndless, chat_of(3)), HasSubstr("line 1: it takes more steps than are allowed (an endless loop?)"));
   EXPECT_THAT(failure_of("\n" + std::string(kEndless), chat_of(200)),
-              HasSubstr("line 2: the conversation is too long for it: its 600 messages take more steps"));
+              HasSubstr("prompt is too long: its 600 messages take the chat template more steps"));
   // The cap holds for any.
   EXPECT_THAT(failure_of(kEndless, chat_of(200), {.max_steps = 1000, .most_steps = 3000}), HasSubstr("its 600 messages"));
 }
