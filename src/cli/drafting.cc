@@ -12,7 +12,6 @@
 #include "kv/kv_cache.h"
 #include "model/kernel_needs.h"
 #include "model/vocabulary.h"
-#include "model/weights.h"
 #include "tokenizer/same_vocabulary.h"
 
 namespace larder {
@@ -43,7 +42,7 @@ std::unique_ptr<PlannedDraft> read_draft_model(const RuntimeOptions& options, co
   draft->limits.max_logit_rows = draft->limits.max_sequences = DraftModel::kMaxLogitRows;
   draft->limits.activations = activations_of(options);
   draft->limits.packs_rows =
-      takes_packed_rows(select_kernels(), list_matrices(draft->config, draft->files->gguf()), draft->limits);
+      takes_packed_rows(select_kernels(), draft->config, draft->files->gguf(), draft->limits);
   return draft;
 }
 

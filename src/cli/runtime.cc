@@ -375,8 +375,7 @@ void plan_model_into(PlannedModel& planned, const RuntimeOptions& options, Threa
   planned.layout = std::make_unique<KvLayout>(kv_layer_shapes(config), types);
   planned.limits = transformer_limits(options, config);
   if (device == nullptr)
-    planned.limits.packs_rows =
-        takes_packed_rows(select_kernels(), list_matrices(config, planned.file.files->gguf()), planned.limits);
+    planned.limits.packs_rows = takes_packed_rows(select_kernels(), config, planned.file.files->gguf(), planned.limits);
   if (!options.draft_model.empty()) {
     if (device != nullptr) throw_invalid("--draft-model: guesses are made on a CPU alone; leave it out, or take --device cpu");
     planned.draft = read_draft_model(options, planned.file);  // which may be fetched first: a worker would not wait for that

@@ -33,10 +33,10 @@ std::int64_t kernel_stack_bytes(const KernelTable& kernels, std::span<const Pack
   return most;
 }
 
-bool takes_packed_rows(const KernelTable& kernels, std::span<const PackedMatrix> matrices, const TransformerLimits& limits) {
+bool takes_packed_rows(const KernelTable& kernels, const ModelConfig& config, const GgufFile& gguf, const TransformerLimits& limits) {
   if (kernels.pack_rows == nullptr) return false;
-  return std::ranges::any_of(matrices, [&](const PackedMatrix& matrix) {
-    return with_longest_product(matrix, kernels, limits, kernels.num_row_tiles) > 0;
+  return std::ranges::any_of(list_matrices(config, gguf), [&](const PackedMatrix& matrix) {
+    return matrix.num_rows != config.vocab_size && with_longest_product(matrix, kernels, limits, kernels.num_row_tiles) > 0;
   });
 }
 

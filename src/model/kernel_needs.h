@@ -6,6 +6,7 @@
 #include <span>
 
 #include "kernels/kernels.h"
+#include "model/gguf.h"
 #include "model/transformer.h"
 
 namespace larder {
@@ -14,7 +15,7 @@ namespace larder {
 std::int64_t kernel_stack_bytes(const KernelTable& kernels, std::span<const PackedMatrix> matrices,
                                 const PagedKvView& blocks, const TransformerLimits& limits);
 
-// TransformerLimits::packs_rows of a model with these matrices: whether one of them takes many rows packed.
-bool takes_packed_rows(const KernelTable& kernels, std::span<const PackedMatrix> matrices, const TransformerLimits& limits);
+// TransformerLimits::packs_rows of a model: whether a layer's matrix takes many rows packed. Few rows want logits.
+bool takes_packed_rows(const KernelTable& kernels, const ModelConfig& config, const GgufFile& gguf, const TransformerLimits& limits);
 
 }  // namespace larder
