@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "kv/disk_tier.h"
+#include "kv/read_in_pieces.h"
 
 namespace larder {
 namespace {
@@ -108,15 +109,7 @@ std::optional<TierRecord> DiskTier::read_header(const SegmentFile& file, std::in
 TierAnswer DiskTier::read_blocks(const TierRead& read) {
   const auto chunk = static_cast<std::size_t>(
       std::clamp(kChunkBytes / format_.block_size_bytes, std::int64_t{1}, kMaxChunk));
-  TierAnswer answer;
-  for (std::size_t first = 0; first < read.blocks.size(); first += chunk) {
-    const std::size_t count = std::min(chunk, read.blocks.size() - first);
-    const TierAnswer of_chunk = read_chunk(read, first, count);
-    answer.num_found += of_chunk.num_found;
-    answer.is_faulty = of_chunk.is_faulty;
-    if (of_chunk.num_found < static_cast<int>(count)) break;
-  }
-  return answer;
+  return read_in_pieces(read, chunk, [&](std::size_t first, std::size_t count) { return read_chunk(read, first, count); });
 }
 
 TierAnswer DiskTier::read_chunk(const TierRead& read, std::size_t first, std::size_t count) {

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/printable.h"
+#include "kv/read_in_pieces.h"
 #include "kv/remote_tier.h"
 #include "kv/remote_value.h"
 
@@ -55,15 +56,8 @@ void RemoteTier::read_loop() {
 }
 
 TierAnswer RemoteTier::read_blocks(const TierRead& read) {
-  TierAnswer answer;
-  for (std::size_t first = 0; first < read.blocks.size(); first += blocks_per_batch()) {
-    const std::size_t count = std::min(blocks_per_batch(), read.blocks.size() - first);
-    const TierAnswer of_batch = read_batch(read, first, count);
-    answer.num_found += of_batch.num_found;
-    answer.is_faulty = of_batch.is_faulty;
-    if (of_batch.num_found < static_cast<int>(count)) break;
-  }
-  return answer;
+  return read_in_pieces(read, blocks_per_batch(),
+                        [&](std::size_t first, std::size_t count) { return read_batch(read, first, count); });
 }
 
 TierAnswer RemoteTier::read_batch(const TierRead& read, std::size_t first, std::size_t count) {
