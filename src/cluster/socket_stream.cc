@@ -1,8 +1,6 @@
 #include "cluster/socket_stream.h"
 
 #include <netdb.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -17,6 +15,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/tcp_options.h"
 
 namespace larder {
 namespace {
@@ -26,14 +25,9 @@ constexpr std::int64_t kStopPollNs = 50 * kNsPerMs;
 constexpr std::int64_t kSpinNs = 40'000;
 // A peer whose machine has gone says nothing: it is asked after so many seconds of silence. Nobody is asked while what
 // was sent waits to be acknowledged, which has the same time.
-constexpr int kKeepIdleSeconds = 10;
-constexpr int kKeepIntervalSeconds = 5;
-constexpr int kKeepCount = 3;
-constexpr int kUnacknowledgedMs = 1000 * (kKeepIdleSeconds + kKeepIntervalSeconds * kKeepCount);
+constexpr KeepAlive kKeepAlive{.idle_s = 10, .interval_s = 5, .num_probes = 3};
 constexpr int kBacklog = 16;
 constexpr std::size_t kMaxPieces = 4;
-
-void set_option(int fd, int level, int name, int value) { ::setsockopt(fd, level, name, &value, sizeof value); }
 
 bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
 
@@ -51,12 +45,8 @@ void SocketStream::close() {
 }
 
 void SocketStream::set_options() {
-  set_option(fd_, IPPROTO_TCP, TCP_NODELAY, 1);
-  set_option(fd_, SOL_SOCKET, SO_KEEPALIVE, 1);
-  set_option(fd_, IPPROTO_TCP, TCP_KEEPIDLE, kKeepIdleSeconds);
-  set_option(fd_, IPPROTO_TCP, TCP_KEEPINTVL, kKeepIntervalSeconds);
-  set_option(fd_, IPPROTO_TCP, TCP_KEEPCNT, kKeepCount);
-  set_option(fd_, IPPROTO_TCP, TCP_USER_TIMEOUT, kUnacknowledgedMs);
+  set_tcp_options(fd_, kKeepAlive);
+  set_socket_option(fd_, IPPROTO_TCP, TCP_USER_TIMEOUT, 1000 * kKeepAlive.total_s());
 }
 
 bool SocketStream::fail(std::string error) {
@@ -193,7 +183,7 @@ int listen_at(const std::string& host, int port) {
       why = std::strerror(errno);
       continue;
     }
-    set_option(fd, SOL_SOCKET, SO_REUSEADDR, 1);
+    set_socket_option(fd, SOL_SOCKET, SO_REUSEADDR, 1);
     if (::bind(fd, one->ai_addr, one->ai_addrlen) == 0 && ::listen(fd, kBacklog) == 0) break;
     why = std::strerror(errno);
     ::close(fd);

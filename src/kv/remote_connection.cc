@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 #include <hiredis/read.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -18,6 +16,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/printable.h"
+#include "base/tcp_options.h"
 
 namespace larder {
 namespace {
@@ -27,10 +26,7 @@ constexpr std::size_t kMaxPiecesAtOnce = 64;
 constexpr std::int64_t kStopPollMs = 50;
 constexpr std::int64_t kMaxHandshakeBytes = 4096;
 
-// While it is idle: seconds until the server is asked whether it is there, and between one time and the next.
-constexpr int kKeepIdleSeconds = 30;
-constexpr int kKeepIntervalSeconds = 10;
-constexpr int kMostKeepProbes = 3;
+constexpr KeepAlive kKeepAlive{.idle_s = 30, .interval_s = 10, .num_probes = 3};
 
 // What hiredis parses goes straight to the exchange's callback, so nothing is allocated for it.
 struct ReplySink {
@@ -67,15 +63,6 @@ void* on_integer(const redisReadTask* task, long long value) {
 void* on_nil(const redisReadTask* task) { return deliver(task, {}); }
 
 void on_free(void*) {}
-
-void set_options(int fd) {
-  const auto set = [fd](int level, int option, int value) { ::setsockopt(fd, level, option, &value, sizeof value); };
-  set(IPPROTO_TCP, TCP_NODELAY, 1);
-  set(SOL_SOCKET, SO_KEEPALIVE, 1);
-  set(IPPROTO_TCP, TCP_KEEPIDLE, kKeepIdleSeconds);
-  set(IPPROTO_TCP, TCP_KEEPINTVL, kKeepIntervalSeconds);
-  set(IPPROTO_TCP, TCP_KEEPCNT, kMostKeepProbes);
-}
 
 redisReplyObjectFunctions reply_functions = {on_string, on_array, on_integer, on_nil, on_free};
 
@@ -189,7 +176,7 @@ RemoteOutcome RemoteConnection::connect_to_any(std::span<const RemoteHost::Addre
       error_ = std::strerror(errno);
       continue;
     }
-    set_options(fd_);
+    set_tcp_options(fd_, kKeepAlive);
     int error = 0;
     if (::connect(fd_, reinterpret_cast<const sockaddr*>(&address.storage), address.size) != 0)
       error = errno;
