@@ -1,8 +1,7 @@
 #include "cluster/worker_address.h"
 
-#include <charconv>
-
 #include "base/error.h"
+#include "base/port.h"
 #include "base/printable.h"
 
 namespace larder {
@@ -33,12 +32,9 @@ WorkerAddress parse_worker_address(std::string_view text, bool any_port) {
                         c == '.' || c == '_' || (is_bracketed && (c == ':' || c == '%'));
     if (!is_fit) refuse(text, "has a host that is none");
   }
-  WorkerAddress address{std::string(host), 0};
-  const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), address.port);
-  if (error != std::errc() || end != port.data() + port.size() || address.port < (any_port ? 0 : 1) ||
-      address.port > 65535)
-    refuse(text, "has no port from 1 to 65535");
-  return address;
+  const auto number = parse_port(port);
+  if (!number || (*number == 0 && !any_port)) refuse(text, "has no port from 1 to 65535");
+  return {std::string(host), *number};
 }
 
 }  // namespace larder

@@ -10,7 +10,6 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
-#include <charconv>
 #include <chrono>
 #include <csignal>
 #include <deque>
@@ -25,6 +24,7 @@
 #include <zmq.hpp>
 
 #include "base/error.h"
+#include "base/port.h"
 #include "base/start_thread.h"
 #include "server/unix_time.h"
 
@@ -113,12 +113,7 @@ void try_threads() {
 }
 
 // libzmq takes 99999 for 34463, and 5557x for 5557.
-bool has_port(const std::string& address) {
-  const char* const end = address.data() + address.size();
-  std::uint16_t port = 0;
-  const auto [stop, error] = std::from_chars(address.data() + address.rfind(':') + 1, end, port);
-  return error == std::errc() && stop == end;
-}
+bool has_port(std::string_view address) { return parse_port(address.substr(address.rfind(':') + 1)).has_value(); }
 
 void check_address(const char* option, const std::string& address) {
   const bool is_tcp = address.starts_with("tcp://");

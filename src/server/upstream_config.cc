@@ -4,12 +4,11 @@
 
 #include <algorithm>
 #include <boost/asio/ip/address.hpp>
-#include <charconv>
-#include <cstdint>
 #include <cstdlib>
 #include <utility>
 
 #include "base/error.h"
+#include "base/port.h"
 #include "server/json_fields.h"
 #include "server/json_reader.h"
 #include "server/utf8.h"
@@ -36,9 +35,7 @@ std::vector<std::string> split(std::string_view text) {
 }
 
 void require_port(std::string_view port) {
-  std::uint16_t number = 0;
-  const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), number);
-  if (error != std::errc{} || end != port.data() + port.size() || number == 0)
+  if (parse_port(port).value_or(0) == 0)
     throw_invalid("--upstream: \"{}\" is no port; it must be between 1 and 65535", shorten(port));
 }
 
