@@ -10,6 +10,7 @@
 #include "server/answer_grammar.h"
 #include "server/answer_scanner.h"
 #include "server/prompt.h"
+#include "server/render_chat.h"
 #include "server/session_store.h"
 #include "server/settle_chat.h"
 
@@ -25,8 +26,6 @@ std::size_t memory_of_chat(const ChatRequest& chat) {
   for (const KnownTurn& turn : chat.known_turns) bytes += turn.tokens->size() * sizeof(TokenId);
   return bytes;
 }
-
-Json message_of(const char* role, std::string content) { return {{"role", role}, {"content", std::move(content)}}; }
 
 // As its client will send it back, and what it will add. nullopt: that is not known here.
 std::optional<std::array<Json, 2>> messages_after(const NextTurn& turn, const TemplateAbilities& abilities) {

@@ -13,6 +13,7 @@
 #include "base/hash.h"
 #include "server/json_fields.h"
 #include "server/message_role.h"
+#include "server/render_chat.h"
 #include "server/tool_calls.h"
 #include "server/utf8.h"
 #include "server/white_space.h"
@@ -262,29 +263,10 @@ void cut_origin(PromptOrigin& origin, int num_tokens) {
   for (int* place : {&origin.tools_begin, &origin.tools_end}) *place = std::max(0, *place - num_tokens);
 }
 
-// Whether there was one that has only calls. Templates can tell null from "".
-bool fill_missing_contents(Json& messages) {
-  bool has_filled = false;
-  for (Json& message : messages) {
-    if (message.value("role", std::string()) != "assistant") continue;
-    Json& content = message["content"];
-    if (!content.is_null()) continue;
-    content = "";
-    has_filled = true;
-  }
-  return has_filled;
-}
-
 RenderedPrompt render(TemplateInput input, const ChatTemplate& chat_template,
                       const std::string& param) {
   try {
-    try {
-      return chat_template.render(input);
-    } catch (const Error& error) {
-      // Many templates read any content as text.
-      if (error.kind() == ErrorKind::kPromptTooLong || !fill_missing_contents(input.messages)) throw;
-      return chat_template.render(input);
-    }
+    return render_chat(chat_template, std::move(input));
   } catch (const Error& error) {
     const bool is_long = error.kind() == ErrorKind::kPromptTooLong;
     throw Error(error.kind(), fmt::format("{}: {}{}", param, is_long ? "" : "the chat template refuses them: ", error.message()),

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "server/render_chat.h"
 #include "server/tool_calls.h"
 
 namespace larder {
@@ -25,8 +26,6 @@ constexpr const char* kLongIds[] = {"call_larderprobe0000000001", "call_larderpr
 constexpr const char* kOddIds[] = {"1", "2"};  // as some clients make them
 constexpr const char* kShortIds[] = {"larder001", "larder002"};
 
-Json message_of(const char* role, Json content) { return {{"role", role}, {"content", std::move(content)}}; }
-
 Json tool_definitions() {
   const Json key = {{"type", "string"}, {"description", "A key."}};
   const Json parameters = {{"type", "object"}, {"properties", {{"key", key}}}, {"required", Json::array({"key"})}};
@@ -35,8 +34,8 @@ Json tool_definitions() {
 }
 
 // A question, an answer that makes some calls, and their results.
-Json chat_with_calls(std::size_t num_calls, const char* const* ids, const Json& content) {
-  Json answer = message_of("assistant", content);
+Json chat_with_calls(std::size_t num_calls, const char* const* ids) {
+  Json answer = message_of("assistant", nullptr);
   Json chat = Json::array({message_of("user", kQuestion)});
   answer["tool_calls"] = Json::array();
   for (std::size_t i = 0; i < num_calls; ++i) {
@@ -61,7 +60,7 @@ std::optional<std::string> render_text(const ChatTemplate& chat_template, Json m
   input.add_generation_prompt = add_generation_prompt;
   input.max_steps = kMaxSteps;
   try {
-    return chat_template.render(input).text;
+    return render_chat(chat_template, std::move(input)).text;
   } catch (const Error&) {
     return std::nullopt;
   }
@@ -118,10 +117,8 @@ class Prober {
     found_.may_reprint_answers = may_think || !begun || !next || !next->starts_with(*begun + kAnswer);
   }
 
-  // As prompts are rendered: many templates read any content as text.
   std::optional<std::string> text_of_calls(std::size_t num_calls, const char* const* ids) const {
-    auto text = render_text(template_, chat_with_calls(num_calls, ids, nullptr), tools_);
-    return text ? text : render_text(template_, chat_with_calls(num_calls, ids, ""), tools_);
+    return render_text(template_, chat_with_calls(num_calls, ids), tools_);
   }
 
   const ChatTemplate& template_;

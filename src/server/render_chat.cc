@@ -1,0 +1,37 @@
+#include "server/render_chat.h"
+
+#include <string>
+#include <utility>
+
+#include "base/error.h"
+
+namespace larder {
+namespace {
+
+// Whether there was one that has only calls. Templates can tell null from "".
+bool fill_missing_contents(Json& messages) {
+  bool has_filled = false;
+  for (Json& message : messages) {
+    if (message.value("role", std::string()) != "assistant") continue;
+    Json& content = message["content"];
+    if (!content.is_null()) continue;
+    content = "";
+    has_filled = true;
+  }
+  return has_filled;
+}
+
+}  // namespace
+
+Json message_of(const char* role, Json content) { return {{"role", role}, {"content", std::move(content)}}; }
+
+RenderedPrompt render_chat(const ChatTemplate& chat_template, TemplateInput input) {
+  try {
+    return chat_template.render(input);
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::kPromptTooLong || !fill_missing_contents(input.messages)) throw;
+    return chat_template.render(input);
+  }
+}
+
+}  // namespace larder
