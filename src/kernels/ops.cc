@@ -150,11 +150,16 @@ void multiply(const KernelTable& kernels, const MatmulArgs& product, int panel_b
   }
 }
 
-// x, once for all tasks and for all products that have the same one; theirs is what the first of them has.
+// Tiles of rows that are to be packed once for all tasks of a product.
+int num_shared_tiles(const KernelTable& kernels, const MatmulArgs& product) {
+  return kernels.pack_rows != nullptr && product.row_room != nullptr ? kernels.num_row_tiles(product) : 0;
+}
+
+// x, once for all products that have the same one; theirs is what the first of them has.
 void pack_rows(const KernelTable& kernels, ThreadPool& pool, std::span<MatmulArgs> products) {
   const MatmulArgs* packed = nullptr;
   for (MatmulArgs& product : products) {
-    const int num_tiles = product.row_room != nullptr ? kernels.num_row_tiles(product) : 0;
+    const int num_tiles = num_shared_tiles(kernels, product);
     if (num_tiles == 0) continue;
     if (packed == nullptr) {
       packed = &product;
@@ -166,19 +171,8 @@ void pack_rows(const KernelTable& kernels, ThreadPool& pool, std::span<MatmulArg
   }
 }
 
-}  // namespace
-
-void matmul(const KernelTable& kernels, ThreadPool& pool, std::span<const MatmulArgs> products,
-            std::span<const MatmulArgs> next) {
-  if (kernels.is_device())
-    return kernels.matmul_group(products.data(), static_cast<int>(products.size()));
-  std::array<MatmulArgs, MatmulTasks::kMaxProducts> packed;
-  if (kernels.pack_rows != nullptr) {
-    CHECK(products.size() <= packed.size(), products.size());
-    std::ranges::copy(products, packed.begin());
-    products = std::span(packed).first(products.size());
-    pack_rows(kernels, pool, std::span(packed).first(products.size()));
-  }
+void multiply_all(const KernelTable& kernels, ThreadPool& pool, std::span<const MatmulArgs> products,
+                  std::span<const MatmulArgs> next) {
   fetch_while_waiting(pool, next);
   const MatmulTasks tasks(products, pool.num_threads());
   pool.parallel_for_near(tasks.count(), [&](int task, int) {
@@ -186,6 +180,21 @@ void matmul(const KernelTable& kernels, ThreadPool& pool, std::span<const Matmul
       multiply(kernels, product, panel_begin, panel_end);
     });
   });
+}
+
+}  // namespace
+
+void matmul(const KernelTable& kernels, ThreadPool& pool, std::span<const MatmulArgs> products,
+            std::span<const MatmulArgs> next) {
+  if (kernels.is_device())
+    return kernels.matmul_group(products.data(), static_cast<int>(products.size()));
+  const auto shares_rows = [&](const MatmulArgs& product) { return num_shared_tiles(kernels, product) > 0; };
+  if (std::ranges::none_of(products, shares_rows)) return multiply_all(kernels, pool, products, next);
+  std::array<MatmulArgs, MatmulTasks::kMaxProducts> copies;
+  CHECK(products.size() <= copies.size(), products.size());
+  const std::span<MatmulArgs> packed(copies.begin(), std::ranges::copy(products, copies.begin()).out);
+  pack_rows(kernels, pool, packed);
+  multiply_all(kernels, pool, packed, next);
 }
 
 int next_block(std::span<const std::int64_t> slots, int row) {
