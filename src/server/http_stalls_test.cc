@@ -159,6 +159,32 @@ TEST(HttpStalls, AnAnswerWaitsForItsReader) {
   EXPECT_TRUE(metrics_show(server, "larder:dropped_streams_total{model_name=\"tiny\",engine=\"0\"} 0"));
 }
 
+// Proxies and clients give a connection up on which nothing comes.
+TEST(HttpStalls, AStreamThatWaitsSendsComments) {
+  ServerConfig config = patient();
+  config.limits.ping_interval = milliseconds(20);
+  EngineConfig engine = TestServer::default_engine();
+  engine.max_sequences = 1;
+  TestServer server(config, engine);
+  const std::string messages = R"("messages":[{"role":"user","content":"abc"}])";
+  const std::vector<std::pair<const char*, std::string>> asked = {
+      {"/v1/chat/completions", messages}, {"/v1/completions", R"("prompt":"abc")"}, {"/v1/responses", R"("input":"abc")"}};
+  for (const auto& [path, fields] : asked) {
+    RawClient running(server.port()), waiting(server.port());
+    running.send(forever(R"("stream":true)"));
+    running.receive("data: ");
+    const std::string limit = path == std::string("/v1/responses") ? "" : R"("max_tokens":3,)";
+    waiting.send(TestServer::request(path, fmt::format(R"({{{}"stream":true,{}}})", limit, fields), "Connection: close\r\n"));
+    std::string text;
+    for (int i = 0; i < 2; ++i) text += waiting.receive("\r\n:\n\n\r\n");
+    running.close();
+    text += waiting.receive();
+    EXPECT_NE(text.find("data: {"), std::string::npos) << path << text;
+    EXPECT_EQ(text.substr(text.size() - 5), "0\r\n\r\n") << path;
+    EXPECT_TRUE(server.becomes_idle());
+  }
+}
+
 // What waited may all be part of a call that is not whole: there is nothing to write, behind which it would be looked
 // whether the answer may go on.
 TEST(HttpStalls, AnAnswerThatTellsNothingGoesOnToo) {

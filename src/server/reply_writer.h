@@ -86,7 +86,7 @@ class ReplyWriter {
   // All choices have ended.
   virtual void end(std::span<const Choice> all, std::string& out) = 0;
   // Nothing was sent for a while: what keeps the connection alive.
-  virtual void ping(std::string& out) { (void)out; }
+  virtual void ping(std::string& out) { out += ":\n\n"; }  // a comment, which readers of events pass over
   // In place of what is missing, end() included.
   virtual void failure(const ApiError& error, std::string& out) = 0;
 
