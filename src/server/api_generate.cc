@@ -27,12 +27,14 @@ Json usage_of_answers(const HttpRequest& request) {
           {"output_tokens", num_output}};
 }
 
-// A reply is held until it is whole, a stream only its prompts' part.
+// A reply is held until it is whole, a stream only its prompts' part. An answer that was given no end has most likely
+// its own long before the context's; what it comes to hold is bounded while it grows.
 void require_room_for_logprobs(const GenerationJob& job, const ServerLimits& limits) {
   const GenerationOptions& options = job.options;
   const SamplingParams& sampling = options.sampling;
   const std::int64_t per_prompt_token = std::int64_t{1} + sampling.num_prompt_logprobs;  // 0 = none
-  const std::int64_t per_token = options.stream ? 0 : std::int64_t{1} + sampling.num_logprobs;
+  const bool counts_answers = !options.stream && options.has_max_tokens;
+  const std::int64_t per_token = counts_answers ? std::int64_t{1} + sampling.num_logprobs : 0;
   std::int64_t num_of_prompts = 0, num_of_answers = 0;
   for (const PreparedPrompt& prompt : job.prompts) {
     num_of_prompts += static_cast<std::int64_t>(prompt.tokens.size()) * per_prompt_token;

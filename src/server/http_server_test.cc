@@ -310,6 +310,10 @@ TEST(HttpServer, LogprobsOfOneReplyAreBounded) {
   EXPECT_EQ(streamed.param(), "logprobs");
   EXPECT_NE(streamed.body.find("hold 54 of them at once, at most 48; split the request"),
             std::string::npos);
+  // An answer that was given no end is bounded by what it comes to hold.
+  const std::string chat = R"({"messages":[{"role":"user","content":"a"}],"logprobs":true,"top_logprobs":5)";
+  EXPECT_EQ(server.post("/v1/chat/completions", chat + "}").status, 200);
+  EXPECT_EQ(server.post("/v1/chat/completions", chat + R"(,"max_tokens":100})").param(), "logprobs");
   // What is not asked for takes nothing.
   EXPECT_EQ(ask(R"("prompt":"abc","max_tokens":100)").status, 200);
   EXPECT_EQ(ask(R"("prompt":"abc","max_tokens":100,"best_of":2)").status, 200);
