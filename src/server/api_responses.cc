@@ -81,13 +81,16 @@ struct Router::ResponsePlan {
   ResponsesRequest parsed;
   ChatRequest chat;
   ResponseDraft draft;
-  std::string told_summary;  // the last one that is among the items
+  std::string told_summary;  // the last one that is among the items, and with what it is kept
+  Json told_first_kept;
   std::string system_items;  // see ItemChat
 
-  // An item for a summary that the client has not seen; else null.
+  // An item for what was dropped since the last one that the client has; else null.
   Json compaction(const HistoryReport& report) const {
     const std::string& summary = report.summary.text;
-    if (report.kept.is_null() || summary.empty() || summary == told_summary) return {};
+    if (report.kept.is_null() || summary.empty()) return {};
+    // The summary alone does not tell: more turns may be summed up in the same words.
+    if (summary == told_summary && first_kept(report.kept) == told_first_kept) return {};
     Json kept = report.kept;
     // Each request brings its own instructions.
     if (!system_items.empty()) {
@@ -224,7 +227,7 @@ Router::ResponsePlan Router::plan_response(const HttpRequest& request,
   chat.known_turns = std::move(spelled.known_turns);
   chat.summary = std::move(spelled.summary);
   return {std::move(parsed), std::move(chat), std::move(draft), std::move(spelled.told_summary),
-          std::move(spelled.system_items)};
+          std::move(spelled.told_first_kept), std::move(spelled.system_items)};
 }
 
 Reply Router::create_response(const HttpRequest& request, Mailbox::Wake wake) const {

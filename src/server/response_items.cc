@@ -220,6 +220,7 @@ class ChatBuilder {
     const std::optional<OurCompaction> ours = read_ours(content);
     if (!ours) return add_summary(content);
     chat_.told_summary = ours->summary;
+    chat_.told_first_kept = first_kept(ours->messages);
     if (num_turns_ > 0) return;  // what it sums up is there as well
     const bool has_system = num_messages_ > 0;
     add_summary(ours->summary);
@@ -447,6 +448,11 @@ Json make_compaction(const std::string& summary, const Json& kept) {
           {"type", "compaction"},
           {"encrypted_content", dump_json(content)},
           {"created_by", "larder"}};
+}
+
+Json first_kept(const Json& kept) {
+  const auto found = std::ranges::find_if(kept, [](const Json& message) { return message.value("role", "") != "system"; });
+  return found == kept.end() ? Json() : *found;
 }
 
 std::string whole_name(const ToolName& tool) { return tool.space + "." + tool.name; }

@@ -33,6 +33,8 @@ Json make_output_message(const std::string& id, const std::string& text, bool is
 
 // A summary of what came before the messages kept, and these themselves: a chat's.
 Json make_compaction(const std::string& summary, const Json& kept);
+// The first of the messages kept that is no system prompt, by which one cut is told from the next; null = none.
+Json first_kept(const Json& kept);
 
 // A function as the client knows it.
 struct ToolName {
@@ -57,6 +59,7 @@ struct ItemChat {
   std::vector<int> sent_as;  // likewise; -1 = none: instructions, and what a compaction of ours holds
   std::string summary;       // of compactions, for what the messages do not hold; "" = none
   std::string told_summary;  // of our last compaction
+  Json told_first_kept;      // what first_kept() finds in it
   std::string system_items;  // text of those that have joined the instructions; "" = none
 };
 // instructions: "" = none; they go first. tools: the request's, which calls of the same are named as.

@@ -207,6 +207,7 @@ TEST(ResponseItems, OurCompactionsStandForWhatTheySumUp) {
   const ItemChat alone = to_chat("", rest);
   EXPECT_EQ(alone.summary, "They met.");
   EXPECT_EQ(alone.told_summary, "They met.");
+  EXPECT_EQ(alone.told_first_kept, kept[1]);
   ASSERT_EQ(alone.messages.size(), 3u);
   EXPECT_EQ(alone.messages[1], kept[1]);
   EXPECT_EQ(alone.sent_as, (std::vector<int>{-1, -1, 1}));

@@ -158,6 +158,22 @@ def test_compaction(server):
     assert 2 <= compactions <= 12 and max(lengths) < 2 * 60
 
 
+def test_every_cut_of_a_chain_is_told(server):
+    """By an item of its own, even where more turns are summed up in the same words as before."""
+    chain, dropped, cuts = {}, 0, 0
+    for turn in range(12):
+        words = " ".join(["apple", "tree", "river", "stone", "cloud", "mouse"][(turn * 5 + word * word) % 6] for word in range(30))
+        response = server.client.responses.create(
+            model="smollm2", input=words, max_output_tokens=10, temperature=0,
+            context_management=[{"type": "compaction", "compact_threshold": 400}], **chain)
+        chain = {"previous_response_id": response.id}
+        now = response.model_extra["larder"]["history"]["dropped_messages"]
+        assert [item.type for item in response.output].count("compaction") == (now > dropped), turn
+        cuts += now > dropped
+        dropped = now
+    assert cuts >= 2
+
+
 @pytest.mark.skipif("LARDER_TEST_GEMMA3" not in os.environ, reason="the model is not there")
 def test_another_model_and_a_rule_for_all():
     """Gemma 3 has no system prompt of its own, and other tokens; the server bounds who does not say."""
