@@ -262,8 +262,13 @@ bool Router::only_reads(const HttpRequest& request) const {
 Reply Router::dispatch(const HttpRequest& request, const Mailbox::Wake& wake) const {
   const Route* found = find(request);
   if (found == nullptr) return {refuse_path(request), nullptr};
+  return or_errand(request, wake, [&] { return (this->*found->handler)(request, wake); });
+}
+
+Reply Router::or_errand(const HttpRequest& request, const Mailbox::Wake& wake,
+                        const std::function<Reply()>& handler) const {
   try {
-    return (this->*found->handler)(request, wake);
+    return handler();
   } catch (Errand& errand) {
     Reply reply = generate(request, std::move(errand.job), wake);
     reply.errand = errand.key;

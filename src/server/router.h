@@ -75,6 +75,9 @@ class Router {
   std::optional<Digest> key_of(const HttpRequest& request) const;
   static const Route* find(const HttpRequest& request);
   Reply dispatch(const HttpRequest& request, const Mailbox::Wake& wake) const;
+  // What a handler makes of it, or the errand that it wants run first.
+  Reply or_errand(const HttpRequest& request, const Mailbox::Wake& wake,
+                  const std::function<Reply()>& handler) const;
   bool allows_origin(const std::string& origin) const;
   // No web page is to read a server without keys by having its own name point to this machine.
   std::optional<HttpResponse> refuse_host(const HttpRequest& head) const;
@@ -89,7 +92,7 @@ class Router {
   UpstreamRoute find_upstream(const HttpRequest& request, const Json& body) const;
   Reply go_upstream(const HttpRequest& request, const UpstreamRoute& route, UpstreamReason reason) const;
   // What `here` makes of it, unless it goes upstream for how that refuses it.
-  Reply here_or_upstream(const HttpRequest& request, const UpstreamRoute& route,
+  Reply here_or_upstream(const HttpRequest& request, const UpstreamRoute& route, const Mailbox::Wake& wake,
                          const std::function<Reply()>& here) const;
   // As a line that is full is, where the request goes upstream rather than wait for so long.
   void require_short_wait(const UpstreamRoute& route) const;

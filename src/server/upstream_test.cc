@@ -94,6 +94,31 @@ TEST_F(UpstreamTest, AFullLineMovesOn) {
             503);
 }
 
+// The question for a summary stands in the same line.
+TEST_F(UpstreamTest, AFullLineMovesOnWhoNeedsASummary) {
+  EngineConfig engine = TestServer::default_engine();
+  engine.max_sequences = 1;
+  engine.max_waiting = 1;
+  ServerConfig config = config_for(far_.port(), "busy");
+  config.upstream->max_wait = std::chrono::hours(1);
+  TestServer server(config, engine);
+  Json chat = {{"max_tokens", 2}, {"larder", {{"history", {{"strategy", "summary"}, {"max_tokens", 400}}}}}};
+  for (int turn = 0; turn < 30; ++turn) {
+    chat["messages"].push_back({{"role", "user"}, {"content", fmt::format("question {}", turn)}});
+    chat["messages"].push_back({{"role", "assistant"}, {"content", "an answer"}});
+  }
+  chat["messages"].push_back({{"role", "user"}, {"content", "the last one"}});
+  const std::string body = body_of(kStreamForever, "tiny");
+  RawClient running(server.port()), waiting(server.port());
+  running.send(TestServer::request("/v1/completions", body));
+  running.receive("data: ");
+  waiting.send(TestServer::request("/v1/completions", body));
+  ASSERT_TRUE(eventually([&] { return server.engine().stats().num_waiting == 1; }));
+  const auto moved = server.post("/v1/chat/completions", chat.dump());
+  EXPECT_EQ(moved.status, 200) << moved.body;
+  EXPECT_NE(moved.head.find("x-larder-route: upstream"), std::string::npos) << moved.head;
+}
+
 TEST_F(UpstreamTest, TheServersEndIsTold) {
   ServerConfig config = config_for(far_.port());
   config.drain_timeout = milliseconds(0);
