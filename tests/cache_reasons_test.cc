@@ -21,6 +21,7 @@
 #include "model/vocabulary.h"
 #include "server/cache_log.h"
 #include "server/prompt.h"
+#include "tokenizer/chat_test_support.h"
 
 namespace larder {
 namespace {
@@ -388,7 +389,7 @@ struct Bench {
 
   PreparedPrompt prepare(const Conversation& conversation) const {
     ChatRequest request;
-    request.messages = conversation.messages;
+    request.messages = messages_of(conversation.messages);
     request.tools = conversation.tools;
     return encode_chat(request, model);
   }

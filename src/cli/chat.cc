@@ -3,11 +3,13 @@
 #include <iostream>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/error.h"
 #include "cli/commands.h"
 #include "cli/local_client.h"
 #include "cli/runtime.h"
+#include "server/render_chat.h"
 
 namespace larder {
 namespace {
@@ -29,11 +31,10 @@ void chat(const ChatOptions& options) {
   Runtime runtime(options.runtime);
   print_start(runtime);
   std::fprintf(stderr, "Type a message; /reset forgets the conversation, Ctrl-D ends it.\n");
-  nlohmann::ordered_json messages = nlohmann::ordered_json::array();
+  std::vector<ChatMessage> messages;
   const auto reset = [&] {
     messages.clear();
-    if (!options.system.empty())
-      messages.push_back({{"role", "system"}, {"content", options.system}});
+    if (!options.system.empty()) messages.push_back(message_of("system", options.system));
   };
   reset();
   for (std::string line; std::fputs("> ", stderr), std::getline(std::cin, line);) {
@@ -42,14 +43,14 @@ void chat(const ChatOptions& options) {
       reset();
       continue;
     }
-    messages.push_back({{"role", "user"}, {"content", line}});
+    messages.push_back(message_of("user", line));
     try {
       const Completion completion =
           complete(runtime, encode_messages(runtime, messages), options.sampling, print_text);
-      messages.push_back({{"role", "assistant"}, {"content", completion.text}});
+      messages.push_back(message_of("assistant", completion.text));
       print_turn(completion);
     } catch (const Error& error) {
-      messages.erase(messages.size() - 1);
+      messages.pop_back();
       std::fprintf(stderr, "%s\n", error.what());
     }
   }

@@ -15,6 +15,7 @@
 #include "cli/pull.h"
 #include "model/model_files.h"
 #include "model/vocabulary.h"
+#include "server/render_chat.h"
 
 namespace larder {
 namespace {
@@ -97,7 +98,7 @@ void check_chat_template(const GgufFile& gguf, const RuntimeOptions& options, Fi
                   "--chat-template FILE.jinja, if it was trained with another");
   const ChatTemplate chat_template(source);
   TemplateInput input;
-  input.messages = {{{"role", "user"}, {"content", "Hello"}}};
+  input.messages = {message_of("user", "Hello")};
   (void)chat_template.render(input);
   if (const std::string warning = chat_template.warning(); !warning.empty())
     findings.warn("chat template", warning, "--chat-template FILE.jinja, a copy without it");

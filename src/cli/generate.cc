@@ -7,6 +7,7 @@
 #include "cli/commands.h"
 #include "cli/local_client.h"
 #include "cli/runtime.h"
+#include "server/render_chat.h"
 
 namespace larder {
 namespace {
@@ -21,9 +22,7 @@ struct GenerateOptions {
 
 std::vector<TokenId> encode_prompt(Runtime& runtime, const GenerateOptions& options, const std::string& text) {
   if (!options.chat) return runtime.tokenizer().encode(text, true, false, kAnyNumber);
-  nlohmann::ordered_json messages = nlohmann::ordered_json::array();
-  messages.push_back({{"role", "user"}, {"content", text}});
-  return encode_messages(runtime, messages);
+  return encode_messages(runtime, {message_of("user", text)});
 }
 
 void generate(const GenerateOptions& options) {

@@ -92,7 +92,7 @@ Completion complete(Runtime& runtime, std::vector<TokenId> prompt, const Samplin
   return pending.wait(on_text, continues_text);
 }
 
-std::vector<TokenId> encode_messages(Runtime& runtime, const nlohmann::ordered_json& messages) {
+std::vector<TokenId> encode_messages(Runtime& runtime, const std::vector<ChatMessage>& messages) {
   const ServedModel model{.name = {},
                           .tokenizer = runtime.tokenizer(),
                           .chat_template = runtime.chat_template(),

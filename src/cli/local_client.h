@@ -61,8 +61,8 @@ Completion complete(Runtime& runtime, std::vector<TokenId> prompt, const Samplin
                     const std::function<bool(std::string_view)>& on_text = {},
                     const std::string& salt = {}, bool continues_text = false);
 
-// The tokens of a conversation (OpenAI's messages), by the model's chat template.
-std::vector<TokenId> encode_messages(Runtime& runtime, const nlohmann::ordered_json& messages);
+// The tokens of a conversation, by the model's chat template.
+std::vector<TokenId> encode_messages(Runtime& runtime, const std::vector<ChatMessage>& messages);
 
 // Prints as it comes; for complete().
 bool print_text(std::string_view text);

@@ -64,7 +64,7 @@ TEST_P(TinyFolder, TokensAreTheTokenizersLibrarys) {
 TEST_P(TinyFolder, HasItsTemplateAndItsName) {
   const std::string source = read_chat_template(files_.gguf());
   TemplateInput input;
-  input.messages = {{{"role", "user"}, {"content", "Hello"}}};
+  input.messages.push_back({.json = {{"role", "user"}, {"content", "Hello"}}});
   input.bos_token = "<bos>";
   EXPECT_EQ(ChatTemplate(source).render(input).text, "<bos><|user|>Hello<|end|><|assistant|>");
   EXPECT_EQ(read_model_config(files_.gguf()).name, GetParam());

@@ -71,8 +71,9 @@ class ChatBuilder {
   void add_text(std::string_view role, std::string_view text,
                 const std::optional<Breakpoint>& end) {
     if (text.empty()) return;
-    auto& content = turn_of(role)["content"].get_ref<std::string&>();
-    auto& parts = request_.parts.back();
+    ChatMessage& message = turn_of(role);
+    auto& content = message.json["content"].get_ref<std::string&>();
+    auto& parts = message.parts;
     if (!parts.empty()) {
       content += '\n';
       shift_calls(static_cast<int>(parts.size()));
@@ -88,17 +89,15 @@ class ChatBuilder {
     Json call = {{"id", required_string(block, "id")}, {"type", "function"}};
     call["function"] = {{"name", required_name(block)}, {"arguments", *input}};
     names_[call["id"].get<std::string>()] = call["function"]["name"].get<std::string>();
-    Json& message = turn_of("assistant");
-    if (!message.contains("tool_calls")) message["tool_calls"] = Json::array();
-    Json& calls = message["tool_calls"];
+    ChatMessage& message = turn_of("assistant");
+    Json& calls = message.json["tool_calls"];
     calls.push_back(std::move(call));
-    const std::size_t num_parts = std::max<std::size_t>(request_.parts.back().size(), 1);
+    const std::size_t num_parts = std::max<std::size_t>(message.parts.size(), 1);
     mark(static_cast<int>(num_parts + calls.size()) - 1, end);
   }
 
   void add_reasoning(std::string_view text) {
-    Json& message = turn_of("assistant");
-    Json& reasoning = message["reasoning_content"];
+    Json& reasoning = turn_of("assistant").json["reasoning_content"];
     if (reasoning.is_null()) {
       reasoning = std::string(text);
     } else {
@@ -115,7 +114,7 @@ class ChatBuilder {
   }
   // Marks the end of the result.
   void end_result(const std::optional<Breakpoint>& end) {
-    mark(std::max(static_cast<int>(request_.parts.back().size()) - 1, 0), end);
+    mark(std::max(static_cast<int>(request_.messages.back().parts.size()) - 1, 0), end);
   }
 
   void add_tool_mark(std::size_t tool, const std::optional<Breakpoint>& end) {
@@ -145,17 +144,14 @@ class ChatBuilder {
 
  private:
   // The message that a block of this role goes to.
-  Json& turn_of(std::string_view role) {
-    const bool goes_on =
-        !request_.messages.empty() && request_.messages.back()["role"] == std::string(role);
+  ChatMessage& turn_of(std::string_view role) {
+    const bool goes_on = !request_.messages.empty() && request_.messages.back().json["role"] == std::string(role);
     if (!goes_on) add_message({{"role", std::string(role)}, {"content", ""}});
     return request_.messages.back();
   }
 
   void add_message(Json message) {
-    request_.messages.push_back(std::move(message));
-    request_.parts.emplace_back();
-    request_.sent_as.push_back(sent_as_);
+    request_.messages.push_back({.json = std::move(message), .sent_as = sent_as_});
   }
 
   // The calls of a turn are numbered behind its texts, whatever their order: one more comes.
@@ -400,7 +396,7 @@ void read_prompt(const Fields& fields, ChatRequest& request) {
   if (const auto end = read_cache_control(fields)) builder.mark_end(*end);
   builder.check_order_of_ttls();
   // A turn of thinking alone, or of blanks, has nothing that could be gone on with.
-  const Json& last = request.messages.back();
+  const Json& last = request.messages.back().json;
   request.continue_final_message = last["role"] == "assistant" && can_be_continued(last);
   request.add_generation_prompt = !request.continue_final_message;
 }

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "tokenizer/chat_test_support.h"
 
 namespace larder {
 namespace {
@@ -38,7 +39,7 @@ const std::string kHi = R"("messages":[{"role":"user","content":"hi"}])";
 
 TEST(AnthropicRequest, Defaults) {
   const ChatRequest request = parse(kHi);
-  EXPECT_EQ(request.messages, parse_json(R"([{"role":"user","content":"hi"}])", {}));
+  EXPECT_EQ(json_of(request.messages), parse_json(R"([{"role":"user","content":"hi"}])", {}));
   EXPECT_EQ(request.options.sampling.max_tokens, 5);
   EXPECT_EQ(request.options.sampling.temperature, 1);
   EXPECT_TRUE(request.options.has_max_tokens);
@@ -66,7 +67,7 @@ TEST(AnthropicRequest, ReadsEveryField) {
   EXPECT_EQ(request.options.comparison_id, "msg_1");
   EXPECT_EQ(request.options.cache_salt, "s");
   EXPECT_FALSE(request.options.tool_calls.takes_many);
-  EXPECT_EQ(request.messages[0], parse_json(R"({"role":"system","content":"S"})", {}));
+  EXPECT_EQ(request.messages[0].json, parse_json(R"({"role":"system","content":"S"})", {}));
   EXPECT_EQ(request.template_kwargs, parse_json(R"({"enable_thinking":false,"reasoning_effort":"high"})", {}));
   EXPECT_EQ(request.tools, parse_json(R"([{"type":"function","function":{"name":"f","description":"d",
                                           "parameters":{"type":"object"}}}])",
@@ -82,10 +83,10 @@ TEST(AnthropicRequest, DocumentsOfTextAreRead) {
       R"({"role":"user","content":[)" + sky + "," + blocks + R"(,{"type":"text","text":"?"}]},
       {"role":"assistant","content":[{"type":"tool_use","id":"t","name":"f","input":{}}]},
       {"role":"user","content":[{"type":"tool_result","tool_use_id":"t","content":[)" + found + "]}]}");
-  EXPECT_EQ(request.messages[0]["content"], "On skies\ngreen\na\nb\n?");
+  EXPECT_EQ(request.messages[0].json["content"], "On skies\ngreen\na\nb\n?");
   ASSERT_EQ(request.marks.size(), 1U);
   EXPECT_EQ(request.marks[0].part, 1);
-  EXPECT_EQ(request.messages[2]["content"], "T\nhttp://x\nc");
+  EXPECT_EQ(request.messages[2].json["content"], "T\nhttp://x\nc");
   const auto odd = [](const std::string& block) {
     return param(R"("messages":[{"role":"user","content":[)" + block + "]}]");
   };
@@ -107,7 +108,7 @@ TEST(AnthropicRequest, BlocksBecomeMessages) {
            {"type":"tool_use","id":"t","name":"f","input":{"k":[1]}}]},
          {"role":"user","content":[{"type":"tool_result","tool_use_id":"t","content":"r"},
            {"type":"text","text":"e"}]})");
-  EXPECT_EQ(request.messages, parse_json(R"([{"role":"user","content":"a\nb\nc"},
+  EXPECT_EQ(json_of(request.messages), parse_json(R"([{"role":"user","content":"a\nb\nc"},
       {"role":"assistant","content":"d","reasoning_content":"hm","tool_calls":[{"id":"t","type":"function",
         "function":{"name":"f","arguments":{"k":[1]}}}]},
       {"role":"tool","content":"r","tool_call_id":"t","name":"f"},{"role":"user","content":"e"}])",
@@ -141,8 +142,8 @@ TEST(AnthropicRequest, EmptyTextsBesideOthersAreLeftOut) {
          {"role":"assistant","content":[{"type":"tool_use","id":"t","name":"f","input":{}}]},
          {"role":"user","content":[{"type":"tool_result","tool_use_id":"t"},{"type":"text","text":""}]},
          {"role":"assistant","content":""})");
-  EXPECT_EQ(request.messages[0]["content"], "a");
-  EXPECT_EQ(request.messages.back()["role"], "tool");
+  EXPECT_EQ(request.messages[0].json["content"], "a");
+  EXPECT_EQ(request.messages.back().json["role"], "tool");
   EXPECT_TRUE(request.add_generation_prompt);
 }
 
@@ -274,7 +275,7 @@ TEST(AnthropicRequest, MarksOfCallsBetweenTexts) {
       R"({"role":"user","content":"a"},{"role":"assistant","content":[{"type":"text","text":"b"},
          {"type":"tool_use","id":"t","name":"f","input":{},"cache_control":{"type":"ephemeral"}},
          {"type":"text","text":"c"}]})");
-  EXPECT_EQ(request.parts[1].size(), 2u);
+  EXPECT_EQ(request.messages[1].parts.size(), 2u);
   ASSERT_EQ(request.marks.size(), 1u);
   EXPECT_EQ(request.marks[0].part, 2);
 }

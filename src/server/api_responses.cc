@@ -223,7 +223,7 @@ Router::ResponsePlan Router::plan_response(const HttpRequest& request,
   } catch (const Error& error) {
     fail_item(error, spelled, items, parsed);
   }
-  chat.sent_as = std::move(spelled.sent_as);
+  for (std::size_t i = 0; i < chat.messages.size(); ++i) chat.messages[i].sent_as = spelled.sent_as[i];
   chat.known_turns = std::move(spelled.known_turns);
   chat.summary = std::move(spelled.summary);
   return {std::move(parsed), std::move(chat), std::move(draft), std::move(spelled.told_summary),

@@ -30,7 +30,6 @@ std::vector<std::string> prefixes(ChatRequest request, const std::string& templa
   adapt_chat(request, probe_template(chat_template));
   TemplateInput input;
   input.messages = request.messages;
-  input.parts = request.parts;
   input.tools = request.tools;
   const RenderedPrompt prompt = chat_template.render(input);
   const Encoding encoding = tokenizer.encode(prompt.text, prompt.spans, false);

@@ -2,10 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <numeric>
 #include <span>
 #include <utility>
 
+#include "server/render_chat.h"
 #include "server/response_items.h"
 #include "server/utf8.h"
 #include "server/white_space.h"
@@ -48,7 +48,7 @@ class SummaryWriter {
   Digest key_of(std::size_t end) const {
     std::string text = fmt::format("{} {}{} {}", summarizer_.salt.size(), summarizer_.salt,
                                    task_.chat.summary.size(), task_.chat.summary);
-    for (std::size_t i = task_.num_head; i < end; ++i) text += dump_json(task_.chat.messages[i]);
+    for (std::size_t i = task_.num_head; i < end; ++i) text += dump_json(task_.chat.messages[i].json);
     return sha256(std::as_bytes(std::span(text)));
   }
 
@@ -134,7 +134,9 @@ class SummaryWriter {
     };
     ask.messages.insert(ask.messages.end(), place(0), place(task_.num_head));
     ask.messages.insert(ask.messages.end(), place(at_), place(end));
-    ask.messages.push_back({{"role", "user"}, {"content", kSummaryRequest}});
+    ask.messages.push_back(message_of("user", kSummaryRequest));
+    // Of a request that no client sent.
+    for (std::size_t i = 0; i < ask.messages.size(); ++i) ask.messages[i].sent_as = static_cast<int>(i);
     if (!summary_.text.empty()) put_summary(ask, summary_.text);
     ask.summary = summary_.text;
     ask.system_hash = task_.chat.system_hash;
@@ -152,7 +154,8 @@ class SummaryWriter {
       std::string text;
       if (!summary_.text.empty()) text = fmt::format("{}{}\n\n", kSummaryHeading, summary_.text);
       text += fmt::format("Our conversation:\n{}\n{}", quotes, kSummaryRequest);
-      ask.messages = Json::array({{{"role", "user"}, {"content", std::move(text)}}});
+      ask.messages = {message_of("user", std::move(text))};
+      ask.messages[0].sent_as = 0;
       if (fits(ask)) {
         end = last;
         return ask;
@@ -190,17 +193,11 @@ std::string text_of_message(const Json& message) {
   return text;
 }
 
-void number_messages(ChatRequest& chat) {
-  if (!chat.sent_as.empty()) return;
-  chat.sent_as.resize(chat.messages.size());
-  std::iota(chat.sent_as.begin(), chat.sent_as.end(), 0);
-}
-
-std::string quote_messages(const Json& messages, std::size_t begin, std::size_t end) {
+std::string quote_messages(const std::vector<ChatMessage>& messages, std::size_t begin, std::size_t end) {
   std::string text;
   for (std::size_t i = begin; i < end; ++i) {
-    text += fmt::format("{}: {}\n", messages[i]["role"].get_ref<const std::string&>(),
-                        text_of_message(messages[i]));
+    const Json& message = messages[i].json;
+    text += fmt::format("{}: {}\n", message["role"].get_ref<const std::string&>(), text_of_message(message));
   }
   return text;
 }
@@ -210,21 +207,18 @@ Summary sum_up(const SummaryTask& task, const Summarizer& summarizer) {
 }
 
 void put_summary(ChatRequest& chat, const std::string& text) {
-  auto& messages = chat.messages.get_ref<Json::array_t&>();
   const std::string summary = std::string(kSummaryHeading) + text;
-  if (messages.empty()) return;
-  const auto content = messages[0].find("content");
-  const bool has_text = content != messages[0].end() && content->is_string();
-  if (messages[0]["role"] == "system" && has_text) {
+  if (chat.messages.empty()) return;
+  ChatMessage& first = chat.messages[0];
+  const auto content = first.json.find("content");
+  const bool has_text = content != first.json.end() && content->is_string();
+  if (first.json["role"] == "system" && has_text) {
     std::string whole = content->get<std::string>() + "\n\n" + summary;
-    if (!chat.parts.empty() && !chat.parts[0].empty()) chat.parts[0].back().end = whole.size();
+    if (!first.parts.empty()) first.parts.back().end = whole.size();
     *content = std::move(whole);
     return;
   }
-  number_messages(chat);
-  chat.sent_as.insert(chat.sent_as.begin(), -1);
-  messages.insert(messages.begin(), Json{{"role", "system"}, {"content", summary}});
-  if (!chat.parts.empty()) chat.parts.insert(chat.parts.begin(), std::vector<ContentPart>());
+  chat.messages.insert(chat.messages.begin(), message_of("system", summary));
   for (KnownTurn& turn : chat.known_turns) ++turn.message;
   for (CacheMark& mark : chat.marks) mark.message += mark.message >= 0;
 }

@@ -53,11 +53,8 @@ Summary sum_up(const SummaryTask& task, const Summarizer& summarizer);
 // Puts a summary where the model is to read it: at the end of the system prompt.
 void put_summary(ChatRequest& chat, const std::string& text);
 
-// Fills ChatRequest::sent_as, for what changes the list of messages.
-void number_messages(ChatRequest& chat);
-
 // Messages as text, one a paragraph: "user: ...".
-std::string quote_messages(const Json& messages, std::size_t begin, std::size_t end);
+std::string quote_messages(const std::vector<ChatMessage>& messages, std::size_t begin, std::size_t end);
 std::string text_of_message(const Json& message);
 
 }  // namespace larder

@@ -46,13 +46,13 @@ void HistoryTokens::put(const Digest& key, std::vector<TokenId> tokens) {
   table_.put(key, std::make_shared<const std::vector<TokenId>>(std::move(tokens)), bytes);
 }
 
-std::vector<KnownTurn> HistoryTokens::recall(std::string_view salt, const Json& messages) {
+std::vector<KnownTurn> HistoryTokens::recall(std::string_view salt, const std::vector<ChatMessage>& messages) {
   std::vector<KnownTurn> turns;
   for (std::size_t i = 1; i < messages.size(); ++i) {
-    const std::string* role = text_of(messages[i], "role");
-    const std::string* content = text_of(messages[i], "content");
+    const std::string* role = text_of(messages[i].json, "role");
+    const std::string* content = text_of(messages[i].json, "content");
     if (role == nullptr || *role != "assistant" || content == nullptr || content->empty()) continue;
-    const Digest before = digest_of(messages[i - 1]);
+    const Digest before = digest_of(messages[i - 1].json);
     if (const auto tokens = table_.find(key_of(salt, before, *content))) {
       turns.push_back({.message = i, .tokens = *tokens});
     } else if (const auto broken = table_.find(key_of(salt, before, ""))) {

@@ -13,6 +13,7 @@
 #include "base/types.h"
 #include "server/json_reader.h"
 #include "server/lru_table.h"
+#include "tokenizer/chat_template.h"
 
 namespace larder {
 
@@ -39,7 +40,7 @@ class HistoryTokens {
                 std::vector<TokenId> tokens);
   void remember_broken(std::string_view salt, const Digest& before, std::vector<TokenId> tokens);
   // Every assistant message that is remembered. What the tokens spell is for prompt.cc to check.
-  std::vector<KnownTurn> recall(std::string_view salt, const Json& messages);
+  std::vector<KnownTurn> recall(std::string_view salt, const std::vector<ChatMessage>& messages);
 
   std::size_t size_bytes() const { return table_.size_bytes(); }
 

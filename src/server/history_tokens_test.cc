@@ -6,6 +6,7 @@
 #include <string>
 
 #include "server/server_test_support.h"
+#include "tokenizer/chat_test_support.h"
 
 namespace larder {
 namespace {
@@ -18,8 +19,8 @@ Digest user(const std::string& content) {
   return HistoryTokens::digest_of(message("user", content));
 }
 
-Json chat(const std::string& question, const std::string& answer) {
-  return Json::array({message("user", question), message("assistant", answer)});
+std::vector<ChatMessage> chat(const std::string& question, const std::string& answer) {
+  return messages_of({message("user", question), message("assistant", answer)});
 }
 
 TEST(HistoryTokens, RecallsAnAnswerAfterItsQuestionUnderItsSalt) {
@@ -32,9 +33,9 @@ TEST(HistoryTokens, RecallsAnAnswerAfterItsQuestionUnderItsSalt) {
   EXPECT_TRUE(history.recall("other", chat("hi", "hello")).empty());
   EXPECT_TRUE(history.recall("salt", chat("hi", "hello!")).empty());
   EXPECT_TRUE(history.recall("salt", chat("ho", "hello")).empty());
-  EXPECT_TRUE(history.recall("salt", Json::array({message("assistant", "hello")})).empty());
-  Json users = chat("hi", "hello");
-  users[1]["role"] = "user";
+  EXPECT_TRUE(history.recall("salt", messages_of(Json::array({message("assistant", "hello")}))).empty());
+  std::vector<ChatMessage> users = chat("hi", "hello");
+  users[1].json["role"] = "user";
   EXPECT_TRUE(history.recall("salt", users).empty());
 }
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "server/bm25.h"
+#include "server/render_chat.h"
 
 namespace larder {
 namespace {
@@ -15,13 +16,11 @@ constexpr std::size_t kNumRetrieved = 3;
 constexpr int kQuotedShare = 4;  // of the messages' room: one in so many for quotes or a summary
 constexpr std::string_view kQuotesHeading = "From earlier in this conversation:\n";
 
-std::string_view role_of(const Json& message) {
-  return message["role"].get_ref<const std::string&>();
-}
+std::string_view role_of(const ChatMessage& message) { return message.json["role"].get_ref<const std::string&>(); }
 
-bool begins_turn(const Json& message) { return role_of(message) == "user"; }
+bool begins_turn(const ChatMessage& message) { return role_of(message) == "user"; }
 
-std::size_t head_of(const Json& messages) {
+std::size_t head_of(const std::vector<ChatMessage>& messages) {
   std::size_t num_head = 0;
   while (num_head < messages.size() && !begins_turn(messages[num_head])) ++num_head;
   return num_head;
@@ -32,7 +31,7 @@ int count_tokens(const std::string& text, const Tokenizer& tokenizer) {
 }
 
 // Where the turns among messages [begin, end) begin.
-std::vector<std::size_t> turns_of(const Json& messages, std::size_t begin, std::size_t end) {
+std::vector<std::size_t> turns_of(const std::vector<ChatMessage>& messages, std::size_t begin, std::size_t end) {
   std::vector<std::size_t> turns;
   for (std::size_t i = begin; i < end; ++i) {
     if (turns.empty() || begins_turn(messages[i])) turns.push_back(i);
@@ -54,7 +53,7 @@ int limit_of(const ChatRequest& chat, int max_model_len) {
 }
 
 // The dropped turns that are about the question, in their order, as far as the room goes.
-void retrieve(const Json& messages, const HistoryCut& cut, const Tokenizer& tokenizer,
+void retrieve(const std::vector<ChatMessage>& messages, const HistoryCut& cut, const Tokenizer& tokenizer,
               HistoryReport& report, int room) {
   std::vector<std::size_t> turns = turns_of(messages, cut.num_head, cut.first_kept);
   turns.push_back(cut.first_kept);
@@ -88,24 +87,19 @@ void retrieve(const Json& messages, const HistoryCut& cut, const Tokenizer& toke
 }
 
 // The newest text of the user; "" = none.
-std::string question_of(const Json& messages) {
+std::string question_of(const std::vector<ChatMessage>& messages) {
   for (std::size_t i = messages.size(); i-- > 0;) {
-    if (begins_turn(messages[i])) return text_of_message(messages[i]);
+    if (begins_turn(messages[i])) return text_of_message(messages[i].json);
   }
   return {};
 }
 
 void drop(ChatRequest& chat, const HistoryCut& cut) {
   const std::size_t num_dropped = cut.num_dropped();
-  number_messages(chat);
   chat.num_dropped = static_cast<int>(num_dropped);
-  const auto erase = [&](auto& list) {
-    list.erase(list.begin() + static_cast<std::ptrdiff_t>(std::min(cut.num_head, list.size())),
-               list.begin() + static_cast<std::ptrdiff_t>(std::min(cut.first_kept, list.size())));
-  };
-  erase(chat.messages.get_ref<Json::array_t&>());
-  erase(chat.parts);
-  erase(chat.sent_as);
+  const auto begin = chat.messages.begin();
+  chat.messages.erase(begin + static_cast<std::ptrdiff_t>(cut.num_head),
+                      begin + static_cast<std::ptrdiff_t>(cut.first_kept));
   const auto is_dropped = [&](auto message) {
     return std::cmp_greater_equal(message, cut.num_head) &&
            std::cmp_less(message, cut.first_kept);
@@ -122,8 +116,8 @@ void drop(ChatRequest& chat, const HistoryCut& cut) {
   }
 }
 
-void count_dropped(const Json& messages, const std::vector<int>& sizes, const HistoryCut& cut,
-                   HistoryReport& report) {
+void count_dropped(const std::vector<ChatMessage>& messages, const std::vector<int>& sizes,
+                   const HistoryCut& cut, HistoryReport& report) {
   const auto turns = turns_of(messages, cut.num_head, cut.first_kept);
   report.num_dropped_turns = static_cast<int>(turns.size());
   report.num_dropped_messages = static_cast<int>(cut.num_dropped());
@@ -133,7 +127,7 @@ void count_dropped(const Json& messages, const std::vector<int>& sizes, const Hi
 
 }  // namespace
 
-HistoryCut roll_window(const Json& messages, const std::vector<int>& sizes, int limit,
+HistoryCut roll_window(const std::vector<ChatMessage>& messages, const std::vector<int>& sizes, int limit,
                        std::vector<std::size_t>* steps) {
   HistoryCut cut;
   cut.num_head = cut.first_kept = head_of(messages);
@@ -166,7 +160,7 @@ MessageSizes measure_messages(const ChatRequest& chat, const Summarizer& summari
   const auto begin = chat.messages.begin();
   probe.messages.insert(probe.messages.end(), begin, begin + static_cast<std::ptrdiff_t>(num_head));
   const auto add = [&](const char* role) {
-    probe.messages.push_back({{"role", role}, {"content", "x"}});
+    probe.messages.push_back(message_of(role, "x"));
     return count_tokens("x", tokenizer);
   };
   MessageSizes sizes;
@@ -179,7 +173,7 @@ MessageSizes measure_messages(const ChatRequest& chat, const Summarizer& summari
   if (first) sizes.head = std::max(0, *first - one - overhead);
   sizes.messages.reserve(chat.messages.size());
   for (std::size_t i = 0; i < chat.messages.size(); ++i) {
-    const int size = count_tokens(text_of_message(chat.messages[i]), tokenizer) + overhead;
+    const int size = count_tokens(text_of_message(chat.messages[i].json), tokenizer) + overhead;
     sizes.messages.push_back(size);
     if (!first && i < num_head) sizes.head += size;
   }
@@ -213,7 +207,8 @@ std::optional<HistoryReport> shorten_history(ChatRequest& chat, const Summarizer
       report.summary = sum_up({chat, cut.num_head, std::move(steps), extra}, summarizer);
     }
     drop(chat, cut);
-    if (sums_up) report.kept = chat.messages;
+    if (sums_up)
+      for (const ChatMessage& message : chat.messages) report.kept.push_back(message.json);
   }
   if (sums_up) chat.summary = report.summary.text;
   if (!report.summary.text.empty()) put_summary(chat, report.summary.text);
@@ -223,16 +218,15 @@ std::optional<HistoryReport> shorten_history(ChatRequest& chat, const Summarizer
 void put_quotes(ChatRequest& chat, HistoryReport& report) {
   if (report.quotes.empty()) return;
   for (std::size_t i = chat.messages.size(); i-- > 0;) {
-    Json& message = chat.messages[i];
-    const auto content = message.find("content");
-    if (!begins_turn(message) || content == message.end() || !content->is_string()) continue;
+    ChatMessage& message = chat.messages[i];
+    const auto content = message.json.find("content");
+    if (!begins_turn(message) || content == message.json.end() || !content->is_string()) continue;
     auto& text = content->get_ref<std::string&>();
     if (!text.ends_with(report.question)) continue;  // a system prompt may stand before it
     const std::size_t place = text.size() - report.question.size();
     text.insert(place, report.quotes);
     chat.quoted_message = static_cast<int>(i);
-    if (i >= chat.parts.size()) return;
-    for (ContentPart& part : chat.parts[i]) {
+    for (ContentPart& part : message.parts) {
       if (part.end > place) part.end += report.quotes.size();
     }
     return;

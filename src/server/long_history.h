@@ -30,7 +30,7 @@ struct HistoryCut {
 // A rolling window over whole turns, from a user's message to before the next one's. When the messages
 // kept exceed limit tokens (sizes: of each), the oldest turns go until they have limit / 2 at most. The
 // last turn stays whatever its size. steps: where first_kept stood after each dropping.
-HistoryCut roll_window(const Json& messages, const std::vector<int>& sizes, int limit,
+HistoryCut roll_window(const std::vector<ChatMessage>& messages, const std::vector<int>& sizes, int limit,
                        std::vector<std::size_t>* steps = nullptr);
 
 // Tokens of each message's text, and of what the template puts around them.

@@ -11,8 +11,10 @@
 #include <vector>
 
 #include "server/bm25.h"
+#include "server/render_chat.h"
 #include "server/response_items.h"
 #include "server/server_test_support.h"
+#include "tokenizer/chat_test_support.h"
 
 namespace larder {
 namespace {
@@ -32,9 +34,9 @@ Json conversation(int num_turns) {
   return messages;
 }
 
-ChatRequest chat_of(Json messages, HistoryStrategy strategy, int max_tokens) {
+ChatRequest chat_of(const Json& messages, HistoryStrategy strategy, int max_tokens) {
   ChatRequest chat;
-  chat.messages = std::move(messages);
+  chat.messages = messages_of(messages);
   chat.options.history = {.strategy = strategy, .max_tokens = max_tokens};
   return chat;
 }
@@ -42,8 +44,8 @@ ChatRequest chat_of(Json messages, HistoryStrategy strategy, int max_tokens) {
 // A prompt of a template that puts ten tokens around a message, and three at the end. A character is a token.
 std::optional<int> measure(const ChatRequest& chat) {
   int sum = 3;
-  for (const Json& message : chat.messages) {
-    sum += static_cast<int>(message["content"].get_ref<const std::string&>().size()) + 10;
+  for (const ChatMessage& message : chat.messages) {
+    sum += static_cast<int>(message.json["content"].get_ref<const std::string&>().size()) + 10;
   }
   return sum;
 }
@@ -96,17 +98,16 @@ TEST(Bm25, FindsWhatIsAboutTheQuestionInOtherScripts) {
 }
 
 TEST(LongHistory, WindowDropsWholeTurnsDownToHalf) {
-  const Json messages = conversation(6);
-  const std::vector<int> sizes(messages.size(), 10);
+  std::vector<ChatMessage> asked = messages_of(conversation(6));
+  const std::vector<int> sizes(asked.size(), 10);
   // Five turns are 100; the sixth's question goes over, and down to 50 it goes.
-  Json asked = messages;
-  asked.get_ref<Json::array_t&>().pop_back();
+  asked.pop_back();
   const HistoryCut cut = roll_window(asked, sizes, 100);
   EXPECT_EQ(cut.num_head, 1u);
   EXPECT_EQ(cut.num_dropped(), 6u) << "three turns";
   EXPECT_EQ(roll_window(asked, sizes, 110).num_dropped(), 0u);
   EXPECT_EQ(roll_window(asked, sizes, 1).num_dropped(), 10u) << "the last turn stays";
-  EXPECT_EQ(roll_window(Json::array({message("system", "x")}), {10}, 1).num_dropped(), 0u);
+  EXPECT_EQ(roll_window({message_of("system", "x")}, {10}, 1).num_dropped(), 0u);
 }
 
 // What was dropped stays dropped, and while nothing is dropped the prompt only grows.
@@ -120,7 +121,7 @@ TEST(LongHistory, WindowIsTheSameFromRequestToRequest) {
   for (std::size_t end = 2; end <= all.size(); end += 2) {
     Json seen = Json::array();
     seen.insert(seen.end(), all.begin(), all.begin() + static_cast<std::ptrdiff_t>(end));
-    const HistoryCut cut = roll_window(seen, sizes, 2000);
+    const HistoryCut cut = roll_window(messages_of(seen), sizes, 2000);
     ASSERT_GE(cut.first_kept, last);
     num_drops += cut.first_kept > last;
     last = cut.first_kept;
@@ -131,7 +132,7 @@ TEST(LongHistory, WindowIsTheSameFromRequestToRequest) {
 
 // A request may end in an answer that is to be continued.
 TEST(LongHistory, ALongLastAnswerIsBoundedToo) {
-  Json messages = conversation(5);
+  const std::vector<ChatMessage> messages = messages_of(conversation(5));
   std::vector<int> sizes(messages.size(), 10);
   sizes.back() = 60;
   EXPECT_EQ(roll_window(messages, sizes, 150).num_dropped(), 0u);
@@ -145,12 +146,12 @@ TEST(LongHistory, ALongLastAnswerIsBoundedToo) {
     for (int num_turns = 20; num_turns < 50; ++num_turns) {
       Fake fake;
       ChatRequest chat = chat_of(conversation(num_turns), strategy, kLimit);
-      const std::string question = chat.messages[chat.messages.size() - 2]["content"];
-      chat.messages.back()["content"] = std::string(600, 'x');
+      const std::string question = chat.messages[chat.messages.size() - 2].json["content"];
+      chat.messages.back().json["content"] = std::string(600, 'x');
       const auto report = fake.shorten(chat);
       ASSERT_LE(measure(chat), kLimit) << num_turns << " turns";
-      ASSERT_EQ(chat.messages.back()["content"], std::string(600, 'x'));
-      const std::string kept = chat.messages[chat.messages.size() - 2]["content"];
+      ASSERT_EQ(chat.messages.back().json["content"], std::string(600, 'x'));
+      const std::string kept = chat.messages[chat.messages.size() - 2].json["content"];
       ASSERT_TRUE(kept.ends_with(question)) << kept;
     }
   }
@@ -181,16 +182,15 @@ TEST(LongHistory, StrategiesBoundAConversationOf200Turns) {
     ASSERT_TRUE(report);
     EXPECT_LE(measure(chat), kLimit);
     EXPECT_GE(measure(chat), kLimit / 4);
-    EXPECT_EQ(chat.messages[0], messages[0]);
+    EXPECT_EQ(chat.messages[0].json, messages[0]);
     EXPECT_EQ(report->num_dropped_messages, 2 * report->num_dropped_turns);
     EXPECT_EQ(chat.messages.size() + static_cast<std::size_t>(report->num_dropped_messages),
               messages.size());
-    ASSERT_EQ(chat.sent_as.size(), chat.messages.size());
-    EXPECT_EQ(chat.sent_as[0], 0);
-    EXPECT_EQ(chat.sent_as[1], report->num_dropped_messages + 1);
+    EXPECT_EQ(chat.messages[0].sent_as, 0);
+    EXPECT_EQ(chat.messages[1].sent_as, report->num_dropped_messages + 1);
     ASSERT_EQ(chat.known_turns.size(), 1u);
     EXPECT_EQ(chat.known_turns[0].message, chat.messages.size() - 2);
-    const std::string question = chat.messages.back()["content"];
+    const std::string question = chat.messages.back().json["content"];
     const bool promises = strategy == HistoryStrategy::kRetrieval;
     EXPECT_EQ(question.find("Zanzibar") != question.npos, promises) << question;
     EXPECT_TRUE(question.ends_with("What is my password?"));
@@ -208,7 +208,7 @@ TEST(LongHistory, LongTurnsAreRetrievedInPart) {
   const auto report = fake.shorten(chat);
   EXPECT_EQ(report->retrieved_turns, std::vector<int>{3});
   EXPECT_LE(measure(chat), 2000);
-  EXPECT_NE(chat.messages.back()["content"].get<std::string>().find("Zanzibar"), std::string::npos);
+  EXPECT_NE(chat.messages.back().json["content"].get<std::string>().find("Zanzibar"), std::string::npos);
 }
 
 // Each summary is asked for once, with the one before and what was dropped since.
@@ -217,12 +217,12 @@ TEST(LongHistory, SummariesAreWrittenStepByStepAndKept) {
   const Json all = conversation(100);
   std::string last;
   for (std::size_t end = 2; end <= all.size(); end += 2) {
-    ChatRequest chat = chat_of(Json::array(), HistoryStrategy::kSummary, 2000);
-    chat.messages.insert(chat.messages.end(), all.begin(), all.begin() + static_cast<std::ptrdiff_t>(end));
+    ChatRequest chat = chat_of(all, HistoryStrategy::kSummary, 2000);
+    chat.messages.resize(end);
     const auto report = fake.shorten(chat);
     ASSERT_LE(measure(chat), 2000);
     if (report->num_dropped_messages == 0) continue;
-    last = chat.messages[0]["content"];
+    last = chat.messages[0].json["content"];
     ASSERT_EQ(last, "You are helpful.\n\n" + std::string(kSummaryHeading) + report->summary.text);
     ASSERT_EQ(report->summary.text, "Summary " + std::to_string(fake.asked.size()) + ".");
     ASSERT_EQ(report->kept[0], all[0]);
@@ -231,17 +231,17 @@ TEST(LongHistory, SummariesAreWrittenStepByStepAndKept) {
   const std::vector<ChatRequest> asked = fake.asked;
   ASSERT_GT(asked.size(), 2u);
   ASSERT_LT(asked.size(), 15u);
-  EXPECT_EQ(asked[0].messages[0]["content"], "You are helpful.");
-  EXPECT_EQ(asked[0].messages[1], all[1]);
-  EXPECT_TRUE(asked[1].messages[0]["content"].get<std::string>().ends_with("Summary 1."));
-  EXPECT_EQ(asked[1].messages[1], all[asked[0].messages.size() - 1]) << "goes on where it ended";
+  EXPECT_EQ(asked[0].messages[0].json["content"], "You are helpful.");
+  EXPECT_EQ(asked[0].messages[1].json, all[1]);
+  EXPECT_TRUE(asked[1].messages[0].json["content"].get<std::string>().ends_with("Summary 1."));
+  EXPECT_EQ(asked[1].messages[1].json, all[asked[0].messages.size() - 1]) << "goes on where it ended";
 
   // Without the table's help all steps are made again, and come out the same.
   Fake again;
   ChatRequest chat = chat_of(all, HistoryStrategy::kSummary, 2000);
   again.shorten(chat);
   EXPECT_EQ(again.asked.size(), asked.size());
-  EXPECT_EQ(chat.messages[0]["content"], last);
+  EXPECT_EQ(chat.messages[0].json["content"], last);
 }
 
 // The model takes less than what was dropped at once, and one message alone is longer than it.
@@ -254,7 +254,7 @@ TEST(LongHistory, SummariesOutliveAChangeOfTheSystemPrompt) {
   EXPECT_GT(num_asked, 2u);
   for (const char* system : {"You are helpful. It is 10:41.", "You are helpful. It is 10:42, and it rains."}) {
     ChatRequest again = chat_of(conversation(100), HistoryStrategy::kSummary, 2000);
-    again.messages[0]["content"] = system;
+    again.messages[0].json["content"] = system;
     EXPECT_TRUE(fake.shorten(again)->summary.text.starts_with("Summary "));
     EXPECT_EQ(fake.asked.size(), num_asked) << system;
   }
@@ -284,7 +284,7 @@ TEST(LongHistory, AShortMessageIsQuotedBeforeALongOne) {
   EXPECT_EQ(report->summary.num_untold, 0u);
   const auto quotes = [&](const std::string& text) {
     return std::ranges::any_of(fake.asked, [&](const ChatRequest& ask) {
-      return ask.messages.back()["content"].get<std::string>().find(text) != std::string::npos;
+      return ask.messages.back().json["content"].get<std::string>().find(text) != std::string::npos;
     });
   };
   EXPECT_TRUE(quotes("user: This is turn 4.\n"));
@@ -294,7 +294,7 @@ TEST(LongHistory, AShortMessageIsQuotedBeforeALongOne) {
 TEST(LongHistory, WhatCannotBeSummedUpIsDroppedWithAWord) {
   Fake fake(240);  // little more than the question takes
   ChatRequest chat = chat_of(conversation(30), HistoryStrategy::kSummary, 250);
-  chat.messages.push_back(message("user", "Go on."));
+  chat.messages.push_back(message_of("user", "Go on."));
   const auto report = fake.shorten(chat);
   EXPECT_TRUE(fake.asked.empty());
   EXPECT_EQ(report->summary.text, "");
@@ -318,35 +318,35 @@ TEST(LongHistory, AnEarlierSummaryComesFirst) {
   ChatRequest chat = chat_of(conversation(60), HistoryStrategy::kSummary, 1000);
   chat.summary = "It rained.";
   fake.shorten(chat);
-  const std::string system = fake.asked.at(0).messages[0]["content"];
+  const std::string system = fake.asked.at(0).messages[0].json["content"];
   EXPECT_TRUE(system.ends_with("It rained.")) << system;
-  EXPECT_EQ(chat.messages[0]["content"].get<std::string>().find("rained"), std::string::npos);
+  EXPECT_EQ(chat.messages[0].json["content"].get<std::string>().find("rained"), std::string::npos);
 
   ChatRequest window = chat_of(conversation(60), HistoryStrategy::kRollingWindow, 1000);
   window.summary = "It rained.";
   fake.shorten(window);
-  EXPECT_TRUE(window.messages[0]["content"].get<std::string>().ends_with("It rained."));
+  EXPECT_TRUE(window.messages[0].json["content"].get<std::string>().ends_with("It rained."));
 }
 
 TEST(LongHistory, SummariesAreASystemPromptWhereThereIsNone) {
   ChatRequest chat = chat_of(Json::array({message("user", "Hi")}), {}, 0);
   put_summary(chat, "It rained.");
   EXPECT_EQ(chat.messages.size(), 2u);
-  EXPECT_EQ(chat.sent_as, (std::vector<int>{-1, 0}));
-  EXPECT_EQ(chat.messages[0]["role"], "system");
-  EXPECT_NE(chat.messages[0]["content"].get<std::string>().find("rained"), std::string::npos);
+  EXPECT_EQ(sent_as(chat.messages), (std::vector<int>{-1, 0}));
+  EXPECT_EQ(chat.messages[0].json["role"], "system");
+  EXPECT_NE(chat.messages[0].json["content"].get<std::string>().find("rained"), std::string::npos);
 }
 
 TEST(LongHistory, QuotesStandBeforeAQuestionThatFollowsOtherText) {
   ChatRequest chat = chat_of(Json::array({message("user", "You are helpful.\n\nWhat?")}), {}, 0);
-  chat.parts = {{{.end = 16}, {.end = 23}}};
+  chat.messages[0].parts = {{.end = 16}, {.end = 23}};
   HistoryReport report;
   report.question = "What?";
   report.quotes = "quotes\n";
   put_quotes(chat, report);
-  EXPECT_EQ(chat.messages[0]["content"], "You are helpful.\n\nquotes\nWhat?");
-  EXPECT_EQ(chat.parts[0][0].end, 16u);
-  EXPECT_EQ(chat.parts[0][1].end, 30u);
+  EXPECT_EQ(chat.messages[0].json["content"], "You are helpful.\n\nquotes\nWhat?");
+  EXPECT_EQ(chat.messages[0].parts[0].end, 16u);
+  EXPECT_EQ(chat.messages[0].parts[1].end, 30u);
 }
 
 TEST(LongHistory, AskingForAsManyTokensAsThereIsRoomForDropsNothingMore) {
@@ -369,9 +369,9 @@ TEST(LongHistory, AskingForAsManyTokensAsThereIsRoomForDropsNothingMore) {
 TEST(LongHistory, ShortOnesStayAsTheyAre) {
   Fake fake;
   ChatRequest chat = chat_of(conversation(3), HistoryStrategy::kRetrieval, 2000);
-  const Json before = chat.messages;
+  const Json before = json_of(chat.messages);
   EXPECT_EQ(fake.shorten(chat)->num_dropped_messages, 0);
-  EXPECT_EQ(chat.messages, before);
+  EXPECT_EQ(json_of(chat.messages), before);
   chat.options.history.strategy = HistoryStrategy::kNone;
   EXPECT_FALSE(fake.shorten(chat));
 }

@@ -18,17 +18,17 @@ namespace larder {
 namespace {
 
 std::size_t memory_of_chat(const ChatRequest& chat) {
-  std::size_t bytes = chat.parts.capacity() * sizeof(chat.parts[0]) + chat.sent_as.capacity() * sizeof(chat.sent_as[0]) +
-                      chat.known_turns.capacity() * sizeof(KnownTurn);
-  for (const Json* part : {&chat.messages, &chat.tools, &chat.adapted_tools, &chat.template_kwargs}) bytes += memory_of(*part);
-  for (const std::vector<ContentPart>& parts : chat.parts) bytes += parts.capacity() * sizeof(ContentPart);
+  std::size_t bytes = chat.messages.capacity() * sizeof(ChatMessage) + chat.known_turns.capacity() * sizeof(KnownTurn);
+  for (const Json* part : {&chat.tools, &chat.adapted_tools, &chat.template_kwargs}) bytes += memory_of(*part);
+  for (const ChatMessage& message : chat.messages)
+    bytes += memory_of(message.json) - sizeof(Json) + message.parts.capacity() * sizeof(ContentPart);
   // HistoryTokens may have forgotten them meanwhile.
   for (const KnownTurn& turn : chat.known_turns) bytes += turn.tokens->size() * sizeof(TokenId);
   return bytes;
 }
 
 // As its client will send it back, and what it will add. nullopt: that is not known here.
-std::optional<std::array<Json, 2>> messages_after(const NextTurn& turn, const TemplateAbilities& abilities) {
+std::optional<std::array<ChatMessage, 2>> messages_after(const NextTurn& turn, const TemplateAbilities& abilities) {
   std::string content;
   Json calls = Json::array();
   for (AnswerPiece& piece : split_answer(turn.answer, turn.rules)) {
@@ -41,14 +41,14 @@ std::optional<std::array<Json, 2>> messages_after(const NextTurn& turn, const Te
       content += piece.text;
     }
   }
-  Json answer = message_of("assistant", std::move(content));
+  ChatMessage answer = message_of("assistant", std::move(content));
   // Some templates print a last answer with its thoughts, others refuse to end with one.
   if (calls.empty()) return {{std::move(answer), message_of("user", "u")}};
   if (!turn.chat.adapted_tools.is_null()) return std::nullopt;  // they would be part of the text
-  answer["tool_calls"] = std::move(calls);
-  if (answer["content"] == "") answer["content"] = nullptr;
-  Json result = message_of("tool", "u");
-  result["tool_call_id"] = answer["tool_calls"][0]["id"];
+  if (answer.json["content"] == "") answer.json["content"] = nullptr;
+  ChatMessage result = message_of("tool", "u");
+  result.json["tool_call_id"] = calls[0]["id"];
+  answer.json["tool_calls"] = std::move(calls);
   return {{std::move(answer), std::move(result)}};
 }
 
@@ -86,7 +86,7 @@ std::optional<Anticipated> begin_next_turn(NextTurn turn, HistoryTokens& answers
   auto messages = messages_after(turn, model.abilities);
   if (!messages) return std::nullopt;
   ChatRequest& chat = turn.chat;
-  for (Json& message : *messages) chat.messages.push_back(std::move(message));
+  for (ChatMessage& message : *messages) chat.messages.push_back(std::move(message));
   chat.add_generation_prompt = false;
   try {
     chat.known_turns = recall_turns(answers, turn.salt, chat);

@@ -11,6 +11,7 @@
 #include "base/heap_test_support.h"
 #include "server/prompt.h"
 #include "server/server_test_support.h"
+#include "tokenizer/chat_test_support.h"
 
 namespace larder {
 namespace {
@@ -33,9 +34,9 @@ class NextTurnTest : public testing::Test {
             .max_model_len = 100'000};
   }
 
-  static ChatRequest asked(std::vector<Json> messages) {
+  static ChatRequest asked(const std::vector<Json>& messages) {
     ChatRequest chat;
-    for (Json& one : messages) chat.messages.push_back(std::move(one));
+    chat.messages = messages_of(messages);
     chat.options.tool_calls.parts_thoughts = true;
     return chat;
   }
@@ -138,7 +139,7 @@ TEST_F(NextTurnTest, WhatIsNotKnownIsNotPrepared) {
   EXPECT_FALSE(keeps([](ChatRequest& chat) { chat.num_dropped = 1; }));
   EXPECT_FALSE(keeps([](ChatRequest& chat) { chat.continue_final_message = true; }));
   EXPECT_FALSE(keeps([](ChatRequest& chat) { chat.has_moved_time = true; }));
-  EXPECT_FALSE(keeps([](ChatRequest& chat) { chat.messages[0]["content"] = std::string(2 << 20, 'a'); })) << "too large";
+  EXPECT_FALSE(keeps([](ChatRequest& chat) { chat.messages[0].json["content"] = std::string(2 << 20, 'a'); })) << "too large";
   EXPECT_EQ(budget_.used(), 0u);
 }
 
@@ -162,9 +163,9 @@ TEST_F(NextTurnTest, AllThatIsKeptCounts) {
     // Where the heap is in pieces, some are given whole that are larger by 16 bytes, too few for one of their own.
     EXPECT_GE(num_bytes([&](ChatRequest& chat) { chat.template_kwargs = kwargs; }) + taken / 100, taken);
   }
-  EXPECT_GE(num_bytes([](ChatRequest& chat) { chat.parts.assign(100, std::vector<ContentPart>(50)); }),
+  EXPECT_GE(num_bytes([](ChatRequest& chat) { chat.messages[0].parts.resize(5000); }),
             least + 5000 * sizeof(ContentPart));
-  EXPECT_GE(num_bytes([](ChatRequest& chat) { chat.sent_as.assign(1000, 0); }), least + 4000);
+  EXPECT_GE(num_bytes([](ChatRequest& chat) { chat.messages.reserve(1000); }), least + 999 * sizeof(ChatMessage));
   EXPECT_GE(num_bytes([](ChatRequest& chat) {
               chat.known_turns.push_back({.tokens = std::make_shared<const std::vector<TokenId>>(1000)});
             }),
@@ -182,7 +183,7 @@ TEST_F(NextTurnTest, TokensOfAnswersAreDroppedWhereThereIsNoRoomForThem) {
     const auto more = server_.model().tokenizer.encode(rest, false, false);
     apart.insert(apart.end(), more.begin(), more.end());
   }
-  answers_.remember("salt", HistoryTokens::digest_of(chat.messages[0]), "Because.", apart);
+  answers_.remember("salt", HistoryTokens::digest_of(chat.messages[0].json), "Because.", apart);
   chat.known_turns.push_back({.message = 1, .tokens = std::make_shared<const std::vector<TokenId>>(1 << 20)});
   auto turn = keep(std::move(chat), {});
   ASSERT_NE(turn, nullptr);

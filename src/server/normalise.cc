@@ -66,14 +66,14 @@ SplitText split_text(const std::string& text, Condition condition) {
 
 // Takes the lines that the condition wants out of the system prompt.
 template <class Condition>
-std::vector<std::string> take_lines(Json& messages, MessageParts& parts, Condition condition) {
+std::vector<std::string> take_lines(std::vector<ChatMessage>& messages, Condition condition) {
   std::vector<std::string> taken;
-  for (std::size_t i = 0; i < messages.size(); ++i) {
-    std::string* text = is_system(messages[i]) ? text_of(messages[i]) : nullptr;
+  for (ChatMessage& message : messages) {
+    std::string* text = is_system(message.json) ? text_of(message.json) : nullptr;
     if (text == nullptr) continue;
     SplitText split = split_text(*text, condition);
     if (split.taken.empty()) continue;
-    if (i < parts.size()) split.move_parts(parts[i]);
+    split.move_parts(message.parts);
     std::ranges::move(split.taken, std::back_inserter(taken));
     *text = std::move(split.kept);
   }
@@ -93,13 +93,13 @@ bool tells_the_time(const std::string& line) {
   return pattern.replace_all(line, "") != line;
 }
 
-bool move_timestamps(Json& messages, MessageParts& parts) {
+bool move_timestamps(std::vector<ChatMessage>& messages) {
   std::string* text = nullptr;
-  for (Json& message : messages) {
-    if (message.value("role", std::string()) == "user") text = text_of(message);
+  for (ChatMessage& message : messages) {
+    if (message.json.value("role", std::string()) == "user") text = text_of(message.json);
   }
   if (text == nullptr) return false;
-  const std::vector<std::string> moved = take_lines(messages, parts, tells_the_time);
+  const std::vector<std::string> moved = take_lines(messages, tells_the_time);
   for (const std::string& line : moved) {
     *text += "\n\n";
     *text += line;
@@ -160,13 +160,12 @@ bool add_normalisation(std::string_view name, Normalisation& normalisation) {
   return is_known;
 }
 
-std::vector<std::string> normalise(const Normalisation& normalisation, Json& messages,
-                                   MessageParts& parts, Json& tools) {
+std::vector<std::string> normalise(const Normalisation& normalisation, std::vector<ChatMessage>& messages, Json& tools) {
   std::vector<std::string> done;
-  if (normalisation.nonce_headers && !take_lines(messages, parts, has_nonce_header).empty())
+  if (normalisation.nonce_headers && !take_lines(messages, has_nonce_header).empty())
     done.emplace_back("nonce_headers");
   if (normalisation.tool_keys && sort_tools(tools)) done.emplace_back("tool_keys");
-  if (normalisation.timestamps && move_timestamps(messages, parts)) done.emplace_back("timestamps");
+  if (normalisation.timestamps && move_timestamps(messages)) done.emplace_back("timestamps");
   return done;
 }
 

@@ -28,11 +28,8 @@ inline constexpr const char* kNormalisations =
 // Switches on what the name says; false = there is no such name.
 [[nodiscard]] bool add_normalisation(std::string_view name, Normalisation& normalisation);
 
-// messages: contents are strings, roles are OpenAI's. parts: as TemplateInput::parts; they keep
-// their text. tools: null or an array. Returns the names of what it did, in order; none = nothing was
-// changed. Thread: any.
-using MessageParts = std::vector<std::vector<ContentPart>>;
-std::vector<std::string> normalise(const Normalisation& normalisation, Json& messages,
-                                   MessageParts& parts, Json& tools);
+// messages: contents are strings, roles are OpenAI's; parts keep their text. tools: null or an array.
+// Returns the names of what it did, in order; none = nothing was changed. Thread: any.
+std::vector<std::string> normalise(const Normalisation& normalisation, std::vector<ChatMessage>& messages, Json& tools);
 
 }  // namespace larder

@@ -168,9 +168,8 @@ void set_max_tokens(const Fields& fields, const char* name, std::int64_t min,
 }
 
 // Text parts become one string: what templates of text models expect. The request learns where the
-// parts of the message are, and which of them are marked.
-Json flatten_content(const Json& content, const std::string& param, std::size_t message,
-                     ChatRequest& request) {
+// parts of its last message are, and which of them are marked.
+Json flatten_content(const Json& content, const std::string& param, ChatRequest& request) {
   if (content.is_null() || content.is_string()) return content;
   if (!content.is_array()) {
     fail_field(param, fmt::format("must be a string or an array of parts, it is {}",
@@ -188,9 +187,9 @@ Json flatten_content(const Json& content, const std::string& param, std::size_t 
     if (part_text == nullptr || !part_text->is_string()) part.fail(type, "must be a string");
     if (i > 0) text += '\n';
     text += part_text->get_ref<const std::string&>();
-    request.parts[message].push_back({.end = text.size()});
+    request.messages.back().parts.push_back({.end = text.size()});
     if (auto mark = read_breakpoint(part, request.options.cache_ttl_s)) {
-      mark->message = static_cast<int>(message);
+      mark->message = static_cast<int>(request.messages.size()) - 1;
       mark->part = static_cast<int>(i);
       request.marks.push_back(*mark);
     }
@@ -280,11 +279,11 @@ void read_messages(const Json& value, ChatRequest& request) {
   if (!value.is_array() || value.empty()) {
     fail_field("messages", "must be an array with at least one message");
   }
-  Json messages = value;
   std::size_t values_left = JsonLimits{}.max_values;
-  request.parts.assign(messages.size(), {});
-  for (std::size_t i = 0; i < messages.size(); ++i) {
-    Json& message = messages[i];
+  request.messages.reserve(value.size());
+  for (std::size_t i = 0; i < value.size(); ++i) {
+    request.messages.push_back({.json = value[i], .sent_as = static_cast<int>(i)});
+    Json& message = request.messages.back().json;
     const std::string path = fmt::format("messages[{}]", i);
     const Fields fields(message, path);
     const auto role = fields.string("role", kMaxNameBytes);
@@ -297,14 +296,13 @@ void read_messages(const Json& value, ChatRequest& request) {
         *role == "assistant" && (fields.has("tool_calls") || fields.has("refusal"));
     if (!fields.has("content") && !may_lack) fields.fail("content", "is missing; send a string");
     if (has_content) {
-      message["content"] = flatten_content(message["content"], path + ".content", i, request);
+      message["content"] = flatten_content(message["content"], path + ".content", request);
     }
     drop_absent_members(message);
     parse_tool_arguments(message, path, values_left);
     // OpenAI's newer name for the same role, unknown to most templates.
     if (*role == "developer") message["role"] = "system";
   }
-  request.messages = std::move(messages);
   keep_latest_marks(request);
 }
 

@@ -106,14 +106,10 @@ inline constexpr std::size_t kMaxCacheMarks = kMaxPins;
 
 struct ChatRequest {
   GenerationOptions options;
-  Json messages = Json::array();  // contents are strings or null
-  std::vector<std::vector<ContentPart>> parts;  // TemplateInput::parts
+  std::vector<ChatMessage> messages;  // contents are strings or null
   std::vector<CacheMark> marks;   // the latest ones, in order; with the implicit one kMaxCacheMarks
   Json tools;                     // null or an array
   Json adapted_tools;             // those that adapt_chat() has written into the texts
-  // Of each message, which of the client's it is or begins with; -1 = its system prompt, or put in.
-  // Empty: they are the client's.
-  std::vector<int> sent_as;
   Json template_kwargs;           // null or an object
   bool add_generation_prompt = true;
   bool continue_final_message = false;

@@ -336,9 +336,9 @@ TEST(OpenAiRequest, MessagesAreChecked) {
           {"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]},
           {"role":"assistant","content":null,"tool_calls":[{"function":{"name":"f","arguments":"{\"x\":1}"}}]},
           {"role":"tool","content":"r"}])");
-  EXPECT_EQ(request.messages[0]["role"], "system");
-  EXPECT_EQ(request.messages[1]["content"], "a\nb");
-  EXPECT_EQ(request.messages[2]["tool_calls"][0]["function"]["arguments"]["x"], 1);
+  EXPECT_EQ(request.messages[0].json["role"], "system");
+  EXPECT_EQ(request.messages[1].json["content"], "a\nb");
+  EXPECT_EQ(request.messages[2].json["tool_calls"][0]["function"]["arguments"]["x"], 1);
 }
 
 TEST(OpenAiRequest, CallsInTheHistoryAreChecked) {
@@ -372,7 +372,7 @@ TEST(OpenAiRequest, CallsWithoutArgumentsHaveNone) {
         parse_json(R"({"messages":[{"role":"user","content":"hi"},
             {"role":"assistant","tool_calls":[{"function":{"name":"f")" + std::string(arguments) + "}}]}]}", {}),
         kRules);
-    EXPECT_EQ(dump_json(request.messages[1]["tool_calls"][0]["function"]),
+    EXPECT_EQ(dump_json(request.messages[1].json["tool_calls"][0]["function"]),
               R"({"name":"f","arguments":{}})");
   }
 }
@@ -400,10 +400,10 @@ TEST(OpenAiRequest, AbsentMembersOfAMessageAreHiddenFromTemplates) {
              "function_call":null,"tool_calls":)" + std::string(calls) + R"(},
             {"role":"assistant","content":null,"tool_calls":[{"function":{"name":"f"}}]}]})", {}),
         kRules);
-    EXPECT_EQ(dump_json(request.messages[0]), R"({"role":"user","content":"hi"})");
-    EXPECT_EQ(dump_json(request.messages[1]),
+    EXPECT_EQ(dump_json(request.messages[0].json), R"({"role":"user","content":"hi"})");
+    EXPECT_EQ(dump_json(request.messages[1].json),
               R"({"role":"assistant","content":"Hello.","annotations":[]})");
-    EXPECT_TRUE(request.messages[2]["content"].is_null());
+    EXPECT_TRUE(request.messages[2].json["content"].is_null());
     TemplateInput input;
     input.messages = {request.messages[0], request.messages[1]};
     EXPECT_NE(llama.render(input).text.find("assistant<|end_header_id|>\n\nHello.<|eot_id|>"),
@@ -419,7 +419,7 @@ TEST(OpenAiRequest, AbsentMembersTakeLinearTime) {
   const ChatRequest request = parse_chat_request(json, kRules);
   // Erased one by one they take minutes.
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
-  EXPECT_EQ(dump_json(request.messages[0]), R"({"role":"user","content":"hi"})");
+  EXPECT_EQ(dump_json(request.messages[0].json), R"({"role":"user","content":"hi"})");
 }
 
 TEST(OpenAiRequest, CallsMayBeAskedForOneByOne) {

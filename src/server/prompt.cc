@@ -183,7 +183,7 @@ std::vector<ExactSpan> find_turns(const RenderedPrompt& prompt, const ChatReques
     const auto index = static_cast<std::size_t>(span.message);
     if (index >= turns.size() || turns[index] == nullptr) continue;
     const auto text = std::string_view(prompt.text).substr(span.begin, span.end - span.begin);
-    auto exact = match_turn(text, request.messages[index], *turns[index], tokenizer);
+    auto exact = match_turn(text, request.messages[index].json, *turns[index], tokenizer);
     if (!exact) continue;
     exact->begin += span.begin;
     exact->end += span.begin;
@@ -226,10 +226,11 @@ PromptOrigin origin_of(const ChatRequest& request, const RenderedPrompt& prompt,
   const std::span<const std::int32_t> messages = encoding.messages;
   PromptOrigin origin;
   origin.parts = parts_of(messages);
-  for (const Json& message : request.messages) {
-    origin.roles.push_back(message.value("role", std::string()));
+  origin.sent_as.reserve(request.messages.size());
+  for (const ChatMessage& message : request.messages) {
+    origin.roles.push_back(message.json.value("role", std::string()));
+    origin.sent_as.push_back(message.sent_as);
   }
-  origin.sent_as = request.sent_as;
   origin.system = request.system_hash;
   origin.effort = effort_of(request.template_kwargs, chat_template);
   origin.summary = hash_text(request.summary);
@@ -329,14 +330,13 @@ Encoding encode_raw(std::string_view text, bool add_special_tokens, const std::s
 }
 
 PreparedPrompt encode_chat(const ChatRequest& request, const ServedModel& model) {
-  if (request.continue_final_message && !can_be_continued(request.messages.back())) {
+  if (request.continue_final_message && !can_be_continued(request.messages.back().json)) {
     fail_field("continue_final_message",
                "the last message is empty; leave it out and set add_generation_prompt");
   }
   const Tokenizer& tokenizer = model.tokenizer;
   TemplateInput input;
   input.messages = request.messages;
-  input.parts = request.parts;
   input.tools = request.tools;
   input.extra = request.template_kwargs;
   input.add_generation_prompt = request.add_generation_prompt;

@@ -9,7 +9,9 @@
 #include <vector>
 
 #include "base/error.h"
+#include "server/render_chat.h"
 #include "server/server_test_support.h"
+#include "tokenizer/chat_test_support.h"
 
 namespace larder {
 namespace {
@@ -24,7 +26,7 @@ std::string golden_template(const std::string& name) {
 // A chat whose last message is the answer that is to be gone on with.
 ChatRequest continued(const std::string& answer) {
   ChatRequest request;
-  request.messages = parse_json(R"([{"role":"user","content":"hi"},)" + answer + "]", {});
+  request.messages = messages_of(parse_json(R"([{"role":"user","content":"hi"},)" + answer + "]", {}));
   request.continue_final_message = true;
   request.add_generation_prompt = false;
   return request;
@@ -48,7 +50,7 @@ TEST(Prompt, ErrorsCallTheMessagesAsTheApiDoes) {
                           .engine = server.model().engine,
                           .max_model_len = 100};
   ChatRequest request;
-  request.messages = parse_json(R"([{"role":"user","content":"hi"}])", {});
+  request.messages = {message_of("user", "hi")};
   for (const char* name : {"messages", "input"}) {
     request.options.names.messages = name;
     try {
@@ -94,11 +96,11 @@ TEST(Prompt, ACallNeedsNoContentWhateverTheTemplate) {
                             .max_model_len = 240};
     const auto text = [&](const std::string& content) {
       ChatRequest request;
-      request.messages = parse_json(
+      request.messages = messages_of(parse_json(
           R"([{"role":"user","content":"hi"},{"role":"assistant",)" + content +
               R"("tool_calls":[{"type":"function","function":{"name":"look","arguments":{"at":"it"}}}]},)"
               R"({"role":"tool","content":"seen"}])",
-          {});
+          {}));
       return model.tokenizer.decode(encode_chat(request, model).tokens);
     };
     const std::string sent = text(R"("content":null,)");
@@ -122,7 +124,7 @@ TEST(Prompt, ATemplateMayBeginTheAnswerWithAThought) {
   for (const bool thinks : {false, true}) {
     ChatRequest request;
     request.template_kwargs = {{"enable_thinking", thinks}};
-    request.messages = parse_json(R"([{"role":"user","content":"hi <think>"}])", {});
+    request.messages = {message_of("user", "hi <think>")};
     EXPECT_EQ(encode_chat(request, model).ends_in_thought, thinks);
     request.add_generation_prompt = false;
     EXPECT_FALSE(encode_chat(request, model).ends_in_thought);

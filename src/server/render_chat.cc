@@ -2,6 +2,7 @@
 
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 
@@ -9,11 +10,11 @@ namespace larder {
 namespace {
 
 // Whether there was one that has only calls. Templates can tell null from "".
-bool fill_missing_contents(Json& messages) {
+bool fill_missing_contents(std::vector<ChatMessage>& messages) {
   bool has_filled = false;
-  for (Json& message : messages) {
-    if (message.value("role", std::string()) != "assistant") continue;
-    Json& content = message["content"];
+  for (ChatMessage& message : messages) {
+    if (message.json.value("role", std::string()) != "assistant") continue;
+    Json& content = message.json["content"];
     if (!content.is_null()) continue;
     content = "";
     has_filled = true;
@@ -23,7 +24,9 @@ bool fill_missing_contents(Json& messages) {
 
 }  // namespace
 
-Json message_of(const char* role, Json content) { return {{"role", role}, {"content", std::move(content)}}; }
+ChatMessage message_of(const char* role, Json content) {
+  return {.json = {{"role", role}, {"content", std::move(content)}}};
+}
 
 RenderedPrompt render_chat(const ChatTemplate& chat_template, TemplateInput input) {
   try {

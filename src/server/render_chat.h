@@ -7,7 +7,7 @@
 namespace larder {
 
 // A message of no more than that.
-Json message_of(const char* role, Json content);
+ChatMessage message_of(const char* role, Json content);
 
 // Where the template refuses an answer of calls alone, whose content is null, as many that read any content as text do,
 // that is taken for "". Throws as ChatTemplate::render().

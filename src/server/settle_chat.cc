@@ -12,11 +12,11 @@ namespace larder {
 namespace {
 
 // What follows adds to the system prompt, or makes it part of the user's message.
-std::uint64_t hash_system_prompt(const Json& messages) {
+std::uint64_t hash_system_prompt(const std::vector<ChatMessage>& messages) {
   Json head = Json::array();
-  for (const Json& message : messages) {
-    if (!is_system_role(message.value("role", std::string()))) break;
-    head.push_back(message);
+  for (const ChatMessage& message : messages) {
+    if (!is_system_role(message.json.value("role", std::string()))) break;
+    head.push_back(message.json);
   }
   return head.empty() ? 0 : hash_text(dump_json(head));
 }
@@ -26,13 +26,13 @@ std::uint64_t hash_system_prompt(const Json& messages) {
 SettledChat settle(ChatRequest& chat, const ServedModel& model, const Summarizer& summarizer,
                    HistoryTokens& answers) {
   SettledChat settled;
-  settled.normalised = normalise(chat.options.normalisation, chat.messages, chat.parts, chat.tools);
+  settled.normalised = normalise(chat.options.normalisation, chat.messages, chat.tools);
   chat.has_moved_time = std::ranges::find(settled.normalised, "timestamps") != settled.normalised.end();
   chat.system_hash = hash_system_prompt(chat.messages);
   settled.history = shorten_history(chat, summarizer);
   adapt_chat(chat, model.abilities);
   chat.known_turns = recall_turns(answers, summarizer.salt, chat);
-  settled.last = HistoryTokens::digest_of(chat.messages.back());
+  settled.last = HistoryTokens::digest_of(chat.messages.back().json);
   if (settled.history) put_quotes(chat, *settled.history);
   return settled;
 }

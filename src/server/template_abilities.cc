@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "server/render_chat.h"
@@ -34,26 +35,26 @@ Json tool_definitions() {
 }
 
 // A question, an answer that makes some calls, and their results.
-Json chat_with_calls(std::size_t num_calls, const char* const* ids) {
-  Json answer = message_of("assistant", nullptr);
-  Json chat = Json::array({message_of("user", kQuestion)});
-  answer["tool_calls"] = Json::array();
+std::vector<ChatMessage> chat_with_calls(std::size_t num_calls, const char* const* ids) {
+  ChatMessage answer = message_of("assistant", nullptr);
+  std::vector<ChatMessage> chat = {message_of("user", kQuestion)};
+  answer.json["tool_calls"] = Json::array();
   for (std::size_t i = 0; i < num_calls; ++i) {
     const Json function = {{"name", kTool}, {"arguments", {{"key", kArguments[i]}}}};
-    answer["tool_calls"].push_back({{"id", ids[i]}, {"type", "function"}, {"function", function}});
+    answer.json["tool_calls"].push_back({{"id", ids[i]}, {"type", "function"}, {"function", function}});
   }
   chat.push_back(std::move(answer));
   for (std::size_t i = 0; i < num_calls; ++i) {
-    Json result = message_of("tool", kResults[i]);
-    result["tool_call_id"] = ids[i];
+    ChatMessage result = message_of("tool", kResults[i]);
+    result.json["tool_call_id"] = ids[i];
     chat.push_back(std::move(result));
   }
   return chat;
 }
 
 // nullopt: it refuses them.
-std::optional<std::string> render_text(const ChatTemplate& chat_template, Json messages, const Json& tools,
-                                       bool add_generation_prompt = true) {
+std::optional<std::string> render_text(const ChatTemplate& chat_template, std::vector<ChatMessage> messages,
+                                       const Json& tools, bool add_generation_prompt = true) {
   TemplateInput input;
   input.messages = std::move(messages);
   input.tools = tools;
@@ -80,7 +81,7 @@ class Prober {
   TemplateAbilities probe() {
     probe_system_prompt();
     probe_answers();
-    const auto with_tools = render_text(template_, Json::array({message_of("user", kQuestion)}), tools_);
+    const auto with_tools = render_text(template_, {message_of("user", kQuestion)}, tools_);
     found_.prints_tools = has(with_tools, {kTool});
     const char* const* ids = kLongIds;
     auto with_call = text_of_calls(1, ids);
@@ -99,14 +100,14 @@ class Prober {
 
  private:
   void probe_system_prompt() {
-    const Json user = message_of("user", kQuestion);
-    const auto text = render_text(template_, Json::array({message_of("system", kSystem), user}), nullptr);
+    const ChatMessage user = message_of("user", kQuestion);
+    const auto text = render_text(template_, {message_of("system", kSystem), user}, nullptr);
     if (has(text, {kSystem})) return;
-    found_.takes_system_prompts = !has(render_text(template_, Json::array({user}), nullptr), {kQuestion});
+    found_.takes_system_prompts = !has(render_text(template_, {user}, nullptr), {kQuestion});
   }
 
   void probe_answers() {
-    Json messages = Json::array({message_of("user", kQuestion)});
+    std::vector<ChatMessage> messages = {message_of("user", kQuestion)};
     const auto begun = render_text(template_, messages, nullptr);
     messages.push_back(message_of("assistant", kAnswer));
     messages.push_back(message_of("user", kQuestion));

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "server/render_chat.h"
 #include "server/server_test_support.h"
 #include "server/tool_prompt.h"
 
@@ -127,7 +128,7 @@ TEST(TemplateAbilities, OneThatRefusesAllProbesServesChatsWithoutTools) {
   EXPECT_FALSE(abilities.shows_tools());
   EXPECT_TRUE(abilities.takes_system_prompts && abilities.may_reprint_answers);
   ChatRequest request;
-  request.messages = Json::array({{{"role", "system"}, {"content", "s"}}, {{"role", "user"}, {"content", "a"}}});
+  request.messages = {message_of("system", "s"), message_of("user", "a")};
   adapt_chat(request, abilities);
   TemplateInput input;
   input.messages = request.messages;
@@ -140,7 +141,7 @@ TEST(TemplateAbilities, OneThatTakesManyStepsForAllIsGivenUp) {
   EXPECT_TRUE(abilities_of(printed).prints_tools);
   EXPECT_FALSE(abilities_of(loop + printed).prints_tools);
   TemplateInput input;
-  input.messages = Json::array({{{"role", "user"}, {"content", "a"}}});
+  input.messages = {message_of("user", "a")};
   EXPECT_EQ(ChatTemplate(loop + printed).render(input).text, "aNone");
 }
 

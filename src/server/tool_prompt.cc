@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "server/history_summary.h"
+#include "server/render_chat.h"
 #include "server/tool_turns.h"
 
 namespace larder {
@@ -14,37 +14,30 @@ namespace {
 // As Python's json.dumps writes it, which is what models have seen.
 void append_like_python(const Json& value, std::string& out) { append_json(value, ", ", ": ", out); }
 
-// A message's content and where its parts end.
-struct Content {
-  std::string text;
-  std::vector<ContentPart> parts;
+// A message's content, "" where there is none, with its parts: where it has none, it is one, as marks count them.
+std::string& text_of(ChatMessage& message) {
+  Json& content = message.json["content"];
+  if (!content.is_string()) content = "";
+  auto& text = content.get_ref<std::string&>();
+  if (message.parts.empty()) message.parts.emplace_back();
+  message.parts.back().end = text.size();
+  return text;
+}
 
-  // Message parts keep their numbers: content without parts is one.
-  Content(const Json& message, std::vector<ContentPart> ends) : parts(std::move(ends)) {
-    const auto found = message.find("content");
-    if (found != message.end() && found->is_string()) text = found->get<std::string>();
-    if (parts.empty()) parts.push_back({.end = text.size()});
-    parts.back().end = text.size();
-  }
-  void append(std::string_view more, int tool = -1) {
-    text += more;
-    parts.push_back({.end = text.size(), .tool = tool});
-  }
-  // Returns where the other one's parts begin.
-  int join(const Content& more) {
-    const auto first_part = static_cast<int>(parts.size());
-    for (const ContentPart& part : more.parts) {
-      parts.push_back({.end = text.size() + part.end, .tool = part.tool});
-    }
-    text += more.text;
-    return first_part;
-  }
-};
+// Returns where the other one's parts begin.
+int join(ChatMessage& message, std::string_view separator, ChatMessage& more) {
+  std::string& text = text_of(message);
+  const std::string& added = text_of(more);
+  const auto first_part = static_cast<int>(message.parts.size());
+  text += separator;
+  for (const ContentPart& part : more.parts) message.parts.push_back({.end = text.size() + part.end, .tool = part.tool});
+  text += added;
+  return first_part;
+}
 
-bool has_role(const Json& message, std::string_view role) {
-  const auto found = message.find("role");
-  return found != message.end() && found->is_string() &&
-         found->get_ref<const std::string&>() == role;
+bool has_role(const ChatMessage& message, std::string_view role) {
+  const auto found = message.json.find("role");
+  return found != message.json.end() && found->is_string() && found->get_ref<const std::string&>() == role;
 }
 
 class Adapter {
@@ -52,27 +45,17 @@ class Adapter {
   explicit Adapter(ChatRequest& request) : request_(request) {}
 
   void run() {
-    request_.parts.resize(request_.messages.size());
-    if (request_.tools.is_array() && !request_.tools.empty() &&
-        !has_role(request_.messages.front(), "system")) {
-      add({{"role", "system"}}, Content(Json::object(), {}), -1);
-    }
-    for (std::size_t i = 0; i < request_.messages.size(); ++i) move_message(i);
-    if (request_.tools.is_array() && !request_.tools.empty()) add_tools();
+    const bool has_tools = request_.tools.is_array() && !request_.tools.empty();
+    if (has_tools && !has_role(request_.messages.front(), "system")) messages_.push_back(message_of("system", ""));
+    for (ChatMessage& message : request_.messages) move_message(message);
+    if (has_tools) add_tools();
     for (CacheMark& mark : request_.marks) move_mark(mark);
     for (KnownTurn& turn : request_.known_turns) {
       turn.message = static_cast<std::size_t>(places_.at(turn.message).message);
     }
-    request_.messages = Json::array();
-    request_.parts.clear();
-    for (std::size_t i = 0; i < messages_.size(); ++i) {
-      messages_[i]["content"] = std::move(contents_[i].text);
-      request_.messages.push_back(std::move(messages_[i]));
-      request_.parts.push_back(std::move(contents_[i].parts));
-    }
+    request_.messages = std::move(messages_);
     request_.adapted_tools = std::move(request_.tools);
     request_.tools = nullptr;
-    request_.sent_as = std::move(sent_as_);
   }
 
  private:
@@ -82,75 +65,58 @@ class Adapter {
     int first_part = 0;
   };
 
-  void add(Json message, Content content, int sent_as) {
-    messages_.push_back(std::move(message));
-    contents_.push_back(std::move(content));
-    sent_as_.push_back(sent_as);
-  }
-
-  void move_message(std::size_t index) {
-    Json message = request_.messages[index];
-    Content content(message, std::move(request_.parts[index]));
+  void move_message(ChatMessage& message) {
     const bool is_result = has_role(message, "tool");
     if (is_result) {
-      message = {{"role", "user"}};
-      content = as_result(content);
+      show_as_result(message);
     } else {
-      write_calls(message, content);
+      write_calls(message);
     }
-    const bool goes_on = was_result_ && (is_result || has_role(message, "user"));
-    if (goes_on) {
-      places_.push_back(join(content));
+    const auto num_before = static_cast<int>(messages_.size());
+    if (was_result_ && has_role(message, "user")) {
+      // Behind the last message, which is of the user, too: many templates want roles to take turns.
+      places_.push_back({num_before - 1, join(messages_.back(), "\n", message)});
     } else {
-      places_.push_back({static_cast<int>(messages_.size()), 0});
-      const std::vector<int>& sent_as = request_.sent_as;
-      add(std::move(message), std::move(content),
-          sent_as.empty() ? static_cast<int>(index) : sent_as.at(index));
+      places_.push_back({num_before, 0});
+      messages_.push_back(std::move(message));
     }
     was_result_ = is_result;
   }
 
-  static Content as_result(const Content& content) {
+  static void show_as_result(ChatMessage& message) {
     constexpr std::string_view kBegin = "<tool_response>\n";
-    Content result(Json::object(), {});
-    result.text = kBegin;
-    result.text += content.text;
-    result.parts = content.parts;
-    for (ContentPart& part : result.parts) part.end += kBegin.size();
-    result.text += "\n</tool_response>";
-    result.parts.back().end = result.text.size();
-    return result;
+    std::string text = std::string(kBegin) + text_of(message) + "\n</tool_response>";
+    for (ContentPart& part : message.parts) part.end += kBegin.size();
+    message.parts.back().end = text.size();
+    message.json = message_of("user", std::move(text)).json;
   }
 
-  static void write_calls(Json& message, Content& content) {
-    const auto calls = message.find("tool_calls");
-    if (calls == message.end()) return;
-    if (calls->is_array()) {
-      for (const Json& call : *calls) {
-        const bool is_wrapped = call.is_object() && call.contains("function");
-        const Json& function = is_wrapped ? call["function"] : call;
-        std::string text = content.text.empty() ? "<tool_call>\n" : "\n<tool_call>\n";
-        Json shown = Json::object();
-        for (const char* key : {"name", "arguments"}) {
-          if (function.is_object() && function.contains(key)) shown[key] = function[key];
-        }
-        append_like_python(shown, text);
-        content.append(text + "\n</tool_call>");
-      }
+  static void write_calls(ChatMessage& message) {
+    Json calls;
+    if (const auto found = message.json.find("tool_calls"); found != message.json.end()) {
+      calls = std::move(*found);
+      message.json.erase(found);
     }
-    message.erase("tool_calls");
-  }
-
-  // Behind the last message, which is of the user, too: many templates want roles to take turns.
-  Place join(const Content& more) {
-    Content& content = contents_.back();
-    content.text += '\n';
-    return {static_cast<int>(contents_.size()) - 1, content.join(more)};
+    std::string& text = text_of(message);
+    if (!calls.is_array()) return;
+    for (const Json& call : calls) {
+      const bool is_wrapped = call.is_object() && call.contains("function");
+      const Json& function = is_wrapped ? call["function"] : call;
+      Json shown = Json::object();
+      for (const char* key : {"name", "arguments"}) {
+        if (function.is_object() && function.contains(key)) shown[key] = function[key];
+      }
+      text += text.empty() ? "<tool_call>\n" : "\n<tool_call>\n";
+      append_like_python(shown, text);
+      text += "\n</tool_call>";
+      message.parts.push_back({.end = text.size()});
+    }
   }
 
   void add_tools() {
-    Content& content = contents_.front();
-    std::string text = content.text.empty() ? "" : "\n\n";
+    ChatMessage& system = messages_.front();
+    std::string& text = text_of(system);
+    if (!text.empty()) text += "\n\n";
     text +=
         "# Tools\n\nYou may call one or more functions to assist with the user query.\n\nYou are "
         "provided with function signatures within <tools></tools> XML tags:\n<tools>";
@@ -163,8 +129,7 @@ class Adapter {
             "arguments within <tool_call></tool_call> XML tags:\n<tool_call>\n{\"name\": "
             "<function-name>, \"arguments\": <args-json-object>}\n</tool_call>";
       }
-      content.append(text, static_cast<int>(i));
-      text.clear();
+      system.parts.push_back({.end = text.size(), .tool = static_cast<int>(i)});
     }
   }
 
@@ -176,31 +141,24 @@ class Adapter {
   }
 
   ChatRequest& request_;
-  std::vector<Json> messages_;
-  std::vector<Content> contents_;  // theirs
-  std::vector<int> sent_as_;       // ChatRequest::sent_as of them
-  std::vector<Place> places_;      // of the request's messages
-  bool was_result_ = false;        // the last one
+  std::vector<ChatMessage> messages_;
+  std::vector<Place> places_;  // of the request's messages
+  bool was_result_ = false;    // the last one
 };
 
 // The system prompt becomes the beginning of the user's first message.
 void fold_system_prompt(ChatRequest& request) {
-  auto& messages = request.messages.get_ref<Json::array_t&>();
+  std::vector<ChatMessage>& messages = request.messages;
   if (messages.size() == 1 || !has_role(messages[1], "user")) {
-    messages[0]["role"] = "user";
+    messages[0].json["role"] = "user";
     return;
   }
-  number_messages(request);
-  request.parts.resize(messages.size());
-  Content whole(messages[0], std::move(request.parts[0]));
-  const Content more(messages[1], std::move(request.parts[1]));
-  if (!whole.text.empty()) whole.text += "\n\n";
-  const int first_part = whole.join(more);
-  messages[1]["content"] = std::move(whole.text);
-  request.parts[1] = std::move(whole.parts);
+  ChatMessage system = std::move(messages[0]);
   messages.erase(messages.begin());
-  request.parts.erase(request.parts.begin());
-  request.sent_as.erase(request.sent_as.begin() + (request.sent_as[0] < 0 ? 0 : 1));
+  const int first_part = join(system, text_of(system).empty() ? "" : "\n\n", messages[0]);
+  messages[0].json["content"] = std::move(system.json["content"]);
+  messages[0].parts = std::move(system.parts);
+  if (system.sent_as >= 0) messages[0].sent_as = system.sent_as;
   for (CacheMark& mark : request.marks) {
     if (mark.message == 1) mark.part += first_part;
     if (mark.message > 0) --mark.message;
@@ -219,23 +177,21 @@ void describe_tools(Json& tools) {
 
 // It takes one text before calls, what was thought or what was said.
 void join_thoughts(ChatRequest& request) {
-  const auto text_of = [](Json& message, const char* name) {
+  const auto text_in = [](const Json& message, const char* name) {
     const auto found = message.find(name);
-    return found != message.end() && found->is_string() ? found->get_ref<std::string&>() : std::string();
+    return found != message.end() && found->is_string() ? found->get_ref<const std::string&>() : std::string();
   };
-  for (std::size_t i = 0; i < request.messages.size(); ++i) {
-    Json& message = request.messages[i];
-    if (!has_role(message, "assistant") || !message.contains("tool_calls")) continue;
-    const std::string said = text_of(message, "content");
-    if (said.empty()) message["content"] = "";  // it looks into what clients leave null
+  for (ChatMessage& message : request.messages) {
+    if (!has_role(message, "assistant") || !message.json.contains("tool_calls")) continue;
+    const std::string said = text_in(message.json, "content");
+    if (said.empty()) message.json["content"] = "";  // it looks into what clients leave null
     for (const char* name : {"reasoning_content", "thinking", "reasoning"}) {
       if (said.empty()) break;
-      const std::string thought = text_of(message, name);
+      const std::string thought = text_in(message.json, name);
       if (thought.empty()) continue;
-      message[name] = thought + "\n\n" + said;
-      message["content"] = "";
-      if (i < request.parts.size())
-        for (ContentPart& part : request.parts[i]) part.end = 0;
+      message.json[name] = thought + "\n\n" + said;
+      message.json["content"] = "";
+      for (ContentPart& part : message.parts) part.end = 0;
       break;
     }
   }
@@ -243,8 +199,8 @@ void join_thoughts(ChatRequest& request) {
 
 bool speaks_of_tools(const ChatRequest& request) {
   if (request.tools.is_array() && !request.tools.empty()) return true;
-  return std::ranges::any_of(request.messages, [](const Json& message) {
-    return has_role(message, "tool") || message.contains("tool_calls");
+  return std::ranges::any_of(request.messages, [](const ChatMessage& message) {
+    return has_role(message, "tool") || message.json.contains("tool_calls");
   });
 }
 

@@ -8,6 +8,7 @@
 
 #include "server/anthropic_request.h"
 #include "server/server_test_support.h"
+#include "tokenizer/chat_test_support.h"
 
 namespace larder {
 namespace {
@@ -47,7 +48,7 @@ TEST(ToolPrompt, KeepsTheToolsForTheLedger) {
   const ChatRequest request = chat(kTurns);
   EXPECT_TRUE(request.tools.is_null());
   ASSERT_EQ(request.adapted_tools.size(), 1u);
-  EXPECT_NE(request.messages[0]["content"].get<std::string>().find("\"name\": \"f\""),
+  EXPECT_NE(request.messages[0].json["content"].get<std::string>().find("\"name\": \"f\""),
             std::string::npos);
 }
 
@@ -68,7 +69,7 @@ TEST(ToolPrompt, IsTheSameWhereNoToolMayBeCalled) {
   };
   for (const auto& [free, barred] : {std::pair(read("auto"), read("none")),
                                      std::pair(read_anthropic("auto"), read_anthropic("none"))}) {
-    EXPECT_EQ(free.messages, barred.messages);
+    EXPECT_EQ(json_of(free.messages), json_of(barred.messages));
     EXPECT_EQ(free.adapted_tools, barred.adapted_tools);
     EXPECT_EQ(free.marks.size(), barred.marks.size());
     EXPECT_TRUE(free.options.tool_calls.are_read);
@@ -86,7 +87,6 @@ TEST(SystemPrompt, GoesToTheUserWhereTheTemplateRefusesIt) {
   const auto text_of = [&](const ChatRequest& request) {
     TemplateInput input;
     input.messages = request.messages;
-    input.parts = request.parts;
     return chat_template.render(input).text;
   };
   const std::string tools = std::string(kTools) + ",";
@@ -96,14 +96,14 @@ TEST(SystemPrompt, GoesToTheUserWhereTheTemplateRefusesIt) {
   EXPECT_EQ(text_of(plain),
             "<start_of_turn>user\ns\n\na<end_of_turn>\n<start_of_turn>model\nb<end_of_turn>\n"
             "<start_of_turn>user\nc<end_of_turn>\n<start_of_turn>model\n");
-  EXPECT_EQ(plain.sent_as, (std::vector<int>{0, 2, 3}));
+  EXPECT_EQ(sent_as(plain.messages), (std::vector<int>{0, 2, 3}));
   const ChatRequest called = read(tools, kTurns);
   EXPECT_NE(text_of(called).find("</tool_call>\n\na<end_of_turn>"), std::string::npos);
-  EXPECT_EQ(called.sent_as, (std::vector<int>{0, 1, 2, 4, 5}));
+  EXPECT_EQ(sent_as(called.messages), (std::vector<int>{0, 1, 2, 4, 5}));
   const ChatRequest alone = read("", R"({"role":"system","content":"s"})");
-  EXPECT_EQ(alone.messages[0]["role"], "user");
+  EXPECT_EQ(alone.messages[0].json["role"], "user");
   // Templates that take them get them.
-  EXPECT_EQ(chat(kTurns).messages[0]["role"], "system");
+  EXPECT_EQ(chat(kTurns).messages[0].json["role"], "system");
 }
 
 TEST(SystemPrompt, KeepsItsMarksAmongTheUsers) {
@@ -114,10 +114,10 @@ TEST(SystemPrompt, KeepsItsMarksAmongTheUsers) {
           {"role":"assistant","content":[{"type":"text","text":"b","cache_control":{"type":"ephemeral"}}]},
           {"role":"user","content":"c"}]})", {}),
       kRules), gemma2());
-  EXPECT_EQ(request.messages[0]["content"], "s\nt\n\na");
-  ASSERT_EQ(request.parts[0].size(), 3u);
-  EXPECT_EQ(request.parts[0][1].end, 3u);
-  EXPECT_EQ(request.parts[0][2].end, 6u);
+  EXPECT_EQ(request.messages[0].json["content"], "s\nt\n\na");
+  ASSERT_EQ(request.messages[0].parts.size(), 3u);
+  EXPECT_EQ(request.messages[0].parts[1].end, 3u);
+  EXPECT_EQ(request.messages[0].parts[2].end, 6u);
   ASSERT_EQ(request.marks.size(), 3u);
   const auto place = [&](std::size_t i) {
     return std::pair(request.marks[i].message, request.marks[i].part);
@@ -125,13 +125,13 @@ TEST(SystemPrompt, KeepsItsMarksAmongTheUsers) {
   EXPECT_EQ(place(0), std::pair(0, 1));
   EXPECT_EQ(place(1), std::pair(0, 2));
   EXPECT_EQ(place(2), std::pair(1, 0));
-  EXPECT_EQ(request.sent_as, (std::vector<int>{0, 1, 2}));
+  EXPECT_EQ(sent_as(request.messages), (std::vector<int>{0, 1, 2}));
 }
 
 TEST(ToolPrompt, KnowsWhichMessageWasTheClients) {
   // A system prompt is put in, and the tool's result goes with the question behind it.
-  EXPECT_EQ(chat(kTurns).sent_as, (std::vector<int>{-1, 0, 1, 2, 4, 5}));
-  EXPECT_EQ(chat(std::string(R"({"role":"system","content":"s"},)") + kTurns).sent_as,
+  EXPECT_EQ(sent_as(chat(kTurns).messages), (std::vector<int>{-1, 0, 1, 2, 4, 5}));
+  EXPECT_EQ(sent_as(chat(std::string(R"({"role":"system","content":"s"},)") + kTurns).messages),
             (std::vector<int>{0, 1, 2, 3, 5, 6}));
 }
 
@@ -143,8 +143,7 @@ TEST(ToolPrompt, KnowsAnthropicsMessagesToo) {
           {"role":"user","content":[{"type":"tool_result","tool_use_id":"1","content":"b"},{"type":"text","text":"c"}]},
           {"role":"assistant","content":"d"},{"role":"user","content":"e"}]})", {}),
       kRules));
-  EXPECT_EQ(request.sent_as, (std::vector<int>{-1, 0, 1, 2, 3, 4}));
-  EXPECT_EQ(request.messages.size(), request.sent_as.size());
+  EXPECT_EQ(sent_as(request.messages), (std::vector<int>{-1, 0, 1, 2, 3, 4}));
 }
 
 // gpt-oss' template refuses a turn that thinks and speaks before it calls.
@@ -163,7 +162,6 @@ TEST(ToolPrompt, WhatHarmonySaysBeforeACallJoinsItsThought) {
     EXPECT_TRUE(request.options.tool_calls.is_harmony && request.options.tool_calls.are_read);
     TemplateInput input;
     input.messages = request.messages;
-    input.parts = request.parts;
     input.tools = request.tools;
     return ChatTemplate(source).render(input).text;
   };

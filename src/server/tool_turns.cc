@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/hash.h"
-#include "server/history_summary.h"
+#include "server/render_chat.h"
 
 namespace larder {
 namespace {
@@ -40,10 +40,10 @@ class TurnSplitter {
     const std::size_t size = request_.messages.size();
     for (std::size_t i = 0; i < size;) {
       std::size_t end = i + 1;
-      if (num_calls(request_.messages[i]) < 2) {
+      if (num_calls(request_.messages[i].json) < 2) {
         move(i);
       } else {
-        while (end < size && is_result(request_.messages[end])) ++end;
+        while (end < size && is_result(request_.messages[end].json)) ++end;
         split(i, end);
       }
       i = end;
@@ -51,8 +51,6 @@ class TurnSplitter {
     for (CacheMark& mark : request_.marks) move_mark(mark);
     for (KnownTurn& turn : request_.known_turns) turn.message = static_cast<std::size_t>(places_.at(turn.message));
     request_.messages = std::move(messages_);
-    request_.parts = std::move(parts_);
-    request_.sent_as = std::move(sent_as_);
   }
 
  private:
@@ -62,31 +60,31 @@ class TurnSplitter {
     std::vector<int> places;  // theirs
   };
 
-  int add(Json message, std::vector<ContentPart> parts, std::size_t from) {
+  int add(ChatMessage message) {
     messages_.push_back(std::move(message));
-    parts_.push_back(std::move(parts));
-    sent_as_.push_back(request_.sent_as[from]);
     return static_cast<int>(messages_.size()) - 1;
   }
 
-  void move(std::size_t index) {
-    places_[index] = add(std::move(request_.messages[index]), std::move(request_.parts[index]), index);
-  }
+  void move(std::size_t index) { places_[index] = add(std::move(request_.messages[index])); }
 
   // The messages [turn + 1, end) are its results.
   void split(std::size_t turn, std::size_t end) {
     const auto results = results_of(turn, end);
-    Json calls = std::move(request_.messages[turn]["tool_calls"]);
+    ChatMessage& whole = request_.messages[turn];
+    const int sent_as = whole.sent_as;
+    Json calls = std::move(whole.json["tool_calls"]);
     Turn& moved = turns_[static_cast<int>(turn)];
-    moved.first_part = static_cast<int>(std::max<std::size_t>(request_.parts[turn].size(), 1));
+    moved.first_part = static_cast<int>(std::max<std::size_t>(whole.parts.size(), 1));
     for (std::size_t i = 0; i < calls.size(); ++i) {
       if (i == 0) {
-        request_.messages[turn]["tool_calls"] = Json::array({std::move(calls[0])});
+        whole.json["tool_calls"] = Json::array({std::move(calls[0])});
         move(turn);
         moved.places.push_back(places_[turn]);
       } else {
-        Json message = {{"role", "assistant"}, {"content", ""}, {"tool_calls", Json::array({std::move(calls[i])})}};
-        moved.places.push_back(add(std::move(message), {}, turn));
+        ChatMessage message = message_of("assistant", "");
+        message.json["tool_calls"] = Json::array({std::move(calls[i])});
+        message.sent_as = sent_as;
+        moved.places.push_back(add(std::move(message)));
       }
       for (const std::size_t result : results[i]) move(result);
     }
@@ -94,13 +92,13 @@ class TurnSplitter {
 
   // Of each call.
   std::vector<std::vector<std::size_t>> results_of(std::size_t turn, std::size_t end) const {
-    const Json& calls = request_.messages[turn]["tool_calls"];
+    const Json& calls = request_.messages[turn].json["tool_calls"];
     std::vector<std::vector<std::size_t>> results(calls.size());
     std::multimap<std::string_view, std::size_t> by_id;
     for (std::size_t i = 0; i < calls.size(); ++i) by_id.emplace(text_of(calls[i], "id"), i);
     std::vector<std::size_t> others;
     for (std::size_t i = turn + 1; i < end; ++i) {
-      const std::string_view id = text_of(request_.messages[i], "tool_call_id");
+      const std::string_view id = text_of(request_.messages[i].json, "tool_call_id");
       const auto found = by_id.lower_bound(id);  // the first of those that have it
       if (found == by_id.end() || found->first != id) {
         others.push_back(i);
@@ -129,9 +127,7 @@ class TurnSplitter {
   ChatRequest& request_;
   std::vector<int> places_;  // of the request's messages
   std::map<int, Turn> turns_;
-  Json messages_ = Json::array();
-  std::vector<std::vector<ContentPart>> parts_;
-  std::vector<int> sent_as_;
+  std::vector<ChatMessage> messages_;
 };
 
 class IdShortener {
@@ -171,18 +167,16 @@ class IdShortener {
 }  // namespace
 
 void split_turns(ChatRequest& request) {
-  if (std::ranges::none_of(request.messages, [](const Json& message) { return num_calls(message) > 1; })) return;
-  number_messages(request);
-  request.parts.resize(request.messages.size());
-  TurnSplitter(request).run();
+  if (std::ranges::any_of(request.messages, [](const ChatMessage& message) { return num_calls(message.json) > 1; }))
+    TurnSplitter(request).run();
 }
 
-void shorten_call_ids(Json& messages) {
+void shorten_call_ids(std::vector<ChatMessage>& messages) {
   IdShortener ids;
-  for (Json& message : messages) {
-    if (const auto calls = message.find("tool_calls"); calls != message.end() && calls->is_array())
+  for (ChatMessage& message : messages) {
+    if (const auto calls = message.json.find("tool_calls"); calls != message.json.end() && calls->is_array())
       for (Json& call : *calls) ids.shorten(call, "id");
-    ids.shorten(message, "tool_call_id");
+    ids.shorten(message.json, "tool_call_id");
   }
 }
 

@@ -11,6 +11,6 @@ void split_turns(ChatRequest& request);
 
 // Ids of calls, and what results name them by, become nine letters or digits: always the same ones for an id, so that
 // a prompt begins as the last turn's. Ids that are so already stay.
-void shorten_call_ids(Json& messages);
+void shorten_call_ids(std::vector<ChatMessage>& messages);
 
 }  // namespace larder

@@ -8,8 +8,10 @@
 #include <string>
 
 #include "server/anthropic_request.h"
+#include "server/render_chat.h"
 #include "server/server_test_support.h"
 #include "server/tool_prompt.h"
+#include "tokenizer/chat_test_support.h"
 
 namespace larder {
 namespace {
@@ -34,8 +36,8 @@ Json turn(std::initializer_list<Json> calls) {
 
 ChatRequest chat(std::initializer_list<Json> messages) {
   ChatRequest request;
-  request.messages = Json::array({{{"role", "user"}, {"content", "q"}}});
-  for (const Json& message : messages) request.messages.push_back(message);
+  request.messages = messages_of(Json(messages));
+  request.messages.insert(request.messages.begin(), message_of("user", "q"));
   const Json parameters = {{"type", "object"}, {"properties", Json::object()}};
   const Json function = {{"name", "f"}, {"description", "d"}, {"parameters", parameters}};
   request.tools = Json::array({{{"type", "function"}, {"function", function}}});
@@ -46,7 +48,6 @@ std::string prompt_of(ChatRequest request, const ChatTemplate& chat_template) {
   adapt_chat(request, probe_template(chat_template));
   TemplateInput input;
   input.messages = request.messages;
-  input.parts = request.parts;
   input.tools = request.tools;
   return chat_template.render(input).text;
 }
@@ -72,41 +73,41 @@ TEST(CallIds, AreShortWhereTheTemplateWantsThem) {
     EXPECT_EQ(text.find("toolu_1"), text.npos);
     // The same in every prompt.
     ChatRequest longer = request;
-    longer.messages.push_back({{"role", "assistant"}, {"content", "so"}});
+    longer.messages.push_back(message_of("assistant", "so"));
     EXPECT_TRUE(prompt_of(longer, chat_template).starts_with(text)) << name;
   }
   // Others see what the client sent.
   ChatRequest other = chat({turn({call(kId, "f", 1)}), result(kId, "a")});
   adapt_chat(other, probe_template(load_template("qwen3")));
-  EXPECT_EQ(other.messages[2]["tool_call_id"], kId);
+  EXPECT_EQ(other.messages[2].json["tool_call_id"], kId);
 }
 
 TEST(CallIds, StayApartAndTogether) {
-  Json messages = Json::array(
+  std::vector<ChatMessage> messages = messages_of(
       {turn({call("call_1", "f", 1), call("call_2", "f", 2)}), result("call_2", "b"), result("call_1", "a")});
   shorten_call_ids(messages);
-  const auto id = [&](std::size_t i) { return messages[0]["tool_calls"][i]["id"].get<std::string>(); };
+  const auto id = [&](std::size_t i) { return messages[0].json["tool_calls"][i]["id"].get<std::string>(); };
   EXPECT_EQ(id(0).size(), 9u);
   EXPECT_NE(id(0), id(1));
-  EXPECT_EQ(messages[1]["tool_call_id"], id(1));
-  EXPECT_EQ(messages[2]["tool_call_id"], id(0));
+  EXPECT_EQ(messages[1].json["tool_call_id"], id(1));
+  EXPECT_EQ(messages[2].json["tool_call_id"], id(0));
   // An id that another one has become already gives way; one that nothing has become stays.
   const std::string taken = id(0);
-  Json others = Json::array(
+  std::vector<ChatMessage> others = messages_of(
       {turn({call("call_1", "f", 1), call(taken, "f", 2), call("Abcdef123", "f", 3)}), result(taken, "b")});
   shorten_call_ids(others);
-  const Json& calls = others[0]["tool_calls"];
+  const Json& calls = others[0].json["tool_calls"];
   EXPECT_EQ(calls[0]["id"], taken);
   EXPECT_NE(calls[1]["id"], taken);
   EXPECT_EQ(calls[1]["id"].get<std::string>().size(), 9u);
-  EXPECT_EQ(calls[1]["id"], others[1]["tool_call_id"]);
+  EXPECT_EQ(calls[1]["id"], others[1].json["tool_call_id"]);
   EXPECT_EQ(calls[2]["id"], "Abcdef123");
   // What has none is left alone.
-  Json odd = Json::parse(R"([{"role":"user","content":"a"},{"role":"tool","tool_call_id":null},
-      {"tool_calls":[1,{"id":2}]},{"tool_calls":null}])");
-  const Json before = odd;
+  std::vector<ChatMessage> odd = messages_of(Json::parse(R"([{"role":"user","content":"a"},{"role":"tool","tool_call_id":null},
+      {"tool_calls":[1,{"id":2}]},{"tool_calls":null}])"));
+  const Json before = json_of(odd);
   shorten_call_ids(odd);
-  EXPECT_EQ(odd, before);
+  EXPECT_EQ(json_of(odd), before);
 }
 
 TEST(Turns, OfSeveralCallsAreOnesOfOneWhereTheTemplateTakesNoMore) {
@@ -124,7 +125,7 @@ TEST(Turns, OfSeveralCallsAreOnesOfOneWhereTheTemplateTakesNoMore) {
 // It takes calls in a row, but prints the first of a turn alone, and its name before each result.
 TEST(Turns, OfHarmonyNameEachResult) {
   ChatRequest request = chat({turn({call("1", "f", 1), call("2", "g", 2)}), result("1", "a!"), result("2", "b!")});
-  request.messages[1]["reasoning_content"] = "Hm.";
+  request.messages[1].json["reasoning_content"] = "Hm.";
   expect_order(prompt_of(request, load_template("gpt-oss")),
                {"analysis<|message|>Hm.\n\nI look.<|end|>",
                 "to=functions.f<|channel|>commentary json<|message|>{\"k\": 1}",
@@ -156,7 +157,7 @@ TEST(Turns, FindResultsByTheirPlaceWhereNoIdTells) {
                               result("x", "a"), result("2", "c"), result("y", "d")});
   split_turns(request);
   std::string order;
-  for (const Json& message : request.messages) {
+  for (const Json& message : json_of(request.messages)) {
     if (message.contains("tool_calls")) {
       ASSERT_EQ(message["tool_calls"].size(), 1u);
       order += message["tool_calls"][0]["function"]["name"].get<std::string>() + "(";
@@ -165,8 +166,8 @@ TEST(Turns, FindResultsByTheirPlaceWhereNoIdTells) {
     }
   }
   EXPECT_EQ(order, "qf(ag(bh(cd");
-  EXPECT_EQ(request.messages[1]["content"], "I look.");
-  EXPECT_EQ(request.messages[3]["content"], "");
+  EXPECT_EQ(request.messages[1].json["content"], "I look.");
+  EXPECT_EQ(request.messages[3].json["content"], "");
 }
 
 TEST(Turns, KeepTheirMarksAndWhatIsKnownOfThem) {
@@ -183,15 +184,14 @@ TEST(Turns, KeepTheirMarksAndWhatIsKnownOfThem) {
   request.known_turns = {{.message = 1, .tokens = nullptr}, {.message = 4, .tokens = nullptr}};
   split_turns(request);
   ASSERT_EQ(request.messages.size(), 7u);
-  EXPECT_EQ(request.sent_as, (std::vector<int>{0, 1, 2, 1, 2, 3, 4}));
+  EXPECT_EQ(sent_as(request.messages), (std::vector<int>{0, 1, 2, 1, 2, 3, 4}));
   EXPECT_EQ(request.known_turns[0].message, 1u);
   EXPECT_EQ(request.known_turns[1].message, 5u);
   // The mark of the second call is found where it is printed.
   const RenderedPrompt prompt = [&] {
     TemplateInput input;
     input.messages = request.messages;
-    input.parts = request.parts;
-    return load_template("llama3.1").render(input);
+      return load_template("llama3.1").render(input);
   }();
   ASSERT_EQ(request.marks.size(), 2u);
   const auto text_of = [&](const CacheMark& mark) {

@@ -70,17 +70,13 @@ class InputConverter {
   explicit InputConverter(jinja::Runtime& runtime) : runtime_(runtime) {}
 
   jinja::Value messages(const TemplateInput& input) {
-    const Json& messages = input.messages;
-    if (!messages.is_array()) {
-      throw Error(ErrorKind::kInvalidArgument, "messages must be an array", "messages");
-    }
     jinja::ListBuilder list(runtime_);
-    for (std::size_t i = 0; i < messages.size(); ++i) {
-      if (!messages[i].is_object()) {
+    for (const ChatMessage& message : input.messages) {
+      if (!message.json.is_object()) {
         throw Error(ErrorKind::kInvalidArgument, "each message must be an object", "messages");
       }
-      message_ = static_cast<std::int32_t>(i);
-      list.push(convert_message(messages[i], i < input.parts.size() ? input.parts[i] : kNoParts));
+      list.push(convert_message(message));
+      ++message_;
     }
     return list.finish(jinja::ListKind::kList, jinja::Origin::kOutside);
   }
@@ -99,15 +95,14 @@ class InputConverter {
   const std::vector<Source>& sources() const { return sources_; }
 
  private:
-  static inline const std::vector<ContentPart> kNoParts;
-
   jinja::Origin add(const Source& source) {
     sources_.push_back(source);
     return static_cast<jinja::Origin>(sources_.size() - 1);
   }
 
-  jinja::Value convert_message(const Json& message, const std::vector<ContentPart>& parts) {
-    const Json* reasoning = find_reasoning(message);
+  jinja::Value convert_message(const ChatMessage& message) {
+    const std::vector<ContentPart>& parts = message.parts;
+    const Json* reasoning = find_reasoning(message.json);
     const jinja::Origin origin = add({.message = message_});
     jinja::Dict dict;
     const auto set = [&](const std::string& key, jinja::Value value) {
@@ -115,7 +110,7 @@ class InputConverter {
                jinja::Value(std::make_shared<const jinja::Text>(key, origin)), std::move(value));
     };
     if (reasoning != nullptr) set("thinking", jinja::from_json(runtime_, *reasoning, origin));
-    for (const auto& [key, value] : message.items()) {
+    for (const auto& [key, value] : message.json.items()) {
       if (key == "content" && value.is_string() && !parts.empty()) {
         set(key, convert_content(value.get_ref<const std::string&>(), parts, origin));
       } else if (key == "tool_calls" && value.is_array()) {
@@ -188,11 +183,10 @@ std::vector<Source> define_input(jinja::Interpreter& interpreter, const Template
 
 // What a conversation's length adds to TemplateLimits::max_steps.
 std::int64_t steps_for_length(const TemplateInput& input, const TemplateLimits& limits) {
-  if (!input.messages.is_array()) return 0;
   std::int64_t steps = std::ssize(input.messages) * limits.steps_per_message;
-  for (const Json& message : input.messages) {
-    const auto content = message.is_object() ? message.find("content") : message.end();
-    if (content != message.end() && content->is_string()) steps += std::ssize(content->get_ref<const std::string&>());
+  for (const ChatMessage& message : input.messages) {
+    const auto content = message.json.find("content");
+    if (content != message.json.end() && content->is_string()) steps += std::ssize(content->get_ref<const std::string&>());
   }
   return std::min(steps, std::max<std::int64_t>(limits.most_steps - limits.max_steps, 0));
 }

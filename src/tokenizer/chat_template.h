@@ -37,11 +37,16 @@ struct ContentPart {
   std::int32_t tool = -1;  // it is the definition of that tool, as TextSpan::tool; -1 = not one
 };
 
+// A message of a chat, and what is known of it beside what a template prints.
+struct ChatMessage {
+  nlohmann::ordered_json json;          // OpenAI's shape
+  int sent_as = -1;                     // which of the client's it is or begins with; -1 = its system prompt, or put in
+  std::vector<ContentPart> parts = {};  // for spans to tell them apart; none = the content is one
+};
+
 struct TemplateInput {
-  nlohmann::ordered_json messages = nlohmann::ordered_json::array();  // OpenAI's shape
-  // Per message, for spans to tell them apart; none where messages or parts end early.
-  std::vector<std::vector<ContentPart>> parts;
-  nlohmann::ordered_json tools;                                       // null or an array
+  std::vector<ChatMessage> messages;
+  nlohmann::ordered_json tools;  // null or an array
   bool add_generation_prompt = true;
   std::string bos_token, eos_token;
   nlohmann::ordered_json extra;  // chat_template_kwargs: null or an object

@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/hash_test_support.h"
+#include "tokenizer/chat_test_support.h"
 
 namespace larder {
 namespace {
@@ -45,7 +46,7 @@ ChatTemplate load_template(const std::string& name) {
 
 TemplateInput to_input(const Json& json) {
   TemplateInput input;
-  input.messages = json.value("messages", Json::array());
+  input.messages = messages_of(json.value("messages", Json::array()));
   if (json.contains("tools")) input.tools = json["tools"];
   if (json.contains("extra")) input.extra = json["extra"];
   input.add_generation_prompt = json.value("add_generation_prompt", true);
@@ -133,8 +134,8 @@ std::string render(const std::string& source, const TemplateInput& input = {}) {
   return ChatTemplate(source).render(input).text;
 }
 
-Json user(const std::string& content) {
-  return Json::array({{{"role", "user"}, {"content", content}}});
+std::vector<ChatMessage> user(const std::string& content) {
+  return messages_of(Json::array({{{"role", "user"}, {"content", content}}}));
 }
 
 class ChatTemplateTest : public ::testing::Test {
@@ -197,10 +198,10 @@ TEST_F(ChatTemplateTest, EveryByteOfAMessageIsKnownByItsMessage) {
   TemplateInput input;
   for (std::size_t i = 0; i < letters.size(); ++i) {
     const std::string& l = letters[i];
-    input.messages.push_back({{"role", i % 2 == 0 ? "user" : "assistant"},
-                              {"content", "  " + l + l + "<|im_end|>\n</think>" + l + l + " "}});
+    input.messages.push_back({.json = {{"role", i % 2 == 0 ? "user" : "assistant"},
+                                       {"content", "  " + l + l + "<|im_end|>\n</think>" + l + l + " "}}});
   }
-  input.messages.erase(3);
+  input.messages.pop_back();
   input.tools = Json::array();  // some templates insist on them
   for (const std::string& name : template_names()) {
     SCOPED_TRACE(name);
@@ -285,9 +286,9 @@ TEST_F(ChatTemplateTest, OriginsSurviveTextOperations) {
       {"{% for k in messages[1] %}{{ k }}{% endfor %}", "rolecontent", std::vector<int>(11, 1)},
   };
   TemplateInput input;
-  input.messages = Json::parse(R"([{"role": "user", "content": "Xy", "n": 7, "p": "%%",
-                                    "d": {"Kk": "v"}},
-                                   {"role": "user", "content": [{"text": "Z"}]}])");
+  input.messages = messages_of(Json::parse(R"([{"role": "user", "content": "Xy", "n": 7, "p": "%%",
+                                                "d": {"Kk": "v"}},
+                                               {"role": "user", "content": [{"text": "Z"}]}])"));
   input.tools = Json::array({"tool"});
   input.extra = {{"kwarg", "K"}};
   input.bos_token = "<s>";
@@ -302,9 +303,9 @@ TEST_F(ChatTemplateTest, OriginsSurviveTextOperations) {
 
 TEST_F(ChatTemplateTest, HasADefault) {
   TemplateInput input;
-  input.messages = Json::parse(R"([{"role": "system", "content": "S"},
+  input.messages = messages_of(Json::parse(R"([{"role": "system", "content": "S"},
       {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "image"}, {"type": "text", "text": "b"}]},
-      {"role": "assistant", "content": null}])");
+      {"role": "assistant", "content": null}])"));
   EXPECT_EQ(render("", input),
             "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nab<|im_end|>\n"
             "<|im_start|>assistant\n<|im_end|>\n<|im_start|>assistant\n");
@@ -336,10 +337,10 @@ TEST_F(ChatTemplateTest, ATemplateTooLongIsRefused) {
 }
 
 TEST_F(ChatTemplateTest, BadMessagesAreRefused) {
-  for (const char* messages : {"{}", "[1]", "[null]", "\"x\"", "[[]]"}) {
+  for (const char* message : {"1", "null", "\"x\"", "[]"}) {
     TemplateInput input;
-    input.messages = Json::parse(messages);
-    EXPECT_THAT(failure_of("{{ messages }}", input), HasSubstr("message")) << messages;
+    input.messages.push_back({.json = Json::parse(message)});
+    EXPECT_THAT(failure_of("{{ messages }}", input), HasSubstr("message")) << message;
   }
 }
 
@@ -451,7 +452,7 @@ TEST_F(ChatTemplateTest, DeepRequestsFailWithoutOverflow) {
   }
   TemplateInput input;
   input.messages = user("x");
-  input.messages[0]["deep"] = std::move(deep);
+  input.messages[0].json["deep"] = std::move(deep);
   EXPECT_THAT(failure_of("{{ messages|tojson }}", input), HasSubstr("nested deeper than 100"));
 }
 
@@ -498,7 +499,7 @@ TEST_F(ChatTemplateTest, NamesCostWhatComparingThemDoes) {
 
 TEST_F(ChatTemplateTest, ARoleMayBeAPartOfASpecialToken) {
   TemplateInput input;
-  input.messages = Json::array({{{"role", "user"}, {"content", "user"}, {"name", "user"}},
+  input.messages = messages_of({{{"role", "user"}, {"content", "user"}, {"name", "user"}},
                                 {{"role", "<|user|>"}, {"content", ""}}});
   const RenderedPrompt prompt = ChatTemplate(
       "{% for m in messages %}{{ '<|' + m['role'] + '|>' + m.get('name', '') + m['content'] }}{% endfor %}")
@@ -537,8 +538,8 @@ TEST_F(ChatTemplateTest, ALongConversationIsRenderedInLinearTime) {
   TemplateInput input;
   input.tools = Json::array();
   for (int i = 0; i < 1500; ++i) {
-    input.messages.push_back({{"role", i % 2 == 0 ? "user" : "assistant"},
-                              {"content", std::string(5000, static_cast<char>('a' + i % 26))}});
+    input.messages.push_back({.json = {{"role", i % 2 == 0 ? "user" : "assistant"},
+                                       {"content", std::string(5000, static_cast<char>('a' + i % 26))}}});
   }
   const auto begin = std::chrono::steady_clock::now();
   for (const std::string& name : template_names()) {
@@ -554,7 +555,7 @@ TEST_F(ChatTemplateTest, KeysOfOneHashAreLikeOthers) {
   const std::vector<std::string> keys = texts_of_one_hash(300'000);
   TemplateInput input;
   input.messages = user("x");
-  Json& data = input.messages[0]["data"] = Json::object();
+  Json& data = input.messages[0].json["data"] = Json::object();
   for (const std::string& key : keys) data.get_ref<Json::object_t&>().emplace_back(key, 1);
   TemplateLimits limits;
   limits.max_output_bytes = std::size_t{1} << 30;
@@ -567,8 +568,7 @@ TEST_F(ChatTemplateTest, ManyPartsAreEscapedInLinearTime) {
   constexpr std::size_t kMany = 300'000;
   TemplateInput input;
   input.messages = user(std::string(kMany, 'x') + "&");
-  input.parts.emplace_back();
-  for (std::size_t i = 1; i <= kMany; ++i) input.parts[0].push_back({.end = i});
+  for (std::size_t i = 1; i <= kMany; ++i) input.messages[0].parts.push_back({.end = i});
   const auto begin = std::chrono::steady_clock::now();
   const RenderedPrompt prompt = ChatTemplate("{{ messages[0].content|e }}").render(input);
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));

@@ -31,9 +31,9 @@ TemplateInput chat_of(int num_turns) {
   TemplateInput input;
   for (int i = 0; i < num_turns; ++i) {
     const Json call = {{"function", {{"name", "look"}, {"arguments", {{"place", i}}}}}};
-    input.messages.push_back({{"role", "user"}, {"content", "a"}});
-    input.messages.push_back({{"role", "assistant"}, {"content", ""}, {"tool_calls", Json::array({call})}});
-    input.messages.push_back({{"role", "tool"}, {"content", "b"}});
+    input.messages.push_back({.json = {{"role", "user"}, {"content", "a"}}});
+    input.messages.push_back({.json = {{"role", "assistant"}, {"content", ""}, {"tool_calls", Json::array({call})}}});
+    input.messages.push_back({.json = {{"role", "tool"}, {"content", "b"}}});
   }
   return input;
 }
@@ -51,7 +51,7 @@ TEST(TemplateLimits, GrowWithTheConversation) {
 
 TEST(TemplateLimits, GrowWithItsText) {
   TemplateInput input;
-  input.messages.push_back({{"role", "user"}, {"content", std::string(3'000'000, 'a')}});
+  input.messages.push_back({.json = {{"role", "user"}, {"content", std::string(3'000'000, 'a')}}});
   const TemplateLimits limits{.max_steps = 1'000'000};
   EXPECT_EQ(ChatTemplate("{{ messages[0].content|title|length }}", limits).render(input).text, "3000000");
   // Not for others.

@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "fuzz_target.h"
-#include "tokenizer/chat_template.h"
+#include "tokenizer/chat_test_support.h"
 
 namespace {
 
@@ -17,13 +17,13 @@ larder::TemplateInput to_input(std::string_view bytes) {
   larder::TemplateInput input;
   const Json json = Json::parse(bytes, nullptr, false);
   if (json.is_object()) {
-    input.messages = json.value("messages", Json::array());
+    input.messages = larder::messages_of(json.value("messages", Json::array()));
     if (json.contains("tools")) input.tools = json["tools"];
     if (json.contains("extra")) input.extra = json["extra"];
   } else if (json.is_array()) {
-    input.messages = json;
+    input.messages = larder::messages_of(json);
   } else {
-    input.messages = Json::array({{{"role", "user"}, {"content", std::string(bytes)}}});
+    input.messages.push_back({.json = {{"role", "user"}, {"content", std::string(bytes)}}});
   }
   input.bos_token = "<s>";
   input.now_s = 1;
@@ -59,7 +59,7 @@ bool try_input(const std::uint8_t* data, std::size_t size) {
       check(span.begin == at && span.end > at);
       at = span.end;
       check(span.message >= -1 && span.message < static_cast<int>(input.messages.size()));
-      check(!span.trusted || span.message == -1 || has_known_role(input.messages.at(span.message)));
+      check(!span.trusted || span.message == -1 || has_known_role(input.messages.at(span.message).json));
     }
     check(at == prompt.text.size());
     return true;

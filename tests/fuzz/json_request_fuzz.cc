@@ -41,7 +41,6 @@ void render(larder::ChatRequest request, const larder::ChatTemplate& chat_templa
   }
   larder::TemplateInput input;
   input.messages = request.messages;
-  input.parts = request.parts;
   chat_template.render(input);
 }
 
