@@ -153,27 +153,32 @@ Comparison Ledger::compare_to(const Entry* relative, const PromptOrigin& origin,
                               std::span<const TokenId> prompt) const {
   Comparison comparison;
   if (relative == nullptr) return comparison;
-  comparison.relative = relative->prompt;
-  const std::vector<TokenId>& known = relative->prompt.tokens;
-  comparison.num_relative = static_cast<int>(known.size());
+  const RememberedPrompt& remembered = comparison.relative.emplace(relative->prompt);
+  const std::vector<TokenId>& known = remembered.tokens;
   comparison.num_common = num_equal(prompt, known);
   const auto num_common = static_cast<std::size_t>(comparison.num_common);
-  if (num_common == prompt.size() || num_common == known.size()) return comparison;
-  if (is_compacted_since(origin, relative->prompt.origin)) {
-    comparison.realigned =
-        meet_in_messages(origin, prompt, relative->prompt, comparison.num_common);
+  if (num_common == prompt.size() || num_common == known.size()) {
+    comparison.relation = Relation::kExtends;
+    return comparison;
+  }
+  if (is_compacted_since(origin, remembered.origin)) {
+    comparison.realigned = meet_in_messages(origin, prompt, remembered, comparison.num_common);
     comparison.compacted = comparison.realigned.num_equal >= kTellingRun;
   }
   if (!comparison.compacted) comparison.realigned = realign(prompt, known, comparison.num_common);
-  comparison.diverged = comparison.realigned.num_equal >= kTellingRun;
   Realignment run = comparison.realigned;
+  if (run.num_equal < kTellingRun) {
+    if (comparison.num_common >= remembered.num_prompt) comparison.relation = Relation::kGeneratedDiffers;
+    return comparison;
+  }
+  comparison.relation = Relation::kRealigned;
   std::span<const TokenId> left = prompt, right = known;
   for (int i = 0; i < kMostRuns && run.num_equal >= kTellingRun; ++i) {
     left = left.subspan(static_cast<std::size_t>(run.left_end + run.num_equal));
     right = right.subspan(static_cast<std::size_t>(run.right_end + run.num_equal));
     run = realign(left, right, 0);
   }
-  comparison.met_until = static_cast<int>(prompt.size() - left.size());
+  comparison.diverged_end = static_cast<int>(prompt.size() - left.size());
   return comparison;
 }
 
@@ -350,19 +355,9 @@ void append(std::vector<MissedTokens>& missed, MissedTokens span) {
 std::vector<MissedTokens> explain(const Comparison& comparison, const CacheFacts& facts,
                                   int num_prompt, int num_cached) {
   CHECK(num_cached >= 0 && num_cached <= num_prompt, num_cached, num_prompt);
-  int num_known = 0;     // were once in the cache, by the ledger
-  int diverged_end = 0;  // could have been, had the prompts not parted
-  if (comparison.relative) {
-    const RememberedPrompt& relative = *comparison.relative;
-    num_known = std::min(comparison.num_common, relative.num_computed);
-    const int shift = comparison.realigned.left_end - comparison.realigned.right_end;
-    if (comparison.diverged) {
-      const int end = comparison.num_relative + shift;
-      diverged_end = comparison.met_until > 0
-                         ? comparison.met_until
-                         : std::min(num_prompt, std::max(comparison.realigned.left_end, end));
-    }
-  }
+  int num_known = 0;  // were once in the cache, by the ledger
+  if (comparison.relative) num_known = std::min(comparison.num_common, comparison.relative->num_computed);
+  const int diverged_end = std::min(num_prompt, comparison.lost_end(num_cached));
   std::vector<MissedTokens> missed;
   int place = num_cached;
   // What the cache says nothing about.

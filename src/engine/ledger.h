@@ -93,20 +93,34 @@ struct RememberedPrompt {
   std::int64_t arrived_ns = 0;
 };
 
+// What a prompt is to another one that has the same beginning, or content.
+enum class Relation : std::uint8_t {
+  kUnrelated,         // each says its own, by the look of what follows
+  kExtends,           // one of them ends where the other goes on
+  kGeneratedDiffers,  // one goes on from the other's prompt, but not as that was answered
+  kRealigned,         // they meet again behind what differs: one conversation, or one prompt
+};
+
 // A new prompt beside its nearest relative.
 struct Comparison {
   std::uint64_t entry = 0;  // the new prompt's place in the ledger
   std::optional<RememberedPrompt> relative;
-  int num_relative = 0;    // its tokens
+  Relation relation = Relation::kUnrelated;
   int num_common = 0;      // tokens that both begin with: the index of the first different one
   Realignment realigned;   // left: the new prompt; right: the relative
-  int met_until = 0;       // where the last telling run of equal tokens ends in the new prompt; 0 = there is none
+  // Tokens of the new prompt that could have been cached, had both not parted: up to where the last telling run
+  // of equal ones ends, of realigned prompts.
+  int diverged_end = 0;
   int num_other_salt = 0;  // tokens that another salt of the tenant begins with, too
-  // The relative goes on where the new prompt says something else, and both are one conversation or
-  // one prompt by the look of the rest.
-  bool diverged = false;
   // What differs is what the server made of a long history: messages that it kept are in both.
   bool compacted = false;
+
+  // diverged_end, or 0 where nothing was lost to what differs. Unless the prompts meet again, that is so, too,
+  // where the cache goes on behind it: another prompt had this.
+  int lost_end(int num_cached) const {
+    const bool is_cached = relation != Relation::kRealigned && num_common < num_cached;
+    return is_cached || diverged_end <= num_cached ? 0 : diverged_end;
+  }
 
   // Leaves what explain() goes by: the request may wait in line for long.
   void forget_text();
@@ -158,7 +172,6 @@ class Ledger {
     bool is_indexed = false;  // once it is completed
   };
   using Index = std::unordered_map<std::uint64_t, std::uint64_t>;
-
   const Entry* find(std::uint64_t number) const;
   Comparison compare_to(const Entry* relative, const PromptOrigin& origin,
                         std::span<const TokenId> prompt) const;

@@ -105,7 +105,32 @@ TEST(Ledger, FindsTheConversationThatGoesOn) {
   ASSERT_TRUE(next.relative);
   EXPECT_EQ(next.relative->origin.id, "reply5");
   EXPECT_EQ(next.num_common, 540);
-  EXPECT_FALSE(next.diverged);
+  EXPECT_NE(next.relation, Relation::kRealigned);
+}
+
+TEST(Ledger, TellsWhatAPromptIsToItsRelative) {
+  Ledger ledger(1 << 24);
+  const Tokens text = random_text(80, 1), answer = random_text(40, 2);
+  serve(ledger, of("a"), text, answer);
+  const auto relation = [&](const Tokens& prompt) { return ledger.compare(of("b"), prompt, 0).relation; };
+  EXPECT_EQ(relation(text), Relation::kExtends);
+  EXPECT_EQ(relation(text + answer + random_text(9, 3)), Relation::kExtends);
+  EXPECT_EQ(relation(text + random_text(100, 4)), Relation::kGeneratedDiffers);
+  EXPECT_EQ(relation(Tokens(text.begin(), text.begin() + 40) + random_text(100, 4)), Relation::kUnrelated);
+  EXPECT_EQ(relation(random_text(90, 5)), Relation::kUnrelated);
+  Tokens edited = text + answer + random_text(9, 3);
+  edited[90] ^= 1;
+  EXPECT_EQ(relation(edited), Relation::kRealigned);
+}
+
+// Nothing of it was ever there, however long the prompt is by which it is extended.
+TEST(Ledger, WhatComesInPlaceOfAnAnswerHasNotDiverged) {
+  Ledger ledger(1 << 24);
+  const Tokens text = random_text(80, 1);
+  serve(ledger, of("a"), text, random_text(1, 2));
+  const Comparison comparison = ledger.compare(of("b"), text + random_text(100, 3), 0);
+  const auto missed = explain(comparison, {}, 180, 80);
+  EXPECT_EQ(num_of(missed, MissReason::kNeverSeen), 100);
 }
 
 TEST(Ledger, FindsARelativeWhoseBeginningChanged) {
@@ -118,7 +143,7 @@ TEST(Ledger, FindsARelativeWhoseBeginningChanged) {
   ASSERT_TRUE(found.relative);
   EXPECT_EQ(found.relative->origin.id, "reply17");
   EXPECT_EQ(found.num_common, 4);
-  EXPECT_TRUE(found.diverged);
+  EXPECT_EQ(found.relation, Relation::kRealigned);
   EXPECT_EQ(found.realigned.left_end, 5);
   EXPECT_FALSE(ledger.compare(of("other"), random_text(500, 4711), 0).relative);
 }
@@ -150,7 +175,7 @@ TEST(Ledger, APromptThatWasNotComputedIsNoRelative) {
   const Comparison again = ledger.compare(of("b"), changed, 0);
   ASSERT_TRUE(again.relative);
   EXPECT_EQ(again.relative->origin.id, "a");
-  EXPECT_TRUE(again.diverged);
+  EXPECT_EQ(again.relation, Relation::kRealigned);
   ledger.complete(again.entry, {});
   EXPECT_EQ(ledger.compare(of("c"), changed, 0).relative->origin.id, "b");
   // They go with the others, and leave these their places in the index.
@@ -206,7 +231,7 @@ TEST(Ledger, WhatIsSharedFromTheStartComesBeforeWhatIsSharedElsewhere) {
     const Comparison comparison = ledger.compare(of("next"), next, 0);
     ASSERT_TRUE(comparison.relative);
     EXPECT_EQ(comparison.relative->origin.id, "alice") << i;
-    EXPECT_FALSE(comparison.diverged);
+    EXPECT_NE(comparison.relation, Relation::kRealigned);
   }
 }
 
@@ -250,7 +275,7 @@ TEST(Ledger, WhatNoPromptHasIsNeverSeen) {
   serve(ledger, of("a"), random_text(30, 3) + tools + random_text(60, 4) + rules + random_text(400, 5));
   const Tokens prompt = random_text(10, 6) + tools + random_text(40, 7) + rules + random_text(400, 8);
   const Comparison comparison = ledger.compare(of("b"), prompt, 0);
-  ASSERT_TRUE(comparison.diverged);
+  ASSERT_EQ(comparison.relation, Relation::kRealigned);
   const auto missed = explain(comparison, {}, static_cast<int>(prompt.size()), 0);
   EXPECT_EQ(num_of(missed, MissReason::kDiverged), 10 + 200 + 40 + 100);
   EXPECT_EQ(num_of(missed, MissReason::kNeverSeen), 400);
@@ -327,7 +352,7 @@ TEST(Ledger, FindsWhatTheServerHasKeptOfALongHistory) {
   EXPECT_EQ(found.realigned.left_end, 100);
   EXPECT_EQ(found.realigned.right_end, 10'100);
   EXPECT_EQ(found.realigned.num_equal, 2000);
-  EXPECT_TRUE(found.diverged);
+  EXPECT_EQ(found.relation, Relation::kRealigned);
 }
 
 TEST(Ledger, WhatTheServerAsksItselfIsNobodysRelative) {
@@ -351,7 +376,7 @@ TEST(Ledger, OtherConversationsAreNotTheSameOneShortened) {
   ASSERT_TRUE(found.relative);
   EXPECT_EQ(found.num_common, 100);
   EXPECT_FALSE(found.compacted);
-  EXPECT_FALSE(found.diverged);
+  EXPECT_NE(found.relation, Relation::kRealigned);
   // What comes first tells: another system prompt, other tools.
   Conversation same = shortened("same", 10, 13, 10);
   same.origin.system = 7;
@@ -368,7 +393,7 @@ TEST(Explain, CoversWhatWasComputedOnce) {
   Tokens edited = text + random_text(50, 2) + random_text(100, 3);
   edited[120] ^= 1;
   const Comparison comparison = ledger.compare(of("b"), edited, 0);
-  EXPECT_TRUE(comparison.diverged);
+  EXPECT_EQ(comparison.relation, Relation::kRealigned);
   CacheFacts facts;
   facts.missed = {{.begin = 96, .end = 112, .cause = MissCause::kEvicted},
                   {.begin = 349, .end = 350, .cause = MissCause::kTooShort}};
@@ -383,6 +408,18 @@ TEST(Explain, CoversWhatWasComputedOnce) {
   EXPECT_EQ(num_of(missed, MissReason::kDiverged), 130);  // up to the end of the relative's answer
   EXPECT_EQ(num_of(missed, MissReason::kNeverSeen), 99);
   EXPECT_EQ(num_of(missed, MissReason::kTooShort), 1);
+}
+
+// The nearest prompt goes on otherwise, but what is cached does not: another one had it.
+TEST(Explain, WhatOthersHadWasNotLost) {
+  Ledger ledger(1 << 24);
+  const Tokens text = random_text(200, 1);
+  serve(ledger, of("a"), text, random_text(60, 2));
+  Comparison comparison = ledger.compare(of("b"), text + random_text(100, 3), 0);
+  comparison.diverged_end = 260;  // by what the texts look like
+  EXPECT_EQ(num_of(explain(comparison, {}, 300, 192), MissReason::kDiverged), 60);
+  EXPECT_EQ(num_of(explain(comparison, {}, 300, 224), MissReason::kDiverged), 0);
+  EXPECT_EQ(comparison.lost_end(224), 0);
 }
 
 // What an endless request computes beyond its window never is in the cache: it cannot be evicted.
@@ -437,7 +474,8 @@ TEST(Explain, AddsUpWhateverTheFacts) {
       comparison.relative->num_computed = below(400);
       comparison.num_common = below(num_prompt + 1);
       comparison.realigned = {comparison.num_common + below(50), comparison.num_common + below(50), 5};
-      comparison.diverged = below(2) == 0;
+      comparison.relation = static_cast<Relation>(below(4));
+      if (below(2) == 0) comparison.diverged_end = comparison.num_common + below(400);
     }
     comparison.num_other_salt = below(2) * below(300);
     CacheFacts facts;

@@ -43,6 +43,7 @@ OpenPrompt CacheLog::open(PromptOrigin origin, std::span<const TokenId> prompt,
   if (comparison_id) compare_as_requested(*comparison_id, origin, prompt, open);
   open.comparison = ledger_.compare(origin, prompt, steady_now_ns());
   open.divergence = find_divergence(open.comparison, origin, prompt, tokenizer_);
+  if (open.divergence) open.comparison.diverged_end = open.divergence->end;
   open.comparison.forget_text();
   return open;
 }
@@ -99,7 +100,7 @@ CacheReport CacheLog::explain(const OpenPrompt& prompt, const RequestUpdate& upd
     report.relative_age_s = static_cast<double>(report.now_ns - relative.arrived_ns) * 1e-9;
     report.num_common = prompt.comparison.num_common;
   }
-  report.divergence = prompt.divergence;
+  if (prompt.comparison.lost_end(report.num_cached) > 0) report.divergence = prompt.divergence;
   report.requested = prompt.requested;
   if (report.requested) hold_against(report.num_cached, *report.requested);
   report.normalised = prompt.normalised;

@@ -162,6 +162,7 @@ class Classifier {
       if (old_.message == relative_.origin.timed_message) return DivergenceKind::kTimestamp;
     }
     if (first_ >= relative_.num_prompt && is_rethought()) return DivergenceKind::kRerenderedThinking;
+    if (says_nothing()) return std::nullopt;
     if (are_equal(new_.text, old_.text)) return DivergenceKind::kRetokenisedGeneration;
     if (is_in_tools()) {
       return origin_.sorted_tools == relative_.origin.sorted_tools
@@ -171,10 +172,12 @@ class Classifier {
     if (equal_without(spaces(), "")) return DivergenceKind::kWhitespace;
     if (has_equal_json()) return DivergenceKind::kReorderedJsonKeys;
     if (is_rethought()) return DivergenceKind::kRerenderedThinking;
+    // A time or a number in an answer is its own.
+    if (comparison_.relation == Relation::kGeneratedDiffers) return std::nullopt;
     if (is_small() && equal_without(timestamps(), "@")) return DivergenceKind::kTimestamp;
     if (is_small() && has_other_nonces()) return DivergenceKind::kNonce;
     if (is_truncated()) return DivergenceKind::kTruncatedHistory;
-    if (!comparison_.diverged && !was_generated()) return std::nullopt;
+    if (comparison_.relation != Relation::kRealigned) return std::nullopt;
     if (origin_.parts.empty()) return DivergenceKind::kEditedText;
     return is_system_role(segment()) ? DivergenceKind::kChangedSystemPrompt
                                      : DivergenceKind::kEditedHistory;
@@ -192,6 +195,7 @@ class Classifier {
     const std::string role = segment();
     return {.kind = kind,
             .token = first_,
+            .end = end_of_loss(kind),
             .message = role == new_.role ? origin_.index_sent(new_.message) : -1,
             .role = role,
             .shared_text = piece(new_.text, place - shared, shared),
@@ -201,6 +205,35 @@ class Classifier {
 
  private:
   std::string decode(Tokens tokens) const { return tokenizer_.decode(tokens, true); }
+
+  int end_of_loss(DivergenceKind kind) const {
+    if (comparison_.relation == Relation::kRealigned) return comparison_.diverged_end;
+    if (kind == DivergenceKind::kRetokenisedGeneration) return end_of_same_text();
+    return std::min(end_of(new_.tokens), end_of(old_.tokens));  // it had no more than these
+  }
+
+  // Tokens of the new prompt up to where it says what the relative does, in other ones.
+  int end_of_same_text() const {
+    const std::string rest = decode(slice(old_.tokens, first_, end_of(old_.tokens)));
+    StreamDecoder decoder(tokenizer_, true);
+    std::size_t size = 0;
+    int end = first_;
+    while (end < end_of(new_.tokens) && size < rest.size()) {
+      const std::string piece = decoder.push(new_.tokens[static_cast<std::size_t>(end)]);
+      const std::size_t num_compared = std::min(piece.size(), rest.size() - size);
+      if (rest.compare(size, num_compared, piece, 0, num_compared) != 0) break;
+      size += piece.size();
+      ++end;
+    }
+    return end;
+  }
+
+  // An answer of no words, behind which the prompt goes on in its own: nothing can be compared.
+  bool says_nothing() const {
+    if (comparison_.relation != Relation::kGeneratedDiffers) return false;
+    const std::string rest = decode(slice(old_.tokens, first_, first_ + kUnalignedTokens));
+    return spaces().replace_all(rest, "").empty();
+  }
 
   bool are_equal(const std::string& left, const std::string& right) const {
     return is_aligned_ ? left == right : begin_alike(left, right, slack_);
@@ -224,8 +257,6 @@ class Classifier {
     const Realignment& met = comparison_.realigned;
     return !is_aligned_ || (met.left_end - first_ < 200 && met.right_end - first_ < 200);
   }
-
-  bool was_generated() const { return first_ >= relative_.num_prompt; }
 
   // Of the prompt, what differs first. What the template refuses as a system prompt, and summaries, stand
   // in messages that say other things, too.
@@ -265,7 +296,7 @@ class Classifier {
   // Messages of the relative are left out between two that stay.
   bool is_truncated() const {
     const Realignment& met = comparison_.realigned;
-    if (!is_aligned_ || !comparison_.diverged) return false;  // a template's own text is no run
+    if (comparison_.relation != Relation::kRealigned) return false;  // a template's own text is no run
     const int num_new = met.left_end - first_;
     const int num_old = met.right_end - first_;
     if (num_old <= num_new || num_new > kContextTokens / 2) return false;
@@ -396,17 +427,12 @@ const char* divergence_advice(DivergenceKind kind) {
   return "Put what changes at the end of the prompt.";
 }
 
-std::optional<Divergence> find_divergence(Comparison& comparison, const PromptOrigin& origin,
+std::optional<Divergence> find_divergence(const Comparison& comparison, const PromptOrigin& origin,
                                           std::span<const TokenId> prompt,
                                           const Tokenizer& tokenizer) {
-  if (!comparison.relative) return std::nullopt;
-  const int num_common = comparison.num_common;
-  const bool ends = num_common >= end_of(prompt) ||
-                    num_common >= end_of(comparison.relative->tokens);
-  if (ends) return std::nullopt;
+  if (!comparison.relative || comparison.relation == Relation::kExtends) return std::nullopt;
   const Classifier classifier(comparison, origin, prompt, tokenizer);
   const std::optional<DivergenceKind> kind = classifier.kind();
-  comparison.diverged = kind.has_value();
   if (!kind) return std::nullopt;
   return classifier.describe(*kind);
 }

@@ -34,7 +34,7 @@ class DivergenceTest : public ::testing::Test {
                                        const Tokens& answer = {}) const {
     Ledger ledger(std::size_t{16} << 20);
     ledger.complete(ledger.compare({}, before, 0).entry, answer);
-    Comparison comparison = ledger.compare({}, prompt, 1);
+    const Comparison comparison = ledger.compare({}, prompt, 1);
     EXPECT_TRUE(comparison.relative);
     return find_divergence(comparison, {}, prompt, tokenizer_);
   }
@@ -86,7 +86,7 @@ TEST_F(DivergenceTest, UnclosedThoughtsAreLookedThroughOnce) {
   for (Tokens* tokens : {&left, &right}) tokens->insert(tokens->end(), tail.begin(), tail.end());
   Ledger ledger(std::size_t{16} << 20);
   ledger.complete(ledger.compare({}, left, 0).entry, {});
-  Comparison comparison = ledger.compare({}, right, 1);
+  const Comparison comparison = ledger.compare({}, right, 1);
   for (int i = 0; i < 300; ++i) ASSERT_TRUE(find_divergence(comparison, {}, right, tokenizer_));
 }
 
@@ -112,6 +112,23 @@ TEST_F(DivergenceTest, AnswersInOtherTokensAreToldFromOtherWords) {
                     encode(question + "panther"), said));
     EXPECT_FALSE(is(DivergenceKind::kWhitespace, encode(question + "cat"), encode(question + "dog"),
                     said));
+  }
+}
+
+TEST_F(DivergenceTest, OnlyWhatAnAnswerSaidInOtherTokensWasThere) {
+  const std::string question = "Write a poem of four lines for the given noun. The noun: ";
+  const Tokens asked = encode(question);
+  const auto found = divergence(asked, encode(question + std::string(128, 'a') + "And one more."), Tokens(8, kWord));
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->end - found->token, 128);
+}
+
+TEST_F(DivergenceTest, WhatComesInPlaceOfAnAnswerIsNew) {
+  const std::string question = "Write a poem of four lines for the given noun. The noun: ";
+  // Also where the answer is of the kind that changes from one prompt to the next, or says nothing.
+  for (const char* answer : {"x", " ", "\n\n", "10:41", "4711993", "A dog of 10:41 that sleeps."}) {
+    const auto found = divergence(encode(question), encode(question + "11:02, 9931227 cats and what they eat"), encode(answer));
+    EXPECT_FALSE(found) << answer << ": " << divergence_name(found->kind);
   }
 }
 
