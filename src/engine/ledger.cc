@@ -55,6 +55,12 @@ Realignment meet_in_messages(const PromptOrigin& origin, std::span<const TokenId
   return best;
 }
 
+// With an answer of so many tokens: the last one's own keys and values are computed with the next one only.
+int num_computed_of(const RememberedPrompt& prompt, std::size_t num_generated) {
+  const int num_before_last = std::max(0, static_cast<int>(num_generated) - 1);
+  return std::min(prompt.num_prompt + num_before_last, prompt.origin.num_shareable);
+}
+
 std::uint64_t seed_of(const PromptOrigin& origin) { return mix64(origin.salt, origin.tenant); }
 
 std::size_t size_of(const PromptOrigin& origin) {
@@ -153,22 +159,23 @@ Comparison Ledger::compare_to(const Entry* relative, const PromptOrigin& origin,
                               std::span<const TokenId> prompt) const {
   Comparison comparison;
   if (relative == nullptr) return comparison;
-  const RememberedPrompt& remembered = comparison.relative.emplace(relative->prompt);
+  const Match match = Ledger::match(*relative, prompt);
+  comparison.num_common = match.num_common;
+  const RememberedPrompt& remembered = comparison.relative.emplace(with_answer(*relative, match));
   const std::vector<TokenId>& known = remembered.tokens;
-  comparison.num_common = num_equal(prompt, known);
-  const auto num_common = static_cast<std::size_t>(comparison.num_common);
+  const auto num_common = static_cast<std::size_t>(match.num_common);
   if (num_common == prompt.size() || num_common == known.size()) {
     comparison.relation = Relation::kExtends;
     return comparison;
   }
   if (is_compacted_since(origin, remembered.origin)) {
-    comparison.realigned = meet_in_messages(origin, prompt, remembered, comparison.num_common);
+    comparison.realigned = meet_in_messages(origin, prompt, remembered, match.num_common);
     comparison.compacted = comparison.realigned.num_equal >= kTellingRun;
   }
-  if (!comparison.compacted) comparison.realigned = realign(prompt, known, comparison.num_common);
+  if (!comparison.compacted) comparison.realigned = realign(prompt, known, match.num_common);
   Realignment run = comparison.realigned;
   if (run.num_equal < kTellingRun) {
-    if (comparison.num_common >= remembered.num_prompt) comparison.relation = Relation::kGeneratedDiffers;
+    if (match.num_common >= remembered.num_prompt) comparison.relation = Relation::kGeneratedDiffers;
     return comparison;
   }
   comparison.relation = Relation::kRealigned;
@@ -180,6 +187,28 @@ Comparison Ledger::compare_to(const Entry* relative, const PromptOrigin& origin,
   }
   comparison.diverged_end = static_cast<int>(prompt.size() - left.size());
   return comparison;
+}
+
+Ledger::Match Ledger::match(const Entry& entry, std::span<const TokenId> prompt) {
+  const RememberedPrompt& known = entry.prompt;
+  Match best{.num_common = num_equal(prompt, known.tokens), .num_computed = known.num_computed};
+  if (best.num_common < known.num_prompt) return best;
+  const std::span<const TokenId> said = prompt.subspan(static_cast<std::size_t>(known.num_prompt));
+  for (const std::vector<TokenId>& answer : entry.other_answers) {
+    const int num_common = known.num_prompt + num_equal(said, answer);
+    if (num_common <= best.num_common) continue;
+    best = {.num_common = num_common, .num_computed = num_computed_of(known, answer.size()), .answer = &answer};
+  }
+  return best;
+}
+
+RememberedPrompt Ledger::with_answer(const Entry& entry, const Match& match) {
+  RememberedPrompt prompt = entry.prompt;
+  if (match.answer == nullptr) return prompt;
+  prompt.tokens.resize(static_cast<std::size_t>(prompt.num_prompt));
+  prompt.tokens.insert(prompt.tokens.end(), match.answer->begin(), match.answer->end());
+  prompt.num_computed = match.num_computed;
+  return prompt;
 }
 
 // Of the prompts that share most from the start, that share content, and that the client names as
@@ -210,7 +239,7 @@ const Ledger::Entry* Ledger::nearest(const Entry& entry) const {
   for (const auto& [number, num_shared] : likeness) {
     const Entry* candidate = find(number);
     if (candidate == nullptr) continue;
-    const int num_common = num_equal(entry.prompt.tokens, candidate->prompt.tokens);
+    const int num_common = match(*candidate, entry.prompt.tokens).num_common;
     // A few tokens of a template in common make no relative.
     if (num_common < kBlockSize && num_shared < kLeastLikeness) continue;
     const double share = num_shared / std::max(1.0, static_cast<double>(sketch.size));
@@ -232,11 +261,12 @@ int Ledger::num_known_to_other_salts(const Entry& entry) const {
     if (found == by_tenant_prefix_.end()) break;
     const Entry* other = find(found->second);
     const auto num_needed = static_cast<int>(i + 1) * kBlockSize;
-    if (other == nullptr || other->prompt.num_computed < num_needed) break;
+    if (other == nullptr || other->prompt.origin.num_shareable < num_needed) break;
     last = other;
   }
   if (last == nullptr) return 0;
-  return std::min(num_equal(entry.prompt.tokens, last->prompt.tokens), last->prompt.num_computed);
+  const Match found = match(*last, entry.prompt.tokens);
+  return std::min(found.num_common, found.num_computed);
 }
 
 // num_indexed: prefixes that are in the index already.
@@ -264,7 +294,10 @@ void Ledger::measure(Entry& entry) {
   const std::size_t num_hashes =
       entry.prefixes.size() + entry.tenant_prefixes.size() + entry.beginnings.size() + entry.sketch.size;
   entry.size_bytes = size_of(entry.prompt.origin) + sizeof(Entry) + num_hashes * kBytesPerHash +
-                     entry.prompt.tokens.capacity() * sizeof(TokenId);
+                     entry.prompt.tokens.capacity() * sizeof(TokenId) +
+                     entry.other_answers.capacity() * sizeof(std::vector<TokenId>);
+  for (const std::vector<TokenId>& answer : entry.other_answers)
+    entry.size_bytes += answer.capacity() * sizeof(TokenId);
   size_bytes_ += entry.size_bytes;
 }
 
@@ -299,24 +332,33 @@ void Ledger::complete(std::uint64_t number, std::span<const TokenId> generated) 
   Entry& entry = *found->second;
   RememberedPrompt& prompt = entry.prompt;
   if (prompt.origin.is_servers_own) return;  // it goes when its request does
-  prompt.tokens.resize(static_cast<std::size_t>(prompt.num_prompt));
-  prompt.tokens.insert(prompt.tokens.end(), generated.begin(), generated.end());
-  // The last token's own keys and values are computed with the next one only.
-  const int num_generated = static_cast<int>(generated.size());
+  if (prompt.num_computed == 0) prompt.num_computed = num_computed_of(prompt, 0);
   const std::size_t num_indexed = entry.is_indexed ? entry.prefixes.size() : 0;
-  const int num_computed = prompt.num_prompt + std::max(0, num_generated - 1);
-  prompt.num_computed = std::min(num_computed, prompt.origin.num_shareable);
-  if (num_generated == 0) {
-    if (!entry.is_indexed) index(entry, 0);
-    return;
-  }
-  const std::span<const TokenId> computed(prompt.tokens.data(),
-                                          static_cast<std::size_t>(num_computed));
-  entry.prefixes = prefix_hashes(computed, seed_of(prompt.origin));
-  entry.tenant_prefixes = prefix_hashes(computed, prompt.origin.tenant);
-  index(entry, num_indexed);
+  if (!generated.empty()) add_answer(entry, generated);
+  if (!entry.is_indexed || !generated.empty()) index(entry, num_indexed);
   measure(entry);
   shrink();
+}
+
+void Ledger::add_answer(Entry& entry, std::span<const TokenId> generated) {
+  RememberedPrompt& prompt = entry.prompt;
+  const auto first = std::span(prompt.tokens).subspan(static_cast<std::size_t>(prompt.num_prompt));
+  const auto is_known = [&](std::span<const TokenId> answer) { return std::ranges::equal(answer, generated); };
+  if (is_known(first) || std::ranges::any_of(entry.other_answers, is_known)) return;
+  std::vector<TokenId> computed(prompt.tokens.begin(), prompt.tokens.begin() + prompt.num_prompt);
+  computed.insert(computed.end(), generated.begin(), generated.end() - 1);
+  const auto add_hashes = [&](std::vector<std::uint64_t>& hashes, std::uint64_t seed) {
+    const std::vector<std::uint64_t> all = prefix_hashes(computed, seed);
+    hashes.insert(hashes.end(), all.begin() + prompt.num_prompt / kBlockSize, all.end());
+  };
+  add_hashes(entry.prefixes, seed_of(prompt.origin));
+  add_hashes(entry.tenant_prefixes, prompt.origin.tenant);
+  if (!first.empty()) {
+    entry.other_answers.emplace_back(generated.begin(), generated.end());
+    return;
+  }
+  prompt.tokens.insert(prompt.tokens.end(), generated.begin(), generated.end());
+  prompt.num_computed = num_computed_of(prompt, generated.size());
 }
 
 void Ledger::forget(std::uint64_t number) {

@@ -104,6 +104,7 @@ enum class Relation : std::uint8_t {
 // A new prompt beside its nearest relative.
 struct Comparison {
   std::uint64_t entry = 0;  // the new prompt's place in the ledger
+  // With its answer; of several, with the one that goes furthest with the new prompt.
   std::optional<RememberedPrompt> relative;
   Relation relation = Relation::kUnrelated;
   int num_common = 0;      // tokens that both begin with: the index of the first different one
@@ -150,7 +151,7 @@ class Ledger {
   // salt's.
   std::optional<Comparison> compare_with(const std::string& id, const PromptOrigin& origin,
                                          std::span<const TokenId> prompt) const;
-  // The entry's prompt was computed, and these tokens were generated after it.
+  // The entry's prompt was computed, and these tokens were generated after it, as one of its answers.
   void complete(std::uint64_t entry, std::span<const TokenId> generated);
   // Nobody will complete the entry any more. It goes unless that was done: it would only take room.
   void forget(std::uint64_t entry);
@@ -161,7 +162,9 @@ class Ledger {
  private:
   struct Entry {
     std::uint64_t number = 0;
-    RememberedPrompt prompt;
+    RememberedPrompt prompt;  // with its first answer
+    std::vector<std::vector<TokenId>> other_answers;
+    // Of the prompt, then of it with each of its answers what is beyond.
     std::vector<std::uint64_t> prefixes;         // seeded by tenant and salt
     std::vector<std::uint64_t> tenant_prefixes;  // by tenant
     // As prefixes, of its first 4, 8 and 12 tokens. Where a prompt parts within its first block, the relative that
@@ -172,12 +175,22 @@ class Ledger {
     bool is_indexed = false;  // once it is completed
   };
   using Index = std::unordered_map<std::uint64_t, std::uint64_t>;
+  // Of a prompt and the entry's with that one of its answers which goes furthest with it.
+  struct Match {
+    int num_common = 0;
+    int num_computed = 0;                          // RememberedPrompt's, with this answer
+    const std::vector<TokenId>* answer = nullptr;  // of other_answers; null = the first
+  };
+
   const Entry* find(std::uint64_t number) const;
   Comparison compare_to(const Entry* relative, const PromptOrigin& origin,
                         std::span<const TokenId> prompt) const;
+  static Match match(const Entry& entry, std::span<const TokenId> prompt);
+  static RememberedPrompt with_answer(const Entry& entry, const Match& match);
   const Entry* nearest(const Entry& entry) const;
   int num_known_to_other_salts(const Entry& entry) const;
   void index(Entry& entry, std::size_t num_indexed);
+  static void add_answer(Entry& entry, std::span<const TokenId> generated);
   void measure(Entry& entry);
   void remove(const Entry& entry);
   void shrink();

@@ -133,6 +133,37 @@ TEST(Ledger, WhatComesInPlaceOfAnAnswerHasNotDiverged) {
   EXPECT_EQ(num_of(missed, MissReason::kNeverSeen), 100);
 }
 
+TEST(Ledger, KnowsEachAnswerOfAPrompt) {
+  Ledger ledger(std::size_t{1} << 22);
+  const Tokens text = random_text(80, 1), more = random_text(30, 9);
+  const Tokens answers[] = {random_text(40, 2), random_text(50, 3), random_text(60, 4)};
+  const std::uint64_t entry = ledger.compare(of("a", 1, 1), text, 0).entry;
+  ledger.complete(entry, {});
+  for (const Tokens& answer : answers) ledger.complete(entry, answer);
+  const std::size_t size_bytes = ledger.size_bytes();
+  for (const Tokens& answer : answers) ledger.complete(entry, answer);
+  EXPECT_EQ(ledger.size_bytes(), size_bytes) << "none is kept twice";
+  for (const Tokens& answer : answers) {
+    const Tokens prompt = text + answer + more;
+    const int num_known = 80 + static_cast<int>(answer.size());
+    const Comparison next = ledger.compare(of("b", 1, 1), prompt, 0);
+    EXPECT_EQ(next.num_common, num_known);
+    EXPECT_EQ(next.relation, Relation::kExtends);
+    // Of the last token no keys and values were computed.
+    EXPECT_EQ(num_of(explain(next, {}, num_known + 30, 0), MissReason::kEvicted), num_known - 1);
+    EXPECT_EQ(ledger.compare_with("a", of("c", 1, 1), prompt)->num_common, num_known);
+    EXPECT_EQ(ledger.compare(of("c", 1, 2), prompt, 0).num_other_salt, num_known - 1);
+    Tokens edited = prompt;
+    edited[static_cast<std::size_t>(num_known) - 20] ^= 1;
+    EXPECT_EQ(num_of(explain(ledger.compare(of("d", 1, 1), edited, 0), {}, num_known + 30, 0), MissReason::kDiverged), 20);
+  }
+  // They go with it.
+  for (std::uint32_t i = 0; i < 2000; ++i) serve(ledger, of("other", 1, 1), random_text(300, 100 + i));
+  EXPECT_LE(ledger.size_bytes(), std::size_t{1} << 22);
+  EXPECT_FALSE(ledger.compare(of("e", 1, 1), text + answers[2] + more, 0).relative);
+  EXPECT_EQ(ledger.compare(of("e", 1, 2), text + answers[2] + more, 0).num_other_salt, 0);
+}
+
 TEST(Ledger, FindsARelativeWhoseBeginningChanged) {
   Ledger ledger(1 << 24);
   for (std::uint32_t i = 0; i < 50; ++i)

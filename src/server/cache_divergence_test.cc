@@ -1,6 +1,7 @@
 // What is no edit of a history, over real sockets.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 #include <string>
 #include <vector>
@@ -36,6 +37,65 @@ TEST(CacheDivergence, WhatComesInPlaceOfAnAnswerIsNew) {
   EXPECT_EQ(reasons(report)["diverged"], 0) << report;
   EXPECT_GE(reasons(report)["never_seen"], 99);
   EXPECT_TRUE(report["divergence"].is_null()) << report;
+}
+
+// Whoever goes on with another than the first has edited nothing.
+TEST(CacheDivergence, KnowsEveryChoiceThatWasShown) {
+  for (const int best_of : {3, 4}) {
+    const TestServer server({}, engine_of(1200));
+    const std::vector<int> asked = random_ids(80, 1);
+    const Json reply = complete(server, asked, {{"max_tokens", 60}, {"temperature", 1}, {"seed", 7}, {"n", 3},
+                                                {"best_of", best_of}, {"return_token_ids", true}});
+    ASSERT_EQ(reply["choices"].size(), 3u);
+    for (const Json& choice : reply["choices"]) {
+      std::vector<int> ids = asked;
+      for (const Json& id : choice["token_ids"]) ids.push_back(id.get<int>());
+      ASSERT_EQ(ids.size(), 140u);
+      for (const int id : random_ids(30, 2)) ids.push_back(id);
+      const Json report = complete(server, ids, {{"max_tokens", 1}})["larder"]["cache"];
+      EXPECT_EQ(report["nearest"]["shared_tokens"], 140) << report;
+      EXPECT_TRUE(report["divergence"].is_null()) << report;
+      EXPECT_EQ(reasons(report)["diverged"], 0);
+    }
+  }
+}
+
+TEST(CacheDivergence, KnowsEveryChoiceThatBrokeOff) {
+  const TestServer server({}, engine_of(8000));
+  const std::vector<int> asked = random_ids(80, 1);
+  const Json request = {{"prompt", asked}, {"ignore_eos", true}, {"max_tokens", 7000}, {"temperature", 1}, {"seed", 7},
+                        {"n", 2}, {"stream", true}, {"return_token_ids", true}};
+  const std::string body = request.dump();
+  std::vector<std::vector<int>> shown(2);
+  {
+    RawClient client(server.port());
+    client.send(fmt::format("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                            "Content-Length: {}\r\n\r\n{}", body.size(), body));
+    std::string text;
+    while (std::min(shown[0].size(), shown[1].size()) < 40) {
+      const std::string piece = client.receive("\n\n");
+      ASSERT_FALSE(piece.empty());
+      text += piece;
+      for (std::size_t end = 0; (end = text.find("\n\n")) != std::string::npos; text.erase(0, end + 2)) {
+        const std::size_t begin = text.find("data: {");
+        if (begin >= end) continue;
+        const Json event = parse_json(text.substr(begin + 6, end - begin - 6), {});
+        for (const Json& choice : event["choices"]) {
+          std::vector<int>& tokens = shown.at(choice["index"].get<std::size_t>());
+          for (const Json& id : choice["token_ids"]) tokens.push_back(id.get<int>());
+        }
+      }
+    }
+  }
+  ASSERT_TRUE(eventually([&] { return server.get("/metrics").body.find("finished_reason=\"abort\"} 2") != std::string::npos; }));
+  for (const std::vector<int>& tokens : shown) {
+    std::vector<int> ids = asked;
+    ids.insert(ids.end(), tokens.begin(), tokens.begin() + 40);
+    for (const int id : random_ids(30, 2)) ids.push_back(id);
+    const Json report = complete(server, ids, {{"max_tokens", 1}})["larder"]["cache"];
+    EXPECT_GE(report["nearest"]["shared_tokens"], 120) << report;
+    EXPECT_EQ(reasons(report)["diverged"], 0) << report;
+  }
 }
 
 }  // namespace

@@ -51,7 +51,7 @@ class CacheLog {
                   const std::optional<std::string>& comparison_id);
   // With its first update. The report is kept, counted and logged.
   CacheReport explain(const OpenPrompt& prompt, const RequestUpdate& update);
-  // When its first choice has ended.
+  // When one of its choices has ended that the client is shown.
   void complete(const OpenPrompt& prompt, std::span<const TokenId> generated);
   // When nothing more will come of it.
   void close(const OpenPrompt& prompt);

@@ -101,8 +101,7 @@ void Generation::tell_of_interrupted() noexcept {
     for (const Choice& choice : choices_) {
       if (choice.done()) continue;
       if (history_ != nullptr) history_->remember_broken(salt_, asked_, choice.token_ids);
-      if (choice.cache_report && cache_log_ != nullptr)
-        cache_log_->complete(open_prompts_[static_cast<std::size_t>(choice.prompt)], choice.token_ids);
+      if (shows_all() && first_of(choice).cache_report) tell_answer(choice);
     }
   } catch (const std::exception&) {
     // Without memory, a report will say less.
@@ -161,14 +160,20 @@ void Generation::open(PreparedPrompt& prompt, const GenerationOptions& asked) {
   open_prompts_.push_back(std::move(open));
 }
 
-// Of the first choice's first update, and once more when it has ended.
+// Of the first choice's first update.
 void Generation::report(Choice& choice, const RequestUpdate& update) {
-  const auto prompt = static_cast<std::size_t>(choice.prompt);
-  if (cache_log_ == nullptr || update.choice != 0) return;
-  if (!choice.cache_report) {
-    choice.cache_report = cache_log_->explain(open_prompts_[prompt], update);
-  }
-  if (choice.done()) cache_log_->complete(open_prompts_[prompt], choice.token_ids);
+  if (cache_log_ == nullptr || update.choice != 0 || choice.cache_report) return;
+  choice.cache_report = cache_log_->explain(open_prompts_[static_cast<std::size_t>(choice.prompt)], update);
+}
+
+// Whichever the client goes on with: it has edited none.
+void Generation::tell_answer(const Choice& choice) const {
+  if (cache_log_ == nullptr) return;
+  cache_log_->complete(open_prompts_[static_cast<std::size_t>(choice.prompt)], choice.token_ids);
+}
+
+const Choice& Generation::first_of(const Choice& choice) const {
+  return choices_[static_cast<std::size_t>(choice.prompt * options_.best_of)];
 }
 
 std::string Generation::advance(std::size_t max_bytes) {
@@ -237,6 +242,7 @@ void Generation::take(Mailbox::Item item, std::string& out) {
   if (choice.done()) {
     --num_unfinished_;
     remember(choice);
+    if (shows_all()) tell_answer(choice);
     observe_finished(choice, choice.finish == FinishReason::kStop ? "stop" : "length");
     const auto prompt = static_cast<std::size_t>(item.prompt);
     --num_open_[prompt];
@@ -366,6 +372,9 @@ void Generation::finish(std::string& out) {
   for (std::size_t i = 0; i < num_open_.size(); ++i) metrics_.observe_n(options_.n);
   if (options_.stream) return writer_->end(choices_, out);
   std::vector<Choice*> shown = chosen();
+  if (!shows_all()) {
+    for (const Choice* choice : shown) tell_answer(*choice);
+  }
   out = writer_->whole(shown, choices_);
 }
 

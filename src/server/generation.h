@@ -101,6 +101,9 @@ class Generation {
   void open(PreparedPrompt& prompt, const GenerationOptions& asked);
   void make_choices();
   void report(Choice& choice, const RequestUpdate& update);
+  void tell_answer(const Choice& choice) const;
+  const Choice& first_of(const Choice& choice) const;
+  bool shows_all() const { return options_.best_of == options_.n; }
   void take(Mailbox::Item item, std::string& out);
   static void count_thought(Choice& choice, std::string_view text);
   ChoiceDelta absorb(Choice& choice, RequestUpdate& update);
