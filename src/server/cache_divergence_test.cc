@@ -98,5 +98,25 @@ TEST(CacheDivergence, KnowsEveryChoiceThatBrokeOff) {
   }
 }
 
+TEST(CacheDivergence, ASystemPromptLeftOutIsNoShorterHistory) {
+  const TestServer server({}, engine_of(1200));
+  MessagesChat messages{server};
+  messages.request["system"] = "You are a baker who is kind to all who come.";
+  messages.say("What is bread made of, and who has made it?");
+  messages.request.erase("system");
+  EXPECT_EQ(messages.say("And what is cake made of?"), "system_changed");
+  EXPECT_EQ(messages.report["divergence"]["class"], "changed_system_prompt") << messages.report;
+  EXPECT_EQ(messages.report["divergence"]["segment"], "system");
+
+  const TestServer other({}, engine_of(1200));
+  Chain chain{other};
+  chain.request["instructions"] = "You are a carpenter who is kind to all who come.";
+  chain.say("What is a table made of, and who has made it?");
+  chain.request.erase("instructions");
+  const Json reply = chain.say("And what is a chair made of?");
+  EXPECT_EQ(reply["prompt_cache_diagnostics"]["reason"], "input_changed");
+  EXPECT_EQ(chain.report(reply)["divergence"]["class"], "changed_system_prompt") << chain.report(reply);
+}
+
 }  // namespace
 }  // namespace larder

@@ -297,6 +297,8 @@ class Classifier {
   bool is_truncated() const {
     const Realignment& met = comparison_.realigned;
     if (comparison_.relation != Relation::kRealigned) return false;  // a template's own text is no run
+    // Left out or put in, a system prompt is no message of the history.
+    if (origin_.system != relative_.origin.system && is_system_role(segment())) return false;
     const int num_new = met.left_end - first_;
     const int num_old = met.right_end - first_;
     if (num_old <= num_new || num_new > kContextTokens / 2) return false;

@@ -132,5 +132,34 @@ TEST_F(DivergenceTest, WhatComesInPlaceOfAnAnswerIsNew) {
   }
 }
 
+PromptOrigin chat_of(std::uint64_t system, std::uint64_t effort, std::vector<PromptPart> parts, std::vector<std::string> roles) {
+  PromptOrigin origin;
+  origin.system = system;
+  origin.effort = effort;
+  origin.parts = std::move(parts);
+  origin.roles = std::move(roles);
+  return origin;
+}
+
+TEST_F(DivergenceTest, ASystemPromptLeftOutIsNoShorterHistory) {
+  const std::string system = "<system>Be brief and kind to all.", rest = "<user>Who is it that sleeps on the mat?<>";
+  const auto second = static_cast<int>(system.size());
+  const PromptOrigin with = chat_of(7, 0, {{0, 0, 8}, {second, 1, second + 6}}, {"system", "user"});
+  const PromptOrigin without = chat_of(0, 0, {{0, 0, 6}}, {"user"});
+  const Tokens left = encode(system + rest), right = encode(rest);
+  const auto kind = [&](const PromptOrigin& before, const Tokens& had, const PromptOrigin& after, const Tokens& prompt) {
+    Ledger ledger(std::size_t{16} << 20);
+    ledger.complete(ledger.compare(before, had, 0).entry, {});
+    return find_divergence(ledger.compare(after, prompt, 1), after, prompt, tokenizer_)->kind;
+  };
+  EXPECT_EQ(kind(with, left, without, right), DivergenceKind::kChangedSystemPrompt);
+  EXPECT_EQ(kind(without, right, with, left), DivergenceKind::kChangedSystemPrompt);
+  // A first message that is the user's is one.
+  PromptOrigin answered = with;
+  answered.system = 0;
+  answered.roles = {"user", "user"};
+  EXPECT_EQ(kind(answered, left, without, right), DivergenceKind::kTruncatedHistory);
+}
+
 }  // namespace
 }  // namespace larder
