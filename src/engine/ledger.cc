@@ -107,6 +107,16 @@ bool is_compacted_since(const PromptOrigin& origin, const PromptOrigin& relative
   return has_new_summary || origin.num_dropped > relative.num_dropped;
 }
 
+bool is_of_other_effort(const PromptOrigin& origin, const RememberedPrompt& relative, int num_common) {
+  const PromptOrigin& before = relative.origin;
+  if (origin.effort == before.effort || num_common >= relative.num_prompt) return false;
+  if (origin.tools != before.tools || origin.system != before.system) return false;
+  // One of them may have no word of it, and goes on with the message's text there.
+  const int num_here = origin.num_to_text(num_common);
+  const int num_there = before.num_to_text(num_common);
+  return num_here >= 0 && num_there >= 0 && num_here + num_there > 0;
+}
+
 // Not = {}, which keeps the memory.
 void Comparison::forget_text() {
   if (!relative) return;

@@ -40,7 +40,8 @@ const char* miss_reason_name(MissReason reason);  // "never_seen", ...
 // Tokens from begin up to the next part's came from that message.
 struct PromptPart {
   int begin = 0;
-  int message = -1;  // index in the request; -1 = the template's own end (the generation prompt)
+  int message = -1;    // index in the request; -1 = the template's own end (the generation prompt)
+  int text_begin = 0;  // of the message's own text, behind what the template prints before it
 };
 
 // What a client sent, as far as the ledger compares it. Hashes: 0 = there is none.
@@ -74,6 +75,11 @@ struct PromptOrigin {
     const auto after = std::ranges::upper_bound(parts, token, {}, &PromptPart::begin);
     return after == parts.begin() ? -1 : std::prev(after)->message;
   }
+  // Tokens of the template's own text from there up to the message's; negative = it is the message's.
+  int num_to_text(int token) const {
+    const auto after = std::ranges::upper_bound(parts, token, {}, &PromptPart::begin);
+    return after == parts.begin() ? -1 : std::prev(after)->text_begin - token;
+  }
   // -1 = the client sent no such message.
   int index_sent(int message) const {
     const auto index = static_cast<std::size_t>(message);
@@ -92,6 +98,10 @@ struct RememberedPrompt {
   int num_computed = 0;         // tokens whose keys and values were once in the cache
   std::int64_t arrived_ns = 0;
 };
+
+// Whether what differs first is what the template prints of how much the model is to think, which the
+// client changed. Not where the tools or the system prompt differ, which come first.
+bool is_of_other_effort(const PromptOrigin& origin, const RememberedPrompt& relative, int num_common);
 
 // What a prompt is to another one that has the same beginning, or content.
 enum class Relation : std::uint8_t {

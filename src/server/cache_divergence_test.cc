@@ -118,5 +118,30 @@ TEST(CacheDivergence, ASystemPromptLeftOutIsNoShorterHistory) {
   EXPECT_EQ(chain.report(reply)["divergence"]["class"], "changed_system_prompt") << chain.report(reply);
 }
 
+// Neither vendor's messages have changed, nor the history: only what the template prints of it.
+TEST(CacheDivergence, AnotherEffortIsNoChangeOfMessages) {
+  const std::string turns = "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
+                            "{{ message['content'] }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n";
+  const TestServer server({}, engine_of(1200),
+                          "<|im_start|>system\nThink {% if enable_thinking %}long and hard{% elif reasoning_effort %}"
+                          "{{ reasoning_effort }}{% else %}little{% endif %}.<|im_end|>\n" + turns);
+  MessagesChat messages{server};
+  messages.say("What is bread made of, and who has made it?");
+  messages.request["thinking"] = {{"type", "adaptive"}};
+  EXPECT_EQ(messages.say("And what is cake made of?"), "unavailable");
+  EXPECT_EQ(messages.report["divergence"]["class"], "changed_effort") << messages.report;
+  EXPECT_EQ(messages.report["divergence"]["segment"], "effort");
+  EXPECT_FALSE(messages.report["divergence"].contains("message"));
+  messages.request["messages"][0]["content"] = "What is a loaf made of, and who has made it?";
+  EXPECT_EQ(messages.say("And a biscuit?"), "messages_changed");
+
+  Chain chain{server};
+  chain.say("What is a table made of, and who has made it?");
+  chain.request["reasoning"] = {{"effort", "high"}};
+  const Json reply = chain.say("And what is a chair made of?");
+  EXPECT_EQ(reply["prompt_cache_diagnostics"]["reason"], "reasoning_effort_changed");
+  EXPECT_EQ(chain.report(reply)["divergence"]["class"], "changed_effort") << chain.report(reply);
+}
+
 }  // namespace
 }  // namespace larder

@@ -69,9 +69,7 @@ void CacheLog::compare_as_requested(const std::string& id, const PromptOrigin& o
   requested.tools_changed = relative.origin.tools != origin.tools;
   const std::optional<Divergence> divergence = find_divergence(*found, origin, prompt, tokenizer_);
   requested.system_changed = relative.origin.system != origin.system;
-  // Templates tell it before the first message's text or behind the last one's.
-  requested.effort_changed =
-      relative.origin.effort != origin.effort && relative.origin.message_at(found->num_common) <= 0;
+  requested.effort_changed = is_of_other_effort(origin, relative, found->num_common);
   requested.was_truncated =
       is_compacted_since(origin, relative.origin) ||
       (divergence && divergence->kind == DivergenceKind::kTruncatedHistory);

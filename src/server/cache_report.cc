@@ -103,6 +103,9 @@ Json anthropic_diagnostics(const CacheReport& report) {
     case Outcome::kMiss:
       break;
   }
+  // Its words for what changed know no thinking.
+  const bool is_effort = requested.effort_changed && !requested.system_changed && !requested.tools_changed;
+  if (is_effort) return reason({{"type", "unavailable"}});
   const char* type = "messages_changed";
   if (requested.system_changed) type = "system_changed";
   if (requested.tools_changed) type = "tools_changed";

@@ -455,6 +455,8 @@ TEST(CacheReport, SpeaksBothVendorsWords) {
   EXPECT_EQ(openai_diagnostics(report)["reason"], "input_changed");
   report.requested->system_changed = false;
   EXPECT_EQ(openai_diagnostics(report)["reason"], "reasoning_effort_changed");
+  EXPECT_EQ(anthropic_diagnostics(report).dump(), R"({"cache_miss_reason":{"type":"unavailable"}})");
+  report.requested->effort_changed = false;
   EXPECT_EQ(anthropic_diagnostics(report)["cache_miss_reason"]["type"], "messages_changed");
   report.requested->outcome = Outcome::kHit;
   EXPECT_EQ(openai_diagnostics(report)["type"], "cache_hit");

@@ -169,6 +169,7 @@ class Classifier {
                  ? DivergenceKind::kReorderedJsonKeys
                  : DivergenceKind::kChangedTools;
     }
+    if (is_of_effort()) return DivergenceKind::kChangedEffort;
     if (equal_without(spaces(), "")) return DivergenceKind::kWhitespace;
     if (has_equal_json()) return DivergenceKind::kReorderedJsonKeys;
     if (is_rethought()) return DivergenceKind::kRerenderedThinking;
@@ -192,7 +193,7 @@ class Classifier {
       return to_valid_utf8(text.substr(begin, size));
     };
     const std::size_t shared = std::min(place, kShared);
-    const std::string role = segment();
+    const std::string role = kind == DivergenceKind::kChangedEffort ? "effort" : segment();
     return {.kind = kind,
             .token = first_,
             .end = end_of_loss(kind),
@@ -234,6 +235,9 @@ class Classifier {
     const std::string rest = decode(slice(old_.tokens, first_, first_ + kUnalignedTokens));
     return spaces().replace_all(rest, "").empty();
   }
+
+  // What a template prints of it may be the beginning of a thought, which is left out of a history.
+  bool is_of_effort() const { return is_of_other_effort(origin_, relative_, first_) && !is_rethought(); }
 
   bool are_equal(const std::string& left, const std::string& right) const {
     return is_aligned_ ? left == right : begin_alike(left, right, slack_);
@@ -387,6 +391,8 @@ const char* divergence_name(DivergenceKind kind) {
       return "changed_tools";
     case DivergenceKind::kChangedSystemPrompt:
       return "changed_system_prompt";
+    case DivergenceKind::kChangedEffort:
+      return "changed_effort";
     case DivergenceKind::kEditedHistory:
       return "edited_history";
     case DivergenceKind::kTruncatedHistory:
@@ -415,6 +421,8 @@ const char* divergence_advice(DivergenceKind kind) {
       return "Send one list of tools in one order each time, also those that a turn has no use for.";
     case DivergenceKind::kChangedSystemPrompt:
       return "Keep the system prompt; send what changes in a later message.";
+    case DivergenceKind::kChangedEffort:
+      return "Keep one effort of thinking throughout a conversation.";
     case DivergenceKind::kEditedHistory:
       return "Append to the history rather than edit it.";
     case DivergenceKind::kTruncatedHistory:

@@ -17,6 +17,7 @@ enum class DivergenceKind {
   kWhitespace,
   kChangedTools,
   kChangedSystemPrompt,
+  kChangedEffort,          // of thinking, as far as the template tells the model of it
   kEditedHistory,
   kTruncatedHistory,       // messages of the relative are missing
   kRerenderedThinking,     // a turn's reasoning was left out, or put in
@@ -32,7 +33,7 @@ struct Divergence {
   int token = 0;      // index of the first different one
   int end = 0;        // tokens up to there the relative had, too, by what differs: Comparison::diverged_end
   int message = -1;   // of the new prompt as the client sent it; -1 = none, or Anthropic's system
-  std::string role;   // its role, "tools", "summary", or "system" where that is no message of its own
+  std::string role;   // its role, "tools", "effort", "summary", or "system" where that is no message of its own
   std::string shared_text;  // what both have just before, some 40 characters
   std::string old_text;     // from the first difference on, some 80 characters
   std::string new_text;

@@ -161,5 +161,32 @@ TEST_F(DivergenceTest, ASystemPromptLeftOutIsNoShorterHistory) {
   EXPECT_EQ(kind(answered, left, without, right), DivergenceKind::kTruncatedHistory);
 }
 
+// By what a template prints before a message's text, or behind the last one.
+TEST_F(DivergenceTest, AnotherEffortIsNoEdit) {
+  const std::string head = "<system>", low = "Think little. ", high = "Think long and hard. ";
+  const std::string rules = "Be brief and kind to all who come.";
+  const auto kind = [&](const std::string& before, const std::string& after, std::uint64_t effort, std::uint64_t system) {
+    const auto origin = [&](const std::string& words, std::uint64_t now, std::uint64_t rules_now) {
+      return chat_of(rules_now, now, {{0, 0, static_cast<int>((head + words).size())}}, {"system"});
+    };
+    const PromptOrigin was = origin(before, 1, 1), is = origin(after, effort, system);
+    const Tokens had = encode(head + before + rules), prompt = encode(head + after + rules);
+    Ledger ledger(std::size_t{16} << 20);
+    ledger.complete(ledger.compare(was, had, 0).entry, {});
+    const auto found = find_divergence(ledger.compare(is, prompt, 1), is, prompt, tokenizer_);
+    if (found->kind == DivergenceKind::kChangedEffort) {
+      EXPECT_EQ(found->role, "effort");
+      EXPECT_EQ(found->message, -1);
+      EXPECT_GT(found->end, found->token + 20);
+    }
+    return found->kind;
+  };
+  EXPECT_EQ(kind(low, high, 2, 1), DivergenceKind::kChangedEffort);
+  EXPECT_EQ(kind(low, "", 2, 1), DivergenceKind::kChangedEffort);
+  EXPECT_EQ(kind("", high, 2, 1), DivergenceKind::kChangedEffort);
+  EXPECT_NE(kind(low, high, 1, 1), DivergenceKind::kChangedEffort);
+  EXPECT_EQ(kind(low, high, 2, 3), DivergenceKind::kChangedSystemPrompt);
+}
+
 }  // namespace
 }  // namespace larder

@@ -202,11 +202,12 @@ std::vector<PromptPart> parts_of(std::span<const std::int32_t> messages) {
   std::int32_t last = -1;
   for (std::size_t i = 0; i < messages.size(); ++i) {
     if (messages[i] < 0) continue;
-    if (messages[i] != last || parts.empty()) parts.push_back({begin, messages[i]});
+    if (messages[i] != last || parts.empty()) parts.push_back({begin, messages[i], static_cast<int>(i)});
     last = messages[i];
     begin = static_cast<int>(i) + 1;
   }
-  if (begin < static_cast<int>(messages.size())) parts.push_back({begin, -1});
+  const auto end = static_cast<int>(messages.size());
+  if (begin < end) parts.push_back({begin, -1, end});
   return parts;
 }
 
@@ -256,7 +257,10 @@ PromptOrigin origin_of(const ChatRequest& request, const RenderedPrompt& prompt,
 
 // The first num_tokens of the prompt have been cut off.
 void cut_origin(PromptOrigin& origin, int num_tokens) {
-  for (PromptPart& part : origin.parts) part.begin = std::max(0, part.begin - num_tokens);
+  for (PromptPart& part : origin.parts) {
+    part.begin = std::max(0, part.begin - num_tokens);
+    part.text_begin -= num_tokens;
+  }
   // Of the parts that now begin at 0, the last one has tokens left.
   const auto left =
       std::ranges::find_if(origin.parts, [](const PromptPart& part) { return part.begin > 0; });
