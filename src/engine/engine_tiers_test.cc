@@ -456,6 +456,27 @@ TEST(SchedulerTiers, WhatATierHasOfALongPromptComesWhileABookIsComputed) {
   EXPECT_LT(first_step(short_one), first_step(book)) << "though it begins as a long one";
 }
 
+TEST(SchedulerTiers, OnlyWhatIsLookedForInTiersIsAQueryToThem) {
+  TinyModel model("tiny_llama");
+  FakeStore store;
+  FakeTier tier(store);
+  fill(tier, model, random_tokens(100, 1));
+  Rig rig(model, {.tiers = {&tier}});
+  auto num_asked = [&, before = std::uint64_t{0}](std::vector<TokenId> prompt, SamplingParams params) mutable {
+    rig.add(std::move(prompt), std::move(params));
+    rig.run();
+    const std::uint64_t now = rig.scheduler.stats().num_external_queries;
+    return now - std::exchange(before, now);
+  };
+  SamplingParams all_rows = one_token();
+  all_rows.num_prompt_logprobs = 0;
+  EXPECT_EQ(num_asked(random_tokens(100, 1), all_rows), 0u) << "the request wants them computed";
+  EXPECT_EQ(num_asked(random_tokens(60, 2), one_token()), 60u);
+  EXPECT_EQ(num_asked(random_tokens(60, 2), one_token()), 0u) << "the pool has all that a tier could";
+  EXPECT_EQ(num_asked(joined(random_tokens(60, 2), random_tokens(40, 3)), one_token()), 40u);
+  EXPECT_EQ(num_asked(random_tokens(16, 4), one_token()), 0u) << "no block but that with the last token";
+}
+
 // Blocks came, but their windows did not: all that is used of the prompt the pool had before.
 TEST(SchedulerTiers, WhatWasLoadedForNothingIsNotCounted) {
   TinyModel model("tiny_gemma3");

@@ -337,9 +337,12 @@ void Scheduler::admit_waiting() {
     num_waiting_tokens_ -= sequence.num_tokens_in_line();
     line_.begin(sequence.request->turn);
     running_.insert(std::ranges::upper_bound(running_, &sequence, GoesBefore{}), &sequence);
+    const int num_in_pool = sequence.num_computed();
     const LoadPlan load =
         cache_.begin_load(sequence.table, sequence.tokens, max_match(sequence));
     if (!sequence.request->is_counted()) note_load(*sequence.request, load);
+    if (load.has_looked && is_first_look(sequence))
+      stats_.num_external_queries += static_cast<std::uint64_t>(sequence.num_tokens() - num_in_pool);
     if (load) {
       note_scheduled(*sequence.request);
       ++num_loading_;
@@ -434,6 +437,12 @@ bool Scheduler::has_room(Sequence& sequence) const {
   return num_open >= sequence.num_blocks_wanted;
 }
 
+// Who comes back from a preemption or a pause looks for what is its own, generated tokens among it.
+bool Scheduler::is_first_look(const Sequence& sequence) {
+  const ActiveRequest& request = *sequence.request;
+  return request.num_preemptions == 0 && sequence.num_output == 0 && !request.request.is_anticipated;
+}
+
 bool Scheduler::admit(Sequence& sequence) {
   if (!has_room(sequence)) return false;
   sequence.num_blocks_wanted = 0;
@@ -442,8 +451,7 @@ bool Scheduler::admit(Sequence& sequence) {
   if (request.request.is_anticipated) sequence.table.borrow();
   const int num_matched = cache_.match(sequence.table, sequence.tokens, request.request.salt,
                                        max_match(sequence), request.span());
-  // Who comes back from a preemption or a pause looks for what is its own, generated tokens among it.
-  if (request.num_preemptions == 0 && sequence.num_output == 0 && !request.request.is_anticipated) {
+  if (max_match(sequence) > 0 && is_first_look(sequence)) {
     stats_.num_prefix_queries += static_cast<std::uint64_t>(sequence.num_tokens());
     stats_.num_prefix_hits += static_cast<std::uint64_t>(num_matched);
   }

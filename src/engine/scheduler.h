@@ -39,8 +39,10 @@ struct SchedulerStats {
   std::uint64_t num_generated_tokens = 0;
   std::uint64_t num_anticipated_tokens = 0;  // of prompts that may come: computed, and in no other number here
   DraftStats drafts;
+  // Of prompts, once each, unless they are to be computed whatever the cache has.
   std::uint64_t num_prefix_queries = 0;           // tokens looked up
   std::uint64_t num_prefix_hits = 0;              // tokens found
+  std::uint64_t num_external_queries = 0;         // tokens not found that were looked for in tiers
   std::vector<std::uint64_t> num_loaded_by_tier;  // of the cached ones, those that a tier had
 };
 
@@ -167,6 +169,7 @@ class Scheduler {
   FairTurn take_turn(const Sequence& first);
   void note_paused(const Sequence& sequence, int num);
   int max_match(const Sequence& sequence) const;
+  static bool is_first_look(const Sequence& sequence);
   bool is_idle() const;
   PromptRoom prompt_room() const;
   std::int64_t num_blocks_to_part(const ActiveRequest& request) const;

@@ -184,6 +184,21 @@ TEST_F(SchedulerTest, PriorityThenArrival) {
   EXPECT_LT(end(middle), end(late));
 }
 
+TEST_F(SchedulerTest, WhatNobodyLooksUpIsNoQuery) {
+  Rig rig(model_, {});
+  SamplingParams params = greedy(2);
+  params.num_prompt_logprobs = 0;
+  rig.add(random_tokens(50, 1), params);  // of all its tokens
+  rig.add(random_tokens(1, 2), greedy(2));
+  rig.run();
+  EXPECT_EQ(rig.scheduler.stats().num_prefix_queries, 0u);
+  rig.add(random_tokens(50, 1), greedy(2));
+  rig.run();
+  EXPECT_EQ(rig.scheduler.stats().num_prefix_queries, 50u);
+  EXPECT_EQ(rig.scheduler.stats().num_prefix_hits, 49u);
+  EXPECT_EQ(rig.scheduler.stats().num_external_queries, 0u) << "there is no tier";
+}
+
 TEST_F(SchedulerTest, TheLastInOrderIsPreempted) {
   Rig rig(model_, {.num_blocks = 20});
   const std::uint64_t low = rig.add(random_tokens(100, 1), greedy(100), 1, 1);

@@ -73,6 +73,7 @@ struct KvHistograms {
 // What begin_load() found in the tiers.
 struct LoadPlan {
   bool has_begun = false;  // the table is loading
+  bool has_looked = false; // for a whole block
   int sure_end = 0;        // tokens that the pool and the tiers are known to have together
 
   explicit operator bool() const { return has_begun; }

@@ -364,10 +364,11 @@ LoadPlan KvCache::begin_load(BlockTable& table, std::span<const TokenId> tokens,
   const int begin = table.num_computed_ / kBlockSize;
   const int num_usable = std::clamp(std::min(max_tokens, table.span_.num_shareable()), 0,
                                     static_cast<int>(tokens.size()));
+  LoadPlan plan{.has_looked = num_usable / kBlockSize > begin};
   const LoadPath path =
       load_path(table, tokens.first(static_cast<std::size_t>(num_usable)), begin);
   Wanted wanted = wanted_to_a_hole(path, begin + static_cast<int>(path.steps.size()), false);
-  if (wanted.missing.empty() || wanted.end * kBlockSize <= table.num_computed_) return {};
+  if (wanted.missing.empty() || wanted.end * kBlockSize <= table.num_computed_) return plan;
   // A continuation at a nearer end sees other blocks of windows, which may be nowhere.
   Wanted sure = wanted;
   while (sure.sure_end < sure.end) sure = wanted_to_a_hole(path, sure.sure_end, true);
@@ -375,8 +376,8 @@ LoadPlan KvCache::begin_load(BlockTable& table, std::span<const TokenId> tokens,
   if (begin < sure.end && sure.end < wanted.end &&
       !(has_room_for(wanted) && is_worth_loading(table, wanted)))
     wanted = sure;
-  LoadPlan plan{.has_begun = false, .sure_end = sure.end * kBlockSize};
-  if (!has_room_for(wanted)) return {};
+  if (!has_room_for(wanted)) return plan;
+  plan.sure_end = sure.end * kBlockSize;
   if (wanted.missing.empty() || !is_worth_loading(table, wanted)) return plan;
   start_load(table, path, std::move(wanted.missing), wanted.end);
   plan.has_begun = true;

@@ -135,7 +135,7 @@ void add_engine_counters(Page& page, const EngineStats& stats) {
       stats.num_loaded_by_tier.begin(), stats.num_loaded_by_tier.end(), std::uint64_t{0});
   page.counter("vllm:external_prefix_cache_queries_total",
                "Prompt tokens that the pool had not got and that were looked up in the tiers.",
-               stats.tiers.empty() ? 0 : stats.num_prefix_queries - stats.num_prefix_hits);
+               stats.num_external_queries);
   page.counter("vllm:external_prefix_cache_hits_total", "Of those, tokens loaded from a tier.",
                num_loaded);
   page.counter("vllm:num_preemptions_total", "Requests put back in line for want of KV blocks.",
