@@ -53,13 +53,22 @@ std::int32_t slots_per_segment(std::int64_t limit_bytes, std::int64_t block_size
   return num_slots > 0 ? num_slots : std::min(1, slots_within(limit_bytes, block_size_bytes));
 }
 
+std::uint64_t last_record_of(const std::string& path, const SegmentShape& shape) {
+  std::uint64_t last = 0;
+  read_records(path, shape, [&](const TierRecord& record) {
+    last = std::max(last, record.sequence);
+    return true;
+  });
+  return last;
+}
+
 }  // namespace
 
 struct DiskDirectory::Listed {
   std::string path;
   std::uint32_t number = 0;
   std::int64_t size_bytes = 0;
-  std::filesystem::file_time_type written{};
+  std::uint64_t last_record = 0;  // the highest sequence, of ours where some must go
   std::optional<SegmentShape> shape{};  // nullopt: no header that can be read
   bool is_foreign = true;
   int error = 0;  // it could not be opened; nothing is known of it
@@ -75,12 +84,17 @@ DiskDirectory::DiskDirectory(std::string path, const TierFormat& format, std::in
   lock();
   try {
     std::vector<Listed> listed = list_segments();
-    // In the order in which they are given up.
-    std::sort(listed.begin(), listed.end(), [](const Listed& a, const Listed& b) {
-      return std::tuple(!a.is_foreign, a.written, a.number) <
-             std::tuple(!b.is_foreign, b.written, b.number);
-    });
     for (const Listed& segment : listed) total_bytes_ += segment.size_bytes;
+    if (total_bytes_ > limit_bytes_) {
+      for (Listed& segment : listed) {
+        if (!segment.is_foreign && segment.shape) segment.last_record = last_record_of(segment.path, *segment.shape);
+      }
+    }
+    // In the order in which they are given up. Not by the files' times: a clock may be set back.
+    std::sort(listed.begin(), listed.end(), [](const Listed& a, const Listed& b) {
+      return std::tuple(!a.is_foreign, a.last_record, a.number) <
+             std::tuple(!b.is_foreign, b.last_record, b.number);
+    });
     for (const Listed& segment : listed) {
       last_number_ = std::max(last_number_, segment.number);
       if (total_bytes_ > limit_bytes_ && ::unlink(segment.path.c_str()) == 0) {
@@ -123,7 +137,6 @@ std::vector<DiskDirectory::Listed> DiskDirectory::list_segments() {
     if (!number || !entry->is_regular_file(ignored) || entry->is_symlink(ignored)) continue;
     Listed segment{.path = entry->path(), .number = *number};
     segment.size_bytes = static_cast<std::int64_t>(entry->file_size(ignored));
-    segment.written = entry->last_write_time(ignored);
     SegmentHeader header{};
     const int fd = ::open(segment.path.c_str(), O_RDONLY | O_CLOEXEC);
     if (fd < 0) {
@@ -152,8 +165,7 @@ void DiskDirectory::open_segment(const Listed& listed) {
     return;
   }
   const int fd = listed.error == 0 ? ::open(listed.path.c_str(), O_RDWR | O_CLOEXEC) : -1;
-  // A file that was cut gets its length back; what it lacks reads as free slots. Others keep the time
-  // of their last write, by which they are ordered.
+  // A file that was cut gets its length back; what it lacks reads as free slots.
   struct stat now {};
   if (fd >= 0 && ::fstat(fd, &now) == 0 &&
       (now.st_size == listed.size_bytes || ::ftruncate(fd, listed.size_bytes) == 0)) {

@@ -18,7 +18,7 @@ namespace larder {
 // Holds DIR/lock, so that one process uses the directory. Files named segment-NNNNNNNN.kv are the
 // tier's; all others are left alone. A segment of another format (model, KV type, instruction set,
 // version) or with a damaged header is kept, never read, and the first to go when room is needed,
-// oldest first. Together they never pass size_bytes. Thread: one at a time.
+// the one that was made first before others. Together they never pass size_bytes. Thread: one at a time.
 class DiskDirectory {
  public:
   // Makes the directory, locks it, and deletes what is over the limit. Throws
@@ -70,7 +70,7 @@ class DiskDirectory {
   std::int32_t slots_per_segment_ = 0;
   std::vector<std::unique_ptr<SegmentFile>> found_;
   Unopened unopened_;
-  std::deque<Foreign> foreign_;   // oldest first
+  std::deque<Foreign> foreign_;   // by number, which is the order in which they were made
   std::int64_t total_bytes_ = 0;  // of all segments, full
   std::uint32_t last_number_ = 0;
   bool has_started_over_ = false;  // at 1, since some file has the last number there is

@@ -1,5 +1,6 @@
 #include "kv/disk_segment.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -7,12 +8,14 @@
 #include <bit>
 #include <cstring>
 #include <limits>
+#include <vector>
 
 namespace larder {
 namespace {
 
 // So that no offset overflows: with at most 2^31 slots, a file stays below 2^62.
 constexpr std::int64_t kMaxBlockSizeBytes = std::int64_t{1} << 30;
+constexpr std::int32_t kChunkRecords = 4096;
 constexpr std::array<char, 8> kMagic = {'L', 'A', 'R', 'D', 'E', 'R', 'K', 'V'};
 
 struct RawSegment {
@@ -91,6 +94,26 @@ std::optional<SegmentShape> decode_segment_header(std::span<const std::byte> byt
   return SegmentShape{
       .format = {.fingerprint = raw.fingerprint, .block_size_bytes = raw.block_size_bytes},
       .num_slots = static_cast<std::int32_t>(raw.num_slots)};
+}
+
+void read_records(const std::string& path, const SegmentShape& shape, const std::function<bool(const TierRecord&)>& take) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return;
+  std::vector<std::byte> chunk(std::size_t{kChunkRecords} * kRecordHeaderSizeBytes);
+  for (std::int32_t slot = 0; slot < shape.num_slots;) {
+    const auto num_wanted = static_cast<std::size_t>(std::min(shape.num_slots - slot, kChunkRecords));
+    const ssize_t size_bytes = ::pread(fd, chunk.data(), num_wanted * kRecordHeaderSizeBytes, shape.header_offset(slot));
+    const std::size_t num_read = size_bytes > 0 ? static_cast<std::size_t>(size_bytes) / kRecordHeaderSizeBytes : 0;
+    if (num_read == 0) break;  // the file was cut there
+    for (std::size_t i = 0; i < num_read; ++i) {
+      const auto record = decode_record(std::span(chunk).subspan(i * kRecordHeaderSizeBytes, kRecordHeaderSizeBytes));
+      if (!record || take(*record)) continue;
+      ::close(fd);
+      return;
+    }
+    slot += static_cast<std::int32_t>(num_read);
+  }
+  ::close(fd);
 }
 
 SegmentFile::~SegmentFile() { ::close(fd_); }

@@ -12,6 +12,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -43,6 +44,10 @@ std::int32_t slots_within(std::int64_t size_bytes, std::int64_t block_size_bytes
 SegmentHeader encode_segment_header(const SegmentShape& shape);
 // Any bytes. nullopt: not a segment of this version, damaged, or of an impossible shape.
 std::optional<SegmentShape> decode_segment_header(std::span<const std::byte> bytes);
+
+// Of the segment at the path, in order; ends early where the function returns false or the file was cut.
+// Damaged ones are left out.
+void read_records(const std::string& path, const SegmentShape& shape, const std::function<bool(const TierRecord&)>& take);
 
 // An open segment. Closes, does not delete. Thread: any, the offsets are the caller's.
 class SegmentFile {
