@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -45,15 +46,19 @@ bool is_balance(std::span<const float> balance) {
   return std::ranges::all_of(balance, [](float value) { return std::isfinite(value) && value > 0; });
 }
 
-void remove_oldest(const std::string& folder) {
+// Files are ordered by their times: where the clock was set back, the new one gets a time behind all others'.
+void remove_oldest(const std::string& folder, const fs::path& written) {
   std::error_code error;
   std::vector<std::pair<fs::file_time_type, fs::path>> files;
   for (fs::directory_iterator entry(folder, error); !error && entry != fs::directory_iterator(); entry.increment(error)) {
-    if (entry->path().extension() == kEnding) files.emplace_back(entry->last_write_time(error), entry->path());
+    const bool is_other = entry->path().extension() == kEnding && entry->path() != written;
+    if (is_other) files.emplace_back(entry->last_write_time(error), entry->path());
   }
-  if (files.size() <= kMostFiles) return;
+  if (files.empty()) return;
   std::ranges::sort(files);
-  for (std::size_t i = 0; i + kMostFiles < files.size(); ++i) fs::remove(files[i].second, error);
+  const fs::file_time_type newest = files.back().first;
+  if (fs::last_write_time(written, error) <= newest) fs::last_write_time(written, newest + std::chrono::microseconds(1), error);
+  for (std::size_t i = 0; i + kMostFiles <= files.size(); ++i) fs::remove(files[i].second, error);
 }
 
 }  // namespace
@@ -121,7 +126,7 @@ bool KeyBasisFile::write(std::span<const KeyBasis> layers) const {
     fs::remove(part, error);
     return false;
   }
-  remove_oldest(folder_);
+  remove_oldest(folder_, path_);
   return true;
 }
 

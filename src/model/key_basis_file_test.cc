@@ -112,6 +112,17 @@ TEST_F(KeyBasisFileTest, KeepsTheNewestOfMany) {
   EXPECT_TRUE(file_.read(config_));
 }
 
+// Fault 40, a clock jump: what was written before it lies in the future.
+TEST_F(KeyBasisFileTest, KeepsTheNewestWhereTheClockWasSetBack) {
+  const auto file_of = [&](int i) { return KeyBasisFile(folder_, sha256(std::as_bytes(std::span(&i, 1)))); };
+  for (int i = 0; i < 64; ++i) EXPECT_TRUE(file_of(i).write(layers_));
+  const auto now = fs::file_time_type::clock::now();
+  for (const auto& entry : fs::directory_iterator(folder_)) fs::last_write_time(entry, now + std::chrono::hours(1));
+  for (int i = 64; i < 104; ++i) EXPECT_TRUE(file_of(i).write(layers_));
+  for (int i = 64; i < 104; ++i) EXPECT_TRUE(file_of(i).read(config_)) << i;
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 64);
+}
+
 TEST_F(KeyBasisFileTest, IsNotWrittenWhereThereIsNoFolder) {
   EXPECT_FALSE(KeyBasisFile("/proc/larder", sha256({})).write(layers_));
 }
