@@ -197,6 +197,11 @@ TEST(AnthropicRequest, ErrorsNameTheField) {
       {R"("messages":[{"role":"user"}])", "messages[0].content"},
       {R"("messages":[{"role":"user","content":[]}])", "messages[0].content"},
       {R"("messages":[{"role":"user","content":[{"type":"image","source":{}}]}])", "messages[0].content[0].type"},
+      // Fault 27: nothing is fetched, from wherever.
+      {R"("messages":[{"role":"user","content":[{"type":"image","source":{"type":"url","url":"http://169.254.169.254/x"}}]}])",
+       "messages[0].content[0].type"},
+      {R"("messages":[{"role":"user","content":[{"type":"document","source":{"type":"url","url":"http://[fe80::1]/x"}}]}])",
+       "messages[0].content[0].source.type"},
       {R"("messages":[{"role":"user","content":[{"type":"tool_use"}]}])", "messages[0].content[0].type"},
       {R"("messages":[{"role":"user","content":[{"type":"text","text":"","cache_control":{"type":"ephemeral"}}]}])",
        "messages[0].content[0].cache_control"},

@@ -324,10 +324,11 @@ TEST(OpenAiRequest, MessagesAreChecked) {
   EXPECT_EQ(param(R"([{"role":"user"}])"), "messages[0].content");
   EXPECT_EQ(param(R"([{"role":"user","content":"a"},{"role":"sytem","content":"b"}])"), "messages[1].role");
   EXPECT_EQ(param(R"([{"role":"user","content":5}])"), "messages[0].content");
-  EXPECT_EQ(
-      param(
-          R"([{"role":"user","content":[{"type":"image_url","image_url":{"url":"file:///x"}}]}])"),
-      "messages[0].content[0].type");
+  // Fault 27: nothing is fetched, from wherever.
+  for (const char* url : {"file:///x", "http://169.254.169.254/latest/meta-data/", "http://[fe80::1]/x", "https://localhost/x"}) {
+    EXPECT_EQ(param(fmt::format(R"([{{"role":"user","content":[{{"type":"image_url","image_url":{{"url":"{}"}}}}]}}])", url)),
+              "messages[0].content[0].type") << url;
+  }
   EXPECT_EQ(param(R"([{"role":"user","content":[{"type":"text"}]}])"),
             "messages[0].content[0].text");
 

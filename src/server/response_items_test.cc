@@ -71,6 +71,11 @@ TEST(ResponseItems, ErrorsNameTheField) {
   EXPECT_EQ(param_of(R"([{"role": "user", "content": "x"},
                          {"role": "user", "content": [{"type": "input_image"}]}])"),
             "input[1].content[0].type");
+  // Fault 27: nothing is fetched, from wherever.
+  EXPECT_EQ(param_of(R"([{"role": "user", "content": [{"type": "input_image", "image_url": "http://169.254.169.254/x"}]}])"),
+            "input[0].content[0].type");
+  EXPECT_EQ(param_of(R"([{"role": "user", "content": [{"type": "input_file", "file_url": "http://[fe80::1]/x"}]}])"),
+            "input[0].content[0].type");
   EXPECT_EQ(param_of(R"([{"role": "user", "content": [{"type": "input_text"}]}])"),
             "input[0].content[0].text");
   EXPECT_EQ(param_of(R"([{"type": "computer_call"}])"), "input[0].type");
