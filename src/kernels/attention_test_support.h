@@ -24,11 +24,12 @@ struct Shape {
   KvTypes types = {};
   bool values_are_keys = false;
   bool has_sink_scores = false;
+  float score_cap = 0;
 };
 
 inline std::ostream& operator<<(std::ostream& out, const Shape& shape) {
   return out << "dim " << shape.head_dim << " types " << static_cast<int>(shape.types.k) << ' '
-             << static_cast<int>(shape.types.v);
+             << static_cast<int>(shape.types.v) << " cap " << shape.score_cap;
 }
 
 // From Sequence::reference(). Where BF16 is multiplied, the reference is of rounded queries, keys and
@@ -251,6 +252,7 @@ class Sequence {
     args.ldq = args.ldo = std::int64_t{shape_.num_heads} * shape_.head_dim;
     args.num_heads = shape_.num_heads;
     args.scale = 1 / std::sqrt(static_cast<float>(shape_.head_dim));
+    args.score_cap = shape_.score_cap;
     args.window = shape_.window;
     args.rounds_to_bf16 = true;  // where the table multiplies BF16
     if (!q_sinks.empty()) args.q_sinks = q_sinks_basis_.data();
@@ -323,7 +325,8 @@ class Sequence {
         score += maybe_rounded(stored(true, key, kv_head, d), rounds_keys) *
                  maybe_rounded(from[at] * query_scale, rounds_k);
       }
-      weights.push_back(score * score_scale);
+      score *= score_scale;
+      weights.push_back(shape_.score_cap > 0 ? shape_.score_cap * std::tanh(score / shape_.score_cap) : score);
     }
     double largest = *std::max_element(weights.begin(), weights.end());
     double total = 0;

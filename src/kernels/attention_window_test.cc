@@ -8,25 +8,26 @@ struct Streaming {
   int layer_window;
   int window;
   int num_sinks;
+  float score_cap = 0;
 };
 constexpr Streaming kStreaming[] = {{0, 100, 16},  {0, 37, 48},   {0, 600, 64}, {0, 512, 512},
                                     {300, 100, 16}, {100, 300, 16}, {0, 1, 128},  {0, 90, 0},
-                                    {1 << 30, 0, 0}};
+                                    {1 << 30, 0, 0}, {0, 37, 48, 1.5F}};
 
 Sequence streaming_sequence(const Streaming& streaming, int length, KvTypes types = {}) {
-  Sequence sequence({4, 2, 24, streaming.layer_window, types}, length, 11);
+  Sequence sequence({4, 2, 24, streaming.layer_window, types, false, false, streaming.score_cap}, length, 11);
   sequence.window = streaming.window;
   sequence.num_sinks = streaming.num_sinks;
   sequence.q_sinks = test::random_values(sequence.q.size(), 77, 1.5F);
   return sequence;
 }
 
-// Every span in FP16, and one of them in every other type.
+// Every span in FP16, and one of them, with a cap and without, in every other type.
 std::vector<std::pair<Streaming, KvTypes>> streaming_cases() {
   std::vector<std::pair<Streaming, KvTypes>> cases;
   for (const Streaming& streaming : kStreaming) cases.push_back({streaming, {}});
   for (const KvType type : {KvType::kBF16, KvType::kFp8, KvType::kInt8, KvType::kInt4})
-    cases.push_back({kStreaming[1], {type, type}});
+    for (const Streaming& streaming : {kStreaming[1], kStreaming[9]}) cases.push_back({streaming, {type, type}});
   return cases;
 }
 

@@ -151,6 +151,7 @@ TEST(CommonKeysOfAttention, DoNotChangeABit) {
       if (table->attention_common == nullptr) continue;
       expect_common_keys_do_not_matter({9, 3, 64, 0, types}, table);
       expect_common_keys_do_not_matter({8, 2, 18, 0, types, false, true}, table);
+      expect_common_keys_do_not_matter({6, 3, 18, 0, types, false, false, 2}, table);
       if (table->isa == Isa::kGeneric) continue;  // is slow
       for (const Shape& shape : {Shape{4, 1, 256, 1300, types}, {4, 4, 80, 0, types}, {6, 2, 18, 0, types}})
         expect_common_keys_do_not_matter(shape, table);

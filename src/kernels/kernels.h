@@ -230,8 +230,9 @@ struct AttentionArgs {
   float* out = nullptr;  // [num_rows, ldo]
   std::int64_t ldo = 0;
   int num_heads = 0;
-  float scale = 1;  // on q . k
-  int window = 0;   // a query at p sees keys in (p - window, p]; 0 = all
+  float scale = 1;      // on q . k
+  float score_cap = 0;  // then a score s becomes score_cap * tanh(s / score_cap); 0 = it stays
+  int window = 0;       // a query at p sees keys in (p - window, p]; 0 = all
   const AttentionSequence* sequences = nullptr;
   int num_sequences = 0;
   // [num_rows, ldq] or null: the queries at positions nearer to the sinks. A query takes it for the
@@ -418,6 +419,8 @@ struct KernelTable {
   void (*gelu_mul)(const float* gate, const float* up, float* out, std::int64_t num_values);
   // out = g sigmoid(1.702 g) * (u + 1), g = gate up to 7, u = up in [-7, 7] (gpt-oss); out may be gate. Null on a device.
   void (*clamped_swiglu)(const float* gate, const float* up, float* out, std::int64_t num_values) = nullptr;
+  // x = cap * tanh(x / cap)
+  void (*soft_cap)(float* x, std::int64_t num_values, float cap);
   // x += y
   void (*add)(float* x, const float* y, std::int64_t num_values);
   // Every row of x [num_rows, num_cols] += bias

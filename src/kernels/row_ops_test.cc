@@ -176,6 +176,33 @@ TEST(RowOps, ClampedSwigluMatchesDoublePrecision) {
   }
 }
 
+TEST(RowOps, SoftCapMatchesDoublePrecision) {
+  std::vector<float> x;
+  for (float value = -12; value < 12; value += 0.003F) x.push_back(value);
+  for (const float value : {0.0F, -0.0F, 1e-38F, 1e-10F, 100.0F, 1e30F, -1e30F, INFINITY, -INFINITY, NAN}) x.push_back(value);
+  const auto count = static_cast<std::int64_t>(x.size());
+  for (const KernelTable* table : test::tables()) {
+    for (const float cap : {1.0F, 0.3F, 30.0F, 50.0F}) {
+      std::vector<float> out = x;
+      table->soft_cap(out.data(), count, cap);
+      for (std::size_t i = 0; i < x.size(); ++i) {
+        const double expected = cap * std::tanh(double{x[i]} / cap);
+        if (std::isnan(x[i]))
+          EXPECT_TRUE(std::isnan(out[i])) << table->name;
+        else
+          ASSERT_NEAR(out[i], expected, std::abs(expected) * 5e-7 + 1e-38) << table->name << ' ' << x[i] << " cap " << cap;
+      }
+      // A value's bits do not depend on its place in the array, and neither its sign nor what stands beside it on it.
+      std::vector<float> shifted = x;
+      for (float& value : shifted) value = -value;
+      table->soft_cap(shifted.data() + 3, count - 5, cap);
+      for (std::size_t i = 3; i < x.size() - 2; ++i) ASSERT_EQ(shifted[i], -out[i]) << table->name << ' ' << x[i];
+      EXPECT_TRUE(std::isnan(shifted.back()));
+      EXPECT_EQ(shifted[0], -x[0]);
+    }
+  }
+}
+
 TEST(RowOps, AddAddsEveryValue) {
   for (const KernelTable* table : test::tables()) {
     for (const std::int64_t count : {1, 16, 33}) {

@@ -169,8 +169,23 @@ LARDER_INLINE void softmax_seen(const Work& work, const KeyTile& tile, int row,
   }
 }
 
+// Scores of rows, which are logarithms to base 2, as the cap leaves them. A loop of its own, so that those of models
+// without a cap stay as they are.
+void cap_scores(const Work& work, const KeyTile& tile, int row, int row_end) {
+  const float cap = to_base_two(work.args.score_cap, 1);
+  const V16 caps = set1(cap);
+  const V16 inverse = set1(1.0F / cap);
+  for (int r = row; r < row_end; ++r) {
+    for (int b = 0; b < tile.num_blocks; ++b) {
+      float* scores = work.scores + r * kKeyTile + b * kLanes;
+      store(scores, soft_capped(load(scores), caps, inverse));
+    }
+  }
+}
+
 template <int kRows>
 void softmax_rows(const Work& work, const KeyTile& tile, int row, const Partial& partial) {
+  if (work.args.score_cap > 0) cap_scores(work, tile, row, row + kRows);
   if (all_seen(work, tile, row, row + kRows))
     softmax_seen<kRows, true>(work, tile, row, partial);
   else

@@ -196,6 +196,15 @@ void clamped_swiglu(const float* gate, const float* up, float* out, int64_t num_
   });
 }
 
+void soft_cap(float* x, int64_t num_values, float cap) {
+  const V16 caps = set1(cap);
+  const V16 inverse = set1(1.0F / cap);
+  int64_t i = 0;
+  for (; i + 16 <= num_values; i += 16) store(x + i, soft_capped(load(x + i), caps, inverse));
+  const int rest = static_cast<int>(num_values - i);
+  if (rest > 0) store_partial(x + i, soft_capped(load_partial(x + i, rest), caps, inverse), rest);
+}
+
 void add_values(float* x, const float* y, int64_t num_values) {
   int64_t i = 0;
   for (; i + 16 <= num_values; i += 16) {

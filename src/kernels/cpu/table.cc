@@ -25,6 +25,7 @@ constexpr KernelTable kTable = {
     .silu_mul = silu_mul,
     .gelu_mul = gelu_mul,
     .clamped_swiglu = clamped_swiglu,
+    .soft_cap = soft_cap,
     .add = add_values,
     .add_bias = add_bias,
     .gather_rows = gather_rows,

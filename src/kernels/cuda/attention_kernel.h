@@ -14,7 +14,7 @@ LARDER_DEVICE void weigh_keys(const Work& work, const WarpKeys& own, const Share
                               const Shared& shared, const LaneSight& sight, MmaLane lane,
                               LaneScores& scores, LaneWords& next) {
   score_pieces<Keys, kWhole>(work, own, sizes, shared, sight, lane, 0, Keys::num_pieces(work), scores);
-  scale_scores<kWhole>(own, sizes, shared, sight, lane, scores);
+  scale_scores<kWhole>(work, own, sizes, shared, sight, lane, scores);
   next = Values::template load<false>(work, own, lane, 0, 0);
   weigh(scores, lane, shared);
 }

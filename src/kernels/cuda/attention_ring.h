@@ -227,9 +227,9 @@ class RingUnit {
     }
     if (!own_.any) return weigh_nothing(lane_, shared);
     if (own_.whole)
-      scale_scores<true>(own_, sizes, shared, sight, lane_, scores);
+      scale_scores<true>(work_, own_, sizes, shared, sight, lane_, scores);
     else
-      scale_scores<false>(own_, sizes, shared, sight, lane_, scores);
+      scale_scores<false>(work_, own_, sizes, shared, sight, lane_, scores);
     weigh(scores, lane_, shared);
   }
 

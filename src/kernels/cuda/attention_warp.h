@@ -17,6 +17,7 @@
 namespace larder::LARDER_CUDA_NAMESPACE {
 namespace {
 
+constexpr float kLog2E = 1.44269504088896341F;
 constexpr int kTileRows = kDeviceTileRows;
 constexpr int kWarpBlocks = 4;
 constexpr int kWarpKeys = kWarpBlocks * kBlockSize;
@@ -115,7 +116,7 @@ struct RowQuery {
   int dim;
 
   LARDER_MEMBER RowQuery(const Work& work, const Tile& tile, int set, int r)
-      : q(nullptr), scale(work.args.scale * 1.44269504088896341F), dim(work.args.kv.head_dim) {
+      : q(nullptr), scale(work.args.scale * kLog2E), dim(work.args.kv.head_dim) {
     if (r >= tile.num_rows) return;
     // Up to there, nothing is out of sight between the sinks and the window.
     const bool past_sinks = tile.sight.first_key(tile.position(r)) > tile.sight.sinks;
@@ -233,20 +234,28 @@ LARDER_DEVICE void score_pieces(const Work& work, const WarpKeys& own, const Sha
   }
 }
 
-// The warp's scores, scaled and masked.
+// The warp's scores, scaled, capped and masked.
 template <bool kWhole>
-LARDER_DEVICE void scale_scores(const WarpKeys& own, const SharedSizes& sizes, const Shared& shared,
+LARDER_DEVICE void scale_scores(const Work& work, const WarpKeys& own, const SharedSizes& sizes, const Shared& shared,
                                 const LaneSight& sight, MmaLane lane, LaneScores& scores) {
   const int num_sink_keys = sizes.num_sets == 2 ? sight.sinks : 0;
+  const float cap = work.args.score_cap * kLog2E;  // as scores are: logarithms to base 2
   const float* scales = shared.scales + (own.scored_block < num_sink_keys ? kTileRows : 0);
   LARDER_UNROLL
   for (int h = 0; h < kRowHalves; ++h) {
     const float scale = scales[h * 8 + lane.group];
     LARDER_UNROLL
-    for (int k = 0; k < kBlockSize; ++k) {
-      float& score = scores[h][k % 8][k / 8];
-      score *= scale;
-      if constexpr (!kWhole) score = sight.sees(h, own.scored_block + k) ? score : kNothing;
+    for (int k = 0; k < kBlockSize; ++k) scores[h][k % 8][k / 8] *= scale;
+    if (cap > 0) {
+      LARDER_UNROLL
+      for (int k = 0; k < kBlockSize; ++k) scores[h][k % 8][k / 8] = soft_capped(scores[h][k % 8][k / 8], cap);
+    }
+    if constexpr (!kWhole) {
+      LARDER_UNROLL
+      for (int k = 0; k < kBlockSize; ++k) {
+        float& score = scores[h][k % 8][k / 8];
+        score = sight.sees(h, own.scored_block + k) ? score : kNothing;
+      }
     }
   }
 }

@@ -196,6 +196,7 @@ class Sequences {
     args.ldq = args.ldo = row_size();
     args.num_heads = shape_.num_heads;
     args.scale = 1 / std::sqrt(static_cast<float>(shape_.head_dim));
+    args.score_cap = shape_.score_cap;
     args.window = shape_.window;
     args.num_sequences = static_cast<int>(call.sequences.size());
     return args;
@@ -316,6 +317,21 @@ TEST(CudaAttention, OfFewerBitsWithSinks) {
   }
 }
 
+TEST(CudaAttention, OfCappedScores) {
+  const auto capped = [](int window, KvType type) {
+    return Shape{3, 1, 64, window, {type, type}, false, false, 2};
+  };
+  expect_attention_of({capped(0, KvType::kF16), capped(40, KvType::kF16), capped(0, KvType::kFp8),
+                       capped(530, KvType::kInt8), capped(0, KvType::kInt4)});
+  const auto device = open_test_device();
+  for (const KvType type : {KvType::kBF16, KvType::kInt8}) {
+    Sequences sequences(*device, {4, 2, 32, 0, {type, type}, false, false, 2}, kLengths);
+    sequences.window = 300;
+    sequences.num_sinks = 32;
+    expect_attention(sequences);
+  }
+}
+
 TEST(CudaAttention, InAWindow) {
   const auto device = open_test_device();
   for (const int window : {1, 40, 530}) {
@@ -363,7 +379,8 @@ TEST(CudaAttention, OfKeysInCommon) {
   const auto device = open_test_device();
   for (const Shape& shape : {Shape{3, 1, 64}, Shape{8, 2, 32, 0, {KvType::kInt8, KvType::kInt4}},
                              Shape{1, 1, 136, 0, {KvType::kBF16, KvType::kF16}},
-                             Shape{2, 1, 64, 0, {KvType::kFp8, KvType::kFp8}}, Shape{2, 1, 32, 2200}}) {
+                             Shape{2, 1, 64, 0, {KvType::kFp8, KvType::kFp8}}, Shape{2, 1, 32, 2200},
+                             Shape{3, 1, 64, 0, {}, false, false, 2}}) {
     SCOPED_TRACE(shape.head_dim);
     Sequences sequences(*device, shape, {2300, 1560, 1041, 560, 2200, 2072, 2100, 2290}, 1040);
     std::vector<Part> parts;

@@ -129,6 +129,11 @@ TEST_F(CudaKernels, FlatOperations) {
     (is_silu ? cuda().silu_mul : cuda().gelu_mul)(out.data(), floats(up).data(), out.data(), count);
     expect_near(out.read(), expected, 3e-6F, is_silu ? "silu" : "gelu");
   }
+  std::vector<float> capped = gate;
+  host().soft_cap(capped.data(), 999, 3);
+  OnDevice<float> to_cap = floats(gate);
+  cuda().soft_cap(to_cap.data(), 999, 3);
+  expect_near(to_cap.read(), capped, 2e-6F, "soft_cap");
   std::vector<float> expected = gate;
   host().add(expected.data(), up.data(), 999);
   host().add_bias(expected.data(), up.data(), 50, 3, 20);

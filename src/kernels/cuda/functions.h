@@ -17,6 +17,7 @@ void embed(const EmbedArgs& args, int row_begin, int row_end);
 void rotations(const RotationArgs& args, int row_begin, int row_end);
 void silu_mul(const float* gate, const float* up, float* out, std::int64_t num_values);
 void gelu_mul(const float* gate, const float* up, float* out, std::int64_t num_values);
+void soft_cap(float* x, std::int64_t num_values, float cap);
 void add_values(float* x, const float* y, std::int64_t num_values);
 void add_bias(float* x, const float* bias, int num_cols, int row_begin, int row_end);
 void gather_rows(float* values, int num_cols, const std::int32_t* rows, int num_rows);

@@ -192,6 +192,9 @@ LARDER_DEVICE std::uint16_t bf16_bits(float value) {
   return static_cast<std::uint16_t>(bf16_pair(value, 0));
 }
 
+// cap * tanh(x / cap)
+LARDER_DEVICE float soft_capped(float x, float cap) { return cap * tanhf(x / cap); }
+
 // 16 bytes, loaded at once.
 struct alignas(16) Words4 {
   int word[4];

@@ -244,6 +244,12 @@ struct GeluMul {
   }
 };
 
+struct SoftCap {
+  float* x;
+  float cap;
+  LARDER_MEMBER void operator()(std::int64_t i) const { x[i] = soft_capped(x[i], cap); }
+};
+
 struct Add {
   float* x;
   const float* y;
@@ -355,6 +361,9 @@ void silu_mul(const float* gate, const float* up, float* out, std::int64_t num_v
 }
 void gelu_mul(const float* gate, const float* up, float* out, std::int64_t num_values) {
   for_each(num_values, GeluMul{gate, up, out});
+}
+void soft_cap(float* x, std::int64_t num_values, float cap) {
+  for_each(num_values, SoftCap{x, cap});
 }
 void add_values(float* x, const float* y, std::int64_t num_values) {
   for_each(num_values, Add{x, y});

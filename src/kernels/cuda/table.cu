@@ -12,6 +12,7 @@ const KernelTable kTable = {
     .rotations = rotations,
     .silu_mul = silu_mul,
     .gelu_mul = gelu_mul,
+    .soft_cap = soft_cap,
     .add = add_values,
     .add_bias = add_bias,
     .gather_rows = gather_rows,
