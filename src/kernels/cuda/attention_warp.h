@@ -234,28 +234,36 @@ LARDER_DEVICE void score_pieces(const Work& work, const WarpKeys& own, const Sha
   }
 }
 
+// One by one, by way of memory: written out for each they would make all kernels a quarter larger, and few models have
+// a cap.
+LARDER_DEVICE void cap_scores(float cap, LaneScores& scores) {
+  float all[kRowHalves * kBlockSize];
+  LARDER_UNROLL
+  for (int i = 0; i < kRowHalves * kBlockSize; ++i) all[i] = scores[i / kBlockSize][i % 8][i % kBlockSize / 8];
+  LARDER_NO_UNROLL
+  for (int i = 0; i < kRowHalves * kBlockSize; ++i) all[i] = soft_capped(all[i], cap);
+  LARDER_UNROLL
+  for (int i = 0; i < kRowHalves * kBlockSize; ++i) scores[i / kBlockSize][i % 8][i % kBlockSize / 8] = all[i];
+}
+
 // The warp's scores, scaled, capped and masked.
 template <bool kWhole>
 LARDER_DEVICE void scale_scores(const Work& work, const WarpKeys& own, const SharedSizes& sizes, const Shared& shared,
                                 const LaneSight& sight, MmaLane lane, LaneScores& scores) {
   const int num_sink_keys = sizes.num_sets == 2 ? sight.sinks : 0;
-  const float cap = work.args.score_cap * kLog2E;  // as scores are: logarithms to base 2
   const float* scales = shared.scales + (own.scored_block < num_sink_keys ? kTileRows : 0);
   LARDER_UNROLL
   for (int h = 0; h < kRowHalves; ++h) {
     const float scale = scales[h * 8 + lane.group];
     LARDER_UNROLL
     for (int k = 0; k < kBlockSize; ++k) scores[h][k % 8][k / 8] *= scale;
-    if (cap > 0) {
-      LARDER_UNROLL
-      for (int k = 0; k < kBlockSize; ++k) scores[h][k % 8][k / 8] = soft_capped(scores[h][k % 8][k / 8], cap);
-    }
-    if constexpr (!kWhole) {
-      LARDER_UNROLL
-      for (int k = 0; k < kBlockSize; ++k) {
-        float& score = scores[h][k % 8][k / 8];
-        score = sight.sees(h, own.scored_block + k) ? score : kNothing;
-      }
+  }
+  if (work.args.score_cap > 0) cap_scores(work.args.score_cap * kLog2E, scores);
+  if constexpr (!kWhole) {
+    LARDER_UNROLL
+    for (int i = 0; i < kRowHalves * kBlockSize; ++i) {
+      float& score = scores[i / kBlockSize][i % 8][i % kBlockSize / 8];
+      score = sight.sees(i / kBlockSize, own.scored_block + i % kBlockSize) ? score : kNothing;
     }
   }
 }
