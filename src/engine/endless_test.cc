@@ -33,7 +33,7 @@ class Endless : public ::testing::TestWithParam<const char*> {
   TinyModel model{GetParam()};
 };
 
-INSTANTIATE_TEST_SUITE_P(Models, Endless, ::testing::Values("tiny_llama", "tiny_gemma3"));
+INSTANTIATE_TEST_SUITE_P(Models, Endless, ::testing::Values("tiny_llama", "tiny_gemma2", "tiny_gemma3"));
 
 TEST_P(Endless, GoesOnPastTheModelsLengthInConstantMemory) {
   // Room for two sequences of that span, not for what is generated.

@@ -572,7 +572,7 @@ TEST(CudaTransformerSteps, FindDrawsWhereTheyWere) {
 INSTANTIATE_TEST_SUITE_P(Models, CudaTransformer,
                          ::testing::Values("tiny_llama", "tiny_qwen2", "tiny_qwen3", "tiny_gemma3",
                                            "tiny_mixed", "tiny_phi3", "tiny_smollm3", "tiny_granite",
-                                           "tiny_olmo3", "tiny_glm4"));
+                                           "tiny_olmo3", "tiny_glm4", "tiny_gemma2"));
 
 }  // namespace
 }  // namespace larder

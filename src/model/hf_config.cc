@@ -37,6 +37,7 @@ constexpr KnownClass kKnownClasses[] = {
     {.name = "Qwen3ForCausalLM", .family = HfFamily::kQwen3, .architecture = "qwen3"},
     {.name = "Qwen3MoeForCausalLM", .family = HfFamily::kQwen3Moe, .architecture = "qwen3moe"},
     {.name = "Qwen2MoeForCausalLM", .family = HfFamily::kQwen2Moe, .architecture = "qwen2moe"},
+    {.name = "Gemma2ForCausalLM", .family = HfFamily::kGemma2, .architecture = "gemma2", .ties_by_default = true},
     {.name = "Gemma3ForCausalLM", .family = HfFamily::kGemma3, .architecture = "gemma3", .ties_by_default = true},
     {.name = "Phi3ForCausalLM", .family = HfFamily::kPhi3, .architecture = "phi3"},
     {.name = "SmolLM3ForCausalLM", .family = HfFamily::kLlama, .architecture = "smollm3", .ties_by_default = true,
@@ -105,6 +106,7 @@ class ConfigConverter {
     add_windows(result.num_layers);
     add_still_layers(result.num_layers);
     if (prefix_ == "granite") add_multipliers();
+    if (is_gemma2()) add_caps();
     result.has_qkv_bias = read_bias();
     result.num_experts = add_experts();
     result.tied_embeddings = config_.find_bool("tie_word_embeddings").value_or(class_.ties_by_default);
@@ -113,7 +115,9 @@ class ConfigConverter {
   }
 
  private:
+  bool is_gemma2() const { return class_.family == HfFamily::kGemma2; }
   bool is_gemma3() const { return class_.family == HfFamily::kGemma3; }
+  bool is_gemma() const { return is_gemma2() || is_gemma3(); }
   bool is_gpt_oss() const { return class_.family == HfFamily::kGptOss; }
   bool is_qwen_moe() const { return class_.family == HfFamily::kQwen3Moe || class_.family == HfFamily::kQwen2Moe; }
   bool is_qwen() const {
@@ -140,12 +144,12 @@ class ConfigConverter {
     if (!num_kv_heads && class_.name != "LlamaForCausalLM") config_.fail("num_key_value_heads", "missing");
     add_uint("attention.head_count_kv", num_kv_heads.value_or(num_heads));
     auto head_dim = config_.find_size("head_dim");
-    if (!head_dim && (is_gemma3() || class_.family == HfFamily::kQwen3)) config_.fail("head_dim", "missing");
+    if (!head_dim && (is_gemma() || class_.family == HfFamily::kQwen3)) config_.fail("head_dim", "missing");
     if (!head_dim) head_dim = config_.size("hidden_size") / num_heads;
     if (*head_dim < 1 || *head_dim > 1024) config_.fail("head_dim", fmt::format("{} is not in [1, 1024]", *head_dim));
     add_uint("attention.key_length", *head_dim);
     add_uint("attention.value_length", *head_dim);
-    if (is_gemma3()) {
+    if (is_gemma()) {
       const double scalar = config_.number("query_pre_attn_scalar");
       if (!(scalar > 0)) config_.fail("query_pre_attn_scalar", "is not a positive number");
       add_float("attention.scale", 1 / std::sqrt(scalar));
@@ -183,6 +187,7 @@ class ConfigConverter {
   std::uint64_t window_pattern() const {
     if (prefix_ == "exaone4") config_.fail("layer_types", "missing");
     const auto pattern = config_.find_size("sliding_window_pattern"), old_pattern = config_.find_size("_sliding_window_pattern");
+    if (is_gemma2()) return 2;
     if (!is_gemma3() && class_.name != "Olmo3ForCausalLM") return 0;
     return pattern ? *pattern : old_pattern.value_or(is_gemma3() ? 6 : 4);
   }
@@ -196,11 +201,14 @@ class ConfigConverter {
     const bool uses_window = config_.find_bool("use_sliding_window").value_or(!is_qwen() && prefix_ != "smollm3");
     (void)config_.find("sliding_window");  // where none is used it may be 0
     const auto window = uses_window ? config_.find_size("sliding_window") : std::nullopt;
+    // Some of Gemma 2's files say it twice.
+    if (const auto same = is_gemma2() ? config_.find_size("sliding_window_size") : std::nullopt; same && same != window)
+      config_.fail("sliding_window_size", "is not sliding_window");
     const auto first = config_.find_uint("max_window_layers");
     // Left out it is 4096; "null" says that there is none.
     const bool is_mistral = class_.name == "MistralForCausalLM";
     const bool slides_by_default = is_mistral || (!sliding && (prefix_ == "exaone4" || class_.name == "Olmo3ForCausalLM"));
-    const bool needs_window = is_gemma3() || (slides_by_default && !config_.says("sliding_window")) ||
+    const bool needs_window = is_gemma() || (slides_by_default && !config_.says("sliding_window")) ||
                               (is_qwen() && uses_window && !is_qwen_moe());
     if (needs_window && !window) config_.fail("sliding_window", slides_by_default ? "missing; null = none" : "missing");
     constexpr std::string_view kWithout[] = {"LlamaForCausalLM", "GraniteForCausalLM", "Olmo2ForCausalLM", "SmolLM3ForCausalLM",
@@ -236,6 +244,16 @@ class ConfigConverter {
       for (std::size_t i = 0; i < turns.size(); ++i) turns[i] = (*list)[i] == 1;
     }
     metadata_.add_array(key("attention.rope_pattern"), GgufType::kBool, turns);
+  }
+
+  // Left out they are 50 and 30; "null" says that there is none.
+  void add_caps() {
+    for (const char* name : {"attn_logit_softcapping", "final_logit_softcapping"}) {
+      if (!config_.says(name)) config_.fail(name, "missing; null = none");
+      const auto cap = config_.find_number(name);
+      if (cap && !(*cap > 0)) config_.fail(name, "is not a positive number");
+      add_float(name, cap.value_or(0));
+    }
   }
 
   void add_multipliers() {
@@ -311,12 +329,13 @@ class ConfigConverter {
 
   void refuse_the_rest() const {
     check_gpt_oss();
-    config_.expect_string("hidden_act", is_gemma3() ? "gelu_pytorch_tanh" : "silu");
+    config_.expect_string("hidden_act", is_gemma() ? "gelu_pytorch_tanh" : "silu");
     config_.expect_string("hidden_activation", "gelu_pytorch_tanh");
-    for (const char* name : {"mlp_bias", "attention_out_bias", "use_bias", "attn_logit_softcapping", "final_logit_softcapping",
-                             "is_encoder_decoder", "add_cross_attention", "lm_head_bias", "use_bidirectional_attention",
-                             "pruned_heads", "rope_interleaved"})
+    for (const char* name : {"mlp_bias", "attention_out_bias", "use_bias", "is_encoder_decoder", "add_cross_attention",
+                             "lm_head_bias", "use_bidirectional_attention", "pruned_heads", "rope_interleaved"})
       config_.refuse(name);
+    if (!is_gemma2())
+      for (const char* name : {"attn_logit_softcapping", "final_logit_softcapping"}) config_.refuse(name);
     for (const char* name : {"full_attn_mod", "interpolate_factor"})
       if (config_.find_number(name).value_or(1) != 1) config_.fail(name, "values other than 1 are not supported");
     refuse_foreign_code();

@@ -13,7 +13,7 @@ namespace larder {
 
 // The tensors of a layer differ by these. kPostNorms: OLMo's and EXAONE's.
 enum class HfFamily {
-  kLlama, kMixtral, kQwen2, kQwen3, kQwen3Moe, kGemma3, kPhi3, kPostNorms, kGlm4, kQwen2Moe, kGptOss
+  kLlama, kMixtral, kQwen2, kQwen3, kQwen3Moe, kGemma2, kGemma3, kPhi3, kPostNorms, kGlm4, kQwen2Moe, kGptOss
 };
 
 struct HfConfig {

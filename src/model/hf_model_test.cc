@@ -78,7 +78,7 @@ TEST_P(TinyFamily, ComputesWhatTransformersDoes) { expect_what_transformers_comp
 INSTANTIATE_TEST_SUITE_P(Models, TinyFamily,
                          ::testing::Values("tiny_hf_smollm3", "tiny_hf_granite", "tiny_hf_mistral3", "tiny_hf_olmo2",
                                            "tiny_hf_olmo3", "tiny_hf_exaone4", "tiny_hf_seed_oss", "tiny_hf_ernie4_5",
-                                           "tiny_hf_glm4", "tiny_hf_gemma3_images", "tiny_hf_qwen2moe"));
+                                           "tiny_hf_glm4", "tiny_hf_gemma3_images", "tiny_hf_qwen2moe", "tiny_hf_gemma2"));
 
 INSTANTIATE_TEST_SUITE_P(Models, TinyFolder,
                          ::testing::Values("tiny_hf_llama", "tiny_hf_gemma3", "tiny_hf_qwen3moe", "tiny_hf_phi3", "tiny_hf_gpt_oss"));
@@ -350,6 +350,36 @@ TEST_F(HfModelTest, FactorsAndStillLayersOfOtherClasses) {
       {as("Glm4ForCausalLM", {{"partial_rotary_factor", 0.01}}), "is not an even number of dimensions"},
   };
   for (const auto& [members, expected] : cases) EXPECT_THAT(error_of_config("tiny_hf_llama", members), HasSubstr(expected)) << members;
+}
+
+TEST_F(HfModelTest, CapsOfGemma2) {
+  const ModelConfig config = config_of("tiny_hf_gemma2", {{"layer_types", nullptr}, {"sliding_window_size", 20}});
+  EXPECT_EQ(config.score_cap, 2);
+  EXPECT_EQ(config.logit_cap, 3);
+  EXPECT_FLOAT_EQ(config.attention_scale, 1 / std::sqrt(24.0F));
+  EXPECT_EQ(config.layers[0].window, 20);
+  EXPECT_EQ(config.layers[1].window, 0);
+  const json none = {{"attn_logit_softcapping", nullptr}, {"final_logit_softcapping", nullptr}};
+  const ModelConfig uncapped = config_of("tiny_hf_gemma2", none);
+  EXPECT_EQ(uncapped.score_cap, 0);
+  EXPECT_EQ(uncapped.logit_cap, 0);
+  const std::pair<json, const char*> cases[] = {
+      {{{"attn_logit_softcapping", 0.0}}, "attn_logit_softcapping: is not a positive number"},
+      {{{"final_logit_softcapping", -1.0}}, "final_logit_softcapping: is not a positive number"},
+      {{{"query_pre_attn_scalar", nullptr}}, "query_pre_attn_scalar: missing"},
+      {{{"sliding_window", nullptr}}, "sliding_window: missing"},
+      {{{"sliding_window_size", 30}}, "sliding_window_size: is not sliding_window"},
+      {{{"attention_bias", true}}, "attention_bias: not supported"},
+      {{{"hidden_activation", "gelu"}}, "hidden_activation: 'gelu' is not supported"},
+      {{{"use_bidirectional_attention", true}}, "use_bidirectional_attention: not supported"},
+  };
+  for (const auto& [members, expected] : cases)
+    EXPECT_THAT(error_of_config("tiny_hf_gemma2", members), HasSubstr(expected)) << members;
+  for (const char* name : {"attn_logit_softcapping", "final_logit_softcapping"}) {
+    copy("tiny_hf_gemma2");
+    edit("config.json", [&](json& members) { members.erase(name); });
+    EXPECT_THAT(error(), HasSubstr(std::string(name) + ": missing; null = none"));
+  }
 }
 
 // As Phi 3's first folders say it, and its later ones.

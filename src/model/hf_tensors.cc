@@ -93,6 +93,7 @@ class TensorAdder {
  private:
   void add_layer(int layer) {
     const bool is_gemma3 = config_.family == HfFamily::kGemma3;
+    const bool is_gemma = is_gemma3 || config_.family == HfFamily::kGemma2;
     const bool is_mixtral = config_.family == HfFamily::kMixtral;
     if (config_.family == HfFamily::kPhi3) return add_pairs(layer, kJoined);
     const bool has_pre_norm = config_.family != HfFamily::kPostNorms;
@@ -102,7 +103,7 @@ class TensorAdder {
     if (config_.family == HfFamily::kGlm4) return add_pairs(layer, kGlm4);
     if (is_gemma3 || !has_pre_norm || config_.family == HfFamily::kQwen3 || config_.family == HfFamily::kQwen3Moe)
       add_pairs(layer, kHeadNorms);
-    if (is_gemma3)
+    if (is_gemma)
       add_pairs(layer, kThreeNorms);
     else if (!has_pre_norm)
       add_pairs(layer, kPostNorms);
@@ -205,7 +206,8 @@ class TensorAdder {
   void add(const std::string& from, const std::string& to) {
     const SafetensorsTensor& tensor = take(from);
     // Gemma's norms multiply by 1 + the weight, which GGUF files have done already.
-    if (config_.family == HfFamily::kGemma3 && from.ends_with("norm.weight")) {
+    const bool is_gemma = config_.family == HfFamily::kGemma2 || config_.family == HfFamily::kGemma3;
+    if (is_gemma && from.ends_with("norm.weight")) {
       std::vector<float> values(static_cast<std::size_t>(tensor.shape.back()));
       if (tensor.shape.size() != 1) throw_invalid("tensor '{}': {} dimensions; 1 is expected", from, tensor.shape.size());
       dequantize_row(*tensor.type, tensor.data.data(), values.data(), tensor.shape.back());

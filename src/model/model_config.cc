@@ -41,6 +41,8 @@ constexpr Family kFamilies[] = {
     {.name = "qwen3moe", .architecture = Architecture::kQwen3Moe, .has_qk_norm = true, .may_have_experts = true},
     {.name = "gemma3", .architecture = Architecture::kGemma3, .has_qk_norm = true, .has_post_norms = true,
      .window_pattern = 6, .has_local_rope = true, .activation = Activation::kGeluTanh},
+    {.name = "gemma2", .architecture = Architecture::kGemma2, .has_post_norms = true, .window_pattern = 2,
+     .activation = Activation::kGeluTanh},
     {.name = "deepseek2", .architecture = Architecture::kDeepSeek2, .rope_interleaved = true, .may_have_experts = true},
     {.name = "phi3", .architecture = Architecture::kPhi3, .has_fused_gate = true},
     {.name = "smollm3", .architecture = Architecture::kSmolLm3, .rope_interleaved = true},
@@ -121,7 +123,9 @@ std::vector<bool> read_sliding_layers(const ConfigReader& reader, std::size_t nu
 std::optional<int> find_window(const ModelConfig& config, const ConfigReader& reader) {
   const bool may_be_none = config.architecture == Architecture::kPhi3;
   if (may_be_none && reader.gguf().find_uint(reader.key("attention.sliding_window")) == 0U) return std::nullopt;
-  return reader.find_size("attention.sliding_window", kMaxContextLen);
+  const auto window = reader.find_size("attention.sliding_window", kMaxContextLen);
+  // Gemma 2's first files do not say what all of its sizes have.
+  return !window && config.architecture == Architecture::kGemma2 ? 4096 : window;
 }
 
 // Which layers see a window only; empty: none does.
@@ -300,6 +304,7 @@ void read_experts(ModelConfig& config, const ConfigReader& reader, const Family&
 }
 
 void set_traits(ModelConfig& config, const ConfigReader& reader, const Family& family) {
+  const bool is_gemma2 = config.architecture == Architecture::kGemma2;
   const bool is_gemma3 = config.architecture == Architecture::kGemma3;
   const bool is_deepseek = config.architecture == Architecture::kDeepSeek2;
   // Published files of llama have the rows of Q and K in another order than the model's authors, who rotate halves; those
@@ -316,10 +321,10 @@ void set_traits(ModelConfig& config, const ConfigReader& reader, const Family& f
   config.has_post_norms = family.has_post_norms;
   config.activation = family.activation;
   config.has_output_bias = config.has_sink_scores = config.architecture == Architecture::kGptOss;
-  if (is_gemma3) config.embedding_scale = static_cast<float>(std::sqrt(config.hidden_size));
-  // Gemma 3 27B, told by its 62 layers, scales by hidden_size / num_heads instead of head_dim.
-  const bool is_gemma3_27b = is_gemma3 && config.num_layers() == 62;
-  const double scaled_dim = is_gemma3_27b
+  if (is_gemma2 || is_gemma3) config.embedding_scale = static_cast<float>(std::sqrt(config.hidden_size));
+  // Both 27B, told by their 46 and 62 layers, scale by hidden_size / num_heads instead of head_dim.
+  const bool is_gemma_27b = (is_gemma2 && config.num_layers() == 46) || (is_gemma3 && config.num_layers() == 62);
+  const double scaled_dim = is_gemma_27b
                                 ? static_cast<double>(config.hidden_size) / config.num_heads
                                 : static_cast<double>(is_deepseek ? config.latent.nope_dim + config.rope_dim
                                                                   : config.head_dim);
@@ -352,6 +357,19 @@ void read_multipliers(ModelConfig& config, const ConfigReader& reader) {
     throw_invalid("GGUF: {}: {} is no number to divide by", reader.key("logit_scale"), *reader.find_positive("logit_scale"));
 }
 
+// Gemma 2's, whose first files do not say them.
+void read_caps(ModelConfig& config, const ConfigReader& reader) {
+  const auto read_cap = [&](const char* name, float usual) {
+    if (config.architecture != Architecture::kGemma2) {
+      reader.refuse_nonzero(name);
+      return 0.0F;
+    }
+    return reader.has(name) ? static_cast<float>(reader.find_positive_or_none(name).value_or(0)) : usual;
+  };
+  config.score_cap = read_cap("attn_logit_softcapping", 50);
+  config.logit_cap = read_cap("final_logit_softcapping", 30);
+}
+
 void read_temperature(ModelConfig& config, const ConfigReader& reader) {
   if (config.architecture != Architecture::kMistral3) return reader.refuse_nonzero("attention.temperature_scale");
   config.temperature.scale = reader.find_positive_or_none("attention.temperature_scale").value_or(0);
@@ -367,8 +385,7 @@ ModelConfig read_model_config(const GgufFile& gguf, int max_model_len) {
   config.architecture = family.architecture;
   const ConfigReader reader(gguf, family.name);
   config.name = printable(gguf.find_string("general.name").value_or(""));
-  for (const char* name : {"attn_logit_softcapping", "final_logit_softcapping",
-                           "attention.max_alibi_bias", "attention.clamp_kqv", "attention.temperature_length",
+  for (const char* name : {"attention.max_alibi_bias", "attention.clamp_kqv", "attention.temperature_length",
                            "attention.output_scale", "attention.value_scale", "attention.shared_kv_layers",
                            "rope.dimension_count_swa", "swin_norm", "num_loops"})
     reader.refuse_nonzero(name);
@@ -398,6 +415,7 @@ ModelConfig read_model_config(const GgufFile& gguf, int max_model_len) {
   read_experts(config, reader, family);
   set_traits(config, reader, family);
   read_multipliers(config, reader);
+  read_caps(config, reader);
   read_temperature(config, reader);
 
   const GgufTensor* embedding = gguf.find_tensor("token_embd.weight");

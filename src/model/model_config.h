@@ -12,7 +12,7 @@ namespace larder {
 
 enum class Architecture {
   kLlama, kQwen2, kQwen3, kQwen3Moe, kGemma3, kDeepSeek2, kPhi3, kSmolLm3, kGranite, kMistral3, kOlmo2, kExaone4,
-  kSeedOss, kErnie45, kGlm4, kQwen2Moe, kGraniteMoe, kGptOss
+  kSeedOss, kErnie45, kGlm4, kQwen2Moe, kGraniteMoe, kGptOss, kGemma2
 };
 // kClampedSwiglu: KernelTable::clamped_swiglu, of experts alone.
 enum class Activation { kSilu, kGeluTanh, kClampedSwiglu };
@@ -81,8 +81,10 @@ struct ModelConfig {
   int context_len = 0;  // tokens that the model was trained for
   float rms_epsilon = 0;
   float attention_scale = 0;  // on q . k
+  float score_cap = 0;        // see AttentionArgs::score_cap
+  float logit_cap = 0;        // the same of logits
   TemperatureConfig temperature;
-  float embedding_scale = 1;    // on the embedding's row (gemma3: sqrt(hidden_size))
+  float embedding_scale = 1;    // on the embedding's row (Gemma: sqrt(hidden_size))
   float output_norm_scale = 1;  // on the weights of the norm before the output matrix
   Activation activation = Activation::kSilu;
   int rope_dim = 0;              // of a head's values, the first rope_dim rotate; even

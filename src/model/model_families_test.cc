@@ -195,6 +195,40 @@ TEST(ModelFamilies, LayersOfOlmoAndExaone) {
   EXPECT_EQ(read(small_family("exaone4")).ropes.size(), 1u);
 }
 
+TEST(ModelFamilies, Gemma2CapsScoresAndLogits) {
+  const auto gemma2 = [](std::uint32_t num_layers) { return small_family("gemma2", num_layers).add_uint("gemma2.attention.key_length", 32); };
+  const ModelConfig config = read(gemma2(3)
+                                      .add_uint("gemma2.attention.sliding_window", 128)
+                                      .add_float("gemma2.attn_logit_softcapping", 20)
+                                      .add_float("gemma2.final_logit_softcapping", 10));
+  EXPECT_EQ(config.score_cap, 20);
+  EXPECT_EQ(config.logit_cap, 10);
+  EXPECT_EQ(config.embedding_scale, 8);
+  EXPECT_FLOAT_EQ(config.attention_scale, 1 / std::sqrt(32.0F));
+  EXPECT_TRUE(config.has_pre_norms && config.has_post_norms && !config.has_qk_norm && !config.rope_interleaved);
+  EXPECT_EQ(config.activation, Activation::kGeluTanh);
+  EXPECT_EQ(ropes_of(config), (std::vector<int>{0, 0, 0}));
+  EXPECT_EQ(config.layers[0].window, 128);
+  EXPECT_EQ(config.layers[1].window, 0);
+  EXPECT_EQ(config.layers[2].window, 128);
+  // 27B, told by its layers; and what the first files leave out.
+  const auto bytes = gemma2(46).build();
+  const ModelConfig old = read_model_config(GgufFile(bytes), 8192);
+  EXPECT_FLOAT_EQ(old.attention_scale, 1 / std::sqrt(64 / 4.0F));
+  EXPECT_EQ(old.score_cap, 50);
+  EXPECT_EQ(old.logit_cap, 30);
+  EXPECT_EQ(old.layers[44].window, 4096);
+  EXPECT_EQ(old.layers[45].window, 0);
+  const ModelConfig uncapped =
+      read(gemma2(3).add_float("gemma2.attn_logit_softcapping", 0).add_float("gemma2.final_logit_softcapping", 0));
+  EXPECT_EQ(uncapped.score_cap, 0);
+  EXPECT_EQ(uncapped.logit_cap, 0);
+  for (const char* name : {"attn_logit_softcapping", "final_logit_softcapping"}) {
+    EXPECT_THAT(error_of(gemma2(3).add_float(std::string("gemma2.") + name, -1)), HasSubstr(name));
+    EXPECT_THAT(error_of(small_llama().add_float(std::string("llama.") + name, 30)), HasSubstr(name));
+  }
+}
+
 TEST(ModelFamilies, ExpertsOfQwen2AndGranite) {
   const auto with_experts = [](const std::string& arch) {
     return small_family(arch).add_uint(arch + ".expert_count", 8).add_uint(arch + ".expert_used_count", 2);

@@ -100,7 +100,7 @@ INSTANTIATE_TEST_SUITE_P(All, SharedProducts,
                                                               "tiny_mixed", "tiny_phi3", "tiny_phi3_window",
                                                               "tiny_smollm3", "tiny_granite", "tiny_mistral3",
                                                               "tiny_olmo2", "tiny_exaone4", "tiny_seed_oss",
-                                                              "tiny_ernie4_5", "tiny_glm4"),
+                                                              "tiny_ernie4_5", "tiny_glm4", "tiny_gemma2"),
                                             kTypes));
 INSTANTIATE_TEST_SUITE_P(Experts, SharedProducts,
                          ::testing::Combine(::testing::Values("tiny_qwen3moe", "tiny_deepseek2", "tiny_deepseek3",

@@ -297,7 +297,7 @@ Transformer::Products Transformer::products_behind(int layer) {
   if (layer + 1 < config_.num_layers()) return input_products(layer + 1);
   return {{Product{.w = &weights_.output(),
                    .y = buffers_.logits,
-                   .maxima = partners_ == nullptr ? buffers_.maxima : nullptr,
+                   .maxima = finds_maxima_late() ? nullptr : buffers_.maxima,
                    .num_outputs = config_.vocab_size}},
           1,
           {.stage = Stage::kLogits}};
@@ -433,6 +433,7 @@ void Transformer::attend(const ForwardBatch& batch, const KvStorage& storage, in
                                .ldo = config_.q_size(),
                                .num_heads = config_.num_heads,
                                .scale = config_.attention_scale,
+                               .score_cap = config_.score_cap,
                                .window = config_.layers[static_cast<std::size_t>(layer)].window,
                                .sequences = sequences.data(),
                                .num_sequences = static_cast<int>(sequences.size()),
@@ -533,7 +534,8 @@ void Transformer::compute_logits(const ForwardBatch& batch) {
              if (wants_int8(weights_.output()))
                quantize_input(buffers_.normed, config_.hidden_size, begin, end);
            });
-  if (partners_ != nullptr) find_maxima(num_rows);
+  if (config_.logit_cap > 0) cap_logits(num_rows);
+  if (device_ == nullptr && finds_maxima_late()) find_maxima(num_rows);
   if (device_ == nullptr) return;
   kernels_.first_of_best(buffers_.logits, num_rows, config_.vocab_size, buffers_.best);
   if (!batch.draws.empty())

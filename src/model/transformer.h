@@ -201,6 +201,9 @@ class Transformer {
   void take_outputs(const SharedStage& stage, int machine, int num_rows, const Products& products);
   void activate_share(int num_rows, bool wants_codes);
   void take_activated(const SharedStage& stage, int machine, int num_rows);
+  void cap_logits(int num_rows);
+  // Not by the product's tasks, which do not know them all, or not as they will be.
+  bool finds_maxima_late() const { return partners_ != nullptr || config_.logit_cap > 0; }
   void find_maxima(int num_rows);
   bool wants_int8(const PackedMatrix& matrix) const;
   void quantize_input(const float* x, int num_cols, int row_begin, int row_end);

@@ -1,4 +1,4 @@
-// What few families do with queries and keys, beside what store_kv() does with those of all.
+// What few families do with queries and keys, beside what store_kv() does with those of all, and with logits.
 #include <algorithm>
 
 #include "model/transformer.h"
@@ -32,6 +32,18 @@ void Transformer::apply_temperature(const ForwardBatch& batch, bool has_sinks, i
       if (has_sinks) apply(buffers_.q_sinks, row, factor);
     }
   }
+}
+
+// Before anyone looks at them. One row is long enough to be shared out.
+void Transformer::cap_logits(int num_rows) {
+  constexpr std::int64_t kTaskValues = 16 * 1024;
+  const std::int64_t num_values = std::int64_t{num_rows} * config_.vocab_size;
+  if (device_ != nullptr) return kernels_.soft_cap(buffers_.logits, num_values, config_.logit_cap);
+  const auto num_tasks = static_cast<int>((num_values + kTaskValues - 1) / kTaskValues);
+  pool_.parallel_for_near(num_tasks, [&](int task, int) {
+    const std::int64_t begin = task * kTaskValues;
+    kernels_.soft_cap(buffers_.logits + begin, std::min(kTaskValues, num_values - begin), config_.logit_cap);
+  });
 }
 
 }  // namespace larder

@@ -71,7 +71,7 @@ void Transformer::take_activated(const SharedStage& stage, int machine, int num_
                 buffers_.received + static_cast<std::size_t>(row) * size_bytes, size_bytes);
 }
 
-// Of whole rows of logits, which no machine had by itself.
+// Of whole rows of logits, which no machine had by itself, or which have been capped since.
 void Transformer::find_maxima(int num_rows) {
   pool_.parallel_for_near(num_rows, [&](int row, int) {
     kernels_.run_maxima(buffers_.logits + std::int64_t{row} * config_.vocab_size, config_.vocab_size,

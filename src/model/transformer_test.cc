@@ -17,7 +17,7 @@ const char* const kModels[] = {"tiny_llama", "tiny_qwen2", "tiny_qwen3", "tiny_g
                                "tiny_qwen3moe", "tiny_mixtral", "tiny_deepseek2", "tiny_deepseek3", "tiny_phi3",
                                "tiny_phi3_window", "tiny_smollm3", "tiny_granite", "tiny_mistral3", "tiny_olmo2",
                                "tiny_olmo3", "tiny_exaone4", "tiny_seed_oss", "tiny_ernie4_5", "tiny_glm4",
-                               "tiny_qwen2moe", "tiny_granitemoe", "tiny_gpt_oss", "tiny_gpt_oss_mxfp4"};
+                               "tiny_qwen2moe", "tiny_granitemoe", "tiny_gpt_oss", "tiny_gpt_oss_mxfp4", "tiny_gemma2"};
 
 std::vector<const KernelTable*> all_kernels() {
   std::vector<const KernelTable*> tables;
@@ -159,21 +159,23 @@ TEST(Transformer, LogitsOfAnyRowsAreTheSame) {
 }
 
 TEST(Transformer, LogitsComeInTheOrderAskedFor) {
-  const TestModel model(kFolder + "tiny_llama.gguf");
-  TestRunner runner(model, *kernels_for(Isa::kGeneric), 1,
-                    {.max_batch_tokens = 32, .max_logit_rows = 8, .max_context_len = 64},
-                    blocks_for(model, 32, 2));
-  TestSequence first{.tokens = arbitrary_tokens(5, 128, 1), .num_computed = 0, .tables = {}};
-  TestSequence second{.tokens = arbitrary_tokens(9, 128, 2), .num_computed = 0, .tables = {}};
-  const std::vector<TestStep> steps{{&first, 5}, {&second, 9}};
-  const auto both = runner.run(steps, false);
-  ASSERT_EQ(both.size(), 2u * 128);
-  ASSERT_EQ(runner.logits().maxima.size(), 2u);  // the vocabulary is one run
-  for (const std::size_t row : {0u, 1u})
-    EXPECT_EQ(runner.logits().maxima[row], std::ranges::max(both.subspan(row * 128, 128)));
-  const std::vector<float> copy(both.begin(), both.end());
-  EXPECT_TRUE(same_bits(std::span(copy).first(128), logits_in_chunks(runner, first.tokens, 5)));
-  EXPECT_TRUE(same_bits(std::span(copy).last(128), logits_in_chunks(runner, second.tokens, 9)));
+  for (const char* name : {"tiny_llama.gguf", "tiny_gemma2.gguf"}) {
+    const TestModel model(kFolder + name);
+    TestRunner runner(model, *kernels_for(Isa::kGeneric), 1,
+                      {.max_batch_tokens = 32, .max_logit_rows = 8, .max_context_len = 64},
+                      blocks_for(model, 32, 2));
+    TestSequence first{.tokens = arbitrary_tokens(5, 128, 1), .num_computed = 0, .tables = {}};
+    TestSequence second{.tokens = arbitrary_tokens(9, 128, 2), .num_computed = 0, .tables = {}};
+    const std::vector<TestStep> steps{{&first, 5}, {&second, 9}};
+    const auto both = runner.run(steps, false);
+    ASSERT_EQ(both.size(), 2u * 128);
+    ASSERT_EQ(runner.logits().maxima.size(), 2u);  // the vocabulary is one run
+    for (const std::size_t row : {0u, 1u})
+      EXPECT_EQ(runner.logits().maxima[row], std::ranges::max(both.subspan(row * 128, 128)));
+    const std::vector<float> copy(both.begin(), both.end());
+    EXPECT_TRUE(same_bits(std::span(copy).first(128), logits_in_chunks(runner, first.tokens, 5)));
+    EXPECT_TRUE(same_bits(std::span(copy).last(128), logits_in_chunks(runner, second.tokens, 9)));
+  }
 }
 
 }  // namespace

@@ -53,7 +53,7 @@ def model(arch, extra=(), numbers=()):
     entries += [
         entry(f"{arch}.attention.layer_norm_rms_epsilon", FLOAT32, 1e-5),
         entry(f"{arch}.rope.freq_base", FLOAT32, 10000.0),
-        entry("tokenizer.ggml.model", STRING, "llama" if arch in ("gemma3", "phi3") else "gpt2"),
+        entry("tokenizer.ggml.model", STRING, "llama" if arch in ("gemma2", "gemma3", "phi3") else "gpt2"),
         entry("tokenizer.ggml.pre", STRING, "default"),
         entry("tokenizer.ggml.tokens", ARRAY, (STRING, ["<s>", "a", "b", "ab"])),
         entry("tokenizer.ggml.scores", ARRAY, (FLOAT32, [0.0, -1.0, -2.0, -3.0])),
@@ -108,7 +108,7 @@ def model(arch, extra=(), numbers=()):
                    ("blk.0.attn_k_b.weight", (32, 32, 1), q4_0, 576), ("blk.0.attn_v_b.weight", (32, 32, 1), q4_0, 576)]
         shapes = [(name, (32, 48), kind, 864) if name == "blk.0.attn_q.weight" else (name, dims, kind, size)
                   for name, dims, kind, size in shapes]
-    if arch in ("olmo2", "glm4"):
+    if arch in ("olmo2", "glm4", "gemma2"):
         shapes += [(f"blk.0.{name}.weight", (32,), f32, 128) for name in ("post_attention_norm", "post_ffw_norm")]
     if arch == "olmo2":
         shapes = [shape for shape in shapes if shape[0] not in ("blk.0.attn_norm.weight", "blk.0.ffn_norm.weight")]
@@ -143,6 +143,8 @@ def seeds():
     yield "qwen2", model("qwen2")
     yield "qwen3", model("qwen3")
     yield "gemma3", model("gemma3", [("attention.sliding_window", 8)])
+    yield "gemma2", model("gemma2", [("attention.sliding_window", 8)],
+                          [("attn_logit_softcapping", 50.0), ("final_logit_softcapping", 30.0)])
     yield "phi3", model("phi3", [("attention.sliding_window", 0), ("rope.scaling.original_context_length", 32)])
     yield "smollm3", model("smollm3")
     yield "olmo2", model("olmo2", [("attention.sliding_window", 8)])

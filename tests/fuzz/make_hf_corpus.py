@@ -61,6 +61,8 @@ def folder_seeds():
                     layer_types=["sliding_attention", "full_attention"], rope_theta=None, rope_parameters={
                         "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
                         "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}})
+    gemma2 = config(architectures=["Gemma2ForCausalLM"], head_dim=16, query_pre_attn_scalar=24, sliding_window=20,
+                    attn_logit_softcapping=50.0, final_logit_softcapping=None)
     moe = config(architectures=["Qwen3MoeForCausalLM"], head_dim=16, num_experts=4, num_experts_per_tok=2,
                  moe_intermediate_size=32, norm_topk_prob=True)
     phi3 = config(architectures=["Phi3ForCausalLM"], original_max_position_embeddings=64, partial_rotary_factor=0.75,
@@ -77,7 +79,7 @@ def folder_seeds():
         {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}]}
     spaces = {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}
     seeds = {
-        "llama": config(rope_scaling=llama3), "yarn": config(rope_scaling=yarn), "gemma3": gemma3, "qwen3moe": moe, "phi3": phi3, "images": images, "granite": granite, "smollm3": smollm3, "olmo3": olmo3,
+        "llama": config(rope_scaling=llama3), "yarn": config(rope_scaling=yarn), "gemma2": gemma2, "gemma3": gemma3, "qwen3moe": moe, "phi3": phi3, "images": images, "granite": granite, "smollm3": smollm3, "olmo3": olmo3,
         "bytes": tokenizer(byte_level, None, ["a", "b", "ab"], ["a b"], ignore_merges=True),
         "pieces": tokenizer(None, spaces, ["<unk>", "\u2581", "a", "\u2581a"], [["\u2581", "a"]], unk_token="<unk>", fuse_unk=True),
         "unigram": tokenizer(None, spaces, [], []) | {"model": {"type": "Unigram", "vocab": [["a", -1.5], ["b", -2.5]]}},

@@ -96,13 +96,20 @@ def glm4_config():
         rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}))
 
 
+def gemma2_config():
+    """Caps that scores and logits come near to."""
+    return transformers.Gemma2Config(**small(
+        num_hidden_layers=4, head_dim=16, query_pre_attn_scalar=16, sliding_window=20, attn_logit_softcapping=2.0,
+        final_logit_softcapping=3.0, rms_norm_eps=1e-6))
+
+
 # Name: the architecture in GGUF, the configuration.
 FAMILIES = {"phi3": ("phi3", phi3_config), "phi3_window": ("phi3", phi3_window_config),
             "smollm3": ("smollm3", smollm3_config), "granite": ("granite", granite_config),
             "mistral3": ("mistral3", mistral3_config), "olmo2": ("olmo2", olmo2_config),
             "olmo3": ("olmo2", olmo3_config), "exaone4": ("exaone4", exaone4_config),
             "seed_oss": ("seed_oss", seed_oss_config), "ernie4_5": ("ernie4_5", ernie4_5_config),
-            "glm4": ("glm4", glm4_config)}
+            "glm4": ("glm4", glm4_config), "gemma2": ("gemma2", gemma2_config)}
 
 # Architectures whose files have the rows of Q and K in pairs, where transformers has halves.
 INTERLEAVED = ("smollm3", "granite", "mistral3")
@@ -165,7 +172,14 @@ def add_windows(writer, model, config):
         writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in config.layer_types])
 
 
-ADD = {"phi3": add_phi3, "granite": add_granite, "mistral3": add_mistral3, "olmo2": add_windows, "exaone4": add_windows}
+def add_gemma2(writer, model, config):
+    writer.add_sliding_window(config.sliding_window)
+    writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
+    writer.add_final_logit_softcapping(config.final_logit_softcapping)
+
+
+ADD = {"phi3": add_phi3, "granite": add_granite, "mistral3": add_mistral3, "olmo2": add_windows, "exaone4": add_windows,
+       "gemma2": add_gemma2}
 
 
 def tensor_of(name, weight, arch, config):
@@ -176,7 +190,9 @@ def tensor_of(name, weight, arch, config):
     if arch in INTERLEAVED and part.endswith(("q_proj.weight", "k_proj.weight")):
         weight = interleave(weight, config.num_attention_heads if "q_proj" in part
                             else config.num_key_value_heads)
-    return gguf_name(name, False), weight
+    if arch == "gemma2" and name.endswith("norm.weight"):
+        weight = weight + 1
+    return gguf_name(name, arch == "gemma2"), weight
 
 
 def write_gguf(path, arch, model, config):

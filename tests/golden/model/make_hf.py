@@ -111,6 +111,7 @@ def configs():
         rope_parameters={"rope_type": "default", "rope_theta": 10000.0})
     families = {name: (make_families.FAMILIES[name][1](), torch.float16 if name == "ernie4_5" else torch.bfloat16, "5GB")
                 for name in FAMILIES}
+    families["gemma2"][0].query_pre_attn_scalar = 24  # not the size of a head, as files of GGUF imply
     return {**families, "gemma3_images": (images_config(), torch.bfloat16, "5GB"), "llama": (llama, torch.bfloat16, "100KB"), "mistral": (mistral, torch.float32, "5GB"),
             "qwen2": (qwen2, torch.float32, "5GB"), "qwen2_window": (qwen2_window, torch.float16, "5GB"),
             "qwen3": (qwen3, torch.bfloat16, "5GB"), "gemma3": (gemma3, torch.float32, "5GB"),

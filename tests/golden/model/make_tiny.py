@@ -76,7 +76,7 @@ def make_model(config, seed):
     torch.manual_seed(seed)
     model = transformers.AutoModelForCausalLM.from_config(
         config, dtype=torch.float32, attn_implementation="eager").eval()
-    is_gemma = config.model_type == "gemma3_text"
+    is_gemma = config.model_type in ("gemma2", "gemma3_text")
     with torch.no_grad():
         for name, value in model.named_parameters():
             if name.endswith("norm.weight"):
