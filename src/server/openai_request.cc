@@ -160,6 +160,8 @@ void read_cache_options(const Fields& fields, bool takes_long, GenerationOptions
 
 void set_max_tokens(const Fields& fields, const char* name, std::int64_t min,
                     GenerationOptions& options) {
+  const Json* value = fields.find(name);
+  if (value != nullptr && *value == Json(-1)) return;  // so clients of llama.cpp leave it out
   // More than the model's length is not an error: it means "as many as there is room for".
   const auto given = fields.integer(name, {min, kMaxInt32});
   if (!given) return;

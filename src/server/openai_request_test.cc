@@ -129,6 +129,14 @@ TEST(OpenAiRequest, ASeedOfMinusOneIsNone) {
   EXPECT_EQ(chat(R"("seed":0)").options.sampling.seed, 0u);
 }
 
+// As llama.cpp's clients ask for as many as there is room for.
+TEST(OpenAiRequest, MaxTokensOfMinusOneAreLeftOut) {
+  EXPECT_FALSE(chat(R"("max_tokens":-1,"max_completion_tokens":-1)").options.has_max_tokens);
+  EXPECT_EQ(chat(R"("max_tokens":5,"max_completion_tokens":-1)").options.sampling.max_tokens, 5);
+  EXPECT_EQ(completion(R"("prompt":"a","max_tokens":-1)").options.sampling.max_tokens,
+            completion(R"("prompt":"a")").options.sampling.max_tokens);
+}
+
 // Each line: a bad field and the param that its error must name.
 TEST(OpenAiRequest, ErrorsNameTheField) {
   const struct {
@@ -159,7 +167,7 @@ TEST(OpenAiRequest, ErrorsNameTheField) {
       {R"("logit_bias":{"1":18446744073709551617})", "logit_bias"},
       {R"("n":true)", "n"},
       {R"("max_tokens":0)", "max_tokens"},
-      {R"("max_tokens":-1)", "max_tokens"},
+      {R"("max_tokens":-2)", "max_tokens"},
       {R"("max_completion_tokens":0)", "max_completion_tokens"},
       {R"("min_tokens":-1)", "min_tokens"},
       {R"("min_tokens":513)", "min_tokens"},
