@@ -129,7 +129,9 @@ void Router::constrain(ChatRequest& chat, bool ends_in_thought) const {
   // it is stays whole.
   const bool is_free = options.format.is_text() && !options.tool_choice.has_to_call();
   calls.begins_in_thought = ends_in_thought && is_free;
-  calls.parts_thoughts = config_.parts_thoughts && is_free;
+  calls.parts_thoughts = options.parts_thoughts.value_or(config_.parts_thoughts) && is_free;
+  if (calls.is_harmony && options.parts_thoughts == false)
+    fail_field("reasoning_format", "this model's thoughts are messages of their own, not part of its text; leave it out");
 }
 
 void Router::keep_next_turn(ChatRequest chat, GenerationJob& job) const {

@@ -58,7 +58,7 @@ class ChatWriter final : public ChoicesWriter {
     }
     Json message = {{"role", "assistant"}};
     message["content"] = text.empty() && !calls.empty() ? Json() : Json(std::move(text));
-    if (!thoughts.empty()) message["reasoning_content"] = std::move(thoughts);
+    if (options_.shows_thoughts && !thoughts.empty()) message["reasoning_content"] = std::move(thoughts);
     message["refusal"] = nullptr;
     const bool has_calls = !calls.empty();
     if (has_calls) message["tool_calls"] = std::move(calls);
@@ -82,7 +82,7 @@ class ChatWriter final : public ChoicesWriter {
   }
 
   // Leaves of the text what is neither that nor a thought.
-  static void take_calls(const Choice& choice, Calls& calls, std::string& text, Json& message) {
+  void take_calls(const Choice& choice, Calls& calls, std::string& text, Json& message) const {
     std::vector<AnswerPiece> pieces = calls.scanner.push(text);
     if (choice.done()) std::ranges::move(calls.scanner.finish(), std::back_inserter(pieces));
     text.clear();
@@ -94,7 +94,7 @@ class ChatWriter final : public ChoicesWriter {
       call.update(call_json(*piece.call));
       message["tool_calls"].push_back(std::move(call));
     }
-    if (!thoughts.empty()) message["reasoning_content"] = std::move(thoughts);
+    if (options_.shows_thoughts && !thoughts.empty()) message["reasoning_content"] = std::move(thoughts);
   }
 
   static Json call_json(const ToolCall& call) {

@@ -22,6 +22,7 @@ constexpr std::size_t kMaxTemplateKwargsBytes = std::size_t{1} << 20;
 
 // What vLLM and llama.cpp have besides; a value that changes nothing is none.
 void refuse_other_servers_fields(const Fields& fields) {
+  constexpr const char* kInsteadOfBudget = "send max_tokens, or chat_template_kwargs.enable_thinking, if the template takes it";
   static const struct {
     const char* name;
     Json neutral;
@@ -37,7 +38,11 @@ void refuse_other_servers_fields(const Fields& fields) {
                  {"dry_multiplier", 0, "leave it out"},
                  {"xtc_probability", 0, "leave it out"},
                  {"dynatemp_range", 0, "leave it out"},
-                 {"thinking_token_budget", Json(), "send max_tokens"},
+                 {"thinking_token_budget", Json(), kInsteadOfBudget},
+                 {"thinking_budget_tokens", -1, kInsteadOfBudget},
+                 {"reasoning_budget", -1, kInsteadOfBudget},
+                 {"reasoning_budget_tokens", -1, kInsteadOfBudget},
+                 {"lora", Json::array(), "leave it out"},
                  {"chat_template", Json(), "give the server --chat-template"},
                  {"documents", Json::array(), "send chat_template_kwargs.documents, if the template takes them"}};
   for (const auto& [name, neutral, instead] : kFields) {
@@ -167,6 +172,19 @@ void set_max_tokens(const Fields& fields, const char* name, std::int64_t min,
   if (!given) return;
   options.sampling.max_tokens = static_cast<int>(*given);
   options.has_max_tokens = true;
+}
+
+// llama.cpp's reasoning_format and vLLM's include_reasoning.
+void read_thoughts(const Fields& fields, GenerationOptions& options) {
+  options.shows_thoughts = fields.boolean("include_reasoning", true);
+  const auto format = fields.string("reasoning_format", kMaxNameBytes);
+  if (format && !is_one_of(*format, {"auto", "deepseek", "none"})) {
+    fields.fail("reasoning_format", fmt::format("must be \"auto\" or \"none\", it is \"{}\"", shorten(*format)));
+  }
+  if (format) options.parts_thoughts = *format != "none";
+  if (options.shows_thoughts) return;
+  if (format == "none") fields.fail("include_reasoning", "cannot be false with \"reasoning_format\": \"none\"; leave that out");
+  options.parts_thoughts = true;
 }
 
 // Text parts become one string: what templates of text models expect. The request learns where the
@@ -521,6 +539,7 @@ ChatRequest parse_chat_request(const Json& body, const RequestRules& rules) {
   GenerationOptions& options = request.options;
   set_max_tokens(fields, "max_tokens", 1, options);
   set_max_tokens(fields, "max_completion_tokens", 1, options);  // the newer name wins
+  read_thoughts(fields, options);
   const auto top = fields.integer("top_logprobs", {0, rules.limits.max_logprobs});
   if (fields.boolean("logprobs", false)) {
     options.sampling.num_logprobs = static_cast<int>(top.value_or(0));

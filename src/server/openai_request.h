@@ -61,6 +61,7 @@ struct ReplyOptions {
   bool hands_over = false;  // another server goes on with the prompt, see kv_transfer.h
   bool wants_cache_report = false;  // "larder": {"cache_report": true}
   ToolCallRules tool_calls;         // of the answer
+  bool shows_thoughts = true;       // of a chat: else what is told apart as thought is left out
   AttentionSpan attention;
 };
 
@@ -84,6 +85,7 @@ struct GenerationOptions : ReplyOptions {
   ToolChoice tool_choice;          // the prompt is the same either way
   AnswerFormat format;
   std::string prediction;          // what the answer may be in part; "" = not said
+  std::optional<bool> parts_thoughts;  // of a chat: whether thoughts are told apart; nullopt = as the server does
   HistoryOptions history;  // of a chat: what becomes of one too long
   // Only the last tokens of the prompt are kept: that many, or -1 = as many as max_model_len
   // allows.

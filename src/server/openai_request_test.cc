@@ -111,7 +111,8 @@ TEST(OpenAiRequest, TopPOfNothingLeavesTheLikeliestToken) {
 TEST(OpenAiRequest, FieldsOfOtherServersMayChangeNothing) {
   (void)chat(R"("allowed_token_ids":[],"bad_words":null,"repeat_penalty":1.0,"n_predict":-1,"prompt_logprobs":null,
     "length_penalty":1,"typical_p":1,"mirostat":0,"dry_multiplier":0,"xtc_probability":0,"dynatemp_range":0,
-    "top_n_sigma":-1,"thinking_token_budget":null,"chat_template":null,"documents":[],"echo":false)");
+    "top_n_sigma":-1,"thinking_token_budget":null,"thinking_budget_tokens":-1,"reasoning_budget":-1,
+    "reasoning_budget_tokens":-1,"lora":[],"reasoning_format":"auto","include_reasoning":true,"chat_template":null,"documents":[],"echo":false)");
   (void)chat(R"("top_n_sigma":0)");
 }
 
@@ -146,6 +147,12 @@ TEST(OpenAiRequest, ErrorsNameTheField) {
       {R"("chat_template":"{{ messages }}")", "chat_template"},
       {R"("documents":[{"text":"Paris is a city."}])", "documents"},
       {R"("thinking_token_budget":10)", "thinking_token_budget"},
+      {R"("thinking_budget_tokens":0)", "thinking_budget_tokens"},
+      {R"("reasoning_budget":0)", "reasoning_budget"},
+      {R"("reasoning_budget_tokens":10)", "reasoning_budget_tokens"},
+      {R"("lora":[{"id":0,"scale":0.5}])", "lora"},
+      {R"("reasoning_format":"deepseek-legacy")", "reasoning_format"},
+      {R"("reasoning_format":"none","include_reasoning":false)", "include_reasoning"},
       {R"("top_n_sigma":1)", "top_n_sigma"},
       {R"("echo":true)", "echo"},
       {R"("model":5)", "model"},

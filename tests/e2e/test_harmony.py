@@ -40,6 +40,12 @@ def test_thoughts_and_text(server):
     assert reply.finish_reason == "length"
 
 
+def test_thoughts_are_never_part_of_the_text(server):
+    refused = server.post("/v1/chat/completions", {"messages": USER, "reasoning_format": "none"})
+    assert refused.status_code == 400 and refused.json()["error"]["param"] == "reasoning_format"
+    assert not hasattr(chat(server, max_tokens=16, extra_body={"include_reasoning": False}).choices[0].message, "reasoning_content")
+
+
 def test_a_form_binds_the_answer_not_the_thought(server):
     reply = chat(server, response_format=YES).choices[0]
     assert (reply.message.reasoning_content, reply.message.content) == ("Hm", '"yes"')

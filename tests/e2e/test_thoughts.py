@@ -1,4 +1,6 @@
 """A model that thinks in <think> tags, through each API: its thought, of which two tokens make a letter, and its answer."""
+import json
+
 import anthropic
 import pytest
 
@@ -64,6 +66,25 @@ def test_chats(server, more, thought, text, num_thought, reason):
             texts[choice.index] += (choice.delta.content or "") + shown(choice.delta.tool_calls)
             reasons[choice.index] = choice.finish_reason or reasons[choice.index]
     assert (thoughts, texts, reasons) == ([thought] * num_choices, [text] * num_choices, [reason] * num_choices)
+
+
+@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize("more, thought, text", [
+    ({"reasoning_format": "none"}, "", "<think>Iéknow</think>\n\nBerndot"),
+    ({"reasoning_format": "deepseek"}, "Iéknow", "Berndot"),
+    ({"include_reasoning": False}, "", "Berndot"),
+    ({"include_reasoning": False, "logit_bias": CALLS, "tools": [{"type": "function", "function": TOOL}]}, "", "[f]")])
+def test_a_chat_says_whether_thoughts_are_told_apart_or_at_all(server, streams, more, thought, text):
+    with server.post("/v1/chat/completions", {"messages": USER, "temperature": 0, "stream": streams, **more}) as reply:
+        assert reply.status_code == 200
+        if streams:
+            chunks = [json.loads(line[6:]) for line in reply.text.splitlines() if line.startswith("data: {")]
+            messages = [choice["delta"] for chunk in chunks for choice in chunk["choices"]]
+        else:
+            messages = [reply.json()["choices"][0]["message"]]
+    shown = "".join((message.get("content") or "") + "".join(f"[{call['function']['name']}]" for call in message.get("tool_calls", []))
+                    for message in messages)
+    assert ("".join(message.get("reasoning_content", "") for message in messages), shown) == (thought, text)
 
 
 @pytest.mark.parametrize("streams", [False, True])
