@@ -12,6 +12,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -179,7 +180,7 @@ void serve(const ServeOptions& options) {
       std::chrono::milliseconds(static_cast<std::int64_t>(options.log_seconds * 1e3));
 
   // What is wrong with them is told before a model is loaded.
-  static_cast<void>(endpoint_of(config));
+  BoundEndpoint place(config);  // until the model is there, who connects is refused
   if (!options.kv_events.endpoint.empty()) KvEventPublisher::check(options.kv_events);
 
   RuntimeOptions runtime_options = options.runtime;
@@ -210,7 +211,7 @@ void serve(const ServeOptions& options) {
   model.kv_events = publisher.get();
   const KvEventsTo events_to(runtime.engine(), publisher.get());
   {
-    HttpServer server(config, model);
+    HttpServer server(config, model, std::move(place));
     const bool is_v6 = config.host.find(':') != std::string::npos;
     std::fprintf(stderr, "Ready: %s at http://%s%s%s:%d (Ctrl-C to stop)\n", model.name.c_str(),
                  is_v6 ? "[" : "", config.host.c_str(), is_v6 ? "]" : "", server.port());

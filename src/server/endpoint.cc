@@ -1,8 +1,12 @@
 #include "server/endpoint.h"
 
 #include <fmt/format.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <utility>
 
 #include "base/error.h"
 
@@ -37,6 +41,32 @@ asio::ip::tcp::endpoint endpoint_of(const ServerConfig& config) {
         "host");
   }
   return {address, static_cast<unsigned short>(config.port)};
+}
+
+BoundEndpoint::BoundEndpoint(const ServerConfig& config)
+    : endpoint_(endpoint_of(config)), socket_(::socket(protocol().family(), SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  const int on = 1;  // connections of a server before this one may be ending
+  const bool is_bound = socket_ >= 0 && ::setsockopt(socket_, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0 &&
+                        ::bind(socket_, endpoint_.data(), static_cast<socklen_t>(endpoint_.size())) == 0;
+  if (is_bound) return;
+  const boost::system::error_code reason(errno, boost::system::system_category());
+  if (socket_ >= 0) ::close(socket_);
+  fail_to_listen(config, reason);
+}
+
+BoundEndpoint::BoundEndpoint(BoundEndpoint&& other) noexcept
+    : endpoint_(other.endpoint_), socket_(std::exchange(other.socket_, -1)) {}
+
+BoundEndpoint::~BoundEndpoint() {
+  if (socket_ >= 0) ::close(socket_);
+}
+
+void fail_to_listen(const ServerConfig& config, const boost::system::error_code& reason) {
+  const bool is_host = reason == boost::system::errc::address_not_available;
+  throw Error(ErrorKind::kUnavailable,
+              fmt::format("--{}: cannot listen on {}:{}: {}; choose another", is_host ? "host" : "port", config.host,
+                          config.port, reason.message()),
+              is_host ? "host" : "port");
 }
 
 }  // namespace larder

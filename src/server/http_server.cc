@@ -62,7 +62,7 @@ rlim_t raise_file_limit() {
 
 class HttpServer::Impl {
  public:
-  Impl(ServerConfig config, const ServedModel& model);
+  Impl(ServerConfig config, const ServedModel& model, BoundEndpoint place);
   ~Impl() {
     model_.engine.set_after_updates({});
     is_ended_ = true;
@@ -81,7 +81,7 @@ class HttpServer::Impl {
   using ControlTimer = asio::basic_waitable_timer<std::chrono::steady_clock,
                                                   asio::wait_traits<std::chrono::steady_clock>, Control>;
 
-  void listen();
+  void listen(BoundEndpoint place);
   void await_client();
   void accept_one();
   void admit(Socket socket);
@@ -132,7 +132,7 @@ class HttpServer::Impl {
   HeapTrim heap_trim_;
 };
 
-HttpServer::Impl::Impl(ServerConfig config, const ServedModel& model)
+HttpServer::Impl::Impl(ServerConfig config, const ServedModel& model, BoundEndpoint place)
     : config_(with_room_for_a_body(std::move(config))),
       model_(model),
       metrics_(model.name, model.max_model_len),
@@ -164,29 +164,23 @@ HttpServer::Impl::Impl(ServerConfig config, const ServedModel& model)
   const auto num_reserved = std::min<long long>(kReservedFiles + num_upstream, num_files / 2);
   max_connections_ = static_cast<int>(std::clamp<long long>(
       num_files - num_reserved, 1, std::max(config_.limits.max_connections, 1)));
-  listen();
+  listen(std::move(place));
   // From now on, so that whoever reads that the server is ready may end it: run() hears of it then.
   signals_.add(SIGINT);
   signals_.add(SIGTERM);
   model_.engine.set_after_updates([this] { wakes_.flush(); });
 }
 
-void HttpServer::Impl::listen() {
-  const tcp::endpoint endpoint = endpoint_of(config_);
+void HttpServer::Impl::listen(BoundEndpoint place) {
   try {
-    acceptor_.open(endpoint.protocol());
-    acceptor_.set_option(Acceptor::reuse_address(true));
-    acceptor_.bind(endpoint);
+    acceptor_.assign(place.protocol(), place.socket());
+    place.release();
     acceptor_.listen(kBacklog);
     acceptor_.non_blocking(true);  // who has come may have gone again: that is told, not waited out
     acceptor_.set_option(asio::socket_base::enable_connection_aborted(true));
     port_ = acceptor_.local_endpoint().port();
   } catch (const boost::system::system_error& error) {
-    const bool is_host = error.code() == asio::error::make_error_code(asio::error::basic_errors(EADDRNOTAVAIL));
-    throw Error(ErrorKind::kUnavailable,
-                fmt::format("--{}: cannot listen on {}:{}: {}; choose another", is_host ? "host" : "port", config_.host,
-                            config_.port, error.code().message()),
-                is_host ? "host" : "port");
+    fail_to_listen(config_, error.code());
   }
 }
 
@@ -374,8 +368,9 @@ void HttpServer::Impl::finish_if_empty() {
   accept_pause_.cancel();
 }
 
-HttpServer::HttpServer(ServerConfig config, const ServedModel& model)
-    : impl_(std::make_unique<Impl>(std::move(config), model)) {}
+HttpServer::HttpServer(ServerConfig config, const ServedModel& model) : HttpServer(config, model, BoundEndpoint(config)) {}
+HttpServer::HttpServer(ServerConfig config, const ServedModel& model, BoundEndpoint place)
+    : impl_(std::make_unique<Impl>(std::move(config), model, std::move(place))) {}
 HttpServer::~HttpServer() = default;
 int HttpServer::port() const { return impl_->port(); }
 void HttpServer::run() { impl_->run(); }

@@ -7,6 +7,8 @@
 
 namespace larder {
 
+class BoundEndpoint;
+
 // One per process: it takes SIGINT and SIGTERM from its construction on, and run() handles them.
 class HttpServer {
  public:
@@ -14,6 +16,8 @@ class HttpServer {
   // it is none, or beyond loopback without an API key and without allow_open_network, or when an API
   // key is empty.
   HttpServer(ServerConfig config, const ServedModel& model);
+  // Listens at an address that was taken before, by the same config.
+  HttpServer(ServerConfig config, const ServedModel& model, BoundEndpoint place);
   ~HttpServer();
 
   // The port that is bound, also when the config said 0.

@@ -3,6 +3,7 @@ import os
 import pathlib
 import re
 import resource
+import socket
 import subprocess
 import tarfile
 import zipfile
@@ -89,7 +90,14 @@ def test_an_origin_of_any_length_is_refused_in_a_short_line(origin):
 
 def test_origins_are_taken():
     for origin in ("*", "null", "http://app.example", "https://app.example:8443", "http://[::1]:3000", "tauri://localhost"):
-        assert "/nowhere.gguf" in larder("serve", "--cors", origin, "--cors", "http://a", "-m", "/nowhere.gguf", code=1).stderr
+        assert "/nowhere.gguf" in larder("serve", "--cors", origin, "--cors", "http://a", "--port", 0, "-m", "/nowhere.gguf", code=1).stderr
+
+
+def test_a_taken_port_is_told_before_a_model_is_looked_for():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        error = larder("serve", "--port", port, "-m", "/nowhere.gguf", code=1).stderr
+    assert error.startswith(f"larder: --port: cannot listen on 127.0.0.1:{port}: ") and "nowhere" not in error
 
 
 @pytest.mark.parametrize("model, word", [("smollm2", "Paris"), ("gemma3", "capital of the country")])
