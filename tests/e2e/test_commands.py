@@ -49,6 +49,29 @@ def test_what_is_misspelt_is_told_with_what_it_may_mean(arguments, words):
     assert len(lines) == 1 and all(word in lines[0] for word in words)
 
 
+@pytest.mark.parametrize("arguments, hint", [
+    (("serve", "--ctx-size", 4096), "here it is --max-model-len"), (("chat", "--ctx-size=4096"), "here it is --max-model-len"),
+    (("--served-model-name", "a"), "here it is --name"), (("serve", "--parallel", 4), "here it is --max-sequences"),
+    (("serve", "--cache-type-v", "q8_0"), "here it is --kv-type, such as k=int8,v=int4"),
+    (("serve", "-ngl", 99), "--device cuda:0 has a GPU compute all layers"),
+    (("serve", "--hf-repo", "a/b"), "-m takes a GGUF file, a folder or a name that `larder pull` knows"),
+    (("serve", "--temp", 0), "requests say it, and `larder chat` and `larder generate` take it"),
+    (("chat", "--repeat-penalty", 1), "here it is --repetition-penalty"),
+    (("chat", "--api-key", "a"), "`larder serve` takes it"), (("serve", "--prompt", "a"), "`larder generate` takes it"),
+    (("serve", "--slots"), "see `larder serve --help`"), (("tokenize", "--gpu-layers", 1), "see `larder tokenize --help`"),
+    (("serve", "nowhere.gguf"), "give it with -m"), (("nowhere.gguf",), "give it with -m"),
+    (("chat", MODELS["smollm2"] or "nowhere.gguf"), "give it with -m"), ((BIN,), "give it with -m"),
+    (("pull", "smollm2-135m", BIN), "see `larder pull --help`")])
+def test_what_other_servers_take_is_told_with_what_larder_has(arguments, hint):
+    (line,) = larder(*arguments, code=109).stderr.strip().splitlines()
+    assert line.startswith("larder: ") and line.endswith(f"; {hint}")
+
+
+def test_a_folder_in_place_of_a_command_is_a_model(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    assert larder("serve", tmp_path, code=109).stderr.strip().endswith("; give it with -m")
+
+
 @pytest.mark.parametrize("arguments, words", [
     (("--memory", "100MiB"), ["--memory 100 MiB: weights 92 MiB", "give --memory ", "in its place --kv-size "]),
     (("--kv-size", "lots"), ["--kv-size lots: not a size"]),
