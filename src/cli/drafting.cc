@@ -19,6 +19,18 @@ namespace {
 
 constexpr double kShareOfRequests = 0.25;
 
+std::int64_t blocks_of_request(const KvLayout& layout, const TransformerLimits& limits) {
+  return layout.num_blocks_for(limits.max_context_len, limits.max_batch_tokens);
+}
+
+// Blocks of a draft's KV, for a quarter of the requests that the large model's num_blocks hold, and one at least: guesses
+// pay where few decode.
+int num_draft_blocks(std::int64_t num_of_one, std::int64_t num_of_target, int num_blocks) {
+  const double num_requests = static_cast<double>(num_blocks) / static_cast<double>(num_of_target);
+  const double num = static_cast<double>(num_of_one) * std::max(1.0, kShareOfRequests * num_requests);
+  return static_cast<int>(std::min(std::ceil(num), static_cast<double>(std::max<std::int64_t>(num_blocks, num_of_one))));
+}
+
 }  // namespace
 
 std::unique_ptr<PlannedDraft> read_draft_model(const RuntimeOptions& options, const ModelFile& target) {
@@ -46,21 +58,20 @@ std::unique_ptr<PlannedDraft> read_draft_model(const RuntimeOptions& options, co
   return draft;
 }
 
-int num_draft_blocks(const PlannedDraft& draft, const KvLayout& target, int num_blocks, const TransformerLimits& target_limits) {
-  const auto num_requests = static_cast<double>(num_blocks) /
-                            static_cast<double>(target.num_blocks_for(target_limits.max_context_len, target_limits.max_batch_tokens));
-  const auto num_of_one = static_cast<double>(draft.layout->num_blocks_for(draft.limits.max_context_len, draft.limits.max_batch_tokens));
-  const double num = num_of_one * std::max(1.0, kShareOfRequests * num_requests);
-  return static_cast<int>(std::min(std::ceil(num), static_cast<double>(std::max(num_blocks, static_cast<int>(num_of_one)))));
+TransformerLimits limits_beside(const PlannedDraft& draft, const TransformerLimits& target_limits) {
+  TransformerLimits limits = draft.limits;
+  limits.max_context_len = std::min(draft.config.context_len, target_limits.max_context_len);
+  return limits;
 }
 
-void add_draft_footprint(PlannedDraft& draft, const KvLayout& target, const TransformerLimits& target_limits,
+void add_draft_footprint(const PlannedDraft& draft, const KvLayout& target, const TransformerLimits& target_limits,
                          const ThreadPool& pool, Footprint& footprint) {
-  draft.limits.max_context_len = std::min(draft.config.context_len, target_limits.max_context_len);
-  footprint.draft_bytes = draft.weights_bytes +
-                          static_cast<std::int64_t>(transformer_scratch_size_bytes(draft.config, draft.limits, pool));
-  const auto blocks_of = [&draft, &target, target_limits](int num_blocks) {
-    return num_draft_blocks(draft, target, num_blocks, target_limits);
+  const TransformerLimits limits = limits_beside(draft, target_limits);
+  footprint.draft_bytes =
+      draft.weights_bytes + static_cast<std::int64_t>(transformer_scratch_size_bytes(draft.config, limits, pool));
+  const auto blocks_of = [num_of_one = blocks_of_request(*draft.layout, limits),
+                          num_of_target = blocks_of_request(target, target_limits)](int num_blocks) {
+    return num_draft_blocks(num_of_one, num_of_target, num_blocks);
   };
   footprint.draft_kv_bytes = [blocks_of, &draft](int num_blocks) {
     return blocks_of(num_blocks) * draft.layout->block_size_bytes();

@@ -27,7 +27,7 @@ struct PlannedDraft {
   std::unique_ptr<const ModelFiles> files;
   ModelConfig config;
   std::unique_ptr<KvLayout> layout;  // FP16, whatever the large model's blocks are
-  TransformerLimits limits;
+  TransformerLimits limits;  // its max_context_len is limits_beside()'s, once the large model's is known
   std::int64_t weights_bytes = 0;
 };
 
@@ -35,13 +35,11 @@ struct PlannedDraft {
 // differs from the large model's.
 std::unique_ptr<PlannedDraft> read_draft_model(const RuntimeOptions& options, const ModelFile& target);
 
-// Blocks of its KV, for a quarter of the requests that the large model's num_blocks hold, and one at least: guesses pay
-// where few decode.
-int num_draft_blocks(const PlannedDraft& draft, const KvLayout& target, int num_blocks, const TransformerLimits& target_limits);
+// Its limits beside a large model that has those.
+TransformerLimits limits_beside(const PlannedDraft& draft, const TransformerLimits& target_limits);
 
-// What it takes beside a large model that serves requests of max_context_len tokens; the layouts must outlive footprint's
-// functions.
-void add_draft_footprint(PlannedDraft& draft, const KvLayout& target, const TransformerLimits& target_limits,
+// What it takes beside a large model of these limits; draft and layouts must outlive footprint's functions.
+void add_draft_footprint(const PlannedDraft& draft, const KvLayout& target, const TransformerLimits& target_limits,
                          const ThreadPool& pool, Footprint& footprint);
 
 // In memory. Thread: as its Transformer's.

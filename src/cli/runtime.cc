@@ -8,6 +8,7 @@
 #include <functional>
 #include <limits>
 #include <thread>
+#include <utility>
 
 #include "base/error.h"
 #include "base/spare_memory.h"
@@ -54,13 +55,19 @@ EvictionKind eviction_kind(const RuntimeOptions& options) {
   return options.eviction == "lru" ? EvictionKind::kLru : EvictionKind::kDensity;
 }
 
+// What it takes to serve requests of some length.
+struct LengthPlan {
+  TransformerLimits limits;
+  Plan plan;
+};
+
 // Scratch grows with the context, of which files promise far more than the KV cache will hold: no more is taken than
 // for what is served, and what does not fit with all of it may with less, unless it was asked for.
-Plan plan_any_context(const std::function<Plan(int max_context_len)>& plan_for, int max_context_len, bool is_asked) {
+LengthPlan plan_any_context(const std::function<LengthPlan(int max_context_len)>& plan_for, int max_context_len, bool is_asked) {
   if (is_asked) return plan_for(max_context_len);
   const std::int64_t longest = largest(max_context_len, [&](std::int64_t length) {
     try {
-      return plan_for(static_cast<int>(length)).max_model_len >= length;
+      return plan_for(static_cast<int>(length)).plan.max_model_len >= length;
     } catch (const Error&) {
       return false;
     }
@@ -361,6 +368,29 @@ void check_latent_types(const KvTypes& types, const RuntimeOptions& options) {
                 options.kv_type, options.model);
 }
 
+// What is the same whatever the context's length.
+Footprint fixed_footprint(const PlannedModel& planned, const RuntimeOptions& options, ThreadPool& pool, Device* device) {
+  Footprint footprint;
+  footprint.weights_bytes = planned.file.weights_bytes;
+  footprint.max_batch_tokens = options.max_batch_tokens;
+  footprint.measuring_bytes = measuring_bytes(planned, pool, device);
+  if (device != nullptr) {
+    footprint.process_bytes = device->own_bytes();
+    footprint.scratch_bytes = planned.layout->key_basis_size_bytes();
+    return footprint;
+  }
+  // The host's, which a device's memory does not hold.
+  footprint.process_bytes = resident_memory_bytes() + kServingBytes + tier_memory_bytes(options, *planned.layout);
+  footprint.disk_index_bytes = disk_index_bytes(options, *planned.layout);
+  footprint.bookkeeping_bytes = bookkeeping_bytes(options, planned.file, pool.num_threads());
+  footprint.beside_blocks = [&options, &layout = *planned.layout](int num_blocks) {
+    return beside_blocks(options, layout, num_blocks);
+  };
+  footprint.scratch_bytes =
+      pool.num_threads() * Sampler::size_bytes(planned.file.config.vocab_size) + kernel_stacks_bytes(planned, pool);
+  return footprint;
+}
+
 void plan_model_into(PlannedModel& planned, const RuntimeOptions& options, ThreadPool& pool,
                      Device* device) {
   check_options(options);
@@ -382,42 +412,26 @@ void plan_model_into(PlannedModel& planned, const RuntimeOptions& options, Threa
   }
   share_with_workers(planned, options, pool, device);
 
-  Footprint footprint;
-  footprint.weights_bytes = planned.file.weights_bytes;
-  footprint.max_batch_tokens = options.max_batch_tokens;
-  footprint.measuring_bytes = measuring_bytes(planned, pool, device);
-  if (device != nullptr) {
-    footprint.process_bytes = device->own_bytes();
-  } else {
-    // The host's, which a device's memory does not hold.
-    footprint.process_bytes = resident_memory_bytes() + kServingBytes +
-                              tier_memory_bytes(options, *planned.layout);
-    footprint.disk_index_bytes = disk_index_bytes(options, *planned.layout);
-    footprint.bookkeeping_bytes = bookkeeping_bytes(options, planned.file, pool.num_threads());
-    footprint.beside_blocks = [&options, &layout = *planned.layout](int num_blocks) {
-      return beside_blocks(options, layout, num_blocks);
-    };
-  }
-
-  const std::int64_t beside_model_bytes = device != nullptr
-                                             ? planned.layout->key_basis_size_bytes()
-                                             : pool.num_threads() * Sampler::size_bytes(config.vocab_size) +
-                                                   kernel_stacks_bytes(planned, pool);
-  const auto own_beside_blocks = footprint.beside_blocks;
-  const auto plan_for = [&](int max_context_len) {
-    planned.limits.max_context_len = max_context_len;
-    if (planned.draft != nullptr) {
-      footprint.beside_blocks = own_beside_blocks;
-      add_draft_footprint(*planned.draft, *planned.layout, planned.limits, pool, footprint);
-      footprint.draft_bytes += DraftModel::size_bytes(pool.num_threads(), planned.draft->config.vocab_size, config.vocab_size);
+  const Footprint fixed = fixed_footprint(planned, options, pool, device);
+  const auto plan_for = [&, &draft = std::as_const(planned.draft)](int max_context_len) {
+    LengthPlan result{.limits = planned.limits, .plan = {}};
+    result.limits.max_context_len = max_context_len;
+    Footprint footprint = fixed;
+    if (draft != nullptr) {
+      add_draft_footprint(*draft, *planned.layout, result.limits, pool, footprint);
+      footprint.draft_bytes += DraftModel::size_bytes(pool.num_threads(), draft->config.vocab_size, config.vocab_size);
     }
-    footprint.scratch_bytes = beside_model_bytes + static_cast<std::int64_t>(transformer_scratch_size_bytes(
-                                                       config, planned.limits, pool, device));
+    footprint.scratch_bytes +=
+        static_cast<std::int64_t>(transformer_scratch_size_bytes(config, result.limits, pool, device));
     footprint.context_length = max_context_len;
-    return make_plan(*planned.layout, footprint, asked, available_bytes);
+    result.plan = make_plan(*planned.layout, footprint, asked, available_bytes);
+    return result;
   };
   try {
-    planned.plan = plan_any_context(plan_for, planned.limits.max_context_len, options.max_model_len > 0);
+    LengthPlan chosen = plan_any_context(plan_for, planned.limits.max_context_len, options.max_model_len > 0);
+    planned.limits = chosen.limits;
+    planned.plan = std::move(chosen.plan);
+    if (planned.draft != nullptr) planned.draft->limits = limits_beside(*planned.draft, planned.limits);
   } catch (const Error& error) {
     if (device == nullptr) throw;
     throw Error(error.kind(), fmt::format("device {}: {}", name_of_device(options), error.what()));
