@@ -30,6 +30,7 @@ void print_turn(const Completion& completion) {
 void chat(const ChatOptions& options) {
   Runtime runtime(options.runtime);
   print_start(runtime);
+  LocalChat model(runtime);
   std::fprintf(stderr, "Type a message; /reset forgets the conversation, Ctrl-D ends it.\n");
   std::vector<ChatMessage> messages;
   const auto reset = [&] {
@@ -45,8 +46,7 @@ void chat(const ChatOptions& options) {
     }
     messages.push_back(message_of("user", line));
     try {
-      const Completion completion =
-          complete(runtime, encode_messages(runtime, messages), options.sampling, print_text);
+      const Completion completion = model.answer(messages, options.sampling);
       messages.push_back(message_of("assistant", completion.text));
       print_turn(completion);
     } catch (const Error& error) {

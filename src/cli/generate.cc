@@ -20,9 +20,11 @@ struct GenerateOptions {
   bool chat = false;
 };
 
-std::vector<TokenId> encode_prompt(Runtime& runtime, const GenerateOptions& options, const std::string& text) {
-  if (!options.chat) return runtime.tokenizer().encode(text, true, false, kAnyNumber);
-  return encode_messages(runtime, {message_of("user", text)});
+Completion answer(Runtime& runtime, const GenerateOptions& options, const std::string& text) {
+  if (!options.chat)
+    return complete(runtime, runtime.tokenizer().encode(text, true, false, kAnyNumber), options.sampling, print_text, {},
+                    /*continues_text=*/true);
+  return LocalChat(runtime).answer({message_of("user", text)}, options.sampling);
 }
 
 void generate(const GenerateOptions& options) {
@@ -31,9 +33,7 @@ void generate(const GenerateOptions& options) {
   Runtime runtime(options.runtime);
   print_start(runtime);
   if (!options.chat && options.prompt_file.empty()) std::fputs(options.prompt.c_str(), stdout);
-  const Completion completion =
-      complete(runtime, encode_prompt(runtime, options, text), options.sampling, print_text, {},
-               /*continues_text=*/!options.chat);
+  const Completion completion = answer(runtime, options, text);
   std::puts("");
   std::fflush(stdout);
   std::fprintf(stderr, "%d prompt tokens in %.0f ms (%.0f/s), %d tokens at %.1f/s, finish: %s\n",

@@ -1,5 +1,7 @@
 #include "cli/local_client.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <condition_variable>
 #include <cstdio>
@@ -10,11 +12,48 @@
 #include <utility>
 
 #include "base/error.h"
+#include "server/answer_scanner.h"
 #include "server/prompt.h"
-#include "server/server_config.h"
 #include "server/tool_prompt.h"
 
 namespace larder {
+namespace {
+
+// What a model thinks goes to standard error, dim on a terminal: standard output has the answers alone.
+class AnswerPrinter {
+ public:
+  explicit AnswerPrinter(const ToolCallRules& rules) : scanner_(rules), dims_(::isatty(STDERR_FILENO) != 0) {}
+
+  void push(std::string_view text) { print(scanner_.push(text)); }
+  // The answer's text, without thoughts.
+  std::string finish() {
+    print(scanner_.finish());
+    return std::move(text_);
+  }
+
+ private:
+  void print(const std::vector<AnswerPiece>& pieces) {
+    for (const AnswerPiece& piece : pieces) {
+      const bool follows_other = has_printed_ && piece.is_thought != was_thought_;
+      if (follows_other) std::fputs("\n\n", stderr);
+      has_printed_ = true;
+      was_thought_ = piece.is_thought;
+      if (piece.is_thought) {  // each piece by itself, so that none leaves the terminal dim when the process ends
+        std::fprintf(stderr, dims_ ? "\033[2m%s\033[0m" : "%s", piece.text.c_str());
+      } else {
+        print_text(piece.text);
+        text_ += piece.text;
+      }
+    }
+  }
+
+  AnswerScanner scanner_;
+  const bool dims_;
+  bool has_printed_ = false, was_thought_ = false;
+  std::string text_;
+};
+
+}  // namespace
 
 // On their way from the engine's thread to this one.
 class PendingCompletion::Updates {
@@ -92,16 +131,27 @@ Completion complete(Runtime& runtime, std::vector<TokenId> prompt, const Samplin
   return pending.wait(on_text, continues_text);
 }
 
-std::vector<TokenId> encode_messages(Runtime& runtime, const std::vector<ChatMessage>& messages) {
-  const ServedModel model{.name = {},
-                          .tokenizer = runtime.tokenizer(),
-                          .chat_template = runtime.chat_template(),
-                          .engine = runtime.engine(),
-                          .max_model_len = runtime.plan().max_model_len};
+LocalChat::LocalChat(Runtime& runtime)
+    : runtime_(runtime),
+      model_{.name = {},
+             .tokenizer = runtime.tokenizer(),
+             .chat_template = runtime.chat_template(),
+             .engine = runtime.engine(),
+             .max_model_len = runtime.plan().max_model_len} {}
+
+Completion LocalChat::answer(const std::vector<ChatMessage>& messages, const SamplingParams& sampling) {
   ChatRequest request;
   request.messages = messages;
-  adapt_chat(request, model.abilities);
-  return encode_chat(request, model).tokens;
+  adapt_chat(request, model_.abilities);
+  PreparedPrompt prompt = encode_chat(request, model_);
+  part_thoughts(request.options.tool_calls, prompt);
+  AnswerPrinter printer(request.options.tool_calls);
+  Completion completion = complete(runtime_, std::move(prompt.tokens), sampling, [&](std::string_view text) {
+    printer.push(text);
+    return true;
+  });
+  completion.text = printer.finish();
+  return completion;
 }
 
 bool print_text(std::string_view text) {

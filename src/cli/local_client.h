@@ -4,12 +4,14 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "cli/runtime.h"
 #include "engine/request.h"
+#include "server/server_config.h"
 
 namespace larder {
 
@@ -61,8 +63,19 @@ Completion complete(Runtime& runtime, std::vector<TokenId> prompt, const Samplin
                     const std::function<bool(std::string_view)>& on_text = {},
                     const std::string& salt = {}, bool continues_text = false);
 
-// The tokens of a conversation, by the model's chat template.
-std::vector<TokenId> encode_messages(Runtime& runtime, const std::vector<ChatMessage>& messages);
+// Conversations with the model of this process, by its chat template, which is probed once.
+class LocalChat {
+ public:
+  explicit LocalChat(Runtime& runtime);
+
+  // What comes after these messages, printed as it comes: its text, which is the completion's, and on standard
+  // error what the model thinks. Throws as complete(), and what encoding throws.
+  Completion answer(const std::vector<ChatMessage>& messages, const SamplingParams& sampling);
+
+ private:
+  Runtime& runtime_;
+  const ServedModel model_;
+};
 
 // Prints as it comes; for complete().
 bool print_text(std::string_view text);

@@ -172,8 +172,7 @@ std::optional<std::string> Router::answer_to(const HttpRequest& request, const s
   job.prompts.push_back(prepare_chat(chat, model_));
   job.prompts.back().origin.is_servers_own = true;
   // Whatever clients are shown: what the model thinks of it is no answer.
-  chat.options.tool_calls.parts_thoughts = true;
-  chat.options.tool_calls.begins_in_thought = job.prompts.back().ends_in_thought;
+  part_thoughts(chat.options.tool_calls, job.prompts.back());
   job.writer = make_chat_writer(model_.name, model_.tokenizer);
   job.options = std::move(chat.options);
   throw Errand{key, std::move(job)};

@@ -312,6 +312,11 @@ EchoedPrompt echo_tokens(std::span<const TokenId> tokens, const Tokenizer& token
 
 }  // namespace
 
+void part_thoughts(ToolCallRules& rules, const PreparedPrompt& prompt) {
+  rules.parts_thoughts = true;
+  rules.begins_in_thought = prompt.ends_in_thought;
+}
+
 bool can_be_continued(const Json& message) {
   const auto calls = message.find("tool_calls");
   if (calls != message.end() && !calls->empty()) return true;

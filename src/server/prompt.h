@@ -51,6 +51,9 @@ std::vector<PreparedPrompt> prepare_completion(const CompletionRequest& request,
 // Whether there is text or a call in the message that an answer could go on with.
 bool can_be_continued(const Json& message);
 
+// Has what is thought told apart from the text of the answer to that prompt.
+void part_thoughts(ToolCallRules& rules, const PreparedPrompt& prompt);
+
 // The chat prompt's tokens, without a look at their number. max_tokens stays 0.
 PreparedPrompt encode_chat(const ChatRequest& request, const ServedModel& model);
 

@@ -1,11 +1,13 @@
 """gpt-oss' answers through each API: thoughts, text and calls told apart, whole and streamed."""
 import concurrent.futures
+import dataclasses
 import pathlib
+import subprocess
 
 import anthropic
 import pytest
 
-from api_server import serving
+from api_server import BIN, serving
 from harmony_model import HARMONY, write_model
 
 TOOLS = [{"type": "function", "function": {
@@ -44,6 +46,23 @@ def test_thoughts_are_never_part_of_the_text(server):
     refused = server.post("/v1/chat/completions", {"messages": USER, "reasoning_format": "none"})
     assert refused.status_code == 400 and refused.json()["error"]["param"] == "reasoning_format"
     assert not hasattr(chat(server, max_tokens=16, extra_body={"include_reasoning": False}).choices[0].message, "reasoning_content")
+
+
+def test_a_conversation_in_the_terminal_goes_on(tmp_path):
+    """Of whole messages as words, so that it comes to an end by itself. The template refuses answers with tags in them."""
+    thought, answer = "<|channel|>analysis<|message|>Hm", "<|channel|>final<|message|>Bern"
+    speech = dataclasses.replace(HARMONY, words=[thought, answer, "assistant"], following={
+        "t": [thought], thought: ["<|end|>"], "<|end|>": ["<|start|>"], "<|start|>": ["assistant"], "assistant": [answer],
+        answer: ["<|return|>"]})
+    path = tmp_path / "harmony.gguf"
+    write_model(path, speech)
+    command = (BIN, "chat", "-m", path, "-c", "1024", "--kv-size", "64MiB", "--temp", "0")
+    ask = {"input": "Hello\nHello\n", "capture_output": True, "text": True, "timeout": 300}
+    run = subprocess.run(command, **ask)
+    assert (run.returncode, run.stdout) == (0, "BernBern")
+    assert run.stderr.count("> Hm\n\n\n[") == 2 and "<|" not in run.stderr
+    one = subprocess.run([*command[:1], "generate", *command[2:], "--chat", "-p", "Hello"], **ask)
+    assert (one.returncode, one.stdout) == (0, "Bern\n") and "Hm\n\n" in one.stderr
 
 
 def test_a_form_binds_the_answer_not_the_thought(server):

@@ -1,10 +1,14 @@
 """A model that thinks in <think> tags, through each API: its thought, of which two tokens make a letter, and its answer."""
+import contextlib
 import json
+import os
+import re
+import subprocess
 
 import anthropic
 import pytest
 
-from api_server import serving
+from api_server import BIN, larder, serving
 from harmony_model import Speech, letters, write_model
 
 LINE, E_ACUTE = letters()[ord("\n")], [letters()[byte] for byte in "é".encode()]
@@ -118,3 +122,32 @@ def test_messages(server):
     assert (ended.stop_reason, ended.stop_sequence) == ("stop_sequence", "know")
     back = [*USER, {"role": "assistant", "content": [block.model_dump() for block in reply.content]}, *USER]
     assert client.messages.create(**{**ask, "messages": back}).content[1].text == "Berndot"
+
+
+def test_a_conversation_in_the_terminal(tmp_path):
+    path = tmp_path / "thoughts.gguf"
+    write_model(path, SPEECH)
+    run = larder("chat", "-m", path, "-c", 1024, "--kv-size", "64MiB", "--temp", 0, stdin="Hello\nHello\n")
+    assert run.stdout == "BerndotBerndot"
+    assert run.stderr.count("> Iéknow\n\n\n[") == 2 and "<think>" not in run.stderr
+    first, second = (int(number) for number in re.findall(r"\[(\d+) prompt tokens, ", run.stderr))
+    # The answer comes back without its thought: its letters, the end of its message and a line's.
+    assert second == 2 * first + len("Berndot") + 2
+
+
+def test_thoughts_are_dim_on_a_terminal(tmp_path):
+    path = tmp_path / "thoughts.gguf"
+    write_model(path, SPEECH)
+    ours, theirs = os.openpty()
+    with subprocess.Popen([BIN, "chat", "-m", path, "-c", "1024", "--kv-size", "64MiB", "--temp", "0"], stdin=subprocess.PIPE,
+                          stdout=subprocess.PIPE, stderr=theirs) as process:
+        os.close(theirs)
+        process.stdin.write(b"Hello\n")
+        process.stdin.close()
+        shown = b""
+        with contextlib.suppress(OSError):  # the other end has gone
+            while piece := os.read(ours, 4096):
+                shown += piece
+        assert process.stdout.read() == b"Berndot"
+    os.close(ours)
+    assert re.sub("\033\\[0m\033\\[2m", "", shown.decode()).count("\033[2mIéknow\033[0m") == 1
