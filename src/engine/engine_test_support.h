@@ -91,6 +91,7 @@ struct RigConfig {
   double max_step_slowdown = 0;          // above 0: prompts are computed in chunks, beside decodes or if long
   int num_layers_per_step = 1;           // of a chunk
   std::int64_t token_ns = 1'000'000;     // what a token seems to take
+  std::int64_t layer_token_ns = 20'000;  // of a chunk: a decode's room is less than a prompt's token, but a layer fits
   std::vector<KvTier*> tiers = {};       // not owned; they answer by themselves
   Device* device = nullptr;              // where the model's weights are, with its kernels
   int max_draft_tokens = 0;
@@ -202,6 +203,7 @@ class Rig {
         attention(config.attention),
         num_layers_per_step_(config.num_layers_per_step),
         token_ns_(config.token_ns),
+        layer_token_ns_(config.layer_token_ns),
         guess_ns_(config.guess_ns) {}
 
   std::uint64_t add(std::vector<TokenId> prompt, SamplingParams params, int n = 1,
@@ -246,14 +248,11 @@ class Rig {
   }
 
  private:
-  // Of a chunk: a decode's room is less than a prompt's token, but a layer fits.
-  static constexpr std::int64_t kLayerTokenNs = 20'000;
-
   void advance(const Chunk& chunk) {
     Logits logits;
     for (int i = 0; i < num_layers_per_step_; ++i) {
       logits = runner_.forward_layer(chunk.batch, chunk.num_layers);
-      scheduler.passed_layer(kLayerTokenNs * chunk.batch.num_tokens());
+      scheduler.passed_layer(layer_token_ns_ * chunk.batch.num_tokens());
       if (chunk.num_layers < transformer_.config().num_layers()) continue;
       ++num_chunks;
       num_computed += chunk.batch.num_tokens();
@@ -351,6 +350,7 @@ class Rig {
  private:
   const int num_layers_per_step_;
   const std::int64_t token_ns_;
+  const std::int64_t layer_token_ns_;
   const std::int64_t guess_ns_;
 };
 

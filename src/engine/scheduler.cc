@@ -1,7 +1,6 @@
 #include "engine/scheduler.h"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "base/check.h"
@@ -12,9 +11,6 @@ namespace {
 constexpr int kMostCandidates = 64;  // waiting sequences looked at in a step
 constexpr int kMostPassed = 256;     // and besides them, those that others pass
 constexpr std::int64_t kMostAdmissionNs = 5'000'000;  // of a step: long cached prefixes are hashed
-// A prompt lets others pass that miss so much less than it; half of the turns stay its own.
-constexpr int kMuchShorter = 8;
-constexpr int kShorter = 2;  // the same where less than that fits into a step
 // Tokens of a chunk: more would take long to come to their end.
 constexpr int kMostBesideDecodes = 128;
 constexpr std::uint64_t kTurnsBetweenPeeks = 16;
@@ -131,7 +127,6 @@ const Batch& Scheduler::schedule() {
   schedule_decodes();
   num_decodes_ = static_cast<int>(planned_.size());
   room_ = prompt_room();
-  has_prompt_ = false;
   chunk_.room_ns = room_.chunk_ns;
   num_tokens_left_ = std::min(num_tokens_left_, room_.num_tokens);
   if (chunk_.empty()) {
@@ -221,70 +216,74 @@ void Scheduler::plan_some_decode() {
   }
 }
 
-// In this step, or nobody.
-void Scheduler::let_pass(bool lets_pass) {
-  lets_pass_ = lets_pass;
-  passed_priority_ = std::numeric_limits<int>::max();
-  most_to_pass_ = room_.num_brief;
-  num_turns_ += lets_pass_ ? 1 : 0;
-  passed_.clear();
-}
-
 void Scheduler::schedule_prompts() {
-  let_pass(had_long_);
+  turns_.begin(room_.num_brief);
+  passed_.clear();
   schedule_prefills();
   if (!has_preempted_) admit_waiting();
-  if (!std::exchange(lets_pass_, false)) return;
+  if (!turns_.lets_pass()) return;
+  turns_.end_passing();
   schedule_passed();
   if (!has_preempted_) admit_waiting();
 }
 
 // Prompts that miss much less than the chunk's, in the batch and every second time; the chunk rests meanwhile.
 void Scheduler::schedule_beside_chunk() {
-  had_long_ = true;  // when it has come to its end
   chunk_.yields = !std::exchange(chunk_.rests, false);
   if (!chunk_.yields) return;
   const std::size_t num_decodes = planned_.size();
   const int num_missing = chunk_.sequence->num_missing();
-  let_pass(true);
-  most_to_pass_ = std::min(most_to_pass_, num_missing / kShorter);
+  turns_.begin_between_layers(room_.num_brief, num_missing);
+  passed_.clear();
   num_tokens_left_ = std::min(num_tokens_left_, room_.num_brief);  // no longer turn than the chunk's
-  room_.num_chunk_tokens = 0;
-  if (is_passed(*chunk_.sequence, num_missing)) {
+  if (gives_way(*chunk_.sequence, num_missing)) {
     passed_.push_back(chunk_.sequence);  // so that nobody waits for what it computes
     schedule_prefills();
     if (!has_preempted_) admit_waiting();
   }
-  lets_pass_ = false;
+  turns_.end_passing();
   chunk_.rests = !chunk_.empty() && planned_.size() > num_decodes;
 }
 
-bool Scheduler::is_passed(const Sequence& sequence, int num_missing) {
-  const int priority = sequence.request->request.priority;
-  const bool is_first = passed_priority_ == std::numeric_limits<int>::max();
-  const bool is_more_urgent = !is_first && priority < passed_priority_;
-  const bool may_pass = priority <= passed_priority_ && num_missing <= most_to_pass_;
-  if (!lets_pass_ || is_more_urgent || may_pass) return false;
-  if (is_first)
-    most_to_pass_ = std::max(most_to_pass_, num_missing / kMuchShorter);
-  passed_priority_ = std::min(passed_priority_, priority);
-  return true;
+bool Scheduler::gives_way(const Sequence& sequence, int num_missing) {
+  return turns_.gives_way(sequence.request->request.priority, num_missing);
 }
 
 // Looking into the cache takes a hash a block: not at every turn, and only where it matters. What a
 // tier has counts, too: it is fetched while others compute.
-bool Scheduler::is_passed_waiting(Sequence& sequence) {
-  if (!lets_pass_) return false;
-  const bool may_pass = sequence.request->request.priority <= passed_priority_;
-  if (may_pass && sequence.num_tokens() > most_to_pass_ && num_turns_ >= sequence.next_peek) {
+bool Scheduler::gives_way_waiting(Sequence& sequence) {
+  if (!turns_.lets_pass()) return false;
+  const int priority = sequence.request->request.priority;
+  const bool matters = turns_.may_pass(priority, 1) && !turns_.may_pass(priority, sequence.num_tokens());
+  if (matters && turns_.num() >= sequence.next_peek) {
     sequence.num_not_cached =
         sequence.num_tokens() - cache_.peek_tiers(sequence.tokens,
                                                   sequence.request->request.salt,
                                                   max_match(sequence));
-    sequence.next_peek = num_turns_ + kTurnsBetweenPeeks;
+    sequence.next_peek = turns_.num() + kTurnsBetweenPeeks;
   }
-  return is_passed(sequence, sequence.next_peek == 0 ? sequence.num_tokens()
-                                                     : sequence.num_not_cached);
+  return gives_way(sequence, sequence.num_expected());
+}
+
+// Whether one of its priority that goes before it, and misses more, could be computed in its place; one that waits for
+// what it computes could not. Those who run are planned before those who wait, whatever their order: so they pass, too.
+bool Scheduler::passes_a_longer(const Sequence& sequence) const {
+  const ActiveRequest& own = *sequence.request;
+  const auto is_longer = [&](const Sequence& other, int num_missing) {
+    return other.request->request.priority == own.request.priority && num_missing > sequence.num_missing();
+  };
+  for (const Sequence* other : running_) {
+    if (other == &sequence) break;
+    if (!other->table.is_loading() && is_longer(*other, other->num_missing())) return true;
+  }
+  int num_looked_at = 0;
+  for (const Sequence* other : waiting_) {
+    if (!GoesBefore{}(other, &sequence) || ++num_looked_at > kMostPassed) break;
+    const bool waits_for_it =
+        other->leader_id == own.request.id && sequence.num_computed() < other->num_shared_with_leader;
+    if (!waits_for_it && is_longer(*other, other->num_expected())) return true;
+  }
+  return false;
 }
 
 void Scheduler::schedule_passed() {
@@ -301,7 +300,7 @@ void Scheduler::schedule_prefills() {
     Sequence& sequence = *running_[i];
     if (sequence.num_missing() <= 1 || sequence.table.is_loading()) continue;
     if (&sequence == chunk_.sequence) continue;
-    if (is_passed(sequence, sequence.num_missing())) {
+    if (gives_way(sequence, sequence.num_missing())) {
       passed_.push_back(&sequence);
     } else {
       plan_prompt(sequence);
@@ -318,7 +317,7 @@ void Scheduler::admit_waiting() {
     if (has_admitted && clock_.now_ns() >= until_ns) return;
     Sequence& sequence = **next;
     if (!has_prompt_room() || num_logits_left_ <= 0) return;
-    if (is_passed_waiting(sequence)) {
+    if (gives_way_waiting(sequence)) {
       if (++num_passed > kMostPassed) return;
       ++next;
       continue;
@@ -378,7 +377,7 @@ bool Scheduler::waits_for_leader(Sequence& sequence) {
     if (running->num_computed() >= num_prompt) continue;
     // Whoever would come first by itself waits for nobody.
     if (running->request->request.priority > sequence.request->request.priority) continue;
-    if (lets_pass_ && std::ranges::find(passed_, running) != passed_.end()) continue;
+    if (turns_.lets_pass() && std::ranges::find(passed_, running) != passed_.end()) continue;
     if (running->request->request.salt != sequence.request->request.salt) continue;
     if (running->request->request.id == sequence.leader_id) {
       if (running->num_computed() < sequence.num_shared_with_leader) return true;
@@ -491,10 +490,12 @@ bool Scheduler::plan(Sequence& sequence, int max_tokens) {
 
 bool Scheduler::plan_prompt(Sequence& sequence) {
   const int num_missing = sequence.num_missing();
-  const bool is_first = !std::exchange(has_prompt_, true);
-  if (is_first) had_long_ = !lets_pass_ && num_missing > room_.num_brief;
   // Who misses one token decodes in the next step at the latest.
-  if (room_.num_chunk_tokens == 0 || num_missing == 1 || num_missing <= num_tokens_left_) {
+  const bool fits = !has_chunks() || num_missing == 1 || num_missing <= num_tokens_left_;
+  const bool is_first = !turns_.is_taken();
+  if (is_first)
+    turns_.take({.is_long = !fits || num_missing > room_.num_brief, .passes_a_longer = passes_a_longer(sequence)});
+  if (fits) {
     note_scheduled(*sequence.request);
     return plan(sequence, num_tokens_left_);
   }

@@ -13,6 +13,7 @@
 #include "engine/chunk.h"
 #include "engine/drafter.h"
 #include "engine/fair_line.h"
+#include "engine/prompt_turns.h"
 #include "engine/request.h"
 #include "engine/sequence.h"
 #include "engine/step_pace.h"
@@ -55,7 +56,7 @@ struct BatchResults {
 
 // In a step, every sequence that misses one token goes first, then the others in order with what
 // the budget leaves, then those that wait. A prompt of many steps lets much shorter ones of its
-// priority pass every second time, so that nobody waits for a book. A sequence is admitted when the
+// priority pass every second time (PromptTurns), so that nobody waits for a book, and no book for ever. A sequence is admitted when the
 // blocks for all its tokens are there; who waits does so in order of GoesBefore, except that a sequence lets others
 // pass while a running one computes a prefix that it shares: it will find it. When a running
 // sequence finds no block, the last in order gives up its own and waits again; since blocks stay
@@ -137,13 +138,13 @@ class Scheduler {
   void draft_some();
   void schedule_prompts();
   void schedule_beside_chunk();
-  void let_pass(bool lets_pass);
   void schedule_prefills();
   void admit_waiting();
   void schedule_passed();
   // Whether others pass it in this step, if num_missing are all that it needs.
-  bool is_passed(const Sequence& sequence, int num_missing);
-  bool is_passed_waiting(Sequence& sequence);
+  bool gives_way(const Sequence& sequence, int num_missing);
+  bool gives_way_waiting(Sequence& sequence);
+  bool passes_a_longer(const Sequence& sequence) const;
   PromptsAhead prompts_ahead() const;
   bool has_room(Sequence& sequence) const;
   bool admit(Sequence& sequence);
@@ -161,9 +162,8 @@ class Scheduler {
   bool plan(Sequence& sequence, int max_tokens);
   // Plans what there is room for of a prompt's, in the batch or as a chunk. The same.
   bool plan_prompt(Sequence& sequence);
-  bool has_prompt_room() const {
-    return num_tokens_left_ > 0 || (room_.num_chunk_tokens > 0 && !has_prompt_);
-  }
+  bool has_prompt_room() const { return num_tokens_left_ > 0 || (has_chunks() && !turns_.is_taken()); }
+  bool has_chunks() const { return room_.num_chunk_tokens > 0 && !turns_.is_between_layers(); }
   bool make_room(Sequence& sequence, int num_tokens);
   void preempt(Sequence& sequence);
   FairTurn take_turn(const Sequence& first);
@@ -200,14 +200,9 @@ class Scheduler {
   std::vector<Sequence*> decode_order_;  // scratch
   std::vector<Planned> planned_;         // this step's
   Chunk chunk_;
-  PromptRoom room_;          // of this step
-  bool has_prompt_ = false;  // some of it is taken
-  bool had_long_ = false;    // a long one took the last turn
-  bool lets_pass_ = false;   // so that in this step shorter ones go first
-  int passed_priority_ = 0;  // of the most urgent prompt that they pass; who is more urgent still is not passed
-  int most_to_pass_ = 0;     // tokens that those may miss who pass it
-  std::vector<Sequence*> passed_;  // those that run
-  std::uint64_t num_turns_ = 0;    // in which some could pass
+  PromptRoom room_;  // of this step
+  PromptTurns turns_;
+  std::vector<Sequence*> passed_;  // those that run and gave way in this step
   int num_tokens_left_ = 0;
   int num_logits_left_ = 0;
   bool has_preempted_ = false;

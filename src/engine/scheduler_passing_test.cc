@@ -1,6 +1,8 @@
 // Who waits for whom where a long prompt is under way.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <vector>
 
 #include "engine/engine_test_support.h"
@@ -103,6 +105,46 @@ TEST_F(SchedulerPassing, AMoreUrgentPromptIsNotPassedForItsLength) {
     const auto first_step = [&](std::uint64_t id) { return rig.heard.at({id, 0}).steps.front(); };
     EXPECT_LT(first_step(urgent), first_step(book)) << in_chunks;
     EXPECT_LT(first_step(brief), first_step(book)) << in_chunks;
+  }
+}
+
+// Steps until the first token of a prompt of 200 tokens, at most 400, while there are always two others that may pass it.
+int steps_among_passers(Rig& rig, int num_of_passer, bool is_running) {
+  std::vector<std::uint64_t> passers;
+  std::uint32_t seed = 100;
+  const auto is_open = [&](std::uint64_t id) { return rig.heard[{id, 0}].finish == FinishReason::kNone; };
+  const auto step = [&] {
+    while (std::ranges::count_if(passers, is_open) < 2)
+      passers.push_back(rig.add(random_tokens(num_of_passer, ++seed), greedy(1)));
+    rig.step();
+  };
+  rig.add(random_tokens(10, 1), greedy(700));
+  for (int i = 0; i < 3; ++i) rig.step();
+  for (int i = 0; i < 5 && !is_running; ++i) step();
+  const std::uint64_t book = rig.add(random_tokens(200, 2), greedy(1));
+  if (is_running) rig.step();
+  const int before = rig.num_steps;
+  while (is_open(book) && rig.num_steps < before + 400) step();
+  return rig.num_steps - before;
+}
+
+TEST_F(SchedulerPassing, ALongPromptHasItsTurnHoweverManyPass) {
+  for (const int num_of_passer : {8, 16, 24}) {
+    for (const bool is_running : {false, true}) {
+      // It takes 13 pieces. A passer takes as many of 16 tokens as it needs, two at most, before it is begun, and one
+      // before each of the next.
+      Rig in_steps(model_, {.max_batch_tokens = 17, .max_prefill_tokens = 16, .max_model_len = 800});
+      EXPECT_LE(steps_among_passers(in_steps, num_of_passer, is_running), 2 * 13 + 10) << num_of_passer << is_running;
+      // It takes 25 chunks of 8 tokens, for which the passers are too long to join a step beside the decode. A chunk takes
+      // a step a layer, and may rest as often.
+      Rig in_chunks(model_, {.max_batch_tokens = 17,
+                             .max_model_len = 800,
+                             .max_step_slowdown = 2,
+                             .layer_token_ns = 500'000});
+      EXPECT_LE(steps_among_passers(in_chunks, num_of_passer, is_running), 2 * 25 * 2 * model_.config.num_layers() + 20)
+          << num_of_passer << is_running;
+      EXPECT_GT(in_chunks.num_chunks, 25);
+    }
   }
 }
 

@@ -49,6 +49,8 @@ struct Sequence {
   int num_tokens() const { return static_cast<int>(tokens.size()); }
   int num_computed() const { return table.num_computed(); }
   int num_missing() const { return num_tokens() - num_computed(); }
+  // While it waits: what it will miss, as far as is known.
+  int num_expected() const { return next_peek == 0 ? num_tokens() : num_not_cached; }
   int num_tokens_in_line() const;  // that are held while it waits
 };
 
