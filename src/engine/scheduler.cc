@@ -162,7 +162,7 @@ PromptRoom Scheduler::prompt_room() const {
   if (num_decodes_ == 0)
     return pace_.room_alone(prompts_ahead(), config_.max_batch_tokens, config_.max_chunk_tokens);
   return pace_.room(num_decodes_, prompts_ahead(), config_.max_prefill_tokens,
-                    std::min(kMostBesideDecodes, config_.max_chunk_tokens));
+                    std::min({kMostBesideDecodes, config_.max_chunk_tokens, config_.max_prefill_tokens}));
 }
 
 // Sequences that wait for a first token, and for nothing else.

@@ -115,6 +115,19 @@ TEST_F(SchedulerTest, AChunkTakesFewRowsOfLogits) {
   EXPECT_EQ((rig.heard[{id, 0}]).prompt_logprobs.size(), 99u);
 }
 
+TEST_F(SchedulerTest, BesideDecodesAChunkHasNoMoreTokensThanPromptsMayHave) {
+  Rig rig(model_, {.max_prefill_tokens = 5, .max_step_slowdown = 2});
+  rig.add(random_tokens(10, 1), greedy(200));
+  for (int i = 0; i < 4; ++i) rig.step();
+  const std::uint64_t id = rig.add(random_tokens(100, 2), greedy(1));
+  int most_tokens = 0;
+  while (rig.heard[{id, 0}].tokens.empty()) {
+    ASSERT_TRUE(rig.step());
+    if (!rig.scheduler.chunk().empty()) most_tokens = std::max(most_tokens, rig.scheduler.chunk().batch.num_tokens());
+  }
+  EXPECT_EQ(most_tokens, 5);
+}
+
 // Alone nobody waits for its last layer.
 TEST_F(SchedulerTest, AChunkAloneTakesAllRowsOfLogits) {
   Rig rig(model_, {.max_step_slowdown = 2, .token_ns = 10'000'000});
