@@ -177,7 +177,7 @@ class Rig {
   Rig(TinyModel& model, const RigConfig& config)
       : storage_(model.layout, config.num_blocks, config.device),
         tiers_(borrow_tiers(config.tiers, storage_, model.layout)),
-        cache(model.layout, storage_, clock_,
+        cache(model.layout, storage_, clock,
               {.num_blocks = config.num_blocks, .tiers = tiers_.get()}),
         transformer_(model.config, model.weights, model.layout,
                      config.kernels != nullptr ? *config.kernels : select_kernels(), model.pool,
@@ -189,7 +189,7 @@ class Rig {
         sampler_(model.config.vocab_size),
         draft_rig(config.draft_model == nullptr
                   ? nullptr
-                  : std::make_unique<DraftRig>(*config.draft_model, config.num_draft_blocks, clock_)),
+                  : std::make_unique<DraftRig>(*config.draft_model, config.num_draft_blocks, clock)),
         scheduler(
             {.max_model_len = config.max_model_len,
              .max_batch_tokens = config.max_batch_tokens,
@@ -199,7 +199,7 @@ class Rig {
              .max_chunk_tokens = config.max_batch_tokens,
              .max_step_slowdown = config.max_step_slowdown,
              .max_draft_tokens = config.max_draft_tokens},
-            cache, {}, clock_, draft_rig == nullptr ? nullptr : &draft_rig->model),
+            cache, {}, clock, draft_rig == nullptr ? nullptr : &draft_rig->model),
         attention(config.attention),
         num_layers_per_step_(config.num_layers_per_step),
         token_ns_(config.token_ns),
@@ -321,7 +321,10 @@ class Rig {
     choice.usage = update.usage;
   }
 
-  ManualClock clock_;
+ public:
+  ManualClock clock;
+
+ private:
   KvStorage storage_;
   std::unique_ptr<KvTiers> tiers_;
 

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kMostCandidates = 64;  // waiting sequences looked at in a step
 constexpr int kMostPassed = 256;     // and besides them, those that others pass
-constexpr std::int64_t kMostAdmissionNs = 5'000'000;  // of a step: long cached prefixes are hashed
+constexpr std::int64_t kMostLookNs = 5'000'000;  // of a step: long cached prefixes are hashed
 // Tokens of a chunk: more would take long to come to their end.
 constexpr int kMostBesideDecodes = 128;
 constexpr std::uint64_t kTurnsBetweenPeeks = 16;
@@ -127,6 +127,7 @@ const Batch& Scheduler::schedule() {
   schedule_decodes();
   num_decodes_ = static_cast<int>(planned_.size());
   room_ = prompt_room();
+  look_until_ns_ = clock_.now_ns() + kMostLookNs;
   chunk_.room_ns = room_.chunk_ns;
   num_tokens_left_ = std::min(num_tokens_left_, room_.num_tokens);
   if (chunk_.empty()) {
@@ -249,18 +250,18 @@ bool Scheduler::gives_way(const Sequence& sequence, int num_missing) {
   return turns_.gives_way(sequence.request->request.priority, num_missing);
 }
 
-// Looking into the cache takes a hash a block: not at every turn, and only where it matters. What a
-// tier has counts, too: it is fetched while others compute.
+// Looking into the cache takes a hash a block: not at every turn, not of all at one, and only where it matters; until
+// there is time what was seen last counts. What a tier has counts, too: it is fetched while others compute.
 bool Scheduler::gives_way_waiting(Sequence& sequence) {
   if (!turns_.lets_pass()) return false;
   const int priority = sequence.request->request.priority;
   const bool matters = turns_.may_pass(priority, 1) && !turns_.may_pass(priority, sequence.num_tokens());
-  if (matters && turns_.num() >= sequence.next_peek) {
+  if (matters && turns_.num() >= sequence.next_peek && clock_.now_ns() < look_until_ns_) {
     sequence.num_not_cached =
         sequence.num_tokens() - cache_.peek_tiers(sequence.tokens,
                                                   sequence.request->request.salt,
                                                   max_match(sequence));
-    sequence.next_peek = turns_.num() + kTurnsBetweenPeeks;
+    sequence.next_peek = turns_.num() + kTurnsBetweenPeeks + sequence.request->request.id % kTurnsBetweenPeeks;
   }
   return gives_way(sequence, sequence.num_expected());
 }
@@ -312,9 +313,8 @@ void Scheduler::admit_waiting() {
   int num_candidates = 0;
   int num_passed = 0;
   bool has_admitted = false;
-  const std::int64_t until_ns = clock_.now_ns() + kMostAdmissionNs;
   for (auto next = waiting_.begin(); next != waiting_.end();) {
-    if (has_admitted && clock_.now_ns() >= until_ns) return;
+    if (has_admitted && clock_.now_ns() >= look_until_ns_) return;
     Sequence& sequence = **next;
     if (!has_prompt_room() || num_logits_left_ <= 0) return;
     if (gives_way_waiting(sequence)) {

@@ -203,6 +203,7 @@ class Scheduler {
   PromptRoom room_;  // of this step
   PromptTurns turns_;
   std::vector<Sequence*> passed_;  // those that run and gave way in this step
+  std::int64_t look_until_ns_ = 0;  // into the cache, in this step
   int num_tokens_left_ = 0;
   int num_logits_left_ = 0;
   bool has_preempted_ = false;

@@ -2,10 +2,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "engine/engine_test_support.h"
+#include "kv/tier.h"
 
 namespace larder {
 namespace {
@@ -106,6 +109,42 @@ TEST_F(SchedulerPassing, AMoreUrgentPromptIsNotPassedForItsLength) {
     EXPECT_LT(first_step(urgent), first_step(book)) << in_chunks;
     EXPECT_LT(first_step(brief), first_step(book)) << in_chunks;
   }
+}
+
+// A look into it takes a millisecond.
+class SlowTier final : public KvTier {
+ public:
+  const char* name() const override { return "slow"; }
+  bool put(const TierBlock&, std::span<const std::byte>) override { return false; }
+  TierPresence presence(const TierBlock&) const override {
+    ++num_looks;
+    if (clock != nullptr) clock->advance_ns(kNsPerMs);
+    return TierPresence::kAbsent;
+  }
+  void get(TierRead) override {}
+  double estimate_read_seconds(std::int64_t) const override { return 0; }
+  TierStats stats() const override { return {}; }
+  bool takes_writes() const override { return false; }
+
+  ManualClock* clock = nullptr;  // null: it takes no time
+  mutable int num_looks = 0;
+};
+
+TEST_F(SchedulerPassing, WhatThoseMissWhoArePassedIsLookedUpOverSeveralSteps) {
+  SlowTier tier;
+  Rig rig(model_, {.max_batch_tokens = 16, .tiers = {&tier}});
+  rig.add(random_tokens(200, 1), greedy(1));
+  rig.step();
+  for (std::uint32_t i = 0; i < 30; ++i) rig.add(random_tokens(60, 10 + i), greedy(1));
+  tier.clock = &rig.clock;
+  tier.num_looks = 0;
+  for (int i = 0; i < 8; ++i) {
+    const int before = tier.num_looks;
+    rig.step();
+    EXPECT_LE(tier.num_looks - before, 5) << "a step looks for 5 ms";
+  }
+  EXPECT_EQ(tier.num_looks, 30) << "each has been looked up once";
+  rig.run();
 }
 
 // Steps until the first token of a prompt of 200 tokens, at most 400, while there are always two others that may pass it.
