@@ -98,7 +98,7 @@ class Engine {
   // The request's blocks are free within one step; a last update with kCancelled follows per open
   // choice. Unknown and ended requests are ignored.
   void cancel(std::uint64_t request_id);
-  // The same for one choice that has begun. The others go on.
+  // The same for one choice that has begun, and has said what it had to. The others go on.
   void cancel_choice(std::uint64_t request_id, int choice);
   // Until it is called with false, nothing is computed for the request beyond the first tokens of a prompt that is under
   // way; its blocks are others' to take, and its tokens stay what they would have been. For those who do not read their

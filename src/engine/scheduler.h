@@ -73,7 +73,7 @@ class Scheduler {
   void add(Request request, std::uint64_t seed, std::int64_t arrived_ns);
   // Releases the request's blocks and reports this for every open choice. Unknown ids are ignored.
   void cancel(std::uint64_t request_id, FinishReason finish = FinishReason::kCancelled);
-  // Of one choice, which has begun: the others go on.
+  // Of one choice, which has begun, and has said what it had to: the others go on.
   void cancel_choice(std::uint64_t request_id, int choice);
   // Until it is resumed, a request neither runs nor waits, and holds no blocks; what it has computed is found again, as
   // after a preemption. One whose prompt is being computed pauses with its first tokens; one that has not begun gives

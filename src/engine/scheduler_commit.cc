@@ -231,7 +231,8 @@ void Scheduler::report(Sequence& sequence, RequestUpdate update) {
 void Scheduler::finish(Sequence& sequence, RequestUpdate update) {
   ActiveRequest& request = *sequence.request;
   sequence.finished_ns = sequence.request->time_at(now_ns_);
-  if (update.finish != FinishReason::kCancelled && !request.request.is_anticipated) line_.observe_answer(sequence.num_output);
+  // A choice that is cancelled has been answered, too: with a stop string.
+  if (!request.request.is_anticipated) line_.observe_answer(sequence.num_output);
   if (request.request.waits_until_shared && update.finish != FinishReason::kCancelled)
     update.share = cache_.share(sequence.table);
   detach(sequence);

@@ -84,6 +84,33 @@ TEST_F(SchedulerTest, WhoAsksForLittleDoesNotWaitForWhoAsksForMuch) {
   }
 }
 
+// A turn costs what answers have had on average, at first a guess of 128 tokens: then two short prompts cost more than
+// one long one.
+TEST_F(SchedulerTest, AnswersThatAStopStringEndsCountInTurns) {
+  for (const bool has_answered : {false, true}) {
+    Rig rig(model_, {.max_sequences = 1});
+    for (std::uint32_t i = 0; i < 30 && has_answered; ++i) {
+      const std::uint64_t id = rig.add(random_tokens(10, 100 + i), greedy(50));
+      rig.step();
+      rig.step();
+      rig.scheduler.cancel_choice(id, 0);
+      EXPECT_EQ((rig.heard[{id, 0}]).tokens.size(), 2u);
+    }
+    const std::uint64_t running = rig.add(random_tokens(10, 1), greedy(5));
+    rig.step();
+    rig.tenant = 1;
+    for (std::uint32_t i = 0; i < 2; ++i) rig.add(random_tokens(10, 10 + i), greedy(1));
+    const std::uint64_t third = rig.add(random_tokens(10, 12), greedy(1));
+    rig.tenant = 2;
+    rig.add(random_tokens(100, 20), greedy(1));
+    const std::uint64_t second = rig.add(random_tokens(100, 21), greedy(1));
+    rig.run();
+    const auto first_step = [&](std::uint64_t id) { return rig.heard.at({id, 0}).steps.front(); };
+    EXPECT_LT(first_step(running), first_step(third));
+    EXPECT_EQ(first_step(third) < first_step(second), has_answered);
+  }
+}
+
 TEST_F(SchedulerTest, TinyPromptsShareSteps) {
   Rig rig(model_, {.max_step_slowdown = 2});
   rig.add(random_tokens(10, 1), greedy(200));
