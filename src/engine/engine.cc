@@ -425,6 +425,10 @@ void Engine::update_stats() {
   stats_.num_loading = is_idle() ? 0 : scheduler_.num_loading();
   stats_.num_running = num_running();
   stats_.kv = cache_.stats();
+  if (is_idle()) {  // whoever comes finds its blocks free
+    stats_.kv.num_cached += std::exchange(stats_.kv.num_held, 0);
+    stats_.kv.num_slots_held = stats_.kv.num_slots_used = 0;
+  }
   stats_.kv_histograms = cache_.histograms();
   stats_.step_tokens = step_tokens_;
   stats_.forward_ns = forward_ns_;

@@ -187,12 +187,16 @@ TEST_F(EngineIdleTest, IsDoneWhileAnswersWaitForTheirReaders) {
   ASSERT_TRUE(engine_.step());
   const EngineStats begun = engine_.stats();
   EXPECT_EQ(begun.num_paused, 1);
-  EXPECT_GT(begun.kv.num_held, 0) << "of the prompt that may come";
+  EXPECT_GE(begun.kv.num_cached, 128 / kBlockSize) << "of the prompt that may come";
+  EXPECT_EQ(begun.kv.num_held, 0) << "no load";
+  EXPECT_EQ(begun.kv.num_slots_held, 0);
+  EXPECT_EQ(begun.kv.num_slots_used, 0);
   EXPECT_EQ(begun.num_anticipated_tokens, 0u) << "a layer at a time";
   // Who is read again waits for it no longer than who comes.
   engine_.pause(id, false);
   ASSERT_TRUE(engine_.step());
   EXPECT_EQ(asked.tokens.size(), 4u);
+  EXPECT_GT(engine_.stats().kv.num_held, 0);
   while (!asked.has_ended) {
     ASSERT_TRUE(engine_.step());
     EXPECT_EQ(engine_.stats().num_anticipated_tokens, 0u);
@@ -323,7 +327,8 @@ TEST(EngineIdleTier, NobodyRunsOrWaitsWhileItIsLoaded) {
   EXPECT_FALSE(idle.engine_.step());
   ASSERT_GT(tier.num_gets, 0);
   const EngineStats stats = idle.engine_.stats();
-  EXPECT_GT(stats.kv.num_held, 0);
+  EXPECT_GT(stats.kv.num_cached, 0);
+  EXPECT_EQ(stats.kv.num_held, 0);
   EXPECT_EQ(stats.num_running, 0);
   EXPECT_EQ(stats.num_loading, 0);
   EXPECT_EQ(stats.num_waiting, 0);
