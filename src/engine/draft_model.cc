@@ -57,15 +57,17 @@ void DraftModel::keep_what_came_true(Sequence& sequence) {
   context.ahead.clear();
 }
 
-int DraftModel::num_missing(Sequence& sequence) {
+void DraftModel::settle(Sequence& sequence) {
   DraftContext& context = sequence.draft.context;
-  if (!context.is_refused && !fits(sequence)) {
-    release(sequence);
-    context.is_refused = true;
-  }
-  if (context.is_refused) return -1;
-  keep_what_came_true(sequence);
-  return sequence.num_tokens() - context.table.num_computed();
+  if (context.is_refused) return;
+  if (fits(sequence)) return keep_what_came_true(sequence);
+  release(sequence);
+  context.is_refused = true;
+}
+
+int DraftModel::num_missing(const Sequence& sequence) const {
+  const DraftContext& context = sequence.draft.context;
+  return context.is_refused ? -1 : sequence.num_tokens() - context.table.num_computed();
 }
 
 // What of it is known already.

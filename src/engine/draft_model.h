@@ -38,7 +38,8 @@ class DraftModel final : public GuessingModel {
   // Of its cache.
   static KvCacheConfig cache_config(int num_blocks) { return {.num_blocks = num_blocks}; }
 
-  int num_missing(Sequence& sequence) override;
+  void settle(Sequence& sequence) override;
+  int num_missing(const Sequence& sequence) const override;
   void compute(Sequence& sequence, int num_tokens) override;
   void guess(std::span<Sequence* const> sequences, std::span<ModelGuess> guesses) override;
   void release(Sequence& sequence) override;

@@ -40,6 +40,7 @@ class DraftModelTest : public testing::TestWithParam<const char*> {
   static std::vector<ModelGuess> guess(DraftRig& rig, const std::vector<Sequence*>& sequences, int num_passes = 1) {
     for (Sequence* sequence : sequences) {
       sequence->draft.tokens.clear();
+      rig.model.settle(*sequence);
       if (rig.model.num_missing(*sequence) == 0) rig.model.release(*sequence);  // asked before
       while (rig.model.num_missing(*sequence) > GuessingModel::kMostMissing) rig.model.compute(*sequence, 20);
     }
@@ -114,6 +115,8 @@ TEST_P(DraftModelTest, WhatComesTrueIsNotComputedAgain) {
     one.sequence.draft.tokens.clear();
     one.sequence.tokens.insert(one.sequence.tokens.end(), tokens.begin(), tokens.begin() + num_true);
     one.sequence.tokens.push_back(num_true == 5 ? 3 : (tokens[static_cast<std::size_t>(num_true)] + 1) % 100);
+    for (int i = 0; i < 2; ++i) EXPECT_EQ(rig->model.num_missing(one.sequence), num_true + 1) << "asking keeps nothing";
+    rig->model.settle(one.sequence);
     EXPECT_EQ(rig->model.num_missing(one.sequence), num_true == 5 ? 2 : 1) << step;
     const ModelGuess next = guess(*rig, {&one.sequence}).front();
     const ModelGuess expected = fresh(one);
@@ -178,6 +181,7 @@ TEST_P(DraftModelTest, NothingBeyondItsContext) {
   EXPECT_GE(guess(*rig, {&one.sequence}).front().token, 0);
   one.sequence.draft.tokens.clear();
   one.sequence.tokens.push_back(1);
+  rig->model.settle(one.sequence);
   EXPECT_EQ(rig->model.num_missing(one.sequence), -1);
   EXPECT_EQ(rig->model.kv_stats().num_held, 0) << "what it does not need is free";
   rig->model.release(one.sequence);

@@ -105,7 +105,7 @@ class Drafter {
   // With the draft model, see drafter_model.cc. What it took, as a share of a step without guesses.
   double ask_model(std::span<Sequence* const> sequences, const DraftRoom& room, std::span<const TokenId> end_tokens);
   bool promises_more(std::span<Sequence* const> sequences, const DraftRoom& room, const Pace& pace);
-  bool is_catching_up_worth_it(Sequence& sequence, const Pace& pace, double rate);
+  bool is_catching_up_worth_it(const Sequence& sequence, const Pace& pace, double rate);
   void catch_up(const Pace& pace);
   void make_pass(Pace& pace, const DraftRoom& room, std::span<const TokenId> end_tokens);
   bool is_pass_worth_it(std::span<Sequence* const> sequences, const Pace& pace, int num_passes);

@@ -85,8 +85,9 @@ bool Drafter::promises_more(std::span<Sequence* const> sequences, const DraftRoo
     double sum = 0, odds = 1;
     for (std::size_t i = 0; i < std::max<std::size_t>(1, draft.tokens.size()); ++i)
       sum += odds *= draft.odds.of(DraftKind::kModel);
-    if (most_guesses(*sequence, room) >= 1 && sum > expected(*sequence, draft.tokens) && model_->num_missing(*sequence) > 0)
-      asked_.push_back(sequence);
+    if (most_guesses(*sequence, room) < 1 || sum <= expected(*sequence, draft.tokens)) continue;
+    model_->settle(*sequence);
+    if (model_->num_missing(*sequence) > 0) asked_.push_back(sequence);
   }
   if (asked_.empty()) return false;
   // As if it had guessed one, two... tokens for each.
@@ -104,13 +105,13 @@ bool Drafter::promises_more(std::span<Sequence* const> sequences, const DraftRoo
     best = rate;
   }
   if (best <= kLeastGain * without) return false;
-  std::erase_if(asked_, [&](Sequence* sequence) { return !is_catching_up_worth_it(*sequence, pace, best / num_sequences); });
+  std::erase_if(asked_, [&](const Sequence* sequence) { return !is_catching_up_worth_it(*sequence, pace, best / num_sequences); });
   return !asked_.empty();
 }
 
 // Whether the time that the model takes for tokens of the sequence's that it lacks comes back. An answer is taken to go on
 // for as long as it has, and as fast; rate: of tokens in the time of a step without guesses, with the model.
-bool Drafter::is_catching_up_worth_it(Sequence& sequence, const Pace& pace, double rate) {
+bool Drafter::is_catching_up_worth_it(const Sequence& sequence, const Pace& pace, double rate) {
   const double cost_ns = token_ns_ * model_->num_missing(sequence);
   if (cost_ns <= kCheapCatchUp * pace.plain_ns) return true;
   const int num_output = sequence.num_output;

@@ -22,8 +22,9 @@ class FakeModel final : public GuessingModel {
  public:
   explicit FakeModel(ManualClock& clock) : clock_(clock) {}
 
-  int num_missing(Sequence& sequence) override {
-    return is_full ? -1 : std::max(1, sequence.num_tokens() - num_computed_[&sequence]);
+  void settle(Sequence& sequence) override { num_computed_.try_emplace(&sequence); }
+  int num_missing(const Sequence& sequence) const override {
+    return is_full ? -1 : std::max(1, sequence.num_tokens() - num_computed_.at(&sequence));
   }
   void compute(Sequence& sequence, int num_tokens) override {
     const int num = std::min(num_tokens, num_missing(sequence) - 1);

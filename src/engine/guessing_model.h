@@ -18,9 +18,12 @@ class GuessingModel {
  public:
   virtual ~GuessingModel() = default;
 
+  // The sequence has what came of its draft, and perhaps more: of what was computed for guesses, what came true is kept,
+  // and a sequence that has grown too long is given up. Once in a step, before what follows.
+  virtual void settle(Sequence& sequence) = 0;
   // Tokens of the sequence that it has to compute before it can guess what comes next, at least 1; -1 = it cannot: the
   // sequence is too long for it, or there is no room.
-  virtual int num_missing(Sequence& sequence) = 0;
+  virtual int num_missing(const Sequence& sequence) const = 0;
   // Computes at most num_tokens of those, or finds them in its cache; leaves one at least for guess().
   virtual void compute(Sequence& sequence, int num_tokens) = 0;
   // The token behind each sequence and its draft. Each misses at most kMostMissing beside its draft; guesses:
