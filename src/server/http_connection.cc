@@ -217,7 +217,7 @@ void HttpConnection::start_routing(Incoming& incoming) {
       self->notify();
     });
   };
-  asio::post(context_.prepare_io, std::move(route));
+  context_.prepares.post(std::move(route));
 }
 
 Task<bool> HttpConnection::answer(Incoming& incoming) {
@@ -253,12 +253,11 @@ Task<bool> HttpConnection::answer(Incoming& incoming) {
   co_return written&& incoming.keep_alive && !draining_;
 }
 
-// On another thread, and nobody hears of it.
+// On another thread, once no request waits for one, and nobody hears of it.
 void HttpConnection::prepare_next_turn(Generation& generation) {
   const std::shared_ptr<NextTurn> turn = generation.take_next_turn();
   if (turn == nullptr || draining_) return;
-  asio::post(context_.prepare_io,
-             [self = shared_from_this(), turn] { self->context_.router.prepare_next_turn(std::move(*turn)); });
+  context_.prepares.post_idle([&router = context_.router, turn] { router.prepare_next_turn(std::move(*turn)); });
 }
 
 // Has the engine answer what routing wanted to know, and routes again. A client that leaves meanwhile
@@ -372,7 +371,7 @@ Task<std::string> HttpConnection::write_elsewhere(const std::shared_ptr<Generati
     bool is_done = false;
   };
   const auto written = std::make_shared<Written>();
-  asio::post(context_.prepare_io, [self = shared_from_this(), generation, written] {
+  context_.prepares.post([self = shared_from_this(), generation, written] {
     try {
       written->body = generation->write_reply();
     } catch (const std::exception&) {

@@ -15,6 +15,7 @@
 #include "server/asio_types.h"
 #include "server/http_message.h"
 #include "server/memory_budget.h"
+#include "server/prepare_queue.h"
 #include "server/router.h"
 #include "server/server_config.h"
 #include "server/wake_queue.h"
@@ -30,7 +31,7 @@ struct ConnectionContext {
   const Router& router;
   ServerMetrics& metrics;
   ServerGauges& gauges;
-  asio::io_context& prepare_io;  // for Router::route
+  PrepareQueue& prepares;  // Router::route, and what it leaves to be done
   WakeQueue& wakes;
   MemoryBudget& body_budget;
   MemoryBudget& header_budget;
@@ -130,7 +131,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   Timer event_;     // cancelled to wake the coroutine
   boost::beast::flat_buffer buffer_;
   BudgetShare held_;                 // of what the buffer holds
-  std::optional<Reply> reply_;       // of prepare_io
+  std::optional<Reply> reply_;       // of a thread that prepares
   Generation* streaming_ = nullptr;  // while its events are being written
   UpstreamExchange* upstream_ = nullptr;  // while it answers
   std::uint64_t deadline_number_ = 0;

@@ -114,6 +114,7 @@ class HttpServer::Impl {
   // that they answer to.
   asio::io_context io_;
   asio::io_context prepare_io_;
+  PrepareQueue prepares_;
   IoThreads prepare_threads_;
   asio::io_context control_io_{1};  // of run()'s thread, which owns everything below but the connections' table
   IoThreads control_thread_;
@@ -145,13 +146,14 @@ HttpServer::Impl::Impl(ServerConfig config, const ServedModel& model, BoundEndpo
                .router = router_,
                .metrics = metrics_,
                .gauges = gauges_,
-               .prepare_io = prepare_io_,
+               .prepares = prepares_,
                .wakes = wakes_,
                .body_budget = body_budget_,
                .header_budget = header_budget_,
                .reply_budget = reply_budget_,
                .on_closed = [this](HttpConnection* connection) { forget(connection); }},
       io_(std::max(config_.num_io_threads, 1)),
+      prepares_(prepare_io_),
       prepare_threads_(prepare_io_, std::max(config_.num_prepare_threads, 1),
                        "that prepares requests"),
       control_thread_(control_io_, 0, "that listens"),
