@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/printable.h"
 #include "tokenizer/chat_template.h"
+#include "tokenizer/pre_tokenizer.h"
 
 namespace larder {
 namespace {
@@ -58,20 +59,6 @@ std::vector<TokenKind> read_kinds(const GgufFile& gguf) {
   return kinds;
 }
 
-// Several names stand for one pattern.
-std::string read_pre_tokenizer(const GgufFile& gguf) {
-  const auto name = gguf.find_string(key("pre"));
-  if (!name) return "default";
-  if (*name == "deepseek-r1-qwen") return "qwen2";
-  if (*name == "smaug-bpe" || *name == "chatglm-bpe") return "dbrx";
-  if (*name == "refact") return "smollm";
-  if (*name == "exaone4") return "gpt-2";
-  if (*name == "glm4") return "llama-bpe";
-  for (const char* other : {"llama3", "llama-v3", "falcon3", "pixtral"})
-    if (*name == other) return "llama-bpe";
-  return std::string(*name);
-}
-
 // Files of Phi 3 do not tell what its tokenizer.json does: all special tokens but these strip what is behind them.
 void add_strips_of_phi3(Vocabulary& vocabulary) {
   for (std::size_t id = 0; id < vocabulary.kinds.size(); ++id) {
@@ -109,7 +96,7 @@ Vocabulary read_vocabulary(const GgufFile& gguf) {
     throw_invalid("GGUF: {}: '{}' is not supported; gpt2 and llama are", key("model"),
                   printable(*model));
   vocabulary.model = *model;
-  vocabulary.pre_tokenizer = read_pre_tokenizer(gguf);
+  vocabulary.pre_tokenizer = gguf.find_string(key("pre")).value_or("default");
   const auto tokens = gguf.find_strings(key("tokens"));
   vocabulary.tokens.assign(tokens->begin(), tokens->end());
   vocabulary.kinds = read_kinds(gguf);
@@ -127,13 +114,9 @@ Vocabulary read_vocabulary(const GgufFile& gguf) {
   vocabulary.eos = find_token(gguf, "eos_token_id", num_tokens);
   vocabulary.eot = find_token(gguf, "eot_token_id", num_tokens);
   vocabulary.unk = find_token(gguf, "unknown_token_id", num_tokens);
-  // Where a file does not say: SentencePiece models, Llama 3 and Mistral NeMo begin with BOS, other byte-level
-  // ones do not. GLM's template writes what stands before a text.
   const bool is_sentence_piece = vocabulary.model == "llama";
-  vocabulary.add_bos = gguf.find_bool(key("add_bos_token"))
-                           .value_or(is_sentence_piece || vocabulary.pre_tokenizer == "tekken" ||
-                                     (vocabulary.pre_tokenizer == "llama-bpe" &&
-                                      gguf.find_string(key("pre")) != "glm4"));
+  const PreTokenizerKind* kind = find_pre_tokenizer(vocabulary.pre_tokenizer);
+  vocabulary.add_bos = gguf.find_bool(key("add_bos_token")).value_or(is_sentence_piece || (kind && kind->adds_bos));
   vocabulary.add_eos = gguf.find_bool(key("add_eos_token")).value_or(false);
   vocabulary.add_space_prefix = gguf.find_bool(key("add_space_prefix")).value_or(is_sentence_piece);
   vocabulary.prefixes_start_only = gguf.find_bool("larder.tokenizer.prefixes_start_only").value_or(false);

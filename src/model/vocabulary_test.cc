@@ -76,22 +76,12 @@ TEST(Vocabulary, ByteLevel) {
   EXPECT_FALSE(vocabulary.add_bos);
 }
 
-TEST(Vocabulary, OtherNamesOfAPreTokenizerAreRead) {
-  EXPECT_EQ(read(byte_level("deepseek-r1-qwen")).pre_tokenizer, "qwen2");
-  for (const char* name : {"llama3", "llama-v3", "falcon3", "pixtral"}) {
-    const Vocabulary vocabulary = read(byte_level(name));
-    EXPECT_EQ(vocabulary.pre_tokenizer, "llama-bpe") << name;
-    EXPECT_TRUE(vocabulary.add_bos) << name;
-  }
-}
-
-TEST(Vocabulary, NamesOfOtherModelsStandForPatterns) {
-  EXPECT_EQ(read(byte_level("smaug-bpe")).pre_tokenizer, "dbrx");
-  EXPECT_EQ(read(byte_level("chatglm-bpe")).pre_tokenizer, "dbrx");
-  EXPECT_EQ(read(byte_level("refact")).pre_tokenizer, "smollm");
-  EXPECT_EQ(read(byte_level("exaone4")).pre_tokenizer, "gpt-2");
-  EXPECT_EQ(read(byte_level("glm4")).pre_tokenizer, "llama-bpe");
-  EXPECT_FALSE(read(byte_level("glm4")).add_bos);
+TEST(Vocabulary, WhatPutsBosBeforeATextWhereTheFileDoesNotSay) {
+  for (const char* name : {"llama-bpe", "llama3", "falcon3", "pixtral", "tekken"}) EXPECT_TRUE(read(byte_level(name)).add_bos) << name;
+  for (const char* name : {"qwen2", "dbrx", "glm4", "chatglm-bpe", "gpt-4o", "deepseek-v3", "unheard-of"})
+    EXPECT_FALSE(read(byte_level(name)).add_bos) << name;
+  EXPECT_TRUE(read(byte_level("deepseek-v3").add_bool("tokenizer.ggml.add_bos_token", true)).add_bos);
+  EXPECT_FALSE(read(byte_level("llama-bpe").add_bool("tokenizer.ggml.add_bos_token", false)).add_bos);
 }
 
 TEST(Vocabulary, SpecialTokensOfPhi3TakeSpacesAlong) {

@@ -9,16 +9,6 @@
 #include "tokenizer/nfc.h"
 
 namespace larder {
-namespace {
-
-// A word that is a token is that one, whatever merges would make of it. (Where merges reach every token it makes no
-// difference: GPT-4o's.)
-bool takes_whole_words(const Vocabulary& vocabulary) {
-  return vocabulary.pre_tokenizer == "llama-bpe" || vocabulary.pre_tokenizer == "tekken";
-}
-
-}  // namespace
-
 MergeTable::MergeTable(std::size_t max_entries) : slots_(std::bit_ceil(2 * max_entries + 2)) {}
 
 std::size_t MergeTable::slot_of(TokenId left, TokenId right) const {
@@ -45,12 +35,12 @@ Merge MergeTable::find(TokenId left, TokenId right) const {
 ByteLevelBpe::ByteLevelBpe(const Vocabulary& vocabulary, const StringIndex& by_text,
                            std::span<const std::uint8_t> is_special)
     : pre_tokenizer_(vocabulary.pre_tokenizer),
-      normalizes_(vocabulary.pre_tokenizer == "qwen2"),
+      kind_(pre_tokenizer(vocabulary.pre_tokenizer)),
       merges_(vocabulary.merges.size()),
-      by_word_(words_, takes_whole_words(vocabulary) ? vocabulary.tokens.size() : 0) {
+      by_word_(words_, kind_.takes_whole_words ? vocabulary.tokens.size() : 0) {
   add_bytes(by_text);
   add_merges(vocabulary, by_text, is_special);
-  if (takes_whole_words(vocabulary)) add_words(vocabulary, is_special);
+  if (kind_.takes_whole_words) add_words(vocabulary, is_special);
 }
 
 void ByteLevelBpe::add_bytes(const StringIndex& by_text) {
@@ -106,7 +96,7 @@ void ByteLevelBpe::add_words(const Vocabulary& vocabulary,
 void ByteLevelBpe::encode(std::string_view text, bool /*at_start*/, EncodeScratch& scratch,
                           std::vector<PlacedToken>& out) const {
   std::optional<NormalizedText> normalized;
-  if (normalizes_) normalized = to_nfc(text);
+  if (kind_.normalizes) normalized = to_nfc(text);
   if (!normalized) return encode_words(text, scratch, out);
   const std::size_t first = out.size();
   encode_words(scratch.normalized.emplace_back(std::move(normalized->text)), scratch, out);

@@ -52,7 +52,7 @@ class ByteLevelBpe : public TextEncoder {
   void add_words(const Vocabulary& vocabulary, std::span<const std::uint8_t> is_special);
 
   PreTokenizer pre_tokenizer_;
-  bool normalizes_;                       // to NFC first
+  const PreTokenizerKind& kind_;
   std::array<TokenId, 256> byte_tokens_;  // -1: none
   MergeTable merges_;
   // Vocabularies that take a word which is a token whole, whatever its merges: those words.

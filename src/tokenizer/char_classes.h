@@ -17,6 +17,7 @@ enum CharClass : std::uint8_t {
   kUpperLike = 32,   // [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]
   kLowerLike = 64,   // [\p{Ll}\p{Lm}\p{Lo}\p{M}]
   kDigit = 16,       // numeric to the digit splitter: \p{N}, and what later Unicode versions add
+  kSymbol = 128,     // \p{S}
 };
 
 struct ClassifiedChar {

@@ -4,6 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "tokenizer/golden_replay.h"
 
 namespace larder {
 namespace {
@@ -76,8 +80,55 @@ TEST(PreTokenizer, BytesThatAreNotUtf8AreSymbols) {
               ElementsAre("a", "\xFF\xFE", " b", "\xE4\xB8"));
 }
 
+// Steps cut what those before them left: letters with cases by themselves, then those of ASCII out of them.
+TEST(PreTokenizer, DeepSeekCutsWhatEarlierStepsLeft) {
+  EXPECT_THAT(split("deepseek-llm", "l'\u00E9t\u00E9 12\n\n"),
+              ElementsAre("l", "'", "\u00E9", "t", "\u00E9", " ", "1", "2", "\n", "\n"));
+  EXPECT_THAT(split("deepseek-llm", "a  b  "), ElementsAre("a", " ", " b", "  "));
+  EXPECT_THAT(split("deepseek-coder", "l'\u00E9t\u00E9 12"), ElementsAre("l", "'", "\u00E9t\u00E9", " ", "1", "2"));
+  EXPECT_THAT(split("deepseek-v3", "a.b  12345 \u4E16\u754C\u304B!\n\nx"),
+              ElementsAre("a", ".b", "  ", "123", "45", " ", "\u4E16\u754C\u304B", "!\n\n", "x"));
+  EXPECT_THAT(split("deepseek-v3", "\u30AB\u30FB\u30BF"), ElementsAre("\u30AB", "\u30FB", "\u30BF"));
+}
+
+TEST(PreTokenizer, SeedLeavesLineBreaksToThemselves) {
+  EXPECT_THAT(split("seed-coder", "(ab);\n\nx12"), ElementsAre("(ab", ");", "\n\n", "x", "1", "2"));
+}
+
+// Every pattern on the same texts, as the reference cuts them.
+TEST(PreTokenizer, WordsAreThoseOfTheReference) {
+  const auto golden = testing::read_golden("words");
+  const auto texts = golden.at("texts").get<std::vector<std::string>>();
+  ASSERT_GT(texts.size(), 500U);
+  for (const auto& [name, ends_of_texts] : golden.items()) {
+    if (name == "texts") continue;
+    const PreTokenizer pre_tokenizer(name);
+    for (std::size_t i = 0; i < texts.size(); ++i) {
+      std::vector<std::size_t> ends;
+      pre_tokenizer.for_each_word(texts[i], [&](std::size_t, std::size_t end) { ends.push_back(end); });
+      EXPECT_EQ(ends, ends_of_texts.at(i).get<std::vector<std::size_t>>()) << name << ": " << texts[i];
+    }
+  }
+}
+
+TEST(PreTokenizer, SeveralNamesStandForOneAndOthersForNone) {
+  EXPECT_EQ(find_pre_tokenizer("smaug-bpe"), find_pre_tokenizer("dbrx"));
+  EXPECT_EQ(find_pre_tokenizer("refact"), find_pre_tokenizer("smollm"));
+  EXPECT_EQ(find_pre_tokenizer("exaone4"), find_pre_tokenizer("gpt-2"));
+  EXPECT_EQ(find_pre_tokenizer("deepseek-r1-qwen"), find_pre_tokenizer("qwen2"));
+  for (const char* name : {"llama3", "llama-v3", "falcon3", "pixtral"})
+    EXPECT_EQ(find_pre_tokenizer(name), find_pre_tokenizer("llama-bpe")) << name;
+  // GLM's cut as Llama 3's and take words whole, too, but begin with no BOS.
+  EXPECT_EQ(find_pre_tokenizer("chatglm-bpe"), find_pre_tokenizer("glm4"));
+  EXPECT_TRUE(pre_tokenizer("glm4").takes_whole_words);
+  EXPECT_EQ(find_pre_tokenizer(""), nullptr);
+  EXPECT_EQ(find_pre_tokenizer("bloom"), nullptr);
+  EXPECT_THROW(pre_tokenizer("bloom"), Error);
+}
+
 TEST(PreTokenizer, NoTextHasNoWords) {
-  for (const char* name : {"gpt-2", "smollm", "qwen2", "llama-bpe", "dbrx", "gpt-4o", "tekken", "default"})
+  for (const char* name : {"gpt-2", "smollm", "qwen2", "llama-bpe", "dbrx", "gpt-4o", "tekken", "seed-coder", "deepseek-llm",
+                           "deepseek-coder", "deepseek-v3", "default"})
     EXPECT_TRUE(split(name, "").empty());
 }
 

@@ -2,6 +2,7 @@
 // hold: a bad vocabulary is refused with an Error; a good one turns any bytes into tokens that
 // stand for just these bytes; text that is not trusted never becomes a special token.
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <string>
 #include <vector>
@@ -50,7 +51,8 @@ struct Plan {
   bool has_bytes = true;     // SentencePiece: byte tokens
 };
 
-constexpr const char* kPreTokenizers[] = {"smollm", "qwen2", "llama-bpe", "gpt-2", "default", "dbrx"};
+constexpr const char* kPreTokenizers[] = {"smollm", "qwen2", "llama-bpe", "gpt-2", "default", "dbrx",
+                                          "gpt-4o", "tekken", "seed-coder", "deepseek-llm", "deepseek-coder", "deepseek-v3"};
 
 void add_new(Vocabulary& vocabulary, std::string text, TokenKind kind, float score) {
   vocabulary.tokens.push_back(std::move(text));
@@ -67,7 +69,7 @@ void add(Vocabulary& vocabulary, std::string text, TokenKind kind, float score) 
 Vocabulary make_bpe(Input& input, Plan& plan) {
   Vocabulary vocabulary;
   vocabulary.model = "gpt2";
-  vocabulary.pre_tokenizer = kPreTokenizers[input.byte() % 5];
+  vocabulary.pre_tokenizer = kPreTokenizers[input.byte() % std::size(kPreTokenizers)];
   const std::uint8_t dropped = input.byte();
   plan.drops_bytes = dropped >= 128;
   const auto alphabet = byte_level_alphabet();

@@ -2,13 +2,14 @@
 """Makes the tokenizer's golden files, with the reference implementations.
 
     make.py tiny                        small vocabularies, trained here, one per way of encoding
+    make.py words                       where byte-level pre-tokenizers cut texts
     make.py real SMOLLM2.gguf GEMMA3.gguf   what two published vocabularies make of 2,000 texts
 
 Byte-level BPE: the `tokenizers` package, set up as the published tokenizer.json of each family.
 SentencePiece: the `sentencepiece` package; a GGUF's vocabulary is put back into its model format.
 A file holds {vocabulary, cases: [[text, ids]...], trusted: [[text, ids]...],
 decodes: [[ids, text]...]}; cases have their special tokens as plain text, trusted has them
-recognised.
+recognised. words.json holds {texts: [text...], name: [[the end of each word in bytes...]...]...}.
 """
 
 import io
@@ -38,6 +39,35 @@ O200K = (
     r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+CASED_LETTERS = (
+    "A-Za-z\u00b5\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u01ba\u01bc-\u01bf\u01c4-\u0293\u0295-\u02af"
+    "\u0370-\u0373\u0376\u0377\u037b-\u037d\u037f\u0386\u0388-\u038a\u038c\u038e-\u03a1\u03a3-\u03f5"
+    "\u03f7-\u0481\u048a-\u052f\u0531-\u0556\u10a0-\u10c5\u13a0-\u13f5\u13f8-\u13fd\u1c90-\u1cba"
+    "\u1cbd-\u1cbf\u1d00-\u1d2b\u1d6b-\u1d77\u1d79-\u1d9a\u1e00-\u1f15\u1f18-\u1f1d\u1f20-\u1f45"
+    "\u1f48-\u1f4d\u1f50-\u1f57\u1f59\u1f5b\u1f5d\u1f5f-\u1f7d\u1f80-\u1fb4\u1fb6-\u1fbc\u1fbe"
+    "\u1fc2-\u1fc4\u1fc6-\u1fcc\u1fd0-\u1fd3\u1fd6-\u1fdb\u1fe0-\u1fec\u1ff2-\u1ff4\u1ff6-\u1ffc\u2102"
+    "\u2107\u210a-\u2113\u2115\u2119-\u211d\u2124\u2126\u2128\u212a-\u212d\u212f-\u2134\u2139"
+    "\u213c-\u213f\u2145-\u2149\u214e\u2183\u2184\u2c00-\u2c7b\u2c7e-\u2ce4\u2ceb-\u2cee\u2cf2\u2cf3"
+    "\ua640-\ua66d\ua680-\ua69b\ua722-\ua76f\ua771-\ua787\ua78b-\ua78e\uab70-\uabbf\ufb00-\ufb06"
+    "\ufb13-\ufb17\uff21-\uff3a\uff41-\uff5a\U00010400-\U0001044f\U000104b0-\U000104d3"
+    "\U000104d8-\U000104fb\U00010c80-\U00010cb2\U00010cc0-\U00010cf2\U000118a0-\U000118df"
+    "\U0001e900-\U0001e943"
+)
+DEEPSEEK_LLM = [
+    "[\r\n]",
+    r"\s?[" + CASED_LETTERS + "]+",
+    "\\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]+",
+    r"\s+$",
+    "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+",
+]
+DEEPSEEK_CODER = ["[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", DEEPSEEK_LLM[-1]]
+DEEPSEEK_V3 = [
+    r"\p{N}{1,3}",
+    "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
+    r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"""
+    r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+]
+SEED = LLAMA3.replace("{1,3}", "{1}").replace(r"\p{N}]+[\r\n]*", r"\p{N}\r\n]+")
 DEFAULT = [r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", r"[0-9][0-9][0-9]"]
 
 
@@ -50,14 +80,20 @@ def pre_tokenizer(name):
     split = lambda pattern: pre.Split(Regex(pattern), behavior="isolated")
     byte_level = pre.ByteLevel(add_prefix_space=False, use_regex=False)
     with_gpt2 = pre.ByteLevel(add_prefix_space=False, use_regex=True)
+    digits = pre.Digits(individual_digits=True)
     return {
         "gpt-2": with_gpt2,
-        "smollm": pre.Sequence([pre.Digits(individual_digits=True), with_gpt2]),
+        "smollm": pre.Sequence([digits, with_gpt2]),
         "qwen2": pre.Sequence([split(QWEN2), byte_level]),
         "llama-bpe": pre.Sequence([split(LLAMA3), byte_level]),
         "gpt-4o": pre.Sequence([split(O200K), byte_level]),
         "tekken": pre.Sequence([split(TEKKEN), byte_level]),
         "dbrx": pre.Sequence([split(LLAMA3), byte_level]),
+        "glm4": pre.Sequence([split(LLAMA3), byte_level]),
+        "seed-coder": pre.Sequence([split(SEED), byte_level]),
+        "deepseek-llm": pre.Sequence([split(p) for p in DEEPSEEK_LLM] + [digits, byte_level]),
+        "deepseek-coder": pre.Sequence([split(p) for p in DEEPSEEK_CODER] + [digits, byte_level]),
+        "deepseek-v3": pre.Sequence([split(p) for p in DEEPSEEK_V3] + [byte_level]),
         "default": pre.Sequence([split(p) for p in DEFAULT] + [byte_level]),
     }[name]
 
@@ -125,6 +161,17 @@ def train_bpe(name, corpus):
         "kinds": kinds,
         "add_space_prefix": False,
     }
+
+
+def words():
+    names = ["gpt-2", "smollm", "qwen2", "llama-bpe", "dbrx", "glm4", "gpt-4o", "tekken", "seed-coder", "deepseek-llm",
+             "deepseek-coder", "deepseek-v3", "default"]
+    texts = strings.texts(400, 6)
+    made = {"texts": texts}
+    for name in names:
+        step = pre_tokenizer(name)
+        made[name] = [[len(text[:end].encode()) for _, (_, end) in step.pre_tokenize_str(text)] for text in texts]
+    return made
 
 
 # --- SentencePiece
@@ -316,6 +363,8 @@ def main():
                     **golden(vocabulary, strings.texts(400, 2), 60, sentence_piece, 3),
                 },
             )
+    elif sys.argv[1] == "words":
+        write("words", words())
     else:
         texts = strings.texts(2000, 4)
         write("smollm2", golden(read_gguf(sys.argv[2]), texts, 200, bpe, 5))

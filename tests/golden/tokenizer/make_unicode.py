@@ -2,7 +2,7 @@
 """Writes src/tokenizer/unicode_ranges.inc: the character classes of the pre-tokenizers' patterns.
 
 The classes are asked of the `tokenizers` package itself (its regex engine for \\p{L}, \\p{N}, \\s,
-\\p{P} and the letters' cases; its Digits step for "numeric"), so that a new letter means here what it means there,
+\\p{P}, \\p{S} and the letters' cases; its Digits step for "numeric"), so that a new letter means here what it means there,
 whatever Unicode version this machine's libraries have.
 
     make_unicode.py > src/tokenizer/unicode_ranges.inc
@@ -34,6 +34,7 @@ def main():
         digits(),
         matching(r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"),
         matching(r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"),
+        matching(r"\p{S}"),
     ]
     flags = [
         sum(1 << bit for bit, members in enumerate(classes) if c in members)
@@ -51,7 +52,7 @@ def main():
     )
     line = ""
     for item in ranges:
-        if len(line) + 1 + len(item) > 100:
+        if len(line) + 1 + len(item) > 120:
             print(line)
             line = ""
         line += (" " if line else "") + item
