@@ -17,6 +17,8 @@ constexpr std::string_view kLlama3Regex =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr std::string_view kQwen2Regex =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr std::string_view kSeedRegex =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr std::string_view kO200kRegex =
     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
     R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
@@ -28,6 +30,13 @@ constexpr std::string_view kTekkenRegex =
 
 // A value at most so long, for a message.
 std::string shown(const json& value) { return printable(value.dump(-1, ' ', true)); }
+
+// An expression may have its line breaks as they are or as \r and \n, which mean the same.
+std::string with_escapes(std::string_view expression) {
+  std::string result;
+  for (const char c : expression) result += c == '\r' ? "\\r" : c == '\n' ? "\\n" : std::string(1, c);
+  return result;
+}
 
 // The steps of a normalizer or a pre_tokenizer, of which a Sequence has several.
 std::vector<const json*> steps_of(const HfObject& tokenizer, std::string_view key, const char* list) {
@@ -48,7 +57,7 @@ std::string name_of(const json& value) {
   const std::string type = step.string("type");
   const auto pattern_is = [&](const char* kind, std::string_view text) {
     const auto pattern = step.find_object("pattern");
-    return pattern && pattern->find_string(kind) == text;
+    return pattern && with_escapes(pattern->find_string(kind).value_or("")) == text;
   };
   if (type == "NFC") return "nfc";
   if (type == "Prepend" && step.find_string("prepend") == "\u2581") return "prepend";
@@ -63,6 +72,7 @@ std::string name_of(const json& value) {
     const bool keeps_words = behavior == (inverts ? "Removed" : "Isolated");
     if (keeps_words && pattern_is("Regex", kLlama3Regex)) return "llama3";
     if (keeps_words && pattern_is("Regex", kQwen2Regex)) return "qwen2";
+    if (keeps_words && pattern_is("Regex", kSeedRegex)) return "seed";
     if (keeps_words && pattern_is("Regex", kO200kRegex)) return "o200k";
     if (keeps_words && pattern_is("Regex", kTekkenRegex)) return "tekken";
     // It finds nothing behind "spaces".
@@ -104,6 +114,7 @@ std::vector<KnownRules> known_rules() {
           {"| o200k bytes", false, named("gpt-4o")},
           {"| tekken bytes", true, named("tekken")},
           {"| llama3 bytes", false, named("dbrx")},
+          {"| seed bytes", false, named("seed-coder")},
           {"spaces |", false, pieces},
           {"spaces | split-spaces", false, pieces},
           {"prepend spaces |", false, prefixed(false, false)},

@@ -19,6 +19,8 @@ const json kQwen2 = json::parse(R"({"type": "Split", "behavior": "Isolated", "in
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"}})");
 const json kLlama3 = json::parse(R"({"type": "Split", "behavior": "Isolated", "invert": false, "pattern": {"Regex":
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"}})");
+const json kSeed = json::parse(R"({"type": "Split", "behavior": "Isolated", "invert": false, "pattern": {"Regex":
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1}| ?[^\\s\\p{L}\\p{N}\r\n]+|\\s*[\r\n]+|\\s+(?!\\S)|\\s+"}})");
 const json kO200k = json::parse(R"({"type": "Split", "behavior": "Isolated", "invert": false, "pattern": {"Regex":
     "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"}})");
 const json kTekken = json::parse(R"({"type": "Split", "behavior": "Isolated", "invert": false, "pattern": {"Regex":
@@ -54,6 +56,7 @@ TEST(HfTextRules, PublishedOnesOfByteLevelBpe) {
   for (const bool ignores_merges : {false, true})
     EXPECT_EQ(pre_tokenizer_of(nullptr, pre_tokenizers({kO200k, kBytes}), ignores_merges), "gpt-4o");
   EXPECT_EQ(pre_tokenizer_of(nullptr, pre_tokenizers({kTekken, kBytes}), true), "tekken");
+  EXPECT_EQ(pre_tokenizer_of(nullptr, pre_tokenizers({kSeed, kBytes})), "seed-coder");
   // As Phi 4 and OLMo 2 have it: merges decide, and what the pattern finds is what stays.
   json kept = kLlama3;
   kept.update({{"behavior", "Removed"}, {"invert", true}});
