@@ -58,14 +58,14 @@ constexpr KnownClass kKnownClasses[] = {
 
 // Of training, of how transformers runs a model, of its tokenizer, or of sampling.
 constexpr std::string_view kHarmless[] = {
-    "_attn_implementation", "_attn_implementation_autoset", "_from_model_config", "_model_name_or_path",
-    "_name_or_path", "attention_dropout", "attn_implementation", "bos_token_id", "cache_implementation",
+    "_attn_implementation", "_attn_implementation_autoset", "_commit_hash", "_flash_attn_2_enabled", "_from_model_config",
+    "_model_name_or_path", "_name_or_path", "attention_dropout", "attn_implementation", "bos_token_id", "cache_implementation",
     "chunk_size_feed_forward", "do_sample", "dtype", "embd_pdrop", "eos_token_id", "id2label", "initial_context_length",
     "initializer_range",
-    "is_decoder", "is_llama_config", "label2id", "max_length", "max_window_layers", "model_type",
-    "output_attentions", "output_hidden_states", "output_router_logits", "pad_token_id", "pretraining_tp",
+    "is_decoder", "is_llama_config", "label2id", "max_length", "max_sequence_length",
+    "max_window_layers", "model_type", "neftune_noise_alpha", "output_attentions", "output_hidden_states", "output_router_logits", "pad_token_id", "pretraining_tp",
     "problem_type", "repetition_penalty", "resid_pdrop", "residual_dropout", "return_dict", "router_aux_loss_coef", "router_jitter_noise",
-    "temperature", "top_k", "top_p", "torch_dtype", "transformers.js_config", "transformers_version",
+    "temperature", "tokenizer_class", "top_k", "top_p", "torch_dtype", "transformers.js_config", "transformers_version",
     "unk_token_id", "unsloth_fixed", "unsloth_version", "use_cache", "vocab_size"};
 
 const KnownClass& read_class(const HfObject& config) {
@@ -202,7 +202,8 @@ class ConfigConverter {
     (void)config_.find("sliding_window");  // where none is used it may be 0
     const auto window = uses_window ? config_.find_size("sliding_window") : std::nullopt;
     // Some of Gemma 2's files say it twice.
-    if (const auto same = is_gemma2() ? config_.find_size("sliding_window_size") : std::nullopt; same && same != window)
+    const auto same = is_gemma2() ? config_.find_size("sliding_window_size") : std::nullopt;
+    if (same && window && *same != *window)
       config_.fail("sliding_window_size", "is not sliding_window");
     const auto first = config_.find_uint("max_window_layers");
     // Left out it is 4096; "null" says that there is none.
@@ -269,6 +270,7 @@ class ConfigConverter {
       config_.expect_bool("qkv_bias", true);
       return true;
     }
+    config_.refuse("qkv_bias");  // as Qwen 3's says, too
     if (class_.bias == Bias::kNone) {
       config_.refuse("attention_bias");
       return false;
@@ -293,6 +295,8 @@ class ConfigConverter {
     add_uint("expert_feed_forward_length", config_.size("moe_intermediate_size"));
     if (class_.family == HfFamily::kQwen2Moe)
       add_uint("expert_shared_feed_forward_length", config_.size("shared_expert_intermediate_size"));
+    else
+      config_.refuse("shared_expert_intermediate_size");
     metadata_.add_bool(key("expert_weights_norm"), config_.find_bool("norm_topk_prob").value_or(false));
     if (config_.find_uint("decoder_sparse_step").value_or(1) != 1)
       config_.fail("decoder_sparse_step", "values other than 1 are not supported");
@@ -332,11 +336,12 @@ class ConfigConverter {
     config_.expect_string("hidden_act", is_gemma() ? "gelu_pytorch_tanh" : "silu");
     config_.expect_string("hidden_activation", "gelu_pytorch_tanh");
     for (const char* name : {"mlp_bias", "attention_out_bias", "use_bias", "is_encoder_decoder", "add_cross_attention",
-                             "lm_head_bias", "use_bidirectional_attention", "pruned_heads", "rope_interleaved"})
+                             "lm_head_bias", "use_bidirectional_attention", "pruned_heads", "rope_interleaved", "use_mrope"})
       config_.refuse(name);
     if (!is_gemma2())
       for (const char* name : {"attn_logit_softcapping", "final_logit_softcapping"}) config_.refuse(name);
-    for (const char* name : {"full_attn_mod", "interpolate_factor"})
+    if (class_.family == HfFamily::kQwen3 || class_.family == HfFamily::kQwen3Moe) config_.expect_bool("use_qk_norm", true);
+    for (const char* name : {"full_attn_mod", "interpolate_factor", "compression_ratio"})
       if (config_.find_number(name).value_or(1) != 1) config_.fail(name, "values other than 1 are not supported");
     refuse_foreign_code();
     config_.refuse_others(kHarmless);

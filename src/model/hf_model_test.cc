@@ -185,6 +185,29 @@ TEST_F(HfModelTest, WhatChangesTheModelIsRefusedByName) {
   EXPECT_THAT(error_of_config("tiny_hf_phi3", {{"head_dim", 32}}), HasSubstr("long_factor: is not a list of 12 numbers"));
 }
 
+// What published files of a class say beside what is read, and what would change the model.
+TEST_F(HfModelTest, KeysThatSayThatSomethingIsNotThereAreTaken) {
+  const struct {
+    const char* model;
+    json members, others;
+  } cases[] = {
+      // Qwen2.5's base models; the class is that of qwen2moe but for the experts.
+      {"tiny_hf_qwen2moe", {{"use_mrope", false}, {"qkv_bias", true}}, {{"use_mrope", true}}},
+      // Qwen3 Coder
+      {"tiny_hf_qwen3moe", {{"qkv_bias", false}}, {{"qkv_bias", true}}},
+      {"tiny_hf_qwen3moe", {{"use_qk_norm", true}}, {{"use_qk_norm", false}}},
+      {"tiny_hf_qwen3moe", {{"shared_expert_intermediate_size", 0}}, {{"shared_expert_intermediate_size", 64}}},
+      {"tiny_hf_ernie4_5", {{"compression_ratio", 1.0}, {"use_bias", false}}, {{"compression_ratio", 2.0}}},
+      {"tiny_hf_llama",
+       {{"pretraining_tp", 1}, {"rope_interleaved", false}, {"max_sequence_length", 2048}, {"tokenizer_class", "LlamaTokenizer"}},
+       {{"mlp_bias", true}}},
+  };
+  for (const auto& [model, members, others] : cases) {
+    EXPECT_EQ(error_of_config(model, members), "") << members;
+    EXPECT_THAT(error_of_config(model, others), HasSubstr(others.begin().key() + ":")) << others;
+  }
+}
+
 TEST_F(HfModelTest, FilesThatAreMissingAreNamed) {
   copy("tiny_hf_llama");
   fs::remove(path("model-00002-of-00002.safetensors"));
