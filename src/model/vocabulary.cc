@@ -113,6 +113,7 @@ Vocabulary read_vocabulary(const GgufFile& gguf) {
   vocabulary.bos = find_token(gguf, "bos_token_id", num_tokens);
   vocabulary.eos = find_token(gguf, "eos_token_id", num_tokens);
   vocabulary.eot = find_token(gguf, "eot_token_id", num_tokens);
+  vocabulary.eom = find_token(gguf, "eom_token_id", num_tokens);
   vocabulary.unk = find_token(gguf, "unknown_token_id", num_tokens);
   const bool is_sentence_piece = vocabulary.model == "llama";
   const PreTokenizerKind* kind = find_pre_tokenizer(vocabulary.pre_tokenizer);

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "model/gguf_builder.h"
 #include "tokenizer/chat_template.h"
+#include "tokenizer/vocabulary_check.h"
 
 namespace larder {
 namespace {
@@ -82,6 +83,25 @@ TEST(Vocabulary, WhatPutsBosBeforeATextWhereTheFileDoesNotSay) {
     EXPECT_FALSE(read(byte_level(name)).add_bos) << name;
   EXPECT_TRUE(read(byte_level("deepseek-v3").add_bool("tokenizer.ggml.add_bos_token", true)).add_bos);
   EXPECT_FALSE(read(byte_level("llama-bpe").add_bool("tokenizer.ggml.add_bos_token", false)).add_bos);
+}
+
+// Of a message that a call's result answers, as GLM 4's <|observation|> does.
+TEST(Vocabulary, TheEndOfAMessageEndsATurn) {
+  GgufBuilder builder = byte_level();
+  const Vocabulary vocabulary = read(builder.add_uint("tokenizer.ggml.eot_token_id", 1).add_uint("tokenizer.ggml.eom_token_id", 2));
+  EXPECT_EQ(vocabulary.eom, 2);
+  EXPECT_EQ(find_end_tokens(vocabulary, find_special_tokens(vocabulary)), (std::vector<TokenId>{1, 2}));
+  EXPECT_THAT(error_of(byte_level().add_uint("tokenizer.ggml.eom_token_id", 4)), HasSubstr("tokenizer.ggml.eom_token_id: 4"));
+}
+
+// Files that were made before the key was.
+TEST(Vocabulary, GlmsEndsAreKnownByName) {
+  Vocabulary vocabulary;
+  vocabulary.tokens = {"a", "<|endoftext|>", "<|user|>", "<|assistant|>", "<|observation|>"};
+  vocabulary.kinds = {TokenKind::kNormal, TokenKind::kControl, TokenKind::kControl, TokenKind::kControl, TokenKind::kControl};
+  vocabulary.eos = 1;
+  vocabulary.eot = 2;
+  EXPECT_EQ(find_end_tokens(vocabulary, find_special_tokens(vocabulary)), (std::vector<TokenId>{1, 2, 4}));
 }
 
 TEST(Vocabulary, SpecialTokensOfPhi3TakeSpacesAlong) {

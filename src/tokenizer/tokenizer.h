@@ -32,7 +32,7 @@ struct Vocabulary {
   std::vector<float> scores;        // SentencePiece; empty otherwise, and where merges are the rule
   std::vector<TokenKind> kinds;     // empty = all normal
   std::vector<std::string> merges;  // "left right" in order of rank: BPE, or SentencePiece as tokenizer.json has it
-  std::optional<TokenId> bos, eos, eot, unk;
+  std::optional<TokenId> bos, eos, eot, eom, unk;
   std::vector<TokenId> ends;  // more tokens that end a turn
   bool add_bos = false;
   bool add_eos = false;

@@ -19,6 +19,7 @@ constexpr std::string_view kEndNames[] = {
     "<|endoftext|>",
     "<|eot_id|>",
     "<|eom_id|>",
+    "<|observation|>",
     "<end_of_turn>",
     "<|end|>",
     "<|eot|>",
@@ -49,7 +50,7 @@ bool is_marker_name(std::string_view text) {
 }
 
 bool is_boundary(const Vocabulary& vocabulary, TokenId id) {
-  return id == vocabulary.bos || id == vocabulary.eos || id == vocabulary.eot;
+  return id == vocabulary.bos || id == vocabulary.eos || id == vocabulary.eot || id == vocabulary.eom;
 }
 
 void check_tokens(const Vocabulary& vocabulary) {
@@ -75,6 +76,7 @@ void check_ids(const Vocabulary& vocabulary) {
   } fields[] = {{"bos", vocabulary.bos},
                 {"eos", vocabulary.eos},
                 {"eot", vocabulary.eot},
+                {"eom", vocabulary.eom},
                 {"unknown", vocabulary.unk}};
   for (const auto& [name, id] : fields) {
     if (id && (*id < 0 || static_cast<std::size_t>(*id) >= vocabulary.tokens.size()))
@@ -164,7 +166,8 @@ std::vector<TokenId> find_end_tokens(const Vocabulary& vocabulary,
     const auto id = static_cast<TokenId>(i);
     const bool is_named = is_special[i] && is_end_name(vocabulary.tokens[i]) && vocabulary.tokens[i] != end_of_part;
     const bool is_listed = std::ranges::find(vocabulary.ends, id) != vocabulary.ends.end();
-    if (is_named || is_listed || id == vocabulary.eos || id == vocabulary.eot) ends.push_back(id);
+    const bool is_bound = id == vocabulary.eos || id == vocabulary.eot || id == vocabulary.eom;
+    if (is_named || is_listed || is_bound) ends.push_back(id);
   }
   return ends;
 }
