@@ -21,6 +21,8 @@ constexpr int kMaxArrayDepth = 4;
 // dimension, a type and an offset.
 constexpr std::uint64_t kMinValueBytes = 8 + 1 + 4 + 1;
 constexpr std::uint64_t kMinTensorBytes = 8 + 1 + 4 + 8 + 4 + 8;
+// What is said where the file ends before what it tells of does.
+constexpr std::string_view kCutOff = ": it is cut off or damaged, fetch it again";
 
 static_assert(std::endian::native == std::endian::little,
               "values are read as they lie in the file");
@@ -72,8 +74,7 @@ class Cursor {
 
   std::span<const std::byte> take(std::uint64_t size_bytes, const char* what) {
     if (size_bytes > remaining())
-      fail(fmt::format("{} takes {} bytes, but the file has only {} more", what, size_bytes,
-                       remaining()));
+      fail(fmt::format("{} takes {} bytes, but the file has only {} more{}", what, size_bytes, remaining(), kCutOff));
     const auto taken = bytes_.subspan(position_, static_cast<std::size_t>(size_bytes));
     position_ += taken.size();
     return taken;
@@ -106,7 +107,7 @@ class Cursor {
 void skip_elements(Cursor& cursor, GgufType type, std::uint64_t count, int depth) {
   if (const std::size_t size = scalar_size_bytes(type); size > 0) {
     if (count > cursor.remaining() / size)
-      cursor.fail(fmt::format("array of {} elements is longer than the file", count));
+      cursor.fail(fmt::format("array of {} elements is longer than the file{}", count, kCutOff));
     const auto elements = cursor.take(count * size, "array");
     const auto is_not_bool = [](std::byte value) { return value > std::byte{1}; };
     if (type == GgufType::kBool && std::ranges::any_of(elements, is_not_bool))
@@ -115,14 +116,14 @@ void skip_elements(Cursor& cursor, GgufType type, std::uint64_t count, int depth
   }
   if (type == GgufType::kString) {
     if (count > cursor.remaining() / sizeof(std::uint64_t))
-      cursor.fail(fmt::format("array of {} strings is longer than the file", count));
+      cursor.fail(fmt::format("array of {} strings is longer than the file{}", count, kCutOff));
     for (std::uint64_t i = 0; i < count; ++i) cursor.read_string("string");
     return;
   }
   if (depth >= kMaxArrayDepth) cursor.fail("arrays are nested too deeply");
   constexpr std::size_t kHeaderBytes = sizeof(std::uint32_t) + sizeof(std::uint64_t);
   if (count > cursor.remaining() / kHeaderBytes)
-    cursor.fail(fmt::format("array of {} arrays is longer than the file", count));
+    cursor.fail(fmt::format("array of {} arrays is longer than the file{}", count, kCutOff));
   for (std::uint64_t i = 0; i < count; ++i) {
     const GgufType element_type = cursor.read_type("element type");
     skip_elements(cursor, element_type, cursor.read<std::uint64_t>("array length"), depth + 1);
@@ -202,13 +203,27 @@ TensorInfo read_tensor_info(Cursor& cursor, std::uint64_t alignment) {
   return info;
 }
 
-// Gives every tensor its bytes: inside the file, and no byte to two tensors.
-void place_tensors(std::vector<TensorInfo>& infos, std::span<const std::byte> data) {
+// Where all tensors' data ends; the most that a number holds where there is no such place.
+std::uint64_t end_of_tensors(const std::vector<TensorInfo>& infos) {
+  std::uint64_t last = 0;
+  for (const TensorInfo& info : infos) {
+    std::uint64_t end = 0;
+    last = std::max(last, __builtin_add_overflow(info.offset, info.size_bytes, &end) ? UINT64_MAX : end);
+  }
+  return last;
+}
+
+// Gives every tensor its bytes: inside the file, which has `data` behind `data_begin`, and no byte to two tensors.
+void place_tensors(std::vector<TensorInfo>& infos, std::span<const std::byte> data, std::size_t data_begin) {
   for (TensorInfo& info : infos) {
-    if (info.offset > data.size() || info.size_bytes > data.size() - info.offset)
-      throw_invalid(
-          "GGUF: tensor '{}': {} bytes at offset {} lie beyond the file's {} bytes of data",
-          printable(info.tensor.name), info.size_bytes, info.offset, data.size());
+    if (info.offset > data.size() || info.size_bytes > data.size() - info.offset) {
+      std::uint64_t whole = 0;
+      if (__builtin_add_overflow(end_of_tensors(infos), data_begin, &whole))
+        throw_invalid("GGUF: tensor '{}': {} bytes at offset {} lie beyond any file", printable(info.tensor.name),
+                      info.size_bytes, info.offset);
+      throw_invalid("GGUF: tensor '{}' lies beyond the file's end: the file is cut off ({} of at least {} bytes), fetch it again",
+                    printable(info.tensor.name), data_begin + data.size(), whole);
+    }
     info.tensor.data = data.subspan(static_cast<std::size_t>(info.offset),
                                     static_cast<std::size_t>(info.size_bytes));
   }
@@ -228,6 +243,7 @@ struct Header {
 };
 
 Header read_header(Cursor& cursor) {
+  if (cursor.remaining() == 0) throw_invalid("GGUF: the file is empty: fetch it again");
   if (cursor.read<std::uint32_t>("magic") != kMagic) cursor.fail("this is not a GGUF file");
   Header header;
   header.version = cursor.read<std::uint32_t>("version");
@@ -238,9 +254,9 @@ Header read_header(Cursor& cursor) {
   header.num_tensors = cursor.read<std::uint64_t>("tensor count");
   header.num_values = cursor.read<std::uint64_t>("metadata count");
   if (header.num_tensors > cursor.remaining() / kMinTensorBytes)
-    cursor.fail(fmt::format("tensor count {} is more than the file can hold", header.num_tensors));
+    cursor.fail(fmt::format("tensor count {} is more than the file can hold{}", header.num_tensors, kCutOff));
   if (header.num_values > cursor.remaining() / kMinValueBytes)
-    cursor.fail(fmt::format("metadata count {} is more than the file can hold", header.num_values));
+    cursor.fail(fmt::format("metadata count {} is more than the file can hold{}", header.num_values, kCutOff));
   return header;
 }
 
@@ -310,7 +326,7 @@ GgufFile::GgufFile(std::span<const std::byte> bytes) {
   }
   const std::size_t padding = (alignment - cursor.position() % alignment) % alignment;
   const std::size_t data_begin = cursor.position() + std::min(padding, cursor.remaining());
-  place_tensors(infos, bytes.subspan(data_begin));
+  place_tensors(infos, bytes.subspan(data_begin), data_begin);
   tensors_.reserve(infos.size());
   for (const TensorInfo& info : infos) tensors_.push_back(info.tensor);
 }

@@ -93,6 +93,23 @@ TEST(Gguf, EveryTruncationIsRefused) {
   EXPECT_EQ(error_of(bytes), "");
 }
 
+// As a download leaves it that broke.
+TEST(Gguf, WhatIsCutOffIsToldFromWhatIsWrong) {
+  EXPECT_EQ(error_of(std::vector<std::byte>()), "GGUF: the file is empty: fetch it again");
+  GgufBuilder builder;
+  builder.add_tensor("first", {64}, GgmlType::kF32, 256).add_tensor("second", {64}, GgmlType::kF32, 256);
+  const auto bytes = builder.build();
+  const auto cut_to = [&](std::size_t size) {
+    return error_of(std::vector<std::byte>(bytes.begin(), bytes.begin() + static_cast<long>(size)));
+  };
+  EXPECT_EQ(cut_to(bytes.size()), "");
+  // Whichever tensor is the first that is missing, the file would end with the last.
+  for (const std::size_t missing : {1U, 300U})
+    EXPECT_THAT(cut_to(bytes.size() - missing),
+                HasSubstr(fmt::format("the file is cut off ({} of at least {} bytes), fetch it again", bytes.size() - missing, bytes.size())));
+  EXPECT_THAT(cut_to(40), HasSubstr("it is cut off or damaged, fetch it again"));
+}
+
 TEST(Gguf, HeaderIsChecked) {
   GgufBuilder builder = sound_file();
   builder.magic = 0x12345678;
@@ -215,7 +232,7 @@ TEST(Gguf, DataLiesInsideTheFileAndApart) {
   EXPECT_EQ(error_with(32, 16), "");
   EXPECT_THAT(error_with(32, 17), HasSubstr("beyond the file"));
   EXPECT_THAT(error_with(96, 1), HasSubstr("beyond the file"));
-  EXPECT_THAT(error_with(UINT64_MAX - 31, 16), HasSubstr("beyond the file"));
+  EXPECT_THAT(error_with(UINT64_MAX - 31, 16), HasSubstr("beyond any file"));
   EXPECT_THAT(error_with(std::uint64_t{1} << 40, 16), HasSubstr("beyond the file"));
   EXPECT_THAT(error_with(0, 8), HasSubstr("overlap"));
   EXPECT_THAT(error_with(33, 8), HasSubstr("alignment"));
