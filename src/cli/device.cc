@@ -20,9 +20,9 @@ void check_device(const Device& device, const PlannedModel& planned) {
   if (planned.file.config.latent.rank > 0)
     throw_invalid("{}: latent attention is not computed on a GPU, use --device cpu", planned.file.path);
   for (const GgufTensor& tensor : planned.file.files->gguf().tensors())
-    if (tensor.type == GgmlType::kMXFP4)
-      throw_invalid("{}: tensor '{}': MXFP4 is not computed on a GPU, use --device cpu", planned.file.path,
-                    printable(tensor.name));
+    if (tensor.type == GgmlType::kMXFP4 || tensor.type == GgmlType::kIQ4_NL || tensor.type == GgmlType::kIQ4_XS)
+      throw_invalid("{}: tensor '{}': {} is not computed on a GPU, use --device cpu", planned.file.path,
+                    printable(tensor.name), ggml_type_name(static_cast<std::uint32_t>(tensor.type)));
   if (planned.file.config.temperature.scale != 0)
     throw_invalid("{}: attention whose temperature goes by position is not computed on a GPU, use --device cpu",
                   planned.file.path);

@@ -141,6 +141,28 @@ void unpack_q6_k(const std::uint8_t* bytes, GgmlBlock& block) {
   }
 }
 
+// A scale, and numbers of a table.
+void unpack_iq4_nl(const std::uint8_t* bytes, GgmlBlock& block) {
+  one_level(block, kIq4Offset);
+  block.levels = kIq4Levels;
+  set_scales(block, bytes, nullptr);
+  unpack_nibbles(bytes + 2, 0, block.code);
+}
+
+// Eight groups of them, whose scales have 6 bits, the upper two apart.
+void unpack_iq4_xs(const std::uint8_t* bytes, GgmlBlock& block) {
+  const std::uint8_t* lower = bytes + 4;
+  const int upper = bytes[2] | bytes[3] << 8;
+  set_scales(block, bytes, nullptr);
+  block.offset = kIq4Offset;
+  block.levels = kIq4Levels;
+  for (int group = 0; group < 8; ++group) {
+    const int low = (lower[group / 2] >> (group % 2 * 4)) & 15;
+    block.scale_code[group] = static_cast<std::int8_t>((low | (upper >> (2 * group) & 3) << 4) - 32);
+    unpack_nibbles(bytes + 8 + 16 * group, 0, block.code + 32 * group);
+  }
+}
+
 // Open Compute Project, Microscaling Formats 1.0: a power of two (E8M0), then numbers of 4 bits (E2M1). Levels are
 // twice as large, so that half the power is their scale.
 void unpack_mxfp4(const std::uint8_t* bytes, GgmlBlock& block) {
@@ -196,6 +218,10 @@ void unpack_block(GgmlType type, const std::byte* data, GgmlBlock& block) {
     case GgmlType::kQ6_K:
       block.group_size = 16;
       return unpack_q6_k(bytes, block);
+    case GgmlType::kIQ4_NL:
+      return unpack_iq4_nl(bytes, block);
+    case GgmlType::kIQ4_XS:
+      return unpack_iq4_xs(bytes, block);
     case GgmlType::kMXFP4:
       return unpack_mxfp4(bytes, block);
     case GgmlType::kF32:

@@ -36,10 +36,29 @@ std::optional<GgmlTypeTraits> ggml_type_traits(std::uint32_t type) {
       return GgmlTypeTraits{"Q5_K", 256, 176};
     case GgmlType::kQ6_K:
       return GgmlTypeTraits{"Q6_K", 256, 210};
+    case GgmlType::kIQ4_NL:
+      return GgmlTypeTraits{"IQ4_NL", 32, 18};
+    case GgmlType::kIQ4_XS:
+      return GgmlTypeTraits{"IQ4_XS", 256, 136};
     case GgmlType::kMXFP4:
       return GgmlTypeTraits{"MXFP4", 32, 17};
   }
   return std::nullopt;
+}
+
+std::string ggml_type_name(std::uint32_t type) {
+  if (const auto traits = ggml_type_traits(type)) return std::string(traits->name);
+  constexpr struct {
+    std::uint32_t type;
+    const char* name;
+  } kOthers[] = {{4, "Q4_2"},      {5, "Q4_3"},      {9, "Q8_1"},        {15, "Q8_K"},       {16, "IQ2_XXS"},    {17, "IQ2_XS"},
+                 {18, "IQ3_XXS"},  {19, "IQ1_S"},    {21, "IQ3_S"},      {22, "IQ2_S"},      {24, "I8"},         {25, "I16"},
+                 {26, "I32"},      {27, "I64"},      {28, "F64"},        {29, "IQ1_M"},      {31, "Q4_0_4_4"},   {32, "Q4_0_4_8"},
+                 {33, "Q4_0_8_8"}, {34, "TQ1_0"},    {35, "TQ2_0"},      {36, "IQ4_NL_4_4"}, {37, "IQ4_NL_4_8"}, {38, "IQ4_NL_8_8"},
+                 {40, "NVFP4"}};
+  for (const auto& other : kOthers)
+    if (other.type == type) return other.name;
+  return "type " + std::to_string(type);
 }
 
 float half_to_float(std::uint16_t half) {

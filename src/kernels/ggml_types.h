@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 
 namespace larder {
@@ -22,6 +23,8 @@ enum class GgmlType : std::uint32_t {
   kQ4_K = 12,
   kQ5_K = 13,
   kQ6_K = 14,
+  kIQ4_NL = 20,
+  kIQ4_XS = 23,
   kBF16 = 30,
   kMXFP4 = 39,
 };
@@ -34,6 +37,9 @@ struct GgmlTypeTraits {
 
 // nullopt: a type that Larder does not read.
 std::optional<GgmlTypeTraits> ggml_type_traits(std::uint32_t type);
+
+// As files' authors call any type of ggml, such as "IQ2_XXS"; "type 77" for a number that is none.
+std::string ggml_type_name(std::uint32_t type);
 
 // values[0, num_values) of the row that starts at `row`; num_values a multiple of the block size.
 void dequantize_row(GgmlType type, const std::byte* row, float* values, std::int64_t num_values);

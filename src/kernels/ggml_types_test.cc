@@ -42,7 +42,7 @@ TEST(GgmlTypes, ValuesEqualThePublishedReference) {
     at += num_bytes + num_values * sizeof(float);
     ++types;
   }
-  EXPECT_EQ(types, 13);
+  EXPECT_EQ(types, 15);
 }
 
 TEST(GgmlTypes, UnknownTypesAreRefused) {
@@ -50,6 +50,13 @@ TEST(GgmlTypes, UnknownTypesAreRefused) {
   EXPECT_FALSE(ggml_type_traits(9).has_value());
   EXPECT_FALSE(ggml_type_traits(31).has_value());
   EXPECT_FALSE(ggml_type_traits(~0U).has_value());
+}
+
+TEST(GgmlTypes, AllHaveTheirNames) {
+  EXPECT_EQ(ggml_type_name(12), "Q4_K");
+  EXPECT_EQ(ggml_type_name(16), "IQ2_XXS");
+  EXPECT_EQ(ggml_type_name(34), "TQ1_0");
+  EXPECT_EQ(ggml_type_name(77), "type 77");
 }
 
 TEST(GgmlTypes, EveryHalfSurvivesTheRoundTrip) {

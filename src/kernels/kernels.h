@@ -50,7 +50,7 @@ inline constexpr int kActivationGroup = 32;
 //            lower 4 first: byte i of 64 holds those of byte i of quad 2v below and of quad 2v + 1
 //            above. Then the upper ones in 64 bytes: byte i holds those of byte i of quad q from its
 //            bit q (5-bit codes) or 2q (6-bit codes) on.
-// Without minima a code's offset is half its range; kMxFp4's codes stand for numbers of 4 bits (E2M1), see
+// Without minima a code's offset is half its range; the codes of kMxFp4, kIq4 and kIq4K stand for numbers of a table, see
 // packed_shape.h. A group is 32 columns; where "fine", 16.
 // kF32, kF16: [num_cols][16]; kBF16: [num_cols / 2, rounded up][16][2].
 enum class PackedFormat : std::uint8_t {
@@ -65,6 +65,8 @@ enum class PackedFormat : std::uint8_t {
   kW6Fine,  // 6-bit codes, 8-bit signed scale code (Q6_K)
   kW8,      // 8-bit codes, f16 scale (Q8_0)
   kMxFp4,   // 4-bit numbers, 8-bit power of two as scale (MXFP4); on a CPU
+  kIq4,     // 4-bit codes of 8-bit numbers, f16 scale (IQ4_NL); on a CPU
+  kIq4K,    // the same, 8-bit signed scale code (IQ4_XS); on a CPU
 };
 
 // A view of one repacked weight matrix, [num_rows, num_cols] = [outputs, inputs].

@@ -153,6 +153,7 @@ TEST(Matmul, ExtremeCodesDoNotSaturate) {
       {GgmlType::kQ8_0, 32, 32, false, 0x80, 0x7F, -128, 127},
       {GgmlType::kQ6_K, 256, 192, true, 0x00, 0xFF, -32, 31},
       {GgmlType::kMXFP4, 32, 16, false, 0xFF, 0x77, -12, 12},
+      {GgmlType::kIQ4_NL, 32, 16, false, 0x00, 0xFF, -127, 113},
   };
   ThreadPool pool(1);
   for (const ExtremeBlock& block : kBlocks) {
@@ -250,7 +251,7 @@ TEST(Matmul, WhatIsNoNumberIsSeenInItsRowAndInNoOther) {
     const auto numbers = x;
     x[kRow * kCols + 100] = value;
     const std::vector<float> row(x.begin() + kRow * kCols, x.begin() + (kRow + 1) * kCols);
-    for (const GgmlType type : {GgmlType::kQ8_0, GgmlType::kQ5_0, GgmlType::kQ6_K, GgmlType::kMXFP4}) {
+    for (const GgmlType type : {GgmlType::kQ8_0, GgmlType::kQ5_0, GgmlType::kQ6_K, GgmlType::kMXFP4, GgmlType::kIQ4_XS}) {
       const TestMatrix w(type, kRows, kCols);
       for (const KernelTable* table : test::tables_of_products()) {
         const auto alone = product(*table, w, row, 1, true);
@@ -270,7 +271,8 @@ TEST(Matmul, WideRowsHaveTheSameBitsInEveryBatch) {
   constexpr std::size_t kBatch = 67;
   const auto bias = test::random_values(kRows, 9);
   for (const GgmlType type :
-       {GgmlType::kQ4_0, GgmlType::kQ5_1, GgmlType::kQ6_K, GgmlType::kQ8_0, GgmlType::kMXFP4}) {
+       {GgmlType::kQ4_0, GgmlType::kQ5_1, GgmlType::kQ6_K, GgmlType::kQ8_0, GgmlType::kMXFP4, GgmlType::kIQ4_NL,
+        GgmlType::kIQ4_XS}) {
     const TestMatrix w(type, kRows, kWide);
     const auto x = test::random_values(kBatch * kWide, 5);
     for (const KernelTable* table : test::tables_of_products()) {

@@ -26,6 +26,17 @@ struct PackedShape {
 static constexpr int kE2m1Offset = 12;
 alignas(16) static constexpr std::uint8_t kE2m1Levels[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
 
+// And those of kIq4 and kIq4K: the table of ggml's IQ4_NL, and an offset.
+static constexpr int kIq4Offset = 128;
+alignas(16) static constexpr std::uint8_t kIq4Levels[16] = {1,   24,  45,  63,  79,  93,  106, 118,
+                                                            129, 141, 153, 166, 181, 197, 217, 241};
+
+// What a format's codes stand for; null: for themselves.
+static constexpr const std::uint8_t* levels_of(PackedFormat format) {
+  if (format == PackedFormat::kMxFp4) return kE2m1Levels;
+  return format == PackedFormat::kIq4 || format == PackedFormat::kIq4K ? kIq4Levels : nullptr;
+}
+
 // static: an inline function could be given to a program in the form that another instruction set
 // got.
 static constexpr PackedShape packed_shape(PackedFormat format, bool has_min) {
@@ -64,6 +75,12 @@ static constexpr PackedShape packed_shape(PackedFormat format, bool has_min) {
     case PackedFormat::kMxFp4:
       shape = {128, 32, 4, 1};
       break;
+    case PackedFormat::kIq4:
+      shape = {64, 32, 4, 2};
+      break;
+    case PackedFormat::kIq4K:
+      shape = {256, 32, 4, 1, true};
+      break;
   }
   int end = 0;
   if (shape.group_cols > 0) {
@@ -86,8 +103,8 @@ static constexpr PackedShape packed_shape(PackedFormat format, bool has_min) {
 }
 
 // Calls function.template operator()<Format>() for the CodeFormat of w if it holds codes; false
-// otherwise. Its callers' lambdas keep an instruction set's copies apart. kTakesMxFp4: a device has no such format.
-template <template <PackedFormat, bool> class CodeFormat, bool kTakesMxFp4 = true, class Function>
+// otherwise. Its callers' lambdas keep an instruction set's copies apart. kTakesLevels: a device has no such formats.
+template <template <PackedFormat, bool> class CodeFormat, bool kTakesLevels = true, class Function>
 [[gnu::always_inline]] static inline bool with_code_format(const PackedMatrix& w,
                                                            const Function& function) {
   using enum PackedFormat;
@@ -120,8 +137,14 @@ template <template <PackedFormat, bool> class CodeFormat, bool kTakesMxFp4 = tru
       function.template operator()<CodeFormat<kW8, false>>();
       return true;
     case kMxFp4:
-      if constexpr (kTakesMxFp4) function.template operator()<CodeFormat<kMxFp4, false>>();
-      return kTakesMxFp4;
+      if constexpr (kTakesLevels) function.template operator()<CodeFormat<kMxFp4, false>>();
+      return kTakesLevels;
+    case kIq4:
+      if constexpr (kTakesLevels) function.template operator()<CodeFormat<kIq4, false>>();
+      return kTakesLevels;
+    case kIq4K:
+      if constexpr (kTakesLevels) function.template operator()<CodeFormat<kIq4K, false>>();
+      return kTakesLevels;
     case kF32:
     case kF16:
     case kBF16:

@@ -88,7 +88,7 @@ struct PanelWriter {
       put(col, shape.scale_offset, lane, block.scale_code[group]);
       if (layout.has_min) put(col, shape.min_offset, lane, block.min_code[group]);
     } else {
-      if (block.levels != nullptr) return put(col, shape.scale_offset, lane, block.exponent);
+      if (layout.format == PackedFormat::kMxFp4) return put(col, shape.scale_offset, lane, block.exponent);
       put(col, shape.scale_offset, lane, block.d_half);
       if (layout.has_min) put(col, shape.min_offset, lane, block.m_half);
     }
@@ -127,7 +127,7 @@ struct PanelWriter {
         put_value(col, lane, row);
       } else {
         unpack_block(type, row, block);
-        all_finite = all_finite && (block.levels != nullptr
+        all_finite = all_finite && (layout.format == PackedFormat::kMxFp4
                                         ? has_finite_levels(block)
                                         : is_finite(block.d_half) && (!layout.has_min || is_finite(block.m_half)));
         put_block(col, lane, block, traits.block_size);
@@ -191,6 +191,12 @@ PackedMatrix packed_layout(GgmlType type, int num_rows, int num_cols) {
       break;
     case GgmlType::kQ6_K:
       layout.format = PackedFormat::kW6Fine;
+      break;
+    case GgmlType::kIQ4_NL:
+      layout.format = PackedFormat::kIq4;
+      break;
+    case GgmlType::kIQ4_XS:
+      layout.format = PackedFormat::kIq4K;
       break;
     case GgmlType::kMXFP4:
       layout.format = PackedFormat::kMxFp4;

@@ -47,6 +47,8 @@ TEST(Packing, SizesStayNearTheFiles) {
   EXPECT_DOUBLE_EQ(bits(GgmlType::kQ2_K), 5.125);
   EXPECT_DOUBLE_EQ(bits(GgmlType::kQ3_K), 4.625);
   EXPECT_DOUBLE_EQ(bits(GgmlType::kMXFP4), 4.25);
+  EXPECT_DOUBLE_EQ(bits(GgmlType::kIQ4_NL), 4.5);
+  EXPECT_DOUBLE_EQ(bits(GgmlType::kIQ4_XS), 4.375);
   EXPECT_DOUBLE_EQ(bits(GgmlType::kBF16), 16);
 }
 
@@ -60,7 +62,8 @@ TEST(Packing, ValuesThatAreNotFiniteAreRefused) {
                {GgmlType::kQ5_0, 0, 0x7C00},  {GgmlType::kQ5_1, 2, 0x7C00},   {GgmlType::kQ2_K, 82, 0x7C00},
                {GgmlType::kQ3_K, 108, 0x7C00}, {GgmlType::kQ4_K, 2, 0x7C01},  {GgmlType::kQ5_K, 0, 0x7C00},
                {GgmlType::kQ6_K, 208, 0x7C00}, {GgmlType::kF16, 0, 0x7C00},   {GgmlType::kBF16, 0, 0x7F80},
-               {GgmlType::kF32, 2, 0xFF80},   {GgmlType::kMXFP4, 0, 0x00FF},  {GgmlType::kMXFP4, 0, 0x07FD}};
+               {GgmlType::kF32, 2, 0xFF80},   {GgmlType::kMXFP4, 0, 0x00FF},  {GgmlType::kMXFP4, 0, 0x07FD},
+               {GgmlType::kIQ4_NL, 0, 0x7C00}, {GgmlType::kIQ4_XS, 0, 0xFE00}};
   constexpr int kRows = 37, kCols = 256;
   ThreadPool pool(2);
   for (const auto& [type, offset, bits] : cases) {

@@ -97,7 +97,7 @@ inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) 
 inline constexpr GgmlType kAllTypes[] = {
     GgmlType::kF32,  GgmlType::kF16,  GgmlType::kBF16, GgmlType::kQ4_0, GgmlType::kQ4_1,
     GgmlType::kQ5_0, GgmlType::kQ5_1, GgmlType::kQ8_0, GgmlType::kQ2_K, GgmlType::kQ3_K,
-    GgmlType::kQ4_K, GgmlType::kQ5_K, GgmlType::kQ6_K, GgmlType::kMXFP4};
+    GgmlType::kQ4_K, GgmlType::kQ5_K, GgmlType::kQ6_K, GgmlType::kIQ4_NL, GgmlType::kIQ4_XS, GgmlType::kMXFP4};
 
 inline bool is_quantised(GgmlType type) {
   return ggml_type_traits(static_cast<std::uint32_t>(type))->block_size > 1;

@@ -193,7 +193,10 @@ TensorInfo read_tensor_info(Cursor& cursor, std::uint64_t alignment) {
   }
   const auto type = cursor.read<std::uint32_t>("type");
   const auto traits = ggml_type_traits(type);
-  if (!traits) cursor.fail(fmt::format("type {} is not one that Larder reads", type));
+  if (!traits)
+    cursor.fail(fmt::format("{} is not one of the types that Larder reads, which are F32, F16, BF16, Q4_0 to Q8_0, Q2_K to "
+                            "Q6_K, IQ4_NL, IQ4_XS and MXFP4: take a file of another quantization, such as Q4_K_M",
+                            ggml_type_name(type)));
   tensor.type = static_cast<GgmlType>(type);
   info.size_bytes = tensor_size_bytes(cursor, tensor, *traits);
   info.offset = cursor.read<std::uint64_t>("offset");

@@ -110,6 +110,12 @@ TEST(Gguf, WhatIsCutOffIsToldFromWhatIsWrong) {
   EXPECT_THAT(cut_to(40), HasSubstr("it is cut off or damaged, fetch it again"));
 }
 
+TEST(Gguf, ATypeThatIsNotReadIsNamed) {
+  GgufBuilder builder;
+  builder.add_tensor_info("blk.0.attn_q.weight", {256}, 16, 0);
+  EXPECT_THAT(error_of(builder), HasSubstr("GGUF: tensor 'blk.0.attn_q.weight': IQ2_XXS is not one of the types that Larder reads"));
+}
+
 TEST(Gguf, HeaderIsChecked) {
   GgufBuilder builder = sound_file();
   builder.magic = 0x12345678;
@@ -219,7 +225,7 @@ TEST(Gguf, DimensionsAreChecked) {
   EXPECT_THAT(error_with({48}, static_cast<std::uint32_t>(GgmlType::kQ8_0)),
               HasSubstr("not a multiple of"));
   for (const std::uint32_t type : {4u, 5u, 31u, 1000u, UINT32_MAX})
-    EXPECT_THAT(error_with({32}, type), HasSubstr("not one that Larder reads")) << type;
+    EXPECT_THAT(error_with({32}, type), HasSubstr("is not one of the types that Larder reads")) << type;
 }
 
 TEST(Gguf, DataLiesInsideTheFileAndApart) {

@@ -343,6 +343,8 @@ bool takes_codes(const KernelTable& kernels, const PackedMatrix& matrix) {
     case PackedFormat::kW5K:
     case PackedFormat::kW6Fine:
     case PackedFormat::kMxFp4:
+    case PackedFormat::kIq4:
+    case PackedFormat::kIq4K:
       return true;
     case PackedFormat::kW8:
       return !kernels.rounds_w8;

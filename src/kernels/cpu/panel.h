@@ -26,6 +26,7 @@ LARDER_INLINE void write_sums(const MatmulArgs& args, int row, int panel, V16 to
 
 static constexpr CodeRange code_range(PackedFormat format, bool has_min) {
   if (format == PackedFormat::kMxFp4) return CodeRange::kE2m1Levels;
+  if (levels_of(format) != nullptr) return CodeRange::kEightBitsCentred;
   switch (packed_shape(format, has_min).code_bits) {
     case 4:
       return has_min ? CodeRange::kFourBits : CodeRange::kFourBitsCentred;
@@ -95,9 +96,9 @@ struct CodeFormat {
       even = low_nibbles(both);
       odd = high_nibbles(both);
     }
-    if constexpr (kFormat == PackedFormat::kMxFp4) {
-      even = look_up(kE2m1Levels, even);
-      odd = look_up(kE2m1Levels, odd);
+    if constexpr (levels_of(kFormat) != nullptr) {
+      even = look_up(levels_of(kFormat), even);
+      odd = look_up(levels_of(kFormat), odd);
     }
     if constexpr (kBits == 5 || kBits == 6) {
       constexpr int kUpper = kBits - 4;
