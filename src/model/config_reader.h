@@ -5,10 +5,13 @@
 #include <cmath>
 #include <cstdint>
 #include <optional>
+#include <set>
+#include <span>
 #include <string>
 #include <string_view>
 
 #include "base/error.h"
+#include "base/printable.h"
 #include "model/gguf.h"
 
 namespace larder {
@@ -24,7 +27,10 @@ class ConfigReader {
 
   const GgufFile& gguf() const { return gguf_; }
   std::string_view prefix() const { return prefix_; }
-  std::string key(std::string_view name) const { return fmt::format("{}.{}", prefix_, name); }
+  std::string key(std::string_view name) const {
+    asked_.emplace(name);
+    return fmt::format("{}.{}", prefix_, name);
+  }
   bool has(std::string_view name) const { return gguf_.find(key(name)) != nullptr; }
   // Whether YaRN's ramp is between whole pairs. gpt-oss' authors do not round; no key of GGUF says so.
   bool rounds_ramp() const { return gguf_.find_bool("larder.rope.yarn_truncate").value_or(prefix_ != "gpt-oss"); }
@@ -79,9 +85,19 @@ class ConfigReader {
     if (number != 0) throw_invalid("GGUF: {} is {}: this feature is not supported", key(name), number);
   }
 
+  // Refuses keys that nobody asked for and that are not known to change nothing.
+  void refuse_others(std::span<const std::string_view> harmless) const {
+    for (const std::string_view key : gguf_.keys_below(fmt::format("{}.", prefix_))) {
+      const std::string_view name = key.substr(prefix_.size() + 1);
+      if (!asked_.contains(name) && std::ranges::find(harmless, name) == harmless.end())
+        throw_invalid("GGUF: {}: the key is unknown, and it might change what is computed", printable(key));
+    }
+  }
+
  private:
   const GgufFile& gguf_;
   std::string_view prefix_;
+  mutable std::set<std::string, std::less<>> asked_;
 };
 
 }  // namespace larder

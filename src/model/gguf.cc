@@ -349,6 +349,14 @@ const GgufValue* GgufFile::find(std::string_view key) const {
   return found == values_.end() ? nullptr : &found->second;
 }
 
+std::vector<std::string_view> GgufFile::keys_below(std::string_view prefix) const {
+  std::vector<std::string_view> keys;
+  for (const auto& [key, value] : values_)
+    if (key.starts_with(prefix)) keys.push_back(key);
+  std::ranges::sort(keys);
+  return keys;
+}
+
 const GgufTensor* GgufFile::find_tensor(std::string_view name) const {
   const auto found = tensor_index_.find(name);
   return found == tensor_index_.end() ? nullptr : &tensors_[found->second];

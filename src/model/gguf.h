@@ -79,6 +79,8 @@ class GgufFile {
   // nullptr when absent.
   const GgufValue* find(std::string_view key) const;
   const GgufTensor* find_tensor(std::string_view name) const;
+  // Those that begin so, in order.
+  std::vector<std::string_view> keys_below(std::string_view prefix) const;
 
   // nullopt when absent. They throw Error{kInvalidArgument} naming the key when the value has
   // another type; any integer type serves as an integer, if it is not negative.

@@ -116,6 +116,13 @@ TEST(Gguf, ATypeThatIsNotReadIsNamed) {
   EXPECT_THAT(error_of(builder), HasSubstr("GGUF: tensor 'blk.0.attn_q.weight': IQ2_XXS is not one of the types that Larder reads"));
 }
 
+TEST(Gguf, KeysBelowAPrefixAreInOrder) {
+  GgufBuilder builder;
+  builder.add_uint("b.two", 2).add_uint("a.one", 1).add_uint("b.one", 1).add_uint("b", 1);
+  const auto bytes = builder.build();
+  EXPECT_EQ(GgufFile(bytes).keys_below("b."), (std::vector<std::string_view>{"b.one", "b.two"}));
+}
+
 TEST(Gguf, HeaderIsChecked) {
   GgufBuilder builder = sound_file();
   builder.magic = 0x12345678;

@@ -377,6 +377,18 @@ void read_temperature(ModelConfig& config, const ConfigReader& reader) {
     config.temperature.length = reader.size("rope.scaling.original_context_length", kMaxContextLen);
 }
 
+// Keys that change nothing. Of all models: the size of the vocabulary is the embedding's, tensors of layers that guess
+// tokens ahead are refused by their own names, and nobody asks for rows that are pooled. And those that are asked for only
+// where a model has experts or windows, or a rotation that is scaled so.
+constexpr std::string_view kHarmless[] = {
+    "attention.layer_norm_epsilon", "nextn_predict_layers", "pooling_type", "tensor_data_layout", "vocab_size",
+    "attention.sliding_window_pattern", "expert_feed_forward_length", "expert_gating_func", "expert_group_count",
+    "expert_group_used_count", "expert_shared_count", "expert_shared_feed_forward_length", "expert_used_count",
+    "expert_weights_norm", "expert_weights_scale", "leading_dense_block_count", "rope.freq_base_swa", "rope.scale_linear",
+    "rope.scaling.attn_factor", "rope.scaling.factor", "rope.scaling.finetuned", "rope.scaling.original_context_length",
+    "rope.scaling.yarn_attn_factor", "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow",
+    "rope.scaling.yarn_ext_factor", "rope.scaling.yarn_log_multiplier"};
+
 }  // namespace
 
 ModelConfig read_model_config(const GgufFile& gguf, int max_model_len) {
@@ -417,6 +429,7 @@ ModelConfig read_model_config(const GgufFile& gguf, int max_model_len) {
   read_multipliers(config, reader);
   read_caps(config, reader);
   read_temperature(config, reader);
+  reader.refuse_others(kHarmless);
 
   const GgufTensor* embedding = gguf.find_tensor("token_embd.weight");
   if (!embedding) throw_invalid("GGUF: tensor 'token_embd.weight' is missing");

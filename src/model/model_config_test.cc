@@ -44,6 +44,30 @@ TEST(ModelConfig, Llama) {
   EXPECT_EQ(config.layers[1].window, 0);
 }
 
+TEST(ModelConfig, KeysThatNobodyKnowsAreRefused) {
+  EXPECT_THAT(error_of(small_llama().add_uint("llama.twist", 1)),
+              HasSubstr("GGUF: llama.twist: the key is unknown, and it might change what is computed"));
+  EXPECT_THAT(error_of(small_llama().add_uint("llama.attention.kv_lora_rank", 8)), HasSubstr("llama.attention.kv_lora_rank: the key"));
+  EXPECT_THAT(error_of(small_llama().add_string("llama.a\x1b", "")), HasSubstr("llama.a?: the key is unknown"));
+  // Of others than the architecture.
+  EXPECT_EQ(error_of(small_llama().add_uint("general.twist", 1).add_uint("qwen2.twist", 1).add_uint("llamas.twist", 1)), "");
+}
+
+// As converters write them of models that have none of it.
+TEST(ModelConfig, KeysThatChangeNothingAreTaken) {
+  EXPECT_EQ(error_of(small_llama()
+                         .add_uint("llama.vocab_size", 10)
+                         .add_string("llama.tensor_data_layout", "Meta AI original pth")
+                         .add_uint("llama.expert_count", 0)
+                         .add_uint("llama.expert_used_count", 0)
+                         .add_uint("llama.rope.scaling.original_context_length", 1024)
+                         .add_bool("llama.rope.scaling.finetuned", false)
+                         .add_float("llama.attention.clamp_kqv", 0.0f)
+                         .add_bool("llama.attention.causal", true)
+                         .add_uint("llama.nextn_predict_layers", 0)),
+            "");
+}
+
 TEST(ModelConfig, Gemma3SlidesInFiveLayersOfSix) {
   const ModelConfig config = read(small_model("gemma3")
                                       .add_uint("gemma3.block_count", 13)
