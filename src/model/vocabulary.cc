@@ -139,6 +139,8 @@ Vocabulary read_vocabulary(const GgufFile& gguf) {
   vocabulary.prefixes_start_only = gguf.find_bool("larder.tokenizer.prefixes_start_only").value_or(false);
   vocabulary.prefixes_no_space = gguf.find_bool("larder.tokenizer.prefixes_no_space").value_or(false);
   vocabulary.ends = read_ids(gguf, "larder.tokenizer.end_ids", num_tokens);
+  // Behind GLM's calls stands what begins their results.
+  if (const auto eom = find_token(gguf, "eom_token_id", num_tokens)) vocabulary.ends.push_back(*eom);
   constexpr std::string_view kStripsRight = "larder.tokenizer.strips_right";
   vocabulary.strips_right = read_ids(gguf, kStripsRight, num_tokens);
   vocabulary.strips_left = read_ids(gguf, "larder.tokenizer.strips_left", num_tokens);

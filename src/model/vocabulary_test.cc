@@ -94,6 +94,11 @@ TEST(Vocabulary, NamesOfOtherModelsStandForPatterns) {
   EXPECT_FALSE(read(byte_level("glm4")).add_bos);
 }
 
+TEST(Vocabulary, AMessagesEndIsATurnsEnd) {
+  EXPECT_EQ(read(byte_level("glm4").add_uint("tokenizer.ggml.eom_token_id", 2)).ends, std::vector<TokenId>{2});
+  EXPECT_TRUE(read(byte_level("glm4")).ends.empty());
+}
+
 TEST(Vocabulary, SpecialTokensOfPhi3TakeSpacesAlong) {
   const auto phi3 = [](const char* arch) {
     GgufBuilder builder;
