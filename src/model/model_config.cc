@@ -60,6 +60,8 @@ constexpr Family kFamilies[] = {
     {.name = "gpt-oss", .architecture = Architecture::kGptOss, .has_qkv_bias = true, .may_have_experts = true,
      .window_pattern = 2, .activation = Activation::kClampedSwiglu},
     {.name = "glm4moe", .architecture = Architecture::kGlm4Moe, .may_have_experts = true},
+    {.name = "dots1", .architecture = Architecture::kDots1, .has_qk_norm = true, .may_have_experts = true},
+    {.name = "ernie4_5-moe", .architecture = Architecture::kErnie45Moe, .rope_interleaved = true, .may_have_experts = true},
 };
 
 const Family& read_family(const GgufFile& gguf) {
@@ -232,7 +234,7 @@ void read_heads(ModelConfig& config, const ConfigReader& reader, int num_layers)
                   reader.key("rope.dimension_count"), config.rope_dim, config.head_dim);
 }
 
-// Sigmoids' with DeepSeek-V3 and those after it: which layers have experts is not known yet.
+// Sigmoids' with DeepSeek-V3 and those after it, softmaxes' with ERNIE: which layers have experts is not known yet.
 bool has_ranking_bias(const GgufFile& gguf) {
   return std::ranges::any_of(gguf.tensors(), [](const GgufTensor& tensor) { return tensor.name.ends_with(".exp_probs_b.bias"); });
 }
@@ -255,7 +257,9 @@ void read_expert_options(ExpertConfig& experts, const ConfigReader& reader) {
   if (experts.weighs_shared && experts.shared_ffn_size == 0)
     throw_invalid("GGUF: {}: the key is missing", reader.key("expert_shared_feed_forward_length"));
   const auto given = reader.gguf().find_uint(reader.key("expert_gating_func"));
-  if (!given && experts.gating != ExpertGating::kSigmoid && has_ranking_bias(reader.gguf()))
+  // Of these files of one family are taken alike.
+  const bool is_known = experts.gating == ExpertGating::kSigmoid || reader.prefix() == "ernie4_5-moe";
+  if (!given && !is_known && has_ranking_bias(reader.gguf()))
     throw_invalid("GGUF: {}: the key is missing, and nothing else says how experts are weighed",
                   reader.key("expert_gating_func"));
   constexpr ExpertGating kGatings[] = {ExpertGating::kSoftmax, ExpertGating::kSigmoid, ExpertGating::kSoftmaxOfChosen};
@@ -281,8 +285,10 @@ void read_experts(ModelConfig& config, const ConfigReader& reader, const Family&
   const bool is_deepseek = config.architecture == Architecture::kDeepSeek2;
   const bool is_gpt_oss = config.architecture == Architecture::kGptOss;
   const bool is_qwen2 = config.architecture == Architecture::kQwen2Moe;
-  const bool is_glm = config.architecture == Architecture::kGlm4Moe;
-  const bool needs_experts = is_qwen2 || is_gpt_oss || is_glm || config.architecture == Architecture::kQwen3Moe ||
+  // GLM 4.5 and dots.llm1 as DeepSeek-V3.
+  const bool is_as_v3 = config.architecture == Architecture::kGlm4Moe || config.architecture == Architecture::kDots1;
+  const bool is_ernie = config.architecture == Architecture::kErnie45Moe;
+  const bool needs_experts = is_qwen2 || is_gpt_oss || is_as_v3 || is_ernie || config.architecture == Architecture::kQwen3Moe ||
                              config.architecture == Architecture::kGraniteMoe;
   if (!family.may_have_experts) return reader.refuse_nonzero("expert_count");
   if (!needs_experts && reader.gguf().find_uint(reader.key("expert_count")).value_or(0) == 0) return;
@@ -295,11 +301,13 @@ void read_experts(ModelConfig& config, const ConfigReader& reader, const Family&
   experts.num_experts = reader.size("expert_count", kMaxExperts);
   experts.num_chosen = reader.size("expert_used_count", static_cast<std::uint64_t>(experts.num_experts));
   experts.ffn_size = reader.find_size("expert_feed_forward_length").value_or(config.ffn_size);
-  experts.normalises = !is_deepseek && !is_qwen2 && !is_glm;
+  experts.normalises = !is_deepseek && !is_qwen2 && !is_as_v3;
   experts.weighs_shared = is_qwen2;
   experts.has_biases = is_gpt_oss;
   if (is_gpt_oss) experts.gating = ExpertGating::kSoftmaxOfChosen;
-  if (is_glm) experts.gating = ExpertGating::kSigmoid;
+  if (is_as_v3) experts.gating = ExpertGating::kSigmoid;
+  if (reader.find_size("interleave_moe_layer_step").value_or(1) != 1)
+    throw_invalid("GGUF: {}: values other than 1 are not supported", reader.key("interleave_moe_layer_step"));
   if (num_dense == 0) config.ffn_size = experts.ffn_size;
   read_expert_options(experts, reader);
 }

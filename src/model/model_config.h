@@ -13,7 +13,8 @@ namespace larder {
 
 enum class Architecture {
   kLlama, kQwen2, kQwen3, kQwen3Moe, kGemma3, kDeepSeek2, kPhi3, kSmolLm3, kGranite, kMistral3, kOlmo2, kExaone4,
-  kSeedOss, kErnie45, kGlm4, kQwen2Moe, kGraniteMoe, kGptOss, kGlm4Moe
+  kSeedOss, kErnie45, kGlm4, kQwen2Moe, kGraniteMoe, kGptOss, kGlm4Moe, kDots1,
+  kErnie45Moe
 };
 // kClampedSwiglu: KernelTable::clamped_swiglu, of experts alone.
 enum class Activation { kSilu, kGeluTanh, kClampedSwiglu };

@@ -243,6 +243,31 @@ TEST(ModelFamilies, TensorsTellWhatAttentionOfGlm45Has) {
   EXPECT_THAT(error_of(small_family("glm4moe")), HasSubstr("glm4moe.expert_count: the key is missing"));
 }
 
+TEST(ModelFamilies, ExpertsOfDotsAndErnie) {
+  const auto with_experts = [](const std::string& arch) {
+    return small_family(arch)
+        .add_uint(arch + ".expert_count", 8)
+        .add_uint(arch + ".expert_used_count", 2)
+        .add_uint(arch + ".expert_feed_forward_length", 32)
+        .add_uint(arch + ".expert_shared_count", 2)
+        .add_uint(arch + ".leading_dense_block_count", 1)
+        .add_tensor("blk.1.exp_probs_b.bias", {8}, GgmlType::kF32, 32);
+  };
+  const ModelConfig dots = read(with_experts("dots1"));
+  EXPECT_EQ(dots.experts.gating, ExpertGating::kSigmoid);
+  EXPECT_TRUE(dots.has_qk_norm && !dots.experts.normalises && !dots.rope_interleaved && !dots.layers[0].has_experts);
+  const auto ernie = [&](std::uint32_t step) {
+    return with_experts("ernie4_5-moe").add_uint("ernie4_5-moe.interleave_moe_layer_step", step);
+  };
+  const ModelConfig config = read(ernie(1).add_uint("ernie4_5-moe.expert_shared_feed_forward_length", 64));
+  EXPECT_EQ(config.experts.gating, ExpertGating::kSoftmax);
+  EXPECT_TRUE(config.experts.normalises && config.rope_interleaved && config.layers[1].has_experts);
+  EXPECT_EQ(config.experts.shared_ffn_size, 64);
+  EXPECT_THAT(error_of(ernie(2)), HasSubstr("ernie4_5-moe.interleave_moe_layer_step: values other than 1"));
+  // Elsewhere the bias does not tell how experts are ranked.
+  EXPECT_THAT(error_of(with_experts("qwen3moe")), HasSubstr("qwen3moe.expert_gating_func: the key is missing"));
+}
+
 TEST(ModelFamilies, LayersThatPredictFurtherTokensAreLeftOut) {
   const auto with_next = [](std::uint32_t count) { return small_glm4moe().add_uint("glm4moe.nextn_predict_layers", count); };
   const auto add_norm = [](GgufBuilder builder) { return builder.add_tensor("blk.3.attn_norm.weight", {64}, GgmlType::kF32, 256); };

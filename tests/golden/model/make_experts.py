@@ -4,7 +4,8 @@ computes with them, in FP32.
 
 make_experts.py [NAME...]
 
-Needs torch, transformers 5.x, numpy and gguf. Writes tiny_{qwen3moe,qwen2moe,mixtral,granitemoe,deepseek2,deepseek3,glm4moe}.gguf and
+Needs torch, transformers 5.x, numpy and gguf. Writes tiny_{qwen3moe,qwen2moe,mixtral,granitemoe,deepseek2,deepseek3,glm4moe,dots1,
+ernie4_5_moe}.gguf and
 .json beside this script, with the tensors and keys that llama.cpp's conversion of such a model writes. Prints
 how near to a tie the choices of experts come. (llama.cpp reads tiny_deepseek2 only with a q_lora_rank of 0
 added: it does without that key only at the numbers of layers of models it knows, as 26 and 27.)
@@ -110,6 +111,27 @@ def glm4moe_air_config():
     return glm4moe_config(use_qk_norm=False, n_group=1, topk_group=1, n_routed_experts=8, routed_scaling_factor=1.0)
 
 
+def dots1_config():
+    """As dots.llm1: attention as Qwen 3's, experts as DeepSeek V3's."""
+    return transformers.Dots1Config(
+        vocab_size=128, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=16, max_position_embeddings=256, sliding_window=None,
+        first_k_dense_replace=1, n_routed_experts=12, num_experts_per_tok=3, n_shared_experts=2,
+        moe_intermediate_size=32, n_group=1, topk_group=1, norm_topk_prob=True, routed_scaling_factor=2.5,
+        rms_norm_eps=1e-5, tie_word_embeddings=False,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0})
+
+
+def ernie4_5_moe_config():
+    """As ERNIE 4.5 21B-A3B: a softmax with a bias that only ranks."""
+    return transformers.Ernie4_5_MoeConfig(
+        vocab_size=128, hidden_size=32, intermediate_size=128, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=16, max_position_embeddings=256,
+        moe_layer_start_index=1, moe_num_experts=8, moe_k=3, moe_num_shared_experts=2, moe_intermediate_size=32,
+        rms_norm_eps=1e-5, tie_word_embeddings=True,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0})
+
+
 def make_expert_model(config, seed):
     model = make_model(config, seed)
     with torch.no_grad():
@@ -119,6 +141,9 @@ def make_expert_model(config, seed):
         for name, value in model.named_buffers():
             if name.endswith("e_score_correction_bias"):
                 value.copy_(torch.randn_like(value) * 0.2)
+        for name, value in model.named_parameters():
+            if name.endswith("e_score_correction_bias"):  # of a softmax, which is less than that
+                value.copy_(torch.randn_like(value) * 0.05)
     return model
 
 
@@ -148,6 +173,20 @@ def add_expert_metadata(writer, config):
         writer.add_leading_dense_block_count(config.first_k_dense_replace)
         writer.add_nextn_predict_layers(config.num_mtp_layers)
         add_sigmoid_metadata(writer, config)
+    if config.model_type == "dots1":
+        writer.add_key_length(config.head_dim)
+        writer.add_value_length(config.head_dim)
+        writer.add_leading_dense_block_count(config.first_k_dense_replace)
+        add_sigmoid_metadata(writer, config)
+    if config.model_type == "ernie4_5_moe":
+        writer.add_key_length(config.head_dim)
+        writer.add_value_length(config.head_dim)
+        writer.add_expert_count(config.moe_num_experts)
+        writer.add_interleave_moe_layer_step(config.moe_layer_interval)
+        writer.add_leading_dense_block_count(config.moe_layer_start_index)
+        writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+        writer.add_expert_shared_count(config.moe_num_shared_experts)
+        writer.add_expert_shared_feed_forward_length(config.intermediate_size // config.num_key_value_heads)
     if config.model_type == "qwen3_moe":
         writer.add_expert_count(config.num_experts)
         writer.add_expert_feed_forward_length(config.moe_intermediate_size)
@@ -187,7 +226,7 @@ def add_sigmoid_metadata(writer, config):
 
 
 def uses_sigmoid(config):
-    return config.model_type in ("deepseek_v3", "glm4_moe")
+    return config.model_type in ("deepseek_v3", "glm4_moe", "dots1")
 
 
 def next_token_tensors(config, layer):
@@ -221,6 +260,7 @@ PARTS = {
     "self_attn.kv_a_layernorm.weight": "attn_kv_a_norm.weight",
     "mlp.gate.weight": "ffn_gate_inp.weight",
     "mlp.gate.e_score_correction_bias": "exp_probs_b.bias",
+    "mlp.gate.moe_statics.e_score_correction_bias": "exp_probs_b.bias",
     "mlp.experts.down_proj": "ffn_down_exps.weight",
     "mlp.shared_experts.gate_proj.weight": "ffn_gate_shexp.weight",
     "mlp.shared_experts.up_proj.weight": "ffn_up_shexp.weight",
@@ -231,6 +271,8 @@ PARTS = {
 def gguf_tensors(name, weight, config):
     """What one weight of transformers is in the file: pairs of name and values."""
     block, _, part = name.removeprefix("model.layers.").partition(".")
+    if part == "mlp.gate.moe_statics.e_score_correction_bias":
+        weight = weight[0]
     if part == "mlp.shared_expert_gate.weight":
         return [(f"blk.{block}.ffn_gate_inp_shexp.weight", weight[0])]
     if part in ("mlp.experts.gate_up_proj", "block_sparse_moe.experts.gate_up_proj"):
@@ -286,6 +328,8 @@ def last_margin(scores, count):
 
 def choice_margin(gate, logits, config):
     """The smallest margin of the choices of one layer, of groups and of experts."""
+    if config.model_type == "ernie4_5_moe":
+        return last_margin(gate.moe_statics(logits.softmax(-1)), config.num_experts_per_tok)
     if not uses_sigmoid(config):
         return last_margin(logits.softmax(-1), config.num_experts_per_tok)
     scores = logits.sigmoid() + gate.e_score_correction_bias
@@ -316,7 +360,9 @@ def main():
                                ("mixtral", "llama", mixtral_config()),
                                ("deepseek2", "deepseek2", deepseek2_config()),
                                ("deepseek3", "deepseek2", deepseek3_config()),
-                               ("glm4moe", "glm4moe", glm4moe_config())]:
+                               ("glm4moe", "glm4moe", glm4moe_config()),
+                               ("dots1", "dots1", dots1_config()),
+                               ("ernie4_5_moe", "ernie4_5-moe", ernie4_5_moe_config())]:
         if len(sys.argv) > 1 and name not in sys.argv[1:]:
             continue
         for seed in itertools.count(7):
