@@ -426,7 +426,7 @@ INSTANTIATE_TEST_SUITE_P(Models, Exactness,
                                             ::testing::Values("f16", "fp8", "int8", "int4")),
                          name_of);
 INSTANTIATE_TEST_SUITE_P(Experts, Exactness,
-                         ::testing::Combine(::testing::Values("tiny_qwen3moe", "tiny_deepseek3"),
+                         ::testing::Combine(::testing::Values("tiny_qwen3moe", "tiny_deepseek3", "tiny_glm4moe"),
                                             ::testing::Values("f16")),
                          name_of);
 

@@ -15,8 +15,8 @@
 namespace larder {
 namespace {
 
-// Of Q, K and V, as attention_bias says; kDefault: they are there where files leave that out.
-enum class Bias { kNone, kDefault };
+// Of Q, K and V, as attention_bias says; kDefault: they are there where files leave that out, kMaybe: they are not.
+enum class Bias { kNone, kMaybe, kDefault };
 
 struct KnownClass {
   std::string_view name;
@@ -54,6 +54,7 @@ constexpr KnownClass kKnownClasses[] = {
     {.name = "Glm4ForCausalLM", .family = HfFamily::kGlm4, .architecture = "glm4", .bias = Bias::kDefault},
     {.name = "GptOssForCausalLM", .family = HfFamily::kGptOss, .architecture = "gpt-oss", .bias = Bias::kDefault,
      .has_own_base = true},
+    {.name = "Glm4MoeForCausalLM", .family = HfFamily::kGlm4Moe, .architecture = "glm4moe", .bias = Bias::kMaybe},
 };
 
 // Of training, of how transformers runs a model, of its tokenizer, or of sampling.
@@ -108,7 +109,8 @@ class ConfigConverter {
     if (prefix_ == "granite") add_multipliers();
     if (is_gemma2()) add_caps();
     result.has_qkv_bias = read_bias();
-    result.num_experts = add_experts();
+    result.has_qk_norm = read_qk_norm();
+    result.num_experts = is_glm_moe() ? add_glm_experts(result) : add_experts();
     result.tied_embeddings = config_.find_bool("tie_word_embeddings").value_or(class_.ties_by_default);
     refuse_the_rest();
     return result;
@@ -119,6 +121,7 @@ class ConfigConverter {
   bool is_gemma3() const { return class_.family == HfFamily::kGemma3; }
   bool is_gemma() const { return is_gemma2() || is_gemma3(); }
   bool is_gpt_oss() const { return class_.family == HfFamily::kGptOss; }
+  bool is_glm_moe() const { return class_.family == HfFamily::kGlm4Moe; }
   bool is_qwen_moe() const { return class_.family == HfFamily::kQwen3Moe || class_.family == HfFamily::kQwen2Moe; }
   bool is_qwen() const {
     return class_.family == HfFamily::kQwen2 || class_.family == HfFamily::kQwen3 || is_qwen_moe();
@@ -213,7 +216,7 @@ class ConfigConverter {
                               (is_qwen() && uses_window && !is_qwen_moe());
     if (needs_window && !window) config_.fail("sliding_window", slides_by_default ? "missing; null = none" : "missing");
     constexpr std::string_view kWithout[] = {"LlamaForCausalLM", "GraniteForCausalLM", "Olmo2ForCausalLM", "SmolLM3ForCausalLM",
-                                             "SeedOssForCausalLM", "Ernie4_5ForCausalLM", "Glm4ForCausalLM"};
+                                             "SeedOssForCausalLM", "Ernie4_5ForCausalLM", "Glm4ForCausalLM", "Glm4MoeForCausalLM"};
     if (window && std::ranges::find(kWithout, class_.name) != std::end(kWithout))
       config_.fail("sliding_window", "not supported");
     if (is_qwen_moe() && uses_window) config_.fail("use_sliding_window", "true is not supported");
@@ -278,6 +281,32 @@ class ConfigConverter {
     const bool has_bias = config_.find_bool("attention_bias").value_or(class_.bias == Bias::kDefault);
     if (!has_bias && prefix_ == "seed_oss") config_.fail("attention_bias", "false is not supported");
     return has_bias;
+  }
+
+  // Whether heads of Q and K are normed where a class may have it either way.
+  bool read_qk_norm() const { return is_glm_moe() && config_.find_bool("use_qk_norm").value_or(false); }
+
+  // As DeepSeek-V3's. Left out, some have values of the class' own.
+  int add_glm_experts(HfConfig& result) {
+    const std::uint64_t num_experts = config_.size("n_routed_experts");
+    if (num_experts > kMaxExperts) config_.fail("n_routed_experts", fmt::format("more than {}", kMaxExperts));
+    const std::uint64_t num_dense = config_.find_uint("first_k_dense_replace").value_or(1);
+    if (num_dense >= static_cast<std::uint64_t>(result.num_layers))
+      config_.fail("first_k_dense_replace", fmt::format("{} of {} layers leaves none with experts", num_dense, result.num_layers));
+    result.num_dense = static_cast<int>(num_dense);
+    const std::uint64_t num_left_out = config_.find_uint("num_nextn_predict_layers").value_or(1);
+    if (num_left_out > kMaxLayers) config_.fail("num_nextn_predict_layers", fmt::format("more than {}", kMaxLayers));
+    result.num_left_out = static_cast<int>(num_left_out);
+    add_uint("leading_dense_block_count", num_dense);
+    add_uint("expert_count", num_experts);
+    add_uint("expert_used_count", config_.size("num_experts_per_tok"));
+    add_uint("expert_feed_forward_length", config_.size("moe_intermediate_size"));
+    add_uint("expert_shared_count", config_.size("n_shared_experts"));
+    add_uint("expert_group_count", config_.find_size("n_group").value_or(1));
+    add_uint("expert_group_used_count", config_.find_size("topk_group").value_or(1));
+    add_float("expert_weights_scale", config_.find_number("routed_scaling_factor").value_or(1));
+    metadata_.add_bool(key("expert_weights_norm"), config_.find_bool("norm_topk_prob").value_or(true));
+    return static_cast<int>(num_experts);
   }
 
   int add_experts() {

@@ -13,7 +13,7 @@ namespace larder {
 
 // The tensors of a layer differ by these. kPostNorms: OLMo's and EXAONE's.
 enum class HfFamily {
-  kLlama, kMixtral, kQwen2, kQwen3, kQwen3Moe, kGemma2, kGemma3, kPhi3, kPostNorms, kGlm4, kQwen2Moe, kGptOss
+  kLlama, kMixtral, kQwen2, kQwen3, kQwen3Moe, kGemma2, kGemma3, kPhi3, kPostNorms, kGlm4, kQwen2Moe, kGptOss, kGlm4Moe
 };
 
 struct HfConfig {
@@ -21,7 +21,10 @@ struct HfConfig {
   std::string_view architecture;  // GGUF's
   int num_layers = 0;
   int num_experts = 0;  // 0 = none
+  int num_dense = 0;    // of the first layers, which have none
+  int num_left_out = 0;  // behind the layers, see ModelConfig
   bool has_qkv_bias = false;
+  bool has_qk_norm = false;
   bool tied_embeddings = false;
   HfRope rope;
 };

@@ -78,7 +78,7 @@ TEST_P(TinyFamily, ComputesWhatTransformersDoes) { expect_what_transformers_comp
 INSTANTIATE_TEST_SUITE_P(Models, TinyFamily,
                          ::testing::Values("tiny_hf_smollm3", "tiny_hf_granite", "tiny_hf_mistral3", "tiny_hf_olmo2",
                                            "tiny_hf_olmo3", "tiny_hf_exaone4", "tiny_hf_seed_oss", "tiny_hf_ernie4_5",
-                                           "tiny_hf_glm4", "tiny_hf_gemma3_images", "tiny_hf_qwen2moe", "tiny_hf_gemma2"));
+                                           "tiny_hf_glm4", "tiny_hf_gemma3_images", "tiny_hf_qwen2moe", "tiny_hf_glm4moe", "tiny_hf_gemma2"));
 
 INSTANTIATE_TEST_SUITE_P(Models, TinyFolder,
                          ::testing::Values("tiny_hf_llama", "tiny_hf_gemma3", "tiny_hf_qwen3moe", "tiny_hf_phi3", "tiny_hf_gpt_oss"));
@@ -403,6 +403,31 @@ TEST_F(HfModelTest, CapsOfGemma2) {
     edit("config.json", [&](json& members) { members.erase(name); });
     EXPECT_THAT(error(), HasSubstr(std::string(name) + ": missing; null = none"));
   }
+}
+
+TEST_F(HfModelTest, ExpertsOfGlm45) {
+  const ModelConfig config = config_of("tiny_hf_glm4moe", json::object());
+  EXPECT_EQ(config.num_layers(), 2);
+  EXPECT_TRUE(config.has_qkv_bias && config.experts.normalises && config.layers[1].has_experts);
+  EXPECT_FALSE(config.has_qk_norm || config.layers[0].has_experts);
+  EXPECT_EQ(config.rope_dim, 8);
+  // What the class has where a file says nothing.
+  const ModelConfig silent = config_of("tiny_hf_glm4moe", {{"first_k_dense_replace", nullptr}, {"n_group", nullptr}, {"topk_group", nullptr},
+                                                           {"norm_topk_prob", nullptr}, {"routed_scaling_factor", nullptr},
+                                                           {"num_nextn_predict_layers", nullptr}, {"use_qk_norm", nullptr}});
+  EXPECT_EQ(silent.experts.scale, 1);
+  EXPECT_TRUE(silent.experts.normalises && silent.layers[1].has_experts && !silent.layers[0].has_experts);
+  const std::pair<json, const char*> cases[] = {
+      {{{"use_qk_norm", true}}, "tensor 'model.layers.0.self_attn.q_norm.weight' is missing"},
+      {{{"attention_bias", false}}, "_proj.bias' is not part of a model of this architecture"},
+      {{{"num_nextn_predict_layers", 0}}, "tensor 'model.layers.2."},
+      {{{"first_k_dense_replace", 0}}, "tensor 'model.layers.0.mlp.gate.weight' is missing"},
+      {{{"first_k_dense_replace", 2}}, "first_k_dense_replace: 2 of 2 layers leaves none with experts"},
+      {{{"n_routed_experts", 9}}, "mlp.experts.8.gate_proj.weight' is missing"},
+      {{{"n_routed_experts", 5000}}, "n_routed_experts: more than 1024"},
+      {{{"sliding_window", 32}}, "sliding_window: not supported"},
+  };
+  for (const auto& [members, expected] : cases) EXPECT_THAT(error_of_config("tiny_hf_glm4moe", members), HasSubstr(expected)) << members;
 }
 
 // As Phi 3's first folders say it, and its later ones.

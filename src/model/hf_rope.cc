@@ -138,7 +138,7 @@ HfRope add_scaling(const HfObject& config, const HfObject& scaling, const HfRope
 // How much of a head rotates.
 int read_rope_dim(const HfObject& config, const std::optional<HfObject>& rope, const std::string& prefix, int head_dim) {
   constexpr const char* kFactor = "partial_rotary_factor";
-  const bool is_glm4 = prefix == "glm4";
+  const bool is_glm4 = prefix == "glm4" || prefix == "glm4moe";
   double factor = config.find_number(kFactor).value_or(is_glm4 ? 0.5 : 1);
   if (rope && rope->find(kFactor)) {
     if (config.find(kFactor) && rope->number(kFactor) != factor) config.fail(kFactor, "is not that of rope_parameters");

@@ -54,6 +54,11 @@ constexpr NamePair kSharedExpert[] = {{"mlp.shared_expert.gate_proj.weight", "ff
                                       {"mlp.shared_expert.up_proj.weight", "ffn_up_shexp.weight"},
                                       {"mlp.shared_expert.down_proj.weight", "ffn_down_shexp.weight"},
                                       {"mlp.shared_expert_gate.weight", "ffn_gate_inp_shexp.weight"}};
+constexpr NamePair kGlmRouter[] = {{"mlp.gate.weight", "ffn_gate_inp.weight"},
+                                   {"mlp.gate.e_score_correction_bias", "exp_probs_b.bias"},
+                                   {"mlp.shared_experts.gate_proj.weight", "ffn_gate_shexp.weight"},
+                                   {"mlp.shared_experts.up_proj.weight", "ffn_up_shexp.weight"},
+                                   {"mlp.shared_experts.down_proj.weight", "ffn_down_shexp.weight"}};
 constexpr NamePair kQwenExperts[] = {{"mlp.experts.{}.gate_proj.weight", "ffn_gate_exps.weight"},
                                      {"mlp.experts.{}.up_proj.weight", "ffn_up_exps.weight"},
                                      {"mlp.experts.{}.down_proj.weight", "ffn_down_exps.weight"}};
@@ -95,23 +100,27 @@ class TensorAdder {
     const bool is_gemma3 = config_.family == HfFamily::kGemma3;
     const bool is_gemma = is_gemma3 || config_.family == HfFamily::kGemma2;
     const bool is_mixtral = config_.family == HfFamily::kMixtral;
+    const bool is_glm_moe = config_.family == HfFamily::kGlm4Moe;
     if (config_.family == HfFamily::kPhi3) return add_pairs(layer, kJoined);
     const bool has_pre_norm = config_.family != HfFamily::kPostNorms;
     add_pairs(layer, std::span(kAttention).subspan(has_pre_norm ? 0 : 1));
     if (config_.family == HfFamily::kGptOss) return add_gpt_oss_layer(layer);
     if (config_.has_qkv_bias) add_pairs(layer, kBiases);
     if (config_.family == HfFamily::kGlm4) return add_pairs(layer, kGlm4);
-    if (is_gemma3 || !has_pre_norm || config_.family == HfFamily::kQwen3 || config_.family == HfFamily::kQwen3Moe)
+    if (is_gemma3 || !has_pre_norm || config_.has_qk_norm || config_.family == HfFamily::kQwen3 ||
+        config_.family == HfFamily::kQwen3Moe)
       add_pairs(layer, kHeadNorms);
     if (is_gemma)
       add_pairs(layer, kThreeNorms);
     else if (!has_pre_norm)
       add_pairs(layer, kPostNorms);
     else
-      add_pairs(layer, config_.architecture == "seed_oss" ? std::span(kOtherNorm) : std::span(kOneNorm));
-    if (config_.num_experts == 0) return add_pairs(layer, kMlp);
+      add_pairs(layer, config_.architecture == "seed_oss" || is_glm_moe ? std::span(kOtherNorm) : std::span(kOneNorm));
+    if (config_.num_experts == 0 || layer < config_.num_dense) return add_pairs(layer, kMlp);
     if (config_.family == HfFamily::kQwen2Moe) add_pairs(layer, kSharedExpert);
-    add_pairs(layer, is_mixtral ? kMixtralRouter : kQwenRouter);
+    add_pairs(layer, is_mixtral   ? std::span<const NamePair>(kMixtralRouter)
+                     : is_glm_moe ? std::span<const NamePair>(kGlmRouter)
+                                  : std::span<const NamePair>(kQwenRouter));
     for (const NamePair& pair : is_mixtral ? kMixtralExperts : kQwenExperts) add_experts(layer, pair);
   }
 
@@ -250,11 +259,18 @@ class TensorAdder {
     gguf_.add_tensor(std::move(all));
   }
 
+  // Of a layer behind the model's own.
+  bool is_left_out(std::string_view name) const {
+    for (int layer = config_.num_layers; layer < config_.num_layers + config_.num_left_out; ++layer)
+      if (name.starts_with(layer_name(layer, ""))) return true;
+    return false;
+  }
+
   // Something left out would change what is computed. Older files keep the rotation's frequencies, which follow from
   // the configuration, and the output's matrix where it is the embedding's.
   void refuse_others() const {
     for (const auto& [name, tensor] : by_name_) {
-      const bool is_known = taken_.contains(name) || name.ends_with(".rotary_emb.inv_freq") ||
+      const bool is_known = taken_.contains(name) || name.ends_with(".rotary_emb.inv_freq") || is_left_out(name) ||
                             (name == "lm_head.weight" && config_.tied_embeddings);
       if (!is_known) throw_invalid("tensor '{}' is not part of a model of this architecture", printable(name));
     }

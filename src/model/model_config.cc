@@ -1,6 +1,7 @@
 #include "model/model_config.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <limits>
 
@@ -60,6 +61,9 @@ constexpr Family kFamilies[] = {
      .has_post_norms = true},
     {.name = "gpt-oss", .architecture = Architecture::kGptOss, .has_qkv_bias = true, .may_have_experts = true,
      .window_pattern = 2, .activation = Activation::kClampedSwiglu},
+    {.name = "glm4moe", .architecture = Architecture::kGlm4Moe, .may_have_experts = true},
+    {.name = "dots1", .architecture = Architecture::kDots1, .has_qk_norm = true, .may_have_experts = true},
+    {.name = "ernie4_5-moe", .architecture = Architecture::kErnie45Moe, .rope_interleaved = true, .may_have_experts = true},
 };
 
 const Family& read_family(const GgufFile& gguf) {
@@ -234,7 +238,7 @@ void read_heads(ModelConfig& config, const ConfigReader& reader, int num_layers)
                   reader.key("rope.dimension_count"), config.rope_dim, config.head_dim);
 }
 
-// Sigmoids' with DeepSeek-V3 and those after it: which layers have experts is not known yet.
+// Sigmoids' with DeepSeek-V3 and those after it, softmaxes' with ERNIE: which layers have experts is not known yet.
 bool has_ranking_bias(const GgufFile& gguf) {
   return std::ranges::any_of(gguf.tensors(), [](const GgufTensor& tensor) { return tensor.name.ends_with(".exp_probs_b.bias"); });
 }
@@ -257,11 +261,14 @@ void read_expert_options(ExpertConfig& experts, const ConfigReader& reader) {
   if (experts.weighs_shared && experts.shared_ffn_size == 0)
     throw_invalid("GGUF: {}: the key is missing", reader.key("expert_shared_feed_forward_length"));
   const auto given = reader.gguf().find_uint(reader.key("expert_gating_func"));
-  if (!given && has_ranking_bias(reader.gguf()))
+  // Of these files of one family are taken alike.
+  const bool is_known = experts.gating == ExpertGating::kSigmoid || reader.prefix() == "ernie4_5-moe";
+  if (!given && !is_known && has_ranking_bias(reader.gguf()))
     throw_invalid("GGUF: {}: the key is missing, and nothing else says how experts are weighed",
                   reader.key("expert_gating_func"));
   constexpr ExpertGating kGatings[] = {ExpertGating::kSoftmax, ExpertGating::kSigmoid, ExpertGating::kSoftmaxOfChosen};
-  const std::uint64_t gating = given.value_or(experts.gating == ExpertGating::kSoftmaxOfChosen ? 3 : 1);
+  const auto usual = std::ranges::find(kGatings, experts.gating) - std::begin(kGatings);
+  const std::uint64_t gating = given.value_or(static_cast<std::uint64_t>(usual) + 1);
   if (gating < 1 || gating > std::size(kGatings))
     throw_invalid("GGUF: {}: {} is not supported; 1 (softmax), 2 (sigmoid) and 3 (softmax of those chosen) are",
                   reader.key("expert_gating_func"), gating);
@@ -282,7 +289,10 @@ void read_experts(ModelConfig& config, const ConfigReader& reader, const Family&
   const bool is_deepseek = config.architecture == Architecture::kDeepSeek2;
   const bool is_gpt_oss = config.architecture == Architecture::kGptOss;
   const bool is_qwen2 = config.architecture == Architecture::kQwen2Moe;
-  const bool needs_experts = is_qwen2 || is_gpt_oss || config.architecture == Architecture::kQwen3Moe ||
+  // GLM 4.5 and dots.llm1 as DeepSeek-V3.
+  const bool is_as_v3 = config.architecture == Architecture::kGlm4Moe || config.architecture == Architecture::kDots1;
+  const bool is_ernie = config.architecture == Architecture::kErnie45Moe;
+  const bool needs_experts = is_qwen2 || is_gpt_oss || is_as_v3 || is_ernie || config.architecture == Architecture::kQwen3Moe ||
                              config.architecture == Architecture::kGraniteMoe;
   if (!family.may_have_experts) return reader.refuse_nonzero("expert_count");
   if (!needs_experts && reader.gguf().find_uint(reader.key("expert_count")).value_or(0) == 0) return;
@@ -295,10 +305,13 @@ void read_experts(ModelConfig& config, const ConfigReader& reader, const Family&
   experts.num_experts = reader.size("expert_count", kMaxExperts);
   experts.num_chosen = reader.size("expert_used_count", static_cast<std::uint64_t>(experts.num_experts));
   experts.ffn_size = reader.find_size("expert_feed_forward_length").value_or(config.ffn_size);
-  experts.normalises = !is_deepseek && !is_qwen2;
+  experts.normalises = !is_deepseek && !is_qwen2 && !is_as_v3;
   experts.weighs_shared = is_qwen2;
   experts.has_biases = is_gpt_oss;
   if (is_gpt_oss) experts.gating = ExpertGating::kSoftmaxOfChosen;
+  if (is_as_v3) experts.gating = ExpertGating::kSigmoid;
+  if (reader.find_size("interleave_moe_layer_step").value_or(1) != 1)
+    throw_invalid("GGUF: {}: values other than 1 are not supported", reader.key("interleave_moe_layer_step"));
   if (num_dense == 0) config.ffn_size = experts.ffn_size;
   read_expert_options(experts, reader);
 }
@@ -311,10 +324,12 @@ void set_traits(ModelConfig& config, const ConfigReader& reader, const Family& f
   // of GLM 4 that see pictures, too, have the rows for halves.
   config.rope_interleaved = family.rope_interleaved && !read_rope_sections(config, reader) &&
                             !reader.gguf().find_bool("larder.rope.halves").value_or(false);
-  // Files of GLM 4 have them or not.
-  config.has_qkv_bias = family.has_qkv_bias || (config.architecture == Architecture::kGlm4 &&
-                                                reader.gguf().find_tensor("blk.0.attn_q.bias") != nullptr);
-  config.has_qk_norm = family.has_qk_norm;
+  // Files of GLM have them or not.
+  const bool is_glm_moe = config.architecture == Architecture::kGlm4Moe;
+  const auto has_tensor = [&](const char* name) { return reader.gguf().find_tensor(name) != nullptr; };
+  config.has_qkv_bias = family.has_qkv_bias || ((config.architecture == Architecture::kGlm4 || is_glm_moe) &&
+                                                has_tensor("blk.0.attn_q.bias"));
+  config.has_qk_norm = family.has_qk_norm || (is_glm_moe && has_tensor("blk.0.attn_q_norm.weight"));
   config.has_fused_gate = family.has_fused_gate;
   config.norms_heads_together = family.norms_heads_together;
   config.has_pre_norms = family.has_pre_norms;
@@ -377,6 +392,23 @@ void read_temperature(ModelConfig& config, const ConfigReader& reader) {
     config.temperature.length = reader.size("rope.scaling.original_context_length", kMaxContextLen);
 }
 
+// Behind the layers of GLM 4.5 are those that would predict what comes after the next token, counted as blocks, too.
+int read_num_left_out(const ConfigReader& reader, const Family& family, int num_blocks) {
+  if (family.architecture != Architecture::kGlm4Moe) return 0;
+  const std::uint64_t count = reader.gguf().find_uint(reader.key("nextn_predict_layers")).value_or(0);
+  if (count >= static_cast<std::uint64_t>(num_blocks))
+    throw_invalid("GGUF: {}: {} of {} layers, and none is left", reader.key("nextn_predict_layers"), count, num_blocks);
+  const int num_left_out = static_cast<int>(count);
+  // One of the model's own that is taken for such would be missed by nobody.
+  for (int layer = num_blocks - num_left_out; layer < num_blocks; ++layer) {
+    const auto has = [&](const char* part) { return reader.gguf().find_tensor(fmt::format("blk.{}.{}", layer, part)) != nullptr; };
+    if (has("attn_norm.weight") && !has("nextn.eh_proj.weight"))
+      throw_invalid("GGUF: {}: layer {} is counted among {}, and tensor 'blk.{}.nextn.eh_proj.weight' is missing",
+                    reader.key("nextn_predict_layers"), layer, num_left_out, layer);
+  }
+  return num_left_out;
+}
+
 // Keys that change nothing. Of all models: the size of the vocabulary is the embedding's, tensors of layers that guess
 // tokens ahead are refused by their own names, and nobody asks for rows that are pooled. And those that are asked for only
 // where a model has experts or windows, or a rotation that is scaled so.
@@ -409,9 +441,10 @@ ModelConfig read_model_config(const GgufFile& gguf, int max_model_len) {
   if (!gguf.find_bool(reader.key("attention.causal")).value_or(true))
     throw_invalid("GGUF: {}: tokens that see what comes after them are not supported", reader.key("attention.causal"));
 
-  const int num_layers = reader.size("block_count", kMaxLayers);
+  const int num_blocks = reader.size("block_count", kMaxLayers);
+  config.num_left_out = read_num_left_out(reader, family, num_blocks);
   config.hidden_size = reader.size("embedding_length");
-  config.ffn_size = reader.uniform_size("feed_forward_length", num_layers);
+  config.ffn_size = reader.uniform_size("feed_forward_length", num_blocks);
   config.context_len = reader.size("context_length", kMaxContextLen);
   if (config.context_len < 2)
     throw_invalid("GGUF: {}: 1 is less than a token of a prompt and one of its answer", reader.key("context_length"));
@@ -420,9 +453,9 @@ ModelConfig read_model_config(const GgufFile& gguf, int max_model_len) {
     throw_invalid("GGUF: {}: the key is missing", reader.key("attention.layer_norm_rms_epsilon"));
   config.rms_epsilon = static_cast<float>(*epsilon);
 
-  read_heads(config, reader, num_layers);
+  read_heads(config, reader, num_blocks);
   refuse_other_sliding_layers(config, reader, family);
-  config.layers.resize(static_cast<std::size_t>(num_layers));
+  config.layers.resize(static_cast<std::size_t>(num_blocks - config.num_left_out));
   read_layers(config, reader, family, max_model_len > 0 ? max_model_len : config.context_len);
   read_experts(config, reader, family);
   set_traits(config, reader, family);
@@ -439,6 +472,16 @@ ModelConfig read_model_config(const GgufFile& gguf, int max_model_len) {
   config.vocab_size = static_cast<int>(embedding->num_rows());
   config.tied_embeddings = gguf.find_tensor("output.weight") == nullptr;
   return config;
+}
+
+bool is_left_out(const ModelConfig& config, std::string_view tensor_name) {
+  constexpr std::string_view kBegin = "blk.";
+  if (!tensor_name.starts_with(kBegin)) return false;
+  const char* const end = tensor_name.data() + tensor_name.size();
+  int layer = 0;
+  const auto [behind, error] = std::from_chars(tensor_name.data() + kBegin.size(), end, layer);
+  if (error != std::errc() || behind == end || *behind != '.') return false;
+  return layer >= config.num_layers() && layer - config.num_layers() < config.num_left_out;
 }
 
 double query_temperature(const TemperatureConfig& temperature, std::int64_t position) {

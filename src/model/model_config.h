@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kv/kv_layout.h"
@@ -12,7 +13,8 @@ namespace larder {
 
 enum class Architecture {
   kLlama, kQwen2, kQwen3, kQwen3Moe, kGemma3, kDeepSeek2, kPhi3, kSmolLm3, kGranite, kMistral3, kOlmo2, kExaone4,
-  kSeedOss, kErnie45, kGlm4, kQwen2Moe, kGraniteMoe, kGptOss, kGemma2
+  kSeedOss, kErnie45, kGlm4, kQwen2Moe, kGraniteMoe, kGptOss, kGlm4Moe, kDots1,
+  kErnie45Moe, kGemma2
 };
 // kClampedSwiglu: KernelTable::clamped_swiglu, of experts alone.
 enum class Activation { kSilu, kGeluTanh, kClampedSwiglu };
@@ -100,6 +102,7 @@ struct ModelConfig {
   bool tied_embeddings = false;  // the embedding is the output matrix, too
   std::vector<RopeConfig> ropes;
   std::vector<LayerConfig> layers;
+  int num_left_out = 0;  // layers behind those, which would predict what comes after the next token: not computed
 
   int num_layers() const { return static_cast<int>(layers.size()); }
   int q_size() const { return num_heads * head_dim; }
@@ -112,6 +115,9 @@ struct ModelConfig {
 // max_model_len: of the longest sequence that will be computed, by which LongRoPE's divisors are chosen for all;
 // 0 = context_len.
 ModelConfig read_model_config(const GgufFile& gguf, int max_model_len = 0);
+
+// Whether it is of a layer that is left out.
+bool is_left_out(const ModelConfig& config, std::string_view tensor_name);
 
 // What queries at this position are multiplied by.
 double query_temperature(const TemperatureConfig& temperature, std::int64_t position);

@@ -251,5 +251,74 @@ TEST(ModelFamilies, ExpertsOfQwen2AndGranite) {
   EXPECT_EQ(granite.experts.ffn_size, 128);
 }
 
+GgufBuilder small_glm4moe() {
+  return small_family("glm4moe")
+      .add_uint("glm4moe.expert_count", 8)
+      .add_uint("glm4moe.expert_used_count", 2)
+      .add_uint("glm4moe.expert_feed_forward_length", 32)
+      .add_uint("glm4moe.expert_shared_count", 1)
+      .add_uint("glm4moe.leading_dense_block_count", 1)
+      .add_uint("glm4moe.rope.dimension_count", 8)
+      .add_tensor("blk.3.exp_probs_b.bias", {8}, GgmlType::kF32, 32);
+}
+
+TEST(ModelFamilies, TensorsTellWhatAttentionOfGlm45Has) {
+  const ModelConfig config = read(small_glm4moe());
+  EXPECT_FALSE(config.has_qkv_bias || config.has_qk_norm || config.rope_interleaved || config.has_post_norms);
+  EXPECT_EQ(config.rope_dim, 8);
+  EXPECT_EQ(config.num_layers(), 4);
+  EXPECT_FALSE(config.layers[0].has_experts);
+  EXPECT_TRUE(config.layers[1].has_experts);
+  EXPECT_EQ(config.experts.gating, ExpertGating::kSigmoid) << "where the file does not say";
+  EXPECT_FALSE(config.experts.normalises);
+  EXPECT_EQ(config.experts.shared_ffn_size, 32);
+  EXPECT_TRUE(read(small_glm4moe().add_tensor("blk.0.attn_q.bias", {64}, GgmlType::kF32, 256)).has_qkv_bias);
+  EXPECT_TRUE(read(small_glm4moe().add_tensor("blk.0.attn_q_norm.weight", {16}, GgmlType::kF32, 64)).has_qk_norm);
+  EXPECT_THAT(error_of(small_family("glm4moe")), HasSubstr("glm4moe.expert_count: the key is missing"));
+}
+
+TEST(ModelFamilies, ExpertsOfDotsAndErnie) {
+  const auto with_experts = [](const std::string& arch) {
+    return small_family(arch)
+        .add_uint(arch + ".expert_count", 8)
+        .add_uint(arch + ".expert_used_count", 2)
+        .add_uint(arch + ".expert_feed_forward_length", 32)
+        .add_uint(arch + ".expert_shared_count", 2)
+        .add_uint(arch + ".leading_dense_block_count", 1)
+        .add_tensor("blk.1.exp_probs_b.bias", {8}, GgmlType::kF32, 32);
+  };
+  const ModelConfig dots = read(with_experts("dots1"));
+  EXPECT_EQ(dots.experts.gating, ExpertGating::kSigmoid);
+  EXPECT_TRUE(dots.has_qk_norm && !dots.experts.normalises && !dots.rope_interleaved && !dots.layers[0].has_experts);
+  const auto ernie = [&](std::uint32_t step) {
+    return with_experts("ernie4_5-moe").add_uint("ernie4_5-moe.interleave_moe_layer_step", step);
+  };
+  const ModelConfig config = read(ernie(1).add_uint("ernie4_5-moe.expert_shared_feed_forward_length", 64));
+  EXPECT_EQ(config.experts.gating, ExpertGating::kSoftmax);
+  EXPECT_TRUE(config.experts.normalises && config.rope_interleaved && config.layers[1].has_experts);
+  EXPECT_EQ(config.experts.shared_ffn_size, 64);
+  EXPECT_THAT(error_of(ernie(2)), HasSubstr("ernie4_5-moe.interleave_moe_layer_step: values other than 1"));
+  // Elsewhere the bias does not tell how experts are ranked.
+  EXPECT_THAT(error_of(with_experts("qwen3moe")), HasSubstr("qwen3moe.expert_gating_func: the key is missing"));
+}
+
+TEST(ModelFamilies, LayersThatPredictFurtherTokensAreLeftOut) {
+  const auto with_next = [](std::uint32_t count) { return small_glm4moe().add_uint("glm4moe.nextn_predict_layers", count); };
+  const auto add_norm = [](GgufBuilder builder) { return builder.add_tensor("blk.3.attn_norm.weight", {64}, GgmlType::kF32, 256); };
+  EXPECT_EQ(read(with_next(0)).num_layers(), 4);
+  const ModelConfig config = read(with_next(2));
+  EXPECT_EQ(config.num_layers(), 2);
+  for (const char* name : {"blk.2.attn_norm.weight", "blk.3.nextn.eh_proj.weight"}) EXPECT_TRUE(is_left_out(config, name)) << name;
+  for (const char* name : {"blk.1.attn_norm.weight", "blk.4.attn_norm.weight", "blk.-2.x", "blk.2", "blk.2x", "blk.", "blk.99999999999.x",
+                           "output.weight"})
+    EXPECT_FALSE(is_left_out(config, name)) << name;
+  EXPECT_THAT(error_of(with_next(4)), HasSubstr("glm4moe.nextn_predict_layers: 4 of 4 layers, and none is left"));
+  // A layer of the model's own is not given up for one of these.
+  EXPECT_THAT(error_of(add_norm(with_next(1))), HasSubstr("tensor 'blk.3.nextn.eh_proj.weight' is missing"));
+  EXPECT_EQ(read(add_norm(with_next(1)).add_tensor("blk.3.nextn.eh_proj.weight", {128, 64}, GgmlType::kF32, 32768)).num_layers(), 3);
+  // What other families' files have there is refused by its tensors' names.
+  EXPECT_EQ(read(small_llama().add_uint("llama.nextn_predict_layers", 1)).num_layers(), 2);
+}
+
 }  // namespace
 }  // namespace larder

@@ -104,7 +104,8 @@ INSTANTIATE_TEST_SUITE_P(All, SharedProducts,
                                             kTypes));
 INSTANTIATE_TEST_SUITE_P(Experts, SharedProducts,
                          ::testing::Combine(::testing::Values("tiny_qwen3moe", "tiny_deepseek2", "tiny_deepseek3",
-                                                              "tiny_qwen2moe", "tiny_gpt_oss", "tiny_gpt_oss_mxfp4"),
+                                                              "tiny_qwen2moe", "tiny_gpt_oss", "tiny_gpt_oss_mxfp4",
+                                                              "tiny_glm4moe"),
                                             kTypes));
 
 TEST(SharedProductsLost, WhatIsLostInAPassLeavesThePassesBehindItTheirBits) {

@@ -17,7 +17,8 @@ const char* const kModels[] = {"tiny_llama", "tiny_qwen2", "tiny_qwen3", "tiny_g
                                "tiny_qwen3moe", "tiny_mixtral", "tiny_deepseek2", "tiny_deepseek3", "tiny_phi3",
                                "tiny_phi3_window", "tiny_smollm3", "tiny_granite", "tiny_mistral3", "tiny_olmo2",
                                "tiny_olmo3", "tiny_exaone4", "tiny_seed_oss", "tiny_ernie4_5", "tiny_glm4",
-                               "tiny_qwen2moe", "tiny_granitemoe", "tiny_gpt_oss", "tiny_gpt_oss_mxfp4", "tiny_gemma2"};
+                               "tiny_qwen2moe", "tiny_granitemoe", "tiny_gpt_oss", "tiny_gpt_oss_mxfp4",
+                               "tiny_glm4moe", "tiny_dots1", "tiny_ernie4_5_moe", "tiny_gemma2"};
 
 std::vector<const KernelTable*> all_kernels() {
   std::vector<const KernelTable*> tables;

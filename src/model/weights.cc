@@ -93,9 +93,10 @@ class WeightPlan {
     if (config_.has_output_bias) add_bias(name("attn_output.bias"), hidden, layer.o_bias);
     if (config_.has_post_norms)
       add_vector(name("post_attention_norm.weight"), hidden, layer.post_attention_norm);
-    // Files of Seed OSS and gpt-oss give that norm the name of another one.
-    const bool has_other_name =
-        config_.architecture == Architecture::kSeedOss || config_.architecture == Architecture::kGptOss;
+    // Files of Seed OSS, gpt-oss and GLM 4.5 give that norm the name of another one.
+    const bool has_other_name = config_.architecture == Architecture::kSeedOss ||
+                                config_.architecture == Architecture::kGptOss ||
+                                config_.architecture == Architecture::kGlm4Moe;
     if (config_.has_pre_norms)
       add_vector(name(has_other_name ? "post_attention_norm.weight" : "ffn_norm.weight"), hidden, layer.ffn_norm);
     if (config_.layers[static_cast<std::size_t>(index)].has_experts) {
@@ -262,11 +263,11 @@ struct WeightViews {
 };
 
 // A tensor that no rule knows would be left out of the computation in silence.
-void refuse_unknown_tensors(const WeightPlan& plan, const GgufFile& gguf) {
+void refuse_unknown_tensors(const WeightPlan& plan, const ModelConfig& config, const GgufFile& gguf) {
   std::unordered_map<std::string_view, bool> known;
   for (const WeightEntry& entry : plan.entries()) known.emplace(entry.name, true);
   for (const GgufTensor& tensor : gguf.tensors())
-    if (!known.contains(tensor.name) && !is_rope_tensor(tensor.name))
+    if (!known.contains(tensor.name) && !is_rope_tensor(tensor.name) && !is_left_out(config, tensor.name))
       throw_invalid("GGUF: tensor '{}' is not part of a model of this architecture",
                     printable(tensor.name));
 }
@@ -288,7 +289,7 @@ WeightPlan plan_weights(const ModelConfig& config, const GgufFile& gguf, int num
     add_tied_output(plan, config, share, views);
   else
     plan.add_shared("output.weight", config.vocab_size, config.hidden_size, views.output);
-  if (num_layers == config.num_layers()) refuse_unknown_tensors(plan, gguf);
+  if (num_layers == config.num_layers()) refuse_unknown_tensors(plan, config, gguf);
   return plan;
 }
 

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <string>
 
+#include "base/mapped_file.h"
 #include "kernels/cuda/test_device.h"
 #include "model/gguf_builder.h"
 
@@ -63,6 +64,18 @@ TEST(ModelShape, CountsWhatAFileHolds) {
   const WeightFormat format = file_weight_format(shape, gguf, 2 * shape.num_parameters());
   EXPECT_DOUBLE_EQ(format.layer_bytes, 2);
   EXPECT_EQ(format.ops, OpsKind::kF16);
+}
+
+TEST(ModelShape, CountsNoLayerThatIsLeftOut) {
+  const MappedFile file(LARDER_SOURCE_DIR "/tests/golden/model/tiny_glm4moe.gguf");
+  const GgufFile gguf(file.bytes());
+  const ModelShape shape = model_shape(read_model_config(gguf), gguf);
+  EXPECT_EQ(shape.num_layers(), 2);
+  std::int64_t num_computed = 0;
+  for (const GgufTensor& tensor : gguf.tensors())
+    if (!tensor.name.starts_with("blk.2.")) num_computed += tensor.num_cols() * tensor.num_rows();
+  EXPECT_EQ(shape.num_parameters(), num_computed);
+  EXPECT_EQ(shape.num_expert_parameters, 12 * 3 * 32 * 32);
 }
 
 void expect_sound(const StepCurve& curve) {

@@ -96,6 +96,7 @@ ModelShape model_shape(const ModelConfig& config, const GgufFile& gguf) {
   shape.context_len = config.context_len;
   shape.kv_layers = kv_layer_shapes(config);
   for (const GgufTensor& tensor : gguf.tensors()) {
+    if (is_left_out(config, tensor.name)) continue;
     if (tensor.name == "token_embd.weight")
       shape.num_embedding_parameters = num_values(tensor);
     else if (tensor.name == "output.weight")

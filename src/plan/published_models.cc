@@ -163,6 +163,35 @@ ModelShape gpt_oss(const char* name, int num_layers, int num_experts) {
   return shape;
 }
 
+// GLM 4.5 and 4.6: the first layers are dense, one expert is shared. Without the layer that predicts further tokens.
+struct Glm45 {
+  const char* name;
+  std::int64_t num_layers, num_dense, hidden, ffn_size, expert_size, num_experts;
+  bool has_qk_norm;
+  int context_len;
+};
+
+ModelShape glm45(const Glm45& model) {
+  constexpr std::int64_t kHeads = 96, kKvHeads = 8, kDim = 128;
+  constexpr std::int64_t kQ = kHeads * kDim, kKv = kKvHeads * kDim;
+  const std::int64_t hidden = model.hidden, expert = 3 * hidden * model.expert_size;
+  const std::int64_t num_with_experts = model.num_layers - model.num_dense;
+  ModelShape shape;
+  shape.name = model.name;
+  shape.context_len = model.context_len;
+  shape.kv_layers.assign(static_cast<std::size_t>(model.num_layers), {kKvHeads, kDim, 0});
+  const std::int64_t attention = 2 * hidden * kQ + 2 * hidden * kKv + kQ + 2 * kKv + (model.has_qk_norm ? 2 * kDim : 0);
+  const std::int64_t router = (hidden + 1) * model.num_experts;
+  shape.num_layer_parameters = model.num_layers * (attention + 2 * hidden) + model.num_dense * 3 * hidden * model.ffn_size +
+                               num_with_experts * (router + expert) + hidden;
+  shape.num_expert_parameters = num_with_experts * model.num_experts * expert;
+  shape.num_embedding_parameters = shape.num_output_parameters = 151552 * hidden;
+  shape.num_experts = static_cast<int>(model.num_experts);
+  shape.num_chosen_experts = 8;
+  shape.decode_pair_ops = shape.prefill_pair_ops = 4.0 * kQ;
+  return shape;
+}
+
 std::vector<ModelShape> all_shapes() {
   std::vector<ModelShape> shapes;
   for (const PublishedModel& model : models()) shapes.push_back(shape_of(model));
@@ -170,6 +199,9 @@ std::vector<ModelShape> all_shapes() {
   shapes.push_back(deepseek_v3("DeepSeek R1"));
   shapes.push_back(gpt_oss("gpt-oss 20B", 24, 32));
   shapes.push_back(gpt_oss("gpt-oss 120B", 36, 128));
+  shapes.push_back(glm45({"GLM 4.5", 92, 3, 5120, 12288, 1536, 160, true, 131072}));
+  shapes.push_back(glm45({"GLM 4.5 Air", 46, 1, 4096, 10944, 1408, 128, false, 131072}));
+  shapes.push_back(glm45({"GLM 4.6", 92, 3, 5120, 12288, 1536, 160, true, 202752}));
   return shapes;
 }
 

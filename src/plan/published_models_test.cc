@@ -35,6 +35,8 @@ TEST(PublishedModels, HaveTheirPublishedNumbersOfParameters) {
       {"SmolLM2 360M", 361821120},        {"SmolLM2 1.7B", 1711376384},
       {"DeepSeek V3", 671026419200},      {"DeepSeek R1", 671026419200},
       {"gpt-oss 20B", 20914757184},       {"gpt-oss 120B", 116829156672},
+      {"GLM 4.5", 352797829024},          {"GLM 4.5 Air", 106852251264},
+      {"GLM 4.6", 352797829024},
   };
   for (const std::string& name : published_model_names()) {
     ASSERT_TRUE(published.contains(name)) << name;

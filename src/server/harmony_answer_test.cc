@@ -25,7 +25,7 @@ std::string show(const std::vector<AnswerPiece>& pieces) {
   return shown;
 }
 
-constexpr ToolCallRules kRules{.are_read = true, .is_harmony = true};
+const ToolCallRules kRules{.are_read = true, .is_harmony = true};
 
 // By so many bytes at a time; pieces of one kind are put together.
 std::vector<AnswerPiece> split_in_steps(std::string_view text, std::size_t step, const ToolCallRules& rules) {

@@ -66,7 +66,8 @@ std::unique_ptr<NextTurn> keep_for_next_turn(ChatRequest chat, const AskedTurn& 
   chat.options = {};
   chat.marks = std::vector<CacheMark>();
   auto share = std::make_unique<BudgetShare>(budget);
-  const auto fits = [&] { return share->grow(memory_of_chat(chat) + asked.prompt.size_bytes()); };
+  const std::size_t num_type_bytes = options.tool_calls.tagged ? options.tool_calls.tagged->size_bytes() : 0;
+  const auto fits = [&] { return share->grow(memory_of_chat(chat) + num_type_bytes + asked.prompt.size_bytes()); };
   if (!fits()) {
     // Answers' tokens are recalled again, those that are still known then; the others' text is encoded anew.
     if (chat.known_turns.empty()) return nullptr;

@@ -93,6 +93,7 @@ class Prober {
     found_.prints_calls = has(with_call, {kArguments[0]});
     found_.prints_results = has(with_call, {kResults[0]});
     found_.writes_call_tags = has(with_tools, {kToolCall}) || has(with_call, {kToolCall});
+    found_.writes_tagged_calls = has(with_call, {kToolCall, kArgumentKey});
     found_.takes_several_calls =
         has(text_of_calls(2, ids), {kArguments[0], kArguments[1], kResults[0], kResults[1]});
     return found_;

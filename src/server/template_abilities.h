@@ -14,6 +14,7 @@ struct TemplateAbilities {
   bool takes_several_calls = false;  // in one turn
   bool wants_short_ids = false;      // of calls: nine letters or digits
   bool writes_call_tags = false;     // <tool_call>, in what it tells of tools or prints of calls
+  bool writes_tagged_calls = false;  // with arguments in tags, see TaggedCallReader
   bool takes_system_prompts = true;
   bool is_harmony = false;           // see HarmonyScanner
   bool may_reprint_answers = true;   // otherwise than they are generated, see next_turn.h

@@ -72,6 +72,7 @@ TEST(TemplateAbilities, AreThoseThatShow) {
   EXPECT_EQ(names_with([](const A& a) { return a.is_harmony; }), (Names{"gpt-oss"}));
   EXPECT_EQ(names_with([](const A& a) { return a.writes_call_tags; }),
             (Names{"glm4.6", "hermes2-pro", "qwen2.5", "qwen3", "qwen3-coder", "qwq"}));
+  EXPECT_EQ(names_with([](const A& a) { return a.writes_tagged_calls; }), (Names{"glm4.6"}));
   EXPECT_EQ(names_with([](const A& a) { return !a.takes_system_prompts; }), (Names{"gemma2"}));
 }
 

@@ -79,8 +79,8 @@ std::vector<AnswerPiece> ToolCallScanner::push(std::string_view text) {
 
 std::vector<AnswerPiece> ToolCallScanner::finish() {
   std::vector<AnswerPiece> pieces;
-  while (state_ == State::kBeforeCall || state_ == State::kInCall) {
-    give_up_call(0, pieces);
+  while (state_ == State::kBeforeCall || state_ == State::kInCall || state_ == State::kInTaggedCall) {
+    give_up_call(state_ == State::kInTaggedCall ? rest().size() : 0, pieces);
     scan(pieces);
   }
   if (state_ == State::kBehindCall) tell_call(pieces);
@@ -104,6 +104,8 @@ bool ToolCallScanner::scan_on(std::vector<AnswerPiece>& pieces) {
       return scan_before_call(pieces);
     case State::kInCall:
       return scan_call(pieces);
+    case State::kInTaggedCall:
+      return scan_tagged_call(pieces);
     case State::kBehindCall:
       return scan_behind_call(pieces);
   }
@@ -138,9 +140,27 @@ bool ToolCallScanner::scan_before_call(std::vector<AnswerPiece>& pieces) {
   num_spaces_ = 0;
   if (rest()[begin] == '{') {
     begin_call();
+  } else if (rules_.tagged && rest()[begin] != '<') {
+    tagged_.begin(begin);
+    state_ = State::kInTaggedCall;
   } else {
     give_up_call(0, pieces);
   }
+  return true;
+}
+
+bool ToolCallScanner::scan_tagged_call(std::vector<AnswerPiece>& pieces) {
+  const auto state = tagged_.read(rest());
+  if (state == TaggedCallReader::State::kOpen) return false;
+  const std::string name(tagged_.name(rest()));
+  // A word in tags may be spoken of; so may a call that is none, with all that it is made of.
+  const bool is_call = state == TaggedCallReader::State::kWhole && (tagged_.has_arguments() || rules_.tagged->has_tool(name));
+  std::optional<Json> arguments;
+  if (is_call) arguments = tagged_.arguments(rest(), *rules_.tagged);
+  if (arguments)
+    take_call({.name = name, .arguments = std::move(*arguments)}, tagged_.num_read());
+  else
+    give_up_call(tagged_.num_read(), pieces);
   return true;
 }
 
@@ -181,9 +201,13 @@ bool ToolCallScanner::scan_call(std::vector<AnswerPiece>& pieces) {
 void ToolCallScanner::end_call(std::vector<AnswerPiece>& pieces) {
   auto call = parse_call(rest().substr(0, num_seen_));
   if (!call) return give_up_call(num_seen_, pieces);
+  take_call(std::move(*call), num_seen_);
+}
+
+void ToolCallScanner::take_call(ToolCall call, std::size_t size) {
   if (rules_.takes_many || !has_call_) found_ = std::move(call);
   has_call_ = true;
-  num_passed_ += num_seen_;
+  num_passed_ += size;
   before_.clear();
   state_ = State::kBehindCall;
 }

@@ -2,12 +2,14 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "server/json_reader.h"
+#include "server/tagged_call.h"
 
 namespace larder {
 
@@ -35,13 +37,15 @@ struct ToolCallRules {
   bool parts_thoughts = false;    // see ThoughtScanner
   bool is_harmony = false;        // see HarmonyScanner: thoughts are told apart, calls if they are read
   bool begins_in_text = false;    // harmony: the prompt ends in a message that the answer goes on with
+  std::shared_ptr<const ArgumentTypes> tagged = {};  // calls may be written in tags, see TaggedCallReader; null = they are not
 };
 
 // The bytes of a beginning of the tag, not all of it, that ends the text.
 std::size_t size_of_possible_tag(std::string_view text, std::string_view tag);
 
 // Finds <tool_call>{"name": ..., "arguments": {...}}</tool_call>, as Hermes, Qwen and others write a
-// call; several may stand in one tag, and the closing one may be missing. What is no such call stays text,
+// call; several may stand in one tag, and the closing one may be missing. Or the same tag with the call in tags, which
+// needs its closing one: where it was cut none of it is called, nor anything within it. What is no such call stays text,
 // tags included; white space around a call goes. Text that may become a call is held back: push() everything, then
 // finish(). Thread: one.
 class ToolCallScanner {
@@ -52,17 +56,19 @@ class ToolCallScanner {
   std::vector<AnswerPiece> finish();
 
  private:
-  enum class State { kInText, kBeforeCall, kInCall, kBehindCall };
+  enum class State { kInText, kBeforeCall, kInCall, kInTaggedCall, kBehindCall };
 
   void scan(std::vector<AnswerPiece>& pieces);
   bool scan_on(std::vector<AnswerPiece>& pieces);
   bool scan_text(std::vector<AnswerPiece>& pieces);
   bool scan_before_call(std::vector<AnswerPiece>& pieces);
   bool scan_call(std::vector<AnswerPiece>& pieces);
+  bool scan_tagged_call(std::vector<AnswerPiece>& pieces);
   bool scan_behind_call(std::vector<AnswerPiece>& pieces);
   void tell_call(std::vector<AnswerPiece>& pieces);
   void begin_call();
   void end_call(std::vector<AnswerPiece>& pieces);
+  void take_call(ToolCall call, std::size_t size);
   std::size_t pass_spaces();
   void pass(std::size_t size, std::vector<AnswerPiece>& pieces);
   std::string_view rest() const { return std::string_view(held_).substr(num_passed_); }
@@ -81,6 +87,7 @@ class ToolCallScanner {
   int depth_ = 0;
   bool is_in_string_ = false;
   bool is_escaped_ = false;
+  TaggedCallReader tagged_;
   std::string before_;  // the white space before a tag and the tag, for when no call follows
 };
 

@@ -19,12 +19,14 @@ std::string show(const std::vector<AnswerPiece>& pieces) {
   return shown;
 }
 
-std::string by_bytes(const std::string& text, bool takes_many = true) {
-  AnswerScanner scanner({true, takes_many});
+std::string by_bytes(const std::string& text, const ToolCallRules& rules) {
+  AnswerScanner scanner(rules);
   std::string shown;
   for (const char byte : text) shown += show(scanner.push({&byte, 1}));
   return shown + show(scanner.finish());
 }
+
+std::string by_bytes(const std::string& text, bool takes_many = true) { return by_bytes(text, ToolCallRules{true, takes_many}); }
 
 TEST(ToolCalls, FoundHoweverTheTextComes) {
   const struct {
@@ -90,6 +92,74 @@ TEST(ToolCalls, FoundHoweverTheTextComes) {
     EXPECT_EQ(by_bytes(text), shown) << text;
     EXPECT_EQ(show(split_answer(text, {})), text);
   }
+}
+
+std::shared_ptr<const ArgumentTypes> types_of_tools() {
+  return std::make_shared<const ArgumentTypes>(parse_json(R"([{"type":"function","function":{"name":"f","parameters":{
+      "type":"object","properties":{"s":{"type":"string"},"n":{"type":["number","null"]},"b":{"type":"boolean"},
+      "o":{"anyOf":[{"type":"object"},{"type":"string"}]},"e":{"enum":["1","2"]},"c":{"const":1},"r":{"$ref":"#/x"}}}}},
+      {"type":"function","function":{"name":"g"}}])", {}));
+}
+
+// As GLM 4.5 and 4.6 write it, and 4.7 without line breaks.
+TEST(ToolCalls, ArgumentsInTagsAreOfTheTypesThatSchemasLetThemBe) {
+  const struct {
+    const char* argument;
+    const char* value;
+    const char* shown;
+  } cases[] = {
+      {"s", "5", R"("5")"}, {"s", " a\n<b> \"q\" ", R"(" a\n<b> \"q\" ")"}, {"s", "", R"("")"}, {"s", "</tool_call>", R"("</tool_call>")"},
+      {"n", "5", "5"}, {"n", "null", "null"}, {"n", "-2.5e3 ", "-2500.0"}, {"n", "five", R"("five")"}, {"n", "25000000000000000001", "25000000000000000001"},
+      {"b", "true", "true"}, {"b", "\n true\n", "true"}, {"b", "True", R"("True")"},
+      {"o", R"({"a": [1, 2]})", R"({"a":[1,2]})"}, {"o", "5", R"("5")"}, {"o", R"({"a": )", R"("{\"a\": ")"},
+      {"e", "1", R"("1")"}, {"c", "1", "1"}, {"r", "1", "1"}, {"r", R"("1")", R"("\"1\"")"}, {"other", "[1]", "[1]"}, {"other", "a", R"("a")"},
+  };
+  for (const auto& [argument, value, shown] : cases) {
+    for (const char* gap : {"\n", ""}) {
+      const std::string name = argument, before = *gap == 0 ? "" : "Hm.\n";
+      const std::string text = before + "<tool_call>f" + gap + "<arg_key>" + name + "</arg_key>" + gap + "<arg_value>" + value +
+                               "</arg_value>" + gap + "</tool_call>" + gap;
+      const std::string expected = (before.empty() ? "" : "Hm.") + std::string("[f{\"") + name + "\":" + shown + "}]";
+      const ToolCallRules rules{.are_read = true, .tagged = types_of_tools()};
+      EXPECT_EQ(show(split_answer(text, rules)), expected);
+      EXPECT_EQ(by_bytes(text, rules), expected);
+      EXPECT_EQ(show(split_answer(text, {.are_read = true})), text);
+    }
+  }
+}
+
+TEST(ToolCalls, WhatIsNoCallInTagsStaysText) {
+  const std::string one = "<arg_key>s</arg_key><arg_value>1</arg_value>";
+  const std::pair<std::string, std::string> cases[] = {
+      {"<tool_call>g</tool_call>", "[g{}]"},
+      {"<tool_call>\ng\n</tool_call>\n<tool_call>f" + one + "</tool_call> so", "[g{}][f{\"s\":\"1\"}]so"},
+      {"<tool_call>unknown" + one + "</tool_call>", "[unknown{\"s\":1}]"},
+      {"<tool_call>word</tool_call>", ""},
+      {"between <tool_call> and </tool_call> so", ""},
+      {"<tool_call>f" + one + " so</tool_call>", ""},
+      {"<tool_call>f" + one + one + "</tool_call>", ""},
+      {"<tool_call>f<arg_key>a<b</arg_key><arg_value>1</arg_value></tool_call>", ""},
+      {"<tool_call>f<arg_key>s</arg_key></tool_call>", ""},
+      {"<tool_call>f<arg_value>1</arg_value></tool_call>", ""},
+      {"<tool_call></tool_call>", ""},
+      // What was cut is not called, nor what a text within it tells of.
+      {"<tool_call>f" + one, ""},
+      {"<tool_call>f<arg_key>s</arg_key><arg_value><tool_call>g</tool_call>", ""},
+      // What comes behind one that is none is looked at.
+      {"<tool_call><tool_call>g</tool_call>", "<tool_call>[g{}]"},
+      {"<tool_call>f so <tool_call>g</tool_call>", "<tool_call>f so[g{}]"},
+      // JSON is read all the same.
+      {"<tool_call>{\"name\":\"f\"}</tool_call><tool_call>g</tool_call>", "[f{}][g{}]"},
+  };
+  for (const auto& [text, shown] : cases) {
+    const ToolCallRules rules{.are_read = true, .tagged = types_of_tools()};
+    EXPECT_EQ(show(split_answer(text, rules)), shown.empty() ? text : shown);
+    EXPECT_EQ(by_bytes(text, rules), shown.empty() ? text : shown);
+  }
+  const ToolCallRules first{.are_read = true, .takes_many = false, .tagged = types_of_tools()};
+  EXPECT_EQ(by_bytes("<tool_call>g</tool_call><tool_call>f" + one + "</tool_call> so", first), "[g{}]so");
+  const ToolCallRules thoughts{.are_read = true, .begins_in_thought = true, .tagged = types_of_tools()};
+  EXPECT_EQ(by_bytes("a <tool_call>g</tool_call></think><tool_call>g</tool_call>", thoughts), "a <tool_call>g</tool_call></think>[g{}]");
 }
 
 TEST(ToolCalls, AnAnswerMayBeginInAThought) {

@@ -1,6 +1,7 @@
 #include "server/tool_prompt.h"
 
 #include <algorithm>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -214,6 +215,9 @@ void adapt_chat(ChatRequest& request, const TemplateAbilities& abilities) {
   calls.begins_in_text = request.continue_final_message;
   calls.are_read = has_tools && request.options.tool_choice.may_call() &&
                    (!shows_tools || abilities.is_harmony || abilities.writes_call_tags);
+  // Where a demanded call is JSON all the same, it is read, too.
+  if (has_tools && shows_tools && abilities.writes_tagged_calls)
+    calls.tagged = std::make_shared<const ArgumentTypes>(request.tools);
   if (!shows_tools) {
     if (speaks_of_tools(request)) Adapter(request).run();
   } else {

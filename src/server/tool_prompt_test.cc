@@ -6,6 +6,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "server/answer_scanner.h"
 #include "server/anthropic_request.h"
 #include "server/server_test_support.h"
 #include "tokenizer/chat_test_support.h"
@@ -144,6 +145,38 @@ TEST(ToolPrompt, KnowsAnthropicsMessagesToo) {
           {"role":"assistant","content":"d"},{"role":"user","content":"e"}]})", {}),
       kRules));
   EXPECT_EQ(sent_as(request.messages), (std::vector<int>{-1, 0, 1, 2, 3, 4}));
+}
+
+// What its template shows it of a call is what it would write.
+TEST(ToolPrompt, CallsOfGlmAreReadAsTheyArePrinted) {
+  std::ifstream file(LARDER_SOURCE_DIR "/tests/golden/chat_template/templates/glm4.6.jinja");
+  const std::string source{std::istreambuf_iterator<char>(file), {}};
+  const Json arguments = parse_json(R"({"s":"5","text":"a\n<b> \"q\" ","n":5,"list":[1,{"a":null}],"none":null,"yes":true})", {});
+  const Json function = {{"name", "f"}, {"arguments", dump_json(arguments)}};
+  const Json call = {{"id", "1"}, {"type", "function"}, {"function", function}};
+  const Json properties = parse_json(R"({"s":{"type":"string"},"text":{"type":"string"},"n":{"type":"integer"},"list":{"type":"array"},
+      "none":{"type":["string","null"]},"yes":{"type":"boolean"}})", {});
+  const Json tool = {{"name", "f"}, {"parameters", {{"type", "object"}, {"properties", properties}}}};
+  const Json body = {{"model", "m"}, {"tools", Json::array({{{"type", "function"}, {"function", tool}}})},
+                     {"messages", Json::array({{{"role", "user"}, {"content", "a"}},
+                                               {{"role", "assistant"}, {"content", "I look."}, {"tool_calls", Json::array({call, call})}}})}};
+  const ChatRequest request = adapted(parse_chat_request(body, kRules), source);
+  TemplateInput input;
+  input.messages = request.messages;
+  input.tools = request.tools;
+  input.add_generation_prompt = false;
+  const std::string text = ChatTemplate(source).render(input).text, begin = "<|assistant|>";
+  ToolCallRules rules = request.options.tool_calls;
+  EXPECT_TRUE(rules.are_read && rules.takes_many && rules.tagged != nullptr);
+  rules.parts_thoughts = true;
+  const auto pieces = split_answer(text.substr(text.find(begin) + begin.size()), rules);
+  ASSERT_EQ(pieces.size(), 3u) << text;
+  EXPECT_EQ(pieces[0].text, "I look.");
+  for (std::size_t i = 1; i < 3; ++i) {
+    ASSERT_TRUE(pieces[i].call) << text;
+    EXPECT_EQ(pieces[i].call->name, "f");
+    EXPECT_EQ(pieces[i].call->arguments, arguments);
+  }
 }
 
 // gpt-oss' template refuses a turn that thinks and speaks before it calls.

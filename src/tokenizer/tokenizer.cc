@@ -153,7 +153,9 @@ void Tokenizer::Impl::add_texts(const Vocabulary& vocabulary) {
   const auto show = [&](std::string_view text) {
     if (const TokenId id = by_text.find(text); id >= 0) is_hidden[id] = 0;
   };
-  for (const std::string_view tag : {"<tool_call>", "</tool_call>", "<think>", "</think>"}) show(tag);
+  for (const std::string_view tag : {"<tool_call>", "</tool_call>", "<think>", "</think>", "<arg_key>", "</arg_key>",
+                                     "<arg_value>", "</arg_value>"})
+    show(tag);
   if (speaks_harmony(vocabulary, is_special))
     for (const std::string_view tag : kHarmonyTokens) show(tag);
 }

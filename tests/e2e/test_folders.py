@@ -9,7 +9,7 @@ from api_server import larder, serving
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden/model"
 FOLDERS = ["tiny_hf_llama", "tiny_hf_gemma3", "tiny_hf_qwen3moe", "tiny_hf_phi3"]
-FAMILIES = ["smollm3", "granite", "mistral3", "olmo3", "exaone4", "glm4", "gemma2", "gemma3_images"]
+FAMILIES = ["smollm3", "granite", "mistral3", "olmo3", "exaone4", "glm4", "glm4moe", "gemma2", "gemma3_images"]
 SMALL = ("--kv-size", "1MiB")
 
 

@@ -45,7 +45,7 @@ def gguf(entries, tensors, data=b"", version=3, num_entries=None, num_tensors=No
 def model(arch, extra=(), numbers=()):
     """A complete model of one layer, 32 wide, with 4 tokens; all weights are zero."""
     entries = [entry("general.architecture", STRING, arch)]
-    for key, value in [("block_count", 1), ("context_length", 64), ("embedding_length", 32),
+    for key, value in [("block_count", 2 if arch == "glm4moe" else 1), ("context_length", 64), ("embedding_length", 32),
                        ("feed_forward_length", 32), ("attention.head_count", 1 if arch == "deepseek2" else 2),
                        ("attention.head_count_kv", 1), *extra]:
         entries.append(entry(f"{arch}.{key}", UINT32, value))
@@ -75,16 +75,16 @@ def model(arch, extra=(), numbers=()):
               ("blk.0.ffn_up.weight", (32, 32), q4_0, 576),
               ("blk.0.ffn_down.weight", (32, 32), q4_0, 576),
               ("output_norm.weight", (32,), f32, 128)]
-    if arch in ("qwen2", "qwen2moe"):
+    if arch in ("qwen2", "qwen2moe", "glm4moe"):
         shapes += [(f"blk.0.attn_{part}.bias", (size,), f32, size * 4)
                    for part, size in [("q", 32), ("k", 16), ("v", 16)]]
-    if arch in ("qwen3", "qwen3moe"):
+    if arch in ("qwen3", "qwen3moe", "glm4moe", "dots1"):
         shapes += [(f"blk.0.{name}.weight", (16,), f32, 64) for name in ("attn_q_norm", "attn_k_norm")]
     if arch == "gemma3":
         shapes += [(f"blk.0.{name}.weight", (size,), f32, size * 4)
                    for name, size in [("attn_q_norm", 16), ("attn_k_norm", 16),
                                       ("post_attention_norm", 32), ("post_ffw_norm", 32)]]
-    if arch in ("qwen3moe", "deepseek2", "qwen2moe", "granitemoe"):
+    if arch in ("qwen3moe", "deepseek2", "qwen2moe", "granitemoe", "glm4moe", "dots1", "ernie4_5-moe"):
         shapes = [shape for shape in shapes if ".ffn_" not in shape[0] or "norm" in shape[0]]
         shapes += [(f"blk.0.ffn_{part}_exps.weight", (32, 32, has_experts), q4_0, 576 * has_experts)
                    for part in ("gate", "up", "down")]
@@ -99,8 +99,15 @@ def model(arch, extra=(), numbers=()):
         for part in ("gate", "up", "down"):
             shapes += [(f"blk.0.ffn_{part}_exps.weight", (32, 32, has_experts), mxfp4, 544 * has_experts),
                        (f"blk.0.ffn_{part}_exps.bias", (32, has_experts), f32, 128 * has_experts)]
-    if arch == "qwen2moe":
+    if arch == "glm4moe":
+        shapes = [("blk.0.post_attention_norm.weight", *shape[1:]) if shape[0] == "blk.0.ffn_norm.weight" else shape
+                  for shape in shapes]
+        shapes += [("blk.1.attn_norm.weight", (32,), f32, 128), ("blk.1.nextn.eh_proj.weight", (64, 32), q4_0, 1152)]
+    if arch in ("glm4moe", "dots1", "ernie4_5-moe"):
+        shapes.append(("blk.0.exp_probs_b.bias", (has_experts,), f32, 4 * has_experts))
+    if arch in ("qwen2moe", "glm4moe", "dots1", "ernie4_5-moe"):
         shapes += [(f"blk.0.ffn_{part}_shexp.weight", (32, 32), q4_0, 576) for part in ("gate", "up", "down")]
+    if arch == "qwen2moe":
         shapes.append(("blk.0.ffn_gate_inp_shexp.weight", (32,), f32, 128))
     if arch == "deepseek2":
         shapes = [shape for shape in shapes if shape[0] not in ("blk.0.attn_k.weight", "blk.0.attn_v.weight")]
@@ -159,6 +166,9 @@ def seeds():
     yield "qwen3moe", model("qwen3moe", experts)
     yield "granitemoe", model("granitemoe", experts, [("logit_scale", 8.0), ("residual_scale", 0.22)])
     yield "qwen2moe", model("qwen2moe", experts + [("expert_shared_feed_forward_length", 32)])
+    yield "glm4moe", model("glm4moe", experts + [("expert_shared_count", 1), ("nextn_predict_layers", 1), ("rope.dimension_count", 8)])
+    yield "dots1", model("dots1", experts + [("expert_shared_count", 1)])
+    yield "ernie4_5-moe", model("ernie4_5-moe", experts + [("expert_shared_feed_forward_length", 32), ("interleave_moe_layer_step", 1)])
     yield "deepseek2", model("deepseek2", experts + latent)
     yield "gpt-oss", model("gpt-oss", experts + [("attention.sliding_window", 8)])
     yield "version2", gguf([entry("a", UINT32, 1)], [], version=2)

@@ -65,6 +65,10 @@ def folder_seeds():
                     attn_logit_softcapping=50.0, final_logit_softcapping=None)
     moe = config(architectures=["Qwen3MoeForCausalLM"], head_dim=16, num_experts=4, num_experts_per_tok=2,
                  moe_intermediate_size=32, norm_topk_prob=True)
+    glm45 = config(architectures=["Glm4MoeForCausalLM"], head_dim=16, attention_bias=True, use_qk_norm=True, n_routed_experts=4,
+                   num_experts_per_tok=2, n_shared_experts=1, moe_intermediate_size=32, n_group=2, topk_group=1,
+                   norm_topk_prob=True, routed_scaling_factor=2.5, first_k_dense_replace=1, num_nextn_predict_layers=1,
+                   partial_rotary_factor=0.5)
     phi3 = config(architectures=["Phi3ForCausalLM"], original_max_position_embeddings=64, partial_rotary_factor=0.75,
                   rope_scaling={"type": "longrope", "long_factor": [2.0] * 6, "short_factor": [1.0] * 6})
     granite = config(architectures=["GraniteForCausalLM"], attention_multiplier=0.5, embedding_multiplier=12.0,
@@ -79,7 +83,7 @@ def folder_seeds():
         {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}]}
     spaces = {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}
     seeds = {
-        "llama": config(rope_scaling=llama3), "yarn": config(rope_scaling=yarn), "gemma2": gemma2, "gemma3": gemma3, "qwen3moe": moe, "phi3": phi3, "images": images, "granite": granite, "smollm3": smollm3, "olmo3": olmo3,
+        "llama": config(rope_scaling=llama3), "yarn": config(rope_scaling=yarn), "gemma2": gemma2, "gemma3": gemma3, "qwen3moe": moe, "glm45": glm45, "phi3": phi3, "images": images, "granite": granite, "smollm3": smollm3, "olmo3": olmo3,
         "bytes": tokenizer(byte_level, None, ["a", "b", "ab"], ["a b"], ignore_merges=True),
         "pieces": tokenizer(None, spaces, ["<unk>", "\u2581", "a", "\u2581a"], [["\u2581", "a"]], unk_token="<unk>", fuse_unk=True),
         "unigram": tokenizer(None, spaces, [], []) | {"model": {"type": "Unigram", "vocab": [["a", -1.5], ["b", -2.5]]}},

@@ -1,6 +1,7 @@
 // A generated text -> its pieces. They are the same however it comes, and all of it is told.
 #include <algorithm>
 #include <iterator>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,6 +14,7 @@ namespace {
 
 using larder::AnswerPiece;
 using larder::AnswerScanner;
+using larder::ArgumentTypes;
 using larder::ToolCallRules;
 
 void append(const std::vector<AnswerPiece>& more, std::vector<AnswerPiece>& pieces) {
@@ -35,6 +37,13 @@ std::vector<AnswerPiece> split_in_steps(std::string_view text, std::size_t step,
   return pieces;
 }
 
+std::shared_ptr<const ArgumentTypes> types_of_tools() {
+  static const auto types = std::make_shared<const ArgumentTypes>(
+      larder::parse_json(R"([{"type":"function","function":{"name":"f","parameters":{"type":"object","properties":{
+          "s":{"type":"string"},"n":{"type":["number","null"]}}}}}])", {}));
+  return types;
+}
+
 bool is_same(const AnswerPiece& a, const AnswerPiece& b) {
   if (a.text != b.text || a.is_thought != b.is_thought || a.call.has_value() != b.call.has_value()) return false;
   return !a.call || (a.call->name == b.call->name && a.call->arguments == b.call->arguments);
@@ -50,6 +59,8 @@ bool try_input(const std::uint8_t* data, std::size_t size) {
   for (const ToolCallRules& rules :
        {ToolCallRules{true, true, true}, ToolCallRules{true, false}, ToolCallRules{true},
         ToolCallRules{.are_read = true, .parts_thoughts = true},
+        ToolCallRules{.are_read = true, .tagged = types_of_tools()},
+        ToolCallRules{.are_read = true, .takes_many = false, .parts_thoughts = true, .tagged = types_of_tools()},
         ToolCallRules{.begins_in_thought = true, .parts_thoughts = true},
         ToolCallRules{.are_read = true, .is_harmony = true}, ToolCallRules{.is_harmony = true, .begins_in_text = true}}) {
     const std::vector<AnswerPiece> whole = larder::split_answer(text, rules);

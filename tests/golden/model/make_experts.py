@@ -2,7 +2,10 @@
 """Makes the tiny random models with experts, two of them with latent attention, and what transformers
 computes with them, in FP32.
 
-Needs torch, transformers 5.x, numpy and gguf. Writes tiny_{qwen3moe,qwen2moe,mixtral,granitemoe,deepseek2,deepseek3}.gguf and
+make_experts.py [NAME...]
+
+Needs torch, transformers 5.x, numpy and gguf. Writes tiny_{qwen3moe,qwen2moe,mixtral,granitemoe,deepseek2,deepseek3,glm4moe,dots1,
+ernie4_5_moe}.gguf and
 .json beside this script, with the tensors and keys that llama.cpp's conversion of such a model writes. Prints
 how near to a tie the choices of experts come. (llama.cpp reads tiny_deepseek2 only with a q_lora_rank of 0
 added: it does without that key only at the numbers of layers of models it knows, as 26 and 27.)
@@ -10,6 +13,7 @@ added: it does without that key only at the numbers of layers of models it knows
 import copy
 import itertools
 import json
+import sys
 
 import gguf
 import numpy as np
@@ -90,6 +94,44 @@ def deepseek3_config():
         rope_parameters=yarn(1.0))
 
 
+def glm4moe_config(**more):
+    """As GLM 4.5 and 4.6: biases, normed heads of which a half rotates, and experts as DeepSeek V3's."""
+    return transformers.Glm4MoeConfig(**{
+        "vocab_size": 128, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 256,
+        "first_k_dense_replace": 1, "n_routed_experts": 12, "num_experts_per_tok": 3, "n_shared_experts": 1,
+        "moe_intermediate_size": 32, "n_group": 4, "topk_group": 2, "norm_topk_prob": True, "routed_scaling_factor": 2.5,
+        "attention_bias": True, "use_qk_norm": True, "rms_norm_eps": 1e-5, "tie_word_embeddings": False,
+        "num_mtp_layers": 1,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}, **more})
+
+
+def glm4moe_air_config():
+    """As GLM 4.5 Air: heads are not normed, experts not in groups."""
+    return glm4moe_config(use_qk_norm=False, n_group=1, topk_group=1, n_routed_experts=8, routed_scaling_factor=1.0)
+
+
+def dots1_config():
+    """As dots.llm1: attention as Qwen 3's, experts as DeepSeek V3's."""
+    return transformers.Dots1Config(
+        vocab_size=128, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=16, max_position_embeddings=256, sliding_window=None,
+        first_k_dense_replace=1, n_routed_experts=12, num_experts_per_tok=3, n_shared_experts=2,
+        moe_intermediate_size=32, n_group=1, topk_group=1, norm_topk_prob=True, routed_scaling_factor=2.5,
+        rms_norm_eps=1e-5, tie_word_embeddings=False,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0})
+
+
+def ernie4_5_moe_config():
+    """As ERNIE 4.5 21B-A3B: a softmax with a bias that only ranks."""
+    return transformers.Ernie4_5_MoeConfig(
+        vocab_size=128, hidden_size=32, intermediate_size=128, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=16, max_position_embeddings=256,
+        moe_layer_start_index=1, moe_num_experts=8, moe_k=3, moe_num_shared_experts=2, moe_intermediate_size=32,
+        rms_norm_eps=1e-5, tie_word_embeddings=True,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0})
+
+
 def make_expert_model(config, seed):
     model = make_model(config, seed)
     with torch.no_grad():
@@ -99,6 +141,9 @@ def make_expert_model(config, seed):
         for name, value in model.named_buffers():
             if name.endswith("e_score_correction_bias"):
                 value.copy_(torch.randn_like(value) * 0.2)
+        for name, value in model.named_parameters():
+            if name.endswith("e_score_correction_bias"):  # of a softmax, which is less than that
+                value.copy_(torch.randn_like(value) * 0.05)
     return model
 
 
@@ -121,6 +166,27 @@ def add_expert_metadata(writer, config):
         writer.add_expert_count(config.num_experts)
         writer.add_expert_feed_forward_length(config.moe_intermediate_size)
         writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
+    if config.model_type == "glm4_moe":
+        writer.add_key_length(config.head_dim)
+        writer.add_value_length(config.head_dim)
+        writer.add_rope_dimension_count(int(config.head_dim * config.rope_parameters["partial_rotary_factor"]))
+        writer.add_leading_dense_block_count(config.first_k_dense_replace)
+        writer.add_nextn_predict_layers(config.num_mtp_layers)
+        add_sigmoid_metadata(writer, config)
+    if config.model_type == "dots1":
+        writer.add_key_length(config.head_dim)
+        writer.add_value_length(config.head_dim)
+        writer.add_leading_dense_block_count(config.first_k_dense_replace)
+        add_sigmoid_metadata(writer, config)
+    if config.model_type == "ernie4_5_moe":
+        writer.add_key_length(config.head_dim)
+        writer.add_value_length(config.head_dim)
+        writer.add_expert_count(config.moe_num_experts)
+        writer.add_interleave_moe_layer_step(config.moe_layer_interval)
+        writer.add_leading_dense_block_count(config.moe_layer_start_index)
+        writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+        writer.add_expert_shared_count(config.moe_num_shared_experts)
+        writer.add_expert_shared_feed_forward_length(config.intermediate_size // config.num_key_value_heads)
     if config.model_type == "qwen3_moe":
         writer.add_expert_count(config.num_experts)
         writer.add_expert_feed_forward_length(config.moe_intermediate_size)
@@ -143,7 +209,10 @@ def add_deepseek_metadata(writer, config):
     writer.add_rope_scaling_yarn_beta_fast(rope["beta_fast"])
     writer.add_rope_scaling_yarn_beta_slow(rope["beta_slow"])
     writer.add_rope_scaling_yarn_log_mul(0.1 * rope["mscale_all_dim"])
+    add_sigmoid_metadata(writer, config)
 
+
+def add_sigmoid_metadata(writer, config):
     writer.add_expert_count(config.n_routed_experts)
     writer.add_expert_group_count(config.n_group)
     writer.add_expert_group_used_count(config.topk_group)
@@ -157,10 +226,28 @@ def add_deepseek_metadata(writer, config):
 
 
 def uses_sigmoid(config):
-    return config.model_type == "deepseek_v3"
+    return config.model_type in ("deepseek_v3", "glm4_moe", "dots1")
+
+
+def next_token_tensors(config, layer):
+    """What GLM 4.5 has behind its layers to predict what comes after the next token, which nobody computes here: pairs
+    of name behind "model.layers.N." and values."""
+    hidden, heads = config.hidden_size, config.num_attention_heads * config.head_dim
+    values = np.random.default_rng(layer)
+    return [(name, values.standard_normal(shape).astype(np.float32)) for name, shape in [
+        ("eh_proj.weight", (hidden, 2 * hidden)), ("enorm.weight", (hidden,)), ("hnorm.weight", (hidden,)),
+        ("shared_head.norm.weight", (hidden,)), ("shared_head.head.weight", (config.vocab_size, hidden)),
+        ("embed_tokens.weight", (config.vocab_size, hidden)), ("input_layernorm.weight", (hidden,)),
+        ("self_attn.q_proj.weight", (heads, hidden)), ("mlp.gate.weight", (config.n_routed_experts, hidden))]]
 
 
 PARTS = {
+    "eh_proj.weight": "nextn.eh_proj.weight",
+    "enorm.weight": "nextn.enorm.weight",
+    "hnorm.weight": "nextn.hnorm.weight",
+    "shared_head.norm.weight": "nextn.shared_head_norm.weight",
+    "shared_head.head.weight": "nextn.shared_head_head.weight",
+    "embed_tokens.weight": "nextn.embed_tokens.weight",
     "mlp.shared_expert.gate_proj.weight": "ffn_gate_shexp.weight",
     "mlp.shared_expert.up_proj.weight": "ffn_up_shexp.weight",
     "mlp.shared_expert.down_proj.weight": "ffn_down_shexp.weight",
@@ -173,6 +260,7 @@ PARTS = {
     "self_attn.kv_a_layernorm.weight": "attn_kv_a_norm.weight",
     "mlp.gate.weight": "ffn_gate_inp.weight",
     "mlp.gate.e_score_correction_bias": "exp_probs_b.bias",
+    "mlp.gate.moe_statics.e_score_correction_bias": "exp_probs_b.bias",
     "mlp.experts.down_proj": "ffn_down_exps.weight",
     "mlp.shared_experts.gate_proj.weight": "ffn_gate_shexp.weight",
     "mlp.shared_experts.up_proj.weight": "ffn_up_shexp.weight",
@@ -183,6 +271,8 @@ PARTS = {
 def gguf_tensors(name, weight, config):
     """What one weight of transformers is in the file: pairs of name and values."""
     block, _, part = name.removeprefix("model.layers.").partition(".")
+    if part == "mlp.gate.moe_statics.e_score_correction_bias":
+        weight = weight[0]
     if part == "mlp.shared_expert_gate.weight":
         return [(f"blk.{block}.ffn_gate_inp_shexp.weight", weight[0])]
     if part in ("mlp.experts.gate_up_proj", "block_sparse_moe.experts.gate_up_proj"):
@@ -197,7 +287,9 @@ def gguf_tensors(name, weight, config):
     if config.model_type in ("mixtral", "granitemoe") and part.endswith(("q_proj.weight", "k_proj.weight")):
         weight = interleave(weight, config.num_attention_heads if "q_proj" in part
                             else config.num_key_value_heads)
-    return [(f"blk.{block}.{PARTS[part]}" if part in PARTS else gguf_name(name, False), weight)]
+    if config.model_type == "glm4_moe" and part == "post_attention_layernorm.weight":
+        return [(f"blk.{block}.post_attention_norm.weight", weight)]
+    return [(f"blk.{block}.{PARTS[part]}" if part in PARTS and block != "model" else gguf_name(name, False), weight)]
 
 
 def write_gguf(path, arch, model, config):
@@ -206,15 +298,20 @@ def write_gguf(path, arch, model, config):
     shown = copy.copy(config)
     if is_deepseek(config):
         shown.num_key_value_heads = 1  # the latent is one key and value to all heads
+    weights = {name: value.numpy() for name, value in model.state_dict().items()}
+    if config.model_type == "glm4_moe":
+        layer = config.num_hidden_layers
+        shown.num_hidden_layers += config.num_mtp_layers
+        weights |= {f"model.layers.{layer}.{name}": weight for name, weight in next_token_tensors(config, layer)}
     write_metadata(writer, arch, shown)
     add_expert_metadata(writer, config)
     if is_deepseek(config):
         add_deepseek_metadata(writer, config)
     write_vocabulary(writer, config.vocab_size)
-    for name, value in model.state_dict().items():
+    for name, value in weights.items():
         if name == "lm_head.weight" and config.tie_word_embeddings:
             continue
-        for tensor, weight in gguf_tensors(name, value.numpy(), config):
+        for tensor, weight in gguf_tensors(name, value, config):
             writer.add_tensor(tensor, np.ascontiguousarray(weight))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -231,6 +328,8 @@ def last_margin(scores, count):
 
 def choice_margin(gate, logits, config):
     """The smallest margin of the choices of one layer, of groups and of experts."""
+    if config.model_type == "ernie4_5_moe":
+        return last_margin(gate.moe_statics(logits.softmax(-1)), config.num_experts_per_tok)
     if not uses_sigmoid(config):
         return last_margin(logits.softmax(-1), config.num_experts_per_tok)
     scores = logits.sigmoid() + gate.e_score_correction_bias
@@ -238,7 +337,8 @@ def choice_margin(gate, logits, config):
     sums = groups.topk(2).values.sum(-1)
     chosen = torch.zeros_like(sums).scatter_(1, sums.topk(config.topk_group).indices, 1).bool()
     scores = groups.masked_fill(~chosen[:, :, None], float("-inf")).flatten(1)
-    return min(last_margin(sums, config.topk_group), last_margin(scores, config.num_experts_per_tok))
+    margin = last_margin(scores, config.num_experts_per_tok)
+    return margin if config.topk_group == config.n_group else min(margin, last_margin(sums, config.topk_group))
 
 
 def smallest_margin(model, config, tokens):
@@ -259,7 +359,12 @@ def main():
                                ("granitemoe", "granitemoe", granitemoe_config()),
                                ("mixtral", "llama", mixtral_config()),
                                ("deepseek2", "deepseek2", deepseek2_config()),
-                               ("deepseek3", "deepseek2", deepseek3_config())]:
+                               ("deepseek3", "deepseek2", deepseek3_config()),
+                               ("glm4moe", "glm4moe", glm4moe_config()),
+                               ("dots1", "dots1", dots1_config()),
+                               ("ernie4_5_moe", "ernie4_5-moe", ernie4_5_moe_config())]:
+        if len(sys.argv) > 1 and name not in sys.argv[1:]:
+            continue
         for seed in itertools.count(7):
             model = make_expert_model(config, seed)
             path = HERE / f"tiny_{name}.json"

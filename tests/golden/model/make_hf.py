@@ -11,6 +11,7 @@ import json
 import pathlib
 import sys
 
+import safetensors.torch
 import tokenizers
 import torch
 import transformers
@@ -117,6 +118,7 @@ def configs():
             "qwen3": (qwen3, torch.bfloat16, "5GB"), "gemma3": (gemma3, torch.float32, "5GB"),
             "qwen2moe": (make_experts.qwen2moe_config(), torch.bfloat16, "5GB"),
             "qwen3moe": (make_experts.qwen3moe_config(), torch.float16, "5GB"),
+            "glm4moe": (make_experts.glm4moe_air_config(), torch.bfloat16, "5GB"),
             "mixtral": (make_experts.mixtral_config(), torch.float32, "5GB")}
 
 
@@ -129,6 +131,9 @@ def make_model(config, dtype, seed):
     with torch.no_grad():  # not of the rotation's frequencies, which are computed where a model is read
         for value in model.parameters():
             value.copy_(value.to(dtype))
+        for name, value in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                value.copy_(value.to(dtype))
     return model
 
 
@@ -143,6 +148,15 @@ def has_margins(path, model, config):
     return margin > make_experts.LEAST_EXPERT_MARGIN
 
 
+def add_next_token_layer(path, config, dtype):
+    """transformers leaves it out where it reads a folder."""
+    layer = config.num_hidden_layers
+    tensors = safetensors.torch.load_file(path)
+    for name, weight in make_experts.next_token_tensors(config, layer):
+        tensors[f"model.layers.{layer}.{name}"] = torch.from_numpy(weight).to(dtype)
+    safetensors.torch.save_file(tensors, path, {"format": "pt"})
+
+
 def make_one(folder, name, config, dtype, shard_size):
     tokenizer, named = piece_tokenizer(name == "phi3") if name in ("gemma3", "gemma3_images", "phi3") else byte_level_tokenizer()
     text_config = config.get_text_config()
@@ -155,11 +169,13 @@ def make_one(folder, name, config, dtype, shard_size):
             break
     target = folder / f"tiny_hf_{name}"
     model.to(dtype).save_pretrained(target, max_shard_size=shard_size)
+    if name == "glm4moe":
+        add_next_token_layer(target / "model.safetensors", config, dtype)
     fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **named)
     fast.chat_template = CHAT_TEMPLATE
     fast.save_pretrained(target)
     print(name, seed, sum(path.stat().st_size for path in target.iterdir()), golden.stat().st_size)
-    if name in ("gemma3_images", "qwen2moe") or (name in FAMILIES and name != "phi3"):
+    if name in ("gemma3_images", "qwen2moe", "glm4moe") or (name in FAMILIES and name != "phi3"):
         return  # their tokenizers are those of others
     texts = [text for text in strings.texts(60, 3) if len(text) < 60]
     if name == "phi3":
@@ -172,7 +188,7 @@ def main():
     folder = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else HERE
     folder.mkdir(parents=True, exist_ok=True)
     for name, (config, dtype, shard_size) in configs().items():
-        if folder != HERE or name in ("llama", "gemma3", "qwen3moe", "qwen2moe", "gemma3_images", *FAMILIES):
+        if folder != HERE or name in ("llama", "gemma3", "qwen3moe", "qwen2moe", "glm4moe", "gemma3_images", *FAMILIES):
             make_one(folder, name, config, dtype, shard_size)
 
 
