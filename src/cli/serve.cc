@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -134,15 +135,15 @@ class KvEventsTo {
   Engine& engine_;
 };
 
-// nullptr: nobody is to be told.
-std::unique_ptr<KvEventPublisher> publisher_of(const ServeOptions& options, const std::string& model_name) {
+// port: that is bound. nullptr: nobody is to be told.
+std::unique_ptr<KvEventPublisher> publisher_of(const ServeOptions& options, const std::string& model_name, int port) {
   KvEventPublisherConfig config = options.memory.kv_events;
   if (config.endpoint.empty()) return nullptr;
   config.format = options.memory.kv_events_format == "map" ? KvEventFormat::kMap : KvEventFormat::kArray;
   if (config.topic.empty()) {
     std::array<char, 256> host{};
     ::gethostname(host.data(), host.size() - 1);
-    config.topic = fmt::format("kv@{}:{}@{}", host.data(), options.server.port, model_name);
+    config.topic = fmt::format("kv@{}:{}@{}", host.data(), port, model_name);
   }
   return std::make_unique<KvEventPublisher>(std::move(config));
 }
@@ -191,11 +192,13 @@ void serve(const ServeOptions& options) {
                     .workers = runtime.workers(),
                     .metadata = describe(runtime.file())};
   if (config.upstream) announce_upstream(*config.upstream, model);
-  const std::unique_ptr<KvEventPublisher> publisher = publisher_of(options, model.name);
-  model.kv_events = publisher.get();
-  const KvEventsTo events_to(runtime.engine(), publisher.get());
+  std::unique_ptr<KvEventPublisher> publisher;
+  std::optional<KvEventsTo> events_to;
   {
     HttpServer server(config, model);
+    publisher = publisher_of(options, model.name, server.port());
+    model.kv_events = publisher.get();
+    events_to.emplace(runtime.engine(), publisher.get());
     const bool is_v6 = config.host.find(':') != std::string::npos;
     std::fprintf(stderr, "Ready: %s at http://%s%s%s:%d (Ctrl-C to stop)\n", model.name.c_str(),
                  is_v6 ? "[" : "", config.host.c_str(), is_v6 ? "]" : "", server.port());
